@@ -1,7 +1,7 @@
 /* fake.h: GPUs made of this machine, to train with target=cuda without one. One
  * object stands for libcuda, NVRTC, cuBLASLt and NCCL (tests/fake/README.md
- * says how to use it); every function of runtime/syms.def that is not here
- * succeeds and does nothing (stubs.c).
+ * says how to use it); every function of runtime/process/syms.def that is not
+ * here succeeds and does nothing (stubs.c).
  *
  * What is asynchronous on a GPU is a task. A stream's tasks run in order, when
  * somebody waits, at the latest legal moment or by chance (streams.c). Tasks of

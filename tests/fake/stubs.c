@@ -1,5 +1,5 @@
-/* stubs.c: every function of the GPU libraries that runtime/syms.def names,
- * doing nothing, with success. The other files have those that must do
+/* stubs.c: every function of the GPU libraries that runtime/process/syms.def
+ * names, doing nothing, with success. The other files have those that must do
  * something. */
 #include <stddef.h>
 #include <stdint.h>
@@ -22,4 +22,4 @@ typedef struct NcclId {
 #define SYM_nvrtc    STUB
 #define SYM_cublaslt STUB
 #define SYM_nccl     STUB
-#include "../../runtime/syms.def"
+#include "../../runtime/process/syms.def"

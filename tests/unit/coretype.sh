@@ -1,5 +1,5 @@
 #!/bin/sh
-# coretype: which of OpenBLAS's kernels a run takes (runtime/coretype.c). The
+# coretype: which of OpenBLAS's kernels a run takes (runtime/process/coretype.c). The
 # OpenBLAS is fakeblas.c's: its own choice, and which types are wrong or die, are
 # set here. Types that this processor has are expected from its flags.
 cd "$(dirname "$0")/../.." || exit 2

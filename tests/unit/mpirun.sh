@@ -135,7 +135,7 @@ mpirun -q -n 2 $run train.steps=2 name="$dir/states.two" >"$dir/log" 2>&1 &&
     done && [ ! -s "$dir/log" ]
 result "go on in two processes, to the byte" $?
 
-# Files longer than a piece (runtime/ckpt_write.c), of which each process has a part.
+# Files longer than a piece (runtime/ckpt/ckpt_write.c), of which each process has a part.
 for n in 1 4; do
     run="$PLEAT run models/tiny.lua axes.batch=1 axes.seq=16 train.batch=4 train.steps=1
         data.train=LICENSE fold.tp=2 world=4 name=$dir/pieces.$n"

@@ -266,7 +266,7 @@ static int as_rank(const char *path)
 
     exec_run(x, PGinit, NULL, NULL);
     exec_record(x, PGstep);
-    watch_start(x);
+    watch_start(&x->progress);
     for (int t = 0; t < STEPS; t++)
         out[t] = train(x, t);
     watch_stop();

@@ -595,7 +595,7 @@ static void test_full_disk_is_survived(void **state)
 static int hang(void)
 {
     Exec *x = exec_open(tiny_plan(2, ""), comm_open(forever, 2));
-    watch_start(x);
+    watch_start(&x->progress);
     if (x->comm->first == 1)
         sleep(60);
     exec_run(x, PGstep, &(StepValues){ .step = 17 }, NULL);

@@ -1,0 +1,478 @@
+/* ckpt.c: checkpoints. A folder holds logical tensors, whatever the fold:
+ *
+ *     step-00000100/model.safetensors   weights (masters, if any) and states
+ *                   optim.safetensors   moments
+ *                   state.json          step, tokens, data position, seed, plan
+ *                   index               hash and size of each, then its own
+ *     latest                            the newest's name, a hint for people
+ *
+ * Every process writes the boxes it owns into files that rank 0 laid out. The
+ * folder is made under another name, its files and itself are synced, and it
+ * is renamed: a crash leaves the old checkpoints and at most one folder that
+ * begins with a dot. Reading trusts the index only: a file that does not hash
+ * to what it says is refused, and the checkpoint before is taken. ckptdir.c
+ * does what concerns the folder; here is what is in its files. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+
+static const char *const ourkinds[] = { "param state", "m v" };
+
+/* ---- which tensors go where ---------------------------------------------- */
+
+/* What holds a tensor's exact value: its master, if it has one. */
+static const Tensor *source_of(Arena *a, const Role *r, const Tensor *t)
+{
+    int i = role_tensor(r, strf(a, "optim.master.%s", t->name));
+
+    return i < 0 ? t : &r->tensor[i];
+}
+
+static const char *axes_of(Arena *a, const Tensor *t)
+{
+    Text s = { .arena = a };
+
+    put(&s, "%s", t->nd ? t->dim[0].axis : "");
+    for (int d = 1; d < t->nd; d++)
+        put(&s, " %s", t->dim[d].axis);
+    return s.s;
+}
+
+StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name)
+{
+    StTensor s = { .name = name,
+                   .dt = dtypes[t->dt].st,
+                   .nd = t->nd,
+                   .bytes = dtypes[t->dt].bytes,
+                   .axes = axes_of(a, t) };
+
+    for (int d = 0; d < t->nd; d++)
+        s.n[d] = t->dim[d].n;
+    return s;
+}
+
+static int listed(const StTensor *v, const char *name)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (!strcmp(v[i].name, name))
+            return 1;
+    return 0;
+}
+
+/* Tensors of one of the files, over all roles. A vec. */
+static StTensor *list_tensors(Arena *a, const Plan *p, int file)
+{
+    StTensor *v = NULL;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const Tensor *t = &p->role[r].tensor[i];
+            if (!has_word(ourkinds[file], ' ', t->kind) ||
+                (r && listed(v, t->name)))
+                continue;
+            const Tensor *of = source_of(a, &p->role[r], t);
+            StTensor s = ckpt_describe(a, of, t->name);
+            vec_push(a, v, s);
+        }
+    return v;
+}
+
+/* ---- saving -------------------------------------------------------------- */
+
+/* What this process writes of tensors that begin at `data` of a file: a vec. */
+static FilePart *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
+{
+    FilePart *box = NULL;
+
+    for (int64_t k = 0; k < x->comm->n; k++) {
+        int64_t rank = x->comm->first + k;
+        const Role *r = exec_role(x, rank);
+        for (size_t i = 0; i < vec_len(v); i++) {
+            int at = role_tensor(r, v[i].name);
+            if (at < 0)
+                continue;
+            const Tensor *t = source_of(a, r, &r->tensor[at]);
+            if (tensor_owner(x->plan->mesh, t, rank))
+                vec_push(a, box,
+                         ((FilePart){ t, rank, data + v[i].begin,
+                                      v[i].end - v[i].begin, v[i].bytes,
+                                      exec_buf(x, rank, t->buf) }));
+        }
+    }
+    return box;
+}
+
+CkptFile ckpt_file(Arena *a, Exec *x, int file)
+{
+    StTensor *v = list_tensors(a, x->plan, file);
+    CkptFile f = { NULL };
+
+    f.head = st_header(a, v, (int)vec_len(v), &f.len, &f.total);
+    f.box = boxes_of(x, a, v, (int64_t)f.len);
+    if (x->comm->first == 0)
+        vec_push(a, f.box,
+                 ((FilePart){ NULL, 0, 0, (int64_t)f.len, 1, f.head }));
+    return f;
+}
+
+int64_t ckpt_bytes(Arena *a, const Plan *p)
+{
+    int64_t sum = 0, total;
+    size_t len;
+
+    for (int i = MODEL; i <= OPTIM; i++) {
+        StTensor *v = list_tensors(a, p, i);
+        st_header(a, v, (int)vec_len(v), &len, &total);
+        sum += total;
+    }
+    return sum;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const Extent *x = a, *y = b;
+
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* Neighbours become one: a gap is what alignment leaves. */
+static Extent *neighbours(Arena *a, Extent *v)
+{
+    enum { GAP = 4096 };
+    Extent *out = NULL;
+    int64_t to = 0;
+
+    if (v)
+        qsort(v, vec_len(v), sizeof *v, by_place);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        Extent *last = out ? &out[vec_len(out) - 1] : NULL;
+        int64_t end = v[i].at + v[i].bytes;
+        if (last && v[i].at <= last->at + last->bytes + GAP) {
+            int64_t more = end - (last->at + last->bytes);
+            last->bytes += more > 0 ? more : 0;
+            continue;
+        }
+        to += last ? (last->bytes + GAP - 1) / GAP * GAP : 0;
+        vec_push(a, out, ((Extent){ v[i].at, v[i].bytes, to }));
+    }
+    return out;
+}
+
+Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
+{
+    const Role *r = &p->role[role_of(p, rank)];
+    Extent *v = NULL;
+
+    for (int f = MODEL; f <= OPTIM; f++)
+        for (int i = 0; i < r->ntensor; i++) {
+            if (!has_word(ourkinds[f], ' ', r->tensor[i].kind))
+                continue;
+            const Tensor *t = source_of(a, r, &r->tensor[i]);
+            const Buf *b = &r->buf[t->buf];
+            if (tensor_owner(p->mesh, t, rank))
+                vec_push(a, v, ((Extent){ b->offset, b->bytes, 0 }));
+        }
+    return neighbours(a, v);
+}
+
+/* ---- loading ------------------------------------------------------------- */
+
+static _Noreturn void bad_shape(const StFile *f, const StTensor *s,
+                                const Tensor *t)
+{
+    Text a = { .arena = forever }, b = { .arena = forever };
+
+    for (int d = 0; d < s->nd; d++)
+        put(&a, "%s%lld", d ? " " : "", (long long)s->n[d]);
+    for (int d = 0; d < t->nd; d++)
+        put(&b, "%s%s=%lld", d ? " " : "", t->dim[d].axis,
+            (long long)t->dim[d].n);
+    err(&(Loc){ t->file, t->line, NULL }, "'%s' is [%s] here and [%s] in %s",
+        t->name, b.s ? b.s : "", a.s ? a.s : "", f->path);
+}
+
+/* Position of an axis in a list of names, or -1. */
+static int axis_at(const char *axes, const char *axis)
+{
+    size_t n = strlen(axis);
+
+    for (int i = 0; *axes; i++) {
+        size_t len = strcspn(axes, " ");
+        if (len == n && !strncmp(axes, axis, n))
+            return i;
+        axes += len + (axes[len] == ' ');
+    }
+    return -1;
+}
+
+/* By axis name where the file says them, else dim by dim. */
+View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t)
+{
+    View v = { .data = f->data + s->begin, .dt = s->dt };
+    int64_t stride[MAXD], step = 1;
+
+    if (s->nd != t->nd)
+        bad_shape(f, s, t);
+    for (int d = s->nd - 1; d >= 0; step *= s->n[d--])
+        stride[d] = step;
+    for (int d = 0; d < t->nd; d++) {
+        int k = s->axes ? axis_at(s->axes, t->dim[d].axis) : d;
+        if (k < 0 || k >= s->nd || s->n[k] != t->dim[d].n)
+            bad_shape(f, s, t);
+        v.stride[d] = stride[k];
+        v.fix[d] = -1;
+    }
+    if ((dtypes[t->dt].kind == 'f') != st_isfloat(s->dt))
+        err(NULL, "'%s' is %s here and %s in %s", t->name, dtypes[t->dt].name,
+            s->dt, f->path);
+    return v;
+}
+
+/* The name a tensor's value has in our files. */
+static const char *stored_name(const Tensor *t)
+{
+    static const char master[] = "optim.master.";
+
+    return strcmp(t->kind, "master") ? t->name : t->name + sizeof master - 1;
+}
+
+typedef struct Files {
+    StFile **file;
+    int n;
+    const char *what;
+} Files;
+
+static StTensor *find_in(const Files *s, const char *name, StFile **f)
+{
+    for (int i = 0; i < s->n; i++) {
+        StTensor *t = st_find(s->file[i], name);
+        if (t) {
+            *f = s->file[i];
+            return t;
+        }
+    }
+    return NULL;
+}
+
+typedef struct TensorLoad { /* of one rank's tensor */
+    const Tensor *t;
+    int64_t rank;
+    View v;
+    void *to;
+} TensorLoad;
+
+typedef struct TensorLoads {
+    const Mesh *mesh;
+    const TensorLoad *load;
+} TensorLoads; /* vec */
+
+static void load_some(void *ctx, int64_t lo, int64_t hi)
+{
+    const TensorLoads *all = ctx;
+
+    for (int64_t i = lo; i < hi; i++) {
+        const TensorLoad *l = &all->load[i];
+        view_load(all->mesh, l->t, l->rank, &l->v, l->to);
+    }
+}
+
+/* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
+ * be in the files. */
+static void load_tensors(Exec *x, const Files *s, const char *kinds,
+                         const char *must)
+{
+    Arena *a = arena_new();
+    TensorLoad *load = NULL;
+
+    exec_guard(x);
+    for (int64_t k = 0; k < x->comm->n; k++) {
+        int64_t rank = x->comm->first + k;
+        const Role *r = exec_role(x, rank);
+        for (int i = 0; i < r->ntensor; i++) {
+            const Tensor *t = &r->tensor[i];
+            StFile *f;
+            if (!has_word(kinds, ' ', t->kind))
+                continue;
+            StTensor *st = find_in(s, stored_name(t), &f);
+            if (!st && has_word(must, ' ', t->kind))
+                err(&(Loc){ t->file, t->line, NULL }, "%s has no tensor '%s'",
+                    s->what, stored_name(t));
+            if (!st)
+                continue;
+            vec_push(a, load,
+                     ((TensorLoad){ t, rank, ckpt_view(f, st, t),
+                                    exec_buf(x, rank, t->buf) }));
+        }
+    }
+    pool_run(x->pool, load_some, &(TensorLoads){ x->plan->mesh, load },
+             (int64_t)vec_len(load), 1);
+    arena_free(a);
+}
+
+/* A tensor of the files that no role knows. */
+static void refuse_leftovers(const Plan *p, const Files *s)
+{
+    for (int i = 0; i < s->n; i++)
+        for (int k = 0; k < s->file[i]->n; k++) {
+            const char *name = s->file[i]->t[k].name;
+            int known = 0;
+            for (int r = 0; r < p->nrole && !known; r++)
+                known = role_tensor(&p->role[r], name) >= 0;
+            if (!known)
+                err(NULL, "%s has a tensor '%s' that the model has not",
+                    s->what, name);
+        }
+}
+
+static StFile *open_or_err(Arena *a, const char *path)
+{
+    StFile *f;
+    const char *why = st_open(a, path, &f);
+
+    if (why)
+        err(NULL, "%s", why);
+    return f;
+}
+
+/* ---- resuming ------------------------------------------------------------ */
+
+void ckpt_load(Exec *x, const char *path, const State *s)
+{
+    Arena *a = forever;
+    StFile *file[2];
+
+    for (int i = MODEL; i <= OPTIM; i++)
+        file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
+    Files src = { file, 2, path };
+    refuse_leftovers(x->plan, &src);
+    load_tensors(x, &src, "param copy state copied master m v",
+                 s->step ? "param copy state copied master m v"
+                         : "param copy master");
+    st_close(file[0]);
+    st_close(file[1]);
+}
+
+int ckpt_resume(Exec *x, const char *dir, State *s)
+{
+    char *path = ckpt_newest(forever, dir, s, x->comm);
+
+    if (path)
+        ckpt_load(x, path, s);
+    return path != NULL;
+}
+
+/* ---- starting from weights ----------------------------------------------- */
+
+static int exists(const char *path)
+{
+    return !access(path, R_OK);
+}
+
+/* A vec of the files a Hugging Face index names, each once. */
+static StFile **open_indexed(Arena *a, const char *dir, const char *index)
+{
+    json_error_t e;
+    json_t *j = json_load_file(index, JSON_REJECT_DUPLICATES, &e), *v;
+    json_t *map = json_object_get(j, "weight_map");
+    const char *name, **seen = NULL;
+    StFile **files = NULL;
+
+    if (!json_is_object(map))
+        err(NULL, "%s is no index: %s", index, j ? "no weight_map" : e.text);
+    json_object_foreach(map, name, v)
+    {
+        const char *file = json_string_value(v);
+        size_t i = 0;
+        if (!file || strchr(file, '/'))
+            err(NULL, "%s: '%s' is in no file of this folder", index, name);
+        while (i < vec_len(seen) && strcmp(seen[i], file))
+            i++;
+        if (i < vec_len(seen))
+            continue;
+        vec_push(a, seen, strf(a, "%s", file));
+        vec_push(a, files, open_or_err(a, strf(a, "%s/%s", dir, file)));
+    }
+    json_decref(j);
+    return files;
+}
+
+/* The files behind `from`: a file, a checkpoint, a run, or a Hub folder. */
+static StFile **one_file(Arena *a, const char *path)
+{
+    StFile **v = NULL;
+
+    vec_push(a, v, open_or_err(a, path));
+    return v;
+}
+
+/* The newest whole checkpoint of a run or of its folder; null: it has none. */
+static const char *newest_of(Arena *a, const char *path)
+{
+    State s;
+    const char *inside = strf(a, "%s/ckpt", path);
+
+    return ckpt_exists(path)     ? ckpt_newest(a, path, &s, NULL)
+           : ckpt_exists(inside) ? ckpt_newest(a, inside, &s, NULL)
+                                 : NULL;
+}
+
+StFile **ckpt_files(Arena *a, const char *path)
+{
+    State s;
+    const char *dir = path;
+    struct stat st;
+
+    if (stat(path, &st))
+        err(NULL, "from: %s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return one_file(a, path);
+    if (exists(strf(a, "%s/index", path))) {
+        const char *why = ckpt_verify(a, path, &s);
+        if (why)
+            err(NULL, "from: %s: %s", path, why);
+    } else if (!(dir = newest_of(a, path))) {
+        const char *index = strf(a, "%s/model.safetensors.index.json", path);
+        dir = path;
+        if (exists(index))
+            return open_indexed(a, path, index);
+    }
+    const char *single = strf(a, "%s/model.safetensors", dir);
+    if (!exists(single))
+        err(NULL, "from: %s holds no checkpoint and no model.safetensors",
+            path);
+    return one_file(a, single);
+}
+
+static int uses_hf_names(const Plan *p, const Files *s)
+{
+    StFile *f;
+
+    for (int i = 0; i < p->nhf; i++)
+        if (find_in(s, p->hf[i].hf, &f))
+            return 1;
+    return 0;
+}
+
+void ckpt_from(Exec *x, const char *path)
+{
+    StFile **v = ckpt_files(forever, path);
+    Files s = { v, (int)vec_len(v), path };
+
+    if (uses_hf_names(x->plan, &s)) {
+        hf_load(x, v, s.n, path);
+    } else {
+        if (role_prog(&x->plan->role[0], PGstep) >= 0)
+            refuse_leftovers(x->plan, &s);
+        load_tensors(x, &s, "param copy state copied master", "param copy");
+    }
+    for (int i = 0; i < s.n; i++)
+        st_close(v[i]);
+}

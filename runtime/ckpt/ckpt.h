@@ -1,0 +1,310 @@
+/* ckpt.h: tensors in files: safetensors, checkpoints of a run, Hugging Face
+ * folders. */
+#ifndef PLEAT_CKPT_H
+#define PLEAT_CKPT_H
+
+#include "../exec/exec.h"
+
+/* A source of elements for one tensor: element (i0, i1, ...) of the tensor is
+ * at base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only
+ * there. */
+typedef struct View {
+    const uint8_t *data;
+    const char *dt;
+    int64_t base, stride[MAXD], fix[MAXD];
+    /* Blocks of 128 x 128 elements of a matrix `cols` wide have a scale each.*/
+    const float *scale;
+    int64_t cols;
+} View;
+double view_get(const View *v, int64_t at); /* the source's element */
+/* How many elements from `at` on, `step` apart, lie in the same block. */
+int64_t view_same(const View *v, int64_t at, int64_t step);
+
+/* ---- safetensors.c ------------------------------------------------------- */
+
+typedef struct StTensor {
+    const char *name, *dt; /* "F32" ... */
+    int bytes;             /* of an element */
+    int nd;
+    int64_t n[MAXD];
+    int64_t begin, end; /* in the data part */
+    int64_t taken;      /* elements loaded from it */
+    const char *axes;   /* our files: "expert hidden ffn"; else null*/
+} StTensor;
+
+typedef struct StFile {
+    const char *path;
+    const uint8_t *map, *data;
+    int64_t size; /* of the file */
+    int fd;       /* open as long as it is mapped */
+    int n;
+    StTensor *t; /* sorted by name */
+} StFile;
+
+/* Null and *out, or the reason why the file is refused. */
+const char *st_open(Arena *a, const char *path, StFile **out);
+void st_close(StFile *f);
+StTensor *st_find(const StFile *f, const char *name);
+double st_get(const char *dt, const uint8_t *p, int64_t i);
+/* n elements, `step` apart, of a dtype that floats hold; 0: they do not. */
+int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
+              int64_t n, float *to);
+void st_set(const char *dt, uint8_t *p, int64_t i, double v); /* of floats */
+int st_bytes(const char *dt); /* of an element */
+int st_isfloat(const char *dt);
+int64_t st_elems(const StTensor *t);
+/* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements
+ * first: sets begin and end, returns the header with its length, *total the
+ * file's size. */
+char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total);
+
+/* ---- ckpt.c hf.c: saved runs --------------------------------------------- */
+
+typedef struct State {       /* state.json */
+    int64_t step;            /* steps done */
+    int64_t tokens, samples; /* seen so far; samples is the data position*/
+    int64_t skipped;         /* steps without an update (NaN or infinity)*/
+    uint64_t seed;
+    const char *plan; /* hash of the plan */
+} State;
+
+/* Write dir/step-NNNNNNNN and dir/latest, while all wait. 0, or -1 with a
+ * warning. */
+int ckpt_save(Exec *x, const char *dir, const State *s);
+/* One of its files: head and data, and what this process writes of them. */
+typedef struct CkptFile {
+    char *head;
+    size_t len;
+    int64_t total;        /* bytes */
+    struct FilePart *box; /* vec; from: the tensors themselves */
+} CkptFile;
+CkptFile ckpt_file(Arena *a, Exec *x, int file);
+int64_t ckpt_bytes(Arena *a, const Plan *p); /* of the files, by the plan */
+/* Bytes of a rank's arena that it writes into checkpoints, by place: a vec. to:
+ * where they are in a copy of all of them. */
+typedef struct Extent {
+    int64_t at, bytes, to;
+} Extent;
+Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank);
+/* The newest good checkpoint of dir into x; earlier ones with a note when the
+ * newest is damaged. 0: there is none. */
+int ckpt_resume(Exec *x, const char *dir, State *s);
+void ckpt_load(Exec *x, const char *path, const State *s); /* a verified one */
+/* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
+ * names what is left over or missing. */
+void ckpt_from(Exec *x, const char *path);
+/* Null, or why the checkpoint folder is damaged. Prints nothing. */
+const char *ckpt_verify(Arena *a, const char *dir, State *s);
+void hf_load(Exec *x, StFile **file, int n, const char *what);
+/* The files behind a `from`: a vec. */
+StFile **ckpt_files(Arena *a, const char *path);
+
+/* ckptdir.c: the folder of one checkpoint. Functions that say why something was
+ * not written return null if it was; threads may call them. One is made in
+ * ckpt_folder(), between ckpt_begin() and ckpt_end(), which gives it its name;
+ * ckpt_remove() is for what came to nothing. tuned: null, or a file's text. */
+enum { MODEL, OPTIM, STATE, NCKPTFILE };
+extern const char *const ckptfile[NCKPTFILE];
+const char *ckpt_begin(Arena *a, const char *dir, const char *tmp);
+const char *ckpt_end(Arena *a, Pool *pool, const char *dir, const char *tmp,
+                     const State *s, const Text *tuned);
+/* A file of its full size with its head, so that a full disk shows here. */
+const char *ckpt_layout(Arena *a, const char *path, const char *head,
+                        size_t len, int64_t total);
+char *ckpt_why(Arena *a, const char *what, const char *path); /* and errno */
+int ckpt_complain(const char *why); /* not null: a warning, and -1 */
+uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null */
+/* A tensor as our files hold it, and the view of one that they hold. */
+StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name);
+View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t);
+char *hash_text(Arena *a, const void *p, size_t n); /* XXH3-128, 32 digits */
+/* ckpt_verify with these threads; by all processes together, the first one
+ * judging; of state.json alone. */
+const char *ckpt_read(Arena *a, Pool *pool, const char *dir, State *s);
+const char *ckpt_verify_together(Arena *a, struct Comm *c, const char *dir,
+                                 State *s);
+const char *ckpt_state(Arena *a, const char *dir, State *s);
+
+/* ckpt_retention.c: the folders of a run's checkpoints */
+char *ckpt_folder(Arena *a, const char *dir, int64_t step);
+int ckpt_exists(const char *dir);
+int64_t ckpt_last(const char *dir); /* the newest step by its name; -1 */
+/* The newest checkpoint that verifies, with a note for each that does not. c:
+ * all its processes do so together; null: this one alone. */
+char *ckpt_newest(Arena *a, const char *dir, State *s, struct Comm *c);
+/* The folder tmp becomes that of its step, in place of one that is there. */
+const char *ckpt_place(Arena *a, const char *dir, const char *tmp,
+                       int64_t step);
+void ckpt_remove(Arena *a, const char *path);
+void ckpt_sweep(Arena *a, const char *dir); /* what crashes have left */
+/* Those before the newest, which is whole, go when `most` newer ones are whole;
+ * 0: none goes. What is whole is found out once. */
+typedef struct Known {
+    int64_t step;
+    int whole;
+} Known;
+typedef struct Retention {
+    Arena *mem;
+    int64_t most;
+    Known *known; /* vec */
+} Retention;
+void ckpt_knows(Retention *k, int64_t step, int whole);
+/* Before the first step: err() when the disk has no room for one checkpoint, a
+ * warning when it has not for all that will be there. */
+void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves);
+void ckpt_prune(Arena *a, Pool *pool, Retention *k, const char *dir,
+                int64_t newest);
+
+/* ckpt_write.c: what this process holds of a file: a tensor's part, in bytes of
+ * the file [at, at + bytes), elements of `size` bytes; t null: bytes as they
+ * are. */
+typedef struct FilePart {
+    const Tensor *t;
+    int64_t rank, at, bytes, size;
+    const void *from;
+} FilePart;
+/* By one process: as ckpt_layout. By all: their boxes, a vec; then, of what no
+ * process had whole, every parts-th piece is read back. Null, or why not. The
+ * hashes are kept beside until pieces_remove. */
+const char *pieces_layout(Arena *a, const char *path, const char *head,
+                          size_t len, int64_t total);
+const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
+                         const FilePart *box, int64_t bytes);
+const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
+                        int64_t parts);
+void pieces_remove(Arena *a, const char *path);
+/* Hashes of a file's pieces: those kept beside it, or null; those which all
+ * processes find, each for a part. */
+const void *pieces_kept(Arena *a, const char *path);
+const void *pieces_shared(Arena *a, Pool *pool, struct Comm *c,
+                          const char *path);
+/* The hash of a file and its size; known: its pieces', or null. Of the whole,
+ * as checkpoints of before have it. Null: it cannot be read, or is empty. */
+char *pieces_hash(Arena *a, Pool *pool, const char *path, const void *known,
+                  int64_t *bytes);
+char *pieces_whole(Arena *a, const char *path);
+
+/* snapshot.c: a copy of what this process writes, in the host's memory */
+typedef struct Snapshot Snapshot;
+int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank); /* planned */
+int64_t snapshot_size(const Snapshot *s); /* of all ranks here */
+/* All processes; null: saves wait. A line about it to t. */
+Snapshot *snapshot_open(Arena *a, Exec *x, Text *t);
+void snapshot_close(Snapshot *s);
+/* Take it: what lasts may change again when the second one, which any thread
+ * may call, has returned 0; a GPU waits for that by itself. -1: it failed. */
+void snapshot_start(Snapshot *s);
+int snapshot_wait(Snapshot *s, Pool *pool);
+const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p);
+
+/* ckpt_save.c: checkpoints while training goes on. All processes call these. */
+typedef struct Saver Saver;
+typedef enum SaveHow { SAVEbeside, SAVEwaits } SaveHow;
+typedef struct Saved { /* how a save went */
+    int64_t step, bytes;
+    int64_t snapshot; /* bytes of this process' part; 0: none was taken */
+    int bad;
+    /* seconds: in which training stopped, of the snapshot, of all */
+    double stopped, copied, took;
+} Saved;
+/* keep: whole checkpoints that stay, 0: all; good: the step of one known to be
+ * whole, or -1. SAVEbeside: if there is room; a line about it to t. */
+Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
+                  SaveHow how, Text *t);
+void saver_close(Saver *s); /* when none is in flight */
+/* A save of what x holds now, when none is in flight. tuned may be null. */
+void saver_save(Saver *s, const State *state, const Text *tuned, SaveHow how);
+/* Not null, once: a save is done; why it failed was said. Saves go on in here,
+ * so it is to be called often. */
+const Saved *saver_poll(Saver *s);
+const Saved *saver_wait(Saver *s); /* ... until none is in flight */
+/* Before this process ends or becomes another: waits for a save in flight that
+ * needs no other process. */
+void saver_finish(void);
+
+/* ckptool.c: `ckpt ls DIR` and its kin; the exit status. */
+int ckpt_command(int n, char **arg);
+
+/* Copy what of v rank holds into dst, converted to t's dtype. */
+void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
+               void *dst);
+
+/* One Hugging Face tensor of one parameter: where it stands, and the view of
+ * it; scale: null, or what each 128 x 128 block is multiplied by. */
+typedef struct HfRow {
+    const HfMap *h;
+    const Tensor *t;
+    const StFile *f;
+    StTensor *s;   /* null when one looks for no file */
+    int64_t elems; /* of the parameter */
+    View v;
+} HfRow;
+/* A vec: every row of the plan's hf{}, unrolled, as the files spell it (one
+ * tensor an expert, or all fused); err() where tensors and parameters do not
+ * fill each other. No files: as `state` says, fused or not. */
+HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
+               int state);
+int64_t hf_dim(const HfDim *d); /* its size */
+
+/* ---- strided_copy.c: from one order of elements to another --------------- */
+
+typedef struct Stride {
+    int64_t n, to, from;
+} Stride; /* elements */
+typedef struct Strided {
+    int n;
+    Stride loop[MAXD]; /* slowest of `to` first */
+    int64_t to, from;  /* of the first element */
+} Strided;
+void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from);
+void strided_merge(Strided *p);
+int64_t strided_room(const Strided *p); /* elements turned at once */
+/* The boxes of p whose places in the destination lie in [lo, hi). */
+typedef void BoxFn(void *ctx, const Stride *l, int n, int64_t to, int64_t from);
+void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
+                   void *ctx);
+/* Elements of `size` bytes; `to` holds the destination from element lo on. */
+void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
+                  int64_t lo, int64_t hi);
+
+/* ---- tensor_copy.c: tensors of files made of boxes of others ------------- */
+
+/* A box of a tensor, where it goes. Its file is mapped, never private memory:
+ * what was read is let go. f: for tensors that are copied as they are. */
+typedef struct Share {
+    Strided p;
+    View v;
+    const StFile *f;
+    int64_t bytes;
+} Share;
+
+typedef struct OutTensor {
+    StTensor st;          /* of the file that it goes to */
+    int file;             /* which one */
+    int64_t at;           /* bytes from that file's beginning */
+    const char *from;     /* dtype of all parts; null: several */
+    int64_t filled;       /* elements that parts bring */
+    _Atomic int64_t left; /* elements not written yet */
+    Share *part;          /* vec */
+} OutTensor;
+
+typedef struct TensorCopy TensorCopy;
+/* To nfile files; durable: those will be synced, so disks begin early. */
+TensorCopy *carry_new(Arena *a, int nfile, int durable);
+/* The next file: its header, and room for those of `out` (a vec that stays)
+ * that go there. 0, or -1 with a warning. */
+int carry_file(Arena *a, TensorCopy *j, OutTensor *out, const char *path);
+/* Move all, close the files. 0, or -1 with a warning. */
+int carry_run(TensorCopy *j, const char *what);
+
+/* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
+
+/* Weights in the folder or file `hf` become step 0 of the run in dir. */
+int convert_import(const Plan *p, const char *hf, const char *dir);
+/* A checkpoint, or a run's newest, as a folder that transformers reads.
+ * dt: "F32", "BF16", "F16" or null, as stored; state: fused experts; shard:
+ * bytes of a file at most. */
+int convert_export(const Plan *p, const char *from, const char *hf,
+                   const char *dt, int state, int64_t shard);
+
+#endif

@@ -1,0 +1,410 @@
+/* ckpt_write.c: files of checkpoints, written and hashed by threads in pieces.
+ *
+ * A thread gathers a piece from what the ranks of this process hold, hashes it,
+ * and writes it past the page cache, which would cost as much again as the
+ * disk. A piece of which other processes hold a part is written run by run,
+ * through the cache. Hashes of pieces wait in a file beside (<file>.pieces, 16
+ * bytes a piece, zeros where nobody had it whole) until the index is made; what
+ * is missing there is read back, by all processes when there are several.
+ *
+ * Nothing here says anything or ends the process: a save may be the work of a
+ * thread beside training. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "ckpt.h"
+
+/* The hash of a file: as long as one piece or shorter, its XXH3-128; else that
+ * of the hashes of its pieces, high half first, big-endian. Checkpoints of
+ * before have the hash of the whole file. */
+enum { PIECE = 4 << 20, PAGE = 4096 };
+
+typedef XXH128_canonical_t Hash;
+
+static int64_t count_of(int64_t bytes)
+{
+    return (bytes + PIECE - 1) / PIECE;
+}
+
+static char *beside(Arena *a, const char *path)
+{
+    return strf(a, "%s.pieces", path);
+}
+
+/* A hash as text: 32 digits. */
+static char *digits(Arena *a, XXH128_hash_t h)
+{
+    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
+                (unsigned long long)h.low64);
+}
+
+void pieces_remove(Arena *a, const char *path)
+{
+    unlink(beside(a, path));
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+typedef struct Writer {
+    const Mesh *mesh;
+    const FilePart *box;    /* vec */
+    int64_t bytes;          /* of the file */
+    int fd, direct, hashes; /* direct: past the cache, or fd */
+    _Atomic int error;      /* errno of the first failure */
+} Writer;
+
+/* A box's runs as far as they lie in a piece. */
+typedef struct PieceFill {
+    Writer *w;
+    const FilePart *box;
+    int64_t lo, hi; /* bytes of the file */
+    uint8_t *piece;
+    int64_t filled;
+    int write; /* write the runs instead */
+} PieceFill;
+
+static void put_at(Writer *w, int fd, const void *p, int64_t n, int64_t at)
+{
+    for (const char *s = p; n && !w->error;) {
+        ssize_t k = pwrite(fd, s, (size_t)n, at);
+        if (k < 0 && errno == EINVAL && fd == w->direct && fd != w->fd)
+            fd = w->fd;
+        else if (k == 0 || (k < 0 && errno != EINTR))
+            w->error = k ? errno : EIO;
+        s += k > 0 ? k : 0;
+        at += k > 0 ? k : 0;
+        n -= k > 0 ? k : 0;
+    }
+}
+
+static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    PieceFill *f = ctx;
+    int64_t size = f->box->size, at = f->box->at + global * size;
+    int64_t lo = at > f->lo ? at : f->lo, end = at + n * size;
+    int64_t hi = end < f->hi ? end : f->hi;
+
+    if (lo >= hi)
+        return;
+    const uint8_t *from =
+        (const uint8_t *)f->box->from + local * size + (lo - at);
+    if (f->write)
+        put_at(f->w, f->w->fd, from, hi - lo, lo);
+    else
+        memcpy(f->piece + (lo - f->lo), from, (size_t)(hi - lo));
+    f->filled += hi - lo;
+}
+
+static void all_runs(PieceFill *f)
+{
+    for (size_t i = 0; i < vec_len(f->w->box); i++) {
+        f->box = &f->w->box[i];
+        if (f->box->at >= f->hi || f->box->at + f->box->bytes <= f->lo)
+            continue;
+        if (f->box->t)
+            tensor_runs(f->w->mesh, f->box->t, f->box->rank, one_run, f);
+        else
+            one_run(f, 0, 0, f->box->bytes);
+    }
+}
+
+static void one_piece(Writer *w, int64_t i, uint8_t *piece)
+{
+    int64_t lo = i * PIECE, hi = lo + PIECE < w->bytes ? lo + PIECE : w->bytes;
+    PieceFill f = { .w = w, .lo = lo, .hi = hi, .piece = piece };
+    Hash h;
+
+    all_runs(&f);
+    if (f.filled == hi - lo) {
+        XXH128_canonicalFromHash(&h, XXH3_128bits(piece, (size_t)(hi - lo)));
+        put_at(w, w->hashes, &h, sizeof h, i * (int64_t)sizeof h);
+        put_at(w, (hi - lo) % PAGE ? w->fd : w->direct, piece, hi - lo, lo);
+    } else if (f.filled) {
+        f.write = 1;
+        all_runs(&f);
+    }
+}
+
+static void some_pieces(void *ctx, int64_t from, int64_t to)
+{
+    Writer *w = ctx;
+    void *piece = NULL;
+
+    if (posix_memalign(&piece, PAGE, PIECE))
+        w->error = ENOMEM;
+    for (int64_t i = from; i < to && !w->error; i++)
+        one_piece(w, i, piece);
+    free(piece);
+}
+
+const char *pieces_layout(Arena *a, const char *path, const char *head,
+                          size_t len, int64_t total)
+{
+    int fd =
+        open(beside(a, path), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int bad = fd < 0 || ftruncate(fd, count_of(total) * (int64_t)sizeof(Hash));
+    const char *why = bad ? ckpt_why(a, "cannot make", beside(a, path)) : NULL;
+
+    if (fd >= 0)
+        close(fd);
+    return why ? why : ckpt_layout(a, path, head, len, total);
+}
+
+/* Both files, and the first once more to go past the cache. */
+static int open_all(Arena *a, Writer *w, const char *path)
+{
+    w->fd = open(path, O_RDWR | O_CLOEXEC);
+    w->hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
+    if (w->fd < 0 || w->hashes < 0)
+        return w->error = errno;
+    w->direct = open(path, O_RDWR | O_CLOEXEC | O_DIRECT);
+    w->direct = w->direct < 0 ? w->fd : w->direct;
+    return 0;
+}
+
+/* Some file systems tell here what they could not write. */
+static void close_all(Writer *w)
+{
+    if (w->direct >= 0 && w->direct != w->fd && close(w->direct) && !w->error)
+        w->error = errno;
+    if (w->fd >= 0 && close(w->fd) && !w->error)
+        w->error = errno;
+    if (w->hashes >= 0 && close(w->hashes) && !w->error)
+        w->error = errno;
+}
+
+const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
+                         const FilePart *box, int64_t bytes)
+{
+    Writer w = { .mesh = m, .box = box, .bytes = bytes, .direct = -1 };
+
+    if (!open_all(a, &w, path))
+        pool_run(pool, some_pieces, &w, count_of(bytes), 1);
+    if (!w.error && file_flush(w.fd))
+        w.error = errno;
+    close_all(&w);
+    errno = w.error;
+    return w.error ? ckpt_why(a, "cannot write", path) : NULL;
+}
+
+/* ---- hashing ------------------------------------------------------------- */
+
+typedef struct PieceReader {
+    int fd;
+    int64_t bytes;       /* of the file */
+    Hash *hash;          /* vec, by piece; zeros: unknown */
+    int64_t first;       /* piece, of those to read */
+    int64_t part, parts; /* every parts-th of them only */
+    _Atomic int error;
+} PieceReader;
+
+static int is_known(const Hash *h)
+{
+    static const Hash unknown;
+
+    return memcmp(h, &unknown, sizeof unknown) != 0;
+}
+
+static int64_t piece_bytes(const PieceReader *r, int64_t i)
+{
+    int64_t left = r->bytes - i * PIECE;
+
+    return left < PIECE ? left : PIECE;
+}
+
+static void read_piece(PieceReader *r, int64_t i, uint8_t *to)
+{
+    int64_t at = i * PIECE, n = piece_bytes(r, i);
+
+    while (n && !r->error) {
+        ssize_t k = pread(r->fd, to, (size_t)n, at);
+        if (k == 0 || (k < 0 && errno != EINTR))
+            r->error = k ? errno : EIO;
+        to += k > 0 ? k : 0;
+        at += k > 0 ? k : 0;
+        n -= k > 0 ? k : 0;
+    }
+}
+
+/* The disk reads the next piece while one is hashed. */
+static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
+{
+    PieceReader *r = ctx;
+    uint8_t *piece = malloc(PIECE);
+
+    if (!piece)
+        r->error = ENOMEM;
+    for (int64_t k = lo; k < hi && !r->error; k++) {
+        int64_t i = r->first + k;
+        if (is_known(&r->hash[i]) || k % r->parts != r->part)
+            continue;
+        posix_fadvise(r->fd, (i + 1) * PIECE, PIECE, POSIX_FADV_WILLNEED);
+        read_piece(r, i, piece);
+        if (!r->error)
+            XXH128_canonicalFromHash(
+                &r->hash[i], XXH3_128bits(piece, (size_t)piece_bytes(r, i)));
+    }
+    free(piece);
+}
+
+static Hash *unknown_hashes(Arena *a, int64_t n)
+{
+    Hash *v = NULL;
+
+    for (int64_t i = 0; i < n; i++)
+        vec_push(a, v, (Hash){ 0 });
+    return v;
+}
+
+/* 0, or -1 and errno. */
+static int open_reader(Arena *a, PieceReader *r, const char *path)
+{
+    struct stat st;
+
+    *r = (PieceReader){ .fd = open(path, O_RDONLY | O_CLOEXEC), .parts = 1 };
+    if (r->fd < 0 || fstat(r->fd, &st))
+        return -1;
+    r->bytes = st.st_size;
+    r->hash = unknown_hashes(a, count_of(r->bytes));
+    return 0;
+}
+
+static int close_reader(PieceReader *r)
+{
+    int why = r->error ? r->error : errno;
+
+    if (r->fd >= 0)
+        close(r->fd);
+    errno = why;
+    return r->error ? -1 : 0;
+}
+
+const void *pieces_kept(Arena *a, const char *path)
+{
+    int fd = open(beside(a, path), O_RDONLY | O_CLOEXEC);
+    struct stat st = { 0 };
+    Hash *hash = fd < 0 || fstat(fd, &st)
+                     ? NULL
+                     : unknown_hashes(a, st.st_size / (off_t)sizeof(Hash));
+    size_t n = vec_len(hash) * sizeof *hash;
+
+    if (n && pread(fd, hash, n, 0) != (ssize_t)n)
+        hash = NULL;
+    if (fd >= 0)
+        close(fd);
+    return hash;
+}
+
+static void take_known(PieceReader *r, const void *known)
+{
+    if (vec_len(known) == vec_len(r->hash) && known)
+        memcpy(r->hash, known, vec_len(known) * sizeof(Hash));
+}
+
+/* What this process found is written beside. */
+static int keep_part(Arena *a, PieceReader *r, const char *path,
+                     const Hash *before)
+{
+    Writer w = { .fd = -1, .direct = -1 };
+
+    w.hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
+    if (w.hashes < 0)
+        return -1;
+    for (size_t i = 0; i < vec_len(r->hash) && !w.error; i++)
+        if (is_known(&r->hash[i]) && !(before && is_known(&before[i])))
+            put_at(&w, w.hashes, &r->hash[i], sizeof(Hash),
+                   (int64_t)(i * sizeof(Hash)));
+    close_all(&w);
+    errno = w.error;
+    return w.error ? -1 : 0;
+}
+
+const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
+                        int64_t parts)
+{
+    PieceReader r;
+    int bad = open_reader(a, &r, path);
+    const Hash *kept = bad ? NULL : pieces_kept(a, path);
+
+    r.part = part;
+    r.parts = parts;
+    take_known(&r, kept);
+    if (!bad)
+        pool_run(pool, hash_pieces, &r, count_of(r.bytes), 1);
+    bad = close_reader(&r) || bad || keep_part(a, &r, path, kept);
+    return bad ? ckpt_why(a, "cannot read back", path) : NULL;
+}
+
+/* Who cannot read its part, or sees another file, leaves it unknown. */
+const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
+{
+    PieceReader r;
+    int bad = open_reader(a, &r, path);
+    int64_t bytes = bad ? 0 : r.bytes;
+
+    comm_share(c, &bytes, sizeof bytes);
+    int64_t n = count_of(bytes), each = (n + c->world - 1) / c->world;
+    int64_t lo = c->first * each < n ? c->first * each : n;
+    int64_t hi = lo + each < n ? lo + each : n;
+    Hash *all = alloc(a, (size_t)((each + 1) * c->world) * sizeof *all);
+    Hash *mine = alloc(a, (size_t)(each + 1) * sizeof *mine);
+    r.first = lo;
+    if (!bad && r.bytes == bytes) {
+        pool_run(pool, hash_pieces, &r, hi - lo, 1);
+        if (!r.error)
+            memcpy(mine, r.hash + lo, (size_t)(hi - lo) * sizeof *mine);
+    }
+    close_reader(&r);
+    comm_gather(c, mine, all, each * (int64_t)sizeof *mine);
+    Hash *v = unknown_hashes(a, n);
+    if (n)
+        memcpy(v, all, (size_t)n * sizeof *v);
+    return v;
+}
+
+char *pieces_hash(Arena *a, Pool *pool, const char *path, const void *known,
+                  int64_t *bytes)
+{
+    PieceReader r;
+    int bad = open_reader(a, &r, path);
+
+    if (!bad) {
+        take_known(&r, known);
+        pool_run(pool, hash_pieces, &r, count_of(r.bytes), 1);
+    }
+    bad = close_reader(&r) || bad;
+    if (bad || !r.bytes)
+        return NULL;
+    *bytes = r.bytes;
+    return vec_len(r.hash) > 1
+               ? hash_text(a, r.hash, vec_len(r.hash) * sizeof(Hash))
+               : digits(a, XXH128_hashFromCanonical(r.hash));
+}
+
+char *pieces_whole(Arena *a, const char *path)
+{
+    PieceReader r;
+    int bad = open_reader(a, &r, path);
+    uint8_t *piece = malloc(PIECE);
+    XXH3_state_t *s = XXH3_createState();
+
+    bad = bad || !piece || !s;
+    if (!bad)
+        XXH3_128bits_reset(s);
+    for (int64_t i = 0; !bad && i < count_of(r.bytes) && !r.error; i++) {
+        read_piece(&r, i, piece);
+        XXH3_128bits_update(s, piece, (size_t)piece_bytes(&r, i));
+    }
+    XXH128_hash_t h = bad ? (XXH128_hash_t){ 0 } : XXH3_128bits_digest(s);
+    XXH3_freeState(s);
+    free(piece);
+    bad = close_reader(&r) || bad;
+    return bad ? NULL : digits(a, h);
+}

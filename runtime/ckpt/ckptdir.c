@@ -1,0 +1,283 @@
+/* ckptdir.c: one folder of a checkpoint: its files, how it is made and checked.
+ * ckpt.c says what a folder holds, ckpt_retention.c which folders there are. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "ckpt.h"
+
+const char *const ckptfile[NCKPTFILE] = { "model.safetensors",
+                                          "optim.safetensors", "state.json" };
+
+/* ---- files --------------------------------------------------------------- */
+
+char *ckpt_why(Arena *a, const char *what, const char *path)
+{
+    return strf(a, "%s %s: %s", what, path, strerror(errno));
+}
+
+int ckpt_complain(const char *why)
+{
+    if (why)
+        warn(NULL, "checkpoint not written: %s", why);
+    return why ? -1 : 0;
+}
+
+const char *ckpt_layout(Arena *a, const char *path, const char *head,
+                        size_t len, int64_t total)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+
+    if (fd < 0)
+        return ckpt_why(a, "cannot make", path);
+    int why = file_put(fd, head, len) ? errno : EINTR;
+    while (why == EINTR) /* a signal */
+        why = posix_fallocate(fd, 0, total);
+    if (close(fd) && !why)
+        why = errno;
+    errno = why;
+    return why ? ckpt_why(a, "cannot write", path) : NULL;
+}
+
+uint8_t *ckpt_map(const char *path, int64_t *size, int writable)
+{
+    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    struct stat st;
+    void *p = MAP_FAILED;
+
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size) {
+        *size = st.st_size;
+        p = mmap(NULL, (size_t)st.st_size,
+                 writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
+                 0);
+    }
+    if (fd >= 0)
+        close(fd);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+char *hash_text(Arena *a, const void *p, size_t n)
+{
+    XXH128_hash_t h = XXH3_128bits(p, n);
+
+    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
+                (unsigned long long)h.low64);
+}
+
+/* ---- making one ---------------------------------------------------------- */
+
+static const char *write_one(Arena *a, const char *path, const Text *t)
+{
+    return file_write(path, t->s, t->len) ? ckpt_why(a, "cannot write", path)
+                                          : NULL;
+}
+
+static const char *write_state(Arena *a, const char *dir, const State *s)
+{
+    Text t = { .arena = a };
+
+    put(&t,
+        "{\"format\": \"pleat %d\", \"step\": %lld, \"tokens\": %lld, "
+        "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, "
+        "\"plan\": \"%s\"}\n",
+        format_now(FMTcheckpoint), (long long)s->step, (long long)s->tokens,
+        (long long)s->samples, (long long)s->skipped,
+        (unsigned long long)s->seed, s->plan ? s->plan : "");
+    return write_one(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &t);
+}
+
+static const char *write_index(Arena *a, Pool *pool, const char *dir)
+{
+    Text t = { .arena = a };
+
+    for (int i = 0; i < NCKPTFILE; i++) {
+        char *path = strf(a, "%s/%s", dir, ckptfile[i]);
+        const void *kept = pieces_kept(a, path);
+        int64_t size = 0;
+        char *hash = pieces_hash(a, pool, path, kept, &size);
+        if (!hash)
+            return ckpt_why(a, "cannot read back", path);
+        put(&t, "%s %lld %s\n", hash, (long long)size, ckptfile[i]);
+        pieces_remove(a, path);
+    }
+    put(&t, "%s\n", hash_text(a, t.s, t.len));
+    return write_one(a, strf(a, "%s/index", dir), &t);
+}
+
+/* The parts of a folder that we write; `latest` is a hint: without it nothing
+ * is lost. */
+static const char *commit(Arena *a, const char *dir, const char *tmp,
+                          int64_t step)
+{
+    char *name = strf(a, "step-%08lld", (long long)step);
+    char *latest = strf(a, "%s/latest", dir);
+
+    if (file_sync(tmp))
+        return ckpt_why(a, "cannot sync", tmp);
+    const char *why = ckpt_place(a, dir, tmp, step);
+    if (!why)
+        file_replace(latest, strf(a, "%s\n", name), strlen(name) + 1);
+    return why;
+}
+
+const char *ckpt_begin(Arena *a, const char *dir, const char *tmp)
+{
+    if (folders_make(dir))
+        return ckpt_why(a, "cannot make", dir);
+    ckpt_sweep(a, dir);
+    ckpt_remove(a, tmp);
+    return mkdir(tmp, 0755) ? ckpt_why(a, "cannot make", tmp) : NULL;
+}
+
+const char *ckpt_end(Arena *a, Pool *pool, const char *dir, const char *tmp,
+                     const State *s, const Text *tuned)
+{
+    const char *why = write_state(a, tmp, s);
+
+    if (!why && tuned && tuned->len)
+        why = write_one(a, strf(a, "%s/tuned", tmp), tuned);
+    if (!why)
+        why = write_index(a, pool, tmp);
+    return why ? why : commit(a, dir, tmp, s->step);
+}
+
+/* ---- checking ------------------------------------------------------------ */
+
+static const char *check_file(Arena *a, Pool *pool, const char *dir,
+                              const char *line, const char *name,
+                              const void *known)
+{
+    long long size = -1;
+    char hash[33] = "", said[64] = "", *path = strf(a, "%s/%s", dir, name);
+    int64_t have = 0;
+
+    if (sscanf(line, "%32s %lld %63[^\n]", hash, &size, said) != 3 ||
+        strcmp(said, name))
+        return "its index is not readable";
+    char *is = pieces_hash(a, pool, path, known, &have);
+    if (!is)
+        return strf(a, "%s is missing, empty or not readable", name);
+    if (have != size)
+        return strf(a, "%s has %lld bytes instead of %lld", name,
+                    (long long)have, size);
+    const char *whole = strcmp(is, hash) ? pieces_whole(a, path) : hash;
+    return whole && !strcmp(whole, hash)
+               ? NULL
+               : strf(a, "%s is damaged (its hash differs)", name);
+}
+
+/* known: null, or by file: hashes of pieces that others have read. */
+static const char *check_index(Arena *a, Pool *pool, const char *dir,
+                               const void *const *known)
+{
+    size_t n = 0, body = 0;
+    char *s = file_read(a, strf(a, "%s/index", dir), &n);
+
+    if (!s)
+        return "it has no index (not finished?)";
+    if (n < 33 || s[n - 1] != '\n')
+        return "its index is cut off";
+    body = n - 33;
+    s[n - 1] = 0;
+    if (strcmp(hash_text(a, s, body), s + body))
+        return "its index is damaged";
+    for (int i = 0; i < NCKPTFILE; i++) {
+        const char *why =
+            check_file(a, pool, dir, s, ckptfile[i], known ? known[i] : NULL);
+        if (why)
+            return why;
+        s = strchr(s, '\n') + 1;
+    }
+    return NULL;
+}
+
+/* "pleat 1" */
+static const char *format_of(Arena *a, const json_t *j)
+{
+    const char *said = json_string_value(json_object_get(j, "format"));
+    long long format = 0;
+
+    if (!said || sscanf(said, "pleat %lld", &format) != 1)
+        return "its state.json does not say its format";
+    const char *why = format_wrong(a, FMTcheckpoint, format);
+    return why ? strf(a, "it %s", why) : NULL;
+}
+
+const char *ckpt_state(Arena *a, const char *dir, State *s)
+{
+    json_error_t e;
+    json_t *j = json_load_file(strf(a, "%s/%s", dir, ckptfile[STATE]),
+                               JSON_REJECT_DUPLICATES, &e);
+    const char *plan = json_string_value(json_object_get(j, "plan"));
+
+    if (!json_is_integer(json_object_get(j, "step")) || !plan)
+        return "its state.json is not readable";
+    const char *why = format_of(a, j);
+    if (why) {
+        json_decref(j);
+        return why;
+    }
+    s->step = json_integer_value(json_object_get(j, "step"));
+    s->tokens = json_integer_value(json_object_get(j, "tokens"));
+    s->samples = json_integer_value(json_object_get(j, "samples"));
+    s->skipped = json_integer_value(json_object_get(j, "skipped"));
+    s->seed = (uint64_t)json_integer_value(json_object_get(j, "seed"));
+    s->plan = strf(a, "%s", plan);
+    json_decref(j);
+    return NULL;
+}
+
+static const char *check_folder(Arena *a, Pool *pool, const char *dir,
+                                const void *const *known)
+{
+    const char *why = check_index(a, pool, dir, known);
+    StFile *f;
+
+    for (int i = MODEL; i <= OPTIM && !why; i++) {
+        why = st_open(a, strf(a, "%s/%s", dir, ckptfile[i]), &f);
+        if (!why)
+            st_close(f);
+    }
+    return why;
+}
+
+const char *ckpt_read(Arena *a, Pool *pool, const char *dir, State *s)
+{
+    const char *why = check_folder(a, pool, dir, NULL);
+
+    return why ? why : ckpt_state(a, dir, s);
+}
+
+const char *ckpt_verify(Arena *a, const char *dir, State *s)
+{
+    Pool *pool = pool_open(0);
+    const char *why = ckpt_read(a, pool, dir, s);
+
+    pool_close(pool);
+    return why;
+}
+
+const char *ckpt_verify_together(Arena *a, Comm *c, const char *dir, State *s)
+{
+    Pool *pool = pool_open(0);
+    const void *known[NCKPTFILE] = { NULL };
+    char said[256] = "";
+
+    for (int i = MODEL; i <= OPTIM; i++)
+        known[i] =
+            pieces_shared(a, pool, c, strf(a, "%s/%s", dir, ckptfile[i]));
+    const char *why = c->first ? NULL : check_folder(a, pool, dir, known);
+    pool_close(pool);
+    snprintf(said, sizeof said, "%s", why ? why : "");
+    comm_share(c, said, sizeof said);
+    return *said ? strf(a, "%s", said) : ckpt_state(a, dir, s);
+}

@@ -1,0 +1,308 @@
+/* ckptool.c: what people do with checkpoints: list, verify, compare, and carry
+ * to and from Hugging Face names. One row a subcommand. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+
+/* ---- folders ------------------------------------------------------------- */
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Checkpoints in a run's folder, in its ckpt folder, or the one that dir is.
+ * A vec of paths, oldest first. */
+static char **find_all(Arena *a, const char *dir)
+{
+    char **v = NULL, *inside = strf(a, "%s/ckpt", dir);
+    struct dirent *e;
+
+    if (!access(strf(a, "%s/state.json", dir), F_OK)) {
+        vec_push(a, v, strf(a, "%s", dir));
+        return v;
+    }
+    const char *where = access(inside, F_OK) ? dir : inside;
+    DIR *d = opendir(where);
+    if (!d)
+        err(NULL, "cannot read %s: %s", where, strerror(errno));
+    while ((e = readdir(d)))
+        if (!strncmp(e->d_name, "step-", 5))
+            vec_push(a, v, strf(a, "%s/%s", where, e->d_name));
+    closedir(d);
+    if (!v)
+        err(NULL, "no checkpoint in %s", dir);
+    qsort(v, vec_len(v), sizeof *v, by_text);
+    return v;
+}
+
+static StFile *open_file(Arena *a, const char *dir, const char *name)
+{
+    StFile *f;
+    const char *why = st_open(a, strf(a, "%s/%s", dir, name), &f);
+
+    if (why)
+        err(NULL, "%s", why);
+    return f;
+}
+
+/* ---- ls, verify ---------------------------------------------------------- */
+
+static int list(char **arg)
+{
+    char **v = find_all(forever, arg[0]);
+    int bad = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        State s = { 0 };
+        const char *why = ckpt_verify(forever, v[i], &s);
+        if (why)
+            printf("%s  damaged: %s\n", v[i], why);
+        else
+            printf("%s  step %lld  tokens %lld  seed %llu  plan %s\n", v[i],
+                   (long long)s.step, (long long)s.tokens,
+                   (unsigned long long)s.seed, s.plan);
+        bad |= why != NULL;
+    }
+    return bad;
+}
+
+static int verify(char **arg)
+{
+    char **v = find_all(forever, arg[0]);
+    int bad = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        State s;
+        const char *why = ckpt_verify(forever, v[i], &s);
+        printf("%s  %s%s\n", v[i], why ? "damaged: " : "ok", why ? why : "");
+        bad |= why != NULL;
+    }
+    return bad;
+}
+
+/* ---- diff ---------------------------------------------------------------- */
+
+static int same_shape(const StTensor *x, const StTensor *y)
+{
+    if (x->nd != y->nd)
+        return 0;
+    for (int d = 0; d < x->nd; d++)
+        if (x->n[d] != y->n[d])
+            return 0;
+    return 1;
+}
+
+/* Largest difference and where; 1: they differ. */
+static int diff_tensor(const StFile *f, const StTensor *x, const StFile *g,
+                       const StTensor *y)
+{
+    int64_t n = (x->end - x->begin) / x->bytes, count = 0;
+    double worst = 0, top = 0;
+
+    if (!same_shape(x, y)) {
+        printf("%-40s other shape\n", x->name);
+        return 1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double a = st_get(x->dt, f->data + x->begin, i);
+        double b = st_get(y->dt, g->data + y->begin, i);
+        double d = fabs(a - b);
+        if (a != b && !(a != a && b != b)) {
+            count++;
+            worst = worst != worst || d <= worst ? worst : d;
+        }
+        top = fabs(a) > top ? fabs(a) : top;
+    }
+    if (count)
+        printf("%-40s %lld of %lld differ, by %.3g at most (largest %.3g)\n",
+               x->name, (long long)count, (long long)n, worst, top);
+    return count > 0;
+}
+
+static const StTensor *find_in(StFile **v, const char *name, StFile **f)
+{
+    for (size_t i = 0; i < vec_len(v); i++) {
+        const StTensor *t = st_find(v[i], name);
+        if (t) {
+            *f = v[i];
+            return t;
+        }
+    }
+    return NULL;
+}
+
+/* Tensors of x that y has not, or others; 1: there are some. */
+static int diff_files(StFile **x, StFile **y, const char *what, int values)
+{
+    int bad = 0;
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        for (int k = 0; k < x[i]->n; k++) {
+            StFile *g = NULL;
+            const StTensor *t = &x[i]->t[k], *u = find_in(y, t->name, &g);
+            if (!u)
+                printf("%-40s only in %s\n", t->name, what);
+            bad |= !u || (values && diff_tensor(x[i], t, g, u));
+        }
+    return bad;
+}
+
+/* Files of a run's newest checkpoint, or of a Hugging Face folder: a vec; what
+ * is diffed, to *name. */
+static StFile **side(char *dir, const char **name)
+{
+    StFile **v = NULL;
+
+    *name = dir;
+    if (access(strf(forever, "%s/state.json", dir), F_OK) &&
+        access(strf(forever, "%s/ckpt", dir), F_OK) && !ckpt_exists(dir))
+        return ckpt_files(forever, dir);
+    char **all = find_all(forever, dir);
+    *name = all[vec_len(all) - 1];
+    for (int i = MODEL; i <= OPTIM; i++)
+        vec_push(forever, v, open_file(forever, *name, ckptfile[i]));
+    return v;
+}
+
+static int diff(char **arg)
+{
+    const char *a, *b;
+    StFile **x = side(arg[0], &a), **y = side(arg[1], &b);
+    int bad = diff_files(x, y, a, 1) | diff_files(y, x, b, 0);
+
+    if (!bad)
+        printf("%s and %s hold the same values\n", a, b);
+    return bad;
+}
+
+/* ---- Hugging Face -------------------------------------------------------- */
+
+/* The plan of a run, from its folder or a checkpoint's. */
+static Plan *plan_near(const char *dir)
+{
+    static const char *const up[] = { "plan", "../plan", "../../plan" };
+
+    for (int i = 0; i < 3; i++) {
+        const char *path = strf(forever, "%s/%s", dir, up[i]);
+        size_t n;
+        char *s = file_read(forever, path, &n);
+        if (s)
+            return plan_parse(forever, s, n, path);
+    }
+    err(NULL, "no plan beside %s", dir);
+}
+
+/* "fp32", "bf16", "fp16", or null. */
+static const char *export_dtype(const char *s)
+{
+    /* clang-format off */
+    static const char *const name[][2] = {
+        { "fp32", "F32" },
+        { "bf16", "BF16" },
+        { "fp16", "F16" },
+    };
+    /* clang-format on */
+
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(s, name[i][0]))
+            return name[i][1];
+    return NULL;
+}
+
+/* "5GB", "800MB": bytes */
+static int64_t size_named(const char *s)
+{
+    char *end;
+    double n = strtod(s, &end);
+
+    n *= !strcmp(end, "GB")   ? 1e9
+         : !strcmp(end, "MB") ? 1e6
+         : !strcmp(end, "KB") ? 1e3
+                              : 0;
+    if (!(n >= 1 && n < 9e18))
+        err(NULL,
+            "ckpt export-hf: what is '%s'? It takes fp32, bf16 or fp16, "
+            "hub or fused, and a size of files (5GB)",
+            s);
+    return (int64_t)n;
+}
+
+static int export(char **arg)
+{
+    const char *dt = NULL;
+    int64_t shard = 5000000000;
+    int state = 0;
+
+    for (char **a = arg + 2; *a; a++) {
+        if (export_dtype(*a))
+            dt = export_dtype(*a);
+        else if (!strcmp(*a, "hub") || !strcmp(*a, "fused"))
+            state = **a == 'f';
+        else
+            shard = size_named(*a);
+    }
+    return convert_export(plan_near(arg[0]), arg[0], arg[1], dt, state, shard);
+}
+
+static int import(char **arg)
+{
+    return convert_import(plan_near(arg[1]), arg[0], arg[1]);
+}
+
+/* n words, at most `more` beyond them */
+static const struct {
+    const char *name;
+    int n, more;
+    int (*f)(char **arg);
+    const char *args, *doc;
+} commands[] = {
+    /* clang-format off */
+    {"ls", 1, 0, list, "DIR", "checkpoints of a run, oldest first"},
+    {"verify", 1, 0, verify, "DIR", "read all of them and compare their hashes"},
+    {"diff", 2, 0, diff, "DIR DIR", "what differs between the newest of two; "
+     "Hugging Face folders too"},
+    {"export-hf", 2, 3, export, "DIR OUT [bf16] [fused] [5GB]",
+     "weights under Hugging Face names; as fp32, bf16, fp16; one tensor an "
+     "expert or all fused; files of that size"},
+    {"import-hf", 2, 0, import, "HF RUN", "step 0 of a run from such weights"},
+    /* clang-format on */
+};
+
+enum { NCOMMAND = sizeof commands / sizeof *commands };
+
+static int known(const char *name)
+{
+    for (int i = 0; i < NCOMMAND; i++)
+        if (!strcmp(commands[i].name, name))
+            return 1;
+    return 0;
+}
+
+int ckpt_command(int n, char **arg)
+{
+    char **word = alloc(forever, ((size_t)n + 1) * sizeof *word);
+    Text t = { .arena = forever };
+
+    memcpy(word, arg, (size_t)n * sizeof *word);
+    for (int i = 0; i < NCOMMAND && n > 0; i++)
+        if (!strcmp(commands[i].name, word[0]) && n - 1 >= commands[i].n &&
+            n - 1 <= commands[i].n + commands[i].more)
+            return commands[i].f(word + 1);
+    for (int i = 0; i < NCOMMAND; i++)
+        put(&t, "\nckpt %-9s %-28s  %s", commands[i].name, commands[i].args,
+            commands[i].doc);
+    if (!n)
+        err_usage("ckpt: which command?%s", t.s);
+    err_usage("ckpt %s: %s%s", arg[0],
+              known(arg[0]) ? "a word is missing, or one too many"
+                            : "there is no such command",
+              t.s);
+}

@@ -1,0 +1,327 @@
+/* convert.c: checkpoints from Hugging Face folders and back: boxes of which
+ * source tensors make a tensor, and in which file it goes. tensor_copy.c
+ * moves them. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+
+/* ---- parts --------------------------------------------------------------- */
+
+static void add_part(Arena *a, OutTensor *o, const HfRow *r, const int64_t *to,
+                     int64_t tobase, const View *from, const StFile *f,
+                     const StTensor *s)
+{
+    Share p = {
+        { .to = tobase, .from = from->base }, *from, f, s->end - s->begin
+    };
+    int64_t n = 1;
+
+    for (int d = 0; d < r->t->nd; d++) {
+        int64_t fix = r->v.fix[d] < 0 ? 0 : r->v.fix[d];
+        int64_t len = r->v.fix[d] < 0 ? r->t->dim[d].n : 1;
+        p.p.to += fix * to[d];
+        p.p.from += fix * from->stride[d];
+        strided_loop(&p.p, len, to[d], from->stride[d]);
+        n *= len;
+    }
+    strided_merge(&p.p);
+    o->filled += n;
+    if (!o->part)
+        o->from = from->dt;
+    else if (o->from &&
+             (strcmp(from->dt, o->from) || !from->scale != !o->part[0].v.scale))
+        o->from = NULL;
+    vec_push(a, o->part, p);
+}
+
+/* ---- in ------------------------------------------------------------------ */
+
+static OutTensor *import_outs(Arena *a, const HfRow *row)
+{
+    OutTensor *v = NULL;
+
+    for (size_t i = 0; i < vec_len(row); i++) {
+        const HfRow *r = &row[i];
+        int64_t stride[MAXD], step = 1;
+        if (!r->s)
+            continue;
+        if (!vec_len(v) || strcmp(v[vec_len(v) - 1].st.name, r->t->name)) {
+            OutTensor o = { .st = ckpt_describe(a, r->t, r->t->name) };
+            vec_push(a, v, o);
+        }
+        for (int d = r->t->nd - 1; d >= 0; step *= r->t->dim[d--].n)
+            stride[d] = step;
+        add_part(a, &v[vec_len(v) - 1], r, stride, 0, &r->v, r->f, r->s);
+    }
+    for (size_t i = 0; i < vec_len(v); i++) {
+        int kept = v[i].from && st_isfloat(v[i].from);
+        v[i].st.dt = kept ? v[i].from : "F32";
+        v[i].st.bytes = st_bytes(v[i].st.dt);
+    }
+    return v;
+}
+
+static void copied(Arena *a, const char *path, const char *s, size_t n)
+{
+    if (file_write(path, s, n))
+        ckpt_complain(ckpt_why(a, "cannot write", path));
+}
+
+/* What else is in their folder (config.json, tokenizer.json ..), to ours. */
+static void copy_beside(Arena *a, const char *from, const char *to)
+{
+    DIR *d = opendir(from);
+    struct dirent *e;
+
+    while (d && (e = readdir(d))) {
+        const char *dot = strrchr(e->d_name, '.');
+        size_t n = 0;
+        if (!dot || e->d_name[0] == '.' || strstr(e->d_name, ".safetensors") ||
+            (strcmp(dot, ".json") && strcmp(dot, ".txt") &&
+             strcmp(dot, ".model") && strcmp(dot, ".jinja")))
+            continue;
+        mkdir(to, 0755);
+        char *s = file_read(a, strf(a, "%s/%s", from, e->d_name), &n);
+        if (s)
+            copied(a, strf(a, "%s/%s", to, e->d_name), s, n);
+    }
+    if (d)
+        closedir(d);
+}
+
+static const char *finish_import(Arena *a, const char *ckpt, const char *tmp,
+                                 const State *s)
+{
+    Pool *pool = pool_open(0);
+    const char *why = NULL;
+
+    for (int k = MODEL; k <= OPTIM && !why; k++) {
+        char *path = strf(a, "%s/%s", tmp, ckptfile[k]);
+        if (file_sync(path))
+            why = ckpt_why(a, "cannot sync", path);
+    }
+    if (!why)
+        why = ckpt_end(a, pool, ckpt, tmp, s, NULL);
+    pool_close(pool);
+    return why;
+}
+
+int convert_import(const Plan *p, const char *hf, const char *dir)
+{
+    Arena *a = forever;
+    StFile **file = ckpt_files(a, hf);
+    int n = (int)vec_len(file);
+    OutTensor *out = import_outs(a, hf_rows(p, file, n, hf, 0));
+    TensorCopy *j = carry_new(a, 2, 1);
+    State s = { .seed = (uint64_t)opts_int(p->opts, "seed") };
+    char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
+    if (ckpt_exists(ckpt))
+        err(NULL, "%s has checkpoints already", dir);
+    const char *why = ckpt_begin(a, ckpt, tmp);
+    int bad = ckpt_complain(why);
+    for (int k = MODEL; k <= OPTIM && !bad; k++) /* moments: none, zero */
+        bad = carry_file(a, j, out, strf(a, "%s/%s", tmp, ckptfile[k]));
+    bad = bad || carry_run(j, tmp);
+    if (!bad)
+        bad = ckpt_complain(finish_import(a, ckpt, tmp, &s));
+    if (bad && !why)
+        ckpt_remove(a, tmp);
+    if (!bad)
+        copy_beside(a, hf, strf(a, "%s/hf", dir));
+    for (int i = 0; i < n; i++)
+        st_close(file[i]);
+    return bad ? 1 : 0;
+}
+
+/* ---- out ----------------------------------------------------------------- */
+
+static int by_hf(const void *a, const void *b)
+{
+    const HfRow *const *x = a, *const *y = b;
+    int c = strcmp((*x)->h->hf, (*y)->h->hf);
+
+    return c ? c : *x < *y ? -1 : *x > *y;
+}
+
+/* The first row of each of their tensors says which number it has; numbers in
+ * the order of the rows. */
+static int *number_tensors(Arena *a, const HfRow *row)
+{
+    size_t n = vec_len(row);
+    const HfRow **v = alloc(a, (n + 1) * sizeof *v);
+    int *first = alloc(a, (n + 1) * sizeof *first), count = 0;
+
+    for (size_t i = 0; i < n; i++)
+        v[i] = &row[i];
+    qsort(v, n, sizeof *v, by_hf);
+    for (size_t i = 0, k = 0; i < n; i++) {
+        k = i && !strcmp(v[i]->h->hf, v[k]->h->hf) ? k : i;
+        first[v[i] - row] = (int)(v[k] - row);
+    }
+    for (size_t i = 0; i < n; i++)
+        first[i] = first[i] == (int)i ? count++ : first[first[i]];
+    return first;
+}
+
+static OutTensor new_out(const HfRow *r)
+{
+    OutTensor o = { .st = { .name = r->h->hf, .nd = r->h->nd } };
+
+    for (int d = 0; d < r->h->nd; d++)
+        o.st.n[d] = hf_dim(&r->h->dim[d]);
+    return o;
+}
+
+static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
+                              int nfile, const char *dt)
+{
+    int *number = number_tensors(a, row);
+    OutTensor *v = NULL;
+
+    for (size_t i = 0; i < vec_len(row); i++) {
+        const HfRow *r = &row[i];
+        const StFile *f = NULL;
+        StTensor *s = NULL;
+        for (int k = 0; k < nfile && !s; k++)
+            s = st_find(f = file[k], r->t->name);
+        if (!s)
+            err(NULL, "%s has no tensor '%s'", file[0]->path, r->t->name);
+        if (number[i] == (int)vec_len(v))
+            vec_push(a, v, new_out(r));
+        View from = ckpt_view(f, s, r->t);
+        add_part(a, &v[number[i]], r, r->v.stride, r->v.base, &from, f, s);
+    }
+    for (size_t i = 0; i < vec_len(v); i++) {
+        StTensor *s = &v[i].st;
+        s->dt = dt ? dt : v[i].from ? v[i].from : "F32";
+        s->bytes = st_bytes(s->dt);
+        if (v[i].filled != st_elems(s))
+            err(NULL, "hf{} fills %lld of %lld elements of '%s'",
+                (long long)v[i].filled, (long long)st_elems(s), s->name);
+    }
+    return v;
+}
+
+/* Files of at most `shard` bytes, but one tensor each at least. */
+static int deal(OutTensor *v, int64_t shard)
+{
+    int64_t held = 0;
+    int k = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        int64_t bytes = st_elems(&v[i].st) * v[i].st.bytes;
+        if (held && held + bytes > shard) {
+            k++;
+            held = 0;
+        }
+        held += bytes;
+        v[i].file = k;
+    }
+    return k + 1;
+}
+
+static const char *file_name(Arena *a, int k, int n)
+{
+    return n == 1 ? "model.safetensors"
+                  : strf(a, "model-%05d-of-%05d.safetensors", k + 1, n);
+}
+
+static int write_weight_map(Arena *a, const OutTensor *v, int nfile,
+                            const char *to)
+{
+    json_t *map = json_object(), *j = json_object(), *meta = json_object();
+    int64_t total = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        total += st_elems(&v[i].st) * v[i].st.bytes;
+        json_object_set_new(map, v[i].st.name,
+                            json_string(file_name(a, v[i].file, nfile)));
+    }
+    json_object_set_new(meta, "total_size", json_integer(total));
+    json_object_set_new(j, "metadata", meta);
+    json_object_set_new(j, "weight_map", map);
+    int bad = json_dump_file(j, to, JSON_INDENT(2));
+    json_decref(j);
+    return bad ? ckpt_complain(ckpt_why(forever, "cannot write", to)) : 0;
+}
+
+/* The model's own, for weights that were not imported. */
+static int write_config(const Plan *p, const char *dt, const char *to)
+{
+    /* clang-format off */
+    static const char *const names[][2] = {
+        { "BF16", "bfloat16" },
+        { "F16", "float16" },
+        { "F32", "float32" },
+        { "F64", "float64" },
+    };
+    /* clang-format on */
+    const char *text = opts_str(p->opts, "hf.config");
+    json_error_t e;
+    json_t *j = text ? json_loads(text, 0, &e) : NULL;
+
+    if (!json_is_object(j)) {
+        warn(NULL, "no config.json in %s: hf{} has no config={..}", to);
+        json_decref(j);
+        return 0;
+    }
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(dt, names[i][0]))
+            json_object_set_new(j, "torch_dtype", json_string(names[i][1]));
+    const char *path = strf(forever, "%s/config.json", to);
+    int bad = json_dump_file(
+        j, path, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
+    json_decref(j);
+    return bad ? ckpt_complain(ckpt_why(forever, "cannot write", path)) : 0;
+}
+
+/* What the import found beside their weights, near the checkpoint; 0: there is
+ * no config.json. */
+static int give_beside(Arena *a, const char *from, const char *to)
+{
+    static const char *const up[] = { "hf", "../hf", "../../hf" };
+
+    for (int i = 0; i < 3; i++) {
+        const char *dir = strf(a, "%s/%s", from, up[i]);
+        if (!access(dir, F_OK)) {
+            copy_beside(a, dir, to);
+            return !access(strf(a, "%s/config.json", dir), F_OK);
+        }
+    }
+    return 0;
+}
+
+int convert_export(const Plan *p, const char *from, const char *hf,
+                   const char *dt, int state, int64_t shard)
+{
+    Arena *a = forever;
+    StFile **file = ckpt_files(a, from);
+    int n = (int)vec_len(file), bad = 0;
+    HfRow *row = hf_rows(p, NULL, 0, hf, state);
+    OutTensor *out = export_outs(a, row, file, n, dt);
+    int nfile = deal(out, shard);
+    TensorCopy *j = carry_new(a, nfile, 0);
+
+    if (mkdir(hf, 0755) && errno != EEXIST)
+        err(NULL, "cannot make %s: %s", hf, strerror(errno));
+    for (int k = 0; k < nfile && !bad; k++)
+        bad =
+            carry_file(a, j, out, strf(a, "%s/%s", hf, file_name(a, k, nfile)));
+    bad = bad || carry_run(j, hf);
+    if (!bad && nfile > 1)
+        bad = write_weight_map(a, out, nfile,
+                               strf(a, "%s/model.safetensors.index.json", hf));
+    if (!bad && !give_beside(a, from, hf))
+        bad = write_config(p, out ? out->st.dt : "", hf);
+    for (int i = 0; i < n; i++)
+        st_close(file[i]);
+    return bad ? 1 : 0;
+}

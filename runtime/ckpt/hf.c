@@ -1,0 +1,443 @@
+/* hf.c: parameters under Hugging Face names. A row of the plan's table says how
+ * one of their tensors, or a part of one, lies in one of our parameters: each
+ * dim of theirs is a mixed radix of our axes, major first, an axis possibly at
+ * an offset inside a longer digit; our remaining axes are fixed ("expert 3").
+ * So an element of ours is at an affine function of its indices, both ways.
+ *
+ * Files spell experts in two ways, one tensor each (the Hub) or all fused, gate
+ * and up together (what transformers holds): rows written in the first find
+ * the second too. FP8 tensors come with the scales of their blocks. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt.h"
+
+/* ---- one row of the table ------------------------------------------------ */
+
+int64_t hf_dim(const HfDim *d)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < d->nf; i++)
+        n *= d->f[i].total;
+    return n;
+}
+
+static int dim_at(const Tensor *t, const char *axis)
+{
+    for (int d = 0; d < t->nd; d++)
+        if (!strcmp(t->dim[d].axis, axis))
+            return d;
+    err(&(Loc){ t->file, t->line, NULL }, "hf: parameter '%s' has no axis '%s'",
+        t->name, axis);
+}
+
+/* base, strides and fixed axes; *cover: elements that the row carries. */
+static View row_view(const HfMap *h, const Tensor *t, int64_t *cover)
+{
+    View v = { 0 };
+    int64_t step = 1;
+
+    *cover = 1;
+    for (int d = 0; d < t->nd; d++)
+        v.fix[d] = -1;
+    for (int i = 0; i < h->nfix; i++)
+        v.fix[dim_at(t, h->fixaxis[i])] = h->fixat[i];
+    for (int k = h->nd - 1; k >= 0; k--)
+        for (int i = h->dim[k].nf - 1; i >= 0; i--) {
+            const HfFactor *f = &h->dim[k].f[i];
+            v.base += f->start * step;
+            if (f->axis && *f->axis) {
+                v.stride[dim_at(t, f->axis)] = step;
+                *cover *= f->n;
+            }
+            step *= f->total;
+        }
+    for (int d = 0; d < t->nd; d++)
+        if (v.fix[d] >= 0)
+            v.base -= v.fix[d] * v.stride[d];
+    return v;
+}
+
+static void check_row(const HfRow *r, const StTensor *scale)
+{
+    const HfMap *h = r->h;
+    const StTensor *s = r->s;
+    int ok = s->nd == h->nd;
+
+    for (int k = 0; k < h->nd && ok; k++)
+        ok = s->n[k] == hf_dim(&h->dim[k]);
+    if (!ok) {
+        Text a = { .arena = forever }, b = { .arena = forever };
+        for (int k = 0; k < s->nd; k++)
+            put(&a, "%s%lld", k ? " " : "", (long long)s->n[k]);
+        for (int k = 0; k < h->nd; k++)
+            put(&b, "%s%lld", k ? " " : "", (long long)hf_dim(&h->dim[k]));
+        err(NULL, "'%s' is [%s] in %s, parameter '%s' makes it [%s]", s->name,
+            a.s ? a.s : "", r->f->path, h->param, b.s ? b.s : "");
+    }
+    if (!strncmp(s->dt, "F8", 2) && !scale)
+        err(NULL, "'%s' in %s is %s without '%s_scale_inv'", s->name,
+            r->f->path, s->dt, s->name);
+    if (!st_isfloat(s->dt) && strncmp(s->dt, "F8", 2))
+        err(NULL, "'%s' in %s is %s; convert it to F32, BF16 or F16 first",
+            s->name, r->f->path, s->dt);
+}
+
+/* ---- spellings ----------------------------------------------------------- */
+
+/* Names with one tensor an expert, and the fused tensor that holds all of them:
+ * rows of experts, in each `parts` matrices, of which this one is number at. */
+/* clang-format off */
+static const struct { const char *hub, *state; int at, parts; } fused[] = {
+    {".experts.%.gate_proj.weight", ".experts.gate_up_proj", 0, 2},
+    {".experts.%.up_proj.weight", ".experts.gate_up_proj", 1, 2},
+    {".experts.%.down_proj.weight", ".experts.down_proj", 0, 1},
+    {".block_sparse_moe.experts.%.w1.weight", ".mlp.experts.gate_up_proj", 0, 2},
+    {".block_sparse_moe.experts.%.w3.weight", ".mlp.experts.gate_up_proj", 1, 2},
+    {".block_sparse_moe.experts.%.w2.weight", ".mlp.experts.down_proj", 0, 1},
+    {".block_sparse_moe.gate.weight", ".mlp.gate.weight", 0, 1},
+};
+/* clang-format on */
+
+enum { NFUSED = sizeof fused / sizeof *fused };
+
+/* Where pattern ends name s, % for "{axis}"; -1: it does not. */
+static int ends_like(const char *s, const char *pattern)
+{
+    const char *star = strchr(pattern, '%'), *tail = star ? star + 1 : "";
+    size_t head = star ? (size_t)(star - pattern) : strlen(pattern);
+
+    for (const char *p = strchr(s, *pattern); p; p = strchr(p + 1, *pattern)) {
+        const char *q = p + head;
+        if (strncmp(p, pattern, head))
+            continue;
+        if (star && (*q != '{' || !(q = strchr(q, '}'))))
+            continue;
+        if (!strcmp(star ? q + 1 : q, tail))
+            return (int)(p - s);
+    }
+    return -1;
+}
+
+/* The row as fused names spell it; 0: they do not. */
+static int respell(const HfMap *h, const Tensor *t, HfMap *to)
+{
+    for (int i = 0; i < NFUSED; i++) {
+        int at = ends_like(h->hf, fused[i].hub), unrolled = h->nfix == 1;
+        if (at < 0 || unrolled != (strchr(fused[i].hub, '%') != NULL))
+            continue;
+        *to = *h;
+        to->hf = strf(forever, "%.*s%s", at, h->hf, fused[i].state);
+        if (!unrolled)
+            return 1;
+        if (h->fixat[0] >= 0 || h->nd == MAXD || !h->nd)
+            return 0;
+        int64_t n = 0, rows = hf_dim(&h->dim[0]);
+        for (int d = 0; d < t->nd; d++)
+            if (!strcmp(t->dim[d].axis, h->fixaxis[0]))
+                n = t->dim[d].n;
+        memcpy(to->dim + 1, h->dim, (size_t)h->nd * sizeof *h->dim);
+        to->dim[0] = (HfDim){ 1, { { h->fixaxis[0], n, 0, n } } };
+        to->nd++;
+        to->nfix = 0;
+        HfDim *d = &to->dim[1];
+        if (fused[i].parts > 1 && d->nf == 1) {
+            d->f[0].total = rows * fused[i].parts;
+            d->f[0].start = rows * fused[i].at;
+        }
+        return fused[i].parts == 1 || h->dim[0].nf == 1;
+    }
+    return 0;
+}
+
+/* ---- rows ---------------------------------------------------------------- */
+
+typedef struct HfRows {
+    const Plan *p;
+    StFile **file;
+    int n;
+    int last; /* the file where the last one was */
+    const char *what;
+    HfRow *v; /* vec */
+} HfRows;
+
+static StTensor *find_tensor(HfRows *r, const char *name)
+{
+    for (int i = 0; i < r->n; i++) {
+        int at = (r->last + i) % r->n;
+        StTensor *t = st_find(r->file[at], name);
+        if (t) {
+            r->last = at;
+            return t;
+        }
+    }
+    return NULL;
+}
+
+/* A parameter or state by its name; null: no role has it. */
+static const Tensor *plan_tensor(const Plan *p, const char *name)
+{
+    for (int r = 0; r < p->nrole; r++) {
+        int i = role_tensor(&p->role[r], name);
+        if (i >= 0)
+            return &p->role[r].tensor[i];
+    }
+    return NULL;
+}
+
+/* Their tensor of a row: the element type, and scales if it has them. */
+static void attach(HfRows *r, HfRow *x)
+{
+    x->s = find_tensor(r, x->h->hf);
+    if (!x->s)
+        return;
+    x->f = r->file[r->last];
+    StTensor *scale = find_tensor(r, strf(forever, "%s_scale_inv", x->h->hf));
+    const StFile *f = r->file[r->last];
+    check_row(x, scale);
+    x->v.data = x->f->data + x->s->begin;
+    x->v.dt = x->s->dt;
+    if (!scale)
+        return;
+    x->v.cols = x->s->nd == 2 ? x->s->n[1] : 0;
+    if (x->s->nd != 2 || scale->nd != 2 || strcmp(scale->dt, "F32") ||
+        scale->n[0] != (x->s->n[0] + 127) / 128 ||
+        scale->n[1] != (x->s->n[1] + 127) / 128 ||
+        (uintptr_t)(f->data + scale->begin) % 4)
+        err(NULL, "'%s' in %s is not one F32 for each block of 128 x 128",
+            scale->name, f->path);
+    x->v.scale = (const void *)(f->data + scale->begin);
+    scale->taken = scale->n[0] * scale->n[1];
+}
+
+/* N of "model.layers.N.", or -1. */
+static int64_t layer_of(const char *name)
+{
+    static const char head[] = "model.layers.";
+
+    return strncmp(name, head, sizeof head - 1)
+               ? -1
+               : strtoll(name + sizeof head - 1, NULL, 10);
+}
+
+static int has_layer(const HfRows *r, int64_t layer)
+{
+    for (int i = 0; i < r->n; i++)
+        for (int k = 0; k < r->file[i]->n; k++)
+            if (layer_of(r->file[i]->t[k].name) == layer)
+                return 1;
+    return 0;
+}
+
+static _Noreturn void missing(const HfRows *r, const HfMap *h)
+{
+    int64_t layer = layer_of(h->hf);
+
+    if (layer >= 0 && !has_layer(r, layer))
+        err(NULL,
+            "%s has no layer %lld, which the model has: are there fewer "
+            "layers, or none that predicts a token further (MTP)? No '%s' for "
+            "parameter '%s'",
+            r->what, (long long)layer, h->hf, h->param);
+    err(NULL, "%s has no tensor '%s' for parameter '%s'", r->what, h->hf,
+        h->param);
+}
+
+static void add_row(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+{
+    HfRow x = { .h = h, .t = t, .elems = tensor_elems(t) };
+    int64_t cover;
+
+    x.v = row_view(h, t, &cover);
+    if (r->n)
+        attach(r, &x);
+    if (r->n && !x.s && !strcmp(t->kind, "param"))
+        missing(r, h);
+    if (x.s)
+        x.s->taken += cover;
+    *filled += cover;
+    vec_push(forever, r->v, x);
+}
+
+/* h, or with {axis} in its name one row for each index of the axis. */
+static void unroll(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+{
+    int i = 0;
+
+    while (i < h->nfix && h->fixat[i] >= 0)
+        i++;
+    if (i == h->nfix) {
+        add_row(r, h, t, filled);
+        return;
+    }
+    char *word = strf(forever, "{%s}", h->fixaxis[i]);
+    const char *at = strstr(h->hf, word);
+    int head = at ? (int)(at - h->hf) : (int)strlen(h->hf);
+    const char *rest = at ? at + strlen(word) : "";
+    for (int64_t k = 0; k < t->dim[dim_at(t, h->fixaxis[i])].n; k++) {
+        HfMap *one = alloc(forever, sizeof *one);
+        *one = *h;
+        one->hf = strf(forever, "%.*s%lld%s", head, h->hf, (long long)k, rest);
+        one->fixat[i] = k;
+        unroll(r, one, t, filled);
+    }
+}
+
+/* ---- nothing missing, nothing left --------------------------------------- */
+
+static void refuse_unnamed(const Plan *p)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const Tensor *t = &p->role[r].tensor[i];
+            int k = 0;
+            while (k < p->nhf && strcmp(p->hf[k].param, t->name))
+                k++;
+            if (k == p->nhf && !strcmp(t->kind, "param"))
+                err(&(Loc){ t->file, t->line, NULL },
+                    "hf{} does not name parameter '%s'", t->name);
+        }
+}
+
+/* filled: by row of the plan. */
+static void refuse_unfilled(const Plan *p, const int64_t *filled,
+                            const char *what)
+{
+    for (int i = 0; i < p->nhf; i++) {
+        const Tensor *t = plan_tensor(p, p->hf[i].param);
+        int64_t n = 0;
+        for (int k = 0; k < p->nhf && n < tensor_elems(t); k++)
+            n += !strcmp(p->hf[k].param, t->name) ? filled[k] : 0;
+        if (n < tensor_elems(t))
+            err(&(Loc){ t->file, t->line, NULL },
+                "%s fills %lld of %lld "
+                "elements of parameter '%s'",
+                what, (long long)n, (long long)tensor_elems(t), t->name);
+    }
+}
+
+/* Tied weights are stored again by some: a copy of one that was taken, or what
+ * is computed anyway. */
+static int is_spare(const HfRows *r, const StFile *f, const StTensor *s)
+{
+    static const char freq[] = ".inv_freq";
+    size_t n = strlen(s->name), k = sizeof freq - 1;
+
+    if (n > k && !strcmp(s->name + n - k, freq))
+        return 1;
+    for (size_t i = 0; i < vec_len(r->v); i++) {
+        const StTensor *x = r->v[i].s;
+        if (x && !strcmp(x->dt, s->dt) && x->nd == s->nd &&
+            !memcmp(x->n, s->n, sizeof x->n) &&
+            !memcmp(r->v[i].f->data + x->begin, f->data + s->begin,
+                    (size_t)(s->end - s->begin)))
+            return 1;
+    }
+    return 0;
+}
+
+/* A layer beyond the model's that joins a position with the token after it: it
+ * predicts a token further (MTP) and changes nothing of what the others do, so
+ * a model without it may leave it out. */
+static int64_t further_layer(HfRows *r)
+{
+    int64_t beyond = 0;
+
+    for (size_t i = 0; i < vec_len(r->v); i++) {
+        int64_t k = layer_of(r->v[i].h->hf) + 1;
+        beyond = k > beyond ? k : beyond;
+    }
+    const char *name =
+        strf(forever, "model.layers.%lld.eh_proj.weight", (long long)beyond);
+    return beyond && find_tensor(r, name) ? beyond : INT64_MAX;
+}
+
+static void refuse_leftovers(HfRows *r)
+{
+    Text names = { .arena = forever };
+    int64_t left = 0, ignored = 0, further = further_layer(r);
+
+    for (int i = 0; i < r->n; i++)
+        for (int k = 0; k < r->file[i]->n; k++) {
+            const StTensor *s = &r->file[i]->t[k];
+            int64_t elems = (s->end - s->begin) / s->bytes;
+            int beyond = s->taken < elems && layer_of(s->name) >= further;
+            ignored += beyond;
+            if (s->taken >= elems || beyond || is_spare(r, r->file[i], s))
+                continue;
+            if (left++ < 3)
+                put(&names, "%s'%s'", left > 1 ? ", " : "", s->name);
+        }
+    if (left)
+        err(NULL, "%s has %lld tensor%s that no parameter takes: %s%s", r->what,
+            (long long)left, left > 1 ? "s" : "", names.s,
+            left > 3 ? ", ..." : "");
+    if (ignored)
+        warn(NULL,
+             "%s: %lld tensors of layers from %lld on, which predict a "
+             "token further (MTP), are ignored: the model has none",
+             r->what, (long long)ignored, (long long)further);
+}
+
+/* Do the files have the first tensor of this row? */
+static int is_there(HfRows *r, const HfMap *h)
+{
+    const char *open = strchr(h->hf, '{'), *end = open ? strchr(open, '}') : 0;
+
+    return find_tensor(r, end ? strf(forever, "%.*s0%s", (int)(open - h->hf),
+                                     h->hf, end + 1)
+                              : h->hf) != NULL;
+}
+
+HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
+{
+    HfRows r = { .p = p, .file = file, .n = n, .what = what };
+    int64_t *filled = alloc(forever, ((size_t)p->nhf + 1) * sizeof *filled);
+
+    if (!p->nhf)
+        err(NULL, "the model has no hf{} table");
+    refuse_unnamed(p);
+    for (int i = 0; i < p->nhf; i++) {
+        const HfMap *h = &p->hf[i];
+        const Tensor *t = plan_tensor(p, h->param);
+        HfMap *other = alloc(forever, sizeof *other);
+        if (!t)
+            err(NULL, "hf: the model has no parameter '%s'", h->param);
+        if ((n ? !is_there(&r, h) : state) && respell(h, t, other) &&
+            (!n || is_there(&r, other)))
+            h = other;
+        unroll(&r, h, t, &filled[i]);
+    }
+    refuse_unfilled(p, filled, what);
+    refuse_leftovers(&r);
+    return r.v;
+}
+
+/* ---- loading ------------------------------------------------------------- */
+
+static void load_row(Exec *x, const HfRow *row, const char *name)
+{
+    for (int64_t k = 0; k < x->comm->n; k++) {
+        int64_t rank = x->comm->first + k;
+        const Role *r = exec_role(x, rank);
+        int i = role_tensor(r, name);
+        if (i < 0)
+            continue;
+        const Tensor *t = &r->tensor[i];
+        view_load(x->plan->mesh, t, rank, &row->v, exec_buf(x, rank, t->buf));
+    }
+}
+
+void hf_load(Exec *x, StFile **file, int n, const char *what)
+{
+    HfRow *row = hf_rows(x->plan, file, n, what, 0);
+
+    for (size_t i = 0; i < vec_len(row); i++) {
+        const char *name = row[i].h->param;
+        if (!row[i].s)
+            continue;
+        load_row(x, &row[i], name);
+        load_row(x, &row[i], strf(forever, "optim.master.%s", name));
+    }
+}

@@ -1,0 +1,420 @@
+/* safetensors.c: the file format, read strictly.
+ *
+ *     u64 n, n bytes of JSON, then the data:
+ *     {"name": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}, ...}
+ *
+ * A file is refused, with the reason, when keys repeat, when a tensor's bytes
+ * do not equal its shape's, or when tensors overlap or leave holes. Offsets are
+ * checked before any is used; nothing here exits, so a caller may try another
+ * file. In files we write, __metadata__ holds the axes of each tensor ("axes
+ * <name>": "expert hidden ffn"), so a reader with another axis order can
+ * permute. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ckpt.h"
+
+enum { MAXHEADER = 100000000 };
+
+/* clang-format off */
+static const struct { const char *name; int bytes; char kind; } types[] = {
+    {"F64", 8, 'f'}, {"I64", 8, 'i'}, {"U64", 8, 'u'},
+    {"F32", 4, 'f'}, {"I32", 4, 'i'}, {"U32", 4, 'u'},
+    {"F16", 2, 'f'}, {"BF16", 2, 'f'}, {"I16", 2, 'i'}, {"U16", 2, 'u'},
+    {"I8", 1, 'i'}, {"U8", 1, 'u'}, {"BOOL", 1, 'u'},
+    {"F8_E4M3", 1, '8'}, {"F8_E5M2", 1, '8'},
+};
+/* clang-format on */
+
+enum { NTYPE = sizeof types / sizeof *types };
+
+static int type_named(const char *s)
+{
+    for (int i = 0; i < NTYPE; i++)
+        if (!strcmp(types[i].name, s))
+            return i;
+    return -1;
+}
+
+int st_isfloat(const char *dt)
+{
+    int i = type_named(dt);
+
+    return i >= 0 && types[i].kind == 'f';
+}
+
+/* ---- elements ------------------------------------------------------------ */
+
+static double half(uint16_t h)
+{
+    int e = h >> 10 & 31, m = h & 1023;
+    double s = h >> 15 ? -1 : 1;
+
+    if (e == 31)
+        return m ? (double)__builtin_nanf("") : s * (double)__builtin_inff();
+    return e ? s * (1024 + m) * 0x1p-25 * (double)(1ull << e) : s * m * 0x1p-24;
+}
+
+/* e bits of exponent, m of mantissa, no infinities: e4m3 as in "FN", whose one
+ * NaN is all ones; e5m2 has IEEE's. */
+static float f8(uint8_t b, int m, int bias)
+{
+    uint32_t e = (b & 127u) >> m, f = b & ((1u << m) - 1), u;
+    float x, s = b >> 7 ? -1 : 1;
+
+    if (m == 3 ? (b & 127) == 127 : e == 31)
+        return m == 2 && !f ? s * __builtin_inff() : __builtin_nanf("");
+    u = e ? (e + 127u - (uint32_t)bias) << 23 | f << (23 - m)
+          : (uint32_t)(128 - bias - m) << 23;
+    memcpy(&x, &u, sizeof x);
+    return s * (e ? x : x * (float)f);
+}
+
+int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
+              int64_t n, float *to)
+{
+    int k = type_named(dt), size = types[k].bytes;
+    uint16_t h;
+
+    if (k != 3 && k != 6 && k != 7 && types[k].kind != '8')
+        return 0;
+    p += at * size;
+    for (int64_t i = 0; i < n; i++, p += step * size)
+        switch (k) {
+        case 3: memcpy(&to[i], p, 4); break;
+        case 6:
+            memcpy(&h, p, 2);
+            to[i] = (float)half(h);
+            break;
+        case 7:
+            memcpy(&h, p, 2);
+            to[i] = bf16_to_f32(h);
+            break;
+        case 13: to[i] = f8(*p, 3, 7); break;
+        default: to[i] = f8(*p, 2, 15); break;
+        }
+    return 1;
+}
+
+int st_bytes(const char *dt)
+{
+    return types[type_named(dt)].bytes;
+}
+
+int64_t st_elems(const StTensor *t)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < t->nd; d++)
+        n *= t->n[d];
+    return n;
+}
+
+/* To nearest even; 65520 and more is infinite. */
+static uint16_t f32_to_f16(float f)
+{
+    uint32_t u;
+
+    memcpy(&u, &f, 4);
+    uint16_t sign = (uint16_t)(u >> 16 & 0x8000);
+    u &= 0x7fffffff;
+    if (u > 0x7f800000)
+        return (uint16_t)(sign | 0x7e00);
+    if (u >= 0x477ff000)
+        return (uint16_t)(sign | 0x7c00);
+    if (u < 0x38800000)
+        return (uint16_t)(sign | (int)rint(fabs((double)f) * 0x1p24));
+    u += 0xfff + (u >> 13 & 1);
+    return (uint16_t)(sign | (u - (112u << 23)) >> 13);
+}
+
+void st_set(const char *dt, uint8_t *p, int64_t i, double v)
+{
+    float f = (float)v;
+    uint16_t h = 0;
+
+    switch (type_named(dt)) {
+    case 0: memcpy(p + 8 * i, &v, 8); return;
+    case 3: memcpy(p + 4 * i, &f, 4); return;
+    case 6: h = f32_to_f16(f); break;
+    case 7: h = f32_to_bf16(f); break;
+    default: die("st_set: %s", dt);
+    }
+    memcpy(p + 2 * i, &h, 2);
+}
+
+double st_get(const char *dt, const uint8_t *p, int64_t i)
+{
+    int k = type_named(dt), n = types[k].bytes;
+    union {
+        double f8;
+        float f4;
+        uint16_t u2;
+        int16_t i2;
+        int8_t i1;
+        int64_t i8;
+        uint64_t u8;
+        int32_t i4;
+        uint32_t u4;
+    } v = { 0 };
+
+    memcpy(&v, p + i * n, (size_t)n);
+    switch (k) {
+    case 0: return v.f8;
+    case 1: return (double)v.i8;
+    case 2: return (double)v.u8;
+    case 3: return v.f4;
+    case 4: return v.i4;
+    case 5: return v.u4;
+    case 6: return half(v.u2);
+    case 7: return bf16_to_f32(v.u2);
+    case 8: return v.i2;
+    case 9: return v.u2;
+    case 10: return v.i1;
+    case 13: return f8(p[i], 3, 7);
+    case 14: return f8(p[i], 2, 15);
+    default: return p[i];
+    }
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+static const char *read_shape(StTensor *t, const json_t *shape, int64_t *elems)
+{
+    size_t nd = json_array_size(shape);
+
+    if (!json_is_array(shape) || nd > MAXD)
+        return "its shape is not a short list";
+    *elems = 1;
+    for (t->nd = 0; t->nd < (int)nd; t->nd++) {
+        const json_t *n = json_array_get(shape, (size_t)t->nd);
+        t->n[t->nd] = json_integer_value(n);
+        if (!json_is_integer(n) || t->n[t->nd] < 0)
+            return "its shape is not made of sizes";
+        if (__builtin_mul_overflow(*elems, t->n[t->nd], elems))
+            return "its shape is too large";
+    }
+    return NULL;
+}
+
+static const char *read_offsets(StTensor *t, const json_t *off, int64_t elems,
+                                int64_t avail)
+{
+    const json_t *b = json_array_get(off, 0), *e = json_array_get(off, 1);
+    int64_t bytes;
+
+    if (json_array_size(off) != 2 || !json_is_integer(b) || !json_is_integer(e))
+        return "its data_offsets are not two numbers";
+    t->begin = json_integer_value(b);
+    t->end = json_integer_value(e);
+    if (t->begin < 0 || t->end < t->begin || t->end > avail)
+        return "its data lies outside the file (cut off?)";
+    if (__builtin_mul_overflow(elems, (int64_t)t->bytes, &bytes) ||
+        bytes != t->end - t->begin)
+        return "its size does not fit its shape";
+    return NULL;
+}
+
+static const char *read_tensor(Arena *a, StTensor *t, const char *name,
+                               const json_t *v, int64_t avail)
+{
+    const char *dt = json_string_value(json_object_get(v, "dtype"));
+    int k = dt ? type_named(dt) : -1;
+    int64_t elems;
+
+    if (k < 0)
+        return "its dtype is not known";
+    t->name = strf(a, "%s", name);
+    t->dt = types[k].name;
+    t->bytes = types[k].bytes;
+    const char *why = read_shape(t, json_object_get(v, "shape"), &elems);
+    if (why)
+        return why;
+    return read_offsets(t, json_object_get(v, "data_offsets"), elems, avail);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const StTensor *x = a, *y = b;
+
+    if (x->begin != y->begin)
+        return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const StTensor *)a)->name, ((const StTensor *)b)->name);
+}
+
+static const char *check_tiling(Arena *a, const StFile *f, int64_t avail)
+{
+    int64_t at = 0;
+
+    qsort(f->t, (size_t)f->n, sizeof *f->t, by_offset);
+    for (int i = 0; i < f->n; at = f->t[i++].end)
+        if (f->t[i].begin != at)
+            return strf(a, "tensor '%s' %s", f->t[i].name,
+                        f->t[i].begin < at ? "overlaps another"
+                                           : "leaves a hole before it");
+    return at == avail ? NULL : "bytes follow the last tensor";
+}
+
+static const char *read_header(Arena *a, StFile *f, json_t *head, int64_t avail)
+{
+    const char *name;
+    json_t *v;
+    const json_t *meta = json_object_get(head, "__metadata__");
+
+    f->t = alloc(a, (json_object_size(head) + 1) * sizeof *f->t);
+    json_object_foreach(head, name, v)
+    {
+        if (v == meta)
+            continue;
+        StTensor *t = &f->t[f->n++];
+        const char *why = read_tensor(a, t, name, v, avail);
+        if (why)
+            return strf(a, "tensor '%s': %s", name, why);
+        const char *axes =
+            json_string_value(json_object_get(meta, strf(a, "axes %s", name)));
+        t->axes = axes ? strf(a, "%s", axes) : NULL;
+    }
+    const char *why = check_tiling(a, f, avail);
+    qsort(f->t, (size_t)f->n, sizeof *f->t, by_name);
+    return why;
+}
+
+static const char *read_file(Arena *a, StFile *f)
+{
+    uint64_t n = 0;
+    json_error_t e;
+
+    if (f->size < 10)
+        return "too short";
+    for (int i = 7; i >= 0; i--)
+        n = n << 8 | f->map[i];
+    if (n > MAXHEADER || (int64_t)n > f->size - 8)
+        return "its header is longer than the file";
+    if (f->map[8] != '{')
+        return "its header is not JSON";
+    json_t *head =
+        json_loadb((const char *)f->map + 8, n, JSON_REJECT_DUPLICATES, &e);
+    if (!head)
+        return strf(a, "its header: %s", e.text);
+    f->data = f->map + 8 + n;
+    const char *why = json_is_object(head)
+                          ? read_header(a, f, head, f->size - 8 - (int64_t)n)
+                          : "its header is not an object";
+    json_decref(head);
+    return why;
+}
+
+const char *st_open(Arena *a, const char *path, StFile **out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
+    StFile *f = alloc(a, sizeof *f);
+
+    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
+        const char *why = strerror(fd < 0 ? errno : EINVAL);
+        if (fd >= 0)
+            close(fd);
+        return strf(a, "%s: %s", path, why);
+    }
+    f->path = strf(a, "%s", path);
+    f->size = st.st_size;
+    void *p = f->size
+                  ? mmap(NULL, (size_t)f->size, PROT_READ, MAP_PRIVATE, fd, 0)
+                  : MAP_FAILED;
+    f->fd = fd;
+    if (p == MAP_FAILED) {
+        close(fd);
+        return strf(a, "%s: %s", path, f->size ? strerror(errno) : "empty");
+    }
+    f->map = p;
+    const char *why = read_file(a, f);
+    if (!why) {
+        *out = f;
+        return NULL;
+    }
+    st_close(f);
+    return strf(a, "%s: %s", path, why);
+}
+
+void st_close(StFile *f)
+{
+    munmap((void *)(uintptr_t)f->map, (size_t)f->size);
+    close(f->fd);
+}
+
+StTensor *st_find(const StFile *f, const char *name)
+{
+    StTensor key = { .name = name };
+
+    return bsearch(&key, f->t, (size_t)f->n, sizeof *f->t, by_name);
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+/* Largest elements first, so that all are aligned. */
+static int by_size(const void *a, const void *b)
+{
+    const StTensor *x = a, *y = b;
+
+    return x->bytes != y->bytes ? y->bytes - x->bytes
+                                : strcmp(x->name, y->name);
+}
+
+static void put_tensor(Text *h, const StTensor *t)
+{
+    put(h, ",");
+    put_json(h, t->name);
+    put(h, ":{\"dtype\":\"%s\",\"shape\":[", t->dt);
+    for (int d = 0; d < t->nd; d++)
+        put(h, "%s%lld", d ? "," : "", (long long)t->n[d]);
+    put(h, "],\"data_offsets\":[%lld,%lld]}", (long long)t->begin,
+        (long long)t->end);
+}
+
+char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total)
+{
+    Text h = { .arena = a };
+    int64_t at = 0;
+
+    qsort(t, (size_t)n, sizeof *t, by_size);
+    putn(&h, "\0\0\0\0\0\0\0\0", 8);
+    put(&h, "{\"__metadata__\":{\"format\":\"pt\"");
+    for (int i = 0; i < n; i++) {
+        if (!t[i].axes)
+            continue;
+        put(&h, ",");
+        put_json(&h, strf(a, "axes %s", t[i].name));
+        put(&h, ":");
+        put_json(&h, t[i].axes);
+    }
+    put(&h, "}");
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = t[i].bytes;
+        for (int d = 0; d < t[i].nd; d++)
+            bytes *= t[i].n[d];
+        t[i].begin = at;
+        t[i].end = at += bytes;
+        put_tensor(&h, &t[i]);
+    }
+    put(&h, "}");
+    while (h.len % 8)
+        put(&h, " ");
+    for (int i = 0; i < 8; i++)
+        h.s[i] = (char)((h.len - 8) >> 8 * i & 255);
+    *len = h.len;
+    *total = (int64_t)h.len + at;
+    return h.s;
+}

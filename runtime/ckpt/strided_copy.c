@@ -1,0 +1,301 @@
+/* strided_copy.c: elements of one file's order into another's. A Strided is a
+ * box of elements that both have: a loop an axis, with its stride in either.
+ * Loops are kept slowest of `to` first and merged where both orders agree, so a
+ * matrix that is turned is two loops and one that is not is none: a copy of
+ * bytes. strided_boxes cuts a piece to a range of the destination; what is left
+ * are whole boxes, which are turned in tiles that stay in cache. */
+#include <string.h>
+
+#include "ckpt.h"
+
+enum { TILE = 64 };
+
+/* ---- loops --------------------------------------------------------------- */
+
+void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from)
+{
+    int k = p->n;
+
+    if (n == 1)
+        return;
+    for (; k > 0 && p->loop[k - 1].to < to; k--)
+        p->loop[k] = p->loop[k - 1];
+    p->loop[k] = (Stride){ n, to, from };
+    p->n++;
+}
+
+void strided_merge(Strided *p)
+{
+    int n = 0;
+
+    for (int k = 0; k < p->n; k++) {
+        const Stride *x = &p->loop[k];
+        Stride *last = n ? &p->loop[n - 1] : NULL;
+        if (last && last->to == x->to * x->n && last->from == x->from * x->n)
+            *last = (Stride){ last->n * x->n, x->to, x->from };
+        else
+            p->loop[n++] = *x;
+    }
+    p->n = n;
+}
+
+/* The loop whose elements are nearest in the source. */
+static int nearest_loop(const Stride *l, int n)
+{
+    int s = n - 1;
+
+    for (int k = n - 1; k >= 0; k--)
+        if (l[k].from < l[s].from)
+            s = k;
+    return s;
+}
+
+int64_t strided_room(const Strided *p)
+{
+    return p->n ? TILE * p->loop[nearest_loop(p->loop, p->n)].to : 1;
+}
+
+/* ---- cutting ------------------------------------------------------------- */
+
+typedef struct Within {
+    const Strided *p;
+    int64_t lo, hi;
+    BoxFn *f;
+    void *ctx;
+} Within;
+
+/* Elements from the first to the last of loops k and on. */
+static int64_t span(const Strided *p, int k)
+{
+    int64_t n = 1;
+
+    for (; k < p->n; k++)
+        n += (p->loop[k].n - 1) * p->loop[k].to;
+    return n;
+}
+
+static void cut(const Within *c, int k, int64_t to, int64_t from)
+{
+    int64_t all = span(c->p, k);
+
+    if (to >= c->hi || to + all <= c->lo)
+        return;
+    if (to >= c->lo && to + all <= c->hi) {
+        c->f(c->ctx, c->p->loop + k, c->p->n - k, to, from);
+        return;
+    }
+    Stride box[MAXD], *l = box;
+    int64_t inner = span(c->p, k + 1);
+    memcpy(box, c->p->loop + k, (size_t)(c->p->n - k) * sizeof *box);
+    int64_t first = c->lo - inner - to, end = (c->hi - to + l->to - 1) / l->to;
+    first = first < 0 ? 0 : first / l->to + 1;
+    end = end < l->n ? end : l->n;
+    int64_t a = first + (to + first * l->to < c->lo), b = end;
+    b -= to + (end - 1) * l->to + inner > c->hi;
+    if (a > first)
+        cut(c, k + 1, to + first * l->to, from + first * l->from);
+    l->n = b - a;
+    if (a < b)
+        c->f(c->ctx, box, c->p->n - k, to + a * l->to, from + a * l->from);
+    if (b < end && b >= a)
+        cut(c, k + 1, to + b * l->to, from + b * l->from);
+}
+
+void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
+                   void *ctx)
+{
+    Within c = { p, lo, hi, f, ctx };
+
+    cut(&c, 0, p->to, p->from);
+}
+
+/* ---- turning ------------------------------------------------------------- */
+
+typedef uint8_t V16 __attribute__((vector_size(16), aligned(1)));
+typedef uint16_t V8 __attribute__((vector_size(16), aligned(2)));
+typedef uint32_t V4 __attribute__((vector_size(16), aligned(4)));
+
+#define LOW16(a, b)                                                            \
+    __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, \
+                            22, 7, 23)
+#define HIGH16(a, b)                                                        \
+    __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, \
+                            29, 14, 30, 15, 31)
+#define LOW8(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define HIGH8(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#define LOW4(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define HIGH4(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+
+/* A function that turns N x N elements, rows `down` and `out` bytes apart: log
+ * N times, row i and row i + N / 2 are interleaved. */
+#define TURN(name, V, N, LOW, HIGH)                                         \
+    static inline void name(const uint8_t *from, int64_t down, uint8_t *to, \
+                            int64_t out)                                    \
+    {                                                                       \
+        V r[N], t[N];                                                       \
+        for (int i = 0; i < N; i++)                                         \
+            memcpy(&r[i], from + i * down, sizeof r[i]);                    \
+        for (int k = 1; k < N; k *= 2) {                                    \
+            for (int i = 0; i < N / 2; i++) {                               \
+                t[2 * i] = LOW(r[i], r[i + N / 2]);                         \
+                t[2 * i + 1] = HIGH(r[i], r[i + N / 2]);                    \
+            }                                                               \
+            memcpy(r, t, sizeof r);                                         \
+        }                                                                   \
+        for (int i = 0; i < N; i++)                                         \
+            memcpy(to + i * out, &r[i], sizeof r[i]);                       \
+    }
+
+TURN(turn16, V16, 16, LOW16, HIGH16)
+TURN(turn8, V8, 8, LOW8, HIGH8)
+TURN(turn4, V4, 4, LOW4, HIGH4)
+
+static inline void turn_block(int size, const uint8_t *from, int64_t down,
+                              uint8_t *to, int64_t out)
+{
+    if (size == 1)
+        turn16(from, down, to, out);
+    else if (size == 2)
+        turn8(from, down, to, out);
+    else
+        turn4(from, down, to, out);
+}
+
+/* TILE x TILE elements, by way of memory where rows lie side by side: those of
+ * the files are often a power of two apart and would push each other out of the
+ * cache. Meanwhile what stands `ahead` bytes further is fetched. */
+static inline void turn_tile(int size, const uint8_t *from, int64_t down,
+                             uint8_t *to, int64_t out, int64_t ahead)
+{
+    uint8_t mid[TILE * TILE * 4];
+    int w = 16 / size, row = TILE * size;
+
+    for (int j = 0; j < TILE; j += w) {
+        const uint8_t *x = from + j * down;
+        for (int k = 0; k < w; k++)
+            for (int q = 0; q < row; q += 64)
+                __builtin_prefetch(x + k * down + q + ahead);
+        for (int i = 0; i < TILE; i += w)
+            turn_block(size, x + i * size, down, mid + i * row + j * size, row);
+    }
+    for (int i = 0; i < TILE; i++)
+        memcpy(to + i * out, mid + i * row, (size_t)row);
+}
+
+/* One element after another, s the outer loop. */
+static void plain(const uint8_t *from, uint8_t *to, int size, const Stride *s,
+                  const Stride *d)
+{
+    for (int64_t i = 0; i < s->n; i++)
+        for (int64_t j = 0; j < d->n; j++) {
+            const uint8_t *x = from + (i * s->from + j * d->from) * size;
+            uint8_t *y = to + (i * s->to + j * d->to) * size;
+            switch (size) {
+            case 2: memcpy(y, x, 2); break;
+            case 4: memcpy(y, x, 4); break;
+            case 8: memcpy(y, x, 8); break;
+            default: *y = *x;
+            }
+        }
+}
+
+/* What is left of tiles at the edges. s: near in the source; d: near in the
+ * destination. */
+static void edge(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
+{
+    int64_t w = 16 / size, n = s.n / w * w, m = d.n / w * w;
+
+    if (s.from != 1 || d.to != 1 || size > 4)
+        n = m = 0;
+    for (int64_t i = 0; i < n; i += w)
+        for (int64_t j = 0; j < m; j += w)
+            turn_block(size, from + (i + j * d.from) * size, d.from * size,
+                       to + (i * s.to + j) * size, s.to * size);
+    Stride right = { s.n - n, s.to, s.from }, below = { d.n - m, d.to, d.from };
+    Stride left = { n, s.to, s.from };
+    plain(from + n * s.from * size, to + n * s.to * size, size, &right, &d);
+    plain(from + m * d.from * size, to + m * d.to * size, size, &left, &below);
+}
+
+static void whole(const uint8_t *from, uint8_t *to, int size, Stride s,
+                  Stride d, int64_t ahead)
+{
+    switch (size) {
+    case 1: turn_tile(1, from, d.from, to, s.to, ahead); break;
+    case 2: turn_tile(2, from, d.from * 2, to, s.to * 2, ahead); break;
+    default: turn_tile(4, from, d.from * 4, to, s.to * 4, ahead); break;
+    }
+}
+
+/* Tiles along the rows of the source; ahead is the next one. */
+static void turn(const uint8_t *from, uint8_t *to, int size, Stride s, Stride d)
+{
+    int fit = s.from == 1 && d.to == 1 && size <= 4;
+
+    for (int64_t j = 0; j < d.n; j += TILE)
+        for (int64_t i = 0; i < s.n; i += TILE) {
+            Stride a = s, b = d;
+            const uint8_t *x = from + (i * s.from + j * d.from) * size;
+            uint8_t *y = to + (i * s.to + j * d.to) * size;
+            a.n = s.n - i < TILE ? s.n - i : TILE;
+            b.n = d.n - j < TILE ? d.n - j : TILE;
+            if (fit && a.n == TILE && b.n == TILE)
+                whole(x, y, size, s, d,
+                      size * (i + TILE < s.n ? TILE : TILE * d.from - i));
+            else
+                edge(x, y, size, a, b);
+        }
+}
+
+/* ---- copying ------------------------------------------------------------- */
+
+typedef struct StridedRun {
+    const uint8_t *from;
+    uint8_t *to;
+    int64_t lo;
+    int size;
+} StridedRun;
+
+static void copy_innermost(const uint8_t *from, uint8_t *to, int size,
+                           const Stride *s, const Stride *d)
+{
+    static const Stride once = { 1, 0, 0 };
+
+    if (s != d)
+        turn(from, to, size, *s, *d);
+    else if (d->to == 1 && d->from == 1)
+        memcpy(to, from, (size_t)(d->n * size));
+    else
+        plain(from, to, size, &once, d);
+}
+
+static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
+                     int64_t from)
+{
+    static const Stride once = { 1, 1, 1 };
+    const StridedRun *c = ctx;
+    int64_t at[MAXD] = { 0 };
+    int s = n ? nearest_loop(l, n) : 0, d = n - 1, k;
+
+    to -= c->lo;
+    do {
+        int64_t x = from, y = to;
+        for (k = 0; k < n; k++) {
+            x += at[k] * l[k].from;
+            y += at[k] * l[k].to;
+        }
+        copy_innermost(c->from + x * c->size, c->to + y * c->size, c->size,
+                       n ? &l[s] : &once, n ? &l[d] : &once);
+        for (k = n - 1; k >= 0; at[k--] = 0)
+            if (k != s && k != d && ++at[k] < l[k].n)
+                break;
+    } while (k >= 0);
+}
+
+void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
+                  int64_t lo, int64_t hi)
+{
+    StridedRun c = { from, to, lo, size };
+
+    strided_boxes(p, lo, hi, copy_box, &c);
+}

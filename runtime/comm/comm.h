@@ -1,0 +1,211 @@
+/* comm.h: the ranks of a run: what each holds of a tensor, their collectives,
+ * and who notices that one is not there. */
+#ifndef PLEAT_COMM_H
+#define PLEAT_COMM_H
+
+#include "../process/process.h"
+
+/* ---- shard.c: what of a tensor this rank holds --------------------------- */
+
+/* n elements that follow each other both in the logical tensor and locally. */
+typedef void RunFn(void *ctx, int64_t global, int64_t local, int64_t n);
+void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
+                 void *ctx);
+/* Of the local part's elements the rank has [lo, hi); element i is at i + shift
+ * of its buffer. */
+typedef struct Clip {
+    int64_t lo, hi, shift;
+} Clip;
+Clip clip_of(const Mesh *m, const Tensor *t, int64_t rank);
+int64_t tensor_elems(const Tensor *t); /* of the logical tensor */
+int64_t tensor_held(const Tensor *t);  /* of dim[]'s part of a rank */
+/* Of the ranks that hold equal parts, the one that writes it; never one with a
+ * copy. */
+int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank);
+/* The j-th global index held along dim d. */
+int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j);
+int64_t dim_held(const PlanDim *d);
+
+/* ---- comm.c mpi.c: ranks and their collectives --------------------------- */
+
+/* Ranks that live in this process: all of a plan (`local`), or one (`mpi`). */
+typedef struct Comm {
+    const char *name;
+    int64_t world;
+    int64_t first; /* ranks first .. first+n-1 live here */
+    int64_t n;
+    int ngroup;
+    struct CommGroup *group; /* mpi: communicators, by atoms */
+    const struct Peer *peer; /* mpi: who the ranks are */
+} Comm;
+
+void launch_errors(void); /* fail.c: one line, from one rank */
+/* Under a launcher MPI (started by the first call); else all ranks here. */
+Comm *comm_open(Arena *a, int64_t world);
+/* Under a launcher: rank 0's text to all. */
+void comm_plan(Text *t);
+void comm_close(Comm *c);
+/* All ranks come to the same failure. 1: this one says so (the first with
+ * knows, or rank 0 when none does); the others wait here for the end. */
+int comm_speaks(Comm *c, int knows);
+void comm_barrier(Comm *c);
+void comm_share(Comm *c, void *p, int64_t bytes); /* rank 0's to all */
+void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes);
+int64_t comm_max(Comm *c, int64_t v); /* over all processes */
+/* The same in two halves, the second called until it gives 1: neither waits.
+ * One question at a time. Before the first, by all processes together: */
+void comm_questions(Comm *c);
+void comm_ask(Comm *c, int64_t v);
+int comm_answer(Comm *c, int64_t *most);
+/* `bytes` of each process to all, by rank. */
+void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
+/* Before the first comm_run: the sets of atoms over which this process's ranks
+ * run collectives. Every member of a group must name it. */
+void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
+                 int n);
+
+int is_collective(InstrKind k);
+/* Of an all-gather, all-to-all, reduce-scatter: n elements that follow each
+ * other on both sides, at `out` of what is sent to a peer and at `in` of where
+ * the peer's go; the peer names the same in the same order. */
+typedef void PairFn(void *ctx, int64_t out, int64_t in, int64_t n);
+void comm_runs(const Instr *s, int64_t size, int64_t peer, PairFn *f,
+               void *ctx);
+
+/* One collective as one rank sees it. */
+typedef struct Part {
+    void *send, *recv;
+} Part;
+typedef struct Coll {
+    const Instr *s;
+    int64_t size;         /* its ranks */
+    const int64_t *ranks; /* in group order */
+    const Part *part;     /* local: size parts; mpi: one, this rank's */
+    int64_t me;           /* mpi: position of this rank */
+    void *stage;          /* mpi: instr_work bytes */
+    void *group;          /* mpi: set by comm_run */
+} Coll;
+void comm_run(Comm *c, Pool *p, Coll *k);
+
+/* mpi.c, called by comm.c and p2p_host.c */
+void mpi_start(Comm *c);
+void mpi_stop(void);
+int mpi_running(void);
+void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
+                  int64_t bytes);
+void *mpi_group(const int64_t *ranks, int64_t n);
+/* `bytes` from each rank; out may be its place in `in`. */
+void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
+                   int64_t bytes);
+/* Block i of out to rank i of the group, block i of in from it. */
+void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
+                  int64_t bytes);
+void mpi_bcast(void *p, int64_t bytes, int64_t from);
+void mpi_barrier(void);
+void mpi_gather(const void *mine, void *all, int64_t bytes);
+int64_t mpi_max(int64_t v);
+void mpi_questions(void);
+void mpi_ask(int64_t v);
+int mpi_answer(int64_t *most);
+/* Transfers between two ranks; those of one tag keep their order. A message
+ * travels in so many requests. */
+int64_t mpi_pieces(int64_t bytes);
+void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
+              void **request);
+void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
+void mpi_wait(void **request, int64_t n);
+/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `step` bytes apart. */
+void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
+                  int dims);
+void mpi_forget(void *type);
+/* A value of one type to a rank while one of another comes from a rank. */
+void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
+              int64_t src);
+_Noreturn void mpi_abort(int status);
+
+/* ranks.c: who runs where; of more than `most` ranks only some. */
+void ranks_table(Text *t, const Plan *p, const Comm *c, int64_t most);
+
+/* ---- collective_layout.c: what two ranks of a collective exchange -------- */
+
+/* How a group's ranks hold their axis in halves (instructions.def); zig 0: as
+ * one. */
+typedef struct Zigzag {
+    int64_t zig, low, ranks;
+} Zigzag;
+
+/* Where the block of a position begins in a buffer: each position's `step`
+ * after the last, a second half `half` behind the first; or, placed, each half
+ * at its place, `half` apart. */
+typedef struct BlockPlace {
+    int64_t step, half;
+    int placed;
+} BlockPlace;
+
+/* A block is one or two times (halves) n[0] x n[1] x n[2] x n[3] runs of `run`
+ * elements; strides in elements. */
+typedef struct BlockLayout {
+    int64_t n[4], src[4], dst[4], run;
+    BlockPlace to;   /* in the sender's buffer, by receiver */
+    BlockPlace from; /* in the receiver's buffer, by sender */
+    Zigzag z;
+    int halves;
+} BlockLayout;
+
+typedef enum DenseSide { NEITHER, DSTDENSE, SRCDENSE } DenseSide;
+
+BlockLayout blocks_of(const Instr *s, int64_t ranks);
+/* Half h of the block of a position, in elements. */
+int64_t block_place(const BlockLayout *s, const BlockPlace *x, int64_t pos,
+                    int64_t h);
+int64_t block_elems(const BlockLayout *s);
+/* Are blocks (or the only one) dense in a buffer, in group order? */
+int is_dense(const BlockLayout *s, const int64_t *stride, const BlockPlace *x,
+             int one);
+/* The block from position `from` to position `to`. A dense side's pointer is
+ * where the block begins, the other's where the buffer does. */
+void copy_block(const BlockLayout *s, int size, const uint8_t *src, int64_t to,
+                uint8_t *dst, int64_t from, DenseSide dense);
+
+/* ---- watchdog.c: a rank that waits for ever ------------------------------ */
+
+/* Who a rank is, as all ranks know it. */
+typedef struct Peer {
+    uint64_t token;
+    uint32_t address;
+    uint16_t port; /* in network order */
+    int32_t pid;
+    char host[64], cpus[48];
+} Peer;
+const Peer *watch_open(Arena *a, int64_t me, int64_t world); /* by rank */
+void watch_close(void);
+/* What a run has done. */
+typedef struct Progress {
+    _Atomic int64_t ticks;      /* instructions begun */
+    _Atomic(const Instr *) now; /* the one that runs; null: none */
+    _Atomic int64_t awaited;    /* step waited for, from 1; 0: none */
+    int64_t step;               /* of the last step block */
+    const Mesh *mesh;
+    const Instr *(*where)(const void *device, int *ended); /* Device.where */
+    const void *device;
+} Progress;
+void watch_start(const Progress *x); /* from now on it must grow */
+void watch_stop(void);
+void watch_signal(void); /* the launcher ends the run; may be called
+                                     in a signal's handler */
+/* Around what waits for other ranks: these, atoms 0 when not a group. */
+void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n);
+void watch_all(void);    /* the same for all ranks */
+void watch_others(void); /* ... who come to it in no order */
+/* Between 1 and 0 others may wait for this rank as long as they like. */
+void watch_works(int on);
+void watch_leave(void);
+/* May this rank say why the run fails? Only the first one may. */
+int watch_claim(void);
+/* What a device waits for is ended: end, from any thread, within seconds, when
+ * the run fails; then only the process' end may follow. asked: null, or how
+ * another rank or the network has failed. */
+void watch_ends(void (*end)(void), const char *(*asked)(void));
+void watch_end(void); /* calls end */
+
+#endif

@@ -1,0 +1,38 @@
+/* fail.c: how the ranks of a run fail: one of them says why. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm.h"
+
+enum { SILENCE = 10 }; /* seconds in which another ends this rank */
+
+/* Before MPI runs all ranks meet the same error, and rank 0 says it; after that
+ * the first to claim it does, and ends the others. */
+static void fail_here(const char *msg)
+{
+    int64_t rank = launch_rank();
+
+    if (mpi_running() && !watch_claim()) {
+        watch_end();
+        sleep(SILENCE);
+        _exit(err_status);
+    }
+    if (mpi_running() && rank)
+        fprintf(stderr, "rank %lld: %s", (long long)rank, msg);
+    else if (!rank)
+        fputs(msg, stderr);
+    else
+        sleep(SILENCE); /* rank 0 must come to say it */
+    if (mpi_running()) {
+        watch_end();
+        mpi_abort(err_status);
+    }
+    exit(err_status);
+}
+
+void launch_errors(void)
+{
+    if (launched())
+        err_hook = fail_here;
+}

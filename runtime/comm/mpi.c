@@ -1,0 +1,274 @@
+/* mpi.c: ranks in several processes, through Open MPI opened at run time. Only
+ * under a launcher. One communicator for each set of ranks, made at start in
+ * the same order everywhere. Counts of MPI are ints: what is longer goes
+ * pairwise, in pieces. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <unistd.h>
+#include <string.h>
+
+#include "comm.h"
+
+enum { FUNNELED = 1, PIECE = 1 << 30, TAG = 7 };
+
+#define IN_PLACE ((void *)1) /* MPI_IN_PLACE of Open MPI */
+
+static int running;
+
+int mpi_running(void)
+{
+    return running;
+}
+
+/* A rank that fails alone would leave the others waiting for it. */
+static void abort_others(void)
+{
+    if (running == 1 && err_status)
+        mpi_abort(err_status);
+}
+
+void mpi_start(Comm *c)
+{
+    int got, rank, size;
+
+    if (!dl_open(LIBmpi))
+        err(NULL, "started by mpirun, but Open MPI's library is unusable: %s",
+            dl_why(LIBmpi));
+    if (!running && dl.MPI_Init_thread(NULL, NULL, FUNNELED, &got))
+        err(NULL, "MPI does not start");
+    if (!running)
+        atexit(abort_others);
+    running = 1;
+    dl.MPI_Comm_rank(dl.ompi_mpi_comm_world, &rank);
+    dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &size);
+    *c = (Comm){ .name = "mpi", .world = size, .first = rank, .n = 1 };
+}
+
+void mpi_stop(void)
+{
+    if (running == 1)
+        dl.MPI_Finalize();
+    running = 2;
+}
+
+void mpi_abort(int status)
+{
+    fflush(NULL);
+    running = 2;
+    dl.MPI_Abort(dl.ompi_mpi_comm_world, status);
+    _exit(status);
+}
+
+void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
+                  int64_t bytes)
+{
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (dl.MPI_Sendrecv(out + at, n, dl.ompi_mpi_byte, (int)dest, TAG,
+                            in + at, n, dl.ompi_mpi_byte, (int)src, TAG,
+                            dl.ompi_mpi_comm_world, NULL))
+            err(NULL, "a message from rank %lld failed", (long long)src);
+    }
+}
+
+void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
+                  int dims)
+{
+    void *t = dl.ompi_mpi_byte, *next;
+    int bad = dl.MPI_Type_contiguous((int)bytes, t, &next);
+
+    for (int i = dims - 1; i >= 0 && !bad; i--) {
+        if (n[i] == 1)
+            continue;
+        t = next;
+        bad = dl.MPI_Type_create_hvector((int)n[i], 1, step[i], t, &next);
+        dl.MPI_Type_free(&t);
+    }
+    if (bad || dl.MPI_Type_commit(&next))
+        err(NULL, "MPI makes no type of these strides");
+    return next;
+}
+
+void mpi_forget(void *type)
+{
+    dl.MPI_Type_free(&type);
+}
+
+void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
+              int64_t src)
+{
+    if (dl.MPI_Sendrecv(out, 1, otype, (int)dest, TAG, in, 1, itype, (int)src,
+                        TAG, dl.ompi_mpi_comm_world, NULL))
+        err(NULL, "a message from rank %lld failed", (long long)src);
+}
+
+/* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
+ * group, block i of `in` from it. */
+static void pairwise(const Coll *k, const uint8_t *out, int64_t outstep,
+                     uint8_t *in, int64_t bytes)
+{
+    int64_t g = k->size, me = k->me;
+
+    memmove(in + me * bytes, out + me * outstep, (size_t)bytes);
+    for (int64_t i = 1; i < g; i++) {
+        int64_t to = (me + i) % g, from = (me + g - i) % g;
+        mpi_sendrecv(out + to * outstep, k->ranks[to], in + from * bytes,
+                     k->ranks[from], bytes);
+    }
+}
+
+void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
+                   int64_t bytes)
+{
+    if (bytes * k->size > PIECE) {
+        pairwise(k, out, 0, in, bytes);
+        return;
+    }
+    int own = out == in + k->me * bytes;
+    if (dl.MPI_Allgather(own ? IN_PLACE : out, (int)bytes, dl.ompi_mpi_byte, in,
+                         (int)bytes, dl.ompi_mpi_byte, k->group))
+        err(NULL, "MPI_Allgather failed");
+}
+
+void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes)
+{
+    if (bytes * k->size > PIECE)
+        pairwise(k, out, bytes, in, bytes);
+    else if (dl.MPI_Alltoall(out, (int)bytes, dl.ompi_mpi_byte, in, (int)bytes,
+                             dl.ompi_mpi_byte, k->group))
+        err(NULL, "MPI_Alltoall failed");
+}
+
+/* Only the members call this. */
+void *mpi_group(const int64_t *ranks, int64_t n)
+{
+    void *world, *group, *comm;
+    int *r = malloc((size_t)n * sizeof *r);
+
+    for (int64_t i = 0; r && i < n; i++)
+        r[i] = (int)ranks[i];
+    if (!r || dl.MPI_Comm_group(dl.ompi_mpi_comm_world, &world) ||
+        dl.MPI_Group_incl(world, (int)n, r, &group) ||
+        dl.MPI_Comm_create_group(dl.ompi_mpi_comm_world, group, TAG, &comm))
+        err(NULL, "MPI makes no communicator of %lld ranks", (long long)n);
+    free(r);
+    return comm;
+}
+
+void mpi_bcast(void *p, int64_t bytes, int64_t from)
+{
+    for (int64_t at = 0; at < bytes; at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        dl.MPI_Bcast((char *)p + at, n, dl.ompi_mpi_byte, (int)from,
+                     dl.ompi_mpi_comm_world);
+    }
+}
+
+/* `bytes` of every rank, in order. */
+void mpi_gather(const void *mine, void *all, int64_t bytes)
+{
+    dl.MPI_Allgather(mine, (int)bytes, dl.ompi_mpi_byte, all, (int)bytes,
+                     dl.ompi_mpi_byte, dl.ompi_mpi_comm_world);
+}
+
+void mpi_barrier(void)
+{
+    dl.MPI_Barrier(dl.ompi_mpi_comm_world);
+}
+
+int64_t mpi_max(int64_t v)
+{
+    static int64_t all[4096];
+    int64_t best = v;
+    int n;
+
+    dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &n);
+    if (n > 4096)
+        err(NULL, "%d ranks, at most 4096 on the host", n);
+    dl.MPI_Allgather(&v, sizeof v, dl.ompi_mpi_byte, all, sizeof v,
+                     dl.ompi_mpi_byte, dl.ompi_mpi_comm_world);
+    for (int i = 0; i < n; i++)
+        best = all[i] > best ? all[i] : best;
+    return best;
+}
+
+/* A question has a communicator of its own: ranks ask at different moments
+ * among their other collectives. */
+static struct {
+    void *comm, *request;
+    int64_t mine, *all;
+    int n;
+} asked;
+
+void mpi_questions(void)
+{
+    if (asked.comm)
+        return;
+    dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &asked.n);
+    int64_t *rank = malloc((size_t)asked.n * sizeof *rank);
+    asked.all = malloc((size_t)asked.n * sizeof *asked.all);
+    if (!rank || !asked.all)
+        err(NULL, "out of memory for %d ranks", asked.n);
+    for (int i = 0; i < asked.n; i++)
+        rank[i] = i;
+    asked.comm = mpi_group(rank, asked.n);
+    free(rank);
+}
+
+void mpi_ask(int64_t v)
+{
+    asked.mine = v;
+    if (dl.MPI_Iallgather(&asked.mine, sizeof v, dl.ompi_mpi_byte, asked.all,
+                          sizeof v, dl.ompi_mpi_byte, asked.comm,
+                          &asked.request))
+        err(NULL, "MPI_Iallgather failed");
+}
+
+int mpi_answer(int64_t *most)
+{
+    int done = 0;
+
+    if (dl.MPI_Test(&asked.request, &done, NULL))
+        err(NULL, "MPI_Test failed");
+    for (int i = 0; i < asked.n && done; i++)
+        *most = i && *most > asked.all[i] ? *most : asked.all[i];
+    return done;
+}
+
+/* ---- transfers between stages -------------------------------------------- */
+
+enum { FIRSTTAG = 16 };
+
+int64_t mpi_pieces(int64_t bytes)
+{
+    return bytes > PIECE ? (bytes + PIECE - 1) / PIECE : 1;
+}
+
+void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
+              void **request)
+{
+    for (int64_t i = 0, at = 0; i < mpi_pieces(bytes); i++, at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (dl.MPI_Isend((const char *)p + at, n, dl.ompi_mpi_byte, (int)to,
+                         FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world,
+                         &request[i]))
+            err(NULL, "a message to rank %lld failed", (long long)to);
+    }
+}
+
+void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag)
+{
+    for (int64_t i = 0, at = 0; i < mpi_pieces(bytes); i++, at += PIECE) {
+        int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
+        if (dl.MPI_Recv((char *)p + at, n, dl.ompi_mpi_byte, (int)from,
+                        FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world, NULL))
+            err(NULL, "a message from rank %lld failed", (long long)from);
+    }
+}
+
+void mpi_wait(void **request, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (dl.MPI_Wait(&request[i], NULL))
+            err(NULL, "a message of this rank failed");
+}

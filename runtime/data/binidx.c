@@ -1,0 +1,145 @@
+/* binidx.c: tokens as Megatron-LM's IndexedDatasetBuilder writes them, to the
+ * byte. x.bin holds the tokens of all documents; x.idx, little-endian: nine
+ * bytes "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64 documents +
+ * 1, i32 lengths and i64 byte offsets of sequences, i64 the first sequence of
+ * each document and the end. A document is one sequence; an empty one none. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "data.h"
+
+enum { TU16 = 8, TI32 = 4, BATCH = 1 << 14 };
+
+struct BinIdx {
+    char *path[2], *temp[2]; /* .bin, .idx */
+    FILE *bin;
+    int wide;              /* i32 */
+    int32_t *len;          /* malloc'd, of documents */
+    int64_t n, cap, limit; /* limit: of a token */
+};
+
+void binidx_drop(BinIdx *b)
+{
+    unlink(b->temp[0]);
+    unlink(b->temp[1]);
+    if (b->bin)
+        fclose(b->bin);
+    free(b->len);
+}
+
+static _Noreturn void failed(BinIdx *b, int i)
+{
+    int why = errno;
+
+    b->bin = NULL; /* may be closed already */
+    binidx_drop(b);
+    err(NULL, "cannot write %s: %s", b->path[i], strerror(why));
+}
+
+static FILE *create(BinIdx *b, int i)
+{
+    FILE *f = fopen(b->temp[i], "wbe");
+
+    if (!f)
+        failed(b, i);
+    setvbuf(f, NULL, _IOFBF, 1 << 20);
+    return f;
+}
+
+BinIdx *binidx_create(const char *prefix, int64_t vocab)
+{
+    static const char *const ends[] = { "bin", "idx" };
+    BinIdx *b = alloc(forever, sizeof *b);
+
+    for (int i = 0; i < 2; i++) {
+        b->path[i] = strf(forever, "%s.%s", prefix, ends[i]);
+        b->temp[i] = strf(forever, "%s.%ld.tmp", b->path[i], (long)getpid());
+    }
+    b->wide = vocab >= 65500; /* Megatron's rule, not 65536 */
+    b->limit = b->wide ? INT32_MAX : UINT16_MAX;
+    b->bin = create(b, 0);
+    return b;
+}
+
+static void put_tokens(BinIdx *b, const int32_t *token, int64_t n)
+{
+    uint16_t small[BATCH];
+
+    for (int64_t k; n > 0; token += k, n -= k) {
+        k = n < BATCH ? n : BATCH;
+        for (int64_t i = 0; i < k; i++) {
+            if (token[i] < 0 || token[i] > b->limit)
+                die("token %d does not fit %s", (int)token[i], b->path[0]);
+            small[i] = (uint16_t)token[i];
+        }
+        const void *p = b->wide ? (const void *)token : small;
+        if (!fwrite(p, (size_t)k * (b->wide ? 4 : 2), 1, b->bin))
+            failed(b, 0);
+    }
+}
+
+void binidx_add(BinIdx *b, const int32_t *token, int64_t n)
+{
+    if (n > INT32_MAX)
+        err(NULL, "document %lld has %lld tokens; %s holds at most %d of one",
+            (long long)b->n + 1, (long long)n, b->path[1], INT32_MAX);
+    if (b->n == b->cap) {
+        b->cap = b->cap ? 2 * b->cap : 1 << 12;
+        b->len = realloc(b->len, (size_t)b->cap * sizeof *b->len);
+        if (!b->len)
+            err(NULL, "out of memory: %lld documents", (long long)b->cap);
+    }
+    put_tokens(b, token, n);
+    b->len[b->n++] = (int32_t)n;
+}
+
+static void put64(FILE *f, int64_t v)
+{
+    fwrite(&v, sizeof v, 1, f); /* ferror is looked at when all is written */
+}
+
+static void put_index(const BinIdx *b, FILE *f)
+{
+    int64_t sequences = 0, at = 0;
+
+    for (int64_t i = 0; i < b->n; i++)
+        sequences += b->len[i] > 0;
+    fwrite("MMIDIDX\0", 9, 1, f);
+    put64(f, 1);
+    fputc(b->wide ? TI32 : TU16, f);
+    put64(f, sequences);
+    put64(f, b->n + 1);
+    for (int64_t i = 0; i < b->n; i++)
+        if (b->len[i])
+            fwrite(&b->len[i], sizeof *b->len, 1, f);
+    for (int64_t i = 0; i < b->n; at += b->len[i++])
+        if (b->len[i])
+            put64(f, at * (b->wide ? 4 : 2));
+    put64(f, sequences = 0);
+    for (int64_t i = 0; i < b->n; i++)
+        put64(f, sequences += b->len[i] > 0);
+}
+
+static void finish(BinIdx *b, int i, FILE *f)
+{
+    int bad = fflush(f) || ferror(f) || fsync(fileno(f));
+
+    if (fclose(f) || bad)
+        failed(b, i);
+}
+
+void binidx_close(BinIdx *b)
+{
+    FILE *idx = create(b, 1);
+
+    put_index(b, idx);
+    finish(b, 0, b->bin);
+    finish(b, 1, idx);
+    for (int i = 0; i < 2; i++) /* the index last: with it they are whole */
+        if (rename(b->temp[i], b->path[i]))
+            failed(b, i);
+    free(b->len);
+}

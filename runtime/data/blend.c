@@ -1,0 +1,86 @@
+/* blend.c: which dataset each sample of a blend comes from. Megatron's greedy
+ * rule: sample i is of the dataset that lags most behind its weight, the first
+ * of equals: the largest w[d] * max(i, 1) - count[d].
+ *
+ * The rule needs all counts before i, so they are kept for every BLOCK samples,
+ * and two blocks last asked for are kept whole, one for what is read and one
+ * for what is read ahead: a run that goes forward works out each block once,
+ * one that resumes begins at 0. */
+#include <string.h>
+
+#include "data.h"
+
+enum { BLOCK = 4096 };
+
+struct Blend {
+    Arena *mem;
+    int n; /* datasets */
+    double *w;
+    int64_t *count; /* vec: [block][n] before the block */
+    int64_t *now;   /* [n] while a block is worked out */
+    struct Kept {
+        int64_t block; /* -1: none */
+        int16_t set[BLOCK];
+        int64_t within[BLOCK];
+    } kept[2]; /* by block % 2 */
+};
+
+Blend *blend_new(Arena *a, const double *w, int n)
+{
+    Blend *b = alloc(a, sizeof *b);
+
+    b->mem = a;
+    b->n = n;
+    b->kept[0].block = b->kept[1].block = -1;
+    b->w = alloc(a, (size_t)n * sizeof *b->w);
+    b->now = alloc(a, (size_t)n * sizeof *b->now);
+    memcpy(b->w, w, (size_t)n * sizeof *w);
+    for (int i = 0; i < n; i++)
+        vec_push(a, b->count, 0);
+    return b;
+}
+
+static int most_behind(const Blend *b, int64_t i)
+{
+    double x = i > 1 ? (double)i : 1, most = 0;
+    int at = 0;
+
+    for (int d = 0; d < b->n; d++) {
+        double lag = b->w[d] * x - (double)b->now[d];
+        if (!d || lag > most) {
+            most = lag;
+            at = d;
+        }
+    }
+    return at;
+}
+
+static void fill_block(Blend *b, int64_t block)
+{
+    size_t known = vec_len(b->count) / (size_t)b->n;
+    struct Kept *k = &b->kept[block % 2];
+
+    memcpy(b->now, b->count + block * b->n, (size_t)b->n * sizeof *b->now);
+    for (int64_t i = 0; i < BLOCK; i++) {
+        int d = most_behind(b, block * BLOCK + i);
+        k->set[i] = (int16_t)d;
+        k->within[i] = b->now[d]++;
+    }
+    k->block = block;
+    if (known == (size_t)block + 1)
+        for (int d = 0; d < b->n; d++)
+            vec_push(b->mem, b->count, b->now[d]);
+}
+
+int blend_at(Blend *b, int64_t i, int64_t *within)
+{
+    int64_t block = i / BLOCK;
+
+    while ((int64_t)vec_len(b->count) / b->n <= block)
+        fill_block(b, (int64_t)vec_len(b->count) / b->n - 1);
+    const struct Kept *k = &b->kept[block % 2];
+    if (k->block != block)
+        fill_block(b, block);
+    *within = k->within[i % BLOCK];
+    return k->set[i % BLOCK];
+}

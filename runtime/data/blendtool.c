@@ -1,0 +1,158 @@
+/* blendtool.c: `data blend` says what a blend will give a run: documents,
+ * tokens and samples of each part, how many are drawn and how often each comes.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+
+typedef struct Tool {
+    const Samples *s;
+    int64_t drawn;  /* samples, of all parts */
+    int64_t *count; /* of each part */
+} Tool;
+
+/* "0.7 a 0.3 b" from one word or several; paths alone count by size. */
+static const char *spec_of(int n, char **word, const Opts *o)
+{
+    Text t = { .arena = forever };
+    int bare = n > 1 && !opts_blend(strf(forever, "%s ", word[0]));
+    Opts *checked = opts_new(forever);
+
+    for (int i = 0; i < n; i++)
+        put(&t, "%s%s%s", i ? " " : "", bare ? "size " : "", word[i]);
+    if (!n)
+        return opts_str(o, "data.train");
+    opts_set(checked, "data.train", t.s, NULL);
+    return opts_str(checked, "data.train");
+}
+
+static Samples *open_samples(const char *spec, const Opts *o, int64_t asked)
+{
+    const char *order = opts_str(o, "data.order");
+    TextArgs *text = alloc(forever, sizeof *text);
+    SampleWant w = {
+        .key = "data.train",
+        .spec = spec,
+        .format = opts_str(o, "data.format"),
+        .seq = opts_int(o, "axes.seq"),
+        .share = { 0, 1 },
+        .samples = asked,
+        .seed = (uint64_t)opts_int(o, "seed"),
+        .shuffle = !strcmp(order, "shuffle"),
+        .megatron = !strcmp(order, "megatron"),
+    };
+    const char *split = opts_str(o, "data.split");
+
+    if (split && w.megatron && split_share(split, 0, w.share) < 1)
+        err(NULL, "data.split: '%s' is not like 969,30,1", split);
+    w.split = split && w.megatron;
+    *text = text_args(o);
+    w.text = text->t ? text : NULL;
+    w.seq = w.seq ? w.seq : 1024;
+    return samples_open(forever, &w);
+}
+
+static void count_parts(Tool *t)
+{
+    int64_t within;
+
+    t->count = alloc(forever, vec_len(t->s->part) * sizeof *t->count);
+    for (int64_t i = 0; i < t->drawn; i++)
+        t->count[t->s->blend ? blend_at(t->s->blend, i, &within) : 0]++;
+}
+
+/* Samples of one epoch: Megatron's order is already as long as the run. */
+static int64_t epoch_of(const Samples *s, const Corpus *p)
+{
+    int64_t tokens = p->file[0].t.n;
+
+    return p->order ? (tokens - 1) / s->want.seq : p->n;
+}
+
+static void print_part(const Tool *t, int i)
+{
+    const Corpus *p = &t->s->part[i];
+    int64_t docs = 0, tokens = 0, epoch = epoch_of(t->s, p);
+
+    for (size_t k = 0; k < vec_len(p->file); k++) {
+        docs += p->file[k].t.docs;
+        tokens += p->file[k].t.n;
+    }
+    printf("%6.2f %% %12lld %14lld %12lld %12lld %8.3f  %s\n",
+           t->drawn ? 100 * (double)t->count[i] / (double)t->drawn : 0,
+           (long long)docs, (long long)tokens, (long long)epoch,
+           (long long)t->count[i],
+           epoch ? (double)t->count[i] / (double)epoch : 0, p->path);
+}
+
+/* ---- the order, as BlendedDataset keeps it ------------------------------- */
+
+static void write_npy(const char *path, const char *type, size_t size,
+                      const void *v, int64_t n)
+{
+    char head[128];
+    FILE *f = fopen(path, "wb");
+    int len = snprintf(head, sizeof head,
+                       "%c%s%c%c%c%c{'descr': '%s', "
+                       "'fortran_order': False, 'shape': (%lld,), }",
+                       '\x93', "NUMPY", 1, 0, (int)sizeof head - 10, 0, type,
+                       (long long)n);
+
+    memset(head + len, ' ', sizeof head - (size_t)len);
+    head[sizeof head - 1] = '\n';
+    if (!f || fwrite(head, 1, sizeof head, f) != sizeof head ||
+        fwrite(v, size, (size_t)n, f) != (size_t)n || fclose(f))
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
+    printf("%s\n", path);
+}
+
+static void write_order(const Tool *t, const char *out)
+{
+    size_t n = (size_t)t->drawn;
+    int16_t *set = calloc(n + 1, sizeof *set);
+    int64_t *within = calloc(n + 1, sizeof *within);
+
+    if (!set || !within)
+        err(NULL, "out of memory: an order of %zu samples", n);
+    for (size_t i = 0; i < n; i++) {
+        within[i] = (int64_t)i;
+        if (t->s->blend)
+            set[i] = (int16_t)blend_at(t->s->blend, (int64_t)i, &within[i]);
+    }
+    write_npy(strf(forever, "%s-dataset_index.npy", out), "<i2", sizeof *set,
+              set, t->drawn);
+    write_npy(strf(forever, "%s-dataset_sample_index.npy", out), "<i8",
+              sizeof *within, within, t->drawn);
+    free(set);
+    free(within);
+}
+
+int blend_command(int n, char **word, const Opts *o, const char *out)
+{
+    const char *spec = spec_of(n, word, o);
+    int64_t batch = opts_int(o, "train.batch");
+    int64_t asked = opts_given(o, "train.steps")
+                        ? opts_int(o, "train.steps") * (batch ? batch : 1)
+                        : 0;
+
+    if (!spec)
+        err(NULL, "data blend: which files? (0.7 books 0.3 code axes.seq=4096 "
+                  "train.steps=1000 train.batch=64)");
+    Tool t = { .s = open_samples(spec, o, asked) };
+    t.drawn = asked ? asked : t.s->n;
+    count_parts(&t);
+    printf("%lld samples of %lld tokens%s, order %s, seed %lld\n",
+           (long long)t.drawn, (long long)t.s->want.seq,
+           asked ? "" : " (one epoch; train.steps and train.batch set others)",
+           opts_str(o, "data.order"), (long long)t.s->want.seed);
+    printf("%8s %12s %14s %12s %12s %8s\n", "share", "documents", "tokens",
+           "samples", "drawn", "epochs");
+    for (size_t i = 0; i < vec_len(t.s->part); i++)
+        print_part(&t, (int)i);
+    if (out)
+        write_order(&t, out);
+    return 0;
+}

@@ -1,0 +1,405 @@
+/* data.c: inputs of a step, read from samples (samples.c) as the plan's tensors
+ * ask for them. data.valid may be `tail:0.1`, the last tenth of data.train,
+ * which training then leaves out; with data.order=megatron and data.split it is
+ * the second share of data.train's documents. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+
+struct Data {
+    const Plan *plan;
+    const char *key;
+    const Loc *loc;
+    Samples *set;
+    int64_t seq, batch, perstep; /* perstep: samples */
+    int64_t vocab;               /* 0: unknown */
+    int64_t first;               /* sample of the step fill() gives */
+};
+
+/* ---- shapes -------------------------------------------------------------- */
+
+int64_t plan_vocab(const Plan *p)
+{
+    int64_t most = 0;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++) {
+            const PlanDim *v = tensor_axis(&p->role[r].tensor[i], ROLEvocab);
+            most = v && v->n > most ? v->n : most;
+        }
+    return most;
+}
+
+/* BatchLoop, sequence length and vocabulary are read off the plan's tensors. */
+static void read_shape(Data *d)
+{
+    const Plan *p = d->plan;
+    const Tensor *t;
+    int64_t micro = 1;
+
+    d->batch = 1;
+    for (int i = 0; (t = plan_input(d->plan, i)); i++) {
+        const PlanDim *b = tensor_axis(t, ROLEbatch);
+        const PlanDim *m = tensor_axis(t, ROLEmicro);
+        d->batch = b ? b->n : d->batch;
+        micro = m ? m->n : micro;
+        if (!strcmp(t->name, "tokens") || !d->seq)
+            d->seq = sample_elems(t);
+    }
+    d->vocab = plan_vocab(p);
+    d->perstep = plan_turns(d->plan, PGstep) * micro * d->batch;
+}
+
+/* ---- filling ------------------------------------------------------------- */
+
+typedef struct BatchFill {
+    const Data *d;
+    const Tensor *t;
+    int64_t rank, turn;
+    void *dst;
+    int64_t shift; /* labels: 1 */
+} BatchFill;
+
+static int is_tokens(const BatchFill *f)
+{
+    return !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
+}
+
+static void check_token(const BatchFill *f, const Tokens *t, int64_t at,
+                        double v)
+{
+    const Data *d = f->d;
+    double least = strcmp(f->t->name, "labels") ? 0 : -1; /* -1: no loss */
+
+    if (!(v >= least) || (d->vocab && v >= (double)d->vocab))
+        err(d->loc,
+            "%s: token %.0f at %lld of %s is beyond the vocabulary of "
+            "%lld",
+            d->key, v, (long long)at, t->path, (long long)d->vocab);
+}
+
+enum { LOOK = 1 << 24 }; /* tokens, of all files together */
+
+/* A wrong file is known when a run starts, by the beginning of each. */
+static void look_ahead(const Data *d)
+{
+    const Samples *s = d->set;
+    int64_t files = 0;
+
+    for (size_t i = 0; i < vec_len(s->part); i++)
+        files += (int64_t)vec_len(s->part[i].file);
+    for (size_t i = 0; i < vec_len(s->part); i++)
+        for (size_t k = 0; k < vec_len(s->part[i].file); k++) {
+            const SampleFile *file = &s->part[i].file[k];
+            const Tensor t = { .name = file->input ? file->input : "tokens" };
+            BatchFill f = { .d = d, .t = &t };
+            if (strcmp(t.name, "tokens") && strcmp(t.name, "labels"))
+                continue;
+            int64_t n = file->t.n < LOOK / files ? file->t.n : LOOK / files;
+            tokens_ahead(&file->t, 0, n);
+            for (int64_t at = 0; at < n; at++)
+                check_token(&f, &file->t, at, tokens_at(&file->t, at));
+        }
+}
+
+/* Most tokens by far: of 32 bits, and looked at one by one only when one of
+ * them may be wrong. */
+static void fill_i32(const BatchFill *f, const Tokens *t, int64_t at, int64_t n,
+                     int32_t *dst)
+{
+    int64_t vocab = f->d->vocab ? f->d->vocab : INT32_MAX;
+    int32_t least = 0, most = 0;
+
+    tokens_take(t, at, n, dst);
+    for (int64_t i = 0; i < n; i++) {
+        least = dst[i] < least ? dst[i] : least;
+        most = dst[i] > most ? dst[i] : most;
+    }
+    if (least < 0 || most >= vocab)
+        for (int64_t i = 0; i < n; i++)
+            check_token(f, t, at + i, tokens_at(t, at + i));
+}
+
+static void fill_any(const BatchFill *f, const Tokens *t, int64_t at, int64_t n,
+                     int64_t to)
+{
+    int tokens = is_tokens(f);
+
+    if (tokens && f->t->dt == Di32) {
+        fill_i32(f, t, at, n, (int32_t *)f->dst + to);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double v = tokens_at(t, at + i);
+        if (tokens)
+            check_token(f, t, at + i, v);
+        elem_set(f->t->dt, f->dst, to + i, v);
+    }
+}
+
+/* What this rank reads of the next step. */
+static void read_ahead(const BatchFill *f, int64_t number, int64_t from,
+                       int64_t n)
+{
+    SampleReader r =
+        samples_read(f->d->set, number + f->d->perstep, from, f->t->name);
+    int64_t at, k;
+
+    while (n > 0 && (k = reader_next(&r, &at)) > 0) {
+        k = k < n ? k : n;
+        tokens_ahead(r.t, at, k);
+        n -= k;
+    }
+}
+
+/* Elements [from, from + n) of a sample to dst[to ...]; -1 beyond its end. */
+static void fill_row(const BatchFill *f, int64_t number, int64_t from,
+                     int64_t n, int64_t to)
+{
+    SampleReader r =
+        samples_read(f->d->set, number, from + f->shift, f->t->name);
+    int64_t at, k, left = n;
+
+    while (left > 0 && (k = reader_next(&r, &at)) > 0) {
+        k = k < left ? k : left;
+        fill_any(f, r.t, at, k, to);
+        to += k;
+        left -= k;
+    }
+    for (int64_t i = 0; i < left; i++)
+        elem_set(f->t->dt, f->dst, to + i, -1);
+    if (!f->shift)
+        read_ahead(f, number, from, n);
+}
+
+/* Dim d; micro and batch name the sample, the others the place inside it. */
+static void fill_dim(const BatchFill *f, int d, int64_t micro, int64_t b,
+                     int64_t inside, int64_t to)
+{
+    if (d == f->t->nd) {
+        const Data *k = f->d;
+        int64_t first = k->first + micro * k->batch + b;
+        fill_row(f, first, inside, 1, to);
+        return;
+    }
+    const PlanDim *p = &f->t->dim[d];
+    const Mesh *m = f->d->plan->mesh;
+    int ismicro = p->role == ROLEmicro;
+    int isbatch = p->role == ROLEbatch;
+    int64_t held = dim_held(p);
+    to *= held;
+    if (d + 1 == f->t->nd && !ismicro && !isbatch) {
+        const Data *k = f->d;
+        int64_t first = k->first + micro * k->batch + b;
+        for (int i = 0; i < p->npiece; to += p->piece[i++].len)
+            fill_row(f, first,
+                     inside * p->n + aff_at(m, &p->piece[i].start, f->rank),
+                     p->piece[i].len, to);
+        return;
+    }
+    for (int64_t j = 0; j < held; j++) {
+        int64_t x = tensor_at(m, p, f->rank, j);
+        if (ismicro)
+            fill_dim(f, d + 1, f->turn * p->n + x, b, inside, to + j);
+        else if (isbatch)
+            fill_dim(f, d + 1, micro, x, inside, to + j);
+        else
+            fill_dim(f, d + 1, micro, b, inside * p->n + x, to + j);
+    }
+}
+
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Data *d = self;
+    BatchFill f = { d, t, rank, turn, dst, 0 };
+
+    if (!d->set->part[0].file[0].input) {
+        f.shift = !strcmp(t->name, "labels");
+        if (!f.shift && strcmp(t->name, "tokens"))
+            err(&(Loc){ t->file, t->line, NULL },
+                "%s holds tokens; input '%s' "
+                "needs a folder with %s.npy",
+                d->key, t->name, t->name);
+    }
+    fill_dim(&f, 0, 0, 0, 0, 0);
+}
+
+/* ---- interface ----------------------------------------------------------- */
+
+Feed data_feed(Data *d, int64_t first)
+{
+    d->first = first;
+    return (Feed){ fill, d };
+}
+
+int64_t data_samples(const Data *d)
+{
+    return d->set->n;
+}
+
+int64_t data_perstep(const Data *d)
+{
+    return d->perstep;
+}
+
+int64_t data_vocab(const Data *d)
+{
+    return d->vocab;
+}
+
+const Samples *data_source(const Data *d)
+{
+    return d->set;
+}
+
+int64_t data_sample(const Data *d, int64_t i, int32_t *out)
+{
+    const Samples *s = d->set;
+    int64_t at, n, k = 0;
+
+    if (s->part[0].file[0].input)
+        return 0;
+    SampleReader r =
+        s->want.shuffle ? samples_plain(s, i) : samples_read(s, i, 0, "");
+    while (out && k <= d->seq && (n = reader_next(&r, &at)) > 0)
+        for (int64_t j = 0; j < n && k <= d->seq; j++)
+            out[k++] = (int32_t)tokens_at(r.t, at + j);
+    while (out && k <= d->seq)
+        out[k++] = -1;
+    return d->seq + 1;
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+/* "tail:0.1": the share held out, or 0. Paths were made relative to a file. */
+static double tail_share(const Plan *p)
+{
+    const char *s = opts_str(p->opts, "data.valid");
+    const char *slash = s ? strrchr(s, '/') : NULL;
+
+    s = slash ? slash + 1 : s;
+    if (!s || strncmp(s, "tail:", 5))
+        return 0;
+    char *end;
+    double share = strtod(s + 5, &end);
+    if (*end || end == s + 5 || !(share > 0 && share < 1))
+        err(NULL, "data.valid=%s: the share of data.train is between 0 and 1",
+            s);
+    return share;
+}
+
+/* Samples that a run draws, by which Megatron's order goes: those of all steps,
+ * or of all validations. */
+static int64_t drawn(const Data *d, int valid)
+{
+    const Opts *o = d->plan->opts;
+    int64_t steps = opts_int(o, "train.steps");
+    int64_t every = opts_int(o, "train.eval_every");
+
+    if (valid)
+        steps =
+            ((every ? steps / every : 0) + 1) * opts_int(o, "train.eval_steps");
+    return steps * d->perstep;
+}
+
+/* data.split: what data.train gives this key. 0: nothing. */
+static int take_share(const Data *d, int valid, SampleWant *w)
+{
+    const Opts *o = d->plan->opts;
+    const char *split = opts_str(o, "data.split");
+    const Loc *loc = opts_loc(o, "data.split");
+
+    if (!split)
+        return 1;
+    if (!w->megatron)
+        err(loc,
+            "data.split is a share of documents and needs data.order="
+            "megatron (data.valid=tail:0.1 holds samples out in any order)");
+    if (valid && w->spec && *w->spec)
+        err(loc, "data.split gives a part of data.train to validation, and "
+                 "data.valid is set too");
+    int k = split_share(split, valid, w->share);
+    if (k < 0 || (!k && !valid))
+        err(loc,
+            "data.split: '%s' is not like 969,30,1, with something for "
+            "training",
+            split);
+    w->split = 1;
+    w->spec = valid ? opts_str(o, "data.train") : w->spec;
+    return k;
+}
+
+static int take_tail(const Data *d, int valid, SampleWant *w)
+{
+    w->tail = tail_share(d->plan);
+    if (w->tail == 0)
+        return 1;
+    if (w->megatron)
+        err(d->loc, "data.valid: a tail is a share of samples in the files' "
+                    "order; data.order=megatron needs data.split");
+    w->held = valid;
+    if (valid)
+        w->spec = opts_str(d->plan->opts, "data.train");
+    if (!w->spec || !*w->spec)
+        err(d->loc, "%s takes the tail of data.train, which is not set",
+            d->key);
+    return 1;
+}
+
+/* The tokenizer of texts, if there is one and the model has all its tokens. */
+static const TextArgs *take_text(Arena *a, const Data *d)
+{
+    const Opts *o = d->plan->opts;
+    TextArgs *t = alloc(a, sizeof *t);
+
+    *t = text_args(o);
+    if (t->t && d->vocab && t->t->vocab > d->vocab)
+        err(opts_loc(o, "data.tokenizer"),
+            "%s has %lld tokens, the model's "
+            "vocabulary %lld (axes.vocab)",
+            t->t->path, (long long)t->t->vocab, (long long)d->vocab);
+    return t->t ? t : NULL;
+}
+
+Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
+{
+    return data_open_at(a, p, key, opts_str(p->opts, key), flags);
+}
+
+Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
+                   int flags)
+{
+    const Opts *o = p->opts;
+    const char *order = opts_str(o, "data.order");
+    int valid = !strcmp(key, "data.valid");
+    Data *d = alloc(a, sizeof *d);
+
+    *d = (Data){ .plan = p, .key = key, .loc = opts_loc(o, key) };
+    SampleWant w = {
+        .key = key,
+        .loc = d->loc,
+        .spec = spec,
+        .plan = p,
+        .format = opts_str(o, "data.format"),
+        .share = { 0, 1 },
+        .seed = (uint64_t)opts_int(o, "seed"),
+        .megatron = !strcmp(order, "megatron"),
+        .shuffle = flags & DATAshuffle && !strcmp(order, "shuffle"),
+    };
+    if (!plan_input(p, 0) || !take_share(d, valid, &w) || !w.spec || !*w.spec)
+        return NULL;
+    take_tail(d, valid, &w);
+    if (w.megatron && opts_given(o, "train.ramp"))
+        err(opts_loc(o, "train.ramp"),
+            "data.order=megatron goes by the "
+            "samples of the whole run, which train.ramp leaves open");
+    read_shape(d);
+    w.text = take_text(a, d);
+    w.seq = d->seq;
+    w.samples = drawn(d, valid);
+    d->set = samples_open(a, &w);
+    look_ahead(d);
+    return d;
+}

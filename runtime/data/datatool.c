@@ -1,0 +1,234 @@
+/* datatool.c: `data tokenize` makes tokens of texts; `data inspect` says what a
+ * file of tokens or texts holds, and shows its beginning. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <time.h>
+
+#include "data.h"
+
+enum { SHOWN = 16, SAMPLE = 400 }; /* tokens and bytes of a sample */
+
+static double seconds(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- tokenize ------------------------------------------------------------ */
+
+/* The keys as text_args has them, bytes made a tokenizer too. */
+static TextArgs tokenizer_args(const Opts *o)
+{
+    TextArgs a = text_args(o);
+
+    if (!a.t) {
+        a.t = tokenizer_open("bytes", NULL);
+        a.eod = 0;
+    }
+    return a;
+}
+
+static int do_tokenize(int n, char **path, const Opts *o, const char *out)
+{
+    TextArgs a = tokenizer_args(o);
+    size_t len = out ? strlen(out) : 0;
+    double start = seconds();
+
+    if (!len || n < 1)
+        err(NULL, "data tokenize: which files, and -o where to? (FILE.jsonl -o "
+                  "PREFIX tokenizer=tokenizer.json)");
+    if (len > 4 &&
+        (!strcmp(out + len - 4, ".bin") || !strcmp(out + len - 4, ".idx")))
+        out = strf(forever, "%.*s", (int)len - 4, out);
+    TextCount c = tokenize(&a, (const char *const *)path, n,
+                           opts_str(o, "data.format"), out);
+    double s = seconds() - start;
+    size_t k = 0;
+    const char *end = a.eod >= 0 ? tokenizer_text(a.t, a.eod, &k) : NULL;
+    if (a.eod == 0 && a.t->bytes)
+        end = "a zero byte", k = strlen(end);
+    printf("%s.bin, %s.idx: %lld documents (%lld empty), %lld tokens (%s), "
+           "%.*s after each document\n",
+           out, out, (long long)c.docs, (long long)c.empty, (long long)c.tokens,
+           a.t->vocab < 65500 ? "u16" : "i32", end ? (int)k : 7,
+           end ? end : "nothing");
+    printf("%.1f MB of text in %.1f s, %.1f MB/s; %.2f bytes a token\n",
+           (double)c.bytes * 1e-6, s, (double)c.bytes * 1e-6 / s,
+           c.tokens ? (double)c.bytes / (double)c.tokens : 0);
+    if (!c.tokens)
+        warn(NULL, "%s.bin has no tokens: no run can read it", out);
+    return 0;
+}
+
+/* ---- inspect ------------------------------------------------------------- */
+
+static const char *const elems[NELEM] = { "u8",  "i8",  "u16", "i16", "i32",
+                                          "u32", "i64", "f32", "f64" };
+
+/* Text on one line, with \n, \x1b ... for what cannot be seen, up to a
+ * character that is cut in two. */
+static void print_sample(const char *s, size_t n)
+{
+    size_t k = n < SAMPLE ? n : SAMPLE;
+    int64_t bad = utf8_bad(s, k);
+
+    if (bad >= 0 && (size_t)bad + 4 > k)
+        k = (size_t)bad;
+    putchar('"');
+    for (size_t i = 0; i < k; i++) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == '\n' || c == '\t' || c == '\r')
+            printf("\\%c", c == '\n' ? 'n' : c == '\t' ? 't' : 'r');
+        else if (c < ' ' || c == 127)
+            printf("\\x%02x", c);
+        else
+            putchar(c);
+    }
+    printf("\"%s\n", k < n ? " ..." : "");
+}
+
+/* Of a Megatron index, empty ones among them: indexed.c has the form. */
+static int64_t documents(const Tokens *t)
+{
+    int64_t bounds;
+
+    memcpy(&bounds, t->idx + 26, sizeof bounds);
+    return bounds - 1;
+}
+
+static void print_docs(const Tokens *t)
+{
+    int64_t least = INT64_MAX, most = 0, start;
+
+    for (int64_t i = 0; i < t->docs; i++) {
+        int64_t n = tokens_doc(t, i, &start);
+        if (n < 0)
+            err(NULL, "%s: document %lld lies outside the file", t->path,
+                (long long)i);
+        least = n < least ? n : least;
+        most = n > most ? n : most;
+    }
+    if (t->docs > 1)
+        printf("  documents  %lld, of %lld to %lld tokens\n",
+               (long long)t->docs, (long long)least, (long long)most);
+    if (t->idx && documents(t) != t->docs)
+        printf("  index      %lld sequences of %lld documents\n",
+               (long long)t->docs, (long long)documents(t));
+}
+
+static void print_range(const Tokens *t)
+{
+    double least = 0, most = 0;
+
+    for (int64_t i = 0; i < t->n; i++) {
+        double v = tokens_at(t, i);
+        least = !i || v < least ? v : least;
+        most = !i || v > most ? v : most;
+    }
+    printf("  tokens     %lld (%s), from %g to %.17g\n", (long long)t->n,
+           elems[t->e], least, most);
+    if (t->rows)
+        printf("  rows       %lld of %lld\n", (long long)t->rows,
+               (long long)t->cols);
+}
+
+static void print_first(const Tokens *t, const Tokenizer *k)
+{
+    int64_t start = 0, n = t->docs ? tokens_doc(t, 0, &start) : 0;
+    int32_t id[SAMPLE];
+    Text s = { .arena = forever };
+
+    n = n < SAMPLE ? n : SAMPLE;
+    put(&s, "%s", "");
+    printf("  first     ");
+    for (int64_t i = 0; i < n; i++) {
+        double v = tokens_at(t, start + i);
+        id[i] = v >= 0 && v < INT32_MAX ? (int32_t)v : -1;
+        if (i < SHOWN)
+            printf(" %g", v);
+    }
+    printf("%s\n", n > SHOWN ? " ..." : "");
+    if (k)
+        decode(k, id, n, &s);
+    else if (t->e == EU8)
+        putn(&s, (const char *)t->data + start, (size_t)n);
+    if (s.len) {
+        printf("  text       ");
+        print_sample(s.s, s.len);
+    }
+}
+
+static int do_inspect(int n, char **path, const Opts *o, const char *out)
+{
+    const Tokenizer *k = text_args(o).t;
+    Tokens t;
+
+    (void)out;
+    for (int i = 0; i < n; i++) {
+        const char *name = path[i], *bin = strf(forever, "%s.bin", name);
+        if (access(name, F_OK) && !access(bin, F_OK))
+            name = bin; /* as data.train takes it */
+        const char *why =
+            tokens_open(forever, name, opts_str(o, "data.format"), &t);
+        if (why)
+            err(NULL, "%s %s", name, why);
+        printf("%s: %s, %lld bytes\n", name, t.format, (long long)t.size);
+        print_range(&t);
+        print_docs(&t);
+        print_first(&t, strcmp(t.format, "jsonl") && strcmp(t.format, "bytes")
+                            ? k
+                            : NULL);
+        tokens_close(&t);
+    }
+    return n < 1;
+}
+
+/* ---- commands ------------------------------------------------------------ */
+
+static const struct {
+    /* clang-format off */
+    const char *name, *args, *doc;
+    int (*f)(int n, char **path, const Opts *o, const char *out);
+} commands[] = {
+    { "tokenize", "FILE.jsonl|FILE.txt ... -o PREFIX tokenizer=tokenizer.json",
+      "tokens of texts as Megatron's PREFIX.bin and PREFIX.idx", do_tokenize },
+    { "inspect", "FILE ... [tokenizer=tokenizer.json]",
+      "what a file holds: form, documents, tokens, a sample", do_inspect },
+    { "blend", "0.7 PATH 0.3 PATH [axes.seq=4096 train.steps=1000 order=...] "
+      "[-o PREFIX]",
+      "what a blend will give; -o writes its order as Megatron's .npy",
+      blend_command },
+};
+/* clang-format on */
+
+enum { NCOMMAND = sizeof commands / sizeof *commands };
+
+static int known(const char *name)
+{
+    for (int i = 0; i < NCOMMAND; i++)
+        if (!strcmp(commands[i].name, name))
+            return 1;
+    return 0;
+}
+
+int data_command(int n, char **word, const Opts *o, const char *out)
+{
+    Text t = { .arena = forever };
+
+    for (int i = 0; i < NCOMMAND && n > 0; i++)
+        if (!strcmp(commands[i].name, word[0]) &&
+            (n > 1 || commands[i].f == blend_command))
+            return commands[i].f(n - 1, word + 1, o, out);
+    for (int i = 0; i < NCOMMAND; i++)
+        put(&t, "\ndata %s %s\n    %s", commands[i].name, commands[i].args,
+            commands[i].doc);
+    if (!n)
+        err_usage("data: which command?%s", t.s);
+    err_usage("data %s: %s%s", word[0],
+              known(word[0]) ? "which files?" : "there is no such command",
+              t.s);
+}

@@ -1,0 +1,104 @@
+/* indexed.c: Megatron's indexed datasets. x.bin holds nothing but tokens; x.idx
+ * says, little-endian and unaligned, where sequences stand:
+ *
+ *     0  "MMIDIDX\0\0"     9  u64 version, 1      17  u8 type of a token
+ *    18  u64 sequences    26  u64 document bounds: documents + 1
+ *    34  i32 length[sequences]       in tokens
+ *        i64 pointer[sequences]      bytes in x.bin
+ *        i64 bound[bounds]           sequences, from 0 to all of them
+ *        i8  mode[sequences]        of multimodal sets only, not read
+ *
+ * Both files stay mapped; nothing of the index is copied. What only a reading
+ * of all of it would find is checked where it is used. */
+#include <string.h>
+
+#include "data.h"
+
+enum { HEAD = 34, PERSEQ = 12 };
+
+static int64_t i64_at(const uint8_t *p)
+{
+    int64_t v;
+
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* Where a sequence begins, in tokens; -1: not in the file or between tokens. */
+static int64_t begin_of(const Tokens *t, int64_t i, int64_t len)
+{
+    int64_t at = i64_at(t->idx + HEAD + 4 * t->docs + 8 * i);
+    int size = elem_bytes(t->e);
+
+    if (at < 0 || len < 0 || at % size || at / size > t->size / size - len)
+        return -1;
+    return at / size;
+}
+
+int64_t indexed_doc(const Tokens *t, int64_t i, int64_t *start)
+{
+    int64_t len = (int32_t)u32_at(t->idx + HEAD + 4 * i);
+
+    *start = begin_of(t, i, len);
+    return *start < 0 ? -1 : len;
+}
+
+/* 0, or 1 when counts and file do not fit together. */
+static int bad_counts(const Tokens *t, int64_t nseq, int64_t nbound)
+{
+    int64_t rest = t->idxsize - HEAD;
+
+    if (nseq < 0 || nseq > rest / PERSEQ)
+        return 1;
+    rest -= nseq * PERSEQ;
+    if (nbound < 1 || nbound > rest / 8)
+        return 1;
+    const uint8_t *bound = t->idx + HEAD + nseq * PERSEQ;
+    return i64_at(bound) != 0 || i64_at(bound + 8 * (nbound - 1)) != nseq;
+}
+
+static const char *read_head(Arena *a, const char *path, Tokens *t)
+{
+    static const Elem elems[] = { NELEM, EU8,  EI8,  EI16, EI32,
+                                  EI64,  EF64, EF32, EU16 };
+    const char *why = map_whole(a, path, &t->idx, &t->idxsize);
+
+    if (why)
+        return strf(a, "%s %s", path, why);
+    if (t->idxsize < HEAD || memcmp(t->idx, "MMIDIDX\0\0", 9))
+        return strf(a, "%s is no Megatron index", path);
+    if (i64_at(t->idx + 9) != 1)
+        return strf(a, "%s is of version %lld, 1 is known", path,
+                    (long long)i64_at(t->idx + 9));
+    int code = t->idx[17];
+    if (code < 1 || code > 8 || elems[code] == EF32 || elems[code] == EF64)
+        return strf(a, "%s: token type %d is not known", path, code);
+    t->e = elems[code];
+    int64_t nseq = i64_at(t->idx + 18), nbound = i64_at(t->idx + 26);
+    if (bad_counts(t, nseq, nbound))
+        return strf(a,
+                    "%s is damaged: %lld sequences and %lld document bounds "
+                    "in %lld bytes",
+                    path, (long long)nseq, (long long)nbound,
+                    (long long)t->idxsize);
+    t->docs = nseq;
+    return NULL;
+}
+
+const char *indexed_read(Arena *a, Tokens *t)
+{
+    size_t n = strlen(t->path);
+    int64_t start = 0, len = 0;
+
+    if (n < 4 || strcmp(t->path + n - 4, ".bin"))
+        return "is not named .bin, as Megatron's data is";
+    char *idx = strf(a, "%.*sidx", (int)n - 3, t->path);
+    const char *why = read_head(a, idx, t);
+    if (!why && t->docs)
+        len = indexed_doc(t, t->docs - 1, &start);
+    if (!why && len < 0)
+        why = strf(a, "is cut off: %s names more tokens than it has", idx);
+    t->data = t->map;
+    t->n = start + (len < 0 ? 0 : len);
+    return why;
+}

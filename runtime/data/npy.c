@@ -1,0 +1,88 @@
+/* npy.c: NumPy's .npy files, versions 1 to 3: 6 bytes of magic, 2 of version,
+ * the header's length (u16; from version 2 on u32), and the header, a Python
+ * dictionary with 'descr', 'fortran_order' and 'shape', then the elements. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+
+/* The value of a key in the header. */
+static const char *value_of(const char *head, const char *key)
+{
+    const char *s = strstr(head, key);
+
+    s = s ? strchr(s, ':') : NULL;
+    return s ? s + 1 + strspn(s + 1, " ") : "";
+}
+
+static const char *take_elem(Arena *a, Tokens *t, const char *s)
+{
+    /* clang-format off */
+    static const struct { const char *code; Elem e; } table[] = {
+        {"'|u1'", EU8}, {"'|i1'", EI8}, {"'<u2'", EU16}, {"'<i2'", EI16},
+        {"'<i4'", EI32}, {"'<u4'", EU32}, {"'<i8'", EI64}, {"'<f4'", EF32},
+        {"'<f8'", EF64},
+    };
+    /* clang-format on */
+
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (!strncmp(s, table[i].code, strlen(table[i].code))) {
+            t->e = table[i].e;
+            return NULL;
+        }
+    return strf(a,
+                "has elements of type %.*s; use u1 i1 u2 i2 u4 i4 i8 f4 f8, "
+                "little-endian",
+                (int)strcspn(s, ",}\n"), s);
+}
+
+/* Two dimensions or more: rows of the first, everything else is a row. */
+static const char *take_shape(Tokens *t, const char *s)
+{
+    int64_t n, cols = 1;
+    int nd = 0;
+
+    if (*s++ != '(')
+        return "has a damaged shape";
+    t->n = 1;
+    for (; *s >= '0' && *s <= '9'; nd++) {
+        char *end;
+        n = strtoll(s, &end, 10);
+        if (__builtin_mul_overflow(t->n, n, &t->n) ||
+            (nd && __builtin_mul_overflow(cols, n, &cols)))
+            return "has an absurd shape";
+        t->rows = nd ? t->rows : n;
+        s = end + strspn(end, ", ");
+    }
+    if (*s != ')')
+        return "has a damaged shape";
+    t->cols = nd > 1 ? cols : 0;
+    t->rows = nd > 1 && cols ? t->rows : 0;
+    return NULL;
+}
+
+const char *npy_read(Arena *a, Tokens *t)
+{
+    if (t->size < 12 || memcmp(t->map, "\x93NUMPY", 6))
+        return "is no .npy file (raw tokens of 16 bits are "
+               "data.format=nanogpt)";
+    int version = t->map[6];
+    int64_t at = version == 1 ? 10 : 12;
+    int64_t len =
+        version == 1 ? t->map[8] | t->map[9] << 8 : (int64_t)u32_at(t->map + 8);
+    if (version < 1 || version > 3)
+        return strf(a, "is a .npy file of version %d; 1 to 3 are known",
+                    version);
+    if (len > t->size - at)
+        return "has a damaged header";
+    char *head = strf(a, "%.*s", (int)len, (const char *)t->map + at);
+    const char *why = take_elem(a, t, value_of(head, "'descr'"));
+    if (!why && strncmp(value_of(head, "'fortran_order'"), "False", 5))
+        why = "is in Fortran order";
+    if (!why)
+        why = take_shape(t, value_of(head, "'shape'"));
+    if (!why && t->n > (t->size - at - len) / elem_bytes(t->e))
+        why = "is cut off";
+    t->data = t->map + at + len;
+    return why;
+}

@@ -1,0 +1,263 @@
+/* tokens.c: a file of tokens, mapped. What its form says is checked before it
+ * is used, and what is wrong comes back as a reason.
+ *
+ *   bytes     every byte is a token
+ *   jsonl     the bytes of "text" in every line, a zero after each; .gz too
+ *   nanogpt   u16 tokens, nothing else
+ *   llmc      256 words of i32: magic, version, tokens; then u16 (20240520,
+ *             version 1) or u32 tokens (20240801, version 7)
+ *   megatron  x.bin with x.idx: indexed.c
+ *   npy       an array: npy.c */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data.h"
+
+static const int elembytes[NELEM] = { 1, 1, 2, 2, 4, 4, 8, 4, 8 };
+
+int elem_bytes(Elem e)
+{
+    return elembytes[e];
+}
+
+double tokens_at(const Tokens *t, int64_t i)
+{
+    const uint8_t *p = t->data + i * elembytes[t->e];
+    union {
+        int16_t i2;
+        uint16_t u2;
+        uint32_t u4;
+        int32_t i4;
+        int64_t i8;
+        float f4;
+        double f8;
+    } v;
+
+    memcpy(&v, p, (size_t)elembytes[t->e]);
+    switch (t->e) {
+    case EU8: return *p;
+    case EI8: return (int8_t)*p;
+    case EU16: return v.u2;
+    case EI16: return v.i2;
+    case EI32: return v.i4;
+    case EU32: return v.u4;
+    case EI64: return (double)v.i8;
+    case EF32: return v.f4;
+    default: return v.f8;
+    }
+}
+
+void tokens_take(const Tokens *t, int64_t at, int64_t n, int32_t *out)
+{
+    const uint8_t *p = t->data + at * elembytes[t->e];
+
+    if (t->e == EU16)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = p[2 * i] | p[2 * i + 1] << 8;
+    else if (t->e == EI32 || t->e == EU32)
+        memcpy(out, p, (size_t)n * sizeof *out);
+    else if (t->e == EU8)
+        for (int64_t i = 0; i < n; i++)
+            out[i] = p[i];
+    else
+        for (int64_t i = 0; i < n; i++) {
+            double v = tokens_at(t, at + i);
+            out[i] = v >= INT32_MIN && v <= INT32_MAX ? (int32_t)v : INT32_MIN;
+        }
+}
+
+/* Read here and there: a page is all that is wanted around a miss. */
+void tokens_scattered(const Tokens *t)
+{
+    if (t->map)
+        madvise((void *)(uintptr_t)t->map, (size_t)t->size, MADV_RANDOM);
+}
+
+/* The disk begins to read. */
+void tokens_ahead(const Tokens *t, int64_t at, int64_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
+    uintptr_t lo = (uintptr_t)(t->data + at * elembytes[t->e]) & ~page;
+
+    if (!t->own)
+        madvise(
+            (void *)lo,
+            (size_t)((uintptr_t)(t->data + (at + n) * elembytes[t->e]) - lo),
+            MADV_WILLNEED);
+}
+
+/* ---- files --------------------------------------------------------------- */
+
+static int ends(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+uint32_t u32_at(const uint8_t *p)
+{
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+           (uint32_t)p[3] << 24;
+}
+
+/* ---- formats ------------------------------------------------------------- */
+
+static const char *open_plain(Arena *a, Tokens *t, Elem e)
+{
+    t->e = e;
+    t->data = t->map;
+    t->n = t->size / elembytes[e];
+    if (t->size % elembytes[e])
+        return strf(a, "has %lld bytes, no multiple of a token's %d",
+                    (long long)t->size, elembytes[e]);
+    return NULL;
+}
+
+enum { LLMCHEAD = 1024, LLMCEVAL = 20240522 };
+static const struct {
+    uint32_t magic, version;
+    Elem e;
+} llmc[] = { { 20240520, 1, EU16 }, { 20240801, 7, EU32 } };
+
+static const char *open_llmc(Arena *a, Tokens *t)
+{
+    if (t->size < LLMCHEAD)
+        return "is too short for an llm.c header";
+    uint32_t magic = u32_at(t->map), version = u32_at(t->map + 4);
+    int64_t said = (int32_t)u32_at(t->map + 8), room;
+    t->e = NELEM;
+    for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
+        if (llmc[i].magic == magic && llmc[i].version == version)
+            t->e = llmc[i].e;
+    if (magic == LLMCEVAL)
+        return "is an evaluation set of llm.c, which is no stream of tokens";
+    if (t->e == NELEM)
+        return strf(a, "is no llm.c file (magic %u, version %u)", magic,
+                    version);
+    room = (t->size - LLMCHEAD) / elembytes[t->e];
+    if (said < 0 || said > room)
+        return strf(a, "is cut off: %lld of %lld tokens", (long long)room,
+                    (long long)said);
+    t->data = t->map + LLMCHEAD;
+    t->n = said;
+    return NULL;
+}
+
+static const char *open_jsonl(Arena *a, Tokens *t)
+{
+    t->e = EU8;
+    return jsonl_read(a, t->path, &t->own, &t->n, &t->ends, &t->docs);
+}
+
+static const char *open_npy(Arena *a, Tokens *t)
+{
+    return npy_read(a, t);
+}
+
+static const char *open_nanogpt(Arena *a, Tokens *t)
+{
+    return open_plain(a, t, EU16);
+}
+
+static const char *open_bytes(Arena *a, Tokens *t)
+{
+    return open_plain(a, t, EU8);
+}
+
+static const char *guess(const Tokens *t)
+{
+    if (t->size > 6 && !memcmp(t->map, "\x93NUMPY", 6))
+        return "npy";
+    if (t->size >= LLMCHEAD)
+        for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
+            if (u32_at(t->map) == llmc[i].magic &&
+                u32_at(t->map + 4) == llmc[i].version)
+                return "llmc";
+    if (ends(t->path, ".jsonl") || ends(t->path, ".jsonl.gz"))
+        return "jsonl";
+    if (ends(t->path, ".npy"))
+        return "npy";
+    if (ends(t->path, ".bin")) {
+        char idx[4096];
+        snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(t->path) - 3, t->path);
+        return access(idx, R_OK) ? "nanogpt" : "megatron";
+    }
+    return "bytes";
+}
+
+static const struct {
+    const char *name;
+    /* clang-format off */
+    const char *(*open)(Arena *a, Tokens *t);
+} formats[] = {
+    {"bytes", open_bytes}, {"jsonl", open_jsonl}, {"llmc", open_llmc},
+    {"megatron", indexed_read}, {"nanogpt", open_nanogpt}, {"npy", open_npy},
+};
+/* clang-format on */
+
+static const char *map_file(Arena *a, const char *path, const char *format,
+                            Tokens *t)
+{
+    *t = (Tokens){ .path = strf(a, "%s", path), .docs = 1, .format = format };
+    const char *why = map_whole(a, path, &t->map, &t->size);
+    if (!why && (!format || !strcmp(format, "auto")))
+        t->format = guess(t);
+    return why;
+}
+
+const char *tokens_format(Arena *a, const char *path, const char *format,
+                          const char **why)
+{
+    Tokens t;
+
+    *why = map_file(a, path, format, &t);
+    tokens_close(&t);
+    return *why ? NULL : t.format;
+}
+
+const char *tokens_open(Arena *a, const char *path, const char *format,
+                        Tokens *t)
+{
+    const char *why = map_file(a, path, format, t);
+
+    format = t->format;
+    for (size_t i = 0; !why && i < sizeof formats / sizeof *formats; i++)
+        if (!strcmp(formats[i].name, format))
+            why = formats[i].open(a, t);
+    if (t->own)
+        t->data = t->own;
+    if (why)
+        tokens_close(t);
+    return why;
+}
+
+void tokens_close(Tokens *t)
+{
+    if (t->map)
+        munmap((void *)(uintptr_t)t->map, (size_t)t->size);
+    if (t->idx)
+        munmap((void *)(uintptr_t)t->idx, (size_t)t->idxsize);
+    free(t->own);
+    free(t->ends);
+    t->map = t->idx = t->data = NULL;
+    t->own = NULL;
+    t->ends = NULL;
+    t->n = t->docs = 0;
+}
+
+/* ---- documents ----------------------------------------------------------- */
+
+int64_t tokens_doc(const Tokens *t, int64_t i, int64_t *start)
+{
+    if (t->idx)
+        return indexed_doc(t, i, start);
+    *start = t->ends && i ? t->ends[i - 1] : 0;
+    return (t->ends ? t->ends[i] : t->n) - *start;
+}

@@ -1,0 +1,489 @@
+/* blas.c: dense, batched and grouped matrix products.
+ *
+ * OpenBLAS computes blocks on one thread each; our pool shares the blocks. How
+ * a product is cut depends on its sizes only, never on the number of threads,
+ * so neither do results. bf16 operands are widened into the scratch buffer
+ * first, a bf16 result is accumulated there in fp32 and rounded once.
+ *
+ * Grouped products (gmm, gmm_wgrad) read each expert's rows from the route map,
+ * which begins with the offsets of the local experts; no row beyond the last
+ * offset is touched. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+
+#include "host.h"
+
+enum { ROWMAJOR = 101, NOTRANS = 111, TRANS = 112 };
+enum { MAXEXPERT = 4096 };
+
+struct Blas {
+    Pool *pool;
+    int64_t first[MAXEXPERT + 1]; /* first task of each expert */
+};
+
+typedef struct Mat {
+    void *p;
+    int64_t ld;
+    int t;
+} Mat;
+
+/* ---- bf16 ---------------------------------------------------------------- */
+
+/* One copy of a loop for each width of vectors, chosen when the program starts:
+ * the same integer operations, so the same bits. */
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && \
+    !defined __SANITIZE_THREAD__ && !defined __SANITIZE_ADDRESS__
+#define CLONES \
+    __attribute__((target_clones("arch=skylake-avx512", "avx2", "default")))
+#else
+#define CLONES
+#endif
+
+typedef struct RowCopy { /* n rows of `width` elements */
+    const void *src;
+    void *dst;
+    int64_t width, sld, dld;
+} RowCopy;
+
+CLONES static void widen_rows(void *ctx, int64_t lo, int64_t hi)
+{
+    const RowCopy *r = ctx;
+
+    for (int64_t i = lo; i < hi; i++) {
+        const uint16_t *s = (const uint16_t *)r->src + i * r->sld;
+        uint32_t *d = (uint32_t *)r->dst + i * r->dld;
+        for (int64_t j = 0; j < r->width; j++)
+            d[j] = (uint32_t)s[j] << 16;
+    }
+}
+
+CLONES static void round_rows(void *ctx, int64_t lo, int64_t hi)
+{
+    const RowCopy *r = ctx;
+
+    for (int64_t i = lo; i < hi; i++) {
+        const uint32_t *s = (const uint32_t *)r->src + i * r->sld;
+        uint16_t *d = (uint16_t *)r->dst + i * r->dld;
+        for (int64_t j = 0; j < r->width; j++) {
+            uint32_t x = s[j], nan = (x & 0x7fffffff) > 0x7f800000;
+            uint32_t up = (x + 0x7fff + (x >> 16 & 1)) >> 16;
+            d[j] = (uint16_t)(nan ? x >> 16 | 0x40 : up);
+        }
+    }
+}
+
+static void each_row(Pool *p, Work *f, const void *src, int64_t sld, void *dst,
+                     int64_t dld, int64_t rows, int64_t width)
+{
+    RowCopy r = { src, dst, width, sld, dld };
+
+    pool_run(p, f, &r, rows, width < 16384 ? 16384 / (width + 1) + 1 : 1);
+}
+
+/* ---- one block ----------------------------------------------------------- */
+
+static void *at(void *p, Dtype dt, int64_t i)
+{
+    return (char *)p + i * dtypes[dt].bytes;
+}
+
+/* C[m x n] = A x B (+ C); ta: A is stored k x m, tb: B is stored n x k. */
+static void product(Dtype dt, int64_t m, int64_t n, int64_t k, Mat a, Mat b,
+                    Mat c, int64_t acc)
+{
+    int ta = a.t ? TRANS : NOTRANS, tb = b.t ? TRANS : NOTRANS;
+
+    if (m < 1 || n < 1)
+        return;
+    if (k < 1) {
+        for (int64_t i = 0; i < m && !acc; i++)
+            memset(at(c.p, dt, i * c.ld), 0, (size_t)(n * dtypes[dt].bytes));
+        return;
+    }
+    if (dt == Df64)
+        dl.cblas_dgemm(ROWMAJOR, ta, tb, (int)m, (int)n, (int)k, 1, a.p,
+                       (int)a.ld, b.p, (int)b.ld, acc ? 1 : 0, c.p, (int)c.ld);
+    else
+        dl.cblas_sgemm(ROWMAJOR, ta, tb, (int)m, (int)n, (int)k, 1, a.p,
+                       (int)a.ld, b.p, (int)b.ld, acc ? 1 : 0, c.p, (int)c.ld);
+}
+
+/* Rows of C a task computes, of `rows`. OpenBLAS packs the other operand, of
+ * others x k, again for each task: the larger it is, the more rows must pay for
+ * it; four tasks are wanted at least. What takes less than some 20 us is not
+ * cut. */
+static int64_t block_of(int64_t rows, int64_t others, int64_t k)
+{
+    int64_t other = others * k, blk = other <= 1 << 16   ? 128
+                                      : other <= 1 << 18 ? 256
+                                                         : 512;
+    int64_t share = (rows / 4 + 63) / 64 * 64;
+    int64_t least = (1000000 / (other + 1) + 16) / 16 * 16;
+
+    blk = blk < share ? blk : share;
+    blk = blk > 128 ? blk : 128;
+    return blk > least ? blk : least;
+}
+
+/* ---- gemm ---------------------------------------------------------------- */
+
+typedef struct Gemm {
+    Dtype dt;
+    int64_t m, n, k, acc;
+    Mat a, b, c;
+    int nb;
+    int64_t bn[MAXBATCH], sa[MAXBATCH], sb[MAXBATCH], sc[MAXBATCH];
+    int64_t items, blk, blocks; /* blocks of each item */
+    int alongn;                 /* they divide N, not M */
+} Gemm;
+
+/* Offset of batch item i in an operand with strides s. */
+static int64_t item_at(const Gemm *g, const int64_t *s, int64_t i)
+{
+    int64_t off = 0;
+
+    for (int b = g->nb - 1; b >= 0; b--) {
+        off += i % g->bn[b] * s[b];
+        i /= g->bn[b];
+    }
+    return off;
+}
+
+static void gemm_block(const Gemm *g, int64_t i)
+{
+    int64_t item = i / g->blocks, lo = i % g->blocks * g->blk;
+    int64_t m = g->m, n = g->n, *cut = g->alongn ? &n : &m;
+    Mat a = g->a, b = g->b, c = g->c;
+
+    *cut = *cut - lo < g->blk ? *cut - lo : g->blk;
+    int64_t oa = item_at(g, g->sa, item), ob = item_at(g, g->sb, item);
+    int64_t oc = item_at(g, g->sc, item);
+    if (g->alongn) {
+        ob += b.t ? lo * b.ld : lo;
+        oc += lo;
+    } else {
+        oa += a.t ? lo : lo * a.ld;
+        oc += lo * c.ld;
+    }
+    a.p = at(a.p, g->dt, oa);
+    b.p = at(b.p, g->dt, ob);
+    c.p = at(c.p, g->dt, oc);
+    product(g->dt, m, n, g->k, a, b, c, g->acc);
+}
+
+static void gemm_blocks(void *ctx, int64_t lo, int64_t hi)
+{
+    for (int64_t i = lo; i < hi; i++)
+        gemm_block(ctx, i);
+}
+
+/* Distinct items of an operand: axes with stride 0 repeat the same one. */
+static int64_t distinct(int nb, const int64_t *bn, const int64_t *s)
+{
+    int64_t n = 1;
+
+    for (int b = 0; b < nb; b++)
+        n *= s[b] ? bn[b] : 1;
+    return n;
+}
+
+typedef enum CastDirection { WIDEN, ROUND } CastDirection;
+
+/* Convert all items of an operand (rows x cols each) between its place and
+ * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy. */
+static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
+                    int64_t cols, float *dense, CastDirection way)
+{
+    int64_t items = distinct(g->nb, g->bn, s), ds[MAXBATCH], step = 1;
+
+    for (int b = g->nb - 1; b >= 0; b--) {
+        ds[b] = s[b] ? step * rows * cols : 0;
+        step *= s[b] ? g->bn[b] : 1;
+    }
+    for (int64_t i = 0; i < items; i++) {
+        int64_t off = 0, r = i;
+        for (int b = g->nb - 1; b >= 0; b--)
+            if (s[b]) {
+                off += r % g->bn[b] * s[b];
+                r /= g->bn[b];
+            }
+        uint16_t *p = (uint16_t *)x->p + off;
+        float *d = dense + i * rows * cols;
+        if (way == WIDEN)
+            each_row(bl->pool, widen_rows, p, x->ld, d, cols, rows, cols);
+        else
+            each_row(bl->pool, round_rows, d, cols, p, x->ld, rows, cols);
+    }
+    if (way == ROUND)
+        return;
+    x->p = dense;
+    x->ld = cols;
+    memcpy(s, ds, sizeof ds);
+}
+
+static Gemm gemm_read(void *const *buf, const GemmArgs *x)
+{
+    Gemm g = { .dt = x->in == Df64 ? Df64 : Df32,
+               .m = x->m,
+               .n = x->n,
+               .k = x->k,
+               .acc = x->beta,
+               .nb = x->batch.n,
+               .items = 1 };
+
+    g.a = (Mat){ buf[OPERAND(gemm, a)], x->lda, x->ta };
+    g.b = (Mat){ buf[OPERAND(gemm, b)], x->ldb, x->tb };
+    g.c = (Mat){ buf[OPERAND(gemm, c)], x->ldc, 0 };
+    for (int b = 0; b < g.nb; b++) {
+        const BatchLoop *v = &x->batch.at[b];
+        g.bn[b] = v->n;
+        g.sa[b] = v->a;
+        g.sb[b] = v->b;
+        g.sc[b] = v->c;
+        g.items *= v->n;
+    }
+    return g;
+}
+
+static void gemm_run(Blas *bl, void *const *buf, const GemmArgs *x,
+                     float *scratch)
+{
+    Gemm g = gemm_read(buf, x), whole = g;
+
+    if (x->in == Dbf16) {
+        int64_t na = distinct(g.nb, g.bn, g.sa) * g.m * g.k;
+        int64_t nb = distinct(g.nb, g.bn, g.sb) * g.k * g.n;
+        convert(bl, &whole, &g.a, g.sa, g.a.t ? g.k : g.m, g.a.t ? g.m : g.k,
+                scratch, WIDEN);
+        convert(bl, &whole, &g.b, g.sb, g.b.t ? g.n : g.k, g.b.t ? g.k : g.n,
+                scratch + na, WIDEN);
+        scratch += na + nb;
+    }
+    if (x->out == Dbf16 && g.acc) {
+        convert(bl, &whole, &g.c, g.sc, g.m, g.n, scratch, WIDEN);
+    } else if (x->out == Dbf16) {
+        int64_t step = g.m * g.n;
+        for (int b = g.nb - 1; b >= 0; step *= g.bn[b--])
+            g.sc[b] = step;
+        g.c = (Mat){ scratch, g.n, 0 };
+    }
+    g.alongn = g.n > g.m;
+    int64_t rows = g.alongn ? g.n : g.m;
+    g.blk = block_of(rows, g.alongn ? g.m : g.n, g.k);
+    g.blocks = (rows + g.blk - 1) / g.blk;
+    int64_t small = 2000000 / (2 * g.m * g.n * g.k + 1) + 1;
+    pool_run(bl->pool, gemm_blocks, &g, g.items * g.blocks,
+             g.blocks > 1 ? 1 : small);
+    if (x->out == Dbf16)
+        convert(bl, &whole, &whole.c, whole.sc, g.m, g.n, scratch, ROUND);
+}
+
+/* ---- grouped ------------------------------------------------------------- */
+
+typedef struct Gmm {
+    Dtype dt;
+    int64_t k, n, acc, experts, blk;
+    Mat a, b, c;    /* rows, W, out; or a, b, dW */
+    int64_t stride; /* of an expert in W or dW */
+    const int32_t *off;
+    const int64_t *first;
+    int weights; /* gmm_wgrad */
+} Gmm;
+
+/* The expert whose tasks hold task i. */
+static int64_t expert_of(const Gmm *g, int64_t i)
+{
+    int64_t lo = 0, hi = g->experts;
+
+    while (hi - lo > 1) {
+        int64_t mid = (lo + hi) / 2;
+        if (g->first[mid] <= i)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Rows of one expert: out = rows x W[e]. */
+static void rows_block(const Gmm *g, int64_t e, int64_t blk)
+{
+    int64_t r = g->off[e] + blk * g->blk, m = g->off[e + 1] - r;
+    Mat a = g->a, b = g->b, c = g->c;
+
+    a.p = at(a.p, g->dt, r * a.ld);
+    b.p = at(b.p, g->dt, e * g->stride);
+    c.p = at(c.p, g->dt, r * c.ld);
+    product(g->dt, m < g->blk ? m : g->blk, g->n, g->k, a, b, c, g->acc);
+}
+
+/* Some rows of dW[e] as it is stored: k x n, or n x k when transposed. */
+static void weights_block(const Gmm *g, int64_t e, int64_t blk)
+{
+    int64_t r = g->off[e], m = g->off[e + 1] - r, lo = blk * g->blk;
+    Mat a = g->c.t ? g->b : g->a, b = g->c.t ? g->a : g->b, c = g->c;
+    int64_t rows = g->c.t ? g->n : g->k, cols = g->c.t ? g->k : g->n;
+
+    a.p = at(a.p, g->dt, r * a.ld + lo);
+    a.t = 1;
+    b.p = at(b.p, g->dt, r * b.ld);
+    c.p = at(c.p, g->dt, e * g->stride + lo * c.ld);
+    rows = rows - lo < g->blk ? rows - lo : g->blk;
+    product(g->dt, rows, cols, m, a, b, c, g->acc);
+}
+
+static void gmm_blocks(void *ctx, int64_t lo, int64_t hi)
+{
+    const Gmm *g = ctx;
+
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t e = expert_of(g, i);
+        if (g->weights)
+            weights_block(g, e, i - g->first[e]);
+        else
+            rows_block(g, e, i - g->first[e]);
+    }
+}
+
+/* Tasks of every expert to bl->first; how many there are. */
+static int64_t plan_tasks(Blas *bl, Gmm *g)
+{
+    int64_t n = 0, rows = g->c.t ? g->n : g->k;
+
+    g->blk = g->weights ? block_of(rows, g->k + g->n - rows, 64)
+                        : block_of(256, g->n, g->k);
+    for (int64_t e = 0; e < g->experts; e++) {
+        int64_t m = g->weights ? rows : g->off[e + 1] - g->off[e];
+        bl->first[e] = n;
+        n += (m + g->blk - 1) / g->blk;
+    }
+    bl->first[g->experts] = n;
+    g->first = bl->first;
+    return n;
+}
+
+/* All experts' weights, dense fp32 at d; the strided bf16 ones at x. */
+static void convert_weights(Blas *bl, const Gmm *g, const Mat *x, float *d,
+                            CastDirection way)
+{
+    int64_t rows = x->t ? g->n : g->k, cols = x->t ? g->k : g->n;
+
+    for (int64_t e = 0; e < g->experts; e++) {
+        uint16_t *p = (uint16_t *)x->p + e * g->stride;
+        float *q = d + e * rows * cols;
+        if (way == WIDEN)
+            each_row(bl->pool, widen_rows, p, x->ld, q, cols, rows, cols);
+        else
+            each_row(bl->pool, round_rows, q, cols, p, x->ld, rows, cols);
+    }
+}
+
+static float *widen(Blas *bl, Mat *x, int64_t rows, int64_t cap, int64_t width,
+                    float *to)
+{
+    each_row(bl->pool, widen_rows, x->p, width, to, width, rows, width);
+    x->p = to;
+    return to + cap * width;
+}
+
+static Gmm gmm_read(const Instr *s, void *const *buf)
+{
+    const GmmArgs *x = &s->gmm;
+    Gmm g = { .dt = x->in == Df64 ? Df64 : Df32,
+              .k = x->k,
+              .n = x->n,
+              .acc = x->beta,
+              .experts = x->experts,
+              .stride = x->stride,
+              .off = buf[OPERAND(gmm, map)],
+              .weights = s->kind == Igmm_wgrad };
+    Mat w = { buf[g.weights ? OPERAND(gmm_wgrad, dw) : OPERAND(gmm, w)], x->ldw,
+              x->tw };
+
+    if (g.experts > MAXEXPERT)
+        err(NULL, "%lld experts on a rank, at most %d", (long long)g.experts,
+            MAXEXPERT);
+    g.a = (Mat){ buf[0], g.k, 0 };
+    g.b = g.weights ? (Mat){ buf[OPERAND(gmm_wgrad, b)], g.n, 0 } : w;
+    g.c = g.weights ? w : (Mat){ buf[OPERAND(gmm, out)], g.n, 0 };
+    return g;
+}
+
+static void gmm_run(Blas *bl, const Instr *s, void *const *buf, float *scratch)
+{
+    Gmm g = gmm_read(s, buf), whole = g;
+    int64_t cap = s->gmm.cap, extent = g.off[g.experts];
+    int64_t wcols = s->gmm.tw ? g.k : g.n;
+    int outb = s->gmm.out == Dbf16;
+
+    if (s->gmm.in == Dbf16) {
+        scratch = widen(bl, &g.a, extent, cap, g.k, scratch);
+        if (g.weights) {
+            scratch = widen(bl, &g.b, extent, cap, g.n, scratch);
+        } else {
+            convert_weights(bl, &whole, &whole.b, scratch, WIDEN);
+            g.b = (Mat){ scratch, wcols, whole.b.t };
+            g.stride = g.k * g.n;
+            scratch += g.experts * g.k * g.n;
+        }
+    }
+    if (outb && g.weights) {
+        if (g.acc)
+            convert_weights(bl, &whole, &whole.c, scratch, WIDEN);
+        g.c = (Mat){ scratch, wcols, whole.c.t };
+        g.stride = g.k * g.n;
+    } else if (outb) {
+        if (g.acc)
+            each_row(bl->pool, widen_rows, whole.c.p, g.n, scratch, g.n, extent,
+                     g.n);
+        g.c.p = scratch;
+    }
+    int64_t tasks = plan_tasks(bl, &g);
+    pool_run(bl->pool, gmm_blocks, &g, tasks, 1);
+    if (outb && g.weights)
+        convert_weights(bl, &whole, &whole.c, scratch, ROUND);
+    else if (outb)
+        each_row(bl->pool, round_rows, scratch, g.n, whole.c.p, g.n, extent,
+                 g.n);
+}
+
+/* ---- interface ----------------------------------------------------------- */
+
+Blas *blas_open(Arena *a, Pool *p)
+{
+    Blas *b = alloc(a, sizeof *b);
+
+    if (!dl_open(LIBblas))
+        err(NULL, "no OpenBLAS: %s", dl_why(LIBblas));
+    if (blas_wrong())
+        err(NULL, "%s", blas_note());
+    dl.openblas_set_num_threads(1);
+    b->pool = p;
+    return b;
+}
+
+/* OpenBLAS takes so much for each thread at its first product, and asks for
+ * ever where there is no room. */
+void blas_reserve(const Pool *p)
+{
+    enum { EACH = (128 << 20) + 8192 };
+    size_t bytes = (size_t)pool_size(p) * EACH;
+    void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (room == MAP_FAILED)
+        err(NULL,
+            "out of memory: OpenBLAS needs %zu MiB for %d threads "
+            "(PLEAT_THREADS sets how many)",
+            bytes >> 20, pool_size(p));
+    munmap(room, bytes);
+}
+
+void blas_run(Blas *b, const Instr *s, void *const *buf, void *scratch)
+{
+    if (s->kind == Igemm)
+        gemm_run(b, buf, &s->gemm, scratch);
+    else
+        gmm_run(b, s, buf, scratch);
+}

@@ -1,0 +1,268 @@
+/* device.c: which GPU a rank has, whether the plan can run on it, and what its
+ * memory is used for. Outside the plan's arena there are the context, kernels,
+ * buffers of NCCL and graphs, work space of products, and a copy of each run's
+ * inputs and results: all but what we take ourselves is known by what is free
+ * before and after. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "gpu.h"
+
+enum { PROCESSORS = 16, MAJOR = 75, MINOR = 76 };
+
+static const char gone[] = "context and others";
+
+static double gib(int64_t bytes)
+{
+    return (double)bytes / 0x1p30;
+}
+
+/* ---- what there is ------------------------------------------------------- */
+
+int gpu_count(void)
+{
+    int n = 0;
+
+    if (!dl_open(LIBcuda) || dl.cuInit(0) || dl.cuDeviceGetCount(&n))
+        return 0;
+    return n;
+}
+
+static void arch_of(int device, char *s, size_t n)
+{
+    int major = 0, minor = 0;
+
+    dl.cuDeviceGetAttribute(&major, MAJOR, device);
+    dl.cuDeviceGetAttribute(&minor, MINOR, device);
+    snprintf(s, n, "sm_%d%d%s", major, minor, major >= 9 ? "a" : "");
+}
+
+static void say_lacks(FILE *f, const char *target, const Lib *need, int n,
+                      const char *more)
+{
+    int lacks = 0;
+
+    fprintf(f, "%-10s ", target);
+    for (int i = 0; i < n; i++)
+        if (!dl_open(need[i]))
+            fprintf(f, "%s%s", lacks++ ? ", " : "lacks ", dl_what(need[i]));
+    if (more)
+        fprintf(f, "%s%s", lacks++ ? ", " : "lacks ", more);
+    fprintf(f, "%s\n", lacks ? "" : "can run");
+}
+
+void gpu_list(FILE *f)
+{
+    char name[128] = "", arch[16];
+
+    for (int i = 0, n = gpu_count(); i < n; i++) {
+        size_t bytes = 0;
+        int cores = 0;
+        dl.cuDeviceGetName(name, sizeof name, i);
+        dl.cuDeviceTotalMem_v2(&bytes, i);
+        dl.cuDeviceGetAttribute(&cores, PROCESSORS, i);
+        arch_of(i, arch, sizeof arch);
+        fprintf(f, "GPU %-6d %s, %s, %d processors, %.1f GiB\n", i, name, arch,
+                cores, gib((int64_t)bytes));
+    }
+}
+
+void gpu_doctor(FILE *f)
+{
+    static const Lib one[] = { LIBcuda, LIBnvrtc, LIBcublaslt },
+                     many[] = { LIBnccl, LIBmpi };
+    int n = gpu_count();
+
+    gpu_list(f);
+    say_lacks(f, "one GPU", one, 3, dl_open(LIBcuda) && !n ? "a GPU" : NULL);
+    say_lacks(f, "more GPUs", many, 2, n < 2 ? "a second GPU" : NULL);
+}
+
+/* ---- can the plan run here? ---------------------------------------------- */
+
+/* Kernels that use an architecture's own instructions run on no other. */
+static void check_kernels(const Gpu *x)
+{
+    const Plan *p = x->plan;
+    int hopper = strstr(p->prelude, "wgmma") != NULL;
+
+    for (int i = 0; i < p->nkernel && !hopper; i++)
+        hopper = strstr(p->kernel[i].text, "wgmma") != NULL;
+    if (hopper && strcmp(x->arch, "sm_90a"))
+        err(NULL,
+            "the plan's kernels are for sm_90a (H100, H200); this GPU is "
+            "%s, %s",
+            x->name, x->arch);
+}
+
+/* Plans split work evenly, and the same text must give the same code. */
+static void check_kinds(const Gpu *x)
+{
+    char mine[160] = "", first[160] = "";
+
+    snprintf(mine, sizeof mine, "%s (%s)", x->name, x->arch);
+    memcpy(first, mine, sizeof mine);
+    comm_share(x->comm, first, sizeof first);
+    int differ = strcmp(mine, first) != 0;
+    int64_t any = comm_max(x->comm, differ ? x->rank : -1);
+    if (any >= 0 && comm_speaks(x->comm, any == x->rank))
+        err(NULL, "mixed GPUs: rank %lld has %s, rank 0 %s", (long long)any,
+            mine, first);
+}
+
+typedef struct DeviceId {
+    char host[64], uuid[16];
+} DeviceId;
+
+/* Two ranks on one GPU wait for each other inside a collective for ever. */
+static void check_places(const Gpu *x)
+{
+    int64_t n = x->comm->world, twin = -1;
+    DeviceId *p = alloc(x->mem, (size_t)n * sizeof *p), mine = { 0 };
+
+    if (n == 1)
+        return;
+    gethostname(mine.host, sizeof mine.host - 1);
+    dl.cuDeviceGetUuid_v2(mine.uuid, x->device);
+    comm_gather(x->comm, &mine, p, sizeof mine);
+    for (int64_t i = 0; i < x->rank && twin < 0; i++)
+        if (!memcmp(&p[i], &mine, sizeof mine))
+            twin = i;
+    int64_t any = comm_max(x->comm, twin < 0 ? -1 : x->rank);
+    if (any >= 0 && comm_speaks(x->comm, any == x->rank))
+        err(NULL,
+            "too few GPUs on host %s: %lld ranks, ranks %lld and %lld "
+            "would share GPU %d",
+            mine.host, (long long)launch_local(), (long long)twin,
+            (long long)x->rank, x->device);
+}
+
+static void name_device(Gpu *x)
+{
+    size_t bytes = 0;
+
+    dl.cuDeviceGetName(x->name, sizeof x->name, x->device);
+    arch_of(x->device, x->arch, sizeof x->arch);
+    dl.cuDeviceGetAttribute(&x->cores, PROCESSORS, x->device);
+    dl.cuDeviceTotalMem_v2(&bytes, x->device);
+    x->total = (int64_t)bytes;
+}
+
+void device_open(Gpu *x)
+{
+    start_phase("GPU");
+    if (!dl_open(LIBcuda))
+        err(NULL, "target=cuda needs a GPU; its driver, libcuda.so.1, is %s",
+            dl_why(LIBcuda));
+    int count = gpu_count();
+    if (!count)
+        err(NULL, "target=cuda needs a GPU and there is none");
+    x->device = (int)(launch_place() % count);
+    name_device(x);
+    check_kinds(x);
+    check_places(x);
+    check_kernels(x);
+    gpu_ok(dl.cuDevicePrimaryCtxRetain(&x->context, x->device), "opening it");
+    gpu_ok(dl.cuCtxSetCurrent(x->context), "using it");
+    gpu_ok(dl.cuStreamCreate(&x->stream[STREAMcompute], 1), "a stream");
+    device_count(x, gone);
+}
+
+/* ---- memory -------------------------------------------------------------- */
+
+static void add_use(Gpu *x, const char *what, int64_t bytes)
+{
+    int i = 0;
+
+    while (i < x->nuse && strcmp(x->use[i].what, what))
+        i++;
+    if (i == sizeof x->use / sizeof *x->use)
+        return;
+    x->use[i].what = what;
+    x->use[i].bytes += bytes;
+    x->nuse = i < x->nuse ? x->nuse : i + 1;
+}
+
+void device_count(Gpu *x, const char *what)
+{
+    size_t left = 0, total = 0;
+
+    dl.cuMemGetInfo_v2(&left, &total);
+    int64_t now = (int64_t)(total - left);
+    add_use(x, what, now - x->used);
+    x->used = now;
+}
+
+/* "param 1.25, optim 7.50, temp 3.00": GiB by class; what programs share is
+ * temp. */
+static char *classes(Gpu *x)
+{
+    const Role *r = x->role;
+    Text t = { .arena = x->mem };
+    int64_t n[NBUFCLASS] = { 0 };
+
+    for (int i = 0; i < r->nbuf; i++)
+        if (r->buf[i].prog < 0)
+            n[r->buf[i].cls] += r->buf[i].bytes;
+    n[Btemp] += r->arena - r->persist;
+    for (int i = 0; i < NBUFCLASS; i++)
+        if (n[i])
+            put(&t, "%s%s %.2f", t.len ? ", " : "", bufclasses[i], gib(n[i]));
+    return t.s ? t.s : "";
+}
+
+uint64_t device_take(Gpu *x, int64_t bytes, const char *what)
+{
+    size_t left = 0, total = 0;
+    uint64_t p = 0;
+
+    dl.cuMemGetInfo_v2(&left, &total);
+    if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
+        err(NULL,
+            "out of memory on GPU %d (rank %lld): %s needs %s GiB; "
+            "%s of %.2f GiB are free (the plan in GiB: %s)",
+            x->device, (long long)x->rank, what,
+            gib_text(x->mem, bytes, (int64_t)left),
+            gib_text(x->mem, (int64_t)left, bytes), gib((int64_t)total),
+            classes(x));
+    device_count(x, what);
+    return p;
+}
+
+void *gpu_pinned(Gpu *x, int64_t bytes)
+{
+    void *p = NULL;
+
+    gpu_ok(dl.cuMemHostAlloc(&p, (size_t)(bytes ? bytes : 1), 0),
+           "pinned memory");
+    x->pinned += bytes;
+    return p;
+}
+
+int64_t gpu_memory(void *gpu, Text *t)
+{
+    Gpu *x = gpu;
+    int64_t outside = 0;
+
+    device_count(x, "graphs and launches");
+    put(t, "GPU %d, %s, %.2f of %.2f GiB used:\n", x->device, x->name,
+        gib(x->used), gib(x->total));
+    put(t, "%10.3f GiB  plan (%s)\n", gib(x->role->arena), classes(x));
+    for (int i = 0; i < x->nuse; i++) {
+        int64_t n = x->use[i].bytes;
+        if (!strcmp(x->use[i].what, "the plan"))
+            n -= x->role->arena;
+        outside += n;
+        put(t, "%10.3f GiB  %s\n", gib(n),
+            strcmp(x->use[i].what, "the plan")
+                ? x->use[i].what
+                : "beside the plan, to whole pages");
+    }
+    put(t,
+        "%10.3f GiB  outside of the plan, and %.1f MiB of the host's memory "
+        "pinned\n",
+        gib(outside), (double)x->pinned / 0x1p20);
+    return outside;
+}

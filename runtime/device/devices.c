@@ -1,0 +1,59 @@
+/* devices.c: the table of devices, and whether one has what a plan requires. */
+#include <string.h>
+
+#include "device.h"
+
+/* A run takes the first that is here. */
+static const Device *const devices[] = { &cuda_device, &host_device,
+                                         &null_device };
+
+enum { NDEVICE = sizeof devices / sizeof *devices };
+
+const Device *device_here(void)
+{
+    int i = 0;
+
+    while (!devices[i]->count())
+        i++;
+    return devices[i];
+}
+
+const Device *device_named(const char *name)
+{
+    for (int i = 0; i < NDEVICE; i++)
+        if (!strcmp(devices[i]->name, name))
+            return devices[i];
+    return NULL;
+}
+
+void need_device(const Plan *p)
+{
+    const Device *d = device_named(p->target);
+    Text t = { .arena = forever };
+
+    if (d && d->can & CANrun)
+        return;
+    for (int i = NDEVICE; i--;)
+        if (devices[i]->can & CANrun)
+            put(&t, "%s'%s'", t.len ? " and " : "", devices[i]->name);
+    err(NULL, "the plan is for target '%s'; this program runs %s", p->target,
+        t.s);
+}
+
+const Device *device_for(const Plan *p, const Comm *c)
+{
+    const Device *d = device_named(p->target);
+    const char *sums = opts_str(p->opts, "deterministic");
+
+    need_device(p);
+    if (c->n > 1 && !(d->can & CANranks))
+        err(NULL, "a plan for %lld GPUs runs under mpirun, one rank a GPU",
+            (long long)c->world);
+    if (sums && !strcmp(sums, "placement") && c->world > 1 &&
+        !(d->can & CANorder))
+        err(opts_loc(p->opts, "deterministic"),
+            "deterministic=placement needs "
+            "sums in rank order; on several GPUs NCCL chooses the order "
+            "(target=host keeps it)");
+    return d;
+}

@@ -1,0 +1,145 @@
+/* gpu.h: the parts of the device that is one GPU. */
+#ifndef PLEAT_GPU_H
+#define PLEAT_GPU_H
+
+#include "device.h"
+
+typedef struct Gpu Gpu;
+
+/* ---- GPUs: nvrtc.c cublaslt.c nccl.c p2p_nccl.c -------------------------- */
+
+typedef struct Cubin {
+    char *image;
+    size_t n;
+} Cubin;
+/* Of every kernel of the plan for "sm_90a", from the cache if it has them. */
+Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
+                 Comm *c);
+
+enum { LTWORK = 32 << 20 };
+typedef struct Lt Lt;
+typedef struct LtCall LtCall;
+Lt *lt_open(Arena *a, uint64_t work);
+/* buf stays the caller's and is read at every lt_run. */
+LtCall *lt_bind(Lt *l, const GemmArgs *g, void *const *buf);
+void lt_run(Lt *l, const LtCall *c, void *stream);
+
+/* What an algorithm depends on: products that share one. */
+typedef struct LtShape {
+    const char *key;
+    LtCall *call;     /* the first such product */
+    uint64_t algo[8]; /* cuBLASLt's own form */
+    double ms;        /* as measured; 0: it was not */
+} LtShape;
+LtShape **lt_shapes(const Lt *l); /* vec */
+int lt_accepts(const Lt *l, const LtShape *s, const uint64_t *algo);
+/* Run each proposed algorithm, keep the fastest; overwrites what the product
+ * writes. */
+void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2]);
+
+/* tune.c: one algorithm a shape on all ranks, from a file that lasts. */
+void tune(Gpu *x);
+void tune_text(const void *gpu, Text *t); /* the file's lines */
+/* Its whole lines whose key is not in v yet, to v; others are left out. */
+enum { ALGOWORDS = 8 };
+typedef struct TunedAlgo {
+    const char *key;
+    uint64_t algo[ALGOWORDS];
+} TunedAlgo;
+void tune_read(Arena *a, TunedAlgo **v, const char *s);
+
+typedef struct Nccl Nccl;
+Nccl *nccl_open(Arena *a, const Plan *p, Comm *c);
+void nccl_close(Nccl *x);
+/* ncclCommAbort in two halves: what runs ends; what nothing holds is freed. */
+void nccl_abort(Nccl *x);
+void nccl_reclaim(Nccl *x);
+const char *nccl_check(const Nccl *x);
+void *nccl_group(const Nccl *x, uint32_t atoms);
+/* A communicator of the ranks that name the same color, by key; -1: none, null.
+ * All ranks ask at once. */
+void *nccl_pair(Nccl *x, int64_t color, int64_t key);
+void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
+              uint64_t send, uint64_t recv, void *stream);
+void nccl_send(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
+               void *stream);
+void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
+               void *stream);
+
+typedef struct Links Links;
+typedef struct LinkEnd LinkEnd;
+Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
+void links_warm(Links *x, uint64_t work, void *stream);
+/* For a send, recv or wait; turns: how often it runs. */
+LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t turns);
+void links_reset(Links *x); /* before a program */
+void link_run(LinkEnd *e, const Instr *s, uint64_t buf, void *stream);
+void links_finish(Links *x); /* after it */
+
+/* ---- cuda.c: a plan on a GPU --------------------------------------------- */
+
+struct Gpu {
+    Arena *mem;
+    const Plan *plan;
+    const Role *role;
+    Comm *comm;
+    Pool *pool;
+    int64_t rank;
+    int device, cores;        /* multiprocessors */
+    char name[128], arch[16]; /* "sm_90a" */
+    int each;                 /* wait after each call */
+    void *context, *stream[NSTREAM];
+    uint64_t work;       /* of products */
+    int64_t total, used; /* bytes of the GPU; of those when last seen*/
+    int64_t pinned;      /* bytes of the host's */
+    struct {
+        const char *what;
+        int64_t bytes;
+    } use[16];
+    int nuse;
+    void **fn; /* by kernel */
+    Lt *lt;
+    Nccl *nccl;
+    Links *links;
+    int64_t step;  /* of the run that is launched, from 0; -1 */
+    int tuned;     /* shapes of products measured here */
+    int capturing; /* calls become a graph */
+    int error;     /* the last */
+    void **graph;  /* vec: all there are */
+    volatile uint32_t *trail;
+    uint64_t trailat; /* word the GPU writes, where it sees it; 0: it does not*/
+};
+
+void gpu_ok(int error, const char *what); /* err() unless error is 0 */
+void gpu_drop_graphs(Gpu *x);
+
+/* abort.c: from now on, when the run fails, what x waits for is aborted; null:
+ * nothing is. */
+void abort_watch(Gpu *x);
+/* Around launching and taking results: after an abort others stay in hold. */
+void abort_hold(void);
+void abort_release(void);
+
+/* gpu_fault.c: a call has failed. Returns if the GPU has not; else err() names
+ * the run that is launched, or the one that was launched before and not
+ * read. */
+void gpu_fault(int error);
+void fault_launching(Gpu *x, ProgramKind prog, int64_t step); /* x or null */
+
+/* flight_recorder.c: at which collective the GPU is */
+void trail_open(Gpu *x);
+uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s);
+void trail_put(Gpu *x, uint32_t place, int ended);
+/* As Device.where. */
+const Instr *trail_at(const void *gpu, int *ended);
+
+/* device.c */
+void gpu_doctor(FILE *f); /* gpu_list, then what targets lack */
+void device_open(Gpu *x);
+uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
+void device_count(Gpu *x, const char *what); /* what is newly used, is its */
+void *gpu_pinned(Gpu *x, int64_t bytes);
+int64_t gpu_memory(void *gpu, Text *t); /* as Device.usage */
+Roofline gpu_peak(const char *name, const char *precision);
+
+#endif

@@ -1,0 +1,372 @@
+/* nccl.c: the plan's collectives between GPUs. One communicator for each
+ * distinct set of atoms, split from that of the world, all at start and in one
+ * order on all ranks, whatever their stages do; the id travels over MPI.
+ * What is dense in blocks is NCCL's own collective, a call a block in one
+ * group; other shapes are a send and a receive (or a sum to one rank) for each
+ * run of elements that follow each other on both sides, in one group. */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+
+enum { NI8 = 0, NI32 = 2, NI64 = 4, NF32 = 7, NF64 = 8, NBF16 = 9 };
+enum { CTAS = 16, PAIRCTAS = 4, V2_18 = 21801 };
+enum { NSUM = 0, NMAX = 2, NMIN = 3, NOCOLOR = -1, INPROGRESS = 7 };
+
+typedef struct NcclGroup {
+    uint32_t atoms;
+    void *comm;
+} NcclGroup;
+
+struct Nccl {
+    Arena *mem;
+    const Mesh *mesh;
+    int64_t rank;
+    Comm *comm;
+    void *world;
+    int ctas;         /* most of a group; INT_MIN: NCCL's choice */
+    NcclGroup *group; /* vec; atoms 0: a pair of stages */
+};
+
+/* A fault of CUDA inside of NCCL is a lack of memory more often than not. */
+static void ok(int status, const char *what)
+{
+    size_t left = 0, total = 0;
+
+    if (!status)
+        return;
+    gpu_fault(0);
+    dl.cuMemGetInfo_v2(&left, &total);
+    err(NULL,
+        "NCCL: %s: %s (%.2f of %.2f GiB of the GPU are free; "
+        "NCCL_DEBUG=WARN tells more)",
+        what, dl.ncclGetErrorString(status), (double)left / 0x1p30,
+        (double)total / 0x1p30);
+}
+
+/* ---- communicators ------------------------------------------------------- */
+
+typedef struct Config { /* ncclConfig_t of 2.18; later ones read it */
+    size_t size;
+    unsigned magic, version;
+    int blocking, cluster, minctas, maxctas;
+    const char *net;
+    int share;
+} Config;
+
+/* NCCL's buffers grow with what runs at once, some 0.1 GiB a communicator and
+ * more when it speaks. Groups take turns on one stream, so they share those of
+ * the world; the links between stages run beside them and have their own, few.
+ * Where there is more than one, none has more than CTAS: on 4 H200 tp2 ep4 has
+ * 1.8 GiB outside of the plan instead of 2.4, pp2 ep2 1.8 instead of 2.9. */
+static Config config(int ctas, int share)
+{
+    int least = ctas == INT_MIN ? INT_MIN : 1; /* one without the other is
+                                                    an invalid argument */
+    return (Config){ sizeof(Config), 0xcafebeef, V2_18, INT_MIN, INT_MIN,
+                     least,          ctas,       NULL,  share };
+}
+
+static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
+{
+    NcclGroup g = { .atoms = atoms };
+    Config c = atoms ? config(x->ctas, 1) : config(PAIRCTAS, 0);
+
+    watch_all();
+    ok(dl.ncclCommSplit(x->world, (int)color, (int)key, &g.comm, &c),
+       "splitting a communicator");
+    watch_leave();
+    if (g.comm)
+        vec_push(x->mem, x->group, g);
+    return g.comm;
+}
+
+static int is_named(const Role *r, uint32_t atoms)
+{
+    for (int g = 0; g < r->nprog; g++)
+        for (int k = 0; k < r->prog[g].ninstr; k++)
+            if (is_collective(r->prog[g].instr[k].kind) &&
+                r->prog[g].instr[k].atoms == atoms)
+                return 1;
+    return 0;
+}
+
+/* The ranks that share these atoms with this one, if its role speaks to them;
+ * all ranks in their own order: the world's communicator. */
+static void open_group(Nccl *x, const Role *mine, uint32_t atoms)
+{
+    int64_t n = mesh_extent(x->mesh, atoms);
+    int64_t *ranks = alloc(x->mem, (size_t)n * sizeof *ranks), straight = 0;
+
+    mesh_group(x->mesh, atoms, x->rank, ranks);
+    while (straight < n && ranks[straight] == straight)
+        straight++;
+    if (straight == x->mesh->world)
+        vec_push(x->mem, x->group, ((NcclGroup){ atoms, x->world }));
+    else if (n > 1)
+        split(x, atoms, is_named(mine, atoms) ? ranks[0] : NOCOLOR,
+              mesh_pos(x->mesh, atoms, x->rank));
+}
+
+/* The sets of atoms of all roles, in one order: a vec. */
+static uint32_t *sets_of(Nccl *x, const Plan *p)
+{
+    uint32_t *seen = NULL;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int g = 0; g < p->role[r].nprog; g++)
+            for (int k = 0; k < p->role[r].prog[g].ninstr; k++) {
+                const Instr *s = &p->role[r].prog[g].instr[k];
+                size_t i = 0;
+                while (i < vec_len(seen) && seen[i] != s->atoms)
+                    i++;
+                if (is_collective(s->kind) && i == vec_len(seen))
+                    vec_push(x->mem, seen, s->atoms);
+            }
+    return seen;
+}
+
+Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
+{
+    Nccl *x = alloc(a, sizeof *x);
+    NcclId id;
+
+    *x = (Nccl){ .mem = a, .mesh = p->mesh, .rank = c->first, .comm = c };
+    if (c->world == 1)
+        return x;
+    setenv("NCCL_NVLS_ENABLE", "0", 0); /* NVLink multicast */
+    setenv("NCCL_MAX_P2P_NCHANNELS", "8", 0);
+    if (!dl_open(LIBnccl))
+        err(NULL, "several GPUs need NCCL: %s", dl_why(LIBnccl));
+    memset(&id, 0, sizeof id);
+    if (c->first == 0)
+        ok(dl.ncclGetUniqueId(&id), "making an id");
+    comm_share(c, &id, sizeof id);
+    uint32_t *set = sets_of(x, p);
+    x->ctas = p->nrole > 1 ? CTAS : INT_MIN;
+    for (size_t i = 0; i < vec_len(set); i++)
+        if (mesh_extent(p->mesh, set[i]) > 1 &&
+            mesh_extent(p->mesh, set[i]) < c->world)
+            x->ctas = CTAS;
+    Config cf = config(x->ctas, INT_MIN);
+    watch_all();
+    ok(dl.ncclCommInitRankConfig(&x->world, (int)c->world, id, (int)c->first,
+                                 &cf),
+       "starting");
+    watch_leave();
+    for (size_t i = 0; i < vec_len(set); i++)
+        open_group(x, &p->role[role_of(p, x->rank)], set[i]);
+    return x;
+}
+
+/* Of all ranks together and in one order: each waits for its members. What was
+ * captured with a communicator must be gone before. */
+void nccl_close(Nccl *x)
+{
+    comm_barrier(x->comm);
+    watch_all();
+    for (size_t i = 0; i < vec_len(x->group); i++)
+        if (x->group[i].comm != x->world) {
+            dl.ncclCommFinalize(x->group[i].comm);
+            dl.ncclCommDestroy(x->group[i].comm);
+        }
+    if (x->world) {
+        dl.ncclCommFinalize(x->world);
+        dl.ncclCommDestroy(x->world);
+    }
+    watch_leave();
+}
+
+/* Kernels in flight end, calls return; nothing is freed yet. */
+void nccl_abort(Nccl *x)
+{
+    dl.ncclGroupStart();
+    for (size_t i = 0; i < vec_len(x->group); i++)
+        if (x->group[i].comm != x->world)
+            dl.ncclCommAbort(x->group[i].comm);
+    if (x->world)
+        dl.ncclCommAbort(x->world);
+}
+
+void nccl_reclaim(Nccl *x)
+{
+    dl.ncclGroupEnd();
+    x->world = NULL;
+    x->group = NULL;
+}
+
+/* Null, or how another rank or the network has failed. */
+const char *nccl_check(const Nccl *x)
+{
+    int e = 0, asked = 0;
+
+    if (x->world)
+        asked = dl.ncclCommGetAsyncError(x->world, &e);
+    for (size_t i = 0; i < vec_len(x->group) && !e && !asked; i++)
+        asked = dl.ncclCommGetAsyncError(x->group[i].comm, &e);
+    if (asked || (e && e != INPROGRESS))
+        return dl.ncclGetErrorString(asked ? asked : e);
+    return NULL;
+}
+
+void *nccl_group(const Nccl *x, uint32_t atoms)
+{
+    for (size_t i = 0; i < vec_len(x->group); i++)
+        if (x->group[i].atoms == atoms)
+            return x->group[i].comm;
+    die("nccl: no communicator of atoms %x", atoms);
+}
+
+void *nccl_pair(Nccl *x, int64_t color, int64_t key)
+{
+    return split(x, 0, color < 0 ? NOCOLOR : color, key);
+}
+
+/* ---- what NCCL is asked for ---------------------------------------------- */
+
+static int type_of(Dtype dt)
+{
+    switch (dt) {
+    case Df64: return NF64;
+    case Dbf16: return NBF16;
+    case Di32: return NI32;
+    case Di64: return NI64;
+    case Df32: return NF32;
+    default: return NI8;
+    }
+}
+
+void nccl_send(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
+               void *stream)
+{
+    ok(dl.ncclSend((void *)(uintptr_t)buf, (size_t)n, type_of(dt), peer, comm,
+                   stream),
+       "sending");
+}
+
+void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
+               void *stream)
+{
+    ok(dl.ncclRecv((void *)(uintptr_t)buf, (size_t)n, type_of(dt), peer, comm,
+                   stream),
+       "receiving");
+}
+
+typedef struct NcclCall { /* one collective */
+    void *comm, *stream;
+    InstrKind kind;
+    Dtype dt;
+    int op;
+    int64_t peer;
+    uint64_t from, to;
+} NcclCall;
+
+/* A run to the peer and the one from it; of a sum the run that is the peer's
+ * and the place of this rank's own. */
+static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
+{
+    const NcclCall *c = ctx;
+    int64_t size = dtypes[c->dt].bytes;
+    uint64_t from = c->from + (uint64_t)(out * size);
+    uint64_t to = c->to + (uint64_t)(in * size);
+
+    if (c->kind == Ireducescatter) {
+        ok(dl.ncclReduce((void *)(uintptr_t)from, (void *)(uintptr_t)to,
+                         (size_t)n, type_of(c->dt), c->op, (int)c->peer,
+                         c->comm, c->stream),
+           "a sum");
+        return;
+    }
+    nccl_send(c->comm, c->dt, n, from, (int)c->peer, c->stream);
+    nccl_recv(c->comm, c->dt, n, to, (int)c->peer, c->stream);
+}
+
+/* Dense blocks as NCCL has them. */
+static void allgather(const NcclCall *c, const AllgatherArgs *x, int64_t ranks)
+{
+    int64_t size = dtypes[c->dt].bytes;
+
+    for (int64_t o = 0; o < x->outer; o++) {
+        uint64_t small = (uint64_t)(o * x->chunk * size);
+        char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
+        ok(dl.ncclAllGather(from + small, to + small * (uint64_t)ranks,
+                            (size_t)x->chunk, type_of(c->dt), c->comm,
+                            c->stream),
+           "all-gather");
+    }
+}
+
+static void reducescatter(const NcclCall *c, const ReducescatterArgs *x,
+                          int64_t ranks)
+{
+    int64_t size = dtypes[c->dt].bytes;
+
+    for (int64_t o = 0; o < x->outer; o++) {
+        uint64_t small = (uint64_t)(o * x->chunk * size);
+        char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
+        ok(dl.ncclReduceScatter(from + small * (uint64_t)ranks, to + small,
+                                (size_t)x->chunk, type_of(c->dt), c->op,
+                                c->comm, c->stream),
+           "reduce-scatter");
+    }
+}
+
+static void allreduce(const NcclCall *c, const AllreduceArgs *x)
+{
+    ok(dl.ncclAllReduce((void *)(uintptr_t)c->from, (void *)(uintptr_t)c->to,
+                        (size_t)x->n, type_of(c->dt), c->op, c->comm,
+                        c->stream),
+       "all-reduce");
+}
+
+static void ppermute(const NcclCall *c, const PpermuteArgs *x, int64_t ranks,
+                     int64_t me)
+{
+    nccl_send(c->comm, c->dt, x->n, c->from, (int)((me + x->by) % ranks),
+              c->stream);
+    nccl_recv(c->comm, c->dt, x->n, c->to, (int)((me + ranks - x->by) % ranks),
+              c->stream);
+}
+
+/* Runs to and from each rank, in any layout. */
+static void pieces(NcclCall *c, const Instr *s, int64_t ranks)
+{
+    for (c->peer = 0; c->peer < ranks; c->peer++)
+        comm_runs(s, ranks, c->peer, piece, c);
+}
+
+static int op_of(const Instr *s)
+{
+    static const int ops[] = { [Radd] = NSUM, [Rmax] = NMAX, [Rmin] = NMIN };
+
+    return s->kind == Ireducescatter ? ops[s->reducescatter.op]
+           : s->kind == Iallreduce   ? ops[s->allreduce.op]
+                                     : NSUM;
+}
+
+void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
+              uint64_t send, uint64_t recv, void *stream)
+{
+    NcclCall c = { .comm = comm,
+                   .stream = stream,
+                   .kind = s->kind,
+                   .dt = instr_dtype(s, 0),
+                   .op = op_of(s),
+                   .from = send,
+                   .to = recv };
+
+    ok(dl.ncclGroupStart(), "a group");
+    if (s->kind == Ippermute)
+        ppermute(&c, &s->ppermute, ranks, me);
+    else if (s->kind == Iallreduce)
+        allreduce(&c, &s->allreduce);
+    else if (s->kind == Iallgather && !s->allgather.zig)
+        allgather(&c, &s->allgather, ranks);
+    else if (s->kind == Ireducescatter && !s->reducescatter.zig)
+        reducescatter(&c, &s->reducescatter, ranks);
+    else
+        pieces(&c, s, ranks);
+    ok(dl.ncclGroupEnd(), "a group");
+}

@@ -1,0 +1,171 @@
+/* nvrtc.c: kernel text to cubins for one GPU, each distinct text once, in
+ * parallel, kept in the private cache under a hash of text, compiler and flags.
+ * A kernel that is refused: its text and the compiler's log stay beside the
+ * cache, the message names both. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "gpu.h"
+
+typedef struct Build {
+    const Plan *p;
+    int64_t ranks, place; /* that compile beside each other; this one */
+    const char *dir, *arch, *version;
+    Cubin *out; /* by kernel */
+    char **why; /* by kernel: the log, when it was refused */
+} Build;
+
+enum { NFLAG = 4 };
+
+static void flags_of(const Build *b, const char *flag[NFLAG])
+{
+    flag[0] = b->arch;
+    flag[1] = "--fmad=false";
+    flag[2] = "--std=c++17";
+    flag[3] = "-default-device";
+}
+
+/* ---- files --------------------------------------------------------------- */
+
+static void path_of(const Build *b, int i, char *path, size_t n)
+{
+    const char *flag[NFLAG];
+    XXH3_state_t *s = XXH3_createState();
+    const char *part[] = { b->p->prelude, b->p->kernel[i].text, b->version };
+
+    flags_of(b, flag);
+    XXH3_128bits_reset(s);
+    for (size_t k = 0; k < sizeof part / sizeof *part; k++)
+        XXH3_128bits_update(s, part[k], strlen(part[k]) + 1);
+    for (int k = 0; k < NFLAG; k++)
+        XXH3_128bits_update(s, flag[k], strlen(flag[k]) + 1);
+    XXH128_hash_t h = XXH3_128bits_digest(s);
+    XXH3_freeState(s);
+    snprintf(path, n, "%s/%016llx%016llx.cubin", b->dir,
+             (unsigned long long)h.high64, (unsigned long long)h.low64);
+}
+
+static int load(const char *path, Cubin *c)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int ok = fd >= 0 && !fstat(fd, &st) && st.st_size > 0;
+
+    if (ok) {
+        c->n = (size_t)st.st_size;
+        c->image = malloc(c->n);
+        ok = c->image && read(fd, c->image, c->n) == (ssize_t)c->n;
+    }
+    if (fd >= 0)
+        close(fd);
+    return ok;
+}
+
+/* ---- one kernel ---------------------------------------------------------- */
+
+static char *log_of(void *prog)
+{
+    size_t n = 0;
+
+    dl.nvrtcGetProgramLogSize(prog, &n);
+    char *s = calloc(1, n + 1);
+    dl.nvrtcGetProgramLog(prog, s);
+    return s;
+}
+
+static void compile(Build *b, int i)
+{
+    size_t np = strlen(b->p->prelude), nt = strlen(b->p->kernel[i].text);
+    const char *flag[NFLAG];
+    char *text = malloc(np + nt + 1);
+    void *prog = NULL;
+    Cubin *c = &b->out[i];
+
+    memcpy(text, b->p->prelude, np);
+    memcpy(text + np, b->p->kernel[i].text, nt + 1);
+    flags_of(b, flag);
+    dl.nvrtcCreateProgram(&prog, text, b->p->kernel[i].name, 0, NULL, NULL);
+    if (dl.nvrtcCompileProgram(prog, NFLAG, flag)) {
+        b->why[i] = log_of(prog);
+    } else {
+        dl.nvrtcGetCUBINSize(prog, &c->n);
+        c->image = malloc(c->n);
+        dl.nvrtcGetCUBIN(prog, c->image);
+    }
+    dl.nvrtcDestroyProgram(&prog);
+    free(text);
+}
+
+static void one(void *ctx, int64_t lo, int64_t hi)
+{
+    Build *b = ctx;
+    char path[4096];
+
+    for (int64_t i = lo; i < hi; i++) {
+        path_of(b, (int)i, path, sizeof path);
+        if (i % b->ranks != b->place || b->out[i].image || b->why[i] ||
+            load(path, &b->out[i]))
+            continue;
+        compile(b, (int)i);
+        if (b->out[i].image)
+            cache_keep(path, b->out[i].image, b->out[i].n);
+    }
+}
+
+/* ---- all of them --------------------------------------------------------- */
+
+static _Noreturn void refuse(Arena *a, const Build *b, int i)
+{
+    const Kernel *k = &b->p->kernel[i];
+    char *text = strf(a, "%s/%s.cu", b->dir, k->name);
+    char *log = strf(a, "%s/%s.log", b->dir, k->name);
+    char *all = strf(a, "%s%s", b->p->prelude, k->text);
+
+    cache_keep(text, all, strlen(all));
+    cache_keep(log, b->why[i], strlen(b->why[i]));
+    err(NULL,
+        "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in "
+        "%s)",
+        k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
+}
+
+/* Ranks of one host compile a part each, and take the others' from the cache;
+ * what is not there (another file system, a kernel refused) each compiles. */
+static void build(Build *b, Pool *pool, Comm *c)
+{
+    b->ranks = launch_local();
+    b->place = launch_place() % b->ranks;
+    pool_run(pool, one, b, b->p->nkernel, 1);
+    if (b->ranks == 1)
+        return;
+    comm_barrier(c);
+    b->ranks = 1;
+    b->place = 0;
+    pool_run(pool, one, b, b->p->nkernel, 1);
+}
+
+Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch, Comm *c)
+{
+    size_t n = (size_t)p->nkernel + 1;
+    int major = 0, minor = 0;
+    Build b = { .p = p, .dir = cache_folder() };
+
+    if (!dl_open(LIBnvrtc))
+        err(NULL, "GPU kernels need NVRTC: %s", dl_why(LIBnvrtc));
+    dl.nvrtcVersion(&major, &minor);
+    b.arch = strf(a, "--gpu-architecture=%s", arch);
+    b.version = strf(a, "nvrtc %d.%d", major, minor);
+    b.out = alloc(a, n * sizeof *b.out);
+    b.why = alloc(a, n * sizeof *b.why);
+    build(&b, pool, c);
+    for (int i = 0; i < p->nkernel; i++)
+        if (b.why[i])
+            refuse(a, &b, i);
+    return b.out;
+}

@@ -1,0 +1,105 @@
+/* roofline.c: what a device can do at most, for floors and MFU. GPUs as their
+ * data sheets say, without sparsity; the host is measured: one product through
+ * BLAS, one copy by all threads. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpu.h"
+#include "host.h"
+
+typedef struct ChipSheet {
+    const char *name;
+    double bf16, fp32, fp64, bytes; /* a second */
+} ChipSheet;
+
+/* The first whose name is part of the device's. */
+/* clang-format off */
+static const ChipSheet sheets[] = {
+    { "H200",      989e12, 67e12, 67e12, 4.80e12 },
+    { "H100 PCIe", 756e12, 51e12, 51e12, 2.00e12 },
+    { "H100 NVL",  835e12, 60e12, 60e12, 3.90e12 },
+    { "H100",      989e12, 67e12, 67e12, 3.35e12 },
+};
+/* clang-format on */
+
+Roofline gpu_peak(const char *name, const char *precision)
+{
+    for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
+        const ChipSheet *s = &sheets[i];
+        if (strstr(name, s->name))
+            return (Roofline){ !strcmp(precision, "fp64")   ? s->fp64
+                               : !strcmp(precision, "fp32") ? s->fp32
+                                                            : s->bf16,
+                               s->bytes };
+    }
+    return (Roofline){ 0, 0 };
+}
+
+/* ---- the host ------------------------------------------------------------ */
+
+enum { SIDE = 1024, COPY = 128 << 20, TRIES = 4 };
+
+static double product_time(Blas *b, Dtype dt)
+{
+    int64_t n = SIDE;
+    Instr s = { .kind = Igemm,
+                .gemm = { .in = dt,
+                          .out = dt,
+                          .m = n,
+                          .n = n,
+                          .k = n,
+                          .lda = n,
+                          .ldb = n,
+                          .ldc = n } };
+    size_t bytes = (size_t)(n * n * dtypes[dt].bytes);
+    void *buf[4] = { calloc(1, bytes), calloc(1, bytes), calloc(1, bytes),
+                     NULL };
+    double best = 1e9;
+
+    for (int i = 0; i < TRIES && buf[0] && buf[1] && buf[2]; i++) {
+        double t = monotonic();
+        blas_run(b, &s, buf, NULL);
+        t = monotonic() - t;
+        best = t < best ? t : best;
+    }
+    for (int i = 0; i < 3; i++)
+        free(buf[i]);
+    return best;
+}
+
+typedef struct CopyProbe {
+    char *to, *from;
+} CopyProbe;
+
+static void copy(void *ctx, int64_t lo, int64_t hi)
+{
+    const CopyProbe *c = ctx;
+
+    memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
+}
+
+static double copy_time(Pool *p)
+{
+    CopyProbe c = { malloc(COPY), malloc(COPY) };
+    double best = 1e9;
+
+    if (c.to && c.from)
+        memset(c.from, 1, COPY);
+    for (int i = 0; i < TRIES && c.to && c.from; i++) {
+        double t = monotonic();
+        pool_run(p, copy, &c, COPY, 1 << 20);
+        t = monotonic() - t;
+        best = t < best ? t : best;
+    }
+    free(c.to);
+    free(c.from);
+    return best;
+}
+
+Roofline host_peak(Blas *b, Pool *p, const char *precision)
+{
+    Dtype dt = strcmp(precision, "fp64") ? Df32 : Df64;
+
+    return (Roofline){ 2.0 * SIDE * SIDE * SIDE / product_time(b, dt),
+                       2.0 * COPY / copy_time(p) };
+}

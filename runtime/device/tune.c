@@ -1,0 +1,212 @@
+/* tune.c: which algorithm each dense product takes, chosen by measuring, once:
+ * the choice is kept beside the kernel cache under the GPU, cuBLASLt and driver
+ * it was made with, and in the run's folder, which a resumed run reads first:
+ * the same plan gives the same bits. The first rank of each pipeline stage
+ * measures what no file knows; its choice is taken by all ranks, of which rank
+ * 0 writes the file. A line is "key algorithm check", in hexadecimal. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "gpu.h"
+
+enum { WORDS = ALGOWORDS, WARM = 20 }; /* ms: until clocks are up */
+
+static const char *first; /* see tune_from */
+
+void tune_from(const char *path)
+{
+    first = path;
+}
+
+/* ---- text ---------------------------------------------------------------- */
+
+static char *made_with(Arena *a, const Gpu *x)
+{
+    int driver = 0;
+
+    dl.cuDriverGetVersion(&driver);
+    return strf(a, "gpu %s %s\ncublaslt %zu driver %d work %d\n", x->name,
+                x->arch, dl.cublasLtGetVersion(), driver, LTWORK);
+}
+
+static uint64_t check_of(const char *key, const uint64_t *algo)
+{
+    return XXH3_64bits_withSeed(algo, WORDS * sizeof *algo,
+                                XXH3_64bits(key, strlen(key)));
+}
+
+static void put_choice(Text *t, const char *key, const uint64_t *algo)
+{
+    put(t, "%s ", key);
+    for (int i = 0; i < WORDS; i++)
+        put(t, "%016" PRIx64, algo[i]);
+    put(t, " %016" PRIx64 "\n", check_of(key, algo));
+}
+
+/* A line to *c; 0: it is damaged. */
+static int read_choice(const char *line, size_t n, TunedAlgo *c)
+{
+    char word[17] = "";
+    size_t len = strcspn(line, " ");
+
+    if (n != len + 1 + 16 * WORDS + 1 + 16)
+        return 0;
+    c->key = intern(strf(forever, "%.*s", (int)len, line));
+    for (int i = 0; i <= WORDS; i++) {
+        memcpy(word, line + len + 1 + 16 * i + (i == WORDS), 16);
+        uint64_t v = strtoull(word, NULL, 16);
+        if (i < WORDS)
+            c->algo[i] = v;
+        else if (v != check_of(c->key, c->algo))
+            return 0;
+    }
+    return 1;
+}
+
+static TunedAlgo *choice_of(TunedAlgo *v, const char *key)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (v[i].key == key)
+            return &v[i];
+    return NULL;
+}
+
+void tune_read(Arena *a, TunedAlgo **v, const char *s)
+{
+    while (*s) {
+        size_t n = strcspn(s, "\n");
+        TunedAlgo c;
+        if (read_choice(s, n, &c) && !choice_of(*v, c.key))
+            vec_push(a, *v, c);
+        s += n + (s[n] != 0);
+    }
+}
+
+void tune_text(const void *gpu, Text *t)
+{
+    const Gpu *x = gpu;
+    LtShape **s = lt_shapes(x->lt);
+
+    put(t, "%s", made_with(t->arena, x));
+    for (size_t i = 0; i < vec_len(s); i++)
+        put_choice(t, s[i]->key, s[i]->algo);
+}
+
+/* ---- ranks --------------------------------------------------------------- */
+
+/* The text of `rank` to all. */
+static const char *share(Gpu *x, int64_t rank, Text *t)
+{
+    int64_t n = (int64_t)t->len;
+
+    comm_share_from(x->comm, rank, &n, sizeof n);
+    char *s = alloc(x->mem, (size_t)n + 1);
+    if (x->rank == rank && n)
+        memcpy(s, t->s, (size_t)n);
+    comm_share_from(x->comm, rank, s, n);
+    return s;
+}
+
+/* What rank 0's files know: the resumed run's first, if it was made alike. */
+static TunedAlgo *known(Gpu *x, const char *cache)
+{
+    Text t = { .arena = x->mem };
+    const char *with = made_with(x->mem, x);
+    TunedAlgo *v = NULL;
+    size_t n;
+
+    if (!x->rank && first) {
+        char *all = file_read(x->mem, first, &n);
+        const char *s = all ? strstr(all, with) : NULL;
+        put(&t, "%s", s ? s + strlen(with) : "");
+        if (!s)
+            warn(NULL,
+                 "%s was made with another GPU or library: sums may "
+                 "round differently from here on",
+                 first);
+    }
+    const char *kept = x->rank ? NULL : file_read(x->mem, cache, &n);
+    put(&t, "%s", kept ? kept : "");
+    tune_read(x->mem, &v, share(x, 0, &t));
+    return v;
+}
+
+static int leads(const Gpu *x)
+{
+    const Plan *p = x->plan;
+    int64_t r = 0;
+
+    while (role_of(p, r) != role_of(p, x->rank))
+        r++;
+    return r == x->rank;
+}
+
+/* What this rank's role needs and no file knows. */
+static void measure(Gpu *x, TunedAlgo *v, Text *t)
+{
+    LtShape **s = lt_shapes(x->lt);
+    void *event[2];
+    double warm = 0;
+
+    for (int i = 0; i < 2; i++)
+        gpu_ok(dl.cuEventCreate(&event[i], 0), "an event");
+    for (size_t i = 0; i < vec_len(s); i++) {
+        TunedAlgo *c = choice_of(v, s[i]->key);
+        if (c && lt_accepts(x->lt, s[i], c->algo))
+            continue;
+        double until = warm ? 0 : monotonic() + 1e-3 * WARM;
+        do
+            lt_measure(x->lt, s[i], x->stream[STREAMcompute], event);
+        while (monotonic() < until);
+        warm = 1;
+        x->tuned++;
+        put_choice(t, s[i]->key, s[i]->algo);
+    }
+    for (int i = 0; i < 2; i++)
+        dl.cuEventDestroy_v2(event[i]);
+}
+
+static void keep(const Gpu *x, const char *path, TunedAlgo *v)
+{
+    Text t = { .arena = x->mem };
+
+    put(&t, "%s", made_with(x->mem, x));
+    for (size_t i = 0; i < vec_len(v); i++)
+        put_choice(&t, v[i].key, v[i].algo);
+    cache_keep(path, t.s, t.len);
+}
+
+void tune(Gpu *x)
+{
+    const char *with = made_with(x->mem, x);
+    char *path = strf(x->mem, "%s/tuned.%016" PRIx64, cache_folder(),
+                      (uint64_t)XXH3_64bits(with, strlen(with)));
+    TunedAlgo *v = known(x, path), *all = NULL;
+    Text mine = { .arena = x->mem };
+    LtShape **s = lt_shapes(x->lt);
+
+    start_phase("tuning");
+    if (leads(x))
+        measure(x, v, &mine);
+    for (int i = 0; i < x->plan->nrole; i++) {
+        int64_t r = 0;
+        while (role_of(x->plan, r) != i)
+            r++;
+        tune_read(x->mem, &all, share(x, r, &mine));
+    }
+    int new = vec_len(all) > 0;
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (!choice_of(all, v[i].key))
+            vec_push(x->mem, all, v[i]);
+    if (new && !x->rank)
+        keep(x, path, all);
+    for (size_t i = 0; i < vec_len(s); i++) {
+        TunedAlgo *c = choice_of(all, s[i]->key);
+        if (c)
+            memcpy(s[i]->algo, c->algo, sizeof c->algo);
+    }
+}

@@ -1,0 +1,360 @@
+/* exec.c: a plan in memory. exec_open allocates each rank's arena once and
+ * binds every step of every program, on any device: buffer addresses, integers
+ * for this rank, the group, then what the device makes of it. After that
+ * nothing is allocated; interpreter.c runs the steps.
+ * Here too is what others read and write from outside: results and tensors. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "exec.h"
+
+/* ---- binding steps ------------------------------------------------------- */
+
+static int is_transfer(InstrKind k)
+{
+    return instr_info(k)->cls == CLASStransfer;
+}
+
+static void bind_group(Exec *x, BoundInstr *b)
+{
+    const Mesh *m = x->plan->mesh;
+
+    b->group = mesh_extent(m, b->s->atoms);
+    b->ranks = alloc(x->mem, (size_t)b->group * sizeof *b->ranks);
+    mesh_group(m, b->s->atoms, b->rank, b->ranks);
+    b->me = mesh_pos(m, b->s->atoms, b->rank);
+    for (int64_t j = 0; j < b->group && is_collective(b->s->kind); j++)
+        b->wide |= role_of(x->plan, b->ranks[j]) != role_of(x->plan, b->rank);
+}
+
+int instr_lasts(const Role *r, const Instr *s)
+{
+    for (int i = 0; i < s->nbuf; i++) {
+        const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
+        if (b && b->prog < 0 && b->cls <= Boptim && instr_use(s, i) != 'r')
+            return 1;
+    }
+    return 0;
+}
+
+static void bind_instr(Exec *x, const Rank *r, BoundInstr *b, const Instr *s)
+{
+    *b = (BoundInstr){ .s = s, .rank = r->id };
+    b->lasts = instr_lasts(r->role, s);
+    b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
+    for (int i = 0; i < s->nbuf; i++)
+        b->buf[i] = s->buf[i] < 0
+                        ? NULL
+                        : r->base + ((uint8_t *)r->buf[s->buf[i]] - r->arena);
+    b->iv = alloc(x->mem, (size_t)(s->nword + 2) * sizeof *b->iv);
+    for (int i = 0; i < s->nword; i++)
+        b->iv[i] = word_value(x->plan->mesh, &s->word[i], r->id);
+    b->bytes = s->nbuf && s->buf[0] >= 0 ? r->role->buf[s->buf[0]].bytes : 0;
+    if (is_transfer(s->kind))
+        b->bytes = s->transfer.n * dtypes[s->transfer.dt].bytes;
+    if (is_collective(s->kind) || is_transfer(s->kind))
+        bind_group(x, b);
+}
+
+/* ---- binding phases ------------------------------------------------------ */
+
+static void bind_patches(Exec *x, const Rank *r, int g, int f)
+{
+    const Phase *p = &r->role->prog[g].phase[f];
+
+    for (int k = p->first; k < p->first + p->n; k++) {
+        const BoundInstr *b = &r->step[g][k];
+        for (int i = 0; i < b->s->nbuf; i++) {
+            const Buf *t =
+                b->s->buf[i] < 0 ? NULL : &r->role->buf[b->s->buf[i]];
+            Patch q = { &b->buf[i], t ? t->offset : 0, t ? t->frame - 1 : -1 };
+            if (q.frame >= 0 && t->prog == g)
+                vec_push(x->mem, r->patch[g][f], q);
+        }
+    }
+}
+
+static void bind_program(Exec *x, Rank *r, int g)
+{
+    const Program *p = &r->role->prog[g];
+
+    r->step[g] = alloc(x->mem, (size_t)(p->ninstr + 1) * sizeof **r->step);
+    r->patch[g] = alloc(x->mem, (size_t)(p->nphase + 1) * sizeof **r->patch);
+    for (int f = 0; f < p->nphase; f++) {
+        for (int k = p->phase[f].first; k < p->phase[f].first + p->phase[f].n;
+             k++) {
+            BoundInstr *b = &r->step[g][k];
+            bind_instr(x, r, b, &p->instr[k]);
+            x->dev->bind(x->on, b, p, phase_turns(p, f));
+        }
+        bind_patches(x, r, g, f);
+    }
+}
+
+static void bind_rank(Exec *x, Rank *r)
+{
+    r->step = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->step);
+    r->patch = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->patch);
+    for (int g = 0; g < r->role->nprog; g++)
+        bind_program(x, r, g);
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+static Limits limits_of(const Plan *p)
+{
+    Limits l = { INFINITY, INFINITY };
+
+    if (p->opts) {
+        opts_limit(p->opts, "train.skip_above", "loss", &l.loss);
+        opts_limit(p->opts, "train.skip_above", "gnorm", &l.gnorm);
+    }
+    return l;
+}
+
+/* What no memory can hold would be found out only as the pages fill. */
+static void need_room(const Exec *x)
+{
+    int64_t need = exec_bytes(x), have = host_free();
+
+    if (need > have)
+        err(NULL,
+            "out of memory: the plan needs %.1f GiB, and this process may "
+            "take %.1f GiB",
+            (double)need / (1 << 30), (double)have / (1 << 30));
+}
+
+static void open_rank(Exec *x, Rank *r, int64_t id)
+{
+    int role = role_of(x->plan, id);
+
+    *r = (Rank){ .id = id,
+                 .role = &x->plan->role[role],
+                 .stage = exec_stage(x, role) };
+    vec_push(x->mem, r->stage->rank, r);
+    r->stage->n++;
+}
+
+/* Its arena, and where buffers lie in it; of those in frames: for the first
+ * micro-batch. */
+static void open_arena(Exec *x, Rank *r)
+{
+    static const char what[] = "the plan";
+
+    r->base = x->dev->alloc(x->on, ARENAdevice, r->role->arena, what);
+    r->arena = exec_apart(x) ? pages(r->role->arena, what)
+                             : poison_pages(r->base, r->role->arena);
+    r->buf = alloc(x->mem, (size_t)r->role->nbuf * sizeof *r->buf);
+    for (int i = 0; i < r->role->nbuf; i++) {
+        const Buf *b = &r->role->buf[i];
+        const SlotGroup *f = b->frame && b->prog >= 0
+                                 ? &r->role->prog[b->prog].frame[b->frame - 1]
+                                 : NULL;
+        r->buf[i] = r->arena + b->offset + (f ? f->slot[0] : 0);
+    }
+}
+
+Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
+{
+    Arena *a = arena_new();
+    Exec *x = alloc(a, sizeof *x);
+
+    *x = (Exec){ .plan = p, .mem = a, .comm = c, .dev = d };
+    x->limits = limits_of(p);
+    x->progress.mesh = p->mesh;
+    x->progress.where = d->where;
+    start_phase("binding");
+    x->pool = pool_open(0);
+    x->on = d->open(&(DeviceArgs){ a, p, c, x->pool });
+    x->progress.device = x->on;
+    x->rank = alloc(a, (size_t)c->n * sizeof *x->rank);
+    x->stage = alloc(a, (size_t)p->nrole * sizeof *x->stage);
+    x->meet = alloc(a, (size_t)p->nrole * sizeof *x->meet);
+    for (int64_t i = 0; i < c->n; i++)
+        open_rank(x, &x->rank[i], c->first + i);
+    if (!exec_apart(x))
+        need_room(x);
+    for (int64_t i = 0; i < c->n; i++)
+        open_arena(x, &x->rank[i]);
+    d->load(x->on);
+    start_phase("binding");
+    for (int64_t i = 0; i < c->n; i++)
+        bind_rank(x, &x->rank[i]);
+    d->bound(x->on);
+    x->poison = poison_asked() && !exec_apart(x);
+    if (exec_apart(x))
+        staged_open(x);
+    return x;
+}
+
+Exec *exec_open(const Plan *p, Comm *c)
+{
+    return exec_open_on(device_for(p, c), p, c);
+}
+
+void exec_close(Exec *x)
+{
+    if (x->staged)
+        staged_close(x);
+    for (int64_t i = 0; i < x->comm->n; i++) {
+        Rank *r = &x->rank[i];
+        x->dev->free(x->on, ARENAdevice, r->base, r->role->arena);
+        if (exec_apart(x))
+            drop_pages(r->arena, r->role->arena);
+    }
+    x->dev->close(x->on);
+    pool_close(x->pool);
+    arena_free(x->mem);
+}
+
+/* ---- reading and writing from outside ------------------------------------ */
+
+const Role *exec_role(const Exec *x, int64_t rank)
+{
+    return x->rank[rank - x->comm->first].role;
+}
+
+void *exec_buf(const Exec *x, int64_t rank, int buf)
+{
+    return x->rank[rank - x->comm->first].buf[buf];
+}
+
+int64_t exec_bytes(const Exec *x)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < x->comm->n; i++)
+        n += x->rank[i].role->arena;
+    return n;
+}
+
+double plain_nan(double v)
+{
+    return v == v ? v : fabs(v);
+}
+
+double exec_result(const Exec *x, const char *name)
+{
+    const Role *r = x->rank[0].role;
+
+    for (int i = 0; i < r->nout; i++)
+        if (!strcmp(r->out[i].name, name))
+            return plain_nan(
+                elem_get(r->out[i].dt, x->rank[0].buf[r->out[i].buf], 0));
+    return NAN;
+}
+
+typedef struct Outside {
+    Dtype dt;
+    void *local;
+    double *out;
+    const double *in;
+    int64_t cap;
+} Outside;
+
+static void take_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    const Outside *o = ctx;
+
+    for (int64_t i = 0; i < n && global + i < o->cap; i++)
+        o->out[global + i] = elem_get(o->dt, o->local, local + i);
+}
+
+static void give_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    const Outside *o = ctx;
+
+    for (int64_t i = 0; i < n && global + i < o->cap; i++)
+        elem_set(o->dt, o->local, local + i, o->in[global + i]);
+}
+
+/* Every part of a tensor of the table that is in this process. */
+static int64_t each_part(Exec *x, const char *name, RunFn *f, Outside *o)
+{
+    int64_t n = -1;
+
+    for (int64_t i = 0; i < x->comm->n; i++) {
+        const Rank *r = &x->rank[i];
+        int k = role_tensor(r->role, name);
+        if (k < 0)
+            continue;
+        const Tensor *t = &r->role->tensor[k];
+        o->dt = t->dt;
+        o->local = r->buf[t->buf];
+        tensor_runs(x->plan->mesh, t, r->id, f, o);
+        n = tensor_elems(t);
+    }
+    return n;
+}
+
+static int64_t read_buffer(Exec *x, const char *name, int64_t rank, double *out,
+                           int64_t cap)
+{
+    const Rank *r = &x->rank[rank - x->comm->first];
+
+    for (int i = 0; i < r->role->nbuf; i++) {
+        const Buf *b = &r->role->buf[i];
+        if (!b->name || strcmp(b->name, name) || !dtypes[b->dt].bytes)
+            continue;
+        int64_t n = b->bytes / dtypes[b->dt].bytes;
+        for (int64_t k = 0; k < n && k < cap; k++)
+            out[k] = elem_get(b->dt, r->buf[i], k);
+        return n;
+    }
+    return -1;
+}
+
+int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
+                  int64_t cap)
+{
+    Outside o = { .out = out, .cap = cap };
+
+    exec_pull(x);
+    int64_t n = each_part(x, name, take_run, &o);
+
+    return n >= 0 ? n : read_buffer(x, name, rank, out, cap);
+}
+
+int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
+{
+    Outside o = { .in = in, .cap = n };
+
+    exec_guard(x);
+    int64_t count = each_part(x, name, give_run, &o);
+    exec_push(x);
+    return count;
+}
+
+int64_t exec_usage(Exec *x, Text *t)
+{
+    int64_t outside = x->dev->usage(x->on, t);
+
+    if (x->staged)
+        staged_usage(x, t);
+    return outside;
+}
+
+/* ---- what the plan says about itself ------------------------------------- */
+
+static int is_input(const Tensor *t)
+{
+    return !strcmp(t->kind, "input");
+}
+
+const Tensor *plan_input(const Plan *p, int i)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int k = 0; k < p->role[r].ntensor; k++) {
+            const Tensor *t = &p->role[r].tensor[k];
+            int first = is_input(t);
+            for (int q = 0; q < r && first; q++) {
+                int at = role_tensor(&p->role[q], t->name);
+                first = at < 0 || !is_input(&p->role[q].tensor[at]);
+            }
+            if (first && !i--)
+                return t;
+        }
+    return NULL;
+}

@@ -1,0 +1,210 @@
+/* exec.h: a plan in memory, and its programs run on a device. */
+#ifndef PLEAT_EXEC_H
+#define PLEAT_EXEC_H
+
+#include "../device/device.h"
+
+/* ---- exec.c run.c: a plan in memory -------------------------------------- */
+
+/* Where the inputs of a step come from. fill() writes rank's part of t, in t's
+ * layout, for the turn-th micro-batch that the rank runs in this step. */
+typedef struct Feed {
+    void (*fill)(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst);
+    void *self;
+} Feed;
+
+/* The step block (stepval names of the language). */
+typedef struct StepValues {
+    double lr, bc1, bc2;
+    int64_t step;
+} StepValues;
+
+/* Beyond these a step changes nothing (train.skip_above); INFINITY: no limit.*/
+typedef struct Limits {
+    double loss, gnorm;
+} Limits;
+
+/* A buffer in a frame, where a step of the phase names it. */
+typedef struct Patch {
+    void **at;
+    int64_t offset;
+    int frame;
+} Patch;
+
+typedef struct Rank {
+    int64_t id;
+    const Role *role;
+    struct Stage *stage;
+    uint8_t *base;     /* its arena in the device's memory */
+    uint8_t *arena;    /* in the host's: the same, or its mirror */
+    void **buf;        /* in the host's */
+    BoundInstr **step; /* [program][step] */
+    Patch ***patch;    /* [program][phase]: vec */
+} Rank;
+
+/* What a phase reads of its micro-batch. */
+typedef struct Needs {
+    int *input;
+    int micro;
+} Needs; /* vec of tensors */
+
+/* A program as one stage runs it: phases unrolled, the table in its place. */
+typedef struct UnrolledProgram {
+    int nrow;
+    ScheduleSlot *row;
+    Needs *needs;
+} UnrolledProgram;
+
+/* Ranks here that run one role, step by step together. */
+typedef struct Stage {
+    int role;
+    Rank **rank;
+    int64_t n;
+    UnrolledProgram *course; /* by program */
+    int64_t *loaded;         /* by tensor: micro-batch; -1: none */
+    int64_t micro;           /* that the scalar `micro` says; -1: none */
+    int prog, row, step;     /* where it stands; row nrow: at the end */
+    int met;                 /* a member of the collective looked at */
+} Stage;
+
+/* What ran, in order of start; step -1: a row of the table began. */
+typedef struct InstrTiming {
+    int stage, phase, step;
+    int64_t micro;
+    double start, end; /* seconds */
+    int64_t from, to;  /* marks */
+} InstrTiming;
+
+typedef struct Exec {
+    const Plan *plan;
+    Arena *mem;
+    Comm *comm;
+    Pool *pool;
+    const Device *dev;
+    void *on;              /* what its row opened */
+    struct Staged *staged; /* not null: the device has memory of its own */
+    int late;      /* a run of it returns when it was launched, the results are
+                      those of the one before */
+    int hold;      /* of plans that may overflow: a step writes nothing, and
+                      says that it did; a late one does so if the one before it
+                      did */
+    double waited; /* seconds in which the host only waited */
+    Rank *rank;    /* comm->n of them */
+    Stage *stage;
+    int nstage;
+    Stage **meet; /* room for all of them */
+    void *copy;   /* exec_checked: buffers before a step */
+    int64_t ncopy;
+    const char *bad;  /* what exec_checked found */
+    int poison;       /* see poison.c */
+    int64_t at;       /* step that was launched last; -1: none */
+    Limits limits;    /* of every step */
+    const Feed *feed; /* of the run; the scalar `micro`: */
+    void (*micro)(struct Exec *x, const Rank *r, int64_t turn);
+    Progress progress;
+    InstrTiming *ran;
+    int64_t nran, maxran; /* see exec_record */
+    void **mark;          /* events */
+    int64_t nmark;
+    /* Before anything writes what lasts: guard is called, if not null, and the
+     * device waits for `copied`, if not null, once a run (`ordered`). */
+    void (*guard)(void *self);
+    void *guarded;
+    void *copied;
+    int ordered;
+    void *there[2];           /* mirror.c: events */
+    void (*idle)(void *self); /* null, or called while a run is waited for */
+    void *idler;
+} Exec;
+
+Exec *exec_open(const Plan *p, Comm *c);
+Exec *exec_open_on(const Device *d, const Plan *p, Comm *c);
+void exec_close(Exec *x);
+/* Has its device memory of its own? Then arenas here are a mirror of it. */
+int exec_apart(const Exec *x);
+/* A table of the device's memory. Bytes outside of the plan. */
+int64_t exec_usage(Exec *x, Text *t);
+/* poison.c: what it does not write becomes no number */
+void poison_instr(const Rank *r, const BoundInstr *b);
+/* Run a program once. feed and b may be null for programs without inputs.
+ * err() when stages wait for each other. */
+void exec_run(Exec *x, ProgramKind program, const StepValues *b,
+              const Feed *feed);
+int exec_settle(Exec *x); /* after late runs: the last one's results;
+                                     0: they were here */
+/* The same, after every step looking for the first NaN or infinity it makes:
+ * one line that names tensor, place and rank; null: none. */
+const char *exec_checked(Exec *x, ProgramKind program, const StepValues *b,
+                         const Feed *feed);
+/* From now on x->ran holds what the last run of this program did; NPROGRAM:
+ * no longer. */
+void exec_record(Exec *x, ProgramKind program);
+/* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
+ * the steps. */
+char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
+/* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
+double exec_result(const Exec *x, const char *name);
+double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
+/* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
+ * holds it; -1: neither. At most cap are written to out. Every rank must live
+ * in this process to read a tensor that is spread over ranks. */
+int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
+                  int64_t cap);
+int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
+void exec_pull(Exec *x); /* what lasts, to the mirror: before reading */
+void exec_push(Exec *x); /* ... from it: after writing */
+void exec_drop(Exec *x); /* the mirror is not read again */
+int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
+const Role *exec_role(const Exec *x, int64_t rank);
+void *exec_buf(const Exec *x, int64_t rank, int buf);
+void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
+/* Of bytes in the device's arena: where the host has them, as they are now. */
+void *exec_seen(const Exec *x, const Rank *r, const void *p, int64_t bytes);
+/* Every input once, whatever stages read it; null: past the end. */
+const Tensor *plan_input(const Plan *p, int i);
+
+/* ---- for each other ------------------------------------------------------ */
+
+int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
+/* mirror.c: before what lasts is written */
+void exec_guard(Exec *x);
+
+/* stage.c: where a stage stands */
+Stage *exec_stage(Exec *x, int role); /* opened when missing */
+const Program *stage_program(const Stage *s);
+const ScheduleSlot *stage_turn(const Stage *s);
+int stage_step(const Stage *s); /* of the program */
+int stage_ended(const Stage *s);
+BoundInstr *rank_instr(const Rank *r);
+int scalar_named(const Role *r, const char *name); /* -1: none */
+/* The first micro-batch of the turn among all of the step. */
+double first_micro(const Exec *x, int64_t turn);
+enum { NSTEPSCALAR = 7 };
+typedef struct StepScalar {
+    const char *name;
+    double value;
+} StepScalar;
+int64_t step_scalars(const Exec *x, const StepValues *b, StepScalar *v);
+
+/* interpreter.c: instructions, in the order of each stage */
+void exec_start(Exec *x, ProgramKind program); /* all stages */
+void stage_next(Exec *x, Stage *s); /* its next step; row -1: the first */
+void run_step(Exec *x, Stage *const *s, int n);
+void exec_stages(Exec *x);              /* to their ends */
+void exec_times(Exec *x, double began); /* of the marks to x->ran */
+
+/* replay.c: programs on a device with memory of its own */
+typedef struct Staged Staged;
+void staged_open(Exec *x);
+void staged_close(Exec *x);
+void staged_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed);
+void staged_usage(const Exec *x, Text *t);
+
+/* nan_check.c: the first bad number */
+void look_open(Exec *x);
+void look_close(Exec *x);
+void look_before(Exec *x, Stage *const *s, int n);
+void look_after(Exec *x, Stage *const *s, int n);
+
+#endif

@@ -1,0 +1,142 @@
+/* mirror.c: what lasts on a device with memory of its own, brought to its
+ * mirror in the host's memory and back; a buffer of any kind, to look at. On
+ * other devices the two are the same memory. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+
+#include "exec.h"
+
+enum { PIECE = 32 << 20, GRAIN = 1 << 20, PAGE = 4096 }; /* bytes */
+
+int exec_apart(const Exec *x)
+{
+    return (x->dev->can & OWNmemory) != 0;
+}
+
+void exec_guard(Exec *x)
+{
+    if (x->guard)
+        x->guard(x->guarded);
+    if (x->copied && !x->ordered)
+        x->dev->wait(x->on, STREAMcompute, x->copied);
+    x->ordered = 1;
+}
+
+typedef struct Carried {
+    uint8_t *to;
+    const uint8_t *from;
+} Carried;
+
+static void copy_piece(void *ctx, int64_t lo, int64_t hi)
+{
+    const Carried *p = ctx;
+
+    memcpy(p->to + lo, p->from + lo, (size_t)(hi - lo));
+}
+
+static int64_t piece_bytes(const Rank *r, int64_t at)
+{
+    int64_t left = r->role->persist - at;
+
+    return left < PIECE ? left : PIECE;
+}
+
+/* Through two pinned blocks: one is copied by all threads while the other is
+ * on its way. */
+static void pull_pieces(Exec *x, uint8_t *const block[2], void *const there[2])
+{
+    const Rank *r = x->rank;
+
+    for (int64_t at = 0, i = 0; at < r->role->persist + PIECE;
+         at += PIECE, i ^= 1) {
+        int64_t n = piece_bytes(r, at), before = at - PIECE;
+        if (n > 0) {
+            x->dev->copy(x->on, STREAMcompute, COPYout, block[i], r->base + at,
+                         n);
+            x->dev->record(x->on, STREAMcompute, there[i]);
+        }
+        if (before < 0)
+            continue;
+        x->dev->await(x->on, there[i ^ 1]);
+        pool_run(x->pool, copy_piece,
+                 &(Carried){ r->arena + before, block[i ^ 1] },
+                 piece_bytes(r, before), GRAIN);
+    }
+}
+
+static void push_pieces(Exec *x, uint8_t *const block[2], void *const there[2])
+{
+    const Rank *r = x->rank;
+
+    for (int64_t at = 0, i = 0; at < r->role->persist; at += PIECE, i ^= 1) {
+        int64_t n = piece_bytes(r, at);
+        if (at >= 2 * PIECE)
+            x->dev->await(x->on, there[i]);
+        pool_run(x->pool, copy_piece, &(Carried){ block[i], r->arena + at }, n,
+                 GRAIN);
+        x->dev->copy(x->on, STREAMcompute, COPYin, r->base + at, block[i], n);
+        x->dev->record(x->on, STREAMcompute, there[i]);
+    }
+}
+
+static void move(Exec *x, void f(Exec *, uint8_t *const *, void *const *))
+{
+    uint8_t *block[2];
+
+    for (int i = 0; i < 2; i++) {
+        block[i] = x->dev->alloc(x->on, ARENApinned, PIECE, "moving the state");
+        if (!x->there[i])
+            x->there[i] = x->dev->event(x->on, EVENTplain);
+    }
+    f(x, block, x->there);
+    x->dev->sync(x->on, STREAMcompute);
+    for (int i = 0; i < 2; i++)
+        x->dev->free(x->on, ARENApinned, block[i], PIECE);
+}
+
+void exec_pull(Exec *x)
+{
+    if (exec_apart(x))
+        move(x, pull_pieces);
+}
+
+void exec_push(Exec *x)
+{
+    if (!exec_apart(x))
+        return;
+    x->ordered = 0;
+    exec_guard(x);
+    move(x, push_pieces);
+    exec_drop(x);
+}
+
+/* The mirror's pages, which come back as zeros. */
+void exec_drop(Exec *x)
+{
+    const Rank *r = x->rank;
+
+    if (exec_apart(x))
+        madvise(r->arena, (size_t)(r->role->persist / PAGE * PAGE),
+                MADV_DONTNEED);
+}
+
+void *exec_seen(const Exec *x, const Rank *r, const void *p, int64_t bytes)
+{
+    uint8_t *to = r->arena + ((const uint8_t *)p - r->base);
+
+    if (exec_apart(x)) {
+        x->dev->sync(x->on, STREAMcompute);
+        x->dev->copy(x->on, STREAMcompute, COPYout, to, p, bytes);
+        x->dev->sync(x->on, STREAMcompute);
+    }
+    return to;
+}
+
+void *exec_fetch(const Exec *x, int64_t rank, int buf)
+{
+    const Rank *r = &x->rank[rank - x->comm->first];
+    const uint8_t *p = r->buf[buf];
+
+    return exec_seen(x, r, r->base + (p - r->arena), r->role->buf[buf].bytes);
+}

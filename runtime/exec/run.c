@@ -1,0 +1,148 @@
+/* run.c: a program run once, looked at, recorded; what ran, as a file. */
+#include <math.h>
+#include <string.h>
+
+#include "exec.h"
+
+static void set_scalar(const Rank *r, const char *name, double v)
+{
+    int k = scalar_named(r->role, name);
+
+    if (k >= 0)
+        elem_set(r->role->in[k].dt, r->buf[r->role->in[k].buf], 0, v);
+}
+
+static void set_micro(Exec *x, const Rank *r, int64_t turn)
+{
+    set_scalar(r, "micro", first_micro(x, turn));
+}
+
+void exec_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
+{
+    StepScalar v[NSTEPSCALAR];
+    double began = monotonic();
+
+    x->progress.step = b ? b->step : x->progress.step;
+    if (x->staged) {
+        staged_run(x, k, b, feed);
+        return;
+    }
+    exec_start(x, k);
+    for (int64_t i = 0, n = b ? step_scalars(x, b, v) : 0; i < n; i++)
+        for (int64_t r = 0; r < x->comm->n; r++)
+            set_scalar(&x->rank[r], v[i].name, v[i].value);
+    x->feed = feed;
+    x->micro = set_micro;
+    exec_stages(x);
+    x->dev->finish(x->on);
+    x->feed = NULL;
+    atomic_store_explicit(&x->progress.now, NULL, memory_order_relaxed);
+    exec_times(x, began);
+}
+
+/* A loss of -infinity, which is no fault in any other tensor. Null: none. */
+static const char *bad_loss(Exec *x)
+{
+    const Role *r = x->rank[0].role;
+
+    for (int i = 0; i < r->nout; i++) {
+        const Buf *b = &r->buf[r->out[i].buf];
+        if (!strncmp(r->out[i].name, "loss.", 5) &&
+            isinf(exec_result(x, r->out[i].name)))
+            return strf(x->mem, "%s is infinite%s", r->out[i].name,
+                        b->file ? strf(x->mem, " (%s:%d)", b->file, b->line)
+                                : "");
+    }
+    return NULL;
+}
+
+const char *exec_checked(Exec *x, ProgramKind k, const StepValues *b,
+                         const Feed *feed)
+{
+    look_open(x);
+    exec_run(x, k, b, feed);
+    look_close(x);
+    return x->bad ? x->bad : bad_loss(x);
+}
+
+void exec_record(Exec *x, ProgramKind program)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < x->nstage && program < NPROGRAM; i++) {
+        const Stage *s = &x->stage[i];
+        int prog = role_prog(s->rank[0]->role, program);
+        const UnrolledProgram *c = prog < 0 ? NULL : &s->course[prog];
+        for (int k = 0; c && k < c->nrow; k++)
+            n += 1 + s->rank[0]->role->prog[prog].phase[c->row[k].phase].n;
+    }
+    x->ran = n ? alloc(x->mem, (size_t)n * sizeof *x->ran) : NULL;
+    x->mark = n ? alloc(x->mem, (size_t)n * sizeof *x->mark) : NULL;
+    x->maxran = n;
+    x->nran = 0;
+}
+
+/* ---- what ran, as a file ------------------------------------------------- */
+
+static void put_event(Text *t, const InstrTiming *r, const char *name,
+                      double end)
+{
+    put(t, "%s{\"name\": ", t->len > 1 ? ",\n" : "\n");
+    put_json(t, name);
+    put(t,
+        ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
+        "\"dur\": %.3f, \"args\": {\"micro\": %lld",
+        r->stage, r->step >= 0, r->start * 1e6, (end - r->start) * 1e6,
+        (long long)r->micro);
+}
+
+/* Further what a user looks for, and the kernel a profiler names. */
+static void put_facts(Text *t, const Instr *s)
+{
+    if (s && s->kernel)
+        put(t, ", \"kernel\": \"%s\"", s->kernel);
+    if (s && s->file) {
+        put(t, ", \"at\": ");
+        put_json(t, strf(t->arena, "%s:%d", s->file, s->line));
+    }
+    if (s && s->secs > 0)
+        put(t, ", \"planned us\": %.1f", s->secs * 1e6);
+    put(t, "}}");
+}
+
+/* Where the row that began at k ends: with its last step. */
+static double row_end(const Exec *x, int64_t k)
+{
+    const InstrTiming *row = &x->ran[k];
+    double end = row->start;
+
+    for (k++; k < x->nran; k++) {
+        const InstrTiming *r = &x->ran[k];
+        if (r->stage == row->stage && r->step < 0)
+            break;
+        end = r->stage == row->stage ? r->end : end;
+    }
+    return end;
+}
+
+char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
+{
+    Text t = { .arena = a };
+
+    put(&t, "[");
+    for (int64_t k = 0; k < x->nran; k++) {
+        const InstrTiming *r = &x->ran[k];
+        const Role *role = &x->plan->role[r->stage];
+        const Program *g = &role->prog[role_prog(role, program)];
+        const Instr *s = r->step < 0 ? NULL : &g->instr[r->step];
+        put_event(&t, r,
+                  !s         ? g->phase[r->phase].name
+                  : s->label ? s->label
+                             : instr_info(s->kind)->name,
+                  s ? r->end : row_end(x, k));
+        put_facts(&t, s);
+    }
+    put(&t, "\n]\n");
+    *len = t.len;
+    return t.s;
+}

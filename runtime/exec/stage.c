@@ -1,0 +1,124 @@
+/* stage.c: ranks of this process that run one role, step by step together:
+ * their programs with phases unrolled and the table in its place, where they
+ * stand, what a step is given. */
+#include <string.h>
+
+#include "exec.h"
+
+int scalar_named(const Role *r, const char *name)
+{
+    for (int i = 0; i < r->nin; i++)
+        if (!strcmp(r->in[i].name, name))
+            return i;
+    return -1;
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+static int names_buffer(const Program *g, const Phase *f, int buf)
+{
+    for (int k = f->first; k < f->first + f->n; k++)
+        for (int i = 0; i < g->instr[k].nbuf; i++)
+            if (g->instr[k].buf[i] == buf)
+                return 1;
+    return 0;
+}
+
+static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
+{
+    Needs n = { 0 };
+
+    for (int i = 0; i < r->ntensor; i++)
+        if (!strcmp(r->tensor[i].kind, "input") &&
+            names_buffer(g, f, r->tensor[i].buf))
+            vec_push(x->mem, n.input, i);
+    for (int i = 0; i < r->nin; i++)
+        if (!strcmp(r->in[i].name, "micro"))
+            n.micro |= names_buffer(g, f, r->in[i].buf);
+    return n;
+}
+
+static UnrolledProgram course_of(Exec *x, const Role *r, const Program *g)
+{
+    UnrolledProgram c = { .row = course_rows(x->mem, g) };
+
+    c.needs = alloc(x->mem, (size_t)(g->nphase + 1) * sizeof *c.needs);
+    for (int f = 0; f < g->nphase; f++)
+        c.needs[f] = needs_of(x, r, g, &g->phase[f]);
+    c.nrow = (int)vec_len(c.row);
+    return c;
+}
+
+static void open_stage(Exec *x, Stage *s, int role)
+{
+    const Role *r = &x->plan->role[role];
+
+    s->role = role;
+    s->course = alloc(x->mem, (size_t)r->nprog * sizeof *s->course);
+    for (int g = 0; g < r->nprog; g++)
+        s->course[g] = course_of(x, r, &r->prog[g]);
+    s->loaded = alloc(x->mem, (size_t)(r->ntensor + 1) * sizeof *s->loaded);
+}
+
+Stage *exec_stage(Exec *x, int role)
+{
+    int i = 0;
+
+    while (i < x->nstage && x->stage[i].role != role)
+        i++;
+    if (i == x->nstage)
+        open_stage(x, &x->stage[x->nstage++], role);
+    return &x->stage[i];
+}
+
+/* ---- where a stage stands ------------------------------------------------ */
+
+const Program *stage_program(const Stage *s)
+{
+    return &s->rank[0]->role->prog[s->prog];
+}
+
+int stage_ended(const Stage *s)
+{
+    return s->row == s->course[s->prog].nrow;
+}
+
+const ScheduleSlot *stage_turn(const Stage *s)
+{
+    return &s->course[s->prog].row[s->row];
+}
+
+int stage_step(const Stage *s)
+{
+    return stage_program(s)->phase[stage_turn(s)->phase].first + s->step;
+}
+
+BoundInstr *rank_instr(const Rank *r)
+{
+    return &r->step[r->stage->prog][stage_step(r->stage)];
+}
+
+/* ---- what a step is given ------------------------------------------------ */
+
+/* micro: the first micro-batch of the turn among all of the step, so the same
+ * on all ranks. */
+double first_micro(const Exec *x, int64_t turn)
+{
+    int64_t v = turn * x->plan->mesh->size[Mdp];
+
+    return (double)v;
+}
+
+int64_t step_scalars(const Exec *x, const StepValues *b, StepScalar *v)
+{
+    StepScalar all[] = { { "lr", b->lr },
+                         { "bc1", b->bc1 },
+                         { "bc2", b->bc2 },
+                         { "step", (double)b->step },
+                         { "hold", x->hold },
+                         { "skip_loss", x->limits.loss },
+                         { "skip_gnorm", x->limits.gnorm } };
+
+    memcpy(v, all, sizeof all);
+    return NSTEPSCALAR;
+}

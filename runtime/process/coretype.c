@@ -1,0 +1,377 @@
+/* coretype.c: which of its kernels OpenBLAS takes. It chooses by the family and
+ * model of the processor, and takes one that is newer than itself for the
+ * oldest: Debian 12's (0.3.21) has an Emerald Rapids for a Prescott, at a third
+ * of the speed. Others have wrong kernels for some processors.
+ *
+ * So, before the library is loaded, its own choice is tried in a process of its
+ * own: which it is, and whether its products are right. Where the processor's
+ * flags allow a better type, or the products are wrong, types are tried from
+ * the best down, and OPENBLAS_CORETYPE set to the first whose products are
+ * right. The verdict is kept in the cache's folder, by processor; it depends on
+ * nothing else, so equal machines choose the same. Who sets OPENBLAS_CORETYPE
+ * has chosen. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "process.h"
+
+enum { PATHS = 1024, CORE = 32, SECONDS = 20 };
+
+/* Best first. `speed` compares types, also those that are not tried: without
+ * flags. Zen's are Haswell's but for their blocking. */
+/* clang-format off */
+static const struct { const char *name, *flags; int speed; } types[] = {
+    { "Cooperlake", "avx512f avx512dq avx512bw avx512vl avx512cd avx512_bf16", 4 },
+    { "SkylakeX", "avx512f avx512dq avx512bw avx512vl avx512cd", 4 },
+    { "Zen", "avx2 fma sse4a", 3 },
+    { "Haswell", "avx2 fma", 3 },
+    { "Sandybridge", "avx", 2 },
+    { "Nehalem", "sse4_2", 1 },
+    { "Sapphirerapids", NULL, 4 }, { "Excavator", NULL, 3 },
+    { "Steamroller", NULL, 2 }, { "Piledriver", NULL, 2 }, { "Bulldozer", NULL, 2 },
+};
+/* clang-format on */
+
+enum { NTYPE = sizeof types / sizeof *types };
+
+/* What a process that loaded the library found. */
+typedef struct Trial {
+    int right; /* its products */
+    char core[CORE], path[PATHS];
+    int64_t size, mtime; /* of the file at path */
+} Trial;
+
+typedef struct Verdict {
+    Trial own;      /* without OPENBLAS_CORETYPE */
+    char use[CORE]; /* to set; empty: nothing */
+} Verdict;
+
+static Verdict chosen;
+static int trying, wrong;
+
+/* ---- the processor ------------------------------------------------------- */
+
+/* "model name" and "flags" of the first processor. */
+static char *processor(void)
+{
+    char line[8192];
+    Text t = { .arena = forever };
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    int left = 2;
+
+    put(&t, "%s", "");
+    while (f && left && fgets(line, sizeof line, f))
+        if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5)) {
+            line[strcspn(line, "\n")] = 0;
+            put(&t, "%s ", line);
+            left--;
+        }
+    if (f)
+        fclose(f);
+    return t.s;
+}
+
+static int has_all(const char *cpu, const char *flags)
+{
+    while (flags && *flags) {
+        size_t n = strcspn(flags, " ");
+        if (!has_word(cpu, ' ', internn(flags, n)))
+            return 0;
+        flags += n + strspn(flags + n, " ");
+    }
+    return flags != NULL;
+}
+
+static int speed_of(const char *core)
+{
+    for (int i = 0; i < NTYPE; i++)
+        if (!strcasecmp(types[i].name, core))
+            return types[i].speed;
+    return 0;
+}
+
+/* ---- are products right? ------------------------------------------------- */
+
+static uint64_t draw(uint64_t seed, int64_t i)
+{
+    return XXH3_64bits_withSeed(&i, sizeof i, seed);
+}
+
+/* Whole numbers below 8: products of a few hundred of them are exact in fp32,
+ * in any order. */
+static void fill(double *v, int64_t n, uint64_t seed)
+{
+    for (int64_t i = 0; i < n; i++)
+        v[i] = (double)(draw(seed, i) % 15) - 7;
+}
+
+/* C[m x n] = A[m x k] x B[k x n] + beta C0 */
+typedef struct Shape {
+    int m, n, k, beta;
+} Shape;
+
+enum { MOST = 224, PAD = 3 };
+
+/* x (rows x cols) to p with leading dimension ld, transposed if t. */
+static void lay(Dtype dt, void *p, const double *x, int rows, int cols, int t)
+{
+    int ld = (t ? rows : cols) + PAD;
+
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            elem_set(dt, p, t ? j * ld + i : i * ld + j, x[i * cols + j]);
+}
+
+typedef struct ProductCheck {
+    double *a, *b, *c0, *want; /* dense */
+    void *pa, *pb, *pc;        /* as the library gets them */
+} ProductCheck;
+
+static int one_product(ProductCheck *c, Dtype dt, Shape s, int ta, int tb)
+{
+    const int code[] = { 111, 112 };
+    int la = (ta ? s.m : s.k) + PAD, lb = (tb ? s.k : s.n) + PAD;
+    int lc = s.n + PAD;
+
+    lay(dt, c->pa, c->a, s.m, s.k, ta);
+    lay(dt, c->pb, c->b, s.k, s.n, tb);
+    for (int i = 0; i < s.m * lc; i++) /* without beta C is not read */
+        elem_set(dt, c->pc, i, s.beta ? 1e6 : (double)NAN);
+    for (int i = 0; s.beta && i < s.m; i++)
+        for (int j = 0; j < s.n; j++)
+            elem_set(dt, c->pc, i * lc + j, c->c0[i * s.n + j]);
+    if (dt == Df64)
+        dl.cblas_dgemm(101, code[ta], code[tb], s.m, s.n, s.k, 1, c->pa, la,
+                       c->pb, lb, s.beta, c->pc, lc);
+    else
+        dl.cblas_sgemm(101, code[ta], code[tb], s.m, s.n, s.k, 1, c->pa, la,
+                       c->pb, lb, (float)s.beta, c->pc, lc);
+    for (int i = 0; i < s.m; i++)
+        for (int j = 0; j < s.n; j++)
+            if (elem_get(dt, c->pc, i * lc + j) != c->want[i * s.n + j])
+                return 0;
+    return 1;
+}
+
+static void reference(ProductCheck *c, Shape s)
+{
+    for (int i = 0; i < s.m; i++)
+        for (int j = 0; j < s.n; j++)
+            c->want[i * s.n + j] = s.beta ? c->c0[i * s.n + j] : 0;
+    for (int i = 0; i < s.m; i++)
+        for (int k = 0; k < s.k; k++)
+            for (int j = 0; j < s.n; j++)
+                c->want[i * s.n + j] += c->a[i * s.k + k] * c->b[k * s.n + j];
+}
+
+static Shape shape(int i)
+{
+    static const int size[] = { 1, 2, 3, 4, 7, 8, 13, 16, 17, 31, 32, 48, 65 };
+    const uint64_t n = sizeof size / sizeof *size;
+    uint64_t h = draw(11, i);
+
+    if (i == 0)
+        return (Shape){ MOST, MOST - 1, MOST - 31, 1 };
+    return (Shape){ size[h % n], size[h / n % n], size[h / n / n % n], i % 2 };
+}
+
+/* Some 30 sizes, among them one that is cut into blocks, in all four layouts,
+ * in both precisions; about 15 ms. */
+static int products_right(void)
+{
+    enum { ROOM = MOST * (MOST + PAD), SHAPES = 30 };
+    ProductCheck c = { .a = alloc(forever, ROOM * sizeof(double)) };
+
+    c.b = alloc(forever, ROOM * sizeof(double));
+    c.c0 = alloc(forever, ROOM * sizeof(double));
+    c.want = alloc(forever, ROOM * sizeof(double));
+    c.pa = alloc(forever, ROOM * sizeof(double));
+    c.pb = alloc(forever, ROOM * sizeof(double));
+    c.pc = alloc(forever, ROOM * sizeof(double));
+    fill(c.a, ROOM, 1);
+    fill(c.b, ROOM, 2);
+    fill(c.c0, ROOM, 3);
+    for (int i = 0; i < SHAPES; i++) {
+        Shape s = shape(i);
+        reference(&c, s);
+        for (int way = 0; way < 8; way++)
+            if (!one_product(&c, way & 4 ? Df64 : Df32, s, way & 1,
+                             way >> 1 & 1))
+                return 0;
+    }
+    return 1;
+}
+
+/* ---- trials -------------------------------------------------------------- */
+
+static void look(Trial *t)
+{
+    Dl_info in;
+    struct stat st;
+
+    if (!dl_open(LIBblas))
+        return;
+    dl.openblas_set_num_threads(1);
+    snprintf(t->core, sizeof t->core, "%s", dl.openblas_get_corename());
+    if (dladdr((void *)(uintptr_t)dl.cblas_sgemm, &in) && in.dli_fname &&
+        !stat(in.dli_fname, &st)) {
+        snprintf(t->path, sizeof t->path, "%s", in.dli_fname);
+        t->size = st.st_size;
+        t->mtime = st.st_mtime;
+    }
+    t->right = products_right();
+}
+
+/* In a process of its own: a wrong kernel may also die. core: null for the
+ * library's own choice. */
+static Trial try(const char *core)
+{
+    Trial t = { .right = 0 };
+    int fd[2];
+
+    if (pipe(fd))
+        return t;
+    pid_t pid = fork();
+    if (!pid) {
+        if (core)
+            setenv("OPENBLAS_CORETYPE", core, 1);
+        trying = 1;
+        alarm(SECONDS);
+        look(&t);
+        _exit(write(fd[1], &t, sizeof t) != sizeof t);
+    }
+    close(fd[1]);
+    if (pid < 0 || read(fd[0], &t, sizeof t) != sizeof t)
+        t = (Trial){ .right = 0 };
+    close(fd[0]);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    return t;
+}
+
+/* Types that are faster than the library's choice, or any if its products are
+ * wrong; none where even those the processor has are not. */
+static Verdict judge(const char *cpu)
+{
+    Verdict v = { .own = try(NULL) };
+    int least = v.own.right ? speed_of(v.own.core) + 1 : 0;
+
+    for (int i = 0; i < NTYPE && v.own.path[0]; i++) {
+        if (types[i].speed < least || !has_all(cpu, types[i].flags) ||
+            (!v.own.right && !strcasecmp(types[i].name, v.own.core)))
+            continue;
+        Trial t = try(types[i].name);
+        if (t.right && !strcasecmp(t.core, types[i].name)) {
+            snprintf(v.use, sizeof v.use, "%s", types[i].name);
+            break;
+        }
+    }
+    return v;
+}
+
+/* ---- the cache ----------------------------------------------------------- */
+
+static char *cache_path(const char *cpu)
+{
+    const char *paths = getenv("LD_LIBRARY_PATH");
+    char *s = strf(forever, "1 %s %s", cpu, paths ? paths : "");
+
+    return strf(forever, "%s/blas-%016llx", cache_folder(),
+                (unsigned long long)XXH3_64bits(s, strlen(s)));
+}
+
+/* A verdict on the file that is still there; 0: none. */
+static int recall(const char *path, Verdict *v)
+{
+    FILE *f = fopen(path, "r");
+    struct stat st;
+    char use[CORE] = "";
+    long long size = 0, mtime = 0;
+    int n = f ? fscanf(f, "%1023s %lld %lld %31s %d %31s", v->own.path, &size,
+                       &mtime, v->own.core, &v->own.right, use)
+              : 0;
+
+    if (f)
+        fclose(f);
+    if (n != 6 || stat(v->own.path, &st) || st.st_size != size ||
+        st.st_mtime != mtime)
+        return 0;
+    snprintf(v->use, sizeof v->use, "%s", strcmp(use, "-") ? use : "");
+    return 1;
+}
+
+static void keep(const char *path, const Verdict *v)
+{
+    char *s = strf(forever, "%s %lld %lld %s %d %s\n", v->own.path,
+                   (long long)v->own.size, (long long)v->own.mtime, v->own.core,
+                   v->own.right, v->use[0] ? v->use : "-");
+
+    if (v->own.path[0])
+        cache_keep(path, s, strlen(s));
+}
+
+/* ---- interface ----------------------------------------------------------- */
+
+void coretype_choose(void)
+{
+    if (trying || getenv("OPENBLAS_CORETYPE"))
+        return;
+    char *cpu = processor(), *path = cache_path(cpu);
+    if (!recall(path, &chosen)) {
+        chosen = judge(cpu);
+        keep(path, &chosen);
+    }
+    wrong = chosen.own.path[0] && !chosen.own.right && !chosen.use[0];
+    if (chosen.use[0])
+        setenv("OPENBLAS_CORETYPE", chosen.use, 1);
+}
+
+/* Products have equal bits where this is equal. */
+int64_t blas_hash(void)
+{
+    const char *s = blas_kind();
+
+    return (int64_t)(XXH3_64bits(s, strlen(s)) >> 1);
+}
+
+const char *blas_kind(void)
+{
+    const char *s = dl_open(LIBblas) ? dl.openblas_get_config() : "";
+    size_t n = strcspn(s, " ");
+
+    n += s[n] ? 1 + strcspn(s + n + 1, " ") : 0;
+    return strf(forever, "%.*s, kernels for %s", (int)n, s,
+                *s ? dl.openblas_get_corename() : "no processor");
+}
+
+int blas_wrong(void)
+{
+    return wrong;
+}
+
+const char *blas_note(void)
+{
+    if (wrong)
+        return strf(forever, "OpenBLAS computes wrong products on this "
+                             "processor, with every type that it has");
+    if (!chosen.use[0])
+        return NULL;
+    if (!chosen.own.right)
+        return strf(forever,
+                    "products use OpenBLAS's kernels for %s: those for %s, "
+                    "which it takes by itself, compute wrong products",
+                    chosen.use, chosen.own.core);
+    return strf(forever,
+                "products use OpenBLAS's kernels for %s: by itself it takes "
+                "this processor for a %s, which is slower",
+                chosen.use, chosen.own.core);
+}

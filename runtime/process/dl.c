@@ -1,0 +1,116 @@
+/* dl.c: libraries are found when they are needed, so that one program starts on
+ * a machine without GPUs, without MPI, and says what it found. syms.def is the
+ * only list of their functions. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "process.h"
+
+Dl dl;
+
+typedef struct LibInfo {
+    const char *name, *what, *files;
+} LibInfo;
+
+/* clang-format off */
+static const LibInfo libinfo[NLIB] = {
+#define LIB(id, what, names) {#id, what, names},
+#define SYM(id, name, ret, args)
+#define OBJ(id, name)
+#include "syms.def"
+#undef LIB
+#undef SYM
+#undef OBJ
+};
+/* clang-format on */
+
+/* clang-format off */
+static const struct { Lib lib; const char *name; size_t at; } syms[] = {
+#define LIB(id, what, names)
+#define SYM(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name)},
+#define OBJ(id, name) {LIB##id, #name, offsetof(Dl, name)},
+#include "syms.def"
+#undef LIB
+#undef SYM
+#undef OBJ
+};
+/* clang-format on */
+
+enum { NSYM = sizeof syms / sizeof *syms };
+
+static struct {
+    int tried, ok;
+    const char *why;
+} lib[NLIB];
+
+/* Null and *why: that no file is there, or what is wrong with the last that
+ * is (no memory to map it, another machine's). */
+static void *open_any(const char *files, const char **why)
+{
+    char name[64];
+
+    while (*files) {
+        size_t n = strcspn(files, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n, files);
+        void *h = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+        const char *said = h ? NULL : dlerror();
+        if (h)
+            return h;
+        if (said && !strstr(said, "No such file"))
+            *why = strf(forever, "%s", said);
+        files += n + strspn(files + n, " ");
+    }
+    return NULL;
+}
+
+static const char *bind(Lib l, void *h)
+{
+    for (int i = 0; i < NSYM; i++) {
+        if (syms[i].lib != l)
+            continue;
+        void *p = dlsym(h, syms[i].name);
+        if (!p)
+            return strf(forever, "it has no %s", syms[i].name);
+        memcpy((char *)&dl + syms[i].at, &p, sizeof p);
+    }
+    return NULL;
+}
+
+int dl_open(Lib l)
+{
+    if (lib[l].tried)
+        return lib[l].ok;
+    if (l == LIBblas)
+        coretype_choose();
+    lib[l].tried = 1;
+    if (l == LIBblas) /* it would start its threads while loading */
+        setenv("OPENBLAS_NUM_THREADS", "1", 0);
+    const char *why = "not found";
+    void *h = open_any(libinfo[l].files, &why);
+    lib[l].why = h ? bind(l, h) : why;
+    lib[l].ok = !lib[l].why;
+    return lib[l].ok;
+}
+
+const char *dl_why(Lib l)
+{
+    return lib[l].why;
+}
+
+const char *dl_what(Lib l)
+{
+    return libinfo[l].what;
+}
+
+const char *dl_name(Lib l)
+{
+    return libinfo[l].name;
+}
+
+int dl_is_open(Lib l)
+{
+    return lib[l].ok;
+}

@@ -1,0 +1,65 @@
+/* limits.c: what a process makes sure of before anything else: that descriptors
+ * 0, 1 and 2 are taken, so that no file of a run becomes one of them; that a
+ * write beyond the limit of file sizes is an error of that write; that there is
+ * room on the stack. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "process.h"
+
+/* Bytes of stack: wished for, and without which nothing is begun (the deepest
+ * models compile with 96 KiB). */
+enum { STACK = 8 << 20, LEAST = 1 << 20 };
+
+static void take_descriptors(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO)
+        close(fd);
+}
+
+/* The system looks at the limit when the main stack grows: raising it helps.
+ * Threads, those of libraries too, get theirs when they are made. */
+static void take_stack(void)
+{
+    struct rlimit r;
+    pthread_attr_t a;
+    size_t size = 0;
+
+    if (getrlimit(RLIMIT_STACK, &r))
+        return;
+    if (r.rlim_cur < STACK) {
+        struct rlimit more = { STACK, r.rlim_max < STACK ? STACK : r.rlim_max };
+        if (setrlimit(RLIMIT_STACK, &more)) {
+            r.rlim_cur = r.rlim_max < STACK ? r.rlim_max : STACK;
+            setrlimit(RLIMIT_STACK, &r);
+        }
+    }
+    if (!getrlimit(RLIMIT_STACK, &r) && r.rlim_cur < LEAST)
+        err(NULL, "a stack of %lld KiB (ulimit -s) is too small; %d are needed",
+            (long long)r.rlim_cur >> 10, LEAST >> 10);
+    if (pthread_getattr_default_np(&a))
+        return;
+    if (!pthread_attr_getstacksize(&a, &size) && size < LEAST &&
+        !pthread_attr_setstacksize(&a, LEAST))
+        pthread_setattr_default_np(&a);
+    pthread_attr_destroy(&a);
+}
+
+void process_start(const char *commit)
+{
+    program_commit = commit;
+    take_descriptors();
+    signal(SIGXFSZ, SIG_IGN);
+    take_stack();
+}

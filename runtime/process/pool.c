@@ -1,0 +1,188 @@
+/* pool.c: a few threads that share the ranges of a kernel.
+ *
+ * One job at a time. Its ranges are numbered; a thread takes the next number
+ * from `claim`, whose upper half is the job's number, so a thread that wakes
+ * late cannot take a range of a job whose fields it has not read: the job's
+ * fields change only while `claim` says that nothing is left.
+ *
+ * Kernels of a step follow each other within microseconds. Threads therefore
+ * spin a little before they sleep, and give the processor away meanwhile when
+ * there are more threads than processors. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "process.h"
+
+enum { MAXTHREAD = 256, SPINS = 4000, PERTHREAD = 4 };
+
+struct Pool {
+    int n; /* threads, the caller's among them */
+    int spins;
+    _Atomic uint64_t claim; /* job << 32 | next range */
+    _Atomic uint32_t wake;  /* counts jobs; sleepers wait for a change */
+    _Atomic int sleeping, stop;
+    _Atomic int64_t done; /* ranges finished */
+    _Atomic(Work *) f;
+    _Atomic(void *) ctx;
+    _Atomic int64_t items, ranges, each;
+    pthread_t thread[MAXTHREAD];
+};
+
+static void relax(void)
+{
+#if defined __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+static void futex(_Atomic uint32_t *word, int op, uint32_t val)
+{
+    syscall(SYS_futex, word, op | FUTEX_PRIVATE_FLAG, val, NULL, NULL, 0);
+}
+
+/* Take and run ranges until none is left. */
+static void work(Pool *p)
+{
+    for (;;) {
+        uint64_t c = atomic_load_explicit(&p->claim, memory_order_acquire);
+        int64_t i = (int64_t)(c & 0xffffffff);
+        int64_t ranges = atomic_load_explicit(&p->ranges, memory_order_relaxed);
+        int64_t each = atomic_load_explicit(&p->each, memory_order_relaxed);
+        int64_t items = atomic_load_explicit(&p->items, memory_order_relaxed);
+        Work *f = atomic_load_explicit(&p->f, memory_order_relaxed);
+        void *ctx = atomic_load_explicit(&p->ctx, memory_order_relaxed);
+        atomic_thread_fence(memory_order_acquire);
+        if (i >= ranges)
+            return;
+        if (!atomic_compare_exchange_strong(&p->claim, &c, c + 1))
+            continue;
+        int64_t lo = i * each, hi = lo + each < items ? lo + each : items;
+        f(ctx, lo, hi);
+        atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
+    }
+}
+
+static void await_job(Pool *p, uint32_t seen)
+{
+    for (int i = 0; i < p->spins; i++) {
+        if (atomic_load_explicit(&p->wake, memory_order_acquire) != seen)
+            return;
+        relax();
+    }
+    atomic_fetch_add(&p->sleeping, 1);
+    while (atomic_load(&p->wake) == seen)
+        futex(&p->wake, FUTEX_WAIT, seen);
+    atomic_fetch_sub(&p->sleeping, 1);
+}
+
+static void *thread_main(void *arg)
+{
+    Pool *p = arg;
+    uint32_t seen = 0;
+
+    for (;;) {
+        await_job(p, seen);
+        /* Before `stop`: it may be set between, and is then seen next time. */
+        seen = atomic_load(&p->wake);
+        if (atomic_load(&p->stop))
+            return NULL;
+        work(p);
+    }
+}
+
+static int processors(void)
+{
+    cpu_set_t set;
+
+    if (!sched_getaffinity(0, sizeof set, &set) && CPU_COUNT(&set) > 0)
+        return CPU_COUNT(&set);
+    return 1;
+}
+
+static int default_threads(int cpus)
+{
+    const char *s = getenv("PLEAT_THREADS");
+    int n = s && atoi(s) > 0 ? atoi(s) : cpus / (int)launch_local();
+
+    return n < 1 ? 1 : n > MAXTHREAD ? MAXTHREAD : n;
+}
+
+Pool *pool_open(int threads)
+{
+    int cpus = processors();
+    Pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
+
+    if (!p)
+        err(NULL, "out of memory for threads");
+    *p = (Pool){ .n = threads > 0 ? threads : default_threads(cpus) };
+    p->spins = (int64_t)p->n * launch_local() > cpus ? 0 : SPINS;
+    for (int i = 1; i < p->n; i++)
+        if (pthread_create(&p->thread[i], NULL, thread_main, p))
+            p->n = i;
+    return p;
+}
+
+void pool_close(Pool *p)
+{
+    atomic_store(&p->stop, 1);
+    atomic_fetch_add(&p->wake, 1);
+    futex(&p->wake, FUTEX_WAKE, MAXTHREAD);
+    for (int i = 1; i < p->n; i++)
+        pthread_join(p->thread[i], NULL);
+    free(p);
+}
+
+int pool_size(const Pool *p)
+{
+    return p->n;
+}
+
+static void publish(Pool *p, Work *f, void *ctx, int64_t n, int64_t ranges)
+{
+    uint64_t job = (atomic_load(&p->claim) >> 32) + 1;
+
+    atomic_store(&p->claim, job << 32 | 0xffffffff);
+    atomic_thread_fence(memory_order_release);
+    int64_t each = (n + ranges - 1) / ranges;
+    atomic_store_explicit(&p->f, f, memory_order_relaxed);
+    atomic_store_explicit(&p->ctx, ctx, memory_order_relaxed);
+    atomic_store_explicit(&p->items, n, memory_order_relaxed);
+    atomic_store_explicit(&p->each, each, memory_order_relaxed);
+    atomic_store_explicit(&p->ranges, (n + each - 1) / each,
+                          memory_order_relaxed);
+    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+    atomic_store(&p->claim, (job & 0xffffffff) << 32);
+    atomic_fetch_add(&p->wake, 1);
+    if (atomic_load(&p->sleeping))
+        futex(&p->wake, FUTEX_WAKE, (uint32_t)p->n);
+}
+
+void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain)
+{
+    if (n <= 0)
+        return;
+    grain = grain < 1 ? 1 : grain;
+    int64_t ranges = (n + grain - 1) / grain;
+    if (ranges > (int64_t)p->n * PERTHREAD)
+        ranges = (int64_t)p->n * PERTHREAD;
+    if (p->n == 1 || ranges == 1) {
+        f(ctx, 0, n);
+        return;
+    }
+    publish(p, f, ctx, n, ranges);
+    work(p);
+    int64_t all = atomic_load_explicit(&p->ranges, memory_order_relaxed);
+    for (int i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < all;
+         i++)
+        if (i < p->spins)
+            relax();
+        else
+            sched_yield();
+}

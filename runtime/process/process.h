@@ -1,0 +1,113 @@
+/* process.h: this process and what it has of its machine: libraries, threads,
+ * memory, a folder that is its own, its place among those that were started. */
+#ifndef PLEAT_PROCESS_H
+#define PLEAT_PROCESS_H
+
+#include <stdatomic.h>
+
+#include "../../ir/plan.h"
+
+/* ---- dl.c: libraries found at run time, one table: syms.def -------------- */
+
+typedef enum Lib {
+#define LIB(id, what, names) LIB##id,
+#define SYM(id, name, ret, args)
+#define OBJ(id, name)
+#include "syms.def"
+#undef LIB
+#undef SYM
+#undef OBJ
+    NLIB
+} Lib;
+
+typedef struct NcclId {
+    char c[128];
+} NcclId;
+
+typedef struct Dl { /* null where the library was not found */
+#define LIB(id, what, names)
+#define SYM(id, name, ret, args) ret(*name) args;
+#define OBJ(id, name)            void *name;
+#include "syms.def"
+#undef LIB
+#undef SYM
+#undef OBJ
+} Dl;
+
+extern Dl dl;
+/* 1: found, its symbols are in dl. 0: dl_why() says why not. */
+int dl_open(Lib l);
+const char *dl_why(Lib l);
+const char *dl_what(Lib l); /* "GPU driver" */
+const char *dl_name(Lib l);
+int dl_is_open(Lib l); /* was it asked for, and found? */
+/* ---- limits.c: the first call of a program ------------------------------- */
+
+extern const char built_from[];         /* of the program, not of the folder */
+void process_start(const char *commit); /* that */
+
+/* ---- startup.c: time, and what that before the first step goes to -------- */
+
+double monotonic(void);             /* seconds, of a clock that only grows */
+void start_phase(const char *name); /* ends the one before; null */
+void start_says(Text *t);           /* a line: all of them */
+
+/* ---- hostmem.c: the host's memory ---------------------------------------- */
+
+void *pages(int64_t bytes, const char *what); /* zeroed */
+void drop_pages(void *p, int64_t bytes);
+int64_t host_free(void);   /* bytes that this process may take */
+int64_t host_memory(void); /* ... that the machine has */
+/* With PLEAT_POISON=1, for tests: what is not written yet is no number. */
+int poison_asked(void);
+void *poison_pages(void *p, int64_t bytes); /* p */
+/* A file. Null, or why not. */
+const char *map_whole(Arena *a, const char *path, const uint8_t **p,
+                      int64_t *n);
+
+/* ---- elem.c: an element in memory ---------------------------------------- */
+
+double elem_get(Dtype dt, const void *p, int64_t i);
+void elem_set(Dtype dt, void *p, int64_t i, double v);
+
+/* ---- cache.c: what is made once ------------------------------------------ */
+
+const char *cache_folder(void); /* private, made when missing */
+/* Whole or not at all: other ranks may be writing the same file. */
+void cache_keep(const char *path, const void *p, size_t n);
+
+/* ---- coretype.c: which of its kernels OpenBLAS takes --------------------- */
+
+/* Sets OPENBLAS_CORETYPE where OpenBLAS would choose badly; before it is
+ * loaded. */
+void coretype_choose(void);
+/* "OpenBLAS 0.3.21, kernels for Haswell": products of equal bits. */
+const char *blas_kind(void);
+int64_t blas_hash(void); /* of it, not negative */
+int blas_wrong(void);    /* no type computes right products */
+/* What was chosen for it, and why; null: nothing. */
+const char *blas_note(void);
+
+/* ---- pool.c: threads ----------------------------------------------------- */
+
+typedef struct Pool Pool;
+typedef void Work(void *ctx, int64_t lo, int64_t hi);
+/* threads 0: $PLEAT_THREADS, or this process's share of the processors. */
+Pool *pool_open(int threads);
+void pool_close(Pool *p);
+int pool_size(const Pool *p);
+/* f on disjoint ranges that cover [0, n), none smaller than grain but the last;
+ * returns when all are done. */
+void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain);
+
+/* ---- launch.c: who this process is among ranks --------------------------- */
+
+/* Ranks and this rank by the launcher's environment; 1 and 0 without one. */
+int64_t launch_world(void);
+int64_t launch_rank(void);
+int64_t launch_local(void); /* ranks of this job on this host */
+int launched(void);         /* by a launcher that MPI knows */
+int64_t launch_lost(void);  /* programs that one it does not started */
+int64_t launch_place(void); /* this rank among them */
+
+#endif

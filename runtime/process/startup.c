@@ -1,0 +1,57 @@
+/* startup.c: what the time before the first step goes to. A phase lasts until
+ * the next one begins; those of one name count together, in the order in which
+ * they first came. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <time.h>
+
+#include "process.h"
+
+enum { MAXPHASE = 24 };
+
+static struct {
+    int n, now;   /* now: the one that runs; -1: none */
+    double begun; /* seconds */
+    struct {
+        const char *name;
+        double secs;
+    } phase[MAXPHASE];
+} s = { .now = -1 };
+
+double monotonic(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+void start_phase(const char *name)
+{
+    double t = monotonic();
+    int i = 0;
+
+    if (s.now >= 0)
+        s.phase[s.now].secs += t - s.begun;
+    s.begun = t;
+    s.now = -1;
+    while (name && i < s.n && strcmp(s.phase[i].name, name))
+        i++;
+    if (!name || i == MAXPHASE)
+        return;
+    s.phase[i].name = name;
+    s.n = i < s.n ? s.n : i + 1;
+    s.now = i;
+}
+
+void start_says(Text *t)
+{
+    double all = 0;
+
+    for (int i = 0; i < s.n; i++)
+        all += s.phase[i].secs;
+    put(t, "the first step was done after %.2f s:", all);
+    for (int i = 0; i < s.n; i++)
+        put(t, "%s %s %.2f", i ? "," : "", s.phase[i].name, s.phase[i].secs);
+    put(t, "\n");
+}

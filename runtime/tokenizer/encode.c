@@ -1,0 +1,112 @@
+/* encode.c: an encoder, and a text on its way through it. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer.h"
+
+/* ---- UTF-8 --------------------------------------------------------------- */
+
+/* Bytes of the character at s, 0 when there is none; n > 0. */
+static size_t valid_char(const uint8_t *s, size_t n)
+{
+    size_t len = s[0] < 0x80   ? 1
+                 : s[0] < 0xc2 ? 0
+                 : s[0] < 0xe0 ? 2
+                 : s[0] < 0xf0 ? 3
+                 : s[0] < 0xf5 ? 4
+                               : 0;
+
+    if (len > n)
+        return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80)
+            return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) ||
+        (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return len;
+}
+
+int64_t utf8_bad(const char *s, size_t n)
+{
+    for (size_t i = 0, len; i < n; i += len) {
+        uint64_t eight;
+        len = 8;
+        if (n - i >= 8 &&
+            (memcpy(&eight, s + i, 8), !(eight & 0x8080808080808080ull)))
+            continue;
+        len = valid_char((const uint8_t *)s + i, n - i);
+        if (!len)
+            return (int64_t)i;
+    }
+    return -1;
+}
+
+/* ---- encoders ------------------------------------------------------------ */
+
+Encoder *encoder_new(const Tokenizer *t)
+{
+    Encoder *e = enlarge(NULL, sizeof *e);
+    size_t cuts = vec_len(t->cut);
+
+    *e = (Encoder){ .t = t, .cut = enlarge(NULL, (cuts + 1) * sizeof *e->cut) };
+    memset(e->cut, 0, (cuts + 1) * sizeof *e->cut);
+    return e;
+}
+
+void encoder_free(Encoder *e)
+{
+    pcre2_match_data_free(e->match);
+    pcre2_match_context_free(e->context);
+    pcre2_jit_stack_free(e->stack);
+    for (size_t i = 0; i < vec_len(e->t->cut); i++)
+        free(e->cut[i].s);
+    free(e->cut);
+    free(e->normal[0].s);
+    free(e->normal[1].s);
+    free(e->id);
+    free(e->memo);
+    free(e->symbol);
+    free(e->prev);
+    free(e->next);
+    free(e->heap);
+    free(e);
+}
+
+static void put_template(Encoder *e, const int32_t *v)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        encode_id(e, v[i]);
+}
+
+void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out)
+{
+    int strip = t->strip;
+
+    for (int64_t i = 0; i < n; i++) {
+        size_t len;
+        const char *s = tokenizer_text(t, id[i], &len);
+        int skip = s && strip && len && *s == ' ';
+        if (s)
+            putn(out, s + skip, len - (size_t)skip);
+        strip = strip && !len;
+    }
+}
+
+const char *encode(Encoder *e, const char *s, size_t n, int flags)
+{
+    e->n = 0;
+    e->why = NULL;
+    e->first = 1;
+    if (flags & ENCtemplate)
+        put_template(e, e->t->before);
+    for (size_t i = 0; e->t->bytes && i < n; i++)
+        encode_id(e, (unsigned char)s[i]);
+    if (!e->t->bytes)
+        added_split(e, 0, s, n);
+    if (flags & ENCtemplate)
+        put_template(e, e->t->after);
+    return e->why;
+}

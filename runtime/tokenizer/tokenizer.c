@@ -1,0 +1,646 @@
+/* tokenizer.c: tokenizer.json files, as the tokenizers library writes them:
+ * what a text goes through on its way to tokens, and their texts.
+ *
+ *   added tokens -> normalizer -> added tokens -> pre-tokenizer -> model
+ *   (added_tokens.c)  (normalizer.c)        (pretokenizer.c)   (bpe.c)
+ *
+ * The model is byte pair encoding, over bytes (GPT-2, Llama 3, Qwen, DeepSeek)
+ * or over characters with bytes for those it lacks (Llama 2, Mixtral). Anything
+ * in a file that would change tokens and is not known here is refused. */
+#define _GNU_SOURCE
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <utf8proc.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "tokenizer.h"
+
+enum { MAXID = 1 << 24 }; /* far beyond any vocabulary */
+
+typedef struct TokenizerLoad {
+    Tokenizer *t;
+    json_t *root, *vocab;
+    const Loc *loc;
+    int bytelevel;       /* a ByteLevel pre-tokenizer was met */
+    int16_t byteof[324]; /* GPT-2's characters for bytes; -1 */
+} TokenizerLoad;
+
+/* ---- JSON ---------------------------------------------------------------- */
+
+static const char *type_of(const json_t *j)
+{
+    const char *s = json_string_value(json_object_get(j, "type"));
+
+    return s ? s : "";
+}
+
+static const char *text_at(const TokenizerLoad *l, const json_t *j,
+                           const char *key)
+{
+    const char *s = json_string_value(json_object_get(j, key));
+
+    if (!s)
+        err(l->loc, "%s: \"%s\" is no text", type_of(j), key);
+    return intern(s);
+}
+
+static int flag(const json_t *j, const char *key, int dflt)
+{
+    const json_t *v = json_object_get(j, key);
+
+    return json_is_boolean(v) ? json_is_true(v) : dflt;
+}
+
+static int is_set(const json_t *j, const char *key)
+{
+    const json_t *v = json_object_get(j, key);
+
+    return v && !json_is_null(v) &&
+           !(json_is_string(v) && !json_string_length(v)) &&
+           !(json_is_number(v) && json_number_value(v) == 0);
+}
+
+/* Of {"pattern": {"String": ...}}; null: it is none. */
+static const char *plain_pattern(const json_t *j)
+{
+    const json_t *p = json_object_get(j, "pattern");
+
+    return json_string_value(json_object_get(p, "String"));
+}
+
+/* f on j, or on each of the parts when j is a Sequence of them. */
+typedef void PartFn(TokenizerLoad *l, const json_t *j);
+
+static void each(TokenizerLoad *l, const json_t *j, const char *parts,
+                 PartFn *f)
+{
+    if (!j || json_is_null(j))
+        return;
+    if (strcmp(type_of(j), "Sequence")) {
+        f(l, j);
+        return;
+    }
+    const json_t *list = json_object_get(j, parts);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        each(l, json_array_get(list, i), parts, f);
+}
+
+/* ---- normalizers --------------------------------------------------------- */
+
+static void add_norm(TokenizerLoad *l, const json_t *j)
+{
+    /* clang-format off */
+    static const struct { const char *name; int form; } forms[] = {
+        { "NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE },
+        { "NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE },
+        { "NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT },
+        { "NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT },
+    };
+    /* clang-format on */
+    Norm n = { 0 };
+
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (!strcmp(forms[i].name, type_of(j)))
+            n.form = forms[i].form;
+    if (!strcmp(type_of(j), "Prepend")) {
+        n.kind = NORMprefix;
+        n.to = text_at(l, j, "prepend");
+    } else if (!strcmp(type_of(j), "Replace")) {
+        n.kind = NORMreplace;
+        n.from = plain_pattern(j);
+        n.to = text_at(l, j, "content");
+        if (!n.from || !*n.from)
+            err(l->loc, "normalizer Replace: only texts can be replaced, no "
+                        "patterns");
+        n.from = intern(n.from);
+    } else if (!n.form) {
+        err(l->loc,
+            "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, "
+            "Prepend, Replace are)",
+            type_of(j));
+    }
+    vec_push(forever, l->t->norm, n);
+}
+
+/* ---- pre-tokenizers ------------------------------------------------------ */
+
+static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|"
+                           " ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+/* What Rust takes for numeric: Unicode 17 by now. */
+static const char digit[] = "[\\p{N}\\x{11de0}-\\x{11de9}"
+                            "\\x{16ff4}-\\x{16ff6}]";
+
+/* Punctuation is that of Unicode 8 (the library has it from a crate of its own;
+ * two of these are not punctuation since): without what came later. */
+static const char *punctuation(void)
+{
+    Text t = { .arena = forever };
+
+    put(&t, "(?![%s",
+        "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}-\\x{1b7e}"
+        "\\x{2e43}-\\x{2e4f}\\x{2e52}-\\x{2e5d}\\x{10ead}\\x{10f55}-\\x{10f59}"
+        "\\x{10f86}-\\x{10f89}\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145b}"
+        "\\x{1145d}\\x{11660}-\\x{1166c}\\x{116b9}\\x{1183b}"
+        "\\x{11944}-\\x{11946}\\x{119e2}\\x{11a3f}-\\x{11a46}"
+        "\\x{11a9a}-\\x{11a9c}\\x{11a9e}-\\x{11aa2}\\x{11c41}-\\x{11c45}"
+        "\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11fff}"
+        "\\x{12ff1}-\\x{12ff2}\\x{16e97}-\\x{16e9a}\\x{16fe2}"
+        "\\x{1e95e}-\\x{1e95f}");
+    put_newer(&t, "P", 1);
+    put(&t, "])[\\p{P}\\x{166d}\\x{111c9}!-/:-@\\[-`{-~]");
+    return t.s;
+}
+
+static int behavior(const TokenizerLoad *l, const json_t *j)
+{
+    static const char *const names[] = { "Isolated", "Removed",
+                                         "MergedWithPrevious", "MergedWithNext",
+                                         "Contiguous" };
+    const char *s = text_at(l, j, "behavior");
+
+    for (int i = 0; i < 5; i++)
+        if (!strcmp(names[i], s))
+            return i;
+    err(l->loc, "pre_tokenizer %s: behavior %s is not known here", type_of(j),
+        s);
+}
+
+/* s as a pattern that matches itself. */
+static const char *quoted(const char *s)
+{
+    Text t = { .arena = forever };
+
+    for (; *s; s++)
+        put(&t, strchr("\\^$.[]|()?*+{}&-", *s) ? "\\%c" : "%c", *s);
+    return t.s;
+}
+
+static void add_match(TokenizerLoad *l, const char *pattern, int how,
+                      int invert)
+{
+    PreTokenizer c = { .kind = CUTmatch,
+                       .how = how,
+                       .invert = invert,
+                       .code = cut_compile(pattern, l->loc) };
+
+    vec_push(forever, l->t->cut, c);
+}
+
+static void add_split(TokenizerLoad *l, const json_t *j)
+{
+    const json_t *p = json_object_get(j, "pattern");
+    const char *regex = json_string_value(json_object_get(p, "Regex"));
+    const char *plain = json_string_value(json_object_get(p, "String"));
+
+    if (!regex && !(plain && *plain))
+        err(l->loc, "pre_tokenizer Split has no pattern");
+    add_match(l, regex ? regex : quoted(plain), behavior(l, j),
+              flag(j, "invert", 0));
+}
+
+static void add_bytelevel(TokenizerLoad *l, const json_t *j)
+{
+    PreTokenizer space = { .kind = CUTspace, .prefix = PREalways };
+
+    if (flag(j, "add_prefix_space", 1))
+        vec_push(forever, l->t->cut, space);
+    if (flag(j, "use_regex", 1))
+        add_match(l, gpt2, CUTisolated, 0);
+    l->bytelevel = 1;
+}
+
+static void add_metaspace(TokenizerLoad *l, const json_t *j)
+{
+    PreTokenizer c = { .kind = CUTspace,
+                       .prefix = PREalways,
+                       .space = text_at(l, j, "replacement") };
+    const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
+
+    if ((s && !strcmp(s, "never")) || !flag(j, "add_prefix_space", 1))
+        c.prefix = PREnever;
+    else if (s && !strcmp(s, "first"))
+        c.prefix = PREfirst;
+    vec_push(forever, l->t->cut, c);
+    if (flag(j, "split", 1))
+        add_match(l, quoted(c.space), CUTnext, 0);
+}
+
+static void add_cut(TokenizerLoad *l, const json_t *j)
+{
+    const char *type = type_of(j);
+
+    if (l->bytelevel)
+        err(l->loc, "pre_tokenizer %s after ByteLevel is not known here", type);
+    if (!strcmp(type, "ByteLevel"))
+        add_bytelevel(l, j);
+    else if (!strcmp(type, "Split"))
+        add_split(l, j);
+    else if (!strcmp(type, "Metaspace"))
+        add_metaspace(l, j);
+    else if (!strcmp(type, "Digits"))
+        add_match(l, digit,
+                  flag(j, "individual_digits", 0) ? CUTisolated : CUTjoined, 0);
+    else if (!strcmp(type, "Punctuation"))
+        add_match(l, punctuation(), behavior(l, j), 0);
+    else if (!strcmp(type, "WhitespaceSplit"))
+        add_match(l, "\\s", CUTremoved, 0);
+    else if (!strcmp(type, "Whitespace"))
+        add_match(l, "\\w+|[^\\w\\s]+", CUTremoved, 1);
+    else
+        err(l->loc,
+            "pre_tokenizer %s is not known here (ByteLevel, Split, "
+            "Metaspace, Digits, Punctuation, Whitespace are)",
+            type);
+}
+
+/* ---- the model ----------------------------------------------------------- */
+
+/* GPT-2 writes a byte as a character: itself where that can be seen, else the
+ * next of U+0100, U+0101 ... */
+static void map_bytes(TokenizerLoad *l)
+{
+    int more = 256;
+
+    memset(l->byteof, -1, sizeof l->byteof);
+    for (int b = 0; b < 256; b++) {
+        int seen = (b > 32 && b < 127) || (b > 160 && b != 173);
+        l->byteof[seen ? b : more++] = (int16_t)b;
+    }
+}
+
+/* The bytes of a token that is written in those characters; null: it is not. */
+static const char *raw(const TokenizerLoad *l, const char *s, int *n)
+{
+    size_t len = strlen(s), k = 0;
+    char *out = alloc(forever, len + 1);
+
+    for (size_t i = 0; i < len;) {
+        int32_t c;
+        utf8proc_ssize_t step =
+            utf8proc_iterate((const uint8_t *)s + i, -1, &c);
+        if (step <= 0 || c >= 324 || l->byteof[c] < 0)
+            return NULL;
+        out[k++] = (char)l->byteof[c];
+        i += (size_t)step;
+    }
+    *n = (int)k;
+    return out;
+}
+
+/* A model's token, as a byte it stands for on its own: "<0x0A>"; else -1. */
+static int byte_token(const char *s)
+{
+    unsigned b;
+    char end;
+
+    return strlen(s) == 6 && sscanf(s, "<0x%2X%c", &b, &end) == 2 && end == '>'
+               ? (int)b
+               : -1;
+}
+
+static void read_vocab(TokenizerLoad *l)
+{
+    Bpe *b = &l->t->bpe;
+    const char *s;
+    json_t *v;
+
+    json_object_foreach(l->vocab, s, v)
+    {
+        json_int_t id = json_integer_value(v);
+        if (!json_is_integer(v) || id < 0 || id >= MAXID)
+            err(l->loc, "vocab: the number of '%s' is wrong", s);
+        b->nid = b->nid > (int)id + 1 ? b->nid : (int)id + 1;
+    }
+    if (!b->nid || b->nid > 16 * (int64_t)json_object_size(l->vocab) + 65536)
+        err(l->loc, "model: no vocab, or one full of holes");
+    b->text = alloc(forever, (size_t)b->nid * sizeof *b->text);
+    b->len = alloc(forever, (size_t)b->nid * sizeof *b->len);
+    json_object_foreach(l->vocab, s, v)
+    {
+        int id = (int)json_integer_value(v);
+        if (b->text[id])
+            err(l->loc, "vocab: '%s' has the number of another token", s);
+        b->text[id] = b->bytelevel ? raw(l, s, &b->len[id]) : NULL;
+        if (!b->text[id]) {
+            b->len[id] = (int)strlen(s);
+            b->text[id] = strf(forever, "%s", s);
+        }
+    }
+}
+
+static int32_t vocab_id(const TokenizerLoad *l, const char *s)
+{
+    const json_t *v = json_object_get(l->vocab, s);
+
+    return v ? (int32_t)json_integer_value(v) : -1;
+}
+
+/* A byte's token, and that of any character: by its text as the file has it,
+ * since a token of the same bytes may be written otherwise. */
+static void read_bytes(TokenizerLoad *l, int fallback)
+{
+    Bpe *b = &l->t->bpe;
+
+    memset(b->byte, -1, sizeof b->byte);
+    for (int c = 0; b->bytelevel && c < 324; c++)
+        if (l->byteof[c] >= 0) {
+            char s[8] = { 0 };
+            utf8proc_encode_char(c, (utf8proc_uint8_t *)s);
+            b->byte[l->byteof[c]] = vocab_id(l, s);
+        }
+    for (int i = 0; fallback && i < NBYTE; i++) {
+        char s[8];
+        snprintf(s, sizeof s, "<0x%02X>", (unsigned)i);
+        b->byte[i] = vocab_id(l, s);
+    }
+}
+
+static _Noreturn void bad_merge(const TokenizerLoad *l, size_t i,
+                                const char *why)
+{
+    err(l->loc, "merges: number %zu %s", i + 1, why);
+}
+
+/* The two texts of a merge, "a b" or ["a", "b"], and both as one. */
+static void merge_texts(const TokenizerLoad *l, const json_t *j, size_t i,
+                        Text side[3])
+{
+    const char *s = json_string_value(j), *gap = s ? strchr(s, ' ') : NULL;
+    const char *a = s ? s : json_string_value(json_array_get(j, 0));
+    const char *c = gap ? gap + 1 : json_string_value(json_array_get(j, 1));
+
+    if (!a || !c || (s && strchr(c, ' ')) || (!s && json_array_size(j) != 2))
+        bad_merge(l, i, "is not two tokens");
+    side[0].len = side[1].len = side[2].len = 0;
+    putn(&side[0], a, gap ? (size_t)(gap - a) : strlen(a));
+    putn(&side[1], c, strlen(c));
+    putn(&side[2], side[0].s, side[0].len);
+    putn(&side[2], c, strlen(c));
+}
+
+static void read_merges(TokenizerLoad *l, const json_t *list)
+{
+    Text side[3] = { { .arena = forever },
+                     { .arena = forever },
+                     { .arena = forever } };
+    int32_t id[3];
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        merge_texts(l, json_array_get(list, i), i, side);
+        for (int k = 0; k < 3; k++)
+            if ((id[k] = vocab_id(l, side[k].s)) < 0)
+                bad_merge(l, i,
+                          strf(forever, "has '%s', which is not in vocab",
+                               side[k].s));
+        bpe_merge(&l->t->bpe, id[0], id[1], (int32_t)i, id[2]);
+    }
+}
+
+static void read_model(TokenizerLoad *l)
+{
+    const json_t *j = json_object_get(l->root, "model");
+    const json_t *merges = json_object_get(j, "merges");
+    Bpe *b = &l->t->bpe;
+
+    l->vocab = json_object_get(j, "vocab");
+    if (strcmp(type_of(j), "BPE") && (*type_of(j) || !merges))
+        err(l->loc, "model %s is not known here: only BPE is", type_of(j));
+    if (!json_is_object(l->vocab) || !json_is_array(merges))
+        err(l->loc, "model: no vocab or no merges");
+    if (is_set(j, "dropout") || is_set(j, "continuing_subword_prefix") ||
+        is_set(j, "end_of_word_suffix"))
+        err(l->loc, "model: dropout, continuing_subword_prefix and "
+                    "end_of_word_suffix are not known here");
+    map_bytes(l);
+    b->bytelevel = l->bytelevel;
+    b->whole = flag(j, "ignore_merges", 0);
+    b->fuse = flag(j, "fuse_unk", 0);
+    b->unk =
+        is_set(j, "unk_token") ? vocab_id(l, text_at(l, j, "unk_token")) : -1;
+    read_vocab(l);
+    read_bytes(l, flag(j, "byte_fallback", 0));
+    bpe_index(b, (int)json_array_size(merges));
+    read_merges(l, merges);
+}
+
+/* ---- added tokens -------------------------------------------------------- */
+
+static void read_added(TokenizerLoad *l)
+{
+    const json_t *list = json_object_get(l->root, "added_tokens");
+    Tokenizer *t = l->t;
+    Encoder e = { .t = t };
+
+    t->vocab = t->bpe.nid;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *j = json_array_get(list, i);
+        const char *s = text_at(l, j, "content");
+        json_int_t id = json_integer_value(json_object_get(j, "id"));
+        int32_t known = vocab_id(l, s);
+        if (id < 0 || id >= MAXID || !*s || (known >= 0 && known != id))
+            err(l->loc, "added_tokens: '%s' has the wrong number", s);
+        Added a = { .text = s,
+                    .content = s,
+                    .len = (int)strlen(s),
+                    .id = (int32_t)id,
+                    .special = flag(j, "special", 0),
+                    .lstrip = flag(j, "lstrip", 0),
+                    .rstrip = flag(j, "rstrip", 0),
+                    .word = flag(j, "single_word", 0),
+                    .normalized = flag(j, "normalized", 1) };
+        vec_push(forever, t->added, a);
+        t->vocab = t->vocab > id ? t->vocab : id + 1;
+    }
+    t->byid = alloc(forever, (size_t)t->vocab * sizeof *t->byid);
+    for (size_t i = 0; i < vec_len(t->added); i++) {
+        Added *a = &t->added[i], match = *a;
+        const Bytes *b =
+            a->normalized ? normalize(&e, a->text, (size_t)a->len) : NULL;
+        if (b) {
+            match.text = a->text = internn(b->s, b->n);
+            match.len = a->len = (int)b->n;
+        }
+        trie_add(&t->trie[a->normalized], &match, (int)i);
+        t->byid[a->id] = a;
+    }
+    free(e.normal[0].s);
+    free(e.normal[1].s);
+}
+
+/* ---- templates ----------------------------------------------------------- */
+
+static void add_pair(TokenizerLoad *l, const json_t *pair, int32_t **v)
+{
+    const json_t *id = json_array_get(pair, 1);
+
+    if (!json_is_integer(id))
+        err(l->loc, "post_processor: a token has no number");
+    vec_push(forever, *v, (int32_t)json_integer_value(id));
+}
+
+static void add_template(TokenizerLoad *l, const json_t *j)
+{
+    const json_t *list = json_object_get(j, "single");
+    const json_t *special = json_object_get(j, "special_tokens");
+    int32_t **v = &l->t->before;
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *part = json_array_get(list, i);
+        const json_t *name =
+            json_object_get(json_object_get(part, "SpecialToken"), "id");
+        if (!name) {
+            v = &l->t->after;
+            continue;
+        }
+        const json_t *ids = json_object_get(
+            json_object_get(special, json_string_value(name)), "ids");
+        for (size_t k = 0; k < json_array_size(ids); k++)
+            vec_push(forever, *v,
+                     (int32_t)json_integer_value(json_array_get(ids, k)));
+    }
+}
+
+static void add_processor(TokenizerLoad *l, const json_t *j)
+{
+    const char *type = type_of(j);
+    Tokenizer *t = l->t;
+
+    if (!strcmp(type, "ByteLevel"))
+        return; /* only where tokens stood in the text */
+    if (vec_len(t->before) || vec_len(t->after))
+        err(l->loc, "post_processor: two templates");
+    if (!strcmp(type, "TemplateProcessing")) {
+        add_template(l, j);
+    } else if (!strcmp(type, "RobertaProcessing") ||
+               !strcmp(type, "BertProcessing")) {
+        add_pair(l, json_object_get(j, "cls"), &t->before);
+        add_pair(l, json_object_get(j, "sep"), &t->after);
+    } else {
+        err(l->loc, "post_processor %s is not known here", type);
+    }
+}
+
+/* ---- decoders ------------------------------------------------------------ */
+
+static void add_decoder(TokenizerLoad *l, const json_t *j)
+{
+    const char *type = type_of(j);
+    Tokenizer *t = l->t;
+
+    if (!strcmp(type, "Replace")) {
+        t->space = plain_pattern(j);
+        t->space = t->space ? intern(t->space) : NULL;
+    } else if (!strcmp(type, "Metaspace")) {
+        const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
+        int never = s && !strcmp(s, "never");
+        t->space = text_at(l, j, "replacement");
+        t->strip = !never && flag(j, "add_prefix_space", 1);
+    } else if (!strcmp(type, "Strip")) {
+        t->strip = json_integer_value(json_object_get(j, "start")) > 0;
+    } else if (strcmp(type, "ByteLevel") && strcmp(type, "ByteFallback") &&
+               strcmp(type, "Fuse")) {
+        err(l->loc, "decoder %s is not known here", type);
+    }
+}
+
+/* What a token of a text over characters stands for: spaces and bytes back. */
+static void plain_texts(Tokenizer *t)
+{
+    Bpe *b = &t->bpe;
+    size_t n = t->space ? strlen(t->space) : 0;
+
+    t->plain = alloc(forever, (size_t)b->nid * sizeof *t->plain);
+    for (int id = 0; id < b->nid; id++) {
+        const char *s = b->text[id];
+        Text out = { .arena = forever };
+        put(&out, "%s", "");
+        int byte = s && !b->bytelevel && b->byte[0] >= 0 ? byte_token(s) : -1;
+        if (byte >= 0)
+            putn(&out, (char[]){ (char)byte }, 1);
+        for (int i = 0; s && byte < 0 && i < b->len[id];) {
+            int space = n && !strncmp(s + i, t->space, n);
+            putn(&out, space ? " " : s + i, 1);
+            i += space ? (int)n : 1;
+        }
+        t->plain[id] = out;
+    }
+}
+
+const char *tokenizer_text(const Tokenizer *t, int32_t id, size_t *n)
+{
+    if (id < 0 || id >= t->vocab)
+        return NULL;
+    if (t->byid && t->byid[id]) {
+        *n = strlen(t->byid[id]->content);
+        return t->byid[id]->content;
+    }
+    if (id >= t->bpe.nid || !t->bpe.text[id])
+        return NULL;
+    *n = t->plain[id].len;
+    return t->plain[id].s;
+}
+
+int32_t tokenizer_id(const Tokenizer *t, const char *text)
+{
+    for (size_t i = 0; i < vec_len(t->added); i++)
+        if (!strcmp(t->added[i].content, text))
+            return t->added[i].id;
+    return bpe_find(&t->bpe, text, strlen(text));
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+/* A byte is a token; nothing is added, nothing is merged. */
+static Tokenizer *bytes_tokenizer(void)
+{
+    Tokenizer *t = alloc(forever, sizeof *t);
+    Bpe *b = &t->bpe;
+
+    *t = (Tokenizer){ .path = "bytes", .vocab = NBYTE, .bytes = 1 };
+    *b = (Bpe){ .nid = NBYTE, .bytelevel = 1, .unk = -1 };
+    b->text = alloc(forever, NBYTE * sizeof *b->text);
+    b->len = alloc(forever, NBYTE * sizeof *b->len);
+    for (int i = 0; i < NBYTE; i++) {
+        b->text[i] = internn((char[]){ (char)i }, 1);
+        b->len[i] = 1;
+        b->byte[i] = i;
+    }
+    bpe_index(b, 0);
+    plain_texts(t);
+    return t;
+}
+
+Tokenizer *tokenizer_open(const char *path, const Loc *loc)
+{
+    json_error_t e;
+
+    if (!strcmp(path, "bytes"))
+        return bytes_tokenizer();
+    const uint8_t *s;
+    int64_t n;
+    const char *why = map_whole(forever, path, &s, &n);
+    if (why)
+        err(loc, "the tokenizer %s %s", path, why);
+    uint64_t hash = XXH3_64bits(s, (size_t)n);
+    json_t *root = json_loadb((const char *)s, (size_t)n, JSON_ALLOW_NUL, &e);
+    munmap((void *)(uintptr_t)s, (size_t)n);
+    if (!root)
+        err(&(Loc){ path, e.line, NULL }, "%s", e.text);
+    Tokenizer *t = alloc(forever, sizeof *t);
+    TokenizerLoad l = { .t = t, .root = root, .loc = &(Loc){ path, 0, loc } };
+    *t = (Tokenizer){ .path = intern(path), .hash = hash };
+    each(&l, json_object_get(root, "normalizer"), "normalizers", add_norm);
+    each(&l, json_object_get(root, "pre_tokenizer"), "pretokenizers", add_cut);
+    read_model(&l);
+    read_added(&l);
+    each(&l, json_object_get(root, "post_processor"), "processors",
+         add_processor);
+    each(&l, json_object_get(root, "decoder"), "decoders", add_decoder);
+    plain_texts(t);
+    json_decref(root);
+    return t;
+}

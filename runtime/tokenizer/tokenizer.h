@@ -1,0 +1,141 @@
+/* tokenizer.h: a text to tokens and back, as a tokenizer.json says. */
+#ifndef PLEAT_TOKENIZER_H
+#define PLEAT_TOKENIZER_H
+
+#include "../process/process.h"
+
+/* ---- text to tokens ------------------------------------------------------ */
+
+enum { SHORTWORD = 46, SHORTIDS = 20, NBYTE = 256 };
+
+typedef struct Merge {
+    uint64_t pair;
+    int32_t rank, id;
+} Merge;
+
+typedef struct Bpe { /* bpe.c */
+    int nid;         /* largest id + 1 */
+    const char **text;
+    int *len; /* by id; null: no such token of the model */
+    int32_t *slot;
+    uint64_t mask; /* hash of texts: id or -1 */
+    Merge *merge;
+    uint64_t mmask;      /* hash of pairs; id -1: free */
+    int bytelevel;       /* texts are raw bytes */
+    int whole;           /* ignore_merges: a word that is a token is */
+    int32_t byte[NBYTE]; /* token of a byte, or of "<0xNN>"; -1 */
+    int32_t unk;
+    int fuse; /* -1: what has no token is left out */
+} Bpe;
+
+typedef struct PreTokenizer { /* a pre-tokenizer: pretokenizer.c */
+    enum { CUTmatch, CUTspace } kind;
+    void *code; /* pcre2_code; null: do not split */
+    enum { CUTisolated, CUTremoved, CUTprevious, CUTnext, CUTjoined } how;
+    int invert;
+    enum { PREnever, PREfirst, PREalways } prefix;
+    const char *space; /* CUTspace: in place of " " */
+} PreTokenizer;
+
+typedef struct Norm { /* a normalizer: normalizer.c */
+    enum { NORMform, NORMprefix, NORMreplace } kind;
+    int form; /* utf8proc's options */
+    const char *from, *to;
+} Norm;
+
+typedef struct Added { /* a token found before all else: added_tokens.c */
+    const char *text;
+    int len; /* as looked for, normalized if it says so */
+    const char *content;
+    int32_t id;
+    int special, lstrip, rstrip, word, normalized;
+} Added;
+
+typedef struct TrieNode {
+    int child, next, added;
+    uint8_t byte;
+} TrieNode;
+typedef struct Trie {
+    TrieNode *node;
+    uint8_t first[NBYTE];
+} Trie;
+
+typedef struct Tokenizer {
+    const char *path;
+    Bpe bpe;
+    Norm *norm;              /* vec */
+    PreTokenizer *cut;       /* vec */
+    Added *added;            /* vec */
+    const Added **byid;      /* by id; null: not added */
+    Trie trie[2];            /* found before, after normalizing */
+    int32_t *before, *after; /* vec: the template's tokens */
+    Text *plain;             /* by id: what model's tokens stand for */
+    const char *space;       /* text of a space in tokens; null: " " */
+    int strip;               /* the first space of a text is not its own */
+    int64_t vocab;           /* largest id + 1, added ones too */
+    uint64_t hash;           /* of the file */
+    int bytes;               /* no file: a byte is a token */
+} Tokenizer;
+
+/* One text of a word or a few of its tokens, remembered. */
+typedef struct WordMemo {
+    uint8_t len, n;
+    char text[SHORTWORD];
+    int32_t id[SHORTIDS];
+} WordMemo;
+
+typedef struct Bytes {
+    char *s;
+    size_t n, cap;
+} Bytes; /* malloc'd */
+
+typedef struct Encoder { /* one thread's */
+    const Tokenizer *t;
+    int32_t *id;
+    int64_t n, cap; /* tokens of the text so far */
+    WordMemo *memo;
+    int32_t *symbol, *prev, *next; /* of a long word */
+    uint64_t *heap;
+    int64_t room, nheap;
+    void *match, *context, *stack; /* PCRE2's */
+    Bytes normal[2], *cut;         /* cut: one for each pre-tokenizer */
+    int first;                     /* the text's first part is being cut */
+    const char *why;               /* what went wrong */
+} Encoder;
+
+/* Reads a tokenizer.json; err() at l when it is damaged or of a kind not known
+ * here. path "bytes": a byte is a token. */
+Tokenizer *tokenizer_open(const char *path, const Loc *l);
+int32_t tokenizer_id(const Tokenizer *t, const char *text); /* -1: none */
+/* The bytes that a token stands for; null: no such token. */
+const char *tokenizer_text(const Tokenizer *t, int32_t id, size_t *n);
+
+enum { ENCtemplate = 1 };
+Encoder *encoder_new(const Tokenizer *t);
+void encoder_free(Encoder *e);
+/* Tokens of a text of valid UTF-8, e->n of them at e->id until the next call.
+ * Null, or what went wrong. */
+const char *encode(Encoder *e, const char *s, size_t n, int flags);
+/* Their text; a part of a character is left as it is. */
+void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out);
+int64_t utf8_bad(const char *s, size_t n); /* first bad byte; -1: none */
+
+/* bpe.c pretokenizer.c normalizer.c added_tokens.c encode.c, for each other */
+void *enlarge(void *p, size_t bytes); /* realloc, or err() */
+void bytes_add(Bytes *b, const char *s, size_t n);
+void bpe_index(Bpe *b, int nmerge); /* texts are known: hash them */
+void bpe_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
+int32_t bpe_find(const Bpe *b, const char *s, size_t n); /* -1: none */
+void bpe_word(Encoder *e, const char *s, size_t n);
+void encode_id(Encoder *e, int32_t id);
+/* unicode16.c: to a [] of a pattern, what Unicode 15 and 16 added to a
+ * category, "L" or "Lu". */
+void put_newer(Text *t, const char *category, size_t n);
+void *cut_compile(const char *pattern, const Loc *l);
+void cut_text(Encoder *e, size_t k, const char *s, size_t n);
+/* Null, or what stands for s. */
+const Bytes *normalize(Encoder *e, const char *s, size_t n);
+void trie_add(Trie *t, const Added *a, int index);
+void added_split(Encoder *e, int pass, const char *s, size_t n);
+
+#endif

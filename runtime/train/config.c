@@ -1,0 +1,371 @@
+/* config.c: config.lua of a run's folder: all settings, as Lua that returns a
+ * table. Paths are relative to the folder, so that it is read from anywhere.
+ * Those which were not given stand under `defaults`: a later program with
+ * others must not change the run.
+ *
+ *     file  = "return" table            table = "{" { item [ "," ] } "}"
+ *     item  = key "=" value             key   = name | "[" string "]"
+ *     value = string | number | "true" | "false" | table
+ *
+ * Format 1 had a line `  ["key"] = "value",` for each key that was given, its
+ * value as it was, and paths relative to where the run was started. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "train.h"
+
+/* ---- paths --------------------------------------------------------------- */
+
+/* "tail:0.1" is a part of other data, whatever folder stands before it. */
+static const char *tail_of(const char *path)
+{
+    const char *slash = strrchr(path, '/'), *s = slash ? slash + 1 : path;
+
+    return strncmp(s, "tail:", 5) ? NULL : s;
+}
+
+/* Without "." and "..", as names say; what is linked was followed before. */
+static char *tidied(Arena *a, const char *path)
+{
+    char *out = strf(a, "%s/", path), *to = out;
+
+    for (const char *s = path; *s;) {
+        size_t n = strcspn(s, "/");
+        if (n == 2 && !strncmp(s, "..", 2)) {
+            while (to > out && *--to != '/')
+                ;
+        } else if (n && !(n == 1 && *s == '.')) {
+            *to++ = '/';
+            memmove(to, s, n);
+            to += n;
+        }
+        s += n + (s[n] == '/');
+    }
+    *to = 0;
+    return to == out ? strf(a, "/") : out;
+}
+
+const char *path_absolute(Arena *a, const char *path, void *ctx)
+{
+    const char *tail = tail_of(path), *slash = strrchr(path, '/');
+    char *dir, *cwd;
+
+    (void)ctx;
+    if (tail || !*path)
+        return tail ? tail : path;
+    dir = slash ? strf(a, "%.*s", (int)(slash - path + 1), path) : strf(a, ".");
+    char *real = realpath(dir, NULL);
+    if (real) {
+        path = strf(a, "%s/%s", real, slash ? slash + 1 : path);
+    } else if (*path != '/' && (cwd = getcwd(NULL, 0))) {
+        path = strf(a, "%s/%s", cwd, path);
+        free(cwd);
+    }
+    free(real);
+    return tidied(a, path);
+}
+
+/* ctx: the run's folder, absolute. A path that was absolute stays so. */
+static const char *from_folder(Arena *a, const char *path, void *ctx)
+{
+    const char *dir = ctx, *to = path_absolute(a, path, NULL), *rest;
+    size_t same = 0;
+    Text t = { .arena = a };
+
+    if (*path == '/' || *to != '/')
+        return *path == '/' ? path : to;
+    for (size_t i = 0; dir[i] && dir[i] == to[i]; i++)
+        if (dir[i] == '/')
+            same = i;
+    size_t n = strlen(dir);
+    if (!strncmp(dir, to, n) && (to[n] == '/' || !to[n]))
+        same = n;
+    else if (strlen(to) < n && dir[strlen(to)] == '/' &&
+             !strncmp(dir, to, strlen(to)))
+        same = strlen(to);
+    for (rest = dir + same; *rest; rest++)
+        if (*rest == '/')
+            put(&t, "../");
+    put(&t, "%s", to[same] ? to + same + 1 : ".");
+    return t.s;
+}
+
+const char *config_value(Arena *a, const char *key, const char *value)
+{
+    return opts_paths(a, key, value, path_absolute, NULL);
+}
+
+/* ---- writing ------------------------------------------------------------- */
+
+static void put_lua(Text *t, const char *s)
+{
+    put(t, "\"");
+    for (; *s; s++)
+        if (*s == '"' || *s == '\\')
+            put(t, "\\%c", *s);
+        else if ((unsigned char)*s < ' ' || *s == 127)
+            put(t, "\\%03d", *s);
+        else
+            put(t, "%c", *s);
+    put(t, "\"");
+}
+
+static void put_item(Text *t, const char *indent, const char *key,
+                     const char *value)
+{
+    put(t, "%s[", indent);
+    put_lua(t, key);
+    put(t, "] = ");
+    put_lua(t, value);
+    put(t, ",\n");
+}
+
+/* What the folder says by itself, or what belongs to one start. */
+static int is_kept(const char *key)
+{
+    return strcmp(key, "name") && strcmp(key, "resume");
+}
+
+static void put_given(Text *t, const Plan *p, const char *dir)
+{
+    Opts *all = opts_new(t->arena);
+    const char *key, *value;
+    char *real = realpath(dir, NULL);
+
+    for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
+        opts_set(all, key, value, NULL);
+    opts_set(all, "target", p->target, NULL);
+    opts_set(all, "world", strf(t->arena, "%lld", (long long)p->mesh->world),
+             NULL);
+    for (int i = 0; opts_each(all, i, &key, &value); i++)
+        if (is_kept(key))
+            put_item(t, "  ", key,
+                     real ? opts_paths(t->arena, key, value, from_folder, real)
+                          : value);
+    free(real);
+}
+
+static void put_defaults(Text *t, const Opts *o)
+{
+    put(t, "  defaults = {\n");
+    for (const KeyInfo *k = keytab; k->name; k++) {
+        const char *key = key_name(k);
+        if (k->dflt && is_kept(key) && !opts_given(o, key))
+            put_item(t, "    ", key, k->dflt);
+    }
+    put(t, "  },\n");
+}
+
+void config_put(Text *t, const Plan *p, const char *dir, int64_t from_step)
+{
+    put(t,
+        "-- The settings of this run. `pleat run <this folder> resume=1` reads "
+        "them.\nreturn {\n  format = %d,\n  version = ",
+        format_now(FMTrun));
+    put_lua(t, strf(t->arena, "%s %s", program_version, program_commit));
+    put(t, ",\n  from_step = %lld,\n", (long long)from_step);
+    put_given(t, p, dir);
+    put_defaults(t, p->opts);
+    put(t, "}\n");
+}
+
+/* ---- reading ------------------------------------------------------------- */
+
+typedef struct ConfigText {
+    Arena *a;
+    const char *p, *file;
+    int line;
+    Settings *to;
+} ConfigText;
+
+static _Noreturn void wrong(const ConfigText *r, const char *what)
+{
+    err(&(Loc){ r->file, r->line, NULL }, "%s", what);
+}
+
+/* Blanks and comments. */
+static void skip(ConfigText *r)
+{
+    for (;; r->p++) {
+        if (r->p[0] == '-' && r->p[1] == '-')
+            r->p += strcspn(r->p, "\n");
+        if (*r->p == '\n')
+            r->line++;
+        else if (!*r->p || !strchr(" \t\r", *r->p))
+            return;
+    }
+}
+
+static int take(ConfigText *r, char c)
+{
+    skip(r);
+    if (*r->p != c)
+        return 0;
+    r->p++;
+    return 1;
+}
+
+static void need(ConfigText *r, char c)
+{
+    char what[] = "expected 'x'";
+
+    what[10] = c;
+    if (!take(r, c))
+        wrong(r, what);
+}
+
+/* \n, \", \\, \065 */
+static char escaped(ConfigText *r)
+{
+    static const char from[] = "ntr\"\\'", to[] = "\n\t\r\"\\'";
+    const char *at = *r->p ? strchr(from, *r->p) : NULL;
+    int v = 0, n = 0;
+
+    if (at) {
+        r->p++;
+        return to[at - from];
+    }
+    for (; n < 3 && *r->p >= '0' && *r->p <= '9'; n++)
+        v = 10 * v + *r->p++ - '0';
+    if (!n || !v || v > 255)
+        wrong(r, "a '\\' that is not read here");
+    return (char)v;
+}
+
+static const char *string(ConfigText *r)
+{
+    Text t = { .arena = r->a };
+    char end = *r->p++;
+
+    put(&t, "%s", "");
+    while (*r->p != end) {
+        if (!*r->p || *r->p == '\n')
+            wrong(r, "a string without its end");
+        char c = *r->p++;
+        c = c == '\\' ? escaped(r) : c;
+        putn(&t, &c, 1);
+    }
+    r->p++;
+    return t.s ? t.s : "";
+}
+
+/* A string, a number or a name, as text. */
+static const char *word(ConfigText *r)
+{
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-";
+
+    skip(r);
+    if (*r->p == '"' || *r->p == '\'')
+        return string(r);
+    size_t n = strspn(r->p, letters);
+    if (!n)
+        wrong(r, *r->p ? "expected a value" : "the file is cut off");
+    r->p += n;
+    return strf(r->a, "%.*s", (int)n, r->p - n);
+}
+
+static int64_t whole(ConfigText *r, const char *s)
+{
+    char *end;
+    long long v = strtoll(s, &end, 10);
+
+    if (end == s || *end)
+        wrong(r, "expected an integer");
+    return v;
+}
+
+static void set_item(ConfigText *r, const char *key, int named, Opts *o)
+{
+    Loc *l = alloc(forever, sizeof *l);
+    const char *why, *value = word(r);
+
+    *l = (Loc){ r->file, r->line, NULL };
+    if (!named) {
+        opts_set(o, key, value, l);
+    } else if (!strcmp(key, "format")) {
+        r->to->format = whole(r, value);
+        if ((why = format_wrong(r->a, FMTrun, r->to->format)))
+            wrong(r, why);
+    } else if (!strcmp(key, "from_step")) {
+        r->to->from_step = whole(r, value);
+    } else if (strcmp(key, "version")) {
+        wrong(r, strf(r->a, "'%s' is not known here", key));
+    }
+}
+
+static void table(ConfigText *r, Opts *o, int depth)
+{
+    need(r, '{');
+    while (!take(r, '}')) {
+        int named = !take(r, '[');
+        const char *key = word(r);
+        if (!named)
+            need(r, ']');
+        need(r, '=');
+        skip(r);
+        if (*r->p == '{' && !depth && named && !strcmp(key, "defaults"))
+            table(r, r->to->defaults, 1);
+        else
+            set_item(r, key, named, o);
+        if (!take(r, ',') && !take(r, ';')) {
+            need(r, '}');
+            return;
+        }
+    }
+}
+
+/* Values were not escaped. */
+static void read_first(ConfigText *r)
+{
+    for (; *r->p; r->p += *r->p == '\n', r->line++) {
+        size_t n = strcspn(r->p, "\n"), k;
+        const char *s = r->p, *eq;
+        r->p += n;
+        s += strspn(s, " ");
+        if (strncmp(s, "[\"", 2) || !(eq = strstr(s, "\"] = \"")) ||
+            eq + 8 > r->p || strncmp(r->p - 2, "\",", 2))
+            continue;
+        k = (size_t)(eq - s) - 2;
+        opts_set(r->to->given, strf(r->a, "%.*s", (int)k, s + 2),
+                 strf(r->a, "%.*s", (int)(r->p - 2 - (eq + 6)), eq + 6), NULL);
+    }
+}
+
+Settings *config_read(Arena *a, const char *path)
+{
+    size_t n;
+    const char *s = file_read(a, path, &n);
+    Settings *c = alloc(a, sizeof *c);
+    ConfigText r = { a, s, intern(path), 1, c };
+
+    *c = (Settings){ .path = r.file,
+                     .format = 1,
+                     .given = opts_new(a),
+                     .defaults = opts_new(a) };
+    if (!s && errno == ENOENT)
+        return NULL;
+    if (!s)
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    if (strlen(s) != n)
+        wrong(&r, "this is no text: it holds a zero byte");
+    if (!strncmp(s, "-- keys of this run\nreturn {\n", 29)) {
+        read_first(&r);
+        return c;
+    }
+    skip(&r);
+    if (strncmp(r.p, "return", 6))
+        wrong(&r, "expected 'return'");
+    r.p += 6;
+    c->format = 0;
+    table(&r, c->given, 0);
+    skip(&r);
+    if (*r.p)
+        wrong(&r, "something stands behind the table");
+    if (!c->format)
+        wrong(&r, "it does not say its format");
+    return c;
+}

@@ -1,0 +1,183 @@
+/* events.c: numbers and texts of a run as TensorBoard reads them: TFRecords, a
+ * length, its CRC-32C, an Event, its CRC (tensorflow/core/lib/io/record_writer;
+ * event.proto, summary.proto, tensor.proto for the fields). Nothing is
+ * allocated after opening; a text beyond TEXT bytes is cut. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "train.h"
+
+enum { TEXT = 6000, RECORD = TEXT + 400 };
+
+typedef struct EventRecord {
+    size_t n;
+    uint8_t p[RECORD];
+} EventRecord; /* being made */
+
+struct Events {
+    int fd; /* -1: not written any more */
+    EventRecord in, value, summary, event, record;
+};
+
+/* ---- protocol buffers ---------------------------------------------------- */
+
+enum { VARINT, EIGHT, LENGTH, FOUR = 5 }; /* wire types */
+
+static void add(EventRecord *b, const void *p, size_t n)
+{
+    memcpy(b->p + b->n, p, n);
+    b->n += n;
+}
+
+static void add_le(EventRecord *b, uint64_t v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        b->p[b->n++] = (uint8_t)(v >> 8 * i);
+}
+
+static void add_varint(EventRecord *b, uint64_t v)
+{
+    for (; v > 127; v >>= 7)
+        b->p[b->n++] = (uint8_t)(v | 128);
+    b->p[b->n++] = (uint8_t)v;
+}
+
+static void add_key(EventRecord *b, int field, int wire)
+{
+    add_varint(b, (uint64_t)(field << 3 | wire));
+}
+
+static void add_int(EventRecord *b, int field, int64_t v)
+{
+    add_key(b, field, VARINT);
+    add_varint(b, (uint64_t)v);
+}
+
+static void add_bytes(EventRecord *b, int field, const void *p, size_t n)
+{
+    add_key(b, field, LENGTH);
+    add_varint(b, n);
+    add(b, p, n);
+}
+
+/* ---- records ------------------------------------------------------------- */
+
+static uint32_t masked_crc(const uint8_t *p, size_t n)
+{
+    uint32_t c = ~0u;
+
+    for (size_t i = 0; i < n; i++) {
+        c ^= p[i];
+        for (int k = 0; k < 8; k++)
+            c = c >> 1 ^ (c & 1 ? 0x82f63b78u : 0);
+    }
+    c = ~c;
+    return (c >> 15 | c << 17) + 0xa282ead8u;
+}
+
+static void begin(Events *e)
+{
+    struct timespec t;
+    double now;
+    uint64_t bits;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    memcpy(&bits, &now, sizeof bits);
+    e->in.n = e->value.n = e->summary.n = e->event.n = e->record.n = 0;
+    add_key(&e->event, 1, EIGHT); /* wall_time */
+    add_le(&e->event, bits, 8);
+}
+
+static void end(Events *e)
+{
+    EventRecord *r = &e->record;
+
+    add_le(r, e->event.n, 8);
+    add_le(r, masked_crc(r->p, 8), 4);
+    add(r, e->event.p, e->event.n);
+    add_le(r, masked_crc(e->event.p, e->event.n), 4);
+    if (!file_put(e->fd, r->p, r->n))
+        return;
+    warn(NULL, "cannot write the events of TensorBoard: %s; they end here",
+         strerror(errno));
+    close(e->fd);
+    e->fd = -1;
+}
+
+/* The value under its step: Event.step, Event.summary.value. */
+static void end_value(Events *e, int64_t step)
+{
+    add_int(&e->event, 2, step);
+    add_bytes(&e->summary, 1, e->value.p, e->value.n);
+    add_bytes(&e->event, 5, e->summary.p, e->summary.n);
+    end(e);
+}
+
+/* ---- interface ----------------------------------------------------------- */
+
+enum { TAG = 100 }; /* longest */
+
+Events *events_open(Arena *a, int fd)
+{
+    static const char version[] = "brain.Event:2";
+    Events *e = alloc(a, sizeof *e);
+
+    e->fd = fd;
+    begin(e);
+    add_bytes(&e->event, 3, version, sizeof version - 1);
+    end(e);
+    return e;
+}
+
+void event_scalar(Events *e, int64_t step, const char *tag, double v)
+{
+    float f = (float)v;
+    uint32_t bits;
+
+    if (!e || e->fd < 0 || strlen(tag) > TAG)
+        return;
+    begin(e);
+    memcpy(&bits, &f, sizeof bits);
+    add_bytes(&e->value, 1, tag, strlen(tag));
+    add_key(&e->value, 2, FOUR); /* simple_value */
+    add_le(&e->value, bits, 4);
+    end_value(e, step);
+}
+
+/* Not in the middle of a character. */
+static size_t cut(const char *s, size_t n)
+{
+    if (n <= TEXT)
+        return n;
+    for (n = TEXT; n > 0 && ((uint8_t)s[n] & 0xc0) == 0x80; n--)
+        ;
+    return n;
+}
+
+void event_text(Events *e, int64_t step, const char *tag, const char *s,
+                size_t n)
+{
+    static const uint8_t plugin[] = "\x0a\x06\x0a\x04text";
+    static const uint8_t shape[] = { 2 << 3 | LENGTH, 2, 1 << 3, 1 };
+
+    if (!e || e->fd < 0 || strlen(tag) > TAG)
+        return;
+    begin(e);
+    add_bytes(&e->value, 1, tag, strlen(tag));
+    add_bytes(&e->value, 9, plugin, sizeof plugin - 1); /* metadata */
+    add_int(&e->in, 1, 7);                              /* DT_STRING */
+    add_bytes(&e->in, 2, shape, sizeof shape);          /* [1] */
+    add_bytes(&e->in, 8, s, cut(s, n));                 /* string_val */
+    add_bytes(&e->value, 8, e->in.p, e->in.n);          /* tensor */
+    end_value(e, step);
+}
+
+void events_close(Events *e)
+{
+    if (e && e->fd >= 0)
+        close(e->fd);
+}

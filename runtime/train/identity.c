@@ -1,0 +1,113 @@
+/* identity.c: what the data of a run are: sizes and hashes of their files, and
+ * the order of their samples. A run that goes on must find the same, wherever
+ * they lie.
+ *
+ *     train file 11357 all a1b2..  LICENSE        bytes, hash; path
+ *     train samples 340 from 0 of part 0          what of a part is used
+ *     train order c3d4..                          of the first samples
+ *
+ * Of a large file the hash covers its beginning, its end and pieces between
+ * ("some"). Two blanks stand before a path, which does not count. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "train.h"
+
+/* Bytes that are hashed as they are; pieces of others; samples. */
+enum { WHOLE = 16 << 20, PIECE = 64 << 10, PIECES = 128, ORDERED = 1024 };
+
+static void put_hash(Text *t, XXH3_state_t *x)
+{
+    XXH128_hash_t h = XXH3_128bits_digest(x);
+
+    put(t, "%016llx%016llx", (unsigned long long)h.high64,
+        (unsigned long long)h.low64);
+}
+
+/* Mappings of shuffled data are read page by page unless they are announced. */
+static void add_bytes(XXH3_state_t *x, const uint8_t *p, int64_t n)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
+    uintptr_t at = (uintptr_t)p & ~page;
+
+    madvise((void *)at, (size_t)((uintptr_t)(p + n) - at), MADV_WILLNEED);
+    XXH3_128bits_update(x, p, (size_t)n);
+}
+
+static void put_bytes(Text *t, const char *what, const char *path,
+                      const uint8_t *p, int64_t n)
+{
+    XXH3_state_t x;
+
+    XXH3_128bits_reset(&x);
+    if (n <= WHOLE)
+        add_bytes(&x, p, n);
+    for (int64_t i = 0; n > WHOLE && i < PIECES; i++)
+        add_bytes(&x, p + (n - PIECE) / (PIECES - 1) * i, PIECE);
+    if (n > WHOLE)
+        add_bytes(&x, p + n - PIECE, PIECE);
+    put(t, "%s file %lld %s ", what, (long long)n, n <= WHOLE ? "all" : "some");
+    put_hash(t, &x);
+    put(t, "  %s\n", path_absolute(t->arena, path, NULL));
+}
+
+static void put_file(Text *t, const char *what, const SampleFile *f)
+{
+    const Tokens *k = &f->t;
+
+    if (k->map)
+        put_bytes(t, what, k->path, k->map, k->size);
+    else
+        put_bytes(t, what, k->path, k->data, k->n * elem_bytes(k->e));
+    if (k->idx)
+        put_bytes(t, what, strf(t->arena, "%s (index)", k->path), k->idx,
+                  k->idxsize);
+}
+
+/* Which file of all this is. */
+static int64_t file_number(const Samples *s, const Tokens *t)
+{
+    int64_t n = 0;
+
+    for (size_t i = 0; i < vec_len(s->part); i++)
+        for (size_t k = 0; k < vec_len(s->part[i].file); k++, n++)
+            if (&s->part[i].file[k].t == t)
+                return n;
+    return -1;
+}
+
+static void put_order(Text *t, const char *what, const Samples *s)
+{
+    const char *input = s->part[0].file[0].input;
+    XXH3_state_t x;
+
+    XXH3_128bits_reset(&x);
+    for (int64_t i = 0; i < ORDERED; i++) {
+        SampleReader r = samples_read(s, i, 0, input ? input : "");
+        int64_t at[2] = { file_number(s, r.t), 0 };
+        reader_next(&r, &at[1]);
+        XXH3_128bits_update(&x, at, sizeof at);
+    }
+    put(t, "%s order ", what);
+    put_hash(t, &x);
+    put(t, "\n");
+}
+
+void put_data(Text *t, const char *what, const Data *d)
+{
+    const Samples *s = data_source(d);
+
+    for (size_t i = 0; i < vec_len(s->part); i++) {
+        const Corpus *p = &s->part[i];
+        for (size_t k = 0; k < vec_len(p->file); k++)
+            put_file(t, what, &p->file[k]);
+        if (!p->order) /* else their order says it */
+            put(t, "%s samples %lld from %lld of part %zu\n", what,
+                (long long)p->n, (long long)p->lo, i);
+    }
+    put_order(t, what, s);
+}

@@ -1,0 +1,452 @@
+/* log.c: one line a step for people, one JSON object a step for programs, and
+ * the same numbers for TensorBoard (events.c). Lines are made in a fixed buffer
+ * and written at once: nothing is allocated while steps run. What a plan or a
+ * machine cannot say is left out, never guessed. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "train.h"
+
+enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1 };
+
+struct Log {
+    const Plan *plan;
+    const Role *role;
+    int metrics;      /* a file; -1: none */
+    const char *path; /* its */
+    int torn, failed; /* it ends inside a line; the last write failed */
+    int64_t reached;  /* the largest step that is in it */
+    Events *events;   /* null: none */
+    int loud;         /* rank 0 prints */
+    int deaf;         /* nobody reads what is printed */
+    int every;
+    int64_t steps, world;
+    double secs, counted; /* of the steps since the first */
+    double predicted;     /* seconds of a step; 0: unknown */
+    double memory;        /* bytes of this machine */
+    double used;          /* bytes of all ranks here */
+    char line[LINE];
+    int len;
+};
+
+static void say(Log *l, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+
+static void say(Log *l, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    int n = vsnprintf(l->line + l->len, (size_t)(LINE - l->len), fmt, ap);
+    va_end(ap);
+    l->len = n < 0 || l->len + n >= LINE ? LINE - 1 : l->len + n;
+}
+
+static void end_line(Log *l)
+{
+    if (l->len == LINE - 1)
+        l->line[LINE - 2] = '\n';
+}
+
+static void print_line(Log *l)
+{
+    end_line(l);
+    if (!l->deaf && file_put(STDOUT_FILENO, l->line, (size_t)l->len)) {
+        l->deaf = 1;
+        warn(NULL, "cannot print: %s; the run goes on%s", strerror(errno),
+             l->metrics < 0 ? ""
+                            : strf(forever, ", its steps are in %s", l->path));
+    }
+    l->len = 0;
+}
+
+/* A whole line or nothing of it, as far as the disk lets us. */
+static void store_line(Log *l)
+{
+    struct stat st;
+    int bad = fstat(l->metrics, &st);
+
+    end_line(l);
+    if (l->torn && !bad)
+        l->torn = bad = file_put(l->metrics, "\n", 1) != 0;
+    if (!bad && file_put(l->metrics, l->line, (size_t)l->len)) {
+        int why = errno;
+        bad = 1;
+        l->torn = ftruncate(l->metrics, st.st_size) != 0;
+        errno = why;
+    }
+    if (bad && !l->failed)
+        warn(NULL, "cannot write %s: %s; steps are missing there", l->path,
+             strerror(errno));
+    l->failed = bad;
+    l->len = 0;
+}
+
+/* ---- numbers for people -------------------------------------------------- */
+
+/* 3 digits and K, M, B, T. */
+static void say_count(Log *l, double v)
+{
+    static const char unit[] = " KMBT";
+    int i = 0;
+
+    for (; v >= 999.5 && i < 4; i++)
+        v /= 1000;
+    say(l, v < 9.995 ? "%.2f" : v < 99.95 ? "%.1f" : "%.0f", v);
+    if (i)
+        say(l, "%c", unit[i]);
+}
+
+static void say_time(Log *l, double secs)
+{
+    int64_t s = (int64_t)(secs + 0.5);
+
+    if (s >= 86400)
+        say(l, "%lldd%02lldh", (long long)(s / 86400),
+            (long long)(s % 86400 / 3600));
+    else if (s >= 3600)
+        say(l, "%lldh%02lldm", (long long)(s / 3600),
+            (long long)(s % 3600 / 60));
+    else if (s >= 60)
+        say(l, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+    else
+        say(l, "%llds", (long long)s);
+}
+
+static int digits(int64_t v)
+{
+    int n = 1;
+
+    while (v /= 10)
+        n++;
+    return n;
+}
+
+/* Named losses and metrics of the result block, as "lm 3.4712 aux 0.0109".
+ * Those of single layers are for metrics.jsonl only. */
+static int say_named(Log *l, const char *prefix, const double *v)
+{
+    const Role *r = l->role;
+    size_t n = strlen(prefix);
+    int count = 0;
+
+    for (int i = 0; i < r->nout; i++)
+        if (!strncmp(r->out[i].name, prefix, n) &&
+            !strchr(r->out[i].name + n, '.'))
+            say(l, "%s%s %.4f", count++ ? " " : " | ", r->out[i].name + n,
+                v[i]);
+    return count;
+}
+
+static int count_named(const Role *r, const char *prefix)
+{
+    int n = 0;
+
+    for (int i = 0; i < r->nout; i++)
+        n += !strncmp(r->out[i].name, prefix, strlen(prefix));
+    return n;
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+enum { MAXRESULT = 256 };
+
+static void read_results(const Log *l, const Exec *x, double *v)
+{
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
+        v[i] = exec_result(x, l->role->out[i].name);
+}
+
+static double value(const Log *l, const double *v, const char *name)
+{
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
+        if (!strcmp(l->role->out[i].name, name))
+            return v[i];
+    return NAN;
+}
+
+static void say_speed(Log *l, double secs)
+{
+    const Plan *p = l->plan;
+
+    say(l, " | %.1f ms", secs * 1e3);
+    if (p->tokens > 0) {
+        say(l, " | ");
+        say_count(l, (double)p->tokens / secs);
+        say(l, " tok/s");
+        if (l->world > 1) {
+            say(l, " (");
+            say_count(l, (double)p->tokens / secs / (double)l->world);
+            say(l, "/rank)");
+        }
+    }
+    if (p->flops > 0)
+        say(l, " | %.3g GFLOP/s", p->flops / secs * 1e-9);
+}
+
+static void line_step(Log *l, const Logged *s, const double *v)
+{
+    int64_t step = s->step;
+    double gnorm = value(l, v, "grad_norm"), gib = 1.0 / (1 << 30);
+
+    say(l, "step %*lld/%lld | loss %.4f",
+        digits(l->steps) > 4 ? digits(l->steps) : 4, (long long)step,
+        (long long)l->steps, value(l, v, "loss"));
+    if (count_named(l->role, "loss.") > 1)
+        say_named(l, "loss.", v);
+    say_named(l, "metric.", v);
+    if (count_named(l->role, "grad_norm"))
+        say(l, " | gnorm %.3f", gnorm);
+    say(l, " | lr %.2e", s->lr);
+    say_speed(l, s->secs);
+    say(l, " | mem %.2f/%.1f GiB", l->used * gib, l->memory * gib);
+    if (l->predicted > 0)
+        say(l, " | plan %+.1f%%", (s->secs / l->predicted - 1) * 100);
+    if (value(l, v, "overflow") > 0)
+        say(l, " | fallback");
+    if (value(l, v, "ok") == 0)
+        say(l, " | skipped");
+    if (step < l->steps && l->counted > 0) {
+        say(l, " | eta ");
+        say_time(l, l->secs / l->counted * (double)(l->steps - step));
+    }
+    say(l, "\n");
+}
+
+/* JSON has no NaN. */
+static void say_json(Log *l, const char *key, double v)
+{
+    if (isfinite(v))
+        say(l, ", \"%s\": %.9g", key, v);
+    else
+        say(l, ", \"%s\": null", key);
+}
+
+/* A named loss keeps its name: "lm". Metrics too. One named "loss" would hide
+ * the sum of all. */
+static void json_named(Log *l, const char *prefix, const char *put_before,
+                       const double *v)
+{
+    size_t n = strlen(prefix);
+    char key[256];
+
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++) {
+        const char *name = l->role->out[i].name;
+        if (strncmp(name, prefix, n) || !strcmp(name + n, "loss"))
+            continue;
+        snprintf(key, sizeof key, "%s%s", put_before, name + n);
+        say_json(l, key, v[i]);
+    }
+}
+
+static void json_step(Log *l, const Logged *s, const double *v)
+{
+    say(l, "{\"step\": %lld", (long long)s->step);
+    say_json(l, "loss", value(l, v, "loss"));
+    json_named(l, "loss.", "", v);
+    json_named(l, "metric.", "", v);
+    say_json(l, "grad_norm", value(l, v, "grad_norm"));
+    say_json(l, "lr", s->lr);
+    say(l, ", \"samples\": %lld", (long long)s->samples);
+    say(l, ", \"step_ms\": %.4f", s->secs * 1e3);
+    if (s->host >= 0)
+        say(l, ", \"host_ms\": %.4f", s->host * 1e3);
+    if (l->plan->tokens > 0)
+        say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / s->secs);
+    if (value(l, v, "overflow") > 0)
+        say(l, ", \"fallback\": true");
+    if (value(l, v, "ok") == 0)
+        say(l, ", \"skipped\": true");
+    if (s->step <= l->reached)
+        say(l, ", \"again\": true");
+    say(l, "}\n");
+}
+
+static void event_step(Log *l, const Logged *s, const double *v)
+{
+    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
+        if (strcmp(l->role->out[i].name, "ok"))
+            event_scalar(l->events, s->step, l->role->out[i].name, v[i]);
+    event_scalar(l->events, s->step, "lr", s->lr);
+    event_scalar(l->events, s->step, "step_ms", s->secs * 1e3);
+}
+
+void log_step(Log *l, const Exec *x, const Logged *s)
+{
+    double v[MAXRESULT];
+
+    read_results(l, x, v);
+    if (s->step > SKIPPED) { /* the first step warms caches up */
+        l->secs += s->secs;
+        l->counted++;
+    }
+    if (!l->loud)
+        return;
+    json_step(l, s, v);
+    if (l->metrics >= 0)
+        store_line(l);
+    l->len = 0;
+    l->reached = s->step > l->reached ? s->step : l->reached;
+    event_step(l, s, v);
+    if (s->step % l->every && s->step != l->steps && s->step != 1)
+        return;
+    line_step(l, s, v);
+    print_line(l);
+}
+
+void log_valid(Log *l, int64_t step, const char *set, const double *v,
+               const char *beside)
+{
+    char tag[LONGTAG];
+
+    if (!l->loud)
+        return;
+    snprintf(tag, sizeof tag, set ? "val_loss/%s" : "val_loss", set);
+    say(l, "val loss %.4f%s%s%s", value(l, v, "loss"), set ? " of " : "",
+        set ? set : "", beside);
+    if (count_named(l->role, "loss.") > 1)
+        say_named(l, "loss.", v);
+    say(l, "\n");
+    print_line(l);
+    if (l->metrics < 0)
+        return;
+    say(l, "{\"step\": %lld", (long long)step);
+    if (set)
+        say(l, ", \"set\": \"%s\"", set);
+    say_json(l, "val_loss", value(l, v, "loss"));
+    json_named(l, "loss.", "val_", v);
+    say(l, "}\n");
+    store_line(l);
+    event_scalar(l->events, step, tag, value(l, v, "loss"));
+}
+
+void log_saved(Log *l, const Saved *s)
+{
+    if (!l->loud || l->metrics < 0)
+        return;
+    say(l, "{\"step\": %lld, \"saved_bytes\": %lld", (long long)s->step,
+        (long long)s->bytes);
+    say(l, ", \"snapshot_bytes\": %lld", (long long)s->snapshot);
+    say_json(l, "save_stopped_ms", s->stopped * 1e3);
+    say_json(l, "save_copy_ms", s->copied * 1e3);
+    say_json(l, "save_ms", s->took * 1e3);
+    say(l, "}\n");
+    store_line(l);
+}
+
+void log_sample(Log *l, int64_t step, const char *s, size_t n)
+{
+    if (!l->loud)
+        return;
+    event_text(l->events, step, "sample", s, n);
+    printf("step %lld: %.*s\n", (long long)step, (int)n, s);
+    fflush(stdout);
+}
+
+void log_note(Log *l, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (!l->loud)
+        return;
+    va_start(ap, fmt);
+    l->len = vsnprintf(l->line, LINE, fmt, ap);
+    va_end(ap);
+    l->len = l->len >= LINE ? LINE - 1 : l->len;
+    print_line(l);
+}
+
+/* ---- opening ------------------------------------------------------------- */
+
+static int open_append(const char *path)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+
+    if (fd < 0)
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
+    return fd;
+}
+
+/* What is there already, of a run that goes on: the largest step, and whether
+ * its last line is whole. A crash may have torn it. */
+static void look_back(Log *l)
+{
+    struct stat st;
+    FILE *f =
+        !stat(l->path, &st) && S_ISREG(st.st_mode) ? fopen(l->path, "r") : NULL;
+    char line[LINE];
+    long long step;
+
+    while (f && fgets(line, sizeof line, f)) {
+        if (!l->torn && sscanf(line, "{\"step\": %lld,", &step) == 1 &&
+            strstr(line, ", \"loss\": ") && step > l->reached)
+            l->reached = step;
+        l->torn = !strchr(line, '\n');
+    }
+    if (f)
+        fclose(f);
+}
+
+/* The keys as they were given, as a table. */
+static void log_config(Log *l, Arena *a)
+{
+    Text t = { .arena = a };
+    const char *key, *value;
+
+    put(&t, "| key | value |\n|---|---|\n");
+    for (int i = 0; opts_each(l->plan->opts, i, &key, &value); i++)
+        put(&t, "| %s | %s |\n", key, value);
+    event_text(l->events, 0, "keys", t.s, t.len);
+}
+
+static void open_files(Log *l, Arena *a, const char *dir)
+{
+    char host[64] = "host";
+
+    gethostname(host, sizeof host - 1);
+    l->path = strf(a, "%s/metrics.jsonl", dir);
+    l->metrics = open_append(l->path);
+    look_back(l);
+    l->events = events_open(
+        a, open_append(strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir,
+                            (long long)time(NULL), host, (long)getpid())));
+    log_config(l, a);
+}
+
+void log_plan(Log *l, const Plan *p, const Exec *x)
+{
+    l->plan = p;
+    l->role = exec_role(x, x->comm->first);
+    l->world = p->mesh->world;
+    l->predicted = plan_secs(p, PGstep);
+    l->used = (double)exec_bytes(x);
+}
+
+Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
+{
+    Log *l = alloc(a, sizeof *l);
+
+    log_plan(l, p, x);
+    l->loud = x->comm->first == 0;
+    l->metrics = -1;
+    if (l->loud && dir)
+        open_files(l, a, dir);
+    l->every = (int)opts_int(p->opts, "train.log_every");
+    l->every = l->every < 1 ? 1 : l->every;
+    l->steps = opts_int(p->opts, "train.steps");
+    l->memory = (double)x->dev->memory(x->on);
+    return l;
+}
+
+void log_close(Log *l)
+{
+    if (l->metrics >= 0)
+        close(l->metrics);
+    events_close(l->events);
+}

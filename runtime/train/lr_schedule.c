@@ -1,0 +1,129 @@
+/* lr_schedule.c: what changes from step to step. The learning rate: linear
+ * warm-up, then a schedule from lr down to min_lr. A schedule is one row: the
+ * share of lr - min_lr that is left. Formulas as Megatron-Core has them
+ * (optimizer_param_scheduler), with `decay` as a share of the steps where it
+ * counts them. The batch: Megatron's rampup-batch-size. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "train.h"
+
+typedef struct ScheduleTime { /* of a run, in steps */
+    double step, warm, steps; /* now; of warm-up; in all */
+    double decay;             /* the last ones, in which wsd decays */
+    const char *style;
+} ScheduleTime;
+
+typedef struct Curve {
+    const char *name;
+    double (*left)(const ScheduleTime *);
+} Curve;
+
+static const double PI = 3.14159265358979323846;
+
+/* How far between the end of the warm-up and the end of the run: 0 to 1. */
+static double progress(const ScheduleTime *s)
+{
+    double t =
+        s->steps > s->warm ? (s->step - s->warm) / (s->steps - s->warm) : 0;
+
+    return t > 1 ? 1 : t;
+}
+
+static double linear(const ScheduleTime *s)
+{
+    return 1 - progress(s);
+}
+
+static double cosine(const ScheduleTime *s)
+{
+    return 0.5 * (1 + cos(PI * progress(s)));
+}
+
+/* Warm-up, stable, decay (Hu et al. 2024, section 4). */
+static double wsd(const ScheduleTime *s)
+{
+    double start = s->steps - s->decay;
+
+    if (s->step < start || s->decay <= 0)
+        return 1;
+    double t = (s->step - start) / s->decay;
+    t = t > 1 ? 1 : t;
+    if (!strcmp(s->style, "linear"))
+        return 1 - t;
+    if (!strcmp(s->style, "cosine"))
+        return 0.5 * (1 + cos(PI * t));
+    if (!strcmp(s->style, "minus_sqrt"))
+        return 1 - sqrt(t);
+    return 2 * pow(0.5, t) - 1; /* exponential */
+}
+
+/* clang-format off */
+static const Curve curves[] = {
+    { "linear",   linear },
+    { "cosine",   cosine },
+    { "wsd",      wsd },
+    { NULL,       NULL }
+};
+/* clang-format on */
+
+/* lr sqrt(warmup / step), steps counted from 1, not below min_lr (Vaswani et
+ * al. 2017, equation 3, with lr reached at the end of the warm-up). */
+static double inverse_sqrt(double lr, double min, double warm, double step)
+{
+    double r = lr * sqrt((warm > 1 ? warm : 1) / (step + 1));
+
+    return r > min ? r : min;
+}
+
+double rate(const Opts *o, int64_t step)
+{
+    double lr = opts_num(o, "train.lr"), min = opts_num(o, "train.min_lr");
+    const char *name = opts_str(o, "train.schedule");
+    ScheduleTime s = { .step = (double)step,
+                       .warm = (double)opts_int(o, "train.warmup"),
+                       .steps = (double)opts_int(o, "train.steps"),
+                       .style = opts_str(o, "train.decay_style") };
+
+    s.decay = floor(opts_num(o, "train.decay") * s.steps + 0.5);
+    if (s.step < s.warm)
+        return lr * (s.step + 1) / s.warm;
+    if (!strcmp(name, "constant"))
+        return lr;
+    if (!strcmp(name, "inverse_sqrt"))
+        return inverse_sqrt(lr, min, s.warm, s.step);
+    for (const Curve *c = curves; c->name; c++)
+        if (!strcmp(c->name, name))
+            return min + (lr - min) * c->left(&s);
+    die("train.schedule=%s is in keys.def and not here", name);
+}
+
+int64_t ramp(const Opts *o, int i, int64_t *until)
+{
+    const char *s = opts_str(o, "train.ramp");
+    long long first, more, samples;
+    int64_t batch = opts_int(o, "train.batch");
+
+    if (!s || !*s)
+        return 0;
+    if (sscanf(s, "%lld,%lld,%lld", &first, &more, &samples) != 3)
+        die("train.ramp=%s was not checked", s);
+    if (batch < first || (batch - first) % more)
+        err(opts_loc(o, "train.ramp"),
+            "train.ramp: from %lld by %lld does not "
+            "reach train.batch=%lld",
+            first, more, (long long)batch);
+    int64_t n = (batch - first) / more;
+    *until = i < n ? samples * (i + 1) / n : 0;
+    return i < n ? first + i * more : 0;
+}
+
+StepValues step_block(const Opts *o, int64_t step)
+{
+    double betas[2];
+
+    opts_pair(o, "train.betas", betas);
+    return (StepValues){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
+                         1 - pow(betas[1], (double)(step + 1)), step };
+}

@@ -1,0 +1,106 @@
+/* machine.c: which program runs, with which libraries, on which machine: what a
+ * run's folder keeps and `--version` prints. A line each, a word before it. */
+#define _GNU_SOURCE
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <jansson.h>
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#include <utf8proc.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+#include <zlib.h>
+
+#include "train.h"
+
+enum { WORD = 10 }; /* columns before what a line says */
+
+#if defined __clang__
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+
+static void put_linked(Text *t)
+{
+    char pcre[64] = "";
+    unsigned x = XXH_versionNumber();
+
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre);
+    put(t,
+        "%-*s %s; jansson %s, zlib %s, PCRE2 %.*s, utf8proc %s, "
+        "xxHash %u.%u.%u\n",
+        WORD, "built with", COMPILER, JANSSON_VERSION, zlibVersion(),
+        (int)strcspn(pcre, " "), pcre, utf8proc_version(), x / 10000,
+        x / 100 % 100, x % 100);
+}
+
+/* What f prints. */
+static void put_printed(Text *t, void (*f)(FILE *out, int all), int all)
+{
+    char *s = NULL;
+    size_t n;
+    FILE *out = open_memstream(&s, &n);
+
+    if (!out)
+        err(NULL, "out of memory");
+    f(out, all);
+    fclose(out);
+    putn(t, s, n);
+    free(s);
+}
+
+void put_version(Text *t, int all)
+{
+    const char *commit = *program_commit ? program_commit : "unknown";
+
+    put(t, "%-*s %s (commit %s)\n%-*s", WORD, "pleat", program_version, commit,
+        WORD, "formats");
+    for (Format f = FMTplan; f <= FMTcheckpoint; f++)
+        put(t, "%s %s %d", f ? "," : "", format_name(f), format_now(f));
+    put(t, "\n");
+    put_linked(t);
+    put_printed(t, dl_list, all);
+}
+
+/* ---- the machine --------------------------------------------------------- */
+
+static void put_processors(Text *t)
+{
+    char line[256];
+    const char *name = "unknown";
+    FILE *f = fopen("/proc/cpuinfo", "r");
+
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
+            line[strcspn(line, "\n")] = 0;
+            name = strchr(line, ':') + 2;
+            break;
+        }
+    put(t, "%-*s %ld x %s\n", WORD, "processor", sysconf(_SC_NPROCESSORS_ONLN),
+        name);
+    if (f)
+        fclose(f);
+}
+
+static void put_gpus(FILE *f, int all)
+{
+    (void)all;
+    gpu_list(f);
+}
+
+void put_machine(Text *t)
+{
+    double bytes =
+        (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    struct utsname u;
+
+    if (!uname(&u))
+        put(t, "%-*s %s\n%-*s %s %s %s\n", WORD, "host", u.nodename, WORD,
+            "system", u.sysname, u.release, u.machine);
+    put_processors(t);
+    put(t, "%-*s %.1f GiB\n", WORD, "memory", bytes / (1 << 30));
+    put_printed(t, put_gpus, 0);
+}

@@ -1,0 +1,197 @@
+/* repeat.c: what a run recorded of its steps, and the checkpoint from which one
+ * of them is reached again: `run --replay STEP`. Nothing is written. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "train.h"
+
+enum { LINE = 8192 };
+
+/* As metrics.jsonl has it, the last time. */
+typedef struct Recorded {
+    int known;
+    int64_t samples;   /* seen with it; -1: it does not say */
+    double loss, norm; /* NAN: not finite, or not there */
+} Recorded;
+
+/* ---- metrics.jsonl ------------------------------------------------------- */
+
+/* The number behind "key"; NAN: none, or null. */
+static double field(const char *line, const char *key)
+{
+    const char *at = strstr(line, key);
+    char *end;
+    double v;
+
+    if (!at)
+        return NAN;
+    at += strlen(key);
+    v = strtod(at, &end);
+    return end > at ? v : NAN;
+}
+
+/* Of the steps after `from` up to `to`. */
+static Recorded *records_read(Arena *a, const char *path, int64_t from,
+                              int64_t to)
+{
+    Recorded *r = alloc(a, (size_t)(to - from + 1) * sizeof *r);
+    FILE *f = fopen(path, "r");
+    char line[LINE];
+    long long step;
+
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "{\"step\": %lld,", &step) != 1 || step <= from ||
+            step > to || !strstr(line, ", \"loss\": ") || !strchr(line, '}'))
+            continue;
+        double samples = field(line, "\"samples\": ");
+        r[step - from - 1] =
+            (Recorded){ 1, samples == samples ? (int64_t)samples : -1,
+                        field(line, ", \"loss\": "),
+                        field(line, ", \"grad_norm\": ") };
+    }
+    if (f)
+        fclose(f);
+    return r;
+}
+
+static int64_t last_recorded(const char *path)
+{
+    FILE *f = fopen(path, "r");
+    char line[LINE];
+    long long step;
+    int64_t last = 0;
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "{\"step\": %lld,", &step) == 1 && step > last)
+            last = step;
+    if (f)
+        fclose(f);
+    return last;
+}
+
+/* As it was printed: nine digits, which tell floats apart. */
+static int recorded_same(double recorded, double v)
+{
+    char text[64];
+
+    if (!isfinite(v))
+        return recorded != recorded;
+    snprintf(text, sizeof text, "%.9g", v);
+    return strtod(text, NULL) == recorded;
+}
+
+/* ---- checkpoints --------------------------------------------------------- */
+
+/* The step of the newest name not above `most`; -1: none. */
+static int64_t step_below(Arena *a, const char *dir, int64_t most)
+{
+    DIR *d = opendir(dir);
+    struct dirent *e;
+    int64_t best = -1;
+
+    while (d && (e = readdir(d))) {
+        int64_t step = strncmp(e->d_name, "step-", 5)
+                           ? -1
+                           : strtoll(e->d_name + 5, NULL, 10);
+        if (step > best && step <= most &&
+            !strcmp(e->d_name, strf(a, "step-%08lld", (long long)step)))
+            best = step;
+    }
+    if (d)
+        closedir(d);
+    return best;
+}
+
+char *ckpt_before(Arena *a, const char *dir, int64_t most, State *s)
+{
+    for (int64_t step = most; (step = step_below(a, dir, step)) >= 0; step--) {
+        char *path = strf(a, "%s/step-%08lld", dir, (long long)step);
+        const char *why = ckpt_verify(a, path, s);
+        if (!why)
+            return path;
+        if (!launch_rank())
+            warn(NULL, "%s is not used: %s", path, why);
+    }
+    return NULL;
+}
+
+void need_step(Arena *a, const char *dir, int64_t step)
+{
+    int64_t done = last_recorded(strf(a, "%s/metrics.jsonl", dir));
+    int64_t saved = step_below(a, strf(a, "%s/ckpt", dir), INT64_MAX);
+
+    done = done > saved ? done : saved;
+    if (step > done)
+        err(NULL,
+            "%s has done %lld steps: there is no step %lld to reach again", dir,
+            (long long)done, (long long)step);
+}
+
+/* ---- steps --------------------------------------------------------------- */
+
+/* Its results, in hex so that bits show, beside what was recorded. 1: they
+ * differ. */
+static int print_repeated(const Exec *x, Log *log, int64_t step,
+                          const Recorded *r)
+{
+    double loss = exec_result(x, "loss");
+    double norm = exec_result(x, "grad_norm");
+    int same = recorded_same(r->loss, loss) && recorded_same(r->norm, norm);
+
+    log_note(log, "step %lld loss %a (%.9g) gnorm %a (%.9g)%s\n",
+             (long long)step, loss, loss, norm, norm,
+             !r->known ? ": not in metrics.jsonl"
+             : same    ? ": as recorded"
+                       : "");
+    if (r->known && !same)
+        log_note(log, "  recorded: loss %.9g gnorm %.9g\n", r->loss, r->norm);
+    return r->known && !same;
+}
+
+/* One more step, by its record at the same place in the data. */
+static int repeat_step(Exec *x, Data *d, Log *log, State *s, const Recorded *r)
+{
+    int64_t n = d ? data_perstep(d) : 0;
+    int64_t first = r->samples >= n ? r->samples - n : s->samples;
+    StepValues b = step_block(x->plan->opts, s->step);
+    Feed f = d ? data_feed(d, first) : (Feed){ 0 };
+
+    exec_run(x, PGstep, &b, d ? &f : NULL);
+    if (exec_result(x, "overflow") > 0)
+        exec_run(x, PGfallback, &b, d ? &f : NULL);
+    s->step++;
+    s->samples = first + n;
+    return print_repeated(x, log, s->step, r);
+}
+
+/* Is there a checkpoint of this step? Then it holds what was reached. */
+static int compare_saved(Exec *x, Log *log, const char *ckpt, int64_t step)
+{
+    uint64_t reached = values_hash(x);
+    State s;
+    char *path = ckpt_before(forever, ckpt, step, &s);
+
+    if (!path || s.step != step)
+        return 0;
+    ckpt_load(x, path, &s);
+    exec_push(x);
+    int differ = (int)comm_max(x->comm, values_hash(x) != reached);
+    log_note(log, "%s holds %s\n", path,
+             differ ? "other values" : "the same values, to the bit");
+    return differ;
+}
+
+int repeat_to(Exec *x, Data *d, Log *log, const char *dir, State *s, int64_t to)
+{
+    int64_t from = s->step;
+    Recorded *r =
+        records_read(forever, strf(forever, "%s/metrics.jsonl", dir), from, to);
+    int differ = 0;
+
+    for (int64_t k = from; k < to; k++)
+        differ |= repeat_step(x, d, log, s, &r[k - from]);
+    return differ | compare_saved(x, log, strf(forever, "%s/ckpt", dir), to);
+}

@@ -1,0 +1,287 @@
+/* replicas.c: ranks that hold the same values must hold the same bits. A fault
+ * that no library reports (a bit that flips, a wrong product) makes one of them
+ * differ, and nothing else would tell. Every rank sums a hash of each element
+ * it holds and of its place; ranks that must agree compare the sums.
+ *
+ * The sums of all tensors that are cut over the same atoms are compared as one:
+ * a few words a rank. Only where they differ are those of single tensors
+ * exchanged, to say which it is. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "train.h"
+
+enum { MAXCLASS = 64 };
+
+/* Tensors that are cut over these atoms, and the sum of theirs. */
+typedef struct Digest {
+    uint64_t used, sum;
+} Digest;
+
+typedef struct Digests { /* of one rank */
+    int64_t n;
+    Digest d[MAXCLASS];
+} Digests;
+
+/* ---- hashing ------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t x)
+{
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93ull;
+    x ^= x >> 32;
+    x *= 0xd6e8feb86659fd93ull;
+    return x ^ x >> 32;
+}
+
+typedef struct Summed {
+    const uint8_t *p;
+    int size;
+    uint64_t sum;
+} Summed;
+
+static void add_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    Summed *s = ctx;
+    const uint8_t *p = s->p + local * s->size;
+    uint64_t at = (uint64_t)global * 0x9e3779b97f4a7c15ull, sum = 0;
+
+    for (int64_t i = 0; i < n; i++, at += 0x9e3779b97f4a7c15ull) {
+        uint64_t bits = 0;
+        memcpy(&bits, p + i * s->size, (size_t)s->size);
+        sum += mix(bits ^ at);
+    }
+    s->sum += sum;
+}
+
+/* Sums of all tensors of the ranks here: rank k's tensor i at k * most + i. */
+typedef struct TensorSums {
+    Exec *x;
+    int64_t most; /* tensors of any role */
+    uint64_t *sum;
+} TensorSums;
+
+static int lasts(const Tensor *t)
+{
+    return has_word("param copy master m v state copied", ' ', t->kind);
+}
+
+static void sum_tensors(void *ctx, int64_t lo, int64_t hi)
+{
+    const TensorSums *s = ctx;
+
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t rank = s->x->comm->first + i / s->most, k = i % s->most;
+        const Role *r = exec_role(s->x, rank);
+        const Tensor *t = &r->tensor[k];
+        s->sum[i] = 0;
+        if (k >= r->ntensor || !lasts(t))
+            continue;
+        Summed one = { exec_buf(s->x, rank, t->buf), dtypes[t->dt].bytes, 0 };
+        tensor_runs(s->x->plan->mesh, t, rank, add_run, &one);
+        s->sum[i] = one.sum;
+    }
+}
+
+/* ---- who holds the same -------------------------------------------------- */
+
+/* Ranks of a stage that differ in other atoms only hold equal parts. */
+static uint32_t cut_over(const Mesh *m, const Tensor *t)
+{
+    uint32_t used = t->run ? t->shard : 0;
+
+    for (int a = 0; a < m->natom; a++)
+        for (int d = 0; d < t->nd; d++)
+            for (int i = 0; i < t->dim[d].npiece; i++)
+                if (t->dim[d].piece[i].start.k[a])
+                    used |= 1u << a;
+    return used;
+}
+
+/* The atoms over which ranks must agree. */
+static uint32_t shared_over(const Mesh *m, uint64_t used)
+{
+    return (uint32_t)(((1ull << m->natom) - 1) & ~used & ~m->mask[Mpp]);
+}
+
+static Digests digests(const Exec *x, int64_t rank, const uint64_t *sum)
+{
+    const Role *r = exec_role(x, rank);
+    Digests v = { 0 };
+
+    for (int i = 0; i < r->ntensor; i++) {
+        uint64_t used = cut_over(x->plan->mesh, &r->tensor[i]);
+        int64_t k = 0;
+        if (!lasts(&r->tensor[i]))
+            continue;
+        while (k < v.n && v.d[k].used != used)
+            k++;
+        if (k == MAXCLASS)
+            continue;
+        v.n += k == v.n;
+        v.d[k].used = used;
+        v.d[k].sum = mix(v.d[k].sum + sum[i]);
+    }
+    return v;
+}
+
+/* ---- comparing ----------------------------------------------------------- */
+
+/* What most of n say, or what the first says where there is no majority. */
+static uint64_t majority(const uint64_t *v, int64_t n, int64_t *count)
+{
+    uint64_t best = v[0];
+
+    *count = 0;
+    for (int64_t i = 0, lead = 0; i < n; i++) {
+        best = lead ? best : v[i];
+        lead += v[i] == best ? 1 : -1;
+    }
+    for (int64_t i = 0; i < n; i++)
+        *count += v[i] == best;
+    return best;
+}
+
+typedef struct ReplicaGroup { /* ranks that must agree */
+    int64_t n, *rank;
+    uint64_t *says;
+    uint64_t used;
+} ReplicaGroup;
+
+static int agrees(const ReplicaGroup *g)
+{
+    for (int64_t i = 1; i < g->n; i++)
+        if (g->says[i] != g->says[0])
+            return 0;
+    return 1;
+}
+
+/* The first group that does not agree; n 0: all do. */
+static ReplicaGroup find_other(Arena *a, const Mesh *m, const Digests *all)
+{
+    ReplicaGroup g = { .rank = alloc(a, (size_t)m->world * sizeof *g.rank),
+                       .says = alloc(a, (size_t)m->world * sizeof *g.says) };
+
+    for (int64_t r = 0; r < m->world; r++)
+        for (int64_t k = 0; k < all[r].n; k++) {
+            uint32_t atoms = shared_over(m, all[r].d[k].used);
+            if (mesh_pos(m, atoms, r))
+                continue;
+            g.n = mesh_extent(m, atoms);
+            g.used = all[r].d[k].used;
+            mesh_group(m, atoms, r, g.rank);
+            for (int64_t i = 0; i < g.n; i++)
+                g.says[i] = all[g.rank[i]].d[k].sum;
+            if (!agrees(&g))
+                return g;
+        }
+    g.n = 0;
+    return g;
+}
+
+/* The ranks that do, or do not, say what most say. */
+static void put_side(Text *t, const ReplicaGroup *g, uint64_t best, int same)
+{
+    int64_t *v = alloc(t->arena, (size_t)(g->n + 1) * sizeof *v), n = 0;
+
+    for (int64_t i = 0; i < g->n; i++)
+        if ((g->says[i] == best) == same)
+            v[n++] = g->rank[i];
+    if (n == 1) {
+        put(t, "rank %lld", (long long)v[0]);
+        return;
+    }
+    put(t, "ranks");
+    put_ranks(t, v, n);
+}
+
+static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
+                         const uint64_t *sums, int64_t most, int64_t step,
+                         int64_t agreed)
+{
+    const Role *r = &x->plan->role[role_of(x->plan, g->rank[0])];
+    Text t = { .arena = a };
+    int64_t count, i = 0;
+
+    for (; i < r->ntensor; i++) {
+        if (!lasts(&r->tensor[i]) ||
+            cut_over(x->plan->mesh, &r->tensor[i]) != g->used)
+            continue;
+        for (int64_t k = 0; k < g->n; k++)
+            g->says[k] = sums[g->rank[k] * most + i];
+        if (!agrees(g))
+            break;
+    }
+    uint64_t best = majority(g->says, g->n, &count);
+    int known = 2 * count > g->n;
+    if (known)
+        put_side(&t, g, best, 0);
+    else
+        put(&t, "ranks"), put_ranks(&t, g->rank, g->n);
+    put(&t, " hold%s other values of '%s' than ",
+        known && g->n - count == 1 ? "s" : "",
+        i < r->ntensor ? r->tensor[i].name : "?");
+    if (known)
+        put_side(&t, g, best, 1);
+    else
+        put(&t, "each other");
+    put(&t,
+        " after step %lld, and must hold the same (they did after step %lld): "
+        "silent corruption; resume=1 goes on from the last checkpoint",
+        (long long)step, (long long)agreed);
+    return t.s;
+}
+
+/* ---- interface ----------------------------------------------------------- */
+
+static int64_t most_tensors(const Plan *p)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < p->nrole; i++)
+        n = p->role[i].ntensor > n ? p->role[i].ntensor : n;
+    return n;
+}
+
+uint64_t values_hash(Exec *x)
+{
+    Arena *a = arena_new();
+    TensorSums s = { x, most_tensors(x->plan), NULL };
+    int64_t n = x->comm->n * s.most;
+    uint64_t h = 0;
+
+    s.sum = alloc(a, (size_t)(n + 1) * sizeof *s.sum);
+    exec_pull(x);
+    pool_run(x->pool, sum_tensors, &s, n, 1);
+    for (int64_t i = 0; i < n; i++)
+        h = mix(h + s.sum[i]);
+    arena_free(a);
+    return h;
+}
+
+const char *replicas_differ(Exec *x, int64_t step, int64_t agreed)
+{
+    Comm *c = x->comm;
+    Arena *a = arena_new();
+    TensorSums s = { x, most_tensors(x->plan), NULL };
+    size_t mine = (size_t)(c->n * s.most) * sizeof *s.sum;
+
+    s.sum = alloc(a, mine + sizeof *s.sum);
+    exec_pull(x);
+    pool_run(x->pool, sum_tensors, &s, c->n * s.most, 1);
+    Digests *here = alloc(a, (size_t)c->n * sizeof *here);
+    Digests *all = alloc(a, (size_t)c->world * sizeof *all);
+    for (int64_t k = 0; k < c->n; k++)
+        here[k] = digests(x, c->first + k, s.sum + k * s.most);
+    comm_gather(c, here, all, c->n * (int64_t)sizeof *here);
+    ReplicaGroup g = find_other(a, x->plan->mesh, all);
+    const char *why = NULL;
+    if (g.n) {
+        uint64_t *sums =
+            alloc(a, (size_t)(c->world * s.most + 1) * sizeof *sums);
+        comm_gather(c, s.sum, sums, (int64_t)mine);
+        why = words(forever, x, &g, sums, s.most, step, agreed);
+    }
+    arena_free(a);
+    return why;
+}

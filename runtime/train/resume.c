@@ -1,0 +1,289 @@
+/* resume.c: what may change when a run goes on. Its folder holds the settings,
+ * the data and the machine it had; what differs now is said, what would make
+ * the checkpoint mean something else is refused. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "train.h"
+
+/* A key that is not listed is compiled into the plan, and may change by
+ * compiling anew: folds, batches, the optimizer's numbers. */
+typedef enum KeyUse {
+    FREE,  /* read by the runtime */
+    APART, /* of one start, not of the run */
+    ONCE,  /* read where the run begins: why it is not later */
+    FIXED, /* why: what a change would break */
+} KeyUse;
+
+static const struct KeyRow {
+    const char *key;
+    KeyUse use;
+    const char *why;
+} keyrows[] = {
+    /* clang-format off */
+    { "train.steps", FREE, NULL },          { "train.lr", FREE, NULL },
+    { "train.min_lr", FREE, NULL },         { "train.schedule", FREE, NULL },
+    { "train.warmup", FREE, NULL },         { "train.decay", FREE, NULL },
+    { "train.decay_style", FREE, NULL },    { "train.eval_every", FREE, NULL },
+    { "train.eval_steps", FREE, NULL },     { "train.save_every", FREE, NULL },
+    { "train.keep", FREE, NULL },           { "train.snapshot", FREE, NULL },
+    { "train.log_every", FREE, NULL },
+    { "train.sample_every", FREE, NULL },   { "train.sample_prompt", FREE, NULL },
+    { "train.sample_tokens", FREE, NULL },  { "data.train", FREE, NULL },
+    { "data.valid", FREE, NULL },           { "data.format", FREE, NULL },
+    { "data.tokenizer", FREE, NULL },       { "data.eod", FREE, NULL },
+    { "data.template", FREE, NULL },        { "data.field", FREE, NULL },
+    { "data.order", FREE, NULL },           { "data.split", FREE, NULL },
+    { "train.spike", FREE, NULL }, { "train.check_every", FREE, NULL },
+    { "name", APART, NULL },                { "resume", APART, NULL },
+    { "from", ONCE, "a run goes on from its own checkpoint" },
+    { "seed", FIXED, "initial values, dropout and the order of samples come from it" },
+    { "precision.policy", FIXED, "parameters would be rounded" },
+    { "precision.moments", FIXED, "moments would be rounded" },
+    /* clang-format on */
+};
+
+static const struct KeyRow *row_of(const char *key)
+{
+    for (size_t i = 0; i < sizeof keyrows / sizeof *keyrows; i++)
+        if (!strcmp(keyrows[i].key, key))
+            return &keyrows[i];
+    return NULL;
+}
+
+int run_key(const char *key)
+{
+    const struct KeyRow *r = row_of(key);
+
+    return r && r->use != FIXED;
+}
+
+/* ---- settings ------------------------------------------------------------ */
+
+/* What the run had; null: not set. */
+static const char *value_then(const Settings *c, const char *key)
+{
+    const char *s = opts_given(c->given, key) ? opts_str(c->given, key) : NULL;
+
+    return s                              ? s
+           : opts_given(c->defaults, key) ? opts_str(c->defaults, key)
+           : strncmp(key, "axes.", 5)     ? opts_str(c->given, key)
+                                          : NULL;
+}
+
+/* The size of an axis where no key says it: a plan's tensors have it. */
+static const char *axis_in(Arena *a, const Plan *p, const char *name)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++)
+            for (int d = 0; d < p->role[r].tensor[i].nd; d++) {
+                const PlanDim *x = &p->role[r].tensor[i].dim[d];
+                if (!strcmp(x->axis, name))
+                    return strf(a, "%lld", (long long)x->n);
+            }
+    return NULL;
+}
+
+/* The plan of the start before; null: of another format. */
+static const Plan *plan_then(Arena *a, const char *config)
+{
+    const char *slash = strrchr(config, '/');
+    const char *path =
+        strf(a, "%.*splan", slash ? (int)(slash + 1 - config) : 0, config);
+    size_t n;
+    char *s = file_read(a, path, &n);
+
+    return s && plan_format(s, n) == format_now(FMTplan)
+               ? plan_parse(a, s, n, path)
+               : NULL;
+}
+
+static const char *value_now(const Plan *p, const char *key)
+{
+    return !strcmp(key, "target") ? p->target
+           : !strcmp(key, "world")
+               ? strf(forever, "%lld", (long long)p->mesh->world)
+               : opts_str(p->opts, key);
+}
+
+/* "3e-4" and "0.0003" are one number. */
+static int same_value(const char *key, const char *a, const char *b)
+{
+    char *end, *last;
+
+    if (!a || !b)
+        return (!a || !*a) && (!b || !*b);
+    double x = strtod(a, &end), y = strtod(b, &last);
+    if (end > a && last > b && !*end && !*last)
+        return x == y;
+    Arena *m = arena_new();
+    int same = !strcmp(config_value(m, key, a), config_value(m, key, b));
+    arena_free(m);
+    return same;
+}
+
+int key_same(const Settings *c, const Plan *p, const char *key)
+{
+    /* The first format did not say where it ran. */
+    if (c->format == 1 && (!strcmp(key, "target") || !strcmp(key, "world")) &&
+        !opts_given(c->given, key))
+        return 1;
+    return same_value(key, value_then(c, key), value_now(p, key));
+}
+
+static void compare_key(Text *t, const Settings *c, const Plan *p,
+                        const char *key)
+{
+    const char *then = value_then(c, key), *now = value_now(p, key);
+    const struct KeyRow *r = row_of(key);
+
+    if ((r && r->use == APART) || key_same(c, p, key))
+        return;
+    if (r && r->use == ONCE && !now)
+        return;
+    if (!strncmp(key, "axes.", 5)) {
+        const Plan *past = then ? NULL : plan_then(t->arena, c->path);
+        then = past ? axis_in(t->arena, past, key + 5) : then;
+        now = now ? now : axis_in(t->arena, p, key + 5);
+        if (then && now && !strcmp(then, now))
+            return;
+    }
+    then = then && *then ? then : "(not set)";
+    now = now && *now ? now : "(not set)";
+    if (r && r->why)
+        err(NULL,
+            "%s is %s in %s and %s now: %s; it cannot change in a run "
+            "(from=... name=... starts another with its weights)",
+            key, then, c->path, now, r->why);
+    put(t, "%s %s -> %s\n", key, then, now);
+}
+
+/* Axes that either side sets. */
+static void compare_axes(Text *t, const Settings *c, const Plan *p)
+{
+    const Opts *side[] = { c->given, p->opts };
+    const char *key, *value;
+
+    for (int s = 0; s < 2; s++)
+        for (int i = 0; opts_each(side[s], i, &key, &value); i++)
+            if (!strncmp(key, "axes.", 5) && !(s && opts_given(c->given, key)))
+                compare_key(t, c, p, key);
+}
+
+void resume_name(const char *dir, const Opts *typed)
+{
+    const char *name = opts_str(typed, "name");
+    struct stat is, was;
+
+    if (!name || (!stat(name, &is) && !stat(dir, &was) &&
+                  is.st_dev == was.st_dev && is.st_ino == was.st_ino))
+        return;
+    err(NULL,
+        "name=%s: a run that goes on stays in its folder, %s (from=%s "
+        "name=%s without resume starts another with its weights)",
+        name, dir, dir, name);
+}
+
+void resume_settings(Text *t, const char *dir, const Plan *p)
+{
+    const Settings *c =
+        config_read(t->arena, strf(t->arena, "%s/config.lua", dir));
+
+    for (const KeyInfo *k = keytab; c && k->name; k++)
+        compare_key(t, c, p, key_name(k));
+    if (c)
+        compare_axes(t, c, p);
+}
+
+/* ---- lines of a text ----------------------------------------------------- */
+
+/* The line that begins with `word`, after it; null: none. */
+static const char *line_of(const char *text, const char *word, size_t n,
+                           size_t *len)
+{
+    for (const char *s = text; *s; s += *s == '\n') {
+        size_t all = strcspn(s, "\n");
+        if (all > n && !strncmp(s, word, n) && s[n] == ' ') {
+            *len = all;
+            return s;
+        }
+        s += all;
+    }
+    return NULL;
+}
+
+/* What numbers may depend on: not the host's name or its memory. */
+static int matters(const char *line)
+{
+    static const char *const not [] = { "host ", "system ", "memory ",
+                                        "formats " };
+
+    for (size_t i = 0; i < sizeof not / sizeof *not ; i++)
+        if (!strncmp(line, not [i], strlen(not [i])))
+            return 0;
+    return 1;
+}
+
+void resume_machine(Text *t, const char *dir, const char *now)
+{
+    size_t n, len, old;
+    const char *then =
+        file_read(t->arena, strf(t->arena, "%s/machine", dir), &n);
+
+    for (const char *s = now; then && *s; s += *s == '\n') {
+        len = strcspn(s, "\n");
+        const char *was = line_of(then, s, strcspn(s, " "), &old);
+        if (matters(s) && was && (old != len || strncmp(was, s, len)))
+            put(t, "%.*s\n  was %.*s\n", (int)len, s, (int)old, was);
+        s += len;
+    }
+}
+
+/* The line of `now` that differs from `then`'s at its place; null: none, or
+ * lines that do not begin with `word`. Paths, behind "  ", do not count. */
+static const char *differs(Arena *a, const char *then, const char *now,
+                           const char *word)
+{
+    size_t n = strlen(word);
+
+    for (;;) {
+        while (*then && strncmp(then, word, n))
+            then += strcspn(then, "\n"), then += *then == '\n';
+        while (*now && strncmp(now, word, n))
+            now += strcspn(now, "\n"), now += *now == '\n';
+        if (!*then && !*now)
+            return NULL;
+        size_t i = strcspn(then, "\n"), k = strcspn(now, "\n");
+        char *x = strf(a, "%.*s", (int)i, then),
+             *y = strf(a, "%.*s", (int)k, now);
+        char *p = strstr(x, "  "), *q = strstr(y, "  ");
+        size_t xn = p ? (size_t)(p - x) : strlen(x);
+        size_t yn = q ? (size_t)(q - y) : strlen(y);
+        if (xn != yn || strncmp(x, y, xn))
+            return strf(a, "%s (it was: %s)", *y ? y + n : "nothing",
+                        *x ? x + n : "nothing");
+        then += i + (then[i] == '\n');
+        now += k + (now[k] == '\n');
+    }
+}
+
+void resume_data(Text *t, const char *dir, const char *now)
+{
+    size_t n;
+    const char *path = strf(t->arena, "%s/data", dir);
+    const char *then = file_read(t->arena, path, &n), *what;
+
+    if (!then)
+        return;
+    if ((what = differs(t->arena, then, now, "train ")))
+        err(NULL,
+            "the training data are others than those of %s: %s; a position "
+            "in them would mean something else (from=... name=... starts "
+            "another run with its weights)",
+            dir, what);
+    if ((what = differs(t->arena, then, now, "valid ")))
+        put(t, "the validation data changed: %s\n", what);
+}

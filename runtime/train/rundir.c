@@ -1,0 +1,243 @@
+/* rundir.c: the folder of a run: its settings, its model, its plan, its data,
+ * its machine, what was chosen by measuring, its ranks. Nothing of an earlier
+ * start is overwritten: a file that says something else now leaves what it said
+ * under a number, config.1.lua, plan.1. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "train.h"
+
+enum { MAXSHOWN = 32 }; /* ranks on the screen */
+
+/* "config.1.lua" */
+static char *numbered(Arena *a, const char *path, int n)
+{
+    const char *slash = strrchr(path, '/'), *dot = strrchr(path, '.');
+
+    if (!dot || (slash && dot < slash))
+        return strf(a, "%s.%d", path, n);
+    return strf(a, "%.*s.%d%s", (int)(dot - path), path, n, dot);
+}
+
+/* Written by this process? Then it is this start's. */
+static int is_own(const char *path)
+{
+    static const char **own; /* vec */
+
+    path = intern(path);
+    for (size_t i = 0; i < vec_len(own); i++)
+        if (own[i] == path)
+            return 1;
+    vec_push(forever, own, path);
+    return 0;
+}
+
+/* What these said before stays, under the first number that is free for all. A
+ * link, so that at every moment the name stands for something. */
+static int put_aside(const char *const *path, int n)
+{
+    Arena *a = arena_new();
+    int number = 1, bad = 0;
+
+    for (int i = 0; i < n; i++)
+        if (!access(numbered(a, path[i], number), F_OK)) {
+            number++;
+            i = -1;
+        }
+    for (int i = 0; i < n && !bad; i++) {
+        char *to = numbered(a, path[i], number);
+        bad = !access(path[i], F_OK) && link(path[i], to) &&
+              file_move(path[i], to);
+    }
+    arena_free(a);
+    return bad;
+}
+
+static int holds(const char *path, const char *s, size_t n)
+{
+    Arena *a = arena_new();
+    size_t len = 0;
+    const char *have = file_read(a, path, &len);
+    int same = have && len == n && !memcmp(have, s, n);
+
+    arena_free(a);
+    return same;
+}
+
+static int differs(const char *path, const char *s, size_t n)
+{
+    struct stat st;
+
+    return !stat(path, &st) && S_ISREG(st.st_mode) && !holds(path, s, n);
+}
+
+/* The model file's name without folders and ending. */
+static const char *model_name(const Plan *p)
+{
+    const char *s = p->model ? p->model : "run", *slash = strrchr(s, '/');
+
+    s = slash ? slash + 1 : s;
+    const char *dot = strrchr(s, '.');
+    return strf(forever, "%.*s",
+                dot && dot > s ? (int)(dot - s) : (int)strlen(s), s);
+}
+
+const char *run_dir(Arena *a, const Plan *p)
+{
+    const char *name = opts_str(p->opts, "name");
+
+    if (name && !*name)
+        err(NULL, "name is empty: a run needs a folder");
+    return name ? name : strf(a, "runs/%s", model_name(p));
+}
+
+/* The lock goes with the process. A file system without locks gives none. */
+void run_lock(const char *dir)
+{
+    static int fd = -1;
+
+    if (fd >= 0)
+        return;
+    fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        err(NULL, "%s is another run's, which has not ended", dir);
+}
+
+/* Once steps run no such file is worth the run: a disk may be full for a
+ * while. */
+static void cannot_write(const char *path)
+{
+    if (err_status == 1)
+        err(NULL, "cannot write %s: %s", path, strerror(errno));
+    warn(NULL, "cannot write %s: %s", path, strerror(errno));
+}
+
+void run_file(const char *path, const char *s, size_t n)
+{
+    int other = !is_own(path) && differs(path, s, n);
+
+    if ((other && put_aside(&path, 1)) ||
+        (!holds(path, s, n) && file_replace(path, s, n)))
+        cannot_write(path);
+}
+
+void run_tuned(const Exec *x, Text *t)
+{
+    x->dev->tuned(x->on, t);
+    put(t, "threads %d\n", pool_size(x->pool));
+}
+
+void run_ranks(const Exec *x, const char *dir)
+{
+    Text some = { .arena = forever }, all = { .arena = forever };
+
+    if (x->comm->first || x->comm->world == 1)
+        return;
+    ranks_table(&some, x->plan, x->comm, MAXSHOWN);
+    ranks_table(&all, x->plan, x->comm, x->comm->world);
+    fwrite(some.s, 1, some.len, stdout);
+    fflush(stdout);
+    run_file(strf(forever, "%s/ranks", dir), all.s, all.len);
+}
+
+/* The tokenizer, so that `generate` has it wherever the folder goes. */
+static void keep_tokenizer(const Plan *p, const char *dir)
+{
+    static const char *const names[] = { "tokenizer.json",
+                                         "tokenizer_config.json" };
+    const char *path = opts_str(p->opts, "data.tokenizer");
+    const char *slash = strrchr(path, '/');
+    const uint8_t *s;
+    int64_t n;
+
+    for (int i = 0; i < 2 && strcmp(path, "bytes"); i++) {
+        const char *from =
+            !i ? path
+               : strf(forever, "%.*s%s", slash ? (int)(slash - path + 1) : 0,
+                      path, names[i]);
+        if (map_whole(forever, from, &s, &n))
+            continue;
+        run_file(strf(forever, "%s/%s", dir, names[i]), (const char *)s,
+                 (size_t)n);
+        munmap((void *)(uintptr_t)s, (size_t)n);
+    }
+}
+
+/* The model's files, as they stand to each other. */
+static void keep_model(const Plan *p, const char *dir)
+{
+    const char *first = p->nsource ? p->source[0].file : "";
+    const char *slash = strrchr(first, '/');
+    size_t n = slash ? (size_t)(slash - first) + 1 : 0;
+
+    for (int i = 0; i < p->nsource; i++) {
+        const char *name = p->source[i].file, *last = strrchr(name, '/');
+        name = !strncmp(name, first, n) ? name + n : last ? last + 1 : name;
+        char *path = strf(forever, "%s/model/%s", dir, name);
+        *strrchr(path, '/') = 0;
+        if (folders_make(path))
+            err(NULL, "cannot make the folder %s: %s", path, strerror(errno));
+        path[strlen(path)] = '/';
+        run_file(path, p->source[i].text, strlen(p->source[i].text));
+    }
+}
+
+void run_make(const char *ckpt)
+{
+    if (folders_make(ckpt))
+        err(NULL, "cannot make the folder %s: %s", ckpt, strerror(errno));
+}
+
+/* The settings that a config.lua of other bytes may hold all the same: what it
+ * says of its beginning is not compared. */
+static int same_settings(const char *path, const Plan *p)
+{
+    const Settings *c = config_read(forever, path);
+    int same = c && c->format == format_now(FMTrun);
+
+    for (const KeyInfo *k = keytab; same && k->name; k++)
+        same = !strcmp(key_name(k), "name") || !strcmp(key_name(k), "resume") ||
+               key_same(c, p, key_name(k));
+    return same;
+}
+
+/* The settings and the plan of one start have one number. */
+static void keep_settings(const Plan *p, const char *dir, const RunArgs *a,
+                          int64_t step)
+{
+    const char *file[] = { strf(forever, "%s/config.lua", dir),
+                           strf(forever, "%s/plan", dir) };
+    Text t = { .arena = forever };
+
+    if (same_settings(file[0], p) && holds(file[1], a->text, a->len))
+        return;
+    config_put(&t, p, dir, step);
+    if (put_aside(file, 2) || file_replace(file[1], a->text, a->len))
+        cannot_write(file[1]);
+    if (file_replace(file[0], t.s, t.len))
+        cannot_write(file[0]);
+}
+
+void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
+                const RunRecord *r)
+{
+    Text tuned = { .arena = forever };
+
+    if (x->comm->first)
+        return;
+    keep_settings(p, dir, a, r->step);
+    keep_model(p, dir);
+    keep_tokenizer(p, dir);
+    run_file(strf(forever, "%s/machine", dir), r->machine, strlen(r->machine));
+    if (*r->data)
+        run_file(strf(forever, "%s/data", dir), r->data, strlen(r->data));
+    run_tuned(x, &tuned);
+    run_file(strf(forever, "%s/tuned", dir), tuned.s, tuned.len);
+}

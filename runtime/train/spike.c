@@ -1,0 +1,50 @@
+/* spike.c: steps whose loss or gradient norm is beyond train.skip_above. The
+ * plan has held them: nothing was written. Here is what to do about it: go on
+ * with the next batch, or from the last save with the data after the spike. */
+#include <math.h>
+
+#include "train.h"
+
+enum {
+    INROW = 10, /* steps held one after another before a run ends */
+    AGAIN = 3   /* times back to one save */
+};
+
+static const char *above(Arena *a, const Exec *x, const char *result,
+                         const char *what, double limit)
+{
+    double v = exec_result(x, result);
+
+    return v > limit ? strf(a, "%s %.6g is above %.6g", what, v, limit) : NULL;
+}
+
+const char *spike_seen(Arena *a, const Exec *x)
+{
+    double loss = exec_result(x, "loss"), norm = exec_result(x, "grad_norm");
+
+    if (exec_result(x, "ok") != 0 || !isfinite(loss) || isinf(norm))
+        return NULL;
+    const char *what = above(a, x, "loss", "loss", x->limits.loss);
+    return what ? what : above(a, x, "grad_norm", "gnorm", x->limits.gnorm);
+}
+
+void spike_count(Spike *s, const char *what, int64_t step)
+{
+    if (!what)
+        s->row = 0;
+    else if (++s->row == INROW)
+        err(NULL,
+            "%d steps in a row are beyond train.skip_above: in step %lld %s",
+            INROW, (long long)step, what);
+}
+
+void spike_back(Spike *s, int64_t saved)
+{
+    s->times = s->saved == saved ? s->times + 1 : 1;
+    s->saved = saved;
+    s->row = 0;
+    if (s->times > AGAIN)
+        err(NULL,
+            "spikes led back to step %lld %d times: other data do not help",
+            (long long)saved, AGAIN);
+}

@@ -1,0 +1,172 @@
+/* train.h: the commands that train: when steps run, what a run's folder keeps,
+ * what may change when it goes on, samples of text. */
+#ifndef PLEAT_TRAIN_H
+#define PLEAT_TRAIN_H
+
+#include "../ckpt/ckpt.h"
+#include "../data/data.h"
+
+/* ---- lr_schedule.c: learning rate, batch --------------------------------- */
+
+double rate(const Opts *o, int64_t step); /* of a step counted from 0 */
+StepValues step_block(const Opts *o, int64_t step);
+/* The i-th smaller batch of train.ramp, and the sample before which its steps
+ * begin; 0: there are i of them. err() when the key is not to be read. */
+int64_t ramp(const Opts *o, int i, int64_t *until);
+
+/* ---- events.c: TensorBoard ----------------------------------------------- */
+
+typedef struct Events Events;
+Events *events_open(Arena *a, int fd); /* closes fd */
+/* A null e writes nothing, nor does one whose file could not be written. */
+void event_scalar(Events *e, int64_t step, const char *tag, double v);
+void event_text(Events *e, int64_t step, const char *tag, const char *s,
+                size_t n); /* Markdown */
+void events_close(Events *e);
+
+/* ---- log.c: step lines and metrics.jsonl --------------------------------- */
+
+typedef struct Log Log;
+/* dir: the run's folder; null: lines only. */
+Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
+void log_plan(Log *l, const Plan *p, const Exec *x); /* from now on */
+/* A step that was run. samples: seen with it; secs: of the step; host: those in
+ * which this process worked for it, < 0: all of them. */
+typedef struct Logged {
+    int64_t step, samples;
+    double lr, secs, host;
+} Logged;
+void log_step(Log *l, const Exec *x, const Logged *s);
+/* v: by result, as averaged. beside: more for the line, or "". */
+/* set: the name of one of several validation sets; else null. */
+void log_valid(Log *l, int64_t step, const char *set, const double *v,
+               const char *beside);
+void log_saved(Log *l, const Saved *s);
+void log_sample(Log *l, int64_t step, const char *s, size_t n);
+void log_note(Log *l, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+void log_close(Log *l);
+
+/* ---- train.c generate.c: commands ---------------------------------------- */
+
+/* A smaller batch at the start of a run (train.ramp), by the same model. */
+typedef struct RampStage {
+    Plan *plan;
+    int64_t until; /* its last step begins before this sample */
+} RampStage;
+
+typedef struct RunArgs {
+    const char *text;
+    size_t len; /* the plan's bytes; null: print them */
+    const RampStage *ramp;
+    int nramp;      /* smallest first; then the plan itself */
+    int64_t replay; /* not 0: only reach this step again */
+    int64_t begun;  /* ... with settings from this one on */
+} RunArgs;
+/* ---- machine.c: what a program and its machine are ----------------------- */
+
+/* A line each: program, formats, what it was built with, libraries (only those
+ * in use, or all that are here). */
+void put_version(Text *t, int all);
+void put_machine(Text *t); /* host, system, processors, memory */
+
+/* ---- config.c rundir.c resume.c identity.c: a run's folder --------------- */
+
+/* config.c: a run's settings. */
+typedef struct Settings {
+    const char *path;
+    int64_t format, from_step; /* steps done when this program began */
+    Opts *given, *defaults;
+} Settings;
+void config_put(Text *t, const Plan *p, const char *dir, int64_t from_step);
+/* Null: there is no such file. err() when it is not to be read. */
+Settings *config_read(Arena *a, const char *path);
+/* The place that a path means; ctx is unused. */
+const char *path_absolute(Arena *a, const char *path, void *ctx);
+/* A key's value with all paths absolute, so that two can be compared. */
+const char *config_value(Arena *a, const char *key, const char *value);
+/* rundir.c: the folder of a run, runs/<model> or key "name"; rank 0 writes. */
+const char *run_dir(Arena *a, const Plan *p);
+void run_lock(const char *dir); /* for this process; an error: another has it */
+/* What a start adds to the plan and its keys. */
+typedef struct RunRecord {
+    int64_t step;               /* steps done before it */
+    const char *machine, *data; /* texts; data: "" without any */
+} RunRecord;
+void run_make(const char *ckpt); /* the folder of checkpoints, those above */
+/* x: any of the run; p: the plan of its whole batch. */
+void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
+                const RunRecord *r);
+void run_tuned(const Exec *x, Text *t); /* what was measured */
+void run_file(const char *path, const char *s, size_t n); /* or err() */
+void run_ranks(const Exec *x, const char *dir);           /* printed in part */
+/* resume.c: may the key differ from the plan's? Is it the same as it was? */
+int run_key(const char *key);
+int key_same(const Settings *c, const Plan *p, const char *key);
+/* A run that goes on stays in its folder: err() if the keys typed now name
+ * another. */
+void resume_name(const char *dir, const Opts *typed);
+/* What changed, a line each; err() where it must not. */
+void resume_settings(Text *t, const char *dir, const Plan *p);
+void resume_machine(Text *t, const char *dir, const char *now);
+void resume_data(Text *t, const char *dir, const char *now);
+/* identity.c: lines about training ("train") or validation data. */
+void put_data(Text *t, const char *what, const Data *d);
+
+/* ---- repeat.c: a step of before, again ----------------------------------- */
+
+/* The newest whole checkpoint of at most so many steps; null: there is none. */
+char *ckpt_before(Arena *a, const char *dir, int64_t most, State *s);
+/* From the state that x holds up to that step, printed beside what the folder
+ * recorded; 1: they differ. */
+/* err() when the run in `dir` has neither recorded nor saved so many steps. */
+void need_step(Arena *a, const char *dir, int64_t step);
+int repeat_to(Exec *x, Data *d, Log *log, const char *dir, State *s,
+              int64_t to);
+
+/* ---- replicas.c: values that ranks must hold alike ----------------------- */
+
+/* Null, or which ranks do not, and a tensor: the same on all ranks. agreed: the
+ * step after which they last did. */
+const char *replicas_differ(Exec *x, int64_t step, int64_t agreed);
+uint64_t values_hash(Exec *x); /* of all that lasts on the ranks here */
+
+/* ---- spike.c: steps beyond train.skip_above ------------------------------ */
+
+typedef struct Spike {
+    int row;       /* such steps, one after another */
+    int64_t saved; /* the save that the last one led back to */
+    int times;     /* ... how often */
+    int64_t back;  /* > 0: go back, and on from this sample */
+} Spike;
+/* "gnorm 31.2 is above 10": of the step that ran last; null: it is none. */
+const char *spike_seen(Arena *a, const Exec *x);
+/* err() where the run cannot go on: too many in a row, too often back. */
+void spike_count(Spike *s, const char *what, int64_t step);
+void spike_back(Spike *s, int64_t saved);
+
+/* ---- commands ------------------------------------------------------------ */
+
+/* Train as the plan's keys say. The exit status; err() when something is
+ * wrong. */
+int run_plan(Plan *p, const RunArgs *a);
+/* Validation only, on the weights of `from`. */
+int eval_plan(Plan *p);
+
+typedef struct GenArgs {
+    const char *prompt;
+    int64_t n;          /* tokens to make */
+    double temperature; /* 0: always the likeliest */
+    int64_t topk;       /* 0: all */
+    uint64_t seed;
+} GenArgs;
+int generate_plan(Plan *p, const GenArgs *g, FILE *out);
+/* Samples while x trains, as train.sample_... say; err() when this fold cannot.
+ * All processes call sample(); free() its text, n bytes; null: no memory. */
+typedef struct Sampler Sampler;
+Sampler *sampler_open(Arena *a, Exec *x);
+char *sample(Sampler *s, int64_t step, size_t *n);
+/* Time `steps` steps on made-up tokens, step by step of the plan: bench.c. */
+int bench_plan(Plan *p, int64_t steps, FILE *out);
+
+#endif
