@@ -204,10 +204,9 @@ static void *stream(Gpu *x, StreamKind on)
     return x->stream[on];
 }
 
-static void clear(void *d, void *p, int64_t bytes)
+static void clear(void *d, StreamKind on, void *p, int64_t bytes)
 {
-    gpu_ok(dl.cuMemsetD8Async(address(p), 0, (size_t)bytes,
-                              stream(d, STREAMcompute)),
+    gpu_ok(dl.cuMemsetD8Async(address(p), 0, (size_t)bytes, stream(d, on)),
            "clearing");
 }
 
@@ -260,23 +259,23 @@ static void launch(void *d, const BoundInstr *b)
     if (g[0] && g[2] && g[3])
         gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
                                  (unsigned)g[3], (unsigned)g[1], 1, 1,
-                                 (unsigned)g[4], stream(d, STREAMcompute),
-                                 c->param, NULL),
+                                 (unsigned)g[4], stream(d, b->on), c->param,
+                                 NULL),
                instr_label(b->s));
 }
 
 static void product(void *d, const BoundInstr *b)
 {
-    lt_run(((Gpu *)d)->lt, ((GpuCall *)b->own)->lt, stream(d, STREAMcompute));
+    lt_run(((Gpu *)d)->lt, ((GpuCall *)b->own)->lt, stream(d, b->on));
 }
 
 static void transfer(void *d, const BoundInstr *b)
 {
     const GpuCall *c = b->own;
 
-    trail_put(d, c->place, 0);
-    link_run(c->end, b->s, address(b->buf[0]), stream(d, STREAMcompute));
-    trail_put(d, c->place, 1);
+    trail_put(d, c->place, 0, b->on);
+    link_run(c->end, b->s, address(b->buf[0]), stream(d, b->on));
+    trail_put(d, c->place, 1, b->on);
 }
 
 static void collective(void *d, const BoundInstr *b, const Part *part)
@@ -285,14 +284,13 @@ static void collective(void *d, const BoundInstr *b, const Part *part)
 
     if (!c->comm) {
         if (part->send != part->recv)
-            copy(d, STREAMcompute, COPYwithin, part->recv, part->send,
-                 b->bytes);
+            copy(d, b->on, COPYwithin, part->recv, part->send, b->bytes);
         return;
     }
-    trail_put(d, c->place, 0);
+    trail_put(d, c->place, 0, b->on);
     nccl_run(c->comm, b->s, b->group, b->me, address(part->send),
-             address(part->recv), stream(d, STREAMcompute));
-    trail_put(d, c->place, 1);
+             address(part->recv), stream(d, b->on));
+    trail_put(d, c->place, 1, b->on);
 }
 
 /* With PLEAT_SYNC: is all well after it? */
@@ -301,7 +299,7 @@ static void issued(void *d, const BoundInstr *b)
     const Gpu *x = d;
     const char *text = "?";
     char when[32] = "";
-    int e = x->each ? dl.cuStreamSynchronize(x->stream[STREAMcompute]) : 0;
+    int e = x->each ? dl.cuStreamSynchronize(x->stream[b->on]) : 0;
 
     if (!e)
         return;

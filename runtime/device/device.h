@@ -28,7 +28,13 @@ typedef enum ArenaKind {
     ARENAstash   /* of the device: what outlives its layer */
 } ArenaKind;
 
-typedef enum StreamKind { STREAMcompute, STREAMcopy, NSTREAM } StreamKind;
+typedef enum StreamKind {
+    STREAMcompute,
+    STREAMcomm,
+    STREAMcopy,
+    STREAMp2p,
+    NSTREAM
+} StreamKind;
 
 typedef enum CopyKind { COPYwithin, COPYin, COPYout } CopyKind;
 
@@ -49,7 +55,12 @@ typedef struct BoundInstr {
     int64_t group, *ranks, me; /* collectives, transfers */
     int wide;                  /* collective with members in other stages */
     int lasts;                 /* it writes what lasts */
-    void *own;                 /* the device's */
+    /* Where it runs, behind what, and who may wait for it. A plan of today has
+     * all on `compute`. */
+    StreamKind on;
+    void **wait;  /* vec: events */
+    void *signal; /* event, or null */
+    void *own;    /* the device's */
 } BoundInstr;
 
 /* Per second: FLOPs of products in a precision, bytes of memory; 0: unknown. */
@@ -95,7 +106,7 @@ typedef struct Device {
     void (*transfer)(void *d, const BoundInstr *b);
     /* part: of this rank; of all of the group where they are all here */
     void (*collective)(void *d, const BoundInstr *b, const Part *part);
-    void (*clear)(void *d, void *p, int64_t bytes);
+    void (*clear)(void *d, StreamKind on, void *p, int64_t bytes);
     void (*copy)(void *d, StreamKind on, CopyKind k, void *to, const void *from,
                  int64_t bytes);
     void (*issued)(void *d, const BoundInstr *b); /* after each */

@@ -51,11 +51,11 @@ uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s)
                : 0;
 }
 
-void trail_put(Gpu *x, uint32_t place, int ended)
+void trail_put(Gpu *x, uint32_t place, int ended, StreamKind on)
 {
     if (x->trailat && place)
         gpu_ok(dl.cuMemsetD32Async(x->trailat, place | (uint32_t)ended, 1,
-                                   x->stream[STREAMcompute]),
+                                   x->stream[on]),
                "saying where it is");
 }
 

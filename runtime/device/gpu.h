@@ -129,7 +129,7 @@ void fault_launching(Gpu *x, ProgramKind prog, int64_t step); /* x or null */
 /* flight_recorder.c: at which collective the GPU is */
 void trail_open(Gpu *x);
 uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s);
-void trail_put(Gpu *x, uint32_t place, int ended);
+void trail_put(Gpu *x, uint32_t place, int ended, StreamKind on);
 /* As Device.where. */
 const Instr *trail_at(const void *gpu, int *ended);
 

@@ -191,9 +191,9 @@ static void collective(void *d, const BoundInstr *b, const Part *part)
                       ((HostCall *)b->own)->scratch, NULL });
 }
 
-static void clear(void *d, void *p, int64_t bytes)
+static void clear(void *d, StreamKind on, void *p, int64_t bytes)
 {
-    (void)d;
+    (void)d, (void)on;
     memset(p, 0, (size_t)bytes);
 }
 

@@ -117,15 +117,14 @@ static void run_memory(Exec *x, const BoundInstr *b)
     const GapList *gap = &b->s->join.gap;
 
     switch (b->s->kind) {
-    case Izero: x->dev->clear(x->on, b->buf[0], b->bytes); break;
+    case Izero: x->dev->clear(x->on, b->on, b->buf[0], b->bytes); break;
     case Ijoin:
         for (int i = 0; i < gap->n; i++)
-            x->dev->clear(x->on, (uint8_t *)b->buf[0] + gap->at[i].from,
+            x->dev->clear(x->on, b->on, (uint8_t *)b->buf[0] + gap->at[i].from,
                           gap->at[i].bytes);
         break;
     default:
-        x->dev->copy(x->on, STREAMcompute, COPYwithin, b->buf[1], b->buf[0],
-                     b->bytes);
+        x->dev->copy(x->on, b->on, COPYwithin, b->buf[1], b->buf[0], b->bytes);
     }
 }
 
@@ -151,6 +150,8 @@ static void run_group(Exec *x, const BoundInstr *b)
 
 static void run_one(Exec *x, const BoundInstr *b)
 {
+    for (size_t i = 0; i < vec_len(b->wait); i++)
+        x->dev->wait(x->on, b->on, b->wait[i]);
     switch (instr_info(b->s->kind)->cls) {
     case CLASScompute: x->dev->launch(x->on, b); break;
     case CLASSproduct: x->dev->product(x->on, b); break;
@@ -158,6 +159,8 @@ static void run_one(Exec *x, const BoundInstr *b)
     case CLASStransfer: x->dev->transfer(x->on, b); break;
     case CLASScollective: run_group(x, b); break;
     }
+    if (b->signal)
+        x->dev->record(x->on, b->on, b->signal);
     x->dev->issued(x->on, b);
 }
 

@@ -56,7 +56,7 @@ void look_open(Exec *x)
     }
     for (int64_t i = 0; i < x->comm->n; i++) {
         const Role *r = x->rank[i].role;
-        x->dev->clear(x->on, x->rank[i].base + r->persist,
+        x->dev->clear(x->on, STREAMcompute, x->rank[i].base + r->persist,
                       r->arena - r->persist);
     }
     x->ncopy = room + 1;

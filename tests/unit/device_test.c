@@ -1,0 +1,390 @@
+/* device_test: the interface of devices. A device of this test's own only logs
+ * what it is told: a plan on it gives every instruction of every rank once, a
+ * collective once for its group, in the order of the plan. The host's row with
+ * memory of its own, staged and launched ahead, trains to the bits of the host.
+ * Then arenas, streams, events, graphs and instructions that wait for each
+ * other, of the host, and with TEST_TARGET=cuda of a GPU (tests/fake). */
+#define _GNU_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "../fold/foldrun.h"
+
+enum { STEPS = 4, BYTES = 1 << 16 };
+
+static const char small[] =
+    "axes.batch=1 axes.seq=16 axes.hidden=32 axes.kv=2 axes.dim=8 axes.ffn=32 "
+    "axes.expert=4 train.batch=2";
+
+static Plan *plan_of(const char *more)
+{
+    return fold_words("models/tiny.lua", strf(forever, "%s %s", small, more));
+}
+
+/* ---- a device that only logs --------------------------------------------- */
+
+static Text told;
+static int count[NINSTR];
+
+static void *log_open_device(const DeviceArgs *a)
+{
+    return a->mem;
+}
+
+static void log_load(void *d)
+{
+    (void)d;
+    put(&told, "load\n");
+}
+
+static void log_bind(void *d, BoundInstr *b, const Program *g, int64_t turns)
+{
+    (void)d, (void)g, (void)turns;
+    b->own = d;
+}
+
+static void log_bound(void *d)
+{
+    (void)d;
+    put(&told, "bound\n");
+}
+
+static void quiet(void *d)
+{
+    (void)d;
+}
+
+static int always(void *d, const BoundInstr *b)
+{
+    (void)d, (void)b;
+    return 1;
+}
+
+static void say(const Instr *s, int64_t rank)
+{
+    put(&told, "%lld %s %s\n", (long long)rank, instr_info(s->kind)->name,
+        instr_label(s));
+}
+
+static void log_instr(void *d, const BoundInstr *b)
+{
+    (void)d;
+    count[b->s->kind]++;
+    say(b->s, b->rank);
+}
+
+static void log_collective(void *d, const BoundInstr *b, const Part *part)
+{
+    assert_non_null(part[b->group - 1].send);
+    log_instr(d, b);
+}
+
+static void log_clear(void *d, StreamKind on, void *p, int64_t bytes)
+{
+    (void)d, (void)on, (void)p, (void)bytes;
+}
+
+static void log_copy(void *d, StreamKind on, CopyKind k, void *to,
+                     const void *from, int64_t bytes)
+{
+    (void)d, (void)on, (void)k, (void)to, (void)from, (void)bytes;
+}
+
+static void *log_event(void *d, EventKind k)
+{
+    (void)k;
+    return alloc(d, sizeof(double));
+}
+
+static int is_memory(const Instr *s)
+{
+    return instr_info(s->kind)->cls == CLASSmemory;
+}
+
+/* Memory and time are the host's; memory instructions come as clear and copy,
+ * so they are logged when they were issued. */
+static void log_issued(void *d, const BoundInstr *b)
+{
+    if (is_memory(b->s))
+        log_instr(d, b);
+}
+
+static Device logger(void)
+{
+    Device d = host_device;
+
+    d.name = "log";
+    d.open = log_open_device;
+    d.load = log_load;
+    d.bind = log_bind;
+    d.bound = log_bound;
+    d.close = d.begin = d.finish = quiet;
+    d.ready = always;
+    d.launch = d.product = d.transfer = log_instr;
+    d.collective = log_collective;
+    d.clear = log_clear;
+    d.copy = log_copy;
+    d.issued = log_issued;
+    d.event = log_event;
+    return d;
+}
+
+/* What it must have been told, from the plan alone: of one stage. */
+static void expect(const Exec *x, Text *t)
+{
+    const Role *r = x->rank[0].role;
+    const Program *g = &r->prog[role_prog(r, PGstep)];
+    ScheduleSlot *row = course_rows(forever, g);
+
+    for (size_t i = 0; i < vec_len(row); i++) {
+        const Phase *f = &g->phase[row[i].phase];
+        for (int k = f->first; k < f->first + f->n; k++) {
+            const Instr *s = &g->instr[k];
+            for (int64_t n = 0; n < x->comm->n; n++)
+                if (!is_collective(s->kind) ||
+                    mesh_pos(x->plan->mesh, s->atoms, n) == 0)
+                    put(t, "%lld %s %s\n", (long long)n,
+                        instr_info(s->kind)->name, instr_label(s));
+        }
+    }
+}
+
+static void logs(void **state)
+{
+    Plan *p = plan_of("fold.ep=2 train.batch=4");
+    Text want = { .arena = forever };
+    Device d = logger();
+    int of[CLASStransfer + 1] = { 0 };
+
+    (void)state;
+    told = (Text){ .arena = forever };
+    Exec *x = exec_open_on(&d, p, comm_open(forever, 2));
+    assert_string_equal(told.s, "load\nbound\n");
+    told = (Text){ .arena = forever };
+    StepValues b = fold_block(p, 0);
+    exec_run(x, PGstep, &b, NULL);
+    expect(x, &want);
+    assert_string_equal(told.s, want.s);
+    for (int k = 0; k < NINSTR; k++)
+        of[instr_info((InstrKind)k)->cls] += count[k];
+    printf("# %d launches, %d products, %d collectives, %d of memory\n",
+           of[CLASScompute], of[CLASSproduct], of[CLASScollective],
+           of[CLASSmemory]);
+    assert_true(of[CLASScompute] > 0 && of[CLASSproduct] > 0 &&
+                of[CLASScollective] > 0);
+    exec_close(x);
+}
+
+/* ---- runs ---------------------------------------------------------------- */
+
+/* Of each phase every other instruction on a stream of its own, behind the one
+ * before it; the one after it is behind it. */
+static void spread(Exec *x)
+{
+    static const StreamKind on[] = { STREAMcomm, STREAMcopy, STREAMp2p };
+    Rank *r = x->rank;
+    int g = role_prog(r->role, PGstep), n = 0;
+
+    for (int f = 0; f < r->role->prog[g].nphase; f++) {
+        const Phase *p = &r->role->prog[g].phase[f];
+        for (int k = p->first + 1; k + 1 < p->first + p->n; k += 2) {
+            BoundInstr *b = &r->step[g][k];
+            b->on = on[n++ % 3];
+            b[-1].signal = x->dev->event(x->on, EVENTplain);
+            b->signal = x->dev->event(x->on, EVENTplain);
+            vec_push(x->mem, b->wait, b[-1].signal);
+            vec_push(x->mem, b[1].wait, b->signal);
+        }
+    }
+    assert_true(n > 10);
+}
+
+typedef struct Trial {
+    double loss[STEPS], norm;
+    uint8_t *lasting;
+    int64_t bytes;
+} Trial;
+
+/* late: results are read one step behind. */
+static Trial try(const Device *d, const Plan *p, int late, void change(Exec *))
+{
+    Trial t = { .norm = 0 };
+    Exec *x = exec_open_on(d, p, comm_open(forever, p->mesh->world));
+
+    if (change)
+        change(x);
+    exec_run(x, PGinit, NULL, NULL);
+    x->late = late;
+    for (int i = 0; i < STEPS; i++) {
+        StepValues b = fold_block(p, i);
+        Feed f = fold_feed(p, i);
+        exec_run(x, PGstep, &b, &f);
+        if (!late)
+            t.loss[i] = exec_result(x, "loss");
+        else if (i)
+            t.loss[i - 1] = exec_result(x, "loss");
+    }
+    assert_int_equal(exec_settle(x), late);
+    t.loss[STEPS - 1] = exec_result(x, "loss");
+    t.norm = exec_result(x, "grad_norm");
+    exec_pull(x);
+    t.bytes = x->rank[0].role->persist;
+    t.lasting = alloc(forever, (size_t)t.bytes);
+    memcpy(t.lasting, x->rank[0].arena, (size_t)t.bytes);
+    exec_close(x);
+    return t;
+}
+
+static void same(const Trial *a, const Trial *b)
+{
+    assert_memory_equal(a->loss, b->loss, sizeof a->loss);
+    assert_true(a->norm > 0 && a->norm == b->norm && a->loss[0] != a->loss[3]);
+    assert_int_equal(a->bytes, b->bytes);
+    assert_memory_equal(a->lasting, b->lasting, (size_t)a->bytes);
+}
+
+static void staged(void **state)
+{
+    Plan *p = plan_of("");
+    const Device *here = device_named(p->target);
+    Device apart = *here;
+
+    (void)state;
+    apart.can = (apart.can | OWNmemory) & ~(unsigned)CANranks;
+    Trial want = try(here, p, 0, NULL), now = try(&apart, p, 0, NULL),
+          late = try(&apart, p, 1, NULL);
+    same(&want, &now);
+    same(&want, &late);
+}
+
+static void waits(void **state)
+{
+    Plan *p = plan_of("");
+    const Device *here = device_named(p->target);
+
+    (void)state;
+    Trial want = try(here, p, 0, NULL), got = try(here, p, 0, spread);
+    same(&want, &got);
+}
+
+/* ---- arenas, streams, events, graphs ------------------------------------- */
+
+static Exec *opened(void)
+{
+    Plan *p = plan_of("");
+
+    return exec_open_on(device_named(p->target), p, comm_open(forever, 1));
+}
+
+static void await_all(const Device *d, void *on, void *event)
+{
+    int e;
+
+    while ((e = d->query(on, event)) > 0)
+        ;
+    assert_int_equal(e, 0);
+}
+
+static void arenas(void **state)
+{
+    Exec *x = opened();
+    const Device *d = x->dev;
+    uint8_t *in = d->alloc(x->on, ARENApinned, BYTES, "a test"),
+            *out = d->alloc(x->on, ARENApinned, BYTES, "a test"),
+            *a = d->alloc(x->on, ARENAdevice, BYTES, "a test"),
+            *b = d->alloc(x->on, ARENAstash, BYTES, "a test");
+
+    (void)state;
+    for (int i = 0; i < BYTES; i++)
+        in[i] = (uint8_t)(i * 7 + i / 256);
+    for (int k = 0; k < NSTREAM; k++) {
+        StreamKind on = (StreamKind)k, then = (StreamKind)((k + 1) % NSTREAM);
+        void *begun = d->event(x->on, EVENTtimed),
+             *there = d->event(x->on, EVENTtimed);
+        memset(out, 0, BYTES);
+        d->record(x->on, on, begun);
+        d->copy(x->on, on, COPYin, a, in, BYTES);
+        d->clear(x->on, on, b, BYTES);
+        d->copy(x->on, on, COPYwithin, b + 256, a, BYTES - 256);
+        d->record(x->on, on, there);
+        d->wait(x->on, then, there);
+        d->copy(x->on, then, COPYout, out, b, BYTES);
+        d->sync(x->on, then);
+        await_all(d, x->on, there);
+        assert_true(d->between(x->on, begun, there) >= 0);
+        for (int i = 0; i < BYTES; i++)
+            assert_int_equal(out[i], i < 256 ? 0 : in[i - 256]);
+    }
+    d->free(x->on, ARENApinned, in, BYTES);
+    d->free(x->on, ARENApinned, out, BYTES);
+    d->free(x->on, ARENAdevice, a, BYTES);
+    d->free(x->on, ARENAstash, b, BYTES);
+    exec_close(x);
+}
+
+/* Launched twice, a graph copies what is there then, and each time behind an
+ * event that is recorded outside of it. */
+static void graphs(void **state)
+{
+    Exec *x = opened();
+    const Device *d = x->dev;
+    size_t nodes = 0;
+
+    (void)state;
+    if (!(d->can & CANcapture)) {
+        exec_close(x);
+        return;
+    }
+    uint8_t *in = d->alloc(x->on, ARENApinned, BYTES, "a test"),
+            *out = d->alloc(x->on, ARENApinned, BYTES, "a test"),
+            *a = d->alloc(x->on, ARENAdevice, BYTES, "a test"),
+            *b = d->alloc(x->on, ARENAdevice, BYTES, "a test");
+    void *outside = d->event(x->on, EVENToutside);
+    d->record(x->on, STREAMcopy, outside);
+    d->capture(x->on);
+    d->wait(x->on, STREAMcompute, outside);
+    d->copy(x->on, STREAMcompute, COPYwithin, b, a, BYTES);
+    void *graph = d->captured(x->on, &nodes);
+    assert_true(nodes >= 2);
+    for (int turn = 1; turn < 3; turn++) {
+        memset(in, turn, BYTES);
+        d->copy(x->on, STREAMcopy, COPYin, a, in, BYTES);
+        d->record(x->on, STREAMcopy, outside);
+        d->replay(x->on, graph);
+        d->copy(x->on, STREAMcompute, COPYout, out, b, BYTES);
+        d->sync(x->on, STREAMcompute);
+        for (int i = 0; i < BYTES; i++)
+            assert_int_equal(out[i], turn);
+    }
+    exec_close(x);
+}
+
+static void abilities(void **state)
+{
+    (void)state;
+    assert_ptr_equal(device_named("host"), &host_device);
+    assert_null(device_named("toaster"));
+    assert_non_null(device_here());
+    assert_int_equal(null_device.can, 0);
+    assert_non_null(null_device.report);
+}
+
+int main(void)
+{
+    const struct CMUnitTest host[] = { cmocka_unit_test(logs),
+                                       cmocka_unit_test(abilities) };
+    const struct CMUnitTest any[] = { cmocka_unit_test(staged),
+                                      cmocka_unit_test(waits),
+                                      cmocka_unit_test(arenas),
+                                      cmocka_unit_test(graphs) };
+
+    setenv("PLEAT_POISON", "0", 1); /* padding is compared too */
+    fold_target_given();
+    return (getenv("TEST_TARGET") ? 0
+                                  : cmocka_run_group_tests(host, NULL, NULL)) +
+           cmocka_run_group_tests(any, NULL, NULL);
+}
