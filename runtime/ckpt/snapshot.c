@@ -135,7 +135,7 @@ static int take_room(Snapshot *s)
     s->mem = p;
     madvise(p, n, MADV_HUGEPAGE);
     pool_run(s->x->pool, touch, p, (int64_t)n, GRAIN);
-    if (s->x->dev->pin(s->x->on, p, (int64_t)n))
+    if (!exec_apart(s->x) || s->x->dev->pin(s->x->on, p, (int64_t)n))
         return 1;
     free(p);
     s->mem = NULL;
@@ -204,7 +204,8 @@ void snapshot_close(Snapshot *s)
     if (x->copied)
         x->dev->sync(x->on, STREAMcopy);
     x->copied = NULL; /* the event stays: graphs may name it */
-    x->dev->unpin(x->on, s->mem, room_bytes(s));
+    if (exec_apart(x))
+        x->dev->unpin(x->on, s->mem, room_bytes(s));
     free(s->mem);
     s->mem = NULL;
 }
@@ -241,18 +242,6 @@ void snapshot_start(Snapshot *s)
     x->dev->record(x->on, STREAMcopy, x->copied);
 }
 
-typedef struct SnapshotCopy {
-    uint8_t *to;
-    const uint8_t *from;
-} SnapshotCopy;
-
-static void copy_some(void *ctx, int64_t lo, int64_t hi)
-{
-    const SnapshotCopy *c = ctx;
-
-    memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
-}
-
 int snapshot_wait(Snapshot *s, Pool *pool)
 {
     int e = 0;
@@ -262,9 +251,8 @@ int snapshot_wait(Snapshot *s, Pool *pool)
     for (int64_t i = 0; i < s->x->comm->n && !s->x->copied; i++)
         for (size_t k = 0; k < vec_len(s->range[i]); k++) {
             const Extent *r = &s->range[i][k];
-            SnapshotCopy c = { s->mem + s->at[i] + r->to,
-                               s->x->rank[i].arena + r->at };
-            pool_run(pool, copy_some, &c, r->bytes, GRAIN);
+            pool_copy(pool, s->mem + s->at[i] + r->to,
+                      s->x->rank[i].arena + r->at, r->bytes);
         }
     return e;
 }

@@ -173,7 +173,7 @@ static void put_where(char *s, size_t size)
     int ended = 0;
     int64_t awaited = x ? atomic_load(&x->awaited) : 0;
 
-    if (x && (trail = x->where(x->device, &ended)) &&
+    if (x && x->where && (trail = x->where(x->device, &ended)) &&
         (at_step || awaited || !ended))
         at_step = trail;
     if (!at_step && x)

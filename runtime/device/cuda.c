@@ -355,14 +355,6 @@ static int query(void *d, void *event)
     return error == NOTREADY ? 1 : error ? -1 : 0;
 }
 
-static void await(void *d, void *event)
-{
-    const GpuEvent *e = event;
-
-    (void)d;
-    gpu_ok(dl.cuEventSynchronize(e->handle), "waiting for it");
-}
-
 static void sync(void *d, StreamKind on)
 {
     gpu_ok(dl.cuStreamSynchronize(stream(d, on)), "waiting for it");
@@ -443,44 +435,19 @@ static Roofline peak(void *d, const char *precision)
     return gpu_peak(((Gpu *)d)->name, precision);
 }
 
-const Device cuda_device = { .name = "cuda",
-                             .can =
-                                 CANrun | CANcapture | OWNmemory | OWNproducts,
-                             .count = gpu_count,
-                             .open = open,
-                             .load = load,
-                             .bind = bind,
-                             .bound = bound,
-                             .close = close,
-                             .alloc = take,
-                             .free = give,
-                             .pin = pin,
-                             .unpin = unpin,
-                             .begin = begin,
-                             .finish = finish,
-                             .ready = ready,
-                             .launch = launch,
-                             .product = product,
-                             .transfer = transfer,
-                             .collective = collective,
-                             .clear = clear,
-                             .copy = copy,
-                             .issued = issued,
-                             .event = event,
-                             .record = record,
-                             .wait = wait,
-                             .query = query,
-                             .await = await,
-                             .sync = sync,
-                             .between = between,
-                             .capture = capture,
-                             .captured = captured,
-                             .replay = replay,
-                             .enter = enter,
-                             .leave = leave,
-                             .fault = fault,
-                             .where = trail_at,
-                             .memory = memory,
-                             .usage = gpu_memory,
-                             .peak = peak,
-                             .tuned = tune_text };
+const Device cuda_device = {
+    /* clang-format off */
+    .name = "cuda", .can = CANrun | CANcapture | OWNmemory | OWNproducts,
+    .count = gpu_count,
+    .open = open, .load = load, .bind = bind, .bound = bound, .close = close,
+    .alloc = take, .free = give, .clear = clear, .copy = copy, .pin = pin,
+    .unpin = unpin, .begin = begin, .finish = finish, .ready = ready,
+    .launch = launch, .product = product, .transfer = transfer,
+    .collective = collective, .issued = issued,
+    .event = event, .record = record, .wait = wait, .query = query,
+    .sync = sync, .between = between,
+    .capture = capture, .captured = captured, .replay = replay,
+    .enter = enter, .leave = leave, .fault = fault, .where = trail_at,
+    .memory = memory, .usage = gpu_memory, .peak = peak, .tuned = tune_text
+    /* clang-format on */
+};

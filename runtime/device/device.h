@@ -93,7 +93,7 @@ typedef struct Device {
     /* what: in messages, and in the table of `usage` */
     void *(*alloc)(void *d, ArenaKind k, int64_t bytes, const char *what);
     void (*free)(void *d, ArenaKind k, void *p, int64_t bytes);
-    /* Memory of the host's as if it were an arena; 0: it cannot be. */
+    /* With memory of its own: the host's as if it were an arena; 0: not so. */
     int (*pin)(void *d, void *p, int64_t bytes);
     void (*unpin)(void *d, void *p, int64_t bytes);
 
@@ -109,29 +109,29 @@ typedef struct Device {
     void (*clear)(void *d, StreamKind on, void *p, int64_t bytes);
     void (*copy)(void *d, StreamKind on, CopyKind k, void *to, const void *from,
                  int64_t bytes);
-    void (*issued)(void *d, const BoundInstr *b); /* after each */
+    void (*issued)(void *d, const BoundInstr *b); /* after each; or null */
 
     void *(*event)(void *d, EventKind k); /* lives as long as the device */
     void (*record)(void *d, StreamKind on, void *event);
     void (*wait)(void *d, StreamKind on, void *event);
     int (*query)(void *d, void *event); /* any thread; 1: not yet; -1: failed */
-    void (*await)(void *d, void *event);
     void (*sync)(void *d, StreamKind on);
     double (*between)(void *d, void *from, void *to); /* seconds */
 
-    /* What `compute` gets between capture and captured becomes a graph and does
-     * not run; replay launches it. nodes: added to. */
+    /* With CANcapture: what `compute` gets between capture and captured becomes
+     * a graph and does not run; replay launches it. nodes: added to. */
     void (*capture)(void *d);
     void *(*captured)(void *d, size_t *nodes);
     void (*replay)(void *d, void *graph);
 
-    /* Around launching and taking results. What fails in between is this run's;
-     * issued: the step whose instructions are called; -1: none. */
+    /* With memory of its own: around launching and taking results. What fails
+     * in between is this run's; issued: the step whose instructions are called;
+     * -1: none. */
     void (*enter)(void *d, ProgramKind prog, int64_t step, int64_t issued);
     void (*leave)(void *d);
     void (*fault)(void *d, const char *what); /* after query gave -1 */
     /* The collective at which it is, or (*ended) which it is behind; null:
-     * unknown. Any thread. */
+     * unknown. Any thread. Or null. */
     const Instr *(*where)(const void *d, int *ended);
 
     int64_t (*memory)(const void *d);   /* bytes there are */

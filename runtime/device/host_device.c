@@ -125,17 +125,6 @@ static void give(void *d, ArenaKind k, void *p, int64_t bytes)
     drop_pages(p, bytes);
 }
 
-static int pin(void *d, void *p, int64_t bytes)
-{
-    (void)d, (void)p, (void)bytes;
-    return 1;
-}
-
-static void unpin(void *d, void *p, int64_t bytes)
-{
-    (void)d, (void)p, (void)bytes;
-}
-
 /* ---- instructions -------------------------------------------------------- */
 
 static void begin(void *d)
@@ -165,9 +154,7 @@ static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 
 static void launch(void *d, const BoundInstr *b)
 {
-    BoundInstr call = *b;
-
-    pool_run(((Host *)d)->pool, call_kernel, &call, b->iv[0],
+    pool_run(((Host *)d)->pool, call_kernel, (void *)b, b->iv[0],
              b->s->nword > 1 ? b->iv[1] : 1);
 }
 
@@ -204,11 +191,6 @@ static void copy(void *d, StreamKind on, CopyKind k, void *to, const void *from,
     memcpy(to, from, (size_t)bytes);
 }
 
-static void issued(void *d, const BoundInstr *b)
-{
-    (void)d, (void)b;
-}
-
 /* ---- time ---------------------------------------------------------------- */
 
 static void *event(void *d, EventKind k)
@@ -234,11 +216,6 @@ static int query(void *d, void *e)
     return 0;
 }
 
-static void await(void *d, void *e)
-{
-    (void)d, (void)e;
-}
-
 static void sync(void *d, StreamKind on)
 {
     (void)d, (void)on;
@@ -251,23 +228,6 @@ static double between(void *d, void *from, void *to)
 }
 
 /* ---- what is said of it -------------------------------------------------- */
-
-static void enter(void *d, ProgramKind prog, int64_t step, int64_t now)
-{
-    (void)d, (void)prog, (void)step, (void)now;
-}
-
-static void leave(void *d)
-{
-    (void)d;
-}
-
-static const Instr *where(const void *d, int *ended)
-{
-    (void)d;
-    *ended = 0;
-    return NULL;
-}
 
 static int64_t memory(const void *d)
 {
@@ -294,39 +254,15 @@ static void tuned(const void *d, Text *t)
     put(t, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
 }
 
-const Device host_device = { .name = "host",
-                             .can = CANrun | CANranks | CANorder,
-                             .count = one,
-                             .open = open,
-                             .load = load,
-                             .bind = bind,
-                             .bound = bound,
-                             .close = close,
-                             .alloc = take,
-                             .free = give,
-                             .pin = pin,
-                             .unpin = unpin,
-                             .begin = begin,
-                             .finish = finish,
-                             .ready = ready,
-                             .launch = launch,
-                             .product = product,
-                             .transfer = transfer,
-                             .collective = collective,
-                             .clear = clear,
-                             .copy = copy,
-                             .issued = issued,
-                             .event = event,
-                             .record = record,
-                             .wait = wait,
-                             .query = query,
-                             .await = await,
-                             .sync = sync,
-                             .between = between,
-                             .enter = enter,
-                             .leave = leave,
-                             .where = where,
-                             .memory = memory,
-                             .usage = usage,
-                             .peak = peak,
-                             .tuned = tuned };
+const Device host_device = {
+    /* clang-format off */
+    .name = "host", .can = CANrun | CANranks | CANorder, .count = one,
+    .open = open, .load = load, .bind = bind, .bound = bound, .close = close,
+    .alloc = take, .free = give, .clear = clear, .copy = copy,
+    .begin = begin, .finish = finish, .ready = ready, .launch = launch,
+    .product = product, .transfer = transfer, .collective = collective,
+    .event = event, .record = record, .wait = wait, .query = query,
+    .sync = sync, .between = between,
+    .memory = memory, .usage = usage, .peak = peak, .tuned = tuned
+    /* clang-format on */
+};

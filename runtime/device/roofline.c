@@ -67,32 +67,21 @@ static double product_time(Blas *b, Dtype dt)
     return best;
 }
 
-typedef struct CopyProbe {
-    char *to, *from;
-} CopyProbe;
-
-static void copy(void *ctx, int64_t lo, int64_t hi)
-{
-    const CopyProbe *c = ctx;
-
-    memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
-}
-
 static double copy_time(Pool *p)
 {
-    CopyProbe c = { malloc(COPY), malloc(COPY) };
+    char *to = malloc(COPY), *from = malloc(COPY);
     double best = 1e9;
 
-    if (c.to && c.from)
-        memset(c.from, 1, COPY);
-    for (int i = 0; i < TRIES && c.to && c.from; i++) {
+    if (to && from)
+        memset(from, 1, COPY);
+    for (int i = 0; i < TRIES && to && from; i++) {
         double t = monotonic();
-        pool_run(p, copy, &c, COPY, 1 << 20);
+        pool_copy(p, to, from, COPY);
         t = monotonic() - t;
         best = t < best ? t : best;
     }
-    free(c.to);
-    free(c.from);
+    free(to);
+    free(from);
     return best;
 }
 

@@ -161,7 +161,8 @@ static void run_one(Exec *x, const BoundInstr *b)
     }
     if (b->signal)
         x->dev->record(x->on, b->on, b->signal);
-    x->dev->issued(x->on, b);
+    if (x->dev->issued)
+        x->dev->issued(x->on, b);
 }
 
 /* The step at which these stages stand; several: a wide collective. */

@@ -7,7 +7,7 @@
 
 #include "exec.h"
 
-enum { PIECE = 32 << 20, GRAIN = 1 << 20, PAGE = 4096 }; /* bytes */
+enum { PIECE = 32 << 20, PAGE = 4096 }; /* bytes */
 
 int exec_apart(const Exec *x)
 {
@@ -23,23 +23,21 @@ void exec_guard(Exec *x)
     x->ordered = 1;
 }
 
-typedef struct Carried {
-    uint8_t *to;
-    const uint8_t *from;
-} Carried;
-
-static void copy_piece(void *ctx, int64_t lo, int64_t hi)
-{
-    const Carried *p = ctx;
-
-    memcpy(p->to + lo, p->from + lo, (size_t)(hi - lo));
-}
-
 static int64_t piece_bytes(const Rank *r, int64_t at)
 {
     int64_t left = r->role->persist - at;
 
     return left < PIECE ? left : PIECE;
+}
+
+static void await(Exec *x, void *event)
+{
+    int e;
+
+    while ((e = x->dev->query(x->on, event)) > 0)
+        ;
+    if (e)
+        x->dev->fault(x->on, "moving the state");
 }
 
 /* Through two pinned blocks: one is copied by all threads while the other is
@@ -58,10 +56,9 @@ static void pull_pieces(Exec *x, uint8_t *const block[2], void *const there[2])
         }
         if (before < 0)
             continue;
-        x->dev->await(x->on, there[i ^ 1]);
-        pool_run(x->pool, copy_piece,
-                 &(Carried){ r->arena + before, block[i ^ 1] },
-                 piece_bytes(r, before), GRAIN);
+        await(x, there[i ^ 1]);
+        pool_copy(x->pool, r->arena + before, block[i ^ 1],
+                  piece_bytes(r, before));
     }
 }
 
@@ -72,9 +69,8 @@ static void push_pieces(Exec *x, uint8_t *const block[2], void *const there[2])
     for (int64_t at = 0, i = 0; at < r->role->persist; at += PIECE, i ^= 1) {
         int64_t n = piece_bytes(r, at);
         if (at >= 2 * PIECE)
-            x->dev->await(x->on, there[i]);
-        pool_run(x->pool, copy_piece, &(Carried){ block[i], r->arena + at }, n,
-                 GRAIN);
+            await(x, there[i]);
+        pool_copy(x->pool, block[i], r->arena + at, n);
         x->dev->copy(x->on, STREAMcompute, COPYin, r->base + at, block[i], n);
         x->dev->record(x->on, STREAMcompute, there[i]);
     }

@@ -15,6 +15,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -185,4 +186,21 @@ void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain)
             relax();
         else
             sched_yield();
+}
+
+typedef struct CopyWork {
+    uint8_t *to;
+    const uint8_t *from;
+} CopyWork;
+
+static void copy_some(void *ctx, int64_t lo, int64_t hi)
+{
+    const CopyWork *c = ctx;
+
+    memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
+}
+
+void pool_copy(Pool *p, void *to, const void *from, int64_t bytes)
+{
+    pool_run(p, copy_some, &(CopyWork){ to, from }, bytes, 1 << 20);
 }

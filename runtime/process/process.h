@@ -99,6 +99,7 @@ int pool_size(const Pool *p);
 /* f on disjoint ranges that cover [0, n), none smaller than grain but the last;
  * returns when all are done. */
 void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain);
+void pool_copy(Pool *p, void *to, const void *from, int64_t bytes);
 
 /* ---- launch.c: who this process is among ranks --------------------------- */
 
