@@ -405,16 +405,25 @@ static void add_state(Graph *g, int i, Node ***seen)
     vec_push(forever, *seen, x);
 }
 
+static Node *pick_made(Node **seen)
+{
+    Node *value = pick_from(seen);
+
+    while (is_persistent(value))
+        value = pick_from(seen);
+    return value;
+}
+
+/* A write that reads a state is one kernel with the state's own write: fuse's
+ * work, which these graphs of one node a kernel do without. */
 static void add_sinks(Graph *g, Node **state, Node **seen)
 {
     for (size_t i = 0; i < vec_len(state); i++) {
-        Node *in[2] = { state[i], pick_from(seen) };
+        Node *in[2] = { state[i], pick_made(seen) };
         Node *w = sized(g, Owrite, REGpost, 0, 2, in);
         w->dim[0] = in[0]->dim[0];
     }
-    Node *value = pick_from(seen);
-    while (is_persistent(value))
-        value = pick_from(seen);
+    Node *value = pick_made(seen);
     Node *y = sized(g, Ooutput, REGpost, 0, 1, &value);
     y->at.output.name = intern("y");
     y->dim[0] = value->dim[0];
