@@ -83,6 +83,8 @@ static int piece_of(const KernelPrinter *n, const AffineExpr *at)
         const Term *t = &at->t[i];
         if (t->var == n->lv && (t->k->v != 1 || along++))
             return 1;
+        if (t->var >= MAXLOOP && is_wide(n, n->c->ex[t->var - MAXLOOP]))
+            return 1; /* lanes lie where their own index says */
         while (t->var != n->lv && t->k->v % a)
             a /= 2;
     }

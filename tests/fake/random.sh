@@ -8,5 +8,8 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/fake/random
 . tests/fake/libs
 fake_start "$dir" || exit 2
-if [ $# = 0 ]; then set -- --seeds "1-$([ "$PLEAT_ALL" ] && echo 150 || echo 8)"; fi
+if [ $# = 0 ]; then
+    set -- --program tests/random/kept/cuda_wide_load_of_split_index.lua \
+        --seeds "1-$([ "$PLEAT_ALL" ] && echo 150 || echo 8)"
+fi
 on_gpu "" "$(dirname "$PLEAT")/tests/random/random_test" --only cuda,cudafp32,cudabf16 "$@"
