@@ -144,7 +144,7 @@ static void put_turns(Text *t, const Program *g)
 {
     put(t, "\n%s:", programnames[g->kind]);
     for (int f = 0; f < g->nphase; f++)
-        put(t, "%s %" PRId64 " x %s (%d steps)", f ? "," : "",
+        put(t, "%s %" PRId64 " x %s (%d instructions)", f ? "," : "",
             phase_turns(g, f), g->phase[f].name, g->phase[f].n);
     put(t, "\n");
     for (int i = 0; i < g->nturn && i < TURNS; i++)

@@ -187,6 +187,29 @@ static Bucket *bucket_for(BucketBuilder *m, Param *p, double rule)
     return o->b;
 }
 
+/* Path -> the unit of all that reads the parameter; top: several, or not only
+ * the bodies do. Of no unit: a scope of its own, by its path. */
+static Table *units_reading(Graph *g)
+{
+    Table *t = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        const Scope *unit = n->scope->unit;
+        for (int k = 0; k < n->nin; k++) {
+            if (n->in[k]->op != Oparam)
+                continue;
+            const char *path = n->in[k]->at.param.path;
+            const Scope **at = (const Scope **)table_at(t, KEYP(intern(path)));
+            const Scope *now = unit ? unit : g_scope(g, path);
+            if (n->reg != REGbody || (*at && *at != now))
+                now = g->top;
+            *at = now;
+        }
+    }
+    return t;
+}
+
 Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
                     size_t n, Bucket **by)
 {
@@ -286,27 +309,4 @@ Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x)
     n->nd = p->nd;
     memcpy(n->dim, p->dim, sizeof n->dim);
     return infer(g, n);
-}
-
-/* Path -> the unit of all that reads the parameter; top: several, or not only
- * the bodies do. Of no unit: a scope of its own, by its path. */
-Table *units_reading(Graph *g)
-{
-    Table *t = table_new(g->arena);
-
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        const Scope *unit = n->scope->unit;
-        for (int k = 0; k < n->nin; k++) {
-            if (n->in[k]->op != Oparam)
-                continue;
-            const char *path = n->in[k]->at.param.path;
-            const Scope **at = (const Scope **)table_at(t, KEYP(intern(path)));
-            const Scope *now = unit ? unit : g_scope(g, path);
-            if (n->reg != REGbody || (*at && *at != now))
-                now = g->top;
-            *at = now;
-        }
-    }
-    return t;
 }

@@ -299,7 +299,6 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
 Bucket *bucket_named(Graph *g, const char *name); /* from its parameters */
 Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
 Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
-Table *units_reading(Graph *g);
 
 /* ---- zero3.c ------------------------------------------------------------- */
 
@@ -340,7 +339,6 @@ Node *demand(Partitioner *p, const Node *n, int k, const Shard *want);
 void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
                   Shard *out);
 Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
-int is_anew(const Partitioner *p, const Node *n); /* rather than sent */
 
 /* ---- sharding.c sharding_report.c ---------------------------------------- */
 

@@ -255,8 +255,8 @@ static void write_stage(Graph *g, Graph *const *stopped)
     fputs(t.s, compile_out(g->compile));
 }
 
-/* Of any stage. */
-static int has_budgets(const Graph *g)
+/* Does any stage watch for rows that do not fit? */
+static int has_overflow(const Graph *g)
 {
     while (g && !has(g, Ooverflow))
         g = g->next;
@@ -280,7 +280,7 @@ static Graph **programs(Graph *g, Graph ***stopped)
     Graph **v = NULL, *step = NULL;
 
     for (ProgramKind k = PGstep; k < PGinit; k++) {
-        if (!runs(g, k) || (k == PGfallback && !has_budgets(step)))
+        if (!runs(g, k) || (k == PGfallback && !has_overflow(step)))
             continue;
         Graph *h = program(g, k);
         if (!program_trains(k))

@@ -63,7 +63,7 @@ Partitioner *partitioner_new(Graph *g, int build)
     return p;
 }
 
-int is_anew(const Partitioner *p, const Node *n)
+static int is_anew(const Partitioner *p, const Node *n)
 {
     return p->free[n->id] || n->op == Obroadcast;
 }
