@@ -13,14 +13,15 @@
 
 #include "codegen.h"
 
-/* Where element c of a row of v's inner axes is. */
-static const char *offset_of(Attn *t, AttnView v, Axis *const *in, int n)
+/* Where element `at` of a row of v's inner axes is. */
+static const char *offset_of(Attn *t, AttnView v, Axis *const *in, int n,
+                             const char *at)
 {
     Text x = { .arena = t->arena };
 
     put(&x, "%s", n ? "" : "0");
     for (int i = 0; i < n; i++) {
-        put(&x, "%sc", i ? " + " : "");
+        put(&x, "%s%s", i ? " + " : "", at);
         for (int k = i + 1; k < n; k++)
             put(&x, " / %s", attn_size(t, in[k]));
         if (i)
@@ -70,7 +71,8 @@ static void put_dot(Attn *t, int depth, const char *to, Pair p, Axis *const *in,
     put_line(&t->o, depth + 1, "for (int c = 0; c < %lld; c++)",
              (long long)attn_product(t, in, n));
     put_line(&t->o, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);",
-             t->t, offset_of(t, p.x, in, n), t->t, offset_of(t, p.y, in, n));
+             t->t, offset_of(t, p.x, in, n, "c"), t->t,
+             offset_of(t, p.y, in, n, "c"));
     put_line(&t->o, depth + 1, "%s += sum;", to);
     put_line(&t->o, depth, "}");
 }
@@ -115,6 +117,12 @@ static void put_dp(AttnGpu *x, int depth)
 
 /* ---- sums ---------------------------------------------------------------- */
 
+/* Where the lane's element c is: see unknown() for one that is divided. */
+static const char *lane_offset(Attn *t, AttnView v, Axis *const *in, int n)
+{
+    return offset_of(t, v, in, n, n > 1 ? "unknown(c)" : "c");
+}
+
 static int64_t lanes(const Attn *t, int op)
 {
     return (attn_inner_count(t, op) + 31) / 32;
@@ -144,7 +152,7 @@ static void put_weighed(Attn *t, int depth, const char *acc, const char *weight,
              "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(t, op));
     put_line(&t->o, depth + 2, "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);",
-             acc, t->t, offset_of(t, v, in, n));
+             acc, t->t, lane_offset(t, v, in, n));
     put_line(&t->o, depth, "}");
 }
 
@@ -157,7 +165,7 @@ static void put_result(Attn *t, AttnView v, Axis *a, const char *at,
     put_line(&t->o, 2, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(t, op));
     put_line(&t->o, 3, "put_to(%s + (%s) * %s + %s, %s[u]);", attn_at(t, v), at,
-             attn_stride(t, v, a), offset_of(t, v, in, n), acc);
+             attn_stride(t, v, a), lane_offset(t, v, in, n), acc);
 }
 
 /* ---- a tile -------------------------------------------------------------- */
