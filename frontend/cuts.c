@@ -1,5 +1,5 @@
 /* cuts.c: which mesh axes cut which axes, where the model says so. Without a
- * word, roles decide (passes/sharding.c). Of an axis:
+ * word, roles decide (passes/sharding/sharding.c). Of an axis:
  *
  *     axes { inner={ 1408, shard="tp" } }     before all that have a role
  *

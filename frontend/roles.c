@@ -15,7 +15,7 @@
  *                  for its own choice of tokens
  *     other        what only axes{} says: no mesh axis takes it
  *
- * passes/sharding.c says which mesh axis takes which role. */
+ * passes/sharding/sharding.c says which mesh axis takes which role. */
 #include <string.h>
 
 #include "frontend.h"

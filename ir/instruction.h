@@ -153,7 +153,7 @@ typedef struct KernelOperand {
 typedef struct KernelSignature {
     const char *kernel;
     uint64_t expr;   /* hash of what it computes of its operands, whatever
-                        axes and values are called: passes/signatures.c */
+                        axes and values are called: passes/emit/signatures.c */
     const char *use; /* of each operand: r, w, b (both), - (there is none) */
     KernelOperand *op;
     int nword;

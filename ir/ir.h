@@ -327,7 +327,7 @@ typedef struct Param {
     Axis *expert;       /* on the expert grid: its axis over ep. Set
                                      by fold for all programs; null: dense */
     const char *bucket; /* ZeRO: a member of it, or its master, m, v;
-                                     null: none (passes/bucket.c) */
+                                     null: none (passes/training/bucket.c) */
     int64_t at;         /* member: its first element there */
     int copy;           /* this stage's copy; an earlier one owns it*/
     const Loc *loc;
@@ -345,7 +345,7 @@ typedef struct Call {
 } Call;
 const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.F1" */
 
-/* How the model is cut into chunks (passes/stages.c). */
+/* How the model is cut into chunks (passes/pipe/stages.c). */
 typedef struct Stages {
     int nchunk;
     const char *text; /* as a layout string, "Et|t|t|tL" */
@@ -677,7 +677,7 @@ typedef struct Group {
     Node **out;
     int nout; /* members that are stored */
     int nouter;
-    Dim outer[MAXD]; /* loops, see codegen/loop.c */
+    Dim outer[MAXD]; /* loops, see codegen/loop/loop.c */
     int ninner;
     Dim inner[MAXD];
     Node *map;                   /* ragged outer loop: whose extents */

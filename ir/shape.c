@@ -127,7 +127,7 @@ void tensor_shape(const Tensor *t, ValueShape *x)
     x->elems = shape_elems(x);
 }
 
-/* "flat.a1.a2": the axes that buckets have (passes/bucket.c). */
+/* "flat.a1.a2": the axes that buckets have (passes/training/bucket.c). */
 static const char *axis_over(Arena *a, const char *what, uint32_t atoms)
 {
     Text t = { .arena = a };

@@ -2,8 +2,8 @@
  * units of the last place of the right result; limits are what was measured,
  * rounded up, so a change for the worse is seen. */
 #define _GNU_SOURCE
-#include "../../codegen/host.pre"
-#include "../../codegen/math.pre"
+#include "../../codegen/text/host.pre"
+#include "../../codegen/text/math.pre"
 
 #include <float.h>
 #include <stdio.h>

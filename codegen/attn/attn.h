@@ -1,0 +1,137 @@
+/* attn.h: attention without stored scores: how it is read from its body, and
+ * its text for hosts. */
+#ifndef PLEAT_ATTN_H
+#define PLEAT_ATTN_H
+
+#include "../text/text.h"
+
+int attn_can(const Graph *g, const Node *n); /* attn.c */
+void attn_lower(Graph *g, Group *k, Arena *a);
+void attn_bwd_lower(Graph *g, Group *k, Arena *a);
+
+enum {
+    ATROWS = 48,
+    ATKEYS = 64, /* a tile: queries, keys; as in attn.pre */
+    ATLD = 80,
+    ATKEYPAD = 66, /* row of a score tile; keys, rounded up */
+    ATDOTS = 8,
+    ATAXES = 24
+};
+
+/* A dot of operands q and k, and the term it is part of. */
+typedef struct AttnDot {
+    const Node *n;
+    int q, k, term;
+} AttnDot;
+
+/* An attention read from its body, and the text being written for it. */
+typedef struct Attn {
+    const Graph *g, *body;
+    const Node *n; /* call, attn or attn_bwd */
+    int nop;       /* operands of the attention itself */
+    Axis *query, *key;
+    const Node *score; /* [.. query key] before the softmax */
+    unsigned leaf;     /* operands that the score reads itself, */
+    unsigned wanted;   /* and those whose gradient is wanted */
+    int v;             /* which operand holds the values */
+    int ndot;
+    AttnDot dot[ATDOTS];
+    int nterm;
+    const Node *term[ATDOTS]; /* sums of dots: a tile each */
+    int nx;
+    Axis *x[MAXD]; /* the score's axes but query and key */
+    int naxis;
+    struct {
+        Axis *a;
+        const char *code;
+    } axis[ATAXES];
+    Group *k;
+    Arena *arena;
+    Dtype dt;          /* of values: f32 f64, */
+    const char *t;     /* and its name */
+    int gpu, open;     /* score texts: of one pair, of open tiles, */
+    int scaled;        /* without the factor attn_unit */
+    const char **name; /* vec: declared names */
+    Text decl, o;
+    int64_t work; /* elements of work space on the stack */
+} Attn;
+
+typedef enum AttnWhere { AToperand, ATresult, ATscratch } AttnWhere;
+typedef struct AttnView { /* a tensor and its name in the text */
+    const char *name;
+    Node *n;
+    AttnWhere kind;
+    int64_t at; /* elements into scratch */
+} AttnView;
+
+typedef enum AttnHow { ATpack, ATput, ATadd } AttnHow;
+typedef struct AttnMove {
+    AttnHow how;
+    AttnView v;
+    Axis *row;
+    const char *row0, *rows;
+    Axis *const *in;
+    int nin;               /* inner axes */
+    const char *tile, *ld; /* tile's address, length of its rows */
+} AttnMove;
+
+int attn_read(Attn *t, const Graph *g, const Node *n);
+int attn_node(const Attn *t, const Node *n); /* number in the body */
+int attn_isposition(const Node *n);
+int attn_inner(const Attn *t, const Node *n, Axis **out);
+int attn_keyside(const Attn *t, int op);
+const char *attn_code(const Attn *t, const Axis *a);
+
+void attn_begin(Attn *t, Group *k, Arena *a);
+void attn_finish(Attn *t);
+const char *attn_int(Attn *t, const char *name, RankAffine x);
+int64_t attn_count(const Attn *t, const Axis *a);
+int64_t attn_product(const Attn *t, Axis *const *a, int n);
+const char *attn_size(Attn *t, const Axis *a);
+/* Names of what leads from local to global indices along an axis. */
+typedef struct AttnPlace {
+    int two;
+    const char *at, *half, *to;
+} AttnPlace;
+AttnPlace attn_place(Attn *t, const Axis *a);
+const char *attn_global(Attn *t, const Axis *a, const char *i);
+int64_t attn_width(const Attn *t, int op);
+const char *attn_widthname(Attn *t, int op);
+AttnView attn_operand(Attn *t, int i);
+const char *attn_base(Attn *t, AttnView v);
+const char *attn_stride(Attn *t, AttnView v, const Axis *a);
+const char *attn_at(Attn *t, AttnView v);
+void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n);
+void attn_tile(Attn *t, const char *name, const char *size, int64_t n);
+void attn_move(Attn *t, int depth, AttnMove m);
+int attn_contracted(const Attn *t, int op);
+void attn_keytiles(Attn *t, int flipall);
+void attn_packkeys(Attn *t, int depth, int op, int flip);
+void attn_packqueries(Attn *t, int depth);
+void attn_visible(Attn *t, int depth);
+void attn_products(Attn *t, int depth);
+Node *attn_main(const Group *k);
+Node *attn_part(const Attn *t, int i);
+
+/* score.c: scores of row r, columns j < cols of a tile, from the terms' tiles
+ * t0 t1 ...; `z` is the score. With gradient: p the weight, then the gradient
+ * of each term in place of its tile, from ds. */
+void attn_score(Attn *t, int depth, int grad);
+void attn_score1(Attn *t, int depth, int grad);
+/* The score is `unit` times its term where no condition hides it; 0: is not. */
+double attn_unit(const Attn *t);
+
+/* mask.c: conditions as text, on queries [q0, q1) and keys [k0, k1), all local:
+ * no query sees a key (null: cannot be told); every exact condition holds for
+ * all pairs (null: there is none). */
+const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
+                        const char *k1);
+const char *attn_allseen(Attn *t, const char *q0, const char *q1,
+                         const char *k0, const char *k1);
+/* With t->open the text is for tiles in which every exact condition holds: is n
+ * such a condition? Can anything else hide a pair? */
+int attn_isopen(const Attn *t, const Node *n);
+int attn_hides(const Attn *t);
+void attn_cost(Attn *t); /* flops and bytes of the group's instruction */
+
+#endif

@@ -1,0 +1,434 @@
+/* score.c: text that turns dots into scores, and gradients of scores into
+ * gradients of dots, both for one row of a tile.
+ *
+ *     values     each node of the body between the dots and the softmax becomes
+ *                a C local, in the row's head or in the loop over columns
+ *     gradients  the same nodes backwards, by the gradients of ops.def
+ *
+ * Gradients go to dots and to what else the score reads and is trained (a slope
+ * per head, a bias). */
+#include <math.h>
+#include <string.h>
+
+#include "attn.h"
+
+typedef struct ScorePrinter {
+    Attn *t;
+    Text row, col; /* text outside and inside the column loop */
+    int depth;
+    const char **val; /* by body node: its value's C name */
+    const char **dy;  /* gradient so far: an expression */
+    char *dep;        /* a dot's value reaches it */
+} ScorePrinter;
+
+static const char *float_type(const Attn *t)
+{
+    return dtypes[t->dt].compute;
+}
+
+static int isfloat(const Node *n)
+{
+    return dtypes[n->dt].kind == 'f';
+}
+
+static const char *c_type(const Attn *t, const Node *n)
+{
+    return isfloat(n) ? float_type(t) : dtypes[n->dt].compute;
+}
+
+static int varies(const ScorePrinter *s, const Node *n) /* along the columns */
+{
+    return dim_of(n, s->t->key) >= 0;
+}
+
+static const char *local(ScorePrinter *s, const Node *n, const char *expr)
+{
+    const char *name = strf(s->t->arena, "v%d", attn_node(s->t, n));
+
+    put_line(varies(s, n) ? &s->col : &s->row, s->depth + varies(s, n),
+             "const %s %s = %s;", c_type(s->t, n), name, expr);
+    return name;
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+static const char *number(const ScorePrinter *s, const Node *n)
+{
+    double v = n->at.constant.value;
+
+    if (!isfloat(n))
+        return strf(s->t->arena, "%lld", (long long)v);
+    if (isinf(v))
+        return v > 0 ? "INFINITY" : "-INFINITY";
+    if (isnan(v))
+        return "NAN";
+    return strf(s->t->arena, "(%s)%a", float_type(s->t), v);
+}
+
+static const char *position(ScorePrinter *s, const Node *n)
+{
+    Attn *t = s->t;
+    const Axis *a = n->dim[0].a;
+    AttnPlace p = attn_place(t, a);
+    const char *i =
+        a == t->query ? "q0 + r" : strf(t->arena, "i_%s", attn_code(t, a));
+
+    if (a == t->key && p.two)
+        return local(s, n,
+                     strf(t->arena,
+                          "(int32_t)k0 + j + (j < (int32_t)"
+                          "(%s - k0) ? (int32_t)%s : (int32_t)%s)",
+                          p.half, p.at, p.to));
+    if (a == t->key)
+        return local(s, n, strf(t->arena, "(int32_t)(%s + k0) + j", p.at));
+    return local(s, n, strf(t->arena, "(int32_t)(%s)", attn_global(t, a, i)));
+}
+
+static const char *load(ScorePrinter *s, const Node *n)
+{
+    Attn *t = s->t;
+    AttnView v = attn_operand(t, (int)n->at.arg.index);
+    Text x = { .arena = t->arena };
+
+    if (v.n->nd == 1 && v.n->dt == Di32 && attn_isposition(v.n))
+        return position(s, n);
+    put(&x, "*(%s", attn_at(t, v));
+    if (dim_of(v.n, t->query) >= 0)
+        put(&x, " + (q0 + r) * %s", attn_stride(t, v, t->query));
+    if (dim_of(v.n, t->key) >= 0)
+        put(&x, " + (k0 + j) * %s", attn_stride(t, v, t->key));
+    put(&x, ")");
+    if (v.n->dt == Dbf16)
+        return local(s, n, strf(t->arena, "bf16_f32(%s)", x.s));
+    return local(s, n, x.s);
+}
+
+/* Operand k of n, of n's kind. */
+static const char *operand(const ScorePrinter *s, const Node *n, int k)
+{
+    const Node *a = n->in[k];
+    const char *v = s->val[attn_node(s->t, a)];
+
+    if (isfloat(n) && !isfloat(a) && !(n->op == Owhere && k == 0))
+        return strf(s->t->arena, "(%s)%s", float_type(s->t), v);
+    return v;
+}
+
+/* e of the row of n's op; dy: the gradient of n. */
+static const char *in_c(const ScorePrinter *s, const ScalarExpr *e,
+                        const Node *n, const char *dy)
+{
+    const char *arg[SCALARIN];
+    Text x = { .arena = s->t->arena };
+
+    for (int k = 0; k < n->nin; k++)
+        arg[k] = operand(s, n, k);
+    put_scalar(&x, e,
+               &(ScalarNames){ arg, s->val[attn_node(s->t, n)], dy, s->t->dt });
+    return x.s;
+}
+
+/* Division by a constant, as all scaling is, multiplies: the score is not
+ * rounded on its way, so it may. Null: not a division by a constant. */
+static const char *reciprocal(const ScorePrinter *s, const Node *n)
+{
+    if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
+        return NULL;
+    if (!isfinite(n->in[1]->at.constant.value) ||
+        n->in[1]->at.constant.value == 0)
+        return NULL;
+    return strf(s->t->arena, "(%s)%a", float_type(s->t),
+                1 / n->in[1]->at.constant.value);
+}
+
+static int term_of(const Attn *t, const Node *n)
+{
+    for (int i = 0; i < t->nterm; i++)
+        if (t->term[i] == n)
+            return i;
+    return -1;
+}
+
+/* ---- a score that is its term, scaled and masked ------------------------- */
+
+static double constant(const Node *n) /* or 0 */
+{
+    while (n->op == Ocast || n->op == Obroadcast)
+        n = n->in[0];
+    return n->op == Oconst && isfinite(n->at.constant.value)
+               ? n->at.constant.value
+               : 0;
+}
+
+static int is_masking(const Node *n)
+{
+    const Node *x = n->op == Owhere ? n->in[2] : NULL;
+
+    while (x && (x->op == Ocast || x->op == Obroadcast))
+        x = x->in[0];
+    return x && x->op == Oconst && isinf(x->at.constant.value) &&
+           x->at.constant.value < 0;
+}
+
+/* The factor of a scaling node, and its operand that is scaled. */
+static double factor(const Node *n, int *k)
+{
+    double f = n->nin == 2 ? constant(n->in[1]) : 0;
+
+    *k = 0;
+    if (n->op == Odiv && isfloat(n))
+        return f != 0 ? 1 / f : 0;
+    if (n->op != Omul || !isfloat(n))
+        return 0;
+    if (f == 0) {
+        *k = 1;
+        f = constant(n->in[0]);
+    }
+    return f;
+}
+
+/* From the score down to the term; `at` if that node is a scaling passed. */
+static double unit(const Attn *t, const Node *at, int *passed)
+{
+    double c = 1;
+    const Node *n = t->score;
+
+    while (term_of(t, n) < 0) {
+        int k = 0;
+        double f = factor(n, &k);
+        if (f != 0)
+            *passed |= n == at;
+        else if (is_masking(n))
+            k = 1, f = 1;
+        else if (n->op != Ocast && n->op != Obroadcast)
+            return 0;
+        c *= f != 0 ? f : 1;
+        n = n->in[k];
+    }
+    return c > 0 ? c : 0;
+}
+
+double attn_unit(const Attn *t)
+{
+    int passed = 0;
+
+    return t->scaled && t->nterm == 1 ? unit(t, NULL, &passed) : 0;
+}
+
+/* Left out: what is scaled is the unit's. */
+static int is_scaling(const Attn *t, const Node *n)
+{
+    int passed = 0;
+
+    return t->scaled && t->nterm == 1 && unit(t, n, &passed) > 0 && passed;
+}
+
+static const char *elementwise(ScorePrinter *s, const Node *n)
+{
+    const char *r = reciprocal(s, n);
+
+    if (is_scaling(s->t, n)) {
+        int k;
+        factor(n, &k);
+        return operand(s, n, k);
+    }
+    if (r)
+        return local(s, n, strf(s->t->arena, "%s * %s", operand(s, n, 0), r));
+    return local(s, n, in_c(s, optab[n->op].expr, n, NULL));
+}
+
+static void value(ScorePrinter *s, const Node *n)
+{
+    const char **v = &s->val[attn_node(s->t, n)];
+    int term = term_of(s->t, n);
+
+    if (*v)
+        return;
+    if (term >= 0)
+        *v = local(s, n, strf(s->t->arena, s->t->gpu ? "s%d" : "s%d[j]", term));
+    else if (attn_isopen(s->t, n)) {
+        value(s, n->in[1]);
+        *v = s->val[attn_node(s->t, n->in[1])];
+    } else if (n->op == Oconst)
+        *v = number(s, n);
+    else if (n->op == Oarg)
+        *v = load(s, n);
+    else if (attn_isposition(n))
+        *v = position(s, n);
+    else {
+        for (int k = 0; k < n->nin; k++)
+            value(s, n->in[k]);
+        *v = elementwise(s, n);
+    }
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+static int passes_gradient(const Node *n)
+{
+    return isfloat(n) && (optab[n->op].gradkind == 'E' || n->op == Ocast ||
+                          n->op == Obroadcast);
+}
+
+static int is_wanted(const Attn *t, const Node *n)
+{
+    return n->op == Oarg && (t->wanted >> n->at.arg.index & 1);
+}
+
+static int depends(ScorePrinter *s, const Node *n)
+{
+    int at = attn_node(s->t, n);
+    int yes = term_of(s->t, n) >= 0 || is_wanted(s->t, n);
+
+    if (s->dep[at])
+        return s->dep[at] - 1;
+    if (!yes && optab[n->op].cls == EW && passes_gradient(n))
+        for (int k = 0; k < n->nin; k++)
+            yes |= depends(s, n->in[k]);
+    s->dep[at] = (char)(1 + yes);
+    return yes;
+}
+
+/* What operand k of n gets of dy, the gradient of n; null: nothing. */
+static const char *gradient(const ScorePrinter *s, const Node *n, int k,
+                            const char *dy)
+{
+    const char *r = reciprocal(s, n);
+    const ScalarExpr *e = optab[n->op].grad[k];
+
+    if (optab[n->op].gradkind != 'E')
+        return dy;
+    if (r)
+        return strf(s->t->arena, "%s * %s", dy, r);
+    return e ? in_c(s, scalar_open(e), n, dy) : NULL;
+}
+
+static void give(ScorePrinter *s, const Node *n, const char *expr)
+{
+    const char **d = &s->dy[attn_node(s->t, n)];
+
+    *d = *d ? strf(s->t->arena, "%s + (%s)", *d, expr) : expr;
+}
+
+static void backward(ScorePrinter *s, const Node *n)
+{
+    int at = attn_node(s->t, n);
+    const char *dy = strf(s->t->arena, "g%d", at);
+
+    if (!s->dy[at])
+        return;
+    put_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->t), dy,
+             s->dy[at]);
+    if (is_wanted(s->t, n))
+        put_line(&s->col, s->depth + 1, "ur%d[j] = ds != 0 ? %s : 0;",
+                 (int)n->at.arg.index, dy);
+    if (term_of(s->t, n) >= 0)
+        return;
+    if (attn_isopen(s->t, n)) {
+        give(s, n->in[1], dy);
+        return;
+    }
+    for (int k = 0; k < n->nin; k++) {
+        const char *d = gradient(s, n, k, dy);
+        if (d && depends(s, n->in[k]))
+            give(s, n->in[k], d);
+    }
+}
+
+static void store_gradients(ScorePrinter *s)
+{
+    Attn *t = s->t;
+    const char *j = t->gpu ? "" : "[j]";
+
+    for (int i = 0; i < t->nterm; i++) {
+        int at = attn_node(t, t->term[i]);
+        if (s->dy[at])
+            put_line(&s->col, s->depth + 1, "s%d%s = g%d;", i, j, at);
+        else
+            put_line(&s->col, s->depth + 1, "s%d%s = 0;", i, j);
+    }
+}
+
+/* From the score's value on: weight, gradient of the score, and back. */
+static void weigh(ScorePrinter *s)
+{
+    /* clang-format off */
+    static const char *const lines[2][3] = {
+        { "const %s p = exp_%s(%s - lse[r]);",
+          "const %s ds = p * (dp[j] - delta[r]);", "pr[j] = p;" },
+        { "const %s p = weight_%s(in ? %s : -INFINITY, lse);",
+          "const %s ds = p * (dp - delta);", "pr = p;" },
+    };
+    /* clang-format on */
+    Attn *t = s->t;
+    const char *f = float_type(t), *z = s->val[attn_node(t, t->score)];
+    const char *const *say = lines[t->gpu != 0];
+
+    put_line(&s->col, s->depth + 1, say[0], f, t->t, z);
+    put_line(&s->col, s->depth + 1, say[1], f);
+    put_line(&s->col, s->depth + 1, "%s", say[2]);
+    depends(s, t->score);
+    give(s, t->score, "ds");
+    for (int i = attn_node(t, t->score); i >= 0; i--)
+        backward(s, t->body->node[i]);
+    store_gradients(s);
+}
+
+static void tail(ScorePrinter *s, int grad)
+{
+    Attn *t = s->t;
+    Text z = { .arena = t->arena };
+
+    if (grad)
+        put(&z, "pr[j] = ");
+    for (int i = 0; i < t->nterm && grad; i++)
+        put(&z, "s%d[j] = ", i);
+    put_line(&t->o, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
+    put_line(&t->o, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
+             z.s ? z.s : "");
+}
+
+static ScorePrinter score_new(Attn *t, int depth)
+{
+    size_t n = vec_len(t->body->node);
+    ScorePrinter s = { .t = t, .depth = depth };
+
+    s.row.arena = s.col.arena = t->arena;
+    s.val = alloc(t->arena, n * sizeof *s.val);
+    s.dy = alloc(t->arena, n * sizeof *s.dy);
+    s.dep = alloc(t->arena, n);
+    value(&s, t->score);
+    return s;
+}
+
+/* One pair: query q0 + r, key k0 + j, terms s0 s1 .. */
+void attn_score1(Attn *t, int depth, int grad)
+{
+    ScorePrinter s = score_new(t, depth);
+
+    if (grad)
+        weigh(&s);
+    else
+        put_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
+                 s.val[attn_node(t, t->score)]);
+    put(&t->o, "%s%s", s.row.s ? s.row.s : "", s.col.s);
+}
+
+void attn_score(Attn *t, int depth, int grad)
+{
+    ScorePrinter s = score_new(t, depth);
+
+    if (grad)
+        weigh(&s);
+    else
+        put_line(&s.col, depth + 1, "s0[j] = %s;",
+                 s.val[attn_node(t, t->score)]);
+    for (int i = 0; i < t->nterm; i++)
+        put_line(&t->o, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
+                 i, i);
+    put(&t->o, "%s", s.row.s ? s.row.s : "");
+    put_line(&t->o, depth, "for (int j = 0; j < (int)seen; j++) {");
+    put(&t->o, "%s", s.col.s);
+    put_line(&t->o, depth, "}");
+    tail(&s, grad);
+}

@@ -1,0 +1,251 @@
+/* attn_gpu.c: attention for GPUs. A launch is jobs, one behind the other:
+ * forward is one job, backward one for each set of gradients with the same
+ * axes. A block of a job holds rows (queries, or keys) of one combination of
+ * the axes its results have, and meets columns (the other side) of all
+ * combinations of the rest:
+ *
+ *     job        rows      columns          sums
+ *     forward    queries   keys             weights x values
+ *     queries    queries   keys             dterm x keys
+ *     keys       keys      queries          dterm' x queries, p' x dout
+ *
+ * Each backward job makes scores again, 7 products where 5 would do, so nothing
+ * is added in memory and the order of all sums is fixed. Two forms: tensor
+ * cores (attn_producer.c), where operands are bf16 and widths fit; a warp a row
+ * otherwise (attn_warp.c). On tensor cores weights and dterm are rounded to
+ * bf16 before they meet the second operand and exp is the fast one; sums,
+ * maxima and logsumexps are fp32.
+ *
+ * TFLOP/s on an H200 (forward 2 products, backward counted as 5), 32 heads over
+ * 4 of keys, width 128, 4096 queries: causal 578 and 471, no mask 681 and 515;
+ * latent attention, 32 heads of 128 + 64, causal: 583 and 466; width 64,
+ * causal, which exponentials bound: 359 and 355; width 256: 446 and 341. So
+ * measured alone; in training steps of Qwen3's widths with 1 and 4 sequences
+ * backward was seen at 434 and 377. */
+#include <string.h>
+
+#include "attn_gpu.h"
+
+/* ---- which it takes ------------------------------------------------------ */
+
+/* A parameter reaches n: the score's gradient may be wanted there. */
+static int is_trained(const Node *n, Table *seen)
+{
+    if (n->op == Oparam)
+        return 1;
+    if (table_get(seen, KEYP(n)))
+        return 0;
+    *table_at(seen, KEYP(n)) = (void *)n;
+    for (int k = 0; k < n->nin; k++)
+        if (is_trained(n->in[k], seen))
+            return 1;
+    return 0;
+}
+
+int attn_can_cuda(const Graph *g, const Node *n)
+{
+    Attn t;
+
+    if (!attn_read(&t, g, n))
+        return 0;
+    for (int op = 0; op < t.nop; op++)
+        if (t.leaf >> op & 1 && dtypes[n->in[op]->dt].kind == 'f' &&
+            is_trained(n->in[op], table_new(g->arena)))
+            return 0;
+    return 1;
+}
+
+/* ---- the text ------------------------------------------------------------ */
+
+static void make_views(AttnGpu *x)
+{
+    Attn *t = &x->t;
+
+    if (!x->back) {
+        x->out = (AttnView){ "o", attn_part(t, 0), ATresult, 0 };
+        x->lse = (AttnView){ "l", attn_part(t, 1), ATresult, 0 };
+        return;
+    }
+    x->delta = (AttnView){ "u", t->n->in[t->nop], AToperand, 0 };
+    x->lse = (AttnView){ "l", t->n->in[t->nop + 1], AToperand, 0 };
+    x->dout = (AttnView){ "e", t->n->in[t->nop + 2], AToperand, 0 };
+    for (int op = 0; op < t->nop; op++)
+        if ((x->grad[op] = attn_part(t, op)) && t->leaf >> op & 1)
+            die("attention: a trained operand of a score on a GPU");
+}
+
+static int64_t items_of(const Attn *t, const AttnJob *j, int64_t rows)
+{
+    int64_t n = attn_count(t, j->keys ? t->key : t->query);
+
+    return (n + rows - 1) / rows * attn_product(t, j->over, j->nover);
+}
+
+/* Under a causal mask the first keys are seen by all queries, so a block of
+ * them takes twice the mean: where blocks are few, two of a cluster share it
+ * (128 blocks of keys: 433 to 465 TFLOP/s). */
+static void split_jobs(AttnGpu *x)
+{
+    int64_t items = items_of(&x->t, x->job, ATWGROWS);
+
+    x->cluster = 1;
+    x->blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
+    for (int i = 0; i < x->njob && x->back; i++) {
+        AttnJob *j = &x->job[i];
+        int64_t loop = attn_product(&x->t, j->loop, j->nloop);
+        if (items_of(&x->t, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
+            x->cluster = j->split = 2;
+    }
+}
+
+/* The coordinates of an item's combination and its rows, the longest work
+ * first: late queries see most keys, early keys are seen by most queries. */
+static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
+{
+    Attn *t = &x->t;
+    Axis *a = j->keys ? t->key : t->query;
+    int64_t over = attn_product(t, j->over, j->nover);
+    int64_t n = items_of(t, j, rows) / over;
+    const char *c = strf(t->arena, "(item %% %lld)", (long long)over);
+
+    attn_coords(t, 2, c, (Axis *const *)j->over, j->nover);
+    put_line(&t->o, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
+             j->keys ? "k0" : "q0",
+             j->keys ? "" : strf(t->arena, "%lld - ", (long long)n - 1),
+             (long long)over, (long long)rows);
+    put_line(&t->o, 2, "const int %s = (int)at_least(%s - %s, %lld);",
+             j->keys ? "cols" : "rows", attn_size(t, a), j->keys ? "k0" : "q0",
+             (long long)rows);
+}
+
+/* A block has an item, or with others of its cluster a share of one. */
+static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
+{
+    Attn *t = &x->t;
+    int64_t items = items_of(t, j, rows), blocks = items * j->split;
+
+    blocks = (blocks + x->cluster - 1) / x->cluster * x->cluster;
+    put_line(&t->o, 1, "if (block < %lld) {", (long long)blocks);
+    put_line(&t->o, 2, "const int64_t item = block / %lld;",
+             (long long)j->split);
+    if (blocks > items * j->split) {
+        put_line(&t->o, 2, "if (item >= %lld)", (long long)items);
+        put_line(&t->o, 3, "return;");
+    }
+    if (j->split > 1)
+        put_line(&t->o, 2, "const int share = (int)(block %% %lld);",
+                 (long long)j->split);
+    put_item(x, j, rows);
+    return blocks;
+}
+
+/* A block of each multiprocessor has items one behind the other, forth and back
+ * over the blocks: the next one's rows come and its first scores are made while
+ * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564). */
+static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
+{
+    Attn *t = &x->t;
+    int64_t items = items_of(t, x->job, ATWGROWS);
+
+    put_line(&t->o, 1, "int stage = 0, phase = 0;");
+    put_line(&t->o, 1, "for (int round = 0;; round++) {");
+    put_line(&t->o, 2,
+             "const int64_t item = (int64_t)round * gridDim.x + "
+             "(round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);");
+    put_line(&t->o, 2, "if (item >= %lld)", (long long)items);
+    put_line(&t->o, 3, "break;");
+    put_item(x, x->job, ATWGROWS);
+    put_job(x, x->job);
+    put_line(&t->o, 1, "}");
+}
+
+static int64_t put_jobs(AttnGpu *x, int64_t rows,
+                        void (*put_job)(AttnGpu *x, const AttnJob *j))
+{
+    Attn *t = &x->t;
+    int64_t blocks = 0;
+
+    put_line(&t->o, 1, "int64_t block = blockIdx.x;");
+    for (int i = 0; i < x->njob; i++) {
+        const AttnJob *j = &x->job[i];
+        int64_t n = open_job(x, j, rows);
+        put_job(x, j);
+        put_line(&t->o, 2, "return;");
+        put_line(&t->o, 1, "}");
+        put_line(&t->o, 1, "block -= %lld;", (long long)n);
+        blocks += n;
+    }
+    return blocks;
+}
+
+/* A warpgroup fetches for all jobs, two multiply. */
+static int64_t put_roles(AttnGpu *x)
+{
+    Attn *t = &x->t;
+    int64_t blocks = x->blocks;
+    int many = 0;
+
+    for (int i = 0; i < x->njob; i++)
+        many |= attn_job_width(x, &x->job[i]) > 256;
+    put_line(&t->o, 1, "extern __shared__ __align__(1024) uint8_t room[];");
+    put_line(&t->o, 1, "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
+    put_line(&t->o, 1,
+             "const uint32_t base = "
+             "(shared_at(room) + 1023) & ~1023u;");
+    put_line(&t->o, 1, "make_barriers(barriers);");
+    put_line(&t->o, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
+    put_line(&t->o, 1, "few_registers<%d>();", many ? 24 : 40);
+    if (x->back)
+        put_jobs(x, ATWGROWS, attn_wg_fetch);
+    else
+        put_walk(x, attn_wg_fetch);
+    put_line(&t->o, 1, "} else {");
+    put_line(&t->o, 1, "many_registers<%d>();", many ? 240 : 232);
+    if (x->back) {
+        blocks = put_jobs(x, ATWGROWS, attn_wg_job);
+    } else {
+        attn_wg_open(x);
+        put_walk(x, attn_wg_job);
+        attn_wg_close(x);
+    }
+    put_line(&t->o, 1, "}");
+    return blocks;
+}
+
+void attn_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    AttnGpu x = { 0 };
+    Text s = { .arena = a };
+
+    if (!attn_read(&x.t, g, attn_main(k)))
+        die("attention: kept, but its body does not fit");
+    attn_begin(&x.t, k, a);
+    x.t.gpu = 1;
+    x.back = x.t.n->op == Oattn_bwd;
+    make_views(&x);
+    x.t.scaled = 1;
+    attn_make_jobs(&x);
+    x.t.scaled = x.tensor = attn_wg_fits(&x);
+    x.cluster = 1;
+    if (x.tensor)
+        split_jobs(&x);
+    int64_t blocks =
+        x.tensor ? put_roles(&x) : put_jobs(&x, ATWARPS, attn_warp_job);
+    int threads = x.tensor ? 384 : 256;
+    put(&s, "%s%s", attn_gpu_pre, x.tensor ? hopper_pre : "");
+    if (x.tensor)
+        put(&s, "#undef UNIT\n#define UNIT (float)%a\n",
+            attn_unit(&x.t) > 0 ? attn_unit(&x.t) : 1.0);
+    put(&s, "%s", x.tensor ? attn_wgmma_pre : attn_warp_pre);
+    put(&s, "extern \"C\" __global__ void ");
+    if (x.cluster > 1)
+        put(&s, "__cluster_dims__(%lld, 1, 1) ", (long long)x.cluster);
+    put(&s, "__launch_bounds__(%d, 1)\n@(", threads);
+    cuda_put_parameters(&s, k);
+    put(&s, "%s%s}\n", x.t.decl.s, x.t.o.s);
+    set_text_named(k, a, s.s);
+    set_label(k, a, x.t.n);
+    attn_cost(&x.t);
+    cuda_set_grid(k, a, blocks, threads, 1, x.tensor && !x.back ? INTURNS : 1);
+    k->instr.word[4] = word_int(x.shared);
+}

@@ -1,0 +1,84 @@
+/* attn_gpu.h: kernels of attention for GPUs, in jobs of rows and columns. */
+#ifndef PLEAT_ATTN_GPU_H
+#define PLEAT_ATTN_GPU_H
+
+#include "../attn/attn.h"
+
+extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[];
+
+enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 }; /* rows of a block */
+typedef struct AttnJob {
+    int keys; /* rows are keys, columns are queries */
+    int nover;
+    Axis *over[MAXD]; /* score axes of the job's results */
+    int nloop;
+    Axis *loop[MAXD]; /* the others */
+    int nout;
+    int out[MAXIN]; /* operands whose gradients it makes */
+    int64_t split;  /* blocks that share an item */
+} AttnJob;
+
+typedef struct AttnGpu {
+    Attn t;
+    int back, tensor; /* backward; on tensor cores */
+    AttnView out, lse, dout, delta;
+    Node *grad[MAXIN];
+    AttnJob job[ATJOBS];
+    int njob;
+    int64_t shared;  /* bytes of shared memory a block */
+    int64_t cluster; /* blocks of a cluster */
+    int64_t blocks;  /* forward: of the grid */
+} AttnGpu;
+
+int attn_can_cuda(const Graph *g, const Node *n);
+void attn_lower_cuda(Graph *g, Group *k, Arena *a); /* and backward */
+/* attn_jobs.c */
+int64_t attn_inner_count(const Attn *t, int op);
+void attn_make_jobs(AttnGpu *x);
+int64_t attn_job_width(const AttnGpu *x, const AttnJob *j); /* of its sums */
+int64_t attn_most(const AttnGpu *x);
+AttnView attn_grad(const AttnGpu *x, int op);
+void attn_warp_job(AttnGpu *x, const AttnJob *j); /* attn_warp.c */
+void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attn_consumer.c */
+void attn_wg_fetch(AttnGpu *x, const AttnJob *j); /* what the job reads */
+void attn_wg_open(AttnGpu *x); /* forward: around a block's items */
+void attn_wg_close(AttnGpu *x);
+int attn_wg_fits(AttnGpu *x); /* also fills x->shared */
+
+/* attn_producer.c: how a job lies in shared memory, what its two roles both
+ * say. */
+enum { ATSLABS = ATDOTS + 2 };
+/* An operand in shared memory: `n` rows along axis `a`, W columns, w of them
+ * real, at byte `at` of its place. */
+typedef struct AttnSlab {
+    AttnView v;
+    Axis *a, *in;
+    int64_t w, W, at;
+} AttnSlab;
+
+/* A place of the ring is handed over in parts: forward, keys, then values. */
+typedef struct AttnWg {
+    AttnGpu *x;
+    const AttnJob *j;
+    int nrow, ncol;
+    AttnSlab row[ATSLABS], col[ATSLABS]; /* of dots, then v or dout */
+    int64_t cols;                        /* columns of a tile */
+    int64_t stages, lines;               /* places of tiles; forward, of rows */
+    int64_t rowbytes, colbytes;
+    int64_t tiles, total; /* of one combination, of all */
+} AttnWg;
+
+AttnWg attn_wg(AttnGpu *x, const AttnJob *j);
+AttnSlab attn_slab(const Attn *t, AttnView v, Axis *a, Axis *in);
+int attn_straight(const Attn *t, const AttnSlab *s, int64_t k);
+int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j);
+int64_t attn_wg_tiles(const AttnWg *w); /* byte where tiles begin */
+int attn_wg_turns(const AttnWg *w);
+void attn_wg_line(AttnWg *w);
+void attn_wg_over(AttnWg *w);
+void attn_wg_place(AttnWg *w, int depth);
+void attn_wg_first(AttnWg *w);
+void attn_wg_follow(AttnWg *w);
+void attn_wg_next(AttnWg *w, int depth);
+
+#endif

@@ -1,0 +1,327 @@
+/* loop.h: loop kernels, from nodes to text. */
+#ifndef PLEAT_LOOP_H
+#define PLEAT_LOOP_H
+
+#include "../text/text.h"
+
+void loop_lower(Graph *g, Group *k, Arena *a);
+void loop_lower_cuda(Graph *g, Group *k, Arena *a);
+
+/* ---- affine.c: sizes and linear index expressions ------------------------ */
+
+/* A product of sizes. Sizes are known by their axis, so that what two strides
+ * have in common shows without looking at numbers; text depends on
+ * structure. */
+enum { MAXFACTOR = 4 * MAXD };
+typedef struct SizeProduct {
+    int id;
+    int64_t v; /* its value in this kernel */
+    int n;
+    int f[MAXFACTOR]; /* ids of sizes, ascending */
+} SizeProduct;
+
+typedef struct Size {
+    const Axis *a;
+    int64_t n;
+    const SizeProduct *def;
+} Size;
+
+/* ((var / div) % mod) * k. Variables below MAXLOOP are loops, the others
+ * MAXLOOP + id of an integer Ex. mod null: no remainder taken. */
+enum { MAXLOOP = 64 };
+typedef struct Term {
+    int var;
+    const SizeProduct *div, *mod, *k;
+} Term;
+typedef struct AffineExpr {
+    int id;
+    RankAffine off;
+    int hasoff; /* constant part */
+    int nt;
+    Term *t;
+} AffineExpr;
+
+typedef struct SizePool { /* interned monos and lins of one kernel */
+    Arena *a;
+    Size *size; /* vecs */
+    const SizeProduct **mono;
+    const AffineExpr **lin;
+    Table *of;
+} SizePool;
+
+SizePool *pool_new(Arena *a);
+const SizeProduct *mono_one(SizePool *p);
+const SizeProduct *mono_size(SizePool *p, const Axis *a, int64_t n);
+const SizeProduct *mono_mul(SizePool *p, const SizeProduct *x,
+                            const SizeProduct *y);
+/* Null when y does not divide x. */
+const SizeProduct *mono_div(SizePool *p, const SizeProduct *x,
+                            const SizeProduct *y);
+/* Axis a of size n is the product m. */
+void mono_same(SizePool *p, const Axis *a, int64_t n, const SizeProduct *m);
+const AffineExpr *lin_var(SizePool *p, int var);
+const AffineExpr *lin_const(SizePool *p, RankAffine off);
+const AffineExpr *lin_add(SizePool *p, const AffineExpr *x,
+                          const AffineExpr *y);
+const AffineExpr *lin_mul(SizePool *p, const AffineExpr *x,
+                          const SizeProduct *k);
+const AffineExpr *lin_make(SizePool *p, RankAffine off, int hasoff,
+                           const Term *t, int nt);
+/* (x / div) % mod (mod null: no remainder), or null when that is not linear.
+ * extent gives a variable's size (null: unknown). */
+const AffineExpr *lin_digit(SizePool *p, const AffineExpr *x,
+                            const SizeProduct *div, const SizeProduct *mod,
+                            const SizeProduct *(*extent)(void *ctx, int var),
+                            void *ctx);
+
+/* ---- loop.c: from nodes to expressions over loops ------------------------ */
+
+typedef enum ExprKind {
+    Xload, /* buffer at lin, 0 where guard arg[0] fails */
+    Xnum,  /* number f */
+    Xint,  /* integer argument iv */
+    Xkey,  /* a key of random numbers, iv */
+    Xlin,  /* lin as an integer */
+    Xexpr, /* of arg[] */
+    Xred   /* reduction of arg[0] over the loops K */
+} ExprKind;
+
+typedef struct Expr Expr;
+struct Expr {
+    int id;
+    ExprKind kind;
+    Dtype dt;             /* Df32 Df64 Di32 Di64 */
+    const ScalarExpr *of; /* Xexpr */
+    Dtype calls;          /* Df32 or Df64: of the functions in it */
+    int raw;              /* operands that keep their own types, a bit each */
+    int na;
+    Expr *arg[4];
+    const AffineExpr *lin;
+    Node *buf; /* loads */
+    Op op;
+    uint64_t K;
+    double f;
+    RankAffine iv;
+    uint64_t deps; /* loops its value depends on */
+    /* While printing: its C local (0: none), and the loop + 1 it is an array
+     * over; passes of a team that read it (a load). */
+    int local, array, seen;
+    uint64_t passes;
+};
+
+typedef struct Loop {
+    const Axis *a;
+    int copy; /* further loops over the same axis */
+    const SizeProduct *n;
+    const Node *map;        /* ragged: the route node with the extent */
+    const SizeProduct *per; /* ragged: loop steps per row; null: 1 */
+    int gone;               /* merged or cut */
+    int other; /* another like it, for sums inside (sum_loops.c); 0: none */
+} Loop;
+
+typedef struct Store {
+    Node *n;
+    Expr *val;
+    const AffineExpr *addr;
+    uint64_t loops; /* that run over its elements */
+    int done;       /* (printing) stored for the present item */
+    int stage;      /* its number in the text; 0: by a reduction's pass */
+    int flat;       /* by no thread that can be named */
+    int seen;       /* by all threads of the team */
+    uint64_t apart; /* passes that other threads may still be in */
+} Store;
+
+typedef struct LoopKernel {
+    Graph *g;
+    Group *k;
+    Arena *a;
+    SizePool *pool;
+    int nstage;         /* stages of stores printed */
+    Table *memo, *exof; /* values by node and index; expressions */
+    Table *member;      /* nodes that are loaded */
+    Expr **ex;          /* vec, operands before users */
+    Loop loop[MAXLOOP];
+    int nloop;
+    Store *st; /* vec */
+    int gpu;   /* text for cuda */
+} LoopKernel;
+
+/* The place of an element: an expression for each dim of its node. */
+typedef struct Index {
+    const AffineExpr *at[MAXD];
+} Index;
+
+/* What n holds at ix; where guard is false it is not read, and 0. */
+Expr *kern_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard);
+const SizeProduct *kern_size(LoopKernel *c, const Node *n, int d);
+
+/* move.c */
+Expr *move_value(LoopKernel *c, Node *n, const Index *ix,
+                 Expr *guard); /* null: none */
+/* The index of operand a under the result's index, axes matched by name. */
+Index by_axis(LoopKernel *c, const Node *a, const Node *n, const Index *ix);
+/* The global index at the local index l along dim d of n. */
+const AffineExpr *global_at(LoopKernel *c, const Node *n, int d,
+                            const AffineExpr *l);
+
+/* expr.c: each returns the one object that is equal. Integers 1 stand for
+ * truth. */
+Expr *ex_make(LoopKernel *c, Expr *e);
+Expr *ex_scalar(LoopKernel *c, Dtype dt, const ScalarExpr *of, int raw, int na,
+                Expr *const *arg);
+Expr *ex_expr(LoopKernel *c, Dtype dt, const char *text, int na,
+              Expr *const *arg); /* text: over a b c d */
+Expr *ex_op(LoopKernel *c, Dtype dt, const char *text, Expr *a, Expr *b,
+            Expr *d);
+Expr *ex_num(LoopKernel *c, Dtype dt, double f);
+Expr *ex_int(LoopKernel *c, RankAffine x);
+Expr *ex_key(LoopKernel *c, int64_t x);
+Expr *ex_lin(LoopKernel *c, Dtype dt, const AffineExpr *l);
+Expr *ex_load(LoopKernel *c, Node *buf, Dtype dt, const AffineExpr *at,
+              Expr *guard);
+Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x); /* converted */
+Expr *ex_rounded(LoopKernel *c, Dtype dt,
+                 Expr *x); /* to a value that dt holds */
+Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no);
+Expr *ex_both(LoopKernel *c, Expr *x, Expr *y); /* null: true */
+Expr *ex_within(LoopKernel *c, const AffineExpr *l,
+                RankAffine n); /* 0 <= l < n */
+const AffineExpr *ex_index(LoopKernel *c,
+                           Expr *x); /* an integer as a variable */
+uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l); /* loops */
+void kern_tidy(LoopKernel *c);    /* canonicalize.c: cuts and merges loops */
+void kern_print(LoopKernel *c);   /* loop_schedule.c: fills instr and text */
+void find_inplace(LoopKernel *c); /* inplace.c: fills the group's pairs */
+
+/* ---- loop_print.c value_print.c: text of a loop kernel ------------------- */
+
+#define BIT(loop) (1ull << (loop))
+enum { LANES = 16, BLOCK = 128 };
+
+typedef struct KernelPrinter {
+    LoopKernel *c;
+    Group *k;
+    Arena *a;
+    Text t;
+    int depth;
+    uint64_t bound;             /* loops that are open */
+    uint64_t items;             /* loops of an item */
+    int order[MAXLOOP], norder; /* outermost first */
+    int v;                      /* the contiguous loop, or -1 */
+    int nlocal, stamp;
+    int gpu;            /* cuda: see map_gpu.c, vectorize_gpu.c */
+    uint64_t lane;      /* loops that a thread's lanes are open in: */
+    int lv, width;      /* the contiguous one, lanes along it, ... */
+    int beside, step;   /* times all elements of another, or pieces
+                                     of the same loop that are step apart */
+    int whole;          /* (printing) indices of a piece, not of l */
+    uint64_t row;       /* loops of a row that a team holds */
+    int team;           /* threads of an item */
+    int passes;         /* that they have dealt out, ... */
+    uint64_t apart;     /* those since they met, a bit each */
+    int streams;        /* a row's results are stored as it is read */
+    int own, flat;      /* what is open now belongs to a thread; is
+                                     dealt out as one loop */
+    Expr *top, *soft;   /* a largest value being found, and the sum of
+                                     exp(x - it) that grows along with it */
+    const char *on;     /* condition of a thread with elements */
+    int shared, groups; /* loop dealt out to groups of threads, -1 */
+    Expr **done;        /* vec: values printed in the open scopes */
+    const SizeProduct **size;
+    int *sizeat; /* vecs: arguments that are sizes */
+    const AffineExpr **off;
+    int *offat; /* ... and constant parts */
+    Expr **num;
+    int *numat; /* ... and numbers, integers */
+    const Node **ext;
+    int *extat; /* ragged extents */
+} KernelPrinter;
+
+/* What the innermost lines do with the values they computed. */
+typedef struct LoopBody {
+    Expr **root;
+    int nroot; /* values needed */
+    Expr **acc;
+    int nacc; /* reductions to add to */
+    Store **st;
+    int nst;      /* stores to do */
+    int vertical; /* acc are arrays over v, not lanes */
+    int block;    /* 1 + the loop over whose blocks arrays go */
+} LoopBody;
+
+typedef struct Braces {
+    size_t done;
+    uint64_t bound;
+} Braces;
+
+/* value_print.c: how values are written: operands at hand, an expression,
+ * addresses and what is there. */
+const char *nest_ref(KernelPrinter *n, Expr *e);
+const char *nest_value(KernelPrinter *n, Expr *e);
+const char *nest_lin(KernelPrinter *n, const AffineExpr *l);
+const char *nest_element(KernelPrinter *n, Node *buf, const AffineExpr *at);
+const char *nest_load(KernelPrinter *n, Node *buf, const AffineExpr *at);
+const char *nest_first(const Expr *r); /* what a reduction starts from */
+int nest_inline(const Expr *e);
+int nest_local(KernelPrinter *n, Expr *e);    /* e gets a number */
+void nest_compute(KernelPrinter *n, Expr *e); /* as a scalar */
+/* The store of e that was done for this item, if its element can be named. */
+Store *nest_saved(KernelPrinter *n, const Expr *e);
+/* Values not at hand that the roots need, operands first. */
+Expr **nest_reached(KernelPrinter *n, Expr *const *root, int nroot);
+/* Reductions among them that can be done once the loops in `open` are. */
+Expr **nest_pending(KernelPrinter *n, Expr *const *root, int nroot,
+                    uint64_t open, uint64_t with);
+/* The same, none of which has a loop that is open: sum_loops.c. */
+Expr **nest_apart(KernelPrinter *n, Expr *const *root, int nroot, uint64_t open,
+                  uint64_t with);
+/* Stores that can be done on the way of a reduction over K in an item. */
+void nest_ride(KernelPrinter *n, uint64_t K, LoopBody *b);
+
+void nest_line(KernelPrinter *n, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+int nest_size(KernelPrinter *n, const SizeProduct *m); /* its index in iv */
+const char *nest_limit(KernelPrinter *n, int loop);    /* where a loop ends */
+Braces nest_enter(KernelPrinter *n,
+                  uint64_t loops); /* after a line that ends in "{" */
+void nest_leave(KernelPrinter *n, Braces s);
+/* What the roots need of the loops open now, operands first: values one by one,
+ * reductions that share a pass together. nest_need and wide_need compute it. */
+void nest_walk(KernelPrinter *n, Expr *const *root, int nroot,
+               void (*value)(KernelPrinter *n, Expr *e),
+               void (*sums)(KernelPrinter *n, Expr **r, int nr));
+void nest_need(KernelPrinter *n, Expr *const *root, int nroot);
+void nest_store(KernelPrinter *n, Store *s);
+void nest_body(KernelPrinter *n, const LoopBody *b, const char *lane);
+void nest_plain(KernelPrinter *n, int u, const LoopBody *b, const char *from,
+                const char *to);
+void nest_inner(KernelPrinter *n, int u, const LoopBody *b); /* all of loop u */
+void nest_block(KernelPrinter *n, int u,
+                const LoopBody *b); /* elements v<u> .. w<u> */
+/* Opens all loops of K but the last; returns the last, the scopes in s. */
+int nest_outer(KernelPrinter *n, uint64_t K, const LoopBody *b, Braces *s,
+               int *ns);
+
+/* ---- loop_schedule.c map_gpu.c vectorize_gpu.c --------------------------- */
+
+Expr **form_values(KernelPrinter *n); /* of all stores */
+const SizeProduct *form_stride(const AffineExpr *l, int loop);
+int form_items(KernelPrinter *n, uint64_t m,
+               int *u); /* loops, ragged one first */
+const SizeProduct *form_count(KernelPrinter *n, const int *u, int from, int to);
+/* Index variables of the loops u[0..k), set from the number q of their
+ * setting. */
+void form_decode(KernelPrinter *n, const int *u, int k, const char *q);
+double form_elements(KernelPrinter *n, uint64_t loops);
+LoopBody form_stage(KernelPrinter *n,
+                    uint64_t loops); /* stores over them not done */
+/* For a GPU; whole: the contiguous loop is one of the items'. Fills iv[0]
+ * with blocks, iv[1] with the threads of one. */
+void threads_form(KernelPrinter *n, Expr *const *red, int whole);
+int wide_width(KernelPrinter *n, int u); /* lanes that loop u is worth */
+/* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
+void wide_open(KernelPrinter *n, int u, int width, int x);
+int64_t wide_pieces(KernelPrinter *n, uint64_t K); /* that a team would share */
+void wide_stages(KernelPrinter *n); /* what is left to store for an item */
+
+#endif

@@ -1,0 +1,83 @@
+/* loop_items.c: the items of a kernel and its stores, for hosts and GPUs: which
+ * loops an item has, how many there are, where one stands, what it stores. */
+#include "loop.h"
+
+const SizeProduct *form_stride(const AffineExpr *l, int loop)
+{
+    for (int i = 0; i < l->nt; i++)
+        if (l->t[i].var == loop)
+            return l->t[i].k;
+    return NULL;
+}
+
+/* Loops of an item, ragged one first. */
+int form_items(KernelPrinter *n, uint64_t m, int *u)
+{
+    int k = 0;
+
+    for (int pick = 1; pick >= 0; pick--)
+        for (int i = 0; i < n->norder; i++)
+            if ((m & BIT(n->order[i])) && !!n->c->loop[n->order[i]].map == pick)
+                u[k++] = n->order[i];
+    return k;
+}
+
+const SizeProduct *form_count(KernelPrinter *n, const int *u, int from, int to)
+{
+    const SizeProduct *m = mono_one(n->c->pool);
+
+    for (int i = from; i < to; i++)
+        m = mono_mul(n->c->pool, m, n->c->loop[u[i]].n);
+    return m;
+}
+
+/* Index variables of the loops u[0..k), set from the number q of their
+ * setting. */
+void form_decode(KernelPrinter *n, const int *u, int k, const char *q)
+{
+    if (k)
+        nest_line(n, "ix d = %s;", q);
+    for (int i = k - 1; i > 0; i--) {
+        int at = nest_size(n, n->c->loop[u[i]].n);
+        nest_line(n, "ix i%d = d %% n%d;", u[i], at);
+        nest_line(n, "d /= n%d;", at);
+    }
+    if (k)
+        nest_line(n, "ix i%d = d;", u[0]);
+}
+
+LoopBody form_stage(KernelPrinter *n, uint64_t loops)
+{
+    LoopBody b = { 0 };
+
+    n->c->nstage++;
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        Store *s = &n->c->st[i];
+        if (s->done || s->loops != loops)
+            continue;
+        s->stage = n->c->nstage;
+        vec_push(n->a, b.root, s->val);
+        vec_push(n->a, b.st, s);
+        b.nroot = ++b.nst;
+    }
+    return b;
+}
+
+Expr **form_values(KernelPrinter *n)
+{
+    Expr **v = NULL;
+
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        vec_push(n->a, v, n->c->st[i].val);
+    return v;
+}
+
+double form_elements(KernelPrinter *n, uint64_t m)
+{
+    double e = 1;
+
+    for (int u = 0; u < n->c->nloop; u++)
+        if (m & BIT(u))
+            e *= (double)n->c->loop[u].n->v;
+    return e;
+}

@@ -1,0 +1,359 @@
+/* map_gpu.c: a loop kernel on a GPU: which thread does what.
+ *
+ *   a thread an item   the contiguous loop is one of the items': a map, or sums
+ *                      that leave it alone (columns). A thread has a setting of
+ *                      the other loops and some neighbours along this one.
+ *                      Long sums into few columns: the block's threads are
+ *                      groups, each of which adds up its share of the rows.
+ *   a team an item     rows. 1 to 32 threads, several teams a block, or a whole
+ *                      block. When a row fits into a team's registers all of it
+ *                      is held there, so memory is read once; else the passes
+ *                      over the row are loops dealt out to the team.
+ *
+ * No result depends on anything but sizes: the split is fixed. */
+#include "loop.h"
+
+enum {
+    BLOCKMAP = THREADMAP,
+    BLOCKTEAMS = 128,
+    MOSTTEAM = 1024,
+    FEWITEMS = 2 * GPUBLOCKS,
+    SERIAL = 64,     /* elements that a thread adds up alone */
+    LARGETEAM = 256, /* of which few hold rows side by side */
+    FEWSTEPS = 4,    /* of a loop that groups share */
+    UNDERWAY = 4,    /* pieces that a thread waits for at a time */
+    BUSY = 1 << 17   /* threads that keep the chip busy */
+};
+
+static void set_grid(KernelPrinter *n, int64_t blocks, int threads)
+{
+    n->k->instr.word[0] = word_int(blocks);
+    n->k->instr.word[1] = word_int(threads);
+}
+
+static void stop_at_end(KernelPrinter *n, int u, const char *index)
+{
+    if (n->c->loop[u].map)
+        nest_line(n, "if (%s%d >= %s) return;", index, u, nest_limit(n, u));
+}
+
+/* Ragged loops of an item end where their rows do. */
+static void stop_at_ends(KernelPrinter *n, const int *u, int k)
+{
+    for (int i = 0; i < k; i++)
+        stop_at_end(n, u[i], "i");
+}
+
+static int64_t ceil_of(int64_t x, int64_t y)
+{
+    return (x + y - 1) / y;
+}
+
+static int power_of_two(int64_t x, int most)
+{
+    int p = 1;
+
+    while (p < x && p < most)
+        p *= 2;
+    return p;
+}
+
+/* ---- a thread an item ---------------------------------------------------- */
+
+/* The loop whose steps groups of threads share: the longest that all sums run
+ * over, when they are long, threads are few and no sum is inside another; -1:
+ * none. */
+static int shared_loop(KernelPrinter *n, Expr *const *red, int64_t threads)
+{
+    uint64_t all = ~0ull;
+    double most = 0;
+    int u = -1;
+
+    for (size_t i = 0; i < vec_len(red); i++) {
+        double e = form_elements(n, red[i]->K);
+        if (red[i]->deps & ~n->items)
+            return -1;
+        all &= red[i]->K;
+        most = e > most ? e : most;
+    }
+    if (most < SERIAL || threads >= BUSY)
+        return -1;
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        if (n->c->st[i].loops != n->items)
+            return -1;
+    for (int i = 0; i < n->norder; i++) {
+        int x = n->order[i];
+        if ((all & BIT(x)) && !n->c->loop[x].map &&
+            (u < 0 || n->c->loop[x].n->v > n->c->loop[u].n->v))
+            u = x;
+    }
+    return u;
+}
+
+/* Groups of a block that has `team` threads in each: where blocks are few, so
+ * many that none has more than a few steps of the shared loop (512 rows of 128
+ * in one block: 44 us by 16 threads alone, 9 by 1024). */
+static int groups_of(const KernelPrinter *n, int64_t blocks)
+{
+    int64_t steps = n->c->loop[n->shared].n->v;
+    int groups = BLOCKMAP / n->team;
+
+    while (blocks < GPUBLOCKS && groups * n->team < MOSTTEAM &&
+           groups * FEWSTEPS < steps)
+        groups *= 2;
+    return groups;
+}
+
+/* A block has `team` threads along v, and groups of as many. */
+static void grouped_items(KernelPrinter *n, int v, int w, const int *u, int k)
+{
+    int64_t per = n->c->loop[v].n->v / w;
+    const char *limit = nest_limit(n, v), *name = w > 1 ? "v" : "i";
+
+    n->team = power_of_two(per, 32);
+    int64_t tiles = ceil_of(per, n->team);
+    int64_t blocks = form_count(n, u, 0, k)->v * tiles;
+    n->groups = groups_of(n, blocks);
+    nest_line(n, "const int group = TID / %d;", n->team);
+    nest_line(n, "const ix p = blockIdx.x;");
+    nest_line(n, "const ix at = (p %% %lld * %d + TID %% %d) * %d;",
+              (long long)tiles, n->team, n->team, w);
+    nest_line(n, "const bool on = group == 0 && at < %s;", limit);
+    nest_line(n, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
+    form_decode(n, u, k, strf(n->a, "p / %lld", (long long)tiles));
+    stop_at_ends(n, u, k);
+    n->on = "on";
+    set_grid(n, blocks, n->team * n->groups);
+}
+
+static void single_items(KernelPrinter *n, int v, int w, const int *u, int k)
+{
+    int64_t per = v < 0 ? 1 : n->c->loop[v].n->v / w;
+    int64_t items = form_count(n, u, 0, k)->v * per;
+
+    nest_line(n, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
+    if (items % BLOCKMAP)
+        nest_line(n, "if (p >= %lld) return;", (long long)items);
+    if (v >= 0)
+        nest_line(n, "const ix %s%d = p %% %lld * %d;", w > 1 ? "v" : "i", v,
+                  (long long)per, w);
+    form_decode(n, u, k,
+                per == 1 ? "p" : strf(n->a, "p / %lld", (long long)per));
+    stop_at_ends(n, u, k);
+    if (v >= 0)
+        stop_at_end(n, v, w > 1 ? "v" : "i");
+    set_grid(n, ceil_of(items, BLOCKMAP), BLOCKMAP);
+}
+
+static void by_thread(KernelPrinter *n, Expr *const *red)
+{
+    int v = n->v >= 0 && (n->items & BIT(n->v)) ? n->v : -1, u[MAXLOOP];
+    int w = v < 0 ? 1 : wide_width(n, v);
+    int k = form_items(n, v < 0 ? n->items : n->items & ~BIT(v), u);
+
+    n->own = 1;
+    n->shared =
+        v < 0 ? -1
+              : shared_loop(n, red, (int64_t)form_elements(n, n->items) / w);
+    if (n->shared >= 0)
+        grouped_items(n, v, w, u, k);
+    else
+        single_items(n, v, w, u, k);
+    nest_line(n, "{");
+    Braces s = nest_enter(n, n->items);
+    if (v >= 0)
+        wide_open(n, v, w, -1);
+    wide_stages(n);
+    nest_leave(n, s);
+}
+
+/* ---- a team an item ------------------------------------------------------ */
+
+/* What a team would hold: the loops that results have inside an item, or when
+ * there are none those of a sum over v. */
+static uint64_t row_loops(KernelPrinter *n, Expr *const *red)
+{
+    uint64_t m = 0;
+
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        m |= n->c->st[i].loops & ~n->items;
+    for (size_t i = 0; !m && i < vec_len(red); i++)
+        m |= n->v >= 0 && (red[i]->K & BIT(n->v)) ? red[i]->K : 0;
+    return m;
+}
+
+/* Sums, none of which needs another, and nothing else of the rows. */
+static int reads_once(KernelPrinter *n, Expr *const *red)
+{
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        if (n->c->st[i].loops & ~n->items)
+            return 0;
+    for (size_t i = 0; i < vec_len(red); i++) {
+        Expr **x = nest_reached(n, red[i]->arg, 1);
+        for (size_t k = 0; k < vec_len(x); k++)
+            if (x[k]->kind == Xred)
+                return 0;
+    }
+    return 1;
+}
+
+/* Threads that hold a row of loop v: up to 32 a power of two, then whole warps.
+ * A long row is held in strips that each of the team's threads has a piece of:
+ * as many pieces as fill them. 0: it is too long. */
+static int team_of_row(KernelPrinter *n, int beside, int *strips)
+{
+    enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
+    const Loop *l = &n->c->loop[n->v];
+    int w = wide_width(n, n->v);
+    int64_t pieces = l->n->v / w;
+
+    *strips = 1;
+    if (pieces <= WARP)
+        return power_of_two(pieces, WARP);
+    for (int s = 1; s <= MOSTSTRIPS && s * w <= MOSTLANES; s++)
+        if ((s == 1 || (beside < 0 && !l->map)) && pieces % (s * WARP) == 0 &&
+            pieces / s <= MOSTTEAM) {
+            *strips = s;
+            return (int)(pieces / s);
+        }
+    return pieces <= MOSTTEAM ? (int)ceil_of(pieces, WARP) * WARP : 0;
+}
+
+/* May the item's rows be held by a team? All results and sums run over the
+ * whole row or none of it; *x: the loop beside v, -1: none. */
+static int can_hold(KernelPrinter *n, Expr *const *red, uint64_t row, int *x)
+{
+    enum { MOSTBESIDE = 4 };
+
+    *x = -1;
+    if (n->v < 0 || !(row & BIT(n->v)))
+        return 0;
+    for (int u = 0; u < n->c->nloop; u++)
+        if ((row & BIT(u)) && u != n->v) {
+            if (*x >= 0 || n->c->loop[u].map || n->c->loop[u].n->v > MOSTBESIDE)
+                return 0;
+            *x = u;
+        }
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        uint64_t m = n->c->st[i].loops & ~n->items;
+        if (m && m != row)
+            return 0;
+    }
+    for (size_t i = 0; i < vec_len(red); i++) {
+        uint64_t m = red[i]->K & row;
+        if ((m && m != row) || (!(red[i]->deps & row) &&
+                                form_elements(n, red[i]->K & ~row) > SERIAL))
+            return 0;
+    }
+    int strips, team = team_of_row(n, *x, &strips);
+    return team && (team <= 32 || !reads_once(n, red));
+}
+
+static int needs_sum(KernelPrinter *n, Expr *e)
+{
+    Expr **x = nest_reached(n, &e, 1);
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (x[i]->kind == Xred)
+            return 1;
+    return 0;
+}
+
+/* Sums over all of the row, and results of it that need none of them: all are
+ * made on one way along it, and nothing is held, where a team would be large
+ * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/s). */
+static int streams(KernelPrinter *n, Expr *const *red, uint64_t row)
+{
+    int results = 0;
+
+    for (size_t i = 0; i < vec_len(red); i++)
+        if (red[i]->K != row || needs_sum(n, red[i]->arg[0]))
+            return 0;
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        const Store *s = &n->c->st[i];
+        if (!(s->loops & ~n->items))
+            continue;
+        if (s->loops != (n->items | row) || needs_sum(n, s->val))
+            return 0;
+        results++;
+    }
+    return results && vec_len(red);
+}
+
+/* Threads for passes over parts of the row. When it is read but once they are
+ * fewer, and each has several pieces on the way before it waits for others. */
+static int team_of(KernelPrinter *n, Expr *const *red, int64_t items)
+{
+    int most = items < FEWITEMS ? MOSTTEAM : MOSTTEAM / 2;
+    int64_t work = 1;
+
+    n->team = most;
+    for (size_t i = 0; i < vec_len(n->c->st) + vec_len(red); i++) {
+        size_t k = vec_len(n->c->st);
+        uint64_t m = i < k ? n->c->st[i].loops & ~n->items : red[i - k]->K;
+        int64_t w = m ? wide_pieces(n, m) : 1;
+        work = w > work ? w : work;
+    }
+    if ((n->streams || reads_once(n, red)) && items >= FEWITEMS && work > 32)
+        work = work > 64 * UNDERWAY ? work / UNDERWAY / 2 : 32;
+    return power_of_two(work, most);
+}
+
+static void hold_row(KernelPrinter *n, uint64_t row, int x, int strips)
+{
+    int v = n->v, w = wide_width(n, v);
+    const char *name =
+        w * strips > 1 || (x >= 0 && n->c->loop[x].n->v > 1) ? "v" : "i";
+
+    if (n->c->loop[v].map ||
+        n->c->loop[v].n->v != (int64_t)n->team * strips * w) {
+        nest_line(n, "const bool on = lane * %d < %s;", w, nest_limit(n, v));
+        nest_line(n, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
+        n->on = "on";
+    } else {
+        nest_line(n, "const ix %s%d = lane * %d;", name, v, w);
+    }
+    n->row = row;
+    n->bound |= row;
+    wide_open(n, v, w, x);
+    if (strips > 1) {
+        n->beside = strips;
+        n->step = n->team * w;
+    }
+}
+
+static void by_team(KernelPrinter *n, Expr *const *red)
+{
+    int u[MAXLOOP], k = form_items(n, n->items, u), x, strips = 1;
+    int64_t items = form_count(n, u, 0, k)->v;
+    uint64_t row = row_loops(n, red);
+    int held = can_hold(n, red, row, &x);
+
+    if (held && team_of_row(n, x, &strips) > LARGETEAM && streams(n, red, row))
+        held = 0, strips = 1, n->streams = 1;
+    n->team = held ? team_of_row(n, x, &strips) : team_of(n, red, items);
+    int threads = n->team > 32 ? n->team : BLOCKTEAMS, per = threads / n->team;
+    nest_line(n, "const int lane = TID %% %d;", n->team);
+    nest_line(n, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per, n->team);
+    if (items % per)
+        nest_line(n, "if (p >= %lld) return;", (long long)items);
+    form_decode(n, u, k, "p");
+    stop_at_ends(n, u, k);
+    set_grid(n, ceil_of(items, per), threads);
+    nest_line(n, "{");
+    Braces s = nest_enter(n, n->items);
+    if (held)
+        hold_row(n, row, x, strips);
+    wide_stages(n);
+    nest_leave(n, s);
+}
+
+void threads_form(KernelPrinter *n, Expr *const *red, int whole)
+{
+    n->shared = -1;
+    n->width = n->beside = 1;
+    if (whole)
+        by_thread(n, red);
+    else
+        by_team(n, red);
+}

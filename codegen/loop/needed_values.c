@@ -1,0 +1,73 @@
+/* needed_values.c: which values of a kernel are still to be computed where its
+ * text is being written. */
+#include "loop.h"
+
+int nest_inline(const Expr *e)
+{
+    return e->kind == Xnum || e->kind == Xint || e->kind == Xkey ||
+           e->kind == Xlin;
+}
+
+static int is_cheap(const Expr *e)
+{
+    return nest_inline(e) || e->kind == Xload ||
+           (e->kind == Xexpr && e->na == 1 && is_cheap(e->arg[0]));
+}
+
+/* The store of e that was done for this item, if its element can be named: one
+ * element, not one for each lane where e is the same in all. */
+Store *nest_saved(KernelPrinter *n, const Expr *e)
+{
+    if (is_cheap(e) || n->flat)
+        return NULL;
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        Store *s = &n->c->st[i];
+        if (s->done && s->val == e && !(s->loops & ~n->bound) &&
+            !(s->loops & n->lane & ~e->deps) &&
+            !(n->gpu && (s->flat || !(s->loops & ~n->items))))
+            return s;
+    }
+    return NULL;
+}
+
+static void reach(KernelPrinter *n, Expr *e, Expr ***out)
+{
+    if (e->seen == n->stamp || e->local)
+        return;
+    e->seen = n->stamp;
+    if (!nest_saved(n, e)) {
+        for (int i = 0; e->lin && i < e->lin->nt; i++)
+            if (e->lin->t[i].var >= MAXLOOP)
+                reach(n, n->c->ex[e->lin->t[i].var - MAXLOOP], out);
+        for (int i = 0; i < e->na; i++)
+            if (e->arg[i])
+                reach(n, e->arg[i], out);
+    }
+    vec_push(n->a, *out, e);
+}
+
+/* Values not at hand that the roots need, operands first. */
+Expr **nest_reached(KernelPrinter *n, Expr *const *root, int nroot)
+{
+    Expr **out = NULL;
+
+    n->stamp++;
+    for (int i = 0; i < nroot; i++)
+        reach(n, root[i], &out);
+    return out;
+}
+
+/* Reductions among them that can be done once the loops in `open` are. */
+Expr **nest_pending(KernelPrinter *n, Expr *const *root, int nroot,
+                    uint64_t open, uint64_t with)
+{
+    Expr **all = nest_reached(n, root, nroot), **out = NULL;
+
+    for (size_t i = 0; i < vec_len(all); i++) {
+        Expr *e = all[i];
+        if (e->kind == Xred && !nest_saved(n, e) && !(e->deps & ~open) &&
+            (e->deps & with) == with)
+            vec_push(n->a, out, e);
+    }
+    return out;
+}

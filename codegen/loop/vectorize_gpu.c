@@ -1,0 +1,608 @@
+/* vectorize_gpu.c: the text of what one thread of a GPU computes.
+ *
+ * A thread takes `width` neighbouring elements of a contiguous loop, its lanes,
+ * and where a row is cut in a few parts (a rotary embedding's halves) those of
+ * all parts. A value that depends on them is an array of lanes,
+ *
+ *     float t5[8]; LANES(8) t5[l] = t3[l] * t4;
+ *
+ * which the compiler unrolls into registers; memory is read and written in
+ * pieces of up to 16 bytes, as wide as strides and offsets allow. Other loops
+ * inside an item run one after another, but for those that a team of threads
+ * deals out (map_gpu.c). A guard never keeps a piece from being read, it makes
+ * it read the buffer's first. */
+#include "loop.h"
+
+#include <string.h>
+
+static void wide_need(KernelPrinter *n, Expr *const *root, int nroot);
+
+enum { UNROLL = 4, UNROLLED = 8 };
+
+/* ---- lanes --------------------------------------------------------------- */
+
+static int count(const KernelPrinter *n)
+{
+    return n->width * n->beside;
+}
+
+static int is_wide(const KernelPrinter *n, const Expr *e)
+{
+    return count(n) > 1 && (e->deps & n->lane);
+}
+
+/* Of a loop, elements that come in whole lanes wherever it ends. */
+static int64_t whole_of(const Loop *l)
+{
+    return !l->map ? l->n->v : l->per ? l->per->v : 1;
+}
+
+static void weigh(const AffineExpr *at, int u, const Node *buf, int *small,
+                  int *large)
+{
+    const SizeProduct *k = form_stride(at, u);
+
+    if (k && k->v == 1)
+        ++*(dtypes[buf->dt].bytes <= 2 ? small : large);
+}
+
+/* Most accesses are 16 bytes: 8 lanes of bf16, 4 of fp32. */
+int wide_width(KernelPrinter *n, int u)
+{
+    int small = 0, large = 0;
+
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        weigh(n->c->st[i].addr, u, storage(n->c->st[i].n), &small, &large);
+    for (size_t i = 0; i < vec_len(n->c->ex); i++) {
+        const Expr *e = n->c->ex[i];
+        if (e->seen && e->kind == Xload)
+            weigh(e->lin, u, e->buf, &small, &large);
+    }
+    int w = !small && !large ? 1 : small >= large ? 8 : 4;
+    while (whole_of(&n->c->loop[u]) % w)
+        w /= 2;
+    return w;
+}
+
+void wide_open(KernelPrinter *n, int u, int width, int x)
+{
+    n->lv = u;
+    n->width = width;
+    n->beside = x < 0 ? 1 : (int)n->c->loop[x].n->v;
+    n->lane = BIT(u) | (n->beside == 1 ? 0 : BIT(x));
+    if (x >= 0 && n->beside == 1)
+        nest_line(n, "const ix i%d = 0;", x);
+}
+
+/* Elements that an access has side by side and aligned, for all lanes. */
+static int piece_of(const KernelPrinter *n, const AffineExpr *at)
+{
+    int a = n->width, along = 0;
+
+    for (int i = 0; i < at->nt; i++) {
+        const Term *t = &at->t[i];
+        if (t->var == n->lv && (t->k->v != 1 || along++))
+            return 1;
+        if (t->var >= MAXLOOP && is_wide(n, n->c->ex[t->var - MAXLOOP]))
+            return 1; /* lanes lie where their own index says */
+        while (t->var != n->lv && t->k->v % a)
+            a /= 2;
+    }
+    while (at->hasoff && at->off.c % a)
+        a /= 2;
+    for (int i = 0; i < MAXATOM; i++)
+        while (at->hasoff && at->off.k[i] % a)
+            a /= 2;
+    return along ? a : 1;
+}
+
+/* ---- loads, stores, values ----------------------------------------------- */
+
+static const char *each(KernelPrinter *n)
+{
+    return count(n) > 1 ? strf(n->a, "LANES(%d) ", count(n)) : "";
+}
+
+/* Where the pieces of an access begin; l counts whole ones. */
+static const char *address(KernelPrinter *n, Node *buf, const AffineExpr *at,
+                           const char *guard)
+{
+    n->whole = 1;
+    const char *s = nest_lin(n, at);
+    n->whole = 0;
+    if (guard)
+        s = strf(n->a, "%s ? %s : 0", guard, s);
+    return strf(n->a, "b%d + (%s)", add_arg(n->k, n->a, buf), s);
+}
+
+static const char *each_piece(KernelPrinter *n)
+{
+    return n->beside == 1 ? ""
+                          : strf(n->a, "PIECES(%d, %d) ", count(n), n->width);
+}
+
+static void load(KernelPrinter *n, Expr *e, Node *buf, const AffineExpr *at,
+                 Expr *guard)
+{
+    const char *type = dtypes[e->dt].compute;
+    int piece = guard && is_wide(n, guard) ? 1 : piece_of(n, at);
+    const char *g = guard ? nest_ref(n, guard) : NULL;
+
+    if (piece == 1) {
+        const char *x = nest_element(n, buf, at);
+        if (buf->dt == Dbf16)
+            x = strf(n->a, "bf16_f32(%s)", x);
+        if (g)
+            x = strf(n->a, "%s ? %s : 0", g, x);
+        int t = nest_local(n, e);
+        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", type, t, count(n), each(n),
+                  t, x);
+    } else {
+        const char *from = address(n, buf, at, g);
+        int t = nest_local(n, e);
+        nest_line(n, "%s t%d[%d]; %sload<%d, %d>(t%d%s, %s);", type, t,
+                  count(n), each_piece(n), n->width, piece, t,
+                  n->beside > 1 ? " + l" : "", from);
+        if (g)
+            nest_line(n, "%st%d[l] = %s ? t%d[l] : 0;", each(n), t, g, t);
+    }
+    e->array = 1;
+}
+
+static uint64_t pass_bit(const KernelPrinter *n)
+{
+    return BIT(n->passes < 63 ? n->passes : 63);
+}
+
+static void compute(KernelPrinter *n, Expr *e)
+{
+    Store *s = nest_saved(n, e);
+
+    if (nest_inline(e) || e->local)
+        return;
+    if (e->kind == Xload && !n->own && !is_wide(n, e)) { /* by all threads */
+        e->passes |= pass_bit(n);
+        n->apart |= pass_bit(n);
+    }
+    if (!is_wide(n, e)) {
+        nest_compute(n, e);
+    } else if (s) {
+        load(n, e, storage(s->n), s->addr, NULL);
+    } else if (e->kind == Xload) {
+        load(n, e, e->buf, e->lin, e->arg[0]);
+    } else {
+        const char *x = nest_value(n, e);
+        int t = nest_local(n, e);
+        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", dtypes[e->dt].compute, t,
+                  count(n), each(n), t, x);
+        e->array = 1;
+    }
+}
+
+static const char *only(KernelPrinter *n, const Store *s)
+{
+    if (!n->own && !(s->loops & n->lane))
+        return "if (lane == 0) ";
+    return n->on ? strf(n->a, "if (%s) ", n->on) : "";
+}
+
+static void wide_store(KernelPrinter *n, Store *s)
+{
+    Node *to = storage(s->n);
+    int wide = count(n) > 1 && (s->loops & n->lane);
+    int piece = wide ? piece_of(n, s->addr) : 1, t = s->val->local;
+    const char *x = nest_ref(n, s->val);
+
+    s->apart = n->team > 1 ? n->apart : 0;
+    if (piece == 1) {
+        x = to->dt == Dbf16 ? strf(n->a, "f32_bf16(%s)", x)
+                            : strf(n->a, "(%s)%s", dtypes[to->dt].store, x);
+        nest_line(n, "%s%s%s = %s;", only(n, s), wide ? each(n) : "",
+                  nest_element(n, to, s->addr), x);
+        return;
+    }
+    if (!t || !s->val->array) {
+        t = ++n->nlocal;
+        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", dtypes[s->val->dt].compute,
+                  t, count(n), each(n), t, x);
+    }
+    nest_line(n, "%s%sstore<%d, %d>(%s, t%d%s);", only(n, s), each_piece(n),
+              n->width, piece, address(n, to, s->addr, NULL), t,
+              n->beside > 1 ? " + l" : "");
+}
+
+/* ---- loops inside an item ------------------------------------------------ */
+
+static void open_loop(KernelPrinter *n, int u, int innermost, Braces *s)
+{
+    const Loop *l = &n->c->loop[u];
+    const char *first = "0", *step = "1";
+
+    if (u == n->shared)
+        first = "group", step = strf(n->a, "%d", n->groups);
+    if (innermost)
+        nest_line(n, "#pragma unroll %d",
+                  l->map                ? 1
+                  : l->n->v <= UNROLLED ? UNROLLED
+                                        : UNROLL);
+    nest_line(n, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first, u,
+              nest_limit(n, u), u, step);
+    *s = nest_enter(n, BIT(u));
+}
+
+/* One after another, each with what can be computed in it. */
+static int open_loops(KernelPrinter *n, uint64_t K, const LoopBody *b,
+                      Braces *s)
+{
+    int k = 0;
+
+    for (int i = 0; i < n->norder; i++) {
+        int u = n->order[i];
+        if (!(K & BIT(u)))
+            continue;
+        K &= ~BIT(u);
+        open_loop(n, u, !K, &s[k++]);
+        wide_need(n, b->root, b->nroot);
+    }
+    return k;
+}
+
+/* The sum of exp(x - top) where top is the largest x of the same loops: it can
+ * be made on the way when what was summed is scaled as top grows (Milakov and
+ * Gimelshein 2018), so that long rows are read once less. */
+static Expr *softened(const KernelPrinter *n, const Expr *top)
+{
+    for (size_t i = 0; i < vec_len(n->c->ex); i++) {
+        Expr *e = n->c->ex[i];
+        const Expr *f = e->seen && e->kind == Xred ? e->arg[0] : NULL;
+        if (!f || e->local || e->op != Osum || e->K != top->K ||
+            e->dt != Df32 || f->kind != Xexpr || f->of != optab[Oexp].expr)
+            continue;
+        const Expr *d = f->arg[0];
+        if (d->kind == Xexpr && d->dt == Df32 && d->of == optab[Osub].expr &&
+            d->arg[0] == top->arg[0] && d->arg[1] == top)
+            return e;
+    }
+    return NULL;
+}
+
+static void find_softened(KernelPrinter *n, Expr **r, int nr)
+{
+    n->top = n->soft = NULL;
+    for (int i = 0; i < nr && !n->soft; i++)
+        if (r[i]->op == Omax && r[i]->dt == Df32 &&
+            (n->soft = softened(n, r[i])))
+            n->top = r[i];
+}
+
+/* Nothing is summed while all are -inf. */
+static void soften(KernelPrinter *n, const char *x)
+{
+    int t = n->top->local, s = n->soft->local, was = ++n->nlocal;
+    int from = ++n->nlocal;
+
+    nest_line(n, "const float t%d = t%d;", was, t);
+    nest_line(n, "%st%d = %s > t%d ? %s : t%d;", each(n), t, x, t, x, t);
+    nest_line(n, "const float t%d = t%d > -INFINITY ? t%d : 0;", from, t, t);
+    nest_line(n, "t%d *= exp_f32(t%d - t%d);", s, was, from);
+    nest_line(n, "%st%d += exp_f32(%s - t%d);", each(n), s, x, from);
+}
+
+/* What the innermost lines do: all that is needed, sums, stores. */
+static void innermost(KernelPrinter *n, const LoopBody *b)
+{
+    wide_need(n, b->root, b->nroot);
+    for (int i = 0; i < b->nacc; i++) {
+        Expr *r = b->acc[i];
+        int along = (r->K & n->lane) != 0, wide = is_wide(n, r);
+        const char *x = nest_ref(n, r->arg[0]);
+        if (r == n->top) {
+            soften(n, x);
+            continue;
+        }
+        const char *t = strf(n->a, wide ? "t%d[l]" : "t%d", r->local);
+        const char *how = strf(
+            n->a, "%s%s", along && n->on ? strf(n->a, "if (%s) ", n->on) : "",
+            along || wide ? each(n) : "");
+        if (r->op == Osum)
+            nest_line(n, "%s%s += %s;", how, t, x);
+        else
+            nest_line(n, "%s%s = %s %c %s ? %s : %s;", how, t, x,
+                      r->op == Omax ? '>' : '<', t, x, t);
+    }
+    for (int i = 0; i < b->nst; i++)
+        wide_store(n, b->st[i]);
+}
+
+static LoopBody body_of(KernelPrinter *n, Expr **r, int nr)
+{
+    LoopBody b = { .nroot = nr, .acc = r, .nacc = nr };
+
+    for (int i = 0; i < nr; i++)
+        vec_push(n->a, b.root, r[i]->arg[0]);
+    return b;
+}
+
+static void declare(KernelPrinter *n, Expr *r)
+{
+    const char *type = dtypes[r->dt].compute, *first = nest_first(r);
+    int wide = is_wide(n, r), t = nest_local(n, r);
+
+    if (wide)
+        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", type, t, count(n), each(n),
+                  t, first);
+    else
+        nest_line(n, "%s t%d = %s;", type, t, first);
+    r->array = wide;
+}
+
+/* ---- loops dealt out to a team ------------------------------------------- */
+
+typedef struct LoopSplit {
+    int u[MAXLOOP], k, flat;
+    int64_t per;
+} LoopSplit;
+
+/* Does something sum over one of these loops for each step of another? */
+static int sums_inside(KernelPrinter *n, uint64_t K)
+{
+    for (size_t i = 0; i < vec_len(n->c->ex); i++) {
+        const Expr *e = n->c->ex[i];
+        if (e->seen && e->kind == Xred && (e->K & K) && (e->deps & K))
+            return 1;
+    }
+    return 0;
+}
+
+/* The last loop is dealt out, or all of them as one when it is short. */
+static LoopSplit deal_of(KernelPrinter *n, uint64_t K)
+{
+    LoopSplit d = { .per = 1 };
+    int ragged = 0;
+
+    for (int i = 0; i < n->norder; i++)
+        if (K & BIT(n->order[i])) {
+            d.u[d.k++] = n->order[i];
+            ragged |= n->c->loop[n->order[i]].map != NULL;
+        }
+    int last = d.u[d.k - 1];
+    d.per = n->c->loop[last].n->v / wide_width(n, last);
+    d.flat = d.k > 1 && !ragged && d.per * 2 < n->team && !sums_inside(n, K);
+    return d;
+}
+
+/* Pieces of work that a team would deal out. */
+int64_t wide_pieces(KernelPrinter *n, uint64_t K)
+{
+    LoopSplit d = deal_of(n, K);
+
+    return d.flat ? form_count(n, d.u, 0, d.k - 1)->v * d.per : d.per;
+}
+
+/* Does it read what a pass before it has stored for the item? That was dealt
+ * out along another loop, so other threads did: the team meets in between. */
+static void meet_team(KernelPrinter *n, const LoopBody *b)
+{
+    Expr **x = nest_reached(n, b->root, b->nroot);
+    int reads = 0;
+
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        const Store *s = &n->c->st[i];
+        if (s->done && !s->seen && !s->flat && (s->loops & ~n->items))
+            for (size_t k = 0; k < vec_len(x); k++)
+                reads |= x[k] == s->val;
+    }
+    if (!reads)
+        return;
+    nest_line(n, "team_meet<%d>();", n->team);
+    n->apart = 0;
+    for (size_t i = 0; i < vec_len(n->c->st); i++)
+        n->c->st[i].seen |= n->c->st[i].done;
+}
+
+/* For find_inplace: this pass reads them. */
+static void note_reads(KernelPrinter *n, const LoopBody *b)
+{
+    Expr **x = nest_reached(n, b->root, b->nroot);
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (x[i]->kind == Xload)
+            x[i]->passes |= pass_bit(n);
+}
+
+static void dealt(KernelPrinter *n, uint64_t K, const LoopBody *b)
+{
+    LoopSplit d = deal_of(n, K);
+    Braces s[MAXLOOP];
+    int u = d.u[d.k - 1], w = wide_width(n, u), ns = 0;
+    const char *name = strf(n->a, w > 1 ? "v%d" : "i%d", u);
+    uint64_t open = d.flat ? K : BIT(u);
+
+    if (!d.flat)
+        meet_team(n, b);
+    note_reads(n, b);
+    if (d.flat) {
+        nest_line(n, "for (ix f = lane; f < %lld; f += %d) {",
+                  (long long)wide_pieces(n, K), n->team);
+        n->depth++;
+        nest_line(n, "const ix %s = f %% %lld * %d;", name, (long long)d.per,
+                  w);
+        form_decode(n, d.u, d.k - 1, strf(n->a, "f / %lld", (long long)d.per));
+        n->depth--;
+    } else {
+        ns = open_loops(n, K & ~BIT(u), b, s);
+        nest_line(n, "#pragma unroll %d", b->nst ? 1 : UNROLL);
+        nest_line(n, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name, w,
+                  name, nest_limit(n, u), name, n->team * w);
+    }
+    s[ns++] = nest_enter(n, open);
+    wide_open(n, u, w, -1);
+    n->own = 1;
+    n->flat = d.flat;
+    innermost(n, b);
+    n->apart |= pass_bit(n);
+    n->passes++;
+    for (int i = 0; i < b->nst; i++)
+        b->st[i]->flat = d.flat;
+    n->flat = n->own = 0;
+    n->lane = 0;
+    n->width = n->beside = 1;
+    while (ns)
+        nest_leave(n, s[--ns]);
+}
+
+/* ---- reductions ---------------------------------------------------------- */
+
+static void fold(KernelPrinter *n, Expr *r)
+{
+    const char *op = optab[r->op].name;
+
+    n->apart = n->own ? n->apart : 0;
+    if (!n->own && (!n->lane || (r->K & n->lane)))
+        nest_line(n, "t%d = team_%s<%d>(t%d);", r->local, op, n->team,
+                  r->local);
+    else if (n->shared >= 0 && (r->K & BIT(n->shared)))
+        nest_line(n, "%st%d%s = group_%s<%d, %d>(t%d%s);",
+                  r->array ? each(n) : "", r->local, r->array ? "[l]" : "", op,
+                  n->team, n->groups, r->local, r->array ? "[l]" : "");
+}
+
+/* Of all threads: what each has summed is scaled by the largest of all. */
+static void fold_softened(KernelPrinter *n)
+{
+    int t = n->top->local, s = n->soft->local, own = ++n->nlocal;
+
+    nest_line(n, "const float t%d = t%d;", own, t);
+    fold(n, n->top);
+    nest_line(n, "t%d *= exp_f32(t%d - t%d);", s, own, t);
+    fold(n, n->soft);
+}
+
+/* What is stored on the only way along a row, as it comes: it may lie where an
+ * operand lay. */
+static void stream(KernelPrinter *n, uint64_t K, LoopBody *b)
+{
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        Store *s = &n->c->st[i];
+        if (s->done || s->loops != (n->items | K))
+            continue;
+        vec_push(n->a, b->root, s->val);
+        b->nroot++;
+        vec_push(n->a, b->st, s);
+        b->nst++;
+    }
+}
+
+static void pass(KernelPrinter *n, Expr **r, int nr)
+{
+    LoopBody b = body_of(n, r, nr);
+    uint64_t K = r[0]->K;
+    Braces s[MAXLOOP];
+
+    if (n->streams)
+        stream(n, K, &b);
+    wide_need(n, b.root, b.nroot);
+    if (!n->own && !n->lane) {
+        if (!n->streams)
+            nest_ride(n, K, &b);
+        Expr *around[] = { n->top, n->soft }; /* of a sum that this one is in */
+        find_softened(n, r, nr);
+        Expr *top = n->top;
+        for (int i = 0; i < nr; i++)
+            declare(n, r[i]);
+        if (top)
+            declare(n, n->soft);
+        dealt(n, K, &b);
+        if (top)
+            fold_softened(n);
+        n->top = around[0];
+        n->soft = around[1];
+        for (int i = 0; i < nr; i++)
+            if (r[i] != top)
+                fold(n, r[i]);
+        n->c->nstage += n->streams;
+        for (int i = 0; i < b.nst; i++)
+            b.st[i]->done = 1, b.st[i]->stage = n->streams ? n->c->nstage : 0;
+    } else {
+        for (int i = 0; i < nr; i++)
+            declare(n, r[i]);
+        int ns = open_loops(n, K & ~n->bound, &b, s);
+        innermost(n, &b);
+        while (ns)
+            nest_leave(n, s[--ns]);
+        for (int i = 0; i < nr; i++)
+            fold(n, r[i]);
+    }
+}
+
+static void wide_need(KernelPrinter *n, Expr *const *root, int nroot)
+{
+    nest_walk(n, root, nroot, compute, pass);
+}
+
+static int is_plain(const Expr *e)
+{
+    int k = 0;
+
+    while (k < e->lin->nt && e->lin->t[k].var < MAXLOOP)
+        k++;
+    return k == e->lin->nt && !e->arg[0];
+}
+
+/* What is read of a held row, and numbers of an item that need no sum of it,
+ * such as what a row's place is looked up by, are on their way before threads
+ * wait for each other. */
+static void need_early(KernelPrinter *n, Expr **all)
+{
+    Expr **x = nest_reached(n, all, (int)vec_len(all));
+    char *late = alloc(n->a, vec_len(n->c->ex) + 1);
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (x[i]->kind == Xload && is_wide(n, x[i]) &&
+            !(x[i]->deps & ~n->bound) && is_plain(x[i]))
+            compute(n, x[i]);
+    for (size_t i = 0; i < vec_len(x); i++) {
+        Expr *e = x[i];
+        const AffineExpr *l = e->lin;
+        late[e->id] = e->kind == Xred || is_wide(n, e) ||
+                      (e->deps & ~n->bound) || nest_saved(n, e);
+        for (int k = 0; k < e->na; k++)
+            late[e->id] |= e->arg[k] && late[e->arg[k]->id];
+        for (int k = 0; l && k < l->nt; k++)
+            late[e->id] |=
+                l->t[k].var >= MAXLOOP && late[l->t[k].var - MAXLOOP];
+        if (!late[e->id])
+            compute(n, e);
+    }
+}
+
+/* Of a row that is held, all values are made before the first is stored: what
+ * is read twice can then be read once. */
+void wide_stages(KernelPrinter *n)
+{
+    Expr **all = form_values(n);
+
+    if (n->row) {
+        need_early(n, all);
+        wide_need(n, all, (int)vec_len(all));
+    }
+    for (size_t i = 0; i < vec_len(n->c->st); i++) {
+        Store *st = &n->c->st[i];
+        Braces s[MAXLOOP];
+        if (st->done)
+            continue;
+        uint64_t rest = st->loops & ~n->bound;
+        LoopBody b = form_stage(n, st->loops);
+        wide_need(n, b.root, b.nroot);
+        if (rest && !n->own && !n->lane) {
+            dealt(n, rest, &b);
+        } else {
+            int ns = open_loops(n, rest, &b, s);
+            innermost(n, &b);
+            while (ns)
+                nest_leave(n, s[--ns]);
+        }
+        for (int j = 0; j < b.nst; j++)
+            b.st[j]->done = 1;
+    }
+}

@@ -1,0 +1,123 @@
+/* gemm.c: products as library instructions: sizes and strides, no kernel text.
+ * fuse has made every layout one that fits (ir/matrix.c). */
+#include "products.h"
+
+#include <string.h>
+
+/* The group stores the product, or the accumulator it adds to. */
+static int is_accum(const Group *k)
+{
+    return k->out[0]->op == Oaccum;
+}
+
+static void set_args(Group *k, Arena *a, Node *const *n, int count)
+{
+    k->narg = 0;
+    for (int i = 0; i < count; i++) {
+        vec_push(a, k->arg, n[i] ? storage(n[i]) : NULL);
+        vec_push(a, k->view, n[i]);
+        k->narg++;
+    }
+}
+
+static void set_cost(const Graph *g, Group *k, const Node *product)
+{
+    k->instr.flops = cost_of(g, product).flops;
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i])
+            k->instr.bytes += (double)local_bytes(g, k->arg[i]);
+}
+
+void gemm_lower(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    Matrix m;
+
+    if (!as_matrix(g, n->in[0], n->in[1], out, &m))
+        die("dot: no matrix product has these layouts");
+    Node *arg[4] = { n->in[m.swap], n->in[!m.swap], out, NULL };
+    BatchLoop *batch = alloc(a, MAXBATCH * sizeof *batch);
+    for (int i = 0; i < m.nbatch; i++)
+        batch[i] = (BatchLoop){ m.batch[i], m.sa[i], m.sb[i], m.sc[i] };
+    k->maystore = 1;
+    k->instr.kind = Igemm;
+    k->instr.gemm = (GemmArgs){
+        .in = n->in[0]->dt,
+        .out = out->dt,
+        .m = m.M,
+        .n = m.N,
+        .k = m.K,
+        .lda = m.lda,
+        .ldb = m.ldb,
+        .ldc = m.ldc,
+        .ta = m.ta,
+        .tb = m.tb,
+        .beta = is_accum(k),
+        .batch = { m.nbatch, batch },
+    };
+    set_args(k, a, arg, 4);
+    set_cost(g, k, n);
+    set_label(k, a, n);
+}
+
+/* Elements of x along its dims that are in (or, with `in` 0, not in) list v,
+ * rows and experts aside. */
+static int64_t width(const Graph *g, const Node *x, const Axis *expert)
+{
+    int64_t w = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a != expert && !g_isrow(x->dim[d].a))
+            w *= local_n(g, x, d);
+    return w;
+}
+
+static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
+                    int64_t N, int turned)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    MapLayout l = map_layout(g, n->in[2]);
+    Node *more = k->nout > 1 ? k->out[1] : NULL;
+    Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
+
+    k->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
+    k->instr.kind = kind;
+    k->instr.gmm = (GmmArgs){
+        .in = n->in[0]->dt,
+        .out = out->dt,
+        .experts = l.experts,
+        .k = K,
+        .n = N,
+        .ldw = turned ? K : N,
+        .tw = turned,
+        .stride = K * N,
+        .beta = is_accum(k),
+        .cap = l.cap,
+    };
+    set_args(k, a, arg, 5);
+    set_cost(g, k, n);
+    set_label(k, a, n);
+}
+
+/* rows [row K] x W [expert K N] or [expert N K] -> [row N] */
+void gmm_lower(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0];
+    const Axis *expert = n->in[2]->at.route.axis;
+    const Node *w = n->in[1];
+    int turned = axes_at(&n->at.gmm.axes, w->dim[w->nd - 1].a) >= 0;
+
+    grouped(g, k, a, Igmm, width(g, n->in[0], expert), width(g, n, expert),
+            turned && n->at.gmm.axes.n < w->nd - 1);
+}
+
+/* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
+void gmm_wgrad_lower(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    const Axis *expert = n->in[2]->at.route.axis;
+    int turned = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
+
+    grouped(g, k, a, Igmm_wgrad, width(g, n->in[0], expert),
+            width(g, n->in[1], expert), turned);
+}

@@ -1,0 +1,237 @@
+/* grouped.c: grouped products on a GPU, from the host's instruction: a kernel
+ * whose sizes are constants. wgmma.pre where tensor cores take the operands,
+ * gmm.pre for all others. */
+#include "products.h"
+
+#include <string.h>
+
+enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
+
+static int64_t ceil_of(int64_t n, int64_t d)
+{
+    return (n + d - 1) / d;
+}
+
+static void put_define(Text *t, const char *name, int64_t v)
+{
+    put(t, "#define %s %lld\n", name, (long long)v);
+}
+
+/* ---- tensor cores -------------------------------------------------------- */
+
+/* Shared memory of a block, of which a multiprocessor has one; what is left of
+ * it beside slices: boxes on their way out, the start's alignment, barriers. */
+enum {
+    SHARED = 227 << 10,
+    BOXES = 4 * 8192,
+    BESIDE = BOXES + 1024 + 256,
+    MAXSTAGES = 8,
+    MAPS = 512,
+    DEEP = 64,
+    FEWROWS = 384
+};
+
+/* Tensor cores take bf16 in rows of whole 16-byte pieces. */
+static int has_tensor_cores(const GmmArgs *v)
+{
+    return v->in == Dbf16 && (v->out == Dbf16 || v->out == Df32) &&
+           v->k % 8 == 0 && v->n % 8 == 0 && v->ldw % 8 == 0 &&
+           v->experts <= 4096;
+}
+
+/* Warps that multiply: each leaves a sum of squares. */
+enum { WARPS = 8 };
+
+int64_t grouped_squares(const Graph *g, const Node *n)
+{
+    Group k = { .fam = FAMgmm_wgrad, .n = 1, .nout = 1 };
+    Node *node = (Node *)(uintptr_t)n;
+    Arena *scratch = arena_new();
+
+    k.node = k.out = &node;
+    gmm_wgrad_lower((Graph *)(uintptr_t)g, &k, scratch);
+    const GmmArgs *v = &k.instr.gmm;
+    arena_free(scratch);
+    return has_tensor_cores(v) && v->out == Df32 ? GPUBLOCKS * WARPS : 0;
+}
+
+/* 64 x BN += 64 x 16 of A, 16 x BN of B. */
+static void put_product(Text *t, int64_t wide, int turna, int turnb)
+{
+    int n = (int)wide / 2;
+
+    put(t,
+        "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
+        "    asm volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk16.f32.bf16."
+        "bf16 {\"\n",
+        (long long)wide);
+    for (int i = 0; i < n; i++)
+        put(t, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
+            i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
+    put(t, "        \"}, %%%d, %%%d, 1, 1, 1, %d, %d;\\n\"\n        :", n,
+        n + 1, turna, turnb);
+    for (int i = 0; i < n; i++)
+        put(t, "%s \"+f\"(d[%d])%s", i % 4 || !i ? "" : "\n         ", i,
+            i + 1 < n ? "," : "");
+    put(t, "\n        : \"l\"(a), \"l\"(b));\n}\n");
+}
+
+/* Measured on an H200 (gmm_bench: experts of uneven sizes, one empty), TFLOP/s
+ * by tile, * in turns:
+ *
+ *     rows of an expert, K x N     128x192*  128x256  128x128*  64x256*
+ *     1024  2048 x 768                  772      722       627      673
+ *     1024  768 x 2048                  728      671       657      651
+ *     256   2048 x 768                  565      539       468      500
+ *     256   768 x 2048                  551      514       482      510
+ *     4096  4096 x 14336                773      753       590      641
+ *     4096  14336 x 4096                701      756       518      663
+ *     1024  weights 2048 x 768          634      610       595      615
+ *     256   weights 2048 x 768          342      335       363      344
+ *     4096  weights 4096 x 14336        774      752       603      648
+ *
+ * Storing while the other multiplies is worth more than fewer bytes a product,
+ * but for very long sums; weights of short ones are bound by what they store,
+ * and a smaller tile begins to sooner. With few rows an expert L2 is busy (79 %
+ * of its rate at 256 rows, weights). Measured and not better: blocks in pairs
+ * that fetch for each other (multicast: half as fast), weights stored from
+ * registers (a fifth slower at 256 rows), 256x192 and 256x128 tiles that fetch
+ * less (318 and 322 where 128x128 made 363), a warp that stores its own rows,
+ * more boxes or an evict-first hint on their way out (the same). */
+static GroupedTile best_tile(const GmmArgs *v, int weight)
+{
+    /* clang-format off */
+    static const struct {
+        GroupedTile t;
+        double rate, deep, few;
+    } tile[] = {
+        { { 128, 192, 1 }, 1, 0.97, 0.94 },
+        { { 128, 256, 0 }, 0.93, 1, 0.92 },
+        { { 128, 128, 1 }, 0.83, 0.7, 1 },
+        { { 128, 64, 1 }, 0.5, 0.4, 0.88 },
+    };
+    /* clang-format on */
+    int64_t n = weight && v->tw ? v->k : v->n;
+    int64_t sum = weight ? v->cap / v->experts : v->k;
+    size_t best = 0;
+    double most = 0;
+
+    for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
+        double use =
+            (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
+        double rate = use * (weight && sum <= FEWROWS ? tile[i].few
+                             : sum < 8192             ? tile[i].rate
+                                                      : tile[i].deep);
+        if (rate > most)
+            most = rate, best = i;
+    }
+    return tile[best].t;
+}
+
+/* wgmma.pre. A weight gradient that is stored turned is made turned: its
+ * operands change places. */
+char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
+                   GroupedTile tile, int64_t *shared)
+{
+    Text t = { .arena = a };
+    int swap = weight && v->tw;
+    int64_t m = swap ? v->n : v->k, n = weight && swap ? v->k : v->n;
+    int64_t slice = (tile.rows + tile.cols) * DEEP * 2;
+    int64_t stages = (SHARED - BESIDE - (v->experts + 1) * 4) / slice;
+
+    if (stages > MAXSTAGES)
+        stages = MAXSTAGES;
+    *shared = stages * slice + BOXES + 1024;
+    put_define(&t, "WEIGHT", weight);
+    put_define(&t, "SQUARES", squares ? GPUBLOCKS * WARPS : 0);
+    put_define(&t, "M", m);
+    put_define(&t, "N", n);
+    put_define(&t, "K", v->k);
+    put_define(&t, "LDA", weight ? m : v->k);
+    put_define(&t, "LDB", weight ? n : v->ldw);
+    put_define(&t, "LDC", weight ? v->ldw : v->n);
+    put_define(&t, "EXPERTS", v->experts);
+    put_define(&t, "CAP", v->cap);
+    put_define(&t, "TURNA", weight);
+    put_define(&t, "TURNB", weight || !v->tw);
+    put_define(&t, "STRIDEB", v->stride);
+    put_define(&t, "STRIDEC", v->stride);
+    put_define(&t, "BM", tile.rows);
+    put_define(&t, "BN", tile.cols);
+    put_define(&t, "STAGES", stages);
+    put_define(&t, "TURNS", tile.turns);
+    put_define(&t, "TOKIND", v->out == Dbf16 ? 10 : 7);
+    put(&t, "#define TO %s\n", dtypes[v->out].store);
+    put_product(&t, tile.cols, weight, weight || !v->tw);
+    put(&t, "%s", wgmma_pre);
+    put(&t,
+        "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
+        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
+        "  %suint8_t *work, int64_t add)\n"
+        "{\n    grouped_product(%s, c, off, %s, work, (int)add);\n}\n",
+        WGTHREADS, squares ? "float *squares, " : "", swap ? "b, a" : "a, b",
+        squares ? "squares" : "0");
+    return t.s;
+}
+
+static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
+{
+    int64_t shared = 0;
+    int squares = k->nout > 1;
+    char *text =
+        grouped_text(a, v, weight, squares, best_tile(v, weight), &shared);
+
+    set_text_named(k, a, text);
+    k->narg = 4 + squares;
+    k->scratch = GPUBLOCKS * MAPS;
+    cuda_set_grid(k, a, GPUBLOCKS, WGTHREADS, 1, INTURNS);
+    k->instr.word[4] = word_int(shared);
+}
+
+/* ---- all others ---------------------------------------------------------- */
+
+static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
+{
+    const DtypeInfo *in = &dtypes[v->in], *out = &dtypes[v->out];
+    Text t = { .arena = a };
+
+    put(&t, "#define TA %s\n#define TC %s\n#define TO %s\n", in->store,
+        in->compute, out->store);
+    put_define(&t, "EXPERTS", v->experts);
+    put_define(&t, "K", v->k);
+    put_define(&t, "N", v->n);
+    put_define(&t, "LDW", v->ldw);
+    put_define(&t, "TW", v->tw);
+    put_define(&t, "STRIDEW", v->stride);
+    put(&t, "%s", gmm_pre);
+    put(&t,
+        "extern \"C\" __global__ void __launch_bounds__(%d)\n"
+        "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
+        "{\n    %s(a, b, c, off, (int)add);\n}\n",
+        GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile");
+    set_text_named(k, a, t.s);
+    k->narg = 4;
+    int64_t rows = ceil_of(v->cap, GMMTILE) + v->experts;
+    cuda_set_grid(k, a, weight ? ceil_of(v->k, GMMTILE) : rows, GMMTHREADS,
+                  ceil_of(v->n, GMMTILE), weight ? v->experts : 1);
+}
+
+int grouped_is_plain(const Group *k)
+{
+    return k->instr.gmm.in == Dbf16 && !has_tensor_cores(&k->instr.gmm);
+}
+
+void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    int weight = k->fam == FAMgmm_wgrad;
+
+    (weight ? gmm_wgrad_lower : gmm_lower)(g, k, a);
+    const GmmArgs v = k->instr.gmm;
+
+    k->plain = grouped_is_plain(k);
+    if (has_tensor_cores(&v))
+        on_tensor_cores(k, a, &v, weight);
+    else
+        on_threads(k, a, &v, weight);
+    add_word(k, a, (Word){ WORDadd, aff(v.beta), 0 });
+}

@@ -1,0 +1,26 @@
+/* products.h: products, and grouped ones on GPUs. */
+#ifndef PLEAT_PRODUCTS_H
+#define PLEAT_PRODUCTS_H
+
+#include "../text/text.h"
+
+void gemm_lower(Graph *g, Group *k, Arena *a); /* gemm.c */
+void gmm_lower(Graph *g, Group *k, Arena *a);
+void gmm_wgrad_lower(Graph *g, Group *k, Arena *a);
+
+extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them */
+
+/* grouped.c: a grouped product's instruction of the host becomes a kernel. */
+typedef struct GroupedTile {
+    int64_t rows, cols; /* of the result a block makes at once */
+    int turns;          /* a warpgroup makes a tile alone */
+} GroupedTile;
+void grouped_lower_cuda(Graph *g, Group *k, Arena *a);
+int grouped_is_plain(const Group *k); /* Group.plain */
+/* Of the instruction's integers v (instructions.def): the text of a tile (@ for
+ * its name), the bytes of shared memory it takes. */
+char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
+                   GroupedTile tile, int64_t *shared);
+int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
+
+#endif

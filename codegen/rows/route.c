@@ -1,0 +1,569 @@
+/* route.c: which rows pairs of token and expert have: keep, which drops what an
+ * expert has no room for, and route, which makes the map. */
+#include "rows.h"
+
+#include <string.h>
+
+/* ---- keep ---------------------------------------------------------------- */
+
+/* The pairs of each expert one after another in s, off[x] behind its last. */
+static void sort_by_expert(RowText *o, const RowWalks *w)
+{
+    row_line(o, "int32_t *const off = work + p * (experts + 2 * n);");
+    row_line(o, "int32_t *const sorted = off + experts;");
+    row_line(o, "for (int64_t x = 0; x < experts; x++)");
+    row_line(o, "    off[x] = 0;");
+    row_line(o, "for (int64_t q = 0; q < n; q++) {");
+    row_decode(o, w, "q", "q", 2);
+    row_line(o, "    const int64_t x = e[p1 + q1];");
+    row_line(o, "    y[p0 + q0] = e[p1 + q1];");
+    row_line(o, "    if ((uint64_t)x < (uint64_t)experts)");
+    row_line(o, "        off[x]++;");
+    row_line(o, "}");
+    row_line(o, "for (int64_t x = 0, sum = 0; x < experts; x++) {");
+    row_line(o, "    const int32_t many = off[x];");
+    row_line(o, "    off[x] = (int32_t)sum;");
+    row_line(o, "    sum += many;");
+    row_line(o, "}");
+    row_line(o, "for (int64_t q = 0; q < n; q++) {");
+    row_decode(o, w, "q", "q", 2);
+    row_line(o, "    const int64_t x = e[p1 + q1];");
+    row_line(o, "    if ((uint64_t)x < (uint64_t)experts)");
+    row_line(o, "        sorted[off[x]++] = (int32_t)q;");
+    row_line(o, "}");
+}
+
+/* Weights are compared to fewer bits than they have. Equal tokens have equal
+ * weights but for the order of sums, which differs between folds: the earlier
+ * token stays, in all of them. */
+static void weight_of(RowText *o, const RowWalks *w, const char *q,
+                      const char *name, Dtype dt)
+{
+    const char *ct = dtypes[compute_type(dt)].compute;
+
+    row_decode(o, w, q, name, 3);
+    row_line(o, "const %s v%s = coarse_%s(%s);", ct, name,
+             dtypes[compute_type(dt)].name,
+             row_load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
+}
+
+/* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */
+static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
+{
+    row_line(o, "for (int64_t u = 1; u < len; u *= 2) {");
+    row_line(o, "for (int64_t f = 0; f < len; f += 2 * u) {");
+    row_line(o, "    int64_t m = f + u < len ? f + u : len;");
+    row_line(o, "    const int64_t end = m + u < len ? m + u : len, h = m;");
+    row_line(o, "    for (int64_t a = f, c = f; c < end; c++) {");
+    row_line(o, "        int left = a < h;");
+    row_line(o, "        if (left && m < end) {");
+    weight_of(o, w, "s[a]", "l", dt);
+    weight_of(o, w, "s[m]", "r", dt);
+    row_line(o, "            left = BEFORE(vl, 0, vr, 1);");
+    row_line(o, "        }");
+    row_line(o, "        d[c] = left ? s[a++] : s[m++];");
+    row_line(o, "    }");
+    row_line(o, "}");
+    row_line(o, "int32_t *t = s;");
+    row_line(o, "s = d, d = t;");
+    row_line(o, "}");
+}
+
+/* For a GPU: a block an expert. It lists the expert's pairs in their order,
+ * then finds the weight of which `room` are as large or larger, a bit at a
+ * time; of those that have just this weight the first stay. */
+static void list_mine(RowText *o, const RowWalks *w)
+{
+    row_line(o, "enum { EACH = 8 };");
+    row_line(o, "int before = 0, len = 0;");
+    row_line(o, "for (int q = TID; q < n; q += THREADS) {");
+    row_decode(o, w, "q", "q", 2);
+    row_line(o, "    const int64_t w = e[p1 + q1];");
+    row_line(o, "    (void)q0;");
+    row_line(o, "    before += w >= 0 && w < x;");
+    row_line(o, "    len += w == x;");
+    row_line(o, "}");
+    row_line(o, "before = block_sum(before), len = block_sum(len);");
+    row_line(o, "int32_t *const s = work + p * n + before;");
+    row_line(o, "for (int i0 = 0, at = 0; i0 < n; i0 += THREADS * EACH) {");
+    row_line(o, "    const int from = i0 + TID * EACH;");
+    row_line(o, "    int have = 0, all;");
+    row_line(o, "    for (int j = 0; j < EACH && from + j < n; j++) {");
+    row_decode(o, w, "from + j", "q", 2);
+    row_line(o, "        const int64_t w = e[p1 + q1];");
+    row_line(o, "        have |= (w == x ? 1 : 0) << j;");
+    row_line(o, "        if (w == x || (x == 0 && (uint64_t)w >= "
+                "(uint64_t)experts))");
+    row_line(o, "            y[p0 + q0] = e[p1 + q1];");
+    row_line(o, "    }");
+    row_line(o, "    int to = at + block_before(__popc(have), all);");
+    row_line(o, "    for (int j = 0; j < EACH; j++)");
+    row_line(o, "        if (have >> j & 1)");
+    row_line(o, "            s[to++] = from + j;");
+    row_line(o, "    at += all;");
+    row_line(o, "}");
+    row_line(o, "__syncthreads();");
+}
+
+static void drop_least(RowText *o, const RowWalks *w, Dtype dt)
+{
+    Dtype ct = compute_type(dt);
+
+    row_line(o, "const auto key = [&](int i) {");
+    weight_of(o, w, "s[i]", "k", dt);
+    row_line(o, "    (void)k0, (void)k1;");
+    row_line(o, "    return order_key(vk);");
+    row_line(o, "};");
+    row_line(o, "uint64_t edge = 0;");
+    row_line(o, "for (int b = %d; b >= 0; b--) {", ct == Df64 ? 63 : 31);
+    row_line(o, "    const uint64_t t = edge | (uint64_t)1 << b;");
+    row_line(o, "    int many = 0;");
+    row_line(o, "    for (int i = TID; i < len; i += THREADS)");
+    row_line(o, "        many += key(i) >= t;");
+    row_line(o, "    edge = block_sum(many) >= room ? t : edge;");
+    row_line(o, "}");
+    row_line(o, "int more = 0;");
+    row_line(o, "for (int i = TID; i < len; i += THREADS)");
+    row_line(o, "    more += key(i) > edge;");
+    row_line(o, "more = block_sum(more);");
+    row_line(o, "for (int i0 = 0; i0 < len; i0 += THREADS) {");
+    row_line(o, "    const int i = i0 + TID;");
+    row_line(o, "    const uint64_t w = i < len ? key(i) : 0;");
+    row_line(o, "    int all, same = i < len && w == edge;");
+    row_line(o, "    const int at = more + block_before(same, all);");
+    row_line(o, "    if (i < len && (w < edge || (same && at >= room))) {");
+    row_decode(o, w, "s[i]", "q", 1);
+    row_line(o, "        y[p0 + q0] = -1;");
+    row_line(o, "    }");
+    row_line(o, "    more += all;");
+    row_line(o, "}");
+}
+
+static void keep_blocks(RowText *o, const RowWalks *item, const RowWalks *pair,
+                        const Node *n)
+{
+    row_line(o, "const int x = (int)(blockIdx.x %% experts);");
+    row_line(o, "const int64_t p = blockIdx.x / experts;");
+    row_decode(o, item, "p", "p", 3);
+    row_line(o, "(void)p2;");
+    list_mine(o, pair);
+    row_line(o, "if (len <= room)");
+    row_line(o, "    return;");
+    if (!n->at.drop_to_capacity.first) {
+        drop_least(o, pair, n->in[1]->dt);
+        return;
+    }
+    row_line(o, "for (int i = (int)room + TID; i < len; i += THREADS) {");
+    row_decode(o, pair, "s[i]", "q", 1);
+    row_line(o, "    y[p0 + q0] = -1;");
+    row_line(o, "}");
+}
+
+static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
+                       const Node *n)
+{
+    put(&o->t, "%s", row_before);
+    row_line(o, "for (int64_t p = lo; p < hi; p++) {");
+    row_decode(o, item, "p", "p", 3);
+    row_line(o, "(void)p2;");
+    sort_by_expert(o, pair);
+    row_line(o, "for (int64_t x = 0; x < experts; x++) {");
+    row_line(o, "const int64_t from = x ? off[x - 1] : 0, "
+                "len = off[x] - from;");
+    row_line(o, "if (len <= room)");
+    row_line(o, "    continue;");
+    row_line(o, "int32_t *s = sorted + from, *d = s + n;");
+    if (!n->at.drop_to_capacity.first)
+        sort_by_weight(o, pair, n->in[1]->dt);
+    else
+        row_line(o, "(void)d;");
+    row_line(o, "for (int64_t i = room; i < len; i++) {");
+    row_decode(o, pair, "s[i]", "q", 1);
+    row_line(o, "    y[p0 + q0] = -1;");
+    row_line(o, "}");
+    row_line(o, "}");
+    row_line(o, "}");
+    put(&o->t, "#undef BEFORE\n");
+}
+
+/* Of each micro-batch all tokens, in the order of the result's axes. */
+static int keep(Graph *g, Group *k, Arena *a, int gpu)
+{
+    Node *n = k->node[0], *e = n->in[0], *weight = n->in[1];
+    const Node *t[3] = { n, e, weight };
+    RowWalks item = { 0 }, pair = { 0 };
+    RowText o = row_begin(k, a);
+
+    for (int d = 0; d < n->nd; d++)
+        row_walk(g, g_ismicro(n->dim[d].a) ? &item : &pair, n, d, t);
+    int64_t items = row_count(&item), pairs = row_count(&pair),
+            x = n->at.drop_to_capacity.axis->n;
+    row_buffer(&o, "e", e, e->dt);
+    if (!n->at.drop_to_capacity.first)
+        row_buffer(&o, "g", weight, weight->dt);
+    row_buffer(&o, "y", n, n->dt);
+    row_line(&o, "int32_t *const work = buf[%d];", k->narg);
+    row_line(&o, "const int64_t n = iv[%d], experts = iv[%d], room = iv[%d];",
+             row_size(&o, pairs), row_size(&o, x),
+             row_size(&o, n->at.drop_to_capacity.rows));
+    if (gpu)
+        keep_blocks(&o, &item, &pair, n);
+    else
+        keep_items(&o, &item, &pair, n);
+    k->scratch = items * (gpu ? pairs : x + 2 * pairs) * 4;
+    row_finish(&o, g, gpu ? items * x : items, items * pairs * 16);
+    return gpu;
+}
+
+void drop_to_capacity_lower(Graph *g, Group *k, Arena *a)
+{
+    keep(g, k, a, 0);
+}
+
+int keep_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    return keep(g, k, a, 1);
+}
+
+/* ---- route --------------------------------------------------------------- */
+
+/* Global number of this rank's first expert. */
+static RankAffine first_expert(const Graph *g, const Node *route)
+{
+    Node x = *route;
+
+    x.nd = 1;
+    x.dim[0] = (Dim){ route->at.route.axis, route->at.route.axis->n };
+    return local_start(g, &x, 0);
+}
+
+/* Elements of the index tensor's axes behind `top`, and top's size. */
+static void around_top(const Graph *g, const Node *route, int64_t *top,
+                       int64_t *behind)
+{
+    const Node *e = route->in[0];
+
+    *top = *behind = 1;
+    for (int d = 0; d < e->nd; d++)
+        if (e->dim[d].a == route_slot(route)) {
+            *top = local_n(g, e, d);
+            *behind = row_stride(g, e, e->dim[d].a);
+        }
+}
+
+/* Count the pairs of each expert and sum up: where its rows begin. */
+#define COUNT_PAIRS                                  \
+    "    for (int64_t p = lo; p < hi; p++) {\n"      \
+    "    for (int64_t x = 0; x <= experts; x++)\n"   \
+    "        off[x] = 0;\n"                          \
+    "    for (int64_t i = 0; i < pairs; i++) {\n"    \
+    "        const int64_t x = EXPERT(i);\n"         \
+    "        if ((uint64_t)x < (uint64_t)experts)\n" \
+    "            off[x + 1]++;\n"                    \
+    "    }\n"                                        \
+    "    for (int64_t x = 0; x < experts; x++)\n"    \
+    "        off[x + 1] += off[x];\n"
+
+/* Count, sum up, place in the order of pairs; the counters end one place late
+ * and are moved back. */
+static const char route_text[] = COUNT_PAIRS
+    "    for (int64_t i = 0; i < pairs; i++) {\n"
+    "        const int64_t x = EXPERT(i);\n"
+    "        row[i] = -1;\n"
+    "        if ((uint64_t)x >= (uint64_t)experts)\n"
+    "            continue;\n"
+    "        row[i] = off[x]++;\n"
+    "        if (row[i] < cap)\n"
+    "            pair[row[i]] = (int32_t)i;\n"
+    "        else\n"
+    "            row[i] = -1;\n"
+    "    }\n"
+    "    for (int64_t x = experts; x > 0; x--)\n"
+    "        off[x] = off[x - 1] < cap ? off[x - 1] : (int32_t)cap;\n"
+    "    off[0] = 0;\n"
+    "    }\n"
+    "#undef EXPERT\n";
+
+/* Every expert has `each` rows, those without a pair are -1. */
+static const char padded_text[] =
+    "    for (int64_t p = lo; p < hi; p++) {\n"
+    "    for (int64_t x = 0; x <= experts; x++)\n"
+    "        off[x] = (int32_t)(x * each);\n"
+    "    for (int64_t i = 0; i < cap; i++)\n"
+    "        pair[i] = -1;\n"
+    "    for (int64_t i = 0; i < pairs; i++) {\n"
+    "        const int64_t x = EXPERT(i);\n"
+    "        row[i] = -1;\n"
+    "        if ((uint64_t)x >= (uint64_t)experts || off[x] >= (x + 1) * "
+    "each)\n"
+    "            continue;\n"
+    "        row[i] = off[x]++;\n"
+    "        pair[row[i]] = (int32_t)i;\n"
+    "    }\n"
+    "    for (int64_t x = 0; x <= experts; x++)\n"
+    "        off[x] = (int32_t)(x * each);\n"
+    "    }\n"
+    "#undef EXPERT\n";
+
+/* A window of the rows, `cap` from `from` on; how many there are in all. */
+static const char budget_text[] =
+    COUNT_PAIRS "    *total = off[experts];\n"
+                "    for (int64_t i = 0; i < pairs; i++) {\n"
+                "        const int64_t x = EXPERT(i);\n"
+                "        row[i] = -1;\n"
+                "        if ((uint64_t)x >= (uint64_t)experts)\n"
+                "            continue;\n"
+                "        const int64_t r = off[x]++ - from;\n"
+                "        if (r < 0 || r >= cap)\n"
+                "            continue;\n"
+                "        row[i] = (int32_t)r;\n"
+                "        pair[r] = (int32_t)i;\n"
+                "    }\n"
+                "    for (int64_t x = experts; x > 0; x--) {\n"
+                "        const int64_t r = off[x - 1] - from;\n"
+                "        off[x] = (int32_t)(r < 0 ? 0 : r < cap ? r : cap);\n"
+                "    }\n"
+                "    off[0] = 0;\n"
+                "    }\n"
+                "#undef EXPERT\n";
+
+/* For a GPU: a block of 256 an expert. It counts the pairs of the experts
+ * before its own, then lists its own in their order, EACH to a thread at a
+ * time. BEGIN is the row of its first; rows in 0 .. END exist. */
+static const char route_blocks[] =
+    "    enum { EACH = 8 };\n"
+    "    const int x = (int)blockIdx.x, last = x == experts - 1;\n"
+    "    int before = 0, mine = 0;\n"
+    "    for (int i = TID; i < pairs; i += THREADS) {\n"
+    "        const int64_t w = EXPERT(i);\n"
+    "        before += w >= 0 && w < x;\n"
+    "        mine += w == x;\n"
+    "    }\n"
+    "    before = block_sum(before);\n"
+    "    mine = block_sum(mine);\n"
+    "    int64_t r = BEGIN;\n"
+    "    const int64_t end = END;\n"
+    "    if (TID == 0)\n"
+    "        off[x] = (int32_t)(r < 0 ? 0 : r < cap ? r : cap);\n"
+    "    if (TID == 0 && last) {\n"
+    "        const int64_t to = PADDED ? end : r + mine;\n"
+    "        off[experts] = (int32_t)(to < 0 ? 0 : to < cap ? to : cap);\n"
+    "        TOTAL(before + mine);\n"
+    "    }\n"
+    "    if (PADDED)\n"
+    "        for (int64_t i = r + mine + TID; i < (last ? cap : end); i += "
+    "THREADS)\n"
+    "            pair[i] = -1;\n"
+    "    for (int i0 = 0; i0 < pairs; i0 += THREADS * EACH) {\n"
+    "        const int from = i0 + TID * EACH;\n"
+    "        int have = 0, all;\n"
+    "        for (int j = 0; j < EACH && from + j < pairs; j++) {\n"
+    "            const int64_t w = EXPERT(from + j);\n"
+    "            have |= (w == x ? 1 : 0) << j;\n"
+    "            if (x == 0 && (uint64_t)w >= (uint64_t)experts)\n"
+    "                row[from + j] = -1;\n"
+    "        }\n"
+    "        int64_t at = r + block_before(__popc(have), all);\n"
+    "        for (int j = 0; j < EACH; j++) {\n"
+    "            if (!(have >> j & 1))\n"
+    "                continue;\n"
+    "            row[from + j] = at >= 0 && at < end ? (int32_t)at : -1;\n"
+    "            if (at >= 0 && at < end)\n"
+    "                pair[at] = from + j;\n"
+    "            at++;\n"
+    "        }\n"
+    "        r += all;\n"
+    "    }\n"
+    "#undef EXPERT\n"
+    "#undef BEGIN\n"
+    "#undef END\n"
+    "#undef PADDED\n"
+    "#undef TOTAL\n";
+
+static void put_block_rules(RowText *o, int padded, int budget)
+{
+    put(&o->t, "#define BEGIN (%s)\n",
+        padded   ? "x * each"
+        : budget ? "(int64_t)before - from"
+                 : "(int64_t)before");
+    put(&o->t, "#define END (%s)\n", padded ? "(x + 1) * each" : "cap");
+    put(&o->t, "#define PADDED %d\n", padded);
+    put(&o->t, "#define TOTAL(n) %s(n)\n", budget ? "*total = " : "(void)");
+}
+
+static int route(Graph *g, Group *k, Arena *a, int gpu)
+{
+    Node *n = k->node[0], *e = n->in[0];
+    MapLayout l = map_layout(g, n);
+    RowText o = row_begin(k, a);
+    int64_t top, behind;
+
+    around_top(g, n, &top, &behind);
+    row_buffer(&o, "e", e, e->dt);
+    row_buffer(&o, "map", n, Di32);
+    row_line(&o,
+             "const int64_t pairs = iv[%d], experts = iv[%d], "
+             "cap = iv[%d];",
+             row_size(&o, l.pairs), row_size(&o, l.experts),
+             row_size(&o, l.cap));
+    row_line(&o,
+             "int32_t *const off = map + iv[%d], "
+             "*const pair = map + iv[%d], *const row = map + iv[%d];",
+             row_size(&o, l.offset), row_size(&o, l.pair), row_size(&o, l.row));
+    row_line(&o, "const int64_t first = iv[%d], top = iv[%d], in = iv[%d];",
+             add_int(k, a, first_expert(g, n)), row_size(&o, top),
+             row_size(&o, behind));
+    put(&o.t, "#define EXPERT(i) (e[%s] - first)\n",
+        behind == 1
+            ? "i"
+            : "((i) / top / in * top + (i) % top) * in + (i) / top % in");
+    row_line(&o, "(void)top, (void)in;");
+    if (l.each)
+        row_line(&o, "const int64_t each = iv[%d];", row_size(&o, l.each));
+    if (n->at.route.budget > 0)
+        row_line(&o,
+                 "int32_t *const total = map + iv[%d]; "
+                 "const int64_t from = iv[%d];",
+                 row_size(&o, l.total), row_size(&o, l.first));
+    int plain = !l.each && !(n->at.route.budget > 0);
+    if (gpu)
+        put_block_rules(&o, l.each > 0, n->at.route.budget > 0);
+    put(&o.t, "%s",
+        gpu      ? route_blocks
+        : plain  ? route_text
+        : l.each ? padded_text
+                 : budget_text);
+    row_finish(&o, g, gpu ? l.experts : 1, l.pairs * 4);
+    return gpu;
+}
+
+void route_lower(Graph *g, Group *k, Arena *a)
+{
+    route(g, k, a, 0);
+}
+
+int route_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    return route(g, k, a, 1);
+}
+
+/* ---- dispatch ------------------------------------------------------------ */
+
+/* Rows of x lie in memory as its axes say, whatever they were called. */
+static int is_plain(const Node *x)
+{
+    while (x->op == Orename || x->op == Osplit || x->op == Omerge)
+        x = x->in[0];
+    return !is_view(x);
+}
+
+/* What has the rows that group k dispatches, spread over top or not. Null when
+ * that is not in memory. */
+static Node *row_source(const Group *k, const Node *n)
+{
+    Node *x = n->in[0];
+
+    if (x->op == Obroadcast)
+        x = x->in[0];
+    for (int i = 0; i < k->nin && is_plain(x); i++)
+        if (storage(k->in[i]) == storage(x))
+            return x;
+    return NULL;
+}
+
+/* Is row r of n the token that pair[r] / top names, as it lies in x: token axes
+ * first, in the order of the index tensor, then what n has beside rows? The
+ * elements of a row, else 0. */
+static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
+{
+    const Node *e = n->in[1]->in[0];
+    int64_t wide = 1;
+    int d = 0;
+
+    if (n->dt != x->dt || !g_isrow(n->dim[0].a))
+        return 0;
+    for (int i = 0; i < e->nd; i++) {
+        if (e->dim[i].a == route_slot(n->in[1]))
+            continue;
+        if (d == x->nd || x->dim[d].a != e->dim[i].a ||
+            local_n(g, x, d) != local_n(g, e, i))
+            return 0;
+        d++;
+    }
+    if (x->nd - d != n->nd - 1)
+        return 0;
+    for (int i = 1; i < n->nd; i++, d++) {
+        if (x->dim[d].a != n->dim[i].a)
+            return 0;
+        wide *= local_n(g, x, d);
+    }
+    return wide;
+}
+
+/* A warp a token, 16 bytes a lane, EACH of them on their way: read once,
+ * written to each of its rows. */
+static const char copy_token[] =
+    "    const int64_t t = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
+    "    if (t >= tokens)\n"
+    "        return;\n"
+    "    const uint4 *const from = x + t * PIECES;\n"
+    "    const int32_t *const to = map + row + t * top;\n"
+    "    for (int c0 = TID & 31; c0 < PIECES; c0 += 32 * EACH) {\n"
+    "        uint4 v[EACH];\n"
+    "#pragma unroll\n"
+    "        for (int j = 0; j < EACH; j++)\n"
+    "            if (c0 + 32 * j < PIECES)\n"
+    "                v[j] = from[c0 + 32 * j];\n"
+    "        for (int i = 0; i < top; i++) {\n"
+    "            const int64_t r = to[i];\n"
+    "#pragma unroll\n"
+    "            for (int j = 0; j < EACH; j++)\n"
+    "                if (r >= 0 && c0 + 32 * j < PIECES)\n"
+    "                    y[r * PIECES + c0 + 32 * j] = v[j];\n"
+    "        }\n"
+    "    }\n";
+
+/* A warp a row, where rows may have no token and be zero. */
+static const char copy_row[] =
+    "    const int64_t r = (int64_t)blockIdx.x * (THREADS / 32) + (TID >> 5);\n"
+    "    if (r >= map[experts])\n"
+    "        return;\n"
+    "    const int at = map[pair + r];\n"
+    "    const uint4 *const from = x + at / top * PIECES;\n"
+    "    for (int c = TID & 31; c < PIECES; c += 32)\n"
+    "        y[r * PIECES + c] = at >= 0 ? from[c] : uint4 { 0, 0, 0, 0 };\n";
+
+/* A group that only dispatches rows of whole 16-byte pieces; 0: it is another,
+ * nothing was done. */
+int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->n == 1 ? k->node[0] : NULL;
+    Node *x =
+        n && n->op == Odispatch && k->out[0] == n ? row_source(k, n) : NULL;
+    int64_t bytes = x ? row_elems(g, n, x) * dtypes[n->dt].bytes : 0;
+    int64_t top, behind;
+
+    if (!bytes || bytes % 16)
+        return 0;
+    Node *map = n->in[1];
+    MapLayout l = map_layout(g, map);
+    around_top(g, map, &top, &behind);
+    RowText o = row_begin(k, a);
+    int at[3] = { add_arg(k, a, map), add_arg(k, a, x), add_arg(k, a, n) };
+    row_line(&o, "const int32_t *const map = buf[%d];", at[0]);
+    row_line(&o, "const uint4 *const x = buf[%d];", at[1]);
+    row_line(&o, "uint4 *const y = buf[%d];", at[2]);
+    row_line(&o, "const int64_t top = iv[%d];", row_size(&o, top));
+    row_line(&o, "enum { EACH = 8, PIECES = %lld };", (long long)bytes / 16);
+    if (l.each) {
+        row_line(&o, "const int64_t experts = iv[%d], pair = iv[%d];",
+                 row_size(&o, l.experts), row_size(&o, l.pair));
+        put(&o.t, "%s", copy_row);
+    } else {
+        row_line(&o, "const int64_t tokens = iv[%d], row = iv[%d];",
+                 row_size(&o, l.pairs / top), row_size(&o, l.row));
+        put(&o.t, "%s", copy_token);
+    }
+    row_finish(&o, g, ((l.each ? l.cap : l.pairs / top) + 7) / 8, 1);
+    return 1;
+}

@@ -1,0 +1,239 @@
+/* scatter.c: scatter_add, out[.. x ..] = the sum of what has index x, added in
+ * the order of the indices. */
+#include "rows.h"
+
+enum { COLUMNS = 64 };
+
+typedef struct Scatter {
+    RowWalks item, in, sum; /* offsets of out, values, indices */
+    int64_t width;          /* of the contiguous axis, cut into blocks */
+    int64_t sv;             /* its stride in the values */
+} Scatter;
+
+/* out[.. x ..] = sum of v where e = x: axes of out are items, but for the last
+ * that e lacks, which is cut into blocks; axes that out lacks are summed. */
+static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
+{
+    const Node *v = n->in[0], *e = n->in[1], *t[3] = { out, v, e };
+    Scatter s = { .width = 1 };
+    int last = out->nd - 1, block = -1;
+
+    if (last >= 0 && out->dim[last].a != n->at.scatter_add.axis &&
+        dim_of(e, out->dim[last].a) < 0)
+        block = last;
+    for (int d = 0; d < out->nd; d++)
+        if (d != block && out->dim[d].a != n->at.scatter_add.axis)
+            row_walk(g, &s.item, out, d, t);
+    if (block >= 0) {
+        s.width = local_n(g, out, block);
+        s.sv = row_stride(g, v, out->dim[block].a);
+    }
+    for (int d = 0; d < e->nd; d++)
+        if (dim_of(out, e->dim[d].a) < 0)
+            row_walk(g, &s.sum, e, d, t);
+    for (int d = 0; d < v->nd; d++)
+        if (dim_of(out, v->dim[d].a) < 0 && dim_of(e, v->dim[d].a) < 0)
+            row_walk(g, &s.sum, v, d, t);
+    return s;
+}
+
+/* x: the local place that index q names; two: of an axis in two pieces. */
+static void put_place(RowText *o, int two)
+{
+    row_line(o, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
+                    : "const int64_t x = (int64_t)e[p2 + q2] - first;");
+    if (two) {
+        row_line(o, "if ((uint64_t)x >= (uint64_t)half) {");
+        row_line(o, "    x += first - second;");
+        row_line(o, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
+        row_line(o, "}");
+    }
+}
+
+static void scatter_text(RowText *o, const Node *n, const Node *out,
+                         const Scatter *s, int adds, int two)
+{
+    Dtype dt = out->dt;
+    int wide = dt == Dbf16; /* sums in fp32 work space */
+    const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
+
+    row_line(o, "for (int64_t p = lo; p < hi; p++) {");
+    row_line(o, "const int64_t f = p %% nb * %d;", COLUMNS);
+    row_line(o, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS,
+             COLUMNS);
+    row_decode(o, &s->item, "p / nb", "p", 3);
+    row_line(o, "p0 += f, p1 += f * sv;");
+    if (wide)
+        row_line(o, "float *const work = (float *)buf[%d] + p * n * %d;",
+                 o->k->narg, COLUMNS);
+    if (!adds) {
+        row_line(o, "for (int64_t x = 0; x < n; x++)");
+        row_line(o, "    for (int64_t l = 0; l < w; l++)");
+        row_line(o, "        %s = 0;", to);
+    }
+    row_line(o, "for (int64_t q = 0; q < many; q++) {");
+    row_decode(o, &s->sum, "q", "q", 3);
+    put_place(o, two);
+    row_line(o, "if ((uint64_t)x >= (uint64_t)n)");
+    row_line(o, "    continue;");
+    put(&o->t, "#pragma GCC ivdep\n");
+    row_line(o, "for (int64_t l = 0; l < w; l++)");
+    row_line(o, "    %s += %s;", to,
+             row_load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
+    row_line(o, "}");
+    if (wide) {
+        row_line(o, "for (int64_t x = 0; x < n; x++)");
+        row_line(o, "    for (int64_t l = 0; l < w; l++)");
+        row_line(o, "        y[p0 + x * sx + l] = f32_bf16(%s);", to);
+    }
+    row_line(o, "}");
+}
+
+/* For a GPU: a block has one of `parts` ranges of places, and 256 columns of
+ * the contiguous axis, or several times as many: each block looks at all
+ * indices, so no more than keep the chip busy (16384 indices, 32000 places of
+ * 4096: 1.65 ms with 8192 blocks that added what they found at once, 0.39 so).
+ * It looks at 256 at a time and lists those of its own range in their order;
+ * when they are many, or at the end, a thread adds up its columns of them,
+ * AHEAD of them on their way: what is met twice goes on from what it was made
+ * the first time. Sums of bf16 are made in work space that lies as the result.
+ */
+enum { PARTS = 512, BLOCKS = 512 };
+
+static void put_hits(RowText *o, const Scatter *s, int two)
+{
+    row_line(o, "const int64_t q = i0 + TID;");
+    row_line(o, "int64_t to_x = 0, to_v = 0;");
+    row_line(o, "int hit = 0, all;");
+    row_line(o, "if (q < many) {");
+    row_decode(o, &s->sum, "q", "q", 3);
+    row_line(o, "(void)q0;");
+    put_place(o, two);
+    row_line(o, "hit = x >= from && x < to;");
+    row_line(o, "to_x = x * sx, to_v = q1;");
+    row_line(o, "}");
+    row_line(o, "const int at = have + block_before(hit, all);");
+    row_line(o, "if (hit)");
+    row_line(o, "    place[at] = to_x, value[at] = to_v;");
+    row_line(o, "have += all;");
+    row_line(o, "if (have <= THREADS && i0 + THREADS < many)");
+    row_line(o, "    continue;");
+    row_line(o, "__syncthreads();");
+}
+
+/* Of the block: a thread keeps its own, so nobody else reads what it adds. */
+static void put_columns(RowText *o)
+{
+    row_line(o, "for (int64_t l = l0; l < width; l += nb * THREADS)");
+}
+
+static void scatter_blocks(RowText *o, const Node *n, const Node *out,
+                           const Scatter *s, int adds, int two)
+{
+    Dtype sum = compute_type(out->dt);
+    const char *ct = dtypes[compute_type(n->in[0]->dt)].compute;
+
+    row_line(o, "enum { AHEAD = 8 };");
+    row_line(o, "__shared__ int64_t place[2 * THREADS], value[2 * THREADS];");
+    row_line(o, "int have = 0;");
+    if (sum != out->dt)
+        row_line(o, "%s *const sum = buf[%d];", dtypes[sum].store, o->k->narg);
+    else
+        row_line(o, "%s *const sum = y;", dtypes[sum].store);
+    row_line(o, "const int64_t p = blockIdx.x, l0 = p %% nb * THREADS + TID;");
+    row_line(o, "const int64_t from = n * (p / nb %% parts) / parts;");
+    row_line(o, "const int64_t to = n * (p / nb %% parts + 1) / parts;");
+    row_decode(o, &s->item, "p / nb / parts", "p", 3);
+    if (!adds || sum != out->dt) {
+        put_columns(o);
+        row_line(o, "    for (int64_t x = from; x < to; x++)");
+        row_line(o, "        sum[p0 + x * sx + l] = %s;",
+                 !adds ? "0" : row_load(o->a, out->dt, "y[p0 + x * sx + l]"));
+    }
+    row_line(o, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
+    put_hits(o, s, two);
+    put_columns(o);
+    row_line(o, "for (int h = 0; h < have; h += AHEAD) {");
+    row_line(o, "    int64_t x[AHEAD];");
+    row_line(o, "    %s w[AHEAD];", ct);
+    row_line(o, "    %s z[AHEAD];", dtypes[sum].store);
+    put(&o->t, "#pragma unroll\n");
+    row_line(o, "    for (int j = 0; j < AHEAD; j++) {");
+    row_line(o, "        const bool in = h + j < have;");
+    row_line(o, "        x[j] = in ? p0 + place[h + j] + l : -1;");
+    row_line(o, "        w[j] = in ? %s : (%s)0;",
+             row_load(o->a, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"), ct);
+    row_line(o, "        z[j] = in ? sum[x[j]] : 0;");
+    row_line(o, "    }");
+    put(&o->t, "#pragma unroll\n");
+    row_line(o, "    for (int j = 0; j < AHEAD; j++) {");
+    put(&o->t, "#pragma unroll\n");
+    row_line(o, "        for (int i = 0; i < j; i++)");
+    row_line(o, "            z[j] = x[i] == x[j] ? z[i] : z[j];");
+    row_line(o, "        z[j] += w[j];");
+    row_line(o, "    }");
+    put(&o->t, "#pragma unroll\n");
+    row_line(o, "    for (int j = 0; j < AHEAD; j++)");
+    row_line(o, "        if (h + j < have)");
+    row_line(o, "            sum[x[j]] = z[j];");
+    row_line(o, "}");
+    row_line(o, "have = 0;");
+    row_line(o, "}");
+    if (sum != out->dt) {
+        put_columns(o);
+        row_line(o, "    for (int64_t x = from; x < to; x++)");
+        row_line(o, "        y[p0 + x * sx + l] = %s;",
+                 row_save(o->a, out->dt, "sum[p0 + x * sx + l]"));
+    }
+}
+
+static int scatter(Graph *g, Group *k, Arena *a, int gpu)
+{
+    Node *n = k->node[0], *out = k->out[0];
+    int at = dim_of(out, n->at.scatter_add.axis), adds = out->op == Oaccum;
+    Scatter s = scatter_axes(g, n, out);
+    RowText o = row_begin(k, a);
+    int64_t wide = gpu ? THREADMAP : COLUMNS;
+    int64_t nb = (s.width + wide - 1) / wide, len = local_n(g, out, at);
+    int64_t parts = !gpu ? 1 : len < PARTS ? len : PARTS;
+    while (gpu && nb > 1 && row_count(&s.item) * parts * nb >= 2 * BLOCKS)
+        nb = (nb + 1) / 2;
+    int64_t items = row_count(&s.item) * nb;
+    Piece p[MAXPIECE];
+    int two = pieces(g, out, at, p) == 2;
+
+    row_buffer(&o, "v", n->in[0], n->in[0]->dt);
+    row_buffer(&o, "e", n->in[1], n->in[1]->dt);
+    row_buffer(&o, "y", out, out->dt);
+    row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
+             row_size(&o, len),
+             row_size(&o, row_stride(g, out, n->at.scatter_add.axis)),
+             add_int(k, a, p[0].start));
+    if (two)
+        row_line(&o, "const int64_t half = n / 2, second = iv[%d];",
+                 add_int(k, a, p[1].start));
+    row_line(&o, "const int64_t width = iv[%d], nb = iv[%d], sv = iv[%d];",
+             row_size(&o, s.width), row_size(&o, nb), row_size(&o, s.sv));
+    row_line(&o, "const int64_t many = iv[%d];",
+             row_size(&o, row_count(&s.sum)));
+    if (gpu) {
+        row_line(&o, "const int64_t parts = iv[%d];", row_size(&o, parts));
+        scatter_blocks(&o, n, out, &s, adds, two);
+    } else {
+        scatter_text(&o, n, out, &s, adds, two);
+    }
+    if (out->dt == Dbf16)
+        k->scratch = gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
+    row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
+    return gpu;
+}
+
+void scatter_lower(Graph *g, Group *k, Arena *a)
+{
+    scatter(g, k, a, 0);
+}
+
+int scatter_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    return scatter(g, k, a, 1);
+}

@@ -1,0 +1,208 @@
+/* text.c: kernel arguments, kernel names, and expressions in C, shared by all
+ * generators. */
+#include "text.h"
+
+#include <string.h>
+
+int add_arg(Group *k, Arena *a, Node *n)
+{
+    n = storage(n);
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i] == n)
+            return i;
+    vec_push(a, k->arg, n);
+    return k->narg++;
+}
+
+int add_word(Group *k, Arena *a, Word x)
+{
+    vec_push(a, k->instr.word, x);
+    return k->instr.nword++;
+}
+
+int add_int(Group *k, Arena *a, RankAffine x)
+{
+    return add_word(k, a, (Word){ .at = x });
+}
+
+int add_size(Group *k, Arena *a, int64_t x)
+{
+    return add_int(k, a, aff(x));
+}
+
+static uint64_t hash_text(const char *s)
+{
+    uint64_t h = 0;
+
+    for (; *s; s++)
+        h = mix64(h, (unsigned char)*s);
+    return h;
+}
+
+void set_text(Group *k, Arena *a, const char *body)
+{
+    unsigned long long h = hash_text(body);
+    const char *name = strf(a, "k_%016llx", h);
+
+    k->instr.kind = Ikernel;
+    k->instr.kernel = intern(name);
+    k->text = strf(a,
+                   "void %s(void *const *buf, const int64_t *iv,\n"
+                   "    int64_t lo, int64_t hi)\n%s",
+                   name, body);
+}
+
+/* The name stands for the @ before the parameters: it is the text's hash. */
+void set_text_named(Group *k, Arena *a, const char *text)
+{
+    unsigned long long h = hash_text(text);
+    const char *name = strf(a, "k_%016llx", h);
+    const char *at = strstr(text, "@(");
+
+    k->instr.kind = Ikernel;
+    k->instr.kernel = intern(name);
+    k->text = strf(a, "%.*s%s%s", (int)(at - text), text, name, at + 1);
+}
+
+void set_label(Group *k, Arena *a, const Node *n)
+{
+    if (n->name)
+        k->instr.label = n->name;
+    else if (*n->scope->path)
+        k->instr.label = strf(a, "%s.%s", n->scope->path, optab[n->op].name);
+    else
+        k->instr.label = optab[n->op].name;
+    k->instr.file = n->loc ? n->loc->file : NULL;
+    k->instr.line = n->loc ? n->loc->line : 0;
+}
+
+/* ---- lines --------------------------------------------------------------- */
+
+void vput_line(Text *t, int depth, const char *fmt, va_list ap)
+{
+    put(t, "%*s", 4 * depth, "");
+    put(t, "%s\n", vstrf(t->arena, fmt, ap));
+}
+
+void put_line(Text *t, int depth, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vput_line(t, depth, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- expressions in C ---------------------------------------------------- */
+
+const ScalarExpr *scalar_of(const char *text)
+{
+    static Table *known;
+
+    if (!known)
+        known = table_new(forever);
+    void **slot = table_at(known, KEYP(intern(text)));
+    if (!*slot)
+        *slot = (void *)(uintptr_t)scalar_parse(text, "a b c d");
+    return *slot;
+}
+
+static void put_level(Text *t, const ScalarExpr *e, const ScalarNames *v,
+                      int level);
+
+static void put_call(Text *t, const ScalarExpr *e, const ScalarNames *v)
+{
+    put(t, "%s%s(", e->word ? e->word->text : optab[e->op].name,
+        v->dt == Df64 ? "_f64" : "_f32");
+    for (int i = 0; i < e->n; i++) {
+        put(t, "%s", i ? ", " : "");
+        put_level(t, e->in[i], v, 1);
+    }
+    put(t, ")");
+}
+
+/* Operators of one level go from left to right. */
+static void put_operator(Text *t, const ScalarExpr *e, const ScalarNames *v)
+{
+    int level = e->word->level;
+
+    if (e->n == 1) {
+        put(t, "%s", e->word->text);
+        put_level(t, e->in[0], v, level);
+        return;
+    }
+    put_level(t, e->in[0], v, level + (e->n == 3));
+    put(t, " %s ", e->word->text);
+    put_level(t, e->in[1], v, e->n == 3 ? level : level + 1);
+    if (e->n == 3) {
+        put(t, " : ");
+        put_level(t, e->in[2], v, level);
+    }
+}
+
+/* In parentheses if it binds less closely than `level`. */
+static void put_level(Text *t, const ScalarExpr *e, const ScalarNames *v,
+                      int level)
+{
+    int inside = e->word && e->word->level < level;
+
+    put(t, "%s", inside ? "(" : "");
+    switch (e->kind) {
+    case SCoperand: put(t, "%s", v->operand[e->operand]); break;
+    case SCresult: put(t, "%s", v->result); break;
+    case SCgrad: put(t, "%s", v->grad); break;
+    case SCnumber:
+        put(t, "%s%s", e->literal,
+            strchr(e->literal, '.') && v->dt != Df64 ? "f" : "");
+        break;
+    case SCop:
+        if (!e->word || e->word->level == SCALARCALL)
+            put_call(t, e, v);
+        else
+            put_operator(t, e, v);
+    }
+    put(t, "%s", inside ? ")" : "");
+}
+
+void put_scalar(Text *t, const ScalarExpr *e, const ScalarNames *v)
+{
+    put_level(t, e, v, 1);
+}
+
+/* ---- numbers that depend on the rank ------------------------------------- */
+
+RankAffine aff_add(RankAffine x, RankAffine y)
+{
+    x.c += y.c;
+    for (int i = 0; i < MAXATOM; i++)
+        x.k[i] += y.k[i];
+    return x;
+}
+
+RankAffine aff_scale(RankAffine x, int64_t k)
+{
+    x.c *= k;
+    for (int i = 0; i < MAXATOM; i++)
+        x.k[i] *= k;
+    return x;
+}
+
+int aff_zero(const RankAffine *x)
+{
+    for (int i = 0; i < MAXATOM; i++)
+        if (x->k[i])
+            return 0;
+    return x->c == 0;
+}
+
+Dtype compute_type(Dtype t)
+{
+    switch (t) {
+    case Df64: return Df64;
+    case Di64: return Di64;
+    case Df32:
+    case Dbf16:
+    case Dreal: return Df32;
+    default: return Di32;
+    }
+}

@@ -1,0 +1,65 @@
+/* text.h: what all generators share. A family of kernels has one generator,
+ * `<family>_lower(g, k, a)`, which fills k->instr (kind, kernel, ints, flops,
+ * bytes), k->arg, k->text and k->scratch. */
+#ifndef PLEAT_TEXT_H
+#define PLEAT_TEXT_H
+
+#include "../../ir/ir.h"
+
+/* ---- text.c: what all generators share ----------------------------------- */
+
+/* Arguments of a kernel: both return the index to use in the text. */
+int add_arg(Group *k, Arena *a, Node *n); /* buf[]: n's buffer; merges equal */
+int add_word(Group *k, Arena *a, Word x); /* iv[] */
+int add_int(Group *k, Arena *a, RankAffine x);
+int add_size(Group *k, Arena *a, int64_t x);
+/* A body "{ ... }" becomes k->text with the fixed signature, and the kernel's
+ * name is made of the text's hash. */
+void set_text(Group *k, Arena *a, const char *body);
+void set_text_named(Group *k, Arena *a, const char *text);
+/* Label and place of the instruction from the group's main node. */
+void set_label(Group *k, Arena *a, const Node *n);
+/* A line, four blanks a depth before it: what all generators write texts by. */
+void put_line(Text *t, int depth, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void vput_line(Text *t, int depth, const char *fmt, va_list ap)
+    __attribute__((format(printf, 3, 0)));
+/* What stands in C for the leaves of an expression, and the type of its
+ * functions and fractions: f32 f64. */
+typedef struct ScalarNames {
+    const char *const *operand, *result, *grad;
+    Dtype dt;
+} ScalarNames;
+void put_scalar(Text *t, const ScalarExpr *e, const ScalarNames *v);
+const ScalarExpr *scalar_of(const char *text); /* over a b c d; parsed once */
+RankAffine aff_add(RankAffine x, RankAffine y);
+RankAffine aff_scale(RankAffine x, int64_t k);
+int aff_zero(const RankAffine *x);
+Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
+
+/* ---- launch_grid.c: kernels for GPUs ------------------------------------- */
+
+/* Multiprocessors of an H100 or H200 (SXM): no GPU of their architecture has
+ * more. What is dealt out by this number is right on any other; a kernel whose
+ * blocks take work one after another says INTURNS for z, and the runtime
+ * launches no more of them than the GPU has multiprocessors: the others would
+ * begin when these end. */
+enum { GPUBLOCKS = 132, INTURNS = -1 };
+
+/* A kernel's parameters and the arrays they become; its grid. The parameters
+ * are its buffers, then those integers that depend on the rank; the others are
+ * constants of the text. iv: blocks threads blocks.y blocks.z bytes (of shared
+ * memory), then the latter. */
+void cuda_put_parameters(Text *t, const Group *k);
+void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
+                   int64_t z);
+
+enum { THREADMAP = 256 }; /* threads of a block whose items are blocks */
+
+/* ---- files that the build embeds ----------------------------------------- */
+
+extern const char host_pre[]; /* host.pre, math.pre, ..attn/attn.pre */
+extern const char cuda_pre[]; /* cuda.pre, math.pre */
+extern const char hopper_pre[];
+
+#endif

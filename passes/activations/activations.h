@@ -1,0 +1,33 @@
+/* activations.h: which values of the forward are kept for the backward. */
+#ifndef PLEAT_ACTIVATIONS_H
+#define PLEAT_ACTIVATIONS_H
+
+#include "../core/core.h"
+
+/* ---- logits_sites.c: what logits_chunks.c cuts --------------------------- */
+
+/* What becomes of a node: it stays, there is one a slice, it is dx, dw. */
+enum { SLICEnot, SLICEeach, SLICEdx, SLICEdw };
+
+typedef struct Slices { /* of one head */
+    Graph *g;
+    Arena *a;                 /* of this head */
+    Node *head, *x;           /* the product, its operand with tokens */
+    Axis *axis, *part, *rest; /* of tokens; what it is split into, or null*/
+    int64_t parts, len;       /* len: of axis (or rest) in a slice */
+    int n, id;                /* slices; of the first, for fuse */
+    char *is;                 /* by id */
+    char *late;               /* by id: not is, but reads it */
+    Node ***copy;             /* by id: of each slice */
+    Node ***piece;            /* by id: slices of an operand */
+    Node **whole;             /* by id: the results together again */
+    Node **early;             /* by id: what it is in the head's call */
+} Slices;
+
+/* The operand of n with tokens, if n may be a head; or null. */
+Node *head_tokens(Graph *g, const Node *n);
+/* In how many slices s->head is made; s has g, a, head and x and gets the rest
+ * but what slices are. err() when train.slices divides no axis. */
+int cut_head(Slices *s);
+
+#endif

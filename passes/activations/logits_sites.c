@@ -1,0 +1,319 @@
+/* logits_sites.c: which products logits_chunks.c cuts into slices of tokens,
+ * where, and how many. A head is a forward product of data and a weight; what
+ * is made of its result treats every token by itself, or has one number a token
+ * left, until the two products of its gradient. Nothing in between may need
+ * another token's result: a focal weight may, a loss over the sum of all may
+ * not.
+ *
+ * A slice costs a read and a write of the weight's fp32 gradient, 8 h V bytes,
+ * against 6 h V FLOP a token: on an H200 (4.3 TB/s, 790 TFLOP/s) no more than
+ * the time of 245 tokens, 6 % of the head's where a slice has 4096. Measured
+ * there, Qwen3 with 4 layers, ms a step (whole twice, before and after):
+ *
+ *     4 sequences of 4096     whole 139.1 140.0   62.1 GiB
+ *                             in  2 138.2         56.3
+ *                             in  4 139.2         53.5
+ *                             in  8 140.8         53.5
+ *     1 sequence              whole  54.1, in 4  56.2, as much memory
+ *
+ * So by itself the pass makes slices of LEAST tokens and more, and leaves alone
+ * what needs LITTLE room. An eval has no gradient and the same slices; a
+ * forward's logits are its result. */
+#include <string.h>
+
+#include "activations.h"
+
+enum { LEAST = 4096, LITTLE = 256 << 20, MOST = 1024 };
+
+static int is_given(const Graph *g)
+{
+    return opts_given(g->opts, "train.slices");
+}
+
+static int has(const Node *n, const Axis *a)
+{
+    return dim_of(n, a) >= 0;
+}
+
+/* ---- what is sliced ------------------------------------------------------ */
+
+/* Has n more than one number a token? */
+static int is_wide(const Slices *s, const Node *n)
+{
+    for (int i = 0; i < n->nd; i++)
+        if (!has(s->x, n->dim[i].a) || !has(s->head, n->dim[i].a))
+            return 1;
+    return 0;
+}
+
+/* Does n make each token's result of that token? */
+static int by_token(const Node *n, const Axis *a)
+{
+    if (!has(n, a) || n->map)
+        return 0;
+    switch (optab[n->op].cls) {
+    case EW: return n->op != Odropout;
+    case RED:
+    case COMM: return n->op != Oppermute && !is_transfer(n);
+    case VIEW: return n->op != Opart && !attrs_name(n, a);
+    case MOVE:
+        return n->op == Opermute ||
+               ((n->op == Ogather || n->op == Oscatter_add) && n_axis(n) != a);
+    default: return 0;
+    }
+}
+
+/* Some operand of n that is sliced, the widest; null: none. */
+static const Node *sliced(const Slices *s, const Node *n)
+{
+    const Node *x = NULL;
+
+    for (int k = 0; k < n->nin; k++)
+        if (s->is[n->in[k]->id] == SLICEeach && (!x || is_wide(s, n->in[k])))
+            x = n->in[k];
+    return x;
+}
+
+/* Sets what becomes of n, which reads what stands after the head or not;
+ * returns null, or why that cannot be. */
+static const char *kind_of(const Slices *s, const Node *n, int after,
+                           char *kind)
+{
+    const Node *x = sliced(s, n);
+
+    *kind = SLICEnot;
+    if (!x)
+        return NULL;
+    if (n->op == Odot && is_backward(n) && is_wide(s, x)) {
+        int both = s->is[n->in[0]->id] && s->is[n->in[1]->id];
+        *kind = has(n, s->axis) ? SLICEdx : SLICEdw;
+        return both ? "a product of two of its values" : NULL;
+    }
+    if (by_token(n, s->axis) && (is_wide(s, n) || !after))
+        *kind = SLICEeach;
+    else if (is_wide(s, x))
+        return strf(s->a, "%s reads it whole", optab[n->op].name);
+    return NULL;
+}
+
+/* What only slices read, of their own size, is made a slice at a time too
+ * (what a cross entropy makes of labels). */
+static void find_more(Slices *s)
+{
+    Node **v = s->g->node;
+    char *other = alloc(s->a, vec_len(v) + 1);
+    char *one = alloc(s->a, vec_len(v) + 1);
+
+    for (size_t i = vec_len(v); i-- > 0;) {
+        const Node *n = v[i];
+        int small = n->nin && n->reg == REGbody && by_token(n, s->axis) &&
+                    optab[n->op].cls != COMM;
+        for (int d = 0; d < n->nd; d++)
+            small &= has(s->head, n->dim[d].a);
+        if (small && one[i] && !other[i])
+            s->is[i] = SLICEeach;
+        for (int k = 0; k < n->nin; k++)
+            (s->is[i] ? one : other)[n->in[k]->id] = 1;
+    }
+}
+
+/* Null, or why the head cannot be cut along the axis. */
+static const char *find(Slices *s)
+{
+    Node **v = s->g->node;
+    int back = 0;
+
+    memset(s->is, 0, vec_len(v));
+    memset(s->late, 0, vec_len(v));
+    s->is[s->head->id] = SLICEeach;
+    for (size_t i = (size_t)s->head->id + 1; i < vec_len(v); i++) {
+        const Node *n = v[i];
+        int after = 0;
+        for (int k = 0; k < n->nin; k++)
+            after |= s->late[n->in[k]->id];
+        const char *why = kind_of(s, n, after, &s->is[i]);
+        if (why)
+            return why;
+        if (after && s->is[i])
+            return "its gradient needs the loss of other tokens";
+        for (int k = 0; k < n->nin && !s->is[i]; k++)
+            after |= s->is[n->in[k]->id];
+        s->late[i] = after != 0;
+        back |= s->is[i] == SLICEdw;
+    }
+    if (!back && program_trains(s->g->prog))
+        return "nobody trains it";
+    find_more(s);
+    return NULL;
+}
+
+/* ---- where it is cut ----------------------------------------------------- */
+
+/* Parts in which ranks hold the axis of n. */
+static int64_t held_in(const Graph *g, const Node *n, const Axis *a)
+{
+    uint32_t atoms = 0;
+
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++)
+        if (n->sh[t].k == S && n->sh[t].a == a)
+            atoms |= 1u << t;
+    return cut_parts(g->mesh, a, atoms);
+}
+
+static void find_parts(Slices *s)
+{
+    s->parts = 1;
+    for (size_t i = 0; i < vec_len(s->g->node); i++) {
+        const Node *n = s->g->node[i];
+        for (int k = -1; k < n->nin && s->is[i]; k++) {
+            int64_t p = held_in(s->g, k < 0 ? n : n->in[k], s->axis);
+            s->parts = p > s->parts ? p : s->parts;
+        }
+    }
+}
+
+/* Slices: as asked for, or as many as have LEAST tokens each, up to MOST: each
+ * is a copy of the head's nodes. */
+static int count_for(const Slices *s, int64_t of)
+{
+    const Graph *g = s->g;
+    int64_t tokens = local_elems(g, s->x), n = 1;
+
+    if (is_given(g)) {
+        n = opts_int(g->opts, "train.slices");
+        return of % n ? 0 : (int)n;
+    }
+    for (int d = 0; d < s->x->nd; d++)
+        if (axes_at(&s->head->at.dot.axes, s->x->dim[d].a) >= 0)
+            tokens /= local_n(g, s->x, d);
+    if (local_bytes(g, s->head) < LITTLE)
+        return 1;
+    for (int64_t k = 2; k <= of && k <= MOST && tokens / k >= LEAST; k++)
+        n = of % k ? n : k;
+    return (int)n;
+}
+
+/* Along the d-th axis of the head; null: so it is, in s->n slices. */
+static const char *cut_along(Slices *s, int d)
+{
+    s->axis = s->head->dim[d].a;
+    const char *why = find(s);
+    if (why)
+        return why;
+    find_parts(s);
+    int64_t all = s->head->dim[d].n, of = all / s->parts;
+    s->n = all % s->parts ? 0 : count_for(s, of);
+    s->len = s->n ? of / s->n : 0;
+    return NULL;
+}
+
+static int is_tokens(const Slices *s, const Dim *d)
+{
+    return has(s->x, d->a) && !g_ismicro(d->a) && !g_isrow(d->a) &&
+           (s->head->in[0] == s->x ? !has(s->head->in[1], d->a)
+                                   : !has(s->head->in[0], d->a));
+}
+
+/* Along the axis of most slices, the first of equals. */
+static const char *cut(Slices *s)
+{
+    const char *why = "it has no tokens";
+    const Graph *g = s->g;
+    int best = -1, most = 0, any = 0;
+
+    for (int d = 0; d < s->head->nd; d++) {
+        if (!is_tokens(s, &s->head->dim[d]))
+            continue;
+        const char *no = cut_along(s, d);
+        any |= !no;
+        if (!no && s->n > most) {
+            most = s->n;
+            best = d;
+        }
+        why = no;
+    }
+    if (best < 0 && any && is_given(g))
+        err(s->head->loc,
+            "train.slices=%lld divides none of the axes %s that a rank has",
+            (long long)opts_int(g->opts, "train.slices"), shape_text(g, s->x));
+    return best < 0 ? why : cut_along(s, best);
+}
+
+/* ---- the calls of a stage ------------------------------------------------ */
+
+/* There when the head's call runs: it is of that call or read by it. */
+static void find_there(Slices *s)
+{
+    Node **v = s->g->node;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        if (v[i]->reg != REGbody || v[i]->call == s->head->call || !v[i]->call)
+            s->early[i] = v[i];
+        for (int k = 0; k < v[i]->nin && v[i]->call == s->head->call; k++)
+            s->early[v[i]->in[k]->id] = v[i]->in[k];
+    }
+}
+
+/* Null, or an operand that only a later call can make. */
+static const Node *comes_late(const Slices *s, const Node *n)
+{
+    OpClass c = optab[n->op].cls;
+    const Node *late = NULL;
+
+    if (s->early[n->id] || n->mark)
+        return NULL;
+    if ((c != EW && c != VIEW && c != SRC && c != MOVE && c != RED &&
+         n->op != Oallgather && n->op != Oshard_slice) ||
+        is_transfer(n))
+        return n;
+    for (int k = 0; k < n->nin && !late; k++)
+        late = s->is[n->in[k]->id] ? n : comes_late(s, n->in[k]);
+    if (!late)
+        ((Node *)(uintptr_t)n)->mark = 1;
+    return late;
+}
+
+static int may_run_early(const Slices *s)
+{
+    for (size_t i = 0; i < vec_len(s->g->node); i++)
+        s->g->node[i]->mark = 0;
+    for (size_t i = 0; i < vec_len(s->g->node); i++) {
+        const Node *n = s->g->node[i];
+        for (int k = 0; k < n->nin && s->is[i]; k++)
+            if (!s->is[n->in[k]->id] && comes_late(s, n->in[k]))
+                return 0;
+    }
+    return 1;
+}
+
+/* ---- heads --------------------------------------------------------------- */
+
+Node *head_tokens(Graph *g, const Node *n)
+{
+    Axis *micro = g_micro(g);
+
+    if (n->op != Odot || n->reg != REGbody || n->map || is_backward(n) ||
+        !has(n, micro) || has(n->in[0], micro) == has(n->in[1], micro))
+        return NULL;
+    return has(n->in[0], micro) ? n->in[0] : n->in[1];
+}
+
+int cut_head(Slices *s)
+{
+    size_t count = vec_len(s->g->node) + 1;
+    int large = local_bytes(s->g, s->head) >= LITTLE || is_given(s->g);
+
+    if (!large)
+        return 1;
+    s->is = alloc(s->a, count);
+    s->late = alloc(s->a, count);
+    const char *no = cut(s);
+    if (!no && s->n > 1) {
+        s->early = alloc(s->a, count * sizeof *s->early);
+        find_there(s);
+        no = may_run_early(s) ? NULL : "its gradient needs what comes later";
+    }
+    if (no)
+        why(s->g, s->head, "is not made in slices: %s", no);
+    return no ? 1 : s->n;
+}

@@ -1,0 +1,79 @@
+/* context.c: what passes share of a compile under way: options and target, and
+ * what it says: decisions (-d why), graphs after a pass (-d). */
+#include <string.h>
+
+#include "core.h"
+
+void compile_begin(Graph *g, const Target *T, const CompileOptions *o)
+{
+    g->compile = alloc(g->arena, sizeof *g->compile);
+    *g->compile = (Compile){ .options = *o, .target = T, .pass = "" };
+}
+
+const Target *pass_target(const Graph *g)
+{
+    return g->compile->target;
+}
+
+FILE *compile_out(const Compile *c)
+{
+    return c->options.out ? c->options.out : stdout;
+}
+
+int is_asked(const Compile *c, const char *word)
+{
+    return has_word(c->options.dump, ',', word);
+}
+
+void why(const Graph *g, const Node *n, const char *fmt, ...)
+{
+    const Compile *c = g->compile;
+    FILE *f = compile_out(c);
+    va_list ap;
+
+    if (!is_asked(c, "why"))
+        return;
+    fprintf(f, "%s: ", c->pass);
+    if (n)
+        fprintf(f, "%%%s", n->name ? n->name : optab[n->op].name);
+    if (n && n->loc && n->loc->file)
+        fprintf(f, " (%s:%d)", n->loc->file, n->loc->line);
+    fputs(n ? ": " : "", f);
+    va_start(ap, fmt);
+    vfprintf(f, fmt, ap);
+    va_end(ap);
+    fputc('\n', f);
+}
+
+int is_shown(const Graph *g)
+{
+    const Compile *c = g->compile;
+
+    return g->prog == c->options.prog &&
+           (is_asked(c, "all") || is_asked(c, "+all") || is_asked(c, c->pass));
+}
+
+void show_text(const Graph *g, const char *text)
+{
+    FILE *f = compile_out(g->compile);
+
+    fprintf(f, "> after %s", g->compile->pass);
+    if (g->nrole)
+        fprintf(f, ", stage %d of %d", g->role, g->nrole);
+    fprintf(f, "\n%s\n", text);
+}
+
+void show_graph(Graph *g)
+{
+    Compile *c = g->compile;
+    int whole = is_asked(c, "+all");
+
+    if (!is_shown(g))
+        return;
+    if (c->options.dot)
+        graph_dot(c->options.dot, g, c->ndot++, !whole);
+    else
+        show_text(g, graph_print(g->arena, g,
+                                 (is_asked(c, "+loc") ? PRINTloc : 0) |
+                                     (whole ? 0 : PRINTfold)));
+}

@@ -1,0 +1,78 @@
+/* core.h: what all passes are made of: one compile, rewriting of graphs, what a
+ * step counts. */
+#ifndef PLEAT_CORE_H
+#define PLEAT_CORE_H
+
+#include "../../ir/ir.h"
+
+/* ---- context.c: one compile; its graphs point at it ---------------------- */
+
+typedef struct CompileOptions {
+    const char *dump; /* "-d": comma list of passes, all, why, +all,
+                                     +loc; null: none */
+    const char *stop; /* "-x": print this stage's graph and stop */
+    const char *skip; /* a pass that is left out, for tests */
+    ProgramKind prog; /* the one that -d and -x show */
+    FILE *out;        /* where dumps go */
+    Text *dot;        /* not null: graphs go there, as Graphviz */
+    Source *source;
+    int nsource;   /* Lua sources for the plan */
+    Graph **stage; /* vec: programs that -x wrote and that go on
+                                     from there; null: all start anew */
+} CompileOptions;
+
+typedef struct Compile {
+    CompileOptions options;
+    const Target *target;
+    const char *pass; /* under way */
+    int ndot;         /* pictures drawn */
+    Table *said;      /* plain_products.c: axes warned of */
+} Compile;
+
+void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
+const Target *pass_target(const Graph *g); /* the one compiled for */
+FILE *compile_out(const Compile *c);
+/* One line per decision, shown by -d why. n: what it is about, or null. */
+void why(const Graph *g, const Node *n, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* After the pass under way, where -d asks for it. */
+void show_graph(Graph *g);
+/* For what else is shown there: is the pass asked for, in this program; a word
+ * of -d; a text below the line "> after ..". */
+int is_shown(const Graph *g);
+int is_asked(const Compile *c, const char *word);
+void show_text(const Graph *g, const char *text);
+
+/* ---- rewrite.c ----------------------------------------------------------- */
+
+/* Rebuild g in order: f gets each node with its operands already replaced and
+ * returns what stands for it from now on (itself to keep it, a node that exists
+ * or that it has just built). New nodes land where f builds them. */
+void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx);
+int *use_counts(const Graph *g, Arena *a); /* by node id */
+/* Result `index` of a node that has several, with the dims of `like`. */
+Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like);
+/* Copy body (a composite's meaning) into g with its args bound to `in`; returns
+ * its last node. */
+Node *inline_body(Graph *g, const Graph *body, Node *const *in,
+                  const Scope *scope, const Loc *l);
+/* Operands first, otherwise in the order there is. */
+void g_sort(Graph *g);
+/* Appends n to the vec, behind its operands, unless it is marked. */
+void g_visit(Node *n, Node ***out, Arena *a);
+/* Part 1 of an attn whose part 0 is `out`, fp32. */
+Node *logsumexp_part(Graph *g, Node *attn, const Node *out);
+
+/* ---- micro.c ------------------------------------------------------------- */
+
+Node *g_total(Graph *g, Node *n); /* sum over all its axes */
+/* n with the axis micro: what is the same for all micro-batches (a loss of
+ * parameters only) counts once in each, whoever runs it. */
+Node *g_per_micro(Graph *g, Node *n);
+Node *g_accum(Graph *g, Node *n, Reduce op);   /* fp32, in n's region */
+int axis_covers(const Axis *a, AxisRole role); /* it or a factor of it */
+double micro_batches(const Graph *g);          /* of a step, all ranks */
+int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
+                                         where dp's ranks cannot share evenly */
+
+#endif

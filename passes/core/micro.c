@@ -1,0 +1,82 @@
+/* micro.c: the axis `micro` and sums over it: how many micro-batches a step and
+ * a rank have, what counts once in each, and what adds up over them. */
+#include "core.h"
+
+double micro_batches(const Graph *g)
+{
+    const Loc *at = opts_loc(g->opts, "train.batch");
+    const Axis *a = g_role(g, ROLEbatch);
+    int64_t batch = a && a->n ? a->n : 1, all;
+
+    all = opts_given(g->opts, "train.batch") ? opts_int(g->opts, "train.batch")
+                                             : batch;
+    if (all % batch)
+        err(at, "train.batch is %lld, not a multiple of axis '%s', %lld",
+            (long long)all, a->name, (long long)batch);
+    if (all / batch > MAXMICROS)
+        err(at,
+            "train.batch is %lld: %lld micro-batches of %lld, and a step has "
+            "at most %d",
+            (long long)all, (long long)(all / batch), (long long)batch,
+            MAXMICROS);
+    return (double)(all / batch);
+}
+
+Node *g_total(Graph *g, Node *n)
+{
+    Axis *ax[MAXD];
+
+    for (int i = 0; i < n->nd; i++)
+        ax[i] = n->dim[i].a;
+    return g_red(g, Osum, n, ax, n->nd);
+}
+
+Node *g_per_micro(Graph *g, Node *n)
+{
+    Axis *micro = g_micro(g);
+    Node *s;
+
+    if (dim_of(n, micro) >= 0)
+        return n;
+    s = g_node(g, Obroadcast, n->loc, 1, &n);
+    s->scope = n->scope;
+    s->reg = n->reg == REGden ? REGden : REGbody;
+    s->dim[s->nd++] = (Dim){ micro, 1 };
+    for (int i = 0; i < n->nd; i++)
+        s->dim[s->nd++] = n->dim[i];
+    return infer(g, s);
+}
+
+Node *g_accum(Graph *g, Node *n, Reduce op)
+{
+    Node *a = g_node(g, Oaccum, n->loc, 1, &n);
+
+    a->at.accum.op = op;
+    a->dt = Df32;
+    a->reg = n->reg;
+    a->scope = n->scope;
+    return infer(g, a);
+}
+
+int axis_covers(const Axis *a, AxisRole role)
+{
+    if (a->role == role)
+        return 1;
+    for (int i = 0; i < a->nfactor; i++)
+        if (axis_covers(a->factor[i], role))
+            return 1;
+    return 0;
+}
+
+int64_t micro_turns(const Graph *g)
+{
+    int64_t dp = g->mesh->size[Mdp], all = (int64_t)micro_batches(g);
+
+    if (all % dp)
+        err(opts_loc(g->opts, "fold.dp"),
+            "fold.dp is %lld, but a step has "
+            "%lld micro-batch%s (train.batch over axis 'batch'): each rank "
+            "must run as many",
+            (long long)dp, (long long)all, all == 1 ? "" : "es");
+    return all / dp;
+}

@@ -1,0 +1,448 @@
+/* emit.c: groups and their buffers become a plan.
+ *
+ * All programs share one arena: first what lives always, once for all of them
+ * (parameters, states, optimizer, inputs, scalars), then one part that each
+ * program uses in its own way, as large as the largest needs.
+ *
+ *     [ param | state | optim | io ][ transient: step, eval, forward, init ]
+ *
+ * A pipeline stage is a role with buffers, tensors and programs of its own;
+ * kernels are the plan's. */
+#include <string.h>
+
+#include "emit.h"
+
+/* What the ranks of one stage run, as far as it is made. */
+typedef struct StageBuilder {
+    Buf *buf; /* vecs */
+    Tensor *tensor;
+    Scalar *in, *out;
+    Program *prog;
+    Table *named; /* path of what lives always -> Lasting */
+} StageBuilder;
+
+struct Emit {
+    Arena *arena;
+    Graph *logical;
+    const Target *T;
+    Mesh *mesh;
+    StageBuilder *stage;
+    int nstage;
+    StageBuilder *now; /* the one whose program is being made */
+    Shapes *shapes;    /* all programs share them */
+    Signatures *sigs;
+    Kernel *kernel; /* vec; all stages too */
+    Table *kernels; /* name -> itself */
+};
+
+/* ---- what lives always --------------------------------------------------- */
+
+static void place_of(const Loc *l, const char **file, int *line)
+{
+    *file = l ? l->file : NULL;
+    *line = l ? l->line : 0;
+}
+
+static int add_buf(Emit *e, Buf b, const Loc *l)
+{
+    place_of(l, &b.file, &b.line);
+    vec_push(e->arena, e->now->buf, b);
+    return (int)vec_len(e->now->buf) - 1;
+}
+
+static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
+{
+    Piece piece[MAXPIECE];
+
+    p->axis = n->dim[d].a->name;
+    p->role = n->dim[d].a->role;
+    p->n = n->dim[d].n;
+    p->npiece = pieces(g, n, d, piece);
+    p->piece = alloc(e->arena, sizeof *piece * (size_t)p->npiece);
+    memcpy(p->piece, piece, sizeof *piece * (size_t)p->npiece);
+}
+
+static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *name,
+                       const char *kind, int buf)
+{
+    Tensor t = {
+        .name = name, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
+    };
+
+    for (int d = 0; d < n->nd; d++)
+        fill_dim(e, g, n, d, &t.dim[d]);
+    place_of(n->loc, &t.file, &t.line);
+    vec_push(e->arena, e->now->tensor, t);
+}
+
+/* What this rank has of a bucket's member, as the optimizer's value. */
+static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
+                       const Param *p, int buf)
+{
+    const Axis *flat = bucket->dim[bucket->nd - 1].a;
+    Node n = { .op = Oparam, .dt = of->dt, .nd = p->nd, .loc = p->loc };
+    size_t last = vec_len(e->now->tensor);
+
+    memcpy(n.dim, p->dim, sizeof n.dim);
+    param_type(g, p, n.sh);
+    const char *name = of->kind == PKparam
+                           ? p->path
+                           : intern(strf(e->arena, "optim.%s.%s",
+                                         paramkinds[of->kind], p->path));
+    int copy = of->kind == PKparam && p->copy;
+    add_tensor(e, g, &n, name, copy ? "copy" : paramkinds[of->kind], buf);
+    Tensor *t = &e->now->tensor[last];
+    t->at = p->at;
+    t->run = local_n(g, bucket, bucket->nd - 1);
+    t->shard = flat->atoms;
+}
+
+static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,
+                        int buf)
+{
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        const Param *p = g->param[i];
+        if (p->kind == PKparam && p->bucket && p->at >= 0 &&
+            !strcmp(p->bucket, of->bucket))
+            add_member(e, g, n, of, p, buf);
+    }
+}
+
+static int add_lasting(Emit *e, Graph *g, const Node *n)
+{
+    static const BufClass classes[] = {
+        [PKparam] = Bparam, [PKstate] = Bstate, [PKmaster] = Boptim,
+        [PKm] = Boptim,     [PKv] = Boptim,
+    };
+    Buf b = { .name = n_name(n),
+              .cls = Bio,
+              .dt = n->dt,
+              .prog = -1,
+              .bytes = local_bytes(g, n) };
+
+    if (n->op == Ostepval || n->op == Oresult) {
+        int in = n->op == Ostepval;
+        b.name = strf(e->arena, in ? "step.%s" : "result.%s", n_name(n));
+        Scalar s = { n_name(n), add_buf(e, b, in ? NULL : n->loc), n->dt };
+        if (in)
+            vec_push(e->arena, e->now->in, s);
+        else
+            vec_push(e->arena, e->now->out, s);
+        return s.buf;
+    }
+    const Param *p = n->op == Oinput ? NULL : g_param(g, n_name(n));
+    if (p)
+        b.cls = classes[p->kind];
+    int i = add_buf(e, b, n->loc);
+    if (p && p->bucket && (p->kind != PKparam || p->at < 0))
+        add_members(e, g, n, p, i);
+    else
+        add_tensor(e, g, n, n_name(n),
+                   !p                   ? "input"
+                   : !p->copy           ? paramkinds[p->kind]
+                   : p->kind == PKparam ? "copy"
+                                        : "copied",
+                   i);
+    return i;
+}
+
+static const char *key_of(const Emit *e, const Node *n)
+{
+    static const char *const prefix[] = {
+        [Oinput] = "input", [Ostepval] = "step", [Oresult] = "result",
+        [Oparam] = "param", [Ostate] = "param",
+    };
+    return intern(strf(e->arena, "%s %s", prefix[n->op], n_name(n)));
+}
+
+typedef struct Lasting {
+    const Node *n;
+    int buf;
+} Lasting;
+
+/* Programs must agree on what they share. */
+static void same_as_before(const Emit *e, const Graph *g, const Node *n,
+                           const Lasting *was)
+{
+    const Buf *b = &e->now->buf[was->buf];
+
+    if (b->bytes != local_bytes(g, n) || b->dt != n->dt)
+        die("emit: '%s' is %s of %lld bytes in program %s, %s of %lld before",
+            n_name(n), dtypes[n->dt].name, (long long)local_bytes(g, n),
+            programnames[g->prog], dtypes[b->dt].name, (long long)b->bytes);
+    for (int d = 0; d < n->nd; d++)
+        if (n->dim[d].a->name != was->n->dim[d].a->name)
+            die("emit: '%s' has other axes in program %s", n_name(n),
+                programnames[g->prog]);
+}
+
+static int lasting(Emit *e, Graph *g, const Node *n)
+{
+    Lasting **at = (Lasting **)table_at(e->now->named, KEYP(key_of(e, n)));
+
+    if (*at) {
+        same_as_before(e, g, n, *at);
+    } else {
+        *at = alloc(e->arena, sizeof **at);
+        **at = (Lasting){ n, add_lasting(e, g, n) };
+    }
+    return (*at)->buf;
+}
+
+/* ---- buffers ------------------------------------------------------------- */
+
+static const char *live_name(const ProgramBuilder *m, const Live *x)
+{
+    return x->n ? x->n->name
+                : strf(m->e->arena, "work of %s",
+                       m->group[x->instr]->instr.label);
+}
+
+static void add_live(ProgramBuilder *m, Live *x)
+{
+    Buf b = { .name = live_name(m, x),
+              .cls = x->n ? Btemp : Bscratch,
+              .dt = x->n ? x->n->dt : Du8,
+              .offset = x->offset,
+              .bytes = x->bytes,
+              .born = x->born,
+              .dies = x->dies,
+              .frame = x->frame,
+              .prog = (int)vec_len(m->e->now->prog) };
+    int i = add_buf(m->e, b, x->n ? x->n->loc : NULL);
+
+    if (x->n)
+        x->n->buf = i;
+    else
+        m->work[x->instr] = i;
+}
+
+/* From here on n->buf is the buffer of a stored value. Those that took over
+ * another's follow once that one has a number. */
+static void number_buffers(ProgramBuilder *m)
+{
+    Graph *g = m->g;
+    Layout *l = m->l;
+
+    m->work = alloc(m->e->arena, sizeof(int) * (vec_len(m->group) + 1));
+    for (size_t i = 0; i < vec_len(m->group); i++)
+        m->work[i] = -1;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->buf = -1;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (is_persistent(g->node[i]))
+            g->node[i]->buf = lasting(m->e, g, g->node[i]);
+    for (int i = 0; i < l->n; i++)
+        if (l->live[i].same < 0)
+            add_live(m, &l->live[i]);
+    for (int i = 0; i < l->n; i++)
+        if (l->live[i].n)
+            l->live[i].n->buf = l->live[layout_root(l, i)].n->buf;
+}
+
+static void add_outputs(ProgramBuilder *m)
+{
+    for (size_t i = 0; i < vec_len(m->g->node); i++) {
+        Node *n = m->g->node[i], view;
+        if (n->op != Ooutput)
+            continue;
+        int b = storage(n->in[0])->buf;
+        if (b < 0)
+            die("emit: output '%s' was never made", n->at.output.name);
+        view = *n->in[0];
+        view.loc = n->loc;
+        add_tensor(m->e, m->g, &view, n->at.output.name, "output", b);
+        if (m->e->now->buf[b].prog >= 0)
+            m->e->now->buf[b].name = n->at.output.name;
+    }
+}
+
+/* ---- instructions -------------------------------------------------------- */
+
+static void add_kernel(Emit *e, const Group *k)
+{
+    if (!k->instr.kernel)
+        return;
+    const char *name = intern(k->instr.kernel);
+    void **at = table_at(e->kernels, KEYP(name));
+    if (*at)
+        return;
+    *at = (void *)(uintptr_t)name;
+    vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
+}
+
+static void fill_instr(ProgramBuilder *m, int i, Instr *s)
+{
+    const Group *k = m->group[i];
+    const InstrInfo *o = instr_info(k->instr.kind);
+    int work = m->work[i];
+    int n = instr_many(o) ? k->narg + (work >= 0) : o->nop;
+
+    *s = k->instr;
+    s->nbuf = n;
+    s->buf = alloc(m->e->arena, sizeof *s->buf * (size_t)(n + 1));
+    for (int j = 0; j < n; j++)
+        s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
+    if (work >= 0)
+        s->buf[n - 1] = work;
+    predict(m->g, k, s);
+    flow_instr(m, k, s);
+    if (s->kind != Ikernel)
+        return;
+    sign_call(m, k, s);
+    add_kernel(m->e, k);
+}
+
+static void enter_stage(Emit *e, const Graph *g)
+{
+    int n = g->nrole ? g->nrole : 1;
+
+    if (!e->stage) {
+        e->stage = alloc(e->arena, sizeof *e->stage * (size_t)n);
+        e->nstage = n;
+        for (int i = 0; i < n; i++)
+            e->stage[i].named = table_new(e->arena);
+    }
+    if (n != e->nstage || g->role < 0 || g->role >= n)
+        die("emit: program %s of stage %d of %d, not %d", programnames[g->prog],
+            g->role, n, e->nstage);
+    e->now = &e->stage[g->role];
+}
+
+void emit_program(Emit *e, Graph *g, Group **groups)
+{
+    ProgramBuilder m = { .arena = e->arena,
+                         .e = e,
+                         .g = g,
+                         .T = e->T,
+                         .shapes = e->shapes,
+                         .sigs = e->sigs };
+    Program p = { .kind = g->prog };
+
+    if (!e->mesh)
+        e->mesh = g->mesh;
+    enter_stage(e, g);
+    make_phases(&m, groups);
+    make_joins(&m);
+    p.ninstr = (int)vec_len(m.group);
+    p.nphase = (int)vec_len(m.phase);
+    p.phase = m.phase;
+    p.nturn = (int)vec_len(m.turn);
+    p.turn = m.turn;
+    m.l = layout(g, m.group, &p);
+    p.transient = m.l->height;
+    p.bound = m.l->bound;
+    p.nframe = (int)vec_len(m.l->frame);
+    p.frame = m.l->frame;
+    number_buffers(&m);
+    add_outputs(&m);
+    p.instr = alloc(e->arena, sizeof *p.instr * (size_t)(p.ninstr + 1));
+    for (int i = 0; i < p.ninstr; i++)
+        fill_instr(&m, i, &p.instr[i]);
+    flow_ends(&m, &p);
+    vec_push(e->arena, e->now->prog, p);
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+Emit *emit_new(Arena *a, Graph *g, const Target *T)
+{
+    Emit *e = alloc(a, sizeof *e);
+
+    *e = (Emit){ .arena = a, .logical = g, .T = T };
+    e->kernels = table_new(a);
+    e->shapes = shapes_new(a);
+    e->sigs = signatures_new(a);
+    return e;
+}
+
+/* Classes one after another, then the part that programs share. */
+static void place_all(Role *r)
+{
+    int64_t at = 0, most = 0;
+
+    for (int c = 0; c < NBUFCLASS; c++)
+        for (int i = 0; i < r->nbuf; i++) {
+            Buf *b = &r->buf[i];
+            if (b->prog >= 0 || b->cls != (BufClass)c)
+                continue;
+            b->offset = at;
+            at += (b->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+        }
+    r->persist = at;
+    for (int i = 0; i < r->nbuf; i++)
+        if (r->buf[i].prog >= 0 && !r->buf[i].frame)
+            r->buf[i].offset += at;
+    for (int i = 0; i < r->nprog; i++) {
+        Program *p = &r->prog[i];
+        for (int f = 0; f < p->nframe; f++)
+            for (int k = 0; k < p->frame[f].nslot; k++)
+                p->frame[f].slot[k] += at;
+        if (p->transient > most)
+            most = p->transient;
+    }
+    r->arena = at + most;
+}
+
+static Role *make_roles(const Emit *e)
+{
+    Role *r = alloc(e->arena, sizeof *r * (size_t)e->nstage);
+
+    for (int i = 0; i < e->nstage; i++) {
+        const StageBuilder *s = &e->stage[i];
+        r[i] = (Role){
+            .nbuf = (int)vec_len(s->buf),
+            .buf = s->buf,
+            .nprog = (int)vec_len(s->prog),
+            .prog = s->prog,
+            .ntensor = (int)vec_len(s->tensor),
+            .tensor = s->tensor,
+            .nin = (int)vec_len(s->in),
+            .in = s->in,
+            .nout = (int)vec_len(s->out),
+            .out = s->out,
+        };
+        place_all(&r[i]);
+    }
+    return r;
+}
+
+/* Of one micro-batch: the elements of the first input, a token each. */
+static int64_t tokens_of(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oinput)
+            return g_elems(g->node[i]);
+    return 0;
+}
+
+Plan *emit_finish(Emit *e, const CompileOptions *o)
+{
+    Plan *p = alloc(e->arena, sizeof *p);
+    Graph *g = e->logical;
+
+    *p = (Plan){
+        .model = g->name,
+        .target = e->T->name,
+        .mesh = e->mesh,
+        .opts = g->opts,
+        .nshape = (int)vec_len(shapes_all(e->shapes)),
+        .shape = shapes_all(e->shapes),
+        .nrole = e->nstage,
+        .role = make_roles(e),
+        .prelude = e->T->prelude,
+        .nkernel = (int)vec_len(e->kernel),
+        .kernel = e->kernel,
+        .nhf = g->nhf,
+        .hf = g->hf,
+    };
+    p->tokens = (int64_t)micro_batches(g) * tokens_of(g);
+    p->flops = flops_per_token(g, &p->params, &p->active) * (double)p->tokens;
+    signatures_give(e->sigs, p);
+    if (o) {
+        p->nsource = o->nsource;
+        p->source = o->source;
+    }
+    plan_check(p);
+    return p;
+}

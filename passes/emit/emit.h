@@ -1,0 +1,65 @@
+/* emit.h: kernels with their places become instructions of a plan. */
+#ifndef PLEAT_EMIT_H
+#define PLEAT_EMIT_H
+
+#include "../memory/memory.h"
+#include "../sharding/sharding.h"
+
+/* ---- emit.c program_layout.c --------------------------------------------- */
+
+/* instr_cost.c: sets s->flops, bytes (unless they are known), again, secs. */
+void predict(const Graph *g, const Group *k, Instr *s);
+/* plain_products.c: once for each axis. The seconds that k takes, and
+ * would take on tensor cores. */
+void warn_plain(const Graph *g, const Group *k, double secs, double fast);
+typedef struct Emit Emit;
+typedef struct Shapes Shapes; /* of values, each once */
+typedef struct Signatures Signatures;
+
+typedef struct ProgramBuilder { /* one program being made */
+    Arena *arena;
+    Emit *e;
+    Graph *g;
+    const Target *T;
+    Group **group;      /* vec: of each instruction */
+    Phase *phase;       /* vec */
+    ScheduleSlot *turn; /* vec */
+    int64_t repeat;     /* of den and body */
+    int once;           /* each instruction runs once */
+    Layout *l;
+    int *work; /* instruction -> buffer of its work space, or -1 */
+    Table *value;
+    int nvalue;     /* instr_values.c: numbers of values */
+    int *shape;     /* vec: of value i + 1 */
+    Shapes *shapes; /* the plan's, as those */
+    Signatures *sigs;
+} ProgramBuilder;
+
+void make_phases(ProgramBuilder *m,
+                 Group **k); /* fills group, phase, turn, repeat */
+void make_joins(
+    ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are joins */
+int64_t join_at(const Node *pack, int i); /* byte where member i lies */
+
+/* instr_values.c: what instruction s of group k reads and makes, and what must
+ * be there at the end. Buffers have numbers. */
+void flow_instr(ProgramBuilder *m, const Group *k, Instr *s);
+const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
+                                     buffer; null: nothing */
+/* Does k add to what n holds (rather than clear it)? */
+int accumulates(const Group *k, const Node *n);
+void flow_ends(ProgramBuilder *m, Program *p);
+/* signatures.c: what kernel s of group k declares. Buffers have numbers, and s
+ * its words, which the plan has with its signatures. */
+Signatures *signatures_new(Arena *a);
+void signatures_give(const Signatures *x, Plan *p);
+void sign_call(ProgramBuilder *m, const Group *k, Instr *s);
+Shapes *shapes_new(Arena *a);
+ValueShape *shapes_all(const Shapes *x);                   /* vec */
+int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */
+
+Emit *emit_new(Arena *a, Graph *g, const Target *T);
+void emit_program(Emit *e, Graph *g, Group **groups);
+Plan *emit_finish(Emit *e, const CompileOptions *o);
+
+#endif

@@ -1,0 +1,239 @@
+/* program_layout.c: the instructions of a program in phases.
+ *
+ * Accumulators are cleared first: those of loss denominators in a phase of
+ * their own before `den`, the others in `pre`; with a single turn right before
+ * their only use. A stage has no body but its calls, each a phase; a wait has
+ * an instruction for every send that it waits for. */
+#include <math.h>
+#include <string.h>
+
+#include "emit.h"
+
+static int64_t turns(const Graph *g)
+{
+    if (!program_trains(g->prog) && g->prog != PGeval)
+        return 1;
+    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g);
+}
+
+static Group *storing(Arena *a, Family fam, Region reg, Node *n)
+{
+    Group *k = alloc(a, sizeof *k);
+
+    *k = (Group){ .fam = fam, .reg = reg, .n = 1, .nout = 1, .narg = 1 };
+    k->node = alloc(a, 3 * sizeof *k->node);
+    k->out = k->node + 1;
+    k->arg = k->node + 2;
+    k->node[0] = k->out[0] = k->arg[0] = n;
+    return k;
+}
+
+static Group *zeroing(ProgramBuilder *m, Node *acc, Region reg)
+{
+    Group *k = storing(m->arena, FAMzero, reg, acc);
+
+    k->instr.kind = Izero;
+    k->instr.label = strf(m->arena, "clear %s", acc->name);
+    k->instr.file = acc->loc ? acc->loc->file : NULL;
+    k->instr.line = acc->loc ? acc->loc->line : 0;
+    return k;
+}
+
+/* A kernel that stores f everywhere in acc. */
+static Group *filling(ProgramBuilder *m, Node *acc, Region reg, double f)
+{
+    Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
+    Group *k = storing(m->arena, FAMloop, reg, c);
+
+    c->at.constant.value = f;
+    c->dt = acc->dt;
+    c->reg = reg;
+    c->nd = acc->nd;
+    memcpy(c->dim, acc->dim, sizeof c->dim);
+    memcpy(c->sh, acc->sh, sizeof c->sh);
+    c->name = strf(m->arena, "clear %s", acc->name);
+    k->narg = 0;
+    m->T->lower(m->g, k, m->arena);
+    for (int i = 0; i < k->narg; i++)
+        if (k->arg[i] == c)
+            k->arg[i] = acc;
+    k->out[0] = acc;
+    return k;
+}
+
+/* An accumulator starts from zero, for max and min from what all numbers
+ * beat. */
+static Group *clearing(ProgramBuilder *m, Node *acc, Region reg)
+{
+    if (acc->at.accum.op == Radd)
+        return zeroing(m, acc, reg);
+    return filling(m, acc, reg,
+                   acc->at.accum.op != Rmax ? INFINITY : -INFINITY);
+}
+
+/* With one turn a product may store what it would add to zero. Its accumulator
+ * then lives from there: at the peak most gradients are still to come. */
+static int store_only(ProgramBuilder *m, Group *k, const Node *acc)
+{
+    if (!m->once || acc->at.accum.op != Radd || !k->maystore)
+        return 0;
+    instr_store(&k->instr);
+    k->stores = 1;
+    return 1;
+}
+
+static void clear_results(ProgramBuilder *m, Group *k)
+{
+    for (int j = 0; j < k->nout; j++) {
+        Node *n = k->out[j];
+        if (n->op == Oaccum && n->nin == 1 && n->at.accum.op != Rlast &&
+            !store_only(m, k, n))
+            vec_push(m->arena, m->group, clearing(m, n, k->reg));
+    }
+}
+
+static void clear_accumulators(ProgramBuilder *m, Group **k, Region reg)
+{
+    for (size_t i = 0; i < vec_len(k) && !m->once; i++)
+        if (k[i]->reg == reg)
+            clear_results(m, k[i]);
+}
+
+static void end_phase(ProgramBuilder *m, const char *name, int first,
+                      int64_t repeat)
+{
+    int n = (int)vec_len(m->group) - first;
+    if (n)
+        vec_push(m->arena, m->phase, ((Phase){ name, first, n, repeat }));
+}
+
+/* ---- calls --------------------------------------------------------------- */
+
+static int waits_for(const Call *wait, const Call *send)
+{
+    return wait->k == ROWwait && send->k == ROWsend && wait->w == send->w &&
+           wait->chunk == send->chunk && wait->to == send->to &&
+           wait->other == send->other;
+}
+
+/* The same buffer, peer and channel as the send's. */
+static void add_wait(ProgramBuilder *m, const Group *send)
+{
+    Group *k = alloc(m->arena, sizeof *k);
+
+    *k = *send;
+    k->nout = k->ninplace = 0;
+    k->instr.kind = Iwait;
+    k->instr.bytes = 0;
+    k->instr.label = strf(m->arena, "wait %s", send->instr.label);
+    vec_push(m->arena, m->group, k);
+}
+
+static int overwrites(const Group *k, const Group *send)
+{
+    const Node *sent = storage(send->in[0]);
+
+    for (int j = 0; j < k->nout; j++)
+        if (k->out[j]->op == Owrite &&
+            (sent->op == Oparam || sent->op == Ostate) &&
+            n_name(storage(k->out[j])) == n_name(sent))
+            return 1;
+    return 0;
+}
+
+/* From the at-th on: what was sent has left before `by` overwrites it, in the
+ * order in which it was sent; null: all has. What is still to wait for. */
+static size_t end_sends(ProgramBuilder *m, Group **sent, size_t at,
+                        const Group *by)
+{
+    size_t end = vec_len(sent);
+
+    while (by && end > at && !overwrites(by, sent[end - 1]))
+        end--;
+    for (; at < end; at++)
+        add_wait(m, sent[at]);
+    return at;
+}
+
+static size_t add_groups(ProgramBuilder *m, Group **k, size_t i, Region reg)
+{
+    Group **sent = NULL;
+    size_t left = 0;
+
+    for (; i < vec_len(k) && k[i]->reg == reg; i++) {
+        if (m->once)
+            clear_results(m, k[i]);
+        left = end_sends(m, sent, left, k[i]);
+        vec_push(m->arena, m->group, k[i]);
+        if (k[i]->instr.kind == Isend)
+            vec_push(m->arena, sent, k[i]);
+    }
+    end_sends(m, sent, left, NULL);
+    return i;
+}
+
+/* Instructions of the groups k[0, n) of the body that call c has. */
+static void add_call(ProgramBuilder *m, Group *const *k, size_t n, int c)
+{
+    const Call *call = m->g->call;
+    int first = (int)vec_len(m->group);
+
+    for (size_t i = 0; i < n; i++) {
+        if (k[i]->call < 1 || (size_t)k[i]->call > vec_len(call))
+            die("emit: %s is in no call", k[i]->node[0]->name);
+        if (k[i]->call == c + 1)
+            vec_push(m->arena, m->group, k[i]);
+        else if (waits_for(&call[c], &call[k[i]->call - 1]))
+            add_wait(m, k[i]);
+    }
+    vec_push(m->arena, m->phase,
+             ((Phase){ call_name(m->arena, &call[c]), first,
+                       (int)vec_len(m->group) - first, 0 }));
+}
+
+static size_t add_calls(ProgramBuilder *m, Group *const *k, size_t at)
+{
+    size_t n = 0;
+    int first = (int)vec_len(m->phase);
+
+    while (at + n < vec_len(k) && k[at + n]->reg == REGbody)
+        n++;
+    for (size_t c = 0; c < vec_len(m->g->call); c++)
+        add_call(m, k + at, n, (int)c);
+    for (size_t i = 0; i < vec_len(m->g->turn); i++) {
+        ScheduleSlot t = m->g->turn[i];
+        t.phase += first;
+        vec_push(m->arena, m->turn, t);
+    }
+    return at + n;
+}
+
+/* sched puts what den needs of pre before it. */
+void make_phases(ProgramBuilder *m, Group **k)
+{
+    size_t at = 0, den = 0;
+
+    m->repeat = turns(m->g);
+    m->once = m->repeat == 1 && !m->g->call;
+    while (den < vec_len(k) && k[den]->reg != REGden)
+        den++;
+    int first = 0;
+    clear_accumulators(m, k, REGden);
+    if (den < vec_len(k))
+        at = add_groups(m, k, at, REGpre);
+    end_phase(m, "start", first, 1);
+    for (int r = REGden; r < NREGION; r++) {
+        first = (int)vec_len(m->group);
+        if (r == REGbody && m->g->call) {
+            at = add_calls(m, k, at);
+            continue;
+        }
+        at = add_groups(m, k, at, (Region)r);
+        if (r == REGpre)
+            clear_accumulators(m, k, REGbody);
+        end_phase(m, regions[r], first,
+                  r == REGden || r == REGbody ? m->repeat : 1);
+    }
+    if (at != vec_len(k))
+        die("emit: phases of program %s", programnames[m->g->prog]);
+}

@@ -1,0 +1,112 @@
+/* shapes.c: how the values of a plan's instructions lie (plan.h, ValueShape),
+ * from the nodes' types. Layers repeat, so each distinct shape is kept once.
+ *
+ *     %q = dot .. f32 [micro=4 seq=512 hidden=128] @ tp:hidden dp:micro
+ *     shape f32 ( micro 1 cut 6 ) ( seq 512 ) ( hidden 64 cut 1 ) */
+#include <string.h>
+
+#include "emit.h"
+
+struct Shapes {
+    Arena *arena;
+    Table *at;       /* hash -> 1 + index of the last; others by next */
+    ValueShape *all; /* vec */
+    int *next;       /* vec: the one before of the same hash; -1: none */
+};
+
+Shapes *shapes_new(Arena *a)
+{
+    Shapes *x = alloc(a, sizeof *x);
+
+    *x = (Shapes){ .arena = a, .at = table_new(a) };
+    return x;
+}
+
+ValueShape *shapes_all(const Shapes *x)
+{
+    return x->all;
+}
+
+static uint64_t hash(const ValueShape *s)
+{
+    uint64_t h = mix64((uint64_t)s->dt, (uint64_t)s->elems);
+
+    for (int d = 0; d < s->nd; d++) {
+        h = mix64(h, KEYP(s->dim[d].axis));
+        h = mix64(h, (uint64_t)s->dim[d].n << 20 ^ s->dim[d].cut);
+    }
+    return h;
+}
+
+static int keep(Shapes *x, const ValueShape *s)
+{
+    void **slot = table_at(x->at, hash(s) | 1);
+    int i = (int)(uintptr_t)*slot - 1;
+
+    for (; i >= 0; i = x->next[i])
+        if (shapes_equal(&x->all[i], s))
+            return i;
+    vec_push(x->arena, x->all, *s);
+    vec_push(x->arena, x->next, (int)(uintptr_t)*slot - 1);
+    *slot = (void *)(uintptr_t)vec_len(x->all);
+    return (int)vec_len(x->all) - 1;
+}
+
+/* Atoms that cut n and none of its axes: those of the map of its rows. */
+static uint32_t unnamed(const Graph *g, const Node *n)
+{
+    uint32_t all = atoms_of(g, n, S) | atoms_of(g, n, F);
+
+    for (int d = 0; d < n->nd; d++)
+        all &= ~cut_atoms(g->mesh, n, n->dim[d].a);
+    return all;
+}
+
+static void add_dim(ValueShape *s, const Axis *a, int64_t n, uint32_t cut,
+                    uint32_t zigzag)
+{
+    if (s->nd == MAXD)
+        die("shape: more than %d axes", MAXD);
+    s->dim[s->nd++] = (ValueDim){ a->name, n, cut, (cut & zigzag) != 0 };
+}
+
+/* A row map lies by counts; the axes that cut it stand for it, each once. */
+static void map_shape(const Graph *g, const Node *n, ValueShape *s)
+{
+    const Mesh *m = g->mesh;
+
+    for (int i = 0; m && i < m->natom; i++) {
+        uint32_t cut = 0;
+        int seen = 0;
+        for (int k = 0; k < m->natom && n->sh[i].k == S; k++)
+            if (n->sh[k].k == S && n->sh[k].a == n->sh[i].a) {
+                cut |= 1u << k;
+                seen |= k < i;
+            }
+        const Axis *a = n->sh[i].a;
+        if (!cut || seen)
+            continue;
+        int at = dim_of(n->in[0], a);
+        int64_t all = at < 0 ? a->n : n->in[0]->dim[at].n;
+        add_dim(s, a, all / mesh_extent(m, cut), cut, zigzag_atoms(m, a));
+    }
+}
+
+int shape_index(Shapes *x, const Graph *g, const Node *n)
+{
+    ValueShape s = { .dt = n->dt,
+                     .elems = local_elems(g, n),
+                     .map = n->op == Oroute };
+    uint32_t rest = unnamed(g, n);
+
+    if (s.map)
+        map_shape(g, n, &s);
+    for (int d = 0; d < n->nd; d++) {
+        const Axis *a = n->dim[d].a;
+        int row = g_isrow(a);
+        add_dim(&s, a, local_n(g, n, d),
+                cut_atoms(g->mesh, n, a) | (row ? rest : 0),
+                zigzag_atoms(g->mesh, a));
+    }
+    return keep(x, &s);
+}

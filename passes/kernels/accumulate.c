@@ -1,0 +1,160 @@
+/* accumulate.c: a sum of products is made in one place. Each product but the
+ * first adds to what is there, so that no term is ever stored by itself:
+ *
+ *     %a = dot %x %y                 %a = dot %x %y
+ *     %b = dot %v %w                 %s = accum %b %a       b's product adds
+ *     %s = add %a %b           =>                           where %a lies
+ *
+ *     %s = add %a %b                 %g  = accum %a
+ *     %g = accum %s                  %g2 = accum %b %g      read in post
+ *
+ * Gradients of a parameter that several products read are such sums (an
+ * embedding that is the head too, slices of a head), in the order in which the
+ * program makes them. Terms that no product makes come last. */
+#include <string.h>
+
+#include "kernels.h"
+
+typedef struct Accumulators {
+    Table *uses;         /* node -> how many read it */
+    Node **term, **rest; /* vecs, of the accumulator at hand */
+} Accumulators;
+
+static int only_use(const Accumulators *s, const Node *n)
+{
+    return (uintptr_t)table_get(s->uses, KEYP(n)) == 1;
+}
+
+static int lies_as(const Node *a, const Node *b)
+{
+    for (int d = 0; d < a->nd; d++)
+        if (a->nd != b->nd || a->dim[d].a != b->dim[d].a)
+            return 0;
+    return a->nd == b->nd && a->reg == b->reg && a->call == b->call;
+}
+
+static int is_product(const Node *n)
+{
+    return n->op == Odot || n->op == Ogmm_wgrad || n->op == Oscatter_add;
+}
+
+/* May n be added right where it is made to what lies as `to` does? */
+static int is_term(const Accumulators *s, const Node *n, const Node *to)
+{
+    return is_product(n) && only_use(s, n) && lies_as(n, to) &&
+           (to->dt == Df32 || to->dt == Df64) && n->dt == to->dt;
+}
+
+/* x is added to what `to` holds; like: another such sum. */
+static Node *add_to(Graph *g, Node *x, Node *to, const Node *like)
+{
+    Node *in[2] = { x, to }, *n = g_node(g, Oaccum, x->loc, 2, in);
+
+    n->at.accum.op = Radd;
+    n->dt = like->dt;
+    n->reg = like->reg;
+    n->call = like->call;
+    n->scope = like->scope;
+    n->nd = like->nd;
+    memcpy(n->dim, like->dim, sizeof n->dim);
+    memcpy(n->sh, like->sh, sizeof n->sh);
+    return infer(g, n);
+}
+
+/* ---- sums ---------------------------------------------------------------- */
+
+static int goes_on(const Node *n)
+{
+    return n->op == Oaccum && n->nin > 1;
+}
+
+/* A sum of two that are products, or such sums, and read by nobody else. */
+static Node *sum(Graph *g, Node *n, Accumulators *s)
+{
+    for (int k = 0; k < 2; k++) {
+        Node *x = n->in[k], *to = n->in[!k];
+        if (x == to || !is_term(s, x, n) || !lies_as(to, n) ||
+            to->dt != n->dt || !only_use(s, to) ||
+            !(is_product(to) || goes_on(to)))
+            continue;
+        if (!goes_on(to) && to->id > x->id)
+            continue;
+        Node *r = add_to(g, x, to, n);
+        *table_at(s->uses, KEYP(r)) = table_get(s->uses, KEYP(n));
+        return r;
+    }
+    return n;
+}
+
+/* ---- accumulators -------------------------------------------------------- */
+
+static void add_terms(Graph *g, Accumulators *s, Node *n, const Node *acc)
+{
+    int inner = only_use(s, n) && n->dt == acc->dt && lies_as(n, acc);
+
+    if (inner && (n->op == Oadd || goes_on(n))) {
+        add_terms(g, s, n->in[goes_on(n)], acc);
+        add_terms(g, s, n->in[!goes_on(n)], acc);
+    } else if (is_term(s, n, acc)) {
+        size_t k = vec_len(s->term);
+        vec_push(g->arena, s->term, n);
+        for (; k > 0 && s->term[k - 1]->id > n->id; k--)
+            s->term[k] = s->term[k - 1];
+        s->term[k] = n;
+    } else {
+        vec_push(g->arena, s->rest, n);
+    }
+}
+
+static Node *sum_of_rest(Graph *g, const Accumulators *s, const Node *acc)
+{
+    Node *r = s->rest[0];
+
+    for (size_t i = 1; i < vec_len(s->rest); i++) {
+        r = g_ew(g, Oadd, acc->loc, r, s->rest[i], NULL);
+        r->reg = acc->reg;
+        r->call = acc->call;
+        r->scope = acc->scope;
+        memcpy(r->sh, acc->sh, sizeof r->sh);
+    }
+    return r;
+}
+
+/* acc is the first term's; what post reads is the last. */
+static Node *accumulate(Graph *g, Node *acc, Accumulators *s)
+{
+    Node *n = acc;
+
+    s->term = s->rest = NULL;
+    add_terms(g, s, acc->in[0], acc);
+    if (!vec_len(s->term) || vec_len(s->term) + vec_len(s->rest) < 2)
+        return acc;
+    acc->in[0] = s->term[0];
+    vec_push(g->arena, g->node, acc);
+    for (size_t i = 1; i < vec_len(s->term); i++)
+        n = add_to(g, s->term[i], n, acc);
+    if (vec_len(s->rest))
+        n = add_to(g, sum_of_rest(g, s, acc), n, acc);
+    return n;
+}
+
+static Node *in_place(Graph *g, Node *n, void *ctx)
+{
+    if (n->op == Oadd)
+        return sum(g, n, ctx);
+    return n->op == Oaccum && n->at.accum.op == Radd && n->nin == 1
+               ? accumulate(g, n, ctx)
+               : n;
+}
+
+void pass_accumulate(Graph *g)
+{
+    Accumulators s = { .uses = table_new(g->arena) };
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            void **n = table_at(s.uses, KEYP(g->node[i]->in[k]));
+            *n = (void *)((uintptr_t)*n + 1);
+        }
+    rewrite(g, in_place, &s);
+}

@@ -1,0 +1,556 @@
+/* fusible.c: may some nodes be one kernel? See the head of fuse.c for the
+ * rule; here are kinds of nodes, operands through what no kernel owns, and the
+ * test. */
+#include "kernels.h"
+
+#include <string.h>
+
+/* ---- kinds of nodes ------------------------------------------------------ */
+
+int is_reduction(const Node *n)
+{
+    return optab[n->op].cls == RED;
+}
+
+int is_source(const Node *n)
+{
+    return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
+           n->op == Ostepval || n->op == Oarg || n->op == Opart;
+}
+
+static int in_loop(const Fuse *f, const Node *n)
+{
+    return !is_view(n) && f->T->loops(f->g, n);
+}
+
+static int bytes_of(const Node *n)
+{
+    return dtypes[n->dt].bytes;
+}
+
+static int is_constant(const Fuse *f, const Node *x)
+{
+    return x->op == Oconst || x->op == Oiota || f->clear[x->id] == 2;
+}
+
+/* A stored value much smaller than what the comparison n makes of it. */
+static int is_small(const Fuse *f, const Node *n, const Node *x)
+{
+    return op_is(n->op, "cmp") && !in_loop(f, x) && !is_view(x) &&
+           4 * local_elems(f->g, x) <= local_elems(f->g, n);
+}
+
+/* Arithmetic on one large tensor and constants for several users: each may as
+ * well read what it is made of, and nobody need write it. */
+static int is_of_one(const Fuse *f, const Node *n)
+{
+    enum { LARGE = 1 << 14 };
+    const Node *x = NULL;
+
+    for (int k = 0; k < n->nin; k++) {
+        if (is_constant(f, n->in[k]))
+            continue;
+        if (x && n->in[k] != x)
+            return 0;
+        x = n->in[k];
+    }
+    return x && !is_reduction(x) && vec_len(f->user[n->id]) > 1 &&
+           bytes_of(n) >= bytes_of(x) && local_elems(f->g, n) >= LARGE &&
+           local_elems(f->g, n) == local_elems(f->g, x);
+}
+
+/* May be rebuilt at each use without a thought; 2: and is made of constants. */
+static int is_clear(const Fuse *f, const Node *n)
+{
+    switch (n->op) {
+    case Oconst:
+    case Oiota:
+    case Obroadcast:
+    case Ostop_gradient:
+    case Oslice:
+    case Oshard_slice:
+    case Odispatch:
+    case Ocombine:
+    case Orename:
+    case Osplit:
+    case Omerge: return 1;
+    case Ocast:
+        return bytes_of(n) >= bytes_of(n->in[0]) && !is_reduction(n->in[0]);
+    default: break;
+    }
+    if (!optab[n->op].expr || op_calls(n->op) || n->nin == 0)
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        if (!is_constant(f, n->in[k]) && !is_small(f, n, n->in[k]))
+            return is_of_one(f, n);
+    return 2;
+}
+
+int passes_by(const Fuse *f, const Node *n)
+{
+    return f->clear[n->id] || is_view(n);
+}
+
+/* Is n, or what is made of it for free, used by something that reads memory? */
+static int memory_use(const Fuse *f, const Node *n)
+{
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
+        const Node *u = f->user[n->id][i];
+        if (is_view(u) ? memory_use(f, u) : !in_loop(f, u))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- operands through what is clear -------------------------------------- */
+
+static Axis **with(const Fuse *f, Axis **v, Axis *a)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (v[i] == a)
+            return v;
+    Axis **w = NULL;
+    for (size_t i = 0; i < vec_len(v); i++)
+        vec_push(f->a, w, v[i]);
+    vec_push(f->a, w, a);
+    return w;
+}
+
+/* A number for where operand k of n is read, n being read at `path`: another
+ * one as soon as the index may be another. */
+static uint64_t path_of(const Node *n, int k, uint64_t path)
+{
+    uint64_t h = mix64(path, (uint64_t)n->op);
+
+    if (is_view(n) || n->op == Oshift || n->op == Oslice)
+        return attrs_hash(h, n);
+    return mix64(h, KEYP(n) + (uint64_t)k);
+}
+
+static Axis **with_all(const Fuse *f, Axis **v, const Axes *x)
+{
+    for (int i = 0; i < x->n; i++)
+        v = with(f, v, x->v[i]);
+    return v;
+}
+
+/* Operand k of n, which is itself read as `at` says. */
+static Operand operand_at(const Fuse *f, const Node *n, int k,
+                          const Operand *at)
+{
+    Node *x = n->in[k];
+    Operand o = { x, at->moved, at->path };
+    int all = n->op == Opack || n->op == Ounpack;
+
+    switch (n->op) {
+    case Orename: o.moved = with_all(f, o.moved, &n->at.rename.from); break;
+    case Omerge: o.moved = with_all(f, o.moved, &n->at.merge.axes); break;
+    case Osplit:
+    case Oslice:
+    case Opad:
+    case Oconcat:
+    case Oshift:
+    case Oshard_slice: o.moved = with(f, o.moved, n_axis(n)); break;
+    case Ogather:
+        if (k > 0)
+            return o;
+        o.moved = with(f, o.moved, n->at.gather.axis);
+        break;
+    case Opack:
+    case Ounpack:
+    case Odispatch:
+    case Ocombine:
+        if (k > 0 && !all)
+            return o;
+        for (int d = 0; d < x->nd; d++)
+            if (all || dim_of(n, x->dim[d].a) < 0)
+                o.moved = with(f, o.moved, x->dim[d].a);
+        break;
+    default: return o;
+    }
+    o.path = path_of(n, k, at->path);
+    return o;
+}
+
+static int same_operand(const Operand *o, const Operand *q)
+{
+    if (o->n != q->n || o->path != q->path ||
+        vec_len(o->moved) != vec_len(q->moved))
+        return 0;
+    for (size_t i = 0; i < vec_len(o->moved); i++)
+        if (o->moved[i] != q->moved[i])
+            return 0;
+    return 1;
+}
+
+static int add_operand(const Fuse *f, Operand **v, Operand o)
+{
+    for (size_t i = 0; i < vec_len(*v); i++)
+        if (same_operand(&(*v)[i], &o))
+            return 0;
+    vec_push(f->a, *v, o);
+    return 1;
+}
+
+/* Each operand once, by whatever number of ways: `by` are those passed by. */
+static void walk(const Fuse *f, const Node *n, const Operand *at, Operand **by,
+                 Operand **out)
+{
+    for (int k = n->op == Owrite; k < n->nin; k++) {
+        Operand o = operand_at(f, n, k, at);
+        if (!passes_by(f, o.n))
+            add_operand(f, out, o);
+        else if (add_operand(f, by, o))
+            walk(f, o.n, &o, by, out);
+    }
+    if (n->map)
+        add_operand(f, out, (Operand){ .n = n->map });
+}
+
+Operand *operands_of(Fuse *f, const Node *n)
+{
+    Operand *by = NULL;
+
+    if (!f->operand[n->id])
+        walk(f, n, &(Operand){ 0 }, &by, &f->operand[n->id]);
+    return f->operand[n->id];
+}
+
+FuseUnit *unit_root(FuseUnit *u)
+{
+    while (u && u->into)
+        u = u->into;
+    return u;
+}
+
+FuseUnit *unit_of(const Fuse *f, const Node *n)
+{
+    return unit_root(f->unit[n->id]);
+}
+
+/* ---- the set that would be one kernel ------------------------------------ */
+
+int set_has(const FuseSet *s, const Node *n)
+{
+    FuseUnit *u = unit_of(s->f, n);
+
+    return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
+}
+
+/* Is n needed by anything but the set? */
+int is_stored(const FuseSet *s, const Node *n)
+{
+    if (optab[n->op].cls == SINK)
+        return 1;
+    for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
+        Node *u = s->f->user[n->id][i];
+        if (passes_by(s->f, u)
+                ? is_stored(s, u)
+                : !set_has(s, u) || u->reg != n->reg || u->call != n->call)
+            return 1;
+    }
+    return 0;
+}
+
+const Node *layout_of(const Node *n) /* dims of what it stores */
+{
+    return n->op == Owrite ? n->in[0] : n;
+}
+
+static int has_axis(const AxisSet *s, const Axis *a)
+{
+    for (int i = 0; i < s->n; i++)
+        if (s->a[i] == a)
+            return 1;
+    return 0;
+}
+
+/* Axes of n that have more than one element here. */
+AxisSet axes_here(const Graph *g, const Node *n)
+{
+    AxisSet s = { 0 };
+
+    for (int d = 0; d < n->nd; d++)
+        if (local_n(g, n, d) > 1 || g_isrow(n->dim[d].a))
+            s.a[s.n++] = n->dim[d].a;
+    return s;
+}
+
+static void keep_common(AxisSet *s, const AxisSet *t)
+{
+    int k = 0;
+
+    for (int i = 0; i < s->n; i++)
+        if (has_axis(t, s->a[i]))
+            s->a[k++] = s->a[i];
+    s->n = k;
+}
+
+/* Are O the slowest axes of n? */
+int axes_lead(const Graph *g, const AxisSet *O, const Node *n)
+{
+    AxisSet t = axes_here(g, n);
+
+    for (int i = 0; i < O->n; i++)
+        if (i >= t.n || !has_axis(O, t.a[i]))
+            return 0;
+    return 1;
+}
+
+static int crosses(const Operand *o, const AxisSet *O)
+{
+    for (size_t i = 0; i < vec_len(o->moved); i++)
+        if (has_axis(O, o->moved[i]))
+            return 1;
+    return 0;
+}
+
+/* Loops that evaluating n runs over, in memory order. */
+const Node *space_of(const Node *n)
+{
+    return is_reduction(n) ? n->in[0] : layout_of(n);
+}
+
+/* ---- small links --------------------------------------------------------- */
+
+/* Uses of n through what is clear: the operand that the user names, the
+ * user. */
+typedef struct Use {
+    const Node *as, *by;
+} Use;
+
+static void add_uses(const Fuse *f, const Node *n, Use **out)
+{
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
+        const Node *u = f->user[n->id][i];
+        if (passes_by(f, u))
+            add_uses(f, u, out);
+        else
+            vec_push(f->a, *out, ((Use){ n, u }));
+    }
+}
+
+static int is_late(const Node *n)
+{
+    return n->again || is_backward(n);
+}
+
+/* A value per row that a kernel over rows reads next to its rows: made anew in
+ * each kernel that needs it, before the row's own loop, it ties none of them to
+ * the others. All users are near, and one is much larger. */
+static int is_link(const Fuse *f, const Node *n)
+{
+    enum { NEAR = 64, USES = 4, MUCH = 16 };
+    const Graph *g = f->g;
+    int much = 0;
+    Use *use = NULL;
+
+    if (!(optab[n->op].expr || n->op == Ogather) || n->map || memory_use(f, n))
+        return 0;
+    add_uses(f, n, &use);
+    if (vec_len(use) < 2 || vec_len(use) > USES)
+        return 0;
+    for (size_t i = 0; i < vec_len(use); i++) {
+        const Node *u = use[i].by;
+        if (!in_loop(f, u) || u->reg != n->reg || u->call != n->call ||
+            u->id - n->id > NEAR || is_late(u) != is_late(n))
+            return 0;
+        AxisSet as = axes_here(g, use[i].as);
+        int64_t size = local_elems(g, space_of(u));
+        much |= size >= MUCH * local_elems(g, n);
+        if (size > local_elems(g, use[i].as) &&
+            (as.n == 0 || !axes_lead(g, &as, space_of(u))))
+            return 0;
+    }
+    return much;
+}
+
+void find_clear(Fuse *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        Node *n = f->g->node[i];
+        f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
+    }
+    for (int i = 0; i < f->n; i++)
+        if (f->clear[i] && memory_use(f, f->g->node[i]))
+            f->clear[i] = 0;
+    for (int i = f->n; i-- > 0;)
+        if (!f->clear[i] && in_loop(f, f->g->node[i]))
+            f->clear[i] = (char)is_link(f, f->g->node[i]);
+}
+
+/* ---- the rule ------------------------------------------------------------ */
+
+/* Would reading p from m repeat costly work? Not when p's axes are the slowest
+ * of m's, then it is computed once for each of their settings. */
+static int repeats(const FuseSet *s, const Node *m, const Operand *o)
+{
+    const Graph *g = s->f->g;
+
+    if (!s->f->costly[o->n->id])
+        return 0;
+    AxisSet p = axes_here(g, o->n), q = axes_here(g, space_of(m));
+    if (o->moved)
+        return local_elems(g, space_of(m)) > local_elems(g, o->n);
+    return q.n > p.n && !axes_lead(g, &p, space_of(m));
+}
+
+/* Costly to rebuild: a function of a value that is not stored, or a reduction;
+ * mark: needs a reduction of the set. */
+static void mark_costly(FuseSet *s)
+{
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Node *n = s->node[i];
+        Operand *op = operands_of(s->f, n);
+        int c = is_reduction(n) || op_calls(n->op) || n->op == Orandom ||
+                n->op == Odropout;
+        n->mark = is_reduction(n);
+        for (size_t k = 0; k < vec_len(op); k++) {
+            if (!set_has(s, op[k].n))
+                continue;
+            c |= s->f->costly[op[k].n->id];
+            n->mark |= op[k].n->mark;
+        }
+        s->f->costly[n->id] = (char)c;
+    }
+}
+
+/* Does a reduction of the set that n needs have one of the axes? Not by way of
+ * what the walk of that stamp has seen. */
+static int has_sum_over(const FuseSet *s, const Node *n, Axis *const *moved,
+                        int stamp)
+{
+    if (!n->mark || s->f->seen[n->id] == stamp)
+        return 0;
+    s->f->seen[n->id] = stamp;
+    for (size_t i = 0; i < vec_len(moved) && is_reduction(n); i++)
+        if (dim_of(n, moved[i]) >= 0)
+            return 1;
+    Operand *op = operands_of(s->f, n);
+    for (size_t k = 0; k < vec_len(op); k++)
+        if (set_has(s, op[k].n) && has_sum_over(s, op[k].n, moved, stamp))
+            return 1;
+    return 0;
+}
+
+/* The axes that all stored members and all reductions have; 0 when some stored
+ * member does not have them as its slowest. */
+static int item_axes(FuseSet *s, AxisSet *O)
+{
+    Graph *g = s->f->g;
+    int first = 1;
+
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Node *n = s->node[i];
+        if (!is_stored(s, n) && !is_reduction(n))
+            continue;
+        AxisSet t = axes_here(g, layout_of(n));
+        if (first)
+            *O = t;
+        else
+            keep_common(O, &t);
+        first = 0;
+    }
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        const Node *n = s->node[i];
+        if (!is_stored(s, n))
+            continue;
+        if ((O->n == 0 && axes_here(g, layout_of(n)).n) ||
+            !axes_lead(g, O, layout_of(n)))
+            return 0;
+    }
+    return 1;
+}
+
+/* Sums over rounds (overflow_fallback.c) are numbered, and what is made of a
+ * slice (logits_chunks.c); each waits for its own. */
+static int two_rounds(const FuseSet *s)
+{
+    int seen = 0;
+
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        int piece = s->node[i]->piece;
+        if (!piece)
+            continue;
+        if (seen && seen != piece)
+            return 1;
+        seen = piece;
+    }
+    return 0;
+}
+
+/* ---- on a grid, where an item is a block --------------------------------- */
+
+static int64_t items_of(const Graph *g, const Node *n, const AxisSet *O)
+{
+    int64_t items = 1;
+
+    for (int k = 0; k < O->n; k++) {
+        int d = dim_of(n, O->a[k]);
+        items *= d < 0 ? 1 : local_n(g, n, d);
+    }
+    return items;
+}
+
+/* The member that reduction n reduces, through views. */
+static const Node *reduced(const Node *n)
+{
+    do
+        n = n->in[0];
+    while (optab[n->op].cls == VIEW || n->op == Ocast);
+    return n;
+}
+
+/* Would one kernel have fewer items than keep the chip busy, while kernels of
+ * their own would have more: a sum of sums, of what is made of large sums, or
+ * two large results that share few axes? */
+static int too_few(FuseSet *s, const AxisSet *O)
+{
+    const Graph *g = s->f->g;
+    int64_t wanted = s->f->T->items;
+    int large = 0;
+
+    for (size_t i = 0; i < vec_len(s->node) && s->f->T->grid; i++) {
+        const Node *n = s->node[i], *in = is_reduction(n) ? reduced(n) : n;
+        int64_t items = items_of(g, in, O);
+        if (in != n && is_reduction(in) && set_has(s, in) &&
+            items < wanted * 128 && local_elems(g, in) >= 16 * items)
+            return 1;
+        int64_t rows = is_reduction(n) ? items_of(g, n, O) : wanted;
+        if (rows < wanted && local_elems(g, n) >= 16 * rows &&
+            local_elems(g, space_of(n)) >= 64 * wanted)
+            return 1;
+        large += is_stored(s, n) && items < wanted &&
+                 local_elems(g, n) >= 64 * wanted;
+    }
+    return large > 1;
+}
+
+const char *one_nest(FuseSet *s)
+{
+    AxisSet O = { 0 };
+
+    if (two_rounds(s))
+        return "two rounds or slices";
+    if (!item_axes(s, &O))
+        return "what both store has no slowest axes in common";
+    if (too_few(s, &O))
+        return "a sum of sums would have too few items";
+    mark_costly(s);
+    for (size_t i = 0; i < vec_len(s->node); i++) {
+        Operand *op = operands_of(s->f, s->node[i]);
+        for (size_t k = 0; k < vec_len(op); k++) {
+            if (!set_has(s, op[k].n))
+                continue;
+            int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
+            if (kept && crosses(&op[k], &O))
+                return "an item needs another item's result";
+            if (op[k].moved &&
+                has_sum_over(s, op[k].n, op[k].moved, ++s->f->stamp))
+                return "a sum made again over other loops has other bits";
+            if (repeats(s, s->node[i], &op[k]))
+                return "costly work would be done again and again";
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,69 @@
+/* kernel_listing.c: kernels-to-be as text, for -d fuse and -d sched: what is
+ * stored, of which family, what it computes on the way, and what it reads.
+ *
+ *     %h = gemm dot reads %x %w                    f32 [micro batch seq ffn]
+ *     %a = loop silu mul, sum reads %h %g          f32 [micro batch seq ffn] */
+#include "kernels.h"
+
+static void put_names(Text *t, Node *const *v, int n)
+{
+    for (int i = 0; i < n; i++)
+        put(t, "%s%%%s", i ? " " : "", v[i]->name);
+}
+
+static const char *stored(Arena *a, const Group *k)
+{
+    Text t = { .arena = a };
+
+    put_names(&t, k->out, k->nout);
+    return t.s ? t.s : "";
+}
+
+/* Ops in order; runs of one op once. */
+static const char *computed(Arena *a, const Group *k)
+{
+    Text t = { .arena = a };
+
+    put(&t, "%s", families[k->fam]);
+    for (int i = 0; i < k->n; i++)
+        if (i == 0 || k->node[i]->op != k->node[i - 1]->op)
+            put(&t, " %s", optab[k->node[i]->op].name);
+    if (k->nin)
+        put(&t, " reads ");
+    put_names(&t, k->in, k->nin);
+    return t.s;
+}
+
+static const char *type_of(Arena *a, const Group *k)
+{
+    Text t = { .arena = a };
+
+    if (!k->nout || k->out[0]->dt == Dnone)
+        return NULL;
+    put(&t, "%s ", dtypes[k->out[0]->dt].name);
+    print_dims(&t, k->out[0]);
+    return t.s;
+}
+
+char *groups_print(Arena *a, Group *const *k, int fold)
+{
+    size_t n = vec_len(k);
+    ListingLine *v = alloc(a, (n + 1) * sizeof *v);
+    Text t = { .arena = a };
+
+    for (size_t i = 0; i < n; i++)
+        v[i] =
+            (ListingLine){ .name = stored(a, k[i]),
+                           .what = computed(a, k[i]),
+                           .type = type_of(a, k[i]),
+                           .reg = k[i]->reg,
+                           .path = k[i]->n ? k[i]->node[0]->scope->path : "" };
+    put_lines(&t, v, n, "    ", " = ", fold);
+    return t.s ? t.s : "";
+}
+
+void show_groups(const Graph *g, Group *const *k)
+{
+    if (is_shown(g))
+        show_text(g, groups_print(g->arena, k, !is_asked(g->compile, "+all")));
+}

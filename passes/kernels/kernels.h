@@ -1,0 +1,99 @@
+/* kernels.h: nodes that kernels exist for, kernels of nodes, their order. */
+#ifndef PLEAT_KERNELS_H
+#define PLEAT_KERNELS_H
+
+#include "../core/core.h"
+
+/* ---- legalize.c fuse.c (codegen lowers what they make) ------------------- */
+
+/* Does product n, whose only user x is, add to accumulator x itself? What it
+ * adds is not rounded, so both have one dtype. */
+int feeds(const Graph *g, const Node *n, const Node *x);
+
+/* Of a graph that is legal: a vec, in executable order. */
+Group **fuse(Graph *g, const Target *T, Arena *a);
+
+/* ---- fusible.c: what fuse asks ------------------------------------------- */
+
+typedef struct FuseUnit {  /* a kernel in the making */
+    struct FuseUnit *into; /* tied to another */
+    Family fam;
+    Region reg;
+    int call;    /* no kernel has nodes of two */
+    Node **node; /* vec, operands first */
+    int last;    /* id of its last node */
+    int reach;   /* no node it waits for has a greater id */
+    int again;   /* has recomputed members */
+    int seen;
+    Node *alone;              /* products: what the instruction stores */
+    struct FuseUnit **before; /* vec: read what it overwrites */
+    int wait;                 /* (ordering) units before it */
+    struct FuseUnit **next;
+} FuseUnit;
+
+/* An operand as a member sees it: through views and clear nodes, with the axes
+ * along which it is not read at the member's own index, and a number for the
+ * moves on the way, 0 without any. */
+typedef struct Operand {
+    Node *n;
+    Axis **moved;
+    uint64_t path;
+} Operand;
+
+typedef struct Fuse {
+    Graph *g;
+    const Target *T;
+    Arena *a;
+    int n;
+    Node ***user;           /* by id: vec of direct users */
+    Node **before, **after; /* by id: what stages do together, in order */
+    char *clear;            /* by id: rebuilt where it is used */
+    char *costly;           /* by id: worth storing rather than repeating */
+    FuseUnit **unit;        /* by id */
+    Operand **operand;      /* by id: vec, found when first asked for */
+    int *seen;              /* by id: stamp of the last walk */
+    FuseUnit **all;         /* vec */
+    int stamp;
+} Fuse;
+
+enum { MOSTNODES = 48 }; /* of a kernel */
+
+/* Members that would be one kernel, the new one last: nodes of units whose
+ * `seen` is the stamp. */
+typedef struct FuseSet {
+    Fuse *f;
+    Node **node; /* vec */
+    int stamp;
+} FuseSet;
+
+typedef struct AxisSet {
+    int n;
+    Axis *a[MAXD];
+} AxisSet;
+
+int is_reduction(const Node *n);
+int is_source(const Node *n);                /* in memory before any kernel */
+int passes_by(const Fuse *f, const Node *n); /* belongs to no kernel */
+void find_clear(Fuse *f);
+Operand *operands_of(Fuse *f, const Node *n);
+FuseUnit *unit_root(FuseUnit *u);
+FuseUnit *unit_of(const Fuse *f, const Node *n);
+int set_has(const FuseSet *s, const Node *n);
+int is_stored(const FuseSet *s, const Node *n); /* needed outside the set */
+const Node *space_of(const Node *n);            /* whose dims n's loops have */
+const Node *layout_of(const Node *n);           /* whose dims n stores */
+AxisSet axes_here(const Graph *g, const Node *n); /* of more than one element */
+int axes_lead(const Graph *g, const AxisSet *O,
+              const Node *n);     /* slowest of n */
+const char *one_nest(FuseSet *s); /* null: yes; else why not */
+int is_large(const FuseSet *s);   /* kernel_size.c: too large for one kernel */
+
+/* ---- sched.c kernel_listing.c -------------------------------------------- */
+
+Group **sched(Graph *g, Group **k); /* the same, in the order they run */
+/* Groups as text, a line each; fold: repeated scopes once. */
+char *groups_print(Arena *a, Group *const *k, int fold);
+/* After the pass under way, where -d asks for them. */
+void show_groups(const Graph *g, Group *const *k);
+
+#endif

@@ -1,0 +1,570 @@
+/* legalize.c: the last rewriting before nodes become kernels. Everything stays
+ * as it was in meaning; what changes is
+ *
+ *   products    an operand whose layout no matrix product can read is permuted
+ *               into one first; a result takes an order that can be written;
+ *               operands of two dtypes get one
+ *   reductions  of much into little, over the slowest axes, are made in two
+ *               stages so that there is something to share between threads
+ *   scatters    into few places become masks, which fuse:
+ *               scatter_add v e = sum over top of where(e == iota, v, 0) */
+#include "kernels.h"
+
+#include <string.h>
+
+enum {
+    MUCH = 1 << 16, /* elements worth two stages */
+    RUN = 64,       /* elements of the first stage's sums */
+    FEW = 16        /* summed places of a mask */
+};
+
+/* A new node takes its place and its shards from `by`: per atom, what by (or
+ * else the first of its operands) has along an axis that the node has. */
+static Node *like(Node *n, const Node *by)
+{
+    n->scope = by->scope;
+    n->reg = by->reg;
+    n->call = by->call;
+    n->again = by->again;
+    if (!n->loc)
+        n->loc = by->loc;
+    return n;
+}
+
+/* What `by` reads in place of x stands where x does, or with `by` if x stands
+ * ready for all calls and regions. */
+static Node *in_place_of(Node *n, const Node *x, const Node *by)
+{
+    const Node *at = any_region(x) ? by : x;
+
+    like(n, x);
+    n->reg = at->reg;
+    n->call = at->call;
+    return n;
+}
+
+static void give_shards(Node *n, const Node *by)
+{
+    for (int i = 0; i < MAXATOM; i++) {
+        n->sh[i] = (Shard){ R, NULL, Radd };
+        if (by->sh[i].k == S && dim_of(n, by->sh[i].a) >= 0)
+            n->sh[i] = by->sh[i];
+        for (int k = 0; k < n->nin && n->sh[i].k != S; k++) {
+            const Shard *s = &n->in[k]->sh[i];
+            if (s->k == S && dim_of(n, s->a) >= 0)
+                n->sh[i] = *s;
+            else if (s->k == P || (s->k == S && by->sh[i].k == P))
+                n->sh[i] = s->k == P ? *s : by->sh[i];
+        }
+    }
+}
+
+/* ---- orders of axes ------------------------------------------------------ */
+
+typedef struct DimOrder {
+    int n;
+    Dim d[2 * MAXD];
+} DimOrder;
+
+static void add_dims(DimOrder *o, const Node *from, const Node *has,
+                     const Node *lacks)
+{
+    for (int i = 0; i < from->nd; i++) {
+        Dim d = from->dim[i];
+        if ((!has || dim_of(has, d.a) >= 0) &&
+            (!lacks || dim_of(lacks, d.a) < 0))
+            o->d[o->n++] = d;
+    }
+}
+
+static int same_order(const Node *n, const DimOrder *o)
+{
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != o->d[i].a)
+            return 0;
+    return n->nd == o->n;
+}
+
+static Node *permuted(Graph *g, Node *x, const DimOrder *o, const Node *by)
+{
+    if (same_order(x, o))
+        return x;
+    Node *p = in_place_of(g_node(g, Opermute, x->loc, 1, &x), x, by);
+    p->nd = o->n;
+    memcpy(p->dim, o->d, (size_t)o->n * sizeof *o->d);
+    p->dt = x->dt;
+    memcpy(p->sh, x->sh, sizeof p->sh);
+    return infer(g, p);
+}
+
+static void take_order(Node *n, const DimOrder *o)
+{
+    memcpy(n->dim, o->d, (size_t)o->n * sizeof *o->d);
+}
+
+static Node *cast_to(Graph *g, Node *x, Dtype t, const Node *by)
+{
+    Node *c = g_cast(g, x, t);
+
+    if (c == x)
+        return x;
+    memcpy(c->sh, x->sh, sizeof c->sh);
+    return in_place_of(c, x, by);
+}
+
+/* ---- dots ---------------------------------------------------------------- */
+
+/* [batch M K], [batch K N] and [batch M N], in the order of the result. */
+static void plain_orders(const Node *n, DimOrder *a, DimOrder *b, DimOrder *c)
+{
+    const Node *x = n->in[0], *y = n->in[1];
+
+    *a = *b = *c = (DimOrder){ 0 };
+    for (int i = 0; i < n->nd; i++) {
+        Dim d = n->dim[i];
+        if (dim_of(x, d.a) >= 0 && dim_of(y, d.a) >= 0)
+            a->d[a->n++] = b->d[b->n++] = c->d[c->n++] = d;
+    }
+    for (int i = 0; i < n->nd; i++)
+        if (dim_of(y, n->dim[i].a) < 0)
+            a->d[a->n++] = c->d[c->n++] = n->dim[i];
+    add_dims(a, x, NULL, n);
+    add_dims(b, x, y, n);
+    for (int i = 0; i < n->nd; i++)
+        if (dim_of(x, n->dim[i].a) < 0)
+            b->d[b->n++] = c->d[c->n++] = n->dim[i];
+}
+
+static int fits(const Graph *g, const Node *n, const DimOrder *a,
+                const DimOrder *b, const DimOrder *c)
+{
+    Node x = *n->in[0], y = *n->in[1], z = *n;
+    Matrix m;
+
+    if (a)
+        take_order(&x, a);
+    if (b)
+        take_order(&y, b);
+    if (c)
+        take_order(&z, c);
+    return as_matrix(g, &x, &y, &z, &m);
+}
+
+/* The fewest changes of layout that make a matrix product of it. */
+static void lay_out_dot(Graph *g, Node *n)
+{
+    DimOrder a, b, c;
+
+    plain_orders(n, &a, &b, &c);
+    for (int how = 0; how < 8; how++) {
+        int pa = how & 1, pb = how >> 1 & 1, pc = how >> 2;
+        if (!fits(g, n, pa ? &a : NULL, pb ? &b : NULL, pc ? &c : NULL))
+            continue;
+        if (pa)
+            n->in[0] = permuted(g, n->in[0], &a, n);
+        if (pb)
+            n->in[1] = permuted(g, n->in[1], &b, n);
+        if (pc)
+            take_order(n, &c);
+        if (pa || pb)
+            why(g, n, "an operand is copied into a layout a product can read");
+        return;
+    }
+    die("dot: more than three axes outside a matrix product");
+}
+
+static Dtype wider(Dtype a, Dtype b)
+{
+    return a == b ? a : a == Df64 || b == Df64 ? Df64 : Df32;
+}
+
+static void one_dtype(Graph *g, Node *n)
+{
+    Dtype t = wider(n->in[0]->dt, n->in[1]->dt);
+
+    for (int k = 0; k < 2; k++)
+        n->in[k] = cast_to(g, n->in[k], t, n);
+}
+
+/* ---- grouped products ---------------------------------------------------- */
+
+static void add_rows(DimOrder *o, const Node *x)
+{
+    for (int i = 0; i < x->nd; i++)
+        if (g_isrow(x->dim[i].a))
+            o->d[o->n++] = x->dim[i];
+}
+
+/* rows [row K], w [expert K N] or [expert N K], result [row N]. */
+static void lay_out_gmm(Graph *g, Node *n)
+{
+    Node *rows = n->in[0], *w = n->in[1];
+    Axis *expert = n->in[2]->at.route.axis;
+    DimOrder r = { 0 }, kn = { 0 }, nk = { 0 }, out = { 0 };
+
+    kn.d[kn.n++] = nk.d[nk.n++] = w->dim[dim_of(w, expert)];
+    add_rows(&r, rows);
+    add_rows(&out, rows);
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < w->nd; i++) {
+            Dim d = w->dim[i];
+            int inner = axes_at(&n->at.gmm.axes, d.a) >= 0;
+            if (d.a == expert)
+                continue;
+            if (inner == (pass == 0))
+                kn.d[kn.n++] = d;
+            else
+                nk.d[nk.n++] = d;
+        }
+    for (int i = 0; i < w->nd; i++) {
+        Dim d = w->dim[i];
+        if (d.a == expert)
+            continue;
+        DimOrder *to = axes_at(&n->at.gmm.axes, d.a) >= 0 ? &r : &out;
+        to->d[to->n++] = d;
+    }
+    n->in[0] = permuted(g, rows, &r, n);
+    if (!same_order(w, &nk))
+        n->in[1] = permuted(g, w, &kn, n);
+    take_order(n, &out);
+}
+
+static void lay_out_gmm_wgrad(Graph *g, Node *n)
+{
+    Node *a = n->in[0], *b = n->in[1];
+    DimOrder ra = { 0 }, rb = { 0 }, kn = { 0 }, nk = { 0 };
+    Axis *expert = n->in[2]->at.route.axis;
+
+    add_rows(&ra, a);
+    add_rows(&rb, b);
+    add_dims(&ra, n, a, NULL);
+    add_dims(&rb, n, b, NULL);
+    kn.d[kn.n++] = nk.d[nk.n++] = n->dim[dim_of(n, expert)];
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != expert && dim_of(a, n->dim[i].a) >= 0)
+            kn.d[kn.n++] = n->dim[i];
+    add_dims(&kn, n, b, a);
+    add_dims(&nk, n, b, a);
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a != expert && dim_of(a, n->dim[i].a) >= 0)
+            nk.d[nk.n++] = n->dim[i];
+    n->in[0] = permuted(g, a, &ra, n);
+    n->in[1] = permuted(g, b, &rb, n);
+    if (!same_order(n, &nk))
+        take_order(n, &kn);
+}
+
+/* ---- reductions ---------------------------------------------------------- */
+
+/* Are these results enough work for the target, each summed by one item? */
+static int enough(const Graph *g, int64_t results)
+{
+    return results >= pass_target(g)->items * 128;
+}
+
+/* Reduced axes to keep for the second stage: all but the fastest, as long as
+ * the first stage sums RUN elements at least. Short runs also keep sums exact:
+ * a lane adds few numbers to each other. */
+static int kept_axes(const Graph *g, const Node *n, Axis **keep)
+{
+    const Node *a = n->in[0];
+    int64_t items = 1, run = 1;
+    int k = 0;
+
+    if (local_elems(g, a) < MUCH || enough(g, local_elems(g, n)) || a->map)
+        return 0;
+    for (int i = 0; i < n_axes(n)->n; i++)
+        run *= local_n(g, a, dim_of(a, n_axes(n)->v[i]));
+    for (int d = 0; d < a->nd; d++) {
+        int64_t size = local_n(g, a, d);
+        if (axes_at(n_axes(n), a->dim[d].a) < 0 || size == 1)
+            continue;
+        if (run / size < RUN)
+            break;
+        run /= size;
+        items *= size;
+        keep[k++] = a->dim[d].a;
+    }
+    return items > 1 ? k : 0;
+}
+
+/* Does the reduction leave the slowest axes alone, and are they rows enough to
+ * be items? */
+static int by_rows(const Graph *g, const Node *n)
+{
+    const Node *a = n->in[0];
+    int64_t rows = 1;
+
+    for (int d = 0; d < a->nd && axes_at(n_axes(n), a->dim[d].a) < 0; d++)
+        rows *= local_n(g, a, d);
+    return rows >= pass_target(g)->items;
+}
+
+/* What `by` reduces with axis a as two, the fast one of `run` elements. */
+static Node *cut_axis(Graph *g, const Node *by, Axis *a, int64_t run)
+{
+    Node *x = by->in[0];
+    Node *s = in_place_of(g_node(g, Osplit, x->loc, 1, &x), x, by);
+
+    Axis *into[] = {
+        g_axis(g, strf(g->arena, "%s'of%lld", a->name, (long long)run)),
+        g_axis(g, strf(g->arena, "%s'by%lld", a->name, (long long)run)),
+    };
+
+    s->at.split.axis = a;
+    s->at.split.into = g_axes(g, into, 2);
+    s->dt = x->dt;
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a == a) {
+            s->dim[s->nd++] = (Dim){ into[0], x->dim[d].n / run };
+            s->dim[s->nd++] = (Dim){ into[1], run };
+        } else {
+            s->dim[s->nd++] = x->dim[d];
+        }
+    memcpy(s->sh, x->sh, sizeof s->sh);
+    for (int i = 0; i < MAXATOM; i++)
+        if (s->sh[i].k == S && s->sh[i].a == a)
+            s->sh[i].a = into[0];
+    return infer(g, s);
+}
+
+/* Blocks that make so many sums: groups of threads for 256 columns. */
+static int64_t blocks_of(int64_t out)
+{
+    return (out + 255) / 256;
+}
+
+/* Elements of a part of a long axis: parts that fill the chip twice. */
+static int64_t run_length(const Graph *g, int64_t size, int64_t out)
+{
+    int64_t parts = 2 * pass_target(g)->items / blocks_of(out);
+    int64_t run = size / (parts ? parts : 1);
+
+    return run < RUN / 8 ? RUN / 8 : run;
+}
+
+/* One long axis, summed as a whole: its slow half is kept for the second
+ * stage. Null: none is long enough, or few items are well. */
+static Node *cut_for_two(Graph *g, const Node *n, Axis **kept)
+{
+    Node *a = n->in[0];
+    int64_t out = local_elems(g, n);
+
+    if (local_elems(g, a) < MUCH || enough(g, out) || a->map || a->nd == MAXD)
+        return NULL;
+    for (int d = 0; d < a->nd; d++) {
+        int64_t size = local_n(g, a, d), run = run_length(g, size, out);
+        if (axes_at(n_axes(n), a->dim[d].a) < 0 || size < 4 * RUN)
+            continue;
+        while (run < size && size % run)
+            run++;
+        if (run * 2 > size || a->dim[d].n % run)
+            continue;
+        Node *s = cut_axis(g, n, a->dim[d].a, run);
+        *kept = s->at.split.into.v[0];
+        return s;
+    }
+    return NULL;
+}
+
+/* n's reduction of x, x being its operand with axis `from` cut in two. */
+static Node *of_cut(Graph *g, const Node *n, Node *x)
+{
+    const struct split_attrs *t = &x->at.split;
+    Node *r = g_copyof(g, n, &x);
+    Axis *ax[MAXD + 1];
+    int k = 0;
+
+    for (; k < n_axes(n)->n; k++)
+        ax[k] = n_axes(n)->v[k] == t->axis ? t->into.v[1] : n_axes(n)->v[k];
+    ax[k++] = t->into.v[0];
+    *n_axes(r) = g_axes(g, ax, k);
+    return r;
+}
+
+/* Would the axes kept make fewer blocks than keep the chip busy? */
+static int few_parts(const Graph *g, const Node *n, Axis *const *keep, int nk)
+{
+    int64_t blocks = blocks_of(local_elems(g, n));
+
+    for (int i = 0; i < nk; i++)
+        blocks *= local_n(g, n->in[0], dim_of(n->in[0], keep[i]));
+    return blocks < pass_target(g)->items / 2;
+}
+
+/* On a grid: would one kernel do both stages, its blocks each by themselves?
+ * It then is better off with one (fusible.c, too_few). */
+static int too_small(const Graph *g, const Node *n, Axis *const *keep, int nk)
+{
+    int64_t parts = 1;
+
+    for (int i = 0; i < nk; i++)
+        parts *= local_n(g, n->in[0], dim_of(n->in[0], keep[i]));
+    return parts < 16 || local_elems(g, n->in[0]) < 4 * MUCH;
+}
+
+static Node *two_stages(Graph *g, Node *n)
+{
+    Axis *keep[MAXD], *first[MAXD + 1];
+    int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep), nf = 0;
+
+    if (n->dt == Dbf16) /* a stage would be rounded */
+        return n;
+    if (pass_target(g)->grid && !by_rows(g, n) &&
+        (!nk || few_parts(g, n, keep, nk))) {
+        Node *x = cut_for_two(g, n, keep);
+        if (x) {
+            n = of_cut(g, n, x);
+            nk = 1;
+        }
+    }
+    if (!nk || (pass_target(g)->grid && too_small(g, n, keep, nk)))
+        return n;
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (axis_at(keep, nk, n_axes(n)->v[i]) < 0)
+            first[nf++] = n_axes(n)->v[i];
+    Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
+    give_shards(s, n);
+    Node *r = g_copyof(g, n, &s);
+    *n_axes(r) = g_axes(g, keep, nk);
+    r = infer(g, r);
+    return pass_target(g)->grid ? two_stages(g, r) : r;
+}
+
+/* ---- scatters ------------------------------------------------------------ */
+
+static Node *ew(Graph *g, Op op, const Node *by, Node *a, Node *b, Node *c)
+{
+    Node *n = like(g_ew(g, op, by->loc, a, b, c), by);
+
+    give_shards(n, by);
+    return n;
+}
+
+static Node *position(Graph *g, const Node *n)
+{
+    Node *io = like(g_node(g, Oiota, n->loc, 0, NULL), n);
+
+    io->at.iota.axis = n->at.scatter_add.axis;
+    io->nd = 1;
+    io->dim[0] = n->dim[dim_of(n, n->at.scatter_add.axis)];
+    infer(g, io);
+    give_shards(io, n);
+    return io;
+}
+
+static Node *as_mask(Graph *g, Node *n)
+{
+    Node *v = n->in[0], *e = n->in[1];
+    int64_t summed = 1;
+
+    for (int k = 0; k < 2; k++)
+        for (int d = 0; d < n->in[k]->nd; d++)
+            if (dim_of(n, n->in[k]->dim[d].a) < 0 &&
+                (k == 0 || dim_of(v, e->dim[d].a) < 0))
+                summed *= local_n(g, n->in[k], d);
+    if (summed > FEW || n->map || v->map)
+        return n;
+    Node *hit = ew(g, Oeq, n, e, position(g, n), NULL);
+    v = cast_to(g, v, n->dt, n); /* sums of bf16 may be wider */
+    Node *zero = like(g_const(g, n->loc, v->dt, 0), n);
+    Node *x = ew(g, Owhere, n, hit, v, zero);
+    Axis *gone[2 * MAXD];
+    int k = 0;
+    for (int d = 0; d < x->nd; d++)
+        if (dim_of(n, x->dim[d].a) < 0)
+            gone[k++] = x->dim[d].a;
+    Node *r = k ? like(g_red(g, Osum, x, gone, k), n) : x;
+    memcpy(r->sh, n->sh, sizeof r->sh);
+    DimOrder o = { 0 };
+    add_dims(&o, n, r, NULL);
+    if (o.n != n->nd) /* an axis that only n has */
+        return n;
+    return permuted(g, r, &o, n);
+}
+
+/* ---- dropout ------------------------------------------------------------- */
+
+static Node *step_value(Graph *g, const Node *by, StepValue v)
+{
+    Node *n = like(g_node(g, Ostepval, by->loc, 0, NULL), by);
+
+    n->at.stepval.name = v;
+    n->dt = Di64;
+    return infer(g, n);
+}
+
+/* In training the mask depends on the step and the micro-batch, and on the
+ * seed; elsewhere there is none. */
+static Node *dropped(Graph *g, Node *n)
+{
+    DimOrder o = { 0 };
+
+    add_dims(&o, n, NULL, NULL);
+    if (!program_trains(g->prog))
+        return permuted(g, n->in[0], &o, n);
+    Node *in[3] = { n->in[0], step_value(g, n, STEPstep),
+                    step_value(g, n, STEPmicro) };
+    Node *r = g_node(g, Odropout, n->loc, 3, in);
+    Node **own = r->in;
+    int id = r->id;
+    *r = *n;
+    r->in = own;
+    r->nin = 3;
+    r->id = id;
+    if (g->opts)
+        r->at.dropout.key = (int64_t)mix64((uint64_t)n->at.dropout.key,
+                                           (uint64_t)opts_int(g->opts, "seed"));
+    return r;
+}
+
+/* ---- what is sent -------------------------------------------------------- */
+
+/* By id: is it read by a collective or sent as it lies in memory? */
+static char *sent_values(Graph *g)
+{
+    char *sent = alloc(g->arena, vec_len(g->node) + 1);
+
+    g_renumber(g);
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (optab[n->op].cls == COMM || n->op == Osend)
+            for (int k = 0; k < n->nin; k++)
+                sent[n->in[k]->id] = 1;
+    }
+    return sent;
+}
+
+/* A product whose result takes another order; who sends it sends `was`. */
+static Node *product(Graph *g, Node *n, const char *sent,
+                     void (*lay_out)(Graph *g, Node *n))
+{
+    DimOrder was = { .n = n->nd };
+
+    memcpy(was.d, n->dim, (size_t)n->nd * sizeof *n->dim);
+    one_dtype(g, n);
+    lay_out(g, n);
+    if (!sent[n->id] || same_order(n, &was))
+        return n;
+    vec_push(g->arena, g->node, n);
+    return permuted(g, n, &was, n);
+}
+
+/* ---- entry --------------------------------------------------------------- */
+
+static Node *legal(Graph *g, Node *n, void *ctx)
+{
+    switch (n->op) {
+    case Odot: return product(g, n, ctx, lay_out_dot);
+    case Ogmm: return product(g, n, ctx, lay_out_gmm);
+    case Ogmm_wgrad: return product(g, n, ctx, lay_out_gmm_wgrad);
+    case Oscatter_add: return as_mask(g, n);
+    case Odropout: return dropped(g, n);
+    default: return optab[n->op].cls == RED ? two_stages(g, n) : n;
+    }
+}
+
+void pass_legalize(Graph *g)
+{
+    rewrite(g, legal, sent_values(g));
+}

@@ -1,0 +1,275 @@
+/* sched.c: the order in which groups run.
+ *
+ * Phases follow each other: what loss denominators need, denominators, pre,
+ * body, post. Inside a phase a group runs after those whose results it reads,
+ * and a group that writes a parameter or state after all that read the old
+ * value. Among groups that could run next the model's order decides. (Delaying
+ * groups to their first use was measured: in our models none could move past
+ * the peak that would not keep more alive than it makes.)
+ *
+ * Nothing waits for itself: where states swap, fuse has made a new value a
+ * buffer of its own (join_write).
+ *
+ * Views cost nothing and are dropped here. */
+#include "kernels.h"
+
+#include <string.h>
+
+typedef struct Task {
+    Group *k;
+    int phase; /* START, regions, in body each call */
+    int wait;  /* tasks that must run before */
+    int *next; /* vec: tasks that wait for this */
+} Task;
+
+typedef struct Sched {
+    Graph *g;
+    Arena *arena;
+    Task *t;
+    int n;
+    Table *maker;   /* value -> its task + 1 */
+    Table *readers; /* path of a param or state -> Readers */
+} Sched;
+
+typedef struct Readers {
+    int *task;
+} Readers;
+
+static int is_lasting(const Node *n)
+{
+    return n->op == Oparam || n->op == Ostate;
+}
+
+static void after(Sched *s, int first, int then)
+{
+    if (first == then)
+        return;
+    vec_push(s->arena, s->t[first].next, then);
+    s->t[then].wait++;
+}
+
+/* ---- who makes and reads what -------------------------------------------- */
+
+static void *number(int i)
+{
+    return (void *)(uintptr_t)(unsigned)(i + 1);
+}
+
+static int maker(const Sched *s, Node *n)
+{
+    return (int)(uintptr_t)table_get(s->maker, KEYP(viewed(n))) - 1;
+}
+
+static void note_results(Sched *s, int i)
+{
+    const Group *k = s->t[i].k;
+
+    for (int j = 0; j < k->nout; j++)
+        if (k->out[j]->op != Owrite)
+            *table_at(s->maker, KEYP(viewed(k->out[j]))) = number(i);
+}
+
+static void note_reads(Sched *s, int i)
+{
+    const Group *k = s->t[i].k;
+
+    for (int j = 0; j < k->nin; j++) {
+        Node *n = storage(k->in[j]);
+        if (!is_lasting(n))
+            continue;
+        Readers **r = (Readers **)table_at(s->readers, KEYP(n_name(n)));
+        if (!*r)
+            *r = alloc(s->arena, sizeof **r);
+        vec_push(s->arena, (*r)->task, i);
+    }
+}
+
+/* ---- what waits for what ------------------------------------------------- */
+
+/* Does task a run in a later region than b? Which call of a body runs first is
+ * the table's business. */
+static int is_later(const Sched *s, int a, int b)
+{
+    return s->t[a].phase > s->t[b].phase && s->t[a].k->reg != s->t[b].k->reg;
+}
+
+static void wait_for_operands(Sched *s, int i)
+{
+    const Group *k = s->t[i].k;
+
+    for (int j = 0; j < k->nin; j++) {
+        int m = maker(s, k->in[j]);
+        if (m < 0 || m == i)
+            continue;
+        if (is_later(s, m, i))
+            die("sched: %%%s is read in %s but made in %s", k->in[j]->name,
+                regions[k->reg], regions[s->t[m].k->reg]);
+        if (s->t[m].phase == s->t[i].phase)
+            after(s, m, i);
+    }
+}
+
+static void wait_for_readers(Sched *s, int i)
+{
+    const Group *k = s->t[i].k;
+
+    for (int j = 0; j < k->nout; j++) {
+        if (k->out[j]->op != Owrite)
+            continue;
+        const Readers *r =
+            table_get(s->readers, KEYP(n_name(storage(k->out[j]))));
+        for (size_t q = 0; r && q < vec_len(r->task); q++) {
+            if (is_later(s, r->task[q], i))
+                die("sched: %%%s is written before it is read",
+                    storage(k->out[j])->name);
+            if (s->t[r->task[q]].phase == s->t[i].phase)
+                after(s, r->task[q], i);
+        }
+    }
+}
+
+/* ---- phases -------------------------------------------------------------- */
+
+enum { START = -1 }; /* before den: what den reads of pre */
+
+static int phase_of(const Sched *s, const Group *k)
+{
+    int calls = k->reg < REGpost ? k->call : (int)vec_len(s->g->call);
+
+    return (int)k->reg + calls;
+}
+
+/* Operands come first in k, so one walk backwards finds all that den needs. */
+static void find_phases(Sched *s)
+{
+    for (int i = 0; i < s->n; i++)
+        s->t[i].phase = phase_of(s, s->t[i].k);
+    for (int i = s->n; i-- > 0;) {
+        const Group *k = s->t[i].k;
+        if (s->t[i].phase > REGden)
+            continue;
+        for (int j = 0; j < k->nin; j++) {
+            int m = maker(s, k->in[j]);
+            if (m >= 0 && s->t[m].phase == REGpre)
+                s->t[m].phase = START;
+        }
+    }
+}
+
+/* ---- between stages ------------------------------------------------------ */
+
+static int stands_after(const Node *a, const Node *b)
+{
+    return a->call != b->call ? a->call > b->call : n_chan(a) > n_chan(b);
+}
+
+/* What stages do together, in a call and outside all, goes in the order that
+ * all of them keep. */
+static void keep_order(Sched *s)
+{
+    int *v = NULL;
+
+    for (int i = 0; i < s->n; i++) {
+        const Node *n = s->t[i].k->node[0];
+        size_t k = vec_len(v);
+        if (!is_transfer(n))
+            continue;
+        vec_push(s->arena, v, i);
+        for (; k > 0 && stands_after(s->t[v[k - 1]].k->node[0], n); k--)
+            v[k] = v[k - 1];
+        v[k] = i;
+    }
+    for (size_t k = 1; k < vec_len(v); k++)
+        if (s->t[v[k - 1]].k->call == s->t[v[k]].k->call)
+            after(s, v[k - 1], v[k]);
+}
+
+/* ---- order --------------------------------------------------------------- */
+
+/* Tasks that could run, the earliest in the model on top. */
+typedef struct Ready {
+    int *at, n;
+} Ready;
+
+static int earlier(const Sched *s, int a, int b)
+{
+    if (s->t[a].phase != s->t[b].phase)
+        return s->t[a].phase < s->t[b].phase;
+    return a < b;
+}
+
+static void push(const Sched *s, Ready *h, int x)
+{
+    int i = h->n++;
+    for (; i > 0 && earlier(s, x, h->at[(i - 1) / 2]); i = (i - 1) / 2)
+        h->at[i] = h->at[(i - 1) / 2];
+    h->at[i] = x;
+}
+
+static int pop(const Sched *s, Ready *h)
+{
+    int top = h->at[0], x = h->at[--h->n], i = 0;
+    for (int c; (c = 2 * i + 1) < h->n; i = c) {
+        if (c + 1 < h->n && earlier(s, h->at[c + 1], h->at[c]))
+            c++;
+        if (!earlier(s, h->at[c], x))
+            break;
+        h->at[i] = h->at[c];
+    }
+    h->at[i] = x;
+    return top;
+}
+
+static int *order(Sched *s)
+{
+    Ready h = { alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), 0 };
+    int *seq = alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), n = 0;
+
+    for (int i = 0; i < s->n; i++)
+        if (!s->t[i].wait)
+            push(s, &h, i);
+    while (n < s->n) {
+        if (!h.n)
+            die("sched: groups wait for each other");
+        int i = pop(s, &h);
+        seq[n++] = i;
+        for (size_t j = 0; j < vec_len(s->t[i].next); j++) {
+            int k = s->t[i].next[j];
+            if (!--s->t[k].wait)
+                push(s, &h, k);
+        }
+    }
+    return seq;
+}
+
+static void list_tasks(Sched *s, Group **k)
+{
+    s->t = alloc(s->arena, sizeof *s->t * (vec_len(k) + 1));
+    for (size_t i = 0; i < vec_len(k); i++)
+        if (k[i]->fam != FAMnone)
+            s->t[s->n++].k = k[i];
+}
+
+Group **sched(Graph *g, Group **k)
+{
+    Sched s = { .g = g, .arena = g->arena };
+    Group **out = NULL;
+
+    s.maker = table_new(s.arena);
+    s.readers = table_new(s.arena);
+    list_tasks(&s, k);
+    for (int i = 0; i < s.n; i++)
+        note_results(&s, i);
+    for (int i = 0; i < s.n; i++)
+        note_reads(&s, i);
+    find_phases(&s);
+    for (int i = 0; i < s.n; i++) {
+        wait_for_operands(&s, i);
+        wait_for_readers(&s, i);
+    }
+    keep_order(&s);
+    int *seq = order(&s);
+    for (int i = 0; i < s.n; i++)
+        vec_push(s.arena, out, s.t[seq[i]].k);
+    return out;
+}

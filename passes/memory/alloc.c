@@ -1,0 +1,300 @@
+/* alloc.c: when each value of a program is alive, and where it lies.
+ *
+ * A value lives from the instruction that first names it to the last. A phase
+ * that repeats adds: what was there when it began and is named inside lives to
+ * its last instruction, since the next turn needs it again. An accumulator is
+ * first named where it is cleared, so it lives from there to its last use in
+ * post; what is made inside a body and used only there may share memory with
+ * all the rest. An output lives to the end, where the runtime reads it.
+ *
+ * In a pipeline stage (activation_slots.c) a value is private to a call, kept
+ * by a micro- batch from one call to another, or there through the whole table.
+ *
+ * A result takes over the buffer of an operand that dies in the same
+ * instruction when the kernel allows (Group.inplace) and both are equally
+ * large.
+ *
+ * What lives across programs (parameters, states, optimizer, inputs, scalars)
+ * is not placed here: it has its own part of the arena (emit.c). */
+#include "memory.h"
+
+#include <string.h>
+
+enum { NEVER = -1 }; /* no instruction may take its place */
+
+typedef struct Alloc {
+    Graph *g;
+    Arena *arena;
+    Group *const *k;
+    int n;
+    const Program *p;
+    CallTimes *rows; /* null: no table */
+    Layout *l;
+} Alloc;
+
+int is_persistent(const Node *n)
+{
+    return n->op == Oparam || n->op == Ostate || n->op == Oinput ||
+           n->op == Ostepval || n->op == Oresult;
+}
+
+/* ---- lives --------------------------------------------------------------- */
+
+static const Phase *phase_at(const Alloc *a, int instr)
+{
+    const Phase *p = a->p->phase;
+    while (instr >= p->first + p->n)
+        p++;
+    return p;
+}
+
+/* The calls of a stage that name x. */
+static void note_call(const Alloc *a, Live *x, int instr)
+{
+    const Phase *p = a->rows ? phase_at(a, instr) : NULL;
+    if (!p || p->repeat) {
+        x->outside = 1;
+        return;
+    }
+    int phase = (int)(p - a->p->phase);
+    size_t n = vec_len(x->used);
+    if (!n || x->used[n - 1].phase != phase)
+        vec_push(a->arena, x->used, ((Used){ phase, instr, instr }));
+    else
+        x->used[n - 1].last = instr;
+}
+
+static void touch(Alloc *a, Node *arg, int instr)
+{
+    Node *n = storage(arg);
+    if (is_persistent(n))
+        return;
+    void **at = table_at(a->l->of, KEYP(n));
+    if (!*at) {
+        Live x = { .n = n,
+                   .bytes = local_bytes(a->g, n),
+                   .born = instr,
+                   .first = instr,
+                   .same = -1,
+                   .within = -1 };
+        vec_push(a->arena, a->l->live, x);
+        *at = (void *)(uintptr_t)vec_len(a->l->live);
+    }
+    Live *x = &a->l->live[(uintptr_t)*at - 1];
+    x->dies = x->last = instr;
+    note_call(a, x, instr);
+}
+
+static void add_scratch(Alloc *a, int instr)
+{
+    Live x = { .instr = instr,
+               .bytes = a->k[instr]->scratch,
+               .born = instr,
+               .first = instr,
+               .dies = instr,
+               .last = instr,
+               .same = -1,
+               .within = -1 };
+    if (!x.bytes)
+        return;
+    note_call(a, &x, instr);
+    vec_push(a->arena, a->l->live, x);
+}
+
+/* The next turn of a phase needs again what was there when it began. */
+static void outlast_repeats(Alloc *a)
+{
+    for (size_t i = 0; i < vec_len(a->l->live); i++) {
+        Live *x = &a->l->live[i];
+        const Phase *p = phase_at(a, x->dies);
+        if (p->repeat <= 1 || x->born >= p->first)
+            continue;
+        x->dies = p->first + p->n - 1;
+        x->last = NEVER;
+    }
+}
+
+static int own(const Layout *l, Node *n)
+{
+    return (int)(uintptr_t)table_get(l->of, KEYP(storage(n))) - 1;
+}
+
+static int is_gradient(const Node *n)
+{
+    return n->op == Oaccum && (n->of || n->scope->part == PARTgrad);
+}
+
+/* Outputs are read when the program has ended, gradients too (by tests; they
+ * are there at the peak in any case). */
+static void keep_to_end(Alloc *a)
+{
+    for (size_t i = 0; i < vec_len(a->g->node); i++) {
+        Node *n = a->g->node[i];
+        if (n->op != Ooutput && !is_gradient(n))
+            continue;
+        int at = own(a->l, n->op == Ooutput ? n->in[0] : n);
+        if (at < 0)
+            continue;
+        if (a->l->live[at].within >= 0)
+            at = a->l->live[at].within;
+        a->l->live[at].kept = a->l->live[at].outside = 1;
+        a->l->live[at].dies = a->n - 1;
+        if (n->op == Ooutput)
+            a->l->live[at].last = NEVER;
+    }
+}
+
+int64_t join_at(const Node *pack, int i)
+{
+    return bucket_at(pack, i) * dtypes[pack->dt].bytes;
+}
+
+/* ---- parts of buckets ---------------------------------------------------- */
+
+static void find_parts(Alloc *a)
+{
+    for (int s = 0; s < a->n; s++) {
+        const Group *k = a->k[s];
+        if (k->instr.kind != Ijoin)
+            continue;
+        int all = own(a->l, k->arg[0]);
+        for (int i = 1; i < k->narg; i++) {
+            Live *x = &a->l->live[own(a->l, k->arg[i])];
+            x->within = all;
+            x->offset = join_at(k->arg[0], i - 1);
+        }
+    }
+}
+
+/* A bucket's place is taken when the first of its parts is born. */
+static void start_places(Alloc *a)
+{
+    for (int i = 0; i < a->l->n; i++)
+        a->l->live[i].start = a->l->live[i].born;
+    for (int i = 0; i < a->l->n; i++) {
+        const Live *x = &a->l->live[i];
+        if (x->within >= 0 && x->born < a->l->live[x->within].start)
+            a->l->live[x->within].start = x->born;
+    }
+}
+
+/* ---- results in place of operands ---------------------------------------- */
+
+int layout_root(const Layout *l, int i)
+{
+    while (l->live[i].same >= 0)
+        i = l->live[i].same;
+    return i;
+}
+
+static void take_over(Alloc *a, int instr)
+{
+    const Group *k = a->k[instr];
+
+    for (int j = 0; j < k->ninplace; j++) {
+        int out = own(a->l, k->out[k->inplace[j][0]]);
+        int in = own(a->l, k->in[k->inplace[j][1]]);
+        if (out < 0 || in < 0)
+            continue;
+        in = layout_root(a->l, in);
+        Live *x = &a->l->live[out], *y = &a->l->live[in];
+        /* A gradient may be reduced over ranks where it lies. */
+        int free = y->last == instr && (!y->kept || k->fam == FAMcomm);
+        if (x->within >= 0 || y->within >= 0)
+            continue;
+        if (x->same >= 0 || x->first != instr || x->bytes != y->bytes || !free)
+            continue;
+        if (x->used && x->outside)
+            continue;
+        x->same = in;
+        y->last = x->last;
+        if (x->used)
+            rows_join(a->rows, y, x);
+        else if (!y->kept)
+            y->dies = x->dies;
+    }
+}
+
+/* ---- places -------------------------------------------------------------- */
+
+/* Largest sum of bytes alive at one time, with `table` bytes while it runs. */
+static int64_t bound_of(const Alloc *a, const Rect *r, int n, int64_t table)
+{
+    int64_t *d = alloc(a->arena, sizeof *d * (size_t)(a->n + 2));
+    int64_t load = 0, most = 0;
+
+    for (int i = 0; i < n; i++) {
+        int64_t bytes = (r[i].bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+        d[r[i].born] += bytes;
+        d[r[i].dies + 1] -= bytes;
+    }
+    d[a->rows->from] += table;
+    d[a->rows->to + 1] -= table;
+    for (int s = 0; s < a->n; s++) {
+        load += d[s];
+        most = load > most ? load : most;
+    }
+    return most;
+}
+
+/* Of a stage, the private part of its calls and the frames are a rectangle
+ * each, as long as its table. The bound takes each row by itself: the frames
+ * alive, what the row's call needs, and what lives through the table. */
+static void place(Alloc *a)
+{
+    Layout *l = a->l;
+    Rect *r = alloc(a->arena, sizeof *r * (size_t)(l->n + 2));
+    int *id = alloc(a->arena, sizeof *id * (size_t)(l->n + 2)), n = 0;
+    TableMemory t = a->rows ? rows_place(a->rows, l) : (TableMemory){ 0 };
+    const char *wrong;
+
+    for (int i = 0; i < l->n; i++) {
+        const Live *x = &l->live[i];
+        if (x->same >= 0 || x->within >= 0 || (x->used && !x->outside))
+            continue;
+        id[n] = i;
+        r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
+    }
+    int count = n;
+    if (a->rows) {
+        r[n++] = (Rect){ a->rows->from, a->rows->to, t.priv, -1, 0 };
+        r[n++] = (Rect){ a->rows->from, a->rows->to, t.pool, -1, 0 };
+    }
+    Packed p = pack(a->arena, r, n, PACKWORK);
+    if ((wrong = pack_wrong(a->arena, r, n, p.height)))
+        die("alloc: program %s: %s", programnames[a->g->prog], wrong);
+    for (int i = 0; i < count; i++)
+        l->live[id[i]].offset = r[i].offset;
+    for (int i = 0; i < l->n; i++)
+        if (l->live[i].within >= 0)
+            l->live[i].offset += l->live[l->live[i].within].offset;
+    l->height = p.height;
+    l->bound = a->rows ? bound_of(a, r, count, t.bound) : p.bound;
+    if (a->rows)
+        rows_move(l, r[count].offset, r[count + 1].offset);
+}
+
+Layout *layout(Graph *g, Group *const *k, const Program *p)
+{
+    Alloc a = { g, g->arena, k, p->ninstr, p, rows_of(g->arena, p), NULL };
+
+    a.l = alloc(a.arena, sizeof *a.l);
+    a.l->of = table_new(a.arena);
+    for (int s = 0; s < a.n; s++) {
+        for (int j = 0; j < k[s]->narg; j++)
+            if (k[s]->arg[j])
+                touch(&a, k[s]->arg[j], s);
+        add_scratch(&a, s);
+    }
+    find_parts(&a);
+    outlast_repeats(&a);
+    keep_to_end(&a);
+    a.l->n = (int)vec_len(a.l->live);
+    for (int i = 0; i < a.l->n && a.rows; i++)
+        rows_settle(a.rows, &a.l->live[i]);
+    for (int s = 0; s < a.n; s++)
+        take_over(&a, s);
+    start_places(&a);
+    place(&a);
+    return a.l;
+}

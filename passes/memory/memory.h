@@ -1,0 +1,76 @@
+/* memory.h: a place for every value of a program. */
+#ifndef PLEAT_MEMORY_H
+#define PLEAT_MEMORY_H
+
+#include "../core/core.h"
+#include "pack.h"
+
+/* ---- alloc.c ------------------------------------------------------------- */
+
+typedef struct Used {
+    int phase, first, last;
+} Used; /* instructions of a call */
+
+/* One value of a program, or a kernel's work space, before it is a Buf. */
+typedef struct Live {
+    Node *n; /* the value; null: work space of `instr` */
+    int instr;
+    int64_t bytes, offset; /* offset: above the persistent part, or in
+                                     its frame */
+    int born, dies;        /* instructions, both included */
+    int first;             /* instruction that makes it: born, or in a table
+                                     the one that runs first */
+    int last;              /* after it the place is free, or -1 */
+    int kept;              /* to the end of the program */
+    int same;              /* index of the value whose buffer this one
+                                     took over, or -1 */
+    Used *used;            /* vec: calls that name it, in phase order */
+    int outside;           /* named outside of calls too */
+    int frame;             /* 1 + its frame; 0: one place */
+    int within;            /* index of the bucket where it lies at byte
+                                     offset, or -1 */
+    int start;             /* its place is taken from this instruction on */
+} Live;
+
+typedef struct Layout {
+    Live *live;
+    int n;            /* vec */
+    Table *of;        /* stored value -> index + 1 */
+    SlotGroup *frame; /* vec */
+    int64_t height, bound;
+} Layout;
+
+int is_persistent(const Node *stored);
+/* Places all that lives within one program, whose phases and turns are known.
+ * k: the group of each instruction. */
+Layout *layout(Graph *g, Group *const *k, const Program *p);
+int layout_root(const Layout *l, int i);  /* whose buffer i lies in */
+int64_t join_at(const Node *pack, int i); /* byte where member i lies */
+
+/* ---- activation_slots.c: what a stage's calls have, what they keep ------- */
+
+/* When each call of each micro-batch runs. */
+typedef struct CallTimes {
+    Arena *arena;
+    const Program *p;
+    int call, ncall; /* phases */
+    int from, to;    /* instructions of all calls */
+    int micros;
+    int *at; /* [call][micro] -> row */
+} CallTimes;
+
+CallTimes *rows_of(Arena *a, const Program *p); /* null: no table */
+/* How long x lives, now that all who name it are known: in one call, through
+ * the whole table, or from row to row. */
+void rows_settle(const CallTimes *t, Live *x);
+/* x took over y's place: y's life becomes both. */
+void rows_join(const CallTimes *t, Live *y, const Live *x);
+/* Places what is private to calls and what frames hold, both from 0 on. */
+typedef struct TableMemory {
+    int64_t priv, pool; /* bytes of each part */
+    int64_t bound;      /* most bytes of both alive in a row */
+} TableMemory;
+TableMemory rows_place(const CallTimes *t, Layout *l);
+void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
+
+#endif

@@ -1,0 +1,613 @@
+/* pack.c: offsets for buffers whose lifetimes are known beforehand.
+ *
+ * A buffer is a rectangle: so many bytes high, alive from time `born` to time
+ * `dies`. The packer slides the rectangles up and down until none overlap and
+ * the whole is as low as possible ("offline dynamic storage allocation"). No
+ * packing is lower than the largest sum of bytes alive at one time, the bound;
+ * a packing within 0.5 % of it is good enough and ends the work. In order:
+ *
+ *   skyline    again and again the rectangle that can lie lowest on what is
+ *              already there, in some order among equals; n log n
+ *   search     pack_search.c, for small instances
+ *   squeeze    the skyline again, with the rectangles that stick out moved to
+ *              the front of the order
+ *
+ * Where some offsets are fixed: first fit around them.
+ *
+ * Nothing here looks at a clock: work is counted, so a plan is the same on
+ * every machine. */
+#include "memory.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    ALIGN = 256,
+    FEW = 2000, /* so many may be searched */
+    IDLE = 4    /* rounds without progress before giving up */
+};
+
+typedef struct PackItem {
+    int id;     /* index of its Rect */
+    int lo, hi; /* first and last section it is alive in */
+    int64_t size, fixed, off;
+    int64_t load; /* the largest of its sections */
+} PackItem;
+
+typedef struct Pack {
+    Arena *arena;
+    PackItem *item;
+    int n; /* without the empty ones */
+    int nfixed;
+    int nsec;
+    int64_t bound, height; /* height: of the best so far */
+    int64_t *best;
+    const char *how;
+    int64_t work;           /* units left */
+    struct SkylineRun *run; /* skyline's room, used again and again */
+    struct SkylineLevel *low;
+} Pack;
+
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* What is good enough. */
+static int64_t aim(const Pack *p)
+{
+    return p->bound + p->bound / 200;
+}
+
+static int good(const Pack *p)
+{
+    return p->height <= aim(p);
+}
+
+/* ---- sections ------------------------------------------------------------ */
+
+typedef struct Event {
+    int64_t key;
+    int item;
+} Event;
+
+static int by_key(const void *x, const void *y)
+{
+    const Event *a = x, *b = y;
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
+    return a->item - b->item;
+}
+
+/* Times become sections: a new one starts where something is born after
+ * something died, so every section is a largest set of what lives together. */
+static void cut_sections(Pack *p, const Rect *r)
+{
+    Event *e = alloc(p->arena, sizeof *e * (size_t)(2 * p->n + 1));
+    int died = 0, s = 0;
+
+    for (int i = 0; i < p->n; i++) {
+        const Rect *x = &r[p->item[i].id];
+        e[2 * i] = (Event){ 2 * (int64_t)x->born, 2 * i };
+        e[2 * i + 1] = (Event){ 2 * (int64_t)x->dies + 1, 2 * i + 1 };
+    }
+    qsort(e, (size_t)(2 * p->n), sizeof *e, by_key);
+    for (int k = 0; k < 2 * p->n; k++) {
+        PackItem *x = &p->item[e[k].item / 2];
+        if (e[k].item % 2) {
+            x->hi = s;
+            died = 1;
+        } else {
+            s += died;
+            died = 0;
+            x->lo = s;
+        }
+    }
+    p->nsec = s + 1;
+}
+
+static void find_bound(Pack *p)
+{
+    int64_t *d = alloc(p->arena, sizeof *d * (size_t)(p->nsec + 1)), load = 0;
+
+    for (int i = 0; i < p->n; i++) {
+        d[p->item[i].lo] += p->item[i].size;
+        d[p->item[i].hi + 1] -= p->item[i].size;
+        if (p->item[i].fixed >= 0)
+            p->bound = max64(p->bound, p->item[i].fixed + p->item[i].size);
+    }
+    for (int s = 0; s < p->nsec; s++) {
+        load += d[s];
+        p->bound = max64(p->bound, load);
+        d[s] = load;
+    }
+    for (int i = 0; i < p->n; i++)
+        for (int s = p->item[i].lo; s <= p->item[i].hi; s++)
+            p->item[i].load = max64(p->item[i].load, d[s]);
+}
+
+static void keep(Pack *p, int64_t height, const char *how)
+{
+    if (height >= p->height)
+        return;
+    p->height = height;
+    p->how = how;
+    for (int i = 0; i < p->n; i++)
+        p->best[i] = p->item[i].off;
+}
+
+static int64_t height_of(const Pack *p)
+{
+    int64_t h = 0;
+    for (int i = 0; i < p->n; i++)
+        h = max64(h, p->item[i].off + p->item[i].size);
+    return h;
+}
+
+/* ---- orders -------------------------------------------------------------- */
+
+/* What comes first: Size, Length, Area, Total load around it, most first; the
+ * earliest Born. */
+static const char *const orders[] = {
+    "LAT", "TAL", "AST", "BS", "LS", "SLA", "TLA",
+};
+enum { NORDER = sizeof orders / sizeof *orders };
+
+static int64_t trait(const PackItem *x, char c)
+{
+    int64_t len = x->hi - x->lo + 1;
+    switch (c) {
+    case 'L': return -len;
+    case 'S': return -x->size;
+    case 'A': return -len * (x->size / ALIGN + 1);
+    case 'B': return x->lo;
+    default: return -x->load;
+    }
+}
+
+enum { NKEY = 3 };
+typedef struct SortKey {
+    int64_t key[NKEY];
+    int i;
+} SortKey;
+
+static int by_rank(const void *x, const void *y)
+{
+    const SortKey *a = x, *b = y;
+    for (int k = 0; k < NKEY; k++)
+        if (a->key[k] != b->key[k])
+            return a->key[k] < b->key[k] ? -1 : 1;
+    return a->i - b->i;
+}
+
+/* seq[k] = the item that comes k-th. */
+static void sort_items(Pack *p, const char *how, int *seq)
+{
+    SortKey *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+
+    for (int i = 0; i < p->n; i++) {
+        r[i].i = i;
+        for (int k = 0; how[k]; k++)
+            r[i].key[k] = trait(&p->item[i], how[k]);
+    }
+    qsort(r, (size_t)p->n, sizeof *r, by_rank);
+    for (int i = 0; i < p->n; i++)
+        seq[i] = r[i].i;
+}
+
+/* ---- what fits into a span ----------------------------------------------- */
+
+/* The rectangles not yet placed, as leaves of a binary tree in the order of
+ * their (lo, hi) with the bits interleaved, so that a subtree is a small box of
+ * lives. Each node knows its box and the best rank in it. */
+typedef struct LifeBox {
+    int best, minlo, maxlo, minhi, maxhi;
+} LifeBox;
+typedef struct Tree {
+    int half;
+    LifeBox *at; /* root 1, leaves half..2 half - 1 */
+    int *leaf;   /* of each item */
+} Tree;
+
+static const LifeBox nothing = { INT_MAX, INT_MAX, -1, INT_MAX, -1 };
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+static uint64_t spread_bits(uint64_t x)
+{
+    uint64_t y = 0;
+    for (int b = 0; b < 32; b++)
+        y |= (x >> b & 1) << 2 * b;
+    return y;
+}
+
+static void join(Tree *t, int x)
+{
+    const LifeBox *a = &t->at[2 * x], *b = &t->at[2 * x + 1];
+    t->at[x] = (LifeBox){
+        least(a->best, b->best),  least(a->minlo, b->minlo),
+        most(a->maxlo, b->maxlo), least(a->minhi, b->minhi),
+        most(a->maxhi, b->maxhi),
+    };
+}
+
+static void find_leaves(Pack *p, Tree *t)
+{
+    Event *e = alloc(p->arena, sizeof *e * (size_t)p->n);
+
+    for (int i = 0; i < p->n; i++) {
+        uint64_t lo = (uint64_t)p->item[i].lo, hi = (uint64_t)p->item[i].hi;
+        e[i] = (Event){ (int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i };
+    }
+    qsort(e, (size_t)p->n, sizeof *e, by_key);
+    t->leaf = alloc(p->arena, sizeof(int) * (size_t)p->n);
+    for (int k = 0; k < p->n; k++)
+        t->leaf[e[k].item] = k;
+}
+
+/* seq[rank] = item. */
+static void fill_tree(const Pack *p, Tree *t, const int *seq)
+{
+    for (int k = 0; k < t->half; k++)
+        t->at[t->half + k] = nothing;
+    for (int k = 0; k < p->n; k++) {
+        const PackItem *x = &p->item[seq[k]];
+        t->at[t->half + t->leaf[seq[k]]] =
+            (LifeBox){ k, x->lo, x->lo, x->hi, x->hi };
+    }
+    for (int k = t->half - 1; k > 0; k--)
+        join(t, k);
+}
+
+static void take(Tree *t, int item)
+{
+    int x = t->half + t->leaf[item];
+    t->at[x] = nothing;
+    for (x /= 2; x; x /= 2)
+        join(t, x);
+}
+
+/* The best rank below x among lives within [lo, hi], if better than `best`. */
+static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
+{
+    const LifeBox *b = &t->at[x];
+
+    p->work--;
+    if (b->best >= best || b->maxlo < lo || b->minhi > hi)
+        return best;
+    if (b->minlo >= lo && b->maxhi <= hi)
+        return b->best;
+    int first = t->at[2 * x].best < t->at[2 * x + 1].best ? 2 * x : 2 * x + 1;
+    best = best_within(p, t, first, lo, hi, best);
+    return best_within(p, t, first ^ 1, lo, hi, best);
+}
+
+/* ---- skyline ------------------------------------------------------------- */
+
+/* A run of sections [i, end] of one height, kept at index i; linked. */
+typedef struct SkylineRun {
+    int end, prev, next;
+    int64_t top;
+} SkylineRun;
+
+/* Runs by height; an entry counts while its run has that height. */
+typedef struct SkylineLevel {
+    int64_t top;
+    int run;
+} SkylineLevel;
+typedef struct Skyline {
+    SkylineRun *run;
+    SkylineLevel *low;
+    int nlow;
+} Skyline;
+
+static int lower(SkylineLevel a, SkylineLevel b)
+{
+    return a.top != b.top ? a.top < b.top : a.run < b.run;
+}
+
+static void push_run(Pack *p, Skyline *k, int run)
+{
+    SkylineLevel x = { k->run[run].top, run };
+    int i = k->nlow++;
+
+    if (vec_len(k->low) < (size_t)k->nlow)
+        vec_push(p->arena, k->low, x);
+    for (; i > 0 && lower(x, k->low[(i - 1) / 2]); i = (i - 1) / 2)
+        k->low[i] = k->low[(i - 1) / 2];
+    k->low[i] = x;
+}
+
+static SkylineLevel pop_run(Skyline *k)
+{
+    SkylineLevel top = k->low[0], x = k->low[--k->nlow];
+    int i = 0;
+
+    for (int c; (c = 2 * i + 1) < k->nlow; i = c) {
+        if (c + 1 < k->nlow && lower(k->low[c + 1], k->low[c]))
+            c++;
+        if (!lower(k->low[c], x))
+            break;
+        k->low[i] = k->low[c];
+    }
+    k->low[i] = x;
+    return top;
+}
+
+/* Let run i swallow the next one. */
+static void swallow(Skyline *k, int i)
+{
+    int j = k->run[i].next;
+
+    k->run[i].end = k->run[j].end;
+    k->run[i].next = k->run[j].next;
+    if (k->run[j].next >= 0)
+        k->run[k->run[j].next].prev = i;
+    k->run[j].top = -1;
+}
+
+/* Run i has a new height: one run with neighbours of the same height. */
+static void settle(Pack *p, Skyline *k, int i)
+{
+    SkylineRun *r = k->run;
+
+    if (r[i].next >= 0 && r[r[i].next].top == r[i].top)
+        swallow(k, i);
+    if (r[i].prev >= 0 && r[r[i].prev].top == r[i].top) {
+        i = r[i].prev;
+        swallow(k, i);
+    }
+    push_run(p, k, i);
+}
+
+/* Cut run i before section s; returns the second part. */
+static int cut_run(Skyline *k, int i, int s)
+{
+    SkylineRun *r = k->run;
+
+    r[s] = (SkylineRun){ r[i].end, i, r[i].next, r[i].top };
+    if (r[i].next >= 0)
+        r[r[i].next].prev = s;
+    r[i].next = s;
+    r[i].end = s - 1;
+    return s;
+}
+
+static void put_on(Pack *p, Skyline *k, int i, PackItem *x)
+{
+    x->off = k->run[i].top;
+    if (k->run[i].end > x->hi)
+        push_run(p, k, cut_run(k, i, x->hi + 1));
+    if (i < x->lo) {
+        push_run(p, k, i);
+        i = cut_run(k, i, x->lo);
+    }
+    k->run[i].top += x->size;
+    settle(p, k, i);
+}
+
+/* Nothing fits into the lowest run: fill it up to its lower neighbour. */
+static void fill_up(Pack *p, Skyline *k, int i)
+{
+    SkylineRun *r = k->run;
+    int64_t a = r[i].prev >= 0 ? r[r[i].prev].top : INT64_MAX;
+    int64_t b = r[i].next >= 0 ? r[r[i].next].top : INT64_MAX;
+
+    r[i].top = a < b ? a : b;
+    settle(p, k, i);
+}
+
+static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
+{
+    Skyline k = { .run = p->run, .low = p->low };
+    int left = p->n;
+
+    fill_tree(p, t, seq);
+    k.run[0] = (SkylineRun){ p->nsec - 1, -1, -1, 0 };
+    push_run(p, &k, 0);
+    p->work -= 4 * p->n;
+    while (left) {
+        SkylineLevel l = pop_run(&k);
+        if (k.run[l.run].top != l.top)
+            continue;
+        int best = best_within(p, t, 1, l.run, k.run[l.run].end, INT_MAX);
+        if (best == INT_MAX) {
+            fill_up(p, &k, l.run);
+            continue;
+        }
+        take(t, seq[best]);
+        put_on(p, &k, l.run, &p->item[seq[best]]);
+        left--;
+    }
+    p->low = k.low;
+    int64_t h = height_of(p);
+    keep(p, h, how);
+    return h;
+}
+
+/* ---- first fit ----------------------------------------------------------- */
+
+/* Lowest place for x among the n placed, sorted by offset. */
+static int64_t lowest_gap(Pack *p, PackItem *const *placed, int n,
+                          const PackItem *x)
+{
+    int64_t o = 0;
+
+    p->work -= n / 4;
+    for (int k = 0; k < n; k++) {
+        const PackItem *y = placed[k];
+        if (y->lo > x->hi || y->hi < x->lo)
+            continue;
+        if (y->off >= o + x->size)
+            return o;
+        o = max64(o, y->off + y->size);
+    }
+    return o;
+}
+
+static void insert(PackItem **placed, int n, PackItem *x)
+{
+    for (; n > 0 && placed[n - 1]->off > x->off; n--)
+        placed[n] = placed[n - 1];
+    placed[n] = x;
+}
+
+/* Around the fixed ones; the rest in order. */
+static void firstfit(Pack *p, const int *seq)
+{
+    PackItem **placed = alloc(p->arena, sizeof *placed * (size_t)p->n);
+    int n = 0;
+
+    for (int i = 0; i < p->n; i++)
+        if (p->item[i].fixed >= 0)
+            insert(placed, n++, &p->item[i]);
+    for (int i = 0; i < p->n; i++) {
+        PackItem *x = &p->item[seq[i]];
+        if (x->fixed >= 0)
+            continue;
+        x->off = lowest_gap(p, placed, n, x);
+        insert(placed, n++, x);
+    }
+    keep(p, height_of(p), "first fit");
+}
+
+/* ---- squeeze ------------------------------------------------------------- */
+
+/* What reaches above the aim goes first next time, and drags the others along:
+ * each such item moves to half its place in the order. */
+static void promote(Pack *p, int *seq, int64_t aim)
+{
+    SortKey *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+
+    for (int k = 0; k < p->n; k++) {
+        const PackItem *x = &p->item[seq[k]];
+        int out = x->off + x->size > aim;
+        r[k] = (SortKey){ { out ? k - 1 : 2 * (int64_t)k, !out, 0 }, seq[k] };
+    }
+    qsort(r, (size_t)p->n, sizeof *r, by_rank);
+    for (int k = 0; k < p->n; k++)
+        seq[k] = r[k].i;
+}
+
+static void squeeze(Pack *p, Tree *t, int *seq, int64_t work)
+{
+    int64_t stop = p->work - work, best = INT64_MAX;
+
+    for (int idle = 0; idle < IDLE && !good(p) && p->work > stop; idle++) {
+        promote(p, seq, aim(p));
+        int64_t h = skyline(p, t, seq, "squeeze");
+        p->work -= p->n;
+        if (h < best)
+            idle = 0;
+        best = h < best ? h : best;
+    }
+}
+
+/* ---- entry --------------------------------------------------------------- */
+
+static void setup(Pack *p, Rect *r, int n)
+{
+    p->item = alloc(p->arena, sizeof *p->item * (size_t)(n + 1));
+    p->best = alloc(p->arena, sizeof *p->best * (size_t)(n + 1));
+    p->height = INT64_MAX;
+    for (int i = 0; i < n; i++) {
+        r[i].offset = r[i].fixed >= 0 ? r[i].fixed : 0;
+        if (r[i].bytes <= 0)
+            continue;
+        p->nfixed += r[i].fixed >= 0;
+        p->item[p->n++] = (PackItem){
+            .id = i,
+            .fixed = r[i].fixed,
+            .off = r[i].offset,
+            .size = (r[i].bytes + ALIGN - 1) / ALIGN * ALIGN,
+        };
+    }
+    cut_sections(p, r);
+    find_bound(p);
+}
+
+static int search(Pack *p, const int *seq, int64_t cap, int64_t limit)
+{
+    Rect *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+    int64_t left = limit;
+
+    for (int i = 0; i < p->n; i++) {
+        const PackItem *x = &p->item[seq[i]];
+        r[i] = (Rect){ x->lo, x->hi, x->size, -1, 0 };
+    }
+    int ok = pack_under(p->arena, r, p->n, cap, &left);
+    p->work -= limit - left;
+    for (int i = 0; ok && i < p->n; i++)
+        p->item[seq[i]].off = r[i].offset;
+    if (ok)
+        keep(p, height_of(p), "search");
+    return ok;
+}
+
+/* Short searches in every order, then longer ones: how long one takes differs
+ * by orders of magnitude. Where the aim is out of reach half the way may not
+ * be. */
+static void search_all(Pack *p, int *const *seq)
+{
+    for (int64_t lim = p->work / 128; p->work > lim && !good(p); lim *= 2)
+        for (int k = 0; k < NORDER && p->work > lim && !good(p); k++) {
+            int64_t half = (p->bound + p->height) / 2;
+            if (!search(p, seq[k], aim(p), lim) && half > aim(p))
+                search(p, seq[k], half, lim);
+        }
+}
+
+static Tree make_tree(Pack *p)
+{
+    Tree t = { .half = 1 };
+
+    while (t.half < p->n)
+        t.half *= 2;
+    t.at = alloc(p->arena, sizeof *t.at * (size_t)(2 * t.half));
+    find_leaves(p, &t);
+    p->run = alloc(p->arena, sizeof *p->run * (size_t)p->nsec);
+    return t;
+}
+
+static void try_all(Pack *p)
+{
+    int *seq[NORDER];
+    Tree t = make_tree(p);
+
+    for (int k = 0; k < NORDER && !good(p); k++) {
+        seq[k] = alloc(p->arena, sizeof *seq[k] * (size_t)p->n);
+        sort_items(p, orders[k], seq[k]);
+        if (p->nfixed)
+            firstfit(p, seq[k]);
+        else
+            skyline(p, &t, seq[k], "skyline");
+    }
+    if (p->nfixed || good(p))
+        return;
+    if (p->n <= FEW)
+        search_all(p, seq);
+    for (int k = 0; k < NORDER && !good(p) && p->work > 0; k++)
+        squeeze(p, &t, seq[k], p->work / (NORDER - k));
+}
+
+Packed pack(Arena *a, Rect *r, int n, int64_t work)
+{
+    Pack p = { .arena = a, .work = work };
+
+    setup(&p, r, n);
+    if (!p.n)
+        return (Packed){ .how = "empty" };
+    try_all(&p);
+    for (int i = 0; i < p.n; i++)
+        r[p.item[i].id].offset = p.best[i];
+    return (Packed){ p.height, p.bound, work - p.work, p.how };
+}

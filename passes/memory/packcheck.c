@@ -1,0 +1,120 @@
+/* packcheck.c: is a packing right? A sweep through time that knows nothing of
+ * how the offsets came about: when a rectangle is born it may meet none of
+ * those alive. How many it meets is the number that begin below its end less
+ * the number that end at or below its beginning; two counting trees over the
+ * addresses answer that, n log n in all. */
+#include "memory.h"
+
+#include <stdlib.h>
+
+enum { ALIGN = 256 };
+
+/* Counts at positions 1..n; sums of a beginning in log n. */
+typedef struct PrefixCounts {
+    int n, *at;
+} PrefixCounts;
+
+static void count(PrefixCounts *c, int i, int v)
+{
+    for (; i <= c->n; i += i & -i)
+        c->at[i] += v;
+}
+
+static int count_to(const PrefixCounts *c, int i)
+{
+    int v = 0;
+    for (; i; i -= i & -i)
+        v += c->at[i];
+    return v;
+}
+
+static int by_value(const void *x, const void *y)
+{
+    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* Position of x among the n sorted addresses, from 1. */
+static int position(const int64_t *v, int n, int64_t x)
+{
+    int lo = 0, hi = n;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (v[mid] < x)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo + 1;
+}
+
+typedef struct Moment {
+    int64_t time;
+    int i, dies;
+} Moment;
+
+/* Births before deaths: both ends of a life are included. */
+static int by_time(const void *x, const void *y)
+{
+    const Moment *a = x, *b = y;
+    if (a->time != b->time)
+        return a->time < b->time ? -1 : 1;
+    if (a->dies != b->dies)
+        return a->dies - b->dies;
+    return a->i - b->i;
+}
+
+static const char *place_wrong(Arena *a, const Rect *r, int i, int64_t height)
+{
+    if (r[i].offset < 0 || r[i].offset + r[i].bytes > height)
+        return strf(a, "buffer %d lies beyond %lld bytes", i,
+                    (long long)height);
+    if (r[i].offset % ALIGN)
+        return strf(a, "buffer %d lies at %lld, not a multiple of %d", i,
+                    (long long)r[i].offset, ALIGN);
+    if (r[i].fixed >= 0 && r[i].offset != r[i].fixed)
+        return strf(a, "buffer %d lies at %lld and not at %lld", i,
+                    (long long)r[i].offset, (long long)r[i].fixed);
+    return NULL;
+}
+
+static const char *sweep(Arena *a, const Rect *r, const Moment *m, int n)
+{
+    int64_t *v = alloc(a, sizeof *v * (size_t)(n + 1));
+    for (int k = 0; k < n; k++) {
+        const Rect *x = &r[m[k].i];
+        v[k] = x->offset + (m[k].dies ? x->bytes : 0);
+    }
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    size_t bytes = sizeof(int) * (size_t)(n + 2);
+    PrefixCounts begin = { n, alloc(a, bytes) }, end = { n, alloc(a, bytes) };
+    for (int k = 0; k < n; k++) {
+        const Rect *x = &r[m[k].i];
+        int lo = position(v, n, x->offset);
+        int hi = position(v, n, x->offset + x->bytes);
+        if (!m[k].dies && count_to(&begin, hi - 1) > count_to(&end, lo))
+            return strf(a, "buffer %d overlaps another while both are alive",
+                        m[k].i);
+        count(&begin, lo, m[k].dies ? -1 : 1);
+        count(&end, hi, m[k].dies ? -1 : 1);
+    }
+    return NULL;
+}
+
+const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height)
+{
+    Moment *m = alloc(a, sizeof *m * (size_t)(2 * n + 1));
+    const char *wrong;
+    int k = 0;
+
+    for (int i = 0; i < n; i++) {
+        if (r[i].bytes <= 0)
+            continue;
+        if ((wrong = place_wrong(a, r, i, height)))
+            return wrong;
+        m[k++] = (Moment){ r[i].born, i, 0 };
+        m[k++] = (Moment){ r[i].dies, i, 1 };
+    }
+    qsort(m, (size_t)k, sizeof *m, by_time);
+    return sweep(a, r, m, k);
+}

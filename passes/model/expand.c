@@ -1,0 +1,70 @@
+/* expand.c: open the composites that the target has no kernels for.
+ *
+ *     %p = call %x name=softmax            %m = max %x key
+ *                                   =>     %e = exp ...
+ *                                          %p = div %e %z
+ *
+ * An attention that the target keeps becomes `attn`, whose results are parts: 0
+ * the output, 1 the logsumexp of each query's scores. Its body stays, opened,
+ * for the generator. */
+#include <string.h>
+
+#include "model.h"
+
+static const Scope *inner_scope(Graph *g, const Node *n)
+{
+    return g_inner(g, n->scope, n->at.call.name);
+}
+
+/* The body with its own calls opened, as a graph of its own. */
+static Graph *open_body(Graph *g, const Node *n)
+{
+    Graph *b = g_like(g);
+    Node *in[MAXIN];
+
+    for (int i = 0; i < n->nin; i++) {
+        Node *a = g_node(b, Oarg, n->in[i]->loc, 0, NULL);
+        a->at.arg.index = i;
+        a->dt = n->in[i]->dt;
+        a->nd = n->in[i]->nd;
+        memcpy(a->dim, n->in[i]->dim, sizeof a->dim);
+        in[i] = infer(b, a);
+    }
+    inline_body(b, n->body, in, g->top, n->loc);
+    g_tidy(b);
+    g_names(b);
+    return b;
+}
+
+/* Axes of the value that are not the result's rows: the operand of the last
+ * dot has them beside the key. */
+static Node *keep_attention(Graph *g, Node *n, Graph *body)
+{
+    Node *a = g_node(g, Oattn, n->loc, n->nin, n->in);
+
+    a->scope = n->scope;
+    attrs_like(a, n);
+    a->body = body;
+    infer(g, a);
+    return new_part(g, a, 0, n->dt, n);
+}
+
+static Node *open_call(Graph *g, Node *n, void *ctx)
+{
+    (void)ctx;
+    if (n->op != Ocall)
+        return n;
+    if (is_attention(n)) {
+        Node probe = *n;
+        probe.body = open_body(g, n);
+        if (pass_target(g)->keeps(g, &probe))
+            return keep_attention(g, n, probe.body);
+        why(g, n, "no kernels for this attention: its scores are stored");
+    }
+    return inline_body(g, n->body, n->in, inner_scope(g, n), n->loc);
+}
+
+void pass_expand(Graph *g)
+{
+    rewrite(g, open_call, NULL);
+}

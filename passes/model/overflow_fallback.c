@@ -1,0 +1,243 @@
+/* overflow_fallback.c: the program step.fallback, for a step whose rows did not
+ * fit. Rows are taken in rounds, the k-th so many of each rank at a time, and
+ * the rounds' contributions are added:
+ *
+ *     %r = dispatch %x %m                %r  = dispatch %x %m0
+ *     %y = gmm %r %w %m                  %y  = gmm %r %w %m0
+ *     %u = combine %y %m       =>     %u  = combine %y %m0
+ *     %o = sum %u top                    %o  = sum %u top
+ *                                        %r1 = dispatch %x %m1 ..
+ *                                        %s  = add %o %o1
+ *
+ * A pair is in one round, so nothing but zeros is added. The backward keeps
+ * nothing of the rounds: it starts again from the tokens (`again`). Sums over
+ * rounds are numbered (j), and fuse puts no two of them into one kernel, so
+ * that one round's values are gone before the next makes its own. */
+#include <math.h>
+#include <string.h>
+
+#include "model.h"
+
+int limits_rows(const Graph *g)
+{
+    return opts_given(g->opts, "route.factor") &&
+           !strcmp(opts_str(g->opts, "route.policy"), "dropless");
+}
+
+/* The worst case over the room, both for one token: shards cut both alike. */
+int rounds_of(const Graph *g, const Node *route)
+{
+    const Node *e = route->in[0];
+    double ep = fmax(1, (double)opts_int(g->opts, "fold.ep"));
+    double all = (double)route->at.route.axis->n,
+           here = fmax(1, floor(all / ep));
+    double f = opts_num(g->opts, "route.factor"), top = 1, worst = 1;
+
+    for (int i = 0; i < e->nd; i++)
+        if (e->dim[i].a == route->at.route.top)
+            worst = fmin(top = (double)e->dim[i].n, here);
+    double n = ceil(worst * all / (top * here * f) * (1 - 1e-12));
+    if (n > 64)
+        err(opts_loc(g->opts, "route.factor"),
+            "route.factor is %g: a step "
+            "whose tokens all choose the same experts would need %g rounds, "
+            "at most 64",
+            f, n);
+    return (int)n;
+}
+
+static void add_overflow_flags(Graph *g)
+{
+    size_t count = vec_len(g->node);
+
+    for (size_t i = 0; i < count; i++) {
+        Node *m = g->node[i];
+        if (m->op != Oroute || !(m->at.route.budget > 0))
+            continue;
+        Node *o = g_node(g, Ooverflow, m->loc, 1, &m);
+        o->scope = m->scope;
+        o->reg = m->reg;
+        o = g_cast(g, infer(g, o), Df32);
+        o->scope = m->scope;
+        o->reg = m->reg;
+        g_accum(g, o, Rmax);
+    }
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+/* Where rows become tokens again, or the sum over choices right behind. */
+static Node *only_user(Graph *g, const Node *n)
+{
+    Node *one = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            if (g->node[i]->in[k] == n) {
+                if (one)
+                    return NULL;
+                one = g->node[i];
+            }
+    return one;
+}
+
+static Node *way_out(Graph *g, Node *n)
+{
+    Node *u = only_user(g, n);
+
+    return u && u->op == Osum ? u : n;
+}
+
+/* A copy of n and of what leads to it in the rows of map `of`, in those of
+ * `map`. to: by id, null: not copied yet. */
+static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Node **to)
+{
+    Node *in[MAXIN];
+    int any = 0;
+
+    if (n == of)
+        return map;
+    if (to[n->id])
+        return to[n->id];
+    for (int k = 0; k < n->nin; k++) {
+        int rows = n->in[k] == of || n->in[k]->map == of ||
+                   (n->in[k]->op == Ocombine && n->op == Osum);
+        in[k] = rows ? copy_rows(g, n->in[k], of, map, to) : n->in[k];
+        any |= rows;
+    }
+    if (!any && n->map != of)
+        return n;
+    Node *c = g_copyof(g, n, in);
+    if (n->map == of)
+        c->map = map;
+    return to[n->id] = c;
+}
+
+static Node *sum_of_rounds(Graph *g, Node *out, Node *const *map, int rounds)
+{
+    size_t count = vec_len(g->node);
+    Node *sum = out;
+
+    for (int k = 1; k < rounds; k++) {
+        Node **to = alloc(g->arena, (count + 1) * sizeof *to);
+        Node *c = copy_rows(g, out, map[0], map[k], to);
+        sum = g_ew(g, Oadd, out->loc, sum, c, NULL);
+        sum->scope = out->scope;
+        sum->reg = out->reg;
+    }
+    return sum;
+}
+
+static void replace_uses(Graph *g, size_t count, const Node *x, Node *by)
+{
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            if (g->node[i]->in[k] == x)
+                g->node[i]->in[k] = by;
+}
+
+static void split_rows(Graph *g, Node *m, int rounds)
+{
+    Node **map = alloc(g->arena, (size_t)rounds * sizeof *map);
+
+    map[0] = m;
+    for (int k = 1; k < rounds; k++) {
+        map[k] = g_copyof(g, m, m->in);
+        map[k]->at.route.round = k;
+    }
+    g_renumber(g);
+    size_t count = vec_len(g->node);
+    for (size_t i = 0; i < count; i++) {
+        Node *n = g->node[i];
+        if (n->op != Ocombine || n->in[1] != m)
+            continue;
+        Node *out = way_out(g, n);
+        replace_uses(g, count, out, sum_of_rounds(g, out, map, rounds));
+    }
+}
+
+static void make_rounds(Graph *g)
+{
+    size_t count = vec_len(g->node);
+    Node **old = alloc(g->arena, (count + 1) * sizeof *old);
+
+    memcpy(old, g->node, count * sizeof *old);
+    for (size_t i = 0; i < count; i++)
+        if (old[i]->op == Oroute && old[i]->at.route.budget > 0)
+            split_rows(g, old[i], rounds_of(g, old[i]));
+    g_sort(g);
+    g_tidy(g);
+}
+
+/* ---- backward ------------------------------------------------------------ */
+
+/* The rows of a round, made anew for its backward; maps and tokens stay. */
+static Node *rows_again(Graph *g, Node *n, Node **to)
+{
+    Node *in[MAXIN];
+
+    if (!n->map || !(n->map->at.route.budget > 0) || is_backward(n))
+        return n;
+    if (to[n->id])
+        return to[n->id];
+    for (int k = 0; k < n->nin; k++)
+        in[k] = rows_again(g, n->in[k], to);
+    Node *c = g_copyof(g, n, in);
+    c->map = n->map;
+    c->again = n->again + 1;
+    c->scope = g_backward(g, n->scope);
+    return to[n->id] = c;
+}
+
+/* 1 + the round a value is of, 0: of none or of several. */
+static int round_of(const Node *n)
+{
+    const Node *map = n->map ? n->map : n->nin ? n->in[n->nin - 1] : NULL;
+    int most = 0;
+
+    if (map && map->op == Oroute)
+        return map->at.route.budget > 0 ? 1 + (int)map->at.route.round : 0;
+    if (n->op == Oadd && !(n->in[0]->mark && n->in[1]->mark))
+        return 0;
+    if (optab[n->op].cls != EW && optab[n->op].cls != RED &&
+        optab[n->op].cls != VIEW)
+        return 0;
+    for (int k = 0; k < n->nin; k++)
+        most = n->in[k]->mark > most ? n->in[k]->mark : most;
+    return most;
+}
+
+static void number_sums(Graph *g)
+{
+    int seq = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        n->mark = round_of(n);
+        if (n->op == Oadd && n->mark && n->in[0]->mark != n->in[1]->mark)
+            n->piece = ++seq;
+    }
+}
+
+void pass_overflow_bwd(Graph *g)
+{
+    size_t count = vec_len(g->node);
+    Node **to = alloc(g->arena, (count + 1) * sizeof *to);
+
+    g_renumber(g);
+    for (size_t i = 0; i < count; i++) {
+        Node *n = g->node[i];
+        for (int k = 0; k < n->nin && is_backward(n); k++)
+            n->in[k] = rows_again(g, n->in[k], to);
+    }
+    g_sort(g);
+    number_sums(g);
+}
+
+void pass_overflow(Graph *g)
+{
+    if (g->prog == PGfallback)
+        make_rounds(g);
+    else
+        add_overflow_flags(g);
+}

@@ -1,0 +1,155 @@
+/* simplify.c: fold constants, drop identities, merge equal nodes; and move the
+ * router's weights before the last projection, since scaling commutes with
+ * contraction:
+ *
+ *     %y = dot %h %w2[e] ffn               %s = mul %g %h
+ *     %z = mul %g %y                =>     %y = dot %s %w2[e] ffn
+ *     %o = sum %z top                      %o = sum %y top
+ *
+ * The product %y then need not be kept for the gradient of %g: %h is narrower
+ * and is kept anyway (memory-efficient permutation of Megatron-Core). */
+#include <math.h>
+
+#include "model.h"
+
+typedef struct Simplify {
+    int *uses;
+} Simplify;
+
+static int is_const(const Node *n, double v)
+{
+    return n->op == Oconst && n->at.constant.value == v;
+}
+
+static int folds(const Node *n)
+{
+    if (optab[n->op].cls != EW || n->nd || n->nin > 2 || n->op == Ocast)
+        return 0;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i]->op != Oconst)
+            return 0;
+    return dtypes[n->dt].kind == 'f';
+}
+
+static double evaluate(const Node *n, int *known)
+{
+    double a = n->in[0]->at.constant.value,
+           b = n->nin > 1 ? n->in[1]->at.constant.value : 0;
+
+    switch (n->op) {
+    case Oadd: return a + b;
+    case Osub: return a - b;
+    case Omul: return a * b;
+    case Odiv: return a / b;
+    case Oneg: return -a;
+    case Osqrt: return sqrt(a);
+    case Omaximum: return fmax(a, b);
+    case Ominimum: return fmin(a, b);
+    default: *known = 0; return 0;
+    }
+}
+
+static Node *fold(Graph *g, Node *n)
+{
+    int known = 1;
+    double v = evaluate(n, &known);
+
+    return known ? g_const(g, n->loc, n->dt, v) : n;
+}
+
+/* The operand that n equals, or n. */
+static Node *identity(Node *n)
+{
+    Node *a = n->in[0], *b = n->nin > 1 ? n->in[1] : NULL, *r = n;
+
+    switch (n->op) {
+    case Oadd: r = is_const(b, 0) ? a : is_const(a, 0) ? b : n; break;
+    case Osub: r = is_const(b, 0) ? a : n; break;
+    case Omul: r = is_const(b, 1) ? a : is_const(a, 1) ? b : n; break;
+    case Odiv: r = is_const(b, 1) ? a : n; break;
+    case Opow: r = is_const(b, 1) ? a : n; break;
+    case Ocast:
+    case Obroadcast: r = a; break;
+    default: break;
+    }
+    return r->dt == n->dt && same_dims(r, n) ? r : n;
+}
+
+static Node *power(Graph *g, Node *n)
+{
+    Node *a = n->in[0];
+
+    if (is_const(n->in[1], 2))
+        return g_ew(g, Omul, n->loc, a, a, NULL);
+    if (is_const(n->in[1], 0.5))
+        return g_ew(g, Osqrt, n->loc, a, NULL, NULL);
+    return n;
+}
+
+/* n = sum(mul(g, dot(h, W[e])), top): which operand of the product is the
+ * dot? */
+static Node *projection(const Node *n, const Simplify *s, int *at)
+{
+    const Node *m = n->in[0];
+
+    if (m->op != Omul || s->uses[m->id] != 1)
+        return NULL;
+    for (*at = 0; *at < 2; ++*at) {
+        Node *d = m->in[*at];
+        if (d->op == Odot && d->in[1]->op == Opick && s->uses[d->id] == 1)
+            return d;
+    }
+    return NULL;
+}
+
+/* Every axis of a is an axis of b. */
+static int within(const Node *a, const Node *b)
+{
+    for (int i = 0; i < a->nd; i++)
+        if (dim_of(b, a->dim[i].a) < 0)
+            return 0;
+    return 1;
+}
+
+static Node *weigh_first(Graph *g, Node *n, const Simplify *s)
+{
+    int at;
+    Node *d = projection(n, s, &at), *w, *h, *y;
+
+    if (!d)
+        return n;
+    w = n->in[0]->in[!at];
+    h = d->in[0];
+    if (!within(w, d->in[1]->in[1]) || !within(w, h))
+        return n;
+    why(g, n, "router weights move before the projection of line %d",
+        d->loc ? d->loc->line : 0);
+    y = g_ew(g, Omul, n->in[0]->loc, h, w, NULL);
+    y->scope = n->scope;
+    y = g_dot(g, d->loc, y, d->in[1], d->at.dot.axes.v, d->at.dot.axes.n, NULL);
+    y->scope = n->scope;
+    return g_red(g, Osum, y, n->at.sum.axes.v, n->at.sum.axes.n);
+}
+
+static Node *simpler(Graph *g, Node *n, void *ctx)
+{
+    Simplify *s = ctx;
+    Node *r = n;
+
+    if (optab[n->op].cls == EW && n->nin <= 2)
+        r = folds(n) ? fold(g, n) : identity(n);
+    if (r == n && n->op == Opow)
+        r = power(g, n);
+    if (r == n && n->op == Osum && s->uses)
+        r = weigh_first(g, n, s);
+    return r;
+}
+
+void pass_simplify(Graph *g)
+{
+    Simplify s = { 0 };
+
+    g_tidy(g);
+    s.uses = use_counts(g, g->arena);
+    rewrite(g, simpler, &s);
+}

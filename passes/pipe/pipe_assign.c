@@ -1,0 +1,522 @@
+/* pipe_assign.c: who runs where. Every node of the body gets a chunk and a work
+ * of it: F, or B, or with a schedule that splits the backward I (what earlier
+ * chunks wait for) and W (the rest).
+ *
+ *     forward    the chunk of its unit, or a later one of an operand; what is
+ *                in no unit goes with E, or with L when it needs the last unit
+ *                (with that when an mtp unit reads it: the last norm)
+ *     backward   the same the other way: the chunk of its unit or an earlier
+ *                one of a gradient that it reads; in no unit: L, or E when it
+ *                needs the gradient of the first unit
+ *     free       what depends on inputs only, or on parameters only (masks,
+ *                casts, gathered weights), is made anew by each call that reads
+ *                it
+ *     gathered   what only one other chunk reads is gathered there: the shard
+ *                is sent
+ *
+ * A gradient that several chunks add to is accumulated by each of them and
+ * added up in post:
+ *
+ *     %a = add %x %y       x: B of 0, y: B of 3      %g  = accum %x
+ *     %g = accum %a                            =>    %g2 = accum %y
+ *     .. %g ..                                       %s  = add %g %g2     post
+ *                                                    .. %s .. */
+#include <limits.h>
+#include <string.h>
+
+#include "pipe.h"
+
+enum { DATA = 1, WEIGHT = 2, NOBODY = INT_MAX };
+
+typedef struct Assign {
+    Pipe *p;
+    Graph *g;
+    const Stages *st;
+    char *needs; /* by id from here on: DATA WEIGHT */
+    char *back;  /* 1: of the backward; 2: reads no gradient */
+    char *ends;  /* needs the last unit, or (backward) the
+                                     gradient of the first */
+    char *feeds; /* some unit's forward needs it */
+    Table *home; /* scopes of what does: 1 + chunk */
+    int last;    /* the last unit that is no mtp */
+} Assign;
+
+static int is_sink(const Node *n)
+{
+    return optab[n->op].cls == SINK;
+}
+
+/* Made anew by each call that reads it. */
+static int is_free(const Assign *a, const Node *n)
+{
+    return optab[n->op].cls == SRC || n->reg != REGbody ||
+           (!is_sink(n) && a->needs[n->id] != (DATA | WEIGHT));
+}
+
+static void find_needs(Assign *a)
+{
+    for (size_t i = 0; i < vec_len(a->g->node); i++) {
+        const Node *n = a->g->node[i];
+        char x = n->op == Oinput                      ? DATA
+                 : n->op == Oparam || n->op == Ostate ? WEIGHT
+                                                      : 0;
+        for (int k = 0; k < n->nin; k++)
+            x |= a->needs[n->in[k]->id];
+        if (n->map)
+            x |= a->needs[n->map->id];
+        a->needs[i] = n->op == Oaccum && n->reg == REGden ? 0 : x;
+    }
+}
+
+static int is_between(const Stages *st, const Scope *scope)
+{
+    for (size_t i = 0; i < vec_len(st->between); i++)
+        if (in_scope(scope, st->between[i]))
+            return 1;
+    return 0;
+}
+
+static void find_feeds(Assign *a)
+{
+    for (size_t i = vec_len(a->g->node); i-- > 0;) {
+        const Node *n = a->g->node[i];
+        if (n->reg != REGbody || is_backward(n))
+            continue;
+        a->feeds[n->id] |=
+            unit_at(a->st, n->scope) >= 0 || is_between(a->st, n->scope);
+        for (int k = 0; k < n->nin && a->feeds[n->id]; k++)
+            a->feeds[n->in[k]->id] = 1;
+    }
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+static int max(int x, int y)
+{
+    return x > y ? x : y;
+}
+static int min(int x, int y)
+{
+    return x < y ? x : y;
+}
+
+/* The backward of this scope will stand where its forward does. */
+static int live_at(Assign *a, const Scope *scope, int chunk)
+{
+    if (scope != a->g->top)
+        *table_at(a->home, KEYP(scope)) = (void *)(uintptr_t)(chunk + 1);
+    return chunk;
+}
+
+static void forward(Assign *a, const Node *n, Assignment *s)
+{
+    int unit = unit_at(a->st, n->scope), at = -1;
+
+    a->ends[n->id] = unit >= 0 && unit == a->last;
+    for (int k = 0; k <= n->nin; k++) {
+        const Node *x = read_by(n, k);
+        if (!x || is_free(a, x))
+            continue;
+        at = max(at, a->p->spot[x->id].chunk);
+        a->ends[n->id] |= a->ends[x->id];
+    }
+    if (is_sink(n) && at >= 0)
+        s->chunk = at;
+    else if (unit >= 0)
+        s->chunk = max(at, a->st->chunk[unit]);
+    else if (a->feeds[n->id] && at >= 0)
+        s->chunk = live_at(a, n->scope, at);
+    else
+        s->chunk =
+            max(at, a->ends[n->id] || is_sink(n) ? a->st->last : a->st->first);
+}
+
+/* ---- backward ------------------------------------------------------------ */
+
+/* A gradient on its way into its accumulator is no unit's, but stays where it
+ * is made. */
+static int is_gradient_sum(const Node *n)
+{
+    return n->scope->part == PARTgrad;
+}
+
+/* What reads no gradient of a unit stands where its forward stands, and later
+ * where it is first read (settle). */
+static void backward_of(Assign *a, const Node *n, Assignment *s)
+{
+    int unit = unit_at(a->st, n->scope), at = NOBODY, fwd = -1, reads = 0;
+
+    a->ends[n->id] = unit == 0;
+    for (int k = 0; k <= n->nin; k++) {
+        const Node *x = read_by(n, k);
+        if (!x || is_free(a, x))
+            continue;
+        int chunk = a->p->spot[x->id].chunk;
+        reads |= a->back[x->id];
+        if (a->back[x->id] == 1) {
+            at = min(at, chunk);
+            a->ends[n->id] |= a->ends[x->id];
+        } else {
+            fwd = max(fwd, chunk);
+        }
+    }
+    a->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
+    int home = is_backward(n)
+                   ? (int)(uintptr_t)table_get(a->home, KEYP(n->scope->twin))
+                   : 0;
+    if (unit >= 0)
+        s->chunk = min(at, a->st->chunk[unit]);
+    else if (home)
+        s->chunk = min(at, home - 1);
+    else if (at == NOBODY)
+        s->chunk = fwd >= 0 ? fwd : a->st->last;
+    else
+        s->chunk =
+            a->ends[n->id] && !is_gradient_sum(n) ? min(at, a->st->first) : at;
+}
+
+/* From the last node to the first: f on each backward node that backward node i
+ * reads. */
+static void for_each_backward_read(Assign *a,
+                                   void (*f)(Assign *a, int read, int by))
+{
+    for (int i = (int)vec_len(a->g->node); i-- > 0;) {
+        const Node *n = a->g->node[i];
+        if (!a->back[i] || is_free(a, n))
+            continue;
+        for (int k = 0; k <= n->nin; k++) {
+            const Node *x = read_by(n, k);
+            if (x && a->back[x->id] && !is_free(a, x))
+                f(a, x->id, i);
+        }
+    }
+}
+
+/* Backward nodes that read no gradient run no later than what reads them. */
+static void settle(Assign *a, int read, int by)
+{
+    Assignment *x = &a->p->spot[read];
+
+    if (a->back[read] == 2)
+        x->chunk = max(x->chunk, a->p->spot[by].chunk);
+}
+
+/* By id the one chunk that reads it, -1: none, -2: several. */
+static int *only_readers(const Assign *a)
+{
+    int *only = alloc(a->p->a, (vec_len(a->g->node) + 1) * sizeof *only);
+
+    for (size_t i = 0; i < vec_len(a->g->node); i++)
+        only[i] = -1;
+    return only;
+}
+
+/* A whole or a part of it made from shards only for another chunk is made there
+ * (of the same direction: what F keeps for a later B stays). */
+static void gather_at_reader(Assign *a)
+{
+    Assignment *spot = a->p->spot;
+    int *only = only_readers(a);
+    char *fwd = alloc(a->p->a, vec_len(a->g->node) + 1);
+
+    for (size_t i = vec_len(a->g->node); i-- > 0;) {
+        const Node *n = a->g->node[i];
+        if (is_free(a, n))
+            continue;
+        if ((n->op == Oallgather || n->op == Oshard_slice) && only[i] >= 0 &&
+            (a->back[i] || fwd[i]))
+            spot[i].chunk = only[i];
+        for (int k = 0; k <= n->nin; k++) {
+            const Node *x = read_by(n, k);
+            if (!x)
+                continue;
+            only[x->id] = only[x->id] == -1 || only[x->id] == spot[i].chunk
+                              ? spot[i].chunk
+                              : -2;
+            fwd[x->id] |= !a->back[i];
+        }
+    }
+}
+
+/* I: some earlier chunk needs it. */
+static void split_backward(Assign *a, int read, int by)
+{
+    Assignment *x = &a->p->spot[read], *y = &a->p->spot[by];
+
+    if (x->chunk > y->chunk || y->w == WI)
+        x->w = WI;
+}
+
+/* ---- all ----------------------------------------------------------------- */
+
+/* What several results are taken from, and a sink's operand, say where. */
+static int follows(const Assign *a, const Node *n)
+{
+    return n->nin && !is_free(a, n->in[0]) && (n->op == Opart || is_sink(n));
+}
+
+static void follow(Assign *a)
+{
+    for (size_t i = 0; i < vec_len(a->g->node); i++) {
+        const Node *n = a->g->node[i];
+        if (n->reg != REGbody || !follows(a, n) || is_free(a, n))
+            continue;
+        Assignment *s = &a->p->spot[i], *of = &a->p->spot[n->in[0]->id];
+        s->chunk = of->chunk;
+        if (n->op == Opart || of->w == WF || a->p->spot[i].w == WF)
+            s->w = of->w;
+    }
+}
+
+static void place(Assign *a, Node *n)
+{
+    Assignment *s = &a->p->spot[n->id];
+
+    s->chunk = -1;
+    if (is_free(a, n))
+        return;
+    a->back[n->id] = (char)is_backward(n);
+    for (int k = 0; k < n->nin; k++)
+        a->back[n->id] |= a->back[n->in[k]->id] != 0;
+    if (n->op == Opart)
+        a->back[n->id] = a->back[n->in[0]->id];
+    s->w = a->back[n->id] ? a->p->splits ? WW : WB : WF;
+    if (a->back[n->id])
+        backward_of(a, n, s);
+    else
+        forward(a, n, s);
+}
+
+/* Chunks, works, and what crosses stages. */
+static void assign(Pipe *p)
+{
+    Graph *g = p->g;
+    size_t n = vec_len(g->node) + 1;
+    Assign a = { .p = p, .g = g, .st = g->stages };
+
+    g_renumber(g);
+    p->spot = alloc(p->a, n * sizeof *p->spot);
+    a.needs = alloc(p->a, n);
+    a.back = alloc(p->a, n);
+    a.ends = alloc(p->a, n);
+    a.last = a.st->nunit - 1;
+    while (a.last > 0 && a.st->unit[a.last]->kind == UNITmtp)
+        a.last--;
+    a.feeds = alloc(p->a, n);
+    a.home = table_new(p->a);
+    find_needs(&a);
+    find_feeds(&a);
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        place(&a, g->node[i]);
+    for_each_backward_read(&a, settle);
+    gather_at_reader(&a);
+    follow(&a);
+    if (p->splits)
+        for_each_backward_read(&a, split_backward);
+    follow(&a);
+    pipe_needs(p);
+}
+
+/* ---- sums over chunks ---------------------------------------------------- */
+
+typedef struct Terms {
+    Node **v;
+} Terms;
+
+static void add_terms(Pipe *p, Node *n, const int *uses, Terms *t, int top)
+{
+    if (n->op != Oadd || (!top && uses[n->id] > 1) ||
+        p->spot[n->id].chunk < 0 || !same_dims(n->in[0], n->in[1])) {
+        vec_push(p->a, t->v, n);
+        return;
+    }
+    add_terms(p, n->in[0], uses, t, 0);
+    add_terms(p, n->in[1], uses, t, 0);
+}
+
+/* The terms that lie in chunk, added; null: none. */
+static Node *sum_in(Pipe *p, const Terms *t, const Node *like, int chunk)
+{
+    Node *sum = NULL;
+
+    for (size_t i = 0; i < vec_len(t->v); i++) {
+        Node *x = t->v[i];
+        if (p->spot[x->id].chunk != chunk)
+            continue;
+        if (!sum) {
+            sum = x;
+            continue;
+        }
+        Node *in[2] = { sum, x };
+        sum = g_copyof(p->g, like, in);
+    }
+    return sum;
+}
+
+/* Accumulators of the chunks other than `own`, added to acc; null: there is no
+ * other. */
+static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
+{
+    Node *add = acc->in[0], *all = NULL;
+
+    for (int c = 0; c < p->chunks; c++) {
+        Node *x = c == own ? NULL : sum_in(p, t, add, c);
+        if (!x)
+            continue;
+        Node *more = g_copyof(p->g, acc, &x);
+        Node *in[2] = { all ? all : acc, more };
+        more->of = NULL; /* a part of it */
+        all = g_copyof(p->g, add, in);
+        all->reg = REGpost;
+        all->dt = acc->dt;
+        all->scope = acc->scope;
+        memcpy(all->sh, acc->sh, sizeof all->sh);
+        memcpy(all->dim, acc->dim, sizeof all->dim);
+    }
+    if (all)
+        acc->in[0] = sum_in(p, t, add, own);
+    return all;
+}
+
+/* Chunk of the first term on the stage that owns what acc is the gradient of,
+ * or else of the first term; -2: a term is in no chunk. */
+static int own_chunk(const Pipe *p, const Table *held, const Node *acc,
+                     const Terms *t)
+{
+    int owner = acc->of ? pipe_owner(held, acc->of) : -1, own = -1;
+
+    for (size_t i = 0; i < vec_len(t->v); i++) {
+        int c = p->spot[t->v[i]->id].chunk;
+        if (c < 0)
+            return -2;
+        if (own < 0 || (p->s->rank[c] == owner && p->s->rank[own] != owner))
+            own = c;
+    }
+    return own;
+}
+
+/* Post reads `all` in place of the accumulator. */
+static void read_instead(Graph *g, Node *const *all, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            int id = g->node[i]->in[k]->id;
+            if (g->node[i]->reg == REGpost && all[id])
+                g->node[i]->in[k] = all[id];
+        }
+}
+
+/* New nodes stand at the end; those of the body go before post, where the sums
+ * follow. */
+static void reorder(Graph *g, size_t count)
+{
+    Node **old = g->node;
+
+    g->node = NULL;
+    for (int post = 0; post < 2; post++) {
+        for (size_t i = count; i < vec_len(old) && post; i++)
+            if (old[i]->reg == REGpost)
+                vec_push(g->arena, g->node, old[i]);
+        for (size_t i = 0; i < count; i++)
+            if ((old[i]->reg == REGpost) == post)
+                vec_push(g->arena, g->node, old[i]);
+        for (size_t i = count; i < vec_len(old) && !post; i++)
+            if (old[i]->reg != REGpost)
+                vec_push(g->arena, g->node, old[i]);
+    }
+}
+
+/* An accumulator of the body that has lost its operand's place comes behind it
+ * (reorder puts new sums at the end of the body). */
+static int split_sums(Pipe *p, const Table *held)
+{
+    Graph *g = p->g;
+    size_t count = vec_len(g->node);
+    int *uses = use_counts(g, p->a), any = 0;
+    Node **all = alloc(p->a, (count + 1) * sizeof *all);
+
+    for (size_t i = 0; i < count; i++) {
+        Node *n = g->node[i];
+        Terms t = { 0 };
+        if (n->op != Oaccum || n->reg != REGbody || n->at.accum.op != Radd ||
+            n->in[0]->op != Oadd)
+            continue;
+        add_terms(p, n->in[0], uses, &t, uses[n->in[0]->id] == 1);
+        int own = own_chunk(p, held, n, &t);
+        all[i] = own < 0 ? NULL : split_accum(p, n, &t, own);
+        any |= all[i] != NULL;
+    }
+    if (!any)
+        return 0;
+    read_instead(g, all, count);
+    reorder(g, count);
+    return 1;
+}
+
+/* Operands before users, otherwise as they stand. */
+static void visit(Graph *g, Node *n)
+{
+    if (n->mark)
+        return;
+    n->mark = 1;
+    for (int k = 0; k <= n->nin; k++)
+        if (read_by(n, k))
+            visit(g, read_by(n, k));
+    vec_push(g->arena, g->node, n);
+}
+
+static void sort_nodes(Graph *g)
+{
+    Node **old = g->node;
+
+    for (size_t i = 0; i < vec_len(old); i++)
+        old[i]->mark = 0;
+    g->node = NULL;
+    for (size_t i = 0; i < vec_len(old); i++)
+        visit(g, old[i]);
+}
+
+/* What the bodies of one program alone need. */
+static Table *held_by(const Pipe *p)
+{
+    Pipe alone = *p;
+
+    alone.held = table_new(p->a);
+    pipe_hold(&alone);
+    return alone.held;
+}
+
+Table *pipe_alone(Graph *g)
+{
+    Pipe p = { .g = g, .a = g->arena };
+
+    p.stages = (int)g->mesh->size[Mpp];
+    p.chunks = g->stages->nchunk;
+    p.s = pipe_schedule(g, &p.splits);
+    assign(&p);
+    return held_by(&p);
+}
+
+void pipe_assign(Pipe *p)
+{
+    assign(p);
+    if (split_sums(p, held_by(p))) {
+        sort_nodes(p->g);
+        g_tidy(p->g);
+        g_names(p->g);
+        assign(p);
+    }
+}
+
+const Schedule *pipe_schedule(Graph *g, int *splits)
+{
+    int pp = (int)g->mesh->size[Mpp], micros = (int)micro_turns(g);
+    Schedule *s = schedule_make(g->arena, opts_str(g->opts, "fold.schedule"),
+                                pp, g->stages->nchunk / pp, micros,
+                                opts_loc(g->opts, "fold.schedule"));
+
+    *splits = schedule_splits(s);
+    if (program_trains(g->prog))
+        return s;
+    return schedule_forward(g->arena, s, g->prog != PGforward ? micros : 1);
+}

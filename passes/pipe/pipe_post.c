@@ -1,0 +1,480 @@
+/* pipe_post.c: what follows the bodies, on each stage. A node of post runs
+ * where what it reads lies: the accumulators of a stage, the parameters it
+ * owns. What depends on nothing of a stage is made by all that read it.
+ *
+ *     scalars    a sum over several stages is a sum on each and a pp_sum;
+ *                any other scalar that another stage reads is a pp_sum to
+ *                which the others add 0. Then all stages have it. Those that
+ *                need no other first go together, as elements of one vector.
+ *     tensors    are sent to the stage that reads them
+ *
+ *     %t = add %l0 %l1               role 0    %v = concat %l0 %m    role 1 ..
+ *     %a = result %t                           %s = pp_sum %v
+ *     %b = result %m                           %a = result %s[0]
+ *                                              %b = result %s[1]
+ *
+ * Results are on every stage. A parameter or state is written by its owner
+ * (pipe_own.c), who sends the value to the stages that have a copy. One that no
+ * body reads lies where post makes what it is given, or on the first stage.
+ *
+ * A route is not sent but made again of what it is made of.
+ *
+ * What stages do together carries its place in one order (the attribute j of
+ * pp_sum, the channel of send and recv), which every stage keeps. */
+#include <string.h>
+
+#include "pipe.h"
+
+enum { ANY = -1, SUM = -2 }; /* homes: every stage, a sum over several */
+
+static Node *value(Pipe *p, int s, Node *n);
+
+/* ---- homes --------------------------------------------------------------- */
+
+static int is_kept(const Node *n)
+{
+    return n->op == Oparam || n->op == Ostate;
+}
+
+/* Where a node is that reads values of homes a and b. */
+static int join(const Node *n, int a, int b)
+{
+    if (a == ANY || b == ANY)
+        return a == ANY ? b : a;
+    if (a == b && a != SUM)
+        return a;
+    return n->op == Oadd && n->nd == 0 ? SUM : a == SUM || n->nd == 0 ? ANY : a;
+}
+
+static int of_operands(const Pipe *p, const Node *n, int scalars)
+{
+    int home = ANY;
+
+    for (int k = 0; k < n->nin; k++)
+        if ((n->in[k]->nd == 0) == scalars)
+            home = join(n, home, p->home[n->in[k]->id]);
+    return home;
+}
+
+/* Tensors say where a node runs, scalars come to them. */
+static int home_of(const Pipe *p, const Node *n)
+{
+    if (is_kept(n))
+        return pipe_owner(p->held, n_name(n));
+    if (n->reg == REGbody && !any_region(n))
+        return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
+    if (n->op == Oaccum || n->op == Oroute)
+        return ANY;
+    int home = of_operands(p, n, 0);
+    if (home == ANY)
+        home = of_operands(p, n, 1);
+    return home == SUM && !(n->op == Oadd && n->nd == 0) ? ANY : home;
+}
+
+/* Those that no body reads get an owner. */
+static void adopt(Pipe *p)
+{
+    for (size_t i = 0; i < vec_len(p->g->node); i++) {
+        const Node *n = p->g->node[i];
+        int home = n->op == Owrite ? p->home[n->in[1]->id] : -1;
+        if (home >= 0 && pipe_owner(p->held, n_name(n->in[0])) < 0)
+            *pipe_held(p->held, n_name(n->in[0]))->owner = home;
+    }
+    for (size_t i = 0; i < vec_len(p->g->node); i++) {
+        const Node *n = p->g->node[i];
+        if (is_kept(n) && pipe_owner(p->held, n_name(n)) < 0)
+            *pipe_held(p->held, n_name(n))->owner = 0;
+    }
+}
+
+static void find_homes(Pipe *p)
+{
+    size_t count = vec_len(p->g->node);
+
+    p->home = alloc(p->a, (count + 1) * sizeof *p->home);
+    for (int again = 0; again < 2; again++) {
+        for (size_t i = 0; i < count; i++)
+            p->home[i] = home_of(p, p->g->node[i]);
+        if (!again)
+            adopt(p);
+    }
+}
+
+/* ---- building ------------------------------------------------------------ */
+
+/* A node of op in post of stage s, in n's type. */
+static Node *made_of(Pipe *p, int s, Op op, const Node *n, int nin,
+                     Node *const *in)
+{
+    StagePart *x = &p->part[s];
+
+    x->g->node = x->post;
+    Node *r = g_node(x->g, op, n->loc, nin, in);
+    x->post = x->g->node;
+    x->g->node = NULL;
+    r->scope = n->scope;
+    r->reg = REGpost;
+    if (op == Osend)
+        return r;
+    r->dt = n->dt;
+    r->nd = n->nd;
+    memcpy(r->dim, n->dim, sizeof r->dim);
+    for (int i = 0; i < MAXATOM; i++)
+        if (n->sh[i].k != R)
+            r->sh[i] = n->sh[i];
+    return r;
+}
+
+/* The same of one operand, or none. */
+static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
+{
+    return made_of(p, s, op, n, in != NULL, &in);
+}
+
+static Node *copied(Pipe *p, int s, Node *n)
+{
+    Node *in[MAXIN];
+
+    for (int k = 0; k < n->nin; k++)
+        in[k] = value(p, s, n->in[k]);
+    Node *map = n->map ? value(p, s, n->map) : NULL;
+    Node *c = pipe_copy(p, s, &p->part[s].post, n, in);
+    c->map = map;
+    return c;
+}
+
+/* ---- from stage to stage ------------------------------------------------- */
+
+static Node *sent(Pipe *p, int from, int to, Node *n)
+{
+    Node *v = value(p, from, n), *map = n->map ? value(p, to, n->map) : NULL;
+    Node *x = made(p, from, Osend, n, v), *r = made(p, to, Orecv, n, NULL);
+
+    x->at.send.peer = to;
+    r->at.recv.peer = from;
+    r->map = map;
+    x->at.send.chan = r->at.recv.chan = p->chan++;
+    return p->part[to].all[n->id] = r;
+}
+
+/* ---- sums over stages ---------------------------------------------------- */
+
+static void terms_of(const Pipe *p, Node *n, Node ***out)
+{
+    if (p->home[n->id] != SUM) {
+        vec_push(p->a, *out, n);
+        return;
+    }
+    terms_of(p, n->in[0], out);
+    terms_of(p, n->in[1], out);
+}
+
+/* What each stage adds to n; null: 0. */
+static void parts_of(Pipe *p, Node *n, Node **part)
+{
+    Node **term = NULL;
+
+    terms_of(p, n, &term);
+    for (size_t i = 0; i < vec_len(term); i++) {
+        int home = p->home[term[i]->id], s = home < 0 ? 0 : home;
+        Node *x = value(p, s, term[i]);
+        if (part[s]) {
+            Node *in[2] = { part[s], x };
+            x = pipe_copy(p, s, &p->part[s].post, n, in);
+            x->name = NULL;
+        }
+        part[s] = x;
+    }
+}
+
+/* Truth values go as numbers. */
+static Node like_sum(const Node *n)
+{
+    Node like = *n;
+
+    like.dt = n->dt == Dbool ? Df32 : n->dt;
+    return like;
+}
+
+/* x on stage s as an element of a vector. */
+static Node *element(Pipe *p, int s, const Node *like, Node *x)
+{
+    Node one = *like;
+
+    one.dim[one.nd++] = (Dim){ g_axis(p->part[s].g, "sums'1"), 1 };
+    return made(p, s, Obroadcast, &one, x);
+}
+
+static Node *number(Pipe *p, int s, const Node *like, Node *x)
+{
+    if (!x)
+        return made(p, s, Oconst, like, NULL);
+    if (x->dt == Dbool) {
+        x = made(p, s, Ocast, like, x);
+        x->at.cast.to = like->dt;
+    }
+    return x;
+}
+
+/* k scalars, or one, as an operand of a pp_sum. */
+static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
+{
+    if (k == 1)
+        return x[0];
+    Axis *a = g_axis(p->part[s].g, "sums'1");
+    Node v = *like;
+    v.dim[v.nd++] = (Dim){ a, k };
+    for (int i = 0; i < k; i++)
+        x[i] = element(p, s, like, x[i]);
+    Node *c = made_of(p, s, Oconcat, &v, k, x);
+    c->at.concat.axis = a;
+    return c;
+}
+
+/* Element i of such a vector of k. */
+static Node *taken(Pipe *p, int s, const Node *n, const Node *like, Node *v,
+                   int i, int k)
+{
+    if (k > 1) {
+        Node one = *like;
+        one.dim[one.nd++] = v->dim[0];
+        one.dim[0].n = 1;
+        v = made(p, s, Oslice, &one, v);
+        v->at.slice = (struct slice_attrs){ v->dim[0].a, i, 1 };
+        Node *x = made(p, s, Osum, like, v);
+        x->at.sum.axes = g_axes(p->part[s].g, &v->dim[0].a, 1);
+        v = x;
+    }
+    if (n->dt != Dbool)
+        return v;
+    Node *in[2] = { v, made(p, s, Oconst, like, NULL) };
+    return made_of(p, s, One, n, 2, in);
+}
+
+/* Scalars of one dtype to all stages in one sum, each where it is asked for
+ * in the place of n[i]. */
+static void to_all(Pipe *p, Node *const *n, int k)
+{
+    Node ***part = alloc(p->a, (size_t)k * sizeof *part);
+    Node like = like_sum(n[0]);
+
+    for (int i = 0; i < k; i++) {
+        part[i] = alloc(p->a, (size_t)p->stages * sizeof **part);
+        parts_of(p, n[i], part[i]);
+    }
+    int order = p->chan++;
+    for (int s = 0; s < p->stages; s++) {
+        Node *x[MAXIN];
+        for (int i = 0; i < k; i++)
+            x[i] = number(p, s, &like, part[i][s]);
+        Node *v = vector_of(p, s, &like, x, k);
+        v = made(p, s, Opp_sum, v, v);
+        v->at.pp_sum = (struct pp_sum_attrs){ p->g->mesh->mask[Mpp], order };
+        for (int i = 0; i < k; i++)
+            p->part[s].all[n[i]->id] = taken(p, s, n[i], &like, v, i, k);
+    }
+}
+
+/* ---- the value of a node ------------------------------------------------- */
+
+static int is_before(const Node *n)
+{
+    return n->reg != REGpost || any_region(n);
+}
+
+/* From before post, and on stage s without being sent there. */
+static int stands_on(const Pipe *p, int s, const Node *n)
+{
+    int home = p->home[n->id];
+
+    return is_before(n) &&
+           (home == ANY || home == s || p->part[s].at[n->id] ||
+            (is_kept(n) && pipe_held(p->held, n_name(n))->has[s]));
+}
+
+/* n on stage s: there, or from its home. */
+static Node *value(Pipe *p, int s, Node *n)
+{
+    int home = p->home[n->id];
+    StagePart *x = &p->part[s];
+
+    if (stands_on(p, s, n))
+        return pipe_shared(p, s, n);
+    if (x->at[n->id] && (home == ANY || home == s))
+        return x->at[n->id];
+    if (x->all[n->id])
+        return x->all[n->id];
+    if (home == SUM || (home >= 0 && home != s && n->nd == 0))
+        to_all(p, &n, 1);
+    else if (home >= 0 && home != s)
+        sent(p, home, s, n);
+    else
+        return x->at[n->id] = copied(p, s, n);
+    return x->all[n->id];
+}
+
+/* ---- sinks --------------------------------------------------------------- */
+
+static int writes_on(const Pipe *p, const Node *write, int s)
+{
+    const Holders *h = pipe_held(p->held, n_name(write->in[0]));
+
+    return s == *h->owner || h->has[s];
+}
+
+/* The owner first: it has what the others wait for. */
+static void put_write(Pipe *p, Node *n)
+{
+    int owner = pipe_owner(p->held, n_name(n->in[0]));
+
+    value(p, owner, n->in[1]);
+    copied(p, owner, n);
+    for (int s = 0; s < p->stages; s++) {
+        if (s == owner || !writes_on(p, n, s))
+            continue;
+        Node *in[2] = { pipe_shared(p, s, n->in[0]), value(p, s, n->in[1]) };
+        pipe_copy(p, s, &p->part[s].post, n, in);
+    }
+}
+
+static int is_post_sink(const Node *n)
+{
+    return n->reg == REGpost && optab[n->op].cls == SINK;
+}
+
+static void put_sink(Pipe *p, Node *n)
+{
+    for (int s = 0; s < p->stages && n->op != Owrite; s++)
+        copied(p, s, n);
+    if (n->op == Owrite)
+        put_write(p, n);
+}
+
+/* ---- together ------------------------------------------------------------ */
+
+/* Scalars that go to all stages, by how many sums they need before: found by
+ * walking as value() will. */
+typedef struct ScalarTransfers {
+    Pipe *p;
+    int *seen;  /* by id and stage: 1 + rounds; 0: not yet */
+    int *round; /* by id: its own, from 1; 0: not asked */
+    Node **all; /* vec */
+    int last;   /* round */
+} ScalarTransfers;
+
+static int rounds(ScalarTransfers *x, int s, Node *n);
+
+static int most_of(ScalarTransfers *x, int s, const Node *n)
+{
+    int most = 0;
+
+    for (int k = 0; k <= n->nin; k++) {
+        int r = read_by(n, k) ? rounds(x, s, read_by(n, k)) : 0;
+        most = r > most ? r : most;
+    }
+    return most;
+}
+
+static int asked(ScalarTransfers *x, Node *n)
+{
+    Node **term = NULL;
+    int most = 0;
+
+    if (x->round[n->id])
+        return x->round[n->id];
+    terms_of(x->p, n, &term);
+    for (size_t i = 0; i < vec_len(term); i++) {
+        int home = x->p->home[term[i]->id];
+        int r = rounds(x, home < 0 ? 0 : home, term[i]);
+        most = r > most ? r : most;
+    }
+    vec_push(x->p->a, x->all, n);
+    x->last = most + 1 > x->last ? most + 1 : x->last;
+    return x->round[n->id] = most + 1;
+}
+
+static int rounds_before(ScalarTransfers *x, int s, Node *n)
+{
+    int home = x->p->home[n->id];
+    int near = home == ANY || home == s;
+
+    if (stands_on(x->p, s, n))
+        return 0;
+    if (home == SUM || (!near && n->nd == 0))
+        return asked(x, n);
+    if (near)
+        return most_of(x, s, n);
+    int there = rounds(x, home, n), map = n->map ? rounds(x, s, n->map) : 0;
+    return map > there ? map : there;
+}
+
+/* Sums that must be done before n is on stage s. */
+static int rounds(ScalarTransfers *x, int s, Node *n)
+{
+    int *seen = &x->seen[n->id * x->p->stages + s];
+
+    if (!*seen)
+        *seen = 1 + rounds_before(x, s, n);
+    return *seen - 1;
+}
+
+static void ask(ScalarTransfers *x, Node *n)
+{
+    for (int s = 0; s < x->p->stages; s++)
+        if (n->op != Owrite)
+            most_of(x, s, n);
+        else if (writes_on(x->p, n, s))
+            rounds(x, s, n->in[1]);
+}
+
+/* As elements of one vector: only what is whole, or a sum, may be one. */
+static int go_together(const Node *x, const Node *y)
+{
+    for (int i = 0; i < MAXATOM; i++)
+        if (!same_shard(&x->sh[i], &y->sh[i]) || x->sh[i].k == S ||
+            (x->sh[i].k == P && x->sh[i].op != Radd))
+            return 0;
+    return like_sum(x).dt == like_sum(y).dt;
+}
+
+static void sum_round(const ScalarTransfers *x, int round)
+{
+    Node *const *done = x->p->part[0].all;
+
+    for (size_t i = 0; i < vec_len(x->all); i++) {
+        Node *v[MAXIN] = { x->all[i] };
+        int k = 1;
+        if (x->round[v[0]->id] != round || done[v[0]->id])
+            continue;
+        for (size_t j = i + 1; j < vec_len(x->all) && k < MAXIN; j++)
+            if (x->round[x->all[j]->id] == round && !done[x->all[j]->id] &&
+                go_together(v[0], x->all[j]))
+                v[k++] = x->all[j];
+        to_all(x->p, v, k);
+    }
+}
+
+static void sum_together(Pipe *p)
+{
+    size_t count = vec_len(p->g->node);
+    ScalarTransfers x = { .p = p };
+
+    x.seen = alloc(p->a, (count + 1) * (size_t)p->stages * sizeof *x.seen);
+    x.round = alloc(p->a, (count + 1) * sizeof *x.round);
+    for (size_t i = 0; i < count; i++)
+        if (is_post_sink(p->g->node[i]))
+            ask(&x, p->g->node[i]);
+    for (int r = 1; r <= x.last; r++)
+        sum_round(&x, r);
+}
+
+/* ---- the pass's last part ------------------------------------------------ */
+
+void pipe_post(Pipe *p)
+{
+    find_homes(p);
+    sum_together(p);
+    for (size_t i = 0; i < vec_len(p->g->node); i++)
+        if (is_post_sink(p->g->node[i]))
+            put_sink(p, p->g->node[i]);
+}

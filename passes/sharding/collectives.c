@@ -1,0 +1,67 @@
+/* collectives.c: make every operand be of the type its user asks for. A value
+ * is resharded once for each type, for all its users:
+ *
+ *     %x = add ...      seq:tp             %x  = add ...        seq:tp
+ *     %q = dot %x %wq   kv:tp       =>     %x1 = allgather %x seq
+ *     %k = dot %x %wk   kv:tp              %q  = dot %x1 %wq    kv:tp
+ *                                          %k  = dot %x1 %wk    kv:tp
+ *
+ * Constants, iota, random numbers and what is computed from them are made anew
+ * in the type asked for, and a broadcast is resharded before it grows. */
+#include <string.h>
+
+#include "sharding.h"
+
+/* ---- the pass ------------------------------------------------------------ */
+
+static int tuple(const Node *n)
+{
+    return n->op == Oattn || n->op == Oattn_bwd || n->op == Oroute;
+}
+
+/* The operands of n, resharded. Old nodes keep their own operands until the
+ * end, since later choices look at them. */
+static Node **operands(Partitioner *p, Node *n)
+{
+    Node **in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *in);
+    OperandShards need;
+
+    if (n->nin)
+        choose_strategy(p, n, need);
+    for (int k = 0; k < n->nin; k++)
+        in[k] = tuple(n->in[k]) ? n->in[k] : demand(p, n, k, need[k]);
+    return in;
+}
+
+static void verify(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        const char *wrong = type_wrong(g, n);
+        if (wrong)
+            die("%s (%s): %s", n->name ? n->name : "?", optab[n->op].name,
+                wrong);
+    }
+}
+
+void pass_collectives(Graph *g)
+{
+    if (!g->mesh->natom)
+        return;
+    g_renumber(g);
+    Partitioner *p = partitioner_new(g, 1);
+    Node **old = g->node;
+    size_t count = vec_len(old);
+    Node ***now = alloc(p->a, (count + 1) * sizeof *now);
+
+    g->node = NULL;
+    for (size_t i = 0; i < count; i++) {
+        now[i] = operands(p, old[i]);
+        vec_push(g->arena, g->node, old[i]);
+    }
+    for (size_t i = 0; i < count; i++)
+        old[i]->in = now[i];
+    g_tidy(g);
+    verify(g);
+    arena_free(p->a);
+}

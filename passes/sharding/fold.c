@@ -1,0 +1,271 @@
+/* fold.c: lay the dense and the expert grid over the ranks (mesh.c).
+ * The dp ranks run that many micro-batches at once, so the axis `micro` of
+ * every data-dependent tensor grows to dp, and ragged rows with it. Parameters
+ * that an index or a batch of experts selects go to the expert grid:
+ *
+ *     %w1 = param [expert hidden ffn]
+ *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
+ *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
+#include <string.h>
+
+#include "sharding.h"
+
+/* ---- the mesh ------------------------------------------------------------ */
+
+Mesh *fold_mesh(Graph *g)
+{
+    static const char *const keys[NMESH] = {
+        [Mtp] = "fold.tp", [Mcp] = "fold.cp",   [Mdp] = "fold.dp",
+        [Mpp] = "fold.pp", [Metp] = "fold.etp", [Mep] = "fold.ep",
+    };
+    int64_t size[NMESH] = { 0 }, world = 0;
+    const Loc *l = NULL;
+
+    for (int i = 0; i < NMESH; i++) {
+        if (!keys[i] || !opts_given(g->opts, keys[i]))
+            continue;
+        size[i] = opts_int(g->opts, keys[i]);
+        l = opts_loc(g->opts, keys[i]) ? opts_loc(g->opts, keys[i]) : l;
+    }
+    if (opts_given(g->opts, "world"))
+        world = opts_int(g->opts, "world");
+    const char *order = opts_str(g->opts, "fold.order");
+    if (opts_given(g->opts, "fold.hybrid")) {
+        order = strf(g->arena, "%s:%lld", order,
+                     (long long)opts_int(g->opts, "fold.hybrid"));
+        l = opts_loc(g->opts, "fold.hybrid");
+    }
+    return mesh_new(g->arena, world, size, order, l);
+}
+
+/* ---- micro-batches ------------------------------------------------------- */
+
+/* Rows are as many as their index has elements. */
+static int grows(const Node *n, int d, const Axis *micro)
+{
+    const Axis *a = n->dim[d].a;
+
+    return a == micro ||
+           (g_isrow(a) && n->map && dim_of(n->map->in[0], micro) >= 0);
+}
+
+static void widen(Node **node, const Axis *micro, int64_t dp)
+{
+    for (size_t i = 0; i < vec_len(node); i++)
+        for (int d = 0; d < node[i]->nd; d++)
+            if (grows(node[i], d, micro))
+                node[i]->dim[d].n *= dp;
+}
+
+/* Bodies are shared by a composite and its gradient: widen each once. */
+static void widen_bodies(Graph *g, const Axis *micro, int64_t dp)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->body)
+            for (size_t k = 0; k < vec_len(g->node[i]->body->node); k++)
+                g->node[i]->body->node[k]->mark = 0;
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Graph *b = g->node[i]->body;
+        if (!b || !vec_len(b->node) || b->node[0]->mark)
+            continue;
+        widen(b->node, micro, dp);
+        b->node[0]->mark = 1;
+    }
+}
+
+static void spread_batches(Graph *g)
+{
+    int64_t dp = g->mesh->size[Mdp];
+    const Axis *micro = g_micro(g);
+
+    micro_turns(g);
+    widen(g->node, micro, dp);
+    widen_bodies(g, micro, dp);
+}
+
+/* ---- pieces -------------------------------------------------------------- */
+
+/* A comparison of positions along an axis with positions along what it was
+ * renamed to: a causal mask, or one like it. */
+static int masks(const Node *n, const Axis *a)
+{
+    int d = dim_of(n, a);
+
+    for (int i = 0; i < n->nd && d >= 0 && op_is(n->op, "cmp"); i++)
+        if (n->dim[i].a != a && n->dim[i].a->root == a)
+            return 1;
+    return 0;
+}
+
+static const Node *mask_of(Node *const *node, const Axis *a)
+{
+    const Node *m = NULL;
+
+    for (size_t i = 0; i < vec_len(node) && !m; i++)
+        m = masks(node[i], a) ? node[i]
+            : node[i]->body   ? mask_of(node[i]->body->node, a)
+                              : NULL;
+    return m;
+}
+
+static Axis *axis_of_role(const Graph *g, AxisRole role)
+{
+    for (int i = 0; i < g->naxis; i++)
+        if (g->axis[i]->role == role)
+            return g->axis[i];
+    return NULL;
+}
+
+/* The longest size of axis a: parts of it may be shorter. */
+static int64_t longest(const Graph *g, const Axis *a)
+{
+    int64_t n = a->n;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        int d = dim_of(g->node[i], a);
+        if (d >= 0 && g->node[i]->dim[d].n > n)
+            n = g->node[i]->dim[d].n;
+    }
+    return n;
+}
+
+/* Ranks of cp hold an early and a late piece of the sequence, so that a causal
+ * mask leaves all of them as much to do. */
+static void balance(Graph *g)
+{
+    int64_t parts = 2 * g->mesh->size[Mcp] * g->mesh->size[Mtp];
+    const char *how = opts_str(g->opts, "fold.balance");
+    Axis *a = axis_of_role(g, ROLEseq);
+
+    if (!a || g->mesh->size[Mcp] == 1 || (how && !strcmp(how, "contiguous")))
+        return;
+    const Node *mask = how ? NULL : mask_of(g->node, a);
+    int64_t n = longest(g, a);
+    if (n % parts == 0 && (how || mask))
+        a->zigzag = 1;
+    else if (how)
+        err(opts_loc(g->opts, "fold.balance"),
+            "fold.balance=zigzag cuts axis "
+            "'%s' into 2 cp tp = %lld parts, which do not divide %lld",
+            a->name, (long long)parts, (long long)n);
+    else if (mask)
+        why(g, mask,
+            "cp's ranks have unequal work: 2 cp tp = %lld does not "
+            "divide '%s' of %lld",
+            (long long)parts, a->name, (long long)n);
+}
+
+/* ---- grids --------------------------------------------------------------- */
+
+/* An axis of experts that both operands of a dot have, not contracted. */
+static Axis *batch_of_experts(const Node *n)
+{
+    for (int i = 0; n->op == Odot && i < n->nd; i++) {
+        Axis *a = n->dim[i].a;
+        if (a->role == ROLEchoice && dim_of(n->in[0], a) >= 0 &&
+            dim_of(n->in[1], a) >= 0)
+            return a;
+    }
+    return NULL;
+}
+
+static void pass_on(Axis **by, const Node *n, Axis *a)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (dim_of(n->in[k], a) >= 0)
+            by[n->in[k]->id] = a;
+}
+
+/* A number near to `to` that divides both; 1 does. */
+static int64_t nearest_divisor(int64_t n, int64_t ranks, int64_t to)
+{
+    for (int64_t d = 0;; d++) {
+        if (to > d && n % (to - d) == 0 && ranks % (to - d) == 0)
+            return to - d;
+        if (n % (to + d) == 0 && ranks % (to + d) == 0)
+            return to + d;
+    }
+}
+
+static void to_expert_grid(Graph *g, Param *p, Axis *a)
+{
+    int64_t ep = g->mesh->size[Mep], n = 0;
+
+    for (int d = 0; d < p->nd; d++)
+        if (p->dim[d].a == a)
+            n = p->dim[d].n;
+    if (n % ep) {
+        note(p->loc, "%s has the axis", p->path);
+        err(opts_loc(g->opts, "fold.ep"),
+            "fold.ep is %lld and does not divide "
+            "axis '%s' of %lld (nearest legal: %lld)",
+            (long long)ep, a->name, (long long)n,
+            (long long)nearest_divisor(n, ep * g->mesh->size[Medp], ep));
+    }
+    p->expert = a;
+}
+
+/* From the products, or the choices they are made of, back to the parameters
+ * they read. */
+void fold_experts(Graph *g)
+{
+    Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
+
+    g_renumber(g);
+    for (size_t i = vec_len(g->node); i-- > 0;) {
+        Node *n = g->node[i];
+        Axis *a = batch_of_experts(n);
+        if (n->op == Ogmm)
+            by[n->in[1]->id] = n->in[2]->at.route.axis;
+        else if (n->op == Opick)
+            by[n->in[0]->id] = n->at.pick.axis;
+        else if (a)
+            pass_on(by, n, a);
+        else if (by[i] && n->op == Oparam)
+            to_expert_grid(g, g_param(g, n->at.param.path), by[i]);
+        else if (by[i] && optab[n->op].cls == EW)
+            pass_on(by, n, by[i]);
+    }
+}
+
+void fold_model(Graph *g)
+{
+    g->mesh = fold_mesh(g);
+    fold_experts(g);
+    g->mesh = NULL;
+}
+
+void experts_like(Graph *g, const Graph *step)
+{
+    for (size_t i = 0; i < vec_len(step->param); i++) {
+        const Param *p = step->param[i];
+        Param *own = p->expert ? g_param(g, p->path) : NULL;
+        for (int d = 0; own && d < p->nd; d++)
+            if (p->dim[d].a == p->expert)
+                own->expert = own->dim[d].a;
+    }
+}
+
+/* Masters and moments follow their parameter. */
+static void mark_optimizer(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Param *p = g->param[i];
+        if (p->kind != PKmaster && p->kind != PKm && p->kind != PKv)
+            continue;
+        const char *base = strchr(p->path + strlen("optim."), '.');
+        const Param *of = base ? g_param(g, base + 1) : NULL;
+        if (of)
+            p->expert = of->expert;
+    }
+}
+
+void pass_fold(Graph *g)
+{
+    g->mesh = fold_mesh(g);
+    fold_experts(g);
+    mark_optimizer(g);
+    balance(g);
+    if (g->prog != PGinit)
+        spread_batches(g);
+}

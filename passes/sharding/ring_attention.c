@@ -1,0 +1,263 @@
+/* ring_attention.c: attention over keys that stay cut (fold.ring). In as many
+ * rounds as ranks share the keys, a rank takes its queries to the keys it has
+ * and passes those on to the next rank; round s has the keys of the s-th rank
+ * before it:
+ *
+ *     %a = attn %q %k %v  key:cp      %a  = attn %q %k %v  round 0
+ *     %o = part %a 0             =>   %k1 = ppermute %k     %v1 = ppermute %v
+ *                                     %a1 = attn %q %k1 %v1  round 1
+ *                                     %o  = sum of part 0, each weighed by
+ *                                           exp(part 1 - that of all)
+ *
+ * Backward, gradients of queries are summed where they are, those of keys
+ * travel with their keys and come home with one step more. Sums over rounds are
+ * in the type of the logsumexps. The keys of a round live as long as it,
+ * forward and again backward, and nobody ever has all of them.
+ *
+ * An attn or attn_bwd whose j is a set of atoms has its keys cut over them
+ * (place), i is 1 + its round. */
+#include <math.h>
+#include <string.h>
+
+#include "sharding.h"
+
+typedef struct Parts { /* of one attention */
+    Node **old;        /* vec: its parts in the graph before */
+    Node **now;        /* vec: what stands for each */
+} Parts;
+
+typedef struct Ring {
+    Graph *g;
+    Table *parts;  /* attn or attn_bwd -> Parts */
+    const Node *n; /* the one being taken apart */
+} Ring;
+
+/* ---- building ------------------------------------------------------------ */
+
+static Node *as(Node *n, const Node *like, Region reg)
+{
+    memcpy(n->sh, like->sh, sizeof n->sh);
+    n->reg = reg;
+    n->scope = like->scope;
+    return n;
+}
+
+/* An elementwise op on values of a's type. */
+static Node *ew(const Ring *r, Op op, Node *a, Node *b, Node *c)
+{
+    return as(g_ew(r->g, op, r->n->loc, a, b, c), a, r->n->reg);
+}
+
+static Node *rotated(const Ring *r, Node *x, int again)
+{
+    Node *n = g_node(r->g, Oppermute, r->n->loc, 1, &x);
+
+    n->at.ppermute =
+        (struct ppermute_attrs){ r->n->at.attn.key, r->n->at.attn.ring, 1 };
+    n->again = again;
+    as(infer(r->g, n), x, r->n->reg);
+    n->scope = r->n->scope;
+    return n;
+}
+
+/* Positions are known of every rank, they need not travel. */
+static int is_position(const Node *n)
+{
+    while (n->op == Orename)
+        n = n->in[0];
+    return n->op == Oiota;
+}
+
+static int travels(const Ring *r, const Node *x)
+{
+    return dim_of(x, r->n->at.attn.key) >= 0 && !is_position(x);
+}
+
+/* Round s, on operands that are there. */
+static Node *round_of(const Ring *r, Node *const *in, int64_t s)
+{
+    Node *n = g_copyof(r->g, r->n, in);
+
+    n->at.attn.round = 1 + s;
+    return infer(r->g, n);
+}
+
+static Node *part_of(const Ring *r, Node *of, const Node *like, Dtype dt)
+{
+    Node *p = new_part(r->g, of, like->at.part.index, dt, like);
+
+    return as(p, like, r->n->reg);
+}
+
+static Dtype sum_type(const Node *n)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->dt == Df64)
+            return Df64;
+    return Df32;
+}
+
+static void turn(const Ring *r, Node **in, int n, int again)
+{
+    for (int k = 0; k < n; k++)
+        if (travels(r, in[k]))
+            in[k] = rotated(r, in[k], again);
+}
+
+/* ---- forward ------------------------------------------------------------- */
+
+typedef struct Merged {
+    Node *out, *lse;
+} Merged;
+
+static Node *sum_of(const Ring *r, Node *const *v, int64_t n)
+{
+    Node *s = v[0];
+
+    for (int64_t i = 1; i < n; i++)
+        s = ew(r, Oadd, s, v[i], NULL);
+    return s;
+}
+
+static Node *number(const Ring *r, Dtype dt, double v)
+{
+    Node *c = g_const(r->g, r->n->loc, dt, v);
+
+    c->reg = r->n->reg;
+    c->scope = r->n->scope;
+    return c;
+}
+
+/* Of queries that see no key in any round, logsumexp -inf, the result is 0. */
+static Merged merge(const Ring *r, Node **out, Node **lse, int64_t n)
+{
+    Dtype dt = lse[0]->dt;
+    Node *top = lse[0];
+
+    for (int64_t s = 1; s < n; s++)
+        top = ew(r, Omaximum, top, lse[s], NULL);
+    Node *none = ew(r, Oeq, top, number(r, dt, -INFINITY), NULL);
+    Node *base = ew(r, Owhere, none, number(r, dt, 0), top);
+    for (int64_t s = 0; s < n; s++) {
+        lse[s] = ew(r, Oexp, ew(r, Osub, lse[s], base, NULL), NULL, NULL);
+        out[s] = ew(r, Omul, out[s], lse[s], NULL);
+    }
+    Node *sum = sum_of(r, lse, n);
+    sum = ew(r, Owhere, none, number(r, dt, 1), sum);
+    Node *all = ew(r, Oadd, base, ew(r, Olog, sum, NULL, NULL), NULL);
+    return (Merged){ ew(r, Odiv, sum_of(r, out, n), sum, NULL),
+                     ew(r, Owhere, none, top, all) };
+}
+
+static Merged forward(const Ring *r, const Parts *p)
+{
+    Graph *g = r->g;
+    const Node *n = r->n, *o = p->old[0];
+    int64_t ranks = mesh_extent(g->mesh, n->at.attn.ring);
+    Node **out = alloc(g->arena, (size_t)ranks * sizeof *out);
+    Node **lse = alloc(g->arena, (size_t)ranks * sizeof *lse), *in[MAXIN];
+
+    for (size_t i = 0; i < vec_len(p->old); i++)
+        o = p->old[i]->at.part.index == 0 ? p->old[i] : o;
+    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
+    for (int64_t s = 0; s < ranks; s++) {
+        if (s)
+            turn(r, in, n->nin, 0);
+        Node *a = round_of(r, in, s);
+        out[s] = part_of(r, a, o, sum_type(n));
+        lse[s] = as(logsumexp_part(g, a, o), o, n->reg);
+        lse[s]->dt = sum_type(n);
+    }
+    return merge(r, out, lse, ranks);
+}
+
+/* ---- backward ------------------------------------------------------------ */
+
+/* A partial sum over ranks is not rounded on its way. */
+static Dtype gradient_type(const Ring *r, const Node *p)
+{
+    return atoms_of(r->g, p, P) ? p->dt : sum_type(r->n);
+}
+
+static void backward_rounds(const Ring *r, Parts *p)
+{
+    const Node *n = r->n;
+    int64_t ranks = mesh_extent(r->g->mesh, n->at.attn.ring);
+    size_t np = vec_len(p->old);
+    Node *in[MAXIN + 3], **sum = alloc(r->g->arena, (np + 1) * sizeof *sum);
+
+    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
+    for (int64_t s = 0; s < ranks; s++) {
+        if (s)
+            turn(r, in, n->nin - 3, 1);
+        Node *b = round_of(r, in, s);
+        for (size_t i = 0; i < np; i++) {
+            Node *o = p->old[i], *x = part_of(r, b, o, gradient_type(r, o));
+            if (sum[i] && travels(r, o))
+                sum[i] = rotated(r, sum[i], 0);
+            sum[i] = sum[i] ? ew(r, Oadd, sum[i], x, NULL) : x;
+        }
+    }
+    for (size_t i = 0; i < np; i++) {
+        if (travels(r, p->old[i]))
+            sum[i] = rotated(r, sum[i], 0);
+        vec_push(r->g->arena, p->now, sum[i]);
+    }
+}
+
+/* ---- the pass ------------------------------------------------------------ */
+
+static int is_ring(const Node *n)
+{
+    return (n->op == Oattn || n->op == Oattn_bwd) && n->at.attn.ring &&
+           !n->at.attn.round;
+}
+
+static void take_apart(Ring *r, Node *n)
+{
+    Parts *p = table_get(r->parts, KEYP(n));
+
+    r->n = n;
+    if (!p)
+        return;
+    why(r->g, n, "keys stay cut over %lld ranks and go around them",
+        (long long)mesh_extent(r->g->mesh, n->at.attn.ring));
+    if (n->op == Oattn_bwd) {
+        backward_rounds(r, p);
+        return;
+    }
+    Merged m = forward(r, p);
+    for (size_t i = 0; i < vec_len(p->old); i++)
+        vec_push(r->g->arena, p->now, p->old[i]->at.part.index ? m.lse : m.out);
+}
+
+static Node *replace(Graph *g, Node *n, void *ctx)
+{
+    Ring *r = ctx;
+
+    if (is_ring(n))
+        take_apart(r, n);
+    if (n->op != Opart || !is_ring(n->in[0]))
+        return n;
+    Parts *p = table_get(r->parts, KEYP(n->in[0]));
+    size_t i = 0;
+    while (p->old[i] != n)
+        i++;
+    Node *x = p->now[i];
+    return x->dt == n->dt ? x : as(g_cast(g, x, n->dt), n, n->reg);
+}
+
+void pass_ring_attention(Graph *g)
+{
+    Ring r = { .g = g, .parts = table_new(g->arena) };
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        if (n->op != Opart || !is_ring(n->in[0]))
+            continue;
+        Parts **p = (Parts **)table_at(r.parts, KEYP(n->in[0]));
+        *p = *p ? *p : alloc(g->arena, sizeof **p);
+        vec_push(g->arena, (*p)->old, n);
+    }
+    rewrite(g, replace, &r);
+}

@@ -1,0 +1,58 @@
+/* sharding.h: both grids laid over the ranks, a type for every value, the
+ * collectives that follow. */
+#ifndef PLEAT_SHARDING_H
+#define PLEAT_SHARDING_H
+
+#include "../core/core.h"
+
+/* ---- fold.c sharding.c: what is known before they run -------------------- */
+
+Mesh *fold_mesh(Graph *g);   /* by the options alone */
+void fold_experts(Graph *g); /* fills Param.expert; needs g->mesh */
+/* A parameter lies on one grid in all programs, whichever of them picks experts
+ * of it: by the model, before they are made, and by what step found. */
+void fold_model(Graph *g);
+void experts_like(Graph *g, const Graph *step);
+void param_type(Graph *g, const Param *p, Shard *sh); /* needs g->mesh */
+
+/* ---- versions.c: values in the types that users ask for ------------------ */
+
+/* A type a value exists in besides its own, and where. */
+typedef struct Version {
+    Shard sh[MAXATOM];
+    Region reg;
+    Node *node; /* null where nodes are not made */
+    struct Version *next;
+} Version;
+
+typedef struct Partitioner {
+    Graph *g;
+    Arena *a;
+    int build;      /* make nodes; else only note types */
+    Version **have; /* by node id, in order of making */
+    int *uses;
+    char *free; /* made anew in any type at no cost */
+    char *grid; /* 1: on the expert grid */
+} Partitioner;
+
+typedef Shard OperandShards[MAXIN][MAXATOM]; /* types asked of operands */
+
+Partitioner *partitioner_new(Graph *g, int build);
+/* Operand k of n in the type asked for. */
+Node *demand(Partitioner *p, const Node *n, int k, const Shard *want);
+/* What operand k of a node that is made anew must be for the node to be
+ * want. */
+void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
+                  Shard *out);
+Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
+
+/* ---- sharding.c sharding_report.c ---------------------------------------- */
+
+/* Choose n's type and what it asks of its operands; when n has its type already
+ * (level PLACED), only the latter. */
+void choose_strategy(Partitioner *p, Node *n, OperandShards need);
+void report_sharding(const Partitioner *p);
+
+void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */
+
+#endif

@@ -1,0 +1,202 @@
+/* sharding_report.c: what a sharding means, for the user. `-d why` says which
+ * axes each mesh axis cuts and for what reason. Warnings name the lines whose
+ * work or parameters more than one rank of tp, cp or etp does or holds:
+ *
+ *     sharding: tp cuts vocab (vocab), kv (heads), seq (seq)
+ *     m.lua:12: warning: 11.6 % of a step's FLOPs are done by more than one
+ *     rank of tp: it cuts no axis of [t=64 other=600]; ..
+ *
+ * Parameters are the same over cp by nature (ZeRO shares them out), and over
+ * etp only those of experts could be cut. */
+#include <string.h>
+
+#include "sharding.h"
+
+/* A warning begins at a share of a step's FLOPs; parameters at these bytes and
+ * at the same share of what a rank holds. */
+static const double SHARE = 0.01;
+static const double MIB = 1 << 20;
+
+/* ---- why ----------------------------------------------------------------- */
+
+/* The optimizer's work is ZeRO's to share out. */
+static int on_grid(const Partitioner *p, const Node *n, MeshAxis m)
+{
+    return n->reg != REGpost && p->grid[n->id] == (m == Metp || m == Mep);
+}
+
+static int cuts(const Partitioner *p, MeshAxis m, const Axis *a)
+{
+    const Graph *g = p->g;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int t = 0; t < g->mesh->natom; t++)
+            if (g->mesh->mask[m] >> t & 1 && on_grid(p, g->node[i], m) &&
+                g->node[i]->sh[t].k == S && g->node[i]->sh[t].a == a)
+                return 1;
+    return 0;
+}
+
+static void put_reason(Text *t, MeshAxis m, const Axis *a)
+{
+    if (a->taken[m])
+        put(t, " (stated)");
+    else if (a->role != ROLEnone)
+        put(t, " (%s)", axisroles[a->role]);
+    else if (a->atoms)
+        put(t, " (bucket)");
+}
+
+static void say_cuts(const Partitioner *p, MeshAxis m)
+{
+    const Graph *g = p->g;
+    Text t = { .arena = g->arena };
+    int n = 0;
+
+    put(&t, "%s", "");
+    for (int i = 0; i < g->naxis; i++)
+        if (!g->axis[i]->atoms && cuts(p, m, g->axis[i])) {
+            put(&t, "%s%s", n++ ? ", " : "", g->axis[i]->name);
+            put_reason(&t, m, g->axis[i]);
+        }
+    why(g, NULL, "%s cuts %s", meshnames[m], n ? t.s : "nothing");
+}
+
+/* ---- work and parameters that stay whole --------------------------------- */
+
+/* By line of the model: layers of a loop are one. */
+typedef struct Waste {
+    Loc loc;
+    const Node *node; /* the one that wastes most */
+    double most, sum;
+} Waste;
+
+static void add_waste(Arena *a, Waste **v, const Node *n, double x)
+{
+    size_t k = 0;
+
+    if (!n->loc || x <= 0)
+        return;
+    while (k < vec_len(*v) && ((*v)[k].loc.file != n->loc->file ||
+                               (*v)[k].loc.line != n->loc->line))
+        k++;
+    if (k == vec_len(*v))
+        vec_push(a, *v,
+                 ((Waste){ .loc = { n->loc->file, n->loc->line, NULL } }));
+    Waste *w = &(*v)[k];
+    w->sum += x;
+    if (x > w->most) {
+        w->most = x;
+        w->node = n;
+    }
+}
+
+/* Atoms of m over which all ranks hold or do the same of n. */
+static double copies(const Graph *g, const Node *n, MeshAxis m)
+{
+    uint32_t cut = 0;
+
+    for (int i = -2; i < n->nin; i++) {
+        const Node *x = i == -2 ? n : i == -1 ? n->map : n->in[i];
+        if (x)
+            cut |= atoms_of(g, x, S) | atoms_of(g, x, F);
+    }
+    return (double)mesh_extent(g->mesh, g->mesh->mask[m] & ~cut);
+}
+
+static double times(const Graph *g, const Node *n)
+{
+    return n->reg == REGbody || n->reg == REGden ? (double)micro_turns(g) : 1;
+}
+
+/* FLOPs that a rank spends on n in a step. */
+static double work(const Graph *g, const Node *n)
+{
+    return cost_of(g, n).flops * times(g, n);
+}
+
+static double parameters(const Graph *g, const Node *n)
+{
+    return n->op == Oparam ? (double)local_bytes(g, n) : 0;
+}
+
+typedef double Measure(const Graph *g, const Node *n);
+
+static double sum_of(const Graph *g, Measure *measure)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        sum += measure(g, g->node[i]);
+    return sum;
+}
+
+/* What more than one rank of m does, or holds. */
+static Waste *wasted(const Partitioner *p, MeshAxis m, Measure *measure)
+{
+    const Graph *g = p->g;
+    Waste *v = NULL;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (on_grid(p, n, m))
+            add_waste(g->arena, &v, n,
+                      measure(g, n) * (1 - 1 / copies(g, n, m)));
+    }
+    return v;
+}
+
+static void warn_whole(const Partitioner *p, const Waste *w, MeshAxis m,
+                       const char *what)
+{
+    warn(&w->loc,
+         "%s: it cuts no axis of %s; axes{ x={ size, shard=\"%s\" } } says "
+         "what it could cut",
+         what, shape_text(p->g, w->node), meshnames[m]);
+}
+
+static void warn_work(const Partitioner *p, MeshAxis m)
+{
+    double all = sum_of(p->g, work);
+    Waste *v = wasted(p, m, work);
+
+    for (size_t k = 0; k < vec_len(v); k++)
+        if (v[k].sum > SHARE * all)
+            warn_whole(p, &v[k], m,
+                       strf(p->a,
+                            "%.1f %% of a step's FLOPs are done by more than "
+                            "one rank of %s",
+                            100 * v[k].sum / all, meshnames[m]));
+}
+
+static void warn_params(const Partitioner *p, MeshAxis m)
+{
+    double all = sum_of(p->g, parameters);
+    Waste *v = wasted(p, m, parameters);
+
+    for (size_t k = 0; k < vec_len(v); k++)
+        if (v[k].sum > MIB && v[k].sum > SHARE * all)
+            warn_whole(p, &v[k], m,
+                       strf(p->a,
+                            "%.1f MiB of parameters are more than a rank of "
+                            "%s needs",
+                            v[k].sum / MIB, meshnames[m]));
+}
+
+/* ---- entry --------------------------------------------------------------- */
+
+void report_sharding(const Partitioner *p)
+{
+    static const MeshAxis all[] = { Mtp, Mcp, Mdp, Metp, Mep };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        MeshAxis m = all[i];
+        if (p->g->mesh->size[m] == 1)
+            continue;
+        say_cuts(p, m);
+        if (m == Mtp || m == Mcp || m == Metp)
+            warn_work(p, m);
+        if (m == Mtp || m == Metp)
+            warn_params(p, m);
+    }
+}

@@ -1,0 +1,312 @@
+/* bucket.c: which parameters the optimizer takes together (ZeRO). Parameters
+ * that are whole over the same atoms, of one dtype, decay and pipeline stage
+ * lie one after another in a bucket: what a rank has of each of them,
+ * row-major, then padding. A bucket is an ordinary tensor [own flat]:
+ *
+ *     own    one element for each position over the atoms that cut the members
+ *            (tp's, ep's ...): there a rank has its part already
+ *     flat   that part's elements; cut over the atoms where the members are
+ *            whole, which is what their gradients are reduced over
+ *
+ *     %g = pack %gq %go %gn                 [own flat]   dp:+
+ *     %m = state optim.m.zero.0             [own flat]   dp:flat.a1
+ *     %s = add (mul %m ..) (mul %g ..)      dp:flat.a1   %g by reduce-scatter
+ *     %q = unpack %w at=0                   [hidden heads dim], by all-gather
+ *
+ * So the norm, AdamW and its collectives need no code of their own. Masters and
+ * moments live in buckets; what they start from is packed too. fold.zero=0
+ * keeps every parameter by itself, and so does a group of one rank. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "training.h"
+
+enum { MOST = 1 << 25 }; /* elements of a bucket on one rank */
+
+/* What members of one bucket have in common. */
+typedef struct BucketKey {
+    uint32_t cut, flat; /* atoms */
+    Dtype dt;
+    double rule;
+    int stage;
+    const Scope *unit; /* ZeRO-2, 3; null: gradients stay whole */
+} BucketKey;
+
+/* Of the atoms where a parameter is whole those that cut its bucket: all, or
+ * with fold.hybrid the fastest that make no more ranks. */
+static uint32_t within(const Graph *g, uint32_t atoms)
+{
+    int64_t most = opts_int(g->opts, "fold.hybrid"), n = 1;
+    uint32_t mask = 0;
+
+    if (!opts_int(g->opts, "fold.zero"))
+        return 0;
+    if (!opts_given(g->opts, "fold.hybrid"))
+        return atoms;
+    for (int i = 0; i < g->mesh->natom; i++)
+        if ((atoms >> i & 1) && most % (n * g->mesh->atom[i].size) == 0) {
+            mask |= 1u << i;
+            n *= g->mesh->atom[i].size;
+        }
+    return mask;
+}
+
+static BucketKey kind_of(Graph *g, const Table *held, const Param *p,
+                         double rule, Shard *sh)
+{
+    BucketKey k = { .dt = p->dt, .rule = rule };
+
+    k.stage = held ? pipe_owner(held, p->path) : 0;
+
+    param_type(g, p, sh);
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (sh[i].k == S)
+            k.cut |= 1u << i;
+        else if (!(g->mesh->mask[Mpp] >> i & 1))
+            k.flat |= 1u << i;
+    k.flat = within(g, k.flat);
+    return k;
+}
+
+static int same_kind(const BucketKey *x, const BucketKey *y)
+{
+    return x->cut == y->cut && x->flat == y->flat && x->dt == y->dt &&
+           x->rule == y->rule && x->stage == y->stage && x->unit == y->unit;
+}
+
+/* "flat.a1.a2" */
+static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
+{
+    Text t = { .arena = g->arena };
+
+    put(&t, "%s", what);
+    for (int i = 0; i < MAXATOM; i++)
+        if (atoms >> i & 1)
+            put(&t, ".a%d", i);
+    if (!atoms)
+        return NULL;
+    Axis *a = g_axis(g, t.s);
+    a->atoms = atoms;
+    return a;
+}
+
+static Axis **join(Arena *a, Axis **v, Axis *x)
+{
+    vec_push(a, v, x);
+    return v;
+}
+
+/* p lies behind the members there are. */
+static void add_member(Graph *g, Bucket *b, Param *p, const Shard *sh)
+{
+    for (int d = 0; d < p->nd; d++)
+        b->order = join(g->arena, b->order, p->dim[d].a);
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (sh[i].k == S)
+            b->cut = join(g->arena, b->cut, sh[i].a);
+    vec_push(g->arena, b->param, p);
+    b->norder = (int)vec_len(b->order);
+    b->ncut = (int)vec_len(b->cut);
+}
+
+static int64_t elems(const Param *p)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < p->nd; d++)
+        n *= p->dim[d].n;
+    return n;
+}
+
+static int64_t padded(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* ---- by parameter -------------------------------------------------------- */
+
+typedef struct OpenBucket {
+    BucketKey kind;
+    Bucket *b;
+} OpenBucket;
+
+typedef struct BucketBuilder {
+    Graph *g;
+    const Table *held; /* null: there is one stage */
+    const Table *unit; /* null: not ZeRO-2 or 3 */
+    Bucket **all;      /* vec */
+    OpenBucket *open;  /* vec: the last bucket of each kind */
+    int count;         /* that have members of several ranks */
+} BucketBuilder;
+
+static Bucket *add_bucket(BucketBuilder *m, const BucketKey *k, const Param *p)
+{
+    Graph *g = m->g;
+    Bucket *b = alloc(g->arena, sizeof *b);
+
+    b->name = p->path;
+    b->ranks = mesh_extent(g->mesh, k->cut);
+    if (k->flat) {
+        b->name = intern(strf(g->arena, "zero.%d", m->count++));
+        b->own = axis_over(g, "own", k->cut);
+        b->flat = axis_over(g, "flat", k->flat);
+        b->unit = k->unit;
+        b->shards = b->unit && opts_int(g->opts, "fold.zero") == 3;
+    }
+    vec_push(g->arena, m->all, b);
+    return b;
+}
+
+static OpenBucket *open_for(BucketBuilder *m, const BucketKey *k)
+{
+    for (size_t i = 0; i < vec_len(m->open); i++)
+        if (same_kind(&m->open[i].kind, k))
+            return &m->open[i];
+    vec_push(m->g->arena, m->open, ((OpenBucket){ *k, NULL }));
+    return &m->open[vec_len(m->open) - 1];
+}
+
+static Bucket *bucket_for(BucketBuilder *m, Param *p, double rule)
+{
+    Shard sh[MAXATOM] = { 0 };
+    BucketKey k = kind_of(m->g, m->held, p, rule, sh);
+    k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
+    k.unit = k.unit == m->g->top ? NULL : k.unit;
+    OpenBucket *o = open_for(m, &k);
+    int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
+
+    if (!k.flat || !o->b || vec_len(o->b->param) == MAXIN ||
+        o->b->size + n > MOST)
+        o->b = add_bucket(m, &k, p);
+    if (k.flat) {
+        p->bucket = o->b->name;
+        p->at = o->b->size;
+    }
+    o->b->size += n;
+    add_member(m->g, o->b, p, sh);
+    return o->b;
+}
+
+/* Path -> the unit of all that reads the parameter; top: several, or not only
+ * the bodies do. Of no unit: a scope of its own, by its path. */
+static Table *units_reading(Graph *g)
+{
+    Table *t = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        const Scope *unit = n->scope->unit;
+        for (int k = 0; k < n->nin; k++) {
+            if (n->in[k]->op != Oparam)
+                continue;
+            const char *path = n->in[k]->at.param.path;
+            const Scope **at = (const Scope **)table_at(t, KEYP(intern(path)));
+            const Scope *now = unit ? unit : g_scope(g, path);
+            if (n->reg != REGbody || (*at && *at != now))
+                now = g->top;
+            *at = now;
+        }
+    }
+    return t;
+}
+
+Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
+                    size_t n, Bucket **by)
+{
+    BucketBuilder m = { .g = g };
+    Mesh *was = g->mesh;
+
+    g->mesh = fold_mesh(g);
+    fold_experts(g);
+    m.held = g->stages ? pipe_alone(g) : NULL;
+    m.unit = opts_int(g->opts, "fold.zero") > 1 ? units_reading(g) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        by[i] = bucket_for(&m, g_param(g, param[i]->at.param.path), rule[i]);
+        vec_push(g->arena, by[i]->node, param[i]);
+        vec_push(g->arena, by[i]->grad, grad[i]);
+    }
+    for (size_t i = 0; i < vec_len(m.all); i++)
+        if (m.all[i]->flat)
+            m.all[i]->size =
+                padded(m.all[i]->size,
+                       PACKRUN * mesh_extent(g->mesh, m.all[i]->flat->atoms));
+    g->mesh = was;
+    return m.all;
+}
+
+/* ---- by name ------------------------------------------------------------- */
+
+static int by_place(const void *a, const void *b)
+{
+    const Param *x = *(Param *const *)a, *y = *(Param *const *)b;
+
+    return (x->at > y->at) - (x->at < y->at);
+}
+
+Bucket *bucket_named(Graph *g, const char *name)
+{
+    Bucket *b = alloc(g->arena, sizeof *b);
+    Param **v = NULL;
+    Mesh *was = g->mesh;
+
+    b->name = name;
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Param *p = g->param[i];
+        if (!p->bucket || strcmp(p->bucket, name))
+            continue;
+        if (p->kind == PKparam && p->at >= 0) {
+            vec_push(g->arena, v, p);
+            continue;
+        }
+        b->own = p->nd > 1 ? p->dim[0].a : NULL;
+        b->ranks = p->nd > 1 ? p->dim[0].n : 1;
+        b->flat = p->dim[p->nd - 1].a;
+        b->size = p->dim[p->nd - 1].n;
+    }
+    qsort(v, vec_len(v), sizeof *v, by_place);
+    g->mesh = was ? was : fold_mesh(g);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        Shard sh[MAXATOM] = { 0 };
+        param_type(g, v[i], sh);
+        add_member(g, b, v[i], sh);
+    }
+    g->mesh = was;
+    return b;
+}
+
+/* ---- in and out ---------------------------------------------------------- */
+
+Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in)
+{
+    size_t n = vec_len(b->param);
+
+    if (!b->flat)
+        return in[0];
+    Node *x = g_node(g, Opack, b->param[0]->loc, (int)n, in);
+    x->at.pack =
+        (struct pack_attrs){ { b->norder, b->order }, { b->ncut, b->cut } };
+    if (b->own)
+        x->dim[x->nd++] = (Dim){ b->own, b->ranks };
+    x->dim[x->nd++] = (Dim){ b->flat, b->size };
+    return infer(g, x);
+}
+
+Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x)
+{
+    const Param *p = b->param[k];
+    int cuts = b->ncut / (int)vec_len(b->param);
+
+    if (!b->flat)
+        return x;
+    Node *n = g_node(g, Ounpack, p->loc, 1, &x);
+    struct unpack_attrs *t = &n->at.unpack;
+    t->at = p->at;
+    for (int d = 0; d < p->nd; d++)
+        t->order.v = join(g->arena, t->order.v, p->dim[d].a);
+    t->order.n = p->nd;
+    t->cut.v = cuts ? b->cut + (size_t)k * (size_t)cuts : NULL;
+    t->cut.n = cuts;
+    n->nd = p->nd;
+    memcpy(n->dim, p->dim, sizeof n->dim);
+    return infer(g, n);
+}

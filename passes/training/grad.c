@@ -1,0 +1,454 @@
+/* grad.c: append the backward graph. Reverse mode over the nodes that lead from
+ * a parameter to a loss; one rule per op, most of them expressions of ops.def:
+ *
+ *     %y = silu %a                 %d = dsilu %a
+ *                                  %da = mul %dy %d
+ *
+ * A rule gives the gradient with the axes of the result; axes the operand lacks
+ * are summed, and the dtype becomes the operand's. Seeds are weight / den, so
+ * that the step's loss is sum of weight * sum(t) / sum(den) over micro-batches
+ * and known before the first backward. */
+#include <string.h>
+
+#include "training.h"
+
+typedef struct Back {
+    Graph *g;
+    Node **dy;  /* by forward id: gradient so far, or null */
+    char *need; /* by forward id: leads from a parameter */
+} Back;
+
+static void add_to(Back *b, Node *x, Node *d)
+{
+    if (!d || !b->need[x->id])
+        return;
+    d = g_cast(b->g, g_broadcast(b->g, g_sumto(b->g, d, x), x), x->dt);
+    Node **slot = &b->dy[x->id];
+    *slot = *slot ? g_ew(b->g, Oadd, x->loc, *slot, d, NULL) : d;
+}
+
+/* ---- gradients that rows of ops.def say ---------------------------------- */
+
+/* The value of a gradient's expression for n. */
+static Node *built(Graph *g, const ScalarExpr *e, Node *n, Node *dy)
+{
+    Node *in[SCALARIN] = { 0 };
+
+    switch (e->kind) {
+    case SCoperand: return n->in[e->operand];
+    case SCresult: return n;
+    case SCgrad: return dy;
+    case SCnumber: return g_const(g, n->loc, dy->dt, e->number);
+    default: break;
+    }
+    if (e->op == NOP)
+        die("gradient of %s: %s is of kernels", optab[n->op].name,
+            e->word->text);
+    for (int i = 0; i < e->n; i++)
+        in[i] = built(g, e->in[i], n, dy);
+    return g_ew(g, e->op, n->loc, in[0], in[1], in[2]);
+}
+
+static void by_expression(Back *b, Node *n, Node *dy)
+{
+    for (int k = 0; k < n->nin; k++) {
+        const ScalarExpr *e = optab[n->op].grad[k];
+        if (e && b->need[n->in[k]->id])
+            add_to(b, n->in[k], built(b->g, e, n, dy));
+    }
+}
+
+/* ---- rules with code, g_<op> --------------------------------------------- */
+
+static Node *with_attrs(Graph *g, Op op, const Node *n, int nin,
+                        Node *const *in)
+{
+    Node *r = g_node(g, op, n->loc, nin, in);
+
+    attrs_like(r, n);
+    return r;
+}
+
+static Node *shaped_like(Graph *g, Node *r, const Node *x)
+{
+    r->nd = x->nd;
+    memcpy(r->dim, x->dim, sizeof r->dim);
+    return infer(g, r);
+}
+
+/* Axes of x that `not` lacks. */
+static int lacking(const Node *x, const Node * not, Axis **out)
+{
+    int n = 0;
+
+    for (int i = 0; i < x->nd; i++)
+        if (dim_of(not, x->dim[i].a) < 0)
+            out[n++] = x->dim[i].a;
+    return n;
+}
+
+static Node *product_over(Graph *g, const Node *n, Node *dy, Node *other,
+                          const Node *x)
+{
+    Axis *ax[MAXD];
+    int k = lacking(dy, x, ax);
+
+    if (k == 0)
+        return g_ew(g, Omul, n->loc, dy, other, NULL);
+    return g_dot(g, n->loc, dy, other, ax, k, x);
+}
+
+static void g_dots(Back *b, Node *n, Node *dy)
+{
+    for (int k = 0; k < 2; k++)
+        if (b->need[n->in[k]->id]) {
+            Node *other = n->in[!k];
+            Node *d = g_cast(b->g, dy, other->dt);
+            add_to(b, n->in[k], product_over(b->g, n, d, other, n->in[k]));
+        }
+}
+
+static void g_cast_(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], g_cast(b->g, dy, n->in[0]->dt));
+}
+
+static void g_broadcast_(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], dy);
+}
+
+static void g_dropout(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], infer(b->g, with_attrs(b->g, Odropout, n, 1, &dy)));
+}
+
+/* Ties share the gradient evenly. */
+static void g_extreme(Back *b, Node *n, Node *dy)
+{
+    Graph *g = b->g;
+    Node *x = n->in[0];
+    Node *hit = g_cast(g, g_ew(g, Oeq, n->loc, x, n, NULL), dy->dt);
+    Node *count = g_red(g, Osum, hit, n_axes(n)->v, n_axes(n)->n);
+    Node *share = g_ew(g, Odiv, n->loc, dy, count, NULL);
+
+    add_to(b, x, g_ew(g, Omul, n->loc, hit, share, NULL));
+}
+
+static void g_gmm(Back *b, Node *n, Node *dy)
+{
+    Node *in[3] = { dy, n->in[1], n->in[2] }, *r;
+    Axis *ax[MAXD];
+    int k = lacking(dy, n->in[0], ax);
+
+    if (b->need[n->in[0]->id]) {
+        in[0] = g_cast(b->g, dy, n->in[1]->dt);
+        r = g_node(b->g, Ogmm, n->loc, 3, in);
+        r->at.gmm.axes = g_axes(b->g, ax, k);
+        add_to(b, n->in[0], infer(b->g, r));
+    }
+    if (b->need[n->in[1]->id]) {
+        Node *w = n->in[1];
+        in[0] = n->in[0];
+        in[1] = g_cast(b->g, dy, in[0]->dt);
+        r = g_node(b->g, Ogmm_wgrad, n->loc, 3, in);
+        r->at.gmm_wgrad.experts = w->dim[dim_of(w, n->in[2]->at.route.axis)].n;
+        add_to(b, w, shaped_like(b->g, r, w));
+    }
+}
+
+static void g_mean(Back *b, Node *n, Node *dy)
+{
+    double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
+    Node *c = g_const(b->g, n->loc, dy->dt, 1 / count);
+
+    add_to(b, n->in[0], g_ew(b->g, Omul, n->loc, dy, c, NULL));
+}
+
+static void g_cumsum(Back *b, Node *n, Node *dy)
+{
+    Graph *g = b->g;
+    Node *before = infer(g, with_attrs(g, Ocumsum, n, 1, &dy));
+    Node *rest = g_ew(g, Osub, n->loc,
+                      g_red(g, Osum, dy, &n->at.cumsum.axis, 1), before, NULL);
+
+    add_to(b, n->in[0], g_ew(g, Oadd, n->loc, rest, dy, NULL));
+}
+
+static void g_view(Back *b, Node *n, Node *dy)
+{
+    static const Op back[] = {
+        [Orename] = Orename, [Osplit] = Omerge, [Omerge] = Osplit
+    };
+    Node *r = g_node(b->g, back[n->op], n->loc, 1, &dy);
+
+    if (n->op == Orename) {
+        r->at.rename.from = n->at.rename.to;
+        r->at.rename.to = n->at.rename.from;
+    } else if (n->op == Osplit) {
+        r->at.merge.axes = n->at.split.into;
+        r->at.merge.new = n->at.split.axis;
+    } else {
+        r->at.split.axis = n->at.merge.new;
+        r->at.split.into = n->at.merge.axes;
+        shaped_like(b->g, r, n->in[0]); /* the sizes to split into */
+    }
+    add_to(b, n->in[0], infer(b->g, r));
+}
+
+static void g_window(Back *b, Node *n, Node *dy)
+{
+    Node *r = with_attrs(b->g, n->op == Oslice ? Opad : Oslice, n, 1, &dy);
+    int64_t len = n->in[0]->dim[dim_of(n->in[0], n_axis(n))].n;
+
+    if (r->op == Opad)
+        r->at.pad.len = len;
+    else
+        r->at.slice.len = len;
+    add_to(b, n->in[0], infer(b->g, r));
+}
+
+static void g_concat(Back *b, Node *n, Node *dy)
+{
+    int64_t at = 0;
+
+    for (int k = 0; k < n->nin; k++) {
+        Node *r = with_attrs(b->g, Oslice, n, 1, &dy);
+        r->at.slice.start = at;
+        r->at.slice.len = n->in[k]->dim[dim_of(n->in[k], n->at.concat.axis)].n;
+        at += r->at.slice.len;
+        add_to(b, n->in[k], infer(b->g, r));
+    }
+}
+
+static void g_shift(Back *b, Node *n, Node *dy)
+{
+    Node *r = with_attrs(b->g, Oshift, n, 1, &dy);
+
+    r->at.shift.by = -n->at.shift.by;
+    add_to(b, n->in[0], infer(b->g, r));
+}
+
+static void g_permute(Back *b, Node *n, Node *dy)
+{
+    add_to(b, n->in[0], dy);
+}
+
+static void g_gather(Back *b, Node *n, Node *dy)
+{
+    Node *in[2] = { dy, n->in[1] };
+    Node *r = with_attrs(b->g, Oscatter_add, n, 2, in);
+
+    add_to(b, n->in[0], shaped_like(b->g, r, n->in[0]));
+}
+
+static void g_scatter_add(Back *b, Node *n, Node *dy)
+{
+    Node *in[2] = { dy, n->in[1] };
+
+    add_to(b, n->in[0], infer(b->g, with_attrs(b->g, Ogather, n, 2, in)));
+}
+
+static void g_dispatch(Back *b, Node *n, Node *dy)
+{
+    Node *in[2] = { dy, n->in[1] };
+    Op op = n->op == Odispatch ? Ocombine : Odispatch;
+
+    add_to(b, n->in[0], infer(b->g, g_node(b->g, op, n->loc, 2, in)));
+}
+
+/* dy stands for the gradient of part 0. */
+static void g_attn(Back *b, Node *n, Node *dy, Node *out)
+{
+    Node *in[MAXIN + 3], *r;
+
+    memcpy(in, n->in, (size_t)n->nin * sizeof *in);
+    in[n->nin] = out;
+    in[n->nin + 1] = logsumexp_part(b->g, n, out);
+    in[n->nin + 2] = dy;
+    r = with_attrs(b->g, Oattn_bwd, n, n->nin + 3, in);
+    r->body = n->body;
+    infer(b->g, r);
+    for (int k = 0; k < n->nin; k++)
+        if (b->need[n->in[k]->id])
+            add_to(b, n->in[k], new_part(b->g, r, k, n->in[k]->dt, n->in[k]));
+}
+
+static void g_part(Back *b, Node *n, Node *dy)
+{
+    if (n->in[0]->op == Oattn && n->at.part.index == 0)
+        g_attn(b, n->in[0], dy, n);
+}
+
+typedef void Rule(Back *b, Node *n, Node *dy);
+
+static Rule *const rules[NOP] = {
+    [Odot] = g_dots,
+    [Ocast] = g_cast_,
+    [Obroadcast] = g_broadcast_,
+    [Osum] = g_broadcast_,
+    [Omean] = g_mean,
+    [Odropout] = g_dropout,
+    [Omax] = g_extreme,
+    [Omin] = g_extreme,
+    [Ogmm] = g_gmm,
+    [Ocumsum] = g_cumsum,
+    [Orename] = g_view,
+    [Osplit] = g_view,
+    [Omerge] = g_view,
+    [Opermute] = g_permute,
+    [Oslice] = g_window,
+    [Opad] = g_window,
+    [Oconcat] = g_concat,
+    [Oshift] = g_shift,
+    [Ogather] = g_gather,
+    [Oscatter_add] = g_scatter_add,
+    [Odispatch] = g_dispatch,
+    [Ocombine] = g_dispatch,
+    [Opart] = g_part,
+};
+
+/* ---- the walk ------------------------------------------------------------ */
+
+static int differentiable(const Node *n)
+{
+    return dtypes[n->dt].kind == 'f' || n->op == Oattn;
+}
+
+static void find_needed(Back *b, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        Node *n = b->g->node[i];
+        b->need[i] = (char)n->mark;
+        if (!differentiable(n) || !(optab[n->op].gradkind || rules[n->op]))
+            continue;
+        for (int k = 0; k < n->nin; k++)
+            b->need[i] |= b->need[n->in[k]->id];
+    }
+}
+
+/* Everything a rule built belongs to the backward of n. */
+static void sign(Graph *g, size_t from, const Node *n)
+{
+    const Scope *scope = g_backward(g, n->scope);
+
+    for (size_t i = from; i < vec_len(g->node); i++) {
+        g->node[i]->scope = scope;
+        g->node[i]->reg = REGbody;
+        if (!g->node[i]->loc)
+            g->node[i]->loc = n->loc;
+    }
+}
+
+static void step_back(Back *b, Node *n, Node *dy)
+{
+    size_t from = vec_len(b->g->node);
+
+    if (rules[n->op])
+        rules[n->op](b, n, dy);
+    else if (optab[n->op].gradkind == 'E')
+        by_expression(b, n, dy);
+    sign(b->g, from, n);
+}
+
+Node **backward(Graph *g, Node **seed, Node **dseed, int n)
+{
+    size_t count;
+    Back b = { .g = g };
+
+    g_renumber(g);
+    count = vec_len(g->node);
+    b.dy = alloc(g->arena, (count + 1) * sizeof *b.dy);
+    b.need = alloc(g->arena, count + 1);
+    find_needed(&b, count);
+    for (int i = 0; i < n; i++)
+        add_to(&b, seed[i], dseed[i]);
+    for (size_t i = count; i-- > 0;)
+        if (b.dy[i] && b.need[i])
+            step_back(&b, g->node[i], b.dy[i]);
+    return b.dy;
+}
+
+/* ---- the pass ------------------------------------------------------------ */
+
+/* A denominator's value as computed in den: copies, since the body or pre may
+ * need the originals. done: a node -> its copy. */
+static Node *in_den(Graph *g, Node *n, Table *done)
+{
+    void **to = table_at(done, KEYP(n));
+    Node *in[MAXIN], *c;
+
+    if (n->reg == REGden || any_region(n) || *to)
+        return *to ? *to : n;
+    for (int k = 0; k < n->nin; k++)
+        in[k] = in_den(g, n->in[k], done);
+    c = g_copyof(g, n, in);
+    c->reg = REGden;
+    return *table_at(done, KEYP(n)) = infer(g, c);
+}
+
+/* The sum of a loss's denominators over the step, a scalar known before the
+ * first body. */
+static Node *denominator(Graph *g, Node *loss)
+{
+    Node *den, *acc;
+
+    if (loss->nin < 2)
+        return g_const(g, loss->loc, Df32, micro_batches(g));
+    den = g_per_micro(g, in_den(g, loss->in[1], table_new(g->arena)));
+    den->reg = REGden;
+    acc = g_accum(g, g_total(g, g_cast(g, den, Df32)), Radd);
+    acc->reg = REGden;
+    return acc;
+}
+
+static Node *seed_of(Graph *g, Node *loss)
+{
+    Node *den = denominator(g, loss);
+    if (den->op == Oconst)
+        return g_const(g, loss->loc, Df32,
+                       loss->at.loss.weight / den->at.constant.value);
+    Node *w = g_const(g, loss->loc, Df32, loss->at.loss.weight);
+    Node *s = g_ew(g, Odiv, loss->loc, w, den, NULL);
+
+    s->reg = REGpre;
+    return s;
+}
+
+static void accumulate(Graph *g, Node *param, Node *d)
+{
+    Node *a = g_accum(g, d, Radd);
+
+    a->scope = g_partscope(g, PARTgrad, "grad");
+    a->of = param->at.param.path;
+    a->name = intern(strf(g->arena, "grad.%s", param->at.param.path));
+}
+
+/* Parameters are what gradients are wanted of. */
+static void mark_params(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->mark = g->node[i]->op == Oparam;
+}
+
+void pass_grad(Graph *g)
+{
+    Node **seed = NULL, **dseed = NULL;
+    size_t count = vec_len(g->node);
+
+    for (size_t i = 0; i < count; i++) {
+        Node *x = g->node[i];
+        if (x->op != Oloss)
+            continue;
+        vec_push(g->arena, seed, g_per_micro(g, x->in[0]));
+        vec_push(g->arena, dseed, seed_of(g, x));
+    }
+    mark_params(g);
+    count = vec_len(g->node);
+    Node **dy = backward(g, seed, dseed, (int)vec_len(seed));
+    for (size_t i = 0; i < count; i++)
+        if (g->node[i]->op == Oparam && dy[i])
+            accumulate(g, g->node[i], dy[i]);
+        else if (g->node[i]->op == Oparam)
+            why(g, g->node[i], "no loss depends on it: it is not trained");
+}

@@ -1,0 +1,94 @@
+/* initial.c: the program that fills parameters and states. Each gets its own
+ * draw: the key of the random numbers is its path, so that neither their order
+ * nor how they are cut over the ranks changes a value. */
+#include <string.h>
+
+#include "training.h"
+
+static uint64_t hash_path(int64_t seed, const char *path)
+{
+    uint64_t h = mix64(0, (uint64_t)seed);
+
+    for (; *path; path++)
+        h = mix64(h, (unsigned char)*path);
+    return h;
+}
+
+static Node *shaped(Graph *g, Op op, const Param *p)
+{
+    Node *n = g_node(g, op, p->loc, 0, NULL);
+
+    n->dt = p->dt;
+    n->reg = REGpost;
+    n->nd = p->nd;
+    memcpy(n->dim, p->dim, sizeof n->dim);
+    return n;
+}
+
+static Node *initial(Graph *g, const Param *p);
+
+/* All members, in the dtype of p. */
+static Node *initial_bucket(Graph *g, const Param *p)
+{
+    Bucket *b = bucket_named(g, p->bucket);
+    Node *in[MAXIN], *n;
+
+    for (size_t k = 0; k < vec_len(b->param); k++) {
+        Param q = *b->param[k];
+        q.dt = p->dt;
+        in[k] = initial(g, &q);
+    }
+    n = bucket_pack(g, b, in);
+    n->reg = REGpost;
+    return n;
+}
+
+/* A parameter and its master start from the same draw: the key is the
+ * parameter's path. */
+static Node *initial(Graph *g, const Param *p)
+{
+    const Param *of = p->init == INITcopy ? g_param(g, p->of) : p;
+    int fixed = of->init == INITconst;
+
+    if (of->init == INITpack)
+        return initial_bucket(g, of);
+    Node *n = shaped(g, fixed ? Oconst : Orandom, p);
+    if (fixed) {
+        n->at.constant.value = of->arg;
+    } else {
+        n->at.random.kind = of->init == INITnormal ? RANDnormal : RANDuniform;
+        n->at.random.arg = of->arg;
+        n->at.random.key =
+            (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
+    }
+    if (!fixed || p->dt == Dreal) /* pass precision decides real later */
+        n->dt = p->dt == Df64 ? Df64 : Df32;
+    return g_cast(g, infer(g, n), p->dt);
+}
+
+Graph *initial_graph(Graph *g)
+{
+    Graph *h = g_like(g);
+
+    h->prog = PGinit;
+    h->level = LOGICAL;
+    h->mesh = NULL;
+    h->after = NULL;
+    h->call = NULL;
+    h->turn = NULL;
+    for (size_t i = 0; i < vec_len(h->param); i++) {
+        Param *p = h->param[i];
+        Node *in[2], *w;
+        if (p->kind == PKparam && p->bucket && p->at >= 0 &&
+            g_param(h, p->bucket))
+            continue; /* its bucket is the parameter */
+        in[0] = shaped(h, p->kind == PKparam ? Oparam : Ostate, p);
+        set_name(in[0], p->path);
+        infer(h, in[0]);
+        in[1] = initial(h, p);
+        w = g_node(h, Owrite, p->loc, 2, in);
+        w->reg = REGpost;
+        infer(h, w);
+    }
+    return h;
+}

@@ -1,0 +1,271 @@
+/* step.c: what one training step adds around the bodies. Losses and statistics
+ * leave the body through accumulators; `post` has the model's own updates and
+ * what the optimizer writes (optimize.c). A loss or norm that is not finite
+ * skips every write. In `eval` only the losses are kept. */
+#include <string.h>
+
+#include "training.h"
+
+/* ---- statistics over the step -------------------------------------------- */
+
+/* Does n reduce over the sequences of the batch? */
+static int over_batch(const Node *n)
+{
+    if (optab[n->op].cls != RED)
+        return 0;
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (axis_covers(n_axes(n)->v[i], ROLEbatch))
+            return 1;
+    return 0;
+}
+
+static int is_data(const Node *n, const Graph *g)
+{
+    Axis *micro = g_micro((Graph *)(uintptr_t)g);
+
+    return dim_of(n, micro) >= 0 || n->map;
+}
+
+/* A reduction over batch as post sees it: over all micro-batches as well. */
+static Node *statistic(TrainStep *s, Node *n)
+{
+    static const Reduce ops[] = {
+        [Osum] = Radd, [Omean] = Radd, [Omax] = Rmax, [Omin] = Rmin
+    };
+    Axis *ax[MAXD + 1];
+    int k = 0;
+
+    for (int i = 0; i < n_axes(n)->n; i++)
+        ax[k++] = n_axes(n)->v[i];
+    ax[k++] = g_micro(s->g);
+    Node *x = g_cast(s->g, g_per_micro(s->g, n->in[0]), Df32);
+    Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
+    Node *all = g_accum(s->g, part, ops[n->op]);
+    if (n->op != Omean)
+        return all;
+    double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
+    count *= micro_batches(s->g);
+    return post_op2(s, Omul, all, post_num(s, 1 / count));
+}
+
+/* Those that infer cannot know. */
+static int has_own_dims(Op op)
+{
+    switch (op) {
+    case Oiota:
+    case Obroadcast:
+    case Osplit:
+    case Opermute:
+    case Oscatter_add:
+    case Opart:
+    case Ocall:
+    case Ounpack: return 1;
+    default: return 0;
+    }
+}
+
+/* In post without micro. */
+static void own_dims(Graph *g, Node *n)
+{
+    int at = dim_of(n, g_micro(g));
+
+    if (!has_own_dims(n->op))
+        n->nd = 0;
+    else if (at >= 0)
+        memmove(n->dim + at, n->dim + at + 1,
+                (size_t)(--n->nd - at) * sizeof *n->dim);
+}
+
+static Node *post_value(TrainStep *s, Node *n, const Node *user);
+
+static Node *copy_in_post(TrainStep *s, const Node *n, const Node *user)
+{
+    Node *in[MAXIN], *c;
+
+    if (n->op == Oaccum || (n->nin == 0 && is_data(n, s->g)))
+        err(user->loc,
+            "%s: the value depends on data other than through a "
+            "reduction over 'batch'",
+            optab[user->op].name);
+    for (int k = 0; k < n->nin; k++) {
+        in[k] = post_value(s, n->in[k], user);
+        if (n->body && in[k]->dt != n->in[k]->dt) /* the type its body takes */
+            in[k] = in_post(g_cast(s->g, in[k], n->in[k]->dt));
+    }
+    c = g_copyof(s->g, n, in);
+    own_dims(s->g, c);
+    return in_post(infer(s->g, c));
+}
+
+/* The value of n in post. */
+static Node *post_value(TrainStep *s, Node *n, const Node *user)
+{
+    void **to = table_at(s->post, KEYP(n));
+
+    if (*to)
+        return *to;
+    Node *r = !is_data(n, s->g) && any_region(n) ? n
+              : over_batch(n)                    ? statistic(s, n)
+                                                 : copy_in_post(s, n, user);
+    return *table_at(s->post, KEYP(n)) = r;
+}
+
+/* ---- losses -------------------------------------------------------------- */
+
+static Node *over_step(Graph *g, Node *n)
+{
+    return g_accum(g, g_total(g, g_cast(g, g_per_micro(g, n), Df32)), Radd);
+}
+
+/* Sum over micro-batches of t, divided by the same sum of den. */
+static Node *loss_value(TrainStep *s, const Node *n)
+{
+    Node *den = n->nin > 1 ? over_step(s->g, n->in[1])
+                           : post_num(s, micro_batches(s->g));
+
+    return post_op2(s, Odiv, over_step(s->g, n->in[0]), den);
+}
+
+/* Losses of one name (a router's in every layer) are reported as their sum. */
+static void add_loss(TrainStep *s, const Node *n, Table *named)
+{
+    Node *v = loss_value(s, n);
+    double weight = n->at.loss.weight;
+    Node *w = weight == 1 ? v : post_op2(s, Omul, v, post_num(s, weight));
+    void **sum = table_at(named, KEYP(intern(n->at.loss.name)));
+
+    *sum = *sum ? post_op2(s, Oadd, *sum, v) : v;
+    s->total = s->total ? post_op2(s, Oadd, s->total, w) : w;
+}
+
+static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (node[i]->op != Oloss)
+            continue;
+        const char *name = node[i]->at.loss.name;
+        void **sum = table_at(named, KEYP(intern(name)));
+        if (*sum)
+            post_result(s, strf(s->g->arena, "loss.%s", name), *sum);
+        *sum = NULL;
+    }
+}
+
+/* ---- the pass ------------------------------------------------------------ */
+
+/* A metric of a layer carries the layer's name. */
+static const char *metric_name(Graph *g, const Node *n)
+{
+    return strf(g->arena, "metric.%s%s%s", n->scope->path,
+                *n->scope->path ? "." : "", n->at.metric.name);
+}
+
+/* One sweep over the nodes there were: what kind each is decides. */
+static void add_sinks(TrainStep *s, Node **node, size_t count)
+{
+    Table *named = table_new(s->g->arena);
+
+    for (size_t i = 0; i < count; i++) {
+        Node *n = node[i];
+        s->l = n->loc;
+        if (n->op == Oloss)
+            add_loss(s, n, named);
+        else if (n->op == Ometric)
+            post_result(s, metric_name(s->g, n), post_value(s, n->in[0], n));
+    }
+    report_losses(s, node, count, named);
+}
+
+static void add_updates(TrainStep *s, Node **node, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (node[i]->op == Oupdate) {
+            s->l = node[i]->loc;
+            post_write(s, node[i]->in[0],
+                       post_value(s, node[i]->in[1], node[i]));
+        }
+}
+
+/* More rows than room somewhere: nothing is written, the fallback will be. The
+ * layers where are counted: stages add theirs up at once. A step that is told
+ * to hold, because the one before it may have to run again, writes nothing
+ * either and says the same. */
+static void stop_on_overflow(TrainStep *s, Node **node, size_t count)
+{
+    Node *any = NULL;
+
+    for (size_t i = 0; i < count; i++) {
+        Node *a = node[i];
+        if (a->op != Oaccum || a->in[0]->op != Ocast ||
+            a->in[0]->in[0]->op != Ooverflow)
+            continue;
+        any = any ? post_op2(s, Oadd, any, a) : a;
+    }
+    if (!any)
+        return;
+    any = post_op2(s, Oadd, any, post_scalar(s, STEPhold));
+    post_result(s, "overflow", any);
+    s->ok = post_op2(s, Oland, s->ok, post_op2(s, Ole, any, post_num(s, 0)));
+}
+
+/* Regions one after another, for readers; what stands ready goes where it is
+ * first read. */
+static void by_region(Graph *g)
+{
+    size_t n = vec_len(g->node), k = 0;
+    Node **sorted = alloc(g->arena, (n + 1) * sizeof *sorted);
+
+    for (size_t i = 0; i < n; i++)
+        if (any_region(g->node[i]) && g->node[i]->op != Oinput)
+            g->node[i]->reg = REGpost;
+    for (size_t i = 0; i < n; i++)
+        for (int j = 0; j < g->node[i]->nin; j++) {
+            Node *x = g->node[i]->in[j];
+            if (any_region(x) && g->node[i]->reg < x->reg)
+                x->reg = g->node[i]->reg;
+        }
+    for (Region r = REGden; r < NREGION; r++)
+        for (size_t i = 0; i < n; i++)
+            if (g->node[i]->reg == r)
+                sorted[k++] = g->node[i];
+    memcpy(g->node, sorted, n * sizeof *sorted);
+    g_renumber(g);
+}
+
+static void drop_logical_sinks(Graph *g)
+{
+    size_t k = 0, n = vec_len(g->node);
+
+    for (size_t i = 0; i < n; i++) {
+        Op op = g->node[i]->op;
+        if (op != Oloss && op != Ometric && op != Oupdate)
+            g->node[k++] = g->node[i];
+    }
+    ((VecHead *)(void *)g->node)[-1].len = k;
+}
+
+void pass_step(Graph *g)
+{
+    size_t count = vec_len(g->node);
+    Node **node = alloc(g->arena, (count + 1) * sizeof *node);
+    Node **param = alloc(g->arena, (count + 1) * sizeof *param);
+    TrainStep s = { .g = g,
+                    .scope = g_partscope(g, PARTpost, "post"),
+                    .post = table_new(g->arena),
+                    .bucket = table_new(g->arena) };
+
+    memcpy(node, g->node, count * sizeof *node);
+    add_sinks(&s, node, count);
+    post_result(&s, "loss", s.total);
+    if (program_trains(g->prog)) {
+        size_t n = step_buckets(&s, node, count, param);
+        step_clip(&s);
+        post_result(&s, "ok", s.ok);
+        stop_on_overflow(&s, node, count);
+        add_updates(&s, node, count);
+        step_optimize(&s, param, n);
+    }
+    drop_logical_sinks(g);
+    g_tidy(g);
+    by_region(g);
+}

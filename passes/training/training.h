@@ -1,0 +1,89 @@
+/* training.h: gradients, the optimizer, their buckets, dtypes, first values. */
+#ifndef PLEAT_TRAINING_H
+#define PLEAT_TRAINING_H
+
+#include "../pipe/pipe.h"
+#include "../sharding/sharding.h"
+
+/* ---- bucket.c ------------------------------------------------------------ */
+
+/* Parameters whose optimizer works on a shard of them all. Or one parameter
+ * that no group shares: then flat is null, pack and unpack do nothing. */
+typedef struct Bucket {
+    const char *name;    /* "zero.0", or the parameter's path */
+    Axis *own, *flat;    /* own null: no atom cuts the members */
+    int64_t ranks, size; /* size of own; elements of flat */
+    Param **param;       /* vec; as the following by member */
+    Node **node, **grad;
+    Axis **order, **cut; /* vecs: attributes of pack */
+    int norder, ncut;
+    const Scope *unit; /* ZeRO-2, 3: gradients are cut where this
+                                     unit runs backward; null: in post */
+    int shards;        /* ZeRO-3: ranks keep shards of it only */
+    Node *sum;         /* for step: the gradients, packed */
+    int seen;
+} Bucket;
+
+/* The buckets of trained parameters and their accumulators, in order of the
+ * first member; by[i] that of node i. rule[i]: only equal ones share one. */
+Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
+                    size_t n, Bucket **by);
+Bucket *bucket_named(Graph *g, const char *name); /* from its parameters */
+Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
+Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
+
+/* ---- zero3.c ------------------------------------------------------------- */
+
+/* b->sum becomes the bucket's accumulator in place of its members'. If ranks
+ * keep shards of parameters, members are read from the bucket's own, which
+ * becomes b->node[0]. */
+void bucket_scatter(Graph *g, Bucket *b);
+/* Other programs keep the same shards as `step`. */
+void shards_like(Graph *g, const Graph *step);
+
+/* ---- step.c post.c optimize.c: what stands in post ----------------------- */
+
+typedef struct TrainStep {
+    Graph *g;
+    const Loc *l;
+    const Scope *scope;     /* of what is being built */
+    Node *total;            /* the step's loss */
+    Node *ok;               /* everything is finite */
+    Node *scale;            /* clipping factor, null: none */
+    Node *lr, *rate, *root; /* lr/bc1, 1/sqrt(bc2) */
+    double b1, b2;
+    Table *post;   /* a node -> its value in post */
+    Table *bucket; /* a trained parameter's path -> its Bucket */
+} TrainStep;
+
+/* fp32 arithmetic of post, in s->scope; values of the step block by name; what
+ * the step reports. */
+Node *post_op1(TrainStep *s, Op op, Node *a);
+Node *post_op2(TrainStep *s, Op op, Node *a, Node *b);
+Node *post_num(TrainStep *s, double v);
+Node *post_scalar(TrainStep *s, StepValue v);
+void post_result(TrainStep *s, const char *name, Node *n);
+Node *in_post(Node *n);
+void post_set(TrainStep *s, Node *state, Node *value);
+Node *post_if_ok(TrainStep *s, Node *value, Node *old); /* finite: all is */
+/* Writes the value, or the old one when something is not finite. */
+void post_write(TrainStep *s, Node *state, Node *value);
+
+/* Fills s->bucket; param: those that have gradients, in order. How many. */
+size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param);
+void step_clip(TrainStep *s); /* sets ok and scale */
+void step_optimize(TrainStep *s, Node **param, size_t n);
+
+/* ---- grad.c -------------------------------------------------------------- */
+
+/* Append to g the gradients of the nodes in `seed` (dseed[i] their given
+ * gradients); returns, by node id before the call, each node's gradient or
+ * null. Only nodes that lead to `want` (marked n->mark = 1) are visited. */
+Node **backward(Graph *g, Node **seed, Node **dseed, int n);
+
+/* ---- initial.c ----------------------------------------------------------- */
+
+/* What gives all of g's parameters their first values. */
+Graph *initial_graph(Graph *g);
+
+#endif

@@ -1,0 +1,171 @@
+/* zero3.c: ZeRO-3. What a rank keeps of a bucket's parameters is its run of
+ * the bucket, itself a parameter; every micro-batch gathers it where the unit
+ * runs forward, and again where it runs backward:
+ *
+ *     %q  = dot %x %wq                  %z  = param zero.3        dp:flat.a1
+ *     %dx = dot %dy %wq          =>     %q  = dot %x (unpack %z at=0)
+ *     %g  = accum %dwq                  %dx = dot %dy (unpack %z' at=0)
+ *                                       %g  = accum (pack %dwq ..)
+ *
+ * %z' is %z under another copy number, so that the two have nothing in common
+ * to keep in between. The accumulator is cut like the parameter: gradients are
+ * scattered by every micro-batch. ZeRO-2 is this half alone. */
+#include <string.h>
+
+#include "training.h"
+
+/* ---- parameters ---------------------------------------------------------- */
+
+/* The bucket's own parameter, `like` a member; at -1 tells it from those. */
+static void declare(Graph *g, const Bucket *b, const Param *like)
+{
+    Param *p = alloc(g->arena, sizeof *p);
+
+    if (g_param(g, b->name))
+        return;
+    *p = *like;
+    p->path = b->name;
+    p->init = INITpack;
+    p->bucket = b->name;
+    p->at = -1;
+    p->arg = 0;
+    p->expert = NULL;
+    p->nd = 0;
+    if (b->own)
+        p->dim[p->nd++] = (Dim){ b->own, b->ranks };
+    p->dim[p->nd++] = (Dim){ b->flat, b->size };
+    vec_push(g->arena, g->param, p);
+}
+
+static Node *shard(Graph *g, const Bucket *b, int again)
+{
+    const Param *p = g_param(g, b->name);
+    Node *n = g_node(g, Oparam, p->loc, 0, NULL);
+
+    n->at.param.path = p->path;
+    n->dt = p->dt;
+    n->nd = p->nd;
+    n->reg = REGbody;
+    n->again = again;
+    memcpy(n->dim, p->dim, sizeof n->dim);
+    return infer(g, n);
+}
+
+typedef struct BucketReads {
+    const Bucket *b;
+    Table *member; /* path -> index + 1 */
+    Node *z[2];
+    Node *made[2][MAXIN]; /* forward, backward; null: not yet */
+} BucketReads;
+
+/* Member k, made right before the first node that reads it. */
+static Node *member(Graph *g, BucketReads *r, int way, size_t k)
+{
+    Node **n = &r->made[way][k];
+
+    if (!*n) {
+        *n = bucket_unpack(g, r->b, k, r->z[way]);
+        (*n)->reg = REGbody;
+        (*n)->again = way;
+    }
+    return *n;
+}
+
+/* Nodes that read a member read it from the bucket, gathered for them. */
+static Node *read_shards(Graph *g, const Bucket *b)
+{
+    size_t count = vec_len(g->node);
+    Node **old = g->node;
+    BucketReads r = { .b = b, .member = table_new(g->arena) };
+
+    g->node = NULL;
+    for (size_t k = 0; k < vec_len(b->param); k++)
+        *table_at(r.member, KEYP(b->param[k]->path)) =
+            (void *)(uintptr_t)(k + 1);
+    for (int way = 0; way < 2; way++)
+        r.z[way] = shard(g, b, way);
+    for (size_t i = 0; i < count; i++) {
+        Node *n = old[i];
+        for (int j = 0; j < n->nin; j++) {
+            const Node *p = n->in[j];
+            size_t k = p->op != Oparam
+                           ? 0
+                           : (size_t)(uintptr_t)table_get(
+                                 r.member, KEYP(intern(p->at.param.path)));
+            if (k)
+                n->in[j] = member(g, &r, is_backward(n), k - 1);
+        }
+        vec_push(g->arena, g->node, n);
+    }
+    return r.z[0];
+}
+
+/* ---- gradients ----------------------------------------------------------- */
+
+static Node *sum_gradients(Graph *g, const Bucket *b)
+{
+    size_t n = vec_len(b->grad);
+    Node *in[MAXIN], *acc;
+    const Scope *scope = g_backward(g, b->unit);
+
+    for (size_t k = 0; k < n; k++) {
+        in[k] = g_cast(g, b->grad[k]->in[0], Df32);
+        in[k]->reg = REGbody;
+    }
+    acc = bucket_pack(g, b, in);
+    acc->reg = REGbody;
+    acc->scope = scope;
+    acc = g_accum(g, acc, Radd);
+    acc->scope = scope;
+    acc->of = b->name;
+    acc->name = intern(strf(g->arena, "grad.%s", b->name));
+    return acc;
+}
+
+void bucket_scatter(Graph *g, Bucket *b)
+{
+    b->sum = sum_gradients(g, b);
+    if (!b->shards)
+        return;
+    declare(g, b, b->param[0]);
+    b->node[0] = read_shards(g, b);
+}
+
+/* ---- other programs ------------------------------------------------------ */
+
+void shards_like(Graph *g, const Graph *step)
+{
+    for (size_t i = 0; i < vec_len(step->param); i++) {
+        const Param *p = step->param[i];
+        Param *own = p->bucket && p->at >= 0 ? g_param(g, p->path) : NULL;
+        if (own && p->kind == PKparam &&
+            g_param((Graph *)(uintptr_t)step, p->bucket)) {
+            own->bucket = p->bucket;
+            own->at = p->at;
+        }
+    }
+    for (size_t i = 0; i < vec_len(step->param); i++) {
+        const Param *p = step->param[i];
+        if (!p->bucket || p->at >= 0 || g_param(g, p->path))
+            continue;
+        Param *q = alloc(g->arena, sizeof *q);
+        *q = *p;
+        q->copy = 0;
+        for (size_t k = 0; k < vec_len(g->param); k++)
+            if (g->param[k]->bucket == p->bucket && g->param[k]->at == 0)
+                q->dt = g->param[k]->dt;
+        vec_push(g->arena, g->param, q);
+    }
+}
+
+void pass_zero3(Graph *g)
+{
+    size_t n = vec_len(g->param);
+
+    for (size_t i = 0; i < n; i++) {
+        const Param *p = g->param[i];
+        if (p->kind == PKparam && p->bucket && p->at < 0)
+            read_shards(g, bucket_named(g, p->bucket));
+    }
+    g_tidy(g);
+}
