@@ -19,7 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "frontend.h"
+#include "commands.h"
 
 /* "file:12: error: text" -> an object; null: no message begins here. */
 static json_t *message(const char *s, size_t n)

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "frontend.h"
+#include "commands.h"
 
 enum { WIDE = 1400, HIGH = 900 };
 

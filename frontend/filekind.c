@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "frontend.h"
+#include "commands.h"
 
 enum { FIRST = 512 }; /* bytes that are looked at */
 

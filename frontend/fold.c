@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frontend.h"
+#include "commands.h"
 
 /* Length of a path's unit: up to its first component that is a number. */
 static size_t unit_length(const char *path, int64_t *number)

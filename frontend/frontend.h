@@ -8,7 +8,7 @@
 #include <lualib.h>
 
 #include "../passes/passes.h"
-#include "../runtime/runtime.h"
+#include "commands.h"
 
 /* The graph a composite's body is traced into, and the nodes outside of it that
  * its args stand for, in order. */
@@ -26,14 +26,6 @@ typedef struct LuaTensor {
     Axis *of;    /* index tensors: the axis they index, */
     int64_t ofn; /* and its size there */
 } LuaTensor;
-
-/* Last place seen by the front end, in memory shared with the process that
- * watches it: what a message names when the front end dies. */
-typedef struct Watch {
-    char file[512];
-    int line;
-    int tracing;
-} Watch;
 
 /* An entry of hf{}, read when all parameters are known. */
 typedef struct HfEntry {
@@ -107,15 +99,6 @@ extern const char environment[]; /* registry: the globals of model files */
 void library_open(lua_State *L);
 int has_upvalues(lua_State *L, int i);      /* the function at i */
 extern const char *const library_removed[]; /* ends with null */
-
-/* ---- guard.c ------------------------------------------------------------- */
-
-/* Run job(arg, out) in a forked process, under a CPU limit while it traces a
- * model; returns its exit status. What it writes to out goes to *text, or to
- * stdout without one. When it dies, one line says where the model file was. */
-int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text);
-Watch *watch(void);
-void watch_tracing(int on);
 
 /* ---- cond.c -------------------------------------------------------------- */
 
@@ -226,59 +209,10 @@ extern const char prelude_lua[];
 
 void report_model(FILE *out, const Graph *g);
 void report_json(FILE *out, const Graph *g); /* the numbers of --json */
-void report_plan(FILE *out, const Plan *p);
-void report_line(FILE *out, const char *name, const Plan *p);
-void report_fold(FILE *out, const Plan *p);               /* fold.c */
-void report_rank(FILE *out, const Plan *p, int64_t rank); /* rank.c */
-void report_memory(FILE *out, const Plan *p);
+/* ---- commands.c new.c ---------------------------------------------------- */
 
-/* ---- draw.c -------------------------------------------------------------- */
-
-char *draw_memory(const Plan *p, const char *summary, size_t *len);
-char *draw_time(const Plan *p, size_t *len);
-
-/* ---- pipeline.c ---------------------------------------------------------- */
-
-/* What the stages of a plan do in a step; err() when it has no table. */
-Schedule *plan_schedule(const Plan *p, const char *name);
-char *draw_schedule(const Schedule *s);
-
-/* ---- commands.c new.c: what rows of main.c's table run ------------------- */
-
-typedef struct Args {
-    const char *file; /* the first word that is no key */
-    char **word;      /* vec: all such words */
-    Opts *keys;
-    const Plan *past; /* a run's, whose sources are the model; or null */
-    Text ready;       /* its text, when it is executed as it is */
-    const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
-    const char *schedule, *csv, *fold, *json, *dot;
-    double temperature;
-    int64_t n, topk, rank; /* rank -1: not asked for */
-    int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
-} Args;
-
-/* filekind.c */
-typedef enum FileKind { FILEmodel, FILEgraph, FILEplan } FileKind;
-FileKind file_kind(const char *path);
-
-/* diagnose.c: what `check` says as one JSON object; its exit status. */
-int check_as_json(int (*check)(Args *a), Args *a);
-/* again.c: the folder of a run, or null; a run by it. */
-const char *folder_of(const char *file);
-Text take_folder(Args *a, const char *dir);
-void share_settings(Plan *p, Text *over);
-/* A run that goes on must have the model that it had. */
-void check_model(const Args *a, const char *dir);
-void accept_other_plans(void); /* compile them anew */
 const Target *target_of(const Opts *o);
-int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
-int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
-int cmd_bench(Args *a);
-int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
-int cmd_data(Args *a);
-/* new.c: what editors and luacheck read of the language. */
+/* What editors and luacheck read of the language. */
 const char *editor_text(Arena *a), *luacheck_text(Arena *a);
-void write_all(const char *path, const char *s, size_t n);
 
 #endif

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "frontend.h"
+#include "commands.h"
 
 enum { CPUSECONDS = 10 };
 

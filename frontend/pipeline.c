@@ -10,7 +10,7 @@
  * the shape of the schedule, not its seconds. */
 #include <string.h>
 
-#include "frontend.h"
+#include "commands.h"
 
 enum { WIDTH = 100, FIRST = 9 }; /* columns of a line; of the stage's name */
 

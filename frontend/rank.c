@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "frontend.h"
+#include "commands.h"
 
 enum { TENSORS = 12, TURNS = 24 };
 

@@ -16,7 +16,7 @@
  *
  * Nothing here looks at a clock: work is counted, so a plan is the same on
  * every machine. */
-#include "memory.h"
+#include "pack.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -12,7 +12,7 @@
  *   and into independent parts when nothing spans the time between them.
  *
  * Costs are counted in rectangles and sections looked at. */
-#include "memory.h"
+#include "pack.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
  * those alive. How many it meets is the number that begin below its end less
  * the number that end at or below its beginning; two counting trees over the
  * addresses answer that, n log n in all. */
-#include "memory.h"
+#include "pack.h"
 
 #include <stdlib.h>
 
