@@ -160,9 +160,9 @@ static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d,
     return infer(f->g, n);
 }
 
-static int declare_param(lua_State *L, ParamKind kind)
+static int declare_param(lua_State *L, TensorKind kind)
 {
-    Front *f = enter(L, paramkinds[kind]);
+    Front *f = enter(L, tensor_kinds[kind].name);
     Param *p = alloc(f->g->arena, sizeof *p);
 
     if (f->body)
@@ -174,26 +174,26 @@ static int declare_param(lua_State *L, ParamKind kind)
     p->kind = kind;
     p->loc = f->loc;
     p->nd = sized_axes(L, 2, p->dim);
-    p->dt = kind == PKparam ? Dreal : Df32;
-    p->init = kind == PKparam ? INITnormal : INITconst;
-    p->arg = kind == PKparam ? 0.02 : 0;
+    p->dt = kind == TKparam ? Dreal : Df32;
+    p->init = kind == TKparam ? INITnormal : INITconst;
+    p->arg = kind == TKparam ? 0.02 : 0;
     read_init(L, 3, p);
-    once_of_all(f, kind == PKparam ? "parameter" : "state", p->path);
+    once_of_all(f, kind == TKparam ? "parameter" : "state", p->path);
     vec_push(f->g->arena, f->g->param, p);
-    return push_node(L, leaf(f, kind == PKparam ? Oparam : Ostate, p->path,
+    return push_node(L, leaf(f, kind == TKparam ? Oparam : Ostate, p->path,
                              p->dt, p->dim, p->nd));
 }
 
 /* param(path, "axes" [, init]) */
 static int param(lua_State *L)
 {
-    return declare_param(L, PKparam);
+    return declare_param(L, TKparam);
 }
 
 /* state(path, "axes" [, init]): f32, changed by update() only */
 static int state(lua_State *L)
 {
-    return declare_param(L, PKstate);
+    return declare_param(L, TKstate);
 }
 
 /* input(name, "axes" [, dtype]); every input also has the axis micro */

@@ -33,7 +33,7 @@ static void put_units(Text *t, const Role *r)
         const Tensor *x = &r->tensor[i];
         int64_t number;
         int same = 0;
-        if (strcmp(x->kind, "param") && strcmp(x->kind, "copy"))
+        if (!tensor_is(x, 1 << TKparam | 1 << TKcopy))
             continue;
         const char *name = internn(x->name, unit_length(x->name, &number));
         for (size_t k = 0; k < vec_len(v); k++)

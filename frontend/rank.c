@@ -97,7 +97,8 @@ static void put_tensor(Text *t, const Plan *p, const Tensor *x, int64_t rank)
 {
     int64_t first, n = elems_of(p, x, rank, &first);
 
-    put(t, "  %-6s %-5s %s:", x->kind, dtypes[x->dt].name, x->name);
+    put(t, "  %-6s %-5s %s:", tensor_kinds[x->kind].name, dtypes[x->dt].name,
+        x->name);
     if (!n)
         put(t, "  nothing");
     else
@@ -109,7 +110,7 @@ static void put_tensor(Text *t, const Plan *p, const Tensor *x, int64_t rank)
 }
 
 typedef struct MemoryRow {
-    const char *kind;
+    TensorKind kind;
     int n;
     int64_t elems, of, bytes;
 } MemoryRow;
@@ -122,7 +123,7 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
         const Tensor *x = &r->tensor[i];
         int64_t first, n = elems_of(p, x, rank, &first);
         size_t k = 0;
-        while (k < vec_len(v) && strcmp(v[k].kind, x->kind))
+        while (k < vec_len(v) && v[k].kind != x->kind)
             k++;
         if (k == vec_len(v))
             vec_push(t->arena, v, ((MemoryRow){ .kind = x->kind }));
@@ -135,7 +136,8 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
         put(t,
             "  %-6s %6d tensors, %" PRId64 " of %" PRId64 " elements, %" PRId64
             " bytes\n",
-            v[k].kind, v[k].n, v[k].elems, v[k].of, v[k].bytes);
+            tensor_kinds[v[k].kind].name, v[k].n, v[k].elems, v[k].of,
+            v[k].bytes);
 }
 
 /* ---- turns --------------------------------------------------------------- */

@@ -146,7 +146,7 @@ void report_model(FILE *out, const Graph *g)
 
     for (size_t i = 0; i < vec_len(g->param); i++) {
         add_row(&rows, g->param[i]);
-        if (g->param[i]->kind == PKstate)
+        if (g->param[i]->kind == TKstate)
             states += size_of(g->param[i]);
     }
     for (size_t i = 0; i < vec_len(rows); i++) {
@@ -160,7 +160,7 @@ void report_model(FILE *out, const Graph *g)
     for (size_t i = 0; i < vec_len(rows); i++)
         fprintf(out, "%-*s  %-*s  %19s%s\n", wide, row_name(&rows[i]), axes,
                 row_axes(rows[i].p), commas(size_of(rows[i].p) * rows[i].count),
-                rows[i].p->kind == PKstate ? "  state" : "");
+                rows[i].p->kind == TKstate ? "  state" : "");
     fprintf(out, "\nparameters       %22s\n", commas(params));
     if (states)
         fprintf(out, "with states      %22s\n", commas(params + states));
@@ -182,7 +182,7 @@ void report_json(FILE *out, const Graph *g)
         j = json_pack("{s:s, s:s, s:I, s:b}", "name", row_name(r), "axes",
                       row_axes(r->p), "elements",
                       (json_int_t)(size_of(r->p) * r->count), "state",
-                      r->p->kind == PKstate);
+                      r->p->kind == TKstate);
         json_array_append_new(all, j);
     }
     j = json_pack("{s:I, s:I, s:I, s:o}", "parameters", (json_int_t)params,

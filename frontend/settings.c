@@ -12,7 +12,7 @@ static void check_pattern(const Graph *g, const char *key, const char *pattern)
         alloc(g->arena, (vec_len(g->param) + 1) * sizeof *names);
 
     for (size_t i = 0; i < vec_len(g->param); i++) {
-        if (g->param[i]->kind != PKparam)
+        if (g->param[i]->kind != TKparam)
             continue;
         names[n++] = g->param[i]->path;
         if (pattern_match(pattern, g->param[i]->path))

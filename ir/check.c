@@ -272,8 +272,8 @@ static int declared(GraphCheck *c, const Node *n)
 
     if (!p)
         return bad(c, n, "'%s' is not in the table", path);
-    if ((p->kind == PKparam) != (n->op == Oparam))
-        return bad(c, n, "'%s' is a %s", path, paramkinds[p->kind]);
+    if ((p->kind == TKparam) != (n->op == Oparam))
+        return bad(c, n, "'%s' is a %s", path, tensor_kinds[p->kind].name);
     if (!same_set(p->dim, p->nd, n) || p->dt != n->dt)
         return bad(c, n, "has not the type '%s' is declared with", path);
     return 0;

@@ -151,7 +151,7 @@ static void count_params(const Graph *g, FlopCount *c, int64_t *all,
             if (pick && p->dim[d].a == pick->at.pick.axis)
                 of = p->dim[d].n;
         }
-        if (p->kind != PKparam || p->at < 0)
+        if (p->kind != TKparam || p->at < 0)
             continue;
         if (pick)
             k = pick->in[1]->op == Otopk ? pick->in[1]->at.topk.k : 1;

@@ -102,7 +102,7 @@ static int64_t turns_of(const Plan *p)
             int64_t n = 1;
             for (int d = 0; d < t->nd; d++)
                 n = sat_mul(n, t->dim[d].n);
-            if (!strcmp(t->kind, "input"))
+            if (t->kind == TKinput)
                 return p->tokens > 0 && p->tokens % n == 0 ? p->tokens / n : -1;
         }
     return 0;

@@ -7,7 +7,6 @@
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local", "legal" };
-const char *const paramkinds[] = { "param", "state", "master", "m", "v" };
 const char *const initkinds[NINIT] = { "-",     "normal", "uniform",
                                        "const", "copy",   "pack" };
 const char *const families[NFAMILY] = {

@@ -23,7 +23,7 @@ static const Tensor *owner(const Plan *p, const char *name)
     for (int r = 0; r < p->nrole; r++) {
         int i = role_tensor(&p->role[r], name);
         const Tensor *t = i < 0 ? NULL : &p->role[r].tensor[i];
-        if (t && (!strcmp(t->kind, "param") || !strcmp(t->kind, "state")))
+        if (t && tensor_is(t, MODELTENSORS))
             return t;
     }
     return NULL;

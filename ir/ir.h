@@ -297,9 +297,6 @@ struct Node {
     int mark, buf;
 };
 
-typedef enum ParamKind { PKparam, PKstate, PKmaster, PKm, PKv } ParamKind;
-extern const char *const paramkinds[];
-
 /* What a value begins with. */
 typedef enum InitKind {
     INITnone,
@@ -316,8 +313,8 @@ extern const char *const initkinds[NINIT];
  * other kind's is Ostate; node->s is the path. */
 typedef struct Param {
     const char *path; /* "layers.0.moe.w1", "optim.m.<path>" */
-    ParamKind kind;
-    Dtype dt; /* `real` until precision */
+    TensorKind kind;  /* up to v */
+    Dtype dt;         /* `real` until precision */
     int nd;
     Dim dim[MAXD];
     InitKind init;

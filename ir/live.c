@@ -96,7 +96,7 @@ static void extend(SlotLives *l)
 
     for (int i = 0; i < l->r->ntensor; i++) {
         const Tensor *t = &l->r->tensor[i];
-        if (!strcmp(t->kind, "output") && l->of[t->buf].first >= 0)
+        if (t->kind == TKoutput && l->of[t->buf].first >= 0)
             l->of[t->buf].last = p->ninstr - 1;
     }
     for (int i = 0; i < l->r->nbuf; i++) {

@@ -235,7 +235,7 @@ static void read_axis_line(GraphReader *p)
     a->loc = parse_places(p);
 }
 
-static void read_param(GraphReader *p, ParamKind kind)
+static void read_param(GraphReader *p, TensorKind kind)
 {
     Lex *x = &p->x;
     Param *v = alloc(p->g->arena, sizeof *v);
@@ -301,9 +301,9 @@ static void read_item(GraphReader *p)
 {
     Lex *x = &p->x;
 
-    for (int i = PKparam; i <= PKv; i++)
-        if (lex_take(x, paramkinds[i])) {
-            read_param(p, (ParamKind)i);
+    for (int i = TKparam; i <= TKv; i++)
+        if (lex_take(x, tensor_kinds[i].name)) {
+            read_param(p, (TensorKind)i);
             return;
         }
     if (lex_take(x, "axis"))

@@ -16,6 +16,12 @@ const char *const bufclasses[NBUFCLASS] = {
     [Bio] = "io",       [Btemp] = "temp",   [Bscratch] = "scratch",
 };
 
+const TensorInfo tensor_kinds[NTENSORKIND] = {
+#define TENSOR(id, cls, prefix) { #id, cls, prefix },
+#include "tensors.def"
+#undef TENSOR
+};
+
 /* ---- finding ------------------------------------------------------------- */
 
 const char *const axisroles[NROLE] = {
@@ -38,9 +44,14 @@ int role_tensor(const Role *r, const char *name)
     return -1;
 }
 
+int tensor_is(const Tensor *t, unsigned kinds)
+{
+    return (int)(kinds >> t->kind & 1);
+}
+
 int is_copy(const Tensor *t)
 {
-    return !strcmp(t->kind, "copy") || !strcmp(t->kind, "copied");
+    return tensor_is(t, COPIEDTENSORS);
 }
 
 int role_prog(const Role *r, ProgramKind k)
@@ -143,7 +154,7 @@ static void put_tensor(Text *t, const Tensor *x)
 {
     puts_(t, "tensor");
     word(t, x->name);
-    word(t, x->kind);
+    word(t, tensor_kinds[x->kind].name);
     word(t, dtypes[x->dt].name);
     number(t, x->buf);
     for (int i = 0; i < x->nd; i++)

@@ -458,13 +458,29 @@ typedef struct PlanDim {
     Piece *piece;
 } PlanDim;
 
+typedef enum TensorKind { /* rows of tensors.def */
+#define TENSOR(id, cls, prefix) TK##id,
+#include "tensors.def"
+#undef TENSOR
+                          NTENSORKIND
+} TensorKind;
+typedef struct TensorInfo {
+    const char *name;
+    BufClass cls;       /* of its buffer; NBUFCLASS: any */
+    const char *prefix; /* of its name */
+} TensorInfo;
+extern const TensorInfo tensor_kinds[NTENSORKIND];
+enum { /* sets of them, for tensor_is */
+       MODELTENSORS = 1 << TKparam | 1 << TKstate,
+       COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
+       MOMENTS = 1 << TKm | 1 << TKv
+};
+
 /* A tensor the runtime moves in or out: params, states, moments (saved in
  * checkpoints under `name`), inputs, outputs. */
 typedef struct Tensor {
     const char *name; /* "layers.0.moe.w1", "optim.m.<path>" */
-    const char *kind; /* param master m v state input output; copy,
-                                     copied: a parameter, a state that an
-                                     earlier stage owns */
+    TensorKind kind;
     Dtype dt;
     int nd;
     PlanDim dim[MAXD];
@@ -678,6 +694,7 @@ enum {
 int64_t instr_work(const Instr *s, int64_t ranks);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name); /* -1: none */
+int tensor_is(const Tensor *t, unsigned kinds);   /* of one of a set */
 int is_copy(const Tensor *t);                     /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *t, AxisRole k);

@@ -306,11 +306,20 @@ static PlanDim read_dim(PlanReader *r)
     return d;
 }
 
+static TensorKind read_kind(Lex *x)
+{
+    const char *s = lex_word(x);
+    for (int i = 0; i < NTENSORKIND; i++)
+        if (!strcmp(tensor_kinds[i].name, s))
+            return (TensorKind)i;
+    lex_err(x, "no kind of tensors '%s'", s);
+}
+
 static Tensor read_tensor(PlanReader *r)
 {
     Lex *x = &r->x;
     Tensor t = { .name = lex_word(x) };
-    t.kind = lex_word(x);
+    t.kind = read_kind(x);
     t.dt = lex_dtype(x);
     t.buf = read_index(x, "buffer");
     while (lex_mark(x, '(')) {

@@ -438,7 +438,7 @@ static ListingLine param_line(GraphPrinter *p, const Param *x)
 {
     Text name = { .arena = p->arena }, what = { .arena = p->arena };
 
-    put(&name, "%s ", paramkinds[x->kind]);
+    put(&name, "%s ", tensor_kinds[x->kind].name);
     put_word(&name, x->path);
     put(&what, "%s ", initkinds[x->init]);
     put_num(&what, x->arg);

@@ -169,7 +169,7 @@ ValueShape **lasting_shapes(const PlanCheck *c)
     room += r->nin + r->nout;
     for (int i = 0; i < r->ntensor; i++) {
         const Tensor *t = &r->tensor[i];
-        if (!strcmp(t->kind, "output") || v[t->buf])
+        if (t->kind == TKoutput || v[t->buf])
             continue;
         v[t->buf] = room++;
         if (t->run)

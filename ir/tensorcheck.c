@@ -16,38 +16,9 @@
 
 #include "plan.h"
 
-/* A kind of tensor: the class of its buffer, and what its name begins with. */
-typedef struct TensorKind {
-    const char *name;
-    BufClass cls;
-    const char *prefix;
-} TensorKind;
-
-/* clang-format off */
-static const TensorKind kinds[] = {
-    { "param",  Bparam, "" },
-    { "copy",   Bparam, "" },
-    { "state",  Bstate, "" },
-    { "master", Boptim, "optim.master." },
-    { "m",      Boptim, "optim.m." },
-    { "v",      Boptim, "optim.v." },
-    { "input",  Bio,    "" },
-    { "output", NBUFCLASS, "" },
-    { "copied", Bstate, "" },
-};
-/* clang-format on */
-
-static const TensorKind *kind_of(const Tensor *t)
+static const TensorInfo *kind_of(const Tensor *t)
 {
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (!strcmp(kinds[i].name, t->kind))
-            return &kinds[i];
-    return NULL;
-}
-
-static int is(const Tensor *t, const char *kind)
-{
-    return !strcmp(t->kind, kind);
+    return &tensor_kinds[t->kind];
 }
 
 static const char *wrong(const PlanCheck *c, const Tensor *t, const char *why)
@@ -173,8 +144,6 @@ static const char *tensor_wrong(const PlanCheck *c, const Tensor *t)
     const char *why;
     if (!*t->name && law(Ltensor_name))
         return "has no name";
-    if (!kind_of(t) && law(Ltensor_kind))
-        return "is of no kind";
     if ((t->buf < 0 || t->buf >= c->r->nbuf) && law(Ltensor_buffer))
         return "names a buffer that does not exist";
     if (dtypes[t->dt].bytes == 0 && law(Ltensor_dtype))
@@ -268,14 +237,14 @@ static const char *output_wrong(const PlanCheck *c, const Tensor *t)
 static const char *buffer_wrong(const PlanCheck *c, const Tensor *t)
 {
     const Buf *b = &c->r->buf[t->buf];
-    const TensorKind *k = kind_of(t);
+    const TensorInfo *k = kind_of(t);
     int64_t n = t->run ? t->run : local_elems(t);
 
     if (t->dt != b->dt && law(Ltensor_as_buffer))
         return "has another dtype than its buffer";
     if (sat_mul(n, dtypes[t->dt].bytes) != b->bytes && law(Ltensor_fills))
         return "is not as large as its buffer";
-    if (is(t, "output"))
+    if (t->kind == TKoutput)
         return output_wrong(c, t);
     if ((b->cls != k->cls || b->prog >= 0) && law(Ltensor_class))
         return "lies in a buffer of another class";
@@ -369,7 +338,7 @@ static const char *moments_wrong(const TensorsByName *x, const Tensor *p)
 {
     const Tensor *of[3], *first = NULL;
     for (int i = 0; i < 3; i++) {
-        of[i] = find(x, kinds[3 + i].prefix, p->name);
+        of[i] = find(x, tensor_kinds[TKmaster + i].prefix, p->name);
         if (of[i] && !same_axes(p, of[i]) && law(Lmoment_axes))
             return "has other axes or pieces than its moments";
         if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
@@ -390,9 +359,9 @@ static const char *families_wrong(const TensorsByName *x)
         const Tensor *t = &c->r->tensor[i];
         size_t skip = strlen(kind_of(t)->prefix);
         const Tensor *p = skip ? find(x, "", t->name + skip) : t;
-        if ((!p || (skip && !is(p, "param"))) && law(Lmoment_owner))
+        if ((!p || (skip && p->kind != TKparam)) && law(Lmoment_owner))
             return wrong(c, t, "belongs to no parameter");
-        const char *why = is(t, "param") ? moments_wrong(x, t) : NULL;
+        const char *why = t->kind == TKparam ? moments_wrong(x, t) : NULL;
         if (why)
             return wrong(c, t, why);
     }
@@ -435,7 +404,7 @@ static const char *owners_wrong(const PlanCheck *c)
     const char *why = blocks_wrong(c, r->in, r->nin, "step", owners);
     why = why ? why : blocks_wrong(c, r->out, r->nout, "result", owners);
     for (int i = 0; i < r->ntensor && !why; i++)
-        if (!is(&r->tensor[i], "output"))
+        if (r->tensor[i].kind != TKoutput)
             owners[r->tensor[i].buf] +=
                 !(r->tensor[i].run && owners[r->tensor[i].buf]);
     for (int i = 0; i < r->nbuf && !why; i++)
@@ -514,10 +483,10 @@ const char *shared_wrong(Arena *a, const Plan *p)
             x = NULL;
         if (!x && is_copy(t) && law(Lcopy_owner))
             return wrong(&c, t, "is a copy that no stage before it owns");
-        if (x && !is_copy(t) && !is(t, "input") && law(Lone_owner))
+        if (x && !is_copy(t) && t->kind != TKinput && law(Lone_owner))
             return wrong(&c, t, "has another stage for an owner");
         if (x &&
-            (t->dt != x->dt || is(t, "input") != is(x, "input") ||
+            (t->dt != x->dt || (t->kind == TKinput) != (x->kind == TKinput) ||
              !same_axes(t, x)) &&
             law(Lshared_alike))
             return wrong(&c, t, "is not what other stages have");

@@ -238,7 +238,7 @@ static const char *outputs_wrong(const ValueFlow *x, int buf,
     for (int i = 0; i < x->c->r->ntensor; i++) {
         const Tensor *t = &x->c->r->tensor[i];
         ValueShape s;
-        if (t->buf != buf || strcmp(t->kind, "output"))
+        if (t->buf != buf || t->kind != TKoutput)
             continue;
         tensor_shape(t, &s);
         if (!is_view_of(&s, y) && law(Loutput_shape))

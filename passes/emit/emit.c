@@ -63,7 +63,7 @@ static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
 }
 
 static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *name,
-                       const char *kind, int buf)
+                       TensorKind kind, int buf)
 {
     Tensor t = {
         .name = name, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
@@ -85,12 +85,10 @@ static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     param_type(g, p, n.sh);
-    const char *name = of->kind == PKparam
-                           ? p->path
-                           : intern(strf(e->arena, "optim.%s.%s",
-                                         paramkinds[of->kind], p->path));
-    int copy = of->kind == PKparam && p->copy;
-    add_tensor(e, g, &n, name, copy ? "copy" : paramkinds[of->kind], buf);
+    const char *prefix = tensor_kinds[of->kind].prefix;
+    const char *name = intern(strf(e->arena, "%s%s", prefix, p->path));
+    int copy = of->kind == TKparam && p->copy;
+    add_tensor(e, g, &n, name, copy ? TKcopy : of->kind, buf);
     Tensor *t = &e->now->tensor[last];
     t->at = p->at;
     t->run = local_n(g, bucket, bucket->nd - 1);
@@ -102,7 +100,7 @@ static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         const Param *p = g->param[i];
-        if (p->kind == PKparam && p->bucket && p->at >= 0 &&
+        if (p->kind == TKparam && p->bucket && p->at >= 0 &&
             !strcmp(p->bucket, of->bucket))
             add_member(e, g, n, of, p, buf);
     }
@@ -110,10 +108,6 @@ static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,
 
 static int add_lasting(Emit *e, Graph *g, const Node *n)
 {
-    static const BufClass classes[] = {
-        [PKparam] = Bparam, [PKstate] = Bstate, [PKmaster] = Boptim,
-        [PKm] = Boptim,     [PKv] = Boptim,
-    };
     Buf b = { .name = n_name(n),
               .cls = Bio,
               .dt = n->dt,
@@ -132,16 +126,16 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
     }
     const Param *p = n->op == Oinput ? NULL : g_param(g, n_name(n));
     if (p)
-        b.cls = classes[p->kind];
+        b.cls = tensor_kinds[p->kind].cls;
     int i = add_buf(e, b, n->loc);
-    if (p && p->bucket && (p->kind != PKparam || p->at < 0))
+    if (p && p->bucket && (p->kind != TKparam || p->at < 0))
         add_members(e, g, n, p, i);
     else
         add_tensor(e, g, n, n_name(n),
-                   !p                   ? "input"
-                   : !p->copy           ? paramkinds[p->kind]
-                   : p->kind == PKparam ? "copy"
-                                        : "copied",
+                   !p                   ? TKinput
+                   : !p->copy           ? p->kind
+                   : p->kind == TKparam ? TKcopy
+                                        : TKcopied,
                    i);
     return i;
 }
@@ -251,7 +245,7 @@ static void add_outputs(ProgramBuilder *m)
             die("emit: output '%s' was never made", n->at.output.name);
         view = *n->in[0];
         view.loc = n->loc;
-        add_tensor(m->e, m->g, &view, n->at.output.name, "output", b);
+        add_tensor(m->e, m->g, &view, n->at.output.name, TKoutput, b);
         if (m->e->now->buf[b].prog >= 0)
             m->e->now->buf[b].name = n->at.output.name;
     }

@@ -318,7 +318,7 @@ static void join_parts(StagePart *x)
  * of its own. */
 static const Holders *held_of(const Pipe *p, const Param *x)
 {
-    int member = x->kind == PKparam && x->bucket && x->at >= 0;
+    int member = x->kind == TKparam && x->bucket && x->at >= 0;
 
     return pipe_held(p->held,
                      member && g_param(p->g, x->bucket) ? x->bucket : x->path);

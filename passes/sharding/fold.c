@@ -251,10 +251,8 @@ static void mark_optimizer(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         Param *p = g->param[i];
-        if (p->kind != PKmaster && p->kind != PKm && p->kind != PKv)
-            continue;
-        const char *base = strchr(p->path + strlen("optim."), '.');
-        const Param *of = base ? g_param(g, base + 1) : NULL;
+        size_t prefix = strlen(tensor_kinds[p->kind].prefix);
+        const Param *of = prefix ? g_param(g, p->path + prefix) : NULL;
         if (of)
             p->expert = of->expert;
     }

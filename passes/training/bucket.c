@@ -254,7 +254,7 @@ Bucket *bucket_named(Graph *g, const char *name)
         Param *p = g->param[i];
         if (!p->bucket || strcmp(p->bucket, name))
             continue;
-        if (p->kind == PKparam && p->at >= 0) {
+        if (p->kind == TKparam && p->at >= 0) {
             vec_push(g->arena, v, p);
             continue;
         }

@@ -145,11 +145,11 @@ void step_clip(TrainStep *s)
 
 /* ---- AdamW --------------------------------------------------------------- */
 
-static Dtype companion_dtype(const Graph *g, ParamKind kind)
+static Dtype companion_dtype(const Graph *g, TensorKind kind)
 {
     int low = !strcmp(opts_str(g->opts, "precision.moments"), "bf16");
 
-    return low && kind != PKmaster ? Dbf16 : Df32;
+    return low && kind != TKmaster ? Dbf16 : Df32;
 }
 
 /* A master starts as a copy of its parameter, or of all of the bucket. */
@@ -157,7 +157,7 @@ static void set_start(Param *q, const Bucket *b)
 {
     const Param *p = b->param[0];
 
-    q->init = q->kind != PKmaster ? INITconst : b->flat ? INITpack : INITcopy;
+    q->init = q->kind != TKmaster ? INITconst : b->flat ? INITpack : INITcopy;
     q->of = b->flat ? NULL : p->path;
     q->arg = 0;
     if (!b->flat)
@@ -170,7 +170,7 @@ static void set_start(Param *q, const Bucket *b)
 }
 
 /* A value of the optimizer beside a bucket's parameters. */
-static Node *companion(TrainStep *s, const Bucket *b, ParamKind kind)
+static Node *companion(TrainStep *s, const Bucket *b, TensorKind kind)
 {
     Graph *g = s->g;
     Param *q = alloc(g->arena, sizeof *q);
@@ -179,7 +179,8 @@ static Node *companion(TrainStep *s, const Bucket *b, ParamKind kind)
     *q = *b->param[0];
     q->kind = kind;
     q->dt = companion_dtype(g, kind);
-    q->path = intern(strf(g->arena, "optim.%s.%s", paramkinds[kind], b->name));
+    q->path =
+        intern(strf(g->arena, "%s%s", tensor_kinds[kind].prefix, b->name));
     set_start(q, b);
     vec_push(g->arena, g->param, q);
     n->at.state.path = q->path;
@@ -242,11 +243,11 @@ static void write_members(TrainStep *s, const Bucket *b, Node *value)
 static void optimize_bucket(TrainStep *s, const Bucket *b)
 {
     int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
-    Node *m = companion(s, b, PKm), *v = companion(s, b, PKv);
+    Node *m = companion(s, b, TKm), *v = companion(s, b, TKv);
     Node *old = b->shards        ? b->node[0]
                 : b->flat && low ? NULL
                                  : packed(s, b, b->node);
-    Node *w = low ? companion(s, b, PKmaster) : high(s, old);
+    Node *w = low ? companion(s, b, TKmaster) : high(s, old);
     Node *w1 = adamw(s, w, b->sum, m, v, decay(s, b->param[0]));
 
     if (low)

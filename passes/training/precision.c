@@ -42,7 +42,7 @@ static Dtype decided(const Policy *p, Dtype t)
 
 static Dtype of_param(const Policy *p, const Param *x)
 {
-    if (x->dt == Dreal && x->kind != PKparam)
+    if (x->dt == Dreal && x->kind != TKparam)
         return p->high;
     return decided(p, x->dt);
 }

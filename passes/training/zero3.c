@@ -138,7 +138,7 @@ void shards_like(Graph *g, const Graph *step)
     for (size_t i = 0; i < vec_len(step->param); i++) {
         const Param *p = step->param[i];
         Param *own = p->bucket && p->at >= 0 ? g_param(g, p->path) : NULL;
-        if (own && p->kind == PKparam &&
+        if (own && p->kind == TKparam &&
             g_param((Graph *)(uintptr_t)step, p->bucket)) {
             own->bucket = p->bucket;
             own->at = p->at;
@@ -164,7 +164,7 @@ void pass_zero3(Graph *g)
 
     for (size_t i = 0; i < n; i++) {
         const Param *p = g->param[i];
-        if (p->kind == PKparam && p->bucket && p->at < 0)
+        if (p->kind == TKparam && p->bucket && p->at < 0)
             read_shards(g, bucket_named(g, p->bucket));
     }
     g_tidy(g);

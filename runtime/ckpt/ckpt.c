@@ -24,14 +24,15 @@
 
 #include "ckpt.h"
 
-static const char *const ourkinds[] = { "param state", "m v" };
+static const unsigned ourkinds[] = { MODELTENSORS, MOMENTS };
 
 /* ---- which tensors go where ---------------------------------------------- */
 
 /* What holds a tensor's exact value: its master, if it has one. */
 static const Tensor *source_of(Arena *a, const Role *r, const Tensor *t)
 {
-    int i = role_tensor(r, strf(a, "optim.master.%s", t->name));
+    int i =
+        role_tensor(r, strf(a, "%s%s", tensor_kinds[TKmaster].prefix, t->name));
 
     return i < 0 ? t : &r->tensor[i];
 }
@@ -75,8 +76,7 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++) {
             const Tensor *t = &p->role[r].tensor[i];
-            if (!has_word(ourkinds[file], ' ', t->kind) ||
-                (r && listed(v, t->name)))
+            if (!tensor_is(t, ourkinds[file]) || (r && listed(v, t->name)))
                 continue;
             const Tensor *of = source_of(a, &p->role[r], t);
             StTensor s = ckpt_describe(a, of, t->name);
@@ -173,7 +173,7 @@ Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
 
     for (int f = MODEL; f <= OPTIM; f++)
         for (int i = 0; i < r->ntensor; i++) {
-            if (!has_word(ourkinds[f], ' ', r->tensor[i].kind))
+            if (!tensor_is(&r->tensor[i], ourkinds[f]))
                 continue;
             const Tensor *t = source_of(a, r, &r->tensor[i]);
             const Buf *b = &r->buf[t->buf];
@@ -239,9 +239,8 @@ View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t)
 /* The name a tensor's value has in our files. */
 static const char *stored_name(const Tensor *t)
 {
-    static const char master[] = "optim.master.";
-
-    return strcmp(t->kind, "master") ? t->name : t->name + sizeof master - 1;
+    return t->kind == TKmaster ? t->name + strlen(tensor_kinds[TKmaster].prefix)
+                               : t->name;
 }
 
 typedef struct Files {
@@ -284,10 +283,14 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
+enum {
+    WEIGHTS = 1 << TKparam | 1 << TKcopy,
+    VALUES = MODELTENSORS | COPIEDTENSORS | 1 << TKmaster
+};
+
 /* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
  * be in the files. */
-static void load_tensors(Exec *x, const Files *s, const char *kinds,
-                         const char *must)
+static void load_tensors(Exec *x, const Files *s, unsigned kinds, unsigned must)
 {
     Arena *a = arena_new();
     TensorLoad *load = NULL;
@@ -299,10 +302,10 @@ static void load_tensors(Exec *x, const Files *s, const char *kinds,
         for (int i = 0; i < r->ntensor; i++) {
             const Tensor *t = &r->tensor[i];
             StFile *f;
-            if (!has_word(kinds, ' ', t->kind))
+            if (!tensor_is(t, kinds))
                 continue;
             StTensor *st = find_in(s, stored_name(t), &f);
-            if (!st && has_word(must, ' ', t->kind))
+            if (!st && tensor_is(t, must))
                 err(&(Loc){ t->file, t->line, NULL }, "%s has no tensor '%s'",
                     s->what, stored_name(t));
             if (!st)
@@ -353,9 +356,8 @@ void ckpt_load(Exec *x, const char *path, const State *s)
         file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
     Files src = { file, 2, path };
     refuse_leftovers(x->plan, &src);
-    load_tensors(x, &src, "param copy state copied master m v",
-                 s->step ? "param copy state copied master m v"
-                         : "param copy master");
+    load_tensors(x, &src, VALUES | MOMENTS,
+                 s->step ? VALUES | MOMENTS : WEIGHTS | 1 << TKmaster);
     st_close(file[0]);
     st_close(file[1]);
 }
@@ -471,7 +473,7 @@ void ckpt_from(Exec *x, const char *path)
     } else {
         if (role_prog(&x->plan->role[0], PGstep) >= 0)
             refuse_leftovers(x->plan, &s);
-        load_tensors(x, &s, "param copy state copied master", "param copy");
+        load_tensors(x, &s, VALUES, WEIGHTS);
     }
     for (int i = 0; i < s.n; i++)
         st_close(v[i]);

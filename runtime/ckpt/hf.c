@@ -252,7 +252,7 @@ static void add_row(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
     x.v = row_view(h, t, &cover);
     if (r->n)
         attach(r, &x);
-    if (r->n && !x.s && !strcmp(t->kind, "param"))
+    if (r->n && !x.s && t->kind == TKparam)
         missing(r, h);
     if (x.s)
         x.s->taken += cover;
@@ -294,7 +294,7 @@ static void refuse_unnamed(const Plan *p)
             int k = 0;
             while (k < p->nhf && strcmp(p->hf[k].param, t->name))
                 k++;
-            if (k == p->nhf && !strcmp(t->kind, "param"))
+            if (k == p->nhf && t->kind == TKparam)
                 err(&(Loc){ t->file, t->line, NULL },
                     "hf{} does not name parameter '%s'", t->name);
         }
@@ -438,6 +438,7 @@ void hf_load(Exec *x, StFile **file, int n, const char *what)
         if (!row[i].s)
             continue;
         load_row(x, &row[i], name);
-        load_row(x, &row[i], strf(forever, "optim.master.%s", name));
+        load_row(x, &row[i],
+                 strf(forever, "%s%s", tensor_kinds[TKmaster].prefix, name));
     }
 }

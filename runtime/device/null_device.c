@@ -181,8 +181,8 @@ static CopyTotals *copies_of(const Plan *p, int64_t *once, int64_t *all)
     for (int i = 0; i < p->nrole; i++)
         for (int k = 0; k < p->role[i].ntensor; k++) {
             const Tensor *t = &p->role[i].tensor[k];
-            int copy = !strcmp(t->kind, "copy");
-            if (strcmp(t->kind, "param") && !copy)
+            int copy = t->kind == TKcopy;
+            if (t->kind != TKparam && !copy)
                 continue;
             int64_t one = tensor_elems(t) * dtypes[t->dt].bytes;
             int64_t held = tensor_held(t) * dtypes[t->dt].bytes *

@@ -340,7 +340,7 @@ int64_t exec_usage(Exec *x, Text *t)
 
 static int is_input(const Tensor *t)
 {
-    return !strcmp(t->kind, "input");
+    return t->kind == TKinput;
 }
 
 const Tensor *plan_input(const Plan *p, int i)

@@ -103,7 +103,7 @@ static void place_inputs(Exec *x, StagedProgram *g)
     g->scalars = aligned(WORD * (r->nin + 1));
     g->perturn = aligned(WORD);
     for (int i = 0; i < r->ntensor; i++) {
-        if (strcmp(r->tensor[i].kind, "input"))
+        if (r->tensor[i].kind != TKinput)
             continue;
         vec_push(x->mem, g->input, ((StagedInput){ i, g->perturn }));
         g->perturn += aligned(r->buf[r->tensor[i].buf].bytes);

@@ -29,7 +29,7 @@ static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
     Needs n = { 0 };
 
     for (int i = 0; i < r->ntensor; i++)
-        if (!strcmp(r->tensor[i].kind, "input") &&
+        if (r->tensor[i].kind == TKinput &&
             names_buffer(g, f, r->tensor[i].buf))
             vec_push(x->mem, n.input, i);
     for (int i = 0; i < r->nin; i++)

@@ -130,12 +130,12 @@ static int64_t draw(Gen *g, const GenArgs *a)
 }
 
 static const Tensor *find_tensor(const Plan *p, const char *name,
-                                 const char *kind)
+                                 TensorKind kind)
 {
     const Role *r = &p->role[role_of(p, 0)];
     int i = role_tensor(r, name);
 
-    return i >= 0 && !strcmp(r->tensor[i].kind, kind) ? &r->tensor[i] : NULL;
+    return i >= 0 && r->tensor[i].kind == kind ? &r->tensor[i] : NULL;
 }
 
 /* Null, or why not. */
@@ -145,8 +145,8 @@ static const char *open_gen(Gen *g, Exec *x, const GenArgs *a)
 
     g->x = x;
     g->args = *a;
-    g->tokens = find_tensor(p, "tokens", "input");
-    g->logits = find_tensor(p, "logits", "output");
+    g->tokens = find_tensor(p, "tokens", TKinput);
+    g->logits = find_tensor(p, "logits", TKoutput);
     if (!g->tokens || !g->logits)
         return p->nrole > 1 ? "the fold has pipeline stages"
                : g->tokens  ? "the model has no output 'logits'"

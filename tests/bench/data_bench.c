@@ -62,7 +62,7 @@ static double fill_steps(const Plan *p, Data *d, int64_t from, void *dst)
         Feed f = data_feed(d, s * data_perstep(d));
         for (int64_t turn = 0; turn < plan_turns(p, PGstep); turn++)
             for (int i = 0; i < r->ntensor; i++)
-                if (!strcmp(r->tensor[i].kind, "input"))
+                if (r->tensor[i].kind == TKinput)
                     f.fill(f.self, &r->tensor[i], 0, turn, dst);
         sum += ms() - start;
         usleep(BETWEEN);

@@ -264,7 +264,7 @@ static const Member fields[] = {
     ROW("buf",      bufs,        Buf,      born,    I32)
     ROW("buf",      bufs,        Buf,      dies,    I32)
     ROW("tensor",   tensors,     Tensor,   name,    NAME)
-    ROW("tensor",   tensors,     Tensor,   kind,    NAME)
+    ONE("tensor",   tensors,     Tensor,   kind,    NTENSORKIND)
     ONE("tensor",   tensors,     Tensor,   dt,      NDTYPE)
     ROW("tensor",   tensors,     Tensor,   buf,     I32)
     ROW("tensor",   tensors,     Tensor,   at,      I64)

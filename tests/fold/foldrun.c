@@ -132,7 +132,7 @@ int fold_share(Plan **p, int nplan)
 
 /* ---- training ------------------------------------------------------------ */
 
-const Tensor **fold_tensors(const Plan *p, const char *kinds)
+const Tensor **fold_tensors(const Plan *p, unsigned kinds)
 {
     const Tensor **v = NULL;
 
@@ -140,7 +140,7 @@ const Tensor **fold_tensors(const Plan *p, const char *kinds)
         for (int i = 0; i < p->role[r].ntensor; i++) {
             const Tensor *t = &p->role[r].tensor[i];
             size_t k = 0;
-            if (!has_word(kinds, ' ', t->kind))
+            if (!tensor_is(t, kinds))
                 continue;
             while (k < vec_len(v) && strcmp(v[k]->name, t->name))
                 k++;
@@ -160,7 +160,7 @@ double *fold_read(Exec *x, const char *name, int64_t *n)
     return v;
 }
 
-static void read_values(Exec *x, Trained *w, const char *kinds, int grad)
+static void read_values(Exec *x, Trained *w, unsigned kinds, int grad)
 {
     const Tensor **t = fold_tensors(x->plan, kinds);
 
@@ -188,9 +188,9 @@ Trained fold_train(Plan *p, int steps)
         w.loss[t] = exec_result(x, "loss");
         w.norm[t] = exec_result(x, "grad_norm");
         if (t == 0)
-            read_values(x, &w, "m", 1);
+            read_values(x, &w, 1 << TKm, 1);
     }
-    read_values(x, &w, "state", 0);
+    read_values(x, &w, 1 << TKstate, 0);
     exec_close(x);
     return w;
 }

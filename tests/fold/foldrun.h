@@ -44,7 +44,7 @@ Trained fold_train(Plan *p, int steps);
  * tensor_apart says. NaN is larger than anything. *where: a name. */
 double fold_apart(const Trained *x, const Trained *want, const char **where);
 /* Every tensor of these kinds of any stage, each once. A vec. */
-const Tensor **fold_tensors(const Plan *p, const char *kinds);
+const Tensor **fold_tensors(const Plan *p, unsigned kinds);
 double *fold_read(Exec *x, const char *name, int64_t *n);
 
 #endif

@@ -266,7 +266,7 @@ static void read_tensors(Exec *x, Result *w)
     w->len = alloc(forever, (size_t)r->ntensor * sizeof *w->len);
     for (int i = 0; i < r->ntensor; i++) {
         const Tensor *t = &r->tensor[i];
-        if (!strcmp(t->kind, "input") || !strcmp(t->kind, "output"))
+        if (t->kind == TKinput || t->kind == TKoutput)
             continue;
         int64_t n = exec_read(x, t->name, 0, NULL, 0);
         w->v[w->n] = alloc(forever, (size_t)(n + 1) * sizeof(double));

@@ -143,7 +143,7 @@ static void add_tensor(uint64_t *h, Exec *x, const char *name)
 
     if (!t)
         err(NULL, "no tensor %s", name);
-    add_word(h, t->kind);
+    add_word(h, tensor_kinds[t->kind].name);
     add_word(h, dtypes[t->dt].name);
     for (int d = 0; d < t->nd; d++) {
         add_word(h, t->dim[d].axis);
@@ -161,8 +161,7 @@ static void add_results(uint64_t *h, const Exec *x, const Plan *like)
         add_number(h, exec_result(x, r->out[i].name));
 }
 
-static void add_tensors(uint64_t *h, Exec *x, const Plan *like,
-                        const char *kinds)
+static void add_tensors(uint64_t *h, Exec *x, const Plan *like, unsigned kinds)
 {
     const Tensor **v = fold_tensors(like, kinds);
     for (size_t i = 0; i < vec_len(v); i++)
@@ -194,14 +193,14 @@ static uint64_t compute(const Plan *like, Plan *p)
             run_program(x, PGfallback, t);
         add_results(&h, x, like);
     }
-    add_tensors(&h, x, like, "param master m v state");
+    add_tensors(&h, x, like, MODELTENSORS | 1 << TKmaster | MOMENTS);
     if (has(like, PGeval)) {
         run_program(x, PGeval, STEPS);
         add_results(&h, x, like);
     }
     if (has(like, PGforward)) {
         run_program(x, PGforward, STEPS);
-        add_tensors(&h, x, like, "output");
+        add_tensors(&h, x, like, 1 << TKoutput);
     }
     return h;
 }

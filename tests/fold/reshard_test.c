@@ -13,7 +13,7 @@
 enum { BEFORE = 2, MICRO = 8, NEXT = 3 };
 
 static const char model[] = "tests/models/folds.lua";
-static const char kinds[] = "param master m v state";
+enum { KINDS = MODELTENSORS | 1 << TKmaster | MOMENTS };
 
 /* Each is loaded by the NEXT ones behind it, the last ones by the first. */
 static const char *const folds[] = {
@@ -62,7 +62,7 @@ static double one_step(Exec *x, int64_t step)
 
 static Found *read_all(Exec *x)
 {
-    const Tensor **t = fold_tensors(x->plan, kinds);
+    const Tensor **t = fold_tensors(x->plan, KINDS);
     Found *v = NULL;
 
     for (size_t i = 0; i < vec_len(t); i++) {

@@ -31,7 +31,7 @@ static int makes_reals(const Role *r, const Instr *s)
     return made && s->kind == Ikernel;
 }
 
-static int all_numbers(Exec *x, const char *kinds)
+static int all_numbers(Exec *x, unsigned kinds)
 {
     const Tensor **t = fold_tensors(x->plan, kinds);
 
@@ -59,7 +59,7 @@ static int shows(Plan *p)
         Feed f = fold_feed(p, 0);
         exec_run(x, PGinit, NULL, NULL);
         exec_run(x, PGstep, &block, &f);
-        _exit(all_numbers(x, "param m v state"));
+        _exit(all_numbers(x, MODELTENSORS | MOMENTS));
     }
     waitpid(pid, &status, 0);
     return !WIFEXITED(status) || !WEXITSTATUS(status);

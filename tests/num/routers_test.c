@@ -127,7 +127,7 @@ static void step_in_place(Exec *x, const Role *r)
 
     for (int i = 0; i < r->ntensor; i++) {
         const Tensor *t = &r->tensor[i];
-        if (strcmp(t->kind, "state"))
+        if (t->kind != TKstate)
             continue;
         v[i] = alloc(forever, (size_t)tensor_elems(t) * sizeof **v);
         exec_read(x, t->name, 0, v[i], tensor_elems(t));
@@ -147,7 +147,7 @@ static void right(Exec *x, const char *model)
     for (int i = 0; i < r->ntensor; i++) {
         int64_t n = tensor_elems(&r->tensor[i]);
         const char *name = strf(forever, "grad.%s", r->tensor[i].name);
-        if (strcmp(r->tensor[i].kind, "param"))
+        if (r->tensor[i].kind != TKparam)
             continue;
         g[i] = alloc(forever, (size_t)n * sizeof **g);
         if (exec_read(x, name, 0, g[i], n) != n)

@@ -398,7 +398,7 @@ static void add_state(Graph *g, int i, Node ***seen)
 
     x->at.state.path = intern(strf(forever, "state%d", i));
     *p = (Param){
-        .path = x->at.state.path, .kind = PKstate, .dt = Df32, .nd = 1
+        .path = x->at.state.path, .kind = TKstate, .dt = Df32, .nd = 1
     };
     p->dim[0] = x->dim[0];
     vec_push(forever, g->param, p);
@@ -609,7 +609,7 @@ static void run_program(Run *x)
 static void check_ends(const Run *x)
 {
     for (int i = 0; i < x->r->ntensor; i++)
-        if (!strcmp(x->r->tensor[i].kind, "output"))
+        if (x->r->tensor[i].kind == TKoutput)
             for (size_t k = 0; k < vec_len(x->g->node); k++)
                 if (x->g->node[k]->op == Ooutput)
                     check_value(x, x->g->node[k]->in[0], x->r->tensor[i].buf,

@@ -71,7 +71,7 @@ static void sizes(void **state)
         int64_t params, active, states = 0;
         double flops = flops_per_token(g, &params, &active);
         for (size_t k = 0; k < vec_len(g->param); k++)
-            if (g->param[k]->kind == PKstate)
+            if (g->param[k]->kind == TKstate)
                 states += g->param[k]->dim[0].n;
         assert_int_equal(params, published[i].params);
         assert_int_equal(states, published[i].states);

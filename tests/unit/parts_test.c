@@ -457,7 +457,7 @@ static void test_pieces_cover(void **state)
     part.k[0] = 3;
     Piece zig[] = { { up, 3 }, { down, 3 } }, half[] = { { part, 3 } };
     Piece all[] = { { aff(0), 4 } };
-    Tensor t = { .kind = "param", .nd = 3, .dt = Df32 };
+    Tensor t = { .kind = TKparam, .nd = 3, .dt = Df32 };
     t.dim[0] = (PlanDim){ "seq", ROLEseq, 12, 2, zig };
     t.dim[1] = (PlanDim){ "heads", ROLEheads, 5, 1, half };
     t.dim[2] = (PlanDim){ "dim", ROLEnone, 4, 1, all };

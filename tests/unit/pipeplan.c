@@ -349,7 +349,7 @@ static void lives(Make *k)
 
 /* ---- the rest ------------------------------------------------------------ */
 
-static Tensor *tensor(Make *k, const char *name, const char *kind, int buf)
+static Tensor *tensor(Make *k, const char *name, TensorKind kind, int buf)
 {
     Tensor *t = &k->r->tensor[k->r->ntensor++];
     Piece *p = alloc(forever, sizeof *p);
@@ -368,10 +368,10 @@ static Tensor *tensor(Make *k, const char *name, const char *kind, int buf)
 
 static void tensors(Make *k)
 {
-    tensor(k, k->stage ? "b" : "a", "param", W);
+    tensor(k, k->stage ? "b" : "a", TKparam, W);
     if (k->stage)
-        tensor(k, "a", "copy", COPY);
-    Tensor *t = tensor(k, k->stage ? "t" : "x", "input", IN);
+        tensor(k, "a", TKcopy, COPY);
+    Tensor *t = tensor(k, k->stage ? "t" : "x", TKinput, IN);
     Piece *p = alloc(forever, sizeof *p);
     *p = (Piece){ along_dp(k->p), 1 };
     t->nd = 2;

@@ -107,7 +107,7 @@ static Tensor *tensors(Made *m, int n)
         Piece *p = alloc(m->arena, 2 * sizeof *p);
         p[0] = (Piece){ .start = { .k = { 32 } }, .len = 32 };
         v[i] = (Tensor){ .name = strf(m->arena, "layers.%d.w", i),
-                         .kind = "param",
+                         .kind = TKparam,
                          .dt = Df32,
                          .nd = 2,
                          .buf = 4 * i };

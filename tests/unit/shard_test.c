@@ -132,7 +132,7 @@ static void fill_bucket(const Mesh *m, Tensor *t, int64_t ranks, uint32_t over)
     zig[1].start.k[tp] = -3;
     for (int i = 0; i < 3; i++)
         t[i] = (Tensor){
-            .name = "abc" + i, .kind = "m", .dt = Df64, .nd = 2, .shard = over
+            .name = "abc" + i, .kind = TKm, .dt = Df64, .nd = 2, .shard = over
         };
     t[0].dim[0] = dim("rows", 5, tp, 3);
     t[0].dim[1] = dim("columns", 7, -1, 7);
@@ -173,7 +173,7 @@ static void test_runs_may_be_empty(void **state)
 {
     Mesh *m = mesh();
     Tensor t = { .name = "b",
-                 .kind = "m",
+                 .kind = TKm,
                  .dt = Df64,
                  .nd = 1,
                  .run = 1,
@@ -213,13 +213,13 @@ static void test_whole_and_hybrid(void **state)
 static void test_copies_are_not_owned(void **state)
 {
     Mesh *m = mesh();
-    Tensor t = { .name = "e", .kind = "copy", .dt = Df64, .nd = 1 };
+    Tensor t = { .name = "e", .kind = TKcopy, .dt = Df64, .nd = 1 };
 
     (void)state;
     t.dim[0] = dim("rows", 4, -1, 4);
     for (int64_t r = 0; r < WORLD; r++)
         assert_false(tensor_owner(m, &t, r));
-    t.kind = "param";
+    t.kind = TKparam;
     check_bucket(m, &t, 1);
 }
 

@@ -290,7 +290,7 @@ static PlanDim dim(const char *axis, int64_t n, RankAffine start, int64_t len)
     return d;
 }
 
-static Tensor *add_tensor(Make *k, const char *name, const char *kind, int buf)
+static Tensor *add_tensor(Make *k, const char *name, TensorKind kind, int buf)
 {
     Tensor *t = &k->r->tensor[k->r->ntensor++];
 
@@ -308,9 +308,9 @@ static void add_tensors(Make *k)
     int64_t rows = TINYVOCAB / k->dp;
     RankAffine shard = along_dp(k->p, rows);
     static const char *const sharded[] = { "optim.master.w", "optim.m.w" };
-    static const char *const kinds[] = { "master", "m" };
+    static const TensorKind kinds[] = { TKmaster, TKm };
     static const char *const inputs[] = { "tokens", "labels" };
-    Tensor *t = add_tensor(k, "w", "param", W);
+    Tensor *t = add_tensor(k, "w", TKparam, W);
 
     t->nd = 2;
     t->dim[0] = dim("vocab", TINYVOCAB, aff(0), TINYVOCAB);
@@ -321,15 +321,15 @@ static void add_tensors(Make *k)
         t->dim[0] = dim("vocab", TINYVOCAB, shard, rows);
         t->dim[1] = dim("next", TINYVOCAB, aff(0), TINYVOCAB);
     }
-    add_tensor(k, "count", "state", COUNT);
+    add_tensor(k, "count", TKstate, COUNT);
     for (int i = 0; i < 2; i++) {
-        t = add_tensor(k, inputs[i], "input", TOKENS + i);
+        t = add_tensor(k, inputs[i], TKinput, TOKENS + i);
         t->nd = 3;
         t->dim[0] = dim("micro", k->dp, along_dp(k->p, 1), 1);
         t->dim[1] = dim("batch", TINYBATCH, aff(0), TINYBATCH);
         t->dim[2] = dim("seq", TINYSEQ, aff(0), TINYSEQ);
     }
-    t = add_tensor(k, "logits", "output", LOGITS);
+    t = add_tensor(k, "logits", TKoutput, LOGITS);
     t->nd = 4;
     t->dim[0] = dim("micro", k->dp, along_dp(k->p, 1), 1);
     t->dim[1] = dim("batch", TINYBATCH, aff(0), TINYBATCH);

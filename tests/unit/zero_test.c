@@ -77,7 +77,7 @@ static Count layer(const Role *r, const char *scope)
 
     for (int i = 0; i < r->ntensor; i++) {
         const Tensor *t = &r->tensor[i];
-        if (strcmp(t->kind, "param") || strncmp(t->name, scope, strlen(scope)))
+        if (t->kind != TKparam || strncmp(t->name, scope, strlen(scope)))
             continue;
         *(is_expert(t) ? &c.expert : &c.dense) += whole(t);
     }
@@ -237,9 +237,9 @@ static Seen buckets(const char *model, const char *keys)
 
     for (int i = 0; i < p->role->ntensor; i++) {
         const Tensor *t = &p->role->tensor[i];
-        params += !strcmp(t->kind, "param");
-        v += !strcmp(t->kind, "v");
-        if (!strcmp(t->kind, "m") || !strcmp(t->kind, "master")) {
+        params += t->kind == TKparam;
+        v += t->kind == TKv;
+        if (t->kind == TKm || t->kind == TKmaster) {
             in_bucket(p, t, &s);
             apart(p->role, t);
         }
@@ -276,7 +276,7 @@ static double gradients_need(const Plan *p)
 
     for (int i = 0; i < p->role->ntensor; i++) {
         const Tensor *t = &p->role->tensor[i];
-        if (strcmp(t->kind, "m") || (t->run && seen[t->buf]++))
+        if (t->kind != TKm || (t->run && seen[t->buf]++))
             continue;
         sum += 4 * (double)(t->run ? t->run * mesh_extent(p->mesh, t->shard)
                                    : part(t));
