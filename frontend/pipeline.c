@@ -23,19 +23,16 @@ static const Program *step_of(const Role *r)
     return i < 0 ? NULL : &r->prog[i];
 }
 
-/* The job and chunk of a phase like "F0"; zero: a transfer. */
-static int is_work(const Program *p, const ScheduleSlot *t)
+static const Call *call_of(const Program *p, const ScheduleSlot *t)
 {
-    const char *s = p->phase[t->phase].name;
-
-    return *s && strchr(jobnames, *s) && s[1] >= '0' && s[1] <= '9';
+    return &p->phase[t->phase].call;
 }
 
 static void put_turn(Text *t, const Program *p, const ScheduleSlot *w)
 {
-    const char *s = p->phase[w->phase].name;
+    const Call *c = call_of(p, w);
 
-    put(t, "%s%c%d", s + 1, *s, w->micro);
+    put(t, "%d%c%d", c->chunk, jobnames[c->w], w->micro);
 }
 
 /* A stage's work, a cell each. Two that overlap follow each other. */
@@ -45,7 +42,7 @@ static void put_stage(Text *t, const Program *p)
 
     for (int i = 0; i < p->nturn; i++) {
         const ScheduleSlot *w = &p->turn[i];
-        if (!is_work(p, w))
+        if (call_of(p, w)->k != ROWwork)
             continue;
         if (open)
             put(t, ";");

@@ -116,7 +116,7 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *g)
         return "has another number of tokens than its inputs";
     for (int f = 0; f < g->nphase && n > 0; f++) {
         const Phase *x = &g->phase[f];
-        int each = !strcmp(x->name, "den") || !strcmp(x->name, "body");
+        int each = x->reg == REGden || x->reg == REGbody;
         if ((x->repeat ? x->repeat != (each ? n : 1)
                        : phase_turns(g, f) != n) &&
             law(Lrepeats))

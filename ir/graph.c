@@ -5,7 +5,6 @@
 
 #include "ir.h"
 
-const char *const regions[NREGION] = { "den", "pre", "body", "post" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local", "legal" };
 const char *const initkinds[NINIT] = { "-",     "normal", "uniform",
                                        "const", "copy",   "pack" };
@@ -41,22 +40,6 @@ Graph *g_like(const Graph *g)
     for (int i = 0; i < g->naxis; i++)
         vec_push(g->arena, h->axis, g->axis[i]);
     return h;
-}
-
-const char *call_name(Arena *a, const Call *c)
-{
-    /* clang-format off */
-    static const char *const row[] = {
-        [ROWsend] = "send",
-        [ROWrecv] = "recv",
-        [ROWwait] = "wait",
-    };
-    /* clang-format on */
-
-    if (c->k == ROWwork)
-        return strf(a, "%c%d", jobnames[c->w], c->chunk);
-    return strf(a, "%s.%c%d.%c%d", row[c->k], jobnames[c->w], c->chunk,
-                jobnames[c->to], c->other);
 }
 
 Axis *g_axis(Graph *g, const char *name)

@@ -233,15 +233,6 @@ typedef union Attrs {
 
 /* ---- graphs -------------------------------------------------------------- */
 
-typedef enum Region {
-    REGden,  /* once a micro-batch, before pre: loss dens */
-    REGpre,  /* once a step */
-    REGbody, /* once a micro-batch */
-    REGpost, /* once a step, after the bodies */
-    NREGION
-} Region;
-extern const char *const regions[NREGION];
-
 typedef struct Node Node;
 typedef struct Graph Graph;
 
@@ -329,18 +320,6 @@ typedef struct Param {
     int copy;           /* this stage's copy; an earlier one owns it*/
     const Loc *loc;
 } Param;
-
-/* A call of a stage: the nodes of one work on one chunk, or one transfer.
- * After pipe the graph of a stage has the calls it needs, in this order: by
- * chunk F, (B or I W); then transfers. */
-typedef struct Call {
-    RowKind k;
-    WorkKind w;
-    int chunk;
-    WorkKind to; /* of a transfer: who reads what w of chunk makes, */
-    int other;   /* and in which chunk */
-} Call;
-const char *call_name(Arena *a, const Call *c); /* "F0" "send.F0.F1" */
 
 /* How the model is cut into chunks (passes/pipe/stages.c). */
 typedef struct Stages {

@@ -75,38 +75,14 @@ static void read_mesh(GraphReader *p)
     p->g->mesh = mesh_new(p->g->arena, world, size, order, &l);
 }
 
-/* A letter and a number; 0: it is not there. */
-static int read_job(const char **s, WorkKind *w, int *chunk)
-{
-    const char *job = **s ? strchr(jobnames, **s) : NULL;
-    char *end;
-
-    if (!job)
-        return 0;
-    *w = (WorkKind)(job - jobnames);
-    *chunk = (int)strtol(*s + 1, &end, 10);
-    *s = end;
-    return 1;
-}
-
-/* call = job | ( "send." | "recv." | "wait." ) job "." job */
 static void read_call(GraphReader *p)
 {
-    static const char *const kinds[] = { "", "send.", "recv.", "wait." };
-    const char *all = lex_word(&p->x), *s = all;
-    Call c = { 0 };
+    const char *s = lex_word(&p->x);
+    Call c;
 
-    for (int k = ROWsend; k <= ROWwait; k++)
-        if (!strncmp(all, kinds[k], strlen(kinds[k]))) {
-            c.k = (RowKind)k;
-            s = all + strlen(kinds[k]);
-        }
-    int ok = read_job(&s, &c.w, &c.chunk);
-    if (ok && c.k != ROWwork)
-        ok = *s++ == '.' && read_job(&s, &c.to, &c.other);
+    if (!call_named(p->x.arena, s, &c))
+        lex_err(&p->x, "'%s' is no call", s);
     vec_push(p->g->arena, p->g->call, c);
-    if (!ok || strcmp(call_name(p->x.arena, &c), all))
-        lex_err(&p->x, "'%s' is no call", all);
 }
 
 static void read_turn(GraphReader *p)

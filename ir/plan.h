@@ -367,15 +367,50 @@ int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
 
 enum { MAXMICROS = 1 << 20 }; /* of a step: lists of its rows stay small */
 
-/* Phases run in order. Those with repeat 0 are the calls of a pipeline stage;
- * they follow each other, and in their place the program's rows run: "F0" "B0"
- * "I0" "W0" (work and chunk), "send.F0.F1" "recv.F0.F1" "wait.F0.F1" (what F of
- * chunk 0 made for chunk 1; see instructions.def). */
+typedef enum Region {
+    REGden,  /* once a micro-batch, before pre: loss dens */
+    REGpre,  /* once a step */
+    REGbody, /* once a micro-batch */
+    REGpost, /* once a step, after the bodies */
+    NREGION
+} Region;
+extern const char *const regions[NREGION];
+
+typedef enum WorkKind {
+    WF, /* forward of a chunk */
+    WB, /* all of its backward */
+    WI, /* what earlier chunks wait for (dgrad) */
+    WW, /* the rest of the backward (wgrad) */
+    NJOB
+} WorkKind;
+extern const char jobnames[]; /* "FBIW" */
+
+typedef enum RowKind { ROWwork, ROWsend, ROWrecv, ROWwait } RowKind;
+
+/* A call of a pipeline stage: one work on one chunk, or one transfer: "F0" "B0"
+ * "I0" "W0", "send.F0.F1" "recv.F0.F1" "wait.F0.F1". */
+typedef struct Call {
+    RowKind k;
+    WorkKind w;
+    int chunk;
+    WorkKind to; /* of a transfer: who reads what w of chunk makes, */
+    int other;   /* and in which chunk */
+} Call;
+const char *call_name(Arena *a, const Call *c);
+int call_named(Arena *a, const char *s, Call *c); /* 0: no call */
+
+/* Phases run in order. Calls follow each other, and in their place the
+ * program's rows run. */
 typedef struct Phase {
-    const char *name; /* den pre body post, or a call */
+    const char *name; /* of its region, of its call; "start" */
     int first, n;     /* instructions */
-    int64_t repeat;   /* 1, or micro-batches a rank runs in turn */
+    int64_t repeat;   /* 1, or micro-batches a rank runs in turn; 0: a call */
+    Region reg;       /* start: pre, before den */
+    Call call;
 } Phase;
+Phase phase_of_region(Region r, int start);
+Phase phase_of_call(Arena *a, const Call *c);
+int phase_named(Arena *a, const char *name, Phase *f); /* 0: no phase */
 
 /* One row of a stage's table: that phase for the micro-th micro-batch that its
  * ranks run (turn). pair: it may overlap with the next row (F with B). */
@@ -702,15 +737,6 @@ int role_prog(const Role *r, ProgramKind k); /* -1: none */
 
 /* ---- schedule.c csv.c schedule_transfers.c: pipeline schedules ----------- */
 
-typedef enum WorkKind {
-    WF, /* forward of a chunk */
-    WB, /* all of its backward */
-    WI, /* what earlier chunks wait for (dgrad) */
-    WW, /* the rest of the backward (wgrad) */
-    NJOB
-} WorkKind;
-extern const char jobnames[]; /* "FBIW" */
-
 typedef struct ScheduleEntry {
     WorkKind w;
     int chunk, micro, pair;
@@ -765,7 +791,6 @@ typedef struct StageTransfer {
     WorkKind to;
     int b;
 } StageTransfer;
-typedef enum RowKind { ROWwork, ROWsend, ROWrecv, ROWwait } RowKind;
 typedef struct PipeRow {
     RowKind k;
     WorkKind w;

@@ -172,7 +172,10 @@ static Instr read_instr(Lex *x)
 
 static Phase read_phase(Lex *x)
 {
-    Phase f = { .name = lex_word(x) };
+    const char *name = lex_word(x);
+    Phase f;
+    if (!phase_named(x->arena, name, &f))
+        lex_err(x, "no phase '%s'", name);
     f.first = read_index(x, "first instruction");
     f.n = read_index(x, "count");
     f.repeat = lex_range(x, "micro-batches", 0, MAXMICROS);

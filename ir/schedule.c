@@ -13,8 +13,6 @@
 #include <string.h>
 #include "plan.h"
 
-const char jobnames[] = "FBIW";
-
 static const char *const kinds[] = {
     "1f1b", "interleaved", "zerobubble", "dualpipev", "forward",
 };

@@ -248,7 +248,7 @@ int64_t plan_turns(const Plan *p, ProgramKind k)
     const Program *g = i < 0 ? NULL : &p->role[0].prog[i];
     int64_t n = 1;
     for (int f = 0; g && f < g->nphase; f++)
-        if (!strcmp(g->phase[f].name, "body"))
+        if (g->phase[f].reg == REGbody && g->phase[f].repeat)
             n = g->phase[f].repeat;
     for (int t = 0; g && t < g->nturn; t++)
         n = g->turn[t].micro < n ? n : g->turn[t].micro + 1;

@@ -99,12 +99,14 @@ static void clear_accumulators(ProgramBuilder *m, Group **k, Region reg)
             clear_results(m, k[i]);
 }
 
-static void end_phase(ProgramBuilder *m, const char *name, int first,
-                      int64_t repeat)
+/* The groups from `first` on; none: no phase. */
+static void end_phase(ProgramBuilder *m, Phase f, int first, int64_t repeat)
 {
-    int n = (int)vec_len(m->group) - first;
-    if (n)
-        vec_push(m->arena, m->phase, ((Phase){ name, first, n, repeat }));
+    f.first = first;
+    f.n = (int)vec_len(m->group) - first;
+    f.repeat = repeat;
+    if (f.n || !repeat)
+        vec_push(m->arena, m->phase, f);
 }
 
 /* ---- calls --------------------------------------------------------------- */
@@ -186,9 +188,7 @@ static void add_call(ProgramBuilder *m, Group *const *k, size_t n, int c)
         else if (waits_for(&call[c], &call[k[i]->call - 1]))
             add_wait(m, k[i]);
     }
-    vec_push(m->arena, m->phase,
-             ((Phase){ call_name(m->arena, &call[c]), first,
-                       (int)vec_len(m->group) - first, 0 }));
+    end_phase(m, phase_of_call(m->arena, &call[c]), first, 0);
 }
 
 static size_t add_calls(ProgramBuilder *m, Group *const *k, size_t at)
@@ -221,7 +221,7 @@ void make_phases(ProgramBuilder *m, Group **k)
     clear_accumulators(m, k, REGden);
     if (den < vec_len(k))
         at = add_groups(m, k, at, REGpre);
-    end_phase(m, "start", first, 1);
+    end_phase(m, phase_of_region(REGpre, 1), first, 1);
     for (int r = REGden; r < NREGION; r++) {
         first = (int)vec_len(m->group);
         if (r == REGbody && m->g->call) {
@@ -231,7 +231,7 @@ void make_phases(ProgramBuilder *m, Group **k)
         at = add_groups(m, k, at, (Region)r);
         if (r == REGpre)
             clear_accumulators(m, k, REGbody);
-        end_phase(m, regions[r], first,
+        end_phase(m, phase_of_region((Region)r, 0), first,
                   r == REGden || r == REGbody ? m->repeat : 1);
     }
     if (at != vec_len(k))

@@ -97,7 +97,7 @@ static const char *early_write(const Plan *p)
         for (int f = 0; f < g->nphase; f++)
             for (int k = 0; k < g->phase[f].n; k++)
                 if (instr_lasts(role, &g->instr[g->phase[f].first + k]) &&
-                    strncmp(g->phase[f].name, "post", 4))
+                    g->phase[f].reg != REGpost)
                     return g->phase[f].name;
     }
     return NULL;

@@ -336,7 +336,7 @@ static const Row rows[] = {
     { Lfills, TIED, "transfer: count", NULL },
     { Lheight_program, RING, "program transient: near", NULL },
     { Lheight_arena, WINDOW, "heights", NULL },
-    { Lrepeats, MIX, "phase name: far", NULL },
+    { Lrepeats, MIX, "phase name @ body = pre", NULL },
     { Lframe_apart, TIED, "buffer: another's place", NULL },
     { Lframe_full, TIED, "frames: twice", NULL },
     { Lreceived_is_sent, TIED, "transfer: channel", NULL },

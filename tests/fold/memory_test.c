@@ -197,10 +197,12 @@ static void add_deaths(Poison *x, int prog, const LastUse *d, int from, int to,
             add_poison(x, prog, &d[i]);
 }
 
-static void end_phase(Poison *x, const char *name, int first, int64_t repeat)
+static void end_phase(Poison *x, Phase f, int first, int64_t repeat)
 {
-    int n = (int)vec_len(x->step) - first;
-    vec_push(forever, x->phase, ((Phase){ name, first, n, repeat }));
+    f.first = first;
+    f.n = (int)vec_len(x->step) - first;
+    f.repeat = repeat;
+    vec_push(forever, x->phase, f);
 }
 
 static Program poison_program(Poison *x, int g)
@@ -208,10 +210,11 @@ static Program poison_program(Poison *x, int g)
     Program p = x->p->role[0].prog[g];
     const LastUse *d = deaths(forever, x->p->role, g);
 
+    const Phase poison = { .name = "poison", .reg = REGpre };
     x->step = NULL;
     x->phase = NULL;
     add_deaths(x, g, d, -1, 0, 0);
-    end_phase(x, "poison", 0, 1);
+    end_phase(x, poison, 0, 1);
     for (int f = 0; f < p.nphase; f++) {
         const Phase *h = &p.phase[f];
         int first = (int)vec_len(x->step), end = h->first + h->n;
@@ -219,10 +222,10 @@ static Program poison_program(Poison *x, int g)
             vec_push(forever, x->step, p.instr[s]);
             add_deaths(x, g, d, s, s + 1, 0);
         }
-        end_phase(x, h->name, first, h->repeat);
+        end_phase(x, *h, first, h->repeat);
         first = (int)vec_len(x->step);
         add_deaths(x, g, d, h->first, end, 1);
-        end_phase(x, "poison", first, 1);
+        end_phase(x, poison, first, 1);
     }
     p.instr = x->step;
     p.ninstr = (int)vec_len(x->step);

@@ -154,7 +154,13 @@ static void phase(Make *k, const char *name, int64_t repeat)
                     ? g->phase[g->nphase - 1].first + g->phase[g->nphase - 1].n
                     : 0;
 
-    g->phase[g->nphase++] = (Phase){ name, first, g->ninstr - first, repeat };
+    Phase f;
+    if (!phase_named(forever, name, &f))
+        die("no phase '%s'", name);
+    f.first = first;
+    f.n = g->ninstr - first;
+    f.repeat = repeat;
+    g->phase[g->nphase++] = f;
 }
 
 static void kernel(Make *k, Instr *s)

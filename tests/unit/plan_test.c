@@ -120,13 +120,22 @@ static Tensor *tensors(Made *m, int n)
     return v;
 }
 
+static Phase phase(const char *name, int first, int n, int64_t repeat)
+{
+    Phase f;
+
+    assert_true(phase_named(forever, name, &f));
+    f.first = first, f.n = n, f.repeat = repeat;
+    return f;
+}
+
 static Program *program(Made *m, int n)
 {
     Program *g = alloc(m->arena, sizeof *g);
     Phase *f = alloc(m->arena, 2 * sizeof *f);
 
-    f[0] = (Phase){ "body", 0, 3, 4 };
-    f[1] = (Phase){ "post", 3, 3 * n - 3, 1 };
+    f[0] = phase("body", 0, 3, 4);
+    f[1] = phase("post", 3, 3 * n - 3, 1);
     *g = (Program){ .kind = PGstep,
                     .nphase = 2,
                     .phase = f,
@@ -260,7 +269,7 @@ static ScheduleSlot *stage_turns(Arena *a, int role, int *n)
 static Role stage(Arena *a, int role)
 {
     static const char *const calls[][2] = { { "send.F0.F1", "wait.F0.F1" },
-                                            { "recv.F0.F1", "last" } };
+                                            { "recv.F0.F1", "recv.B1.B0" } };
     static const int of[] = { 0, 1, 0 };
     Made m = { .arena = a };
     Program *g = alloc(a, sizeof *g);
@@ -272,12 +281,12 @@ static Role stage(Arena *a, int role)
     *f = (SlotGroup){ "F0-B0", SLOT, 2, alloc(a, 16), MICROS, alloc(a, 16) };
     f->slot[0] = SLOT, f->slot[1] = 2 * SLOT;
     memcpy(f->of, of, sizeof of);
-    h[0] = (Phase){ "pre", 0, 1, 1 };
-    h[1] = (Phase){ "F0", 1, 1, 0 };
-    h[2] = (Phase){ "B0", 2, 1, 0 };
-    h[3] = (Phase){ calls[role][0], 3, 1, 0 };
-    h[4] = (Phase){ calls[role][1], 4, 2, 0 };
-    h[5] = (Phase){ "post", 6, 1, 1 };
+    h[0] = phase("pre", 0, 1, 1);
+    h[1] = phase("F0", 1, 1, 0);
+    h[2] = phase("B0", 2, 1, 0);
+    h[3] = phase(calls[role][0], 3, 1, 0);
+    h[4] = phase(calls[role][1], 4, 2, 0);
+    h[5] = phase("post", 6, 1, 1);
     *g = (Program){ .kind = PGstep,
                     .nphase = 6,
                     .phase = h,
@@ -770,7 +779,7 @@ static void overlaps_found(void **state)
     (void)state;
     int yes = 0, zero = 0;
     const int rounds = 4000;
-    Phase all = { "body", 0, 4, 1 };
+    Phase all = phase("body", 0, 4, 1);
 
     for (int i = 0; i < rounds; i++) {
         Arena *a = arena_new();

@@ -425,12 +425,12 @@ static void damage(void **state)
 
 /* ---- pictures ------------------------------------------------------------ */
 
-static int phase_named(Program *p, const char *name)
+static int phase_at(Program *p, const Call *c)
 {
+    Phase f = phase_of_call(forever, c);
     for (int i = 0; i < p->nphase; i++)
-        if (p->phase[i].name == name)
+        if (!strcmp(p->phase[i].name, f.name))
             return i;
-    Phase f = { .name = name };
     vec_push(forever, p->phase, f);
     return p->nphase++;
 }
@@ -453,8 +453,7 @@ static Plan *bare_plan(Arena *a, const Schedule *s)
             const PipeRow *w = &row[r][i];
             Call c = { w->k, w->w, w->chunk, w->edge < 0 ? WF : e[w->edge].to,
                        w->edge < 0 ? 0 : e[w->edge].b };
-            const char *name = intern(call_name(a, &c));
-            ScheduleSlot t = { phase_named(step, name), w->micro, w->pair };
+            ScheduleSlot t = { phase_at(step, &c), w->micro, w->pair };
             vec_push(a, step->turn, t);
             step->nturn++;
         }

@@ -182,7 +182,13 @@ static void add_phase(Program *g, const char *name, int64_t repeat)
                     ? g->phase[g->nphase - 1].first + g->phase[g->nphase - 1].n
                     : 0;
 
-    g->phase[g->nphase++] = (Phase){ name, first, g->ninstr - first, repeat };
+    Phase f;
+    if (!phase_named(forever, name, &f))
+        die("no phase '%s'", name);
+    f.first = first;
+    f.n = g->ninstr - first;
+    f.repeat = repeat;
+    g->phase[g->nphase++] = f;
 }
 
 static void program_init(Make *k)
@@ -206,7 +212,7 @@ static void add_losses(Make *k, Program *g)
     BUFS(add_step(k, g, Izero, "zero"), DEN);
     BUFS(add_step(k, g, Izero, "zero"), SUM);
     BUFS(add_step(k, g, Izero, "zero"), GRAD);
-    add_phase(g, "zero", 1);
+    add_phase(g, "start", 1);
     s = add_step(k, g, Ikernel, "k_den");
     BUFS(s, LABELS, DEN);
     INTS(s, 1, 1, n);

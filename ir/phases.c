@@ -1,0 +1,83 @@
+/* phases.c: the phases of a program, by their names: "start", regions, calls of
+ * a pipeline's stage. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+const char *const regions[NREGION] = { "den", "pre", "body", "post" };
+const char jobnames[] = "FBIW";
+static const char *const rownames[] = { "", "send.", "recv.", "wait." };
+static const char start_name[] = "start";
+
+/* ---- calls --------------------------------------------------------------- */
+
+const char *call_name(Arena *a, const Call *c)
+{
+    const char *row = rownames[c->k];
+
+    if (c->k == ROWwork)
+        return strf(a, "%c%d", jobnames[c->w], c->chunk);
+    return strf(a, "%s%c%d.%c%d", row, jobnames[c->w], c->chunk,
+                jobnames[c->to], c->other);
+}
+
+/* "F3", and s moves behind it; 0: it is none. */
+static int read_job(const char **s, WorkKind *w, int *chunk)
+{
+    const char *job = **s ? strchr(jobnames, **s) : NULL;
+    char *end;
+
+    if (!job)
+        return 0;
+    *w = (WorkKind)(job - jobnames);
+    *chunk = (int)strtol(*s + 1, &end, 10);
+    *s = end;
+    return 1;
+}
+
+int call_named(Arena *a, const char *name, Call *c)
+{
+    const char *s = name;
+
+    *c = (Call){ .k = ROWwork };
+    for (int k = ROWsend; k <= ROWwait; k++)
+        if (!strncmp(name, rownames[k], strlen(rownames[k]))) {
+            c->k = (RowKind)k;
+            s = name + strlen(rownames[k]);
+        }
+    int ok = read_job(&s, &c->w, &c->chunk);
+    if (ok && c->k != ROWwork)
+        ok = *s++ == '.' && read_job(&s, &c->to, &c->other);
+    return ok && !strcmp(call_name(a, c), name);
+}
+
+/* ---- phases -------------------------------------------------------------- */
+
+Phase phase_of_region(Region r, int start)
+{
+    return (Phase){ .name = start ? start_name : regions[r], .reg = r };
+}
+
+Phase phase_of_call(Arena *a, const Call *c)
+{
+    return (Phase){ .name = call_name(a, c), .reg = REGbody, .call = *c };
+}
+
+int phase_named(Arena *a, const char *name, Phase *f)
+{
+    Call c;
+    for (int r = 0; r < NREGION; r++)
+        if (!strcmp(name, regions[r])) {
+            *f = phase_of_region((Region)r, 0);
+            return 1;
+        }
+    if (!strcmp(name, start_name)) {
+        *f = phase_of_region(REGpre, 1);
+        return 1;
+    }
+    if (!call_named(a, name, &c))
+        return 0;
+    *f = phase_of_call(a, &c);
+    return 1;
+}
