@@ -5,9 +5,6 @@
 #include "ir.h"
 
 const char *const randomkinds[NRANDOM] = { "normal", "uniform" };
-const char *const stepvalues[NSTEPVALUE] = {
-    "lr", "bc1", "bc2", "step", "micro", "hold", "skip_loss", "skip_gnorm",
-};
 
 _Static_assert(sizeof(Dtype) == sizeof(int) && sizeof(Reduce) == sizeof(int) &&
                    sizeof(RandomKind) == sizeof(int) &&

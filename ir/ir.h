@@ -199,20 +199,6 @@ typedef struct Axes {
 typedef enum RandomKind { RANDnormal, RANDuniform, NRANDOM } RandomKind;
 extern const char *const randomkinds[NRANDOM];
 
-/* Scalars that the runtime sets before each step, by their names in a plan. */
-typedef enum StepValue {
-    STEPlr,
-    STEPbc1, /* 1 - beta^(step + 1) of Adam's moments */
-    STEPbc2,
-    STEPstep,
-    STEPmicro,     /* before each turn: the first of its micro-batches */
-    STEPhold,      /* nothing is to be written */
-    STEPskip_loss, /* limits of train.skip_above */
-    STEPskip_gnorm,
-    NSTEPVALUE
-} StepValue;
-extern const char *const stepvalues[NSTEPVALUE];
-
 /* A struct an op, slice_attrs and so on, and the union of all. */
 #define ATTR(ctype, type, name, use) ctype name;
 #define OP(name, cls, operands, attrs, special, grad, lower) \

@@ -531,13 +531,42 @@ typedef struct Tensor {
     int line;
 } Tensor;
 
-/* Scalars of the step block (written by the runtime before a step) and of the
- * result block (read after it). */
+/* scalars.c: the step block, written by the runtime before a step */
+typedef enum StepValue {
+    STEPlr,
+    STEPbc1, /* 1 - beta^(step + 1) of Adam's moments */
+    STEPbc2,
+    STEPstep,
+    STEPmicro,     /* before each turn: the first of its micro-batches */
+    STEPhold,      /* nothing is to be written */
+    STEPskip_loss, /* limits of train.skip_above */
+    STEPskip_gnorm,
+    NSTEPVALUE
+} StepValue;
+extern const char *const stepvalues[NSTEPVALUE];
+
+/* ... and the result block, read after it */
+typedef enum ResultKind {
+    RESULTloss,
+    RESULTgrad_norm,
+    RESULTok,       /* 0: the step changed nothing */
+    RESULToverflow, /* rows did not fit */
+    RESULTterm,     /* of the loss, which the model names: "loss.lm" */
+    RESULTmetric,   /* "metric.balance" */
+    NRESULT
+} ResultKind;
+
 typedef struct Scalar {
     const char *name;
     int buf;
     Dtype dt;
+    StepValue value;   /* of the step block */
+    ResultKind result; /* of the result block */
+    const char *own;   /* ... "lm" of "loss.lm" */
 } Scalar;
+/* From its name; 0: there is none such. */
+int step_named(Scalar *s);
+int result_named(Scalar *s);
 
 /* One Hugging Face tensor, or part of one, as it maps to a parameter. Each HF
  * dim is a mixed radix of factors, major first; a factor is an axis of the
@@ -733,7 +762,9 @@ int tensor_is(const Tensor *t, unsigned kinds);   /* of one of a set */
 int is_copy(const Tensor *t);                     /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *t, AxisRole k);
-int role_prog(const Role *r, ProgramKind k); /* -1: none */
+int role_prog(const Role *r, ProgramKind k);  /* -1: none */
+int role_value(const Role *r, StepValue v);   /* of `in`; -1: none */
+int role_result(const Role *r, ResultKind k); /* of `out`; -1: none */
 
 /* ---- schedule.c csv.c schedule_transfers.c: pipeline schedules ----------- */
 

@@ -339,9 +339,11 @@ static Tensor read_tensor(PlanReader *r)
     return t;
 }
 
-static Scalar read_scalar(Lex *x)
+static Scalar read_scalar(Lex *x, int known(Scalar *s))
 {
     Scalar s = { .name = lex_word(x) };
+    if (!known(&s))
+        lex_err(x, "no scalar '%s'", s.name);
     s.dt = lex_dtype(x);
     s.buf = read_index(x, "buffer");
     return s;
@@ -357,10 +359,10 @@ static void read_item(PlanReader *r, Role *o)
         Tensor t = read_tensor(r);
         vec_push(x->arena, o->tensor, t);
     } else if (lex_take(x, "in")) {
-        Scalar s = read_scalar(x);
+        Scalar s = read_scalar(x, step_named);
         vec_push(x->arena, o->in, s);
     } else if (lex_take(x, "out")) {
-        Scalar s = read_scalar(x);
+        Scalar s = read_scalar(x, result_named);
         vec_push(x->arena, o->out, s);
     } else {
         lex_expect(x, "program");

@@ -85,26 +85,18 @@ static const char *program_wrong(const PlanCheck *c, const Program *g)
 
 /* ---- all ----------------------------------------------------------------- */
 
-static const Scalar *result(const Role *r, const char *name)
-{
-    for (int i = 0; i < r->nout; i++)
-        if (!strcmp(r->out[i].name, name))
-            return &r->out[i];
-    return NULL;
-}
-
 /* What may overflow says so and has a fallback, which cannot. */
 static const char *fallback_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
-    const Scalar *s = result(r, "overflow");
+    int over = role_result(r, RESULToverflow);
     int step = role_prog(r, PGstep), back = role_prog(r, PGfallback);
-    if (!s)
+    if (over < 0)
         return NULL;
     if ((step < 0 || back < 0) && law(Lfallback_there))
         return wrong(c, PGstep, "may overflow and has no fallback");
-    int swapped =
-        !writes(&r->prog[step], s->buf) || writes(&r->prog[back], s->buf);
+    int buf = r->out[over].buf;
+    int swapped = !writes(&r->prog[step], buf) || writes(&r->prog[back], buf);
     return swapped && law(Lfallback_not_step)
                ? wrong(c, PGfallback, "is taken for the step")
                : NULL;

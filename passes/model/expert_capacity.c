@@ -245,15 +245,23 @@ static int of_batch(const Node *e)
     return 0;
 }
 
+static int has_metric(const Graph *g, const Scope *s, const char *name)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Ometric && g->node[i]->scope == s &&
+            g->node[i]->at.metric.name == name)
+            return 1;
+    return 0;
+}
+
 static void count_dropped(Graph *g, Node *keep)
 {
     Axis *axes[MAXD];
-    int n = 0, before = 0;
+    int n = 0;
+    const char *name = intern("dropped");
 
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        before += g->node[i]->op == Ometric &&
-                  g->node[i]->scope == keep->scope &&
-                  !strncmp(g->node[i]->at.metric.name, "dropped", 7);
+    for (int k = 2; has_metric(g, keep->scope, name); k++)
+        name = intern(strf(g->arena, "dropped%d", k));
     for (int i = 0; i < keep->nd; i++)
         if (!g_ismicro(keep->dim[i].a))
             axes[n++] = keep->dim[i].a;
@@ -261,8 +269,7 @@ static void count_dropped(Graph *g, Node *keep)
     gone = g_cast(g, gone, Df32);
     Node *share = g_red(g, Omean, gone, axes, n);
     Node *m = g_node(g, Ometric, keep->loc, 1, &share);
-    m->at.metric.name =
-        intern(before ? strf(g->arena, "dropped%d", before + 1) : "dropped");
+    m->at.metric.name = name;
     gone->scope = gone->in[0]->scope = share->scope = m->scope = keep->scope;
     infer(g, m);
 }

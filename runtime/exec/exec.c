@@ -235,15 +235,28 @@ double plain_nan(double v)
     return v == v ? v : fabs(v);
 }
 
-double exec_result(const Exec *x, const char *name)
+double exec_out(const Exec *x, int i)
+{
+    const Scalar *s = &x->rank[0].role->out[i];
+
+    return plain_nan(elem_get(s->dt, x->rank[0].buf[s->buf], 0));
+}
+
+double exec_result(const Exec *x, ResultKind k)
+{
+    int i = role_result(x->rank[0].role, k);
+
+    return i < 0 ? NAN : exec_out(x, i);
+}
+
+double exec_named(const Exec *x, const char *name)
 {
     const Role *r = x->rank[0].role;
+    int i = 0;
 
-    for (int i = 0; i < r->nout; i++)
-        if (!strcmp(r->out[i].name, name))
-            return plain_nan(
-                elem_get(r->out[i].dt, x->rank[0].buf[r->out[i].buf], 0));
-    return NAN;
+    while (i < r->nout && strcmp(r->out[i].name, name))
+        i++;
+    return i < r->nout ? exec_out(x, i) : NAN;
 }
 
 typedef struct Outside {

@@ -143,8 +143,10 @@ void exec_record(Exec *x, ProgramKind program);
 /* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
  * the steps. */
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
-/* A result of the last run ("loss", "grad_norm", "ok"); NAN: no such result. */
-double exec_result(const Exec *x, const char *name);
+/* A result of the last run; NAN: no such result. */
+double exec_result(const Exec *x, ResultKind k);
+double exec_named(const Exec *x, const char *name);
+double exec_out(const Exec *x, int i); /* the i-th of the result block */
 double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
 /* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
  * holds it; -1: neither. At most cap are written to out. Every rank must live
@@ -177,15 +179,10 @@ const ScheduleSlot *stage_turn(const Stage *s);
 int stage_step(const Stage *s); /* of the program */
 int stage_ended(const Stage *s);
 BoundInstr *rank_instr(const Rank *r);
-int scalar_named(const Role *r, const char *name); /* -1: none */
 /* The first micro-batch of the turn among all of the step. */
 double first_micro(const Exec *x, int64_t turn);
-enum { NSTEPSCALAR = 7 };
-typedef struct StepScalar {
-    const char *name;
-    double value;
-} StepScalar;
-int64_t step_scalars(const Exec *x, const StepValues *b, StepScalar *v);
+/* What is the same for all of a step, so not `micro`. */
+double step_value(const Exec *x, const StepValues *b, StepValue v);
 
 /* interpreter.c: instructions, in the order of each stage */
 void exec_start(Exec *x, ProgramKind program); /* all stages */

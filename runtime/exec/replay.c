@@ -87,14 +87,6 @@ static int64_t scalar_bytes(const Scalar *v)
 
 /* ---- opening ------------------------------------------------------------- */
 
-static int result_named(const Role *r, const char *name)
-{
-    for (int i = 0; i < r->nout; i++)
-        if (!strcmp(r->out[i].name, name))
-            return i;
-    return -1;
-}
-
 /* A turn: the scalar `micro`, then the inputs. */
 static void place_inputs(Exec *x, StagedProgram *g)
 {
@@ -108,7 +100,7 @@ static void place_inputs(Exec *x, StagedProgram *g)
         vec_push(x->mem, g->input, ((StagedInput){ i, g->perturn }));
         g->perturn += aligned(r->buf[r->tensor[i].buf].bytes);
     }
-    g->micro = scalar_named(r, "micro");
+    g->micro = role_value(r, STEPmicro);
     g->nin = g->scalars + g->turns * g->perturn;
     g->nout = aligned(WORD * (r->nout + 1));
 }
@@ -270,7 +262,7 @@ static int in_segments(const Exec *x, const StagedProgram *g)
 static void take_scalars(Exec *x, const StagedProgram *g)
 {
     const Rank *r = x->rank;
-    int hold = scalar_named(r->role, "hold");
+    int hold = role_value(r->role, STEPhold);
 
     for (int i = 0; i < r->role->nin; i++)
         if (i != g->micro)
@@ -282,8 +274,8 @@ static void take_scalars(Exec *x, const StagedProgram *g)
 static void give_results(Exec *x, const StagedProgram *g)
 {
     const Rank *r = x->rank;
-    int hold = scalar_named(r->role, "hold");
-    int over = result_named(r->role, "overflow");
+    int hold = role_value(r->role, STEPhold);
+    int over = role_result(r->role, RESULToverflow);
 
     if (hold >= 0 && over >= 0)
         copy(x, x->staged->hold, address(r, r->role->out[over].buf),
@@ -353,13 +345,11 @@ static void go(Exec *x, StagedProgram *g, int slot)
 static void fill_scalars(Exec *x, uint8_t *in, const StepValues *b)
 {
     const Role *r = x->rank[0].role;
-    StepScalar v[NSTEPSCALAR];
 
-    for (int64_t k = 0, n = b ? step_scalars(x, b, v) : 0; k < n; k++) {
-        int i = scalar_named(r, v[k].name);
-        if (i >= 0)
-            elem_set(r->in[i].dt, in + WORD * i, 0, v[k].value);
-    }
+    for (int i = 0; i < r->nin && b; i++)
+        if (r->in[i].value != STEPmicro)
+            elem_set(r->in[i].dt, in + WORD * i, 0,
+                     step_value(x, b, r->in[i].value));
 }
 
 static void fill_turns(Exec *x, StagedProgram *g, uint8_t *in, const Feed *feed)
@@ -380,7 +370,7 @@ static void fill_turns(Exec *x, StagedProgram *g, uint8_t *in, const Feed *feed)
 static void set_hold(Exec *x)
 {
     Staged *v = x->staged;
-    int i = scalar_named(x->rank[0].role, "hold");
+    int i = role_value(x->rank[0].role, STEPhold);
 
     memset(v->word, 0, WORD);
     if (i >= 0)

@@ -4,22 +4,30 @@
 
 #include "exec.h"
 
-static void set_scalar(const Rank *r, const char *name, double v)
+static void set_scalar(const Rank *r, const Scalar *s, double v)
 {
-    int k = scalar_named(r->role, name);
-
-    if (k >= 0)
-        elem_set(r->role->in[k].dt, r->buf[r->role->in[k].buf], 0, v);
+    elem_set(s->dt, r->buf[s->buf], 0, v);
 }
 
 static void set_micro(Exec *x, const Rank *r, int64_t turn)
 {
-    set_scalar(r, "micro", first_micro(x, turn));
+    int i = role_value(r->role, STEPmicro);
+
+    if (i >= 0)
+        set_scalar(r, &r->role->in[i], first_micro(x, turn));
+}
+
+static void set_scalars(Exec *x, const Rank *r, const StepValues *b)
+{
+    for (int i = 0; i < r->role->nin; i++) {
+        const Scalar *s = &r->role->in[i];
+        if (s->value != STEPmicro)
+            set_scalar(r, s, step_value(x, b, s->value));
+    }
 }
 
 void exec_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
 {
-    StepScalar v[NSTEPSCALAR];
     double began = monotonic();
 
     x->progress.step = b ? b->step : x->progress.step;
@@ -28,9 +36,8 @@ void exec_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
         return;
     }
     exec_start(x, k);
-    for (int64_t i = 0, n = b ? step_scalars(x, b, v) : 0; i < n; i++)
-        for (int64_t r = 0; r < x->comm->n; r++)
-            set_scalar(&x->rank[r], v[i].name, v[i].value);
+    for (int64_t r = 0; r < x->comm->n && b; r++)
+        set_scalars(x, &x->rank[r], b);
     x->feed = feed;
     x->micro = set_micro;
     exec_stages(x);
@@ -47,8 +54,7 @@ static const char *bad_loss(Exec *x)
 
     for (int i = 0; i < r->nout; i++) {
         const Buf *b = &r->buf[r->out[i].buf];
-        if (!strncmp(r->out[i].name, "loss.", 5) &&
-            isinf(exec_result(x, r->out[i].name)))
+        if (r->out[i].result == RESULTterm && isinf(exec_out(x, i)))
             return strf(x->mem, "%s is infinite%s", r->out[i].name,
                         b->file ? strf(x->mem, " (%s:%d)", b->file, b->line)
                                 : "");

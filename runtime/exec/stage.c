@@ -5,14 +5,6 @@
 
 #include "exec.h"
 
-int scalar_named(const Role *r, const char *name)
-{
-    for (int i = 0; i < r->nin; i++)
-        if (!strcmp(r->in[i].name, name))
-            return i;
-    return -1;
-}
-
 /* ---- opening ------------------------------------------------------------- */
 
 static int names_buffer(const Program *g, const Phase *f, int buf)
@@ -33,7 +25,7 @@ static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
             names_buffer(g, f, r->tensor[i].buf))
             vec_push(x->mem, n.input, i);
     for (int i = 0; i < r->nin; i++)
-        if (!strcmp(r->in[i].name, "micro"))
+        if (r->in[i].value == STEPmicro)
             n.micro |= names_buffer(g, f, r->in[i].buf);
     return n;
 }
@@ -109,16 +101,18 @@ double first_micro(const Exec *x, int64_t turn)
     return (double)v;
 }
 
-int64_t step_scalars(const Exec *x, const StepValues *b, StepScalar *v)
+double step_value(const Exec *x, const StepValues *b, StepValue v)
 {
-    StepScalar all[] = { { "lr", b->lr },
-                         { "bc1", b->bc1 },
-                         { "bc2", b->bc2 },
-                         { "step", (double)b->step },
-                         { "hold", x->hold },
-                         { "skip_loss", x->limits.loss },
-                         { "skip_gnorm", x->limits.gnorm } };
-
-    memcpy(v, all, sizeof all);
-    return NSTEPSCALAR;
+    switch (v) {
+    case STEPlr: return b->lr;
+    case STEPbc1: return b->bc1;
+    case STEPbc2: return b->bc2;
+    case STEPstep: return (double)b->step;
+    case STEPhold: return x->hold;
+    case STEPskip_loss: return x->limits.loss;
+    case STEPskip_gnorm: return x->limits.gnorm;
+    case STEPmicro:
+    case NSTEPVALUE: break;
+    }
+    return 0;
 }

@@ -130,26 +130,22 @@ static int digits(int64_t v)
 
 /* Named losses and metrics of the result block, as "lm 3.4712 aux 0.0109".
  * Those of single layers are for metrics.jsonl only. */
-static int say_named(Log *l, const char *prefix, const double *v)
+static void say_named(Log *l, ResultKind k, const double *v)
 {
     const Role *r = l->role;
-    size_t n = strlen(prefix);
     int count = 0;
 
     for (int i = 0; i < r->nout; i++)
-        if (!strncmp(r->out[i].name, prefix, n) &&
-            !strchr(r->out[i].name + n, '.'))
-            say(l, "%s%s %.4f", count++ ? " " : " | ", r->out[i].name + n,
-                v[i]);
-    return count;
+        if (r->out[i].result == k && !strchr(r->out[i].own, '.'))
+            say(l, "%s%s %.4f", count++ ? " " : " | ", r->out[i].own, v[i]);
 }
 
-static int count_named(const Role *r, const char *prefix)
+static int count_results(const Role *r, ResultKind k)
 {
     int n = 0;
 
     for (int i = 0; i < r->nout; i++)
-        n += !strncmp(r->out[i].name, prefix, strlen(prefix));
+        n += r->out[i].result == k;
     return n;
 }
 
@@ -160,15 +156,14 @@ enum { MAXRESULT = 256 };
 static void read_results(const Log *l, const Exec *x, double *v)
 {
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
-        v[i] = exec_result(x, l->role->out[i].name);
+        v[i] = exec_out(x, i);
 }
 
-static double value(const Log *l, const double *v, const char *name)
+static double value(const Log *l, const double *v, ResultKind k)
 {
-    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
-        if (!strcmp(l->role->out[i].name, name))
-            return v[i];
-    return NAN;
+    int i = role_result(l->role, k);
+
+    return i >= 0 && i < MAXRESULT ? v[i] : NAN;
 }
 
 static void say_speed(Log *l, double secs)
@@ -193,24 +188,24 @@ static void say_speed(Log *l, double secs)
 static void line_step(Log *l, const Logged *s, const double *v)
 {
     int64_t step = s->step;
-    double gnorm = value(l, v, "grad_norm"), gib = 1.0 / (1 << 30);
+    double gnorm = value(l, v, RESULTgrad_norm), gib = 1.0 / (1 << 30);
 
     say(l, "step %*lld/%lld | loss %.4f",
         digits(l->steps) > 4 ? digits(l->steps) : 4, (long long)step,
-        (long long)l->steps, value(l, v, "loss"));
-    if (count_named(l->role, "loss.") > 1)
-        say_named(l, "loss.", v);
-    say_named(l, "metric.", v);
-    if (count_named(l->role, "grad_norm"))
+        (long long)l->steps, value(l, v, RESULTloss));
+    if (count_results(l->role, RESULTterm) > 1)
+        say_named(l, RESULTterm, v);
+    say_named(l, RESULTmetric, v);
+    if (count_results(l->role, RESULTgrad_norm))
         say(l, " | gnorm %.3f", gnorm);
     say(l, " | lr %.2e", s->lr);
     say_speed(l, s->secs);
     say(l, " | mem %.2f/%.1f GiB", l->used * gib, l->memory * gib);
     if (l->predicted > 0)
         say(l, " | plan %+.1f%%", (s->secs / l->predicted - 1) * 100);
-    if (value(l, v, "overflow") > 0)
+    if (value(l, v, RESULToverflow) > 0)
         say(l, " | fallback");
-    if (value(l, v, "ok") == 0)
+    if (value(l, v, RESULTok) == 0)
         say(l, " | skipped");
     if (step < l->steps && l->counted > 0) {
         say(l, " | eta ");
@@ -230,17 +225,16 @@ static void say_json(Log *l, const char *key, double v)
 
 /* A named loss keeps its name: "lm". Metrics too. One named "loss" would hide
  * the sum of all. */
-static void json_named(Log *l, const char *prefix, const char *put_before,
+static void json_named(Log *l, ResultKind k, const char *put_before,
                        const double *v)
 {
-    size_t n = strlen(prefix);
     char key[256];
 
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++) {
-        const char *name = l->role->out[i].name;
-        if (strncmp(name, prefix, n) || !strcmp(name + n, "loss"))
+        const Scalar *s = &l->role->out[i];
+        if (s->result != k || !strcmp(s->own, "loss"))
             continue;
-        snprintf(key, sizeof key, "%s%s", put_before, name + n);
+        snprintf(key, sizeof key, "%s%s", put_before, s->own);
         say_json(l, key, v[i]);
     }
 }
@@ -248,10 +242,10 @@ static void json_named(Log *l, const char *prefix, const char *put_before,
 static void json_step(Log *l, const Logged *s, const double *v)
 {
     say(l, "{\"step\": %lld", (long long)s->step);
-    say_json(l, "loss", value(l, v, "loss"));
-    json_named(l, "loss.", "", v);
-    json_named(l, "metric.", "", v);
-    say_json(l, "grad_norm", value(l, v, "grad_norm"));
+    say_json(l, "loss", value(l, v, RESULTloss));
+    json_named(l, RESULTterm, "", v);
+    json_named(l, RESULTmetric, "", v);
+    say_json(l, "grad_norm", value(l, v, RESULTgrad_norm));
     say_json(l, "lr", s->lr);
     say(l, ", \"samples\": %lld", (long long)s->samples);
     say(l, ", \"step_ms\": %.4f", s->secs * 1e3);
@@ -259,9 +253,9 @@ static void json_step(Log *l, const Logged *s, const double *v)
         say(l, ", \"host_ms\": %.4f", s->host * 1e3);
     if (l->plan->tokens > 0)
         say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / s->secs);
-    if (value(l, v, "overflow") > 0)
+    if (value(l, v, RESULToverflow) > 0)
         say(l, ", \"fallback\": true");
-    if (value(l, v, "ok") == 0)
+    if (value(l, v, RESULTok) == 0)
         say(l, ", \"skipped\": true");
     if (s->step <= l->reached)
         say(l, ", \"again\": true");
@@ -271,7 +265,7 @@ static void json_step(Log *l, const Logged *s, const double *v)
 static void event_step(Log *l, const Logged *s, const double *v)
 {
     for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
-        if (strcmp(l->role->out[i].name, "ok"))
+        if (l->role->out[i].result != RESULTok)
             event_scalar(l->events, s->step, l->role->out[i].name, v[i]);
     event_scalar(l->events, s->step, "lr", s->lr);
     event_scalar(l->events, s->step, "step_ms", s->secs * 1e3);
@@ -308,10 +302,10 @@ void log_valid(Log *l, int64_t step, const char *set, const double *v,
     if (!l->loud)
         return;
     snprintf(tag, sizeof tag, set ? "val_loss/%s" : "val_loss", set);
-    say(l, "val loss %.4f%s%s%s", value(l, v, "loss"), set ? " of " : "",
+    say(l, "val loss %.4f%s%s%s", value(l, v, RESULTloss), set ? " of " : "",
         set ? set : "", beside);
-    if (count_named(l->role, "loss.") > 1)
-        say_named(l, "loss.", v);
+    if (count_results(l->role, RESULTterm) > 1)
+        say_named(l, RESULTterm, v);
     say(l, "\n");
     print_line(l);
     if (l->metrics < 0)
@@ -319,11 +313,11 @@ void log_valid(Log *l, int64_t step, const char *set, const double *v,
     say(l, "{\"step\": %lld", (long long)step);
     if (set)
         say(l, ", \"set\": \"%s\"", set);
-    say_json(l, "val_loss", value(l, v, "loss"));
-    json_named(l, "loss.", "val_", v);
+    say_json(l, "val_loss", value(l, v, RESULTloss));
+    json_named(l, RESULTterm, "val_", v);
     say(l, "}\n");
     store_line(l);
-    event_scalar(l->events, step, tag, value(l, v, "loss"));
+    event_scalar(l->events, step, tag, value(l, v, RESULTloss));
 }
 
 void log_saved(Log *l, const Saved *s)

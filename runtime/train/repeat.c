@@ -137,8 +137,8 @@ void need_step(Arena *a, const char *dir, int64_t step)
 static int print_repeated(const Exec *x, Log *log, int64_t step,
                           const Recorded *r)
 {
-    double loss = exec_result(x, "loss");
-    double norm = exec_result(x, "grad_norm");
+    double loss = exec_result(x, RESULTloss);
+    double norm = exec_result(x, RESULTgrad_norm);
     int same = recorded_same(r->loss, loss) && recorded_same(r->norm, norm);
 
     log_note(log, "step %lld loss %a (%.9g) gnorm %a (%.9g)%s\n",
@@ -160,7 +160,7 @@ static int repeat_step(Exec *x, Data *d, Log *log, State *s, const Recorded *r)
     Feed f = d ? data_feed(d, first) : (Feed){ 0 };
 
     exec_run(x, PGstep, &b, d ? &f : NULL);
-    if (exec_result(x, "overflow") > 0)
+    if (exec_result(x, RESULToverflow) > 0)
         exec_run(x, PGfallback, &b, d ? &f : NULL);
     s->step++;
     s->samples = first + n;

@@ -10,7 +10,7 @@ enum {
     AGAIN = 3   /* times back to one save */
 };
 
-static const char *above(Arena *a, const Exec *x, const char *result,
+static const char *above(Arena *a, const Exec *x, ResultKind result,
                          const char *what, double limit)
 {
     double v = exec_result(x, result);
@@ -20,12 +20,13 @@ static const char *above(Arena *a, const Exec *x, const char *result,
 
 const char *spike_seen(Arena *a, const Exec *x)
 {
-    double loss = exec_result(x, "loss"), norm = exec_result(x, "grad_norm");
+    double loss = exec_result(x, RESULTloss),
+           norm = exec_result(x, RESULTgrad_norm);
 
-    if (exec_result(x, "ok") != 0 || !isfinite(loss) || isinf(norm))
+    if (exec_result(x, RESULTok) != 0 || !isfinite(loss) || isinf(norm))
         return NULL;
-    const char *what = above(a, x, "loss", "loss", x->limits.loss);
-    return what ? what : above(a, x, "grad_norm", "gnorm", x->limits.gnorm);
+    const char *what = above(a, x, RESULTloss, "loss", x->limits.loss);
+    return what ? what : above(a, x, RESULTgrad_norm, "gnorm", x->limits.gnorm);
 }
 
 void spike_count(Spike *s, const char *what, int64_t step)

@@ -273,8 +273,7 @@ static void validate_on(Train *t, const ValidSet *v)
         StepValues b = step_block(t->plan->opts, t->state.step);
         exec_run(t->x, PGeval, &b, &f);
         for (int i = 0; i < r->nout && i < MAXRESULT; i++)
-            sum[i] = plain_nan(sum[i] +
-                               exec_result(t->x, r->out[i].name) / (double)n);
+            sum[i] = plain_nan(sum[i] + exec_out(t->x, i) / (double)n);
     }
     int last = t->state.step >= opts_int(t->plan->opts, "train.steps");
     log_valid(t->log, t->state.step, v->name, sum,
@@ -332,9 +331,9 @@ static int count_spike(Train *t, const PendingStep *s)
 
 static void count_bad(Train *t, const StepValues *b, const Feed *f)
 {
-    double ok = exec_result(t->x, "ok");
+    double ok = exec_result(t->x, RESULTok);
 
-    if (ok == ok ? ok != 0 : isfinite(exec_result(t->x, "loss"))) {
+    if (ok == ok ? ok != 0 : isfinite(exec_result(t->x, RESULTloss))) {
         t->bad = 0;
         return;
     }
@@ -412,7 +411,7 @@ static void run_sent(Train *t, ProgramKind program, PendingStep *s, int late)
  * one that was launched after it. */
 static void finish(Train *t, PendingStep *s, PendingStep *behind)
 {
-    int over = exec_result(t->x, "overflow") > 0;
+    int over = exec_result(t->x, RESULToverflow) > 0;
 
     if (over) {
         run_sent(t, PGfallback, s, 0);

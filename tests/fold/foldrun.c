@@ -181,12 +181,12 @@ Trained fold_train(Plan *p, int steps)
         StepValues block = fold_block(p, t);
         Feed f = fold_feed(p, t);
         exec_run(x, PGstep, &block, &f);
-        if (exec_result(x, "overflow") > 0) {
+        if (exec_result(x, RESULToverflow) > 0) {
             exec_run(x, PGfallback, &block, &f);
             w.fallbacks++;
         }
-        w.loss[t] = exec_result(x, "loss");
-        w.norm[t] = exec_result(x, "grad_norm");
+        w.loss[t] = exec_result(x, RESULTloss);
+        w.norm[t] = exec_result(x, RESULTgrad_norm);
         if (t == 0)
             read_values(x, &w, 1 << TKm, 1);
     }

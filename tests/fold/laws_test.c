@@ -286,7 +286,7 @@ static const Row rows[] = {
     { Lbucket_kind, WINDOW, "buf name: none", NULL },
     { Lmoment_axes, TIED, "dim axis: near", NULL },
     { Lmoment_place, SHARDS, "tensor at @ optim.v.layers.1.moe.w1 = 6144; tensor at @ optim.v.layers.1.moe.w3 = 0", NULL },
-    { Lscalar_own, MIX, "in name: none", NULL },
+    { Lscalar_own, MIX, "in name @ bc1 = bc2", NULL },
     { Lscalar_as_buffer, MIX, "buf bytes @ step.lr + 1", NULL },
     { Lcopy_owner, BARE + TIED, "roles: drop", NULL },
     { Lone_owner, BARE + TIED, "tensor name: copy", NULL },

@@ -290,7 +290,7 @@ static Result train(const Plan *p)
         Batch batch = { p->mesh, t };
         Feed f = { fill, &batch };
         exec_run(x, PGstep, &block, &f);
-        w.loss[t] = exec_result(x, "loss");
+        w.loss[t] = exec_result(x, RESULTloss);
     }
     read_tensors(x, &w);
     exec_close(x);

@@ -158,7 +158,7 @@ static void add_results(uint64_t *h, const Exec *x, const Plan *like)
 {
     const Role *r = &like->role[like->nrole - 1];
     for (int i = 0; i < r->nout; i++)
-        add_number(h, exec_result(x, r->out[i].name));
+        add_number(h, exec_out(x, i));
 }
 
 static void add_tensors(uint64_t *h, Exec *x, const Plan *like, unsigned kinds)
@@ -189,7 +189,7 @@ static uint64_t compute(const Plan *like, Plan *p)
     exec_run(x, PGinit, NULL, NULL);
     for (int t = 0; t < STEPS; t++) {
         run_program(x, PGstep, t);
-        if (exec_result(x, "overflow") > 0)
+        if (exec_result(x, RESULToverflow) > 0)
             run_program(x, PGfallback, t);
         add_results(&h, x, like);
     }

@@ -57,7 +57,7 @@ static double one_step(Exec *x, int64_t step)
     Feed f = fold_feed(x->plan, step);
 
     exec_run(x, PGstep, &b, &f);
-    return exec_result(x, "loss");
+    return exec_result(x, RESULTloss);
 }
 
 static Found *read_all(Exec *x)

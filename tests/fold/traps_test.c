@@ -227,8 +227,8 @@ static void there_and_back(Plan *p, const char *fold)
 
     exec_run(x, PGinit, NULL, NULL);
     exec_run(x, PGstep, &b, &f);
-    double d = exec_result(x, "metric.apart");
-    verdict(d == 0 && exec_result(x, "loss") > 0, "tokens to rows and back",
+    double d = exec_named(x, "metric.apart");
+    verdict(d == 0 && exec_result(x, RESULTloss) > 0, "tokens to rows and back",
             fold, d, 0);
     exec_close(x);
 }
@@ -307,8 +307,8 @@ static void counts(Plan *p, const char *fold)
     exec_run(x, PGstep, &b, &f);
     exec_read(x, "optim.m.table", 0, m[0], V * V);
     Hand h = by_hand(table);
-    d = worse(d, exec_result(x, "loss.token"), h.loss[0]);
-    d = worse(d, exec_result(x, "loss.sequence"), h.loss[1]);
+    d = worse(d, exec_named(x, "loss.token"), h.loss[0]);
+    d = worse(d, exec_named(x, "loss.sequence"), h.loss[1]);
     for (int i = 0; i < V * V; i++)
         d = worse(d, m[i / V][i % V] / (1 - 0.9), h.grad[i / V][i % V]);
     int unlike = h.least < h.most && fabs(h.loss[0] - h.loss[1]) > 1e-3;

@@ -97,13 +97,13 @@ static Run train(Plan *p)
         Feed f = fold_feed(p, t);
         const uint8_t *was = lasting(x, &n);
         exec_run(x, PGstep, &b, &f);
-        if (exec_result(x, "overflow") > 0) {
+        if (exec_result(x, RESULToverflow) > 0) {
             r.touched += memcmp(was, lasting(x, &n), n) != 0;
             r.fallbacks++;
             exec_run(x, PGfallback, &b, &f);
         }
-        r.loss[t] = exec_result(x, "loss");
-        r.norm[t] = exec_result(x, "grad_norm");
+        r.loss[t] = exec_result(x, RESULTloss);
+        r.norm[t] = exec_result(x, RESULTgrad_norm);
     }
     exec_close(x);
     return r;

@@ -156,7 +156,7 @@ static void one_case(const char *name, const Policy *pol)
             compare_gradients(&r, reference_gradients(&r));
         double want = st_get(loss->dt, r.ref->data + loss->begin, t);
         report(&r, strf(forever, "loss of step %d", t + 1),
-               fabs(exec_result(r.x, "loss") / want - 1),
+               fabs(exec_result(r.x, RESULTloss) / want - 1),
                t ? pol->steps : pol->loss);
     }
     exec_close(r.x);

@@ -263,8 +263,8 @@ static void run_fold(const char *fold, Plan *p)
         for (int i = 0; i < NLOSS; i++)
             most[i] =
                 worse(most[i],
-                      exec_result(x, strf(forever, "loss.%s", names[i])), l[i]);
-        most[NLOSS] = worse(most[NLOSS], exec_result(x, "loss"), all);
+                      exec_named(x, strf(forever, "loss.%s", names[i])), l[i]);
+        most[NLOSS] = worse(most[NLOSS], exec_result(x, RESULTloss), all);
         if (step == 0)
             most[NLOSS + 1] = gradient_apart(x, &r);
         end_of_step(&r, step);

@@ -120,7 +120,7 @@ static int writes_held(Exec *x, const StepValues *b, const Feed *f,
     exec_run(x, PGstep, b, f);
     x->hold = 0;
     const double *is = all_values(x, &n);
-    return !(exec_result(x, "overflow") > 0) ||
+    return !(exec_result(x, RESULToverflow) > 0) ||
            memcmp(was, is, (size_t)n * sizeof *was);
 }
 
@@ -137,14 +137,14 @@ static Run train(Plan *p)
         double *was = all_values(x, &r.n);
         r.touched += writes_held(x, &b, &f, was);
         exec_run(x, PGstep, &b, &f);
-        if (exec_result(x, "overflow") > 0) {
+        if (exec_result(x, RESULToverflow) > 0) {
             r.touched += memcmp(was, all_values(x, &r.n),
                                 (size_t)r.n * sizeof *was) != 0;
             r.fallbacks++;
             exec_run(x, PGfallback, &b, &f);
         }
-        r.loss[t] = exec_result(x, "loss");
-        r.norm[t] = exec_result(x, "grad_norm");
+        r.loss[t] = exec_result(x, RESULTloss);
+        r.norm[t] = exec_result(x, RESULTgrad_norm);
     }
     r.last = all_values(x, &r.n);
     exec_close(x);

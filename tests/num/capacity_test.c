@@ -255,7 +255,7 @@ static double compare(Exec *x, const Setting *s, const char *scope, int k,
 
     *loss += by_hand(before, s, k, &want, &dropped) / MICRO;
     if (s->factor > 0) {
-        share = exec_result(x, strf(forever, "metric.%s.dropped", scope));
+        share = exec_named(x, strf(forever, "metric.%s.dropped", scope));
         most = worse(most, share, dropped / (double)(MICRO * tokens * k));
     }
     read_all(x, "optim.m.", scope, &got); /* (1 - beta1) gradient */
@@ -295,7 +295,7 @@ static void run_case(const char *fold, const Setting *s, Plan *p)
     exec_run(x, PGstep, &b, &f);
     most = fmax(compare(x, s, "one", 1, &one, &loss, &zeros),
                 compare(x, s, "two", 2, &two, &loss, &zeros));
-    most = worse(most, exec_result(x, "loss"), loss);
+    most = worse(most, exec_result(x, RESULTloss), loss);
     exec_close(x);
     int ok = most <= TOL && (!s->idle || zeros == (E - 1) * H);
     failed += !ok;
@@ -353,8 +353,8 @@ static void forced(const char *fold)
     starve(x, "one.bias");
     starve(x, "two.bias");
     exec_run(x, PGstep, &b, &f);
-    double gone = exec_result(x, "metric.one.dropped") +
-                  exec_result(x, "metric.two.dropped");
+    double gone = exec_named(x, "metric.one.dropped") +
+                  exec_named(x, "metric.two.dropped");
     exec_close(x);
     failed += gone != 0;
     printf("%sok - forced balance, %s: %g dropped\n", gone == 0 ? "" : "not ",

@@ -221,8 +221,9 @@ static double values_apart(Exec *x, const Hand *h)
 /* Loss and norm, and whether the step says that it is to be left out. */
 static double results_apart(Exec *x, const Hand *h)
 {
-    double loss = exec_result(x, "loss"), norm = exec_result(x, "grad_norm");
-    double most = exec_result(x, "ok") == h->ok ? 0 : INFINITY;
+    double loss = exec_result(x, RESULTloss),
+           norm = exec_result(x, RESULTgrad_norm);
+    double most = exec_result(x, RESULTok) == h->ok ? 0 : INFINITY;
 
     if (isfinite(h->loss))
         most = worse(most, loss, h->loss);

@@ -42,8 +42,8 @@ static int all_numbers(Exec *x, unsigned kinds)
             if (!isfinite(v[k]))
                 return 0;
     }
-    return isfinite(exec_result(x, "loss")) &&
-           isfinite(exec_result(x, "grad_norm"));
+    return isfinite(exec_result(x, RESULTloss)) &&
+           isfinite(exec_result(x, RESULTgrad_norm));
 }
 
 /* In a child: wild indices may end it. */

@@ -75,7 +75,7 @@ static void learns(Exec *x, const char *model)
     for (int t = 0; t < STEPS; t++) {
         StepValues b = block(x, 3e-3, t);
         exec_run(x, PGstep, &b, &f);
-        last = exec_result(x, "loss");
+        last = exec_result(x, RESULTloss);
         first = t ? first : last;
     }
     verdict(last < 0.5 * first, model, "loss after 50 steps", last,
@@ -96,7 +96,7 @@ static double loss_at(Exec *x, const Tensor *t, double *v, int64_t n, int64_t i,
     exec_run(x, PGeval, &b, &f);
     v[i] = keep;
     exec_write(x, t->name, v, n);
-    return exec_result(x, "loss");
+    return exec_result(x, RESULTloss);
 }
 
 static double probe(Exec *x, const Tensor *t, const double *g)

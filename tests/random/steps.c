@@ -84,7 +84,7 @@ double *step_result(Exec *x, const Wanted *w)
     double *v = alloc(forever, (size_t)(w->n + 1) * sizeof *v), b[2];
 
     if (!strcmp(w->kind, "loss") || !strcmp(w->kind, "metric")) {
-        *v = exec_result(x, w->name);
+        *v = exec_named(x, w->name);
         return v;
     }
     if (exec_read(x, w->name, 0, NULL, 0) != w->n)

@@ -224,13 +224,13 @@ static Trial try(const Device *d, const Plan *p, int late, void change(Exec *))
         Feed f = fold_feed(p, i);
         exec_run(x, PGstep, &b, &f);
         if (!late)
-            t.loss[i] = exec_result(x, "loss");
+            t.loss[i] = exec_result(x, RESULTloss);
         else if (i)
-            t.loss[i - 1] = exec_result(x, "loss");
+            t.loss[i - 1] = exec_result(x, RESULTloss);
     }
     assert_int_equal(exec_settle(x), late);
-    t.loss[STEPS - 1] = exec_result(x, "loss");
-    t.norm = exec_result(x, "grad_norm");
+    t.loss[STEPS - 1] = exec_result(x, RESULTloss);
+    t.norm = exec_result(x, RESULTgrad_norm);
     exec_pull(x);
     t.bytes = x->rank[0].role->persist;
     t.lasting = alloc(forever, (size_t)t.bytes);

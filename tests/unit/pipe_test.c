@@ -47,7 +47,7 @@ static double train(Exec *x, int64_t step)
     Feed f = pipe_feed(x->plan, step);
 
     exec_run(x, PGstep, &(StepValues){ .lr = 0.125, .step = step }, &f);
-    return exec_result(x, "loss");
+    return exec_result(x, RESULTloss);
 }
 
 static void as_in_c(int64_t dp)
@@ -245,7 +245,7 @@ static void test_first_nan_has_its_name(void **state)
     (void)state;
     exec_run(x, PGinit, NULL, NULL);
     exec_run(x, PGstep, &b, &f);
-    assert_true(isnan(exec_result(x, "loss")));
+    assert_true(isnan(exec_result(x, RESULTloss)));
     exec_run(x, PGinit, NULL, NULL);
     const char *why = exec_checked(x, PGstep, &b, &f);
     assert_string_equal(why, "first NaN in 'e' after k_f1 (pipe.lua:20) "

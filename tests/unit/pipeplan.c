@@ -387,8 +387,13 @@ static void tensors(Make *k)
 
 static void make_role(Plan *p, int stage)
 {
-    static Scalar in[] = { { "lr", LR, Df64 }, { "micro", MICRO, Di64 } };
-    static Scalar out[] = { { "loss", OUT, Df64 } };
+    static Scalar in[] = {
+        { .name = "lr", .buf = LR, .dt = Df64, .value = STEPlr },
+        { .name = "micro", .buf = MICRO, .dt = Di64, .value = STEPmicro }
+    };
+    static Scalar out[] = {
+        { .name = "loss", .buf = OUT, .dt = Df64, .result = RESULTloss }
+    };
     Make k = { p, &p->role[stage], NULL, stage, 0 };
 
     *k.r = (Role){ .nin = 2, .in = in, .nout = 1, .out = out };

@@ -190,7 +190,9 @@ static Plan *plan_of(Arena *a, int n)
     p->role = alloc(a, sizeof *p->role);
     int loss = buffer(&m, "loss", Bio, Df32, base + 6 * ACT, 4, -1, 0, 0);
     Scalar *out = alloc(a, sizeof *out);
-    *out = (Scalar){ "loss", loss, Df32 };
+    *out = (Scalar){
+        .name = "loss", .buf = loss, .dt = Df32, .result = RESULTloss
+    };
     *p->role = (Role){ .nbuf = (int)vec_len(m.buf),
                        .buf = m.buf,
                        .arena = base + 6 * ACT + 256,

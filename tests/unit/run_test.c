@@ -169,7 +169,7 @@ static void losses(int64_t dp, int64_t steps, double *out)
     for (int64_t i = 0; i < steps; i++) {
         Feed f = data_feed(d, i * data_perstep(d));
         exec_run(x, PGstep, &(StepValues){ .lr = 0.5, .step = i }, &f);
-        out[i] = exec_result(x, "loss");
+        out[i] = exec_result(x, RESULTloss);
     }
     exec_close(x);
 }

@@ -369,10 +369,15 @@ static void add_bufs(Make *k)
 
 static void add_scalars(Make *k)
 {
-    static Scalar in[] = { { "lr", LR, Df32 },
-                           { "step", STEP, Di64 },
-                           { "micro", MICRO, Di64 } };
-    static Scalar out[] = { { "loss", LOSS, Df32 }, { "ok", OK, Df32 } };
+    static Scalar in[] = {
+        { .name = "lr", .buf = LR, .dt = Df32, .value = STEPlr },
+        { .name = "step", .buf = STEP, .dt = Di64, .value = STEPstep },
+        { .name = "micro", .buf = MICRO, .dt = Di64, .value = STEPmicro }
+    };
+    static Scalar out[] = {
+        { .name = "loss", .buf = LOSS, .dt = Df32, .result = RESULTloss },
+        { .name = "ok", .buf = OK, .dt = Df32, .result = RESULTok }
+    };
 
     k->r->nin = 3;
     k->r->in = in;
