@@ -92,6 +92,13 @@ char instr_use(const Instr *s, int i)
     return s->rw ? s->rw[i] : 'b';
 }
 
+const char *instr_label(const Instr *s)
+{
+    return s->label    ? s->label
+           : s->kernel ? s->kernel
+                       : instr_info(s->kind)->name;
+}
+
 /* ---- words of kernels ---------------------------------------------------- */
 
 Word word_int(int64_t x)
@@ -258,20 +265,9 @@ void put_args(Text *t, const Instr *s)
         put_field(t, s, f);
 }
 
-/* "name=" is next: take it. */
-static int take_name(Lex *x, const char *name)
+static void need_key(Lex *x, const char *name)
 {
-    size_t n = strlen(name);
-    if (!lex_more(x) || (size_t)(x->end - x->p) <= n || x->p[n] != '=' ||
-        memcmp(x->p, name, n))
-        return 0;
-    x->p += n + 1;
-    return 1;
-}
-
-static void need_name(Lex *x, const char *name)
-{
-    if (!take_name(x, name))
+    if (!lex_key(x, name))
         lex_err(x, "expected '%s='", name);
 }
 
@@ -306,12 +302,12 @@ static void lex_operands(Lex *x, Instr *s)
     for (int i = 0; i < s->nbuf; i++) {
         int there = o->op[i].use != USEwork;
         if (there)
-            need_name(x, o->op[i].name);
+            need_key(x, o->op[i].name);
         else
-            there = take_name(x, o->op[i].name);
+            there = lex_key(x, o->op[i].name);
         s->buf[i] = there ? lex_buffer(x) : -1;
     }
-    if (!instr_many(o) || !take_name(x, last->name))
+    if (!instr_many(o) || !lex_key(x, last->name))
         return;
     int fixed = s->nbuf, *all = NULL;
     s->nbuf += count_buffers(x);
@@ -328,7 +324,7 @@ static void lex_operands(Lex *x, Instr *s)
 static void lex_list(Lex *x, Instr *s, const Field *f)
 {
     int64_t *v = NULL;
-    while (take_name(x, f->name))
+    while (lex_key(x, f->name))
         for (int64_t i = 0; i < f->min; i++) {
             if (i)
                 lex_need(x, ',');
@@ -354,7 +350,7 @@ static void lex_field(Lex *x, Instr *s, const Field *f)
         lex_list(x, s, f);
         return;
     }
-    need_name(x, f->name);
+    need_key(x, f->name);
     switch (f->type) {
     case FIELDdtype: *(Dtype *)at = lex_dtype(x); break;
     case FIELDreduce: *(Reduce *)at = lex_reduce(x); break;

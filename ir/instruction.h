@@ -161,6 +161,30 @@ typedef struct KernelSignature {
     uint64_t hash; /* of all of these, as the plan says them */
 } KernelSignature;
 
+/* What a device runs side by side: calls of one stream run in the order in
+ * which they were given, those of others behind events. */
+typedef enum StreamKind {
+    STREAMcompute,
+    STREAMcomm,
+    STREAMcopy,
+    STREAMp2p,
+    NSTREAM
+} StreamKind;
+extern const char *const streamnames[NSTREAM];
+
+/* How an instruction is launched: streams.c. The events of a program have
+ * numbers from 1; each has one that records it and some that wait. */
+typedef struct Launch {
+    StreamKind stream;
+    int nwait;
+    int *wait;    /* events */
+    int record;   /* event; 0: none */
+    int priority; /* kernels; 1: its blocks start before others' that wait */
+    int sms;      /* kernels: multiprocessors it may hold; 0: any number */
+} Launch;
+void put_launch(Text *t, const Launch *l);
+Launch lex_launch(Lex *x);
+
 typedef struct Instr {
     InstrKind kind;
     union { /* what it has beside operands: instructions.def */
@@ -184,12 +208,14 @@ typedef struct Instr {
     uint32_t spread; /* atoms that cut an axis of what it makes all along which
                         that is the same, though an operand has the name */
     uint32_t atoms;  /* collectives: the group */
+    Launch launch;
     const char *file;
     int line;
     double flops, bytes, secs; /* predicted, for one rank */
     double again;              /* of the FLOPs: its share of what ranks of
                                      the stage do more than once */
 } Instr;
+const char *instr_label(const Instr *s); /* for people; never null */
 const OperandInfo *instr_operand(const Instr *s, int i);
 /* How it uses its i-th operand: r, w, b for both, - for work space. */
 char instr_use(const Instr *s, int i);

@@ -181,6 +181,16 @@ int lex_mark(Lex *x, char c)
     return 1;
 }
 
+int lex_key(Lex *x, const char *name)
+{
+    size_t n = strlen(name);
+    if (!lex_more(x) || (size_t)(x->end - x->p) <= n || x->p[n] != '=' ||
+        memcmp(x->p, name, n))
+        return 0;
+    x->p += n + 1;
+    return 1;
+}
+
 void lex_need(Lex *x, char c)
 {
     if (!lex_mark(x, c))

@@ -291,6 +291,7 @@ int lex_next(Lex *x);         /* to the next line with words; 0: the end */
 void lex_line(Lex *x);        /* the same; there must be one */
 int lex_more(Lex *x);         /* is there more on this line? */
 int lex_mark(Lex *x, char c); /* take this mark if it is next */
+int lex_key(Lex *x, const char *name); /* take "name=" if it is next */
 void lex_need(Lex *x, char c);
 const char *lex_word(Lex *x);           /* interned */
 int lex_take(Lex *x, const char *word); /* take this word if it is next */
@@ -463,6 +464,10 @@ typedef struct Program {
     int64_t transient, bound; /* height and lower bound of non-persistent
                                      buffers that are not alive all the time */
 } Program;
+/* All rows in the order in which they run; of phases that repeat, one for each
+ * micro-batch. A vec. */
+ScheduleSlot *program_rows(Arena *a, const Program *g);
+int program_streams(const Program *g); /* are there others than compute? */
 
 /* One axis of a stored or exchanged tensor: this rank holds these pieces, one
  * after another. */
@@ -742,6 +747,7 @@ const char *operands_wrong(const PlanCheck *c, const Instr *s,
                            const ValueShape *const *in,
                            const ValueShape *const *out);
 const char *flow_wrong(const PlanCheck *c, int prog);
+const char *streams_wrong(const PlanCheck *c, int prog);
 const char *sizes_wrong(const PlanCheck *c);
 const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */
 /* Do any two overlap while both are alive? Then their ids. Sorts v. */

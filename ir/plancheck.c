@@ -155,6 +155,8 @@ static const char *programs_wrong(const PlanCheck *c)
         why = table_wrong(c, k);
     for (int k = -1; k < r->nprog && !why; k++)
         why = overlaps(c, k);
+    for (int k = 0; k < r->nprog && !why; k++)
+        why = streams_wrong(c, k);
     return why;
 }
 

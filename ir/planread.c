@@ -26,9 +26,10 @@
  *     instr   = kind label { name "=" buffers }
  *               { name "=" word | name "=" int { "," int } }
  *               [ "v" slot { "," slot } ] [ "inner" atoms ]
- *               [ "spread" atoms ] [ "g" atoms ]
+ *               [ "spread" atoms ] [ "g" atoms ] launch
  *               [ "c" num num num [ "again" num ] ] place
- *               (operands and fields in the order of instructions.def)
+ *               (operands and fields in the order of instructions.def; launch:
+ *               streams.c)
  *     buffers = ( int | "-" ) { "," ( int | "-" ) }
  *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
@@ -160,6 +161,7 @@ static Instr read_instr(Lex *x)
         s.spread = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
     if (lex_take(x, "g"))
         s.atoms = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
+    s.launch = lex_launch(x);
     if (lex_take(x, "c")) {
         s.flops = lex_num(x);
         s.bytes = lex_num(x);

@@ -40,6 +40,21 @@ int program_trains(ProgramKind k)
     return k == PGstep || k == PGfallback;
 }
 
+ScheduleSlot *program_rows(Arena *a, const Program *g)
+{
+    ScheduleSlot *v = NULL;
+    int tabled = 0;
+
+    for (int f = 0; f < g->nphase; f++) {
+        for (int t = 0; t < g->phase[f].repeat; t++)
+            vec_push(a, v, ((ScheduleSlot){ f, t, 0 }));
+        for (int t = 0; t < g->nturn && !g->phase[f].repeat && !tabled; t++)
+            vec_push(a, v, g->turn[t]);
+        tabled |= !g->phase[f].repeat;
+    }
+    return v;
+}
+
 static const char *wrong(const PlanCheck *c, ProgramKind k, const char *why)
 {
     return strf(c->arena, "role %d: program '%s' %s", c->role, programnames[k],

@@ -88,24 +88,15 @@ static const Instr ***far_instrs(const StageMatch *x, const Program *g)
     return v;
 }
 
-static void note_row(StageMatch *x, int role, const Instr **v, int micro)
-{
-    for (size_t i = 0; i < vec_len(v); i++)
-        note_instr(x, role, v[i], micro);
-}
-
 static void note_role(StageMatch *x, int role)
 {
     const Program *g = x->g[role];
     const Instr ***v = far_instrs(x, g);
-    int tabled = 0;
-    for (int f = 0; f < g->nphase; f++) {
-        int call = !g->phase[f].repeat;
-        for (int k = 0; k < g->phase[f].repeat && v[f]; k++)
-            note_row(x, role, v[f], k);
-        for (int t = 0; t < g->nturn && call && !tabled; t++)
-            note_row(x, role, v[g->turn[t].phase], g->turn[t].micro);
-        tabled |= call;
+    const ScheduleSlot *row = program_rows(x->arena, g);
+    for (size_t t = 0; t < vec_len(row); t++) {
+        const Instr **far = v[row[t].phase];
+        for (size_t i = 0; i < vec_len(far); i++)
+            note_instr(x, role, far[i], row[t].micro);
     }
 }
 

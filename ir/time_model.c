@@ -28,7 +28,7 @@ typedef struct PhaseTimeline { /* a phase */
 typedef struct Walker { /* a stage under way */
     const Program *g;
     PhaseTimeline *course;     /* by phase */
-    int *row;                  /* vec: phases in the order they run */
+    ScheduleSlot *row;         /* vec */
     size_t at, stop;           /* row, stop of its phase */
     int came;                  /* `before` of that stop is spent */
     int meets;                 /* waits in a collective over stages */
@@ -84,19 +84,6 @@ static PhaseTimeline course_of(TimeWalk *x, int role, const Program *g,
     return c;
 }
 
-static void list_rows(const TimeWalk *x, Walker *w)
-{
-    int tabled = 0;
-    for (int f = 0; f < w->g->nphase; f++) {
-        for (int64_t k = 0; k < w->g->phase[f].repeat; k++)
-            vec_push(x->arena, w->row, f);
-        for (int t = 0; t < w->g->nturn && !w->g->phase[f].repeat && !tabled;
-             t++)
-            vec_push(x->arena, w->row, w->g->turn[t].phase);
-        tabled |= !w->g->phase[f].repeat;
-    }
-}
-
 static void begin(TimeWalk *x, int role, ProgramKind program)
 {
     const Role *r = &x->p->role[role];
@@ -108,7 +95,7 @@ static void begin(TimeWalk *x, int role, ProgramKind program)
     w->course = alloc(x->arena, sizeof *w->course * (size_t)(w->g->nphase + 1));
     for (int f = 0; f < w->g->nphase; f++)
         w->course[f] = course_of(x, role, w->g, &w->g->phase[f]);
-    list_rows(x, w);
+    w->row = program_rows(x->arena, w->g);
 }
 
 /* ---- going --------------------------------------------------------------- */
@@ -153,7 +140,7 @@ static int advance(TimeWalk *x, Walker *w)
 {
     int moved = 0;
     while (!is_done(w) && !w->meets) {
-        const PhaseTimeline *c = &w->course[w->row[w->at]];
+        const PhaseTimeline *c = &w->course[w->row[w->at].phase];
         int end = w->stop == vec_len(c->stop);
         double secs = end ? c->after : c->stop[w->stop].before;
         if (!w->came) {
@@ -182,7 +169,7 @@ static int meet(const TimeWalk *x)
     }
     for (int i = 0; i < x->p->nrole; i++) {
         Walker *w = &x->w[i];
-        const Instr *s = w->course[w->row[w->at]].stop[w->stop].s;
+        const Instr *s = w->course[w->row[w->at].phase].stop[w->stop].s;
         w->now = start + s->secs;
         w->busy += s->secs;
         w->meets = w->came = 0;
@@ -198,8 +185,8 @@ static const char *stuck(const TimeWalk *x)
         const Walker *w = &x->w[i];
         if (is_done(w))
             continue;
-        const Phase *f = &w->g->phase[w->row[w->at]];
-        const Instr *s = w->course[w->row[w->at]].stop[w->stop].s;
+        const Phase *f = &w->g->phase[w->row[w->at].phase];
+        const Instr *s = w->course[w->row[w->at].phase].stop[w->stop].s;
         put(&t, "%sstage %d in %s '%s' of %s", t.len ? ", " : "", i,
             instr_info(s->kind)->name, s->label ? s->label : "", f->name);
     }

@@ -295,7 +295,7 @@ static void load_tensors(Exec *x, const Files *s, unsigned kinds, unsigned must)
     Arena *a = arena_new();
     TensorLoad *load = NULL;
 
-    exec_guard(x);
+    exec_guard(x, STREAMcompute);
     for (int64_t k = 0; k < x->comm->n; k++) {
         int64_t rank = x->comm->first + k;
         const Role *r = exec_role(x, rank);

@@ -8,6 +8,7 @@
 #include "gpu.h"
 
 enum { SHARED = 8, UNTIMED = 2, NOTREADY = 600, OUTSIDE = 1, DIMS = 5 };
+enum { PRIORITY = 8 }; /* of a launch: an attribute */
 
 typedef struct GpuCall { /* an instruction */
     void *fn, **param;   /* kernels */
@@ -17,6 +18,22 @@ typedef struct GpuCall { /* an instruction */
     LinkEnd *end;   /* send, recv, wait */
     uint32_t place; /* for trail_put */
 } GpuCall;
+
+/* As in the driver's header. */
+typedef struct LaunchAttribute {
+    int id, pad;
+    union {
+        int priority;
+        char room[64];
+    };
+} LaunchAttribute;
+
+typedef struct LaunchConfig {
+    unsigned grid[3], block[3], shared;
+    void *stream;
+    LaunchAttribute *attribute;
+    unsigned n;
+} LaunchConfig;
 
 typedef struct GpuEvent {
     void *handle;
@@ -72,16 +89,30 @@ static void load(void *d)
 
 /* ---- binding ------------------------------------------------------------- */
 
+/* A negative grid[3]: the blocks take work in turns, so a few do. */
+static void bind_grid(const Gpu *x, const BoundInstr *b, GpuCall *c)
+{
+    int most = b->s->launch.sms;
+
+    memcpy(c->grid, b->iv, sizeof c->grid);
+    if (most && c->grid[3] >= 0)
+        err(&(Loc){ b->s->file, b->s->line, NULL },
+            "%s may hold %d multiprocessors, and its blocks do not take work "
+            "in turns",
+            b->s->kernel, most);
+    if (c->grid[3] >= 0)
+        return;
+    most = most && most < x->cores ? most : x->cores;
+    c->grid[3] = 1;
+    c->grid[0] = c->grid[0] < most ? c->grid[0] : most;
+}
+
 static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
 {
     const Instr *s = b->s;
     int words = s->nword - DIMS;
 
-    memcpy(c->grid, b->iv, sizeof c->grid);
-    if (c->grid[3] < 0) { /* its blocks take work in turns */
-        c->grid[3] = 1;
-        c->grid[0] = c->grid[0] < x->cores ? c->grid[0] : x->cores;
-    }
+    bind_grid(x, b, c);
     c->fn = x->fn[kernel_named(x->plan, s->kernel)];
     c->param = alloc(x->mem, (size_t)(s->nbuf + words + 1) * sizeof *c->param);
     for (int i = 0; i < s->nbuf; i++)
@@ -251,17 +282,40 @@ static int ready(void *d, const BoundInstr *b)
     return 1;
 }
 
+/* Before blocks of other streams that wait to start. */
+static int launch_first(Gpu *x, const BoundInstr *b)
+{
+    const GpuCall *c = b->own;
+    const int64_t *g = c->grid;
+    int least = 0;
+    LaunchAttribute a = { .id = PRIORITY };
+    LaunchConfig k = {
+        .grid = { (unsigned)g[0], (unsigned)g[2], (unsigned)g[3] },
+        .block = { (unsigned)g[1], 1, 1 },
+        .shared = (unsigned)g[4],
+        .stream = stream(x, b->on),
+        .attribute = &a,
+        .n = 1,
+    };
+
+    dl.cuCtxGetStreamPriorityRange(&least, &a.priority);
+    return dl.cuLaunchKernelEx(&k, c->fn, c->param, NULL);
+}
+
 static void launch(void *d, const BoundInstr *b)
 {
     const GpuCall *c = b->own;
     const int64_t *g = c->grid;
 
-    if (g[0] && g[2] && g[3])
-        gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
-                                 (unsigned)g[3], (unsigned)g[1], 1, 1,
-                                 (unsigned)g[4], stream(d, b->on), c->param,
-                                 NULL),
-               instr_label(b->s));
+    if (!g[0] || !g[2] || !g[3])
+        return;
+    gpu_ok(b->s->launch.priority
+               ? launch_first(d, b)
+               : dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
+                                   (unsigned)g[3], (unsigned)g[1], 1, 1,
+                                   (unsigned)g[4], stream(d, b->on), c->param,
+                                   NULL),
+           instr_label(b->s));
 }
 
 static void product(void *d, const BoundInstr *b)

@@ -28,14 +28,6 @@ typedef enum ArenaKind {
     ARENAstash   /* of the device: what outlives its layer */
 } ArenaKind;
 
-typedef enum StreamKind {
-    STREAMcompute,
-    STREAMcomm,
-    STREAMcopy,
-    STREAMp2p,
-    NSTREAM
-} StreamKind;
-
 typedef enum CopyKind { COPYwithin, COPYin, COPYout } CopyKind;
 
 typedef enum EventKind {
@@ -55,12 +47,10 @@ typedef struct BoundInstr {
     int64_t group, *ranks, me; /* collectives, transfers */
     int wide;                  /* collective with members in other stages */
     int lasts;                 /* it writes what lasts */
-    /* Where it runs, behind what, and who may wait for it. A plan of today has
-     * all on `compute`. */
-    StreamKind on;
-    void **wait;  /* vec: events */
-    void *signal; /* event, or null */
-    void *own;    /* the device's */
+    StreamKind on;             /* and behind what, and who may wait for it */
+    void **wait;               /* vec: events */
+    void *signal;              /* event, or null */
+    void *own;                 /* the device's */
 } BoundInstr;
 
 /* Per second: FLOPs of products in a precision, bytes of memory; 0: unknown. */
@@ -150,8 +140,6 @@ const Device *device_for(const Plan *p, const Comm *c);
 
 /* err() where nothing executes it */
 void need_device(const Plan *p);
-const char *instr_label(const Instr *s); /* for people; never null */
-ScheduleSlot *course_rows(Arena *a, const Program *g); /* vec: rows in order */
 
 /* gpu_fault.c: before the process starts again, to name the call that failed */
 void fault_first(void (*f)(void));

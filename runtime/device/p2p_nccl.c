@@ -50,7 +50,7 @@ static int64_t *order(const Links *x, int stage, ProgramKind prog, InstrKind k,
     const Role *r = &p->role[stage];
     int at = role_prog(r, prog);
     const Program *g = at < 0 ? NULL : &r->prog[at];
-    ScheduleSlot *row = g ? course_rows(x->mem, g) : NULL;
+    ScheduleSlot *row = g ? program_rows(x->mem, g) : NULL;
     int64_t *v = NULL;
 
     for (size_t i = 0; i < vec_len(row); i++) {

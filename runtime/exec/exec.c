@@ -39,6 +39,28 @@ int instr_lasts(const Role *r, const Instr *s)
     return 0;
 }
 
+/* events: of the program on this rank, by number; made when first named. */
+static void *event_of(Exec *x, void ***events, int e)
+{
+    while (vec_len(*events) <= (size_t)e)
+        vec_push(x->mem, *events, NULL);
+    if (!(*events)[e])
+        (*events)[e] = x->dev->event(x->on, EVENTplain);
+    return (*events)[e];
+}
+
+static void bind_launch(Exec *x, BoundInstr *b, void ***events)
+{
+    const Launch *l = &b->s->launch;
+
+    b->on = l->stream;
+    for (int i = 0; i < l->nwait; i++) {
+        void *e = event_of(x, events, l->wait[i]);
+        vec_push(x->mem, b->wait, e);
+    }
+    b->signal = l->record ? event_of(x, events, l->record) : NULL;
+}
+
 static void bind_instr(Exec *x, const Rank *r, BoundInstr *b, const Instr *s)
 {
     *b = (BoundInstr){ .s = s, .rank = r->id };
@@ -79,6 +101,7 @@ static void bind_patches(Exec *x, const Rank *r, int g, int f)
 static void bind_program(Exec *x, Rank *r, int g)
 {
     const Program *p = &r->role->prog[g];
+    void **events = NULL;
 
     r->step[g] = alloc(x->mem, (size_t)(p->ninstr + 1) * sizeof **r->step);
     r->patch[g] = alloc(x->mem, (size_t)(p->nphase + 1) * sizeof **r->patch);
@@ -87,6 +110,7 @@ static void bind_program(Exec *x, Rank *r, int g)
              k++) {
             BoundInstr *b = &r->step[g][k];
             bind_instr(x, r, b, &p->instr[k]);
+            bind_launch(x, b, &events);
             x->dev->bind(x->on, b, p, phase_turns(p, f));
         }
         bind_patches(x, r, g, f);
@@ -334,7 +358,7 @@ int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
 {
     Outside o = { .in = in, .cap = n };
 
-    exec_guard(x);
+    exec_guard(x, STREAMcompute);
     int64_t count = each_part(x, name, give_run, &o);
     exec_push(x);
     return count;

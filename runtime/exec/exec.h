@@ -108,11 +108,12 @@ typedef struct Exec {
     void **mark;          /* events */
     int64_t nmark;
     /* Before anything writes what lasts: guard is called, if not null, and the
-     * device waits for `copied`, if not null, once a run (`ordered`). */
+     * device waits for `copied`, if not null, once a run (`ordered`:
+     * streams, as bits). */
     void (*guard)(void *self);
     void *guarded;
     void *copied;
-    int ordered;
+    unsigned ordered;
     void *there[2];           /* mirror.c: events */
     void (*idle)(void *self); /* null, or called while a run is waited for */
     void *idler;
@@ -170,7 +171,7 @@ const Tensor *plan_input(const Plan *p, int i);
 
 int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
 /* mirror.c: before what lasts is written */
-void exec_guard(Exec *x);
+void exec_guard(Exec *x, StreamKind on);
 
 /* stage.c: where a stage stands */
 Stage *exec_stage(Exec *x, int role); /* opened when missing */

@@ -175,7 +175,7 @@ void run_step(Exec *x, Stage *const *s, int n)
     atomic_fetch_add_explicit(&x->progress.ticks, 1, memory_order_relaxed);
     for (int i = 0; i < n; i++)
         if (rank_instr(s[i]->rank[0])->lasts)
-            exec_guard(x);
+            exec_guard(x, rank_instr(s[i]->rank[0])->on);
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n && x->poison && !x->copy; i++)

@@ -14,13 +14,13 @@ int exec_apart(const Exec *x)
     return (x->dev->can & OWNmemory) != 0;
 }
 
-void exec_guard(Exec *x)
+void exec_guard(Exec *x, StreamKind on)
 {
     if (x->guard)
         x->guard(x->guarded);
-    if (x->copied && !x->ordered)
-        x->dev->wait(x->on, STREAMcompute, x->copied);
-    x->ordered = 1;
+    if (x->copied && !(x->ordered & 1u << on))
+        x->dev->wait(x->on, on, x->copied);
+    x->ordered |= 1u << on;
 }
 
 static int64_t piece_bytes(const Rank *r, int64_t at)
@@ -102,7 +102,7 @@ void exec_push(Exec *x)
     if (!exec_apart(x))
         return;
     x->ordered = 0;
-    exec_guard(x);
+    exec_guard(x, STREAMcompute);
     move(x, push_pieces);
     exec_drop(x);
 }

@@ -149,6 +149,7 @@ void look_after(Exec *x, Stage *const *s, int n)
         for (int64_t k = 0; k < s[i]->n; k++) {
             const Rank *r = s[i]->rank[k];
             const BoundInstr *b = rank_instr(r);
+            x->dev->sync(x->on, b->on);
             for (int j = 0; j < b->s->nbuf && !x->bad; j++) {
                 const Buf *f = looked_at(r->role, b->s, j);
                 if (!f)

@@ -246,7 +246,8 @@ static void run_segments(Exec *x, StagedProgram *g)
     }
 }
 
-/* Too many nodes for one graph, and nothing between stages inside of it? */
+/* Too many nodes for one graph, and rows that are graphs of their own: nothing
+ * between stages, and no stream that goes on from row to row? */
 static int in_segments(const Exec *x, const StagedProgram *g)
 {
     const char *most = getenv("PLEAT_NODES");
@@ -254,7 +255,8 @@ static int in_segments(const Exec *x, const StagedProgram *g)
 
     for (int i = 0; i < g->course->nrow; i++)
         n += g->p->phase[g->course->row[i].phase].n;
-    return x->plan->nrole == 1 && n > (most ? atoll(most) : MAXNODES);
+    return x->plan->nrole == 1 && !program_streams(g->p) &&
+           n > (most ? atoll(most) : MAXNODES);
 }
 
 /* ---- one program --------------------------------------------------------- */

@@ -32,7 +32,7 @@ static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
 
 static UnrolledProgram course_of(Exec *x, const Role *r, const Program *g)
 {
-    UnrolledProgram c = { .row = course_rows(x->mem, g) };
+    UnrolledProgram c = { .row = program_rows(x->mem, g) };
 
     c.needs = alloc(x->mem, (size_t)(g->nphase + 1) * sizeof *c.needs);
     for (int f = 0; f < g->nphase; f++)

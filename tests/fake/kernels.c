@@ -11,6 +11,7 @@
 
 enum { MAXARGS = 64, NAME = 128, MAXKERNELS = 8, WARP = 32 };
 enum { REFUSED = 6, NOFUNCTION = 500, SHAREDSIZE = 8 };
+enum { PRIORITY = 8, LEAST = 0, GREATEST = -5 };
 enum { BLOCK = 1024, GRID = 65535, SHARED = 48 << 10, MOSTSHARED = 227 << 10 };
 
 typedef struct Signature {
@@ -303,4 +304,37 @@ int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz,
         e = enqueue(s, launch_go, free, l);
     device_unlock();
     return e;
+}
+
+int cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = LEAST;
+    *greatest = GREATEST;
+    return 0;
+}
+
+typedef struct Attribute {
+    int id, pad, value;
+    char room[60];
+} Attribute;
+
+typedef struct Config {
+    unsigned grid[3], block[3], shared;
+    Stream *stream;
+    const Attribute *attribute;
+    unsigned n;
+} Config;
+
+/* A priority only says what starts first, and no result depends on it. */
+int cuLaunchKernelEx(const Config *c, Function *f, void **params, void **extra)
+{
+    for (unsigned i = 0; i < c->n; i++) {
+        const Attribute *a = &c->attribute[i];
+        if (a->id != PRIORITY || a->value > LEAST || a->value < GREATEST)
+            return wrong(INVALID, "%s: attribute %d of %d", f->s.name, a->id,
+                         a->value);
+    }
+    return cuLaunchKernel(f, c->grid[0], c->grid[1], c->grid[2], c->block[0],
+                          c->block[1], c->block[2], c->shared, c->stream,
+                          params, extra);
 }

@@ -26,7 +26,7 @@ static const char *const laws[] = {
 
 /* The plans; from BARE on the same without what steps say of their values, of
  * which nothing is proved but that they stay in their memory. */
-enum { MIX, TIED, RING, WINDOW, SHARDS, STAGES, CHOOSES, BARE };
+enum { MIX, TIED, RING, WINDOW, SHARDS, STAGES, CHOOSES, SPREAD, BARE };
 
 #define SMALL " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
 /* clang-format off */
@@ -38,6 +38,7 @@ static Base legal[BARE] = {
     [SHARDS] = { .model = "tests/hf/mixtral.lua", .keys = "fold.dp=4 fold.ep=2 fold.zero=3 train.batch=16" },
     [STAGES] = { .model = "tests/models/tied.lua", .keys = "fold.pp=4 fold.layout=E|tt|t|tL fold.schedule=zerobubble train.batch=16" },
     [CHOOSES] = { .model = "tests/models/expert_choice.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL },
+    [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4", .spread = 1 },
 };
 /* clang-format on */
 static struct {
@@ -393,6 +394,14 @@ static const Row rows[] = {
     { Lsame_type, STAGES, "a receipt with another axis", receipt_renamed },
     { Lend_shape, MIX, "a weight with another axis", weight_renamed },
     { Lfallback_not_step, RING, "the fallback for the step", step_is_fallback },
+    { Llaunch_kernel, SPREAD, "instr launch.priority: near", NULL },
+    { Levent_once, SPREAD, "instr launch.record: copy", NULL },
+    { Levent_waited, SPREAD, "waits: drop", NULL },
+    { Levent_recorded, SPREAD, "wait : copy", NULL },
+    { Lstream_begins, SPREAD, "instr launch.stream: near", NULL },
+    { Lstream_ends, SPREAD, "instr launch.stream: near", NULL },
+    { Lclass_ordered, SPREAD, "wait : copy", NULL },
+    { Laccess_ordered, SPREAD, "instr launch.stream: copy", NULL },
     { Linstr_says, MIX, "a step that says nothing", says_nothing },
 };
 /* clang-format on */

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "mutantrun.h"
+#include "spread.h"
 
 enum { STEPS = 2, CPU = 20, SECONDS = 300 }; /* of a run: it hangs */
 
@@ -21,11 +22,12 @@ char base_message[1024];
 const char *const verdicts[NVERDICT] = { "refused", "same", "OTHER", "STOPS",
                                          "CRASHES" };
 
-#define MIX               "tests/hf/mixtral-aux.lua"
-#define TIED              "tests/models/tied.lua"
-#define APART             "tests/models/apart.lua"
-#define PLAN(file, words) { .model = file, .keys = words },
-#define SMALL             " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
+#define MIX                 "tests/hf/mixtral-aux.lua"
+#define TIED                "tests/models/tied.lua"
+#define APART               "tests/models/apart.lua"
+#define PLAN(file, words)   { .model = file, .keys = words },
+#define SPREAD(file, words) { .model = file, .keys = words, .spread = 1 },
+#define SMALL               " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
 /* clang-format off */
 Base bases[NBASE] = {
     PLAN(MIX,   "fold.tp=2 fold.dp=2 fold.ep=4 fold.zero=0 train.batch=8")
@@ -52,6 +54,7 @@ Base bases[NBASE] = {
     PLAN("tests/hf/dsv3-mtp.lua", "fold.pp=2 fold.tp=2 fold.dp=2 fold.ep=4 train.batch=16")
     PLAN("tests/hf/qwen3.lua", "fold.cp=4 fold.balance=contiguous fold.ep=4 precision.moments=bf16 train.batch=4")
     PLAN("models/tiny.lua", "fold.tp=2 fold.dp=2 fold.ep=4 fold.order=dp-cp-tp-pp train.batch=32" SMALL)
+    SPREAD(MIX,   "fold.pp=2 fold.tp=2 fold.ep=2 train.batch=8")
     PLAN("models/mixtral.lua", "fold.pp=2 fold.dp=2 fold.ep=2 train.batch=8 axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4 axes.vocab=97")
 };
 /* clang-format on */
@@ -82,6 +85,8 @@ Plan *base_parse(Arena *a, const char *text, size_t len)
 static void make_base(Base *b)
 {
     b->plan = fold_words(b->model, b->keys);
+    if (b->spread)
+        spread_streams(forever, b->plan, 1);
     Plan bare = *b->plan;
     bare.prelude = "";
     bare.kernel = alloc(forever, sizeof *bare.kernel * (size_t)bare.nkernel);

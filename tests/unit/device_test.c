@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "../fold/foldrun.h"
+#include "../fold/spread.h"
 
 enum { STEPS = 4, BYTES = 1 << 16 };
 
@@ -138,7 +139,7 @@ static void expect(const Exec *x, Text *t)
 {
     const Role *r = x->rank[0].role;
     const Program *g = &r->prog[role_prog(r, PGstep)];
-    ScheduleSlot *row = course_rows(forever, g);
+    ScheduleSlot *row = program_rows(forever, g);
 
     for (size_t i = 0; i < vec_len(row); i++) {
         const Phase *f = &g->phase[row[i].phase];
@@ -181,28 +182,6 @@ static void logs(void **state)
 
 /* ---- runs ---------------------------------------------------------------- */
 
-/* Of each phase every other instruction on a stream of its own, behind the one
- * before it; the one after it is behind it. */
-static void spread(Exec *x)
-{
-    static const StreamKind on[] = { STREAMcomm, STREAMcopy, STREAMp2p };
-    Rank *r = x->rank;
-    int g = role_prog(r->role, PGstep), n = 0;
-
-    for (int f = 0; f < r->role->prog[g].nphase; f++) {
-        const Phase *p = &r->role->prog[g].phase[f];
-        for (int k = p->first + 1; k + 1 < p->first + p->n; k += 2) {
-            BoundInstr *b = &r->step[g][k];
-            b->on = on[n++ % 3];
-            b[-1].signal = x->dev->event(x->on, EVENTplain);
-            b->signal = x->dev->event(x->on, EVENTplain);
-            vec_push(x->mem, b->wait, b[-1].signal);
-            vec_push(x->mem, b[1].wait, b->signal);
-        }
-    }
-    assert_true(n > 10);
-}
-
 typedef struct Trial {
     double loss[STEPS], norm;
     uint8_t *lasting;
@@ -210,13 +189,11 @@ typedef struct Trial {
 } Trial;
 
 /* late: results are read one step behind. */
-static Trial try(const Device *d, const Plan *p, int late, void change(Exec *))
+static Trial try(const Device *d, const Plan *p, int late)
 {
     Trial t = { .norm = 0 };
     Exec *x = exec_open_on(d, p, comm_open(forever, p->mesh->world));
 
-    if (change)
-        change(x);
     exec_run(x, PGinit, NULL, NULL);
     x->late = late;
     for (int i = 0; i < STEPS; i++) {
@@ -265,8 +242,8 @@ static void staged(void **state)
         apart.enter = entered;
         apart.leave = quiet;
     }
-    Trial want = try(here, p, 0, NULL), now = try(&apart, p, 0, NULL),
-          late = try(&apart, p, 1, NULL);
+    Trial want = try(here, p, 0), now = try(&apart, p, 0),
+          late = try(&apart, p, 1);
     same(&want, &now);
     same(&want, &late);
 }
@@ -277,8 +254,82 @@ static void waits(void **state)
     const Device *here = device_named(p->target);
 
     (void)state;
-    Trial want = try(here, p, 0, NULL), got = try(here, p, 0, spread);
+    Trial want = try(here, p, 0);
+    for (int i = 0; i < 2; i++) {
+        Plan *q = plan_of("");
+        spread_streams(forever, q, (uint64_t)i);
+        plan_check(q);
+        Trial got = try(here, q, 0),
+              late = try(here, q, (here->can & OWNmemory) != 0);
+        same(&want, &got);
+        same(&want, &late);
+    }
+}
+
+/* ---- priority and budget ------------------------------------------------- */
+
+enum { BUDGET = 3, TURNS = 3, WORDS = 5 };
+static int ahead;     /* launches before others */
+static unsigned most; /* blocks of one of them */
+static int (*ahead_of)(const void *, void *, void **, void **);
+
+static int count_ahead(const void *config, void *fn, void **params,
+                       void **extra)
+{
+    unsigned blocks;
+
+    memcpy(&blocks, config, sizeof blocks);
+    most = most < blocks ? blocks : most;
+    ahead++;
+    return ahead_of(config, fn, params, extra);
+}
+
+/* Does it take work in turns, so that any number of blocks do? */
+static int takes_turns(const Instr *s)
+{
+    return s->kind == Ikernel && s->nword > WORDS && s->word[TURNS].at.c < 0;
+}
+
+/* Kernels that take turns are given a budget, and are known by that. */
+static int set_budgets(const Plan *p, int sms)
+{
+    const Role *r = p->role;
+    int n = 0;
+
+    for (int g = 0; g < r->nprog; g++)
+        for (int i = 0; i < r->prog[g].ninstr; i++) {
+            Instr *s = &r->prog[g].instr[i];
+            int turns = takes_turns(s);
+            s->launch.priority = turns || !sms;
+            s->launch.priority &= s->kind == Ikernel;
+            s->launch.sms = turns ? sms : 0;
+            n += turns && r->prog[g].kind == PGstep;
+        }
+    return n;
+}
+
+/* Neither changes a bit; a kernel holds no more than its budget. */
+static void launches(void **state)
+{
+    Plan *p = plan_of("precision=bf16");
+    const Device *here = device_named(p->target);
+    Trial want = try(here, p, 0);
+    int gpu = (here->can & CANcapture) != 0;
+
+    (void)state;
+    ahead_of = dl.cuLaunchKernelEx;
+    if (gpu)
+        dl.cuLaunchKernelEx = count_ahead;
+    int n = set_budgets(p, gpu ? BUDGET : 0);
+    plan_check(p);
+    Trial got = try(here, p, 0);
+    dl.cuLaunchKernelEx = ahead_of;
     same(&want, &got);
+    if (!gpu)
+        return;
+    printf("# %d kernels with a budget, %d launches, at most %u blocks\n", n,
+           ahead, most);
+    assert_true(n > 0 && ahead > 0 && most <= BUDGET);
 }
 
 /* ---- arenas, streams, events, graphs ------------------------------------- */
@@ -389,6 +440,7 @@ int main(void)
                                        cmocka_unit_test(abilities) };
     const struct CMUnitTest any[] = { cmocka_unit_test(staged),
                                       cmocka_unit_test(waits),
+                                      cmocka_unit_test(launches),
                                       cmocka_unit_test(arenas),
                                       cmocka_unit_test(graphs) };
 

@@ -1,0 +1,81 @@
+/* spread.c: see spread.h. Phases stay apart: the first instruction of each is
+ * behind all of the phase before, since the last of that is. */
+#include "spread.h"
+#include "../../ir/ir.h"
+
+typedef struct Spread {
+    Arena *arena;
+    const Role *r;
+    Program *g;
+    uint64_t seed;
+    int events;
+} Spread;
+
+/* Buffers of two frames, or of one and of none, never share a byte. */
+static int meet(const Buf *a, const Buf *b)
+{
+    return a->frame == b->frame && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+static int ordered_class(const Instr *s)
+{
+    InstrClass k = instr_info(s->kind)->cls;
+    return k == CLASSproduct || k == CLASScollective || k == CLASStransfer;
+}
+
+static int depend(const Role *r, const Instr *a, const Instr *b)
+{
+    if (ordered_class(a) &&
+        instr_info(a->kind)->cls == instr_info(b->kind)->cls)
+        return 1;
+    for (int i = 0; i < a->nbuf; i++)
+        for (int k = 0; k < b->nbuf; k++)
+            if (a->buf[i] >= 0 && b->buf[k] >= 0 &&
+                (instr_use(a, i) != 'r' || instr_use(b, k) != 'r') &&
+                meet(&r->buf[a->buf[i]], &r->buf[b->buf[k]]))
+                return 1;
+    return 0;
+}
+
+static void wait_for(Spread *x, Instr *s, Instr *before)
+{
+    if (!before->launch.record)
+        before->launch.record = ++x->events;
+    vec_push(x->arena, s->launch.wait, before->launch.record);
+    s->launch.nwait++;
+}
+
+static void spread_instr(Spread *x, const Phase *f, int k)
+{
+    Instr *s = &x->g->instr[k];
+    int end = k == f->first + f->n - 1, first = k == f->first;
+    uint64_t h = mix64(x->seed, (uint64_t)k);
+    int seen[NSTREAM] = { 0 }, alone = 1;
+
+    if (!end && !first && h & 1)
+        s->launch.stream = (StreamKind)(1 + (h >> 1) % (NSTREAM - 1));
+    s->launch.priority = s->kind == Ikernel && s->launch.stream;
+    for (int j = k - 1; j >= f->first; j--) {
+        Instr *o = &x->g->instr[j];
+        StreamKind on = o->launch.stream;
+        alone &= on != s->launch.stream;
+        if (on == s->launch.stream || seen[on] || (!end && !depend(x->r, o, s)))
+            continue;
+        seen[on] = 1;
+        wait_for(x, s, o);
+    }
+    if (alone && !s->launch.nwait && !first)
+        wait_for(x, s, &x->g->instr[f->first]);
+}
+
+void spread_streams(Arena *a, Plan *p, uint64_t seed)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int g = 0; g < p->role[r].nprog; g++) {
+            Spread x = { a, &p->role[r], &p->role[r].prog[g], seed, 0 };
+            for (int f = 0; f < x.g->nphase; f++)
+                for (int k = 0; k < x.g->phase[f].n; k++)
+                    spread_instr(&x, &x.g->phase[f], x.g->phase[f].first + k);
+        }
+}
