@@ -87,6 +87,14 @@ typedef struct Coll {
 } Coll;
 void comm_run(Comm *c, Pool *p, Coll *k);
 
+/* peer_memory.c: is a rank on this machine? */
+int comm_near(const Comm *c, int64_t rank);
+/* Memory that these read and write, as Device.peers. */
+void **comm_peers(Arena *a, Comm *c, int64_t bytes, const char *what);
+void comm_drop_peers(Comm *c, void **at, int64_t bytes);
+/* All ranks: err() where one of them cannot. */
+void comm_agree(Comm *c, int bad, const char *what);
+
 /* mpi.c, called by comm.c and p2p_host.c */
 void mpi_start(Comm *c);
 void mpi_stop(void);

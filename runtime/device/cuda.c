@@ -212,6 +212,17 @@ static void give(void *d, ArenaKind k, void *p, int64_t bytes)
     }
 }
 
+static void **peers(void *d, int64_t bytes, const char *what)
+{
+    return gpu_peers(d, bytes, what);
+}
+
+static void drop_peers(void *d, void **at, int64_t bytes)
+{
+    (void)bytes;
+    gpu_drop_peers(d, at);
+}
+
 static int pin(void *d, void *p, int64_t bytes)
 {
     Gpu *x = d;
@@ -494,7 +505,8 @@ const Device cuda_device = {
     .name = "cuda", .can = CANrun | CANcapture | OWNmemory | OWNproducts,
     .count = gpu_count,
     .open = open, .load = load, .bind = bind, .bound = bound, .close = close,
-    .alloc = take, .free = give, .clear = clear, .copy = copy, .pin = pin,
+    .alloc = take, .free = give, .peers = peers, .drop_peers = drop_peers,
+    .clear = clear, .copy = copy, .pin = pin,
     .unpin = unpin, .begin = begin, .finish = finish, .ready = ready,
     .launch = launch, .product = product, .transfer = transfer,
     .collective = collective, .issued = issued,

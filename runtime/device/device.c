@@ -241,6 +241,41 @@ void *gpu_pinned(Gpu *x, int64_t bytes)
     return p;
 }
 
+/* Each has an allocation of its own, of whole blocks: a handle is of what lies
+ * in one block together. */
+void **gpu_peers(Gpu *x, int64_t bytes, const char *what)
+{
+    enum { BLOCK = 2 << 20, REACHED = 1 };
+    Comm *c = x->comm;
+    void **at = alloc(x->mem, (size_t)c->world * sizeof *at);
+    IpcHandle *all = alloc(x->mem, (size_t)c->world * sizeof *all), mine;
+    uint64_t p = device_take(x, (bytes / BLOCK + 1) * BLOCK, what);
+    int bad = 0;
+
+    at[x->rank] = (void *)(uintptr_t)p;
+    if (c->world == 1)
+        return at;
+    gpu_ok(dl.cuIpcGetMemHandle(&mine, p), what);
+    comm_gather(c, &mine, all, sizeof mine);
+    for (int64_t r = 0; r < c->world; r++) {
+        if (r == x->rank || !comm_near(c, r))
+            continue;
+        bad |= dl.cuIpcOpenMemHandle_v2(&p, all[r], REACHED);
+        at[r] = (void *)(uintptr_t)p;
+    }
+    comm_agree(c, bad, what);
+    return at;
+}
+
+void gpu_drop_peers(Gpu *x, void **at)
+{
+    for (int64_t r = 0; r < x->comm->world; r++)
+        if (r != x->rank && at[r])
+            dl.cuIpcCloseMemHandle((uint64_t)(uintptr_t)at[r]);
+    comm_barrier(x->comm);
+    dl.cuMemFree_v2((uint64_t)(uintptr_t)at[x->rank]);
+}
+
 int64_t gpu_memory(void *gpu, Text *t)
 {
     Gpu *x = gpu;

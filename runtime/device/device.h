@@ -83,6 +83,11 @@ typedef struct Device {
     /* what: in messages, and in the table of `usage` */
     void *(*alloc)(void *d, ArenaKind k, int64_t bytes, const char *what);
     void (*free)(void *d, ArenaKind k, void *p, int64_t bytes);
+    /* Peer arenas, asked for by all ranks at once, of so many bytes each: those
+     * of all ranks of this machine, which read and write them all. By rank;
+     * null: a rank of another machine. They begin as what alloc gives. */
+    void **(*peers)(void *d, int64_t bytes, const char *what);
+    void (*drop_peers)(void *d, void **at, int64_t bytes);
     /* With memory of its own: the host's as if it were an arena; 0: not so. */
     int (*pin)(void *d, void *p, int64_t bytes);
     void (*unpin)(void *d, void *p, int64_t bytes);

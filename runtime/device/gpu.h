@@ -139,6 +139,8 @@ void device_open(Gpu *x);
 uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
 void device_count(Gpu *x, const char *what); /* what is newly used, is its */
 void *gpu_pinned(Gpu *x, int64_t bytes);
+void **gpu_peers(Gpu *x, int64_t bytes, const char *what);
+void gpu_drop_peers(Gpu *x, void **at);
 int64_t gpu_memory(void *gpu, Text *t); /* as Device.usage */
 Roofline gpu_peak(const char *name, const char *precision);
 

@@ -125,6 +125,18 @@ static void give(void *d, ArenaKind k, void *p, int64_t bytes)
     drop_pages(p, bytes);
 }
 
+static void **peers(void *d, int64_t bytes, const char *what)
+{
+    Host *h = d;
+
+    return comm_peers(h->mem, h->comm, bytes, what);
+}
+
+static void drop_peers(void *d, void **at, int64_t bytes)
+{
+    comm_drop_peers(((Host *)d)->comm, at, bytes);
+}
+
 /* ---- instructions -------------------------------------------------------- */
 
 static void begin(void *d)
@@ -258,7 +270,8 @@ const Device host_device = {
     /* clang-format off */
     .name = "host", .can = CANrun | CANranks | CANorder, .count = one,
     .open = open, .load = load, .bind = bind, .bound = bound, .close = close,
-    .alloc = take, .free = give, .clear = clear, .copy = copy,
+    .alloc = take, .free = give, .peers = peers, .drop_peers = drop_peers,
+    .clear = clear, .copy = copy,
     .begin = begin, .finish = finish, .ready = ready, .launch = launch,
     .product = product, .transfer = transfer, .collective = collective,
     .event = event, .record = record, .wait = wait, .query = query,

@@ -24,6 +24,10 @@ typedef struct NcclId {
     char c[128];
 } NcclId;
 
+typedef struct IpcHandle {
+    char c[64];
+} IpcHandle;
+
 typedef struct Dl { /* null where the library was not found */
 #define LIB(id, what, names)
 #define SYM(id, name, ret, args) ret(*name) args;

@@ -12,3 +12,16 @@ for order in chance late; do
     on_gpu "order=$order" "$(dirname "$PLEAT")/tests/unit/device_test" 2>"$dir/log" |
         grep -E '^(not )?ok' || { echo "not ok - device: order $order"; cat "$dir/log"; }
 done
+
+# memory of two ranks on each of two machines, by name
+if mpirun --version >/dev/null 2>&1; then
+    test=$(dirname "$PLEAT")/tests/unit/device_test
+    on_gpu "" timeout 120 mpirun -q -n 2 env PLEAT_HOST=a "$test" : \
+        -n 2 env PLEAT_HOST=b "$test" >"$dir/log" 2>&1
+    if [ "$(grep -c '^ok .* peers' "$dir/log")" = 4 ]; then
+        echo "ok - device: peers under mpirun"
+    else
+        echo "not ok - device: peers under mpirun"
+        sed 's/^/# /' "$dir/log"
+    fi
+fi

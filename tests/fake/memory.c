@@ -3,9 +3,12 @@
  * host code that uses one faults. Memory begins as NaNs of every type (all bits
  * set), between pages that nobody may touch. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "fake.h"
 
@@ -19,6 +22,8 @@ typedef struct StepValues {
     size_t n;
     int mapped; /* of the host: is it the device's too? */
     int theirs; /* the program's own, registered */
+    int fd;     /* of the device: the file whose pages it is */
+    int peer;   /* another process' */
 } StepValues;
 
 static StepValues device[MOST], pinned[MOST];
@@ -104,20 +109,35 @@ int cuMemGetInfo_v2(size_t *left, size_t *all)
     return 0;
 }
 
-/* A page that faults before it and one behind it. */
-static char *reserve(size_t bytes)
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
+/* Of a file; a page that faults before it and one behind it. */
+static char *reserve(size_t bytes, int fd)
 {
     static uintptr_t next = first;
-    size_t pages = (bytes + PAGE - 1) / PAGE * PAGE;
-    char *p = mmap((void *)next, pages + 2 * PAGE, PROT_NONE,
+    size_t n = whole_pages(bytes);
+    char *p = mmap((void *)next, n + 2 * PAGE, PROT_NONE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
 
-    if (p == MAP_FAILED || mprotect(p + PAGE, pages, PROT_READ | PROT_WRITE)) {
+    if (p == MAP_FAILED || fd < 0 ||
+        mmap(p + PAGE, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd,
+             0) == MAP_FAILED) {
         wrong(INVALID, "no memory here for %zu bytes", bytes);
         return NULL;
     }
-    next += pages + 2 * PAGE;
+    next += n + 2 * PAGE;
     return p + PAGE;
+}
+
+/* Of this process; others may open it. */
+static int new_file(size_t bytes)
+{
+    int fd = memfd_create("fake GPU", MFD_CLOEXEC);
+
+    return fd >= 0 && !ftruncate(fd, (off_t)whole_pages(bytes)) ? fd : -1;
 }
 
 static void fill(char *p, size_t n)
@@ -132,11 +152,12 @@ static void fill(char *p, size_t n)
 int cuMemAlloc_v2(uint64_t *p, size_t n)
 {
     device_lock();
-    char *m = n && used + n <= total() ? reserve(n) : NULL;
+    int fd = n && used + n <= total() ? new_file(n) : -1;
+    char *m = fd >= 0 ? reserve(n, fd) : NULL;
     if (m) {
         fill(m, n);
         *new_block(device, &ndevice, "memory") =
-            (StepValues){ .p = m, .n = n, .mapped = 1 };
+            (StepValues){ .p = m, .n = n, .mapped = 1, .fd = fd };
         used += n;
         *p = (uint64_t)(uintptr_t)m + SHIFT;
     }
@@ -153,17 +174,74 @@ int cuMemFree_v2(uint64_t p)
     StepValues *b = block_of(device, ndevice, m, 0);
     if (!p)
         e = 0;
-    else if (!b || b->p != m)
+    else if (!b || b->p != m || b->peer)
         e = wrong(INVALID, "freeing %#llx, which is no allocation",
                   (unsigned long long)p);
     else if (!(e = drain(NULL))) {
-        munmap(b->p, (b->n + PAGE - 1) / PAGE * PAGE);
+        munmap(b->p, whole_pages(b->n));
+        close(b->fd);
         used -= b->n;
         b->p = NULL;
     }
     device_unlock();
     return e;
 }
+
+/* ---- of other processes -------------------------------------------------- */
+
+typedef struct Handle {
+    int pid, fd;
+    size_t n;
+    char room[48];
+} Handle;
+
+int cuIpcGetMemHandle(Handle *h, uint64_t p)
+{
+    char *m = (char *)(uintptr_t)(p - SHIFT);
+    const StepValues *b = block_of(device, ndevice, m, 0);
+
+    if (!b || b->p != m || b->peer)
+        return wrong(INVALID, "a handle of what is no allocation");
+    *h = (Handle){ .pid = getpid(), .fd = b->fd, .n = b->n };
+    return 0;
+}
+
+int cuIpcOpenMemHandle_v2(uint64_t *p, Handle h, unsigned flags)
+{
+    enum { REACHED = 1 };
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", h.pid, h.fd);
+    if (flags != REACHED || h.pid == getpid())
+        return wrong(INVALID, "a handle of this process, or flags %u", flags);
+    device_lock();
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    char *m = fd >= 0 ? reserve(h.n, fd) : NULL;
+    if (m)
+        *new_block(device, &ndevice, "memory") =
+            (StepValues){ .p = m, .n = h.n, .mapped = 1, .fd = fd, .peer = 1 };
+    *p = (uint64_t)(uintptr_t)m + SHIFT;
+    device_unlock();
+    return m ? 0 : wrong(INVALID, "a handle that nobody has");
+}
+
+int cuIpcCloseMemHandle(uint64_t p)
+{
+    char *m = (char *)(uintptr_t)(p - SHIFT);
+
+    device_lock();
+    StepValues *b = block_of(device, ndevice, m, 0);
+    int known = b && b->p == m && b->peer && !drain(NULL);
+    if (known) {
+        munmap(b->p, whole_pages(b->n));
+        close(b->fd);
+        b->p = NULL;
+    }
+    device_unlock();
+    return known ? 0 : wrong(INVALID, "closing what was not opened");
+}
+
+/* ---- of the host --------------------------------------------------------- */
 
 int cuMemHostAlloc(void **p, size_t n, unsigned flags)
 {

@@ -8,6 +8,10 @@ typedef struct NcclId {
     char c[128];
 } NcclId;
 
+typedef struct IpcHandle {
+    char c[64];
+} IpcHandle;
+
 #define LIB(id, what, names)
 #define OBJ(id, name)
 #define STUB(name, ret, args)           \

@@ -424,6 +424,59 @@ static void graphs(void **state)
     exec_close(x);
 }
 
+/* ---- memory of several ranks --------------------------------------------- */
+
+enum { LINE = 4096 };
+
+static uint8_t mark_of(int64_t from, int64_t to, int i)
+{
+    return (uint8_t)(1 + 31 * from + 7 * to + i);
+}
+
+/* Each rank writes a row into every arena that it reaches, and finds in its own
+ * those of all that reach it: under mpirun, on two machines by name. */
+static void peers(void **state)
+{
+    int64_t n = launched() ? launch_world() : getenv("TEST_TARGET") ? 1 : 3;
+    Plan *p = plan_of(strf(forever, "fold.dp=%lld train.batch=%lld",
+                           (long long)n, (long long)n));
+    Comm *c = comm_open(forever, n);
+    Exec *x = exec_open_on(device_named(p->target), p, c);
+    const Device *d = x->dev;
+    uint8_t *row = d->alloc(x->on, ARENApinned, LINE, "a test");
+    uint8_t **at = (uint8_t **)d->peers(x->on, n * LINE, "a test");
+    int reached = 0;
+
+    (void)state;
+    for (int64_t r = c->first; r < c->first + c->n; r++)
+        for (int64_t q = 0; q < n; q++) {
+            assert_int_equal(at[q] != NULL, comm_near(c, q));
+            for (int i = 0; i < LINE; i++)
+                row[i] = mark_of(r, q, i);
+            if (at[q])
+                d->copy(x->on, STREAMcomm, COPYin, at[q] + r * LINE, row, LINE);
+            d->sync(x->on, STREAMcomm);
+        }
+    comm_barrier(c);
+    for (int64_t r = c->first; r < c->first + c->n; r++)
+        for (int64_t q = 0; q < n; q++) {
+            if (!comm_near(c, q))
+                continue;
+            d->copy(x->on, STREAMcomm, COPYout, row, at[r] + q * LINE, LINE);
+            d->sync(x->on, STREAMcomm);
+            for (int i = 0; i < LINE; i++)
+                assert_int_equal(row[i], mark_of(q, r, i));
+            reached++;
+        }
+    printf("# rank %lld of %lld: %d rows\n", (long long)c->first, (long long)n,
+           reached);
+    comm_barrier(c);
+    d->drop_peers(x->on, (void **)at, n * LINE);
+    d->free(x->on, ARENApinned, row, LINE);
+    exec_close(x);
+    comm_close(c);
+}
+
 static void abilities(void **state)
 {
     (void)state;
@@ -438,14 +491,18 @@ int main(void)
 {
     const struct CMUnitTest host[] = { cmocka_unit_test(logs),
                                        cmocka_unit_test(abilities) };
-    const struct CMUnitTest any[] = { cmocka_unit_test(staged),
-                                      cmocka_unit_test(waits),
-                                      cmocka_unit_test(launches),
-                                      cmocka_unit_test(arenas),
-                                      cmocka_unit_test(graphs) };
+    const struct CMUnitTest any[] = {
+        cmocka_unit_test(staged),   cmocka_unit_test(waits),
+        cmocka_unit_test(launches), cmocka_unit_test(arenas),
+        cmocka_unit_test(peers),    cmocka_unit_test(graphs)
+    };
+
+    const struct CMUnitTest ranks[] = { cmocka_unit_test(peers) };
 
     setenv("PLEAT_POISON", "0", 1); /* padding is compared too */
     fold_target_given();
+    if (launched())
+        return cmocka_run_group_tests(ranks, NULL, NULL);
     return (getenv("TEST_TARGET") ? 0
                                   : cmocka_run_group_tests(host, NULL, NULL)) +
            cmocka_run_group_tests(any, NULL, NULL);

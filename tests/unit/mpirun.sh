@@ -24,6 +24,13 @@ result() {
     bad=1
 }
 
+# Memory of two ranks on each of two machines, by name.
+test=$(dirname "$PLEAT")/tests/unit/device_test
+CMOCKA_MESSAGE_OUTPUT=TAP timeout 120 mpirun -q -n 2 env PLEAT_HOST=a "$test" : \
+    -n 2 env PLEAT_HOST=b "$test" >"$dir/log" 2>&1
+result "ranks of a machine write each other's memory" \
+    $(($(grep -c '^ok .* peers' "$dir/log") - 4))
+
 # rows FILE STAGE: what the trace says that the stage ran, "F0 3" a line
 rows() {
     sed -n "s/^{\"name\": \"\([^\"]*\)\", \"ph\": \"X\", \"pid\": $2, \"tid\": 0,.*\"micro\": \([0-9]*\).*/\1 \2/p" "$1"

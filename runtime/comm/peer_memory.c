@@ -1,0 +1,103 @@
+/* peer_memory.c: memory that all ranks of one machine read and write: pages of
+ * a file without a name, which a rank opens by the number that its owner has
+ * for it. A rank's token, which lies there until all have it, tells whether
+ * that was the right file. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "comm.h"
+
+int comm_near(const Comm *c, int64_t rank)
+{
+    return c->n == c->world ||
+           !strcmp(c->peer[rank].host, c->peer[c->first].host);
+}
+
+static void *map_file(int fd, int64_t bytes)
+{
+    void *p = fd < 0 ? MAP_FAILED
+                     : mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                            MAP_SHARED, fd, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+/* That of a rank, which has it under this number; null: not to be had. */
+static void *map_peer(const Peer *p, int number, int64_t bytes)
+{
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)p->pid, number);
+    int fd = number < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
+    void *at = map_file(fd, bytes);
+    if (at && memcmp(at, &p->token, sizeof p->token)) {
+        munmap(at, (size_t)bytes);
+        at = NULL;
+    }
+    if (fd >= 0)
+        close(fd);
+    return at;
+}
+
+void comm_agree(Comm *c, int bad, const char *what)
+{
+    int64_t any = comm_max(c, bad ? c->first : -1);
+
+    if (any >= 0 && comm_speaks(c, any == c->first))
+        err(NULL, "rank %lld cannot share memory with the others of %s: %s",
+            (long long)any, c->peer[any].host, what);
+}
+
+/* Under MPI, where one rank lives here. */
+static void share(Comm *c, void **at, int64_t bytes, const char *what)
+{
+    int64_t me = c->first;
+    int fd = memfd_create("pleat", MFD_CLOEXEC), bad = 0;
+    int *number = alloc(forever, (size_t)c->world * sizeof *number);
+
+    if (fd >= 0 && ftruncate(fd, bytes)) {
+        close(fd);
+        fd = -1;
+    }
+    at[me] = map_file(fd, bytes);
+    if (at[me])
+        memcpy(at[me], &c->peer[me].token, sizeof c->peer[me].token);
+    comm_gather(c, &fd, number, sizeof fd);
+    for (int64_t r = 0; r < c->world; r++) {
+        if (r != me && comm_near(c, r))
+            at[r] = map_peer(&c->peer[r], number[r], bytes);
+        bad |= comm_near(c, r) && !at[r];
+    }
+    comm_agree(c, bad, what);
+    memset(at[me], 0, sizeof c->peer[me].token);
+    poison_pages(at[me], bytes);
+    comm_barrier(c);
+    close(fd);
+}
+
+/* A token needs room. */
+static int64_t rounded(int64_t bytes)
+{
+    enum { PAGE = 4096 };
+
+    return bytes / PAGE * PAGE + PAGE;
+}
+
+void **comm_peers(Arena *a, Comm *c, int64_t bytes, const char *what)
+{
+    void **at = alloc(a, (size_t)c->world * sizeof *at);
+
+    if (c->n < c->world)
+        share(c, at, rounded(bytes), what);
+    for (int64_t r = 0; r < c->world && c->n == c->world; r++)
+        at[r] = poison_pages(pages(bytes, what), bytes);
+    return at;
+}
+
+void comm_drop_peers(Comm *c, void **at, int64_t bytes)
+{
+    for (int64_t r = 0; r < c->world; r++)
+        drop_pages(at[r], c->n < c->world ? rounded(bytes) : bytes);
+}
