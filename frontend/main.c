@@ -58,8 +58,8 @@ enum { NCOMMAND = sizeof commands / sizeof *commands };
 /* clang-format off */
 static const Option options[] = {
     { "o", "file", NULL, "where the plan goes" },
-    { "d", "pass", NULL, "print the graph after a pass: a name, all, +all, why" },
-    { "x", "pass", NULL, "stop after a pass and print its graph" },
+    { "d", "pass", NULL, "print the graph after a pass (fuse, sched: the kernels): a name, all, +all, why" },
+    { "x", "pass", NULL, "stop after a pass and print its graph, which compiles on; alloc and emit have none" },
     { "p", "program", NULL, "the program of -d and -x: step, eval, forward, init" },
     { "dot", "file", NULL, "the model, or what -d shows (place of -p eval), for Graphviz" },
     { "json", NULL, NULL, "messages and numbers as one JSON object, for editors" },
@@ -310,15 +310,15 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
     a->file = a->word ? a->word[0] : NULL;
 }
 
-/* Names in -d and -x: passes, with `graphs` those that have one, and for -d the
- * words of its own. */
-static int is_pass(const char *s, size_t n, int dump, int graphs)
+/* Names in -d and -x: passes that leave a graph, and for -d the words of its
+ * own. */
+static int is_pass(const char *s, size_t n, int dump)
 {
     static const char *const words[] = { "all", "+all", "why", "+loc" };
 
     for (int i = 0; i < npass; i++)
         if (strlen(passtab[i].name) == n && !strncmp(passtab[i].name, s, n) &&
-            (!graphs || passtab[i].run))
+            passtab[i].run)
             return 1;
     for (size_t i = 0; dump && i < sizeof words / sizeof *words; i++)
         if (strlen(words[i]) == n && !strncmp(words[i], s, n))
@@ -343,8 +343,7 @@ static const char *renamed_pass(const char *word)
     return NULL;
 }
 
-static void check_passes(const Command *c, const char *list, int dump,
-                         int graphs)
+static void check_passes(const Command *c, const char *list, int dump)
 {
     if (list && !*list)
         wrong(c, "-%c: no pass is named", dump ? 'd' : 'x');
@@ -355,16 +354,15 @@ static void check_passes(const Command *c, const char *list, int dump,
         names[i] = passtab[i].name;
     for (const char *s = list; s && *s;) {
         size_t n = strcspn(s, ",");
-        if (!is_pass(s, n, dump, graphs)) {
-            const char *word = internn(s, n);
-            if (is_pass(s, n, 1, 0))
-                wrong(c,
-                      "-%c %s: from there on there is no graph to %s; "
-                      "-d %s shows what it did",
-                      dump ? 'd' : 'x', word, dump ? "draw" : "print", word);
-            const char *near = renamed_pass(word);
+        if (!is_pass(s, n, dump)) {
+            const char *word = internn(s, n), *near = renamed_pass(word);
             if (!near)
                 near = nearest(word, names, (size_t)npass);
+            if (near && !strcmp(near, word))
+                wrong(c,
+                      "-%c %s: it makes the plan, no graph; -o writes that, "
+                      "pleat show reads it",
+                      dump ? 'd' : 'x', word);
             wrong(c, "no pass '%s'%s%s%s; see pleat help passes", word,
                   near ? " (did you mean '" : "", near ? near : "",
                   near ? "'?)" : "");
@@ -389,8 +387,8 @@ int main(int argc, char **argv)
     const Command *c = find_command(argv[1]);
     a.keys = opts_new(forever);
     read_words(&a, c, argc, argv);
-    check_passes(c, a.dump, 1, a.dot != NULL);
-    check_passes(c, a.stop, 0, 1);
+    check_passes(c, a.dump, 1);
+    check_passes(c, a.stop, 0);
     int status = c->run(&a);
     if (!status && c->run != cmd_run && (fflush(stdout) || ferror(stdout)))
         err(NULL, "cannot write to standard output: %s", strerror(errno));

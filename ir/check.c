@@ -7,6 +7,7 @@
  *     placed    no composite, loss or `real` is left; every node has a type
  *               that some way of running its op makes
  *     local     and its operands have the types that this way reads
+ *     legal     a kernel's nodes are of one region, call and piece
  *
  * A value of the body is seen after it only through an accumulator, one of den
  * only in den: what a region may read of another is in reads(). */
@@ -20,6 +21,7 @@ typedef struct GraphCheck {
     const Graph *top;
     Table *bodies;          /* checked already */
     Table *axes;            /* name -> axis */
+    Table *kernels;         /* number -> its first node */
     const Axis *lately[64]; /* axes looked at, by some bits of the pointer */
     Arena *arena;
     char *why; /* the first thing wrong */
@@ -477,6 +479,21 @@ static int types(GraphCheck *c, const Node *n)
 
 /* ---- the whole ----------------------------------------------------------- */
 
+static int kernel(GraphCheck *c, const Node *n)
+{
+    if (!n->kernel)
+        return 0;
+    if (c->g->level != LEGAL || (size_t)n->kernel > vec_len(c->g->node))
+        return bad(c, n, "there is no kernel %d", n->kernel);
+    const Node **first =
+        (const Node **)table_at(c->kernels, (uint64_t)n->kernel);
+    if (!*first)
+        *first = n;
+    return (!same_section(*first, n) || (*first)->piece != n->piece) &&
+           bad(c, n, "%%%s, of its kernel, is of another part of the step",
+               (*first)->name);
+}
+
 static int node(GraphCheck *c, const Node *n, int64_t at)
 {
     if (n->id != at)
@@ -484,7 +501,7 @@ static int node(GraphCheck *c, const Node *n, int64_t at)
     if (operands(c, n, at) || attributes(c, n) || axes(c, n) || dims(c, n) ||
         regions_ok(c, n) || rows(c, n, at) || special(c, n))
         return 1;
-    if (n->body && body(c, n))
+    if ((n->body && body(c, n)) || kernel(c, n))
         return 1;
     return c->g == c->top && c->g->level != LOGICAL && types(c, n);
 }
@@ -507,6 +524,7 @@ char *graph_wrong(Arena *a, const Graph *g)
         .arena = scratch,
         .axes = table_new(scratch),
         .bodies = table_new(scratch),
+        .kernels = table_new(scratch),
     };
     char *why = nodes(&c, g) ? strf(a, "%s", c.why) : NULL;
 

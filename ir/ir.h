@@ -264,6 +264,8 @@ struct Node {
     int piece;      /* elementwise and reductions: of which piece of work done
                           in pieces (rounds of rows, chunks of logits), from 1;
                           0: of none. No kernel is of two */
+    int kernel;     /* from fuse on: of which kernel, from 1, in the order
+                          they run; 0: of none */
     const Scope *scope;
     const char *name; /* unique: scope path, op, ordinal */
     const Loc *loc;

@@ -25,9 +25,9 @@
  *     names   = name { "," name }
  *     places  = [ "!" file:line { "<" file:line } ]         (the caller's next)
  *
- * Attributes are those of the op's row in ops.def, and again and piece of any
- * node; map, part and scope are written only when they are not what text_map()
- * and text_scope() say. */
+ * Attributes are those of the op's row in ops.def, and again, piece and kernel
+ * of any node; map, part and scope are written only when they are not what
+ * text_map() and text_scope() say. */
 #include <stdlib.h>
 #include <string.h>
 

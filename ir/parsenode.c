@@ -164,6 +164,8 @@ static void read_attr(GraphReader *p, Node *n, NodeExtra *e)
         n->again = (int)lex_range(x, name, 0, INT32_MAX);
     } else if (!strcmp(name, "piece")) {
         n->piece = (int)lex_range(x, name, 0, INT32_MAX);
+    } else if (!strcmp(name, "kernel")) {
+        n->kernel = (int)lex_range(x, name, 1, INT32_MAX);
     } else if (!strcmp(name, "scope")) {
         e->scope = lex_word(x);
     } else if (!strcmp(name, "part")) {

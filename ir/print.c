@@ -232,6 +232,8 @@ static const char *what_text(GraphPrinter *p, const Graph *g, const Node *n)
         put(&t, " again=%d", n->again);
     if (n->piece)
         put(&t, " piece=%d", n->piece);
+    if (n->kernel)
+        put(&t, " kernel=%d", n->kernel);
     if (!p->alias) {
         if (strcmp(n->scope->path, text_scope(n->name))) {
             put(&t, " scope=");

@@ -12,14 +12,14 @@
 /* ---- passes.def, passtab.c, run.c ---------------------------------------- */
 
 #define PASS(name, ...) void pass_##name(Graph *g);
-#define KERNELS(name, ...)
+#define PLAN(name, ...)
 #include "passes.def"
-#undef KERNELS
+#undef PLAN
 #undef PASS
 
 typedef struct PassInfo {
     const char *name;
-    void (*run)(Graph *g); /* null: works on groups, run.c calls it */
+    void (*run)(Graph *g); /* null: works on the plan, run.c calls it */
     unsigned programs;     /* those it runs in, as bits of ProgramKind */
     unsigned needs, makes, breaks; /* facts.def, as bits */
     Level level;                   /* what check_graph holds after it */

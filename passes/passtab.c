@@ -43,10 +43,10 @@ static const char *const facts[] = {
 const PassInfo passtab[] = {
 #define PASS(name, programs, needs, makes, breaks, level, sentence)            \
     { #name, pass_##name, programs, needs, makes, breaks, level, sentence },
-#define KERNELS(name, programs, needs, makes, breaks, level, sentence)         \
+#define PLAN(name, programs, needs, makes, breaks, level, sentence)         \
     { #name, NULL, programs, needs, makes, breaks, level, sentence },
 #include "passes.def"
-#undef KERNELS
+#undef PLAN
 #undef PASS
 };
 /* clang-format on */

@@ -92,6 +92,18 @@ static void round_trip(Graph *g)
 }
 #endif
 
+/* Behind passes whose work is kernels: these, unless a picture is asked for. */
+static void show_kernels(Graph *g)
+{
+    const CompileOptions *o = &g->compile->options;
+
+    if (o->dot)
+        show_graph(g);
+    else if (is_shown(g))
+        show_text(g, groups_print(g->arena, groups_of(g, g->arena),
+                                  !is_asked(g->compile, "+all")));
+}
+
 static void finish_pass(Graph *g, const PassInfo *p)
 {
     if (g->level < p->level)
@@ -102,7 +114,10 @@ static void finish_pass(Graph *g, const PassInfo *p)
 #ifdef PLEAT_DEBUG
     round_trip(g);
 #endif
-    show_graph(g);
+    if (p->run == pass_fuse || p->run == pass_sched)
+        show_kernels(g);
+    else
+        show_graph(g);
 }
 
 /* One pass on a program: on its graph, from pipe on on those of all stages. */
@@ -188,33 +203,19 @@ void run_pass(Graph *g, const Target *T, const char *name)
 Group **run_fuse(Graph *g, const Target *T, Arena *a)
 {
     compile_begin(g, T, &(CompileOptions){ .prog = PGstep });
-    for (const PassInfo *p = row_of(pass_legalize); p->run; p++)
+    for (const PassInfo *p = row_of(pass_legalize); p->run != pass_sched; p++)
         p->run(g);
     g_names(g);
-    return fuse(g, T, a);
-}
-
-static Group **to_groups(Graph *g)
-{
-    Compile *c = g->compile;
-
-    c->pass = "fuse";
-    Group **k = fuse(g, c->target, g->arena);
-    show_groups(g, k);
-
-    c->pass = "sched";
-    k = sched(g, k);
-    show_groups(g, k);
-    for (size_t i = 0; i < vec_len(k); i++)
-        c->target->lower(g, k[i], g->arena);
-    return k;
+    return groups_of(g, a);
 }
 
 /* One program into the plan, of all its stages. */
 static void emit_stages(Emit *e, Graph *g)
 {
     for (; g; g = g->next) {
-        Group **k = to_groups(g);
+        Group **k = groups_of(g, g->arena);
+        for (size_t i = 0; i < vec_len(k); i++)
+            pass_target(g)->lower(g, k[i], g->arena);
         g->compile->pass = "emit";
         emit_program(e, g, k);
     }

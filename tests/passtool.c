@@ -39,7 +39,11 @@ static const char *kernels(Graph *g, const char *stage)
 {
     Group **k = run_fuse(g, target_named("host"), forever);
 
-    return groups_print(forever, strcmp(stage, "sched") ? k : sched(g, k), 0);
+    if (!strcmp(stage, "sched")) {
+        pass_sched(g);
+        k = groups_of(g, forever);
+    }
+    return groups_print(forever, k, 0);
 }
 
 /* Text with `part` once replaced. */
@@ -95,7 +99,9 @@ static const char *texts(Graph *g, const Target *T, const char *stage)
 static const char *plan(Graph *g)
 {
     const Target *T = target_named("null");
-    Group **k = sched(g, run_fuse(g, T, forever));
+    run_fuse(g, T, forever);
+    pass_sched(g);
+    Group **k = groups_of(g, forever);
     Emit *e = emit_new(forever, g, T);
     size_t len;
 

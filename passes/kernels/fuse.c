@@ -27,17 +27,6 @@
 
 enum { WINDOW = 160 };
 
-/* A user once, however often it reads the node. */
-static void find_users(Fuse *f)
-{
-    for (int i = 0; i < f->n; i++)
-        for (int k = 0; k < f->g->node[i]->nin; k++) {
-            Node *n = f->g->node[i], ***v = &f->user[n->in[k]->id];
-            if (!*v || (*v)[vec_len(*v) - 1] != n)
-                vec_push(f->a, *v, n);
-        }
-}
-
 /* What stages do together outside calls keeps the order in which it stands. */
 static void find_order(Fuse *f)
 {
@@ -399,25 +388,12 @@ static void place_product(Fuse *f, Node *n, Family fam)
     FuseUnit *u = new_unit(f, n, fam);
     Node *x = only_user(f, n);
 
-    u->alone = n;
     if (!x || !feeds(f->g, n, x))
         return;
     take_in(f, u, x);
-    u->alone = x;
     for (size_t i = 0; i < vec_len(f->user[x->id]); i++)
         if (f->user[x->id][i]->op == Osum_sq)
             take_in(f, u, f->user[x->id][i]);
-}
-
-static Family family_of(const Fuse *f, const Node *n)
-{
-    if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osum_sq)
-        return FAMnone;
-    if (f->T->loops(f->g, n))
-        return FAMloop;
-    if (optab[n->op].fam == FAMnone)
-        die("fuse: no kernel family for %s", optab[n->op].name);
-    return optab[n->op].fam;
 }
 
 static void place_all(Fuse *f)
@@ -440,69 +416,6 @@ static void place_all(Fuse *f)
         else
             new_unit(f, n, fam);
     }
-}
-
-/* ---- groups -------------------------------------------------------------- */
-
-static void add_once(Arena *a, Node ***v, int *n, Node *x)
-{
-    for (int i = 0; i < *n; i++)
-        if ((*v)[i] == x)
-            return;
-    vec_push(a, *v, x);
-    ++*n;
-}
-
-static void add_inputs(Fuse *f, Group *k, FuseUnit *u, Node *n)
-{
-    Operand *op = operands_of(f, n);
-
-    for (size_t i = 0; i < vec_len(op); i++)
-        if (unit_of(f, op[i].n) != u)
-            add_once(f->a, &k->in, &k->nin, viewed(op[i].n));
-}
-
-static void add_results(Fuse *f, Group *k, FuseUnit *u)
-{
-    FuseSet s = { .f = f, .stamp = ++f->stamp, .node = u->node };
-
-    u->seen = s.stamp;
-    for (size_t i = 0; i < vec_len(u->node); i++) {
-        Node *n = u->node[i];
-        if (u->alone ? n == u->alone || n->op == Osum_sq
-                     : u->fam != FAMloop || is_stored(&s, n))
-            add_once(f->a, &k->out, &k->nout, n);
-    }
-}
-
-/* Results of a node with several are its parts. */
-static void add_parts(Fuse *f, Group *k, Node *n)
-{
-    k->out = NULL;
-    k->nout = 0;
-    for (size_t i = 0; i < vec_len(f->user[n->id]); i++)
-        if (f->user[n->id][i]->op == Opart)
-            add_once(f->a, &k->out, &k->nout, f->user[n->id][i]);
-}
-
-static Group *group_of(Fuse *f, FuseUnit *u)
-{
-    Group *k = alloc(f->a, sizeof *k);
-
-    k->fam = u->fam;
-    k->reg = u->reg;
-    k->call = u->call;
-    k->n = (int)vec_len(u->node);
-    k->node = u->node;
-    for (int i = 0; i < k->n; i++) {
-        add_inputs(f, k, u, u->node[i]);
-        if (u->node[i]->map)
-            k->map = u->node[i]->map;
-    }
-    add_results(f, k, u);
-    if (u->fam == FAMattn || u->fam == FAMattn_bwd)
-        add_parts(f, k, u->node[0]);
-    return k;
 }
 
 /* ---- order --------------------------------------------------------------- */
@@ -528,11 +441,11 @@ static void wait_for(Fuse *f, FuseUnit *u, Node *n)
 
 /* Kernels whose operands are there, the one with the earliest last node
  * first. */
-static Group **in_order(Fuse *f)
+static void number_units(Fuse *f)
 {
-    Group **out = NULL;
     FuseUnit **ready = NULL;
     size_t left = 0;
+    int number = 0;
 
     for (size_t i = 0; i < vec_len(f->all); i++) {
         FuseUnit *u = f->all[i];
@@ -556,34 +469,25 @@ static Group **in_order(Fuse *f)
         FuseUnit *u = ready[best];
         ready[best] = ready[len - 1];
         ((VecHead *)(void *)ready)[-1].len = len - 1;
-        vec_push(f->a, out, group_of(f, u));
+        number++;
+        for (size_t i = 0; i < vec_len(u->node); i++)
+            u->node[i]->kernel = number;
         for (size_t i = 0; i < vec_len(u->next); i++)
             if (!--u->next[i]->wait)
                 vec_push(f->a, ready, u->next[i]);
     }
     if (left)
         die("fuse: %zu kernels wait for each other", left);
-    return out;
 }
 
-Group **fuse(Graph *g, const Target *T, Arena *a)
+void pass_fuse(Graph *g)
 {
-    Fuse f = { .g = g, .T = T, .a = a };
+    Arena *a = arena_new();
+    Fuse f = fuse_begin(g, a);
 
-    g_renumber(g);
-    f.n = (int)vec_len(g->node);
-    f.user = alloc(a, ((size_t)f.n + 1) * sizeof *f.user);
-    f.clear = alloc(a, (size_t)f.n + 1);
-    f.costly = alloc(a, (size_t)f.n + 1);
-    f.unit = alloc(a, ((size_t)f.n + 1) * sizeof *f.unit);
-    f.operand = alloc(a, ((size_t)f.n + 1) * sizeof *f.operand);
-    f.seen = alloc(a, ((size_t)f.n + 1) * sizeof *f.seen);
-    f.before = alloc(a, ((size_t)f.n + 1) * sizeof *f.before);
-    f.after = alloc(a, ((size_t)f.n + 1) * sizeof *f.after);
-    find_users(&f);
     find_order(&f);
-    find_clear(&f);
     place_all(&f);
     join_writes(&f);
-    return in_order(&f);
+    number_units(&f);
+    arena_free(a);
 }

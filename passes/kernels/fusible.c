@@ -23,6 +23,17 @@ static int in_loop(const Fuse *f, const Node *n)
     return !is_view(n) && f->T->loops(f->g, n);
 }
 
+Family family_of(const Fuse *f, const Node *n)
+{
+    if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osum_sq)
+        return FAMnone;
+    if (f->T->loops(f->g, n))
+        return FAMloop;
+    if (optab[n->op].fam == FAMnone)
+        die("fuse: no kernel family for %s", optab[n->op].name);
+    return optab[n->op].fam;
+}
+
 static int bytes_of(const Node *n)
 {
     return dtypes[n->dt].bytes;
@@ -365,7 +376,18 @@ static int is_link(const Fuse *f, const Node *n)
     return much;
 }
 
-void find_clear(Fuse *f)
+/* A user once, however often it reads the node. */
+static void find_users(Fuse *f)
+{
+    for (int i = 0; i < f->n; i++)
+        for (int k = 0; k < f->g->node[i]->nin; k++) {
+            Node *n = f->g->node[i], ***v = &f->user[n->in[k]->id];
+            if (!*v || (*v)[vec_len(*v) - 1] != n)
+                vec_push(f->a, *v, n);
+        }
+}
+
+static void find_clear(Fuse *f)
 {
     for (int i = 0; i < f->n; i++) {
         Node *n = f->g->node[i];
@@ -377,6 +399,25 @@ void find_clear(Fuse *f)
     for (int i = f->n; i-- > 0;)
         if (!f->clear[i] && in_loop(f, f->g->node[i]))
             f->clear[i] = (char)is_link(f, f->g->node[i]);
+}
+
+Fuse fuse_begin(Graph *g, Arena *a)
+{
+    Fuse f = { .g = g, .T = pass_target(g), .a = a };
+
+    g_renumber(g);
+    f.n = (int)vec_len(g->node);
+    f.user = alloc(a, ((size_t)f.n + 1) * sizeof *f.user);
+    f.clear = alloc(a, (size_t)f.n + 1);
+    f.costly = alloc(a, (size_t)f.n + 1);
+    f.unit = alloc(a, ((size_t)f.n + 1) * sizeof *f.unit);
+    f.operand = alloc(a, ((size_t)f.n + 1) * sizeof *f.operand);
+    f.seen = alloc(a, ((size_t)f.n + 1) * sizeof *f.seen);
+    f.before = alloc(a, ((size_t)f.n + 1) * sizeof *f.before);
+    f.after = alloc(a, ((size_t)f.n + 1) * sizeof *f.after);
+    find_users(&f);
+    find_clear(&f);
+    return f;
 }
 
 /* ---- the rule ------------------------------------------------------------ */

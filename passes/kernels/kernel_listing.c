@@ -61,9 +61,3 @@ char *groups_print(Arena *a, Group *const *k, int fold)
     put_lines(&t, v, n, "    ", " = ", fold);
     return t.s ? t.s : "";
 }
-
-void show_groups(const Graph *g, Group *const *k)
-{
-    if (is_shown(g))
-        show_text(g, groups_print(g->arena, k, !is_asked(g->compile, "+all")));
-}

@@ -4,14 +4,16 @@
 
 #include "../core/core.h"
 
-/* ---- legalize.c fuse.c (codegen lowers what they make) ------------------- */
+/* ---- grad_norm.c groups.c sched.c ---------------------------------------- */
 
 /* Does product n, whose only user x is, add to accumulator x itself? What it
  * adds is not rounded, so both have one dtype. */
 int feeds(const Graph *g, const Node *n, const Node *x);
 
-/* Of a graph that is legal: a vec, in executable order. */
-Group **fuse(Graph *g, const Target *T, Arena *a);
+/* The kernels of a graph that went through fuse, by their numbers: a vec. */
+Group **groups_of(Graph *g, Arena *a);
+/* The same in the order in which they run. */
+Group **sched(Graph *g, Group *const *k, Arena *a);
 
 /* ---- fusible.c: what fuse asks ------------------------------------------- */
 
@@ -25,7 +27,6 @@ typedef struct FuseUnit {  /* a kernel in the making */
     int reach;   /* no node it waits for has a greater id */
     int again;   /* has recomputed members */
     int seen;
-    Node *alone;              /* products: what the instruction stores */
     struct FuseUnit **before; /* vec: read what it overwrites */
     int wait;                 /* (ordering) units before it */
     struct FuseUnit **next;
@@ -74,7 +75,8 @@ typedef struct AxisSet {
 int is_reduction(const Node *n);
 int is_source(const Node *n);                /* in memory before any kernel */
 int passes_by(const Fuse *f, const Node *n); /* belongs to no kernel */
-void find_clear(Fuse *f);
+Fuse fuse_begin(Graph *g, Arena *a);
+Family family_of(const Fuse *f, const Node *n); /* FAMnone: of no kernel */
 Operand *operands_of(Fuse *f, const Node *n);
 FuseUnit *unit_root(FuseUnit *u);
 FuseUnit *unit_of(const Fuse *f, const Node *n);
@@ -88,12 +90,9 @@ int axes_lead(const Graph *g, const AxisSet *O,
 const char *one_nest(FuseSet *s); /* null: yes; else why not */
 int is_large(const FuseSet *s);   /* kernel_size.c: too large for one kernel */
 
-/* ---- sched.c kernel_listing.c -------------------------------------------- */
+/* ---- kernel_listing.c ---------------------------------------------------- */
 
-Group **sched(Graph *g, Group **k); /* the same, in the order they run */
 /* Groups as text, a line each; fold: repeated scopes once. */
 char *groups_print(Arena *a, Group *const *k, int fold);
-/* After the pass under way, where -d asks for them. */
-void show_groups(const Graph *g, Group *const *k);
 
 #endif

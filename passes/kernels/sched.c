@@ -1,4 +1,4 @@
-/* sched.c: the order in which groups run.
+/* sched.c: the order in which groups run: their numbers (Node.kernel).
  *
  * Phases follow each other: what loss denominators need, denominators, pre,
  * body, post. Inside a phase a group runs after those whose results it reads,
@@ -9,8 +9,7 @@
  *
  * Nothing waits for itself: where states swap, fuse has made a new value a
  * buffer of its own (join_write).
- *
- * Views cost nothing and are dropped here. */
+ */
 #include "kernels.h"
 
 #include <string.h>
@@ -242,21 +241,21 @@ static int *order(Sched *s)
     return seq;
 }
 
-static void list_tasks(Sched *s, Group **k)
+static void list_tasks(Sched *s, Group *const *k)
 {
-    s->t = alloc(s->arena, sizeof *s->t * (vec_len(k) + 1));
-    for (size_t i = 0; i < vec_len(k); i++)
-        if (k[i]->fam != FAMnone)
-            s->t[s->n++].k = k[i];
+    s->n = (int)vec_len(k);
+    s->t = alloc(s->arena, sizeof *s->t * (size_t)(s->n + 1));
+    for (int i = 0; i < s->n; i++)
+        s->t[i].k = k[i];
 }
 
-Group **sched(Graph *g, Group **k)
+Group **sched(Graph *g, Group *const *k, Arena *a)
 {
-    Sched s = { .g = g, .arena = g->arena };
+    Sched s = { .g = g, .arena = a };
     Group **out = NULL;
 
-    s.maker = table_new(s.arena);
-    s.readers = table_new(s.arena);
+    s.maker = table_new(a);
+    s.readers = table_new(a);
     list_tasks(&s, k);
     for (int i = 0; i < s.n; i++)
         note_results(&s, i);
@@ -270,6 +269,17 @@ Group **sched(Graph *g, Group **k)
     keep_order(&s);
     int *seq = order(&s);
     for (int i = 0; i < s.n; i++)
-        vec_push(s.arena, out, s.t[seq[i]].k);
+        vec_push(a, out, s.t[seq[i]].k);
     return out;
+}
+
+void pass_sched(Graph *g)
+{
+    Arena *a = arena_new();
+    Group **k = sched(g, groups_of(g, a), a);
+
+    for (size_t i = 0; i < vec_len(k); i++)
+        for (int j = 0; j < k[i]->n; j++)
+            k[i]->node[j]->kernel = (int)i + 1;
+    arena_free(a);
 }

@@ -1,4 +1,4 @@
--- pleat compile % -x fuse
+-- pleat compile % -x alloc
 axes { batch=2, hidden=4 }
 local x = input("x", "batch")
 local w = param("w", "hidden")

@@ -488,7 +488,7 @@ static Plan *plan_of(Graph *g, Group ***groups)
         if (n->op != Ooutput && (n->op == Oresult || !is_persistent(n)))
             vec_push(forever, k, group_of(g, n));
     }
-    k = sched(g, k);
+    k = sched(g, k, forever);
     for (size_t i = 0; i < vec_len(k); i++)
         fake_lower(g, k[i], forever);
     emit_program(e, g, k);

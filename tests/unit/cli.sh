@@ -61,7 +61,7 @@ is "compile draws one with shards" 0 "$PLEAT" compile models/tiny.lua $small \
     world=2 fold.ep=2 --dot "$dir/b.dot" -o "$dir/d.plan"
 is "they are on its arrows" 0 grep -q '\[label="f32 .*@ dp:micro' "$dir/b.dot"
 is "no graph after a pass that makes none" 2 "$PLEAT" compile \
-    models/tiny.lua -d sched --dot "$dir/c.dot"
+    models/tiny.lua -d alloc --dot "$dir/c.dot"
 is "nothing of a program that is not there" 1 "$PLEAT" compile \
     models/tiny.lua -p backward --dot "$dir/c.dot" -o "$dir/d.plan"
 for file in a b; do

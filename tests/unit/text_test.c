@@ -241,6 +241,13 @@ static const struct { const char *level, *text, *said; } untyped[] = {
       "%b = allgather %a axis=seq atoms=dp f32 [seq]", "makes this type" },
     { "local", "%a = input f32 [seq] @ tp:seq\n"
       "%b = allgather %a axis=seq atoms=tp f32 [seq]", NULL },
+    { "local", "%a = input f32 [seq]\n%b = exp %a kernel=1 f32 [seq]",
+      "there is no kernel 1" },
+    { "legal", "%a = input f32 [seq]\n%b = exp %a kernel=3 f32 [seq]",
+      "there is no kernel 3" },
+    { "legal", "%a = input f32 [seq]\n%b = exp %a kernel=1 piece=1 f32 [seq]\n"
+      "%c = exp %b kernel=1 piece=2 f32 [seq]", "%b, of its kernel, is of" },
+    { "legal", "%a = input f32 [seq]\n%b = exp %a kernel=1 f32 [seq]", NULL },
 };
 /* clang-format on */
 

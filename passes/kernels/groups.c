@@ -1,0 +1,107 @@
+/* groups.c: the kernels that nodes say they belong to (Node.kernel), with what
+ * each reads and stores. fuse.c gives the numbers, sched.c others, in the order
+ * in which kernels run. */
+#include "kernels.h"
+
+static void add_once(Arena *a, Node ***v, int *n, Node *x)
+{
+    for (int i = 0; i < *n; i++)
+        if ((*v)[i] == x)
+            return;
+    vec_push(a, *v, x);
+    ++*n;
+}
+
+static void add_inputs(Fuse *f, Group *k, FuseUnit *u, Node *n)
+{
+    Operand *op = operands_of(f, n);
+
+    for (size_t i = 0; i < vec_len(op); i++)
+        if (unit_of(f, op[i].n) != u)
+            add_once(f->a, &k->in, &k->nin, viewed(op[i].n));
+}
+
+/* Of a product with its accumulator the latter is stored. */
+static void add_results(Fuse *f, Group *k, FuseUnit *u)
+{
+    FuseSet s = { .f = f, .stamp = ++f->stamp, .node = u->node };
+
+    u->seen = s.stamp;
+    for (size_t i = 0; i < vec_len(u->node); i++) {
+        Node *n = u->node[i];
+        if (u->fam == FAMloop ? is_stored(&s, n) : i > 0 || k->n == 1)
+            add_once(f->a, &k->out, &k->nout, n);
+    }
+}
+
+/* Results of a node with several are its parts. */
+static void add_parts(Fuse *f, Group *k, Node *n)
+{
+    k->out = NULL;
+    k->nout = 0;
+    for (size_t i = 0; i < vec_len(f->user[n->id]); i++)
+        if (f->user[n->id][i]->op == Opart)
+            add_once(f->a, &k->out, &k->nout, f->user[n->id][i]);
+}
+
+static Group *group_of(Fuse *f, FuseUnit *u)
+{
+    Group *k = alloc(f->a, sizeof *k);
+
+    k->fam = u->fam;
+    k->reg = u->reg;
+    k->call = u->call;
+    k->n = (int)vec_len(u->node);
+    k->node = u->node;
+    for (int i = 0; i < k->n; i++) {
+        add_inputs(f, k, u, u->node[i]);
+        if (u->node[i]->map)
+            k->map = u->node[i]->map;
+    }
+    add_results(f, k, u);
+    if (u->fam == FAMattn || u->fam == FAMattn_bwd)
+        add_parts(f, k, u->node[0]);
+    return k;
+}
+
+static void add_member(Fuse *f, FuseUnit **unit, Node *n)
+{
+    FuseUnit *u = unit[n->kernel];
+
+    if (!u) {
+        u = unit[n->kernel] = alloc(f->a, sizeof *u);
+        *u = (FuseUnit){ .fam = family_of(f, n),
+                         .reg = n->reg,
+                         .call = n->call };
+    }
+    vec_push(f->a, u->node, n);
+    f->unit[n->id] = u;
+}
+
+static int count_kernels(const Graph *g)
+{
+    int most = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->kernel > most)
+            most = g->node[i]->kernel;
+    return most;
+}
+
+/* Members stand in the graph's order; writes, which fuse adds last, behind. */
+Group **groups_of(Graph *g, Arena *a)
+{
+    Fuse f = fuse_begin(g, a);
+    int n = count_kernels(g);
+    FuseUnit **unit = alloc(a, ((size_t)n + 1) * sizeof *unit);
+    Group **out = NULL;
+
+    for (int write = 0; write < 2; write++)
+        for (int i = 0; i < f.n; i++)
+            if (g->node[i]->kernel && (g->node[i]->op == Owrite) == write)
+                add_member(&f, unit, g->node[i]);
+    for (int i = 1; i <= n; i++)
+        if (unit[i])
+            vec_push(a, out, group_of(&f, unit[i]));
+    return out;
+}
