@@ -292,10 +292,10 @@ static void find_loaded(StreamWalk *x)
     const Role *r = x->c->r;
     x->loaded = alloc(x->c->arena, (size_t)r->nbuf + 1);
     for (int i = 0; i < r->ntensor; i++)
-        if (!strcmp(r->tensor[i].kind, "input"))
+        if (r->tensor[i].kind == TKinput)
             x->loaded[r->tensor[i].buf] = 1;
     for (int i = 0; i < r->nin; i++)
-        if (!strcmp(r->in[i].name, "micro"))
+        if (r->in[i].value == STEPmicro)
             x->loaded[r->in[i].buf] = 1;
 }
 
