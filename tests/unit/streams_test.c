@@ -74,8 +74,7 @@ static int is_given(const Pairs *x, const Visit *n, int buf)
 {
     int given = 0;
     for (int i = 0; i < x->r->ntensor; i++)
-        given |= x->r->tensor[i].buf == buf &&
-                 x->r->tensor[i].kind == TKinput;
+        given |= x->r->tensor[i].buf == buf && x->r->tensor[i].kind == TKinput;
     for (int i = 0; i < x->r->nin; i++)
         given |= x->r->in[i].buf == buf && x->r->in[i].value == STEPmicro;
     for (int k = n->f->first; given && k < n->f->first + n->f->n; k++)
