@@ -489,9 +489,13 @@ static int kernel(GraphCheck *c, const Node *n)
         (const Node **)table_at(c->kernels, (uint64_t)n->kernel);
     if (!*first)
         *first = n;
-    return (!same_section(*first, n) || (*first)->piece != n->piece) &&
+    const Node *was = *first;
+    if (!was->piece) /* the first of a piece stands for the kernel from here */
+        *first = n;
+    return (!same_section(was, n) ||
+            (was->piece && n->piece && was->piece != n->piece)) &&
            bad(c, n, "%%%s, of its kernel, is of another part of the step",
-               (*first)->name);
+               was->name);
 }
 
 static int node(GraphCheck *c, const Node *n, int64_t at)
