@@ -453,18 +453,23 @@ static void dealt(KernelPrinter *n, uint64_t K, const LoopBody *b)
 
 /* ---- reductions ---------------------------------------------------------- */
 
+/* Threads of an item meet where they add up, and only there: a sum of what each
+ * has of a held row is its own. */
 static void fold(KernelPrinter *n, Expr *r)
 {
     const char *op = optab[r->op].name;
+    int team = !n->own && (!n->lane || (r->K & n->lane));
+    int group = n->shared >= 0 && (r->K & BIT(n->shared));
 
-    n->apart = n->own ? n->apart : 0;
-    if (!n->own && (!n->lane || (r->K & n->lane)))
+    if (team)
         nest_line(n, "t%d = team_%s<%d>(t%d);", r->local, op, n->team,
                   r->local);
-    else if (n->shared >= 0 && (r->K & BIT(n->shared)))
+    else if (group)
         nest_line(n, "%st%d%s = group_%s<%d, %d>(t%d%s);",
                   r->array ? each(n) : "", r->local, r->array ? "[l]" : "", op,
                   n->team, n->groups, r->local, r->array ? "[l]" : "");
+    if (team || group)
+        n->apart = 0;
 }
 
 /* Of all threads: what each has summed is scaled by the largest of all. */
