@@ -93,6 +93,18 @@ static int open_node(Ref *r, const Node *n, const int *in)
     return push(r, x);
 }
 
+static int open_graph(Ref *r, const Graph *g, const int *arg);
+
+/* dot(exp / sum, v) at the end of an attention. */
+static int open_call(Ref *r, const Node *n, const int *arg)
+{
+    int at = open_graph(r, n->body, arg);
+
+    if (is_attention(n))
+        r->val[at].weights = r->val[r->val[at].in[0]].in[1];
+    return at;
+}
+
 /* The values of a graph; arg: those of a body's operands. Returns the last. */
 static int open_graph(Ref *r, const Graph *g, const int *arg)
 {
@@ -106,7 +118,7 @@ static int open_graph(Ref *r, const Graph *g, const int *arg)
         for (int k = 0; k < n->nin; k++)
             in[k] = (int)(intptr_t)table_get(at, KEYP(n->in[k])) - 1;
         last = n->op == Oarg    ? arg[n->at.arg.index]
-               : n->op == Ocall ? open_graph(r, n->body, in)
+               : n->op == Ocall ? open_call(r, n, in)
                                 : open_node(r, n, in);
         *table_at(at, KEYP(n)) = (void *)(intptr_t)(last + 1);
     }
@@ -164,6 +176,7 @@ static int after_step(Ref *r, int at, Table *done)
             x.in[k] = after_step(r, x.in[k], done);
     }
     drop_micro(r, &x);
+    x.weights = 0; /* it passes nothing back */
     int made = push(r, x);
     *table_at(done, (uint64_t)at + 1) = (void *)(intptr_t)(made + 1);
     return made;

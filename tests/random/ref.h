@@ -19,6 +19,8 @@ typedef struct Val {
     int64_t elems;
     int real, need; /* a float; one that parameters lead to */
     double times;   /* a sum after the step: how often it counts */
+    int weights;    /* an attention's result: index of the sum that its weights
+                       are divided by; 0: no attention */
     double *v, *d;  /* value; gradient of the step's loss */
 } Val;
 

@@ -149,6 +149,22 @@ static void dot(Ref *r, const Val *x)
     } while (walk_next(&w));
 }
 
+/* What the sum z of an attention's weights exp(s) / z passes back is -1/z times
+ * the sum over keys of weight and gradient. Kernels take this from the result o
+ * instead, as the sum of o do (Dao et al. 2022): equal, but rounded as these
+ * terms are, which may be far larger where keys' values are much alike. */
+static void from_result(Ref *r, const Val *o)
+{
+    Val *z = &r->val[o->weights];
+    const Val *all[2] = { o, z };
+    Walk w = walk_over(all, 1, all, 2);
+
+    do
+        z->d[w.at[1]] += r->noise * (2 * ref_uniform(&r->seed) - 1) *
+                         o->v[w.at[0]] * o->d[w.at[0]] / z->v[w.at[1]];
+    while (walk_next(&w));
+}
+
 /* ---- rows and moves ------------------------------------------------------ */
 
 static void cumsum(Ref *r, const Val *x)
@@ -253,6 +269,8 @@ static void permute(Ref *r, const Val *x)
 
 void ref_back(Ref *r, const Val *x)
 {
+    if (r->noise && x->weights)
+        from_result(r, x);
     switch (x->n->op) {
     case Odropout: dropout(r, x); break;
     case Osum:
