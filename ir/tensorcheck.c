@@ -347,6 +347,8 @@ static const char *moments_wrong(const TensorsByName *x, const Tensor *p)
     }
     if (first && p->run && !same_place(p, first) && law(Lmoment_shards))
         return "has moments in other parts of their buckets";
+    if (!of[1] != !of[2] && law(Lmoment_pair))
+        return "has one moment";
     return of[1] && p->dt == Dbf16 && !of[0] && law(Lmoment_master)
                ? "has no master"
                : NULL;

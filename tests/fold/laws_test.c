@@ -134,16 +134,30 @@ static int frame_of_nothing(Mutant *m)
 }
 
 /* The last of a bucket. */
+static int tensor_less(Role *r, const char *name)
+{
+    int n = 0;
+    for (int i = 0; i < r->ntensor; i++)
+        if (strcmp(r->tensor[i].name, name) != 0)
+            r->tensor[n++] = r->tensor[i];
+    int less = n < r->ntensor;
+    r->ntensor = n;
+    return less;
+}
+
 static int member_less(Mutant *m)
 {
     Role *r = &m->p->role[0];
+    return tensor_less(r, "optim.m.head") + tensor_less(r, "optim.v.head") == 2;
+}
+
+/* A bucket's last member that ends where a block of the bucket does. */
+static int moment_less(Mutant *m)
+{
     int n = 0;
-    for (int i = 0; i < r->ntensor; i++)
-        if (strcmp(r->tensor[i].name, "optim.m.head") != 0 &&
-            strcmp(r->tensor[i].name, "optim.v.head") != 0)
-            r->tensor[n++] = r->tensor[i];
-    r->ntensor = n;
-    return 1;
+    for (int i = 0; i < m->p->nrole; i++)
+        n += tensor_less(&m->p->role[i], "optim.m.layers.3.moe.gate");
+    return n > 0;
 }
 
 /* A step makes a value of a kind as it is, with an axis of another name. */
@@ -362,7 +376,8 @@ static const Row rows[] = {
     { Lscalar_frame, BARE + TIED, "in buf: far", NULL },
     { Ltensor_once, BARE + MIX, "tensor name @ tokens = labels", NULL },
     { Ltensor_prefix, MIX, "tensor kind @ optim.m.embed = 4", NULL },
-    { Lmoment_owner, SHARDS, "tensor name: far", NULL },
+    { Lmoment_pair, TIED, "a moment less", moment_less },
+    { Lmoment_owner, SHARDS, "tensor name @ optim.m.embed = optim.m.none; tensor name @ optim.v.embed = optim.v.none", NULL },
     { Lmoment_shards, SHARDS, "tensor at @ layers.1.moe.w1 = 6144; tensor at @ layers.1.moe.w3 = 0", NULL },
     { Lscalar_class, MIX, "buf cls @ step.lr = 4", NULL },
     { Lppermute_next, RING, "ppermute by = 2", NULL },

@@ -163,7 +163,7 @@ static void add_results(uint64_t *h, const Exec *x, const Plan *like)
 {
     const Role *r = &like->role[like->nrole - 1];
     for (int i = 0; i < r->nout; i++)
-        add_number(h, exec_out(x, i));
+        add_number(h, exec_named(x, r->out[i].name));
 }
 
 static void add_tensors(uint64_t *h, Exec *x, const Plan *like, unsigned kinds)
