@@ -174,16 +174,16 @@ extern const char *const streamnames[NSTREAM];
 
 /* How an instruction is launched: streams.c. The events of a program have
  * numbers from 1; each has one that records it and some that wait. */
-typedef struct Launch {
+typedef struct Issue {
     StreamKind stream;
     int nwait;
     int *wait;    /* events */
     int record;   /* event; 0: none */
     int priority; /* kernels; 1: its blocks start before others' that wait */
     int sms;      /* kernels: multiprocessors it may hold; 0: any number */
-} Launch;
-void put_launch(Text *t, const Launch *l);
-Launch lex_launch(Lex *x);
+} Issue;
+void put_issue(Text *t, const Issue *l);
+Issue lex_issue(Lex *x);
 
 typedef struct Instr {
     InstrKind kind;
@@ -208,7 +208,7 @@ typedef struct Instr {
     uint32_t spread; /* atoms that cut an axis of what it makes all along which
                         that is the same, though an operand has the name */
     uint32_t atoms;  /* collectives: the group */
-    Launch launch;
+    Issue issue;
     const char *file;
     int line;
     double flops, bytes, secs; /* predicted, for one rank */

@@ -239,7 +239,7 @@ static void put_instr(Text *t, const Instr *s)
         field(t, " spread", s->spread);
     if (s->atoms)
         field(t, " g", s->atoms);
-    put_launch(t, &s->launch);
+    put_issue(t, &s->issue);
     if (s->flops != 0 || s->bytes != 0 || s->secs != 0) {
         puts_(t, " c ");
         put_hex(t, s->flops);

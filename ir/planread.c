@@ -161,7 +161,7 @@ static Instr read_instr(Lex *x)
         s.spread = (uint32_t)lex_range(x, "atoms", 1, UINT32_MAX);
     if (lex_take(x, "g"))
         s.atoms = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
-    s.launch = lex_launch(x);
+    s.issue = lex_issue(x);
     if (lex_take(x, "c")) {
         s.flops = lex_num(x);
         s.bytes = lex_num(x);

@@ -1,7 +1,7 @@
 /* streams.c: on which stream of a device an instruction runs and behind which
  * events: as text, and the proof that no two accesses race.
  *
- *     launch = [ "stream=" stream ] [ "wait=" event { "," event } ]
+ *     issue = [ "stream=" stream ] [ "wait=" event { "," event } ]
  *              [ "record=" event ] [ "priority=1" ] [ "sms=" int ]
  *     event  = "e" number
  *
@@ -28,7 +28,7 @@ const char *const streamnames[NSTREAM] = { "compute", "comm", "copy", "p2p" };
 
 /* ---- text ---------------------------------------------------------------- */
 
-void put_launch(Text *t, const Launch *l)
+void put_issue(Text *t, const Issue *l)
 {
     if (l->stream != STREAMcompute)
         put(t, " stream=%s", streamnames[l->stream]);
@@ -48,9 +48,9 @@ static int lex_event(Lex *x)
     return (int)lex_range(x, "event", 1, MAXEVENT);
 }
 
-Launch lex_launch(Lex *x)
+Issue lex_issue(Lex *x)
 {
-    Launch l = { 0 };
+    Issue l = { 0 };
     if (lex_key(x, "stream"))
         l.stream = (StreamKind)lex_choice(x, streamnames, NSTREAM);
     if (lex_key(x, "wait"))
@@ -70,7 +70,7 @@ Launch lex_launch(Lex *x)
 int program_streams(const Program *g)
 {
     for (int i = 0; i < g->ninstr; i++) {
-        const Launch *l = &g->instr[i].launch;
+        const Issue *l = &g->instr[i].issue;
         if (l->stream != STREAMcompute || l->record || l->nwait)
             return 1;
     }
@@ -119,12 +119,12 @@ static EventUse *event_of(StreamWalk *x, int e)
     return &x->event[e];
 }
 
-static const char *launch_wrong(StreamWalk *x, int instr)
+static const char *issue_wrong(StreamWalk *x, int instr)
 {
     const Instr *s = &x->g->instr[instr];
-    const Launch *l = &s->launch;
+    const Issue *l = &s->issue;
     int kernel = instr_info(s->kind)->cls == CLASScompute;
-    if ((l->sms || l->priority) && !kernel && law(Llaunch_kernel))
+    if ((l->sms || l->priority) && !kernel && law(Lissue_kernel))
         return wrong(x, instr, "is no kernel, and has a priority or a budget");
     for (int i = 0; i < l->nwait; i++)
         event_of(x, l->wait[i])->waited++;
@@ -143,7 +143,7 @@ static const char *events_wrong(StreamWalk *x)
 {
     const char *why = NULL;
     for (int i = 0; i < x->g->ninstr && !why; i++)
-        why = launch_wrong(x, i);
+        why = issue_wrong(x, i);
     for (size_t e = 0; e < vec_len(x->event) && !why; e++)
         if (x->event[e].recorder && !x->event[e].waited && law(Levent_waited))
             why = wrong(x, x->event[e].recorder - 1,
@@ -236,7 +236,7 @@ static int shared_byte(const Instr *s)
 static const char *accesses_wrong(StreamWalk *x, int instr, int micro)
 {
     const Instr *s = &x->g->instr[instr];
-    StreamKind on = s->launch.stream;
+    StreamKind on = s->issue.stream;
     int both = shared_byte(s);
     if (both && !touch(x, on, both, 1, 1) && law(Lclass_ordered))
         return wrong(x, instr,
@@ -266,7 +266,7 @@ static void join(Clock *to, const Clock *from)
 
 static const char *step(StreamWalk *x, int instr, int micro)
 {
-    const Launch *l = &x->g->instr[instr].launch;
+    const Issue *l = &x->g->instr[instr].issue;
     Clock *now = &x->now[l->stream];
     for (int i = 0; i < l->nwait; i++) {
         const Clock *e = &event_of(x, l->wait[i])->at;

@@ -92,7 +92,7 @@ static void load(void *d)
 /* A negative grid[3]: the blocks take work in turns, so a few do. */
 static void bind_grid(const Gpu *x, const BoundInstr *b, GpuCall *c)
 {
-    int most = b->s->launch.sms;
+    int most = b->s->issue.sms;
 
     memcpy(c->grid, b->iv, sizeof c->grid);
     if (most && c->grid[3] >= 0)
@@ -320,7 +320,7 @@ static void launch(void *d, const BoundInstr *b)
 
     if (!g[0] || !g[2] || !g[3])
         return;
-    gpu_ok(b->s->launch.priority
+    gpu_ok(b->s->issue.priority
                ? launch_first(d, b)
                : dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
                                    (unsigned)g[3], (unsigned)g[1], 1, 1,

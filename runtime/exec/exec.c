@@ -51,7 +51,7 @@ static void *event_of(Exec *x, void ***events, int e)
 
 static void bind_launch(Exec *x, BoundInstr *b, void ***events)
 {
-    const Launch *l = &b->s->launch;
+    const Issue *l = &b->s->issue;
 
     b->on = l->stream;
     for (int i = 0; i < l->nwait; i++) {

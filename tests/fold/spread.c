@@ -40,10 +40,10 @@ static int depend(const Role *r, const Instr *a, const Instr *b)
 
 static void wait_for(Spread *x, Instr *s, Instr *before)
 {
-    if (!before->launch.record)
-        before->launch.record = ++x->events;
-    vec_push(x->arena, s->launch.wait, before->launch.record);
-    s->launch.nwait++;
+    if (!before->issue.record)
+        before->issue.record = ++x->events;
+    vec_push(x->arena, s->issue.wait, before->issue.record);
+    s->issue.nwait++;
 }
 
 static void spread_instr(Spread *x, const Phase *f, int k)
@@ -54,18 +54,18 @@ static void spread_instr(Spread *x, const Phase *f, int k)
     int seen[NSTREAM] = { 0 }, alone = 1;
 
     if (!end && !first && h & 1)
-        s->launch.stream = (StreamKind)(1 + (h >> 1) % (NSTREAM - 1));
-    s->launch.priority = s->kind == Ikernel && s->launch.stream;
+        s->issue.stream = (StreamKind)(1 + (h >> 1) % (NSTREAM - 1));
+    s->issue.priority = s->kind == Ikernel && s->issue.stream;
     for (int j = k - 1; j >= f->first; j--) {
         Instr *o = &x->g->instr[j];
-        StreamKind on = o->launch.stream;
-        alone &= on != s->launch.stream;
-        if (on == s->launch.stream || seen[on] || (!end && !depend(x->r, o, s)))
+        StreamKind on = o->issue.stream;
+        alone &= on != s->issue.stream;
+        if (on == s->issue.stream || seen[on] || (!end && !depend(x->r, o, s)))
             continue;
         seen[on] = 1;
         wait_for(x, s, o);
     }
-    if (alone && !s->launch.nwait && !first)
+    if (alone && !s->issue.nwait && !first)
         wait_for(x, s, &x->g->instr[f->first]);
 }
 

@@ -125,7 +125,7 @@ static Device logger(void)
     d.bound = log_bound;
     d.close = d.begin = d.finish = quiet;
     d.ready = always;
-    d.launch = d.product = d.transfer = log_instr;
+    d.issue = d.product = d.transfer = log_instr;
     d.collective = log_collective;
     d.clear = log_clear;
     d.copy = log_copy;
@@ -300,9 +300,9 @@ static int set_budgets(const Plan *p, int sms)
         for (int i = 0; i < r->prog[g].ninstr; i++) {
             Instr *s = &r->prog[g].instr[i];
             int turns = takes_turns(s);
-            s->launch.priority = turns || !sms;
-            s->launch.priority &= s->kind == Ikernel;
-            s->launch.sms = turns ? sms : 0;
+            s->issue.priority = turns || !sms;
+            s->issue.priority &= s->kind == Ikernel;
+            s->issue.sms = turns ? sms : 0;
             n += turns && r->prog[g].kind == PGstep;
         }
     return n;

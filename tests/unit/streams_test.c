@@ -47,7 +47,7 @@ static void put_behind(Pairs *x, Visit *n, int before)
 static void add_node(Pairs *x, Visit n)
 {
     int at = (int)vec_len(x->node);
-    const Launch *l = n.instr < 0 ? NULL : &x->g->instr[n.instr].launch;
+    const Issue *l = n.instr < 0 ? NULL : &x->g->instr[n.instr].issue;
 
     n.on = l ? l->stream : STREAMcompute;
     n.behind = alloc(x->arena, (size_t)at + 1);
@@ -167,15 +167,15 @@ static int waiters(const Program *g, int event)
 {
     int n = 0;
     for (int i = 0; i < g->ninstr; i++)
-        for (int k = 0; k < g->instr[i].launch.nwait; k++)
-            n += g->instr[i].launch.wait[k] == event;
+        for (int k = 0; k < g->instr[i].issue.nwait; k++)
+            n += g->instr[i].issue.wait[k] == event;
     return n;
 }
 
 static Instr *recorder(const Program *g, int event)
 {
     int i = 0;
-    while (g->instr[i].launch.record != event)
+    while (g->instr[i].issue.record != event)
         i++;
     return &g->instr[i];
 }
@@ -186,25 +186,25 @@ static int is_judged(const Plan *p, const Role *r, Program *g, Instr *s, int i,
                      int *refused)
 {
     Arena *a = arena_new();
-    Launch was = s->launch;
+    Issue was = s->issue;
     int event = was.wait[i], *wait = alloc(a, sizeof *wait * 64);
     Instr *by = recorder(g, event);
 
     assert_true(was.nwait < 64);
     for (int k = 0; k < was.nwait - 1; k++)
         wait[k] = was.wait[k + (k >= i)];
-    s->launch.wait = wait;
-    s->launch.nwait--;
+    s->issue.wait = wait;
+    s->issue.nwait--;
     if (!waiters(g, event))
-        by->launch.record = 0;
+        by->issue.record = 0;
     const char *why = plan_wrong(a, p);
     int bad = races(a, r, g);
     if (bad != (why != NULL))
         printf("# %s, wait %d: %s\n", instr_label(s), i,
                why ? why : "accepted, and races");
     *refused += bad;
-    by->launch.record = event;
-    s->launch = was;
+    by->issue.record = event;
+    s->issue = was;
     arena_free(a);
     return bad == (why != NULL);
 }
@@ -224,7 +224,7 @@ static void drop_waits(const char *model, const char *keys)
     Program *g = &r->prog[role_prog(r, PGstep)];
     assert_int_equal(races(forever, r, g), 0);
     for (int k = 0; k < g->ninstr; k++)
-        for (int i = 0; i < g->instr[k].launch.nwait; i++, tried++)
+        for (int i = 0; i < g->instr[k].issue.nwait; i++, tried++)
             right += is_judged(q, r, g, &g->instr[k], i, &refused);
     printf("# %s: %d instructions, %d waits dropped, %d refused\n", model,
            g->ninstr, tried, refused);
@@ -267,8 +267,8 @@ static const char *told(const char *words)
 
     err_hook = hear;
     if (!setjmp(heard)) {
-        Launch l = lex_launch(&x);
-        put_launch(&t, &l);
+        Issue l = lex_issue(&x);
+        put_issue(&t, &l);
         snprintf(message, sizeof message, "%s", t.s ? t.s : "");
     }
     err_hook = NULL;
