@@ -32,7 +32,7 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
                  int64_t threads, int serial)
 {
     Text t = { .arena = a };
-    int64_t items = k->instr.word[0].at.c;
+    int64_t items = k->instr.launch.items;
     const char *body = body_of(k->text);
 
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %lld\n",
@@ -49,7 +49,7 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
     putn(&t, body, strlen(body));
     put(&t, "}\n");
     set_text_named(k, a, t.s);
-    cuda_set_grid(k, a, blocks, threads, 1, 1);
+    cuda_set_launch(k, a, (Launch){ .items = blocks, .threads = threads });
 }
 
 /* ---- families ------------------------------------------------------------ */
@@ -57,11 +57,11 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
 void cuda_loop_lower(Graph *g, Group *k, Arena *a)
 {
     if (dispatch_lower_cuda(g, k, a)) {
-        wrap(g, k, a, k->instr.word[0].at.c, THREADMAP, 0);
+        wrap(g, k, a, k->instr.launch.items, THREADMAP, 0);
         return;
     }
     loop_lower_cuda(g, k, a);
-    wrap(g, k, a, k->instr.word[0].at.c, k->instr.word[1].at.c, 0);
+    wrap(g, k, a, k->instr.launch.items, k->instr.launch.threads, 0);
 }
 
 enum { THREADROW = 128 };
@@ -77,7 +77,7 @@ void cuda_row_lower(Graph *g, Group *k, Arena *a)
     case FAMroute: blocks = route_lower_cuda(g, k, a); break;
     default: blocks = scatter_lower_cuda(g, k, a); break;
     }
-    int64_t items = k->instr.word[0].at.c;
+    int64_t items = k->instr.launch.items;
     wrap(g, k, a, blocks ? items : (items + THREADROW - 1) / THREADROW,
          blocks ? THREADMAP : THREADROW, !blocks);
 }

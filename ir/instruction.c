@@ -22,6 +22,7 @@
         static const Field f[] = { list { 0 } }; \
         return f; \
     }
+#define PART ARGS
 #define INSTR(name, cls, type, member, operands, doc)
 #include "instructions.def"
 
@@ -125,48 +126,43 @@ typedef struct List {
     int64_t *at;
 } List;
 
-static char *args_of(const Instr *s)
-{
-    return (char *)(uintptr_t)&s->none;
-}
-
-static void *field_of(const Instr *s, const Field *f)
-{
-    return args_of(s) + f->at;
-}
-
-static List list_of(const Instr *s, const Field *f)
+/* args: the struct whose fields these are. */
+static List list_of(const void *args, const Field *f)
 {
     List l;
-    memcpy(&l, field_of(s, f), sizeof l);
+    memcpy(&l, (const char *)args + f->at, sizeof l);
     return l;
 }
 
-static int64_t value_of(const Instr *s, const Field *f)
+static int64_t value_of(const void *args, const Field *f)
 {
+    const void *at = (const char *)args + f->at;
     switch (f->type) {
-    case FIELDdtype: return *(Dtype *)field_of(s, f);
-    case FIELDreduce: return *(Reduce *)field_of(s, f);
-    case FIELDflag: return *(int *)field_of(s, f);
-    default: return *(int64_t *)field_of(s, f);
+    case FIELDdtype: return *(const Dtype *)at;
+    case FIELDreduce: return *(const Reduce *)at;
+    case FIELDflag: return *(const int *)at;
+    default: return *(const int64_t *)at;
     }
 }
 
 Dtype instr_dtype(const Instr *s, int i)
 {
     const OperandInfo *o = instr_operand(s, i);
-    return o->typed ? *(Dtype *)(void *)(args_of(s) + o->dtype) : Dnone;
+    return o->typed ? *(const Dtype *)(const void *)((const char *)&s->none +
+                                                     o->dtype)
+                    : Dnone;
 }
 
 int same_args(const Instr *x, const Instr *y)
 {
     const Field *f = instr_info(x->kind)->fields();
     for (; x->kind == y->kind && f->name; f++) {
-        if (f->type != FIELDlist && value_of(x, f) != value_of(y, f))
+        if (f->type != FIELDlist &&
+            value_of(&x->none, f) != value_of(&y->none, f))
             return 0;
         if (f->type != FIELDlist)
             continue;
-        List a = list_of(x, f), b = list_of(y, f);
+        List a = list_of(&x->none, f), b = list_of(&y->none, f);
         size_t bytes = (size_t)a.n * (size_t)f->min * sizeof *a.at;
         if (a.n != b.n || (bytes && memcmp(a.at, b.at, bytes)))
             return 0;
@@ -174,14 +170,14 @@ int same_args(const Instr *x, const Instr *y)
     return x->kind == y->kind;
 }
 
-static int is_wrong(const Instr *s, const Field *f)
+static int is_wrong(const void *args, const Field *f)
 {
     if (f->type != FIELDlist) {
-        int64_t v = value_of(s, f);
+        int64_t v = value_of(args, f);
         return v < f->min || v > f->max ||
                (f->type == FIELDdtype && !dtypes[v].bytes);
     }
-    List l = list_of(s, f);
+    List l = list_of(args, f);
     if (l.n < 0 || l.n > f->max)
         return 1;
     for (int64_t i = 0; i < l.n * f->min; i++)
@@ -193,8 +189,16 @@ static int is_wrong(const Instr *s, const Field *f)
 const char *args_wrong(Arena *a, const Instr *s)
 {
     for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
-        if (is_wrong(s, f))
+        if (is_wrong(&s->none, f))
             return strf(a, "has a '%s' out of its range", f->name);
+    return NULL;
+}
+
+const char *launch_wrong(const Launch *l)
+{
+    for (const Field *f = launch_fields(); f->name; f++)
+        if (is_wrong(l, f))
+            return f->name;
     return NULL;
 }
 
@@ -219,14 +223,14 @@ static void put_list(Text *t, const Field *f, const List *l)
     }
 }
 
-static void put_field(Text *t, const Instr *s, const Field *f)
+static void put_field(Text *t, const void *args, const Field *f)
 {
-    int64_t v = f->type == FIELDlist ? 0 : value_of(s, f);
+    int64_t v = f->type == FIELDlist ? 0 : value_of(args, f);
     const char *word = f->type == FIELDdtype    ? dtypes[v].name
                        : f->type == FIELDreduce ? reduces[v]
                                                 : NULL;
     if (f->type == FIELDlist) {
-        List l = list_of(s, f);
+        List l = list_of(args, f);
         put_list(t, f, &l);
         return;
     }
@@ -262,7 +266,14 @@ void put_args(Text *t, const Instr *s)
 {
     put_operands(t, s);
     for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
-        put_field(t, s, f);
+        put_field(t, &s->none, f);
+}
+
+void put_launch(Text *t, const Launch *l)
+{
+    for (const Field *f = launch_fields(); f->name; f++)
+        if (value_of(l, f))
+            put_field(t, l, f);
 }
 
 static void need_key(Lex *x, const char *name)
@@ -321,7 +332,7 @@ static void lex_operands(Lex *x, Instr *s)
     s->buf = all;
 }
 
-static void lex_list(Lex *x, Instr *s, const Field *f)
+static void lex_list(Lex *x, void *args, const Field *f)
 {
     int64_t *v = NULL;
     while (lex_key(x, f->name))
@@ -331,7 +342,7 @@ static void lex_list(Lex *x, Instr *s, const Field *f)
             vec_push(x->arena, v, lex_digits(x));
         }
     List l = { (int)((int64_t)vec_len(v) / f->min), v };
-    memcpy(field_of(s, f), &l, sizeof l);
+    memcpy((char *)args + f->at, &l, sizeof l);
 }
 
 static Reduce lex_reduce(Lex *x)
@@ -343,14 +354,9 @@ static Reduce lex_reduce(Lex *x)
     lex_err(x, "no reduction '%s'", s);
 }
 
-static void lex_field(Lex *x, Instr *s, const Field *f)
+/* Behind "name=". */
+static void lex_value(Lex *x, void *at, const Field *f)
 {
-    void *at = field_of(s, f);
-    if (f->type == FIELDlist) {
-        lex_list(x, s, f);
-        return;
-    }
-    need_key(x, f->name);
     switch (f->type) {
     case FIELDdtype: *(Dtype *)at = lex_dtype(x); break;
     case FIELDreduce: *(Reduce *)at = lex_reduce(x); break;
@@ -366,5 +372,18 @@ void lex_args(Lex *x, Instr *s)
 {
     lex_operands(x, s);
     for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
-        lex_field(x, s, f);
+        if (f->type == FIELDlist) {
+            lex_list(x, &s->none, f);
+        } else {
+            need_key(x, f->name);
+            lex_value(x, (char *)&s->none + f->at, f);
+        }
+}
+
+void lex_launch(Lex *x, Launch *l)
+{
+    *l = (Launch){ 0 };
+    for (const Field *f = launch_fields(); f->name; f++)
+        if (lex_key(x, f->name))
+            lex_value(x, (char *)l + f->at, f);
 }

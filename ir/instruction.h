@@ -39,6 +39,7 @@ typedef struct NoArgs {
     typedef struct type {          \
         fields                     \
     } type;
+#define PART ARGS
 #define INSTR(name, cls, type, member, operands, doc)
 #include "instructions.def"
 
@@ -152,8 +153,9 @@ typedef struct KernelOperand {
  * words are. A text that serves several sizes has a signature for each. */
 typedef struct KernelSignature {
     const char *kernel;
-    uint64_t expr;   /* hash of what it computes of its operands, whatever
+    uint64_t expr; /* hash of what it computes of its operands, whatever
                         axes and values are called: passes/emit/signatures.c */
+    Launch launch;
     const char *use; /* of each operand: r, w, b (both), - (there is none) */
     KernelOperand *op;
     int nword;
@@ -196,9 +198,11 @@ typedef struct Instr {
     const char *label; /* scope path and op, for people */
     int nbuf;
     int *buf; /* buffer indices; -1: none */
-    /* Kernels, by their signature: name in the plan's kernel text; words; for
-       each buffer what any operand does to it: r, w, b, -; null: unknown */
+    /* Kernels, by their signature: name in the plan's kernel text; launch;
+       words; for each buffer what any operand does to it: r, w, b, -; null:
+       unknown */
     const char *kernel;
+    Launch launch;
     int nword;
     Word *word;
     const char *rw;
@@ -226,5 +230,8 @@ int same_args(const Instr *x, const Instr *y);
 const char *args_wrong(Arena *a, const Instr *s); /* null, or what is */
 void put_args(Text *t, const Instr *s);
 void lex_args(Lex *x, Instr *s);
+void put_launch(Text *t, const Launch *l);
+void lex_launch(Lex *x, Launch *l);
+const char *launch_wrong(const Launch *l); /* null, or the field */
 
 #endif

@@ -1,10 +1,11 @@
 /* signature.c: what kernels declare of their calls, and what calls repeat.
  *
- *     sig     = "sig" kernel expr { "(" operand ")" } [ "i" { word } ]
+ *     sig     = "sig" kernel expr { name "=" int } { "(" operand ")" }
+ *               [ "i" { word } ]
  *     operand = "-" | use dtype { extent }
  *     word    = aff | "+" int | "$" key | "=" real
  *
- *     sig k_7f0c.. 51ab.. ( r f32 16 768 ) ( w f32 16 ) i 16 4 768
+ *     sig k_7f0c.. 51ab.. items=16 grain=4 ( r f32 16 768 ) ( w f32 16 ) i 768
  *     kernel layers.0.norm.sum arg=12,40 sig=7 hash=c3d1.. v =12/3,>5:4
  *
  * A call names a signature by its number and repeats its hash, which is of the
@@ -53,6 +54,7 @@ void put_signature(Text *t, const KernelSignature *s)
     put_word(t, s->kernel);
     putn(t, " ", 1);
     put_bits(t, s->expr);
+    put_launch(t, &s->launch);
     for (int i = 0; s->use[i]; i++)
         put_operand(t, s->use[i], &s->op[i]);
     if (s->nword)
@@ -105,6 +107,7 @@ void lex_signature(Lex *x, KernelSignature *s)
     char use = 0, *all = NULL;
     *s = (KernelSignature){ .kernel = lex_word(x) };
     s->expr = lex_bits(x);
+    lex_launch(x, &s->launch);
     while (lex_mark(x, '(')) {
         vec_push(x->arena, s->op, lex_operand(x, &use));
         vec_push(x->arena, all, use);
@@ -137,6 +140,7 @@ static const char *uses(Arena *a, const KernelSignature *d, const Instr *s)
 void bind_signature(Arena *a, const KernelSignature *d, Instr *s)
 {
     s->kernel = d->kernel;
+    s->launch = d->launch;
     s->word = d->word;
     s->nword = d->nword;
     s->rw = strlen(d->use) == (size_t)s->nbuf ? uses(a, d, s) : NULL;
@@ -166,8 +170,15 @@ static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
                  by_pointer) &&
         law(Lkernel_there))
         return "is of a kernel that is not in the plan";
-    if (s->nword < 2 && law(Lkernel_items))
-        return "has no number of items";
+    const Launch *l = &s->launch;
+    const char *field = launch_wrong(l);
+    if (field && law(Llaunch_range))
+        return strf(c->arena, "has a '%s' out of its range", field);
+    if ((l->threads
+             ? l->grain || !l->y || !l->z
+             : !l->grain || l->y || l->z || l->shared || l->persistent) &&
+        law(Llaunch))
+        return "runs neither on a host nor on a GPU";
     for (int i = 0; i < s->nword; i++)
         if (aff_stray(m, &s->word[i].at) && law(Lint_atoms))
             return "speaks of atoms that the mesh does not have";
@@ -175,9 +186,6 @@ static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
         if (s->word[i].type == WORDadd &&
             s->word[i].at.c != (strchr(s->use, 'b') != NULL) && law(Lsig_adds))
             return "does not say whether it adds to an operand";
-    for (int i = 0; i < 2; i++)
-        if (aff_range(m, &s->word[i].at).min < 0 && law(Litems_negative))
-            return "has a negative number of items";
     return NULL;
 }
 

@@ -500,8 +500,7 @@ static void counts(Backward *b)
     int cut = items == 1 && tiles > 1 && !t->wanted;
     int64_t parts = cut ? ktiles + tiles : 1;
 
-    add_size(t->k, t->arena, items * parts);
-    add_size(t->k, t->arena, 1);
+    set_items(t->k, items * parts, 1);
     attn_int(t, "parts", aff(parts));
     attn_int(t, "kparts", aff(cut ? ktiles : 0));
     attn_int(t, "nfree", aff(nfree));

@@ -365,7 +365,6 @@ static int is64(const Attn *t)
     return 0;
 }
 
-/* items: parallel items, iv[0]. */
 void attn_begin(Attn *t, Group *k, Arena *a)
 {
     t->k = k;

@@ -61,9 +61,8 @@ static void plan_chunks(Forward *f)
     chunk = 400 * 1024 / (f->row * bytes);
     chunk = chunk < 1 ? 1 : chunk > 8 ? 8 : chunk;
     chunk = tiles_of(tiles, tiles_of(tiles, chunk));
-    add_size(t->k, t->arena,
-             attn_product(t, f->over, f->own) * tiles_of(tiles, chunk));
-    add_size(t->k, t->arena, 1);
+    set_items(t->k, attn_product(t, f->over, f->own) * tiles_of(tiles, chunk),
+              1);
     attn_int(t, "ntile", aff(tiles));
     attn_int(t, "chunk", aff(chunk));
     attn_int(t, "nchunk", aff(tiles_of(tiles, chunk)));

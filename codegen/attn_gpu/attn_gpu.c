@@ -246,6 +246,9 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     set_text_named(k, a, s.s);
     set_label(k, a, x.t.n);
     attn_cost(&x.t);
-    cuda_set_grid(k, a, blocks, threads, 1, x.tensor && !x.back ? INTURNS : 1);
-    k->instr.word[4] = word_int(x.shared);
+    cuda_set_launch(k, a,
+                    (Launch){ .items = blocks,
+                              .threads = threads,
+                              .shared = x.shared,
+                              .persistent = x.tensor && !x.back });
 }

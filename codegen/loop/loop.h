@@ -315,8 +315,8 @@ void form_decode(KernelPrinter *n, const int *u, int k, const char *q);
 double form_elements(KernelPrinter *n, uint64_t loops);
 LoopBody form_stage(KernelPrinter *n,
                     uint64_t loops); /* stores over them not done */
-/* For a GPU; whole: the contiguous loop is one of the items'. Fills iv[0]
- * with blocks, iv[1] with the threads of one. */
+/* For a GPU; whole: the contiguous loop is one of the items'. Fills
+ * items (blocks) and threads of the launch. */
 void threads_form(KernelPrinter *n, Expr *const *red, int whole);
 int wide_width(KernelPrinter *n, int u); /* lanes that loop u is worth */
 /* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */

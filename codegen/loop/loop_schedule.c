@@ -316,7 +316,7 @@ static void prologue(KernelPrinter *n, Text *t)
     for (int i = 0; i < k->narg; i++)
         put(t, "    %s *const b%d = buf[%d];\n", dtypes[k->arg[i]->dt].store, i,
             i);
-    for (int i = 2; i < k->instr.nword; i++)
+    for (int i = 0; i < k->instr.nword; i++)
         put(t, "    const %s n%d = iv[%d]; (void)n%d;\n",
             n->gpu && is_number(n, i) ? "int64_t" : "ix", i, i, i);
     for (size_t i = 0; i < vec_len(n->num); i++)
@@ -373,8 +373,6 @@ void kern_print(LoopKernel *c)
     Expr **red = reductions(&n);
 
     n.stamp = 1;
-    add_size(c->k, c->a, 0);
-    add_size(c->k, c->a, 1);
     order_loops(&n);
     n.items = common_loops(&n, red);
     int map = is_map(&n, red), cols = n.v >= 0 && (n.items & BIT(n.v));
@@ -385,9 +383,7 @@ void kern_print(LoopKernel *c)
                         : cols ? columns_form(&n)
                                : rows_form(&n);
         double per = work(&n, red) / (double)(items ? items : 1);
-        c->k->instr.word[0] = word_int(items);
-        c->k->instr.word[1] =
-            word_int(per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
+        set_items(c->k, items, per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     }
     for (size_t i = 0; i < vec_len(n.ext); i++)
         add_arg(c->k, c->a, storage((Node *)n.ext[i]));

@@ -27,8 +27,7 @@ enum {
 
 static void set_grid(KernelPrinter *n, int64_t blocks, int threads)
 {
-    n->k->instr.word[0] = word_int(blocks);
-    n->k->instr.word[1] = word_int(threads);
+    n->k->instr.launch = (Launch){ .items = blocks, .threads = threads };
 }
 
 static void stop_at_end(KernelPrinter *n, int u, const char *index)

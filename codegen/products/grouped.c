@@ -184,8 +184,11 @@ static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
     set_text_named(k, a, text);
     k->narg = 4 + squares;
     k->scratch = GPUBLOCKS * MAPS;
-    cuda_set_grid(k, a, GPUBLOCKS, WGTHREADS, 1, INTURNS);
-    k->instr.word[4] = word_int(shared);
+    cuda_set_launch(k, a,
+                    (Launch){ .items = GPUBLOCKS,
+                              .threads = WGTHREADS,
+                              .shared = shared,
+                              .persistent = 1 });
 }
 
 /* ---- all others ---------------------------------------------------------- */
@@ -212,8 +215,11 @@ static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
     set_text_named(k, a, t.s);
     k->narg = 4;
     int64_t rows = ceil_of(v->cap, GMMTILE) + v->experts;
-    cuda_set_grid(k, a, weight ? ceil_of(v->k, GMMTILE) : rows, GMMTHREADS,
-                  ceil_of(v->n, GMMTILE), weight ? v->experts : 1);
+    cuda_set_launch(k, a,
+                    (Launch){ .items = weight ? ceil_of(v->k, GMMTILE) : rows,
+                              .threads = GMMTHREADS,
+                              .y = ceil_of(v->n, GMMTILE),
+                              .z = weight ? v->experts : 1 });
 }
 
 int grouped_is_plain(const Group *k)

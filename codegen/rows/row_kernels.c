@@ -70,8 +70,6 @@ RowText row_begin(Group *k, Arena *a)
 {
     RowText o = { k, a, { .arena = a } };
 
-    row_size(&o, 0);
-    row_size(&o, 1);
     put(&o.t, "{\n");
     return o;
 }
@@ -89,8 +87,7 @@ void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work)
     int64_t per = work / (items ? items : 1) + 1;
 
     put(&o->t, "}\n");
-    k->instr.word[0] = word_int(items);
-    k->instr.word[1] = word_int(per >= GRAIN ? 1 : GRAIN / per);
+    set_items(k, items, per >= GRAIN ? 1 : GRAIN / per);
     set_text(k, o->a, o->t.s);
     set_label(k, o->a, k->node[0]);
     k->instr.flops = (double)work;

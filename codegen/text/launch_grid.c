@@ -1,13 +1,13 @@
 /* launch_grid.c: the parameters and the grid of a kernel for GPUs. Sizes and
  * strides become constants of the text:
  *
- *     extern "C" __global__ void k_..(void *q0, void *q1, int64_t r5)
+ *     extern "C" __global__ void k_..(void *q0, void *q1, int64_t r3)
  *     {
  *         const Ptr buf[] = { { q0 }, { q1 } };
- *         const int64_t iv[] = { 0, 0, 768, 2048, 768, r5 };
+ *         const int64_t iv[] = { 768, 2048, 768, r3 };
  *         ...
  *
- * r5 is an integer that depends on the rank, or a key; the compiler folds the
+ * r3 is an integer that depends on the rank, or a key; the compiler folds the
  * rest. */
 #include "text.h"
 
@@ -41,23 +41,19 @@ void cuda_put_parameters(Text *t, const Group *k)
             put(t, "r%d, ", i);
         else
             put(t, "%lld, ", (long long)k->instr.word[i].at.c);
-    put(t, "};\n");
+    put(t, "%s};\n", k->instr.nword ? "" : "0 ");
 }
 
-/* The instruction's integers from now on: the grid, then those of the rank. */
-void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
-                   int64_t z)
+void cuda_set_launch(Group *k, Arena *a, Launch l)
 {
     Word *was = k->instr.word;
     int n = k->instr.nword;
 
+    l.y = l.y ? l.y : 1;
+    l.z = l.z ? l.z : 1;
+    k->instr.launch = l;
     k->instr.word = NULL;
     k->instr.nword = 0;
-    add_size(k, a, x);
-    add_size(k, a, threads);
-    add_size(k, a, y);
-    add_size(k, a, z);
-    add_size(k, a, 0);
     for (int i = 0; i < n; i++)
         if (of_rank(&was[i]))
             add_word(k, a, was[i]);

@@ -30,6 +30,11 @@ int add_size(Group *k, Arena *a, int64_t x)
     return add_int(k, a, aff(x));
 }
 
+void set_items(Group *k, int64_t items, int64_t grain)
+{
+    k->instr.launch = (Launch){ .items = items, .grain = grain };
+}
+
 static uint64_t hash_text(const char *s)
 {
     uint64_t h = 0;

@@ -13,6 +13,7 @@ int add_arg(Group *k, Arena *a, Node *n); /* buf[]: n's buffer; merges equal */
 int add_word(Group *k, Arena *a, Word x); /* iv[] */
 int add_int(Group *k, Arena *a, RankAffine x);
 int add_size(Group *k, Arena *a, int64_t x);
+void set_items(Group *k, int64_t items, int64_t grain); /* of a host */
 /* A body "{ ... }" becomes k->text with the fixed signature, and the kernel's
  * name is made of the text's hash. */
 void set_text(Group *k, Arena *a, const char *body);
@@ -40,19 +41,14 @@ Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
 /* ---- launch_grid.c: kernels for GPUs ------------------------------------- */
 
 /* Multiprocessors of an H100 or H200 (SXM): no GPU of their architecture has
- * more. What is dealt out by this number is right on any other; a kernel whose
- * blocks take work one after another says INTURNS for z, and the runtime
- * launches no more of them than the GPU has multiprocessors: the others would
- * begin when these end. */
-enum { GPUBLOCKS = 132, INTURNS = -1 };
+ * more. What is dealt out by this number is right on any other. */
+enum { GPUBLOCKS = 132 };
 
 /* A kernel's parameters and the arrays they become; its grid. The parameters
- * are its buffers, then those integers that depend on the rank; the others are
- * constants of the text. iv: blocks threads blocks.y blocks.z bytes (of shared
- * memory), then the latter. */
+ * are its buffers, then those words that depend on the rank; the others are
+ * constants of the text, and go. y, z: 1 where the launch says 0. */
 void cuda_put_parameters(Text *t, const Group *k);
-void cuda_set_grid(Group *k, Arena *a, int64_t x, int64_t threads, int64_t y,
-                   int64_t z);
+void cuda_set_launch(Group *k, Arena *a, Launch l);
 
 enum { THREADMAP = 256 }; /* threads of a block whose items are blocks */
 

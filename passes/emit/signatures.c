@@ -204,6 +204,7 @@ void sign_call(ProgramBuilder *m, const Group *k, Instr *s)
 {
     Signatures *x = m->sigs;
     KernelSignature d = { .kernel = s->kernel,
+                          .launch = s->launch,
                           .nword = s->nword,
                           .word = s->word };
 

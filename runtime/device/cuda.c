@@ -7,12 +7,12 @@
 
 #include "gpu.h"
 
-enum { SHARED = 8, UNTIMED = 2, NOTREADY = 600, OUTSIDE = 1, DIMS = 5 };
+enum { SHARED = 8, UNTIMED = 2, NOTREADY = 600, OUTSIDE = 1 };
 enum { PRIORITY = 8 }; /* of a launch: an attribute */
 
 typedef struct GpuCall { /* an instruction */
     void *fn, **param;   /* kernels */
-    int64_t grid[DIMS];  /* x threads y z shared bytes */
+    int64_t blocks;      /* ... along x */
     LtCall *lt;
     void *comm;     /* collectives; null: of one rank */
     LinkEnd *end;   /* send, recv, wait */
@@ -89,38 +89,36 @@ static void load(void *d)
 
 /* ---- binding ------------------------------------------------------------- */
 
-/* A negative grid[3]: the blocks take work in turns, so a few do. */
-static void bind_grid(const Gpu *x, const BoundInstr *b, GpuCall *c)
+/* Blocks that take work in turns are as many as run at a time. */
+static int64_t launch_blocks(const Gpu *x, const Instr *s)
 {
-    int most = b->s->issue.sms;
+    int most = s->issue.sms;
 
-    memcpy(c->grid, b->iv, sizeof c->grid);
-    if (most && c->grid[3] >= 0)
-        err(&(Loc){ b->s->file, b->s->line, NULL },
+    if (!s->launch.persistent && !most)
+        return s->launch.items;
+    if (!s->launch.persistent)
+        err(&(Loc){ s->file, s->line, NULL },
             "%s may hold %d multiprocessors, and its blocks do not take work "
             "in turns",
-            b->s->kernel, most);
-    if (c->grid[3] >= 0)
-        return;
+            s->kernel, most);
     most = most && most < x->cores ? most : x->cores;
-    c->grid[3] = 1;
-    c->grid[0] = c->grid[0] < most ? c->grid[0] : most;
+    return s->launch.items < most ? s->launch.items : most;
 }
 
 static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
 {
     const Instr *s = b->s;
-    int words = s->nword - DIMS;
 
-    bind_grid(x, b, c);
+    c->blocks = launch_blocks(x, s);
     c->fn = x->fn[kernel_named(x->plan, s->kernel)];
-    c->param = alloc(x->mem, (size_t)(s->nbuf + words + 1) * sizeof *c->param);
+    c->param =
+        alloc(x->mem, (size_t)(s->nbuf + s->nword + 1) * sizeof *c->param);
     for (int i = 0; i < s->nbuf; i++)
         c->param[i] = &b->buf[i];
-    for (int i = 0; i < words; i++)
-        c->param[s->nbuf + i] = &b->iv[DIMS + i];
-    if (c->grid[4] > 48 << 10)
-        gpu_ok(dl.cuFuncSetAttribute(c->fn, SHARED, (int)c->grid[4]),
+    for (int i = 0; i < s->nword; i++)
+        c->param[s->nbuf + i] = &b->iv[i];
+    if (s->launch.shared > 48 << 10)
+        gpu_ok(dl.cuFuncSetAttribute(c->fn, SHARED, (int)s->launch.shared),
                s->kernel);
 }
 
@@ -297,13 +295,13 @@ static int ready(void *d, const BoundInstr *b)
 static int launch_first(Gpu *x, const BoundInstr *b)
 {
     const GpuCall *c = b->own;
-    const int64_t *g = c->grid;
+    const Launch *l = &b->s->launch;
     int least = 0;
     LaunchAttribute a = { .id = PRIORITY };
     LaunchConfig k = {
-        .grid = { (unsigned)g[0], (unsigned)g[2], (unsigned)g[3] },
-        .block = { (unsigned)g[1], 1, 1 },
-        .shared = (unsigned)g[4],
+        .grid = { (unsigned)c->blocks, (unsigned)l->y, (unsigned)l->z },
+        .block = { (unsigned)l->threads, 1, 1 },
+        .shared = (unsigned)l->shared,
         .stream = stream(x, b->on),
         .attribute = &a,
         .n = 1,
@@ -316,16 +314,16 @@ static int launch_first(Gpu *x, const BoundInstr *b)
 static void launch(void *d, const BoundInstr *b)
 {
     const GpuCall *c = b->own;
-    const int64_t *g = c->grid;
+    const Launch *l = &b->s->launch;
 
-    if (!g[0] || !g[2] || !g[3])
+    if (!c->blocks)
         return;
     gpu_ok(b->s->issue.priority
                ? launch_first(d, b)
-               : dl.cuLaunchKernel(c->fn, (unsigned)g[0], (unsigned)g[2],
-                                   (unsigned)g[3], (unsigned)g[1], 1, 1,
-                                   (unsigned)g[4], stream(d, b->on), c->param,
-                                   NULL),
+               : dl.cuLaunchKernel(c->fn, (unsigned)c->blocks, (unsigned)l->y,
+                                   (unsigned)l->z, (unsigned)l->threads, 1, 1,
+                                   (unsigned)l->shared, stream(d, b->on),
+                                   c->param, NULL),
            instr_label(b->s));
 }
 

@@ -166,8 +166,8 @@ static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 
 static void launch(void *d, const BoundInstr *b)
 {
-    pool_run(((Host *)d)->pool, call_kernel, (void *)b, b->iv[0],
-             b->s->nword > 1 ? b->iv[1] : 1);
+    pool_run(((Host *)d)->pool, call_kernel, (void *)b, b->s->launch.items,
+             b->s->launch.grain);
 }
 
 static void product(void *d, const BoundInstr *b)

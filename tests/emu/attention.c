@@ -31,7 +31,7 @@ static void run_host(Run *r, const Group *k, void *lib)
     buf[k->narg] = malloc((size_t)k->scratch + 1);
     for (int i = 0; i < k->instr.nword; i++)
         iv[i] = word_value(NULL, &k->instr.word[i], 0);
-    f(buf, iv, 0, iv[0]);
+    f(buf, iv, 0, k->instr.launch.items);
     for (int i = 0; i < k->narg; i++) {
         double *v = attn_loaded(k->arg[i], buf[i]), **to = NULL;
         to = k->arg[i] == r->out ? &r->y : k->arg[i] == r->lse ? &r->l : NULL;

@@ -198,27 +198,26 @@ static int strays(const Group *k, void *const *buf, const size_t *bytes)
 int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
                   const int64_t *iv)
 {
-    int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->instr.nword - 5;
+    int nbuf = k->narg + (k->scratch > 0), n = nbuf + k->instr.nword;
     void *arg[MOSTARGS], *param[MOSTARGS];
-    unsigned grid[3] = { (unsigned)iv[0], (unsigned)iv[2], (unsigned)iv[3] };
-    unsigned block[3] = { (unsigned)iv[1], 1, 1 };
+    const Launch *l = &k->instr.launch;
+    unsigned grid[3] = { (unsigned)l->items, (unsigned)l->y, (unsigned)l->z };
+    unsigned block[3] = { (unsigned)l->threads, 1, 1 };
     EmuKernel *f = table_get(kernels, KEYP(intern(k->instr.kernel)));
 
     if (!f || n > MOSTARGS)
         die("emurun: no kernel %s, or %d arguments", k->instr.kernel, n);
-    if (iv[3] < 0) { /* blocks take work in turns: few have more of it */
-        grid[0] = grid[0] < INTURN ? grid[0] : INTURN;
-        grid[2] = 1;
-    }
+    if (l->persistent && grid[0] > INTURN) /* few have more work */
+        grid[0] = INTURN;
     if (!grid[0] || !grid[1] || !grid[2])
         return 0;
     bring(buf, bytes, nbuf, arg);
     for (int i = nbuf; i < n; i++)
-        memcpy(&arg[i], &iv[i - nbuf + 5], sizeof *arg);
+        memcpy(&arg[i], &iv[i - nbuf], sizeof *arg);
     for (int i = 0; i < n; i++)
         param[i] = &arg[i];
     emu_check = in_rooms;
-    int error = emu_launch(f, grid, block, (unsigned)iv[4], param);
+    int error = emu_launch(f, grid, block, (unsigned)l->shared, param);
     emu_check = NULL;
     int stray = strays(k, buf, bytes);
     take_back(buf, bytes, nbuf);

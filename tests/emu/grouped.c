@@ -53,8 +53,11 @@ Group *product_group(Arena *a, const Product *p)
     k->fam = p->weight ? FAMgmm_wgrad : FAMgmm;
     k->narg = 4 + p->squares;
     k->scratch = GPUBLOCKS * MAPS;
-    cuda_set_grid(k, a, GPUBLOCKS, THREADS, 1, INTURNS);
-    k->instr.word[4] = word_int(shared);
+    cuda_set_launch(k, a,
+                    (Launch){ .items = GPUBLOCKS,
+                              .threads = THREADS,
+                              .shared = shared,
+                              .persistent = 1 });
     add_size(k, a, p->add);
     return k;
 }

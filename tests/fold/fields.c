@@ -675,7 +675,7 @@ static void *some(Mutant *m, const Member *f, const FuseSet *x)
     return w ? w[below(m, (int)vec_len(w))] : NULL;
 }
 
-/* A field of some instruction of a kind; of kernels the i-th integer. */
+/* A field of some instruction of a kind. */
 static int set_arg(Mutant *m, const FuseSet *x, const char *kind,
                    const char *name)
 {
@@ -686,11 +686,6 @@ static int set_arg(Mutant *m, const FuseSet *x, const char *kind,
     Instr *s = v ? v[below(m, (int)vec_len(v))] : NULL;
     if (!s)
         return 0;
-    if (s->kind == Ikernel && lex_isdigit(*name)) {
-        RankAffine *at = &s->word[atoi(name)].at;
-        at->c = given(x, at->c);
-        return 1;
-    }
     for (const Field *f = instr_info(s->kind)->fields(); f->name; f++) {
         char *at = (char *)&s->none + f->at;
         if (strcmp(f->name, name) != 0)

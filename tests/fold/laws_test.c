@@ -59,7 +59,14 @@ static Instr *step_of(Mutant *m, InstrKind k)
 
 static int no_items(Mutant *m)
 {
-    m->p->sig->nword = 1;
+    m->p->sig->launch.items = -1;
+    mutant_sign(m);
+    return 1;
+}
+
+static int no_grain(Mutant *m)
+{
+    m->p->sig->launch.grain = 0;
     mutant_sign(m);
     return 1;
 }
@@ -85,8 +92,8 @@ static int one_less(Mutant *m)
 static int adds_to_nothing(Mutant *m)
 {
     KernelSignature *d = &m->p->sig[below(m, m->p->nsig)];
-    Word *last = &d->word[d->nword - 1];
-    *last = (Word){ WORDadd, aff(1), 0 };
+    vec_push(m->arena, d->word, ((Word){ WORDadd, aff(1), 0 }));
+    d->nword++;
     mutant_sign(m);
     return 1;
 }
@@ -111,7 +118,10 @@ static int copy_too_much(Mutant *m)
 
 static int stray_int(Mutant *m)
 {
-    m->p->sig->word[0].at.k[MAXATOM - 1] = 1;
+    KernelSignature *d = m->p->sig;
+    while (!d->nword)
+        d++;
+    d->word[0].at.k[MAXATOM - 1] = 1;
     mutant_sign(m);
     return 1;
 }
@@ -366,7 +376,6 @@ static const Row rows[] = {
     { Lexchange_divides, BARE + CHOOSES, "alltoall a = 1", NULL },
     { Lexchange_zigzag, BARE + CHOOSES, "alltoall zig = 3", NULL },
     { Lexchange_blocks, CHOOSES, "alltoall swap = 1", NULL },
-    { Litems_negative, BARE + MIX, "kernel 0 = -1", NULL },
     { Ljoin_gaps, BARE + RING, "join gap + 4", NULL },
     { Lframe_life, BARE + TIED, "buf born = 0", NULL },
     { Lcall_life, BARE + TIED, "buf dies + 3", NULL },
@@ -398,7 +407,8 @@ static const Row rows[] = {
     { Lmember_follows, SHARDS, "tensor at @ layers.1.moe.w3 + 128; tensor at @ optim.m.layers.1.moe.w3 + 128; tensor at @ optim.v.layers.1.moe.w3 + 128", NULL },
     { Lmember_cut, SHARDS, "tensor shard @ layers.1.attn.wk = 1; tensor shard @ optim.m.layers.1.attn.wk = 1; tensor shard @ optim.v.layers.1.attn.wk = 1", NULL },
     { Lheight_lasting, WINDOW, "role persist + 256; program transient @ step + -256; program transient @ eval + -256", NULL },
-    { Lkernel_items, BARE + MIX, "no items", no_items },
+    { Llaunch_range, BARE + MIX, "items below 0", no_items },
+    { Llaunch, BARE + MIX, "no grain", no_grain },
     { Lno_deadlock, TIED, "turns: later", NULL },
     { Lcopy_bounds, BARE + MIX, "a copy of too much", copy_too_much },
     { Lint_atoms, BARE + MIX, "an integer of no atom", stray_int },

@@ -176,13 +176,10 @@ static void add_poison(Poison *x, int prog, const LastUse *d)
                 .kernel = "poison",
                 .label = "poison",
                 .nbuf = 1,
-                .nword = 2 };
+                .launch = { .items = d->bytes, .grain = 1 << 20 } };
 
     s.buf = alloc(forever, sizeof *s.buf);
     s.buf[0] = (int)vec_len(x->buf);
-    s.word = alloc(forever, 2 * sizeof *s.word);
-    s.word[0] = word_int(d->bytes);
-    s.word[1] = word_int(1 << 20);
     vec_push(forever, x->buf, b);
     vec_push(forever, x->step, s);
     x->steps++;

@@ -128,8 +128,8 @@ static void *compiled(const Group *k)
         return NULL;
     cu(dl.cuModuleLoadData(&module, image), "module");
     cu(dl.cuModuleGetFunction(&fn, module, k->instr.kernel), "function");
-    if (k->instr.word[4].at.c)
-        cu(dl.cuFuncSetAttribute(fn, 8, (int)k->instr.word[4].at.c),
+    if (k->instr.launch.shared)
+        cu(dl.cuFuncSetAttribute(fn, 8, (int)k->instr.launch.shared),
            "shared memory");
     return fn;
 }
@@ -192,12 +192,11 @@ static void launch(Card *d, const Group *k, void *fn)
         buf[i] = memory_of(d, k->arg[i]);
         arg[i] = &buf[i];
     }
-    const Word *iv = k->instr.word;
-    int turns = iv[3].at.c == INTURNS;
-    int64_t blocks = turns && cores < iv[0].at.c ? cores : iv[0].at.c;
-    cu(dl.cuLaunchKernel(fn, (unsigned)blocks, (unsigned)iv[2].at.c,
-                         turns ? 1 : (unsigned)iv[3].at.c, (unsigned)iv[1].at.c,
-                         1, 1, (unsigned)iv[4].at.c, stream, arg, NULL),
+    const Launch *l = &k->instr.launch;
+    int64_t blocks = l->persistent && cores < l->items ? cores : l->items;
+    cu(dl.cuLaunchKernel(fn, (unsigned)blocks, (unsigned)l->y, (unsigned)l->z,
+                         (unsigned)l->threads, 1, 1, (unsigned)l->shared,
+                         stream, arg, NULL),
        "launch");
 }
 

@@ -151,20 +151,21 @@ static void bring(GpuRun *x, const Group *k, void *const *buf,
 
 static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
 {
-    int n = a->n + k->instr.nword - 5;
+    int n = a->n + k->instr.nword;
     void *param[MOST], *fn = table_get(x->fn, KEYP(intern(k->instr.kernel)));
 
     for (int i = a->n; i < n; i++)
-        a->dev[i] = (uint64_t)iv[i - a->n + 5];
+        a->dev[i] = (uint64_t)iv[i - a->n];
     for (int i = 0; i < n; i++)
         param[i] = &a->dev[i];
-    if (iv[4] > 48 << 10)
-        gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)iv[4]), k->instr.kernel);
-    if (iv[0] && iv[2] && iv[3])
-        gpu_ok(dl.cuLaunchKernel(fn, (unsigned)iv[0], (unsigned)iv[2],
-                                 iv[3] < 0 ? 1 : (unsigned)iv[3],
-                                 (unsigned)iv[1], 1, 1, (unsigned)iv[4],
-                                 x->stream, param, NULL),
+    const Launch *l = &k->instr.launch;
+    if (l->shared > 48 << 10)
+        gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)l->shared),
+               k->instr.kernel);
+    if (l->items)
+        gpu_ok(dl.cuLaunchKernel(fn, (unsigned)l->items, (unsigned)l->y,
+                                 (unsigned)l->z, (unsigned)l->threads, 1, 1,
+                                 (unsigned)l->shared, x->stream, param, NULL),
                k->instr.kernel);
 }
 

@@ -74,10 +74,10 @@ static void each_kernel(Plan *p)
         Instr *s = &g->instr[i];
         if (!makes_reals(&p->role[0], s))
             continue;
-        Word items = s->word[0];
-        s->word[0] = word_int(0);
+        int64_t items = s->launch.items;
+        s->launch.items = 0;
         int ok = shows(p);
-        s->word[0] = items;
+        s->launch.items = items;
         if (!ok)
             printf("# %s left out, and nobody sees it\n", s->label);
         n++;

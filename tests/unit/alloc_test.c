@@ -319,10 +319,10 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     memcpy(k->arg, k->in, sizeof(Node *) * (size_t)k->nin);
     memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
-    k->instr = (Instr){
-        .kind = Ikernel, .kernel = "k", .nword = 2, .label = k->out[0]->name
-    };
-    k->instr.word = alloc(a, 2 * sizeof *k->instr.word);
+    k->instr = (Instr){ .kind = Ikernel,
+                        .kernel = "k",
+                        .launch = { .grain = 1 },
+                        .label = k->out[0]->name };
     k->inplace = alloc(a, sizeof *k->inplace * (size_t)(k->nin + 1));
     for (int i = 0; i < k->nin; i++)
         if (k->out[0]->op == Oadd) {

@@ -37,7 +37,7 @@ static Run runs[NCASE][NDT];
 
 static void call(const Group *k, void **buf, int backwards)
 {
-    int64_t iv[512], n = k->instr.word[0].at.c, cut = n / 3;
+    int64_t iv[512], n = k->instr.launch.items, cut = n / 3;
     Entry *f = attn_entry(k);
 
     for (int i = 0; i < k->instr.nword; i++)
@@ -291,7 +291,7 @@ static void call_rank(const Run *r, const Group *k, int64_t rank, void **buf)
         at[i] = (char *)buf[i] + (whole ? 0 : rank * e * 8);
     }
     at[k->narg] = buf[k->narg];
-    f(at, iv, 0, iv[0]);
+    f(at, iv, 0, k->instr.launch.items);
 }
 
 /* out[i]: what rank `rank` and those before it made of argument i. */

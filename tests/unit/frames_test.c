@@ -35,9 +35,10 @@ static void fake_lower(Graph *g, Group *k, Arena *a)
     if (n->op != Osend)
         memcpy(k->arg + k->nin, k->out, sizeof(Node *) * (size_t)k->nout);
     k->text = "{}";
-    k->instr =
-        (Instr){ .kind = Ikernel, .kernel = "k", .nword = 2, .label = n->name };
-    k->instr.word = alloc(a, 4 * sizeof *k->instr.word);
+    k->instr = (Instr){ .kind = Ikernel,
+                        .kernel = "k",
+                        .launch = { .grain = 1 },
+                        .label = n->name };
     if (moves) {
         k->instr.kind = n->op == Osend ? Isend : Irecv;
         k->instr.kernel = NULL;

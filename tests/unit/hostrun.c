@@ -160,7 +160,7 @@ static void kernel(const Group *k, void *const *buf, const int64_t *iv,
                    void *lib)
 {
     Kernel_ *f;
-    int64_t n = iv[0], a = n / 3, b = n - n / 4;
+    int64_t n = k->instr.launch.items, a = n / 3, b = n - n / 4;
 
     *(void **)&f = dlsym(lib, k->instr.kernel);
     if (!f)

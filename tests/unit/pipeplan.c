@@ -21,7 +21,7 @@ static const char prelude[] =
 static const Kernel kernels[] = {
     {"k_init", "K(k_init) {\n"
      "    double *w = b[0];\n"
-     "    for (int64_t i = lo; i < hi; i++) w[i] = 0.25 * (double)(i + iv[2]);\n"
+     "    for (int64_t i = lo; i < hi; i++) w[i] = 0.25 * (double)(i + iv[0]);\n"
      "}\n"},
     {"k_f0", "K(k_f0) {\n"
      "    const double *x = b[0], *a = b[1]; double *k = b[2], *h = b[3];\n"
@@ -31,7 +31,7 @@ static const Kernel kernels[] = {
      "    const double *h = b[0], *w = b[1], *t = b[2]; double *e = b[4];\n"
      "    const int64_t *m = b[3]; double *loss = b[5];\n"
      "    for (int64_t i = lo; i < hi; i++) {\n"
-     "        double c = 1 + (double)(*m + iv[2]) / 8;\n"
+     "        double c = 1 + (double)(*m + iv[0]) / 8;\n"
      "        double r = w[i] * h[i] - t[i];\n"
      "        e[i] = c * r; loss[0] += c * r * r / 2;\n"
      "    }\n}\n"},
@@ -123,11 +123,13 @@ static Instr *add_instr(Make *k, InstrKind kind, const char *label, int n,
               (int)(sizeof(int[]){ __VA_ARGS__ } / sizeof(int)), \
               (int[]){ __VA_ARGS__ }, rw)
 
+/* v: items, grain, words. */
 static void ints(Instr *s, int n, const int64_t *v)
 {
-    s->nword = n;
-    for (int i = 0; i < n; i++)
-        s->word[i] = word_int(v[i]);
+    s->launch = (Launch){ .items = v[0], .grain = v[1] };
+    s->nword = n - 2;
+    for (int i = 0; i < s->nword; i++)
+        s->word[i] = word_int(v[i + 2]);
 }
 
 #define INTS(s, ...)                                                   \
@@ -201,7 +203,7 @@ static void calls(Make *k)
     }
     Instr *s = INSTR(k, Ikernel, "k_f1", "rrrrwb", H, W, IN, MICRO, E, LOSS);
     INTS(s, PIPEN, PIPEN, 0);
-    s->word[2] = (Word){ .at = along_dp(k->p) };
+    s->word[0] = (Word){ .at = along_dp(k->p) };
     phase(k, "F1", 0);
     kernel(k, INSTR(k, Ikernel, "k_b1", "rrrbw", H, E, W, G, D));
     phase(k, "B1", 0);

@@ -62,11 +62,10 @@ static Instr *instr(Made *m, InstrKind kind, const char *label, int nbuf,
     memcpy(s.buf, buf, (size_t)nbuf * sizeof *buf);
     if (kind == Ikernel) {
         s.kernel = "k_silu";
-        s.nword = 3;
-        s.word = alloc(m->arena, 3 * sizeof *s.word);
-        s.word[0] = word_int(256);
-        s.word[1] = word_int(64);
-        s.word[2] = (Word){ .at = { .c = 128, .k = { -64 } } };
+        s.launch = (Launch){ .items = 256, .grain = 64 };
+        s.nword = 1;
+        s.word = alloc(m->arena, sizeof *s.word);
+        s.word[0] = (Word){ .at = { .c = 128, .k = { -64 } } };
     }
     if (kind == Iallreduce)
         s.allreduce = (AllreduceArgs){ Df32, 256, Radd };
@@ -375,7 +374,7 @@ static void comes_back(void **state)
     assert_int_equal(n, m);
     assert_memory_equal(s, t, n);
     assert_true(q->flops == 1.0 / 3);
-    assert_int_equal(q->role->prog->instr[1].word[2].at.k[0], -64);
+    assert_int_equal(q->role->prog->instr[1].word[0].at.k[0], -64);
     assert_string_equal(q->kernel->text, p->kernel->text);
     assert_string_equal(opts_str(q->opts, "name"), "runs/my \\ run");
     assert_null(q->hf->dim[0].f[1].axis);
@@ -503,8 +502,8 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "( b f32 256 )", "( b f32 255 )", "is no call of 'k_silu'" },
     { "( b f32 256 )", "( x f32 255 )", "no use 'x'" },
     { "( b f32 256 )", "( b f32 -1 )", "extent is -1" },
-    { "i 256 64", "i 256 65", "is no call of 'k_silu'" },
-    { "i 256 64", "i -256 64", "negative number of items" },
+    { "grain=64", "grain=65", "is no call of 'k_silu'" },
+    { "items=256", "items=-256", "has a 'items' out of its range" },
     { "sig=1", "sig=2", "signature that does not exist" },
     { "sig=1", "sig=0", NULL }, /* they are equal */
     { "phase post 3 3 1", "phase post 2 4 1", "does not follow" },

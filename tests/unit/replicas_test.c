@@ -17,7 +17,7 @@
 static const char k_flip[] = /* values step; rank, the one, its step, byte */
     "K(k_flip)\n{\n"
     "    uint8_t *p = b[0]; const int64_t *step = b[1];\n"
-    "    if (iv[2] == iv[3] && *step == iv[4]) p[iv[5]] ^= 1;\n"
+    "    if (iv[0] == iv[1] && *step == iv[2]) p[iv[3]] ^= 1;\n"
     "    (void)lo; (void)hi;\n}\n";
 
 static char *home;
@@ -79,18 +79,19 @@ static Plan *flips(int64_t dp, const char *what, int64_t rank, int64_t step,
                   .file = "tiny.lua",
                   .line = 99,
                   .nbuf = 2,
-                  .nword = 6,
+                  .launch = { .items = 1, .grain = 1 },
+                  .nword = 4,
                   .secs = 1e-6 };
     s->buf = alloc(forever, 2 * sizeof *s->buf);
     s->buf[0] = buffer(p, what);
     s->buf[1] = buffer(p, "step");
-    s->word = alloc(forever, 6 * sizeof *s->word);
-    const int64_t v[] = { 1, 1, 0, rank, step, 6 };
-    for (int i = 0; i < 6; i++)
+    s->word = alloc(forever, 4 * sizeof *s->word);
+    const int64_t v[] = { 0, rank, step, 6 };
+    for (int i = 0; i < 4; i++)
         s->word[i] = word_int(v[i]);
     for (int a = 0; a < p->mesh->natom; a++)
         if (p->mesh->mask[Mdp] >> a & 1) {
-            s->word[2].at.k[a] = pos;
+            s->word[0].at.k[a] = pos;
             pos *= p->mesh->atom[a].size;
         }
     g->phase[g->nphase - 1].n++;

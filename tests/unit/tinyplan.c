@@ -23,24 +23,24 @@ static const char k_init[] = /* w master m; vocab first rows */
     "K(k_init)\n{\n"
     "    uint16_t *w = b[0]; float *master = b[1], *m = b[2];\n"
     "    for (int64_t r = lo; r < hi; r++)\n"
-    "        for (int64_t c = 0; c < iv[2]; c++) {\n"
+    "        for (int64_t c = 0; c < iv[0]; c++) {\n"
     "            float v = (float)((r * 31 + c * 17) % 13 - 6) * 0.0517f;\n"
-    "            w[r * iv[2] + c] = down(v);\n"
-    "            int64_t k = (r - iv[3]) * iv[2] + c;\n"
-    "            if (r < iv[3] || r >= iv[3] + iv[4]) continue;\n"
+    "            w[r * iv[0] + c] = down(v);\n"
+    "            int64_t k = (r - iv[1]) * iv[0] + c;\n"
+    "            if (r < iv[1] || r >= iv[1] + iv[2]) continue;\n"
     "            master[k] = v; m[k] = 0;\n"
     "        }\n}\n";
 static const char k_den[] = /* labels den; tokens */
     "K(k_den)\n{\n"
     "    const int32_t *y = b[0]; float *den = b[1];\n"
-    "    for (int64_t i = 0; i < iv[2]; i++) den[0] += y[i] >= 0;\n"
+    "    for (int64_t i = 0; i < iv[0]; i++) den[0] += y[i] >= 0;\n"
     "    (void)lo; (void)hi;\n}\n";
 static const char k_body[] = /* w tokens labels grad loss; vocab tokens */
     "K(k_body)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1], *y = b[2];\n"
     "    float *grad = b[3]; double *loss = b[4], p[64];\n"
-    "    int64_t V = iv[2];\n"
-    "    for (int64_t i = 0; i < iv[3]; i++) {\n"
+    "    int64_t V = iv[0];\n"
+    "    for (int64_t i = 0; i < iv[1]; i++) {\n"
     "        const uint16_t *row = w + x[i] * V;\n"
     "        double z = 0;\n"
     "        if (y[i] < 0) continue;\n"
@@ -53,7 +53,7 @@ static const char k_update[] = /* gshard den m master wshard lr; vocab */
     "K(k_update)\n{\n"
     "    const float *g = b[0], *den = b[1], *lr = b[5];\n"
     "    float *m = b[2], *master = b[3]; uint16_t *w = b[4];\n"
-    "    for (int64_t i = lo * iv[2]; i < hi * iv[2]; i++) {\n"
+    "    for (int64_t i = lo * iv[0]; i < hi * iv[0]; i++) {\n"
     "        m[i] = 0.9f * m[i] + g[i] / den[0];\n"
     "        master[i] -= lr[0] * m[i];\n"
     "        w[i] = down(master[i]);\n"
@@ -64,14 +64,14 @@ static const char k_result[] = /* loss den out ok count; counts */
     "    float *out = b[2], *ok = b[3]; int64_t *count = b[4];\n"
     "    out[0] = (float)(loss[0] / den[0]);\n"
     "    ok[0] = out[0] - out[0] == 0;\n"
-    "    count[0] += iv[2];\n"
+    "    count[0] += iv[0];\n"
     "    (void)lo; (void)hi;\n}\n";
 static const char k_logits[] = /* w tokens logits; vocab */
     "K(k_logits)\n{\n"
     "    const uint16_t *w = b[0]; const int32_t *x = b[1]; float *y = b[2];\n"
     "    for (int64_t i = lo; i < hi; i++)\n"
-    "        for (int64_t c = 0; c < iv[2]; c++)\n"
-    "            y[i * iv[2] + c] = up(w[x[i] * iv[2] + c]);\n}\n";
+    "        for (int64_t c = 0; c < iv[0]; c++)\n"
+    "            y[i * iv[0] + c] = up(w[x[i] * iv[0] + c]);\n}\n";
 
 static const Kernel kernels[] = {
     { "k_init", k_init },     { "k_den", k_den },
@@ -139,11 +139,13 @@ static void bufs(Instr *s, int n, const int *b)
     memcpy(s->buf, b, (size_t)n * sizeof *b);
 }
 
+/* v: items, grain, words. */
 static void ints(Instr *s, int n, const int64_t *v)
 {
-    s->nword = n;
-    for (int i = 0; i < n; i++)
-        s->word[i] = word_int(v[i]);
+    s->launch = (Launch){ .items = v[0], .grain = v[1] };
+    s->nword = n - 2;
+    for (int i = 0; i < s->nword; i++)
+        s->word[i] = word_int(v[i + 2]);
 }
 
 #define BUFS(s, ...)                                           \
@@ -199,7 +201,7 @@ static void program_init(Make *k)
 
     BUFS(s, W, MASTER, M);
     INTS(s, TINYVOCAB, 4, TINYVOCAB, 0, rows);
-    s->word[3] = (Word){ .at = along_dp(k->p, rows) };
+    s->word[1] = (Word){ .at = along_dp(k->p, rows) };
     BUFS(add_step(k, g, Izero, "zero"), COUNT);
     add_phase(g, "pre", 1);
 }
@@ -401,6 +403,7 @@ static Opts *options(const char *keys)
 static KernelSignature declared(const Role *r, const Instr *s)
 {
     KernelSignature d = { .kernel = s->kernel,
+                          .launch = s->launch,
                           .nword = s->nword,
                           .word = s->word };
     char *use = alloc(forever, (size_t)s->nbuf + 1);
