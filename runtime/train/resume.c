@@ -25,6 +25,7 @@ static const struct KeyRow {
 } keyrows[] = {
     /* clang-format off */
     { "train.steps", FREE, NULL },          { "train.lr", FREE, NULL },
+    { "train.hours", FREE, NULL },
     { "train.min_lr", FREE, NULL },         { "train.schedule", FREE, NULL },
     { "train.warmup", FREE, NULL },         { "train.decay", FREE, NULL },
     { "train.decay_style", FREE, NULL },    { "train.eval_every", FREE, NULL },

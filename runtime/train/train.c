@@ -54,6 +54,7 @@ typedef struct Train {
     int nsent;
     PendingStep sent;
     double since, waited; /* when the step before was read; seconds */
+    double ends;          /* when train.hours are over */
     int64_t read;         /* steps read by this process */
     Sampler *sampler;     /* null: not asked for */
     const RunArgs *args;
@@ -256,6 +257,12 @@ static const char *beside(Train *t, Data *valid, int64_t samples)
 static int stopping(Train *t)
 {
     return comm_max(t->comm, asked_to_stop) != 0;
+}
+
+/* By rank 0's clock, so that all ranks end after the same step. */
+static int out_of_time(const Train *t)
+{
+    return !t->comm->first && t->read && monotonic() >= t->ends;
 }
 
 /* Mean results over eval_steps steps, always of the same samples; none if a
@@ -556,7 +563,8 @@ static int64_t until(const Train *t)
                                      : INT64_MAX;
 }
 
-/* Until the end, a signal, or a larger batch; 1: it was the batch. */
+/* Until the end, a signal, the last of train.hours, or a larger batch; 1: it
+ * was the batch. */
 static int loop(Train *t)
 {
     const Opts *o = t->plan->opts;
@@ -565,7 +573,8 @@ static int loop(Train *t)
     int64_t keep = opts_int(o, "train.save_every");
     int64_t samples = opts_int(o, "train.sample_every");
 
-    while (t->state.step < steps && !stopping(t) &&
+    while (t->state.step < steps &&
+           !comm_max(t->comm, asked_to_stop || out_of_time(t)) &&
            t->state.samples < until(t)) {
         err_status = FAILED;
         one_step(t);
@@ -597,7 +606,8 @@ static int loop(Train *t)
         save(t, SAVEwaits);
         if (t->state.samples >= until(t))
             return 1;
-        log_note(t->log, "stopped at step %lld; resume=1 continues\n",
+        log_note(t->log, "%sstopped at step %lld; resume=1 continues\n",
+                 out_of_time(t) ? "train.hours are over: " : "",
                  (long long)t->state.step);
         return 0;
     }
@@ -837,12 +847,21 @@ static int is_past(Train *t)
     return done > steps;
 }
 
+/* When a run that begins now is to end. */
+static double time_limit(const Opts *o)
+{
+    return opts_str(o, "train.hours")
+               ? monotonic() + 3600 * opts_num(o, "train.hours")
+               : INFINITY;
+}
+
 int run_plan(Plan *p, const RunArgs *a)
 {
     RunArgs args = a ? *a : (RunArgs){ 0 };
     Train t = { .plan = p,
                 .mem = forever,
                 .args = &args,
+                .ends = time_limit(p->opts),
                 .changes = { .arena = forever } };
 
     args.text = plan_text(p, a, &args.len);

@@ -109,6 +109,16 @@ timeout 60 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $ramp train.ramp=4,3,8 \
 result "one that misses is one line" $?
 }
 
+# Rank 0's clock ends it after some step, the same on both.
+# shellcheck disable=SC2086
+timeout 120 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small fold.ep=2 train.trace=0 train.steps=1000000 \
+    train.save_every=0 train.hours=0.001 name="$dir/hours" </dev/null >"$dir/log" 2>&1 &&
+    [ "$(grep -c "^train.hours are over: stopped at step" "$dir/log")" = 1 ] &&
+    step=$(sed -n 's/^train.hours are over: stopped at step \([0-9]*\);.*/\1/p' "$dir/log") &&
+    [ "$(ls "$dir/hours/ckpt")" = "$(printf 'latest\nstep-%08d' "$step")" ] &&
+    [ "$(wc -l <"$dir/hours/metrics.jsonl")" -ge "$step" ]
+result "train.hours end both ranks after one step" $?
+
 # A state that both stages read, so one has a copy, and two that change places: a run
 # that stops has the same bits.
 cat >"$dir/states.lua" <<'END'
