@@ -1,4 +1,4 @@
-/* pipeline.c: the table of a plan's stages, read back from their turns: for
+/* pipeline.c: the table of a plan's stages, read back from their slots: for
  * people as a picture, a line a stage and a column a unit of time, and for
  * programs as PyTorch's CSV.
  *
@@ -14,7 +14,7 @@
 
 enum { WIDTH = 100, FIRST = 9 }; /* columns of a line; of the stage's name */
 
-/* ---- from turns ---------------------------------------------------------- */
+/* ---- from slots ---------------------------------------------------------- */
 
 static const Program *step_of(const Role *r)
 {
@@ -28,7 +28,7 @@ static const Call *call_of(const Program *p, const ScheduleSlot *t)
     return &p->phase[t->phase].call;
 }
 
-static void put_turn(Text *t, const Program *p, const ScheduleSlot *w)
+static void put_slot(Text *t, const Program *p, const ScheduleSlot *w)
 {
     const Call *c = call_of(p, w);
 
@@ -40,8 +40,8 @@ static void put_stage(Text *t, const Program *p)
 {
     int n = 0, open = 0;
 
-    for (int i = 0; i < p->nturn; i++) {
-        const ScheduleSlot *w = &p->turn[i];
+    for (int i = 0; i < p->nslot; i++) {
+        const ScheduleSlot *w = &p->slot[i];
         if (call_of(p, w)->k != ROWwork)
             continue;
         if (open)
@@ -49,7 +49,7 @@ static void put_stage(Text *t, const Program *p)
         else if (n++)
             put(t, ",");
         put(t, "%s", w->pair ? "(" : "");
-        put_turn(t, p, w);
+        put_slot(t, p, w);
         put(t, "%s", open ? ")OVERLAP_F_B" : "");
         open = w->pair;
     }
@@ -62,7 +62,7 @@ Schedule *plan_schedule(const Plan *p, const char *name)
 
     for (int r = 0; r < p->nrole; r++) {
         const Program *step = step_of(&p->role[r]);
-        if (!step || !step->nturn)
+        if (!step || !step->nslot)
             err(NULL, "%s has no schedule: its model is not cut into stages",
                 name);
         put_stage(&t, step);

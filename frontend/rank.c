@@ -6,7 +6,7 @@
 
 #include "commands.h"
 
-enum { TENSORS = 12, TURNS = 24 };
+enum { TENSORS = 12, SLOTS = 24 };
 
 static const MeshAxis grids[2][3] = { { Mtp, Mcp, Mdp }, { Metp, Mep, Medp } };
 
@@ -140,23 +140,23 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
             v[k].bytes);
 }
 
-/* ---- turns --------------------------------------------------------------- */
+/* ---- slots --------------------------------------------------------------- */
 
 static void put_turns(Text *t, const Program *g)
 {
     put(t, "\n%s:", programnames[g->kind]);
     for (int f = 0; f < g->nphase; f++)
         put(t, "%s %" PRId64 " x %s (%d instructions)", f ? "," : "",
-            phase_turns(g, f), g->phase[f].name, g->phase[f].n);
+            phase_runs(g, f), g->phase[f].name, g->phase[f].n);
     put(t, "\n");
-    for (int i = 0; i < g->nturn && i < TURNS; i++)
+    for (int i = 0; i < g->nslot && i < SLOTS; i++)
         put(t, "%s%s:%d",
             i == 0  ? "  "
             : i % 8 ? " "
                     : "\n  ",
-            g->phase[g->turn[i].phase].name, g->turn[i].micro);
-    if (g->nturn)
-        put(t, g->nturn > TURNS ? " ... %d turns in all\n" : "\n", g->nturn);
+            g->phase[g->slot[i].phase].name, g->slot[i].micro);
+    if (g->nslot)
+        put(t, g->nslot > SLOTS ? " ... %d slots in all\n" : "\n", g->nslot);
 }
 
 void report_rank(FILE *out, const Plan *p, int64_t rank)

@@ -235,7 +235,7 @@ static void show_table(FILE *out, const Program *p)
     int64_t kept = 0;
     int calls = 0, most = 0;
 
-    if (!p->nturn)
+    if (!p->nslot)
         return;
     for (int f = 0; f < p->nphase; f++)
         calls += p->phase[f].repeat == 0;
@@ -247,7 +247,7 @@ static void show_table(FILE *out, const Program *p)
             "  table           %d rows, %d calls for %d micro-batches\n"
             "  frames          %12s  kept by a micro-batch, in %d frames of at "
             "most %d slots\n",
-            p->nturn, calls, p->nturn / calls, bytes(kept), p->nframe, most);
+            p->nslot, calls, p->nslot / calls, bytes(kept), p->nframe, most);
 }
 
 static void show_program(FILE *out, const Plan *plan, int role,
@@ -268,8 +268,8 @@ static void show_program(FILE *out, const Plan *plan, int role,
         fprintf(out, "  never ends: %s\n", t.stuck);
     for (int f = 0; f < p->nphase; f++)
         fprintf(out, "  %-14s  %5d steps, %" PRId64 " time%s\n",
-                p->phase[f].name, p->phase[f].n, phase_turns(p, f),
-                phase_turns(p, f) == 1 ? "" : "s");
+                p->phase[f].name, p->phase[f].n, phase_runs(p, f),
+                phase_runs(p, f) == 1 ? "" : "s");
     show_table(out, p);
     fputs("  of them ", out);
     for (int k = 0, n = 0; k < NINSTR; k++)

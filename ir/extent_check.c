@@ -2,7 +2,7 @@
  * instr_check.c says that no instruction goes beyond its buffers; a plan of the
  * compiler has, besides, operands that are exactly as large as their buffers,
  * an arena and frames that are exactly as high as what lies in them, groups of
- * more than one rank, and as many turns as a step has micro-batches.
+ * more than one rank, and as often as a step has micro-batches.
  *
  * Not proved: which way a square matrix is turned. */
 #include <stdlib.h>
@@ -90,11 +90,11 @@ static const char *heights_wrong(const PlanCheck *c)
                : NULL;
 }
 
-/* ---- turns --------------------------------------------------------------- */
+/* ---- micro-batches ------------------------------------------------------- */
 
 /* Micro-batches that a rank runs in turn, from the tokens of a step; 0: there
  * is no input to tell, -1: none. */
-static int64_t turns_of(const Plan *p)
+static int64_t micros_of(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++) {
@@ -111,18 +111,17 @@ static int64_t turns_of(const Plan *p)
 static const char *repeats_wrong(const PlanCheck *c, const Program *g)
 {
     int data = program_trains(g->kind) || g->kind == PGeval;
-    int64_t n = data ? turns_of(c->p) : 1;
+    int64_t n = data ? micros_of(c->p) : 1;
     if (n < 0 && law(Lrepeats))
         return "has another number of tokens than its inputs";
     for (int f = 0; f < g->nphase && n > 0; f++) {
         const Phase *x = &g->phase[f];
         int each = x->reg == REGden || x->reg == REGbody;
-        if ((x->repeat ? x->repeat != (each ? n : 1)
-                       : phase_turns(g, f) != n) &&
+        if ((x->repeat ? x->repeat != (each ? n : 1) : phase_runs(g, f) != n) &&
             law(Lrepeats))
             return strf(c->arena, "program '%s' runs its phase '%s' %lld times",
                         programnames[g->kind], x->name,
-                        (long long)phase_turns(g, f));
+                        (long long)phase_runs(g, f));
     }
     return 0;
 }

@@ -339,7 +339,7 @@ struct Graph {
                                      one stage */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
-    ScheduleSlot *turn;      /* vec: the stage's table; phase: index of
+    ScheduleSlot *slot;      /* vec: the stage's table; phase: index of
                                      call */
     struct Graph *next;      /* after pipe: the next stage's graph */
     int naxis;

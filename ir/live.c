@@ -261,8 +261,8 @@ static const char *live_in_rows(const SlotLives *l, SlotLife **out)
     SlotAccess **by = named_by_call(l);
     SlotLife **of = alloc(l->arena, sizeof *of * ((size_t)l->r->nbuf + 1));
 
-    for (int t = 0; t < p->nturn; t++) {
-        const ScheduleSlot *r = &p->turn[t];
+    for (int t = 0; t < p->nslot; t++) {
+        const ScheduleSlot *r = &p->slot[t];
         for (size_t k = 0; k < vec_len(by[r->phase]); k++) {
             const SlotAccess *x = &by[r->phase][k];
             const SlotGroup *f = &p->frame[l->r->buf[x->buf].frame - 1];

@@ -7,7 +7,7 @@
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
  *     stage   = "role" int "/" int | "calls" { call }
- *             | "turns" { call ":" micro-batch [ "+" ] }     (+: a pair)
+ *             | "slots" { call ":" micro-batch [ "+" ] }     (+: a pair)
  *     call    = ( "F" | "B" | "I" | "W" ) chunk, for transfers after "send." or
  *               "recv." or "wait." and with "." chunk behind
  *     axis    = "axis" name ( size | "(" usual ")" ) [ "root=" name ]
@@ -85,7 +85,7 @@ static void read_call(GraphReader *p)
     vec_push(p->g->arena, p->g->call, c);
 }
 
-static void read_turn(GraphReader *p)
+static void read_slot(GraphReader *p)
 {
     const char *s = lex_word(&p->x), *colon = strchr(s, ':');
     int call = colon ? parse_call(p, s, (size_t)(colon - s)) : -1;
@@ -98,7 +98,7 @@ static void read_turn(GraphReader *p)
     t.pair = *end == '+';
     if (t.micro < 0 || end == colon + 1 || end[t.pair])
         lex_err(&p->x, "'%s' is not call:micro-batch", s);
-    vec_push(p->g->arena, p->g->turn, t);
+    vec_push(p->g->arena, p->g->slot, t);
 }
 
 /* units = kind { path } */
@@ -295,9 +295,9 @@ static void read_item(GraphReader *p)
     else if (lex_take(x, "calls"))
         while (lex_more(x))
             read_call(p);
-    else if (lex_take(x, "turns"))
+    else if (lex_take(x, "slots"))
         while (lex_more(x))
-            read_turn(p);
+            read_slot(p);
     else if (lex_take(x, "hf"))
         read_hf(p);
     else if (lex_take(x, "def"))

@@ -193,7 +193,7 @@ static void put_shape(Text *t, const ValueShape *x)
     puts_(t, "\n");
 }
 
-/* flow = slot { "," slot }; slot = "-" | [ value | "=" buffer ] [ "/" shape ]
+/* flow = use { "," use }; use = "-" | [ value | "=" buffer ] [ "/" shape ]
  * [ ">" value ":" shape { ("+" | "^" | "_") atoms } ] */
 static void put_flow(Text *t, const ValueUse *f, int n)
 {
@@ -256,22 +256,22 @@ static void put_instr(Text *t, const Instr *s)
 
 /* Rows of a table: the phase, "=" micro-batch where that is not the one after
  * the phase's last, "&" when it may overlap with the next row. */
-static void put_turns(Text *t, const Program *g)
+static void put_slots(Text *t, const Program *g)
 {
     enum { LINE = 32 };
     int *next = alloc(t->arena, sizeof *next * (size_t)(g->nphase + 1));
 
-    for (int i = 0; i < g->nturn; i++) {
-        const ScheduleSlot *r = &g->turn[i];
+    for (int i = 0; i < g->nslot; i++) {
+        const ScheduleSlot *r = &g->slot[i];
         if (i % LINE == 0)
-            puts_(t, "turn");
+            puts_(t, "slots");
         number(t, r->phase);
         if (r->micro != next[r->phase])
             field(t, " =", r->micro);
         next[r->phase] = r->micro + 1;
         if (r->pair)
             puts_(t, " &");
-        if (i % LINE == LINE - 1 || i == g->nturn - 1)
+        if (i % LINE == LINE - 1 || i == g->nslot - 1)
             puts_(t, "\n");
     }
 }
@@ -318,7 +318,7 @@ static void put_program(Text *t, const Program *g)
         number(t, g->phase[i].repeat);
         puts_(t, "\n");
     }
-    put_turns(t, g);
+    put_slots(t, g);
     for (int i = 0; i < g->nframe; i++)
         put_frame(t, &g->frame[i]);
     put_ends(t, g);

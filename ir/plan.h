@@ -414,7 +414,7 @@ Phase phase_of_call(Arena *a, const Call *c);
 int phase_named(Arena *a, const char *name, Phase *f); /* 0: no phase */
 
 /* One row of a stage's table: that phase for the micro-th micro-batch that its
- * ranks run (turn). pair: it may overlap with the next row (F with B). */
+ * ranks run. pair: it may overlap with the next row (F with B). */
 typedef struct ScheduleSlot {
     int phase, micro, pair;
 } ScheduleSlot;
@@ -429,7 +429,7 @@ typedef struct SlotGroup {
     int nslot;
     int64_t *slot;
     int nof;
-    int *of; /* by micro-batch: plan_turns of them */
+    int *of; /* by micro-batch: plan_micros of them */
 } SlotGroup;
 
 /* What a buffer must hold when its program is done: what lives always and is
@@ -453,8 +453,8 @@ typedef struct Program {
     ProgramKind kind;
     int nphase;
     Phase *phase;
-    int nturn;
-    ScheduleSlot *turn; /* pp > 1: the stage's table */
+    int nslot;
+    ScheduleSlot *slot; /* pp > 1: the stage's table */
     int nframe;
     SlotGroup *frame;
     int ninstr;
@@ -542,8 +542,8 @@ typedef enum StepValue {
     STEPbc1, /* 1 - beta^(step + 1) of Adam's moments */
     STEPbc2,
     STEPstep,
-    STEPmicro,     /* before each turn: the first of its micro-batches */
-    STEPhold,      /* nothing is to be written */
+    STEPmicro, /* before each micro-batch: the first of those that run at once */
+    STEPhold,  /* nothing is to be written */
     STEPskip_loss, /* limits of train.skip_above */
     STEPskip_gnorm,
     NSTEPVALUE
@@ -848,10 +848,10 @@ typedef struct Planned {
     const char *stuck; /* null, or which instructions wait for each other */
 } Planned;
 Planned plan_time(Arena *a, const Plan *p, ProgramKind k);
-double plan_secs(const Plan *p, ProgramKind k);   /* the makespan */
-int64_t plan_turns(const Plan *p, ProgramKind k); /* micro-batches that
+double plan_secs(const Plan *p, ProgramKind k);    /* the makespan */
+int64_t plan_micros(const Plan *p, ProgramKind k); /* micro-batches that
                                                              a rank runs */
-int64_t phase_turns(const Program *g, int phase); /* how often it runs*/
+int64_t phase_runs(const Program *g, int phase);   /* how often it runs*/
 
 /* ---- live.c: which bytes matter when ------------------------------------- */
 
@@ -864,7 +864,7 @@ int joined(const Role *r, int buf, int instr);
 /* Null, or a buffer whose born and dies are not what the instructions say. */
 const char *lives_loose(Arena *a, const Role *r, int prog);
 /* After instruction `instr` nothing reads these bytes before they are
- * written again; with `last` only after the last turn of the instruction's
+ * written again; with `last` only after the last run of the instruction's
  * phase. Instruction -1: before the first. By instruction; what is alive at the
  * end stays. A runtime may fill them with 0xff (NaN in every float type): no
  * number may change. Of a stage's table: only what is private to a call, after

@@ -20,18 +20,18 @@
  *               [ "at" at run shard ] place
  *     program = "program" name "transient" int "bound" int "{"
  *               { "phase" name first n repeat }
- *               { "turn" { phase [ "=" micro ] [ "&" ] } }
+ *               { "slots" { phase [ "=" micro ] [ "&" ] } }
  *               { "frame" name bytes "s" { slot } "o" { int } }
  *               { "end" { buffer value } } { instr } "}"
  *     instr   = kind label { name "=" buffers }
  *               { name "=" word | name "=" int { "," int } }
- *               [ "v" slot { "," slot } ] [ "inner" atoms ]
- *               [ "spread" atoms ] [ "g" atoms ] launch
+ *               [ "v" use { "," use } ] [ "inner" atoms ]
+ *               [ "spread" atoms ] [ "g" atoms ] issue
  *               [ "c" num num num [ "again" num ] ] place
- *               (operands and fields in the order of instructions.def; launch:
+ *               (operands and fields in the order of instructions.def; issue:
  *               streams.c)
  *     buffers = ( int | "-" ) { "," ( int | "-" ) }
- *     slot    = "-" | [ value | "=" buffer ] [ "/" shape ]
+ *     use     = "-" | [ value | "=" buffer ] [ "/" shape ]
  *               [ ">" value ":" shape { ( "+" | "^" | "_" ) atoms } ]
  *     aff     = int { "+" int "*a" atom } [ "!" place ]
  *     place   = [ "@" file line ]
@@ -115,7 +115,7 @@ static int64_t part(Lex *x, int64_t min, int64_t max)
     return v;
 }
 
-static ValueUse read_slot(Lex *x)
+static ValueUse read_use(Lex *x)
 {
     ValueUse f = { .as = -1, .shape = -1 };
     if (lex_mark(x, '-'))
@@ -143,7 +143,7 @@ static ValueUse *read_flow(Lex *x, int n)
     for (int i = 0; i < n; i++) {
         if (i)
             lex_need(x, ',');
-        v[i] = read_slot(x);
+        v[i] = read_use(x);
     }
     return v;
 }
@@ -185,7 +185,7 @@ static Phase read_phase(Lex *x)
 }
 
 /* next: by phase, the micro-batch after its last row. */
-static void read_turns(Lex *x, Program *g, int **next)
+static void read_slots(Lex *x, Program *g, int **next)
 {
     while (vec_len(*next) < vec_len(g->phase))
         vec_push(x->arena, *next, 0);
@@ -198,7 +198,7 @@ static void read_turns(Lex *x, Program *g, int **next)
             t.micro = (int)lex_range(x, "micro-batch", 0, MAXMICROS - 1);
         t.pair = lex_mark(x, '&');
         (*next)[t.phase] = t.micro + 1;
-        vec_push(x->arena, g->turn, t);
+        vec_push(x->arena, g->slot, t);
     }
 }
 
@@ -237,8 +237,8 @@ static Program read_program(PlanReader *r)
         if (lex_take(x, "phase")) {
             Phase f = read_phase(x);
             vec_push(x->arena, g.phase, f);
-        } else if (lex_take(x, "turn")) {
-            read_turns(x, &g, &next);
+        } else if (lex_take(x, "slots")) {
+            read_slots(x, &g, &next);
         } else if (lex_take(x, "frame")) {
             SlotGroup f = read_frame(r);
             vec_push(x->arena, g.frame, f);
@@ -254,7 +254,7 @@ static Program read_program(PlanReader *r)
         }
     }
     g.nphase = (int)vec_len(g.phase);
-    g.nturn = (int)vec_len(g.turn);
+    g.nslot = (int)vec_len(g.slot);
     g.nframe = (int)vec_len(g.frame);
     g.ninstr = (int)vec_len(g.instr);
     g.nend = (int)vec_len(g.end);

@@ -384,9 +384,9 @@ static void put_stage(Text *t, Arena *a, const Graph *g)
     put(t, "  role %d/%d\n  calls", g->role, g->nrole);
     for (size_t i = 0; i < vec_len(g->call); i++)
         put(t, " %s", call_name(a, &g->call[i]));
-    for (size_t i = 0; i < vec_len(g->turn); i++) {
-        const ScheduleSlot *r = &g->turn[i];
-        put(t, "%s %s:%d%s", i % ROWS ? "" : "\n  turns",
+    for (size_t i = 0; i < vec_len(g->slot); i++) {
+        const ScheduleSlot *r = &g->slot[i];
+        put(t, "%s %s:%d%s", i % ROWS ? "" : "\n  slots",
             call_name(a, &g->call[r->phase]), r->micro, r->pair ? "+" : "");
     }
     put(t, "\n");

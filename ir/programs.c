@@ -48,8 +48,8 @@ ScheduleSlot *program_rows(Arena *a, const Program *g)
     for (int f = 0; f < g->nphase; f++) {
         for (int t = 0; t < g->phase[f].repeat; t++)
             vec_push(a, v, ((ScheduleSlot){ f, t, 0 }));
-        for (int t = 0; t < g->nturn && !g->phase[f].repeat && !tabled; t++)
-            vec_push(a, v, g->turn[t]);
+        for (int t = 0; t < g->nslot && !g->phase[f].repeat && !tabled; t++)
+            vec_push(a, v, g->slot[t]);
         tabled |= !g->phase[f].repeat;
     }
     return v;

@@ -138,8 +138,8 @@ static void transfer(TransferInsertion *t, int e)
     const ScheduleEntry *there = s->row[to];
     const size_t *made = t->rows[(int)h->from * s->chunks + h->a];
     size_t need = SIZE_MAX;
-    for (size_t turn = vec_len(made); turn-- > 0;) {
-        size_t i = made[turn];
+    for (size_t last = vec_len(made); last-- > 0;) {
+        size_t i = made[last];
         const ScheduleEntry *q = &s->row[from][i];
         size_t k = *place(t, h->to, h->b, q->micro);
         if (k == SIZE_MAX)
@@ -167,12 +167,12 @@ static void transfer(TransferInsertion *t, int e)
 
 static int by_slot(const void *pa, const void *pb)
 {
-    static const int turn[] = { [ROWwait] = 0, [ROWrecv] = 1, [ROWsend] = 2 };
+    static const int place[] = { [ROWwait] = 0, [ROWrecv] = 1, [ROWsend] = 2 };
     const PendingTransfer *a = pa, *b = pb;
     if (a->slot != b->slot)
         return a->slot < b->slot ? -1 : 1;
     if (a->row.k != b->row.k)
-        return turn[a->row.k] - turn[b->row.k];
+        return place[a->row.k] - place[b->row.k];
     if (a->row.edge != b->row.edge)
         return a->row.edge - b->row.edge;
     return a->order < b->order ? -1 : 1;

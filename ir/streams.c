@@ -14,8 +14,8 @@
  * each what instructions share beside buffers: the order of collectives and of
  * transfers on all their members, and the work space of products.
  *
- * A phase that repeats is walked twice. An access that races with one two turns
- * later races with that of the next turn too, which is on the same stream. */
+ * A phase that repeats is walked twice. An access that races with one two runs
+ * later races with that of the next run too, which is on the same stream. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -43,20 +43,20 @@ static void find_calls(TableCheck *t)
     t->end = last->first + last->n;
 }
 
-static const char *turns_wrong(TableCheck *t)
+static const char *slots_wrong(TableCheck *t)
 {
     const Program *g = t->g;
     if (!t->ncall)
-        return g->nturn && law(Ltable_calls)
+        return g->nslot && law(Ltable_calls)
                    ? wrong(t, "has a table and no calls")
                    : NULL;
-    if ((!g->nturn || g->nturn % t->ncall) && law(Ltable_full))
+    if ((!g->nslot || g->nslot % t->ncall) && law(Ltable_full))
         return wrong(t, "has a table that does not have each call for each "
                         "micro-batch");
-    t->micros = g->nturn / t->ncall;
-    char *seen = alloc(t->c->arena, (size_t)g->nturn);
-    for (int i = 0; i < g->nturn; i++) {
-        const ScheduleSlot *r = &g->turn[i];
+    t->micros = g->nslot / t->ncall;
+    char *seen = alloc(t->c->arena, (size_t)g->nslot);
+    for (int i = 0; i < g->nslot; i++) {
+        const ScheduleSlot *r = &g->slot[i];
         if ((r->phase < t->call || r->phase >= t->call + t->ncall ||
              r->micro < 0 || r->micro >= t->micros) &&
             law(Lrow_known))
@@ -190,8 +190,8 @@ static Span **find_spans(const TableCheck *t)
                               .bytes = f->bytes,
                               .from = -1 };
     }
-    for (int i = 0; i < t->g->nturn; i++) {
-        const ScheduleSlot *r = &t->g->turn[i];
+    for (int i = 0; i < t->g->nslot; i++) {
+        const ScheduleSlot *r = &t->g->slot[i];
         const int *use = t->uses[r->phase - t->call];
         for (size_t k = 0; k < vec_len(use); k++) {
             Span *x = &v[use[k]][r->micro];
@@ -224,7 +224,7 @@ const char *table_wrong(const PlanCheck *c, int prog)
     const char *why;
 
     find_calls(&t);
-    if ((why = turns_wrong(&t)) || (why = repeats_wrong(&t)))
+    if ((why = slots_wrong(&t)) || (why = repeats_wrong(&t)))
         return why;
     if (!t.ncall)
         return t.g->nframe && law(Lframes_calls)

@@ -229,7 +229,7 @@ double plan_secs(const Plan *p, ProgramKind k)
     return secs;
 }
 
-int64_t plan_turns(const Plan *p, ProgramKind k)
+int64_t plan_micros(const Plan *p, ProgramKind k)
 {
     int i = role_prog(&p->role[0], k);
     const Program *g = i < 0 ? NULL : &p->role[0].prog[i];
@@ -237,15 +237,15 @@ int64_t plan_turns(const Plan *p, ProgramKind k)
     for (int f = 0; g && f < g->nphase; f++)
         if (g->phase[f].reg == REGbody && g->phase[f].repeat)
             n = g->phase[f].repeat;
-    for (int t = 0; g && t < g->nturn; t++)
-        n = g->turn[t].micro < n ? n : g->turn[t].micro + 1;
+    for (int t = 0; g && t < g->nslot; t++)
+        n = g->slot[t].micro < n ? n : g->slot[t].micro + 1;
     return n;
 }
 
-int64_t phase_turns(const Program *g, int phase)
+int64_t phase_runs(const Program *g, int phase)
 {
     int64_t n = g->phase[phase].repeat;
-    for (int t = 0; t < g->nturn; t++)
-        n += g->turn[t].phase == phase;
+    for (int t = 0; t < g->nslot; t++)
+        n += g->slot[t].phase == phase;
     return n;
 }

@@ -7,7 +7,7 @@
  * that names a buffer changes it.
  *
  * A phase that repeats is run twice: an accumulator may then hold what the
- * instruction itself left there, nothing else may come from the turn before.
+ * instruction itself left there, nothing else may come from the run before.
  * What is being sent must stay until its wait, and micro-batches are added up
  * in their order, so that every schedule that pleat makes gives the same bits.
  *
@@ -45,7 +45,7 @@ typedef struct ValueFlow {
     BufferState **framed;  /* by buffer: by micro-batch, made when used*/
     char *brief;           /* by buffer: holds nothing from row to row */
     int *last;             /* by phase: micro-batch of its last row */
-    int *turns;            /* by phase: rows done */
+    int *runs;             /* by phase: done */
     SendQueue *line;       /* vec */
     int free;              /* to add up in any order */
     int phase, micro, row; /* now */
@@ -94,8 +94,8 @@ static const char *reads(ValueFlow *x, const Instr *s, int i)
     int has = x->brief[s->buf[i]] && p->row != x->row ? 0 : p->value;
     if ((has == f->read && has) || !law(Lfinds))
         return 0;
-    if (f->make && x->turns[x->phase] && goes_on(x, has, f->make))
-        return 0; /* added to in a turn before */
+    if (f->make && x->runs[x->phase] && goes_on(x, has, f->make))
+        return 0; /* added to in a run before */
     return strf(x->c->arena, "needs %s and finds %s in '%s'", lost(x, f->read),
                 has ? lost(x, has) : "nothing", b->name);
 }
@@ -208,7 +208,7 @@ static const char *run_row(ValueFlow *x, int phase, int micro)
         if ((why = instr_flow(x, &x->g->instr[i])))
             return where(x, i, why);
     x->last[phase] = micro;
-    x->turns[phase]++;
+    x->runs[phase]++;
     return 0;
 }
 
@@ -221,8 +221,8 @@ static const char *run_rows(ValueFlow *x)
         int64_t n = g->phase[f].repeat < 2 ? g->phase[f].repeat : 2;
         for (int k = 0; k < n && !why; k++)
             why = run_row(x, f, k);
-        for (int t = 0; t < g->nturn && !n && !tabled && !why; t++)
-            why = run_row(x, g->turn[t].phase, g->turn[t].micro);
+        for (int t = 0; t < g->nslot && !n && !tabled && !why; t++)
+            why = run_row(x, g->slot[t].phase, g->slot[t].micro);
         tabled |= !n;
     }
     return why;
@@ -328,7 +328,7 @@ const char *flow_wrong(const PlanCheck *c, int prog)
     x.framed = alloc(c->arena, nbuf * sizeof *x.framed);
     x.brief = alloc(c->arena, nbuf);
     x.last = alloc(c->arena, nphase * sizeof *x.last);
-    x.turns = alloc(c->arena, nphase * sizeof *x.turns);
+    x.runs = alloc(c->arena, nphase * sizeof *x.runs);
     for (int b = 0; b < c->r->nbuf; b++)
         x.at[b].value = c->r->buf[b].prog < 0 ? ~b : 0;
     find_brief(&x);

@@ -324,8 +324,8 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     p.ninstr = (int)vec_len(m.group);
     p.nphase = (int)vec_len(m.phase);
     p.phase = m.phase;
-    p.nturn = (int)vec_len(m.turn);
-    p.turn = m.turn;
+    p.nslot = (int)vec_len(m.slot);
+    p.slot = m.slot;
     m.l = layout(g, m.group, &p);
     p.transient = m.l->height;
     p.bound = m.l->bound;

@@ -23,7 +23,7 @@ typedef struct ProgramBuilder { /* one program being made */
     const Target *T;
     Group **group;      /* vec: of each instruction */
     Phase *phase;       /* vec */
-    ScheduleSlot *turn; /* vec */
+    ScheduleSlot *slot; /* vec */
     int64_t repeat;     /* of den and body */
     int once;           /* each instruction runs once */
     Layout *l;
@@ -36,7 +36,7 @@ typedef struct ProgramBuilder { /* one program being made */
 } ProgramBuilder;
 
 void make_phases(ProgramBuilder *m,
-                 Group **k); /* fills group, phase, turn, repeat */
+                 Group **k); /* fills group, phase, slot, repeat */
 void make_joins(
     ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are joins */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */

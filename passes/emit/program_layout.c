@@ -1,7 +1,7 @@
 /* program_layout.c: the instructions of a program in phases.
  *
  * Accumulators are cleared first: those of loss denominators in a phase of
- * their own before `den`, the others in `pre`; with a single turn right before
+ * their own before `den`, the others in `pre`; with a single micro-batch right before
  * their only use. A stage has no body but its calls, each a phase; a wait has
  * an instruction for every send that it waits for. */
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "emit.h"
 
-static int64_t turns(const Graph *g)
+static int64_t micros(const Graph *g)
 {
     if (!program_trains(g->prog) && g->prog != PGeval)
         return 1;
@@ -71,7 +71,7 @@ static Group *clearing(ProgramBuilder *m, Node *acc, Region reg)
                    acc->at.accum.op != Rmax ? INFINITY : -INFINITY);
 }
 
-/* With one turn a product may store what it would add to zero. Its accumulator
+/* With one micro-batch a product may store what it would add to zero. Its accumulator
  * then lives from there: at the peak most gradients are still to come. */
 static int store_only(ProgramBuilder *m, Group *k, const Node *acc)
 {
@@ -200,10 +200,10 @@ static size_t add_calls(ProgramBuilder *m, Group *const *k, size_t at)
         n++;
     for (size_t c = 0; c < vec_len(m->g->call); c++)
         add_call(m, k + at, n, (int)c);
-    for (size_t i = 0; i < vec_len(m->g->turn); i++) {
-        ScheduleSlot t = m->g->turn[i];
+    for (size_t i = 0; i < vec_len(m->g->slot); i++) {
+        ScheduleSlot t = m->g->slot[i];
         t.phase += first;
-        vec_push(m->arena, m->turn, t);
+        vec_push(m->arena, m->slot, t);
     }
     return at + n;
 }
@@ -213,7 +213,7 @@ void make_phases(ProgramBuilder *m, Group **k)
 {
     size_t at = 0, den = 0;
 
-    m->repeat = turns(m->g);
+    m->repeat = micros(m->g);
     m->once = m->repeat == 1 && !m->g->call;
     while (den < vec_len(k) && k[den]->reg != REGden)
         den++;

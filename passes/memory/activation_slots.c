@@ -23,7 +23,7 @@ CallTimes *rows_of(Arena *a, const Program *p)
     CallTimes *t = alloc(a, sizeof *t);
 
     *t = (CallTimes){ .arena = a, .p = p };
-    if (!p->nturn)
+    if (!p->nslot)
         return NULL;
     while (p->phase[t->call].repeat)
         t->call++;
@@ -33,12 +33,12 @@ CallTimes *rows_of(Arena *a, const Program *p)
     const Phase *last = &p->phase[t->call + t->ncall - 1];
     t->from = p->phase[t->call].first;
     t->to = last->first + last->n - 1;
-    t->micros = p->nturn / t->ncall;
+    t->micros = p->nslot / t->ncall;
     if (t->to < t->from)
         return NULL;
-    t->at = alloc(a, sizeof *t->at * (size_t)p->nturn);
-    for (int i = 0; i < p->nturn; i++) {
-        int call = p->turn[i].phase - t->call, m = p->turn[i].micro;
+    t->at = alloc(a, sizeof *t->at * (size_t)p->nslot);
+    for (int i = 0; i < p->nslot; i++) {
+        int call = p->slot[i].phase - t->call, m = p->slot[i].micro;
         if (call < 0 || call >= t->ncall || m < 0 || m >= t->micros)
             die("alloc: row %d of the table", i);
         t->at[call * t->micros + m] = i;
@@ -187,8 +187,8 @@ static const char *frame_name(const CallTimes *t, const CallSpan *row)
 {
     const Program *p = t->p;
 
-    return strf(t->arena, "%s-%s", p->phase[p->turn[row->first].phase].name,
-                p->phase[p->turn[row->last].phase].name);
+    return strf(t->arena, "%s-%s", p->phase[p->slot[row->first].phase].name,
+                p->phase[p->slot[row->last].phase].name);
 }
 
 /* Every framed value to the frame that lives as it does. */
@@ -300,16 +300,16 @@ static int64_t place_pool(const CallTimes *t, Layout *l, const SlotLifetime *v,
 static int64_t most_alive(const CallTimes *t, const Rect *r, size_t n,
                           const int64_t *priv)
 {
-    int64_t *d = alloc(t->arena, sizeof *d * (size_t)(t->p->nturn + 1));
+    int64_t *d = alloc(t->arena, sizeof *d * (size_t)(t->p->nslot + 1));
     int64_t load = 0, most = 0;
 
     for (size_t i = 0; i < n; i++) {
         d[r[i].born] += r[i].bytes;
         d[r[i].dies + 1] -= r[i].bytes;
     }
-    for (int i = 0; i < t->p->nturn; i++) {
+    for (int i = 0; i < t->p->nslot; i++) {
         load += d[i];
-        int64_t here = load + priv[t->p->turn[i].phase - t->call];
+        int64_t here = load + priv[t->p->slot[i].phase - t->call];
         most = here > most ? here : most;
     }
     return most;

@@ -2,7 +2,7 @@
  *
  * A value lives from the instruction that first names it to the last. A phase
  * that repeats adds: what was there when it began and is named inside lives to
- * its last instruction, since the next turn needs it again. An accumulator is
+ * its last instruction, since the next run needs it again. An accumulator is
  * first named where it is cleared, so it lives from there to its last use in
  * post; what is made inside a body and used only there may share memory with
  * all the rest. An output lives to the end, where the runtime reads it.
@@ -101,7 +101,7 @@ static void add_scratch(Alloc *a, int instr)
     vec_push(a->arena, a->l->live, x);
 }
 
-/* The next turn of a phase needs again what was there when it began. */
+/* The next run of a phase needs again what was there when it began. */
 static void outlast_repeats(Alloc *a)
 {
     for (size_t i = 0; i < vec_len(a->l->live); i++) {

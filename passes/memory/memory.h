@@ -41,7 +41,7 @@ typedef struct Layout {
 } Layout;
 
 int is_persistent(const Node *stored);
-/* Places all that lives within one program, whose phases and turns are known.
+/* Places all that lives within one program, whose phases and slots are known.
  * k: the group of each instruction. */
 Layout *layout(Graph *g, Group *const *k, const Program *p);
 int layout_root(const Layout *l, int i);  /* whose buffer i lies in */

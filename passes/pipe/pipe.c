@@ -200,7 +200,7 @@ static void list_turns(Pipe *p, Graph *g, const PipeRow *row)
         int call = r->k == ROWwork
                        ? call_index(g, work_call(r->w, r->chunk))
                        : transfer_call(p, g->role, r->k, r->edge) - 1;
-        vec_push(g->arena, g->turn,
+        vec_push(g->arena, g->slot,
                  ((ScheduleSlot){ call, r->micro, r->pair }));
     }
 }

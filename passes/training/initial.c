@@ -75,7 +75,7 @@ Graph *initial_graph(Graph *g)
     h->mesh = NULL;
     h->after = NULL;
     h->call = NULL;
-    h->turn = NULL;
+    h->slot = NULL;
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;

@@ -48,7 +48,7 @@ static void read_shape(Data *d)
             d->seq = sample_elems(t);
     }
     d->vocab = plan_vocab(p);
-    d->perstep = plan_turns(d->plan, PGstep) * micro * d->batch;
+    d->perstep = plan_micros(d->plan, PGstep) * micro * d->batch;
 }
 
 /* ---- filling ------------------------------------------------------------- */
@@ -56,7 +56,7 @@ static void read_shape(Data *d)
 typedef struct BatchFill {
     const Data *d;
     const Tensor *t;
-    int64_t rank, turn;
+    int64_t rank, micro;
     void *dst;
     int64_t shift; /* labels: 1 */
 } BatchFill;
@@ -201,7 +201,7 @@ static void fill_dim(const BatchFill *f, int d, int64_t micro, int64_t b,
     for (int64_t j = 0; j < held; j++) {
         int64_t x = tensor_at(m, p, f->rank, j);
         if (ismicro)
-            fill_dim(f, d + 1, f->turn * p->n + x, b, inside, to + j);
+            fill_dim(f, d + 1, f->micro * p->n + x, b, inside, to + j);
         else if (isbatch)
             fill_dim(f, d + 1, micro, x, inside, to + j);
         else
@@ -209,11 +209,11 @@ static void fill_dim(const BatchFill *f, int d, int64_t micro, int64_t b,
     }
 }
 
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Data *d = self;
-    BatchFill f = { d, t, rank, turn, dst, 0 };
+    BatchFill f = { d, t, rank, micro, dst, 0 };
 
     if (!d->set->part[0].file[0].input) {
         f.shift = !strcmp(t->name, "labels");

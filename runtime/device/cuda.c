@@ -122,7 +122,7 @@ static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
                s->kernel);
 }
 
-static void bind(void *d, BoundInstr *b, const Program *g, int64_t turns)
+static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
 {
     Gpu *x = d;
     const Instr *s = b->s;
@@ -136,7 +136,7 @@ static void bind(void *d, BoundInstr *b, const Program *g, int64_t turns)
         if (b->group > 1)
             c->comm = nccl_group(x->nccl, s->atoms);
         return;
-    case CLASStransfer: c->end = link_bind(x->links, g->kind, s, turns); return;
+    case CLASStransfer: c->end = link_bind(x->links, g->kind, s, runs); return;
     case CLASSproduct: break;
     }
     if (s->kind != Igemm)

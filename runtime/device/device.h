@@ -41,7 +41,8 @@ typedef enum EventKind {
 typedef struct BoundInstr {
     const Instr *s;
     int64_t rank;
-    void **buf; /* in the device's memory; of framed ones: this turn's */
+    void *
+        *buf; /* in the device's memory; of framed ones: of this micro-batch */
     int64_t *iv;
     int64_t bytes;             /* zero, copy, send, recv, wait */
     int64_t group, *ranks, me; /* collectives, transfers */
@@ -73,10 +74,10 @@ typedef struct Device {
     int (*count)(void); /* how many this process could have */
 
     /* In this order: open, alloc of the ranks' arenas, load, a bind for each
-     * instruction, bound. turns: how often it runs in a program. */
+     * instruction, bound. runs: how often it runs in a program. */
     void *(*open)(const DeviceArgs *a);
     void (*load)(void *d);
-    void (*bind)(void *d, BoundInstr *b, const Program *g, int64_t turns);
+    void (*bind)(void *d, BoundInstr *b, const Program *g, int64_t runs);
     void (*bound)(void *d);
     void (*close)(void *d);
 

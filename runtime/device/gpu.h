@@ -70,8 +70,8 @@ typedef struct Links Links;
 typedef struct LinkEnd LinkEnd;
 Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
 void links_warm(Links *x, uint64_t work, void *stream);
-/* For a send, recv or wait; turns: how often it runs. */
-LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t turns);
+/* For a send, recv or wait; runs: how often. */
+LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t runs);
 void links_reset(Links *x); /* before a program */
 void link_run(LinkEnd *e, const Instr *s, uint64_t buf, void *stream);
 void links_finish(Links *x); /* after it */

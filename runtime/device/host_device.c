@@ -65,7 +65,7 @@ static void bind_scratch(const Host *h, const BoundInstr *b, HostCall *c)
         c->scratch = b->buf[b->s->nbuf - 1];
 }
 
-static void bind(void *d, BoundInstr *b, const Program *g, int64_t turns)
+static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
 {
     Host *h = d;
     HostCall *c = alloc(h->mem, sizeof *c);
@@ -75,7 +75,7 @@ static void bind(void *d, BoundInstr *b, const Program *g, int64_t turns)
     vec_push(h->mem, h->call, c);
     switch (instr_info(b->s->kind)->cls) {
     case CLASScompute: c->fn = host_kernel(h->code, b->s->kernel); break;
-    case CLASStransfer: c->chan = channel_bind(h->channels, b, turns); break;
+    case CLASStransfer: c->chan = channel_bind(h->channels, b, runs); break;
     case CLASSproduct: bind_scratch(h, b, c); break;
     case CLASScollective:
         vec_push(h->mem, h->atoms, b->s->atoms);

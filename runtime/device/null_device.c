@@ -58,7 +58,7 @@ static Traffic *traffic_of(const Role *r)
     for (int f = 0; g && f < g->nphase; f++)
         for (int k = 0; k < g->phase[f].n; k++) {
             const Instr *s = &g->instr[g->phase[f].first + k];
-            double n = (double)phase_turns(g, f);
+            double n = (double)phase_runs(g, f);
             size_t i = 0;
             if (!is_moved(s->kind))
                 continue;
@@ -105,7 +105,7 @@ static Flops flops_of(const Role *r)
     for (int f = 0; g && f < g->nphase; f++)
         for (int k = 0; k < g->phase[f].n; k++) {
             const Instr *s = &g->instr[g->phase[f].first + k];
-            double n = (double)phase_turns(g, f);
+            double n = (double)phase_runs(g, f);
             w.all += n * s->flops;
             w.again += n * s->again;
             w.products += is_product(s) ? n * s->flops : 0;
@@ -120,7 +120,7 @@ static double formula(const Plan *p)
 {
     const char *kind = opts_str(p->opts, "fold.schedule");
     double vpp = (double)opts_int(p->opts, "fold.vpp"), pp = p->nrole;
-    double m = (double)plan_turns(p, PGstep);
+    double m = (double)plan_micros(p, PGstep);
 
     if (strcmp(kind, "1f1b") && strcmp(kind, "interleaved"))
         return -1;

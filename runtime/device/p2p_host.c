@@ -46,7 +46,7 @@ static Channel *find(Channels *x, int64_t from, int64_t to, int64_t tag)
     return c;
 }
 
-Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t turns)
+Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t runs)
 {
     int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
 
@@ -56,7 +56,7 @@ Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t turns)
                    : NULL;
     Channel *c = find(x, b->rank, peer, tag);
     if (b->s->kind == Isend)
-        c->room += turns;
+        c->room += runs;
     if (c->pieces < mpi_pieces(b->bytes))
         c->pieces = mpi_pieces(b->bytes);
     return c;

@@ -225,7 +225,7 @@ void links_warm(Links *x, uint64_t work, void *stream)
 
 /* ---- instructions -------------------------------------------------------- */
 
-LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t turns)
+LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t runs)
 {
     const TransferArgs *v = &s->transfer;
     int from = s->kind == Irecv ? (int)v->peer : x->me;
@@ -240,7 +240,7 @@ LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t turns)
         err(NULL, "stages %d and %d have no channel %lld", from, to,
             (long long)v->chan);
     LinkEnd *e = x->end[i];
-    for (int64_t n = 0; n < turns && s->kind == Isend; n++) {
+    for (int64_t n = 0; n < runs && s->kind == Isend; n++) {
         void *event = NULL;
         gpu_ok(dl.cuEventCreate(&event, UNTIMED), "an event");
         vec_push(x->mem, e->done, event);

@@ -1,7 +1,7 @@
 /* exec.c: a plan in memory. exec_open allocates each rank's arena once and
- * binds every step of every program, on any device: buffer addresses, integers
+ * binds every instruction of every program, on any device: buffer addresses, integers
  * for this rank, the group, then what the device makes of it. After that
- * nothing is allocated; interpreter.c runs the steps.
+ * nothing is allocated; interpreter.c runs them.
  * Here too is what others read and write from outside: results and tensors. */
 #define _GNU_SOURCE
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "exec.h"
 
-/* ---- binding steps ------------------------------------------------------- */
+/* ---- binding instructions ------------------------------------------------ */
 
 static int is_transfer(InstrKind k)
 {
@@ -111,7 +111,7 @@ static void bind_program(Exec *x, Rank *r, int g)
             BoundInstr *b = &r->step[g][k];
             bind_instr(x, r, b, &p->instr[k]);
             bind_launch(x, b, &events);
-            x->dev->bind(x->on, b, p, phase_turns(p, f));
+            x->dev->bind(x->on, b, p, phase_runs(p, f));
         }
         bind_patches(x, r, g, f);
     }

@@ -7,9 +7,9 @@
 /* ---- exec.c run.c: a plan in memory -------------------------------------- */
 
 /* Where the inputs of a step come from. fill() writes rank's part of t, in t's
- * layout, for the turn-th micro-batch that the rank runs in this step. */
+ * layout, for the micro-th micro-batch that the rank runs in this step. */
 typedef struct Feed {
-    void (*fill)(void *self, const Tensor *t, int64_t rank, int64_t turn,
+    void (*fill)(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst);
     void *self;
 } Feed;
@@ -25,7 +25,7 @@ typedef struct Limits {
     double loss, gnorm;
 } Limits;
 
-/* A buffer in a frame, where a step of the phase names it. */
+/* A buffer in a frame, where an instruction of the phase names it. */
 typedef struct Patch {
     void **at;
     int64_t offset;
@@ -39,7 +39,7 @@ typedef struct Rank {
     uint8_t *base;     /* its arena in the device's memory */
     uint8_t *arena;    /* in the host's: the same, or its mirror */
     void **buf;        /* in the host's */
-    BoundInstr **step; /* [program][step] */
+    BoundInstr **step; /* [program][instruction] */
     Patch ***patch;    /* [program][phase]: vec */
 } Rank;
 
@@ -56,7 +56,7 @@ typedef struct UnrolledProgram {
     Needs *needs;
 } UnrolledProgram;
 
-/* Ranks here that run one role, step by step together. */
+/* Ranks here that run one role, instruction by instruction. */
 typedef struct Stage {
     int role;
     Rank **rank;
@@ -68,7 +68,7 @@ typedef struct Stage {
     int met;                 /* a member of the collective looked at */
 } Stage;
 
-/* What ran, in order of start; step -1: a row of the table began. */
+/* What ran, in order of start; step (an instruction) -1: a row of the table began. */
 typedef struct InstrTiming {
     int stage, phase, step;
     int64_t micro;
@@ -94,14 +94,14 @@ typedef struct Exec {
     Stage *stage;
     int nstage;
     Stage **meet; /* room for all of them */
-    void *copy;   /* exec_checked: buffers before a step */
+    void *copy;   /* exec_checked: buffers before an instruction */
     int64_t ncopy;
     const char *bad;  /* what exec_checked found */
     int poison;       /* see poison.c */
     int64_t at;       /* step that was launched last; -1: none */
     Limits limits;    /* of every step */
     const Feed *feed; /* of the run; the scalar `micro`: */
-    void (*micro)(struct Exec *x, const Rank *r, int64_t turn);
+    void (*micro)(struct Exec *x, const Rank *r, int64_t micro);
     Progress progress;
     InstrTiming *ran;
     int64_t nran, maxran; /* see exec_record */
@@ -134,7 +134,7 @@ void exec_run(Exec *x, ProgramKind program, const StepValues *b,
               const Feed *feed);
 int exec_settle(Exec *x); /* after late runs: the last one's results;
                                      0: they were here */
-/* The same, after every step looking for the first NaN or infinity it makes:
+/* The same, after every instruction looking for the first NaN or infinity it makes:
  * one line that names tensor, place and rank; null: none. */
 const char *exec_checked(Exec *x, ProgramKind program, const StepValues *b,
                          const Feed *feed);
@@ -142,7 +142,7 @@ const char *exec_checked(Exec *x, ProgramKind program, const StepValues *b,
  * no longer. */
 void exec_record(Exec *x, ProgramKind program);
 /* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
- * the steps. */
+ * the instructions. */
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
 /* A result of the last run; NAN: no such result. */
 double exec_result(const Exec *x, ResultKind k);
@@ -176,18 +176,19 @@ void exec_guard(Exec *x, StreamKind on);
 /* stage.c: where a stage stands */
 Stage *exec_stage(Exec *x, int role); /* opened when missing */
 const Program *stage_program(const Stage *s);
-const ScheduleSlot *stage_turn(const Stage *s);
+const ScheduleSlot *stage_slot(const Stage *s);
 int stage_step(const Stage *s); /* of the program */
 int stage_ended(const Stage *s);
 BoundInstr *rank_instr(const Rank *r);
-/* The first micro-batch of the turn among all of the step. */
-double first_micro(const Exec *x, int64_t turn);
+/* The first micro-batch of those that run at once, among all of the step. */
+double first_micro(const Exec *x, int64_t micro);
 /* What is the same for all of a step, so not `micro`. */
 double step_value(const Exec *x, const StepValues *b, StepValue v);
 
 /* interpreter.c: instructions, in the order of each stage */
 void exec_start(Exec *x, ProgramKind program); /* all stages */
-void stage_next(Exec *x, Stage *s); /* its next step; row -1: the first */
+void stage_next(Exec *x,
+                Stage *s); /* its next instruction; row -1: the first */
 void run_step(Exec *x, Stage *const *s, int n);
 void exec_stages(Exec *x);              /* to their ends */
 void exec_times(Exec *x, double began); /* of the marks to x->ran */

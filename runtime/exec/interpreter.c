@@ -1,5 +1,5 @@
 /* interpreter.c: programs run. A stage is the ranks here that run one role; it
- * stands at a step of a row (a turn of a phase) and goes on until it would
+ * stands at an instruction of a row (a phase for a micro-batch) and goes on until it would
  * block: a recv of what was not sent, a wait for what was not taken, a
  * collective with members in other stages that have not come. In one process
  * the stages take turns at that; when none can move they wait for each other,
@@ -12,7 +12,7 @@
 
 #include "exec.h"
 
-/* ---- what a turn needs --------------------------------------------------- */
+/* ---- what a micro-batch needs -------------------------------------------- */
 
 /* From the feed, or from where the run has staged it. */
 static void load(Exec *x, Stage *s, const Needs *n, int64_t micro)
@@ -52,7 +52,7 @@ static void patch(const Stage *s, const ScheduleSlot *t)
  * begins. */
 static void record(Exec *x, const Stage *s, int step, int from)
 {
-    const ScheduleSlot *t = stage_turn(s);
+    const ScheduleSlot *t = stage_slot(s);
 
     if (x->nran < x->maxran)
         x->ran[x->nran++] =
@@ -81,7 +81,7 @@ void exec_times(Exec *x, double began)
 
 static void begin_row(Exec *x, Stage *s)
 {
-    const ScheduleSlot *t = stage_turn(s);
+    const ScheduleSlot *t = stage_slot(s);
 
     if (x->nstage == 1)
         nvtx_begin(stage_program(s)->phase[t->phase].name);
@@ -93,13 +93,13 @@ static void begin_row(Exec *x, Stage *s)
     record(x, s, -1, x->nmark - 1);
 }
 
-/* To the next step, over the ends of rows; row -1: from the start. */
+/* To the next instruction, over the ends of rows; row -1: from the start. */
 void stage_next(Exec *x, Stage *s)
 {
     s->step++;
     while (!stage_ended(s)) {
         if (s->row >= 0 &&
-            s->step < stage_program(s)->phase[stage_turn(s)->phase].n)
+            s->step < stage_program(s)->phase[stage_slot(s)->phase].n)
             return;
         if (s->row >= 0 && x->nstage == 1)
             nvtx_end();
@@ -110,7 +110,7 @@ void stage_next(Exec *x, Stage *s)
     }
 }
 
-/* ---- one step ------------------------------------------------------------ */
+/* ---- one instruction ----------------------------------------------------- */
 
 static void run_memory(Exec *x, const BoundInstr *b)
 {
@@ -165,13 +165,13 @@ static void run_one(Exec *x, const BoundInstr *b)
         x->dev->issued(x->on, b);
 }
 
-/* The step at which these stages stand; several: a wide collective. */
+/* The instruction at which these stages stand; several: a wide collective. */
 void run_step(Exec *x, Stage *const *s, int n)
 {
-    const Instr *step = rank_instr(s[0]->rank[0])->s;
+    const Instr *now = rank_instr(s[0]->rank[0])->s;
 
-    nvtx_begin(instr_label(step));
-    atomic_store_explicit(&x->progress.now, step, memory_order_relaxed);
+    nvtx_begin(instr_label(now));
+    atomic_store_explicit(&x->progress.now, now, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->progress.ticks, 1, memory_order_relaxed);
     for (int i = 0; i < n; i++)
         if (rank_instr(s[i]->rank[0])->lasts)
@@ -221,7 +221,7 @@ static int meet(Exec *x, Stage *s)
     return n;
 }
 
-/* One step of a stage, and of those that take it together; 0: it must wait. */
+/* One instruction of a stage, and of those that take it together; 0: it must wait. */
 static int advance(Exec *x, Stage *s)
 {
     if (stage_ended(s))
@@ -252,8 +252,8 @@ static _Noreturn void deadlock(const Exec *x)
         note(&(Loc){ p->file, p->line, NULL },
              "stage %d stands at %s %s (%s, micro-batch %d)", s->role,
              instr_info(p->kind)->name, p->label ? p->label : "",
-             stage_program(s)->phase[stage_turn(s)->phase].name,
-             stage_turn(s)->micro);
+             stage_program(s)->phase[stage_slot(s)->phase].name,
+             stage_slot(s)->micro);
         stuck++;
     }
     err(NULL, "deadlock: %d of %d pipeline stages wait for each other", stuck,

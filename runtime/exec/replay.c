@@ -1,5 +1,5 @@
 /* replay.c: programs run on a device with memory of its own. A program's first
- * run launches its steps one by one; then, on a device that can capture, they
+ * run launches its instructions one by one; then, on a device that can capture, they
  * are captured, and every later run is one launch of a graph:
  *
  *     inputs, all micro-batches      pinned memory -> stage
@@ -24,7 +24,7 @@
 enum { SPINS = 2000, PAUSE = 20000, ALIGN = 256, WORD = 8 };
 enum { MAXNODES = 64 << 10 }; /* of one graph */
 
-/* Where a micro-batch's bytes of an input are, from the turn's first on. */
+/* Where a micro-batch's bytes of an input are, from the first on. */
 typedef struct StagedInput {
     int tensor;
     int64_t at;
@@ -40,12 +40,12 @@ typedef struct Segment {
 typedef struct StagedProgram {
     const Program *p;
     const UnrolledProgram *course;
-    int64_t turns;
-    uint8_t *in[2];  /* pinned: scalars, then turns of inputs */
+    int64_t micros;
+    uint8_t *in[2];  /* pinned: scalars, then inputs of micro-batches */
     uint8_t *out[2]; /* pinned: results */
     void *done[2];   /* events: the results are there */
     int64_t at[2];   /* the step of the run, from 0; -1: none */
-    int64_t scalars, perturn, nin, nout; /* bytes */
+    int64_t scalars, permicro, nin, nout; /* bytes */
     int64_t runs;
     void *graph;        /* null: not yet */
     size_t nodes;       /* of all its graphs */
@@ -87,21 +87,21 @@ static int64_t scalar_bytes(const Scalar *v)
 
 /* ---- opening ------------------------------------------------------------- */
 
-/* A turn: the scalar `micro`, then the inputs. */
+/* Of a micro-batch: the scalar `micro`, then the inputs. */
 static void place_inputs(Exec *x, StagedProgram *g)
 {
     const Role *r = x->rank[0].role;
 
     g->scalars = aligned(WORD * (r->nin + 1));
-    g->perturn = aligned(WORD);
+    g->permicro = aligned(WORD);
     for (int i = 0; i < r->ntensor; i++) {
         if (r->tensor[i].kind != TKinput)
             continue;
-        vec_push(x->mem, g->input, ((StagedInput){ i, g->perturn }));
-        g->perturn += aligned(r->buf[r->tensor[i].buf].bytes);
+        vec_push(x->mem, g->input, ((StagedInput){ i, g->permicro }));
+        g->permicro += aligned(r->buf[r->tensor[i].buf].bytes);
     }
     g->micro = role_value(r, STEPmicro);
-    g->nin = g->scalars + g->turns * g->perturn;
+    g->nin = g->scalars + g->micros * g->permicro;
     g->nout = aligned(WORD * (r->nout + 1));
 }
 
@@ -114,7 +114,7 @@ static void open_program(Exec *x, StagedProgram *g, int prog)
 {
     g->p = &x->rank[0].role->prog[prog];
     g->course = &x->stage[0].course[prog];
-    g->turns = plan_turns(x->plan, g->p->kind);
+    g->micros = plan_micros(x->plan, g->p->kind);
     place_inputs(x, g);
     for (int i = 0; i < 2; i++) {
         g->in[i] = pinned(x, g->nin);
@@ -167,14 +167,14 @@ void staged_usage(const Exec *x, Text *t)
 
 /* ---- one row ------------------------------------------------------------- */
 
-static uint8_t *turn_at(const Staged *v, int64_t turn)
+static uint8_t *micro_at(const Staged *v, int64_t micro)
 {
-    return v->stage + v->running->scalars + turn * v->running->perturn;
+    return v->stage + v->running->scalars + micro * v->running->permicro;
 }
 
 /* A micro-batch of an input, from the stage. */
-static void fill_staged(void *self, const Tensor *t, int64_t rank, int64_t turn,
-                        void *dst)
+static void fill_staged(void *self, const Tensor *t, int64_t rank,
+                        int64_t micro, void *dst)
 {
     Exec *x = self;
     const Rank *r = x->rank;
@@ -183,16 +183,16 @@ static void fill_staged(void *self, const Tensor *t, int64_t rank, int64_t turn,
     (void)rank, (void)dst;
     while (&r->role->tensor[v->tensor] != t)
         v++;
-    copy(x, address(r, t->buf), turn_at(x->staged, turn) + v->at,
+    copy(x, address(r, t->buf), micro_at(x->staged, micro) + v->at,
          r->role->buf[t->buf].bytes);
 }
 
-static void take_micro(Exec *x, const Rank *r, int64_t turn)
+static void take_micro(Exec *x, const Rank *r, int64_t micro)
 {
     int m = x->staged->running->micro;
 
     if (m >= 0)
-        copy(x, address(r, r->role->in[m].buf), turn_at(x->staged, turn),
+        copy(x, address(r, r->role->in[m].buf), micro_at(x->staged, micro),
              scalar_bytes(&r->role->in[m]));
 }
 
@@ -354,17 +354,18 @@ static void fill_scalars(Exec *x, uint8_t *in, const StepValues *b)
                      step_value(x, b, r->in[i].value));
 }
 
-static void fill_turns(Exec *x, StagedProgram *g, uint8_t *in, const Feed *feed)
+static void fill_micros(Exec *x, StagedProgram *g, uint8_t *in,
+                        const Feed *feed)
 {
     const Role *r = x->rank[0].role;
 
-    for (int64_t turn = 0; turn < g->turns; turn++) {
-        uint8_t *to = in + g->scalars + turn * g->perturn;
+    for (int64_t micro = 0; micro < g->micros; micro++) {
+        uint8_t *to = in + g->scalars + micro * g->permicro;
         if (g->micro >= 0)
-            elem_set(r->in[g->micro].dt, to, 0, first_micro(x, turn));
+            elem_set(r->in[g->micro].dt, to, 0, first_micro(x, micro));
         for (size_t i = 0; i < vec_len(g->input) && feed; i++)
             feed->fill(feed->self, &r->tensor[g->input[i].tensor],
-                       x->rank[0].id, turn, to + g->input[i].at);
+                       x->rank[0].id, micro, to + g->input[i].at);
     }
 }
 
@@ -463,7 +464,7 @@ void staged_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
         exec_settle(x);
     g->at[slot] = b ? b->step : -1;
     fill_scalars(x, g->in[slot], b);
-    fill_turns(x, g, g->in[slot], feed);
+    fill_micros(x, g, g->in[slot], feed);
     double began = monotonic();
     launch(x, g, slot, before);
     atomic_store_explicit(&x->progress.now, &graph, memory_order_relaxed);

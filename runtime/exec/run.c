@@ -9,12 +9,12 @@ static void set_scalar(const Rank *r, const Scalar *s, double v)
     elem_set(s->dt, r->buf[s->buf], 0, v);
 }
 
-static void set_micro(Exec *x, const Rank *r, int64_t turn)
+static void set_micro(Exec *x, const Rank *r, int64_t micro)
 {
     int i = role_value(r->role, STEPmicro);
 
     if (i >= 0)
-        set_scalar(r, &r->role->in[i], first_micro(x, turn));
+        set_scalar(r, &r->role->in[i], first_micro(x, micro));
 }
 
 static void set_scalars(Exec *x, const Rank *r, const StepValues *b)
@@ -116,7 +116,7 @@ static void put_facts(Text *t, const Instr *s)
     put(t, "}}");
 }
 
-/* Where the row that began at k ends: with its last step. */
+/* Where the row that began at k ends: with its last instruction. */
 static double row_end(const Exec *x, int64_t k)
 {
     const InstrTiming *row = &x->ran[k];

@@ -1,4 +1,4 @@
-/* stage.c: ranks of this process that run one role, step by step together:
+/* stage.c: ranks of this process that run one role, instruction by instruction:
  * their programs with phases unrolled and the table in its place, where they
  * stand, what a step is given. */
 #include <string.h>
@@ -75,14 +75,14 @@ int stage_ended(const Stage *s)
     return s->row == s->course[s->prog].nrow;
 }
 
-const ScheduleSlot *stage_turn(const Stage *s)
+const ScheduleSlot *stage_slot(const Stage *s)
 {
     return &s->course[s->prog].row[s->row];
 }
 
 int stage_step(const Stage *s)
 {
-    return stage_program(s)->phase[stage_turn(s)->phase].first + s->step;
+    return stage_program(s)->phase[stage_slot(s)->phase].first + s->step;
 }
 
 BoundInstr *rank_instr(const Rank *r)
@@ -92,11 +92,10 @@ BoundInstr *rank_instr(const Rank *r)
 
 /* ---- what a step is given ------------------------------------------------ */
 
-/* micro: the first micro-batch of the turn among all of the step, so the same
- * on all ranks. */
-double first_micro(const Exec *x, int64_t turn)
+/* Of those that run at once, so the same on all ranks. */
+double first_micro(const Exec *x, int64_t micro)
 {
-    int64_t v = turn * x->plan->mesh->size[Mdp];
+    int64_t v = micro * x->plan->mesh->size[Mdp];
 
     return (double)v;
 }

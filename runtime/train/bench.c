@@ -53,12 +53,12 @@ static uint64_t noise_at(uint64_t key, int64_t i)
 
 /* Tokens below the vocabulary, numbers in [-1, 1). Tokens are the many, and a
  * run copies them: as little of the host's time as can be. */
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Bench *b = self;
     int64_t n = tensor_held(t);
-    uint64_t key = noise((uint64_t)(rank * 65536 + turn + b->micro));
+    uint64_t key = noise((uint64_t)(rank * 65536 + micro + b->micro));
     uint64_t vocab = b->vocab ? (uint64_t)b->vocab : 2;
 
     if (t->dt == Di32)
@@ -182,8 +182,8 @@ static void gather(Bench *b, int stage, int64_t steps)
         for (int k = 0; k < g->phase[f].n; k++) {
             int at = g->phase[f].first + k;
             const Instr *p = &g->instr[at];
-            double all = (double)(phase_turns(g, f) * s->n);
-            BenchRow l = { .calls = (int)phase_turns(g, f),
+            double all = (double)(phase_runs(g, f) * s->n);
+            BenchRow l = { .calls = (int)phase_runs(g, f),
                            .secs = b->spent[stage][at] / (double)steps,
                            .predicted = p->secs * all,
                            .floor = floor_of(b, p) * all,

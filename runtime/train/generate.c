@@ -56,7 +56,7 @@ static int64_t place_of(const Gen *g, const Tensor *t, int64_t rank, int64_t i)
 }
 
 /* The window's tokens in the first sequence, zeros elsewhere; no labels. */
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Gen *g = self;
@@ -64,7 +64,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
     int64_t n = tensor_held(t);
 
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = tokens && !turn ? place_of(g, t, rank, i) : -1;
+        int64_t at = tokens && !micro ? place_of(g, t, rank, i) : -1;
         elem_set(t->dt, dst, i,
                  !tokens                ? -1
                  : at < 0 || at >= g->n ? 0

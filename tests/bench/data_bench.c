@@ -60,10 +60,10 @@ static double fill_steps(const Plan *p, Data *d, int64_t from, void *dst)
     for (int64_t s = from; s < from + STEPS; s++) {
         double start = ms();
         Feed f = data_feed(d, s * data_perstep(d));
-        for (int64_t turn = 0; turn < plan_turns(p, PGstep); turn++)
+        for (int64_t micro = 0; micro < plan_micros(p, PGstep); micro++)
             for (int i = 0; i < r->ntensor; i++)
                 if (r->tensor[i].kind == TKinput)
-                    f.fill(f.self, &r->tensor[i], 0, turn, dst);
+                    f.fill(f.self, &r->tensor[i], 0, micro, dst);
         sum += ms() - start;
         usleep(BETWEEN);
     }

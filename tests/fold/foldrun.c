@@ -32,12 +32,12 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 }
 
 /* The turns follow each other as the micro-batches in one turn do. */
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Batch *b = self;
     Fill f = { mix64((uint64_t)t->name[0], (uint64_t)b->step),
-               (uint64_t)b->vocab, turn * tensor_elems(t), dst };
+               (uint64_t)b->vocab, micro * tensor_elems(t), dst };
 
     if (t->dt != Di32)
         err(NULL, "input %s is not i32", t->name);

@@ -129,8 +129,8 @@ static int stray_int(Mutant *m)
 static int table_of_nothing(Mutant *m)
 {
     Program *g = &m->p->role[0].prog[0];
-    g->nturn = 1;
-    g->turn = alloc(m->arena, sizeof *g->turn);
+    g->nslot = 1;
+    g->slot = alloc(m->arena, sizeof *g->slot);
     return 1;
 }
 

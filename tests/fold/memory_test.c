@@ -50,11 +50,11 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
             (int32_t)(mix64(f->seed, (uint64_t)(global + i)) % 97);
 }
 
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Batch *b = self;
-    Fill f = { mix64((uint64_t)t->name[0], (uint64_t)(b->step * 64 + turn)),
+    Fill f = { mix64((uint64_t)t->name[0], (uint64_t)(b->step * 64 + micro)),
                dst };
 
     if (t->dt != Di32)

@@ -480,7 +480,7 @@ static Program *tabled(Mutant *m)
 {
     Role *r = some_role(m);
     Program *g = &r->prog[below(m, r->nprog)];
-    return g->nturn > 1 ? g : NULL;
+    return g->nslot > 1 ? g : NULL;
 }
 
 static int turn_micro(Mutant *m)
@@ -488,7 +488,7 @@ static int turn_micro(Mutant *m)
     Program *g = tabled(m);
     if (!g)
         return 0;
-    ScheduleSlot *t = &g->turn[below(m, g->nturn)];
+    ScheduleSlot *t = &g->slot[below(m, g->nslot)];
     int was = t->micro;
     t->micro += below(m, 2) ? 1 : t->micro ? -1 : 2;
     return t->micro != was;
@@ -499,9 +499,9 @@ static int turn_swap(Mutant *m)
     Program *g = tabled(m);
     if (!g)
         return 0;
-    int a = below(m, g->nturn), b = below(m, g->nturn);
-    ScheduleSlot t = g->turn[a];
-    g->turn[a] = g->turn[b], g->turn[b] = t;
+    int a = below(m, g->nslot), b = below(m, g->nslot);
+    ScheduleSlot t = g->slot[a];
+    g->slot[a] = g->slot[b], g->slot[b] = t;
     return a != b;
 }
 
@@ -509,13 +509,13 @@ static int turn_swap(Mutant *m)
 static int call_swap(Mutant *m)
 {
     Program *g = tabled(m);
-    ScheduleSlot *x = g ? &g->turn[below(m, g->nturn)] : NULL, *y = x;
+    ScheduleSlot *x = g ? &g->slot[below(m, g->nslot)] : NULL, *y = x;
     if (!x)
         return 0;
     do
         y++;
-    while (y < g->turn + g->nturn && y->phase != x->phase);
-    if (y == g->turn + g->nturn)
+    while (y < g->slot + g->nslot && y->phase != x->phase);
+    if (y == g->slot + g->nslot)
         return 0;
     int micro = x->micro;
     x->micro = y->micro, y->micro = micro;
@@ -527,9 +527,9 @@ static int turn_drop(Mutant *m)
     Program *g = tabled(m);
     if (!g)
         return 0;
-    int at = below(m, g->nturn);
-    memmove(g->turn + at, g->turn + at + 1,
-            sizeof *g->turn * (size_t)(--g->nturn - at));
+    int at = below(m, g->nslot);
+    memmove(g->slot + at, g->slot + at + 1,
+            sizeof *g->slot * (size_t)(--g->nslot - at));
     return 1;
 }
 
@@ -538,12 +538,12 @@ static int turn_double(Mutant *m)
     Program *g = tabled(m);
     if (!g)
         return 0;
-    int at = below(m, g->nturn);
-    ScheduleSlot *v = alloc(m->arena, sizeof *v * (size_t)(g->nturn + 1));
-    memcpy(v, g->turn, sizeof *v * (size_t)(at + 1));
-    memcpy(v + at + 1, g->turn + at, sizeof *v * (size_t)(g->nturn - at));
-    g->turn = v;
-    g->nturn++;
+    int at = below(m, g->nslot);
+    ScheduleSlot *v = alloc(m->arena, sizeof *v * (size_t)(g->nslot + 1));
+    memcpy(v, g->slot, sizeof *v * (size_t)(at + 1));
+    memcpy(v + at + 1, g->slot + at, sizeof *v * (size_t)(g->nslot - at));
+    g->slot = v;
+    g->nslot++;
     return 1;
 }
 

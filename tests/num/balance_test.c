@@ -175,11 +175,11 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
         f->dst[local + i] = id_at(f->step, f->from + global + i);
 }
 
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Batch *b = self;
-    Fill f = { turn * tensor_elems(t), dst, b->step };
+    Fill f = { micro * tensor_elems(t), dst, b->step };
 
     tensor_runs(b->mesh, t, rank, fill_run, &f);
 }

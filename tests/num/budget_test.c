@@ -56,12 +56,12 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
             (int32_t)(mix64(f->seed, (uint64_t)(f->from + global + i)) % 9);
 }
 
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Batch *b = self;
     Fill f = { (uint64_t)b->step * 2 + (t->name[0] == 'l'),
-               turn * tensor_elems(t), dst };
+               micro * tensor_elems(t), dst };
 
     tensor_runs(b->mesh, t, rank, fill_run, &f);
 }

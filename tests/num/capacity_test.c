@@ -181,10 +181,10 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
         f->dst[local + i] = id_at(f->from + global + i);
 }
 
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
-    Fill f = { turn * tensor_elems(t), dst };
+    Fill f = { micro * tensor_elems(t), dst };
 
     tensor_runs(self, t, rank, fill_run, &f);
 }

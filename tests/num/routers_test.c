@@ -37,10 +37,10 @@ static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
 }
 
 /* Labels are the tokens that come next. */
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
-    int64_t shift = !strcmp(t->name, "labels") + 5 * turn;
+    int64_t shift = !strcmp(t->name, "labels") + 5 * micro;
     void *ctx[2] = { dst, &shift };
 
     tensor_runs(self, t, rank, fill_run, ctx);

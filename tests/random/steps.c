@@ -39,11 +39,11 @@ typedef struct Inputs {
     int64_t vocab;
 } Inputs;
 
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Inputs *in = self;
-    Filling f = { t, turn * tensor_elems(t), in->vocab, dst };
+    Filling f = { t, micro * tensor_elems(t), in->vocab, dst };
 
     tensor_runs(in->p->mesh, t, rank, fill_run, &f);
 }

@@ -133,12 +133,12 @@ static void take(int64_t dp, const char *keys, const char *key, int flags,
     int32_t buf[TINYBATCH * SEQ];
 
     for (int64_t rank = 0; rank < dp; rank++)
-        for (int64_t turn = 0; turn < 4 / dp; turn++)
+        for (int64_t micro = 0; micro < 4 / dp; micro++)
             for (int i = 0; i < 2; i++) {
                 static const char *const names[] = { "tokens", "labels" };
                 const Tensor *t = &r->tensor[role_tensor(r, names[i])];
-                int64_t first = (turn * dp + rank) * TINYBATCH;
-                f.fill(f.self, t, rank, turn, buf);
+                int64_t first = (micro * dp + rank) * TINYBATCH;
+                f.fill(f.self, t, rank, micro, buf);
                 memcpy(i ? out->y[first] : out->x[first], buf, sizeof buf);
             }
 }

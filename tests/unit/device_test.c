@@ -42,9 +42,9 @@ static void log_load(void *d)
     put(&told, "load\n");
 }
 
-static void log_bind(void *d, BoundInstr *b, const Program *g, int64_t turns)
+static void log_bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
 {
-    (void)d, (void)g, (void)turns;
+    (void)d, (void)g, (void)runs;
     b->own = d;
 }
 

@@ -198,7 +198,7 @@ static void add_turns(Maker *k, int role)
             const StageTransfer *e = &k->m->edge[row[i].edge];
             c = (Call){ c.k, e->from, e->a, e->to, e->b };
         }
-        vec_push(forever, k->g->turn,
+        vec_push(forever, k->g->slot,
                  ((ScheduleSlot){ call_of(k->g, c) - 1, row[i].micro,
                                   row[i].pair }));
     }
@@ -405,10 +405,10 @@ static void run_stage(Run *x)
 
     memset(x->mem + x->r->persist, 0xff, (size_t)(x->r->arena - x->r->persist));
     for (int f = 0; f < x->p->nphase; f++) {
-        for (int t = 0; t < x->p->nturn && !x->p->phase[f].repeat && !tabled;
+        for (int t = 0; t < x->p->nslot && !x->p->phase[f].repeat && !tabled;
              t++) {
-            x->micro = x->p->turn[t].micro;
-            run_phase(x, &x->p->phase[x->p->turn[t].phase]);
+            x->micro = x->p->slot[t].micro;
+            run_phase(x, &x->p->phase[x->p->slot[t].phase]);
         }
         tabled |= !x->p->phase[f].repeat;
         x->micro = 0;
@@ -450,7 +450,7 @@ static void stages_run_in_their_memory(void **state)
             free(x.mem);
             free(x.now);
             steps += o->prog->ninstr;
-            rows += o->prog->nturn;
+            rows += o->prog->nslot;
             frames += o->prog->nframe;
             double ratio = (double)o->prog->transient / (double)o->prog->bound;
             worst = ratio > worst ? ratio : worst;

@@ -36,14 +36,14 @@ rows() {
     sed -n "s/^{\"name\": \"\([^\"]*\)\", \"ph\": \"X\", \"pid\": $2, \"tid\": 0,.*\"micro\": \([0-9]*\).*/\1 \2/p" "$1"
 }
 
-# table PLAN STAGE: the rows of its program step, in the same form. A turn names
+# table PLAN STAGE: the rows of its program step, in the same form. A slot names
 # a phase and, when it is not the phase's next, "=micro".
 table() {
     awk -v stage="$2" '
         /^role / { role++ }
         /^program / { step = $2 == "step" && role == stage + 1; n = 0 }
         step && /^phase / { name[n++] = $2 }
-        step && /^turn / {
+        step && /^slots / {
             for (i = 2; i <= NF; i++) {
                 if ($i == "&") continue
                 sub(/&$/, "", $i)

@@ -122,12 +122,12 @@ static void test_inputs(void **state)
 
     (void)state;
     for (int64_t step = 0; step < 30; step++)
-        for (int64_t turn = 0; turn < 4; turn++) {
+        for (int64_t micro = 0; micro < 4; micro++) {
             Feed f = data_feed(d, step * data_perstep(d));
-            f.fill(f.self, &r->tensor[role_tensor(r, "tokens")], 0, turn, x);
-            f.fill(f.self, &r->tensor[role_tensor(r, "labels")], 0, turn, y);
+            f.fill(f.self, &r->tensor[role_tensor(r, "tokens")], 0, micro, x);
+            f.fill(f.self, &r->tensor[role_tensor(r, "labels")], 0, micro, y);
             for (int b = 0; b < TINYBATCH; b++) {
-                whole(data_source(d), (step * 4 + turn) * TINYBATCH + b, want);
+                whole(data_source(d), (step * 4 + micro) * TINYBATCH + b, want);
                 assert_memory_equal(x + b * TINYSEQ, want, 4 * TINYSEQ);
                 assert_memory_equal(y + b * TINYSEQ, want + 1, 4 * TINYSEQ);
             }

@@ -92,8 +92,8 @@ static void test_frames_have_two_slots(void **state)
 
     (void)state;
     assert_int_equal(p->role[0].prog[1].frame[0].nslot, 2);
-    assert_int_equal(plan_turns(p, PGstep), PIPEMICRO);
-    assert_int_equal(phase_turns(&p->role[1].prog[1], 1), PIPEMICRO);
+    assert_int_equal(plan_micros(p, PGstep), PIPEMICRO);
+    assert_int_equal(phase_runs(&p->role[1].prog[1], 1), PIPEMICRO);
 }
 
 /* ---- order --------------------------------------------------------------- */
@@ -113,14 +113,14 @@ static int as_planned(const Exec *x)
                     return 0;
                 continue;
             }
-            if (row == g->nturn || r->phase != g->turn[row].phase ||
-                r->micro != g->turn[row].micro ||
-                (row && step != g->phase[g->turn[row - 1].phase].n))
+            if (row == g->nslot || r->phase != g->slot[row].phase ||
+                r->micro != g->slot[row].micro ||
+                (row && step != g->phase[g->slot[row - 1].phase].n))
                 return 0;
             row++;
             step = 0;
         }
-        if (row != g->nturn)
+        if (row != g->nslot)
             return 0;
     }
     return 1;
@@ -173,13 +173,13 @@ static void swapped(void)
     Program *g = &p->role[0].prog[1];
     int send = 0, recv = 0;
 
-    while (strcmp(g->phase[g->turn[send].phase].name, "send.F0.F1"))
+    while (strcmp(g->phase[g->slot[send].phase].name, "send.F0.F1"))
         send++;
-    while (strcmp(g->phase[g->turn[recv].phase].name, "recv.B1.B0"))
+    while (strcmp(g->phase[g->slot[recv].phase].name, "recv.B1.B0"))
         recv++;
-    ScheduleSlot t = g->turn[send];
-    g->turn[send] = g->turn[recv];
-    g->turn[recv] = t;
+    ScheduleSlot t = g->slot[send];
+    g->slot[send] = g->slot[recv];
+    g->slot[recv] = t;
     Exec *x = exec_open(p, comm_open(forever, 2));
     exec_run(x, PGinit, NULL, NULL);
     train(x, 0);
@@ -224,14 +224,14 @@ static void test_unlike_collectives_are_an_error(void **state)
 
 /* ---- bad numbers --------------------------------------------------------- */
 
-static void poison(void *self, const Tensor *t, int64_t rank, int64_t turn,
+static void poison(void *self, const Tensor *t, int64_t rank, int64_t micro,
                    void *dst)
 {
     const Plan *p = self;
     Feed f = pipe_feed(p, 0);
 
-    f.fill(f.self, t, rank, turn, dst);
-    if (*t->name == 't' && turn == 2)
+    f.fill(f.self, t, rank, micro, dst);
+    if (*t->name == 't' && micro == 2)
         *(double *)dst = NAN;
 }
 

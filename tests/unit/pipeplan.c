@@ -280,8 +280,8 @@ static void table(Make *k)
         vec_push(forever, t,
                  ((ScheduleSlot){ phase_at(k->g, name), v[i].micro, 0 }));
     }
-    k->g->turn = t;
-    k->g->nturn = (int)vec_len(t);
+    k->g->slot = t;
+    k->g->nslot = (int)vec_len(t);
 }
 
 static int names(const Program *g, int f, int buf)
@@ -305,8 +305,8 @@ static void frame(Make *k, int buf, const char *name)
     f->of = alloc(forever, PIPEMICRO * sizeof *f->of);
     for (int m = 0; m < PIPEMICRO; m++) {
         int first = -1, last = -1, at = 0;
-        for (int i = 0; i < g->nturn; i++)
-            if (g->turn[i].micro == m && names(g, g->turn[i].phase, buf)) {
+        for (int i = 0; i < g->nslot; i++)
+            if (g->slot[i].micro == m && names(g, g->slot[i].phase, buf)) {
                 first = first < 0 ? i : first;
                 last = i;
             }

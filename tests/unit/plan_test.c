@@ -297,7 +297,7 @@ static Role stage(Arena *a, int role)
                     .instr = m.instr,
                     .transient = 3 * SLOT,
                     .bound = 3 * SLOT };
-    g->turn = stage_turns(a, role, &g->nturn);
+    g->slot = stage_turns(a, role, &g->nslot);
     return (Role){ .nbuf = NSTAGEBUF,
                    .buf = m.buf,
                    .arena = 3 * SLOT,
@@ -401,9 +401,9 @@ static void stages_come_back(void **state)
     assert_int_equal(n, m);
     assert_memory_equal(s, t, n);
     const Program *g = q->role[1].prog;
-    assert_int_equal(g->nturn, 4 * MICROS);
-    assert_int_equal(g->turn[4].phase, 2);
-    assert_int_equal(g->turn[4].pair, 1);
+    assert_int_equal(g->nslot, 4 * MICROS);
+    assert_int_equal(g->slot[4].phase, 2);
+    assert_int_equal(g->slot[4].pair, 1);
     assert_int_equal(g->frame->of[2], 0);
     assert_string_equal(g->instr[2].rw, "rrb");
     assert_int_equal(q->role[0].buf[X].frame, 1);
@@ -426,7 +426,7 @@ static void time_of_stages(void **state)
     assert_null(t.stuck);
     assert_true(t.makespan == 10.75);
     assert_true(t.busy[0] == 9.25 && t.busy[1] == 9.25);
-    assert_int_equal(plan_turns(p, PGstep), MICROS);
+    assert_int_equal(plan_micros(p, PGstep), MICROS);
     p->role[0].prog->instr[3].transfer.chan = 8;
     t = plan_time(a, p, PGstep);
     assert_non_null(t.stuck);
@@ -532,13 +532,13 @@ static const struct { const char *was, *is, *said; } stage_lies[] = {
     { "phase B0 2 1 0", "phase B0 2 1 1", "has no row 1" },
     { "phase send.F0.F1 3 1 0", "phase send.F0.F1 3 1 1", "has no row" },
     { "phase pre 0 1 1", "phase pre 0 1 2", "3 micro-batches, its phase 'pre'" },
-    { "turn 1 3 ", "turn 1 ", "each call for each micro-batch" },
-    { "turn 1 3 ", "turn 1 1 ", "has no row" },
+    { "slots 1 3 ", "slots 1 ", "each call for each micro-batch" },
+    { "slots 1 3 ", "slots 1 1 ", "has no row" },
     { "2 & 4 1 3", "2 & 4 1 3 = 0", "of micro-batch 0 twice" },
-    { "turn 1 3 ", "turn 1 3 = 9 ", "has no row" },
-    { "turn 1 3 ", "turn 1 3 = -1 ", "micro-batch" },
-    { "turn 1 3 ", "turn 1 5 ", "has no row" },
-    { "turn 1 3 ", "turn 1 6 ", "phase 6 of 6" },
+    { "slots 1 3 ", "slots 1 3 = 9 ", "has no row" },
+    { "slots 1 3 ", "slots 1 3 = -1 ", "micro-batch" },
+    { "slots 1 3 ", "slots 1 5 ", "has no row" },
+    { "slots 1 3 ", "slots 1 6 ", "phase 6 of 6" },
     { "frame F0-B0 2048", "frame F0-B0 2040", "has no size" },
     { "frame F0-B0 2048", "frame F0-B0 -2048", "not lie in its frame" },
     { "frame F0-B0 2048", "frame F0-B0 1280", "does not lie in its frame" },

@@ -454,8 +454,8 @@ static Plan *bare_plan(Arena *a, const Schedule *s)
             Call c = { w->k, w->w, w->chunk, w->edge < 0 ? WF : e[w->edge].to,
                        w->edge < 0 ? 0 : e[w->edge].b };
             ScheduleSlot t = { phase_at(step, &c), w->micro, w->pair };
-            vec_push(a, step->turn, t);
-            step->nturn++;
+            vec_push(a, step->slot, t);
+            step->nslot++;
         }
     }
     return p;

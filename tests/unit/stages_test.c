@@ -232,9 +232,9 @@ static void check_turns(const Graph *g)
     for (size_t c = 0; c < vec_len(g->call); c++) {
         int seen[MICROS] = { 0 }, n = 0;
         assert_int_equal(micro_turns(g), MICROS);
-        for (size_t i = 0; i < vec_len(g->turn); i++)
-            if (g->turn[i].phase == (int)c) {
-                seen[g->turn[i].micro]++;
+        for (size_t i = 0; i < vec_len(g->slot); i++)
+            if (g->slot[i].phase == (int)c) {
+                seen[g->slot[i].micro]++;
                 n++;
             }
         for (int m = 0; m < MICROS; m++)
