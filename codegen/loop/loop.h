@@ -212,8 +212,8 @@ typedef struct KernelPrinter {
     int gpu;            /* cuda: see map_gpu.c, vectorize_gpu.c */
     uint64_t lane;      /* loops that a thread's lanes are open in: */
     int lv, width;      /* the contiguous one, lanes along it, ... */
-    int beside, step;   /* times all elements of another, or pieces
-                                     of the same loop that are step apart */
+    int beside, stride; /* times all elements of another, or pieces
+                                     of the same loop that are stride apart */
     int whole;          /* (printing) indices of a piece, not of l */
     uint64_t row;       /* loops of a row that a team holds */
     int team;           /* threads of an item */

@@ -317,7 +317,7 @@ static void hold_row(KernelPrinter *n, uint64_t row, int x, int strips)
     wide_open(n, v, w, x);
     if (strips > 1) {
         n->beside = strips;
-        n->step = n->team * w;
+        n->stride = n->team * w;
     }
 }
 

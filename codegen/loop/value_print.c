@@ -131,8 +131,8 @@ static const char *loop_text(KernelPrinter *n, int u)
         return strf(n->a, "i%d", u);
     if (u != n->lv)
         return strf(n->a, "(l / %d)", n->width);
-    if (n->step)
-        return strf(n->a, "(v%d + l / %d * %d%s)", u, n->width, n->step,
+    if (n->stride)
+        return strf(n->a, "(v%d + l / %d * %d%s)", u, n->width, n->stride,
                     n->whole ? "" : strf(n->a, " + l %% %d", n->width));
     if (n->whole)
         return strf(n->a, "v%d", u);

@@ -278,31 +278,26 @@ static const struct {
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
-static int known(const char *name)
-{
-    for (int i = 0; i < NCOMMAND; i++)
-        if (!strcmp(commands[i].name, name))
-            return 1;
-    return 0;
-}
-
 int ckpt_command(int n, char **arg)
 {
     char **word = alloc(forever, ((size_t)n + 1) * sizeof *word);
     Text t = { .arena = forever };
+    int known = 0;
 
     memcpy(word, arg, (size_t)n * sizeof *word);
     for (int i = 0; i < NCOMMAND && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) && n - 1 >= commands[i].n &&
             n - 1 <= commands[i].n + commands[i].more)
             return commands[i].f(word + 1);
-    for (int i = 0; i < NCOMMAND; i++)
+    for (int i = 0; i < NCOMMAND; i++) {
+        known |= n > 0 && !strcmp(commands[i].name, arg[0]);
         put(&t, "\nckpt %-9s %-28s  %s", commands[i].name, commands[i].args,
             commands[i].doc);
+    }
     if (!n)
         err_usage("ckpt: which command?%s", t.s);
     err_usage("ckpt %s: %s%s", arg[0],
-              known(arg[0]) ? "a word is missing, or one too many"
-                            : "there is no such command",
+              known ? "a word is missing, or one too many"
+                    : "there is no such command",
               t.s);
 }

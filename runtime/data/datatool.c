@@ -207,28 +207,22 @@ static const struct {
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
-static int known(const char *name)
-{
-    for (int i = 0; i < NCOMMAND; i++)
-        if (!strcmp(commands[i].name, name))
-            return 1;
-    return 0;
-}
-
 int data_command(int n, char **word, const Opts *o, const char *out)
 {
     Text t = { .arena = forever };
+    int known = 0;
 
     for (int i = 0; i < NCOMMAND && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) &&
             (n > 1 || commands[i].f == blend_command))
             return commands[i].f(n - 1, word + 1, o, out);
-    for (int i = 0; i < NCOMMAND; i++)
+    for (int i = 0; i < NCOMMAND; i++) {
+        known |= n > 0 && !strcmp(commands[i].name, word[0]);
         put(&t, "\ndata %s %s\n    %s", commands[i].name, commands[i].args,
             commands[i].doc);
+    }
     if (!n)
         err_usage("data: which command?%s", t.s);
     err_usage("data %s: %s%s", word[0],
-              known(word[0]) ? "which files?" : "there is no such command",
-              t.s);
+              known ? "which files?" : "there is no such command", t.s);
 }

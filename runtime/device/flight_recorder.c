@@ -1,7 +1,7 @@
 /* flight_recorder.c: at which collective a GPU is. Beside each, in the graph
  * too, the GPU writes to the host's memory that it begins and that it has
  * ended: when ranks wait for each other for ever, the watchdog can say where. A
- * word is program, step, and whether it has ended; writing one takes 0.9 us of
+ * word is program, instruction, and whether it has ended; writing one takes 0.9 us of
  * an H200. Only with several ranks, and where such a write works, which is
  * tried. */
 #include "gpu.h"
@@ -44,10 +44,10 @@ void trail_open(Gpu *x)
 /* 0: it has none. */
 uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s)
 {
-    uint32_t step = (uint32_t)(s - g->instr);
+    uint32_t at = (uint32_t)(s - g->instr);
 
-    return step < 1u << (STEPBITS - 1)
-               ? (uint32_t)(g - x->role->prog + 1) << STEPBITS | step << 1
+    return at < 1u << (STEPBITS - 1)
+               ? (uint32_t)(g - x->role->prog + 1) << STEPBITS | at << 1
                : 0;
 }
 

@@ -30,8 +30,8 @@ typedef struct Channel Channel;
 typedef struct Channels Channels;
 Channels *channels_new(Arena *a, const Comm *c);
 /* Of a send, recv or wait; null: it needs none. */
-Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t turns);
-void channels_open(Channels *x); /* after all steps were bound */
+Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t runs);
+void channels_open(Channels *x); /* after all instructions were bound */
 void channels_reset(Channels *x);
 int channel_ready(const Channel *c, const BoundInstr *b);
 void channel_run(Channel *c, const BoundInstr *b);

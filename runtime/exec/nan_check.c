@@ -1,14 +1,14 @@
 /* nan_check.c: the first NaN or infinity of a run, for exec_checked. What a
  * plan has not written yet it reads as zero; a number counts as new when the
- * step that ran changed its bits. Steps that only move numbers make none: what
- * a block of an exchange carries beyond its rows is not looked at. A step's
+ * instruction that ran changed its bits. Those that only move numbers make none: what
+ * a block of an exchange carries beyond its rows is not looked at. An instruction's
  * buffers are looked at where the host has them, before it and after. */
 #include <math.h>
 #include <string.h>
 
 #include "exec.h"
 
-/* The i-th buffer of a step if the step can make a bad number in it. */
+/* The i-th buffer of an instruction if it can make a bad number in it. */
 static const Buf *looked_at(const Role *r, const Instr *s, int i)
 {
     const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
@@ -38,7 +38,7 @@ static int64_t instr_bytes(const Role *r, const Instr *s)
     return n;
 }
 
-/* Room for what any step changes on all ranks here; all transient bytes are
+/* Room for what any instruction changes on all ranks here; all transient bytes are
  * zero. */
 void look_open(Exec *x)
 {
@@ -70,7 +70,7 @@ void look_close(Exec *x)
     x->copy = NULL;
 }
 
-/* ---- one step ------------------------------------------------------------ */
+/* ---- one instruction ----------------------------------------------------- */
 
 void look_before(Exec *x, Stage *const *s, int n)
 {

@@ -1,6 +1,6 @@
 /* poison.c: for tests, on the host. With PLEAT_POISON=1 a value is no number
- * before the step that makes it: real ones are NaN, integers far out of range.
- * Whatever the step leaves unwritten, as the padding of ragged rows, then shows
+ * before the instruction that makes it: real ones are NaN, integers far out of range.
+ * Whatever that leaves unwritten, as the padding of ragged rows, then shows
  * in all that reads it. Arenas and work space begin so too. */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ static int64_t buf_bytes(const Rank *r, const Instr *s, int i)
     return r->role->buf[s->buf[i]].bytes;
 }
 
-/* Does the step read some of what operand i holds? Parts that are joined lie in
+/* Does the instruction read some of what operand i holds? Parts that are joined lie in
  * the whole, a result may have an operand's place. */
 static int is_read(const Rank *r, const BoundInstr *b, int i)
 {
