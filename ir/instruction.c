@@ -345,21 +345,14 @@ static void lex_list(Lex *x, void *args, const Field *f)
     memcpy((char *)args + f->at, &l, sizeof l);
 }
 
-static Reduce lex_reduce(Lex *x)
-{
-    const char *s = lex_word(x);
-    for (int i = 0; i <= Rmin; i++)
-        if (!strcmp(s, reduces[i]))
-            return (Reduce)i;
-    lex_err(x, "no reduction '%s'", s);
-}
-
 /* Behind "name=". */
 static void lex_value(Lex *x, void *at, const Field *f)
 {
     switch (f->type) {
     case FIELDdtype: *(Dtype *)at = lex_dtype(x); break;
-    case FIELDreduce: *(Reduce *)at = lex_reduce(x); break;
+    case FIELDreduce:
+        *(Reduce *)at = (Reduce)lex_choice(x, reduces, Rmin + 1);
+        break;
     case FIELDflag:
         *(int *)at = (int)lex_range(x, f->name, INT32_MIN, INT32_MAX);
         break;

@@ -569,9 +569,7 @@ typedef struct Scalar {
     ResultKind result; /* of the result block */
     const char *own;   /* ... "lm" of "loss.lm" */
 } Scalar;
-/* From its name; 0: there is none such. */
-int step_named(Scalar *s);
-int result_named(Scalar *s);
+int result_named(Scalar *s); /* from its name; 0: there is none such */
 
 /* One Hugging Face tensor, or part of one, as it maps to a parameter. Each HF
  * dim is a mixed radix of factors, major first; a factor is an axis of the

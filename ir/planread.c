@@ -223,11 +223,8 @@ static SlotGroup read_frame(PlanReader *r)
 static Program read_program(PlanReader *r)
 {
     Lex *x = &r->x;
-    const char *name = lex_word(x);
-    Program g = { .kind = program_kind(name) };
+    Program g = { .kind = (ProgramKind)lex_choice(x, programnames, NPROGRAM) };
     int *next = NULL;
-    if (g.kind == NPROGRAM)
-        lex_err(x, "no program '%s'", name);
     lex_expect(x, "transient");
     g.transient = lex_int(x);
     lex_expect(x, "bound");
@@ -265,13 +262,8 @@ static Program read_program(PlanReader *r)
 
 static Buf read_buf(Lex *x)
 {
-    Buf b = { .name = lex_word(x), .cls = NBUFCLASS, .prog = -1 };
-    const char *cls = lex_word(x);
-    for (int i = 0; i < NBUFCLASS; i++)
-        if (!strcmp(bufclasses[i], cls))
-            b.cls = (BufClass)i;
-    if (b.cls == NBUFCLASS)
-        lex_err(x, "no class of buffers '%s'", cls);
+    Buf b = { .name = lex_word(x), .prog = -1 };
+    b.cls = (BufClass)lex_choice(x, bufclasses, NBUFCLASS);
     b.dt = lex_dtype(x);
     b.offset = lex_int(x);
     b.bytes = lex_int(x);
@@ -290,13 +282,8 @@ static PlanDim read_dim(PlanReader *r)
 {
     Lex *x = &r->x;
     PlanDim d = { .axis = lex_word(x) };
-    if (lex_take(x, "as")) {
-        const char *s = lex_word(x);
-        int k = role_named(s);
-        if (k < 0)
-            lex_err(x, "no role of axes '%s'", s);
-        d.role = (AxisRole)k;
-    }
+    if (lex_take(x, "as"))
+        d.role = (AxisRole)lex_choice(x, axisroles, NROLE);
     d.n = lex_int(x);
     empty(r->piece);
     while (!lex_mark(x, ')')) {
@@ -341,11 +328,20 @@ static Tensor read_tensor(PlanReader *r)
     return t;
 }
 
-static Scalar read_scalar(Lex *x, int known(Scalar *s))
+static Scalar read_given(Lex *x)
+{
+    Scalar s = { .value = (StepValue)lex_choice(x, stepvalues, NSTEPVALUE) };
+    s.name = stepvalues[s.value];
+    s.dt = lex_dtype(x);
+    s.buf = read_index(x, "buffer");
+    return s;
+}
+
+static Scalar read_result(Lex *x)
 {
     Scalar s = { .name = lex_word(x) };
-    if (!known(&s))
-        lex_err(x, "no scalar '%s'", s.name);
+    if (!result_named(&s))
+        lex_err(x, "no result '%s'", s.name);
     s.dt = lex_dtype(x);
     s.buf = read_index(x, "buffer");
     return s;
@@ -361,10 +357,10 @@ static void read_item(PlanReader *r, Role *o)
         Tensor t = read_tensor(r);
         vec_push(x->arena, o->tensor, t);
     } else if (lex_take(x, "in")) {
-        Scalar s = read_scalar(x, step_named);
+        Scalar s = read_given(x);
         vec_push(x->arena, o->in, s);
     } else if (lex_take(x, "out")) {
-        Scalar s = read_scalar(x, result_named);
+        Scalar s = read_result(x);
         vec_push(x->arena, o->out, s);
     } else {
         lex_expect(x, "program");

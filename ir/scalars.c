@@ -14,15 +14,6 @@ static const char *const results[NRESULT] = {
     [RESULTterm] = "loss.", [RESULTmetric] = "metric.",
 };
 
-int step_named(Scalar *s)
-{
-    int k = 0;
-    while (k < NSTEPVALUE && strcmp(stepvalues[k], s->name))
-        k++;
-    s->value = (StepValue)k;
-    return k < NSTEPVALUE;
-}
-
 int result_named(Scalar *s)
 {
     for (int k = 0; k < NRESULT; k++) {

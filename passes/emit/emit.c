@@ -119,8 +119,10 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
         b.name = strf(e->arena, in ? "step.%s" : "result.%s", n_name(n));
         Scalar s = { .name = n_name(n), .dt = n->dt };
         s.buf = add_buf(e, b, in ? NULL : n->loc);
-        if (in ? !step_named(&s) : !result_named(&s))
-            die("emit: no scalar '%s'", s.name);
+        if (in)
+            s.value = n->at.stepval.name;
+        else if (!result_named(&s))
+            die("emit: no result '%s'", s.name);
         if (in)
             vec_push(e->arena, e->now->in, s);
         else

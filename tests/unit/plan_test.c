@@ -490,7 +490,7 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "beta=0 c", "beta=0 batch=2,0,0,0 batch=1,0,0,0 batch=1,0,0,0 "
       "batch=1,0,0,0 c", "'batch' out of its range" },
     { "n=256 op=add g 1", "n=257 op=add g 1", "sends more" },
-    { "n=256 op=add g 1", "n=256 op=mul g 1", "no reduction 'mul'" },
+    { "n=256 op=add g 1", "n=256 op=mul g 1", "'mul' is none of add, max, min" },
     { "n=256 op=add g 1", "n=256 op=add g 8", "atoms that the mesh" },
     { "n=256 op=add g 1", "n=256 g 1", "expected 'op='" },
     { "128+-64*a0", "128+-64*a9", "atoms that the mesh" },
