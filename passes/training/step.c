@@ -8,22 +8,22 @@
 
 /* ---- statistics over the step -------------------------------------------- */
 
-/* Does n reduce over the sequences of the batch? */
-static int over_batch(const Node *n)
-{
-    if (optab[n->op].cls != RED)
-        return 0;
-    for (int i = 0; i < n_axes(n)->n; i++)
-        if (axis_covers(n_axes(n)->v[i], ROLEbatch))
-            return 1;
-    return 0;
-}
-
 static int is_data(const Node *n, const Graph *g)
 {
     Axis *micro = g_micro((Graph *)(uintptr_t)g);
 
     return dim_of(n, micro) >= 0 || n->map;
+}
+
+/* Does n reduce over the sequences of the batch, or contract them in data? */
+static int over_batch(const Node *n, const Graph *g)
+{
+    if (optab[n->op].cls != RED && (n->op != Odot || !is_data(n, g)))
+        return 0;
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (axis_covers(n_axes(n)->v[i], ROLEbatch))
+            return 1;
+    return 0;
 }
 
 /* A reduction over batch as post sees it: over all micro-batches as well. */
@@ -38,7 +38,12 @@ static Node *statistic(TrainStep *s, Node *n)
     for (int i = 0; i < n_axes(n)->n; i++)
         ax[k++] = n_axes(n)->v[i];
     ax[k++] = g_micro(s->g);
-    Node *x = g_cast(s->g, g_per_micro(s->g, n->in[0]), Df32);
+    Node *x = g_per_micro(s->g, n->in[0]);
+    if (n->op == Odot) {
+        Node *y = g_per_micro(s->g, n->in[1]);
+        return g_accum(s->g, g_dot(s->g, n->loc, x, y, ax, k, NULL), Radd);
+    }
+    x = g_cast(s->g, x, Df32);
     Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
     Node *all = g_accum(s->g, part, ops[n->op]);
     if (n->op != Omean)
@@ -105,7 +110,7 @@ static Node *post_value(TrainStep *s, Node *n, const Node *user)
     if (*to)
         return *to;
     Node *r = !is_data(n, s->g) && any_region(n) ? n
-              : over_batch(n)                    ? statistic(s, n)
+              : over_batch(n, s->g)              ? statistic(s, n)
                                                  : copy_in_post(s, n, user);
     return *table_at(s->post, KEYP(n)) = r;
 }

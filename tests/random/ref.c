@@ -136,9 +136,14 @@ static int covers_batch(const Axis *a)
     return yes;
 }
 
-static int over_batch(const Node *n)
+/* Sums and such; products of data. */
+static int over_batch(const Ref *r, const Val *x)
 {
-    for (int i = 0; optab[n->op].cls == RED && i < n_axes(n)->n; i++)
+    const Node *n = x->n;
+
+    if (optab[n->op].cls != RED && (n->op != Odot || !varies(r, x)))
+        return 0;
+    for (int i = 0; i < n_axes(n)->n; i++)
         if (covers_batch(n_axes(n)->v[i]))
             return 1;
     return 0;
@@ -165,7 +170,7 @@ static int after_step(Ref *r, int at, Table *done)
 
     if (*to)
         return (int)(intptr_t)*to - 1;
-    if (over_batch(x.n)) {
+    if (over_batch(r, &x)) {
         if (!has_micro(r, &r->val[x.in[0]]))
             x.times = x.n->op == Osum ? (double)r->micro : 1;
     } else if (x.nin == 0) {
