@@ -10,9 +10,9 @@
 
 void comm_lower(Graph *g, Group *k, Arena *a); /* comm.c */
 
-/* cuda.c: families for GPUs that are lowered as for hosts, in a grid. */
+/* cuda.c: loops for a GPU; what is lowered as for hosts in a grid. */
 void cuda_loop_lower(Graph *g, Group *k, Arena *a);
-void cuda_row_lower(Graph *g, Group *k, Arena *a); /* topk .. scatter */
+void cuda_row_grid(Graph *g, Group *k, Arena *a, int blocks);
 
 /* The whole translation unit: prelude and each distinct kernel once. */
 char *unit_text(Arena *a, const Target *T, Group *const *k, int n);

@@ -66,18 +66,10 @@ void cuda_loop_lower(Graph *g, Group *k, Arena *a)
 
 enum { THREADROW = 128 };
 
-void cuda_row_lower(Graph *g, Group *k, Arena *a)
+void cuda_row_grid(Graph *g, Group *k, Arena *a, int blocks)
 {
-    int blocks = 0;
-
-    switch (k->fam) {
-    case FAMtopk: blocks = topk_lower_cuda(g, k, a); break;
-    case FAMcumsum: blocks = cumsum_lower_cuda(g, k, a); break;
-    case FAMdrop_to_capacity: blocks = keep_lower_cuda(g, k, a); break;
-    case FAMroute: blocks = route_lower_cuda(g, k, a); break;
-    default: blocks = scatter_lower_cuda(g, k, a); break;
-    }
     int64_t items = k->instr.launch.items;
+
     wrap(g, k, a, blocks ? items : (items + THREADROW - 1) / THREADROW,
          blocks ? THREADMAP : THREADROW, !blocks);
 }

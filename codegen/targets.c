@@ -21,6 +21,24 @@ static int64_t work_of(const Graph *g, const Instr *s)
     return instr_work(s, g->mesh ? mesh_extent(g->mesh, s->atoms) : 1);
 }
 
+static int (*const rows[NFAMILY])(Graph *g, Group *k, Arena *a, int gpu) = {
+    [FAMtopk] = topk_lower,
+    [FAMcumsum] = cumsum_lower,
+    [FAMroute] = route_lower,
+    [FAMdrop_to_capacity] = drop_to_capacity_lower,
+    [FAMscatter] = scatter_lower,
+};
+
+static void rows_host(Graph *g, Group *k, Arena *a)
+{
+    rows[k->fam](g, k, a, 0);
+}
+
+static void rows_cuda(Graph *g, Group *k, Arena *a)
+{
+    cuda_row_grid(g, k, a, rows[k->fam](g, k, a, 1));
+}
+
 typedef void Lower(Graph *g, Group *k, Arena *a);
 
 static const struct {
@@ -32,11 +50,11 @@ static const struct {
     [FAMgmm_wgrad] = { gmm_wgrad_lower, grouped_lower_cuda },
     [FAMattn] = { attn_lower, attn_lower_cuda },
     [FAMattn_bwd] = { attn_bwd_lower, attn_lower_cuda },
-    [FAMtopk] = { topk_lower, cuda_row_lower },
-    [FAMcumsum] = { cumsum_lower, cuda_row_lower },
-    [FAMdrop_to_capacity] = { drop_to_capacity_lower, cuda_row_lower },
-    [FAMroute] = { route_lower, cuda_row_lower },
-    [FAMscatter] = { scatter_lower, cuda_row_lower },
+    [FAMtopk] = { rows_host, rows_cuda },
+    [FAMcumsum] = { rows_host, rows_cuda },
+    [FAMdrop_to_capacity] = { rows_host, rows_cuda },
+    [FAMroute] = { rows_host, rows_cuda },
+    [FAMscatter] = { rows_host, rows_cuda },
     [FAMcomm] = { comm_lower, comm_lower },
     [FAMzero] = { zero_lower, zero_lower },
 };
@@ -80,16 +98,11 @@ const Target T_host = {
     .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_host,
 };
-/* clang-format on */
-/* clang-format off */
 const Target T_null = {
     .name = "null", .prelude = "", .machine = MACHINEh200,
     .items = 16, .keeps = attn_can, .loops = loops,
     .lower = lower_null,
 };
-/* clang-format on */
-
-/* clang-format off */
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
     .items = 256, .grid = 1, .keeps = attn_can_cuda, .loops = loops,

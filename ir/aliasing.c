@@ -2,14 +2,6 @@
  * buffer, a write is its state's, a sum that goes on is its first term's. */
 #include "ir.h"
 
-static int same_order(const Node *a, const Node *b)
-{
-    for (int i = 0; i < a->nd; i++)
-        if (a->dim[i].a != b->dim[i].a)
-            return 0;
-    return a->nd == b->nd;
-}
-
 static int renames(const Node *n)
 {
     const Node *a = n->in[0];

@@ -163,9 +163,8 @@ static const char *look_of(const Node *n)
 {
     switch (optab[n->op].cls) {
     case SRC:
-        return n->op == Oparam || n->op == Ostate
-                   ? "style=filled, fillcolor=\"#c6dbef\""
-                   : "style=filled, fillcolor=\"#e5e5e5\"";
+        return is_lasting(n) ? "style=filled, fillcolor=\"#c6dbef\""
+                             : "style=filled, fillcolor=\"#e5e5e5\"";
     case EIN: return "style=filled, fillcolor=\"#fdd0a2\"";
     case COMP: return "style=\"rounded,filled\", fillcolor=\"#fdd0a2\"";
     case COMM: return "style=filled, fillcolor=\"#fcbba1\"";

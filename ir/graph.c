@@ -150,11 +150,8 @@ Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n)
 Node *g_sumto(Graph *g, Node *a, const Node *to)
 {
     Axis *gone[MAXD];
-    int n = 0;
+    int n = axes_lacking(to, a, gone);
 
-    for (int i = 0; i < a->nd; i++)
-        if (dim_of(to, a->dim[i].a) < 0)
-            gone[n++] = a->dim[i].a;
     return g_red(g, Osum, a, gone, n);
 }
 
@@ -228,6 +225,29 @@ int dim_of(const Node *n, const Axis *a)
     return -1;
 }
 
+int has_dim(const Node *n, const Axis *a)
+{
+    return dim_of(n, a) >= 0;
+}
+
+int axes_lacking(const Node *n, const Node *of, Axis **out)
+{
+    int k = 0;
+
+    for (int i = 0; i < of->nd; i++)
+        if (!has_dim(n, of->dim[i].a))
+            out[k++] = of->dim[i].a;
+    return k;
+}
+
+int same_order(const Node *a, const Node *b)
+{
+    for (int i = 0; i < a->nd; i++)
+        if (a->dim[i].a != b->dim[i].a)
+            return 0;
+    return a->nd == b->nd;
+}
+
 int64_t g_elems(const Node *n)
 {
     int64_t e = 1;
@@ -262,6 +282,18 @@ int any_region(const Node *n)
 {
     return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
            n->op == Ostepval || n->op == Oarg || n->op == Oconst;
+}
+
+int is_lasting(const Node *n)
+{
+    return n->op == Oparam || n->op == Ostate;
+}
+
+int is_position(const Node *n)
+{
+    while (n->op == Orename)
+        n = n->in[0];
+    return n->op == Oiota;
 }
 
 int same_section(const Node *a, const Node *b)

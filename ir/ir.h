@@ -408,9 +408,13 @@ Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs */
 void g_renumber(Graph *g); /* ids = positions */
 void g_tidy(Graph *g);     /* merge equal nodes, drop dead ones, renumber */
 void g_names(Graph *g);    /* give every unnamed node its unique name */
-int dim_of(const Node *n, const Axis *a);       /* position of an axis, or -1 */
-int64_t g_elems(const Node *n);                 /* product of global sizes */
-int same_dims(const Node *a, const Node *b);    /* same axes and sizes */
+int dim_of(const Node *n, const Axis *a); /* position of an axis, or -1 */
+int has_dim(const Node *n, const Axis *a);
+int axes_lacking(const Node *n, const Node *of,
+                 Axis **out);                 /* of's: how many */
+int same_order(const Node *a, const Node *b); /* same axes in the same order */
+int64_t g_elems(const Node *n);               /* product of global sizes */
+int same_dims(const Node *a, const Node *b);  /* same axes and sizes */
 int same_section(const Node *a, const Node *b); /* region and call */
 int is_transfer(const Node *n); /* send, recv, pp_sum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
@@ -420,7 +424,9 @@ int g_ismicro(const Axis *a);
 Axis *g_role(const Graph *g, AxisRole role); /* the first, or null */
 Axis *g_micro(Graph *g);                     /* find or make */
 int is_backward(const Node *n);              /* made by grad */
-int any_region(const Node *n); /* a source that every region may read */
+int any_region(const Node *n);  /* a source that every region may read */
+int is_lasting(const Node *n);  /* a parameter or state */
+int is_position(const Node *n); /* an iota, under whatever names of its axis */
 
 /* ---- scope.c ------------------------------------------------------------- */
 
@@ -443,6 +449,8 @@ ProgramPart part_of_text(const char *path);
 int64_t local_n(const Graph *g, const Node *n, int d);
 int64_t local_elems(const Graph *g, const Node *n);
 int64_t local_bytes(const Graph *g, const Node *n);
+/* Elements between neighbours along the axis there; 0: n lacks it. */
+int64_t local_stride(const Graph *g, const Node *n, const Axis *a);
 /* The pieces of dim d of n on one rank, in the order they lie: one, or two of
  * one length when cp's atoms cut a zigzag axis. Returns how many. */
 int pieces(const Graph *g, const Node *n, int d, Piece out[MAXPIECE]);

@@ -14,16 +14,6 @@ typedef struct Sides {
     Side at[4 * MAXD];
 } Sides;
 
-static int64_t stride_of(const Graph *g, const Node *n, const Axis *a)
-{
-    int64_t s = 1;
-    int at = dim_of(n, a);
-
-    for (int d = n->nd - 1; d > at; d--)
-        s *= local_n(g, n, d);
-    return at < 0 ? 0 : s;
-}
-
 static void collapse(Sides *v)
 {
     for (int p = 0; p < v->n; p++)
@@ -57,7 +47,7 @@ static void add_sides(const Graph *g, const Node *of, const Node *const t[3],
         if (x.n == 1 || (only_new && dim_of(t[2], a) >= 0))
             continue;
         for (int i = 0; i < 3; i++)
-            x.s[i] = stride_of(g, t[i], a);
+            x.s[i] = local_stride(g, t[i], a);
         Sides *to = &v[kind_of(&x)];
         to->at[to->n++] = x;
     }

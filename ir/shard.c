@@ -138,6 +138,16 @@ int64_t local_elems(const Graph *g, const Node *n)
     return e;
 }
 
+int64_t local_stride(const Graph *g, const Node *n, const Axis *a)
+{
+    int64_t s = 1;
+    int at = dim_of(n, a);
+
+    for (int d = n->nd - 1; d > at; d--)
+        s *= local_n(g, n, d);
+    return at < 0 ? 0 : s;
+}
+
 int64_t local_bytes(const Graph *g, const Node *n)
 {
     return local_elems(g, n) * dtypes[n->dt].bytes;

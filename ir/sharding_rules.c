@@ -42,11 +42,6 @@ typedef struct StrategyList {
     int count;
 } StrategyList;
 
-static int has(const Node *n, const Axis *a)
-{
-    return dim_of(n, a) >= 0;
-}
-
 /* A new way with all operands whole. */
 static ShardStrategy *add(StrategyList *s, Shard out)
 {
@@ -66,7 +61,7 @@ static ShardStrategy *add_along(StrategyList *s, Axis *a, Shard out)
     ShardStrategy *w = add(s, out);
 
     for (int k = 0; k < s->n->nin; k++)
-        if (has(s->n->in[k], a))
+        if (has_dim(s->n->in[k], a))
             w->in[k] = along(a);
     return w;
 }
@@ -128,7 +123,7 @@ static void reduction(StrategyList *s)
         Axis *x = a->dim[i].a;
         if (!g_isrow(x))
             add_along(s, x,
-                      has(n, x) ? along(x) : partial(reduction_of(n->op)));
+                      has_dim(n, x) ? along(x) : partial(reduction_of(n->op)));
     }
     add(s, whole());
     add_partial(s, reduction_of(n->op), 1);
@@ -142,10 +137,10 @@ static void product(StrategyList *s)
     for (int k = 0; k < 2; k++)
         for (int i = 0; i < n->in[k]->nd; i++) {
             Axis *x = n->in[k]->dim[i].a;
-            if (g_isrow(x) || (k && has(n->in[0], x)) ||
+            if (g_isrow(x) || (k && has_dim(n->in[0], x)) ||
                 (n->nin > 2 && x == n->in[2]->at.route.axis))
                 continue;
-            add_along(s, x, has(n, x) ? along(x) : partial(Radd));
+            add_along(s, x, has_dim(n, x) ? along(x) : partial(Radd));
         }
     add(s, whole());
     add_partial(s, Radd, 1);
@@ -159,7 +154,7 @@ static void beside(StrategyList *s, const Axis *a)
 
     for (int i = 0; i < n->nd; i++) {
         Axis *x = n->dim[i].a;
-        if (x != a && !g_isrow(x) && has(n->in[0], x))
+        if (x != a && !g_isrow(x) && has_dim(n->in[0], x))
             add_along(s, x, along(x));
     }
     add(s, whole());
@@ -216,10 +211,10 @@ static void gathers(StrategyList *s)
     for (int i = 0; i < n->nd; i++) {
         Axis *x = n->dim[i].a;
         ShardStrategy *w = add_along(s, x, along(x));
-        if (x == n->at.gather.axis && has(a, x))
+        if (x == n->at.gather.axis && has_dim(a, x))
             w->in[0] = whole();
     }
-    if (!has(e, n->at.gather.axis))
+    if (!has_dim(e, n->at.gather.axis))
         add(s, partial(Radd))->in[0] = along(n->at.gather.axis);
     add(s, whole());
     add_partial(s, Radd, 1);
@@ -233,10 +228,11 @@ static void scatters(StrategyList *s)
     for (int i = 0; i < n->nd; i++)
         if (n->dim[i].a != n->at.scatter_add.axis)
             add_along(s, n->dim[i].a, along(n->dim[i].a));
-    if (!has(v, n->at.scatter_add.axis) && !has(e, n->at.scatter_add.axis))
+    if (!has_dim(v, n->at.scatter_add.axis) &&
+        !has_dim(e, n->at.scatter_add.axis))
         add(s, along(n->at.scatter_add.axis));
     for (int i = 0; i < e->nd; i++)
-        if (!has(n, e->dim[i].a))
+        if (!has_dim(n, e->dim[i].a))
             add_along(s, e->dim[i].a, partial(Radd));
     add(s, whole());
     add_partial(s, Radd, 1);
@@ -274,7 +270,7 @@ static void between(StrategyList *s)
     const Node *n = s->n, *x = n->in[0], *e = n->in[1]->in[0];
 
     for (int i = 0; i < x->nd; i++)
-        if (!g_isrow(x->dim[i].a) && !has(e, x->dim[i].a))
+        if (!g_isrow(x->dim[i].a) && !has_dim(e, x->dim[i].a))
             add_along(s, x->dim[i].a, along(x->dim[i].a));
     add(s, whole());
     add_partial(s, Radd, 1);
@@ -366,8 +362,8 @@ static void parts(StrategyList *s, int atom)
     const Node *n = s->n;
     Shard t = n->in[0]->sh[atom];
     int ring = ring_of(n->in[0]) >> atom & 1;
-    Shard out = t.k != S || has(n, t.a) ? t
-                : ring && has(n, n->in[0]->at.attn.key)
+    Shard out = t.k != S || has_dim(n, t.a) ? t
+                : ring && has_dim(n, n->in[0]->at.attn.key)
                     ? along(n->in[0]->at.attn.key)
                 : n->in[0]->op == Oattn_bwd ? partial(Radd)
                                             : whole();
@@ -439,12 +435,12 @@ static void ragged(StrategyList *s, const Node *map, Axis *x)
 {
     const Node *n = s->n;
     int expert = x == map->at.route.axis, weights = optab[n->op].cls == EIN;
-    int kept = n->map || (has(n, x) && (!expert || weights));
+    int kept = n->map || (has_dim(n, x) && (!expert || weights));
     ShardStrategy *w = add(s, kept ? along(x) : partial(reduction_of(n->op)));
 
     for (int k = 0; k < n->nin; k++)
         if (n->in[k]->map || n->in[k]->op == Oroute ||
-            (has(n->in[k], x) && (!expert || weights)))
+            (has_dim(n->in[k], x) && (!expert || weights)))
             w->in[k] = along(x);
 }
 

@@ -80,21 +80,13 @@ static int read_dot(Attn *t, const Node *n)
     return 0;
 }
 
-/* iota, under whatever names: its values are positions along its one axis. */
-int attn_isposition(const Node *n)
-{
-    while (n->op == Orename)
-        n = n->in[0];
-    return n->op == Oiota;
-}
-
 static int read_score(Attn *t, const Node *n)
 {
     if (n->op == Odot)
         return read_dot(t, n);
     if (n->op == Oarg)
         t->leaf |= 1u << n->at.arg.index;
-    if (n->op == Oarg || n->op == Oconst || attn_isposition(n))
+    if (n->op == Oarg || n->op == Oconst || is_position(n))
         return 1;
     if (!optab[n->op].expr)
         return 0;

@@ -65,19 +65,9 @@ typedef struct AttnView { /* a tensor and its name in the text */
 } AttnView;
 
 typedef enum AttnHow { ATpack, ATput, ATadd } AttnHow;
-typedef struct AttnMove {
-    AttnHow how;
-    AttnView v;
-    Axis *row;
-    const char *row0, *rows;
-    Axis *const *in;
-    int nin;               /* inner axes */
-    const char *tile, *ld; /* tile's address, length of its rows */
-} AttnMove;
 
 int attn_read(Attn *t, const Graph *g, const Node *n);
 int attn_node(const Attn *t, const Node *n); /* number in the body */
-int attn_isposition(const Node *n);
 int attn_inner(const Attn *t, const Node *n, Axis **out);
 int attn_keyside(const Attn *t, int op);
 const char *attn_code(const Attn *t, const Axis *a);
@@ -103,7 +93,16 @@ const char *attn_stride(Attn *t, AttnView v, const Axis *a);
 const char *attn_at(Attn *t, AttnView v);
 void attn_coords(Attn *t, int depth, const char *from, Axis *const *a, int n);
 void attn_tile(Attn *t, const char *name, const char *size, int64_t n);
-void attn_move(Attn *t, int depth, AttnMove m);
+/* Moves the present tile's rows along axis `row`, the query's or the key's,
+ * between tensor v and a tile; inner axes are those of operand op. */
+void attn_move(Attn *t, int depth, AttnHow how, AttnView v, const Axis *row,
+               int op, const char *tile);
+/* `tile` of so many rows (a constant of attn.pre) of operand op is zero. */
+void attn_clear(Attn *t, int depth, const char *tile, const char *rows, int op);
+/* What stands here for a query tile: q0, rows; coordinates along axes a. */
+void attn_querytile(Attn *t, int depth, Axis *const *a, int n);
+/* `continue` under that condition; null: never. */
+void attn_skip(Attn *t, int depth, const char *unseen);
 int attn_contracted(const Attn *t, int op);
 void attn_keytiles(Attn *t, int flipall);
 void attn_packkeys(Attn *t, int depth, int op, int flip);

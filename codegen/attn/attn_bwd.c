@@ -227,10 +227,7 @@ static void each_tile(Backward *b, int depth)
     Attn *t = &b->t;
 
     put_line(&t->o, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
-    put_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
-    put_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
-             attn_size(t, t->query));
-    attn_coords(t, depth, "(m % nfree)", b->free, b->nfree);
+    attn_querytile(t, depth, b->free, b->nfree);
 }
 
 static void mid_loop(Backward *b, int depth, int i)
@@ -244,22 +241,9 @@ static void mid_loop(Backward *b, int depth, int i)
 static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
 {
     Attn *t = &b->t;
-    Axis *in[MAXD];
-    const char *w = attn_widthname(t, t->v);
-    int n = attn_inner(t, t->n->in[t->v], in);
 
-    put_line(&t->o, depth, "memset(%s, 0, sizeof *%s * at_rows * (size_t)%s);",
-             tile, tile, w);
-    attn_move(t, depth,
-              (AttnMove){ .how = ATpack,
-                          .v = v,
-                          .row = t->query,
-                          .row0 = "q0",
-                          .rows = "rows",
-                          .in = in,
-                          .nin = n,
-                          .tile = tile,
-                          .ld = w });
+    attn_clear(t, depth, tile, "at_rows", t->v);
+    attn_move(t, depth, ATpack, v, t->query, t->v, tile);
 }
 
 /* delta[r] = row r of dout * out, dout packed already. */
@@ -345,24 +329,13 @@ static void query_gradient(Backward *b, int depth, int i, AttnView sum)
     Attn *t = &b->t;
     const AttnDot *d = &t->dot[i];
     const char *w = attn_widthname(t, d->k);
-    Axis *in[MAXD];
-    int n = attn_inner(t, t->n->in[d->k], in);
 
     put_line(&t->o, depth, "if (queries) {");
     put_line(&t->o, depth + 1,
              "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, "
              "qt, %s, 0);",
              t->t, w, d->term, d->k, w, w);
-    attn_move(t, depth + 1,
-              (AttnMove){ .how = ATadd,
-                          .v = sum,
-                          .row = t->query,
-                          .row0 = "q0",
-                          .rows = "rows",
-                          .in = in,
-                          .nin = n,
-                          .tile = "qt",
-                          .ld = w });
+    attn_move(t, depth + 1, ATadd, sum, t->query, d->k, "qt");
     put_line(&t->o, depth, "}");
 }
 
@@ -421,10 +394,7 @@ static void open_keys(Backward *b, int depth, int level)
             continue;
         attn_packkeys(t, depth, op, 1);
         if (b->grad[op])
-            put_line(&t->o, depth,
-                     "memset(c%d, 0, sizeof *c%d * at_keypad * "
-                     "(size_t)%s);",
-                     op, op, attn_widthname(t, op));
+            attn_clear(t, depth, strf(t->arena, "c%d", op), "at_keypad", op);
     }
 }
 
@@ -433,21 +403,11 @@ static void close_keys(Backward *b, int depth, int level)
     Attn *t = &b->t;
 
     for (int op = 0; op < t->nop; op++) {
-        Axis *in[MAXD];
         if (!attn_keyside(t, op) || level_of(b, op) != level || !b->grad[op])
             continue;
-        int n = attn_inner(t, t->n->in[op], in);
         put_line(&t->o, depth, "if (keys)");
-        attn_move(t, depth + 1,
-                  (AttnMove){ .how = ATput,
-                              .v = result(b, op),
-                              .row = t->key,
-                              .row0 = "k0",
-                              .rows = "cols",
-                              .in = in,
-                              .nin = n,
-                              .tile = strf(t->arena, "c%d", op),
-                              .ld = attn_widthname(t, op) });
+        attn_move(t, depth + 1, ATput, result(b, op), t->key, op,
+                  strf(t->arena, "c%d", op));
     }
 }
 
@@ -466,10 +426,7 @@ static void key_tile(Backward *b, const AttnView *sum)
         open_keys(b, depth, i + 1);
     }
     each_tile(b, depth);
-    if (unseen) {
-        put_line(&t->o, depth + 1, "if (%s)", unseen);
-        put_line(&t->o, depth + 2, "continue;");
-    }
+    attn_skip(t, depth + 1, unseen);
     attn_visible(t, depth + 1);
     tile_scores(b, depth + 1);
     tile_gradients(b, depth + 1, sum);

@@ -165,16 +165,13 @@ const char *attn_base(Attn *t, AttnView v)
 const char *attn_stride(Attn *t, AttnView v, const Axis *a)
 {
     int at = dim_of(v.n, a);
-    int64_t s = 1;
 
     if (at < 0)
         return "0";
     if (at == v.n->nd - 1)
         return "1";
-    for (int d = v.n->nd - 1; d > at; d--)
-        s *= local_n(t->g, v.n, d);
     const char *name = strf(t->arena, "%s_%s", v.name, attn_code(t, a));
-    return attn_int(t, name, aff(s));
+    return attn_int(t, name, aff(local_stride(t->g, v.n, a)));
 }
 
 /* Where the score's current axes point: "p0 + i_x0 * p0_x0". */
@@ -244,30 +241,36 @@ static int inner_loops(Attn *t, int depth, AttnView v, Axis *const *in, int n,
     return depth;
 }
 
-/* One call that moves `rows` rows along axis `row` from `row0`, and all inner
- * axes, between tensor v and a tile with strides dr (row) and dc (inner). */
-void attn_move(Attn *t, int depth, AttnMove m)
+void attn_move(Attn *t, int depth, AttnHow how, AttnView v, const Axis *row,
+               int op, const char *tile)
 {
-    Text tensor = { .arena = t->arena }, tile = { .arena = t->arena };
-    Text off = { .arena = t->arena };
-    const char *last = m.nin ? attn_stride(t, m.v, m.in[m.nin - 1]) : "0";
-    const char *cols = m.nin ? attn_size(t, m.in[m.nin - 1]) : "1";
-    const char *row = attn_stride(t, m.v, m.row);
-    const char *call;
+    Text tensor = { .arena = t->arena }, off = { .arena = t->arena };
+    Axis *in[MAXD];
+    int n = attn_inner(t, t->n->in[op], in);
+    const char *ld = attn_widthname(t, op);
+    const char *last = n ? attn_stride(t, v, in[n - 1]) : "0";
+    const char *cols = n ? attn_size(t, in[n - 1]) : "1";
+    const char *step = attn_stride(t, v, row);
+    const char *rows = row == t->key ? "cols" : "rows";
 
-    put(&tensor, "%s + %s * %s", attn_at(t, m.v), m.row0, row);
-    depth = inner_loops(t, depth, m.v, m.in, m.nin, &tensor, &off);
-    put(&tile, "%s%s", m.tile, off.s ? off.s : "");
-    call =
-        m.how == ATpack
-            ? strf(t->arena, "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
-                   at_word(t, m.v), t->t, tile.s, m.ld, tensor.s, row, last,
-                   m.rows, cols)
-            : strf(t->arena, "at_%s_%s%s(%s, %s, %s, %s, %s, 1, %s, %s);",
-                   m.how == ATput ? "put" : "add",
-                   m.how == ATput ? strf(t->arena, "%s_", at_word(t, m.v)) : "",
-                   t->t, tensor.s, row, last, tile.s, m.ld, m.rows, cols);
-    put_line(&t->o, depth, "%s", call);
+    put(&tensor, "%s + %s * %s", attn_at(t, v), row == t->key ? "k0" : "q0",
+        step);
+    depth = inner_loops(t, depth, v, in, n, &tensor, &off);
+    tile = strf(t->arena, "%s%s", tile, off.s ? off.s : "");
+    if (how == ATpack)
+        put_line(&t->o, depth, "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
+                 at_word(t, v), t->t, tile, ld, tensor.s, step, last, rows,
+                 cols);
+    else
+        put_line(&t->o, depth, "at_%s_%s(%s, %s, %s, %s, %s, 1, %s, %s);",
+                 how == ATput ? strf(t->arena, "put_%s", at_word(t, v)) : "add",
+                 t->t, tensor.s, step, last, tile, ld, rows, cols);
+}
+
+void attn_clear(Attn *t, int depth, const char *tile, const char *rows, int op)
+{
+    put_line(&t->o, depth, "memset(%s, 0, sizeof *%s * %s * (size_t)%s);", tile,
+             tile, rows, attn_widthname(t, op));
 }
 
 /* Does a dot contract this key-side operand? Then products want it flipped. */
@@ -296,48 +299,32 @@ void attn_keytiles(Attn *t, int flipall)
 
 void attn_packkeys(Attn *t, int depth, int op, int flip)
 {
-    Axis *in[MAXD];
-    const char *w = attn_widthname(t, op);
-    int n = attn_inner(t, t->n->in[op], in);
+    const char *tile = strf(t->arena, "b%d", op);
 
-    put_line(&t->o, depth,
-             "memset(b%d, 0, sizeof *b%d * at_keys * (size_t)%s);", op, op, w);
-    attn_move(t, depth,
-              (AttnMove){ .how = ATpack,
-                          .v = attn_operand(t, op),
-                          .row = t->key,
-                          .row0 = "k0",
-                          .rows = "cols",
-                          .in = in,
-                          .nin = n,
-                          .tile = strf(t->arena, "b%d", op),
-                          .ld = w });
+    attn_clear(t, depth, tile, "at_keys", op);
+    attn_move(t, depth, ATpack, attn_operand(t, op), t->key, op, tile);
     if (flip)
-        put_line(&t->o, depth, "at_flip_%s(f%d, b%d, %s);", t->t, op, op, w);
+        put_line(&t->o, depth, "at_flip_%s(f%d, b%d, %s);", t->t, op, op,
+                 attn_widthname(t, op));
 }
 
 /* Queries of each dot, inner axes in the order of its keys. */
 void attn_packqueries(Attn *t, int depth)
 {
     for (int i = 0; i < t->ndot; i++) {
-        Axis *in[MAXD];
-        const char *w = attn_widthname(t, t->dot[i].k);
-        int n = attn_inner(t, t->n->in[t->dot[i].k], in);
-        put_line(&t->o, depth,
-                 "memset(a%d, 0, sizeof *a%d * at_rows * "
-                 "(size_t)%s);",
-                 i, i, w);
-        attn_move(t, depth,
-                  (AttnMove){ .how = ATpack,
-                              .v = attn_operand(t, t->dot[i].q),
-                              .row = t->query,
-                              .row0 = "q0",
-                              .rows = "rows",
-                              .in = in,
-                              .nin = n,
-                              .tile = strf(t->arena, "a%d", i),
-                              .ld = w });
+        const char *tile = strf(t->arena, "a%d", i);
+        attn_clear(t, depth, tile, "at_rows", t->dot[i].k);
+        attn_move(t, depth, ATpack, attn_operand(t, t->dot[i].q), t->query,
+                  t->dot[i].k, tile);
     }
+}
+
+void attn_querytile(Attn *t, int depth, Axis *const *a, int n)
+{
+    put_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
+    put_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
+             attn_size(t, t->query));
+    attn_coords(t, depth, "(m % nfree)", a, n);
 }
 
 /* Tiles of all terms from packed queries and flipped keys. */

@@ -91,10 +91,7 @@ static void each_tile(Forward *f, int depth)
     const char *at = "ws + (m - m0) * rowwork";
 
     put_line(&t->o, depth++, "for (int64_t m = m0; m < m1; m++) {");
-    put_line(&t->o, depth, "const int64_t q0 = m / nfree * at_rows;");
-    put_line(&t->o, depth, "const int64_t rows = at_least(%s - q0, at_rows);",
-             attn_size(t, t->query));
-    attn_coords(t, depth, "(m % nfree)", f->free, f->nfree);
+    attn_querytile(t, depth, f->free, f->nfree);
     for (int i = 0; i < t->ndot; i++) {
         put_line(&t->o, depth, "at_%s *const a%d = %s;", t->t, i, at);
         at = strf(t->arena, "a%d + at_rows * %s", i,
@@ -131,19 +128,12 @@ static void key_tile(Forward *f)
              attn_size(t, t->key));
     put_line(&t->o, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
              attn_size(t, t->key));
-    if (unseen) {
-        put_line(&t->o, 3, "if (%s)", unseen);
-        put_line(&t->o, 4, "continue;");
-    }
+    attn_skip(t, 3, unseen);
     for (int op = 0; op < t->nop; op++)
         if (attn_keyside(t, op))
             attn_packkeys(t, 3, op, attn_contracted(t, op));
     each_tile(f, 3);
-    unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
-    if (unseen) {
-        put_line(&t->o, 4, "if (%s)", unseen);
-        put_line(&t->o, 5, "continue;");
-    }
+    attn_skip(t, 4, attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)"));
     attn_visible(t, 4);
     attn_products(t, 4);
     put_line(&t->o, 4, "for (int64_t r = 0; r < rows; r++) {");
@@ -172,8 +162,6 @@ static void store_lse(Forward *f)
 static void store_chunk(Forward *f)
 {
     Attn *t = &f->t;
-    Axis *in[MAXD];
-    int n = attn_inner(t, t->n->in[t->v], in);
 
     each_tile(f, 2);
     if (f->lse.n)
@@ -181,16 +169,7 @@ static void store_chunk(Forward *f)
     if (f->out.n) {
         put_line(&t->o, 3, "at_divide_%s(rows, acc, sum, %s);", t->t,
                  attn_widthname(t, t->v));
-        attn_move(t, 3,
-                  (AttnMove){ .how = ATput,
-                              .v = f->out,
-                              .row = t->query,
-                              .row0 = "q0",
-                              .rows = "rows",
-                              .in = in,
-                              .nin = n,
-                              .tile = "acc",
-                              .ld = attn_widthname(t, t->v) });
+        attn_move(t, 3, ATput, f->out, t->query, t->v, "acc");
     }
     put_line(&t->o, 2, "}");
 }

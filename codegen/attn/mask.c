@@ -22,9 +22,9 @@ static const Axis *axis_of_position(const Attn *t, const Node *n)
         const Node *x = t->n->in[n->at.arg.index];
         while ((x->op == Ocast || x->op == Oppermute) && x->in[0]->nd == 1)
             x = x->in[0];
-        return x->nd == 1 && attn_isposition(x) ? n->dim[0].a : NULL;
+        return x->nd == 1 && is_position(x) ? n->dim[0].a : NULL;
     }
-    return n->nd == 1 && attn_isposition(n) ? n->dim[0].a : NULL;
+    return n->nd == 1 && is_position(n) ? n->dim[0].a : NULL;
 }
 
 static Linear scaled(Linear x, double f)
@@ -254,6 +254,14 @@ static double share_seen(const Attn *t)
 }
 
 /* seen: the tile's columns that some row can see; wide: rounded up to 16. */
+void attn_skip(Attn *t, int depth, const char *unseen)
+{
+    if (!unseen)
+        return;
+    put_line(&t->o, depth, "if (%s)", unseen);
+    put_line(&t->o, depth + 1, "continue;");
+}
+
 void attn_visible(Attn *t, int depth)
 {
     const char *n = keys_seen(t, "q0", "rows", "k0");

@@ -90,7 +90,7 @@ static const char *load(ScorePrinter *s, const Node *n)
     AttnView v = attn_operand(t, (int)n->at.arg.index);
     Text x = { .arena = t->arena };
 
-    if (v.n->nd == 1 && v.n->dt == Di32 && attn_isposition(v.n))
+    if (v.n->nd == 1 && v.n->dt == Di32 && is_position(v.n))
         return position(s, n);
     put(&x, "*(%s", attn_at(t, v));
     if (dim_of(v.n, t->query) >= 0)
@@ -253,7 +253,7 @@ static void value(ScorePrinter *s, const Node *n)
         *v = number(s, n);
     else if (n->op == Oarg)
         *v = load(s, n);
-    else if (attn_isposition(n))
+    else if (is_position(n))
         *v = position(s, n);
     else {
         for (int k = 0; k < n->nin; k++)

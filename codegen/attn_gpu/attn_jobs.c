@@ -2,11 +2,6 @@
  * attn_gpu.c. */
 #include "attn_gpu.h"
 
-static int has_dim(const Node *n, const Axis *a)
-{
-    return dim_of(n, a) >= 0;
-}
-
 int64_t attn_inner_count(const Attn *t, int op)
 {
     Axis *in[MAXD];

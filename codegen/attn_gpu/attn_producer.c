@@ -20,21 +20,13 @@ enum { ROOM = 224 << 10, DEEPEST = 4 };
 
 /* ---- what fits ----------------------------------------------------------- */
 
-static int64_t stride_of(const Attn *t, const Node *n, int d)
-{
-    int64_t s = 1;
-
-    while (++d < n->nd)
-        s *= local_n(t->g, n, d);
-    return s;
-}
-
 /* Are rows whole pieces of `k` elements that lie at multiples of k? */
 int attn_straight(const Attn *t, const AttnSlab *s, int64_t k)
 {
     for (int d = 0; d < s->v.n->nd; d++) {
-        int64_t stride = stride_of(t, s->v.n, d);
-        if (s->v.n->dim[d].a == s->in ? stride != 1 : stride % k != 0)
+        const Axis *a = s->v.n->dim[d].a;
+        int64_t stride = local_stride(t->g, s->v.n, a);
+        if (a == s->in ? stride != 1 : stride % k != 0)
             return 0;
     }
     return s->w % k == 0;

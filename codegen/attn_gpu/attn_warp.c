@@ -194,7 +194,6 @@ static int open_columns(AttnGpu *x, const AttnJob *j)
     Attn *t = &x->t;
     Axis *a = j->keys ? t->query : t->key;
     const char *from = j->keys ? "q0" : "k0", *n = j->keys ? "rows" : "cols";
-    const char *unseen;
     int depth = 2;
 
     for (int i = 0; i < j->nloop; i++) {
@@ -210,11 +209,8 @@ static int open_columns(AttnGpu *x, const AttnJob *j)
              from, attn_size(t, a), from);
     put_line(&t->o, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
              attn_size(t, a), from);
-    unseen = attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
-    if (unseen) {
-        put_line(&t->o, depth, "if (%s)", unseen);
-        put_line(&t->o, depth + 1, "continue;");
-    }
+    attn_skip(t, depth,
+              attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)"));
     put_line(&t->o, depth, "const int %s = lane, in = lane < %s;",
              j->keys ? "r" : "j", n);
     return depth;

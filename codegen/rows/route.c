@@ -187,7 +187,7 @@ static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
 }
 
 /* Of each micro-batch all tokens, in the order of the result's axes. */
-static int keep(Graph *g, Group *k, Arena *a, int gpu)
+int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *e = n->in[0], *weight = n->in[1];
     const Node *t[3] = { n, e, weight };
@@ -215,16 +215,6 @@ static int keep(Graph *g, Group *k, Arena *a, int gpu)
     return gpu;
 }
 
-void drop_to_capacity_lower(Graph *g, Group *k, Arena *a)
-{
-    keep(g, k, a, 0);
-}
-
-int keep_lower_cuda(Graph *g, Group *k, Arena *a)
-{
-    return keep(g, k, a, 1);
-}
-
 /* ---- route --------------------------------------------------------------- */
 
 /* Global number of this rank's first expert. */
@@ -247,7 +237,7 @@ static void around_top(const Graph *g, const Node *route, int64_t *top,
     for (int d = 0; d < e->nd; d++)
         if (e->dim[d].a == route_slot(route)) {
             *top = local_n(g, e, d);
-            *behind = row_stride(g, e, e->dim[d].a);
+            *behind = local_stride(g, e, e->dim[d].a);
         }
 }
 
@@ -391,7 +381,7 @@ static void put_block_rules(RowText *o, int padded, int budget)
     put(&o->t, "#define TOTAL(n) %s(n)\n", budget ? "*total = " : "(void)");
 }
 
-static int route(Graph *g, Group *k, Arena *a, int gpu)
+int route_lower(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *e = n->in[0];
     MapLayout l = map_layout(g, n);
@@ -435,16 +425,6 @@ static int route(Graph *g, Group *k, Arena *a, int gpu)
                  : budget_text);
     row_finish(&o, g, gpu ? l.experts : 1, l.pairs * 4);
     return gpu;
-}
-
-void route_lower(Graph *g, Group *k, Arena *a)
-{
-    route(g, k, a, 0);
-}
-
-int route_lower_cuda(Graph *g, Group *k, Arena *a)
-{
-    return route(g, k, a, 1);
 }
 
 /* ---- dispatch ------------------------------------------------------------ */

@@ -11,23 +11,13 @@ enum { SELECT = 32, GRAIN = 16384 };
 
 /* ---- axes as sizes and strides ------------------------------------------- */
 
-int64_t row_stride(const Graph *g, const Node *n, const Axis *a)
-{
-    int64_t s = 1;
-    int at = dim_of(n, a);
-
-    for (int d = n->nd - 1; d > at; d--)
-        s *= local_n(g, n, d);
-    return at < 0 ? 0 : s;
-}
-
 void row_walk(const Graph *g, RowWalks *w, const Node *of, int d,
               const Node *const t[3])
 {
     RowWalk x = { local_n(g, of, d), { 0 } };
 
     for (int i = 0; i < 3; i++)
-        x.s[i] = t[i] ? row_stride(g, t[i], of->dim[d].a) : 0;
+        x.s[i] = t[i] ? local_stride(g, t[i], of->dim[d].a) : 0;
     if (w->n && x.n > 1) {
         RowWalk *p = &w->at[w->n - 1];
         if (p->s[0] == x.n * x.s[0] && p->s[1] == x.n * x.s[1] &&
@@ -290,7 +280,7 @@ static void topk_item(RowText *o, TopkForm form, int64_t items, int64_t len)
     }
 }
 
-static int topk(Graph *g, Group *k, Arena *a, int gpu)
+int topk_lower(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *x = n->in[0];
     const Node *t[3] = { x, n, NULL };
@@ -309,9 +299,10 @@ static int topk(Graph *g, Group *k, Arena *a, int gpu)
     row_line(&o,
              "const int64_t n = iv[%d], sx = iv[%d], k = iv[%d], "
              "sy = iv[%d];",
-             row_size(&o, len), row_size(&o, row_stride(g, x, n->at.topk.axis)),
+             row_size(&o, len),
+             row_size(&o, local_stride(g, x, n->at.topk.axis)),
              row_size(&o, n->at.topk.k),
-             row_size(&o, row_stride(g, n, n->at.topk.new)));
+             row_size(&o, local_stride(g, n, n->at.topk.new)));
     int64_t items = row_count(&w);
     topk_item(&o, form, items, len);
     row_decode(&o, &w, "p", "p", 2);
@@ -330,16 +321,6 @@ static int topk(Graph *g, Group *k, Arena *a, int gpu)
     row_finish(&o, g, form == WARP ? (items + 7) / 8 : items,
                items * len * (n->at.topk.k > SELECT ? 16 : n->at.topk.k));
     return gpu;
-}
-
-void topk_lower(Graph *g, Group *k, Arena *a)
-{
-    topk(g, k, a, 0);
-}
-
-int topk_lower_cuda(Graph *g, Group *k, Arena *a)
-{
-    return topk(g, k, a, 1);
 }
 
 /* ---- cumsum -------------------------------------------------------------- */
@@ -388,7 +369,7 @@ static void sum_blocks(RowText *o, const RowWalks *w, const char *ct,
 
 enum { LONGSUM = 512 }; /* worth a block */
 
-static int cumsum(Graph *g, Group *k, Arena *a, int gpu)
+int cumsum_lower(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *x = n->in[0];
     const Node *t[3] = { x, n, NULL };
@@ -405,23 +386,13 @@ static int cumsum(Graph *g, Group *k, Arena *a, int gpu)
     row_buffer(&o, "y", n, n->dt);
     row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], sy = iv[%d];",
              row_size(&o, len),
-             row_size(&o, row_stride(g, x, n->at.cumsum.axis)),
-             row_size(&o, row_stride(g, n, n->at.cumsum.axis)));
+             row_size(&o, local_stride(g, x, n->at.cumsum.axis)),
+             row_size(&o, local_stride(g, n, n->at.cumsum.axis)));
     (blocks ? sum_blocks : sum_items)(&o, &w, dtypes[n->dt].compute,
                                       row_load(a, x->dt, "x[p0 + i * sx]"),
                                       row_save(a, n->dt, "s"));
     row_finish(&o, g, row_count(&w), row_count(&w) * len);
     return blocks;
-}
-
-void cumsum_lower(Graph *g, Group *k, Arena *a)
-{
-    cumsum(g, k, a, 0);
-}
-
-int cumsum_lower_cuda(Graph *g, Group *k, Arena *a)
-{
-    return cumsum(g, k, a, 1);
 }
 
 void zero_lower(Graph *g, Group *k, Arena *a)

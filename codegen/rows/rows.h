@@ -4,18 +4,14 @@
 
 #include "../text/text.h"
 
-void topk_lower(Graph *g, Group *k, Arena *a); /* row_kernels.c */
-void zero_lower(Graph *g, Group *k, Arena *a); /* row_kernels.c */
-void cumsum_lower(Graph *g, Group *k, Arena *a);
-void drop_to_capacity_lower(Graph *g, Group *k, Arena *a);
-void route_lower(Graph *g, Group *k, Arena *a);
-void scatter_lower(Graph *g, Group *k, Arena *a);
-/* For a GPU; 1: an item is a block of 256 threads, 0: a thread. */
-int topk_lower_cuda(Graph *g, Group *k, Arena *a);
-int cumsum_lower_cuda(Graph *g, Group *k, Arena *a);
-int keep_lower_cuda(Graph *g, Group *k, Arena *a);
-int route_lower_cuda(Graph *g, Group *k, Arena *a);
-int scatter_lower_cuda(Graph *g, Group *k, Arena *a);
+/* For a host or a GPU; there 1: an item is a block of THREADMAP threads, 0: a
+ * thread. */
+int topk_lower(Graph *g, Group *k, Arena *a, int gpu);
+int cumsum_lower(Graph *g, Group *k, Arena *a, int gpu);
+int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu);
+int route_lower(Graph *g, Group *k, Arena *a, int gpu);
+int scatter_lower(Graph *g, Group *k, Arena *a, int gpu);
+void zero_lower(Graph *g, Group *k, Arena *a);
 /* 1: the group is a dispatch of whole rows, and lowered; 0: nothing done. */
 int dispatch_lower_cuda(Graph *g, Group *k, Arena *a);
 
@@ -33,7 +29,6 @@ typedef struct RowText {
     Text t;
 } RowText;
 
-int64_t row_stride(const Graph *g, const Node *n, const Axis *a);
 /* One more: axis d of `of`, with its strides in t. */
 void row_walk(const Graph *g, RowWalks *w, const Node *of, int d,
               const Node *const t[3]);

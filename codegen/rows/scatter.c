@@ -26,7 +26,7 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
             row_walk(g, &s.item, out, d, t);
     if (block >= 0) {
         s.width = local_n(g, out, block);
-        s.sv = row_stride(g, v, out->dim[block].a);
+        s.sv = local_stride(g, v, out->dim[block].a);
     }
     for (int d = 0; d < e->nd; d++)
         if (dim_of(out, e->dim[d].a) < 0)
@@ -187,7 +187,7 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
     }
 }
 
-static int scatter(Graph *g, Group *k, Arena *a, int gpu)
+int scatter_lower(Graph *g, Group *k, Arena *a, int gpu)
 {
     Node *n = k->node[0], *out = k->out[0];
     int at = dim_of(out, n->at.scatter_add.axis), adds = out->op == Oaccum;
@@ -207,7 +207,7 @@ static int scatter(Graph *g, Group *k, Arena *a, int gpu)
     row_buffer(&o, "y", out, out->dt);
     row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
              row_size(&o, len),
-             row_size(&o, row_stride(g, out, n->at.scatter_add.axis)),
+             row_size(&o, local_stride(g, out, n->at.scatter_add.axis)),
              add_int(k, a, p[0].start));
     if (two)
         row_line(&o, "const int64_t half = n / 2, second = iv[%d];",
@@ -226,14 +226,4 @@ static int scatter(Graph *g, Group *k, Arena *a, int gpu)
         k->scratch = gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
     row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
     return gpu;
-}
-
-void scatter_lower(Graph *g, Group *k, Arena *a)
-{
-    scatter(g, k, a, 0);
-}
-
-int scatter_lower_cuda(Graph *g, Group *k, Arena *a)
-{
-    return scatter(g, k, a, 1);
 }

@@ -23,11 +23,6 @@
 
 #include "activations.h"
 
-static int has(const Node *n, const Axis *a)
-{
-    return dim_of(n, a) >= 0;
-}
-
 /* ---- operands ------------------------------------------------------------ */
 
 static Node *as(const Slices *s, Node *n, const Node *like)
@@ -98,7 +93,7 @@ static Node *slice(Slices *s, Node *x, int k)
 {
     Node ***v = &s->piece[x->id];
 
-    if (!has(x, s->axis))
+    if (!has_dim(x, s->axis))
         return early(s, x);
     *v = *v ? *v : alloc(s->a, (size_t)s->n * sizeof **v);
     if ((*v)[k])

@@ -30,18 +30,13 @@ static int is_given(const Graph *g)
     return opts_given(g->opts, "train.slices");
 }
 
-static int has(const Node *n, const Axis *a)
-{
-    return dim_of(n, a) >= 0;
-}
-
 /* ---- what is sliced ------------------------------------------------------ */
 
 /* Has n more than one number a token? */
 static int is_wide(const Slices *s, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
-        if (!has(s->x, n->dim[i].a) || !has(s->head, n->dim[i].a))
+        if (!has_dim(s->x, n->dim[i].a) || !has_dim(s->head, n->dim[i].a))
             return 1;
     return 0;
 }
@@ -49,7 +44,7 @@ static int is_wide(const Slices *s, const Node *n)
 /* Does n make each token's result of that token? */
 static int by_token(const Node *n, const Axis *a)
 {
-    if (!has(n, a) || n->map)
+    if (!has_dim(n, a) || n->map)
         return 0;
     switch (optab[n->op].cls) {
     case EW: return n->op != Odropout;
@@ -86,7 +81,7 @@ static const char *kind_of(const Slices *s, const Node *n, int after,
         return NULL;
     if (n->op == Odot && is_backward(n) && is_wide(s, x)) {
         int both = s->is[n->in[0]->id] && s->is[n->in[1]->id];
-        *kind = has(n, s->axis) ? SLICEdx : SLICEdw;
+        *kind = has_dim(n, s->axis) ? SLICEdx : SLICEdw;
         return both ? "a product of two of its values" : NULL;
     }
     if (by_token(n, s->axis) && (is_wide(s, n) || !after))
@@ -109,7 +104,7 @@ static void find_more(Slices *s)
         int small = n->nin && n->reg == REGbody && by_token(n, s->axis) &&
                     optab[n->op].cls != COMM;
         for (int d = 0; d < n->nd; d++)
-            small &= has(s->head, n->dim[d].a);
+            small &= has_dim(s->head, n->dim[d].a);
         if (small && one[i] && !other[i])
             s->is[i] = SLICEeach;
         for (int k = 0; k < n->nin; k++)
@@ -209,9 +204,9 @@ static const char *cut_along(Slices *s, int d)
 
 static int is_tokens(const Slices *s, const Dim *d)
 {
-    return has(s->x, d->a) && !g_ismicro(d->a) && !g_isrow(d->a) &&
-           (s->head->in[0] == s->x ? !has(s->head->in[1], d->a)
-                                   : !has(s->head->in[0], d->a));
+    return has_dim(s->x, d->a) && !g_ismicro(d->a) && !g_isrow(d->a) &&
+           (s->head->in[0] == s->x ? !has_dim(s->head->in[1], d->a)
+                                   : !has_dim(s->head->in[0], d->a));
 }
 
 /* Along the axis of most slices, the first of equals. */
@@ -293,9 +288,10 @@ Node *head_tokens(Graph *g, const Node *n)
     Axis *micro = g_micro(g);
 
     if (n->op != Odot || n->reg != REGbody || n->map || is_backward(n) ||
-        !has(n, micro) || has(n->in[0], micro) == has(n->in[1], micro))
+        !has_dim(n, micro) ||
+        has_dim(n->in[0], micro) == has_dim(n->in[1], micro))
         return NULL;
-    return has(n->in[0], micro) ? n->in[0] : n->in[1];
+    return has_dim(n->in[0], micro) ? n->in[0] : n->in[1];
 }
 
 int cut_head(Slices *s)

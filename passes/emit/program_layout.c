@@ -136,8 +136,7 @@ static int overwrites(const Group *k, const Group *send)
     const Node *sent = storage(send->in[0]);
 
     for (int j = 0; j < k->nout; j++)
-        if (k->out[j]->op == Owrite &&
-            (sent->op == Oparam || sent->op == Ostate) &&
+        if (k->out[j]->op == Owrite && is_lasting(sent) &&
             n_name(storage(k->out[j])) == n_name(sent))
             return 1;
     return 0;

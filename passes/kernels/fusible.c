@@ -14,8 +14,8 @@ int is_reduction(const Node *n)
 
 int is_source(const Node *n)
 {
-    return n->op == Oinput || n->op == Oparam || n->op == Ostate ||
-           n->op == Ostepval || n->op == Oarg || n->op == Opart;
+    return n->op == Oinput || is_lasting(n) || n->op == Ostepval ||
+           n->op == Oarg || n->op == Opart;
 }
 
 static int in_loop(const Fuse *f, const Node *n)

@@ -18,14 +18,6 @@
 
 #include <string.h>
 
-static int same_order(const Node *a, const Node *b)
-{
-    for (int d = 0; d < a->nd; d++)
-        if (a->nd != b->nd || a->dim[d].a != b->dim[d].a)
-            return 0;
-    return 1;
-}
-
 /* May the product be made right where accumulator x lies? */
 static int makes_in(const Graph *g, const Node *n, const Node *x)
 {

@@ -77,7 +77,7 @@ static void add_dims(DimOrder *o, const Node *from, const Node *has,
     }
 }
 
-static int same_order(const Node *n, const DimOrder *o)
+static int has_order(const Node *n, const DimOrder *o)
 {
     for (int i = 0; i < n->nd; i++)
         if (n->dim[i].a != o->d[i].a)
@@ -87,7 +87,7 @@ static int same_order(const Node *n, const DimOrder *o)
 
 static Node *permuted(Graph *g, Node *x, const DimOrder *o, const Node *by)
 {
-    if (same_order(x, o))
+    if (has_order(x, o))
         return x;
     Node *p = in_place_of(g_node(g, Opermute, x->loc, 1, &x), x, by);
     p->nd = o->n;
@@ -224,7 +224,7 @@ static void lay_out_gmm(Graph *g, Node *n)
         to->d[to->n++] = d;
     }
     n->in[0] = permuted(g, rows, &r, n);
-    if (!same_order(w, &nk))
+    if (!has_order(w, &nk))
         n->in[1] = permuted(g, w, &kn, n);
     take_order(n, &out);
 }
@@ -250,7 +250,7 @@ static void lay_out_gmm_wgrad(Graph *g, Node *n)
             nk.d[nk.n++] = n->dim[i];
     n->in[0] = permuted(g, a, &ra, n);
     n->in[1] = permuted(g, b, &rb, n);
-    if (!same_order(n, &nk))
+    if (!has_order(n, &nk))
         take_order(n, &kn);
 }
 
@@ -469,11 +469,8 @@ static Node *as_mask(Graph *g, Node *n)
     v = cast_to(g, v, n->dt, n); /* sums of bf16 may be wider */
     Node *zero = like(g_const(g, n->loc, v->dt, 0), n);
     Node *x = ew(g, Owhere, n, hit, v, zero);
-    Axis *gone[2 * MAXD];
-    int k = 0;
-    for (int d = 0; d < x->nd; d++)
-        if (dim_of(n, x->dim[d].a) < 0)
-            gone[k++] = x->dim[d].a;
+    Axis *gone[MAXD];
+    int k = axes_lacking(n, x, gone);
     Node *r = k ? like(g_red(g, Osum, x, gone, k), n) : x;
     memcpy(r->sh, n->sh, sizeof r->sh);
     DimOrder o = { 0 };
@@ -544,7 +541,7 @@ static Node *product(Graph *g, Node *n, const char *sent,
     memcpy(was.d, n->dim, (size_t)n->nd * sizeof *n->dim);
     one_dtype(g, n);
     lay_out(g, n);
-    if (!sent[n->id] || same_order(n, &was))
+    if (!sent[n->id] || has_order(n, &was))
         return n;
     vec_push(g->arena, g->node, n);
     return permuted(g, n, &was, n);

@@ -34,11 +34,6 @@ typedef struct Readers {
     int *task;
 } Readers;
 
-static int is_lasting(const Node *n)
-{
-    return n->op == Oparam || n->op == Ostate;
-}
-
 static void after(Sched *s, int first, int then)
 {
     if (first == then)

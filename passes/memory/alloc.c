@@ -34,8 +34,8 @@ typedef struct Alloc {
 
 int is_persistent(const Node *n)
 {
-    return n->op == Oparam || n->op == Ostate || n->op == Oinput ||
-           n->op == Ostepval || n->op == Oresult;
+    return is_lasting(n) || n->op == Oinput || n->op == Ostepval ||
+           n->op == Oresult;
 }
 
 /* ---- lives --------------------------------------------------------------- */

@@ -57,9 +57,7 @@ static void find_needs(Assign *a)
 {
     for (size_t i = 0; i < vec_len(a->g->node); i++) {
         const Node *n = a->g->node[i];
-        char x = n->op == Oinput                      ? DATA
-                 : n->op == Oparam || n->op == Ostate ? WEIGHT
-                                                      : 0;
+        char x = n->op == Oinput ? DATA : is_lasting(n) ? WEIGHT : 0;
         for (int k = 0; k < n->nin; k++)
             x |= a->needs[n->in[k]->id];
         if (n->map)

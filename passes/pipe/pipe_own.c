@@ -122,7 +122,7 @@ void pipe_hold(Pipe *p)
         held_at(p, x->path, x->bucket ? x->bucket : x->of);
     }
     for (size_t i = 0; i < vec_len(p->g->node); i++)
-        if (p->g->node[i]->op == Oparam || p->g->node[i]->op == Ostate)
+        if (is_lasting(p->g->node[i]))
             hold(p, p->g->node[i]);
 }
 

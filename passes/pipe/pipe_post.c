@@ -31,11 +31,6 @@ static Node *value(Pipe *p, int s, Node *n);
 
 /* ---- homes --------------------------------------------------------------- */
 
-static int is_kept(const Node *n)
-{
-    return n->op == Oparam || n->op == Ostate;
-}
-
 /* Where a node is that reads values of homes a and b. */
 static int join(const Node *n, int a, int b)
 {
@@ -59,7 +54,7 @@ static int of_operands(const Pipe *p, const Node *n, int scalars)
 /* Tensors say where a node runs, scalars come to them. */
 static int home_of(const Pipe *p, const Node *n)
 {
-    if (is_kept(n))
+    if (is_lasting(n))
         return pipe_owner(p->held, n_name(n));
     if (n->reg == REGbody && !any_region(n))
         return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
@@ -82,7 +77,7 @@ static void adopt(Pipe *p)
     }
     for (size_t i = 0; i < vec_len(p->g->node); i++) {
         const Node *n = p->g->node[i];
-        if (is_kept(n) && pipe_owner(p->held, n_name(n)) < 0)
+        if (is_lasting(n) && pipe_owner(p->held, n_name(n)) < 0)
             *pipe_held(p->held, n_name(n))->owner = 0;
     }
 }
@@ -289,7 +284,7 @@ static int stands_on(const Pipe *p, int s, const Node *n)
 
     return is_before(n) &&
            (home == ANY || home == s || p->part[s].at[n->id] ||
-            (is_kept(n) && pipe_held(p->held, n_name(n))->has[s]));
+            (is_lasting(n) && pipe_held(p->held, n_name(n))->has[s]));
 }
 
 /* n on stage s: there, or from its home. */

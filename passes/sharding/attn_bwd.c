@@ -25,22 +25,11 @@ static Node *as(Node *n, const Node *like, const Node *user)
     return n;
 }
 
-/* Axes of x that y lacks. */
-static int lacking(const Node *x, const Node *y, Axis **a)
-{
-    int n = 0;
-
-    for (int i = 0; i < x->nd; i++)
-        if (dim_of(y, x->dim[i].a) < 0)
-            a[n++] = x->dim[i].a;
-    return n;
-}
-
 static Node *delta(Graph *g, const Node *n, Node *out, const Node *lse,
                    Node *dy)
 {
     Axis *a[MAXD];
-    int na = lacking(out, lse, a);
+    int na = axes_lacking(lse, out, a);
     Node *x = as(g_cast(g, out, lse->dt), out, n);
     Node *y = as(g_cast(g, dy, lse->dt), dy, n);
     Node *m = as(g_ew(g, Omul, n->loc, x, y, NULL), out, n);
@@ -88,7 +77,7 @@ static Node *of_heads(Graph *g, Node *p)
 {
     const Node *n = p->in[0], *lse = n->in[n->nin - 2];
     Axis *a[MAXD];
-    int na = lacking(lse, p, a), keep = 0;
+    int na = axes_lacking(p, lse, a), keep = 0;
 
     for (int i = 0; i < na; i++)
         if (a[i] != n->at.attn.query)

@@ -108,14 +108,6 @@ static const Node *mask_of(Node *const *node, const Axis *a)
     return m;
 }
 
-static Axis *axis_of_role(const Graph *g, AxisRole role)
-{
-    for (int i = 0; i < g->naxis; i++)
-        if (g->axis[i]->role == role)
-            return g->axis[i];
-    return NULL;
-}
-
 /* The longest size of axis a: parts of it may be shorter. */
 static int64_t longest(const Graph *g, const Axis *a)
 {
@@ -135,7 +127,7 @@ static void balance(Graph *g)
 {
     int64_t parts = 2 * g->mesh->size[Mcp] * g->mesh->size[Mtp];
     const char *how = opts_str(g->opts, "fold.balance");
-    Axis *a = axis_of_role(g, ROLEseq);
+    Axis *a = g_role(g, ROLEseq);
 
     if (!a || g->mesh->size[Mcp] == 1 || (how && !strcmp(how, "contiguous")))
         return;

@@ -60,14 +60,6 @@ static Node *rotated(const Ring *r, Node *x, int again)
     return n;
 }
 
-/* Positions are known of every rank, they need not travel. */
-static int is_position(const Node *n)
-{
-    while (n->op == Orename)
-        n = n->in[0];
-    return n->op == Oiota;
-}
-
 static int travels(const Ring *r, const Node *x)
 {
     return dim_of(x, r->n->at.attn.key) >= 0 && !is_position(x);

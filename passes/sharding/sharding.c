@@ -222,7 +222,7 @@ static double price(const Partitioner *p, const Node *o, const Shard *want,
         double c = step_price(p->g, o, v->sh, want, atom, to);
         least = c < least ? c : least;
     }
-    if ((o->op == Oparam || o->op == Ostate) && least < NEVER)
+    if (is_lasting(o) && least < NEVER)
         least *= PARAM_PENALTY;
     return least;
 }

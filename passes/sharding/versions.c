@@ -34,7 +34,7 @@ static int on_experts(const Partitioner *p, const Node *n)
 {
     int any = n->op == Ogmm || n->op == Ogmm_wgrad || n->map != NULL;
 
-    if (n->op == Oparam || n->op == Ostate) {
+    if (is_lasting(n)) {
         const Param *q = g_param(p->g, n_name(n));
         return q && q->expert;
     }
@@ -99,7 +99,7 @@ static Region region_of(const Node *o, Region user)
         return o->reg == REGden ? REGpre : REGpost;
     if (o->op == Oparam && o->nd && o->dim[o->nd - 1].a->atoms)
         return user;
-    if (o->op == Oparam || o->op == Ostate || o->op == Ostepval)
+    if (is_lasting(o) || o->op == Ostepval)
         return user == REGbody ? REGpre : user;
     if (o->op == Oinput)
         return user;

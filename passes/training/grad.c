@@ -76,22 +76,11 @@ static Node *shaped_like(Graph *g, Node *r, const Node *x)
     return infer(g, r);
 }
 
-/* Axes of x that `not` lacks. */
-static int lacking(const Node *x, const Node * not, Axis **out)
-{
-    int n = 0;
-
-    for (int i = 0; i < x->nd; i++)
-        if (dim_of(not, x->dim[i].a) < 0)
-            out[n++] = x->dim[i].a;
-    return n;
-}
-
 static Node *product_over(Graph *g, const Node *n, Node *dy, Node *other,
                           const Node *x)
 {
     Axis *ax[MAXD];
-    int k = lacking(dy, x, ax);
+    int k = axes_lacking(x, dy, ax);
 
     if (k == 0)
         return g_ew(g, Omul, n->loc, dy, other, NULL);
@@ -139,7 +128,7 @@ static void g_gmm(Back *b, Node *n, Node *dy)
 {
     Node *in[3] = { dy, n->in[1], n->in[2] }, *r;
     Axis *ax[MAXD];
-    int k = lacking(dy, n->in[0], ax);
+    int k = axes_lacking(n->in[0], dy, ax);
 
     if (b->need[n->in[0]->id]) {
         in[0] = g_cast(b->g, dy, n->in[1]->dt);

@@ -49,7 +49,7 @@ static Dtype of_param(const Policy *p, const Param *x)
 
 static Node *leaf(Graph *g, Node *n, const Policy *p)
 {
-    if (n->op == Oparam || n->op == Ostate) {
+    if (is_lasting(n)) {
         Param *x = g_param(g, n_name(n));
         n->dt = x->dt = of_param(p, x);
     } else {
