@@ -32,6 +32,25 @@ void *vec_grow(Arena *a, void *v, size_t elem); /* room for one more */
     ((v) = vec_grow((a), (v), sizeof *(v)), \
      (v)[((VecHead *)(void *)(v))[-1].len++] = (x))
 
+/* ---- heap.c: order by keys ----------------------------------------------- */
+
+typedef struct Keyed {
+    int64_t key;
+    int id; /* decides among equal keys */
+} Keyed;
+/* For qsort and bsearch, ascending: Keyed, int64_t, pointers. */
+int by_key(const void *a, const void *b);
+int by_value(const void *a, const void *b);
+int by_pointer(const void *a, const void *b);
+
+/* The least on top; all zero: empty. */
+typedef struct Heap {
+    Keyed *at; /* vec, n of it in use */
+    int n;
+} Heap;
+void heap_add(Arena *a, Heap *h, int64_t key, int id);
+Keyed heap_take(Heap *h);
+
 /* ---- str.c: interned strings are equal when their pointers are ----------- */
 
 const char *intern(const char *s);
@@ -730,6 +749,7 @@ const char *shapes_wrong(const PlanCheck *c);
 const char *signatures_wrong(const PlanCheck *c);
 int64_t operand_bytes(const KernelOperand *o);
 void tensor_shape(const Tensor *t, ValueShape *x); /* not of a bucket */
+uint32_t plan_dim_cut(const PlanDim *d);           /* atoms that cut it */
 /* By buffer: how what lives there always lies, from its tensors. */
 ValueShape **lasting_shapes(const PlanCheck *c);
 /* May what lies like x be read like y, without a byte moved? */

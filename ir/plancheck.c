@@ -180,12 +180,6 @@ static const char *role_wrong(PlanCheck *c)
 
 /* ---- the rest ------------------------------------------------------------ */
 
-static int by_pointer(const void *a, const void *b)
-{
-    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
-    return (x > y) - (x < y);
-}
-
 static const char *kernels_wrong(PlanCheck *c)
 {
     int n = c->p->nkernel;

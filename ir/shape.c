@@ -106,7 +106,7 @@ const char *shapes_wrong(const PlanCheck *c)
 
 /* ---- what lives always --------------------------------------------------- */
 
-static uint32_t cut_of(const PlanDim *d)
+uint32_t plan_dim_cut(const PlanDim *d)
 {
     uint32_t cut = 0;
     for (int i = 0; i < d->npiece; i++)
@@ -120,7 +120,7 @@ void tensor_shape(const Tensor *t, ValueShape *x)
     *x = (ValueShape){ .dt = t->dt, .nd = t->nd };
     for (int d = 0; d < t->nd; d++) {
         const PlanDim *p = &t->dim[d];
-        x->dim[d] = (ValueDim){ p->axis, 0, cut_of(p), p->npiece > 1 };
+        x->dim[d] = (ValueDim){ p->axis, 0, plan_dim_cut(p), p->npiece > 1 };
         for (int i = 0; i < p->npiece; i++)
             x->dim[d].n += p->piece[i].len;
     }
@@ -142,7 +142,7 @@ static void of_bucket(Arena *a, const Tensor *t, ValueShape *x)
 {
     uint32_t own = 0;
     for (int d = 0; d < t->nd; d++)
-        own |= cut_of(&t->dim[d]);
+        own |= plan_dim_cut(&t->dim[d]);
     *x = (ValueShape){ .dt = t->dt, .elems = t->run };
     if (own)
         x->dim[x->nd++] = (ValueDim){ axis_over(a, "own", own), 1, own, 0 };

@@ -156,12 +156,6 @@ int64_t operand_bytes(const KernelOperand *o)
     return n;
 }
 
-static int by_pointer(const void *a, const void *b)
-{
-    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
-    return (x > y) - (x < y);
-}
-
 static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
 {
     const Mesh *m = c->p->mesh;

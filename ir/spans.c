@@ -39,12 +39,6 @@ static int covered(const SpanCover *t, int i, int lo, int hi, int a, int b)
     return t->own[i] + (l > r ? l : r);
 }
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 static int by_from(const void *a, const void *b)
 {
     const Span *x = a, *y = b;

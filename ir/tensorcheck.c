@@ -31,15 +31,6 @@ static const char *wrong(const PlanCheck *c, const Tensor *t, const char *why)
 /* ---- axes ---------------------------------------------------------------- */
 
 /* Atoms that an axis' pieces depend on. */
-static uint32_t cut_of(const PlanDim *d)
-{
-    uint32_t cut = 0;
-    for (int i = 0; i < d->npiece; i++)
-        for (int k = 0; k < MAXATOM; k++)
-            cut |= d->piece[i].start.k[k] ? 1u << k : 0;
-    return cut;
-}
-
 static int same_pieces(const PlanDim *x, const PlanDim *y)
 {
     if (x->axis != y->axis && strcmp(x->axis, y->axis))
@@ -53,7 +44,7 @@ static int same_pieces(const PlanDim *x, const PlanDim *y)
 static const char *axis_wrong(const PlanCheck *c, const PlanDim *d)
 {
     const Mesh *m = c->p->mesh;
-    uint32_t cut = cut_of(d), zigzag = d->npiece > 1 ? m->mask[Mcp] : 0;
+    uint32_t cut = plan_dim_cut(d), zigzag = d->npiece > 1 ? m->mask[Mcp] : 0;
     int64_t len = 0, ranks;
     Piece want[MAXPIECE];
 
@@ -81,7 +72,7 @@ static const char *axes_wrong(const PlanCheck *c, const Tensor *t)
     uint32_t seen = t->shard;
     for (int i = 0; i < t->nd; i++) {
         const char *why = axis_wrong(c, &t->dim[i]);
-        uint32_t cut = cut_of(&t->dim[i]);
+        uint32_t cut = plan_dim_cut(&t->dim[i]);
         if (why)
             return why;
         if (seen & cut && law(Laxis_cut_once))

@@ -120,13 +120,12 @@ void attn_score1(Attn *t, int depth, int grad);
 /* The score is `unit` times its term where no condition hides it; 0: is not. */
 double attn_unit(const Attn *t);
 
-/* mask.c: conditions as text, on queries [q0, q1) and keys [k0, k1), all local:
- * no query sees a key (null: cannot be told); every exact condition holds for
- * all pairs (null: there is none). */
-const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
-                        const char *k1);
-const char *attn_allseen(Attn *t, const char *q0, const char *q1,
-                         const char *k0, const char *k1);
+/* mask.c: conditions as text, on local queries [q0, q1) and the tile's keys
+ * [k0, k0 + cols): no query sees a key (null: cannot be told); of the tile's
+ * queries [q0, q0 + rows), every exact condition holds for all pairs (null:
+ * there is none). */
+const char *attn_unseen(Attn *t, const char *q0, const char *q1);
+const char *attn_allseen(Attn *t);
 /* With t->open the text is for tiles in which every exact condition holds: is n
  * such a condition? Can anything else hide a pair? */
 int attn_isopen(const Attn *t, const Node *n);

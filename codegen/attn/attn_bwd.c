@@ -414,8 +414,7 @@ static void close_keys(Backward *b, int depth, int level)
 static void key_tile(Backward *b, const AttnView *sum)
 {
     Attn *t = &b->t;
-    const char *unseen =
-        attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
+    const char *unseen = attn_unseen(t, "q0", "(q0 + rows)");
     int depth = 3;
 
     put_line(&t->o, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");

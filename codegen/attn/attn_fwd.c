@@ -122,7 +122,7 @@ static void pack_chunk(Forward *f)
 static void key_tile(Forward *f)
 {
     Attn *t = &f->t;
-    const char *unseen = attn_unseen(t, "qlo", "qhi", "k0", "(k0 + cols)");
+    const char *unseen = attn_unseen(t, "qlo", "qhi");
 
     put_line(&t->o, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
              attn_size(t, t->key));
@@ -133,7 +133,7 @@ static void key_tile(Forward *f)
         if (attn_keyside(t, op))
             attn_packkeys(t, 3, op, attn_contracted(t, op));
     each_tile(f, 3);
-    attn_skip(t, 4, attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)"));
+    attn_skip(t, 4, attn_unseen(t, "q0", "(q0 + rows)"));
     attn_visible(t, 4);
     attn_products(t, 4);
     put_line(&t->o, 4, "for (int64_t r = 0; r < rows; r++) {");
@@ -182,7 +182,7 @@ static void item(Forward *f)
     attn_coords(t, 2, "item / nchunk", f->over, f->own);
     put_line(&t->o, 2, "const int64_t m0 = item %% nchunk * chunk;");
     put_line(&t->o, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
-    if (attn_unseen(t, "", "", "", "")) {
+    if (attn_unseen(t, "", "")) {
         put_line(&t->o, 2, "const int64_t qlo = m0 / nfree * at_rows;");
         put_line(&t->o, 2,
                  "const int64_t qhi = at_least(((m1 - 1) / nfree + 1)"

@@ -162,8 +162,7 @@ static MaskBounds seen(const Attn *t, const Node *n)
     }
 }
 
-const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
-                        const char *k1)
+const char *attn_unseen(Attn *t, const char *q0, const char *q1)
 {
     MaskBounds b = seen(t, t->score);
     Text x = { .arena = t->arena };
@@ -172,17 +171,16 @@ const char *attn_unseen(Attn *t, const char *q0, const char *q1, const char *k0,
         return NULL;
     attn_place(t, t->query);
     if (!isinf(b.hi))
-        put(&x, "%s - (%s) > %.0f", attn_global(t, t->key, k0),
+        put(&x, "%s - (%s) > %.0f", attn_global(t, t->key, "k0"),
             attn_global(t, t->query, strf(t->arena, "%s - 1", q1)), b.hi + 0.0);
     if (!isinf(b.lo))
         put(&x, "%s%s - (%s) < %.0f", x.s ? " || " : "",
-            attn_global(t, t->key, strf(t->arena, "%s - 1", k1)),
+            attn_global(t, t->key, "(k0 + cols) - 1"),
             attn_global(t, t->query, q0), b.lo + 0.0);
     return x.s;
 }
 
-const char *attn_allseen(Attn *t, const char *q0, const char *q1,
-                         const char *k0, const char *k1)
+const char *attn_allseen(Attn *t)
 {
     MaskBounds b = everything;
     Text x = { .arena = t->arena };
@@ -196,19 +194,17 @@ const char *attn_allseen(Attn *t, const char *q0, const char *q1,
         return NULL;
     attn_place(t, t->query);
     if (!isinf(b.hi))
-        put(&x, "%s - (%s) <= %.0f",
-            attn_global(t, t->key, strf(t->arena, "%s - 1", k1)),
-            attn_global(t, t->query, q0), b.hi + 0.0);
+        put(&x, "%s - (%s) <= %.0f", attn_global(t, t->key, "(k0 + cols) - 1"),
+            attn_global(t, t->query, "q0"), b.hi + 0.0);
     if (!isinf(b.lo))
         put(&x, "%s%s - (%s) >= %.0f", x.s ? " && " : "",
-            attn_global(t, t->key, k0),
-            attn_global(t, t->query, strf(t->arena, "%s - 1", q1)), b.lo + 0.0);
+            attn_global(t, t->key, "k0"),
+            attn_global(t, t->query, "(q0 + rows) - 1"), b.lo + 0.0);
     return x.s;
 }
 
 /* Keys from k0 on that the queries [q0, q0 + rows) can see; null: all. */
-static const char *keys_seen(Attn *t, const char *q0, const char *rows,
-                             const char *k0)
+static const char *keys_seen(Attn *t)
 {
     MaskBounds b = seen(t, t->score);
 
@@ -216,15 +212,14 @@ static const char *keys_seen(Attn *t, const char *q0, const char *rows,
         return NULL;
     AttnPlace q = attn_place(t, t->query), k = attn_place(t, t->key);
     if (!q.two && !k.two)
-        return strf(t->arena, "%s + %s + %s - (%s + %s) + %.0f", q.at, q0, rows,
-                    k.at, k0, b.hi + 0.0);
-    const char *last =
-        attn_global(t, t->query, strf(t->arena, "%s + %s - 1", q0, rows));
-    if (!k.two)
-        return strf(t->arena, "%s + 1 - (%s + %s) + %.0f", last, k.at, k0,
+        return strf(t->arena, "%s + q0 + rows - (%s + k0) + %.0f", q.at, k.at,
                     b.hi + 0.0);
-    return strf(t->arena, "at_upto(%s + %.0f, %s, %s, %s) - %s", last,
-                b.hi + 0.0, k.half, k.at, k.to, k0);
+    const char *last = attn_global(t, t->query, "q0 + rows - 1");
+    if (!k.two)
+        return strf(t->arena, "%s + 1 - (%s + k0) + %.0f", last, k.at,
+                    b.hi + 0.0);
+    return strf(t->arena, "at_upto(%s + %.0f, %s, %s, %s) - k0", last,
+                b.hi + 0.0, k.half, k.at, k.to);
 }
 
 /* The sum of j, at least 0 and at most n, over all j up to `end`. */
@@ -253,7 +248,6 @@ static double share_seen(const Attn *t)
            (nq * nk);
 }
 
-/* seen: the tile's columns that some row can see; wide: rounded up to 16. */
 void attn_skip(Attn *t, int depth, const char *unseen)
 {
     if (!unseen)
@@ -262,9 +256,10 @@ void attn_skip(Attn *t, int depth, const char *unseen)
     put_line(&t->o, depth + 1, "continue;");
 }
 
+/* seen: the tile's columns that some row can see; wide: rounded up to 16. */
 void attn_visible(Attn *t, int depth)
 {
-    const char *n = keys_seen(t, "q0", "rows", "k0");
+    const char *n = keys_seen(t);
 
     if (n)
         put_line(&t->o, depth, "const int64_t seen = at_least(cols, %s);", n);

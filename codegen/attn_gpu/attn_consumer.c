@@ -103,7 +103,7 @@ static const char *whole_tile(AttnWg *w)
     Attn *t = &w->x->t;
     int keys = w->j->keys;
     int64_t n = attn_count(t, keys ? t->query : t->key);
-    const char *all = attn_allseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
+    const char *all = attn_allseen(t);
 
     if (n % w->cols == 0)
         return all;

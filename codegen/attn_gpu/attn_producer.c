@@ -189,7 +189,7 @@ void attn_wg_place(AttnWg *w, int depth)
 
 static const char *unseen_tile(AttnWg *w)
 {
-    return attn_unseen(&w->x->t, "q0", "(q0 + rows)", "k0", "(k0 + cols)");
+    return attn_unseen(&w->x->t, "q0", "(q0 + rows)");
 }
 
 /* Over all tiles that some row sees. */

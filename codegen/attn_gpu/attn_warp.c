@@ -209,8 +209,7 @@ static int open_columns(AttnGpu *x, const AttnJob *j)
              from, attn_size(t, a), from);
     put_line(&t->o, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
              attn_size(t, a), from);
-    attn_skip(t, depth,
-              attn_unseen(t, "q0", "(q0 + rows)", "k0", "(k0 + cols)"));
+    attn_skip(t, depth, attn_unseen(t, "q0", "(q0 + rows)"));
     put_line(&t->o, depth, "const int %s = lane, in = lane < %s;",
              j->keys ? "r" : "j", n);
     return depth;

@@ -443,7 +443,7 @@ static void wait_for(Fuse *f, FuseUnit *u, Node *n)
  * first. */
 static void number_units(Fuse *f)
 {
-    FuseUnit **ready = NULL;
+    Heap ready = { 0 };
     size_t left = 0;
     int number = 0;
 
@@ -460,21 +460,15 @@ static void number_units(Fuse *f)
         }
     for (size_t i = 0; i < vec_len(f->all); i++)
         if (!f->all[i]->into && !f->all[i]->wait)
-            vec_push(f->a, ready, f->all[i]);
-    for (; vec_len(ready); left--) {
-        size_t best = 0, len = vec_len(ready);
-        for (size_t i = 1; i < len; i++)
-            if (ready[i]->last < ready[best]->last)
-                best = i;
-        FuseUnit *u = ready[best];
-        ready[best] = ready[len - 1];
-        ((VecHead *)(void *)ready)[-1].len = len - 1;
+            heap_add(f->a, &ready, f->all[i]->last, f->all[i]->last);
+    for (; ready.n; left--) {
+        FuseUnit *u = unit_of(f, f->g->node[heap_take(&ready).id]);
         number++;
         for (size_t i = 0; i < vec_len(u->node); i++)
             u->node[i]->kernel = number;
         for (size_t i = 0; i < vec_len(u->next); i++)
             if (!--u->next[i]->wait)
-                vec_push(f->a, ready, u->next[i]);
+                heap_add(f->a, &ready, u->next[i]->last, u->next[i]->last);
     }
     if (left)
         die("fuse: %zu kernels wait for each other", left);

@@ -180,57 +180,24 @@ static void keep_order(Sched *s)
 
 /* ---- order --------------------------------------------------------------- */
 
-/* Tasks that could run, the earliest in the model on top. */
-typedef struct Ready {
-    int *at, n;
-} Ready;
-
-static int earlier(const Sched *s, int a, int b)
-{
-    if (s->t[a].phase != s->t[b].phase)
-        return s->t[a].phase < s->t[b].phase;
-    return a < b;
-}
-
-static void push(const Sched *s, Ready *h, int x)
-{
-    int i = h->n++;
-    for (; i > 0 && earlier(s, x, h->at[(i - 1) / 2]); i = (i - 1) / 2)
-        h->at[i] = h->at[(i - 1) / 2];
-    h->at[i] = x;
-}
-
-static int pop(const Sched *s, Ready *h)
-{
-    int top = h->at[0], x = h->at[--h->n], i = 0;
-    for (int c; (c = 2 * i + 1) < h->n; i = c) {
-        if (c + 1 < h->n && earlier(s, h->at[c + 1], h->at[c]))
-            c++;
-        if (!earlier(s, h->at[c], x))
-            break;
-        h->at[i] = h->at[c];
-    }
-    h->at[i] = x;
-    return top;
-}
-
+/* Of the tasks that could run, the earliest in the model first. */
 static int *order(Sched *s)
 {
-    Ready h = { alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), 0 };
+    Heap h = { 0 };
     int *seq = alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), n = 0;
 
     for (int i = 0; i < s->n; i++)
         if (!s->t[i].wait)
-            push(s, &h, i);
+            heap_add(s->arena, &h, s->t[i].phase, i);
     while (n < s->n) {
         if (!h.n)
             die("sched: groups wait for each other");
-        int i = pop(s, &h);
+        int i = heap_take(&h).id;
         seq[n++] = i;
         for (size_t j = 0; j < vec_len(s->t[i].next); j++) {
             int k = s->t[i].next[j];
             if (!--s->t[k].wait)
-                push(s, &h, k);
+                heap_add(s->arena, &h, s->t[k].phase, k);
         }
     }
     return seq;

@@ -217,12 +217,6 @@ static SlotLifetime *fill_frames(const CallTimes *t, Layout *l)
     return v;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
 /* The offsets of a frame by micro-batch as slots. */
 static void name_slots(const CallTimes *t, SlotGroup *f, const Rect *r)
 {

@@ -46,7 +46,7 @@ typedef struct Pack {
     const char *how;
     int64_t work;           /* units left */
     struct SkylineRun *run; /* skyline's room, used again and again */
-    struct SkylineLevel *low;
+    Keyed *low;
 } Pack;
 
 static int64_t max64(int64_t a, int64_t b)
@@ -67,35 +67,22 @@ static int good(const Pack *p)
 
 /* ---- sections ------------------------------------------------------------ */
 
-typedef struct Event {
-    int64_t key;
-    int item;
-} Event;
-
-static int by_key(const void *x, const void *y)
-{
-    const Event *a = x, *b = y;
-    if (a->key != b->key)
-        return a->key < b->key ? -1 : 1;
-    return a->item - b->item;
-}
-
 /* Times become sections: a new one starts where something is born after
  * something died, so every section is a largest set of what lives together. */
 static void cut_sections(Pack *p, const Rect *r)
 {
-    Event *e = alloc(p->arena, sizeof *e * (size_t)(2 * p->n + 1));
+    Keyed *e = alloc(p->arena, sizeof *e * (size_t)(2 * p->n + 1));
     int died = 0, s = 0;
 
     for (int i = 0; i < p->n; i++) {
         const Rect *x = &r[p->item[i].id];
-        e[2 * i] = (Event){ 2 * (int64_t)x->born, 2 * i };
-        e[2 * i + 1] = (Event){ 2 * (int64_t)x->dies + 1, 2 * i + 1 };
+        e[2 * i] = (Keyed){ 2 * (int64_t)x->born, 2 * i };
+        e[2 * i + 1] = (Keyed){ 2 * (int64_t)x->dies + 1, 2 * i + 1 };
     }
     qsort(e, (size_t)(2 * p->n), sizeof *e, by_key);
     for (int k = 0; k < 2 * p->n; k++) {
-        PackItem *x = &p->item[e[k].item / 2];
-        if (e[k].item % 2) {
+        PackItem *x = &p->item[e[k].id / 2];
+        if (e[k].id % 2) {
             x->hi = s;
             died = 1;
         } else {
@@ -242,16 +229,16 @@ static void join(Tree *t, int x)
 
 static void find_leaves(Pack *p, Tree *t)
 {
-    Event *e = alloc(p->arena, sizeof *e * (size_t)p->n);
+    Keyed *e = alloc(p->arena, sizeof *e * (size_t)p->n);
 
     for (int i = 0; i < p->n; i++) {
         uint64_t lo = (uint64_t)p->item[i].lo, hi = (uint64_t)p->item[i].hi;
-        e[i] = (Event){ (int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i };
+        e[i] = (Keyed){ (int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i };
     }
     qsort(e, (size_t)p->n, sizeof *e, by_key);
     t->leaf = alloc(p->arena, sizeof(int) * (size_t)p->n);
     for (int k = 0; k < p->n; k++)
-        t->leaf[e[k].item] = k;
+        t->leaf[e[k].id] = k;
 }
 
 /* seq[rank] = item. */
@@ -299,48 +286,15 @@ typedef struct SkylineRun {
     int64_t top;
 } SkylineRun;
 
-/* Runs by height; an entry counts while its run has that height. */
-typedef struct SkylineLevel {
-    int64_t top;
-    int run;
-} SkylineLevel;
 typedef struct Skyline {
     SkylineRun *run;
-    SkylineLevel *low;
-    int nlow;
+    Heap
+        low; /* runs by height; an entry counts while its run has that height */
 } Skyline;
-
-static int lower(SkylineLevel a, SkylineLevel b)
-{
-    return a.top != b.top ? a.top < b.top : a.run < b.run;
-}
 
 static void push_run(Pack *p, Skyline *k, int run)
 {
-    SkylineLevel x = { k->run[run].top, run };
-    int i = k->nlow++;
-
-    if (vec_len(k->low) < (size_t)k->nlow)
-        vec_push(p->arena, k->low, x);
-    for (; i > 0 && lower(x, k->low[(i - 1) / 2]); i = (i - 1) / 2)
-        k->low[i] = k->low[(i - 1) / 2];
-    k->low[i] = x;
-}
-
-static SkylineLevel pop_run(Skyline *k)
-{
-    SkylineLevel top = k->low[0], x = k->low[--k->nlow];
-    int i = 0;
-
-    for (int c; (c = 2 * i + 1) < k->nlow; i = c) {
-        if (c + 1 < k->nlow && lower(k->low[c + 1], k->low[c]))
-            c++;
-        if (!lower(k->low[c], x))
-            break;
-        k->low[i] = k->low[c];
-    }
-    k->low[i] = x;
-    return top;
+    heap_add(p->arena, &k->low, k->run[run].top, run);
 }
 
 /* Let run i swallow the next one. */
@@ -408,7 +362,7 @@ static void fill_up(Pack *p, Skyline *k, int i)
 
 static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
 {
-    Skyline k = { .run = p->run, .low = p->low };
+    Skyline k = { .run = p->run, .low = { p->low, 0 } };
     int left = p->n;
 
     fill_tree(p, t, seq);
@@ -416,19 +370,19 @@ static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
     push_run(p, &k, 0);
     p->work -= 4 * p->n;
     while (left) {
-        SkylineLevel l = pop_run(&k);
-        if (k.run[l.run].top != l.top)
+        Keyed l = heap_take(&k.low);
+        if (k.run[l.id].top != l.key)
             continue;
-        int best = best_within(p, t, 1, l.run, k.run[l.run].end, INT_MAX);
+        int best = best_within(p, t, 1, l.id, k.run[l.id].end, INT_MAX);
         if (best == INT_MAX) {
-            fill_up(p, &k, l.run);
+            fill_up(p, &k, l.id);
             continue;
         }
         take(t, seq[best]);
-        put_on(p, &k, l.run, &p->item[seq[best]]);
+        put_on(p, &k, l.id, &p->item[seq[best]]);
         left--;
     }
-    p->low = k.low;
+    p->low = k.low.at;
     int64_t h = height_of(p);
     keep(p, h, how);
     return h;

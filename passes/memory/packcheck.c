@@ -28,12 +28,6 @@ static int count_to(const PrefixCounts *c, int i)
     return v;
 }
 
-static int by_value(const void *x, const void *y)
-{
-    int64_t a = *(const int64_t *)x, b = *(const int64_t *)y;
-    return (a > b) - (a < b);
-}
-
 /* Position of x among the n sorted addresses, from 1. */
 static int position(const int64_t *v, int n, int64_t x)
 {
