@@ -283,8 +283,17 @@ void nest_line(KernelPrinter *n, const char *fmt, ...)
 int nest_size(KernelPrinter *n, const SizeProduct *m); /* its index in iv */
 const char *nest_limit(KernelPrinter *n, int loop);    /* where a loop ends */
 Braces nest_enter(KernelPrinter *n,
-                  uint64_t loops); /* after a line that ends in "{" */
+                  uint64_t loops);         /* after a line that ends in "{" */
+Braces nest_open(KernelPrinter *n, int u); /* all of loop u */
 void nest_leave(KernelPrinter *n, Braces s);
+void nest_leave_all(KernelPrinter *n, const Braces *s, int ns);
+/* Reductions of one pass; a store that is done on its way; `how` x goes into
+ * what r has gathered in t. */
+LoopBody nest_sums(KernelPrinter *n, Expr **r, int nr);
+void nest_add_store(KernelPrinter *n, LoopBody *b, Store *s);
+void nest_gather(KernelPrinter *n, const Expr *r, const char *how,
+                 const char *t, const char *x);
+const char *nest_stored(KernelPrinter *n, const Node *to, const char *x);
 /* What the roots need of the loops open now, operands first: values one by one,
  * reductions that share a pass together. nest_need and wide_need compute it. */
 void nest_walk(KernelPrinter *n, Expr *const *root, int nroot,

@@ -21,6 +21,13 @@ Braces nest_enter(KernelPrinter *n, uint64_t loops)
     return s;
 }
 
+Braces nest_open(KernelPrinter *n, int u)
+{
+    nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", u, u, nest_limit(n, u),
+              u);
+    return nest_enter(n, BIT(u));
+}
+
 void nest_leave(KernelPrinter *n, Braces s)
 {
     for (size_t i = s.done; i < vec_len(n->done); i++)
@@ -30,6 +37,12 @@ void nest_leave(KernelPrinter *n, Braces s)
     n->bound = s.bound;
     n->depth--;
     nest_line(n, "}");
+}
+
+void nest_leave_all(KernelPrinter *n, const Braces *s, int ns)
+{
+    while (ns)
+        nest_leave(n, s[--ns]);
 }
 
 int nest_local(KernelPrinter *n, Expr *e)
@@ -53,16 +66,21 @@ void nest_compute(KernelPrinter *n, Expr *e)
 
 /* ---- innermost lines ----------------------------------------------------- */
 
-static void accumulate(KernelPrinter *n, const Expr *r, const char *lane)
+void nest_gather(KernelPrinter *n, const Expr *r, const char *how,
+                 const char *t, const char *x)
 {
-    const char *x = nest_ref(n, r->arg[0]);
-    const char *a = strf(n->a, "t%d[%s]", r->local, lane);
-
     if (r->op == Osum)
-        nest_line(n, "%s += %s;", a, x);
+        nest_line(n, "%s%s += %s;", how, t, x);
     else
-        nest_line(n, "%s = %s %c %s ? %s : %s;", a, x,
-                  r->op == Omax ? '>' : '<', a, x, a);
+        nest_line(n, "%s%s = %s %c %s ? %s : %s;", how, t, x,
+                  r->op == Omax ? '>' : '<', t, x, t);
+}
+
+/* x as `to` holds it. */
+const char *nest_stored(KernelPrinter *n, const Node *to, const char *x)
+{
+    return to->dt == Dbf16 ? strf(n->a, "f32_bf16(%s)", x)
+                           : strf(n->a, "(%s)%s", dtypes[to->dt].store, x);
 }
 
 void nest_store(KernelPrinter *n, Store *s)
@@ -70,17 +88,17 @@ void nest_store(KernelPrinter *n, Store *s)
     Node *to = storage(s->n);
     const char *at = nest_element(n, to, s->addr), *x = nest_ref(n, s->val);
 
-    if (to->dt == Dbf16)
-        nest_line(n, "%s = f32_bf16(%s);", at, x);
-    else
-        nest_line(n, "%s = (%s)%s;", at, dtypes[to->dt].store, x);
+    nest_line(n, "%s = %s;", at, nest_stored(n, to, x));
 }
 
 void nest_body(KernelPrinter *n, const LoopBody *b, const char *lane)
 {
     nest_need(n, b->root, b->nroot);
-    for (int i = 0; i < b->nacc; i++)
-        accumulate(n, b->acc[i], lane);
+    for (int i = 0; i < b->nacc; i++) {
+        const Expr *r = b->acc[i];
+        const char *x = nest_ref(n, r->arg[0]);
+        nest_gather(n, r, "", strf(n->a, "t%d[%s]", r->local, lane), x);
+    }
     for (int i = 0; i < b->nst; i++)
         nest_store(n, b->st[i]);
 }
@@ -143,28 +161,30 @@ static void fold(KernelPrinter *n, Expr *r)
 {
     int from = r->local;
 
-    const char *a = strf(n->a, "t%d[l]", from);
-    const char *x = strf(n->a, "t%d[l + h]", from);
-
     nest_line(n, "for (int h = %d; h; h /= 2)", LANES / 2);
     nest_line(n, "for (int l = 0; l < h; l++)");
-    if (r->op == Osum)
-        nest_line(n, "    %s += %s;", a, x);
-    else
-        nest_line(n, "    %s = %s %c %s ? %s : %s;", a, x,
-                  r->op == Omax ? '>' : '<', a, x, a);
+    nest_gather(n, r, "    ", strf(n->a, "t%d[l]", from),
+                strf(n->a, "t%d[l + h]", from));
     nest_line(n, "const %s t%d = t%d[0];", dtypes[r->dt].compute, ++n->nlocal,
               from);
     r->local = n->nlocal;
 }
 
-static Expr **bodies(KernelPrinter *n, Expr *const *r, int nr)
+LoopBody nest_sums(KernelPrinter *n, Expr **r, int nr)
 {
-    Expr **b = NULL;
+    LoopBody b = { .nroot = nr, .acc = r, .nacc = nr };
 
     for (int i = 0; i < nr; i++)
-        vec_push(n->a, b, r[i]->arg[0]);
+        vec_push(n->a, b.root, r[i]->arg[0]);
     return b;
+}
+
+void nest_add_store(KernelPrinter *n, LoopBody *b, Store *s)
+{
+    vec_push(n->a, b->root, s->val);
+    vec_push(n->a, b->st, s);
+    b->nroot++;
+    b->nst++;
 }
 
 static void arrays(KernelPrinter *n, const LoopBody *b);
@@ -183,9 +203,7 @@ int nest_outer(KernelPrinter *n, uint64_t K, const LoopBody *b, Braces *s,
         if (!(K & BIT(u)))
             continue;
         if (last >= 0) {
-            nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
-                      nest_limit(n, last), last);
-            s[(*ns)++] = nest_enter(n, BIT(last));
+            s[(*ns)++] = nest_open(n, last);
             nest_need(n, b->root, b->nroot);
             arrays(n, b);
         }
@@ -253,20 +271,14 @@ void nest_ride(KernelPrinter *n, uint64_t K, LoopBody *b)
         n->stamp++;
         for (int j = 0; j < sums && !found; j++)
             found = computes(n, b->root[j], s->val);
-        if (found) {
-            vec_push(n->a, b->root, s->val);
-            vec_push(n->a, b->st, s);
-            b->nroot++;
-            b->nst++;
-        }
+        if (found)
+            nest_add_store(n, b, s);
     }
 }
 
 static void pass(KernelPrinter *n, Expr **r, int nr)
 {
-    LoopBody b = {
-        .root = bodies(n, r, nr), .nroot = nr, .acc = r, .nacc = nr
-    };
+    LoopBody b = nest_sums(n, r, nr);
     Braces s[MAXLOOP];
     int ns;
 
@@ -275,8 +287,7 @@ static void pass(KernelPrinter *n, Expr **r, int nr)
     declare(n, r, nr, LANES, strf(n->a, "%d", LANES));
     int u = nest_outer(n, r[0]->K, &b, s, &ns);
     nest_inner(n, u, &b);
-    while (ns)
-        nest_leave(n, s[--ns]);
+    nest_leave_all(n, s, ns);
     for (int i = 0; i < nr; i++)
         fold(n, r[i]);
     for (int i = 0; i < b.nst; i++)
@@ -337,24 +348,18 @@ void nest_need(KernelPrinter *n, Expr *const *root, int nroot)
 
 static void vertical(KernelPrinter *n, int u, Expr **r, int nr)
 {
-    LoopBody b = { .root = bodies(n, r, nr),
-                   .nroot = nr,
-                   .acc = r,
-                   .nacc = nr,
-                   .vertical = 1,
-                   .block = u + 1 };
+    LoopBody b = nest_sums(n, r, nr);
     Braces s[MAXLOOP];
     int ns;
 
+    b.vertical = 1;
+    b.block = u + 1;
     declare(n, r, nr, BLOCK, strf(n->a, "w%d - v%d", u, u));
     int last = nest_outer(n, r[0]->K, &b, s, &ns);
-    nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
-              nest_limit(n, last), last);
-    s[ns++] = nest_enter(n, BIT(last));
+    s[ns++] = nest_open(n, last);
     nest_need(n, b.root, nr);
     nest_block(n, u, &b);
-    while (ns)
-        nest_leave(n, s[--ns]);
+    nest_leave_all(n, s, ns);
     for (int i = 0; i < nr; i++)
         r[i]->array = u + 1;
 }

@@ -203,9 +203,7 @@ static void stages(KernelPrinter *n, int block_of)
         if (block_of >= 0) {
             int last = nest_outer(n, rest, &b, s, &ns);
             if (last >= 0) {
-                nest_line(n, "for (ix i%d = 0; i%d < %s; i%d++) {", last, last,
-                          nest_limit(n, last), last);
-                s[ns++] = nest_enter(n, BIT(last));
+                s[ns++] = nest_open(n, last);
                 nest_need(n, b.root, b.nroot);
             }
             nest_block(n, block_of, &b);
@@ -217,8 +215,7 @@ static void stages(KernelPrinter *n, int block_of)
                 for (int j = 0; j < b.nst; j++)
                     nest_store(n, b.st[j]);
         }
-        while (ns)
-            nest_leave(n, s[--ns]);
+        nest_leave_all(n, s, ns);
         for (int j = 0; j < b.nst; j++)
             b.st[j]->done = 1;
     }

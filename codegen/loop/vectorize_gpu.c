@@ -195,10 +195,8 @@ static void wide_store(KernelPrinter *n, Store *s)
 
     s->apart = n->team > 1 ? n->apart : 0;
     if (piece == 1) {
-        x = to->dt == Dbf16 ? strf(n->a, "f32_bf16(%s)", x)
-                            : strf(n->a, "(%s)%s", dtypes[to->dt].store, x);
         nest_line(n, "%s%s%s = %s;", only(n, s), wide ? each(n) : "",
-                  nest_element(n, to, s->addr), x);
+                  nest_element(n, to, s->addr), nest_stored(n, to, x));
         return;
     }
     if (!t || !s->val->array) {
@@ -304,23 +302,10 @@ static void innermost(KernelPrinter *n, const LoopBody *b)
         const char *how = strf(
             n->a, "%s%s", along && n->on ? strf(n->a, "if (%s) ", n->on) : "",
             along || wide ? each(n) : "");
-        if (r->op == Osum)
-            nest_line(n, "%s%s += %s;", how, t, x);
-        else
-            nest_line(n, "%s%s = %s %c %s ? %s : %s;", how, t, x,
-                      r->op == Omax ? '>' : '<', t, x, t);
+        nest_gather(n, r, how, t, x);
     }
     for (int i = 0; i < b->nst; i++)
         wide_store(n, b->st[i]);
-}
-
-static LoopBody body_of(KernelPrinter *n, Expr **r, int nr)
-{
-    LoopBody b = { .nroot = nr, .acc = r, .nacc = nr };
-
-    for (int i = 0; i < nr; i++)
-        vec_push(n->a, b.root, r[i]->arg[0]);
-    return b;
 }
 
 static void declare(KernelPrinter *n, Expr *r)
@@ -447,8 +432,7 @@ static void dealt(KernelPrinter *n, uint64_t K, const LoopBody *b)
     n->flat = n->own = 0;
     n->lane = 0;
     n->width = n->beside = 1;
-    while (ns)
-        nest_leave(n, s[--ns]);
+    nest_leave_all(n, s, ns);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
@@ -491,16 +475,13 @@ static void stream(KernelPrinter *n, uint64_t K, LoopBody *b)
         Store *s = &n->c->st[i];
         if (s->done || s->loops != (n->items | K))
             continue;
-        vec_push(n->a, b->root, s->val);
-        b->nroot++;
-        vec_push(n->a, b->st, s);
-        b->nst++;
+        nest_add_store(n, b, s);
     }
 }
 
 static void pass(KernelPrinter *n, Expr **r, int nr)
 {
-    LoopBody b = body_of(n, r, nr);
+    LoopBody b = nest_sums(n, r, nr);
     uint64_t K = r[0]->K;
     Braces s[MAXLOOP];
 
@@ -533,8 +514,7 @@ static void pass(KernelPrinter *n, Expr **r, int nr)
             declare(n, r[i]);
         int ns = open_loops(n, K & ~n->bound, &b, s);
         innermost(n, &b);
-        while (ns)
-            nest_leave(n, s[--ns]);
+        nest_leave_all(n, s, ns);
         for (int i = 0; i < nr; i++)
             fold(n, r[i]);
     }
@@ -604,8 +584,7 @@ void wide_stages(KernelPrinter *n)
         } else {
             int ns = open_loops(n, rest, &b, s);
             innermost(n, &b);
-            while (ns)
-                nest_leave(n, s[--ns]);
+            nest_leave_all(n, s, ns);
         }
         for (int j = 0; j < b.nst; j++)
             b.st[j]->done = 1;
