@@ -14,7 +14,4 @@ void comm_lower(Graph *g, Group *k, Arena *a); /* comm.c */
 void cuda_loop_lower(Graph *g, Group *k, Arena *a);
 void cuda_row_grid(Graph *g, Group *k, Arena *a, int blocks);
 
-/* The whole translation unit: prelude and each distinct kernel once. */
-char *unit_text(Arena *a, const Target *T, Group *const *k, int n);
-
 #endif

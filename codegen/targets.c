@@ -119,20 +119,3 @@ const Target *target_named(const char *name)
             return targets[i];
     return NULL;
 }
-
-char *unit_text(Arena *a, const Target *T, Group *const *k, int n)
-{
-    Table *have = table_new(a);
-    Text t = { .arena = a };
-
-    put(&t, "%s", "");
-    putn(&t, T->prelude, strlen(T->prelude));
-    for (int i = 0; i < n; i++) {
-        if (!k[i]->text || table_get(have, KEYP(k[i]->instr.kernel)))
-            continue;
-        *table_at(have, KEYP(k[i]->instr.kernel)) = k[i];
-        put(&t, "\n");
-        putn(&t, k[i]->text, strlen(k[i]->text));
-    }
-    return t.s;
-}

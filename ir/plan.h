@@ -873,9 +873,26 @@ int64_t phase_runs(const Program *g, int phase);   /* how often it runs*/
 
 /* ---- live.c: which bytes matter when ------------------------------------- */
 
-/* Null, or where the instructions contradict the buffers: worked out again from
- * the instructions' arguments, knowing nothing of how buffers were placed. */
-const char *lives_wrong(Arena *a, const Role *r);
+typedef struct SlotLife {
+    int buf, first, last;
+    int64_t at;
+} SlotLife;
+
+typedef struct SlotLives {
+    Arena *arena;
+    const Role *r;
+    int prog;
+    SlotLife *of; /* by buffer; first -1: never named */
+    int from, to; /* instructions of a stage's calls; from > to: none*/
+} SlotLives;
+
+SlotLife *no_lives(Arena *a, int n);
+/* What instructions say of a program's buffers. Null, or what one reads that
+ * was never written; life_wrong() says it as others find more. */
+const char *lives_of(Arena *a, const Role *r, int prog, SlotLives *l);
+const char *life_wrong(const SlotLives *l, const char *what, int buf,
+                       int instr);
+int only_writes(const Instr *s, int i); /* 1 where a kernel does not say */
 /* Does a join at this instruction make buf a part of another? Then it may lie
  * where that one does, and is alive up to the instruction before. */
 int joined(const Role *r, int buf, int instr);

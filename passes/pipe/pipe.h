@@ -9,9 +9,8 @@
 /* The chunks of a pipeline, from the traced model; null: one stage. err() when
  * fold.layout does not fit it. */
 Stages *stages_cut(Graph *logical);
-/* Chunk of the unit that a scope lies in; -1: of no unit. */
-int stage_of(const Stages *st, const Scope *scope);
-int unit_at(const Stages *st, const Scope *scope); /* index of the unit */
+/* Index of the unit that a scope lies in; -1: of no unit. */
+int unit_at(const Stages *st, const Scope *scope);
 
 /* ---- pipe*.c: what they share -------------------------------------------- */
 

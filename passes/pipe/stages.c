@@ -40,13 +40,6 @@ int unit_at(const Stages *st, const Scope *scope)
     return scope->unit ? unit_index(st, scope->unit) : -1;
 }
 
-int stage_of(const Stages *st, const Scope *scope)
-{
-    int i = unit_at(st, scope);
-
-    return i < 0 ? -1 : st->chunk[i];
-}
-
 static double flops_of(const Graph *g, const Node *n)
 {
     double f = n->op == Opick ? 0 : cost_of(g, n).flops;

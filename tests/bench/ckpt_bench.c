@@ -160,7 +160,7 @@ static const struct {
 
 enum { NROW = sizeof rows / sizeof *rows };
 
-static int by_value(const void *a, const void *b)
+static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
 
@@ -169,7 +169,7 @@ static int by_value(const void *a, const void *b)
 
 static double median(double v[ROUNDS])
 {
-    qsort(v, ROUNDS, sizeof *v, by_value);
+    qsort(v, ROUNDS, sizeof *v, by_size);
     return v[ROUNDS / 2];
 }
 

@@ -16,6 +16,7 @@
 
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
+#include "../unit/lives.h"
 
 enum { STEPS = 2, ALIGN = 256 };
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "../../passes/passes.h"
+#include "lives.h"
 
 static uint64_t seed;
 

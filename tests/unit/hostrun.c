@@ -244,6 +244,22 @@ void host_run(const Graph *g, Group *const *k, int n, RunStep *f, void *ctx)
         }
 }
 
+/* The whole translation unit: prelude and each distinct kernel once. */
+static char *unit_text(Arena *a, Group *const *k, int n)
+{
+    Table *have = table_new(a);
+    Text t = { .arena = a };
+
+    put(&t, "%s", T_host.prelude);
+    for (int i = 0; i < n; i++) {
+        if (!k[i]->text || table_get(have, KEYP(k[i]->instr.kernel)))
+            continue;
+        *table_at(have, KEYP(k[i]->instr.kernel)) = k[i];
+        put(&t, "\n%s", k[i]->text);
+    }
+    return t.s;
+}
+
 void *host_compile(Arena *a, Group *const *k, int n)
 {
     char c[] = "/tmp/pleat-kernels-XXXXXX.c";
@@ -252,7 +268,7 @@ void *host_compile(Arena *a, Group *const *k, int n)
     const char *so = strf(a, "%s.so", c);
     const char *keep = getenv("KEEP_KERNELS");
 
-    fputs(unit_text(a, &T_host, k, n), f);
+    fputs(unit_text(a, k, n), f);
     fclose(f);
     int bad = system(strf(a,
                           "cc -march=native -ffp-contract=off -shared "

@@ -13,6 +13,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "lives.h"
 #include "tinyplan.h"
 
 /* ---- a plan of n layers -------------------------------------------------- */

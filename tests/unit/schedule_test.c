@@ -551,6 +551,14 @@ static Stages *try_cut(Graph *g, int pp, int vpp, const char *layout)
     return st;
 }
 
+/* Chunk of the unit that a scope lies in; -1: of no unit. */
+static int stage_of(const Stages *st, const Scope *scope)
+{
+    int i = unit_at(st, scope);
+
+    return i < 0 ? -1 : st->chunk[i];
+}
+
 static void layouts(void **state)
 {
     static const struct Row {
