@@ -561,8 +561,8 @@ typedef enum StepValue {
     STEPbc1, /* 1 - beta^(step + 1) of Adam's moments */
     STEPbc2,
     STEPstep,
-    STEPmicro, /* before each micro-batch: the first of those that run at once */
-    STEPhold,  /* nothing is to be written */
+    STEPmicro,     /* before each micro-batch: its number in the step */
+    STEPhold,      /* nothing is to be written */
     STEPskip_loss, /* limits of train.skip_above */
     STEPskip_gnorm,
     NSTEPVALUE

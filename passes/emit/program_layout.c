@@ -1,9 +1,9 @@
 /* program_layout.c: the instructions of a program in phases.
  *
  * Accumulators are cleared first: those of loss denominators in a phase of
- * their own before `den`, the others in `pre`; with a single micro-batch right before
- * their only use. A stage has no body but its calls, each a phase; a wait has
- * an instruction for every send that it waits for. */
+ * their own before `den`, the others in `pre`; with a single micro-batch right
+ * before their only use. A stage has no body but its calls, each a phase; a
+ * wait has an instruction for every send that it waits for. */
 #include <math.h>
 #include <string.h>
 
@@ -71,8 +71,9 @@ static Group *clearing(ProgramBuilder *m, Node *acc, Region reg)
                    acc->at.accum.op != Rmax ? INFINITY : -INFINITY);
 }
 
-/* With one micro-batch a product may store what it would add to zero. Its accumulator
- * then lives from there: at the peak most gradients are still to come. */
+/* With one micro-batch a product may store what it would add to zero. Its
+ * accumulator then lives from there: at the peak most gradients are still to
+ * come. */
 static int store_only(ProgramBuilder *m, Group *k, const Node *acc)
 {
     if (!m->once || acc->at.accum.op != Radd || !k->maystore)

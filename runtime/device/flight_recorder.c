@@ -1,9 +1,9 @@
 /* flight_recorder.c: at which collective a GPU is. Beside each, in the graph
  * too, the GPU writes to the host's memory that it begins and that it has
  * ended: when ranks wait for each other for ever, the watchdog can say where. A
- * word is program, instruction, and whether it has ended; writing one takes 0.9 us of
- * an H200. Only with several ranks, and where such a write works, which is
- * tried. */
+ * word is program, instruction, and whether it has ended; writing one takes 0.9
+ * us of an H200. Only with several ranks, and where such a write works, which
+ * is tried. */
 #include "gpu.h"
 
 enum { MAPPED = 2, STEPBITS = 24 };

@@ -1,7 +1,7 @@
 /* exec.c: a plan in memory. exec_open allocates each rank's arena once and
- * binds every instruction of every program, on any device: buffer addresses, integers
- * for this rank, the group, then what the device makes of it. After that
- * nothing is allocated; interpreter.c runs them.
+ * binds every instruction of every program, on any device: buffer addresses,
+ * integers for this rank, the group, then what the device makes of it. After
+ * that nothing is allocated; interpreter.c runs them.
  * Here too is what others read and write from outside: results and tensors. */
 #define _GNU_SOURCE
 #include <math.h>

@@ -68,7 +68,8 @@ typedef struct Stage {
     int met;                 /* a member of the collective looked at */
 } Stage;
 
-/* What ran, in order of start; step (an instruction) -1: a row of the table began. */
+/* What ran, in order of start; step (an instruction) -1: a row of the table
+ * began. */
 typedef struct InstrTiming {
     int stage, phase, step;
     int64_t micro;
@@ -134,8 +135,8 @@ void exec_run(Exec *x, ProgramKind program, const StepValues *b,
               const Feed *feed);
 int exec_settle(Exec *x); /* after late runs: the last one's results;
                                      0: they were here */
-/* The same, after every instruction looking for the first NaN or infinity it makes:
- * one line that names tensor, place and rank; null: none. */
+/* The same, after every instruction looking for the first NaN or infinity it
+ * makes: one line that names tensor, place and rank; null: none. */
 const char *exec_checked(Exec *x, ProgramKind program, const StepValues *b,
                          const Feed *feed);
 /* From now on x->ran holds what the last run of this program did; NPROGRAM:

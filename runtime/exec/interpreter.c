@@ -1,10 +1,10 @@
 /* interpreter.c: programs run. A stage is the ranks here that run one role; it
- * stands at an instruction of a row (a phase for a micro-batch) and goes on until it would
- * block: a recv of what was not sent, a wait for what was not taken, a
- * collective with members in other stages that have not come. In one process
- * the stages take turns at that; when none can move they wait for each other,
- * which is an error and not a hang. Under mpirun there is one stage here and
- * MPI blocks. */
+ * stands at an instruction of a row (a phase for a micro-batch) and goes on
+ * until it would block: a recv of what was not sent, a wait for what was not
+ * taken, a collective with members in other stages that have not come. In one
+ * process the stages take turns at that; when none can move they wait for each
+ * other, which is an error and not a hang. Under mpirun there is one stage here
+ * and MPI blocks. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
@@ -221,7 +221,8 @@ static int meet(Exec *x, Stage *s)
     return n;
 }
 
-/* One instruction of a stage, and of those that take it together; 0: it must wait. */
+/* One instruction of a stage, and of those that take it together; 0: it must
+ * wait. */
 static int advance(Exec *x, Stage *s)
 {
     if (stage_ended(s))

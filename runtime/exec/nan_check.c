@@ -1,8 +1,9 @@
 /* nan_check.c: the first NaN or infinity of a run, for exec_checked. What a
  * plan has not written yet it reads as zero; a number counts as new when the
- * instruction that ran changed its bits. Those that only move numbers make none: what
- * a block of an exchange carries beyond its rows is not looked at. An instruction's
- * buffers are looked at where the host has them, before it and after. */
+ * instruction that ran changed its bits. Those that only move numbers make
+ * none: what a block of an exchange carries beyond its rows is not looked at.
+ * An instruction's buffers are looked at where the host has them, before it and
+ * after. */
 #include <math.h>
 #include <string.h>
 
@@ -38,8 +39,8 @@ static int64_t instr_bytes(const Role *r, const Instr *s)
     return n;
 }
 
-/* Room for what any instruction changes on all ranks here; all transient bytes are
- * zero. */
+/* Room for what any instruction changes on all ranks here; all transient bytes
+ * are zero. */
 void look_open(Exec *x)
 {
     int64_t room = 0;

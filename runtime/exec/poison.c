@@ -1,7 +1,7 @@
 /* poison.c: for tests, on the host. With PLEAT_POISON=1 a value is no number
- * before the instruction that makes it: real ones are NaN, integers far out of range.
- * Whatever that leaves unwritten, as the padding of ragged rows, then shows
- * in all that reads it. Arenas and work space begin so too. */
+ * before the instruction that makes it: real ones are NaN, integers far out of
+ * range. Whatever that leaves unwritten, as the padding of ragged rows, then
+ * shows in all that reads it. Arenas and work space begin so too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,8 +19,8 @@ static int64_t buf_bytes(const Rank *r, const Instr *s, int i)
     return r->role->buf[s->buf[i]].bytes;
 }
 
-/* Does the instruction read some of what operand i holds? Parts that are joined lie in
- * the whole, a result may have an operand's place. */
+/* Does the instruction read some of what operand i holds? Parts that are joined
+ * lie in the whole, a result may have an operand's place. */
 static int is_read(const Rank *r, const BoundInstr *b, int i)
 {
     const Instr *s = b->s;

@@ -1,6 +1,6 @@
 /* replay.c: programs run on a device with memory of its own. A program's first
- * run launches its instructions one by one; then, on a device that can capture, they
- * are captured, and every later run is one launch of a graph:
+ * run launches its instructions one by one; then, on a device that can capture,
+ * they are captured, and every later run is one launch of a graph:
  *
  *     inputs, all micro-batches      pinned memory -> stage
  *     the graph: rows of the course in order; each copies from the stage what

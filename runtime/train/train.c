@@ -1,5 +1,5 @@
-/* train.c: `run`. Start values, the loop over steps, validation, checkpoints,
- * signals. What a step does is in the plan; here is when.
+/* train.c: `run`. Start values, the loop over steps, validation,
+ * checkpoints. What a step does is in the plan; here is when.
  *
  * On a GPU a step is launched while the one before it runs, and that one's
  * results are read after: the GPU never waits for the host. A step without a
@@ -11,7 +11,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -65,15 +64,6 @@ typedef struct Train {
 
 enum { MAXBAD = 3, MAXRESULT = 256, FAILED = 3, MAXCOUNTED = 1 << 26 };
 enum { REPLAYED = 2, SLOW = 1 }; /* SLOW: seconds */
-
-static volatile sig_atomic_t asked_to_stop;
-
-static void on_signal(int sig)
-{
-    asked_to_stop = 1;
-    watch_signal();
-    signal(sig, SIG_DFL); /* a second one ends it at once */
-}
 
 /* A GPU failed in this step and perhaps in the next (gpu_fault.c); -1: no. */
 static int64_t failed_step(void)
@@ -229,15 +219,6 @@ static void open_data(Train *t)
         err(NULL, "data.train is not set and the model has inputs");
 }
 
-static void catch_signals(void)
-{
-    struct sigaction s = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
-
-    sigaction(SIGTERM, &s, NULL);
-    sigaction(SIGINT, &s, NULL);
-    signal(SIGPIPE, SIG_IGN); /* nobody reads its lines: it goes on */
-}
-
 /* ---- the loop ------------------------------------------------------------ */
 
 /* For a byte model's last line: what counting alone would have reached. */
@@ -254,15 +235,15 @@ static const char *beside(Train *t, Data *valid, int64_t samples)
                 loss[1], loss[2]);
 }
 
-static int stopping(Train *t)
-{
-    return comm_max(t->comm, asked_to_stop) != 0;
-}
-
 /* By rank 0's clock, so that all ranks end after the same step. */
 static int out_of_time(const Train *t)
 {
     return !t->comm->first && t->read && monotonic() >= t->ends;
+}
+
+static int stopping(Train *t)
+{
+    return comm_max(t->comm, signalled()) != 0;
 }
 
 /* Mean results over eval_steps steps, always of the same samples; none if a
@@ -574,7 +555,7 @@ static int loop(Train *t)
     int64_t samples = opts_int(o, "train.sample_every");
 
     while (t->state.step < steps &&
-           !comm_max(t->comm, asked_to_stop || out_of_time(t)) &&
+           !comm_max(t->comm, signalled() || out_of_time(t)) &&
            t->state.samples < until(t)) {
         err_status = FAILED;
         one_step(t);
@@ -845,14 +826,6 @@ static int is_past(Train *t)
                "do\n",
                t->dir, (long long)done, (long long)steps);
     return done > steps;
-}
-
-/* When a run that begins now is to end. */
-static double time_limit(const Opts *o)
-{
-    return opts_str(o, "train.hours")
-               ? monotonic() + 3600 * opts_num(o, "train.hours")
-               : INFINITY;
 }
 
 int run_plan(Plan *p, const RunArgs *a)

@@ -131,6 +131,12 @@ int repeat_to(Exec *x, Data *d, Log *log, const char *dir, State *s,
 const char *replicas_differ(Exec *x, int64_t step, int64_t agreed);
 uint64_t values_hash(Exec *x); /* of all that lasts on the ranks here */
 
+/* ---- stop.c: what ends a run before its last step ------------------------ */
+
+void catch_signals(void);
+int signalled(void);
+double time_limit(const Opts *o); /* of a run that begins now; monotonic() */
+
 /* ---- spike.c: steps beyond train.skip_above ------------------------------ */
 
 typedef struct Spike {

@@ -118,9 +118,9 @@ static int copy_too_much(Mutant *m)
 
 static int stray_int(Mutant *m)
 {
-    KernelSignature *d = m->p->sig;
-    while (!d->nword)
-        d++;
+    KernelSignature *d = &m->p->sig[below(m, m->p->nsig)];
+    if (!d->nword || d->word[0].type != WORDint)
+        return 0;
     d->word[0].at.k[MAXATOM - 1] = 1;
     mutant_sign(m);
     return 1;

@@ -1,0 +1,36 @@
+/* stop.c: what ends a run before its last step: a signal, train.hours. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <signal.h>
+
+#include "train.h"
+
+static volatile sig_atomic_t asked;
+
+static void on_signal(int sig)
+{
+    asked = 1;
+    watch_signal();
+    signal(sig, SIG_DFL); /* a second one ends it at once */
+}
+
+void catch_signals(void)
+{
+    struct sigaction s = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+
+    sigaction(SIGTERM, &s, NULL);
+    sigaction(SIGINT, &s, NULL);
+    signal(SIGPIPE, SIG_IGN); /* nobody reads its lines: it goes on */
+}
+
+int signalled(void)
+{
+    return asked;
+}
+
+double time_limit(const Opts *o)
+{
+    return opts_str(o, "train.hours")
+               ? monotonic() + 3600 * opts_num(o, "train.hours")
+               : INFINITY;
+}
