@@ -1,4 +1,5 @@
-/* dtype.c: the dtype table, and bf16 to and from float. */
+/* dtype.c: dtypes and layouts of scales by the rows of types.def, and bf16 to
+ * and from float. */
 #include <string.h>
 #include "plan.h"
 
@@ -6,8 +7,18 @@
 const DtypeInfo dtypes[NDTYPE] = {
 #define DT(name, bytes, kind, store, compute, st) \
     {#name, bytes, kind, store, compute, st},
+#define SCALE(id, name, rows, cols, dt)
 #include "types.def"
-#undef DT
+};
+const char *const scalenames[NSCALE] = {
+#define DT(name, bytes, kind, store, compute, st)
+#define SCALE(id, name, rows, cols, dt) name,
+#include "types.def"
+};
+const ScaleInfo scales[NSCALE] = {
+#define DT(name, bytes, kind, store, compute, st)
+#define SCALE(id, name, rows, cols, dt) {rows, cols, D##dt},
+#include "types.def"
 };
 /* clang-format on */
 

@@ -180,6 +180,10 @@ static void put_shape(Text *t, const ValueShape *x)
 {
     puts_(t, "shape");
     word(t, dtypes[x->dt].name);
+    if (x->scale) {
+        puts_(t, " scaled");
+        word(t, scalenames[x->scale]);
+    }
     if (x->map)
         field(t, " map", x->elems);
     for (int d = 0; d < x->nd; d++) {

@@ -141,10 +141,23 @@ extern void (*err_hook)(const char *msg); /* when set: called instead of exit */
 
 typedef enum Dtype {
 #define DT(name, bytes, kind, store, compute, st) D##name,
+#define SCALE(id, name, rows, cols, dt)
 #include "types.def"
-#undef DT
     NDTYPE
 } Dtype;
+
+typedef enum ScaleLayout {
+#define DT(name, bytes, kind, store, compute, st)
+#define SCALE(id, name, rows, cols, dt) SCALE##id,
+#include "types.def"
+    NSCALE
+} ScaleLayout;
+typedef struct ScaleInfo {
+    int64_t rows, cols; /* of a block; 0: all of that axis */
+    Dtype dt;
+} ScaleInfo;
+extern const char *const scalenames[NSCALE];
+extern const ScaleInfo scales[NSCALE];
 
 typedef struct DtypeInfo {
     const char *name;
@@ -372,6 +385,7 @@ typedef struct ValueDim {
 } ValueDim;
 typedef struct ValueShape {
     Dtype dt;
+    ScaleLayout scale;
     int map;       /* is it a row map */
     int64_t elems; /* on a rank; the product of its axes, but of a map */
     int nd;
@@ -380,6 +394,8 @@ typedef struct ValueShape {
 uint32_t shape_cut(const ValueShape *x);  /* over all axes */
 int64_t shape_elems(const ValueShape *x); /* the product of its axes */
 int64_t shape_bytes(const ValueShape *x);
+/* How many scales lie beside it; -1: a block would not be whole. */
+int64_t shape_scales(const ValueShape *x);
 int shapes_equal(const ValueShape *x, const ValueShape *y);
 int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
 

@@ -8,7 +8,7 @@
  *               "flops" num  "mesh" world order int*7  { "option" key value }
  *     hf      = "hf" name param { axis "=" int }
  *               { "(" { axis int int int } ")" }
- *     shape  = "shape" dtype [ "map" elements ]
+ *     shape  = "shape" dtype [ "scaled" layout ] [ "map" elements ]
  *               { "(" axis int [ "cut" atoms ] [ "zigzag" ] ")" }
  *     sig     = see signature.c
  *     role    = "role arena" int "persist" int "{" { item } "}"
@@ -429,6 +429,8 @@ void lex_hf(Lex *x, HfMap *h)
 static ValueShape read_shape(Lex *x)
 {
     ValueShape l = { .dt = lex_dtype(x) };
+    if (lex_take(x, "scaled"))
+        l.scale = (ScaleLayout)lex_choice(x, scalenames, NSCALE);
     l.map = lex_take(x, "map");
     l.elems = l.map ? lex_range(x, "elements", 0, HUGEBYTES) : 1;
     while (lex_mark(x, '(')) {

@@ -26,6 +26,28 @@ int64_t shape_bytes(const ValueShape *x)
     return sat_mul(x->elems, dtypes[x->dt].bytes);
 }
 
+/* Blocks of an axis; -1: the last would not be whole. */
+static int64_t blocks(int64_t n, int64_t block)
+{
+    return !block ? 1 : n % block ? -1 : n / block;
+}
+
+int64_t shape_scales(const ValueShape *x)
+{
+    const ScaleInfo *s = &scales[x->scale];
+    int64_t many = 1;
+
+    if (x->scale == SCALEnone || x->scale == SCALEtensor)
+        return x->scale == SCALEtensor;
+    if (x->nd < 2)
+        return -1;
+    for (int d = 0; d < x->nd - 2; d++)
+        many = sat_mul(many, x->dim[d].n);
+    int64_t rows = blocks(x->dim[x->nd - 2].n, s->rows);
+    int64_t cols = blocks(x->dim[x->nd - 1].n, s->cols);
+    return rows < 0 || cols < 0 ? -1 : sat_mul(many, sat_mul(rows, cols));
+}
+
 static int same_name(const char *a, const char *b)
 {
     return a == b || !strcmp(a, b);
@@ -45,7 +67,7 @@ int shapes_equal(const ValueShape *x, const ValueShape *y)
         if (!same_dim(&x->dim[d], &y->dim[d]))
             return 0;
     return x->nd == y->nd && x->dt == y->dt && x->map == y->map &&
-           x->elems == y->elems;
+           x->elems == y->elems && x->scale == y->scale;
 }
 
 int shape_dim(const ValueShape *x, const char *axis)
@@ -91,6 +113,9 @@ static const char *shape_wrong(const PlanCheck *c, const ValueShape *x)
             return "has an axis twice";
         seen |= a->cut;
     }
+    if (x->scale && (dtypes[x->dt].kind != 'f' || shape_scales(x) < 0) &&
+        law(Lshape_scale))
+        return "is scaled in blocks that it does not have";
     return NULL;
 }
 

@@ -2,7 +2,7 @@
  *
  *     sig     = "sig" kernel expr { name "=" int } { "(" operand ")" }
  *               [ "i" { word } ]
- *     operand = "-" | use dtype { extent }
+ *     operand = "-" | use dtype { extent } [ "from" operand ]
  *     word    = aff | "+" int | "$" key | "=" real
  *
  *     sig k_7f0c.. 51ab.. items=16 grain=4 ( r f32 16 768 ) ( w f32 16 ) i 768
@@ -33,6 +33,8 @@ static void put_operand(Text *t, char use, const KernelOperand *o)
         putn(t, " ", 1);
         put_int(t, o->n[d]);
     }
+    if (o->base)
+        put(t, " from %d", o->base - 1);
     putn(t, " )", 2);
 }
 
@@ -82,6 +84,11 @@ static KernelOperand lex_operand(Lex *x, char *use)
     if (*use != '-')
         o.dt = lex_dtype(x);
     for (; !lex_mark(x, ')'); o.nd++) {
+        if (lex_take(x, "from")) {
+            o.base = 1 + (int)lex_range(x, "operand", 0, INT32_MAX - 1);
+            lex_need(x, ')');
+            break;
+        }
         if (o.nd > MAXD)
             lex_err(x, "more than %d extents", MAXD);
         vec_push(x->arena, n, lex_range(x, "extent", 0, HUGEBYTES));
@@ -156,6 +163,14 @@ int64_t operand_bytes(const KernelOperand *o)
     return n;
 }
 
+/* Is what says where an operand's rows begin one that is read, of integers? */
+static int begins(const KernelSignature *s, const KernelOperand *o)
+{
+    int b = o->base - 1;
+    return b >= 0 && b < (int)strlen(s->use) && s->use[b] == 'r' &&
+           s->op[b].dt == Di32 && !s->op[b].base && o->nd > 1;
+}
+
 static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
 {
     const Mesh *m = c->p->mesh;
@@ -180,6 +195,9 @@ static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
         if (s->word[i].type == WORDadd &&
             s->word[i].at.c != (strchr(s->use, 'b') != NULL) && law(Lsig_adds))
             return "does not say whether it adds to an operand";
+    for (int i = 0; s->use[i]; i++)
+        if (s->op[i].base && !begins(s, &s->op[i]) && law(Lragged_base))
+            return "has rows that begin where no operand says";
     return NULL;
 }
 

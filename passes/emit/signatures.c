@@ -159,7 +159,7 @@ static KernelOperand operand(Arena *a, const Graph *g, const Node *n)
         v[d] = local_n(g, n, d);
     if (map)
         v[0] = local_elems(g, n);
-    return (KernelOperand){ n->dt, map ? 1 : n->nd, v };
+    return (KernelOperand){ n->dt, map ? 1 : n->nd, v, 0 };
 }
 
 static void declare_operands(ProgramBuilder *m, const Group *k, const Instr *s,
@@ -175,7 +175,7 @@ static void declare_operands(ProgramBuilder *m, const Group *k, const Instr *s,
         if (n && s->buf[i] >= 0)
             d->op[i] = operand(m->arena, m->g, n);
         else if (s->buf[i] >= 0)
-            d->op[i] = (KernelOperand){ Du8, 1, &k->scratch };
+            d->op[i] = (KernelOperand){ Du8, 1, &k->scratch, 0 };
     }
 }
 

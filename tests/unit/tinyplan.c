@@ -414,7 +414,7 @@ static KernelSignature declared(const Role *r, const Instr *s)
         int64_t *n = alloc(forever, sizeof *n);
         *n = b->bytes / dtypes[b->dt].bytes;
         use[i] = s->rw ? s->rw[i] : 'b';
-        d.op[i] = (KernelOperand){ b->dt, 1, n };
+        d.op[i] = (KernelOperand){ b->dt, 1, n, 0 };
     }
     d.use = use;
     set_signature_hash(forever, &d);
