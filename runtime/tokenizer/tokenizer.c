@@ -18,50 +18,7 @@
 
 #include "tokenizer.h"
 
-enum { MAXID = 1 << 24 }; /* far beyond any vocabulary */
-
-typedef struct TokenizerLoad {
-    Tokenizer *t;
-    json_t *root, *vocab;
-    const Loc *loc;
-    int bytelevel;       /* a ByteLevel pre-tokenizer was met */
-    int16_t byteof[324]; /* GPT-2's characters for bytes; -1 */
-} TokenizerLoad;
-
-/* ---- JSON ---------------------------------------------------------------- */
-
-static const char *type_of(const json_t *j)
-{
-    const char *s = json_string_value(json_object_get(j, "type"));
-
-    return s ? s : "";
-}
-
-static const char *text_at(const TokenizerLoad *l, const json_t *j,
-                           const char *key)
-{
-    const char *s = json_string_value(json_object_get(j, key));
-
-    if (!s)
-        err(l->loc, "%s: \"%s\" is no text", type_of(j), key);
-    return intern(s);
-}
-
-static int flag(const json_t *j, const char *key, int dflt)
-{
-    const json_t *v = json_object_get(j, key);
-
-    return json_is_boolean(v) ? json_is_true(v) : dflt;
-}
-
-static int is_set(const json_t *j, const char *key)
-{
-    const json_t *v = json_object_get(j, key);
-
-    return v && !json_is_null(v) &&
-           !(json_is_string(v) && !json_string_length(v)) &&
-           !(json_is_number(v) && json_number_value(v) == 0);
-}
+/* ---- parts --------------------------------------------------------------- */
 
 /* Of {"pattern": {"String": ...}}; null: it is none. */
 static const char *plain_pattern(const json_t *j)
@@ -79,7 +36,7 @@ static void each(TokenizerLoad *l, const json_t *j, const char *parts,
 {
     if (!j || json_is_null(j))
         return;
-    if (strcmp(type_of(j), "Sequence")) {
+    if (strcmp(part_type(j), "Sequence")) {
         f(l, j);
         return;
     }
@@ -103,15 +60,15 @@ static void add_norm(TokenizerLoad *l, const json_t *j)
     Norm n = { 0 };
 
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
-        if (!strcmp(forms[i].name, type_of(j)))
+        if (!strcmp(forms[i].name, part_type(j)))
             n.form = forms[i].form;
-    if (!strcmp(type_of(j), "Prepend")) {
+    if (!strcmp(part_type(j), "Prepend")) {
         n.kind = NORMprefix;
-        n.to = text_at(l, j, "prepend");
-    } else if (!strcmp(type_of(j), "Replace")) {
+        n.to = part_text(l, j, "prepend");
+    } else if (!strcmp(part_type(j), "Replace")) {
         n.kind = NORMreplace;
         n.from = plain_pattern(j);
-        n.to = text_at(l, j, "content");
+        n.to = part_text(l, j, "content");
         if (!n.from || !*n.from)
             err(l->loc, "normalizer Replace: only texts can be replaced, no "
                         "patterns");
@@ -120,7 +77,7 @@ static void add_norm(TokenizerLoad *l, const json_t *j)
         err(l->loc,
             "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, "
             "Prepend, Replace are)",
-            type_of(j));
+            part_type(j));
     }
     vec_push(forever, l->t->norm, n);
 }
@@ -160,12 +117,12 @@ static int behavior(const TokenizerLoad *l, const json_t *j)
     static const char *const names[] = { "Isolated", "Removed",
                                          "MergedWithPrevious", "MergedWithNext",
                                          "Contiguous" };
-    const char *s = text_at(l, j, "behavior");
+    const char *s = part_text(l, j, "behavior");
 
     for (int i = 0; i < 5; i++)
         if (!strcmp(names[i], s))
             return i;
-    err(l->loc, "pre_tokenizer %s: behavior %s is not known here", type_of(j),
+    err(l->loc, "pre_tokenizer %s: behavior %s is not known here", part_type(j),
         s);
 }
 
@@ -199,16 +156,16 @@ static void add_split(TokenizerLoad *l, const json_t *j)
     if (!regex && !(plain && *plain))
         err(l->loc, "pre_tokenizer Split has no pattern");
     add_match(l, regex ? regex : quoted(plain), behavior(l, j),
-              flag(j, "invert", 0));
+              part_flag(j, "invert", 0));
 }
 
 static void add_bytelevel(TokenizerLoad *l, const json_t *j)
 {
     PreTokenizer space = { .kind = CUTspace, .prefix = PREalways };
 
-    if (flag(j, "add_prefix_space", 1))
+    if (part_flag(j, "add_prefix_space", 1))
         vec_push(forever, l->t->cut, space);
-    if (flag(j, "use_regex", 1))
+    if (part_flag(j, "use_regex", 1))
         add_match(l, gpt2, CUTisolated, 0);
     l->bytelevel = 1;
 }
@@ -217,21 +174,21 @@ static void add_metaspace(TokenizerLoad *l, const json_t *j)
 {
     PreTokenizer c = { .kind = CUTspace,
                        .prefix = PREalways,
-                       .space = text_at(l, j, "replacement") };
+                       .space = part_text(l, j, "replacement") };
     const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
 
-    if ((s && !strcmp(s, "never")) || !flag(j, "add_prefix_space", 1))
+    if ((s && !strcmp(s, "never")) || !part_flag(j, "add_prefix_space", 1))
         c.prefix = PREnever;
     else if (s && !strcmp(s, "first"))
         c.prefix = PREfirst;
     vec_push(forever, l->t->cut, c);
-    if (flag(j, "split", 1))
+    if (part_flag(j, "split", 1))
         add_match(l, quoted(c.space), CUTnext, 0);
 }
 
 static void add_cut(TokenizerLoad *l, const json_t *j)
 {
-    const char *type = type_of(j);
+    const char *type = part_type(j);
 
     if (l->bytelevel)
         err(l->loc, "pre_tokenizer %s after ByteLevel is not known here", type);
@@ -242,8 +199,9 @@ static void add_cut(TokenizerLoad *l, const json_t *j)
     else if (!strcmp(type, "Metaspace"))
         add_metaspace(l, j);
     else if (!strcmp(type, "Digits"))
-        add_match(l, digit,
-                  flag(j, "individual_digits", 0) ? CUTisolated : CUTjoined, 0);
+        add_match(
+            l, digit,
+            part_flag(j, "individual_digits", 0) ? CUTisolated : CUTjoined, 0);
     else if (!strcmp(type, "Punctuation"))
         add_match(l, punctuation(), behavior(l, j), 0);
     else if (!strcmp(type, "WhitespaceSplit"))
@@ -257,176 +215,6 @@ static void add_cut(TokenizerLoad *l, const json_t *j)
             type);
 }
 
-/* ---- the model ----------------------------------------------------------- */
-
-/* GPT-2 writes a byte as a character: itself where that can be seen, else the
- * next of U+0100, U+0101 ... */
-static void map_bytes(TokenizerLoad *l)
-{
-    int more = 256;
-
-    memset(l->byteof, -1, sizeof l->byteof);
-    for (int b = 0; b < 256; b++) {
-        int seen = (b > 32 && b < 127) || (b > 160 && b != 173);
-        l->byteof[seen ? b : more++] = (int16_t)b;
-    }
-}
-
-/* The bytes of a token that is written in those characters; null: it is not. */
-static const char *raw(const TokenizerLoad *l, const char *s, int *n)
-{
-    size_t len = strlen(s), k = 0;
-    char *out = alloc(forever, len + 1);
-
-    for (size_t i = 0; i < len;) {
-        int32_t c;
-        utf8proc_ssize_t step =
-            utf8proc_iterate((const uint8_t *)s + i, -1, &c);
-        if (step <= 0 || c >= 324 || l->byteof[c] < 0)
-            return NULL;
-        out[k++] = (char)l->byteof[c];
-        i += (size_t)step;
-    }
-    *n = (int)k;
-    return out;
-}
-
-/* A model's token, as a byte it stands for on its own: "<0x0A>"; else -1. */
-static int byte_token(const char *s)
-{
-    unsigned b;
-    char end;
-
-    return strlen(s) == 6 && sscanf(s, "<0x%2X%c", &b, &end) == 2 && end == '>'
-               ? (int)b
-               : -1;
-}
-
-static void read_vocab(TokenizerLoad *l)
-{
-    Bpe *b = &l->t->bpe;
-    const char *s;
-    json_t *v;
-
-    json_object_foreach(l->vocab, s, v)
-    {
-        json_int_t id = json_integer_value(v);
-        if (!json_is_integer(v) || id < 0 || id >= MAXID)
-            err(l->loc, "vocab: the number of '%s' is wrong", s);
-        b->nid = b->nid > (int)id + 1 ? b->nid : (int)id + 1;
-    }
-    if (!b->nid || b->nid > 16 * (int64_t)json_object_size(l->vocab) + 65536)
-        err(l->loc, "model: no vocab, or one full of holes");
-    b->text = alloc(forever, (size_t)b->nid * sizeof *b->text);
-    b->len = alloc(forever, (size_t)b->nid * sizeof *b->len);
-    json_object_foreach(l->vocab, s, v)
-    {
-        int id = (int)json_integer_value(v);
-        if (b->text[id])
-            err(l->loc, "vocab: '%s' has the number of another token", s);
-        b->text[id] = b->bytelevel ? raw(l, s, &b->len[id]) : NULL;
-        if (!b->text[id]) {
-            b->len[id] = (int)strlen(s);
-            b->text[id] = strf(forever, "%s", s);
-        }
-    }
-}
-
-static int32_t vocab_id(const TokenizerLoad *l, const char *s)
-{
-    const json_t *v = json_object_get(l->vocab, s);
-
-    return v ? (int32_t)json_integer_value(v) : -1;
-}
-
-/* A byte's token, and that of any character: by its text as the file has it,
- * since a token of the same bytes may be written otherwise. */
-static void read_bytes(TokenizerLoad *l, int fallback)
-{
-    Bpe *b = &l->t->bpe;
-
-    memset(b->byte, -1, sizeof b->byte);
-    for (int c = 0; b->bytelevel && c < 324; c++)
-        if (l->byteof[c] >= 0) {
-            char s[8] = { 0 };
-            utf8proc_encode_char(c, (utf8proc_uint8_t *)s);
-            b->byte[l->byteof[c]] = vocab_id(l, s);
-        }
-    for (int i = 0; fallback && i < NBYTE; i++) {
-        char s[8];
-        snprintf(s, sizeof s, "<0x%02X>", (unsigned)i);
-        b->byte[i] = vocab_id(l, s);
-    }
-}
-
-static _Noreturn void bad_merge(const TokenizerLoad *l, size_t i,
-                                const char *why)
-{
-    err(l->loc, "merges: number %zu %s", i + 1, why);
-}
-
-/* The two texts of a merge, "a b" or ["a", "b"], and both as one. */
-static void merge_texts(const TokenizerLoad *l, const json_t *j, size_t i,
-                        Text side[3])
-{
-    const char *s = json_string_value(j), *gap = s ? strchr(s, ' ') : NULL;
-    const char *a = s ? s : json_string_value(json_array_get(j, 0));
-    const char *c = gap ? gap + 1 : json_string_value(json_array_get(j, 1));
-
-    if (!a || !c || (s && strchr(c, ' ')) || (!s && json_array_size(j) != 2))
-        bad_merge(l, i, "is not two tokens");
-    side[0].len = side[1].len = side[2].len = 0;
-    putn(&side[0], a, gap ? (size_t)(gap - a) : strlen(a));
-    putn(&side[1], c, strlen(c));
-    putn(&side[2], side[0].s, side[0].len);
-    putn(&side[2], c, strlen(c));
-}
-
-static void read_merges(TokenizerLoad *l, const json_t *list)
-{
-    Text side[3] = { { .arena = forever },
-                     { .arena = forever },
-                     { .arena = forever } };
-    int32_t id[3];
-
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        merge_texts(l, json_array_get(list, i), i, side);
-        for (int k = 0; k < 3; k++)
-            if ((id[k] = vocab_id(l, side[k].s)) < 0)
-                bad_merge(l, i,
-                          strf(forever, "has '%s', which is not in vocab",
-                               side[k].s));
-        bpe_merge(&l->t->bpe, id[0], id[1], (int32_t)i, id[2]);
-    }
-}
-
-static void read_model(TokenizerLoad *l)
-{
-    const json_t *j = json_object_get(l->root, "model");
-    const json_t *merges = json_object_get(j, "merges");
-    Bpe *b = &l->t->bpe;
-
-    l->vocab = json_object_get(j, "vocab");
-    if (strcmp(type_of(j), "BPE") && (*type_of(j) || !merges))
-        err(l->loc, "model %s is not known here: only BPE is", type_of(j));
-    if (!json_is_object(l->vocab) || !json_is_array(merges))
-        err(l->loc, "model: no vocab or no merges");
-    if (is_set(j, "dropout") || is_set(j, "continuing_subword_prefix") ||
-        is_set(j, "end_of_word_suffix"))
-        err(l->loc, "model: dropout, continuing_subword_prefix and "
-                    "end_of_word_suffix are not known here");
-    map_bytes(l);
-    b->bytelevel = l->bytelevel;
-    b->whole = flag(j, "ignore_merges", 0);
-    b->fuse = flag(j, "fuse_unk", 0);
-    b->unk =
-        is_set(j, "unk_token") ? vocab_id(l, text_at(l, j, "unk_token")) : -1;
-    read_vocab(l);
-    read_bytes(l, flag(j, "byte_fallback", 0));
-    bpe_index(b, (int)json_array_size(merges));
-    read_merges(l, merges);
-}
-
 /* ---- added tokens -------------------------------------------------------- */
 
 static void read_added(TokenizerLoad *l)
@@ -438,7 +226,7 @@ static void read_added(TokenizerLoad *l)
     t->vocab = t->bpe.nid;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *j = json_array_get(list, i);
-        const char *s = text_at(l, j, "content");
+        const char *s = part_text(l, j, "content");
         json_int_t id = json_integer_value(json_object_get(j, "id"));
         int32_t known = vocab_id(l, s);
         if (id < 0 || id >= MAXID || !*s || (known >= 0 && known != id))
@@ -447,11 +235,11 @@ static void read_added(TokenizerLoad *l)
                     .content = s,
                     .len = (int)strlen(s),
                     .id = (int32_t)id,
-                    .special = flag(j, "special", 0),
-                    .lstrip = flag(j, "lstrip", 0),
-                    .rstrip = flag(j, "rstrip", 0),
-                    .word = flag(j, "single_word", 0),
-                    .normalized = flag(j, "normalized", 1) };
+                    .special = part_flag(j, "special", 0),
+                    .lstrip = part_flag(j, "lstrip", 0),
+                    .rstrip = part_flag(j, "rstrip", 0),
+                    .word = part_flag(j, "single_word", 0),
+                    .normalized = part_flag(j, "normalized", 1) };
         vec_push(forever, t->added, a);
         t->vocab = t->vocab > id ? t->vocab : id + 1;
     }
@@ -506,7 +294,7 @@ static void add_template(TokenizerLoad *l, const json_t *j)
 
 static void add_processor(TokenizerLoad *l, const json_t *j)
 {
-    const char *type = type_of(j);
+    const char *type = part_type(j);
     Tokenizer *t = l->t;
 
     if (!strcmp(type, "ByteLevel"))
@@ -528,7 +316,7 @@ static void add_processor(TokenizerLoad *l, const json_t *j)
 
 static void add_decoder(TokenizerLoad *l, const json_t *j)
 {
-    const char *type = type_of(j);
+    const char *type = part_type(j);
     Tokenizer *t = l->t;
 
     if (!strcmp(type, "Replace")) {
@@ -537,14 +325,25 @@ static void add_decoder(TokenizerLoad *l, const json_t *j)
     } else if (!strcmp(type, "Metaspace")) {
         const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
         int never = s && !strcmp(s, "never");
-        t->space = text_at(l, j, "replacement");
-        t->strip = !never && flag(j, "add_prefix_space", 1);
+        t->space = part_text(l, j, "replacement");
+        t->strip = !never && part_flag(j, "add_prefix_space", 1);
     } else if (!strcmp(type, "Strip")) {
         t->strip = json_integer_value(json_object_get(j, "start")) > 0;
     } else if (strcmp(type, "ByteLevel") && strcmp(type, "ByteFallback") &&
                strcmp(type, "Fuse")) {
         err(l->loc, "decoder %s is not known here", type);
     }
+}
+
+/* A model's token, as a byte it stands for on its own: "<0x0A>"; else -1. */
+static int byte_token(const char *s)
+{
+    unsigned b;
+    char end;
+
+    return strlen(s) == 6 && sscanf(s, "<0x%2X%c", &b, &end) == 2 && end == '>'
+               ? (int)b
+               : -1;
 }
 
 /* What a token of a text over characters stands for: spaces and bytes back. */
@@ -635,7 +434,7 @@ Tokenizer *tokenizer_open(const char *path, const Loc *loc)
     *t = (Tokenizer){ .path = intern(path), .hash = hash };
     each(&l, json_object_get(root, "normalizer"), "normalizers", add_norm);
     each(&l, json_object_get(root, "pre_tokenizer"), "pretokenizers", add_cut);
-    read_model(&l);
+    vocabulary_read(&l);
     read_added(&l);
     each(&l, json_object_get(root, "post_processor"), "processors",
          add_processor);

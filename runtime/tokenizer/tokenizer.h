@@ -138,4 +138,26 @@ const Bytes *normalize(Encoder *e, const char *s, size_t n);
 void trie_add(Trie *t, const Added *a, int index);
 void added_split(Encoder *e, int pass, const char *s, size_t n);
 
+/* ---- tokenizer.c vocabulary.c: a file being read ------------------------- */
+
+enum { MAXID = 1 << 24 }; /* far beyond any vocabulary */
+
+typedef struct TokenizerLoad {
+    Tokenizer *t;
+    struct json_t *root, *vocab;
+    const Loc *loc;
+    int bytelevel;       /* a ByteLevel pre-tokenizer was met */
+    int16_t byteof[324]; /* GPT-2's characters for bytes; -1 */
+} TokenizerLoad;
+
+struct json_t;
+const char *part_type(const struct json_t *j);
+const char *part_text(const TokenizerLoad *l, const struct json_t *j,
+                      const char *key);
+int part_flag(const struct json_t *j, const char *key, int dflt);
+int part_set(const struct json_t *j,
+             const char *key); /* and no 0, and not "" */
+int32_t vocab_id(const TokenizerLoad *l, const char *s); /* -1: none */
+void vocabulary_read(TokenizerLoad *l);
+
 #endif
