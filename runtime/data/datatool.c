@@ -4,19 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <time.h>
 
 #include "data.h"
 
 enum { SHOWN = 16, SAMPLE = 400 }; /* tokens and bytes of a sample */
-
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- tokenize ------------------------------------------------------------ */
 
@@ -36,7 +27,7 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
 {
     TextArgs a = tokenizer_args(o);
     size_t len = out ? strlen(out) : 0;
-    double start = seconds();
+    double start = monotonic();
 
     if (!len || n < 1)
         err(NULL, "data tokenize: which files, and -o where to? (FILE.jsonl -o "
@@ -46,7 +37,7 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
         out = strf(forever, "%.*s", (int)len - 4, out);
     TextCount c = tokenize(&a, (const char *const *)path, n,
                            opts_str(o, "data.format"), out);
-    double s = seconds() - start;
+    double s = monotonic() - start;
     size_t k = 0;
     const char *end = a.eod >= 0 ? tokenizer_text(a.t, a.eod, &k) : NULL;
     if (a.eod == 0 && a.t->bytes)

@@ -195,12 +195,6 @@ int cuModuleLoadData(Module **m, const void *image)
     return 0;
 }
 
-int cuModuleUnload(Module *m)
-{
-    free(m);
-    return 0;
-}
-
 int cuModuleGetFunction(Function **fn, Module *m, const char *name)
 {
     for (int i = 0; i < m->kernels; i++) {
