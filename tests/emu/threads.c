@@ -14,7 +14,14 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { STACK = 256 << 10, ALTSTACK = 64 << 10, PATIENCE = 120 }; /* s */
+/* Frames of a sanitizer are larger. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { STACK = 1 << 20 };
+#else
+enum { STACK = 256 << 10 };
+#endif
+enum { ALTSTACK = 64 << 10, PATIENCE = 120 }; /* s */
 
 Machine machine;
 static jmp_buf between;
@@ -234,10 +241,21 @@ static Thread *next_thread(void)
     return t;
 }
 
+/* A sanitizer still has the frames there that were left for good. */
+static void forget_frames(char *stack)
+{
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(stack, STACK);
+#else
+    (void)stack;
+#endif
+}
+
 static void *context_of(Thread *t)
 {
     if (!t->sp) {
         own = spare[--nspare];
+        forget_frames(stacks + (size_t)own * STACK);
         t->sp = new_context(stacks + (size_t)own * STACK, begin);
     }
     return t->sp;
