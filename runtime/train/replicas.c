@@ -234,26 +234,26 @@ static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
 
 /* ---- interface ----------------------------------------------------------- */
 
-static int64_t most_tensors(const Plan *p)
+static TensorSums sums_here(Arena *a, Exec *x)
 {
-    int64_t n = 0;
+    TensorSums s = { .x = x };
 
-    for (int i = 0; i < p->nrole; i++)
-        n = p->role[i].ntensor > n ? p->role[i].ntensor : n;
-    return n;
+    for (int i = 0; i < x->plan->nrole; i++)
+        if (s.most < x->plan->role[i].ntensor)
+            s.most = x->plan->role[i].ntensor;
+    s.sum = alloc(a, (size_t)(x->comm->n * s.most + 1) * sizeof *s.sum);
+    exec_pull(x);
+    pool_run(x->pool, sum_tensors, &s, x->comm->n * s.most, 1);
+    return s;
 }
 
 uint64_t values_hash(Exec *x)
 {
     Arena *a = arena_new();
-    TensorSums s = { x, most_tensors(x->plan), NULL };
-    int64_t n = x->comm->n * s.most;
+    TensorSums s = sums_here(a, x);
     uint64_t h = 0;
 
-    s.sum = alloc(a, (size_t)(n + 1) * sizeof *s.sum);
-    exec_pull(x);
-    pool_run(x->pool, sum_tensors, &s, n, 1);
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < x->comm->n * s.most; i++)
         h = mix(h + s.sum[i]);
     arena_free(a);
     return h;
@@ -263,12 +263,7 @@ const char *replicas_differ(Exec *x, int64_t step, int64_t agreed)
 {
     Comm *c = x->comm;
     Arena *a = arena_new();
-    TensorSums s = { x, most_tensors(x->plan), NULL };
-    size_t mine = (size_t)(c->n * s.most) * sizeof *s.sum;
-
-    s.sum = alloc(a, mine + sizeof *s.sum);
-    exec_pull(x);
-    pool_run(x->pool, sum_tensors, &s, c->n * s.most, 1);
+    TensorSums s = sums_here(a, x);
     Digests *here = alloc(a, (size_t)c->n * sizeof *here);
     Digests *all = alloc(a, (size_t)c->world * sizeof *all);
     for (int64_t k = 0; k < c->n; k++)
@@ -279,7 +274,7 @@ const char *replicas_differ(Exec *x, int64_t step, int64_t agreed)
     if (g.n) {
         uint64_t *sums =
             alloc(a, (size_t)(c->world * s.most + 1) * sizeof *sums);
-        comm_gather(c, s.sum, sums, (int64_t)mine);
+        comm_gather(c, s.sum, sums, c->n * s.most * (int64_t)sizeof *s.sum);
         why = words(forever, x, &g, sums, s.most, step, agreed);
     }
     arena_free(a);
