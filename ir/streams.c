@@ -100,8 +100,14 @@ typedef struct StreamWalk {
     int prog;
     EventUse *event;    /* by number; vec */
     Clock now[NSTREAM]; /* what each stream knows */
-    char *loaded;       /* by buffer: before rows that read it */
-    int64_t *edge;      /* sorted: where cells begin; vec */
+    int64_t *edge;      /* where cells begin, sorted; the last: they end */
+    int nedge;
+    int **first; /* by buffer and slot: a cell */
+    int *raced;  /* by cell: another stream than compute touches it; then it, or
+                    the next such cell; the last edge: none */
+    int *
+        *heard; /* by phase: instructions that can race, wait or record; vecs */
+    int **given; /* by phase: buffers that get their micro-batch; vecs */
     Cell *cell;
 } StreamWalk;
 
@@ -153,10 +159,20 @@ static const char *events_wrong(StreamWalk *x)
 
 /* ---- bytes --------------------------------------------------------------- */
 
-static int64_t place(const StreamWalk *x, const Buf *b, int micro)
+static const SlotGroup *frame_of(const StreamWalk *x, const Buf *b)
 {
-    const SlotGroup *f = b->frame ? &x->g->frame[b->frame - 1] : NULL;
-    return b->offset + (f ? f->slot[f->of[micro]] : 0);
+    return b->frame ? &x->g->frame[b->frame - 1] : NULL;
+}
+
+/* A buffer has a place, one in a frame as many as that has slots. */
+static int places(const StreamWalk *x, const Buf *b)
+{
+    return b->frame ? frame_of(x, b)->nslot : 1;
+}
+
+static int64_t place(const StreamWalk *x, const Buf *b, int slot)
+{
+    return b->offset + (b->frame ? frame_of(x, b)->slot[slot] : 0);
 }
 
 static int by_place(const void *a, const void *b)
@@ -171,29 +187,17 @@ static void cut(StreamWalk *x, int64_t from, int64_t bytes)
     vec_push(x->c->arena, x->edge, from + bytes);
 }
 
-/* Of every buffer that may be touched, at every place. */
-static void cut_cells(StreamWalk *x)
+static int lives_in(const StreamWalk *x, const Buf *b)
 {
-    for (int k = TRANSFERS; k <= PRODUCTS; k++)
-        cut(x, k, 1);
-    for (int i = 0; i < x->c->r->nbuf; i++) {
-        const Buf *b = &x->c->r->buf[i];
-        if (b->prog >= 0 && b->prog != x->prog)
-            continue;
-        int micros = b->frame ? x->g->frame[b->frame - 1].nof : 1;
-        for (int m = 0; m < micros; m++)
-            cut(x, place(x, b, m), b->bytes);
-    }
-    qsort(x->edge, vec_len(x->edge), sizeof *x->edge, by_place);
-    x->cell = alloc(x->c->arena, vec_len(x->edge) * sizeof *x->cell);
+    return b->prog < 0 || b->prog == x->prog;
 }
 
 /* The first cell of those that begin at a place. */
-static size_t cell_at(const StreamWalk *x, int64_t from)
+static int cell_at(const StreamWalk *x, int64_t from)
 {
-    size_t lo = 0, hi = vec_len(x->edge);
+    int lo = 0, hi = x->nedge;
     while (lo < hi) {
-        size_t mid = (lo + hi) / 2;
+        int mid = (lo + hi) / 2;
         if (x->edge[mid] < from)
             lo = mid + 1;
         else
@@ -202,13 +206,95 @@ static size_t cell_at(const StreamWalk *x, int64_t from)
     return lo;
 }
 
-/* Does the stream know of all that it must not race with? */
-static int touch(StreamWalk *x, StreamKind on, int64_t from, int64_t bytes,
-                 int writes)
+/* Of every buffer that may be touched, at every place. */
+static void cut_cells(StreamWalk *x)
+{
+    for (int k = TRANSFERS; k <= PRODUCTS; k++)
+        cut(x, k, 1);
+    for (int i = 0; i < x->c->r->nbuf; i++) {
+        const Buf *b = &x->c->r->buf[i];
+        for (int k = 0; lives_in(x, b) && k < places(x, b); k++)
+            cut(x, place(x, b, k), b->bytes);
+    }
+    qsort(x->edge, vec_len(x->edge), sizeof *x->edge, by_place);
+    for (size_t i = 0; i < vec_len(x->edge); i++)
+        if (!x->nedge || x->edge[i] != x->edge[x->nedge - 1])
+            x->edge[x->nedge++] = x->edge[i];
+    x->cell = alloc(x->c->arena, (size_t)x->nedge * sizeof *x->cell);
+}
+
+/* The first cell of each place of each buffer. */
+static void find_cells(StreamWalk *x)
+{
+    int n = x->c->r->nbuf;
+    x->first = alloc(x->c->arena, sizeof *x->first * (size_t)(n + 1));
+    for (int i = 0; i < n; i++) {
+        const Buf *b = &x->c->r->buf[i];
+        size_t many = lives_in(x, b) ? (size_t)places(x, b) : 0;
+        x->first[i] = alloc(x->c->arena, sizeof **x->first * (many + 1));
+        for (int k = 0; k < (int)many; k++)
+            x->first[i][k] = cell_at(x, place(x, b, k));
+    }
+}
+
+static int shared_byte(const Instr *s)
+{
+    switch (instr_info(s->kind)->cls) {
+    case CLASStransfer: return TRANSFERS;
+    case CLASScollective: return COLLECTIVES;
+    case CLASSproduct: return PRODUCTS;
+    default: return 0;
+    }
+}
+
+/* Any cell that the instruction may touch, if f is true of one. */
+static int any_cell(StreamWalk *x, const Instr *s, int f(StreamWalk *, int))
+{
+    int both = shared_byte(s), any = both && f(x, both - TRANSFERS);
+    for (int i = 0; i < s->nbuf; i++) {
+        const Buf *b = s->buf[i] < 0 ? NULL : &x->c->r->buf[s->buf[i]];
+        for (int p = 0; b && p < places(x, b); p++)
+            for (int c = x->first[s->buf[i]][p];
+                 x->edge[c] < place(x, b, p) + b->bytes; c++)
+                any |= f(x, c);
+    }
+    return any;
+}
+
+static int mark_raced(StreamWalk *x, int cell)
+{
+    return x->raced[cell] = 1;
+}
+
+static int is_raced(StreamWalk *x, int cell)
+{
+    return x->raced[cell];
+}
+
+/* What only compute touches cannot race: only cells that an instruction of
+ * another stream touches are looked at. */
+static void find_raced(StreamWalk *x)
+{
+    x->raced = alloc(x->c->arena, (size_t)x->nedge * sizeof *x->raced);
+    for (int k = 0; k < x->g->ninstr; k++)
+        if (x->g->instr[k].issue.stream)
+            any_cell(x, &x->g->instr[k], mark_raced);
+}
+
+/* From each cell the way to the next of them. */
+static void chain_raced(StreamWalk *x)
+{
+    for (int c = x->nedge - 1, next = c; c >= 0; c--)
+        x->raced[c] = next = x->raced[c] ? c : next;
+}
+
+/* Of the bytes from a cell on, up to a place: does the stream know of all that
+ * it must not race with? */
+static int touch(StreamWalk *x, StreamKind on, int from, int64_t to, int writes)
 {
     const Clock *now = &x->now[on];
     int known = 1;
-    for (size_t i = cell_at(x, from); bytes && x->edge[i] < from + bytes; i++) {
+    for (int i = x->raced[from]; x->edge[i] < to; i = x->raced[i + 1]) {
         Cell *c = &x->cell[i];
         known &= now->of[c->writer] >= c->wrote;
         for (int s = 0; s < NSTREAM && writes; s++)
@@ -221,39 +307,36 @@ static int touch(StreamWalk *x, StreamKind on, int64_t from, int64_t bytes,
     return known;
 }
 
-/* ---- instructions -------------------------------------------------------- */
-
-static int shared_byte(const Instr *s)
+static int touch_buffer(StreamWalk *x, StreamKind on, int buf, int micro,
+                        int writes)
 {
-    switch (instr_info(s->kind)->cls) {
-    case CLASStransfer: return TRANSFERS;
-    case CLASScollective: return COLLECTIVES;
-    case CLASSproduct: return PRODUCTS;
-    default: return 0;
-    }
+    const Buf *b = &x->c->r->buf[buf];
+    int slot = b->frame ? frame_of(x, b)->of[micro] : 0;
+    return touch(x, on, x->first[buf][slot], place(x, b, slot) + b->bytes,
+                 writes);
 }
+
+/* ---- instructions -------------------------------------------------------- */
 
 static const char *accesses_wrong(StreamWalk *x, int instr, int micro)
 {
     const Instr *s = &x->g->instr[instr];
     StreamKind on = s->issue.stream;
     int both = shared_byte(s);
-    if (both && !touch(x, on, both, 1, 1) && law(Lclass_ordered))
+    if (both && !touch(x, on, both - TRANSFERS, both + 1, 1) &&
+        law(Lclass_ordered))
         return wrong(x, instr,
                      "is not ordered with what is of its class on another "
                      "stream");
-    for (int i = 0; i < s->nbuf; i++) {
-        const Buf *b = s->buf[i] < 0 ? NULL : &x->c->r->buf[s->buf[i]];
-        if (b &&
-            !touch(x, on, place(x, b, micro), b->bytes,
-                   instr_use(s, i) != 'r') &&
+    for (int i = 0; i < s->nbuf; i++)
+        if (s->buf[i] >= 0 &&
+            !touch_buffer(x, on, s->buf[i], micro, instr_use(s, i) != 'r') &&
             law(Laccess_ordered))
             return wrong(x, instr,
                          strf(x->c->arena,
                               "uses '%s' while another stream may use "
                               "its bytes",
-                              b->name));
-    }
+                              x->c->r->buf[s->buf[i]].name));
     return NULL;
 }
 
@@ -287,35 +370,51 @@ static const char *step(StreamWalk *x, int instr, int micro)
 }
 
 /* By buffer: does it say a row's micro-batch, or hold its inputs? */
-static void find_loaded(StreamWalk *x)
+static char *loaded(const StreamWalk *x)
 {
     const Role *r = x->c->r;
-    x->loaded = alloc(x->c->arena, (size_t)r->nbuf + 1);
+    char *is = alloc(x->c->arena, (size_t)r->nbuf + 1);
     for (int i = 0; i < r->ntensor; i++)
         if (r->tensor[i].kind == TKinput)
-            x->loaded[r->tensor[i].buf] = 1;
+            is[r->tensor[i].buf] = 1;
     for (int i = 0; i < r->nin; i++)
         if (r->in[i].value == STEPmicro)
-            x->loaded[r->in[i].buf] = 1;
+            is[r->in[i].buf] = 1;
+    return is;
+}
+
+/* What of each phase must be looked at in each of its rows. */
+static void list_phases(StreamWalk *x)
+{
+    Arena *a = x->c->arena;
+    const char *is = loaded(x);
+    x->heard = alloc(a, sizeof *x->heard * (size_t)(x->g->nphase + 1));
+    x->given = alloc(a, sizeof *x->given * (size_t)(x->g->nphase + 1));
+    for (int p = 0; p < x->g->nphase; p++)
+        for (int i = 0; i < x->g->phase[p].n; i++) {
+            int at = x->g->phase[p].first + i;
+            const Instr *s = &x->g->instr[at];
+            if (s->issue.stream || s->issue.nwait || s->issue.record ||
+                any_cell(x, s, is_raced))
+                vec_push(a, x->heard[p], at);
+            for (int k = 0; k < s->nbuf; k++)
+                if (s->buf[k] >= 0 && is[s->buf[k]])
+                    vec_push(a, x->given[p], s->buf[k]);
+        }
 }
 
 /* Before a row compute gets what it reads of its micro-batch. */
-static const char *load(StreamWalk *x, const Phase *f)
+static const char *load(StreamWalk *x, int phase)
 {
+    const int *v = x->given[phase];
     x->now[STREAMcompute].of[STREAMcompute]++;
-    for (int k = f->first; k < f->first + f->n; k++) {
-        const Instr *s = &x->g->instr[k];
-        for (int i = 0; i < s->nbuf; i++) {
-            const Buf *b = s->buf[i] < 0 ? NULL : &x->c->r->buf[s->buf[i]];
-            if (b && x->loaded[s->buf[i]] &&
-                !touch(x, STREAMcompute, b->offset, b->bytes, 1) &&
-                law(Laccess_ordered))
-                return wrong(x, k,
-                             strf(x->c->arena,
-                                  "gets '%s' while another stream may use it",
-                                  b->name));
-        }
-    }
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (!touch_buffer(x, STREAMcompute, v[i], 0, 1) && law(Laccess_ordered))
+            return wrong(x, x->g->phase[phase].first,
+                         strf(x->c->arena,
+                              "begins a row, which gets '%s' while another "
+                              "stream may use it",
+                              x->c->r->buf[v[i]].name));
     return NULL;
 }
 
@@ -324,12 +423,13 @@ static const char *walk(StreamWalk *x)
     const ScheduleSlot *row = program_rows(x->c->arena, x->g);
     const char *why = NULL;
     for (size_t t = 0; t < vec_len(row) && !why; t++) {
-        const Phase *f = &x->g->phase[row[t].phase];
-        if (f->repeat && row[t].micro > 1)
+        int p = row[t].phase;
+        const int *v = x->heard[p];
+        if (x->g->phase[p].repeat && row[t].micro > 1)
             continue;
-        why = load(x, f);
-        for (int k = 0; k < f->n && !why; k++)
-            why = step(x, f->first + k, row[t].micro);
+        why = load(x, p);
+        for (size_t k = 0; k < vec_len(v) && !why; k++)
+            why = step(x, v[k], row[t].micro);
     }
     return why;
 }
@@ -341,7 +441,10 @@ const char *streams_wrong(const PlanCheck *c, int prog)
     if (why || !program_streams(x.g))
         return why;
     cut_cells(&x);
-    find_loaded(&x);
+    find_cells(&x);
+    find_raced(&x);
+    list_phases(&x);
+    chain_raced(&x);
     why = walk(&x);
     for (int s = 0; s < NSTREAM && !why; s++)
         if (x.now[STREAMcompute].of[s] < x.now[s].of[s] && law(Lstream_ends))
