@@ -487,12 +487,26 @@ void mutant_sign(Mutant *m)
     }
 }
 
+static int is_use(const Member *f)
+{
+    return f->records == signatures && f->at == offsetof(KernelSignature, use);
+}
+
 static int is_declared(const Member *f)
 {
     return f->records == declared || f->records == extents ||
-           f->type == RANKS ||
-           (f->records == signatures &&
-            f->at == offsetof(KernelSignature, use));
+           f->type == RANKS || is_use(f);
+}
+
+/* A signature that says of more operands what it does to them has as many. */
+static void fit_operands(Mutant *m)
+{
+    void **v = signatures(m);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        KernelSignature *d = v[i];
+        while (vec_len(d->op) < strlen(d->use))
+            vec_push(m->arena, d->op, ((KernelOperand){ .dt = Df32 }));
+    }
 }
 
 /* What was an instruction of that kind: fields of one name keep their value. */
@@ -541,6 +555,8 @@ static int change_field(Mutant *m, const Member *f, ShardStrategy w)
         change(m, f, w, x);
     if (w == SWAP)
         memcpy(y, was, n);
+    if (is_use(f))
+        fit_operands(m);
     if (is_declared(f))
         mutant_sign(m);
     return memcmp(was, x, n) != 0;
