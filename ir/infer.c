@@ -369,13 +369,18 @@ static int64_t rows_of(const Node *map)
     return g_elems(map->in[0]);
 }
 
-/* [row, what x has besides the token axes and top] */
+/* [row, what x has besides the token axes and top]; rows in blocks are those of
+ * a rank after those of another. */
 static Dims dispatch_dims(Graph *g, const Node *n)
 {
     const Node *x = n->in[0], *map = n->in[1], *e = map->in[0];
+    const Axes *blocks = &map->at.route.blocks;
     Dims s = { 0 };
 
-    push(n, &s, g_axis(g, axisroles[ROLErow]), rows_of(map));
+    for (int i = 0; i < blocks->n; i++)
+        push(n, &s, blocks->v[i], blocks->v[i]->n);
+    if (!blocks->n)
+        push(n, &s, g_axis(g, axisroles[ROLErow]), rows_of(map));
     for (int i = 0; i < x->nd; i++)
         if (dim_of(e, x->dim[i].a) < 0)
             push(n, &s, x->dim[i].a, x->dim[i].n);
@@ -387,7 +392,7 @@ static Dims combine_dims(const Node *n)
     Dims s = dims_of(n->in[1]->in[0]);
 
     for (int i = 0; i < n->in[0]->nd; i++)
-        if (!g_isrow(n->in[0]->dim[i].a))
+        if (!is_rows(n->in[1], n->in[0]->dim[i].a))
             push(n, &s, n->in[0]->dim[i].a, n->in[0]->dim[i].n);
     return s;
 }

@@ -479,8 +479,15 @@ typedef struct MapLayout {
     int64_t experts, cap, each, first, pairs, offset, pair, row, total, n;
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
+/* Of a rank, by a router that treats all experts alike. */
+double expected_rows(const Node *route, const MapLayout *l);
 /* The axis of its index that counts the choices of a token; null: one each. */
 const Axis *route_slot(const Node *route);
+/* Does the axis number rows of the route: ragged ones, or those in blocks? */
+int is_rows(const Node *route, const Axis *a);
+/* Over an atom where the route's tokens are cut, the axis that is cut in their
+ * stead where they stand in blocks; null: they keep their own. */
+Axis *block_axis(const Node *route, int atom);
 
 /* ---- sharding_rules.c: how an op may be cut ------------------------------ */
 

@@ -56,6 +56,14 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+double expected_rows(const Node *route, const MapLayout *l)
+{
+    const struct route_attrs *t = &route->at.route;
+
+    return (double)l->pairs * (double)l->experts / (double)t->axis->n *
+           (t->load > 0 ? t->load : 1);
+}
+
 /* Rows of a rank: l has experts and pairs, in so many micro-batches, all in
  * all of `tokens` tokens. An expert has a token once when `once`. */
 static void capacity(const Node *route, MapLayout *l, int64_t micros,
@@ -66,8 +74,7 @@ static void capacity(const Node *route, MapLayout *l, int64_t micros,
 
     l->cap = once ? least(l->pairs, tokens * l->experts) : l->pairs;
     if (t->budget > 0) {
-        double share = (double)l->pairs * (double)l->experts /
-                       (double)t->axis->n * t->budget;
+        double share = expected_rows(route, l) * t->budget;
         l->cap = least(l->cap, (int64_t)fmax(ceil(share * (1 - 1e-12)), 1));
         l->first = t->round * l->cap;
     }
@@ -93,18 +100,46 @@ const Axis *route_slot(const Node *route)
     return route->at.route.top;
 }
 
+int is_rows(const Node *route, const Axis *a)
+{
+    return g_isrow(a) || axes_at(&route->at.route.blocks, a) >= 0;
+}
+
+Axis *block_axis(const Node *route, int atom)
+{
+    const struct route_attrs *t = &route->at.route;
+
+    for (int i = 0; i < t->blocks.n; i++)
+        if (t->blocks.v[i]->atoms >> atom & 1)
+            return t->blocks.v[i];
+    return t->peer && t->peer->atoms >> atom & 1 ? t->peer : NULL;
+}
+
+/* Of the tokens that came from others a rank has those that came to it. */
+static int64_t tokens_along(const Graph *g, const Node *route, Dim d)
+{
+    int64_t n = cut(g, route, d);
+
+    if (d.a != route->at.route.peer)
+        return n;
+    for (int i = 0; i < g->mesh->natom; i++)
+        if (d.a->atoms >> i & 1 && route->sh[i].k == S)
+            n /= g->mesh->atom[i].size;
+    return n;
+}
+
 MapLayout map_layout(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
     const Axis *slot = route_slot(route);
     int64_t tokens = 1, top = 1, micros = 1;
     for (int d = 0; d < e->nd; d++) {
-        int64_t n = cut(g, route, e->dim[d]);
+        int64_t n = tokens_along(g, route, e->dim[d]);
         if (e->dim[d].a == slot)
             top = n;
         else
             tokens *= n;
-        if (g_ismicro(e->dim[d].a))
+        if (g_ismicro(e->dim[d].a) && !route->at.route.blocks.n)
             micros = n;
     }
     Dim x = { route->at.route.axis, route->at.route.axis->n };

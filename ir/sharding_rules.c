@@ -10,7 +10,9 @@
  *
  * Ragged rows hide axes: over an atom where the route map is cut (by expert, or
  * by a token axis), every tensor of its rows is cut in the same way, and there
- * is one way only. Where the map is whole, rows behave as any tensor. */
+ * is one way only. Rows in blocks, and tokens that came in such, have an axis
+ * that is cut in the tokens' stead (block_axis). Where the map is whole, rows
+ * behave as any tensor. */
 #include <string.h>
 
 #include "ir.h"
@@ -239,20 +241,24 @@ static void scatters(StrategyList *s)
 }
 
 /* Over ep's atoms by expert, whole over etp's, over others as the tokens are:
- * a rank sees every token that may come to its experts. */
+ * a rank sees every token that may come to its experts, of tokens that were
+ * sent to peers those that came to it. Rows in blocks are of a rank's own. */
 static void routes(StrategyList *s, const Graph *g, int atom)
 {
     const Node *n = s->n, *e = n->in[0];
+    int blocks = n->at.route.blocks.n;
+    Axis *sent = block_axis(n, atom);
 
-    if (g->mesh->mask[Mep] >> atom & 1) {
-        add(s, along(n->at.route.axis));
+    if (!blocks && g->mesh->mask[Mep] >> atom & 1) {
+        add(s, along(n->at.route.axis))->in[0] = sent ? along(sent) : whole();
         return;
     }
-    for (int i = 0; i < e->nd; i++)
-        if (!(g->mesh->mask[Metp] >> atom & 1) &&
-            e->dim[i].a != n->at.route.top)
+    int whole_only = blocks ? !sent : g->mesh->mask[Metp] >> atom & 1;
+    for (int i = 0; i < e->nd && !whole_only; i++)
+        if (e->dim[i].a != n->at.route.top)
             add_along(s, e->dim[i].a, along(e->dim[i].a));
-    add(s, whole());
+    if (!blocks || !sent)
+        add(s, whole());
 }
 
 /* Who is kept is decided among all tokens of a micro-batch. */
@@ -270,7 +276,7 @@ static void between(StrategyList *s)
     const Node *n = s->n, *x = n->in[0], *e = n->in[1]->in[0];
 
     for (int i = 0; i < x->nd; i++)
-        if (!g_isrow(x->dim[i].a) && !has_dim(e, x->dim[i].a))
+        if (!is_rows(n->in[1], x->dim[i].a) && !has_dim(e, x->dim[i].a))
             add_along(s, x->dim[i].a, along(x->dim[i].a));
     add(s, whole());
     add_partial(s, Radd, 1);
@@ -428,20 +434,31 @@ static const Node *map_of(const Node *n)
     return NULL;
 }
 
-/* The one way over an atom where the map is cut along x, an expert or a token
- * axis: rows and map are cut so, other operands where they have the token axis.
+/* How n is cut where its map is cut along x, an expert or a token axis: rows
+ * and map as the map, others along the token axis or what is cut in its stead.
  * Only an expert's weights are cut by expert. */
-static void ragged(StrategyList *s, const Node *map, Axis *x)
+static Shard beside_rows(const Node *user, const Node *n, Axis *x, Axis *block)
+{
+    const Node *map = map_of(user);
+    int expert = x == map->at.route.axis;
+
+    if (n->map || n->op == Oroute)
+        return along(x);
+    if (has_dim(n, x) && (!expert || optab[user->op].cls == EIN))
+        return along(x);
+    return block && has_dim(n, block) ? along(block) : whole();
+}
+
+/* The one way over an atom where the map is cut. */
+static void ragged(StrategyList *s, const Node *map, int atom)
 {
     const Node *n = s->n;
-    int expert = x == map->at.route.axis, weights = optab[n->op].cls == EIN;
-    int kept = n->map || (has_dim(n, x) && (!expert || weights));
-    ShardStrategy *w = add(s, kept ? along(x) : partial(reduction_of(n->op)));
+    Axis *x = map->sh[atom].a, *block = block_axis(map, atom);
+    Shard out = beside_rows(n, n, x, block);
+    ShardStrategy *w = add(s, out.k == S ? out : partial(reduction_of(n->op)));
 
     for (int k = 0; k < n->nin; k++)
-        if (n->in[k]->map || n->in[k]->op == Oroute ||
-            (has_dim(n->in[k], x) && (!expert || weights)))
-            w->in[k] = along(x);
+        w->in[k] = beside_rows(n, n->in[k], x, block);
 }
 
 /* ---- all of them --------------------------------------------------------- */
@@ -465,7 +482,7 @@ int ways(const Graph *g, const Node *n, int atom, ShardStrategy *w)
     const Node *map = map_of(n);
 
     if (map && map->sh[atom].k == S) {
-        ragged(&s, map, map->sh[atom].a);
+        ragged(&s, map, atom);
         return s.count;
     }
     switch (n->op) {

@@ -386,6 +386,15 @@ static Expr *map_entry(LoopKernel *c, Node *map, int64_t start,
     return ex_load(c, storage(map), Di32, offset(c, at, aff(start)), guard);
 }
 
+/* Does the axis number rows of this rank? Of rows in blocks only the last one:
+ * a rank is its own only source. */
+static int is_row(const Node *map, const Axis *a)
+{
+    const Axes *blocks = &map->at.route.blocks;
+
+    return blocks->n ? a == blocks->v[blocks->n - 1] : g_isrow(a);
+}
+
 static Expr *dispatch_value(LoopKernel *c, Node *n, const Index *ix,
                             Expr *guard)
 {
@@ -393,7 +402,7 @@ static Expr *dispatch_value(LoopKernel *c, Node *n, const Index *ix,
     int row = 0;
     Index jx = { { 0 } };
 
-    while (!g_isrow(n->dim[row].a))
+    while (!is_row(map, n->dim[row].a))
         row++;
     Expr *at =
         map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
@@ -415,7 +424,8 @@ static Expr *dispatch_value(LoopKernel *c, Node *n, const Index *ix,
 static Expr *combine_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 {
     Node *r = n->in[0], *map = n->in[1], *e = map->in[0];
-    const AffineExpr *pair = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const AffineExpr *none = lin_make(c->pool, aff(0), 0, NULL, 0),
+                     *pair = none;
 
     for (int d = 0; d < e->nd; d++)
         pair = lin_add(c->pool, pair,
@@ -425,8 +435,9 @@ static Expr *combine_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
     Expr *have = ex_op(c, Di32, "a >= 0", at, NULL, NULL);
     Index jx = { { 0 } };
     for (int d = 0; d < r->nd; d++)
-        jx.at[d] = g_isrow(r->dim[d].a) ? ex_index(c, at)
-                                        : ix->at[dim_of(n, r->dim[d].a)];
+        jx.at[d] = is_row(map, r->dim[d].a)    ? ex_index(c, at)
+                   : is_rows(map, r->dim[d].a) ? none
+                                               : ix->at[dim_of(n, r->dim[d].a)];
     Expr *v = kern_value(c, r, &jx, ex_both(c, guard, have));
     return ex_select(c, have, v, zero(c, n));
 }

@@ -458,9 +458,11 @@ static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
 {
     const Node *e = n->in[1]->in[0];
     int64_t wide = 1;
-    int d = 0;
+    int d = 0, first = 0;
 
-    if (n->dt != x->dt || !g_isrow(n->dim[0].a))
+    while (first < n->nd && is_rows(n->in[1], n->dim[first].a))
+        first++;
+    if (n->dt != x->dt || !first)
         return 0;
     for (int i = 0; i < e->nd; i++) {
         if (e->dim[i].a == route_slot(n->in[1]))
@@ -470,9 +472,9 @@ static int64_t row_elems(const Graph *g, const Node *n, const Node *x)
             return 0;
         d++;
     }
-    if (x->nd - d != n->nd - 1)
+    if (x->nd - d != n->nd - first)
         return 0;
-    for (int i = 1; i < n->nd; i++, d++) {
+    for (int i = first; i < n->nd; i++, d++) {
         if (x->dim[d].a != n->dim[i].a)
             return 0;
         wide *= local_n(g, x, d);
