@@ -15,6 +15,17 @@ const Target *pass_target(const Graph *g)
     return g->compile->target;
 }
 
+const MachineSpeeds *machine_of(const Graph *g)
+{
+    static const MachineSpeeds machines[] = {
+#define MACHINE(name, ...) { __VA_ARGS__ },
+#include "../../ir/machines.def"
+#undef MACHINE
+    };
+
+    return &machines[pass_target(g)->machine];
+}
+
 FILE *compile_out(const Compile *c)
 {
     return c->options.out ? c->options.out : stdout;

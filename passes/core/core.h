@@ -31,6 +31,11 @@ typedef struct Compile {
 
 void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
 const Target *pass_target(const Graph *g); /* the one compiled for */
+/* Of the machine that it is compiled for (machines.def). */
+typedef struct MachineSpeeds {
+    double gemm, plain, loop, memory, link, launch, hop;
+} MachineSpeeds;
+const MachineSpeeds *machine_of(const Graph *g);
 FILE *compile_out(const Compile *c);
 /* One line per decision, shown by -d why. n: what it is about, or null. */
 void why(const Graph *g, const Node *n, const char *fmt, ...)

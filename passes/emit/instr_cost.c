@@ -2,16 +2,6 @@
  * target's machine (machines.def) takes for them. */
 #include "emit.h"
 
-typedef struct MachineSpeeds {
-    double gemm, plain, loop, memory, link, launch, hop;
-} MachineSpeeds;
-
-static const MachineSpeeds machines[] = {
-#define MACHINE(name, ...) { __VA_ARGS__ },
-#include "../../ir/machines.def"
-#undef MACHINE
-};
-
 static int is_product(const Group *k)
 {
     return k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad ||
@@ -68,7 +58,7 @@ static double secs_at(const MachineSpeeds *m, const Instr *s, double rate)
 
 void predict(const Graph *g, const Group *k, Instr *s)
 {
-    const MachineSpeeds *m = &machines[pass_target(g)->machine];
+    const MachineSpeeds *m = machine_of(g);
 
     if (s->flops == 0 && s->bytes == 0)
         count(g, k, s);
