@@ -357,7 +357,7 @@ static void choose_at(Partitioner *p, Node *n, OperandShards need, int atom)
     for (int i = 0; i < count; i++) {
         if (p->build && !same_shard(&w[i].out, &n->sh[atom]))
             continue;
-        if (!allowed(n, atom, &w[i], &goal) ||
+        if ((count > 1 && !allowed(n, atom, &w[i], &goal)) ||
             !cuts_evenly(p, n, need, atom, &w[i]))
             continue;
         double c = total(p, n, need, atom, &w[i], &goal);
@@ -406,13 +406,20 @@ static void place_node(Partitioner *p, Node *n)
         demand(p, n, k, need[k]);
 }
 
-void pass_sharding(Graph *g)
+Partitioner *place_nodes(Graph *g)
 {
     g_renumber(g);
     Partitioner *p = partitioner_new(g, 0);
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         place_node(p, g->node[i]);
+    return p;
+}
+
+void pass_sharding(Graph *g)
+{
+    Partitioner *p = place_nodes(g);
+
     if (g->prog == PGstep)
         report_sharding(p);
     arena_free(p->a);

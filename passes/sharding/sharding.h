@@ -51,6 +51,7 @@ Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
 /* Choose n's type and what it asks of its operands; when n has its type already
  * (level PLACED), only the latter. */
 void choose_strategy(Partitioner *p, Node *n, OperandShards need);
+Partitioner *place_nodes(Graph *g); /* all of them; the caller's to free */
 void report_sharding(const Partitioner *p);
 
 void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */

@@ -29,6 +29,7 @@ typedef struct Fold {
 /* One of each kind: experts over dp, over tp, over both, inside experts, inside
  * a part of dp; context; everything; masters and moments in shards within two
  * ranks, or whole; sizes that tp and cp do not divide. */
+#define A2A "route.dispatcher=alltoall "
 #define CAP "route.policy=capacity route.factor=0.75"
 #define PAD "route.policy=padded route.factor=1"
 #define PP2 "fold.pp=2"
@@ -74,6 +75,17 @@ static const Fold some[] = {
     { "tests/models/hash.lua",           2, 2, 1, 4, 1, CAP },
     { "tests/models/top1_z.lua",         1, 2, 4, 2, 1, CAP },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, PAD },
+    /* Tokens that go only where their experts are. */
+    { "tests/hf/mixtral-aux.lua",        1, 1, 4, 4, 1, A2A },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 2, A2A },
+    { "tests/hf/mixtral-aux.lua",        1, 1, 4, 2, 1, A2A CAP },
+    { "tests/hf/qwen3.lua",              2, 2, 2, 4, 1, A2A "fold.zero=3" },
+    { "tests/hf/dsv3.lua",               2, 1, 4, 8, 1, A2A PAD },
+    { "tests/hf/dsv3-mtp.lua",           2, 1, 2, 4, 1, A2A PP2 },
+    { "tests/models/hash.lua",           2, 1, 2, 2, 2, A2A },
+    { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, A2A },
+    { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, A2A },
+    { "tests/models/zoo.lua",            2, 2, 2, 4, 1, A2A },
     { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP4 },
     { "tests/models/tied.lua",           1, 1, 2, 2, 1, PP2 },
     { "tests/models/tied.lua",           2, 1, 1, 2, 1, PP4 },

@@ -32,7 +32,7 @@ const char *const verdicts[NVERDICT] = { "refused", "same", "OTHER", "STOPS",
 Base bases[NBASE] = {
     PLAN(MIX,   "fold.tp=2 fold.dp=2 fold.ep=4 fold.zero=0 train.batch=8")
     PLAN(TIED,  "fold.pp=2 fold.cp=2 fold.dp=2 fold.ep=4 fold.vpp=2 fold.schedule=interleaved train.batch=16")
-    PLAN(APART, "fold.cp=4 fold.ring=1 fold.ep=2 route.factor=0.6 train.batch=4")
+    PLAN(APART, "fold.cp=4 fold.ring=1 fold.ep=2 route.factor=0.6 route.dispatcher=alltoall train.batch=4")
     PLAN("tests/models/window.lua", "fold.tp=2 fold.cp=2 train.batch=4" SMALL)
     PLAN(MIX,   "fold.dp=4 fold.ep=2 fold.zero=3 train.batch=16")
 

@@ -115,6 +115,8 @@ static double scalar_op(const Node *n, double a, double b, double c)
     case Odsilu: return sigmoid(a) * (1 + a * (1 - sigmoid(a)));
     case Ominimum: return a < b ? a : b;
     case Owhere: return a != 0 ? b : c;
+    case Omod: return b == 0 ? 0 : fmod(a, b);
+    case Oge: return a >= b;
     case Oeq: return a == b;
     case Oland: return a != 0 && b != 0;
     case Oisfinite: return isfinite(a) != 0;
@@ -255,16 +257,19 @@ static void route_op(Run *r, Node *n, int64_t k)
 
     for (int64_t p = 0; p < m.pairs; p++)
         v[m.row + p] = -1;
+    for (int64_t q = 0; q < m.each * m.experts; q++)
+        v[m.pair + q] = -1;
     for (int64_t x = 0; x < m.experts; x++) {
+        row = m.each ? x * m.each : row;
         v[m.offset + x] = (double)row;
         for (int64_t p = 0; p < m.pairs; p++)
             if ((int64_t)e[p] == first + x) {
-                assert_true(row < m.cap);
+                assert_true(row < (m.each ? (x + 1) * m.each : m.cap));
                 v[m.pair + row] = (double)p;
                 v[m.row + p] = (double)row++;
             }
     }
-    v[m.offset + m.experts] = (double)row;
+    v[m.offset + m.experts] = (double)(m.each ? m.cap : row);
 }
 
 /* Number of the pair at the loop's indices: row-major over e's local axes. */
@@ -272,6 +277,14 @@ static int64_t pair_of(const Run *r, const Node *map, const Loop *l,
                        const int64_t *i)
 {
     return offset(r, map->in[0], l, i, NULL, 0);
+}
+
+/* Of rows in blocks the last axis counts those of a rank. */
+static const Axis *row_axis(const Run *r, const Node *map)
+{
+    const Axes *blocks = &map->at.route.blocks;
+
+    return blocks->n ? blocks->v[blocks->n - 1] : g_axis(r->g, "row");
 }
 
 static void dispatch_op(Run *r, Node *n, int64_t k)
@@ -287,7 +300,7 @@ static void dispatch_op(Run *r, Node *n, int64_t k)
         int64_t row = (int64_t)at(r, map, k)->v[m.row + pair_of(r, map, &l, i)];
         if (row < 0)
             continue;
-        at(r, n, k)->v[offset(r, n, &l, i, g_axis(r->g, "row"), row)] =
+        at(r, n, k)->v[offset(r, n, &l, i, row_axis(r, map), row)] =
             at(r, x, k)->v[offset(r, x, &l, i, NULL, 0)];
     } while (next(&l, i));
 }
@@ -296,7 +309,7 @@ static void combine_op(Run *r, Node *n, int64_t k)
 {
     const Node *map = n->in[1], *x = n->in[0];
     MapLayout m = map_layout(r->g, map);
-    Axis *rows = g_axis(r->g, "row");
+    const Axis *rows = row_axis(r, map);
     Loop l = { 0 };
     int64_t i[2 * MAXD] = { 0 };
 
@@ -475,6 +488,11 @@ static void by_op(Run *r, Node *n, int64_t k)
     case Ogather: gather_op(r, n, k); return;
     case Oscatter_add: scatter_op(r, n, k); return;
     case Oaccum: accumulate(r, n, k); return;
+    case Osplit: /* in place: the same order of elements */
+    case Omerge:
+        memcpy(at(r, n, k)->v, at(r, n->in[0], k)->v,
+               (size_t)at(r, n, k)->n * sizeof(double));
+        return;
     default: break;
     }
     switch (optab[n->op].cls) {
@@ -734,6 +752,11 @@ static struct CMUnitTest *all_folds(size_t *n)
                           "fold.ep=%d fold.etp=%d",
                           tp, cp, dp, ep, etp);
         struct CMUnitTest t = { keys, one_fold, NULL, NULL, keys };
+        vec_push(forever, tests, t);
+        if (ep == 1)
+            continue;
+        t.name = keys = strf(forever, "%s route.dispatcher=alltoall", keys);
+        t.initial_state = keys;
         vec_push(forever, tests, t);
     }
     *n = vec_len(tests);

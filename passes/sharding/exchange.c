@@ -1,0 +1,531 @@
+/* exchange.c: tokens go to the ranks of their experts. A map over ep's ranks
+ * asks for all tokens of all of these (an all-gather) and gives terms of all of
+ * them back (a reduce-scatter), whatever their routes are. Here a rank sends
+ * each of its tokens once to each rank that has experts for it, in blocks of
+ * `pair` rows, and has one partial sum back from each:
+ *
+ *     %m = route %e expert       %m1 = route %p peer      its tokens
+ *     %r = dispatch %x %m        %b  = dispatch %x %m1    [src slot d]
+ *     ..                    =>   %b1 = split %b           [src peer sent d]
+ *     %u = combine %y %m         %m2 = route %f expert    what came
+ *     %o = sum %u top            %r  = dispatch %b1 %m2
+ *                                ..
+ *                                %u  = combine %y %m2     [src peer sent top d]
+ *                                %t  = sum %u top         [src peer sent d]
+ *                                %c  = merge %t           [src slot d]
+ *                                %v  = combine %c %m1     [tokens to d]
+ *                                %o  = sum %v to
+ *
+ * p[token, to] is `to` where one of the token's experts lies on that peer, else
+ * -1; f are the choices in blocks, -1 where the expert lies on another rank.
+ * src numbers the ranks that have tokens of their own: one axis for those among
+ * ep's ranks, cut before the rows travel as peer is after; the all-to-all
+ * between is what collectives.c makes of the two types. Tokens that only etp's
+ * or edp's ranks divide keep an axis each and go on as any tokens do.
+ *
+ * With a budget of rows (route.factor) a block has room for so many times the
+ * tokens that are to be expected in it. Where they do not fit, the step has
+ * overflowed as if their expert rows had not fitted, and its fallback gathers
+ * all tokens. Without one a block has room for all tokens of a rank. */
+#include <math.h>
+#include <string.h>
+
+#include "sharding.h"
+
+enum { SOURCES = 3 }; /* among ep's ranks, among etp's, others */
+
+typedef struct Exchange {
+    Graph *g;
+    Node *old, *send, *received; /* maps: all tokens', a rank's, of what came */
+    Node *const *node;           /* those before the pass, and their users */
+    size_t count;
+    Node ***user;
+    uint32_t atoms[SOURCES];           /* that cut tokens */
+    int64_t peers, tokens, pair, wide; /* tokens: of a rank; bytes of one */
+    int nsource;
+    Axis *source[SOURCES], *to, *peer, *slot, *row;
+} Exchange;
+
+/* ---- building ------------------------------------------------------------ */
+
+static Node *as(Node *n, const Node *like)
+{
+    n->scope = like->scope;
+    n->reg = like->reg;
+    return n;
+}
+
+static Node *ew(const Exchange *x, const Node *by, Op op, Node *a, Node *b,
+                Node *c)
+{
+    return as(g_ew(x->g, op, by->loc, a, b, c), by);
+}
+
+static Node *number(const Exchange *x, int64_t v)
+{
+    return g_const(x->g, x->old->loc, Di32, (double)v);
+}
+
+static Node *iota(const Exchange *x, Axis *a)
+{
+    Node *n = g_node(x->g, Oiota, x->old->loc, 0, NULL);
+
+    n->at.iota.axis = a;
+    n->dt = Di32;
+    return as(infer(x->g, n), x->old);
+}
+
+static Node *move(const Exchange *x, Op op, Node *v, Node *map, const Node *by)
+{
+    Node *in[2] = { v, map };
+
+    return infer(x->g, as(g_node(x->g, op, by->loc, 2, in), by));
+}
+
+static Axes axes_of(const Exchange *x, Axis *a, Axis *b)
+{
+    Axes l = { 2, alloc(x->g->arena, 2 * sizeof *l.v) };
+
+    l.v[0] = a;
+    l.v[1] = b;
+    return l;
+}
+
+/* ---- where a token goes -------------------------------------------------- */
+
+static int is_token(const Exchange *x, const Axis *a)
+{
+    const Node *e = x->old->in[0];
+
+    return a != x->old->at.route.top && dim_of(e, a) >= 0;
+}
+
+static int per_token(const Exchange *x, const Node *v)
+{
+    for (int i = 0; i < v->nd; i++)
+        if (is_token(x, v->dim[i].a))
+            return 1;
+    return 0;
+}
+
+/* Of i < all the multiples of lo below hi. */
+static Node *digits(const Exchange *x, Node *i, int64_t lo, int64_t hi,
+                    int64_t all)
+{
+    Node *top = hi == all ? i : ew(x, x->old, Omod, i, number(x, hi), NULL);
+
+    if (lo == 1)
+        return top;
+    Node *rest = ew(x, x->old, Omod, i, number(x, lo), NULL);
+    return ew(x, x->old, Osub, top, rest, NULL);
+}
+
+static Node *plus(const Exchange *x, Node *a, Node *b)
+{
+    return a ? ew(x, x->old, Oadd, a, b, NULL) : b;
+}
+
+/* Does expert e lie on peer p? Experts are numbered by all of ep's atoms, peers
+ * by those of them that cut tokens: the digits that both have are compared, as
+ * part of the expert's number. */
+static Node *lies_on(const Exchange *x, Node *e, Node *p)
+{
+    const Mesh *m = x->g->mesh;
+    int64_t experts = x->old->at.route.axis->n;
+    int64_t unit = experts / mesh_extent(m, m->mask[Mep]), peer = 1;
+    Node *of_e = NULL, *of_p = NULL;
+
+    for (int t = 0; t < m->natom; t++) {
+        int64_t lo = unit, plo = peer;
+        for (; t < m->natom && x->atoms[0] >> t & 1; t++) {
+            unit *= m->atom[t].size;
+            peer *= m->atom[t].size;
+        }
+        if (peer > plo) {
+            of_e = plus(x, of_e, digits(x, e, lo, unit, experts));
+            Node *d = digits(x, p, plo, peer, x->peers);
+            d = ew(x, x->old, Omul, d, number(x, lo / plo), NULL);
+            of_p = plus(x, of_p, d);
+        }
+        if (t < m->natom && m->mask[Mep] >> t & 1)
+            unit *= m->atom[t].size;
+    }
+    Node *any = ew(x, x->old, Oge, e, number(x, 0), NULL);
+    Node *same = ew(x, x->old, Oeq, of_e, of_p, NULL);
+    return ew(x, x->old, Oland, any, same, NULL);
+}
+
+static Node *send_map(const Exchange *x)
+{
+    Graph *g = x->g;
+    Node *e = x->old->in[0], *to = iota(x, x->to);
+    Axis *top = x->old->at.route.top;
+
+    Node *p = ew(x, x->old, Owhere, lies_on(x, e, to), to, number(x, -1));
+    if (top)
+        p = as(g_red(g, Omax, p, &top, 1), x->old);
+    Node *m = as(g_node(g, Oroute, x->old->loc, 1, &p), x->old);
+    struct route_attrs *t = &m->at.route;
+    t->axis = x->peer;
+    t->top = x->to;
+    t->capacity = x->pair;
+    t->padded = 1;
+    t->blocks.n = x->nsource + 1;
+    t->blocks.v = alloc(g->arena, (size_t)t->blocks.n * sizeof *t->blocks.v);
+    memcpy(t->blocks.v, x->source, (size_t)x->nsource * sizeof *x->source);
+    t->blocks.v[x->nsource] = x->slot;
+    return infer(g, m);
+}
+
+/* ---- values in blocks ---------------------------------------------------- */
+
+static Node *in_blocks(const Exchange *x, Node *v, const Node *by);
+
+/* A broadcast of what is sent travels as what it is of. */
+static Node *spread(const Exchange *x, const Node *v, const Node *by)
+{
+    Node *in = in_blocks(x, v->in[0], by);
+    Node *n = as(g_node(x->g, Obroadcast, v->loc, 1, &in), by);
+
+    n->nd = in->nd;
+    memcpy(n->dim, in->dim, sizeof n->dim);
+    for (int d = 0; d < v->nd; d++)
+        if (!is_token(x, v->dim[d].a) && dim_of(in, v->dim[d].a) < 0)
+            n->dim[n->nd++] = v->dim[d];
+    return infer(x->g, n);
+}
+
+/* v [tokens ..] as [sources peer row ..]; by: where it is wanted. */
+static Node *in_blocks(const Exchange *x, Node *v, const Node *by)
+{
+    if (!per_token(x, v))
+        return v;
+    if (v->op == Obroadcast && per_token(x, v->in[0]))
+        return spread(x, v, by);
+    Node *b = move(x, Odispatch, v, x->send, by);
+    Node *n = as(g_node(x->g, Osplit, by->loc, 1, &b), by);
+    n->at.split.axis = x->slot;
+    n->at.split.into = axes_of(x, x->peer, x->row);
+    return infer(x->g, n);
+}
+
+/* Terms [sources peer row ..] as their sum [tokens ..]. */
+static Node *at_home(const Exchange *x, Node *v, const Node *by)
+{
+    Axis *to = x->to;
+    Node *n = as(g_node(x->g, Omerge, by->loc, 1, &v), by);
+
+    n->at.merge.axes = axes_of(x, x->peer, x->row);
+    n->at.merge.new = x->slot;
+    n = move(x, Ocombine, infer(x->g, n), x->send, by);
+    return as(g_red(x->g, Osum, n, &to, 1), by);
+}
+
+static Node *received_map(const Exchange *x)
+{
+    Graph *g = x->g;
+    Node *e = x->old->in[0], *one = number(x, 1);
+
+    e = in_blocks(x, ew(x, x->old, Oadd, e, one, NULL), x->old);
+    e = ew(x, x->old, Osub, e, one, NULL); /* rows of nobody: -1 */
+    e = ew(x, x->old, Owhere, lies_on(x, e, iota(x, x->peer)), e,
+           number(x, -1));
+    Node *m = as(g_node(g, Oroute, x->old->loc, 1, &e), x->old);
+    struct route_attrs *t = &m->at.route;
+    int64_t micros = 1;
+    for (int d = 0; d < x->old->in[0]->nd; d++) {
+        Dim k = x->old->in[0]->dim[d];
+        if (g_ismicro(k.a))
+            micros =
+                k.n / mesh_extent(g->mesh, cut_atoms(g->mesh, x->old, k.a));
+    }
+    *t = x->old->at.route;
+    t->capacity *= micros;
+    t->peer = x->peer;
+    t->load = (double)x->tokens / (double)x->pair;
+    return infer(g, m);
+}
+
+/* ---- the old map's users ------------------------------------------------- */
+
+static Node *only_user(const Exchange *x, const Node *n)
+{
+    Node **u = n->id < (int)x->count ? x->user[n->id] : NULL;
+
+    return vec_len(u) == 1 ? u[0] : NULL;
+}
+
+static int sums_choices(const Exchange *x, const Node *n)
+{
+    int any = 0;
+
+    for (int i = 0; n->op == Osum && i < n->at.sum.axes.n; i++) {
+        if (is_token(x, n->at.sum.axes.v[i]))
+            return 0;
+        any |= n->at.sum.axes.v[i] == x->old->at.route.top;
+    }
+    return any;
+}
+
+/* What is the same of terms and of their sum, up to the sum over choices: one
+ * row comes home of each peer. */
+static Node *last_term(const Exchange *x, Node *u)
+{
+    Node *n = u, *at;
+
+    while ((at = only_user(x, n)) && at->op == Ocast)
+        n = at;
+    return at && sums_choices(x, at) ? at : u;
+}
+
+static void replace(const Exchange *x, const Node *n, Node *by)
+{
+    Node **u = x->user[n->id];
+
+    for (size_t i = 0; i < vec_len(u); i++)
+        for (int k = 0; k < u[i]->nin; k++)
+            if (u[i]->in[k] == n)
+                u[i]->in[k] = by;
+}
+
+/* u and what follows it up to `last`, of received rows. */
+static Node *term(const Exchange *x, Node *n, const Node *u)
+{
+    if (n == u)
+        return move(x, Ocombine, u->in[0], x->received, u);
+    Node *in = term(x, n->in[0], u);
+    Node *c = as(g_copyof(x->g, n, &in), n);
+    c->nd = 0;
+    c->dt = n->dt;
+    return infer(x->g, c);
+}
+
+static void bring_home(const Exchange *x, Node *u)
+{
+    Node *last = last_term(x, u);
+
+    replace(x, last, at_home(x, term(x, last, u), last));
+}
+
+/* Does any of this rank's tokens find no row to some peer? */
+static Node *blocks_full(const Exchange *x, const Node *by)
+{
+    Graph *g = x->g;
+    Node *one = number(x, 1);
+    Node *n = as(g_node(g, Obroadcast, by->loc, 1, &one), by);
+    Axis *all[MAXD];
+
+    for (int i = 0; i < x->nsource; i++)
+        n->dim[n->nd++] = (Dim){ x->source[i], x->source[i]->n };
+    n->dim[n->nd++] = (Dim){ x->slot, x->slot->n };
+    n = move(x, Ocombine, infer(g, n), x->send, by);
+    Node *sent = ew(x, by, Oge, x->send->in[0], number(x, 0), NULL);
+    n = ew(x, by, Oland, sent, ew(x, by, Olnot, n, NULL, NULL), NULL);
+    n = as(g_cast(g, n, by->dt), by);
+    for (int d = 0; d < n->nd; d++)
+        all[d] = n->dim[d].a;
+    return as(g_red(g, Omax, n, all, n->nd), by);
+}
+
+static void watch(const Exchange *x, Node *n)
+{
+    Node *full = blocks_full(x, n);
+    Node *either = ew(x, n, Omaximum, n, full, NULL);
+
+    replace(x, n, either);
+}
+
+static void follow(Node *n, Node *map)
+{
+    n->map = map;
+    for (int d = 0; d < n->nd; d++)
+        if (g_isrow(n->dim[d].a))
+            n->dim[d].n = g_elems(map->in[0]);
+}
+
+static void send_and_return(const Exchange *x)
+{
+    for (size_t i = 0; i < x->count; i++) {
+        Node *n = x->node[i];
+        if (n->map == x->old)
+            follow(n, x->received);
+        if (!n->nin || n->in[n->nin - 1] != x->old)
+            continue;
+        if (n->op == Ocombine)
+            bring_home(x, n);
+        if (n->op == Odispatch)
+            n->in[0] = in_blocks(x, n->in[0], n);
+        n->in[n->nin - 1] = x->received;
+        if (n->op == Ooverflow && x->pair < x->tokens)
+            watch(x, n);
+    }
+}
+
+/* ---- whom and how much --------------------------------------------------- */
+
+/* What is sent: the tokens; null: nothing of theirs is. */
+static const Node *tokens_of(const Exchange *x)
+{
+    for (size_t i = 0; i < x->count; i++) {
+        const Node *n = x->node[i];
+        if (n->op == Odispatch && n->in[1] == x->old && per_token(x, n->in[0]))
+            return n->in[0];
+    }
+    return NULL;
+}
+
+/* Which atoms cut the tokens, and how many of them a rank has. */
+static int find_sources(Exchange *x)
+{
+    const Mesh *m = x->g->mesh;
+    const Node *v = tokens_of(x), *e = x->old->in[0];
+
+    x->tokens = x->wide = 1;
+    for (int d = 0; v && d < e->nd; d++)
+        x->tokens *= is_token(x, e->dim[d].a) ? e->dim[d].n : 1;
+    for (int d = 0; v && d < v->nd; d++)
+        x->wide *= is_token(x, v->dim[d].a) ? 1 : v->dim[d].n;
+    for (int t = 0; v && t < m->natom; t++) {
+        if (v->sh[t].k != S || !is_token(x, v->sh[t].a))
+            continue;
+        int k = m->mask[Mep] >> t & 1 ? 0 : m->mask[Metp] >> t & 1 ? 1 : 2;
+        x->atoms[k] |= 1u << t;
+        x->tokens /= m->atom[t].size;
+    }
+    x->wide *= v ? dtypes[v->dt].bytes : 0;
+    x->peers = mesh_extent(m, x->atoms[0]);
+    return x->peers > 1;
+}
+
+/* Of so many peers with equal shares of the experts, those among which a token
+ * finds the experts that it chose, when all choices are as likely. */
+static double distinct(double experts, double chosen, double peers)
+{
+    double none = 1; /* no choice of a token lies on a given peer */
+
+    for (double k = 0; k < chosen; k++)
+        none *= fmax(0, experts - experts / peers - k) / (experts - k);
+    return peers * (1 - none);
+}
+
+static double chosen(const Exchange *x)
+{
+    const Node *e = x->old->in[0];
+    int top = x->old->at.route.top ? dim_of(e, x->old->at.route.top) : -1;
+
+    return top < 0 ? 1 : (double)e->dim[top].n;
+}
+
+/* Rows of a block: room for all tokens where nothing may overflow, since no
+ * program takes what did not fit. */
+static void find_pair(Exchange *x)
+{
+    double share = distinct((double)x->old->at.route.axis->n, chosen(x),
+                            (double)x->peers) /
+                   (double)x->peers;
+    double n = x->old->at.route.budget * share * (double)x->tokens;
+    int64_t rows = (int64_t)ceil(n / 16 * (1 - 1e-12)) * 16;
+
+    x->pair = rows > 0 && rows < x->tokens ? rows : x->tokens;
+}
+
+/* Does it take less time than the all-gather and the reduce-scatter? Either
+ * way a token's row is compared; what is sent beside it is little. */
+static int pays(const Exchange *x)
+{
+    const char *how = opts_str(x->g->opts, "route.dispatcher");
+    const MachineSpeeds *m = machine_of(x->g);
+    double row = (double)x->wide, others = (double)x->peers - 1;
+    double sent = others * (double)x->pair * row;
+    double gathered = others * (double)x->tokens * row;
+    double copied = (double)(x->tokens + x->peers * x->pair) * row;
+    double secs = sent / m->link + copied / m->memory + m->launch;
+    int wanted = strcmp(how, "auto") ? !strcmp(how, "alltoall")
+                                     : secs < gathered / m->link;
+
+    why(x->g, x->old,
+        "%s over %lld ranks: blocks of %lld rows for %lld tokens, %.3g MiB and "
+        "%.3g ms a way; gathered %.3g MiB and %.3g ms",
+        wanted ? "alltoall" : "allgather", (long long)x->peers,
+        (long long)x->pair, (long long)x->tokens, sent / (1 << 20), 1e3 * secs,
+        gathered / (1 << 20), 1e3 * gathered / m->link);
+    return wanted;
+}
+
+/* An axis of that size for those atoms, the same for all maps. */
+static Axis *axis_for(const Exchange *x, const char *name, uint32_t atoms,
+                      int64_t n)
+{
+    for (int k = 1;; k++) {
+        Axis *a = g_axis(x->g, strf(x->g->arena, "%s'%d", name, k));
+        if (!a->n) {
+            a->n = n;
+            a->atoms = atoms;
+        }
+        if (a->n == n && a->atoms == atoms)
+            return a;
+    }
+}
+
+static void make_axes(Exchange *x)
+{
+    static const char *const name[SOURCES] = { "src", "etpsrc", "edpsrc" };
+
+    for (int k = SOURCES; k-- > 0;)
+        if (x->atoms[k])
+            x->source[x->nsource++] = axis_for(
+                x, name[k], x->atoms[k], mesh_extent(x->g->mesh, x->atoms[k]));
+    x->to = axis_for(x, "to", 0, x->peers);
+    x->peer = axis_for(x, "peer", x->atoms[0], x->peers);
+    x->row = axis_for(x, "sent", 0, x->pair);
+    x->slot = axis_for(x, "slot", 0, x->peers * x->pair);
+}
+
+static void exchange(Graph *g, Node *route, Node *const *node, size_t count,
+                     Node ***user)
+{
+    Exchange x = {
+        .g = g, .old = route, .node = node, .count = count, .user = user
+    };
+
+    if (!find_sources(&x))
+        return;
+    find_pair(&x);
+    if (!pays(&x))
+        return;
+    make_axes(&x);
+    x.send = send_map(&x);
+    x.received = received_map(&x);
+    send_and_return(&x);
+}
+
+/* ---- the pass ------------------------------------------------------------ */
+
+static Node ***users(const Graph *g)
+{
+    Node ***user = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *user);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            vec_push(g->arena, user[g->node[i]->in[k]->id], g->node[i]);
+    return user;
+}
+
+void pass_exchange(Graph *g)
+{
+    if (!g->mesh->mask[Mep] || g->prog == PGfallback ||
+        !strcmp(opts_str(g->opts, "route.dispatcher"), "allgather"))
+        return;
+    Partitioner *p = place_nodes(g);
+    size_t count = vec_len(g->node);
+    Node **old = alloc(g->arena, (count + 1) * sizeof *old);
+    Node ***user = users(g);
+
+    memcpy(old, g->node, count * sizeof *old);
+    for (size_t i = 0; i < count; i++)
+        if (old[i]->op == Oroute)
+            exchange(g, old[i], old, count, user);
+    arena_free(p->a);
+    g_sort(g);
+    g_tidy(g);
+}

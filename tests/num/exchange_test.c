@@ -1,0 +1,206 @@
+/* exchange_test: tokens go to experts in blocks of rows, one to each rank. A
+ * model whose tokens say themselves which expert they want (tests/models/
+ * hash.lua) fills them: evenly; all tokens of each rank to one rank, so that
+ * the rows of all ranks fit and no block does; those of one rank only. Steps
+ * that do not fit, and only those, fall back; losses and all values are those
+ * of one rank without a budget, in fp64. Rows sent are counted in the plan. */
+#include <math.h>
+#include <string.h>
+
+#include "../fold/foldrun.h"
+
+enum { STEPS = 4, RANKS = 2, TOKENS = 4 * 32, HIDDEN = 32 };
+
+static const double TOL = 1e-10;
+
+/* Of each micro-batch (by the rank that runs it) the experts its tokens want:
+ * from .first on so many. */
+typedef struct Wish {
+    int first, many;
+} Wish;
+static const Wish wishes[STEPS][RANKS] = {
+    { { 0, 4 }, { 0, 4 } },
+    { { 0, 2 }, { 2, 2 } },
+    { { 0, 4 }, { 2, 2 } },
+    { { 0, 4 }, { 0, 4 } },
+};
+
+static const struct {
+    const char *keys;
+    int fallbacks;
+} cases[] = {
+    { "fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=alltoall", 2 },
+    { "fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=allgather", 0 },
+    { "fold.dp=2 fold.ep=2 route.dispatcher=alltoall", 0 },
+    { "fold.dp=2 fold.tp=2 fold.ep=2 fold.etp=2 route.factor=1.5 "
+      "route.dispatcher=alltoall",
+      2 },
+};
+enum { N = sizeof cases / sizeof *cases };
+
+static int failed;
+
+static void report(int ok, const char *what, const char *more)
+{
+    printf("%sok - %s: %s\n", ok ? "" : "not ", what, more);
+    fflush(stdout);
+    failed += !ok;
+}
+
+/* ---- tokens -------------------------------------------------------------- */
+
+typedef struct Fill {
+    const Wish *wish; /* of the micro-batch */
+    int64_t from, step;
+    int32_t *dst;
+} Fill;
+typedef struct Batch {
+    const Mesh *mesh;
+    int64_t step;
+} Batch;
+
+/* The model takes expert (1009 id + 7) mod 4 = (id + 3) mod 4. */
+static int32_t word_for(int64_t expert, uint64_t salt)
+{
+    return (int32_t)(4 * (mix64(salt, 5) % 32) + (uint64_t)(expert + 1) % 4);
+}
+
+static void fill_run(void *ctx, int64_t global, int64_t local, int64_t n)
+{
+    const Fill *f = ctx;
+
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = f->from + global + i;
+        const Wish *w = &f->wish[at / TOKENS % RANKS];
+        uint64_t salt = mix64((uint64_t)f->step, (uint64_t)at);
+        f->dst[local + i] = word_for(w->first + at % w->many, salt);
+    }
+}
+
+static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
+                 void *dst)
+{
+    const Batch *b = self;
+    Fill f = { wishes[b->step], turn * tensor_elems(t), b->step, dst };
+
+    tensor_runs(b->mesh, t, rank, fill_run, &f);
+}
+
+/* ---- training ------------------------------------------------------------ */
+
+typedef struct Run {
+    double loss[STEPS], *last; /* vec: parameters */
+    int fallbacks;
+} Run;
+
+static void read_last(Exec *x, Run *r)
+{
+    const Tensor **t = fold_tensors(x->plan, "param");
+
+    for (size_t i = 0; i < vec_len(t); i++) {
+        int64_t n;
+        const double *v = fold_read(x, t[i]->name, &n);
+        for (int64_t k = 0; k < n; k++)
+            vec_push(forever, r->last, v[k]);
+    }
+}
+
+static Run train(Plan *p)
+{
+    Run r = { .fallbacks = 0 };
+    Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
+
+    exec_run(x, PGinit, NULL, NULL);
+    for (int t = 0; t < STEPS; t++) {
+        StepValues b = { 1e-2, 1 - pow(0.9, t + 1), 1 - pow(0.95, t + 1), t };
+        Batch batch = { p->mesh, t };
+        Feed f = { fill, &batch };
+        exec_run(x, PGstep, &b, &f);
+        if (exec_result(x, "overflow") > 0) {
+            r.fallbacks++;
+            exec_run(x, PGfallback, &b, &f);
+        }
+        r.loss[t] = exec_result(x, "loss");
+    }
+    read_last(x, &r);
+    exec_close(x);
+    return r;
+}
+
+static double apart(const Run *a, const Run *b)
+{
+    double most = vec_len(a->last) == vec_len(b->last) ? 0 : INFINITY;
+
+    for (int t = 0; t < STEPS; t++)
+        most = fmax(most, fabs(a->loss[t] / b->loss[t] - 1));
+    for (size_t i = 0; i < vec_len(a->last) && most < INFINITY; i++) {
+        double d = fabs(a->last[i] - b->last[i]);
+        most = d <= most ? most : d;
+    }
+    return most;
+}
+
+static void compare(int i, Plan *p, const Run *one)
+{
+    Run r = train(p);
+    double most = apart(&r, one);
+
+    report(most <= TOL && r.fallbacks == cases[i].fallbacks, cases[i].keys,
+           strf(forever,
+                "difference %.2g, at most %.0e; %d of %d steps fell back, "
+                "not %d",
+                most, TOL, r.fallbacks, STEPS, cases[i].fallbacks));
+}
+
+/* ---- rows that are sent -------------------------------------------------- */
+
+/* Rows that a rank sends in an all-to-all of rows of HIDDEN, to itself too; 0:
+ * not always as many. Blocks are of `pair` rows. */
+static double rows_sent(const Plan *p, int64_t pair)
+{
+    const Role *role = &p->role[0];
+    const Program *g = &role->prog[role_prog(role, PGstep)];
+    int64_t rows = -1;
+
+    for (int i = 0; i < g->ninstr; i++) {
+        const AlltoallArgs *a = &g->instr[i].alltoall;
+        if (g->instr[i].kind != Ialltoall || a->inner != pair * HIDDEN)
+            continue;
+        int64_t n = a->outer * a->a / RANKS * a->mid * a->b * pair;
+        rows = rows < 0 || rows == n ? n : 0;
+    }
+    return (double)rows;
+}
+
+/* Every token wants one expert: the least is a row a token. With room for all
+ * of them every rank gets a row a token. */
+static void count_rows(const Plan *budget, const Plan *all)
+{
+    double got = rows_sent(budget, TOKENS * 3 / 4) / TOKENS;
+    double most = rows_sent(all, TOKENS) / TOKENS;
+
+    report(got == 1.5 && most == RANKS, "rows sent",
+           strf(forever, "%g times the least with a factor of 1.5, %g without",
+                got, most));
+}
+
+int main(void)
+{
+    Plan *p[N + 1];
+
+    for (int i = 0; i < N; i++)
+        p[i] = fold_words(
+            "tests/models/hash.lua",
+            strf(forever,
+                 "%s axes.batch=4 train.batch=8 precision=fp64 fold.zero=0",
+                 cases[i].keys));
+    p[N] = fold_words(
+        "tests/models/hash.lua",
+        "world=1 axes.batch=4 train.batch=8 precision=fp64 fold.zero=0");
+    fold_share(p, N + 1);
+    Run one = train(p[N]);
+    for (int i = 0; i < N; i++)
+        compare(i, p[i], &one);
+    count_rows(p[0], p[2]);
+    return failed != 0;
+}
