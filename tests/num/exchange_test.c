@@ -95,7 +95,7 @@ typedef struct Run {
 
 static void read_last(Exec *x, Run *r)
 {
-    const Tensor **t = fold_tensors(x->plan, "param");
+    const Tensor **t = fold_tensors(x->plan, 1 << TKparam);
 
     for (size_t i = 0; i < vec_len(t); i++) {
         int64_t n;
@@ -116,11 +116,11 @@ static Run train(Plan *p)
         Batch batch = { p->mesh, t };
         Feed f = { fill, &batch };
         exec_run(x, PGstep, &b, &f);
-        if (exec_result(x, "overflow") > 0) {
+        if (exec_result(x, RESULToverflow) > 0) {
             r.fallbacks++;
             exec_run(x, PGfallback, &b, &f);
         }
-        r.loss[t] = exec_result(x, "loss");
+        r.loss[t] = exec_result(x, RESULTloss);
     }
     read_last(x, &r);
     exec_close(x);

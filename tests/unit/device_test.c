@@ -125,7 +125,7 @@ static Device logger(void)
     d.bound = log_bound;
     d.close = d.begin = d.finish = quiet;
     d.ready = always;
-    d.issue = d.product = d.transfer = log_instr;
+    d.launch = d.product = d.transfer = log_instr;
     d.collective = log_collective;
     d.clear = log_clear;
     d.copy = log_copy;
