@@ -1,5 +1,6 @@
-/* vocabulary.c: the model of a tokenizer.json: the tokens of its vocabulary, how
- * bytes are written in them, and its merges. Also how such a file is asked. */
+/* vocabulary.c: the model of a tokenizer.json: the tokens of its vocabulary,
+ * how bytes are written in them, and its merges. Also how such a file is
+ * asked. */
 #include <jansson.h>
 #include <string.h>
 #include <utf8proc.h>
