@@ -250,6 +250,26 @@ static void show_table(FILE *out, const Program *p)
             p->nslot, calls, p->nslot / calls, bytes(kept), p->nframe, most);
 }
 
+/* What ranks exchange, and the part that nothing hides. */
+static void show_transfers(FILE *out, const Plan *plan, const Program *p,
+                           double makespan)
+{
+    double all = 0, open = makespan - plan_bare(plan, p->kind);
+
+    for (int f = 0; f < p->nphase; f++)
+        for (int i = 0; i < p->phase[f].n; i++) {
+            const Instr *s = &p->instr[p->phase[f].first + i];
+            InstrClass k = instr_info(s->kind)->cls;
+            if (k == CLASScollective || k == CLASStransfer)
+                all += s->secs * (double)phase_runs(p, f);
+        }
+    if (all > 0)
+        fprintf(out,
+                "  transfers       %.3f ms, not hidden %.3f ms: %.1f %% of "
+                "the program\n",
+                1e3 * all, 1e3 * open, 100 * open / makespan);
+}
+
 static void show_program(FILE *out, const Plan *plan, int role,
                          const Program *p)
 {
@@ -266,6 +286,7 @@ static void show_program(FILE *out, const Plan *plan, int role,
     fputc('\n', out);
     if (t.stuck)
         fprintf(out, "  never ends: %s\n", t.stuck);
+    show_transfers(out, plan, p, t.makespan);
     for (int f = 0; f < p->nphase; f++)
         fprintf(out, "  %-14s  %5d steps, %" PRId64 " time%s\n",
                 p->phase[f].name, p->phase[f].n, phase_runs(p, f),

@@ -60,7 +60,7 @@ static const char *name_buffers(SlotLives *l, int instr)
             return life_wrong(l, "is read and was never written", s->buf[i],
                               instr);
         if (x->first < 0)
-            *x = (SlotLife){ s->buf[i], instr, instr, b->offset };
+            *x = (SlotLife){ s->buf[i], instr, instr, b->offset, instr };
         if (!b->frame && x->first >= l->from && instr <= l->to &&
             phase_of(p, x->first) != phase_of(p, instr)) {
             if (!only_writes(s, i))
@@ -69,6 +69,8 @@ static const char *name_buffers(SlotLives *l, int instr)
             x->first = l->from;
         }
         x->last = instr;
+        if (x->held < l->behind[instr] - 1)
+            x->held = l->behind[instr] - 1;
     }
     return NULL;
 }
@@ -103,7 +105,7 @@ SlotLife *no_lives(Arena *a, int n)
     SlotLife *v = alloc(a, sizeof *v * ((size_t)n + 1));
 
     for (int i = 0; i < n; i++)
-        v[i] = (SlotLife){ i, -1, -1, 0 };
+        v[i] = (SlotLife){ i, -1, -1, 0, -1 };
     return v;
 }
 
@@ -112,7 +114,13 @@ const char *lives_of(Arena *a, const Role *r, int prog, SlotLives *l)
     const Program *p = &r->prog[prog];
     const char *why = NULL;
 
-    *l = (SlotLives){ a, r, prog, no_lives(a, r->nbuf), p->ninstr, -1 };
+    *l = (SlotLives){ .arena = a,
+                      .r = r,
+                      .prog = prog,
+                      .of = no_lives(a, r->nbuf),
+                      .from = p->ninstr,
+                      .to = -1,
+                      .behind = instrs_behind(a, p) };
     for (int f = 0; f < p->nphase; f++) {
         const Phase *x = &p->phase[f];
         if (x->repeat || !x->n)
@@ -127,7 +135,7 @@ const char *lives_of(Arena *a, const Role *r, int prog, SlotLives *l)
 }
 
 /* Lives that are longer than needed, or shorter. Gradients and outputs stay to
- * the end. */
+ * the end, what other streams name may until they are done. */
 static const char *loose(const SlotLives *l)
 {
     int end = l->r->prog[l->prog].ninstr - 1;
@@ -137,7 +145,7 @@ static const char *loose(const SlotLives *l)
         const Buf *b = &l->r->buf[i];
         if (b->prog == l->prog && x->first < 0 && law(Llive_tight))
             return life_wrong(l, "is never used", i, b->born);
-        int kept = b->dies == end;
+        int kept = b->dies == end || (x->held > x->last && b->dies == x->held);
         int born = x->first == b->born ||
                    (kept && b->born == l->from && x->first <= l->to);
         if (b->prog == l->prog && b->born == l->from && b->dies == l->to)

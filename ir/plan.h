@@ -503,6 +503,8 @@ typedef struct Program {
  * micro-batch. A vec. */
 ScheduleSlot *program_rows(Arena *a, const Program *g);
 int program_streams(const Program *g); /* are there others than compute? */
+/* By instruction: the first of compute that is behind it, else ninstr. */
+int *instrs_behind(Arena *a, const Program *g);
 
 /* One axis of a stored or exchanged tensor: this rank holds these pieces, one
  * after another. */
@@ -882,7 +884,9 @@ typedef struct Planned {
     const char *stuck; /* null, or which instructions wait for each other */
 } Planned;
 Planned plan_time(Arena *a, const Plan *p, ProgramKind k);
-double plan_secs(const Plan *p, ProgramKind k);    /* the makespan */
+double plan_secs(const Plan *p, ProgramKind k); /* the makespan */
+/* If transfers and collectives took no time. */
+double plan_bare(const Plan *p, ProgramKind k);
 int64_t plan_micros(const Plan *p, ProgramKind k); /* micro-batches that
                                                              a rank runs */
 int64_t phase_runs(const Program *g, int phase);   /* how often it runs*/
@@ -892,6 +896,7 @@ int64_t phase_runs(const Program *g, int phase);   /* how often it runs*/
 typedef struct SlotLife {
     int buf, first, last;
     int64_t at;
+    int held; /* until streams of others are done with it, or last */
 } SlotLife;
 
 typedef struct SlotLives {
@@ -900,6 +905,7 @@ typedef struct SlotLives {
     int prog;
     SlotLife *of; /* by buffer; first -1: never named */
     int from, to; /* instructions of a stage's calls; from > to: none*/
+    int *behind;  /* by instruction: the first that is behind it */
 } SlotLives;
 
 SlotLife *no_lives(Arena *a, int n);

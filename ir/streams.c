@@ -77,6 +77,42 @@ int program_streams(const Program *g)
     return 0;
 }
 
+/* The last instruction of a stream that compute has waited for. */
+typedef struct Behind {
+    int done[NSTREAM], *recorder;
+} Behind;
+
+static void pass_wait(Behind *x, const Program *g, int *behind, int instr,
+                      int recorder)
+{
+    StreamKind on = g->instr[recorder].issue.stream;
+    if (on == STREAMcompute)
+        return;
+    for (int i = x->done[on]; i <= recorder; i++)
+        if (g->instr[i].issue.stream == on)
+            behind[i] = instr;
+    if (x->done[on] <= recorder)
+        x->done[on] = recorder + 1;
+}
+
+int *instrs_behind(Arena *a, const Program *g)
+{
+    int *behind = alloc(a, sizeof *behind * (size_t)(g->ninstr + 1));
+    Behind x = { { 0 }, NULL };
+    for (int i = 0; i < g->ninstr; i++) {
+        const Issue *l = &g->instr[i].issue;
+        behind[i] = l->stream ? g->ninstr : i + 1;
+        for (int k = 0; k < l->nwait && l->stream == STREAMcompute; k++)
+            if ((size_t)l->wait[k] < vec_len(x.recorder) && l->wait[k] > 0)
+                pass_wait(&x, g, behind, i, x.recorder[l->wait[k]]);
+        while (l->record && vec_len(x.recorder) <= (size_t)l->record)
+            vec_push(a, x.recorder, i);
+        if (l->record)
+            x.recorder[l->record] = i;
+    }
+    return behind;
+}
+
 /* ---- events -------------------------------------------------------------- */
 
 typedef struct Clock { /* so many instructions of each stream */

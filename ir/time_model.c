@@ -2,7 +2,10 @@
  * its instructions. One rank stands for its stage. A stage goes through its
  * phases and rows until it has to wait: for a value that was not sent, for a
  * receiver that did not take what it sends, or in a collective over stages for
- * the others. Where no stage can go on, they wait for each other for ever. */
+ * the others. Where no stage can go on, they wait for each other for ever.
+ *
+ * Each stream of a stage has a clock. What compute waits for on another counts
+ * as work: it is the part of a transfer that nothing hides. */
 #include <string.h>
 
 #include "plan.h"
@@ -33,7 +36,8 @@ typedef struct Walker { /* a stage under way */
     int came;                  /* `before` of that stop is spent */
     int meets;                 /* waits in a collective over stages */
     size_t *received, *waited; /* by link */
-    double now, busy;
+    double now[NSTREAM], busy;
+    double *event; /* vec: when it was recorded last, by number */
 } Walker;
 
 typedef struct TimeWalk {
@@ -41,6 +45,7 @@ typedef struct TimeWalk {
     const Plan *p;
     Walker *w;
     LinkTimes *link; /* vec */
+    int bare;        /* transfers take no time */
 } TimeWalk;
 
 /* ---- what there is to do ------------------------------------------------- */
@@ -56,11 +61,24 @@ static int link_of(TimeWalk *x, int from, int to, int64_t chan)
     return (int)vec_len(x->link) - 1;
 }
 
+static double secs_of(const TimeWalk *x, const Instr *s)
+{
+    InstrClass k = instr_info(s->kind)->cls;
+    return x->bare && (k == CLASStransfer || k == CLASScollective) ? 0
+                                                                   : s->secs;
+}
+
+/* Is it done with other stages? */
+static int is_far(const Plan *p, const Instr *s)
+{
+    return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
+}
+
 static int is_stop(const Plan *p, const Instr *s)
 {
-    if (instr_info(s->kind)->cls == CLASStransfer)
-        return 1;
-    return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
+    const Issue *l = &s->issue;
+    return instr_info(s->kind)->cls == CLASStransfer || is_far(p, s) ||
+           l->stream || l->nwait || l->record;
 }
 
 static PhaseTimeline course_of(TimeWalk *x, int role, const Program *g,
@@ -70,7 +88,7 @@ static PhaseTimeline course_of(TimeWalk *x, int role, const Program *g,
     for (int i = f->first; i < f->first + f->n; i++) {
         const Instr *s = &g->instr[i];
         if (!is_stop(x->p, s)) {
-            c.after += s->secs;
+            c.after += secs_of(x, s);
             continue;
         }
         WaitPoint t = { s, c.after, -1 };
@@ -105,29 +123,55 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
+static void await_events(Walker *w, const Issue *l)
+{
+    double *now = &w->now[l->stream], before = *now;
+    for (int i = 0; i < l->nwait; i++)
+        if ((size_t)l->wait[i] < vec_len(w->event))
+            *now = later(*now, w->event[l->wait[i]]);
+    if (l->stream == STREAMcompute)
+        w->busy += *now - before;
+}
+
+static void record_event(const TimeWalk *x, Walker *w, const Issue *l)
+{
+    while (l->record && vec_len(w->event) <= (size_t)l->record)
+        vec_push(x->arena, w->event, 0);
+    if (l->record)
+        w->event[l->record] = w->now[l->stream];
+}
+
 /* May the stage go past this stop? Then it did. */
 static int pass(TimeWalk *x, Walker *w, const WaitPoint *t)
 {
     LinkTimes *l = t->link < 0 ? NULL : &x->link[t->link];
+    double *now = &w->now[t->s->issue.stream], secs = secs_of(x, t->s);
 
     switch (t->s->kind) {
     case Isend:
-        l->free = later(w->now, l->free) + t->s->secs;
+        l->free = later(*now, l->free) + secs;
         vec_push(x->arena, l->sent, l->free);
         return 1;
     case Irecv:
         if (w->received[t->link] >= vec_len(l->sent))
             return 0;
-        w->now = later(w->now, l->sent[w->received[t->link]++]);
-        vec_push(x->arena, l->taken, w->now);
+        *now = later(*now, l->sent[w->received[t->link]++]);
+        vec_push(x->arena, l->taken, *now);
         return 1;
     case Iwait:
         if (w->waited[t->link] >= vec_len(l->taken))
             return 0;
-        w->now = later(w->now, l->taken[w->waited[t->link]++]);
+        *now = later(*now, l->taken[w->waited[t->link]++]);
         return 1;
-    default: w->meets = 1; return 0;
+    default: break;
     }
+    w->meets = is_far(x->p, t->s);
+    if (w->meets)
+        return 0;
+    *now += secs;
+    if (now == w->now)
+        w->busy += secs;
+    return 1;
 }
 
 static int is_done(const Walker *w)
@@ -144,12 +188,16 @@ static int advance(TimeWalk *x, Walker *w)
         int end = w->stop == vec_len(c->stop);
         double secs = end ? c->after : c->stop[w->stop].before;
         if (!w->came) {
-            w->now += secs;
+            w->now[STREAMcompute] += secs;
             w->busy += secs;
+            if (!end)
+                await_events(w, &c->stop[w->stop].s->issue);
         }
         w->came = 1;
         if (!end && !pass(x, w, &c->stop[w->stop]))
             return moved;
+        if (!end)
+            record_event(x, w, &c->stop[w->stop].s->issue);
         w->came = 0;
         w->stop = end ? 0 : w->stop + 1;
         w->at += end;
@@ -165,13 +213,14 @@ static int meet(const TimeWalk *x)
     for (int i = 0; i < x->p->nrole; i++) {
         if (!x->w[i].meets)
             return 0;
-        start = later(start, x->w[i].now);
+        start = later(start, x->w[i].now[STREAMcompute]);
     }
     for (int i = 0; i < x->p->nrole; i++) {
         Walker *w = &x->w[i];
         const Instr *s = w->course[w->row[w->at].phase].stop[w->stop].s;
-        w->now = start + s->secs;
-        w->busy += s->secs;
+        w->now[STREAMcompute] = start + secs_of(x, s);
+        w->busy += secs_of(x, s);
+        record_event(x, w, &s->issue);
         w->meets = w->came = 0;
         w->stop++;
     }
@@ -193,10 +242,18 @@ static const char *stuck(const TimeWalk *x)
     return t.len ? t.s : NULL;
 }
 
-Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
+static double end_of(const TimeWalk *x)
 {
-    TimeWalk x = { .arena = a, .p = p };
-    Planned out = { 0, alloc(a, sizeof(double) * (size_t)p->nrole), NULL };
+    double end = 0;
+    for (int i = 0; i < x->p->nrole; i++)
+        for (int s = 0; s < NSTREAM; s++)
+            end = later(end, x->w[i].now[s]);
+    return end;
+}
+
+static TimeWalk go(Arena *a, const Plan *p, ProgramKind k, int bare)
+{
+    TimeWalk x = { .arena = a, .p = p, .bare = bare };
     int moved = 1;
 
     x.w = alloc(a, sizeof *x.w * (size_t)p->nrole);
@@ -213,12 +270,28 @@ Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
             moved |= advance(&x, &x.w[i]);
         moved |= meet(&x);
     }
-    for (int i = 0; i < p->nrole; i++) {
-        out.makespan = later(out.makespan, x.w[i].now);
+    return x;
+}
+
+Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
+{
+    TimeWalk x = go(a, p, k, 0);
+    Planned out = { .busy = alloc(a, sizeof(double) * (size_t)p->nrole) };
+
+    out.makespan = end_of(&x);
+    for (int i = 0; i < p->nrole; i++)
         out.busy[i] = x.w[i].busy;
-    }
     out.stuck = stuck(&x);
     return out;
+}
+
+double plan_bare(const Plan *p, ProgramKind k)
+{
+    Arena *a = arena_new();
+    TimeWalk x = go(a, p, k, 1);
+    double secs = end_of(&x);
+    arena_free(a);
+    return secs;
 }
 
 double plan_secs(const Plan *p, ProgramKind k)

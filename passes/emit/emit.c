@@ -276,15 +276,16 @@ static void fill_instr(ProgramBuilder *m, int i, Instr *s)
     const InstrInfo *o = instr_info(k->instr.kind);
     int work = m->work[i];
     int n = instr_many(o) ? k->narg + (work >= 0) : o->nop;
+    Issue issue = s->issue;
 
     *s = k->instr;
+    s->issue = issue;
     s->nbuf = n;
     s->buf = alloc(m->e->arena, sizeof *s->buf * (size_t)(n + 1));
     for (int j = 0; j < n; j++)
         s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
     if (work >= 0)
         s->buf[n - 1] = work;
-    predict(m->g, k, s);
     flow_instr(m, k, s);
     if (s->kind != Ikernel)
         return;
@@ -328,6 +329,16 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     p.phase = m.phase;
     p.nslot = (int)vec_len(m.slot);
     p.slot = m.slot;
+    p.instr = alloc(e->arena, sizeof *p.instr * (size_t)(p.ninstr + 1));
+    for (int i = 0; i < p.ninstr; i++)
+        predict(g, m.group[i], &m.group[i]->instr);
+    int overlap = opts_int(g->opts, "fold.overlap") != 0;
+    if (overlap)
+        order_beside(&m, &p);
+    for (int i = 0; i < p.ninstr; i++)
+        p.instr[i] = m.group[i]->instr;
+    if (overlap)
+        put_streams(&m, &p);
     m.l = layout(g, m.group, &p);
     p.transient = m.l->height;
     p.bound = m.l->bound;
@@ -335,7 +346,6 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     p.frame = m.l->frame;
     number_buffers(&m);
     add_outputs(&m);
-    p.instr = alloc(e->arena, sizeof *p.instr * (size_t)(p.ninstr + 1));
     for (int i = 0; i < p.ninstr; i++)
         fill_instr(&m, i, &p.instr[i]);
     flow_ends(&m, &p);

@@ -39,6 +39,12 @@ void make_phases(ProgramBuilder *m,
                  Group **k); /* fills group, phase, slot, repeat */
 void make_joins(
     ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are joins */
+/* streams.c: on which stream each instruction runs, behind which events. */
+void put_streams(ProgramBuilder *m, Program *p);
+void *value_key(Node *stored); /* the same for all nodes of a value */
+int group_writes(const Group *k, const Node *stored);
+int runs_beside(const ProgramBuilder *m, const Instr *s);
+void order_beside(ProgramBuilder *m, const Program *p); /* overlap.c */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
 /* instr_values.c: what instruction s of group k reads and makes, and what must

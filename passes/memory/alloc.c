@@ -7,6 +7,9 @@
  * post; what is made inside a body and used only there may share memory with
  * all the rest. An output lives to the end, where the runtime reads it.
  *
+ * What an instruction of another stream names lives on until compute is behind
+ * that instruction.
+ *
  * In a pipeline stage (activation_slots.c) a value is private to a call, kept
  * by a micro- batch from one call to another, or there through the whole table.
  *
@@ -28,6 +31,7 @@ typedef struct Alloc {
     Group *const *k;
     int n;
     const Program *p;
+    int *behind;     /* by instruction: the first that is behind it */
     CallTimes *rows; /* null: no table */
     Layout *l;
 } Alloc;
@@ -64,6 +68,17 @@ static void note_call(const Alloc *a, Live *x, int instr)
         x->used[n - 1].last = instr;
 }
 
+/* Until another instruction may have its place. */
+static void hold(const Alloc *a, Live *x, int instr)
+{
+    int until = a->behind[instr] - 1;
+
+    if (a->p->instr[instr].issue.stream && x->busy <= until)
+        x->busy = until + 1;
+    if (x->dies < until)
+        x->dies = until;
+}
+
 static void touch(Alloc *a, Node *arg, int instr)
 {
     Node *n = storage(arg);
@@ -81,7 +96,8 @@ static void touch(Alloc *a, Node *arg, int instr)
         *at = (void *)(uintptr_t)vec_len(a->l->live);
     }
     Live *x = &a->l->live[(uintptr_t)*at - 1];
-    x->dies = x->last = instr;
+    x->last = instr;
+    hold(a, x, instr);
     note_call(a, x, instr);
 }
 
@@ -91,12 +107,12 @@ static void add_scratch(Alloc *a, int instr)
                .bytes = a->k[instr]->scratch,
                .born = instr,
                .first = instr,
-               .dies = instr,
                .last = instr,
                .same = -1,
                .within = -1 };
     if (!x.bytes)
         return;
+    hold(a, &x, instr);
     note_call(a, &x, instr);
     vec_push(a->arena, a->l->live, x);
 }
@@ -199,7 +215,8 @@ static void take_over(Alloc *a, int instr)
         in = layout_root(a->l, in);
         Live *x = &a->l->live[out], *y = &a->l->live[in];
         /* A gradient may be reduced over ranks where it lies. */
-        int free = y->last == instr && (!y->kept || k->fam == FAMcomm);
+        int free = y->last == instr && (!y->kept || k->fam == FAMcomm) &&
+                   (a->p->instr[instr].issue.stream || y->busy <= instr);
         if (x->within >= 0 || y->within >= 0)
             continue;
         if (x->same >= 0 || x->first != instr || x->bytes != y->bytes || !free)
@@ -208,9 +225,10 @@ static void take_over(Alloc *a, int instr)
             continue;
         x->same = in;
         y->last = x->last;
+        y->busy = x->busy > y->busy ? x->busy : y->busy;
         if (x->used)
             rows_join(a->rows, y, x);
-        else if (!y->kept)
+        else if (!y->kept && y->dies < x->dies)
             y->dies = x->dies;
     }
 }
@@ -276,7 +294,10 @@ static void place(Alloc *a)
 
 Layout *layout(Graph *g, Group *const *k, const Program *p)
 {
-    Alloc a = { g, g->arena, k, p->ninstr, p, rows_of(g->arena, p), NULL };
+    Alloc a = { g, g->arena, k, p->ninstr, p, NULL, NULL, NULL };
+
+    a.behind = instrs_behind(g->arena, p);
+    a.rows = rows_of(g->arena, p);
 
     a.l = alloc(a.arena, sizeof *a.l);
     a.l->of = table_new(a.arena);

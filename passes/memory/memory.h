@@ -21,6 +21,7 @@ typedef struct Live {
     int first;             /* instruction that makes it: born, or in a table
                                      the one that runs first */
     int last;              /* after it the place is free, or -1 */
+    int busy;              /* on another stream until this instruction */
     int kept;              /* to the end of the program */
     int same;              /* index of the value whose buffer this one
                                      took over, or -1 */

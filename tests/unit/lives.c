@@ -162,7 +162,8 @@ static const char *live_in_rows(const SlotLives *l, SlotLife **out)
             if (y->first < 0)
                 *y = (SlotLife){ x->buf, t, t,
                                  f->slot[f->of[r->micro]] +
-                                     l->r->buf[x->buf].offset };
+                                     l->r->buf[x->buf].offset,
+                                 t };
             y->last = t;
         }
     }

@@ -1,0 +1,221 @@
+/* overlap.c: the order in which instructions of a phase leave collectives
+ * something to run beside.
+ *
+ * Two clocks are kept, of what computes and of collectives, and instructions
+ * are taken one by one. A collective is taken as soon as its operands are there
+ * and the one before it is done: a gather of weights while the layer before
+ * computes. Otherwise the first instruction of the model's order is taken whose
+ * operands are there by now; what waits for a collective is passed over, by at
+ * most AHEAD others.
+ *
+ *     model's order     a  gather w1  b(w1)  gather w2  c(w2)
+ *     taken             a  gather w1  b(w1)             c(w2)
+ *                                     gather w2
+ *
+ * What collectives on their way hold is limited to ROOM times the largest of
+ * them: beyond it no collective is taken early, and nothing is passed over. All
+ * instructions that name a value which one of them writes keep their order,
+ * transfers too. The numbers are counted, so each machine takes one order. */
+#include "emit.h"
+
+enum { AHEAD = 48, ROOM = 2 };
+
+typedef struct TimedInstr {
+    int *next; /* vec: tasks that wait for this */
+    int wait;  /* tasks that must be taken before */
+    int beside, taken;
+    int behind; /* collectives, as many as were taken, that it is behind */
+    double from, end; /* when its operands are there, its results */
+    int64_t bytes;    /* of a collective */
+} TimedInstr;
+
+typedef struct ValueOrder { /* of a value */
+    int wrote;              /* task + 1 */
+    int *read;              /* vec: since then */
+} ValueOrder;
+
+typedef struct Overlap {
+    ProgramBuilder *m;
+    const Program *p;
+    int first, n; /* instructions of the phase */
+    TimedInstr *t;
+    Table *uses;
+    int low, fork; /* first task that was not taken, first such collective */
+    double compute, comm; /* clocks */
+    int64_t held, room;
+    int *flight, done; /* vec: collectives as taken; compute is behind these */
+    int *seq;
+} Overlap;
+
+static const Group *group_of(const Overlap *x, int i)
+{
+    return x->m->group[x->first + i];
+}
+
+/* ---- what waits for what ------------------------------------------------- */
+
+static void after(Overlap *x, int first, int then)
+{
+    if (first < 0 || first == then)
+        return;
+    vec_push(x->m->arena, x->t[first].next, then);
+    x->t[then].wait++;
+}
+
+static void note_use(Overlap *x, int i, Node *stored, int write)
+{
+    ValueOrder **at = (ValueOrder **)table_at(x->uses, KEYP(value_key(stored)));
+
+    if (!*at)
+        *at = alloc(x->m->arena, sizeof **at);
+    ValueOrder *u = *at;
+    after(x, u->wrote - 1, i);
+    if (!write) {
+        vec_push(x->m->arena, u->read, i);
+        return;
+    }
+    for (size_t k = 0; k < vec_len(u->read); k++)
+        after(x, u->read[k], i);
+    *u = (ValueOrder){ .wrote = i + 1 };
+}
+
+static void list_tasks(Overlap *x)
+{
+    int transfer = -1;
+
+    for (int i = 0; i < x->n; i++) {
+        const Group *k = group_of(x, i);
+        for (int j = 0; j < k->narg; j++) {
+            Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
+            if (!n)
+                continue;
+            note_use(x, i, n, group_writes(k, n));
+            x->t[i].bytes += local_bytes(x->m->g, n);
+        }
+        x->t[i].beside = runs_beside(x->m, &k->instr);
+        if (x->t[i].beside && x->t[i].bytes * ROOM > x->room)
+            x->room = x->t[i].bytes * ROOM;
+        InstrClass c = instr_info(k->instr.kind)->cls;
+        if (c == CLASStransfer || (c == CLASScollective && !x->t[i].beside)) {
+            after(x, transfer, i);
+            transfer = i;
+        }
+    }
+}
+
+/* ---- which is next ------------------------------------------------------- */
+
+static int is_ready(const Overlap *x, int i)
+{
+    return !x->t[i].taken && !x->t[i].wait;
+}
+
+/* A collective: one that is due, or early if the one before it is done and what
+ * is on its way leaves room; -1: none. */
+static int next_beside(Overlap *x)
+{
+    while (x->fork < x->n && (!x->t[x->fork].beside || x->t[x->fork].taken))
+        x->fork++;
+    for (int i = x->fork; i < x->n; i++) {
+        if (!x->t[i].beside || !is_ready(x, i))
+            continue;
+        int room = !x->held || x->held + x->t[i].bytes <= x->room;
+        return i < x->low || (room && x->comm <= x->compute) ? i : -1;
+    }
+    return -1;
+}
+
+static int next_compute(const Overlap *x)
+{
+    int first = -1, ahead = x->held > x->room ? 1 : AHEAD;
+
+    for (int i = x->low; i < x->n && ahead; i++) {
+        if (x->t[i].beside || x->t[i].taken)
+            continue;
+        ahead--;
+        if (x->t[i].wait)
+            continue;
+        if (x->t[i].from <= x->compute)
+            return i;
+        first = first < 0 ? i : first;
+    }
+    return first;
+}
+
+static int any_beside(const Overlap *x)
+{
+    for (int i = x->fork; i < x->n; i++)
+        if (x->t[i].beside && is_ready(x, i))
+            return i;
+    return -1;
+}
+
+/* ---- taking it ----------------------------------------------------------- */
+
+static void begin_beside(Overlap *x, int i)
+{
+    const TimedInstr *t = &x->t[i];
+
+    vec_push(x->m->arena, x->flight, i);
+    x->held += t->bytes;
+    for (size_t k = 0; k < vec_len(t->next); k++)
+        x->t[t->next[k]].behind = (int)vec_len(x->flight);
+}
+
+static void take(Overlap *x, int i)
+{
+    TimedInstr *t = &x->t[i];
+    double *clock = t->beside ? &x->comm : &x->compute;
+    double start = t->from > x->compute ? t->from : x->compute;
+
+    start = start > *clock ? start : *clock;
+    t->end = *clock = start + group_of(x, i)->instr.secs;
+    t->taken = 1;
+    vec_push(x->m->arena, x->seq, i);
+    for (size_t k = 0; k < vec_len(t->next); k++) {
+        TimedInstr *o = &x->t[t->next[k]];
+        o->wait--;
+        o->from = o->from > t->end ? o->from : t->end;
+    }
+    if (t->beside)
+        begin_beside(x, i);
+    while (!t->beside && x->done < t->behind)
+        x->held -= x->t[x->flight[x->done++]].bytes;
+}
+
+static int next(Overlap *x)
+{
+    while (x->low < x->n && (x->t[x->low].beside || x->t[x->low].taken))
+        x->low++;
+    int i = vec_len(x->seq) ? next_beside(x) : -1;
+
+    i = i < 0 ? next_compute(x) : i;
+    i = i < 0 ? any_beside(x) : i;
+    if (i < 0)
+        die("overlap: instructions wait for each other");
+    return i;
+}
+
+static void order_phase(ProgramBuilder *m, const Program *p, const Phase *f)
+{
+    Overlap x = { .m = m, .p = p, .first = f->first, .n = f->n };
+    Group **was = alloc(m->arena, sizeof *was * (size_t)(f->n + 1));
+
+    x.t = alloc(m->arena, sizeof *x.t * (size_t)(f->n + 1));
+    x.uses = table_new(m->arena);
+    list_tasks(&x);
+    if (!x.room)
+        return;
+    for (int k = 0; k < f->n; k++) {
+        was[k] = m->group[f->first + k];
+        take(&x, next(&x));
+    }
+    for (int k = 0; k < f->n; k++)
+        m->group[f->first + k] = was[x.seq[k]];
+}
+
+void order_beside(ProgramBuilder *m, const Program *p)
+{
+    for (int f = 0; f < p->nphase; f++)
+        order_phase(m, p, &p->phase[f]);
+}
