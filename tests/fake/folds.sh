@@ -85,13 +85,13 @@ cases() {
 + 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3
 + 2 fp64 apart fold.ep=2
 + 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
-+ 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble
++ 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 + 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4
 + 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=alltoall
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=alltoall
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
 - 2 fp64 apart fold.tp=2
-- 2 fp64 apart fold.dp=2 fold.zero=3
+- 2 fp64 apart fold.dp=2 fold.zero=3 fold.overlap=1
 - 2 fp64 apart fold.cp=2
 - 2 fp64 apart fold.pp=2
 - 2 bf16 apart fold.pp=2

@@ -84,7 +84,9 @@ Plan *base_parse(Arena *a, const char *text, size_t len)
 
 static void make_base(Base *b)
 {
-    b->plan = fold_words(b->model, b->keys);
+    b->plan = fold_words(b->model,
+                         b->spread ? strf(forever, "%s fold.overlap=0", b->keys)
+                                   : b->keys);
     if (b->spread)
         spread_streams(forever, b->plan, 1);
     Plan bare = *b->plan;

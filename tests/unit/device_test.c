@@ -256,7 +256,7 @@ static void waits(void **state)
     (void)state;
     Trial want = try(here, p, 0);
     for (int i = 0; i < 2; i++) {
-        Plan *q = plan_of("");
+        Plan *q = plan_of("fold.overlap=0");
         spread_streams(forever, q, (uint64_t)i);
         plan_check(q);
         Trial got = try(here, q, 0),
