@@ -59,7 +59,7 @@ enum { NCOMMAND = sizeof commands / sizeof *commands };
 static const Option options[] = {
     { "o", "file", NULL, "where the plan goes" },
     { "d", "pass", NULL, "print the graph after a pass (fuse, sched: the kernels): a name, all, +all, why" },
-    { "x", "pass", NULL, "stop after a pass and print its graph, which compiles on; alloc and emit have none" },
+    { "x", "pass", NULL, "stop after a pass and print its graph, which compiles on; streams, alloc and emit have none" },
     { "p", "program", NULL, "the program of -d and -x: step, eval, forward, init" },
     { "dot", "file", NULL, "the model, or what -d shows (place of -p eval), for Graphviz" },
     { "json", NULL, NULL, "messages and numbers as one JSON object, for editors" },

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.." || exit 2
 pleat=${PLEAT:-build/pleat}
 tmp=$(mktemp -d) || exit 2
 trap 'rm -rf "$tmp"' EXIT
-graphs=$($pleat help passes | sed 's/ .*//; /^alloc$/,$d')   # passes that leave a graph
+graphs=$($pleat help passes | sed 's/ .*//; /^streams$/,$d')   # passes that leave a graph
 
 stages() {
     $pleat compile "$@" -o "$tmp/whole.plan" >/dev/null ||

@@ -268,7 +268,7 @@ static void waits(void **state)
 
 /* ---- priority and budget ------------------------------------------------- */
 
-enum { BUDGET = 3, TURNS = 3, WORDS = 5 };
+enum { BUDGET = 3 };
 static int ahead;     /* launches before others */
 static unsigned most; /* blocks of one of them */
 static int (*ahead_of)(const void *, void *, void **, void **);
@@ -284,12 +284,6 @@ static int count_ahead(const void *config, void *fn, void **params,
     return ahead_of(config, fn, params, extra);
 }
 
-/* Does it take work in turns, so that any number of blocks do? */
-static int takes_turns(const Instr *s)
-{
-    return s->kind == Ikernel && s->nword > WORDS && s->word[TURNS].at.c < 0;
-}
-
 /* Kernels that take turns are given a budget, and are known by that. */
 static int set_budgets(const Plan *p, int sms)
 {
@@ -299,7 +293,7 @@ static int set_budgets(const Plan *p, int sms)
     for (int g = 0; g < r->nprog; g++)
         for (int i = 0; i < r->prog[g].ninstr; i++) {
             Instr *s = &r->prog[g].instr[i];
-            int turns = takes_turns(s);
+            int turns = s->kind == Ikernel && s->launch.persistent;
             s->issue.priority = turns || !sms;
             s->issue.priority &= s->kind == Ikernel;
             s->issue.sms = turns ? sms : 0;
