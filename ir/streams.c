@@ -1,7 +1,7 @@
 /* streams.c: on which stream of a device an instruction runs and behind which
  * events: as text, and the proof that no two accesses race.
  *
- *     issue = [ "stream=" stream ] [ "wait=" event { "," event } ]
+ *     issue  = [ "stream=" stream ] [ "wait=" event { "," event } ]
  *              [ "record=" event ] [ "priority=1" ] [ "sms=" int ]
  *     event  = "e" number
  *
