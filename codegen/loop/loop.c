@@ -416,10 +416,18 @@ static void kern_build(LoopKernel *c)
 static void lower(Graph *g, Group *k, Arena *a, int gpu)
 {
     LoopKernel c = { .g = g, .k = k, .a = a, .gpu = gpu };
+    const Group was = *k;
 
-    kern_build(&c);
-    kern_tidy(&c);
-    kern_print(&c);
+    for (int form = STAGEdealt; form < STAGEFORMS; form++) {
+        *k = was;
+        c.form = (StageForm)form;
+        c.uneven = c.nstage = 0;
+        kern_build(&c);
+        kern_tidy(&c);
+        kern_print(&c);
+        if (!c.uneven)
+            break;
+    }
     find_inplace(&c);
     set_label(k, a, k->out[0]);
 }

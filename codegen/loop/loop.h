@@ -107,7 +107,26 @@ struct Expr {
      * over; passes of a team that read it (a load). */
     int local, array, seen;
     uint64_t passes;
+    int summed; /* (printing) the SumOrder it was made in, 0: not yet */
 };
+
+/* Who adds up the elements of a sum, so in which order: the rounding of its
+ * value follows. */
+typedef enum SumOrder {
+    SUMteam = 1, /* the threads of an item */
+    SUMscaled,   /* they too, scaled as the largest element grows */
+    SUMthread    /* one thread */
+} SumOrder;
+
+/* How stages of stores that need sums of their own share them out on a GPU. A
+ * sum that two stages make is one value, so both must make it in one order; the
+ * next is tried where they do not. */
+typedef enum StageForm {
+    STAGEdealt,    /* a team's threads take elements of the stage */
+    STAGEtogether, /* they make the sums of each element together */
+    STAGEalone,    /* each item has one thread */
+    STAGEFORMS
+} StageForm;
 
 typedef struct Loop {
     const Axis *a;
@@ -137,6 +156,8 @@ typedef struct LoopKernel {
     Arena *a;
     SizePool *pool;
     int nstage;         /* stages of stores printed */
+    StageForm form;     /* of them, on a GPU */
+    int uneven;         /* a sum was made in two orders */
     Table *memo, *exof; /* values by node and index; expressions */
     Table *member;      /* nodes that are loaded */
     Expr **ex;          /* vec, operands before users */
@@ -209,7 +230,7 @@ typedef struct KernelPrinter {
     int order[MAXLOOP], norder; /* outermost first */
     int v;                      /* the contiguous loop, or -1 */
     int nlocal, stamp;
-    int gpu;            /* cuda: see map_gpu.c, vectorize_gpu.c */
+    int gpu;            /* cuda: see map_gpu.c */
     uint64_t lane;      /* loops that a thread's lanes are open in: */
     int lv, width;      /* the contiguous one, lanes along it, ... */
     int beside, stride; /* times all elements of another, or pieces
@@ -311,7 +332,7 @@ void nest_block(KernelPrinter *n, int u,
 int nest_outer(KernelPrinter *n, uint64_t K, const LoopBody *b, Braces *s,
                int *ns);
 
-/* ---- loop_schedule.c map_gpu.c vectorize_gpu.c --------------------------- */
+/* ---- loop_schedule.c map_gpu.c lanes_gpu.c vectorize_gpu.c --------------- */
 
 Expr **form_values(KernelPrinter *n); /* of all stores */
 const SizeProduct *form_stride(const AffineExpr *l, int loop);
@@ -330,6 +351,13 @@ void threads_form(KernelPrinter *n, Expr *const *red, int whole);
 int wide_width(KernelPrinter *n, int u); /* lanes that loop u is worth */
 /* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
 void wide_open(KernelPrinter *n, int u, int width, int x);
+int wide_count(const KernelPrinter *n); /* lanes that are open */
+int wide_has(const KernelPrinter *n,
+             const Expr *e);                  /* an element for each lane */
+const char *wide_each(KernelPrinter *n);      /* before a line for each lane */
+uint64_t wide_pass(const KernelPrinter *n);   /* the bit of the present pass */
+void wide_compute(KernelPrinter *n, Expr *e); /* not a reduction */
+void wide_store(KernelPrinter *n, Store *s);
 int64_t wide_pieces(KernelPrinter *n, uint64_t K); /* that a team would share */
 void wide_stages(KernelPrinter *n); /* what is left to store for an item */
 

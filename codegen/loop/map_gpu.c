@@ -351,7 +351,7 @@ void threads_form(KernelPrinter *n, Expr *const *red, int whole)
 {
     n->shared = -1;
     n->width = n->beside = 1;
-    if (whole)
+    if (whole || n->c->form == STAGEalone)
         by_thread(n, red);
     else
         by_team(n, red);

@@ -1,16 +1,6 @@
-/* vectorize_gpu.c: the text of what one thread of a GPU computes.
- *
- * A thread takes `width` neighbouring elements of a contiguous loop, its lanes,
- * and where a row is cut in a few parts (a rotary embedding's halves) those of
- * all parts. A value that depends on them is an array of lanes,
- *
- *     float t5[8]; LANES(8) t5[l] = t3[l] * t4;
- *
- * which the compiler unrolls into registers; memory is read and written in
- * pieces of up to 16 bytes, as wide as strides and offsets allow. Other loops
- * inside an item run one after another, but for those that a team of threads
- * deals out (map_gpu.c). A guard never keeps a piece from being read, it makes
- * it read the buffer's first. */
+/* vectorize_gpu.c: the text of what one thread of a GPU computes, on its lanes
+ * (lanes_gpu.c). Loops inside an item run one after another, but for those that
+ * a team of threads deals out (map_gpu.c). */
 #include "loop.h"
 
 #include <string.h>
@@ -18,196 +8,6 @@
 static void wide_need(KernelPrinter *n, Expr *const *root, int nroot);
 
 enum { UNROLL = 4, UNROLLED = 8 };
-
-/* ---- lanes --------------------------------------------------------------- */
-
-static int count(const KernelPrinter *n)
-{
-    return n->width * n->beside;
-}
-
-static int is_wide(const KernelPrinter *n, const Expr *e)
-{
-    return count(n) > 1 && (e->deps & n->lane);
-}
-
-/* Of a loop, elements that come in whole lanes wherever it ends. */
-static int64_t whole_of(const Loop *l)
-{
-    return !l->map ? l->n->v : l->per ? l->per->v : 1;
-}
-
-static void weigh(const AffineExpr *at, int u, const Node *buf, int *small,
-                  int *large)
-{
-    const SizeProduct *k = form_stride(at, u);
-
-    if (k && k->v == 1)
-        ++*(dtypes[buf->dt].bytes <= 2 ? small : large);
-}
-
-/* Most accesses are 16 bytes: 8 lanes of bf16, 4 of fp32. */
-int wide_width(KernelPrinter *n, int u)
-{
-    int small = 0, large = 0;
-
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        weigh(n->c->st[i].addr, u, storage(n->c->st[i].n), &small, &large);
-    for (size_t i = 0; i < vec_len(n->c->ex); i++) {
-        const Expr *e = n->c->ex[i];
-        if (e->seen && e->kind == Xload)
-            weigh(e->lin, u, e->buf, &small, &large);
-    }
-    int w = !small && !large ? 1 : small >= large ? 8 : 4;
-    while (whole_of(&n->c->loop[u]) % w)
-        w /= 2;
-    return w;
-}
-
-void wide_open(KernelPrinter *n, int u, int width, int x)
-{
-    n->lv = u;
-    n->width = width;
-    n->beside = x < 0 ? 1 : (int)n->c->loop[x].n->v;
-    n->lane = BIT(u) | (n->beside == 1 ? 0 : BIT(x));
-    if (x >= 0 && n->beside == 1)
-        nest_line(n, "const ix i%d = 0;", x);
-}
-
-/* Elements that an access has side by side and aligned, for all lanes. */
-static int piece_of(const KernelPrinter *n, const AffineExpr *at)
-{
-    int a = n->width, along = 0;
-
-    for (int i = 0; i < at->nt; i++) {
-        const Term *t = &at->t[i];
-        if (t->var == n->lv && (t->k->v != 1 || along++))
-            return 1;
-        if (t->var >= MAXLOOP && is_wide(n, n->c->ex[t->var - MAXLOOP]))
-            return 1; /* lanes lie where their own index says */
-        while (t->var != n->lv && t->k->v % a)
-            a /= 2;
-    }
-    while (at->hasoff && at->off.c % a)
-        a /= 2;
-    for (int i = 0; i < MAXATOM; i++)
-        while (at->hasoff && at->off.k[i] % a)
-            a /= 2;
-    return along ? a : 1;
-}
-
-/* ---- loads, stores, values ----------------------------------------------- */
-
-static const char *each(KernelPrinter *n)
-{
-    return count(n) > 1 ? strf(n->a, "LANES(%d) ", count(n)) : "";
-}
-
-/* Where the pieces of an access begin; l counts whole ones. */
-static const char *address(KernelPrinter *n, Node *buf, const AffineExpr *at,
-                           const char *guard)
-{
-    n->whole = 1;
-    const char *s = nest_lin(n, at);
-    n->whole = 0;
-    if (guard)
-        s = strf(n->a, "%s ? %s : 0", guard, s);
-    return strf(n->a, "b%d + (%s)", add_arg(n->k, n->a, buf), s);
-}
-
-static const char *each_piece(KernelPrinter *n)
-{
-    return n->beside == 1 ? ""
-                          : strf(n->a, "PIECES(%d, %d) ", count(n), n->width);
-}
-
-static void load(KernelPrinter *n, Expr *e, Node *buf, const AffineExpr *at,
-                 Expr *guard)
-{
-    const char *type = dtypes[e->dt].compute;
-    int piece = guard && is_wide(n, guard) ? 1 : piece_of(n, at);
-    const char *g = guard ? nest_ref(n, guard) : NULL;
-
-    if (piece == 1) {
-        const char *x = nest_element(n, buf, at);
-        if (buf->dt == Dbf16)
-            x = strf(n->a, "bf16_f32(%s)", x);
-        if (g)
-            x = strf(n->a, "%s ? %s : 0", g, x);
-        int t = nest_local(n, e);
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", type, t, count(n), each(n),
-                  t, x);
-    } else {
-        const char *from = address(n, buf, at, g);
-        int t = nest_local(n, e);
-        nest_line(n, "%s t%d[%d]; %sload<%d, %d>(t%d%s, %s);", type, t,
-                  count(n), each_piece(n), n->width, piece, t,
-                  n->beside > 1 ? " + l" : "", from);
-        if (g)
-            nest_line(n, "%st%d[l] = %s ? t%d[l] : 0;", each(n), t, g, t);
-    }
-    e->array = 1;
-}
-
-static uint64_t pass_bit(const KernelPrinter *n)
-{
-    return BIT(n->passes < 63 ? n->passes : 63);
-}
-
-static void compute(KernelPrinter *n, Expr *e)
-{
-    Store *s = nest_saved(n, e);
-
-    if (nest_inline(e) || e->local)
-        return;
-    if (e->kind == Xload && !n->own && !is_wide(n, e)) { /* by all threads */
-        e->passes |= pass_bit(n);
-        n->apart |= pass_bit(n);
-    }
-    if (!is_wide(n, e)) {
-        nest_compute(n, e);
-    } else if (s) {
-        load(n, e, storage(s->n), s->addr, NULL);
-    } else if (e->kind == Xload) {
-        load(n, e, e->buf, e->lin, e->arg[0]);
-    } else {
-        const char *x = nest_value(n, e);
-        int t = nest_local(n, e);
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", dtypes[e->dt].compute, t,
-                  count(n), each(n), t, x);
-        e->array = 1;
-    }
-}
-
-static const char *only(KernelPrinter *n, const Store *s)
-{
-    if (!n->own && !(s->loops & n->lane))
-        return "if (lane == 0) ";
-    return n->on ? strf(n->a, "if (%s) ", n->on) : "";
-}
-
-static void wide_store(KernelPrinter *n, Store *s)
-{
-    Node *to = storage(s->n);
-    int wide = count(n) > 1 && (s->loops & n->lane);
-    int piece = wide ? piece_of(n, s->addr) : 1, t = s->val->local;
-    const char *x = nest_ref(n, s->val);
-
-    s->apart = n->team > 1 ? n->apart : 0;
-    if (piece == 1) {
-        nest_line(n, "%s%s%s = %s;", only(n, s), wide ? each(n) : "",
-                  nest_element(n, to, s->addr), nest_stored(n, to, x));
-        return;
-    }
-    if (!t || !s->val->array) {
-        t = ++n->nlocal;
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", dtypes[s->val->dt].compute,
-                  t, count(n), each(n), t, x);
-    }
-    nest_line(n, "%s%sstore<%d, %d>(%s, t%d%s);", only(n, s), each_piece(n),
-              n->width, piece, address(n, to, s->addr, NULL), t,
-              n->beside > 1 ? " + l" : "");
-}
 
 /* ---- loops inside an item ------------------------------------------------ */
 
@@ -267,7 +67,7 @@ static Expr *softened(const KernelPrinter *n, const Expr *top)
 static void find_softened(KernelPrinter *n, Expr **r, int nr)
 {
     n->top = n->soft = NULL;
-    for (int i = 0; i < nr && !n->soft; i++)
+    for (int i = 0; n->c->form == STAGEdealt && i < nr && !n->soft; i++)
         if (r[i]->op == Omax && r[i]->dt == Df32 &&
             (n->soft = softened(n, r[i])))
             n->top = r[i];
@@ -280,10 +80,10 @@ static void soften(KernelPrinter *n, const char *x)
     int from = ++n->nlocal;
 
     nest_line(n, "const float t%d = t%d;", was, t);
-    nest_line(n, "%st%d = %s > t%d ? %s : t%d;", each(n), t, x, t, x, t);
+    nest_line(n, "%st%d = %s > t%d ? %s : t%d;", wide_each(n), t, x, t, x, t);
     nest_line(n, "const float t%d = t%d > -INFINITY ? t%d : 0;", from, t, t);
     nest_line(n, "t%d *= exp_f32(t%d - t%d);", s, was, from);
-    nest_line(n, "%st%d += exp_f32(%s - t%d);", each(n), s, x, from);
+    nest_line(n, "%st%d += exp_f32(%s - t%d);", wide_each(n), s, x, from);
 }
 
 /* What the innermost lines do: all that is needed, sums, stores. */
@@ -292,7 +92,7 @@ static void innermost(KernelPrinter *n, const LoopBody *b)
     wide_need(n, b->root, b->nroot);
     for (int i = 0; i < b->nacc; i++) {
         Expr *r = b->acc[i];
-        int along = (r->K & n->lane) != 0, wide = is_wide(n, r);
+        int along = (r->K & n->lane) != 0, wide = wide_has(n, r);
         const char *x = nest_ref(n, r->arg[0]);
         if (r == n->top) {
             soften(n, x);
@@ -301,7 +101,7 @@ static void innermost(KernelPrinter *n, const LoopBody *b)
         const char *t = strf(n->a, wide ? "t%d[l]" : "t%d", r->local);
         const char *how = strf(
             n->a, "%s%s", along && n->on ? strf(n->a, "if (%s) ", n->on) : "",
-            along || wide ? each(n) : "");
+            along || wide ? wide_each(n) : "");
         nest_gather(n, r, how, t, x);
     }
     for (int i = 0; i < b->nst; i++)
@@ -311,11 +111,11 @@ static void innermost(KernelPrinter *n, const LoopBody *b)
 static void declare(KernelPrinter *n, Expr *r)
 {
     const char *type = dtypes[r->dt].compute, *first = nest_first(r);
-    int wide = is_wide(n, r), t = nest_local(n, r);
+    int wide = wide_has(n, r), t = nest_local(n, r);
 
     if (wide)
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", type, t, count(n), each(n),
-                  t, first);
+        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", type, t, wide_count(n),
+                  wide_each(n), t, first);
     else
         nest_line(n, "%s t%d = %s;", type, t, first);
     r->array = wide;
@@ -392,7 +192,7 @@ static void note_reads(KernelPrinter *n, const LoopBody *b)
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xload)
-            x[i]->passes |= pass_bit(n);
+            x[i]->passes |= wide_pass(n);
 }
 
 static void dealt(KernelPrinter *n, uint64_t K, const LoopBody *b)
@@ -425,7 +225,7 @@ static void dealt(KernelPrinter *n, uint64_t K, const LoopBody *b)
     n->own = 1;
     n->flat = d.flat;
     innermost(n, b);
-    n->apart |= pass_bit(n);
+    n->apart |= wide_pass(n);
     n->passes++;
     for (int i = 0; i < b->nst; i++)
         b->st[i]->flat = d.flat;
@@ -437,6 +237,20 @@ static void dealt(KernelPrinter *n, uint64_t K, const LoopBody *b)
 
 /* ---- reductions ---------------------------------------------------------- */
 
+/* Its rounding depends on the order of what is added. */
+static int is_rounded_sum(const Expr *e)
+{
+    return e->kind == Xred && e->op == Osum && (e->dt == Df32 || e->dt == Df64);
+}
+
+static void note_order(KernelPrinter *n, Expr *r, SumOrder order)
+{
+    if (!is_rounded_sum(r))
+        return;
+    n->c->uneven |= r->summed && r->summed != (int)order;
+    r->summed = (int)order;
+}
+
 /* Threads of an item meet where they add up, and only there: a sum of what each
  * has of a held row is its own. */
 static void fold(KernelPrinter *n, Expr *r)
@@ -445,13 +259,17 @@ static void fold(KernelPrinter *n, Expr *r)
     int team = !n->own && (!n->lane || (r->K & n->lane));
     int group = n->shared >= 0 && (r->K & BIT(n->shared));
 
+    note_order(n, r,
+               r == n->soft          ? SUMscaled
+               : team && n->team > 1 ? SUMteam
+                                     : SUMthread);
     if (team)
         nest_line(n, "t%d = team_%s<%d>(t%d);", r->local, op, n->team,
                   r->local);
     else if (group)
         nest_line(n, "%st%d%s = group_%s<%d, %d>(t%d%s);",
-                  r->array ? each(n) : "", r->local, r->array ? "[l]" : "", op,
-                  n->team, n->groups, r->local, r->array ? "[l]" : "");
+                  r->array ? wide_each(n) : "", r->local, r->array ? "[l]" : "",
+                  op, n->team, n->groups, r->local, r->array ? "[l]" : "");
     if (team || group)
         n->apart = 0;
 }
@@ -522,7 +340,7 @@ static void pass(KernelPrinter *n, Expr **r, int nr)
 
 static void wide_need(KernelPrinter *n, Expr *const *root, int nroot)
 {
-    nest_walk(n, root, nroot, compute, pass);
+    nest_walk(n, root, nroot, wide_compute, pass);
 }
 
 static int is_plain(const Expr *e)
@@ -543,13 +361,13 @@ static void need_early(KernelPrinter *n, Expr **all)
     char *late = alloc(n->a, vec_len(n->c->ex) + 1);
 
     for (size_t i = 0; i < vec_len(x); i++)
-        if (x[i]->kind == Xload && is_wide(n, x[i]) &&
+        if (x[i]->kind == Xload && wide_has(n, x[i]) &&
             !(x[i]->deps & ~n->bound) && is_plain(x[i]))
-            compute(n, x[i]);
+            wide_compute(n, x[i]);
     for (size_t i = 0; i < vec_len(x); i++) {
         Expr *e = x[i];
         const AffineExpr *l = e->lin;
-        late[e->id] = e->kind == Xred || is_wide(n, e) ||
+        late[e->id] = e->kind == Xred || wide_has(n, e) ||
                       (e->deps & ~n->bound) || nest_saved(n, e);
         for (int k = 0; k < e->na; k++)
             late[e->id] |= e->arg[k] && late[e->arg[k]->id];
@@ -557,7 +375,56 @@ static void need_early(KernelPrinter *n, Expr **all)
             late[e->id] |=
                 l->t[k].var >= MAXLOOP && late[l->t[k].var - MAXLOOP];
         if (!late[e->id])
-            compute(n, e);
+            wide_compute(n, e);
+    }
+}
+
+/* Of a stage's loops K, those that sums depend on which it needs. */
+static uint64_t loops_of_sums(KernelPrinter *n, uint64_t K, const LoopBody *b)
+{
+    Expr **x = nest_reached(n, b->root, b->nroot);
+    uint64_t m = 0;
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (is_rounded_sum(x[i]))
+            m |= x[i]->deps & K;
+    return m;
+}
+
+/* A stage of which the team makes the sums together: all of its threads are at
+ * the same element of the loops `each`. */
+static void together(KernelPrinter *n, uint64_t K, uint64_t each,
+                     const LoopBody *b)
+{
+    Braces s[MAXLOOP];
+
+    meet_team(n, b);
+    int ns = open_loops(n, each, b, s);
+    if (K & ~each)
+        dealt(n, K & ~each, b);
+    else
+        innermost(n, b);
+    nest_leave_all(n, s, ns);
+    n->passes++;
+}
+
+/* What is left of a stage is its loops K. */
+static void stage(KernelPrinter *n, uint64_t K, const LoopBody *b)
+{
+    int team = K && !n->own && !n->lane;
+    uint64_t each = 0;
+    Braces s[MAXLOOP];
+
+    if (team && n->c->form == STAGEtogether)
+        each = loops_of_sums(n, K, b);
+    if (each) {
+        together(n, K, each, b);
+    } else if (team) {
+        dealt(n, K, b);
+    } else {
+        int ns = open_loops(n, K, b, s);
+        innermost(n, b);
+        nest_leave_all(n, s, ns);
     }
 }
 
@@ -573,19 +440,11 @@ void wide_stages(KernelPrinter *n)
     }
     for (size_t i = 0; i < vec_len(n->c->st); i++) {
         Store *st = &n->c->st[i];
-        Braces s[MAXLOOP];
         if (st->done)
             continue;
-        uint64_t rest = st->loops & ~n->bound;
         LoopBody b = form_stage(n, st->loops);
         wide_need(n, b.root, b.nroot);
-        if (rest && !n->own && !n->lane) {
-            dealt(n, rest, &b);
-        } else {
-            int ns = open_loops(n, rest, &b, s);
-            innermost(n, &b);
-            nest_leave_all(n, s, ns);
-        }
+        stage(n, st->loops & ~n->bound, &b);
         for (int j = 0; j < b.nst; j++)
             b.st[j]->done = 1;
     }

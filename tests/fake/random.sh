@@ -11,6 +11,7 @@ fake_start "$dir" || exit 2
 if [ $# = 0 ]; then
     set -- --program tests/random/kept/cuda_wide_load_of_split_index.lua \
         --program tests/random/kept/cuda_in_place_of_what_all_read.lua \
+        --program tests/random/kept/cuda_sum_in_one_order.lua \
         --seeds "1-$([ "$PLEAT_ALL" ] && echo 150 || echo 8)"
 fi
 on_gpu "" "$(dirname "$PLEAT")/tests/random/random_test" --only cuda,cudafp32,cudabf16 "$@"
