@@ -535,7 +535,7 @@ static Opts *generate_keys(const Args *a, const Plan *p)
             !strcmp(key, "data.tokenizer") || !strcmp(key, "data.template") ||
             !strcmp(key, "data.eod"))
             opts_set(o, key, value, NULL);
-    if (strcmp(opts_str(o, "data.tokenizer"), "bytes") &&
+    if (opts_text_tokenizer(o) != TOKENIZERbytes &&
         (value = file_of_run(a->file, "tokenizer.json")))
         opts_set(o, "data.tokenizer", value, NULL);
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {

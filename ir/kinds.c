@@ -27,6 +27,16 @@ int is_kind(const char *kind, const char *word)
     return !strncmp(kind, word, n) && (!kind[n] || kind[n] == ' ');
 }
 
+int kind_word(const char *kind, const char *s)
+{
+    for (int i = 0; (kind = strchr(kind, ' ')); i++) {
+        size_t n = strcspn(++kind, " ");
+        if (strlen(s) == n && !strncmp(kind, s, n))
+            return i;
+    }
+    return -1;
+}
+
 /* 1: all of s is an integer or a finite number. */
 static int read_int(const char *s, int64_t *v)
 {
@@ -65,14 +75,6 @@ static char *list_of(Arena *a, const char *s, const char *const *w, int n)
     if (near)
         put(&t, " (did you mean '%s'?)", near);
     return t.s;
-}
-
-static int among(const char *s, const char *const *w, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(w[i], s))
-            return 1;
-    return 0;
 }
 
 static _Noreturn void below(const KeyInput *x, const char *s, const char *least)
@@ -126,7 +128,7 @@ static const char *check_enum(const KeyInput *x, const char *s)
 {
     const char *w[MAXWORDS];
     int n = words(x->a, x->kind, w, MAXWORDS);
-    if (!among(s, w, n))
+    if (kind_word(x->kind, s) < 0)
         err(x->l, "%s: '%s' is not one of %s", x->key, s,
             list_of(x->a, s, w, n));
     return s;
@@ -292,12 +294,7 @@ static const char *beside_file(Arena *a, const char *s, void *ctx)
 
 static const char *map_path(const PathMap *m, const char *kind, const char *s)
 {
-    const char *w[8];
-    int n = words(m->a, kind, w, 8);
-    for (int i = 0; i < n; i++)
-        if (!strcmp(w[i], s))
-            return s;
-    return m->f(m->a, s, m->ctx);
+    return kind_word(kind, s) < 0 ? m->f(m->a, s, m->ctx) : s;
 }
 
 int opts_blend(const char *s)
@@ -494,7 +491,7 @@ void opts_files(const Opts *o)
             continue;
         int n = words(forever, k->kind, w, MAXWORDS);
         const char *slash = strrchr(s, '/');
-        if (!among(s, w, n) && access(s, R_OK))
+        if (kind_word(k->kind, s) < 0 && access(s, R_OK))
             err(opts_loc(o, key), "%s: '%s' is no file to read, nor one of %s",
                 key, s, list_of(forever, slash ? slash + 1 : s, w, n));
     }

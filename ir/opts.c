@@ -7,13 +7,18 @@
  * axis. */
 #include <stdlib.h>
 #include <string.h>
-#include "plan.h"
+#include "keys.h"
 
 /* clang-format off */
 const KeyInfo keytab[] = {
 #define KEY(table, name, kind, dflt, doc) {table, name, kind, dflt, doc},
+#define W(prefix, word) " " #word
+#define WORDS(table, name, kind, dflt, doc, id, words) \
+    {table, name, kind words, dflt, doc},
 #include "keys.def"
 #undef KEY
+#undef W
+#undef WORDS
     {0}
 };
 /* clang-format on */
@@ -125,6 +130,47 @@ double opts_num(const Opts *o, const char *key)
 {
     const char *s = opts_str(o, key);
     return s ? strtod(s, 0) : 0;
+}
+
+static int word_of(const Opts *o, const char *table, const char *name)
+{
+    int i = 0;
+    while (strcmp(keytab[i].table, table) || strcmp(keytab[i].name, name))
+        i++;
+    const char *s = o->value[i].text ? o->value[i].text : keytab[i].dflt;
+    return s ? kind_word(keytab[i].kind, s) : -1;
+}
+
+#define KEY(table, name, kind, dflt, doc)
+#define WORDS(table, name, kind, dflt, doc, id, words) \
+    enum id opts_##id(const Opts *o)                   \
+    {                                                  \
+        return (enum id)word_of(o, table, name);       \
+    }
+#include "keys.def"
+#undef KEY
+#undef WORDS
+
+Dtype opts_dtype(const Opts *o)
+{
+    static const Dtype real[] = {
+        [REALfp32] = Df32, [REALbf16] = Dbf16, [REALfp64] = Df64
+    };
+    return real[opts_real_dtype(o)];
+}
+
+int key_word(const char *key, const char *s)
+{
+    return kind_word(keytab[must_find(key)].kind, s);
+}
+
+const char *key_word_text(const char *key, int i)
+{
+    const char *s = keytab[must_find(key)].kind;
+    do
+        s = strchr(s, ' ') + 1;
+    while (i--);
+    return internn(s, strcspn(s, " "));
 }
 
 const char *opts_pattern(const Opts *o, const char *key, int i)

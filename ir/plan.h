@@ -259,6 +259,9 @@ typedef struct KeyInfo {
 } KeyInfo;
 extern const KeyInfo keytab[];
 const char *key_name(const KeyInfo *k); /* "train.lr" */
+/* Which of the key's words s is, counted as in its enum (keys.h); -1: none. */
+int key_word(const char *key, const char *s);
+const char *key_word_text(const char *key, int i);
 
 typedef struct Opts Opts; /* key -> text; defaults come from keys.def */
 Opts *opts_new(Arena *a);
@@ -291,6 +294,8 @@ int opts_each(const Opts *o, int i, const char **key, const char **value);
 /* ---- kinds.c: what the kinds of keys.def allow -------------------------- */
 
 int is_kind(const char *kind, const char *word); /* "num 0" is "num" */
+/* Which of the words after the first s is; -1: none. */
+int kind_word(const char *kind, const char *s);
 /* The value as it is kept; err() names the key and what is allowed. */
 const char *kind_check(Arena *a, const char *key, const char *kind,
                        const char *s, const Loc *l);

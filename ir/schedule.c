@@ -11,12 +11,7 @@
  * (ZB-H1), DeepSeek's DualPipeV. */
 #include <stdlib.h>
 #include <string.h>
-#include "plan.h"
-
-static const char *const kinds[] = {
-    "1f1b", "interleaved", "zerobubble", "dualpipev", "forward",
-};
-enum { NKIND = sizeof kinds / sizeof *kinds };
+#include "keys.h"
 
 static int least(int a, int b)
 {
@@ -216,19 +211,14 @@ static void dualpipev(Arena *a, Schedule *s)
 
 /* Groups of as many micro-batches as there are ranks, each through a rank's
  * chunks in order: (group, chunk, micro-batch) ascends wherever chunks lie. */
-static void only_forward(Arena *a, Schedule *s)
-{
-    for (int m = 0; m < s->micros; m += s->ranks)
-        for (int c = 0; c < s->chunks; c++)
-            for (int i = m; i < least(m + s->ranks, s->micros); i++)
-                add(a, s, s->rank[c], (ScheduleEntry){ WF, c, i, 0 });
-}
-
 Schedule *schedule_forward(Arena *a, const Schedule *like, int micros)
 {
     Schedule *s = table(a, "forward", like->ranks, like->chunks, micros);
     memcpy(s->rank, like->rank, (size_t)s->chunks * sizeof *s->rank);
-    only_forward(a, s);
+    for (int m = 0; m < s->micros; m += s->ranks)
+        for (int c = 0; c < s->chunks; c++)
+            for (int i = m; i < least(m + s->ranks, s->micros); i++)
+                add(a, s, s->rank[c], (ScheduleEntry){ WF, c, i, 0 });
     return s;
 }
 
@@ -480,19 +470,11 @@ const char *schedule_wrong(Arena *a, const Schedule *s, int *rank)
 
 /* ---- by name ------------------------------------------------------------- */
 
-static int kind_named(const char *s)
+static void check_numbers(int k, const char *kind, int ranks, int vpp,
+                          int micros, const Loc *l)
 {
-    for (int k = 0; k < NKIND; k++)
-        if (!strcmp(kinds[k], s))
-            return k;
-    return -1;
-}
-
-static void check_numbers(const char *kind, int ranks, int vpp, int micros,
-                          const Loc *l)
-{
-    int need = !strcmp(kind, "zerobubble") ? 1 : 2;
-    if (strcmp(kind, "zerobubble") && strcmp(kind, "dualpipev"))
+    int need = k == SCHEDULEzerobubble ? 1 : 2;
+    if (k != SCHEDULEzerobubble && k != SCHEDULEdualpipev)
         return;
     if (vpp != need)
         err(l,
@@ -507,13 +489,13 @@ static void check_numbers(const char *kind, int ranks, int vpp, int micros,
             2 * ranks);
 }
 
-static Schedule *generated(Arena *a, int k, int ranks, int vpp, int micros)
+static Schedule *generated(Arena *a, int k, const char *kind, int ranks,
+                           int vpp, int micros)
 {
-    Schedule *s = table(a, kinds[k], ranks, ranks * vpp, micros);
+    Schedule *s = table(a, kind, ranks, ranks * vpp, micros);
     switch (k) {
-    case 2: zero_bubble(a, s); break;
-    case 3: dualpipev(a, s); break;
-    case 4: only_forward(a, s); break;
+    case SCHEDULEzerobubble: zero_bubble(a, s); break;
+    case SCHEDULEdualpipev: dualpipev(a, s); break;
     default: one_f_one_b(a, s);
     }
     return s;
@@ -523,18 +505,10 @@ static Schedule *generated(Arena *a, int k, int ranks, int vpp, int micros)
 static Schedule *from_file(Arena *a, const char *path, int ranks, int vpp,
                            int micros, const Loc *l)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     Schedule *s = schedule_read(a, path);
-    if (!s) {
-        const char *near = nearest(name, kinds, NKIND - 1);
-        if (near)
-            err(l,
-                "schedule '%s' is neither a kind nor a file (did you mean "
-                "'%s'?)",
-                name, near);
+    if (!s)
         err(l, "schedule '%s' is neither a kind nor a file that can be read",
             path);
-    }
     if (s->ranks != ranks || s->chunks != ranks * vpp)
         err(l,
             "schedule %s has %d chunks on %d ranks, and fold.pp=%d "
@@ -549,14 +523,14 @@ static Schedule *from_file(Arena *a, const char *path, int ranks, int vpp,
 Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
                         int micros, const Loc *l)
 {
-    int k = kind_named(kind), r;
+    int k = key_word("fold.schedule", kind), r;
     if (ranks < 1 || vpp < 1 || micros < 1)
         die("schedule %s: %d ranks, %d chunks, %d micro-batches", kind, ranks,
             vpp, micros);
-    check_numbers(kind, ranks, vpp, micros, l);
+    check_numbers(k, kind, ranks, vpp, micros, l);
     if (k < 0)
         return from_file(a, kind, ranks, vpp, micros, l);
-    Schedule *s = generated(a, k, ranks, vpp, micros);
+    Schedule *s = generated(a, k, kind, ranks, vpp, micros);
     const char *why = schedule_wrong(a, s, &r);
     if (why)
         die("schedule %s, %d ranks, %d chunks each, %d micro-batches: rank %d: "

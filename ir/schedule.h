@@ -17,13 +17,13 @@ typedef struct Schedule {
     ScheduleEntry **row; /* by rank: vec */
 } Schedule;
 
-/* kind: "1f1b" "interleaved" "zerobubble" (ZB-H1) "dualpipev" "forward" (eval:
- * only F), or a CSV file as PyTorch writes it (a row a rank, cells 0F0 2B1 3I0
- * 3W0, pairs "(0F1;3B1)OVERLAP_F_B"). chunks = ranks * vpp. err() when the kind
+/* kind: a word of fold.schedule (zerobubble is ZB-H1), or a CSV file as PyTorch
+ * writes it (a row a rank, cells 0F0 2B1 3I0 3W0, pairs
+ * "(0F1;3B1)OVERLAP_F_B"). chunks = ranks * vpp. err() when the kind
  * cannot have these numbers, with the nearest that it can. */
 Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
                         int micros, const Loc *l);
-/* Only the forwards, with the chunks where `like` has them. */
+/* For eval: only the forwards, with the chunks where `like` has them. */
 Schedule *schedule_forward(Arena *a, const Schedule *like, int micros);
 Schedule *schedule_csv(Arena *a, const char *text, size_t len,
                        const char *name);            /* err() with the line */

@@ -109,11 +109,11 @@ static const char *makes(ValueFlow *x, const Instr *s, int i)
 }
 
 /* Schedules that pleat makes add up micro-batches in their order; one that was
- * read from a file (its name has a dot) may have another. */
+ * read from a file may have another. */
 static int is_free(const Plan *p)
 {
     const char *s = p->opts ? opts_str(p->opts, "fold.schedule") : NULL;
-    return s && strchr(s, '.');
+    return s && key_word("fold.schedule", s) < 0;
 }
 
 static const char *adds(const ValueFlow *x, const ValueUse *f)

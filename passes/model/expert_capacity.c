@@ -19,6 +19,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "model.h"
 
 /* ---- the weights --------------------------------------------------------- */
@@ -220,7 +221,7 @@ static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
 static Node *keep(Graph *g, const Node *pick)
 {
     Node *e = pick->in[1], *in[2] = { e, weights_of(g, e) }, *n;
-    int first = !strcmp(opts_str(g->opts, "route.drop"), "position");
+    int first = opts_drop_order(g->opts) == DROPposition;
 
     if (!in[1] && !first)
         why(g, pick, "nothing multiplies its rows: pairs are kept by position");
@@ -306,8 +307,8 @@ static void drop_pairs(Graph *g)
 
 void pass_expert_capacity(Graph *g)
 {
-    if (!strcmp(opts_str(g->opts, "route.balance"), "forced"))
+    if (opts_expert_load(g->opts) == LOADforced)
         force_balance(g);
-    if (strcmp(opts_str(g->opts, "route.policy"), "dropless"))
+    if (opts_route_policy(g->opts) != ROUTEdropless)
         drop_pairs(g);
 }

@@ -16,12 +16,13 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "model.h"
 
 int limits_rows(const Graph *g)
 {
     return opts_given(g->opts, "route.factor") &&
-           !strcmp(opts_str(g->opts, "route.policy"), "dropless");
+           opts_route_policy(g->opts) == ROUTEdropless;
 }
 
 /* The worst case over the room, both for one token: shards cut both alike. */

@@ -12,6 +12,7 @@
  * one e share one row map, and one dispatch per tensor (g_tidy merges them). */
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "model.h"
 
 static Node *placed_like(Node *n, const Node *by)
@@ -44,8 +45,7 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
         t->top = choice->at.topk.new;
     if (e->op == Odrop_to_capacity)
         t->capacity = e->at.drop_to_capacity.rows;
-    t->padded =
-        t->capacity && !strcmp(opts_str(g->opts, "route.policy"), "padded");
+    t->padded = t->capacity && opts_route_policy(g->opts) == ROUTEpadded;
     if (budget(g) && rounds_of(g, m) > 1)
         t->budget = opts_num(g->opts, "route.factor");
     return infer(g, m);

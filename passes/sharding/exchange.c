@@ -30,6 +30,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "sharding.h"
 
 enum { SOURCES = 3 }; /* among ep's ranks, among etp's, others */
@@ -433,15 +434,15 @@ static void find_pair(Exchange *x)
  * way a token's row is compared; what is sent beside it is little. */
 static int pays(const Exchange *x)
 {
-    const char *how = opts_str(x->g->opts, "route.dispatcher");
+    enum dispatcher how = opts_dispatcher(x->g->opts);
     const MachineSpeeds *m = machine_of(x->g);
     double row = (double)x->wide, others = (double)x->peers - 1;
     double sent = others * (double)x->pair * row;
     double gathered = others * (double)x->tokens * row;
     double copied = (double)(x->tokens + x->peers * x->pair) * row;
     double secs = sent / m->link + copied / m->memory + m->launch;
-    int wanted = strcmp(how, "auto") ? !strcmp(how, "alltoall")
-                                     : secs < gathered / m->link;
+    int wanted = how == DISPATCHauto ? secs < gathered / m->link
+                                     : how == DISPATCHalltoall;
 
     why(x->g, x->old,
         "%s over %lld ranks: blocks of %lld rows for %lld tokens, %.3g MiB and "
@@ -514,7 +515,7 @@ static Node ***users(const Graph *g)
 void pass_exchange(Graph *g)
 {
     if (!g->mesh->mask[Mep] || g->prog == PGfallback ||
-        !strcmp(opts_str(g->opts, "route.dispatcher"), "allgather"))
+        opts_dispatcher(g->opts) == DISPATCHallgather)
         return;
     Partitioner *p = place_nodes(g);
     size_t count = vec_len(g->node);

@@ -8,6 +8,7 @@
  *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "sharding.h"
 
 /* ---- the mesh ------------------------------------------------------------ */
@@ -126,16 +127,17 @@ static int64_t longest(const Graph *g, const Axis *a)
 static void balance(Graph *g)
 {
     int64_t parts = 2 * g->mesh->size[Mcp] * g->mesh->size[Mtp];
-    const char *how = opts_str(g->opts, "fold.balance");
+    int asked = opts_given(g->opts, "fold.balance");
     Axis *a = g_role(g, ROLEseq);
 
-    if (!a || g->mesh->size[Mcp] == 1 || (how && !strcmp(how, "contiguous")))
+    if (!a || g->mesh->size[Mcp] == 1 ||
+        opts_cp_balance(g->opts) == BALANCEcontiguous)
         return;
-    const Node *mask = how ? NULL : mask_of(g->node, a);
+    const Node *mask = asked ? NULL : mask_of(g->node, a);
     int64_t n = longest(g, a);
-    if (n % parts == 0 && (how || mask))
+    if (n % parts == 0 && (asked || mask))
         a->zigzag = 1;
-    else if (how)
+    else if (asked)
         err(opts_loc(g->opts, "fold.balance"),
             "fold.balance=zigzag cuts axis "
             "'%s' into 2 cp tp = %lld parts, which do not divide %lld",

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "training.h"
 
 /* ---- what is trained ----------------------------------------------------- */
@@ -147,7 +148,7 @@ void step_clip(TrainStep *s)
 
 static Dtype companion_dtype(const Graph *g, TensorKind kind)
 {
-    int low = !strcmp(opts_str(g->opts, "precision.moments"), "bf16");
+    int low = opts_moment_dtype(g->opts) == MOMENTbf16;
 
     return low && kind != TKmaster ? Dbf16 : Df32;
 }
@@ -242,7 +243,7 @@ static void write_members(TrainStep *s, const Bucket *b, Node *value)
 /* A master that is kept is what its parameter is rounded from. */
 static void optimize_bucket(TrainStep *s, const Bucket *b)
 {
-    int low = !strcmp(opts_str(s->g->opts, "precision.policy"), "bf16");
+    int low = opts_dtype(s->g->opts) == Dbf16;
     Node *m = companion(s, b, TKm), *v = companion(s, b, TKv);
     Node *old = b->shards        ? b->node[0]
                 : b->flat && low ? NULL
@@ -265,11 +266,11 @@ static void optimize_bucket(TrainStep *s, const Bucket *b)
 
 void step_optimize(TrainStep *s, Node **param, size_t n)
 {
-    const char *betas = opts_str(s->g->opts, "train.betas");
-    char *end;
+    double betas[2];
 
-    s->b1 = strtod(betas, &end);
-    s->b2 = strtod(end + strspn(end, ", "), NULL);
+    opts_pair(s->g->opts, "train.betas", betas);
+    s->b1 = betas[0];
+    s->b2 = betas[1];
     s->lr = post_scalar(s, STEPlr);
     s->rate = post_op2(s, Odiv, s->lr, post_scalar(s, STEPbc1));
     s->root = post_op1(s, Orsqrt, post_scalar(s, STEPbc2));

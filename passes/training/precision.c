@@ -17,6 +17,7 @@
  * sum, which follows from what its kernel reads. */
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "training.h"
 
 typedef struct Policy {
@@ -26,11 +27,10 @@ typedef struct Policy {
 
 static Policy policy_of(const Graph *g)
 {
-    const char *s = opts_str(g->opts, "precision.policy");
+    Dtype real = opts_dtype(g->opts);
+    int all64 = real == Df64;
 
-    if (!strcmp(s, "fp64"))
-        return (Policy){ Df64, Df64, 1 };
-    return (Policy){ !strcmp(s, "bf16") ? Dbf16 : Df32, Df32, 0 };
+    return (Policy){ real, all64 ? Df64 : Df32, all64 };
 }
 
 static Dtype decided(const Policy *p, Dtype t)

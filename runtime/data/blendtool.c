@@ -31,18 +31,18 @@ static const char *spec_of(int n, char **word, const Opts *o)
 
 static Samples *open_samples(const char *spec, const Opts *o, int64_t asked)
 {
-    const char *order = opts_str(o, "data.order");
+    enum sample_order order = opts_sample_order(o);
     TextArgs *text = alloc(forever, sizeof *text);
     SampleWant w = {
         .key = "data.train",
         .spec = spec,
-        .format = opts_str(o, "data.format"),
+        .format = opts_data_format(o),
         .seq = opts_int(o, "axes.seq"),
         .share = { 0, 1 },
         .samples = asked,
         .seed = (uint64_t)opts_int(o, "seed"),
-        .shuffle = !strcmp(order, "shuffle"),
-        .megatron = !strcmp(order, "megatron"),
+        .shuffle = order == ORDERshuffle,
+        .megatron = order == ORDERmegatron,
     };
     const char *split = opts_str(o, "data.split");
 

@@ -372,7 +372,7 @@ Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
                    int flags)
 {
     const Opts *o = p->opts;
-    const char *order = opts_str(o, "data.order");
+    enum sample_order order = opts_sample_order(o);
     int valid = !strcmp(key, "data.valid");
     Data *d = alloc(a, sizeof *d);
 
@@ -382,11 +382,11 @@ Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
         .loc = d->loc,
         .spec = spec,
         .plan = p,
-        .format = opts_str(o, "data.format"),
+        .format = opts_data_format(o),
         .share = { 0, 1 },
         .seed = (uint64_t)opts_int(o, "seed"),
-        .megatron = !strcmp(order, "megatron"),
-        .shuffle = flags & DATAshuffle && !strcmp(order, "shuffle"),
+        .megatron = order == ORDERmegatron,
+        .shuffle = flags & DATAshuffle && order == ORDERshuffle,
     };
     if (!plan_input(p, 0) || !take_share(d, valid, &w) || !w.spec || !*w.spec)
         return NULL;

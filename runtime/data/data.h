@@ -2,6 +2,7 @@
 #ifndef PLEAT_DATA_H
 #define PLEAT_DATA_H
 
+#include "../../ir/keys.h"
 #include "../exec/exec.h"
 #include "../tokenizer/tokenizer.h"
 
@@ -23,7 +24,8 @@ typedef enum Elem {
 /* A file, mapped. Documents are a jsonl's texts with the zero after each, or
  * the sequences of a Megatron index; any other file is one. */
 typedef struct Tokens {
-    const char *path, *format;
+    const char *path;
+    enum data_format format; /* what it is, not FORMATauto */
     const uint8_t *map, *data;
     int64_t size; /* of the file, bytes */
     Elem e;
@@ -48,12 +50,12 @@ const char *lines_open(TextLines *l, const char *path);
 const char *lines_next(TextLines *l, size_t *len);
 const char *lines_close(TextLines *l);
 
-/* A format for a file, its name or content; null and *why. */
-const char *tokens_format(Arena *a, const char *path, const char *format,
-                          const char **why);
-/* format: a word of data.format; null or "auto": by name and content. Null, or
- * what is wrong with the file ("is cut off"), which is then closed. */
-const char *tokens_open(Arena *a, const char *path, const char *format,
+/* FORMATauto becomes the format of a file, by its name and content. Null, or
+ * what is wrong with the file ("is cut off"). */
+const char *tokens_format(Arena *a, const char *path, enum data_format *format);
+/* FORMATauto: by name and content. Null, or what is wrong with the file, which
+ * is then closed. */
+const char *tokens_open(Arena *a, const char *path, enum data_format format,
                         Tokens *t);
 void tokens_close(Tokens *t);
 double tokens_at(const Tokens *t, int64_t i);
@@ -128,7 +130,8 @@ typedef struct Corpus { /* a dataset */
 } Corpus;
 
 typedef struct SampleWant {
-    const char *key, *spec, *format;
+    const char *key, *spec;
+    enum data_format format;
     const Loc *loc;
     const Plan *plan; /* its inputs may be arrays; or null */
     int64_t seq;
@@ -195,10 +198,10 @@ typedef struct TextCount {
 /* The documents of n files (a .jsonl's lines, else a file) to prefix.bin and
  * prefix.idx; err() with file and line. */
 TextCount tokenize(const TextArgs *a, const char *const *path, int n,
-                   const char *format, const char *prefix);
+                   enum data_format format, const char *prefix);
 /* The .bin that holds a text's tokens, made once and kept in cache_folder(). */
 const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
-                      const char *format);
+                      enum data_format format);
 /* datatool.c: `data tokenize` and its kin; the exit status. */
 int data_command(int n, char **word, const Opts *o, const char *out);
 int blend_command(int n, char **word, const Opts *o, const char *out);

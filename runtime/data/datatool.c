@@ -17,7 +17,7 @@ static TextArgs tokenizer_args(const Opts *o)
     TextArgs a = text_args(o);
 
     if (!a.t) {
-        a.t = tokenizer_open("bytes", NULL);
+        a.t = tokenizer_bytes();
         a.eod = 0;
     }
     return a;
@@ -35,8 +35,8 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
     if (len > 4 &&
         (!strcmp(out + len - 4, ".bin") || !strcmp(out + len - 4, ".idx")))
         out = strf(forever, "%.*s", (int)len - 4, out);
-    TextCount c = tokenize(&a, (const char *const *)path, n,
-                           opts_str(o, "data.format"), out);
+    TextCount c =
+        tokenize(&a, (const char *const *)path, n, opts_data_format(o), out);
     double s = monotonic() - start;
     size_t k = 0;
     const char *end = a.eod >= 0 ? tokenizer_text(a.t, a.eod, &k) : NULL;
@@ -163,16 +163,15 @@ static int do_inspect(int n, char **path, const Opts *o, const char *out)
         const char *name = path[i], *bin = strf(forever, "%s.bin", name);
         if (access(name, F_OK) && !access(bin, F_OK))
             name = bin; /* as data.train takes it */
-        const char *why =
-            tokens_open(forever, name, opts_str(o, "data.format"), &t);
+        const char *why = tokens_open(forever, name, opts_data_format(o), &t);
         if (why)
             err(NULL, "%s %s", name, why);
-        printf("%s: %s, %lld bytes\n", name, t.format, (long long)t.size);
+        printf("%s: %s, %lld bytes\n", name,
+               key_word_text("data.format", (int)t.format), (long long)t.size);
         print_range(&t);
         print_docs(&t);
-        print_first(&t, strcmp(t.format, "jsonl") && strcmp(t.format, "bytes")
-                            ? k
-                            : NULL);
+        print_first(
+            &t, t.format != FORMATjsonl && t.format != FORMATbytes ? k : NULL);
         tokens_close(&t);
     }
     return n < 1;

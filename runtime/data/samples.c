@@ -44,13 +44,14 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
                      const char *input)
 {
     SampleFile f = { .input = input };
-    const char *format = s->want.format, *why = NULL;
-    const char *kind =
-        s->want.text ? tokens_format(s->mem, path, format, &why) : NULL;
+    enum data_format format = s->want.format;
+    const char *why =
+        s->want.text ? tokens_format(s->mem, path, &format) : NULL;
 
-    if (kind && (!strcmp(kind, "bytes") || !strcmp(kind, "jsonl"))) {
-        path = tokenized(s->mem, s->want.text, path, kind);
-        format = "megatron";
+    if (!why && s->want.text &&
+        (format == FORMATbytes || format == FORMATjsonl)) {
+        path = tokenized(s->mem, s->want.text, path, format);
+        format = FORMATmegatron;
     }
     if (!why)
         why = tokens_open(s->mem, path, format, &f.t);
@@ -71,7 +72,7 @@ static int add_arrays(Samples *s, Corpus *p, const char *dir)
     for (; s->want.plan && (t = plan_input(s->want.plan, n)); n++)
         if (access(strf(s->mem, "%s/%s.npy", dir, t->name), R_OK))
             return 0;
-    s->want.format = n ? "npy" : s->want.format;
+    s->want.format = n ? FORMATnpy : s->want.format;
     for (int i = 0; i < n; i++) {
         t = plan_input(s->want.plan, i);
         add_file(s, p, strf(s->mem, "%s/%s.npy", dir, t->name), t->name);

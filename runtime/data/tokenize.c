@@ -225,7 +225,7 @@ static void read_text(Batch *b)
 }
 
 TextCount tokenize(const TextArgs *a, const char *const *path, int n,
-                   const char *format, const char *prefix)
+                   enum data_format format, const char *prefix)
 {
     Batch b = { .a = a,
                 .out = binidx_create(prefix, a->t->vocab),
@@ -236,13 +236,15 @@ TextCount tokenize(const TextArgs *a, const char *const *path, int n,
     b.limit = (size_t)pool_size(b.pool) * EACH;
     b.idle = enlarge(NULL, (size_t)pool_size(b.pool) * sizeof *b.idle);
     for (int i = 0; i < n; i++) {
-        const char *why, *kind = tokens_format(forever, path[i], format, &why);
+        enum data_format is = format;
+        const char *why = tokens_format(forever, path[i], &is);
         b.path = intern(path[i]);
-        if (!kind)
+        if (why)
             stop(&b, 0, "%s", why);
-        b.jsonl = !strcmp(kind, "jsonl");
-        if (!b.jsonl && strcmp(kind, "bytes"))
-            stop(&b, 0, "holds tokens already (%s)", kind);
+        b.jsonl = is == FORMATjsonl;
+        if (!b.jsonl && is != FORMATbytes)
+            stop(&b, 0, "holds tokens already (%s)",
+                 key_word_text("data.format", (int)is));
         if (b.jsonl)
             read_lines(&b);
         else
@@ -282,6 +284,7 @@ static const char *said_end(const Tokenizer *t, const Loc *l)
     return s;
 }
 
+/* name: of data.eod; null: the tokenizer's own, or a usual one. */
 static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
 {
     /* clang-format off */
@@ -296,8 +299,6 @@ static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
     const char *said = name ? name : said_end(t, l);
     int32_t id = said ? tokenizer_id(t, said) : -1;
 
-    if (name && !strcmp(name, "none"))
-        return -1;
     if (name && id < 0)
         err(l, "data.eod: %s has no token '%s'", t->path, name);
     if (t->bytes && !name)
@@ -309,21 +310,25 @@ static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
 
 TextArgs text_args(const Opts *o)
 {
-    const char *path = opts_str(o, "data.tokenizer");
+    int bytes = opts_text_tokenizer(o) == TOKENIZERbytes;
     TextArgs a = { .field = opts_str(o, "data.field"),
                    .template = (int)opts_int(o, "data.template") };
 
-    if (!strcmp(path, "bytes") && !opts_given(o, "data.eod") &&
-        !opts_given(o, "data.field") && !a.template)
+    if (bytes && !opts_given(o, "data.eod") && !opts_given(o, "data.field") &&
+        !a.template)
         return a;
-    a.t = tokenizer_open(path, opts_loc(o, "data.tokenizer"));
-    a.eod = eod_of(a.t, opts_str(o, "data.eod"), opts_loc(o, "data.eod"));
+    a.t = bytes ? tokenizer_bytes()
+                : tokenizer_open(opts_str(o, "data.tokenizer"),
+                                 opts_loc(o, "data.tokenizer"));
+    a.eod = opts_eod(o) == EODnone
+                ? -1
+                : eod_of(a.t, opts_str(o, "data.eod"), opts_loc(o, "data.eod"));
     return a;
 }
 
 /* All that the tokens depend on; of the text its name, size and time. */
 static char *cache_prefix(Arena *mem, const TextArgs *a, const char *path,
-                          const char *format)
+                          enum data_format format)
 {
     char full[PATH_MAX];
     struct stat st = { 0 };
@@ -331,18 +336,19 @@ static char *cache_prefix(Arena *mem, const TextArgs *a, const char *path,
     char *name = realpath(path, full) ? full : "";
 
     stat(path, &st);
-    char *s = strf(mem, "1 %s %lld %lld.%09ld %s %s %llx %lld %d %d %s", name,
-                   (long long)st.st_size, (long long)st.st_mtim.tv_sec,
-                   st.st_mtim.tv_nsec, format, a->t->path,
-                   (unsigned long long)a->t->hash, (long long)a->t->vocab,
-                   (int)a->eod, a->template, a->field);
+    char *s =
+        strf(mem, "1 %s %lld %lld.%09ld %s %s %llx %lld %d %d %s", name,
+             (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+             st.st_mtim.tv_nsec, key_word_text("data.format", (int)format),
+             a->t->path, (unsigned long long)a->t->hash, (long long)a->t->vocab,
+             (int)a->eod, a->template, a->field);
     XXH128_hash_t h = XXH3_128bits(s, strlen(s));
     return strf(mem, "%s/tokens-%016llx%016llx", dir,
                 (unsigned long long)h.high64, (unsigned long long)h.low64);
 }
 
 const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
-                      const char *format)
+                      enum data_format format)
 {
     char *prefix = cache_prefix(mem, a, path, format);
     char *bin = strf(mem, "%s.bin", prefix);

@@ -156,11 +156,6 @@ static const char *open_jsonl(Arena *a, Tokens *t)
     return jsonl_read(a, t->path, &t->own, &t->n, &t->ends, &t->docs);
 }
 
-static const char *open_npy(Arena *a, Tokens *t)
-{
-    return npy_read(a, t);
-}
-
 static const char *open_nanogpt(Arena *a, Tokens *t)
 {
     return open_plain(a, t, EU16);
@@ -171,66 +166,60 @@ static const char *open_bytes(Arena *a, Tokens *t)
     return open_plain(a, t, EU8);
 }
 
-static const char *guess(const Tokens *t)
+static enum data_format guess(const Tokens *t)
 {
     if (t->size > 6 && !memcmp(t->map, "\x93NUMPY", 6))
-        return "npy";
+        return FORMATnpy;
     if (t->size >= LLMCHEAD)
         for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
             if (u32_at(t->map) == llmc[i].magic &&
                 u32_at(t->map + 4) == llmc[i].version)
-                return "llmc";
+                return FORMATllmc;
     if (ends(t->path, ".jsonl") || ends(t->path, ".jsonl.gz"))
-        return "jsonl";
+        return FORMATjsonl;
     if (ends(t->path, ".npy"))
-        return "npy";
+        return FORMATnpy;
     if (ends(t->path, ".bin")) {
         char idx[4096];
         snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(t->path) - 3, t->path);
-        return access(idx, R_OK) ? "nanogpt" : "megatron";
+        return access(idx, R_OK) ? FORMATnanogpt : FORMATmegatron;
     }
-    return "bytes";
+    return FORMATbytes;
 }
 
-static const struct {
-    const char *name;
-    /* clang-format off */
-    const char *(*open)(Arena *a, Tokens *t);
-} formats[] = {
-    {"bytes", open_bytes}, {"jsonl", open_jsonl}, {"llmc", open_llmc},
-    {"megatron", indexed_read}, {"nanogpt", open_nanogpt}, {"npy", open_npy},
+static const char *(*const openers[])(Arena *a, Tokens *t) = {
+    [FORMATbytes] = open_bytes,      [FORMATjsonl] = open_jsonl,
+    [FORMATmegatron] = indexed_read, [FORMATllmc] = open_llmc,
+    [FORMATnanogpt] = open_nanogpt,  [FORMATnpy] = npy_read,
 };
-/* clang-format on */
 
-static const char *map_file(Arena *a, const char *path, const char *format,
+static const char *map_file(Arena *a, const char *path, enum data_format format,
                             Tokens *t)
 {
     *t = (Tokens){ .path = strf(a, "%s", path), .docs = 1, .format = format };
     const char *why = map_whole(a, path, &t->map, &t->size);
-    if (!why && (!format || !strcmp(format, "auto")))
+    if (!why && format == FORMATauto)
         t->format = guess(t);
     return why;
 }
 
-const char *tokens_format(Arena *a, const char *path, const char *format,
-                          const char **why)
+const char *tokens_format(Arena *a, const char *path, enum data_format *format)
 {
     Tokens t;
+    const char *why = map_file(a, path, *format, &t);
 
-    *why = map_file(a, path, format, &t);
+    *format = t.format;
     tokens_close(&t);
-    return *why ? NULL : t.format;
+    return why;
 }
 
-const char *tokens_open(Arena *a, const char *path, const char *format,
+const char *tokens_open(Arena *a, const char *path, enum data_format format,
                         Tokens *t)
 {
     const char *why = map_file(a, path, format, t);
 
-    format = t->format;
-    for (size_t i = 0; !why && i < sizeof formats / sizeof *formats; i++)
-        if (!strcmp(formats[i].name, format))
-            why = formats[i].open(a, t);
+    if (!why)
+        why = openers[t->format](a, t);
     if (t->own)
         t->data = t->own;
     if (why)

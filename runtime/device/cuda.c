@@ -493,9 +493,9 @@ static int64_t memory(const void *d)
     return ((const Gpu *)d)->total;
 }
 
-static Roofline peak(void *d, const char *precision)
+static Roofline peak(void *d, Dtype dt)
 {
-    return gpu_peak(((Gpu *)d)->name, precision);
+    return gpu_peak(((Gpu *)d)->name, dt);
 }
 
 const Device cuda_device = {

@@ -132,7 +132,7 @@ typedef struct Device {
 
     int64_t (*memory)(const void *d);   /* bytes there are */
     int64_t (*usage)(void *d, Text *t); /* a table; bytes outside of the plan */
-    Roofline (*peak)(void *d, const char *precision);
+    Roofline (*peak)(void *d, Dtype dt);
     void (*tuned)(const void *d, Text *t);  /* what results depend on: lines */
     void (*report)(FILE *f, const Plan *p); /* in place of running it, or null*/
 } Device;

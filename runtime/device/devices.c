@@ -1,6 +1,7 @@
 /* devices.c: the table of devices, and whether one has what a plan requires. */
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "device.h"
 
 /* A run takes the first that is here. */
@@ -43,13 +44,12 @@ void need_device(const Plan *p)
 const Device *device_for(const Plan *p, const Comm *c)
 {
     const Device *d = device_named(p->target);
-    const char *sums = opts_str(p->opts, "deterministic");
 
     need_device(p);
     if (c->n > 1 && !(d->can & CANranks))
         err(NULL, "a plan for %lld GPUs runs under mpirun, one rank a GPU",
             (long long)c->world);
-    if (sums && !strcmp(sums, "placement") && c->world > 1 &&
+    if (opts_sum_order(p->opts) == SUMSplacement && c->world > 1 &&
         !(d->can & CANorder))
         err(opts_loc(p->opts, "deterministic"),
             "deterministic=placement needs "

@@ -142,6 +142,6 @@ void *gpu_pinned(Gpu *x, int64_t bytes);
 void **gpu_peers(Gpu *x, int64_t bytes, const char *what);
 void gpu_drop_peers(Gpu *x, void **at);
 int64_t gpu_memory(void *gpu, Text *t); /* as Device.usage */
-Roofline gpu_peak(const char *name, const char *precision);
+Roofline gpu_peak(const char *name, Dtype dt);
 
 #endif

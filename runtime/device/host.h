@@ -22,7 +22,7 @@ Blas *blas_open(Arena *a, Pool *p);
 void blas_reserve(const Pool *p);
 /* buf: by operand; scratch as large as instr_work says. */
 void blas_run(Blas *b, const Instr *s, void *const *buf, void *scratch);
-Roofline host_peak(Blas *b, Pool *p, const char *precision);
+Roofline host_peak(Blas *b, Pool *p, Dtype dt);
 
 /* p2p_host.c: what a stage hands to another. The local message is a pointer to
  * the sender's buffer: recv copies, wait wants it copied. */

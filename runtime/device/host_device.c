@@ -253,11 +253,11 @@ static int64_t usage(void *d, Text *t)
     return ((Host *)d)->nwork;
 }
 
-static Roofline peak(void *d, const char *precision)
+static Roofline peak(void *d, Dtype dt)
 {
     const Host *h = d;
 
-    return host_peak(h->blas, h->pool, precision);
+    return host_peak(h->blas, h->pool, dt);
 }
 
 static void tuned(const void *d, Text *t)

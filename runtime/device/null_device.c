@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "device.h"
 
 static const Program *step_of(const Role *r)
@@ -118,11 +119,11 @@ static Flops flops_of(const Role *r)
  * chunks of each micro-batch; -1: no such formula. */
 static double formula(const Plan *p)
 {
-    const char *kind = opts_str(p->opts, "fold.schedule");
+    enum pp_schedule kind = opts_pp_schedule(p->opts);
     double vpp = (double)opts_int(p->opts, "fold.vpp"), pp = p->nrole;
     double m = (double)plan_micros(p, PGstep);
 
-    if (strcmp(kind, "1f1b") && strcmp(kind, "interleaved"))
+    if (kind != SCHEDULE1f1b && kind != SCHEDULEinterleaved)
         return -1;
     return (pp - 1) / (vpp * m + pp - 1);
 }

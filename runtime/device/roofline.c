@@ -22,14 +22,14 @@ static const ChipSheet sheets[] = {
 };
 /* clang-format on */
 
-Roofline gpu_peak(const char *name, const char *precision)
+Roofline gpu_peak(const char *name, Dtype dt)
 {
     for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
         const ChipSheet *s = &sheets[i];
         if (strstr(name, s->name))
-            return (Roofline){ !strcmp(precision, "fp64")   ? s->fp64
-                               : !strcmp(precision, "fp32") ? s->fp32
-                                                            : s->bf16,
+            return (Roofline){ dt == Df64   ? s->fp64
+                               : dt == Df32 ? s->fp32
+                                            : s->bf16,
                                s->bytes };
     }
     return (Roofline){ 0, 0 };
@@ -85,10 +85,9 @@ static double copy_time(Pool *p)
     return best;
 }
 
-Roofline host_peak(Blas *b, Pool *p, const char *precision)
+Roofline host_peak(Blas *b, Pool *p, Dtype dt)
 {
-    Dtype dt = strcmp(precision, "fp64") ? Df32 : Df64;
-
+    dt = dt == Df64 ? Df64 : Df32;
     return (Roofline){ 2.0 * SIDE * SIDE * SIDE / product_time(b, dt),
                        2.0 * COPY / copy_time(p) };
 }

@@ -394,7 +394,7 @@ int32_t tokenizer_id(const Tokenizer *t, const char *text)
 /* ---- opening ------------------------------------------------------------- */
 
 /* A byte is a token; nothing is added, nothing is merged. */
-static Tokenizer *bytes_tokenizer(void)
+Tokenizer *tokenizer_bytes(void)
 {
     Tokenizer *t = alloc(forever, sizeof *t);
     Bpe *b = &t->bpe;
@@ -416,11 +416,9 @@ static Tokenizer *bytes_tokenizer(void)
 Tokenizer *tokenizer_open(const char *path, const Loc *loc)
 {
     json_error_t e;
-
-    if (!strcmp(path, "bytes"))
-        return bytes_tokenizer();
     const uint8_t *s;
     int64_t n;
+
     const char *why = map_whole(forever, path, &s, &n);
     if (why)
         err(loc, "the tokenizer %s %s", path, why);

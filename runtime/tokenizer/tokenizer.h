@@ -104,8 +104,9 @@ typedef struct Encoder { /* one thread's */
 } Encoder;
 
 /* Reads a tokenizer.json; err() at l when it is damaged or of a kind not known
- * here. path "bytes": a byte is a token. */
+ * here. */
 Tokenizer *tokenizer_open(const char *path, const Loc *l);
+Tokenizer *tokenizer_bytes(void); /* a byte is a token */
 int32_t tokenizer_id(const Tokenizer *t, const char *text); /* -1: none */
 /* The bytes that a token stands for; null: no such token. */
 const char *tokenizer_text(const Tokenizer *t, int32_t id, size_t *n);

@@ -343,8 +343,7 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     Walls w = { (monotonic() - start) / (double)steps, 0 };
     if (exec_apart(b.x))
         w = whole_steps(&b, &f, steps);
-    const char *precision = opts_str(p->opts, "precision.policy");
-    b.peak = b.x->dev->peak(b.x->on, precision);
+    b.peak = b.x->dev->peak(b.x->on, opts_dtype(p->opts));
     for (int i = 0; i < b.x->nstage; i++)
         gather(&b, i, steps);
     qsort(b.line, vec_len(b.line), sizeof *b.line, slowest_first);

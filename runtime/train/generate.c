@@ -182,7 +182,7 @@ static void open_text(Gen *g, const Plan *p)
 {
     g->text = text_args(p->opts);
     if (!g->text.t) {
-        g->text.t = tokenizer_open("bytes", NULL);
+        g->text.t = tokenizer_bytes();
         g->text.eod = -1;
     }
 }

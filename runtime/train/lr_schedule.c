@@ -5,20 +5,16 @@
  * counts them. The batch: Megatron's rampup-batch-size. */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "train.h"
 
 typedef struct ScheduleTime { /* of a run, in steps */
     double step, warm, steps; /* now; of warm-up; in all */
     double decay;             /* the last ones, in which wsd decays */
-    const char *style;
+    enum decay_style style;
 } ScheduleTime;
 
-typedef struct Curve {
-    const char *name;
-    double (*left)(const ScheduleTime *);
-} Curve;
+typedef double Curve(const ScheduleTime *);
 
 static const double PI = 3.14159265358979323846;
 
@@ -50,23 +46,18 @@ static double wsd(const ScheduleTime *s)
         return 1;
     double t = (s->step - start) / s->decay;
     t = t > 1 ? 1 : t;
-    if (!strcmp(s->style, "linear"))
-        return 1 - t;
-    if (!strcmp(s->style, "cosine"))
-        return 0.5 * (1 + cos(PI * t));
-    if (!strcmp(s->style, "minus_sqrt"))
-        return 1 - sqrt(t);
-    return 2 * pow(0.5, t) - 1; /* exponential */
+    switch (s->style) {
+    case DECAYexponential: return 2 * pow(0.5, t) - 1;
+    case DECAYlinear: return 1 - t;
+    case DECAYcosine: return 0.5 * (1 + cos(PI * t));
+    case DECAYminus_sqrt: return 1 - sqrt(t);
+    }
+    die("decay style %d", s->style);
 }
 
-/* clang-format off */
-static const Curve curves[] = {
-    { "linear",   linear },
-    { "cosine",   cosine },
-    { "wsd",      wsd },
-    { NULL,       NULL }
+static Curve *const curves[] = {
+    [LRlinear] = linear, [LRcosine] = cosine, [LRwsd] = wsd
 };
-/* clang-format on */
 
 /* lr sqrt(warmup / step), steps counted from 1, not below min_lr (Vaswani et
  * al. 2017, equation 3, with lr reached at the end of the warm-up). */
@@ -80,23 +71,20 @@ static double inverse_sqrt(double lr, double min, double warm, double step)
 double rate(const Opts *o, int64_t step)
 {
     double lr = opts_num(o, "train.lr"), min = opts_num(o, "train.min_lr");
-    const char *name = opts_str(o, "train.schedule");
+    enum lr_schedule schedule = opts_lr_schedule(o);
     ScheduleTime s = { .step = (double)step,
                        .warm = (double)opts_int(o, "train.warmup"),
                        .steps = (double)opts_int(o, "train.steps"),
-                       .style = opts_str(o, "train.decay_style") };
+                       .style = opts_decay_style(o) };
 
     s.decay = floor(opts_num(o, "train.decay") * s.steps + 0.5);
     if (s.step < s.warm)
         return lr * (s.step + 1) / s.warm;
-    if (!strcmp(name, "constant"))
+    if (schedule == LRconstant)
         return lr;
-    if (!strcmp(name, "inverse_sqrt"))
+    if (schedule == LRinverse_sqrt)
         return inverse_sqrt(lr, min, s.warm, s.step);
-    for (const Curve *c = curves; c->name; c++)
-        if (!strcmp(c->name, name))
-            return min + (lr - min) * c->left(&s);
-    die("train.schedule=%s is in keys.def and not here", name);
+    return min + (lr - min) * curves[schedule](&s);
 }
 
 int64_t ramp(const Opts *o, int i, int64_t *until)

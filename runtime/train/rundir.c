@@ -157,7 +157,8 @@ static void keep_tokenizer(const Plan *p, const char *dir)
     const uint8_t *s;
     int64_t n;
 
-    for (int i = 0; i < 2 && strcmp(path, "bytes"); i++) {
+    for (int i = 0; i < 2 && opts_text_tokenizer(p->opts) != TOKENIZERbytes;
+         i++) {
         const char *from =
             !i ? path
                : strf(forever, "%.*s%s", slash ? (int)(slash - path + 1) : 0,

@@ -304,7 +304,7 @@ static _Noreturn void stop_bad(Train *t, const StepValues *b, const Feed *f)
 static int count_spike(Train *t, const PendingStep *s)
 {
     const char *what = spike_seen(t->mem, t->x);
-    int rewind = !strcmp(opts_str(t->plan->opts, "train.spike"), "rewind");
+    int rewind = opts_spike(t->plan->opts) == SPIKErewind;
 
     spike_count(&t->spike, what, s->step + 1);
     if (!what)

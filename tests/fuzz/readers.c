@@ -46,7 +46,7 @@ static void read_samples(Arena *a, const char *path, int megatron)
 {
     SampleWant w = { .key = "data.train",
                      .spec = path,
-                     .format = "auto",
+                     .format = FORMATauto,
                      .seq = SEQ,
                      .shuffle = 1,
                      .megatron = megatron,
@@ -74,7 +74,7 @@ static const char *read_tokens(Arena *a, const char *path)
 {
     Tokens t;
     int64_t at;
-    const char *why = tokens_open(a, path, NULL, &t);
+    const char *why = tokens_open(a, path, FORMATauto, &t);
 
     if (why)
         return why;

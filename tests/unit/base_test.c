@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../ir/plan.h"
+#include "../../ir/keys.h"
 
 static uint64_t chance(void)
 {
@@ -334,6 +334,28 @@ static void options(void **state)
     assert_false(opts_each(o, 10, &key, &value));
 }
 
+/* A key's words are its enum's, in their order. */
+static void key_words(void **state)
+{
+    (void)state;
+    Opts *o = opts_new(forever);
+
+    assert_int_equal(opts_route_policy(o), ROUTEdropless);
+    opts_set(o, "route", "padded", NULL);
+    assert_int_equal(opts_route_policy(o), ROUTEpadded);
+    assert_int_equal((int)opts_cp_balance(o), -1);
+    opts_set(o, "fold.balance", "contiguous", NULL);
+    assert_int_equal(opts_cp_balance(o), BALANCEcontiguous);
+    opts_set(o, "fold.schedule", "dualpipev", NULL);
+    assert_int_equal(opts_pp_schedule(o), SCHEDULEdualpipev);
+    opts_set(o, "fold.schedule", "turns.csv", NULL);
+    assert_int_equal((int)opts_pp_schedule(o), -1);
+    assert_int_equal(key_word("data.format", "npy"), FORMATnpy);
+    assert_int_equal(key_word("data.format", "llmc nanogpt"), -1);
+    assert_string_equal(key_word_text("data.format", FORMATauto), "auto");
+    assert_string_equal(key_word_text("data.format", FORMATnpy), "npy");
+}
+
 /* ---- words --------------------------------------------------------------- */
 
 static void words(void **state)
@@ -439,6 +461,7 @@ int main(void)
         cmocka_unit_test(wrong_options),
         cmocka_unit_test(defaults),
         cmocka_unit_test(options),
+        cmocka_unit_test(key_words),
         cmocka_unit_test(words),
         cmocka_unit_test(numbers),
         cmocka_unit_test(bad_numbers),

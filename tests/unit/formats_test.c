@@ -15,7 +15,7 @@
 #define FILES "tests/data/files/"
 enum { N = 100 };
 
-static Tokens opened(const char *path, const char *format)
+static Tokens opened(const char *path, enum data_format format)
 {
     Tokens t;
     const char *why = tokens_open(forever, path, format, &t);
@@ -38,8 +38,8 @@ static void test_tokens(void **state)
 
     (void)state;
     for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
-        Tokens t = opened(strf(forever, FILES "%s", files[k].name), NULL);
-        assert_string_equal(t.format, files[k].format);
+        Tokens t = opened(strf(forever, FILES "%s", files[k].name), FORMATauto);
+        assert_int_equal(t.format, key_word("data.format", files[k].format));
         if (t.n != N)
             fail_msg("%s: %lld tokens", t.path, (long long)t.n);
         for (int i = 0; i < N; i++)
@@ -57,11 +57,11 @@ static void test_texts(void **state)
 {
     static const char *const files[] = { "texts.jsonl", "texts.jsonl.gz",
                                          "members.jsonl.gz" };
-    Tokens want = opened(FILES "texts.txt", "bytes");
+    Tokens want = opened(FILES "texts.txt", FORMATbytes);
 
     (void)state;
     for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
-        Tokens t = opened(strf(forever, FILES "%s", files[k]), NULL);
+        Tokens t = opened(strf(forever, FILES "%s", files[k]), FORMATauto);
         int64_t at, next = 0;
         assert_int_equal(t.n, want.n);
         assert_memory_equal(t.data, want.data, (size_t)t.n);
@@ -96,8 +96,8 @@ static void test_indexed(void **state)
 
     (void)state;
     for (size_t k = 0; k < sizeof sets / sizeof *sets; k++) {
-        Tokens t =
-            opened(strf(forever, "tests/data/indexed/%s", sets[k].name), NULL);
+        Tokens t = opened(strf(forever, "tests/data/indexed/%s", sets[k].name),
+                          FORMATauto);
         int64_t next = 0, at;
         assert_int_equal(t.e, sets[k].e);
         assert_int_equal(t.docs, sets[k].docs);
@@ -131,7 +131,7 @@ static int teardown(void **state)
     return system(strf(forever, "rm -rf %s", home));
 }
 
-static const char *refused(const char *path, const char *format)
+static const char *refused(const char *path, enum data_format format)
 {
     Tokens t;
     const char *why = tokens_open(forever, path, format, &t);
@@ -158,7 +158,7 @@ static const char *changed(const char *from, const char *name, int64_t at,
     return path;
 }
 
-static void expect(const char *path, const char *format, const char *why)
+static void expect(const char *path, enum data_format format, const char *why)
 {
     const char *got = refused(path, format);
 
@@ -169,17 +169,17 @@ static void expect(const char *path, const char *format, const char *why)
 static void test_refused(void **state)
 {
     (void)state;
-    expect(FILES "big.npy", NULL, "has elements of type '>i4'");
-    expect(FILES "bool.npy", NULL, "has elements of type '|b1'");
-    expect(FILES "fortran.npy", NULL, "is in Fortran order");
-    expect(FILES "arrays.npz", "npy", "is no .npy file");
-    expect(FILES "nano.bin", "megatron", "nano.idx cannot be read");
-    expect(FILES "u2.npy", "megatron", "is not named .bin");
-    expect(FILES "nano.bin", "llmc", "is too short for an llm.c header");
-    expect(FILES "texts.jsonl", "llmc", "is too short");
-    expect(FILES "texts.txt", "jsonl", "line 1: ");
-    expect("tests/data", NULL, "is not a file");
-    expect(FILES "absent", NULL, "cannot be read: No such file");
+    expect(FILES "big.npy", FORMATauto, "has elements of type '>i4'");
+    expect(FILES "bool.npy", FORMATauto, "has elements of type '|b1'");
+    expect(FILES "fortran.npy", FORMATauto, "is in Fortran order");
+    expect(FILES "arrays.npz", FORMATnpy, "is no .npy file");
+    expect(FILES "nano.bin", FORMATmegatron, "nano.idx cannot be read");
+    expect(FILES "u2.npy", FORMATmegatron, "is not named .bin");
+    expect(FILES "nano.bin", FORMATllmc, "is too short for an llm.c header");
+    expect(FILES "texts.jsonl", FORMATllmc, "is too short");
+    expect(FILES "texts.txt", FORMATjsonl, "line 1: ");
+    expect("tests/data", FORMATauto, "is not a file");
+    expect(FILES "absent", FORMATauto, "cannot be read: No such file");
 }
 
 /* Counts that no file has, and files shorter than they say. */
@@ -212,25 +212,26 @@ static void test_absurd(void **state)
             changed("tests/data/indexed/b.bin", "b.bin", 0, "", 0, -1);
         changed("tests/data/indexed/b.idx", "b.idx", idx[i].at, idx[i].bytes,
                 idx[i].n, idx[i].len);
-        expect(bin, NULL, idx[i].why);
+        expect(bin, FORMATauto, idx[i].why);
     }
-    expect(changed(FILES "llmc2.bin", "l.bin", 8, many, 4, -1), "llmc",
+    expect(changed(FILES "llmc2.bin", "l.bin", 8, many, 4, -1), FORMATllmc,
            "is cut off: 100 of -1 tokens");
-    expect(changed(FILES "llmc2.bin", "l.bin", 8, many + 4, 4, -1), "llmc",
+    expect(changed(FILES "llmc2.bin", "l.bin", 8, many + 4, 4, -1), FORMATllmc,
            "is cut off: 100 of 2147483647 tokens");
-    expect(changed(FILES "llmc2.bin", "l.bin", 0, "\x8a", 1, -1), "llmc",
+    expect(changed(FILES "llmc2.bin", "l.bin", 0, "\x8a", 1, -1), FORMATllmc,
            "evaluation set");
-    expect(changed(FILES "llmc2.bin", "l.bin", 0, "", 0, 1100), "llmc",
+    expect(changed(FILES "llmc2.bin", "l.bin", 0, "", 0, 1100), FORMATllmc,
            "is cut off: 38 of 100");
-    expect(changed(FILES "nano.bin", "n.bin", 0, "", 0, 101), NULL,
+    expect(changed(FILES "nano.bin", "n.bin", 0, "", 0, 101), FORMATauto,
            "has 101 bytes, no multiple");
-    expect(changed(FILES "u2.npy", "u.npy", 0, "", 0, 200), NULL, "is cut off");
-    expect(changed(FILES "u2.npy", "u.npy", 0, "", 0, 100), NULL,
+    expect(changed(FILES "u2.npy", "u.npy", 0, "", 0, 200), FORMATauto,
+           "is cut off");
+    expect(changed(FILES "u2.npy", "u.npy", 0, "", 0, 100), FORMATauto,
            "damaged header");
-    expect(changed(FILES "texts.jsonl.gz", "t.jsonl.gz", 0, "", 0, 150), NULL,
-           "is damaged");
+    expect(changed(FILES "texts.jsonl.gz", "t.jsonl.gz", 0, "", 0, 150),
+           FORMATauto, "is damaged");
     expect(changed(FILES "texts.jsonl.gz", "t.jsonl.gz", 40, "\0\0\0", 3, -1),
-           NULL, "is damaged");
+           FORMATauto, "is damaged");
 }
 
 int main(void)
