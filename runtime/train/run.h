@@ -1,0 +1,85 @@
+/* run.h: a run: what start.c, loop.c and train.c share of it. */
+#ifndef PLEAT_RUN_H
+#define PLEAT_RUN_H
+
+#include "train.h"
+
+enum { FAILED = 3 }; /* the exit status after the first step has begun */
+
+typedef struct PendingStep { /* a step whose results are not read yet */
+    int64_t step;            /* from 0 */
+    StepValues b;
+    Feed f;
+    int64_t first; /* sample */
+} PendingStep;
+
+typedef struct ValidSet {
+    const char *name;
+    Data *data;
+} ValidSet;
+
+typedef struct Train {
+    Plan *plan;
+    Arena *mem;
+    Exec *x;
+    Comm *comm;
+    Data *train;
+    ValidSet *valid; /* vec */
+    Log *log;
+    const char *dir, *ckpt; /* run folder, its checkpoints */
+    State state;
+    Saver *saver;
+    int64_t saved;     /* step of the last checkpoint; -1: none */
+    int unsaved;       /* the last save failed */
+    int64_t fallbacks; /* steps whose rows came in rounds */
+    int bad;           /* steps in a row without an update */
+    Spike spike;
+    int64_t agreed; /* after that step ranks held the same */
+    int late;       /* may results be read a step late? */
+    int nsent;
+    PendingStep sent;
+    double since, waited; /* when the step before was read; seconds */
+    double ends;          /* when train.hours are over */
+    int64_t read;         /* steps read by this process */
+    Sampler *sampler;     /* null: not asked for */
+    const RunArgs *args;
+    RunRecord record; /* rank 0's, of this start */
+    Text changes;
+    int grown; /* plans of train.ramp done */
+} Train;
+
+/* ---- start.c: before the first step -------------------------------------- */
+
+/* A GPU failed in this step and perhaps in the next (gpu_fault.c); -1: no. */
+int64_t failed_step(void);
+int resumes(const Plan *p);
+/* The folder of a run and its checkpoints; err() if another run is there. */
+void name_folders(Train *t);
+void show_memory(Train *t, int loud); /* to its folder; loud: printed too */
+const char *describe_data(Train *t);  /* for the folder; "" without any */
+/* Of a run that goes on: to t->changes what is not as it was, a line each. By
+ * rank 0: its settings and data before anything is loaded or written, its
+ * machine once libraries are open. */
+void compare_past(Train *t, const Plan *p);
+void compare_machine(Train *t, const Plan *p);
+void need_from(const Train *t); /* err() if `from` is no folder to read */
+int is_past(Train *t);          /* have all steps been done? Then it says so */
+void compare_plans(Train *t, const RunArgs *a); /* err() if ranks differ */
+void open_data(Train *t);
+void open_exec(Train *t);
+/* Initial values, those of the last checkpoint, or of `from`. */
+void start_values(Train *t, int resume);
+void open_saver(Train *t);
+void say_products(Train *t); /* ranks that would differ in their last bits */
+
+/* ---- loop.c: steps ------------------------------------------------------- */
+
+void validate(Train *t);
+/* A program launched for a step; late: its results are read after the next. */
+void run_sent(Train *t, ProgramKind program, PendingStep *s, int late);
+int64_t grows_at(const Train *t); /* the sample at which the batch grows */
+/* Until the end, a signal, the last of train.hours, or a larger batch; 1: it
+ * was the batch. */
+int run_steps(Train *t);
+
+#endif
