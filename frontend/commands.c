@@ -70,7 +70,7 @@ static Trace read_model(Args *a, Graph ***stage)
     if (v[0]->after)
         err(NULL, "%s: begins after pass %s, not with the model's graph",
             a->file, v[0]->after);
-    check_settings(v[0]);
+    check_whole(v[0]);
     return (
         Trace){ .g = v[0], .source = source, .nsource = (int)vec_len(source) };
 }

@@ -127,9 +127,9 @@ Graph *current(Front *f);
 /* The node v stands for in the graph being traced; outer ones are operands. */
 /* a at index e of its axis, which e may have too. */
 Node *gathered(Front *f, Node *a, Node *e, Axis *axis);
-void find_roles(Front *f);           /* roles.c */
-void check_settings(const Graph *g); /* settings.c */
-int state_role(lua_State *L);        /* role(axis, name) */
+void find_roles(Front *f);    /* roles.c */
+void check_whole(Graph *g);   /* settings.c */
+int state_role(lua_State *L); /* role(axis, name) */
 void known_role(Front *f, Axis *a, AxisRole role);
 Node *use(Front *f, const LuaTensor *v);
 Node *use_any(Front *f, const LuaTensor *v); /* indexed weights too */

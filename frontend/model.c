@@ -370,7 +370,7 @@ static Trace run_model(Front *f, const char *file, const Opts *cmdline,
     axes_order(f);
     compose_finish(f);
     find_roles(f);
-    check_settings(f->g);
+    check_whole(f->g);
     if (!f->ngiven)
         opts_files(f->g->opts);
     g_tidy(f->g);

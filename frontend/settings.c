@@ -1,4 +1,5 @@
-/* settings.c: settings against the model and each other, once all are there. */
+/* settings.c: what is checked once a model is whole: its settings, against it
+ * and each other; what its updates and metrics read. */
 #include <string.h>
 
 #include "frontend.h"
@@ -23,7 +24,32 @@ static void check_pattern(const Graph *g, const char *key, const char *pattern)
         near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
 }
 
-void check_settings(const Graph *g)
+/* An update or a metric is of a step: of data it may have statistics. Marks
+ * lead from it to what it reads. */
+static void statistics_only(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        g->node[i]->mark = 0;
+    for (size_t i = vec_len(g->node); i-- > 0;) {
+        const Node *n = g->node[i];
+        if (n->op == Oupdate || n->op == Ometric)
+            n->in[n->nin - 1]->mark = (int)i + 1;
+        if (!n->mark || g_over_batch(g, n))
+            continue;
+        const Node *user = g->node[n->mark - 1];
+        if (!n->nin && g_is_data(g, n)) {
+            note(n->loc, "'%s' is defined here", n_name(n));
+            err(user->loc,
+                "%s: the value depends on data other than through a "
+                "reduction over 'batch'",
+                optab[user->op].name);
+        }
+        for (int k = 0; k < n->nin; k++)
+            n->in[k]->mark = n->mark;
+    }
+}
+
+void check_whole(Graph *g)
 {
     const char *pattern;
 
@@ -33,4 +59,5 @@ void check_settings(const Graph *g)
             for (int i = 0; (pattern = opts_pattern(g->opts, key_name(k), i));
                  i++)
                 check_pattern(g, key_name(k), pattern);
+    statistics_only(g);
 }

@@ -337,9 +337,34 @@ Axis *g_role(const Graph *g, AxisRole role)
     return NULL;
 }
 
+int axis_covers(const Axis *a, AxisRole role)
+{
+    if (a->role == role)
+        return 1;
+    for (int i = 0; i < a->nfactor; i++)
+        if (axis_covers(a->factor[i], role))
+            return 1;
+    return 0;
+}
+
 Axis *g_micro(Graph *g)
 {
     return g_axis(g, axisroles[ROLEmicro]);
+}
+
+int g_is_data(Graph *g, const Node *n)
+{
+    return dim_of(n, g_micro(g)) >= 0 || n->map;
+}
+
+int g_over_batch(Graph *g, const Node *n)
+{
+    if (optab[n->op].cls != RED && (n->op != Odot || !g_is_data(g, n)))
+        return 0;
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (axis_covers(n_axes(n)->v[i], ROLEbatch))
+            return 1;
+    return 0;
 }
 
 /* ---- equal nodes, dead nodes --------------------------------------------- */

@@ -421,9 +421,14 @@ int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
 int axes_at(const Axes *x, const Axis *a);
 int g_isrow(const Axis *a); /* the ragged axis */
 int g_ismicro(const Axis *a);
-Axis *g_role(const Graph *g, AxisRole role); /* the first, or null */
-Axis *g_micro(Graph *g);                     /* find or make */
-int is_backward(const Node *n);              /* made by grad */
+int axis_covers(const Axis *a, AxisRole role); /* it or a factor of it */
+Axis *g_role(const Graph *g, AxisRole role);   /* the first, or null */
+Axis *g_micro(Graph *g);                       /* find or make */
+int g_is_data(Graph *g, const Node *n); /* does it depend on the micro-batch? */
+/* Does n reduce over the sequences of the batch, or contract them in data? An
+ * update or a metric takes data only through such a node. */
+int g_over_batch(Graph *g, const Node *n);
+int is_backward(const Node *n); /* made by grad */
 int any_region(const Node *n);  /* a source that every region may read */
 int is_lasting(const Node *n);  /* a parameter or state */
 int is_position(const Node *n); /* an iota, under whatever names of its axis */

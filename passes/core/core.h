@@ -74,9 +74,8 @@ Node *g_total(Graph *g, Node *n); /* sum over all its axes */
 /* n with the axis micro: what is the same for all micro-batches (a loss of
  * parameters only) counts once in each, whoever runs it. */
 Node *g_per_micro(Graph *g, Node *n);
-Node *g_accum(Graph *g, Node *n, Reduce op);   /* fp32, in n's region */
-int axis_covers(const Axis *a, AxisRole role); /* it or a factor of it */
-double micro_batches(const Graph *g);          /* of a step, all ranks */
+Node *g_accum(Graph *g, Node *n, Reduce op); /* fp32, in n's region */
+double micro_batches(const Graph *g);        /* of a step, all ranks */
 int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */
 

@@ -58,16 +58,6 @@ Node *g_accum(Graph *g, Node *n, Reduce op)
     return infer(g, a);
 }
 
-int axis_covers(const Axis *a, AxisRole role)
-{
-    if (a->role == role)
-        return 1;
-    for (int i = 0; i < a->nfactor; i++)
-        if (axis_covers(a->factor[i], role))
-            return 1;
-    return 0;
-}
-
 int64_t micro_turns(const Graph *g)
 {
     int64_t dp = g->mesh->size[Mdp], all = (int64_t)micro_batches(g);

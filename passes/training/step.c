@@ -8,24 +8,6 @@
 
 /* ---- statistics over the step -------------------------------------------- */
 
-static int is_data(const Node *n, const Graph *g)
-{
-    Axis *micro = g_micro((Graph *)(uintptr_t)g);
-
-    return dim_of(n, micro) >= 0 || n->map;
-}
-
-/* Does n reduce over the sequences of the batch, or contract them in data? */
-static int over_batch(const Node *n, const Graph *g)
-{
-    if (optab[n->op].cls != RED && (n->op != Odot || !is_data(n, g)))
-        return 0;
-    for (int i = 0; i < n_axes(n)->n; i++)
-        if (axis_covers(n_axes(n)->v[i], ROLEbatch))
-            return 1;
-    return 0;
-}
-
 /* A reduction over batch as post sees it: over all micro-batches as well. */
 static Node *statistic(TrainStep *s, Node *n)
 {
@@ -87,7 +69,7 @@ static Node *copy_in_post(TrainStep *s, const Node *n, const Node *user)
 {
     Node *in[MAXIN], *c;
 
-    if (n->op == Oaccum || (n->nin == 0 && is_data(n, s->g)))
+    if (n->op == Oaccum || (n->nin == 0 && g_is_data(s->g, n)))
         err(user->loc,
             "%s: the value depends on data other than through a "
             "reduction over 'batch'",
@@ -109,9 +91,9 @@ static Node *post_value(TrainStep *s, Node *n, const Node *user)
 
     if (*to)
         return *to;
-    Node *r = !is_data(n, s->g) && any_region(n) ? n
-              : over_batch(n, s->g)              ? statistic(s, n)
-                                                 : copy_in_post(s, n, user);
+    Node *r = !g_is_data(s->g, n) && any_region(n) ? n
+              : g_over_batch(s->g, n)              ? statistic(s, n)
+                                                   : copy_in_post(s, n, user);
     return *table_at(s->post, KEYP(n)) = r;
 }
 
