@@ -170,8 +170,9 @@ static void read_taken(Lex *x, Axis *a)
 
     if (m < 0)
         lex_err(x, "no axis of the mesh");
-    lex_need(x, ':');
+    lex_need(x, '(');
     a->taken[m] = (char)lex_range(x, "place", 1, 64);
+    lex_need(x, ')');
 }
 
 static void read_axis_line(GraphReader *p)

@@ -409,7 +409,7 @@ static ListingLine axis_line(GraphPrinter *p, const Axis *a)
         put(&what, " role=%s", axisroles[a->role]);
     for (int m = 0; m < NMESH; m++)
         if (a->taken[m])
-            put(&what, " shard=%s:%d", meshnames[m], a->taken[m]);
+            put(&what, " shard=%s(%d)", meshnames[m], a->taken[m]);
     if (a->atoms)
         put(&what, " atoms=%u", a->atoms);
     for (int i = 0; i < a->nfactor; i++) {

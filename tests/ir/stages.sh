@@ -25,3 +25,4 @@ stages models/tiny.lua world=4 fold.tp=2 fold.ep=2 precision=bf16
 stages models/tiny.lua world=2 fold.zero=3 train.batch=16
 stages tests/models/expert_choice.lua
 stages tests/models/tied.lua fold.pp=2 fold.schedule=zerobubble train.batch=8
+stages tests/models/cuts.lua world=2 fold.tp=2
