@@ -237,6 +237,8 @@ static Graph *program(Graph *g, ProgramKind k)
             stage[i]->stages = g->stages;
             *end = stage[i];
             end = &stage[i]->next;
+            if (done(stage[i], row_of(pass_fuse)))
+                check_kernels(stage[i]);
         }
     return first ? first : copy_graph(g, k);
 }

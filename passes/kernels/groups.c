@@ -88,18 +88,70 @@ static int count_kernels(const Graph *g)
     return most;
 }
 
-/* Members stand in the graph's order; writes, which fuse adds last, behind. */
+/* By number, null where there is none. Members stand in the graph's order;
+ * writes, which fuse adds last, behind. */
+static FuseUnit **units_of(Fuse *f, int n)
+{
+    FuseUnit **unit = alloc(f->a, ((size_t)n + 1) * sizeof *unit);
+
+    for (int write = 0; write < 2; write++)
+        for (int i = 0; i < f->n; i++)
+            if (f->g->node[i]->kernel && (f->g->node[i]->op == Owrite) == write)
+                add_member(f, unit, f->g->node[i]);
+    return unit;
+}
+
+/* Null, or why n cannot be in that kernel, whatever else is. */
+static const char *member_wrong(const Fuse *f, const FuseUnit *u, const Node *n)
+{
+    const Node *first = u->node[0];
+
+    if (u->fam != FAMloop)
+        return n == first || feeds(f->g, first, n) || n->op == Osum_sq
+                   ? NULL
+                   : strf(f->a, "a kernel of %s takes in only what adds it up",
+                          optab[first->op].name);
+    if (n->op == Owrite && n != first)
+        return unit_of(f, n->in[1]) == u ? NULL
+                                         : "it does not make what it writes";
+    return family_of(f, n) == FAMloop ? NULL : "it is no loop as that is";
+}
+
+void check_kernels(Graph *g)
+{
+    Arena *a = arena_new();
+    Fuse f = fuse_begin(g, a);
+    int n = count_kernels(g);
+    FuseUnit **unit = units_of(&f, n);
+
+    for (int k = 1; k <= n; k++) {
+        FuseUnit *u = unit[k];
+        FuseSet s = { .f = &f, .stamp = ++f.stamp };
+        const char *why = NULL;
+        const Node *who = NULL;
+        for (size_t i = 0; u && !why && i < vec_len(u->node); i++) {
+            who = u->node[i];
+            u->seen = s.stamp;
+            why = member_wrong(&f, u, who);
+            if (who->op != Owrite)
+                vec_push(a, s.node, u->node[i]);
+        }
+        if (u && !why && u->fam == FAMloop && s.node)
+            why = one_nest(&s);
+        if (why)
+            err(who->loc, "%s: %%%s cannot be in kernel=%d with %%%s: %s",
+                programnames[g->prog], who->name, k, u->node[0]->name, why);
+    }
+    arena_free(a);
+}
+
 Group **groups_of(Graph *g, Arena *a)
 {
     Fuse f = fuse_begin(g, a);
     int n = count_kernels(g);
-    FuseUnit **unit = alloc(a, ((size_t)n + 1) * sizeof *unit);
+    FuseUnit **unit = units_of(&f, n);
     Group **out = NULL;
 
-    for (int write = 0; write < 2; write++)
-        for (int i = 0; i < f.n; i++)
-            if (g->node[i]->kernel && (g->node[i]->op == Owrite) == write)
-                add_member(&f, unit, g->node[i]);
     for (int i = 1; i <= n; i++)
         if (unit[i])
             vec_push(a, out, group_of(&f, unit[i]));

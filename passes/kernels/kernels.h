@@ -12,7 +12,9 @@ int feeds(const Graph *g, const Node *n, const Node *x);
 
 /* The kernels of a graph that went through fuse, by their numbers: a vec. */
 Group **groups_of(Graph *g, Arena *a);
-/* The same in the order in which they run. */
+/* Of numbers that were read from a file: err() where one kernel cannot be. */
+void check_kernels(Graph *g);
+/* The kernels in the order in which they run. */
 Group **sched(Graph *g, Group *const *k, Arena *a);
 
 /* ---- fusible.c: what fuse asks ------------------------------------------- */

@@ -191,7 +191,8 @@ static int *order(Sched *s)
             heap_add(s->arena, &h, s->t[i].phase, i);
     while (n < s->n) {
         if (!h.n)
-            die("sched: groups wait for each other");
+            err(NULL, "%s: %d kernels wait for each other",
+                programnames[s->g->prog], s->n - n);
         int i = heap_take(&h).id;
         seq[n++] = i;
         for (size_t j = 0; j < vec_len(s->t[i].next); j++) {

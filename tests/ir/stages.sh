@@ -26,3 +26,22 @@ stages models/tiny.lua world=2 fold.zero=3 train.batch=16
 stages tests/models/expert_choice.lua
 stages tests/models/tied.lua fold.pp=2 fold.schedule=zerobubble train.batch=8
 stages tests/models/cuts.lua world=2 fold.tp=2
+
+# Numbers of kernels that were changed by hand: one line says what cannot be.
+refused() {
+    says=$2
+    sed "$1" "$tmp/fused.ir" >"$tmp/edited.ir"
+    if $pleat compile "$tmp/edited.ir" -o "$tmp/parts.plan" >"$tmp/said" 2>&1 ||
+        ! head -n 1 "$tmp/said" | grep -q "error: .*$says"
+    then echo "not ok - stages: a kernel is refused: $says"; head -n 3 "$tmp/said" | sed 's/^/# /'
+    else echo "ok - stages: a kernel is refused: $says"; fi
+}
+
+$pleat compile models/tiny.lua -x fuse >"$tmp/fused.ir"
+move() { # a node of the step into the kernel of another
+    number=$(sed -n "s/^ *%$2  *=.* kernel=\([0-9]*\) .*/\1/p" "$tmp/fused.ir" | head -n 1)
+    printf '%s\n' "0,/%$1  *=.* kernel=/s/^\( *%$1  *=.* kernel=\)[0-9]*/\1$number/"
+}
+refused "$(move layers.0.attn.wq.2 layers.0.attn_norm.rmsnorm.mul)" "attn.wq.2 .* is no loop"
+refused "$(move layers.0.add layers.0.attn.wo.2)" "takes in only what adds it up"
+refused "$(move layers.0.moe.mul.2 layers.0.moe.softmax.max)" "no slowest axes in common"
