@@ -381,7 +381,7 @@ static int can_merge(LoopKernel *c, int p, int q)
 
 static const AffineExpr *without_loop(LoopKernel *c, const AffineExpr *l, int p)
 {
-    Term t[64];
+    Term *t = alloc(c->pool->a, ((size_t)l->nt + 1) * sizeof *t);
     int n = 0;
 
     for (int i = 0; i < l->nt; i++)
