@@ -324,6 +324,18 @@ static const Tensor *find(const TensorsByName *x, const char *prefix,
     return at ? *at : NULL;
 }
 
+/* The name of its buffer, behind that of its kind. */
+static const char *bucket_of(const TensorsByName *x, const Tensor *t)
+{
+    const char *name = x->c->r->buf[t->buf].name, *kind = kind_of(t)->prefix;
+    return name + (strncmp(name, kind, strlen(kind)) ? 0 : strlen(kind));
+}
+
+static int same_bucket(const TensorsByName *x, const Tensor *a, const Tensor *b)
+{
+    return !a->run || !strcmp(bucket_of(x, a), bucket_of(x, b));
+}
+
 /* A parameter with what the optimizer keeps of it. */
 static const char *moments_wrong(const TensorsByName *x, const Tensor *p)
 {
@@ -334,10 +346,15 @@ static const char *moments_wrong(const TensorsByName *x, const Tensor *p)
             return "has other axes or pieces than its moments";
         if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
             return "has moments in different parts of their buckets";
+        if (of[i] && first && !same_bucket(x, of[i], first) &&
+            law(Lmoment_bucket))
+            return "has moments in different buckets";
         first = first ? first : of[i];
     }
     if (first && p->run && !same_place(p, first) && law(Lmoment_shards))
         return "has moments in other parts of their buckets";
+    if (first && !same_bucket(x, p, first) && law(Lmoment_bucket))
+        return "has moments in another bucket";
     if (!of[1] != !of[2] && law(Lmoment_pair))
         return "has one moment";
     return of[1] && p->dt == Dbf16 && !of[0] && law(Lmoment_master)

@@ -230,22 +230,45 @@ static const char *run_rows(ValueFlow *x)
 
 /* ---- the end ------------------------------------------------------------- */
 
-/* Outputs lie in a buffer as the value that it holds at the end, under names of
- * their own. */
+static int has_shape(const Plan *p, const ValueShape *s)
+{
+    for (int i = 0; i < p->nshape; i++)
+        if (shapes_equal(&p->shape[i], s))
+            return 1;
+    return 0;
+}
+
+/* An output lies in its buffer as the value y, under names of its own. The
+ * plan's shapes have these too: a tensor that names an axis otherwise
+ * contradicts them. */
+static const char *output_wrong(const ValueFlow *x, const Tensor *t,
+                                const ValueShape *y)
+{
+    ValueShape s;
+    tensor_shape(t, &s);
+    if (!is_view_of(&s, y) && law(Loutput_shape))
+        return strf(x->c->arena, "ends with output '%s' in another shape",
+                    t->name);
+    if (!has_shape(x->c->p, &s) && law(Loutput_axes))
+        return strf(x->c->arena,
+                    "ends with output '%s' in a shape that is not there",
+                    t->name);
+    return NULL;
+}
+
+/* Those in a buffer that ends as y, or, y null, in what lives always. */
 static const char *outputs_wrong(const ValueFlow *x, int buf,
                                  const ValueShape *y)
 {
-    for (int i = 0; i < x->c->r->ntensor; i++) {
-        const Tensor *t = &x->c->r->tensor[i];
-        ValueShape s;
-        if (t->buf != buf || t->kind != TKoutput)
-            continue;
-        tensor_shape(t, &s);
-        if (!is_view_of(&s, y) && law(Loutput_shape))
-            return strf(x->c->arena, "ends with output '%s' in another shape",
-                        t->name);
+    const Role *r = x->c->r;
+    const char *why = NULL;
+    for (int i = 0; i < r->ntensor && !why; i++) {
+        const Tensor *t = &r->tensor[i];
+        if (t->kind == TKoutput &&
+            (y ? t->buf == buf : r->buf[t->buf].prog < 0))
+            why = output_wrong(x, t, y ? y : x->c->lasting[t->buf]);
     }
-    return NULL;
+    return why;
 }
 
 static const char *end_wrong(ValueFlow *x, const FinalValue *e)
@@ -280,6 +303,7 @@ static const char *ends_wrong(ValueFlow *x)
         if (!why)
             x->at[x->g->end[i].buf].row = -1;
     }
+    why = why ? why : outputs_wrong(x, -1, NULL);
     for (int b = 0; b < x->c->r->nbuf && !why; b++)
         if (x->c->r->buf[b].prog == -1 && x->at[b].row >= 0 &&
             x->at[b].value != ~b && law(Lend_said))

@@ -286,7 +286,9 @@ void flow_ends(ProgramBuilder *m, Program *p)
         Node *n = g->node[i];
         if (n->op == Owrite || n->op == Oresult)
             add_end(m, p, seen, storage(n)->buf, n);
-        else if (n->op == Ooutput)
-            add_end(m, p, seen, storage(n->in[0])->buf, value(n->in[0]));
+        if (n->op != Ooutput)
+            continue;
+        add_end(m, p, seen, storage(n->in[0])->buf, value(n->in[0]));
+        shape_index(m->shapes, g, n->in[0]); /* the plan has it */
     }
 }

@@ -170,23 +170,47 @@ static int moment_less(Mutant *m)
     return n > 0;
 }
 
+/* Its number. */
+static int add_shape(Mutant *m, const ValueShape *x)
+{
+    int n = m->p->nshape++;
+    ValueShape *v = alloc(m->arena, sizeof *v * (size_t)(n + 1));
+    memcpy(v, m->p->shape, sizeof *v * (size_t)n);
+    v[n] = *x;
+    m->p->shape = v;
+    return n;
+}
+
 /* A step makes a value of a kind as it is, with an axis of another name. */
 static int renamed(Mutant *m, InstrKind k, int lasts)
 {
     Instr *s = step_of(m, k);
-    int n = m->p->nshape;
     for (int i = 0; s && i < s->nbuf; i++) {
         ValueUse *f = &s->flow[i];
         if (!f->make || !m->p->shape[f->shape].nd ||
             (lasts && m->p->role[0].buf[s->buf[i]].prog >= 0))
             continue;
-        ValueShape *v = alloc(m->arena, sizeof *v * (size_t)(n + 1));
-        memcpy(v, m->p->shape, sizeof *v * (size_t)n);
-        v[n] = v[f->shape];
-        v[n].dim[0].axis = "another";
-        f->shape = n;
-        m->p->shape = v;
-        m->p->nshape++;
+        ValueShape v = m->p->shape[f->shape];
+        v.dim[0].axis = "another";
+        f->shape = add_shape(m, &v);
+        return 1;
+    }
+    return 0;
+}
+
+/* Two axes change places, and the plan has that shape. */
+static int output_turned(Mutant *m)
+{
+    Role *r = &m->p->role[0];
+    for (int i = 0; i < r->ntensor; i++) {
+        Tensor *t = &r->tensor[i];
+        ValueShape v;
+        if (t->kind != TKoutput)
+            continue;
+        PlanDim first = t->dim[1];
+        t->dim[1] = t->dim[2], t->dim[2] = first;
+        tensor_shape(t, &v);
+        add_shape(m, &v);
         return 1;
     }
     return 0;
@@ -309,7 +333,7 @@ static const Row rows[] = {
     { Ltensor_as_buffer, SHARDS, "tensor dt: none", NULL },
     { Ltensor_class, WINDOW, "buf cls: near", NULL },
     { Ltensor_own, TIED, "buf name: far", NULL },
-    { Lbucket_kind, WINDOW, "buf name: none", NULL },
+    { Lbucket_kind, WINDOW, "buf name @ optim.m.zero.0 = zero.0; buf name @ optim.v.zero.0 = zero.0", NULL },
     { Lmoment_axes, TIED, "dim axis: near", NULL },
     { Lmoment_place, SHARDS, "tensor at @ optim.v.layers.1.moe.w1 = 6144; tensor at @ optim.v.layers.1.moe.w3 = 0", NULL },
     { Lscalar_own, MIX, "in name @ bc1 = bc2", NULL },
@@ -336,7 +360,8 @@ static const Row rows[] = {
     { Lhf_full, SHARDS, "factor total: far", NULL },
     { Lfinds, MIX, "another value", NULL },
     { Lwait_sent, TIED, "drop a transfer", NULL },
-    { Loutput_shape, MIX, "dims: later", NULL },
+    { Loutput_shape, MIX, "an output with its axes turned", output_turned },
+    { Loutput_axes, MIX, "dim axis: far", NULL },
     { Lsend_waited, TIED, "drop a transfer", NULL },
     { Lend_once, TIED, "ends: twice", NULL },
     { Lend_said, SHARDS, "ends: drop", NULL },
@@ -390,6 +415,7 @@ static const Row rows[] = {
     { Lmoment_pair, TIED, "a moment less", moment_less },
     { Lmoment_owner, SHARDS, "tensor name @ optim.m.embed = optim.m.none; tensor name @ optim.v.embed = optim.v.none", NULL },
     { Lmoment_shards, SHARDS, "tensor at @ layers.1.moe.w1 = 6144; tensor at @ layers.1.moe.w3 = 0", NULL },
+    { Lmoment_bucket, SHARDS, "tensor buf: swap", NULL },
     { Lscalar_class, MIX, "buf cls @ step.lr = 4", NULL },
     { Lppermute_next, RING, "ppermute by = 2", NULL },
     { Lmay_write, WINDOW, "program kind = 3", NULL },

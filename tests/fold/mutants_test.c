@@ -6,7 +6,8 @@
  *
  *     mutants_test                600 mutants of a few plans
  *     PLEAT_ALL=1 mutants_test    10,000 of all
- *     mutants_test N [SEED]       so many; PLEAT_SAY=1 says each */
+ *     mutants_test N [SEED]       so many; PLEAT_SAY=1 says each
+ *     mutants_test N SEED KIND    of those the ones of a kind, as it is said */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +55,9 @@ static void show(const Base *b, int kind, const char *text, size_t len,
     fflush(stdout);
 }
 
-/* What became of one mutant; NVERDICT: there is no such place in the plan. */
-static Verdict try_one(Base *b, int kind, uint64_t seed)
+/* What became of one mutant; NVERDICT: there is no such place in the plan.
+ * only: others than of this kind are taken to be refused. */
+static Verdict try_one(Base *b, int kind, uint64_t seed, const char *only)
 {
     Arena *a = arena_new();
     Mutant m = { .arena = a, .seed = seed };
@@ -65,8 +67,9 @@ static Verdict try_one(Base *b, int kind, uint64_t seed)
     m.p = plan_parse(a, b->text, b->len, "base");
     char *text = mutant_damage(&m, kind) ? plan_print(a, m.p, &len) : NULL;
     if (text && (len != b->len || memcmp(text, b->text, len))) {
-        v = base_verdict(b, text, len);
-        if (v > SAME || getenv("PLEAT_SAY"))
+        int looked_at = !only || !strcmp(only, mutant_kind(a, kind));
+        v = looked_at ? base_verdict(b, text, len) : REFUSED;
+        if (v > SAME || (looked_at && getenv("PLEAT_SAY")))
             show(b, kind, text, len, v);
     }
     arena_free(a);
@@ -121,7 +124,8 @@ int main(int argc, char **argv)
     for (int i = 0; made < want && i < 100 * want; i++) {
         uint64_t h = mix64(seed, (uint64_t)i);
         int kind = (int)(h % (uint64_t)kinds);
-        Verdict v = try_one(&bases[(h >> 32) % (uint64_t)nb], kind, h);
+        Verdict v = try_one(&bases[(h >> 32) % (uint64_t)nb], kind, h,
+                            argc > 3 ? argv[3] : NULL);
         count[v]++;
         made += v != NVERDICT;
         used += v != NVERDICT && !seen[kind];
