@@ -1,6 +1,6 @@
 /* programs.c: what each program of a stage is for: their names and order, and
- * what of what lives always each may write, and must. A program that is missing
- * is missed when it is asked for. */
+ * what of what lives always each may write, and must. Weights and states need
+ * one that fills them; another that is missing is missed when it is asked for. */
 #include <string.h>
 
 #include "plan.h"
@@ -117,6 +117,19 @@ static const char *fallback_wrong(const PlanCheck *c)
                : NULL;
 }
 
+/* What lives from step to step begins with values. */
+static const char *init_wrong(const PlanCheck *c)
+{
+    const Role *r = c->r;
+    int kept = 0;
+    for (int i = 0; i < r->nbuf; i++)
+        kept |=
+            r->buf[i].prog < 0 && (writable[PGinit].must >> r->buf[i].cls & 1);
+    return kept && role_prog(r, PGinit) < 0 && law(Linit_there)
+               ? wrong(c, PGinit, "is missing")
+               : NULL;
+}
+
 static const char *set_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
@@ -127,7 +140,8 @@ static const char *set_wrong(const PlanCheck *c)
             return wrong(c, r->prog[i].kind, "is not in its place");
         last = k;
     }
-    return fallback_wrong(c);
+    const char *why = init_wrong(c);
+    return why ? why : fallback_wrong(c);
 }
 
 const char *purposes_wrong(const PlanCheck *c)

@@ -420,6 +420,7 @@ static const Row rows[] = {
     { Lppermute_next, RING, "ppermute by = 2", NULL },
     { Lmay_write, WINDOW, "program kind = 3", NULL },
     { Lmust_write, WINDOW, "program kind = 1", NULL },
+    { Linit_there, CHOOSES, "programs: drop", NULL },
     { Lfallback_there, WINDOW, "out name @ loss = overflow; buf name @ result.loss = result.overflow", NULL },
     { Lhf_unrolled, SHARDS, "hf fixed = 1000000", NULL },
     { Lchannel_order, TIED, "swap neighbours", NULL },
