@@ -7,6 +7,8 @@
 #include "random.h"
 #include "want.h"
 
+const char *more_keys = "";
+
 static void set_words(Opts *o, const char *words)
 {
     char *next, *all = strf(forever, "%s", words);
@@ -24,6 +26,7 @@ static Opts *keys_of(const char *words)
     Opts *o = opts_new(forever);
 
     set_words(o, words);
+    set_words(o, more_keys);
     set_words(o, "train.clip=0");
     return o;
 }

@@ -62,6 +62,8 @@ enum { ALLCHECKS = (1 << NCHECK) - 1 };
 
 /* ---- plans.c: plans of a model ------------------------------------------- */
 
+extern const char *more_keys; /* of every plan, behind those of its check */
+
 /* For each check its plan as text goes to out, in a process that may die. */
 typedef struct Making {
     const char *file;

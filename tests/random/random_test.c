@@ -3,6 +3,7 @@
  * that once failed are kept in tests/random/kept and tried first.
  *
  *     random_test [--seeds 1-300] [--program FILE] [--only CHECK,...|all]
+ *                 [--keys 'KEY=VALUE ...']    of all plans, too
  *                 [--jobs N]      processes at a time
  *                 [--keep DIR]    smaller models that fail alike go there
  *                 [--show SEED]   the model of a seed
@@ -103,6 +104,8 @@ static void arguments(Session *s, int argc, char **argv)
             add_file(s, value);
         else if (value && !strcmp(word, "--only"))
             s->which = check_bits(value);
+        else if (value && !strcmp(word, "--keys"))
+            more_keys = value;
         else if (value && !strcmp(word, "--jobs"))
             s->jobs = atoi(value);
         else if (value && !strcmp(word, "--show"))
