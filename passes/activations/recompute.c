@@ -1,6 +1,5 @@
-/* recompute.c: the free half of recomputation, always on. A forward value that
- * a backward loop kernel can rebuild, by elementwise ops and moves, from values
- * that are kept anyway is not kept:
+/* recompute.c: a forward value that the backward can make again of values that
+ * are kept anyway is not kept:
  *
  *     %h = silu %a                     %h   = silu %a           forward
  *     %y = mul %h %b             =>    %y   = mul %h %b
@@ -8,12 +7,18 @@
  *     %db = mul %dy %h                 %h'  = silu %a           again
  *                                      %db  = mul %dy %h'
  *
- * Which values to keep is a minimum cut by bytes: what no loop kernel can
- * rebuild hangs on the source, what backward loop kernels read hangs on the
- * sink, a value's capacity is its size, and what other backward kernels (BLAS,
- * attention, collectives) read is kept already and costs nothing. Reductions
- * are kept: their results are small. Copies carry `again`, so that g_tidy never
- * merges them with their originals. */
+ * Elementwise ops, moves and products are made again: sums are kept, since
+ * their results are small, and so is what came from other ranks: no collective
+ * runs twice. What only backward loop kernels read is made inside these and
+ * costs nothing. What others read (products, attention, collectives) has to be
+ * stored again, and a product costs its FLOPs: that is done where it saves at
+ * least as many percent of a rank's memory as it adds to a micro-batch's time
+ * (train.recompute; 0: never).
+ *
+ * Which values to keep is a minimum cut: what cannot be rebuilt hangs on the
+ * source, what the backward reads hangs on the sink; keeping a value costs its
+ * bytes, rebuilding it its seconds, at the price of a second in bytes. Copies
+ * carry `again`, so that g_tidy never merges them with their originals. */
 #include <string.h>
 
 #include "activations.h"
@@ -116,15 +121,16 @@ static void max_flow(FlowNetwork *f)
 
 /* ---- what the cut is about ----------------------------------------------- */
 
-enum { BACK = 1, FORCED = 2, NEEDED = 4, REBUILT = 8 };
+enum { BACK = 1, STORED = 2, NEEDED = 4, REBUILT = 8 };
 
 static int rebuildable(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
 
-    return n->reg == REGbody && (c == EW || c == MOVE || c == VIEW) &&
-           n->op != Opart && n->op != Oscatter_add &&
-           (c == VIEW || pass_target(g)->loops(g, n));
+    if (n->reg != REGbody || n->op == Opart || n->op == Oscatter_add)
+        return 0;
+    return c == VIEW || c == EIN ||
+           ((c == EW || c == MOVE) && pass_target(g)->loops(g, n));
 }
 
 /* The value whose bytes a chain of views shows. */
@@ -149,9 +155,8 @@ static void mark_uses(const Graph *g, Node *n)
         Node *x = bytes_of(n->in[k]);
         if (always_there(x) || (x->mark & BACK))
             continue;
-        x->mark |= loop ? NEEDED : FORCED;
-        if (loop)
-            n->in[k]->mark |= NEEDED;
+        x->mark |= loop ? NEEDED : NEEDED | STORED;
+        n->in[k]->mark |= NEEDED;
     }
 }
 
@@ -165,42 +170,158 @@ static void mark_all(Graph *g)
             mark_uses(g, g->node[i]);
 }
 
+/* ---- what a rebuild is worth --------------------------------------------- */
+
+/* Of n in a kernel of its own. */
+static double seconds(const Graph *g, const Node *n)
+{
+    const MachineSpeeds *m = machine_of(g);
+    Cost c = cost_of(g, n);
+    double work = c.flops / (optab[n->op].cls == EIN ? m->gemm : m->loop);
+    double move = c.bytes / m->memory;
+
+    return m->launch + (work > move ? work : move);
+}
+
+/* Of a micro-batch at least: its products, and each value written once. */
+static double body_seconds(const Graph *g)
+{
+    const MachineSpeeds *m = machine_of(g);
+    double sum = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        OpClass c = optab[n->op].cls;
+        if (n->reg != REGbody || c == VIEW || c == SRC)
+            continue;
+        double bytes = (double)local_bytes(g, n);
+        if (c == EIN)
+            sum += seconds(g, n);
+        else
+            sum += bytes / (c == COMM ? m->link : m->memory);
+    }
+    return sum;
+}
+
+/* Of a rank: parameters, states, gradients, what is kept for the backward. */
+static double rank_bytes(const Graph *g)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        int kept = n->mark & NEEDED && optab[n->op].cls != VIEW;
+        if (kept || is_lasting(n) || n->op == Oaccum)
+            sum += (double)local_bytes(g, n);
+    }
+    return sum;
+}
+
+/* Bytes that a rebuild has to save for each second that it takes. */
+static double price(const Graph *g)
+{
+    double worth = opts_num(g->opts, "train.recompute");
+
+    return worth > 0 ? rank_bytes(g) / body_seconds(g) / worth : -1;
+}
+
+/* A rebuilt value that only loop kernels read is made inside these and costs
+ * nothing. Others are stored first. */
+static int is_free(const Graph *g, const Node *n)
+{
+    return rebuildable(g, n) && optab[n->op].cls != EIN && !(n->mark & STORED);
+}
+
+/* By node: bytes of values for the backward that the forward makes after it has
+ * read the node's own for the last time. */
+static int64_t *kept_after(const Graph *g, Arena *a)
+{
+    size_t n = vec_len(g->node);
+    int64_t *after = alloc(a, (n + 1) * sizeof *after), sum = 0;
+    char *read = alloc(a, n + 1);
+
+    for (size_t i = n; i-- > 0;) {
+        const Node *x = g->node[i];
+        if (always_there(x) || x->mark & BACK)
+            continue;
+        for (int k = 0; k < x->nin; k++) {
+            int id = bytes_of(x->in[k])->id;
+            if (!read[id])
+                after[id] = sum;
+            read[id] = 1;
+        }
+        if (x->mark & NEEDED && !is_free(g, x))
+            sum += local_bytes(g, x);
+    }
+    return after;
+}
+
+/* What is stored again soon after the forward has dropped it, as logits are,
+ * saves nothing. */
+static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
+                            int64_t after)
+{
+    if (is_free(g, n))
+        return 0;
+    if (price < 0 || after < local_bytes(g, n))
+        return INF;
+    return (int64_t)(price * seconds(g, n));
+}
+
 static void build(FlowNetwork *f, const Graph *g)
 {
+    int64_t *after = kept_after(g, f->arena);
+    double p = price(g);
+
+    why(g, NULL, "what is stored again saves at least %.3g MiB for each ms",
+        p / (1 << 20) / 1e3);
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         int in = 2 * (int)i, out = in + 1;
         if (always_there(n) || n->mark & BACK)
             continue;
-        edge(f, in, out, n->mark & FORCED ? 0 : local_bytes(g, n));
+        edge(f, in, out, local_bytes(g, n));
         if (n->mark & NEEDED)
             edge(f, out, f->t, INF);
-        if (!rebuildable(g, n)) {
-            edge(f, f->s, in, INF);
-            continue;
-        }
-        for (int k = 0; k < n->nin; k++)
+        edge(f, f->s, in,
+             rebuildable(g, n) ? rebuild_cost(g, n, p, after[i]) : INF);
+        for (int k = 0; k < n->nin && rebuildable(g, n); k++)
             if (!always_there(n->in[k]))
                 edge(f, 2 * n->in[k]->id + 1, in, INF);
     }
 }
 
-/* A needed value beyond the cut is rebuilt. */
+static void say(const Graph *g, const Node *n)
+{
+    double mib = (double)local_bytes(g, n) / (1 << 20),
+           ms = seconds(g, n) * 1e3;
+
+    if (optab[n->op].cls == VIEW)
+        return;
+    if (n->mark & REBUILT && is_free(g, n) && n->mark & NEEDED)
+        why(g, n, "rebuilt by its readers, %.3g MiB not kept", mib);
+    else if (n->mark & REBUILT && !is_free(g, n))
+        why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept", ms, mib);
+    else if (n->mark & NEEDED && !(n->mark & REBUILT) && rebuildable(g, n))
+        why(g, n, "kept, %.3g MiB: to rebuild it takes %.3g ms", mib, ms);
+    else if (n->mark & NEEDED && !(n->mark & REBUILT))
+        why(g, n, "kept, %.3g MiB", mib);
+}
+
+/* What lies beyond the cut is rebuilt. */
 static int mark_rebuilt(const FlowNetwork *f, Graph *g)
 {
     int any = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
-        if (n->mark & (BACK | FORCED) || always_there(n) || !rebuildable(g, n))
+        if (n->mark & BACK || always_there(n))
             continue;
-        if (!f->level[2 * i])
-            continue; /* cut here or before: kept */
-        n->mark |= REBUILT;
-        any = 1;
-        if (n->mark & NEEDED && optab[n->op].cls != VIEW)
-            why(g, n, "rebuilt in the backward, %lld bytes not kept",
-                (long long)local_bytes(g, n));
+        if (rebuildable(g, n) && f->level[2 * i]) {
+            n->mark |= REBUILT;
+            any = 1;
+        }
+        say(g, n);
     }
     return any;
 }
