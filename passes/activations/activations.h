@@ -4,6 +4,18 @@
 
 #include "../core/core.h"
 
+/* ---- price.c: memory against time ---------------------------------------- */
+
+/* The value whose bytes a chain of views shows. */
+Node *bytes_of(Node *n);
+/* Free to read at any time: parameters, constants, inputs, values of pre. */
+int always_there(const Node *n);
+int runs_backward(const Node *n);                 /* in each micro-batch */
+double seconds_of(const Graph *g, const Node *n); /* in a kernel of its own */
+/* Bytes that a second of a micro-batch is worth; HUGE_VAL: no memory is worth
+ * time. Ids of nodes are theirs. */
+double bytes_a_second(const Graph *g);
+
 /* ---- logits_sites.c: what logits_chunks.c cuts --------------------------- */
 
 /* What becomes of a node: it stays, there is one a slice, it is dx, dw. */

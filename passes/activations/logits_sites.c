@@ -16,9 +16,11 @@
  *                             in  8 140.8         53.5
  *     1 sequence              whole  54.1, in 4  56.2, as much memory
  *
- * So by itself the pass makes slices of LEAST tokens and more, and leaves alone
- * what needs LITTLE room. An eval has no gradient and the same slices; a
- * forward's logits are its result. */
+ * So by itself the pass makes slices of LEAST tokens and more, of fewer where
+ * the memory is worth that time (price.c), and leaves alone what needs LITTLE
+ * room. An eval has no gradient and slices of LEAST; a forward's logits are its
+ * result. */
+#include <math.h>
 #include <string.h>
 
 #include "activations.h"
@@ -167,8 +169,20 @@ static void find_parts(Slices *s)
     }
 }
 
-/* Slices: as asked for, or as many as have LEAST tokens each, up to MOST: each
- * is a copy of the head's nodes. */
+/* In bytes: the logits of a slice and their gradient's cast, and the time of
+ * n - 1 slices, each of which reads and writes the weight's gradient. */
+static double slices_cost(const Slices *s, double price, int64_t n)
+{
+    const Node *w = s->head->in[s->head->in[0] == s->x];
+    double bytes = 2.0 * (double)local_elems(s->g, w) * dtypes[Df32].bytes;
+    double secs = bytes / machine_of(s->g)->memory;
+
+    return 1.5 * (double)local_bytes(s->g, s->head) / (double)n +
+           price * secs * (double)(n - 1);
+}
+
+/* Slices: as asked for, or as many as have LEAST tokens each, or as are worth
+ * their time, up to MOST: each is a copy of the head's nodes. */
 static int count_for(const Slices *s, int64_t of)
 {
     const Graph *g = s->g;
@@ -185,6 +199,10 @@ static int count_for(const Slices *s, int64_t of)
         return 1;
     for (int64_t k = 2; k <= of && k <= MOST && tokens / k >= LEAST; k++)
         n = of % k ? n : k;
+    double price = bytes_a_second(g);
+    for (int64_t k = n + 1; k <= of && k <= MOST && price < HUGE_VAL; k++)
+        if (of % k == 0 && slices_cost(s, price, k) < slices_cost(s, price, n))
+            n = k;
     return (int)n;
 }
 

@@ -133,19 +133,55 @@ static int rebuildable(const Graph *g, const Node *n)
            ((c == EW || c == MOVE) && pass_target(g)->loops(g, n));
 }
 
-/* The value whose bytes a chain of views shows. */
-static Node *bytes_of(Node *n)
+/* ---- parameters gathered twice ------------------------------------------- */
+
+/* Of what is made of one parameter alone, as zero3.c gathers them; 0: n is not
+ * that. The same for forward and backward, whose parameter has `again`. */
+static uint64_t gather_key(const Node *n)
 {
-    while (optab[n->op].cls == VIEW && n->op != Opart)
-        n = n->in[0];
-    return n;
+    OpClass c = optab[n->op].cls;
+
+    if (n->op == Oparam)
+        return attrs_hash(1, n);
+    if (n->nin != 1 || (c != COMM && c != MOVE && c != VIEW))
+        return 0;
+    uint64_t h = gather_key(n->in[0]);
+    return h ? attrs_hash(mix64(h, n->op), n) : 0;
 }
 
-/* Free to read at any time: parameters, constants, inputs, values of pre. */
-static int always_there(const Node *n)
+static int gathered_back(const Node *n)
 {
-    return optab[n->op].cls == SRC || n->reg != REGbody;
+    if (!gather_key(n))
+        return 0;
+    while (n->nin)
+        n = n->in[0];
+    return n->again != 0;
 }
+
+/* tmp of a value gathered for the forward: what the backward gathers anyway, or
+ * null. */
+static void find_twins(Graph *g)
+{
+    Arena *a = arena_new();
+    Table *twin = table_new(a);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        uint64_t key = n->nin ? gather_key(n) : 0;
+        n->tmp = NULL;
+        if (key && n->mark & BACK)
+            *table_at(twin, key) = n;
+    }
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        uint64_t key = n->nin && !(n->mark & BACK) ? gather_key(n) : 0;
+        if (key)
+            n->tmp = table_get(twin, key);
+    }
+    arena_free(a);
+}
+
+/* ---- what is read -------------------------------------------------------- */
 
 static void mark_uses(const Graph *g, Node *n)
 {
@@ -164,66 +200,13 @@ static void mark_all(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
         g->node[i]->mark =
-            g->node[i]->reg == REGbody && is_backward(g->node[i]) ? BACK : 0;
+            runs_backward(g->node[i]) || gathered_back(g->node[i]) ? BACK : 0;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->mark & BACK && optab[g->node[i]->op].cls != VIEW)
             mark_uses(g, g->node[i]);
 }
 
-/* ---- what a rebuild is worth --------------------------------------------- */
-
-/* Of n in a kernel of its own. */
-static double seconds(const Graph *g, const Node *n)
-{
-    const MachineSpeeds *m = machine_of(g);
-    Cost c = cost_of(g, n);
-    double work = c.flops / (optab[n->op].cls == EIN ? m->gemm : m->loop);
-    double move = c.bytes / m->memory;
-
-    return m->launch + (work > move ? work : move);
-}
-
-/* Of a micro-batch at least: its products, and each value written once. */
-static double body_seconds(const Graph *g)
-{
-    const MachineSpeeds *m = machine_of(g);
-    double sum = 0;
-
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        OpClass c = optab[n->op].cls;
-        if (n->reg != REGbody || c == VIEW || c == SRC)
-            continue;
-        double bytes = (double)local_bytes(g, n);
-        if (c == EIN)
-            sum += seconds(g, n);
-        else
-            sum += bytes / (c == COMM ? m->link : m->memory);
-    }
-    return sum;
-}
-
-/* Of a rank: parameters, states, gradients, what is kept for the backward. */
-static double rank_bytes(const Graph *g)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        int kept = n->mark & NEEDED && optab[n->op].cls != VIEW;
-        if (kept || is_lasting(n) || n->op == Oaccum)
-            sum += (double)local_bytes(g, n);
-    }
-    return sum;
-}
-
-/* Bytes that a rebuild has to save for each second that it takes. */
-static double price(const Graph *g)
-{
-    double worth = opts_num(g->opts, "train.recompute");
-
-    return worth > 0 ? rank_bytes(g) / body_seconds(g) / worth : -1;
-}
+/* ---- what a rebuild costs ----------------------------------------------- */
 
 /* A rebuilt value that only loop kernels read is made inside these and costs
  * nothing. Others are stored first. */
@@ -263,15 +246,15 @@ static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
 {
     if (is_free(g, n))
         return 0;
-    if (price < 0 || after < local_bytes(g, n))
-        return INF;
-    return (int64_t)(price * seconds(g, n));
+    double cost = price * seconds_of(g, n);
+    return after < local_bytes(g, n) || cost > (double)INF ? INF
+                                                           : (int64_t)cost;
 }
 
 static void build(FlowNetwork *f, const Graph *g)
 {
     int64_t *after = kept_after(g, f->arena);
-    double p = price(g);
+    double p = bytes_a_second(g);
 
     why(g, NULL, "what is stored again saves at least %.3g MiB for each ms",
         p / (1 << 20) / 1e3);
@@ -286,25 +269,27 @@ static void build(FlowNetwork *f, const Graph *g)
         edge(f, f->s, in,
              rebuildable(g, n) ? rebuild_cost(g, n, p, after[i]) : INF);
         for (int k = 0; k < n->nin && rebuildable(g, n); k++)
-            if (!always_there(n->in[k]))
+            if (!always_there(n->in[k]) && !n->in[k]->tmp)
                 edge(f, 2 * n->in[k]->id + 1, in, INF);
     }
 }
 
 static void say(const Graph *g, const Node *n)
 {
-    double mib = (double)local_bytes(g, n) / (1 << 20),
-           ms = seconds(g, n) * 1e3;
+    double mib = (double)local_bytes(g, n) / (1 << 20);
+    int rebuilt = n->mark & REBUILT, needed = n->mark & NEEDED;
 
     if (optab[n->op].cls == VIEW)
         return;
-    if (n->mark & REBUILT && is_free(g, n) && n->mark & NEEDED)
+    if (rebuilt && !is_free(g, n))
+        why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept",
+            seconds_of(g, n) * 1e3, mib);
+    else if (rebuilt && needed)
         why(g, n, "rebuilt by its readers, %.3g MiB not kept", mib);
-    else if (n->mark & REBUILT && !is_free(g, n))
-        why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept", ms, mib);
-    else if (n->mark & NEEDED && !(n->mark & REBUILT) && rebuildable(g, n))
-        why(g, n, "kept, %.3g MiB: to rebuild it takes %.3g ms", mib, ms);
-    else if (n->mark & NEEDED && !(n->mark & REBUILT))
+    else if (needed && rebuildable(g, n) && !is_free(g, n))
+        why(g, n, "kept, %.3g MiB: to rebuild it takes %.3g ms", mib,
+            seconds_of(g, n) * 1e3);
+    else if (needed)
         why(g, n, "kept, %.3g MiB", mib);
 }
 
@@ -352,7 +337,7 @@ static Node *again(Graph *g, Node *n, const Node *user)
     Node *in[MAXIN], *c = n->tmp;
 
     if (!(n->mark & REBUILT))
-        return n;
+        return c && !(n->mark & BACK) && c->call == user->call ? c : n;
     if (c && c->call == user->call)
         return c;
     for (int k = 0; k < n->nin; k++)
@@ -372,12 +357,14 @@ void pass_recompute(Graph *g)
 
     g_renumber(g);
     mark_all(g);
+    find_twins(g);
     if (!choose(g))
         return;
     old = g->node;
     count = vec_len(old);
     for (size_t i = 0; i < count; i++)
-        old[i]->tmp = NULL;
+        if (old[i]->mark & REBUILT)
+            old[i]->tmp = NULL;
     g->node = NULL;
     for (size_t i = 0; i < count; i++) {
         Node *n = old[i];
@@ -385,5 +372,6 @@ void pass_recompute(Graph *g)
             n->in[k] = again(g, n->in[k], n);
         vec_push(g->arena, g->node, n);
     }
+    g_sort(g);
     g_tidy(g);
 }

@@ -1,7 +1,9 @@
 /* recompute_test: values that the backward makes again instead of keeping them
  * are the same bits: losses, gradient norms, gradients and states of some steps
- * with the pass and without it. What it saves is printed: nothing where most is
- * alive at the loss; then what is stored shows that the pass did something. */
+ * with the pass and without it. All that can be made again is, whatever its
+ * time: products, expert rows, operands of attention too. What it saves is
+ * printed: nothing where most is alive at the loss; then what is stored shows
+ * that the pass did something. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -16,6 +18,9 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/mixtral-aux.lua", "precision=fp32 fold.tp=2 fold.ep=2" },
     { "tests/hf/dsv3.lua",        "precision=fp64" },
     { "tests/hf/dsv3.lua",        "precision=fp32 fold.pp=2 fold.cp=2" },
+    { "tests/hf/mixtral-aux.lua", "precision=fp64 fold.dp=2 fold.ep=2 fold.zero=3 route.factor=1.5 route.dispatcher=alltoall" },
+    { "tests/hf/qwen3.lua",       "precision=bf16 fold.dp=4 fold.ep=4 fold.zero=3 route.dispatcher=alltoall" },
+    { "tests/hf/qwen3.lua",       "precision=fp32 fold.pp=2 fold.dp=2 fold.zero=3 fold.schedule=zerobubble" },
     { "tests/models/dropout.lua", "precision=fp32" },
     { "tests/models/zoo.lua",     "precision=fp32" },
     { "tests/hf/mixtral-aux.lua", "precision=bf16" },
@@ -43,6 +48,7 @@ static Plan *plan_of(int i, const char *skip)
         opts_set(o, internn(w, n), intern(w + n + 1), NULL);
     }
     opts_set(o, "train.batch", "16", NULL);
+    opts_set(o, "train.recompute", "1e12", NULL);
     Trace t = trace(cases[i].model, o, TRACEquiet);
     CompileOptions co = { .source = t.source,
                           .nsource = t.nsource,
