@@ -7,7 +7,8 @@
  * The bytes are parameters, states, gradients and what is kept for the backward
  * where nothing is rebuilt; the seconds are those of products and collectives,
  * and of every other value written once. Both are known before kernels and
- * their order are: they weigh, they do not predict. */
+ * their order are: they weigh, they do not predict. A rank that needs little
+ * memory saves none, unless train.recompute is given. */
 #include <math.h>
 
 #include "activations.h"
@@ -91,8 +92,13 @@ static double rank_bytes(const Graph *g)
 
 double bytes_a_second(const Graph *g)
 {
+    enum { LITTLE = 256 << 20 };
     double worth = opts_num(g->opts, "train.recompute");
-    double secs = worth > 0 && program_trains(g->prog) ? body_seconds(g) : 0;
+    double bytes = rank_bytes(g), secs = body_seconds(g);
 
-    return secs > 0 ? rank_bytes(g) / secs / worth : HUGE_VAL;
+    if (bytes < LITTLE && !opts_given(g->opts, "train.recompute"))
+        worth = 0;
+    return worth > 0 && secs > 0 && program_trains(g->prog)
+               ? bytes / secs / worth
+               : HUGE_VAL;
 }
