@@ -44,6 +44,7 @@ void put_streams(ProgramBuilder *m, Program *p);
 void *value_key(Node *stored); /* the same for all nodes of a value */
 int group_writes(const Group *k, const Node *stored);
 int runs_beside(const ProgramBuilder *m, const Instr *s);
+int joins_next(const Program *p, int phase); /* phase and the next: one */
 void order_beside(ProgramBuilder *m, const Program *p); /* overlap.c */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 

@@ -1,16 +1,17 @@
-/* overlap.c: the order in which instructions of a phase leave collectives
- * something to run beside.
+/* overlap.c: the order in which instructions of a phase, or of body and post
+ * where each runs once, leave collectives something to run beside.
  *
  * Two clocks are kept, of what computes and of collectives, and instructions
  * are taken one by one. A collective is taken as soon as its operands are there
  * and the one before it is done: a gather of weights while the layer before
- * computes. Otherwise the first instruction of the model's order is taken whose
- * operands are there by now; what waits for a collective is passed over, by at
- * most AHEAD others.
+ * computes. Otherwise, of the next AHEAD instructions of the model's order, the
+ * one is taken whose operands are there by now and behind whose next collective
+ * the longest work waits: what leads to no collective, as the gradients of
+ * weights, is left for the time in which one runs.
  *
- *     model's order     a  gather w1  b(w1)  gather w2  c(w2)
- *     taken             a  gather w1  b(w1)             c(w2)
- *                                     gather w2
+ *     model's order   dx  dw  scatter dx    dx2  dw2  gather w  b(w)
+ *     taken           dx  scatter dx   dx2  gather w  b(w)
+ *                         dw                dw2
  *
  * What collectives on their way hold is limited to ROOM times the largest of
  * them: beyond it no collective is taken early, and nothing is passed over. All
@@ -26,6 +27,9 @@ typedef struct TimedInstr {
     int beside, taken;
     int behind; /* collectives, as many as were taken, that it is behind */
     double from, end; /* when its operands are there, its results */
+    double tail;      /* seconds from its start to the end of the last that
+                         waits for it */
+    double leads;     /* of the next collective that waits for it; 0: none */
     int64_t bytes;    /* of a collective */
 } TimedInstr;
 
@@ -103,6 +107,20 @@ static void list_tasks(Overlap *x)
     }
 }
 
+static void measure_tails(Overlap *x)
+{
+    for (int i = x->n - 1; i >= 0; i--) {
+        TimedInstr *t = &x->t[i];
+        for (size_t k = 0; k < vec_len(t->next); k++) {
+            const TimedInstr *o = &x->t[t->next[k]];
+            double leads = o->beside ? o->tail : o->leads;
+            t->tail = t->tail > o->tail ? t->tail : o->tail;
+            t->leads = t->leads > leads ? t->leads : leads;
+        }
+        t->tail += group_of(x, i)->instr.secs;
+    }
+}
+
 /* ---- which is next ------------------------------------------------------- */
 
 static int is_ready(const Overlap *x, int i)
@@ -110,36 +128,45 @@ static int is_ready(const Overlap *x, int i)
     return !x->t[i].taken && !x->t[i].wait;
 }
 
-/* A collective: one that is due, or early if the one before it is done and what
- * is on its way leaves room; -1: none. */
+/* The collective that most work waits for, of those that are due or, if the one
+ * before it is done and what is on its way leaves room, early; -1: none. */
 static int next_beside(Overlap *x)
 {
+    int first = -1;
+
     while (x->fork < x->n && (!x->t[x->fork].beside || x->t[x->fork].taken))
         x->fork++;
     for (int i = x->fork; i < x->n; i++) {
-        if (!x->t[i].beside || !is_ready(x, i))
+        const TimedInstr *t = &x->t[i];
+        if (!t->beside || !is_ready(x, i))
             continue;
-        int room = !x->held || x->held + x->t[i].bytes <= x->room;
-        return i < x->low || (room && x->comm <= x->compute) ? i : -1;
-    }
-    return -1;
-}
-
-static int next_compute(const Overlap *x)
-{
-    int first = -1, ahead = x->held > x->room ? 1 : AHEAD;
-
-    for (int i = x->low; i < x->n && ahead; i++) {
-        if (x->t[i].beside || x->t[i].taken)
-            continue;
-        ahead--;
-        if (x->t[i].wait)
-            continue;
-        if (x->t[i].from <= x->compute)
-            return i;
-        first = first < 0 ? i : first;
+        int room = !x->held || x->held + t->bytes <= x->room;
+        if ((i < x->low || (room && x->comm <= x->compute)) &&
+            (first < 0 || t->tail > x->t[first].tail))
+            first = i;
     }
     return first;
+}
+
+/* Of those whose operands are there by now the one that leads to the longest
+ * work behind a collective; if there is none, the one that waits least. */
+static int next_compute(const Overlap *x)
+{
+    int soon = -1, best = -1, ahead = x->held > x->room ? 1 : AHEAD;
+
+    for (int i = x->low; i < x->n && ahead; i++) {
+        const TimedInstr *t = &x->t[i];
+        if (t->beside || t->taken)
+            continue;
+        ahead--;
+        if (t->wait)
+            continue;
+        if (t->from <= x->compute && (best < 0 || t->leads > x->t[best].leads))
+            best = i;
+        if (soon < 0)
+            soon = i;
+    }
+    return best < 0 ? soon : best;
 }
 
 static int any_beside(const Overlap *x)
@@ -196,26 +223,44 @@ static int next(Overlap *x)
     return i;
 }
 
-static void order_phase(ProgramBuilder *m, const Program *p, const Phase *f)
+/* Of a span: its first phase ends with the last instruction that it had. */
+static void set_border(const Overlap *x, Phase *f)
 {
-    Overlap x = { .m = m, .p = p, .first = f->first, .n = f->n };
-    Group **was = alloc(m->arena, sizeof *was * (size_t)(f->n + 1));
+    int end = f->n;
 
-    x.t = alloc(m->arena, sizeof *x.t * (size_t)(f->n + 1));
+    for (int k = 0; k < x->n - 1; k++)
+        if (x->seq[k] < f->n)
+            end = k + 1;
+    f[1].n += f->n - end;
+    f[1].first += end - f->n;
+    f->n = end;
+}
+
+static void order_span(ProgramBuilder *m, const Program *p, int f)
+{
+    Phase *at = &p->phase[f];
+    int n = at->n + (joins_next(p, f) ? at[1].n : 0);
+    Overlap x = { .m = m, .p = p, .first = at->first, .n = n };
+    Group **was = alloc(m->arena, sizeof *was * (size_t)(n + 1));
+
+    x.t = alloc(m->arena, sizeof *x.t * (size_t)(n + 1));
     x.uses = table_new(m->arena);
     list_tasks(&x);
     if (!x.room)
         return;
-    for (int k = 0; k < f->n; k++) {
-        was[k] = m->group[f->first + k];
+    measure_tails(&x);
+    for (int k = 0; k < n; k++) {
+        was[k] = m->group[at->first + k];
         take(&x, next(&x));
     }
-    for (int k = 0; k < f->n; k++)
-        m->group[f->first + k] = was[x.seq[k]];
+    for (int k = 0; k < n; k++)
+        m->group[at->first + k] = was[x.seq[k]];
+    if (joins_next(p, f))
+        set_border(&x, at);
 }
 
 void order_beside(ProgramBuilder *m, const Program *p)
 {
-    for (int f = 0; f < p->nphase; f++)
-        order_phase(m, p, &p->phase[f]);
+    for (int f = 0; f < p->nphase; f += 1 + joins_next(p, f))
+        order_span(m, p, f);
 }

@@ -7,7 +7,8 @@
  * it, and what stands behind it goes on until an instruction names a value that
  * the collective writes, or writes one that it names. That one waits. Streams
  * come together at the end of each phase, so what runs there is as if it ran on
- * one. A wait that an earlier one implies is not said.
+ * one; a body that runs once and post are one. A wait that an earlier one
+ * implies is not said.
  *
  * What meets is told by values, before they have places. alloc.c leaves alone
  * what a collective names until compute is behind it, and ir/streams.c proves
@@ -109,10 +110,20 @@ static int leaves(Streams *x, int i)
     return 1;
 }
 
-static void put_instr(Streams *x, const Phase *f, int i)
+/* Body, and post behind it: both run once, so nothing keeps them apart. */
+int joins_next(const Program *p, int phase)
+{
+    const Phase *f = &p->phase[phase];
+
+    return phase + 1 < p->nphase && f->reg == REGbody && f->repeat == 1 &&
+           f[1].repeat == 1;
+}
+
+static void put_instr(Streams *x, int phase, int i)
 {
     const Instr *s = &x->p->instr[i];
-    int end = i == f->first + f->n - 1;
+    const Phase *f = &x->p->phase[phase];
+    int end = i == f->first + f->n - 1 && !joins_next(x->p, phase);
     int all = end || instr_info(s->kind)->cls == CLASScollective;
 
     if (runs_beside(x->m, s) && i > f->first && !end && leaves(x, i))
@@ -130,5 +141,5 @@ void put_streams(ProgramBuilder *m, Program *p)
     x.flight = table_new(m->arena);
     for (int f = 0; f < p->nphase; f++)
         for (int k = 0; k < p->phase[f].n; k++)
-            put_instr(&x, &p->phase[f], p->phase[f].first + k);
+            put_instr(&x, f, p->phase[f].first + k);
 }

@@ -31,7 +31,7 @@ enum { MIX, TIED, RING, WINDOW, SHARDS, STAGES, CHOOSES, SPREAD, BARE };
 #define SMALL " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
 /* clang-format off */
 static Base legal[BARE] = {
-    [MIX]    = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=4 fold.zero=0 train.batch=8" },
+    [MIX]    = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=4 fold.zero=0 train.batch=8 fold.overlap=0" },
     [TIED]   = { .model = "tests/models/tied.lua", .keys = "fold.pp=2 fold.cp=2 fold.dp=2 fold.ep=4 fold.vpp=2 fold.schedule=interleaved train.batch=16" },
     [RING]   = { .model = "tests/models/apart.lua", .keys = "fold.cp=4 fold.ring=1 fold.ep=2 route.factor=0.6 train.batch=4" },
     [WINDOW] = { .model = "tests/models/window.lua", .keys = "fold.tp=2 fold.cp=2 train.batch=4" SMALL },
