@@ -332,13 +332,10 @@ void emit_program(Emit *e, Graph *g, Group **groups)
     p.instr = alloc(e->arena, sizeof *p.instr * (size_t)(p.ninstr + 1));
     for (int i = 0; i < p.ninstr; i++)
         predict(g, m.group[i], &m.group[i]->instr);
-    int overlap = opts_int(g->opts, "fold.overlap") != 0;
-    if (overlap)
-        order_beside(&m, &p);
     for (int i = 0; i < p.ninstr; i++)
         p.instr[i] = m.group[i]->instr;
-    if (overlap)
-        put_streams(&m, &p);
+    if (opts_int(g->opts, "fold.overlap"))
+        order_beside(&m, &p);
     m.l = layout(g, m.group, &p);
     p.transient = m.l->height;
     p.bound = m.l->bound;

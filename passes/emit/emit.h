@@ -45,7 +45,8 @@ void *value_key(Node *stored); /* the same for all nodes of a value */
 int group_writes(const Group *k, const Node *stored);
 int runs_beside(const ProgramBuilder *m, const Instr *s);
 int joins_next(const Program *p, int phase); /* phase and the next: one */
-void order_beside(ProgramBuilder *m, const Program *p); /* overlap.c */
+/* overlap.c: the order of instructions, and with it their streams. */
+void order_beside(ProgramBuilder *m, Program *p);
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
 /* instr_values.c: what instruction s of group k reads and makes, and what must

@@ -14,12 +14,17 @@
  *                         dw                dw2
  *
  * What collectives on their way hold is limited to ROOM times the largest of
- * them: beyond it no collective is taken early, and nothing is passed over. All
+ * them: beyond it no collective is taken early, and nothing is passed over. Nor
+ * is it where more would be alive at once than the largest sum of the model's
+ * order and a GROWTHth of all memory; what that leaves out (what collectives
+ * hold) is looked at behind, and the order made again with less. All
  * instructions that name a value which one of them writes keep their order,
  * transfers too. The numbers are counted, so each machine takes one order. */
+#include <string.h>
+
 #include "emit.h"
 
-enum { AHEAD = 48, ROOM = 2 };
+enum { AHEAD = 48, ROOM = 2, GROWTH = 32 };
 
 typedef struct TimedInstr {
     int *next; /* vec: tasks that wait for this */
@@ -30,7 +35,7 @@ typedef struct TimedInstr {
     double tail;      /* seconds from its start to the end of the last that
                          waits for it */
     double leads;     /* of the next collective that waits for it; 0: none */
-    int64_t bytes;    /* of a collective */
+    int64_t bytes;    /* of a collective; others: what they end */
 } TimedInstr;
 
 typedef struct ValueOrder { /* of a value */
@@ -47,6 +52,7 @@ typedef struct Overlap {
     int low, fork; /* first task that was not taken, first such collective */
     double compute, comm; /* clocks */
     int64_t held, room;
+    Load load;         /* in the model's order; most: that may be */
     int *flight, done; /* vec: collectives as taken; compute is behind these */
     int *seq;
 } Overlap;
@@ -83,23 +89,31 @@ static void note_use(Overlap *x, int i, Node *stored, int write)
     *u = (ValueOrder){ .wrote = i + 1 };
 }
 
+static void list_task(Overlap *x, int i)
+{
+    const Group *k = group_of(x, i);
+    TimedInstr *t = &x->t[i];
+
+    t->beside = runs_beside(x->m, &k->instr);
+    t->bytes = t->beside ? 0 : x->load.ends[x->first + i];
+    for (int j = 0; j < k->narg; j++) {
+        Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
+        if (!n)
+            continue;
+        note_use(x, i, n, group_writes(k, n));
+        t->bytes += t->beside ? local_bytes(x->m->g, n) : 0;
+    }
+    if (t->beside && t->bytes * ROOM > x->room)
+        x->room = t->bytes * ROOM;
+}
+
 static void list_tasks(Overlap *x)
 {
     int transfer = -1;
 
     for (int i = 0; i < x->n; i++) {
-        const Group *k = group_of(x, i);
-        for (int j = 0; j < k->narg; j++) {
-            Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
-            if (!n)
-                continue;
-            note_use(x, i, n, group_writes(k, n));
-            x->t[i].bytes += local_bytes(x->m->g, n);
-        }
-        x->t[i].beside = runs_beside(x->m, &k->instr);
-        if (x->t[i].beside && x->t[i].bytes * ROOM > x->room)
-            x->room = x->t[i].bytes * ROOM;
-        InstrClass c = instr_info(k->instr.kind)->cls;
+        list_task(x, i);
+        InstrClass c = instr_info(group_of(x, i)->instr.kind)->cls;
         if (c == CLASStransfer || (c == CLASScollective && !x->t[i].beside)) {
             after(x, transfer, i);
             transfer = i;
@@ -152,21 +166,26 @@ static int next_beside(Overlap *x)
  * work behind a collective; if there is none, the one that waits least. */
 static int next_compute(const Overlap *x)
 {
-    int soon = -1, best = -1, ahead = x->held > x->room ? 1 : AHEAD;
+    int first = -1, best = -1, ahead = x->held > x->room ? 1 : AHEAD;
+    int64_t passed = 0;
 
     for (int i = x->low; i < x->n && ahead; i++) {
         const TimedInstr *t = &x->t[i];
+        if (passed && x->load.alive[x->first + i] + passed > x->load.most)
+            break;
         if (t->beside || t->taken)
             continue;
         ahead--;
         if (t->wait)
             continue;
-        if (t->from <= x->compute && (best < 0 || t->leads > x->t[best].leads))
+        first = first < 0 ? i : first;
+        if (t->from > x->compute)
+            continue;
+        if (best < 0 || t->leads > x->t[best].leads)
             best = i;
-        if (soon < 0)
-            soon = i;
+        passed += t->bytes;
     }
-    return best < 0 ? soon : best;
+    return best < 0 ? first : best;
 }
 
 static int any_beside(const Overlap *x)
@@ -236,11 +255,11 @@ static void set_border(const Overlap *x, Phase *f)
     f->n = end;
 }
 
-static void order_span(ProgramBuilder *m, const Program *p, int f)
+static void order_span(ProgramBuilder *m, const Program *p, int f, Load load)
 {
     Phase *at = &p->phase[f];
     int n = at->n + (joins_next(p, f) ? at[1].n : 0);
-    Overlap x = { .m = m, .p = p, .first = at->first, .n = n };
+    Overlap x = { .m = m, .p = p, .first = at->first, .n = n, .load = load };
     Group **was = alloc(m->arena, sizeof *was * (size_t)(n + 1));
 
     x.t = alloc(m->arena, sizeof *x.t * (size_t)(n + 1));
@@ -259,8 +278,52 @@ static void order_span(ProgramBuilder *m, const Program *p, int f)
         set_border(&x, at);
 }
 
-void order_beside(ProgramBuilder *m, const Program *p)
+static int64_t lasting_bytes(const ProgramBuilder *m)
 {
+    Table *seen = table_new(m->arena);
+    int64_t bytes = 0;
+
+    for (size_t i = 0; i < vec_len(m->g->node); i++) {
+        Node *n = m->g->node[i];
+        void **at = is_persistent(n) ? table_at(seen, KEYP(n_name(n))) : NULL;
+        if (at && !*at)
+            bytes += local_bytes(m->g, *at = n);
+    }
+    return bytes;
+}
+
+/* With so much more alive than in the model's order, as far as that tells; how
+ * much there is. */
+static int64_t spread(ProgramBuilder *m, Program *p, Load load, int64_t more)
+{
+    load.most += more;
     for (int f = 0; f < p->nphase; f += 1 + joins_next(p, f))
-        order_span(m, p, f);
+        order_span(m, p, f, load);
+    for (int i = 0; i < p->ninstr; i++)
+        p->instr[i] = m->group[i]->instr;
+    put_streams(m, p);
+    return layout_load(m->g, m->group, p).most;
+}
+
+void order_beside(ProgramBuilder *m, Program *p)
+{
+    Group **group = NULL;
+    Phase *phase = NULL;
+    int beside = 0;
+
+    for (int i = 0; i < p->ninstr; i++)
+        beside |= runs_beside(m, &p->instr[i]);
+    if (!beside)
+        return;
+    Load load = layout_load(m->g, m->group, p);
+    int64_t more = (load.most + lasting_bytes(m)) / GROWTH, room = more;
+    for (int i = 0; i < p->ninstr; i++)
+        vec_push(m->arena, group, m->group[i]);
+    for (int i = 0; i < p->nphase; i++)
+        vec_push(m->arena, phase, p->phase[i]);
+    while (spread(m, p, load, room) > load.most + more && room) {
+        room = room > more / GROWTH ? room / 4 : 0;
+        memcpy(m->group, group, sizeof *group * (size_t)p->ninstr);
+        memcpy(p->phase, phase, sizeof *phase * (size_t)p->nphase);
+    }
 }

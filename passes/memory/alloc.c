@@ -235,24 +235,21 @@ static void take_over(Alloc *a, int instr)
 
 /* ---- places -------------------------------------------------------------- */
 
-/* Largest sum of bytes alive at one time, with `table` bytes while it runs. */
-static int64_t bound_of(const Alloc *a, const Rect *r, int n, int64_t table)
+static Load load_of(const Alloc *a, const Rect *r, int n)
 {
-    int64_t *d = alloc(a->arena, sizeof *d * (size_t)(a->n + 2));
-    int64_t load = 0, most = 0;
+    size_t size = sizeof(int64_t) * (size_t)(a->n + 1);
+    Load l = { alloc(a->arena, size), alloc(a->arena, size), 0 };
 
     for (int i = 0; i < n; i++) {
         int64_t bytes = (r[i].bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
-        d[r[i].born] += bytes;
-        d[r[i].dies + 1] -= bytes;
+        l.alive[r[i].born] += bytes;
+        l.ends[r[i].dies] += bytes;
     }
-    d[a->rows->from] += table;
-    d[a->rows->to + 1] -= table;
     for (int s = 0; s < a->n; s++) {
-        load += d[s];
-        most = load > most ? load : most;
+        l.alive[s] += s ? l.alive[s - 1] - l.ends[s - 1] : 0;
+        l.most = l.alive[s] > l.most ? l.alive[s] : l.most;
     }
-    return most;
+    return l;
 }
 
 /* Of a stage, the private part of its calls and the frames are a rectangle
@@ -287,12 +284,15 @@ static void place(Alloc *a)
         if (l->live[i].within >= 0)
             l->live[i].offset += l->live[l->live[i].within].offset;
     l->height = p.height;
-    l->bound = a->rows ? bound_of(a, r, count, t.bound) : p.bound;
-    if (a->rows)
-        rows_move(l, r[count].offset, r[count + 1].offset);
+    l->bound = p.bound;
+    if (!a->rows)
+        return;
+    rows_move(l, r[count].offset, r[count + 1].offset);
+    r[count] = (Rect){ a->rows->from, a->rows->to, t.bound, -1, 0 };
+    l->bound = load_of(a, r, count + 1).most;
 }
 
-Layout *layout(Graph *g, Group *const *k, const Program *p)
+static Alloc live_in(Graph *g, Group *const *k, const Program *p)
 {
     Alloc a = { g, g->arena, k, p->ninstr, p, NULL, NULL, NULL };
 
@@ -316,6 +316,27 @@ Layout *layout(Graph *g, Group *const *k, const Program *p)
     for (int s = 0; s < a.n; s++)
         take_over(&a, s);
     start_places(&a);
+    return a;
+}
+
+Load layout_load(Graph *g, Group *const *k, const Program *p)
+{
+    Alloc a = live_in(g, k, p);
+    Rect *r = alloc(a.arena, sizeof *r * (size_t)(a.l->n + 1));
+    int n = 0;
+
+    for (int i = 0; i < a.l->n; i++) {
+        const Live *x = &a.l->live[i];
+        if (x->same < 0 && x->within < 0)
+            r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
+    }
+    return load_of(&a, r, n);
+}
+
+Layout *layout(Graph *g, Group *const *k, const Program *p)
+{
+    Alloc a = live_in(g, k, p);
+
     place(&a);
     return a.l;
 }

@@ -45,6 +45,12 @@ int is_persistent(const Node *stored);
 /* Places all that lives within one program, whose phases and slots are known.
  * k: the group of each instruction. */
 Layout *layout(Graph *g, Group *const *k, const Program *p);
+/* By instruction: bytes alive, those that it is the last to need; of a table as
+ * if its calls followed each other. */
+typedef struct Load {
+    int64_t *alive, *ends, most;
+} Load;
+Load layout_load(Graph *g, Group *const *k, const Program *p);
 int layout_root(const Layout *l, int i);  /* whose buffer i lies in */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
