@@ -19,14 +19,11 @@
 #include "../../ir/keys.h"
 #include "model.h"
 
-int limits_rows(const Graph *g)
-{
-    return opts_given(g->opts, "route.factor") &&
-           opts_route_policy(g->opts) == ROUTEdropless;
-}
+enum { MAXROUNDS = 8 };
 
-/* The worst case over the room, both for one token: shards cut both alike. */
-int rounds_of(const Graph *g, const Node *route)
+/* So many times its budget a rank may get rows. The worst case over the room,
+ * both for one token: shards cut both alike. */
+static double budgets_of(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
     double ep = fmax(1, (double)opts_int(g->opts, "fold.ep"));
@@ -37,14 +34,31 @@ int rounds_of(const Graph *g, const Node *route)
     for (int i = 0; i < e->nd; i++)
         if (e->dim[i].a == route->at.route.top)
             worst = fmin(top = (double)e->dim[i].n, here);
-    double n = ceil(worst * all / (top * here * f) * (1 - 1e-12));
-    if (n > 64)
-        err(opts_loc(g->opts, "route.factor"),
-            "route.factor is %g: a step "
-            "whose tokens all choose the same experts would need %g rounds, "
-            "at most 64",
-            f, n);
-    return (int)n;
+    return ceil(worst * all / (top * here * f) * (1 - 1e-12));
+}
+
+int may_overflow(const Graph *g, const Node *route)
+{
+    return opts_num(g->opts, "route.factor") > 0 &&
+           opts_route_policy(g->opts) == ROUTEdropless &&
+           program_trains(g->prog) && budgets_of(g, route) > 1;
+}
+
+/* A round has room for more than the step where that takes few rounds: what
+ * the fallback makes in a round it does not keep. */
+double budget_of(const Graph *g, const Node *route)
+{
+    double f = opts_num(g->opts, "route.factor");
+
+    return g->prog == PGfallback ? f * ceil(budgets_of(g, route) / MAXROUNDS)
+                                 : f;
+}
+
+static int rounds_of(const Graph *g, const Node *route)
+{
+    double n = budgets_of(g, route);
+
+    return (int)ceil(n / ceil(n / MAXROUNDS));
 }
 
 static void add_overflow_flags(Graph *g)

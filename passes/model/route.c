@@ -22,12 +22,6 @@ static Node *placed_like(Node *n, const Node *by)
     return n;
 }
 
-/* Only steps can be run again: other programs have room for all rows. */
-static int budget(const Graph *g)
-{
-    return limits_rows(g) && program_trains(g->prog);
-}
-
 /* One map for all uses of e, so that rows of one dot are rows of the next. */
 static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
@@ -45,9 +39,13 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
         t->top = choice->at.topk.new;
     if (e->op == Odrop_to_capacity)
         t->capacity = e->at.drop_to_capacity.rows;
-    t->padded = t->capacity && opts_route_policy(g->opts) == ROUTEpadded;
-    if (budget(g) && rounds_of(g, m) > 1)
-        t->budget = opts_num(g->opts, "route.factor");
+    t->padded =
+        t->capacity && opts_route_policy(g->opts) == ROUTEpadded;
+    if (may_overflow(g, m)) {
+        t->budget = budget_of(g, m);
+        why(g, by, "a rank has room for %g times its equal share of rows",
+            t->budget);
+    }
     return infer(g, m);
 }
 

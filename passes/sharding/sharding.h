@@ -21,7 +21,8 @@ void param_type(Graph *g, const Param *p, Shard *sh); /* needs g->mesh */
 typedef struct Version {
     Shard sh[MAXATOM];
     Region reg;
-    Node *node; /* null where nodes are not made */
+    const Scope *again; /* the backward that makes it once more; null: none */
+    Node *node;         /* null where nodes are not made */
     struct Version *next;
 } Version;
 

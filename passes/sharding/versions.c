@@ -106,9 +106,17 @@ static Region region_of(const Node *o, Region user)
     return o->reg;
 }
 
-static int usable(const Version *v, Region reg)
+/* A fallback keeps nothing of its rounds, so neither the tokens of all ranks
+ * that they take their rows from. */
+static const Scope *again_for(const Partitioner *p, const Node *user)
 {
-    return v->reg == reg || (v->reg == REGpre && reg == REGpost);
+    return p->g->prog == PGfallback && user->again ? user->scope : NULL;
+}
+
+static int usable(const Version *v, Region reg, const Scope *again)
+{
+    return v->again == again &&
+           (v->reg == reg || (v->reg == REGpre && reg == REGpost));
 }
 
 static int equal(const Graph *g, const Shard *a, const Shard *b)
@@ -120,10 +128,10 @@ static int equal(const Graph *g, const Shard *a, const Shard *b)
 }
 
 static Version *find(const Partitioner *p, const Node *o, const Shard *want,
-                     Region reg)
+                     Region reg, const Scope *again)
 {
     for (Version *v = p->have[o->id]; v; v = v->next)
-        if (usable(v, reg) && equal(p->g, v->sh, want))
+        if (usable(v, reg, again) && equal(p->g, v->sh, want))
             return v;
     return NULL;
 }
@@ -252,13 +260,14 @@ static Node *resharded(Partitioner *p, Node *o, const Shard *want, Region reg,
                        const Node *user)
 {
     const Version *best = NULL;
+    const Scope *again = again_for(p, user);
     Shard t[MAXATOM], from[MAXATOM];
     Reshard r;
     double least =
         leads(p->g, o->sh, want, o->nd) ? price(p, o, o->sh, want) : -1;
 
     for (const Version *v = p->have[o->id]; v; v = v->next) {
-        if (!usable(v, reg) || !leads(p->g, v->sh, want, o->nd))
+        if (!usable(v, reg, again) || !leads(p->g, v->sh, want, o->nd))
             continue;
         double cost = price(p, o, v->sh, want);
         if (least < 0 || cost < least) {
@@ -276,7 +285,11 @@ static Node *resharded(Partitioner *p, Node *o, const Shard *want, Region reg,
         memcpy(from, t, sizeof from);
         if (p->build)
             x = collective(p->g, x, o, &r, t, reg);
-        keep(p, o, t, reg, x);
+        if (p->build && again) {
+            x->scope = again;
+            x->again = 1;
+        }
+        keep(p, o, t, reg, x)->again = again;
     }
     return x;
 }
@@ -313,7 +326,7 @@ static Node *get(Partitioner *p, Node *o, const Shard *want, Region reg,
 
     if (equal(p->g, o->sh, want))
         return o;
-    const Version *v = find(p, o, want, reg);
+    const Version *v = find(p, o, want, reg, again_for(p, user));
     if (v)
         return v->node;
     return is_anew(p, o) ? again(p, o, want, reg, user)

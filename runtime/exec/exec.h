@@ -133,6 +133,9 @@ void poison_instr(const Rank *r, const BoundInstr *b);
  * err() when stages wait for each other. */
 void exec_run(Exec *x, ProgramKind program, const StepValues *b,
               const Feed *feed);
+/* The same, and where rows did not fit its fallback: 1 then. */
+int exec_exact(Exec *x, ProgramKind program, const StepValues *b,
+               const Feed *feed);
 int exec_settle(Exec *x); /* after late runs: the last one's results;
                                      0: they were here */
 /* The same, after every instruction looking for the first NaN or infinity it

@@ -47,6 +47,15 @@ void exec_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
     exec_times(x, began);
 }
 
+int exec_exact(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
+{
+    exec_run(x, k, b, feed);
+    if (k != PGstep || !(exec_result(x, RESULToverflow) > 0))
+        return 0;
+    exec_run(x, PGfallback, b, feed);
+    return 1;
+}
+
 /* A loss of -infinity, which is no fault in any other tensor. Null: none. */
 static const char *bad_loss(Exec *x)
 {
@@ -66,7 +75,7 @@ const char *exec_checked(Exec *x, ProgramKind k, const StepValues *b,
                          const Feed *feed)
 {
     look_open(x);
-    exec_run(x, k, b, feed);
+    exec_exact(x, k, b, feed);
     look_close(x);
     return x->bad ? x->bad : bad_loss(x);
 }

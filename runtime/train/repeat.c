@@ -159,9 +159,7 @@ static int repeat_step(Exec *x, Data *d, Log *log, State *s, const Recorded *r)
     StepValues b = step_block(x->plan->opts, s->step);
     Feed f = d ? data_feed(d, first) : (Feed){ 0 };
 
-    exec_run(x, PGstep, &b, d ? &f : NULL);
-    if (exec_result(x, RESULToverflow) > 0)
-        exec_run(x, PGfallback, &b, d ? &f : NULL);
+    exec_exact(x, PGstep, &b, d ? &f : NULL);
     s->step++;
     s->samples = first + n;
     return print_repeated(x, log, s->step, r);

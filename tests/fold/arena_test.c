@@ -89,7 +89,7 @@ static int64_t heap_growth(const Plan *p, Exec *x)
         StepValues block = fold_block(p, t);
         Feed f = fold_feed(p, t);
         before = heap();
-        exec_run(x, PGstep, &block, &f);
+        exec_exact(x, PGstep, &block, &f);
     }
     return heap() - before;
 }

@@ -69,7 +69,7 @@ static void one_step(Exec *x, int64_t step)
     StepValues b = fold_block(x->plan, step);
     Feed f = fold_feed(x->plan, step);
 
-    exec_run(x, PGstep, &b, &f);
+    exec_exact(x, PGstep, &b, &f);
 }
 
 static const char *differ(const char *a, const char *b)

@@ -180,11 +180,7 @@ Trained fold_train(Plan *p, int steps)
     for (int t = 0; t < steps; t++) {
         StepValues block = fold_block(p, t);
         Feed f = fold_feed(p, t);
-        exec_run(x, PGstep, &block, &f);
-        if (exec_result(x, RESULToverflow) > 0) {
-            exec_run(x, PGfallback, &block, &f);
-            w.fallbacks++;
-        }
+        w.fallbacks += exec_exact(x, PGstep, &block, &f);
         w.loss[t] = exec_result(x, RESULTloss);
         w.norm[t] = exec_result(x, RESULTgrad_norm);
         if (t == 0)

@@ -70,9 +70,9 @@ static int64_t bytes_apart(Plan *p, Plan *q)
     for (int t = 0; t < STEPS; t++) {
         StepValues bx = fold_block(p, t), by = fold_block(q, t);
         Feed f = fold_feed(p, t);
-        exec_run(x, PGstep, &bx, &f);
+        exec_exact(x, PGstep, &bx, &f);
         f = fold_feed(q, t);
-        exec_run(y, PGstep, &by, &f);
+        exec_exact(y, PGstep, &by, &f);
     }
     for (int64_t r = 0; r < p->mesh->world; r++)
         for (int64_t i = 0; i < x->rank[r].role->persist; i++)

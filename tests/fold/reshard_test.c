@@ -56,7 +56,7 @@ static double one_step(Exec *x, int64_t step)
     StepValues b = fold_block(x->plan, step);
     Feed f = fold_feed(x->plan, step);
 
-    exec_run(x, PGstep, &b, &f);
+    exec_exact(x, PGstep, &b, &f);
     return exec_result(x, RESULTloss);
 }
 

@@ -226,7 +226,7 @@ static void there_and_back(Plan *p, const char *fold)
     Feed f = fold_feed(p, 0);
 
     exec_run(x, PGinit, NULL, NULL);
-    exec_run(x, PGstep, &b, &f);
+    exec_exact(x, PGstep, &b, &f);
     double d = exec_named(x, "metric.apart");
     verdict(d == 0 && exec_result(x, RESULTloss) > 0, "tokens to rows and back",
             fold, d, 0);
@@ -304,7 +304,7 @@ static void counts(Plan *p, const char *fold)
 
     exec_run(x, PGinit, NULL, NULL);
     exec_read(x, "table", 0, table[0], V * V);
-    exec_run(x, PGstep, &b, &f);
+    exec_exact(x, PGstep, &b, &f);
     exec_read(x, "optim.m.table", 0, m[0], V * V);
     Hand h = by_hand(table);
     d = worse(d, exec_named(x, "loss.token"), h.loss[0]);

@@ -90,7 +90,7 @@ static void train_step(Run *r, Data *d, int64_t t)
     StepValues block = { lr, 1 - pow(b[0], (double)t + 1),
                          1 - pow(b[1], (double)t + 1), t };
     Feed f = data_feed(d, t * data_perstep(d));
-    exec_run(r->x, PGstep, &block, &f);
+    exec_exact(r->x, PGstep, &block, &f);
 }
 
 /* The reference's gradients, laid into the parameters of a second run. */

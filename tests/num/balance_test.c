@@ -258,7 +258,7 @@ static void run_fold(const char *fold, Plan *p)
         StepValues b = { 0, 0.1, 0.05, step };
         Batch batch = { p->mesh, step };
         Feed f = { fill, &batch };
-        exec_run(x, PGstep, &b, &f);
+        exec_exact(x, PGstep, &b, &f);
         double all = losses(&r, step, l);
         for (int i = 0; i < NLOSS; i++)
             most[i] =

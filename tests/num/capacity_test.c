@@ -292,7 +292,7 @@ static void run_case(const char *fold, const Setting *s, Plan *p)
     }
     read_all(x, "", "one", &one);
     read_all(x, "", "two", &two);
-    exec_run(x, PGstep, &b, &f);
+    exec_exact(x, PGstep, &b, &f);
     most = fmax(compare(x, s, "one", 1, &one, &loss, &zeros),
                 compare(x, s, "two", 2, &two, &loss, &zeros));
     most = worse(most, exec_result(x, RESULTloss), loss);
@@ -352,7 +352,7 @@ static void forced(const char *fold)
     exec_run(x, PGinit, NULL, NULL);
     starve(x, "one.bias");
     starve(x, "two.bias");
-    exec_run(x, PGstep, &b, &f);
+    exec_exact(x, PGstep, &b, &f);
     double gone = exec_named(x, "metric.one.dropped") +
                   exec_named(x, "metric.two.dropped");
     exec_close(x);

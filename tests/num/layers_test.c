@@ -189,7 +189,7 @@ int main(void)
     exec_run(x, PGinit, NULL, NULL);
     memcpy(a, fold_read(x, "x", &n), sizeof a);
     memcpy(z, fold_read(x, "z", &n), sizeof z);
-    exec_run(x, PGstep, &block, &f);
+    exec_exact(x, PGstep, &block, &f);
     all_ropes(x, a);
     all_norms(x, z);
     all_rows(x, a, z);

@@ -74,7 +74,7 @@ static void learns(Exec *x, const char *model)
 
     for (int t = 0; t < STEPS; t++) {
         StepValues b = block(x, 3e-3, t);
-        exec_run(x, PGstep, &b, &f);
+        exec_exact(x, PGstep, &b, &f);
         last = exec_result(x, RESULTloss);
         first = t ? first : last;
     }
@@ -132,7 +132,7 @@ static void step_in_place(Exec *x, const Role *r)
         v[i] = alloc(forever, (size_t)tensor_elems(t) * sizeof **v);
         exec_read(x, t->name, 0, v[i], tensor_elems(t));
     }
-    exec_run(x, PGstep, &b, &f);
+    exec_exact(x, PGstep, &b, &f);
     for (int i = 0; i < r->ntensor; i++)
         if (v[i])
             exec_write(x, r->tensor[i].name, v[i], tensor_elems(&r->tensor[i]));
