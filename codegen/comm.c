@@ -173,6 +173,37 @@ static double moved(const Graph *g, const Node *n)
            (ranks - 1) / ranks;
 }
 
+static void operands(Group *k, Arena *a, Node *send, Node *recv, Node *last)
+{
+    Node *view[3] = { send, recv, last };
+
+    for (int i = 0; i < 3; i++) {
+        vec_push(a, k->arg, view[i] ? storage(view[i]) : NULL);
+        vec_push(a, k->view, view[i]);
+    }
+    k->narg = 3;
+}
+
+/* With what lies around the all-to-all: rows are expected as its map says. */
+static void rows(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[1];
+    RowExchange x;
+    int sends = sends_rows(g, n, &x);
+
+    if (!sends && !returns_rows(g, n, &x))
+        die("%s: no exchange of rows", n->name);
+    uint32_t atoms = n_atoms(x.alltoall);
+    double ranks = (double)mesh_extent(g->mesh, atoms);
+    operands(k, a, x.rows, n, x.member->in[1]);
+    k->instr.kind = sends ? Isendrows : Ireturnrows;
+    k->instr.rows = (RowsArgs){ n->dt, x.tokens, x.pair, x.width, -1 };
+    k->instr.atoms = atoms;
+    k->instr.bytes = (ranks - 1) * x.map->at.route.direct * (double)x.pair *
+                     (double)(x.width * dtypes[n->dt].bytes);
+    set_label(k, a, n);
+}
+
 void comm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0];
@@ -181,12 +212,11 @@ void comm_lower(Graph *g, Group *k, Arena *a)
         transfer(k, a, g, n);
         return;
     }
-    Node *view[3] = { n->in[0], n, NULL };
-    for (int i = 0; i < 3; i++) {
-        vec_push(a, k->arg, view[i] ? storage(view[i]) : NULL);
-        vec_push(a, k->view, view[i]);
+    if (k->n > 1) {
+        rows(g, k, a);
+        return;
     }
-    k->narg = 3;
+    operands(k, a, n->in[0], n, NULL);
     blocks(k, a, g, n);
     k->instr.atoms = n_atoms(n);
     k->instr.bytes = moved(g, n);

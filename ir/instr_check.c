@@ -200,6 +200,22 @@ static const char *alltoall_wrong(const At *x)
     return comm_fits(x, n, n);
 }
 
+/* Rows of a rank's tokens, blocks of all ranks, and a map of both. */
+static const char *rows_wrong(const At *x)
+{
+    const RowsArgs *v = &x->s->rows;
+    int64_t ranks = ranks_of(x), tokens = sat_mul(v->tokens, v->width);
+    int64_t blocks = sat_mul(sat_mul(ranks, v->pair), v->width);
+    if (sat_mul(rows_map(v, ranks).n, 4) >
+            bytes_of(x, OPERAND(sendrows, map)) &&
+        law(Lrows_map))
+        return "goes beyond its map";
+    if (v->kernel >= x->c->p->nkernel && law(Lrows_kernel))
+        return "is of a kernel that is not in the plan";
+    return x->s->kind == Isendrows ? comm_fits(x, tokens, blocks)
+                                   : comm_fits(x, blocks, tokens);
+}
+
 static const char *ppermute_wrong(const At *x)
 {
     const PpermuteArgs *v = &x->s->ppermute;
@@ -310,6 +326,8 @@ static const char *kind_wrong(const At *x)
     case Iallreduce: return comm_fits(x, sum->n, sum->n);
     case Ialltoall: return alltoall_wrong(x);
     case Ippermute: return ppermute_wrong(x);
+    case Isendrows:
+    case Ireturnrows: return rows_wrong(x);
     case Isend:
     case Irecv:
     case Iwait: return transfer_wrong(x);

@@ -494,6 +494,18 @@ int is_rows(const Node *route, const Axis *a);
  * stead where they stand in blocks; null: they keep their own. */
 Axis *block_axis(const Node *route, int atom);
 
+/* ---- row_exchange.c: exchanges of rows by peer memory -------------------- */
+
+typedef struct RowExchange {
+    const Node *alltoall, *member, *map; /* member: dispatch or combine */
+    Node *rows;                          /* what is sent */
+    int64_t tokens, pair, width;         /* of a rank, a block, a row */
+} RowExchange;
+/* Is all-to-all n one that takes rows to their ranks, sum n one of rows that
+ * came back? */
+int sends_rows(const Graph *g, const Node *n, RowExchange *x);
+int returns_rows(const Graph *g, const Node *n, RowExchange *x);
+
 /* ---- sharding_rules.c: how an op may be cut ------------------------------ */
 
 /* One way to run a node over one atom: what it makes of which operand types. */

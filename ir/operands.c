@@ -274,6 +274,21 @@ static int is_ring(const ValueShape *x, uint32_t atoms)
     return 0;
 }
 
+/* All of a rank's tokens on one side, on the other a block of each rank; both
+ * cut over the group. */
+static int moves_rows(const Mesh *m, const Instr *s, const ValueShape *x,
+                      const ValueShape *y)
+{
+    const RowsArgs *v = &s->rows;
+    const ValueShape *tokens = s->kind == Isendrows ? x : y;
+    const ValueShape *blocks = s->kind == Isendrows ? y : x;
+    int64_t rows = sat_mul(v->pair, mesh_extent(m, s->atoms));
+    return tokens->elems == sat_mul(v->tokens, v->width) &&
+           blocks->elems == sat_mul(rows, v->width) && tokens->dt == v->dt &&
+           blocks->dt == v->dt && !(s->atoms & ~shape_cut(tokens)) &&
+           !(s->atoms & ~shape_cut(blocks));
+}
+
 static const char *collective_wrong(const PlanCheck *c, const Instr *s,
                                     const ValueShape *x, const ValueShape *y)
 {
@@ -299,6 +314,11 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
                        : NULL;
         return !same_args(s, &want) && law(Lexchange_blocks)
                    ? "has other blocks than its operands"
+                   : NULL;
+    case Isendrows:
+    case Ireturnrows:
+        return !moves_rows(m, s, x, y) && law(Lrows_blocks)
+                   ? "has other tokens and blocks than its operands"
                    : NULL;
     case Ippermute:
         if (s->ppermute.by != 1 && law(Lppermute_next))
@@ -332,7 +352,9 @@ const char *operands_wrong(const PlanCheck *c, const Instr *s,
     case Ireducescatter:
     case Iallreduce:
     case Ialltoall:
-    case Ippermute: return collective_wrong(c, s, in[0], out[1]);
+    case Ippermute:
+    case Isendrows:
+    case Ireturnrows: return collective_wrong(c, s, in[0], out[1]);
     default: return NULL;
     }
 }

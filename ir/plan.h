@@ -803,6 +803,17 @@ enum {
 }; /* all-reduce: up to so many bytes of all
                                      ranks each rank gathers them all */
 int64_t instr_work(const Instr *s, int64_t ranks);
+
+/* row_map.c: where words of the map of an exchange of rows begin, and how many
+ * there are. pair[slot]: token * ranks + rank of what stands in that row of all
+ * blocks, -1: nothing, nor behind it in its block; row[token * ranks + rank]:
+ * its row among all blocks', -1: none. */
+typedef struct RowsMap {
+    int64_t pair, row, n;
+} RowsMap;
+RowsMap rows_map(const RowsArgs *x, int64_t ranks);
+/* Does a plan exchange rows through memory that ranks share? */
+int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
 int role_tensor(const Role *r, const char *name); /* -1: none */
 int tensor_is(const Tensor *t, unsigned kinds);   /* of one of a set */

@@ -6,6 +6,7 @@
  *
  *     allreduce A       part A -> whole          allgather A   cut A  -> whole
  *     reducescatter A   part A -> cut A          alltoall A    cut A  -> cut A
+ *     sendrows A      cut A  -> cut A          returnrows A  cut A  -> cut A
  *
  * so nothing is summed that is whole already (twice), or over ranks that have
  * no term of it. What a kernel or a product makes cannot be more alike over the
@@ -279,7 +280,9 @@ static const char *type_wrong(const Typer *t)
     case Ireducescatter:
     case Iallreduce:
     case Ialltoall:
-    case Ippermute: return collective(t);
+    case Ippermute:
+    case Isendrows:
+    case Ireturnrows: return collective(t);
     default: return 0;
     }
 }

@@ -411,10 +411,13 @@ static void place_all(Fuse *f)
         Family fam = family_of(f, n);
         if (f->unit[i] || fam == FAMnone || f->clear[i])
             continue;
-        if (fam == FAMloop)
+        if (fam == FAMloop) {
             place_loop(f, n);
-        else
-            new_unit(f, n, fam);
+            continue;
+        }
+        FuseUnit *u = new_unit(f, n, fam);
+        if (f->partner[i])
+            take_in(f, u, f->partner[i]);
     }
 }
 

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+enum { MEMBER = 1, PASSED }; /* of an exchange: a member, what it rebuilds */
+
 /* ---- kinds of nodes ------------------------------------------------------ */
 
 int is_reduction(const Node *n)
@@ -20,13 +22,15 @@ int is_source(const Node *n)
 
 static int in_loop(const Fuse *f, const Node *n)
 {
-    return !is_view(n) && f->T->loops(f->g, n);
+    return !is_view(n) && f->exchange[n->id] != MEMBER && f->T->loops(f->g, n);
 }
 
 Family family_of(const Fuse *f, const Node *n)
 {
     if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osum_sq)
         return FAMnone;
+    if (f->exchange[n->id] == MEMBER)
+        return FAMcomm;
     if (f->T->loops(f->g, n))
         return FAMloop;
     if (optab[n->op].fam == FAMnone)
@@ -107,7 +111,8 @@ static int memory_use(const Fuse *f, const Node *n)
 {
     for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
         const Node *u = f->user[n->id][i];
-        if (is_view(u) ? memory_use(f, u) : !in_loop(f, u))
+        if (is_view(u) ? memory_use(f, u)
+                       : !in_loop(f, u) && f->exchange[n->id] != PASSED)
             return 1;
     }
     return 0;
@@ -401,6 +406,36 @@ static void find_clear(Fuse *f)
             f->clear[i] = (char)is_link(f, f->g->node[i]);
 }
 
+/* Of n and the views of it: the only user; null: there are several. */
+static Node *last_user(const Fuse *f, const Node *n)
+{
+    do {
+        if (vec_len(f->user[n->id]) != 1)
+            return NULL;
+        n = f->user[n->id][0];
+    } while (is_view(n));
+    return f->g->node[n->id];
+}
+
+/* Exchanges of rows whose parts nobody else reads. */
+static void find_exchanges(Fuse *f)
+{
+    RowExchange x;
+
+    for (int i = 0; i < f->n; i++) {
+        const Node *n = f->g->node[i];
+        int sends = sends_rows(f->g, n, &x) && last_user(f, x.member) == n;
+        int back = !sends && returns_rows(f->g, n, &x) &&
+                   last_user(f, x.alltoall) == x.member &&
+                   last_user(f, x.member) == n;
+        if (!sends && !back)
+            continue;
+        f->exchange[i] = f->exchange[x.alltoall->id] = MEMBER;
+        f->exchange[x.member->id] = sends ? MEMBER : PASSED;
+        f->partner[sends ? x.member->id : x.alltoall->id] = f->g->node[i];
+    }
+}
+
 Fuse fuse_begin(Graph *g, Arena *a)
 {
     Fuse f = { .g = g, .T = pass_target(g), .a = a };
@@ -409,6 +444,8 @@ Fuse fuse_begin(Graph *g, Arena *a)
     f.n = (int)vec_len(g->node);
     f.user = alloc(a, ((size_t)f.n + 1) * sizeof *f.user);
     f.clear = alloc(a, (size_t)f.n + 1);
+    f.exchange = alloc(a, (size_t)f.n + 1);
+    f.partner = alloc(a, ((size_t)f.n + 1) * sizeof *f.partner);
     f.costly = alloc(a, (size_t)f.n + 1);
     f.unit = alloc(a, ((size_t)f.n + 1) * sizeof *f.unit);
     f.operand = alloc(a, ((size_t)f.n + 1) * sizeof *f.operand);
@@ -416,6 +453,7 @@ Fuse fuse_begin(Graph *g, Arena *a)
     f.before = alloc(a, ((size_t)f.n + 1) * sizeof *f.before);
     f.after = alloc(a, ((size_t)f.n + 1) * sizeof *f.after);
     find_users(&f);
+    find_exchanges(&f);
     find_clear(&f);
     return f;
 }

@@ -51,6 +51,8 @@ typedef struct Fuse {
     Node ***user;           /* by id: vec of direct users */
     Node **before, **after; /* by id: what stages do together, in order */
     char *clear;            /* by id: rebuilt where it is used */
+    char *exchange;         /* by id: part of an exchange of rows */
+    Node **partner;         /* by id: of its first part the last one */
     char *costly;           /* by id: worth storing rather than repeating */
     FuseUnit **unit;        /* by id */
     Operand **operand;      /* by id: vec, found when first asked for */

@@ -43,6 +43,7 @@ typedef struct Exchange {
     Node ***user;
     uint32_t atoms[SOURCES];           /* that cut tokens */
     int64_t peers, tokens, pair, wide; /* tokens: of a rank; bytes of one */
+    double direct; /* expected share of a block's rows; 0: not by peer memory */
     int nsource;
     Axis *source[SOURCES], *to, *peer, *slot, *row;
 } Exchange;
@@ -171,6 +172,7 @@ static Node *send_map(const Exchange *x)
     t->top = x->to;
     t->capacity = x->pair;
     t->padded = 1;
+    t->direct = x->direct;
     t->blocks.n = x->nsource + 1;
     t->blocks.v = alloc(g->arena, (size_t)t->blocks.n * sizeof *t->blocks.v);
     memcpy(t->blocks.v, x->source, (size_t)x->nsource * sizeof *x->source);
@@ -417,40 +419,73 @@ static double chosen(const Exchange *x)
     return top < 0 ? 1 : (double)e->dim[top].n;
 }
 
+/* Of a rank's tokens those that a peer has experts for, expected. */
+static double share_of(const Exchange *x)
+{
+    return distinct((double)x->old->at.route.axis->n, chosen(x),
+                    (double)x->peers) /
+           (double)x->peers;
+}
+
 /* Rows of a block: room for all tokens where nothing may overflow, since no
  * program takes what did not fit. */
 static void find_pair(Exchange *x)
 {
-    double share = distinct((double)x->old->at.route.axis->n, chosen(x),
-                            (double)x->peers) /
-                   (double)x->peers;
-    double n = x->old->at.route.budget * share * (double)x->tokens;
+    double n = x->old->at.route.budget * share_of(x) * (double)x->tokens;
     int64_t rows = (int64_t)ceil(n / 16 * (1 - 1e-12)) * 16;
 
     x->pair = rows > 0 && rows < x->tokens ? rows : x->tokens;
 }
 
-/* Does it take less time than the all-gather and the reduce-scatter? Either
- * way a token's row is compared; what is sent beside it is little. */
-static int pays(const Exchange *x)
+/* How tokens come to their experts: words of route.dispatcher after auto. */
+typedef enum Carrier { ALLGATHER, ALLTOALL, PEER, NCARRIER } Carrier;
+static const struct {
+    const char *name;
+    enum dispatcher word;
+} carriers[] = {
+    [ALLGATHER] = { "allgather", DISPATCHallgather },
+    [ALLTOALL] = { "alltoall", DISPATCHalltoall },
+    [PEER] = { "peer", DISPATCHpeer },
+};
+
+/* Rows that a rank sends by each, and those that it copies besides: blocks are
+ * packed, sent whole and read again. What is sent beside rows is little. */
+static double seconds(const Exchange *x, Carrier c)
+{
+    const MachineSpeeds *m = machine_of(x->g);
+    double n = (double)x->tokens, others = (double)x->peers - 1;
+    double blocks = (double)x->pair, row = (double)x->wide;
+
+    switch (c) {
+    case ALLTOALL:
+        return others * blocks * row / m->link +
+               (n + (double)x->peers * blocks) * row / m->memory + m->launch;
+    case PEER: return others * share_of(x) * n * row / m->link + m->hop;
+    default: return others * n * row / m->link;
+    }
+}
+
+/* The one that was asked for, or that takes the least time; peers' memory only
+ * where it was asked for. */
+static Carrier carrier_of(const Exchange *x)
 {
     enum dispatcher how = opts_dispatcher(x->g->opts);
-    const MachineSpeeds *m = machine_of(x->g);
-    double row = (double)x->wide, others = (double)x->peers - 1;
-    double sent = others * (double)x->pair * row;
-    double gathered = others * (double)x->tokens * row;
-    double copied = (double)(x->tokens + x->peers * x->pair) * row;
-    double secs = sent / m->link + copied / m->memory + m->launch;
-    int wanted = how == DISPATCHauto ? secs < gathered / m->link
-                                     : how == DISPATCHalltoall;
+    double s[NCARRIER];
+    Carrier best = ALLGATHER;
 
+    for (int c = 0; c < NCARRIER; c++)
+        s[c] = seconds(x, (Carrier)c);
+    best = s[ALLTOALL] < s[best] ? ALLTOALL : best;
+    for (int c = 0; c < NCARRIER; c++)
+        best = how == carriers[c].word ? (Carrier)c : best;
     why(x->g, x->old,
-        "%s over %lld ranks: blocks of %lld rows for %lld tokens, %.3g MiB and "
-        "%.3g ms a way; gathered %.3g MiB and %.3g ms",
-        wanted ? "alltoall" : "allgather", (long long)x->peers,
-        (long long)x->pair, (long long)x->tokens, sent / (1 << 20), 1e3 * secs,
-        gathered / (1 << 20), 1e3 * gathered / m->link);
-    return wanted;
+        "%s over %lld ranks: blocks of %lld rows for %lld tokens of %lld "
+        "bytes, a way %.3g ms; allgather %.3g ms, alltoall %.3g ms, peer %.3g "
+        "ms",
+        carriers[best].name, (long long)x->peers, (long long)x->pair,
+        (long long)x->tokens, (long long)x->wide, 1e3 * s[best],
+        1e3 * s[ALLGATHER], 1e3 * s[ALLTOALL], 1e3 * s[PEER]);
+    return best;
 }
 
 /* An axis of that size for those atoms, the same for all maps. */
@@ -492,8 +527,11 @@ static void exchange(Graph *g, Node *route, Node *const *node, size_t count,
     if (!find_sources(&x))
         return;
     find_pair(&x);
-    if (!pays(&x))
+    Carrier c = carrier_of(&x);
+    if (c == ALLGATHER)
         return;
+    if (c == PEER)
+        x.direct = share_of(&x) * (double)x.tokens / (double)x.pair;
     make_axes(&x);
     x.send = send_map(&x);
     x.received = received_map(&x);

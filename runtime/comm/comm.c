@@ -484,6 +484,12 @@ void comm_run(Comm *c, Pool *p, Coll *k)
     if (k->size > MAXGROUP)
         err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
             MAXGROUP);
+    if (k->s->kind == Isendrows || k->s->kind == Ireturnrows) {
+        watch_enter(k->s->atoms, k->ranks, k->size);
+        comm_rows(c, p, k);
+        watch_leave();
+        return;
+    }
     if (c->n == c->world || k->size == 1) {
         run_here(k, p);
         return;

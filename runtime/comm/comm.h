@@ -37,6 +37,7 @@ typedef struct Comm {
     int ngroup;
     struct CommGroup *group; /* mpi: communicators, by atoms */
     const struct Peer *peer; /* mpi: who the ranks are */
+    int64_t moved;           /* bytes of rows that went to other ranks */
 } Comm;
 
 void launch_errors(void); /* fail.c: one line, from one rank */
@@ -75,15 +76,17 @@ void comm_runs(const Instr *s, int64_t size, int64_t peer, PairFn *f,
 /* One collective as one rank sees it. */
 typedef struct Part {
     void *send, *recv;
+    const void *map; /* of exchanges of rows */
 } Part;
 typedef struct Coll {
     const Instr *s;
-    int64_t size;         /* its ranks */
-    const int64_t *ranks; /* in group order */
-    const Part *part;     /* local: size parts; mpi: one, this rank's */
-    int64_t me;           /* mpi: position of this rank */
-    void *stage;          /* mpi: instr_work bytes */
-    void *group;          /* mpi: set by comm_run */
+    int64_t size;          /* its ranks */
+    const int64_t *ranks;  /* in group order */
+    const Part *part;      /* local: size parts; mpi: one, this rank's */
+    int64_t me;            /* mpi: position of this rank */
+    void *stage;           /* mpi: instr_work bytes */
+    void *group;           /* mpi: set by comm_run */
+    struct Shared *shared; /* mpi: memory for exchanges of rows */
 } Coll;
 void comm_run(Comm *c, Pool *p, Coll *k);
 
@@ -92,6 +95,13 @@ int comm_near(const Comm *c, int64_t rank);
 /* Memory that these read and write, as Device.peers. */
 void **comm_peers(Arena *a, Comm *c, int64_t bytes, const char *what);
 void comm_drop_peers(Comm *c, void **at, int64_t bytes);
+/* peer_rows.c: under MPI, this rank's arena of as many bytes on each, which
+ * those of its machine reach. */
+typedef struct Shared Shared;
+Shared *comm_shared(Comm *c, Arena *a, int64_t bytes, const char *what);
+void *comm_own(const Shared *s);
+void comm_drop_shared(Comm *c, Shared *s);
+void comm_rows(Comm *c, Pool *p, const Coll *k); /* called by comm_run */
 /* All ranks: err() where one of them cannot. */
 void comm_agree(Comm *c, int bad, const char *what);
 

@@ -24,6 +24,8 @@ typedef enum Ability {
 
 typedef enum ArenaKind {
     ARENAdevice, /* where buffers of plans lie */
+    ARENApeer,   /* the same, of as many bytes on all ranks, reached by those
+                    of this machine: one a device, for exchanges of rows */
     ARENApinned, /* of the host, to and from which a device copies by itself */
     ARENAstash   /* of the device: what outlives its layer */
 } ArenaKind;

@@ -14,6 +14,7 @@ typedef struct Host {
     Code *code;
     Blas *blas;
     Channels *channels;
+    Shared *shared;         /* the arena that other ranks reach, or null */
     struct HostCall **call; /* vec: of all instructions */
     uint32_t *atoms;        /* vec: of collectives */
     void *work;             /* what instructions without a large enough */
@@ -115,14 +116,22 @@ static void close(void *d)
 
 static void *take(void *d, ArenaKind k, int64_t bytes, const char *what)
 {
-    (void)d, (void)k;
-    return pages(bytes, what);
+    Host *h = d;
+
+    if (k != ARENApeer || h->comm->n == h->comm->world)
+        return pages(bytes, what);
+    h->shared = comm_shared(h->comm, h->mem, bytes, what);
+    return comm_own(h->shared);
 }
 
 static void give(void *d, ArenaKind k, void *p, int64_t bytes)
 {
-    (void)d, (void)k;
-    drop_pages(p, bytes);
+    Host *h = d;
+
+    if (k == ARENApeer && h->shared)
+        comm_drop_shared(h->comm, h->shared);
+    else
+        drop_pages(p, bytes);
 }
 
 static void **peers(void *d, int64_t bytes, const char *what)
@@ -187,7 +196,7 @@ static void collective(void *d, const BoundInstr *b, const Part *part)
 
     comm_run(h->comm, h->pool,
              &(Coll){ b->s, b->group, b->ranks, part, b->me,
-                      ((HostCall *)b->own)->scratch, NULL });
+                      ((HostCall *)b->own)->scratch, NULL, h->shared });
 }
 
 static void clear(void *d, StreamKind on, void *p, int64_t bytes)

@@ -91,7 +91,8 @@ typedef struct Exec {
                       says that it did; a late one does so if the one before it
                       did */
     double waited; /* seconds in which the host only waited */
-    Rank *rank;    /* comm->n of them */
+    ArenaKind arenas; /* where ranks' buffers lie */
+    Rank *rank;       /* comm->n of them */
     Stage *stage;
     int nstage;
     Stage **meet; /* room for all of them */

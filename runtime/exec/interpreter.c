@@ -143,7 +143,7 @@ static void run_group(Exec *x, const BoundInstr *b)
     for (int64_t j = 0; j < n; j++) {
         const BoundInstr *o =
             n == 1 ? b : rank_instr(&x->rank[b->ranks[j] - x->comm->first]);
-        part[j] = (Part){ o->buf[0], o->buf[1] };
+        part[j] = (Part){ o->buf[0], o->buf[1], o->buf[2] };
     }
     x->dev->collective(x->on, b, part);
 }

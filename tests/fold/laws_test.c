@@ -26,7 +26,7 @@ static const char *const laws[] = {
 
 /* The plans; from BARE on the same without what steps say of their values, of
  * which nothing is proved but that they stay in their memory. */
-enum { MIX, TIED, RING, WINDOW, SHARDS, STAGES, CHOOSES, SPREAD, BARE };
+enum { MIX, TIED, RING, WINDOW, SHARDS, STAGES, CHOOSES, SPREAD, ROWS, BARE };
 
 #define SMALL " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
 /* clang-format off */
@@ -39,6 +39,7 @@ static Base legal[BARE] = {
     [STAGES] = { .model = "tests/models/tied.lua", .keys = "fold.pp=4 fold.layout=E|tt|t|tL fold.schedule=zerobubble train.batch=16" },
     [CHOOSES] = { .model = "tests/models/expert_choice.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL },
     [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4", .spread = 1 },
+    [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=4" },
 };
 /* clang-format on */
 static struct {
@@ -400,6 +401,9 @@ static const Row rows[] = {
     { Lkernels_once, MIX, "kernels: twice", NULL },
     { Linstr_lacks, BARE + MIX, "operand = -1", NULL },
     { Lgmm_map, BARE + RING, "more experts than in the map", experts_without_map },
+    { Lrows_kernel, ROWS, "rows kernel = 1000", NULL },
+    { Lrows_map, BARE + ROWS, "rows width = 1; rows pair = 64", NULL },
+    { Lrows_blocks, ROWS, "rows width = 1", NULL },
     { Lexchange_divides, BARE + CHOOSES, "alltoall a = 1", NULL },
     { Lexchange_zigzag, BARE + CHOOSES, "alltoall zig = 3", NULL },
     { Lexchange_blocks, CHOOSES, "alltoall swap = 1", NULL },

@@ -35,6 +35,11 @@ static const struct {
     { "fold.dp=2 fold.tp=2 fold.ep=2 fold.etp=2 route.factor=1.5 "
       "route.dispatcher=alltoall",
       2 },
+    { "fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer", 2 },
+    { "fold.dp=2 fold.ep=2 route.dispatcher=peer", 0 },
+    { "fold.dp=2 fold.tp=2 fold.ep=2 fold.etp=2 route.factor=1.5 "
+      "route.dispatcher=peer",
+      2 },
 };
 enum { N = sizeof cases / sizeof *cases };
 
