@@ -4,11 +4,13 @@
 #define PLEAT_CODEGEN_H
 
 #include "attn_gpu/attn_gpu.h"
+#include "exchange/exchange.h"
 #include "loop/loop.h"
 #include "products/products.h"
 #include "rows/rows.h"
 
 void comm_lower(Graph *g, Group *k, Arena *a); /* comm.c */
+void comm_lower_cuda(Graph *g, Group *k, Arena *a);
 
 /* cuda.c: loops for a GPU; what is lowered as for hosts in a grid. */
 void cuda_loop_lower(Graph *g, Group *k, Arena *a);

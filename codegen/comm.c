@@ -197,7 +197,7 @@ static void rows(Graph *g, Group *k, Arena *a)
     double ranks = (double)mesh_extent(g->mesh, atoms);
     operands(k, a, x.rows, n, x.member->in[1]);
     k->instr.kind = sends ? Isendrows : Ireturnrows;
-    k->instr.rows = (RowsArgs){ n->dt, x.tokens, x.pair, x.width, -1 };
+    k->instr.rows = (RowsArgs){ n->dt, x.tokens, x.pair, x.width, -1, 0, 0 };
     k->instr.atoms = atoms;
     k->instr.bytes = (ranks - 1) * x.map->at.route.direct * (double)x.pair *
                      (double)(x.width * dtypes[n->dt].bytes);
@@ -221,4 +221,11 @@ void comm_lower(Graph *g, Group *k, Arena *a)
     k->instr.atoms = n_atoms(n);
     k->instr.bytes = moved(g, n);
     set_label(k, a, n);
+}
+
+void comm_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    comm_lower(g, k, a);
+    if (k->instr.kind == Isendrows || k->instr.kind == Ireturnrows)
+        exchange_lower_cuda(g, k, a);
 }

@@ -55,7 +55,7 @@ static const struct {
     [FAMdrop_to_capacity] = { rows_host, rows_cuda },
     [FAMroute] = { rows_host, rows_cuda },
     [FAMscatter] = { rows_host, rows_cuda },
-    [FAMcomm] = { comm_lower, comm_lower },
+    [FAMcomm] = { comm_lower, comm_lower_cuda },
     [FAMzero] = { zero_lower, zero_lower },
 };
 

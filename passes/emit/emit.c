@@ -32,7 +32,7 @@ struct Emit {
     Shapes *shapes;    /* all programs share them */
     Signatures *sigs;
     Kernel *kernel; /* vec; all stages too */
-    Table *kernels; /* name -> itself */
+    Table *kernels; /* name -> 1 + number */
 };
 
 /* ---- what lives always --------------------------------------------------- */
@@ -258,16 +258,18 @@ static void add_outputs(ProgramBuilder *m)
 
 /* ---- instructions -------------------------------------------------------- */
 
-static void add_kernel(Emit *e, const Group *k)
+/* Its number; -1: k has none. */
+static int add_kernel(Emit *e, const Group *k)
 {
     if (!k->instr.kernel)
-        return;
+        return -1;
     const char *name = intern(k->instr.kernel);
     void **at = table_at(e->kernels, KEYP(name));
-    if (*at)
-        return;
-    *at = (void *)(uintptr_t)name;
-    vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
+    if (!*at) {
+        vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
+        *at = (void *)(uintptr_t)vec_len(e->kernel);
+    }
+    return (int)(uintptr_t)*at - 1;
 }
 
 static void fill_instr(ProgramBuilder *m, int i, Instr *s)
@@ -287,6 +289,10 @@ static void fill_instr(ProgramBuilder *m, int i, Instr *s)
     if (work >= 0)
         s->buf[n - 1] = work;
     flow_instr(m, k, s);
+    if (s->kind == Isendrows || s->kind == Ireturnrows) {
+        s->rows.kernel = add_kernel(m->e, k);
+        s->kernel = NULL;
+    }
     if (s->kind != Ikernel)
         return;
     sign_call(m, k, s);

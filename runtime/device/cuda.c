@@ -15,6 +15,7 @@ typedef struct GpuCall { /* an instruction */
     int64_t blocks;      /* ... along x */
     LtCall *lt;
     void *comm;     /* collectives; null: of one rank */
+    PeerCall *peer; /* exchanges of rows */
     LinkEnd *end;   /* send, recv, wait */
     uint32_t place; /* for trail_put */
 } GpuCall;
@@ -133,7 +134,9 @@ static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
     case CLASScompute: bind_kernel(x, b, c); return;
     case CLASSmemory: return;
     case CLASScollective:
-        if (b->group > 1)
+        if (s->kind == Isendrows || s->kind == Ireturnrows)
+            c->peer = peer_bind(x, b);
+        else if (b->group > 1)
             c->comm = nccl_group(x->nccl, s->atoms);
         return;
     case CLASStransfer: c->end = link_bind(x->links, g->kind, s, runs); return;
@@ -195,6 +198,8 @@ static void *take(void *d, ArenaKind k, int64_t bytes, const char *what)
 {
     if (k == ARENApinned)
         return gpu_pinned(d, bytes);
+    if (k == ARENApeer)
+        return gpu_shared(d, bytes, what);
     return (void *)(uintptr_t)device_take(d, bytes, what);
 }
 
@@ -205,6 +210,8 @@ static void give(void *d, ArenaKind k, void *p, int64_t bytes)
     if (k == ARENApinned) {
         dl.cuMemFreeHost(p);
         x->pinned -= bytes;
+    } else if (k == ARENApeer) {
+        gpu_drop_peers(x, x->peer);
     } else {
         dl.cuMemFree_v2(address(p));
     }
@@ -345,6 +352,12 @@ static void collective(void *d, const BoundInstr *b, const Part *part)
 {
     const GpuCall *c = b->own;
 
+    if (c->peer) {
+        trail_put(d, c->place, 0, b->on);
+        peer_run(c->peer, &b->s->rows, stream(d, b->on));
+        trail_put(d, c->place, 1, b->on);
+        return;
+    }
     if (!c->comm) {
         if (part->send != part->recv)
             copy(d, b->on, COPYwithin, part->recv, part->send, b->bytes);

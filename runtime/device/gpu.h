@@ -76,6 +76,12 @@ void links_reset(Links *x); /* before a program */
 void link_run(LinkEnd *e, const Instr *s, uint64_t buf, void *stream);
 void links_finish(Links *x); /* after it */
 
+/* peer_gpu.c: exchanges of rows. The arena that others reach, as alloc. */
+void *gpu_shared(Gpu *x, int64_t bytes, const char *what);
+typedef struct PeerCall PeerCall;
+PeerCall *peer_bind(Gpu *x, const BoundInstr *b);
+void peer_run(const PeerCall *c, const RowsArgs *v, void *stream);
+
 /* ---- cuda.c: a plan on a GPU --------------------------------------------- */
 
 struct Gpu {
@@ -97,7 +103,9 @@ struct Gpu {
         int64_t bytes;
     } use[16];
     int nuse;
-    void **fn; /* by kernel */
+    void **peer;   /* arenas that others reach, by rank; null: none are */
+    int64_t words; /* ... where their words begin */
+    void **fn;     /* by kernel */
     Lt *lt;
     Nccl *nccl;
     Links *links;

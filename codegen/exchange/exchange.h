@@ -1,0 +1,14 @@
+/* exchange.h: exchanges of rows through peers' memory. */
+#ifndef PLEAT_EXCHANGE_H
+#define PLEAT_EXCHANGE_H
+
+#include "../text/text.h"
+
+extern const char exchange_pre[]; /* in the text that needs it */
+
+/* Of sendrows or returnrows over so many ranks: its text (@ for its name). */
+char *exchange_text(Arena *a, const Instr *s, int64_t ranks);
+/* What an instruction of a host becomes on a GPU. */
+void exchange_lower_cuda(const Graph *g, Group *k, Arena *a);
+
+#endif
