@@ -37,7 +37,7 @@ char *exchange_text(Arena *a, const Instr *s, int64_t ranks)
     put_define(&t, "TOKENS", v->tokens);
     put_define(&t, "PAIR", v->pair);
     put_define(&t, "PIECE", piece);
-    put_define(&t, "PIECES", v->width / piece);
+    put_define(&t, "ROWPIECES", v->width / piece);
     put_define(&t, "THREADS", THREADS);
     put_define(&t, "EACH", sends ? EACHSENT : EACHSUMMED);
     put(&t, "%s", exchange_pre);

@@ -1,0 +1,70 @@
+#!/bin/sh
+# exchange.sh [GPUS]: tokens to expert rows and back, by NCCL's all-to-all of
+# packed blocks and by kernels that write to peers' memory, in turns in one run
+# on the same GPUs (2): one layer of Qwen3's widths, TOKENS tokens (16384) on all
+# of them, learned routing of made-up tokens, each rank's clock around every
+# instruction. Medians of ROUNDS (3) of what rank 0 sees.
+#
+#   ms     of all that moves rows: gather, exchange, expansion to experts'
+#          rows; their sum over choices, exchange, sum at home
+#   GB/s   each way, of what goes to other GPUs, of each exchange
+#
+# Plans are made where DIR (build/bench/exchange) lacks them: PLANS=1 only makes
+# them. Then PLEAT may be build/pleat-run.
+cd "$(dirname "$0")/../.." || exit 2
+gpus=${1:-2} dir=${DIR:-build/bench/exchange}
+: "${PLEAT:=build/pleat}" "${ROUNDS:=3}" "${TOKENS:=16384}"
+export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+mkdir -p "$dir" || exit 2
+
+for carrier in alltoall peer; do
+    plan=$dir/$carrier-$gpus-$TOKENS.plan
+    [ -f "$plan" ] && continue
+    sed 's/^local layers, eps = [0-9]*/local layers, eps = 1/' \
+        "${MODEL:-models/qwen3_moe.lua}" >"$dir/model.lua"
+    # shellcheck disable=SC2086
+    "$PLEAT" compile "$dir/model.lua" target=cuda train.clip=0 world="$gpus" \
+        fold.ep="$gpus" axes.batch=$((TOKENS / 4096 / gpus)) axes.seq=4096 \
+        train.batch=$((TOKENS / 4096)) route.factor=1.25 $KEYS \
+        route.dispatcher=$carrier -o "$plan" >"$dir/log" 2>&1 ||
+        { cat "$dir/log"; exit 1; }
+done
+[ "$PLANS" ] && exit 0
+
+# lines FILE: name, ms and GB/s of what moves rows of the forward pass; less than
+# a quarter of the largest is of the router
+lines() {
+    awk '$9 != "" && / layers\.\*\.moe\.(dispatch|alltoall|combine|sum)/ {
+            name[++n] = $9 " " $10; ms[n] = $1; rate[n] = $5; b = $1 * $5
+            if (b > most) most = b
+        }
+        END {
+            for (i = 1; i <= n; i++)
+                if (ms[i] * rate[i] >= most / 16) print name[i], ms[i], rate[i]
+        }' "$1"
+}
+
+round=0
+while [ $((round += 1)) -le "$ROUNDS" ]; do
+    for carrier in alltoall peer; do
+        mpirun -np "$gpus" --bind-to none $MPI "$PLEAT" bench \
+            "$dir/$carrier-$gpus-$TOKENS.plan" >"$dir/out" 2>&1 || tail -n 3 "$dir/out"
+        lines "$dir/out" >"$dir/$carrier.$round"
+        awk -v c=$carrier '{ ms += $3 } END { print c, ms }' "$dir/$carrier.$round" \
+            >>"$dir/sums.$round"
+    done
+done
+for carrier in alltoall peer; do
+    cat "$dir/$carrier".[0-9]* | sort | awk -v c=$carrier '
+        function flush() { if (k) printf "%-9s %-42s %8.3f ms %8.1f GB/s\n", c, key, v[int((k + 1) / 2)], r[int((k + 1) / 2)]; k = 0 }
+        { if ($1 " " $2 != key) flush(); key = $1 " " $2; v[++k] = $3; r[k] = $4 }
+        END { flush() }'
+    cat "$dir"/sums.* | awk -v c=$carrier '$1 == c { print $2 }' | sort -g |
+        awk -v c=$carrier '{ v[NR] = $1 } END { printf "%-9s all %.3f ms\n", c, v[int((NR + 1) / 2)] }'
+done
+cat "$dir"/sums.* | sort | awk '
+    { v[$1, ++n[$1]] = $2 }
+    END { a = v["alltoall", int((n["alltoall"] + 1) / 2)]
+          p = v["peer", int((n["peer"] + 1) / 2)]
+          if (a > 0) printf "peer is %.3f of alltoall\n", p / a }'
+rm -f "$dir"/sums.* "$dir"/*.[0-9] "$dir/out"
