@@ -7,7 +7,7 @@
 /* ---- price.c: memory against time ---------------------------------------- */
 
 /* The value whose bytes a chain of views shows. */
-Node *bytes_of(Node *n);
+Node *owner_of_bytes(Node *n);
 /* Free to read at any time: parameters, constants, inputs, values of pre. */
 int always_there(const Node *n);
 int runs_backward(const Node *n);                 /* in each micro-batch */

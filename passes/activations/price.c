@@ -13,7 +13,7 @@
 
 #include "activations.h"
 
-Node *bytes_of(Node *n)
+Node *owner_of_bytes(Node *n)
 {
     while (optab[n->op].cls == VIEW && n->op != Opart)
         n = n->in[0];
@@ -69,7 +69,7 @@ static char *find_kept(const Graph *g)
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         for (int k = 0; k < n->nin && runs_backward(n); k++) {
-            Node *x = bytes_of(n->in[k]);
+            Node *x = owner_of_bytes(n->in[k]);
             if (!always_there(x) && !runs_backward(x))
                 kept[x->id] = 1;
         }

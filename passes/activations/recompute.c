@@ -188,7 +188,7 @@ static void mark_uses(const Graph *g, Node *n)
     int loop = pass_target(g)->loops(g, n) && n->op != Oscatter_add;
 
     for (int k = 0; k < n->nin; k++) {
-        Node *x = bytes_of(n->in[k]);
+        Node *x = owner_of_bytes(n->in[k]);
         if (always_there(x) || (x->mark & BACK))
             continue;
         x->mark |= loop ? NEEDED : NEEDED | STORED;
@@ -228,7 +228,7 @@ static int64_t *kept_after(const Graph *g, Arena *a)
         if (always_there(x) || x->mark & BACK)
             continue;
         for (int k = 0; k < x->nin; k++) {
-            int id = bytes_of(x->in[k])->id;
+            int id = owner_of_bytes(x->in[k])->id;
             if (!read[id])
                 after[id] = sum;
             read[id] = 1;
