@@ -1,6 +1,6 @@
 /* programs.c: what each program of a stage is for: their names and order, and
- * what of what lives always each may write, and must. Weights and states need
- * one that fills them; another that is missing is missed when it is asked for. */
+ * what of what lives always each may write, and must. Weights and states need a
+ * program that fills them; another is missed when it is asked for. */
 #include <string.h>
 
 #include "plan.h"

@@ -39,8 +39,7 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
         t->top = choice->at.topk.new;
     if (e->op == Odrop_to_capacity)
         t->capacity = e->at.drop_to_capacity.rows;
-    t->padded =
-        t->capacity && opts_route_policy(g->opts) == ROUTEpadded;
+    t->padded = t->capacity && opts_route_policy(g->opts) == ROUTEpadded;
     if (may_overflow(g, m)) {
         t->budget = budget_of(g, m);
         why(g, by, "a rank has room for %g times its equal share of rows",

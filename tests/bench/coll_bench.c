@@ -67,11 +67,15 @@ static Instr instr_of(const Case *c, int64_t elems, int64_t g)
 static void ours(const Bench *b, const Case *c, int64_t elems)
 {
     Instr s = instr_of(c, elems, b->n);
-    Part part = { b->send, b->recv };
+    Part part = { .send = b->send, .recv = b->recv };
 
-    comm_run(
-        b->comm, b->pool,
-        &(Coll){ &s, b->n, b->ranks, &part, b->comm->first, b->stage, NULL });
+    comm_run(b->comm, b->pool,
+             &(Coll){ .s = &s,
+                      .size = b->n,
+                      .ranks = b->ranks,
+                      .part = &part,
+                      .me = b->comm->first,
+                      .stage = b->stage });
 }
 
 static void theirs(const Bench *b, const Case *c, int64_t elems)

@@ -107,20 +107,27 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
 
     mesh_group(m, atoms, c->first, ranks);
     for (int64_t i = 0; i < g; i++) {
-        part[i] = (Part){ alloc(a, (size_t)(nsend * size)),
-                          alloc(a, (size_t)(nrecv * size)) };
+        part[i] = (Part){ .send = alloc(a, (size_t)(nsend * size)),
+                          .recv = alloc(a, (size_t)(nrecv * size)) };
         fill(dt, part[i].send, nsend, ranks[i]);
     }
-    mine = (Part){ alloc(a, (size_t)(nsend * size)),
-                   alloc(a, (size_t)(nrecv * size)) };
+    mine = (Part){ .send = alloc(a, (size_t)(nsend * size)),
+                   .recv = alloc(a, (size_t)(nrecv * size)) };
     memcpy(mine.send, part[me].send, (size_t)(nsend * size));
     if (k->s.kind == Iallreduce)
         mine.recv = mine.send; /* as plans do */
     Instr s = k->s;
     s.atoms = atoms;
     void *stage = alloc(a, (size_t)instr_work(&s, g) + 1);
-    comm_run(&local, p, &(Coll){ &s, g, ranks, part, 0, NULL, NULL });
-    comm_run(c, p, &(Coll){ &s, g, ranks, &mine, me, stage, NULL });
+    comm_run(&local, p,
+             &(Coll){ .s = &s, .size = g, .ranks = ranks, .part = part });
+    comm_run(c, p,
+             &(Coll){ .s = &s,
+                      .size = g,
+                      .ranks = ranks,
+                      .part = &mine,
+                      .me = me,
+                      .stage = stage });
     int bad = memcmp(mine.recv, part[me].recv, (size_t)(nrecv * size)) != 0;
     arena_free(a);
     return bad;

@@ -286,13 +286,13 @@ static void collect(const Instr *s)
     Comm *c = comm_open(forever, G);
 
     for (int r = 0; r < G; r++) {
-        part[r] = (Part){ sent[r], got[r] };
+        part[r] = (Part){ .send = sent[r], .recv = got[r] };
         for (int i = 0; i < LEN; i++) {
             sent[r][i] = (float)(r * LEN + i);
             got[r][i] = -1;
         }
     }
-    comm_run(c, p, &(Coll){ s, G, ranks, part, 0, NULL, NULL });
+    comm_run(c, p, &(Coll){ .s = s, .size = G, .ranks = ranks, .part = part });
     pool_close(p);
 }
 
