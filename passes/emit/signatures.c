@@ -97,6 +97,15 @@ static int is_read(const Group *k, const Node *n)
     return 0;
 }
 
+/* An accumulator that the kernel clears: what is added to it is not its own. */
+static int is_cleared(const Group *k, const Node *n)
+{
+    for (int i = 0; i < k->n; i++)
+        if (k->node[i] == n)
+            return 0;
+    return n->op == Oaccum;
+}
+
 /* Numbers n behind what it is computed of. */
 static uint64_t visit(ExpressionHash *x, const Node *n)
 {
@@ -104,7 +113,8 @@ static uint64_t visit(ExpressionHash *x, const Node *n)
 
     if (!n || table_get(x->node, KEYP(n)))
         return n ? (uint64_t)(uintptr_t)table_get(x->node, KEYP(n)) : 0;
-    int leaf = is_read(x->k, n), count = leaf ? 0 : n->nin;
+    int leaf = is_read(x->k, n) || is_cleared(x->k, n);
+    int count = leaf ? 0 : n->nin;
     for (int i = 0; i < count; i++)
         of[i] = visit(x, n->in[i]);
     of[count] = visit(x, n->map);
