@@ -463,21 +463,30 @@ Blas *blas_open(Arena *a, Pool *p)
     return b;
 }
 
-/* OpenBLAS takes so much for each thread at its first product, and asks for
- * ever where there is no room. */
+/* OpenBLAS takes so much for each thread at its first product, keeps it, and
+ * asks for ever where there is no room: by then others may have what is here.
+ * So it takes all now, where it has a function for that. */
 void blas_reserve(const Pool *p)
 {
     enum { EACH = (128 << 20) + 8192 };
-    size_t bytes = (size_t)pool_size(p) * EACH;
+    size_t n = (size_t)pool_size(p), bytes = n * EACH;
+    Arena *a = arena_new();
+    void **taken = alloc(a, n * sizeof *taken);
     void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (room == MAP_FAILED)
         err(NULL,
-            "out of memory: OpenBLAS needs %zu MiB for %d threads "
+            "out of memory: OpenBLAS needs %zu MiB for %zu threads "
             "(PLEAT_THREADS sets how many)",
-            bytes >> 20, pool_size(p));
+            bytes >> 20, n);
     munmap(room, bytes);
+    int takes = dl.blas_memory_alloc && dl.blas_memory_free;
+    for (size_t i = 0; takes && i < n; i++)
+        taken[i] = dl.blas_memory_alloc(0);
+    for (size_t i = 0; takes && i < n; i++)
+        dl.blas_memory_free(taken[i]);
+    arena_free(a);
 }
 
 void blas_run(Blas *b, const Instr *s, void *const *buf, void *scratch)

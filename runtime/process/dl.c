@@ -28,10 +28,11 @@ static const LibInfo libinfo[NLIB] = {
 /* clang-format on */
 
 /* clang-format off */
-static const struct { Lib lib; const char *name; size_t at; } syms[] = {
+static const struct { Lib lib; const char *name; size_t at; int must; } syms[] = {
 #define LIB(id, what, names)
-#define SYM(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name)},
-#define OBJ(id, name) {LIB##id, #name, offsetof(Dl, name)},
+#define SYM(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name), 1},
+#define TRY(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name), 0},
+#define OBJ(id, name) {LIB##id, #name, offsetof(Dl, name), 1},
 #include "syms.def"
 #undef LIB
 #undef SYM
@@ -72,7 +73,7 @@ static const char *bind(Lib l, void *h)
         if (syms[i].lib != l)
             continue;
         void *p = dlsym(h, syms[i].name);
-        if (!p)
+        if (!p && syms[i].must)
             return strf(forever, "it has no %s", syms[i].name);
         memcpy((char *)&dl + syms[i].at, &p, sizeof p);
     }

@@ -255,6 +255,36 @@ static int step_is_fallback(Mutant *m)
     return 1;
 }
 
+/* The use that makes a value. */
+static ValueUse *maker(const Program *g, int value)
+{
+    for (int i = 0; i < g->ninstr; i++)
+        for (int k = 0; k < g->instr[i].nbuf; k++)
+            if (g->instr[i].flow[k].make == value)
+                return &g->instr[i].flow[k];
+    return NULL;
+}
+
+/* What is whole is added to terms of a sum as if it were one: a square that
+ * all ranks have counts in a norm as often as there are ranks. */
+static int whole_as_term(Mutant *m)
+{
+    const Program *g = &m->p->role[0].prog[0];
+    const Instr *s = &g->instr[below(m, g->ninstr)];
+    uint32_t terms = 0;
+    for (int i = 0; i < s->nbuf; i++)
+        terms |= s->flow[i].make ? s->flow[i].part[Radd] : 0;
+    for (int i = 0; i < s->nbuf && s->kind == Ikernel; i++) {
+        int v = s->flow[i].read;
+        ValueUse *f = v > 0 && !s->flow[i].make ? maker(g, v) : NULL;
+        if (!f || (f->part[Radd] & terms) == terms)
+            continue;
+        f->part[Radd] = terms;
+        return 1;
+    }
+    return 0;
+}
+
 static int says_nothing(Mutant *m)
 {
     Instr *s = step_of(m, Ikernel);
@@ -431,7 +461,7 @@ static const Row rows[] = {
     { Lwait_own, STAGES, "swap micro-batches of a call", NULL },
     { Lend_buffer, MIX, "end buf = 100000000", NULL },
     { Lkind_uses, MIX, "gemm beta = 0", NULL },
-    { Lterms_new, MIX, "value part[0]: near", NULL },
+    { Lterms_new, MIX, "a term of what is whole", whole_as_term },
     { Lvalue_number, MIX, "value make = 100000000", NULL },
     { Lvalue_shape, MIX, "value shape = 100000000", NULL },
     { Lsame_programs, TIED, "programs: drop", NULL },
