@@ -331,6 +331,7 @@ static int balanced(Gen *g)
     like = *t;
     drop_dim(&like, at);
     Tens none = real(4);
+    none.data = t->data;
     if (chance(g, 30) && (!t->data || dim_at(&like, intern("batch")) >= 0))
         emit(g, &none,
              "scope(\"b%d\", global_balance_loss, softmax(%s, "
