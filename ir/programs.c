@@ -117,12 +117,13 @@ static const char *fallback_wrong(const PlanCheck *c)
                : NULL;
 }
 
-/* What lives from step to step begins with values. */
+/* What lives from step to step begins with values. Other stages have the
+ * programs of the first. */
 static const char *init_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     int kept = 0;
-    for (int i = 0; i < r->nbuf; i++)
+    for (int i = 0; i < r->nbuf && c->role == 0; i++)
         kept |=
             r->buf[i].prog < 0 && (writable[PGinit].must >> r->buf[i].cls & 1);
     return kept && role_prog(r, PGinit) < 0 && law(Linit_there)

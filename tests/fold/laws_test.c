@@ -242,16 +242,42 @@ static int weight_renamed(Mutant *m)
     return renamed(m, Ikernel, 1);
 }
 
+/* Two programs change places, and what lives in them. */
+static void exchange_programs(Role *r, int one, int two)
+{
+    Program g = r->prog[one];
+    r->prog[one] = r->prog[two], r->prog[two] = g;
+    for (int i = 0; i < r->nbuf; i++)
+        if (r->buf[i].prog == one || r->buf[i].prog == two)
+            r->buf[i].prog ^= one ^ two;
+}
+
 static int step_is_fallback(Mutant *m)
 {
     Role *r = &m->p->role[0];
-    Program g = r->prog[0];
-    ProgramKind k = r->prog[1].kind;
-    r->prog[0] = r->prog[1], r->prog[1] = g;
-    r->prog[1].kind = k, r->prog[0].kind = g.kind;
-    for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog == 0 || r->buf[i].prog == 1)
-            r->buf[i].prog ^= 1;
+    exchange_programs(r, 0, 1);
+    ProgramKind k = r->prog[0].kind;
+    r->prog[0].kind = r->prog[1].kind, r->prog[1].kind = k;
+    return 1;
+}
+
+static int init_too_early(Mutant *m)
+{
+    Role *r = &m->p->role[0];
+    exchange_programs(r, r->nprog - 2, r->nprog - 1);
+    return 1;
+}
+
+/* An init without work space of its own comes twice, once as forward. */
+static int forward_fills(Mutant *m)
+{
+    Role *r = &m->p->role[0];
+    int n = r->nprog++;
+    Program *v = alloc(m->arena, sizeof *v * (size_t)(n + 1));
+    memcpy(v, r->prog, sizeof *v * (size_t)n);
+    v[n] = v[n - 1];
+    v[n - 1].kind = PGforward;
+    r->prog = v;
     return 1;
 }
 
@@ -265,24 +291,28 @@ static ValueUse *maker(const Program *g, int value)
     return NULL;
 }
 
-/* What is whole is added to terms of a sum as if it were one: a square that
- * all ranks have counts in a norm as often as there are ranks. */
+/* What is whole over some ranks is added to terms of a sum over them as if it
+ * were one: a square that all have counts in a norm as often as there are. */
 static int whole_as_term(Mutant *m)
 {
     const Program *g = &m->p->role[0].prog[0];
-    const Instr *s = &g->instr[below(m, g->ninstr)];
-    uint32_t terms = 0;
-    for (int i = 0; i < s->nbuf; i++)
-        terms |= s->flow[i].make ? s->flow[i].part[Radd] : 0;
-    for (int i = 0; i < s->nbuf && s->kind == Ikernel; i++) {
-        int v = s->flow[i].read;
-        ValueUse *f = v > 0 && !s->flow[i].make ? maker(g, v) : NULL;
-        if (!f || (f->part[Radd] & terms) == terms)
-            continue;
-        f->part[Radd] = terms;
-        return 1;
+    uint32_t over = 1u << below(m, m->p->mesh->natom);
+    ValueUse **whole = NULL;
+    for (int i = 0; i < g->ninstr; i++) {
+        const Instr *s = &g->instr[i];
+        uint32_t terms = 0;
+        for (int k = 0; k < s->nbuf; k++)
+            terms |= s->flow[k].make ? s->flow[k].part[Radd] : 0;
+        for (int k = 0; k < s->nbuf && terms & over; k++) {
+            int v = s->flow[k].make ? 0 : s->flow[k].read;
+            ValueUse *f = v > 0 ? maker(g, v) : NULL;
+            if (f && !(f->part[Radd] & over))
+                vec_push(m->arena, whole, f);
+        }
     }
-    return 0;
+    if (whole)
+        whole[below(m, (int)vec_len(whole))]->part[Radd] |= over;
+    return whole != NULL;
 }
 
 static int says_nothing(Mutant *m)
@@ -381,7 +411,7 @@ static const Row rows[] = {
     { Lgather_blocks, MIX, "number : near", NULL },
     { Lppermute_ring, RING, "group atoms: copy", NULL },
     { Lint_place, WINDOW, "place : near", NULL },
-    { Lprogram_order, MIX, "program kind: copy", NULL },
+    { Lprogram_order, MIX, "init before others", init_too_early },
     { Lhf_axis_once, SHARDS, "hf dims: drop", NULL },
     { Lhf_inside, SHARDS, "factor start: near", NULL },
     { Lhf_factor, SHARDS, "hf param: copy", NULL },
@@ -452,7 +482,7 @@ static const Row rows[] = {
     { Lmoment_bucket, SHARDS, "tensor buf: swap", NULL },
     { Lscalar_class, MIX, "buf cls @ step.lr = 4", NULL },
     { Lppermute_next, RING, "ppermute by = 2", NULL },
-    { Lmay_write, WINDOW, "program kind = 3", NULL },
+    { Lmay_write, WINDOW, "a forward that fills weights", forward_fills },
     { Lmust_write, WINDOW, "program kind = 1", NULL },
     { Linit_there, CHOOSES, "programs: drop", NULL },
     { Lfallback_there, WINDOW, "out name @ loss = overflow; buf name @ result.loss = result.overflow", NULL },
