@@ -12,6 +12,8 @@ Node *owner_of_bytes(Node *n);
 int always_there(const Node *n);
 int runs_backward(const Node *n);                 /* in each micro-batch */
 double seconds_of(const Graph *g, const Node *n); /* in a kernel of its own */
+/* By Node.call: micro-batches at most that hold at a time what it keeps. */
+int *micros_alive(const Graph *g);
 /* Bytes that a second of a micro-batch is worth; HUGE_VAL: no memory is worth
  * time. Ids of nodes are theirs. */
 double bytes_a_second(const Graph *g);

@@ -33,16 +33,19 @@ int runs_backward(const Node *n)
 double seconds_of(const Graph *g, const Node *n)
 {
     const MachineSpeeds *m = machine_of(g);
-    Cost c = cost_of(g, n);
-    double work = c.flops / (optab[n->op].cls == EIN ? m->gemm : m->loop);
-    double move = c.bytes / m->memory;
+    OpClass c = optab[n->op].cls;
+    Cost cost = cost_of(g, n);
+    double work = cost.flops / (c == EIN ? m->gemm : m->loop);
 
-    return m->launch + (work > move ? work : move);
+    if (c == COMM) {
+        double in = n->nin ? (double)local_bytes(g, n->in[0]) : 0;
+        return m->hop + fmax(in, (double)local_bytes(g, n)) / m->link;
+    }
+    return m->launch + fmax(work, cost.bytes / m->memory);
 }
 
 static double body_seconds(const Graph *g)
 {
-    const MachineSpeeds *m = machine_of(g);
     double sum = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -50,42 +53,95 @@ static double body_seconds(const Graph *g)
         OpClass c = optab[n->op].cls;
         if (n->reg != REGbody || c == VIEW || c == SRC)
             continue;
-        double bytes = (double)local_bytes(g, n);
-        if (c == COMM && n->nin)
-            bytes = fmax(bytes, (double)local_bytes(g, n->in[0]));
-        if (c == EIN)
+        if (c == EIN || c == COMM)
             sum += seconds_of(g, n);
         else
-            sum += bytes / (c == COMM ? m->link : m->memory);
+            sum += (double)local_bytes(g, n) / machine_of(g)->memory;
     }
     return sum;
 }
 
-/* Forward values that backward kernels read: by node id, 1. */
-static char *find_kept(const Graph *g)
-{
-    char *kept = alloc(g->arena, vec_len(g->node) + 1);
+/* ---- what is kept -------------------------------------------------------- */
 
+/* Rows of the stage's table between which a call's values are kept. */
+static int most_alive(const Graph *g, int from, int to)
+{
+    int load = 0, most = 1;
+
+    for (size_t i = 0; i < vec_len(g->slot); i++) {
+        load += g->slot[i].phase == from;
+        most = load > most ? load : most;
+        load -= g->slot[i].phase == to;
+    }
+    return most;
+}
+
+static int first_row(const Graph *g, int call)
+{
+    size_t i = 0;
+
+    while (i < vec_len(g->slot) && g->slot[i].phase != call)
+        i++;
+    return (int)i;
+}
+
+typedef struct Kept {
+    char *node; /* by id: a forward value that backward kernels read */
+    int *last;  /* by call: the last one that reads what it keeps */
+} Kept;
+
+static void keep(const Graph *g, Kept *k, const Node *x, const Node *reader)
+{
+    int from = x->call - 1, to = reader->call - 1;
+
+    if (always_there(x) || runs_backward(x))
+        return;
+    k->node[x->id] = 1;
+    if (from >= 0 && to >= 0 && first_row(g, to) > first_row(g, k->last[from]))
+        k->last[from] = to;
+}
+
+static Kept find_kept(const Graph *g)
+{
+    int calls = (int)vec_len(g->call);
+    Kept k = { .node = alloc(g->arena, vec_len(g->node) + 1),
+               .last = alloc(g->arena, sizeof(int) * (size_t)(calls + 1)) };
+
+    for (int c = 0; c < calls; c++)
+        k.last[c] = c;
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        for (int k = 0; k < n->nin && runs_backward(n); k++) {
-            Node *x = owner_of_bytes(n->in[k]);
-            if (!always_there(x) && !runs_backward(x))
-                kept[x->id] = 1;
-        }
+        for (int j = 0; j < n->nin && runs_backward(n); j++)
+            keep(g, &k, owner_of_bytes(n->in[j]), n);
     }
-    return kept;
+    return k;
+}
+
+int *micros_alive(const Graph *g)
+{
+    int calls = (int)vec_len(g->call);
+    Kept k = find_kept(g);
+    int *alive = alloc(g->arena, sizeof *alive * (size_t)(calls + 1));
+
+    alive[0] = 1;
+    for (int c = 0; c < calls; c++)
+        alive[c + 1] = most_alive(g, c, k.last[c]);
+    return alive;
 }
 
 static double rank_bytes(const Graph *g)
 {
-    const char *kept = find_kept(g);
+    const char *kept = find_kept(g).node;
+    const int *alive = micros_alive(g);
     double sum = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        if (kept[i] || is_lasting(n) || n->op == Oaccum)
-            sum += (double)local_bytes(g, n);
+        double bytes = (double)local_bytes(g, n);
+        if (kept[i])
+            sum += bytes * alive[n->call];
+        else if (is_lasting(n) || n->op == Oaccum)
+            sum += bytes;
     }
     return sum;
 }

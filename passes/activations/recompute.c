@@ -7,13 +7,13 @@
  *     %db = mul %dy %h                 %h'  = silu %a           again
  *                                      %db  = mul %dy %h'
  *
- * Elementwise ops, moves and products are made again: sums are kept, since
+ * Elementwise ops, moves and products are made again. Sums are kept, since
  * their results are small, and so is what came from other ranks: no collective
- * runs twice. What only backward loop kernels read is made inside these and
- * costs nothing. What others read (products, attention, collectives) has to be
- * stored again, and a product costs its FLOPs: that is done where it saves at
- * least as many percent of a rank's memory as it adds to a micro-batch's time
- * (train.recompute; 0: never).
+ * of a step runs twice. What only backward loop kernels read is made inside
+ * these and costs nothing. What others read (products, attention, collectives)
+ * has to be stored again, and a product costs its FLOPs: that is done where it
+ * saves at least as many percent of a rank's memory as it adds to a
+ * micro-batch's time (train.recompute; 0: never).
  *
  * Which values to keep is a minimum cut: what cannot be rebuilt hangs on the
  * source, what the backward reads hangs on the sink; keeping a value costs its
@@ -123,6 +123,8 @@ static void max_flow(FlowNetwork *f)
 
 enum { BACK = 1, STORED = 2, NEEDED = 4, REBUILT = 8 };
 
+/* A fallback has no more memory than its step and gathers all tokens: again in
+ * the backward. */
 static int rebuildable(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
@@ -130,6 +132,7 @@ static int rebuildable(const Graph *g, const Node *n)
     if (n->reg != REGbody || n->op == Opart || n->op == Oscatter_add)
         return 0;
     return c == VIEW || c == EIN ||
+           (n->op == Oallgather && g->prog == PGfallback) ||
            ((c == EW || c == MOVE) && pass_target(g)->loops(g, n));
 }
 
@@ -212,12 +215,15 @@ static void mark_all(Graph *g)
  * nothing. Others are stored first. */
 static int is_free(const Graph *g, const Node *n)
 {
-    return rebuildable(g, n) && optab[n->op].cls != EIN && !(n->mark & STORED);
+    OpClass c = optab[n->op].cls;
+
+    return rebuildable(g, n) && c != EIN && c != COMM && !(n->mark & STORED);
 }
 
 /* By node: bytes of values for the backward that the forward makes after it has
- * read the node's own for the last time. */
-static int64_t *kept_after(const Graph *g, Arena *a)
+ * read the node's own for the last time; INF where other micro-batches come
+ * between the two. */
+static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
 {
     size_t n = vec_len(g->node);
     int64_t *after = alloc(a, (n + 1) * sizeof *after), sum = 0;
@@ -230,7 +236,7 @@ static int64_t *kept_after(const Graph *g, Arena *a)
         for (int k = 0; k < x->nin; k++) {
             int id = owner_of_bytes(x->in[k])->id;
             if (!read[id])
-                after[id] = sum;
+                after[id] = alive[x->call] > 1 ? INF : sum;
             read[id] = 1;
         }
         if (x->mark & NEEDED && !is_free(g, x))
@@ -253,7 +259,8 @@ static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
 
 static void build(FlowNetwork *f, const Graph *g)
 {
-    int64_t *after = kept_after(g, f->arena);
+    const int *alive = micros_alive(g);
+    const int64_t *after = kept_after(g, alive, f->arena);
     double p = bytes_a_second(g);
 
     why(g, NULL, "what is stored again saves at least %.3g MiB for each ms",
@@ -263,7 +270,7 @@ static void build(FlowNetwork *f, const Graph *g)
         int in = 2 * (int)i, out = in + 1;
         if (always_there(n) || n->mark & BACK)
             continue;
-        edge(f, in, out, local_bytes(g, n));
+        edge(f, in, out, local_bytes(g, n) * alive[n->call]);
         if (n->mark & NEEDED)
             edge(f, out, f->t, INF);
         edge(f, f->s, in,
@@ -274,26 +281,24 @@ static void build(FlowNetwork *f, const Graph *g)
     }
 }
 
-static void say(const Graph *g, const Node *n)
+static void say(const Graph *g, const Node *n, int kept)
 {
     double mib = (double)local_bytes(g, n) / (1 << 20);
-    int rebuilt = n->mark & REBUILT, needed = n->mark & NEEDED;
+    double ms = seconds_of(g, n) * 1e3;
 
-    if (optab[n->op].cls == VIEW)
+    if (optab[n->op].cls == VIEW && n->op != Opart)
         return;
-    if (rebuilt && !is_free(g, n))
-        why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept",
-            seconds_of(g, n) * 1e3, mib);
-    else if (rebuilt && needed)
-        why(g, n, "rebuilt by its readers, %.3g MiB not kept", mib);
-    else if (needed && rebuildable(g, n) && !is_free(g, n))
-        why(g, n, "kept, %.3g MiB: to rebuild it takes %.3g ms", mib,
-            seconds_of(g, n) * 1e3);
-    else if (needed)
+    if (kept && rebuildable(g, n) && !is_free(g, n))
+        why(g, n, "kept, %.3g MiB: to rebuild it takes %.3g ms", mib, ms);
+    else if (kept)
         why(g, n, "kept, %.3g MiB", mib);
+    else if (n->mark & REBUILT && !is_free(g, n))
+        why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept", ms, mib);
+    else if (n->mark & REBUILT && n->mark & NEEDED)
+        why(g, n, "rebuilt by its readers, %.3g MiB not kept", mib);
 }
 
-/* What lies beyond the cut is rebuilt. */
+/* What lies beyond the cut is rebuilt, what lies on it is kept. */
 static int mark_rebuilt(const FlowNetwork *f, Graph *g)
 {
     int any = 0;
@@ -302,11 +307,11 @@ static int mark_rebuilt(const FlowNetwork *f, Graph *g)
         Node *n = g->node[i];
         if (n->mark & BACK || always_there(n))
             continue;
-        if (rebuildable(g, n) && f->level[2 * i]) {
+        if (f->level[2 * i] && rebuildable(g, n)) {
             n->mark |= REBUILT;
             any = 1;
         }
-        say(g, n);
+        say(g, n, f->level[2 * i + 1] && !f->level[2 * i]);
     }
     return any;
 }
