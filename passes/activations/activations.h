@@ -4,13 +4,23 @@
 
 #include "../core/core.h"
 
+/* ---- gathers.c: parameters that are gathered twice ----------------------- */
+
+/* In each micro-batch: made by grad, or gathered for what is. */
+int runs_backward(const Node *n);
+/* tmp of a value gathered for the forward: what the backward gathers, or null;
+ * of all others null. */
+void find_twins(Graph *g);
+/* One gather where less than its bytes is kept after the forward's last use. By
+ * id: bytes kept. Did it change anything? */
+int share_gathers(Graph *g, const int64_t *after);
+
 /* ---- price.c: memory against time ---------------------------------------- */
 
 /* The value whose bytes a chain of views shows. */
 Node *owner_of_bytes(Node *n);
 /* Free to read at any time: parameters, constants, inputs, values of pre. */
 int always_there(const Node *n);
-int runs_backward(const Node *n);                 /* in each micro-batch */
 double seconds_of(const Graph *g, const Node *n); /* in a kernel of its own */
 /* By Node.call: micro-batches at most that hold at a time what it keeps. */
 int *micros_alive(const Graph *g);

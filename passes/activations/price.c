@@ -25,11 +25,6 @@ int always_there(const Node *n)
     return optab[n->op].cls == SRC || n->reg != REGbody;
 }
 
-int runs_backward(const Node *n)
-{
-    return n->reg == REGbody && is_backward(n);
-}
-
 double seconds_of(const Graph *g, const Node *n)
 {
     const MachineSpeeds *m = machine_of(g);

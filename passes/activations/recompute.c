@@ -19,6 +19,7 @@
  * source, what the backward reads hangs on the sink; keeping a value costs its
  * bytes, rebuilding it its seconds, at the price of a second in bytes. Copies
  * carry `again`, so that g_tidy never merges them with their originals. */
+#include <math.h>
 #include <string.h>
 
 #include "activations.h"
@@ -136,54 +137,6 @@ static int rebuildable(const Graph *g, const Node *n)
            ((c == EW || c == MOVE) && pass_target(g)->loops(g, n));
 }
 
-/* ---- parameters gathered twice ------------------------------------------- */
-
-/* Of what is made of one parameter alone, as zero3.c gathers them; 0: n is not
- * that. The same for forward and backward, whose parameter has `again`. */
-static uint64_t gather_key(const Node *n)
-{
-    OpClass c = optab[n->op].cls;
-
-    if (n->op == Oparam)
-        return attrs_hash(1, n);
-    if (n->nin != 1 || (c != COMM && c != MOVE && c != VIEW))
-        return 0;
-    uint64_t h = gather_key(n->in[0]);
-    return h ? attrs_hash(mix64(h, n->op), n) : 0;
-}
-
-static int gathered_back(const Node *n)
-{
-    if (!gather_key(n))
-        return 0;
-    while (n->nin)
-        n = n->in[0];
-    return n->again != 0;
-}
-
-/* tmp of a value gathered for the forward: what the backward gathers anyway, or
- * null. */
-static void find_twins(Graph *g)
-{
-    Arena *a = arena_new();
-    Table *twin = table_new(a);
-
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        Node *n = g->node[i];
-        uint64_t key = n->nin ? gather_key(n) : 0;
-        n->tmp = NULL;
-        if (key && n->mark & BACK)
-            *table_at(twin, key) = n;
-    }
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        Node *n = g->node[i];
-        uint64_t key = n->nin && !(n->mark & BACK) ? gather_key(n) : 0;
-        if (key)
-            n->tmp = table_get(twin, key);
-    }
-    arena_free(a);
-}
-
 /* ---- what is read -------------------------------------------------------- */
 
 static void mark_uses(const Graph *g, Node *n)
@@ -202,8 +155,7 @@ static void mark_uses(const Graph *g, Node *n)
 static void mark_all(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
-        g->node[i]->mark =
-            runs_backward(g->node[i]) || gathered_back(g->node[i]) ? BACK : 0;
+        g->node[i]->mark = runs_backward(g->node[i]) ? BACK : 0;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->mark & BACK && optab[g->node[i]->op].cls != VIEW)
             mark_uses(g, g->node[i]);
@@ -257,14 +209,17 @@ static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
                                                            : (int64_t)cost;
 }
 
-static void build(FlowNetwork *f, const Graph *g)
+static void build(FlowNetwork *f, Graph *g)
 {
     const int *alive = micros_alive(g);
     const int64_t *after = kept_after(g, alive, f->arena);
+    if (share_gathers(g, after))
+        mark_all(g);
     double p = bytes_a_second(g);
 
-    why(g, NULL, "what is stored again saves at least %.3g MiB for each ms",
-        p / (1 << 20) / 1e3);
+    if (p < HUGE_VAL)
+        why(g, NULL, "what is stored again saves at least %.3g MiB for each ms",
+            p / (1 << 20) / 1e3);
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         int in = 2 * (int)i, out = in + 1;
@@ -299,24 +254,19 @@ static void say(const Graph *g, const Node *n, int kept)
 }
 
 /* What lies beyond the cut is rebuilt, what lies on it is kept. */
-static int mark_rebuilt(const FlowNetwork *f, Graph *g)
+static void mark_rebuilt(const FlowNetwork *f, Graph *g)
 {
-    int any = 0;
-
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         if (n->mark & BACK || always_there(n))
             continue;
-        if (f->level[2 * i] && rebuildable(g, n)) {
+        if (f->level[2 * i] && rebuildable(g, n))
             n->mark |= REBUILT;
-            any = 1;
-        }
         say(g, n, f->level[2 * i + 1] && !f->level[2 * i]);
     }
-    return any;
 }
 
-static int choose(Graph *g)
+static void choose(Graph *g)
 {
     FlowNetwork f = { .arena = arena_new(),
                       .nv = 2 * (int)vec_len(g->node) + 2 };
@@ -328,9 +278,8 @@ static int choose(Graph *g)
     f.at = alloc(f.arena, (size_t)f.nv * sizeof *f.at);
     build(&f, g);
     max_flow(&f);
-    int any = mark_rebuilt(&f, g);
+    mark_rebuilt(&f, g);
     arena_free(f.arena);
-    return any;
 }
 
 /* ---- copies -------------------------------------------------------------- */
@@ -363,8 +312,7 @@ void pass_recompute(Graph *g)
     g_renumber(g);
     mark_all(g);
     find_twins(g);
-    if (!choose(g))
-        return;
+    choose(g);
     old = g->node;
     count = vec_len(old);
     for (size_t i = 0; i < count; i++)
