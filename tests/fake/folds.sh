@@ -82,16 +82,16 @@ cases() {
 + 4 fp64 zoo fold.tp=2 fold.dp=2
 + 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
 + 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
-+ 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3
++ 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12
 + 2 fp64 apart fold.ep=2
 + 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
-+ 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4
-+ 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=alltoall
++ 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12
++ 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=alltoall train.recompute=1e12
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=alltoall
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
 - 2 fp64 apart fold.tp=2
-- 2 fp64 apart fold.dp=2 fold.zero=3 fold.overlap=1
+- 2 fp64 apart fold.dp=2 fold.zero=3 fold.overlap=1 train.recompute=1e12
 - 2 fp64 apart fold.cp=2
 - 2 fp64 apart fold.pp=2
 - 2 bf16 apart fold.pp=2
@@ -121,7 +121,7 @@ cases() {
 - 1 fp64 trip
 - 1 fp64 window
 - 1 fp64 zoo
-- 1 fp64 ../hf/dsv3
+- 1 fp64 ../hf/dsv3 train.recompute=1e12
 - 1 fp64 ../hf/dsv2
 - 1 fp64 ../hf/qwen3 axes.vocab=99
 - 1 fp64 ../hf/mixtral-aux route.policy=capacity route.factor=0.75
