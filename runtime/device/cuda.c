@@ -244,10 +244,17 @@ static void unpin(void *d, void *p, int64_t bytes)
     dl.cuMemHostUnregister(p);
 }
 
+/* What runs beside compute is to start before blocks of compute that wait for a
+ * multiprocessor. */
 static void *stream(Gpu *x, StreamKind on)
 {
-    if (!x->stream[on])
-        gpu_ok(dl.cuStreamCreate(&x->stream[on], 1), "a stream");
+    int least, first;
+
+    if (!x->stream[on]) {
+        dl.cuCtxGetStreamPriorityRange(&least, &first);
+        gpu_ok(dl.cuStreamCreateWithPriority(&x->stream[on], 1, first),
+               "a stream");
+    }
     return x->stream[on];
 }
 

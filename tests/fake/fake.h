@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { LEAST = 0, GREATEST = -5 }; /* priorities */
+
 enum { /* CUDA's numbers */
        INVALID = 1,
        NOMEMORY = 2,

@@ -11,7 +11,7 @@
 
 enum { MAXARGS = 64, NAME = 128, MAXKERNELS = 8, WARP = 32 };
 enum { REFUSED = 6, NOFUNCTION = 500, SHAREDSIZE = 8 };
-enum { PRIORITY = 8, LEAST = 0, GREATEST = -5 };
+enum { PRIORITY = 8 };
 enum { BLOCK = 1024, GRID = 65535, SHARED = 48 << 10, MOSTSHARED = 227 << 10 };
 
 typedef struct Signature {

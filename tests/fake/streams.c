@@ -194,18 +194,25 @@ int drain(Stream *s)
 
 /* ---- streams ------------------------------------------------------------- */
 
-int cuStreamCreate(Stream **s, unsigned flags)
+int cuStreamCreateWithPriority(Stream **s, unsigned flags, int priority)
 {
     enum { APART = 1 };
 
     if (!(flags & APART))
         return wrong(INVALID, "a stream that waits for the null stream");
+    if (priority > LEAST || priority < GREATEST)
+        return wrong(INVALID, "a priority that no stream has");
     *s = calloc(1, sizeof **s);
     device_lock();
     (*s)->next = streams;
     streams = *s;
     device_unlock();
     return 0;
+}
+
+int cuStreamCreate(Stream **s, unsigned flags)
+{
+    return cuStreamCreateWithPriority(s, flags, LEAST);
 }
 
 int cuStreamSynchronize(Stream *s)
