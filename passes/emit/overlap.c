@@ -242,14 +242,34 @@ static int next(Overlap *x)
     return i;
 }
 
-/* Of a span: its first phase ends with the last instruction that it had. */
-static void set_border(const Overlap *x, Phase *f)
+static Overlap span_of(ProgramBuilder *m, const Program *p, int f, Load load)
 {
-    int end = f->n;
+    const Phase *at = &p->phase[f];
+    int n = at->n + (joins_next(p, f) ? at[1].n : 0);
+    Overlap x = { .m = m, .p = p, .first = at->first, .n = n, .load = load };
 
+    x.t = alloc(m->arena, sizeof *x.t * (size_t)(n + 1));
+    x.uses = table_new(m->arena);
+    list_tasks(&x);
+    return x;
+}
+
+/* The order seq becomes the program's; the first phase of the span ends with
+ * the last of those that it had, `had`. */
+static void give_order(Overlap *x, Phase *f, int had, int joined)
+{
+    Group **was = NULL;
+    int end = had;
+
+    for (int k = 0; k < x->n; k++)
+        vec_push(x->m->arena, was, x->m->group[x->first + k]);
+    for (int k = 0; k < x->n; k++)
+        x->m->group[x->first + k] = was[x->seq[k]];
     for (int k = 0; k < x->n - 1; k++)
-        if (x->seq[k] < f->n)
+        if (x->seq[k] < had)
             end = k + 1;
+    if (!joined)
+        return;
     f[1].n += f->n - end;
     f[1].first += end - f->n;
     f->n = end;
@@ -257,25 +277,42 @@ static void set_border(const Overlap *x, Phase *f)
 
 static void order_span(ProgramBuilder *m, const Program *p, int f, Load load)
 {
-    Phase *at = &p->phase[f];
-    int n = at->n + (joins_next(p, f) ? at[1].n : 0);
-    Overlap x = { .m = m, .p = p, .first = at->first, .n = n, .load = load };
-    Group **was = alloc(m->arena, sizeof *was * (size_t)(n + 1));
+    Overlap x = span_of(m, p, f, load);
 
-    x.t = alloc(m->arena, sizeof *x.t * (size_t)(n + 1));
-    x.uses = table_new(m->arena);
-    list_tasks(&x);
     if (!x.room)
         return;
     measure_tails(&x);
-    for (int k = 0; k < n; k++) {
-        was[k] = m->group[at->first + k];
+    for (int k = 0; k < x.n; k++)
         take(&x, next(&x));
+    give_order(&x, &p->phase[f], p->phase[f].n, joins_next(p, f));
+}
+
+/* Buckets are reduced in post: in the model's order of a span, as soon as their
+ * gradients are there. */
+static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
+                             Load load)
+{
+    Overlap x = span_of(m, p, f, load);
+    Phase *at = &p->phase[f];
+    int *place = alloc(m->arena, sizeof *place * (size_t)(x.n + 1));
+
+    for (int i = 0; i < x.n; i++) {
+        int early = x.t[i].beside || group_of(&x, i)->instr.kind == Ijoin;
+        if (i < at->n || !early)
+            place[i] = i;
+        for (size_t k = 0; k < vec_len(x.t[i].next); k++) {
+            int *then = &place[x.t[i].next[k]];
+            *then = *then > place[i] ? *then : place[i];
+        }
     }
-    for (int k = 0; k < n; k++)
-        m->group[at->first + k] = was[x.seq[k]];
-    if (joins_next(p, f))
-        set_border(&x, at);
+    for (int i = 0; i < x.n; i++) {
+        if (place[i] == i)
+            vec_push(m->arena, x.seq, i);
+        for (int k = at->n; k < x.n && place[i] == i; k++)
+            if (k != i && place[k] == i)
+                vec_push(m->arena, x.seq, k);
+    }
+    give_order(&x, at, at->n, 1);
 }
 
 static int64_t lasting_bytes(const ProgramBuilder *m)
@@ -316,12 +353,18 @@ void order_beside(ProgramBuilder *m, Program *p)
     if (!beside)
         return;
     Load load = layout_load(m->g, m->group, p);
-    int64_t more = (load.most + lasting_bytes(m)) / GROWTH, room = more;
+    int64_t most = load.most, more = (most + lasting_bytes(m)) / GROWTH;
+    for (int f = 0; f < p->nphase; f++)
+        if (joins_next(p, f))
+            hoist_reductions(m, p, f, load);
+    load = layout_load(m->g, m->group, p);
+    load.most = most;
     for (int i = 0; i < p->ninstr; i++)
         vec_push(m->arena, group, m->group[i]);
     for (int i = 0; i < p->nphase; i++)
         vec_push(m->arena, phase, p->phase[i]);
-    while (spread(m, p, load, room) > load.most + more && room) {
+    int64_t room = more;
+    while (spread(m, p, load, room) > most + more && room) {
         room = room > more / GROWTH ? room / 4 : 0;
         memcpy(m->group, group, sizeof *group * (size_t)p->ninstr);
         memcpy(p->phase, phase, sizeof *phase * (size_t)p->nphase);

@@ -30,10 +30,10 @@ static int failed;
 static Plan *plan_of(int i, const char *slices)
 {
     char *keys[MAXKEYS] = { "precision.policy=fp64", "train.batch=8",
-                            "axes.batch=4",
+                            "axes.batch=4", "fold.overlap=0",
                             strf(forever, "axes.vocab=%d", VOCAB) };
     char *next, *w = strtok_r(strf(forever, "%s", cases[i].keys), " ", &next);
-    int n = 4;
+    int n = 5;
 
     for (; w; w = strtok_r(NULL, " ", &next))
         keys[n++] = w;

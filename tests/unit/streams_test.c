@@ -226,7 +226,7 @@ static void drop_waits(const char *model, Plan *p)
             right += is_judged(q, r, g, &g->instr[k], i, &refused);
     printf("# %s: %d instructions, %d waits dropped, %d refused\n", model,
            g->ninstr, tried, refused);
-    assert_true(refused > 50);
+    assert_true(refused > 40);
     assert_int_equal(right, tried);
 }
 
@@ -248,13 +248,19 @@ static void waits_of_phases(void **state)
     drop_spread("models/tiny.lua", "fold.ep=2 train.batch=6" SMALL);
 }
 
-/* As the compiler says them. */
+/* As the compiler says them; of one micro-batch post begins under body. */
+static const char *const folds[] = {
+    "fold.tp=2 fold.ep=2 fold.zero=3 train.batch=6" SMALL,
+    "fold.dp=2 fold.ep=2 train.batch=2" SMALL
+};
+
 static void waits_of_passes(void **state)
 {
     static const char model[] = "models/tiny.lua";
+
     (void)state;
-    drop_waits(model, fold_words(model, "fold.tp=2 fold.ep=2 fold.zero=3 "
-                                        "fold.overlap=1 train.batch=6" SMALL));
+    for (int i = 0; i < 2; i++)
+        drop_waits(model, fold_words(model, folds[i]));
 }
 
 static void waits_of_tables(void **state)
@@ -267,21 +273,21 @@ static void waits_of_tables(void **state)
 /* The order that leaves collectives something to run beside changes no bit. */
 static void same_bits(void **state)
 {
-    static const char keys[] =
-        "%s fold.tp=2 fold.ep=2 fold.zero=3 train.batch=6" SMALL;
-    const char *where = "";
-    Plan *p[2];
-
     (void)state;
-    p[0] = fold_words("models/tiny.lua", strf(forever, keys, "fold.overlap=0"));
-    p[1] = fold_words("models/tiny.lua", strf(forever, keys, "fold.overlap=1"));
-    assert_false(program_streams(p[0]->role[0].prog));
-    assert_true(program_streams(p[1]->role[0].prog));
-    fold_share(p, 2);
-    Trained one = fold_train(p[0], 2), two = fold_train(p[1], 2);
-    double far = fold_apart(&two, &one, &where);
-    printf("# overlap on and off: largest difference %g %s\n", far, where);
-    assert_true(far == 0);
+    for (int i = 0; i < 2; i++) {
+        const char *where = "";
+        Plan *p[2];
+        for (int k = 0; k < 2; k++)
+            p[k] = fold_words("models/tiny.lua",
+                              strf(forever, "%s fold.overlap=%d", folds[i], k));
+        assert_false(program_streams(p[0]->role[0].prog));
+        assert_true(program_streams(p[1]->role[0].prog));
+        fold_share(p, 2);
+        Trained one = fold_train(p[0], 2), two = fold_train(p[1], 2);
+        double far = fold_apart(&two, &one, &where);
+        printf("# overlap on and off: largest difference %g %s\n", far, where);
+        assert_true(far == 0);
+    }
 }
 
 /* ---- fields -------------------------------------------------------------- */

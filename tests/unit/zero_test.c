@@ -22,6 +22,8 @@ static Plan *plan(const char *model, const char *keys)
         size_t n = strcspn(w, "=");
         opts_set(o, internn(w, n), intern(w + n + 1), NULL);
     }
+    /* reductions stay in post */
+    opts_set(o, intern("fold.overlap"), intern("0"), NULL);
     Trace t = trace(model, o, TRACEquiet);
     return compile(t.g, &T_null, &(CompileOptions){ 0 });
 }
