@@ -1,5 +1,7 @@
 /* spread.c: see spread.h. Phases stay apart: the first instruction of each is
  * behind all of the phase before, since the last of that is. */
+#include <string.h>
+
 #include "spread.h"
 #include "../../ir/ir.h"
 
@@ -78,4 +80,69 @@ void spread_streams(Arena *a, Plan *p, uint64_t seed)
                 for (int k = 0; k < x.g->phase[f].n; k++)
                     spread_instr(&x, &x.g->phase[f], x.g->phase[f].first + k);
         }
+}
+
+/* ---- a legal order ------------------------------------------------------- */
+
+typedef struct Shuffle {
+    const Instr *instr;      /* as they stood, n of them */
+    int n, *behind[NSTREAM]; /* vecs: a stream's instructions */
+    size_t at[NSTREAM];
+    char *done;
+} Shuffle;
+
+/* Are the events there that the next of this stream waits for? */
+static int may_go(const Shuffle *x, int stream)
+{
+    if (x->at[stream] == vec_len(x->behind[stream]))
+        return 0;
+    int i = x->behind[stream][x->at[stream]];
+    const Issue *l = &x->instr[i].issue;
+    for (int k = 0; k < l->nwait; k++)
+        for (int j = i - 1; j >= 0; j--)
+            if (x->instr[j].issue.record == l->wait[k] && !x->done[j])
+                return 0;
+    return 1;
+}
+
+static int shuffle_piece(Arena *a, Instr *s, int n, uint64_t *seed)
+{
+    Shuffle x = { .n = n };
+    Instr *was = alloc(a, sizeof *was * (size_t)(n + 1));
+    int moved = 0;
+
+    memcpy(was, s, sizeof *was * (size_t)n);
+    x.instr = was;
+    x.done = alloc(a, (size_t)n + 1);
+    for (int i = 0; i < n; i++)
+        vec_push(a, x.behind[s[i].issue.stream], i);
+    for (int k = 0; k < n; k++) {
+        int on = (int)(mix64(++*seed, 1) % NSTREAM);
+        while (!may_go(&x, on))
+            on = (on + 1) % NSTREAM;
+        int i = x.behind[on][x.at[on]++];
+        x.done[i] = 1;
+        s[k] = was[i];
+        moved += i != k;
+    }
+    return moved;
+}
+
+int shuffle_streams(Arena *a, Plan *p, uint64_t seed)
+{
+    int moved = 0;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int g = 0; g < p->role[r].nprog; g++) {
+            Program *q = &p->role[r].prog[g];
+            for (int f = 0; f < q->nphase; f++) {
+                const Phase *at = &q->phase[f];
+                int once =
+                    at->reg == REGbody && at->repeat == 1 && f + 1 < q->nphase;
+                moved += shuffle_piece(a, &q->instr[at->first],
+                                       at->n + (once ? at[1].n : 0), &seed);
+                f += once;
+            }
+        }
+    return moved;
 }
