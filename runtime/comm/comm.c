@@ -334,7 +334,7 @@ static void far_pairs(const Coll *k, const BlockLayout *s, int size)
     mpi_forget(in);
 }
 
-static void far_blocks(const Coll *k, int size)
+static void far_blocks(const Coll *k, int size, UnderWay *u)
 {
     BlockLayout shape = blocks_of(k->s, k->size), *s = &shape;
     int64_t bytes = block_elems(s) * size;
@@ -349,11 +349,21 @@ static void far_blocks(const Coll *k, int size)
         return;
     }
     if (k->s->kind == Iallgather)
-        mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes);
+        mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes, u->later);
     else
-        mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes);
-    for (int64_t from = 0; from < k->size && !direct; from++)
-        copy_block(s, size, in + from * bytes, 0, recv, from, SRCDENSE);
+        mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes,
+                     u->later);
+    u->in = direct ? NULL : in;
+}
+
+static void place_blocks(const Coll *k, int size, const uint8_t *in)
+{
+    BlockLayout s = blocks_of(k->s, k->size);
+    int64_t bytes = block_elems(&s) * size;
+
+    for (int64_t from = 0; from < k->size; from++)
+        copy_block(&s, size, in + from * bytes, 0, k->part[0].recv, from,
+                   SRCDENSE);
 }
 
 /* elems of every rank, one rank after another, summed into dst. */
@@ -369,16 +379,17 @@ static void far_sum(const Coll *k, Pool *p, const uint8_t *in, Dtype dt,
     pool_run(p, sum_range, &s, elems, GRAIN);
 }
 
-static void far_reducescatter(const Coll *k, Pool *p)
+static void far_reducescatter(const Coll *k, UnderWay *u)
 {
     const ReducescatterArgs *x = &k->s->reducescatter;
     int size = dtypes[x->dt].bytes;
-    int64_t n = x->outer * x->chunk, bytes = n * size, g = k->size;
+    int64_t bytes = x->outer * x->chunk * size, g = k->size;
     BlockLayout s = blocks_of(k->s, g);
     uint8_t *in = k->stage;
 
-    mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes);
-    far_sum(k, p, in, x->dt, x->op, n, k->part[0].recv);
+    mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes,
+                 u->later);
+    u->in = in;
 }
 
 /* Each rank sums an equal share, then the shares are gathered. */
@@ -395,15 +406,15 @@ static void far_shares(const Coll *k, Pool *p)
         memcpy(sum, k->part[0].send, (size_t)(n * size));
         memset(sum + n * size, 0, (size_t)((share * g - n) * size));
     }
-    mpi_alltoall(k, out, in, share * size);
+    mpi_alltoall(k, out, in, share * size, NULL);
     far_sum(k, p, in, x->dt, x->op, share, sum + k->me * share * size);
-    mpi_allgather(k, sum + k->me * share * size, sum, share * size);
+    mpi_allgather(k, sum + k->me * share * size, sum, share * size, NULL);
     if (share * g != n)
         memcpy(k->part[0].recv, sum, (size_t)(n * size));
 }
 
 /* Few bytes are gathered and summed on every rank: half the messages. */
-static void far_allreduce(const Coll *k, Pool *p)
+static void far_allreduce(const Coll *k, Pool *p, UnderWay *u)
 {
     const AllreduceArgs *x = &k->s->allreduce;
     int64_t bytes = x->n * dtypes[x->dt].bytes;
@@ -412,8 +423,24 @@ static void far_allreduce(const Coll *k, Pool *p)
         far_shares(k, p);
         return;
     }
-    mpi_allgather(k, k->part[0].send, k->stage, bytes);
-    far_sum(k, p, k->stage, x->dt, x->op, x->n, k->part[0].recv);
+    mpi_allgather(k, k->part[0].send, k->stage, bytes, u->later);
+    u->in = k->stage;
+}
+
+/* What has arrived, to its place. */
+static void far_end(const Coll *k, Pool *p, const uint8_t *in)
+{
+    const AllreduceArgs *a = &k->s->allreduce;
+    const ReducescatterArgs *r = &k->s->reducescatter;
+    void *to = k->part[0].recv;
+
+    switch (k->s->kind) {
+    case Iallreduce: far_sum(k, p, in, a->dt, a->op, a->n, to); break;
+    case Ireducescatter:
+        far_sum(k, p, in, r->dt, r->op, r->outer * r->chunk, to);
+        break;
+    default: place_blocks(k, dtypes[instr_dtype(k->s, 0)].bytes, in);
+    }
 }
 
 /* ---- interface ----------------------------------------------------------- */
@@ -455,13 +482,13 @@ static void *group_of(const Comm *c, uint32_t atoms)
     die("comm: a collective over atoms %x was not announced", atoms);
 }
 
-static void run_far(const Coll *k, Pool *p)
+static void far_begin(const Coll *k, Pool *p, UnderWay *u)
 {
     switch (k->s->kind) {
-    case Iallreduce: far_allreduce(k, p); break;
-    case Ireducescatter: far_reducescatter(k, p); break;
+    case Iallreduce: far_allreduce(k, p, u); break;
+    case Ireducescatter: far_reducescatter(k, u); break;
     case Ippermute: far_ppermute(k); break;
-    default: far_blocks(k, dtypes[instr_dtype(k->s, 0)].bytes);
+    default: far_blocks(k, dtypes[instr_dtype(k->s, 0)].bytes, u);
     }
 }
 
@@ -479,7 +506,7 @@ static void run_here(const Coll *k, Pool *p)
     }
 }
 
-void comm_run(Comm *c, Pool *p, Coll *k)
+static void begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
 {
     if (k->size > MAXGROUP)
         err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
@@ -496,6 +523,31 @@ void comm_run(Comm *c, Pool *p, Coll *k)
     }
     k->group = group_of(c, k->s->atoms);
     watch_enter(k->s->atoms, k->ranks, k->size);
-    run_far(k, p);
+    far_begin(k, p, u);
     watch_leave();
+}
+
+void comm_begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
+{
+    *u = (UnderWay){ .later = &u->request };
+    begin(c, p, k, u);
+}
+
+void comm_end(Pool *p, const Coll *k, UnderWay *u)
+{
+    if (u->request) {
+        watch_enter(k->s->atoms, k->ranks, k->size);
+        mpi_wait(&u->request, 1);
+        watch_leave();
+    }
+    if (u->in)
+        far_end(k, p, u->in);
+}
+
+void comm_run(Comm *c, Pool *p, Coll *k)
+{
+    UnderWay u = { 0 };
+
+    begin(c, p, k, &u);
+    comm_end(p, k, &u);
 }

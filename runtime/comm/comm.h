@@ -89,6 +89,14 @@ typedef struct Coll {
     struct Shared *shared; /* mpi: memory for exchanges of rows */
 } Coll;
 void comm_run(Comm *c, Pool *p, Coll *k);
+/* The same in two calls, between which others may run: MPI has no more than one
+ * under way. k and what it names stay as they are. */
+typedef struct UnderWay {
+    void *request, **later; /* MPI's; null: it waits */
+    const uint8_t *in;      /* what arrives; null: it is in its place */
+} UnderWay;
+void comm_begin(Comm *c, Pool *p, Coll *k, UnderWay *u);
+void comm_end(Pool *p, const Coll *k, UnderWay *u);
 
 /* peer_memory.c: is a rank on this machine? */
 int comm_near(const Comm *c, int64_t rank);
@@ -113,11 +121,12 @@ void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
                   int64_t bytes);
 void *mpi_group(const int64_t *ranks, int64_t n);
 /* `bytes` from each rank; out may be its place in `in`. */
+/* later: null, or gets the request. */
 void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
-                   int64_t bytes);
+                   int64_t bytes, void **later);
 /* Block i of out to rank i of the group, block i of in from it. */
-void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in,
-                  int64_t bytes);
+void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes,
+                  void **later);
 void mpi_bcast(void *p, int64_t bytes, int64_t from);
 void mpi_barrier(void);
 void mpi_gather(const void *mine, void *all, int64_t bytes);

@@ -118,24 +118,39 @@ static void pairwise(const Coll *k, const uint8_t *out, int64_t outstep,
 }
 
 void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
-                   int64_t bytes)
+                   int64_t bytes, void **later)
 {
+    void *byte = dl.ompi_mpi_byte;
+    int n = (int)bytes, bad;
+
     if (bytes * k->size > PIECE) {
         pairwise(k, out, 0, in, bytes);
         return;
     }
-    int own = out == in + k->me * bytes;
-    if (dl.MPI_Allgather(own ? IN_PLACE : out, (int)bytes, dl.ompi_mpi_byte, in,
-                         (int)bytes, dl.ompi_mpi_byte, k->group))
+    const void *from = out == in + k->me * bytes ? IN_PLACE : out;
+    if (later)
+        bad = dl.MPI_Iallgather(from, n, byte, in, n, byte, k->group, later);
+    else
+        bad = dl.MPI_Allgather(from, n, byte, in, n, byte, k->group);
+    if (bad)
         err(NULL, "MPI_Allgather failed");
 }
 
-void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes)
+void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes,
+                  void **later)
 {
-    if (bytes * k->size > PIECE)
+    void *byte = dl.ompi_mpi_byte;
+    int n = (int)bytes, bad;
+
+    if (bytes * k->size > PIECE) {
         pairwise(k, out, bytes, in, bytes);
-    else if (dl.MPI_Alltoall(out, (int)bytes, dl.ompi_mpi_byte, in, (int)bytes,
-                             dl.ompi_mpi_byte, k->group))
+        return;
+    }
+    if (later)
+        bad = dl.MPI_Ialltoall(out, n, byte, in, n, byte, k->group, later);
+    else
+        bad = dl.MPI_Alltoall(out, n, byte, in, n, byte, k->group);
+    if (bad)
         err(NULL, "MPI_Alltoall failed");
 }
 

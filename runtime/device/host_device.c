@@ -1,7 +1,8 @@
 /* host_device.c: the device that is this machine's processors. Buffers of plans
  * lie in the host's memory, several ranks of a plan may live in one process,
  * and an instruction has run when its call returns: streams are one, an event
- * is a time. */
+ * is a time. Under MPI a collective of another stream than compute is only
+ * begun, and ended when its event is waited for, or its stream goes on. */
 #include <string.h>
 
 #include "host.h"
@@ -19,13 +20,29 @@ typedef struct Host {
     uint32_t *atoms;        /* vec: of collectives */
     void *work;             /* what instructions without a large enough */
     int64_t nwork;          /*   scratch buffer take turns with */
+    void *apart;            /* the same of collectives beside others */
+    int64_t napart;
+    struct Beside {   /* the last collective beside compute */
+        int64_t n;    /* which it is, from 1 */
+        int64_t done; /* of them are at their end */
+        StreamKind on;
+        Coll k;
+        Part part;
+        UnderWay way;
+    } beside;
 } Host;
+
+typedef struct HostEvent {
+    double at;
+    int64_t behind; /* collectives beside compute */
+} HostEvent;
 
 typedef struct HostCall {
     KernelFn *fn;
     void *scratch; /* products, collectives */
     Channel *chan; /* send, wait; recv when its sender is here */
     int64_t need;  /* bytes of work space */
+    int beside;    /* a collective of another stream than compute */
 } HostCall;
 
 /* ---- opening ------------------------------------------------------------- */
@@ -80,6 +97,7 @@ static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
     case CLASSproduct: bind_scratch(h, b, c); break;
     case CLASScollective:
         vec_push(h->mem, h->atoms, b->s->atoms);
+        c->beside = b->on != STREAMcompute;
         if (h->comm->n < h->comm->world)
             bind_scratch(h, b, c);
         break;
@@ -87,18 +105,27 @@ static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
     }
 }
 
+/* Of those that have none: calls beside compute, or the others. */
+static void share_work(Host *h, int beside, void **work, int64_t *bytes)
+{
+    for (size_t i = 0; i < vec_len(h->call); i++) {
+        const HostCall *c = h->call[i];
+        if (c->beside == beside && !c->scratch && c->need > *bytes)
+            *bytes = c->need;
+    }
+    if (*bytes)
+        *work = poison_pages(pages(*bytes, "work space"), *bytes);
+    for (size_t i = 0; i < vec_len(h->call); i++)
+        if (h->call[i]->beside == beside && !h->call[i]->scratch)
+            h->call[i]->scratch = *work;
+}
+
 static void bound(void *d)
 {
     Host *h = d;
 
-    for (size_t i = 0; i < vec_len(h->call); i++)
-        if (!h->call[i]->scratch && h->call[i]->need > h->nwork)
-            h->nwork = h->call[i]->need;
-    if (h->nwork)
-        h->work = poison_pages(pages(h->nwork, "work space"), h->nwork);
-    for (size_t i = 0; i < vec_len(h->call); i++)
-        if (!h->call[i]->scratch)
-            h->call[i]->scratch = h->work;
+    share_work(h, 0, &h->work, &h->nwork);
+    share_work(h, 1, &h->apart, &h->napart);
     comm_groups(h->comm, h->mem, h->plan->mesh, h->atoms,
                 (int)vec_len(h->atoms));
     channels_open(h->channels);
@@ -110,6 +137,7 @@ static void close(void *d)
     Host *h = d;
 
     drop_pages(h->work, h->nwork);
+    drop_pages(h->apart, h->napart);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -153,9 +181,32 @@ static void begin(void *d)
     channels_reset(((Host *)d)->channels);
 }
 
+static void end_beside(Host *h)
+{
+    struct Beside *b = &h->beside;
+
+    if (b->done == b->n)
+        return;
+    b->done = b->n;
+    comm_end(h->pool, &b->k, &b->way);
+}
+
+/* An instruction of this stream goes on. */
+static Host *follow(void *d, StreamKind on)
+{
+    Host *h = d;
+
+    if (on != STREAMcompute && on == h->beside.on)
+        end_beside(h);
+    return h;
+}
+
 static void finish(void *d)
 {
-    channels_finish(((Host *)d)->channels);
+    Host *h = d;
+
+    end_beside(h);
+    channels_finish(h->channels);
 }
 
 static int ready(void *d, const BoundInstr *b)
@@ -175,40 +226,59 @@ static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 
 static void launch(void *d, const BoundInstr *b)
 {
-    pool_run(((Host *)d)->pool, call_kernel, (void *)b, b->s->launch.items,
+    pool_run(follow(d, b->on)->pool, call_kernel, (void *)b, b->s->launch.items,
              b->s->launch.grain);
 }
 
 static void product(void *d, const BoundInstr *b)
 {
-    blas_run(((Host *)d)->blas, b->s, b->buf, ((HostCall *)b->own)->scratch);
+    blas_run(follow(d, b->on)->blas, b->s, b->buf,
+             ((HostCall *)b->own)->scratch);
 }
 
 static void transfer(void *d, const BoundInstr *b)
 {
-    (void)d;
+    follow(d, b->on);
     channel_run(((HostCall *)b->own)->chan, b);
 }
 
 static void collective(void *d, const BoundInstr *b, const Part *part)
 {
     Host *h = d;
+    struct Beside *x = &h->beside;
+    HostCall *c = b->own;
+    Coll k = { .s = b->s,
+               .size = b->group,
+               .ranks = b->ranks,
+               .part = part,
+               .me = b->me,
+               .stage = c->scratch,
+               .shared = h->shared };
 
-    comm_run(h->comm, h->pool,
-             &(Coll){ b->s, b->group, b->ranks, part, b->me,
-                      ((HostCall *)b->own)->scratch, NULL, h->shared });
+    end_beside(h);
+    if (!c->beside || h->comm->n == h->comm->world) {
+        comm_run(h->comm, h->pool, &k);
+        return;
+    }
+    x->n++;
+    x->on = b->on;
+    x->k = k;
+    x->part = *part;
+    x->k.part = &x->part;
+    comm_begin(h->comm, h->pool, &x->k, &x->way);
 }
 
 static void clear(void *d, StreamKind on, void *p, int64_t bytes)
 {
-    (void)d, (void)on;
+    follow(d, on);
     memset(p, 0, (size_t)bytes);
 }
 
 static void copy(void *d, StreamKind on, CopyKind k, void *to, const void *from,
                  int64_t bytes)
 {
-    (void)d, (void)on, (void)k;
+    (void)k;
+    follow(d, on);
     memcpy(to, from, (size_t)bytes);
 }
 
@@ -217,18 +287,25 @@ static void copy(void *d, StreamKind on, CopyKind k, void *to, const void *from,
 static void *event(void *d, EventKind k)
 {
     (void)k;
-    return alloc(((Host *)d)->mem, sizeof(double));
+    return alloc(((Host *)d)->mem, sizeof(HostEvent));
 }
 
 static void record(void *d, StreamKind on, void *e)
 {
-    (void)d, (void)on;
-    *(double *)e = monotonic();
+    const Host *h = d;
+
+    *(HostEvent *)e =
+        (HostEvent){ monotonic(),
+                     on == STREAMcompute ? h->beside.done : h->beside.n };
 }
 
 static void wait(void *d, StreamKind on, void *e)
 {
-    (void)d, (void)on, (void)e;
+    Host *h = d;
+
+    (void)on;
+    if (((HostEvent *)e)->behind > h->beside.done)
+        end_beside(h);
 }
 
 static int query(void *d, void *e)
@@ -239,13 +316,14 @@ static int query(void *d, void *e)
 
 static void sync(void *d, StreamKind on)
 {
-    (void)d, (void)on;
+    (void)on;
+    end_beside(d);
 }
 
 static double between(void *d, void *from, void *to)
 {
     (void)d;
-    return *(double *)to - *(double *)from;
+    return ((HostEvent *)to)->at - ((HostEvent *)from)->at;
 }
 
 /* ---- what is said of it -------------------------------------------------- */
@@ -259,7 +337,7 @@ static int64_t memory(const void *d)
 static int64_t usage(void *d, Text *t)
 {
     (void)t;
-    return ((Host *)d)->nwork;
+    return ((Host *)d)->nwork + ((Host *)d)->napart;
 }
 
 static Roofline peak(void *d, Dtype dt)

@@ -148,10 +148,14 @@ static void run_group(Exec *x, const BoundInstr *b)
     x->dev->collective(x->on, b, part);
 }
 
-static void run_one(Exec *x, const BoundInstr *b)
+static void await_events(Exec *x, const BoundInstr *b)
 {
     for (size_t i = 0; i < vec_len(b->wait); i++)
         x->dev->wait(x->on, b->on, b->wait[i]);
+}
+
+static void run_one(Exec *x, const BoundInstr *b)
+{
     switch (instr_info(b->s->kind)->cls) {
     case CLASScompute: x->dev->launch(x->on, b); break;
     case CLASSproduct: x->dev->product(x->on, b); break;
@@ -165,6 +169,16 @@ static void run_one(Exec *x, const BoundInstr *b)
         x->dev->issued(x->on, b);
 }
 
+/* What stands before it on its stream must not read what is poisoned. */
+static void poison(Exec *x, const Rank *r)
+{
+    const BoundInstr *b = rank_instr(r);
+
+    if (b->on != STREAMcompute)
+        x->dev->sync(x->on, b->on);
+    poison_instr(r, b);
+}
+
 /* The instruction at which these stages stand; several: a wide collective. */
 void run_step(Exec *x, Stage *const *s, int n)
 {
@@ -176,11 +190,14 @@ void run_step(Exec *x, Stage *const *s, int n)
     for (int i = 0; i < n; i++)
         if (rank_instr(s[i]->rank[0])->lasts)
             exec_guard(x, rank_instr(s[i]->rank[0])->on);
+    for (int i = 0; i < n; i++)
+        for (int64_t k = 0; k < s[i]->n; k++)
+            await_events(x, rank_instr(s[i]->rank[k]));
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n && x->poison && !x->copy; i++)
         for (int64_t k = 0; k < s[i]->n; k++)
-            poison_instr(s[i]->rank[k], rank_instr(s[i]->rank[k]));
+            poison(x, s[i]->rank[k]);
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->n; k++)
             run_one(x, rank_instr(s[i]->rank[k]));

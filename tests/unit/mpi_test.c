@@ -113,22 +113,32 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
     }
     mine = (Part){ .send = alloc(a, (size_t)(nsend * size)),
                    .recv = alloc(a, (size_t)(nrecv * size)) };
-    memcpy(mine.send, part[me].send, (size_t)(nsend * size));
     if (k->s.kind == Iallreduce)
         mine.recv = mine.send; /* as plans do */
     Instr s = k->s;
     s.atoms = atoms;
     void *stage = alloc(a, (size_t)instr_work(&s, g) + 1);
+    Coll far = { .s = &s,
+                 .size = g,
+                 .ranks = ranks,
+                 .part = &mine,
+                 .me = me,
+                 .stage = stage };
     comm_run(&local, p,
              &(Coll){ .s = &s, .size = g, .ranks = ranks, .part = part });
-    comm_run(c, p,
-             &(Coll){ .s = &s,
-                      .size = g,
-                      .ranks = ranks,
-                      .part = &mine,
-                      .me = me,
-                      .stage = stage });
-    int bad = memcmp(mine.recv, part[me].recv, (size_t)(nrecv * size)) != 0;
+    UnderWay way;
+    int bad = 0;
+    for (int later = 0; later < 2; later++) {
+        memset(mine.recv, 0, (size_t)(nrecv * size));
+        memcpy(mine.send, part[me].send, (size_t)(nsend * size));
+        if (!later)
+            comm_run(c, p, &far);
+        else
+            comm_begin(c, p, &far, &way);
+        if (later)
+            comm_end(p, &far, &way);
+        bad |= memcmp(mine.recv, part[me].recv, (size_t)(nrecv * size)) != 0;
+    }
     arena_free(a);
     return bad;
 }
