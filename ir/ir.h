@@ -490,6 +490,7 @@ double expected_rows(const Node *route, const MapLayout *l);
 const Axis *route_slot(const Node *route);
 /* Does the axis number rows of the route: ragged ones, or those in blocks? */
 int is_rows(const Node *route, const Axis *a);
+Axis *axis_cut_over(const Axes *x, int atom); /* one cut over it; null: none */
 /* Over an atom where the route's tokens are cut, the axis that is cut in their
  * stead where they stand in blocks; null: they keep their own. */
 Axis *block_axis(const Node *route, int atom);

@@ -34,7 +34,7 @@ typedef struct GridAxes {
 } GridAxes;
 typedef struct GridOrder {
     GridAxes dense, expert;
-    int64_t within;
+    int64_t within, host;
 } GridOrder;
 
 static void push(GridAxes *g, MeshAxis a)
@@ -62,14 +62,17 @@ static void place(GridOrder *o, int word, int epnamed)
 /* "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may be
  * named to stand elsewhere ("tp-cp-ep-dp-pp" is Megatron's spelling). ":4" at
  * the end: ranks that share parameters keep shards of them within groups of 4,
- * so there is a cut where such a group ends. */
+ * so there is a cut where such a group ends. ":0:8": hosts have 8 ranks; there
+ * is a cut where one ends, if that divides the others. */
 static GridOrder order_read(const char *s, const Loc *l)
 {
     static const char *const names[] = { "tp", "cp", "dp", "pp", "ep" };
     GridOrder o = { 0 };
     int seen[5] = { 0 }, epnamed = strstr(s, "ep") != 0;
     size_t len = strcspn(s, ":");
-    o.within = s[len] ? strtoll(s + len + 1, 0, 10) : 0;
+    char *rest = NULL;
+    o.within = s[len] ? strtoll(s + len + 1, &rest, 10) : 0;
+    o.host = rest && *rest ? strtoll(rest + 1, 0, 10) : 0;
     for (const char *p = s, *end = s + len; p <= end;) {
         size_t n = strcspn(p, "-:");
         int w = 0;
@@ -189,6 +192,20 @@ static void cut_within(FoldSolve *v, const GridAxes *g, uint32_t axes,
         cut(v, times(p, n));
 }
 
+/* Where a host ends in a stage, if its ranks begin and end with parts of it. */
+static void cut_hosts(FoldSolve *v, int64_t host)
+{
+    int i = 0;
+
+    if (host > v->ppstride)
+        host = host % v->size[Mpp] ? 0 : host / v->size[Mpp];
+    while (i < v->ncut && v->at[i] < host)
+        i++;
+    if (host > 0 && i < v->ncut && v->at[i] % host == 0 &&
+        host % v->at[i - 1] == 0)
+        cut(v, host);
+}
+
 static FoldError solve(FoldSolve *v, const GridOrder *o)
 {
     FoldError f = fill(v);
@@ -209,6 +226,7 @@ static FoldError solve(FoldSolve *v, const GridOrder *o)
             v->bad[1] = v->at[i];
             return CUTS;
         }
+    cut_hosts(v, o->host);
     return NONE;
 }
 

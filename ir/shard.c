@@ -105,14 +105,19 @@ int is_rows(const Node *route, const Axis *a)
     return g_isrow(a) || axes_at(&route->at.route.blocks, a) >= 0;
 }
 
+Axis *axis_cut_over(const Axes *x, int atom)
+{
+    for (int i = 0; i < x->n; i++)
+        if (x->v[i]->atoms >> atom & 1)
+            return x->v[i];
+    return NULL;
+}
+
 Axis *block_axis(const Node *route, int atom)
 {
-    const struct route_attrs *t = &route->at.route;
+    Axis *block = axis_cut_over(&route->at.route.blocks, atom);
 
-    for (int i = 0; i < t->blocks.n; i++)
-        if (t->blocks.v[i]->atoms >> atom & 1)
-            return t->blocks.v[i];
-    return t->peer && t->peer->atoms >> atom & 1 ? t->peer : NULL;
+    return block ? block : axis_cut_over(&route->at.route.peers, atom);
 }
 
 /* Of the tokens that came from others a rank has those that came to it. */
@@ -120,10 +125,10 @@ static int64_t tokens_along(const Graph *g, const Node *route, Dim d)
 {
     int64_t n = cut(g, route, d);
 
-    if (d.a != route->at.route.peer)
+    if (axes_at(&route->at.route.peers, d.a) < 0)
         return n;
     for (int i = 0; i < g->mesh->natom; i++)
-        if (d.a->atoms >> i & 1 && route->sh[i].k == S)
+        if (d.a->atoms >> i & 1 && route->sh[i].k == S && route->sh[i].a != d.a)
             n /= g->mesh->atom[i].size;
     return n;
 }

@@ -248,6 +248,7 @@ static void routes(StrategyList *s, const Graph *g, int atom)
     const Node *n = s->n, *e = n->in[0];
     int blocks = n->at.route.blocks.n;
     Axis *sent = block_axis(n, atom);
+    Axis *came = axis_cut_over(&n->at.route.peers, atom);
 
     if (!blocks && g->mesh->mask[Mep] >> atom & 1) {
         add(s, along(n->at.route.axis))->in[0] = sent ? along(sent) : whole();
@@ -255,7 +256,7 @@ static void routes(StrategyList *s, const Graph *g, int atom)
     }
     int whole_only = blocks ? !sent : g->mesh->mask[Metp] >> atom & 1;
     for (int i = 0; i < e->nd && !whole_only; i++)
-        if (e->dim[i].a != n->at.route.top)
+        if (e->dim[i].a != n->at.route.top && (!came || e->dim[i].a == came))
             add_along(s, e->dim[i].a, along(e->dim[i].a));
     if (!blocks || !sent)
         add(s, whole());

@@ -26,6 +26,31 @@ const MachineSpeeds *machine_of(const Graph *g)
     return &machines[pass_target(g)->machine];
 }
 
+uint32_t near_atoms(const Graph *g)
+{
+    int64_t host = opts_int(g->opts, "fold.host");
+    uint32_t near = 0;
+
+    for (int t = 0; t < g->mesh->natom; t++)
+        if (!host || g->mesh->atom[t].stride * g->mesh->atom[t].size <= host)
+            near |= 1u << t;
+    return near;
+}
+
+/* Of an all-to-all those rows go out whose ranks are on other hosts; of others
+ * each byte once for all ranks of a host, which share that work. */
+double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall)
+{
+    const MachineSpeeds *m = machine_of(g);
+    double all = (double)mesh_extent(g->mesh, atoms);
+    double here = (double)mesh_extent(g->mesh, atoms & near_atoms(g));
+    double out = here == all ? 0
+                 : alltoall  ? (all - here) / (all - 1)
+                             : 1 / here;
+
+    return bytes * (out / m->network + (1 - out) / m->link);
+}
+
 FILE *compile_out(const Compile *c)
 {
     return c->options.out ? c->options.out : stdout;

@@ -33,9 +33,13 @@ void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
 const Target *pass_target(const Graph *g); /* the one compiled for */
 /* Of the machine that it is compiled for (machines.def). */
 typedef struct MachineSpeeds {
-    double gemm, plain, loop, memory, link, launch, hop;
+    double gemm, plain, loop, memory, link, network, launch, hop;
 } MachineSpeeds;
 const MachineSpeeds *machine_of(const Graph *g);
+/* The atoms over which ranks of one host differ (fold.host), and the seconds
+ * that a rank of a group needs to send so many bytes to the others. */
+uint32_t near_atoms(const Graph *g);
+double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall);
 FILE *compile_out(const Compile *c);
 /* One line per decision, shown by -d why. n: what it is about, or null. */
 void why(const Graph *g, const Node *n, const char *fmt, ...)

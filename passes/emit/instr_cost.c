@@ -70,5 +70,6 @@ void predict(const Graph *g, const Group *k, Instr *s)
         warn_plain(g, k, s->secs, fast);
     }
     if (k->fam == FAMcomm)
-        s->secs = m->hop + s->bytes / m->link;
+        s->secs =
+            m->hop + link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
 }

@@ -23,17 +23,23 @@
  * between is what collectives.c makes of the two types. Tokens that only etp's
  * or edp's ranks divide keep an axis each and go on as any tokens do.
  *
+ * Ranks of several hosts (fold.host) do this twice where that is faster: among
+ * those of the same number on their hosts, then inside each. Sums come back the
+ * other way: of a host's ranks first, then of hosts. `host` numbers the hosts
+ * that rows came from, `local` the ranks of a host before these exchange.
+ *
  * With a budget of rows (route.factor) a block has room for so many times the
  * tokens that are to be expected in it. Where they do not fit, the step has
  * overflowed as if their expert rows had not fitted, and its fallback gathers
  * all tokens. Without one a block has room for all tokens of a rank. */
-#include <math.h>
 #include <string.h>
 
 #include "../../ir/keys.h"
 #include "sharding.h"
 
-enum { SOURCES = 3 }; /* among ep's ranks, among etp's, others */
+/* Ranks that cut tokens: those among which rows go now, with whom they went
+ * before, with whom they will go; etp's; others. */
+enum { NOW, BEFORE, LATER, ETP, OTHERS, SOURCES };
 
 typedef struct Exchange {
     Graph *g;
@@ -44,8 +50,7 @@ typedef struct Exchange {
     uint32_t atoms[SOURCES];           /* that cut tokens */
     int64_t peers, tokens, pair, wide; /* tokens: of a rank; bytes of one */
     double direct; /* expected share of a block's rows; 0: not by peer memory */
-    int nsource;
-    Axis *source[SOURCES], *to, *peer, *slot, *row;
+    Axis *source[SOURCES], *to, *peer, *slot, *row; /* source: may be null */
 } Exchange;
 
 /* ---- building ------------------------------------------------------------ */
@@ -84,12 +89,23 @@ static Node *move(const Exchange *x, Op op, Node *v, Node *map, const Node *by)
     return infer(x->g, as(g_node(x->g, op, by->loc, 2, in), by));
 }
 
+static void add_axis(const Exchange *x, Axes *l, Axis *a)
+{
+    Axis **v = alloc(x->g->arena, (size_t)(l->n + 1) * sizeof *v);
+
+    if (!a)
+        return;
+    memcpy(v, l->v, (size_t)l->n * sizeof *v);
+    v[l->n++] = a;
+    l->v = v;
+}
+
 static Axes axes_of(const Exchange *x, Axis *a, Axis *b)
 {
-    Axes l = { 2, alloc(x->g->arena, 2 * sizeof *l.v) };
+    Axes l = { 0 };
 
-    l.v[0] = a;
-    l.v[1] = b;
+    add_axis(x, &l, a);
+    add_axis(x, &l, b);
     return l;
 }
 
@@ -139,7 +155,7 @@ static Node *lies_on(const Exchange *x, Node *e, Node *p)
 
     for (int t = 0; t < m->natom; t++) {
         int64_t lo = unit, plo = peer;
-        for (; t < m->natom && x->atoms[0] >> t & 1; t++) {
+        for (; t < m->natom && x->atoms[NOW] >> t & 1; t++) {
             unit *= m->atom[t].size;
             peer *= m->atom[t].size;
         }
@@ -173,10 +189,10 @@ static Node *send_map(const Exchange *x)
     t->capacity = x->pair;
     t->padded = 1;
     t->direct = x->direct;
-    t->blocks.n = x->nsource + 1;
-    t->blocks.v = alloc(g->arena, (size_t)t->blocks.n * sizeof *t->blocks.v);
-    memcpy(t->blocks.v, x->source, (size_t)x->nsource * sizeof *x->source);
-    t->blocks.v[x->nsource] = x->slot;
+    t->peers = x->old->at.route.peers;
+    for (int k = SOURCES; k-- > 0;)
+        add_axis(x, &t->blocks, x->source[k]);
+    add_axis(x, &t->blocks, x->slot);
     return infer(g, m);
 }
 
@@ -244,8 +260,8 @@ static Node *received_map(const Exchange *x)
     }
     *t = x->old->at.route;
     t->capacity *= micros;
-    t->peer = x->peer;
-    t->load = (double)x->tokens / (double)x->pair;
+    t->peers = axes_of(x, x->source[BEFORE], x->peer);
+    t->load = map_load(x->old) * (double)x->tokens / (double)x->pair;
     return infer(g, m);
 }
 
@@ -318,8 +334,9 @@ static Node *blocks_full(const Exchange *x, const Node *by)
     Node *n = as(g_node(g, Obroadcast, by->loc, 1, &one), by);
     Axis *all[MAXD];
 
-    for (int i = 0; i < x->nsource; i++)
-        n->dim[n->nd++] = (Dim){ x->source[i], x->source[i]->n };
+    for (int k = SOURCES; k-- > 0;)
+        if (x->source[k])
+            n->dim[n->nd++] = (Dim){ x->source[k], x->source[k]->n };
     n->dim[n->nd++] = (Dim){ x->slot, x->slot->n };
     n = move(x, Ocombine, infer(g, n), x->send, by);
     Node *sent = ew(x, by, Oge, x->send->in[0], number(x, 0), NULL);
@@ -377,6 +394,17 @@ static const Node *tokens_of(const Exchange *x)
     return NULL;
 }
 
+static int kind_of(const Exchange *x, int atom)
+{
+    const Mesh *m = x->g->mesh;
+    const Axes *peers = &x->old->at.route.peers;
+
+    return axis_cut_over(peers, atom)  ? BEFORE
+           : m->mask[Mep] >> atom & 1  ? NOW
+           : m->mask[Metp] >> atom & 1 ? ETP
+                                       : OTHERS;
+}
+
 /* Which atoms cut the tokens, and how many of them a rank has. */
 static int find_sources(Exchange *x)
 {
@@ -391,101 +419,11 @@ static int find_sources(Exchange *x)
     for (int t = 0; v && t < m->natom; t++) {
         if (v->sh[t].k != S || !is_token(x, v->sh[t].a))
             continue;
-        int k = m->mask[Mep] >> t & 1 ? 0 : m->mask[Metp] >> t & 1 ? 1 : 2;
-        x->atoms[k] |= 1u << t;
+        x->atoms[kind_of(x, t)] |= 1u << t;
         x->tokens /= m->atom[t].size;
     }
     x->wide *= v ? dtypes[v->dt].bytes : 0;
-    x->peers = mesh_extent(m, x->atoms[0]);
-    return x->peers > 1;
-}
-
-/* Of so many peers with equal shares of the experts, those among which a token
- * finds the experts that it chose, when all choices are as likely. */
-static double distinct(double experts, double chosen, double peers)
-{
-    double none = 1; /* no choice of a token lies on a given peer */
-
-    for (double k = 0; k < chosen; k++)
-        none *= fmax(0, experts - experts / peers - k) / (experts - k);
-    return peers * (1 - none);
-}
-
-static double chosen(const Exchange *x)
-{
-    const Node *e = x->old->in[0];
-    int top = x->old->at.route.top ? dim_of(e, x->old->at.route.top) : -1;
-
-    return top < 0 ? 1 : (double)e->dim[top].n;
-}
-
-/* Of a rank's tokens those that a peer has experts for, expected. */
-static double share_of(const Exchange *x)
-{
-    return distinct((double)x->old->at.route.axis->n, chosen(x),
-                    (double)x->peers) /
-           (double)x->peers;
-}
-
-/* Rows of a block: room for all tokens where nothing may overflow, since no
- * program takes what did not fit. */
-static void find_pair(Exchange *x)
-{
-    double n = x->old->at.route.budget * share_of(x) * (double)x->tokens;
-    int64_t rows = (int64_t)ceil(n / 16 * (1 - 1e-12)) * 16;
-
-    x->pair = rows > 0 && rows < x->tokens ? rows : x->tokens;
-}
-
-/* How tokens come to their experts: words of route.dispatcher after auto. */
-typedef enum Carrier { ALLGATHER, ALLTOALL, PEER, NCARRIER } Carrier;
-static const struct {
-    const char *name;
-    enum dispatcher word;
-} carriers[] = {
-    [ALLGATHER] = { "allgather", DISPATCHallgather },
-    [ALLTOALL] = { "alltoall", DISPATCHalltoall },
-    [PEER] = { "peer", DISPATCHpeer },
-};
-
-/* Rows that a rank sends by each, and those that it copies besides: blocks are
- * packed, sent whole and read again. What is sent beside rows is little. */
-static double seconds(const Exchange *x, Carrier c)
-{
-    const MachineSpeeds *m = machine_of(x->g);
-    double n = (double)x->tokens, others = (double)x->peers - 1;
-    double blocks = (double)x->pair, row = (double)x->wide;
-
-    switch (c) {
-    case ALLTOALL:
-        return others * blocks * row / m->link +
-               (n + (double)x->peers * blocks) * row / m->memory + m->launch;
-    case PEER: return others * share_of(x) * n * row / m->link + m->hop;
-    default: return others * n * row / m->link;
-    }
-}
-
-/* The one that was asked for, or that takes the least time; peers' memory only
- * where it was asked for. */
-static Carrier carrier_of(const Exchange *x)
-{
-    enum dispatcher how = opts_dispatcher(x->g->opts);
-    double s[NCARRIER];
-    Carrier best = ALLGATHER;
-
-    for (int c = 0; c < NCARRIER; c++)
-        s[c] = seconds(x, (Carrier)c);
-    best = s[ALLTOALL] < s[best] ? ALLTOALL : best;
-    for (int c = 0; c < NCARRIER; c++)
-        best = how == carriers[c].word ? (Carrier)c : best;
-    why(x->g, x->old,
-        "%s over %lld ranks: blocks of %lld rows for %lld tokens of %lld "
-        "bytes, a way %.3g ms; allgather %.3g ms, alltoall %.3g ms, peer %.3g "
-        "ms",
-        carriers[best].name, (long long)x->peers, (long long)x->pair,
-        (long long)x->tokens, (long long)x->wide, 1e3 * s[best],
-        1e3 * s[ALLGATHER], 1e3 * s[ALLTOALL], 1e3 * s[PEER]);
-    return best;
+    return x->atoms[NOW] != 0;
 }
 
 /* An axis of that size for those atoms, the same for all maps. */
@@ -505,33 +443,49 @@ static Axis *axis_for(const Exchange *x, const char *name, uint32_t atoms,
 
 static void make_axes(Exchange *x)
 {
-    static const char *const name[SOURCES] = { "src", "etpsrc", "edpsrc" };
+    static const char *const name[SOURCES] = { "src", "host", "local", "etpsrc",
+                                               "edpsrc" };
 
     for (int k = SOURCES; k-- > 0;)
         if (x->atoms[k])
-            x->source[x->nsource++] = axis_for(
-                x, name[k], x->atoms[k], mesh_extent(x->g->mesh, x->atoms[k]));
+            x->source[k] = axis_for(x, name[k], x->atoms[k],
+                                    mesh_extent(x->g->mesh, x->atoms[k]));
     x->to = axis_for(x, "to", 0, x->peers);
-    x->peer = axis_for(x, "peer", x->atoms[0], x->peers);
+    x->peer = axis_for(x, "peer", x->atoms[NOW], x->peers);
     x->row = axis_for(x, "sent", 0, x->pair);
     x->slot = axis_for(x, "slot", 0, x->peers * x->pair);
 }
 
-static void exchange(Graph *g, Node *route, Node *const *node, size_t count,
-                     Node ***user)
+/* Among ranks of the same number on their hosts first, then on each host. */
+static int choose_level(Exchange *x, int first)
 {
-    Exchange x = {
-        .g = g, .old = route, .node = node, .count = count, .user = user
-    };
+    const Mesh *m = x->g->mesh;
+    uint32_t near = x->atoms[NOW] & near_atoms(x->g);
+    TokenFlow f = { x->g,      x->old, x->atoms[NOW], x->atoms[BEFORE],
+                    x->tokens, x->wide };
 
-    if (!find_sources(&x))
+    if (first && (!near || near == x->atoms[NOW]))
+        return 0;
+    Way way = way_of(&f, first);
+    if (first ? way != WAYhosts : way == WAYgather)
+        return 0;
+    if (first) {
+        x->atoms[LATER] = near;
+        x->atoms[NOW] &= ~near;
+    }
+    x->peers = mesh_extent(m, x->atoms[NOW]);
+    int64_t all = x->peers * mesh_extent(m, x->atoms[BEFORE]);
+    x->pair = block_rows(x->old, x->tokens, all);
+    if (way == WAYpeer)
+        x->direct = expected_rows_of(x->old, x->tokens, all) / (double)x->pair;
+    return 1;
+}
+
+static void exchange(Exchange x, Node *route, int first)
+{
+    x.old = route;
+    if (!find_sources(&x) || !choose_level(&x, first))
         return;
-    find_pair(&x);
-    Carrier c = carrier_of(&x);
-    if (c == ALLGATHER)
-        return;
-    if (c == PEER)
-        x.direct = share_of(&x) * (double)x.tokens / (double)x.pair;
     make_axes(&x);
     x.send = send_map(&x);
     x.received = received_map(&x);
@@ -550,21 +504,30 @@ static Node ***users(const Graph *g)
     return user;
 }
 
-void pass_exchange(Graph *g)
+static void exchange_all(Graph *g, int first)
 {
-    if (!g->mesh->mask[Mep] || g->prog == PGfallback ||
-        opts_dispatcher(g->opts) == DISPATCHallgather)
-        return;
     Partitioner *p = place_nodes(g);
-    size_t count = vec_len(g->node);
-    Node **old = alloc(g->arena, (count + 1) * sizeof *old);
-    Node ***user = users(g);
+    Exchange x = { .g = g, .count = vec_len(g->node), .user = users(g) };
+    Node **old = alloc(g->arena, (x.count + 1) * sizeof *old);
 
-    memcpy(old, g->node, count * sizeof *old);
-    for (size_t i = 0; i < count; i++)
-        if (old[i]->op == Oroute)
-            exchange(g, old[i], old, count, user);
+    memcpy(old, g->node, x.count * sizeof *old);
+    x.node = old;
+    for (size_t i = 0; i < x.count; i++)
+        if (old[i]->op == Oroute && !old[i]->at.route.blocks.n)
+            exchange(x, old[i], first);
     arena_free(p->a);
     g_sort(g);
     g_tidy(g);
+}
+
+void pass_exchange(Graph *g)
+{
+    uint32_t near = near_atoms(g) & g->mesh->mask[Mep];
+
+    if (!g->mesh->mask[Mep] || g->prog == PGfallback ||
+        opts_dispatcher(g->opts) == DISPATCHallgather)
+        return;
+    if (near && near != g->mesh->mask[Mep])
+        exchange_all(g, 1);
+    exchange_all(g, 0);
 }

@@ -31,11 +31,15 @@ Mesh *fold_mesh(Graph *g)
     if (opts_given(g->opts, "world"))
         world = opts_int(g->opts, "world");
     const char *order = opts_str(g->opts, "fold.order");
+    int64_t hybrid = 0, host = opts_int(g->opts, "fold.host");
     if (opts_given(g->opts, "fold.hybrid")) {
-        order = strf(g->arena, "%s:%lld", order,
-                     (long long)opts_int(g->opts, "fold.hybrid"));
+        hybrid = opts_int(g->opts, "fold.hybrid");
         l = opts_loc(g->opts, "fold.hybrid");
     }
+    if (hybrid || host)
+        order = strf(g->arena, "%s:%lld", order, (long long)hybrid);
+    if (host)
+        order = strf(g->arena, "%s:%lld", order, (long long)host);
     return mesh_new(g->arena, world, size, order, l);
 }
 

@@ -55,6 +55,26 @@ void choose_strategy(Partitioner *p, Node *n, OperandShards need);
 Partitioner *place_nodes(Graph *g); /* all of them; the caller's to free */
 void report_sharding(const Partitioner *p);
 
+/* ---- exchange_way.c ------------------------------------------------------ */
+
+typedef enum Way { WAYgather, WAYranks, WAYpeer, WAYhosts, NWAY } Way;
+
+/* Tokens of a rank, by the map that says where they go. */
+typedef struct TokenFlow {
+    const Graph *g;
+    const Node *map;
+    uint32_t now, before; /* atoms among whose ranks they go, and went */
+    int64_t tokens, wide; /* bytes of one */
+} TokenFlow;
+
+Way way_of(const TokenFlow *f, int two); /* levels: one there is, or two */
+/* Rows of a block for one of so many peers: room for all tokens where nothing
+ * may overflow, since no program takes what did not fit. */
+int64_t block_rows(const Node *map, int64_t tokens, int64_t peers);
+/* Of those of so many tokens, when all choices are as likely. */
+double expected_rows_of(const Node *map, int64_t tokens, int64_t peers);
+double map_load(const Node *map); /* of the rows it has room for: expected */
+
 void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */
 
 #endif

@@ -36,10 +36,16 @@ static const struct {
       "route.dispatcher=alltoall",
       2 },
     { "fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer", 2 },
-    { "fold.dp=2 fold.ep=2 route.dispatcher=peer", 0 },
+    { "fold.dp=2 fold.ep=2 route.factor=0 route.dispatcher=peer", 0 },
     { "fold.dp=2 fold.tp=2 fold.ep=2 fold.etp=2 route.factor=1.5 "
       "route.dispatcher=peer",
       2 },
+    { "fold.dp=2 fold.tp=2 fold.ep=4 fold.host=2 route.factor=1.5 "
+      "route.dispatcher=hosts",
+      2 },
+    { "fold.dp=2 fold.tp=2 fold.ep=4 fold.host=2 route.factor=0 "
+      "route.dispatcher=hosts",
+      0 },
 };
 enum { N = sizeof cases / sizeof *cases };
 
