@@ -507,6 +507,25 @@ typedef struct RowExchange {
 int sends_rows(const Graph *g, const Node *n, RowExchange *x);
 int returns_rows(const Graph *g, const Node *n, RowExchange *x);
 
+/* ---- route_model.c: which experts tokens choose, before they do ---------- */
+
+typedef struct RouteModel {
+    int64_t experts, chosen, groups, kept; /* of experts, of groups */
+    double *odds;                          /* of each expert */
+} RouteModel;
+
+void find_groups(Node *map); /* attributes groups and kept, from its index */
+/* By the router, which may be limited to groups, and by route.assume; even: all
+ * experts are as likely whatever that says. */
+RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even);
+int routes_even(const Opts *o); /* route.assume=uniform */
+/* Probability that a token has one of n experts from `first`, how many of them
+ * it is expected to have, and the rows of the rank that has most of them over
+ * an equal share. */
+double route_hit(const RouteModel *r, int64_t first, int64_t n);
+double route_pairs(const RouteModel *r, int64_t first, int64_t n);
+double route_skew(const RouteModel *r, int64_t ranks);
+
 /* ---- sharding_rules.c: how an op may be cut ------------------------------ */
 
 /* One way to run a node over one atom: what it makes of which operand types. */

@@ -45,6 +45,11 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
         why(g, by, "a rank has room for %g times its equal share of rows",
             t->budget);
     }
+    find_groups(m);
+    if (!routes_even(g->opts)) {
+        RouteModel r = route_model(g->arena, g, m, 0);
+        t->skew = route_skew(&r, opts_int(g->opts, "fold.ep"));
+    }
     return infer(g, m);
 }
 

@@ -461,8 +461,13 @@ static int choose_level(Exchange *x, int first)
 {
     const Mesh *m = x->g->mesh;
     uint32_t near = x->atoms[NOW] & near_atoms(x->g);
-    TokenFlow f = { x->g,      x->old, x->atoms[NOW], x->atoms[BEFORE],
-                    x->tokens, x->wide };
+    TokenFlow f = { x->g,
+                    x->old,
+                    x->atoms[NOW],
+                    x->atoms[BEFORE],
+                    x->tokens,
+                    x->wide,
+                    route_model(x->g->arena, x->g, x->old, 1) };
 
     if (first && (!near || near == x->atoms[NOW]))
         return 0;
@@ -475,9 +480,11 @@ static int choose_level(Exchange *x, int first)
     }
     x->peers = mesh_extent(m, x->atoms[NOW]);
     int64_t all = x->peers * mesh_extent(m, x->atoms[BEFORE]);
-    x->pair = block_rows(x->old, x->tokens, all);
+    x->pair = block_rows(&f, x->tokens, all);
     if (way == WAYpeer)
-        x->direct = expected_rows_of(x->old, x->tokens, all) / (double)x->pair;
+        x->direct = rows_for(&f, x->tokens, all) / (double)x->pair;
+    f.now = x->atoms[NOW];
+    foretell(&f, x->pair);
     return 1;
 }
 

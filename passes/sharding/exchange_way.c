@@ -24,27 +24,15 @@ double map_load(const Node *map)
     return map->at.route.load > 0 ? map->at.route.load : 1;
 }
 
-static double chosen(const Node *map)
+double rows_for(const TokenFlow *f, int64_t tokens, int64_t peers)
 {
-    int top = map->at.route.top ? dim_of(map->in[0], map->at.route.top) : -1;
-
-    return top < 0 ? 1 : (double)map->in[0]->dim[top].n;
+    return map_load(f->map) * (double)tokens *
+           route_hit(&f->even, 0, f->even.experts / peers);
 }
 
-/* Of the rows of so many tokens, those for a rank or a host that has an equal
- * share of the experts, one of `peers`, when all choices are as likely. */
-double expected_rows_of(const Node *map, int64_t tokens, int64_t peers)
+int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers)
 {
-    double experts = (double)map->at.route.axis->n, none = 1;
-
-    for (double k = 0; k < chosen(map); k++)
-        none *= fmax(0, experts - experts / (double)peers - k) / (experts - k);
-    return (double)tokens * map_load(map) * (1 - none);
-}
-
-int64_t block_rows(const Node *map, int64_t tokens, int64_t peers)
-{
-    double n = map->at.route.budget * expected_rows_of(map, tokens, peers);
+    double n = f->map->at.route.budget * rows_for(f, tokens, peers);
     int64_t rows = (int64_t)ceil(n / 16 * (1 - 1e-12)) * 16;
 
     return rows > 0 && rows < tokens ? rows : tokens;
@@ -60,11 +48,11 @@ static WayCost cost_of_way(const TokenFlow *f, Way way)
     int64_t peers = mesh_extent(mesh, f->now), hosts = peers / here;
     double t = (double)f->tokens, inside = (double)(here - 1);
     double out = (double)(hosts - 1), all = (double)peers;
-    double pair = (double)block_rows(f->map, f->tokens,
-                                     peers * mesh_extent(mesh, f->before));
-    double share = expected_rows_of(f->map, f->tokens, peers);
-    double far = (double)block_rows(f->map, f->tokens, hosts);
-    double last = (double)block_rows(f->map, f->tokens * hosts, peers);
+    int64_t ranks = peers * mesh_extent(mesh, f->before);
+    double pair = (double)block_rows(f, f->tokens, ranks);
+    double share = rows_for(f, f->tokens, ranks);
+    double far = (double)block_rows(f, f->tokens, hosts);
+    double last = (double)block_rows(f, f->tokens * hosts, peers);
     double copied = t + 2 * (out + 1) * far + (inside + 1) * last;
     WayCost w[NWAY] = {
         [WAYgather] = { out * t, inside * (out + 1) * t, 0, 0 },
@@ -79,6 +67,40 @@ static WayCost cost_of_way(const TokenFlow *f, Way way)
                                  c->copied / m->memory);
     c->secs += c->copied > 0 ? m->launch : way == WAYpeer ? m->hop : 0;
     return *c;
+}
+
+/* What route.assume makes of one map and micro-batch: the ranks that a token
+ * goes to, the probability that a block or a rank's room is too small. */
+static double too_small(double expected, double spread, double room)
+{
+    return spread > 0 ? 0.5 * erfc((room + 0.5 - expected) / sqrt(2 * spread))
+                      : expected > room;
+}
+
+void foretell(const TokenFlow *f, int64_t pair)
+{
+    RouteModel r = route_model(f->g->arena, f->g, f->map, 0);
+    MapLayout l = map_layout(f->g, f->map);
+    int64_t peers = mesh_extent(f->g->mesh, f->now | f->before);
+    int64_t n = r.experts / peers;
+    double sources = (double)mesh_extent(f->g->mesh, f->now);
+    double t = map_load(f->map) * (double)f->tokens, all = t * sources;
+    double distinct = 0, block = 1, rows = 1;
+
+    for (int64_t p = 0; p < peers && is_asked(f->g->compile, "why"); p++) {
+        double hit = route_hit(&r, p * n, n), have = route_pairs(&r, p * n, n);
+        distinct += hit;
+        block *= 1 - too_small(t * hit, t * hit * (1 - hit), (double)pair);
+        rows *= 1 - too_small(all * have, all * have, (double)l.cap);
+    }
+    why(f->g, f->map,
+        "route.assume: a token has experts on %.3g of %lld peers; blocks have "
+        "%lld rows for %.0f expected, %.3g times; a micro-batch overflows a "
+        "block with probability %.2g, the rows of a rank with %.2g",
+        distinct, (long long)peers, (long long)pair,
+        t * distinct / (double)peers,
+        (double)pair * (double)peers / (t * distinct), 1 - pow(block, sources),
+        1 - rows);
 }
 
 /* What was asked for, as far as there are hosts, or memory that ranks share;

@@ -65,14 +65,16 @@ typedef struct TokenFlow {
     const Node *map;
     uint32_t now, before; /* atoms among whose ranks they go, and went */
     int64_t tokens, wide; /* bytes of one */
+    RouteModel even;      /* room is made for */
 } TokenFlow;
 
 Way way_of(const TokenFlow *f, int two); /* levels: one there is, or two */
 /* Rows of a block for one of so many peers: room for all tokens where nothing
  * may overflow, since no program takes what did not fit. */
-int64_t block_rows(const Node *map, int64_t tokens, int64_t peers);
+int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers);
 /* Of those of so many tokens, when all choices are as likely. */
-double expected_rows_of(const Node *map, int64_t tokens, int64_t peers);
+double rows_for(const TokenFlow *f, int64_t tokens, int64_t peers);
+void foretell(const TokenFlow *f, int64_t pair); /* a line of -d why */
 double map_load(const Node *map); /* of the rows it has room for: expected */
 
 void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */

@@ -191,6 +191,61 @@ static void count_rows(const Plan *budget, const Plan *all)
                 got, most));
 }
 
+/* ---- which experts tokens choose ----------------------------------------- */
+
+enum { EXPERTS = 8, GROUPS = 4, KEPT = 2, CHOSEN = 3 };
+
+/* The odds of a set of experts, each in one of the groups of another. */
+static double odds_of(const RouteModel *r, int set, int groups)
+{
+    double v = 1;
+
+    for (int i = 0; i < EXPERTS; i++)
+        if (set >> i & 1)
+            v *=
+                groups >> (i / (EXPERTS / (int)r->groups)) & 1 ? r->odds[i] : 0;
+    return v;
+}
+
+/* Over all sets of experts and of groups: how likely is one of the experts? */
+static double hit_by_hand(const RouteModel *r, int part)
+{
+    double all = 0, hit = 0;
+
+    for (int groups = 0; groups < 1 << r->groups; groups++)
+        for (int set = 0; set < 1 << EXPERTS; set++) {
+            if (__builtin_popcount((unsigned)set) != r->chosen ||
+                __builtin_popcount((unsigned)groups) != r->kept)
+                continue;
+            double v = odds_of(r, set, groups);
+            all += v;
+            hit += set & part ? v : 0;
+        }
+    return hit / all;
+}
+
+static void count_hits(void)
+{
+    double odds[EXPERTS], most = 0, pairs = 0;
+
+    for (int zipf = 0; zipf < 2; zipf++)
+        for (int limited = 0; limited < 2; limited++) {
+            RouteModel r = { EXPERTS, CHOSEN, limited ? GROUPS : 1,
+                             limited ? KEPT : 1, odds };
+            for (int i = 0; i < EXPERTS; i++)
+                odds[i] = zipf ? 1.0 / (i + 1) : 1;
+            for (int i = 0; i < EXPERTS; i++)
+                for (int n = 1; i + n <= EXPERTS; n++)
+                    most =
+                        fmax(most, fabs(route_hit(&r, i, n) -
+                                        hit_by_hand(&r, ((1 << n) - 1) << i)));
+            pairs = fmax(pairs, fabs(route_pairs(&r, 0, EXPERTS) - CHOSEN));
+        }
+    report(most < 1e-14 && pairs < 1e-14, "route model",
+           strf(forever, "difference from counting all sets %.2g, %.2g", most,
+                pairs));
+}
+
 int main(void)
 {
     Plan *p[N + 1];
@@ -209,5 +264,6 @@ int main(void)
     for (int i = 0; i < N; i++)
         compare(i, p[i], &one);
     count_rows(p[0], p[2]);
+    count_hits();
     return failed != 0;
 }

@@ -1,0 +1,171 @@
+/* route_model.c: which experts tokens choose, as far as a plan can know. A
+ * token chooses K of E experts, with a router limited to groups from M of G
+ * groups of neighbours; a set of experts is as likely as the product of their
+ * odds (route.assume): 1 each, 1/(i+1)^s, or from a file. So the probability
+ * that a token has no expert in a part is a ratio of sums over sets,
+ *
+ *     sum over M groups, K experts of these outside the part, of their odds
+ *     ----------------------------------------------------------------------
+ *     the same of all experts
+ *
+ * which one pass over the experts gives, exactly. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ir.h"
+
+/* ---- what the router is limited to --------------------------------------- */
+
+static const Node *behind_casts(const Node *n)
+{
+    while (n->op == Ocast || n->op == Ostop_gradient)
+        n = n->in[0];
+    return n;
+}
+
+/* where(any(one_hot(topk of groups)), scores, -inf), merged: how many groups a
+ * token may choose from; 0: no such thing. */
+static int64_t kept_groups(const Node *merge, const Axis *groups)
+{
+    const Node *w = behind_casts(merge->in[0]), *c;
+
+    if (w->op != Owhere || behind_casts(w->in[2])->op != Oconst ||
+        behind_casts(w->in[2])->at.constant.value != -INFINITY)
+        return 0;
+    c = behind_casts(w->in[0]);
+    if (c->op != Omax || c->in[0]->op != Oeq)
+        return 0;
+    for (int k = 0; k < 2; k++) {
+        const Node *t = behind_casts(c->in[0]->in[k]);
+        if (t->op == Otopk && t->at.topk.axis == groups)
+            return t->at.topk.k;
+    }
+    return 0;
+}
+
+void find_groups(Node *map)
+{
+    struct route_attrs *t = &map->at.route;
+    const Node *e = map->in[0];
+
+    e = e->op == Odrop_to_capacity ? e->in[0] : e;
+    const Node *s = e->op == Otopk ? behind_casts(e->in[0]) : e;
+
+    if (s->op != Omerge || s->at.merge.axes.n != 2)
+        return;
+    const Axis *groups = s->at.merge.axes.v[0];
+    t->kept = s->at.merge.new->n == t->axis->n ? kept_groups(s, groups) : 0;
+    t->groups = t->kept ? groups->n : 0;
+}
+
+/* ---- odds ---------------------------------------------------------------- */
+
+static double *odds_in(Arena *a, const Opts *o, int64_t experts)
+{
+    const char *path = opts_str(o, "route.assume");
+    size_t n;
+    char *s = file_read(a, path, &n), *end;
+    double *v = alloc(a, (size_t)experts * sizeof *v);
+
+    if (!s)
+        err(opts_loc(o, "route.assume"), "cannot read %s", path);
+    s = strf(a, "%.*s", (int)n, s);
+    for (int64_t i = 0; i < experts; i++, s = end) {
+        v[i] = strtod(s, &end);
+        if (end == s || !(v[i] > 0) || isinf(v[i]))
+            err(opts_loc(o, "route.assume"),
+                "%s: the odds of %lld experts are wanted, numbers above 0; "
+                "number %lld is none",
+                path, (long long)experts, (long long)i + 1);
+    }
+    return v;
+}
+
+static double *zipf(Arena *a, double s, int64_t experts)
+{
+    double *v = alloc(a, (size_t)experts * sizeof *v);
+
+    for (int64_t i = 0; i < experts; i++)
+        v[i] = pow((double)i + 1, -s);
+    return v;
+}
+
+int routes_even(const Opts *o)
+{
+    return !strcmp(opts_str(o, "route.assume"), "uniform");
+}
+
+RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
+{
+    const struct route_attrs *t = &map->at.route;
+    const char *s = opts_str(g->opts, "route.assume");
+    int top = t->top ? dim_of(map->in[0], t->top) : -1;
+    RouteModel r = { t->axis->n, 1, t->kept ? t->groups : 1,
+                     t->kept ? t->kept : 1, NULL };
+
+    if (top >= 0)
+        r.chosen = map->in[0]->dim[top].n;
+    r.odds = even || routes_even(g->opts) ? zipf(a, 0, r.experts)
+             : !strncmp(s, "zipf:", 5) ? zipf(a, strtod(s + 5, NULL), r.experts)
+                                       : odds_in(a, g->opts, r.experts);
+    return r;
+}
+
+/* ---- probabilities ------------------------------------------------------- */
+
+enum { MOST = 64 }; /* experts of a token, groups: beyond, all are alike */
+
+/* Sums over sets of 0 .. K experts of [from, to) outside [first, end). */
+static void sets_of(const RouteModel *r, int64_t from, int64_t to,
+                    int64_t first, int64_t end, double *e)
+{
+    memset(e, 0, (size_t)(r->chosen + 1) * sizeof *e);
+    e[0] = 1;
+    for (int64_t i = from; i < to; i++)
+        for (int64_t k = r->chosen; k > 0 && (i < first || i >= end); k--)
+            e[k] += e[k - 1] * r->odds[i];
+}
+
+static double sets_outside(const RouteModel *r, int64_t first, int64_t end)
+{
+    double sum[MOST + 1][MOST + 1] = { 0 }; /* by groups and experts so far */
+    double e[MOST + 1];
+    int64_t size = r->experts / r->groups;
+
+    sum[0][0] = 1;
+    for (int64_t g = 0; g < r->groups; g++) {
+        sets_of(r, g * size, (g + 1) * size, first, end, e);
+        for (int64_t m = r->kept; m > 0; m--)
+            for (int64_t k = r->chosen; k >= 0; k--)
+                for (int64_t j = 0; j <= k; j++)
+                    sum[m][k] += sum[m - 1][k - j] * e[j];
+    }
+    return sum[r->kept][r->chosen];
+}
+
+double route_hit(const RouteModel *r, int64_t first, int64_t n)
+{
+    if (r->chosen > MOST || r->kept > MOST)
+        return 1;
+    return 1 - sets_outside(r, first, first + n) / sets_outside(r, 0, 0);
+}
+
+double route_pairs(const RouteModel *r, int64_t first, int64_t n)
+{
+    double sum = 0;
+
+    for (int64_t i = first; i < first + n; i++)
+        sum += route_hit(r, i, 1);
+    return sum;
+}
+
+double route_skew(const RouteModel *r, int64_t ranks)
+{
+    double most = 0, equal = (double)r->chosen / (double)ranks;
+    int64_t n = r->experts / ranks;
+
+    for (int64_t k = 0; k < ranks; k++)
+        most = fmax(most, route_pairs(r, k * n, n));
+    return most / equal;
+}
