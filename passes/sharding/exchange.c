@@ -28,6 +28,9 @@
  * other way: of a host's ranks first, then of hosts. `host` numbers the hosts
  * that rows came from, `local` the ranks of a host before these exchange.
  *
+ * What each expert has beside its weights, a bias, is looked up by the choices
+ * that came, and its gradient is summed there, instead of being sent.
+ *
  * With a budget of rows (route.factor) a block has room for so many times the
  * tokens that are to be expected in it. Where they do not fit, the step has
  * overflowed as if their expert rows had not fitted, and its fallback gathers
@@ -214,6 +217,28 @@ static Node *spread(const Exchange *x, const Node *v, const Node *by)
     return infer(x->g, n);
 }
 
+/* Is n made of what each expert has, by the choices that are sent anyway? */
+static int by_choice(const Exchange *x, const Node *n, const Node *of)
+{
+    const Node *e = x->old->in[0];
+    const Node *all = e->op == Odrop_to_capacity ? e->in[0] : e;
+
+    return x->received && (n->in[1] == e || n->in[1] == all) &&
+           !per_token(x, of);
+}
+
+/* The same by the choices that came. */
+static Node *with_choices(const Exchange *x, const Node *n, Node *v, Node *e)
+{
+    Node *in[2] = { v, e };
+    Node *c = as(g_copyof(x->g, n, in), n);
+
+    if (n->op == Ogather)
+        c->nd = 0;
+    c->dt = n->dt;
+    return infer(x->g, c);
+}
+
 /* v [tokens ..] as [sources peer row ..]; by: where it is wanted. */
 static Node *in_blocks(const Exchange *x, Node *v, const Node *by)
 {
@@ -319,10 +344,30 @@ static Node *term(const Exchange *x, Node *n, const Node *u)
     return infer(x->g, c);
 }
 
+/* The sum of terms by their expert, up to which nothing but u is read: a
+ * gradient of what each expert has; null: there is none. */
+static Node *sum_by_choice(const Exchange *x, Node *u)
+{
+    Node *n = u, *at;
+
+    while ((at = only_user(x, n)) && at->op == Ocast)
+        n = at;
+    return at && at->op == Oscatter_add && at->in[0] == n &&
+                   by_choice(x, at, at)
+               ? at
+               : NULL;
+}
+
 static void bring_home(const Exchange *x, Node *u)
 {
-    Node *last = last_term(x, u);
+    Node *last = last_term(x, u), *sum = sum_by_choice(x, u);
 
+    if (sum) {
+        replace(
+            x, sum,
+            with_choices(x, sum, term(x, sum->in[0], u), x->received->in[0]));
+        return;
+    }
     replace(x, last, at_home(x, term(x, last, u), last));
 }
 
@@ -363,6 +408,18 @@ static void follow(Node *n, Node *map)
             n->dim[d].n = g_elems(map->in[0]);
 }
 
+static void send(const Exchange *x, Node *n)
+{
+    Node *v = n->in[0];
+
+    if (v->op != Ogather || !by_choice(x, v, v->in[0])) {
+        n->in[0] = in_blocks(x, v, n);
+        return;
+    }
+    Node *e = move(x, Odispatch, x->received->in[0], x->received, n);
+    replace(x, n, with_choices(x, v, v->in[0], e));
+}
+
 static void send_and_return(const Exchange *x)
 {
     for (size_t i = 0; i < x->count; i++) {
@@ -374,7 +431,7 @@ static void send_and_return(const Exchange *x)
         if (n->op == Ocombine)
             bring_home(x, n);
         if (n->op == Odispatch)
-            n->in[0] = in_blocks(x, n->in[0], n);
+            send(x, n);
         n->in[n->nin - 1] = x->received;
         if (n->op == Ooverflow && x->pair < x->tokens)
             watch(x, n);

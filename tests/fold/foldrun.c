@@ -80,6 +80,7 @@ void fold_target_given(void)
         die("no target %s", name);
 }
 
+/* Few tokens seldom fit the default room: without other keys all have room. */
 Plan *fold_plan(const char *model, char *const *keys, int nkeys)
 {
     Opts *o = opts_new(forever);
@@ -89,6 +90,8 @@ Plan *fold_plan(const char *model, char *const *keys, int nkeys)
         size_t n = strcspn(keys[i], "=");
         opts_set(o, internn(keys[i], n), intern(keys[i] + n + 1), NULL);
     }
+    if (!opts_given(o, "route.factor") && !opts_given(o, "route.policy"))
+        opts_set(o, "route.factor", "0", NULL);
     Trace t = trace(model, o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
     char *text = plan_print(forever, compile(t.g, fold_target, &co), &len);

@@ -30,6 +30,7 @@ typedef struct Fold {
  * a part of dp; context; everything; masters and moments in shards within two
  * ranks, or whole; sizes that tp and cp do not divide. */
 #define A2A "route.dispatcher=alltoall "
+#define TWO "fold.host=2 route.dispatcher=hosts "
 #define CAP "route.policy=capacity route.factor=0.75"
 #define PAD "route.policy=padded route.factor=1"
 #define PP2 "fold.pp=2"
@@ -84,6 +85,11 @@ static const Fold some[] = {
     { "tests/hf/dsv3-mtp.lua",           2, 1, 2, 4, 1, A2A PP2 },
     { "tests/models/hash.lua",           2, 1, 2, 2, 2, A2A },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, A2A },
+    { "tests/models/biases.lua",         2, 1, 2, 4, 1, A2A },
+    { "tests/models/biases.lua",         2, 1, 4, 2, 1, A2A "route.factor=1.25" },
+    { "tests/models/biases.lua",         1, 1, 4, 4, 1, TWO CAP },
+    { "tests/hf/qwen3.lua",              2, 1, 2, 4, 1, TWO "fold.zero=3" },
+    { "tests/hf/dsv3.lua",               2, 1, 4, 8, 1, TWO PAD },
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, A2A },
     { "tests/models/zoo.lua",            2, 2, 2, 4, 1, A2A },
     { "tests/models/tied.lua",           1, 1, 1, 1, 1, PP4 },

@@ -53,8 +53,8 @@ table() {
         }' "$1"
 }
 
-# both NAME keys...: one process, then four
-both() {
+# same NAME keys...: one process, then four, have the same values
+same() {
     name=$1
     shift
     # shellcheck disable=SC2086
@@ -70,21 +70,27 @@ both() {
             "$dir/$name.four/ckpt/step-00000002/$f.safetensors" >"$dir/log" 2>&1
         result "$name: the same $f" $?
     done
-    same=0
+}
+
+# both NAME keys...: that, and two stages run what their tables say
+both() {
+    same "$@"
+    wrong=0
     for r in 0 1 2 3; do
         stage=$((r / 2))
         table "$dir/$name.one/plan" $stage >"$dir/want"
         for t in one/trace.0 four/trace.$r; do
             rows "$dir/$name.$t.json" $stage | grep -v "^p" >"$dir/got"
             grep -q "^F[01] 3$" "$dir/want" &&
-                diff "$dir/want" "$dir/got" >"$dir/log" || same=1
+                diff "$dir/want" "$dir/got" >"$dir/log" || wrong=1
         done
     done
-    result "$name: the rows of the table" $same
+    result "$name: the rows of the table" $wrong
 }
 
 both 1f1b fold.pp=2 fold.tp=2
 both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16
+same hosts fold.dp=2 fold.tp=2 fold.ep=4 fold.host=2 route.dispatcher=hosts route.factor=0
 
 # A batch that grows: three plans, all made before MPI starts.
 ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 train.save_every=0"
