@@ -226,6 +226,6 @@ void comm_lower(Graph *g, Group *k, Arena *a)
 void comm_lower_cuda(Graph *g, Group *k, Arena *a)
 {
     comm_lower(g, k, a);
-    if (k->instr.kind == Isendrows || k->instr.kind == Ireturnrows)
+    if (moves_rows(k->instr.kind))
         exchange_lower_cuda(g, k, a);
 }

@@ -276,7 +276,7 @@ static int is_ring(const ValueShape *x, uint32_t atoms)
 
 /* All of a rank's tokens on one side, on the other a block of each rank; both
  * cut over the group. */
-static int moves_rows(const Mesh *m, const Instr *s, const ValueShape *x,
+static int fits_rows(const Mesh *m, const Instr *s, const ValueShape *x,
                       const ValueShape *y)
 {
     const RowsArgs *v = &s->rows;
@@ -317,7 +317,7 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
                    : NULL;
     case Isendrows:
     case Ireturnrows:
-        return !moves_rows(m, s, x, y) && law(Lrows_blocks)
+        return !fits_rows(m, s, x, y) && law(Lrows_blocks)
                    ? "has other tokens and blocks than its operands"
                    : NULL;
     case Ippermute:

@@ -812,6 +812,7 @@ typedef struct RowsMap {
     int64_t pair, row, n;
 } RowsMap;
 RowsMap rows_map(const RowsArgs *x, int64_t ranks);
+int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);

@@ -11,14 +11,17 @@ RowsMap rows_map(const RowsArgs *x, int64_t ranks)
     return m;
 }
 
+int moves_rows(InstrKind k)
+{
+    return k == Isendrows || k == Ireturnrows;
+}
+
 int plan_shares(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
         for (int g = 0; g < p->role[r].nprog; g++)
-            for (int i = 0; i < p->role[r].prog[g].ninstr; i++) {
-                InstrKind k = p->role[r].prog[g].instr[i].kind;
-                if (k == Isendrows || k == Ireturnrows)
+            for (int i = 0; i < p->role[r].prog[g].ninstr; i++)
+                if (moves_rows(p->role[r].prog[g].instr[i].kind))
                     return 1;
-            }
     return 0;
 }

@@ -1,7 +1,8 @@
 /* exchange.c: exchanges of rows on GPUs, from the host's instruction: a kernel
  * whose sizes are constants (exchange.pre). Beside the instruction's buffers it
  * gets this rank's arena, where the group's words begin behind arenas, its
- * position in the group and the arenas of all of it. */
+ * position in the group, a word of the host that ends it, and the arenas of all
+ * of the group. */
 #include "exchange.h"
 
 /* At most so many multiprocessors are taken from what computes beside it. */
@@ -43,14 +44,15 @@ char *exchange_text(Arena *a, const Instr *s, int64_t ranks)
     put(&t, "%s", exchange_pre);
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(THREADS)\n"
-        "@(void *x, void *to, void *map, void *own, int64_t words, int64_t me");
+        "@(void *x, void *to, void *map, void *own, int64_t words, int64_t me, "
+        "void *stop");
     for (int64_t r = 0; r < ranks; r++)
         put(&t, ", void *p%lld", (long long)r);
     put(&t, ")\n{\n    Group g = { (char *)own, { ");
     for (int64_t r = 0; r < ranks; r++)
         put(&t, "(char *)p%lld, ", (long long)r);
     put(&t,
-        "}, words, (int)me, 0 };\n"
+        "}, words, (int)me, (const volatile uint32_t *)stop, 0 };\n"
         "    g.times = *times_of(g) + 1;\n"
         "    %s(g, (const Piece *)x, (Piece *)to, (const int32_t *)map);\n}\n",
         sends ? "send_rows" : "return_rows");

@@ -289,7 +289,7 @@ static void fill_instr(ProgramBuilder *m, int i, Instr *s)
     if (work >= 0)
         s->buf[n - 1] = work;
     flow_instr(m, k, s);
-    if (s->kind == Isendrows || s->kind == Ireturnrows) {
+    if (moves_rows(s->kind)) {
         s->rows.kernel = add_kernel(m->e, k);
         s->kernel = NULL;
     }

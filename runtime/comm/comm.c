@@ -511,7 +511,7 @@ static void begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
     if (k->size > MAXGROUP)
         err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
             MAXGROUP);
-    if (k->s->kind == Isendrows || k->s->kind == Ireturnrows) {
+    if (moves_rows(k->s->kind)) {
         watch_enter(k->s->atoms, k->ranks, k->size);
         comm_rows(c, p, k);
         watch_leave();

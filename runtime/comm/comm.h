@@ -109,6 +109,8 @@ typedef struct Shared Shared;
 Shared *comm_shared(Comm *c, Arena *a, int64_t bytes, const char *what);
 void *comm_own(const Shared *s);
 void comm_drop_shared(Comm *c, Shared *s);
+/* All ranks: err() where ranks that exchange rows are on different machines. */
+void comm_need_near(Comm *c, const Plan *p);
 void comm_rows(Comm *c, Pool *p, const Coll *k); /* called by comm_run */
 /* All ranks: err() where one of them cannot. */
 void comm_agree(Comm *c, int bad, const char *what);

@@ -15,7 +15,7 @@
 
 #include "comm.h"
 
-enum { BEFORE, AFTER, MEETINGS, ROWBITS = 32, ROWGRAIN = 64 };
+enum { BEFORE, AFTER, MEETINGS, ROWBITS = 32, ROWGRAIN = 64, MAXRANKS = 4096 };
 
 struct Shared {
     void **at; /* arenas, by rank; behind each its words [MEETINGS][rank],
@@ -97,6 +97,49 @@ static void meet(const Comm *c, const Coll *k, int meeting, const int64_t *rows,
     }
 }
 
+/* ---- who shares it ------------------------------------------------------- */
+
+/* Of the group of a rank, one of another machine; -1: there is none. */
+static int64_t far_rank(const Comm *c, const Mesh *m, uint32_t atoms,
+                        int64_t rank)
+{
+    static int64_t ranks[MAXRANKS];
+    int64_t n = mesh_extent(m, atoms);
+
+    mesh_group(m, atoms, rank, ranks);
+    for (int64_t j = 0; j < n; j++)
+        if (strcmp(c->peer[ranks[j]].host, c->peer[rank].host))
+            return ranks[j];
+    return -1;
+}
+
+static void need_near(Comm *c, const Mesh *m, const Instr *s)
+{
+    for (int64_t r = 0; r < c->world; r++) {
+        int64_t other = far_rank(c, m, s->atoms, r);
+        if (other >= 0 && comm_speaks(c, 1))
+            err(&(Loc){ s->file, s->line, NULL },
+                "route.dispatcher=peer: ranks %lld and %lld are on different "
+                "machines (route.dispatcher=alltoall exchanges between these)",
+                (long long)r, (long long)other);
+    }
+}
+
+void comm_need_near(Comm *c, const Plan *p)
+{
+    uint32_t seen = 0;
+
+    for (int r = 0; r < p->nrole && c->n < c->world; r++)
+        for (int g = 0; g < p->role[r].nprog; g++)
+            for (int i = 0; i < p->role[r].prog[g].ninstr; i++) {
+                const Instr *s = &p->role[r].prog[g].instr[i];
+                if (!moves_rows(s->kind) || s->atoms == seen)
+                    continue;
+                need_near(c, p->mesh, s);
+                seen = s->atoms;
+            }
+}
+
 /* ---- rows ---------------------------------------------------------------- */
 
 /* Rows in a block of a map: those without a token are its last. */
@@ -144,8 +187,6 @@ static void clear_range(void *ctx, int64_t lo, int64_t hi)
                 sum += LOAD(((const T *)(const void *)row[r])[e]); \
         ((T *)(void *)to)[e] = (T)STORE(sum);                      \
     }
-
-enum { MAXRANKS = 4096 };
 
 static void sum_token(const Rows *x, int64_t t)
 {
@@ -242,10 +283,6 @@ static void rows_far(Comm *c, Pool *p, const Coll *k)
     Rows x = rows_of(k, k->part, k->me, at, came);
 
     for (int64_t j = 0; j < k->size; j++) {
-        if (!s->at[k->ranks[j]])
-            err(&(Loc){ k->s->file, k->s->line, NULL },
-                "route.dispatcher=peer: ranks %lld and %lld share no memory",
-                (long long)c->first, (long long)k->ranks[j]);
         at[j] = (uint8_t *)s->at[k->ranks[j]] +
                 (x.here - (uint8_t *)s->at[c->first]);
         sent[j] = rows_in(&x, j);

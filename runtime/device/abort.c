@@ -62,6 +62,7 @@ static void *end_all(void *arg)
     Gpu *x = arg;
 
     if (!dl.cuCtxSetCurrent(x->context)) {
+        peer_abort(x);
         nccl_abort(x->nccl);
         gpu_drop_graphs(x);
         nccl_reclaim(x->nccl);

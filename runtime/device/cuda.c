@@ -134,7 +134,7 @@ static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
     case CLASScompute: bind_kernel(x, b, c); return;
     case CLASSmemory: return;
     case CLASScollective:
-        if (s->kind == Isendrows || s->kind == Ireturnrows)
+        if (moves_rows(s->kind))
             c->peer = peer_bind(x, b);
         else if (b->group > 1)
             c->comm = nccl_group(x->nccl, s->atoms);

@@ -80,6 +80,7 @@ void links_finish(Links *x); /* after it */
 void *gpu_shared(Gpu *x, int64_t bytes, const char *what);
 typedef struct PeerCall PeerCall;
 PeerCall *peer_bind(Gpu *x, const BoundInstr *b);
+void peer_abort(Gpu *x); /* kernels in flight end */
 void peer_run(const PeerCall *c, const RowsArgs *v, void *stream);
 
 /* ---- cuda.c: a plan on a GPU --------------------------------------------- */
@@ -105,7 +106,9 @@ struct Gpu {
     int nuse;
     void **peer;   /* arenas that others reach, by rank; null: none are */
     int64_t words; /* ... where their words begin */
-    void **fn;     /* by kernel */
+    volatile uint32_t *stop; /* not 0: exchanges end; where the GPU sees it: */
+    uint64_t stopat;
+    void **fn; /* by kernel */
     Lt *lt;
     Nccl *nccl;
     Links *links;

@@ -13,11 +13,6 @@ struct PeerCall {
 
 /* ---- arenas and words ---------------------------------------------------- */
 
-static int exchanges(const Instr *s)
-{
-    return s->kind == Isendrows || s->kind == Ireturnrows;
-}
-
 static int64_t words_of(const Gpu *x, uint32_t atoms)
 {
     return MAXBLOCKS * (MEETINGS * mesh_extent(x->plan->mesh, atoms) + 1) *
@@ -37,7 +32,7 @@ static int64_t words_at(const Gpu *x, uint32_t atoms)
             for (int i = 0; i < p->role[r].prog[g].ninstr; i++) {
                 const Instr *s = &p->role[r].prog[g].instr[i];
                 size_t k = 0;
-                if (!exchanges(s))
+                if (!moves_rows(s->kind))
                     continue;
                 if (s->atoms == atoms)
                     return at;
@@ -51,6 +46,24 @@ static int64_t words_at(const Gpu *x, uint32_t atoms)
     return at;
 }
 
+/* A word of the host's memory that kernels which wait look at. */
+static void open_stop(Gpu *x)
+{
+    enum { MAPPED = 2 };
+    void *p = NULL;
+
+    gpu_ok(dl.cuMemHostAlloc(&p, sizeof *x->stop, MAPPED), "a mapped word");
+    gpu_ok(dl.cuMemHostGetDevicePointer_v2(&x->stopat, p, 0), "a mapped word");
+    x->stop = p;
+    *x->stop = 0;
+}
+
+void peer_abort(Gpu *x)
+{
+    if (x->stop)
+        *x->stop = 1;
+}
+
 void *gpu_shared(Gpu *x, int64_t bytes, const char *what)
 {
     int64_t words = words_at(x, 0);
@@ -62,6 +75,7 @@ void *gpu_shared(Gpu *x, int64_t bytes, const char *what)
                               0, (size_t)words, x->stream[STREAMcompute]),
            what);
     gpu_ok(dl.cuStreamSynchronize(x->stream[STREAMcompute]), what);
+    open_stop(x);
     comm_barrier(x->comm);
     return x->peer[x->rank];
 }
@@ -70,7 +84,7 @@ void *gpu_shared(Gpu *x, int64_t bytes, const char *what)
 
 PeerCall *peer_bind(Gpu *x, const BoundInstr *b)
 {
-    enum { OPERANDS = 3, OWN = OPERANDS, WORDS, ME, BEFORE };
+    enum { OPERANDS = 3, OWN = OPERANDS, WORDS, ME, STOP, BEFORE };
     const Instr *s = b->s;
     size_t n = (size_t)b->group;
     PeerCall *c = alloc(x->mem, sizeof *c + n * sizeof *c->at);
@@ -88,13 +102,9 @@ PeerCall *peer_bind(Gpu *x, const BoundInstr *b)
     c->param[OWN] = &x->peer[x->rank];
     c->param[WORDS] = &number[0];
     c->param[ME] = &number[1];
+    c->param[STOP] = &x->stopat;
     for (size_t j = 0; j < n; j++) {
         c->at[j] = x->peer[b->ranks[j]];
-        if (!c->at[j])
-            err(&(Loc){ s->file, s->line, NULL },
-                "route.dispatcher=peer: ranks %lld and %lld are on different "
-                "machines",
-                (long long)x->rank, (long long)b->ranks[j]);
         c->param[BEFORE + j] = &c->at[j];
     }
     return c;

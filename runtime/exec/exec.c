@@ -197,6 +197,7 @@ Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
 
     *x = (Exec){ .plan = p, .mem = a, .comm = c, .dev = d };
     x->limits = limits_of(p);
+    comm_need_near(c, p);
     x->arenas = plan_shares(p) ? ARENApeer : ARENAdevice;
     x->progress.mesh = p->mesh;
     x->progress.where = d->where;

@@ -26,6 +26,7 @@ static const double TOL = 1e-10, CHANCE = 2;
 #define PAD    " route.policy=padded route.factor=0.75 route.drop=position"
 #define BUDGET " route.factor=0.6"
 #define A2A    " route.dispatcher=alltoall"
+#define PEER   " route.dispatcher=peer"
 #define VPP    " fold.vpp=2 fold.schedule=interleaved"
 #define ZB     " fold.schedule=zerobubble"
 #define DPV    " fold.vpp=2 fold.schedule=dualpipev"
@@ -45,6 +46,10 @@ static const struct { const char *keys, *also; } folds[] = {
     { "fold.dp=8 fold.ep=8" Z3 A2A, "fp32 bf16" },
     { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=4" A2A LATE, "bf16" },
     { "fold.dp=4 fold.tp=2 fold.ep=4 fold.etp=2" A2A BUDGET, "fp32" },
+    { "fold.dp=8 fold.ep=8" Z3 PEER, "fp32 bf16" },
+    { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=4 fold.overlap=1" PEER LATE, "" },
+    { "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=2 fold.etp=2" PEER DPV BUDGET,
+      "" },
     { "fold.pp=2 fold.dp=4 fold.ep=4" Z3 CAP, "" },
     { "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=4" ZB Z3 LATE, "bf16" },
     { "fold.pp=2 fold.cp=2 fold.dp=2 fold.ep=4" VPP RING CAP, "fp32" },

@@ -3,7 +3,9 @@
  * hash.lua) fills them: evenly; all tokens of each rank to one rank, so that
  * the rows of all ranks fit and no block does; those of one rank only. Steps
  * that do not fit, and only those, fall back; losses and all values are those
- * of one rank without a budget, in fp64. Rows sent are counted in the plan. */
+ * of one rank without a budget, in fp64, and the same bits by peers' memory as
+ * by all-to-all. Rows sent are counted in the plan; by peers' memory, as they
+ * are moved: no more than the routes need. */
 #include <math.h>
 #include <string.h>
 
@@ -102,6 +104,7 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t turn,
 typedef struct Run {
     double loss[STEPS], *last; /* vec: parameters */
     int fallbacks;
+    int64_t moved; /* bytes of rows, of all ranks */
 } Run;
 
 static void read_last(Exec *x, Run *r)
@@ -130,6 +133,7 @@ static Run train(Plan *p)
         r.loss[t] = exec_result(x, RESULTloss);
     }
     read_last(x, &r);
+    r.moved = x->comm->moved;
     exec_close(x);
     return r;
 }
@@ -147,7 +151,7 @@ static double apart(const Run *a, const Run *b)
     return most;
 }
 
-static void compare(int i, Plan *p, const Run *one)
+static Run compare(int i, Plan *p, const Run *one)
 {
     Run r = train(p);
     double most = apart(&r, one);
@@ -157,6 +161,19 @@ static void compare(int i, Plan *p, const Run *one)
                 "difference %.2g, at most %.0e; %d of %d steps fell back, "
                 "not %d",
                 most, TOL, r.fallbacks, STEPS, cases[i].fallbacks));
+    return r;
+}
+
+/* Runs of two carriers, all else the same. */
+static void same_bits(const char *what, const Run *a, const Run *b)
+{
+    size_t n = vec_len(a->last);
+    int same = n == vec_len(b->last) &&
+               !memcmp(a->last, b->last, n * sizeof *a->last) &&
+               !memcmp(a->loss, b->loss, sizeof a->loss);
+
+    report(same, what,
+           strf(forever, "the bits of alltoall, difference %.2g", apart(a, b)));
 }
 
 /* ---- rows that are sent -------------------------------------------------- */
@@ -246,9 +263,52 @@ static void count_hits(void)
                 pairs));
 }
 
+/* Tokens of a step whose expert, of four on two ranks, is not on theirs. */
+static int64_t remote(int step)
+{
+    int64_t n = 0;
+
+    for (int at = 0; at < RANKS * TOKENS; at++) {
+        const Wish *w = &wishes[step][at / TOKENS];
+        n += (w->first + at % w->many) / 2 != at / TOKENS;
+    }
+    return n;
+}
+
+/* Bytes of a token that goes to another rank, there and back, forward and
+ * backward: a row of each exchange of the step. */
+static int64_t bytes_each(const Plan *p)
+{
+    const Role *role = &p->role[0];
+    const Program *g = &role->prog[role_prog(role, PGstep)];
+    int64_t n = 0;
+
+    for (int i = 0; i < g->ninstr; i++) {
+        const Instr *s = &g->instr[i];
+        if (s->kind == Isendrows || s->kind == Ireturnrows)
+            n += s->rows.width * dtypes[s->rows.dt].bytes;
+    }
+    return n;
+}
+
+static void count_moved(const Plan *p, const Run *r)
+{
+    int64_t least = 0;
+
+    for (int t = 0; t < STEPS; t++)
+        least += remote(t) * bytes_each(p);
+    double got = (double)r->moved / (double)least;
+    report(least > 0 && got >= 1 && got <= 1.02, "rows moved by peers' memory",
+           strf(forever, "%lld bytes, %g times the least", (long long)r->moved,
+                got));
+}
+
+enum { ALLTOALL = 0, WITHOUT = 2, PEER = 4, PEERWITHOUT = 5 }; /* cases */
+
 int main(void)
 {
     Plan *p[N + 1];
+    Run r[N];
 
     for (int i = 0; i < N; i++)
         p[i] = fold_words(
@@ -262,8 +322,11 @@ int main(void)
     fold_share(p, N + 1);
     Run one = train(p[N]);
     for (int i = 0; i < N; i++)
-        compare(i, p[i], &one);
-    count_rows(p[0], p[2]);
+        r[i] = compare(i, p[i], &one);
+    same_bits(cases[PEER].keys, &r[PEER], &r[ALLTOALL]);
+    same_bits(cases[PEERWITHOUT].keys, &r[PEERWITHOUT], &r[WITHOUT]);
+    count_rows(p[ALLTOALL], p[WITHOUT]);
+    count_moved(p[PEERWITHOUT], &r[PEERWITHOUT]);
     count_hits();
     return failed != 0;
 }

@@ -89,8 +89,18 @@ both() {
 }
 
 both 1f1b fold.pp=2 fold.tp=2
-both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16
+both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16 \
+    route.dispatcher=peer
 same hosts fold.dp=2 fold.tp=2 fold.ep=4 fold.host=2 route.dispatcher=hosts route.factor=0
+
+# Rows go through memory, which two machines do not share.
+# shellcheck disable=SC2086
+timeout 60 mpirun -q -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small train.trace=0 \
+    fold.ep=2 route.dispatcher=peer name="$dir/far" : -n 1 env PLEAT_HOST=b "$PLEAT" run \
+    models/tiny.lua $small train.trace=0 fold.ep=2 route.dispatcher=peer name="$dir/far" \
+    </dev/null >"$dir/log" 2>&1
+[ $? = 1 ] && [ "$(grep -c "error: .*ranks 0 and 1 are on different machines" "$dir/log")" = 1 ]
+result "rows through memory of two machines are one line" $?
 
 # A batch that grows: three plans, all made before MPI starts.
 ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 train.save_every=0"
