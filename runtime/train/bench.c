@@ -3,9 +3,10 @@
  * steps of the same kernel and kind of place ("layers.*.moe.w1") together,
  * beside what the plan predicted and the floor: what the device's peaks allow
  * for these FLOPs and bytes, whichever takes longer (below it: caches). Then
- * the same by parts of the model and by what limits. Without a launcher all
- * ranks run here, one after another, so collectives are copies and a rank's
- * time is the total over the ranks; under mpirun rank 0 prints what it saw. */
+ * the same by parts of the model and by what limits. PLEAT_LINES=n prints so
+ * many lines. Without a launcher all ranks run here, one after another, so
+ * collectives are copies and a rank's time is the total over the ranks; under
+ * mpirun rank 0 prints what it saw. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -258,9 +259,12 @@ static void print_lines(const BenchRow *v, size_t n, size_t most,
 
 static void print_tables(Bench *b, double sum, FILE *out)
 {
+    const char *most = getenv("PLEAT_LINES");
+
     for (int i = 0; i < NLIMIT; i++)
         b->limit[i].name = limits[i];
-    print_lines(b->line, vec_len(b->line), MOST, "kernel, place", sum, out);
+    print_lines(b->line, vec_len(b->line), most ? (size_t)atoi(most) : MOST,
+                "kernel, place", sum, out);
     print_lines(b->part, vec_len(b->part), MOSTPARTS, "part of the model", sum,
                 out);
     print_lines(b->limit, NLIMIT, NLIMIT, "limited by", sum, out);

@@ -2,12 +2,12 @@
 # exchange.sh [GPUS]: tokens to expert rows and back, by NCCL's all-to-all of
 # packed blocks and by kernels that write to peers' memory, in turns in one run
 # on the same GPUs (2): one layer of Qwen3's widths, TOKENS tokens (16384) on all
-# of them, learned routing of made-up tokens, each rank's clock around every
-# instruction. Medians of ROUNDS (3) of what rank 0 sees.
+# of them, learned routing of made-up tokens, nothing beside an exchange, rank 0's
+# clock around every instruction. Medians of ROUNDS (3).
 #
-#   ms     of all that moves rows: gather, exchange, expansion to experts'
-#          rows; their sum over choices, exchange, sum at home
-#   GB/s   each way, of what goes to other GPUs, of each exchange
+#   ms     of all that moves rows forward: gather, exchange, expansion to experts'
+#          rows; their sum over choices, exchange, sum at home with what adds it
+#   GB/s   of an exchange: each way, of what goes to other GPUs
 #
 # Plans are made where DIR (build/bench/exchange) lacks them: PLANS=1 only makes
 # them. Then PLEAT may be build/pleat-run.
@@ -24,17 +24,17 @@ for carrier in alltoall peer; do
         "${MODEL:-models/qwen3_moe.lua}" >"$dir/model.lua"
     # shellcheck disable=SC2086
     "$PLEAT" compile "$dir/model.lua" target=cuda train.clip=0 world="$gpus" \
-        fold.ep="$gpus" axes.batch=$((TOKENS / 4096 / gpus)) axes.seq=4096 \
+        fold.ep="$gpus" fold.overlap=0 axes.batch=$((TOKENS / 4096 / gpus)) axes.seq=4096 \
         train.batch=$((TOKENS / 4096)) route.factor=1.25 $KEYS \
         route.dispatcher=$carrier -o "$plan" >"$dir/log" 2>&1 ||
         { cat "$dir/log"; exit 1; }
 done
 [ "$PLANS" ] && exit 0
 
-# lines FILE: name, ms and GB/s of what moves rows of the forward pass; less than
-# a quarter of the largest is of the router
+# lines FILE: name, ms and GB/s of what moves rows of the forward pass; what
+# has less than a sixteenth of the most bytes is of the router
 lines() {
-    awk '$9 != "" && / layers\.\*\.moe\.(dispatch|alltoall|combine|sum)/ {
+    awk '/ layers\.\*\.(moe\.(dispatch|alltoall|combine|sum)|add\.)/ {
             name[++n] = $9 " " $10; ms[n] = $1; rate[n] = $5; b = $1 * $5
             if (b > most) most = b
         }
@@ -47,7 +47,7 @@ lines() {
 round=0
 while [ $((round += 1)) -le "$ROUNDS" ]; do
     for carrier in alltoall peer; do
-        mpirun -np "$gpus" --bind-to none $MPI "$PLEAT" bench \
+        PLEAT_LINES=1000 mpirun -np "$gpus" --bind-to none "$PLEAT" bench \
             "$dir/$carrier-$gpus-$TOKENS.plan" >"$dir/out" 2>&1 || tail -n 3 "$dir/out"
         lines "$dir/out" >"$dir/$carrier.$round"
         awk -v c=$carrier '{ ms += $3 } END { print c, ms }' "$dir/$carrier.$round" \

@@ -51,6 +51,11 @@ void *mapped_at(uint64_t p, size_t n, const char *what);
 uint64_t local_address(uint64_t v);
 int is_device(const void *local, size_t n);
 
+/* A kernel that is given other processes' memory waits for theirs in place, and
+ * what these wait for may be this process'. So it begins when all stand before
+ * theirs; 0: not now. */
+int peers_come(const uint64_t *arg, int n);
+
 /* ---- streams.c ----------------------------------------------------------- */
 
 typedef struct Stream Stream;

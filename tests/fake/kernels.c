@@ -249,6 +249,8 @@ static Moved launch_go(const void *what, Run *r)
     Launch l = *(const Launch *)what;
 
     (void)r;
+    if (!peers_come(l.arg, l.f->s.args))
+        return BLOCKED;
     kernel_runs(l.f->number, l.arg, l.f->s.args);
     if (!faulted && l.f->source)
         faulted = emulate(&l);

@@ -4,10 +4,12 @@
  * set), between pages that nobody may touch. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "fake.h"
@@ -20,11 +22,19 @@ static const uint64_t SHIFT = (uint64_t)0x3000 << 32;
 typedef struct StepValues {
     char *p;
     size_t n;
-    int mapped; /* of the host: is it the device's too? */
-    int theirs; /* the program's own, registered */
-    int fd;     /* of the device: the file whose pages it is */
-    int peer;   /* another process' */
+    int mapped;         /* of the host: is it the device's too? */
+    int theirs;         /* the program's own, registered */
+    int fd;             /* of the device: the file whose pages it is */
+    int peer;           /* another process', its id; 0: this one's */
+    struct Door *doors; /* behind the file's pages, shared */
 } StepValues;
+
+/* Where a set of processes meets: how often it has, and who stands there. */
+typedef struct Door {
+    _Atomic int set;       /* sum of their ids; 0: free */
+    _Atomic uint64_t word; /* meetings << 32 | processes */
+} Door;
+enum { DOORS = 64, WINDOW = 10 }; /* ms */
 
 static StepValues device[MOST], pinned[MOST];
 static int ndevice, npinned;
@@ -137,7 +147,16 @@ static int new_file(size_t bytes)
 {
     int fd = memfd_create("fake GPU", MFD_CLOEXEC);
 
-    return fd >= 0 && !ftruncate(fd, (off_t)whole_pages(bytes)) ? fd : -1;
+    return fd >= 0 && !ftruncate(fd, (off_t)(whole_pages(bytes) + PAGE)) ? fd
+                                                                         : -1;
+}
+
+static Door *doors_of(int fd, size_t bytes)
+{
+    void *p = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                   (off_t)whole_pages(bytes));
+
+    return p == MAP_FAILED ? NULL : p;
 }
 
 static void fill(char *p, size_t n)
@@ -156,8 +175,9 @@ int cuMemAlloc_v2(uint64_t *p, size_t n)
     char *m = fd >= 0 ? reserve(n, fd) : NULL;
     if (m) {
         fill(m, n);
-        *new_block(device, &ndevice, "memory") =
-            (StepValues){ .p = m, .n = n, .mapped = 1, .fd = fd };
+        *new_block(device, &ndevice, "memory") = (StepValues){
+            .p = m, .n = n, .mapped = 1, .fd = fd, .doors = doors_of(fd, n)
+        };
         used += n;
         *p = (uint64_t)(uintptr_t)m + SHIFT;
     }
@@ -179,6 +199,7 @@ int cuMemFree_v2(uint64_t p)
                   (unsigned long long)p);
     else if (!(e = drain(NULL))) {
         munmap(b->p, whole_pages(b->n));
+        munmap(b->doors, PAGE);
         close(b->fd);
         used -= b->n;
         b->p = NULL;
@@ -219,10 +240,69 @@ int cuIpcOpenMemHandle_v2(uint64_t *p, Handle h, unsigned flags)
     char *m = fd >= 0 ? reserve(h.n, fd) : NULL;
     if (m)
         *new_block(device, &ndevice, "memory") =
-            (StepValues){ .p = m, .n = h.n, .mapped = 1, .fd = fd, .peer = 1 };
+            (StepValues){ .p = m,
+                          .n = h.n,
+                          .mapped = 1,
+                          .fd = fd,
+                          .peer = h.pid,
+                          .doors = doors_of(fd, h.n) };
     *p = (uint64_t)(uintptr_t)m + SHIFT;
     device_unlock();
     return m ? 0 : wrong(INVALID, "a handle that nobody has");
+}
+
+static Door *door_of(const StepValues *b, int set)
+{
+    for (int i = 0; i < DOORS; i++) {
+        int none = 0;
+        _Atomic int *at = &b->doors[i].set;
+        if (atomic_load(at) == set ||
+            atomic_compare_exchange_strong(at, &none, set) || none == set)
+            return &b->doors[i];
+    }
+    wrong(INVALID, "more than %d sets of processes", DOORS);
+    abort();
+}
+
+/* In until all n are, or not at all. */
+static int all_come(Door *d, unsigned n)
+{
+    uint64_t was = atomic_fetch_add(&d->word, 1) + 1, left = was;
+
+    if ((uint32_t)was == n) {
+        atomic_store(&d->word, ((was >> 32) + 1) << 32);
+        return 1;
+    }
+    for (int i = 0; i < WINDOW; i++) {
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+        if (atomic_load(&d->word) >> 32 != was >> 32)
+            return 1;
+    }
+    do
+        left = atomic_load(&d->word);
+    while (left >> 32 == was >> 32 &&
+           ((uint32_t)left == n ||
+            !atomic_compare_exchange_strong(&d->word, &left, left - 1)));
+    return left >> 32 != was >> 32;
+}
+
+int peers_come(const uint64_t *arg, int n)
+{
+    const StepValues *door = NULL;
+    unsigned peers = 0;
+    int least = getpid(), set = least;
+
+    for (int i = 0; i < n; i++) {
+        const StepValues *b =
+            block_of(device, ndevice, (void *)(uintptr_t)arg[i], 0);
+        if (!b || (!b->peer && door))
+            continue;
+        peers += b->peer != 0;
+        set += b->peer;
+        door = !door || (b->peer && b->peer < least) ? b : door;
+        least = door->peer ? door->peer : least;
+    }
+    return !peers || all_come(door_of(door, set), peers + 1);
 }
 
 int cuIpcCloseMemHandle(uint64_t p)
@@ -234,6 +314,7 @@ int cuIpcCloseMemHandle(uint64_t p)
     int known = b && b->p == m && b->peer && !drain(NULL);
     if (known) {
         munmap(b->p, whole_pages(b->n));
+        munmap(b->doors, PAGE);
         close(b->fd);
         b->p = NULL;
     }
