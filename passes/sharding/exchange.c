@@ -20,8 +20,10 @@
  * -1; f are the choices in blocks, -1 where the expert lies on another rank.
  * src numbers the ranks that have tokens of their own: one axis for those among
  * ep's ranks, cut before the rows travel as peer is after; the all-to-all
- * between is what collectives.c makes of the two types. Tokens that only etp's
- * or edp's ranks divide keep an axis each and go on as any tokens do.
+ * between is what collectives.c makes of the two types. Where ranks reach each
+ * other's memory (route.dispatcher=peer) the map says so, and it is one
+ * instruction with what lies around it (ir/row_exchange.c). Tokens that only
+ * etp's or edp's ranks divide keep an axis each and go on as any tokens do.
  *
  * Ranks of several hosts (fold.host) do this twice where that is faster: among
  * those of the same number on their hosts, then inside each. Sums come back the
