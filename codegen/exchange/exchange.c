@@ -5,8 +5,10 @@
  * of the group. */
 #include "exchange.h"
 
-/* At most so many multiprocessors are taken from what computes beside it. */
-enum { BLOCKS = 16, THREADS = 512, EACHSENT = 8, EACHSUMMED = 4 };
+/* At most so many multiprocessors are taken from what computes beside it. A
+ * thread has so many pieces on their way as fit its registers: those that it
+ * sums are of all ranks. */
+enum { BLOCKS = 16, THREADS = 512, WARP = 32, SENT = 8, SUMMED = 16 };
 
 static void put_define(Text *t, const char *name, int64_t v)
 {
@@ -24,23 +26,41 @@ static int64_t piece_of(const RowsArgs *v)
     return n;
 }
 
+/* The largest power of two that divides n, at most `most`. */
+static int64_t share_of(int64_t n, int64_t most)
+{
+    int64_t p = 1;
+
+    while (n % (2 * p) == 0 && 2 * p <= most)
+        p *= 2;
+    return p;
+}
+
+static void put_sizes(Text *t, const RowsArgs *v, int64_t most)
+{
+    int64_t piece = piece_of(v), pieces = v->width / piece;
+    int64_t team = share_of(pieces, WARP);
+
+    put_define(t, "TOKENS", v->tokens);
+    put_define(t, "PAIR", v->pair);
+    put_define(t, "PIECE", piece);
+    put_define(t, "ROWPIECES", pieces);
+    put_define(t, "TEAM", team);
+    put_define(t, "EACH", share_of(pieces / team, most));
+    put_define(t, "THREADS", THREADS);
+}
+
 char *exchange_text(Arena *a, const Instr *s, int64_t ranks)
 {
     Text t = { .arena = a };
     const RowsArgs *v = &s->rows;
     int sends = s->kind == Isendrows;
-    int64_t piece = piece_of(v);
 
     put(&t, "#undef THREADS\n#define T %s\n#define TC %s\n",
         dtypes[v->dt].store, dtypes[v->dt].compute);
     put_define(&t, "SENDS", sends);
     put_define(&t, "RANKS", ranks);
-    put_define(&t, "TOKENS", v->tokens);
-    put_define(&t, "PAIR", v->pair);
-    put_define(&t, "PIECE", piece);
-    put_define(&t, "ROWPIECES", v->width / piece);
-    put_define(&t, "THREADS", THREADS);
-    put_define(&t, "EACH", sends ? EACHSENT : EACHSUMMED);
+    put_sizes(&t, v, sends ? SENT : ranks < SUMMED ? SUMMED / ranks : 1);
     put(&t, "%s", exchange_pre);
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(THREADS)\n"
