@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "machine.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -355,6 +356,8 @@ static int poll_again(time_t *since)
     }
     if (!*since)
         *since = now;
+    else
+        sched_yield();
     return any && now - *since < PATIENCE;
 }
 
