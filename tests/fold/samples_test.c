@@ -46,7 +46,7 @@ static const struct { const char *keys, *also; } folds[] = {
     { "fold.dp=8 fold.ep=8" Z3 A2A, "fp32 bf16" },
     { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=4" A2A LATE, "bf16" },
     { "fold.dp=4 fold.tp=2 fold.ep=4 fold.etp=2" A2A BUDGET, "fp32" },
-    { "fold.dp=8 fold.ep=8" Z3 PEER, "fp32 bf16" },
+    { "fold.dp=8 fold.ep=8 route.factor=0" Z3 PEER, "fp32 bf16" },
     { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=4 fold.overlap=1" PEER LATE, "" },
     { "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=2 fold.etp=2" PEER DPV BUDGET,
       "" },
