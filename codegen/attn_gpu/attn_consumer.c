@@ -514,15 +514,15 @@ static void backward_tile(AttnWg *w)
     put_line(&t->o, 4, "used(ring_empty(0, stage));");
 }
 
-static void put_turn(AttnWg *w)
+static void put_change(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    put_line(&t->o, 4, "if (now / %lld != turn) {", (long long)w->tiles);
-    put_line(&t->o, 5, "turn = now / %lld;", (long long)w->tiles);
-    put_line(&t->o, 5, "if (turns)");
-    put_line(&t->o, 6, "used(TURN_EMPTY);");
-    put_line(&t->o, 5, "await(TURN_FULL, turns++ & 1);");
+    put_line(&t->o, 4, "if (now / %lld != combination) {", (long long)w->tiles);
+    put_line(&t->o, 5, "combination = now / %lld;", (long long)w->tiles);
+    put_line(&t->o, 5, "if (changes)");
+    put_line(&t->o, 6, "used(CHANGE_EMPTY);");
+    put_line(&t->o, 5, "await(CHANGE_FULL, changes++ & 1);");
     put_line(&t->o, 4, "}");
 }
 
@@ -531,11 +531,11 @@ static void backward(AttnWg *w)
     Attn *t = &w->x->t;
 
     open_backward(w);
-    if (attn_wg_turns(w))
-        put_line(&t->o, 3, "int turn = -1, turns = 0;");
+    if (attn_wg_changes(w))
+        put_line(&t->o, 3, "int combination = -1, changes = 0;");
     attn_wg_over(w);
-    if (attn_wg_turns(w))
-        put_turn(w);
+    if (attn_wg_changes(w))
+        put_change(w);
     put_line(&t->o, 4, "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
     put_line(&t->o, 4, "await(ring_full(0, stage), phase);");

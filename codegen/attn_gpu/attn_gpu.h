@@ -73,7 +73,7 @@ AttnSlab attn_slab(const Attn *t, AttnView v, Axis *a, Axis *in);
 int attn_straight(const Attn *t, const AttnSlab *s, int64_t k);
 int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j);
 int64_t attn_wg_tiles(const AttnWg *w); /* byte where tiles begin */
-int attn_wg_turns(const AttnWg *w);
+int attn_wg_changes(const AttnWg *w);
 void attn_wg_line(AttnWg *w);
 void attn_wg_over(AttnWg *w);
 void attn_wg_place(AttnWg *w, int depth);

@@ -261,7 +261,7 @@ static int has_loop(const AttnWg *w, const AttnSlab *s)
 }
 
 /* Are there rows that change with the combination? */
-int attn_wg_turns(const AttnWg *w)
+int attn_wg_changes(const AttnWg *w)
 {
     for (int i = 0; i < w->nrow; i++)
         if (has_loop(w, &w->row[i]))
@@ -376,14 +376,14 @@ static void fetch_forward(AttnWg *w)
     put_line(&t->o, 3, "}");
 }
 
-static void fetch_turn(AttnWg *w)
+static void fetch_change(AttnWg *w)
 {
     Attn *t = &w->x->t;
 
-    put_line(&t->o, 4, "if (now / %lld != turn) {", (long long)w->tiles);
-    put_line(&t->o, 5, "turn = now / %lld;", (long long)w->tiles);
-    put_line(&t->o, 5, "await(TURN_EMPTY, ~turns++ & 1);");
-    put_rows(w, 5, 1, "TURN_FULL");
+    put_line(&t->o, 4, "if (now / %lld != combination) {", (long long)w->tiles);
+    put_line(&t->o, 5, "combination = now / %lld;", (long long)w->tiles);
+    put_line(&t->o, 5, "await(CHANGE_EMPTY, ~changes++ & 1);");
+    put_rows(w, 5, 1, "CHANGE_FULL");
     put_line(&t->o, 4, "}");
 }
 
@@ -398,11 +398,11 @@ void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
         return;
     }
     put_rows(&w, 3, 0, "ROWS_FULL");
-    if (attn_wg_turns(&w))
-        put_line(&t->o, 3, "int turn = -1, turns = 0;");
+    if (attn_wg_changes(&w))
+        put_line(&t->o, 3, "int combination = -1, changes = 0;");
     attn_wg_over(&w);
-    if (attn_wg_turns(&w))
-        fetch_turn(&w);
+    if (attn_wg_changes(&w))
+        fetch_change(&w);
     put_tile(&w);
     attn_wg_next(&w, 4);
     put_line(&t->o, 3, "}");

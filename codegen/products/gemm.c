@@ -73,7 +73,7 @@ static int64_t width(const Graph *g, const Node *x, const Axis *expert)
 }
 
 static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
-                    int64_t N, int turned)
+                    int64_t N, int transposed)
 {
     Node *n = k->node[0], *out = k->out[0];
     MapLayout l = map_layout(g, n->in[2]);
@@ -88,8 +88,8 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
         .experts = l.experts,
         .k = K,
         .n = N,
-        .ldw = turned ? K : N,
-        .tw = turned,
+        .ldw = transposed ? K : N,
+        .tw = transposed,
         .stride = K * N,
         .beta = is_accum(k),
         .cap = l.cap,
@@ -105,10 +105,10 @@ void gmm_lower(Graph *g, Group *k, Arena *a)
     Node *n = k->node[0];
     const Axis *expert = n->in[2]->at.route.axis;
     const Node *w = n->in[1];
-    int turned = axes_at(&n->at.gmm.axes, w->dim[w->nd - 1].a) >= 0;
+    int transposed = axes_at(&n->at.gmm.axes, w->dim[w->nd - 1].a) >= 0;
 
     grouped(g, k, a, Igmm, width(g, n->in[0], expert), width(g, n, expert),
-            turned && n->at.gmm.axes.n < w->nd - 1);
+            transposed && n->at.gmm.axes.n < w->nd - 1);
 }
 
 /* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
@@ -116,8 +116,8 @@ void gmm_wgrad_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *out = k->out[0];
     const Axis *expert = n->in[2]->at.route.axis;
-    int turned = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
+    int transposed = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
     grouped(g, k, a, Igmm_wgrad, width(g, n->in[0], expert),
-            width(g, n->in[1], expert), turned);
+            width(g, n->in[1], expert), transposed);
 }

@@ -56,7 +56,7 @@ int64_t grouped_squares(const Graph *g, const Node *n)
 }
 
 /* 64 x BN += 64 x 16 of A, 16 x BN of B. */
-static void put_product(Text *t, int64_t wide, int turna, int turnb)
+static void put_product(Text *t, int64_t wide, int transa, int transb)
 {
     int n = (int)wide / 2;
 
@@ -69,7 +69,7 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
         put(t, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
             i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
     put(t, "        \"}, %%%d, %%%d, 1, 1, 1, %d, %d;\\n\"\n        :", n,
-        n + 1, turna, turnb);
+        n + 1, transa, transb);
     for (int i = 0; i < n; i++)
         put(t, "%s \"+f\"(d[%d])%s", i % 4 || !i ? "" : "\n         ", i,
             i + 1 < n ? "," : "");
@@ -77,7 +77,7 @@ static void put_product(Text *t, int64_t wide, int turna, int turnb)
 }
 
 /* Measured on an H200 (gmm_bench: experts of uneven sizes, one empty), TFLOP/s
- * by tile, * in turns:
+ * by tile, * ping-pong:
  *
  *     rows of an expert, K x N     128x192*  128x256  128x128*  64x256*
  *     1024  2048 x 768                  772      722       627      673
@@ -128,7 +128,7 @@ static GroupedTile best_tile(const GmmArgs *v, int weight)
     return tile[best].t;
 }
 
-/* wgmma.pre. A weight gradient that is stored turned is made turned: its
+/* wgmma.pre. A weight gradient that is stored transposed is made so: its
  * operands change places. */
 char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
                    GroupedTile tile, int64_t *shared)
@@ -152,14 +152,14 @@ char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
     put_define(&t, "LDC", weight ? v->ldw : v->n);
     put_define(&t, "EXPERTS", v->experts);
     put_define(&t, "CAP", v->cap);
-    put_define(&t, "TURNA", weight);
-    put_define(&t, "TURNB", weight || !v->tw);
+    put_define(&t, "TRANSA", weight);
+    put_define(&t, "TRANSB", weight || !v->tw);
     put_define(&t, "STRIDEB", v->stride);
     put_define(&t, "STRIDEC", v->stride);
     put_define(&t, "BM", tile.rows);
     put_define(&t, "BN", tile.cols);
     put_define(&t, "STAGES", stages);
-    put_define(&t, "TURNS", tile.turns);
+    put_define(&t, "PINGPONG", tile.pingpong);
     put_define(&t, "TOKIND", v->out == Dbf16 ? 10 : 7);
     put(&t, "#define TO %s\n", dtypes[v->out].store);
     put_product(&t, tile.cols, weight, weight || !v->tw);

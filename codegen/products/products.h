@@ -13,7 +13,7 @@ extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them */
 /* grouped.c: a grouped product's instruction of the host becomes a kernel. */
 typedef struct GroupedTile {
     int64_t rows, cols; /* of the result a block makes at once */
-    int turns;          /* a warpgroup makes a tile alone */
+    int pingpong;       /* a warpgroup makes a tile alone */
 } GroupedTile;
 void grouped_lower_cuda(Graph *g, Group *k, Arena *a);
 int grouped_is_plain(const Group *k); /* Group.plain */
