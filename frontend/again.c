@@ -49,16 +49,16 @@ static Plan *compile_anew(const Plan *rest, int64_t format, const char *name)
 {
     Opts *keys = opts_new(forever);
     const char *key, *value;
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     say_anew(rest, format, name);
     for (int i = 0; opts_each(rest->opts, i, &key, &value); i++)
         opts_set(keys, key, value, NULL);
     opts_set(keys, "target", rest->target, NULL);
-    int status = guarded(anew_job, &(Anew){ rest, keys }, &t);
+    int status = guarded(anew_job, &(Anew){ rest, keys }, &out);
     if (status)
         exit(status);
-    return plan_parse(forever, t.s, t.len, name);
+    return plan_parse(forever, out.s, out.len, name);
 }
 
 void accept_other_plans(void)
@@ -286,19 +286,19 @@ static Plan *plan_in(const char *path, Text *text, int *other)
 /* To every rank as text: what the settings say over the plan's. */
 static Text overlay(const Opts *o, const Plan *p)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     const char *key, *value;
 
-    put(&t, "%s", "");
+    put(&out, "%s", "");
     for (int i = 0; opts_each(o, i, &key, &value); i++)
         if (!same_key(o, p, key) && run_key(key))
-            put(&t, "%s=%s\n", key, value);
-    return t;
+            put(&out, "%s=%s\n", key, value);
+    return out;
 }
 
-static void lay_over(Plan *p, const Text *t)
+static void lay_over(Plan *p, const Text *out)
 {
-    for (const char *s = t->len ? t->s : ""; *s;) {
+    for (const char *s = out->len ? out->s : ""; *s;) {
         size_t n = strcspn(s, "="), all = strcspn(s, "\n");
         opts_set(p->opts, strf(forever, "%.*s", (int)n, s),
                  strf(forever, "%.*s", (int)(all - n - 1), s + n + 1), NULL);

@@ -165,11 +165,11 @@ static int64_t size_of(lua_State *L, Front *f, const char *name)
 /* Roles that a model may state: "batch seq .." */
 static char *role_list(Arena *a)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
     for (int r = ROLEbatch; r < NROLE; r++)
-        put(&t, "%s%s", r > ROLEbatch ? " " : "", axisroles[r]);
-    return t.s;
+        put(&out, "%s%s", r > ROLEbatch ? " " : "", axisroles[r]);
+    return out.s;
 }
 
 /* `role` of the table at the top of the stack; ROLEnone without. */

@@ -78,14 +78,15 @@ static Trace read_model(Args *a, Graph ***stage)
 /* Pictures of graphs, as one that `dot` takes. */
 static void write_graphs(const char *path, const Text *graphs)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
-    put(&t, "digraph pleat {\n  graph [fontname=\"Helvetica\", fontsize=12];\n"
-            "  node [fontname=\"Helvetica\", fontsize=10, shape=box];\n"
-            "  edge [fontname=\"Helvetica\", fontsize=8];\n");
-    putn(&t, graphs->s ? graphs->s : "", graphs->len);
-    put(&t, "}\n");
-    write_all(path, t.s, t.len);
+    put(&out,
+        "digraph pleat {\n  graph [fontname=\"Helvetica\", fontsize=12];\n"
+        "  node [fontname=\"Helvetica\", fontsize=10, shape=box];\n"
+        "  edge [fontname=\"Helvetica\", fontsize=8];\n");
+    putn(&out, graphs->s ? graphs->s : "", graphs->len);
+    put(&out, "}\n");
+    write_all(path, out.s, out.len);
 }
 
 static ProgramKind program_of(const char *name, ProgramKind usual)
@@ -262,15 +263,15 @@ static int plan_job(void *arg, FILE *out)
 /* In a process of its own, so that a mistake is one rank's to tell. */
 static Text made(Args *a)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     if (a->ready.s)
         return a->ready;
-    int status = guarded(plan_job, a, &t);
+    int status = guarded(plan_job, a, &out);
 
     if (status)
         exit(status);
-    return t;
+    return out;
 }
 
 static int counts_only(const Args *a)
@@ -291,10 +292,10 @@ static Text *plan_texts(Args *a, int ramps, Plan **p)
     Text *v = NULL, none = { .arena = forever };
 
     for (int i = 0; here && batch > 0; i++) {
-        Text t = made(a);
-        vec_push(forever, v, t);
+        Text out = made(a);
+        vec_push(forever, v, out);
         if (!i)
-            *p = plan_parse(forever, t.s, t.len, a->file);
+            *p = plan_parse(forever, out.s, out.len, a->file);
         batch = ramps ? ramp((*p)->opts, i, &until) : 0;
         if (batch > 0)
             opts_set(a->keys, "train.batch",

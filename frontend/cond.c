@@ -51,65 +51,71 @@ static int keyword(const char *s, size_t n)
 }
 
 /* Behind "[==[ ... ]==]" that starts at i, or 0 when none does. */
-static size_t long_bracket(const Parser *p, size_t i)
+static size_t long_bracket(const Parser *parser, size_t i)
 {
     size_t level = 0, k = i + 1;
 
-    while (k < p->len && p->s[k] == '=')
+    while (k < parser->len && parser->s[k] == '=')
         level++, k++;
-    if (k >= p->len || p->s[i] != '[' || p->s[k] != '[')
+    if (k >= parser->len || parser->s[i] != '[' || parser->s[k] != '[')
         return 0;
-    for (k++; k < p->len; k++) {
+    for (k++; k < parser->len; k++) {
         size_t q = k + 1;
-        if (p->s[k] != ']')
+        if (parser->s[k] != ']')
             continue;
-        while (q < p->len && p->s[q] == '=')
+        while (q < parser->len && parser->s[q] == '=')
             q++;
-        if (q - k - 1 == level && q < p->len && p->s[q] == ']')
+        if (q - k - 1 == level && q < parser->len && parser->s[q] == ']')
             return q + 1;
     }
-    return p->len;
+    return parser->len;
 }
 
-static void skip_space(Parser *p)
+static void skip_space(Parser *parser)
 {
     for (;;) {
-        while (p->pos < p->len && isspace((unsigned char)p->s[p->pos]))
-            p->pos++;
-        if (p->pos + 1 >= p->len || strncmp(p->s + p->pos, "--", 2))
+        while (parser->pos < parser->len &&
+               isspace((unsigned char)parser->s[parser->pos]))
+            parser->pos++;
+        if (parser->pos + 1 >= parser->len ||
+            strncmp(parser->s + parser->pos, "--", 2))
             return;
-        size_t end = p->pos + 2 < p->len ? long_bracket(p, p->pos + 2) : 0;
+        size_t end = parser->pos + 2 < parser->len
+                         ? long_bracket(parser, parser->pos + 2)
+                         : 0;
         if (end) {
-            p->pos = end;
+            parser->pos = end;
             continue;
         }
-        while (p->pos < p->len && p->s[p->pos] != '\n')
-            p->pos++;
+        while (parser->pos < parser->len && parser->s[parser->pos] != '\n')
+            parser->pos++;
     }
 }
 
-static size_t string_end(Parser *p, size_t i)
+static size_t string_end(Parser *parser, size_t i)
 {
-    char quote = p->s[i];
+    char quote = parser->s[i];
 
-    for (i++; i < p->len && p->s[i] != quote && p->s[i] != '\n'; i++) {
-        if (p->s[i] != '\\')
+    for (i++; i < parser->len && parser->s[i] != quote && parser->s[i] != '\n';
+         i++) {
+        if (parser->s[i] != '\\')
             continue;
-        if (p->s[++i] == 'z') /* skips the space that follows */
-            while (i + 1 < p->len && isspace((unsigned char)p->s[i + 1]))
+        if (parser->s[++i] == 'z') /* skips the space that follows */
+            while (i + 1 < parser->len &&
+                   isspace((unsigned char)parser->s[i + 1]))
                 i++;
     }
-    if (i >= p->len || p->s[i] != quote)
-        p->bad = 1;
+    if (i >= parser->len || parser->s[i] != quote)
+        parser->bad = 1;
     return i + 1;
 }
 
-static size_t number_end(const Parser *p, size_t i)
+static size_t number_end(const Parser *parser, size_t i)
 {
-    int hex = p->s[i] == '0' && (p->s[i + 1] | 32) == 'x';
+    int hex = parser->s[i] == '0' && (parser->s[i + 1] | 32) == 'x';
 
-    for (; i < p->len; i++) {
-        char c = p->s[i], before = i ? p->s[i - 1] | 32 : 0;
+    for (; i < parser->len; i++) {
+        char c = parser->s[i], before = i ? parser->s[i - 1] | 32 : 0;
         int sign = (c == '+' || c == '-') && before == (hex ? 'p' : 'e');
         if (!isalnum((unsigned char)c) && c != '.' && !sign)
             break;
@@ -117,7 +123,7 @@ static size_t number_end(const Parser *p, size_t i)
     return i;
 }
 
-static size_t operator_end(const Parser *p, size_t i)
+static size_t operator_end(const Parser *parser, size_t i)
 {
     static const char *const ops[] = {
         "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<", ">>",
@@ -125,89 +131,91 @@ static size_t operator_end(const Parser *p, size_t i)
 
     for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
         size_t n = strlen(ops[k]);
-        if (i + n <= p->len && !strncmp(p->s + i, ops[k], n))
+        if (i + n <= parser->len && !strncmp(parser->s + i, ops[k], n))
             return i + n;
     }
     return i + 1;
 }
 
-static void next(Parser *p)
+static void next(Parser *parser)
 {
-    p->last = p->at + p->n;
-    skip_space(p);
-    size_t i = p->at = p->pos, end;
-    char c = i < p->len ? p->s[i] : 0;
+    parser->last = parser->at + parser->n;
+    skip_space(parser);
+    size_t i = parser->at = parser->pos, end;
+    char c = i < parser->len ? parser->s[i] : 0;
 
-    if (i >= p->len) {
-        p->kind = 0;
+    if (i >= parser->len) {
+        parser->kind = 0;
         end = i;
     } else if (isalpha((unsigned char)c) || c == '_') {
-        for (end = i; end < p->len; end++)
-            if (!isalnum((unsigned char)p->s[end]) && p->s[end] != '_')
+        for (end = i; end < parser->len; end++)
+            if (!isalnum((unsigned char)parser->s[end]) &&
+                parser->s[end] != '_')
                 break;
-        p->kind = keyword(p->s + i, end - i) ? 'k' : 'n';
+        parser->kind = keyword(parser->s + i, end - i) ? 'k' : 'n';
     } else if (isdigit((unsigned char)c) ||
-               (c == '.' && isdigit((unsigned char)p->s[i + 1]))) {
-        end = number_end(p, i);
-        p->kind = '#';
+               (c == '.' && isdigit((unsigned char)parser->s[i + 1]))) {
+        end = number_end(parser, i);
+        parser->kind = '#';
     } else if (c == '"' || c == '\'') {
-        end = string_end(p, i);
-        p->kind = 's';
-    } else if (c == '[' && (end = long_bracket(p, i))) {
-        p->kind = 's';
+        end = string_end(parser, i);
+        parser->kind = 's';
+    } else if (c == '[' && (end = long_bracket(parser, i))) {
+        parser->kind = 's';
     } else {
-        end = operator_end(p, i);
-        p->kind = 'o';
+        end = operator_end(parser, i);
+        parser->kind = 'o';
     }
-    p->n = end - i;
-    p->pos = end;
+    parser->n = end - i;
+    parser->pos = end;
 }
 
-static int is(const Parser *p, const char *word)
+static int is(const Parser *parser, const char *word)
 {
-    return (p->kind == 'k' || p->kind == 'o') && strlen(word) == p->n &&
-           !strncmp(p->s + p->at, word, p->n);
+    return (parser->kind == 'k' || parser->kind == 'o') &&
+           strlen(word) == parser->n &&
+           !strncmp(parser->s + parser->at, word, parser->n);
 }
 
-static int accept(Parser *p, const char *word)
+static int accept(Parser *parser, const char *word)
 {
-    if (!is(p, word))
+    if (!is(parser, word))
         return 0;
-    next(p);
+    next(parser);
     return 1;
 }
 
-static void expect(Parser *p, const char *word)
+static void expect(Parser *parser, const char *word)
 {
-    if (!accept(p, word))
-        p->bad = 1;
+    if (!accept(parser, word))
+        parser->bad = 1;
 }
 
-static void name(Parser *p)
+static void name(Parser *parser)
 {
-    if (p->kind != 'n')
-        p->bad = 1;
+    if (parser->kind != 'n')
+        parser->bad = 1;
     else
-        next(p);
+        next(parser);
 }
 
 /* ---- what is put around -------------------------------------------------- */
 
-static void wrap(Parser *p, size_t from, size_t to, const char *f)
+static void wrap(Parser *parser, size_t from, size_t to, const char *f)
 {
-    Insert open = { from, 0, 0, f, vec_len(p->ins) };
-    Insert close = { to, 0, 1, ")", vec_len(p->ins) };
+    Insert open = { from, 0, 0, f, vec_len(parser->ins) };
+    Insert close = { to, 0, 1, ")", vec_len(parser->ins) };
 
-    vec_push(p->arena, p->ins, open);
-    vec_push(p->arena, p->ins, close);
+    vec_push(parser->arena, parser->ins, open);
+    vec_push(parser->arena, parser->ins, close);
 }
 
-static void go_deeper(Parser *p)
+static void go_deeper(Parser *parser)
 {
-    if (++p->depth <= DEEPEST)
+    if (++parser->depth <= DEEPEST)
         return;
-    p->bad = 1;
-    p->deep = p->deep ? p->deep : p->at;
+    parser->bad = 1;
+    parser->deep = parser->deep ? parser->deep : parser->at;
 }
 
 /* ---- grammar: manual section 9 ------------------------------------------- */
@@ -215,57 +223,57 @@ static void go_deeper(Parser *p)
 static void block(Parser *p);
 static int expression(Parser *p, int limit);
 
-static void list(Parser *p)
+static void list(Parser *parser)
 {
     do
-        expression(p, 0);
-    while (!p->bad && accept(p, ","));
+        expression(parser, 0);
+    while (!parser->bad && accept(parser, ","));
 }
 
-static void function(Parser *p)
+static void function(Parser *parser)
 {
-    expect(p, "(");
-    while (!p->bad && !is(p, ")")) {
-        if (!accept(p, "..."))
-            name(p);
-        if (!accept(p, ","))
+    expect(parser, "(");
+    while (!parser->bad && !is(parser, ")")) {
+        if (!accept(parser, "..."))
+            name(parser);
+        if (!accept(parser, ","))
             break;
     }
-    expect(p, ")");
-    block(p);
-    expect(p, "end");
+    expect(parser, ")");
+    block(parser);
+    expect(parser, "end");
 }
 
-static void table(Parser *p)
+static void table(Parser *parser)
 {
-    while (!p->bad && !is(p, "}")) {
-        if (accept(p, "[")) {
-            expression(p, 0);
-            expect(p, "]");
-            expect(p, "=");
-            expression(p, 0);
+    while (!parser->bad && !is(parser, "}")) {
+        if (accept(parser, "[")) {
+            expression(parser, 0);
+            expect(parser, "]");
+            expect(parser, "=");
+            expression(parser, 0);
         } else {
-            expression(p, 0); /* also the name of name = value */
-            if (accept(p, "="))
-                expression(p, 0);
+            expression(parser, 0); /* also the name of name = value */
+            if (accept(parser, "="))
+                expression(parser, 0);
         }
-        if (!accept(p, ",") && !accept(p, ";"))
+        if (!accept(parser, ",") && !accept(parser, ";"))
             break;
     }
-    expect(p, "}");
+    expect(parser, "}");
 }
 
 /* args: string, table or ( list ) */
-static int arguments(Parser *p)
+static int arguments(Parser *parser)
 {
-    if (p->kind == 's')
-        next(p);
-    else if (accept(p, "{"))
-        table(p);
-    else if (accept(p, "(")) {
-        if (!is(p, ")"))
-            list(p);
-        expect(p, ")");
+    if (parser->kind == 's')
+        next(parser);
+    else if (accept(parser, "{"))
+        table(parser);
+    else if (accept(parser, "(")) {
+        if (!is(parser, ")"))
+            list(parser);
+        expect(parser, ")");
     } else {
         return 0;
     }
@@ -273,41 +281,41 @@ static int arguments(Parser *p)
 }
 
 /* prefixexp with its suffixes */
-static void suffixed(Parser *p)
+static void suffixed(Parser *parser)
 {
-    if (accept(p, "(")) {
-        expression(p, 0);
-        expect(p, ")");
+    if (accept(parser, "(")) {
+        expression(parser, 0);
+        expect(parser, ")");
     } else {
-        name(p);
+        name(parser);
     }
-    while (!p->bad) {
-        if (accept(p, ".")) {
-            name(p);
-        } else if (accept(p, "[")) {
-            expression(p, 0);
-            expect(p, "]");
-        } else if (accept(p, ":")) {
-            name(p);
-            if (!arguments(p))
-                p->bad = 1;
-        } else if (!arguments(p)) {
+    while (!parser->bad) {
+        if (accept(parser, ".")) {
+            name(parser);
+        } else if (accept(parser, "[")) {
+            expression(parser, 0);
+            expect(parser, "]");
+        } else if (accept(parser, ":")) {
+            name(parser);
+            if (!arguments(parser))
+                parser->bad = 1;
+        } else if (!arguments(parser)) {
             break;
         }
     }
 }
 
-static void simple(Parser *p)
+static void simple(Parser *parser)
 {
-    if (p->kind == '#' || p->kind == 's' || is(p, "nil") || is(p, "true") ||
-        is(p, "false") || is(p, "..."))
-        next(p);
-    else if (accept(p, "{"))
-        table(p);
-    else if (accept(p, "function"))
-        function(p);
+    if (parser->kind == '#' || parser->kind == 's' || is(parser, "nil") ||
+        is(parser, "true") || is(parser, "false") || is(parser, "..."))
+        next(parser);
+    else if (accept(parser, "{"))
+        table(parser);
+    else if (accept(parser, "function"))
+        function(parser);
     else
-        suffixed(p);
+        suffixed(parser);
 }
 
 /* Left and right priority of the binary operators. */
@@ -323,11 +331,11 @@ static const struct { const char *op; int left, right; } binary[] = {
 /* clang-format on */
 enum { UNARY = 12, IFELSE = 1 };
 
-static int operator(const Parser *p)
+static int operator(const Parser *parser)
 {
     int i = 0;
 
-    while (binary[i].op && !is(p, binary[i].op))
+    while (binary[i].op && !is(parser, binary[i].op))
         i++;
     return i;
 }
@@ -335,73 +343,74 @@ static int operator(const Parser *p)
 /* IFELSE when the expression is an `and` or `or` without parentheses. Of
  * `a and b and c` the conditions are a and b: not one in the other, so that
  * long chains do not nest. */
-static int expression(Parser *p, int limit)
+static int expression(Parser *parser, int limit)
 {
-    size_t from = p->at;
+    size_t from = parser->at;
     int kind = 0;
 
-    go_deeper(p);
-    if (accept(p, "not")) {
-        size_t at = p->at;
-        expression(p, UNARY);
-        wrap(p, at, p->last, CONDITION "(");
-    } else if (accept(p, "-") || accept(p, "#") || accept(p, "~")) {
-        expression(p, UNARY);
-    } else if (!p->bad) {
-        simple(p);
+    go_deeper(parser);
+    if (accept(parser, "not")) {
+        size_t at = parser->at;
+        expression(parser, UNARY);
+        wrap(parser, at, parser->last, CONDITION "(");
+    } else if (accept(parser, "-") || accept(parser, "#") ||
+               accept(parser, "~")) {
+        expression(parser, UNARY);
+    } else if (!parser->bad) {
+        simple(parser);
     }
-    for (int i; !p->bad && binary[i = operator(p)].left > limit;) {
+    for (int i; !parser->bad && binary[i = operator(parser)].left > limit;) {
         if (i == 1)
-            wrap(p, from, p->last, CONDITION "(");
+            wrap(parser, from, parser->last, CONDITION "(");
         else if (i == 0 && kind != IFELSE)
-            wrap(p, from, p->last, CHOICE "(");
-        next(p);
-        from = i == 1 ? p->at : from;
-        expression(p, binary[i].right);
+            wrap(parser, from, parser->last, CHOICE "(");
+        next(parser);
+        from = i == 1 ? parser->at : from;
+        expression(parser, binary[i].right);
         kind = i < 2 ? IFELSE : 0;
     }
-    p->depth--;
+    parser->depth--;
     return kind;
 }
 
-static void condition(Parser *p)
+static void condition(Parser *parser)
 {
-    size_t from = p->at;
+    size_t from = parser->at;
 
-    expression(p, 0);
-    wrap(p, from, p->last, CONDITION "(");
+    expression(parser, 0);
+    wrap(parser, from, parser->last, CONDITION "(");
 }
 
-static void if_statement(Parser *p)
+static void if_statement(Parser *parser)
 {
     do {
-        condition(p);
-        expect(p, "then");
-        block(p);
-    } while (!p->bad && accept(p, "elseif"));
-    if (accept(p, "else"))
-        block(p);
-    expect(p, "end");
+        condition(parser);
+        expect(parser, "then");
+        block(parser);
+    } while (!parser->bad && accept(parser, "elseif"));
+    if (accept(parser, "else"))
+        block(parser);
+    expect(parser, "end");
 }
 
-static void for_statement(Parser *p)
+static void for_statement(Parser *parser)
 {
-    name(p);
-    if (!accept(p, "=")) {
-        while (!p->bad && accept(p, ","))
-            name(p);
-        expect(p, "in");
+    name(parser);
+    if (!accept(parser, "=")) {
+        while (!parser->bad && accept(parser, ","))
+            name(parser);
+        expect(parser, "in");
     }
-    list(p);
-    expect(p, "do");
-    block(p);
-    expect(p, "end");
+    list(parser);
+    expect(parser, "do");
+    block(parser);
+    expect(parser, "end");
 }
 
 /* `local function attention(x)` often ends in the language's own attention(s,
  * v, key). Lua's scope would make that a call of itself; such a function is
  * not recursive here. */
-static void local_function(Parser *p, size_t from)
+static void local_function(Parser *parser, size_t from)
 {
     static const char *const layers[] = {
         "softmax", "rmsnorm",   "layernorm", "rope",
@@ -409,103 +418,103 @@ static void local_function(Parser *p, size_t from)
     };
 
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
-        if (strlen(layers[i]) == p->n &&
-            !strncmp(layers[i], p->s + p->at, p->n)) {
-            Insert x = { from, p->at + p->n - from, 0,
-                         strf(p->arena, "%s = function", layers[i]),
-                         vec_len(p->ins) };
-            vec_push(p->arena, p->ins, x);
+        if (strlen(layers[i]) == parser->n &&
+            !strncmp(layers[i], parser->s + parser->at, parser->n)) {
+            Insert x = { from, parser->at + parser->n - from, 0,
+                         strf(parser->arena, "%s = function", layers[i]),
+                         vec_len(parser->ins) };
+            vec_push(parser->arena, parser->ins, x);
         }
-    name(p);
-    function(p);
+    name(parser);
+    function(parser);
 }
 
-static void local_statement(Parser *p)
+static void local_statement(Parser *parser)
 {
-    size_t from = p->at;
+    size_t from = parser->at;
 
-    if (accept(p, "function")) {
-        local_function(p, from);
+    if (accept(parser, "function")) {
+        local_function(parser, from);
         return;
     }
     do {
-        name(p);
-        if (accept(p, "<")) {
-            name(p);
-            expect(p, ">");
+        name(parser);
+        if (accept(parser, "<")) {
+            name(parser);
+            expect(parser, ">");
         }
-    } while (!p->bad && accept(p, ","));
-    if (accept(p, "="))
-        list(p);
+    } while (!parser->bad && accept(parser, ","));
+    if (accept(parser, "="))
+        list(parser);
 }
 
-static void function_statement(Parser *p)
+static void function_statement(Parser *parser)
 {
-    name(p);
-    while (!p->bad && (accept(p, ".") || accept(p, ":")))
-        name(p);
-    function(p);
+    name(parser);
+    while (!parser->bad && (accept(parser, ".") || accept(parser, ":")))
+        name(parser);
+    function(parser);
 }
 
-static void assignment_or_call(Parser *p)
+static void assignment_or_call(Parser *parser)
 {
-    suffixed(p);
-    while (!p->bad && accept(p, ","))
-        suffixed(p);
-    if (accept(p, "="))
-        list(p);
+    suffixed(parser);
+    while (!parser->bad && accept(parser, ","))
+        suffixed(parser);
+    if (accept(parser, "="))
+        list(parser);
 }
 
-static int ends_block(const Parser *p)
+static int ends_block(const Parser *parser)
 {
-    return p->bad || !p->kind || is(p, "end") || is(p, "else") ||
-           is(p, "elseif") || is(p, "until");
+    return parser->bad || !parser->kind || is(parser, "end") ||
+           is(parser, "else") || is(parser, "elseif") || is(parser, "until");
 }
 
-static void statement(Parser *p)
+static void statement(Parser *parser)
 {
-    if (accept(p, ";") || accept(p, "break"))
+    if (accept(parser, ";") || accept(parser, "break"))
         return;
-    if (accept(p, "if")) {
-        if_statement(p);
-    } else if (accept(p, "while")) {
-        condition(p);
-        expect(p, "do");
-        block(p);
-        expect(p, "end");
-    } else if (accept(p, "do")) {
-        block(p);
-        expect(p, "end");
-    } else if (accept(p, "for")) {
-        for_statement(p);
-    } else if (accept(p, "repeat")) {
-        block(p);
-        expect(p, "until");
-        condition(p);
-    } else if (accept(p, "function")) {
-        function_statement(p);
-    } else if (accept(p, "local")) {
-        local_statement(p);
-    } else if (accept(p, "goto")) {
-        name(p);
-    } else if (accept(p, "::")) {
-        name(p);
-        expect(p, "::");
-    } else if (accept(p, "return")) {
-        if (!ends_block(p) && !is(p, ";"))
-            list(p);
-        accept(p, ";");
+    if (accept(parser, "if")) {
+        if_statement(parser);
+    } else if (accept(parser, "while")) {
+        condition(parser);
+        expect(parser, "do");
+        block(parser);
+        expect(parser, "end");
+    } else if (accept(parser, "do")) {
+        block(parser);
+        expect(parser, "end");
+    } else if (accept(parser, "for")) {
+        for_statement(parser);
+    } else if (accept(parser, "repeat")) {
+        block(parser);
+        expect(parser, "until");
+        condition(parser);
+    } else if (accept(parser, "function")) {
+        function_statement(parser);
+    } else if (accept(parser, "local")) {
+        local_statement(parser);
+    } else if (accept(parser, "goto")) {
+        name(parser);
+    } else if (accept(parser, "::")) {
+        name(parser);
+        expect(parser, "::");
+    } else if (accept(parser, "return")) {
+        if (!ends_block(parser) && !is(parser, ";"))
+            list(parser);
+        accept(parser, ";");
     } else {
-        assignment_or_call(p);
+        assignment_or_call(parser);
     }
 }
 
-static void block(Parser *p)
+static void block(Parser *parser)
 {
-    go_deeper(p);
-    while (!ends_block(p))
-        statement(p);
-    p->depth--;
+    go_deeper(parser);
+    while (!ends_block(parser))
+        statement(parser);
+    parser->depth--;
 }
 
 /* ---- the new text -------------------------------------------------------- */
@@ -525,33 +534,33 @@ static int in_order(const void *v, const void *w)
 
 int too_deep_line(Arena *a, const char *text, size_t len)
 {
-    Parser p = { .arena = a, .s = text, .len = len };
+    Parser parser = { .arena = a, .s = text, .len = len };
     int line = 1;
 
-    next(&p);
-    block(&p);
-    for (size_t i = 0; i < p.deep; i++)
+    next(&parser);
+    block(&parser);
+    for (size_t i = 0; i < parser.deep; i++)
         line += text[i] == '\n';
-    return p.deep ? line : 0;
+    return parser.deep ? line : 0;
 }
 
 char *guard_conditions(Arena *a, const char *text, size_t len, size_t *outlen)
 {
-    Parser p = { .arena = a, .s = text, .len = len };
-    Text t = { .arena = a };
+    Parser parser = { .arena = a, .s = text, .len = len };
+    Text out = { .arena = a };
     size_t from = 0;
 
-    next(&p);
-    block(&p);
-    if (p.bad || p.kind || !p.ins)
+    next(&parser);
+    block(&parser);
+    if (parser.bad || parser.kind || !parser.ins)
         return NULL;
-    qsort(p.ins, vec_len(p.ins), sizeof *p.ins, in_order);
-    for (size_t i = 0; i < vec_len(p.ins); i++) {
-        putn(&t, text + from, p.ins[i].at - from);
-        putn(&t, p.ins[i].text, strlen(p.ins[i].text));
-        from = p.ins[i].at + p.ins[i].cut;
+    qsort(parser.ins, vec_len(parser.ins), sizeof *parser.ins, in_order);
+    for (size_t i = 0; i < vec_len(parser.ins); i++) {
+        putn(&out, text + from, parser.ins[i].at - from);
+        putn(&out, parser.ins[i].text, strlen(parser.ins[i].text));
+        from = parser.ins[i].at + parser.ins[i].cut;
     }
-    putn(&t, text + from, len - from);
-    *outlen = t.len;
-    return t.s;
+    putn(&out, text + from, len - from);
+    *outlen = out.len;
+    return out.s;
 }

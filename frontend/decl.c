@@ -125,14 +125,14 @@ static int initializer(lua_State *L)
     return 1;
 }
 
-static void read_init(lua_State *L, int arg, Param *p)
+static void read_init(lua_State *L, int arg, Param *param)
 {
     const Init *x = init_at(L, arg);
 
     if (lua_isnoneornil(L, arg))
         return;
-    p->init = x ? x->kind : INITconst;
-    p->arg = x ? x->arg : lua_tonumber(L, arg);
+    param->init = x ? x->kind : INITconst;
+    param->arg = x ? x->arg : lua_tonumber(L, arg);
 }
 
 static int sized_axes(lua_State *L, int arg, Dim *d)

@@ -67,23 +67,23 @@ static json_t *messages(const char *s, size_t len)
 /* What a message quotes from a file may be no UTF-8, which JSON has to be. */
 static char *read_back(FILE *f, size_t *n)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     char buf[1 << 14];
     size_t k;
 
     rewind(f);
     while ((k = fread(buf, 1, sizeof buf, f)) > 0)
-        putn(&t, buf, k);
+        putn(&out, buf, k);
     fclose(f);
-    *n = t.len;
+    *n = out.len;
     int64_t bad = 0;
-    for (size_t at = 0; at < t.len; at += (size_t)bad + 1) {
-        bad = utf8_bad(t.s + at, t.len - at);
+    for (size_t at = 0; at < out.len; at += (size_t)bad + 1) {
+        bad = utf8_bad(out.s + at, out.len - at);
         if (bad < 0)
             break;
-        t.s[at + (size_t)bad] = '?';
+        out.s[at + (size_t)bad] = '?';
     }
-    return t.s ? t.s : "";
+    return out.s ? out.s : "";
 }
 
 int check_as_json(int (*check)(Args *a), Args *a)

@@ -13,18 +13,18 @@ static const char *const colours[NBUFCLASS] = {
     [Bio] = "#bab0ac",    [Btemp] = "#f58518",  [Bscratch] = "#e45756",
 };
 
-static void put_html(Text *t, const char *s)
+static void put_html(Text *out, const char *s)
 {
     for (; *s; s++)
         if (*s == '<' || *s == '>' || *s == '&' || *s == '"')
-            put(t, "&#%d;", *s);
+            put(out, "&#%d;", *s);
         else
-            putn(t, s, 1);
+            putn(out, s, 1);
 }
 
 /* ---- memory -------------------------------------------------------------- */
 
-static void rectangle(Text *t, const Role *r, const Program *p, const Buf *b)
+static void rectangle(Text *out, const Role *r, const Program *p, const Buf *b)
 {
     double x = 0, w = WIDE, per = (double)WIDE / (p->ninstr ? p->ninstr : 1);
     double y = (double)b->offset / (double)r->arena * HIGH;
@@ -34,106 +34,107 @@ static void rectangle(Text *t, const Role *r, const Program *p, const Buf *b)
         x = b->born * per;
         w = (b->dies - b->born + 1) * per;
     }
-    put(t,
+    put(out,
         "<rect x='%.2f' y='%.2f' width='%.2f' height='%.2f' fill='%s'>"
         "<title>",
         x, y, w, h < 0.5 ? 0.5 : h, colours[b->cls]);
-    put_html(t, b->name);
-    put(t, "\n%" PRId64 " bytes at %" PRId64 ", %s", b->bytes, b->offset,
+    put_html(out, b->name);
+    put(out, "\n%" PRId64 " bytes at %" PRId64 ", %s", b->bytes, b->offset,
         bufclasses[b->cls]);
     if (b->prog >= 0)
-        put(t, ", steps %d to %d", b->born, b->dies);
+        put(out, ", steps %d to %d", b->born, b->dies);
     if (b->file) {
-        put(t, "\n");
-        put_html(t, b->file);
-        put(t, ":%d", b->line);
+        put(out, "\n");
+        put_html(out, b->file);
+        put(out, ":%d", b->line);
     }
-    put(t, "</title></rect>\n");
+    put(out, "</title></rect>\n");
 }
 
-static void memory(Text *t, const Role *r, int prog)
+static void memory(Text *out, const Role *r, int prog)
 {
     const Program *p = &r->prog[prog];
 
-    put(t, "<h2>program ");
-    put_html(t, programnames[p->kind]);
-    put(t,
+    put(out, "<h2>program ");
+    put_html(out, programnames[p->kind]);
+    put(out,
         "</h2>\n<svg viewBox='0 0 %d %d' width='100%%' stroke='#fff' "
         "stroke-width='0.3'>\n",
         WIDE, HIGH);
     for (int i = 0; i < r->nbuf; i++)
         if (r->buf[i].prog < 0 || r->buf[i].prog == prog)
-            rectangle(t, r, p, &r->buf[i]);
-    put(t, "</svg>\n");
+            rectangle(out, r, p, &r->buf[i]);
+    put(out, "</svg>\n");
 }
 
 /* `summary` is what `show` prints. */
 char *draw_memory(const Plan *p, const char *summary, size_t *len)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
-    put(&t, "<!doctype html><meta charset='utf-8'><title>");
-    put_html(&t, p->model);
-    put(&t, "</title><style>body{font:14px sans-serif;margin:2em}</style>\n"
-            "<pre>");
-    put_html(&t, summary);
-    put(&t, "</pre>\n<p>Steps to the right, addresses downwards:");
+    put(&out, "<!doctype html><meta charset='utf-8'><title>");
+    put_html(&out, p->model);
+    put(&out, "</title><style>body{font:14px sans-serif;margin:2em}</style>\n"
+              "<pre>");
+    put_html(&out, summary);
+    put(&out, "</pre>\n<p>Steps to the right, addresses downwards:");
     for (int c = 0; c < NBUFCLASS; c++)
-        put(&t, " <span style='color:%s'>&#9632;</span> %s", colours[c],
+        put(&out, " <span style='color:%s'>&#9632;</span> %s", colours[c],
             bufclasses[c]);
-    put(&t, "</p>\n");
+    put(&out, "</p>\n");
     for (int i = 0; i < p->nrole; i++)
         for (int k = 0; k < p->role[i].nprog; k++)
-            memory(&t, &p->role[i], k);
-    *len = t.len;
-    return t.s;
+            memory(&out, &p->role[i], k);
+    *len = out.len;
+    return out.s;
 }
 
 /* ---- time ---------------------------------------------------------------- */
 
-static void event(Text *t, const Instr *s, int role, int program, double *at)
+static void event(Text *out, const Instr *s, int role, int program, double *at)
 {
-    put(t,
+    put(out,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
         "\"cat\":\"%s\",\"name\":",
         role, program, 1e6 * *at, 1e6 * s->secs, instr_info(s->kind)->name);
-    put_json(t, s->label ? s->label : instr_info(s->kind)->name);
-    put(t, ",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
+    put_json(out, s->label ? s->label : instr_info(s->kind)->name);
+    put(out, ",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
     if (s->file) {
-        put(t, ",\"line\":");
-        put_json(t, strf(forever, "%s:%d", s->file, s->line));
+        put(out, ",\"line\":");
+        put_json(out, strf(forever, "%s:%d", s->file, s->line));
     }
-    put(t, "}}");
+    put(out, "}}");
     *at += s->secs;
 }
 
 /* Bodies one after another, as often as a rank runs them. */
-static void timeline(Text *t, const Program *p, int role, int program)
+static void timeline(Text *out, const Program *prog, int role, int program)
 {
     double at = 0;
 
-    put(t,
+    put(out,
         ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_name\","
         "\"args\":{\"name\":\"%s\"}}",
-        role, program, programnames[p->kind]);
-    for (int f = 0; f < p->nphase; f++)
-        for (int64_t k = 0; k < p->phase[f].repeat; k++)
-            for (int i = 0; i < p->phase[f].n; i++)
-                event(t, &p->instr[p->phase[f].first + i], role, program, &at);
+        role, program, programnames[prog->kind]);
+    for (int f = 0; f < prog->nphase; f++)
+        for (int64_t k = 0; k < prog->phase[f].repeat; k++)
+            for (int i = 0; i < prog->phase[f].n; i++)
+                event(out, &prog->instr[prog->phase[f].first + i], role,
+                      program, &at);
 }
 
 char *draw_time(const Plan *p, size_t *len)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
-    put(&t, "{\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":"
-            "\"process_name\",\"args\":{\"name\":");
-    put_json(&t, strf(forever, "%s, predicted", p->model));
-    put(&t, "}}");
+    put(&out, "{\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":"
+              "\"process_name\",\"args\":{\"name\":");
+    put_json(&out, strf(forever, "%s, predicted", p->model));
+    put(&out, "}}");
     for (int i = 0; i < p->nrole; i++)
         for (int k = 0; k < p->role[i].nprog; k++)
-            timeline(&t, &p->role[i].prog[k], i, k);
-    put(&t, "\n]}\n");
-    *len = t.len;
-    return t.s;
+            timeline(&out, &p->role[i].prog[k], i, k);
+    put(&out, "\n]}\n");
+    *len = out.len;
+    return out.s;
 }

@@ -25,7 +25,7 @@ typedef struct UnitRange {
 } UnitRange;
 
 /* "embed, layers.0-2, norm, head": parameters by unit, neighbours together. */
-static void put_units(Text *t, const Role *r)
+static void put_units(Text *out, const Role *r)
 {
     UnitRange *v = NULL;
 
@@ -43,16 +43,16 @@ static void put_units(Text *t, const Role *r)
                 same = 1;
             }
         if (!same)
-            vec_push(t->arena, v, ((UnitRange){ name, number, number }));
+            vec_push(out->arena, v, ((UnitRange){ name, number, number }));
     }
     for (size_t k = 0; k < vec_len(v); k++) {
-        put(t, "%s%s", k ? ", " : "", v[k].name);
+        put(out, "%s%s", k ? ", " : "", v[k].name);
         if (v[k].from >= 0)
-            put(t, "%lld", (long long)v[k].from);
+            put(out, "%lld", (long long)v[k].from);
         if (v[k].to > v[k].from)
-            put(t, "-%lld", (long long)v[k].to);
+            put(out, "-%lld", (long long)v[k].to);
     }
-    put(t, vec_len(v) ? "" : "no parameters");
+    put(out, vec_len(v) ? "" : "no parameters");
 }
 
 void report_fold(FILE *out, const Plan *p)

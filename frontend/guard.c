@@ -65,14 +65,14 @@ static void widen_stack(void)
     setrlimit(RLIMIT_STACK, &r);
 }
 
-static void read_all(int fd, Text *t)
+static void read_all(int fd, Text *out)
 {
     char buf[1 << 16];
     ssize_t n;
 
     while ((n = read(fd, buf, sizeof buf)) > 0 || (n < 0 && errno == EINTR))
         if (n > 0)
-            putn(t, buf, (size_t)n);
+            putn(out, buf, (size_t)n);
     close(fd);
 }
 

@@ -84,10 +84,11 @@ static int match(const char *pat, const char *s, Binding *b)
 
 /* ---- the right side ------------------------------------------------------ */
 
-static int param_axis(const Param *p, const char *s, size_t n)
+static int param_axis(const Param *param, const char *s, size_t n)
 {
-    for (int i = 0; i < p->nd; i++)
-        if (strlen(p->dim[i].a->name) == n && !strncmp(p->dim[i].a->name, s, n))
+    for (int i = 0; i < param->nd; i++)
+        if (strlen(param->dim[i].a->name) == n &&
+            !strncmp(param->dim[i].a->name, s, n))
             return i;
     return -1;
 }
@@ -110,28 +111,28 @@ static void unroll(HfAxesReader *r, const char *s, size_t n)
 /* The tensor's name, with {i} replaced; {axis} stays for its indices. */
 static void read_name(HfAxesReader *r)
 {
-    Text t = { .arena = r->f->g->arena };
+    Text out = { .arena = r->f->g->arena };
 
     for (const char *s = r->e->hf; *s;) {
         const char *end = *s == '{' ? strchr(s, '}') : NULL;
         size_t n = end ? (size_t)(end - s - 1) : 0;
         int k = 0;
         if (!end) {
-            putn(&t, s++, 1);
+            putn(&out, s++, 1);
             continue;
         }
         while (k < r->b->n &&
                (r->b->nname[k] != n || strncmp(r->b->name[k], s + 1, n)))
             k++;
         if (k < r->b->n) {
-            putn(&t, r->b->value[k], r->b->nvalue[k]);
+            putn(&out, r->b->value[k], r->b->nvalue[k]);
         } else {
             unroll(r, s + 1, n);
-            putn(&t, s, n + 2);
+            putn(&out, s, n + 2);
         }
         s = end + 1;
     }
-    r->m.hf = intern(t.s ? t.s : "");
+    r->m.hf = intern(out.s ? out.s : "");
 }
 
 static _Noreturn void bad(const HfAxesReader *r, const char *what)
@@ -283,17 +284,17 @@ static void map_param(Front *f, HfEntry *e, const Param *p, const Binding *b)
 /* "layers.3.attn.wq" -> "layers.{i}.attn.wq", to suggest one. */
 static const char *general(Arena *a, const char *path)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
     for (const char *s = path; *s;) {
         size_t n = s == path || s[-1] == '.' ? strspn(s, "0123456789") : 0;
         if (n && (s[n] == '.' || !s[n]))
-            put(&t, "{i}");
+            put(&out, "{i}");
         else
-            putn(&t, s, n = 1);
+            putn(&out, s, n = 1);
         s += n;
     }
-    return t.s;
+    return out.s;
 }
 
 static void not_found(Front *f, const HfEntry *e)

@@ -9,16 +9,16 @@
 
 /* ---- to JSON ------------------------------------------------------------- */
 
-static void put_number(lua_State *L, Front *f, const char *key, Text *t)
+static void put_number(lua_State *L, Front *f, const char *key, Text *out)
 {
     double x = lua_tonumber(L, -1);
 
     if (lua_isinteger(L, -1))
-        put(t, "%lld", (long long)lua_tointeger(L, -1));
+        put(out, "%lld", (long long)lua_tointeger(L, -1));
     else if (!isfinite(x))
         err(f->loc, "hf: config: '%s' is no finite number", key);
     else
-        put(t, x == rint(x) && fabs(x) < 1e15 ? "%.1f" : "%.15g", x);
+        put(out, x == rint(x) && fabs(x) < 1e15 ? "%.1f" : "%.15g", x);
 }
 
 enum { DEEPEST = 16 }; /* tables in tables */
@@ -27,7 +27,7 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *t,
                       int depth);
 
 /* A list, or names with values, in the order of the alphabet. */
-static void put_table(lua_State *L, Front *f, const char *path, Text *t,
+static void put_table(lua_State *L, Front *f, const char *path, Text *out,
                       int depth)
 {
     if (depth > DEEPEST)
@@ -38,50 +38,50 @@ static void put_table(lua_State *L, Front *f, const char *path, Text *t,
     int n = (int)lua_rawlen(L, -1), names = 0, at = lua_gettop(L);
     const char **name = n ? NULL : sorted_keys(L, at, &names);
 
-    put(t, n ? "[" : "{");
+    put(out, n ? "[" : "{");
     for (int i = 0; i < n + names; i++) {
         const char *key = n ? path : name[i];
-        put(t, i ? ", " : "");
+        put(out, i ? ", " : "");
         if (n) {
             lua_rawgeti(L, at, i + 1);
         } else {
             if (utf8_bad(key, strlen(key)) >= 0)
                 err(f->loc, "hf: config: the name '%s' is no UTF-8 text", key);
-            put_json(t, key);
-            put(t, ": ");
+            put_json(out, key);
+            put(out, ": ");
             lua_getfield(L, at, key);
         }
-        put_value(L, f, key, t, depth + 1);
+        put_value(L, f, key, out, depth + 1);
         lua_pop(L, 1);
     }
-    put(t, n ? "]" : "}");
+    put(out, n ? "]" : "}");
 }
 
-static void put_string(lua_State *L, Front *f, const char *key, Text *t)
+static void put_string(lua_State *L, Front *f, const char *key, Text *out)
 {
     size_t len;
     const char *s = lua_tolstring(L, -1, &len);
 
     if (strlen(s) != len || utf8_bad(s, len) >= 0)
         err(f->loc, "hf: config: '%s' is no UTF-8 text", key);
-    put_json(t, s);
+    put_json(out, s);
 }
 
-static void put_value(lua_State *L, Front *f, const char *key, Text *t,
+static void put_value(lua_State *L, Front *f, const char *key, Text *out,
                       int depth)
 {
     const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
 
     if (s && !strcmp(s, "null"))
-        put(t, "null");
+        put(out, "null");
     else if (s)
-        put_string(L, f, key, t);
+        put_string(L, f, key, out);
     else if (lua_isboolean(L, -1))
-        put(t, lua_toboolean(L, -1) ? "true" : "false");
+        put(out, lua_toboolean(L, -1) ? "true" : "false");
     else if (lua_type(L, -1) == LUA_TNUMBER)
-        put_number(L, f, key, t);
+        put_number(L, f, key, out);
     else if (lua_istable(L, -1))
-        put_table(L, f, key, t, depth);
+        put_table(L, f, key, out, depth);
     else
         err(f->loc,
             "hf: config: '%s' must be a string, number, boolean or "
@@ -92,13 +92,13 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *t,
 /* The table on top. */
 void hf_config(lua_State *L, Front *f)
 {
-    Text t = { .arena = f->g->arena };
+    Text out = { .arena = f->g->arena };
 
     if (opts_loc(f->g->opts, "hf.config"))
         err(f->loc, "hf: config stands twice");
-    put_table(L, f, "config", &t, 0);
+    put_table(L, f, "config", &out, 0);
     if (!opts_given(f->cmdline, "hf.config"))
-        opts_set(f->g->opts, "hf.config", t.s, f->loc);
+        opts_set(f->g->opts, "hf.config", out.s, f->loc);
 }
 
 /* ---- does it agree? ------------------------------------------------------ */
@@ -162,20 +162,20 @@ static int64_t dim_size(const HfDim *d)
     return n;
 }
 
-static void check_tensor(const Loc *l, const json_t *config, const HfMap *m)
+static void check_tensor(const Loc *l, const json_t *config, const HfMap *map)
 {
-    size_t n = strlen(m->hf);
+    size_t n = strlen(map->hf);
 
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         size_t k = strlen(known[i].tail);
-        if (k > n || strcmp(m->hf + n - k, known[i].tail))
+        if (k > n || strcmp(map->hf + n - k, known[i].tail))
             continue;
-        for (int d = 0; d < 2 && d < m->nd; d++) {
+        for (int d = 0; d < 2 && d < map->nd; d++) {
             int64_t said = value_of(config, known[i].size[d]);
-            int64_t is = dim_size(&m->dim[d]);
+            int64_t is = dim_size(&map->dim[d]);
             if (said >= 0 && said != is)
                 err(l, "hf: config has %s = %lld, but '%s' has %lld there",
-                    known[i].size[d], (long long)said, m->hf, (long long)is);
+                    known[i].size[d], (long long)said, map->hf, (long long)is);
         }
     }
 }

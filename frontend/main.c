@@ -148,10 +148,10 @@ static void print_formats(void)
 
 static int print_version(void)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
-    put_version(&t, 1);
-    printf("%s%-10s %s (%s)\n", t.s, "lua", LUA_RELEASE, "model files");
+    put_version(&out, 1);
+    printf("%s%-10s %s (%s)\n", out.s, "lua", LUA_RELEASE, "model files");
     return 0;
 }
 

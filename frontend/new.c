@@ -44,10 +44,10 @@ static const char *model_text(const char *name)
         if (!strcmp(name, names[i]))
             return models[i].text;
     }
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     for (int i = 0; i < NMODEL; i++)
-        put(&t, "%s%s", i ? ", " : "", names[i]);
-    err(NULL, "new: no model is named '%s' (%s)", name, t.s);
+        put(&out, "%s%s", i ? ", " : "", names[i]);
+    err(NULL, "new: no model is named '%s' (%s)", name, out.s);
 }
 
 static int is_elementwise(Op op)
@@ -60,30 +60,30 @@ static int is_elementwise(Op op)
 const char *editor_text(Arena *a)
 {
     static const char *const like[] = { "exp", "maximum", "where" };
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    putn(&t, editor_lua, strlen(editor_lua));
-    put(&t, "\n");
+    putn(&out, editor_lua, strlen(editor_lua));
+    put(&out, "\n");
     for (Op op = 0; op < NOP; op++)
         if (is_elementwise(op) &&
             !strstr(editor_lua, strf(a, "function %s(", optab[op].name)))
-            put(&t, "%s = %s\n", optab[op].name, like[optab[op].nin - 1]);
-    return t.s;
+            put(&out, "%s = %s\n", optab[op].name, like[optab[op].nin - 1]);
+    return out.s;
 }
 
 /* The same for the names that luacheck must know. */
 const char *luacheck_text(Arena *a)
 {
     const char *list = strchr(luacheckrc, '{') + 1;
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    putn(&t, luacheckrc, (size_t)(list - luacheckrc));
+    putn(&out, luacheckrc, (size_t)(list - luacheckrc));
     for (Op op = 0; op < NOP; op++)
         if (is_elementwise(op) &&
             !strstr(list, strf(a, "\"%s\"", optab[op].name)))
-            put(&t, "\n  \"%s\",", optab[op].name);
-    putn(&t, list, strlen(list));
-    return t.s;
+            put(&out, "\n  \"%s\",", optab[op].name);
+    putn(&out, list, strlen(list));
+    return out.s;
 }
 
 static void write_new(const char *path, const char *text)

@@ -8,22 +8,22 @@
 /* "slice(a, axis, start, len)" */
 static const char *usage(const OpInfo *o)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     const char *sep = "";
 
-    put(&t, "%s(", o->name);
+    put(&out, "%s(", o->name);
     for (const char *p = o->operands; *(p += strspn(p, " ")); sep = ", ") {
         size_t n = strcspn(p, " ");
         if (*p == '*')
-            put(&t, "a, b, ...");
+            put(&out, "a, b, ...");
         else
-            put(&t, "%s%.*s", sep, (int)n, p);
+            put(&out, "%s%.*s", sep, (int)n, p);
         p += n;
     }
     for (int i = 0; i < o->nattr; i++, sep = ", ")
-        put(&t, "%s%s", sep, o->attr[i].name);
-    put(&t, ")");
-    return t.s;
+        put(&out, "%s%s", sep, o->attr[i].name);
+    put(&out, ")");
+    return out.s;
 }
 
 static void missing(lua_State *L, const OpInfo *o, int arg, const char *name)

@@ -43,7 +43,7 @@ typedef struct Setting {
 /* ---- one value ----------------------------------------------------------- */
 
 /* The shortest text that reads back as v. */
-static void put_number(Text *t, double v)
+static void put_number(Text *out, double v)
 {
     char s[40];
 
@@ -52,7 +52,7 @@ static void put_number(Text *t, double v)
         if (strtod(s, NULL) == v)
             break;
     }
-    put(t, "%s", s);
+    put(out, "%s", s);
 }
 
 static _Noreturn void bad_value(lua_State *L, const Setting *x)

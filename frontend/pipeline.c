@@ -23,51 +23,51 @@ static const Program *step_of(const Role *r)
     return i < 0 ? NULL : &r->prog[i];
 }
 
-static const Call *call_of(const Program *p, const ScheduleSlot *t)
+static const Call *call_of(const Program *prog, const ScheduleSlot *t)
 {
-    return &p->phase[t->phase].call;
+    return &prog->phase[t->phase].call;
 }
 
-static void put_slot(Text *t, const Program *p, const ScheduleSlot *w)
+static void put_slot(Text *out, const Program *prog, const ScheduleSlot *w)
 {
-    const Call *c = call_of(p, w);
+    const Call *c = call_of(prog, w);
 
-    put(t, "%d%c%d", c->chunk, jobnames[c->w], w->micro);
+    put(out, "%d%c%d", c->chunk, jobnames[c->w], w->micro);
 }
 
 /* A stage's work, a cell each. Two that overlap follow each other. */
-static void put_stage(Text *t, const Program *p)
+static void put_stage(Text *out, const Program *prog)
 {
     int n = 0, open = 0;
 
-    for (int i = 0; i < p->nslot; i++) {
-        const ScheduleSlot *w = &p->slot[i];
-        if (call_of(p, w)->k != ROWwork)
+    for (int i = 0; i < prog->nslot; i++) {
+        const ScheduleSlot *w = &prog->slot[i];
+        if (call_of(prog, w)->k != ROWwork)
             continue;
         if (open)
-            put(t, ";");
+            put(out, ";");
         else if (n++)
-            put(t, ",");
-        put(t, "%s", w->pair ? "(" : "");
-        put_slot(t, p, w);
-        put(t, "%s", open ? ")OVERLAP_F_B" : "");
+            put(out, ",");
+        put(out, "%s", w->pair ? "(" : "");
+        put_slot(out, prog, w);
+        put(out, "%s", open ? ")OVERLAP_F_B" : "");
         open = w->pair;
     }
-    put(t, "\n");
+    put(out, "\n");
 }
 
 Schedule *plan_schedule(const Plan *p, const char *name)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     for (int r = 0; r < p->nrole; r++) {
         const Program *step = step_of(&p->role[r]);
         if (!step || !step->nslot)
             err(NULL, "%s has no schedule: its model is not cut into stages",
                 name);
-        put_stage(&t, step);
+        put_stage(&out, step);
     }
-    return schedule_csv(forever, t.s, t.len, name);
+    return schedule_csv(forever, out.s, out.len, name);
 }
 
 /* ---- the picture --------------------------------------------------------- */
@@ -109,47 +109,47 @@ static void fill(Picture *x)
     }
 }
 
-static void put_line(Text *t, const Picture *x, int r, int from, int to)
+static void put_line(Text *out, const Picture *x, int r, int from, int to)
 {
-    put(t, "stage %-*d", FIRST - 6, r);
+    put(out, "stage %-*d", FIRST - 6, r);
     while (to > from && !strcmp(cell_at(x, r, to - 1), "."))
         to--;
     for (int i = from; i < to; i++)
-        put(t, "%-*s", i < to - 1 ? x->w + 1 : 0, cell_at(x, r, i));
-    put(t, "\n");
+        put(out, "%-*s", i < to - 1 ? x->w + 1 : 0, cell_at(x, r, i));
+    put(out, "\n");
 }
 
-static void put_table(Text *t, const Picture *x)
+static void put_table(Text *out, const Picture *x)
 {
     int per = (WIDTH - FIRST) / (x->w + 1) / 4 * 4;
 
     for (int from = 0; from < x->n; from += per) {
         int to = from + per < x->n ? from + per : x->n;
-        put(t, "%s%-*s", from ? "\n" : "", FIRST, "time");
+        put(out, "%s%-*s", from ? "\n" : "", FIRST, "time");
         for (int i = from; i < to; i += 4)
-            put(t, "%-*d", i + 4 < to ? 4 * (x->w + 1) : 0, i);
-        put(t, "\n");
+            put(out, "%-*d", i + 4 < to ? 4 * (x->w + 1) : 0, i);
+        put(out, "\n");
         for (int r = 0; r < x->s->ranks; r++)
-            put_line(t, x, r, from, to);
+            put_line(out, x, r, from, to);
     }
 }
 
-static void put_numbers(Text *t, const Picture *x)
+static void put_numbers(Text *out, const Picture *x)
 {
     const Schedule *s = x->s;
     double busy = 0;
 
     for (int r = 0; r < s->ranks; r++)
         busy += x->time.busy[r];
-    put(t,
+    put(out,
         "%d stages, %d chunks, %d micro-batches: %d units, %.1f %% of them "
         "idle\n",
         s->ranks, s->chunks, s->micros, x->n,
         100 * (1 - busy / (s->ranks * x->time.makespan)));
-    put(t, "micro-batches alive at most, by stage:");
+    put(out, "micro-batches alive at most, by stage:");
     for (int r = 0; r < s->ranks; r++)
-        put(t, " %d", x->time.peak[r]);
-    put(t, "\n");
+        put(out, " %d", x->time.peak[r]);
+    put(out, "\n");
 }
 
 char *draw_schedule(const Schedule *s)
@@ -157,7 +157,7 @@ char *draw_schedule(const Schedule *s)
     static const double of[NJOB] = { [WF] = 1, [WB] = 2, [WI] = 1, [WW] = 1 };
     size_t n = NJOB * (size_t)s->chunks;
     double *cost = alloc(forever, n * sizeof *cost);
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     Picture x = { .s = s };
 
     for (size_t i = 0; i < n; i++)
@@ -168,7 +168,7 @@ char *draw_schedule(const Schedule *s)
     x.w = (int)strlen(act_text(s, &widest));
     x.cell = alloc(forever, (size_t)(s->ranks * x.n) * (size_t)(x.w + 1));
     fill(&x);
-    put_table(&t, &x);
-    put_numbers(&t, &x);
-    return t.s;
+    put_table(&out, &x);
+    put_numbers(&out, &x);
+    return out.s;
 }

@@ -10,38 +10,38 @@ enum { TENSORS = 12, SLOTS = 24 };
 
 static const MeshAxis grids[2][3] = { { Mtp, Mcp, Mdp }, { Metp, Mep, Medp } };
 
-static void put_place(Text *t, const Plan *p, int64_t rank)
+static void put_place(Text *out, const Plan *p, int64_t rank)
 {
     const Mesh *m = p->mesh;
 
-    put(t, "rank %" PRId64 " of %" PRId64 " of %s: stage %d of %d", rank,
+    put(out, "rank %" PRId64 " of %" PRId64 " of %s: stage %d of %d", rank,
         m->world, p->model, role_of(p, rank), p->nrole);
     for (int g = 0; g < 2; g++) {
-        put(t, "%s", g ? "; expert" : "; dense");
+        put(out, "%s", g ? "; expert" : "; dense");
         for (int i = 0; i < 3; i++) {
             MeshAxis a = grids[g][i];
-            put(t, " %s %" PRId64 "/%" PRId64, meshnames[a],
+            put(out, " %s %" PRId64 "/%" PRId64, meshnames[a],
                 mesh_pos(m, m->mask[a], rank), m->size[a]);
         }
     }
-    put(t, "\n");
+    put(out, "\n");
 }
 
-static void put_its_groups(Text *t, const Mesh *m, int64_t rank)
+static void put_its_groups(Text *out, const Mesh *m, int64_t rank)
 {
-    int64_t *ranks = alloc(t->arena, (size_t)m->world * sizeof *ranks);
+    int64_t *ranks = alloc(out->arena, (size_t)m->world * sizeof *ranks);
 
     for (int a = 0; a < NMESH; a++) {
         if (m->size[a] == 1)
             continue;
         mesh_group(m, m->mask[a], rank, ranks);
-        put(t, "  %-4s", meshnames[a]);
-        put_ranks(t, ranks, m->size[a]);
-        put(t, "\n");
+        put(out, "  %-4s", meshnames[a]);
+        put_ranks(out, ranks, m->size[a]);
+        put(out, "\n");
     }
 }
 
-static void put_memory(Text *t, const Role *r)
+static void put_memory(Text *out, const Role *r)
 {
     int64_t sum[NBUFCLASS] = { 0 };
     int n[NBUFCLASS] = { 0 };
@@ -50,28 +50,29 @@ static void put_memory(Text *t, const Role *r)
         sum[r->buf[i].cls] += r->buf[i].bytes;
         n[r->buf[i].cls]++;
     }
-    put(t, "\nmemory: %" PRId64 " bytes in one arena, %" PRId64 " always\n",
+    put(out, "\nmemory: %" PRId64 " bytes in one arena, %" PRId64 " always\n",
         r->arena, r->persist);
     for (int c = 0; c < NBUFCLASS; c++)
         if (n[c])
-            put(t, "  %-8s %16" PRId64 " in %d buffers%s\n", bufclasses[c],
+            put(out, "  %-8s %16" PRId64 " in %d buffers%s\n", bufclasses[c],
                 sum[c], n[c], c >= Btemp ? ", sharing their space" : "");
     for (int i = 0; i < r->nprog; i++)
-        put(t, "  %-8s %16" PRId64 " temporary in %s\n", "",
+        put(out, "  %-8s %16" PRId64 " temporary in %s\n", "",
             r->prog[i].transient, programnames[r->prog[i].kind]);
 }
 
 /* ---- tensors ------------------------------------------------------------- */
 
 /* Elements of the tensor that the rank has. */
-static int64_t elems_of(const Plan *p, const Tensor *t, int64_t rank,
+static int64_t elems_of(const Plan *p, const Tensor *tensor, int64_t rank,
                         int64_t *first)
 {
-    int64_t n = tensor_held(t), from = 0;
+    int64_t n = tensor_held(tensor), from = 0;
 
-    if (t->run) {
-        int64_t lo = mesh_pos(p->mesh, t->shard, rank) * t->run - t->at;
-        int64_t hi = lo + t->run < n ? lo + t->run : n;
+    if (tensor->run) {
+        int64_t lo =
+            mesh_pos(p->mesh, tensor->shard, rank) * tensor->run - tensor->at;
+        int64_t hi = lo + tensor->run < n ? lo + tensor->run : n;
         from = lo < 0 ? 0 : lo;
         n = hi > from ? hi - from : 0;
     }
@@ -80,33 +81,33 @@ static int64_t elems_of(const Plan *p, const Tensor *t, int64_t rank,
 }
 
 /* "hidden 0-127 | heads 2-3 12-13" */
-static void put_pieces(Text *t, const Plan *p, const Tensor *x, int64_t rank)
+static void put_pieces(Text *out, const Plan *p, const Tensor *x, int64_t rank)
 {
     for (int d = 0; d < x->nd; d++) {
         const PlanDim *dim = &x->dim[d];
-        put(t, "%s%s", d ? " | " : "  ", dim->axis);
+        put(out, "%s%s", d ? " | " : "  ", dim->axis);
         for (int i = 0; i < dim->npiece; i++) {
             int64_t at = aff_at(p->mesh, &dim->piece[i].start, rank);
-            put(t, " %" PRId64 "-%" PRId64, at, at + dim->piece[i].len - 1);
+            put(out, " %" PRId64 "-%" PRId64, at, at + dim->piece[i].len - 1);
         }
-        put(t, " of %" PRId64, dim->n);
+        put(out, " of %" PRId64, dim->n);
     }
 }
 
-static void put_tensor(Text *t, const Plan *p, const Tensor *x, int64_t rank)
+static void put_tensor(Text *out, const Plan *p, const Tensor *x, int64_t rank)
 {
     int64_t first, n = elems_of(p, x, rank, &first);
 
-    put(t, "  %-6s %-5s %s:", tensor_kinds[x->kind].name, dtypes[x->dt].name,
+    put(out, "  %-6s %-5s %s:", tensor_kinds[x->kind].name, dtypes[x->dt].name,
         x->name);
     if (!n)
-        put(t, "  nothing");
+        put(out, "  nothing");
     else
-        put_pieces(t, p, x, rank);
+        put_pieces(out, p, x, rank);
     if (n && x->run)
-        put(t, ", of these elements %" PRId64 "-%" PRId64, first,
+        put(out, ", of these elements %" PRId64 "-%" PRId64, first,
             first + n - 1);
-    put(t, "\n");
+    put(out, "\n");
 }
 
 typedef struct MemoryRow {
@@ -115,7 +116,7 @@ typedef struct MemoryRow {
     int64_t elems, of, bytes;
 } MemoryRow;
 
-static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
+static void put_totals(Text *out, const Plan *p, const Role *r, int64_t rank)
 {
     MemoryRow *v = NULL;
 
@@ -126,14 +127,14 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
         while (k < vec_len(v) && v[k].kind != x->kind)
             k++;
         if (k == vec_len(v))
-            vec_push(t->arena, v, ((MemoryRow){ .kind = x->kind }));
+            vec_push(out->arena, v, ((MemoryRow){ .kind = x->kind }));
         v[k].n++;
         v[k].elems += n;
         v[k].of += tensor_elems(x);
         v[k].bytes += n * dtypes[x->dt].bytes;
     }
     for (size_t k = 0; k < vec_len(v); k++)
-        put(t,
+        put(out,
             "  %-6s %6d tensors, %" PRId64 " of %" PRId64 " elements, %" PRId64
             " bytes\n",
             tensor_kinds[v[k].kind].name, v[k].n, v[k].elems, v[k].of,
@@ -142,21 +143,22 @@ static void put_totals(Text *t, const Plan *p, const Role *r, int64_t rank)
 
 /* ---- slots --------------------------------------------------------------- */
 
-static void put_turns(Text *t, const Program *g)
+static void put_turns(Text *out, const Program *prog)
 {
-    put(t, "\n%s:", programnames[g->kind]);
-    for (int f = 0; f < g->nphase; f++)
-        put(t, "%s %" PRId64 " x %s (%d instructions)", f ? "," : "",
-            phase_runs(g, f), g->phase[f].name, g->phase[f].n);
-    put(t, "\n");
-    for (int i = 0; i < g->nslot && i < SLOTS; i++)
-        put(t, "%s%s:%d",
+    put(out, "\n%s:", programnames[prog->kind]);
+    for (int f = 0; f < prog->nphase; f++)
+        put(out, "%s %" PRId64 " x %s (%d instructions)", f ? "," : "",
+            phase_runs(prog, f), prog->phase[f].name, prog->phase[f].n);
+    put(out, "\n");
+    for (int i = 0; i < prog->nslot && i < SLOTS; i++)
+        put(out, "%s%s:%d",
             i == 0  ? "  "
             : i % 8 ? " "
                     : "\n  ",
-            g->phase[g->slot[i].phase].name, g->slot[i].micro);
-    if (g->nslot)
-        put(t, g->nslot > SLOTS ? " ... %d slots in all\n" : "\n", g->nslot);
+            prog->phase[prog->slot[i].phase].name, prog->slot[i].micro);
+    if (prog->nslot)
+        put(out, prog->nslot > SLOTS ? " ... %d slots in all\n" : "\n",
+            prog->nslot);
 }
 
 void report_rank(FILE *out, const Plan *p, int64_t rank)

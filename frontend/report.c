@@ -12,13 +12,13 @@
 static const char *commas(int64_t v)
 {
     char *s = strf(forever, "%" PRId64, v);
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     size_t n = strlen(s);
 
     for (size_t i = 0; i < n; i++)
-        put(&t, "%s%c", i && s[i - 1] != '-' && (n - i) % 3 == 0 ? "," : "",
+        put(&out, "%s%c", i && s[i - 1] != '-' && (n - i) % 3 == 0 ? "," : "",
             s[i]);
-    return t.s;
+    return out.s;
 }
 
 static const char *bytes(int64_t v)
@@ -59,7 +59,7 @@ typedef struct ParamRow {
 
 static const char *pattern_of(const char *path, int64_t *number)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     *number = -1;
     for (const char *s = path; *s;) {
@@ -67,74 +67,77 @@ static const char *pattern_of(const char *path, int64_t *number)
         if (n && (s[n] == '.' || !s[n])) {
             if (*number < 0)
                 *number = strtoll(s, NULL, 10);
-            put(&t, "*");
+            put(&out, "*");
         } else {
-            putn(&t, s, n = 1);
+            putn(&out, s, n = 1);
         }
         s += n;
     }
-    return intern(t.s ? t.s : "");
+    return intern(out.s ? out.s : "");
 }
 
-static int like(const ParamRow *r, const char *pattern, const Param *p)
+static int like(const ParamRow *r, const char *pattern, const Param *param)
 {
-    if (r->pattern != pattern || r->p->nd != p->nd || r->p->kind != p->kind)
+    if (r->pattern != pattern || r->p->nd != param->nd ||
+        r->p->kind != param->kind)
         return 0;
-    return !memcmp(r->p->dim, p->dim, (size_t)p->nd * sizeof *p->dim);
+    return !memcmp(r->p->dim, param->dim,
+                   (size_t)param->nd * sizeof *param->dim);
 }
 
-static void add_row(ParamRow **rows, const Param *p)
+static void add_row(ParamRow **rows, const Param *param)
 {
     int64_t number;
-    const char *pattern = pattern_of(p->path, &number);
+    const char *pattern = pattern_of(param->path, &number);
 
     for (size_t i = 0; i < vec_len(*rows); i++) {
         ParamRow *r = &(*rows)[i];
-        if (!like(r, pattern, p))
+        if (!like(r, pattern, param))
             continue;
         r->first = number < r->first ? number : r->first;
         r->last = number > r->last ? number : r->last;
         r->count++;
         return;
     }
-    ParamRow r = { pattern, p, number, number, 1 };
+    ParamRow r = { pattern, param, number, number, 1 };
     vec_push(forever, *rows, r);
 }
 
-static int64_t size_of(const Param *p)
+static int64_t size_of(const Param *param)
 {
     int64_t n = 1;
 
-    for (int i = 0; i < p->nd; i++)
-        n *= p->dim[i].n;
+    for (int i = 0; i < param->nd; i++)
+        n *= param->dim[i].n;
     return n;
 }
 
 /* "layers.0-31.attn.wq" */
 static const char *row_name(const ParamRow *r)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     int done = 0;
 
     for (const char *s = r->pattern; *s; s++)
         if (*s != '*')
-            putn(&t, s, 1);
+            putn(&out, s, 1);
         else if (done++)
-            put(&t, "*");
+            put(&out, "*");
         else if (r->first == r->last)
-            put(&t, "%" PRId64, r->first);
+            put(&out, "%" PRId64, r->first);
         else
-            put(&t, "%" PRId64 "-%" PRId64, r->first, r->last);
-    return t.s;
+            put(&out, "%" PRId64 "-%" PRId64, r->first, r->last);
+    return out.s;
 }
 
-static const char *row_axes(const Param *p)
+static const char *row_axes(const Param *param)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
-    for (int i = 0; i < p->nd; i++)
-        put(&t, "%s%s=%" PRId64, i ? " " : "", p->dim[i].a->name, p->dim[i].n);
-    return t.s ? t.s : "";
+    for (int i = 0; i < param->nd; i++)
+        put(&out, "%s%s=%" PRId64, i ? " " : "", param->dim[i].a->name,
+            param->dim[i].n);
+    return out.s ? out.s : "";
 }
 
 void report_model(FILE *out, const Graph *g)
@@ -230,38 +233,39 @@ static void show_memory(FILE *out, const Plan *p, const Role *r)
 }
 
 /* A stage's calls and what its micro-batches keep. */
-static void show_table(FILE *out, const Program *p)
+static void show_table(FILE *out, const Program *prog)
 {
     int64_t kept = 0;
     int calls = 0, most = 0;
 
-    if (!p->nslot)
+    if (!prog->nslot)
         return;
-    for (int f = 0; f < p->nphase; f++)
-        calls += p->phase[f].repeat == 0;
-    for (int f = 0; f < p->nframe; f++) {
-        kept += p->frame[f].bytes;
-        most = p->frame[f].nslot > most ? p->frame[f].nslot : most;
+    for (int f = 0; f < prog->nphase; f++)
+        calls += prog->phase[f].repeat == 0;
+    for (int f = 0; f < prog->nframe; f++) {
+        kept += prog->frame[f].bytes;
+        most = prog->frame[f].nslot > most ? prog->frame[f].nslot : most;
     }
     fprintf(out,
             "  table           %d rows, %d calls for %d micro-batches\n"
             "  frames          %12s  kept by a micro-batch, in %d frames of at "
             "most %d slots\n",
-            p->nslot, calls, p->nslot / calls, bytes(kept), p->nframe, most);
+            prog->nslot, calls, prog->nslot / calls, bytes(kept), prog->nframe,
+            most);
 }
 
 /* What ranks exchange, and the part that nothing hides. */
-static void show_transfers(FILE *out, const Plan *plan, const Program *p,
+static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
                            double makespan)
 {
-    double all = 0, open = makespan - plan_bare(plan, p->kind);
+    double all = 0, open = makespan - plan_bare(plan, prog->kind);
 
-    for (int f = 0; f < p->nphase; f++)
-        for (int i = 0; i < p->phase[f].n; i++) {
-            const Instr *s = &p->instr[p->phase[f].first + i];
+    for (int f = 0; f < prog->nphase; f++)
+        for (int i = 0; i < prog->phase[f].n; i++) {
+            const Instr *s = &prog->instr[prog->phase[f].first + i];
             InstrClass k = instr_info(s->kind)->cls;
             if (k == CLASScollective || k == CLASStransfer)
-                all += s->secs * (double)phase_runs(p, f);
+                all += s->secs * (double)phase_runs(prog, f);
         }
     if (all > 0)
         fprintf(out,
@@ -271,37 +275,37 @@ static void show_transfers(FILE *out, const Plan *plan, const Program *p,
 }
 
 static void show_program(FILE *out, const Plan *plan, int role,
-                         const Program *p)
+                         const Program *prog)
 {
     int kinds[NINSTR] = { 0 };
-    Planned t = plan_time(forever, plan, p->kind);
+    Planned t = plan_time(forever, plan, prog->kind);
 
-    for (int i = 0; i < p->ninstr; i++)
-        kinds[p->instr[i].kind]++;
+    for (int i = 0; i < prog->ninstr; i++)
+        kinds[prog->instr[i].kind]++;
     fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms",
-            programnames[p->kind], p->ninstr, 1e3 * t.makespan);
+            programnames[prog->kind], prog->ninstr, 1e3 * t.makespan);
     if (plan->nrole > 1)
         fprintf(out, ", %.1f %% of it at work",
                 t.makespan > 0 ? 100 * t.busy[role] / t.makespan : 100.0);
     fputc('\n', out);
     if (t.stuck)
         fprintf(out, "  never ends: %s\n", t.stuck);
-    show_transfers(out, plan, p, t.makespan);
-    for (int f = 0; f < p->nphase; f++)
+    show_transfers(out, plan, prog, t.makespan);
+    for (int f = 0; f < prog->nphase; f++)
         fprintf(out, "  %-14s  %5d steps, %" PRId64 " time%s\n",
-                p->phase[f].name, p->phase[f].n, phase_runs(p, f),
-                phase_runs(p, f) == 1 ? "" : "s");
-    show_table(out, p);
+                prog->phase[f].name, prog->phase[f].n, phase_runs(prog, f),
+                phase_runs(prog, f) == 1 ? "" : "s");
+    show_table(out, prog);
     fputs("  of them ", out);
     for (int k = 0, n = 0; k < NINSTR; k++)
         if (kinds[k])
             fprintf(out, "%s%d %s", n++ ? ", " : "", kinds[k],
                     instr_info(k)->name);
     fprintf(out, "\n  temporary       %12s, lower bound %s (%+.2f %%)\n",
-            bytes(p->transient), bytes(p->bound),
-            p->bound
-                ? 100.0 * (double)(p->transient - p->bound) / (double)p->bound
-                : 0.0);
+            bytes(prog->transient), bytes(prog->bound),
+            prog->bound ? 100.0 * (double)(prog->transient - prog->bound) /
+                              (double)prog->bound
+                        : 0.0);
 }
 
 /* "m.plan: 8 ranks, 61.20 GiB each, a step in 512.3 ms" */

@@ -200,38 +200,38 @@ static int fits(lua_State *L, int i, const TakesItem *x)
 
 /* ---- messages ------------------------------------------------------------ */
 
-static void put_item(Text *t, const TakesItem *x)
+static void put_item(Text *out, const TakesItem *x)
 {
     const char *form = kinds[kind_named(x->kind)].usage;
     const char *hole = form ? strstr(form, "%s") : NULL;
 
     if (!form)
-        put(t, "%s", x->name);
+        put(out, "%s", x->name);
     else if (!hole)
-        put(t, "%s", form);
+        put(out, "%s", form);
     else
-        put(t, "%.*s%s%s", (int)(hole - form), form, x->name, hole + 2);
+        put(out, "%.*s%s%s", (int)(hole - form), form, x->name, hole + 2);
 }
 
 /* rope(x, "axis", "pos", theta [, options]), axes { name=size, ... } */
 static const char *usage(Front *f, const TakesRow *r)
 {
-    Text t = { .arena = f->g->arena };
+    Text out = { .arena = f->g->arena };
     TakesItem x[MAXITEM];
     int open, n = read_items(r->items, x, &open), left = 0;
     int table = n == 1 && kinds[kind_named(x[0].kind)].is == is_table;
 
-    put(&t, "%s%s", r->name, table ? " " : "(");
+    put(&out, "%s%s", r->name, table ? " " : "(");
     for (int i = 0; i < n; i++) {
         left += x[i].optional;
-        put(&t, "%s%s", x[i].optional ? i ? " [" : "[" : "", i ? ", " : "");
-        put_item(&t, &x[i]);
+        put(&out, "%s%s", x[i].optional ? i ? " [" : "[" : "", i ? ", " : "");
+        put_item(&out, &x[i]);
     }
-    put(&t, "%s", open ? ", ..." : "");
+    put(&out, "%s", open ? ", ..." : "");
     while (left-- > 0)
-        put(&t, "]");
-    put(&t, "%s", table ? "" : ")");
-    return t.s;
+        put(&out, "]");
+    put(&out, "%s", table ? "" : ")");
+    return out.s;
 }
 
 /* r: null for the field of a table. */
@@ -259,18 +259,18 @@ static void check_fields(lua_State *L, int at, const char *where,
 static void unknown_field(Front *f, const char *where, const char *name,
                           const TakesItem *x, int n)
 {
-    Text t = { .arena = f->g->arena };
+    Text out = { .arena = f->g->arena };
     const char *names[MAXITEM];
 
     for (int i = 0; i < n; i++) {
         names[i] = x[i].name;
-        put(&t, "%s%s", i ? ", " : "", x[i].name);
+        put(&out, "%s%s", i ? ", " : "", x[i].name);
     }
     const char *near = nearest(name, names, (size_t)n);
     if (near)
         err(f->loc, "%s: unknown option '%s' (did you mean '%s'?)", where, name,
             near);
-    err(f->loc, "%s: unknown option '%s'; it knows %s", where, name, t.s);
+    err(f->loc, "%s: unknown option '%s'; it knows %s", where, name, out.s);
 }
 
 static void check_field(lua_State *L, int at, const char *where,

@@ -58,225 +58,227 @@ static int read_query(Attn *t)
            dim_of(t->score, t->key) >= 0;
 }
 
-static int read_dot(Attn *t, const Node *n)
+static int read_dot(Attn *attn, const Node *n)
 {
-    AttnDot *d = &t->dot[t->ndot];
+    AttnDot *d = &attn->dot[attn->ndot];
 
-    for (int i = 0; i < t->ndot; i++)
-        if (t->dot[i].n == n)
+    for (int i = 0; i < attn->ndot; i++)
+        if (attn->dot[i].n == n)
             return 1;
-    if (t->ndot == ATDOTS || n->at.dot.axes.n == 0)
+    if (attn->ndot == ATDOTS || n->at.dot.axes.n == 0)
         return 0;
     for (int k = 0; k < 2; k++) {
         const Node *q = arg_of(n->in[k]), *p = arg_of(n->in[!k]);
-        if (!q || !p || dim_of(q, t->query) < 0 || dim_of(q, t->key) >= 0)
+        if (!q || !p || dim_of(q, attn->query) < 0 || dim_of(q, attn->key) >= 0)
             continue;
-        if (dim_of(p, t->key) < 0 || dim_of(p, t->query) >= 0)
+        if (dim_of(p, attn->key) < 0 || dim_of(p, attn->query) >= 0)
             continue;
         *d = (AttnDot){ n, (int)q->at.arg.index, (int)p->at.arg.index, 0 };
-        t->ndot++;
+        attn->ndot++;
         return 1;
     }
     return 0;
 }
 
-static int read_score(Attn *t, const Node *n)
+static int read_score(Attn *attn, const Node *n)
 {
     if (n->op == Odot)
-        return read_dot(t, n);
+        return read_dot(attn, n);
     if (n->op == Oarg)
-        t->leaf |= 1u << n->at.arg.index;
+        attn->leaf |= 1u << n->at.arg.index;
     if (n->op == Oarg || n->op == Oconst || is_position(n))
         return 1;
     if (!optab[n->op].expr)
         return 0;
     for (int k = 0; k < n->nin; k++)
-        if (!read_score(t, n->in[k]))
+        if (!read_score(attn, n->in[k]))
             return 0;
     return 1;
 }
 
-int attn_node(const Attn *t, const Node *n)
+int attn_node(const Attn *attn, const Node *n)
 {
-    for (size_t i = 0; i < vec_len(t->body->node); i++)
-        if (t->body->node[i] == n)
+    for (size_t i = 0; i < vec_len(attn->body->node); i++)
+        if (attn->body->node[i] == n)
             return (int)i;
     die("attention: a node outside its body");
 }
 
-static int uses_of(const Attn *t, const Node *n)
+static int uses_of(const Attn *attn, const Node *n)
 {
     int uses = 0;
 
-    for (size_t i = 0; i < vec_len(t->body->node); i++)
-        for (int k = 0; k < t->body->node[i]->nin; k++)
-            uses += t->body->node[i]->in[k] == n;
+    for (size_t i = 0; i < vec_len(attn->body->node); i++)
+        for (int k = 0; k < attn->body->node[i]->nin; k++)
+            uses += attn->body->node[i]->in[k] == n;
     return uses;
 }
 
 /* A dot, or a sum of dots that nobody else reads: one tile holds it. */
-static int is_term(const Attn *t, const Node *n, int top)
+static int is_term(const Attn *attn, const Node *n, int top)
 {
-    if (!top && uses_of(t, n) != 1)
+    if (!top && uses_of(attn, n) != 1)
         return 0;
     if (n->op == Odot)
         return 1;
     if (n->op == Ocast && dtypes[n->dt].kind == 'f')
-        return is_term(t, n->in[0], 0);
-    return n->op == Oadd && is_term(t, n->in[0], 0) && is_term(t, n->in[1], 0);
+        return is_term(attn, n->in[0], 0);
+    return n->op == Oadd && is_term(attn, n->in[0], 0) &&
+           is_term(attn, n->in[1], 0);
 }
 
-static void mark_dots(Attn *t, const Node *n)
+static void mark_dots(Attn *attn, const Node *n)
 {
-    for (int i = 0; i < t->ndot; i++)
-        if (t->dot[i].n == n)
-            t->dot[i].term = t->nterm;
+    for (int i = 0; i < attn->ndot; i++)
+        if (attn->dot[i].n == n)
+            attn->dot[i].term = attn->nterm;
     for (int k = 0; k < n->nin && n->op != Odot; k++)
-        mark_dots(t, n->in[k]);
+        mark_dots(attn, n->in[k]);
 }
 
-static void read_terms(Attn *t, const Node *n)
+static void read_terms(Attn *attn, const Node *n)
 {
-    for (int i = 0; i < t->nterm; i++)
-        if (t->term[i] == n)
+    for (int i = 0; i < attn->nterm; i++)
+        if (attn->term[i] == n)
             return;
-    if (is_term(t, n, 1)) {
-        mark_dots(t, n);
-        t->term[t->nterm++] = n;
+    if (is_term(attn, n, 1)) {
+        mark_dots(attn, n);
+        attn->term[attn->nterm++] = n;
         return;
     }
     for (int k = 0; k < n->nin && optab[n->op].cls == EW; k++)
-        read_terms(t, n->in[k]);
+        read_terms(attn, n->in[k]);
 }
 
 /* ---- axes ---------------------------------------------------------------- */
 
-const char *attn_code(const Attn *t, const Axis *a)
+const char *attn_code(const Attn *attn, const Axis *a)
 {
-    for (int i = 0; i < t->naxis; i++)
-        if (t->axis[i].a == a)
-            return t->axis[i].code;
+    for (int i = 0; i < attn->naxis; i++)
+        if (attn->axis[i].a == a)
+            return attn->axis[i].code;
     die("attention: axis '%s' has no part in it", a->name);
 }
 
-static int is_x(const Attn *t, const Axis *a)
+static int is_x(const Attn *attn, const Axis *a)
 {
-    for (int i = 0; i < t->nx; i++)
-        if (t->x[i] == a)
+    for (int i = 0; i < attn->nx; i++)
+        if (attn->x[i] == a)
             return 1;
     return 0;
 }
 
-static int has_code(const Attn *t, const Axis *a)
+static int has_code(const Attn *attn, const Axis *a)
 {
-    for (int i = 0; i < t->naxis; i++)
-        if (t->axis[i].a == a)
+    for (int i = 0; i < attn->naxis; i++)
+        if (attn->axis[i].a == a)
             return 1;
     return 0;
 }
 
-static void code(Attn *t, Axis *a, char *text)
+static void code(Attn *attn, Axis *a, char *text)
 {
-    if (t->naxis == ATAXES)
+    if (attn->naxis == ATAXES)
         die("attention: more than %d axes", ATAXES);
-    t->axis[t->naxis].a = a;
-    t->axis[t->naxis++].code = intern(text);
+    attn->axis[attn->naxis].a = a;
+    attn->axis[attn->naxis++].code = intern(text);
 }
 
-static void code_axes(Attn *t)
+static void code_axes(Attn *attn)
 {
-    Arena *a = t->g->arena;
+    Arena *a = attn->g->arena;
     int inner = 0;
 
-    code(t, t->query, "q");
-    code(t, t->key, "k");
-    for (int i = 0; i < t->nx; i++)
-        code(t, t->x[i], strf(a, "x%d", i));
-    for (int i = 0; i < t->nop; i++)
-        for (int d = 0; d < t->n->in[i]->nd; d++)
-            if (!has_code(t, t->n->in[i]->dim[d].a))
-                code(t, t->n->in[i]->dim[d].a, strf(a, "d%d", inner++));
+    code(attn, attn->query, "q");
+    code(attn, attn->key, "k");
+    for (int i = 0; i < attn->nx; i++)
+        code(attn, attn->x[i], strf(a, "x%d", i));
+    for (int i = 0; i < attn->nop; i++)
+        for (int d = 0; d < attn->n->in[i]->nd; d++)
+            if (!has_code(attn, attn->n->in[i]->dim[d].a))
+                code(attn, attn->n->in[i]->dim[d].a, strf(a, "d%d", inner++));
 }
 
 /* Axes of a key-side operand that are packed side by side in its tiles: what
  * its dots contract, or what v brings. */
-int attn_inner(const Attn *t, const Node *n, Axis **out)
+int attn_inner(const Attn *attn, const Node *n, Axis **out)
 {
     int k = 0;
 
     for (int d = 0; d < n->nd; d++)
-        if (n->dim[d].a != t->key && n->dim[d].a != t->query &&
-            !is_x(t, n->dim[d].a))
+        if (n->dim[d].a != attn->key && n->dim[d].a != attn->query &&
+            !is_x(attn, n->dim[d].a))
             out[k++] = n->dim[d].a;
     return k;
 }
 
 /* A dot contracts all inner axes of its operands: both have the same. */
-static int dot_fits(const Attn *t, const AttnDot *d)
+static int dot_fits(const Attn *attn, const AttnDot *d)
 {
     Axis *q[MAXD], *k[MAXD];
-    int nq = attn_inner(t, t->n->in[d->q], q);
-    int nk = attn_inner(t, t->n->in[d->k], k);
+    int nq = attn_inner(attn, attn->n->in[d->q], q);
+    int nk = attn_inner(attn, attn->n->in[d->k], k);
 
     if (nq != d->n->at.dot.axes.n || nk != d->n->at.dot.axes.n)
         return 0;
     for (int i = 0; i < nk; i++)
-        if (dim_of(t->n->in[d->q], k[i]) < 0)
+        if (dim_of(attn->n->in[d->q], k[i]) < 0)
             return 0;
     return 1;
 }
 
-int attn_keyside(const Attn *t, int op)
+int attn_keyside(const Attn *attn, int op)
 {
-    int yes = op == t->v;
+    int yes = op == attn->v;
 
-    for (int i = 0; i < t->ndot; i++)
-        yes |= t->dot[i].k == op;
+    for (int i = 0; i < attn->ndot; i++)
+        yes |= attn->dot[i].k == op;
     return yes;
 }
 
-static int queryside(const Attn *t, int op)
+static int queryside(const Attn *attn, int op)
 {
-    for (int i = 0; i < t->ndot; i++)
-        if (t->dot[i].q == op)
+    for (int i = 0; i < attn->ndot; i++)
+        if (attn->dot[i].q == op)
             return 1;
     return 0;
 }
 
-static int key_axes(const Attn *t, int op, Axis **out)
+static int key_axes(const Attn *attn, int op, Axis **out)
 {
     int n = 0;
 
-    for (int i = 0; i < t->nx; i++)
-        if (dim_of(t->n->in[op], t->x[i]) >= 0)
-            out[n++] = t->x[i];
+    for (int i = 0; i < attn->nx; i++)
+        if (dim_of(attn->n->in[op], attn->x[i]) >= 0)
+            out[n++] = attn->x[i];
     return n;
 }
 
 /* Of any two key-side operands, one has all score axes of the other (shared
  * keys): the backward kernel's loops over these axes are nested, and an
  * operand's work is at the depth of its own. */
-static int levels_fit(const Attn *t)
+static int levels_fit(const Attn *attn)
 {
     Axis *a[MAXD], *b[MAXD];
 
-    for (int p = 0; p < t->nop; p++)
-        for (int q = 0; q < t->nop; q++) {
-            if (!attn_keyside(t, p) || !attn_keyside(t, q))
+    for (int p = 0; p < attn->nop; p++)
+        for (int q = 0; q < attn->nop; q++) {
+            if (!attn_keyside(attn, p) || !attn_keyside(attn, q))
                 continue;
-            int na = key_axes(t, p, a), nb = key_axes(t, q, b);
+            int na = key_axes(attn, p, a), nb = key_axes(attn, q, b);
             for (int i = 0; i < na && na <= nb; i++)
-                if (dim_of(t->n->in[q], a[i]) < 0)
+                if (dim_of(attn->n->in[q], a[i]) < 0)
                     return 0;
         }
     return 1;
 }
 
 /* What the score reads outside of dots is in none: one source of gradients. */
-static int leaves_fit(const Attn *t)
+static int leaves_fit(const Attn *attn)
 {
-    for (int op = 0; op < t->nop; op++) {
-        int ways = attn_keyside(t, op) + queryside(t, op) + (t->leaf >> op & 1);
+    for (int op = 0; op < attn->nop; op++) {
+        int ways = attn_keyside(attn, op) + queryside(attn, op) +
+                   (attn->leaf >> op & 1);
         if (ways > 1)
             return 0;
     }
@@ -285,46 +287,46 @@ static int leaves_fit(const Attn *t)
 
 /* Tiles lie on the stack: widths of all key-side operands, so that the backward
  * kernel in doubles takes 4 MiB at most. */
-static int widths_fit(const Attn *t)
+static int widths_fit(const Attn *attn)
 {
     int64_t sum = 0;
 
-    for (int i = 0; i < t->nop; i++) {
-        const Node *n = t->n->in[i];
+    for (int i = 0; i < attn->nop; i++) {
+        const Node *n = attn->n->in[i];
         Axis *in[MAXD];
-        int64_t w = 1, k = attn_inner(t, n, in);
+        int64_t w = 1, k = attn_inner(attn, n, in);
         while (k-- > 0)
             w *= n->dim[dim_of(n, in[k])].n;
-        if (attn_keyside(t, i))
+        if (attn_keyside(attn, i))
             sum += w;
     }
     return sum <= 1280;
 }
 
-int attn_read(Attn *t, const Graph *g, const Node *n)
+int attn_read(Attn *attn, const Graph *g, const Node *n)
 {
-    *t = (Attn){ .g = g, .n = n, .body = n->body };
-    t->nop = n->nin - (n->op == Oattn_bwd ? 3 : 0);
-    if (!n->body || !vec_len(n->body->node) || !read_result(t))
+    *attn = (Attn){ .g = g, .n = n, .body = n->body };
+    attn->nop = n->nin - (n->op == Oattn_bwd ? 3 : 0);
+    if (!n->body || !vec_len(n->body->node) || !read_result(attn))
         return 0;
-    if (!read_query(t) || !read_score(t, t->score) || t->ndot == 0)
+    if (!read_query(attn) || !read_score(attn, attn->score) || attn->ndot == 0)
         return 0;
-    read_terms(t, t->score);
-    for (int d = 0; d < t->score->nd; d++) {
-        Axis *a = t->score->dim[d].a;
-        if (a != t->query && a != t->key)
-            t->x[t->nx++] = a;
+    read_terms(attn, attn->score);
+    for (int d = 0; d < attn->score->nd; d++) {
+        Axis *a = attn->score->dim[d].a;
+        if (a != attn->query && a != attn->key)
+            attn->x[attn->nx++] = a;
     }
-    code_axes(t);
-    for (int i = 0; i < t->ndot; i++)
-        if (!dot_fits(t, &t->dot[i]))
+    code_axes(attn);
+    for (int i = 0; i < attn->ndot; i++)
+        if (!dot_fits(attn, &attn->dot[i]))
             return 0;
-    return leaves_fit(t) && levels_fit(t) && widths_fit(t);
+    return leaves_fit(attn) && levels_fit(attn) && widths_fit(attn);
 }
 
 int attn_can(const Graph *g, const Node *n)
 {
-    Attn t;
+    Attn attn;
 
-    return attn_read(&t, g, n);
+    return attn_read(&attn, g, n);
 }

@@ -38,433 +38,448 @@ typedef struct Backward {
     Node *grad[MAXIN];
 } Backward;
 
-static int key_count(const Attn *t, const Axis *a)
+static int key_count(const Attn *attn, const Axis *a)
 {
     int n = 0;
 
-    for (int op = 0; op < t->nop; op++)
-        n += attn_keyside(t, op) && dim_of(t->n->in[op], a) >= 0;
+    for (int op = 0; op < attn->nop; op++)
+        n += attn_keyside(attn, op) && dim_of(attn->n->in[op], a) >= 0;
     return n;
 }
 
-static int in_all(const Backward *b, const Axis *a)
+static int in_all(const Backward *back, const Axis *a)
 {
-    for (int op = 0; op < b->t.nop; op++)
-        if (b->grad[op] && dim_of(b->grad[op], a) < 0)
+    for (int op = 0; op < back->t.nop; op++)
+        if (back->grad[op] && dim_of(back->grad[op], a) < 0)
             return 0;
     return 1;
 }
 
 /* mid: axes that more key-side operands have come first. */
-static void split_axes(Backward *b)
+static void split_axes(Backward *back)
 {
-    for (int i = 0; i < b->t.nx; i++) {
-        Axis *a = b->t.x[i];
-        int at = b->nmid, keys = key_count(&b->t, a);
-        if (in_all(b, a)) {
-            b->over[b->own++] = a;
+    for (int i = 0; i < back->t.nx; i++) {
+        Axis *a = back->t.x[i];
+        int at = back->nmid, keys = key_count(&back->t, a);
+        if (in_all(back, a)) {
+            back->over[back->own++] = a;
         } else if (!keys) {
-            b->free[b->nfree++] = a;
+            back->free[back->nfree++] = a;
         } else {
-            for (; at > 0 && key_count(&b->t, b->mid[at - 1]) < keys; at--)
-                b->mid[at] = b->mid[at - 1];
-            b->mid[at] = a;
-            b->nmid++;
+            for (; at > 0 && key_count(&back->t, back->mid[at - 1]) < keys;
+                 at--)
+                back->mid[at] = back->mid[at - 1];
+            back->mid[at] = a;
+            back->nmid++;
         }
     }
 }
 
 /* Inside of how many loops over `mid` the operand is packed and summed. */
-static int level_of(const Backward *b, int op)
+static int level_of(const Backward *back, int op)
 {
     int n = 0;
 
-    for (int i = 0; i < b->nmid; i++)
-        n += dim_of(b->t.n->in[op], b->mid[i]) >= 0;
+    for (int i = 0; i < back->nmid; i++)
+        n += dim_of(back->t.n->in[op], back->mid[i]) >= 0;
     return n;
 }
 
 /* ---- where gradients gather ---------------------------------------------- */
 
-static AttnView result(Backward *b, int op)
+static AttnView result(Backward *back, int op)
 {
-    return (AttnView){ strf(b->t.arena, "g%d", op), b->grad[op], ATresult, 0 };
+    return (AttnView){ strf(back->t.arena, "g%d", op), back->grad[op], ATresult,
+                       0 };
 }
 
-static int in_scratch(const Backward *b, int op)
+static int in_scratch(const Backward *back, int op)
 {
-    return b->grad[op]->dt != b->t.dt;
+    return back->grad[op]->dt != back->t.dt;
 }
 
 /* A tensor of the compute type in scratch with n's dims. */
-static AttnView scratch(Backward *b, const char *name, Node *n)
+static AttnView scratch(Backward *back, const char *name, Node *n)
 {
-    Attn *t = &b->t;
-    int64_t bytes = dtypes[t->dt].bytes;
-    AttnView v = { name, n, ATscratch, t->k->scratch / bytes };
+    Attn *attn = &back->t;
+    int64_t bytes = dtypes[attn->dt].bytes;
+    AttnView v = { name, n, ATscratch, attn->k->scratch / bytes };
 
-    t->k->scratch += (local_elems(t->g, n) + 15) / 16 * 16 * bytes;
+    attn->k->scratch += (local_elems(attn->g, n) + 15) / 16 * 16 * bytes;
     return v;
 }
 
-static void make_views(Backward *b, AttnView *sum)
+static void make_views(Backward *back, AttnView *sum)
 {
-    Attn *t = &b->t;
-    Node **in = t->n->in + t->nop;
+    Attn *attn = &back->t;
+    Node **in = attn->n->in + attn->nop;
 
-    b->out = (AttnView){ "o", in[0], AToperand, 0 };
-    b->lse = (AttnView){ "l", in[1], AToperand, 0 };
-    b->dout = (AttnView){ "e", in[2], AToperand, 0 };
-    b->delta = scratch(b, "d", in[1]);
-    for (int op = 0; op < t->nop; op++)
-        if (b->grad[op] && !attn_keyside(t, op))
-            sum[op] = in_scratch(b, op)
-                          ? scratch(b, strf(t->arena, "h%d", op), b->grad[op])
-                          : result(b, op);
+    back->out = (AttnView){ "o", in[0], AToperand, 0 };
+    back->lse = (AttnView){ "l", in[1], AToperand, 0 };
+    back->dout = (AttnView){ "e", in[2], AToperand, 0 };
+    back->delta = scratch(back, "d", in[1]);
+    for (int op = 0; op < attn->nop; op++)
+        if (back->grad[op] && !attn_keyside(attn, op))
+            sum[op] = in_scratch(back, op)
+                          ? scratch(back, strf(attn->arena, "h%d", op),
+                                    back->grad[op])
+                          : result(back, op);
 }
 
 /* ---- all elements of a query-side gradient that an item owns ------------- */
 
-static int is_over(const Backward *b, const Axis *a)
+static int is_over(const Backward *back, const Axis *a)
 {
-    for (int i = 0; i < b->own; i++)
-        if (b->over[i] == a)
+    for (int i = 0; i < back->own; i++)
+        if (back->over[i] == a)
             return 1;
     return 0;
 }
 
 /* Loops over what is not the item's, queries of this range only; the element's
  * offset goes to `off`. */
-static int element_loops(Backward *b, int depth, AttnView v, Text *off)
+static int element_loops(Backward *back, int depth, AttnView v, Text *off)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
     for (int d = 0; d < v.n->nd; d++) {
         Axis *a = v.n->dim[d].a;
-        const char *c = attn_code(t, a);
-        int q = a == t->query;
-        if (!is_over(b, a))
-            put_line(&t->o, depth++,
+        const char *c = attn_code(attn, a);
+        int q = a == attn->query;
+        if (!is_over(back, a))
+            put_line(&attn->o, depth++,
                      "for (int64_t i_%s = %s; i_%s < %s; i_%s++)", c,
-                     q ? "qlo" : "0", c, q ? "qhi" : attn_size(t, a), c);
-        put(off, "%si_%s * %s", off->s ? " + " : "", c, attn_stride(t, v, a));
+                     q ? "qlo" : "0", c, q ? "qhi" : attn_size(attn, a), c);
+        put(off, "%si_%s * %s", off->s ? " + " : "", c,
+            attn_stride(attn, v, a));
     }
     return depth;
 }
 
-static void zero_sums(Backward *b, const AttnView *sum)
+static void zero_sums(Backward *back, const AttnView *sum)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    for (int op = 0; op < t->nop; op++) {
-        Text off = { .arena = t->arena };
+    for (int op = 0; op < attn->nop; op++) {
+        Text off = { .arena = attn->arena };
         if (!sum[op].n)
             continue;
-        put_line(&t->o, 2, "if (queries)");
-        int depth = element_loops(b, 3, sum[op], &off);
-        put_line(&t->o, depth, "%s[%s] = 0;", attn_base(t, sum[op]), off.s);
+        put_line(&attn->o, 2, "if (queries)");
+        int depth = element_loops(back, 3, sum[op], &off);
+        put_line(&attn->o, depth, "%s[%s] = 0;", attn_base(attn, sum[op]),
+                 off.s);
     }
 }
 
-static void round_sums(Backward *b, const AttnView *sum)
+static void round_sums(Backward *back, const AttnView *sum)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    for (int op = 0; op < t->nop; op++) {
-        Text off = { .arena = t->arena };
+    for (int op = 0; op < attn->nop; op++) {
+        Text off = { .arena = attn->arena };
         if (!sum[op].n || sum[op].kind != ATscratch)
             continue;
-        put_line(&t->o, 2, "if (queries)");
-        int depth = element_loops(b, 3, sum[op], &off);
-        put_line(&t->o, depth, "%s[%s] = %s(%s[%s]);",
-                 attn_base(t, result(b, op)), off.s,
-                 b->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
-                 attn_base(t, sum[op]), off.s);
+        put_line(&attn->o, 2, "if (queries)");
+        int depth = element_loops(back, 3, sum[op], &off);
+        put_line(&attn->o, depth, "%s[%s] = %s(%s[%s]);",
+                 attn_base(attn, result(back, op)), off.s,
+                 back->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
+                 attn_base(attn, sum[op]), off.s);
     }
 }
 
 /* ---- work space ---------------------------------------------------------- */
 
-static void row_tile(Attn *t, const char *name, const char *w, int64_t n)
+static void row_tile(Attn *attn, const char *name, const char *w, int64_t n)
 {
-    attn_tile(t, name, strf(t->arena, "at_rows * %s", w), ATROWS * n);
+    attn_tile(attn, name, strf(attn->arena, "at_rows * %s", w), ATROWS * n);
 }
 
-static void workspace(Backward *b)
+static void workspace(Backward *back)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
     int64_t widest = 0;
 
-    attn_keytiles(t, 1);
-    for (int op = 0; op < t->nop; op++)
-        if (b->grad[op] && attn_keyside(t, op))
-            attn_tile(t, strf(t->arena, "c%d", op),
-                      strf(t->arena, "at_keypad * %s", attn_widthname(t, op)),
-                      ATKEYPAD * attn_width(t, op));
-    for (int i = 0; i < t->ndot; i++) {
-        int k = t->dot[i].k;
-        int64_t w = attn_width(t, k);
-        row_tile(t, strf(t->arena, "a%d", i), attn_widthname(t, k), w);
+    attn_keytiles(attn, 1);
+    for (int op = 0; op < attn->nop; op++)
+        if (back->grad[op] && attn_keyside(attn, op))
+            attn_tile(
+                attn, strf(attn->arena, "c%d", op),
+                strf(attn->arena, "at_keypad * %s", attn_widthname(attn, op)),
+                ATKEYPAD * attn_width(attn, op));
+    for (int i = 0; i < attn->ndot; i++) {
+        int k = attn->dot[i].k;
+        int64_t w = attn_width(attn, k);
+        row_tile(attn, strf(attn->arena, "a%d", i), attn_widthname(attn, k), w);
         widest = w > widest ? w : widest;
     }
-    row_tile(t, "et", attn_widthname(t, t->v), attn_width(t, t->v));
-    row_tile(t, "ot", attn_widthname(t, t->v), attn_width(t, t->v));
-    row_tile(t, "qt", attn_int(t, "widest", aff(widest)), widest);
-    for (int i = 0; i < t->nterm; i++)
-        row_tile(t, strf(t->arena, "t%d", i), "at_ld", ATLD);
-    for (int op = 0; op < t->nop; op++)
-        if (t->wanted >> op & 1)
-            row_tile(t, strf(t->arena, "u%d", op), "at_ld", ATLD);
-    row_tile(t, "pt", "at_ld", ATLD);
-    row_tile(t, "dt", "at_ld", ATLD);
+    row_tile(attn, "et", attn_widthname(attn, attn->v),
+             attn_width(attn, attn->v));
+    row_tile(attn, "ot", attn_widthname(attn, attn->v),
+             attn_width(attn, attn->v));
+    row_tile(attn, "qt", attn_int(attn, "widest", aff(widest)), widest);
+    for (int i = 0; i < attn->nterm; i++)
+        row_tile(attn, strf(attn->arena, "t%d", i), "at_ld", ATLD);
+    for (int op = 0; op < attn->nop; op++)
+        if (attn->wanted >> op & 1)
+            row_tile(attn, strf(attn->arena, "u%d", op), "at_ld", ATLD);
+    row_tile(attn, "pt", "at_ld", ATLD);
+    row_tile(attn, "dt", "at_ld", ATLD);
 }
 
 /* ---- phases -------------------------------------------------------------- */
 
 /* Query tiles of all combinations of the free axes; ends inside of the body. */
-static void each_tile(Backward *b, int depth)
+static void each_tile(Backward *back, int depth)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    put_line(&t->o, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
-    attn_querytile(t, depth, b->free, b->nfree);
+    put_line(&attn->o, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
+    attn_querytile(attn, depth, back->free, back->nfree);
 }
 
-static void mid_loop(Backward *b, int depth, int i)
+static void mid_loop(Backward *back, int depth, int i)
 {
-    const char *c = attn_code(&b->t, b->mid[i]);
+    const char *c = attn_code(&back->t, back->mid[i]);
 
-    put_line(&b->t.o, depth, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c,
-             c, attn_size(&b->t, b->mid[i]), c);
+    put_line(&back->t.o, depth, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {",
+             c, c, attn_size(&back->t, back->mid[i]), c);
 }
 
-static void pack_results(Backward *b, int depth, AttnView v, const char *tile)
+static void pack_results(Backward *back, int depth, AttnView v,
+                         const char *tile)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    attn_clear(t, depth, tile, "at_rows", t->v);
-    attn_move(t, depth, ATpack, v, t->query, t->v, tile);
+    attn_clear(attn, depth, tile, "at_rows", attn->v);
+    attn_move(attn, depth, ATpack, v, attn->query, attn->v, tile);
 }
 
 /* delta[r] = row r of dout * out, dout packed already. */
-static void row_deltas(Backward *b, int depth)
+static void row_deltas(Backward *back, int depth)
 {
-    Attn *t = &b->t;
-    const char *w = attn_widthname(t, t->v);
+    Attn *attn = &back->t;
+    const char *w = attn_widthname(attn, attn->v);
 
-    pack_results(b, depth, b->out, "ot");
-    put_line(&t->o, depth, "at_dot_%s(rows, delta, et, ot, %s);", t->t, w);
+    pack_results(back, depth, back->out, "ot");
+    put_line(&attn->o, depth, "at_dot_%s(rows, delta, et, ot, %s);", attn->t,
+             w);
 }
 
-static const char *row_of(Attn *t, AttnView v)
+static const char *row_of(Attn *attn, AttnView v)
 {
-    return strf(t->arena, "(%s)[(q0 + r) * %s]", attn_at(t, v),
-                attn_stride(t, v, t->query));
+    return strf(attn->arena, "(%s)[(q0 + r) * %s]", attn_at(attn, v),
+                attn_stride(attn, v, attn->query));
 }
 
-static void store_deltas(Backward *b)
+static void store_deltas(Backward *back)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
     int depth = 3;
 
-    put_line(&t->o, 2, "if (keys && queries) {");
-    for (int i = 0; i < b->nmid; i++)
-        mid_loop(b, depth++, i);
-    each_tile(b, depth++);
-    pack_results(b, depth, b->dout, "et");
-    put_line(&t->o, depth, "at_%s delta[at_rows];", t->t);
-    row_deltas(b, depth);
-    put_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&t->o, depth + 1, "%s = delta[r];", row_of(t, b->delta));
+    put_line(&attn->o, 2, "if (keys && queries) {");
+    for (int i = 0; i < back->nmid; i++)
+        mid_loop(back, depth++, i);
+    each_tile(back, depth++);
+    pack_results(back, depth, back->dout, "et");
+    put_line(&attn->o, depth, "at_%s delta[at_rows];", attn->t);
+    row_deltas(back, depth);
+    put_line(&attn->o, depth, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&attn->o, depth + 1, "%s = delta[r];", row_of(attn, back->delta));
     while (depth-- > 2)
-        put_line(&t->o, depth, "}");
+        put_line(&attn->o, depth, "}");
 }
 
 /* A row that saw no key has weights exp(s - inf) = 0. */
-static void row_numbers(Backward *b, int depth)
+static void row_numbers(Backward *back, int depth)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    put_line(&t->o, depth, "at_%s lse[at_rows], delta[at_rows];", t->t);
-    put_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
-    put_line(&t->o, depth + 1, "lse[r] = %s;", row_of(t, b->lse));
-    put_line(&t->o, depth + 1, "if (lse[r] == -INFINITY)");
-    put_line(&t->o, depth + 2, "lse[r] = INFINITY;");
-    put_line(&t->o, depth, "}");
-    put_line(&t->o, depth, "if (keys && queries) {");
-    put_line(&t->o, depth + 1, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&t->o, depth + 2, "delta[r] = %s;", row_of(t, b->delta));
-    put_line(&t->o, depth, "} else {");
-    row_deltas(b, depth + 1);
-    put_line(&t->o, depth, "}");
+    put_line(&attn->o, depth, "at_%s lse[at_rows], delta[at_rows];", attn->t);
+    put_line(&attn->o, depth, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&attn->o, depth + 1, "lse[r] = %s;", row_of(attn, back->lse));
+    put_line(&attn->o, depth + 1, "if (lse[r] == -INFINITY)");
+    put_line(&attn->o, depth + 2, "lse[r] = INFINITY;");
+    put_line(&attn->o, depth, "}");
+    put_line(&attn->o, depth, "if (keys && queries) {");
+    put_line(&attn->o, depth + 1, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&attn->o, depth + 2, "delta[r] = %s;", row_of(attn, back->delta));
+    put_line(&attn->o, depth, "} else {");
+    row_deltas(back, depth + 1);
+    put_line(&attn->o, depth, "}");
 }
 
-static void tile_scores(Backward *b, int depth)
+static void tile_scores(Backward *back, int depth)
 {
-    Attn *t = &b->t;
-    const char *w = attn_widthname(t, t->v);
+    Attn *attn = &back->t;
+    const char *w = attn_widthname(attn, attn->v);
 
-    attn_packqueries(t, depth);
-    pack_results(b, depth, b->dout, "et");
-    attn_products(t, depth);
-    put_line(&t->o, depth,
+    attn_packqueries(attn, depth);
+    pack_results(back, depth, back->dout, "et");
+    attn_products(attn, depth);
+    put_line(&attn->o, depth,
              "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, "
              "dt, at_ld, 0);",
-             t->t, w, w, t->v);
-    row_numbers(b, depth);
-    put_line(&t->o, depth, "for (int64_t r = 0; r < rows; r++) {");
-    put_line(&t->o, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;",
-             t->t);
-    put_line(&t->o, depth + 1, "at_%s *restrict pr = pt + r * at_ld;", t->t);
-    for (int op = 0; op < t->nop; op++)
-        if (t->wanted >> op & 1)
-            put_line(&t->o, depth + 1,
-                     "at_%s *restrict ur%d = u%d + r * at_ld;", t->t, op, op);
-    attn_score(t, depth + 1, 1);
-    put_line(&t->o, depth, "}");
+             attn->t, w, w, attn->v);
+    row_numbers(back, depth);
+    put_line(&attn->o, depth, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&attn->o, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;",
+             attn->t);
+    put_line(&attn->o, depth + 1, "at_%s *restrict pr = pt + r * at_ld;",
+             attn->t);
+    for (int op = 0; op < attn->nop; op++)
+        if (attn->wanted >> op & 1)
+            put_line(&attn->o, depth + 1,
+                     "at_%s *restrict ur%d = u%d + r * at_ld;", attn->t, op,
+                     op);
+    attn_score(attn, depth + 1, 1);
+    put_line(&attn->o, depth, "}");
 }
 
-static void query_gradient(Backward *b, int depth, int i, AttnView sum)
+static void query_gradient(Backward *back, int depth, int i, AttnView sum)
 {
-    Attn *t = &b->t;
-    const AttnDot *d = &t->dot[i];
-    const char *w = attn_widthname(t, d->k);
+    Attn *attn = &back->t;
+    const AttnDot *d = &attn->dot[i];
+    const char *w = attn_widthname(attn, d->k);
 
-    put_line(&t->o, depth, "if (queries) {");
-    put_line(&t->o, depth + 1,
+    put_line(&attn->o, depth, "if (queries) {");
+    put_line(&attn->o, depth + 1,
              "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, "
              "qt, %s, 0);",
-             t->t, w, d->term, d->k, w, w);
-    attn_move(t, depth + 1, ATadd, sum, t->query, d->k, "qt");
-    put_line(&t->o, depth, "}");
+             attn->t, w, d->term, d->k, w, w);
+    attn_move(attn, depth + 1, ATadd, sum, attn->query, d->k, "qt");
+    put_line(&attn->o, depth, "}");
 }
 
 /* c += the transposed tile x what it weighs. */
-static void key_gradient(Backward *b, int depth, int op, const char *tile,
+static void key_gradient(Backward *back, int depth, int op, const char *tile,
                          const char *weighed)
 {
-    Attn *t = &b->t;
-    const char *w = attn_widthname(t, op);
+    Attn *attn = &back->t;
+    const char *w = attn_widthname(attn, op);
 
-    put_line(&t->o, depth, "if (keys)");
-    put_line(&t->o, depth + 1,
+    put_line(&attn->o, depth, "if (keys)");
+    put_line(&attn->o, depth + 1,
              "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, "
              "c%d, %s, 1);",
-             t->t, w, tile, weighed, w, op, w);
+             attn->t, w, tile, weighed, w, op, w);
 }
 
-static void leaf_gradient(Backward *b, int depth, int op, AttnView sum)
+static void leaf_gradient(Backward *back, int depth, int op, AttnView sum)
 {
-    Attn *t = &b->t;
-    const char *q = attn_stride(t, sum, t->query);
-    const char *k = attn_stride(t, sum, t->key);
+    Attn *attn = &back->t;
+    const char *q = attn_stride(attn, sum, attn->query);
+    const char *k = attn_stride(attn, sum, attn->key);
 
-    put_line(&t->o, depth,
+    put_line(&attn->o, depth,
              "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, "
              "%s, %s);",
-             t->t, op, attn_at(t, sum), q, k, q, k);
+             attn->t, op, attn_at(attn, sum), q, k, q, k);
 }
 
-static void tile_gradients(Backward *b, int depth, const AttnView *sum)
+static void tile_gradients(Backward *back, int depth, const AttnView *sum)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    for (int op = 0; op < t->nop; op++)
-        if (t->wanted >> op & 1)
-            leaf_gradient(b, depth, op, sum[op]);
-    if (b->grad[t->v])
-        key_gradient(b, depth, t->v, "pt", "et");
-    for (int i = 0; i < t->ndot; i++) {
-        const AttnDot *d = &t->dot[i];
-        if (b->grad[d->k])
-            key_gradient(b, depth, d->k, strf(t->arena, "t%d", d->term),
-                         strf(t->arena, "a%d", i));
+    for (int op = 0; op < attn->nop; op++)
+        if (attn->wanted >> op & 1)
+            leaf_gradient(back, depth, op, sum[op]);
+    if (back->grad[attn->v])
+        key_gradient(back, depth, attn->v, "pt", "et");
+    for (int i = 0; i < attn->ndot; i++) {
+        const AttnDot *d = &attn->dot[i];
+        if (back->grad[d->k])
+            key_gradient(back, depth, d->k, strf(attn->arena, "t%d", d->term),
+                         strf(attn->arena, "a%d", i));
         if (sum[d->q].n)
-            query_gradient(b, depth, i, sum[d->q]);
+            query_gradient(back, depth, i, sum[d->q]);
     }
 }
 
 /* Key-side operands of one level: pack them, their gradients start at zero. */
-static void open_keys(Backward *b, int depth, int level)
+static void open_keys(Backward *back, int depth, int level)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    for (int op = 0; op < t->nop; op++) {
-        if (!attn_keyside(t, op) || level_of(b, op) != level)
+    for (int op = 0; op < attn->nop; op++) {
+        if (!attn_keyside(attn, op) || level_of(back, op) != level)
             continue;
-        attn_packkeys(t, depth, op, 1);
-        if (b->grad[op])
-            attn_clear(t, depth, strf(t->arena, "c%d", op), "at_keypad", op);
+        attn_packkeys(attn, depth, op, 1);
+        if (back->grad[op])
+            attn_clear(attn, depth, strf(attn->arena, "c%d", op), "at_keypad",
+                       op);
     }
 }
 
-static void close_keys(Backward *b, int depth, int level)
+static void close_keys(Backward *back, int depth, int level)
 {
-    Attn *t = &b->t;
+    Attn *attn = &back->t;
 
-    for (int op = 0; op < t->nop; op++) {
-        if (!attn_keyside(t, op) || level_of(b, op) != level || !b->grad[op])
+    for (int op = 0; op < attn->nop; op++) {
+        if (!attn_keyside(attn, op) || level_of(back, op) != level ||
+            !back->grad[op])
             continue;
-        put_line(&t->o, depth, "if (keys)");
-        attn_move(t, depth + 1, ATput, result(b, op), t->key, op,
-                  strf(t->arena, "c%d", op));
+        put_line(&attn->o, depth, "if (keys)");
+        attn_move(attn, depth + 1, ATput, result(back, op), attn->key, op,
+                  strf(attn->arena, "c%d", op));
     }
 }
 
-static void key_tile(Backward *b, const AttnView *sum)
+static void key_tile(Backward *back, const AttnView *sum)
 {
-    Attn *t = &b->t;
-    const char *unseen = attn_unseen(t, "q0", "(q0 + rows)");
+    Attn *attn = &back->t;
+    const char *unseen = attn_unseen(attn, "q0", "(q0 + rows)");
     int depth = 3;
 
-    put_line(&t->o, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
-    put_line(&t->o, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
-    open_keys(b, depth, 0);
-    for (int i = 0; i < b->nmid; i++) {
-        mid_loop(b, depth++, i);
-        open_keys(b, depth, i + 1);
+    put_line(&attn->o, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
+    put_line(&attn->o, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
+    open_keys(back, depth, 0);
+    for (int i = 0; i < back->nmid; i++) {
+        mid_loop(back, depth++, i);
+        open_keys(back, depth, i + 1);
     }
-    each_tile(b, depth);
-    attn_skip(t, depth + 1, unseen);
-    attn_visible(t, depth + 1);
-    tile_scores(b, depth + 1);
-    tile_gradients(b, depth + 1, sum);
-    put_line(&t->o, depth, "}");
-    for (int i = b->nmid; i >= 0; i--) {
-        close_keys(b, depth, i);
-        put_line(&t->o, --depth, "}");
+    each_tile(back, depth);
+    attn_skip(attn, depth + 1, unseen);
+    attn_visible(attn, depth + 1);
+    tile_scores(back, depth + 1);
+    tile_gradients(back, depth + 1, sum);
+    put_line(&attn->o, depth, "}");
+    for (int i = back->nmid; i >= 0; i--) {
+        close_keys(back, depth, i);
+        put_line(&attn->o, --depth, "}");
     }
 }
 
 /* ---- items --------------------------------------------------------------- */
 
-static void find_gradients(Backward *b)
+static void find_gradients(Backward *back)
 {
-    for (int op = 0; op < b->t.nop; op++)
-        if ((b->grad[op] = attn_part(&b->t, op)) && (b->t.leaf >> op & 1))
-            b->t.wanted |= 1u << op;
+    for (int op = 0; op < back->t.nop; op++)
+        if ((back->grad[op] = attn_part(&back->t, op)) &&
+            (back->t.leaf >> op & 1))
+            back->t.wanted |= 1u << op;
 }
 
 /* parts of an item: kparts of 64 keys, then one for each 48 queries. */
-static void counts(Backward *b)
+static void counts(Backward *back)
 {
-    Attn *t = &b->t;
-    int64_t items = attn_product(t, b->over, b->own);
-    int64_t nfree = attn_product(t, b->free, b->nfree);
-    int64_t tiles = (attn_count(t, t->query) + ATROWS - 1) / ATROWS;
-    int64_t ktiles = (attn_count(t, t->key) + ATKEYS - 1) / ATKEYS;
-    int cut = items == 1 && tiles > 1 && !t->wanted;
+    Attn *attn = &back->t;
+    int64_t items = attn_product(attn, back->over, back->own);
+    int64_t nfree = attn_product(attn, back->free, back->nfree);
+    int64_t tiles = (attn_count(attn, attn->query) + ATROWS - 1) / ATROWS;
+    int64_t ktiles = (attn_count(attn, attn->key) + ATKEYS - 1) / ATKEYS;
+    int cut = items == 1 && tiles > 1 && !attn->wanted;
     int64_t parts = cut ? ktiles + tiles : 1;
 
-    set_items(t->k, items * parts, 1);
-    attn_int(t, "parts", aff(parts));
-    attn_int(t, "kparts", aff(cut ? ktiles : 0));
-    attn_int(t, "nfree", aff(nfree));
-    attn_int(t, "ntile", aff(tiles * nfree));
+    set_items(attn->k, items * parts, 1);
+    attn_int(attn, "parts", aff(parts));
+    attn_int(attn, "kparts", aff(cut ? ktiles : 0));
+    attn_int(attn, "nfree", aff(nfree));
+    attn_int(attn, "ntile", aff(tiles * nfree));
 }
 
 /* The loop over items: all parts of one, or those of one side. */
-static void each_item(Backward *b)
+static void each_item(Backward *back)
 {
     /* clang-format off */
     static const char *const lines[] = {
@@ -479,39 +494,40 @@ static void each_item(Backward *b)
         "const int64_t mhi = keys ? ntile : (end - kparts) * nfree;",
     };
     /* clang-format on */
-    Attn *t = &b->t;
-    const char *nk = attn_size(t, t->key), *nq = attn_size(t, t->query);
+    Attn *attn = &back->t;
+    const char *nk = attn_size(attn, attn->key),
+               *nq = attn_size(attn, attn->query);
 
-    put_line(&t->o, 1,
+    put_line(&attn->o, 1,
              "for (int64_t item = lo, next; item < hi; item = next) {");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        put_line(&t->o, 2, lines[i], nk, nk);
-    put_line(&t->o, 2, "next = item - part + end;");
-    put_line(&t->o, 2, "const int64_t qlo = mlo / nfree * at_rows;");
-    put_line(&t->o, 2,
+        put_line(&attn->o, 2, lines[i], nk, nk);
+    put_line(&attn->o, 2, "next = item - part + end;");
+    put_line(&attn->o, 2, "const int64_t qlo = mlo / nfree * at_rows;");
+    put_line(&attn->o, 2,
              "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);", nq);
-    attn_coords(t, 2, "item / parts", b->over, b->own);
+    attn_coords(attn, 2, "item / parts", back->over, back->own);
 }
 
 void attn_bwd_lower(Graph *g, Group *k, Arena *a)
 {
-    Backward b = { 0 };
+    Backward back = { 0 };
     AttnView sum[MAXIN] = { 0 };
 
-    if (!attn_read(&b.t, g, attn_main(k)))
+    if (!attn_read(&back.t, g, attn_main(k)))
         die("attention: kept, but its body does not fit");
-    attn_begin(&b.t, k, a);
-    find_gradients(&b);
-    split_axes(&b);
-    counts(&b);
-    make_views(&b, sum);
-    workspace(&b);
-    each_item(&b);
-    zero_sums(&b, sum);
-    store_deltas(&b);
-    key_tile(&b, sum);
-    round_sums(&b, sum);
-    put_line(&b.t.o, 1, "}");
-    attn_finish(&b.t);
-    attn_cost(&b.t);
+    attn_begin(&back.t, k, a);
+    find_gradients(&back);
+    split_axes(&back);
+    counts(&back);
+    make_views(&back, sum);
+    workspace(&back);
+    each_item(&back);
+    zero_sums(&back, sum);
+    store_deltas(&back);
+    key_tile(&back, sum);
+    round_sums(&back, sum);
+    put_line(&back.t.o, 1, "}");
+    attn_finish(&back.t);
+    attn_cost(&back.t);
 }

@@ -21,9 +21,9 @@ typedef struct ScorePrinter {
     char *dep;        /* a dot's value reaches it */
 } ScorePrinter;
 
-static const char *float_type(const Attn *t)
+static const char *float_type(const Attn *attn)
 {
-    return dtypes[t->dt].compute;
+    return dtypes[attn->dt].compute;
 }
 
 static int isfloat(const Node *n)
@@ -31,9 +31,9 @@ static int isfloat(const Node *n)
     return dtypes[n->dt].kind == 'f';
 }
 
-static const char *c_type(const Attn *t, const Node *n)
+static const char *c_type(const Attn *attn, const Node *n)
 {
-    return isfloat(n) ? float_type(t) : dtypes[n->dt].compute;
+    return isfloat(n) ? float_type(attn) : dtypes[n->dt].compute;
 }
 
 static int varies(const ScorePrinter *s, const Node *n) /* along the columns */
@@ -67,39 +67,41 @@ static const char *number(const ScorePrinter *s, const Node *n)
 
 static const char *position(ScorePrinter *s, const Node *n)
 {
-    Attn *t = s->t;
+    Attn *attn = s->t;
     const Axis *a = n->dim[0].a;
-    AttnPlace p = attn_place(t, a);
-    const char *i =
-        a == t->query ? "q0 + r" : strf(t->arena, "i_%s", attn_code(t, a));
+    AttnPlace p = attn_place(attn, a);
+    const char *i = a == attn->query
+                        ? "q0 + r"
+                        : strf(attn->arena, "i_%s", attn_code(attn, a));
 
-    if (a == t->key && p.two)
+    if (a == attn->key && p.two)
         return local(s, n,
-                     strf(t->arena,
+                     strf(attn->arena,
                           "(int32_t)k0 + j + (j < (int32_t)"
                           "(%s - k0) ? (int32_t)%s : (int32_t)%s)",
                           p.half, p.at, p.to));
-    if (a == t->key)
-        return local(s, n, strf(t->arena, "(int32_t)(%s + k0) + j", p.at));
-    return local(s, n, strf(t->arena, "(int32_t)(%s)", attn_global(t, a, i)));
+    if (a == attn->key)
+        return local(s, n, strf(attn->arena, "(int32_t)(%s + k0) + j", p.at));
+    return local(s, n,
+                 strf(attn->arena, "(int32_t)(%s)", attn_global(attn, a, i)));
 }
 
 static const char *load(ScorePrinter *s, const Node *n)
 {
-    Attn *t = s->t;
-    AttnView v = attn_operand(t, (int)n->at.arg.index);
-    Text x = { .arena = t->arena };
+    Attn *attn = s->t;
+    AttnView v = attn_operand(attn, (int)n->at.arg.index);
+    Text x = { .arena = attn->arena };
 
     if (v.n->nd == 1 && v.n->dt == Di32 && is_position(v.n))
         return position(s, n);
-    put(&x, "*(%s", attn_at(t, v));
-    if (dim_of(v.n, t->query) >= 0)
-        put(&x, " + (q0 + r) * %s", attn_stride(t, v, t->query));
-    if (dim_of(v.n, t->key) >= 0)
-        put(&x, " + (k0 + j) * %s", attn_stride(t, v, t->key));
+    put(&x, "*(%s", attn_at(attn, v));
+    if (dim_of(v.n, attn->query) >= 0)
+        put(&x, " + (q0 + r) * %s", attn_stride(attn, v, attn->query));
+    if (dim_of(v.n, attn->key) >= 0)
+        put(&x, " + (k0 + j) * %s", attn_stride(attn, v, attn->key));
     put(&x, ")");
     if (v.n->dt == Dbf16)
-        return local(s, n, strf(t->arena, "bf16_f32(%s)", x.s));
+        return local(s, n, strf(attn->arena, "bf16_f32(%s)", x.s));
     return local(s, n, x.s);
 }
 
@@ -141,10 +143,10 @@ static const char *reciprocal(const ScorePrinter *s, const Node *n)
                 1 / n->in[1]->at.constant.value);
 }
 
-static int term_of(const Attn *t, const Node *n)
+static int term_of(const Attn *attn, const Node *n)
 {
-    for (int i = 0; i < t->nterm; i++)
-        if (t->term[i] == n)
+    for (int i = 0; i < attn->nterm; i++)
+        if (attn->term[i] == n)
             return i;
     return -1;
 }
@@ -188,12 +190,12 @@ static double factor(const Node *n, int *k)
 }
 
 /* From the score down to the term; `at` if that node is a scaling passed. */
-static double unit(const Attn *t, const Node *at, int *passed)
+static double unit(const Attn *attn, const Node *at, int *passed)
 {
     double c = 1;
-    const Node *n = t->score;
+    const Node *n = attn->score;
 
-    while (term_of(t, n) < 0) {
+    while (term_of(attn, n) < 0) {
         int k = 0;
         double f = factor(n, &k);
         if (f != 0)
@@ -208,19 +210,20 @@ static double unit(const Attn *t, const Node *at, int *passed)
     return c > 0 ? c : 0;
 }
 
-double attn_unit(const Attn *t)
+double attn_unit(const Attn *attn)
 {
     int passed = 0;
 
-    return t->scaled && t->nterm == 1 ? unit(t, NULL, &passed) : 0;
+    return attn->scaled && attn->nterm == 1 ? unit(attn, NULL, &passed) : 0;
 }
 
 /* Left out: what is scaled is the unit's. */
-static int is_scaling(const Attn *t, const Node *n)
+static int is_scaling(const Attn *attn, const Node *n)
 {
     int passed = 0;
 
-    return t->scaled && t->nterm == 1 && unit(t, n, &passed) > 0 && passed;
+    return attn->scaled && attn->nterm == 1 && unit(attn, n, &passed) > 0 &&
+           passed;
 }
 
 static const char *elementwise(ScorePrinter *s, const Node *n)
@@ -270,9 +273,9 @@ static int passes_gradient(const Node *n)
                           n->op == Obroadcast);
 }
 
-static int is_wanted(const Attn *t, const Node *n)
+static int is_wanted(const Attn *attn, const Node *n)
 {
-    return n->op == Oarg && (t->wanted >> n->at.arg.index & 1);
+    return n->op == Oarg && (attn->wanted >> n->at.arg.index & 1);
 }
 
 static int depends(ScorePrinter *s, const Node *n)
@@ -337,11 +340,11 @@ static void backward(ScorePrinter *s, const Node *n)
 
 static void store_gradients(ScorePrinter *s)
 {
-    Attn *t = s->t;
-    const char *j = t->gpu ? "" : "[j]";
+    Attn *attn = s->t;
+    const char *j = attn->gpu ? "" : "[j]";
 
-    for (int i = 0; i < t->nterm; i++) {
-        int at = attn_node(t, t->term[i]);
+    for (int i = 0; i < attn->nterm; i++) {
+        int at = attn_node(attn, attn->term[i]);
         if (s->dy[at])
             put_line(&s->col, s->depth + 1, "s%d%s = g%d;", i, j, at);
         else
@@ -360,75 +363,75 @@ static void weigh(ScorePrinter *s)
           "const %s ds = p * (dp - delta);", "pr = p;" },
     };
     /* clang-format on */
-    Attn *t = s->t;
-    const char *f = float_type(t), *z = s->val[attn_node(t, t->score)];
-    const char *const *say = lines[t->gpu != 0];
+    Attn *attn = s->t;
+    const char *f = float_type(attn), *z = s->val[attn_node(attn, attn->score)];
+    const char *const *say = lines[attn->gpu != 0];
 
-    put_line(&s->col, s->depth + 1, say[0], f, t->t, z);
+    put_line(&s->col, s->depth + 1, say[0], f, attn->t, z);
     put_line(&s->col, s->depth + 1, say[1], f);
     put_line(&s->col, s->depth + 1, "%s", say[2]);
-    depends(s, t->score);
-    give(s, t->score, "ds");
-    for (int i = attn_node(t, t->score); i >= 0; i--)
-        backward(s, t->body->node[i]);
+    depends(s, attn->score);
+    give(s, attn->score, "ds");
+    for (int i = attn_node(attn, attn->score); i >= 0; i--)
+        backward(s, attn->body->node[i]);
     store_gradients(s);
 }
 
 static void tail(ScorePrinter *s, int grad)
 {
-    Attn *t = s->t;
-    Text z = { .arena = t->arena };
+    Attn *attn = s->t;
+    Text z = { .arena = attn->arena };
 
     if (grad)
         put(&z, "pr[j] = ");
-    for (int i = 0; i < t->nterm && grad; i++)
+    for (int i = 0; i < attn->nterm && grad; i++)
         put(&z, "s%d[j] = ", i);
-    put_line(&t->o, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
-    put_line(&t->o, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
+    put_line(&attn->o, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
+    put_line(&attn->o, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
              z.s ? z.s : "");
 }
 
-static ScorePrinter score_new(Attn *t, int depth)
+static ScorePrinter score_new(Attn *attn, int depth)
 {
-    size_t n = vec_len(t->body->node);
-    ScorePrinter s = { .t = t, .depth = depth };
+    size_t n = vec_len(attn->body->node);
+    ScorePrinter s = { .t = attn, .depth = depth };
 
-    s.row.arena = s.col.arena = t->arena;
-    s.val = alloc(t->arena, n * sizeof *s.val);
-    s.dy = alloc(t->arena, n * sizeof *s.dy);
-    s.dep = alloc(t->arena, n);
-    value(&s, t->score);
+    s.row.arena = s.col.arena = attn->arena;
+    s.val = alloc(attn->arena, n * sizeof *s.val);
+    s.dy = alloc(attn->arena, n * sizeof *s.dy);
+    s.dep = alloc(attn->arena, n);
+    value(&s, attn->score);
     return s;
 }
 
 /* One pair: query q0 + r, key k0 + j, terms s0 s1 .. */
-void attn_score1(Attn *t, int depth, int grad)
+void attn_score1(Attn *attn, int depth, int grad)
 {
-    ScorePrinter s = score_new(t, depth);
+    ScorePrinter s = score_new(attn, depth);
 
     if (grad)
         weigh(&s);
     else
         put_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
-                 s.val[attn_node(t, t->score)]);
-    put(&t->o, "%s%s", s.row.s ? s.row.s : "", s.col.s);
+                 s.val[attn_node(attn, attn->score)]);
+    put(&attn->o, "%s%s", s.row.s ? s.row.s : "", s.col.s);
 }
 
-void attn_score(Attn *t, int depth, int grad)
+void attn_score(Attn *attn, int depth, int grad)
 {
-    ScorePrinter s = score_new(t, depth);
+    ScorePrinter s = score_new(attn, depth);
 
     if (grad)
         weigh(&s);
     else
         put_line(&s.col, depth + 1, "s0[j] = %s;",
-                 s.val[attn_node(t, t->score)]);
-    for (int i = 0; i < t->nterm; i++)
-        put_line(&t->o, depth, "at_%s *restrict s%d = t%d + r * at_ld;", t->t,
-                 i, i);
-    put(&t->o, "%s", s.row.s ? s.row.s : "");
-    put_line(&t->o, depth, "for (int j = 0; j < (int)seen; j++) {");
-    put(&t->o, "%s", s.col.s);
-    put_line(&t->o, depth, "}");
+                 s.val[attn_node(attn, attn->score)]);
+    for (int i = 0; i < attn->nterm; i++)
+        put_line(&attn->o, depth, "at_%s *restrict s%d = t%d + r * at_ld;",
+                 attn->t, i, i);
+    put(&attn->o, "%s", s.row.s ? s.row.s : "");
+    put_line(&attn->o, depth, "for (int j = 0; j < (int)seen; j++) {");
+    put(&attn->o, "%s", s.col.s);
+    put_line(&attn->o, depth, "}");
     tail(&s, grad);
 }

@@ -13,24 +13,25 @@ enum { MANY = 256 }; /* sums that leave room for s and d */
  * reads is read of the last; such columns have no weight. */
 static void put_element(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
     int keys = w->j->keys;
     const char *col = "(i >> 2) * 8 + (lane & 3) * 2 + (i & 1)";
     const char *row = "row + (i & 2) * 4";
     const char *nr = keys ? "cols" : "rows", *nc = keys ? "rows" : "cols";
-    int64_t rows = attn_count(t, keys ? t->key : t->query);
-    int64_t cols = attn_count(t, keys ? t->query : t->key);
+    int64_t rows = attn_count(attn, keys ? attn->key : attn->query);
+    int64_t cols = attn_count(attn, keys ? attn->query : attn->key);
 
     if (rows % ATWGROWS)
-        row = strf(t->arena, "(int)at_least(%s, %s - 1)", row, nr);
-    put_line(&t->o, depth, "const int at = %s;", col);
-    put_line(&t->o, depth, "const int in = %s;",
-             cols % w->cols && !t->open ? strf(t->arena, "at < %s", nc) : "1");
-    if (cols % w->cols && !t->open)
-        col = strf(t->arena, "in ? at : %s - 1", nc);
+        row = strf(attn->arena, "(int)at_least(%s, %s - 1)", row, nr);
+    put_line(&attn->o, depth, "const int at = %s;", col);
+    put_line(&attn->o, depth, "const int in = %s;",
+             cols % w->cols && !attn->open ? strf(attn->arena, "at < %s", nc)
+                                           : "1");
+    if (cols % w->cols && !attn->open)
+        col = strf(attn->arena, "in ? at : %s - 1", nc);
     else
         col = "at";
-    put_line(&t->o, depth, "const int r = %s, j = %s;", keys ? col : row,
+    put_line(&attn->o, depth, "const int r = %s, j = %s;", keys ? col : row,
              keys ? row : col);
 }
 
@@ -46,11 +47,11 @@ static void put_number(AttnWg *w, int depth, const char *name)
 
 static void open_elements(AttnWg *w, int depth, int open)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    t->open = open;
-    put(&t->o, "#pragma unroll\n");
-    put_line(&t->o, depth, "for (int i = 0; i < %lld; i++) {",
+    attn->open = open;
+    put(&attn->o, "#pragma unroll\n");
+    put_line(&attn->o, depth, "for (int i = 0; i < %lld; i++) {",
              (long long)w->cols / 2);
     put_element(w, depth + 1);
 }
@@ -64,18 +65,18 @@ static void close_elements(AttnWg *w, int depth)
 /* s: scores, or backward weights. */
 static void put_weights(AttnWg *w, int depth, int open)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     open_elements(w, depth, open);
-    put_line(&t->o, depth + 1, "const float s0 = s[i];");
-    put_line(&t->o, depth + 1, "float z;");
-    attn_score1(t, depth + 1, 0);
+    put_line(&attn->o, depth + 1, "const float s0 = s[i];");
+    put_line(&attn->o, depth + 1, "float z;");
+    attn_score1(attn, depth + 1, 0);
     if (w->x->back) {
         put_number(w, depth + 1, "lse");
-        put_line(&t->o, depth + 1, "s[i] = weight_%s(z, lse);",
-                 attn_hides(t) ? "f32" : "seen");
+        put_line(&attn->o, depth + 1, "s[i] = weight_%s(z, lse);",
+                 attn_hides(attn) ? "f32" : "seen");
     } else {
-        put_line(&t->o, depth + 1, "s[i] = z;");
+        put_line(&attn->o, depth + 1, "s[i] = z;");
     }
     close_elements(w, depth);
 }
@@ -83,15 +84,15 @@ static void put_weights(AttnWg *w, int depth, int open)
 /* s: gradients of dots, d: weights. */
 static void put_gradients(AttnWg *w, int depth, int open)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     open_elements(w, depth, open);
-    put_line(&t->o, depth + 1, "float s0 = s[i], pr;");
-    put_line(&t->o, depth + 1, "const float dp = d[i];");
+    put_line(&attn->o, depth + 1, "float s0 = s[i], pr;");
+    put_line(&attn->o, depth + 1, "const float dp = d[i];");
     put_number(w, depth + 1, "lse");
     put_number(w, depth + 1, "delta");
-    attn_score1(t, depth + 1, 1);
-    put_line(&t->o, depth + 1, "s[i] = s0, d[i] = pr;");
+    attn_score1(attn, depth + 1, 1);
+    put_line(&attn->o, depth + 1, "s[i] = s0, d[i] = pr;");
     close_elements(w, depth);
 }
 
@@ -100,33 +101,33 @@ static void put_gradients(AttnWg *w, int depth, int open)
  * tanh compile for seconds.) */
 static const char *whole_tile(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
     int keys = w->j->keys;
-    int64_t n = attn_count(t, keys ? t->query : t->key);
-    const char *all = attn_allseen(t);
+    int64_t n = attn_count(attn, keys ? attn->query : attn->key);
+    const char *all = attn_allseen(attn);
 
     if (n % w->cols == 0)
         return all;
-    const char *full = strf(t->arena, "%s == %lld", keys ? "rows" : "cols",
+    const char *full = strf(attn->arena, "%s == %lld", keys ? "rows" : "cols",
                             (long long)w->cols);
-    return all ? strf(t->arena, "%s && %s", full, all) : full;
+    return all ? strf(attn->arena, "%s && %s", full, all) : full;
 }
 
 static void put_scores(AttnWg *w, int depth,
                        void (*put_them)(AttnWg *w, int depth, int open))
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
     const char *all = whole_tile(w);
 
-    if (!all || attn_unit(t) == 0) {
+    if (!all || attn_unit(attn) == 0) {
         put_them(w, depth, !all);
         return;
     }
-    put_line(&t->o, depth, "if (%s) {", all);
+    put_line(&attn->o, depth, "if (%s) {", all);
     put_them(w, depth + 1, 1);
-    put_line(&t->o, depth, "} else {");
+    put_line(&attn->o, depth, "} else {");
     put_them(w, depth + 1, 0);
-    put_line(&t->o, depth, "}");
+    put_line(&attn->o, depth, "}");
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -134,32 +135,32 @@ static void put_scores(AttnWg *w, int depth,
 /* Rows times columns of slabs [from, to), into s or d. */
 static void put_product(AttnWg *w, int depth, const char *sum, int from, int to)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     for (int i = from; i < to; i++)
-        put_line(&t->o, depth,
+        put_line(&attn->o, depth,
                  "rows_by_cols<%lld, %lld>(%s, line + %lld, from + "
                  "%lld, %d);",
                  (long long)w->row[i].W, (long long)w->cols, sum,
                  (long long)w->row[i].at, (long long)w->col[i].at, i > from);
-    put_line(&t->o, depth, "wg_commit();");
+    put_line(&attn->o, depth, "wg_commit();");
 }
 
 /* The tile before meets its values; not waited for. */
 static void put_values(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
-    const AttnSlab *v = &w->col[t->ndot];
+    Attn *attn = &w->x->t;
+    const AttnSlab *v = &w->col[attn->ndot];
 
-    put_line(&t->o, depth, "hold(p);");
-    put_line(&t->o, depth, "hold(o%d);", t->v);
-    put_line(&t->o, depth, "wg_fence();");
-    put_line(&t->o, depth,
+    put_line(&attn->o, depth, "hold(p);");
+    put_line(&attn->o, depth, "hold(o%d);", attn->v);
+    put_line(&attn->o, depth, "wg_fence();");
+    put_line(&attn->o, depth,
              "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * "
              "%lld);",
-             (long long)v->W, (long long)w->cols, t->v,
+             (long long)v->W, (long long)w->cols, attn->v,
              (long long)(attn_wg_tiles(w) + v->at), (long long)w->colbytes);
-    put_line(&t->o, depth, "wg_commit();");
+    put_line(&attn->o, depth, "wg_commit();");
 }
 
 /* ---- sums ---------------------------------------------------------------- */
@@ -175,35 +176,38 @@ static int has_out(const AttnWg *w, int op)
 /* Which gradient the columns of slab i are summed into, or -1. */
 static int sum_of(const AttnWg *w, int i)
 {
-    const Attn *t = &w->x->t;
+    const Attn *attn = &w->x->t;
 
     if (!w->x->back)
-        return i == t->ndot ? t->v : -1;
-    if (i == t->ndot && !w->j->keys)
+        return i == attn->ndot ? attn->v : -1;
+    if (i == attn->ndot && !w->j->keys)
         return -1;
-    int op = i == t->ndot ? t->v : w->j->keys ? t->dot[i].k : t->dot[i].q;
+    int op = i == attn->ndot ? attn->v
+             : w->j->keys    ? attn->dot[i].k
+                             : attn->dot[i].q;
     return has_out(w, op) ? op : -1;
 }
 
 /* Sums of slabs [from, to) with weights `p` made of `x`; not waited for. */
 static void put_sums(AttnWg *w, const char *p, const char *x, int from, int to)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
     int any = 0;
 
     for (int i = from; i < to; i++)
         any |= sum_of(w, i) >= 0;
     if (!any)
         return;
-    put_line(&t->o, 4, "uint32_t %s[%lld][4];", p, (long long)w->cols / 16);
-    put_line(&t->o, 4, "pack(%s, %s), hold(%s);", p, x, p);
-    put_line(&t->o, 4, "wg_fence();");
+    put_line(&attn->o, 4, "uint32_t %s[%lld][4];", p, (long long)w->cols / 16);
+    put_line(&attn->o, 4, "pack(%s, %s), hold(%s);", p, x, p);
+    put_line(&attn->o, 4, "wg_fence();");
     for (int i = to; i-- > from;)
         if (sum_of(w, i) >= 0)
-            put_line(&t->o, 4, "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
+            put_line(&attn->o, 4,
+                     "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
                      (long long)w->col[i].W, (long long)w->cols, sum_of(w, i),
                      p, (long long)w->col[i].at);
-    put_line(&t->o, 4, "wg_commit();");
+    put_line(&attn->o, 4, "wg_commit();");
 }
 
 static void hold_sums(AttnWg *w)
@@ -222,14 +226,15 @@ static void hold_sums(AttnWg *w)
 
 static void zero_sums(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     for (int i = 0; i < w->ncol; i++) {
         int op = sum_of(w, i);
         if (op < 0)
             continue;
-        put_line(&t->o, 3, "float o%d[%lld];", op, (long long)w->col[i].W / 2);
-        put_line(&t->o, 3, "zero(o%d);", op);
+        put_line(&attn->o, 3, "float o%d[%lld];", op,
+                 (long long)w->col[i].W / 2);
+        put_line(&attn->o, 3, "zero(o%d);", op);
     }
 }
 
@@ -237,23 +242,25 @@ static void zero_sums(AttnWg *w)
 static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
                       const char *rows, const char *f0, const char *f1)
 {
-    Attn *t = &w->x->t;
-    Axis *in[MAXD], *a = w->j->keys ? t->key : t->query;
+    Attn *attn = &w->x->t;
+    Axis *in[MAXD], *a = w->j->keys ? attn->key : attn->query;
 
-    attn_inner(t, t->n->in[op], in);
-    AttnSlab s = attn_slab(t, v, a, in[0]);
-    put_line(&t->o, depth,
+    attn_inner(attn, attn->n->in[op], in);
+    AttnSlab s = attn_slab(attn, v, a, in[0]);
+    put_line(&attn->o, depth,
              "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, "
              "%s, %s);",
-             (long long)s.W, attn_straight(t, &s, 2) + attn_straight(t, &s, 8),
-             to, attn_stride(t, v, a), attn_stride(t, v, s.in), op, rows,
+             (long long)s.W,
+             attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8), to,
+             attn_stride(attn, v, a), attn_stride(attn, v, s.in), op, rows,
              (long long)s.w, f0, f1);
 }
 
-static const char *rows_at(Attn *t, AttnView v, const Axis *a, const char *from)
+static const char *rows_at(Attn *attn, AttnView v, const Axis *a,
+                           const char *from)
 {
-    return strf(t->arena, "%s + %s * %s", attn_at(t, v), from,
-                attn_stride(t, v, a));
+    return strf(attn->arena, "%s + %s * %s", attn_at(attn, v), from,
+                attn_stride(attn, v, a));
 }
 
 /* ---- forward ------------------------------------------------------------- */
@@ -263,112 +270,115 @@ static const char *rows_at(Attn *t, AttnView v, const Axis *a, const char *from)
  * summed is anything, and let go.) */
 static void open_tile(AttnWg *w, int depth, const char *first)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     attn_wg_place(w, depth);
-    put_line(&t->o, depth, "const uint32_t from = base + %lld + stage * %lld;",
+    put_line(&attn->o, depth,
+             "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
-    put_line(&t->o, depth, "float s[%lld], scale[2];", (long long)w->cols / 2);
-    put_line(&t->o, depth, "await(ring_full(0, stage), phase);");
-    put_line(&t->o, depth, "%sawait(ring_full(1, last), late);", first);
-    put_line(&t->o, depth, "fetch_fence();");
-    put_line(&t->o, depth, "wg_fence();");
-    put_product(w, depth, "s", 0, t->ndot);
+    put_line(&attn->o, depth, "float s[%lld], scale[2];",
+             (long long)w->cols / 2);
+    put_line(&attn->o, depth, "await(ring_full(0, stage), phase);");
+    put_line(&attn->o, depth, "%sawait(ring_full(1, last), late);", first);
+    put_line(&attn->o, depth, "fetch_fence();");
+    put_line(&attn->o, depth, "wg_fence();");
+    put_product(w, depth, "s", 0, attn->ndot);
     put_values(w, depth);
-    put_line(&t->o, depth, "wg_wait<1>();");
-    put_line(&t->o, depth, "hold(s);");
-    put_line(&t->o, depth, "used(ring_empty(0, stage));");
+    put_line(&attn->o, depth, "wg_wait<1>();");
+    put_line(&attn->o, depth, "hold(s);");
+    put_line(&attn->o, depth, "used(ring_empty(0, stage));");
     put_scores(w, depth, put_weights);
 }
 
 static void await_values(AttnWg *w, int depth, const char *first)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, depth, "wg_wait<0>();");
-    put_line(&t->o, depth, "%sused(ring_empty(1, last));", first);
-    put_line(&t->o, depth, "hold(p);");
-    put_line(&t->o, depth, "hold(o%d);", t->v);
+    put_line(&attn->o, depth, "wg_wait<0>();");
+    put_line(&attn->o, depth, "%sused(ring_empty(1, last));", first);
+    put_line(&attn->o, depth, "hold(p);");
+    put_line(&attn->o, depth, "hold(o%d);", attn->v);
 }
 
 /* The item whose last values have been summed. */
 static void put_results(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, depth,
+    put_line(&attn->o, depth,
              "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
     if (w->x->lse.n) {
-        put_line(&t->o, depth, "for (int h = 0; h < 2; h++)");
-        put_line(&t->o, depth + 1,
+        put_line(&attn->o, depth, "for (int h = 0; h < 2; h++)");
+        put_line(&attn->o, depth + 1,
                  "if ((lane & 3) == 0 && row + 8 * h < held)");
-        put_line(&t->o, depth + 2,
+        put_line(&attn->o, depth + 2,
                  "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + "
                  "(sum[h] > 0 ? log_f32(sum[h]) : 0);",
-                 attn_stride(t, w->x->lse, t->query));
+                 attn_stride(attn, w->x->lse, attn->query));
     }
     if (w->x->out.n)
-        put_store(w, depth, w->x->out, t->v, "out_to", "held",
+        put_store(w, depth, w->x->out, attn->v, "out_to", "held",
                   "(sum[0] != 0 ? 1 / sum[0] : 0)",
                   "(sum[1] != 0 ? 1 / sum[1] : 0)");
 }
 
 static void first_tile(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     open_tile(w, depth, "if (round) ");
-    put_line(&t->o, depth, "float most[2] = { -INFINITY, -INFINITY };");
-    put_line(&t->o, depth, "float all[2] = { };");
-    put_line(&t->o, depth, "soften(s, most, all, scale);");
+    put_line(&attn->o, depth, "float most[2] = { -INFINITY, -INFINITY };");
+    put_line(&attn->o, depth, "float all[2] = { };");
+    put_line(&attn->o, depth, "soften(s, most, all, scale);");
     await_values(w, depth, "if (round) ");
-    put_line(&t->o, depth, "if (round) {");
+    put_line(&attn->o, depth, "if (round) {");
     put_results(w, depth + 1);
-    put_line(&t->o, depth, "}");
-    put_line(&t->o, depth, "zero(o%d);", t->v);
-    put_line(&t->o, depth, "for (int h = 0; h < 2; h++)");
-    put_line(&t->o, depth + 1, "max[h] = most[h], sum[h] = all[h];");
-    put_line(&t->o, depth, "pack(p, s);");
+    put_line(&attn->o, depth, "}");
+    put_line(&attn->o, depth, "zero(o%d);", attn->v);
+    put_line(&attn->o, depth, "for (int h = 0; h < 2; h++)");
+    put_line(&attn->o, depth + 1, "max[h] = most[h], sum[h] = all[h];");
+    put_line(&attn->o, depth, "pack(p, s);");
 }
 
 static void next_tile(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     open_tile(w, depth, "");
-    put_line(&t->o, depth, "soften(s, max, sum, scale);");
+    put_line(&attn->o, depth, "soften(s, max, sum, scale);");
     await_values(w, depth, "");
-    put_line(&t->o, depth, "rescale(o%d, scale);", t->v);
-    put_line(&t->o, depth, "pack(p, s);");
+    put_line(&attn->o, depth, "rescale(o%d, scale);", attn->v);
+    put_line(&attn->o, depth, "pack(p, s);");
 }
 
 /* Before a block's first item: sums, and where the item before goes. */
 void attn_wg_open(AttnGpu *x)
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
     AttnWg w = attn_wg(x, x->job);
 
-    put_line(&t->o, 1, "const int lane = TID & 31;");
-    put_line(&t->o, 1, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
-    put_line(&t->o, 1, "float o%d[%lld], max[2], sum[2];", t->v,
-             (long long)w.col[t->ndot].W / 2);
-    put_line(&t->o, 1, "uint32_t p[%lld][4] = { };", (long long)w.cols / 16);
-    put_line(&t->o, 1, "int last = 0, late = 0, held = 0;");
+    put_line(&attn->o, 1, "const int lane = TID & 31;");
+    put_line(&attn->o, 1,
+             "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
+    put_line(&attn->o, 1, "float o%d[%lld], max[2], sum[2];", attn->v,
+             (long long)w.col[attn->ndot].W / 2);
+    put_line(&attn->o, 1, "uint32_t p[%lld][4] = { };", (long long)w.cols / 16);
+    put_line(&attn->o, 1, "int last = 0, late = 0, held = 0;");
     if (x->out.n)
-        put_line(&t->o, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
-                 attn_base(t, x->out));
+        put_line(&attn->o, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
+                 attn_base(attn, x->out));
     if (x->lse.n)
-        put_line(&t->o, 1, "float *lse_to = %s;", attn_base(t, x->lse));
-    put_line(&t->o, 1, "zero(o%d);", t->v);
+        put_line(&attn->o, 1, "float *lse_to = %s;", attn_base(attn, x->lse));
+    put_line(&attn->o, 1, "zero(o%d);", attn->v);
 }
 
 void attn_wg_close(AttnGpu *x)
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
     AttnWg w = attn_wg(x, x->job);
 
-    put_line(&t->o, 1, "await(ring_full(1, last), late);");
-    put_line(&t->o, 1, "fetch_fence();");
+    put_line(&attn->o, 1, "await(ring_full(1, last), late);");
+    put_line(&attn->o, 1, "fetch_fence();");
     put_values(&w, 1);
     await_values(&w, 1, "");
     put_results(&w, 1);
@@ -376,27 +386,27 @@ void attn_wg_close(AttnGpu *x)
 
 static void forward(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 3, "await(LINE_FULL(at), round / %lld & 1);",
+    put_line(&attn->o, 3, "await(LINE_FULL(at), round / %lld & 1);",
              (long long)w->lines);
     attn_wg_first(w);
-    put_line(&t->o, 3, "{");
+    put_line(&attn->o, 3, "{");
     first_tile(w, 4);
-    put_line(&t->o, 3, "}");
-    put_line(&t->o, 3, "held = rows;");
+    put_line(&attn->o, 3, "}");
+    put_line(&attn->o, 3, "held = rows;");
     if (w->x->out.n)
-        put_line(&t->o, 3, "out_to = %s;",
-                 rows_at(t, w->x->out, t->query, "q0"));
+        put_line(&attn->o, 3, "out_to = %s;",
+                 rows_at(attn, w->x->out, attn->query, "q0"));
     if (w->x->lse.n)
-        put_line(&t->o, 3, "lse_to = %s;",
-                 rows_at(t, w->x->lse, t->query, "q0"));
-    put_line(&t->o, 3, "for (;;) {");
-    put_line(&t->o, 4, "last = stage, late = phase;");
+        put_line(&attn->o, 3, "lse_to = %s;",
+                 rows_at(attn, w->x->lse, attn->query, "q0"));
+    put_line(&attn->o, 3, "for (;;) {");
+    put_line(&attn->o, 4, "last = stage, late = phase;");
     attn_wg_follow(w);
     next_tile(w, 4);
-    put_line(&t->o, 3, "}");
-    put_line(&t->o, 3, "used(LINE_EMPTY(at));");
+    put_line(&attn->o, 3, "}");
+    put_line(&attn->o, 3, "used(LINE_EMPTY(at));");
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -404,165 +414,166 @@ static void forward(AttnWg *w)
 /* Logsumexps, times log2 e, and deltas of a thread's two rows. */
 static void open_backward(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
     const AttnView *v[2] = { &w->x->lse, &w->x->delta };
 
     if (w->j->keys)
         return;
-    put_line(&t->o, 3, "float lse_of[2], delta_of[2];");
-    put_line(&t->o, 3, "for (int h = 0; h < 2; h++) {");
-    put_line(&t->o, 4, "const int r = row + 8 * h;");
+    put_line(&attn->o, 3, "float lse_of[2], delta_of[2];");
+    put_line(&attn->o, 3, "for (int h = 0; h < 2; h++) {");
+    put_line(&attn->o, 4, "const int r = row + 8 * h;");
     for (int i = 0; i < 2; i++)
-        put_line(&t->o, 4, "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
-                 i ? "delta" : "lse", attn_at(t, *v[i]),
-                 attn_stride(t, *v[i], t->query));
-    put_line(&t->o, 3, "}");
+        put_line(&attn->o, 4, "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
+                 i ? "delta" : "lse", attn_at(attn, *v[i]),
+                 attn_stride(attn, *v[i], attn->query));
+    put_line(&attn->o, 3, "}");
 }
 
 static void put_number_places(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 4,
+    put_line(&attn->o, 4,
              "const float2 *const lse_of = (const float2 *)(room + (from "
              "- shared_at(room)) + %lld) + (lane & 3);",
              (long long)w->colbytes - 1024);
-    put_line(&t->o, 4, "const float2 *const delta_of = lse_of + %lld;",
+    put_line(&attn->o, 4, "const float2 *const delta_of = lse_of + %lld;",
              (long long)w->cols / 2);
 }
 
 /* x[i], the gradient of a score, from its weight and d[i]. */
 static void put_dscores(AttnWg *w, const char *x, const char *weight)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put(&t->o, "#pragma unroll\n");
-    put_line(&t->o, 4, "for (int i = 0; i < %lld; i++) {",
+    put(&attn->o, "#pragma unroll\n");
+    put_line(&attn->o, 4, "for (int i = 0; i < %lld; i++) {",
              (long long)w->cols / 2);
     put_number(w, 5, "delta");
-    put_line(&t->o, 5, "%s[i] = %s * (d[i] - delta);", x, weight);
-    put_line(&t->o, 4, "}");
+    put_line(&attn->o, 5, "%s[i] = %s * (d[i] - delta);", x, weight);
+    put_line(&attn->o, 4, "}");
 }
 
 /* Weights beside the product that makes d, gradients of scores beside that of
  * the values' gradient. */
 static void scaled_tile(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_product(w, 4, "s", 0, t->ndot);
-    put_product(w, 4, "d", t->ndot, t->ndot + 1);
-    put_line(&t->o, 4, "wg_wait<1>();");
-    put_line(&t->o, 4, "hold(s);");
+    put_product(w, 4, "s", 0, attn->ndot);
+    put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
+    put_line(&attn->o, 4, "wg_wait<1>();");
+    put_line(&attn->o, 4, "hold(s);");
     put_scores(w, 4, put_weights);
-    put_sums(w, "p", "s", t->ndot, t->ndot + 1);
-    put_line(&t->o, 4, "wg_wait<%d>();", sum_of(w, t->ndot) >= 0);
-    put_line(&t->o, 4, "hold(d);");
+    put_sums(w, "p", "s", attn->ndot, attn->ndot + 1);
+    put_line(&attn->o, 4, "wg_wait<%d>();", sum_of(w, attn->ndot) >= 0);
+    put_line(&attn->o, 4, "hold(d);");
     put_dscores(w, "s", "s[i]");
-    put_sums(w, "ps", "s", 0, t->ndot);
+    put_sums(w, "ps", "s", 0, attn->ndot);
 }
 
 /* With more sums, s is gone before d comes: weights are those that the values'
  * gradient was summed with, of bf16. */
 static void tight_tile(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_product(w, 4, "s", 0, t->ndot);
-    put_line(&t->o, 4, "wg_wait<0>();");
-    put_line(&t->o, 4, "hold(s);");
+    put_product(w, 4, "s", 0, attn->ndot);
+    put_line(&attn->o, 4, "wg_wait<0>();");
+    put_line(&attn->o, 4, "hold(s);");
     put_scores(w, 4, put_weights);
-    put_sums(w, "p", "s", t->ndot, t->ndot + 1);
-    put_product(w, 4, "d", t->ndot, t->ndot + 1);
-    put_line(&t->o, 4, "wg_wait<0>();");
-    put_line(&t->o, 4, "hold(d);");
+    put_sums(w, "p", "s", attn->ndot, attn->ndot + 1);
+    put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
+    put_line(&attn->o, 4, "wg_wait<0>();");
+    put_line(&attn->o, 4, "hold(d);");
     put_dscores(w, "d", "unpacked(p, i)");
-    put_sums(w, "ps", "d", 0, t->ndot);
+    put_sums(w, "ps", "d", 0, attn->ndot);
 }
 
 static void any_tile(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_product(w, 4, "s", 0, t->ndot);
-    put_product(w, 4, "d", t->ndot, t->ndot + 1);
-    put_line(&t->o, 4, "wg_wait<0>();");
-    put_line(&t->o, 4, "hold(s);");
-    put_line(&t->o, 4, "hold(d);");
+    put_product(w, 4, "s", 0, attn->ndot);
+    put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
+    put_line(&attn->o, 4, "wg_wait<0>();");
+    put_line(&attn->o, 4, "hold(s);");
+    put_line(&attn->o, 4, "hold(d);");
     put_scores(w, 4, put_gradients);
-    put_sums(w, "p", "d", t->ndot, t->ndot + 1);
-    put_sums(w, "ps", "s", 0, t->ndot);
+    put_sums(w, "p", "d", attn->ndot, attn->ndot + 1);
+    put_sums(w, "ps", "s", 0, attn->ndot);
 }
 
 static void backward_tile(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
+    put_line(&attn->o, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
              (long long)w->cols / 2);
     if (w->j->keys)
         put_number_places(w);
-    put_line(&t->o, 4, "wg_fence();");
-    if (attn_unit(t) == 0)
+    put_line(&attn->o, 4, "wg_fence();");
+    if (attn_unit(attn) == 0)
         any_tile(w);
-    else if (attn_wg_sums(w->x, w->j) > MANY && sum_of(w, t->ndot) >= 0)
+    else if (attn_wg_sums(w->x, w->j) > MANY && sum_of(w, attn->ndot) >= 0)
         tight_tile(w);
     else
         scaled_tile(w);
-    put_line(&t->o, 4, "wg_wait<0>();");
+    put_line(&attn->o, 4, "wg_wait<0>();");
     hold_sums(w);
-    put_line(&t->o, 4, "used(ring_empty(0, stage));");
+    put_line(&attn->o, 4, "used(ring_empty(0, stage));");
 }
 
 static void put_change(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 4, "if (now / %lld != combination) {", (long long)w->tiles);
-    put_line(&t->o, 5, "combination = now / %lld;", (long long)w->tiles);
-    put_line(&t->o, 5, "if (changes)");
-    put_line(&t->o, 6, "used(CHANGE_EMPTY);");
-    put_line(&t->o, 5, "await(CHANGE_FULL, changes++ & 1);");
-    put_line(&t->o, 4, "}");
+    put_line(&attn->o, 4, "if (now / %lld != combination) {",
+             (long long)w->tiles);
+    put_line(&attn->o, 5, "combination = now / %lld;", (long long)w->tiles);
+    put_line(&attn->o, 5, "if (changes)");
+    put_line(&attn->o, 6, "used(CHANGE_EMPTY);");
+    put_line(&attn->o, 5, "await(CHANGE_FULL, changes++ & 1);");
+    put_line(&attn->o, 4, "}");
 }
 
 static void backward(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     open_backward(w);
     if (attn_wg_changes(w))
-        put_line(&t->o, 3, "int combination = -1, changes = 0;");
+        put_line(&attn->o, 3, "int combination = -1, changes = 0;");
     attn_wg_over(w);
     if (attn_wg_changes(w))
         put_change(w);
-    put_line(&t->o, 4, "const uint32_t from = base + %lld + stage * %lld;",
+    put_line(&attn->o, 4, "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
-    put_line(&t->o, 4, "await(ring_full(0, stage), phase);");
-    put_line(&t->o, 4, "fetch_fence();");
+    put_line(&attn->o, 4, "await(ring_full(0, stage), phase);");
+    put_line(&attn->o, 4, "fetch_fence();");
     backward_tile(w);
     attn_wg_next(w, 4);
-    put_line(&t->o, 3, "}");
+    put_line(&attn->o, 3, "}");
 }
 
 static void close_backward(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     for (int i = 0; i < w->j->nout && w->j->split > 1; i++)
-        put_line(&t->o, 3, "gather_sums(o%d, base, share, %lld);", w->j->out[i],
-                 (long long)w->j->split);
+        put_line(&attn->o, 3, "gather_sums(o%d, base, share, %lld);",
+                 w->j->out[i], (long long)w->j->split);
     if (w->j->split > 1) {
-        put_line(&t->o, 3, "if (share)");
-        put_line(&t->o, 4, "return;");
+        put_line(&attn->o, 3, "if (share)");
+        put_line(&attn->o, 4, "return;");
     }
     for (int i = 0; i < w->j->nout; i++) {
         int op = w->j->out[i];
-        const char *f = op == t->v ? "1" : "UNIT";
+        const char *f = op == attn->v ? "1" : "UNIT";
         AttnView v = attn_grad(w->x, op);
         put_store(w, 3, v, op,
-                  w->j->keys ? rows_at(t, v, t->key, "k0")
-                             : rows_at(t, v, t->query, "q0"),
+                  w->j->keys ? rows_at(attn, v, attn->key, "k0")
+                             : rows_at(attn, v, attn->query, "q0"),
                   w->j->keys ? "cols" : "rows", f, f);
     }
 }
@@ -571,7 +582,7 @@ static void close_backward(AttnWg *w)
 
 void attn_wg_job(AttnGpu *x, const AttnJob *j)
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
     AttnWg w = attn_wg(x, j);
 
     attn_wg_line(&w);
@@ -579,10 +590,11 @@ void attn_wg_job(AttnGpu *x, const AttnJob *j)
         forward(&w);
         return;
     }
-    put_line(&t->o, 3, "const int lane = TID & 31;");
-    put_line(&t->o, 3, "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
+    put_line(&attn->o, 3, "const int lane = TID & 31;");
+    put_line(&attn->o, 3,
+             "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
-    put_line(&t->o, 3, "await(ROWS_FULL, 0);");
+    put_line(&attn->o, 3, "await(ROWS_FULL, 0);");
     backward(&w);
     close_backward(&w);
 }

@@ -44,12 +44,12 @@ static int is_trained(const Node *n, Table *seen)
 
 int attn_can_cuda(const Graph *g, const Node *n)
 {
-    Attn t;
+    Attn attn;
 
-    if (!attn_read(&t, g, n))
+    if (!attn_read(&attn, g, n))
         return 0;
-    for (int op = 0; op < t.nop; op++)
-        if (t.leaf >> op & 1 && dtypes[n->in[op]->dt].kind == 'f' &&
+    for (int op = 0; op < attn.nop; op++)
+        if (attn.leaf >> op & 1 && dtypes[n->in[op]->dt].kind == 'f' &&
             is_trained(n->in[op], table_new(g->arena)))
             return 0;
     return 1;
@@ -59,26 +59,26 @@ int attn_can_cuda(const Graph *g, const Node *n)
 
 static void make_views(AttnGpu *x)
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
 
     if (!x->back) {
-        x->out = (AttnView){ "o", attn_part(t, 0), ATresult, 0 };
-        x->lse = (AttnView){ "l", attn_part(t, 1), ATresult, 0 };
+        x->out = (AttnView){ "o", attn_part(attn, 0), ATresult, 0 };
+        x->lse = (AttnView){ "l", attn_part(attn, 1), ATresult, 0 };
         return;
     }
-    x->delta = (AttnView){ "u", t->n->in[t->nop], AToperand, 0 };
-    x->lse = (AttnView){ "l", t->n->in[t->nop + 1], AToperand, 0 };
-    x->dout = (AttnView){ "e", t->n->in[t->nop + 2], AToperand, 0 };
-    for (int op = 0; op < t->nop; op++)
-        if ((x->grad[op] = attn_part(t, op)) && t->leaf >> op & 1)
+    x->delta = (AttnView){ "u", attn->n->in[attn->nop], AToperand, 0 };
+    x->lse = (AttnView){ "l", attn->n->in[attn->nop + 1], AToperand, 0 };
+    x->dout = (AttnView){ "e", attn->n->in[attn->nop + 2], AToperand, 0 };
+    for (int op = 0; op < attn->nop; op++)
+        if ((x->grad[op] = attn_part(attn, op)) && attn->leaf >> op & 1)
             die("attention: a trained operand of a score on a GPU");
 }
 
-static int64_t items_of(const Attn *t, const AttnJob *j, int64_t rows)
+static int64_t items_of(const Attn *attn, const AttnJob *j, int64_t rows)
 {
-    int64_t n = attn_count(t, j->keys ? t->key : t->query);
+    int64_t n = attn_count(attn, j->keys ? attn->key : attn->query);
 
-    return (n + rows - 1) / rows * attn_product(t, j->over, j->nover);
+    return (n + rows - 1) / rows * attn_product(attn, j->over, j->nover);
 }
 
 /* Under a causal mask the first keys are seen by all queries, so a block of
@@ -102,38 +102,38 @@ static void split_jobs(AttnGpu *x)
  * first: late queries see most keys, early keys are seen by most queries. */
 static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
-    Attn *t = &x->t;
-    Axis *a = j->keys ? t->key : t->query;
-    int64_t over = attn_product(t, j->over, j->nover);
-    int64_t n = items_of(t, j, rows) / over;
-    const char *c = strf(t->arena, "(item %% %lld)", (long long)over);
+    Attn *attn = &x->t;
+    Axis *a = j->keys ? attn->key : attn->query;
+    int64_t over = attn_product(attn, j->over, j->nover);
+    int64_t n = items_of(attn, j, rows) / over;
+    const char *c = strf(attn->arena, "(item %% %lld)", (long long)over);
 
-    attn_coords(t, 2, c, (Axis *const *)j->over, j->nover);
-    put_line(&t->o, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
+    attn_coords(attn, 2, c, (Axis *const *)j->over, j->nover);
+    put_line(&attn->o, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
              j->keys ? "k0" : "q0",
-             j->keys ? "" : strf(t->arena, "%lld - ", (long long)n - 1),
+             j->keys ? "" : strf(attn->arena, "%lld - ", (long long)n - 1),
              (long long)over, (long long)rows);
-    put_line(&t->o, 2, "const int %s = (int)at_least(%s - %s, %lld);",
-             j->keys ? "cols" : "rows", attn_size(t, a), j->keys ? "k0" : "q0",
-             (long long)rows);
+    put_line(&attn->o, 2, "const int %s = (int)at_least(%s - %s, %lld);",
+             j->keys ? "cols" : "rows", attn_size(attn, a),
+             j->keys ? "k0" : "q0", (long long)rows);
 }
 
 /* A block has an item, or with others of its cluster a share of one. */
 static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
-    Attn *t = &x->t;
-    int64_t items = items_of(t, j, rows), blocks = items * j->split;
+    Attn *attn = &x->t;
+    int64_t items = items_of(attn, j, rows), blocks = items * j->split;
 
     blocks = (blocks + x->cluster - 1) / x->cluster * x->cluster;
-    put_line(&t->o, 1, "if (block < %lld) {", (long long)blocks);
-    put_line(&t->o, 2, "const int64_t item = block / %lld;",
+    put_line(&attn->o, 1, "if (block < %lld) {", (long long)blocks);
+    put_line(&attn->o, 2, "const int64_t item = block / %lld;",
              (long long)j->split);
     if (blocks > items * j->split) {
-        put_line(&t->o, 2, "if (item >= %lld)", (long long)items);
-        put_line(&t->o, 3, "return;");
+        put_line(&attn->o, 2, "if (item >= %lld)", (long long)items);
+        put_line(&attn->o, 3, "return;");
     }
     if (j->split > 1)
-        put_line(&t->o, 2, "const int share = (int)(block %% %lld);",
+        put_line(&attn->o, 2, "const int share = (int)(block %% %lld);",
                  (long long)j->split);
     put_item(x, j, rows);
     return blocks;
@@ -144,35 +144,35 @@ static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
  * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564). */
 static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
-    Attn *t = &x->t;
-    int64_t items = items_of(t, x->job, ATWGROWS);
+    Attn *attn = &x->t;
+    int64_t items = items_of(attn, x->job, ATWGROWS);
 
-    put_line(&t->o, 1, "int stage = 0, phase = 0;");
-    put_line(&t->o, 1, "for (int round = 0;; round++) {");
-    put_line(&t->o, 2,
+    put_line(&attn->o, 1, "int stage = 0, phase = 0;");
+    put_line(&attn->o, 1, "for (int round = 0;; round++) {");
+    put_line(&attn->o, 2,
              "const int64_t item = (int64_t)round * gridDim.x + "
              "(round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);");
-    put_line(&t->o, 2, "if (item >= %lld)", (long long)items);
-    put_line(&t->o, 3, "break;");
+    put_line(&attn->o, 2, "if (item >= %lld)", (long long)items);
+    put_line(&attn->o, 3, "break;");
     put_item(x, x->job, ATWGROWS);
     put_job(x, x->job);
-    put_line(&t->o, 1, "}");
+    put_line(&attn->o, 1, "}");
 }
 
 static int64_t put_jobs(AttnGpu *x, int64_t rows,
                         void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
     int64_t blocks = 0;
 
-    put_line(&t->o, 1, "int64_t block = blockIdx.x;");
+    put_line(&attn->o, 1, "int64_t block = blockIdx.x;");
     for (int i = 0; i < x->njob; i++) {
         const AttnJob *j = &x->job[i];
         int64_t n = open_job(x, j, rows);
         put_job(x, j);
-        put_line(&t->o, 2, "return;");
-        put_line(&t->o, 1, "}");
-        put_line(&t->o, 1, "block -= %lld;", (long long)n);
+        put_line(&attn->o, 2, "return;");
+        put_line(&attn->o, 1, "}");
+        put_line(&attn->o, 1, "block -= %lld;", (long long)n);
         blocks += n;
     }
     return blocks;
@@ -181,26 +181,27 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows,
 /* A warpgroup fetches for all jobs, two multiply. */
 static int64_t put_roles(AttnGpu *x)
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
     int64_t blocks = x->blocks;
     int many = 0;
 
     for (int i = 0; i < x->njob; i++)
         many |= attn_job_width(x, &x->job[i]) > 256;
-    put_line(&t->o, 1, "extern __shared__ __align__(1024) uint8_t room[];");
-    put_line(&t->o, 1, "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
-    put_line(&t->o, 1,
+    put_line(&attn->o, 1, "extern __shared__ __align__(1024) uint8_t room[];");
+    put_line(&attn->o, 1,
+             "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
+    put_line(&attn->o, 1,
              "const uint32_t base = "
              "(shared_at(room) + 1023) & ~1023u;");
-    put_line(&t->o, 1, "make_barriers(barriers);");
-    put_line(&t->o, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
-    put_line(&t->o, 1, "few_registers<%d>();", many ? 24 : 40);
+    put_line(&attn->o, 1, "make_barriers(barriers);");
+    put_line(&attn->o, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
+    put_line(&attn->o, 1, "few_registers<%d>();", many ? 24 : 40);
     if (x->back)
         put_jobs(x, ATWGROWS, attn_wg_fetch);
     else
         put_walk(x, attn_wg_fetch);
-    put_line(&t->o, 1, "} else {");
-    put_line(&t->o, 1, "many_registers<%d>();", many ? 240 : 232);
+    put_line(&attn->o, 1, "} else {");
+    put_line(&attn->o, 1, "many_registers<%d>();", many ? 240 : 232);
     if (x->back) {
         blocks = put_jobs(x, ATWGROWS, attn_wg_job);
     } else {
@@ -208,7 +209,7 @@ static int64_t put_roles(AttnGpu *x)
         put_walk(x, attn_wg_job);
         attn_wg_close(x);
     }
-    put_line(&t->o, 1, "}");
+    put_line(&attn->o, 1, "}");
     return blocks;
 }
 

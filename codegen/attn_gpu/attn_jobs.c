@@ -2,18 +2,18 @@
  * attn_gpu.c. */
 #include "attn_gpu.h"
 
-int64_t attn_inner_count(const Attn *t, int op)
+int64_t attn_inner_count(const Attn *attn, int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(t, t->n->in[op], in);
+    int n = attn_inner(attn, attn->n->in[op], in);
 
-    return attn_product(t, in, n);
+    return attn_product(attn, in, n);
 }
 
-static int same_axes(const Attn *t, const Node *p, const Node *q)
+static int same_axes(const Attn *attn, const Node *p, const Node *q)
 {
-    for (int i = 0; i < t->nx; i++)
-        if (has_dim(p, t->x[i]) != has_dim(q, t->x[i]))
+    for (int i = 0; i < attn->nx; i++)
+        if (has_dim(p, attn->x[i]) != has_dim(q, attn->x[i]))
             return 0;
     return 1;
 }
@@ -33,13 +33,13 @@ int64_t attn_most(const AttnGpu *x)
     return attn_unit(&x->t) > 0 ? 320 : 256;
 }
 
-static void split_axes(const Attn *t, AttnJob *j, const Node *n)
+static void split_axes(const Attn *attn, AttnJob *j, const Node *n)
 {
-    for (int i = 0; i < t->nx; i++)
-        if (!n || has_dim(n, t->x[i]))
-            j->over[j->nover++] = t->x[i];
+    for (int i = 0; i < attn->nx; i++)
+        if (!n || has_dim(n, attn->x[i]))
+            j->over[j->nover++] = attn->x[i];
         else
-            j->loop[j->nloop++] = t->x[i];
+            j->loop[j->nloop++] = attn->x[i];
 }
 
 static AttnJob *job_for(AttnGpu *x, int op)

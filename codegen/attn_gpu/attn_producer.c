@@ -21,29 +21,29 @@ enum { ROOM = 224 << 10, DEEPEST = 4 };
 /* ---- what fits ----------------------------------------------------------- */
 
 /* Are rows whole pieces of `k` elements that lie at multiples of k? */
-int attn_straight(const Attn *t, const AttnSlab *s, int64_t k)
+int attn_straight(const Attn *attn, const AttnSlab *s, int64_t k)
 {
     for (int d = 0; d < s->v.n->nd; d++) {
         const Axis *a = s->v.n->dim[d].a;
-        int64_t stride = local_stride(t->g, s->v.n, a);
+        int64_t stride = local_stride(attn->g, s->v.n, a);
         if (a == s->in ? stride != 1 : stride % k != 0)
             return 0;
     }
     return s->w % k == 0;
 }
 
-AttnSlab attn_slab(const Attn *t, AttnView v, Axis *a, Axis *in)
+AttnSlab attn_slab(const Attn *attn, AttnView v, Axis *a, Axis *in)
 {
-    int64_t w = attn_count(t, in);
+    int64_t w = attn_count(attn, in);
 
     return (AttnSlab){ v, a, in, w, (w + 63) / 64 * 64, 0 };
 }
 
-static Axis *value_axis(const Attn *t)
+static Axis *value_axis(const Attn *attn)
 {
     Axis *in[MAXD];
 
-    attn_inner(t, t->n->in[t->v], in);
+    attn_inner(attn, attn->n->in[attn->v], in);
     return in[0];
 }
 
@@ -103,48 +103,50 @@ static void choose_tile(AttnWg *w)
 
 AttnWg attn_wg(AttnGpu *x, const AttnJob *j)
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
     AttnWg w = { .x = x, .j = j };
-    Axis *v = value_axis(t);
+    Axis *v = value_axis(attn);
 
-    for (int i = 0; i < t->ndot; i++) {
-        Axis *in = t->dot[i].n->at.dot.axes.v[0];
-        AttnSlab q = attn_slab(t, attn_operand(t, t->dot[i].q), t->query, in);
-        AttnSlab k = attn_slab(t, attn_operand(t, t->dot[i].k), t->key, in);
+    for (int i = 0; i < attn->ndot; i++) {
+        Axis *in = attn->dot[i].n->at.dot.axes.v[0];
+        AttnSlab q = attn_slab(attn, attn_operand(attn, attn->dot[i].q),
+                               attn->query, in);
+        AttnSlab k =
+            attn_slab(attn, attn_operand(attn, attn->dot[i].k), attn->key, in);
         w.row[w.nrow++] = j->keys ? k : q;
         w.col[w.ncol++] = j->keys ? q : k;
     }
-    AttnSlab value = attn_slab(t, attn_operand(t, t->v), t->key, v);
+    AttnSlab value = attn_slab(attn, attn_operand(attn, attn->v), attn->key, v);
     if (j->keys) {
         w.row[w.nrow++] = value;
-        w.col[w.ncol++] = attn_slab(t, x->dout, t->query, v);
+        w.col[w.ncol++] = attn_slab(attn, x->dout, attn->query, v);
     } else {
         if (x->back)
-            w.row[w.nrow++] = attn_slab(t, x->dout, t->query, v);
+            w.row[w.nrow++] = attn_slab(attn, x->dout, attn->query, v);
         w.col[w.ncol++] = value;
     }
     choose_tile(&w);
-    int64_t n = attn_count(t, j->keys ? t->query : t->key);
+    int64_t n = attn_count(attn, j->keys ? attn->query : attn->key);
     w.tiles = (n + w.cols - 1) / w.cols;
-    w.total = w.tiles * attn_product(t, j->loop, j->nloop);
+    w.total = w.tiles * attn_product(attn, j->loop, j->nloop);
     return w;
 }
 
-static int dots_fit(const Attn *t)
+static int dots_fit(const Attn *attn)
 {
-    unsigned seen = 1u << t->v;
+    unsigned seen = 1u << attn->v;
     Axis *in[MAXD];
 
-    for (int i = 0; i < t->ndot; i++) {
-        unsigned two = 1u << t->dot[i].q | 1u << t->dot[i].k;
-        if (seen & two || t->dot[i].n->at.dot.axes.n != 1)
+    for (int i = 0; i < attn->ndot; i++) {
+        unsigned two = 1u << attn->dot[i].q | 1u << attn->dot[i].k;
+        if (seen & two || attn->dot[i].n->at.dot.axes.n != 1)
             return 0;
         seen |= two;
     }
-    for (int op = 0; op < t->nop; op++)
-        if (seen >> op & 1 && t->n->in[op]->dt != Dbf16)
+    for (int op = 0; op < attn->nop; op++)
+        if (seen >> op & 1 && attn->n->in[op]->dt != Dbf16)
             return 0;
-    return t->nterm == 1 && attn_inner(t, t->n->in[t->v], in) == 1;
+    return attn->nterm == 1 && attn_inner(attn, attn->n->in[attn->v], in) == 1;
 }
 
 int attn_wg_fits(AttnGpu *x)
@@ -174,16 +176,16 @@ static const char *int_text(const AttnWg *w, int64_t v)
 /* Where the columns of tile `now` are. */
 void attn_wg_place(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
     int keys = w->j->keys;
     const char *k = int_text(w, w->tiles), *from = keys ? "q0" : "k0";
-    const char *size = attn_size(t, keys ? t->query : t->key);
+    const char *size = attn_size(attn, keys ? attn->query : attn->key);
 
-    attn_coords(t, depth, strf(t->arena, "(now / %s)", k),
+    attn_coords(attn, depth, strf(attn->arena, "(now / %s)", k),
                 (Axis *const *)w->j->loop, w->j->nloop);
-    put_line(&t->o, depth, "const int %s = now %% %s * %lld;", from, k,
+    put_line(&attn->o, depth, "const int %s = now %% %s * %lld;", from, k,
              (long long)w->cols);
-    put_line(&t->o, depth, "const int %s = (int)at_least(%s - %s, %lld);",
+    put_line(&attn->o, depth, "const int %s = (int)at_least(%s - %s, %lld);",
              keys ? "rows" : "cols", size, from, (long long)w->cols);
 }
 
@@ -195,61 +197,62 @@ static const char *unseen_tile(AttnWg *w)
 /* Over all tiles that some row sees. */
 void attn_wg_over(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     int64_t each = w->total / w->j->split;
 
     if (w->j->split == 1)
-        put_line(&t->o, 3, "for (int now = 0; now < %lld; now++) {",
+        put_line(&attn->o, 3, "for (int now = 0; now < %lld; now++) {",
                  (long long)each);
     else
-        put_line(&t->o, 3,
+        put_line(&attn->o, 3,
                  "for (int now = share * %lld, end = now + %lld; "
                  "now < end; now++) {",
                  (long long)each, (long long)each);
     attn_wg_place(w, 4);
     if (unseen_tile(w)) {
-        put_line(&t->o, 4, "if (%s)", unseen_tile(w));
-        put_line(&t->o, 5, "continue;");
+        put_line(&attn->o, 4, "if (%s)", unseen_tile(w));
+        put_line(&attn->o, 5, "continue;");
     }
 }
 
 static void put_skip(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     if (!unseen_tile(w))
         return;
-    put_line(&t->o, depth, "for (; now < %lld; now++) {", (long long)w->total);
+    put_line(&attn->o, depth, "for (; now < %lld; now++) {",
+             (long long)w->total);
     attn_wg_place(w, depth + 1);
-    put_line(&t->o, depth + 1, "if (!(%s))", unseen_tile(w));
-    put_line(&t->o, depth + 2, "break;");
-    put_line(&t->o, depth, "}");
+    put_line(&attn->o, depth + 1, "if (!(%s))", unseen_tile(w));
+    put_line(&attn->o, depth + 2, "break;");
+    put_line(&attn->o, depth, "}");
 }
 
 /* Forward: to an item's first such tile, or its first if none is seen, so that
  * every item has one; and in a loop over the others to the next. */
 void attn_wg_first(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 3, "int now = 0;");
+    put_line(&attn->o, 3, "int now = 0;");
     put_skip(w, 3);
     if (unseen_tile(w)) {
-        put_line(&t->o, 3, "if (now >= %lld)", (long long)w->total);
-        put_line(&t->o, 4, "now = 0;");
+        put_line(&attn->o, 3, "if (now >= %lld)", (long long)w->total);
+        put_line(&attn->o, 4, "now = 0;");
     }
 }
 
 void attn_wg_follow(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
     attn_wg_next(w, 4);
-    put_line(&t->o, 4, "now++;");
+    put_line(&attn->o, 4, "now++;");
     put_skip(w, 4);
-    put_line(&t->o, 4, "if (now >= %lld)", (long long)w->total);
-    put_line(&t->o, 5, "break;");
+    put_line(&attn->o, 4, "if (now >= %lld)", (long long)w->total);
+    put_line(&attn->o, 5, "break;");
 }
 
 static int has_loop(const AttnWg *w, const AttnSlab *s)
@@ -279,14 +282,16 @@ static int parts_of(const AttnWg *w)
 static void put_load(AttnWg *w, int depth, const AttnSlab *s, int64_t rows,
                      const char *to)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, depth, "load_tile<%lld, %lld, %d>(%s + %lld, %s, %s, %s,",
-             (long long)rows, (long long)s->W, attn_straight(t, s, 8), to,
-             (long long)s->at, attn_at(t, s->v), attn_stride(t, s->v, s->a),
-             attn_stride(t, s->v, s->in));
-    put_line(&t->o, depth, "    %s, (int)%s, %lld);",
-             s->a == t->key ? "k0" : "q0", attn_size(t, s->a), (long long)s->w);
+    put_line(&attn->o, depth,
+             "load_tile<%lld, %lld, %d>(%s + %lld, %s, %s, %s,",
+             (long long)rows, (long long)s->W, attn_straight(attn, s, 8), to,
+             (long long)s->at, attn_at(attn, s->v),
+             attn_stride(attn, s->v, s->a), attn_stride(attn, s->v, s->in));
+    put_line(&attn->o, depth, "    %s, (int)%s, %lld);",
+             s->a == attn->key ? "k0" : "q0", attn_size(attn, s->a),
+             (long long)s->w);
 }
 
 /* Rows that stay, or those of one combination of the loop's axes. */
@@ -300,60 +305,61 @@ static void put_rows(AttnWg *w, int depth, int loop, const char *bar)
 
 static void put_numbers(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 4,
-             "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, "
-             "(int)%s);",
-             (long long)w->cols, (long long)w->colbytes - 1024,
-             attn_at(t, w->x->lse), attn_stride(t, w->x->lse, t->query),
-             attn_at(t, w->x->delta), attn_stride(t, w->x->delta, t->query),
-             attn_size(t, t->query));
+    put_line(
+        &attn->o, 4,
+        "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, "
+        "(int)%s);",
+        (long long)w->cols, (long long)w->colbytes - 1024,
+        attn_at(attn, w->x->lse), attn_stride(attn, w->x->lse, attn->query),
+        attn_at(attn, w->x->delta), attn_stride(attn, w->x->delta, attn->query),
+        attn_size(attn, attn->query));
 }
 
 static void put_part(AttnWg *w, int part)
 {
-    Attn *t = &w->x->t;
-    int from = part ? t->ndot : 0,
-        to = parts_of(w) == 1 || part ? w->ncol : t->ndot;
+    Attn *attn = &w->x->t;
+    int from = part ? attn->ndot : 0,
+        to = parts_of(w) == 1 || part ? w->ncol : attn->ndot;
 
-    put_line(&t->o, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
+    put_line(&attn->o, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
     for (int i = from; i < to; i++)
         put_load(w, 4, &w->col[i], w->cols, "to");
     if (w->j->keys)
         put_numbers(w);
-    put_line(&t->o, 4, "fetched(ring_full(%d, stage));", part);
+    put_line(&attn->o, 4, "fetched(ring_full(%d, stage));", part);
 }
 
 void attn_wg_next(AttnWg *w, int depth)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, depth, "if (++stage == %lld)", (long long)w->stages);
-    put_line(&t->o, depth + 1, "stage = 0, phase ^= 1;");
+    put_line(&attn->o, depth, "if (++stage == %lld)", (long long)w->stages);
+    put_line(&attn->o, depth + 1, "stage = 0, phase ^= 1;");
 }
 
 /* Where the rows are: forward, the round's place. */
 void attn_wg_line(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
     long long n = w->lines;
 
     if (w->x->back) {
-        put_line(&t->o, 3, "const uint32_t line = base;");
-        put_line(&t->o, 3, "int stage = 0, phase = 0;");
+        put_line(&attn->o, 3, "const uint32_t line = base;");
+        put_line(&attn->o, 3, "int stage = 0, phase = 0;");
         return;
     }
-    put_line(&t->o, 3, "const int at = round %% %lld;", n);
-    put_line(&t->o, 3, "const uint32_t line = base + at * %lld;",
+    put_line(&attn->o, 3, "const int at = round %% %lld;", n);
+    put_line(&attn->o, 3, "const uint32_t line = base + at * %lld;",
              (long long)w->rowbytes);
 }
 
 static void put_tile(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 4, "const uint32_t to = base + %lld + stage * %lld;",
+    put_line(&attn->o, 4, "const uint32_t to = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
     for (int i = 0; i < parts_of(w); i++)
         put_part(w, i);
@@ -361,35 +367,36 @@ static void put_tile(AttnWg *w)
 
 static void fetch_forward(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
+    put_line(&attn->o, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
              (long long)w->lines);
     put_rows(w, 3, 0, "LINE_FULL(at)");
     attn_wg_first(w);
-    put_line(&t->o, 3, "for (;;) {");
-    put_line(&t->o, 4, "{");
+    put_line(&attn->o, 3, "for (;;) {");
+    put_line(&attn->o, 4, "{");
     attn_wg_place(w, 4);
     put_tile(w);
-    put_line(&t->o, 4, "}");
+    put_line(&attn->o, 4, "}");
     attn_wg_follow(w);
-    put_line(&t->o, 3, "}");
+    put_line(&attn->o, 3, "}");
 }
 
 static void fetch_change(AttnWg *w)
 {
-    Attn *t = &w->x->t;
+    Attn *attn = &w->x->t;
 
-    put_line(&t->o, 4, "if (now / %lld != combination) {", (long long)w->tiles);
-    put_line(&t->o, 5, "combination = now / %lld;", (long long)w->tiles);
-    put_line(&t->o, 5, "await(CHANGE_EMPTY, ~changes++ & 1);");
+    put_line(&attn->o, 4, "if (now / %lld != combination) {",
+             (long long)w->tiles);
+    put_line(&attn->o, 5, "combination = now / %lld;", (long long)w->tiles);
+    put_line(&attn->o, 5, "await(CHANGE_EMPTY, ~changes++ & 1);");
     put_rows(w, 5, 1, "CHANGE_FULL");
-    put_line(&t->o, 4, "}");
+    put_line(&attn->o, 4, "}");
 }
 
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
 {
-    Attn *t = &x->t;
+    Attn *attn = &x->t;
     AttnWg w = attn_wg(x, j);
 
     attn_wg_line(&w);
@@ -399,11 +406,11 @@ void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
     }
     put_rows(&w, 3, 0, "ROWS_FULL");
     if (attn_wg_changes(&w))
-        put_line(&t->o, 3, "int combination = -1, changes = 0;");
+        put_line(&attn->o, 3, "int combination = -1, changes = 0;");
     attn_wg_over(&w);
     if (attn_wg_changes(&w))
         fetch_change(&w);
     put_tile(&w);
     attn_wg_next(&w, 4);
-    put_line(&t->o, 3, "}");
+    put_line(&attn->o, 3, "}");
 }

@@ -12,9 +12,9 @@ static int64_t ceil_of(int64_t n, int64_t d)
     return (n + d - 1) / d;
 }
 
-static void put_define(Text *t, const char *name, int64_t v)
+static void put_define(Text *out, const char *name, int64_t v)
 {
-    put(t, "#define %s %lld\n", name, (long long)v);
+    put(out, "#define %s %lld\n", name, (long long)v);
 }
 
 /* ---- tensor cores -------------------------------------------------------- */
@@ -56,24 +56,24 @@ int64_t grouped_squares(const Graph *g, const Node *n)
 }
 
 /* 64 x BN += 64 x 16 of A, 16 x BN of B. */
-static void put_product(Text *t, int64_t wide, int transa, int transb)
+static void put_product(Text *out, int64_t wide, int transa, int transb)
 {
     int n = (int)wide / 2;
 
-    put(t,
+    put(out,
         "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
         "    asm volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk16.f32.bf16."
         "bf16 {\"\n",
         (long long)wide);
     for (int i = 0; i < n; i++)
-        put(t, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
+        put(out, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
             i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
-    put(t, "        \"}, %%%d, %%%d, 1, 1, 1, %d, %d;\\n\"\n        :", n,
+    put(out, "        \"}, %%%d, %%%d, 1, 1, 1, %d, %d;\\n\"\n        :", n,
         n + 1, transa, transb);
     for (int i = 0; i < n; i++)
-        put(t, "%s \"+f\"(d[%d])%s", i % 4 || !i ? "" : "\n         ", i,
+        put(out, "%s \"+f\"(d[%d])%s", i % 4 || !i ? "" : "\n         ", i,
             i + 1 < n ? "," : "");
-    put(t, "\n        : \"l\"(a), \"l\"(b));\n}\n");
+    put(out, "\n        : \"l\"(a), \"l\"(b));\n}\n");
 }
 
 /* Measured on an H200 (gmm_bench: experts of uneven sizes, one empty), TFLOP/s

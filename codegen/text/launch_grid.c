@@ -23,25 +23,25 @@ static int of_rank(const Word *x)
     return 0;
 }
 
-void cuda_put_parameters(Text *t, const Group *k)
+void cuda_put_parameters(Text *out, const Group *k)
 {
     int nbuf = k->narg + (k->scratch > 0);
 
     for (int i = 0; i < nbuf; i++)
-        put(t, "%svoid *q%d", i ? ", " : "", i);
+        put(out, "%svoid *q%d", i ? ", " : "", i);
     for (int i = 0; i < k->instr.nword; i++)
         if (of_rank(&k->instr.word[i]))
-            put(t, ", int64_t r%d", i);
-    put(t, ")\n{\n    const Ptr buf[] = { ");
+            put(out, ", int64_t r%d", i);
+    put(out, ")\n{\n    const Ptr buf[] = { ");
     for (int i = 0; i < nbuf; i++)
-        put(t, "{ q%d }, ", i);
-    put(t, "};\n    const int64_t iv[] = { ");
+        put(out, "{ q%d }, ", i);
+    put(out, "};\n    const int64_t iv[] = { ");
     for (int i = 0; i < k->instr.nword; i++)
         if (of_rank(&k->instr.word[i]))
-            put(t, "r%d, ", i);
+            put(out, "r%d, ", i);
         else
-            put(t, "%lld, ", (long long)k->instr.word[i].at.c);
-    put(t, "%s};\n", k->instr.nword ? "" : "0 ");
+            put(out, "%lld, ", (long long)k->instr.word[i].at.c);
+    put(out, "%s};\n", k->instr.nword ? "" : "0 ");
 }
 
 void cuda_set_launch(Group *k, Arena *a, Launch l)

@@ -83,18 +83,18 @@ void set_label(Group *k, Arena *a, const Node *n)
 
 /* ---- lines --------------------------------------------------------------- */
 
-void vput_line(Text *t, int depth, const char *fmt, va_list ap)
+void vput_line(Text *out, int depth, const char *fmt, va_list ap)
 {
-    put(t, "%*s", 4 * depth, "");
-    put(t, "%s\n", vstrf(t->arena, fmt, ap));
+    put(out, "%*s", 4 * depth, "");
+    put(out, "%s\n", vstrf(out->arena, fmt, ap));
 }
 
-void put_line(Text *t, int depth, const char *fmt, ...)
+void put_line(Text *out, int depth, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    vput_line(t, depth, fmt, ap);
+    vput_line(out, depth, fmt, ap);
     va_end(ap);
 }
 
@@ -115,63 +115,63 @@ const ScalarExpr *scalar_of(const char *text)
 static void put_level(Text *t, const ScalarExpr *e, const ScalarNames *v,
                       int level);
 
-static void put_call(Text *t, const ScalarExpr *e, const ScalarNames *v)
+static void put_call(Text *out, const ScalarExpr *e, const ScalarNames *v)
 {
-    put(t, "%s%s(", e->word ? e->word->text : optab[e->op].name,
+    put(out, "%s%s(", e->word ? e->word->text : optab[e->op].name,
         v->dt == Df64 ? "_f64" : "_f32");
     for (int i = 0; i < e->n; i++) {
-        put(t, "%s", i ? ", " : "");
-        put_level(t, e->in[i], v, 1);
+        put(out, "%s", i ? ", " : "");
+        put_level(out, e->in[i], v, 1);
     }
-    put(t, ")");
+    put(out, ")");
 }
 
 /* Operators of one level go from left to right. */
-static void put_operator(Text *t, const ScalarExpr *e, const ScalarNames *v)
+static void put_operator(Text *out, const ScalarExpr *e, const ScalarNames *v)
 {
     int level = e->word->level;
 
     if (e->n == 1) {
-        put(t, "%s", e->word->text);
-        put_level(t, e->in[0], v, level);
+        put(out, "%s", e->word->text);
+        put_level(out, e->in[0], v, level);
         return;
     }
-    put_level(t, e->in[0], v, level + (e->n == 3));
-    put(t, " %s ", e->word->text);
-    put_level(t, e->in[1], v, e->n == 3 ? level : level + 1);
+    put_level(out, e->in[0], v, level + (e->n == 3));
+    put(out, " %s ", e->word->text);
+    put_level(out, e->in[1], v, e->n == 3 ? level : level + 1);
     if (e->n == 3) {
-        put(t, " : ");
-        put_level(t, e->in[2], v, level);
+        put(out, " : ");
+        put_level(out, e->in[2], v, level);
     }
 }
 
 /* In parentheses if it binds less closely than `level`. */
-static void put_level(Text *t, const ScalarExpr *e, const ScalarNames *v,
+static void put_level(Text *out, const ScalarExpr *e, const ScalarNames *v,
                       int level)
 {
     int inside = e->word && e->word->level < level;
 
-    put(t, "%s", inside ? "(" : "");
+    put(out, "%s", inside ? "(" : "");
     switch (e->kind) {
-    case SCoperand: put(t, "%s", v->operand[e->operand]); break;
-    case SCresult: put(t, "%s", v->result); break;
-    case SCgrad: put(t, "%s", v->grad); break;
+    case SCoperand: put(out, "%s", v->operand[e->operand]); break;
+    case SCresult: put(out, "%s", v->result); break;
+    case SCgrad: put(out, "%s", v->grad); break;
     case SCnumber:
-        put(t, "%s%s", e->literal,
+        put(out, "%s%s", e->literal,
             strchr(e->literal, '.') && v->dt != Df64 ? "f" : "");
         break;
     case SCop:
         if (!e->word || e->word->level == SCALARCALL)
-            put_call(t, e, v);
+            put_call(out, e, v);
         else
-            put_operator(t, e, v);
+            put_operator(out, e, v);
     }
-    put(t, "%s", inside ? ")" : "");
+    put(out, "%s", inside ? ")" : "");
 }
 
-void put_scalar(Text *t, const ScalarExpr *e, const ScalarNames *v)
+void put_scalar(Text *out, const ScalarExpr *e, const ScalarNames *v)
 {
-    put_level(t, e, v, 1);
+    put_level(out, e, v, 1);
 }
 
 /* ---- numbers that depend on the rank ------------------------------------- */

@@ -5,10 +5,10 @@
  *     %a = loop silu mul, sum reads %h %g          f32 [micro batch seq ffn] */
 #include "kernels.h"
 
-static void put_names(Text *t, Node *const *v, int n)
+static void put_names(Text *out, Node *const *v, int n)
 {
     for (int i = 0; i < n; i++)
-        put(t, "%s%%%s", i ? " " : "", v[i]->name);
+        put(out, "%s%%%s", i ? " " : "", v[i]->name);
 }
 
 static const char *stored(Arena *a, const Group *k)
@@ -22,16 +22,16 @@ static const char *stored(Arena *a, const Group *k)
 /* Ops in order; runs of one op once. */
 static const char *computed(Arena *a, const Group *k)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    put(&t, "%s", families[k->fam]);
+    put(&out, "%s", families[k->fam]);
     for (int i = 0; i < k->n; i++)
         if (i == 0 || k->node[i]->op != k->node[i - 1]->op)
-            put(&t, " %s", optab[k->node[i]->op].name);
+            put(&out, " %s", optab[k->node[i]->op].name);
     if (k->nin)
-        put(&t, " reads ");
-    put_names(&t, k->in, k->nin);
-    return t.s;
+        put(&out, " reads ");
+    put_names(&out, k->in, k->nin);
+    return out.s;
 }
 
 static const char *type_of(Arena *a, const Group *k)
@@ -49,7 +49,7 @@ char *groups_print(Arena *a, Group *const *k, int fold)
 {
     size_t n = vec_len(k);
     ListingLine *v = alloc(a, (n + 1) * sizeof *v);
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
     for (size_t i = 0; i < n; i++)
         v[i] =
@@ -58,6 +58,6 @@ char *groups_print(Arena *a, Group *const *k, int fold)
                            .type = type_of(a, k[i]),
                            .reg = k[i]->reg,
                            .path = k[i]->n ? k[i]->node[0]->scope->path : "" };
-    put_lines(&t, v, n, "    ", " = ", fold);
-    return t.s ? t.s : "";
+    put_lines(&out, v, n, "    ", " = ", fold);
+    return out.s ? out.s : "";
 }

@@ -18,31 +18,31 @@
 
 /* ---- what crosses -------------------------------------------------------- */
 
-static int edge_of(Pipe *p, const Assignment *from, const Assignment *to)
+static int edge_of(Pipe *pipe, const Assignment *from, const Assignment *to)
 {
     StageTransfer e = { from->w, from->chunk, to->w, to->chunk };
 
-    for (size_t i = 0; i < vec_len(p->edge); i++)
-        if (p->edge[i].from == e.from && p->edge[i].a == e.a &&
-            p->edge[i].to == e.to && p->edge[i].b == e.b)
+    for (size_t i = 0; i < vec_len(pipe->edge); i++)
+        if (pipe->edge[i].from == e.from && pipe->edge[i].a == e.a &&
+            pipe->edge[i].to == e.to && pipe->edge[i].b == e.b)
             return (int)i;
-    vec_push(p->a, p->edge, e);
-    return (int)vec_len(p->edge) - 1;
+    vec_push(pipe->a, pipe->edge, e);
+    return (int)vec_len(pipe->edge) - 1;
 }
 
-static void find_crossings(Pipe *p)
+static void find_crossings(Pipe *pipe)
 {
-    for (size_t i = 0; i < vec_len(p->g->node); i++)
-        for (int s = 0; s < p->stages && p->spot[i].chunk >= 0; s++) {
-            int when = p->first[i * (size_t)p->stages + (size_t)s];
+    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
+        for (int s = 0; s < pipe->stages && pipe->spot[i].chunk >= 0; s++) {
+            int when = pipe->first[i * (size_t)pipe->stages + (size_t)s];
             if (when == INT_MAX)
                 continue;
-            Assignment to = pipe_moment(p, when);
-            StageRead c = { p->g->node[i], s, edge_of(p, &p->spot[i], &to),
-                            -1 };
+            Assignment to = pipe_moment(pipe, when);
+            StageRead c = { pipe->g->node[i], s,
+                            edge_of(pipe, &pipe->spot[i], &to), -1 };
             if (c.n->op != Oroute)
-                c.chan = p->chan++;
-            vec_push(p->a, p->cross, c);
+                c.chan = pipe->chan++;
+            vec_push(pipe->a, pipe->cross, c);
         }
 }
 
@@ -78,15 +78,15 @@ static Node *seen(Pipe *p, int s, int call, Node *n)
 }
 
 /* n, or a copy of a route, in a call of stage s. */
-static void put_in_call(Pipe *p, int s, int call, Node *n)
+static void put_in_call(Pipe *pipe, int s, int call, Node *n)
 {
-    StagePart *x = &p->part[s];
-    Node **in = alloc(p->a, ((size_t)n->nin + 1) * sizeof *in);
+    StagePart *x = &pipe->part[s];
+    Node **in = alloc(pipe->a, ((size_t)n->nin + 1) * sizeof *in);
 
     for (int k = 0; k < n->nin; k++)
-        in[k] = seen(p, s, call, n->in[k]);
-    Node *map = n->map ? seen(p, s, call, n->map) : NULL;
-    Node *c = pipe_copy(p, s, &x->body, n, in);
+        in[k] = seen(pipe, s, call, n->in[k]);
+    Node *map = n->map ? seen(pipe, s, call, n->map) : NULL;
+    Node *c = pipe_copy(pipe, s, &x->body, n, in);
     c->map = map;
     c->call = call;
     x->at[n->id] = c;
@@ -116,16 +116,16 @@ static Call edge_call(RowKind k, const StageTransfer *e)
     return (Call){ k, e->from, e->a, e->to, e->b };
 }
 
-static int transfer_call(const Pipe *p, int s, RowKind k, int edge)
+static int transfer_call(const Pipe *pipe, int s, RowKind k, int edge)
 {
-    return call_index(p->part[s].g, edge_call(k, &p->edge[edge])) + 1;
+    return call_index(pipe->part[s].g, edge_call(k, &pipe->edge[edge])) + 1;
 }
 
-static void put_recv(Pipe *p, const StageRead *x, int reader)
+static void put_recv(Pipe *pipe, const StageRead *x, int reader)
 {
-    int call = transfer_call(p, x->stage, ROWrecv, x->edge);
-    StagePart *part = &p->part[x->stage];
-    Node *map = x->n->map ? seen(p, x->stage, reader, x->n->map) : NULL;
+    int call = transfer_call(pipe, x->stage, ROWrecv, x->edge);
+    StagePart *part = &pipe->part[x->stage];
+    Node *map = x->n->map ? seen(pipe, x->stage, reader, x->n->map) : NULL;
 
     part->g->node = part->body;
     Node *r = g_node(part->g, Orecv, x->n->loc, 0, NULL);
@@ -138,17 +138,17 @@ static void put_recv(Pipe *p, const StageRead *x, int reader)
     r->map = map;
     r->scope = x->n->scope;
     r->again = x->n->again;
-    r->at.recv.peer = pipe_stage_at(p, x->n);
+    r->at.recv.peer = pipe_stage_at(pipe, x->n);
     r->at.recv.chan = x->chan;
     r->call = call;
     part->at[x->n->id] = r;
 }
 
-static void put_send(Pipe *p, const StageRead *x)
+static void put_send(Pipe *pipe, const StageRead *x)
 {
-    int s = pipe_stage_at(p, x->n);
-    int call = transfer_call(p, s, ROWsend, x->edge);
-    StagePart *part = &p->part[s];
+    int s = pipe_stage_at(pipe, x->n);
+    int call = transfer_call(pipe, s, ROWsend, x->edge);
+    StagePart *part = &pipe->part[s];
     Node *v = part->at[x->n->id];
 
     part->g->node = part->body;
@@ -169,60 +169,61 @@ static void add_call(Graph *g, Call c)
     vec_push(g->arena, g->call, c);
 }
 
-static void list_calls(Pipe *p, Graph *g)
+static void list_calls(Pipe *pipe, Graph *g)
 {
-    int train = program_trains(p->g->prog);
+    int train = program_trains(pipe->g->prog);
 
-    for (int c = 0; c < p->chunks; c++) {
-        if (p->s->rank[c] != g->role)
+    for (int c = 0; c < pipe->chunks; c++) {
+        if (pipe->s->rank[c] != g->role)
             continue;
         add_call(g, work_call(WF, c));
-        if (train && p->splits)
+        if (train && pipe->splits)
             add_call(g, work_call(WI, c));
         if (train)
-            add_call(g, work_call(p->splits ? WW : WB, c));
+            add_call(g, work_call(pipe->splits ? WW : WB, c));
     }
-    for (size_t i = 0; i < vec_len(p->edge); i++) {
-        const StageTransfer *e = &p->edge[i];
-        if (p->s->rank[e->a] == g->role) {
+    for (size_t i = 0; i < vec_len(pipe->edge); i++) {
+        const StageTransfer *e = &pipe->edge[i];
+        if (pipe->s->rank[e->a] == g->role) {
             add_call(g, edge_call(ROWsend, e));
             add_call(g, edge_call(ROWwait, e));
         }
-        if (p->s->rank[e->b] == g->role)
+        if (pipe->s->rank[e->b] == g->role)
             add_call(g, edge_call(ROWrecv, e));
     }
 }
 
-static void list_turns(Pipe *p, Graph *g, const PipeRow *row)
+static void list_turns(Pipe *pipe, Graph *g, const PipeRow *row)
 {
     for (size_t i = 0; i < vec_len(row); i++) {
         const PipeRow *r = &row[i];
         int call = r->k == ROWwork
                        ? call_index(g, work_call(r->w, r->chunk))
-                       : transfer_call(p, g->role, r->k, r->edge) - 1;
+                       : transfer_call(pipe, g->role, r->k, r->edge) - 1;
         vec_push(g->arena, g->slot,
                  ((ScheduleSlot){ call, r->micro, r->pair }));
     }
 }
 
-static void make_parts(Pipe *p)
+static void make_parts(Pipe *pipe)
 {
-    size_t count = vec_len(p->g->node) + 1;
+    size_t count = vec_len(pipe->g->node) + 1;
 
-    p->part = alloc(p->a, (size_t)p->stages * sizeof *p->part);
-    for (int s = 0; s < p->stages; s++) {
-        StagePart *x = &p->part[s];
-        x->g = g_like(p->g);
+    pipe->part = alloc(pipe->a, (size_t)pipe->stages * sizeof *pipe->part);
+    for (int s = 0; s < pipe->stages; s++) {
+        StagePart *x = &pipe->part[s];
+        x->g = g_like(pipe->g);
         x->g->role = s;
-        x->g->nrole = p->stages;
-        x->at = alloc(p->a, count * sizeof *x->at);
-        x->all = alloc(p->a, count * sizeof *x->all);
-        x->anew = table_new(p->a);
-        list_calls(p, x->g);
+        x->g->nrole = pipe->stages;
+        x->at = alloc(pipe->a, count * sizeof *x->at);
+        x->all = alloc(pipe->a, count * sizeof *x->all);
+        x->anew = table_new(pipe->a);
+        list_calls(pipe, x->g);
     }
-    PipeRow **row = schedule_rows(p->a, p->s, p->edge, (int)vec_len(p->edge));
-    for (int s = 0; s < p->stages; s++)
-        list_turns(p, p->part[s].g, row[s]);
+    PipeRow **row =
+        schedule_rows(pipe->a, pipe->s, pipe->edge, (int)vec_len(pipe->edge));
+    for (int s = 0; s < pipe->stages; s++)
+        list_turns(pipe, pipe->part[s].g, row[s]);
 }
 
 /* ---- bodies -------------------------------------------------------------- */
@@ -233,40 +234,40 @@ static int same_spot(const Assignment *a, const Assignment *b)
 }
 
 /* All calls in the order of time: what comes in, the work, what goes out. */
-static void fill_call(Pipe *p, Assignment at)
+static void fill_call(Pipe *pipe, Assignment at)
 {
-    int s = p->s->rank[at.chunk];
-    int call = call_index(p->part[s].g, work_call(at.w, at.chunk)) + 1;
+    int s = pipe->s->rank[at.chunk];
+    int call = call_index(pipe->part[s].g, work_call(at.w, at.chunk)) + 1;
 
-    for (size_t i = 0; i < vec_len(p->cross); i++) {
-        const StageRead *x = &p->cross[i];
-        const StageTransfer *e = &p->edge[x->edge];
+    for (size_t i = 0; i < vec_len(pipe->cross); i++) {
+        const StageRead *x = &pipe->cross[i];
+        const StageTransfer *e = &pipe->edge[x->edge];
         if (e->b != at.chunk || e->to != at.w)
             continue;
         if (x->chan < 0)
-            put_in_call(p, s, call, x->n);
+            put_in_call(pipe, s, call, x->n);
         else
-            put_recv(p, x, call);
+            put_recv(pipe, x, call);
     }
-    for (size_t i = 0; i < vec_len(p->g->node); i++)
-        if (same_spot(&p->spot[i], &at))
-            put_in_call(p, s, call, p->g->node[i]);
-    for (size_t i = 0; i < vec_len(p->cross); i++)
-        if (same_spot(&p->spot[p->cross[i].n->id], &at) &&
-            p->cross[i].chan >= 0)
-            put_send(p, &p->cross[i]);
+    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
+        if (same_spot(&pipe->spot[i], &at))
+            put_in_call(pipe, s, call, pipe->g->node[i]);
+    for (size_t i = 0; i < vec_len(pipe->cross); i++)
+        if (same_spot(&pipe->spot[pipe->cross[i].n->id], &at) &&
+            pipe->cross[i].chan >= 0)
+            put_send(pipe, &pipe->cross[i]);
 }
 
-static void fill_bodies(Pipe *p)
+static void fill_bodies(Pipe *pipe)
 {
-    int train = program_trains(p->g->prog);
+    int train = program_trains(pipe->g->prog);
 
-    for (int c = 0; c < p->chunks; c++)
-        fill_call(p, (Assignment){ c, WF });
-    for (int c = p->chunks; train && c-- > 0;) {
-        fill_call(p, (Assignment){ c, p->splits ? WI : WB });
-        if (p->splits)
-            fill_call(p, (Assignment){ c, WW });
+    for (int c = 0; c < pipe->chunks; c++)
+        fill_call(pipe, (Assignment){ c, WF });
+    for (int c = pipe->chunks; train && c-- > 0;) {
+        fill_call(pipe, (Assignment){ c, pipe->splits ? WI : WB });
+        if (pipe->splits)
+            fill_call(pipe, (Assignment){ c, WW });
     }
 }
 
@@ -316,23 +317,24 @@ static void join_parts(StagePart *x)
 
 /* Where its value lies: a member of a bucket that ranks keep shards of has none
  * of its own. */
-static const Holders *held_of(const Pipe *p, const Param *x)
+static const Holders *held_of(const Pipe *pipe, const Param *x)
 {
     int member = x->kind == TKparam && x->bucket && x->at >= 0;
 
-    return pipe_held(p->held,
-                     member && g_param(p->g, x->bucket) ? x->bucket : x->path);
+    return pipe_held(pipe->held, member && g_param(pipe->g, x->bucket)
+                                     ? x->bucket
+                                     : x->path);
 }
 
 /* Those that the stage has in any program; the first has those that nobody
  * uses. */
-static void keep_params(Pipe *p, Graph *g)
+static void keep_params(Pipe *pipe, Graph *g)
 {
     Param **old = g->param;
 
     g->param = NULL;
     for (size_t i = 0; i < vec_len(old); i++) {
-        const Holders *h = held_of(p, old[i]);
+        const Holders *h = held_of(pipe, old[i]);
         int owner = *h->owner < 0 ? 0 : *h->owner;
         if (g->role != owner && !h->has[g->role])
             continue;
@@ -347,31 +349,31 @@ static void keep_params(Pipe *p, Graph *g)
 
 static Pipe *place_bodies(Graph *g, Table *held)
 {
-    Pipe *p = alloc(g->arena, sizeof *p);
+    Pipe *pipe = alloc(g->arena, sizeof *pipe);
 
-    *p = (Pipe){ .g = g, .a = g->arena, .held = held };
-    p->stages = (int)g->mesh->size[Mpp];
-    p->chunks = g->stages->nchunk;
-    p->s = pipe_schedule(g, &p->splits);
-    pipe_assign(p);
-    pipe_hold(p);
-    return p;
+    *pipe = (Pipe){ .g = g, .a = g->arena, .held = held };
+    pipe->stages = (int)g->mesh->size[Mpp];
+    pipe->chunks = g->stages->nchunk;
+    pipe->s = pipe_schedule(g, &pipe->splits);
+    pipe_assign(pipe);
+    pipe_hold(pipe);
+    return pipe;
 }
 
-static void cut(Pipe *p)
+static void cut(Pipe *pipe)
 {
-    find_crossings(p);
-    make_parts(p);
-    fill_bodies(p);
-    pipe_post(p);
-    for (int s = 0; s < p->stages; s++) {
-        Graph *g = p->part[s].g;
-        join_parts(&p->part[s]);
+    find_crossings(pipe);
+    make_parts(pipe);
+    fill_bodies(pipe);
+    pipe_post(pipe);
+    for (int s = 0; s < pipe->stages; s++) {
+        Graph *g = pipe->part[s].g;
+        join_parts(&pipe->part[s]);
         g_tidy(g);
-        keep_params(p, g);
-        g->next = s + 1 < p->stages ? p->part[s + 1].g : NULL;
+        keep_params(pipe, g);
+        g->next = s + 1 < pipe->stages ? pipe->part[s + 1].g : NULL;
     }
-    *p->g = *p->part[0].g;
+    *pipe->g = *pipe->part[0].g;
 }
 
 /* Before any is cut it is known what all need. */
@@ -382,12 +384,12 @@ void pipe_programs(Graph *const *g)
     if (!n || !g[0]->stages)
         return;
     Arena *a = g[0]->arena;
-    Pipe **p = alloc(a, n * sizeof *p);
+    Pipe **pipes = alloc(a, n * sizeof *pipes);
     Table *held = table_new(a);
     for (size_t i = 0; i < n; i++)
-        p[i] = place_bodies(g[i], held);
+        pipes[i] = place_bodies(g[i], held);
     for (size_t i = 0; i < n; i++)
-        cut(p[i]);
+        cut(pipes[i]);
 }
 
 /* A program by itself. */

@@ -286,22 +286,22 @@ static void place(Assign *a, Node *n)
 }
 
 /* Chunks, works, and what crosses stages. */
-static void assign(Pipe *p)
+static void assign(Pipe *pipe)
 {
-    Graph *g = p->g;
+    Graph *g = pipe->g;
     size_t n = vec_len(g->node) + 1;
-    Assign a = { .p = p, .g = g, .st = g->stages };
+    Assign a = { .p = pipe, .g = g, .st = g->stages };
 
     g_renumber(g);
-    p->spot = alloc(p->a, n * sizeof *p->spot);
-    a.needs = alloc(p->a, n);
-    a.back = alloc(p->a, n);
-    a.ends = alloc(p->a, n);
+    pipe->spot = alloc(pipe->a, n * sizeof *pipe->spot);
+    a.needs = alloc(pipe->a, n);
+    a.back = alloc(pipe->a, n);
+    a.ends = alloc(pipe->a, n);
     a.last = a.st->nunit - 1;
     while (a.last > 0 && a.st->unit[a.last]->kind == UNITmtp)
         a.last--;
-    a.feeds = alloc(p->a, n);
-    a.home = table_new(p->a);
+    a.feeds = alloc(pipe->a, n);
+    a.home = table_new(pipe->a);
     find_needs(&a);
     find_feeds(&a);
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -309,10 +309,10 @@ static void assign(Pipe *p)
     for_each_backward_read(&a, settle);
     gather_at_reader(&a);
     follow(&a);
-    if (p->splits)
+    if (pipe->splits)
         for_each_backward_read(&a, split_backward);
     follow(&a);
-    pipe_needs(p);
+    pipe_needs(pipe);
 }
 
 /* ---- sums over chunks ---------------------------------------------------- */
@@ -321,50 +321,50 @@ typedef struct Terms {
     Node **v;
 } Terms;
 
-static void add_terms(Pipe *p, Node *n, const int *uses, Terms *t, int top)
+static void add_terms(Pipe *pipe, Node *n, const int *uses, Terms *t, int top)
 {
     if (n->op != Oadd || (!top && uses[n->id] > 1) ||
-        p->spot[n->id].chunk < 0 || !same_dims(n->in[0], n->in[1])) {
-        vec_push(p->a, t->v, n);
+        pipe->spot[n->id].chunk < 0 || !same_dims(n->in[0], n->in[1])) {
+        vec_push(pipe->a, t->v, n);
         return;
     }
-    add_terms(p, n->in[0], uses, t, 0);
-    add_terms(p, n->in[1], uses, t, 0);
+    add_terms(pipe, n->in[0], uses, t, 0);
+    add_terms(pipe, n->in[1], uses, t, 0);
 }
 
 /* The terms that lie in chunk, added; null: none. */
-static Node *sum_in(Pipe *p, const Terms *t, const Node *like, int chunk)
+static Node *sum_in(Pipe *pipe, const Terms *t, const Node *like, int chunk)
 {
     Node *sum = NULL;
 
     for (size_t i = 0; i < vec_len(t->v); i++) {
         Node *x = t->v[i];
-        if (p->spot[x->id].chunk != chunk)
+        if (pipe->spot[x->id].chunk != chunk)
             continue;
         if (!sum) {
             sum = x;
             continue;
         }
         Node *in[2] = { sum, x };
-        sum = g_copyof(p->g, like, in);
+        sum = g_copyof(pipe->g, like, in);
     }
     return sum;
 }
 
 /* Accumulators of the chunks other than `own`, added to acc; null: there is no
  * other. */
-static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
+static Node *split_accum(Pipe *pipe, Node *acc, const Terms *t, int own)
 {
     Node *add = acc->in[0], *all = NULL;
 
-    for (int c = 0; c < p->chunks; c++) {
-        Node *x = c == own ? NULL : sum_in(p, t, add, c);
+    for (int c = 0; c < pipe->chunks; c++) {
+        Node *x = c == own ? NULL : sum_in(pipe, t, add, c);
         if (!x)
             continue;
-        Node *more = g_copyof(p->g, acc, &x);
+        Node *more = g_copyof(pipe->g, acc, &x);
         Node *in[2] = { all ? all : acc, more };
         more->of = NULL; /* a part of it */
-        all = g_copyof(p->g, add, in);
+        all = g_copyof(pipe->g, add, in);
         all->reg = REGpost;
         all->dt = acc->dt;
         all->scope = acc->scope;
@@ -372,22 +372,23 @@ static Node *split_accum(Pipe *p, Node *acc, const Terms *t, int own)
         memcpy(all->dim, acc->dim, sizeof all->dim);
     }
     if (all)
-        acc->in[0] = sum_in(p, t, add, own);
+        acc->in[0] = sum_in(pipe, t, add, own);
     return all;
 }
 
 /* Chunk of the first term on the stage that owns what acc is the gradient of,
  * or else of the first term; -2: a term is in no chunk. */
-static int own_chunk(const Pipe *p, const Table *held, const Node *acc,
+static int own_chunk(const Pipe *pipe, const Table *held, const Node *acc,
                      const Terms *t)
 {
     int owner = acc->of ? pipe_owner(held, acc->of) : -1, own = -1;
 
     for (size_t i = 0; i < vec_len(t->v); i++) {
-        int c = p->spot[t->v[i]->id].chunk;
+        int c = pipe->spot[t->v[i]->id].chunk;
         if (c < 0)
             return -2;
-        if (own < 0 || (p->s->rank[c] == owner && p->s->rank[own] != owner))
+        if (own < 0 ||
+            (pipe->s->rank[c] == owner && pipe->s->rank[own] != owner))
             own = c;
     }
     return own;
@@ -426,12 +427,12 @@ static void reorder(Graph *g, size_t count)
 
 /* An accumulator of the body that has lost its operand's place comes behind it
  * (reorder puts new sums at the end of the body). */
-static int split_sums(Pipe *p, const Table *held)
+static int split_sums(Pipe *pipe, const Table *held)
 {
-    Graph *g = p->g;
+    Graph *g = pipe->g;
     size_t count = vec_len(g->node);
-    int *uses = use_counts(g, p->a), any = 0;
-    Node **all = alloc(p->a, (count + 1) * sizeof *all);
+    int *uses = use_counts(g, pipe->a), any = 0;
+    Node **all = alloc(pipe->a, (count + 1) * sizeof *all);
 
     for (size_t i = 0; i < count; i++) {
         Node *n = g->node[i];
@@ -439,9 +440,9 @@ static int split_sums(Pipe *p, const Table *held)
         if (n->op != Oaccum || n->reg != REGbody || n->at.accum.op != Radd ||
             n->in[0]->op != Oadd)
             continue;
-        add_terms(p, n->in[0], uses, &t, uses[n->in[0]->id] == 1);
-        int own = own_chunk(p, held, n, &t);
-        all[i] = own < 0 ? NULL : split_accum(p, n, &t, own);
+        add_terms(pipe, n->in[0], uses, &t, uses[n->in[0]->id] == 1);
+        int own = own_chunk(pipe, held, n, &t);
+        all[i] = own < 0 ? NULL : split_accum(pipe, n, &t, own);
         any |= all[i] != NULL;
     }
     if (!any)
@@ -475,34 +476,34 @@ static void sort_nodes(Graph *g)
 }
 
 /* What the bodies of one program alone need. */
-static Table *held_by(const Pipe *p)
+static Table *held_by(const Pipe *pipe)
 {
-    Pipe alone = *p;
+    Pipe alone = *pipe;
 
-    alone.held = table_new(p->a);
+    alone.held = table_new(pipe->a);
     pipe_hold(&alone);
     return alone.held;
 }
 
 Table *pipe_alone(Graph *g)
 {
-    Pipe p = { .g = g, .a = g->arena };
+    Pipe pipe = { .g = g, .a = g->arena };
 
-    p.stages = (int)g->mesh->size[Mpp];
-    p.chunks = g->stages->nchunk;
-    p.s = pipe_schedule(g, &p.splits);
-    assign(&p);
-    return held_by(&p);
+    pipe.stages = (int)g->mesh->size[Mpp];
+    pipe.chunks = g->stages->nchunk;
+    pipe.s = pipe_schedule(g, &pipe.splits);
+    assign(&pipe);
+    return held_by(&pipe);
 }
 
-void pipe_assign(Pipe *p)
+void pipe_assign(Pipe *pipe)
 {
-    assign(p);
-    if (split_sums(p, held_by(p))) {
-        sort_nodes(p->g);
-        g_tidy(p->g);
-        g_names(p->g);
-        assign(p);
+    assign(pipe);
+    if (split_sums(pipe, held_by(pipe))) {
+        sort_nodes(pipe->g);
+        g_tidy(pipe->g);
+        g_names(pipe->g);
+        assign(pipe);
     }
 }
 

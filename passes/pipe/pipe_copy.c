@@ -1,9 +1,9 @@
 /* pipe_copy.c: nodes of the program copied into the graph of a stage. */
 #include "pipe.h"
 
-Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in)
+Node *pipe_copy(Pipe *pipe, int s, Node ***list, const Node *n, Node *const *in)
 {
-    Graph *g = p->part[s].g;
+    Graph *g = pipe->part[s].g;
 
     g->node = *list;
     Node *c = g_copyof(g, n, in);
@@ -13,17 +13,18 @@ Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in)
     return c;
 }
 
-Node *pipe_shared(Pipe *p, int s, Node *n)
+Node *pipe_shared(Pipe *pipe, int s, Node *n)
 {
-    StagePart *x = &p->part[s];
+    StagePart *x = &pipe->part[s];
     Node *in[MAXIN];
 
     if (x->at[n->id])
         return x->at[n->id];
     for (int k = 0; k < n->nin; k++)
-        in[k] = pipe_shared(p, s, n->in[k]);
-    Node *map = n->map ? pipe_shared(p, s, n->map) : NULL;
-    Node *c = pipe_copy(p, s, any_region(n) ? &x->source : &x->before, n, in);
+        in[k] = pipe_shared(pipe, s, n->in[k]);
+    Node *map = n->map ? pipe_shared(pipe, s, n->map) : NULL;
+    Node *c =
+        pipe_copy(pipe, s, any_region(n) ? &x->source : &x->before, n, in);
     c->map = map;
     return x->at[n->id] = c;
 }

@@ -22,56 +22,56 @@ Node *read_by(const Node *n, int k)
 
 /* ---- what a stage needs -------------------------------------------------- */
 
-int pipe_stage_at(const Pipe *p, const Node *n)
+int pipe_stage_at(const Pipe *pipe, const Node *n)
 {
-    int chunk = p->spot[n->id].chunk;
+    int chunk = pipe->spot[n->id].chunk;
 
-    return chunk < 0 ? -1 : p->s->rank[chunk];
+    return chunk < 0 ? -1 : pipe->s->rank[chunk];
 }
 
 /* Calls of one micro-batch in the order of time, as far as it is known: F up,
  * then B or I down. W stands with its I. */
-static int moment(const Pipe *p, const Assignment *s)
+static int moment(const Pipe *pipe, const Assignment *s)
 {
-    return s->w == WF ? s->chunk : 2 * p->chunks - 1 - s->chunk;
+    return s->w == WF ? s->chunk : 2 * pipe->chunks - 1 - s->chunk;
 }
 
-Assignment pipe_moment(const Pipe *p, int m)
+Assignment pipe_moment(const Pipe *pipe, int m)
 {
-    if (m < p->chunks)
+    if (m < pipe->chunks)
         return (Assignment){ m, WF };
-    return (Assignment){ 2 * p->chunks - 1 - m, p->splits ? WI : WB };
+    return (Assignment){ 2 * pipe->chunks - 1 - m, pipe->splits ? WI : WB };
 }
 
-static void need(Pipe *p, const Node *x, int stage, int when)
+static void need(Pipe *pipe, const Node *x, int stage, int when)
 {
-    int *at = &p->first[x->id * p->stages + stage];
+    int *at = &pipe->first[x->id * pipe->stages + stage];
 
-    if (pipe_stage_at(p, x) != stage && when < *at)
+    if (pipe_stage_at(pipe, x) != stage && when < *at)
         *at = when;
 }
 
 /* A value of another stage's is sent. What is in no call is made by each stage
  * that reads it, and so is a route; rows need theirs. */
-void pipe_needs(Pipe *p)
+void pipe_needs(Pipe *pipe)
 {
-    size_t count = vec_len(p->g->node), all = count * (size_t)p->stages;
+    size_t count = vec_len(pipe->g->node), all = count * (size_t)pipe->stages;
 
-    p->first = alloc(p->a, (all + 1) * sizeof *p->first);
+    pipe->first = alloc(pipe->a, (all + 1) * sizeof *pipe->first);
     for (size_t i = 0; i < all; i++)
-        p->first[i] = INT_MAX;
+        pipe->first[i] = INT_MAX;
     for (size_t i = count; i-- > 0;) {
-        const Node *n = p->g->node[i];
-        int own = pipe_stage_at(p, n), again = own < 0 || n->op == Oroute;
-        for (int s = 0; s < p->stages; s++) {
+        const Node *n = pipe->g->node[i];
+        int own = pipe_stage_at(pipe, n), again = own < 0 || n->op == Oroute;
+        for (int s = 0; s < pipe->stages; s++) {
             int here = s == own;
-            int when = here ? moment(p, &p->spot[i])
-                            : p->first[i * (size_t)p->stages + (size_t)s];
+            int when = here ? moment(pipe, &pipe->spot[i])
+                            : pipe->first[i * (size_t)pipe->stages + (size_t)s];
             if (when == INT_MAX)
                 continue;
             for (int k = here || again ? 0 : n->nin; k <= n->nin; k++)
                 if (read_by(n, k))
-                    need(p, read_by(n, k), s, when);
+                    need(pipe, read_by(n, k), s, when);
         }
     }
 }
@@ -83,30 +83,30 @@ Holders *pipe_held(const Table *held, const char *path)
     return table_get(held, KEYP(intern(path)));
 }
 
-static Holders *held_at(Pipe *p, const char *path, const char *with)
+static Holders *held_at(Pipe *pipe, const char *path, const char *with)
 {
-    Holders *h = pipe_held(p->held, path);
+    Holders *h = pipe_held(pipe->held, path);
 
     if (h)
         return h;
-    h = alloc(p->a, sizeof *h);
-    h->has = alloc(p->a, (size_t)p->stages);
+    h = alloc(pipe->a, sizeof *h);
+    h->has = alloc(pipe->a, (size_t)pipe->stages);
     if (with && intern(with) != intern(path)) {
-        h->owner = held_at(p, with, NULL)->owner;
+        h->owner = held_at(pipe, with, NULL)->owner;
     } else {
-        h->owner = alloc(p->a, sizeof *h->owner);
+        h->owner = alloc(pipe->a, sizeof *h->owner);
         *h->owner = -1;
     }
-    *table_at(p->held, KEYP(intern(path))) = h;
+    *table_at(pipe->held, KEYP(intern(path))) = h;
     return h;
 }
 
-static void hold(Pipe *p, const Node *n)
+static void hold(Pipe *pipe, const Node *n)
 {
-    Holders *h = held_at(p, n_name(n), NULL);
+    Holders *h = held_at(pipe, n_name(n), NULL);
 
-    for (int s = p->stages; s-- > 0;) {
-        if (p->first[n->id * p->stages + s] == INT_MAX)
+    for (int s = pipe->stages; s-- > 0;) {
+        if (pipe->first[n->id * pipe->stages + s] == INT_MAX)
             continue;
         h->has[s] = 1;
         if (*h->owner < 0 || s < *h->owner)
@@ -115,15 +115,15 @@ static void hold(Pipe *p, const Node *n)
 }
 
 /* The first program that has a parameter says what it is taken with: step. */
-void pipe_hold(Pipe *p)
+void pipe_hold(Pipe *pipe)
 {
-    for (size_t i = 0; i < vec_len(p->g->param); i++) {
-        const Param *x = p->g->param[i];
-        held_at(p, x->path, x->bucket ? x->bucket : x->of);
+    for (size_t i = 0; i < vec_len(pipe->g->param); i++) {
+        const Param *x = pipe->g->param[i];
+        held_at(pipe, x->path, x->bucket ? x->bucket : x->of);
     }
-    for (size_t i = 0; i < vec_len(p->g->node); i++)
-        if (is_lasting(p->g->node[i]))
-            hold(p, p->g->node[i]);
+    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
+        if (is_lasting(pipe->g->node[i]))
+            hold(pipe, pipe->g->node[i]);
 }
 
 int pipe_owner(const Table *held, const char *path)

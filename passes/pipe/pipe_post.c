@@ -41,67 +41,68 @@ static int join(const Node *n, int a, int b)
     return n->op == Oadd && n->nd == 0 ? SUM : a == SUM || n->nd == 0 ? ANY : a;
 }
 
-static int of_operands(const Pipe *p, const Node *n, int scalars)
+static int of_operands(const Pipe *pipe, const Node *n, int scalars)
 {
     int home = ANY;
 
     for (int k = 0; k < n->nin; k++)
         if ((n->in[k]->nd == 0) == scalars)
-            home = join(n, home, p->home[n->in[k]->id]);
+            home = join(n, home, pipe->home[n->in[k]->id]);
     return home;
 }
 
 /* Tensors say where a node runs, scalars come to them. */
-static int home_of(const Pipe *p, const Node *n)
+static int home_of(const Pipe *pipe, const Node *n)
 {
     if (is_lasting(n))
-        return pipe_owner(p->held, n_name(n));
+        return pipe_owner(pipe->held, n_name(n));
     if (n->reg == REGbody && !any_region(n))
-        return p->s->rank[p->spot[n->id].chunk >= 0 ? p->spot[n->id].chunk : 0];
+        return pipe->s
+            ->rank[pipe->spot[n->id].chunk >= 0 ? pipe->spot[n->id].chunk : 0];
     if (n->op == Oaccum || n->op == Oroute)
         return ANY;
-    int home = of_operands(p, n, 0);
+    int home = of_operands(pipe, n, 0);
     if (home == ANY)
-        home = of_operands(p, n, 1);
+        home = of_operands(pipe, n, 1);
     return home == SUM && !(n->op == Oadd && n->nd == 0) ? ANY : home;
 }
 
 /* Those that no body reads get an owner. */
-static void adopt(Pipe *p)
+static void adopt(Pipe *pipe)
 {
-    for (size_t i = 0; i < vec_len(p->g->node); i++) {
-        const Node *n = p->g->node[i];
-        int home = n->op == Owrite ? p->home[n->in[1]->id] : -1;
-        if (home >= 0 && pipe_owner(p->held, n_name(n->in[0])) < 0)
-            *pipe_held(p->held, n_name(n->in[0]))->owner = home;
+    for (size_t i = 0; i < vec_len(pipe->g->node); i++) {
+        const Node *n = pipe->g->node[i];
+        int home = n->op == Owrite ? pipe->home[n->in[1]->id] : -1;
+        if (home >= 0 && pipe_owner(pipe->held, n_name(n->in[0])) < 0)
+            *pipe_held(pipe->held, n_name(n->in[0]))->owner = home;
     }
-    for (size_t i = 0; i < vec_len(p->g->node); i++) {
-        const Node *n = p->g->node[i];
-        if (is_lasting(n) && pipe_owner(p->held, n_name(n)) < 0)
-            *pipe_held(p->held, n_name(n))->owner = 0;
+    for (size_t i = 0; i < vec_len(pipe->g->node); i++) {
+        const Node *n = pipe->g->node[i];
+        if (is_lasting(n) && pipe_owner(pipe->held, n_name(n)) < 0)
+            *pipe_held(pipe->held, n_name(n))->owner = 0;
     }
 }
 
-static void find_homes(Pipe *p)
+static void find_homes(Pipe *pipe)
 {
-    size_t count = vec_len(p->g->node);
+    size_t count = vec_len(pipe->g->node);
 
-    p->home = alloc(p->a, (count + 1) * sizeof *p->home);
+    pipe->home = alloc(pipe->a, (count + 1) * sizeof *pipe->home);
     for (int again = 0; again < 2; again++) {
         for (size_t i = 0; i < count; i++)
-            p->home[i] = home_of(p, p->g->node[i]);
+            pipe->home[i] = home_of(pipe, pipe->g->node[i]);
         if (!again)
-            adopt(p);
+            adopt(pipe);
     }
 }
 
 /* ---- building ------------------------------------------------------------ */
 
 /* A node of op in post of stage s, in n's type. */
-static Node *made_of(Pipe *p, int s, Op op, const Node *n, int nin,
+static Node *made_of(Pipe *pipe, int s, Op op, const Node *n, int nin,
                      Node *const *in)
 {
-    StagePart *x = &p->part[s];
+    StagePart *x = &pipe->part[s];
 
     x->g->node = x->post;
     Node *r = g_node(x->g, op, n->loc, nin, in);
@@ -121,61 +122,63 @@ static Node *made_of(Pipe *p, int s, Op op, const Node *n, int nin,
 }
 
 /* The same of one operand, or none. */
-static Node *made(Pipe *p, int s, Op op, const Node *n, Node *in)
+static Node *made(Pipe *pipe, int s, Op op, const Node *n, Node *in)
 {
-    return made_of(p, s, op, n, in != NULL, &in);
+    return made_of(pipe, s, op, n, in != NULL, &in);
 }
 
-static Node *copied(Pipe *p, int s, Node *n)
+static Node *copied(Pipe *pipe, int s, Node *n)
 {
     Node *in[MAXIN];
 
     for (int k = 0; k < n->nin; k++)
-        in[k] = value(p, s, n->in[k]);
-    Node *map = n->map ? value(p, s, n->map) : NULL;
-    Node *c = pipe_copy(p, s, &p->part[s].post, n, in);
+        in[k] = value(pipe, s, n->in[k]);
+    Node *map = n->map ? value(pipe, s, n->map) : NULL;
+    Node *c = pipe_copy(pipe, s, &pipe->part[s].post, n, in);
     c->map = map;
     return c;
 }
 
 /* ---- from stage to stage ------------------------------------------------- */
 
-static Node *sent(Pipe *p, int from, int to, Node *n)
+static Node *sent(Pipe *pipe, int from, int to, Node *n)
 {
-    Node *v = value(p, from, n), *map = n->map ? value(p, to, n->map) : NULL;
-    Node *x = made(p, from, Osend, n, v), *r = made(p, to, Orecv, n, NULL);
+    Node *v = value(pipe, from, n),
+         *map = n->map ? value(pipe, to, n->map) : NULL;
+    Node *x = made(pipe, from, Osend, n, v),
+         *r = made(pipe, to, Orecv, n, NULL);
 
     x->at.send.peer = to;
     r->at.recv.peer = from;
     r->map = map;
-    x->at.send.chan = r->at.recv.chan = p->chan++;
-    return p->part[to].all[n->id] = r;
+    x->at.send.chan = r->at.recv.chan = pipe->chan++;
+    return pipe->part[to].all[n->id] = r;
 }
 
 /* ---- sums over stages ---------------------------------------------------- */
 
-static void terms_of(const Pipe *p, Node *n, Node ***out)
+static void terms_of(const Pipe *pipe, Node *n, Node ***out)
 {
-    if (p->home[n->id] != SUM) {
-        vec_push(p->a, *out, n);
+    if (pipe->home[n->id] != SUM) {
+        vec_push(pipe->a, *out, n);
         return;
     }
-    terms_of(p, n->in[0], out);
-    terms_of(p, n->in[1], out);
+    terms_of(pipe, n->in[0], out);
+    terms_of(pipe, n->in[1], out);
 }
 
 /* What each stage adds to n; null: 0. */
-static void parts_of(Pipe *p, Node *n, Node **part)
+static void parts_of(Pipe *pipe, Node *n, Node **part)
 {
     Node **term = NULL;
 
-    terms_of(p, n, &term);
+    terms_of(pipe, n, &term);
     for (size_t i = 0; i < vec_len(term); i++) {
-        int home = p->home[term[i]->id], s = home < 0 ? 0 : home;
-        Node *x = value(p, s, term[i]);
+        int home = pipe->home[term[i]->id], s = home < 0 ? 0 : home;
+        Node *x = value(pipe, s, term[i]);
         if (part[s]) {
             Node *in[2] = { part[s], x };
-            x = pipe_copy(p, s, &p->part[s].post, n, in);
+            x = pipe_copy(pipe, s, &pipe->part[s].post, n, in);
             x->name = NULL;
         }
         part[s] = x;
@@ -192,81 +195,81 @@ static Node like_sum(const Node *n)
 }
 
 /* x on stage s as an element of a vector. */
-static Node *element(Pipe *p, int s, const Node *like, Node *x)
+static Node *element(Pipe *pipe, int s, const Node *like, Node *x)
 {
     Node one = *like;
 
-    one.dim[one.nd++] = (Dim){ g_axis(p->part[s].g, "sums'1"), 1 };
-    return made(p, s, Obroadcast, &one, x);
+    one.dim[one.nd++] = (Dim){ g_axis(pipe->part[s].g, "sums'1"), 1 };
+    return made(pipe, s, Obroadcast, &one, x);
 }
 
-static Node *number(Pipe *p, int s, const Node *like, Node *x)
+static Node *number(Pipe *pipe, int s, const Node *like, Node *x)
 {
     if (!x)
-        return made(p, s, Oconst, like, NULL);
+        return made(pipe, s, Oconst, like, NULL);
     if (x->dt == Dbool) {
-        x = made(p, s, Ocast, like, x);
+        x = made(pipe, s, Ocast, like, x);
         x->at.cast.to = like->dt;
     }
     return x;
 }
 
 /* k scalars, or one, as an operand of a pp_sum. */
-static Node *vector_of(Pipe *p, int s, const Node *like, Node **x, int k)
+static Node *vector_of(Pipe *pipe, int s, const Node *like, Node **x, int k)
 {
     if (k == 1)
         return x[0];
-    Axis *a = g_axis(p->part[s].g, "sums'1");
+    Axis *a = g_axis(pipe->part[s].g, "sums'1");
     Node v = *like;
     v.dim[v.nd++] = (Dim){ a, k };
     for (int i = 0; i < k; i++)
-        x[i] = element(p, s, like, x[i]);
-    Node *c = made_of(p, s, Oconcat, &v, k, x);
+        x[i] = element(pipe, s, like, x[i]);
+    Node *c = made_of(pipe, s, Oconcat, &v, k, x);
     c->at.concat.axis = a;
     return c;
 }
 
 /* Element i of such a vector of k. */
-static Node *taken(Pipe *p, int s, const Node *n, const Node *like, Node *v,
+static Node *taken(Pipe *pipe, int s, const Node *n, const Node *like, Node *v,
                    int i, int k)
 {
     if (k > 1) {
         Node one = *like;
         one.dim[one.nd++] = v->dim[0];
         one.dim[0].n = 1;
-        v = made(p, s, Oslice, &one, v);
+        v = made(pipe, s, Oslice, &one, v);
         v->at.slice = (struct slice_attrs){ v->dim[0].a, i, 1 };
-        Node *x = made(p, s, Osum, like, v);
-        x->at.sum.axes = g_axes(p->part[s].g, &v->dim[0].a, 1);
+        Node *x = made(pipe, s, Osum, like, v);
+        x->at.sum.axes = g_axes(pipe->part[s].g, &v->dim[0].a, 1);
         v = x;
     }
     if (n->dt != Dbool)
         return v;
-    Node *in[2] = { v, made(p, s, Oconst, like, NULL) };
-    return made_of(p, s, One, n, 2, in);
+    Node *in[2] = { v, made(pipe, s, Oconst, like, NULL) };
+    return made_of(pipe, s, One, n, 2, in);
 }
 
 /* Scalars of one dtype to all stages in one sum, each where it is asked for
  * in the place of n[i]. */
-static void to_all(Pipe *p, Node *const *n, int k)
+static void to_all(Pipe *pipe, Node *const *n, int k)
 {
-    Node ***part = alloc(p->a, (size_t)k * sizeof *part);
+    Node ***part = alloc(pipe->a, (size_t)k * sizeof *part);
     Node like = like_sum(n[0]);
 
     for (int i = 0; i < k; i++) {
-        part[i] = alloc(p->a, (size_t)p->stages * sizeof **part);
-        parts_of(p, n[i], part[i]);
+        part[i] = alloc(pipe->a, (size_t)pipe->stages * sizeof **part);
+        parts_of(pipe, n[i], part[i]);
     }
-    int order = p->chan++;
-    for (int s = 0; s < p->stages; s++) {
+    int order = pipe->chan++;
+    for (int s = 0; s < pipe->stages; s++) {
         Node *x[MAXIN];
         for (int i = 0; i < k; i++)
-            x[i] = number(p, s, &like, part[i][s]);
-        Node *v = vector_of(p, s, &like, x, k);
-        v = made(p, s, Opp_sum, v, v);
-        v->at.pp_sum = (struct pp_sum_attrs){ p->g->mesh->mask[Mpp], order };
+            x[i] = number(pipe, s, &like, part[i][s]);
+        Node *v = vector_of(pipe, s, &like, x, k);
+        v = made(pipe, s, Opp_sum, v, v);
+        v->at.pp_sum = (struct pp_sum_attrs){ pipe->g->mesh->mask[Mpp], order };
         for (int i = 0; i < k; i++)
-            p->part[s].all[n[i]->id] = taken(p, s, n[i], &like, v, i, k);
+            pipe->part[s].all[n[i]->id] = taken(pipe, s, n[i], &like, v, i, k);
     }
 }
 
@@ -278,57 +281,58 @@ static int is_before(const Node *n)
 }
 
 /* From before post, and on stage s without being sent there. */
-static int stands_on(const Pipe *p, int s, const Node *n)
+static int stands_on(const Pipe *pipe, int s, const Node *n)
 {
-    int home = p->home[n->id];
+    int home = pipe->home[n->id];
 
     return is_before(n) &&
-           (home == ANY || home == s || p->part[s].at[n->id] ||
-            (is_lasting(n) && pipe_held(p->held, n_name(n))->has[s]));
+           (home == ANY || home == s || pipe->part[s].at[n->id] ||
+            (is_lasting(n) && pipe_held(pipe->held, n_name(n))->has[s]));
 }
 
 /* n on stage s: there, or from its home. */
-static Node *value(Pipe *p, int s, Node *n)
+static Node *value(Pipe *pipe, int s, Node *n)
 {
-    int home = p->home[n->id];
-    StagePart *x = &p->part[s];
+    int home = pipe->home[n->id];
+    StagePart *x = &pipe->part[s];
 
-    if (stands_on(p, s, n))
-        return pipe_shared(p, s, n);
+    if (stands_on(pipe, s, n))
+        return pipe_shared(pipe, s, n);
     if (x->at[n->id] && (home == ANY || home == s))
         return x->at[n->id];
     if (x->all[n->id])
         return x->all[n->id];
     if (home == SUM || (home >= 0 && home != s && n->nd == 0))
-        to_all(p, &n, 1);
+        to_all(pipe, &n, 1);
     else if (home >= 0 && home != s)
-        sent(p, home, s, n);
+        sent(pipe, home, s, n);
     else
-        return x->at[n->id] = copied(p, s, n);
+        return x->at[n->id] = copied(pipe, s, n);
     return x->all[n->id];
 }
 
 /* ---- sinks --------------------------------------------------------------- */
 
-static int writes_on(const Pipe *p, const Node *write, int s)
+static int writes_on(const Pipe *pipe, const Node *write, int s)
 {
-    const Holders *h = pipe_held(p->held, n_name(write->in[0]));
+    const Holders *h = pipe_held(pipe->held, n_name(write->in[0]));
 
     return s == *h->owner || h->has[s];
 }
 
 /* The owner first: it has what the others wait for. */
-static void put_write(Pipe *p, Node *n)
+static void put_write(Pipe *pipe, Node *n)
 {
-    int owner = pipe_owner(p->held, n_name(n->in[0]));
+    int owner = pipe_owner(pipe->held, n_name(n->in[0]));
 
-    value(p, owner, n->in[1]);
-    copied(p, owner, n);
-    for (int s = 0; s < p->stages; s++) {
-        if (s == owner || !writes_on(p, n, s))
+    value(pipe, owner, n->in[1]);
+    copied(pipe, owner, n);
+    for (int s = 0; s < pipe->stages; s++) {
+        if (s == owner || !writes_on(pipe, n, s))
             continue;
-        Node *in[2] = { pipe_shared(p, s, n->in[0]), value(p, s, n->in[1]) };
-        pipe_copy(p, s, &p->part[s].post, n, in);
+        Node *in[2] = { pipe_shared(pipe, s, n->in[0]),
+                        value(pipe, s, n->in[1]) };
+        pipe_copy(pipe, s, &pipe->part[s].post, n, in);
     }
 }
 
@@ -337,12 +341,12 @@ static int is_post_sink(const Node *n)
     return n->reg == REGpost && optab[n->op].cls == SINK;
 }
 
-static void put_sink(Pipe *p, Node *n)
+static void put_sink(Pipe *pipe, Node *n)
 {
-    for (int s = 0; s < p->stages && n->op != Owrite; s++)
-        copied(p, s, n);
+    for (int s = 0; s < pipe->stages && n->op != Owrite; s++)
+        copied(pipe, s, n);
     if (n->op == Owrite)
-        put_write(p, n);
+        put_write(pipe, n);
 }
 
 /* ---- together ------------------------------------------------------------ */
@@ -449,27 +453,28 @@ static void sum_round(const ScalarTransfers *x, int round)
     }
 }
 
-static void sum_together(Pipe *p)
+static void sum_together(Pipe *pipe)
 {
-    size_t count = vec_len(p->g->node);
-    ScalarTransfers x = { .p = p };
+    size_t count = vec_len(pipe->g->node);
+    ScalarTransfers x = { .p = pipe };
 
-    x.seen = alloc(p->a, (count + 1) * (size_t)p->stages * sizeof *x.seen);
-    x.round = alloc(p->a, (count + 1) * sizeof *x.round);
+    x.seen =
+        alloc(pipe->a, (count + 1) * (size_t)pipe->stages * sizeof *x.seen);
+    x.round = alloc(pipe->a, (count + 1) * sizeof *x.round);
     for (size_t i = 0; i < count; i++)
-        if (is_post_sink(p->g->node[i]))
-            ask(&x, p->g->node[i]);
+        if (is_post_sink(pipe->g->node[i]))
+            ask(&x, pipe->g->node[i]);
     for (int r = 1; r <= x.last; r++)
         sum_round(&x, r);
 }
 
 /* ---- the pass's last part ------------------------------------------------ */
 
-void pipe_post(Pipe *p)
+void pipe_post(Pipe *pipe)
 {
-    find_homes(p);
-    sum_together(p);
-    for (size_t i = 0; i < vec_len(p->g->node); i++)
-        if (is_post_sink(p->g->node[i]))
-            put_sink(p, p->g->node[i]);
+    find_homes(pipe);
+    sum_together(pipe);
+    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
+        if (is_post_sink(pipe->g->node[i]))
+            put_sink(pipe, pipe->g->node[i]);
 }

@@ -268,20 +268,20 @@ static void cut_by_layout(Graph *g, Stages *st, const char *layout)
                 x.s, st->unit[i]->path, st->unit[i - 1]->path);
 }
 
-static void put_run(Text *t, char c, int n)
+static void put_run(Text *out, char c, int n)
 {
     if (n > 2)
-        put(t, "%c*%d", c, n);
+        put(out, "%c*%d", c, n);
     for (int i = 0; n < 3 && i < n; i++)
-        put(t, "%c", c);
+        put(out, "%c", c);
 }
 
 static char *chunk_text(Arena *a, const Stages *st, int chunk)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
     int run = 0;
 
-    put(&t, "%s", chunk == st->first ? "E" : "");
+    put(&out, "%s", chunk == st->first ? "E" : "");
     for (int i = 0; i < st->nunit; i++) {
         char c = is_mtp(st->unit[i]) ? 'm' : 't';
         if (st->chunk[i] != chunk)
@@ -290,16 +290,16 @@ static char *chunk_text(Arena *a, const Stages *st, int chunk)
         if (i + 1 < st->nunit && st->chunk[i + 1] == chunk &&
             is_mtp(st->unit[i + 1]) == is_mtp(st->unit[i]))
             continue;
-        put_run(&t, c, run);
+        put_run(&out, c, run);
         run = 0;
     }
-    put(&t, "%s", chunk == st->last ? "L" : "");
-    return t.s;
+    put(&out, "%s", chunk == st->last ? "L" : "");
+    return out.s;
 }
 
 static const char *layout_text(Arena *a, const Stages *st)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
     for (int c = 0; c < st->nchunk;) {
         char *s = chunk_text(a, st, c);
@@ -307,14 +307,14 @@ static const char *layout_text(Arena *a, const Stages *st)
         while (c + n < st->nchunk - 1 && !strcmp(s, chunk_text(a, st, c + n)))
             n++;
         if (n > 2 && *s) {
-            put(&t, "(%s|)*%d", s, n);
+            put(&out, "(%s|)*%d", s, n);
             c += n;
             continue;
         }
-        put(&t, "%s%s", s, c < st->nchunk - 1 ? "|" : "");
+        put(&out, "%s%s", s, c < st->nchunk - 1 ? "|" : "");
         c++;
     }
-    return t.s;
+    return out.s;
 }
 
 /* ---- equal shares -------------------------------------------------------- */

@@ -51,14 +51,14 @@ static uint32_t within(const Graph *g, uint32_t atoms)
     return mask;
 }
 
-static BucketKey kind_of(Graph *g, const Table *held, const Param *p,
+static BucketKey kind_of(Graph *g, const Table *held, const Param *param,
                          double rule, Shard *sh)
 {
-    BucketKey k = { .dt = p->dt, .rule = rule };
+    BucketKey k = { .dt = param->dt, .rule = rule };
 
-    k.stage = held ? pipe_owner(held, p->path) : 0;
+    k.stage = held ? pipe_owner(held, param->path) : 0;
 
-    param_type(g, p, sh);
+    param_type(g, param, sh);
     for (int i = 0; i < g->mesh->natom; i++)
         if (sh[i].k == S)
             k.cut |= 1u << i;
@@ -77,15 +77,15 @@ static int same_kind(const BucketKey *x, const BucketKey *y)
 /* "flat.a1.a2" */
 static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
 {
-    Text t = { .arena = g->arena };
+    Text out = { .arena = g->arena };
 
-    put(&t, "%s", what);
+    put(&out, "%s", what);
     for (int i = 0; i < MAXATOM; i++)
         if (atoms >> i & 1)
-            put(&t, ".a%d", i);
+            put(&out, ".a%d", i);
     if (!atoms)
         return NULL;
-    Axis *a = g_axis(g, t.s);
+    Axis *a = g_axis(g, out.s);
     a->atoms = atoms;
     return a;
 }
@@ -97,24 +97,24 @@ static Axis **join(Arena *a, Axis **v, Axis *x)
 }
 
 /* p lies behind the members there are. */
-static void add_member(Graph *g, Bucket *b, Param *p, const Shard *sh)
+static void add_member(Graph *g, Bucket *bucket, Param *p, const Shard *sh)
 {
     for (int d = 0; d < p->nd; d++)
-        b->order = join(g->arena, b->order, p->dim[d].a);
+        bucket->order = join(g->arena, bucket->order, p->dim[d].a);
     for (int i = 0; i < g->mesh->natom; i++)
         if (sh[i].k == S)
-            b->cut = join(g->arena, b->cut, sh[i].a);
-    vec_push(g->arena, b->param, p);
-    b->norder = (int)vec_len(b->order);
-    b->ncut = (int)vec_len(b->cut);
+            bucket->cut = join(g->arena, bucket->cut, sh[i].a);
+    vec_push(g->arena, bucket->param, p);
+    bucket->norder = (int)vec_len(bucket->order);
+    bucket->ncut = (int)vec_len(bucket->cut);
 }
 
-static int64_t elems(const Param *p)
+static int64_t elems(const Param *param)
 {
     int64_t n = 1;
 
-    for (int d = 0; d < p->nd; d++)
-        n *= p->dim[d].n;
+    for (int d = 0; d < param->nd; d++)
+        n *= param->dim[d].n;
     return n;
 }
 
@@ -139,22 +139,23 @@ typedef struct BucketBuilder {
     int count;         /* that have members of several ranks */
 } BucketBuilder;
 
-static Bucket *add_bucket(BucketBuilder *m, const BucketKey *k, const Param *p)
+static Bucket *add_bucket(BucketBuilder *m, const BucketKey *k,
+                          const Param *param)
 {
     Graph *g = m->g;
-    Bucket *b = alloc(g->arena, sizeof *b);
+    Bucket *bucket = alloc(g->arena, sizeof *bucket);
 
-    b->name = p->path;
-    b->ranks = mesh_extent(g->mesh, k->cut);
+    bucket->name = param->path;
+    bucket->ranks = mesh_extent(g->mesh, k->cut);
     if (k->flat) {
-        b->name = intern(strf(g->arena, "zero.%d", m->count++));
-        b->own = axis_over(g, "own", k->cut);
-        b->flat = axis_over(g, "flat", k->flat);
-        b->unit = k->unit;
-        b->shards = b->unit && opts_int(g->opts, "fold.zero") == 3;
+        bucket->name = intern(strf(g->arena, "zero.%d", m->count++));
+        bucket->own = axis_over(g, "own", k->cut);
+        bucket->flat = axis_over(g, "flat", k->flat);
+        bucket->unit = k->unit;
+        bucket->shards = bucket->unit && opts_int(g->opts, "fold.zero") == 3;
     }
-    vec_push(g->arena, m->all, b);
-    return b;
+    vec_push(g->arena, m->all, bucket);
+    return bucket;
 }
 
 static OpenBucket *open_for(BucketBuilder *m, const BucketKey *k)
@@ -276,27 +277,27 @@ Bucket *bucket_named(Graph *g, const char *name)
 
 /* ---- in and out ---------------------------------------------------------- */
 
-Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in)
+Node *bucket_pack(Graph *g, const Bucket *bucket, Node *const *in)
 {
-    size_t n = vec_len(b->param);
+    size_t n = vec_len(bucket->param);
 
-    if (!b->flat)
+    if (!bucket->flat)
         return in[0];
-    Node *x = g_node(g, Opack, b->param[0]->loc, (int)n, in);
-    x->at.pack =
-        (struct pack_attrs){ { b->norder, b->order }, { b->ncut, b->cut } };
-    if (b->own)
-        x->dim[x->nd++] = (Dim){ b->own, b->ranks };
-    x->dim[x->nd++] = (Dim){ b->flat, b->size };
+    Node *x = g_node(g, Opack, bucket->param[0]->loc, (int)n, in);
+    x->at.pack = (struct pack_attrs){ { bucket->norder, bucket->order },
+                                      { bucket->ncut, bucket->cut } };
+    if (bucket->own)
+        x->dim[x->nd++] = (Dim){ bucket->own, bucket->ranks };
+    x->dim[x->nd++] = (Dim){ bucket->flat, bucket->size };
     return infer(g, x);
 }
 
-Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x)
+Node *bucket_unpack(Graph *g, const Bucket *bucket, size_t k, Node *x)
 {
-    const Param *p = b->param[k];
-    int cuts = b->ncut / (int)vec_len(b->param);
+    const Param *p = bucket->param[k];
+    int cuts = bucket->ncut / (int)vec_len(bucket->param);
 
-    if (!b->flat)
+    if (!bucket->flat)
         return x;
     Node *n = g_node(g, Ounpack, p->loc, 1, &x);
     struct unpack_attrs *t = &n->at.unpack;
@@ -304,7 +305,7 @@ Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x)
     for (int d = 0; d < p->nd; d++)
         t->order.v = join(g->arena, t->order.v, p->dim[d].a);
     t->order.n = p->nd;
-    t->cut.v = cuts ? b->cut + (size_t)k * (size_t)cuts : NULL;
+    t->cut.v = cuts ? bucket->cut + (size_t)k * (size_t)cuts : NULL;
     t->cut.n = cuts;
     n->nd = p->nd;
     memcpy(n->dim, p->dim, sizeof n->dim);

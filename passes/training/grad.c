@@ -18,13 +18,13 @@ typedef struct Back {
     char *need; /* by forward id: leads from a parameter */
 } Back;
 
-static void add_to(Back *b, Node *x, Node *d)
+static void add_to(Back *back, Node *x, Node *d)
 {
-    if (!d || !b->need[x->id])
+    if (!d || !back->need[x->id])
         return;
-    d = g_cast(b->g, g_broadcast(b->g, g_sumto(b->g, d, x), x), x->dt);
-    Node **slot = &b->dy[x->id];
-    *slot = *slot ? g_ew(b->g, Oadd, x->loc, *slot, d, NULL) : d;
+    d = g_cast(back->g, g_broadcast(back->g, g_sumto(back->g, d, x), x), x->dt);
+    Node **slot = &back->dy[x->id];
+    *slot = *slot ? g_ew(back->g, Oadd, x->loc, *slot, d, NULL) : d;
 }
 
 /* ---- gradients that rows of ops.def say ---------------------------------- */
@@ -49,12 +49,12 @@ static Node *built(Graph *g, const ScalarExpr *e, Node *n, Node *dy)
     return g_ew(g, e->op, n->loc, in[0], in[1], in[2]);
 }
 
-static void by_expression(Back *b, Node *n, Node *dy)
+static void by_expression(Back *back, Node *n, Node *dy)
 {
     for (int k = 0; k < n->nin; k++) {
         const ScalarExpr *e = optab[n->op].grad[k];
-        if (e && b->need[n->in[k]->id])
-            add_to(b, n->in[k], built(b->g, e, n, dy));
+        if (e && back->need[n->in[k]->id])
+            add_to(back, n->in[k], built(back->g, e, n, dy));
     }
 }
 
@@ -87,81 +87,83 @@ static Node *product_over(Graph *g, const Node *n, Node *dy, Node *other,
     return g_dot(g, n->loc, dy, other, ax, k, x);
 }
 
-static void g_dots(Back *b, Node *n, Node *dy)
+static void g_dots(Back *back, Node *n, Node *dy)
 {
     for (int k = 0; k < 2; k++)
-        if (b->need[n->in[k]->id]) {
+        if (back->need[n->in[k]->id]) {
             Node *other = n->in[!k];
-            Node *d = g_cast(b->g, dy, other->dt);
-            add_to(b, n->in[k], product_over(b->g, n, d, other, n->in[k]));
+            Node *d = g_cast(back->g, dy, other->dt);
+            add_to(back, n->in[k],
+                   product_over(back->g, n, d, other, n->in[k]));
         }
 }
 
-static void g_cast_(Back *b, Node *n, Node *dy)
+static void g_cast_(Back *back, Node *n, Node *dy)
 {
-    add_to(b, n->in[0], g_cast(b->g, dy, n->in[0]->dt));
+    add_to(back, n->in[0], g_cast(back->g, dy, n->in[0]->dt));
 }
 
-static void g_broadcast_(Back *b, Node *n, Node *dy)
+static void g_broadcast_(Back *back, Node *n, Node *dy)
 {
-    add_to(b, n->in[0], dy);
+    add_to(back, n->in[0], dy);
 }
 
-static void g_dropout(Back *b, Node *n, Node *dy)
+static void g_dropout(Back *back, Node *n, Node *dy)
 {
-    add_to(b, n->in[0], infer(b->g, with_attrs(b->g, Odropout, n, 1, &dy)));
+    add_to(back, n->in[0],
+           infer(back->g, with_attrs(back->g, Odropout, n, 1, &dy)));
 }
 
 /* Ties share the gradient evenly. */
-static void g_extreme(Back *b, Node *n, Node *dy)
+static void g_extreme(Back *back, Node *n, Node *dy)
 {
-    Graph *g = b->g;
+    Graph *g = back->g;
     Node *x = n->in[0];
     Node *hit = g_cast(g, g_ew(g, Oeq, n->loc, x, n, NULL), dy->dt);
     Node *count = g_red(g, Osum, hit, n_axes(n)->v, n_axes(n)->n);
     Node *share = g_ew(g, Odiv, n->loc, dy, count, NULL);
 
-    add_to(b, x, g_ew(g, Omul, n->loc, hit, share, NULL));
+    add_to(back, x, g_ew(g, Omul, n->loc, hit, share, NULL));
 }
 
-static void g_gmm(Back *b, Node *n, Node *dy)
+static void g_gmm(Back *back, Node *n, Node *dy)
 {
     Node *in[3] = { dy, n->in[1], n->in[2] }, *r;
     Axis *ax[MAXD];
     int k = axes_lacking(n->in[0], dy, ax);
 
-    if (b->need[n->in[0]->id]) {
-        in[0] = g_cast(b->g, dy, n->in[1]->dt);
-        r = g_node(b->g, Ogmm, n->loc, 3, in);
-        r->at.gmm.axes = g_axes(b->g, ax, k);
-        add_to(b, n->in[0], infer(b->g, r));
+    if (back->need[n->in[0]->id]) {
+        in[0] = g_cast(back->g, dy, n->in[1]->dt);
+        r = g_node(back->g, Ogmm, n->loc, 3, in);
+        r->at.gmm.axes = g_axes(back->g, ax, k);
+        add_to(back, n->in[0], infer(back->g, r));
     }
-    if (b->need[n->in[1]->id]) {
+    if (back->need[n->in[1]->id]) {
         Node *w = n->in[1];
         in[0] = n->in[0];
-        in[1] = g_cast(b->g, dy, in[0]->dt);
-        r = g_node(b->g, Ogmm_wgrad, n->loc, 3, in);
+        in[1] = g_cast(back->g, dy, in[0]->dt);
+        r = g_node(back->g, Ogmm_wgrad, n->loc, 3, in);
         r->at.gmm_wgrad.experts = w->dim[dim_of(w, n->in[2]->at.route.axis)].n;
-        add_to(b, w, shaped_like(b->g, r, w));
+        add_to(back, w, shaped_like(back->g, r, w));
     }
 }
 
-static void g_mean(Back *b, Node *n, Node *dy)
+static void g_mean(Back *back, Node *n, Node *dy)
 {
     double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
-    Node *c = g_const(b->g, n->loc, dy->dt, 1 / count);
+    Node *c = g_const(back->g, n->loc, dy->dt, 1 / count);
 
-    add_to(b, n->in[0], g_ew(b->g, Omul, n->loc, dy, c, NULL));
+    add_to(back, n->in[0], g_ew(back->g, Omul, n->loc, dy, c, NULL));
 }
 
-static void g_cumsum(Back *b, Node *n, Node *dy)
+static void g_cumsum(Back *back, Node *n, Node *dy)
 {
-    Graph *g = b->g;
+    Graph *g = back->g;
     Node *before = infer(g, with_attrs(g, Ocumsum, n, 1, &dy));
     Node *rest = g_ew(g, Osub, n->loc,
                       g_red(g, Osum, dy, &n->at.cumsum.axis, 1), before, NULL);
 
-    add_to(b, n->in[0], g_ew(g, Oadd, n->loc, rest, dy, NULL));
+    add_to(back, n->in[0], g_ew(g, Oadd, n->loc, rest, dy, NULL));
 }
 
 static void g_view(Back *b, Node *n, Node *dy)
@@ -185,88 +187,90 @@ static void g_view(Back *b, Node *n, Node *dy)
     add_to(b, n->in[0], infer(b->g, r));
 }
 
-static void g_window(Back *b, Node *n, Node *dy)
+static void g_window(Back *back, Node *n, Node *dy)
 {
-    Node *r = with_attrs(b->g, n->op == Oslice ? Opad : Oslice, n, 1, &dy);
+    Node *r = with_attrs(back->g, n->op == Oslice ? Opad : Oslice, n, 1, &dy);
     int64_t len = n->in[0]->dim[dim_of(n->in[0], n_axis(n))].n;
 
     if (r->op == Opad)
         r->at.pad.len = len;
     else
         r->at.slice.len = len;
-    add_to(b, n->in[0], infer(b->g, r));
+    add_to(back, n->in[0], infer(back->g, r));
 }
 
-static void g_concat(Back *b, Node *n, Node *dy)
+static void g_concat(Back *back, Node *n, Node *dy)
 {
     int64_t at = 0;
 
     for (int k = 0; k < n->nin; k++) {
-        Node *r = with_attrs(b->g, Oslice, n, 1, &dy);
+        Node *r = with_attrs(back->g, Oslice, n, 1, &dy);
         r->at.slice.start = at;
         r->at.slice.len = n->in[k]->dim[dim_of(n->in[k], n->at.concat.axis)].n;
         at += r->at.slice.len;
-        add_to(b, n->in[k], infer(b->g, r));
+        add_to(back, n->in[k], infer(back->g, r));
     }
 }
 
-static void g_shift(Back *b, Node *n, Node *dy)
+static void g_shift(Back *back, Node *n, Node *dy)
 {
-    Node *r = with_attrs(b->g, Oshift, n, 1, &dy);
+    Node *r = with_attrs(back->g, Oshift, n, 1, &dy);
 
     r->at.shift.by = -n->at.shift.by;
-    add_to(b, n->in[0], infer(b->g, r));
+    add_to(back, n->in[0], infer(back->g, r));
 }
 
-static void g_permute(Back *b, Node *n, Node *dy)
+static void g_permute(Back *back, Node *n, Node *dy)
 {
-    add_to(b, n->in[0], dy);
+    add_to(back, n->in[0], dy);
 }
 
-static void g_gather(Back *b, Node *n, Node *dy)
-{
-    Node *in[2] = { dy, n->in[1] };
-    Node *r = with_attrs(b->g, Oscatter_add, n, 2, in);
-
-    add_to(b, n->in[0], shaped_like(b->g, r, n->in[0]));
-}
-
-static void g_scatter_add(Back *b, Node *n, Node *dy)
+static void g_gather(Back *back, Node *n, Node *dy)
 {
     Node *in[2] = { dy, n->in[1] };
+    Node *r = with_attrs(back->g, Oscatter_add, n, 2, in);
 
-    add_to(b, n->in[0], infer(b->g, with_attrs(b->g, Ogather, n, 2, in)));
+    add_to(back, n->in[0], shaped_like(back->g, r, n->in[0]));
 }
 
-static void g_dispatch(Back *b, Node *n, Node *dy)
+static void g_scatter_add(Back *back, Node *n, Node *dy)
+{
+    Node *in[2] = { dy, n->in[1] };
+
+    add_to(back, n->in[0],
+           infer(back->g, with_attrs(back->g, Ogather, n, 2, in)));
+}
+
+static void g_dispatch(Back *back, Node *n, Node *dy)
 {
     Node *in[2] = { dy, n->in[1] };
     Op op = n->op == Odispatch ? Ocombine : Odispatch;
 
-    add_to(b, n->in[0], infer(b->g, g_node(b->g, op, n->loc, 2, in)));
+    add_to(back, n->in[0], infer(back->g, g_node(back->g, op, n->loc, 2, in)));
 }
 
 /* dy stands for the gradient of part 0. */
-static void g_attn(Back *b, Node *n, Node *dy, Node *out)
+static void g_attn(Back *back, Node *n, Node *dy, Node *out)
 {
     Node *in[MAXIN + 3], *r;
 
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     in[n->nin] = out;
-    in[n->nin + 1] = logsumexp_part(b->g, n, out);
+    in[n->nin + 1] = logsumexp_part(back->g, n, out);
     in[n->nin + 2] = dy;
-    r = with_attrs(b->g, Oattn_bwd, n, n->nin + 3, in);
+    r = with_attrs(back->g, Oattn_bwd, n, n->nin + 3, in);
     r->body = n->body;
-    infer(b->g, r);
+    infer(back->g, r);
     for (int k = 0; k < n->nin; k++)
-        if (b->need[n->in[k]->id])
-            add_to(b, n->in[k], new_part(b->g, r, k, n->in[k]->dt, n->in[k]));
+        if (back->need[n->in[k]->id])
+            add_to(back, n->in[k],
+                   new_part(back->g, r, k, n->in[k]->dt, n->in[k]));
 }
 
-static void g_part(Back *b, Node *n, Node *dy)
+static void g_part(Back *back, Node *n, Node *dy)
 {
     if (n->in[0]->op == Oattn && n->at.part.index == 0)
-        g_attn(b, n->in[0], dy, n);
+        g_attn(back, n->in[0], dy, n);
 }
 
 typedef void Rule(Back *b, Node *n, Node *dy);
@@ -304,15 +308,15 @@ static int differentiable(const Node *n)
     return dtypes[n->dt].kind == 'f' || n->op == Oattn;
 }
 
-static void find_needed(Back *b, size_t count)
+static void find_needed(Back *back, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        Node *n = b->g->node[i];
-        b->need[i] = (char)n->mark;
+        Node *n = back->g->node[i];
+        back->need[i] = (char)n->mark;
         if (!differentiable(n) || !(optab[n->op].gradkind || rules[n->op]))
             continue;
         for (int k = 0; k < n->nin; k++)
-            b->need[i] |= b->need[n->in[k]->id];
+            back->need[i] |= back->need[n->in[k]->id];
     }
 }
 
@@ -329,33 +333,33 @@ static void sign(Graph *g, size_t from, const Node *n)
     }
 }
 
-static void step_back(Back *b, Node *n, Node *dy)
+static void step_back(Back *back, Node *n, Node *dy)
 {
-    size_t from = vec_len(b->g->node);
+    size_t from = vec_len(back->g->node);
 
     if (rules[n->op])
-        rules[n->op](b, n, dy);
+        rules[n->op](back, n, dy);
     else if (optab[n->op].gradkind == 'E')
-        by_expression(b, n, dy);
-    sign(b->g, from, n);
+        by_expression(back, n, dy);
+    sign(back->g, from, n);
 }
 
 Node **backward(Graph *g, Node **seed, Node **dseed, int n)
 {
     size_t count;
-    Back b = { .g = g };
+    Back back = { .g = g };
 
     g_renumber(g);
     count = vec_len(g->node);
-    b.dy = alloc(g->arena, (count + 1) * sizeof *b.dy);
-    b.need = alloc(g->arena, count + 1);
-    find_needed(&b, count);
+    back.dy = alloc(g->arena, (count + 1) * sizeof *back.dy);
+    back.need = alloc(g->arena, count + 1);
+    find_needed(&back, count);
     for (int i = 0; i < n; i++)
-        add_to(&b, seed[i], dseed[i]);
+        add_to(&back, seed[i], dseed[i]);
     for (size_t i = count; i-- > 0;)
-        if (b.dy[i] && b.need[i])
-            step_back(&b, g->node[i], b.dy[i]);
-    return b.dy;
+        if (back.dy[i] && back.need[i])
+            step_back(&back, g->node[i], back.dy[i]);
+    return back.dy;
 }
 
 /* ---- the pass ------------------------------------------------------------ */

@@ -14,14 +14,14 @@ static uint64_t hash_path(int64_t seed, const char *path)
     return h;
 }
 
-static Node *shaped(Graph *g, Op op, const Param *p)
+static Node *shaped(Graph *g, Op op, const Param *param)
 {
-    Node *n = g_node(g, op, p->loc, 0, NULL);
+    Node *n = g_node(g, op, param->loc, 0, NULL);
 
-    n->dt = p->dt;
+    n->dt = param->dt;
     n->reg = REGpost;
-    n->nd = p->nd;
-    memcpy(n->dim, p->dim, sizeof n->dim);
+    n->nd = param->nd;
+    memcpy(n->dim, param->dim, sizeof n->dim);
     return n;
 }
 
@@ -45,14 +45,14 @@ static Node *initial_bucket(Graph *g, const Param *p)
 
 /* A parameter and its master start from the same draw: the key is the
  * parameter's path. */
-static Node *initial(Graph *g, const Param *p)
+static Node *initial(Graph *g, const Param *param)
 {
-    const Param *of = p->init == INITcopy ? g_param(g, p->of) : p;
+    const Param *of = param->init == INITcopy ? g_param(g, param->of) : param;
     int fixed = of->init == INITconst;
 
     if (of->init == INITpack)
         return initial_bucket(g, of);
-    Node *n = shaped(g, fixed ? Oconst : Orandom, p);
+    Node *n = shaped(g, fixed ? Oconst : Orandom, param);
     if (fixed) {
         n->at.constant.value = of->arg;
     } else {
@@ -61,9 +61,9 @@ static Node *initial(Graph *g, const Param *p)
         n->at.random.key =
             (int64_t)hash_path(opts_int(g->opts, "seed"), of->path);
     }
-    if (!fixed || p->dt == Dreal) /* pass precision decides real later */
-        n->dt = p->dt == Df64 ? Df64 : Df32;
-    return g_cast(g, infer(g, n), p->dt);
+    if (!fixed || param->dt == Dreal) /* pass precision decides real later */
+        n->dt = param->dt == Df64 ? Df64 : Df32;
+    return g_cast(g, infer(g, n), param->dt);
 }
 
 Graph *initial_graph(Graph *g)

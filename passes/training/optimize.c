@@ -14,12 +14,12 @@
 
 /* ---- what is trained ----------------------------------------------------- */
 
-static double decay(const TrainStep *s, const Param *p)
+static double decay(const TrainStep *s, const Param *param)
 {
     const Opts *o = s->g->opts;
     int none = opts_str(o, "train.no_decay")
-                   ? opts_match(o, "train.no_decay", p->path)
-                   : p->nd <= 1;
+                   ? opts_match(o, "train.no_decay", param->path)
+                   : param->nd <= 1;
 
     return none ? 0 : opts_num(o, "train.weight_decay");
 }
@@ -83,11 +83,11 @@ static Node *sum_all(TrainStep *s, Node **v, size_t n)
     return v[0];
 }
 
-static Node *packed(TrainStep *s, const Bucket *b, Node *const *in)
+static Node *packed(TrainStep *s, const Bucket *bucket, Node *const *in)
 {
-    Node *n = bucket_pack(s->g, b, in);
+    Node *n = bucket_pack(s->g, bucket, in);
 
-    if (b->flat)
+    if (bucket->flat)
         in_post(n)->scope = s->scope;
     return n;
 }
@@ -154,35 +154,37 @@ static Dtype companion_dtype(const Graph *g, TensorKind kind)
 }
 
 /* A master starts as a copy of its parameter, or of all of the bucket. */
-static void set_start(Param *q, const Bucket *b)
+static void set_start(Param *q, const Bucket *bucket)
 {
-    const Param *p = b->param[0];
+    const Param *p = bucket->param[0];
 
-    q->init = q->kind != TKmaster ? INITconst : b->flat ? INITpack : INITcopy;
-    q->of = b->flat ? NULL : p->path;
+    q->init = q->kind != TKmaster ? INITconst
+              : bucket->flat      ? INITpack
+                                  : INITcopy;
+    q->of = bucket->flat ? NULL : p->path;
     q->arg = 0;
-    if (!b->flat)
+    if (!bucket->flat)
         return;
     q->expert = NULL;
     q->at = q->nd = 0;
-    if (b->own)
-        q->dim[q->nd++] = (Dim){ b->own, b->ranks };
-    q->dim[q->nd++] = (Dim){ b->flat, b->size };
+    if (bucket->own)
+        q->dim[q->nd++] = (Dim){ bucket->own, bucket->ranks };
+    q->dim[q->nd++] = (Dim){ bucket->flat, bucket->size };
 }
 
 /* A value of the optimizer beside a bucket's parameters. */
-static Node *companion(TrainStep *s, const Bucket *b, TensorKind kind)
+static Node *companion(TrainStep *s, const Bucket *bucket, TensorKind kind)
 {
     Graph *g = s->g;
     Param *q = alloc(g->arena, sizeof *q);
-    Node *n = g_node(g, Ostate, b->param[0]->loc, 0, NULL);
+    Node *n = g_node(g, Ostate, bucket->param[0]->loc, 0, NULL);
 
-    *q = *b->param[0];
+    *q = *bucket->param[0];
     q->kind = kind;
     q->dt = companion_dtype(g, kind);
     q->path =
-        intern(strf(g->arena, "%s%s", tensor_kinds[kind].prefix, b->name));
-    set_start(q, b);
+        intern(strf(g->arena, "%s%s", tensor_kinds[kind].prefix, bucket->name));
+    set_start(q, bucket);
     vec_push(g->arena, g->param, q);
     n->at.state.path = q->path;
     n->scope = g_scope(g, text_scope(q->path));
@@ -231,37 +233,37 @@ static Node *adamw(TrainStep *s, Node *w, Node *d, Node *m, Node *v, double wd)
     return w;
 }
 
-static void write_members(TrainStep *s, const Bucket *b, Node *value)
+static void write_members(TrainStep *s, const Bucket *bucket, Node *value)
 {
-    for (size_t k = 0; k < vec_len(b->param); k++) {
-        Node *x = bucket_unpack(s->g, b, k, value);
+    for (size_t k = 0; k < vec_len(bucket->param); k++) {
+        Node *x = bucket_unpack(s->g, bucket, k, value);
         in_post(x)->scope = s->scope;
-        post_set(s, b->node[k], x);
+        post_set(s, bucket->node[k], x);
     }
 }
 
 /* A master that is kept is what its parameter is rounded from. */
-static void optimize_bucket(TrainStep *s, const Bucket *b)
+static void optimize_bucket(TrainStep *s, const Bucket *bucket)
 {
     int low = opts_dtype(s->g->opts) == Dbf16;
-    Node *m = companion(s, b, TKm), *v = companion(s, b, TKv);
-    Node *old = b->shards        ? b->node[0]
-                : b->flat && low ? NULL
-                                 : packed(s, b, b->node);
-    Node *w = low ? companion(s, b, TKmaster) : high(s, old);
-    Node *w1 = adamw(s, w, b->sum, m, v, decay(s, b->param[0]));
+    Node *m = companion(s, bucket, TKm), *v = companion(s, bucket, TKv);
+    Node *old = bucket->shards        ? bucket->node[0]
+                : bucket->flat && low ? NULL
+                                      : packed(s, bucket, bucket->node);
+    Node *w = low ? companion(s, bucket, TKmaster) : high(s, old);
+    Node *w1 = adamw(s, w, bucket->sum, m, v, decay(s, bucket->param[0]));
 
     if (low)
         post_write(s, w, w1);
-    if (!b->flat || b->shards)
+    if (!bucket->flat || bucket->shards)
         post_set(s, old,
                  !low ? post_if_ok(s, w1, old)
                       : in_post(g_cast(s->g, post_if_ok(s, w1, w), old->dt)));
     else
-        write_members(
-            s, b,
-            old ? post_if_ok(s, w1, old)
-                : in_post(g_cast(s->g, post_if_ok(s, w1, w), b->param[0]->dt)));
+        write_members(s, bucket,
+                      old ? post_if_ok(s, w1, old)
+                          : in_post(g_cast(s->g, post_if_ok(s, w1, w),
+                                           bucket->param[0]->dt)));
 }
 
 void step_optimize(TrainStep *s, Node **param, size_t n)

@@ -37,9 +37,9 @@ static void declare(Graph *g, const Bucket *b, const Param *like)
     vec_push(g->arena, g->param, p);
 }
 
-static Node *shard(Graph *g, const Bucket *b, int again)
+static Node *shard(Graph *g, const Bucket *bucket, int again)
 {
-    const Param *p = g_param(g, b->name);
+    const Param *p = g_param(g, bucket->name);
     Node *n = g_node(g, Oparam, p->loc, 0, NULL);
 
     n->at.param.path = p->path;
@@ -72,18 +72,18 @@ static Node *member(Graph *g, BucketReads *r, int way, size_t k)
 }
 
 /* Nodes that read a member read it from the bucket, gathered for them. */
-static Node *read_shards(Graph *g, const Bucket *b)
+static Node *read_shards(Graph *g, const Bucket *bucket)
 {
     size_t count = vec_len(g->node);
     Node **old = g->node;
-    BucketReads r = { .b = b, .member = table_new(g->arena) };
+    BucketReads r = { .b = bucket, .member = table_new(g->arena) };
 
     g->node = NULL;
-    for (size_t k = 0; k < vec_len(b->param); k++)
-        *table_at(r.member, KEYP(b->param[k]->path)) =
+    for (size_t k = 0; k < vec_len(bucket->param); k++)
+        *table_at(r.member, KEYP(bucket->param[k]->path)) =
             (void *)(uintptr_t)(k + 1);
     for (int way = 0; way < 2; way++)
-        r.z[way] = shard(g, b, way);
+        r.z[way] = shard(g, bucket, way);
     for (size_t i = 0; i < count; i++) {
         Node *n = old[i];
         for (int j = 0; j < n->nin; j++) {
@@ -102,33 +102,33 @@ static Node *read_shards(Graph *g, const Bucket *b)
 
 /* ---- gradients ----------------------------------------------------------- */
 
-static Node *sum_gradients(Graph *g, const Bucket *b)
+static Node *sum_gradients(Graph *g, const Bucket *bucket)
 {
-    size_t n = vec_len(b->grad);
+    size_t n = vec_len(bucket->grad);
     Node *in[MAXIN], *acc;
-    const Scope *scope = g_backward(g, b->unit);
+    const Scope *scope = g_backward(g, bucket->unit);
 
     for (size_t k = 0; k < n; k++) {
-        in[k] = g_cast(g, b->grad[k]->in[0], Df32);
+        in[k] = g_cast(g, bucket->grad[k]->in[0], Df32);
         in[k]->reg = REGbody;
     }
-    acc = bucket_pack(g, b, in);
+    acc = bucket_pack(g, bucket, in);
     acc->reg = REGbody;
     acc->scope = scope;
     acc = g_accum(g, acc, Radd);
     acc->scope = scope;
-    acc->of = b->name;
-    acc->name = intern(strf(g->arena, "grad.%s", b->name));
+    acc->of = bucket->name;
+    acc->name = intern(strf(g->arena, "grad.%s", bucket->name));
     return acc;
 }
 
-void bucket_scatter(Graph *g, Bucket *b)
+void bucket_scatter(Graph *g, Bucket *bucket)
 {
-    b->sum = sum_gradients(g, b);
-    if (!b->shards)
+    bucket->sum = sum_gradients(g, bucket);
+    if (!bucket->shards)
         return;
-    declare(g, b, b->param[0]);
-    b->node[0] = read_shards(g, b);
+    declare(g, bucket, bucket->param[0]);
+    bucket->node[0] = read_shards(g, bucket);
 }
 
 /* ---- other programs ------------------------------------------------------ */

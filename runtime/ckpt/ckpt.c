@@ -37,26 +37,26 @@ static const Tensor *source_of(Arena *a, const Role *r, const Tensor *t)
     return i < 0 ? t : &r->tensor[i];
 }
 
-static const char *axes_of(Arena *a, const Tensor *t)
+static const char *axes_of(Arena *a, const Tensor *tensor)
 {
     Text s = { .arena = a };
 
-    put(&s, "%s", t->nd ? t->dim[0].axis : "");
-    for (int d = 1; d < t->nd; d++)
-        put(&s, " %s", t->dim[d].axis);
+    put(&s, "%s", tensor->nd ? tensor->dim[0].axis : "");
+    for (int d = 1; d < tensor->nd; d++)
+        put(&s, " %s", tensor->dim[d].axis);
     return s.s;
 }
 
-StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name)
+StTensor ckpt_describe(Arena *a, const Tensor *tensor, const char *name)
 {
     StTensor s = { .name = name,
-                   .dt = dtypes[t->dt].st,
-                   .nd = t->nd,
-                   .bytes = dtypes[t->dt].bytes,
-                   .axes = axes_of(a, t) };
+                   .dt = dtypes[tensor->dt].st,
+                   .nd = tensor->nd,
+                   .bytes = dtypes[tensor->dt].bytes,
+                   .axes = axes_of(a, tensor) };
 
-    for (int d = 0; d < t->nd; d++)
-        s.n[d] = t->dim[d].n;
+    for (int d = 0; d < tensor->nd; d++)
+        s.n[d] = tensor->dim[d].n;
     return s;
 }
 
@@ -186,17 +186,18 @@ Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
 /* ---- loading ------------------------------------------------------------- */
 
 static _Noreturn void bad_shape(const StFile *f, const StTensor *s,
-                                const Tensor *t)
+                                const Tensor *tensor)
 {
     Text a = { .arena = forever }, b = { .arena = forever };
 
     for (int d = 0; d < s->nd; d++)
         put(&a, "%s%lld", d ? " " : "", (long long)s->n[d]);
-    for (int d = 0; d < t->nd; d++)
-        put(&b, "%s%s=%lld", d ? " " : "", t->dim[d].axis,
-            (long long)t->dim[d].n);
-    err(&(Loc){ t->file, t->line, NULL }, "'%s' is [%s] here and [%s] in %s",
-        t->name, b.s ? b.s : "", a.s ? a.s : "", f->path);
+    for (int d = 0; d < tensor->nd; d++)
+        put(&b, "%s%s=%lld", d ? " " : "", tensor->dim[d].axis,
+            (long long)tensor->dim[d].n);
+    err(&(Loc){ tensor->file, tensor->line, NULL },
+        "'%s' is [%s] here and [%s] in %s", tensor->name, b.s ? b.s : "",
+        a.s ? a.s : "", f->path);
 }
 
 /* Position of an axis in a list of names, or -1. */
@@ -214,33 +215,34 @@ static int axis_at(const char *axes, const char *axis)
 }
 
 /* By axis name where the file says them, else dim by dim. */
-View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t)
+View ckpt_view(const StFile *f, const StTensor *s, const Tensor *tensor)
 {
     View v = { .data = f->data + s->begin, .dt = s->dt };
     int64_t stride[MAXD], step = 1;
 
-    if (s->nd != t->nd)
-        bad_shape(f, s, t);
+    if (s->nd != tensor->nd)
+        bad_shape(f, s, tensor);
     for (int d = s->nd - 1; d >= 0; step *= s->n[d--])
         stride[d] = step;
-    for (int d = 0; d < t->nd; d++) {
-        int k = s->axes ? axis_at(s->axes, t->dim[d].axis) : d;
-        if (k < 0 || k >= s->nd || s->n[k] != t->dim[d].n)
-            bad_shape(f, s, t);
+    for (int d = 0; d < tensor->nd; d++) {
+        int k = s->axes ? axis_at(s->axes, tensor->dim[d].axis) : d;
+        if (k < 0 || k >= s->nd || s->n[k] != tensor->dim[d].n)
+            bad_shape(f, s, tensor);
         v.stride[d] = stride[k];
         v.fix[d] = -1;
     }
-    if ((dtypes[t->dt].kind == 'f') != st_isfloat(s->dt))
-        err(NULL, "'%s' is %s here and %s in %s", t->name, dtypes[t->dt].name,
-            s->dt, f->path);
+    if ((dtypes[tensor->dt].kind == 'f') != st_isfloat(s->dt))
+        err(NULL, "'%s' is %s here and %s in %s", tensor->name,
+            dtypes[tensor->dt].name, s->dt, f->path);
     return v;
 }
 
 /* The name a tensor's value has in our files. */
-static const char *stored_name(const Tensor *t)
+static const char *stored_name(const Tensor *tensor)
 {
-    return t->kind == TKmaster ? t->name + strlen(tensor_kinds[TKmaster].prefix)
-                               : t->name;
+    return tensor->kind == TKmaster
+               ? tensor->name + strlen(tensor_kinds[TKmaster].prefix)
+               : tensor->name;
 }
 
 typedef struct Files {

@@ -365,14 +365,15 @@ static void copy_files(Saver *s)
     }
 }
 
-static void open_beside(Saver *s, Text *t)
+static void open_beside(Saver *s, Text *out)
 {
     static int ends;
 
-    s->snap = snapshot_open(s->mem, s->x, t);
+    s->snap = snapshot_open(s->mem, s->x, out);
     int bad = s->snap && pthread_create(&s->thread, NULL, work, s);
     if (comm_max(s->x->comm, bad) && s->snap) {
-        put(t, "checkpoints: training waits for each; there are no threads\n");
+        put(out,
+            "checkpoints: training waits for each; there are no threads\n");
         snapshot_close(s->snap);
         s->snap = NULL;
     }
@@ -387,7 +388,7 @@ static void open_beside(Saver *s, Text *t)
 }
 
 Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
-                  SaveHow how, Text *t)
+                  SaveHow how, Text *out)
 {
     Arena *a = arena_new();
     Saver *s = alloc(a, sizeof *s);
@@ -408,7 +409,7 @@ Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
         ckpt_knows(&s->keep, good, 1);
     comm_questions(x->comm);
     if (how == SAVEbeside)
-        open_beside(s, t);
+        open_beside(s, out);
     current = s;
     return s;
 }

@@ -75,29 +75,30 @@ char *hash_text(Arena *a, const void *p, size_t n)
 
 /* ---- making one ---------------------------------------------------------- */
 
-static const char *write_one(Arena *a, const char *path, const Text *t)
+static const char *write_one(Arena *a, const char *path, const Text *out)
 {
-    return file_write(path, t->s, t->len) ? ckpt_why(a, "cannot write", path)
-                                          : NULL;
+    return file_write(path, out->s, out->len)
+               ? ckpt_why(a, "cannot write", path)
+               : NULL;
 }
 
 static const char *write_state(Arena *a, const char *dir, const State *s)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    put(&t,
+    put(&out,
         "{\"format\": \"pleat %d\", \"step\": %lld, \"tokens\": %lld, "
         "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, "
         "\"plan\": \"%s\"}\n",
         format_now(FMTcheckpoint), (long long)s->step, (long long)s->tokens,
         (long long)s->samples, (long long)s->skipped,
         (unsigned long long)s->seed, s->plan ? s->plan : "");
-    return write_one(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &t);
+    return write_one(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &out);
 }
 
 static const char *write_index(Arena *a, Pool *pool, const char *dir)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
     for (int i = 0; i < NCKPTFILE; i++) {
         char *path = strf(a, "%s/%s", dir, ckptfile[i]);
@@ -106,11 +107,11 @@ static const char *write_index(Arena *a, Pool *pool, const char *dir)
         char *hash = pieces_hash(a, pool, path, kept, &size);
         if (!hash)
             return ckpt_why(a, "cannot read back", path);
-        put(&t, "%s %lld %s\n", hash, (long long)size, ckptfile[i]);
+        put(&out, "%s %lld %s\n", hash, (long long)size, ckptfile[i]);
         pieces_remove(a, path);
     }
-    put(&t, "%s\n", hash_text(a, t.s, t.len));
-    return write_one(a, strf(a, "%s/index", dir), &t);
+    put(&out, "%s\n", hash_text(a, out.s, out.len));
+    return write_one(a, strf(a, "%s/index", dir), &out);
 }
 
 /* The parts of a folder that we write; `latest` is a hint: without it nothing

@@ -101,7 +101,7 @@ static int same_shape(const StTensor *x, const StTensor *y)
 }
 
 /* Largest difference and where; 1: they differ. */
-static int diff_tensor(const StFile *f, const StTensor *x, const StFile *g,
+static int diff_tensor(const StFile *f, const StTensor *x, const StFile *file,
                        const StTensor *y)
 {
     int64_t n = (x->end - x->begin) / x->bytes, count = 0;
@@ -113,7 +113,7 @@ static int diff_tensor(const StFile *f, const StTensor *x, const StFile *g,
     }
     for (int64_t i = 0; i < n; i++) {
         double a = st_get(x->dt, f->data + x->begin, i);
-        double b = st_get(y->dt, g->data + y->begin, i);
+        double b = st_get(y->dt, file->data + y->begin, i);
         double d = fabs(a - b);
         if (a != b && !(a != a && b != b)) {
             count++;
@@ -146,11 +146,11 @@ static int diff_files(StFile **x, StFile **y, const char *what, int values)
 
     for (size_t i = 0; i < vec_len(x); i++)
         for (int k = 0; k < x[i]->n; k++) {
-            StFile *g = NULL;
-            const StTensor *t = &x[i]->t[k], *u = find_in(y, t->name, &g);
+            StFile *file = NULL;
+            const StTensor *t = &x[i]->t[k], *u = find_in(y, t->name, &file);
             if (!u)
                 printf("%-40s only in %s\n", t->name, what);
-            bad |= !u || (values && diff_tensor(x[i], t, g, u));
+            bad |= !u || (values && diff_tensor(x[i], t, file, u));
         }
     return bad;
 }
@@ -281,7 +281,7 @@ enum { NCOMMAND = sizeof commands / sizeof *commands };
 int ckpt_command(int n, char **arg)
 {
     char **word = alloc(forever, ((size_t)n + 1) * sizeof *word);
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     int known = 0;
 
     memcpy(word, arg, (size_t)n * sizeof *word);
@@ -291,13 +291,13 @@ int ckpt_command(int n, char **arg)
             return commands[i].f(word + 1);
     for (int i = 0; i < NCOMMAND; i++) {
         known |= n > 0 && !strcmp(commands[i].name, arg[0]);
-        put(&t, "\nckpt %-9s %-28s  %s", commands[i].name, commands[i].args,
+        put(&out, "\nckpt %-9s %-28s  %s", commands[i].name, commands[i].args,
             commands[i].doc);
     }
     if (!n)
-        err_usage("ckpt: which command?%s", t.s);
+        err_usage("ckpt: which command?%s", out.s);
     err_usage("ckpt %s: %s%s", arg[0],
               known ? "a word is missing, or one too many"
                     : "there is no such command",
-              t.s);
+              out.s);
 }

@@ -23,37 +23,37 @@ int64_t hf_dim(const HfDim *d)
     return n;
 }
 
-static int dim_at(const Tensor *t, const char *axis)
+static int dim_at(const Tensor *tensor, const char *axis)
 {
-    for (int d = 0; d < t->nd; d++)
-        if (!strcmp(t->dim[d].axis, axis))
+    for (int d = 0; d < tensor->nd; d++)
+        if (!strcmp(tensor->dim[d].axis, axis))
             return d;
-    err(&(Loc){ t->file, t->line, NULL }, "hf: parameter '%s' has no axis '%s'",
-        t->name, axis);
+    err(&(Loc){ tensor->file, tensor->line, NULL },
+        "hf: parameter '%s' has no axis '%s'", tensor->name, axis);
 }
 
 /* base, strides and fixed axes; *cover: elements that the row carries. */
-static View row_view(const HfMap *h, const Tensor *t, int64_t *cover)
+static View row_view(const HfMap *h, const Tensor *tensor, int64_t *cover)
 {
     View v = { 0 };
     int64_t step = 1;
 
     *cover = 1;
-    for (int d = 0; d < t->nd; d++)
+    for (int d = 0; d < tensor->nd; d++)
         v.fix[d] = -1;
     for (int i = 0; i < h->nfix; i++)
-        v.fix[dim_at(t, h->fixaxis[i])] = h->fixat[i];
+        v.fix[dim_at(tensor, h->fixaxis[i])] = h->fixat[i];
     for (int k = h->nd - 1; k >= 0; k--)
         for (int i = h->dim[k].nf - 1; i >= 0; i--) {
             const HfFactor *f = &h->dim[k].f[i];
             v.base += f->start * step;
             if (f->axis && *f->axis) {
-                v.stride[dim_at(t, f->axis)] = step;
+                v.stride[dim_at(tensor, f->axis)] = step;
                 *cover *= f->n;
             }
             step *= f->total;
         }
-    for (int d = 0; d < t->nd; d++)
+    for (int d = 0; d < tensor->nd; d++)
         if (v.fix[d] >= 0)
             v.base -= v.fix[d] * v.stride[d];
     return v;
@@ -121,7 +121,7 @@ static int ends_like(const char *s, const char *pattern)
 }
 
 /* The row as fused names spell it; 0: they do not. */
-static int respell(const HfMap *h, const Tensor *t, HfMap *to)
+static int respell(const HfMap *h, const Tensor *tensor, HfMap *to)
 {
     for (int i = 0; i < NFUSED; i++) {
         int at = ends_like(h->hf, fused[i].hub), unrolled = h->nfix == 1;
@@ -134,9 +134,9 @@ static int respell(const HfMap *h, const Tensor *t, HfMap *to)
         if (h->fixat[0] >= 0 || h->nd == MAXD || !h->nd)
             return 0;
         int64_t n = 0, rows = hf_dim(&h->dim[0]);
-        for (int d = 0; d < t->nd; d++)
-            if (!strcmp(t->dim[d].axis, h->fixaxis[0]))
-                n = t->dim[d].n;
+        for (int d = 0; d < tensor->nd; d++)
+            if (!strcmp(tensor->dim[d].axis, h->fixaxis[0]))
+                n = tensor->dim[d].n;
         memcpy(to->dim + 1, h->dim, (size_t)h->nd * sizeof *h->dim);
         to->dim[0] = (HfDim){ 1, { { h->fixaxis[0], n, 0, n } } };
         to->nd++;
@@ -244,15 +244,16 @@ static _Noreturn void missing(const HfRows *r, const HfMap *h)
         h->param);
 }
 
-static void add_row(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+static void add_row(HfRows *r, const HfMap *h, const Tensor *tensor,
+                    int64_t *filled)
 {
-    HfRow x = { .h = h, .t = t, .elems = tensor_elems(t) };
+    HfRow x = { .h = h, .t = tensor, .elems = tensor_elems(tensor) };
     int64_t cover;
 
-    x.v = row_view(h, t, &cover);
+    x.v = row_view(h, tensor, &cover);
     if (r->n)
         attach(r, &x);
-    if (r->n && !x.s && t->kind == TKparam)
+    if (r->n && !x.s && tensor->kind == TKparam)
         missing(r, h);
     if (x.s)
         x.s->taken += cover;
@@ -261,26 +262,27 @@ static void add_row(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
 }
 
 /* h, or with {axis} in its name one row for each index of the axis. */
-static void unroll(HfRows *r, const HfMap *h, const Tensor *t, int64_t *filled)
+static void unroll(HfRows *r, const HfMap *h, const Tensor *tensor,
+                   int64_t *filled)
 {
     int i = 0;
 
     while (i < h->nfix && h->fixat[i] >= 0)
         i++;
     if (i == h->nfix) {
-        add_row(r, h, t, filled);
+        add_row(r, h, tensor, filled);
         return;
     }
     char *word = strf(forever, "{%s}", h->fixaxis[i]);
     const char *at = strstr(h->hf, word);
     int head = at ? (int)(at - h->hf) : (int)strlen(h->hf);
     const char *rest = at ? at + strlen(word) : "";
-    for (int64_t k = 0; k < t->dim[dim_at(t, h->fixaxis[i])].n; k++) {
+    for (int64_t k = 0; k < tensor->dim[dim_at(tensor, h->fixaxis[i])].n; k++) {
         HfMap *one = alloc(forever, sizeof *one);
         *one = *h;
         one->hf = strf(forever, "%.*s%lld%s", head, h->hf, (long long)k, rest);
         one->fixat[i] = k;
-        unroll(r, one, t, filled);
+        unroll(r, one, tensor, filled);
     }
 }
 
@@ -305,15 +307,16 @@ static void refuse_unfilled(const Plan *p, const int64_t *filled,
                             const char *what)
 {
     for (int i = 0; i < p->nhf; i++) {
-        const Tensor *t = plan_tensor(p, p->hf[i].param);
+        const Tensor *tensor = plan_tensor(p, p->hf[i].param);
         int64_t n = 0;
-        for (int k = 0; k < p->nhf && n < tensor_elems(t); k++)
-            n += !strcmp(p->hf[k].param, t->name) ? filled[k] : 0;
-        if (n < tensor_elems(t))
-            err(&(Loc){ t->file, t->line, NULL },
+        for (int k = 0; k < p->nhf && n < tensor_elems(tensor); k++)
+            n += !strcmp(p->hf[k].param, tensor->name) ? filled[k] : 0;
+        if (n < tensor_elems(tensor))
+            err(&(Loc){ tensor->file, tensor->line, NULL },
                 "%s fills %lld of %lld "
                 "elements of parameter '%s'",
-                what, (long long)n, (long long)tensor_elems(t), t->name);
+                what, (long long)n, (long long)tensor_elems(tensor),
+                tensor->name);
     }
 }
 
@@ -400,14 +403,14 @@ HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
     refuse_unnamed(p);
     for (int i = 0; i < p->nhf; i++) {
         const HfMap *h = &p->hf[i];
-        const Tensor *t = plan_tensor(p, h->param);
+        const Tensor *tensor = plan_tensor(p, h->param);
         HfMap *other = alloc(forever, sizeof *other);
-        if (!t)
+        if (!tensor)
             err(NULL, "hf: the model has no parameter '%s'", h->param);
-        if ((n ? !is_there(&r, h) : state) && respell(h, t, other) &&
+        if ((n ? !is_there(&r, h) : state) && respell(h, tensor, other) &&
             (!n || is_there(&r, other)))
             h = other;
-        unroll(&r, h, t, &filled[i]);
+        unroll(&r, h, tensor, &filled[i]);
     }
     refuse_unfilled(p, filled, what);
     refuse_leftovers(&r);

@@ -144,26 +144,26 @@ static int take_room(Snapshot *s)
 
 /* A line: so many bytes are needed, there is room for so many; were they given
  * on all hosts? */
-static void say_room(Text *t, int64_t need, int64_t room, int given)
+static void say_room(Text *out, int64_t need, int64_t room, int given)
 {
-    const char *gib = gib_text(t->arena, need, room);
+    const char *gib = gib_text(out->arena, need, room);
 
     if (given) {
-        put(t,
+        put(out,
             "checkpoints: written beside training from %s GiB of this "
             "host's memory\n",
             gib);
         return;
     }
-    put(t,
+    put(out,
         "checkpoints: training waits for each; beside training they need "
         "%s GiB of this host's memory, ",
         gib);
     if (need > room)
-        put(t, "and there are %s GiB for it\n",
-            gib_text(t->arena, room > 0 ? room : 0, need));
+        put(out, "and there are %s GiB for it\n",
+            gib_text(out->arena, room > 0 ? room : 0, need));
     else
-        put(t, "which are not to be had everywhere\n");
+        put(out, "which are not to be had everywhere\n");
 }
 
 /* In a graph the wait for a copy is a node of its own: the graph of a step is
@@ -177,7 +177,7 @@ static void open_copies(Snapshot *s)
     x->dev->record(x->on, STREAMcopy, x->copied);
 }
 
-Snapshot *snapshot_open(Arena *a, Exec *x, Text *t)
+Snapshot *snapshot_open(Arena *a, Exec *x, Text *out)
 {
     Snapshot *s = alloc(a, sizeof *s);
 
@@ -187,7 +187,7 @@ Snapshot *snapshot_open(Arena *a, Exec *x, Text *t)
     int64_t room = room_for(x, &m);
     int given = m.snapshot <= room && take_room(s);
     int all = !comm_max(x->comm, !given);
-    say_room(t, m.snapshot, room, all);
+    say_room(out, m.snapshot, room, all);
     if (all && exec_apart(x))
         open_copies(s);
     if (all)

@@ -12,31 +12,31 @@ enum { TILE = 64 };
 
 /* ---- loops --------------------------------------------------------------- */
 
-void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from)
+void strided_loop(Strided *strided, int64_t n, int64_t to, int64_t from)
 {
-    int k = p->n;
+    int k = strided->n;
 
     if (n == 1)
         return;
-    for (; k > 0 && p->loop[k - 1].to < to; k--)
-        p->loop[k] = p->loop[k - 1];
-    p->loop[k] = (Stride){ n, to, from };
-    p->n++;
+    for (; k > 0 && strided->loop[k - 1].to < to; k--)
+        strided->loop[k] = strided->loop[k - 1];
+    strided->loop[k] = (Stride){ n, to, from };
+    strided->n++;
 }
 
-void strided_merge(Strided *p)
+void strided_merge(Strided *strided)
 {
     int n = 0;
 
-    for (int k = 0; k < p->n; k++) {
-        const Stride *x = &p->loop[k];
-        Stride *last = n ? &p->loop[n - 1] : NULL;
+    for (int k = 0; k < strided->n; k++) {
+        const Stride *x = &strided->loop[k];
+        Stride *last = n ? &strided->loop[n - 1] : NULL;
         if (last && last->to == x->to * x->n && last->from == x->from * x->n)
             *last = (Stride){ last->n * x->n, x->to, x->from };
         else
-            p->loop[n++] = *x;
+            strided->loop[n++] = *x;
     }
-    p->n = n;
+    strided->n = n;
 }
 
 /* The loop whose elements are nearest in the source. */
@@ -50,9 +50,12 @@ static int nearest_loop(const Stride *l, int n)
     return s;
 }
 
-int64_t strided_room(const Strided *p)
+int64_t strided_room(const Strided *strided)
 {
-    return p->n ? TILE * p->loop[nearest_loop(p->loop, p->n)].to : 1;
+    return strided->n
+               ? TILE *
+                     strided->loop[nearest_loop(strided->loop, strided->n)].to
+               : 1;
 }
 
 /* ---- cutting ------------------------------------------------------------- */
@@ -65,12 +68,12 @@ typedef struct Within {
 } Within;
 
 /* Elements from the first to the last of loops k and on. */
-static int64_t span(const Strided *p, int k)
+static int64_t span(const Strided *strided, int k)
 {
     int64_t n = 1;
 
-    for (; k < p->n; k++)
-        n += (p->loop[k].n - 1) * p->loop[k].to;
+    for (; k < strided->n; k++)
+        n += (strided->loop[k].n - 1) * strided->loop[k].to;
     return n;
 }
 
@@ -101,12 +104,12 @@ static void cut(const Within *c, int k, int64_t to, int64_t from)
         cut(c, k + 1, to + b * l->to, from + b * l->from);
 }
 
-void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
+void strided_boxes(const Strided *strided, int64_t lo, int64_t hi, BoxFn *f,
                    void *ctx)
 {
-    Within c = { p, lo, hi, f, ctx };
+    Within c = { strided, lo, hi, f, ctx };
 
-    cut(&c, 0, p->to, p->from);
+    cut(&c, 0, strided->to, strided->from);
 }
 
 /* ---- turning ------------------------------------------------------------- */
@@ -292,10 +295,10 @@ static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
     } while (k >= 0);
 }
 
-void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
-                  int64_t lo, int64_t hi)
+void strided_copy(const Strided *strided, int size, const uint8_t *from,
+                  uint8_t *to, int64_t lo, int64_t hi)
 {
     StridedRun c = { from, to, lo, size };
 
-    strided_boxes(p, lo, hi, copy_box, &c);
+    strided_boxes(strided, lo, hi, copy_box, &c);
 }

@@ -57,11 +57,11 @@ struct TensorCopy {
 /* Does its one part hold it as it is? */
 static int in_order(const OutTensor *o)
 {
-    const Strided *p = &o->part[0].p;
+    const Strided *strided = &o->part[0].p;
 
     return vec_len(o->part) == 1 && o->from && !strcmp(o->from, o->st.dt) &&
-           (p->n == 0 ||
-            (p->n == 1 && p->loop[0].to == 1 && p->loop[0].from == 1));
+           (strided->n == 0 || (strided->n == 1 && strided->loop[0].to == 1 &&
+                                strided->loop[0].from == 1));
 }
 
 /* Units large enough that source rows are read in whole lines. */

@@ -135,16 +135,16 @@ static void load(const ShardLoad *l, int d, int64_t src, int64_t dst)
     }
 }
 
-void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
+void view_load(const Mesh *m, const Tensor *tensor, int64_t rank, const View *v,
                void *dst)
 {
     ShardLoad l = { m,
-                    t,
+                    tensor,
                     rank,
                     v,
                     dst,
-                    clip_of(m, t, rank),
-                    !strcmp(v->dt, dtypes[t->dt].st) };
+                    clip_of(m, tensor, rank),
+                    !strcmp(v->dt, dtypes[tensor->dt].st) };
 
     load(&l, 0, v->base, 0);
 }

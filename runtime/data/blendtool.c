@@ -17,15 +17,15 @@ typedef struct Tool {
 /* "0.7 a 0.3 b" from one word or several; paths alone count by size. */
 static const char *spec_of(int n, char **word, const Opts *o)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     int bare = n > 1 && !opts_blend(strf(forever, "%s ", word[0]));
     Opts *checked = opts_new(forever);
 
     for (int i = 0; i < n; i++)
-        put(&t, "%s%s%s", i ? " " : "", bare ? "size " : "", word[i]);
+        put(&out, "%s%s%s", i ? " " : "", bare ? "size " : "", word[i]);
     if (!n)
         return opts_str(o, "data.train");
-    opts_set(checked, "data.train", t.s, NULL);
+    opts_set(checked, "data.train", out.s, NULL);
     return opts_str(checked, "data.train");
 }
 

@@ -35,17 +35,17 @@ int64_t plan_vocab(const Plan *p)
 static void read_shape(Data *d)
 {
     const Plan *p = d->plan;
-    const Tensor *t;
+    const Tensor *tensor;
     int64_t micro = 1;
 
     d->batch = 1;
-    for (int i = 0; (t = plan_input(d->plan, i)); i++) {
-        const PlanDim *b = tensor_axis(t, ROLEbatch);
-        const PlanDim *m = tensor_axis(t, ROLEmicro);
+    for (int i = 0; (tensor = plan_input(d->plan, i)); i++) {
+        const PlanDim *b = tensor_axis(tensor, ROLEbatch);
+        const PlanDim *m = tensor_axis(tensor, ROLEmicro);
         d->batch = b ? b->n : d->batch;
         micro = m ? m->n : micro;
-        if (!strcmp(t->name, "tokens") || !d->seq)
-            d->seq = sample_elems(t);
+        if (!strcmp(tensor->name, "tokens") || !d->seq)
+            d->seq = sample_elems(tensor);
     }
     d->vocab = plan_vocab(p);
     d->perstep = plan_micros(d->plan, PGstep) * micro * d->batch;
@@ -66,7 +66,7 @@ static int is_tokens(const BatchFill *f)
     return !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
 }
 
-static void check_token(const BatchFill *f, const Tokens *t, int64_t at,
+static void check_token(const BatchFill *f, const Tokens *tokens, int64_t at,
                         double v)
 {
     const Data *d = f->d;
@@ -76,7 +76,7 @@ static void check_token(const BatchFill *f, const Tokens *t, int64_t at,
         err(d->loc,
             "%s: token %.0f at %lld of %s is beyond the vocabulary of "
             "%lld",
-            d->key, v, (long long)at, t->path, (long long)d->vocab);
+            d->key, v, (long long)at, tokens->path, (long long)d->vocab);
 }
 
 enum { LOOK = 1 << 24 }; /* tokens, of all files together */
@@ -92,9 +92,10 @@ static void look_ahead(const Data *d)
     for (size_t i = 0; i < vec_len(s->part); i++)
         for (size_t k = 0; k < vec_len(s->part[i].file); k++) {
             const SampleFile *file = &s->part[i].file[k];
-            const Tensor t = { .name = file->input ? file->input : "tokens" };
-            BatchFill f = { .d = d, .t = &t };
-            if (strcmp(t.name, "tokens") && strcmp(t.name, "labels"))
+            const Tensor tensor = { .name =
+                                        file->input ? file->input : "tokens" };
+            BatchFill f = { .d = d, .t = &tensor };
+            if (strcmp(tensor.name, "tokens") && strcmp(tensor.name, "labels"))
                 continue;
             int64_t n = file->t.n < LOOK / files ? file->t.n : LOOK / files;
             tokens_ahead(&file->t, 0, n);
@@ -105,20 +106,20 @@ static void look_ahead(const Data *d)
 
 /* Most tokens by far: of 32 bits, and looked at one by one only when one of
  * them may be wrong. */
-static void fill_i32(const BatchFill *f, const Tokens *t, int64_t at, int64_t n,
-                     int32_t *dst)
+static void fill_i32(const BatchFill *f, const Tokens *tokens, int64_t at,
+                     int64_t n, int32_t *dst)
 {
     int64_t vocab = f->d->vocab ? f->d->vocab : INT32_MAX;
     int32_t least = 0, most = 0;
 
-    tokens_take(t, at, n, dst);
+    tokens_take(tokens, at, n, dst);
     for (int64_t i = 0; i < n; i++) {
         least = dst[i] < least ? dst[i] : least;
         most = dst[i] > most ? dst[i] : most;
     }
     if (least < 0 || most >= vocab)
         for (int64_t i = 0; i < n; i++)
-            check_token(f, t, at + i, tokens_at(t, at + i));
+            check_token(f, tokens, at + i, tokens_at(tokens, at + i));
 }
 
 static void fill_any(const BatchFill *f, const Tokens *t, int64_t at, int64_t n,
@@ -209,19 +210,19 @@ static void fill_dim(const BatchFill *f, int d, int64_t micro, int64_t b,
     }
 }
 
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
+static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Data *d = self;
-    BatchFill f = { d, t, rank, micro, dst, 0 };
+    BatchFill f = { d, tensor, rank, micro, dst, 0 };
 
     if (!d->set->part[0].file[0].input) {
-        f.shift = !strcmp(t->name, "labels");
-        if (!f.shift && strcmp(t->name, "tokens"))
-            err(&(Loc){ t->file, t->line, NULL },
+        f.shift = !strcmp(tensor->name, "labels");
+        if (!f.shift && strcmp(tensor->name, "tokens"))
+            err(&(Loc){ tensor->file, tensor->line, NULL },
                 "%s holds tokens; input '%s' "
                 "needs a folder with %s.npy",
-                d->key, t->name, t->name);
+                d->key, tensor->name, tensor->name);
     }
     fill_dim(&f, 0, 0, 0, 0, 0);
 }

@@ -83,11 +83,11 @@ static void print_sample(const char *s, size_t n)
 }
 
 /* Of a Megatron index, empty ones among them: indexed.c has the form. */
-static int64_t documents(const Tokens *t)
+static int64_t documents(const Tokens *tokens)
 {
     int64_t bounds;
 
-    memcpy(&bounds, t->idx + 26, sizeof bounds);
+    memcpy(&bounds, tokens->idx + 26, sizeof bounds);
     return bounds - 1;
 }
 
@@ -127,9 +127,9 @@ static void print_range(const Tokens *t)
                (long long)t->cols);
 }
 
-static void print_first(const Tokens *t, const Tokenizer *k)
+static void print_first(const Tokens *tokens, const Tokenizer *k)
 {
-    int64_t start = 0, n = t->docs ? tokens_doc(t, 0, &start) : 0;
+    int64_t start = 0, n = tokens->docs ? tokens_doc(tokens, 0, &start) : 0;
     int32_t id[SAMPLE];
     Text s = { .arena = forever };
 
@@ -137,7 +137,7 @@ static void print_first(const Tokens *t, const Tokenizer *k)
     put(&s, "%s", "");
     printf("  first     ");
     for (int64_t i = 0; i < n; i++) {
-        double v = tokens_at(t, start + i);
+        double v = tokens_at(tokens, start + i);
         id[i] = v >= 0 && v < INT32_MAX ? (int32_t)v : -1;
         if (i < SHOWN)
             printf(" %g", v);
@@ -145,8 +145,8 @@ static void print_first(const Tokens *t, const Tokenizer *k)
     printf("%s\n", n > SHOWN ? " ..." : "");
     if (k)
         decode(k, id, n, &s);
-    else if (t->e == EU8)
-        putn(&s, (const char *)t->data + start, (size_t)n);
+    else if (tokens->e == EU8)
+        putn(&s, (const char *)tokens->data + start, (size_t)n);
     if (s.len) {
         printf("  text       ");
         print_sample(s.s, s.len);
@@ -156,23 +156,27 @@ static void print_first(const Tokens *t, const Tokenizer *k)
 static int do_inspect(int n, char **path, const Opts *o, const char *out)
 {
     const Tokenizer *k = text_args(o).t;
-    Tokens t;
+    Tokens tokens;
 
     (void)out;
     for (int i = 0; i < n; i++) {
         const char *name = path[i], *bin = strf(forever, "%s.bin", name);
         if (access(name, F_OK) && !access(bin, F_OK))
             name = bin; /* as data.train takes it */
-        const char *why = tokens_open(forever, name, opts_data_format(o), &t);
+        const char *why =
+            tokens_open(forever, name, opts_data_format(o), &tokens);
         if (why)
             err(NULL, "%s %s", name, why);
         printf("%s: %s, %lld bytes\n", name,
-               key_word_text("data.format", (int)t.format), (long long)t.size);
-        print_range(&t);
-        print_docs(&t);
-        print_first(
-            &t, t.format != FORMATjsonl && t.format != FORMATbytes ? k : NULL);
-        tokens_close(&t);
+               key_word_text("data.format", (int)tokens.format),
+               (long long)tokens.size);
+        print_range(&tokens);
+        print_docs(&tokens);
+        print_first(&tokens,
+                    tokens.format != FORMATjsonl && tokens.format != FORMATbytes
+                        ? k
+                        : NULL);
+        tokens_close(&tokens);
     }
     return n < 1;
 }

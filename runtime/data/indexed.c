@@ -25,63 +25,63 @@ static int64_t i64_at(const uint8_t *p)
 }
 
 /* Where a sequence begins, in tokens; -1: not in the file or between tokens. */
-static int64_t begin_of(const Tokens *t, int64_t i, int64_t len)
+static int64_t begin_of(const Tokens *tokens, int64_t i, int64_t len)
 {
-    int64_t at = i64_at(t->idx + HEAD + 4 * t->docs + 8 * i);
-    int size = elem_bytes(t->e);
+    int64_t at = i64_at(tokens->idx + HEAD + 4 * tokens->docs + 8 * i);
+    int size = elem_bytes(tokens->e);
 
-    if (at < 0 || len < 0 || at % size || at / size > t->size / size - len)
+    if (at < 0 || len < 0 || at % size || at / size > tokens->size / size - len)
         return -1;
     return at / size;
 }
 
-int64_t indexed_doc(const Tokens *t, int64_t i, int64_t *start)
+int64_t indexed_doc(const Tokens *tokens, int64_t i, int64_t *start)
 {
-    int64_t len = (int32_t)u32_at(t->idx + HEAD + 4 * i);
+    int64_t len = (int32_t)u32_at(tokens->idx + HEAD + 4 * i);
 
-    *start = begin_of(t, i, len);
+    *start = begin_of(tokens, i, len);
     return *start < 0 ? -1 : len;
 }
 
 /* 0, or 1 when counts and file do not fit together. */
-static int bad_counts(const Tokens *t, int64_t nseq, int64_t nbound)
+static int bad_counts(const Tokens *tokens, int64_t nseq, int64_t nbound)
 {
-    int64_t rest = t->idxsize - HEAD;
+    int64_t rest = tokens->idxsize - HEAD;
 
     if (nseq < 0 || nseq > rest / PERSEQ)
         return 1;
     rest -= nseq * PERSEQ;
     if (nbound < 1 || nbound > rest / 8)
         return 1;
-    const uint8_t *bound = t->idx + HEAD + nseq * PERSEQ;
+    const uint8_t *bound = tokens->idx + HEAD + nseq * PERSEQ;
     return i64_at(bound) != 0 || i64_at(bound + 8 * (nbound - 1)) != nseq;
 }
 
-static const char *read_head(Arena *a, const char *path, Tokens *t)
+static const char *read_head(Arena *a, const char *path, Tokens *tokens)
 {
     static const Elem elems[] = { NELEM, EU8,  EI8,  EI16, EI32,
                                   EI64,  EF64, EF32, EU16 };
-    const char *why = map_whole(a, path, &t->idx, &t->idxsize);
+    const char *why = map_whole(a, path, &tokens->idx, &tokens->idxsize);
 
     if (why)
         return strf(a, "%s %s", path, why);
-    if (t->idxsize < HEAD || memcmp(t->idx, "MMIDIDX\0\0", 9))
+    if (tokens->idxsize < HEAD || memcmp(tokens->idx, "MMIDIDX\0\0", 9))
         return strf(a, "%s is no Megatron index", path);
-    if (i64_at(t->idx + 9) != 1)
+    if (i64_at(tokens->idx + 9) != 1)
         return strf(a, "%s is of version %lld, 1 is known", path,
-                    (long long)i64_at(t->idx + 9));
-    int code = t->idx[17];
+                    (long long)i64_at(tokens->idx + 9));
+    int code = tokens->idx[17];
     if (code < 1 || code > 8 || elems[code] == EF32 || elems[code] == EF64)
         return strf(a, "%s: token type %d is not known", path, code);
-    t->e = elems[code];
-    int64_t nseq = i64_at(t->idx + 18), nbound = i64_at(t->idx + 26);
-    if (bad_counts(t, nseq, nbound))
+    tokens->e = elems[code];
+    int64_t nseq = i64_at(tokens->idx + 18), nbound = i64_at(tokens->idx + 26);
+    if (bad_counts(tokens, nseq, nbound))
         return strf(a,
                     "%s is damaged: %lld sequences and %lld document bounds "
                     "in %lld bytes",
                     path, (long long)nseq, (long long)nbound,
-                    (long long)t->idxsize);
-    t->docs = nseq;
+                    (long long)tokens->idxsize);
+    tokens->docs = nseq;
     return NULL;
 }
 

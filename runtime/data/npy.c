@@ -15,7 +15,7 @@ static const char *value_of(const char *head, const char *key)
     return s ? s + 1 + strspn(s + 1, " ") : "";
 }
 
-static const char *take_elem(Arena *a, Tokens *t, const char *s)
+static const char *take_elem(Arena *a, Tokens *tokens, const char *s)
 {
     /* clang-format off */
     static const struct { const char *code; Elem e; } table[] = {
@@ -27,7 +27,7 @@ static const char *take_elem(Arena *a, Tokens *t, const char *s)
 
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (!strncmp(s, table[i].code, strlen(table[i].code))) {
-            t->e = table[i].e;
+            tokens->e = table[i].e;
             return NULL;
         }
     return strf(a,
@@ -37,27 +37,27 @@ static const char *take_elem(Arena *a, Tokens *t, const char *s)
 }
 
 /* Two dimensions or more: rows of the first, everything else is a row. */
-static const char *take_shape(Tokens *t, const char *s)
+static const char *take_shape(Tokens *tokens, const char *s)
 {
     int64_t n, cols = 1;
     int nd = 0;
 
     if (*s++ != '(')
         return "has a damaged shape";
-    t->n = 1;
+    tokens->n = 1;
     for (; *s >= '0' && *s <= '9'; nd++) {
         char *end;
         n = strtoll(s, &end, 10);
-        if (__builtin_mul_overflow(t->n, n, &t->n) ||
+        if (__builtin_mul_overflow(tokens->n, n, &tokens->n) ||
             (nd && __builtin_mul_overflow(cols, n, &cols)))
             return "has an absurd shape";
-        t->rows = nd ? t->rows : n;
+        tokens->rows = nd ? tokens->rows : n;
         s = end + strspn(end, ", ");
     }
     if (*s != ')')
         return "has a damaged shape";
-    t->cols = nd > 1 ? cols : 0;
-    t->rows = nd > 1 && cols ? t->rows : 0;
+    tokens->cols = nd > 1 ? cols : 0;
+    tokens->rows = nd > 1 && cols ? tokens->rows : 0;
     return NULL;
 }
 

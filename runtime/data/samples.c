@@ -21,13 +21,14 @@
 #include "data.h"
 
 /* Elements of one sample of an input: all axes but micro and batch. */
-int64_t sample_elems(const Tensor *t)
+int64_t sample_elems(const Tensor *tensor)
 {
     int64_t n = 1;
 
-    for (int d = 0; d < t->nd; d++)
-        if (t->dim[d].role != ROLEmicro && t->dim[d].role != ROLEbatch)
-            n *= t->dim[d].n;
+    for (int d = 0; d < tensor->nd; d++)
+        if (tensor->dim[d].role != ROLEmicro &&
+            tensor->dim[d].role != ROLEbatch)
+            n *= tensor->dim[d].n;
     return n;
 }
 
@@ -66,16 +67,17 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
 /* A folder with one array for each input. */
 static int add_arrays(Samples *s, Corpus *p, const char *dir)
 {
-    const Tensor *t;
+    const Tensor *tensor;
     int n = 0;
 
-    for (; s->want.plan && (t = plan_input(s->want.plan, n)); n++)
-        if (access(strf(s->mem, "%s/%s.npy", dir, t->name), R_OK))
+    for (; s->want.plan && (tensor = plan_input(s->want.plan, n)); n++)
+        if (access(strf(s->mem, "%s/%s.npy", dir, tensor->name), R_OK))
             return 0;
     s->want.format = n ? FORMATnpy : s->want.format;
     for (int i = 0; i < n; i++) {
-        t = plan_input(s->want.plan, i);
-        add_file(s, p, strf(s->mem, "%s/%s.npy", dir, t->name), t->name);
+        tensor = plan_input(s->want.plan, i);
+        add_file(s, p, strf(s->mem, "%s/%s.npy", dir, tensor->name),
+                 tensor->name);
     }
     return n;
 }
@@ -133,16 +135,17 @@ static void add_path(Samples *s, Corpus *p)
 static void count_rows(const Samples *s, SampleFile *f)
 {
     const SampleWant *w = &s->want;
-    const Tensor *t;
+    const Tensor *tensor;
 
     f->samples = f->t.rows;
-    for (int i = 0; f->input && (t = plan_input(w->plan, i)); i++)
-        if (!strcmp(t->name, f->input) && f->t.cols != sample_elems(t))
+    for (int i = 0; f->input && (tensor = plan_input(w->plan, i)); i++)
+        if (!strcmp(tensor->name, f->input) &&
+            f->t.cols != sample_elems(tensor))
             err(w->loc,
                 "%s: a row of %s has %lld elements, input '%s' needs "
                 "%lld",
-                w->key, f->t.path, (long long)f->t.cols, t->name,
-                (long long)sample_elems(t));
+                w->key, f->t.path, (long long)f->t.cols, tensor->name,
+                (long long)sample_elems(tensor));
     if (!f->input && f->t.cols != w->seq + 1 && f->t.cols != w->seq)
         err(w->loc,
             "%s: a row of %s has %lld tokens, seq is %lld (rows have "
@@ -192,21 +195,21 @@ static void hold_out(const Samples *s, Corpus *p)
 static void order_part(const Samples *s, Corpus *p, int64_t samples)
 {
     const SampleWant *w = &s->want;
-    const Tokens *t = &p->file[0].t;
-    int64_t lo = (int64_t)rint(w->share[0] * (double)t->docs);
-    int64_t hi = (int64_t)rint(w->share[1] * (double)t->docs);
+    const Tokens *tokens = &p->file[0].t;
+    int64_t lo = (int64_t)rint(w->share[0] * (double)tokens->docs);
+    int64_t hi = (int64_t)rint(w->share[1] * (double)tokens->docs);
 
-    if (vec_len(p->file) > 1 || t->rows)
+    if (vec_len(p->file) > 1 || tokens->rows)
         err(w->loc, "%s: data.order=megatron takes one dataset, and %s is %s",
             w->key, p->path,
-            t->rows ? "an array of rows"
-                    : "several (name each, with a weight)");
+            tokens->rows ? "an array of rows"
+                         : "several (name each, with a weight)");
     if (w->seed > UINT32_MAX)
         err(w->loc, "data.order=megatron needs a seed below 2^32");
-    const char *why = order_new(s->mem, t, lo, hi, w->seq, samples,
+    const char *why = order_new(s->mem, tokens, lo, hi, w->seq, samples,
                                 (uint32_t)w->seed, &p->order);
     if (why)
-        err(w->loc, "%s: %s %s", w->key, t->path, why);
+        err(w->loc, "%s: %s %s", w->key, tokens->path, why);
     p->n = order_samples(p->order);
 }
 

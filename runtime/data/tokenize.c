@@ -266,12 +266,13 @@ TextCount tokenize(const TextArgs *a, const char *const *path, int n,
 /* ---- for a run ----------------------------------------------------------- */
 
 /* What its tokenizer_config.json says of eos_token; null: nothing. */
-static const char *said_end(const Tokenizer *t, const Loc *l)
+static const char *said_end(const Tokenizer *tokenizer, const Loc *l)
 {
     json_error_t e;
-    const char *slash = strrchr(t->path, '/');
-    char *path = strf(forever, "%.*stokenizer_config.json",
-                      slash ? (int)(slash - t->path + 1) : 0, t->path);
+    const char *slash = strrchr(tokenizer->path, '/');
+    char *path =
+        strf(forever, "%.*stokenizer_config.json",
+             slash ? (int)(slash - tokenizer->path + 1) : 0, tokenizer->path);
     json_t *b = json_load_file(path, 0, &e);
     if (!b && !access(path, F_OK))
         err(l, "%s: %s (data.eod=TOKEN does without it)", path, e.text);
@@ -285,7 +286,8 @@ static const char *said_end(const Tokenizer *t, const Loc *l)
 }
 
 /* name: of data.eod; null: the tokenizer's own, or a usual one. */
-static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
+static int32_t eod_of(const Tokenizer *tokenizer, const char *name,
+                      const Loc *l)
 {
     /* clang-format off */
     static const char *const usual[] = {
@@ -296,15 +298,15 @@ static int32_t eod_of(const Tokenizer *t, const char *name, const Loc *l)
         "<\uff5cend\u2581of\u2581sentence\uff5c>",
     };
     /* clang-format on */
-    const char *said = name ? name : said_end(t, l);
-    int32_t id = said ? tokenizer_id(t, said) : -1;
+    const char *said = name ? name : said_end(tokenizer, l);
+    int32_t id = said ? tokenizer_id(tokenizer, said) : -1;
 
     if (name && id < 0)
-        err(l, "data.eod: %s has no token '%s'", t->path, name);
-    if (t->bytes && !name)
+        err(l, "data.eod: %s has no token '%s'", tokenizer->path, name);
+    if (tokenizer->bytes && !name)
         return 0; /* bytes: as jsonl.c */
     for (size_t i = 0; id < 0 && i < sizeof usual / sizeof *usual; i++)
-        id = tokenizer_id(t, usual[i]);
+        id = tokenizer_id(tokenizer, usual[i]);
     return id;
 }
 

@@ -26,9 +26,9 @@ int elem_bytes(Elem e)
     return elembytes[e];
 }
 
-double tokens_at(const Tokens *t, int64_t i)
+double tokens_at(const Tokens *tokens, int64_t i)
 {
-    const uint8_t *p = t->data + i * elembytes[t->e];
+    const uint8_t *p = tokens->data + i * elembytes[tokens->e];
     union {
         int16_t i2;
         uint16_t u2;
@@ -39,8 +39,8 @@ double tokens_at(const Tokens *t, int64_t i)
         double f8;
     } v;
 
-    memcpy(&v, p, (size_t)elembytes[t->e]);
-    switch (t->e) {
+    memcpy(&v, p, (size_t)elembytes[tokens->e]);
+    switch (tokens->e) {
     case EU8: return *p;
     case EI8: return (int8_t)*p;
     case EU16: return v.u2;
@@ -53,43 +53,46 @@ double tokens_at(const Tokens *t, int64_t i)
     }
 }
 
-void tokens_take(const Tokens *t, int64_t at, int64_t n, int32_t *out)
+void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out)
 {
-    const uint8_t *p = t->data + at * elembytes[t->e];
+    const uint8_t *p = tokens->data + at * elembytes[tokens->e];
 
-    if (t->e == EU16)
+    if (tokens->e == EU16)
         for (int64_t i = 0; i < n; i++)
             out[i] = p[2 * i] | p[2 * i + 1] << 8;
-    else if (t->e == EI32 || t->e == EU32)
+    else if (tokens->e == EI32 || tokens->e == EU32)
         memcpy(out, p, (size_t)n * sizeof *out);
-    else if (t->e == EU8)
+    else if (tokens->e == EU8)
         for (int64_t i = 0; i < n; i++)
             out[i] = p[i];
     else
         for (int64_t i = 0; i < n; i++) {
-            double v = tokens_at(t, at + i);
+            double v = tokens_at(tokens, at + i);
             out[i] = v >= INT32_MIN && v <= INT32_MAX ? (int32_t)v : INT32_MIN;
         }
 }
 
 /* Read here and there: a page is all that is wanted around a miss. */
-void tokens_scattered(const Tokens *t)
+void tokens_scattered(const Tokens *tokens)
 {
-    if (t->map)
-        madvise((void *)(uintptr_t)t->map, (size_t)t->size, MADV_RANDOM);
+    if (tokens->map)
+        madvise((void *)(uintptr_t)tokens->map, (size_t)tokens->size,
+                MADV_RANDOM);
 }
 
 /* The disk begins to read. */
-void tokens_ahead(const Tokens *t, int64_t at, int64_t n)
+void tokens_ahead(const Tokens *tokens, int64_t at, int64_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
-    uintptr_t lo = (uintptr_t)(t->data + at * elembytes[t->e]) & ~page;
+    uintptr_t lo =
+        (uintptr_t)(tokens->data + at * elembytes[tokens->e]) & ~page;
 
-    if (!t->own)
-        madvise(
-            (void *)lo,
-            (size_t)((uintptr_t)(t->data + (at + n) * elembytes[t->e]) - lo),
-            MADV_WILLNEED);
+    if (!tokens->own)
+        madvise((void *)lo,
+                (size_t)((uintptr_t)(tokens->data +
+                                     (at + n) * elembytes[tokens->e]) -
+                         lo),
+                MADV_WILLNEED);
 }
 
 /* ---- files --------------------------------------------------------------- */
@@ -109,14 +112,14 @@ uint32_t u32_at(const uint8_t *p)
 
 /* ---- formats ------------------------------------------------------------- */
 
-static const char *open_plain(Arena *a, Tokens *t, Elem e)
+static const char *open_plain(Arena *a, Tokens *tokens, Elem e)
 {
-    t->e = e;
-    t->data = t->map;
-    t->n = t->size / elembytes[e];
-    if (t->size % elembytes[e])
+    tokens->e = e;
+    tokens->data = tokens->map;
+    tokens->n = tokens->size / elembytes[e];
+    if (tokens->size % elembytes[e])
         return strf(a, "has %lld bytes, no multiple of a token's %d",
-                    (long long)t->size, elembytes[e]);
+                    (long long)tokens->size, elembytes[e]);
     return NULL;
 }
 
@@ -150,38 +153,40 @@ static const char *open_llmc(Arena *a, Tokens *t)
     return NULL;
 }
 
-static const char *open_jsonl(Arena *a, Tokens *t)
+static const char *open_jsonl(Arena *a, Tokens *tokens)
 {
-    t->e = EU8;
-    return jsonl_read(a, t->path, &t->own, &t->n, &t->ends, &t->docs);
+    tokens->e = EU8;
+    return jsonl_read(a, tokens->path, &tokens->own, &tokens->n, &tokens->ends,
+                      &tokens->docs);
 }
 
-static const char *open_nanogpt(Arena *a, Tokens *t)
+static const char *open_nanogpt(Arena *a, Tokens *tokens)
 {
-    return open_plain(a, t, EU16);
+    return open_plain(a, tokens, EU16);
 }
 
-static const char *open_bytes(Arena *a, Tokens *t)
+static const char *open_bytes(Arena *a, Tokens *tokens)
 {
-    return open_plain(a, t, EU8);
+    return open_plain(a, tokens, EU8);
 }
 
-static enum data_format guess(const Tokens *t)
+static enum data_format guess(const Tokens *tokens)
 {
-    if (t->size > 6 && !memcmp(t->map, "\x93NUMPY", 6))
+    if (tokens->size > 6 && !memcmp(tokens->map, "\x93NUMPY", 6))
         return FORMATnpy;
-    if (t->size >= LLMCHEAD)
+    if (tokens->size >= LLMCHEAD)
         for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
-            if (u32_at(t->map) == llmc[i].magic &&
-                u32_at(t->map + 4) == llmc[i].version)
+            if (u32_at(tokens->map) == llmc[i].magic &&
+                u32_at(tokens->map + 4) == llmc[i].version)
                 return FORMATllmc;
-    if (ends(t->path, ".jsonl") || ends(t->path, ".jsonl.gz"))
+    if (ends(tokens->path, ".jsonl") || ends(tokens->path, ".jsonl.gz"))
         return FORMATjsonl;
-    if (ends(t->path, ".npy"))
+    if (ends(tokens->path, ".npy"))
         return FORMATnpy;
-    if (ends(t->path, ".bin")) {
+    if (ends(tokens->path, ".bin")) {
         char idx[4096];
-        snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(t->path) - 3, t->path);
+        snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(tokens->path) - 3,
+                 tokens->path);
         return access(idx, R_OK) ? FORMATnanogpt : FORMATmegatron;
     }
     return FORMATbytes;
@@ -194,59 +199,60 @@ static const char *(*const openers[])(Arena *a, Tokens *t) = {
 };
 
 static const char *map_file(Arena *a, const char *path, enum data_format format,
-                            Tokens *t)
+                            Tokens *tokens)
 {
-    *t = (Tokens){ .path = strf(a, "%s", path), .docs = 1, .format = format };
-    const char *why = map_whole(a, path, &t->map, &t->size);
+    *tokens =
+        (Tokens){ .path = strf(a, "%s", path), .docs = 1, .format = format };
+    const char *why = map_whole(a, path, &tokens->map, &tokens->size);
     if (!why && format == FORMATauto)
-        t->format = guess(t);
+        tokens->format = guess(tokens);
     return why;
 }
 
 const char *tokens_format(Arena *a, const char *path, enum data_format *format)
 {
-    Tokens t;
-    const char *why = map_file(a, path, *format, &t);
+    Tokens tokens;
+    const char *why = map_file(a, path, *format, &tokens);
 
-    *format = t.format;
-    tokens_close(&t);
+    *format = tokens.format;
+    tokens_close(&tokens);
     return why;
 }
 
 const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        Tokens *t)
+                        Tokens *tokens)
 {
-    const char *why = map_file(a, path, format, t);
+    const char *why = map_file(a, path, format, tokens);
 
     if (!why)
-        why = openers[t->format](a, t);
-    if (t->own)
-        t->data = t->own;
+        why = openers[tokens->format](a, tokens);
+    if (tokens->own)
+        tokens->data = tokens->own;
     if (why)
-        tokens_close(t);
+        tokens_close(tokens);
     return why;
 }
 
-void tokens_close(Tokens *t)
+void tokens_close(Tokens *tokens)
 {
-    if (t->map)
-        munmap((void *)(uintptr_t)t->map, (size_t)t->size);
-    if (t->idx)
-        munmap((void *)(uintptr_t)t->idx, (size_t)t->idxsize);
-    free(t->own);
-    free(t->ends);
-    t->map = t->idx = t->data = NULL;
-    t->own = NULL;
-    t->ends = NULL;
-    t->n = t->docs = 0;
+    if (tokens->map)
+        munmap((void *)(uintptr_t)tokens->map, (size_t)tokens->size);
+    if (tokens->idx)
+        munmap((void *)(uintptr_t)tokens->idx, (size_t)tokens->idxsize);
+    free(tokens->own);
+    free(tokens->ends);
+    tokens->map = tokens->idx = tokens->data = NULL;
+    tokens->own = NULL;
+    tokens->ends = NULL;
+    tokens->n = tokens->docs = 0;
 }
 
 /* ---- documents ----------------------------------------------------------- */
 
-int64_t tokens_doc(const Tokens *t, int64_t i, int64_t *start)
+int64_t tokens_doc(const Tokens *tokens, int64_t i, int64_t *start)
 {
-    if (t->idx)
-        return indexed_doc(t, i, start);
-    *start = t->ends && i ? t->ends[i - 1] : 0;
-    return (t->ends ? t->ends[i] : t->n) - *start;
+    if (tokens->idx)
+        return indexed_doc(tokens, i, start);
+    *start = tokens->ends && i ? tokens->ends[i - 1] : 0;
+    return (tokens->ends ? tokens->ends[i] : tokens->n) - *start;
 }

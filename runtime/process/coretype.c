@@ -64,20 +64,20 @@ static int trying, wrong;
 static char *processor(void)
 {
     char line[8192];
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     FILE *f = fopen("/proc/cpuinfo", "r");
     int left = 2;
 
-    put(&t, "%s", "");
+    put(&out, "%s", "");
     while (f && left && fgets(line, sizeof line, f))
         if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5)) {
             line[strcspn(line, "\n")] = 0;
-            put(&t, "%s ", line);
+            put(&out, "%s ", line);
             left--;
         }
     if (f)
         fclose(f);
-    return t.s;
+    return out.s;
 }
 
 static int has_all(const char *cpu, const char *flags)

@@ -49,52 +49,54 @@ static void futex(_Atomic uint32_t *word, int op, uint32_t val)
 }
 
 /* Take and run ranges until none is left. */
-static void work(Pool *p)
+static void work(Pool *pool)
 {
     for (;;) {
-        uint64_t c = atomic_load_explicit(&p->claim, memory_order_acquire);
+        uint64_t c = atomic_load_explicit(&pool->claim, memory_order_acquire);
         int64_t i = (int64_t)(c & 0xffffffff);
-        int64_t ranges = atomic_load_explicit(&p->ranges, memory_order_relaxed);
-        int64_t each = atomic_load_explicit(&p->each, memory_order_relaxed);
-        int64_t items = atomic_load_explicit(&p->items, memory_order_relaxed);
-        Work *f = atomic_load_explicit(&p->f, memory_order_relaxed);
-        void *ctx = atomic_load_explicit(&p->ctx, memory_order_relaxed);
+        int64_t ranges =
+            atomic_load_explicit(&pool->ranges, memory_order_relaxed);
+        int64_t each = atomic_load_explicit(&pool->each, memory_order_relaxed);
+        int64_t items =
+            atomic_load_explicit(&pool->items, memory_order_relaxed);
+        Work *f = atomic_load_explicit(&pool->f, memory_order_relaxed);
+        void *ctx = atomic_load_explicit(&pool->ctx, memory_order_relaxed);
         atomic_thread_fence(memory_order_acquire);
         if (i >= ranges)
             return;
-        if (!atomic_compare_exchange_strong(&p->claim, &c, c + 1))
+        if (!atomic_compare_exchange_strong(&pool->claim, &c, c + 1))
             continue;
         int64_t lo = i * each, hi = lo + each < items ? lo + each : items;
         f(ctx, lo, hi);
-        atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
+        atomic_fetch_add_explicit(&pool->done, 1, memory_order_release);
     }
 }
 
-static void await_job(Pool *p, uint32_t seen)
+static void await_job(Pool *pool, uint32_t seen)
 {
-    for (int i = 0; i < p->spins; i++) {
-        if (atomic_load_explicit(&p->wake, memory_order_acquire) != seen)
+    for (int i = 0; i < pool->spins; i++) {
+        if (atomic_load_explicit(&pool->wake, memory_order_acquire) != seen)
             return;
         relax();
     }
-    atomic_fetch_add(&p->sleeping, 1);
-    while (atomic_load(&p->wake) == seen)
-        futex(&p->wake, FUTEX_WAIT, seen);
-    atomic_fetch_sub(&p->sleeping, 1);
+    atomic_fetch_add(&pool->sleeping, 1);
+    while (atomic_load(&pool->wake) == seen)
+        futex(&pool->wake, FUTEX_WAIT, seen);
+    atomic_fetch_sub(&pool->sleeping, 1);
 }
 
 static void *thread_main(void *arg)
 {
-    Pool *p = arg;
+    Pool *pool = arg;
     uint32_t seen = 0;
 
     for (;;) {
-        await_job(p, seen);
+        await_job(pool, seen);
         /* Before `stop`: it may be set between, and is then seen next time. */
-        seen = atomic_load(&p->wake);
-        if (atomic_load(&p->stop))
+        seen = atomic_load(&pool->wake);
+        if (atomic_load(&pool->stop))
             return NULL;
-        work(p);
+        work(pool);
     }
 }
 
@@ -118,71 +120,71 @@ static int default_threads(int cpus)
 Pool *pool_open(int threads)
 {
     int cpus = processors();
-    Pool *p = aligned_alloc(64, (sizeof *p + 63) / 64 * 64);
+    Pool *pool = aligned_alloc(64, (sizeof *pool + 63) / 64 * 64);
 
-    if (!p)
+    if (!pool)
         err(NULL, "out of memory for threads");
-    *p = (Pool){ .n = threads > 0 ? threads : default_threads(cpus) };
-    p->spins = (int64_t)p->n * launch_local() > cpus ? 0 : SPINS;
-    for (int i = 1; i < p->n; i++)
-        if (pthread_create(&p->thread[i], NULL, thread_main, p))
-            p->n = i;
-    return p;
+    *pool = (Pool){ .n = threads > 0 ? threads : default_threads(cpus) };
+    pool->spins = (int64_t)pool->n * launch_local() > cpus ? 0 : SPINS;
+    for (int i = 1; i < pool->n; i++)
+        if (pthread_create(&pool->thread[i], NULL, thread_main, pool))
+            pool->n = i;
+    return pool;
 }
 
-void pool_close(Pool *p)
+void pool_close(Pool *pool)
 {
-    atomic_store(&p->stop, 1);
-    atomic_fetch_add(&p->wake, 1);
-    futex(&p->wake, FUTEX_WAKE, MAXTHREAD);
-    for (int i = 1; i < p->n; i++)
-        pthread_join(p->thread[i], NULL);
-    free(p);
+    atomic_store(&pool->stop, 1);
+    atomic_fetch_add(&pool->wake, 1);
+    futex(&pool->wake, FUTEX_WAKE, MAXTHREAD);
+    for (int i = 1; i < pool->n; i++)
+        pthread_join(pool->thread[i], NULL);
+    free(pool);
 }
 
-int pool_size(const Pool *p)
+int pool_size(const Pool *pool)
 {
-    return p->n;
+    return pool->n;
 }
 
-static void publish(Pool *p, Work *f, void *ctx, int64_t n, int64_t ranges)
+static void publish(Pool *pool, Work *f, void *ctx, int64_t n, int64_t ranges)
 {
-    uint64_t job = (atomic_load(&p->claim) >> 32) + 1;
+    uint64_t job = (atomic_load(&pool->claim) >> 32) + 1;
 
-    atomic_store(&p->claim, job << 32 | 0xffffffff);
+    atomic_store(&pool->claim, job << 32 | 0xffffffff);
     atomic_thread_fence(memory_order_release);
     int64_t each = (n + ranges - 1) / ranges;
-    atomic_store_explicit(&p->f, f, memory_order_relaxed);
-    atomic_store_explicit(&p->ctx, ctx, memory_order_relaxed);
-    atomic_store_explicit(&p->items, n, memory_order_relaxed);
-    atomic_store_explicit(&p->each, each, memory_order_relaxed);
-    atomic_store_explicit(&p->ranges, (n + each - 1) / each,
+    atomic_store_explicit(&pool->f, f, memory_order_relaxed);
+    atomic_store_explicit(&pool->ctx, ctx, memory_order_relaxed);
+    atomic_store_explicit(&pool->items, n, memory_order_relaxed);
+    atomic_store_explicit(&pool->each, each, memory_order_relaxed);
+    atomic_store_explicit(&pool->ranges, (n + each - 1) / each,
                           memory_order_relaxed);
-    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_store(&p->claim, (job & 0xffffffff) << 32);
-    atomic_fetch_add(&p->wake, 1);
-    if (atomic_load(&p->sleeping))
-        futex(&p->wake, FUTEX_WAKE, (uint32_t)p->n);
+    atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+    atomic_store(&pool->claim, (job & 0xffffffff) << 32);
+    atomic_fetch_add(&pool->wake, 1);
+    if (atomic_load(&pool->sleeping))
+        futex(&pool->wake, FUTEX_WAKE, (uint32_t)pool->n);
 }
 
-void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain)
+void pool_run(Pool *pool, Work *f, void *ctx, int64_t n, int64_t grain)
 {
     if (n <= 0)
         return;
     grain = grain < 1 ? 1 : grain;
     int64_t ranges = (n + grain - 1) / grain;
-    if (ranges > (int64_t)p->n * PERTHREAD)
-        ranges = (int64_t)p->n * PERTHREAD;
-    if (p->n == 1 || ranges == 1) {
+    if (ranges > (int64_t)pool->n * PERTHREAD)
+        ranges = (int64_t)pool->n * PERTHREAD;
+    if (pool->n == 1 || ranges == 1) {
         f(ctx, 0, n);
         return;
     }
-    publish(p, f, ctx, n, ranges);
-    work(p);
-    int64_t all = atomic_load_explicit(&p->ranges, memory_order_relaxed);
-    for (int i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < all;
-         i++)
-        if (i < p->spins)
+    publish(pool, f, ctx, n, ranges);
+    work(pool);
+    int64_t all = atomic_load_explicit(&pool->ranges, memory_order_relaxed);
+    for (int i = 0;
+         atomic_load_explicit(&pool->done, memory_order_acquire) < all; i++)
+        if (i < pool->spins)
             relax();
         else
             sched_yield();
@@ -200,7 +202,7 @@ static void copy_some(void *ctx, int64_t lo, int64_t hi)
     memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
 }
 
-void pool_copy(Pool *p, void *to, const void *from, int64_t bytes)
+void pool_copy(Pool *pool, void *to, const void *from, int64_t bytes)
 {
-    pool_run(p, copy_some, &(CopyWork){ to, from }, bytes, 1 << 20);
+    pool_run(pool, copy_some, &(CopyWork){ to, from }, bytes, 1 << 20);
 }

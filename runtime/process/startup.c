@@ -44,14 +44,14 @@ void start_phase(const char *name)
     s.now = i;
 }
 
-void start_says(Text *t)
+void start_says(Text *out)
 {
     double all = 0;
 
     for (int i = 0; i < s.n; i++)
         all += s.phase[i].secs;
-    put(t, "the first step was done after %.2f s:", all);
+    put(out, "the first step was done after %.2f s:", all);
     for (int i = 0; i < s.n; i++)
-        put(t, "%s %s %.2f", i ? "," : "", s.phase[i].name, s.phase[i].secs);
-    put(t, "\n");
+        put(out, "%s %s %.2f", i ? "," : "", s.phase[i].name, s.phase[i].secs);
+    put(out, "\n");
 }

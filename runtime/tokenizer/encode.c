@@ -46,12 +46,13 @@ int64_t utf8_bad(const char *s, size_t n)
 
 /* ---- encoders ------------------------------------------------------------ */
 
-Encoder *encoder_new(const Tokenizer *t)
+Encoder *encoder_new(const Tokenizer *tokenizer)
 {
     Encoder *e = enlarge(NULL, sizeof *e);
-    size_t cuts = vec_len(t->cut);
+    size_t cuts = vec_len(tokenizer->cut);
 
-    *e = (Encoder){ .t = t, .cut = enlarge(NULL, (cuts + 1) * sizeof *e->cut) };
+    *e = (Encoder){ .t = tokenizer,
+                    .cut = enlarge(NULL, (cuts + 1) * sizeof *e->cut) };
     memset(e->cut, 0, (cuts + 1) * sizeof *e->cut);
     return e;
 }
@@ -81,13 +82,13 @@ static void put_template(Encoder *e, const int32_t *v)
         encode_id(e, v[i]);
 }
 
-void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out)
+void decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n, Text *out)
 {
-    int strip = t->strip;
+    int strip = tokenizer->strip;
 
     for (int64_t i = 0; i < n; i++) {
         size_t len;
-        const char *s = tokenizer_text(t, id[i], &len);
+        const char *s = tokenizer_text(tokenizer, id[i], &len);
         int skip = s && strip && len && *s == ' ';
         if (s)
             putn(out, s + skip, len - (size_t)skip);

@@ -20,40 +20,40 @@ static const char *const classes[NBYTE] = {
 
 /* \p{L} and its kin, with what PCRE2's tables lack; not \P{L} inside []: what
  * is not newer than they are. */
-static void put_property(Text *t, const char *s, size_t len, int inside)
+static void put_property(Text *out, const char *s, size_t len, int inside)
 {
     int not = s[0] == 'P', caret = s[2] == '^';
     const char *name = s + 2 + caret;
     size_t n = (size_t)(s + len - 1 - name);
 
     if (inside && (not || caret)) {
-        put(t, "\\%.*s", (int)len, s);
+        put(out, "\\%.*s", (int)len, s);
         return;
     }
-    put(t, "%s\\p{%.*s}",
+    put(out, "%s\\p{%.*s}",
         inside         ? ""
         : not != caret ? "[^"
                        : "[",
         (int)n, name);
-    put_newer(t, name, n);
-    put(t, "%s", inside ? "" : "]");
+    put_newer(out, name, n);
+    put(out, "%s", inside ? "" : "]");
 }
 
 /* What stands for \w, \s or \d inside []. */
-static void put_set(Text *t, const char *set)
+static void put_set(Text *out, const char *set)
 {
     for (const char *s = set; *s; s++)
         if (s[0] == '\\' && s[1] == 'p') {
             size_t len = strcspn(s, "}");
-            put_property(t, s + 1, len, 1);
+            put_property(out, s + 1, len, 1);
             s += len;
         } else {
-            putn(t, s, 1);
+            putn(out, s, 1);
         }
 }
 
 /* After a backslash; returns how many bytes it took. */
-static size_t put_escape(Text *t, const char *s, int inside, const Loc *l)
+static size_t put_escape(Text *out, const char *s, int inside, const Loc *l)
 {
     int lower = s[0] | 0x20;
     const char *set = lower == s[0] || !inside ? classes[lower & 127] : NULL;
@@ -64,60 +64,60 @@ static size_t put_escape(Text *t, const char *s, int inside, const Loc *l)
     if (strchr("hHGKXRQEyYNO", s[0]) || !s[0])
         err(l, "pattern: \\%c is not known here", s[0] ? s[0] : ' ');
     if (set) {
-        put(t, "%s", inside ? "" : s[0] == lower ? "[" : "[^");
-        put_set(t, set);
-        put(t, "%s", inside ? "" : "]");
+        put(out, "%s", inside ? "" : s[0] == lower ? "[" : "[^");
+        put_set(out, set);
+        put(out, "%s", inside ? "" : "]");
     } else if (lower == 'p' && len > 3) {
-        put_property(t, s, len, inside);
+        put_property(out, s, len, inside);
     } else {
-        put(t, "\\%.*s", (int)len, s);
+        put(out, "\\%.*s", (int)len, s);
     }
     return len;
 }
 
 /* s behind '[': to behind its ']'. */
-static size_t put_class(Text *t, const char *s, const Loc *l)
+static size_t put_class(Text *out, const char *s, const Loc *l)
 {
     size_t i = s[0] == '^';
 
-    put(t, "[%.*s", (int)i, s);
+    put(out, "[%.*s", (int)i, s);
     for (size_t first = i; s[i] && (s[i] != ']' || i == first); i++) {
         size_t posix =
             s[i] == '[' && s[i + 1] == ':' ? strcspn(s + i, "]") + 1 : 0;
         if (posix) {
-            put(t, "%.*s", (int)posix, s + i);
+            put(out, "%.*s", (int)posix, s + i);
             i += posix - 1;
         } else if (s[i] == '[' || (s[i] == '&' && s[i + 1] == '&')) {
             err(l, "pattern: sets inside [] are not known here");
         } else if (s[i] == '\\') {
-            i += put_escape(t, s + i + 1, 1, l);
+            i += put_escape(out, s + i + 1, 1, l);
         } else {
-            put(t, "%c", s[i]);
+            put(out, "%c", s[i]);
         }
     }
-    put(t, "%c", s[i]);
+    put(out, "%c", s[i]);
     return i + (s[i] == ']');
 }
 
 static char *translated(const char *s, const Loc *l)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
-    put(&t, "%s", "");
+    put(&out, "%s", "");
     while (*s) {
         int c = *s++;
         if (c == '\\')
-            s += put_escape(&t, s, 0, l);
+            s += put_escape(&out, s, 0, l);
         else if (c == '[')
-            s += put_class(&t, s, l);
+            s += put_class(&out, s, l);
         else
-            put(&t, "%c", c);
+            put(&out, "%c", c);
         if (c == '}' && *s == '+')
             err(l, "pattern: {..}+ is not known here");
         if (c == '(' && *s == '?' && memchr(s, 'm', strspn(s, "?imx-")))
             err(l, "pattern: (?m) is not known here");
     }
-    return t.s;
+    return out.s;
 }
 
 void *cut_compile(const char *pattern, const Loc *l)

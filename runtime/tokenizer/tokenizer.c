@@ -95,9 +95,9 @@ static const char digit[] = "[\\p{N}\\x{11de0}-\\x{11de9}"
  * two of these are not punctuation since): without what came later. */
 static const char *punctuation(void)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
-    put(&t, "(?![%s",
+    put(&out, "(?![%s",
         "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}-\\x{1b7e}"
         "\\x{2e43}-\\x{2e4f}\\x{2e52}-\\x{2e5d}\\x{10ead}\\x{10f55}-\\x{10f59}"
         "\\x{10f86}-\\x{10f89}\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145b}"
@@ -107,9 +107,9 @@ static const char *punctuation(void)
         "\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11fff}"
         "\\x{12ff1}-\\x{12ff2}\\x{16e97}-\\x{16e9a}\\x{16fe2}"
         "\\x{1e95e}-\\x{1e95f}");
-    put_newer(&t, "P", 1);
-    put(&t, "])[\\p{P}\\x{166d}\\x{111c9}!-/:-@\\[-`{-~]");
-    return t.s;
+    put_newer(&out, "P", 1);
+    put(&out, "])[\\p{P}\\x{166d}\\x{111c9}!-/:-@\\[-`{-~]");
+    return out.s;
 }
 
 static int behavior(const TokenizerLoad *l, const json_t *j)
@@ -129,11 +129,11 @@ static int behavior(const TokenizerLoad *l, const json_t *j)
 /* s as a pattern that matches itself. */
 static const char *quoted(const char *s)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     for (; *s; s++)
-        put(&t, strchr("\\^$.[]|()?*+{}&-", *s) ? "\\%c" : "%c", *s);
-    return t.s;
+        put(&out, strchr("\\^$.[]|()?*+{}&-", *s) ? "\\%c" : "%c", *s);
+    return out.s;
 }
 
 static void add_match(TokenizerLoad *l, const char *pattern, int how,
@@ -220,10 +220,10 @@ static void add_cut(TokenizerLoad *l, const json_t *j)
 static void read_added(TokenizerLoad *l)
 {
     const json_t *list = json_object_get(l->root, "added_tokens");
-    Tokenizer *t = l->t;
-    Encoder e = { .t = t };
+    Tokenizer *tokenizer = l->t;
+    Encoder e = { .t = tokenizer };
 
-    t->vocab = t->bpe.nid;
+    tokenizer->vocab = tokenizer->bpe.nid;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *j = json_array_get(list, i);
         const char *s = part_text(l, j, "content");
@@ -240,20 +240,21 @@ static void read_added(TokenizerLoad *l)
                     .rstrip = part_flag(j, "rstrip", 0),
                     .word = part_flag(j, "single_word", 0),
                     .normalized = part_flag(j, "normalized", 1) };
-        vec_push(forever, t->added, a);
-        t->vocab = t->vocab > id ? t->vocab : id + 1;
+        vec_push(forever, tokenizer->added, a);
+        tokenizer->vocab = tokenizer->vocab > id ? tokenizer->vocab : id + 1;
     }
-    t->byid = alloc(forever, (size_t)t->vocab * sizeof *t->byid);
-    for (size_t i = 0; i < vec_len(t->added); i++) {
-        Added *a = &t->added[i], match = *a;
+    tokenizer->byid =
+        alloc(forever, (size_t)tokenizer->vocab * sizeof *tokenizer->byid);
+    for (size_t i = 0; i < vec_len(tokenizer->added); i++) {
+        Added *a = &tokenizer->added[i], match = *a;
         const Bytes *b =
             a->normalized ? normalize(&e, a->text, (size_t)a->len) : NULL;
         if (b) {
             match.text = a->text = internn(b->s, b->n);
             match.len = a->len = (int)b->n;
         }
-        trie_add(&t->trie[a->normalized], &match, (int)i);
-        t->byid[a->id] = a;
+        trie_add(&tokenizer->trie[a->normalized], &match, (int)i);
+        tokenizer->byid[a->id] = a;
     }
     free(e.normal[0].s);
     free(e.normal[1].s);
@@ -295,18 +296,18 @@ static void add_template(TokenizerLoad *l, const json_t *j)
 static void add_processor(TokenizerLoad *l, const json_t *j)
 {
     const char *type = part_type(j);
-    Tokenizer *t = l->t;
+    Tokenizer *tokenizer = l->t;
 
     if (!strcmp(type, "ByteLevel"))
         return; /* only where tokens stood in the text */
-    if (vec_len(t->before) || vec_len(t->after))
+    if (vec_len(tokenizer->before) || vec_len(tokenizer->after))
         err(l->loc, "post_processor: two templates");
     if (!strcmp(type, "TemplateProcessing")) {
         add_template(l, j);
     } else if (!strcmp(type, "RobertaProcessing") ||
                !strcmp(type, "BertProcessing")) {
-        add_pair(l, json_object_get(j, "cls"), &t->before);
-        add_pair(l, json_object_get(j, "sep"), &t->after);
+        add_pair(l, json_object_get(j, "cls"), &tokenizer->before);
+        add_pair(l, json_object_get(j, "sep"), &tokenizer->after);
     } else {
         err(l->loc, "post_processor %s is not known here", type);
     }
@@ -317,18 +318,18 @@ static void add_processor(TokenizerLoad *l, const json_t *j)
 static void add_decoder(TokenizerLoad *l, const json_t *j)
 {
     const char *type = part_type(j);
-    Tokenizer *t = l->t;
+    Tokenizer *tokenizer = l->t;
 
     if (!strcmp(type, "Replace")) {
-        t->space = plain_pattern(j);
-        t->space = t->space ? intern(t->space) : NULL;
+        tokenizer->space = plain_pattern(j);
+        tokenizer->space = tokenizer->space ? intern(tokenizer->space) : NULL;
     } else if (!strcmp(type, "Metaspace")) {
         const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
         int never = s && !strcmp(s, "never");
-        t->space = part_text(l, j, "replacement");
-        t->strip = !never && part_flag(j, "add_prefix_space", 1);
+        tokenizer->space = part_text(l, j, "replacement");
+        tokenizer->strip = !never && part_flag(j, "add_prefix_space", 1);
     } else if (!strcmp(type, "Strip")) {
-        t->strip = json_integer_value(json_object_get(j, "start")) > 0;
+        tokenizer->strip = json_integer_value(json_object_get(j, "start")) > 0;
     } else if (strcmp(type, "ByteLevel") && strcmp(type, "ByteFallback") &&
                strcmp(type, "Fuse")) {
         err(l->loc, "decoder %s is not known here", type);
@@ -347,12 +348,13 @@ static int byte_token(const char *s)
 }
 
 /* What a token of a text over characters stands for: spaces and bytes back. */
-static void plain_texts(Tokenizer *t)
+static void plain_texts(Tokenizer *tokenizer)
 {
-    Bpe *b = &t->bpe;
-    size_t n = t->space ? strlen(t->space) : 0;
+    Bpe *b = &tokenizer->bpe;
+    size_t n = tokenizer->space ? strlen(tokenizer->space) : 0;
 
-    t->plain = alloc(forever, (size_t)b->nid * sizeof *t->plain);
+    tokenizer->plain =
+        alloc(forever, (size_t)b->nid * sizeof *tokenizer->plain);
     for (int id = 0; id < b->nid; id++) {
         const char *s = b->text[id];
         Text out = { .arena = forever };
@@ -361,34 +363,34 @@ static void plain_texts(Tokenizer *t)
         if (byte >= 0)
             putn(&out, (char[]){ (char)byte }, 1);
         for (int i = 0; s && byte < 0 && i < b->len[id];) {
-            int space = n && !strncmp(s + i, t->space, n);
+            int space = n && !strncmp(s + i, tokenizer->space, n);
             putn(&out, space ? " " : s + i, 1);
             i += space ? (int)n : 1;
         }
-        t->plain[id] = out;
+        tokenizer->plain[id] = out;
     }
 }
 
-const char *tokenizer_text(const Tokenizer *t, int32_t id, size_t *n)
+const char *tokenizer_text(const Tokenizer *tokenizer, int32_t id, size_t *n)
 {
-    if (id < 0 || id >= t->vocab)
+    if (id < 0 || id >= tokenizer->vocab)
         return NULL;
-    if (t->byid && t->byid[id]) {
-        *n = strlen(t->byid[id]->content);
-        return t->byid[id]->content;
+    if (tokenizer->byid && tokenizer->byid[id]) {
+        *n = strlen(tokenizer->byid[id]->content);
+        return tokenizer->byid[id]->content;
     }
-    if (id >= t->bpe.nid || !t->bpe.text[id])
+    if (id >= tokenizer->bpe.nid || !tokenizer->bpe.text[id])
         return NULL;
-    *n = t->plain[id].len;
-    return t->plain[id].s;
+    *n = tokenizer->plain[id].len;
+    return tokenizer->plain[id].s;
 }
 
-int32_t tokenizer_id(const Tokenizer *t, const char *text)
+int32_t tokenizer_id(const Tokenizer *tokenizer, const char *text)
 {
-    for (size_t i = 0; i < vec_len(t->added); i++)
-        if (!strcmp(t->added[i].content, text))
-            return t->added[i].id;
-    return bpe_find(&t->bpe, text, strlen(text));
+    for (size_t i = 0; i < vec_len(tokenizer->added); i++)
+        if (!strcmp(tokenizer->added[i].content, text))
+            return tokenizer->added[i].id;
+    return bpe_find(&tokenizer->bpe, text, strlen(text));
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -396,10 +398,10 @@ int32_t tokenizer_id(const Tokenizer *t, const char *text)
 /* A byte is a token; nothing is added, nothing is merged. */
 Tokenizer *tokenizer_bytes(void)
 {
-    Tokenizer *t = alloc(forever, sizeof *t);
-    Bpe *b = &t->bpe;
+    Tokenizer *tokenizer = alloc(forever, sizeof *tokenizer);
+    Bpe *b = &tokenizer->bpe;
 
-    *t = (Tokenizer){ .path = "bytes", .vocab = NBYTE, .bytes = 1 };
+    *tokenizer = (Tokenizer){ .path = "bytes", .vocab = NBYTE, .bytes = 1 };
     *b = (Bpe){ .nid = NBYTE, .bytelevel = 1, .unk = -1 };
     b->text = alloc(forever, NBYTE * sizeof *b->text);
     b->len = alloc(forever, NBYTE * sizeof *b->len);
@@ -409,8 +411,8 @@ Tokenizer *tokenizer_bytes(void)
         b->byte[i] = i;
     }
     bpe_index(b, 0);
-    plain_texts(t);
-    return t;
+    plain_texts(tokenizer);
+    return tokenizer;
 }
 
 Tokenizer *tokenizer_open(const char *path, const Loc *loc)

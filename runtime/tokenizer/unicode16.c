@@ -77,10 +77,10 @@ static const Newer added[] = {
 };
 /* clang-format on */
 
-void put_newer(Text *t, const char *category, size_t n)
+void put_newer(Text *out, const char *category, size_t n)
 {
     for (size_t i = 0; i < sizeof added / sizeof *added; i++)
         if (n && n <= 2 && !memcmp(added[i].category, category, n))
-            put(t, "\\x{%x}-\\x{%x}", (unsigned)added[i].first,
+            put(out, "\\x{%x}-\\x{%x}", (unsigned)added[i].first,
                 (unsigned)added[i].last);
 }

@@ -54,43 +54,44 @@ static uint64_t noise_at(uint64_t key, int64_t i)
 
 /* Tokens below the vocabulary, numbers in [-1, 1). Tokens are the many, and a
  * run copies them: as little of the host's time as can be. */
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
+static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
     const Bench *b = self;
-    int64_t n = tensor_held(t);
+    int64_t n = tensor_held(tensor);
     uint64_t key = noise((uint64_t)(rank * 65536 + micro + b->micro));
     uint64_t vocab = b->vocab ? (uint64_t)b->vocab : 2;
 
-    if (t->dt == Di32)
+    if (tensor->dt == Di32)
         for (int64_t i = 0; i < n; i++)
             ((int32_t *)dst)[i] =
                 (int32_t)((noise_at(key, i) >> 32) * vocab >> 32);
     else
         for (int64_t i = 0; i < n; i++) {
             uint64_t r = noise_at(key, i);
-            elem_set(t->dt, dst, i,
-                     dtypes[t->dt].kind == 'f' ? (double)(int64_t)r * 0x1p-63
-                                               : (double)(r % vocab));
+            elem_set(tensor->dt, dst, i,
+                     dtypes[tensor->dt].kind == 'f'
+                         ? (double)(int64_t)r * 0x1p-63
+                         : (double)(r % vocab));
         }
 }
 
 /* "layers.7.moe.w1" -> "layers.*.moe.w1" */
 static char *without_numbers(const char *s)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     while (*s) {
         size_t n = strcspn(s, ".");
         if (n && strspn(s, "0123456789") == n)
-            put(&t, "*");
+            put(&out, "*");
         else
-            putn(&t, s, n);
+            putn(&out, s, n);
         s += n;
         if (*s == '.')
-            putn(&t, s++, 1);
+            putn(&out, s++, 1);
     }
-    return t.s ? t.s : "";
+    return out.s ? out.s : "";
 }
 
 static BenchRow *named(BenchRow **v, const char *name, const Instr *s)
@@ -177,22 +178,22 @@ static const Program *step_program(const Stage *s)
 static void gather(Bench *b, int stage, int64_t steps)
 {
     const Stage *s = &b->x->stage[stage];
-    const Program *g = step_program(s);
+    const Program *prog = step_program(s);
 
-    for (int f = 0; f < g->nphase; f++)
-        for (int k = 0; k < g->phase[f].n; k++) {
-            int at = g->phase[f].first + k;
-            const Instr *p = &g->instr[at];
-            double all = (double)(phase_runs(g, f) * s->n);
-            BenchRow l = { .calls = (int)phase_runs(g, f),
+    for (int f = 0; f < prog->nphase; f++)
+        for (int k = 0; k < prog->phase[f].n; k++) {
+            int at = prog->phase[f].first + k;
+            const Instr *i = &prog->instr[at];
+            double all = (double)(phase_runs(prog, f) * s->n);
+            BenchRow l = { .calls = (int)phase_runs(prog, f),
                            .secs = b->spent[stage][at] / (double)steps,
-                           .predicted = p->secs * all,
-                           .floor = floor_of(b, p) * all,
-                           .flops = p->flops * all,
-                           .bytes = p->bytes * all };
-            add(line_for(b, p), &l);
-            add(part_for(b, p), &l);
-            add(&b->limit[limit_of(b, p)], &l);
+                           .predicted = i->secs * all,
+                           .floor = floor_of(b, i) * all,
+                           .flops = i->flops * all,
+                           .bytes = i->bytes * all };
+            add(line_for(b, i), &l);
+            add(part_for(b, i), &l);
+            add(&b->limit[limit_of(b, i)], &l);
         }
 }
 

@@ -73,7 +73,7 @@ static const char *from_folder(Arena *a, const char *path, void *ctx)
 {
     const char *dir = ctx, *to = path_absolute(a, path, NULL), *rest;
     size_t same = 0;
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
     if (*path == '/' || *to != '/')
         return *path == '/' ? path : to;
@@ -88,9 +88,9 @@ static const char *from_folder(Arena *a, const char *path, void *ctx)
         same = strlen(to);
     for (rest = dir + same; *rest; rest++)
         if (*rest == '/')
-            put(&t, "../");
-    put(&t, "%s", to[same] ? to + same + 1 : ".");
-    return t.s;
+            put(&out, "../");
+    put(&out, "%s", to[same] ? to + same + 1 : ".");
+    return out.s;
 }
 
 const char *config_value(Arena *a, const char *key, const char *value)
@@ -100,27 +100,27 @@ const char *config_value(Arena *a, const char *key, const char *value)
 
 /* ---- writing ------------------------------------------------------------- */
 
-static void put_lua(Text *t, const char *s)
+static void put_lua(Text *out, const char *s)
 {
-    put(t, "\"");
+    put(out, "\"");
     for (; *s; s++)
         if (*s == '"' || *s == '\\')
-            put(t, "\\%c", *s);
+            put(out, "\\%c", *s);
         else if ((unsigned char)*s < ' ' || *s == 127)
-            put(t, "\\%03d", *s);
+            put(out, "\\%03d", *s);
         else
-            put(t, "%c", *s);
-    put(t, "\"");
+            put(out, "%c", *s);
+    put(out, "\"");
 }
 
-static void put_item(Text *t, const char *indent, const char *key,
+static void put_item(Text *out, const char *indent, const char *key,
                      const char *value)
 {
-    put(t, "%s[", indent);
-    put_lua(t, key);
-    put(t, "] = ");
-    put_lua(t, value);
-    put(t, ",\n");
+    put(out, "%s[", indent);
+    put_lua(out, key);
+    put(out, "] = ");
+    put_lua(out, value);
+    put(out, ",\n");
 }
 
 /* What the folder says by itself, or what belongs to one start. */
@@ -129,47 +129,48 @@ static int is_kept(const char *key)
     return strcmp(key, "name") && strcmp(key, "resume");
 }
 
-static void put_given(Text *t, const Plan *p, const char *dir)
+static void put_given(Text *out, const Plan *p, const char *dir)
 {
-    Opts *all = opts_new(t->arena);
+    Opts *all = opts_new(out->arena);
     const char *key, *value;
     char *real = realpath(dir, NULL);
 
     for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
         opts_set(all, key, value, NULL);
     opts_set(all, "target", p->target, NULL);
-    opts_set(all, "world", strf(t->arena, "%lld", (long long)p->mesh->world),
+    opts_set(all, "world", strf(out->arena, "%lld", (long long)p->mesh->world),
              NULL);
     for (int i = 0; opts_each(all, i, &key, &value); i++)
         if (is_kept(key))
-            put_item(t, "  ", key,
-                     real ? opts_paths(t->arena, key, value, from_folder, real)
-                          : value);
+            put_item(out, "  ", key,
+                     real
+                         ? opts_paths(out->arena, key, value, from_folder, real)
+                         : value);
     free(real);
 }
 
-static void put_defaults(Text *t, const Opts *o)
+static void put_defaults(Text *out, const Opts *o)
 {
-    put(t, "  defaults = {\n");
+    put(out, "  defaults = {\n");
     for (const KeyInfo *k = keytab; k->name; k++) {
         const char *key = key_name(k);
         if (k->dflt && is_kept(key) && !opts_given(o, key))
-            put_item(t, "    ", key, k->dflt);
+            put_item(out, "    ", key, k->dflt);
     }
-    put(t, "  },\n");
+    put(out, "  },\n");
 }
 
-void config_put(Text *t, const Plan *p, const char *dir, int64_t from_step)
+void config_put(Text *out, const Plan *p, const char *dir, int64_t from_step)
 {
-    put(t,
+    put(out,
         "-- The settings of this run. `pleat run <this folder> resume=1` reads "
         "them.\nreturn {\n  format = %d,\n  version = ",
         format_now(FMTrun));
-    put_lua(t, strf(t->arena, "%s %s", program_version, program_commit));
-    put(t, ",\n  from_step = %lld,\n", (long long)from_step);
-    put_given(t, p, dir);
-    put_defaults(t, p->opts);
-    put(t, "}\n");
+    put_lua(out, strf(out->arena, "%s %s", program_version, program_commit));
+    put(out, ",\n  from_step = %lld,\n", (long long)from_step);
+    put_given(out, p, dir);
+    put_defaults(out, p->opts);
+    put(out, "}\n");
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -237,19 +238,19 @@ static char escaped(ConfigText *r)
 
 static const char *string(ConfigText *r)
 {
-    Text t = { .arena = r->a };
+    Text out = { .arena = r->a };
     char end = *r->p++;
 
-    put(&t, "%s", "");
+    put(&out, "%s", "");
     while (*r->p != end) {
         if (!*r->p || *r->p == '\n')
             wrong(r, "a string without its end");
         char c = *r->p++;
         c = c == '\\' ? escaped(r) : c;
-        putn(&t, &c, 1);
+        putn(&out, &c, 1);
     }
     r->p++;
-    return t.s ? t.s : "";
+    return out.s ? out.s : "";
 }
 
 /* A string, a number or a name, as text. */

@@ -31,23 +31,25 @@ static double uniform(uint64_t *s)
 }
 
 /* Its place among the tensor's axes; -1: there is none. */
-static int seq_of(const Tensor *t)
+static int seq_of(const Tensor *tensor)
 {
-    const PlanDim *d = tensor_axis(t, ROLEseq);
+    const PlanDim *d = tensor_axis(tensor, ROLEseq);
 
-    return d ? (int)(d - t->dim) : -1;
+    return d ? (int)(d - tensor->dim) : -1;
 }
 
 /* Where element i that a rank holds is: 0 on every axis but seq, and there. */
-static int64_t place_of(const Gen *g, const Tensor *t, int64_t rank, int64_t i)
+static int64_t place_of(const Gen *gen, const Tensor *tensor, int64_t rank,
+                        int64_t i)
 {
     int64_t seq = -1;
 
-    for (int d = t->nd - 1; d >= 0; d--) {
-        int64_t held = dim_held(&t->dim[d]);
-        int64_t at = tensor_at(g->x->plan->mesh, &t->dim[d], rank, i % held);
+    for (int d = tensor->nd - 1; d >= 0; d--) {
+        int64_t held = dim_held(&tensor->dim[d]);
+        int64_t at =
+            tensor_at(gen->x->plan->mesh, &tensor->dim[d], rank, i % held);
         i /= held;
-        if (t->dim[d].role == ROLEseq)
+        if (tensor->dim[d].role == ROLEseq)
             seq = at;
         else if (at)
             return -1;
@@ -56,75 +58,77 @@ static int64_t place_of(const Gen *g, const Tensor *t, int64_t rank, int64_t i)
 }
 
 /* The window's tokens in the first sequence, zeros elsewhere; no labels. */
-static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
+static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
-    const Gen *g = self;
-    int tokens = !strcmp(t->name, "tokens");
-    int64_t n = tensor_held(t);
+    const Gen *gen = self;
+    int tokens = !strcmp(tensor->name, "tokens");
+    int64_t n = tensor_held(tensor);
 
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = tokens && !micro ? place_of(g, t, rank, i) : -1;
-        elem_set(t->dt, dst, i,
-                 !tokens                ? -1
-                 : at < 0 || at >= g->n ? 0
-                                        : (double)g->window[at]);
+        int64_t at = tokens && !micro ? place_of(gen, tensor, rank, i) : -1;
+        elem_set(tensor->dt, dst, i,
+                 !tokens                  ? -1
+                 : at < 0 || at >= gen->n ? 0
+                                          : (double)gen->window[at]);
     }
 }
 
 /* Logits at the window's last place, in the first sequence; rank 0 has them. */
-static void read_logits(Gen *g)
+static void read_logits(Gen *gen)
 {
-    const Tensor *t = g->logits;
-    int sd = seq_of(t), vd = -1;
+    const Tensor *tensor = gen->logits;
+    int sd = seq_of(tensor), vd = -1;
     int64_t stride[MAXD], step = 1;
 
-    for (int d = t->nd - 1; d >= 0; step *= dim_held(&t->dim[d--]))
+    for (int d = tensor->nd - 1; d >= 0; step *= dim_held(&tensor->dim[d--]))
         stride[d] = step;
-    for (int d = 0; d < t->nd; d++)
-        if (t->dim[d].n == g->vocab && d != sd)
+    for (int d = 0; d < tensor->nd; d++)
+        if (tensor->dim[d].n == gen->vocab && d != sd)
             vd = d;
-    const void *p = exec_fetch(g->x, 0, t->buf);
-    for (int64_t v = 0; v < g->vocab; v++)
-        g->p[v] = elem_get(t->dt, p, (g->n - 1) * stride[sd] + v * stride[vd]);
+    const void *p = exec_fetch(gen->x, 0, tensor->buf);
+    for (int64_t v = 0; v < gen->vocab; v++)
+        gen->p[v] =
+            elem_get(tensor->dt, p, (gen->n - 1) * stride[sd] + v * stride[vd]);
 }
 
 /* The k-th largest logit; below it nothing is drawn. */
-static double cutoff(const Gen *g, int64_t k)
+static double cutoff(const Gen *gen, int64_t k)
 {
     double least = INFINITY;
 
-    for (int64_t i = 0; i < k && i < g->vocab; i++) {
+    for (int64_t i = 0; i < k && i < gen->vocab; i++) {
         double best = -INFINITY;
-        for (int64_t v = 0; v < g->vocab; v++)
-            if (g->p[v] < least && g->p[v] > best)
-                best = g->p[v];
+        for (int64_t v = 0; v < gen->vocab; v++)
+            if (gen->p[v] < least && gen->p[v] > best)
+                best = gen->p[v];
         least = best;
     }
     return least;
 }
 
-static int64_t draw(Gen *g, const GenArgs *a)
+static int64_t draw(Gen *gen, const GenArgs *a)
 {
     double max = -INFINITY, sum = 0, floor_ = -INFINITY;
     int64_t best = 0;
 
-    for (int64_t v = 0; v < g->vocab; v++)
-        if (g->p[v] > max) {
-            max = g->p[v];
+    for (int64_t v = 0; v < gen->vocab; v++)
+        if (gen->p[v] > max) {
+            max = gen->p[v];
             best = v;
         }
     if (a->temperature <= 0)
         return best;
-    if (a->topk > 0 && a->topk < g->vocab)
-        floor_ = cutoff(g, a->topk);
-    for (int64_t v = 0; v < g->vocab; v++) {
-        g->p[v] = g->p[v] < floor_ ? 0 : exp((g->p[v] - max) / a->temperature);
-        sum += g->p[v];
+    if (a->topk > 0 && a->topk < gen->vocab)
+        floor_ = cutoff(gen, a->topk);
+    for (int64_t v = 0; v < gen->vocab; v++) {
+        gen->p[v] =
+            gen->p[v] < floor_ ? 0 : exp((gen->p[v] - max) / a->temperature);
+        sum += gen->p[v];
     }
-    double at = uniform(&g->state) * sum;
-    for (int64_t v = 0; v < g->vocab; v++)
-        if ((at -= g->p[v]) < 0 && g->p[v] > 0)
+    double at = uniform(&gen->state) * sum;
+    for (int64_t v = 0; v < gen->vocab; v++)
+        if ((at -= gen->p[v]) < 0 && gen->p[v] > 0)
             return v;
     return best;
 }
@@ -139,87 +143,88 @@ static const Tensor *find_tensor(const Plan *p, const char *name,
 }
 
 /* Null, or why not. */
-static const char *open_gen(Gen *g, Exec *x, const GenArgs *a)
+static const char *open_gen(Gen *gen, Exec *x, const GenArgs *a)
 {
     const Plan *p = x->plan;
 
-    g->x = x;
-    g->args = *a;
-    g->tokens = find_tensor(p, "tokens", TKinput);
-    g->logits = find_tensor(p, "logits", TKoutput);
-    if (!g->tokens || !g->logits)
-        return p->nrole > 1 ? "the fold has pipeline stages"
-               : g->tokens  ? "the model has no output 'logits'"
-                            : "the model has no input 'tokens'";
-    int td = seq_of(g->tokens), ld = seq_of(g->logits);
+    gen->x = x;
+    gen->args = *a;
+    gen->tokens = find_tensor(p, "tokens", TKinput);
+    gen->logits = find_tensor(p, "logits", TKoutput);
+    if (!gen->tokens || !gen->logits)
+        return p->nrole > 1  ? "the fold has pipeline stages"
+               : gen->tokens ? "the model has no output 'logits'"
+                             : "the model has no input 'tokens'";
+    int td = seq_of(gen->tokens), ld = seq_of(gen->logits);
     if (td < 0 || ld < 0)
         return "tokens and logits need an axis of sequences";
-    g->seq = g->tokens->dim[td].n;
-    g->vocab = tensor_elems(g->logits) / tensor_elems(g->tokens);
-    for (int d = 0; d < g->logits->nd; d++)
-        if (g->logits->dim[d].role != ROLEbatch &&
-            g->logits->dim[d].role != ROLEmicro &&
-            dim_held(&g->logits->dim[d]) != g->logits->dim[d].n)
+    gen->seq = gen->tokens->dim[td].n;
+    gen->vocab = tensor_elems(gen->logits) / tensor_elems(gen->tokens);
+    for (int d = 0; d < gen->logits->nd; d++)
+        if (gen->logits->dim[d].role != ROLEbatch &&
+            gen->logits->dim[d].role != ROLEmicro &&
+            dim_held(&gen->logits->dim[d]) != gen->logits->dim[d].n)
             return "a rank has a part of the logits of a sequence (fold.tp, "
                    "fold.cp)";
-    g->window = alloc(forever, (size_t)g->seq * sizeof *g->window);
-    g->p = alloc(forever, (size_t)g->vocab * sizeof *g->p);
+    gen->window = alloc(forever, (size_t)gen->seq * sizeof *gen->window);
+    gen->p = alloc(forever, (size_t)gen->vocab * sizeof *gen->p);
     return NULL;
 }
 
-static void push(Gen *g, int64_t token)
+static void push(Gen *gen, int64_t token)
 {
-    if (g->n == g->seq) {
-        int64_t keep = g->seq / 2 > 0 ? g->seq / 2 : 0;
-        memmove(g->window, g->window + g->n - keep,
-                (size_t)keep * sizeof *g->window);
-        g->n = keep;
+    if (gen->n == gen->seq) {
+        int64_t keep = gen->seq / 2 > 0 ? gen->seq / 2 : 0;
+        memmove(gen->window, gen->window + gen->n - keep,
+                (size_t)keep * sizeof *gen->window);
+        gen->n = keep;
     }
-    g->window[g->n++] = token;
+    gen->window[gen->n++] = token;
 }
 
-static void open_text(Gen *g, const Plan *p)
+static void open_text(Gen *gen, const Plan *p)
 {
-    g->text = text_args(p->opts);
-    if (!g->text.t) {
-        g->text.t = tokenizer_bytes();
-        g->text.eod = -1;
+    gen->text = text_args(p->opts);
+    if (!gen->text.t) {
+        gen->text.t = tokenizer_bytes();
+        gen->text.eod = -1;
     }
 }
 
-static void push_prompt(Gen *g, const char *prompt)
+static void push_prompt(Gen *gen, const char *prompt)
 {
-    const Tokenizer *t = g->text.t;
-    Encoder *e = encoder_new(t);
+    const Tokenizer *tokenizer = gen->text.t;
+    Encoder *e = encoder_new(tokenizer);
     size_t n = strlen(prompt);
-    int start = g->text.eod >= 0 ? g->text.eod : '\n';
+    int start = gen->text.eod >= 0 ? gen->text.eod : '\n';
 
-    if (!t->bytes && utf8_bad(prompt, n) >= 0)
+    if (!tokenizer->bytes && utf8_bad(prompt, n) >= 0)
         err(NULL, "the prompt is no valid UTF-8");
     const char *why = encode(e, prompt, n, 0);
     if (why)
         err(NULL, "the prompt: %s", why);
-    for (size_t i = 0; g->text.template && i < vec_len(t->before); i++)
-        push(g, t->before[i]);
+    for (size_t i = 0; gen->text.template && i < vec_len(tokenizer->before);
+         i++)
+        push(gen, tokenizer->before[i]);
     for (int64_t i = 0; i < e->n; i++) {
-        if (e->id[i] >= g->vocab)
+        if (e->id[i] >= gen->vocab)
             err(NULL, "%s %d of the prompt is beyond the vocabulary of %lld",
-                t->bytes ? "byte" : "token", (int)e->id[i],
-                (long long)g->vocab);
-        push(g, e->id[i]);
+                tokenizer->bytes ? "byte" : "token", (int)e->id[i],
+                (long long)gen->vocab);
+        push(gen, e->id[i]);
     }
-    if (!g->n)
-        push(g, start < g->vocab ? start : 0);
+    if (!gen->n)
+        push(gen, start < gen->vocab ? start : 0);
     encoder_free(e);
 }
 
 /* 0: the text ends here. */
-static int print_token(const Gen *g, int64_t t, FILE *out)
+static int print_token(const Gen *gen, int64_t t, FILE *out)
 {
     size_t n = 0;
-    const char *s = tokenizer_text(g->text.t, (int32_t)t, &n);
+    const char *s = tokenizer_text(gen->text.t, (int32_t)t, &n);
 
-    if (t == g->text.eod)
+    if (t == gen->text.eod)
         return 0;
     if (s)
         fwrite(s, 1, n, out);
@@ -228,47 +233,47 @@ static int print_token(const Gen *g, int64_t t, FILE *out)
 }
 
 /* The next token, the same in all processes. */
-static int64_t next(Gen *g)
+static int64_t next(Gen *gen)
 {
     int64_t t = 0;
-    Feed f = { fill, g };
+    Feed f = { fill, gen };
 
-    exec_run(g->x, PGforward, &(StepValues){ 0 }, &f);
-    if (!g->x->comm->first) {
-        read_logits(g);
-        t = draw(g, &g->args);
+    exec_run(gen->x, PGforward, &(StepValues){ 0 }, &f);
+    if (!gen->x->comm->first) {
+        read_logits(gen);
+        t = draw(gen, &gen->args);
     }
-    comm_share(g->x->comm, &t, sizeof t);
-    push(g, t);
+    comm_share(gen->x->comm, &t, sizeof t);
+    push(gen, t);
     return t;
 }
 
 int generate_plan(Plan *p, const GenArgs *a, FILE *out)
 {
-    Gen g = { .state = a->seed };
+    Gen gen = { .state = a->seed };
     const char *from = opts_str(p->opts, "from");
 
     if (p->mesh->world != 1)
         err(NULL, "generate runs on one rank; the plan is for %lld",
             (long long)p->mesh->world);
-    const char *why = open_gen(&g, exec_open(p, comm_open(forever, 1)), a);
+    const char *why = open_gen(&gen, exec_open(p, comm_open(forever, 1)), a);
     if (why)
         err(NULL, "generate: %s", why);
-    open_text(&g, p);
+    open_text(&gen, p);
     if (role_prog(&p->role[0], PGinit) >= 0)
-        exec_run(g.x, PGinit, NULL, NULL);
+        exec_run(gen.x, PGinit, NULL, NULL);
     if (from) {
-        exec_pull(g.x);
-        ckpt_from(g.x, from);
-        exec_push(g.x);
+        exec_pull(gen.x);
+        ckpt_from(gen.x, from);
+        exec_push(gen.x);
     }
-    push_prompt(&g, a->prompt);
+    push_prompt(&gen, a->prompt);
     fputs(a->prompt, out);
     for (int64_t i = 0; i < a->n; i++)
-        if (!print_token(&g, next(&g), out))
+        if (!print_token(&gen, next(&gen), out))
             break;
     fputc('\n', out);
-    exec_close(g.x);
+    exec_close(gen.x);
     return 0;
 }
 
@@ -299,16 +304,16 @@ Sampler *sampler_open(Arena *a, Exec *x)
 char *sample(Sampler *s, int64_t step, size_t *n)
 {
     FILE *out = open_memstream(&s->text, &s->size);
-    Gen *g = &s->g;
+    Gen *gen = &s->g;
 
     if (!out)
         return NULL;
-    g->n = 0;
-    g->state = (uint64_t)step;
-    push_prompt(g, g->args.prompt);
-    fputs(g->args.prompt, out);
-    for (int64_t i = 0; i < g->args.n; i++)
-        if (!print_token(g, next(g), out))
+    gen->n = 0;
+    gen->state = (uint64_t)step;
+    push_prompt(gen, gen->args.prompt);
+    fputs(gen->args.prompt, out);
+    for (int64_t i = 0; i < gen->args.n; i++)
+        if (!print_token(gen, next(gen), out))
             break;
     fclose(out);
     *n = s->size;

@@ -20,11 +20,11 @@
 /* Bytes that are hashed as they are; pieces of others; samples. */
 enum { WHOLE = 16 << 20, PIECE = 64 << 10, PIECES = 128, ORDERED = 1024 };
 
-static void put_hash(Text *t, XXH3_state_t *x)
+static void put_hash(Text *out, XXH3_state_t *x)
 {
     XXH128_hash_t h = XXH3_128bits_digest(x);
 
-    put(t, "%016llx%016llx", (unsigned long long)h.high64,
+    put(out, "%016llx%016llx", (unsigned long long)h.high64,
         (unsigned long long)h.low64);
 }
 
@@ -38,7 +38,7 @@ static void add_bytes(XXH3_state_t *x, const uint8_t *p, int64_t n)
     XXH3_128bits_update(x, p, (size_t)n);
 }
 
-static void put_bytes(Text *t, const char *what, const char *path,
+static void put_bytes(Text *out, const char *what, const char *path,
                       const uint8_t *p, int64_t n)
 {
     XXH3_state_t x;
@@ -50,37 +50,38 @@ static void put_bytes(Text *t, const char *what, const char *path,
         add_bytes(&x, p + (n - PIECE) / (PIECES - 1) * i, PIECE);
     if (n > WHOLE)
         add_bytes(&x, p + n - PIECE, PIECE);
-    put(t, "%s file %lld %s ", what, (long long)n, n <= WHOLE ? "all" : "some");
-    put_hash(t, &x);
-    put(t, "  %s\n", path_absolute(t->arena, path, NULL));
+    put(out, "%s file %lld %s ", what, (long long)n,
+        n <= WHOLE ? "all" : "some");
+    put_hash(out, &x);
+    put(out, "  %s\n", path_absolute(out->arena, path, NULL));
 }
 
-static void put_file(Text *t, const char *what, const SampleFile *f)
+static void put_file(Text *out, const char *what, const SampleFile *f)
 {
     const Tokens *k = &f->t;
 
     if (k->map)
-        put_bytes(t, what, k->path, k->map, k->size);
+        put_bytes(out, what, k->path, k->map, k->size);
     else
-        put_bytes(t, what, k->path, k->data, k->n * elem_bytes(k->e));
+        put_bytes(out, what, k->path, k->data, k->n * elem_bytes(k->e));
     if (k->idx)
-        put_bytes(t, what, strf(t->arena, "%s (index)", k->path), k->idx,
+        put_bytes(out, what, strf(out->arena, "%s (index)", k->path), k->idx,
                   k->idxsize);
 }
 
 /* Which file of all this is. */
-static int64_t file_number(const Samples *s, const Tokens *t)
+static int64_t file_number(const Samples *s, const Tokens *tokens)
 {
     int64_t n = 0;
 
     for (size_t i = 0; i < vec_len(s->part); i++)
         for (size_t k = 0; k < vec_len(s->part[i].file); k++, n++)
-            if (&s->part[i].file[k].t == t)
+            if (&s->part[i].file[k].t == tokens)
                 return n;
     return -1;
 }
 
-static void put_order(Text *t, const char *what, const Samples *s)
+static void put_order(Text *out, const char *what, const Samples *s)
 {
     const char *input = s->part[0].file[0].input;
     XXH3_state_t x;
@@ -92,22 +93,22 @@ static void put_order(Text *t, const char *what, const Samples *s)
         reader_next(&r, &at[1]);
         XXH3_128bits_update(&x, at, sizeof at);
     }
-    put(t, "%s order ", what);
-    put_hash(t, &x);
-    put(t, "\n");
+    put(out, "%s order ", what);
+    put_hash(out, &x);
+    put(out, "\n");
 }
 
-void put_data(Text *t, const char *what, const Data *d)
+void put_data(Text *out, const char *what, const Data *d)
 {
     const Samples *s = data_source(d);
 
     for (size_t i = 0; i < vec_len(s->part); i++) {
         const Corpus *p = &s->part[i];
         for (size_t k = 0; k < vec_len(p->file); k++)
-            put_file(t, what, &p->file[k]);
+            put_file(out, what, &p->file[k]);
         if (!p->order) /* else their order says it */
-            put(t, "%s samples %lld from %lld of part %zu\n", what,
+            put(out, "%s samples %lld from %lld of part %zu\n", what,
                 (long long)p->n, (long long)p->lo, i);
     }
-    put_order(t, what, s);
+    put_order(out, what, s);
 }

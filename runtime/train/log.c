@@ -390,13 +390,13 @@ static void look_back(Log *l)
 /* The keys as they were given, as a table. */
 static void log_config(Log *l, Arena *a)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
     const char *key, *value;
 
-    put(&t, "| key | value |\n|---|---|\n");
+    put(&out, "| key | value |\n|---|---|\n");
     for (int i = 0; opts_each(l->plan->opts, i, &key, &value); i++)
-        put(&t, "| %s | %s |\n", key, value);
-    event_text(l->events, 0, "keys", t.s, t.len);
+        put(&out, "| %s | %s |\n", key, value);
+    event_text(l->events, 0, "keys", out.s, out.len);
 }
 
 static void open_files(Log *l, Arena *a, const char *dir)

@@ -32,14 +32,14 @@ static const char *beside(Train *t, Data *valid, int64_t samples)
 }
 
 /* By rank 0's clock, so that all ranks end after the same step. */
-static int out_of_time(const Train *t)
+static int out_of_time(const Train *train)
 {
-    return !t->comm->first && t->read && monotonic() >= t->ends;
+    return !train->comm->first && train->read && monotonic() >= train->ends;
 }
 
-static int stopping(Train *t)
+static int stopping(Train *train)
 {
-    return comm_max(t->comm, signalled()) != 0;
+    return comm_max(train->comm, signalled()) != 0;
 }
 
 /* Mean results over eval_steps steps, always of the same samples; none if a
@@ -64,33 +64,33 @@ static void validate_on(Train *t, const ValidSet *v)
               last ? beside(t, v->data, n * data_perstep(v->data)) : "");
 }
 
-void validate(Train *t)
+void validate(Train *train)
 {
-    if (role_prog(exec_role(t->x, t->comm->first), PGeval) < 0)
+    if (role_prog(exec_role(train->x, train->comm->first), PGeval) < 0)
         return;
-    for (size_t i = 0; i < vec_len(t->valid); i++)
-        validate_on(t, &t->valid[i]);
+    for (size_t i = 0; i < vec_len(train->valid); i++)
+        validate_on(train, &train->valid[i]);
 }
 
 /* What became of a save. */
-static void told(Train *t, const Saved *s)
+static void told(Train *train, const Saved *s)
 {
     if (!s)
         return;
-    t->unsaved = s->bad;
+    train->unsaved = s->bad;
     if (s->bad)
         return;
-    t->saved = s->step;
-    log_saved(t->log, s);
+    train->saved = s->step;
+    log_saved(train->log, s);
 }
 
 /* The same inputs again, looking for where it begins; then the end. */
-static _Noreturn void stop_bad(Train *t, const StepValues *b, const Feed *f)
+static _Noreturn void stop_bad(Train *train, const StepValues *b, const Feed *f)
 {
-    told(t, saver_wait(t->saver));
-    const char *what = exec_checked(t->x, PGstep, b, f);
+    told(train, saver_wait(train->saver));
+    const char *what = exec_checked(train->x, PGstep, b, f);
 
-    if (comm_speaks(t->comm, what != NULL))
+    if (comm_speaks(train->comm, what != NULL))
         err(NULL, "%d steps in a row without a finite gradient: %s", MAXBAD,
             what ? what : "nothing bad in the run that looked for it");
     exit(FAILED);
@@ -113,36 +113,36 @@ static int count_spike(Train *t, const PendingStep *s)
     return 1;
 }
 
-static void count_bad(Train *t, const StepValues *b, const Feed *f)
+static void count_bad(Train *train, const StepValues *b, const Feed *f)
 {
-    double ok = exec_result(t->x, RESULTok);
+    double ok = exec_result(train->x, RESULTok);
 
-    if (ok == ok ? ok != 0 : isfinite(exec_result(t->x, RESULTloss))) {
-        t->bad = 0;
+    if (ok == ok ? ok != 0 : isfinite(exec_result(train->x, RESULTloss))) {
+        train->bad = 0;
         return;
     }
-    t->state.skipped++;
-    if (++t->bad == MAXBAD)
-        stop_bad(t, b, f);
+    train->state.skipped++;
+    if (++train->bad == MAXBAD)
+        stop_bad(train, b, f);
 }
 
-static void say_start(Train *t)
+static void say_start(Train *train)
 {
-    Text s = { .arena = t->mem };
+    Text s = { .arena = train->mem };
 
     start_phase(NULL);
     start_says(&s);
-    log_note(t->log, "%s", s.s);
+    log_note(train->log, "%s", s.s);
 }
 
-static void write_trace(Train *t)
+static void write_trace(Train *train)
 {
     size_t n;
-    char *s = exec_trace(t->mem, t->x, PGstep, &n);
+    char *s = exec_trace(train->mem, train->x, PGstep, &n);
 
-    run_file(
-        strf(t->mem, "%s/trace.%lld.json", t->dir, (long long)t->comm->first),
-        s, n);
+    run_file(strf(train->mem, "%s/trace.%lld.json", train->dir,
+                  (long long)train->comm->first),
+             s, n);
 }
 
 /* A step's results are here. */
@@ -177,27 +177,27 @@ void run_sent(Train *t, ProgramKind program, PendingStep *s, int late)
 
 /* A step's results are here, or that its rows did not fit. behind: null, or the
  * one that was launched after it. */
-static void finish(Train *t, PendingStep *s, PendingStep *behind)
+static void finish(Train *train, PendingStep *s, PendingStep *behind)
 {
-    int over = exec_result(t->x, RESULToverflow) > 0;
+    int over = exec_result(train->x, RESULToverflow) > 0;
 
     if (over) {
-        run_sent(t, PGfallback, s, 0);
-        t->fallbacks++;
+        run_sent(train, PGfallback, s, 0);
+        train->fallbacks++;
     }
-    read_instr(t, s);
+    read_instr(train, s);
     if (over && behind)
-        run_sent(t, PGstep, behind, 1);
+        run_sent(train, PGstep, behind, 1);
 }
 
 /* Nothing runs any more, and all results were read. */
-static void settle(Train *t)
+static void settle(Train *train)
 {
-    if (!t->nsent)
+    if (!train->nsent)
         return;
-    exec_settle(t->x);
-    t->nsent = 0;
-    finish(t, &t->sent, NULL);
+    exec_settle(train->x);
+    train->nsent = 0;
+    finish(train, &train->sent, NULL);
 }
 
 static void one_step(Train *t)
@@ -238,17 +238,17 @@ static int is_time(int64_t step, int64_t every)
 
 /* After a step whose results were read. A save in flight is of a step before:
  * it is finished. */
-static void compare_ranks(Train *t)
+static void compare_ranks(Train *train)
 {
     const char *why = NULL;
 
-    if (t->comm->world > 1 && t->agreed != t->state.step)
-        why = replicas_differ(t->x, t->state.step, t->agreed);
-    t->agreed = t->state.step;
+    if (train->comm->world > 1 && train->agreed != train->state.step)
+        why = replicas_differ(train->x, train->state.step, train->agreed);
+    train->agreed = train->state.step;
     if (!why)
         return;
-    told(t, saver_wait(t->saver));
-    if (comm_speaks(t->comm, 0))
+    told(train, saver_wait(train->saver));
+    if (comm_speaks(train->comm, 0))
         err(NULL, "%s", why);
     exit(err_status);
 }
@@ -284,43 +284,45 @@ static void save(Train *t, SaveHow how)
 }
 
 /* A spike was met: the values of the last save, the data behind the spike. */
-static void go_back(Train *t)
+static void go_back(Train *train)
 {
-    int64_t from = t->state.step;
+    int64_t from = train->state.step;
 
-    settle(t);
-    told(t, saver_wait(t->saver));
-    int64_t samples = t->spike.back;
-    t->spike.back = 0;
-    if (t->saved < 0) {
-        log_note(t->log, "no checkpoint to go back to: only the batch is "
-                         "skipped\n");
+    settle(train);
+    told(train, saver_wait(train->saver));
+    int64_t samples = train->spike.back;
+    train->spike.back = 0;
+    if (train->saved < 0) {
+        log_note(train->log, "no checkpoint to go back to: only the batch is "
+                             "skipped\n");
         return;
     }
-    spike_back(&t->spike, t->saved);
-    exec_pull(t->x);
-    ckpt_resume(t->x, t->ckpt, &t->state);
-    exec_push(t->x);
-    t->state.samples = samples;
-    t->agreed = t->saved = t->state.step;
-    log_note(t->log, "from step %lld back to step %lld, on with sample %lld\n",
-             (long long)from, (long long)t->state.step, (long long)samples);
+    spike_back(&train->spike, train->saved);
+    exec_pull(train->x);
+    ckpt_resume(train->x, train->ckpt, &train->state);
+    exec_push(train->x);
+    train->state.samples = samples;
+    train->agreed = train->saved = train->state.step;
+    log_note(train->log,
+             "from step %lld back to step %lld, on with sample %lld\n",
+             (long long)from, (long long)train->state.step, (long long)samples);
 }
 
-static void take_sample(Train *t)
+static void take_sample(Train *train)
 {
     size_t n = 0;
-    char *s = sample(t->sampler, t->state.step, &n);
+    char *s = sample(train->sampler, train->state.step, &n);
 
     if (s)
-        log_sample(t->log, t->state.step, s, n);
+        log_sample(train->log, train->state.step, s, n);
     free(s);
 }
 
-int64_t grows_at(const Train *t)
+int64_t grows_at(const Train *train)
 {
-    return t->grown < t->args->nramp ? t->args->ramp[t->grown].until
-                                     : INT64_MAX;
+    return train->grown < train->args->nramp
+               ? train->args->ramp[train->grown].until
+               : INT64_MAX;
 }
 
 int run_steps(Train *t)

@@ -23,13 +23,13 @@ enum { WORD = 10 }; /* columns before what a line says */
 #define COMPILER "gcc " __VERSION__
 #endif
 
-static void put_linked(Text *t)
+static void put_linked(Text *out)
 {
     char pcre[64] = "";
     unsigned x = XXH_versionNumber();
 
     pcre2_config(PCRE2_CONFIG_VERSION, pcre);
-    put(t,
+    put(out,
         "%-*s %s; jansson %s, zlib %s, PCRE2 %.*s, utf8proc %s, "
         "xxHash %u.%u.%u\n",
         WORD, "built with", COMPILER, JANSSON_VERSION, zlibVersion(),
@@ -52,22 +52,22 @@ static void put_printed(Text *t, void (*f)(FILE *out, int all), int all)
     free(s);
 }
 
-void put_version(Text *t, int all)
+void put_version(Text *out, int all)
 {
     const char *commit = *program_commit ? program_commit : "unknown";
 
-    put(t, "%-*s %s (commit %s)\n%-*s", WORD, "pleat", program_version, commit,
-        WORD, "formats");
+    put(out, "%-*s %s (commit %s)\n%-*s", WORD, "pleat", program_version,
+        commit, WORD, "formats");
     for (Format f = FMTplan; f <= FMTcheckpoint; f++)
-        put(t, "%s %s %d", f ? "," : "", format_name(f), format_now(f));
-    put(t, "\n");
-    put_linked(t);
-    put_printed(t, dl_list, all);
+        put(out, "%s %s %d", f ? "," : "", format_name(f), format_now(f));
+    put(out, "\n");
+    put_linked(out);
+    put_printed(out, dl_list, all);
 }
 
 /* ---- the machine --------------------------------------------------------- */
 
-static void put_processors(Text *t)
+static void put_processors(Text *out)
 {
     char line[256];
     const char *name = "unknown";
@@ -79,8 +79,8 @@ static void put_processors(Text *t)
             name = strchr(line, ':') + 2;
             break;
         }
-    put(t, "%-*s %ld x %s\n", WORD, "processor", sysconf(_SC_NPROCESSORS_ONLN),
-        name);
+    put(out, "%-*s %ld x %s\n", WORD, "processor",
+        sysconf(_SC_NPROCESSORS_ONLN), name);
     if (f)
         fclose(f);
 }
@@ -91,16 +91,16 @@ static void put_gpus(FILE *f, int all)
     gpu_list(f);
 }
 
-void put_machine(Text *t)
+void put_machine(Text *out)
 {
     double bytes =
         (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     struct utsname u;
 
     if (!uname(&u))
-        put(t, "%-*s %s\n%-*s %s %s %s\n", WORD, "host", u.nodename, WORD,
+        put(out, "%-*s %s\n%-*s %s %s %s\n", WORD, "host", u.nodename, WORD,
             "system", u.sysname, u.release, u.machine);
-    put_processors(t);
-    put(t, "%-*s %.1f GiB\n", WORD, "memory", bytes / (1 << 30));
-    put_printed(t, put_gpus, 0);
+    put_processors(out);
+    put(out, "%-*s %.1f GiB\n", WORD, "memory", bytes / (1 << 30));
+    put_printed(out, put_gpus, 0);
 }

@@ -61,9 +61,9 @@ typedef struct TensorSums {
     uint64_t *sum;
 } TensorSums;
 
-static int lasts(const Tensor *t)
+static int lasts(const Tensor *tensor)
 {
-    return !tensor_is(t, 1 << TKinput | 1 << TKoutput);
+    return !tensor_is(tensor, 1 << TKinput | 1 << TKoutput);
 }
 
 static void sum_tensors(void *ctx, int64_t lo, int64_t hi)
@@ -86,14 +86,14 @@ static void sum_tensors(void *ctx, int64_t lo, int64_t hi)
 /* ---- who holds the same -------------------------------------------------- */
 
 /* Ranks of a stage that differ in other atoms only hold equal parts. */
-static uint32_t cut_over(const Mesh *m, const Tensor *t)
+static uint32_t cut_over(const Mesh *m, const Tensor *tensor)
 {
-    uint32_t used = t->run ? t->shard : 0;
+    uint32_t used = tensor->run ? tensor->shard : 0;
 
     for (int a = 0; a < m->natom; a++)
-        for (int d = 0; d < t->nd; d++)
-            for (int i = 0; i < t->dim[d].npiece; i++)
-                if (t->dim[d].piece[i].start.k[a])
+        for (int d = 0; d < tensor->nd; d++)
+            for (int i = 0; i < tensor->dim[d].npiece; i++)
+                if (tensor->dim[d].piece[i].start.k[a])
                     used |= 1u << a;
     return used;
 }
@@ -180,19 +180,19 @@ static ReplicaGroup find_other(Arena *a, const Mesh *m, const Digests *all)
 }
 
 /* The ranks that do, or do not, say what most say. */
-static void put_side(Text *t, const ReplicaGroup *g, uint64_t best, int same)
+static void put_side(Text *out, const ReplicaGroup *g, uint64_t best, int same)
 {
-    int64_t *v = alloc(t->arena, (size_t)(g->n + 1) * sizeof *v), n = 0;
+    int64_t *v = alloc(out->arena, (size_t)(g->n + 1) * sizeof *v), n = 0;
 
     for (int64_t i = 0; i < g->n; i++)
         if ((g->says[i] == best) == same)
             v[n++] = g->rank[i];
     if (n == 1) {
-        put(t, "rank %lld", (long long)v[0]);
+        put(out, "rank %lld", (long long)v[0]);
         return;
     }
-    put(t, "ranks");
-    put_ranks(t, v, n);
+    put(out, "ranks");
+    put_ranks(out, v, n);
 }
 
 static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
@@ -200,7 +200,7 @@ static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
                          int64_t agreed)
 {
     const Role *r = &x->plan->role[role_of(x->plan, g->rank[0])];
-    Text t = { .arena = a };
+    Text out = { .arena = a };
     int64_t count, i = 0;
 
     for (; i < r->ntensor; i++) {
@@ -215,21 +215,21 @@ static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
     uint64_t best = majority(g->says, g->n, &count);
     int known = 2 * count > g->n;
     if (known)
-        put_side(&t, g, best, 0);
+        put_side(&out, g, best, 0);
     else
-        put(&t, "ranks"), put_ranks(&t, g->rank, g->n);
-    put(&t, " hold%s other values of '%s' than ",
+        put(&out, "ranks"), put_ranks(&out, g->rank, g->n);
+    put(&out, " hold%s other values of '%s' than ",
         known && g->n - count == 1 ? "s" : "",
         i < r->ntensor ? r->tensor[i].name : "?");
     if (known)
-        put_side(&t, g, best, 1);
+        put_side(&out, g, best, 1);
     else
-        put(&t, "each other");
-    put(&t,
+        put(&out, "each other");
+    put(&out,
         " after step %lld, and must hold the same (they did after step %lld): "
         "silent corruption; resume=1 goes on from the last checkpoint",
         (long long)step, (long long)agreed);
-    return t.s;
+    return out.s;
 }
 
 /* ---- interface ----------------------------------------------------------- */

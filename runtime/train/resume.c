@@ -120,9 +120,10 @@ static int same_value(const char *key, const char *a, const char *b)
     double x = strtod(a, &end), y = strtod(b, &last);
     if (end > a && last > b && !*end && !*last)
         return x == y;
-    Arena *m = arena_new();
-    int same = !strcmp(config_value(m, key, a), config_value(m, key, b));
-    arena_free(m);
+    Arena *arena = arena_new();
+    int same =
+        !strcmp(config_value(arena, key, a), config_value(arena, key, b));
+    arena_free(arena);
     return same;
 }
 
@@ -135,7 +136,7 @@ int key_same(const Settings *c, const Plan *p, const char *key)
     return same_value(key, value_then(c, key), value_now(p, key));
 }
 
-static void compare_key(Text *t, const Settings *c, const Plan *p,
+static void compare_key(Text *out, const Settings *c, const Plan *p,
                         const char *key)
 {
     const char *then = value_then(c, key), *now = value_now(p, key);
@@ -146,9 +147,9 @@ static void compare_key(Text *t, const Settings *c, const Plan *p,
     if (r && r->use == ONCE && !now)
         return;
     if (!strncmp(key, "axes.", 5)) {
-        const Plan *past = then ? NULL : plan_then(t->arena, c->path);
-        then = past ? axis_in(t->arena, past, key + 5) : then;
-        now = now ? now : axis_in(t->arena, p, key + 5);
+        const Plan *past = then ? NULL : plan_then(out->arena, c->path);
+        then = past ? axis_in(out->arena, past, key + 5) : then;
+        now = now ? now : axis_in(out->arena, p, key + 5);
         if (then && now && !strcmp(then, now))
             return;
     }
@@ -159,11 +160,11 @@ static void compare_key(Text *t, const Settings *c, const Plan *p,
             "%s is %s in %s and %s now: %s; it cannot change in a run "
             "(from=... name=... starts another with its weights)",
             key, then, c->path, now, r->why);
-    put(t, "%s %s -> %s\n", key, then, now);
+    put(out, "%s %s -> %s\n", key, then, now);
 }
 
 /* Axes that either side sets. */
-static void compare_axes(Text *t, const Settings *c, const Plan *p)
+static void compare_axes(Text *out, const Settings *c, const Plan *p)
 {
     const Opts *side[] = { c->given, p->opts };
     const char *key, *value;
@@ -171,7 +172,7 @@ static void compare_axes(Text *t, const Settings *c, const Plan *p)
     for (int s = 0; s < 2; s++)
         for (int i = 0; opts_each(side[s], i, &key, &value); i++)
             if (!strncmp(key, "axes.", 5) && !(s && opts_given(c->given, key)))
-                compare_key(t, c, p, key);
+                compare_key(out, c, p, key);
 }
 
 void resume_name(const char *dir, const Opts *typed)
@@ -188,15 +189,15 @@ void resume_name(const char *dir, const Opts *typed)
         name, dir, dir, name);
 }
 
-void resume_settings(Text *t, const char *dir, const Plan *p)
+void resume_settings(Text *out, const char *dir, const Plan *p)
 {
     const Settings *c =
-        config_read(t->arena, strf(t->arena, "%s/config.lua", dir));
+        config_read(out->arena, strf(out->arena, "%s/config.lua", dir));
 
     for (const KeyInfo *k = keytab; c && k->name; k++)
-        compare_key(t, c, p, key_name(k));
+        compare_key(out, c, p, key_name(k));
     if (c)
-        compare_axes(t, c, p);
+        compare_axes(out, c, p);
 }
 
 /* ---- lines of a text ----------------------------------------------------- */
@@ -228,17 +229,17 @@ static int matters(const char *line)
     return 1;
 }
 
-void resume_machine(Text *t, const char *dir, const char *now)
+void resume_machine(Text *out, const char *dir, const char *now)
 {
     size_t n, len, old;
     const char *then =
-        file_read(t->arena, strf(t->arena, "%s/machine", dir), &n);
+        file_read(out->arena, strf(out->arena, "%s/machine", dir), &n);
 
     for (const char *s = now; then && *s; s += *s == '\n') {
         len = strcspn(s, "\n");
         const char *was = line_of(then, s, strcspn(s, " "), &old);
         if (matters(s) && was && (old != len || strncmp(was, s, len)))
-            put(t, "%.*s\n  was %.*s\n", (int)len, s, (int)old, was);
+            put(out, "%.*s\n  was %.*s\n", (int)len, s, (int)old, was);
         s += len;
     }
 }
@@ -271,20 +272,20 @@ static const char *differs(Arena *a, const char *then, const char *now,
     }
 }
 
-void resume_data(Text *t, const char *dir, const char *now)
+void resume_data(Text *out, const char *dir, const char *now)
 {
     size_t n;
-    const char *path = strf(t->arena, "%s/data", dir);
-    const char *then = file_read(t->arena, path, &n), *what;
+    const char *path = strf(out->arena, "%s/data", dir);
+    const char *then = file_read(out->arena, path, &n), *what;
 
     if (!then)
         return;
-    if ((what = differs(t->arena, then, now, "train ")))
+    if ((what = differs(out->arena, then, now, "train ")))
         err(NULL,
             "the training data are others than those of %s: %s; a position "
             "in them would mean something else (from=... name=... starts "
             "another run with its weights)",
             dir, what);
-    if ((what = differs(t->arena, then, now, "valid ")))
-        put(t, "the validation data changed: %s\n", what);
+    if ((what = differs(out->arena, then, now, "valid ")))
+        put(out, "the validation data changed: %s\n", what);
 }

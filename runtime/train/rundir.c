@@ -128,10 +128,10 @@ void run_file(const char *path, const char *s, size_t n)
         cannot_write(path);
 }
 
-void run_tuned(const Exec *x, Text *t)
+void run_tuned(const Exec *x, Text *out)
 {
-    x->dev->tuned(x->on, t);
-    put(t, "threads %d\n", pool_size(x->pool));
+    x->dev->tuned(x->on, out);
+    put(out, "threads %d\n", pool_size(x->pool));
 }
 
 void run_ranks(const Exec *x, const char *dir)
@@ -215,14 +215,14 @@ static void keep_settings(const Plan *p, const char *dir, const RunArgs *a,
 {
     const char *file[] = { strf(forever, "%s/config.lua", dir),
                            strf(forever, "%s/plan", dir) };
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     if (same_settings(file[0], p) && holds(file[1], a->text, a->len))
         return;
-    config_put(&t, p, dir, step);
+    config_put(&out, p, dir, step);
     if (put_aside(file, 2) || file_replace(file[1], a->text, a->len))
         cannot_write(file[1]);
-    if (file_replace(file[0], t.s, t.len))
+    if (file_replace(file[0], out.s, out.len))
         cannot_write(file[0]);
 }
 

@@ -24,27 +24,27 @@ int resumes(const Plan *p)
     return opts_int(p->opts, "resume") || failed_step() >= 0;
 }
 
-void name_folders(Train *t)
+void name_folders(Train *train)
 {
-    t->dir = run_dir(t->mem, t->plan);
-    t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
-    if (!resumes(t->plan) && ckpt_exists(t->ckpt))
+    train->dir = run_dir(train->mem, train->plan);
+    train->ckpt = strf(train->mem, "%s/ckpt", train->dir);
+    if (!resumes(train->plan) && ckpt_exists(train->ckpt))
         err(NULL,
             "%s holds checkpoints; resume=1 continues it, name=... "
             "starts another run",
-            t->dir);
+            train->dir);
 }
 
-void show_memory(Train *t, int loud)
+void show_memory(Train *train, int loud)
 {
-    Text s = { .arena = t->mem };
+    Text s = { .arena = train->mem };
 
-    exec_usage(t->x, &s);
-    if (!s.len || t->comm->first)
+    exec_usage(train->x, &s);
+    if (!s.len || train->comm->first)
         return;
-    run_file(strf(t->mem, "%s/memory", t->dir), s.s, s.len);
+    run_file(strf(train->mem, "%s/memory", train->dir), s.s, s.len);
     if (loud)
-        log_note(t->log, "%s", s.s);
+        log_note(train->log, "%s", s.s);
 }
 
 const char *describe_data(Train *t)
@@ -59,37 +59,38 @@ const char *describe_data(Train *t)
     return s.s ? s.s : "";
 }
 
-void compare_past(Train *t, const Plan *p)
+void compare_past(Train *train, const Plan *p)
 {
-    if (t->comm->first)
+    if (train->comm->first)
         return;
-    t->record.data = describe_data(t);
-    if (!resumes(p) || !ckpt_exists(t->ckpt))
+    train->record.data = describe_data(train);
+    if (!resumes(p) || !ckpt_exists(train->ckpt))
         return;
-    resume_settings(&t->changes, t->dir, p);
-    resume_data(&t->changes, t->dir, t->record.data);
+    resume_settings(&train->changes, train->dir, p);
+    resume_data(&train->changes, train->dir, train->record.data);
 }
 
-void compare_machine(Train *t, const Plan *p)
+void compare_machine(Train *train, const Plan *p)
 {
-    Text s = { .arena = t->mem };
+    Text s = { .arena = train->mem };
 
-    if (t->comm->first)
+    if (train->comm->first)
         return;
     put_version(&s, 0);
     put_machine(&s);
-    t->record.machine = s.s;
-    if (resumes(p) && ckpt_exists(t->ckpt))
-        resume_machine(&t->changes, t->dir, s.s);
+    train->record.machine = s.s;
+    if (resumes(p) && ckpt_exists(train->ckpt))
+        resume_machine(&train->changes, train->dir, s.s);
 }
 
 /* Where the first values come from must be there before a folder is made. */
-void need_from(const Train *t)
+void need_from(const Train *train)
 {
-    const char *from = opts_str(t->plan->opts, "from");
+    const char *from = opts_str(train->plan->opts, "from");
 
-    if (from && !t->comm->first &&
-        !(resumes(t->plan) && ckpt_exists(t->ckpt)) && access(from, R_OK))
+    if (from && !train->comm->first &&
+        !(resumes(train->plan) && ckpt_exists(train->ckpt)) &&
+        access(from, R_OK))
         err(NULL, "from: %s: %s", from, strerror(errno));
 }
 
@@ -115,66 +116,69 @@ int is_past(Train *t)
 
 /* Plans that differ between ranks would wait for each other in different
  * steps. */
-void compare_plans(Train *t, const RunArgs *a)
+void compare_plans(Train *train, const RunArgs *a)
 {
     XXH128_hash_t h = XXH3_128bits(a->text, a->len);
     uint64_t mine[2] = { h.low64, h.high64 }, first[2] = { h.low64, h.high64 };
 
-    t->state.plan = strf(t->mem, "%016llx%016llx", (unsigned long long)mine[1],
-                         (unsigned long long)mine[0]);
-    comm_share(t->comm, first, sizeof first);
+    train->state.plan =
+        strf(train->mem, "%016llx%016llx", (unsigned long long)mine[1],
+             (unsigned long long)mine[0]);
+    comm_share(train->comm, first, sizeof first);
     int differ = memcmp(mine, first, sizeof mine) != 0;
-    if (comm_max(t->comm, differ))
+    if (comm_max(train->comm, differ))
         err(NULL, "rank %lld has another plan than rank 0",
-            (long long)t->comm->first);
+            (long long)train->comm->first);
 }
 
-void start_values(Train *t, int resume)
+void start_values(Train *train, int resume)
 {
-    const Opts *o = t->plan->opts;
-    const char *plan = t->state.plan, *from = opts_str(o, "from");
+    const Opts *o = train->plan->opts;
+    const char *plan = train->state.plan, *from = opts_str(o, "from");
 
-    if (resume && !ckpt_exists(t->ckpt)) {
-        log_note(t->log, "%s holds nothing to resume: the run starts\n",
-                 t->dir);
+    if (resume && !ckpt_exists(train->ckpt)) {
+        log_note(train->log, "%s holds nothing to resume: the run starts\n",
+                 train->dir);
         resume = 0;
     }
-    if (role_prog(&t->plan->role[0], PGinit) >= 0)
-        exec_run(t->x, PGinit, NULL, NULL);
+    if (role_prog(&train->plan->role[0], PGinit) >= 0)
+        exec_run(train->x, PGinit, NULL, NULL);
     start_phase("from the GPU");
     if (resume || from)
-        exec_pull(t->x);
+        exec_pull(train->x);
     start_phase("checkpoint");
-    t->saved = -1;
-    if (resume && ckpt_resume(t->x, t->ckpt, &t->state)) {
-        t->saved = t->state.step;
-        log_note(t->log, "resume at step %lld\n", (long long)t->state.step);
-        if (t->state.seed != (uint64_t)opts_int(o, "seed"))
-            err(NULL, "the run in %s has seed %llu", t->dir,
-                (unsigned long long)t->state.seed);
+    train->saved = -1;
+    if (resume && ckpt_resume(train->x, train->ckpt, &train->state)) {
+        train->saved = train->state.step;
+        log_note(train->log, "resume at step %lld\n",
+                 (long long)train->state.step);
+        if (train->state.seed != (uint64_t)opts_int(o, "seed"))
+            err(NULL, "the run in %s has seed %llu", train->dir,
+                (unsigned long long)train->state.seed);
     } else if (from) {
-        ckpt_from(t->x, from);
+        ckpt_from(train->x, from);
     }
     start_phase("to the GPU");
     if (resume || from)
-        exec_push(t->x);
-    t->state.plan = plan;
-    t->state.seed = (uint64_t)opts_int(o, "seed");
+        exec_push(train->x);
+    train->state.plan = plan;
+    train->state.seed = (uint64_t)opts_int(o, "seed");
 }
 
-static void open_valid(Train *t)
+static void open_valid(Train *train)
 {
-    const char *s = opts_str(t->plan->opts, "data.valid"), *path;
+    const char *s = opts_str(train->plan->opts, "data.valid"), *path;
     ValidSet v = { 0 };
 
-    t->valid = NULL;
+    train->valid = NULL;
     for (int i = 0; s && opts_named(s, i, &v.name, &path); i++) {
-        v.data = data_open_at(t->mem, t->plan, "data.valid", path, 0);
+        v.data = data_open_at(train->mem, train->plan, "data.valid", path, 0);
         if (v.data)
-            vec_push(t->mem, t->valid, v);
+            vec_push(train->mem, train->valid, v);
     }
-    if (!v.name && (v.data = data_open(t->mem, t->plan, "data.valid", 0)))
-        vec_push(t->mem, t->valid, v);
+    if (!v.name &&
+        (v.data = data_open(train->mem, train->plan, "data.valid", 0)))
+        vec_push(train->mem, train->valid, v);
 }
 
 void open_data(Train *t)
@@ -195,19 +199,19 @@ void open_exec(Train *t)
 }
 
 /* Who computes products decides on their last bits. */
-void say_products(Train *t)
+void say_products(Train *train)
 {
-    if (t->x->dev->can & OWNproducts)
+    if (train->x->dev->can & OWNproducts)
         return;
     int64_t h = blas_hash();
 
-    if (comm_max(t->comm, h) != -comm_max(t->comm, -h))
-        log_note(t->log,
+    if (comm_max(train->comm, h) != -comm_max(train->comm, -h))
+        log_note(train->log,
                  "some ranks do not compute products with %s as rank 0 does: "
                  "results depend on where ranks run\n",
                  blas_kind());
     if (blas_note())
-        log_note(t->log, "%s\n", blas_note());
+        log_note(train->log, "%s\n", blas_note());
 }
 
 /* Before the first step: is there room for checkpoints, here and on the disk? A

@@ -9,51 +9,53 @@ static const char *plan_text(Plan *p, const RunArgs *a, size_t *len)
     return *len ? a->text : plan_print(forever, p, len);
 }
 
-static void open_all(Train *t, Plan *p)
+static void open_all(Train *train, Plan *p)
 {
-    t->plan = p;
-    t->mem = forever;
+    train->plan = p;
+    train->mem = forever;
     need_device(p);
     start_phase("data");
-    open_data(t);
+    open_data(train);
     start_phase("ranks");
-    t->comm = comm_open(t->mem, p->mesh->world);
+    train->comm = comm_open(train->mem, p->mesh->world);
 }
 
-static void close_all(Train *t)
+static void close_all(Train *train)
 {
-    log_close(t->log);
-    exec_close(t->x);
-    comm_close(t->comm);
+    log_close(train->log);
+    exec_close(train->x);
+    comm_close(train->comm);
 }
 
 int eval_plan(Plan *p)
 {
-    Train t = { 0 };
+    Train train = { 0 };
 
-    t.dir = run_dir(forever, p);
-    t.ckpt = strf(forever, "%s/ckpt", t.dir);
-    open_all(&t, p);
-    t.x = exec_open(p, t.comm);
-    t.log = log_open(t.mem, p, t.x, NULL);
-    if (!t.valid)
+    train.dir = run_dir(forever, p);
+    train.ckpt = strf(forever, "%s/ckpt", train.dir);
+    open_all(&train, p);
+    train.x = exec_open(p, train.comm);
+    train.log = log_open(train.mem, p, train.x, NULL);
+    if (!train.valid)
         err(NULL, "eval needs data.valid");
-    if (opts_int(p->opts, "resume") && !ckpt_exists(t.ckpt))
-        err(NULL, "%s holds no checkpoint to evaluate", t.dir);
-    start_values(&t, opts_int(p->opts, "resume") != 0);
-    validate(&t);
-    close_all(&t);
+    if (opts_int(p->opts, "resume") && !ckpt_exists(train.ckpt))
+        err(NULL, "%s holds no checkpoint to evaluate", train.dir);
+    start_values(&train, opts_int(p->opts, "resume") != 0);
+    validate(&train);
+    close_all(&train);
     return 0;
 }
 
 /* ---- a batch that grows -------------------------------------------------- */
 
 /* The plan for the samples seen so far; p is the one for the whole batch. */
-static Plan *plan_now(Train *t, Plan *p)
+static Plan *plan_now(Train *train, Plan *p)
 {
-    while (t->state.samples >= grows_at(t))
-        t->grown++;
-    return t->grown < t->args->nramp ? t->args->ramp[t->grown].plan : p;
+    while (train->state.samples >= grows_at(train))
+        train->grown++;
+    return train->grown < train->args->nramp
+               ? train->args->ramp[train->grown].plan
+               : p;
 }
 
 /* The next plan goes on from the checkpoint that was just written. */
@@ -89,11 +91,11 @@ static void need_ramp(const Plan *p, const RunArgs *a)
 }
 
 /* A run that is continued begins with the batch it had. */
-static void first_plan(Train *t, Plan *p)
+static void first_plan(Train *train, Plan *p)
 {
-    if (t->args->nramp && resumes(p) && ckpt_exists(t->ckpt))
-        ckpt_newest(t->mem, t->ckpt, &t->state, NULL);
-    open_all(t, plan_now(t, p));
+    if (train->args->nramp && resumes(p) && ckpt_exists(train->ckpt))
+        ckpt_newest(train->mem, train->ckpt, &train->state, NULL);
+    open_all(train, plan_now(train, p));
 }
 
 /* The steps in which a GPU failed, from the last checkpoint's values, each call
@@ -120,36 +122,37 @@ static _Noreturn void run_again(Train *t, int64_t step)
 
 /* ---- a step again -------------------------------------------------------- */
 
-static void open_replay(Train *t, Plan *p)
+static void open_replay(Train *train, Plan *p)
 {
-    const RunArgs *a = t->args;
+    const RunArgs *a = train->args;
 
-    t->dir = run_dir(t->mem, p);
-    t->ckpt = strf(t->mem, "%s/ckpt", t->dir);
-    need_step(t->mem, t->dir, a->replay);
-    char *path = ckpt_before(t->mem, t->ckpt, a->replay - 1, &t->state);
+    train->dir = run_dir(train->mem, p);
+    train->ckpt = strf(train->mem, "%s/ckpt", train->dir);
+    need_step(train->mem, train->dir, a->replay);
+    char *path =
+        ckpt_before(train->mem, train->ckpt, a->replay - 1, &train->state);
     const char *from = opts_str(p->opts, "from");
     if (!path && a->begun)
         err(NULL,
             "%s has no checkpoint from which step %lld is reached with the "
             "settings it had since step %lld",
-            t->dir, (long long)a->replay, (long long)a->begun);
-    open_all(t, plan_now(t, p));
-    compare_plans(t, a);
-    if (!t->comm->first)
-        resume_data(&t->changes, t->dir, describe_data(t));
-    tune_from(strf(t->mem, "%s/tuned", t->dir));
-    open_exec(t);
-    t->log = log_open(t->mem, t->plan, t->x, NULL);
-    if (role_prog(&t->plan->role[0], PGinit) >= 0)
-        exec_run(t->x, PGinit, NULL, NULL);
-    exec_pull(t->x);
+            train->dir, (long long)a->replay, (long long)a->begun);
+    open_all(train, plan_now(train, p));
+    compare_plans(train, a);
+    if (!train->comm->first)
+        resume_data(&train->changes, train->dir, describe_data(train));
+    tune_from(strf(train->mem, "%s/tuned", train->dir));
+    open_exec(train);
+    train->log = log_open(train->mem, train->plan, train->x, NULL);
+    if (role_prog(&train->plan->role[0], PGinit) >= 0)
+        exec_run(train->x, PGinit, NULL, NULL);
+    exec_pull(train->x);
     if (path)
-        ckpt_load(t->x, path, &t->state);
+        ckpt_load(train->x, path, &train->state);
     else if (from)
-        ckpt_from(t->x, from);
-    exec_push(t->x);
-    log_note(t->log, "from %s\n", path ? path : "the start");
+        ckpt_from(train->x, from);
+    exec_push(train->x);
+    log_note(train->log, "from %s\n", path ? path : "the start");
 }
 
 static int replay_plan(Train *t, Plan *p)
@@ -172,59 +175,59 @@ static int replay_plan(Train *t, Plan *p)
 int run_plan(Plan *p, const RunArgs *a)
 {
     RunArgs args = a ? *a : (RunArgs){ 0 };
-    Train t = { .plan = p,
-                .mem = forever,
-                .args = &args,
-                .ends = time_limit(p->opts),
-                .changes = { .arena = forever } };
+    Train train = { .plan = p,
+                    .mem = forever,
+                    .args = &args,
+                    .ends = time_limit(p->opts),
+                    .changes = { .arena = forever } };
 
     args.text = plan_text(p, a, &args.len);
     opts_check(p->opts);
     need_ramp(p, &args);
     if (args.replay)
-        return replay_plan(&t, p);
-    name_folders(&t);
-    first_plan(&t, p);
-    compare_plans(&t, &args);
-    if (is_past(&t)) {
-        comm_close(t.comm);
+        return replay_plan(&train, p);
+    name_folders(&train);
+    first_plan(&train, p);
+    compare_plans(&train, &args);
+    if (is_past(&train)) {
+        comm_close(train.comm);
         return 0;
     }
-    compare_past(&t, p);
-    need_from(&t);
-    if (resumes(p) && ckpt_exists(t.ckpt))
-        tune_from(strf(t.mem, "%s/tuned", t.dir));
+    compare_past(&train, p);
+    need_from(&train);
+    if (resumes(p) && ckpt_exists(train.ckpt))
+        tune_from(strf(train.mem, "%s/tuned", train.dir));
     if (failed_step() >= 0)
-        run_again(&t, failed_step());
-    open_exec(&t);
-    compare_machine(&t, p);
-    if (!t.comm->first) {
-        run_make(t.ckpt);
-        run_lock(t.dir);
+        run_again(&train, failed_step());
+    open_exec(&train);
+    compare_machine(&train, p);
+    if (!train.comm->first) {
+        run_make(train.ckpt);
+        run_lock(train.dir);
     }
-    comm_barrier(t.comm);
-    t.log = log_open(t.mem, t.plan, t.x, t.dir);
-    run_ranks(t.x, t.dir);
-    say_products(&t);
+    comm_barrier(train.comm);
+    train.log = log_open(train.mem, train.plan, train.x, train.dir);
+    run_ranks(train.x, train.dir);
+    say_products(&train);
     start_phase("values");
-    start_values(&t, resumes(p));
-    if (t.changes.len)
-        log_note(t.log, "%s", t.changes.s);
-    t.record.step = t.agreed = t.state.step;
-    run_folder(t.x, p, t.dir, &args, &t.record);
-    open_saver(&t);
-    show_memory(&t, 1);
+    start_values(&train, resumes(p));
+    if (train.changes.len)
+        log_note(train.log, "%s", train.changes.s);
+    train.record.step = train.agreed = train.state.step;
+    run_folder(train.x, p, train.dir, &args, &train.record);
+    open_saver(&train);
+    show_memory(&train, 1);
     catch_signals();
-    watch_start(&t.x->progress);
+    watch_start(&train.x->progress);
     start_phase("first step");
-    while (run_steps(&t))
-        grow(&t, p);
+    while (run_steps(&train))
+        grow(&train, p);
     err_status = 1;
     watch_stop();
-    saver_close(t.saver);
-    if (t.unsaved && !t.comm->first)
+    saver_close(train.saver);
+    if (train.unsaved && !train.comm->first)
         warn(NULL, "the last checkpoint, of step %lld, was not written",
-             (long long)t.state.step);
-    close_all(&t);
-    return t.unsaved ? FAILED : 0;
+             (long long)train.state.step);
+    close_all(&train);
+    return train.unsaved ? FAILED : 0;
 }
