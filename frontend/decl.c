@@ -74,11 +74,6 @@ static void once_of_all(Front *f, const char *kind, const char *path)
             not_also(f, path, all[i]);
 }
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 const char **sorted_keys(lua_State *L, int arg, int *n)
 {
     Front *f = front(L);
@@ -96,7 +91,7 @@ const char **sorted_keys(lua_State *L, int arg, int *n)
     }
     *n = (int)vec_len(v);
     if (v)
-        qsort(v, vec_len(v), sizeof *v, by_name);
+        qsort(v, vec_len(v), sizeof *v, by_text);
     return v;
 }
 

@@ -10,11 +10,6 @@ const char environment[] = "pleat.environment";
 
 /* ---- names --------------------------------------------------------------- */
 
-static int by_name(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static const char **names_in_scope(lua_State *L, int env, int *n)
 {
     Front *f = front(L);
@@ -25,7 +20,7 @@ static const char **names_in_scope(lua_State *L, int env, int *n)
             vec_push(f->g->arena, v, lua_tostring(L, -2));
     *n = (int)vec_len(v);
     qsort(v, vec_len(v), sizeof *v,
-          by_name); /* of equally near ones the first */
+          by_text); /* of equally near ones the first */
     return v;
 }
 

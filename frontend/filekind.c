@@ -8,13 +8,6 @@
 
 enum { FIRST = 512 }; /* bytes that are looked at */
 
-static int ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-
-    return n >= k && !strcmp(s + n - k, end);
-}
-
 /* "graph tiny step logical {", which is no Lua */
 static int opens_graph(const char *line)
 {

@@ -33,7 +33,7 @@ typedef struct Drawing {
 
 /* ---- words --------------------------------------------------------------- */
 
-static void put_quoted(Text *t, const char *s)
+static void put_escaped(Text *t, const char *s)
 {
     for (; *s; s++)
         if (*s == '"' || *s == '\\')
@@ -182,19 +182,19 @@ static void put_box(Drawing *d, Text *t, const Node *n, int depth)
     if (n->op == Ocall && n->at.call.name)
         op = n->at.call.name;
     if (strncmp(name, op, strlen(op))) {
-        put_quoted(t, name);
+        put_escaped(t, name);
         put(t, "\\n");
     }
-    put_quoted(t, op);
+    put_escaped(t, op);
     if (*attrs)
         put(t, "\\n");
-    put_quoted(t, attrs);
+    put_escaped(t, attrs);
     put_numbers(t, n);
     put(t, "\", tooltip=\"");
-    put_quoted(t, n->name);
+    put_escaped(t, n->name);
     if (n->loc && n->loc->file) {
         put(t, " ");
-        put_quoted(t, n->loc->file);
+        put_escaped(t, n->loc->file);
         put(t, ":%d", n->loc->line);
     }
     put(t, "\", %s];\n", look_of(n));
@@ -208,7 +208,7 @@ static void put_inside(Drawing *d, Text *t, const DotBox *b, int depth)
         b->in[i]->number = d->nbox++;
         put(t, "%*ssubgraph cluster_%d_%d {\n%*slabel=\"", 2 * depth, "", d->k,
             b->in[i]->number, 2 * depth + 2, "");
-        put_quoted(t, b->in[i]->label);
+        put_escaped(t, b->in[i]->label);
         put(t, "\";\n");
         put_inside(d, t, b->in[i], depth + 1);
         put(t, "%*s}\n", 2 * depth, "");
@@ -225,7 +225,7 @@ static void put_name(Drawing *d, Text *t, const Node *x, const DotBox *part)
     if (!*seen) {
         put(t, "    subgraph cluster_%d_%d { g%dn%d_%d [label=\"", d->k,
             part->number, d->k, x->id, part->number);
-        put_quoted(t, x->name);
+        put_escaped(t, x->name);
         put(t, "\", shape=plaintext]; }\n");
     }
     *seen = d;
@@ -252,10 +252,10 @@ static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
     put(t, "    g%dn%d%s -> g%dn%zu [label=\"%s ", d->k, x->id,
         far ? strf(d->arena, "_%d", part->number) : "", d->k, to->line,
         dtypes[x->dt].name);
-    put_quoted(t, shape_text(d->g, x));
+    put_escaped(t, shape_text(d->g, x));
     if (d->line[x->id].shard) {
         put(t, "\\n");
-        put_quoted(t, d->line[x->id].shard);
+        put_escaped(t, d->line[x->id].shard);
     }
     put(t, "\"%s];\n", around ? ", style=dashed, constraint=false" : "");
 }
@@ -297,8 +297,8 @@ void graph_dot(Text *t, Graph *g, int k, int fold)
     for (size_t i = 0; i < n;)
         i = section(&d, i, &all);
     put(t, "  subgraph cluster_%d {\n    label=\"", k);
-    put_quoted(t, strf(d.arena, "%s %s%s%s", g->name, programnames[g->prog],
-                       g->after ? " after " : "", g->after ? g->after : ""));
+    put_escaped(t, strf(d.arena, "%s %s%s%s", g->name, programnames[g->prog],
+                        g->after ? " after " : "", g->after ? g->after : ""));
     if (g->nrole)
         put(t, ", stage %d of %d", g->role, g->nrole);
     put(t, "\";\n");

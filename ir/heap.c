@@ -1,4 +1,5 @@
 /* heap.c: order by keys: a heap, and comparisons for qsort and bsearch. */
+#include <string.h>
 #include "plan.h"
 
 int by_value(const void *a, const void *b)
@@ -11,6 +12,11 @@ int by_pointer(const void *a, const void *b)
 {
     const char *x = *(const char *const *)a, *y = *(const char *const *)b;
     return (x > y) - (x < y);
+}
+
+int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 int by_key(const void *a, const void *b)

@@ -22,19 +22,6 @@ int64_t sat_add(int64_t a, int64_t b)
     return a < 0 ? -HUGEBYTES : HUGEBYTES;
 }
 
-Range aff_range(const Mesh *m, const RankAffine *x)
-{
-    Range r = { sat_add(x->c, 0), sat_add(x->c, 0) };
-    for (int i = 0; i < m->natom; i++) {
-        int64_t far = sat_mul(x->k[i], m->atom[i].size - 1);
-        if (far < 0)
-            r.min = sat_add(r.min, far);
-        else
-            r.max = sat_add(r.max, far);
-    }
-    return r;
-}
-
 int aff_stray(const Mesh *m, const RankAffine *x)
 {
     for (int i = m->natom; i < MAXATOM; i++)

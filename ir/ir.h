@@ -691,11 +691,7 @@ typedef struct Group {
     Node **in;
     int nin; /* read from memory (after views) */
     Node **out;
-    int nout; /* members that are stored */
-    int nouter;
-    Dim outer[MAXD]; /* loops, see codegen/loop/loop.c */
-    int ninner;
-    Dim inner[MAXD];
+    int nout;                    /* members that are stored */
     Node *map;                   /* ragged outer loop: whose extents */
     int64_t scratch;             /* bytes, filled by the target. When not 0 the
                                      work space is the instruction's last

@@ -29,6 +29,19 @@ static int is_bare(unsigned char c)
 
 /* ---- out ----------------------------------------------------------------- */
 
+void put_quoted(Text *t, const char *s, const char *escape)
+{
+    putn(t, "\"", 1);
+    for (; *s; s++)
+        if (*s == '"' || *s == '\\')
+            put(t, "\\%c", *s);
+        else if ((unsigned char)*s < ' ' || *s == 127)
+            put(t, escape, (unsigned char)*s);
+        else
+            putn(t, s, 1);
+    putn(t, "\"", 1);
+}
+
 void put_word(Text *t, const char *s)
 {
     const char *c = s;
@@ -38,28 +51,12 @@ void put_word(Text *t, const char *s)
         putn(t, s, (size_t)(c - s));
         return;
     }
-    putn(t, "\"", 1);
-    for (c = s; *c; c++)
-        if (*c == '"' || *c == '\\')
-            put(t, "\\%c", *c);
-        else if ((unsigned char)*c < ' ' || *c == 127)
-            put(t, "\\x%02x", (unsigned char)*c);
-        else
-            putn(t, c, 1);
-    putn(t, "\"", 1);
+    put_quoted(t, s, "\\x%02x");
 }
 
 void put_json(Text *t, const char *s)
 {
-    put(t, "\"");
-    for (; *s; s++)
-        if (*s == '"' || *s == '\\')
-            put(t, "\\%c", *s);
-        else if ((unsigned char)*s < ' ')
-            put(t, "\\u%04x", *s);
-        else
-            putn(t, s, 1);
-    put(t, "\"");
+    put_quoted(t, s, "\\u%04x");
 }
 
 void put_int(Text *t, int64_t v)
@@ -420,9 +417,9 @@ int lex_choice(Lex *x, const char *const *v, int n)
     const char *s = lex_word(x);
     Text all = { .arena = x->arena };
 
-    for (int i = 0; i < n; i++)
-        if (!strcmp(s, v[i]))
-            return i;
+    int is = word_index(s, v, n);
+    if (is >= 0)
+        return is;
     for (int i = 0; i < n; i++)
         put(&all, "%s%s", i ? ", " : "", v[i]);
     lex_err(x, "'%s' is none of %s", s, all.s);

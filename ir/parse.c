@@ -35,14 +35,6 @@
 
 /* ---- the header ---------------------------------------------------------- */
 
-static int index_of(const char *s, const char *const *names, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(names[i], s))
-            return i;
-    return -1;
-}
-
 static void read_option(GraphReader *p)
 {
     const char *key = lex_word(&p->x), *value = lex_word(&p->x);
@@ -65,10 +57,7 @@ static void read_mesh(GraphReader *p)
     lex_take(x, "order"), lex_need(x, '=');
     const char *order = lex_word(x);
     while (lex_more(x)) {
-        const char *s = lex_word(x);
-        int i = index_of(s, meshnames, NMESH);
-        if (i < 0)
-            lex_err(x, "no mesh axis '%s'", s);
+        int i = lex_choice(x, meshnames, NMESH);
         lex_need(x, '=');
         size[i] = lex_int(x);
     }
@@ -105,7 +94,7 @@ static void read_slot(GraphReader *p)
 static void read_units(GraphReader *p)
 {
     const char *s = lex_word(&p->x);
-    int kind = index_of(s, unitkinds, NUNITKIND);
+    int kind = word_index(s, unitkinds, NUNITKIND);
 
     if (kind <= UNITnone)
         lex_err(&p->x, "no kind of units '%s'", s);
@@ -166,10 +155,8 @@ static AxisRole read_axis_role(Lex *x)
 static void read_taken(Lex *x, Axis *a)
 {
     lex_need(x, '=');
-    int m = index_of(lex_word(x), meshnames, NMESH);
+    int m = lex_choice(x, meshnames, NMESH);
 
-    if (m < 0)
-        lex_err(x, "no axis of the mesh");
     lex_need(x, '(');
     a->taken[m] = (char)lex_range(x, "place", 1, 64);
     lex_need(x, ')');
@@ -314,15 +301,8 @@ static void read_head(GraphReader *p)
     if (!lex_take(x, "graph"))
         lex_err(x, "not a graph: expected 'graph'");
     p->g->name = lex_word(x);
-    const char *s = lex_word(x);
-    p->g->prog = program_kind(s);
-    if (p->g->prog == NPROGRAM)
-        lex_err(x, "no program '%s'", s);
-    s = lex_word(x);
-    int level = index_of(s, levels, NLEVEL);
-    if (level < 0)
-        lex_err(x, "no level '%s'", s);
-    p->g->level = (Level)level;
+    p->g->prog = (ProgramKind)lex_choice(x, programnames, NPROGRAM);
+    p->g->level = (Level)lex_choice(x, levels, NLEVEL);
     if (lex_take(x, "after"))
         p->g->after = lex_word(x);
     lex_need(x, '{');

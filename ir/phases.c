@@ -67,11 +67,11 @@ Phase phase_of_call(Arena *a, const Call *c)
 int phase_named(Arena *a, const char *name, Phase *f)
 {
     Call c;
-    for (int r = 0; r < NREGION; r++)
-        if (!strcmp(name, regions[r])) {
-            *f = phase_of_region((Region)r, 0);
-            return 1;
-        }
+    int r = word_index(name, regions, NREGION);
+    if (r >= 0) {
+        *f = phase_of_region((Region)r, 0);
+        return 1;
+    }
     if (!strcmp(name, start_name)) {
         *f = phase_of_region(REGpre, 1);
         return 1;

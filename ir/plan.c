@@ -72,10 +72,7 @@ const PlanDim *tensor_axis(const Tensor *t, AxisRole k)
 
 int role_named(const char *s)
 {
-    for (int k = 0; k < NROLE; k++)
-        if (!strcmp(s, axisroles[k]))
-            return k;
-    return -1;
+    return word_index(s, axisroles, NROLE);
 }
 
 /* ---- words --------------------------------------------------------------- */

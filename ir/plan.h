@@ -38,10 +38,11 @@ typedef struct Keyed {
     int64_t key;
     int id; /* decides among equal keys */
 } Keyed;
-/* For qsort and bsearch, ascending: Keyed, int64_t, pointers. */
+/* For qsort and bsearch, ascending: Keyed, int64_t, pointers, strings. */
 int by_key(const void *a, const void *b);
 int by_value(const void *a, const void *b);
 int by_pointer(const void *a, const void *b);
+int by_text(const void *a, const void *b);
 
 /* The least on top; all zero: empty. */
 typedef struct Heap {
@@ -75,6 +76,8 @@ typedef struct Text {
 } Text;
 void put(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void putn(Text *t, const char *s, size_t n);
+int ends_with(const char *s, const char *end);
+int word_index(const char *s, const char *const *word, int n); /* -1: none */
 
 /* ---- version.c: this program, and the formats it knows ------------------- */
 
@@ -317,6 +320,8 @@ typedef struct Lex {
 
 void put_word(Text *t, const char *s); /* bare, or as a "string" */
 void put_json(Text *t, const char *s); /* a JSON string, quotes too */
+/* In quotes, with \\ before these and what is not printed as escape has it. */
+void put_quoted(Text *t, const char *s, const char *escape);
 void put_int(Text *t, int64_t v);
 void put_hex(Text *t, double v);    /* %a */
 void put_bits(Text *t, uint64_t v); /* 16 hexadecimal digits */
@@ -737,13 +742,9 @@ typedef struct PlanCheck {
                                      lies; null: it does not */
 } PlanCheck;
 
-/* Least and largest value over all ranks. Sums and products saturate. */
-typedef struct Range {
-    int64_t min, max;
-} Range;
+/* Sums and products saturate. */
 int64_t sat_mul(int64_t a, int64_t b);
 int64_t sat_add(int64_t a, int64_t b);
-Range aff_range(const Mesh *m, const RankAffine *x);
 int aff_stray(const Mesh *m, const RankAffine *x); /* atoms the mesh lacks? */
 const char *instr_wrong(const PlanCheck *c, int prog, int instr);
 const char *table_wrong(const PlanCheck *c, int prog);

@@ -28,11 +28,9 @@ static const struct {
 
 ProgramKind program_kind(const char *name)
 {
-    int k = 0;
+    int k = word_index(name, programnames, NPROGRAM);
 
-    while (k < NPROGRAM && strcmp(programnames[k], name))
-        k++;
-    return (ProgramKind)k;
+    return k < 0 ? NPROGRAM : (ProgramKind)k;
 }
 
 int program_trains(ProgramKind k)

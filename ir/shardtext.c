@@ -129,9 +129,9 @@ static uint32_t lex_where(const Lex *x, const Mesh *m, const char *s, size_t n)
 
 static Shard lex_shard(const Lex *x, const Graph *g, const char *s)
 {
-    for (int i = 0; i < 3; i++)
-        if (!strcmp(s, terms[i]))
-            return (Shard){ .k = P, .op = (Reduce)i };
+    int op = word_index(s, terms, 3);
+    if (op >= 0)
+        return (Shard){ .k = P, .op = (Reduce)op };
     if (!strcmp(s, "~"))
         return (Shard){ .k = F };
     return (Shard){ .k = S, .a = lex_axis(x, g, intern(s)) };

@@ -63,6 +63,20 @@ const char *intern(const char *s)
     return internn(s, strlen(s));
 }
 
+int ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && !strcmp(s + n - k, end);
+}
+
+int word_index(const char *s, const char *const *word, int n)
+{
+    int i = 0;
+    while (i < n && strcmp(word[i], s))
+        i++;
+    return i < n ? i : -1;
+}
+
 /* ---- formatting ---------------------------------------------------------- */
 
 char *vstrf(Arena *a, const char *fmt, va_list ap)

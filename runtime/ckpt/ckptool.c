@@ -13,11 +13,6 @@
 
 /* ---- folders ------------------------------------------------------------- */
 
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 /* Checkpoints in a run's folder, in its ckpt folder, or the one that dir is.
  * A vec of paths, oldest first. */
 static char **find_all(Arena *a, const char *dir)

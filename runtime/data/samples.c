@@ -34,13 +34,6 @@ int64_t sample_elems(const Tensor *tensor)
 
 /* ---- which files --------------------------------------------------------- */
 
-static int ends(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 static void add_file(const Samples *s, Corpus *p, const char *path,
                      const char *input)
 {
@@ -92,7 +85,7 @@ static int is_folder(const char *path)
 /* Beside its .bin a Megatron index is no data. */
 static int is_index(const Samples *s, const char *path)
 {
-    return ends(path, ".idx") &&
+    return ends_with(path, ".idx") &&
            !access(strf(s->mem, "%.*sbin", (int)strlen(path) - 3, path), F_OK);
 }
 

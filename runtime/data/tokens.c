@@ -97,13 +97,6 @@ void tokens_ahead(const Tokens *tokens, int64_t at, int64_t n)
 
 /* ---- files --------------------------------------------------------------- */
 
-static int ends(const char *s, const char *end)
-{
-    size_t n = strlen(s), m = strlen(end);
-
-    return n >= m && !strcmp(s + n - m, end);
-}
-
 uint32_t u32_at(const uint8_t *p)
 {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
@@ -179,11 +172,12 @@ static enum data_format guess(const Tokens *tokens)
             if (u32_at(tokens->map) == llmc[i].magic &&
                 u32_at(tokens->map + 4) == llmc[i].version)
                 return FORMATllmc;
-    if (ends(tokens->path, ".jsonl") || ends(tokens->path, ".jsonl.gz"))
+    if (ends_with(tokens->path, ".jsonl") ||
+        ends_with(tokens->path, ".jsonl.gz"))
         return FORMATjsonl;
-    if (ends(tokens->path, ".npy"))
+    if (ends_with(tokens->path, ".npy"))
         return FORMATnpy;
-    if (ends(tokens->path, ".bin")) {
+    if (ends_with(tokens->path, ".bin")) {
         char idx[4096];
         snprintf(idx, sizeof idx, "%.*sidx", (int)strlen(tokens->path) - 3,
                  tokens->path);

@@ -119,11 +119,11 @@ static int behavior(const TokenizerLoad *l, const json_t *j)
                                          "Contiguous" };
     const char *s = part_text(l, j, "behavior");
 
-    for (int i = 0; i < 5; i++)
-        if (!strcmp(names[i], s))
-            return i;
-    err(l->loc, "pre_tokenizer %s: behavior %s is not known here", part_type(j),
-        s);
+    int i = word_index(s, names, 5);
+    if (i < 0)
+        err(l->loc, "pre_tokenizer %s: behavior %s is not known here",
+            part_type(j), s);
+    return i;
 }
 
 /* s as a pattern that matches itself. */

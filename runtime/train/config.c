@@ -102,15 +102,7 @@ const char *config_value(Arena *a, const char *key, const char *value)
 
 static void put_lua(Text *out, const char *s)
 {
-    put(out, "\"");
-    for (; *s; s++)
-        if (*s == '"' || *s == '\\')
-            put(out, "\\%c", *s);
-        else if ((unsigned char)*s < ' ' || *s == 127)
-            put(out, "\\%03d", *s);
-        else
-            put(out, "%c", *s);
-    put(out, "\"");
+    put_quoted(out, s, "\\%03d");
 }
 
 static void put_item(Text *out, const char *indent, const char *key,
