@@ -277,6 +277,16 @@ Bucket *bucket_named(Graph *g, const char *name)
 
 /* ---- in and out ---------------------------------------------------------- */
 
+int bucket_dims(const Bucket *bucket, Dim *dim)
+{
+    int nd = 0;
+
+    if (bucket->own)
+        dim[nd++] = (Dim){ bucket->own, bucket->ranks };
+    dim[nd++] = (Dim){ bucket->flat, bucket->size };
+    return nd;
+}
+
 Node *bucket_pack(Graph *g, const Bucket *bucket, Node *const *in)
 {
     size_t n = vec_len(bucket->param);
@@ -286,9 +296,7 @@ Node *bucket_pack(Graph *g, const Bucket *bucket, Node *const *in)
     Node *x = g_node(g, Opack, bucket->param[0]->loc, (int)n, in);
     x->at.pack = (struct pack_attrs){ { bucket->norder, bucket->order },
                                       { bucket->ncut, bucket->cut } };
-    if (bucket->own)
-        x->dim[x->nd++] = (Dim){ bucket->own, bucket->ranks };
-    x->dim[x->nd++] = (Dim){ bucket->flat, bucket->size };
+    x->nd = bucket_dims(bucket, x->dim);
     return infer(g, x);
 }
 

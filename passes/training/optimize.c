@@ -166,10 +166,8 @@ static void set_start(Param *q, const Bucket *bucket)
     if (!bucket->flat)
         return;
     q->expert = NULL;
-    q->at = q->nd = 0;
-    if (bucket->own)
-        q->dim[q->nd++] = (Dim){ bucket->own, bucket->ranks };
-    q->dim[q->nd++] = (Dim){ bucket->flat, bucket->size };
+    q->at = 0;
+    q->nd = bucket_dims(bucket, q->dim);
 }
 
 /* A value of the optimizer beside a bucket's parameters. */

@@ -30,10 +30,7 @@ static void declare(Graph *g, const Bucket *b, const Param *like)
     p->at = -1;
     p->arg = 0;
     p->expert = NULL;
-    p->nd = 0;
-    if (b->own)
-        p->dim[p->nd++] = (Dim){ b->own, b->ranks };
-    p->dim[p->nd++] = (Dim){ b->flat, b->size };
+    p->nd = bucket_dims(b, p->dim);
     vec_push(g->arena, g->param, p);
 }
 

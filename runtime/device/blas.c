@@ -190,6 +190,16 @@ static int64_t distinct(int nb, const int64_t *bn, const int64_t *s)
 
 typedef enum CastDirection { WIDEN, ROUND } CastDirection;
 
+/* Rows of bf16, ld apart, to or from dense fp32. */
+static void convert_rows(Blas *bl, uint16_t *p, int64_t ld, float *dense,
+                         int64_t rows, int64_t cols, CastDirection way)
+{
+    if (way == WIDEN)
+        each_row(bl->pool, widen_rows, p, ld, dense, cols, rows, cols);
+    else
+        each_row(bl->pool, round_rows, dense, cols, p, ld, rows, cols);
+}
+
 /* Convert all items of an operand (rows x cols each) between its place and
  * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy. */
 static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
@@ -208,12 +218,8 @@ static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
                 off += r % g->bn[b] * s[b];
                 r /= g->bn[b];
             }
-        uint16_t *p = (uint16_t *)x->p + off;
-        float *d = dense + i * rows * cols;
-        if (way == WIDEN)
-            each_row(bl->pool, widen_rows, p, x->ld, d, cols, rows, cols);
-        else
-            each_row(bl->pool, round_rows, d, cols, p, x->ld, rows, cols);
+        convert_rows(bl, (uint16_t *)x->p + off, x->ld, dense + i * rows * cols,
+                     rows, cols, way);
     }
     if (way == ROUND)
         return;
@@ -369,14 +375,9 @@ static void convert_weights(Blas *bl, const Gmm *g, const Mat *x, float *d,
 {
     int64_t rows = x->t ? g->n : g->k, cols = x->t ? g->k : g->n;
 
-    for (int64_t e = 0; e < g->experts; e++) {
-        uint16_t *p = (uint16_t *)x->p + e * g->stride;
-        float *q = d + e * rows * cols;
-        if (way == WIDEN)
-            each_row(bl->pool, widen_rows, p, x->ld, q, cols, rows, cols);
-        else
-            each_row(bl->pool, round_rows, q, cols, p, x->ld, rows, cols);
-    }
+    for (int64_t e = 0; e < g->experts; e++)
+        convert_rows(bl, (uint16_t *)x->p + e * g->stride, x->ld,
+                     d + e * rows * cols, rows, cols, way);
 }
 
 static float *widen(Blas *bl, Mat *x, int64_t rows, int64_t cap, int64_t width,
