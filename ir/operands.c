@@ -277,7 +277,7 @@ static int is_ring(const ValueShape *x, uint32_t atoms)
 /* All of a rank's tokens on one side, on the other a block of each rank; both
  * cut over the group. */
 static int fits_rows(const Mesh *m, const Instr *s, const ValueShape *x,
-                      const ValueShape *y)
+                     const ValueShape *y)
 {
     const RowsArgs *v = &s->rows;
     const ValueShape *tokens = s->kind == Isendrows ? x : y;
