@@ -96,22 +96,45 @@ static const char *texts(Graph *g, const Target *T, const char *stage)
     return t.s ? t.s : "";
 }
 
-static const char *plan(Graph *g)
+/* The kernels of a program, numbered on from `first`; the number after them. */
+static size_t emit_kernels(Emit *e, Graph *g, const Target *T, size_t first)
 {
-    const Target *T = target_named("null");
     run_fuse(g, T, forever);
     pass_sched(g);
     Group **k = groups_of(g, forever);
-    Emit *e = emit_new(forever, g, T);
-    size_t len;
 
     for (size_t i = 0; i < vec_len(k); i++) {
         T->lower(g, k[i], forever);
         if (k[i]->instr.kind == Ikernel) /* not the hash of its text */
             k[i]->instr.kernel =
-                strf(forever, "%s.%zu", families[k[i]->fam], i);
+                strf(forever, "%s.%zu", families[k[i]->fam], first + i);
     }
     emit_program(e, g, k);
+    return first + vec_len(k);
+}
+
+/* The program that fills parameters, after those of the passes for it. */
+static Graph *initial(Graph *g, const Target *T, const char *passes)
+{
+    Graph *h = initial_graph(g);
+    char *list = strf(forever, "%s", passes), *p;
+
+    while ((p = strsep(&list, ",")))
+        for (int i = 0; i < npass; i++)
+            if (!strcmp(passtab[i].name, p) &&
+                passtab[i].programs >> PGinit & 1)
+                run_pass(h, T, p);
+    return h;
+}
+
+/* Every plan has that program too. */
+static const char *plan(Graph *g, const char *passes)
+{
+    const Target *T = target_named("null");
+    Emit *e = emit_new(forever, g, T);
+    size_t len, n = emit_kernels(e, g, T, 0);
+
+    emit_kernels(e, initial(g, T, passes), T, n);
     return plan_print(forever, emit_finish(e, &(CompileOptions){ 0 }), &len);
 }
 
@@ -141,7 +164,7 @@ int main(int argc, char **argv)
         else if (!strncmp(p, "gen", 3) && strchr(":", p[3]))
             out = texts(g, T, p);
         else if (!strcmp(p, "emit"))
-            out = plan(g);
+            out = plan(g, argv[1]);
         else if (strcmp(p, "-"))
             run_pass(g, T, p);
     if (out)

@@ -308,8 +308,8 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
                "ms, error %.2f %.2f, squares %.1e\n",
                e <= 1 && e2 <= 1 && far < 1e-5 ? "ok" : "not ok", c->name,
                (long long)tiles[i].rows, (long long)tiles[i].cols,
-               tiles[i].pingpong ? " ping-pong" : "", ms, flops / ms * 1e-9, ms2, e,
-               e2, far);
+               tiles[i].pingpong ? " ping-pong" : "", ms, flops / ms * 1e-9,
+               ms2, e, e2, far);
         fflush(stdout);
     }
 }

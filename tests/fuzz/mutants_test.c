@@ -3,7 +3,8 @@
  * bounded memory and time. What a hash covers is refused always. Mutants are
  * read in child processes, so that a crash is a failure that names its mutant,
  * which stays in build/mutant.<reader>. Dear readers also keep what they read,
- * and get a process each. */
+ * and get a process each. Under sanitizers, which cost ten times as much, there
+ * are fewer of each. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <signal.h>
@@ -18,7 +19,11 @@
 #include "readers.h"
 
 enum {
+#ifdef __SANITIZE_ADDRESS__
+    ROUNDS = 2500,
+#else
     ROUNDS = 10000,
+#endif
     BATCH = 250,
     SECONDS = 60,
     ROOM = 1 << 20,

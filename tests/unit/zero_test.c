@@ -13,7 +13,7 @@
 
 #include "../../frontend/frontend.h"
 
-static Plan *plan(const char *model, const char *keys)
+static Opts *keys_of(const char *keys)
 {
     Opts *o = opts_new(forever);
     char *s = strf(forever, "%s", keys);
@@ -24,9 +24,43 @@ static Plan *plan(const char *model, const char *keys)
     }
     /* reductions stay in post */
     opts_set(o, intern("fold.overlap"), intern("0"), NULL);
-    Trace t = trace(model, o, TRACEquiet);
-    return compile(t.g, &T_null, &(CompileOptions){ 0 });
+    return o;
 }
+
+static Plan *compiled(const Trace *t)
+{
+    return compile(t->g, &T_null, &(CompileOptions){ 0 });
+}
+
+/* Of all layers of the model. */
+static Plan *deep_plan(const char *model, const char *keys)
+{
+    Trace t = trace(model, keys_of(keys), TRACEquiet);
+    return compiled(&t);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+/* Of 12 layers where a model has 48 or 61: the same in a fifth of the time. */
+static Plan *plan(const char *model, const char *keys)
+{
+    size_t n;
+    char *text = file_read(forever, model, &n);
+    char *at = strstr(text, "local layers");
+
+    if (!at)
+        return deep_plan(model, keys);
+    at += strcspn(at, "0123456789");
+    Source s = { model, strf(forever, "%.*s12%s", (int)(at - text), text,
+                             at + strspn(at, "0123456789")) };
+    Trace t = trace_sources(&s, 1, keys_of(keys));
+    return compiled(&t);
+}
+#else
+static Plan *plan(const char *model, const char *keys)
+{
+    return deep_plan(model, keys);
+}
+#endif
 
 /* Elements of the whole tensor; of a rank's part before buckets share it. */
 static double whole(const Tensor *t)
@@ -378,14 +412,15 @@ static void hybrid(void **state)
  * a unit gathers does not last. ZeRO-2: of the gradients alone. */
 static void shards(void **state)
 {
-    Plan *one = plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-                                             "fold.ep=8 train.batch=16");
-    Plan *all =
-        plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-                                     "fold.ep=8 train.batch=16 fold.zero=3");
-    Plan *two =
-        plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
-                                     "fold.ep=8 train.batch=16 fold.zero=2");
+    Plan *one =
+        deep_plan("models/qwen3_moe.lua", "precision=bf16 world=8 fold.dp=8 "
+                                          "fold.ep=8 train.batch=16");
+    Plan *all = deep_plan("models/qwen3_moe.lua",
+                          "precision=bf16 world=8 fold.dp=8 "
+                          "fold.ep=8 train.batch=16 fold.zero=3");
+    Plan *two = deep_plan("models/qwen3_moe.lua",
+                          "precision=bf16 world=8 fold.dp=8 "
+                          "fold.ep=8 train.batch=16 fold.zero=2");
     Count n = layer(one->role, "");
     double saved = bytes_of(one->role, Bparam) - bytes_of(all->role, Bparam);
 
