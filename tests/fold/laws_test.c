@@ -16,7 +16,7 @@
 
 #include "mutantrun.h"
 
-enum { SECONDS = 20, TRIES = 400 };
+enum { SECONDS = 20, TRIES = 1000 };
 
 static const char *const laws[] = {
 #define LAW(id, text) #id,
