@@ -47,7 +47,7 @@ sent() {
 fallback() {
     result "$1: a fallback fits where its step does" "$(awk '
         /^program/ { p = $2 }
-        /^  temporary/ { x = $3 == "GiB" ? $2 : $2 / 1024
+        /^  temporary/ { x = $3 ~ /^GiB/ ? $2 : $2 / 1024
             if (p == "step") step = x
             if (p == "step.fallback" && x > step)
                 print x " GiB, step " step }' "$dir/$1")"
