@@ -25,7 +25,7 @@
 
 #include "activations.h"
 
-enum { LEAST = 4096, LITTLE = 256 << 20, MOST = 1024 };
+enum { LEAST = 4096, LITTLE = 256 << 20, MOST = 1024, WORTH = 16 };
 
 static int is_given(const Graph *g)
 {
@@ -182,7 +182,7 @@ static double slices_cost(const Slices *s, double price, int64_t n)
 }
 
 /* Slices: as asked for, or as many as have LEAST tokens each, or as are worth
- * their time, up to MOST: each is a copy of the head's nodes. */
+ * their time, up to MOST and WORTH: each is a copy of the head's nodes. */
 static int count_for(const Slices *s, int64_t of)
 {
     const Graph *g = s->g;
@@ -200,7 +200,7 @@ static int count_for(const Slices *s, int64_t of)
     for (int64_t k = 2; k <= of && k <= MOST && tokens / k >= LEAST; k++)
         n = of % k ? n : k;
     double price = bytes_a_second(g);
-    for (int64_t k = n + 1; k <= of && k <= MOST && price < HUGE_VAL; k++)
+    for (int64_t k = n + 1; k <= of && k <= WORTH && price < HUGE_VAL; k++)
         if (of % k == 0 && slices_cost(s, price, k) < slices_cost(s, price, n))
             n = k;
     return (int)n;
