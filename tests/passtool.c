@@ -120,9 +120,8 @@ static Graph *initial(Graph *g, const Target *T, const char *passes)
     char *list = strf(forever, "%s", passes), *p;
 
     while ((p = strsep(&list, ",")))
-        for (int i = 0; i < npass; i++)
-            if (!strcmp(passtab[i].name, p) &&
-                passtab[i].programs >> PGinit & 1)
+        for (const PassInfo *row = passtab; row->run; row++)
+            if (!strcmp(row->name, p) && row->programs >> PGinit & 1)
                 run_pass(h, T, p);
     return h;
 }
