@@ -19,7 +19,7 @@
 #include "../../ir/keys.h"
 #include "model.h"
 
-enum { MAXROUNDS = 8 };
+enum { MAXROUNDS = 8, FEWCHOICES = 2048 };
 
 /* So many times its budget a rank may get rows. The worst case over the room,
  * both for one token: shards cut both alike. */
@@ -37,11 +37,24 @@ static double budgets_of(const Graph *g, const Node *route)
     return ceil(worst * all / (top * here * f) * (1 - 1e-12));
 }
 
+/* Choices of a micro-batch's tokens so few that chance alone often sends a rank
+ * more than the default budget; room for all of them costs little. */
+static int few_choices(const Graph *g, const Node *route)
+{
+    const Node *e = route->in[0];
+    double n = 1;
+
+    for (int i = 0; i < e->nd; i++)
+        n *= g_ismicro(e->dim[i].a) ? 1 : (double)e->dim[i].n;
+    return !opts_given(g->opts, "route.factor") && n < FEWCHOICES;
+}
+
 int may_overflow(const Graph *g, const Node *route)
 {
     return opts_num(g->opts, "route.factor") > 0 &&
            opts_route_policy(g->opts) == ROUTEdropless &&
-           program_trains(g->prog) && budgets_of(g, route) > 1;
+           program_trains(g->prog) && !few_choices(g, route) &&
+           budgets_of(g, route) > 1;
 }
 
 /* A round has room for more than the step where that takes few rounds: what
