@@ -478,10 +478,8 @@ static Group *group_of(Graph *g, Node *n)
 }
 
 /* The step of each group of the program is found by its label. */
-static Plan *plan_of(Graph *g, Group ***groups)
+static Group **emitted(Emit *e, Graph *g)
 {
-    compile_begin(g, &fake, &(CompileOptions){ 0 });
-    Emit *e = emit_new(forever, g, &fake);
     Group **k = NULL;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -493,7 +491,17 @@ static Plan *plan_of(Graph *g, Group ***groups)
     for (size_t i = 0; i < vec_len(k); i++)
         fake_lower(g, k[i], forever);
     emit_program(e, g, k);
-    *groups = k;
+    return k;
+}
+
+/* With the program that fills what lives always. */
+static Plan *plan_of(Graph *g, Group ***groups)
+{
+    compile_begin(g, &fake, &(CompileOptions){ 0 });
+    Emit *e = emit_new(forever, g, &fake);
+
+    *groups = emitted(e, g);
+    emitted(e, initial_graph(g));
     return emit_finish(e, NULL);
 }
 

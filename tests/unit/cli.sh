@@ -44,7 +44,7 @@ is "show --fold of a model" 0 "$PLEAT" show --fold models/tiny.lua \
 says "show --fold draws a row" "dp2 | 4 5"
 is "target=null" 0 "$PLEAT" run models/tiny.lua target=null world=64 \
     train.batch=1024 fold.ep=8
-says "target=null counts collectives" "alltoall       ep"
+says "target=null counts collectives" "allgather      ep"
 
 # shellcheck disable=SC2086
 is "compile" 0 "$PLEAT" compile models/tiny.lua $small -o "$dir/a.plan"

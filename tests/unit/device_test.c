@@ -101,6 +101,11 @@ static void *log_event(void *d, EventKind k)
     return alloc(d, sizeof(double));
 }
 
+static void log_order(void *d, StreamKind on, void *event)
+{
+    (void)d, (void)on, (void)event;
+}
+
 static int is_memory(const Instr *s)
 {
     return instr_info(s->kind)->cls == CLASSmemory;
@@ -131,6 +136,7 @@ static Device logger(void)
     d.copy = log_copy;
     d.issued = log_issued;
     d.event = log_event;
+    d.record = d.wait = log_order;
     return d;
 }
 
