@@ -3,6 +3,7 @@
  * and an instruction has run when its call returns: streams are one, an event
  * is a time. Under MPI a collective of another stream than compute is only
  * begun, and ended when its event is waited for, or its stream goes on. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "host.h"
@@ -22,9 +23,10 @@ typedef struct Host {
     int64_t nwork;          /*   scratch buffer take turns with */
     void *apart;            /* the same of collectives beside others */
     int64_t napart;
-    struct Beside {   /* the last collective beside compute */
-        int64_t n;    /* which it is, from 1 */
-        int64_t done; /* of them are at their end */
+    const Instr *_Atomic ending; /* a collective that is waited for */
+    struct Beside {              /* the last collective beside compute */
+        int64_t n;               /* which it is, from 1 */
+        int64_t done;            /* of them are at their end */
         StreamKind on;
         Coll k;
         Part part;
@@ -188,7 +190,16 @@ static void end_beside(Host *h)
     if (b->done == b->n)
         return;
     b->done = b->n;
+    atomic_store(&h->ending, b->k.s);
     comm_end(h->pool, &b->k, &b->way);
+    atomic_store(&h->ending, NULL);
+}
+
+/* For the watchdog: which collective, not which instruction comes after it. */
+static const Instr *where(const void *d, int *ended)
+{
+    *ended = 0;
+    return atomic_load(&((const Host *)d)->ending);
 }
 
 /* An instruction of this stream goes on. */
@@ -363,6 +374,7 @@ const Device host_device = {
     .product = product, .transfer = transfer, .collective = collective,
     .event = event, .record = record, .wait = wait, .query = query,
     .sync = sync, .between = between,
-    .memory = memory, .usage = usage, .peak = peak, .tuned = tuned
+    .where = where, .memory = memory, .usage = usage, .peak = peak,
+    .tuned = tuned
     /* clang-format on */
 };

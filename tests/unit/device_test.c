@@ -137,6 +137,7 @@ static Device logger(void)
     d.issued = log_issued;
     d.event = log_event;
     d.record = d.wait = log_order;
+    d.where = NULL;
     return d;
 }
 
