@@ -49,7 +49,7 @@ typedef struct Overlap {
     int first, n; /* instructions of the phase */
     TimedInstr *t;
     Table *uses;
-    int low, fork; /* first task that was not taken, first such collective */
+    int low, low_comm;    /* first task that was not taken, first collective */
     double compute, comm; /* clocks */
     int64_t held, room;
     Load load;         /* in the model's order; most: that may be */
@@ -148,9 +148,10 @@ static int next_beside(Overlap *x)
 {
     int first = -1;
 
-    while (x->fork < x->n && (!x->t[x->fork].beside || x->t[x->fork].taken))
-        x->fork++;
-    for (int i = x->fork; i < x->n; i++) {
+    while (x->low_comm < x->n &&
+           (!x->t[x->low_comm].beside || x->t[x->low_comm].taken))
+        x->low_comm++;
+    for (int i = x->low_comm; i < x->n; i++) {
         const TimedInstr *t = &x->t[i];
         if (!t->beside || !is_ready(x, i))
             continue;
@@ -190,7 +191,7 @@ static int next_compute(const Overlap *x)
 
 static int any_beside(const Overlap *x)
 {
-    for (int i = x->fork; i < x->n; i++)
+    for (int i = x->low_comm; i < x->n; i++)
         if (x->t[i].beside && is_ready(x, i))
             return i;
     return -1;

@@ -543,7 +543,7 @@ static int choose_level(Exchange *x, int first)
     if (way == WAYpeer)
         x->direct = rows_for(&f, x->tokens, all) / (double)x->pair;
     f.now = x->atoms[NOW];
-    foretell(&f, x->pair);
+    report_assumed_routes(&f, x->pair);
     return 1;
 }
 

@@ -2,7 +2,8 @@
  * how many rows of them. All tokens to all ranks (an all-gather); each to the
  * ranks that have experts for it; each once to a rank of the hosts that have,
  * the one with the sender's number there, and from it to the others of its
- * host. Without route.dispatcher the way that takes the least time. */
+ * host. Without route.dispatcher the way that takes the least time, of those
+ * that need no memory that ranks share. */
 #include <math.h>
 #include <string.h>
 
@@ -69,15 +70,16 @@ static WayCost cost_of_way(const TokenFlow *f, Way way)
     return *c;
 }
 
-/* What route.assume makes of one map and micro-batch: the ranks that a token
- * goes to, the probability that a block or a rank's room is too small. */
-static double too_small(double expected, double spread, double room)
+/* The probability that a normal number is over room. */
+static double too_small(double mean, double variance, double room)
 {
-    return spread > 0 ? 0.5 * erfc((room + 0.5 - expected) / sqrt(2 * spread))
-                      : expected > room;
+    return variance > 0 ? 0.5 * erfc((room + 0.5 - mean) / sqrt(2 * variance))
+                        : mean > room;
 }
 
-void foretell(const TokenFlow *f, int64_t pair)
+/* What route.assume makes of one map and micro-batch: the ranks that a token
+ * goes to, the probability that a block or a rank's room is too small. */
+void report_assumed_routes(const TokenFlow *f, int64_t pair)
 {
     RouteModel r = route_model(f->g->arena, f->g, f->map, 0);
     MapLayout l = map_layout(f->g, f->map);

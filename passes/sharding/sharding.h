@@ -74,7 +74,8 @@ Way way_of(const TokenFlow *f, int two); /* levels: one there is, or two */
 int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers);
 /* Of those of so many tokens, when all choices are as likely. */
 double rows_for(const TokenFlow *f, int64_t tokens, int64_t peers);
-void foretell(const TokenFlow *f, int64_t pair); /* a line of -d why */
+/* A line of -d why. */
+void report_assumed_routes(const TokenFlow *f, int64_t pair);
 double map_load(const Node *map); /* of the rows it has room for: expected */
 
 void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */
