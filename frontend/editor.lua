@@ -167,7 +167,7 @@ function causal(s, query, key) end
 function attention(s, v, key) end
 ---@param gate Tensor @param up Tensor @return Tensor
 function swiglu(gate, up) end
----Label -1: no loss.
+---In f32, of logits in the model's precision or f32(logits). Label -1: no loss.
 ---@param logits Tensor @param labels Tensor @param axis string @return Tensor
 function cross_entropy(logits, labels, axis) end
 ---Softmax over all, then the k best; p: what balance losses take.

@@ -84,7 +84,7 @@ static int secret(const char *name)
 {
     static const char *const names[] = {
         "composite", "weigh", "as",   "halves", "need",
-        "role",      "math",  "type", "error",
+        "role",      "math",  "type", "error",  "stored",
     };
 
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)

@@ -248,6 +248,20 @@ static int as(lua_State *L)
     return push_node(L, cast_to(f, x, operand(L, 2, "like")->dt));
 }
 
+/* stored(x): a real x as it is kept, in the policy's dtype, where f32(x) would
+ * take the fp32 value that a product has before it is rounded; for the prelude. */
+static int stored(lua_State *L)
+{
+    Front *f = enter(L, "stored");
+    Node *x = operand(L, 1, "the argument");
+
+    if (x->dt != Dreal)
+        return push_node(L, x);
+    Node *n = make(f, Ocast, 1, &x);
+    n->at.cast.to = Dreal;
+    return push_node(L, infer(current(f), n));
+}
+
 /* ---- reductions ---------------------------------------------------------- */
 
 void need_axes(Front *f, const Node *x, Axis *const *a, int n)
@@ -539,7 +553,7 @@ static const luaL_Reg byhand[] = {
 
 static const luaL_Reg inside[] = {
     { "as", as },
-    { "halves", halves },
+    { "halves", halves }, { "stored", stored },
     { "need", need },
     { NULL, NULL },
 };

@@ -115,12 +115,14 @@ function attention(s, v, key)
   end, s, v, key)
 end
 
--- -log softmax(logits)[label]; label -1: no loss and no gradient
+-- -log softmax(logits)[label] in f32; label -1: no loss and no gradient. Logits of
+-- the model's precision are rounded to it first; f32(logits) are not.
 function cross_entropy(logits, labels, axis)
   need("cross_entropy", logits, axis)
   role(axis, "vocab")
   return composite("cross_entropy", function(a, label)
-    local z = a - stop_gradient(max(a, axis))
+    local b = f32(stored(a))
+    local z = b - stop_gradient(max(b, axis))
     local picked = gather(z, label, axis)
     return where(ge(label, 0), log(sum(exp(z), axis)) - picked, 0)
   end, logits, labels)

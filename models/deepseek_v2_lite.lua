@@ -56,7 +56,7 @@ for i = 0, layers - 1 do
   x = scope("layers." .. i, layer, x, i)
 end
 local logits = dot(norm("norm", x, "hidden"), param("head", "hidden vocab"), "hidden")
-loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 
 train { batch=4608, lr=4.2e-4, min_lr=4.2e-5, schedule="cosine", warmup=2000, clip=1 }

@@ -85,11 +85,11 @@ end
 
 local head = param("head", "hidden vocab")
 local logits = dot(x, head, "hidden")
-loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 for n = 1, mtp do                                        -- label -1, no loss, where the sequence ends
   local later = shift(labels + 1, "seq", -n) - 1
-  local l = cross_entropy(f32(dot(ahead[n], head, "hidden")), later, "vocab")
+  local l = cross_entropy(dot(ahead[n], head, "hidden"), later, "vocab")
   loss("mtp" .. n, sum(l, "batch seq"), mtp_weight / mtp, sum(f32(ge(later, 0)), "batch seq"))
 end
 

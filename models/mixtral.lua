@@ -40,7 +40,7 @@ for i = 0, layers - 1 do
 end
 x = scope("norm", rmsnorm, x, "hidden", eps)
 local logits = dot(x, param("head", "hidden vocab"), "hidden")
-loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 
 train { batch=256, lr=3e-4, min_lr=3e-5, schedule="cosine", warmup=2000, clip=1 }

@@ -39,7 +39,7 @@ for i = 0, layers - 1 do
 end
 x = scope("norm", rmsnorm, x, "hidden", eps)
 local logits = dot(x, param("head", "hidden vocab"), "hidden")
-loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 
 train { batch=1024, lr=4e-4, min_lr=4e-5, schedule="cosine", warmup=2000, clip=1 }

@@ -32,7 +32,7 @@ for i = 0, 2 do
   end)
 end
 local logits = dot(scope("norm", rmsnorm, x, "hidden"), param("head", "hidden vocab"), "hidden")
-loss("lm", mean(cross_entropy(f32(logits), labels, "vocab"), "batch seq"))
+loss("lm", mean(cross_entropy(logits, labels, "vocab"), "batch seq"))
 output("logits", logits)
 
 train { batch=64, steps=300, lr=2e-3, min_lr=2e-4, warmup=20, schedule="cosine", clip=1 }

@@ -68,7 +68,7 @@ static Node *identity(Node *n)
     case Omul: r = is_const(b, 1) ? a : is_const(a, 1) ? b : n; break;
     case Odiv: r = is_const(b, 1) ? a : n; break;
     case Opow: r = is_const(b, 1) ? a : n; break;
-    case Ocast:
+    case Ocast: r = n->dt == Dreal ? n : a; break; /* see precision.c */
     case Obroadcast: r = a; break;
     default: break;
     }

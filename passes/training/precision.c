@@ -10,7 +10,9 @@
  *     %a = cast %z to=f32         =>     %b = cast %z to=bf16
  *     %y = silu %z         bf16          %y = silu %b         bf16
  *
- * So is a sum of several that an accumulator takes.
+ * So is a sum of several that an accumulator takes. A cast of a real value to
+ * `real` forbids it: f32() of that is of the rounded value, whoever else takes
+ * the fp32 one.
  *
  * From here on every node is rounded to its dtype wherever it is made: what
  * later passes keep, make again or fuse changes no value but by the order of a
@@ -62,6 +64,8 @@ static Node *cast(Graph *g, Node *n, const Policy *p)
 {
     Dtype t = decided(p, n->at.cast.to);
 
+    if (n->in[0]->dt == t && n->in[0]->mark)
+        return g_cast(g, n->in[0]->in[0], t);
     if (n->in[0]->dt == t)
         return n->in[0];
     n->at.cast.to = t;
