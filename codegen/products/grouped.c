@@ -94,7 +94,8 @@ static void put_product(Text *out, int64_t wide, int transa, int transb)
  * but for very long sums; weights of short ones are bound by what they store,
  * and a smaller tile begins to sooner. With few rows an expert L2 is busy (79 %
  * of its rate at 256 rows, weights). Measured and not better: blocks in pairs
- * that fetch for each other (multicast: half as fast), weights stored from
+ * that fetch for each other (multicast: half as fast), weights that copies out
+ * add to what was there (cp.reduce: the same in a step, 406), stored from
  * registers (a fifth slower at 256 rows), 256x192 and 256x128 tiles that fetch
  * less (318 and 322 where 128x128 made 363), a warp that stores its own rows,
  * more boxes or an evict-first hint on their way out (the same). */
