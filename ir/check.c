@@ -31,20 +31,20 @@ typedef struct GraphCheck {
 __attribute__((format(printf, 3, 4))) static int
 bad(GraphCheck *c, const Node *n, const char *fmt, ...)
 {
-    Text t = { .arena = c->arena };
+    Text out = { .arena = c->arena };
     va_list ap;
 
     va_start(ap, fmt);
     const char *what = vstrf(c->arena, fmt, ap);
     va_end(ap);
-    put(&t, "%s: ", programnames[c->top->prog]);
+    put(&out, "%s: ", programnames[c->top->prog]);
     if (c->g != c->top)
-        put(&t, "in a body: ");
-    put(&t, "%%%s = %s", n->name ? n->name : "?", optab[n->op].name);
+        put(&out, "in a body: ");
+    put(&out, "%%%s = %s", n->name ? n->name : "?", optab[n->op].name);
     if (n->loc && n->loc->file)
-        put(&t, " (%s:%d)", n->loc->file, n->loc->line);
-    put(&t, ": %s", what);
-    c->why = t.s;
+        put(&out, " (%s:%d)", n->loc->file, n->loc->line);
+    put(&out, ": %s", what);
+    c->why = out.s;
     return 1;
 }
 
@@ -270,13 +270,13 @@ static int same_set(const Dim *d, int nd, const Node *n)
 static int declared(GraphCheck *c, const Node *n)
 {
     const char *path = n_name(n);
-    const Param *p = g_param((Graph *)c->top, path);
+    const Param *param = g_param((Graph *)c->top, path);
 
-    if (!p)
+    if (!param)
         return bad(c, n, "'%s' is not in the table", path);
-    if ((p->kind == TKparam) != (n->op == Oparam))
-        return bad(c, n, "'%s' is a %s", path, tensor_kinds[p->kind].name);
-    if (!same_set(p->dim, p->nd, n) || p->dt != n->dt)
+    if ((param->kind == TKparam) != (n->op == Oparam))
+        return bad(c, n, "'%s' is a %s", path, tensor_kinds[param->kind].name);
+    if (!same_set(param->dim, param->nd, n) || param->dt != n->dt)
         return bad(c, n, "has not the type '%s' is declared with", path);
     return 0;
 }

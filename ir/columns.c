@@ -26,14 +26,14 @@ static size_t width(const char *s, size_t now, size_t limit)
     return n > now && n <= limit ? n : now;
 }
 
-static void put_cell(Text *t, const char *s, size_t w, int last)
+static void put_cell(Text *out, const char *s, size_t w, int last)
 {
     size_t n = s ? strlen(s) : 0;
 
     if (n)
-        putn(t, s, n);
+        putn(out, s, n);
     for (; !last && n < w; n++)
-        putn(t, " ", 1);
+        putn(out, " ", 1);
 }
 
 typedef struct Columns {
@@ -53,24 +53,24 @@ static Columns columns(const ListingLine *v, size_t n)
     return c;
 }
 
-static void put_line(Text *t, const ListingLine *l, Columns c,
+static void put_line(Text *out, const ListingLine *l, Columns c,
                      const char *indent, const char *eq)
 {
     int last = l->loc ? 4 : l->shard ? 3 : l->type ? 2 : 1;
 
-    put(t, "%s", indent);
-    put_cell(t, l->name, c.name, 0);
-    put(t, "%s", eq);
-    put_cell(t, l->what, c.what, last == 1);
+    put(out, "%s", indent);
+    put_cell(out, l->name, c.name, 0);
+    put(out, "%s", eq);
+    put_cell(out, l->what, c.what, last == 1);
     if (last > 1)
-        put(t, "  ");
-    put_cell(t, l->type, c.type, last <= 2);
+        put(out, "  ");
+    put_cell(out, l->type, c.type, last <= 2);
     if (l->shard || (l->loc && c.shard))
-        put(t, "  ");
-    put_cell(t, l->shard, c.shard, last <= 3);
+        put(out, "  ");
+    put_cell(out, l->shard, c.shard, last <= 3);
     if (l->loc)
-        put(t, "  %s", l->loc);
-    put(t, "\n");
+        put(out, "  %s", l->loc);
+    put(out, "\n");
 }
 
 /* ---- repeated scopes ----------------------------------------------------- */
@@ -138,22 +138,22 @@ static int wordchar(char c)
 
 /* s with the unit's number as {i}, its neighbours' as {i-1} and {i+1}. With
  * `blur`, for comparing: names of other places and random keys are left out. */
-static void put_general(Text *t, const char *s, NumberedScope u, int blur)
+static void put_general(Text *out, const char *s, NumberedScope u, int blur)
 {
     while (s && *s) {
         size_t n = strcspn(s, "% =");
         size_t w = n;
         long at;
-        putn(t, s, n);
+        putn(out, s, n);
         s += n;
         if (!*s)
             break;
         n = 1;
         for (w = 1; wordchar(s[w]); w++)
             ;
-        int mine = 0, key = blur && t->len > 3 && *s == '=' &&
-                            !memcmp(t->s + t->len - 3, "key", 3);
-        putn(t, s, 1);
+        int mine = 0, key = blur && out->len > 3 && *s == '=' &&
+                            !memcmp(out->s + out->len - 3, "key", 3);
+        putn(out, s, 1);
         for (size_t i = 1; i < w && !mine && !key; i++) {
             if (s[i - 1] == '.' || i == 1)
                 n = number_at(s + i, u, &at);
@@ -163,29 +163,29 @@ static void put_general(Text *t, const char *s, NumberedScope u, int blur)
                 continue;
             size_t len;
             const char *word = last_word(u, &len);
-            putn(t, s + 1, i - 1);
-            put(t, "%.*s.%s", (int)len, word,
+            putn(out, s + 1, i - 1);
+            put(out, "%.*s.%s", (int)len, word,
                 at == u.at  ? "{i}"
                 : at < u.at ? "{i-1}"
                             : "{i+1}");
-            putn(t, s + i + n, w - i - n);
+            putn(out, s + i + n, w - i - n);
             mine = 1;
         }
         if (!mine && !key && !(blur && *s == '%'))
-            putn(t, s + 1, w - 1);
+            putn(out, s + 1, w - 1);
         s += w;
     }
 }
 
 static const char *general(Arena *a, const char *s, NumberedScope u, int blur)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
     if (!s)
         return NULL;
-    put(&t, "%s", "");
-    put_general(&t, s, u, blur);
-    return t.s;
+    put(&out, "%s", "");
+    put_general(&out, s, u, blur);
+    return out.s;
 }
 
 static int same_text(const char *a, const char *b)
@@ -284,7 +284,7 @@ static ListingLine *folded(Arena *a, const ListingLine *v, size_t n)
     return out;
 }
 
-void put_lines(Text *t, const ListingLine *v, size_t n, const char *indent,
+void put_lines(Text *out, const ListingLine *v, size_t n, const char *indent,
                const char *eq, int fold)
 {
     Arena *a = arena_new();
@@ -295,8 +295,8 @@ void put_lines(Text *t, const ListingLine *v, size_t n, const char *indent,
 
     for (size_t i = 0; i < count; i++)
         if (show[i].note)
-            put(t, "%s%s\n", indent, show[i].note);
+            put(out, "%s%s\n", indent, show[i].note);
         else
-            put_line(t, &show[i], c, indent, eq);
+            put_line(out, &show[i], c, indent, eq);
     arena_free(a);
 }

@@ -192,27 +192,27 @@ Schedule *schedule_read(Arena *a, const char *path)
     return s ? schedule_csv(a, s, n, path) : NULL;
 }
 
-static void put_act(Text *t, const ScheduleEntry *q)
+static void put_act(Text *out, const ScheduleEntry *q)
 {
-    put(t, "%d%c%d", q->chunk, jobnames[q->w], q->micro);
+    put(out, "%d%c%d", q->chunk, jobnames[q->w], q->micro);
 }
 
 char *schedule_print(Arena *a, const Schedule *s)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
     for (int r = 0; r < s->ranks; r++) {
         const ScheduleEntry *row = s->row[r];
         for (size_t i = 0; i < vec_len(row); i++) {
             const char *open = row[i].pair ? "(" : "";
-            put(&t, "%s%s", i ? "," : "", open);
-            put_act(&t, &row[i]);
+            put(&out, "%s%s", i ? "," : "", open);
+            put_act(&out, &row[i]);
             if (!*open)
                 continue;
-            putn(&t, ";", 1);
-            put_act(&t, &row[++i]);
-            put(&t, ")OVERLAP_F_B");
+            putn(&out, ";", 1);
+            put_act(&out, &row[++i]);
+            put(&out, ")OVERLAP_F_B");
         }
-        putn(&t, "\n", 1);
+        putn(&out, "\n", 1);
     }
-    return t.s;
+    return out.s;
 }

@@ -33,13 +33,13 @@ typedef struct Drawing {
 
 /* ---- words --------------------------------------------------------------- */
 
-static void put_escaped(Text *t, const char *s)
+static void put_escaped(Text *out, const char *s)
 {
     for (; *s; s++)
         if (*s == '"' || *s == '\\')
-            put(t, "\\%c", *s);
+            put(out, "\\%c", *s);
         else
-            putn(t, (unsigned char)*s < ' ' ? " " : s, 1);
+            putn(out, (unsigned char)*s < ' ' ? " " : s, 1);
 }
 
 /* Behind a word, which may be a "string" or have one: where it ends. */
@@ -58,9 +58,9 @@ static const char *word_end(const char *s)
  * the node alone. */
 static const char *attrs_of(Arena *a, const char *what)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    put(&t, "%s", "");
+    put(&out, "%s", "");
     for (const char *end; *what; what = end + strspn(end, " ")) {
         end = word_end(what);
         const char *is = memchr(what, '=', (size_t)(end - what));
@@ -69,10 +69,10 @@ static const char *attrs_of(Arena *a, const char *what)
         int len = end - what > LONGEST ? LONGEST : (int)(end - what);
         while (((unsigned char)what[len] & 0xc0) == 0x80)
             len--; /* whole letters */
-        put(&t, "%s%.*s%s", t.len ? " " : "", len, what,
+        put(&out, "%s%.*s%s", out.len ? " " : "", len, what,
             len < end - what ? "..." : "");
     }
-    return t.s;
+    return out.s;
 }
 
 /* Numbers stand in the boxes of those that read them: "b=0.5". */
@@ -81,7 +81,7 @@ static int is_number(const Node *n)
     return n->op == Oconst && n->nd == 0;
 }
 
-static void put_numbers(Text *t, const Node *n)
+static void put_numbers(Text *out, const Node *n)
 {
     for (int k = 0; k < n->nin; k++) {
         const char *s = optab[n->op].operands;
@@ -89,7 +89,7 @@ static void put_numbers(Text *t, const Node *n)
             s = strchr(s + 1, ' ');
         s = s ? s + (*s == ' ') : "";
         if (is_number(n->in[k]))
-            put(t, "\\n%.*s=%.9g", (int)strcspn(s, " "), s,
+            put(out, "\\n%.*s=%.9g", (int)strcspn(s, " "), s,
                 n->in[k]->at.constant.value);
     }
 }
@@ -173,66 +173,66 @@ static const char *look_of(const Node *n)
     }
 }
 
-static void put_box(Drawing *d, Text *t, const Node *n, int depth)
+static void put_box(Drawing *d, Text *out, const Node *n, int depth)
 {
     const char *op = optab[n->op].name, *name = short_name(n);
     const char *attrs = attrs_of(d->arena, d->line[n->id].what);
 
-    put(t, "%*sg%dn%d [label=\"", 2 * depth, "", d->k, n->id);
+    put(out, "%*sg%dn%d [label=\"", 2 * depth, "", d->k, n->id);
     if (n->op == Ocall && n->at.call.name)
         op = n->at.call.name;
     if (strncmp(name, op, strlen(op))) {
-        put_escaped(t, name);
-        put(t, "\\n");
+        put_escaped(out, name);
+        put(out, "\\n");
     }
-    put_escaped(t, op);
+    put_escaped(out, op);
     if (*attrs)
-        put(t, "\\n");
-    put_escaped(t, attrs);
-    put_numbers(t, n);
-    put(t, "\", tooltip=\"");
-    put_escaped(t, n->name);
+        put(out, "\\n");
+    put_escaped(out, attrs);
+    put_numbers(out, n);
+    put(out, "\", tooltip=\"");
+    put_escaped(out, n->name);
     if (n->loc && n->loc->file) {
-        put(t, " ");
-        put_escaped(t, n->loc->file);
-        put(t, ":%d", n->loc->line);
+        put(out, " ");
+        put_escaped(out, n->loc->file);
+        put(out, ":%d", n->loc->line);
     }
-    put(t, "\", %s];\n", look_of(n));
+    put(out, "\", %s];\n", look_of(n));
 }
 
-static void put_inside(Drawing *d, Text *t, const DotBox *b, int depth)
+static void put_inside(Drawing *d, Text *out, const DotBox *b, int depth)
 {
     for (size_t i = 0; i < vec_len(b->node); i++)
-        put_box(d, t, d->g->node[b->node[i]], depth);
+        put_box(d, out, d->g->node[b->node[i]], depth);
     for (size_t i = 0; i < vec_len(b->in); i++) {
         b->in[i]->number = d->nbox++;
-        put(t, "%*ssubgraph cluster_%d_%d {\n%*slabel=\"", 2 * depth, "", d->k,
-            b->in[i]->number, 2 * depth + 2, "");
-        put_escaped(t, b->in[i]->label);
-        put(t, "\";\n");
-        put_inside(d, t, b->in[i], depth + 1);
-        put(t, "%*s}\n", 2 * depth, "");
+        put(out, "%*ssubgraph cluster_%d_%d {\n%*slabel=\"", 2 * depth, "",
+            d->k, b->in[i]->number, 2 * depth + 2, "");
+        put_escaped(out, b->in[i]->label);
+        put(out, "\";\n");
+        put_inside(d, out, b->in[i], depth + 1);
+        put(out, "%*s}\n", 2 * depth, "");
     }
 }
 
 /* x as it is called where it comes from another part. */
-static void put_name(Drawing *d, Text *t, const Node *x, const DotBox *part)
+static void put_name(Drawing *d, Text *out, const Node *x, const DotBox *part)
 {
     void **seen =
         table_at(d->drawn, (uint64_t)1 << 63 | (uint64_t)part->number << 32 |
                                (uint64_t)x->id);
 
     if (!*seen) {
-        put(t, "    subgraph cluster_%d_%d { g%dn%d_%d [label=\"", d->k,
+        put(out, "    subgraph cluster_%d_%d { g%dn%d_%d [label=\"", d->k,
             part->number, d->k, x->id, part->number);
-        put_escaped(t, x->name);
-        put(t, "\", shape=plaintext]; }\n");
+        put_escaped(out, x->name);
+        put(out, "\", shape=plaintext]; }\n");
     }
     *seen = d;
 }
 
 /* What operand k brings to n, by those that stand for both; once. */
-static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
+static void put_arrow(Drawing *d, Text *out, const Node *n, int k)
 {
     const StandIn *from = &d->stand[n->in[k]->id], *to = &d->stand[n->id];
     const Node *x = d->g->node[from->line];
@@ -248,16 +248,16 @@ static void put_arrow(Drawing *d, Text *t, const Node *n, int k)
         return;
     *seen = d;
     if (far)
-        put_name(d, t, x, part);
-    put(t, "    g%dn%d%s -> g%dn%zu [label=\"%s ", d->k, x->id,
+        put_name(d, out, x, part);
+    put(out, "    g%dn%d%s -> g%dn%zu [label=\"%s ", d->k, x->id,
         far ? strf(d->arena, "_%d", part->number) : "", d->k, to->line,
         dtypes[x->dt].name);
-    put_escaped(t, shape_text(d->g, x));
+    put_escaped(out, shape_text(d->g, x));
     if (d->line[x->id].shard) {
-        put(t, "\\n");
-        put_escaped(t, d->line[x->id].shard);
+        put(out, "\\n");
+        put_escaped(out, d->line[x->id].shard);
     }
-    put(t, "\"%s];\n", around ? ", style=dashed, constraint=false" : "");
+    put(out, "\"%s];\n", around ? ", style=dashed, constraint=false" : "");
 }
 
 /* Nodes of one region, or call, from i on; where they end. */
@@ -283,7 +283,7 @@ static size_t section(Drawing *d, size_t i, DotBox *all)
     return end;
 }
 
-void graph_dot(Text *t, Graph *g, int k, int fold)
+void graph_dot(Text *out, Graph *g, int k, int fold)
 {
     Drawing d = { .arena = arena_new(), .g = g, .k = k, .fold = fold };
     DotBox all = { 0 };
@@ -296,16 +296,16 @@ void graph_dot(Text *t, Graph *g, int k, int fold)
     d.stand = alloc(d.arena, (n + 1) * sizeof *d.stand);
     for (size_t i = 0; i < n;)
         i = section(&d, i, &all);
-    put(t, "  subgraph cluster_%d {\n    label=\"", k);
-    put_escaped(t, strf(d.arena, "%s %s%s%s", g->name, programnames[g->prog],
-                        g->after ? " after " : "", g->after ? g->after : ""));
+    put(out, "  subgraph cluster_%d {\n    label=\"", k);
+    put_escaped(out, strf(d.arena, "%s %s%s%s", g->name, programnames[g->prog],
+                          g->after ? " after " : "", g->after ? g->after : ""));
     if (g->nrole)
-        put(t, ", stage %d of %d", g->role, g->nrole);
-    put(t, "\";\n");
-    put_inside(&d, t, &all, 2);
+        put(out, ", stage %d of %d", g->role, g->nrole);
+    put(out, "\";\n");
+    put_inside(&d, out, &all, 2);
     for (size_t i = 0; i < n; i++)
         for (int x = 0; x < g->node[i]->nin; x++)
-            put_arrow(&d, t, g->node[i], x);
-    put(t, "  }\n");
+            put_arrow(&d, out, g->node[i], x);
+    put(out, "  }\n");
     arena_free(d.arena);
 }

@@ -60,44 +60,44 @@ static const char *line_of(const Loc *l, size_t *len)
     return p;
 }
 
-static void put_source(Text *t, const Loc *l)
+static void put_source(Text *out, const Loc *l)
 {
     size_t n;
     const char *s = line_of(l, &n);
     if (!s || !n)
         return;
-    put(t, "    ");
-    putn(t, s, n < 200 ? n : 200);
-    put(t, "\n");
+    put(out, "    ");
+    putn(out, s, n < 200 ? n : 200);
+    put(out, "\n");
 }
 
-static void put_place(Text *t, const Loc *l)
+static void put_place(Text *out, const Loc *l)
 {
     if (l && l->file && l->line)
-        put(t, "%s:%d: ", l->file, l->line);
+        put(out, "%s:%d: ", l->file, l->line);
     else if (l && l->file)
-        put(t, "%s: ", l->file);
+        put(out, "%s: ", l->file);
 }
 
 /* `place: kind: message`, the source line, then who called. */
-static void put_message(Text *t, const Loc *l, const char *kind,
+static void put_message(Text *out, const Loc *l, const char *kind,
                         const char *fmt, va_list ap)
 {
-    put_place(t, l);
-    put(t, "%s: ", kind);
-    char *s = vstrf(t->arena, fmt, ap);
-    putn(t, s, strlen(s));
-    put(t, "\n");
+    put_place(out, l);
+    put(out, "%s: ", kind);
+    char *s = vstrf(out->arena, fmt, ap);
+    putn(out, s, strlen(s));
+    put(out, "\n");
     if (!l || !l->file)
         return;
-    put_source(t, l);
+    put_source(out, l);
     const Loc *below = l;
     for (l = l->up; l && l->file; below = l, l = l->up) {
         if (l->file == below->file && l->line == below->line)
             continue;
-        put_place(t, l);
-        put(t, "note: called from here\n");
-        put_source(t, l);
+        put_place(out, l);
+        put(out, "note: called from here\n");
+        put_source(out, l);
     }
 }
 
@@ -114,29 +114,29 @@ void note(const Loc *l, const char *fmt, ...)
 /* Message and pending notes as one text; the notes are then gone. */
 static Text compose(const Loc *l, const char *kind, const char *fmt, va_list ap)
 {
-    Text t = { .arena = forever };
-    put_message(&t, l, kind, fmt, ap);
+    Text out = { .arena = forever };
+    put_message(&out, l, kind, fmt, ap);
     if (notes.len)
-        putn(&t, notes.s, notes.len);
+        putn(&out, notes.s, notes.len);
     notes.len = 0;
-    return t;
+    return out;
 }
 
 void warn(const Loc *l, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    Text t = compose(l, "warning", fmt, ap);
+    Text out = compose(l, "warning", fmt, ap);
     va_end(ap);
-    fputs(t.s, stderr);
+    fputs(out.s, stderr);
 }
 
-static _Noreturn void end(Text t, int status)
+static _Noreturn void end(Text out, int status)
 {
     if (err_hook)
-        err_hook(t.s);
+        err_hook(out.s);
     fflush(stdout);
-    fputs(t.s, stderr);
+    fputs(out.s, stderr);
     exit(status);
 }
 
@@ -144,18 +144,18 @@ void err(const Loc *l, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    Text t = compose(l, "error", fmt, ap);
+    Text out = compose(l, "error", fmt, ap);
     va_end(ap);
-    end(t, err_status);
+    end(out, err_status);
 }
 
 void err_usage(const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    Text t = compose(NULL, "error", fmt, ap);
+    Text out = compose(NULL, "error", fmt, ap);
     va_end(ap);
-    end(t, 2);
+    end(out, 2);
 }
 
 void die(const char *fmt, ...)

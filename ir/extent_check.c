@@ -108,20 +108,21 @@ static int64_t micros_of(const Plan *p)
     return 0;
 }
 
-static const char *repeats_wrong(const PlanCheck *c, const Program *g)
+static const char *repeats_wrong(const PlanCheck *c, const Program *prog)
 {
-    int data = program_trains(g->kind) || g->kind == PGeval;
+    int data = program_trains(prog->kind) || prog->kind == PGeval;
     int64_t n = data ? micros_of(c->p) : 1;
     if (n < 0 && law(Lrepeats))
         return "has another number of tokens than its inputs";
-    for (int f = 0; f < g->nphase && n > 0; f++) {
-        const Phase *x = &g->phase[f];
+    for (int f = 0; f < prog->nphase && n > 0; f++) {
+        const Phase *x = &prog->phase[f];
         int each = x->reg == REGden || x->reg == REGbody;
-        if ((x->repeat ? x->repeat != (each ? n : 1) : phase_runs(g, f) != n) &&
+        if ((x->repeat ? x->repeat != (each ? n : 1)
+                       : phase_runs(prog, f) != n) &&
             law(Lrepeats))
             return strf(c->arena, "program '%s' runs its phase '%s' %lld times",
-                        programnames[g->kind], x->name,
-                        (long long)phase_runs(g, f));
+                        programnames[prog->kind], x->name,
+                        (long long)phase_runs(prog, f));
     }
     return 0;
 }

@@ -72,10 +72,10 @@ static int digits(int64_t v)
 }
 
 /* "dp1 cp0 |  4  5  6  7": the coordinates that a row does not run through. */
-static void put_row(Text *t, const Mesh *m, const GridRanks *g, int64_t row)
+static void put_row(Text *out, const Mesh *m, const GridRanks *g, int64_t row)
 {
     int64_t first = row * g->across, whole = 1;
-    Text label = { .arena = t->arena };
+    Text label = { .arena = out->arena };
 
     if (first >= g->n)
         return;
@@ -84,124 +84,125 @@ static void put_row(Text *t, const Mesh *m, const GridRanks *g, int64_t row)
         MeshAxis x = g->axis[i];
         whole *= m->size[x];
         if (m->size[x] > 1 && g->across < whole) {
-            Text more = { .arena = t->arena };
+            Text more = { .arena = out->arena };
             put(&more, "%s%lld %s", meshnames[x],
                 (long long)mesh_pos(m, m->mask[x], g->rank[first]), label.s);
             label = more;
         }
     }
-    put(t, "%10s|", label.s);
+    put(out, "%10s|", label.s);
     for (int64_t i = first; i < first + g->across; i++)
-        put(t, " %*lld", digits(m->world - 1), (long long)g->rank[i]);
+        put(out, " %*lld", digits(m->world - 1), (long long)g->rank[i]);
 }
 
-static void pad_to(Text *t, size_t start, int64_t width)
+static void pad_to(Text *out, size_t start, int64_t width)
 {
-    while ((int64_t)(t->len - start) < width)
-        put(t, " ");
+    while ((int64_t)(out->len - start) < width)
+        put(out, " ");
 }
 
-static void put_axes(Text *t, const Mesh *m, const GridRanks *g)
+static void put_axes(Text *out, const Mesh *m, const GridRanks *g)
 {
     int64_t n = 1;
 
-    put(t, "  along a row:");
+    put(out, "  along a row:");
     for (int i = 0; i < 3; i++) {
         if (m->size[g->axis[i]] > 1 && n < g->across)
-            put(t, " %s", meshnames[g->axis[i]]);
+            put(out, " %s", meshnames[g->axis[i]]);
         n *= m->size[g->axis[i]];
     }
     if (g->across == 1)
-        put(t, " -");
+        put(out, " -");
 }
 
-static void put_stage(Text *t, const Mesh *m, int64_t stage, int64_t lines)
+static void put_stage(Text *out, const Mesh *m, int64_t stage, int64_t lines)
 {
-    Arena *a = t->arena;
+    Arena *a = out->arena;
     GridRanks d = grid_of(a, m, dense, stage), e = grid_of(a, m, expert, stage);
     int64_t rows =
         d.n / d.across > e.n / e.across ? d.n / d.across : e.n / e.across;
     int64_t width = 12 + d.across * (digits(m->world - 1) + 1) + GAP;
     width = width < 36 ? 36 : width;
-    size_t start = t->len;
+    size_t start = out->len;
 
-    put(t, m->size[Mpp] > 1 ? "stage %lld, dense" : "dense", (long long)stage);
-    put_axes(t, m, &d);
-    pad_to(t, start, width);
-    put(t, "expert");
-    put_axes(t, m, &e);
-    put(t, "\n");
+    put(out, m->size[Mpp] > 1 ? "stage %lld, dense" : "dense",
+        (long long)stage);
+    put_axes(out, m, &d);
+    pad_to(out, start, width);
+    put(out, "expert");
+    put_axes(out, m, &e);
+    put(out, "\n");
     for (int64_t r = 0; r < rows && r < lines; r++) {
-        start = t->len;
-        put_row(t, m, &d, r);
+        start = out->len;
+        put_row(out, m, &d, r);
         if (r < e.n / e.across)
-            pad_to(t, start, width);
-        put_row(t, m, &e, r);
-        put(t, "\n");
+            pad_to(out, start, width);
+        put_row(out, m, &e, r);
+        put(out, "\n");
     }
     if (rows > lines)
-        put(t, "   ... %lld more rows\n", (long long)(rows - lines));
+        put(out, "   ... %lld more rows\n", (long long)(rows - lines));
 }
 
 /* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}" */
-void put_ranks(Text *t, const int64_t *r, int64_t n)
+void put_ranks(Text *out, const int64_t *r, int64_t n)
 {
     int64_t step = n > 1 ? r[1] - r[0] : 1, even = 1;
 
     for (int64_t i = 1; i < n; i++)
         even &= r[i] - r[i - 1] == step;
     if (n > 2 && even && step == 1) {
-        put(t, " {%lld-%lld}", (long long)r[0], (long long)r[n - 1]);
+        put(out, " {%lld-%lld}", (long long)r[0], (long long)r[n - 1]);
         return;
     }
-    put(t, " {");
+    put(out, " {");
     for (int64_t i = 0; i < n; i++)
         if (n <= 5 || i < 2 || i == n - 1)
-            put(t, i ? " %lld" : "%lld", (long long)r[i]);
+            put(out, i ? " %lld" : "%lld", (long long)r[i]);
         else if (i == 2)
-            put(t, " ..");
-    put(t, "}");
+            put(out, " ..");
+    put(out, "}");
 }
 
-void put_groups(Text *t, const Mesh *m)
+void put_groups(Text *out, const Mesh *m)
 {
-    int64_t *ranks = alloc(t->arena, (size_t)m->world * sizeof *ranks);
+    int64_t *ranks = alloc(out->arena, (size_t)m->world * sizeof *ranks);
 
     for (int x = 0; x < NMESH; x++) {
         int64_t shown = 0, groups = m->world / m->size[x];
         if (m->size[x] == 1)
             continue;
-        put(t, "%-4s %lld group%s of %lld:", meshnames[x], (long long)groups,
+        put(out, "%-4s %lld group%s of %lld:", meshnames[x], (long long)groups,
             groups == 1 ? "" : "s", (long long)m->size[x]);
         for (int64_t r = 0; r < m->world && shown < GROUPS; r++) {
             if (mesh_pos(m, m->mask[x], r))
                 continue;
             mesh_group(m, m->mask[x], r, ranks);
-            put_ranks(t, ranks, m->size[x]);
+            put_ranks(out, ranks, m->size[x]);
             shown++;
         }
-        put(t, groups > shown ? " ...\n" : "\n");
+        put(out, groups > shown ? " ...\n" : "\n");
     }
 }
 
-void put_grids(Text *t, const Mesh *m)
+void put_grids(Text *out, const Mesh *m)
 {
     int64_t pp = m->size[Mpp], shown = pp < STAGES ? pp : STAGES;
 
     for (int64_t s = 0; s < shown; s++)
-        put_stage(t, m, s, LINES / shown < 2 ? 2 : LINES / shown);
+        put_stage(out, m, s, LINES / shown < 2 ? 2 : LINES / shown);
     if (pp > shown)
-        put(t, "... %lld more stages, each %lld ranks on\n",
+        put(out, "... %lld more stages, each %lld ranks on\n",
             (long long)(pp - shown), (long long)(m->world / pp));
-    put(t, "\n");
-    put_groups(t, m);
-    put(t, "\natoms:");
+    put(out, "\n");
+    put_groups(out, m);
+    put(out, "\natoms:");
     for (int i = 0; i < m->natom; i++) {
-        put(t, "%s %lld (", i ? "," : "", (long long)m->atom[i].size);
+        put(out, "%s %lld (", i ? "," : "", (long long)m->atom[i].size);
         for (int x = 0, n = 0; x < NMESH; x++)
             if (m->mask[x] >> i & 1)
-                put(t, n++ ? " %s" : "%s", meshnames[x]);
-        put(t, ", every %lld)", (long long)m->atom[i].stride);
+                put(out, n++ ? " %s" : "%s", meshnames[x]);
+        put(out, ", every %lld)", (long long)m->atom[i].stride);
     }
-    put(t, m->natom ? "\n" : " none\n");
+    put(out, m->natom ? "\n" : " none\n");
 }

@@ -29,11 +29,11 @@ static const Tensor *owner(const Plan *p, const char *name)
     return NULL;
 }
 
-static const PlanDim *axis_of(const Tensor *t, const char *name)
+static const PlanDim *axis_of(const Tensor *tensor, const char *name)
 {
-    for (int d = 0; d < t->nd; d++)
-        if (!strcmp(t->dim[d].axis, name))
-            return &t->dim[d];
+    for (int d = 0; d < tensor->nd; d++)
+        if (!strcmp(tensor->dim[d].axis, name))
+            return &tensor->dim[d];
     return NULL;
 }
 
@@ -55,9 +55,9 @@ static int named(const HfMap *h, const char *axis)
     return n;
 }
 
-static const char *factor_wrong(const Tensor *t, const HfFactor *f)
+static const char *factor_wrong(const Tensor *tensor, const HfFactor *f)
 {
-    const PlanDim *d = f->axis ? axis_of(t, f->axis) : NULL;
+    const PlanDim *d = f->axis ? axis_of(tensor, f->axis) : NULL;
     if (!is_inside(f) && law(Lhf_inside))
         return "goes beyond an axis";
     if ((f->axis ? !d || d->n != f->n : f->n != 1) && law(Lhf_factor))
@@ -67,23 +67,23 @@ static const char *factor_wrong(const Tensor *t, const HfFactor *f)
 
 static const char *row_wrong(const HfCheck *x, const HfMap *h)
 {
-    const Tensor *t = owner(x->p, h->param);
+    const Tensor *tensor = owner(x->p, h->param);
     const char *why = NULL;
-    if (!t && law(Lhf_param))
+    if (!tensor && law(Lhf_param))
         return wrong(x, h, "is for no parameter or state");
     for (int d = 0; d < h->nd && !why; d++)
         for (int k = 0; k < h->dim[d].nf && !why; k++)
-            why = factor_wrong(t, &h->dim[d].f[k]);
+            why = factor_wrong(tensor, &h->dim[d].f[k]);
     for (int i = 0; i < h->nfix && !why; i++) {
-        const PlanDim *d = axis_of(t, h->fixaxis[i]);
+        const PlanDim *d = axis_of(tensor, h->fixaxis[i]);
         if ((!d || h->fixat[i] < -1 || h->fixat[i] >= d->n) &&
             law(Lhf_unrolled))
             why = "unrolls what is no axis of it";
     }
-    for (int d = 0; d < t->nd && !why; d++)
-        if (named(h, t->dim[d].axis) != 1 && law(Lhf_axis_once))
-            why =
-                strf(x->arena, "does not have axis '%s' once", t->dim[d].axis);
+    for (int d = 0; d < tensor->nd && !why; d++)
+        if (named(h, tensor->dim[d].axis) != 1 && law(Lhf_axis_once))
+            why = strf(x->arena, "does not have axis '%s' once",
+                       tensor->dim[d].axis);
     return why ? wrong(x, h, why) : NULL;
 }
 

@@ -28,15 +28,15 @@ static void push(const Node *n, Dims *s, Axis *a, int64_t size)
 
 const char *shape_text(const Graph *g, const Node *n)
 {
-    Text t = { .arena = g->arena };
+    Text out = { .arena = g->arena };
 
-    put(&t, "[");
+    put(&out, "[");
     for (int i = 0; i < n->nd; i++)
         if (!g_ismicro(n->dim[i].a))
-            put(&t, "%s%s=%lld", t.len > 1 ? " " : "", n->dim[i].a->name,
+            put(&out, "%s%s=%lld", out.len > 1 ? " " : "", n->dim[i].a->name,
                 (long long)n->dim[i].n);
-    put(&t, "]");
-    return t.s;
+    put(&out, "]");
+    return out.s;
 }
 
 static const char *opname(const Node *n)

@@ -205,25 +205,25 @@ const char *launch_wrong(const Launch *l)
 /* ---- text ---------------------------------------------------------------- */
 
 /* " name=" */
-static void put_name(Text *t, const char *name)
+static void put_name(Text *out, const char *name)
 {
-    putn(t, " ", 1);
-    putn(t, name, strlen(name));
-    putn(t, "=", 1);
+    putn(out, " ", 1);
+    putn(out, name, strlen(name));
+    putn(out, "=", 1);
 }
 
-static void put_list(Text *t, const Field *f, const List *l)
+static void put_list(Text *out, const Field *f, const List *l)
 {
     for (int64_t i = 0; i < l->n * f->min; i++) {
         if (i % f->min)
-            putn(t, ",", 1);
+            putn(out, ",", 1);
         else
-            put_name(t, f->name);
-        put_int(t, l->at[i]);
+            put_name(out, f->name);
+        put_int(out, l->at[i]);
     }
 }
 
-static void put_field(Text *t, const void *args, const Field *f)
+static void put_field(Text *out, const void *args, const Field *f)
 {
     int64_t v = f->type == FIELDlist ? 0 : value_of(args, f);
     const char *word = f->type == FIELDdtype    ? dtypes[v].name
@@ -231,49 +231,49 @@ static void put_field(Text *t, const void *args, const Field *f)
                                                 : NULL;
     if (f->type == FIELDlist) {
         List l = list_of(args, f);
-        put_list(t, f, &l);
+        put_list(out, f, &l);
         return;
     }
-    put_name(t, f->name);
+    put_name(out, f->name);
     if (f->type == FIELDhash)
-        put_bits(t, (uint64_t)v);
+        put_bits(out, (uint64_t)v);
     else if (word)
-        putn(t, word, strlen(word));
+        putn(out, word, strlen(word));
     else
-        put_int(t, v);
+        put_int(out, v);
 }
 
 /* Operands by name, "-" for none, but that of work space is left out; a list
  * with commas where there may be any number. */
-static void put_operands(Text *t, const Instr *s)
+static void put_operands(Text *out, const Instr *s)
 {
     for (int i = 0; i < s->nbuf; i++) {
         const OperandInfo *o = instr_operand(s, i);
         if (s->buf[i] < 0 && o->use == USEwork)
             continue;
         if (i && o == instr_operand(s, i - 1))
-            putn(t, ",", 1);
+            putn(out, ",", 1);
         else
-            put_name(t, o->name);
+            put_name(out, o->name);
         if (s->buf[i] < 0)
-            putn(t, "-", 1);
+            putn(out, "-", 1);
         else
-            put_int(t, s->buf[i]);
+            put_int(out, s->buf[i]);
     }
 }
 
-void put_args(Text *t, const Instr *s)
+void put_args(Text *out, const Instr *s)
 {
-    put_operands(t, s);
+    put_operands(out, s);
     for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
-        put_field(t, &s->none, f);
+        put_field(out, &s->none, f);
 }
 
-void put_launch(Text *t, const Launch *l)
+void put_launch(Text *out, const Launch *l)
 {
     for (const Field *f = launch_fields(); f->name; f++)
         if (value_of(l, f))
-            put_field(t, l, f);
+            put_field(out, l, f);
 }
 
 static void need_key(Lex *x, const char *name)

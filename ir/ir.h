@@ -623,7 +623,7 @@ typedef struct StandIn {
 void stand_ins(Arena *a, const ListingLine *v, size_t n, StandIn *s);
 
 /* With `fold` scopes that repeat with a number stand there once. */
-void put_lines(Text *t, const ListingLine *v, size_t n, const char *indent,
+void put_lines(Text *out, const ListingLine *v, size_t n, const char *indent,
                const char *eq, int fold);
 
 /* ---- print.c parse.c parsenode.c shardtext.c check.c dot.c --------------- */
@@ -635,15 +635,15 @@ char *graph_print(Arena *a, const Graph *g, int flags);
 ListingLine *graph_lines(Arena *a, const Graph *g);
 /* The graph as the k-th cluster of a Graphviz digraph, whose braces are the
  * caller's. fold: repeated scopes once. */
-void graph_dot(Text *t, Graph *g, int k, int fold);
+void graph_dot(Text *out, Graph *g, int k, int fold);
 Graph *graph_parse(Arena *a, const char *text, size_t len, const char *name,
                    Opts *opts);
 /* A stage of a whole compile: the programs' graphs (vec), then the Lua sources
  * as put_text(t, "source", file, text) writes them (vec). */
 Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,
                      Opts *opts, Source **sources);
-void print_dims(Text *t, const Node *n); /* "[batch=2 seq=8]" */
-int takes(Op op, int nin);               /* may op have that many operands? */
+void print_dims(Text *out, const Node *n); /* "[batch=2 seq=8]" */
+int takes(Op op, int nin);                 /* may op have that many operands? */
 /* Null, or what n lacks before infer may look at it. */
 const char *attrs_wrong(Arena *a, const Node *n);
 /* What the text leaves out when it is so: a name's scope, a node's row map. */
@@ -651,8 +651,8 @@ const char *text_scope(const char *name);
 Node *text_map(const Node *n);
 /* "@ dp:batch tp:+"; null: n is whole, or types are not known yet. */
 const char *shard_text(Arena *a, const Graph *g, const Node *n);
-void put_atoms(Text *t, const Mesh *m, uint32_t set); /* "tp,dp" */
-void lex_shards(Lex *x, const Graph *g, Node *n);     /* into n->sh */
+void put_atoms(Text *out, const Mesh *m, uint32_t set); /* "tp,dp" */
+void lex_shards(Lex *x, const Graph *g, Node *n);       /* into n->sh */
 int64_t lex_atoms(Lex *x, const Mesh *m);
 Axis *lex_axis(const Lex *x, const Graph *g, const char *name);
 
@@ -667,13 +667,14 @@ typedef struct GraphReader {
     int call; /* 1 + index: of what stands below "F0:" */
 } GraphReader;
 
-void parse_nodes(GraphReader *p); /* a line: a node, or where nodes belong */
-Axis *parse_axis(GraphReader *p);
-int parse_type(GraphReader *p, Dtype *dt, Dim *dim,
+void parse_nodes(
+    GraphReader *reader); /* a line: a node, or where nodes belong */
+Axis *parse_axis(GraphReader *reader);
+int parse_type(GraphReader *reader, Dtype *dt, Dim *dim,
                int *nd); /* 0: none there */
-const Loc *parse_places(GraphReader *p);
+const Loc *parse_places(GraphReader *reader);
 /* Index of the graph's call that the n bytes at s name; -1: none. */
-int parse_call(const GraphReader *p, const char *s, size_t n);
+int parse_call(const GraphReader *reader, const char *s, size_t n);
 
 void check_graph(const Graph *g); /* the level's own rules; die() when broken */
 char *graph_wrong(Arena *a, const Graph *g); /* null, or which is broken */

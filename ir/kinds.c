@@ -68,13 +68,13 @@ static int words(Arena *a, const char *kind, const char **w, int max)
 /* "1, 2, 3" and perhaps the one that is meant. */
 static char *list_of(Arena *a, const char *s, const char *const *w, int n)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
     for (int i = 0; i < n; i++)
-        put(&t, "%s%s", i ? ", " : "", w[i]);
+        put(&out, "%s%s", i ? ", " : "", w[i]);
     const char *near = nearest(s, w, (size_t)n);
     if (near)
-        put(&t, " (did you mean '%s'?)", near);
-    return t.s;
+        put(&out, " (did you mean '%s'?)", near);
+    return out.s;
 }
 
 static _Noreturn void below(const KeyInput *x, const char *s, const char *least)
@@ -258,17 +258,17 @@ static const char *check_order(const KeyInput *x, const char *s)
 static const char *check_layout(const KeyInput *x, const char *s)
 {
     const char *letters = x->kind + strlen("layout ");
-    Text t = { .arena = x->a };
+    Text out = { .arena = x->a };
     size_t n = strspn(s, strf(x->a, "%s*(),0123456789", letters));
     if (!s[n])
         return s;
     for (const char *c = letters; *c; c++)
-        put(&t, "%s%c", c > letters ? " " : "", *c);
+        put(&out, "%s%c", c > letters ? " " : "", *c);
     char other = (char)(s[n] ^ ' ');
     if (other != ' ' && strchr(letters, other))
-        put(&t, " (did you mean '%c'?)", other);
+        put(&out, " (did you mean '%c'?)", other);
     err(x->l, "%s %s, position %d: '%c' is none of %s", x->key, s, (int)n + 1,
-        s[n], t.s);
+        s[n], out.s);
 }
 
 /* ---- paths --------------------------------------------------------------- */
@@ -329,14 +329,14 @@ int opts_named(const char *s, int i, const char **name, const char **path)
 static const char *map_named(const PathMap *m, const char *s)
 {
     const char *name, *path, *rest = strrchr(s, ' ');
-    Text t = { .arena = m->a };
+    Text out = { .arena = m->a };
     int n = 0;
     for (; opts_named(s, n, &name, &path); n++)
-        put(&t, "%s%s=%s", n ? " " : "", name, map_path(m, "path", path));
+        put(&out, "%s%s=%s", n ? " " : "", name, map_path(m, "path", path));
     if (n && rest && rest[1] && !opts_named(rest, 0, &name, &path))
         err(m->l, "%s: '%s' has no name (name=path name=path ...)", m->key,
             rest + 1);
-    return n ? t.s : NULL;
+    return n ? out.s : NULL;
 }
 
 /* "0.7 a 0.3 b", each path mapped. */
@@ -345,7 +345,7 @@ static const char *map_blend(const PathMap *m, const char *s)
     Arena *a = m->a;
     const char *key = m->key, *named = map_named(m, s);
     const Loc *l = m->l;
-    Text t = { .arena = a };
+    Text out = { .arena = a };
     int sized = !strncmp(s, "size ", 5);
     double w;
     if (named || !opts_blend(s))
@@ -367,9 +367,10 @@ static const char *map_blend(const PathMap *m, const char *s)
                 key, weight);
         if (!*path)
             err(l, "%s: no path after the weight %s", key, weight);
-        put(&t, "%s%s %s", t.len ? " " : "", weight, map_path(m, "path", path));
+        put(&out, "%s%s %s", out.len ? " " : "", weight,
+            map_path(m, "path", path));
     }
-    return t.s;
+    return out.s;
 }
 
 /* ---- the kinds ----------------------------------------------------------- */

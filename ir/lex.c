@@ -29,37 +29,37 @@ static int is_bare(unsigned char c)
 
 /* ---- out ----------------------------------------------------------------- */
 
-void put_quoted(Text *t, const char *s, const char *escape)
+void put_quoted(Text *out, const char *s, const char *escape)
 {
-    putn(t, "\"", 1);
+    putn(out, "\"", 1);
     for (; *s; s++)
         if (*s == '"' || *s == '\\')
-            put(t, "\\%c", *s);
+            put(out, "\\%c", *s);
         else if ((unsigned char)*s < ' ' || *s == 127)
-            put(t, escape, (unsigned char)*s);
+            put(out, escape, (unsigned char)*s);
         else
-            putn(t, s, 1);
-    putn(t, "\"", 1);
+            putn(out, s, 1);
+    putn(out, "\"", 1);
 }
 
-void put_word(Text *t, const char *s)
+void put_word(Text *out, const char *s)
 {
     const char *c = s;
     while (*c && is_bare((unsigned char)*c))
         c++;
     if (c > s && !*c) {
-        putn(t, s, (size_t)(c - s));
+        putn(out, s, (size_t)(c - s));
         return;
     }
-    put_quoted(t, s, "\\x%02x");
+    put_quoted(out, s, "\\x%02x");
 }
 
-void put_json(Text *t, const char *s)
+void put_json(Text *out, const char *s)
 {
-    put_quoted(t, s, "\\u%04x");
+    put_quoted(out, s, "\\u%04x");
 }
 
-void put_int(Text *t, int64_t v)
+void put_int(Text *out, int64_t v)
 {
     char s[24], *p = s + sizeof s;
     uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
@@ -68,18 +68,18 @@ void put_int(Text *t, int64_t v)
     while (u /= 10);
     if (v < 0)
         *--p = '-';
-    putn(t, p, (size_t)(s + sizeof s - p));
+    putn(out, p, (size_t)(s + sizeof s - p));
 }
 
 /* As %a: the trailing zeros of the fraction left out. */
-void put_hex(Text *t, double v)
+void put_hex(Text *out, double v)
 {
     uint64_t bits;
     memcpy(&bits, &v, sizeof bits);
     uint64_t frac = bits & 0xfffffffffffff;
     int exp = (int)(bits >> 52 & 0x7ff), digits = 13;
     if (exp == 0 || exp == 0x7ff) { /* 0, subnormal, inf, nan */
-        put(t, "%a", v);
+        put(out, "%a", v);
         return;
     }
     for (; digits && !(frac & 15); digits--)
@@ -88,53 +88,53 @@ void put_hex(Text *t, double v)
     for (int i = digits; i--; frac >>= 4)
         s[i] = "0123456789abcdef"[frac & 15];
     if (v < 0)
-        putn(t, "-", 1);
-    putn(t, "0x1.", digits ? 4 : 3);
-    putn(t, s, (size_t)digits);
+        putn(out, "-", 1);
+    putn(out, "0x1.", digits ? 4 : 3);
+    putn(out, s, (size_t)digits);
     exp -= 1023;
-    putn(t, exp < 0 ? "p" : "p+", exp < 0 ? 1 : 2);
-    put_int(t, exp);
+    putn(out, exp < 0 ? "p" : "p+", exp < 0 ? 1 : 2);
+    put_int(out, exp);
 }
 
-void put_bits(Text *t, uint64_t v)
+void put_bits(Text *out, uint64_t v)
 {
     char s[16];
     for (int i = 16; i--; v >>= 4)
         s[i] = "0123456789abcdef"[v & 15];
-    putn(t, s, sizeof s);
+    putn(out, s, sizeof s);
 }
 
 /* aff = int { "+" int "*a" atom } [ "!" place ] */
-void put_aff(Text *t, const RankAffine *x)
+void put_aff(Text *out, const RankAffine *x)
 {
-    putn(t, " ", 1);
-    put_int(t, x->c);
+    putn(out, " ", 1);
+    put_int(out, x->c);
     for (int i = 0; i < MAXATOM; i++)
         if (x->k[i]) {
-            putn(t, "+", 1);
-            put_int(t, x->k[i]);
-            putn(t, "*a", 2);
-            put_int(t, i);
+            putn(out, "+", 1);
+            put_int(out, x->k[i]);
+            putn(out, "*a", 2);
+            put_int(out, i);
         }
     if (x->place) {
-        putn(t, "!", 1);
-        put_int(t, x->place);
+        putn(out, "!", 1);
+        put_int(out, x->place);
     }
 }
 
-void put_text(Text *t, const char *what, const char *name, const char *text)
+void put_text(Text *out, const char *what, const char *name, const char *text)
 {
     size_t n = text ? strlen(text) : 0;
-    putn(t, what, strlen(what));
+    putn(out, what, strlen(what));
     if (name) {
-        putn(t, " ", 1);
-        put_word(t, name);
+        putn(out, " ", 1);
+        put_word(out, name);
     }
-    putn(t, " ", 1);
-    put_int(t, (int64_t)n);
-    putn(t, "\n", 1);
-    putn(t, text ? text : "", n);
-    putn(t, "\n", 1);
+    putn(out, " ", 1);
+    put_int(out, (int64_t)n);
+    putn(out, "\n", 1);
+    putn(out, text ? text : "", n);
+    putn(out, "\n", 1);
 }
 
 /* ---- in ------------------------------------------------------------------ */
@@ -210,8 +210,8 @@ static int hex(int c)
 /* string = '"' { char | \" | \\ | \xHH } '"' */
 static const char *string(Lex *x)
 {
-    Text t = { .arena = x->arena };
-    putn(&t, "", 0);
+    Text out = { .arena = x->arena };
+    putn(&out, "", 0);
     for (x->p++; x->p < x->end && *x->p != '"' && *x->p != '\n'; x->p++) {
         char c = *x->p;
         if (!c)
@@ -225,12 +225,12 @@ static const char *string(Lex *x)
         } else if (c == '\\' && x->end - x->p > 2) {
             c = *++x->p;
         }
-        putn(&t, &c, 1);
+        putn(&out, &c, 1);
     }
     if (x->p == x->end || *x->p != '"')
         lex_err(x, "string without end");
     x->p++;
-    return intern(t.s);
+    return intern(out.s);
 }
 
 /* The extent of the bare word ahead; err when there is none. */

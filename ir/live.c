@@ -17,12 +17,12 @@ const char *life_wrong(const SlotLives *l, const char *what, int buf, int instr)
                 l->r->buf[buf].name, what);
 }
 
-static const Phase *phase_of(const Program *p, int instr)
+static const Phase *phase_of(const Program *prog, int instr)
 {
-    for (int i = 0; i < p->nphase; i++)
-        if (instr >= p->phase[i].first &&
-            instr < p->phase[i].first + p->phase[i].n)
-            return &p->phase[i];
+    for (int i = 0; i < prog->nphase; i++)
+        if (instr >= prog->phase[i].first &&
+            instr < prog->phase[i].first + prog->phase[i].n)
+            return &prog->phase[i];
     return NULL;
 }
 

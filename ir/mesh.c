@@ -248,35 +248,35 @@ static int64_t legal(const FoldSolve *v, const GridOrder *o, MeshAxis a)
 /* " (nearest legal: ep=4, or etp=2)": each axis alone, the rest as it is. */
 static const char *advice(const FoldSolve *v, const GridOrder *o, unsigned axes)
 {
-    Text t = { .arena = forever };
-    putn(&t, "", 0);
+    Text out = { .arena = forever };
+    putn(&out, "", 0);
     for (int a = 0; a < NMESH; a++) {
         if (!(axes >> a & 1) || v->size[a] < 1 || (v->size[a] == 1 && a != Mdp))
             continue;
         int64_t n = legal(v, o, (MeshAxis)a);
         if (n)
-            put(&t, "%s%s=%lld",
-                t.len ? ", or " : " (nearest legal: ", meshnames[a],
+            put(&out, "%s%s=%lld",
+                out.len ? ", or " : " (nearest legal: ", meshnames[a],
                 (long long)n);
     }
-    if (t.len)
-        put(&t, ")");
-    return t.s;
+    if (out.len)
+        put(&out, ")");
+    return out.s;
 }
 
 /* "tp*cp*pp = 3*1*1 = 3" */
 static const char *product(const FoldSolve *v, const MeshAxis *axis, int n)
 {
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
     int64_t p = 1;
     for (int i = 0; i < n; i++) {
-        put(&t, "%s%s", i ? "*" : "", meshnames[axis[i]]);
+        put(&out, "%s%s", i ? "*" : "", meshnames[axis[i]]);
         p = times(p, v->size[axis[i]]);
     }
     for (int i = 0; i < n; i++)
-        put(&t, "%s%lld", i ? "*" : " = ", (long long)v->size[axis[i]]);
-    put(&t, " = %lld", (long long)p);
-    return t.s;
+        put(&out, "%s%lld", i ? "*" : " = ", (long long)v->size[axis[i]]);
+    put(&out, " = %lld", (long long)p);
+    return out.s;
 }
 
 /* Ranks of a group for shards that have a fold, nearest to what was asked. */

@@ -35,20 +35,20 @@
 
 /* ---- the header ---------------------------------------------------------- */
 
-static void read_option(GraphReader *p)
+static void read_option(GraphReader *reader)
 {
-    const char *key = lex_word(&p->x), *value = lex_word(&p->x);
+    const char *key = lex_word(&reader->x), *value = lex_word(&reader->x);
 
-    opts_set(opts_new(p->x.arena), key, value, NULL); /* is it a key? */
-    if (!p->g->opts)
-        p->g->opts = opts_new(p->g->arena);
-    if (!opts_given(p->g->opts, key))
-        opts_set(p->g->opts, key, value, NULL);
+    opts_set(opts_new(reader->x.arena), key, value, NULL); /* is it a key? */
+    if (!reader->g->opts)
+        reader->g->opts = opts_new(reader->g->arena);
+    if (!opts_given(reader->g->opts, key))
+        opts_set(reader->g->opts, key, value, NULL);
 }
 
-static void read_mesh(GraphReader *p)
+static void read_mesh(GraphReader *reader)
 {
-    Lex *x = &p->x;
+    Lex *x = &reader->x;
     Loc l = { x->file, x->line, NULL };
     int64_t world, size[NMESH] = { 0 };
 
@@ -61,80 +61,80 @@ static void read_mesh(GraphReader *p)
         lex_need(x, '=');
         size[i] = lex_int(x);
     }
-    p->g->mesh = mesh_new(p->g->arena, world, size, order, &l);
+    reader->g->mesh = mesh_new(reader->g->arena, world, size, order, &l);
 }
 
-static void read_call(GraphReader *p)
+static void read_call(GraphReader *reader)
 {
-    const char *s = lex_word(&p->x);
+    const char *s = lex_word(&reader->x);
     Call c;
 
-    if (!call_named(p->x.arena, s, &c))
-        lex_err(&p->x, "'%s' is no call", s);
-    vec_push(p->g->arena, p->g->call, c);
+    if (!call_named(reader->x.arena, s, &c))
+        lex_err(&reader->x, "'%s' is no call", s);
+    vec_push(reader->g->arena, reader->g->call, c);
 }
 
-static void read_slot(GraphReader *p)
+static void read_slot(GraphReader *reader)
 {
-    const char *s = lex_word(&p->x), *colon = strchr(s, ':');
-    int call = colon ? parse_call(p, s, (size_t)(colon - s)) : -1;
+    const char *s = lex_word(&reader->x), *colon = strchr(s, ':');
+    int call = colon ? parse_call(reader, s, (size_t)(colon - s)) : -1;
     ScheduleSlot t = { .phase = call };
     char *end;
 
     if (call < 0)
-        lex_err(&p->x, "'%s' is not call:micro-batch", s);
+        lex_err(&reader->x, "'%s' is not call:micro-batch", s);
     t.micro = (int)strtol(colon + 1, &end, 10);
     t.pair = *end == '+';
     if (t.micro < 0 || end == colon + 1 || end[t.pair])
-        lex_err(&p->x, "'%s' is not call:micro-batch", s);
-    vec_push(p->g->arena, p->g->slot, t);
+        lex_err(&reader->x, "'%s' is not call:micro-batch", s);
+    vec_push(reader->g->arena, reader->g->slot, t);
 }
 
 /* units = kind { path } */
-static void read_units(GraphReader *p)
+static void read_units(GraphReader *reader)
 {
-    const char *s = lex_word(&p->x);
+    const char *s = lex_word(&reader->x);
     int kind = word_index(s, unitkinds, NUNITKIND);
 
     if (kind <= UNITnone)
-        lex_err(&p->x, "no kind of units '%s'", s);
-    while (lex_more(&p->x))
-        g_unit(p->g, lex_word(&p->x), (UnitKind)kind);
+        lex_err(&reader->x, "no kind of units '%s'", s);
+    while (lex_more(&reader->x))
+        g_unit(reader->g, lex_word(&reader->x), (UnitKind)kind);
 }
 
-static void read_role(GraphReader *p)
+static void read_role(GraphReader *reader)
 {
-    const char *s = lex_word(&p->x), *slash = strchr(s, '/');
+    const char *s = lex_word(&reader->x), *slash = strchr(s, '/');
 
-    p->g->role = atoi(s);
-    p->g->nrole = slash ? atoi(slash + 1) : 0;
-    if (p->g->role < 0 || p->g->role >= p->g->nrole)
-        lex_err(&p->x, "'%s' is no stage of a pipeline", s);
+    reader->g->role = atoi(s);
+    reader->g->nrole = slash ? atoi(slash + 1) : 0;
+    if (reader->g->role < 0 || reader->g->role >= reader->g->nrole)
+        lex_err(&reader->x, "'%s' is no stage of a pipeline", s);
 }
 
-static void declare_axis(GraphReader *p, const char *name)
+static void declare_axis(GraphReader *reader, const char *name)
 {
-    void **slot = table_at(p->axis, KEYP(name));
+    void **slot = table_at(reader->axis, KEYP(name));
 
-    for (int i = 0; i < p->g->naxis; i++)
-        if (p->g->axis[i]->name == name)
-            lex_err(&p->x, "two axes '%s'", name);
+    for (int i = 0; i < reader->g->naxis; i++)
+        if (reader->g->axis[i]->name == name)
+            lex_err(&reader->x, "two axes '%s'", name);
     if (!*slot) {
-        *slot = g_axis(p->g, name);
+        *slot = g_axis(reader->g, name);
         return;
     }
-    vec_push(p->g->arena, p->g->axis, *slot);
-    p->g->naxis++;
+    vec_push(reader->g->arena, reader->g->axis, *slot);
+    reader->g->naxis++;
 }
 
 /* All axes first, in their order: a root may be declared below its use. */
-static void declare_axes(GraphReader *p)
+static void declare_axes(GraphReader *reader)
 {
-    Lex x = p->x;
+    Lex x = reader->x;
 
     for (int depth = 0; x.p < x.end && depth >= 0;) {
         if (lex_take(&x, "axis"))
-            declare_axis(p, lex_word(&x));
+            declare_axis(reader, lex_word(&x));
         depth += lex_take(&x, "def") - lex_mark(&x, '}');
         const char *nl = memchr(x.p, '\n', (size_t)(x.end - x.p));
         x.p = nl ? nl + 1 : x.end;
@@ -162,13 +162,13 @@ static void read_taken(Lex *x, Axis *a)
     lex_need(x, ')');
 }
 
-static void read_axis_line(GraphReader *p)
+static void read_axis_line(GraphReader *reader)
 {
-    Lex *x = &p->x;
-    Axis *a = parse_axis(p);
+    Lex *x = &reader->x;
+    Axis *a = parse_axis(reader);
 
     if (lex_mark(x, '(')) {
-        *table_at(p->usual, KEYP(a)) =
+        *table_at(reader->usual, KEYP(a)) =
             (void *)(uintptr_t)lex_range(x, "size", 1, INT64_MAX);
         lex_need(x, ')');
     } else {
@@ -176,7 +176,7 @@ static void read_axis_line(GraphReader *p)
     }
     if (lex_take(x, "root")) {
         lex_need(x, '=');
-        a->root = parse_axis(p);
+        a->root = parse_axis(reader);
     }
     a->zigzag = lex_take(x, "zigzag");
     if (lex_take(x, "role"))
@@ -193,16 +193,16 @@ static void read_axis_line(GraphReader *p)
         do {
             if (a->nfactor == 4)
                 lex_err(x, "more than 4 factors");
-            a->factor[a->nfactor++] = parse_axis(p);
+            a->factor[a->nfactor++] = parse_axis(reader);
         } while (lex_mark(x, ','));
     }
-    a->loc = parse_places(p);
+    a->loc = parse_places(reader);
 }
 
-static void read_param(GraphReader *p, TensorKind kind)
+static void read_param(GraphReader *reader, TensorKind kind)
 {
-    Lex *x = &p->x;
-    Param *v = alloc(p->g->arena, sizeof *v);
+    Lex *x = &reader->x;
+    Param *v = alloc(reader->g->arena, sizeof *v);
 
     v->kind = kind;
     v->path = lex_word(x);
@@ -214,7 +214,7 @@ static void read_param(GraphReader *p, TensorKind kind)
     }
     if (lex_take(x, "expert")) {
         lex_need(x, '=');
-        v->expert = parse_axis(p);
+        v->expert = parse_axis(reader);
     }
     if (lex_take(x, "bucket")) {
         lex_need(x, '=');
@@ -225,88 +225,88 @@ static void read_param(GraphReader *p, TensorKind kind)
         v->at = lex_int(x);
     }
     v->copy = lex_take(x, "copy");
-    parse_type(p, &v->dt, v->dim, &v->nd);
-    v->loc = parse_places(p);
-    if (g_param(p->g, v->path))
+    parse_type(reader, &v->dt, v->dim, &v->nd);
+    v->loc = parse_places(reader);
+    if (g_param(reader->g, v->path))
         lex_err(x, "two parameters '%s'", v->path);
-    vec_push(p->g->arena, p->g->param, v);
+    vec_push(reader->g->arena, reader->g->param, v);
 }
 
 /* def = "def" name "{" { nodes } "}" */
-static void read_def(GraphReader *p)
+static void read_def(GraphReader *reader)
 {
-    const char *name = lex_word(&p->x);
-    void **slot = table_at(p->body, KEYP(name));
-    GraphReader b = *p;
+    const char *name = lex_word(&reader->x);
+    void **slot = table_at(reader->body, KEYP(name));
+    GraphReader b = *reader;
 
     if (*slot)
-        lex_err(&p->x, "two bodies '%s'", name);
-    b.g = g_like(p->g);
-    b.node = table_new(p->x.arena);
+        lex_err(&reader->x, "two bodies '%s'", name);
+    b.g = g_like(reader->g);
+    b.node = table_new(reader->x.arena);
     b.reg = REGbody;
     b.call = 0;
     lex_need(&b.x, '{');
     for (lex_line(&b.x); !lex_mark(&b.x, '}'); lex_line(&b.x))
         parse_nodes(&b);
-    p->x = b.x;
-    *table_at(p->body, KEYP(name)) = b.g;
+    reader->x = b.x;
+    *table_at(reader->body, KEYP(name)) = b.g;
 }
 
-static void read_hf(GraphReader *p)
+static void read_hf(GraphReader *reader)
 {
     HfMap h;
 
-    lex_hf(&p->x, &h);
-    vec_push(p->g->arena, p->g->hf, h);
-    p->g->nhf = (int)vec_len(p->g->hf);
+    lex_hf(&reader->x, &h);
+    vec_push(reader->g->arena, reader->g->hf, h);
+    reader->g->nhf = (int)vec_len(reader->g->hf);
 }
 
-static void read_item(GraphReader *p)
+static void read_item(GraphReader *reader)
 {
-    Lex *x = &p->x;
+    Lex *x = &reader->x;
 
     for (int i = TKparam; i <= TKv; i++)
         if (lex_take(x, tensor_kinds[i].name)) {
-            read_param(p, (TensorKind)i);
+            read_param(reader, (TensorKind)i);
             return;
         }
     if (lex_take(x, "axis"))
-        read_axis_line(p);
+        read_axis_line(reader);
     else if (lex_take(x, "option"))
-        read_option(p);
+        read_option(reader);
     else if (lex_take(x, "mesh"))
-        read_mesh(p);
+        read_mesh(reader);
     else if (lex_take(x, "role"))
-        read_role(p);
+        read_role(reader);
     else if (lex_take(x, "units"))
-        read_units(p);
+        read_units(reader);
     else if (lex_take(x, "calls"))
         while (lex_more(x))
-            read_call(p);
+            read_call(reader);
     else if (lex_take(x, "slots"))
         while (lex_more(x))
-            read_slot(p);
+            read_slot(reader);
     else if (lex_take(x, "hf"))
-        read_hf(p);
+        read_hf(reader);
     else if (lex_take(x, "def"))
-        read_def(p);
+        read_def(reader);
     else
-        parse_nodes(p);
+        parse_nodes(reader);
 }
 
-static void read_head(GraphReader *p)
+static void read_head(GraphReader *reader)
 {
-    Lex *x = &p->x;
+    Lex *x = &reader->x;
 
     if (!lex_take(x, "graph"))
         lex_err(x, "not a graph: expected 'graph'");
-    p->g->name = lex_word(x);
-    p->g->prog = (ProgramKind)lex_choice(x, programnames, NPROGRAM);
-    p->g->level = (Level)lex_choice(x, levels, NLEVEL);
+    reader->g->name = lex_word(x);
+    reader->g->prog = (ProgramKind)lex_choice(x, programnames, NPROGRAM);
+    reader->g->level = (Level)lex_choice(x, levels, NLEVEL);
     if (lex_take(x, "after"))
-        p->g->after = lex_word(x);
+        reader->g->after = lex_word(x);
     lex_need(x, '{');
-    declare_axes(p);
+    declare_axes(reader);
 }
 
 /* One graph; x stands behind it afterwards. first: of the same text, whose
@@ -314,7 +314,7 @@ static void read_head(GraphReader *p)
 static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis,
                          const Graph *first)
 {
-    GraphReader p = {
+    GraphReader reader = {
         .x = *x,
         .g = g_new(a, x->file),
         .node = table_new(x->arena),
@@ -324,19 +324,19 @@ static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis,
         .reg = REGbody,
     };
 
-    p.g->opts = opts;
+    reader.g->opts = opts;
     if (first) {
-        memcpy(p.g->scopes, first->scopes, sizeof first->scopes);
-        p.g->top = first->top;
+        memcpy(reader.g->scopes, first->scopes, sizeof first->scopes);
+        reader.g->top = first->top;
     }
-    read_head(&p);
-    for (lex_line(&p.x); !lex_mark(&p.x, '}'); lex_line(&p.x))
-        read_item(&p);
-    const char *wrong = graph_wrong(x->arena, p.g);
+    read_head(&reader);
+    for (lex_line(&reader.x); !lex_mark(&reader.x, '}'); lex_line(&reader.x))
+        read_item(&reader);
+    const char *wrong = graph_wrong(x->arena, reader.g);
     if (wrong)
-        lex_err(&p.x, "%s", wrong);
-    *x = p.x;
-    return p.g;
+        lex_err(&reader.x, "%s", wrong);
+    *x = reader.x;
+    return reader.g;
 }
 
 Graph **graphs_parse(Arena *a, const char *text, size_t len, const char *name,

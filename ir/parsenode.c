@@ -7,37 +7,37 @@
 
 /* ---- names --------------------------------------------------------------- */
 
-Axis *parse_axis(GraphReader *p)
+Axis *parse_axis(GraphReader *reader)
 {
-    return lex_axis(&p->x, p->g, lex_word(&p->x));
+    return lex_axis(&reader->x, reader->g, lex_word(&reader->x));
 }
 
 /* names */
-static Axes read_axes(GraphReader *p)
+static Axes read_axes(GraphReader *reader)
 {
     Axis **v = NULL;
 
     do
-        vec_push(p->g->arena, v, parse_axis(p));
-    while (lex_mark(&p->x, ','));
+        vec_push(reader->g->arena, v, parse_axis(reader));
+    while (lex_mark(&reader->x, ','));
     return (Axes){ (int)vec_len(v), v };
 }
 
 /* After "%": a node that stands above. */
-static Node *read_operand(GraphReader *p)
+static Node *read_operand(GraphReader *reader)
 {
-    const char *name = lex_word(&p->x);
-    Node *n = table_get(p->node, KEYP(name));
+    const char *name = lex_word(&reader->x);
+    Node *n = table_get(reader->node, KEYP(name));
 
     if (!n)
-        lex_err(&p->x, "no node '%%%s' stands above", name);
+        lex_err(&reader->x, "no node '%%%s' stands above", name);
     return n;
 }
 
-int parse_call(const GraphReader *p, const char *s, size_t n)
+int parse_call(const GraphReader *reader, const char *s, size_t n)
 {
-    for (size_t i = 0; i < vec_len(p->g->call); i++) {
-        const char *name = call_name(p->x.arena, &p->g->call[i]);
+    for (size_t i = 0; i < vec_len(reader->g->call); i++) {
+        const char *name = call_name(reader->x.arena, &reader->g->call[i]);
         if (strlen(name) == n && !memcmp(name, s, n))
             return (int)i;
     }
@@ -46,25 +46,25 @@ int parse_call(const GraphReader *p, const char *s, size_t n)
 
 /* ---- places -------------------------------------------------------------- */
 
-static Loc *read_place(GraphReader *p)
+static Loc *read_place(GraphReader *reader)
 {
-    const char *s = lex_word(&p->x), *colon = strrchr(s, ':');
-    Loc *l = alloc(p->g->arena, sizeof *l);
+    const char *s = lex_word(&reader->x), *colon = strrchr(s, ':');
+    Loc *l = alloc(reader->g->arena, sizeof *l);
 
     if (!colon)
-        lex_err(&p->x, "'%s' is not file:line", s);
+        lex_err(&reader->x, "'%s' is not file:line", s);
     l->file = internn(s, (size_t)(colon - s));
     l->line = atoi(colon + 1);
     return l;
 }
 
-const Loc *parse_places(GraphReader *p)
+const Loc *parse_places(GraphReader *reader)
 {
-    if (!lex_mark(&p->x, '!'))
+    if (!lex_mark(&reader->x, '!'))
         return NULL;
-    Loc *first = read_place(p), *l = first;
-    while (lex_mark(&p->x, '<')) {
-        Loc *up = read_place(p);
+    Loc *first = read_place(reader), *l = first;
+    while (lex_mark(&reader->x, '<')) {
+        Loc *up = read_place(reader);
         l->up = up;
         l = up;
     }
@@ -74,27 +74,28 @@ const Loc *parse_places(GraphReader *p)
 /* ---- types --------------------------------------------------------------- */
 
 /* type = dtype "[" { axis [ "=" size ] } "]" */
-int parse_type(GraphReader *p, Dtype *dt, Dim *dim, int *nd)
+int parse_type(GraphReader *reader, Dtype *dt, Dim *dim, int *nd)
 {
-    Lex at = p->x;
-    const char *s =
-        lex_more(&p->x) && !strchr("@!%", *p->x.p) ? lex_word(&p->x) : NULL;
+    Lex at = reader->x;
+    const char *s = lex_more(&reader->x) && !strchr("@!%", *reader->x.p)
+                        ? lex_word(&reader->x)
+                        : NULL;
     int d = s ? dtype_named(s) : -1;
 
     if (d < 0) {
-        p->x = at;
+        reader->x = at;
         return 0;
     }
     *dt = (Dtype)d;
-    lex_need(&p->x, '[');
-    while (!lex_mark(&p->x, ']')) {
+    lex_need(&reader->x, '[');
+    while (!lex_mark(&reader->x, ']')) {
         if (*nd == MAXD)
-            lex_err(&p->x, "more than %d axes", MAXD);
-        Axis *a = parse_axis(p);
+            lex_err(&reader->x, "more than %d axes", MAXD);
+        Axis *a = parse_axis(reader);
         int64_t n =
-            a->n ? a->n : (int64_t)(uintptr_t)table_get(p->usual, KEYP(a));
-        if (lex_mark(&p->x, '='))
-            n = lex_int(&p->x);
+            a->n ? a->n : (int64_t)(uintptr_t)table_get(reader->usual, KEYP(a));
+        if (lex_mark(&reader->x, '='))
+            n = lex_int(&reader->x);
         dim[(*nd)++] = (Dim){ a, n };
     }
     return 1;
@@ -102,18 +103,20 @@ int parse_type(GraphReader *p, Dtype *dt, Dim *dim, int *nd)
 
 /* ---- nodes --------------------------------------------------------------- */
 
-static void read_value(GraphReader *p, const AttrInfo *a, void *v)
+static void read_value(GraphReader *reader, const AttrInfo *a, void *v)
 {
-    Lex *x = &p->x;
+    Lex *x = &reader->x;
 
     switch (a->type) {
     case ATint: *(int64_t *)v = lex_int(x); break;
     case ATreal: *(double *)v = lex_num(x); break;
     case ATflag: *(int *)v = (int)lex_range(x, a->name, 0, 1); break;
     case ATstr: *(const char **)v = lex_word(x); break;
-    case ATaxis: *(Axis **)v = parse_axis(p); break;
-    case ATaxes: *(Axes *)v = read_axes(p); break;
-    case ATatoms: *(uint32_t *)v = (uint32_t)lex_atoms(x, p->g->mesh); break;
+    case ATaxis: *(Axis **)v = parse_axis(reader); break;
+    case ATaxes: *(Axes *)v = read_axes(reader); break;
+    case ATatoms:
+        *(uint32_t *)v = (uint32_t)lex_atoms(x, reader->g->mesh);
+        break;
     case ATdtype: *(Dtype *)v = lex_dtype(x); break;
     case ATreduce:
         *(Reduce *)v = (Reduce)lex_choice(x, reduces, NREDUCE);
@@ -135,29 +138,30 @@ typedef struct NodeExtra {
 } NodeExtra;
 
 /* A name may stand elsewhere: attrs_wrong() looks. */
-static void need_attrs(const GraphReader *p, const Node *n, const NodeExtra *e)
+static void need_attrs(const GraphReader *reader, const Node *n,
+                       const NodeExtra *e)
 {
     const OpInfo *o = &optab[n->op];
 
     for (int i = 0; i < o->nattr; i++)
         if (o->attr[i].use != ATmay && o->attr[i].type != ATstr &&
             !(e->said >> i & 1))
-            lex_err(&p->x, "%s: lacks '%s'", o->name, o->attr[i].name);
+            lex_err(&reader->x, "%s: lacks '%s'", o->name, o->attr[i].name);
 }
 
-static void read_attr(GraphReader *p, Node *n, NodeExtra *e)
+static void read_attr(GraphReader *reader, Node *n, NodeExtra *e)
 {
-    Lex *x = &p->x;
+    Lex *x = &reader->x;
     const char *name = lex_word(x);
     const AttrInfo *a = attr_named(n->op, name);
 
     lex_need(x, '=');
     if (a) {
-        read_value(p, a, attr_at(n, a));
+        read_value(reader, a, attr_at(n, a));
         e->said |= 1u << (a - optab[n->op].attr);
     } else if (!strcmp(name, "map")) {
         e->map = 1;
-        n->map = lex_mark(x, '%') ? read_operand(p) : NULL;
+        n->map = lex_mark(x, '%') ? read_operand(reader) : NULL;
         if (!n->map && !lex_take(x, "none"))
             lex_err(x, "map is neither a node nor none");
     } else if (!strcmp(name, "again")) {
@@ -177,9 +181,9 @@ static void read_attr(GraphReader *p, Node *n, NodeExtra *e)
     }
 }
 
-static Op read_op(GraphReader *p)
+static Op read_op(GraphReader *reader)
 {
-    const char *names[NOP], *s = lex_word(&p->x);
+    const char *names[NOP], *s = lex_word(&reader->x);
     int op = op_named(s);
 
     if (op >= 0)
@@ -188,64 +192,66 @@ static Op read_op(GraphReader *p)
         names[i] = optab[i].name;
     const char *near = nearest(s, names, NOP);
     if (near)
-        lex_err(&p->x, "no op '%s' (did you mean '%s'?)", s, near);
-    lex_err(&p->x, "no op '%s'", s);
+        lex_err(&reader->x, "no op '%s' (did you mean '%s'?)", s, near);
+    lex_err(&reader->x, "no op '%s'", s);
 }
 
-static void read_operands(GraphReader *p, Node *n)
+static void read_operands(GraphReader *reader, Node *n)
 {
     Node *in[MAXIN];
 
-    while (lex_mark(&p->x, '%')) {
+    while (lex_mark(&reader->x, '%')) {
         if (n->nin == MAXIN)
-            lex_err(&p->x, "more than %d operands", MAXIN);
-        in[n->nin++] = read_operand(p);
+            lex_err(&reader->x, "more than %d operands", MAXIN);
+        in[n->nin++] = read_operand(reader);
     }
     if (!takes(n->op, n->nin))
-        lex_err(&p->x, "%s has %d operands (%s), not %d", optab[n->op].name,
-                optab[n->op].nin, optab[n->op].operands, n->nin);
-    n->in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *n->in);
+        lex_err(&reader->x, "%s has %d operands (%s), not %d",
+                optab[n->op].name, optab[n->op].nin, optab[n->op].operands,
+                n->nin);
+    n->in = alloc(reader->g->arena, ((size_t)n->nin + 1) * sizeof *n->in);
     for (int i = 0; i < n->nin; i++)
         n->in[i] = in[i];
 }
 
-static const char *body_stem(GraphReader *p, const char *name)
+static const char *body_stem(GraphReader *reader, const char *name)
 {
     const char *dot = strrchr(name, '.');
 
     if (!dot)
-        lex_err(&p->x, "body '%s' has no number", name);
+        lex_err(&reader->x, "body '%s' has no number", name);
     return internn(name, (size_t)(dot - name));
 }
 
 /* A composite's second word, unless operands or attributes follow at once. */
-static void read_body(GraphReader *p, Node *n)
+static void read_body(GraphReader *reader, Node *n)
 {
-    Lex at = p->x;
+    Lex at = reader->x;
 
-    if (optab[n->op].cls != COMP || !lex_more(&p->x) || *p->x.p == '%')
+    if (optab[n->op].cls != COMP || !lex_more(&reader->x) ||
+        *reader->x.p == '%')
         return;
-    const char *name = lex_word(&p->x);
-    if (lex_more(&p->x) && *p->x.p == '=') {
-        p->x = at;
+    const char *name = lex_word(&reader->x);
+    if (lex_more(&reader->x) && *reader->x.p == '=') {
+        reader->x = at;
         return;
     }
-    n->body = table_get(p->body, KEYP(name));
+    n->body = table_get(reader->body, KEYP(name));
     if (!n->body)
-        lex_err(&p->x, "no body '%s' stands above", name);
+        lex_err(&reader->x, "no body '%s' stands above", name);
     if (n->op == Ocall)
-        n->at.call.name = body_stem(p, name);
+        n->at.call.name = body_stem(reader, name);
 }
 
-static void add_node(GraphReader *p, Node *n)
+static void add_node(GraphReader *reader, Node *n)
 {
-    void **slot = table_at(p->node, KEYP(n->name));
+    void **slot = table_at(reader->node, KEYP(n->name));
 
     if (*slot)
-        lex_err(&p->x, "two nodes '%%%s'", n->name);
+        lex_err(&reader->x, "two nodes '%%%s'", n->name);
     *slot = n;
-    n->id = (int)vec_len(p->g->node);
-    vec_push(p->g->arena, p->g->node, n);
+    n->id = (int)vec_len(reader->g->node);
+    vec_push(reader->g->arena, reader->g->node, n);
 }
 
 static const Scope *read_scope(Graph *g, const NodeExtra *e, const char *said)
@@ -257,62 +263,62 @@ static const Scope *read_scope(Graph *g, const NodeExtra *e, const char *said)
 }
 
 /* node = "%" name "=" op ... */
-static void read_node(GraphReader *p)
+static void read_node(GraphReader *reader)
 {
-    Node *n = alloc(p->g->arena, sizeof *n);
+    Node *n = alloc(reader->g->arena, sizeof *n);
     NodeExtra e = { .part = -1 };
     int typed = 0;
 
-    n->name = lex_word(&p->x);
-    n->reg = p->reg;
-    n->call = p->call;
+    n->name = lex_word(&reader->x);
+    n->reg = reader->reg;
+    n->call = reader->call;
     n->buf = -1;
-    lex_need(&p->x, '=');
-    n->op = read_op(p);
-    read_body(p, n);
-    read_operands(p, n);
-    while (!(typed = parse_type(p, &n->dt, n->dim, &n->nd)) &&
-           lex_more(&p->x) && !strchr("@!", *p->x.p))
-        read_attr(p, n, &e);
-    lex_shards(&p->x, p->g, n);
-    n->loc = parse_places(p);
+    lex_need(&reader->x, '=');
+    n->op = read_op(reader);
+    read_body(reader, n);
+    read_operands(reader, n);
+    while (!(typed = parse_type(reader, &n->dt, n->dim, &n->nd)) &&
+           lex_more(&reader->x) && !strchr("@!", *reader->x.p))
+        read_attr(reader, n, &e);
+    lex_shards(&reader->x, reader->g, n);
+    n->loc = parse_places(reader);
     const AttrInfo *s = optab[n->op].shared[SHname];
     if (s && s->use == ATmust && optab[n->op].cls == SRC && attr_unsaid(n, s))
         set_name(n, n->name);
     if (!e.map)
         n->map = text_map(n);
-    n->scope = read_scope(p->g, &e, text_scope(n->name));
-    need_attrs(p, n, &e);
-    const char *wrong = attrs_wrong(p->x.arena, n);
+    n->scope = read_scope(reader->g, &e, text_scope(n->name));
+    need_attrs(reader, n, &e);
+    const char *wrong = attrs_wrong(reader->x.arena, n);
     if (wrong)
-        lex_err(&p->x, "%s: %s", optab[n->op].name, wrong);
+        lex_err(&reader->x, "%s: %s", optab[n->op].name, wrong);
     if (!typed) /* written by hand: as inferred */
-        infer(p->g, n);
-    add_node(p, n);
+        infer(reader->g, n);
+    add_node(reader, n);
 }
 
 /* nodes = region ":" | call ":" | node */
-void parse_nodes(GraphReader *p)
+void parse_nodes(GraphReader *reader)
 {
-    if (lex_mark(&p->x, '%')) {
-        read_node(p);
+    if (lex_mark(&reader->x, '%')) {
+        read_node(reader);
         return;
     }
-    const char *s = lex_word(&p->x);
+    const char *s = lex_word(&reader->x);
     for (int i = 0; i < NREGION; i++) {
         size_t n = strlen(regions[i]);
         if (!strncmp(s, regions[i], n) && !strcmp(s + n, ":")) {
-            p->reg = (Region)i;
-            p->call = 0;
+            reader->reg = (Region)i;
+            reader->call = 0;
             return;
         }
     }
     size_t n = strlen(s);
-    int call = n && s[n - 1] == ':' ? parse_call(p, s, n - 1) : -1;
+    int call = n && s[n - 1] == ':' ? parse_call(reader, s, n - 1) : -1;
     if (call >= 0) {
-        p->reg = REGbody;
-        p->call = call + 1;
+        reader->reg = REGbody;
+        reader->call = call + 1;
         return;
     }
-    lex_err(&p->x, "'%s' begins neither a node nor a region", s);
+    lex_err(&reader->x, "'%s' begins neither a node nor a region", s);
 }

@@ -44,14 +44,14 @@ int role_tensor(const Role *r, const char *name)
     return -1;
 }
 
-int tensor_is(const Tensor *t, unsigned kinds)
+int tensor_is(const Tensor *tensor, unsigned kinds)
 {
-    return (int)(kinds >> t->kind & 1);
+    return (int)(kinds >> tensor->kind & 1);
 }
 
-int is_copy(const Tensor *t)
+int is_copy(const Tensor *tensor)
 {
-    return tensor_is(t, COPIEDTENSORS);
+    return tensor_is(tensor, COPIEDTENSORS);
 }
 
 int role_prog(const Role *r, ProgramKind k)
@@ -62,11 +62,11 @@ int role_prog(const Role *r, ProgramKind k)
     return -1;
 }
 
-const PlanDim *tensor_axis(const Tensor *t, AxisRole k)
+const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k)
 {
-    for (int d = 0; d < t->nd; d++)
-        if (t->dim[d].role == k)
-            return &t->dim[d];
+    for (int d = 0; d < tensor->nd; d++)
+        if (tensor->dim[d].role == k)
+            return &tensor->dim[d];
     return NULL;
 }
 
@@ -77,255 +77,255 @@ int role_named(const char *s)
 
 /* ---- words --------------------------------------------------------------- */
 
-static void puts_(Text *t, const char *s)
+static void puts_(Text *out, const char *s)
 {
-    putn(t, s, strlen(s));
+    putn(out, s, strlen(s));
 }
 
 /* " word 123" */
-static void field(Text *t, const char *word, int64_t v)
+static void field(Text *out, const char *word, int64_t v)
 {
-    puts_(t, word);
-    putn(t, " ", 1);
-    put_int(t, v);
+    puts_(out, word);
+    putn(out, " ", 1);
+    put_int(out, v);
 }
 
-static void number(Text *t, int64_t v)
+static void number(Text *out, int64_t v)
 {
-    field(t, "", v);
+    field(out, "", v);
 }
 
-static void word(Text *t, const char *s)
+static void word(Text *out, const char *s)
 {
-    putn(t, " ", 1);
-    put_word(t, s ? s : "");
+    putn(out, " ", 1);
+    put_word(out, s ? s : "");
 }
 
-static void put_place(Text *t, const char *file, int line)
+static void put_place(Text *out, const char *file, int line)
 {
     if (file) {
-        puts_(t, " @");
-        word(t, file);
-        number(t, line);
+        puts_(out, " @");
+        word(out, file);
+        number(out, line);
     }
-    puts_(t, "\n");
+    puts_(out, "\n");
 }
 
 /* ---- parts --------------------------------------------------------------- */
 
-static void put_buf(Text *t, const Buf *b)
+static void put_buf(Text *out, const Buf *b)
 {
-    puts_(t, "buf");
-    word(t, b->name);
-    word(t, bufclasses[b->cls]);
-    word(t, dtypes[b->dt].name);
-    number(t, b->offset);
-    number(t, b->bytes);
+    puts_(out, "buf");
+    word(out, b->name);
+    word(out, bufclasses[b->cls]);
+    word(out, dtypes[b->dt].name);
+    number(out, b->offset);
+    number(out, b->bytes);
     if (b->prog >= 0) {
-        field(t, " life", b->prog);
-        number(t, b->born);
-        number(t, b->dies);
+        field(out, " life", b->prog);
+        number(out, b->born);
+        number(out, b->dies);
         if (b->frame)
-            field(t, " frame", b->frame - 1);
+            field(out, " frame", b->frame - 1);
     }
-    put_place(t, b->file, b->line);
+    put_place(out, b->file, b->line);
 }
 
-static void put_dim(Text *t, const PlanDim *d)
+static void put_dim(Text *out, const PlanDim *d)
 {
-    puts_(t, " (");
-    word(t, d->axis);
+    puts_(out, " (");
+    word(out, d->axis);
     if (d->role != ROLEnone) {
-        puts_(t, " as");
-        word(t, axisroles[d->role]);
+        puts_(out, " as");
+        word(out, axisroles[d->role]);
     }
-    number(t, d->n);
+    number(out, d->n);
     for (int i = 0; i < d->npiece; i++) {
-        put_aff(t, &d->piece[i].start);
-        number(t, d->piece[i].len);
+        put_aff(out, &d->piece[i].start);
+        number(out, d->piece[i].len);
     }
-    puts_(t, " )");
+    puts_(out, " )");
 }
 
-static void put_tensor(Text *t, const Tensor *x)
+static void put_tensor(Text *out, const Tensor *x)
 {
-    puts_(t, "tensor");
-    word(t, x->name);
-    word(t, tensor_kinds[x->kind].name);
-    word(t, dtypes[x->dt].name);
-    number(t, x->buf);
+    puts_(out, "tensor");
+    word(out, x->name);
+    word(out, tensor_kinds[x->kind].name);
+    word(out, dtypes[x->dt].name);
+    number(out, x->buf);
     for (int i = 0; i < x->nd; i++)
-        put_dim(t, &x->dim[i]);
+        put_dim(out, &x->dim[i]);
     if (x->at || x->run || x->shard) {
-        field(t, " at", x->at);
-        number(t, x->run);
-        number(t, x->shard);
+        field(out, " at", x->at);
+        number(out, x->run);
+        number(out, x->shard);
     }
-    put_place(t, x->file, x->line);
+    put_place(out, x->file, x->line);
 }
 
-static void put_scalar(Text *t, const char *io, const Scalar *s)
+static void put_scalar(Text *out, const char *io, const Scalar *s)
 {
-    puts_(t, io);
-    word(t, s->name);
-    word(t, dtypes[s->dt].name);
-    number(t, s->buf);
-    puts_(t, "\n");
+    puts_(out, io);
+    word(out, s->name);
+    word(out, dtypes[s->dt].name);
+    number(out, s->buf);
+    puts_(out, "\n");
 }
 
-static void put_shape(Text *t, const ValueShape *x)
+static void put_shape(Text *out, const ValueShape *x)
 {
-    puts_(t, "shape");
-    word(t, dtypes[x->dt].name);
+    puts_(out, "shape");
+    word(out, dtypes[x->dt].name);
     if (x->scale) {
-        puts_(t, " scaled");
-        word(t, scalenames[x->scale]);
+        puts_(out, " scaled");
+        word(out, scalenames[x->scale]);
     }
     if (x->map)
-        field(t, " map", x->elems);
+        field(out, " map", x->elems);
     for (int d = 0; d < x->nd; d++) {
-        puts_(t, " (");
-        word(t, x->dim[d].axis);
-        number(t, x->dim[d].n);
+        puts_(out, " (");
+        word(out, x->dim[d].axis);
+        number(out, x->dim[d].n);
         if (x->dim[d].cut)
-            field(t, " cut", x->dim[d].cut);
-        puts_(t, x->dim[d].zigzag ? " zigzag )" : " )");
+            field(out, " cut", x->dim[d].cut);
+        puts_(out, x->dim[d].zigzag ? " zigzag )" : " )");
     }
-    puts_(t, "\n");
+    puts_(out, "\n");
 }
 
 /* flow = use { "," use }; use = "-" | [ value | "=" buffer ] [ "/" shape ]
  * [ ">" value ":" shape { ("+" | "^" | "_") atoms } ] */
-static void put_flow(Text *t, const ValueUse *f, int n)
+static void put_flow(Text *out, const ValueUse *f, int n)
 {
     static const char *const marks[] = { "+", "^", "_" };
 
-    puts_(t, " v ");
+    puts_(out, " v ");
     for (int i = 0; i < n; i++, f++) {
-        puts_(t, i ? "," : "");
+        puts_(out, i ? "," : "");
         if (!f->read && !f->make)
-            puts_(t, "-");
+            puts_(out, "-");
         if (f->read < 0)
-            puts_(t, "=");
+            puts_(out, "=");
         if (f->read)
-            put_int(t, f->read < 0 ? ~f->read : f->read);
+            put_int(out, f->read < 0 ? ~f->read : f->read);
         if (f->read && f->as >= 0) {
-            puts_(t, "/");
-            put_int(t, f->as);
+            puts_(out, "/");
+            put_int(out, f->as);
         }
         if (!f->make)
             continue;
-        puts_(t, ">");
-        put_int(t, f->make);
-        puts_(t, ":");
-        put_int(t, f->shape);
+        puts_(out, ">");
+        put_int(out, f->make);
+        puts_(out, ":");
+        put_int(out, f->shape);
         for (int k = 0; k < 3; k++)
             if (f->part[k]) {
-                puts_(t, marks[k]);
-                put_int(t, f->part[k]);
+                puts_(out, marks[k]);
+                put_int(out, f->part[k]);
             }
     }
 }
 
-static void put_instr(Text *t, const Instr *s)
+static void put_instr(Text *out, const Instr *s)
 {
-    puts_(t, instr_info(s->kind)->name);
-    word(t, s->label);
-    put_args(t, s);
+    puts_(out, instr_info(s->kind)->name);
+    word(out, s->label);
+    put_args(out, s);
     if (s->flow && s->nbuf)
-        put_flow(t, s->flow, s->nbuf);
+        put_flow(out, s->flow, s->nbuf);
     if (s->inner)
-        field(t, " inner", s->inner);
+        field(out, " inner", s->inner);
     if (s->spread)
-        field(t, " spread", s->spread);
+        field(out, " spread", s->spread);
     if (s->atoms)
-        field(t, " g", s->atoms);
-    put_issue(t, &s->issue);
+        field(out, " g", s->atoms);
+    put_issue(out, &s->issue);
     if (s->flops != 0 || s->bytes != 0 || s->secs != 0) {
-        puts_(t, " c ");
-        put_hex(t, s->flops);
-        puts_(t, " ");
-        put_hex(t, s->bytes);
-        puts_(t, " ");
-        put_hex(t, s->secs);
-        puts_(t, s->again != 0 ? " again " : "");
+        puts_(out, " c ");
+        put_hex(out, s->flops);
+        puts_(out, " ");
+        put_hex(out, s->bytes);
+        puts_(out, " ");
+        put_hex(out, s->secs);
+        puts_(out, s->again != 0 ? " again " : "");
         if (s->again != 0)
-            put_hex(t, s->again);
+            put_hex(out, s->again);
     }
-    put_place(t, s->file, s->line);
+    put_place(out, s->file, s->line);
 }
 
 /* Rows of a table: the phase, "=" micro-batch where that is not the one after
  * the phase's last, "&" when it may overlap with the next row. */
-static void put_slots(Text *t, const Program *g)
+static void put_slots(Text *out, const Program *prog)
 {
     enum { LINE = 32 };
-    int *next = alloc(t->arena, sizeof *next * (size_t)(g->nphase + 1));
+    int *next = alloc(out->arena, sizeof *next * (size_t)(prog->nphase + 1));
 
-    for (int i = 0; i < g->nslot; i++) {
-        const ScheduleSlot *r = &g->slot[i];
+    for (int i = 0; i < prog->nslot; i++) {
+        const ScheduleSlot *r = &prog->slot[i];
         if (i % LINE == 0)
-            puts_(t, "slots");
-        number(t, r->phase);
+            puts_(out, "slots");
+        number(out, r->phase);
         if (r->micro != next[r->phase])
-            field(t, " =", r->micro);
+            field(out, " =", r->micro);
         next[r->phase] = r->micro + 1;
         if (r->pair)
-            puts_(t, " &");
-        if (i % LINE == LINE - 1 || i == g->nslot - 1)
-            puts_(t, "\n");
+            puts_(out, " &");
+        if (i % LINE == LINE - 1 || i == prog->nslot - 1)
+            puts_(out, "\n");
     }
 }
 
-static void put_frame(Text *t, const SlotGroup *f)
+static void put_frame(Text *out, const SlotGroup *f)
 {
-    puts_(t, "frame");
-    word(t, f->name);
-    number(t, f->bytes);
-    puts_(t, " s");
+    puts_(out, "frame");
+    word(out, f->name);
+    number(out, f->bytes);
+    puts_(out, " s");
     for (int i = 0; i < f->nslot; i++)
-        number(t, f->slot[i]);
-    puts_(t, " o");
+        number(out, f->slot[i]);
+    puts_(out, " o");
     for (int i = 0; i < f->nof; i++)
-        number(t, f->of[i]);
-    puts_(t, "\n");
+        number(out, f->of[i]);
+    puts_(out, "\n");
 }
 
-static void put_ends(Text *t, const Program *g)
+static void put_ends(Text *out, const Program *prog)
 {
     enum { LINE = 16 };
-    for (int i = 0; i < g->nend; i++) {
+    for (int i = 0; i < prog->nend; i++) {
         if (i % LINE == 0)
-            puts_(t, "end");
-        number(t, g->end[i].buf);
-        number(t, g->end[i].value);
-        if (i % LINE == LINE - 1 || i == g->nend - 1)
-            puts_(t, "\n");
+            puts_(out, "end");
+        number(out, prog->end[i].buf);
+        number(out, prog->end[i].value);
+        if (i % LINE == LINE - 1 || i == prog->nend - 1)
+            puts_(out, "\n");
     }
 }
 
-static void put_program(Text *t, const Program *g)
+static void put_program(Text *out, const Program *prog)
 {
-    puts_(t, "program");
-    word(t, programnames[g->kind]);
-    field(t, " transient", g->transient);
-    field(t, " bound", g->bound);
-    puts_(t, " {\n");
-    for (int i = 0; i < g->nphase; i++) {
-        puts_(t, "phase");
-        word(t, g->phase[i].name);
-        number(t, g->phase[i].first);
-        number(t, g->phase[i].n);
-        number(t, g->phase[i].repeat);
-        puts_(t, "\n");
+    puts_(out, "program");
+    word(out, programnames[prog->kind]);
+    field(out, " transient", prog->transient);
+    field(out, " bound", prog->bound);
+    puts_(out, " {\n");
+    for (int i = 0; i < prog->nphase; i++) {
+        puts_(out, "phase");
+        word(out, prog->phase[i].name);
+        number(out, prog->phase[i].first);
+        number(out, prog->phase[i].n);
+        number(out, prog->phase[i].repeat);
+        puts_(out, "\n");
     }
-    put_slots(t, g);
-    for (int i = 0; i < g->nframe; i++)
-        put_frame(t, &g->frame[i]);
-    put_ends(t, g);
-    for (int i = 0; i < g->ninstr; i++)
-        put_instr(t, &g->instr[i]);
-    puts_(t, "}\n");
+    put_slots(out, prog);
+    for (int i = 0; i < prog->nframe; i++)
+        put_frame(out, &prog->frame[i]);
+    put_ends(out, prog);
+    for (int i = 0; i < prog->ninstr; i++)
+        put_instr(out, &prog->instr[i]);
+    puts_(out, "}\n");
 }
 
 static void put_role(Text *t, const Role *r)
@@ -347,83 +347,83 @@ static void put_role(Text *t, const Role *r)
     puts_(t, "}\n");
 }
 
-void put_hf(Text *t, const HfMap *h)
+void put_hf(Text *out, const HfMap *h)
 {
-    puts_(t, "hf");
-    word(t, h->hf);
-    word(t, h->param);
+    puts_(out, "hf");
+    word(out, h->hf);
+    word(out, h->param);
     for (int i = 0; i < h->nfix; i++) {
-        word(t, h->fixaxis[i]);
-        puts_(t, "=");
-        put_int(t, h->fixat[i]);
+        word(out, h->fixaxis[i]);
+        puts_(out, "=");
+        put_int(out, h->fixat[i]);
     }
     for (int i = 0; i < h->nd; i++) {
-        puts_(t, " (");
+        puts_(out, " (");
         for (int k = 0; k < h->dim[i].nf; k++) {
             const HfFactor *f = &h->dim[i].f[k];
-            word(t, f->axis);
-            number(t, f->total);
-            number(t, f->start);
-            number(t, f->n);
+            word(out, f->axis);
+            number(out, f->total);
+            number(out, f->start);
+            number(out, f->n);
         }
-        puts_(t, " )");
+        puts_(out, " )");
     }
-    puts_(t, "\n");
+    puts_(out, "\n");
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static void put_head(Text *t, const Plan *p)
+static void put_head(Text *out, const Plan *p)
 {
     const char *key, *value;
-    field(t, "pleat-plan", format_now(FMTplan));
-    puts_(t, "\nmodel");
-    word(t, p->model);
-    word(t, p->target);
-    field(t, "\ntokens", p->tokens);
-    field(t, "\nparams", p->params);
-    number(t, p->active);
-    puts_(t, "\nflops ");
-    put_hex(t, p->flops);
-    field(t, "\nmesh", p->mesh->world);
-    word(t, p->mesh->order);
+    field(out, "pleat-plan", format_now(FMTplan));
+    puts_(out, "\nmodel");
+    word(out, p->model);
+    word(out, p->target);
+    field(out, "\ntokens", p->tokens);
+    field(out, "\nparams", p->params);
+    number(out, p->active);
+    puts_(out, "\nflops ");
+    put_hex(out, p->flops);
+    field(out, "\nmesh", p->mesh->world);
+    word(out, p->mesh->order);
     for (int i = 0; i < NMESH; i++)
-        number(t, p->mesh->size[i]);
-    puts_(t, "\n");
+        number(out, p->mesh->size[i]);
+    puts_(out, "\n");
     for (int i = 0; p->opts && opts_each(p->opts, i, &key, &value); i++) {
-        puts_(t, "option");
-        word(t, key);
-        word(t, value);
-        puts_(t, "\n");
+        puts_(out, "option");
+        word(out, key);
+        word(out, value);
+        puts_(out, "\n");
     }
 }
 
-static void put_hash(Text *t)
+static void put_hash(Text *out)
 {
-    XXH128_hash_t h = XXH3_128bits(t->s, t->len);
-    put(t, "xxh3 %016llx%016llx\n", (unsigned long long)h.high64,
+    XXH128_hash_t h = XXH3_128bits(out->s, out->len);
+    put(out, "xxh3 %016llx%016llx\n", (unsigned long long)h.high64,
         (unsigned long long)h.low64);
 }
 
 char *plan_print(Arena *a, const Plan *p, size_t *len)
 {
-    Text t = { .arena = a };
-    put_head(&t, p);
+    Text out = { .arena = a };
+    put_head(&out, p);
     for (int i = 0; i < p->nhf; i++)
-        put_hf(&t, &p->hf[i]);
+        put_hf(&out, &p->hf[i]);
     for (int i = 0; i < p->nshape; i++)
-        put_shape(&t, &p->shape[i]);
+        put_shape(&out, &p->shape[i]);
     for (int i = 0; i < p->nsig; i++)
-        put_signature(&t, &p->sig[i]);
+        put_signature(&out, &p->sig[i]);
     for (int i = 0; i < p->nrole; i++)
-        put_role(&t, &p->role[i]);
+        put_role(&out, &p->role[i]);
     if (p->prelude)
-        put_text(&t, "prelude", 0, p->prelude);
+        put_text(&out, "prelude", 0, p->prelude);
     for (int i = 0; i < p->nkernel; i++)
-        put_text(&t, "kernel", p->kernel[i].name, p->kernel[i].text);
+        put_text(&out, "kernel", p->kernel[i].name, p->kernel[i].text);
     for (int i = 0; i < p->nsource; i++)
-        put_text(&t, "source", p->source[i].file, p->source[i].text);
-    put_hash(&t);
-    *len = t.len;
-    return t.s;
+        put_text(&out, "source", p->source[i].file, p->source[i].text);
+    put_hash(&out);
+    *len = out.len;
+    return out.s;
 }

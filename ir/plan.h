@@ -74,8 +74,8 @@ typedef struct Text {
     char *s;
     size_t len, cap;
 } Text;
-void put(Text *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void putn(Text *t, const char *s, size_t n);
+void put(Text *out, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void putn(Text *out, const char *s, size_t n);
 int ends_with(const char *s, const char *end);
 int word_index(const char *s, const char *const *word, int n); /* -1: none */
 
@@ -220,9 +220,9 @@ int64_t mesh_pos(const Mesh *m, uint32_t atoms, int64_t rank);
 void mesh_group(const Mesh *m, uint32_t atoms, int64_t rank, int64_t *ranks);
 /* grid.c, for people: ranks by their coordinates in both grids, the groups of
  * each axis (put_groups: those alone), the atoms. */
-void put_grids(Text *t, const Mesh *m);
-void put_groups(Text *t, const Mesh *m);
-void put_ranks(Text *t, const int64_t *ranks, int64_t n); /* " {0-3}" */
+void put_grids(Text *out, const Mesh *m);
+void put_groups(Text *out, const Mesh *m);
+void put_ranks(Text *out, const int64_t *ranks, int64_t n); /* " {0-3}" */
 /* A set of atoms for people: "tp", "cp*dp", "ep"; "part of dp". */
 void mesh_words(const Mesh *m, uint32_t atoms, char *s, size_t size);
 
@@ -318,14 +318,14 @@ typedef struct Lex {
     int line; /* 0: before the first */
 } Lex;
 
-void put_word(Text *t, const char *s); /* bare, or as a "string" */
-void put_json(Text *t, const char *s); /* a JSON string, quotes too */
+void put_word(Text *out, const char *s); /* bare, or as a "string" */
+void put_json(Text *out, const char *s); /* a JSON string, quotes too */
 /* In quotes, with \\ before these and what is not printed as escape has it. */
-void put_quoted(Text *t, const char *s, const char *escape);
-void put_int(Text *t, int64_t v);
-void put_hex(Text *t, double v);    /* %a */
-void put_bits(Text *t, uint64_t v); /* 16 hexadecimal digits */
-void put_aff(Text *t, const RankAffine *x);
+void put_quoted(Text *out, const char *s, const char *escape);
+void put_int(Text *out, int64_t v);
+void put_hex(Text *out, double v);    /* %a */
+void put_bits(Text *out, uint64_t v); /* 16 hexadecimal digits */
+void put_aff(Text *out, const RankAffine *x);
 _Noreturn void lex_err(const Lex *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* Every reader skips blanks; none but lex_next and lex_line leaves the line. */
@@ -349,7 +349,7 @@ RankAffine lex_aff(Lex *x);
 Dtype lex_dtype(Lex *x);
 void lex_place(Lex *x, const char **file, int *line); /* [ @ file line ] */
 /* A text as it is, behind its length: `what [name] length`, then its bytes. */
-void put_text(Text *t, const char *what, const char *name, const char *text);
+void put_text(Text *out, const char *what, const char *name, const char *text);
 const char *lex_text(Lex *x); /* from the length on; without zero bytes */
 
 /* ---- plan.c -------------------------------------------------------------- */
@@ -511,10 +511,10 @@ typedef struct Program {
 } Program;
 /* All rows in the order in which they run; of phases that repeat, one for each
  * micro-batch. A vec. */
-ScheduleSlot *program_rows(Arena *a, const Program *g);
-int program_streams(const Program *g); /* are there others than compute? */
+ScheduleSlot *program_rows(Arena *a, const Program *prog);
+int program_streams(const Program *prog); /* are there others than compute? */
 /* By instruction: the first of compute that is behind it, else ninstr. */
-int *instrs_behind(Arena *a, const Program *g);
+int *instrs_behind(Arena *a, const Program *prog);
 
 /* One axis of a stored or exchanged tensor: this rank holds these pieces, one
  * after another. */
@@ -687,11 +687,11 @@ typedef struct Plan {
 } Plan;
 
 /* signature.c: one line; the words of a kernel's instruction from it. */
-void put_signature(Text *t, const KernelSignature *s);
+void put_signature(Text *out, const KernelSignature *s);
 void lex_signature(Lex *x, KernelSignature *s);
 void set_signature_hash(Arena *a, KernelSignature *s);
 void bind_signature(Arena *a, const KernelSignature *d, Instr *s);
-void put_hf(Text *t, const HfMap *h); /* one line of words */
+void put_hf(Text *out, const HfMap *h); /* one line of words */
 void lex_hf(Lex *x, HfMap *h);
 char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */
 /* Parse and validate (every count, index, offset and size). err() when not a
@@ -772,8 +772,8 @@ const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made);
 const char *shapes_wrong(const PlanCheck *c);
 const char *signatures_wrong(const PlanCheck *c);
 int64_t operand_bytes(const KernelOperand *o);
-void tensor_shape(const Tensor *t, ValueShape *x); /* not of a bucket */
-uint32_t plan_dim_cut(const PlanDim *d);           /* atoms that cut it */
+void tensor_shape(const Tensor *tensor, ValueShape *x); /* not of a bucket */
+uint32_t plan_dim_cut(const PlanDim *d);                /* atoms that cut it */
 /* By buffer: how what lives there always lies, from its tensors. */
 ValueShape **lasting_shapes(const PlanCheck *c);
 /* May what lies like x be read like y, without a byte moved? */
@@ -817,11 +817,11 @@ int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
-int role_tensor(const Role *r, const char *name); /* -1: none */
-int tensor_is(const Tensor *t, unsigned kinds);   /* of one of a set */
-int is_copy(const Tensor *t);                     /* an earlier stage owns it */
+int role_tensor(const Role *r, const char *name);    /* -1: none */
+int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
+int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
-const PlanDim *tensor_axis(const Tensor *t, AxisRole k);
+const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k);
 int role_prog(const Role *r, ProgramKind k);  /* -1: none */
 int role_value(const Role *r, StepValue v);   /* of `in`; -1: none */
 int role_result(const Role *r, ResultKind k); /* of `out`; -1: none */
@@ -839,9 +839,9 @@ Planned plan_time(Arena *a, const Plan *p, ProgramKind k);
 double plan_secs(const Plan *p, ProgramKind k); /* the makespan */
 /* If transfers and collectives took no time. */
 double plan_bare(const Plan *p, ProgramKind k);
-int64_t plan_micros(const Plan *p, ProgramKind k); /* micro-batches that
+int64_t plan_micros(const Plan *p, ProgramKind k);  /* micro-batches that
                                                              a rank runs */
-int64_t phase_runs(const Program *g, int phase);   /* how often it runs*/
+int64_t phase_runs(const Program *prog, int phase); /* how often it runs*/
 
 /* ---- live.c: which bytes matter when ------------------------------------- */
 

@@ -117,24 +117,25 @@ static const char *bufs_wrong(const PlanCheck *c)
 /* ---- programs ------------------------------------------------------------ */
 
 /* Phases follow each other and cover all instructions. */
-static const char *phases_wrong(const PlanCheck *c, const Program *g)
+static const char *phases_wrong(const PlanCheck *c, const Program *prog)
 {
     int64_t at = 0;
-    for (int i = 0; i < g->nphase; i++) {
-        const Phase *f = &g->phase[i];
+    for (int i = 0; i < prog->nphase; i++) {
+        const Phase *f = &prog->phase[i];
         if ((f->first != at || f->n < 0 || f->repeat < 0) &&
             law(Lphases_follow))
             return strf(c->arena,
                         "role %d: program '%s': phase '%s' does not "
                         "follow",
-                        c->role, programnames[g->kind], f->name);
+                        c->role, programnames[prog->kind], f->name);
         at += f->n;
     }
-    if (at != g->ninstr && law(Lphases_cover))
+    if (at != prog->ninstr && law(Lphases_cover))
         return strf(c->arena,
                     "role %d: program '%s' has %d instructions and phases "
                     "for %lld",
-                    c->role, programnames[g->kind], g->ninstr, (long long)at);
+                    c->role, programnames[prog->kind], prog->ninstr,
+                    (long long)at);
     return 0;
 }
 

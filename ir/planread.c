@@ -185,20 +185,20 @@ static Phase read_phase(Lex *x)
 }
 
 /* next: by phase, the micro-batch after its last row. */
-static void read_slots(Lex *x, Program *g, int **next)
+static void read_slots(Lex *x, Program *prog, int **next)
 {
-    while (vec_len(*next) < vec_len(g->phase))
+    while (vec_len(*next) < vec_len(prog->phase))
         vec_push(x->arena, *next, 0);
     while (lex_more(x)) {
         ScheduleSlot t = { .phase = read_index(x, "phase") };
-        if (t.phase < 0 || (size_t)t.phase >= vec_len(g->phase))
-            lex_err(x, "phase %d of %zu", t.phase, vec_len(g->phase));
+        if (t.phase < 0 || (size_t)t.phase >= vec_len(prog->phase))
+            lex_err(x, "phase %d of %zu", t.phase, vec_len(prog->phase));
         t.micro = (*next)[t.phase];
         if (lex_mark(x, '='))
             t.micro = (int)lex_range(x, "micro-batch", 0, MAXMICROS - 1);
         t.pair = lex_mark(x, '&');
         (*next)[t.phase] = t.micro + 1;
-        vec_push(x->arena, g->slot, t);
+        vec_push(x->arena, prog->slot, t);
     }
 }
 
@@ -223,39 +223,40 @@ static SlotGroup read_frame(PlanReader *r)
 static Program read_program(PlanReader *r)
 {
     Lex *x = &r->x;
-    Program g = { .kind = (ProgramKind)lex_choice(x, programnames, NPROGRAM) };
+    Program prog = { .kind =
+                         (ProgramKind)lex_choice(x, programnames, NPROGRAM) };
     int *next = NULL;
     lex_expect(x, "transient");
-    g.transient = lex_int(x);
+    prog.transient = lex_int(x);
     lex_expect(x, "bound");
-    g.bound = lex_int(x);
+    prog.bound = lex_int(x);
     lex_need(x, '{');
     for (lex_line(x); !lex_mark(x, '}'); lex_line(x)) {
         if (lex_take(x, "phase")) {
             Phase f = read_phase(x);
-            vec_push(x->arena, g.phase, f);
+            vec_push(x->arena, prog.phase, f);
         } else if (lex_take(x, "slots")) {
-            read_slots(x, &g, &next);
+            read_slots(x, &prog, &next);
         } else if (lex_take(x, "frame")) {
             SlotGroup f = read_frame(r);
-            vec_push(x->arena, g.frame, f);
+            vec_push(x->arena, prog.frame, f);
         } else if (lex_take(x, "end")) {
             while (lex_more(x)) {
                 FinalValue e = { .buf = read_index(x, "buffer") };
                 e.value = read_index(x, "value");
-                vec_push(x->arena, g.end, e);
+                vec_push(x->arena, prog.end, e);
             }
         } else {
             Instr s = read_instr(x);
-            vec_push(x->arena, g.instr, s);
+            vec_push(x->arena, prog.instr, s);
         }
     }
-    g.nphase = (int)vec_len(g.phase);
-    g.nslot = (int)vec_len(g.slot);
-    g.nframe = (int)vec_len(g.frame);
-    g.ninstr = (int)vec_len(g.instr);
-    g.nend = (int)vec_len(g.end);
-    return g;
+    prog.nphase = (int)vec_len(prog.phase);
+    prog.nslot = (int)vec_len(prog.slot);
+    prog.nframe = (int)vec_len(prog.frame);
+    prog.ninstr = (int)vec_len(prog.instr);
+    prog.nend = (int)vec_len(prog.end);
+    return prog;
 }
 
 /* ---- roles --------------------------------------------------------------- */
@@ -310,22 +311,22 @@ static TensorKind read_kind(Lex *x)
 static Tensor read_tensor(PlanReader *r)
 {
     Lex *x = &r->x;
-    Tensor t = { .name = lex_word(x) };
-    t.kind = read_kind(x);
-    t.dt = lex_dtype(x);
-    t.buf = read_index(x, "buffer");
+    Tensor tensor = { .name = lex_word(x) };
+    tensor.kind = read_kind(x);
+    tensor.dt = lex_dtype(x);
+    tensor.buf = read_index(x, "buffer");
     while (lex_mark(x, '(')) {
-        if (t.nd == MAXD)
+        if (tensor.nd == MAXD)
             lex_err(x, "more than %d axes", MAXD);
-        t.dim[t.nd++] = read_dim(r);
+        tensor.dim[tensor.nd++] = read_dim(r);
     }
     if (lex_take(x, "at")) {
-        t.at = lex_int(x);
-        t.run = lex_int(x);
-        t.shard = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
+        tensor.at = lex_int(x);
+        tensor.run = lex_int(x);
+        tensor.shard = (uint32_t)lex_range(x, "atoms", 0, UINT32_MAX);
     }
-    lex_place(x, &t.file, &t.line);
-    return t;
+    lex_place(x, &tensor.file, &tensor.line);
+    return tensor;
 }
 
 static Scalar read_given(Lex *x)

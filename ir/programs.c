@@ -38,17 +38,18 @@ int program_trains(ProgramKind k)
     return k == PGstep || k == PGfallback;
 }
 
-ScheduleSlot *program_rows(Arena *a, const Program *g)
+ScheduleSlot *program_rows(Arena *a, const Program *prog)
 {
     ScheduleSlot *v = NULL;
     int tabled = 0;
 
-    for (int f = 0; f < g->nphase; f++) {
-        for (int t = 0; t < g->phase[f].repeat; t++)
+    for (int f = 0; f < prog->nphase; f++) {
+        for (int t = 0; t < prog->phase[f].repeat; t++)
             vec_push(a, v, ((ScheduleSlot){ f, t, 0 }));
-        for (int t = 0; t < g->nslot && !g->phase[f].repeat && !tabled; t++)
-            vec_push(a, v, g->slot[t]);
-        tabled |= !g->phase[f].repeat;
+        for (int t = 0; t < prog->nslot && !prog->phase[f].repeat && !tabled;
+             t++)
+            vec_push(a, v, prog->slot[t]);
+        tabled |= !prog->phase[f].repeat;
     }
     return v;
 }
@@ -59,10 +60,10 @@ static const char *wrong(const PlanCheck *c, ProgramKind k, const char *why)
                 why);
 }
 
-static int writes(const Program *g, int buf)
+static int writes(const Program *prog, int buf)
 {
-    for (int i = 0; i < g->nend; i++)
-        if (g->end[i].buf == buf)
+    for (int i = 0; i < prog->nend; i++)
+        if (prog->end[i].buf == buf)
             return 1;
     return 0;
 }
@@ -70,12 +71,12 @@ static int writes(const Program *g, int buf)
 /* ---- each ---------------------------------------------------------------- */
 
 /* By buffer: does the program end with something in it? */
-static char *written(const PlanCheck *c, const Program *g)
+static char *written(const PlanCheck *c, const Program *prog)
 {
     char *v = alloc(c->arena, (size_t)c->r->nbuf + 1);
-    for (int i = 0; i < g->nend; i++)
-        if (g->end[i].buf >= 0 && g->end[i].buf < c->r->nbuf)
-            v[g->end[i].buf] = 1;
+    for (int i = 0; i < prog->nend; i++)
+        if (prog->end[i].buf >= 0 && prog->end[i].buf < c->r->nbuf)
+            v[prog->end[i].buf] = 1;
     return v;
 }
 

@@ -30,16 +30,16 @@ static int below(const Mesh *m, const Axis *a, uint32_t x, uint32_t y)
 
 /* Atoms that are still to cut axis b: the topmost run of one present type. */
 static uint32_t next_into(const Mesh *m, const Shard *t, const Shard *want,
-                          const Axis *b)
+                          const Axis *axis)
 {
-    uint32_t mask = 0, z = zigzag_atoms(m, b);
+    uint32_t mask = 0, z = zigzag_atoms(m, axis);
     const Shard *top = NULL;
 
     for (int k = 2 * m->natom; k-- > 0;) {
         int i = k % m->natom;
         if ((z >> i & 1) != (k >= m->natom))
             continue;
-        if (want[i].k != S || want[i].a != b || same_shard(&t[i], &want[i]))
+        if (want[i].k != S || want[i].a != axis || same_shard(&t[i], &want[i]))
             continue;
         if (top && !same_shard(&t[i], top))
             break;
@@ -58,10 +58,10 @@ static int lowest(uint32_t mask)
     return i;
 }
 
-static int make(Shard *t, Reshard *r, Op op, Axis *a, Axis *b, uint32_t atoms,
-                Shard to)
+static int make(Shard *t, Reshard *r, Op op, Axis *a, Axis *axis,
+                uint32_t atoms, Shard to)
 {
-    *r = (Reshard){ op, a, b, atoms };
+    *r = (Reshard){ op, a, axis, atoms };
     for (int i = 0; i < MAXATOM; i++)
         if (atoms >> i & 1)
             t[i] = to;
@@ -75,20 +75,20 @@ static int cut_more(const Mesh *m, Shard *t, const Shard *want, Reshard *r,
     for (int i = 0; i < m->natom; i++) {
         if (want[i].k != S || same_shard(&t[i], &want[i]))
             continue;
-        Axis *b = want[i].a;
-        uint32_t in = next_into(m, t, want, b), now = cutting(m, t, b);
+        Axis *axis = want[i].a;
+        uint32_t in = next_into(m, t, want, axis), now = cutting(m, t, axis);
         Shard old = t[lowest(in)];
-        if (old.k != from || !below(m, b, in, now) ||
-            (now & ~cutting(m, want, b)))
+        if (old.k != from || !below(m, axis, in, now) ||
+            (now & ~cutting(m, want, axis)))
             continue;
         if (from == R)
-            return make(t, r, Oshard_slice, b, NULL, in, want[i]);
+            return make(t, r, Oshard_slice, axis, NULL, in, want[i]);
         if (from == P)
-            return make(t, r, Oreducescatter, b, NULL, in, want[i]);
-        if (zigzag_atoms(m, b) && zigzag_atoms(m, old.a))
+            return make(t, r, Oreducescatter, axis, NULL, in, want[i]);
+        if (zigzag_atoms(m, axis) && zigzag_atoms(m, old.a))
             continue;
         if (below(m, old.a, in, cutting(m, t, old.a) & ~in))
-            return make(t, r, Oalltoall, old.a, b, in, want[i]);
+            return make(t, r, Oalltoall, old.a, axis, in, want[i]);
     }
     return 0;
 }

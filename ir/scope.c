@@ -65,12 +65,12 @@ const Scope *g_backward(Graph *g, const Scope *s)
     if (s->part == PARTbackward)
         return s;
     if (!s->twin) {
-        Scope *b = new_scope(
+        Scope *scope = new_scope(
             g, intern(*s->path ? strf(g->arena, "d.%s", s->path) : "d"), NULL);
-        b->unit = s->unit;
-        b->part = PARTbackward;
-        b->twin = s;
-        ((Scope *)(uintptr_t)s)->twin = b;
+        scope->unit = s->unit;
+        scope->part = PARTbackward;
+        scope->twin = s;
+        ((Scope *)(uintptr_t)s)->twin = scope;
     }
     return s->twin;
 }

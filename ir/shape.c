@@ -140,11 +140,11 @@ uint32_t plan_dim_cut(const PlanDim *d)
     return cut;
 }
 
-void tensor_shape(const Tensor *t, ValueShape *x)
+void tensor_shape(const Tensor *tensor, ValueShape *x)
 {
-    *x = (ValueShape){ .dt = t->dt, .nd = t->nd };
-    for (int d = 0; d < t->nd; d++) {
-        const PlanDim *p = &t->dim[d];
+    *x = (ValueShape){ .dt = tensor->dt, .nd = tensor->nd };
+    for (int d = 0; d < tensor->nd; d++) {
+        const PlanDim *p = &tensor->dim[d];
         x->dim[d] = (ValueDim){ p->axis, 0, plan_dim_cut(p), p->npiece > 1 };
         for (int i = 0; i < p->npiece; i++)
             x->dim[d].n += p->piece[i].len;
@@ -155,24 +155,24 @@ void tensor_shape(const Tensor *t, ValueShape *x)
 /* "flat.a1.a2": the axes that buckets have (passes/training/bucket.c). */
 static const char *axis_over(Arena *a, const char *what, uint32_t atoms)
 {
-    Text t = { .arena = a };
-    put(&t, "%s", what);
+    Text out = { .arena = a };
+    put(&out, "%s", what);
     for (int i = 0; i < MAXATOM; i++)
         if (atoms >> i & 1)
-            put(&t, ".a%d", i);
-    return t.s;
+            put(&out, ".a%d", i);
+    return out.s;
 }
 
-static void of_bucket(Arena *a, const Tensor *t, ValueShape *x)
+static void of_bucket(Arena *a, const Tensor *tensor, ValueShape *x)
 {
     uint32_t own = 0;
-    for (int d = 0; d < t->nd; d++)
-        own |= plan_dim_cut(&t->dim[d]);
-    *x = (ValueShape){ .dt = t->dt, .elems = t->run };
+    for (int d = 0; d < tensor->nd; d++)
+        own |= plan_dim_cut(&tensor->dim[d]);
+    *x = (ValueShape){ .dt = tensor->dt, .elems = tensor->run };
     if (own)
         x->dim[x->nd++] = (ValueDim){ axis_over(a, "own", own), 1, own, 0 };
-    x->dim[x->nd++] =
-        (ValueDim){ axis_over(a, "flat", t->shard), t->run, t->shard, 0 };
+    x->dim[x->nd++] = (ValueDim){ axis_over(a, "flat", tensor->shard),
+                                  tensor->run, tensor->shard, 0 };
 }
 
 static void of_scalars(const Scalar *s, int n, ValueShape **v, ValueShape *room)

@@ -33,10 +33,10 @@ static int uniform(const Mesh *m, const Shard *sh, uint32_t mask)
     return first;
 }
 
-static void put_shard(Text *t, const char *where, const Shard *s)
+static void put_shard(Text *out, const char *where, const Shard *s)
 {
     if (s->k != R)
-        put(t, "%s%s:%s", t->len ? " " : "@ ", where,
+        put(out, "%s%s:%s", out->len ? " " : "@ ", where,
             s->k == S   ? s->a->name
             : s->k == P ? terms[s->op]
                         : "~");
@@ -45,7 +45,7 @@ static void put_shard(Text *t, const char *where, const Shard *s)
 /* By the axes of one grid when they say it all, else atom by atom. */
 const char *shard_text(Arena *a, const Graph *g, const Node *n)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
     const Mesh *m = g->mesh;
 
     if (!m || g->level == LOGICAL)
@@ -57,17 +57,17 @@ const char *shard_text(Arena *a, const Graph *g, const Node *n)
         for (int i = 0; whole && i < 4; i++) {
             int at = uniform(m, n->sh, m->mask[grids[k][i]]);
             if (at >= 0)
-                put_shard(&t, meshnames[grids[k][i]], &n->sh[at]);
+                put_shard(&out, meshnames[grids[k][i]], &n->sh[at]);
         }
         if (whole)
-            return t.s;
+            return out.s;
     }
     for (int i = 0; i < m->natom; i++)
-        put_shard(&t, strf(a, "a%d", i), &n->sh[i]);
-    return t.s;
+        put_shard(&out, strf(a, "a%d", i), &n->sh[i]);
+    return out.s;
 }
 
-void put_atoms(Text *t, const Mesh *m, uint32_t set)
+void put_atoms(Text *out, const Mesh *m, uint32_t set)
 {
     const char *comma = "";
 
@@ -82,18 +82,18 @@ void put_atoms(Text *t, const Mesh *m, uint32_t set)
             uint32_t mask = m->mask[grids[k][i]];
             if (!mask || mask & ~set)
                 continue;
-            put(t, "%s%s", comma, meshnames[grids[k][i]]);
+            put(out, "%s%s", comma, meshnames[grids[k][i]]);
             comma = ",";
         }
         return;
     }
     for (int i = 0; i < MAXATOM; i++)
         if (set >> i & 1) {
-            put(t, "%sa%d", comma, i);
+            put(out, "%sa%d", comma, i);
             comma = ",";
         }
     if (!set)
-        put(t, "none");
+        put(out, "none");
 }
 
 /* ---- in ------------------------------------------------------------------ */

@@ -23,54 +23,54 @@
 
 /* ---- text ---------------------------------------------------------------- */
 
-static void put_operand(Text *t, char use, const KernelOperand *o)
+static void put_operand(Text *out, char use, const KernelOperand *o)
 {
-    putn(t, " ( ", 3);
-    putn(t, &use, 1);
+    putn(out, " ( ", 3);
+    putn(out, &use, 1);
     if (use != '-')
-        put(t, " %s", dtypes[o->dt].name);
+        put(out, " %s", dtypes[o->dt].name);
     for (int d = 0; d < o->nd; d++) {
-        putn(t, " ", 1);
-        put_int(t, o->n[d]);
+        putn(out, " ", 1);
+        put_int(out, o->n[d]);
     }
     if (o->base)
-        put(t, " from %d", o->base - 1);
-    putn(t, " )", 2);
+        put(out, " from %d", o->base - 1);
+    putn(out, " )", 2);
 }
 
-static void put_kernel_word(Text *t, const Word *p)
+static void put_kernel_word(Text *out, const Word *p)
 {
     static const char *const marks[] = { "", " +", " $", " =" };
-    putn(t, marks[p->type], strlen(marks[p->type]));
+    putn(out, marks[p->type], strlen(marks[p->type]));
     if (p->type == WORDint)
-        put_aff(t, &p->at);
+        put_aff(out, &p->at);
     else if (p->type == WORDreal)
-        put_hex(t, p->real);
+        put_hex(out, p->real);
     else
-        put_int(t, p->at.c);
+        put_int(out, p->at.c);
 }
 
-void put_signature(Text *t, const KernelSignature *s)
+void put_signature(Text *out, const KernelSignature *s)
 {
-    putn(t, "sig ", 4);
-    put_word(t, s->kernel);
-    putn(t, " ", 1);
-    put_bits(t, s->expr);
-    put_launch(t, &s->launch);
+    putn(out, "sig ", 4);
+    put_word(out, s->kernel);
+    putn(out, " ", 1);
+    put_bits(out, s->expr);
+    put_launch(out, &s->launch);
     for (int i = 0; s->use[i]; i++)
-        put_operand(t, s->use[i], &s->op[i]);
+        put_operand(out, s->use[i], &s->op[i]);
     if (s->nword)
-        putn(t, " i", 2);
+        putn(out, " i", 2);
     for (int i = 0; i < s->nword; i++)
-        put_kernel_word(t, &s->word[i]);
-    putn(t, "\n", 1);
+        put_kernel_word(out, &s->word[i]);
+    putn(out, "\n", 1);
 }
 
 void set_signature_hash(Arena *a, KernelSignature *s)
 {
-    Text t = { .arena = a };
-    put_signature(&t, s);
-    s->hash = XXH3_64bits(t.s, t.len);
+    Text out = { .arena = a };
+    put_signature(&out, s);
+    s->hash = XXH3_64bits(out.s, out.len);
 }
 
 static KernelOperand lex_operand(Lex *x, char *use)

@@ -76,12 +76,12 @@ static void note_instr(StageMatch *x, int role, const Instr *s, int micro)
 }
 
 /* Instructions of each phase that concern other stages. */
-static const Instr ***far_instrs(const StageMatch *x, const Program *g)
+static const Instr ***far_instrs(const StageMatch *x, const Program *prog)
 {
-    const Instr ***v = alloc(x->arena, sizeof *v * (size_t)(g->nphase + 1));
-    for (int f = 0; f < g->nphase; f++)
-        for (int i = 0; i < g->phase[f].n; i++) {
-            const Instr *s = &g->instr[g->phase[f].first + i];
+    const Instr ***v = alloc(x->arena, sizeof *v * (size_t)(prog->nphase + 1));
+    for (int f = 0; f < prog->nphase; f++)
+        for (int i = 0; i < prog->phase[f].n; i++) {
+            const Instr *s = &prog->instr[prog->phase[f].first + i];
             if (s->atoms & x->p->mesh->mask[Mpp])
                 vec_push(x->arena, v[f], s);
         }
@@ -90,9 +90,9 @@ static const Instr ***far_instrs(const StageMatch *x, const Program *g)
 
 static void note_role(StageMatch *x, int role)
 {
-    const Program *g = x->g[role];
-    const Instr ***v = far_instrs(x, g);
-    const ScheduleSlot *row = program_rows(x->arena, g);
+    const Program *prog = x->g[role];
+    const Instr ***v = far_instrs(x, prog);
+    const ScheduleSlot *row = program_rows(x->arena, prog);
     for (size_t t = 0; t < vec_len(row); t++) {
         const Instr **far = v[row[t].phase];
         for (size_t i = 0; i < vec_len(far); i++)
@@ -103,23 +103,23 @@ static void note_role(StageMatch *x, int role)
 /* ---- comparing ----------------------------------------------------------- */
 
 /* The parts of value v; nothing of what was there when the program began. */
-static const uint32_t *parts_of(const Program *g, int v, int *shape)
+static const uint32_t *parts_of(const Program *prog, int v, int *shape)
 {
     static const uint32_t whole[3];
-    for (int i = 0; i < g->ninstr && v > 0; i++)
-        for (int k = 0; k < g->instr[i].nbuf && g->instr[i].flow; k++)
-            if (g->instr[i].flow[k].make == v) {
-                *shape = g->instr[i].flow[k].shape;
-                return g->instr[i].flow[k].part;
+    for (int i = 0; i < prog->ninstr && v > 0; i++)
+        for (int k = 0; k < prog->instr[i].nbuf && prog->instr[i].flow; k++)
+            if (prog->instr[i].flow[k].make == v) {
+                *shape = prog->instr[i].flow[k].shape;
+                return prog->instr[i].flow[k].part;
             }
     return whole;
 }
 
 /* Does b receive what a sends, lying as a reads it? */
 static int same_type(const StageMatch *x, int role, const Instr *a,
-                     const Instr *b)
+                     const Instr *i)
 {
-    const ValueUse *f = &a->flow[0], *t = &b->flow[0];
+    const ValueUse *f = &a->flow[0], *t = &i->flow[0];
     int shape = 0;
     const uint32_t *part = parts_of(x->g[role], f->read, &shape);
     shape = f->as >= 0 ? f->as : shape;

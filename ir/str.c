@@ -102,45 +102,45 @@ char *strf(Arena *a, const char *fmt, ...)
 }
 
 /* Room for n more bytes and the NUL. */
-static void room(Text *t, size_t n)
+static void room(Text *out, size_t n)
 {
-    if (t->len + n < t->cap)
+    if (out->len + n < out->cap)
         return;
-    size_t cap = t->cap ? 2 * t->cap : 256;
-    while (cap <= t->len + n)
+    size_t cap = out->cap ? 2 * out->cap : 256;
+    while (cap <= out->len + n)
         cap *= 2;
-    char *s = alloc(t->arena, cap);
-    if (t->len)
-        memcpy(s, t->s, t->len);
-    t->s = s;
-    t->cap = cap;
+    char *s = alloc(out->arena, cap);
+    if (out->len)
+        memcpy(s, out->s, out->len);
+    out->s = s;
+    out->cap = cap;
 }
 
-void putn(Text *t, const char *s, size_t n)
+void putn(Text *out, const char *s, size_t n)
 {
-    room(t, n);
+    room(out, n);
     if (n)
-        memcpy(t->s + t->len, s, n);
-    t->len += n;
-    t->s[t->len] = 0;
+        memcpy(out->s + out->len, s, n);
+    out->len += n;
+    out->s[out->len] = 0;
 }
 
-void put(Text *t, const char *fmt, ...)
+void put(Text *out, const char *fmt, ...)
 {
     va_list ap;
-    room(t, 128);
+    room(out, 128);
     for (;;) {
-        size_t left = t->cap - t->len;
+        size_t left = out->cap - out->len;
         va_start(ap, fmt);
-        int n = vsnprintf(t->s + t->len, left, fmt, ap);
+        int n = vsnprintf(out->s + out->len, left, fmt, ap);
         va_end(ap);
         if (n < 0)
             die("put: bad format");
         if ((size_t)n < left) {
-            t->len += (size_t)n;
+            out->len += (size_t)n;
             return;
         }
-        room(t, (size_t)n);
+        room(out, (size_t)n);
     }
 }
 

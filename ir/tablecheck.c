@@ -30,33 +30,33 @@ static const char *wrong(const TableCheck *t, const char *what)
 
 static void find_calls(TableCheck *t)
 {
-    const Program *g = t->g;
-    while (t->call < g->nphase && g->phase[t->call].repeat)
+    const Program *prog = t->g;
+    while (t->call < prog->nphase && prog->phase[t->call].repeat)
         t->call++;
-    while (t->call + t->ncall < g->nphase &&
-           !g->phase[t->call + t->ncall].repeat)
+    while (t->call + t->ncall < prog->nphase &&
+           !prog->phase[t->call + t->ncall].repeat)
         t->ncall++;
     if (!t->ncall)
         return;
-    const Phase *last = &g->phase[t->call + t->ncall - 1];
-    t->first = g->phase[t->call].first;
+    const Phase *last = &prog->phase[t->call + t->ncall - 1];
+    t->first = prog->phase[t->call].first;
     t->end = last->first + last->n;
 }
 
 static const char *slots_wrong(TableCheck *t)
 {
-    const Program *g = t->g;
+    const Program *prog = t->g;
     if (!t->ncall)
-        return g->nslot && law(Ltable_calls)
+        return prog->nslot && law(Ltable_calls)
                    ? wrong(t, "has a table and no calls")
                    : NULL;
-    if ((!g->nslot || g->nslot % t->ncall) && law(Ltable_full))
+    if ((!prog->nslot || prog->nslot % t->ncall) && law(Ltable_full))
         return wrong(t, "has a table that does not have each call for each "
                         "micro-batch");
-    t->micros = g->nslot / t->ncall;
-    char *seen = alloc(t->c->arena, (size_t)g->nslot);
-    for (int i = 0; i < g->nslot; i++) {
-        const ScheduleSlot *r = &g->slot[i];
+    t->micros = prog->nslot / t->ncall;
+    char *seen = alloc(t->c->arena, (size_t)prog->nslot);
+    for (int i = 0; i < prog->nslot; i++) {
+        const ScheduleSlot *r = &prog->slot[i];
         if ((r->phase < t->call || r->phase >= t->call + t->ncall ||
              r->micro < 0 || r->micro >= t->micros) &&
             law(Lrow_known))
@@ -69,7 +69,7 @@ static const char *slots_wrong(TableCheck *t)
             return wrong(t, strf(t->c->arena,
                                  "has '%s' of micro-batch %d "
                                  "twice",
-                                 g->phase[r->phase].name, r->micro));
+                                 prog->phase[r->phase].name, r->micro));
         *at = 1;
     }
     return 0;

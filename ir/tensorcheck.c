@@ -16,9 +16,9 @@
 
 #include "plan.h"
 
-static const TensorInfo *kind_of(const Tensor *t)
+static const TensorInfo *kind_of(const Tensor *tensor)
 {
-    return &tensor_kinds[t->kind];
+    return &tensor_kinds[tensor->kind];
 }
 
 static const char *wrong(const PlanCheck *c, const Tensor *t, const char *why)
@@ -67,34 +67,36 @@ static const char *axis_wrong(const PlanCheck *c, const PlanDim *d)
     return NULL;
 }
 
-static const char *axes_wrong(const PlanCheck *c, const Tensor *t)
+static const char *axes_wrong(const PlanCheck *c, const Tensor *tensor)
 {
-    uint32_t seen = t->shard;
-    for (int i = 0; i < t->nd; i++) {
-        const char *why = axis_wrong(c, &t->dim[i]);
-        uint32_t cut = plan_dim_cut(&t->dim[i]);
+    uint32_t seen = tensor->shard;
+    for (int i = 0; i < tensor->nd; i++) {
+        const char *why = axis_wrong(c, &tensor->dim[i]);
+        uint32_t cut = plan_dim_cut(&tensor->dim[i]);
         if (why)
             return why;
         if (seen & cut && law(Laxis_cut_once))
             return strf(c->arena,
                         "is cut twice over the ranks that cut axis "
                         "'%s'",
-                        t->dim[i].axis);
+                        tensor->dim[i].axis);
         seen |= cut;
         for (int k = 0; k < i; k++)
-            if (!strcmp(t->dim[i].axis, t->dim[k].axis) && law(Laxis_once))
-                return strf(c->arena, "has axis '%s' twice", t->dim[i].axis);
+            if (!strcmp(tensor->dim[i].axis, tensor->dim[k].axis) &&
+                law(Laxis_once))
+                return strf(c->arena, "has axis '%s' twice",
+                            tensor->dim[i].axis);
     }
     return NULL;
 }
 
-static int64_t local_elems(const Tensor *t)
+static int64_t local_elems(const Tensor *tensor)
 {
     int64_t n = 1;
-    for (int d = 0; d < t->nd; d++) {
+    for (int d = 0; d < tensor->nd; d++) {
         int64_t len = 0;
-        for (int k = 0; k < t->dim[d].npiece; k++)
-            len = sat_add(len, t->dim[d].piece[k].len);
+        for (int k = 0; k < tensor->dim[d].npiece; k++)
+            len = sat_add(len, tensor->dim[d].piece[k].len);
         n = sat_mul(n, len);
     }
     return n;
@@ -103,44 +105,46 @@ static int64_t local_elems(const Tensor *t)
 /* ---- a tensor and its buffer --------------------------------------------- */
 
 /* Elements of its buffer up to the last that a tensor has on any rank. */
-static int64_t reach(const Tensor *t, int64_t end)
+static int64_t reach(const Tensor *tensor, int64_t end)
 {
-    int64_t last = t->run ? end - t->at / t->run * t->run : end;
-    return t->run && last > t->run ? t->run : last;
+    int64_t last =
+        tensor->run ? end - tensor->at / tensor->run * tensor->run : end;
+    return tensor->run && last > tensor->run ? tensor->run : last;
 }
 
-static const char *place_wrong(const PlanCheck *c, const Tensor *t)
+static const char *place_wrong(const PlanCheck *c, const Tensor *tensor)
 {
     const Mesh *m = c->p->mesh;
-    const Buf *b = &c->r->buf[t->buf];
-    int64_t end = sat_add(t->at, local_elems(t));
-    if ((t->at < 0 || t->run < 0 || (!t->run && t->shard) ||
-         (uint64_t)t->shard >> m->natom || t->shard & m->mask[Mpp]) &&
+    const Buf *b = &c->r->buf[tensor->buf];
+    int64_t end = sat_add(tensor->at, local_elems(tensor));
+    if ((tensor->at < 0 || tensor->run < 0 || (!tensor->run && tensor->shard) ||
+         (uint64_t)tensor->shard >> m->natom || tensor->shard & m->mask[Mpp]) &&
         law(Lbucket_part))
         return "is a part of no bucket";
     if ((end >= HUGEBYTES ||
-         (t->run && end > sat_mul(t->run, mesh_extent(m, t->shard)))) &&
+         (tensor->run &&
+          end > sat_mul(tensor->run, mesh_extent(m, tensor->shard)))) &&
         law(Lbucket_end))
         return "goes beyond its bucket";
     if (b->frame && law(Ltensor_frame))
         return "lies in a frame";
-    return sat_mul(reach(t, end), dtypes[t->dt].bytes) > b->bytes &&
+    return sat_mul(reach(tensor, end), dtypes[tensor->dt].bytes) > b->bytes &&
                    law(Ltensor_bounds)
                ? "is larger than its buffer"
                : NULL;
 }
 
-static const char *tensor_wrong(const PlanCheck *c, const Tensor *t)
+static const char *tensor_wrong(const PlanCheck *c, const Tensor *tensor)
 {
     const char *why;
-    if (!*t->name && law(Ltensor_name))
+    if (!*tensor->name && law(Ltensor_name))
         return "has no name";
-    if ((t->buf < 0 || t->buf >= c->r->nbuf) && law(Ltensor_buffer))
+    if ((tensor->buf < 0 || tensor->buf >= c->r->nbuf) && law(Ltensor_buffer))
         return "names a buffer that does not exist";
-    if (dtypes[t->dt].bytes == 0 && law(Ltensor_dtype))
+    if (dtypes[tensor->dt].bytes == 0 && law(Ltensor_dtype))
         return "has a dtype without size";
-    why = axes_wrong(c, t);
-    return why ? why : place_wrong(c, t);
+    why = axes_wrong(c, tensor);
+    return why ? why : place_wrong(c, tensor);
 }
 
 static int by_name(const void *a, const void *b)
@@ -225,25 +229,26 @@ static const char *output_wrong(const PlanCheck *c, const Tensor *t)
     return !own && law(Loutput_name) ? "lies in the buffer of another" : NULL;
 }
 
-static const char *buffer_wrong(const PlanCheck *c, const Tensor *t)
+static const char *buffer_wrong(const PlanCheck *c, const Tensor *tensor)
 {
-    const Buf *b = &c->r->buf[t->buf];
-    const TensorInfo *k = kind_of(t);
-    int64_t n = t->run ? t->run : local_elems(t);
+    const Buf *b = &c->r->buf[tensor->buf];
+    const TensorInfo *k = kind_of(tensor);
+    int64_t n = tensor->run ? tensor->run : local_elems(tensor);
 
-    if (t->dt != b->dt && law(Ltensor_as_buffer))
+    if (tensor->dt != b->dt && law(Ltensor_as_buffer))
         return "has another dtype than its buffer";
-    if (sat_mul(n, dtypes[t->dt].bytes) != b->bytes && law(Ltensor_fills))
+    if (sat_mul(n, dtypes[tensor->dt].bytes) != b->bytes && law(Ltensor_fills))
         return "is not as large as its buffer";
-    if (t->kind == TKoutput)
-        return output_wrong(c, t);
+    if (tensor->kind == TKoutput)
+        return output_wrong(c, tensor);
     if ((b->cls != k->cls || b->prog >= 0) && law(Ltensor_class))
         return "lies in a buffer of another class";
-    if (strncmp(t->name, k->prefix, strlen(k->prefix)) != 0 &&
+    if (strncmp(tensor->name, k->prefix, strlen(k->prefix)) != 0 &&
         law(Ltensor_prefix))
         return "has a name of another kind";
-    if (!t->run)
-        return (t->at || strcmp(b->name, t->name) != 0) && law(Ltensor_own)
+    if (!tensor->run)
+        return (tensor->at || strcmp(b->name, tensor->name) != 0) &&
+                       law(Ltensor_own)
                    ? "lies in the buffer of another"
                    : NULL;
     return strncmp(b->name, k->prefix, strlen(k->prefix)) != 0 &&
@@ -325,24 +330,26 @@ static const Tensor *find(const TensorsByName *x, const char *prefix,
 }
 
 /* The name of its buffer, behind that of its kind. */
-static const char *bucket_of(const TensorsByName *x, const Tensor *t)
+static const char *bucket_of(const TensorsByName *x, const Tensor *tensor)
 {
-    const char *name = x->c->r->buf[t->buf].name, *kind = kind_of(t)->prefix;
+    const char *name = x->c->r->buf[tensor->buf].name,
+               *kind = kind_of(tensor)->prefix;
     return name + (strncmp(name, kind, strlen(kind)) ? 0 : strlen(kind));
 }
 
-static int same_bucket(const TensorsByName *x, const Tensor *a, const Tensor *b)
+static int same_bucket(const TensorsByName *x, const Tensor *a,
+                       const Tensor *tensor)
 {
-    return !a->run || !strcmp(bucket_of(x, a), bucket_of(x, b));
+    return !a->run || !strcmp(bucket_of(x, a), bucket_of(x, tensor));
 }
 
 /* A parameter with what the optimizer keeps of it. */
-static const char *moments_wrong(const TensorsByName *x, const Tensor *p)
+static const char *moments_wrong(const TensorsByName *x, const Tensor *tensor)
 {
     const Tensor *of[3], *first = NULL;
     for (int i = 0; i < 3; i++) {
-        of[i] = find(x, tensor_kinds[TKmaster + i].prefix, p->name);
-        if (of[i] && !same_axes(p, of[i]) && law(Lmoment_axes))
+        of[i] = find(x, tensor_kinds[TKmaster + i].prefix, tensor->name);
+        if (of[i] && !same_axes(tensor, of[i]) && law(Lmoment_axes))
             return "has other axes or pieces than its moments";
         if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
             return "has moments in different parts of their buckets";
@@ -351,13 +358,14 @@ static const char *moments_wrong(const TensorsByName *x, const Tensor *p)
             return "has moments in different buckets";
         first = first ? first : of[i];
     }
-    if (first && p->run && !same_place(p, first) && law(Lmoment_shards))
+    if (first && tensor->run && !same_place(tensor, first) &&
+        law(Lmoment_shards))
         return "has moments in other parts of their buckets";
-    if (first && !same_bucket(x, p, first) && law(Lmoment_bucket))
+    if (first && !same_bucket(x, tensor, first) && law(Lmoment_bucket))
         return "has moments in another bucket";
     if (!of[1] != !of[2] && law(Lmoment_pair))
         return "has one moment";
-    return of[1] && p->dt == Dbf16 && !of[0] && law(Lmoment_master)
+    return of[1] && tensor->dt == Dbf16 && !of[0] && law(Lmoment_master)
                ? "has no master"
                : NULL;
 }

@@ -137,9 +137,9 @@ static SendQueue *line_of(ValueFlow *x, const TransferArgs *v)
 static const char *in_order(const ValueFlow *x, const Instr *s)
 {
     const Phase *f = &x->g->phase[x->phase];
-    for (const Instr *t = s - 1; t >= &x->g->instr[f->first]; t--)
-        if (t->kind == s->kind)
-            return t->transfer.chan >= s->transfer.chan && law(Lchannel_order)
+    for (const Instr *i = s - 1; i >= &x->g->instr[f->first]; i--)
+        if (i->kind == s->kind)
+            return i->transfer.chan >= s->transfer.chan && law(Lchannel_order)
                        ? "is not in the order of channels"
                        : NULL;
     return 0;
@@ -214,15 +214,15 @@ static const char *run_row(ValueFlow *x, int phase, int micro)
 
 static const char *run_rows(ValueFlow *x)
 {
-    const Program *g = x->g;
+    const Program *prog = x->g;
     const char *why = 0;
     int tabled = 0;
-    for (int f = 0; f < g->nphase && !why; f++) {
-        int64_t n = g->phase[f].repeat < 2 ? g->phase[f].repeat : 2;
+    for (int f = 0; f < prog->nphase && !why; f++) {
+        int64_t n = prog->phase[f].repeat < 2 ? prog->phase[f].repeat : 2;
         for (int k = 0; k < n && !why; k++)
             why = run_row(x, f, k);
-        for (int t = 0; t < g->nslot && !n && !tabled && !why; t++)
-            why = run_row(x, g->slot[t].phase, g->slot[t].micro);
+        for (int t = 0; t < prog->nslot && !n && !tabled && !why; t++)
+            why = run_row(x, prog->slot[t].phase, prog->slot[t].micro);
         tabled |= !n;
     }
     return why;
@@ -241,18 +241,18 @@ static int has_shape(const Plan *p, const ValueShape *s)
 /* An output lies in its buffer as the value y, under names of its own. The
  * plan's shapes have these too: a tensor that names an axis otherwise
  * contradicts them. */
-static const char *output_wrong(const ValueFlow *x, const Tensor *t,
+static const char *output_wrong(const ValueFlow *x, const Tensor *tensor,
                                 const ValueShape *y)
 {
     ValueShape s;
-    tensor_shape(t, &s);
+    tensor_shape(tensor, &s);
     if (!is_view_of(&s, y) && law(Loutput_shape))
         return strf(x->c->arena, "ends with output '%s' in another shape",
-                    t->name);
+                    tensor->name);
     if (!has_shape(x->c->p, &s) && law(Loutput_axes))
         return strf(x->c->arena,
                     "ends with output '%s' in a shape that is not there",
-                    t->name);
+                    tensor->name);
     return NULL;
 }
 

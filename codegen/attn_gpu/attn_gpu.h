@@ -33,7 +33,7 @@ typedef struct AttnGpu {
 int attn_can_cuda(const Graph *g, const Node *n);
 void attn_lower_cuda(Graph *g, Group *k, Arena *a); /* and backward */
 /* attn_jobs.c */
-int64_t attn_inner_count(const Attn *t, int op);
+int64_t attn_inner_count(const Attn *attn, int op);
 void attn_make_jobs(AttnGpu *x);
 int64_t attn_job_width(const AttnGpu *x, const AttnJob *j); /* of its sums */
 int64_t attn_most(const AttnGpu *x);
@@ -69,8 +69,8 @@ typedef struct AttnWg {
 } AttnWg;
 
 AttnWg attn_wg(AttnGpu *x, const AttnJob *j);
-AttnSlab attn_slab(const Attn *t, AttnView v, Axis *a, Axis *in);
-int attn_straight(const Attn *t, const AttnSlab *s, int64_t k);
+AttnSlab attn_slab(const Attn *attn, AttnView v, Axis *a, Axis *in);
+int attn_straight(const Attn *attn, const AttnSlab *s, int64_t k);
 int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j);
 int64_t attn_wg_tiles(const AttnWg *w); /* byte where tiles begin */
 int attn_wg_changes(const AttnWg *w);

@@ -12,11 +12,11 @@
 
 SizePool *pool_new(Arena *a)
 {
-    SizePool *p = alloc(a, sizeof *p);
+    SizePool *pool = alloc(a, sizeof *pool);
 
-    p->a = a;
-    p->of = table_new(a);
-    return p;
+    pool->a = a;
+    pool->of = table_new(a);
+    return pool;
 }
 
 /* ---- products of sizes --------------------------------------------------- */
@@ -28,20 +28,21 @@ static uint64_t hash_ints(uint64_t h, const int *v, int n)
     return mix64(h, (uint64_t)n);
 }
 
-static const SizeProduct *mono_make(SizePool *p, const int *f, int n, int64_t v)
+static const SizeProduct *mono_make(SizePool *pool, const int *f, int n,
+                                    int64_t v)
 {
     if (n > MAXFACTOR)
         die("a stride of more than %d sizes", MAXFACTOR);
     for (uint64_t h = hash_ints(1, f, n);; h++) {
-        void **slot = table_at(p->of, h);
+        void **slot = table_at(pool->of, h);
         SizeProduct *m = *slot;
         if (!m) {
-            *slot = m = alloc(p->a, sizeof *m);
+            *slot = m = alloc(pool->a, sizeof *m);
             m->n = n;
             m->v = v;
-            m->id = (int)vec_len(p->mono);
+            m->id = (int)vec_len(pool->mono);
             memcpy(m->f, f, (size_t)n * sizeof *f);
-            vec_push(p->a, p->mono, m);
+            vec_push(pool->a, pool->mono, m);
             return m;
         }
         if (m->n == n && !memcmp(m->f, f, (size_t)n * sizeof *f))
@@ -49,37 +50,37 @@ static const SizeProduct *mono_make(SizePool *p, const int *f, int n, int64_t v)
     }
 }
 
-const SizeProduct *mono_one(SizePool *p)
+const SizeProduct *mono_one(SizePool *pool)
 {
-    return mono_make(p, NULL, 0, 1);
+    return mono_make(pool, NULL, 0, 1);
 }
 
-static int size_id(SizePool *p, const Axis *a, int64_t n)
+static int size_id(SizePool *pool, const Axis *a, int64_t n)
 {
-    size_t len = vec_len(p->size);
+    size_t len = vec_len(pool->size);
 
     for (size_t i = 0; i < len; i++)
-        if (p->size[i].a == a && p->size[i].n == n)
+        if (pool->size[i].a == a && pool->size[i].n == n)
             return (int)i;
-    vec_push(p->a, p->size, ((Size){ a, n, NULL }));
+    vec_push(pool->a, pool->size, ((Size){ a, n, NULL }));
     return (int)len;
 }
 
-const SizeProduct *mono_size(SizePool *p, const Axis *a, int64_t n)
+const SizeProduct *mono_size(SizePool *pool, const Axis *a, int64_t n)
 {
-    int id = size_id(p, a, n);
-    const SizeProduct *def = p->size[id].def, *m = mono_one(p);
+    int id = size_id(pool, a, n);
+    const SizeProduct *def = pool->size[id].def, *m = mono_one(pool);
 
     if (!def)
-        return mono_make(p, &id, 1, n);
+        return mono_make(pool, &id, 1, n);
     for (int i = 0; i < def->n; i++) {
-        Size s = p->size[def->f[i]];
-        m = mono_mul(p, m, mono_size(p, s.a, s.n));
+        Size s = pool->size[def->f[i]];
+        m = mono_mul(pool, m, mono_size(pool, s.a, s.n));
     }
     return m;
 }
 
-const SizeProduct *mono_mul(SizePool *p, const SizeProduct *x,
+const SizeProduct *mono_mul(SizePool *pool, const SizeProduct *x,
                             const SizeProduct *y)
 {
     int f[2 * MAXFACTOR], n = 0, i = 0, j = 0;
@@ -89,10 +90,10 @@ const SizeProduct *mono_mul(SizePool *p, const SizeProduct *x,
             f[n++] = x->f[i++];
         else
             f[n++] = y->f[j++];
-    return mono_make(p, f, n, x->v * y->v);
+    return mono_make(pool, f, n, x->v * y->v);
 }
 
-const SizeProduct *mono_div(SizePool *p, const SizeProduct *x,
+const SizeProduct *mono_div(SizePool *pool, const SizeProduct *x,
                             const SizeProduct *y)
 {
     int f[MAXFACTOR], n = 0, j = 0;
@@ -102,22 +103,22 @@ const SizeProduct *mono_div(SizePool *p, const SizeProduct *x,
             j++;
         else
             f[n++] = x->f[i];
-    return j == y->n ? mono_make(p, f, n, y->v ? x->v / y->v : 0) : NULL;
+    return j == y->n ? mono_make(pool, f, n, y->v ? x->v / y->v : 0) : NULL;
 }
 
 /* Defined only before use elsewhere makes no difference to correctness: a size
  * without its definition merely hides that two strides agree. */
-void mono_same(SizePool *p, const Axis *a, int64_t n, const SizeProduct *m)
+void mono_same(SizePool *pool, const Axis *a, int64_t n, const SizeProduct *m)
 {
-    int id = size_id(p, a, n);
-    const SizeProduct *now = mono_size(p, a, n);
+    int id = size_id(pool, a, n);
+    const SizeProduct *now = mono_size(pool, a, n);
 
-    if (now == m || p->size[id].def || m->v != n)
+    if (now == m || pool->size[id].def || m->v != n)
         return;
     for (int i = 0; i < m->n; i++)
         if (m->f[i] == id)
             return;
-    p->size[id].def = m;
+    pool->size[id].def = m;
 }
 
 /* ---- linear expressions -------------------------------------------------- */
@@ -140,23 +141,23 @@ static int by_term(const void *x, const void *y)
 /* Two digits of one variable that are neighbours, in the more significant
  * first: ((v / DM) % M2) * CM + ((v / D) % M) * C = ((v / D) % (M2 * M)) *
  * C. */
-static int join(SizePool *p, Term *hi, const Term *lo)
+static int join(SizePool *pool, Term *hi, const Term *lo)
 {
     if (hi->var != lo->var || !lo->mod ||
-        hi->div != mono_mul(p, lo->div, lo->mod) ||
-        hi->k != mono_mul(p, lo->k, lo->mod))
+        hi->div != mono_mul(pool, lo->div, lo->mod) ||
+        hi->k != mono_mul(pool, lo->k, lo->mod))
         return 0;
     hi->div = lo->div;
     hi->k = lo->k;
-    hi->mod = hi->mod ? mono_mul(p, hi->mod, lo->mod) : NULL;
+    hi->mod = hi->mod ? mono_mul(pool, hi->mod, lo->mod) : NULL;
     return 1;
 }
 
-static int join_any(SizePool *p, Term *t, int n)
+static int join_any(SizePool *pool, Term *t, int n)
 {
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            if (i != j && join(p, &t[i], &t[j])) {
+            if (i != j && join(pool, &t[i], &t[j])) {
                 t[j] = t[n - 1];
                 return n - 1;
             }
@@ -190,23 +191,23 @@ static int same_lin(const AffineExpr *x, const AffineExpr *y)
     return 1;
 }
 
-const AffineExpr *lin_make(SizePool *p, RankAffine off, int hasoff,
+const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
                            const Term *t, int nt)
 {
     AffineExpr l = { .off = off, .hasoff = hasoff, .nt = nt };
 
-    l.t = alloc(p->a, ((size_t)nt + 1) * sizeof *l.t);
+    l.t = alloc(pool->a, ((size_t)nt + 1) * sizeof *l.t);
     if (nt)
         memcpy(l.t, t, (size_t)nt * sizeof *t);
     for (int n = -1; n != l.nt;)
-        n = l.nt, l.nt = join_any(p, l.t, l.nt);
+        n = l.nt, l.nt = join_any(pool, l.t, l.nt);
     qsort(l.t, (size_t)l.nt, sizeof *l.t, by_term);
     for (uint64_t h = hash_lin(&l);; h++) {
-        void **slot = table_at(p->of, h);
+        void **slot = table_at(pool->of, h);
         if (!*slot) {
-            l.id = (int)vec_len(p->lin);
-            *slot = memcpy(alloc(p->a, sizeof l), &l, sizeof l);
-            vec_push(p->a, p->lin, (const AffineExpr *)*slot);
+            l.id = (int)vec_len(pool->lin);
+            *slot = memcpy(alloc(pool->a, sizeof l), &l, sizeof l);
+            vec_push(pool->a, pool->lin, (const AffineExpr *)*slot);
             return *slot;
         }
         if (same_lin(*slot, &l))
@@ -214,97 +215,98 @@ const AffineExpr *lin_make(SizePool *p, RankAffine off, int hasoff,
     }
 }
 
-const AffineExpr *lin_var(SizePool *p, int var)
+const AffineExpr *lin_var(SizePool *pool, int var)
 {
-    Term t = { var, mono_one(p), NULL, mono_one(p) };
+    Term t = { var, mono_one(pool), NULL, mono_one(pool) };
 
-    return lin_make(p, aff(0), 0, &t, 1);
+    return lin_make(pool, aff(0), 0, &t, 1);
 }
 
-const AffineExpr *lin_const(SizePool *p, RankAffine off)
+const AffineExpr *lin_const(SizePool *pool, RankAffine off)
 {
-    return lin_make(p, off, 1, NULL, 0);
+    return lin_make(pool, off, 1, NULL, 0);
 }
 
-const AffineExpr *lin_add(SizePool *p, const AffineExpr *x, const AffineExpr *y)
+const AffineExpr *lin_add(SizePool *pool, const AffineExpr *x,
+                          const AffineExpr *y)
 {
     int n = x->nt + y->nt;
-    Term *t = alloc(p->a, ((size_t)n + 1) * sizeof *t);
+    Term *t = alloc(pool->a, ((size_t)n + 1) * sizeof *t);
 
     for (int i = 0; i < n; i++)
         t[i] = i < x->nt ? x->t[i] : y->t[i - x->nt];
-    return lin_make(p, aff_add(x->off, y->off), x->hasoff | y->hasoff, t, n);
+    return lin_make(pool, aff_add(x->off, y->off), x->hasoff | y->hasoff, t, n);
 }
 
-const AffineExpr *lin_mul(SizePool *p, const AffineExpr *x,
+const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *x,
                           const SizeProduct *k)
 {
-    Term *t = alloc(p->a, ((size_t)x->nt + 1) * sizeof *t);
+    Term *t = alloc(pool->a, ((size_t)x->nt + 1) * sizeof *t);
 
     for (int i = 0; i < x->nt; i++) {
         t[i] = x->t[i];
-        t[i].k = mono_mul(p, t[i].k, k);
+        t[i].k = mono_mul(pool, t[i].k, k);
     }
-    return lin_make(p, aff_scale(x->off, k->v), x->hasoff, t, x->nt);
+    return lin_make(pool, aff_scale(x->off, k->v), x->hasoff, t, x->nt);
 }
 
 /* ---- digits -------------------------------------------------------------- */
 
 typedef const SizeProduct *Extent(void *ctx, int var);
 
-static const SizeProduct *term_extent(SizePool *p, const Term *t,
+static const SizeProduct *term_extent(SizePool *pool, const Term *t,
                                       Extent *extent, void *ctx)
 {
     if (t->mod)
         return t->mod;
     const SizeProduct *n = extent(ctx, t->var);
-    return n ? mono_div(p, n, t->div) : NULL;
+    return n ? mono_div(pool, n, t->div) : NULL;
 }
 
 /* Is the sum of terms a number in the mixed radix 1 ... whole, so that it is
  * always below `whole`? */
-static int fills(SizePool *p, const Term *t, int n, const SizeProduct *whole,
+static int fills(SizePool *pool, const Term *t, int n, const SizeProduct *whole,
                  Extent *extent, void *ctx)
 {
-    const SizeProduct *at = mono_one(p);
+    const SizeProduct *at = mono_one(pool);
 
     for (int used = 0; used < n; used++) {
         int i = 0;
         while (i < n && t[i].k != at)
             i++;
         const SizeProduct *m =
-            i < n ? term_extent(p, &t[i], extent, ctx) : NULL;
+            i < n ? term_extent(pool, &t[i], extent, ctx) : NULL;
         if (!m)
             return 0;
-        at = mono_mul(p, at, m);
+        at = mono_mul(pool, at, m);
     }
-    return mono_div(p, whole, at) != NULL;
+    return mono_div(pool, whole, at) != NULL;
 }
 
 /* One term alone with factor 1: a digit of a digit. */
-static const AffineExpr *digit_of_one(SizePool *p, Term t,
+static const AffineExpr *digit_of_one(SizePool *pool, Term t,
                                       const SizeProduct *div,
                                       const SizeProduct *mod)
 {
-    const SizeProduct *left = t.mod ? mono_div(p, t.mod, div) : NULL;
+    const SizeProduct *left = t.mod ? mono_div(pool, t.mod, div) : NULL;
 
     if (t.mod && !left)
         return NULL;
-    if (mod && left && left != mod && !mono_div(p, left, mod))
+    if (mod && left && left != mod && !mono_div(pool, left, mod))
         return NULL;
-    t.div = mono_mul(p, t.div, div);
+    t.div = mono_mul(pool, t.div, div);
     t.mod = mod ? mod : left;
-    return lin_make(p, aff(0), 0, &t, 1);
+    return lin_make(pool, aff(0), 0, &t, 1);
 }
 
 /* Terms of x that are multiples of m go to hi (divided by m), others to lo. */
-static int part(SizePool *p, const AffineExpr *x, const SizeProduct *m,
+static int part(SizePool *pool, const AffineExpr *x, const SizeProduct *m,
                 Term *hi, Term *lo)
 {
     int nhi = 0, nlo = 0;
 
     for (int i = 0; i < x->nt; i++) {
-        const SizeProduct *k = mono_div(p, x->t[i].k, m);
+        const SizeProduct *k = mono_div(pool, x->t[i].k, m);
         if (k) {
             hi[nhi] = x->t[i];
             hi[nhi++].k = k;
@@ -318,21 +320,21 @@ static int part(SizePool *p, const AffineExpr *x, const SizeProduct *m,
 enum { ABOVE, BELOW };
 
 /* x divided by m, or what is left of it then; null: cannot be told. */
-static const AffineExpr *cut_at(SizePool *p, const AffineExpr *x,
+static const AffineExpr *cut_at(SizePool *pool, const AffineExpr *x,
                                 const SizeProduct *m, int side, Extent *extent,
                                 void *ctx)
 {
-    Term *hi = alloc(p->a, ((size_t)x->nt + 1) * sizeof *hi * 2);
+    Term *hi = alloc(pool->a, ((size_t)x->nt + 1) * sizeof *hi * 2);
     Term *lo = hi + x->nt + 1;
-    int nhi = part(p, x, m, hi, lo);
+    int nhi = part(pool, x, m, hi, lo);
 
-    if (!fills(p, lo, x->nt - nhi, m, extent, ctx))
+    if (!fills(pool, lo, x->nt - nhi, m, extent, ctx))
         return NULL;
-    return side == ABOVE ? lin_make(p, aff(0), 0, hi, nhi)
-                         : lin_make(p, aff(0), 0, lo, x->nt - nhi);
+    return side == ABOVE ? lin_make(pool, aff(0), 0, hi, nhi)
+                         : lin_make(pool, aff(0), 0, lo, x->nt - nhi);
 }
 
-const AffineExpr *lin_digit(SizePool *p, const AffineExpr *x,
+const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *x,
                             const SizeProduct *div, const SizeProduct *mod,
                             Extent *extent, void *ctx)
 {
@@ -341,7 +343,7 @@ const AffineExpr *lin_digit(SizePool *p, const AffineExpr *x,
     if (x->hasoff)
         return NULL;
     if (x->nt == 1 && x->t[0].k->n == 0)
-        return digit_of_one(p, x->t[0], div, mod);
-    x = cut_at(p, x, div, ABOVE, extent, ctx);
-    return x && mod ? cut_at(p, x, mod, BELOW, extent, ctx) : x;
+        return digit_of_one(pool, x->t[0], div, mod);
+    x = cut_at(pool, x, div, ABOVE, extent, ctx);
+    return x && mod ? cut_at(pool, x, mod, BELOW, extent, ctx) : x;
 }

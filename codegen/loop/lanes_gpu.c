@@ -13,14 +13,14 @@
 
 /* ---- lanes --------------------------------------------------------------- */
 
-int wide_count(const KernelPrinter *n)
+int wide_count(const KernelPrinter *printer)
 {
-    return n->width * n->beside;
+    return printer->width * printer->beside;
 }
 
-int wide_has(const KernelPrinter *n, const Expr *e)
+int wide_has(const KernelPrinter *printer, const Expr *e)
 {
-    return wide_count(n) > 1 && (e->deps & n->lane);
+    return wide_count(printer) > 1 && (e->deps & printer->lane);
 }
 
 /* Of a loop, elements that come in whole lanes wherever it ends. */
@@ -39,45 +39,47 @@ static void weigh(const AffineExpr *at, int u, const Node *buf, int *small,
 }
 
 /* Most accesses are 16 bytes: 8 lanes of bf16, 4 of fp32. */
-int wide_width(KernelPrinter *n, int u)
+int wide_width(KernelPrinter *printer, int u)
 {
     int small = 0, large = 0;
 
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        weigh(n->c->st[i].addr, u, storage(n->c->st[i].n), &small, &large);
-    for (size_t i = 0; i < vec_len(n->c->ex); i++) {
-        const Expr *e = n->c->ex[i];
+    for (size_t i = 0; i < vec_len(printer->c->st); i++)
+        weigh(printer->c->st[i].addr, u, storage(printer->c->st[i].n), &small,
+              &large);
+    for (size_t i = 0; i < vec_len(printer->c->ex); i++) {
+        const Expr *e = printer->c->ex[i];
         if (e->seen && e->kind == Xload)
             weigh(e->lin, u, e->buf, &small, &large);
     }
     int w = !small && !large ? 1 : small >= large ? 8 : 4;
-    while (whole_of(&n->c->loop[u]) % w)
+    while (whole_of(&printer->c->loop[u]) % w)
         w /= 2;
     return w;
 }
 
-void wide_open(KernelPrinter *n, int u, int width, int x)
+void wide_open(KernelPrinter *printer, int u, int width, int x)
 {
-    n->lv = u;
-    n->width = width;
-    n->beside = x < 0 ? 1 : (int)n->c->loop[x].n->v;
-    n->lane = BIT(u) | (n->beside == 1 ? 0 : BIT(x));
-    if (x >= 0 && n->beside == 1)
-        nest_line(n, "const ix i%d = 0;", x);
+    printer->lv = u;
+    printer->width = width;
+    printer->beside = x < 0 ? 1 : (int)printer->c->loop[x].n->v;
+    printer->lane = BIT(u) | (printer->beside == 1 ? 0 : BIT(x));
+    if (x >= 0 && printer->beside == 1)
+        nest_line(printer, "const ix i%d = 0;", x);
 }
 
 /* Elements that an access has side by side and aligned, for all lanes. */
-static int piece_of(const KernelPrinter *n, const AffineExpr *at)
+static int piece_of(const KernelPrinter *printer, const AffineExpr *at)
 {
-    int a = n->width, along = 0;
+    int a = printer->width, along = 0;
 
     for (int i = 0; i < at->nt; i++) {
         const Term *t = &at->t[i];
-        if (t->var == n->lv && (t->k->v != 1 || along++))
+        if (t->var == printer->lv && (t->k->v != 1 || along++))
             return 1;
-        if (t->var >= MAXLOOP && wide_has(n, n->c->ex[t->var - MAXLOOP]))
+        if (t->var >= MAXLOOP &&
+            wide_has(printer, printer->c->ex[t->var - MAXLOOP]))
             return 1; /* lanes lie where their own index says */
-        while (t->var != n->lv && t->k->v % a)
+        while (t->var != printer->lv && t->k->v % a)
             a /= 2;
     }
     while (at->hasoff && at->off.c % a)
@@ -90,114 +92,123 @@ static int piece_of(const KernelPrinter *n, const AffineExpr *at)
 
 /* ---- loads, stores, values ----------------------------------------------- */
 
-const char *wide_each(KernelPrinter *n)
+const char *wide_each(KernelPrinter *printer)
 {
-    return wide_count(n) > 1 ? strf(n->a, "LANES(%d) ", wide_count(n)) : "";
+    return wide_count(printer) > 1
+               ? strf(printer->a, "LANES(%d) ", wide_count(printer))
+               : "";
 }
 
 /* Where the pieces of an access begin; l counts whole ones. */
-static const char *address(KernelPrinter *n, Node *buf, const AffineExpr *at,
-                           const char *guard)
+static const char *address(KernelPrinter *printer, Node *buf,
+                           const AffineExpr *at, const char *guard)
 {
-    n->whole = 1;
-    const char *s = nest_lin(n, at);
-    n->whole = 0;
+    printer->whole = 1;
+    const char *s = nest_lin(printer, at);
+    printer->whole = 0;
     if (guard)
-        s = strf(n->a, "%s ? %s : 0", guard, s);
-    return strf(n->a, "b%d + (%s)", add_arg(n->k, n->a, buf), s);
+        s = strf(printer->a, "%s ? %s : 0", guard, s);
+    return strf(printer->a, "b%d + (%s)", add_arg(printer->k, printer->a, buf),
+                s);
 }
 
-static const char *each_piece(KernelPrinter *n)
+static const char *each_piece(KernelPrinter *printer)
 {
-    return n->beside == 1
-               ? ""
-               : strf(n->a, "PIECES(%d, %d) ", wide_count(n), n->width);
+    return printer->beside == 1 ? ""
+                                : strf(printer->a, "PIECES(%d, %d) ",
+                                       wide_count(printer), printer->width);
 }
 
-static void load(KernelPrinter *n, Expr *e, Node *buf, const AffineExpr *at,
-                 Expr *guard)
+static void load(KernelPrinter *printer, Expr *e, Node *buf,
+                 const AffineExpr *at, Expr *guard)
 {
     const char *type = dtypes[e->dt].compute;
-    int piece = guard && wide_has(n, guard) ? 1 : piece_of(n, at);
-    const char *g = guard ? nest_ref(n, guard) : NULL;
+    int piece = guard && wide_has(printer, guard) ? 1 : piece_of(printer, at);
+    const char *g = guard ? nest_ref(printer, guard) : NULL;
 
     if (piece == 1) {
-        const char *x = nest_element(n, buf, at);
+        const char *x = nest_element(printer, buf, at);
         if (buf->dt == Dbf16)
-            x = strf(n->a, "bf16_f32(%s)", x);
+            x = strf(printer->a, "bf16_f32(%s)", x);
         if (g)
-            x = strf(n->a, "%s ? %s : 0", g, x);
-        int t = nest_local(n, e);
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", type, t, wide_count(n),
-                  wide_each(n), t, x);
+            x = strf(printer->a, "%s ? %s : 0", g, x);
+        int t = nest_local(printer, e);
+        nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
+                  wide_count(printer), wide_each(printer), t, x);
     } else {
-        const char *from = address(n, buf, at, g);
-        int t = nest_local(n, e);
-        nest_line(n, "%s t%d[%d]; %sload<%d, %d>(t%d%s, %s);", type, t,
-                  wide_count(n), each_piece(n), n->width, piece, t,
-                  n->beside > 1 ? " + l" : "", from);
+        const char *from = address(printer, buf, at, g);
+        int t = nest_local(printer, e);
+        nest_line(printer, "%s t%d[%d]; %sload<%d, %d>(t%d%s, %s);", type, t,
+                  wide_count(printer), each_piece(printer), printer->width,
+                  piece, t, printer->beside > 1 ? " + l" : "", from);
         if (g)
-            nest_line(n, "%st%d[l] = %s ? t%d[l] : 0;", wide_each(n), t, g, t);
+            nest_line(printer, "%st%d[l] = %s ? t%d[l] : 0;",
+                      wide_each(printer), t, g, t);
     }
     e->array = 1;
 }
 
-uint64_t wide_pass(const KernelPrinter *n)
+uint64_t wide_pass(const KernelPrinter *printer)
 {
-    return BIT(n->passes < 63 ? n->passes : 63);
+    return BIT(printer->passes < 63 ? printer->passes : 63);
 }
 
-void wide_compute(KernelPrinter *n, Expr *e)
+void wide_compute(KernelPrinter *printer, Expr *e)
 {
-    Store *s = nest_saved(n, e);
+    Store *s = nest_saved(printer, e);
 
     if (nest_inline(e) || e->local)
         return;
-    if (e->kind == Xload && !n->own && !wide_has(n, e)) { /* by all threads */
-        e->passes |= wide_pass(n);
-        n->apart |= wide_pass(n);
+    if (e->kind == Xload && !printer->own &&
+        !wide_has(printer, e)) { /* by all threads */
+        e->passes |= wide_pass(printer);
+        printer->apart |= wide_pass(printer);
     }
-    if (!wide_has(n, e)) {
-        nest_compute(n, e);
+    if (!wide_has(printer, e)) {
+        nest_compute(printer, e);
     } else if (s) {
-        load(n, e, storage(s->n), s->addr, NULL);
+        load(printer, e, storage(s->n), s->addr, NULL);
     } else if (e->kind == Xload) {
-        load(n, e, e->buf, e->lin, e->arg[0]);
+        load(printer, e, e->buf, e->lin, e->arg[0]);
     } else {
-        const char *x = nest_value(n, e);
-        int t = nest_local(n, e);
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", dtypes[e->dt].compute, t,
-                  wide_count(n), wide_each(n), t, x);
+        const char *x = nest_value(printer, e);
+        int t = nest_local(printer, e);
+        nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", dtypes[e->dt].compute,
+                  t, wide_count(printer), wide_each(printer), t, x);
         e->array = 1;
     }
 }
 
-static const char *only(KernelPrinter *n, const Store *s)
+static const char *only(KernelPrinter *printer, const Store *s)
 {
-    if (!n->own && !(s->loops & n->lane))
+    if (!printer->own && !(s->loops & printer->lane))
         return "if (lane == 0) ";
-    return n->on ? strf(n->a, "if (%s) ", n->on) : "";
+    return printer->on ? strf(printer->a, "if (%s) ", printer->on) : "";
 }
 
-void wide_store(KernelPrinter *n, Store *s)
+void wide_store(KernelPrinter *printer, Store *s)
 {
     Node *to = storage(s->n);
-    int wide = wide_count(n) > 1 && (s->loops & n->lane);
-    int piece = wide ? piece_of(n, s->addr) : 1, t = s->val->local;
-    const char *x = nest_ref(n, s->val);
+    int wide = wide_count(printer) > 1 && (s->loops & printer->lane);
+    int piece = wide ? piece_of(printer, s->addr) : 1, t = s->val->local;
+    const char *x = nest_ref(printer, s->val);
 
-    s->apart = n->team > 1 ? n->apart : 0;
+    s->apart = printer->team > 1 ? printer->apart : 0;
     if (piece == 1) {
-        nest_line(n, "%s%s%s = %s;", only(n, s), wide ? wide_each(n) : "",
-                  nest_element(n, to, s->addr), nest_stored(n, to, x));
+        nest_line(printer, "%s%s%s = %s;", only(printer, s),
+                  wide ? wide_each(printer) : "",
+                  nest_element(printer, to, s->addr),
+                  nest_stored(printer, to, x));
         return;
     }
     if (!t || !s->val->array) {
-        t = ++n->nlocal;
-        nest_line(n, "%s t%d[%d]; %st%d[l] = %s;", dtypes[s->val->dt].compute,
-                  t, wide_count(n), wide_each(n), t, x);
+        t = ++printer->nlocal;
+        nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
+                  dtypes[s->val->dt].compute, t, wide_count(printer),
+                  wide_each(printer), t, x);
     }
-    nest_line(n, "%s%sstore<%d, %d>(%s, t%d%s);", only(n, s), each_piece(n),
-              n->width, piece, address(n, to, s->addr, NULL), t,
-              n->beside > 1 ? " + l" : "");
+    nest_line(printer, "%s%sstore<%d, %d>(%s, t%d%s);", only(printer, s),
+              each_piece(printer), printer->width, piece,
+              address(printer, to, s->addr, NULL), t,
+              printer->beside > 1 ? " + l" : "");
 }

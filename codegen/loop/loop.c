@@ -378,12 +378,12 @@ static void store(LoopKernel *c, Node *n)
     vec_push(c->a, c->st, s);
 }
 
-static size_t defined(const SizePool *p)
+static size_t defined(const SizePool *pool)
 {
     size_t n = 0;
 
-    for (size_t i = 0; i < vec_len(p->size); i++)
-        n += p->size[i].def != NULL;
+    for (size_t i = 0; i < vec_len(pool->size); i++)
+        n += pool->size[i].def != NULL;
     return n;
 }
 

@@ -50,26 +50,26 @@ typedef struct SizePool { /* interned monos and lins of one kernel */
 } SizePool;
 
 SizePool *pool_new(Arena *a);
-const SizeProduct *mono_one(SizePool *p);
-const SizeProduct *mono_size(SizePool *p, const Axis *a, int64_t n);
-const SizeProduct *mono_mul(SizePool *p, const SizeProduct *x,
+const SizeProduct *mono_one(SizePool *pool);
+const SizeProduct *mono_size(SizePool *pool, const Axis *a, int64_t n);
+const SizeProduct *mono_mul(SizePool *pool, const SizeProduct *x,
                             const SizeProduct *y);
 /* Null when y does not divide x. */
-const SizeProduct *mono_div(SizePool *p, const SizeProduct *x,
+const SizeProduct *mono_div(SizePool *pool, const SizeProduct *x,
                             const SizeProduct *y);
 /* Axis a of size n is the product m. */
-void mono_same(SizePool *p, const Axis *a, int64_t n, const SizeProduct *m);
-const AffineExpr *lin_var(SizePool *p, int var);
-const AffineExpr *lin_const(SizePool *p, RankAffine off);
-const AffineExpr *lin_add(SizePool *p, const AffineExpr *x,
+void mono_same(SizePool *pool, const Axis *a, int64_t n, const SizeProduct *m);
+const AffineExpr *lin_var(SizePool *pool, int var);
+const AffineExpr *lin_const(SizePool *pool, RankAffine off);
+const AffineExpr *lin_add(SizePool *pool, const AffineExpr *x,
                           const AffineExpr *y);
-const AffineExpr *lin_mul(SizePool *p, const AffineExpr *x,
+const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *x,
                           const SizeProduct *k);
-const AffineExpr *lin_make(SizePool *p, RankAffine off, int hasoff,
+const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
                            const Term *t, int nt);
 /* (x / div) % mod (mod null: no remainder), or null when that is not linear.
  * extent gives a variable's size (null: unknown). */
-const AffineExpr *lin_digit(SizePool *p, const AffineExpr *x,
+const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *x,
                             const SizeProduct *div, const SizeProduct *mod,
                             const SizeProduct *(*extent)(void *ctx, int var),
                             void *ctx);
@@ -277,88 +277,96 @@ typedef struct Braces {
 
 /* value_print.c: how values are written: operands at hand, an expression,
  * addresses and what is there. */
-const char *nest_ref(KernelPrinter *n, Expr *e);
-const char *nest_value(KernelPrinter *n, Expr *e);
-const char *nest_lin(KernelPrinter *n, const AffineExpr *l);
-const char *nest_element(KernelPrinter *n, Node *buf, const AffineExpr *at);
-const char *nest_load(KernelPrinter *n, Node *buf, const AffineExpr *at);
+const char *nest_ref(KernelPrinter *printer, Expr *e);
+const char *nest_value(KernelPrinter *printer, Expr *e);
+const char *nest_lin(KernelPrinter *printer, const AffineExpr *l);
+const char *nest_element(KernelPrinter *printer, Node *buf,
+                         const AffineExpr *at);
+const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at);
 const char *nest_first(const Expr *r); /* what a reduction starts from */
 int nest_inline(const Expr *e);
-int nest_local(KernelPrinter *n, Expr *e);    /* e gets a number */
-void nest_compute(KernelPrinter *n, Expr *e); /* as a scalar */
+int nest_local(KernelPrinter *printer, Expr *e);    /* e gets a number */
+void nest_compute(KernelPrinter *printer, Expr *e); /* as a scalar */
 /* The store of e that was done for this item, if its element can be named. */
-Store *nest_saved(KernelPrinter *n, const Expr *e);
+Store *nest_saved(KernelPrinter *printer, const Expr *e);
 /* Values not at hand that the roots need, operands first. */
-Expr **nest_reached(KernelPrinter *n, Expr *const *root, int nroot);
+Expr **nest_reached(KernelPrinter *printer, Expr *const *root, int nroot);
 /* Reductions among them that can be done once the loops in `open` are. */
-Expr **nest_pending(KernelPrinter *n, Expr *const *root, int nroot,
+Expr **nest_pending(KernelPrinter *printer, Expr *const *root, int nroot,
                     uint64_t open, uint64_t with);
 /* The same, none of which has a loop that is open: sum_loops.c. */
-Expr **nest_apart(KernelPrinter *n, Expr *const *root, int nroot, uint64_t open,
-                  uint64_t with);
+Expr **nest_apart(KernelPrinter *printer, Expr *const *root, int nroot,
+                  uint64_t open, uint64_t with);
 /* Stores that can be done on the way of a reduction over K in an item. */
-void nest_ride(KernelPrinter *n, uint64_t K, LoopBody *b);
+void nest_ride(KernelPrinter *printer, uint64_t K, LoopBody *b);
 
-void nest_line(KernelPrinter *n, const char *fmt, ...)
+void nest_line(KernelPrinter *printer, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-int nest_size(KernelPrinter *n, const SizeProduct *m); /* its index in iv */
-const char *nest_limit(KernelPrinter *n, int loop);    /* where a loop ends */
-Braces nest_enter(KernelPrinter *n,
-                  uint64_t loops);         /* after a line that ends in "{" */
-Braces nest_open(KernelPrinter *n, int u); /* all of loop u */
-void nest_leave(KernelPrinter *n, Braces s);
-void nest_leave_all(KernelPrinter *n, const Braces *s, int ns);
+int nest_size(KernelPrinter *printer,
+              const SizeProduct *m); /* its index in iv */
+const char *nest_limit(KernelPrinter *printer,
+                       int loop); /* where a loop ends */
+Braces nest_enter(KernelPrinter *printer,
+                  uint64_t loops); /* after a line that ends in "{" */
+Braces nest_open(KernelPrinter *printer, int u); /* all of loop u */
+void nest_leave(KernelPrinter *printer, Braces s);
+void nest_leave_all(KernelPrinter *printer, const Braces *s, int ns);
 /* Reductions of one pass; a store that is done on its way; `how` x goes into
  * what r has gathered in t. */
-LoopBody nest_sums(KernelPrinter *n, Expr **r, int nr);
-void nest_add_store(KernelPrinter *n, LoopBody *b, Store *s);
-void nest_gather(KernelPrinter *n, const Expr *r, const char *how,
+LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr);
+void nest_add_store(KernelPrinter *printer, LoopBody *b, Store *s);
+void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
                  const char *t, const char *x);
-const char *nest_stored(KernelPrinter *n, const Node *to, const char *x);
+const char *nest_stored(KernelPrinter *printer, const Node *to, const char *x);
 /* What the roots need of the loops open now, operands first: values one by one,
  * reductions that share a pass together. nest_need and wide_need compute it. */
-void nest_walk(KernelPrinter *n, Expr *const *root, int nroot,
-               void (*value)(KernelPrinter *n, Expr *e),
-               void (*sums)(KernelPrinter *n, Expr **r, int nr));
-void nest_need(KernelPrinter *n, Expr *const *root, int nroot);
-void nest_store(KernelPrinter *n, Store *s);
-void nest_body(KernelPrinter *n, const LoopBody *b, const char *lane);
-void nest_plain(KernelPrinter *n, int u, const LoopBody *b, const char *from,
-                const char *to);
-void nest_inner(KernelPrinter *n, int u, const LoopBody *b); /* all of loop u */
-void nest_block(KernelPrinter *n, int u,
+void nest_walk(KernelPrinter *printer, Expr *const *root, int nroot,
+               void (*value)(KernelPrinter *printer, Expr *e),
+               void (*sums)(KernelPrinter *printer, Expr **r, int nr));
+void nest_need(KernelPrinter *printer, Expr *const *root, int nroot);
+void nest_store(KernelPrinter *printer, Store *s);
+void nest_body(KernelPrinter *printer, const LoopBody *b, const char *lane);
+void nest_plain(KernelPrinter *printer, int u, const LoopBody *b,
+                const char *from, const char *to);
+void nest_inner(KernelPrinter *printer, int u,
+                const LoopBody *b); /* all of loop u */
+void nest_block(KernelPrinter *printer, int u,
                 const LoopBody *b); /* elements v<u> .. w<u> */
 /* Opens all loops of K but the last; returns the last, the scopes in s. */
-int nest_outer(KernelPrinter *n, uint64_t K, const LoopBody *b, Braces *s,
+int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *b, Braces *s,
                int *ns);
 
 /* ---- loop_schedule.c map_gpu.c lanes_gpu.c vectorize_gpu.c --------------- */
 
-Expr **form_values(KernelPrinter *n); /* of all stores */
+Expr **form_values(KernelPrinter *printer); /* of all stores */
 const SizeProduct *form_stride(const AffineExpr *l, int loop);
-int form_items(KernelPrinter *n, uint64_t m,
+int form_items(KernelPrinter *printer, uint64_t m,
                int *u); /* loops, ragged one first */
-const SizeProduct *form_count(KernelPrinter *n, const int *u, int from, int to);
+const SizeProduct *form_count(KernelPrinter *printer, const int *u, int from,
+                              int to);
 /* Index variables of the loops u[0..k), set from the number q of their
  * setting. */
-void form_decode(KernelPrinter *n, const int *u, int k, const char *q);
-double form_elements(KernelPrinter *n, uint64_t loops);
-LoopBody form_stage(KernelPrinter *n,
+void form_decode(KernelPrinter *printer, const int *u, int k, const char *q);
+double form_elements(KernelPrinter *printer, uint64_t loops);
+LoopBody form_stage(KernelPrinter *printer,
                     uint64_t loops); /* stores over them not done */
 /* For a GPU; whole: the contiguous loop is one of the items'. Fills
  * items (blocks) and threads of the launch. */
-void threads_form(KernelPrinter *n, Expr *const *red, int whole);
-int wide_width(KernelPrinter *n, int u); /* lanes that loop u is worth */
+void threads_form(KernelPrinter *printer, Expr *const *red, int whole);
+int wide_width(KernelPrinter *printer, int u); /* lanes that loop u is worth */
 /* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
-void wide_open(KernelPrinter *n, int u, int width, int x);
-int wide_count(const KernelPrinter *n); /* lanes that are open */
-int wide_has(const KernelPrinter *n,
-             const Expr *e);                  /* an element for each lane */
-const char *wide_each(KernelPrinter *n);      /* before a line for each lane */
-uint64_t wide_pass(const KernelPrinter *n);   /* the bit of the present pass */
-void wide_compute(KernelPrinter *n, Expr *e); /* not a reduction */
-void wide_store(KernelPrinter *n, Store *s);
-int64_t wide_pieces(KernelPrinter *n, uint64_t K); /* that a team would share */
-void wide_stages(KernelPrinter *n); /* what is left to store for an item */
+void wide_open(KernelPrinter *printer, int u, int width, int x);
+int wide_count(const KernelPrinter *printer); /* lanes that are open */
+int wide_has(const KernelPrinter *printer,
+             const Expr *e);                   /* an element for each lane */
+const char *wide_each(KernelPrinter *printer); /* before a line for each lane */
+uint64_t
+wide_pass(const KernelPrinter *printer); /* the bit of the present pass */
+void wide_compute(KernelPrinter *printer, Expr *e); /* not a reduction */
+void wide_store(KernelPrinter *printer, Store *s);
+int64_t wide_pieces(KernelPrinter *printer,
+                    uint64_t K); /* that a team would share */
+void wide_stages(
+    KernelPrinter *printer); /* what is left to store for an item */
 
 #endif

@@ -11,73 +11,75 @@ const SizeProduct *form_stride(const AffineExpr *l, int loop)
 }
 
 /* Loops of an item, ragged one first. */
-int form_items(KernelPrinter *n, uint64_t m, int *u)
+int form_items(KernelPrinter *printer, uint64_t m, int *u)
 {
     int k = 0;
 
     for (int pick = 1; pick >= 0; pick--)
-        for (int i = 0; i < n->norder; i++)
-            if ((m & BIT(n->order[i])) && !!n->c->loop[n->order[i]].map == pick)
-                u[k++] = n->order[i];
+        for (int i = 0; i < printer->norder; i++)
+            if ((m & BIT(printer->order[i])) &&
+                !!printer->c->loop[printer->order[i]].map == pick)
+                u[k++] = printer->order[i];
     return k;
 }
 
-const SizeProduct *form_count(KernelPrinter *n, const int *u, int from, int to)
+const SizeProduct *form_count(KernelPrinter *printer, const int *u, int from,
+                              int to)
 {
-    const SizeProduct *m = mono_one(n->c->pool);
+    const SizeProduct *m = mono_one(printer->c->pool);
 
     for (int i = from; i < to; i++)
-        m = mono_mul(n->c->pool, m, n->c->loop[u[i]].n);
+        m = mono_mul(printer->c->pool, m, printer->c->loop[u[i]].n);
     return m;
 }
 
 /* Index variables of the loops u[0..k), set from the number q of their
  * setting. */
-void form_decode(KernelPrinter *n, const int *u, int k, const char *q)
+void form_decode(KernelPrinter *printer, const int *u, int k, const char *q)
 {
     if (k)
-        nest_line(n, "ix d = %s;", q);
+        nest_line(printer, "ix d = %s;", q);
     for (int i = k - 1; i > 0; i--) {
-        int at = nest_size(n, n->c->loop[u[i]].n);
-        nest_line(n, "ix i%d = d %% n%d;", u[i], at);
-        nest_line(n, "d /= n%d;", at);
+        int at = nest_size(printer, printer->c->loop[u[i]].n);
+        nest_line(printer, "ix i%d = d %% n%d;", u[i], at);
+        nest_line(printer, "d /= n%d;", at);
     }
     if (k)
-        nest_line(n, "ix i%d = d;", u[0]);
+        nest_line(printer, "ix i%d = d;", u[0]);
 }
 
-LoopBody form_stage(KernelPrinter *n, uint64_t loops)
+LoopBody form_stage(KernelPrinter *printer, uint64_t loops)
 {
     LoopBody b = { 0 };
 
-    n->c->nstage++;
-    for (size_t i = 0; i < vec_len(n->c->st); i++) {
-        Store *s = &n->c->st[i];
+    printer->c->nstage++;
+    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
+        Store *s = &printer->c->st[i];
         if (s->done || s->loops != loops)
             continue;
-        s->stage = n->c->nstage;
-        vec_push(n->a, b.root, s->val);
-        vec_push(n->a, b.st, s);
+        s->stage = printer->c->nstage;
+        vec_push(printer->a, b.root, s->val);
+        vec_push(printer->a, b.st, s);
         b.nroot = ++b.nst;
     }
     return b;
 }
 
-Expr **form_values(KernelPrinter *n)
+Expr **form_values(KernelPrinter *printer)
 {
     Expr **v = NULL;
 
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        vec_push(n->a, v, n->c->st[i].val);
+    for (size_t i = 0; i < vec_len(printer->c->st); i++)
+        vec_push(printer->a, v, printer->c->st[i].val);
     return v;
 }
 
-double form_elements(KernelPrinter *n, uint64_t m)
+double form_elements(KernelPrinter *printer, uint64_t m)
 {
     double e = 1;
 
-    for (int u = 0; u < n->c->nloop; u++)
+    for (int u = 0; u < printer->c->nloop; u++)
         if (m & BIT(u))
-            e *= (double)n->c->loop[u].n->v;
+            e *= (double)printer->c->loop[u].n->v;
     return e;
 }

@@ -30,12 +30,13 @@ static uint64_t loops_of(const LoopKernel *c, const AffineExpr *l)
 
 /* Put the loops of access l that are not ordered yet outside those that are, by
  * falling stride. */
-static void order_by(KernelPrinter *n, const AffineExpr *l, uint64_t *left)
+static void order_by(KernelPrinter *printer, const AffineExpr *l,
+                     uint64_t *left)
 {
     int add[MAXLOOP], k = 0;
-    uint64_t m = loops_of(n->c, l) & *left;
+    uint64_t m = loops_of(printer->c, l) & *left;
 
-    for (int u = 0; u < n->c->nloop; u++) {
+    for (int u = 0; u < printer->c->nloop; u++) {
         if (!(m & BIT(u)))
             continue;
         int at = k++;
@@ -44,9 +45,10 @@ static void order_by(KernelPrinter *n, const AffineExpr *l, uint64_t *left)
             add[at] = add[at - 1];
         add[at] = u;
     }
-    memmove(n->order + k, n->order, (size_t)n->norder * sizeof *n->order);
-    memcpy(n->order, add, (size_t)k * sizeof *add);
-    n->norder += k;
+    memmove(printer->order + k, printer->order,
+            (size_t)printer->norder * sizeof *printer->order);
+    memcpy(printer->order, add, (size_t)k * sizeof *add);
+    printer->norder += k;
     *left &= ~m;
 }
 
@@ -60,284 +62,288 @@ static int count_bits(uint64_t m)
 }
 
 /* Accesses, stores first, then loads in use. */
-static const AffineExpr **accesses(KernelPrinter *n)
+static const AffineExpr **accesses(KernelPrinter *printer)
 {
-    LoopKernel *c = n->c;
+    LoopKernel *c = printer->c;
     const AffineExpr **v = NULL;
 
     for (size_t i = 0; i < vec_len(c->st); i++)
-        vec_push(n->a, v, c->st[i].addr);
+        vec_push(printer->a, v, c->st[i].addr);
     for (size_t i = 0; i < vec_len(c->ex); i++)
         if (c->ex[i]->seen && c->ex[i]->kind == Xload)
-            vec_push(n->a, v, c->ex[i]->lin);
+            vec_push(printer->a, v, c->ex[i]->lin);
     return v;
 }
 
-static uint64_t all_loops(KernelPrinter *n)
+static uint64_t all_loops(KernelPrinter *printer)
 {
     uint64_t m = 0;
 
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        m |= n->c->st[i].loops;
-    for (size_t i = 0; i < vec_len(n->c->ex); i++)
-        if (n->c->ex[i]->seen)
-            m |= n->c->ex[i]->K;
+    for (size_t i = 0; i < vec_len(printer->c->st); i++)
+        m |= printer->c->st[i].loops;
+    for (size_t i = 0; i < vec_len(printer->c->ex); i++)
+        if (printer->c->ex[i]->seen)
+            m |= printer->c->ex[i]->K;
     return m;
 }
 
-static void order_loops(KernelPrinter *n)
+static void order_loops(KernelPrinter *printer)
 {
-    const AffineExpr **acc = accesses(n), *big = acc[0];
-    uint64_t left = all_loops(n), all = left;
+    const AffineExpr **acc = accesses(printer), *big = acc[0];
+    uint64_t left = all_loops(printer), all = left;
 
     for (size_t i = 1; i < vec_len(acc); i++)
-        if (count_bits(loops_of(n->c, acc[i])) >
-            count_bits(loops_of(n->c, big)))
+        if (count_bits(loops_of(printer->c, acc[i])) >
+            count_bits(loops_of(printer->c, big)))
             big = acc[i];
-    order_by(n, big, &left);
+    order_by(printer, big, &left);
     for (size_t i = 0; i < vec_len(acc); i++)
-        order_by(n, acc[i], &left);
-    for (int u = 0; u < n->c->nloop; u++)
+        order_by(printer, acc[i], &left);
+    for (int u = 0; u < printer->c->nloop; u++)
         if (left & BIT(u)) {
-            memmove(n->order + 1, n->order,
-                    (size_t)n->norder++ * sizeof *n->order);
-            n->order[0] = u;
+            memmove(printer->order + 1, printer->order,
+                    (size_t)printer->norder++ * sizeof *printer->order);
+            printer->order[0] = u;
         }
-    n->v = -1;
-    if (n->norder) {
-        int u = n->order[n->norder - 1];
+    printer->v = -1;
+    if (printer->norder) {
+        int u = printer->order[printer->norder - 1];
         const SizeProduct *k = form_stride(big, u);
-        n->v = (all & BIT(u)) && k && k->n == 0 ? u : -1;
+        printer->v = (all & BIT(u)) && k && k->n == 0 ? u : -1;
     }
 }
 
 /* ---- forms --------------------------------------------------------------- */
 
-static Expr **reductions(KernelPrinter *n)
+static Expr **reductions(KernelPrinter *printer)
 {
     Expr **r = NULL;
 
-    for (size_t i = 0; i < vec_len(n->c->ex); i++)
-        if (n->c->ex[i]->seen && n->c->ex[i]->kind == Xred)
-            vec_push(n->a, r, n->c->ex[i]);
+    for (size_t i = 0; i < vec_len(printer->c->ex); i++)
+        if (printer->c->ex[i]->seen && printer->c->ex[i]->kind == Xred)
+            vec_push(printer->a, r, printer->c->ex[i]);
     return r;
 }
 
 /* The next setting: the last index counts up, with carry. */
-static void advance(KernelPrinter *n, const int *u, int k)
+static void advance(KernelPrinter *printer, const int *u, int k)
 {
     for (int i = k - 1; i >= 0; i--) {
-        int at = nest_size(n, n->c->loop[u[i]].n);
+        int at = nest_size(printer, printer->c->loop[u[i]].n);
         if (i == 0)
-            nest_line(n, "%si%d++;", k > 1 ? "    " : "", u[i]);
+            nest_line(printer, "%si%d++;", k > 1 ? "    " : "", u[i]);
         else
-            nest_line(n, "%sif (++i%d == n%d && !(i%d = 0))",
+            nest_line(printer, "%sif (++i%d == n%d && !(i%d = 0))",
                       i < k - 1 ? "    " : "", u[i], at, u[i]);
     }
 }
 
 /* A ragged loop outside ends where its rows do. */
-static void cap_items(KernelPrinter *n, const int *u, int k, const char *per)
+static void cap_items(KernelPrinter *printer, const int *u, int k,
+                      const char *per)
 {
-    if (!k || !n->c->loop[u[0]].map)
+    if (!k || !printer->c->loop[u[0]].map)
         return;
-    const SizeProduct *m = form_count(n, u, 1, k);
-    const char *end = nest_limit(n, u[0]);
+    const SizeProduct *m = form_count(printer, u, 1, k);
+    const char *end = nest_limit(printer, u[0]);
     if (m->n)
-        end = strf(n->a, "%s * n%d", end, nest_size(n, m));
+        end = strf(printer->a, "%s * n%d", end, nest_size(printer, m));
     if (per)
-        end = strf(n->a, "%s * %s", end, per);
-    nest_line(n, "if (hi > %s)", end);
-    nest_line(n, "    hi = %s;", end);
+        end = strf(printer->a, "%s * %s", end, per);
+    nest_line(printer, "if (hi > %s)", end);
+    nest_line(printer, "    hi = %s;", end);
 }
 
-static int64_t map_form(KernelPrinter *n)
+static int64_t map_form(KernelPrinter *printer)
 {
     int u[MAXLOOP];
-    uint64_t all = n->c->st[0].loops;
-    LoopBody b = form_stage(n, all);
-    int k = form_items(n, all, u);
+    uint64_t all = printer->c->st[0].loops;
+    LoopBody b = form_stage(printer, all);
+    int k = form_items(printer, all, u);
 
-    cap_items(n, u, k, NULL);
-    nest_need(n, b.root, b.nroot);
+    cap_items(printer, u, k, NULL);
+    nest_need(printer, b.root, b.nroot);
     if (k <= 1) {
         if (k == 0)
-            nest_line(n, "for (ix p = lo; p < hi; p++) {");
+            nest_line(printer, "for (ix p = lo; p < hi; p++) {");
         else
-            nest_line(n, "#pragma GCC ivdep"),
-                nest_line(n, "for (ix i%d = lo; i%d < hi; i%d++) {", u[0], u[0],
-                          u[0]);
-        Braces s = nest_enter(n, all);
-        nest_body(n, &b, NULL);
-        nest_leave(n, s);
-        return form_count(n, u, 0, k)->v;
+            nest_line(printer, "#pragma GCC ivdep"),
+                nest_line(printer, "for (ix i%d = lo; i%d < hi; i%d++) {", u[0],
+                          u[0], u[0]);
+        Braces s = nest_enter(printer, all);
+        nest_body(printer, &b, NULL);
+        nest_leave(printer, s);
+        return form_count(printer, u, 0, k)->v;
     }
-    int v = u[k - 1], size = nest_size(n, n->c->loop[v].n);
-    form_decode(n, u, k - 1, strf(n->a, "lo / n%d", size));
-    nest_line(n,
+    int v = u[k - 1], size = nest_size(printer, printer->c->loop[v].n);
+    form_decode(printer, u, k - 1, strf(printer->a, "lo / n%d", size));
+    nest_line(printer,
               "for (ix p = lo, f = lo %% n%d, w; p < hi; "
               "p += w - f, f = 0) {",
               size);
-    Braces s = nest_enter(n, all & ~BIT(v));
-    nest_line(n, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
-    nest_need(n, b.root, b.nroot);
-    nest_plain(n, v, &b, "f", "w");
-    advance(n, u, k - 1);
-    nest_leave(n, s);
-    return form_count(n, u, 0, k)->v;
+    Braces s = nest_enter(printer, all & ~BIT(v));
+    nest_line(printer, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);
+    nest_need(printer, b.root, b.nroot);
+    nest_plain(printer, v, &b, "f", "w");
+    advance(printer, u, k - 1);
+    nest_leave(printer, s);
+    return form_count(printer, u, 0, k)->v;
 }
 
 /* All stores of an item, those over the same loops together. */
-static void stages(KernelPrinter *n, int block_of)
+static void stages(KernelPrinter *printer, int block_of)
 {
-    for (size_t i = 0; i < vec_len(n->c->st); i++) {
-        Store *st = &n->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
+        Store *st = &printer->c->st[i];
         Braces s[MAXLOOP];
         int ns;
         if (st->done)
             continue;
-        uint64_t rest = st->loops & ~n->items;
-        LoopBody b = form_stage(n, st->loops);
+        uint64_t rest = st->loops & ~printer->items;
+        LoopBody b = form_stage(printer, st->loops);
         b.block = block_of + 1;
-        nest_need(n, b.root, b.nroot);
+        nest_need(printer, b.root, b.nroot);
         if (block_of >= 0) {
-            int last = nest_outer(n, rest, &b, s, &ns);
+            int last = nest_outer(printer, rest, &b, s, &ns);
             if (last >= 0) {
-                s[ns++] = nest_open(n, last);
-                nest_need(n, b.root, b.nroot);
+                s[ns++] = nest_open(printer, last);
+                nest_need(printer, b.root, b.nroot);
             }
-            nest_block(n, block_of, &b);
+            nest_block(printer, block_of, &b);
         } else {
-            int last = nest_outer(n, rest, &b, s, &ns);
+            int last = nest_outer(printer, rest, &b, s, &ns);
             if (last >= 0)
-                nest_inner(n, last, &b);
+                nest_inner(printer, last, &b);
             else
                 for (int j = 0; j < b.nst; j++)
-                    nest_store(n, b.st[j]);
+                    nest_store(printer, b.st[j]);
         }
-        nest_leave_all(n, s, ns);
+        nest_leave_all(printer, s, ns);
         for (int j = 0; j < b.nst; j++)
             b.st[j]->done = 1;
     }
 }
 
-static int64_t rows_form(KernelPrinter *n)
+static int64_t rows_form(KernelPrinter *printer)
 {
-    int u[MAXLOOP], k = form_items(n, n->items, u);
-    Expr **v = form_values(n);
+    int u[MAXLOOP], k = form_items(printer, printer->items, u);
+    Expr **v = form_values(printer);
 
-    cap_items(n, u, k, NULL);
-    if (n->items)
-        nest_need(n, v, (int)vec_len(v));
-    form_decode(n, u, k, "lo");
-    nest_line(n, "for (ix p = lo; p < hi; p++) {");
-    Braces s = nest_enter(n, n->items);
-    nest_need(n, v, (int)vec_len(v));
-    stages(n, -1);
-    advance(n, u, k);
-    nest_leave(n, s);
-    return form_count(n, u, 0, k)->v;
+    cap_items(printer, u, k, NULL);
+    if (printer->items)
+        nest_need(printer, v, (int)vec_len(v));
+    form_decode(printer, u, k, "lo");
+    nest_line(printer, "for (ix p = lo; p < hi; p++) {");
+    Braces s = nest_enter(printer, printer->items);
+    nest_need(printer, v, (int)vec_len(v));
+    stages(printer, -1);
+    advance(printer, u, k);
+    nest_leave(printer, s);
+    return form_count(printer, u, 0, k)->v;
 }
 
-static int64_t columns_form(KernelPrinter *n)
+static int64_t columns_form(KernelPrinter *printer)
 {
-    int u[MAXLOOP], v = n->v, k = form_items(n, n->items & ~BIT(v), u);
-    Expr **x = form_values(n);
-    int size = nest_size(n, n->c->loop[v].n);
-    const char *end = nest_limit(n, v);
+    int u[MAXLOOP], v = printer->v,
+                    k = form_items(printer, printer->items & ~BIT(v), u);
+    Expr **x = form_values(printer);
+    int size = nest_size(printer, printer->c->loop[v].n);
+    const char *end = nest_limit(printer, v);
 
-    nest_line(n, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1, BLOCK);
-    cap_items(n, u, k, "nb");
-    nest_need(n, x, (int)vec_len(x));
-    nest_line(n, "for (ix p = lo; p < hi; p++) {");
-    n->items &= ~BIT(v);
-    Braces s = nest_enter(n, n->items);
-    nest_line(n, "const ix v%d = p %% nb * %d;", v, BLOCK);
-    nest_line(n, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end, v,
-              BLOCK, end, v, BLOCK);
-    form_decode(n, u, k, "p / nb");
-    nest_need(n, x, (int)vec_len(x));
-    n->items |= BIT(v);
-    stages(n, v);
-    nest_leave(n, s);
-    return form_count(n, u, 0, k)->v *
-           ((n->c->loop[v].n->v + BLOCK - 1) / BLOCK);
+    nest_line(printer, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1,
+              BLOCK);
+    cap_items(printer, u, k, "nb");
+    nest_need(printer, x, (int)vec_len(x));
+    nest_line(printer, "for (ix p = lo; p < hi; p++) {");
+    printer->items &= ~BIT(v);
+    Braces s = nest_enter(printer, printer->items);
+    nest_line(printer, "const ix v%d = p %% nb * %d;", v, BLOCK);
+    nest_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", v, end,
+              v, BLOCK, end, v, BLOCK);
+    form_decode(printer, u, k, "p / nb");
+    nest_need(printer, x, (int)vec_len(x));
+    printer->items |= BIT(v);
+    stages(printer, v);
+    nest_leave(printer, s);
+    return form_count(printer, u, 0, k)->v *
+           ((printer->c->loop[v].n->v + BLOCK - 1) / BLOCK);
 }
 
 /* ---- the kernel ---------------------------------------------------------- */
 
-static int is_map(KernelPrinter *n, Expr *const *red)
+static int is_map(KernelPrinter *printer, Expr *const *red)
 {
-    for (size_t i = 1; i < vec_len(n->c->st); i++)
-        if (n->c->st[i].loops != n->c->st[0].loops)
+    for (size_t i = 1; i < vec_len(printer->c->st); i++)
+        if (printer->c->st[i].loops != printer->c->st[0].loops)
             return 0;
     return vec_len(red) == 0;
 }
 
-static uint64_t common_loops(KernelPrinter *n, Expr *const *red)
+static uint64_t common_loops(KernelPrinter *printer, Expr *const *red)
 {
-    uint64_t m = n->c->st[0].loops;
+    uint64_t m = printer->c->st[0].loops;
 
-    for (size_t i = 1; i < vec_len(n->c->st); i++)
-        m &= n->c->st[i].loops;
+    for (size_t i = 1; i < vec_len(printer->c->st); i++)
+        m &= printer->c->st[i].loops;
     for (size_t i = 0; i < vec_len(red); i++)
         m &= red[i]->deps;
     return m;
 }
 
-static double work(KernelPrinter *n, Expr *const *red)
+static double work(KernelPrinter *printer, Expr *const *red)
 {
     double w = 0;
 
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        w += form_elements(n, n->c->st[i].loops);
+    for (size_t i = 0; i < vec_len(printer->c->st); i++)
+        w += form_elements(printer, printer->c->st[i].loops);
     for (size_t i = 0; i < vec_len(red); i++)
-        w += form_elements(n, red[i]->deps | red[i]->K);
+        w += form_elements(printer, red[i]->deps | red[i]->K);
     return w;
 }
 
 /* The bits of a double, or an integer that may need 64 of them. */
-static int is_number(const KernelPrinter *n, int i)
+static int is_number(const KernelPrinter *printer, int i)
 {
-    for (size_t k = 0; k < vec_len(n->num); k++)
-        if (n->numat[k] == i)
+    for (size_t k = 0; k < vec_len(printer->num); k++)
+        if (printer->numat[k] == i)
             return 1;
     return 0;
 }
 
-static void prologue(KernelPrinter *n, Text *t)
+static void prologue(KernelPrinter *printer, Text *out)
 {
-    Group *k = n->k;
+    Group *k = printer->k;
 
-    put(t, "{\n");
+    put(out, "{\n");
     for (int i = 0; i < k->narg; i++)
-        put(t, "    %s *const b%d = buf[%d];\n", dtypes[k->arg[i]->dt].store, i,
-            i);
+        put(out, "    %s *const b%d = buf[%d];\n", dtypes[k->arg[i]->dt].store,
+            i, i);
     for (int i = 0; i < k->instr.nword; i++)
-        put(t, "    const %s n%d = iv[%d]; (void)n%d;\n",
-            n->gpu && is_number(n, i) ? "int64_t" : "ix", i, i, i);
-    for (size_t i = 0; i < vec_len(n->num); i++)
-        if (n->num[i]->kind == Xnum)
-            put(t, "    const double c%d = number(iv[%d]);\n", n->numat[i],
-                n->numat[i]);
-    for (size_t i = 0; i < vec_len(n->ext); i++)
-        put(t, "    const ix e%zu = b%d[n%d];\n", i,
-            add_arg(k, n->a, storage((Node *)n->ext[i])), n->extat[i]);
+        put(out, "    const %s n%d = iv[%d]; (void)n%d;\n",
+            printer->gpu && is_number(printer, i) ? "int64_t" : "ix", i, i, i);
+    for (size_t i = 0; i < vec_len(printer->num); i++)
+        if (printer->num[i]->kind == Xnum)
+            put(out, "    const double c%d = number(iv[%d]);\n",
+                printer->numat[i], printer->numat[i]);
+    for (size_t i = 0; i < vec_len(printer->ext); i++)
+        put(out, "    const ix e%zu = b%d[n%d];\n", i,
+            add_arg(k, printer->a, storage((Node *)printer->ext[i])),
+            printer->extat[i]);
 }
 
 /* Bytes read and written: of a table that is looked up no more than there are
  * elements that look. */
-static double traffic(KernelPrinter *n, const Node *buf)
+static double traffic(KernelPrinter *printer, const Node *buf)
 {
-    const LoopKernel *c = n->c;
+    const LoopKernel *c = printer->c;
     double all = (double)local_bytes(c->g, buf), least = 0, sum = 0;
 
     for (size_t i = 0; i < vec_len(c->ex); i++) {
         const Expr *e = c->ex[i];
         if (!e->seen || e->kind != Xload || storage(e->buf) != buf)
             continue;
-        double b =
-            form_elements(n, lin_deps(c, e->lin)) * dtypes[e->buf->dt].bytes;
+        double b = form_elements(printer, lin_deps(c, e->lin)) *
+                   dtypes[e->buf->dt].bytes;
         least = b > least ? b : least;
     }
     sum = least < all ? least : all;
@@ -347,46 +353,47 @@ static double traffic(KernelPrinter *n, const Node *buf)
     return sum > 0 ? sum : all;
 }
 
-static void set_cost(KernelPrinter *n)
+static void set_cost(KernelPrinter *printer)
 {
-    Group *k = n->k;
-    const Graph *g = n->c->g;
+    Group *k = printer->k;
+    const Graph *g = printer->c->g;
 
     for (int i = 0; i < k->narg; i++)
-        k->instr.bytes += traffic(n, k->arg[i]);
+        k->instr.bytes += traffic(printer, k->arg[i]);
     for (int i = 0; i < k->n; i++)
         k->instr.flops += cost_of(g, k->node[i]).flops;
 }
 
 void kern_print(LoopKernel *c)
 {
-    KernelPrinter n = { .c = c,
-                        .k = c->k,
-                        .a = c->a,
-                        .depth = 1,
-                        .gpu = c->gpu,
-                        .t = { .arena = c->a } };
+    KernelPrinter printer = { .c = c,
+                              .k = c->k,
+                              .a = c->a,
+                              .depth = 1,
+                              .gpu = c->gpu,
+                              .t = { .arena = c->a } };
     Text all = { .arena = c->a };
-    Expr **red = reductions(&n);
+    Expr **red = reductions(&printer);
 
-    n.stamp = 1;
-    order_loops(&n);
-    n.items = common_loops(&n, red);
-    int map = is_map(&n, red), cols = n.v >= 0 && (n.items & BIT(n.v));
+    printer.stamp = 1;
+    order_loops(&printer);
+    printer.items = common_loops(&printer, red);
+    int map = is_map(&printer, red),
+        cols = printer.v >= 0 && (printer.items & BIT(printer.v));
     if (c->gpu) {
-        threads_form(&n, red, map || cols);
+        threads_form(&printer, red, map || cols);
     } else {
-        int64_t items = map    ? map_form(&n)
-                        : cols ? columns_form(&n)
-                               : rows_form(&n);
-        double per = work(&n, red) / (double)(items ? items : 1);
+        int64_t items = map    ? map_form(&printer)
+                        : cols ? columns_form(&printer)
+                               : rows_form(&printer);
+        double per = work(&printer, red) / (double)(items ? items : 1);
         set_items(c->k, items, per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     }
-    for (size_t i = 0; i < vec_len(n.ext); i++)
-        add_arg(c->k, c->a, storage((Node *)n.ext[i]));
-    prologue(&n, &all);
-    putn(&all, n.t.s, n.t.len);
+    for (size_t i = 0; i < vec_len(printer.ext); i++)
+        add_arg(c->k, c->a, storage((Node *)printer.ext[i]));
+    prologue(&printer, &all);
+    putn(&all, printer.t.s, printer.t.len);
     put(&all, "}\n");
     set_text(c->k, c->a, all.s);
-    set_cost(&n);
+    set_cost(&printer);
 }

@@ -25,22 +25,23 @@ enum {
     BUSY = 1 << 17   /* threads that keep the chip busy */
 };
 
-static void set_grid(KernelPrinter *n, int64_t blocks, int threads)
+static void set_grid(KernelPrinter *printer, int64_t blocks, int threads)
 {
-    n->k->instr.launch = (Launch){ .items = blocks, .threads = threads };
+    printer->k->instr.launch = (Launch){ .items = blocks, .threads = threads };
 }
 
-static void stop_at_end(KernelPrinter *n, int u, const char *index)
+static void stop_at_end(KernelPrinter *printer, int u, const char *index)
 {
-    if (n->c->loop[u].map)
-        nest_line(n, "if (%s%d >= %s) return;", index, u, nest_limit(n, u));
+    if (printer->c->loop[u].map)
+        nest_line(printer, "if (%s%d >= %s) return;", index, u,
+                  nest_limit(printer, u));
 }
 
 /* Ragged loops of an item end where their rows do. */
-static void stop_at_ends(KernelPrinter *n, const int *u, int k)
+static void stop_at_ends(KernelPrinter *printer, const int *u, int k)
 {
     for (int i = 0; i < k; i++)
-        stop_at_end(n, u[i], "i");
+        stop_at_end(printer, u[i], "i");
 }
 
 static int64_t ceil_of(int64_t x, int64_t y)
@@ -62,28 +63,29 @@ static int power_of_two(int64_t x, int most)
 /* The loop whose steps groups of threads share: the longest that all sums run
  * over, when they are long, threads are few and no sum is inside another; -1:
  * none. */
-static int shared_loop(KernelPrinter *n, Expr *const *red, int64_t threads)
+static int shared_loop(KernelPrinter *printer, Expr *const *red,
+                       int64_t threads)
 {
     uint64_t all = ~0ull;
     double most = 0;
     int u = -1;
 
     for (size_t i = 0; i < vec_len(red); i++) {
-        double e = form_elements(n, red[i]->K);
-        if (red[i]->deps & ~n->items)
+        double e = form_elements(printer, red[i]->K);
+        if (red[i]->deps & ~printer->items)
             return -1;
         all &= red[i]->K;
         most = e > most ? e : most;
     }
     if (most < SERIAL || threads >= BUSY)
         return -1;
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        if (n->c->st[i].loops != n->items)
+    for (size_t i = 0; i < vec_len(printer->c->st); i++)
+        if (printer->c->st[i].loops != printer->items)
             return -1;
-    for (int i = 0; i < n->norder; i++) {
-        int x = n->order[i];
-        if ((all & BIT(x)) && !n->c->loop[x].map &&
-            (u < 0 || n->c->loop[x].n->v > n->c->loop[u].n->v))
+    for (int i = 0; i < printer->norder; i++) {
+        int x = printer->order[i];
+        if ((all & BIT(x)) && !printer->c->loop[x].map &&
+            (u < 0 || printer->c->loop[x].n->v > printer->c->loop[u].n->v))
             u = x;
     }
     return u;
@@ -92,103 +94,110 @@ static int shared_loop(KernelPrinter *n, Expr *const *red, int64_t threads)
 /* Groups of a block that has `team` threads in each: where blocks are few, so
  * many that none has more than a few steps of the shared loop (512 rows of 128
  * in one block: 44 us by 16 threads alone, 9 by 1024). */
-static int groups_of(const KernelPrinter *n, int64_t blocks)
+static int groups_of(const KernelPrinter *printer, int64_t blocks)
 {
-    int64_t steps = n->c->loop[n->shared].n->v;
-    int groups = BLOCKMAP / n->team;
+    int64_t steps = printer->c->loop[printer->shared].n->v;
+    int groups = BLOCKMAP / printer->team;
 
-    while (blocks < GPUBLOCKS && groups * n->team < MOSTTEAM &&
+    while (blocks < GPUBLOCKS && groups * printer->team < MOSTTEAM &&
            groups * FEWSTEPS < steps)
         groups *= 2;
     return groups;
 }
 
 /* A block has `team` threads along v, and groups of as many. */
-static void grouped_items(KernelPrinter *n, int v, int w, const int *u, int k)
+static void grouped_items(KernelPrinter *printer, int v, int w, const int *u,
+                          int k)
 {
-    int64_t per = n->c->loop[v].n->v / w;
-    const char *limit = nest_limit(n, v), *name = w > 1 ? "v" : "i";
+    int64_t per = printer->c->loop[v].n->v / w;
+    const char *limit = nest_limit(printer, v), *name = w > 1 ? "v" : "i";
 
-    n->team = power_of_two(per, 32);
-    int64_t tiles = ceil_of(per, n->team);
-    int64_t blocks = form_count(n, u, 0, k)->v * tiles;
-    n->groups = groups_of(n, blocks);
-    nest_line(n, "const int group = TID / %d;", n->team);
-    nest_line(n, "const ix p = blockIdx.x;");
-    nest_line(n, "const ix at = (p %% %lld * %d + TID %% %d) * %d;",
-              (long long)tiles, n->team, n->team, w);
-    nest_line(n, "const bool on = group == 0 && at < %s;", limit);
-    nest_line(n, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
-    form_decode(n, u, k, strf(n->a, "p / %lld", (long long)tiles));
-    stop_at_ends(n, u, k);
-    n->on = "on";
-    set_grid(n, blocks, n->team * n->groups);
+    printer->team = power_of_two(per, 32);
+    int64_t tiles = ceil_of(per, printer->team);
+    int64_t blocks = form_count(printer, u, 0, k)->v * tiles;
+    printer->groups = groups_of(printer, blocks);
+    nest_line(printer, "const int group = TID / %d;", printer->team);
+    nest_line(printer, "const ix p = blockIdx.x;");
+    nest_line(printer, "const ix at = (p %% %lld * %d + TID %% %d) * %d;",
+              (long long)tiles, printer->team, printer->team, w);
+    nest_line(printer, "const bool on = group == 0 && at < %s;", limit);
+    nest_line(printer, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
+    form_decode(printer, u, k, strf(printer->a, "p / %lld", (long long)tiles));
+    stop_at_ends(printer, u, k);
+    printer->on = "on";
+    set_grid(printer, blocks, printer->team * printer->groups);
 }
 
-static void single_items(KernelPrinter *n, int v, int w, const int *u, int k)
+static void single_items(KernelPrinter *printer, int v, int w, const int *u,
+                         int k)
 {
-    int64_t per = v < 0 ? 1 : n->c->loop[v].n->v / w;
-    int64_t items = form_count(n, u, 0, k)->v * per;
+    int64_t per = v < 0 ? 1 : printer->c->loop[v].n->v / w;
+    int64_t items = form_count(printer, u, 0, k)->v * per;
 
-    nest_line(n, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
+    nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
     if (items % BLOCKMAP)
-        nest_line(n, "if (p >= %lld) return;", (long long)items);
+        nest_line(printer, "if (p >= %lld) return;", (long long)items);
     if (v >= 0)
-        nest_line(n, "const ix %s%d = p %% %lld * %d;", w > 1 ? "v" : "i", v,
-                  (long long)per, w);
-    form_decode(n, u, k,
-                per == 1 ? "p" : strf(n->a, "p / %lld", (long long)per));
-    stop_at_ends(n, u, k);
+        nest_line(printer, "const ix %s%d = p %% %lld * %d;", w > 1 ? "v" : "i",
+                  v, (long long)per, w);
+    form_decode(printer, u, k,
+                per == 1 ? "p" : strf(printer->a, "p / %lld", (long long)per));
+    stop_at_ends(printer, u, k);
     if (v >= 0)
-        stop_at_end(n, v, w > 1 ? "v" : "i");
-    set_grid(n, ceil_of(items, BLOCKMAP), BLOCKMAP);
+        stop_at_end(printer, v, w > 1 ? "v" : "i");
+    set_grid(printer, ceil_of(items, BLOCKMAP), BLOCKMAP);
 }
 
-static void by_thread(KernelPrinter *n, Expr *const *red)
+static void by_thread(KernelPrinter *printer, Expr *const *red)
 {
-    int v = n->v >= 0 && (n->items & BIT(n->v)) ? n->v : -1, u[MAXLOOP];
-    int w = v < 0 ? 1 : wide_width(n, v);
-    int k = form_items(n, v < 0 ? n->items : n->items & ~BIT(v), u);
+    int v = printer->v >= 0 && (printer->items & BIT(printer->v)) ? printer->v
+                                                                  : -1,
+        u[MAXLOOP];
+    int w = v < 0 ? 1 : wide_width(printer, v);
+    int k = form_items(printer,
+                       v < 0 ? printer->items : printer->items & ~BIT(v), u);
 
-    n->own = 1;
-    n->shared =
-        v < 0 ? -1
-              : shared_loop(n, red, (int64_t)form_elements(n, n->items) / w);
-    if (n->shared >= 0)
-        grouped_items(n, v, w, u, k);
+    printer->own = 1;
+    printer->shared =
+        v < 0
+            ? -1
+            : shared_loop(printer, red,
+                          (int64_t)form_elements(printer, printer->items) / w);
+    if (printer->shared >= 0)
+        grouped_items(printer, v, w, u, k);
     else
-        single_items(n, v, w, u, k);
-    nest_line(n, "{");
-    Braces s = nest_enter(n, n->items);
+        single_items(printer, v, w, u, k);
+    nest_line(printer, "{");
+    Braces s = nest_enter(printer, printer->items);
     if (v >= 0)
-        wide_open(n, v, w, -1);
-    wide_stages(n);
-    nest_leave(n, s);
+        wide_open(printer, v, w, -1);
+    wide_stages(printer);
+    nest_leave(printer, s);
 }
 
 /* ---- a team an item ------------------------------------------------------ */
 
 /* What a team would hold: the loops that results have inside an item, or when
  * there are none those of a sum over v. */
-static uint64_t row_loops(KernelPrinter *n, Expr *const *red)
+static uint64_t row_loops(KernelPrinter *printer, Expr *const *red)
 {
     uint64_t m = 0;
 
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        m |= n->c->st[i].loops & ~n->items;
+    for (size_t i = 0; i < vec_len(printer->c->st); i++)
+        m |= printer->c->st[i].loops & ~printer->items;
     for (size_t i = 0; !m && i < vec_len(red); i++)
-        m |= n->v >= 0 && (red[i]->K & BIT(n->v)) ? red[i]->K : 0;
+        m |= printer->v >= 0 && (red[i]->K & BIT(printer->v)) ? red[i]->K : 0;
     return m;
 }
 
 /* Sums, none of which needs another, and nothing else of the rows. */
-static int reads_once(KernelPrinter *n, Expr *const *red)
+static int reads_once(KernelPrinter *printer, Expr *const *red)
 {
-    for (size_t i = 0; i < vec_len(n->c->st); i++)
-        if (n->c->st[i].loops & ~n->items)
+    for (size_t i = 0; i < vec_len(printer->c->st); i++)
+        if (printer->c->st[i].loops & ~printer->items)
             return 0;
     for (size_t i = 0; i < vec_len(red); i++) {
-        Expr **x = nest_reached(n, red[i]->arg, 1);
+        Expr **x = nest_reached(printer, red[i]->arg, 1);
         for (size_t k = 0; k < vec_len(x); k++)
             if (x[k]->kind == Xred)
                 return 0;
@@ -199,11 +208,11 @@ static int reads_once(KernelPrinter *n, Expr *const *red)
 /* Threads that hold a row of loop v: up to 32 a power of two, then whole warps.
  * A long row is held in strips that each of the team's threads has a piece of:
  * as many pieces as fill them. 0: it is too long. */
-static int team_of_row(KernelPrinter *n, int beside, int *strips)
+static int team_of_row(KernelPrinter *printer, int beside, int *strips)
 {
     enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
-    const Loop *l = &n->c->loop[n->v];
-    int w = wide_width(n, n->v);
+    const Loop *l = &printer->c->loop[printer->v];
+    int w = wide_width(printer, printer->v);
     int64_t pieces = l->n->v / w;
 
     *strips = 1;
@@ -220,37 +229,40 @@ static int team_of_row(KernelPrinter *n, int beside, int *strips)
 
 /* May the item's rows be held by a team? All results and sums run over the
  * whole row or none of it; *x: the loop beside v, -1: none. */
-static int can_hold(KernelPrinter *n, Expr *const *red, uint64_t row, int *x)
+static int can_hold(KernelPrinter *printer, Expr *const *red, uint64_t row,
+                    int *x)
 {
     enum { MOSTBESIDE = 4 };
 
     *x = -1;
-    if (n->v < 0 || !(row & BIT(n->v)))
+    if (printer->v < 0 || !(row & BIT(printer->v)))
         return 0;
-    for (int u = 0; u < n->c->nloop; u++)
-        if ((row & BIT(u)) && u != n->v) {
-            if (*x >= 0 || n->c->loop[u].map || n->c->loop[u].n->v > MOSTBESIDE)
+    for (int u = 0; u < printer->c->nloop; u++)
+        if ((row & BIT(u)) && u != printer->v) {
+            if (*x >= 0 || printer->c->loop[u].map ||
+                printer->c->loop[u].n->v > MOSTBESIDE)
                 return 0;
             *x = u;
         }
-    for (size_t i = 0; i < vec_len(n->c->st); i++) {
-        uint64_t m = n->c->st[i].loops & ~n->items;
+    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
+        uint64_t m = printer->c->st[i].loops & ~printer->items;
         if (m && m != row)
             return 0;
     }
     for (size_t i = 0; i < vec_len(red); i++) {
         uint64_t m = red[i]->K & row;
-        if ((m && m != row) || (!(red[i]->deps & row) &&
-                                form_elements(n, red[i]->K & ~row) > SERIAL))
+        if ((m && m != row) ||
+            (!(red[i]->deps & row) &&
+             form_elements(printer, red[i]->K & ~row) > SERIAL))
             return 0;
     }
-    int strips, team = team_of_row(n, *x, &strips);
-    return team && (team <= 32 || !reads_once(n, red));
+    int strips, team = team_of_row(printer, *x, &strips);
+    return team && (team <= 32 || !reads_once(printer, red));
 }
 
-static int needs_sum(KernelPrinter *n, Expr *e)
+static int needs_sum(KernelPrinter *printer, Expr *e)
 {
-    Expr **x = nest_reached(n, &e, 1);
+    Expr **x = nest_reached(printer, &e, 1);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xred)
@@ -261,18 +273,18 @@ static int needs_sum(KernelPrinter *n, Expr *e)
 /* Sums over all of the row, and results of it that need none of them: all are
  * made on one way along it, and nothing is held, where a team would be large
  * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/s). */
-static int streams(KernelPrinter *n, Expr *const *red, uint64_t row)
+static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
 {
     int results = 0;
 
     for (size_t i = 0; i < vec_len(red); i++)
-        if (red[i]->K != row || needs_sum(n, red[i]->arg[0]))
+        if (red[i]->K != row || needs_sum(printer, red[i]->arg[0]))
             return 0;
-    for (size_t i = 0; i < vec_len(n->c->st); i++) {
-        const Store *s = &n->c->st[i];
-        if (!(s->loops & ~n->items))
+    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
+        const Store *s = &printer->c->st[i];
+        if (!(s->loops & ~printer->items))
             continue;
-        if (s->loops != (n->items | row) || needs_sum(n, s->val))
+        if (s->loops != (printer->items | row) || needs_sum(printer, s->val))
             return 0;
         results++;
     }
@@ -284,81 +296,88 @@ static int streams(KernelPrinter *n, Expr *const *red, uint64_t row)
  * long row that is read again they are the most a block can have: fewer rows are
  * underway, and more of them still in the L2 cache (4096 rows of 151936 bf16,
  * softmax and its gradient, on an H200: 0.90 ms by 512 threads, 0.82 by 1024). */
-static int team_of(KernelPrinter *n, Expr *const *red, int64_t items)
+static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
 {
     enum { LONGROW = 16 };
-    int few = items < FEWITEMS, once = n->streams || reads_once(n, red);
+    int few = items < FEWITEMS;
+    int once = printer->streams || reads_once(printer, red);
     int64_t work = 1;
 
-    n->team = few ? MOSTTEAM : MOSTTEAM / 2;
-    for (size_t i = 0; i < vec_len(n->c->st) + vec_len(red); i++) {
-        size_t k = vec_len(n->c->st);
-        uint64_t m = i < k ? n->c->st[i].loops & ~n->items : red[i - k]->K;
-        int64_t w = m ? wide_pieces(n, m) : 1;
+    printer->team = few ? MOSTTEAM : MOSTTEAM / 2;
+    for (size_t i = 0; i < vec_len(printer->c->st) + vec_len(red); i++) {
+        size_t k = vec_len(printer->c->st);
+        uint64_t m =
+            i < k ? printer->c->st[i].loops & ~printer->items : red[i - k]->K;
+        int64_t w = m ? wide_pieces(printer, m) : 1;
         work = w > work ? w : work;
     }
     if (once && !few && work > 32)
         work = work > 64 * UNDERWAY ? work / UNDERWAY / 2 : 32;
     if (!once && work >= LONGROW * MOSTTEAM)
-        n->team = MOSTTEAM;
-    return power_of_two(work, n->team);
+        printer->team = MOSTTEAM;
+    return power_of_two(work, printer->team);
 }
 
-static void hold_row(KernelPrinter *n, uint64_t row, int x, int strips)
+static void hold_row(KernelPrinter *printer, uint64_t row, int x, int strips)
 {
-    int v = n->v, w = wide_width(n, v);
+    int v = printer->v, w = wide_width(printer, v);
     const char *name =
-        w * strips > 1 || (x >= 0 && n->c->loop[x].n->v > 1) ? "v" : "i";
+        w * strips > 1 || (x >= 0 && printer->c->loop[x].n->v > 1) ? "v" : "i";
 
-    if (n->c->loop[v].map ||
-        n->c->loop[v].n->v != (int64_t)n->team * strips * w) {
-        nest_line(n, "const bool on = lane * %d < %s;", w, nest_limit(n, v));
-        nest_line(n, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
-        n->on = "on";
+    if (printer->c->loop[v].map ||
+        printer->c->loop[v].n->v != (int64_t)printer->team * strips * w) {
+        nest_line(printer, "const bool on = lane * %d < %s;", w,
+                  nest_limit(printer, v));
+        nest_line(printer, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
+        printer->on = "on";
     } else {
-        nest_line(n, "const ix %s%d = lane * %d;", name, v, w);
+        nest_line(printer, "const ix %s%d = lane * %d;", name, v, w);
     }
-    n->row = row;
-    n->bound |= row;
-    wide_open(n, v, w, x);
+    printer->row = row;
+    printer->bound |= row;
+    wide_open(printer, v, w, x);
     if (strips > 1) {
-        n->beside = strips;
-        n->stride = n->team * w;
+        printer->beside = strips;
+        printer->stride = printer->team * w;
     }
 }
 
-static void by_team(KernelPrinter *n, Expr *const *red)
+static void by_team(KernelPrinter *printer, Expr *const *red)
 {
-    int u[MAXLOOP], k = form_items(n, n->items, u), x, strips = 1;
-    int64_t items = form_count(n, u, 0, k)->v;
-    uint64_t row = row_loops(n, red);
-    int held = can_hold(n, red, row, &x);
+    int u[MAXLOOP], k = form_items(printer, printer->items, u), x, strips = 1;
+    int64_t items = form_count(printer, u, 0, k)->v;
+    uint64_t row = row_loops(printer, red);
+    int held = can_hold(printer, red, row, &x);
 
-    if (held && team_of_row(n, x, &strips) > LARGETEAM && streams(n, red, row))
-        held = 0, strips = 1, n->streams = 1;
-    n->team = held ? team_of_row(n, x, &strips) : team_of(n, red, items);
-    int threads = n->team > 32 ? n->team : BLOCKTEAMS, per = threads / n->team;
-    nest_line(n, "const int lane = TID %% %d;", n->team);
-    nest_line(n, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per, n->team);
+    if (held && team_of_row(printer, x, &strips) > LARGETEAM &&
+        streams(printer, red, row))
+        held = 0, strips = 1, printer->streams = 1;
+    printer->team =
+        held ? team_of_row(printer, x, &strips) : team_of(printer, red, items);
+    int threads = printer->team > 32 ? printer->team : BLOCKTEAMS,
+        per = threads / printer->team;
+    nest_line(printer, "const int lane = TID %% %d;", printer->team);
+    nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per,
+              printer->team);
     if (items % per)
-        nest_line(n, "if (p >= %lld) return;", (long long)items);
-    form_decode(n, u, k, "p");
-    stop_at_ends(n, u, k);
-    set_grid(n, ceil_of(items, per), threads);
-    nest_line(n, "{");
-    Braces s = nest_enter(n, n->items);
+        nest_line(printer, "if (p >= %lld) return;", (long long)items);
+    form_decode(printer, u, k, "p");
+    stop_at_ends(printer, u, k);
+    set_grid(printer, ceil_of(items, per), threads);
+    nest_line(printer, "{");
+    Braces s = nest_enter(printer, printer->items);
     if (held)
-        hold_row(n, row, x, strips);
-    wide_stages(n);
-    nest_leave(n, s);
+        hold_row(printer, row, x, strips);
+    wide_stages(printer);
+    nest_leave(printer, s);
 }
 
-void threads_form(KernelPrinter *n, Expr *const *red, int whole)
+void threads_form(KernelPrinter *printer, Expr *const *red, int whole)
 {
-    n->shared = -1;
-    n->width = n->beside = 1;
-    if (whole || n->c->form == STAGEalone)
-        by_thread(n, red);
+    printer->shared = -1;
+    printer->width = printer->beside = 1;
+    if (whole || printer->c->form == STAGEalone)
+        by_thread(printer, red);
     else
-        by_team(n, red);
+        by_team(printer, red);
 }

@@ -16,58 +16,58 @@ static int is_cheap(const Expr *e)
 
 /* The store of e that was done for this item, if its element can be named: one
  * element, not one for each lane where e is the same in all. */
-Store *nest_saved(KernelPrinter *n, const Expr *e)
+Store *nest_saved(KernelPrinter *printer, const Expr *e)
 {
-    if (is_cheap(e) || n->flat)
+    if (is_cheap(e) || printer->flat)
         return NULL;
-    for (size_t i = 0; i < vec_len(n->c->st); i++) {
-        Store *s = &n->c->st[i];
-        if (s->done && s->val == e && !(s->loops & ~n->bound) &&
-            !(s->loops & n->lane & ~e->deps) &&
-            !(n->gpu && (s->flat || !(s->loops & ~n->items))))
+    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
+        Store *s = &printer->c->st[i];
+        if (s->done && s->val == e && !(s->loops & ~printer->bound) &&
+            !(s->loops & printer->lane & ~e->deps) &&
+            !(printer->gpu && (s->flat || !(s->loops & ~printer->items))))
             return s;
     }
     return NULL;
 }
 
-static void reach(KernelPrinter *n, Expr *e, Expr ***out)
+static void reach(KernelPrinter *printer, Expr *e, Expr ***out)
 {
-    if (e->seen == n->stamp || e->local)
+    if (e->seen == printer->stamp || e->local)
         return;
-    e->seen = n->stamp;
-    if (!nest_saved(n, e)) {
+    e->seen = printer->stamp;
+    if (!nest_saved(printer, e)) {
         for (int i = 0; e->lin && i < e->lin->nt; i++)
             if (e->lin->t[i].var >= MAXLOOP)
-                reach(n, n->c->ex[e->lin->t[i].var - MAXLOOP], out);
+                reach(printer, printer->c->ex[e->lin->t[i].var - MAXLOOP], out);
         for (int i = 0; i < e->na; i++)
             if (e->arg[i])
-                reach(n, e->arg[i], out);
+                reach(printer, e->arg[i], out);
     }
-    vec_push(n->a, *out, e);
+    vec_push(printer->a, *out, e);
 }
 
 /* Values not at hand that the roots need, operands first. */
-Expr **nest_reached(KernelPrinter *n, Expr *const *root, int nroot)
+Expr **nest_reached(KernelPrinter *printer, Expr *const *root, int nroot)
 {
     Expr **out = NULL;
 
-    n->stamp++;
+    printer->stamp++;
     for (int i = 0; i < nroot; i++)
-        reach(n, root[i], &out);
+        reach(printer, root[i], &out);
     return out;
 }
 
 /* Reductions among them that can be done once the loops in `open` are. */
-Expr **nest_pending(KernelPrinter *n, Expr *const *root, int nroot,
+Expr **nest_pending(KernelPrinter *printer, Expr *const *root, int nroot,
                     uint64_t open, uint64_t with)
 {
-    Expr **all = nest_reached(n, root, nroot), **out = NULL;
+    Expr **all = nest_reached(printer, root, nroot), **out = NULL;
 
     for (size_t i = 0; i < vec_len(all); i++) {
         Expr *e = all[i];
-        if (e->kind == Xred && !nest_saved(n, e) && !(e->deps & ~open) &&
+        if (e->kind == Xred && !nest_saved(printer, e) && !(e->deps & ~open) &&
             (e->deps & with) == with)
-            vec_push(n->a, out, e);
+            vec_push(printer->a, out, e);
     }
     return out;
 }

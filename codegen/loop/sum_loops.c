@@ -57,9 +57,9 @@ static Expr *renamed(Renaming *r, Expr *e)
 }
 
 /* A loop like u that is not among those in use. */
-static int other_loop(KernelPrinter *n, int u, uint64_t used)
+static int other_loop(KernelPrinter *printer, int u, uint64_t used)
 {
-    LoopKernel *c = n->c;
+    LoopKernel *c = printer->c;
 
     while (used & BIT(u)) {
         if (!c->loop[u].other) {
@@ -68,7 +68,7 @@ static int other_loop(KernelPrinter *n, int u, uint64_t used)
             c->loop[c->nloop] = c->loop[u];
             c->loop[c->nloop].other = 0;
             c->loop[u].other = c->nloop;
-            n->order[n->norder++] = c->nloop++;
+            printer->order[printer->norder++] = c->nloop++;
         }
         u = c->loop[u].other;
     }
@@ -77,19 +77,20 @@ static int other_loop(KernelPrinter *n, int u, uint64_t used)
 
 /* Gives the sum s other loops in place of those that are open: 1 if any is. A
  * loop whose elements a team holds is open to all sums over it (map_gpu.c). */
-static int set_apart(KernelPrinter *n, Expr *s)
+static int set_apart(KernelPrinter *printer, Expr *s)
 {
-    Renaming r = { .n = n, .from = s->K & n->bound & ~n->row };
-    uint64_t used = n->bound | s->K | s->arg[0]->deps;
+    Renaming r = { .n = printer,
+                   .from = s->K & printer->bound & ~printer->row };
+    uint64_t used = printer->bound | s->K | s->arg[0]->deps;
 
     if (!r.from)
         return 0;
-    r.made = alloc(n->a, vec_len(n->c->ex) * sizeof *r.made);
-    for (int i = 0, end = n->norder; i < end; i++) {
-        int u = n->order[i];
+    r.made = alloc(printer->a, vec_len(printer->c->ex) * sizeof *r.made);
+    for (int i = 0, end = printer->norder; i < end; i++) {
+        int u = printer->order[i];
         if (!(r.from & BIT(u)))
             continue;
-        r.loop[u] = other_loop(n, u, used);
+        r.loop[u] = other_loop(printer, u, used);
         used |= BIT(r.loop[u]);
         r.to |= BIT(r.loop[u]);
     }
@@ -98,13 +99,13 @@ static int set_apart(KernelPrinter *n, Expr *s)
     return 1;
 }
 
-Expr **nest_apart(KernelPrinter *n, Expr *const *root, int nroot, uint64_t open,
-                  uint64_t with)
+Expr **nest_apart(KernelPrinter *printer, Expr *const *root, int nroot,
+                  uint64_t open, uint64_t with)
 {
     for (;;) {
-        Expr **v = nest_pending(n, root, nroot, open, with);
+        Expr **v = nest_pending(printer, root, nroot, open, with);
         size_t i = 0;
-        while (i < vec_len(v) && !set_apart(n, v[i]))
+        while (i < vec_len(v) && !set_apart(printer, v[i]))
             i++;
         if (i == vec_len(v))
             return v;

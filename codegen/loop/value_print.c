@@ -6,74 +6,75 @@
 #include <math.h>
 #include <string.h>
 
-void nest_line(KernelPrinter *n, const char *fmt, ...)
+void nest_line(KernelPrinter *printer, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    vput_line(&n->t, n->depth, fmt, ap);
+    vput_line(&printer->t, printer->depth, fmt, ap);
     va_end(ap);
 }
 
 /* ---- arguments ----------------------------------------------------------- */
 
-int nest_size(KernelPrinter *n, const SizeProduct *m)
+int nest_size(KernelPrinter *printer, const SizeProduct *m)
 {
-    for (size_t i = 0; i < vec_len(n->size); i++)
-        if (n->size[i] == m)
-            return n->sizeat[i];
-    int at = add_size(n->k, n->a, m->v);
-    vec_push(n->a, n->size, m);
-    vec_push(n->a, n->sizeat, at);
+    for (size_t i = 0; i < vec_len(printer->size); i++)
+        if (printer->size[i] == m)
+            return printer->sizeat[i];
+    int at = add_size(printer->k, printer->a, m->v);
+    vec_push(printer->a, printer->size, m);
+    vec_push(printer->a, printer->sizeat, at);
     return at;
 }
 
-static int int_of_off(KernelPrinter *n, const AffineExpr *l)
+static int int_of_off(KernelPrinter *printer, const AffineExpr *l)
 {
-    for (size_t i = 0; i < vec_len(n->off); i++)
-        if (!memcmp(&n->off[i]->off, &l->off, sizeof l->off))
-            return n->offat[i];
-    int at = add_int(n->k, n->a, l->off);
-    vec_push(n->a, n->off, l);
-    vec_push(n->a, n->offat, at);
+    for (size_t i = 0; i < vec_len(printer->off); i++)
+        if (!memcmp(&printer->off[i]->off, &l->off, sizeof l->off))
+            return printer->offat[i];
+    int at = add_int(printer->k, printer->a, l->off);
+    vec_push(printer->a, printer->off, l);
+    vec_push(printer->a, printer->offat, at);
     return at;
 }
 
-static int int_of_ex(KernelPrinter *n, Expr *e)
+static int int_of_ex(KernelPrinter *printer, Expr *e)
 {
-    for (size_t i = 0; i < vec_len(n->num); i++)
-        if (n->num[i] == e)
-            return n->numat[i];
+    for (size_t i = 0; i < vec_len(printer->num); i++)
+        if (printer->num[i] == e)
+            return printer->numat[i];
     WordType type = e->kind == Xnum   ? WORDreal
                     : e->kind == Xkey ? WORDkey
                                       : WORDint;
-    int at = add_word(n->k, n->a, (Word){ type, e->iv, e->f });
-    vec_push(n->a, n->num, e);
-    vec_push(n->a, n->numat, at);
+    int at = add_word(printer->k, printer->a, (Word){ type, e->iv, e->f });
+    vec_push(printer->a, printer->num, e);
+    vec_push(printer->a, printer->numat, at);
     return at;
 }
 
 /* Rows that hold something: an int32 in the route node's buffer. */
-static int extent_of(KernelPrinter *n, const Node *map)
+static int extent_of(KernelPrinter *printer, const Node *map)
 {
-    for (size_t i = 0; i < vec_len(n->ext); i++)
-        if (n->ext[i] == map)
+    for (size_t i = 0; i < vec_len(printer->ext); i++)
+        if (printer->ext[i] == map)
             return (int)i;
-    MapLayout l = map_layout(n->c->g, map);
-    int at = add_size(n->k, n->a, l.offset + l.experts);
-    vec_push(n->a, n->ext, map);
-    vec_push(n->a, n->extat, at);
-    return (int)vec_len(n->ext) - 1;
+    MapLayout l = map_layout(printer->c->g, map);
+    int at = add_size(printer->k, printer->a, l.offset + l.experts);
+    vec_push(printer->a, printer->ext, map);
+    vec_push(printer->a, printer->extat, at);
+    return (int)vec_len(printer->ext) - 1;
 }
 
-const char *nest_limit(KernelPrinter *n, int loop)
+const char *nest_limit(KernelPrinter *printer, int loop)
 {
-    const Loop *l = &n->c->loop[loop];
+    const Loop *l = &printer->c->loop[loop];
 
     if (!l->map)
-        return strf(n->a, "n%d", nest_size(n, l->n));
-    const char *e = strf(n->a, "e%d", extent_of(n, l->map));
-    return l->per ? strf(n->a, "%s * n%d", e, nest_size(n, l->per)) : e;
+        return strf(printer->a, "n%d", nest_size(printer, l->n));
+    const char *e = strf(printer->a, "e%d", extent_of(printer, l->map));
+    return l->per ? strf(printer->a, "%s * n%d", e, nest_size(printer, l->per))
+                  : e;
 }
 
 /* ---- values -------------------------------------------------------------- */
@@ -85,113 +86,127 @@ static int plain_number(double f)
     return a == 0 || a == 0.5 || a == 1 || a == 2 || a == 3 || a == 4;
 }
 
-static const char *number(KernelPrinter *n, Expr *e)
+static const char *number(KernelPrinter *printer, Expr *e)
 {
     const char *s = e->dt == Df32 ? "f" : "";
 
     if (e->dt == Di32 || e->dt == Di64)
         return plain_number(e->f) && e->f == floor(e->f)
-                   ? strf(n->a, e->f < 0 ? "(%g)" : "%g", e->f)
-                   : strf(n->a, "(%s)c%d", dtypes[e->dt].compute,
-                          int_of_ex(n, e));
+                   ? strf(printer->a, e->f < 0 ? "(%g)" : "%g", e->f)
+                   : strf(printer->a, "(%s)c%d", dtypes[e->dt].compute,
+                          int_of_ex(printer, e));
     if (isinf(e->f))
         return e->f < 0 ? "(-INFINITY)" : "INFINITY";
     if (plain_number(e->f))
-        return strf(n->a, signbit(e->f) ? "(%.1f%s)" : "%.1f%s", e->f, s);
-    return strf(n->a, e->dt == Df32 ? "(float)c%d" : "c%d", int_of_ex(n, e));
+        return strf(printer->a, signbit(e->f) ? "(%.1f%s)" : "%.1f%s", e->f, s);
+    return strf(printer->a, e->dt == Df32 ? "(float)c%d" : "c%d",
+                int_of_ex(printer, e));
 }
 
 /* How a value that is at hand is written. */
-const char *nest_ref(KernelPrinter *n, Expr *e)
+const char *nest_ref(KernelPrinter *printer, Expr *e)
 {
     switch (e->kind) {
-    case Xnum: return number(n, e);
+    case Xnum: return number(printer, e);
     case Xkey:
-    case Xint: return strf(n->a, "n%d", int_of_ex(n, e));
+    case Xint: return strf(printer->a, "n%d", int_of_ex(printer, e));
     case Xlin:
-        return e->dt == Di64 ? strf(n->a, "(%s)", nest_lin(n, e->lin))
-                             : strf(n->a, "(int32_t)(%s)", nest_lin(n, e->lin));
+        return e->dt == Di64
+                   ? strf(printer->a, "(%s)", nest_lin(printer, e->lin))
+                   : strf(printer->a, "(int32_t)(%s)",
+                          nest_lin(printer, e->lin));
     default: break;
     }
     if (!e->local)
         die("a value is used before it is computed");
-    if (e->array && n->gpu)
-        return strf(n->a, "t%d[l]", e->local);
+    if (e->array && printer->gpu)
+        return strf(printer->a, "t%d[l]", e->local);
     if (e->array)
-        return strf(n->a, "t%d[i%d - v%d]", e->local, e->array - 1,
+        return strf(printer->a, "t%d[i%d - v%d]", e->local, e->array - 1,
                     e->array - 1);
-    return strf(n->a, "t%d", e->local);
+    return strf(printer->a, "t%d", e->local);
 }
 
 /* Its index; of a loop whose elements are a thread's lanes, that of lane l, or
  * in a whole piece that of its first. */
-static const char *loop_text(KernelPrinter *n, int u)
+static const char *loop_text(KernelPrinter *printer, int u)
 {
-    if (n->width * n->beside == 1 || !(n->lane & BIT(u)))
-        return strf(n->a, "i%d", u);
-    if (u != n->lv)
-        return strf(n->a, "(l / %d)", n->width);
-    if (n->stride)
-        return strf(n->a, "(v%d + l / %d * %d%s)", u, n->width, n->stride,
-                    n->whole ? "" : strf(n->a, " + l %% %d", n->width));
-    if (n->whole)
-        return strf(n->a, "v%d", u);
-    return n->beside > 1 ? strf(n->a, "(v%d + l %% %d)", u, n->width)
-                         : strf(n->a, "(v%d + l)", u);
+    if (printer->width * printer->beside == 1 || !(printer->lane & BIT(u)))
+        return strf(printer->a, "i%d", u);
+    if (u != printer->lv)
+        return strf(printer->a, "(l / %d)", printer->width);
+    if (printer->stride)
+        return strf(printer->a, "(v%d + l / %d * %d%s)", u, printer->width,
+                    printer->stride,
+                    printer->whole
+                        ? ""
+                        : strf(printer->a, " + l %% %d", printer->width));
+    if (printer->whole)
+        return strf(printer->a, "v%d", u);
+    return printer->beside > 1
+               ? strf(printer->a, "(v%d + l %% %d)", u, printer->width)
+               : strf(printer->a, "(v%d + l)", u);
 }
 
-static const char *term_text(KernelPrinter *n, const Term *t)
+static const char *term_text(KernelPrinter *printer, const Term *t)
 {
-    const char *v = t->var < MAXLOOP ? loop_text(n, t->var)
-                                     : nest_ref(n, n->c->ex[t->var - MAXLOOP]);
+    const char *v = t->var < MAXLOOP
+                        ? loop_text(printer, t->var)
+                        : nest_ref(printer, printer->c->ex[t->var - MAXLOOP]);
 
-    return t->k->n ? strf(n->a, "%s * n%d", v, nest_size(n, t->k)) : v;
+    return t->k->n ? strf(printer->a, "%s * n%d", v, nest_size(printer, t->k))
+                   : v;
 }
 
-const char *nest_lin(KernelPrinter *n, const AffineExpr *l)
+const char *nest_lin(KernelPrinter *printer, const AffineExpr *l)
 {
     const char *s = "";
 
     for (int i = 0; i < l->nt; i++)
-        s = strf(n->a, "%s%s%s", s, *s ? " + " : "", term_text(n, &l->t[i]));
+        s = strf(printer->a, "%s%s%s", s, *s ? " + " : "",
+                 term_text(printer, &l->t[i]));
     if (l->hasoff)
-        s = strf(n->a, "%s%sn%d", s, *s ? " + " : "", int_of_off(n, l));
+        s = strf(printer->a, "%s%sn%d", s, *s ? " + " : "",
+                 int_of_off(printer, l));
     return *s ? s : "0";
 }
 
-const char *nest_element(KernelPrinter *n, Node *buf, const AffineExpr *at)
+const char *nest_element(KernelPrinter *printer, Node *buf,
+                         const AffineExpr *at)
 {
-    return strf(n->a, "b%d[%s]", add_arg(n->k, n->a, buf), nest_lin(n, at));
+    return strf(printer->a, "b%d[%s]", add_arg(printer->k, printer->a, buf),
+                nest_lin(printer, at));
 }
 
-const char *nest_load(KernelPrinter *n, Node *buf, const AffineExpr *at)
+const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at)
 {
-    const char *s = nest_element(n, buf, at);
+    const char *s = nest_element(printer, buf, at);
 
-    return buf->dt == Dbf16 ? strf(n->a, "bf16_f32(%s)", s) : s;
+    return buf->dt == Dbf16 ? strf(printer->a, "bf16_f32(%s)", s) : s;
 }
 
-static const char *operand(KernelPrinter *n, const Expr *e, int i)
+static const char *operand(KernelPrinter *printer, const Expr *e, int i)
 {
-    const char *s = nest_ref(n, e->arg[i]);
+    const char *s = nest_ref(printer, e->arg[i]);
 
     if (e->arg[i]->dt == e->dt || (e->raw >> i & 1))
         return s;
-    return strf(n->a, "(%s)%s", dtypes[e->dt].compute, s);
+    return strf(printer->a, "(%s)%s", dtypes[e->dt].compute, s);
 }
 
-const char *nest_value(KernelPrinter *n, Expr *e)
+const char *nest_value(KernelPrinter *printer, Expr *e)
 {
     const char *arg[SCALARIN];
-    Text t = { .arena = n->a };
+    Text out = { .arena = printer->a };
 
     if (e->kind == Xload) {
-        const char *s = nest_load(n, e->buf, e->lin);
-        return e->arg[0] ? strf(n->a, "%s ? %s : 0", nest_ref(n, e->arg[0]), s)
+        const char *s = nest_load(printer, e->buf, e->lin);
+        return e->arg[0] ? strf(printer->a, "%s ? %s : 0",
+                                nest_ref(printer, e->arg[0]), s)
                          : s;
     }
     for (int i = 0; i < e->na; i++)
-        arg[i] = operand(n, e, i);
-    put_scalar(&t, e->of, &(ScalarNames){ .operand = arg, .dt = e->calls });
-    return t.s;
+        arg[i] = operand(printer, e, i);
+    put_scalar(&out, e->of, &(ScalarNames){ .operand = arg, .dt = e->calls });
+    return out.s;
 }

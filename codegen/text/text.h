@@ -21,9 +21,9 @@ void set_text_named(Group *k, Arena *a, const char *text);
 /* Label and place of the instruction from the group's main node. */
 void set_label(Group *k, Arena *a, const Node *n);
 /* A line, four blanks a depth before it: what all generators write texts by. */
-void put_line(Text *t, int depth, const char *fmt, ...)
+void put_line(Text *out, int depth, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-void vput_line(Text *t, int depth, const char *fmt, va_list ap)
+void vput_line(Text *out, int depth, const char *fmt, va_list ap)
     __attribute__((format(printf, 3, 0)));
 /* What stands in C for the leaves of an expression, and the type of its
  * functions and fractions: f32 f64. */
@@ -31,7 +31,7 @@ typedef struct ScalarNames {
     const char *const *operand, *result, *grad;
     Dtype dt;
 } ScalarNames;
-void put_scalar(Text *t, const ScalarExpr *e, const ScalarNames *v);
+void put_scalar(Text *out, const ScalarExpr *e, const ScalarNames *v);
 const ScalarExpr *scalar_of(const char *text); /* over a b c d; parsed once */
 RankAffine aff_add(RankAffine x, RankAffine y);
 RankAffine aff_scale(RankAffine x, int64_t k);
@@ -47,7 +47,7 @@ enum { GPUBLOCKS = 132 };
 /* A kernel's parameters and the arrays they become; its grid. The parameters
  * are its buffers, then those words that depend on the rank; the others are
  * constants of the text, and go. y, z: 1 where the launch says 0. */
-void cuda_put_parameters(Text *t, const Group *k);
+void cuda_put_parameters(Text *out, const Group *k);
 void cuda_set_launch(Group *k, Arena *a, Launch l);
 
 enum { THREADMAP = 256 }; /* threads of a block whose items are blocks */

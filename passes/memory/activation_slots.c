@@ -18,27 +18,27 @@
 
 /* ---- rows ---------------------------------------------------------------- */
 
-CallTimes *rows_of(Arena *a, const Program *p)
+CallTimes *rows_of(Arena *a, const Program *prog)
 {
     CallTimes *t = alloc(a, sizeof *t);
 
-    *t = (CallTimes){ .arena = a, .p = p };
-    if (!p->nslot)
+    *t = (CallTimes){ .arena = a, .p = prog };
+    if (!prog->nslot)
         return NULL;
-    while (p->phase[t->call].repeat)
+    while (prog->phase[t->call].repeat)
         t->call++;
-    while (t->call + t->ncall < p->nphase &&
-           !p->phase[t->call + t->ncall].repeat)
+    while (t->call + t->ncall < prog->nphase &&
+           !prog->phase[t->call + t->ncall].repeat)
         t->ncall++;
-    const Phase *last = &p->phase[t->call + t->ncall - 1];
-    t->from = p->phase[t->call].first;
+    const Phase *last = &prog->phase[t->call + t->ncall - 1];
+    t->from = prog->phase[t->call].first;
     t->to = last->first + last->n - 1;
-    t->micros = p->nslot / t->ncall;
+    t->micros = prog->nslot / t->ncall;
     if (t->to < t->from)
         return NULL;
-    t->at = alloc(a, sizeof *t->at * (size_t)p->nslot);
-    for (int i = 0; i < p->nslot; i++) {
-        int call = p->slot[i].phase - t->call, m = p->slot[i].micro;
+    t->at = alloc(a, sizeof *t->at * (size_t)prog->nslot);
+    for (int i = 0; i < prog->nslot; i++) {
+        int call = prog->slot[i].phase - t->call, m = prog->slot[i].micro;
         if (call < 0 || call >= t->ncall || m < 0 || m >= t->micros)
             die("alloc: row %d of the table", i);
         t->at[call * t->micros + m] = i;
@@ -185,10 +185,11 @@ static CallSpan *rows_alive(const CallTimes *t, const Live *x)
 
 static const char *frame_name(const CallTimes *t, const CallSpan *row)
 {
-    const Program *p = t->p;
+    const Program *prog = t->p;
 
-    return strf(t->arena, "%s-%s", p->phase[p->slot[row->first].phase].name,
-                p->phase[p->slot[row->last].phase].name);
+    return strf(t->arena, "%s-%s",
+                prog->phase[prog->slot[row->first].phase].name,
+                prog->phase[prog->slot[row->last].phase].name);
 }
 
 /* Every framed value to the frame that lives as it does. */

@@ -292,12 +292,12 @@ static void place(Alloc *a)
     l->bound = load_of(a, r, count + 1).most;
 }
 
-static Alloc live_in(Graph *g, Group *const *k, const Program *p)
+static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
 {
-    Alloc a = { g, g->arena, k, p->ninstr, p, NULL, NULL, NULL };
+    Alloc a = { g, g->arena, k, prog->ninstr, prog, NULL, NULL, NULL };
 
-    a.behind = instrs_behind(g->arena, p);
-    a.rows = rows_of(g->arena, p);
+    a.behind = instrs_behind(g->arena, prog);
+    a.rows = rows_of(g->arena, prog);
 
     a.l = alloc(a.arena, sizeof *a.l);
     a.l->of = table_new(a.arena);
@@ -319,9 +319,9 @@ static Alloc live_in(Graph *g, Group *const *k, const Program *p)
     return a;
 }
 
-Load layout_load(Graph *g, Group *const *k, const Program *p)
+Load layout_load(Graph *g, Group *const *k, const Program *prog)
 {
-    Alloc a = live_in(g, k, p);
+    Alloc a = live_in(g, k, prog);
     Rect *r = alloc(a.arena, sizeof *r * (size_t)(a.l->n + 1));
     int n = 0;
 
@@ -333,9 +333,9 @@ Load layout_load(Graph *g, Group *const *k, const Program *p)
     return load_of(&a, r, n);
 }
 
-Layout *layout(Graph *g, Group *const *k, const Program *p)
+Layout *layout(Graph *g, Group *const *k, const Program *prog)
 {
-    Alloc a = live_in(g, k, p);
+    Alloc a = live_in(g, k, prog);
 
     place(&a);
     return a.l;

@@ -44,13 +44,13 @@ typedef struct Layout {
 int is_persistent(const Node *stored);
 /* Places all that lives within one program, whose phases and slots are known.
  * k: the group of each instruction. */
-Layout *layout(Graph *g, Group *const *k, const Program *p);
+Layout *layout(Graph *g, Group *const *k, const Program *prog);
 /* By instruction: bytes alive, those that it is the last to need; of a table as
  * if its calls followed each other. */
 typedef struct Load {
     int64_t *alive, *ends, most;
 } Load;
-Load layout_load(Graph *g, Group *const *k, const Program *p);
+Load layout_load(Graph *g, Group *const *k, const Program *prog);
 int layout_root(const Layout *l, int i);  /* whose buffer i lies in */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
@@ -66,7 +66,7 @@ typedef struct CallTimes {
     int *at; /* [call][micro] -> row */
 } CallTimes;
 
-CallTimes *rows_of(Arena *a, const Program *p); /* null: no table */
+CallTimes *rows_of(Arena *a, const Program *prog); /* null: no table */
 /* How long x lives, now that all who name it are known: in one call, through
  * the whole table, or from row to row. */
 void rows_settle(const CallTimes *t, Live *x);

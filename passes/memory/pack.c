@@ -55,33 +55,33 @@ static int64_t max64(int64_t a, int64_t b)
 }
 
 /* What is good enough. */
-static int64_t aim(const Pack *p)
+static int64_t aim(const Pack *pack)
 {
-    return p->bound + p->bound / 200;
+    return pack->bound + pack->bound / 200;
 }
 
-static int good(const Pack *p)
+static int good(const Pack *pack)
 {
-    return p->height <= aim(p);
+    return pack->height <= aim(pack);
 }
 
 /* ---- sections ------------------------------------------------------------ */
 
 /* Times become sections: a new one starts where something is born after
  * something died, so every section is a largest set of what lives together. */
-static void cut_sections(Pack *p, const Rect *r)
+static void cut_sections(Pack *pack, const Rect *r)
 {
-    Keyed *e = alloc(p->arena, sizeof *e * (size_t)(2 * p->n + 1));
+    Keyed *e = alloc(pack->arena, sizeof *e * (size_t)(2 * pack->n + 1));
     int died = 0, s = 0;
 
-    for (int i = 0; i < p->n; i++) {
-        const Rect *x = &r[p->item[i].id];
+    for (int i = 0; i < pack->n; i++) {
+        const Rect *x = &r[pack->item[i].id];
         e[2 * i] = (Keyed){ 2 * (int64_t)x->born, 2 * i };
         e[2 * i + 1] = (Keyed){ 2 * (int64_t)x->dies + 1, 2 * i + 1 };
     }
-    qsort(e, (size_t)(2 * p->n), sizeof *e, by_key);
-    for (int k = 0; k < 2 * p->n; k++) {
-        PackItem *x = &p->item[e[k].id / 2];
+    qsort(e, (size_t)(2 * pack->n), sizeof *e, by_key);
+    for (int k = 0; k < 2 * pack->n; k++) {
+        PackItem *x = &pack->item[e[k].id / 2];
         if (e[k].id % 2) {
             x->hi = s;
             died = 1;
@@ -91,44 +91,46 @@ static void cut_sections(Pack *p, const Rect *r)
             x->lo = s;
         }
     }
-    p->nsec = s + 1;
+    pack->nsec = s + 1;
 }
 
-static void find_bound(Pack *p)
+static void find_bound(Pack *pack)
 {
-    int64_t *d = alloc(p->arena, sizeof *d * (size_t)(p->nsec + 1)), load = 0;
+    int64_t *d = alloc(pack->arena, sizeof *d * (size_t)(pack->nsec + 1)),
+            load = 0;
 
-    for (int i = 0; i < p->n; i++) {
-        d[p->item[i].lo] += p->item[i].size;
-        d[p->item[i].hi + 1] -= p->item[i].size;
-        if (p->item[i].fixed >= 0)
-            p->bound = max64(p->bound, p->item[i].fixed + p->item[i].size);
+    for (int i = 0; i < pack->n; i++) {
+        d[pack->item[i].lo] += pack->item[i].size;
+        d[pack->item[i].hi + 1] -= pack->item[i].size;
+        if (pack->item[i].fixed >= 0)
+            pack->bound =
+                max64(pack->bound, pack->item[i].fixed + pack->item[i].size);
     }
-    for (int s = 0; s < p->nsec; s++) {
+    for (int s = 0; s < pack->nsec; s++) {
         load += d[s];
-        p->bound = max64(p->bound, load);
+        pack->bound = max64(pack->bound, load);
         d[s] = load;
     }
-    for (int i = 0; i < p->n; i++)
-        for (int s = p->item[i].lo; s <= p->item[i].hi; s++)
-            p->item[i].load = max64(p->item[i].load, d[s]);
+    for (int i = 0; i < pack->n; i++)
+        for (int s = pack->item[i].lo; s <= pack->item[i].hi; s++)
+            pack->item[i].load = max64(pack->item[i].load, d[s]);
 }
 
-static void keep(Pack *p, int64_t height, const char *how)
+static void keep(Pack *pack, int64_t height, const char *how)
 {
-    if (height >= p->height)
+    if (height >= pack->height)
         return;
-    p->height = height;
-    p->how = how;
-    for (int i = 0; i < p->n; i++)
-        p->best[i] = p->item[i].off;
+    pack->height = height;
+    pack->how = how;
+    for (int i = 0; i < pack->n; i++)
+        pack->best[i] = pack->item[i].off;
 }
 
-static int64_t height_of(const Pack *p)
+static int64_t height_of(const Pack *pack)
 {
     int64_t h = 0;
-    for (int i = 0; i < p->n; i++)
-        h = max64(h, p->item[i].off + p->item[i].size);
+    for (int i = 0; i < pack->n; i++)
+        h = max64(h, pack->item[i].off + pack->item[i].size);
     return h;
 }
 
@@ -169,17 +171,17 @@ static int by_rank(const void *x, const void *y)
 }
 
 /* seq[k] = the item that comes k-th. */
-static void sort_items(Pack *p, const char *how, int *seq)
+static void sort_items(Pack *pack, const char *how, int *seq)
 {
-    SortKey *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+    SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->n);
 
-    for (int i = 0; i < p->n; i++) {
+    for (int i = 0; i < pack->n; i++) {
         r[i].i = i;
         for (int k = 0; how[k]; k++)
-            r[i].key[k] = trait(&p->item[i], how[k]);
+            r[i].key[k] = trait(&pack->item[i], how[k]);
     }
-    qsort(r, (size_t)p->n, sizeof *r, by_rank);
-    for (int i = 0; i < p->n; i++)
+    qsort(r, (size_t)pack->n, sizeof *r, by_rank);
+    for (int i = 0; i < pack->n; i++)
         seq[i] = r[i].i;
 }
 
@@ -227,27 +229,28 @@ static void join(Tree *t, int x)
     };
 }
 
-static void find_leaves(Pack *p, Tree *t)
+static void find_leaves(Pack *pack, Tree *t)
 {
-    Keyed *e = alloc(p->arena, sizeof *e * (size_t)p->n);
+    Keyed *e = alloc(pack->arena, sizeof *e * (size_t)pack->n);
 
-    for (int i = 0; i < p->n; i++) {
-        uint64_t lo = (uint64_t)p->item[i].lo, hi = (uint64_t)p->item[i].hi;
+    for (int i = 0; i < pack->n; i++) {
+        uint64_t lo = (uint64_t)pack->item[i].lo,
+                 hi = (uint64_t)pack->item[i].hi;
         e[i] = (Keyed){ (int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i };
     }
-    qsort(e, (size_t)p->n, sizeof *e, by_key);
-    t->leaf = alloc(p->arena, sizeof(int) * (size_t)p->n);
-    for (int k = 0; k < p->n; k++)
+    qsort(e, (size_t)pack->n, sizeof *e, by_key);
+    t->leaf = alloc(pack->arena, sizeof(int) * (size_t)pack->n);
+    for (int k = 0; k < pack->n; k++)
         t->leaf[e[k].id] = k;
 }
 
 /* seq[rank] = item. */
-static void fill_tree(const Pack *p, Tree *t, const int *seq)
+static void fill_tree(const Pack *pack, Tree *t, const int *seq)
 {
     for (int k = 0; k < t->half; k++)
         t->at[t->half + k] = nothing;
-    for (int k = 0; k < p->n; k++) {
-        const PackItem *x = &p->item[seq[k]];
+    for (int k = 0; k < pack->n; k++) {
+        const PackItem *x = &pack->item[seq[k]];
         t->at[t->half + t->leaf[seq[k]]] =
             (LifeBox){ k, x->lo, x->lo, x->hi, x->hi };
     }
@@ -264,18 +267,19 @@ static void take(Tree *t, int item)
 }
 
 /* The best rank below x among lives within [lo, hi], if better than `best`. */
-static int best_within(Pack *p, const Tree *t, int x, int lo, int hi, int best)
+static int best_within(Pack *pack, const Tree *t, int x, int lo, int hi,
+                       int best)
 {
     const LifeBox *b = &t->at[x];
 
-    p->work--;
+    pack->work--;
     if (b->best >= best || b->maxlo < lo || b->minhi > hi)
         return best;
     if (b->minlo >= lo && b->maxhi <= hi)
         return b->best;
     int first = t->at[2 * x].best < t->at[2 * x + 1].best ? 2 * x : 2 * x + 1;
-    best = best_within(p, t, first, lo, hi, best);
-    return best_within(p, t, first ^ 1, lo, hi, best);
+    best = best_within(pack, t, first, lo, hi, best);
+    return best_within(pack, t, first ^ 1, lo, hi, best);
 }
 
 /* ---- skyline ------------------------------------------------------------- */
@@ -292,9 +296,9 @@ typedef struct Skyline {
         low; /* runs by height; an entry counts while its run has that height */
 } Skyline;
 
-static void push_run(Pack *p, Skyline *k, int run)
+static void push_run(Pack *pack, Skyline *k, int run)
 {
-    heap_add(p->arena, &k->low, k->run[run].top, run);
+    heap_add(pack->arena, &k->low, k->run[run].top, run);
 }
 
 /* Let run i swallow the next one. */
@@ -310,7 +314,7 @@ static void swallow(Skyline *k, int i)
 }
 
 /* Run i has a new height: one run with neighbours of the same height. */
-static void settle(Pack *p, Skyline *k, int i)
+static void settle(Pack *pack, Skyline *k, int i)
 {
     SkylineRun *r = k->run;
 
@@ -320,7 +324,7 @@ static void settle(Pack *p, Skyline *k, int i)
         i = r[i].prev;
         swallow(k, i);
     }
-    push_run(p, k, i);
+    push_run(pack, k, i);
 }
 
 /* Cut run i before section s; returns the second part. */
@@ -336,67 +340,67 @@ static int cut_run(Skyline *k, int i, int s)
     return s;
 }
 
-static void put_on(Pack *p, Skyline *k, int i, PackItem *x)
+static void put_on(Pack *pack, Skyline *k, int i, PackItem *x)
 {
     x->off = k->run[i].top;
     if (k->run[i].end > x->hi)
-        push_run(p, k, cut_run(k, i, x->hi + 1));
+        push_run(pack, k, cut_run(k, i, x->hi + 1));
     if (i < x->lo) {
-        push_run(p, k, i);
+        push_run(pack, k, i);
         i = cut_run(k, i, x->lo);
     }
     k->run[i].top += x->size;
-    settle(p, k, i);
+    settle(pack, k, i);
 }
 
 /* Nothing fits into the lowest run: fill it up to its lower neighbour. */
-static void fill_up(Pack *p, Skyline *k, int i)
+static void fill_up(Pack *pack, Skyline *k, int i)
 {
     SkylineRun *r = k->run;
     int64_t a = r[i].prev >= 0 ? r[r[i].prev].top : INT64_MAX;
     int64_t b = r[i].next >= 0 ? r[r[i].next].top : INT64_MAX;
 
     r[i].top = a < b ? a : b;
-    settle(p, k, i);
+    settle(pack, k, i);
 }
 
-static int64_t skyline(Pack *p, Tree *t, const int *seq, const char *how)
+static int64_t skyline(Pack *pack, Tree *t, const int *seq, const char *how)
 {
-    Skyline k = { .run = p->run, .low = { p->low, 0 } };
-    int left = p->n;
+    Skyline k = { .run = pack->run, .low = { pack->low, 0 } };
+    int left = pack->n;
 
-    fill_tree(p, t, seq);
-    k.run[0] = (SkylineRun){ p->nsec - 1, -1, -1, 0 };
-    push_run(p, &k, 0);
-    p->work -= 4 * p->n;
+    fill_tree(pack, t, seq);
+    k.run[0] = (SkylineRun){ pack->nsec - 1, -1, -1, 0 };
+    push_run(pack, &k, 0);
+    pack->work -= 4 * pack->n;
     while (left) {
         Keyed l = heap_take(&k.low);
         if (k.run[l.id].top != l.key)
             continue;
-        int best = best_within(p, t, 1, l.id, k.run[l.id].end, INT_MAX);
+        int best = best_within(pack, t, 1, l.id, k.run[l.id].end, INT_MAX);
         if (best == INT_MAX) {
-            fill_up(p, &k, l.id);
+            fill_up(pack, &k, l.id);
             continue;
         }
         take(t, seq[best]);
-        put_on(p, &k, l.id, &p->item[seq[best]]);
+        put_on(pack, &k, l.id, &pack->item[seq[best]]);
         left--;
     }
-    p->low = k.low.at;
-    int64_t h = height_of(p);
-    keep(p, h, how);
+    pack->low = k.low.at;
+    int64_t h = height_of(pack);
+    keep(pack, h, how);
     return h;
 }
 
 /* ---- first fit ----------------------------------------------------------- */
 
 /* Lowest place for x among the n placed, sorted by offset. */
-static int64_t lowest_gap(Pack *p, PackItem *const *placed, int n,
+static int64_t lowest_gap(Pack *pack, PackItem *const *placed, int n,
                           const PackItem *x)
 {
     int64_t o = 0;
 
-    p->work -= n / 4;
+    pack->work -= n / 4;
     for (int k = 0; k < n; k++) {
         const PackItem *y = placed[k];
         if (y->lo > x->hi || y->hi < x->lo)
@@ -416,50 +420,51 @@ static void insert(PackItem **placed, int n, PackItem *x)
 }
 
 /* Around the fixed ones; the rest in order. */
-static void firstfit(Pack *p, const int *seq)
+static void firstfit(Pack *pack, const int *seq)
 {
-    PackItem **placed = alloc(p->arena, sizeof *placed * (size_t)p->n);
+    PackItem **placed = alloc(pack->arena, sizeof *placed * (size_t)pack->n);
     int n = 0;
 
-    for (int i = 0; i < p->n; i++)
-        if (p->item[i].fixed >= 0)
-            insert(placed, n++, &p->item[i]);
-    for (int i = 0; i < p->n; i++) {
-        PackItem *x = &p->item[seq[i]];
+    for (int i = 0; i < pack->n; i++)
+        if (pack->item[i].fixed >= 0)
+            insert(placed, n++, &pack->item[i]);
+    for (int i = 0; i < pack->n; i++) {
+        PackItem *x = &pack->item[seq[i]];
         if (x->fixed >= 0)
             continue;
-        x->off = lowest_gap(p, placed, n, x);
+        x->off = lowest_gap(pack, placed, n, x);
         insert(placed, n++, x);
     }
-    keep(p, height_of(p), "first fit");
+    keep(pack, height_of(pack), "first fit");
 }
 
 /* ---- squeeze ------------------------------------------------------------- */
 
 /* What reaches above the aim goes first next time, and drags the others along:
  * each such item moves to half its place in the order. */
-static void promote(Pack *p, int *seq, int64_t aim)
+static void promote(Pack *pack, int *seq, int64_t aim)
 {
-    SortKey *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+    SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->n);
 
-    for (int k = 0; k < p->n; k++) {
-        const PackItem *x = &p->item[seq[k]];
+    for (int k = 0; k < pack->n; k++) {
+        const PackItem *x = &pack->item[seq[k]];
         int out = x->off + x->size > aim;
         r[k] = (SortKey){ { out ? k - 1 : 2 * (int64_t)k, !out, 0 }, seq[k] };
     }
-    qsort(r, (size_t)p->n, sizeof *r, by_rank);
-    for (int k = 0; k < p->n; k++)
+    qsort(r, (size_t)pack->n, sizeof *r, by_rank);
+    for (int k = 0; k < pack->n; k++)
         seq[k] = r[k].i;
 }
 
-static void squeeze(Pack *p, Tree *t, int *seq, int64_t work)
+static void squeeze(Pack *pack, Tree *t, int *seq, int64_t work)
 {
-    int64_t stop = p->work - work, best = INT64_MAX;
+    int64_t stop = pack->work - work, best = INT64_MAX;
 
-    for (int idle = 0; idle < IDLE && !good(p) && p->work > stop; idle++) {
-        promote(p, seq, aim(p));
-        int64_t h = skyline(p, t, seq, "squeeze");
-        p->work -= p->n;
+    for (int idle = 0; idle < IDLE && !good(pack) && pack->work > stop;
+         idle++) {
+        promote(pack, seq, aim(pack));
+        int64_t h = skyline(pack, t, seq, "squeeze");
+        pack->work -= pack->n;
         if (h < best)
             idle = 0;
         best = h < best ? h : best;
@@ -468,89 +473,90 @@ static void squeeze(Pack *p, Tree *t, int *seq, int64_t work)
 
 /* ---- entry --------------------------------------------------------------- */
 
-static void setup(Pack *p, Rect *r, int n)
+static void setup(Pack *pack, Rect *r, int n)
 {
-    p->item = alloc(p->arena, sizeof *p->item * (size_t)(n + 1));
-    p->best = alloc(p->arena, sizeof *p->best * (size_t)(n + 1));
-    p->height = INT64_MAX;
+    pack->item = alloc(pack->arena, sizeof *pack->item * (size_t)(n + 1));
+    pack->best = alloc(pack->arena, sizeof *pack->best * (size_t)(n + 1));
+    pack->height = INT64_MAX;
     for (int i = 0; i < n; i++) {
         r[i].offset = r[i].fixed >= 0 ? r[i].fixed : 0;
         if (r[i].bytes <= 0)
             continue;
-        p->nfixed += r[i].fixed >= 0;
-        p->item[p->n++] = (PackItem){
+        pack->nfixed += r[i].fixed >= 0;
+        pack->item[pack->n++] = (PackItem){
             .id = i,
             .fixed = r[i].fixed,
             .off = r[i].offset,
             .size = (r[i].bytes + ALIGN - 1) / ALIGN * ALIGN,
         };
     }
-    cut_sections(p, r);
-    find_bound(p);
+    cut_sections(pack, r);
+    find_bound(pack);
 }
 
-static int search(Pack *p, const int *seq, int64_t cap, int64_t limit)
+static int search(Pack *pack, const int *seq, int64_t cap, int64_t limit)
 {
-    Rect *r = alloc(p->arena, sizeof *r * (size_t)p->n);
+    Rect *r = alloc(pack->arena, sizeof *r * (size_t)pack->n);
     int64_t left = limit;
 
-    for (int i = 0; i < p->n; i++) {
-        const PackItem *x = &p->item[seq[i]];
+    for (int i = 0; i < pack->n; i++) {
+        const PackItem *x = &pack->item[seq[i]];
         r[i] = (Rect){ x->lo, x->hi, x->size, -1, 0 };
     }
-    int ok = pack_under(p->arena, r, p->n, cap, &left);
-    p->work -= limit - left;
-    for (int i = 0; ok && i < p->n; i++)
-        p->item[seq[i]].off = r[i].offset;
+    int ok = pack_under(pack->arena, r, pack->n, cap, &left);
+    pack->work -= limit - left;
+    for (int i = 0; ok && i < pack->n; i++)
+        pack->item[seq[i]].off = r[i].offset;
     if (ok)
-        keep(p, height_of(p), "search");
+        keep(pack, height_of(pack), "search");
     return ok;
 }
 
 /* Short searches in every order, then longer ones: how long one takes differs
  * by orders of magnitude. Where the aim is out of reach half the way may not
  * be. */
-static void search_all(Pack *p, int *const *seq)
+static void search_all(Pack *pack, int *const *seq)
 {
-    for (int64_t lim = p->work / 128; p->work > lim && !good(p); lim *= 2)
-        for (int k = 0; k < NORDER && p->work > lim && !good(p); k++) {
-            int64_t half = (p->bound + p->height) / 2;
-            if (!search(p, seq[k], aim(p), lim) && half > aim(p))
-                search(p, seq[k], half, lim);
+    for (int64_t lim = pack->work / 128; pack->work > lim && !good(pack);
+         lim *= 2)
+        for (int k = 0; k < NORDER && pack->work > lim && !good(pack); k++) {
+            int64_t half = (pack->bound + pack->height) / 2;
+            if (!search(pack, seq[k], aim(pack), lim) && half > aim(pack))
+                search(pack, seq[k], half, lim);
         }
 }
 
-static Tree make_tree(Pack *p)
+static Tree make_tree(Pack *pack)
 {
     Tree t = { .half = 1 };
 
-    while (t.half < p->n)
+    while (t.half < pack->n)
         t.half *= 2;
-    t.at = alloc(p->arena, sizeof *t.at * (size_t)(2 * t.half));
-    find_leaves(p, &t);
-    p->run = alloc(p->arena, sizeof *p->run * (size_t)p->nsec);
+    t.at = alloc(pack->arena, sizeof *t.at * (size_t)(2 * t.half));
+    find_leaves(pack, &t);
+    pack->run = alloc(pack->arena, sizeof *pack->run * (size_t)pack->nsec);
     return t;
 }
 
-static void try_all(Pack *p)
+static void try_all(Pack *pack)
 {
     int *seq[NORDER];
-    Tree t = make_tree(p);
+    Tree t = make_tree(pack);
 
-    for (int k = 0; k < NORDER && !good(p); k++) {
-        seq[k] = alloc(p->arena, sizeof *seq[k] * (size_t)p->n);
-        sort_items(p, orders[k], seq[k]);
-        if (p->nfixed)
-            firstfit(p, seq[k]);
+    for (int k = 0; k < NORDER && !good(pack); k++) {
+        seq[k] = alloc(pack->arena, sizeof *seq[k] * (size_t)pack->n);
+        sort_items(pack, orders[k], seq[k]);
+        if (pack->nfixed)
+            firstfit(pack, seq[k]);
         else
-            skyline(p, &t, seq[k], "skyline");
+            skyline(pack, &t, seq[k], "skyline");
     }
-    if (p->nfixed || good(p))
+    if (pack->nfixed || good(pack))
         return;
-    if (p->n <= FEW)
-        search_all(p, seq);
-    for (int k = 0; k < NORDER && !good(p) && p->work > 0; k++)
-        squeeze(p, &t, seq[k], p->work / (NORDER - k));
+    if (pack->n <= FEW)
+        search_all(pack, seq);
+    for (int k = 0; k < NORDER && !good(pack) && pack->work > 0; k++)
+        squeeze(pack, &t, seq[k], pack->work / (NORDER - k));
 }
 
 Packed pack(Arena *a, Rect *r, int n, int64_t work)

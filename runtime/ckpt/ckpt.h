@@ -115,8 +115,8 @@ char *ckpt_why(Arena *a, const char *what, const char *path); /* and errno */
 int ckpt_complain(const char *why); /* not null: a warning, and -1 */
 uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null */
 /* A tensor as our files hold it, and the view of one that they hold. */
-StTensor ckpt_describe(Arena *a, const Tensor *t, const char *name);
-View ckpt_view(const StFile *f, const StTensor *s, const Tensor *t);
+StTensor ckpt_describe(Arena *a, const Tensor *tensor, const char *name);
+View ckpt_view(const StFile *f, const StTensor *s, const Tensor *tensor);
 char *hash_text(Arena *a, const void *p, size_t n); /* XXH3-128, 32 digits */
 /* ckpt_verify with these threads; by all processes together, the first one
  * judging; of state.json alone. */
@@ -189,7 +189,7 @@ typedef struct Snapshot Snapshot;
 int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank); /* planned */
 int64_t snapshot_size(const Snapshot *s); /* of all ranks here */
 /* All processes; null: saves wait. A line about it to t. */
-Snapshot *snapshot_open(Arena *a, Exec *x, Text *t);
+Snapshot *snapshot_open(Arena *a, Exec *x, Text *out);
 void snapshot_close(Snapshot *s);
 /* Take it: what lasts may change again when the second one, which any thread
  * may call, has returned 0; a GPU waits for that by itself. -1: it failed. */
@@ -210,7 +210,7 @@ typedef struct Saved { /* how a save went */
 /* keep: whole checkpoints that stay, 0: all; good: the step of one known to be
  * whole, or -1. SAVEbeside: if there is room; a line about it to t. */
 Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
-                  SaveHow how, Text *t);
+                  SaveHow how, Text *out);
 void saver_close(Saver *s); /* when none is in flight */
 /* A save of what x holds now, when none is in flight. tuned may be null. */
 void saver_save(Saver *s, const State *state, const Text *tuned, SaveHow how);
@@ -226,7 +226,7 @@ void saver_finish(void);
 int ckpt_command(int n, char **arg);
 
 /* Copy what of v rank holds into dst, converted to t's dtype. */
-void view_load(const Mesh *m, const Tensor *t, int64_t rank, const View *v,
+void view_load(const Mesh *m, const Tensor *tensor, int64_t rank, const View *v,
                void *dst);
 
 /* One Hugging Face tensor of one parameter: where it stands, and the view of
@@ -256,16 +256,16 @@ typedef struct Strided {
     Stride loop[MAXD]; /* slowest of `to` first */
     int64_t to, from;  /* of the first element */
 } Strided;
-void strided_loop(Strided *p, int64_t n, int64_t to, int64_t from);
-void strided_merge(Strided *p);
-int64_t strided_room(const Strided *p); /* elements turned at once */
+void strided_loop(Strided *strided, int64_t n, int64_t to, int64_t from);
+void strided_merge(Strided *strided);
+int64_t strided_room(const Strided *strided); /* elements turned at once */
 /* The boxes of p whose places in the destination lie in [lo, hi). */
 typedef void BoxFn(void *ctx, const Stride *l, int n, int64_t to, int64_t from);
-void strided_boxes(const Strided *p, int64_t lo, int64_t hi, BoxFn *f,
+void strided_boxes(const Strided *strided, int64_t lo, int64_t hi, BoxFn *f,
                    void *ctx);
 /* Elements of `size` bytes; `to` holds the destination from element lo on. */
-void strided_copy(const Strided *p, int size, const uint8_t *from, uint8_t *to,
-                  int64_t lo, int64_t hi);
+void strided_copy(const Strided *strided, int size, const uint8_t *from,
+                  uint8_t *to, int64_t lo, int64_t hi);
 
 /* ---- tensor_copy.c: tensors of files made of boxes of others ------------- */
 

@@ -56,22 +56,23 @@ const char *tokens_format(Arena *a, const char *path, enum data_format *format);
 /* FORMATauto: by name and content. Null, or what is wrong with the file, which
  * is then closed. */
 const char *tokens_open(Arena *a, const char *path, enum data_format format,
-                        Tokens *t);
-void tokens_close(Tokens *t);
-double tokens_at(const Tokens *t, int64_t i);
+                        Tokens *tokens);
+void tokens_close(Tokens *tokens);
+double tokens_at(const Tokens *tokens, int64_t i);
 /* n of them from at; what is no i32 becomes negative. */
-void tokens_take(const Tokens *t, int64_t at, int64_t n, int32_t *out);
-void tokens_ahead(const Tokens *t, int64_t at, int64_t n); /* soon wanted */
-void tokens_scattered(const Tokens *t); /* by shuffled samples */
+void tokens_take(const Tokens *tokens, int64_t at, int64_t n, int32_t *out);
+void tokens_ahead(const Tokens *tokens, int64_t at,
+                  int64_t n);                /* soon wanted */
+void tokens_scattered(const Tokens *tokens); /* by shuffled samples */
 /* Document i: where it begins, and its length; -1: the index is damaged. */
-int64_t tokens_doc(const Tokens *t, int64_t i, int64_t *start);
+int64_t tokens_doc(const Tokens *tokens, int64_t i, int64_t *start);
 
 int elem_bytes(Elem e);
 uint32_t u32_at(const uint8_t *p); /* little-endian */
 /* Of one format each: null, or what is wrong. *data and *ends are malloc'd. */
-const char *npy_read(Arena *a, Tokens *t);
-const char *indexed_read(Arena *a, Tokens *t);
-int64_t indexed_doc(const Tokens *t, int64_t i, int64_t *start);
+const char *npy_read(Arena *a, Tokens *tokens);
+const char *indexed_read(Arena *a, Tokens *tokens);
+int64_t indexed_doc(const Tokens *tokens, int64_t i, int64_t *start);
 const char *jsonl_read(Arena *a, const char *path, uint8_t **data, int64_t *n,
                        int64_t **ends, int64_t *docs);
 
@@ -100,7 +101,7 @@ int split_share(const char *s, int i, double end[2]);
 typedef struct SampleOrder SampleOrder;
 /* The samples of documents [lo, hi), at least `samples` (0: one epoch). Null
  * and *out, or what is wrong ("has 5 tokens, ..."). */
-const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
+const char *order_new(Arena *a, const Tokens *tokens, int64_t lo, int64_t hi,
                       int64_t seq, int64_t samples, uint32_t seed,
                       SampleOrder **out);
 int64_t order_samples(const SampleOrder *o);
@@ -221,7 +222,7 @@ int64_t data_samples(const Data *d);
 int64_t data_perstep(const Data *d); /* samples of one step */
 int64_t data_vocab(const Data *d);   /* 0: unknown */
 const Samples *data_source(const Data *d);
-int64_t sample_elems(const Tensor *t); /* without micro and batch */
+int64_t sample_elems(const Tensor *tensor); /* without micro and batch */
 int64_t plan_vocab(const Plan *p); /* the largest axis of that role; 0: none */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */

@@ -73,12 +73,12 @@ CLONES static void round_rows(void *ctx, int64_t lo, int64_t hi)
     }
 }
 
-static void each_row(Pool *p, Work *f, const void *src, int64_t sld, void *dst,
-                     int64_t dld, int64_t rows, int64_t width)
+static void each_row(Pool *pool, Work *f, const void *src, int64_t sld,
+                     void *dst, int64_t dld, int64_t rows, int64_t width)
 {
     RowCopy r = { src, dst, width, sld, dld };
 
-    pool_run(p, f, &r, rows, width < 16384 ? 16384 / (width + 1) + 1 : 1);
+    pool_run(pool, f, &r, rows, width < 16384 ? 16384 / (width + 1) + 1 : 1);
 }
 
 /* ---- one block ----------------------------------------------------------- */
@@ -453,24 +453,24 @@ static void gmm_run(Blas *bl, const Instr *s, void *const *buf, float *scratch)
 
 Blas *blas_open(Arena *a, Pool *p)
 {
-    Blas *b = alloc(a, sizeof *b);
+    Blas *blas = alloc(a, sizeof *blas);
 
     if (!dl_open(LIBblas))
         err(NULL, "no OpenBLAS: %s", dl_why(LIBblas));
     if (blas_wrong())
         err(NULL, "%s", blas_note());
     dl.openblas_set_num_threads(1);
-    b->pool = p;
-    return b;
+    blas->pool = p;
+    return blas;
 }
 
 /* OpenBLAS takes so much for each thread at its first product, keeps it, and
  * asks for ever where there is no room: by then others may have what is here.
  * So it takes all now, where it has a function for that. */
-void blas_reserve(const Pool *p)
+void blas_reserve(const Pool *pool)
 {
     enum { EACH = (128 << 20) + 8192 };
-    size_t n = (size_t)pool_size(p), bytes = n * EACH;
+    size_t n = (size_t)pool_size(pool), bytes = n * EACH;
     Arena *a = arena_new();
     void **taken = alloc(a, n * sizeof *taken);
     void *room = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -490,10 +490,10 @@ void blas_reserve(const Pool *p)
     arena_free(a);
 }
 
-void blas_run(Blas *b, const Instr *s, void *const *buf, void *scratch)
+void blas_run(Blas *blas, const Instr *s, void *const *buf, void *scratch)
 {
     if (s->kind == Igemm)
-        gemm_run(b, buf, &s->gemm, scratch);
+        gemm_run(blas, buf, &s->gemm, scratch);
     else
-        gmm_run(b, s, buf, scratch);
+        gmm_run(blas, s, buf, scratch);
 }

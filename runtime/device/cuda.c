@@ -123,13 +123,13 @@ static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
                s->kernel);
 }
 
-static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
+static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)
 {
     Gpu *x = d;
     const Instr *s = b->s;
     GpuCall *c = b->own = alloc(x->mem, sizeof *c);
 
-    c->place = trail_place(x, g, s);
+    c->place = trail_place(x, prog, s);
     switch (instr_info(s->kind)->cls) {
     case CLASScompute: bind_kernel(x, b, c); return;
     case CLASSmemory: return;
@@ -139,7 +139,9 @@ static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
         else if (b->group > 1)
             c->comm = nccl_group(x->nccl, s->atoms);
         return;
-    case CLASStransfer: c->end = link_bind(x->links, g->kind, s, runs); return;
+    case CLASStransfer:
+        c->end = link_bind(x->links, prog->kind, s, runs);
+        return;
     case CLASSproduct: break;
     }
     if (s->kind != Igemm)

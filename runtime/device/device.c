@@ -200,7 +200,7 @@ void device_count(Gpu *x, const char *what)
 static char *classes(Gpu *x)
 {
     const Role *r = x->role;
-    Text t = { .arena = x->mem };
+    Text out = { .arena = x->mem };
     int64_t n[NBUFCLASS] = { 0 };
 
     for (int i = 0; i < r->nbuf; i++)
@@ -209,8 +209,9 @@ static char *classes(Gpu *x)
     n[Btemp] += r->arena - r->persist;
     for (int i = 0; i < NBUFCLASS; i++)
         if (n[i])
-            put(&t, "%s%s %.2f", t.len ? ", " : "", bufclasses[i], gib(n[i]));
-    return t.s ? t.s : "";
+            put(&out, "%s%s %.2f", out.len ? ", " : "", bufclasses[i],
+                gib(n[i]));
+    return out.s ? out.s : "";
 }
 
 uint64_t device_take(Gpu *x, int64_t bytes, const char *what)
@@ -276,26 +277,26 @@ void gpu_drop_peers(Gpu *x, void **at)
     dl.cuMemFree_v2((uint64_t)(uintptr_t)at[x->rank]);
 }
 
-int64_t gpu_memory(void *gpu, Text *t)
+int64_t gpu_memory(void *gpu, Text *out)
 {
     Gpu *x = gpu;
     int64_t outside = 0;
 
     device_count(x, "graphs and launches");
-    put(t, "GPU %d, %s, %.2f of %.2f GiB used:\n", x->device, x->name,
+    put(out, "GPU %d, %s, %.2f of %.2f GiB used:\n", x->device, x->name,
         gib(x->used), gib(x->total));
-    put(t, "%10.3f GiB  plan (%s)\n", gib(x->role->arena), classes(x));
+    put(out, "%10.3f GiB  plan (%s)\n", gib(x->role->arena), classes(x));
     for (int i = 0; i < x->nuse; i++) {
         int64_t n = x->use[i].bytes;
         if (!strcmp(x->use[i].what, "the plan"))
             n -= x->role->arena;
         outside += n;
-        put(t, "%10.3f GiB  %s\n", gib(n),
+        put(out, "%10.3f GiB  %s\n", gib(n),
             strcmp(x->use[i].what, "the plan")
                 ? x->use[i].what
                 : "beside the plan, to whole pages");
     }
-    put(t,
+    put(out,
         "%10.3f GiB  outside of the plan, and %.1f MiB of the host's memory "
         "pinned\n",
         gib(outside), (double)x->pinned / 0x1p20);

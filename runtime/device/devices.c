@@ -30,15 +30,15 @@ const Device *device_named(const char *name)
 void need_device(const Plan *p)
 {
     const Device *d = device_named(p->target);
-    Text t = { .arena = forever };
+    Text out = { .arena = forever };
 
     if (d && d->can & CANrun)
         return;
     for (int i = NDEVICE; i--;)
         if (devices[i]->can & CANrun)
-            put(&t, "%s'%s'", t.len ? " and " : "", devices[i]->name);
+            put(&out, "%s'%s'", out.len ? " and " : "", devices[i]->name);
     err(NULL, "the plan is for target '%s'; this program runs %s", p->target,
-        t.s);
+        out.s);
 }
 
 const Device *device_for(const Plan *p, const Comm *c)

@@ -71,12 +71,12 @@ void dl_list(FILE *f, int all)
 
 void doctor(FILE *f)
 {
-    Pool *p = pool_open(0);
+    Pool *pool = pool_open(0);
 
     fprintf(f, "%-10s %s\n", "compiler", host_compiler());
-    fprintf(f, "%-10s %d of %ld processors\n", "threads", pool_size(p),
+    fprintf(f, "%-10s %d of %ld processors\n", "threads", pool_size(pool),
             sysconf(_SC_NPROCESSORS_ONLN));
-    pool_close(p);
+    pool_close(pool);
     say_libraries(f, 1);
     gpu_doctor(f);
 }

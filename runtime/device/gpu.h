@@ -39,7 +39,7 @@ void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2]);
 
 /* tune.c: one algorithm a shape on all ranks, from a file that lasts. */
 void tune(Gpu *x);
-void tune_text(const void *gpu, Text *t); /* the file's lines */
+void tune_text(const void *gpu, Text *out); /* the file's lines */
 /* Its whole lines whose key is not in v yet, to v; others are left out. */
 enum { ALGOWORDS = 8 };
 typedef struct TunedAlgo {
@@ -139,7 +139,7 @@ void fault_launching(Gpu *x, ProgramKind prog, int64_t step); /* x or null */
 
 /* flight_recorder.c: at which collective the GPU is */
 void trail_open(Gpu *x);
-uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s);
+uint32_t trail_place(const Gpu *x, const Program *prog, const Instr *s);
 void trail_put(Gpu *x, uint32_t place, int ended, StreamKind on);
 /* As Device.where. */
 const Instr *trail_at(const void *gpu, int *ended);
@@ -152,7 +152,7 @@ void device_count(Gpu *x, const char *what); /* what is newly used, is its */
 void *gpu_pinned(Gpu *x, int64_t bytes);
 void **gpu_peers(Gpu *x, int64_t bytes, const char *what);
 void gpu_drop_peers(Gpu *x, void **at);
-int64_t gpu_memory(void *gpu, Text *t); /* as Device.usage */
+int64_t gpu_memory(void *gpu, Text *out); /* as Device.usage */
 Roofline gpu_peak(const char *name, Dtype dt);
 
 #endif

@@ -125,7 +125,7 @@ const char *host_compiler(void)
 /* ---- the cache's key ----------------------------------------------------- */
 
 /* What -march=native depends on. */
-static void put_processor(Text *t)
+static void put_processor(Text *out)
 {
     char line[8192];
     FILE *f = fopen("/proc/cpuinfo", "r");
@@ -133,7 +133,7 @@ static void put_processor(Text *t)
 
     while (f && left && fgets(line, sizeof line, f))
         if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5)) {
-            put(t, "%s", line);
+            put(out, "%s", line);
             left--;
         }
     if (f)
@@ -142,16 +142,16 @@ static void put_processor(Text *t)
 
 static char *plan_key(Arena *a, const Plan *p)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    put(&t, "%s\n%s ", host_compiler(), level());
+    put(&out, "%s\n%s ", host_compiler(), level());
     for (int i = 0; flags[i]; i++)
-        put(&t, "%s ", flags[i]);
-    put_processor(&t);
-    put(&t, "%s", p->prelude ? p->prelude : "");
+        put(&out, "%s ", flags[i]);
+    put_processor(&out);
+    put(&out, "%s", p->prelude ? p->prelude : "");
     for (int i = 0; i < p->nkernel; i++)
-        put(&t, "%s\n", p->kernel[i].text);
-    XXH128_hash_t h = XXH3_128bits(t.s, t.len);
+        put(&out, "%s\n", p->kernel[i].text);
+    XXH128_hash_t h = XXH3_128bits(out.s, out.len);
     return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
                 (unsigned long long)h.low64);
 }
@@ -183,12 +183,12 @@ static int part_count(const Plan *p)
 static void write_part(Arena *a, const Plan *p, const char *base, int part,
                        int parts)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    put(&t, "%s\n", p->prelude ? p->prelude : "");
+    put(&out, "%s\n", p->prelude ? p->prelude : "");
     for (int i = part; i < p->nkernel; i += parts)
-        put(&t, "%s\n", p->kernel[i].text);
-    write_file(strf(a, "%s.%d.c", base, part), t.s, t.len);
+        put(&out, "%s\n", p->kernel[i].text);
+    write_file(strf(a, "%s.%d.c", base, part), out.s, out.len);
 }
 
 static pid_t start_part(Arena *a, const char *base, int part, int out)

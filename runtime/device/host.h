@@ -17,12 +17,12 @@ KernelFn *host_kernel(const Code *c, const char *name);
 /* ---- blas.c: matrix products --------------------------------------------- */
 
 typedef struct Blas Blas;
-Blas *blas_open(Arena *a, Pool *p);
+Blas *blas_open(Arena *a, Pool *pool);
 /* When all else has its memory: err() if products would have none. */
-void blas_reserve(const Pool *p);
+void blas_reserve(const Pool *pool);
 /* buf: by operand; scratch as large as instr_work says. */
-void blas_run(Blas *b, const Instr *s, void *const *buf, void *scratch);
-Roofline host_peak(Blas *b, Pool *p, Dtype dt);
+void blas_run(Blas *blas, const Instr *s, void *const *buf, void *scratch);
+Roofline host_peak(Blas *blas, Pool *pool, Dtype dt);
 
 /* p2p_host.c: what a stage hands to another. The local message is a pointer to
  * the sender's buffer: recv copies, wait wants it copied. */

@@ -85,12 +85,12 @@ static void bind_scratch(const Host *h, const BoundInstr *b, HostCall *c)
         c->scratch = b->buf[b->s->nbuf - 1];
 }
 
-static void bind(void *d, BoundInstr *b, const Program *g, int64_t runs)
+static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)
 {
     Host *h = d;
     HostCall *c = alloc(h->mem, sizeof *c);
 
-    (void)g;
+    (void)prog;
     b->own = c;
     vec_push(h->mem, h->call, c);
     switch (instr_info(b->s->kind)->cls) {
@@ -345,9 +345,9 @@ static int64_t memory(const void *d)
     return host_memory();
 }
 
-static int64_t usage(void *d, Text *t)
+static int64_t usage(void *d, Text *out)
 {
-    (void)t;
+    (void)out;
     return ((Host *)d)->nwork + ((Host *)d)->napart;
 }
 
@@ -358,10 +358,10 @@ static Roofline peak(void *d, Dtype dt)
     return host_peak(h->blas, h->pool, dt);
 }
 
-static void tuned(const void *d, Text *t)
+static void tuned(const void *d, Text *out)
 {
     (void)d;
-    put(t, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
+    put(out, "compiler %s\nblas %s\n", host_compiler(), blas_kind());
 }
 
 const Device host_device = {

@@ -53,13 +53,13 @@ static int is_moved(InstrKind k)
 
 static Traffic *traffic_of(const Role *r)
 {
-    const Program *g = step_of(r);
+    const Program *prog = step_of(r);
     Traffic *v = NULL;
 
-    for (int f = 0; g && f < g->nphase; f++)
-        for (int k = 0; k < g->phase[f].n; k++) {
-            const Instr *s = &g->instr[g->phase[f].first + k];
-            double n = (double)phase_runs(g, f);
+    for (int f = 0; prog && f < prog->nphase; f++)
+        for (int k = 0; k < prog->phase[f].n; k++) {
+            const Instr *s = &prog->instr[prog->phase[f].first + k];
+            double n = (double)phase_runs(prog, f);
             size_t i = 0;
             if (!is_moved(s->kind))
                 continue;
@@ -100,13 +100,13 @@ static int is_product(const Instr *s)
 
 static Flops flops_of(const Role *r)
 {
-    const Program *g = step_of(r);
+    const Program *prog = step_of(r);
     Flops w = { 0 };
 
-    for (int f = 0; g && f < g->nphase; f++)
-        for (int k = 0; k < g->phase[f].n; k++) {
-            const Instr *s = &g->instr[g->phase[f].first + k];
-            double n = (double)phase_runs(g, f);
+    for (int f = 0; prog && f < prog->nphase; f++)
+        for (int k = 0; k < prog->phase[f].n; k++) {
+            const Instr *s = &prog->instr[prog->phase[f].first + k];
+            double n = (double)phase_runs(prog, f);
             w.all += n * s->flops;
             w.again += n * s->again;
             w.products += is_product(s) ? n * s->flops : 0;

@@ -39,7 +39,7 @@ Roofline gpu_peak(const char *name, Dtype dt)
 
 enum { SIDE = 1024, COPY = 128 << 20, TRIES = 4 };
 
-static double product_time(Blas *b, Dtype dt)
+static double product_time(Blas *blas, Dtype dt)
 {
     int64_t n = SIDE;
     Instr s = { .kind = Igemm,
@@ -58,7 +58,7 @@ static double product_time(Blas *b, Dtype dt)
 
     for (int i = 0; i < TRIES && buf[0] && buf[1] && buf[2]; i++) {
         double t = monotonic();
-        blas_run(b, &s, buf, NULL);
+        blas_run(blas, &s, buf, NULL);
         t = monotonic() - t;
         best = t < best ? t : best;
     }
@@ -67,7 +67,7 @@ static double product_time(Blas *b, Dtype dt)
     return best;
 }
 
-static double copy_time(Pool *p)
+static double copy_time(Pool *pool)
 {
     char *to = malloc(COPY), *from = malloc(COPY);
     double best = 1e9;
@@ -76,7 +76,7 @@ static double copy_time(Pool *p)
         memset(from, 1, COPY);
     for (int i = 0; i < TRIES && to && from; i++) {
         double t = monotonic();
-        pool_copy(p, to, from, COPY);
+        pool_copy(pool, to, from, COPY);
         t = monotonic() - t;
         best = t < best ? t : best;
     }
@@ -85,9 +85,9 @@ static double copy_time(Pool *p)
     return best;
 }
 
-Roofline host_peak(Blas *b, Pool *p, Dtype dt)
+Roofline host_peak(Blas *blas, Pool *pool, Dtype dt)
 {
     dt = dt == Df64 ? Df64 : Df32;
-    return (Roofline){ 2.0 * SIDE * SIDE * SIDE / product_time(b, dt),
-                       2.0 * COPY / copy_time(p) };
+    return (Roofline){ 2.0 * SIDE * SIDE * SIDE / product_time(blas, dt),
+                       2.0 * COPY / copy_time(pool) };
 }

@@ -39,12 +39,12 @@ static uint64_t check_of(const char *key, const uint64_t *algo)
                                 XXH3_64bits(key, strlen(key)));
 }
 
-static void put_choice(Text *t, const char *key, const uint64_t *algo)
+static void put_choice(Text *out, const char *key, const uint64_t *algo)
 {
-    put(t, "%s ", key);
+    put(out, "%s ", key);
     for (int i = 0; i < WORDS; i++)
-        put(t, "%016" PRIx64, algo[i]);
-    put(t, " %016" PRIx64 "\n", check_of(key, algo));
+        put(out, "%016" PRIx64, algo[i]);
+    put(out, " %016" PRIx64 "\n", check_of(key, algo));
 }
 
 /* A line to *c; 0: it is damaged. */
@@ -86,27 +86,27 @@ void tune_read(Arena *a, TunedAlgo **v, const char *s)
     }
 }
 
-void tune_text(const void *gpu, Text *t)
+void tune_text(const void *gpu, Text *out)
 {
     const Gpu *x = gpu;
     LtShape **s = lt_shapes(x->lt);
 
-    put(t, "%s", made_with(t->arena, x));
+    put(out, "%s", made_with(out->arena, x));
     for (size_t i = 0; i < vec_len(s); i++)
-        put_choice(t, s[i]->key, s[i]->algo);
+        put_choice(out, s[i]->key, s[i]->algo);
 }
 
 /* ---- ranks --------------------------------------------------------------- */
 
 /* The text of `rank` to all. */
-static const char *share(Gpu *x, int64_t rank, Text *t)
+static const char *share(Gpu *x, int64_t rank, Text *out)
 {
-    int64_t n = (int64_t)t->len;
+    int64_t n = (int64_t)out->len;
 
     comm_share_from(x->comm, rank, &n, sizeof n);
     char *s = alloc(x->mem, (size_t)n + 1);
     if (x->rank == rank && n)
-        memcpy(s, t->s, (size_t)n);
+        memcpy(s, out->s, (size_t)n);
     comm_share_from(x->comm, rank, s, n);
     return s;
 }
@@ -114,7 +114,7 @@ static const char *share(Gpu *x, int64_t rank, Text *t)
 /* What rank 0's files know: the resumed run's first, if it was made alike. */
 static TunedAlgo *known(Gpu *x, const char *cache)
 {
-    Text t = { .arena = x->mem };
+    Text out = { .arena = x->mem };
     const char *with = made_with(x->mem, x);
     TunedAlgo *v = NULL;
     size_t n;
@@ -122,7 +122,7 @@ static TunedAlgo *known(Gpu *x, const char *cache)
     if (!x->rank && first) {
         char *all = file_read(x->mem, first, &n);
         const char *s = all ? strstr(all, with) : NULL;
-        put(&t, "%s", s ? s + strlen(with) : "");
+        put(&out, "%s", s ? s + strlen(with) : "");
         if (!s)
             warn(NULL,
                  "%s was made with another GPU or library: sums may "
@@ -130,8 +130,8 @@ static TunedAlgo *known(Gpu *x, const char *cache)
                  first);
     }
     const char *kept = x->rank ? NULL : file_read(x->mem, cache, &n);
-    put(&t, "%s", kept ? kept : "");
-    tune_read(x->mem, &v, share(x, 0, &t));
+    put(&out, "%s", kept ? kept : "");
+    tune_read(x->mem, &v, share(x, 0, &out));
     return v;
 }
 
@@ -146,7 +146,7 @@ static int leads(const Gpu *x)
 }
 
 /* What this rank's role needs and no file knows. */
-static void measure(Gpu *x, TunedAlgo *v, Text *t)
+static void measure(Gpu *x, TunedAlgo *v, Text *out)
 {
     LtShape **s = lt_shapes(x->lt);
     void *event[2];
@@ -164,7 +164,7 @@ static void measure(Gpu *x, TunedAlgo *v, Text *t)
         while (monotonic() < until);
         warm = 1;
         x->tuned++;
-        put_choice(t, s[i]->key, s[i]->algo);
+        put_choice(out, s[i]->key, s[i]->algo);
     }
     for (int i = 0; i < 2; i++)
         dl.cuEventDestroy_v2(event[i]);
@@ -172,12 +172,12 @@ static void measure(Gpu *x, TunedAlgo *v, Text *t)
 
 static void keep(const Gpu *x, const char *path, TunedAlgo *v)
 {
-    Text t = { .arena = x->mem };
+    Text out = { .arena = x->mem };
 
-    put(&t, "%s", made_with(x->mem, x));
+    put(&out, "%s", made_with(x->mem, x));
     for (size_t i = 0; i < vec_len(v); i++)
-        put_choice(&t, v[i].key, v[i].algo);
-    cache_keep(path, t.s, t.len);
+        put_choice(&out, v[i].key, v[i].algo);
+    cache_keep(path, out.s, out.len);
 }
 
 void tune(Gpu *x)

@@ -376,20 +376,20 @@ int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
     return count;
 }
 
-int64_t exec_usage(Exec *x, Text *t)
+int64_t exec_usage(Exec *x, Text *out)
 {
-    int64_t outside = x->dev->usage(x->on, t);
+    int64_t outside = x->dev->usage(x->on, out);
 
     if (x->staged)
-        staged_usage(x, t);
+        staged_usage(x, out);
     return outside;
 }
 
 /* ---- what the plan says about itself ------------------------------------- */
 
-static int is_input(const Tensor *t)
+static int is_input(const Tensor *tensor)
 {
-    return t->kind == TKinput;
+    return tensor->kind == TKinput;
 }
 
 const Tensor *plan_input(const Plan *p, int i)

@@ -127,7 +127,7 @@ void exec_close(Exec *x);
 /* Has its device memory of its own? Then arenas here are a mirror of it. */
 int exec_apart(const Exec *x);
 /* A table of the device's memory. Bytes outside of the plan. */
-int64_t exec_usage(Exec *x, Text *t);
+int64_t exec_usage(Exec *x, Text *out);
 /* poison.c: what it does not write becomes no number */
 void poison_instr(const Rank *r, const BoundInstr *b);
 /* Run a program once. feed and b may be null for programs without inputs.
@@ -203,7 +203,7 @@ typedef struct Staged Staged;
 void staged_open(Exec *x);
 void staged_close(Exec *x);
 void staged_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed);
-void staged_usage(const Exec *x, Text *t);
+void staged_usage(const Exec *x, Text *out);
 
 /* nan_check.c: the first bad number */
 void look_open(Exec *x);

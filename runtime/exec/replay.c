@@ -155,12 +155,12 @@ void staged_close(Exec *x)
     x->dev->free(x->on, ARENAdevice, v->stage, v->nstage + ALIGN);
 }
 
-void staged_usage(const Exec *x, Text *t)
+void staged_usage(const Exec *x, Text *out)
 {
     for (int i = 0; i < x->rank[0].role->nprog; i++) {
         const StagedProgram *g = &x->staged->prog[i];
         if (g->nodes)
-            put(t, "%10zu nodes in the graph of %s\n", g->nodes,
+            put(out, "%10zu nodes in the graph of %s\n", g->nodes,
                 programnames[g->p->kind]);
     }
 }

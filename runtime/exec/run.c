@@ -99,12 +99,12 @@ void exec_record(Exec *x, ProgramKind program)
 
 /* ---- what ran, as a file ------------------------------------------------- */
 
-static void put_event(Text *t, const InstrTiming *r, const char *name,
+static void put_event(Text *out, const InstrTiming *r, const char *name,
                       double end)
 {
-    put(t, "%s{\"name\": ", t->len > 1 ? ",\n" : "\n");
-    put_json(t, name);
-    put(t,
+    put(out, "%s{\"name\": ", out->len > 1 ? ",\n" : "\n");
+    put_json(out, name);
+    put(out,
         ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
         "\"dur\": %.3f, \"args\": {\"micro\": %lld",
         r->stage, r->step >= 0, r->start * 1e6, (end - r->start) * 1e6,
@@ -112,17 +112,17 @@ static void put_event(Text *t, const InstrTiming *r, const char *name,
 }
 
 /* Further what a user looks for, and the kernel a profiler names. */
-static void put_facts(Text *t, const Instr *s)
+static void put_facts(Text *out, const Instr *s)
 {
     if (s && s->kernel)
-        put(t, ", \"kernel\": \"%s\"", s->kernel);
+        put(out, ", \"kernel\": \"%s\"", s->kernel);
     if (s && s->file) {
-        put(t, ", \"at\": ");
-        put_json(t, strf(t->arena, "%s:%d", s->file, s->line));
+        put(out, ", \"at\": ");
+        put_json(out, strf(out->arena, "%s:%d", s->file, s->line));
     }
     if (s && s->secs > 0)
-        put(t, ", \"planned us\": %.1f", s->secs * 1e6);
-    put(t, "}}");
+        put(out, ", \"planned us\": %.1f", s->secs * 1e6);
+    put(out, "}}");
 }
 
 /* Where the row that began at k ends: with its last instruction. */
@@ -142,22 +142,22 @@ static double row_end(const Exec *x, int64_t k)
 
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
 {
-    Text t = { .arena = a };
+    Text out = { .arena = a };
 
-    put(&t, "[");
+    put(&out, "[");
     for (int64_t k = 0; k < x->nran; k++) {
         const InstrTiming *r = &x->ran[k];
         const Role *role = &x->plan->role[r->stage];
         const Program *g = &role->prog[role_prog(role, program)];
         const Instr *s = r->step < 0 ? NULL : &g->instr[r->step];
-        put_event(&t, r,
+        put_event(&out, r,
                   !s         ? g->phase[r->phase].name
                   : s->label ? s->label
                              : instr_info(s->kind)->name,
                   s ? r->end : row_end(x, k));
-        put_facts(&t, s);
+        put_facts(&out, s);
     }
-    put(&t, "\n]\n");
-    *len = t.len;
-    return t.s;
+    put(&out, "\n]\n");
+    *len = out.len;
+    return out.s;
 }

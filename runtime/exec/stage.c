@@ -7,36 +7,37 @@
 
 /* ---- opening ------------------------------------------------------------- */
 
-static int names_buffer(const Program *g, const Phase *f, int buf)
+static int names_buffer(const Program *prog, const Phase *f, int buf)
 {
     for (int k = f->first; k < f->first + f->n; k++)
-        for (int i = 0; i < g->instr[k].nbuf; i++)
-            if (g->instr[k].buf[i] == buf)
+        for (int i = 0; i < prog->instr[k].nbuf; i++)
+            if (prog->instr[k].buf[i] == buf)
                 return 1;
     return 0;
 }
 
-static Needs needs_of(Exec *x, const Role *r, const Program *g, const Phase *f)
+static Needs needs_of(Exec *x, const Role *r, const Program *prog,
+                      const Phase *f)
 {
     Needs n = { 0 };
 
     for (int i = 0; i < r->ntensor; i++)
         if (r->tensor[i].kind == TKinput &&
-            names_buffer(g, f, r->tensor[i].buf))
+            names_buffer(prog, f, r->tensor[i].buf))
             vec_push(x->mem, n.input, i);
     for (int i = 0; i < r->nin; i++)
         if (r->in[i].value == STEPmicro)
-            n.micro |= names_buffer(g, f, r->in[i].buf);
+            n.micro |= names_buffer(prog, f, r->in[i].buf);
     return n;
 }
 
-static UnrolledProgram course_of(Exec *x, const Role *r, const Program *g)
+static UnrolledProgram course_of(Exec *x, const Role *r, const Program *prog)
 {
-    UnrolledProgram c = { .row = program_rows(x->mem, g) };
+    UnrolledProgram c = { .row = program_rows(x->mem, prog) };
 
-    c.needs = alloc(x->mem, (size_t)(g->nphase + 1) * sizeof *c.needs);
-    for (int f = 0; f < g->nphase; f++)
-        c.needs[f] = needs_of(x, r, g, &g->phase[f]);
+    c.needs = alloc(x->mem, (size_t)(prog->nphase + 1) * sizeof *c.needs);
+    for (int f = 0; f < prog->nphase; f++)
+        c.needs[f] = needs_of(x, r, prog, &prog->phase[f]);
     c.nrow = (int)vec_len(c.row);
     return c;
 }

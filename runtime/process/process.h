@@ -54,7 +54,7 @@ void process_start(const char *commit); /* that */
 
 double monotonic(void);             /* seconds, of a clock that only grows */
 void start_phase(const char *name); /* ends the one before; null */
-void start_says(Text *t);           /* a line: all of them */
+void start_says(Text *out);         /* a line: all of them */
 
 /* ---- hostmem.c: the host's memory ---------------------------------------- */
 
@@ -98,12 +98,12 @@ typedef struct Pool Pool;
 typedef void Work(void *ctx, int64_t lo, int64_t hi);
 /* threads 0: $PLEAT_THREADS, or this process's share of the processors. */
 Pool *pool_open(int threads);
-void pool_close(Pool *p);
-int pool_size(const Pool *p);
+void pool_close(Pool *pool);
+int pool_size(const Pool *pool);
 /* f on disjoint ranges that cover [0, n), none smaller than grain but the last;
  * returns when all are done. */
-void pool_run(Pool *p, Work *f, void *ctx, int64_t n, int64_t grain);
-void pool_copy(Pool *p, void *to, const void *from, int64_t bytes);
+void pool_run(Pool *pool, Work *f, void *ctx, int64_t n, int64_t grain);
+void pool_copy(Pool *pool, void *to, const void *from, int64_t bytes);
 
 /* ---- launch.c: who this process is among ranks --------------------------- */
 

@@ -107,18 +107,20 @@ typedef struct Encoder { /* one thread's */
  * here. */
 Tokenizer *tokenizer_open(const char *path, const Loc *l);
 Tokenizer *tokenizer_bytes(void); /* a byte is a token */
-int32_t tokenizer_id(const Tokenizer *t, const char *text); /* -1: none */
+int32_t tokenizer_id(const Tokenizer *tokenizer,
+                     const char *text); /* -1: none */
 /* The bytes that a token stands for; null: no such token. */
-const char *tokenizer_text(const Tokenizer *t, int32_t id, size_t *n);
+const char *tokenizer_text(const Tokenizer *tokenizer, int32_t id, size_t *n);
 
 enum { ENCtemplate = 1 };
-Encoder *encoder_new(const Tokenizer *t);
+Encoder *encoder_new(const Tokenizer *tokenizer);
 void encoder_free(Encoder *e);
 /* Tokens of a text of valid UTF-8, e->n of them at e->id until the next call.
  * Null, or what went wrong. */
 const char *encode(Encoder *e, const char *s, size_t n, int flags);
 /* Their text; a part of a character is left as it is. */
-void decode(const Tokenizer *t, const int32_t *id, int64_t n, Text *out);
+void decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n,
+            Text *out);
 int64_t utf8_bad(const char *s, size_t n); /* first bad byte; -1: none */
 
 /* bpe.c pretokenizer.c normalizer.c added_tokens.c encode.c, for each other */
@@ -131,7 +133,7 @@ void bpe_word(Encoder *e, const char *s, size_t n);
 void encode_id(Encoder *e, int32_t id);
 /* unicode16.c: to a [] of a pattern, what Unicode 15 and 16 added to a
  * category, "L" or "Lu". */
-void put_newer(Text *t, const char *category, size_t n);
+void put_newer(Text *out, const char *category, size_t n);
 void *cut_compile(const char *pattern, const Loc *l);
 void cut_text(Encoder *e, size_t k, const char *s, size_t n);
 /* Null, or what stands for s. */
