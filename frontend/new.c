@@ -64,7 +64,7 @@ const char *editor_text(Arena *a)
 
     putn(&out, editor_lua, strlen(editor_lua));
     put(&out, "\n");
-    for (Op op = 0; op < NOP; op++)
+    for (Op op = 0; op < op_count; op++)
         if (is_elementwise(op) &&
             !strstr(editor_lua, strf(a, "function %s(", optab[op].name)))
             put(&out, "%s = %s\n", optab[op].name, like[optab[op].nin - 1]);
@@ -78,7 +78,7 @@ const char *luacheck_text(Arena *a)
     Text out = { .arena = a };
 
     putn(&out, luacheckrc, (size_t)(list - luacheckrc));
-    for (Op op = 0; op < NOP; op++)
+    for (Op op = 0; op < op_count; op++)
         if (is_elementwise(op) &&
             !strstr(list, strf(a, "\"%s\"", optab[op].name)))
             put(&out, "\n  \"%s\",", optab[op].name);

@@ -572,7 +572,7 @@ void ops_inside(lua_State *L)
 
 void ops_open(lua_State *L)
 {
-    for (int op = 0; op < NOP; op++)
+    for (int op = 0; op < op_count; op++)
         if (!op_is((Op)op, "hidden"))
             put_closure(L, optab[op].name, generic, op);
     put_closure(L, "f32", cast, Df32);

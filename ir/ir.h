@@ -8,10 +8,16 @@
 /* ---- op.c: the op table -------------------------------------------------- */
 
 typedef enum Op {
+    NOP = -1,
 #define OP(name, cls, operands, attrs, special, grad, lower) O##name,
 #include "ops.def"
 #undef OP
-    NOP
+    NNAMED,     /* from here on: ops of functions.def, up to op_count */
+#ifdef FUNCTION /* tests name them */
+    BEFORE_FUNCTIONS = NNAMED - 1,
+#include "functions.def"
+    NALLOPS
+#endif
 } Op;
 
 typedef enum OpClass {
@@ -141,7 +147,8 @@ typedef struct OpInfo {
     Family fam;
 } OpInfo;
 
-extern OpInfo optab[NOP];           /* read only; made from ops.def at start */
+extern const int op_count;
+extern OpInfo optab[];              /* read only; made from the rows at start */
 int op_named(const char *name);     /* -1: none */
 int op_is(Op op, const char *word); /* word stands in special */
 int op_calls(Op op); /* it is made of a function, dearer than a load */

@@ -1,24 +1,30 @@
-/* op.c: the op table. Rows of ops.def are texts; they are read once, before
- * main, into OpInfo. */
+/* op.c: the op table. Rows of ops.def and functions.def are texts; they are
+ * read once, before main, into OpInfo. */
 #include <string.h>
 
 #include "ir.h"
 
-OpInfo optab[NOP];
-
 /* clang-format off */
 static const struct { const char *name, *operands, *special, *grad, *lower;
-                      OpClass cls; Family fam; } row[NOP] = {
+                      OpClass cls; Family fam; } row[] = {
 #define E(text) FAMloop
 #define F(family) FAM##family
 #define OP(name, cls, operands, attrs, special, grad, lower)                   \
     { #name, operands, special, #grad, #lower, cls, lower },
+#define FUNCTION(name, operands, special, grad, lower)                         \
+    { #name, operands, special, #grad, #lower, EW, FAMloop },
 #include "ops.def"
+#include "functions.def"
+#undef FUNCTION
 #undef OP
 #undef E
 #undef F
 };
 /* clang-format on */
+enum { NROW = sizeof row / sizeof *row };
+
+const int op_count = NROW;
+OpInfo optab[NROW];
 
 static void set_attrs(OpInfo *o, const AttrInfo *v)
 {
@@ -99,7 +105,7 @@ static void derive(Op op)
 __attribute__((constructor)) static void read_table(void)
 {
     set_all_attrs();
-    for (int i = 0; i < NOP; i++) {
+    for (int i = 0; i < NROW; i++) {
         OpInfo *o = &optab[i];
         o->name = row[i].name;
         o->cls = row[i].cls;
@@ -108,18 +114,18 @@ __attribute__((constructor)) static void read_table(void)
         o->operands = row[i].operands;
         o->nin = strchr(o->operands, '*') ? -1 : count_words(o->operands);
     }
-    for (int i = 0; i < NOP; i++)
+    for (int i = 0; i < NROW; i++)
         read_texts(&optab[i], row[i].grad, row[i].lower);
-    for (int i = 0; i < NOP; i++)
+    for (int i = 0; i < NROW; i++)
         derive((Op)i);
-    for (int i = 0; i < NOP; i++)
+    for (int i = 0; i < NROW; i++)
         if (optab[i].expr)
             optab[i].expr = scalar_open(optab[i].expr);
 }
 
 int op_named(const char *name)
 {
-    for (int i = 0; i < NOP; i++)
+    for (int i = 0; i < NROW; i++)
         if (!strcmp(optab[i].name, name))
             return i;
     return -1;

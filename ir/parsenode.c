@@ -183,14 +183,15 @@ static void read_attr(GraphReader *reader, Node *n, NodeExtra *e)
 
 static Op read_op(GraphReader *reader)
 {
-    const char *names[NOP], *s = lex_word(&reader->x);
+    const char **names, *s = lex_word(&reader->x);
     int op = op_named(s);
 
     if (op >= 0)
         return (Op)op;
-    for (int i = 0; i < NOP; i++)
+    names = alloc(reader->g->arena, (size_t)op_count * sizeof *names);
+    for (int i = 0; i < op_count; i++)
         names[i] = optab[i].name;
-    const char *near = nearest(s, names, NOP);
+    const char *near = nearest(s, names, (size_t)op_count);
     if (near)
         lex_err(&reader->x, "no op '%s' (did you mean '%s'?)", s, near);
     lex_err(&reader->x, "no op '%s'", s);

@@ -163,7 +163,7 @@ static const ScalarExpr *call(ScalarReader *r, const char *name)
     const ScalarWord *w = function(name);
     int n = 0, op = w ? NOP : op_named(name);
 
-    if (op < 0)
+    if (!w && op < 0)
         die("expression '%s': no op '%s'", r->text, name);
     do
         in[n++] = expression(r, 1);

@@ -275,7 +275,7 @@ static void g_part(Back *back, Node *n, Node *dy)
 
 typedef void Rule(Back *b, Node *n, Node *dy);
 
-static Rule *const rules[NOP] = {
+static Rule *const rules[NNAMED] = {
     [Odot] = g_dots,
     [Ocast] = g_cast_,
     [Obroadcast] = g_broadcast_,
@@ -301,6 +301,11 @@ static Rule *const rules[NOP] = {
     [Opart] = g_part,
 };
 
+static Rule *rule(Op op)
+{
+    return op < NNAMED ? rules[op] : NULL;
+}
+
 /* ---- the walk ------------------------------------------------------------ */
 
 static int differentiable(const Node *n)
@@ -313,7 +318,7 @@ static void find_needed(Back *back, size_t count)
     for (size_t i = 0; i < count; i++) {
         Node *n = back->g->node[i];
         back->need[i] = (char)n->mark;
-        if (!differentiable(n) || !(optab[n->op].gradkind || rules[n->op]))
+        if (!differentiable(n) || !(optab[n->op].gradkind || rule(n->op)))
             continue;
         for (int k = 0; k < n->nin; k++)
             back->need[i] |= back->need[n->in[k]->id];
@@ -337,8 +342,8 @@ static void step_back(Back *back, Node *n, Node *dy)
 {
     size_t from = vec_len(back->g->node);
 
-    if (rules[n->op])
-        rules[n->op](back, n, dy);
+    if (rule(n->op))
+        rule(n->op)(back, n, dy);
     else if (optab[n->op].gradkind == 'E')
         by_expression(back, n, dy);
     sign(back->g, from, n);

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../unit/share.h"
 #include "want.h"
+#include "../unit/share.h"
 
 enum { CPUSECONDS = 20, ALLSECONDS = 200 };
 

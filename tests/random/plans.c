@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../fold/rename.h"
 #include "random.h"
+#include "../fold/rename.h"
 #include "want.h"
 
 const char *more_keys = "";

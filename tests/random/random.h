@@ -2,9 +2,9 @@
 #ifndef PLEAT_RANDOM_H
 #define PLEAT_RANDOM_H
 
+#include "ref.h"
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
-#include "ref.h"
 
 /* ---- examine.c: one model ------------------------------------------------ */
 
@@ -48,7 +48,7 @@ typedef struct Outcome {
 typedef struct Report {
     Check now; /* being looked at */
     Outcome o[NCHECK];
-    char op[NOP]; /* ops that the model has */
+    char op[NALLOPS]; /* ops that the model has */
 } Report;
 
 /* Is it a failure of the compiler? */

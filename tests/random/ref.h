@@ -4,7 +4,7 @@
 #ifndef PLEAT_RANDOM_REF_H
 #define PLEAT_RANDOM_REF_H
 
-#include "../../ir/ir.h"
+#include "../functions.h"
 
 enum { MAXNAMED = 64, MAXREFIN = MAXIN };
 

@@ -2,6 +2,7 @@
 #ifndef PLEAT_ATTN_CASES_H
 #define PLEAT_ATTN_CASES_H
 
+#include "../functions.h"
 #include "../../codegen/codegen.h"
 
 typedef struct Sizes {

@@ -39,7 +39,7 @@ static void each_counts(void **state)
     int seen = 0;
 
     (void)state;
-    for (int op = 0; op < NOP; op++)
+    for (int op = 0; op < op_count; op++)
         for (int i = 0; i < optab[op].nattr; i++, seen++) {
             const AttrInfo *t = &optab[op].attr[i];
             Node a = { .op = (Op)op }, b = a;

@@ -520,7 +520,7 @@ static int make(Case *c, Op op, int i, Arena *arena)
 
 int case_at(int i, Arena *arena, Case *c)
 {
-    for (int op = 0; op < NOP; op++)
+    for (int op = 0; op < op_count; op++)
         for (int k = 0; make(c, (Op)op, k, arena); k++)
             if (i-- == 0)
                 return 1;

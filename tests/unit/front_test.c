@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "../functions.h"
 #include "../../frontend/frontend.h"
 
 static Graph *traced(const char *text)
@@ -237,7 +238,7 @@ static void numbers_take_the_dtype_beside(void **state)
     assert_int_equal(type_of(g, "share"), Df32);
 }
 
-/* Every row of ops.def that is not hidden is a function, and editors know
+/* Every op that is not hidden is a function, and editors know
  * it. */
 static void every_op_is_a_function(void **state)
 {
@@ -245,7 +246,7 @@ static void every_op_is_a_function(void **state)
     Text t = { .arena = forever };
 
     (void)state;
-    for (int op = 0; op < NOP; op++) {
+    for (int op = 0; op < op_count; op++) {
         if (op_is((Op)op, "hidden"))
             continue;
         put(&t, "assert(type(%s) == 'function')\n", optab[op].name);

@@ -3,7 +3,7 @@
 #ifndef PLEAT_INTERP_H
 #define PLEAT_INTERP_H
 
-#include "../../ir/ir.h"
+#include "../functions.h"
 
 /* Evaluate g in order, naively, in fp64 (integers and truths as doubles). val
  * is by node id; entries that are set (inputs, parameters, states, step values,

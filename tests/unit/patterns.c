@@ -1,8 +1,8 @@
 /* patterns.c: graphs whose parts fuse: norms, softmax, a loss with its
  * gradient, an optimizer step, routed experts. */
 #define _GNU_SOURCE
-#include "hostrun.h"
 #include "trials.h"
+#include "hostrun.h"
 
 #include <math.h>
 #include <string.h>

@@ -298,7 +298,7 @@ static void walk(World *w, int *steps)
 
 static void test_repairs(void **unused)
 {
-    int steps[NOP] = { 0 };
+    int steps[NNAMED] = { 0 };
 
     (void)unused;
     for (int f = 0; f < NFOLD * 2; f++) {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "../functions.h"
 #include "../../passes/passes.h"
 
 enum { BATCH = 2, SEQ = 8, HIDDEN = 8, FFN = 16, EXPERT = 4, VOCAB = 32 };

@@ -4,7 +4,7 @@
 #ifndef PLEAT_TRIALS_H
 #define PLEAT_TRIALS_H
 
-#include "../../ir/ir.h"
+#include "../functions.h"
 #include "../../passes/passes.h"
 
 enum { TRIALOUTS = 8 };
