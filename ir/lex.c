@@ -1,5 +1,5 @@
 /* lex.c: words of the text forms, in and out. Graphs (parse.c) and plans
- * (planread.c) are lines of words; a word is bare or a "string", the marks
+ * (plantext.c) are lines of words; a word is bare or a "string", the marks
  * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment. */
 #include <stdlib.h>
 #include <string.h>

@@ -15,7 +15,7 @@
  *     param   = ( "param" | "state" | "master" | "m" | "v" ) path init number
  *               [ "of=" path ] [ "expert=" axis ] [ "bucket=" name "at=" int ]
  *               [ "copy" ] type places
- *     hf      = as in a plan (planread.c)
+ *     hf      = as in a plan (plantext.c)
  *     def     = "def" name "{" { nodes } "}"      the body of a composite
  *     nodes   = region ":" | call ":" | node
  *     node    = "%" name "=" op [ def ] { "%" operand } { attr } [ type ]

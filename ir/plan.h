@@ -309,48 +309,7 @@ const char *kind_paths(Arena *a, const char *key, const char *kind,
 void opts_check(const Opts *o);
 void opts_files(const Opts *o);
 
-/* ---- lex.c: words of the text forms -------------------------------------- */
-
-typedef struct Lex {
-    Arena *arena;
-    const char *p, *end; /* what is left */
-    const char *file;
-    int line; /* 0: before the first */
-} Lex;
-
-void put_word(Text *out, const char *s); /* bare, or as a "string" */
-void put_json(Text *out, const char *s); /* a JSON string, quotes too */
-/* In quotes, with \\ before these and what is not printed as escape has it. */
-void put_quoted(Text *out, const char *s, const char *escape);
-void put_int(Text *out, int64_t v);
-void put_hex(Text *out, double v);    /* %a */
-void put_bits(Text *out, uint64_t v); /* 16 hexadecimal digits */
-void put_aff(Text *out, const RankAffine *x);
-_Noreturn void lex_err(const Lex *x, const char *fmt, ...)
-    __attribute__((format(printf, 2, 3)));
-/* Every reader skips blanks; none but lex_next and lex_line leaves the line. */
-int lex_next(Lex *x);         /* to the next line with words; 0: the end */
-void lex_line(Lex *x);        /* the same; there must be one */
-int lex_more(Lex *x);         /* is there more on this line? */
-int lex_mark(Lex *x, char c); /* take this mark if it is next */
-int lex_key(Lex *x, const char *name); /* take "name=" if it is next */
-void lex_need(Lex *x, char c);
-const char *lex_word(Lex *x);           /* interned */
-int lex_take(Lex *x, const char *word); /* take this word if it is next */
-void lex_expect(Lex *x, const char *word);
-int lex_choice(Lex *x, const char *const *v, int n); /* one of n words */
-int64_t lex_int(Lex *x);
-int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
-double lex_num(Lex *x);
-uint64_t lex_bits(Lex *x);
-int lex_isdigit(char c);
-int64_t lex_digits(Lex *x); /* in the middle of a word; skips no blank */
-RankAffine lex_aff(Lex *x);
-Dtype lex_dtype(Lex *x);
-void lex_place(Lex *x, const char **file, int *line); /* [ @ file line ] */
-/* A text as it is, behind its length: `what [name] length`, then its bytes. */
-void put_text(Text *out, const char *what, const char *name, const char *text);
-const char *lex_text(Lex *x); /* from the length on; without zero bytes */
+#include "lex.h"
 
 /* ---- plan.c -------------------------------------------------------------- */
 
@@ -687,12 +646,12 @@ typedef struct Plan {
 } Plan;
 
 /* signature.c: one line; the words of a kernel's instruction from it. */
-void put_signature(Text *out, const KernelSignature *s);
-void lex_signature(Lex *x, KernelSignature *s);
+void signature_text(Codec *t, KernelSignature *s); /* behind "sig" */
 void set_signature_hash(Arena *a, KernelSignature *s);
 void bind_signature(Arena *a, const KernelSignature *d, Instr *s);
 void put_hf(Text *out, const HfMap *h); /* one line of words */
 void lex_hf(Lex *x, HfMap *h);
+void program_text(Codec *t, Program *prog);             /* behind "program" */
 char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */
 /* Parse and validate (every count, index, offset and size). err() when not a
  * plan, damaged, or inconsistent; `name` is what messages call the file. */

@@ -23,109 +23,83 @@
 
 /* ---- text ---------------------------------------------------------------- */
 
-static void put_operand(Text *out, char use, const KernelOperand *o)
+static void operand_text(Codec *t, char *use, KernelOperand *o)
 {
-    putn(out, " ( ", 3);
-    putn(out, &use, 1);
-    if (use != '-')
-        put(out, " %s", dtypes[o->dt].name);
-    for (int d = 0; d < o->nd; d++) {
-        putn(out, " ", 1);
-        put_int(out, o->n[d]);
+    const char *word = code_word(t, (char[]){ *use, 0 });
+
+    if (!strchr("rwb-", *word) || word[1])
+        lex_err(t->in, "no use '%s' of an operand", word);
+    *use = *word;
+    o->dt = *use == '-' ? Dnone : code_dtype(t, o->dt);
+    for (int i = 0; code_number_next(t, i, o->nd); i++) {
+        int64_t n = t->in ? 0 : o->n[i];
+        code_limit(t, i, MAXD + 1, "extents");
+        n = code_range(t, "extent", 0, HUGEBYTES, n);
+        o->n = code_add(t, (int64_t *)o->n, &o->nd, &n, sizeof n);
     }
-    if (o->base)
-        put(out, " from %d", o->base - 1);
-    putn(out, " )", 2);
+    if (code_option(t, "from", o->base))
+        o->base =
+            1 + (int)code_range(t, "operand", 0, INT32_MAX - 1, o->base - 1);
+    code_need(t, " )");
 }
 
-static void put_kernel_word(Text *out, const Word *p)
+static void kernel_word(Codec *t, Word *w)
 {
-    static const char *const marks[] = { "", " +", " $", " =" };
-    putn(out, marks[p->type], strlen(marks[p->type]));
-    if (p->type == WORDint)
-        put_aff(out, &p->at);
-    else if (p->type == WORDreal)
-        put_hex(out, p->real);
+    static const char *const marks[] = { NULL, " +", " $", " =" };
+
+    for (int type = WORDadd; type <= WORDreal; type++)
+        if (code_mark(t, marks[type], (int)w->type == type)) {
+            w->type = (WordType)type;
+            break;
+        }
+    if (w->type == WORDint)
+        w->at = code_aff(t, w->at);
+    else if (w->type == WORDreal)
+        w->real = code_hex(t, w->real);
     else
-        put_int(out, p->at.c);
+        w->at.c = code_digits(t, w->at.c);
 }
 
-void put_signature(Text *out, const KernelSignature *s)
+/* Behind "sig". */
+void signature_text(Codec *t, KernelSignature *s)
 {
-    putn(out, "sig ", 4);
-    put_word(out, s->kernel);
-    putn(out, " ", 1);
-    put_bits(out, s->expr);
-    put_launch(out, &s->launch);
-    for (int i = 0; s->use[i]; i++)
-        put_operand(out, s->use[i], &s->op[i]);
-    if (s->nword)
-        putn(out, " i", 2);
-    for (int i = 0; i < s->nword; i++)
-        put_kernel_word(out, &s->word[i]);
-    putn(out, "\n", 1);
+    char *uses = NULL;
+    int nop = 0, nuse = 0;
+
+    s->kernel = code_word(t, s->kernel);
+    s->expr = code_hash(t, s->expr);
+    if (t->in)
+        lex_launch(t->in, &s->launch);
+    else
+        put_launch(t->out, &s->launch);
+    for (int i = 0; code_mark(t, " (", !t->in && s->use[i]); i++) {
+        KernelOperand o = t->in ? (KernelOperand){ 0 } : s->op[i];
+        char use = t->in ? 0 : s->use[i];
+        operand_text(t, &use, &o);
+        s->op = code_add(t, s->op, &nop, &o, sizeof o);
+        uses = code_add(t, uses, &nuse, &use, 1);
+    }
+    if (code_option(t, "i", s->nword))
+        for (int i = 0; t->in ? lex_more(t->in) : i < s->nword; i++) {
+            Word w = t->in ? (Word){ 0 } : s->word[i];
+            kernel_word(t, &w);
+            s->word = code_add(t, s->word, &s->nword, &w, sizeof w);
+        }
+    if (!t->in)
+        return;
+    s->use = code_add(t, uses, &nuse, "", 1);
+    set_signature_hash(t->in->arena, s);
 }
 
 void set_signature_hash(Arena *a, KernelSignature *s)
 {
     Text out = { .arena = a };
-    put_signature(&out, s);
+    KernelSignature copy = *s;
+
+    putn(&out, "sig", 3);
+    signature_text(&(Codec){ .out = &out }, &copy);
+    putn(&out, "\n", 1);
     s->hash = XXH3_64bits(out.s, out.len);
-}
-
-static KernelOperand lex_operand(Lex *x, char *use)
-{
-    KernelOperand o = { .dt = Dnone };
-    int64_t *n = NULL;
-    const char *word = lex_word(x);
-    if (!strchr("rwb-", *word) || word[1])
-        lex_err(x, "no use '%s' of an operand", word);
-    *use = *word;
-    if (*use != '-')
-        o.dt = lex_dtype(x);
-    for (; !lex_mark(x, ')'); o.nd++) {
-        if (lex_take(x, "from")) {
-            o.base = 1 + (int)lex_range(x, "operand", 0, INT32_MAX - 1);
-            lex_need(x, ')');
-            break;
-        }
-        if (o.nd > MAXD)
-            lex_err(x, "more than %d extents", MAXD);
-        vec_push(x->arena, n, lex_range(x, "extent", 0, HUGEBYTES));
-    }
-    o.n = n;
-    return o;
-}
-
-static Word lex_kernel_word(Lex *x)
-{
-    if (lex_mark(x, '+'))
-        return (Word){ WORDadd, aff(lex_digits(x)), 0 };
-    if (lex_mark(x, '$'))
-        return (Word){ WORDkey, aff(lex_digits(x)), 0 };
-    if (lex_mark(x, '='))
-        return (Word){ WORDreal, aff(0), lex_num(x) };
-    return (Word){ WORDint, lex_aff(x), 0 };
-}
-
-/* Behind "sig". */
-void lex_signature(Lex *x, KernelSignature *s)
-{
-    char use = 0, *all = NULL;
-    *s = (KernelSignature){ .kernel = lex_word(x) };
-    s->expr = lex_bits(x);
-    lex_launch(x, &s->launch);
-    while (lex_mark(x, '(')) {
-        vec_push(x->arena, s->op, lex_operand(x, &use));
-        vec_push(x->arena, all, use);
-    }
-    vec_push(x->arena, all, 0);
-    s->use = all;
-    if (lex_take(x, "i"))
-        while (lex_more(x))
-            vec_push(x->arena, s->word, lex_kernel_word(x));
-    s->nword = (int)vec_len(s->word);
-    set_signature_hash(x->arena, s);
 }
 
 /* ---- calls --------------------------------------------------------------- */

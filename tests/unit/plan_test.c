@@ -522,7 +522,7 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "mesh 4 tp-cp-dp-pp 2", "mesh 4 tp-cp-dp-pp 3", "the world has 4 ranks" },
     { "option train.lr", "option train.lrr", "did you mean 'train.lr'" },
     { "pleat-plan ", "pleat-plan 9", "is a plan of format 9" },
-    { "program step", "porgram step", "expected 'program'" },
+    { "program step", "porgram step", "a role has no 'porgram'" },
     { "c 0x1.65a0bcp+31", "c 0x1.65a0bcq+31", "is not a number" },
 };
 /* clang-format on */

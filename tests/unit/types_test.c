@@ -26,13 +26,13 @@ static const char *told(const char *line)
 {
     Lex x = { .arena = forever, .p = line, .end = line + strlen(line) };
     Text t = { .arena = forever };
-    KernelSignature s;
+    KernelSignature s = { 0 };
 
     err_hook = hear;
     if (!setjmp(heard)) {
-        lex_signature(&x, &s);
-        put_signature(&t, &s);
-        snprintf(message, sizeof message, "%s", t.s + strlen("sig "));
+        signature_text(&(Codec){ .in = &x }, &s);
+        signature_text(&(Codec){ .out = &t }, &s);
+        snprintf(message, sizeof message, "%s\n", t.s + strlen(" "));
     }
     err_hook = NULL;
     return message;

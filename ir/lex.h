@@ -1,0 +1,91 @@
+/* lex.h: words of the text forms, written and read (lex.c), or both by one
+ * function (codec.c). Part of plan.h. */
+#ifndef PLEAT_LEX_H
+#define PLEAT_LEX_H
+
+typedef struct Lex {
+    Arena *arena;
+    const char *p, *end; /* what is left */
+    const char *file;
+    int line; /* 0: before the first */
+} Lex;
+
+void put_word(Text *out, const char *s); /* bare, or as a "string" */
+void put_json(Text *out, const char *s); /* a JSON string, quotes too */
+/* In quotes, with \\ before these and what is not printed as escape has it. */
+void put_quoted(Text *out, const char *s, const char *escape);
+void put_int(Text *out, int64_t v);
+void put_hex(Text *out, double v);    /* %a */
+void put_bits(Text *out, uint64_t v); /* 16 hexadecimal digits */
+void put_aff(Text *out, const RankAffine *x);
+_Noreturn void lex_err(const Lex *x, const char *fmt, ...)
+    __attribute__((format(printf, 2, 3)));
+/* Every reader skips blanks; none but lex_next and lex_line leaves the line. */
+int lex_next(Lex *x);         /* to the next line with words; 0: the end */
+void lex_line(Lex *x);        /* the same; there must be one */
+int lex_more(Lex *x);         /* is there more on this line? */
+int lex_mark(Lex *x, char c); /* take this mark if it is next */
+int lex_key(Lex *x, const char *name); /* take "name=" if it is next */
+void lex_need(Lex *x, char c);
+const char *lex_word(Lex *x);           /* interned */
+int lex_take(Lex *x, const char *word); /* take this word if it is next */
+void lex_expect(Lex *x, const char *word);
+int lex_choice(Lex *x, const char *const *v, int n); /* one of n words */
+int64_t lex_int(Lex *x);
+int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
+double lex_num(Lex *x);
+uint64_t lex_bits(Lex *x);
+int lex_isdigit(char c);
+int64_t lex_digits(Lex *x); /* in the middle of a word; skips no blank */
+RankAffine lex_aff(Lex *x);
+Dtype lex_dtype(Lex *x);
+void lex_place(Lex *x, const char **file, int *line); /* [ @ file line ] */
+/* A text as it is, behind its length: `what [name] length`, then its bytes. */
+void put_text(Text *out, const char *what, const char *name, const char *text);
+const char *lex_text(Lex *x); /* from the length on; without zero bytes */
+
+/* ---- codec.c: a record's line, read and written by one function ---------- */
+
+/* Functions take what stands there and return it, or what they read. */
+typedef struct Codec {
+    Lex *in; /* null: it is written */
+    Text *out;
+} Codec;
+
+enum { MANYNUMBERS = 1 << 16 };
+
+const char *code_word(Codec *t, const char *s);
+int64_t code_range(Codec *t, const char *what, int64_t min, int64_t max,
+                   int64_t v);
+int64_t code_int(Codec *t, int64_t v);
+int code_index(Codec *t, const char *what, int v); /* from -1 on */
+double code_num(Codec *t, double v);
+int code_choice(Codec *t, const char *const *names, int n, int v);
+Dtype code_dtype(Codec *t, Dtype dt);
+uint64_t code_hash(Codec *t, uint64_t v);
+RankAffine code_aff(Codec *t, RankAffine x);
+/* Behind a mark: without a blank before them. */
+double code_hex(Codec *t, double v);
+int64_t code_digits(Codec *t, int64_t v);
+/* A mark, and " " before it where the text has one. */
+int code_mark(Codec *t, const char *s, int there);
+void code_need(Codec *t, const char *s);
+/* A word that says that something follows; one that must stand there. */
+int code_option(Codec *t, const char *s, int there);
+void code_expect(Codec *t, const char *s);
+/* Such a word and a set of atoms, when it is not empty. */
+uint32_t code_atoms(Codec *t, const char *s, uint32_t set);
+/* Does a line begin that this word is of? */
+int code_line(Codec *t, const char *s, int there);
+void code_need_line(Codec *t, const char *s); /* one that is of it */
+void code_end(Codec *t);                      /* of a line; to the next */
+void code_place(Codec *t, const char **file, int *at); /* and the end */
+/* "kernel" name length, and the text below. */
+const char *code_text(Codec *t, const char *what, const char **name,
+                      const char *s);
+/* Behind list v of *n, when it is read: what was read. */
+void *code_add(Codec *t, void *v, int *n, const void *item, size_t size);
+int code_number_next(Codec *t, int i, int n); /* the i-th of a list's n */
+void code_limit(Codec *t, int i, int most, const char *what);
+
+#endif
