@@ -82,7 +82,7 @@ static void lower_null(Graph *g, Group *k, Arena *a)
     lower_host(g, k, a);
     k->text = NULL;
     if (k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
-        k->plain = grouped_is_plain(k);
+        k->path = grouped_path(k);
     if (k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
         k->scratch = 0;
 }

@@ -690,6 +690,15 @@ char *graph_wrong(Arena *a, const Graph *g); /* null, or which is broken */
 
 extern const char *const families[NFAMILY];
 
+/* The kernels that a product has: made for its dtype; for any rows of it; for
+ * any dtype. */
+typedef enum ProductPath {
+    PATHfast,
+    PATHunaligned,
+    PATHthreads,
+    NPRODUCTPATH
+} ProductPath;
+
 typedef struct Group {
     Family fam;
     Region reg;
@@ -714,8 +723,7 @@ typedef struct Group {
     Instr instr;                 /* filled by the target: kind kernel ints */
     int maystore, stores;        /* it may store, stores what it would add to
                                      zero */
-    int plain;                   /* a product whose sizes keep it off the
-                                     tensor cores that take its dtype */
+    ProductPath path;            /* what its sizes allow */
     const char *text;            /* kernel text, or null */
     Node **arg;
     int narg;    /* buffers of the instruction, in order; null: none */

@@ -28,6 +28,18 @@ static void set_cost(const Graph *g, Group *k, const Node *product)
             k->instr.bytes += (double)local_bytes(g, k->arg[i]);
 }
 
+/* Libraries multiply bf16 at full speed in rows of whole 16-byte pieces. */
+static ProductPath path_of(const GemmArgs *v)
+{
+    int64_t in = v->lda | v->ldb, out = v->ldc * dtypes[v->out].bytes;
+
+    for (int i = 0; i < v->batch.n; i++) {
+        in |= v->batch.at[i].a | v->batch.at[i].b;
+        out |= v->batch.at[i].c * dtypes[v->out].bytes;
+    }
+    return v->in == Dbf16 && (in % 8 || out % 16) ? PATHunaligned : PATHfast;
+}
+
 void gemm_lower(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *out = k->out[0];
@@ -55,6 +67,7 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
         .beta = is_accum(k),
         .batch = { m.nbatch, batch },
     };
+    k->path = path_of(&k->instr.gemm);
     set_args(k, a, arg, 4);
     set_cost(g, k, n);
     set_label(k, a, n);

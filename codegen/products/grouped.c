@@ -223,9 +223,11 @@ static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
                               .z = weight ? v->experts : 1 });
 }
 
-int grouped_is_plain(const Group *k)
+ProductPath grouped_path(const Group *k)
 {
-    return k->instr.gmm.in == Dbf16 && !has_tensor_cores(&k->instr.gmm);
+    return k->instr.gmm.in != Dbf16 || has_tensor_cores(&k->instr.gmm)
+               ? PATHfast
+               : PATHthreads;
 }
 
 void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
@@ -235,7 +237,7 @@ void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
     (weight ? gmm_wgrad_lower : gmm_lower)(g, k, a);
     const GmmArgs v = k->instr.gmm;
 
-    k->plain = grouped_is_plain(k);
+    k->path = grouped_path(k);
     if (has_tensor_cores(&v))
         on_tensor_cores(k, a, &v, weight);
     else

@@ -16,7 +16,7 @@ typedef struct GroupedTile {
     int pingpong;       /* a warpgroup makes a tile alone */
 } GroupedTile;
 void grouped_lower_cuda(Graph *g, Group *k, Arena *a);
-int grouped_is_plain(const Group *k); /* Group.plain */
+ProductPath grouped_path(const Group *k);
 /* Of the instruction's integers v (instructions.def): the text of a tile (@ for
  * its name), the bytes of shared memory it takes. */
 char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,

@@ -33,7 +33,7 @@ void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
 const Target *pass_target(const Graph *g); /* the one compiled for */
 /* Of the machine that it is compiled for (machines.def). */
 typedef struct MachineSpeeds {
-    double gemm, plain, loop, memory, link, network, launch, hop;
+    double gemm, unaligned, plain, loop, memory, link, network, launch, hop;
 } MachineSpeeds;
 const MachineSpeeds *machine_of(const Graph *g);
 /* The atoms over which ranks of one host differ (fold.host), and the seconds

@@ -9,9 +9,9 @@
 
 /* instr_cost.c: sets s->flops, bytes (unless they are known), again, secs. */
 void predict(const Graph *g, const Group *k, Instr *s);
-/* plain_products.c: once for each axis. The seconds that k takes, and
- * would take on tensor cores. */
-void warn_plain(const Graph *g, const Group *k, double secs, double fast);
+/* plain_products.c: once for each axis and path. The seconds that k takes, and
+ * would take on the fast one. */
+void warn_path(const Graph *g, const Group *k, double secs, double fast);
 typedef struct Emit Emit;
 typedef struct Shapes Shapes; /* of values, each once */
 typedef struct Signatures Signatures;

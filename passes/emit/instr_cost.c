@@ -64,10 +64,11 @@ void predict(const Graph *g, const Group *k, Instr *s)
         count(g, k, s);
     s->again = s->flops * share_again(g, k);
     s->secs = secs_at(m, s, is_product(k) ? m->gemm : m->loop);
-    if (k->plain) {
+    if (k->path != PATHfast) {
         double fast = s->secs;
-        s->secs = secs_at(m, s, m->plain);
-        warn_plain(g, k, s->secs, fast);
+        s->secs =
+            secs_at(m, s, k->path == PATHthreads ? m->plain : m->unaligned);
+        warn_path(g, k, s->secs, fast);
     }
     if (k->fam == FAMcomm)
         s->secs =

@@ -1,18 +1,31 @@
-/* plain_products.c: says aloud which products are made by plain threads, many
- * times slower, though their dtype is one of tensor cores: those of experts in
- * which a row of an operand is no whole number of 16-byte pieces. */
+/* plain_products.c: says aloud which products lose the kernels that are made
+ * for their dtype, tensor cores', and what it costs: a row of an operand is no
+ * whole number of 16-byte pieces. */
 #include "emit.h"
 
-enum { PIECE = 8 };                     /* elements of bf16 */
+enum { PIECE = 16 };
 static const double worth_saying = 1.1; /* times as long */
 
-/* Of one expert's operand: the elements of a row, and the last axis there. */
-static int64_t row_width(const Graph *g, const Node *x, const Axis *expert,
-                         int *last)
+static const struct {
+    const char *what, *leave;
+} says[NPRODUCTPATH] = {
+    [PATHunaligned] = { "products", "the fastest kernels of tensor cores" },
+    [PATHthreads] = { "experts", "the tensor cores" },
+};
+
+/* Elements from one row to the next of the i-th matrix of a product, whose last
+ * axis is dim *last; -1: it has none. Of one expert's. */
+static int64_t row_width(const Graph *g, const Group *k, int i, int *last)
 {
+    const Node *x = k->view[i];
+    const GemmArgs *gemm = &k->instr.gemm;
     int64_t n = 1;
 
+    *last = x->nd - 1;
+    if (k->fam == FAMgemm)
+        return (const int64_t[]){ gemm->lda, gemm->ldb, gemm->ldc }[i];
     *last = -1;
+    const Axis *expert = k->node[0]->in[2]->at.route.axis;
     for (int d = 0; d < x->nd; d++)
         if (x->dim[d].a != expert && !g_isrow(x->dim[d].a)) {
             n *= local_n(g, x, d);
@@ -21,37 +34,41 @@ static int64_t row_width(const Graph *g, const Node *x, const Axis *expert,
     return n;
 }
 
-static int is_said(const Graph *g, const Axis *a)
+static int is_said(const Graph *g, const Axis *a, ProductPath path)
 {
     Compile *c = g->compile;
 
     if (!c->said)
         c->said = table_new(g->arena);
-    void **slot = table_at(c->said, KEYP(a));
+    void **slot = table_at(c->said, KEYP(a) + path);
     int is = *slot != NULL;
     *slot = c;
     return is;
 }
 
-void warn_plain(const Graph *g, const Group *k, double secs, double fast)
+static void say(const Graph *g, const Group *k, const Node *x, int d,
+                double times)
 {
-    const Node *n = k->node[0];
-    const Node *side[2] = { n->in[0], n->op == Ogmm ? n : n->in[1] };
+    const Dim *dim = &x->dim[d];
+    int64_t unit = PIECE / dtypes[x->dt].bytes * (dim->n / local_n(g, x, d));
+    int64_t down = dim->n / unit * unit;
 
-    for (int i = 0; i < 2 && secs > worth_saying * fast; i++) {
+    warn(k->node[0]->loc,
+         "%s of %s=%lld leave %s, which take multiples of %lld: a product is "
+         "predicted to take %.1f times as long; nearest: %s=%lld",
+         says[k->path].what, dim->a->name, (long long)dim->n,
+         says[k->path].leave, (long long)unit, times, dim->a->name,
+         (long long)(down && dim->n - down <= unit / 2 ? down : down + unit));
+}
+
+void warn_path(const Graph *g, const Group *k, double secs, double fast)
+{
+    for (int i = 0; i < 3 && secs > worth_saying * fast; i++) {
+        const Node *x = k->view[i];
         int d;
-        int64_t w = row_width(g, side[i], n->in[2]->at.route.axis, &d);
-        if (d < 0 || w % PIECE == 0 || is_said(g, side[i]->dim[d].a))
-            continue;
-        const Dim *x = &side[i]->dim[d];
-        int64_t unit = PIECE * (x->n / local_n(g, side[i], d));
-        int64_t down = x->n / unit * unit;
-        warn(n->loc,
-             "experts of %s=%lld leave the tensor cores, which take multiples "
-             "of %lld: a product is predicted to take %.1f times as long; "
-             "nearest: %s=%lld",
-             x->a->name, (long long)x->n, (long long)unit, secs / fast,
-             x->a->name,
-             (long long)(down && x->n - down <= unit / 2 ? down : down + unit));
+        int64_t width = row_width(g, k, i, &d);
+        if (d >= 0 && width * dtypes[x->dt].bytes % PIECE &&
+            !is_said(g, x->dim[d].a, k->path))
+            say(g, k, x, d, secs / fast);
     }
 }
