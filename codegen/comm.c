@@ -197,7 +197,8 @@ static void rows(Graph *g, Group *k, Arena *a)
     double ranks = (double)mesh_extent(g->mesh, atoms);
     operands(k, a, x.rows, n, x.member->in[1]);
     k->instr.kind = sends ? Isendrows : Ireturnrows;
-    k->instr.rows = (RowsArgs){ n->dt, x.tokens, x.pair, x.width, -1, 0, 0 };
+    k->instr.rows =
+        (RowsArgs){ n->dt, x.tokens, x.pair, x.width, .kernel = -1 };
     k->instr.atoms = atoms;
     k->instr.bytes = (ranks - 1) * x.map->at.route.direct * (double)x.pair *
                      (double)(x.width * dtypes[n->dt].bytes);

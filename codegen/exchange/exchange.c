@@ -6,9 +6,15 @@
 #include "exchange.h"
 
 /* At most so many multiprocessors are taken from what computes beside it. A
- * thread has so many pieces on their way as fit its registers: those that it
+ * ring's parts are at least LEAST pieces; shorter rows go by teams of threads,
+ * with so many pieces on their way as fit a thread's registers: those that it
  * sums are of all ranks. */
-enum { BLOCKS = 16, THREADS = 512, WARP = 32, SENT = 8, SUMMED = 16 };
+enum { BLOCKS = 16, WARP = 32, SENT = 8, SUMMED = 16, LEAST = 16, MOST = 256 };
+
+/* A ring a warp; parts of rows that stores may still read. */
+typedef struct CopyShape {
+    int64_t threads, stages, unread, part, place; /* part: 0: no ring */
+} CopyShape;
 
 static void put_define(Text *t, const char *name, int64_t v)
 {
@@ -36,7 +42,33 @@ static int64_t share_of(int64_t n, int64_t most)
     return p;
 }
 
-static void put_sizes(Text *t, const RowsArgs *v, int64_t most)
+/* The most pieces, a divisor of n, of which there is room for `rows`. */
+static int64_t part_of(int64_t n, int64_t rows)
+{
+    enum { ROOM = 192 << 10, PIECE = 16 };
+    int64_t part = ROOM / PIECE / rows;
+
+    part = part < MOST ? part : MOST;
+    while (part > 0 && n % part)
+        part--;
+    return part < LEAST ? 0 : part;
+}
+
+/* Sends wait for loads and for stores, which leave at the link's pace. Of what
+ * returns each place has a row of each rank, and threads sum. */
+static CopyShape shape_of(const RowsArgs *v, int sends, int64_t ranks)
+{
+    CopyShape s = sends ? (CopyShape){ 256, 6, 3, 0, 1 }
+                        : (CopyShape){ 512, 3, 0, 0, ranks };
+    int64_t piece = piece_of(v), places = s.threads / WARP * s.stages;
+
+    if (piece * dtypes[v->dt].bytes == 16 && ranks <= WARP)
+        s.part = part_of(v->width / piece, places * s.place);
+    return s.part ? s : (CopyShape){ .threads = 512 };
+}
+
+static void put_sizes(Text *t, const RowsArgs *v, const CopyShape *s,
+                      int64_t most)
 {
     int64_t piece = piece_of(v), pieces = v->width / piece;
     int64_t team = share_of(pieces, WARP);
@@ -47,20 +79,25 @@ static void put_sizes(Text *t, const RowsArgs *v, int64_t most)
     put_define(t, "ROWPIECES", pieces);
     put_define(t, "TEAM", team);
     put_define(t, "EACH", share_of(pieces / team, most));
-    put_define(t, "THREADS", THREADS);
+    put_define(t, "THREADS", s->threads);
+    put_define(t, "BULK", s->part > 0);
+    put_define(t, "PART", s->part);
+    put_define(t, "STAGES", s->stages);
+    put_define(t, "UNREAD", s->unread);
 }
 
-char *exchange_text(Arena *a, const Instr *s, int64_t ranks)
+char *exchange_text(Arena *a, const Instr *i, int64_t ranks)
 {
     Text t = { .arena = a };
-    const RowsArgs *v = &s->rows;
-    int sends = s->kind == Isendrows;
+    const RowsArgs *v = &i->rows;
+    int sends = i->kind == Isendrows;
+    CopyShape s = shape_of(v, sends, ranks);
 
     put(&t, "#undef THREADS\n#define T %s\n#define TC %s\n",
         dtypes[v->dt].store, dtypes[v->dt].compute);
     put_define(&t, "SENDS", sends);
     put_define(&t, "RANKS", ranks);
-    put_sizes(&t, v, sends ? SENT : ranks < SUMMED ? SUMMED / ranks : 1);
+    put_sizes(&t, v, &s, sends ? SENT : ranks < SUMMED ? SUMMED / ranks : 1);
     put(&t, "%s", exchange_pre);
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(THREADS)\n"
@@ -71,22 +108,22 @@ char *exchange_text(Arena *a, const Instr *s, int64_t ranks)
     put(&t, ")\n{\n    Group g = { (char *)own, { ");
     for (int64_t r = 0; r < ranks; r++)
         put(&t, "(char *)p%lld, ", (long long)r);
-    put(&t,
-        "}, words, (int)me, (const volatile uint32_t *)stop, 0 };\n"
-        "    g.times = *times_of(g) + 1;\n"
-        "    %s(g, (const Piece *)x, (Piece *)to, (const int32_t *)map);\n}\n",
-        sends ? "send_rows" : "return_rows");
+    put(&t, "}, words, (int)me, (const volatile uint32_t *)stop, 0 };\n"
+            "    g.times = *times_of(g) + 1;\n"
+            "    exchange(g, (const Piece *)x, (Piece *)to, "
+            "(const int32_t *)map);\n}\n");
     return t.s;
 }
 
 void exchange_lower_cuda(const Graph *g, Group *k, Arena *a)
 {
     InstrKind kind = k->instr.kind;
+    int64_t ranks = mesh_extent(g->mesh, k->instr.atoms);
+    CopyShape s = shape_of(&k->instr.rows, kind == Isendrows, ranks);
 
-    set_text_named(
-        k, a,
-        exchange_text(a, &k->instr, mesh_extent(g->mesh, k->instr.atoms)));
+    set_text_named(k, a, exchange_text(a, &k->instr, ranks));
     k->instr.kind = kind;
     k->instr.rows.blocks = BLOCKS;
-    k->instr.rows.threads = THREADS;
+    k->instr.rows.threads = (int)s.threads;
+    k->instr.rows.shared = s.threads / WARP * s.stages * s.place * s.part * 16;
 }

@@ -73,6 +73,14 @@ static int kernel_named(const Plan *p, const char *name)
     err(NULL, "the plan has no kernel %s", name);
 }
 
+void gpu_allow(void *fn, int64_t shared, const char *what)
+{
+    enum { ALWAYS = 48 << 10 };
+
+    if (shared > ALWAYS)
+        gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)shared), what);
+}
+
 static void load(void *d)
 {
     Gpu *x = d;
@@ -118,9 +126,7 @@ static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
         c->param[i] = &b->buf[i];
     for (int i = 0; i < s->nword; i++)
         c->param[s->nbuf + i] = &b->iv[i];
-    if (s->launch.shared > 48 << 10)
-        gpu_ok(dl.cuFuncSetAttribute(c->fn, SHARED, (int)s->launch.shared),
-               s->kernel);
+    gpu_allow(c->fn, s->launch.shared, s->kernel);
 }
 
 static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)

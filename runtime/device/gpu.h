@@ -122,6 +122,8 @@ struct Gpu {
 };
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */
+/* A kernel may be given so many bytes of shared memory. */
+void gpu_allow(void *fn, int64_t shared, const char *what);
 void gpu_drop_graphs(Gpu *x);
 
 /* abort.c: from now on, when the run fails, what x waits for is aborted; null:

@@ -94,6 +94,7 @@ PeerCall *peer_bind(Gpu *x, const BoundInstr *b)
         err(&(Loc){ s->file, s->line, NULL }, "%s has no kernel",
             instr_label(s));
     c->fn = x->fn[s->rows.kernel];
+    gpu_allow(c->fn, s->rows.shared, instr_label(s));
     c->param = alloc(x->mem, (BEFORE + n) * sizeof *c->param);
     for (int i = 0; i < OPERANDS; i++)
         c->param[i] = &b->buf[i];
@@ -113,7 +114,7 @@ PeerCall *peer_bind(Gpu *x, const BoundInstr *b)
 void peer_run(const PeerCall *c, const RowsArgs *v, void *stream)
 {
     gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)v->blocks, 1, 1,
-                             (unsigned)v->threads, 1, 1, 0, stream, c->param,
-                             NULL),
+                             (unsigned)v->threads, 1, 1, (unsigned)v->shared,
+                             stream, c->param, NULL),
            "an exchange of rows");
 }

@@ -10,10 +10,12 @@
 #   GB/s   of an exchange: each way, of what goes to other GPUs
 #
 # Plans are made where DIR (build/bench/exchange) lacks them: PLANS=1 only makes
-# them. Then PLEAT may be build/pleat-run.
+# them. Then PLEAT may be build/pleat-run. CARRIERS names what is measured: of
+# others than these two (kernels of other sizes, say) plans must lie in DIR, as
+# CARRIER-GPUS-TOKENS.plan.
 cd "$(dirname "$0")/../.." || exit 2
 gpus=${1:-2} dir=${DIR:-build/bench/exchange}
-: "${PLEAT:=build/pleat}" "${ROUNDS:=3}" "${TOKENS:=16384}"
+: "${PLEAT:=build/pleat}" "${ROUNDS:=3}" "${TOKENS:=16384}" "${CARRIERS:=alltoall peer}"
 export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 mkdir -p "$dir" || exit 2
 
@@ -46,7 +48,7 @@ lines() {
 
 round=0
 while [ $((round += 1)) -le "$ROUNDS" ]; do
-    for carrier in alltoall peer; do
+    for carrier in $CARRIERS; do
         PLEAT_LINES=1000 mpirun -np "$gpus" --bind-to none "$PLEAT" bench \
             "$dir/$carrier-$gpus-$TOKENS.plan" >"$dir/out" 2>&1 || tail -n 3 "$dir/out"
         lines "$dir/out" >"$dir/$carrier.$round"
@@ -54,17 +56,18 @@ while [ $((round += 1)) -le "$ROUNDS" ]; do
             >>"$dir/sums.$round"
     done
 done
-for carrier in alltoall peer; do
+for carrier in $CARRIERS; do
     cat "$dir/$carrier".[0-9]* | sort | awk -v c=$carrier '
-        function flush() { if (k) printf "%-9s %-42s %8.3f ms %8.1f GB/s\n", c, key, v[int((k + 1) / 2)], r[int((k + 1) / 2)]; k = 0 }
+        function flush() { if (k) printf "%-12s %-42s %8.3f ms %8.1f GB/s\n", c, key, v[int((k + 1) / 2)], r[int((k + 1) / 2)]; k = 0 }
         { if ($1 " " $2 != key) flush(); key = $1 " " $2; v[++k] = $3; r[k] = $4 }
         END { flush() }'
     cat "$dir"/sums.* | awk -v c=$carrier '$1 == c { print $2 }' | sort -g |
-        awk -v c=$carrier '{ v[NR] = $1 } END { printf "%-9s all %.3f ms\n", c, v[int((NR + 1) / 2)] }'
+        awk -v c=$carrier '{ v[NR] = $1 } END { printf "%-12s all %.3f ms\n", c, v[int((NR + 1) / 2)] }'
 done
 cat "$dir"/sums.* | sort | awk '
     { v[$1, ++n[$1]] = $2 }
-    END { a = v["alltoall", int((n["alltoall"] + 1) / 2)]
-          p = v["peer", int((n["peer"] + 1) / 2)]
-          if (a > 0) printf "peer is %.3f of alltoall\n", p / a }'
+    function median(c) { return v[c, int((n[c] + 1) / 2)] }
+    END { for (c in n)
+              if (c != "alltoall" && median("alltoall") > 0)
+                  printf "%s is %.3f of alltoall\n", c, median(c) / median("alltoall") }'
 rm -f "$dir"/sums.* "$dir"/*.[0-9] "$dir/out"

@@ -321,6 +321,13 @@ void run_not(SlotGroup *f, const Insn *i)
     put_value(f, &i->o[0], i->type[0] == Tpred ? !v : ~v);
 }
 
+void run_popc(SlotGroup *f, const Insn *i)
+{
+    uint64_t v = get_value(f, &i->o[1]);
+
+    put_value(f, &i->o[0], (uint64_t)__builtin_popcountll(v));
+}
+
 void run_neg(SlotGroup *f, const Insn *i)
 {
     if (is_float(i))

@@ -88,7 +88,7 @@ cases() {
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=alltoall train.recompute=1e12
-+ 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=peer fold.overlap=1
++ 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=peer fold.overlap=1 axes.hidden=64
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=alltoall
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=peer
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
