@@ -107,7 +107,8 @@ static const char *member_wrong(const Fuse *f, const FuseUnit *u, const Node *n)
     const Node *first = u->node[0];
 
     if (u->fam != FAMloop)
-        return n == first || feeds(f->g, first, n) || n->op == Osum_sq
+        return n == first || f->partner[first->id] == n ||
+                       feeds(f->g, first, n) || n->op == Osum_sq
                    ? NULL
                    : strf(f->a, "a kernel of %s takes in only what adds it up",
                           optab[first->op].name);
