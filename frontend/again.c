@@ -208,6 +208,26 @@ static Start start_of(const Args *a, const char *dir)
     return s;
 }
 
+static void set_count(Opts *o, const Opts *given, const char *key, int64_t n)
+{
+    if (!opts_given(given, key))
+        opts_set(o, key, strf(forever, "%lld", (long long)n), NULL);
+}
+
+/* Where hosts have not as many ranks, runs of ranks that hosts have whole. */
+void take_launch(Opts *o, const Opts *given)
+{
+    int64_t world = launch_world(), local = launch_local(), host = local;
+
+    if (!launched())
+        return;
+    set_count(o, given, "world", world);
+    while (world % host || local % host)
+        host--;
+    if (host < world)
+        set_count(o, given, "fold.host", host);
+}
+
 /* Settings of the run, those typed now over them. */
 static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
                       const Plan *plan)
@@ -215,7 +235,6 @@ static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
     const Opts *from = c ? c->given : plan->opts;
     Opts *o = opts_new(forever);
     const char *key, *value;
-    char world[32];
 
     for (int i = 0; opts_each(from, i, &key, &value); i++)
         opts_set(o, key, value, NULL);
@@ -228,9 +247,8 @@ static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
     if (!opts_given(o, "world") && plan->mesh)
         opts_set(o, "world",
                  strf(forever, "%lld", (long long)plan->mesh->world), NULL);
-    snprintf(world, sizeof world, "%lld", (long long)launch_world());
-    if (launched() && !a->replay)
-        opts_set(o, "world", world, NULL);
+    if (!a->replay)
+        take_launch(o, a->keys);
     opts_set(o, "name", dir, NULL);
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
         opts_set(o, key, value, NULL);

@@ -315,14 +315,10 @@ static Text *plan_texts(Args *a, int ramps, Plan **p)
 /* The plan, and with `ramps` one for each smaller batch of train.ramp. */
 static Plan *compiled(Args *a, RunArgs *r, int ramps)
 {
-    char ranks[32];
     RampStage *v = NULL;
     Plan *p = NULL;
 
-    if (launched() && !opts_given(a->keys, "world")) {
-        snprintf(ranks, sizeof ranks, "%lld", (long long)launch_world());
-        opts_set(a->keys, "world", ranks, NULL);
-    }
+    take_launch(a->keys, a->keys);
     if (counts_only(a) && launch_rank())
         exit(0);
     Text *text = plan_texts(a, ramps, &p);

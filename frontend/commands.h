@@ -66,6 +66,8 @@ int check_as_json(int (*check)(Args *a), Args *a);
 const char *folder_of(const char *file);
 Text take_folder(Args *a, const char *dir);
 void share_settings(Plan *p, Text *over);
+/* How a launcher started the ranks, where the command line does not say. */
+void take_launch(Opts *o, const Opts *given);
 /* A run that goes on must have the model that it had. */
 void check_model(const Args *a, const char *dir);
 void accept_other_plans(void); /* compile them anew */

@@ -26,15 +26,25 @@ const MachineSpeeds *machine_of(const Graph *g)
     return &machines[pass_target(g)->machine];
 }
 
+/* Those over which the ranks of each run of so many differ; 0: of all. */
+static uint32_t atoms_within(const Mesh *m, int64_t ranks)
+{
+    uint32_t within = 0;
+
+    for (int t = 0; t < m->natom; t++)
+        if (!ranks || m->atom[t].stride * m->atom[t].size <= ranks)
+            within |= 1u << t;
+    return within;
+}
+
 uint32_t near_atoms(const Graph *g)
 {
-    int64_t host = opts_int(g->opts, "fold.host");
-    uint32_t near = 0;
+    return atoms_within(g->mesh, opts_int(g->opts, "fold.host"));
+}
 
-    for (int t = 0; t < g->mesh->natom; t++)
-        if (!host || g->mesh->atom[t].stride * g->mesh->atom[t].size <= host)
-            near |= 1u << t;
-    return near;
+uint32_t sharing_atoms(const Graph *g)
+{
+    return near_atoms(g) & atoms_within(g->mesh, machine_of(g)->sharing);
 }
 
 /* Of an all-to-all those rows go out whose ranks are on other hosts; of others

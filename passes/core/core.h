@@ -33,12 +33,16 @@ void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
 const Target *pass_target(const Graph *g); /* the one compiled for */
 /* Of the machine that it is compiled for (machines.def). */
 typedef struct MachineSpeeds {
-    double gemm, unaligned, plain, loop, memory, link, network, launch, hop;
+    double gemm, unaligned, plain, loop, memory, link, network, launch, hop,
+        rows;
+    int64_t sharing;
 } MachineSpeeds;
 const MachineSpeeds *machine_of(const Graph *g);
 /* The atoms over which ranks of one host differ (fold.host), and the seconds
- * that a rank of a group needs to send so many bytes to the others. */
+ * that a rank of a group needs to send so many bytes to the others; of them
+ * those whose ranks share memory. */
 uint32_t near_atoms(const Graph *g);
+uint32_t sharing_atoms(const Graph *g);
 double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall);
 FILE *compile_out(const Compile *c);
 /* One line per decision, shown by -d why. n: what it is about, or null. */

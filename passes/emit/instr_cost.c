@@ -70,7 +70,9 @@ void predict(const Graph *g, const Group *k, Instr *s)
             secs_at(m, s, k->path == PATHthreads ? m->plain : m->unaligned);
         warn_path(g, k, s->secs, fast);
     }
-    if (k->fam == FAMcomm)
+    if (moves_rows(s->kind))
+        s->secs = m->hop + s->bytes / m->rows;
+    else if (k->fam == FAMcomm)
         s->secs =
             m->hop + link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
 }

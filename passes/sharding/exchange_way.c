@@ -2,8 +2,7 @@
  * how many rows of them. All tokens to all ranks (an all-gather); each to the
  * ranks that have experts for it; each once to a rank of the hosts that have,
  * the one with the sender's number there, and from it to the others of its
- * host. Without route.dispatcher the way that takes the least time, of those
- * that need no memory that ranks share. */
+ * host. Without route.dispatcher the way that takes the least time. */
 #include <math.h>
 #include <string.h>
 
@@ -14,7 +13,7 @@ static const char *const wayname[NWAY] = { "allgather", "alltoall", "peer",
                                            "hosts" };
 
 typedef struct WayCost {
-    double network, link, copied; /* rows of a rank, one way */
+    double network, link, shared, copied; /* rows of a rank, one way */
     double secs;
 } WayCost;
 
@@ -41,6 +40,12 @@ int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers)
 
 /* ---- time ---------------------------------------------------------------- */
 
+/* Can the ranks of a host among these reach each other's memory? */
+static int hosts_share(const TokenFlow *f)
+{
+    return !(f->now & near_atoms(f->g) & ~sharing_atoms(f->g));
+}
+
 static WayCost cost_of_way(const TokenFlow *f, Way way)
 {
     const MachineSpeeds *m = machine_of(f->g);
@@ -54,19 +59,27 @@ static WayCost cost_of_way(const TokenFlow *f, Way way)
     double share = rows_for(f, f->tokens, ranks);
     double far = (double)block_rows(f, f->tokens, hosts);
     double last = (double)block_rows(f, f->tokens * hosts, peers);
-    double copied = t + 2 * (out + 1) * far + (inside + 1) * last;
+    double once = t + 2 * (out + 1) * far;
     WayCost w[NWAY] = {
-        [WAYgather] = { out * t, inside * (out + 1) * t, 0, 0 },
-        [WAYranks] = { (all - inside - 1) * pair, inside * pair, t + all * pair,
-                       0 },
-        [WAYpeer] = { 0, inside * share, 0, 0 },
-        [WAYhosts] = { out * far, inside * last, copied, 0 },
+        [WAYgather] = { .network = out * t, .link = inside * (out + 1) * t },
+        [WAYranks] = { .network = (all - inside - 1) * pair,
+                       .link = inside * pair,
+                       .copied = t + all * pair },
+        [WAYpeer] = { .shared = inside * share },
+        [WAYhosts] = { .network = out * far, .copied = once },
     };
     WayCost *c = &w[way];
 
+    if (hosts_share(f)) {
+        w[WAYhosts].shared = inside * rows_for(f, f->tokens * hosts, peers);
+    } else {
+        w[WAYhosts].link = inside * last;
+        w[WAYhosts].copied += (inside + 1) * last;
+    }
     c->secs = (double)f->wide * (c->network / m->network + c->link / m->link +
-                                 c->copied / m->memory);
-    c->secs += c->copied > 0 ? m->launch : way == WAYpeer ? m->hop : 0;
+                                 c->shared / m->rows + c->copied / m->memory);
+    c->secs += way == WAYhosts ? 2 * m->hop : m->hop;
+    c->secs += c->copied > 0 ? m->launch : 0;
     return *c;
 }
 
@@ -105,8 +118,16 @@ void report_assumed_routes(const TokenFlow *f, int64_t pair)
         1 - rows);
 }
 
+/* Is it among the ways that there are: two: over hosts, then inside them? */
+static int is_there(const TokenFlow *f, int two, Way way)
+{
+    return way == WAYpeer    ? !(f->now & ~sharing_atoms(f->g))
+           : way == WAYhosts ? two
+                             : 1;
+}
+
 /* What was asked for, as far as there are hosts, or memory that ranks share;
- * else what takes least. Shared memory only where it was asked for. */
+ * else what takes least. */
 static Way choose(const TokenFlow *f, int two, const WayCost *cost)
 {
     int near = !(f->now & ~near_atoms(f->g));
@@ -118,8 +139,10 @@ static Way choose(const TokenFlow *f, int two, const WayCost *cost)
     case DISPATCHhosts: return two ? WAYhosts : WAYranks;
     default: break;
     }
-    best = cost[WAYranks].secs < cost[best].secs ? WAYranks : best;
-    return two && cost[WAYhosts].secs < cost[best].secs ? WAYhosts : best;
+    for (Way w = WAYgather; w < NWAY; w++)
+        if (is_there(f, two, w) && cost[w].secs < cost[best].secs)
+            best = w;
+    return best;
 }
 
 /* In every way a token's row is compared; what is sent beside it is little. */
@@ -131,13 +154,14 @@ Way way_of(const TokenFlow *f, int two)
         cost[w] = cost_of_way(f, w);
     Way best = choose(f, two, cost);
     for (Way w = WAYgather; w < NWAY && (!two || best == WAYhosts); w++)
-        if (two || w != WAYhosts)
+        if (w == best || is_there(f, two, w))
             why(f->g, f->map,
                 "%s %s over %lld ranks: %.3g rows a token to other hosts, %.3g "
                 "inside, %.3g ms a way",
                 w == best ? "takes" : "not", wayname[w],
                 (long long)mesh_extent(f->g->mesh, f->now),
                 cost[w].network / (double)f->tokens,
-                cost[w].link / (double)f->tokens, 1e3 * cost[w].secs);
+                (cost[w].link + cost[w].shared) / (double)f->tokens,
+                1e3 * cost[w].secs);
     return best;
 }

@@ -46,7 +46,9 @@ void comm_agree(Comm *c, int bad, const char *what)
     int64_t any = comm_max(c, bad ? c->first : -1);
 
     if (any >= 0 && comm_speaks(c, any == c->first))
-        err(NULL, "rank %lld cannot share memory with the others of %s: %s",
+        err(NULL,
+            "rank %lld cannot share memory with the others of %s: %s "
+            "(route.dispatcher=alltoall needs none)",
             (long long)any, c->peer[any].host, what);
 }
 

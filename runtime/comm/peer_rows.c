@@ -119,8 +119,9 @@ static void need_near(Comm *c, const Mesh *m, const Instr *s)
         int64_t other = far_rank(c, m, s->atoms, r);
         if (other >= 0 && comm_speaks(c, 1))
             err(&(Loc){ s->file, s->line, NULL },
-                "route.dispatcher=peer: ranks %lld and %lld are on different "
-                "machines (route.dispatcher=alltoall exchanges between these)",
+                "rows go through memory that ranks share, but ranks %lld and "
+                "%lld are on different machines (route.dispatcher=alltoall "
+                "exchanges between these; fold.host=N: ranks of a machine)",
                 (long long)r, (long long)other);
     }
 }

@@ -101,6 +101,14 @@ timeout 60 mpirun -q -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small t
     </dev/null >"$dir/log" 2>&1
 [ $? = 1 ] && [ "$(grep -c "error: .*ranks 0 and 1 are on different machines" "$dir/log")" = 1 ]
 result "rows through memory of two machines are one line" $?
+apart() {
+    printf 'env PLEAT_HOST=%s OMPI_COMM_WORLD_LOCAL_SIZE=1 %s' "$1" \
+        "$PLEAT run models/tiny.lua $small train.trace=0 fold.ep=2 name=$dir/apart"
+}
+# shellcheck disable=SC2046
+timeout 60 mpirun -q -n 1 $(apart a) : -n 1 $(apart b) </dev/null >"$dir/log" 2>&1 &&
+    grep -q "^option fold.host 1$" "$dir/apart/plan" && ! grep -q "^sendrows" "$dir/apart/plan"
+result "two machines are known, and share none unasked" $?
 
 # A batch that grows: three plans, all made before MPI starts.
 ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 train.save_every=0"
@@ -134,6 +142,8 @@ timeout 120 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small fold.ep=2 train.t
     [ "$(ls "$dir/hours/ckpt")" = "$(printf 'latest\nstep-%08d' "$step")" ] &&
     [ "$(wc -l <"$dir/hours/metrics.jsonl")" -ge "$step" ]
 result "train.hours end both ranks after one step" $?
+grep -q "^sendrows" "$dir/hours/plan"
+result "one machine's memory is shared unasked" $?
 
 # A state that both stages read, so one has a copy, and two that change places: a run
 # that stops has the same bits.
