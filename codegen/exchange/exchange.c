@@ -54,11 +54,12 @@ static int64_t part_of(int64_t n, int64_t rows)
     return part < LEAST ? 0 : part;
 }
 
-/* Sends wait for loads and for stores, which leave at the link's pace. Of what
- * returns each place has a row of each rank, and threads sum. */
+/* Sizes measured on two H200. Rows that come wait for loads; stores to memory
+ * that is near read their place soon. Of what returns a place has a row of each
+ * rank, and threads sum. */
 static CopyShape shape_of(const RowsArgs *v, int sends, int64_t ranks)
 {
-    CopyShape s = sends ? (CopyShape){ 256, 6, 3, 0, 1 }
+    CopyShape s = sends ? (CopyShape){ 256, 6, 1, 0, 1 }
                         : (CopyShape){ 512, 3, 0, 0, ranks };
     int64_t piece = piece_of(v), places = s.threads / WARP * s.stages;
 

@@ -122,7 +122,8 @@ struct Gpu {
 };
 
 void gpu_ok(int error, const char *what); /* err() unless error is 0 */
-/* A kernel may be given so many bytes of shared memory. */
+/* A kernel may be given so many bytes of shared memory; unasked it has 48 KiB,
+ * of which its own variables take some. */
 void gpu_allow(void *fn, int64_t shared, const char *what);
 void gpu_drop_graphs(Gpu *x);
 

@@ -21,6 +21,9 @@ EmuModule *emu_load(const void *image, size_t size); /* null: not ours */
 void emu_unload(EmuModule *m);
 EmuKernel *emu_kernel(EmuModule *m, const char *name); /* null: none */
 
+/* Shared memory that it may take, its variables' with it; at first 227 KiB. */
+void emu_allow(EmuKernel *k, unsigned bytes);
+
 /* Runs it to its end. params: as cuLaunchKernel's, a pointer to each argument.
  * 0, or a CUDA error number with a line on stderr (illegal instruction or
  * address, deadlock, misaligned, wrong use). One at a time in a process; others

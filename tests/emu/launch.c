@@ -17,6 +17,11 @@ int (*emu_check)(const void *p, size_t n);
 
 /* ---- what texts call ----------------------------------------------------- */
 
+static unsigned allowed(void)
+{
+    return machine.k->allowed ? machine.k->allowed : MOSTSHARED;
+}
+
 /* Places of variables are the same in all blocks of a launch. */
 static void *place_of(Slot *s)
 {
@@ -26,8 +31,9 @@ static void *place_of(Slot *s)
         if (at + s->size > RESERVED + STATIC)
             fail(EINVALIDVALUE, "more than 48 KiB of shared variables");
         machine.placed = at + s->size - RESERVED;
-        if (machine.placed + machine.dynamic > MOSTSHARED)
-            fail(EINVALIDVALUE, "more than 227 KiB of shared memory");
+        if (machine.placed + machine.dynamic > allowed())
+            fail(EINVALIDVALUE, "more than %u bytes of shared memory",
+                 allowed());
         s->at = at;
         s->launch = machine.launch;
         for (int r = 0; r < machine.nblock; r++) /* later ones: start_block */
@@ -264,6 +270,11 @@ static void prepare(EmuKernel *k, const unsigned grid[3],
     if (!machine.thread)
         machine.thread = calloc(MAXALL, sizeof *machine.thread);
     maps_start();
+}
+
+void emu_allow(EmuKernel *k, unsigned bytes)
+{
+    k->allowed = bytes;
 }
 
 int emu_launch(EmuKernel *k, const unsigned grid[3], const unsigned block[3],

@@ -66,6 +66,7 @@ struct EmuKernel {
     EmuModule *module;
     const KernelInfo *info;
     EmuKernel *next;
+    unsigned allowed; /* shared memory; 0: as much as there is */
     char name[];
 };
 

@@ -169,9 +169,9 @@ typedef struct Module {
 typedef struct Function {
     Signature s;
     Source *source;
-    EmuKernel *emu; /* once it has run */
-    int64_t shared; /* most it may ask for when launched */
-    int number;
+    EmuKernel *emu;    /* once it has run */
+    int64_t shared;    /* most it may ask for when launched */
+    int number, asked; /* for more than a kernel has unasked */
 } Function;
 
 static int ours(const void *p, size_t n)
@@ -218,6 +218,7 @@ int cuFuncSetAttribute(Function *f, int attribute, int value)
         return wrong(INVALID, "%s asks for %d bytes of shared memory",
                      f->s.name, value);
     f->shared = value;
+    f->asked = 1;
     return 0;
 }
 
@@ -239,6 +240,8 @@ static int emulate(Launch *l)
         f->emu = emu_kernel(m, f->s.name);
     for (int i = 0; i < f->s.args; i++)
         param[i] = &l->arg[i];
+    if (f->emu)
+        emu_allow(f->emu, f->asked ? MOSTSHARED : SHARED);
     int e = f->emu ? emu_launch(f->emu, l->grid, l->block, l->shared, param)
                    : NOFUNCTION;
     return e ? wrong(e, "kernel %s fails with %d", f->s.name, e) : 0;
