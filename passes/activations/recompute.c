@@ -17,7 +17,8 @@
  *
  * Which values to keep is a minimum cut: what cannot be rebuilt hangs on the
  * source, what the backward reads hangs on the sink; keeping a value costs its
- * bytes, rebuilding it its seconds, at the price of a second in bytes. Copies
+ * bytes, rebuilding it its seconds, at the price of a second in bytes. Of equal
+ * bytes those are kept that lie in memory anyway: logits, not their exp. Copies
  * carry `again`, so that g_tidy never merges them with their originals. */
 #include <math.h>
 #include <string.h>
@@ -35,6 +36,7 @@ typedef struct FlowNetwork { /* vertices: 2i in, 2i+1 out, then s, t */
     int *level, *at, nv, s, t;
 } FlowNetwork;
 
+enum { STORING = 64 };
 static const int64_t INF = INT64_MAX / 4;
 
 static void edge(FlowNetwork *f, int u, int v, int64_t cap)
@@ -122,7 +124,8 @@ static void max_flow(FlowNetwork *f)
 
 /* ---- what the cut is about ----------------------------------------------- */
 
-enum { BACK = 1, STORED = 2, NEEDED = 4, REBUILT = 8 };
+/* LIES: the forward has it in memory, whoever else reads it. */
+enum { BACK = 1, STORED = 2, NEEDED = 4, REBUILT = 8, LIES = 16 };
 
 /* A fallback has no more memory than its step and gathers all tokens: again in
  * the backward. */
@@ -152,10 +155,22 @@ static void mark_uses(const Graph *g, Node *n)
     }
 }
 
+static void mark_lies(const Graph *g, Node *n)
+{
+    if (optab[n->op].cls == VIEW || pass_target(g)->loops(g, n))
+        return;
+    n->mark |= LIES;
+    for (int k = 0; k < n->nin; k++)
+        owner_of_bytes(n->in[k])->mark |= LIES;
+}
+
 static void mark_all(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
         g->node[i]->mark = runs_backward(g->node[i]) ? BACK : 0;
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (!(g->node[i]->mark & BACK))
+            mark_lies(g, g->node[i]);
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->mark & BACK && optab[g->node[i]->op].cls != VIEW)
             mark_uses(g, g->node[i]);
@@ -209,6 +224,14 @@ static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
                                                            : (int64_t)cost;
 }
 
+/* Where all else is equal, what lies in memory anyway is kept. */
+static int64_t keep_cost(const Graph *g, const Node *n)
+{
+    int64_t bytes = local_bytes(g, n);
+
+    return n->mark & LIES ? bytes : bytes + bytes / STORING;
+}
+
 static void build(FlowNetwork *f, Graph *g)
 {
     const int *alive = micros_alive(g);
@@ -225,7 +248,7 @@ static void build(FlowNetwork *f, Graph *g)
         int in = 2 * (int)i, out = in + 1;
         if (always_there(n) || n->mark & BACK)
             continue;
-        edge(f, in, out, local_bytes(g, n) * alive[n->call]);
+        edge(f, in, out, keep_cost(g, n) * alive[n->call]);
         if (n->mark & NEEDED)
             edge(f, out, f->t, INF);
         edge(f, f->s, in,
