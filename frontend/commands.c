@@ -125,6 +125,8 @@ static Plan *make_plan(Args *a, FILE *out)
             a->dot, programnames[o.prog], o.dump);
     if (a->dot)
         write_graphs(a->dot, &dot);
+    if (p)
+        warn_memory(p);
     return p;
 }
 

@@ -24,6 +24,10 @@ void watch_tracing(int on);
 
 /* ---- report.c fold.c rank.c ---------------------------------------------- */
 
+const char *bytes_text(int64_t v); /* "61.20 GiB" */
+/* memory.c: of a stage's rank; one line where a rank needs too much. */
+void report_stage_memory(FILE *out, const Plan *p, const Role *r);
+void warn_memory(const Plan *p);
 void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
 void report_fold(FILE *out, const Plan *p);               /* fold.c */

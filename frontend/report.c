@@ -21,7 +21,7 @@ static const char *commas(int64_t v)
     return out.s;
 }
 
-static const char *bytes(int64_t v)
+const char *bytes_text(int64_t v)
 {
     static const char *const unit[] = { "B", "KiB", "MiB", "GiB", "TiB" };
     double x = (double)v;
@@ -197,41 +197,6 @@ void report_json(FILE *out, const Graph *g)
 
 /* ---- show ---------------------------------------------------------------- */
 
-/* The first rank of a stage writes as much of a checkpoint as any. */
-static int64_t snapshot_of_stage(const Plan *p, const Role *r)
-{
-    int64_t rank = 0;
-
-    while (&p->role[role_of(p, rank)] != r)
-        rank++;
-    return snapshot_bytes(forever, p, rank);
-}
-
-static void show_memory(FILE *out, const Plan *p, const Role *r)
-{
-    int64_t sum[NBUFCLASS] = { 0 };
-    int count[NBUFCLASS] = { 0 };
-
-    for (int i = 0; i < r->nbuf; i++) {
-        const Buf *b = &r->buf[i];
-        count[b->cls]++;
-        sum[b->cls] += b->bytes;
-    }
-    fprintf(out, "\nmemory of a rank  %12s  peak, all in one arena\n",
-            bytes(r->arena));
-    for (int c = 0; c < NBUFCLASS; c++)
-        if (count[c])
-            fprintf(out, "  %-14s  %12s  in %d buffers%s\n", bufclasses[c],
-                    bytes(sum[c]), count[c],
-                    c >= Btemp ? ", sharing their space" : "");
-    fprintf(out, "  %-14s  %12s\n", "alive always", bytes(r->persist));
-    if (role_prog(r, PGstep) >= 0)
-        fprintf(out,
-                "  %-14s  %12s  at most, of the host's: a checkpoint written "
-                "beside training\n",
-                "snapshot", bytes(snapshot_of_stage(p, r)));
-}
-
 /* A stage's calls and what its micro-batches keep. */
 static void show_table(FILE *out, const Program *prog)
 {
@@ -250,8 +215,8 @@ static void show_table(FILE *out, const Program *prog)
             "  table           %d rows, %d calls for %d micro-batches\n"
             "  frames          %12s  kept by a micro-batch, in %d frames of at "
             "most %d slots\n",
-            prog->nslot, calls, prog->nslot / calls, bytes(kept), prog->nframe,
-            most);
+            prog->nslot, calls, prog->nslot / calls, bytes_text(kept),
+            prog->nframe, most);
 }
 
 /* What ranks exchange, and the part that nothing hides. */
@@ -301,8 +266,13 @@ static void show_program(FILE *out, const Plan *plan, int role,
         if (kinds[k])
             fprintf(out, "%s%d %s", n++ ? ", " : "", kinds[k],
                     instr_info(k)->name);
+    if (prog->rebuilt > 0)
+        fprintf(out,
+                "\n  rebuilding      %.3f ms of what is not kept for the "
+                "backward",
+                1e3 * prog->rebuilt);
     fprintf(out, "\n  temporary       %12s, lower bound %s (%+.2f %%)\n",
-            bytes(prog->transient), bytes(prog->bound),
+            bytes_text(prog->transient), bytes_text(prog->bound),
             prog->bound ? 100.0 * (double)(prog->transient - prog->bound) /
                               (double)prog->bound
                         : 0.0);
@@ -319,8 +289,8 @@ void report_line(FILE *out, const char *name, const Plan *p)
         same &= p->role[i].arena == p->role->arena;
     }
     fprintf(out, "%s: %" PRId64 " rank%s, %s%s%s", name, p->mesh->world,
-            p->mesh->world == 1 ? "" : "s", same ? "" : "at most ", bytes(most),
-            p->mesh->world == 1 ? "" : " each");
+            p->mesh->world == 1 ? "" : "s", same ? "" : "at most ",
+            bytes_text(most), p->mesh->world == 1 ? "" : " each");
     if (role_prog(p->role, PGstep) >= 0)
         fprintf(out, ", predicted %.1f ms a step", 1e3 * plan_secs(p, PGstep));
     fputc('\n', out);
@@ -347,12 +317,12 @@ void report_plan(FILE *out, const Plan *p)
         const Role *r = &p->role[i];
         if (p->nrole > 1)
             fprintf(out, "\nstage %d\n", i);
-        show_memory(out, p, r);
+        report_stage_memory(out, p, r);
         for (int k = 0; k < r->nprog; k++)
             show_program(out, p, i, &r->prog[k]);
     }
     fprintf(out, "\n%d kernels, %s of text; %d Hugging Face names\n",
-            p->nkernel, bytes((int64_t)text), p->nhf);
+            p->nkernel, bytes_text((int64_t)text), p->nhf);
     for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
         fprintf(out, "%s%s=%s", i ? " " : "", key, value);
     fputc('\n', out);

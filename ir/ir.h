@@ -157,6 +157,7 @@ int op_calls(Op op); /* it is made of a function, dearer than a load */
 
 typedef struct Table Table;
 Table *table_new(Arena *a);
+Arena *table_arena(const Table *t);
 void **table_at(Table *t, uint64_t key);       /* slot, made when missing */
 void *table_get(const Table *t, uint64_t key); /* null: missing */
 #define KEYP(p) ((uint64_t)(uintptr_t)(p))
@@ -344,6 +345,8 @@ struct Graph {
     struct Compile *compile; /* passes.h; null: outside of a compile */
     const Stages *stages;    /* set by the driver before all passes; null:
                                      one stage */
+    double price;            /* seconds of a micro-batch that a byte of a rank's
+                                     memory is worth; 0: none */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
     ScheduleSlot *slot;      /* vec: the stage's table; phase: index of

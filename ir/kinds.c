@@ -115,6 +115,33 @@ static const char *check_num(const KeyInput *x, const char *s)
     return s;
 }
 
+/* Bytes; negative: s is no number with a unit. */
+static double read_size(const char *s)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } unit[] = {
+        { "B", 1 },         { "kB", 1e3 },      { "MB", 1e6 },
+        { "GB", 1e9 },      { "TB", 1e12 },     { "KiB", 1 << 10 },
+        { "MiB", 1 << 20 }, { "GiB", 1 << 30 }, { "TiB", 1ll << 40 },
+    };
+    char *end;
+    double v = strtod(s, &end);
+    for (size_t i = 0; i < sizeof unit / sizeof *unit; i++)
+        if (end != s && *s != ' ' && !strcmp(end, unit[i].name))
+            return v * unit[i].bytes;
+    return -1;
+}
+
+static const char *check_size(const KeyInput *x, const char *s)
+{
+    double v = read_size(s);
+    if (!(v >= 1 && v < 1e18))
+        err(x->l, "%s: '%s' is not a size like 76GiB or 80GB", x->key, s);
+    return s;
+}
+
 static const char *check_bool(const KeyInput *x, const char *s)
 {
     if (!strcmp(s, "1") || !strcmp(s, "true"))
@@ -386,7 +413,7 @@ static const struct Kind {
     { "params", check_any },    { "pair", check_pair },
     { "counts", check_counts }, { "shares", check_shares },
     { "limits", check_limits }, { "order", check_order },
-    { "layout", check_layout },
+    { "layout", check_layout }, { "size", check_size },
 };
 /* clang-format on */
 
@@ -441,6 +468,12 @@ const char *kind_check(Arena *a, const char *key, const char *kind,
 }
 
 /* ---- reading ------------------------------------------------------------- */
+
+int64_t opts_bytes(const Opts *o, const char *key)
+{
+    const char *s = opts_str(o, key);
+    return s ? (int64_t)read_size(s) : 0;
+}
 
 void opts_pair(const Opts *o, const char *key, double v[2])
 {

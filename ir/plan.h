@@ -274,6 +274,7 @@ void opts_set(Opts *o, const char *key, const char *value, const Loc *l);
 const char *opts_str(const Opts *o, const char *key); /* null: not given */
 int64_t opts_int(const Opts *o, const char *key);
 double opts_num(const Opts *o, const char *key);
+int64_t opts_bytes(const Opts *o, const char *key);
 int opts_given(const Opts *o, const char *key);      /* set, not default */
 const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */
 /* The i-th of "wiki=a.bin code=b.bin"; 0: there is none. */
@@ -467,6 +468,8 @@ typedef struct Program {
     FinalValue *end;          /* plans with flow */
     int64_t transient, bound; /* height and lower bound of non-persistent
                                      buffers that are not alive all the time */
+    double rebuilt; /* seconds of a run in which instructions make again
+                       what is not kept for the backward */
 } Program;
 /* All rows in the order in which they run; of phases that repeat, one for each
  * micro-batch. A vec. */

@@ -25,7 +25,8 @@
  *     tensor  = "tensor" name kind dtype buffer
  *               { "(" axis [ "as" role ] int { aff int } ")" }
  *               [ "at" at run shard ] place
- *     program = "program" name "transient" int "bound" int "{"
+ *     program = "program" name "transient" int "bound" int
+ *                [ "rebuilt" num ] "{"
  *               { "phase" name first n repeat }
  *               { "slots" { phase [ "=" micro ] [ "&" ] } }
  *               { "frame" name bytes "s" { slot } "o" { int } }

@@ -189,6 +189,8 @@ void program_text(Codec *t, Program *prog)
     prog->transient = code_int(t, prog->transient);
     code_expect(t, "bound");
     prog->bound = code_int(t, prog->bound);
+    if (code_option(t, "rebuilt", prog->rebuilt > 0))
+        prog->rebuilt = code_num(t, prog->rebuilt);
     code_need(t, " {");
     code_end(t);
     for (int i = 0; code_line(t, "phase", i < prog->nphase); i++) {

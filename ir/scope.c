@@ -12,9 +12,10 @@
 const char *const unitkinds[] = { "none", "layer", "mtp" };
 const char *const programparts[] = { "model", "backward", "grad", "post" };
 
+/* Scopes outlive a copy of a graph that asks for them (passes/fit.c). */
 static Scope *new_scope(Graph *g, const char *path, const Scope *up)
 {
-    Scope *s = alloc(g->arena, sizeof *s);
+    Scope *s = alloc(table_arena(g->scopes[PARTmodel]), sizeof *s);
 
     s->path = path;
     s->up = up;
@@ -24,10 +25,9 @@ static Scope *new_scope(Graph *g, const char *path, const Scope *up)
 
 void scopes_init(Graph *g)
 {
-    Scope *top = new_scope(g, intern(""), NULL);
-
     for (int i = 0; i < NPART; i++)
         g->scopes[i] = table_new(g->arena);
+    Scope *top = new_scope(g, intern(""), NULL);
     *table_at(g->scopes[PARTmodel], KEYP(top->path)) = top;
     g->top = top;
 }

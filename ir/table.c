@@ -31,6 +31,11 @@ Table *table_new(Arena *a)
     return t;
 }
 
+Arena *table_arena(const Table *t)
+{
+    return t->arena;
+}
+
 static Slot64 *find(const Table *t, uint64_t key)
 {
     size_t i = mix64(0, key) & (t->cap - 1);

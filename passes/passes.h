@@ -32,6 +32,12 @@ extern const int npass;
  * left out (null: nothing is), as a sentence in a; null: none does. */
 const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
                              ProgramKind k, const char *skip);
+/* ---- fit.c --------------------------------------------------------------- */
+
+/* A stage as pipe left it, whose temporaries have `room`: sets its price. What
+ * a copy of it became that pays nothing, if that is the price; or null. */
+ProgramBuilder *fit_stage(Graph *g, int64_t room);
+
 /* ---- run.c --------------------------------------------------------------- */
 
 /* Every program of a logical graph as one plan. With o->stop: null, and the
@@ -39,6 +45,11 @@ const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
  * o->out; read back as `stage`, they make the same plan. */
 Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
 
+/* For fit.c: a copy of a stage; its passes up to the one, all of them and the
+ * places of its instructions' values. */
+Graph *stage_copy(Arena *a, Graph *g);
+void run_up_to(Graph *g, void (*pass)(Graph *g));
+ProgramBuilder *place_stage(Graph *g);
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name. */
 void run_pass(Graph *g, const Target *T, const char *name);

@@ -9,10 +9,8 @@
 
 static Node *copy_node(Graph *h, const Node *n, Node **to)
 {
-    Node *in[256], *c;
+    Node **in = alloc(h->arena, sizeof *in * (size_t)(n->nin + 1)), *c;
 
-    if (n->nin > 256)
-        err(n->loc, "%s: more than 256 operands", optab[n->op].name);
     for (int i = 0; i < n->nin; i++)
         in[i] = to[n->in[i]->id];
     c = g_copyof(h, n, in);
@@ -46,20 +44,26 @@ static void copy_params(Graph *h)
     }
 }
 
-static Graph *copy_graph(Graph *g, ProgramKind k)
+/* What program k has of g. */
+static Graph *copy_graph(Arena *a, Graph *g, ProgramKind k)
 {
-    Graph *h = g_like(g);
-    Node **to;
+    Graph like = *g, *h;
+    Node **to = alloc(a, (vec_len(g->node) + 1) * sizeof *to);
 
+    like.arena = a;
+    h = g_like(&like);
     copy_params(h);
     g_renumber(g);
-    to = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *to);
     h->prog = k;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (keeps(k, g->node[i]->op))
             to[i] = copy_node(h, g->node[i], to);
-    g_tidy(h);
     return h;
+}
+
+Graph *stage_copy(Arena *a, Graph *g)
+{
+    return copy_graph(a, g, g->prog);
 }
 
 static int has(const Graph *g, Op op)
@@ -209,16 +213,20 @@ Group **run_fuse(Graph *g, const Target *T, Arena *a)
     return groups_of(g, a);
 }
 
-/* One program into the plan, of all its stages. */
-static void emit_stages(Emit *e, Graph *g)
+void run_up_to(Graph *g, void (*pass)(Graph *g))
 {
-    for (; g; g = g->next) {
-        Group **k = groups_of(g, g->arena);
-        for (size_t i = 0; i < vec_len(k); i++)
-            pass_target(g)->lower(g, k[i], g->arena);
-        g->compile->pass = "emit";
-        emit_program(e, g, k);
-    }
+    run_passes(g, passtab, row_of(pass) + 1);
+}
+
+ProgramBuilder *place_stage(Graph *g)
+{
+    run_up_to(g, pass_sched);
+    Group **k = groups_of(g, g->arena);
+
+    for (size_t i = 0; i < vec_len(k); i++)
+        pass_target(g)->lower(g, k[i], g->arena);
+    g->compile->pass = "emit";
+    return place_program(g, k);
 }
 
 static int runs(const Graph *g, ProgramKind k)
@@ -240,7 +248,11 @@ static Graph *program(Graph *g, ProgramKind k)
             if (done(stage[i], row_of(pass_fuse)))
                 check_kernels(stage[i]);
         }
-    return first ? first : copy_graph(g, k);
+    if (first)
+        return first;
+    first = copy_graph(g->arena, g, k);
+    g_tidy(first);
+    return first;
 }
 
 /* What -x writes: the model, the programs where they stopped, the sources. */
@@ -325,9 +337,68 @@ static void check_order(Graph *g)
         err(NULL, "%s", wrong);
 }
 
+/* ---- from pipe on -------------------------------------------------------- */
+
+/* Of stage `like`: what its programs leave of the memory for temporaries. */
+static int64_t room_of(const Graph *like, Graph *const *v, int64_t memory)
+{
+    Graph **same = NULL;
+
+    for (size_t i = 0; i < vec_len(v); i++)
+        for (Graph *h = v[i]; h; h = h->next)
+            if (h->role == like->role)
+                vec_push(like->arena, same, h);
+    return memory - lasting_bytes(like->arena, same, (int)vec_len(same));
+}
+
+/* Does the machine's memory decide what its program rebuilds? */
+static int is_fitted(const Graph *g)
+{
+    return memory_limit(g->opts, pass_target(g)) && program_trains(g->prog) &&
+           !opts_given(g->opts, "train.recompute") &&
+           !done(g, row_of(pass_recompute));
+}
+
+/* Prices of the stages of program v[i]. If none pays, what its stages became in
+ * its place, and their builders. */
+static ProgramBuilder **fit_program(Graph **v, size_t i)
+{
+    int64_t memory = memory_limit(v[i]->opts, pass_target(v[i]));
+    ProgramBuilder **made = NULL;
+    int free = 1;
+
+    for (Graph *h = v[i]; h; h = h->next) {
+        ProgramBuilder *m = fit_stage(h, room_of(h, v, memory));
+        vec_push(h->arena, made, m);
+        free &= m != NULL;
+    }
+    const CompileOptions *o = &v[i]->compile->options;
+    if (!free || o->dump || o->stop || o->dot)
+        return NULL;
+    for (size_t k = 1; k < vec_len(made); k++)
+        made[k - 1]->g->next = made[k]->g;
+    v[i] = made[0]->g;
+    return made;
+}
+
+/* Program v[i] into the plan, of all its stages; zero: stopped. */
+static int emit_stages(Emit *e, Graph **v, size_t i)
+{
+    ProgramBuilder **made = is_fitted(v[i]) ? fit_program(v, i) : NULL;
+
+    for (size_t k = 0; k < vec_len(made); k++)
+        emit_program(e, made[k]);
+    if (made)
+        return 1;
+    if (!run_passes(v[i], passtab, row_of(pass_sched) + 1))
+        return 0;
+    for (Graph *h = v[i]; h; h = h->next)
+        emit_program(e, place_stage(h));
+    return 1;
+}
+
 Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 {
-    const PassInfo *last = passtab;
     Graph **stopped = NULL, **v;
 
     compile_begin(g, T, o);
@@ -336,21 +407,16 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     fold_model(g);
     Emit *e = emit_new(g->arena, g, T);
 
-    while (last->run)
-        last++;
     v = programs(g, &stopped);
     run_pipe(v);
     for (size_t i = 0; i < vec_len(v); i++)
-        if (run_passes(v[i], row_of(pass_pipe), last))
-            emit_stages(e, v[i]);
-        else
+        if (!emit_stages(e, v, i))
             vec_push(g->arena, stopped, v[i]);
     if (stopped) {
         write_stage(g, stopped);
         return NULL;
     }
     Graph *init = vec_len(v) ? init_of(v) : initial_graph(g);
-    run_passes(init, passtab, last);
-    emit_stages(e, init);
+    emit_stages(e, &init, 0);
     return emit_finish(e, o);
 }

@@ -109,7 +109,7 @@ static size_t emit_kernels(Emit *e, Graph *g, const Target *T, size_t first)
             k[i]->instr.kernel =
                 strf(forever, "%s.%zu", families[k[i]->fam], first + i);
     }
-    emit_program(e, g, k);
+    emit_program(e, place_program(g, k));
     return first + vec_len(k);
 }
 

@@ -8,6 +8,7 @@
 
 /* In each micro-batch: made by grad, or gathered for what is. */
 int runs_backward(const Node *n);
+int is_rebuilt(const Node *n); /* made again by recompute */
 /* tmp of a value gathered for the forward: what the backward gathers, or null;
  * of all others null. */
 void find_twins(Graph *g);
@@ -24,8 +25,10 @@ int always_there(const Node *n);
 double seconds_of(const Graph *g, const Node *n); /* in a kernel of its own */
 /* By Node.call: micro-batches at most that hold at a time what it keeps. */
 int *micros_alive(const Graph *g);
-/* Bytes that a second of a micro-batch is worth; HUGE_VAL: no memory is worth
- * time. Ids of nodes are theirs. */
+/* Of the forward's values that the backward reads. */
+int64_t kept_bytes(const Graph *g);
+/* Bytes that a second of a micro-batch is worth, by Graph.price; HUGE_VAL: no
+ * memory is worth time. */
 double bytes_a_second(const Graph *g);
 
 /* ---- logits_sites.c: what logits_chunks.c cuts --------------------------- */

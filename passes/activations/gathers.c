@@ -37,6 +37,11 @@ int runs_backward(const Node *n)
     return n->reg == REGbody && (is_backward(n) || gathered_again(n));
 }
 
+int is_rebuilt(const Node *n)
+{
+    return n->again && n->reg == REGbody && !gathered_again(n);
+}
+
 void find_twins(Graph *g)
 {
     Arena *a = arena_new();

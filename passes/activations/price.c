@@ -1,14 +1,8 @@
-/* price.c: what a second of a micro-batch is worth in bytes of a rank's memory.
- * Saving memory may cost as many percent of the time as it saves of the memory,
- * or train.recompute times as many: so a second is worth
- *
- *     bytes of a rank / seconds of a micro-batch / train.recompute
- *
- * The bytes are parameters, states, gradients and what is kept for the backward
- * where nothing is rebuilt; the seconds are those of products and collectives,
- * and of every other value written once. Both are known before kernels and
- * their order are: they weigh, they do not predict. A rank that needs little
- * memory saves none, unless train.recompute is given. */
+/* price.c: what a value costs: the seconds to make it again, the micro-batches
+ * that keep it at a time. Time is weighed against memory at a price,
+ * Graph.price, which says how much of it is paid for a byte: fit.c finds the
+ * least at which a program fits, or train.recompute states it. The seconds are
+ * known before kernels and their order are: they weigh, they do not predict. */
 #include <math.h>
 
 #include "activations.h"
@@ -39,23 +33,6 @@ double seconds_of(const Graph *g, const Node *n)
     return m->launch + fmax(work, cost.bytes / m->memory);
 }
 
-static double body_seconds(const Graph *g)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        OpClass c = optab[n->op].cls;
-        if (n->reg != REGbody || c == VIEW || c == SRC)
-            continue;
-        if (c == EIN || c == COMM)
-            sum += seconds_of(g, n);
-        else
-            sum += (double)local_bytes(g, n) / machine_of(g)->memory;
-    }
-    return sum;
-}
-
 /* ---- what is kept -------------------------------------------------------- */
 
 /* Rows of the stage's table between which a call's values are kept. */
@@ -80,76 +57,56 @@ static int first_row(const Graph *g, int call)
     return (int)i;
 }
 
-typedef struct Kept {
-    char *node; /* by id: a forward value that backward kernels read */
-    int *last;  /* by call: the last one that reads what it keeps */
-} Kept;
-
-static void keep(const Graph *g, Kept *k, const Node *x, const Node *reader)
+/* last, by call: the last one that reads what it keeps. */
+static void keep(const Graph *g, int *last, const Node *x, const Node *reader)
 {
     int from = x->call - 1, to = reader->call - 1;
 
-    if (always_there(x) || runs_backward(x))
+    if (always_there(x) || runs_backward(x) || from < 0 || to < 0)
         return;
-    k->node[x->id] = 1;
-    if (from >= 0 && to >= 0 && first_row(g, to) > first_row(g, k->last[from]))
-        k->last[from] = to;
-}
-
-static Kept find_kept(const Graph *g)
-{
-    int calls = (int)vec_len(g->call);
-    Kept k = { .node = alloc(g->arena, vec_len(g->node) + 1),
-               .last = alloc(g->arena, sizeof(int) * (size_t)(calls + 1)) };
-
-    for (int c = 0; c < calls; c++)
-        k.last[c] = c;
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        for (int j = 0; j < n->nin && runs_backward(n); j++)
-            keep(g, &k, owner_of_bytes(n->in[j]), n);
-    }
-    return k;
+    if (first_row(g, to) > first_row(g, last[from]))
+        last[from] = to;
 }
 
 int *micros_alive(const Graph *g)
 {
     int calls = (int)vec_len(g->call);
-    Kept k = find_kept(g);
+    int *last = alloc(g->arena, sizeof *last * (size_t)(calls + 1));
     int *alive = alloc(g->arena, sizeof *alive * (size_t)(calls + 1));
 
+    for (int c = 0; c < calls; c++)
+        last[c] = c;
+    for (size_t i = 0; i < vec_len(g->node) && calls; i++) {
+        const Node *n = g->node[i];
+        for (int j = 0; j < n->nin && runs_backward(n); j++)
+            keep(g, last, owner_of_bytes(n->in[j]), n);
+    }
     alive[0] = 1;
     for (int c = 0; c < calls; c++)
-        alive[c + 1] = most_alive(g, c, k.last[c]);
+        alive[c + 1] = most_alive(g, c, last[c]);
     return alive;
 }
 
-static double rank_bytes(const Graph *g)
+int64_t kept_bytes(const Graph *g)
 {
-    const char *kept = find_kept(g).node;
     const int *alive = micros_alive(g);
-    double sum = 0;
+    char *seen = alloc(g->arena, vec_len(g->node) + 1);
+    int64_t sum = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        double bytes = (double)local_bytes(g, n);
-        if (kept[i])
-            sum += bytes * alive[n->call];
-        else if (is_lasting(n) || n->op == Oaccum)
-            sum += bytes;
+        for (int k = 0; k < n->nin && runs_backward(n); k++) {
+            const Node *x = owner_of_bytes(n->in[k]);
+            if (seen[x->id] || always_there(x) || runs_backward(x))
+                continue;
+            seen[x->id] = 1;
+            sum += local_bytes(g, x) * alive[x->call];
+        }
     }
     return sum;
 }
 
 double bytes_a_second(const Graph *g)
 {
-    enum { LITTLE = 256 << 20 };
-    double worth = opts_num(g->opts, "train.recompute");
-    double bytes = rank_bytes(g), secs = body_seconds(g);
-
-    if (bytes < LITTLE && !opts_given(g->opts, "train.recompute"))
-        worth = 0;
-    return worth > 0 && secs > 0 && program_trains(g->prog)
-               ? bytes / secs / worth
-               : HUGE_VAL;
+    return g->price > 0 && program_trains(g->prog) ? 1 / g->price : HUGE_VAL;
 }

@@ -11,9 +11,8 @@
  * their results are small, and so is what came from other ranks: no collective
  * of a step runs twice. What only backward loop kernels read is made inside
  * these and costs nothing. What others read (products, attention, collectives)
- * has to be stored again, and a product costs its FLOPs: that is done where it
- * saves at least as many percent of a rank's memory as it adds to a
- * micro-batch's time (train.recompute; 0: never).
+ * has to be stored again, and a product costs its FLOPs: that is done where the
+ * memory that it saves is worth the time (Graph.price).
  *
  * Which values to keep is a minimum cut: what cannot be rebuilt hangs on the
  * source, what the backward reads hangs on the sink; keeping a value costs its

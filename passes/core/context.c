@@ -8,6 +8,8 @@ void compile_begin(Graph *g, const Target *T, const CompileOptions *o)
 {
     g->compile = alloc(g->arena, sizeof *g->compile);
     *g->compile = (Compile){ .options = *o, .target = T, .pass = "" };
+    g->compile->said = table_new(g->arena);
+    g->price = opts_num(g->opts, "train.recompute") * 1e-3 / (1 << 30);
 }
 
 const Target *pass_target(const Graph *g)
@@ -15,14 +17,14 @@ const Target *pass_target(const Graph *g)
     return g->compile->target;
 }
 
-const MachineSpeeds *machine_of(const Graph *g)
-{
-    static const MachineSpeeds machines[] = {
+static const MachineSpeeds machines[] = {
 #define MACHINE(name, ...) { __VA_ARGS__ },
 #include "../../ir/machines.def"
 #undef MACHINE
-    };
+};
 
+const MachineSpeeds *machine_of(const Graph *g)
+{
     return &machines[pass_target(g)->machine];
 }
 
@@ -35,6 +37,12 @@ static uint32_t atoms_within(const Mesh *m, int64_t ranks)
         if (!ranks || m->atom[t].stride * m->atom[t].size <= ranks)
             within |= 1u << t;
     return within;
+}
+
+int64_t memory_limit(const Opts *o, const Target *T)
+{
+    return opts_given(o, "memory") ? opts_bytes(o, "memory")
+                                   : (int64_t)machines[T->machine].capacity;
 }
 
 uint32_t near_atoms(const Graph *g)

@@ -36,8 +36,12 @@ typedef struct MachineSpeeds {
     double gemm, unaligned, plain, loop, memory, link, network, launch, hop,
         rows;
     int64_t sharing;
+    double capacity;
 } MachineSpeeds;
 const MachineSpeeds *machine_of(const Graph *g);
+/* Bytes that a rank's arena may have: `memory`, or what T's machine has; 0: not
+ * known. */
+int64_t memory_limit(const Opts *o, const Target *T);
 /* The atoms over which ranks of one host differ (fold.host), and the seconds
  * that a rank of a group needs to send so many bytes to the others; of them
  * those whose ranks share memory. */

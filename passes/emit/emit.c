@@ -315,44 +315,69 @@ static void enter_stage(Emit *e, const Graph *g)
     e->now = &e->stage[g->role];
 }
 
-void emit_program(Emit *e, Graph *g, Group **groups)
+static double seconds_rebuilt(const ProgramBuilder *m, const Program *p)
 {
-    ProgramBuilder m = { .arena = e->arena,
-                         .e = e,
-                         .g = g,
-                         .T = e->T,
-                         .shapes = e->shapes,
-                         .sigs = e->sigs };
-    Program p = { .kind = g->prog };
+    double sum = 0;
 
-    if (!e->mesh)
-        e->mesh = g->mesh;
-    enter_stage(e, g);
-    make_phases(&m, groups);
-    make_joins(&m);
-    p.ninstr = (int)vec_len(m.group);
-    p.nphase = (int)vec_len(m.phase);
-    p.phase = m.phase;
-    p.nslot = (int)vec_len(m.slot);
-    p.slot = m.slot;
-    p.instr = alloc(e->arena, sizeof *p.instr * (size_t)(p.ninstr + 1));
-    for (int i = 0; i < p.ninstr; i++)
-        predict(g, m.group[i], &m.group[i]->instr);
-    for (int i = 0; i < p.ninstr; i++)
-        p.instr[i] = m.group[i]->instr;
+    for (int f = 0; f < p->nphase; f++)
+        for (int i = p->phase[f].first; i < p->phase[f].first + p->phase[f].n;
+             i++) {
+            const Group *k = m->group[i];
+            int again = k->nout > 0;
+            for (int j = 0; j < k->nout; j++)
+                again &= is_rebuilt(k->out[j]);
+            if (again)
+                sum += k->instr.secs * (double)phase_runs(p, f);
+        }
+    return sum;
+}
+
+ProgramBuilder *place_program(Graph *g, Group **groups)
+{
+    ProgramBuilder *m = alloc(g->arena, sizeof *m);
+    Program *p = &m->p;
+
+    *m = (ProgramBuilder){ .arena = g->arena, .g = g, .T = pass_target(g) };
+    make_phases(m, groups);
+    make_joins(m);
+    p->kind = g->prog;
+    p->ninstr = (int)vec_len(m->group);
+    p->nphase = (int)vec_len(m->phase);
+    p->phase = m->phase;
+    p->nslot = (int)vec_len(m->slot);
+    p->slot = m->slot;
+    p->instr = alloc(g->arena, sizeof *p->instr * (size_t)(p->ninstr + 1));
+    for (int i = 0; i < p->ninstr; i++)
+        predict(g, m->group[i], &m->group[i]->instr);
+    for (int i = 0; i < p->ninstr; i++)
+        p->instr[i] = m->group[i]->instr;
     if (opts_int(g->opts, "fold.overlap"))
-        order_beside(&m, &p);
-    m.l = layout(g, m.group, &p);
-    p.transient = m.l->height;
-    p.bound = m.l->bound;
-    p.nframe = (int)vec_len(m.l->frame);
-    p.frame = m.l->frame;
-    number_buffers(&m);
-    add_outputs(&m);
-    for (int i = 0; i < p.ninstr; i++)
-        fill_instr(&m, i, &p.instr[i]);
-    flow_ends(&m, &p);
-    vec_push(e->arena, e->now->prog, p);
+        order_beside(m, p);
+    m->l = layout(g, m->group, p);
+    p->transient = m->l->height;
+    p->bound = m->l->bound;
+    p->nframe = (int)vec_len(m->l->frame);
+    p->frame = m->l->frame;
+    p->rebuilt = seconds_rebuilt(m, p);
+    return m;
+}
+
+void emit_program(Emit *e, ProgramBuilder *m)
+{
+    Program *p = &m->p;
+
+    m->e = e;
+    m->shapes = e->shapes;
+    m->sigs = e->sigs;
+    if (!e->mesh)
+        e->mesh = m->g->mesh;
+    enter_stage(e, m->g);
+    number_buffers(m);
+    add_outputs(m);
+    for (int i = 0; i < p->ninstr; i++)
+        fill_instr(m, i, &p->instr[i]);
+    flow_ends(m, p);
+    vec_push(e->arena, e->now->prog, *p);
 }
 
 /* ---- the whole ----------------------------------------------------------- */

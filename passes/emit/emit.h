@@ -2,6 +2,7 @@
 #ifndef PLEAT_EMIT_H
 #define PLEAT_EMIT_H
 
+#include "../activations/activations.h"
 #include "../memory/memory.h"
 #include "../sharding/sharding.h"
 
@@ -17,7 +18,8 @@ typedef struct Shapes Shapes; /* of values, each once */
 typedef struct Signatures Signatures;
 
 typedef struct ProgramBuilder { /* one program being made */
-    Arena *arena;
+    Program p;
+    Arena *arena; /* its graph's */
     Emit *e;
     Graph *g;
     const Target *T;
@@ -67,7 +69,10 @@ ValueShape *shapes_all(const Shapes *x);                   /* vec */
 int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */
 
 Emit *emit_new(Arena *a, Graph *g, const Target *T);
-void emit_program(Emit *e, Graph *g, Group **groups);
+/* A stage's program: its instructions in order, their streams, the places of
+ * its buffers. */
+ProgramBuilder *place_program(Graph *g, Group **groups);
+void emit_program(Emit *e, ProgramBuilder *m); /* it joins the plan */
 Plan *emit_finish(Emit *e, const CompileOptions *o);
 
 #endif

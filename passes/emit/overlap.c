@@ -316,20 +316,6 @@ static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
     give_order(&x, at, at->n, 1);
 }
 
-static int64_t lasting_bytes(const ProgramBuilder *m)
-{
-    Table *seen = table_new(m->arena);
-    int64_t bytes = 0;
-
-    for (size_t i = 0; i < vec_len(m->g->node); i++) {
-        Node *n = m->g->node[i];
-        void **at = is_persistent(n) ? table_at(seen, KEYP(n_name(n))) : NULL;
-        if (at && !*at)
-            bytes += local_bytes(m->g, *at = n);
-    }
-    return bytes;
-}
-
 /* With so much more alive than in the model's order, as far as that tells; how
  * much there is. */
 static int64_t spread(ProgramBuilder *m, Program *p, Load load, int64_t more)
@@ -354,7 +340,8 @@ void order_beside(ProgramBuilder *m, Program *p)
     if (!beside)
         return;
     Load load = layout_load(m->g, m->group, p);
-    int64_t most = load.most, more = (most + lasting_bytes(m)) / GROWTH;
+    int64_t most = load.most;
+    int64_t more = (most + lasting_bytes(m->arena, &m->g, 1)) / GROWTH;
     for (int f = 0; f < p->nphase; f++)
         if (joins_next(p, f))
             hoist_reductions(m, p, f, load);

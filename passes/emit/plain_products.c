@@ -36,13 +36,9 @@ static int64_t row_width(const Graph *g, const Group *k, int i, int *last)
 
 static int is_said(const Graph *g, const Axis *a, ProductPath path)
 {
-    Compile *c = g->compile;
-
-    if (!c->said)
-        c->said = table_new(g->arena);
-    void **slot = table_at(c->said, KEYP(a) + path);
+    void **slot = table_at(g->compile->said, KEYP(a->name) + path);
     int is = *slot != NULL;
-    *slot = c;
+    *slot = g->compile;
     return is;
 }
 

@@ -42,6 +42,29 @@ int is_persistent(const Node *n)
            n->op == Oresult;
 }
 
+static int64_t aligned(int64_t bytes)
+{
+    return (bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+}
+
+int64_t lasting_bytes(Arena *a, Graph *const *g, int n)
+{
+    Table *seen = table_new(a);
+    int64_t bytes = 0;
+
+    for (int k = 0; k < n; k++)
+        for (size_t i = 0; i < vec_len(g[k]->node); i++) {
+            Node *x = g[k]->node[i];
+            void **at =
+                is_persistent(x) ? table_at(seen, KEYP(n_name(x))) : NULL;
+            if (!at || *at)
+                continue;
+            *at = x;
+            bytes += aligned(local_bytes(g[k], x));
+        }
+    return bytes;
+}
+
 /* ---- lives --------------------------------------------------------------- */
 
 static const Phase *phase_at(const Alloc *a, int instr)
@@ -241,7 +264,7 @@ static Load load_of(const Alloc *a, const Rect *r, int n)
     Load l = { alloc(a->arena, size), alloc(a->arena, size), 0 };
 
     for (int i = 0; i < n; i++) {
-        int64_t bytes = (r[i].bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+        int64_t bytes = aligned(r[i].bytes);
         l.alive[r[i].born] += bytes;
         l.ends[r[i].dies] += bytes;
     }

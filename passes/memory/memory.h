@@ -42,6 +42,8 @@ typedef struct Layout {
 } Layout;
 
 int is_persistent(const Node *stored);
+/* Of what the n graphs name of that, each once. */
+int64_t lasting_bytes(Arena *a, Graph *const *g, int n);
 /* Places all that lives within one program, whose phases and slots are known.
  * k: the group of each instruction. */
 Layout *layout(Graph *g, Group *const *k, const Program *prog);

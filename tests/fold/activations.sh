@@ -1,6 +1,6 @@
 #!/bin/sh
 # activations: what plans of Qwen3-30B keep for the backward, without a GPU. A
-# rank's memory is at most what is stated; a step sends what it sends where
+# rank's memory is at most what `memory` gives, or what is stated; a step sends what it sends where
 # nothing is stored again (train.recompute=0): no collective runs twice; and a
 # fallback, which gathers all tokens, fits where its step does.
 cd "$(dirname "$0")/../.." || exit 2
@@ -56,9 +56,10 @@ fallback() {
 # Eight GPUs, and eight hosts of eight.
 plan free world=8 fold.ep=8 train.batch=128 train.recompute=0
 plan all world=8 fold.ep=8 train.batch=128 train.recompute=1e12
-plan one world=8 fold.ep=8 train.batch=128
-plan three world=8 fold.ep=8 train.batch=128 fold.zero=3
-plan stages world=64 fold.ep=8 fold.pp=4 train.batch=512 fold.overlap=0
+plan one world=8 fold.ep=8 train.batch=128 memory=88GiB
+plan three world=8 fold.ep=8 train.batch=128 fold.zero=3 train.recompute=8
+plan stages world=64 fold.ep=8 fold.pp=4 train.batch=512 fold.overlap=0 \
+    train.recompute=2.4
 most one 88
 most three 80
 most stages 25

@@ -490,7 +490,7 @@ static Group **emitted(Emit *e, Graph *g)
     k = sched(g, k, forever);
     for (size_t i = 0; i < vec_len(k); i++)
         fake_lower(g, k[i], forever);
-    emit_program(e, g, k);
+    emit_program(e, place_program(g, k));
     return k;
 }
 

@@ -300,7 +300,7 @@ static Plan *plan_of(const Model *m, Graph **g, Table *groups)
                           KEYP(intern(strf(forever, "%d %s", r, n->name)))) =
                     k[vec_len(k) - 1];
             }
-        emit_program(e, g[r], k);
+        emit_program(e, place_program(g[r], k));
     }
     return emit_finish(e, NULL);
 }

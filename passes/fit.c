@@ -1,0 +1,156 @@
+/* fit.c: how much time a stage of a program pays for memory: as little as makes
+ * it fit. It has what `memory`, or the machine, leaves beside what lives in all
+ * programs.
+ *
+ * What is rebuilt instead of kept, and in how many slices logits are made,
+ * follows from Graph.price. Where a copy of the stage made at price 0 fits,
+ * nothing is rebuilt that costs time. Else copies are made at prices of a fixed
+ * scale, an octave after another up to the first that fits, and then between it
+ * and the octave before. A copy that keeps so much that it cannot fit is left
+ * before its kernels are made. What fits into less memory fits into more, so
+ * more memory never has a higher price, whatever the layout of buffers does.
+ * Where nothing fits, the price of the least memory is taken. A fallback runs
+ * rarely: it pays all or nothing. */
+#include <math.h>
+#include <string.h>
+
+#include "passes.h"
+
+/* Prices: 0, and from 2^LOWEST seconds a byte on a quarter of an octave each;
+ * at the last all is rebuilt that can be. */
+enum { LOWEST = -44, OCTAVE = 4, PRICES = 32 * OCTAVE, MARGIN = 16 };
+
+typedef struct Made { /* at a price */
+    uint64_t decided; /* what it decided; 0: not tried */
+    int64_t kept;     /* bytes for the backward */
+    int64_t bytes;    /* of temporaries; 0: not known, it does not fit */
+} Made;
+
+typedef struct FitSearch {
+    Graph *g;     /* the stage as pipe left it */
+    int64_t room; /* bytes */
+    Made at[PRICES + 1];
+} FitSearch;
+
+static double price_at(int i)
+{
+    double quarter = sqrt(sqrt(2)), price = i ? ldexp(1, LOWEST) : 0;
+
+    for (int k = 1; k < i; k++)
+        price *= quarter;
+    return price;
+}
+
+/* A number for what recompute and logits_chunks made of g. */
+static uint64_t decisions(const Graph *g)
+{
+    uint64_t h = 1;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        h = mix64(mix64(h, n->op), (uint64_t)n->again);
+        h = mix64(h, (uint64_t)local_bytes(g, n));
+    }
+    return h;
+}
+
+/* What another price made that decided the same; or null. */
+static const Made *like(const FitSearch *s, const Made *m)
+{
+    for (int i = 0; i <= PRICES; i++)
+        if (&s->at[i] != m && s->at[i].decided == m->decided)
+            return &s->at[i];
+    return NULL;
+}
+
+/* Does it keep more than the first did by so much that it cannot fit? */
+static int is_hopeless(const FitSearch *s, const Made *m)
+{
+    const Made *first = &s->at[0];
+
+    return m > first && m < &s->at[PRICES] &&
+           first->bytes - (first->kept - m->kept) >
+               s->room + first->bytes / MARGIN;
+}
+
+/* A copy of the stage in a, at the i-th price. Null: not made to the end. */
+static ProgramBuilder *make(FitSearch *s, Arena *a, int i)
+{
+    Graph *h = stage_copy(a, s->g);
+    Made *m = &s->at[i];
+    ProgramBuilder *b = NULL;
+
+    h->price = price_at(i);
+    run_up_to(h, pass_recompute);
+    m->decided = decisions(h);
+    m->kept = kept_bytes(h);
+    const Made *same = like(s, m);
+    if (!same && !is_hopeless(s, m))
+        b = place_stage(h);
+    m->bytes = b ? b->p.transient : same ? same->bytes : 0;
+    return b;
+}
+
+static int fits(FitSearch *s, int i)
+{
+    Made *m = &s->at[i];
+    Arena *a = arena_new();
+
+    if (!m->decided)
+        make(s, a, i);
+    arena_free(a);
+    return m->bytes && m->bytes <= s->room;
+}
+
+static int least_bytes(const FitSearch *s)
+{
+    int best = 0;
+
+    for (int i = 1; i <= PRICES; i++)
+        if (s->at[i].bytes && s->at[i].bytes < s->at[best].bytes)
+            best = i;
+    return best;
+}
+
+/* The least price that fits, known to be above 0. */
+static int search(FitSearch *s)
+{
+    int at = OCTAVE, step = OCTAVE;
+
+    if (fits(s, PRICES) && s->g->prog == PGfallback)
+        return PRICES;
+    for (; !fits(s, at); at += step)
+        if (s->at[at].decided == s->at[PRICES].decided)
+            return least_bytes(s);
+    while (step /= 2)
+        if (fits(s, at - step))
+            at -= step;
+    return at;
+}
+
+static void explain(const FitSearch *s, int i)
+{
+    const double gib = 1 << 30;
+
+    why(s->g, NULL,
+        "temporaries have %.2f GiB: %.2f where nothing that costs time is "
+        "rebuilt, %.2f at %.3g ms of a micro-batch for each GiB",
+        (double)s->room / gib, (double)s->at[0].bytes / gib,
+        (double)s->at[i].bytes / gib, 1e3 * gib * price_at(i));
+}
+
+ProgramBuilder *fit_stage(Graph *g, int64_t room)
+{
+    FitSearch s = { .g = g, .room = room };
+    CompileOptions *o = &g->compile->options, all = *o;
+
+    o->dump = o->stop = NULL;
+    o->dot = NULL;
+    ProgramBuilder *first = make(&s, g->arena, 0);
+    int i = first->p.transient <= room ? 0 : search(&s);
+    *o = all;
+    g->price = price_at(i);
+    g->compile->pass = "recompute";
+    explain(&s, i);
+    return i ? NULL : first;
+}
