@@ -292,10 +292,11 @@ static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
 }
 
 /* Threads for passes over parts of the row. When it is read but once they are
- * fewer, and each has several pieces on the way before it waits for others. Of a
- * long row that is read again they are the most a block can have: fewer rows are
- * underway, and more of them still in the L2 cache (4096 rows of 151936 bf16,
- * softmax and its gradient, on an H200: 0.90 ms by 512 threads, 0.82 by 1024). */
+ * fewer, and each has several pieces on the way before it waits for others. Of
+ * a long row that is read again they are the most a block can have: fewer rows
+ * are underway, and more of them still in the L2 cache (4096 rows of 151936
+ * bf16, softmax and its gradient, on an H200: 0.90 ms by 512 threads, 0.82 by
+ * 1024). */
 static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
 {
     enum { LONGROW = 16 };
