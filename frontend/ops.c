@@ -249,7 +249,8 @@ static int as(lua_State *L)
 }
 
 /* stored(x): a real x as it is kept, in the policy's dtype, where f32(x) would
- * take the fp32 value that a product has before it is rounded; for the prelude. */
+ * take the fp32 value that a product has before it is rounded; for the
+ * prelude. */
 static int stored(lua_State *L)
 {
     Front *f = enter(L, "stored");
@@ -552,10 +553,8 @@ static const luaL_Reg byhand[] = {
 /* clang-format on */
 
 static const luaL_Reg inside[] = {
-    { "as", as },
-    { "halves", halves }, { "stored", stored },
-    { "need", need },
-    { NULL, NULL },
+    { "as", as },     { "halves", halves }, { "stored", stored },
+    { "need", need }, { NULL, NULL },
 };
 
 static void put_closure(lua_State *L, const char *name, lua_CFunction f, int k)
