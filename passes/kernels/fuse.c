@@ -25,7 +25,9 @@
 
 #include <string.h>
 
-enum { WINDOW = 160 };
+/* Nodes between a value and a reader that joins its kernel: what all layers
+ * watch for (overflow_fallback.c) stands between a loss and its gradient. */
+enum { WINDOW = 1024 };
 
 /* What stages do together outside calls keeps the order in which it stands. */
 static void find_order(Fuse *f)
