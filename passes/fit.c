@@ -133,8 +133,8 @@ static void explain(const FitSearch *s, int i)
     const double gib = 1 << 30;
 
     why(s->g, NULL,
-        "temporaries have %.2f GiB: %.2f where nothing that costs time is "
-        "rebuilt, %.2f at %.3g ms of a micro-batch for each GiB",
+        "temporaries have %.4g GiB: %.4g where nothing that costs time is "
+        "rebuilt, %.4g at %.3g ms of a micro-batch for each GiB",
         (double)s->room / gib, (double)s->at[0].bytes / gib,
         (double)s->at[i].bytes / gib, 1e3 * gib * price_at(i));
 }
