@@ -54,6 +54,14 @@ is "the graph goes on" 0 "$PLEAT" compile "$dir/a.ir" -o "$dir/b.plan"
 is "to the same plan" 0 cmp "$dir/a.plan" "$dir/b.plan"
 is "show" 0 "$PLEAT" show "$dir/a.plan"
 says "show prints the bound" "lower bound"
+# shellcheck disable=SC2086
+is "a plan beyond its memory is made" 0 "$PLEAT" compile models/tiny.lua \
+    $small memory=1kB -o "$dir/little.plan"
+says "it says by how much, and whose" "over the limit of 1000 B; largest: "
+is "show prints the limit" 0 sh -c \
+    "$PLEAT show $dir/little.plan | grep '^  limit  *1000 B'"
+is "show prints what rebuilding costs" 0 sh -c \
+    "$PLEAT show $dir/little.plan | grep '^  rebuilding  *[1-9].* ms'"
 is "show draws" 0 "$PLEAT" show "$dir/a.plan" --html "$dir/a.html" \
     --trace "$dir/a.json"
 is "check draws a graph" 0 "$PLEAT" check models/tiny.lua --dot "$dir/a.dot"

@@ -49,6 +49,8 @@ fold.order=tp-cp-dp fold.order 'tp-cp-dp' lacks 'pp'
 fold.order=tp-cp-dp-pp:2 fold.order 'tp-cp-dp-pp:2': between names stands '-'
 fold.pp=4097 fold.pp: 4097 is above the largest value 4096
 fold.vpp=0 fold.vpp: 0 is below the least value 1
+memory=76 memory: '76' is not a size like 76GiB or 80GB
+memory=-1GiB memory: '-1GiB' is not a size like 76GiB or 80GB
 fold.balance=zigzg fold.balance: 'zigzg' is not one of zigzag, contiguous (did you mean 'zigzag'?)
 END
 
