@@ -143,7 +143,6 @@ static void declare_axes(GraphReader *reader)
 
 static AxisRole read_axis_role(Lex *x)
 {
-    lex_need(x, '=');
     const char *s = lex_word(x);
     int r = role_named(s);
 
@@ -154,7 +153,6 @@ static AxisRole read_axis_role(Lex *x)
 
 static void read_taken(Lex *x, Axis *a)
 {
-    lex_need(x, '=');
     int m = lex_choice(x, meshnames, NMESH);
 
     lex_need(x, '(');
@@ -174,28 +172,22 @@ static void read_axis_line(GraphReader *reader)
     } else {
         a->n = lex_range(x, "size", 0, INT64_MAX);
     }
-    if (lex_take(x, "root")) {
-        lex_need(x, '=');
+    if (lex_key(x, "root"))
         a->root = parse_axis(reader);
-    }
     a->zigzag = lex_take(x, "zigzag");
-    if (lex_take(x, "role"))
+    if (lex_key(x, "role"))
         a->role = read_axis_role(x);
-    while (lex_take(x, "shard"))
+    while (lex_key(x, "shard"))
         read_taken(x, a);
-    if (lex_take(x, "atoms")) {
-        lex_need(x, '=');
+    if (lex_key(x, "atoms"))
         a->atoms = (uint32_t)lex_range(x, "atoms", 1, (1 << MAXATOM) - 1);
-    }
     a->nfactor = 0;
-    if (lex_take(x, "of")) {
-        lex_need(x, '=');
+    if (lex_key(x, "of"))
         do {
             if (a->nfactor == 4)
                 lex_err(x, "more than 4 factors");
             a->factor[a->nfactor++] = parse_axis(reader);
         } while (lex_mark(x, ','));
-    }
     a->loc = parse_places(reader);
 }
 
@@ -208,20 +200,14 @@ static void read_param(GraphReader *reader, TensorKind kind)
     v->path = lex_word(x);
     v->init = (InitKind)lex_choice(x, initkinds, NINIT);
     v->arg = lex_num(x);
-    if (lex_take(x, "of")) {
-        lex_need(x, '=');
+    if (lex_key(x, "of"))
         v->of = lex_word(x);
-    }
-    if (lex_take(x, "expert")) {
-        lex_need(x, '=');
+    if (lex_key(x, "expert"))
         v->expert = parse_axis(reader);
-    }
-    if (lex_take(x, "bucket")) {
-        lex_need(x, '=');
+    if (lex_key(x, "bucket")) {
         v->bucket = lex_word(x);
-        if (!lex_take(x, "at"))
+        if (!lex_key(x, "at"))
             lex_err(x, "a member of a bucket lies at an element");
-        lex_need(x, '=');
         v->at = lex_int(x);
     }
     v->copy = lex_take(x, "copy");
