@@ -84,6 +84,15 @@ Param *g_param(Graph *g, const char *path)
     return table_get(g->bypath, KEYP(intern(path)));
 }
 
+int64_t param_elems(const Param *param)
+{
+    int64_t n = 1;
+
+    for (int d = 0; d < param->nd; d++)
+        n *= param->dim[d].n;
+    return n;
+}
+
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
 {
     Node *n = alloc(g->arena, sizeof *n);
@@ -102,13 +111,13 @@ Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
     return n;
 }
 
-static Node *like(Node *n, const Node *a) /* place and region of a */
+Node *g_placed(Node *n, const Node *by)
 {
-    n->scope = a->scope;
-    n->reg = a->reg;
-    n->call = a->call;
+    n->scope = by->scope;
+    n->reg = by->reg;
+    n->call = by->call;
     if (!n->loc)
-        n->loc = a->loc;
+        n->loc = by->loc;
     return n;
 }
 
@@ -117,7 +126,7 @@ Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c)
     Node *in[3] = { a, b, c };
     int nin = c ? 3 : b ? 2 : 1;
 
-    return infer(g, like(g_node(g, op, l, nin, in), a));
+    return infer(g, g_placed(g_node(g, op, l, nin, in), a));
 }
 
 Node *g_const(Graph *g, const Loc *l, Dtype dt, double v)
@@ -133,7 +142,7 @@ Node *g_cast(Graph *g, Node *a, Dtype dt)
 {
     if (a->dt == dt)
         return a;
-    Node *n = like(g_node(g, Ocast, a->loc, 1, &a), a);
+    Node *n = g_placed(g_node(g, Ocast, a->loc, 1, &a), a);
     n->at.cast.to = dt;
     return infer(g, n);
 }
@@ -142,7 +151,7 @@ Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n)
 {
     if (n == 0)
         return a;
-    Node *r = like(g_node(g, op, a->loc, 1, &a), a);
+    Node *r = g_placed(g_node(g, op, a->loc, 1, &a), a);
     *n_axes(r) = g_axes(g, ax, n);
     return infer(g, r);
 }
@@ -159,7 +168,7 @@ Node *g_broadcast(Graph *g, Node *a, const Node *to)
 {
     if (same_dims(a, to))
         return a;
-    Node *n = like(g_node(g, Obroadcast, a->loc, 1, &a), a);
+    Node *n = g_placed(g_node(g, Obroadcast, a->loc, 1, &a), a);
     n->nd = to->nd;
     memcpy(n->dim, to->dim, sizeof n->dim);
     return infer(g, n);
@@ -187,7 +196,7 @@ Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
             const Node *order)
 {
     Node *in[2] = { a, b };
-    Node *r = like(g_node(g, Odot, l, 2, in), a);
+    Node *r = g_placed(g_node(g, Odot, l, 2, in), a);
 
     r->at.dot.axes = g_axes(g, ax, n);
     infer(g, r);

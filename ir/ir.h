@@ -372,6 +372,7 @@ Axis *g_axis(Graph *g, const char *name);
  * one name meet (an index over k into k), one of them becomes such. */
 Axis *g_instance(Graph *g, const Axis *of);
 Param *g_param(Graph *g, const char *path); /* null: none */
+int64_t param_elems(const Param *param);
 
 /* Build: a node of op with operands, appended to g->node. Set attributes, then
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc). */
@@ -404,6 +405,9 @@ const char *n_name(const Node *n); /* name or path */
 void set_name(Node *n, const char *name);
 Axes g_axes(Graph *g, Axis *const *v, int n); /* a copy */
 
+/* n, which stands where `by` does: scope, region and call; place, if it has
+ * none. */
+Node *g_placed(Node *n, const Node *by);
 /* Shorthands: build and infer. */
 Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
 Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);

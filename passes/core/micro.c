@@ -53,9 +53,7 @@ Node *g_accum(Graph *g, Node *n, Reduce op)
 
     a->at.accum.op = op;
     a->dt = Df32;
-    a->reg = n->reg;
-    a->scope = n->scope;
-    return infer(g, a);
+    return infer(g, g_placed(a, n));
 }
 
 int64_t micro_turns(const Graph *g)

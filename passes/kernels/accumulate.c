@@ -52,9 +52,7 @@ static Node *add_to(Graph *g, Node *x, Node *to, const Node *like)
 
     n->at.accum.op = Radd;
     n->dt = like->dt;
-    n->reg = like->reg;
-    n->call = like->call;
-    n->scope = like->scope;
+    g_placed(n, like);
     n->nd = like->nd;
     memcpy(n->dim, like->dim, sizeof n->dim);
     memcpy(n->sh, like->sh, sizeof n->sh);
@@ -111,10 +109,7 @@ static Node *sum_of_rest(Graph *g, const Accumulators *s, const Node *acc)
     Node *r = s->rest[0];
 
     for (size_t i = 1; i < vec_len(s->rest); i++) {
-        r = g_ew(g, Oadd, acc->loc, r, s->rest[i], NULL);
-        r->reg = acc->reg;
-        r->call = acc->call;
-        r->scope = acc->scope;
+        r = g_placed(g_ew(g, Oadd, acc->loc, r, s->rest[i], NULL), acc);
         memcpy(r->sh, acc->sh, sizeof r->sh);
     }
     return r;

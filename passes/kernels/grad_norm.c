@@ -64,9 +64,7 @@ static Node *add_squares(Graph *g, Node *a, int64_t count)
     Node *q = g_node(g, Osum_sq, a->loc, 1, &a);
     Axis *axis = g_axis(g, "squares'1");
 
-    q->scope = a->scope;
-    q->reg = a->reg;
-    q->call = a->call;
+    g_placed(q, a);
     q->dt = a->dt;
     for (int i = 0; g->mesh && i < g->mesh->natom; i++)
         if (a->sh[i].k == S) {

@@ -22,13 +22,8 @@ enum {
  * else the first of its operands) has along an axis that the node has. */
 static Node *like(Node *n, const Node *by)
 {
-    n->scope = by->scope;
-    n->reg = by->reg;
-    n->call = by->call;
     n->again = by->again;
-    if (!n->loc)
-        n->loc = by->loc;
-    return n;
+    return g_placed(n, by);
 }
 
 /* What `by` reads in place of x stands where x does, or with `by` if x stands

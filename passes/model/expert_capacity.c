@@ -90,13 +90,6 @@ const Node *choice_of(const Node *e)
     return is_forced(e) ? e->in[0]->in[0] : e;
 }
 
-static Node *part_of(Node *n, const Node *pick)
-{
-    n->scope = pick->scope;
-    n->reg = pick->reg;
-    return n;
-}
-
 static int is_choice(const Node *c, const Axis *a)
 {
     return c->op == Otopk && a == c->at.topk.new;
@@ -117,10 +110,10 @@ static Node *token_number(Graph *g, const Node *pick, const Node *e,
         i->at.iota.axis = e->dim[d].a;
         i->dt = Di32;
         i->dim[i->nd++] = e->dim[d];
-        part_of(infer(g, i), pick);
+        g_placed(infer(g, i), pick);
         k = g_const(g, pick->loc, Di32, (double)*tokens);
-        i = part_of(g_ew(g, Omul, pick->loc, i, k, NULL), pick);
-        sum = sum ? part_of(g_ew(g, Oadd, pick->loc, sum, i, NULL), pick) : i;
+        i = g_placed(g_ew(g, Omul, pick->loc, i, k, NULL), pick);
+        sum = sum ? g_placed(g_ew(g, Oadd, pick->loc, sum, i, NULL), pick) : i;
         *tokens *= e->dim[d].n;
     }
     return sum;
@@ -142,14 +135,14 @@ static Node *drawn(Graph *g, const Node *pick, const Node *e, Axis *block,
     n->dt = Df32;
     n->dim[n->nd++] = (Dim){ block, blocks };
     n->dim[n->nd++] = (Dim){ pick->at.pick.axis, pick->at.pick.axis->n };
-    part_of(infer(g, n), pick)->reg = REGpre;
+    g_placed(infer(g, n), pick)->reg = REGpre;
     n = g_node(g, Otopk, pick->loc, 1, &n);
     n->at.topk.k = several ? c->at.topk.k : 1;
     n->at.topk.axis = pick->at.pick.axis;
     n->at.topk.new = top;
-    part_of(infer(g, n), pick)->reg = REGpre;
+    g_placed(infer(g, n), pick)->reg = REGpre;
     if (!several)
-        part_of(n = g_red(g, Osum, n, &top, 1), pick)->reg = REGpre;
+        g_placed(n = g_red(g, Osum, n, &top, 1), pick)->reg = REGpre;
     return n;
 }
 
@@ -163,22 +156,22 @@ static Node *balanced(Graph *g, const Node *pick, Node *e, int64_t number)
     Axis *block = g_axis(g, "block'1");
     Node *t = token_number(g, pick, e, &tokens);
     Node *size = g_const(g, pick->loc, Di32, (double)experts);
-    Node *at = part_of(g_ew(g, Omod, pick->loc, t, size, NULL), pick);
+    Node *at = g_placed(g_ew(g, Omod, pick->loc, t, size, NULL), pick);
 
-    at = part_of(g_ew(g, Osub, pick->loc, t, at, NULL), pick);
-    at = part_of(g_ew(g, Odiv, pick->loc, at, size, NULL), pick);
+    at = g_placed(g_ew(g, Osub, pick->loc, t, at, NULL), pick);
+    at = g_placed(g_ew(g, Odiv, pick->loc, at, size, NULL), pick);
     Node *in[2] = { drawn(g, pick, e, block, (tokens + experts - 1) / experts,
                           number),
-                    part_of(g_cast(g, at, Di32), pick) }; /* exact */
+                    g_placed(g_cast(g, at, Di32), pick) }; /* exact */
     Node *n = g_node(g, Ogather, pick->loc, 2, in);
     n->at.gather.axis = block;
-    part_of(infer(g, n), pick);
-    n = part_of(g_ew(g, Oadd, pick->loc, n, t, NULL), pick);
-    n = part_of(g_ew(g, Omod, pick->loc, n, size, NULL), pick);
+    g_placed(infer(g, n), pick);
+    n = g_placed(g_ew(g, Oadd, pick->loc, n, t, NULL), pick);
+    n = g_placed(g_ew(g, Omod, pick->loc, n, size, NULL), pick);
     Node *zero =
         g_ew(g, Omul, pick->loc, e, g_const(g, pick->loc, e->dt, 0), NULL);
-    part_of(zero, pick);
-    return part_of(g_ew(g, Oadd, pick->loc, zero, n, NULL), pick);
+    g_placed(zero, pick);
+    return g_placed(g_ew(g, Oadd, pick->loc, zero, n, NULL), pick);
 }
 
 static void force_balance(Graph *g)
@@ -232,10 +225,8 @@ static Node *keep(Graph *g, const Node *pick)
     int64_t rows = rows_each(g, e, axis);
     n->at.drop_to_capacity =
         (struct drop_to_capacity_attrs){ axis, rows, first };
-    n->scope = pick->scope;
-    n->reg = pick->reg;
     why(g, pick, "%lld rows an expert, the rest is dropped", (long long)rows);
-    return infer(g, n);
+    return infer(g, g_placed(n, pick));
 }
 
 static int of_batch(const Node *e)

@@ -83,12 +83,8 @@ static void add_overflow_flags(Graph *g)
         if (m->op != Oroute || !(m->at.route.budget > 0))
             continue;
         Node *o = g_node(g, Ooverflow, m->loc, 1, &m);
-        o->scope = m->scope;
-        o->reg = m->reg;
-        o = g_cast(g, infer(g, o), Df32);
-        o->scope = m->scope;
-        o->reg = m->reg;
-        g_accum(g, o, Rmax);
+        o = g_cast(g, infer(g, g_placed(o, m)), Df32);
+        g_accum(g, g_placed(o, m), Rmax);
     }
 }
 
@@ -149,9 +145,7 @@ static Node *sum_of_rounds(Graph *g, Node *out, Node *const *map, int rounds)
     for (int k = 1; k < rounds; k++) {
         Node **to = alloc(g->arena, (count + 1) * sizeof *to);
         Node *c = copy_rows(g, out, map[0], map[k], to);
-        sum = g_ew(g, Oadd, out->loc, sum, c, NULL);
-        sum->scope = out->scope;
-        sum->reg = out->reg;
+        sum = g_placed(g_ew(g, Oadd, out->loc, sum, c, NULL), out);
     }
     return sum;
 }

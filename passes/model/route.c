@@ -15,13 +15,6 @@
 #include "../../ir/keys.h"
 #include "model.h"
 
-static Node *placed_like(Node *n, const Node *by)
-{
-    n->scope = by->scope;
-    n->reg = by->reg;
-    return n;
-}
-
 /* One map for all uses of e, so that rows of one dot are rows of the next. */
 static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
 {
@@ -30,7 +23,7 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
         if (r->op == Oroute && r->in[0] == e && r->at.route.axis == axis)
             return r;
     }
-    Node *m = placed_like(g_node(g, Oroute, by->loc, 1, &e), by);
+    Node *m = g_placed(g_node(g, Oroute, by->loc, 1, &e), by);
 
     struct route_attrs *t = &m->at.route;
     const Node *choice = choice_of(e);
@@ -57,7 +50,7 @@ static Node *move(Graph *g, Op op, Node *x, Node *map, const Node *by)
 {
     Node *in[2] = { x, map };
 
-    return infer(g, placed_like(g_node(g, op, by->loc, 2, in), by));
+    return infer(g, g_placed(g_node(g, op, by->loc, 2, in), by));
 }
 
 static Node *to_tokens(Graph *g, Node *x, const Node *by)
@@ -94,7 +87,7 @@ static Node *grouped(Graph *g, Node *n, int at)
     if (!in[0]->map)
         err(n->loc, "dot: the operand beside an indexed weight has none of the "
                     "index's axes");
-    r = placed_like(g_node(g, Ogmm, n->loc, 3, in), n);
+    r = g_placed(g_node(g, Ogmm, n->loc, 3, in), n);
     r->at.gmm.axes = n->at.dot.axes;
     return infer(g, r);
 }

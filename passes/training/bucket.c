@@ -109,15 +109,6 @@ static void add_member(Graph *g, Bucket *bucket, Param *p, const Shard *sh)
     bucket->ncut = (int)vec_len(bucket->cut);
 }
 
-static int64_t elems(const Param *param)
-{
-    int64_t n = 1;
-
-    for (int d = 0; d < param->nd; d++)
-        n *= param->dim[d].n;
-    return n;
-}
-
 static int64_t padded(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
@@ -174,7 +165,8 @@ static Bucket *bucket_for(BucketBuilder *m, Param *p, double rule)
     k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
     k.unit = k.unit == m->g->top ? NULL : k.unit;
     OpenBucket *o = open_for(m, &k);
-    int64_t n = padded(elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
+    int64_t n =
+        padded(param_elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
 
     if (!k.flat || !o->b || vec_len(o->b->param) == MAXIN ||
         o->b->size + n > MOST)

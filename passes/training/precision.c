@@ -129,11 +129,8 @@ static Node *product(Graph *g, Node *n)
 static Node *sum_as(Graph *g, const Node *n, Dtype t)
 {
     Node *x = cast_for(g, n, n->in[0], t);
-    Node *sum = g_red(g, Osum, x, n_axes(n)->v, n_axes(n)->n);
 
-    sum->scope = n->scope;
-    sum->reg = n->reg;
-    return sum;
+    return g_placed(g_red(g, Osum, x, n_axes(n)->v, n_axes(n)->n), n);
 }
 
 static Node *mean(Graph *g, const Node *n, Dtype t)
@@ -141,11 +138,8 @@ static Node *mean(Graph *g, const Node *n, Dtype t)
     double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
     Node *sum = sum_as(g, n, t);
     Node *c = g_const(g, n->loc, t, 1 / count);
-    Node *r = g_ew(g, Omul, n->loc, sum, c, NULL);
 
-    r->scope = n->scope;
-    r->reg = n->reg;
-    return r;
+    return g_placed(g_ew(g, Omul, n->loc, sum, c, NULL), n);
 }
 
 static Node *rounded(Graph *g, Node *n)
