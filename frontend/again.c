@@ -290,10 +290,7 @@ static int compiles(const Opts *o, const Plan *p)
 static Plan *plan_in(const char *path, Text *text, int *other)
 {
     size_t n;
-    char *s = file_read(forever, path, &n);
-
-    if (!s)
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    char *s = file_need(forever, path, &n);
     int64_t format = plan_format(s, n);
     *other = format && format != format_now(FMTplan);
     *text = (Text){ .arena = forever, .s = s, .len = n };

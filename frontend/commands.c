@@ -19,19 +19,10 @@ void write_all(const char *path, const char *s, size_t n)
         err(NULL, "cannot write %s: %s", path, strerror(errno));
 }
 
-static char *read_all(const char *path, size_t *n)
-{
-    char *s = file_read(forever, path, n);
-
-    if (!s)
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
-    return s;
-}
-
 static Plan *read_plan(const char *path)
 {
     size_t n;
-    char *s = read_all(path, &n);
+    char *s = file_need(forever, path, &n);
 
     return plan_parse(forever, s, n, path);
 }
@@ -61,7 +52,7 @@ static Trace read_model(Args *a, Graph ***stage)
             a->file);
     if (kind == FILEmodel)
         return trace(a->file, a->keys, 0);
-    char *s = read_all(a->file, &n);
+    char *s = file_need(forever, a->file, &n);
     Arena *arena = arena_new();
     Source *source = NULL;
     Graph **v = graphs_parse(arena, s, n, a->file, a->keys, &source);

@@ -153,15 +153,6 @@ static int64_t value_of(const json_t *config, const char *s)
     return sum;
 }
 
-static int64_t dim_size(const HfDim *d)
-{
-    int64_t n = 1;
-
-    for (int i = 0; i < d->nf; i++)
-        n *= d->f[i].total;
-    return n;
-}
-
 static void check_tensor(const Loc *l, const json_t *config, const HfMap *map)
 {
     size_t n = strlen(map->hf);
@@ -172,7 +163,7 @@ static void check_tensor(const Loc *l, const json_t *config, const HfMap *map)
             continue;
         for (int d = 0; d < 2 && d < map->nd; d++) {
             int64_t said = value_of(config, known[i].size[d]);
-            int64_t is = dim_size(&map->dim[d]);
+            int64_t is = hf_dim(&map->dim[d]);
             if (said >= 0 && said != is)
                 err(l, "hf: config has %s = %lld, but '%s' has %lld there",
                     known[i].size[d], (long long)said, map->hf, (long long)is);

@@ -16,13 +16,6 @@ enum { WIDTH = 100, FIRST = 9 }; /* columns of a line; of the stage's name */
 
 /* ---- from slots ---------------------------------------------------------- */
 
-static const Program *step_of(const Role *r)
-{
-    int i = role_prog(r, PGstep);
-
-    return i < 0 ? NULL : &r->prog[i];
-}
-
 static const Call *call_of(const Program *prog, const ScheduleSlot *t)
 {
     return &prog->phase[t->phase].call;
@@ -61,7 +54,7 @@ Schedule *plan_schedule(const Plan *p, const char *name)
     Text out = { .arena = forever };
 
     for (int r = 0; r < p->nrole; r++) {
-        const Program *step = step_of(&p->role[r]);
+        const Program *step = role_program(&p->role[r], PGstep);
         if (!step || !step->nslot)
             err(NULL, "%s has no schedule: its model is not cut into stages",
                 name);

@@ -103,15 +103,6 @@ static void add_row(ParamRow **rows, const Param *param)
     vec_push(forever, *rows, r);
 }
 
-static int64_t size_of(const Param *param)
-{
-    int64_t n = 1;
-
-    for (int i = 0; i < param->nd; i++)
-        n *= param->dim[i].n;
-    return n;
-}
-
 /* "layers.0-31.attn.wq" */
 static const char *row_name(const ParamRow *r)
 {
@@ -150,7 +141,7 @@ void report_model(FILE *out, const Graph *g)
     for (size_t i = 0; i < vec_len(g->param); i++) {
         add_row(&rows, g->param[i]);
         if (g->param[i]->kind == TKstate)
-            states += size_of(g->param[i]);
+            states += param_elems(g->param[i]);
     }
     for (size_t i = 0; i < vec_len(rows); i++) {
         int w = (int)strlen(row_name(&rows[i]));
@@ -162,7 +153,8 @@ void report_model(FILE *out, const Graph *g)
             "elements");
     for (size_t i = 0; i < vec_len(rows); i++)
         fprintf(out, "%-*s  %-*s  %19s%s\n", wide, row_name(&rows[i]), axes,
-                row_axes(rows[i].p), commas(size_of(rows[i].p) * rows[i].count),
+                row_axes(rows[i].p),
+                commas(param_elems(rows[i].p) * rows[i].count),
                 rows[i].p->kind == TKstate ? "  state" : "");
     fprintf(out, "\nparameters       %22s\n", commas(params));
     if (states)
@@ -184,7 +176,7 @@ void report_json(FILE *out, const Graph *g)
         const ParamRow *r = &rows[i];
         j = json_pack("{s:s, s:s, s:I, s:b}", "name", row_name(r), "axes",
                       row_axes(r->p), "elements",
-                      (json_int_t)(size_of(r->p) * r->count), "state",
+                      (json_int_t)(param_elems(r->p) * r->count), "state",
                       r->p->kind == TKstate);
         json_array_append_new(all, j);
     }

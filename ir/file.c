@@ -35,6 +35,15 @@ char *file_read(Arena *a, const char *path, size_t *n)
     return k < 0 ? NULL : out.s;
 }
 
+char *file_need(Arena *a, const char *path, size_t *n)
+{
+    char *s = file_read(a, path, n);
+
+    if (!s)
+        err(NULL, "cannot read %s: %s", path, strerror(errno));
+    return s;
+}
+
 /* ---- writing ------------------------------------------------------------- */
 
 /* A write of 0 bytes would repeat for ever. */
@@ -138,7 +147,7 @@ int folder_make(const char *path)
     return mkdir(path, 0755) || sync_name(path) ? -1 : 0;
 }
 
-static int is_folder(const char *path)
+int folder_exists(const char *path)
 {
     struct stat st;
 
@@ -155,8 +164,8 @@ int folders_make(const char *path)
         if ((c = *p) && c != '/')
             continue;
         *p = 0;
-        bad = !is_folder(s) && folder_make(s) &&
-              !(errno == EEXIST && is_folder(s)); /* another was faster */
+        bad = !folder_exists(s) && folder_make(s) &&
+              !(errno == EEXIST && folder_exists(s)); /* another was faster */
         if (bad && errno == EEXIST)
             errno = ENOTDIR;
         *p = c;

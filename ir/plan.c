@@ -54,6 +54,13 @@ int role_prog(const Role *r, ProgramKind k)
     return -1;
 }
 
+const Program *role_program(const Role *r, ProgramKind k)
+{
+    int i = role_prog(r, k);
+
+    return i < 0 ? NULL : &r->prog[i];
+}
+
 const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k)
 {
     for (int d = 0; d < tensor->nd; d++)

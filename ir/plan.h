@@ -101,6 +101,7 @@ const char *format_wrong(Arena *a, Format f, int64_t number);
 
 /* A whole file, a zero behind it. Null: errno says why. */
 char *file_read(Arena *a, const char *path, size_t *n);
+char *file_need(Arena *a, const char *path, size_t *n); /* or err() */
 /* Below: 0, and it lasts if the machine stops now; or -1, and errno. */
 int file_write(const char *path, const void *p, size_t n); /* not its name */
 /* Whole or not at all: at every moment path is the old file or the new one. A
@@ -108,10 +109,11 @@ int file_write(const char *path, const void *p, size_t n); /* not its name */
 int file_replace(const char *path, const void *p, size_t n);
 int file_move(const char *from, const char *to); /* replaces a file */
 int file_sync(const char *path);                 /* of a file or folder */
-int folder_make(const char *path);               /* EEXIST: there is one */
-int folders_make(const char *path);              /* with those above it */
-int file_put(int fd, const void *p, size_t n);   /* all of them; no sync */
-int file_flush(int fd);                          /* fsync */
+int folder_exists(const char *path);
+int folder_make(const char *path);             /* EEXIST: there is one */
+int folders_make(const char *path);            /* with those above it */
+int file_put(int fd, const void *p, size_t n); /* all of them; no sync */
+int file_flush(int fd);                        /* fsync */
 
 /* ---- err.c: two kinds of failure ----------------------------------------- */
 
@@ -784,7 +786,8 @@ int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k);
-int role_prog(const Role *r, ProgramKind k);  /* -1: none */
+int role_prog(const Role *r, ProgramKind k);               /* -1: none */
+const Program *role_program(const Role *r, ProgramKind k); /* or null */
 int role_value(const Role *r, StepValue v);   /* of `in`; -1: none */
 int role_result(const Role *r, ResultKind k); /* of `out`; -1: none */
 

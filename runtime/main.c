@@ -40,15 +40,6 @@ static void lay_settings(Plan *p, const Settings *c, const char *dir)
     opts_set(p->opts, "name", dir, NULL);
 }
 
-static char *read_plan(const char *path, size_t *len)
-{
-    char *s = file_read(forever, path, len);
-
-    if (!s)
-        err(NULL, "cannot read %s: %s", path, strerror(errno));
-    return s;
-}
-
 static void set_key(Plan *p, const char *path, const char *arg)
 {
     const char *eq = strchr(arg, '=');
@@ -96,7 +87,7 @@ int main(int argc, char **argv)
     argc -= bench;
     Settings *c;
     const char *path = settings_of(argv[1], &c);
-    char *text = read_plan(path, &len);
+    char *text = file_need(forever, path, &len);
     Plan *p = plan_parse(forever, text, len, path);
     RunArgs args = { .text = text, .len = len };
     if (bench)

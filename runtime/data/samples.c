@@ -75,13 +75,6 @@ static int add_arrays(Samples *s, Corpus *p, const char *dir)
     return n;
 }
 
-static int is_folder(const char *path)
-{
-    struct stat st;
-
-    return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
 /* Beside its .bin a Megatron index is no data. */
 static int is_index(const Samples *s, const char *path)
 {
@@ -100,7 +93,7 @@ static void add_pattern(const Samples *s, Corpus *p, const char *pattern)
             "to it; %s=path sets another)",
             key, p->path, key);
     for (size_t i = 0; i < g.gl_pathc; i++)
-        if (!is_folder(g.gl_pathv[i]) && !is_index(s, g.gl_pathv[i]))
+        if (!folder_exists(g.gl_pathv[i]) && !is_index(s, g.gl_pathv[i]))
             add_file(s, p, g.gl_pathv[i], NULL);
     globfree(&g);
     if (!vec_len(p->file))
@@ -111,7 +104,7 @@ static void add_path(Samples *s, Corpus *p)
 {
     const char *path = p->path;
 
-    if (is_folder(path)) {
+    if (folder_exists(path)) {
         if (!add_arrays(s, p, path))
             add_pattern(s, p, strf(s->mem, "%s/*", path));
     } else if (!access(path, F_OK)) {

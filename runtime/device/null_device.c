@@ -9,13 +9,6 @@
 #include "../../ir/keys.h"
 #include "device.h"
 
-static const Program *step_of(const Role *r)
-{
-    int i = role_prog(r, PGstep);
-
-    return i < 0 ? NULL : &r->prog[i];
-}
-
 /* ---- memory -------------------------------------------------------------- */
 
 static void put_role(FILE *out, const Plan *p, int i)
@@ -53,7 +46,7 @@ static int is_moved(InstrKind k)
 
 static Traffic *traffic_of(const Role *r)
 {
-    const Program *prog = step_of(r);
+    const Program *prog = role_program(r, PGstep);
     Traffic *v = NULL;
 
     for (int f = 0; prog && f < prog->nphase; f++)
@@ -100,7 +93,7 @@ static int is_product(const Instr *s)
 
 static Flops flops_of(const Role *r)
 {
-    const Program *prog = step_of(r);
+    const Program *prog = role_program(r, PGstep);
     Flops w = { 0 };
 
     for (int f = 0; prog && f < prog->nphase; f++)
