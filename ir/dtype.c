@@ -5,18 +5,18 @@
 
 /* clang-format off */
 const DtypeInfo dtypes[NDTYPE] = {
-#define DT(name, bytes, kind, store, compute, st) \
-    {#name, bytes, kind, store, compute, st},
+#define DT(name, bytes, kind, store, compute, load, save, st) \
+    {#name, bytes, kind, store, compute, load, save, st},
 #define SCALE(id, name, rows, cols, dt)
 #include "types.def"
 };
 const char *const scalenames[NSCALE] = {
-#define DT(name, bytes, kind, store, compute, st)
+#define DT(name, bytes, kind, store, compute, load, save, st)
 #define SCALE(id, name, rows, cols, dt) name,
 #include "types.def"
 };
 const ScaleInfo scales[NSCALE] = {
-#define DT(name, bytes, kind, store, compute, st)
+#define DT(name, bytes, kind, store, compute, load, save, st)
 #define SCALE(id, name, rows, cols, dt) {rows, cols, D##dt},
 #include "types.def"
 };

@@ -145,14 +145,14 @@ extern void (*err_hook)(const char *msg); /* when set: called instead of exit */
 /* ---- dtype.c ------------------------------------------------------------- */
 
 typedef enum Dtype {
-#define DT(name, bytes, kind, store, compute, st) D##name,
+#define DT(name, bytes, kind, store, compute, load, save, st) D##name,
 #define SCALE(id, name, rows, cols, dt)
 #include "types.def"
     NDTYPE
 } Dtype;
 
 typedef enum ScaleLayout {
-#define DT(name, bytes, kind, store, compute, st)
+#define DT(name, bytes, kind, store, compute, load, save, st)
 #define SCALE(id, name, rows, cols, dt) SCALE##id,
 #include "types.def"
     NSCALE
@@ -169,6 +169,7 @@ typedef struct DtypeInfo {
     int bytes;                   /* in memory */
     char kind;                   /* f float, i integer, b bool */
     const char *store, *compute; /* C types in memory and in registers */
+    const char *load, *save;     /* kernels' functions between; "": casts */
     const char *st;              /* safetensors name */
 } DtypeInfo;
 

@@ -181,10 +181,11 @@ static void round_sums(Backward *back, const AttnView *sum)
             continue;
         put_line(&attn->o, 2, "if (queries)");
         int depth = element_loops(back, 3, sum[op], &off);
-        put_line(&attn->o, depth, "%s[%s] = %s(%s[%s]);",
+        const char *from =
+            strf(attn->arena, "%s[%s]", attn_base(attn, sum[op]), off.s);
+        put_line(&attn->o, depth, "%s[%s] = %s;",
                  attn_base(attn, result(back, op)), off.s,
-                 back->grad[op]->dt == Dbf16 ? "f32_bf16" : "(float)",
-                 attn_base(attn, sum[op]), off.s);
+                 text_save(attn->arena, back->grad[op]->dt, from));
     }
 }
 

@@ -100,9 +100,7 @@ static const char *load(ScorePrinter *s, const Node *n)
     if (dim_of(v.n, attn->key) >= 0)
         put(&x, " + (k0 + j) * %s", attn_stride(attn, v, attn->key));
     put(&x, ")");
-    if (v.n->dt == Dbf16)
-        return local(s, n, strf(attn->arena, "bf16_f32(%s)", x.s));
-    return local(s, n, x.s);
+    return local(s, n, text_load(attn->arena, v.n->dt, x.s));
 }
 
 /* Operand k of n, of n's kind. */

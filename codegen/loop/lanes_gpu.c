@@ -127,9 +127,7 @@ static void load(KernelPrinter *printer, Expr *e, Node *buf,
     const char *g = guard ? nest_ref(printer, guard) : NULL;
 
     if (piece == 1) {
-        const char *x = nest_element(printer, buf, at);
-        if (buf->dt == Dbf16)
-            x = strf(printer->a, "bf16_f32(%s)", x);
+        const char *x = nest_load(printer, buf, at);
         if (g)
             x = strf(printer->a, "%s ? %s : 0", g, x);
         int t = nest_local(printer, e);
@@ -198,7 +196,7 @@ void wide_store(KernelPrinter *printer, Store *s)
         nest_line(printer, "%s%s%s = %s;", only(printer, s),
                   wide ? wide_each(printer) : "",
                   nest_element(printer, to, s->addr),
-                  nest_stored(printer, to, x));
+                  text_save(printer->a, to->dt, x));
         return;
     }
     if (!t || !s->val->array) {

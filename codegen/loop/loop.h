@@ -317,7 +317,6 @@ LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr);
 void nest_add_store(KernelPrinter *printer, LoopBody *b, Store *s);
 void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
                  const char *t, const char *x);
-const char *nest_stored(KernelPrinter *printer, const Node *to, const char *x);
 /* What the roots need of the loops open now, operands first: values one by one,
  * reductions that share a pass together. nest_need and wide_need compute it. */
 void nest_walk(KernelPrinter *printer, Expr *const *root, int nroot,

@@ -76,21 +76,13 @@ void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
                   r->op == Omax ? '>' : '<', t, x, t);
 }
 
-/* x as `to` holds it. */
-const char *nest_stored(KernelPrinter *printer, const Node *to, const char *x)
-{
-    return to->dt == Dbf16
-               ? strf(printer->a, "f32_bf16(%s)", x)
-               : strf(printer->a, "(%s)%s", dtypes[to->dt].store, x);
-}
-
 void nest_store(KernelPrinter *printer, Store *s)
 {
     Node *to = storage(s->n);
     const char *at = nest_element(printer, to, s->addr),
                *x = nest_ref(printer, s->val);
 
-    nest_line(printer, "%s = %s;", at, nest_stored(printer, to, x));
+    nest_line(printer, "%s = %s;", at, text_save(printer->a, to->dt, x));
 }
 
 void nest_body(KernelPrinter *printer, const LoopBody *b, const char *lane)

@@ -180,9 +180,7 @@ const char *nest_element(KernelPrinter *printer, Node *buf,
 
 const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at)
 {
-    const char *s = nest_element(printer, buf, at);
-
-    return buf->dt == Dbf16 ? strf(printer->a, "bf16_f32(%s)", s) : s;
+    return text_load(printer->a, buf->dt, nest_element(printer, buf, at));
 }
 
 static const char *operand(KernelPrinter *printer, const Expr *e, int i)

@@ -44,7 +44,7 @@ static void weight_of(RowText *o, const RowWalks *w, const char *q,
     row_decode(o, w, q, name, 3);
     row_line(o, "const %s v%s = coarse_%s(%s);", ct, name,
              dtypes[compute_type(dt)].name,
-             row_load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
+             text_load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
 }
 
 /* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */

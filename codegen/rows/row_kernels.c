@@ -103,17 +103,6 @@ void row_decode(RowText *o, const RowWalks *w, const char *q, const char *name,
     row_line(o, "(void)r%s;", name);
 }
 
-const char *row_load(Arena *a, Dtype dt, const char *x)
-{
-    return dt == Dbf16 ? strf(a, "bf16_f32(%s)", x) : x;
-}
-
-const char *row_save(Arena *a, Dtype dt, const char *x)
-{
-    return dt == Dbf16 ? strf(a, "f32_bf16(%s)", x)
-                       : strf(a, "(%s)(%s)", dtypes[dt].store, x);
-}
-
 /* ---- topk ---------------------------------------------------------------- */
 
 /* Does (x, i) stand before (y, j)? NaN last, ties to the lower index. */
@@ -306,7 +295,7 @@ int topk_lower(Graph *g, Group *k, Arena *a, int gpu)
     int64_t items = row_count(&w);
     topk_item(&o, form, items, len);
     row_decode(&o, &w, "p", "p", 2);
-    const char *v = row_load(a, x->dt, "x[p0 + i * sx]");
+    const char *v = text_load(a, x->dt, "x[p0 + i * sx]");
     static void (*const body[])(RowText *, const char *, const char *) = {
         [FEW] = select_few,
         [MANY] = sort_all,
@@ -389,8 +378,8 @@ int cumsum_lower(Graph *g, Group *k, Arena *a, int gpu)
              row_size(&o, local_stride(g, x, n->at.cumsum.axis)),
              row_size(&o, local_stride(g, n, n->at.cumsum.axis)));
     (blocks ? sum_blocks : sum_items)(&o, &w, dtypes[n->dt].compute,
-                                      row_load(a, x->dt, "x[p0 + i * sx]"),
-                                      row_save(a, n->dt, "s"));
+                                      text_load(a, x->dt, "x[p0 + i * sx]"),
+                                      text_save(a, n->dt, "s"));
     row_finish(&o, g, row_count(&w), row_count(&w) * len);
     return blocks;
 }

@@ -42,8 +42,6 @@ void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work);
 /* Declare <name>0 <name>1 ..: offsets of the setting number q of the walks. */
 void row_decode(RowText *o, const RowWalks *w, const char *q, const char *name,
                 int tensors);
-const char *row_load(Arena *a, Dtype dt, const char *x);
-const char *row_save(Arena *a, Dtype dt, const char *x);
 extern const char row_before[]; /* #define BEFORE(x, i, y, j): see topk */
 
 #endif

@@ -79,12 +79,13 @@ static void scatter_text(RowText *o, const Node *n, const Node *out,
     put(&o->t, "#pragma GCC ivdep\n");
     row_line(o, "for (int64_t l = 0; l < w; l++)");
     row_line(o, "    %s += %s;", to,
-             row_load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
+             text_load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
     row_line(o, "}");
     if (wide) {
         row_line(o, "for (int64_t x = 0; x < n; x++)");
         row_line(o, "    for (int64_t l = 0; l < w; l++)");
-        row_line(o, "        y[p0 + x * sx + l] = f32_bf16(%s);", to);
+        row_line(o, "        y[p0 + x * sx + l] = %s;",
+                 text_save(o->a, dt, to));
     }
     row_line(o, "}");
 }
@@ -148,7 +149,7 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
         put_columns(o);
         row_line(o, "    for (int64_t x = from; x < to; x++)");
         row_line(o, "        sum[p0 + x * sx + l] = %s;",
-                 !adds ? "0" : row_load(o->a, out->dt, "y[p0 + x * sx + l]"));
+                 !adds ? "0" : text_load(o->a, out->dt, "y[p0 + x * sx + l]"));
     }
     row_line(o, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
     put_hits(o, s, two);
@@ -162,7 +163,8 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
     row_line(o, "        const bool in = h + j < have;");
     row_line(o, "        x[j] = in ? p0 + place[h + j] + l : -1;");
     row_line(o, "        w[j] = in ? %s : (%s)0;",
-             row_load(o->a, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"), ct);
+             text_load(o->a, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"),
+             ct);
     row_line(o, "        z[j] = in ? sum[x[j]] : 0;");
     row_line(o, "    }");
     put(&o->t, "#pragma unroll\n");
@@ -183,7 +185,7 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
         put_columns(o);
         row_line(o, "    for (int64_t x = from; x < to; x++)");
         row_line(o, "        y[p0 + x * sx + l] = %s;",
-                 row_save(o->a, out->dt, "sum[p0 + x * sx + l]"));
+                 text_save(o->a, out->dt, "sum[p0 + x * sx + l]"));
     }
 }
 

@@ -211,3 +211,14 @@ Dtype compute_type(Dtype t)
     default: return Di32;
     }
 }
+
+const char *text_load(Arena *a, Dtype dt, const char *x)
+{
+    return *dtypes[dt].load ? strf(a, "%s(%s)", dtypes[dt].load, x) : x;
+}
+
+const char *text_save(Arena *a, Dtype dt, const char *x)
+{
+    return *dtypes[dt].save ? strf(a, "%s(%s)", dtypes[dt].save, x)
+                            : strf(a, "(%s)%s", dtypes[dt].store, x);
+}

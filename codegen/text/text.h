@@ -37,6 +37,9 @@ RankAffine aff_add(RankAffine x, RankAffine y);
 RankAffine aff_scale(RankAffine x, int64_t k);
 int aff_zero(const RankAffine *x);
 Dtype compute_type(Dtype t); /* f32 f64 i32 i64 */
+/* Element x of dt as it is in registers; x of registers as it is stored. */
+const char *text_load(Arena *a, Dtype dt, const char *x);
+const char *text_save(Arena *a, Dtype dt, const char *x);
 
 /* ---- launch_grid.c: kernels for GPUs ------------------------------------- */
 
