@@ -364,6 +364,8 @@ typedef struct ValueShape {
     int nd;
     ValueDim dim[MAXD];
 } ValueShape;
+/* "flat.a1.a2": an axis that buckets have, cut over the atoms. */
+const char *bucket_axis(Arena *a, const char *what, uint32_t atoms);
 uint32_t shape_cut(const ValueShape *x);  /* over all axes */
 int64_t shape_elems(const ValueShape *x); /* the product of its axes */
 int64_t shape_bytes(const ValueShape *x);

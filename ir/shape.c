@@ -152,8 +152,7 @@ void tensor_shape(const Tensor *tensor, ValueShape *x)
     x->elems = shape_elems(x);
 }
 
-/* "flat.a1.a2": the axes that buckets have (passes/training/bucket.c). */
-static const char *axis_over(Arena *a, const char *what, uint32_t atoms)
+const char *bucket_axis(Arena *a, const char *what, uint32_t atoms)
 {
     Text out = { .arena = a };
     put(&out, "%s", what);
@@ -170,8 +169,8 @@ static void of_bucket(Arena *a, const Tensor *tensor, ValueShape *x)
         own |= plan_dim_cut(&tensor->dim[d]);
     *x = (ValueShape){ .dt = tensor->dt, .elems = tensor->run };
     if (own)
-        x->dim[x->nd++] = (ValueDim){ axis_over(a, "own", own), 1, own, 0 };
-    x->dim[x->nd++] = (ValueDim){ axis_over(a, "flat", tensor->shard),
+        x->dim[x->nd++] = (ValueDim){ bucket_axis(a, "own", own), 1, own, 0 };
+    x->dim[x->nd++] = (ValueDim){ bucket_axis(a, "flat", tensor->shard),
                                   tensor->run, tensor->shard, 0 };
 }
 

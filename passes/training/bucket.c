@@ -74,18 +74,11 @@ static int same_kind(const BucketKey *x, const BucketKey *y)
            x->rule == y->rule && x->stage == y->stage && x->unit == y->unit;
 }
 
-/* "flat.a1.a2" */
 static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
 {
-    Text out = { .arena = g->arena };
-
-    put(&out, "%s", what);
-    for (int i = 0; i < MAXATOM; i++)
-        if (atoms >> i & 1)
-            put(&out, ".a%d", i);
     if (!atoms)
         return NULL;
-    Axis *a = g_axis(g, out.s);
+    Axis *a = g_axis(g, bucket_axis(g->arena, what, atoms));
     a->atoms = atoms;
     return a;
 }
