@@ -103,8 +103,8 @@ int comm_near(const Comm *c, int64_t rank);
 /* Memory that these read and write, as Device.peers. */
 void **comm_peers(Arena *a, Comm *c, int64_t bytes, const char *what);
 void comm_drop_peers(Comm *c, void **at, int64_t bytes);
-/* peer_rows.c: under MPI, this rank's arena of as many bytes on each, which
- * those of its machine reach. */
+/* peer_rows.c: under MPI, this rank's arena, which those of its machine reach;
+ * ranks that exchange rows have one stage, and as many bytes. */
 typedef struct Shared Shared;
 Shared *comm_shared(Comm *c, Arena *a, int64_t bytes, const char *what);
 void *comm_own(const Shared *s);

@@ -161,23 +161,13 @@ static void open_rank(Exec *x, Rank *r, int64_t id)
     r->stage->n++;
 }
 
-/* Bytes of a rank's arena; of one that others reach as many on all ranks. */
-static int64_t arena_bytes(const Exec *x, const Rank *r)
-{
-    int64_t most = r->role->arena;
-
-    for (int i = 0; i < x->plan->nrole && x->arenas == ARENApeer; i++)
-        most = x->plan->role[i].arena > most ? x->plan->role[i].arena : most;
-    return most;
-}
-
 /* Its arena, and where buffers lie in it; of those in frames: for the first
  * micro-batch. */
 static void open_arena(Exec *x, Rank *r)
 {
     static const char what[] = "the plan";
 
-    r->base = x->dev->alloc(x->on, x->arenas, arena_bytes(x, r), what);
+    r->base = x->dev->alloc(x->on, x->arenas, r->role->arena, what);
     r->arena = exec_apart(x) ? pages(r->role->arena, what)
                              : poison_pages(r->base, r->role->arena);
     r->buf = alloc(x->mem, (size_t)r->role->nbuf * sizeof *r->buf);
@@ -236,7 +226,7 @@ void exec_close(Exec *x)
         staged_close(x);
     for (int64_t i = 0; i < x->comm->n; i++) {
         Rank *r = &x->rank[i];
-        x->dev->free(x->on, x->arenas, r->base, arena_bytes(x, r));
+        x->dev->free(x->on, x->arenas, r->base, r->role->arena);
         if (exec_apart(x))
             drop_pages(r->arena, r->role->arena);
     }
