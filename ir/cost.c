@@ -125,6 +125,16 @@ static double tokens_of(const Graph *g)
     return 1;
 }
 
+/* Experts of a token. */
+static int64_t chosen_of(const Graph *g, const Node *e)
+{
+    const Node *c = choice_of(e);
+    double mean = mean_choices(g, e);
+    int64_t k = c->op == Otopk ? c->at.topk.k : 1;
+
+    return mean > 0 && mean < (double)k ? (int64_t)ceil(mean) : k;
+}
+
 /* Parameters in use for one token: of an expert weight, the chosen share. */
 static void count_params(const Graph *g, FlopCount *c, int64_t *all,
                          int64_t *active)
@@ -153,7 +163,7 @@ static void count_params(const Graph *g, FlopCount *c, int64_t *all,
         if (p->kind != TKparam || p->at < 0)
             continue;
         if (pick)
-            k = pick->in[1]->op == Otopk ? pick->in[1]->at.topk.k : 1;
+            k = chosen_of(g, pick->in[1]);
         *all += e;
         *active += e / of * (pick ? k : of);
     }

@@ -524,9 +524,17 @@ int returns_rows(const Graph *g, const Node *n, RowExchange *x);
 /* ---- route_model.c: which experts tokens choose, before they do ---------- */
 
 typedef struct RouteModel {
-    int64_t experts, chosen, groups, kept; /* of experts, of groups */
-    double *odds;                          /* of each expert */
+    int64_t experts;
+    double chosen;        /* of experts, on average */
+    int64_t groups, kept; /* of groups */
+    double *odds;         /* of each expert */
 } RouteModel;
+
+/* The router's own index, behind e, which may leave choices out (-1); the mean
+ * that route.mean says of one that does, else 0. */
+const Node *choice_of(const Node *e);
+double mean_choices(const Graph *g, const Node *e);
+double map_choices(const Node *map); /* of a token, expected */
 
 void find_groups(Node *map); /* attributes groups and kept, from its index */
 /* By the router, which may be limited to groups, and by route.assume; even: all

@@ -15,6 +15,55 @@
 
 #include "ir.h"
 
+/* ---- the choice ---------------------------------------------------------- */
+
+/* What expert_capacity.c makes of a choice under route.balance=forced: e * 0 +
+ * the pair's expert. */
+static int is_forced(const Node *e)
+{
+    return e->op == Oadd && e->in[0]->op == Omul &&
+           e->in[0]->in[1]->op == Oconst &&
+           e->in[0]->in[1]->at.constant.value == 0;
+}
+
+static int is_none(const Node *n)
+{
+    while (n->op == Obroadcast || n->op == Ocast)
+        n = n->in[0];
+    return n->op == Oconst && n->at.constant.value < 0;
+}
+
+/* Of where(c, a, -1) a: a router that leaves some of its choices out. */
+static const Node *before_leaving(const Node *e)
+{
+    return e->op != Owhere     ? NULL
+           : is_none(e->in[2]) ? e->in[1]
+           : is_none(e->in[1]) ? e->in[2]
+                               : NULL;
+}
+
+const Node *choice_of(const Node *e)
+{
+    const Node *all;
+
+    if (e->op == Odrop_to_capacity)
+        e = e->in[0];
+    if (is_forced(e))
+        e = e->in[0]->in[0];
+    while ((all = before_leaving(e)))
+        e = all;
+    return e;
+}
+
+double mean_choices(const Graph *g, const Node *e)
+{
+    double mean = opts_num(g->opts, "route.mean");
+
+    if (e->op == Odrop_to_capacity)
+        e = e->in[0];
+    return before_leaving(e) ? mean : 0;
+}
+
 /* ---- what the router is limited to --------------------------------------- */
 
 static const Node *behind_casts(const Node *n)
@@ -47,9 +96,7 @@ static int64_t kept_groups(const Node *merge, const Axis *groups)
 void find_groups(Node *map)
 {
     struct route_attrs *t = &map->at.route;
-    const Node *e = map->in[0];
-
-    e = e->op == Odrop_to_capacity ? e->in[0] : e;
+    const Node *e = choice_of(map->in[0]);
     const Node *s = e->op == Otopk ? behind_casts(e->in[0]) : e;
 
     if (s->op != Omerge || s->at.merge.axes.n != 2)
@@ -96,16 +143,21 @@ int routes_even(const Opts *o)
     return !strcmp(opts_str(o, "route.assume"), "uniform");
 }
 
+double map_choices(const Node *map)
+{
+    const struct route_attrs *t = &map->at.route;
+    int top = t->top ? dim_of(map->in[0], t->top) : -1;
+
+    return t->mean > 0 ? t->mean : top < 0 ? 1 : (double)map->in[0]->dim[top].n;
+}
+
 RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 {
     const struct route_attrs *t = &map->at.route;
     const char *s = opts_str(g->opts, "route.assume");
-    int top = t->top ? dim_of(map->in[0], t->top) : -1;
-    RouteModel r = { t->axis->n, 1, t->kept ? t->groups : 1,
+    RouteModel r = { t->axis->n, map_choices(map), t->kept ? t->groups : 1,
                      t->kept ? t->kept : 1, NULL };
 
-    if (top >= 0)
-        r.chosen = map->in[0]->dim[top].n;
     r.odds = even || routes_even(g->opts) ? zipf(a, 0, r.experts)
              : !strncmp(s, "zipf:", 5) ? zipf(a, strtod(s + 5, NULL), r.experts)
                                        : odds_in(a, g->opts, r.experts);
@@ -116,18 +168,19 @@ RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 
 enum { MOST = 64 }; /* experts of a token, groups: beyond, all are alike */
 
-/* Sums over sets of 0 .. K experts of [from, to) outside [first, end). */
-static void sets_of(const RouteModel *r, int64_t from, int64_t to,
+/* Sums over sets of 0 .. many experts of [from, to) outside [first, end). */
+static void sets_of(const RouteModel *r, int64_t many, int64_t from, int64_t to,
                     int64_t first, int64_t end, double *e)
 {
-    memset(e, 0, (size_t)(r->chosen + 1) * sizeof *e);
+    memset(e, 0, (size_t)(many + 1) * sizeof *e);
     e[0] = 1;
     for (int64_t i = from; i < to; i++)
-        for (int64_t k = r->chosen; k > 0 && (i < first || i >= end); k--)
+        for (int64_t k = many; k > 0 && (i < first || i >= end); k--)
             e[k] += e[k - 1] * r->odds[i];
 }
 
-static double sets_outside(const RouteModel *r, int64_t first, int64_t end)
+static double sets_outside(const RouteModel *r, int64_t many, int64_t first,
+                           int64_t end)
 {
     double sum[MOST + 1][MOST + 1] = { 0 }; /* by groups and experts so far */
     double e[MOST + 1];
@@ -135,20 +188,29 @@ static double sets_outside(const RouteModel *r, int64_t first, int64_t end)
 
     sum[0][0] = 1;
     for (int64_t g = 0; g < r->groups; g++) {
-        sets_of(r, g * size, (g + 1) * size, first, end, e);
+        sets_of(r, many, g * size, (g + 1) * size, first, end, e);
         for (int64_t m = r->kept; m > 0; m--)
-            for (int64_t k = r->chosen; k >= 0; k--)
+            for (int64_t k = many; k >= 0; k--)
                 for (int64_t j = 0; j <= k; j++)
                     sum[m][k] += sum[m - 1][k - j] * e[j];
     }
-    return sum[r->kept][r->chosen];
+    return sum[r->kept][many];
 }
 
+/* Of a mean that is no whole number the numbers beside it: of all mixtures
+ * with that mean the one that hits most. */
 double route_hit(const RouteModel *r, int64_t first, int64_t n)
 {
-    if (r->chosen > MOST || r->kept > MOST)
+    int64_t few = (int64_t)r->chosen;
+    double more = r->chosen - (double)few, hit = 0;
+
+    if (few + (more > 0) > MOST || r->kept > MOST)
         return 1;
-    return 1 - sets_outside(r, first, first + n) / sets_outside(r, 0, 0);
+    for (int64_t k = few; k <= few + (more > 0); k++)
+        hit += (k == few ? 1 - more : more) *
+               (1 - sets_outside(r, k, first, first + n) /
+                        sets_outside(r, k, 0, 0));
+    return hit;
 }
 
 double route_pairs(const RouteModel *r, int64_t first, int64_t n)
@@ -162,7 +224,7 @@ double route_pairs(const RouteModel *r, int64_t first, int64_t n)
 
 double route_skew(const RouteModel *r, int64_t ranks)
 {
-    double most = 0, equal = (double)r->chosen / (double)ranks;
+    double most = 0, equal = r->chosen / (double)ranks;
     int64_t n = r->experts / ranks;
 
     for (int64_t k = 0; k < ranks; k++)

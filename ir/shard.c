@@ -59,9 +59,12 @@ static int64_t least(int64_t a, int64_t b)
 double expected_rows(const Node *route, const MapLayout *l)
 {
     const struct route_attrs *t = &route->at.route;
+    double share = t->load > 0 ? t->load : 1;
 
-    return (double)l->pairs * (double)l->experts / (double)t->axis->n *
-           (t->load > 0 ? t->load : 1);
+    if (t->mean > 0)
+        share *=
+            t->mean / (double)route->in[0]->dim[dim_of(route->in[0], t->top)].n;
+    return (double)l->pairs * (double)l->experts / (double)t->axis->n * share;
 }
 
 /* Rows of a rank: l has experts and pairs, in so many micro-batches, all in

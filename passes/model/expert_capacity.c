@@ -75,21 +75,6 @@ static Node *weights_of(Graph *g, const Node *e)
 
 /* ---- equal load ---------------------------------------------------------- */
 
-/* What force_balance made of a choice: e * 0 + the pair's expert. */
-static int is_forced(const Node *e)
-{
-    return e->op == Oadd && e->in[0]->op == Omul &&
-           e->in[0]->in[1]->op == Oconst &&
-           e->in[0]->in[1]->at.constant.value == 0;
-}
-
-const Node *choice_of(const Node *e)
-{
-    if (e->op == Odrop_to_capacity)
-        e = e->in[0];
-    return is_forced(e) ? e->in[0]->in[0] : e;
-}
-
 static int is_choice(const Node *c, const Axis *a)
 {
     return c->op == Otopk && a == c->at.topk.new;
@@ -199,7 +184,7 @@ static void force_balance(Graph *g)
 /* A product that is whole but for its rounding is not rounded up. */
 static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
 {
-    double tokens = 1, top = 1, share;
+    double tokens = 1, top = 1, share, mean = mean_choices(g, e);
 
     const Node *c = choice_of(e);
     for (int i = 0; i < e->nd; i++)
@@ -207,6 +192,7 @@ static int64_t rows_each(const Graph *g, const Node *e, const Axis *axis)
             top = (double)e->dim[i].n;
         else if (!g_ismicro(e->dim[i].a))
             tokens *= (double)e->dim[i].n;
+    top = mean > 0 ? fmin(mean, top) : top;
     share = tokens * top / (double)axis->n * opts_num(g->opts, "route.factor");
     return (int64_t)fmin(fmax(ceil(share * (1 - 1e-12)), 1), tokens);
 }

@@ -6,7 +6,6 @@
 
 /* ---- expert_capacity.c --------------------------------------------------- */
 
-const Node *choice_of(const Node *e); /* the router's own index, behind e */
 /* route.policy=dropless: a rank has room for route.factor times its equal share
  * of rows. When more come, `step` does nothing and says so, and the program
  * step.fallback takes them in rounds (overflow_fallback.c). */

@@ -29,12 +29,12 @@ static double budgets_of(const Graph *g, const Node *route)
     double ep = fmax(1, (double)opts_int(g->opts, "fold.ep"));
     double all = (double)route->at.route.axis->n,
            here = fmax(1, floor(all / ep));
-    double f = opts_num(g->opts, "route.factor"), top = 1, worst = 1;
+    double f = opts_num(g->opts, "route.factor"), worst = 1;
 
     for (int i = 0; i < e->nd; i++)
         if (e->dim[i].a == route->at.route.top)
-            worst = fmin(top = (double)e->dim[i].n, here);
-    return ceil(worst * all / (top * here * f) * (1 - 1e-12));
+            worst = fmin((double)e->dim[i].n, here);
+    return ceil(worst * all / (map_choices(route) * here * f) * (1 - 1e-12));
 }
 
 /* Choices of a micro-batch's tokens so few that chance alone often sends a rank

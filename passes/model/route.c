@@ -30,6 +30,9 @@ static Node *route_of(Graph *g, Node *e, Axis *axis, const Node *by)
     t->axis = axis;
     if (choice->op == Otopk)
         t->top = choice->at.topk.new;
+    double mean = t->top ? mean_choices(g, e) : 0;
+    if (mean < map_choices(m))
+        t->mean = mean;
     if (e->op == Odrop_to_capacity)
         t->capacity = e->at.drop_to_capacity.rows;
     t->padded = t->capacity && opts_route_policy(g->opts) == ROUTEpadded;

@@ -31,6 +31,9 @@ cases[] = {
       0.4, 4 },
     { "tests/models/hash.lua", "fold.tp=2 fold.dp=2 fold.ep=2", 0.35, 4 },
     { "tests/models/top1_z.lua", "fold.dp=4 fold.ep=4", 0.5, 4 },
+    { "tests/models/top_p.lua", "fold.dp=2 fold.ep=2 route.mean=3", 1.9, 0 },
+    { "tests/models/top_p.lua", "fold.dp=2 fold.tp=2 fold.ep=4 route.mean=3 "
+      "route.dispatcher=alltoall", 1, 4 },
     { "tests/models/folds.lua", "fold.pp=2 fold.dp=2 fold.ep=2", 0.6, 4 },
     { "tests/models/folds.lua", "fold.pp=2 fold.dp=4 fold.ep=4", 2.2, 0 },
     { "tests/models/folds.lua", "fold.pp=2 fold.dp=2 fold.tp=2 fold.ep=4 "

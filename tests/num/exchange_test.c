@@ -231,7 +231,7 @@ static double hit_by_hand(const RouteModel *r, int part)
 
     for (int groups = 0; groups < 1 << r->groups; groups++)
         for (int set = 0; set < 1 << EXPERTS; set++) {
-            if (__builtin_popcount((unsigned)set) != r->chosen ||
+            if (__builtin_popcount((unsigned)set) != (int)r->chosen ||
                 __builtin_popcount((unsigned)groups) != r->kept)
                 continue;
             double v = odds_of(r, set, groups);
@@ -241,13 +241,26 @@ static double hit_by_hand(const RouteModel *r, int part)
     return hit / all;
 }
 
+/* Of a number between two: so many tokens have one more. */
+static double hit_between(RouteModel r, int part)
+{
+    double more = r.chosen - floor(r.chosen), few = floor(r.chosen);
+
+    r.chosen = few;
+    double hit = (1 - more) * hit_by_hand(&r, part);
+    r.chosen = few + 1;
+    return more > 0 ? hit + more * hit_by_hand(&r, part) : hit;
+}
+
 static void count_hits(void)
 {
     double odds[EXPERTS], most = 0, pairs = 0;
 
     for (int zipf = 0; zipf < 2; zipf++)
-        for (int limited = 0; limited < 2; limited++) {
-            RouteModel r = { EXPERTS, CHOSEN, limited ? GROUPS : 1,
+        for (int kind = 0; kind < 4; kind++) {
+            int limited = kind & 1;
+            double chosen = CHOSEN + (kind > 1 ? 0.25 : 0);
+            RouteModel r = { EXPERTS, chosen, limited ? GROUPS : 1,
                              limited ? KEPT : 1, odds };
             for (int i = 0; i < EXPERTS; i++)
                 odds[i] = zipf ? 1.0 / (i + 1) : 1;
@@ -255,8 +268,8 @@ static void count_hits(void)
                 for (int n = 1; i + n <= EXPERTS; n++)
                     most =
                         fmax(most, fabs(route_hit(&r, i, n) -
-                                        hit_by_hand(&r, ((1 << n) - 1) << i)));
-            pairs = fmax(pairs, fabs(route_pairs(&r, 0, EXPERTS) - CHOSEN));
+                                        hit_between(r, ((1 << n) - 1) << i)));
+            pairs = fmax(pairs, fabs(route_pairs(&r, 0, EXPERTS) - chosen));
         }
     report(most < 1e-14 && pairs < 1e-14, "route model",
            strf(forever, "difference from counting all sets %.2g, %.2g", most,
