@@ -44,7 +44,7 @@ is "show --fold of a model" 0 "$PLEAT" show --fold models/tiny.lua \
 says "show --fold draws a row" "dp2 | 4 5"
 is "target=null" 0 "$PLEAT" run models/tiny.lua target=null world=64 \
     train.batch=1024 fold.ep=8
-says "target=null counts collectives" "allgather      ep"
+says "target=null counts collectives" "sendrows       ep"
 
 # shellcheck disable=SC2086
 is "compile" 0 "$PLEAT" compile models/tiny.lua $small -o "$dir/a.plan"
@@ -81,6 +81,8 @@ for file in a b; do
 done
 is "compile for 8 ranks" 0 "$PLEAT" compile models/tiny.lua fold.ep=4 world=8 \
     train.batch=128 fold.zero=3 -o "$dir/w.plan"
+"$PLEAT" show "$dir/w.plan" --trace "$dir/w.json" >"$dir/out" 2>&1
+is "its trace has a lane a stream" 0 grep -q '"name":"step comm"' "$dir/w.json"
 is "show --rank says where" 0 sh -c "$PLEAT show $dir/w.plan --rank 6 |
     grep 'dp 6/8; expert etp 0/1 ep 2/4 edp 1/2'"
 is "what ranks hold of cut parameters is all of them, once" 0 sh -c "
