@@ -54,9 +54,9 @@ static int64_t part_of(int64_t n, int64_t rows)
     return part < LEAST ? 0 : part;
 }
 
-/* Sizes measured on two H200. Rows that come wait for loads; stores to memory
- * that is near read their place soon. Of what returns a place has a row of each
- * rank, and threads sum. */
+/* Rows that come wait for loads; stores to memory that is near read their place
+ * soon. Of what returns a place has a row of each rank, and threads sum: 16
+ * warps with 3 places were the fastest of 8 sizes on two H200. */
 static CopyShape shape_of(const RowsArgs *v, int sends, int64_t ranks)
 {
     CopyShape s = sends ? (CopyShape){ 256, 6, 1, 0, 1 }

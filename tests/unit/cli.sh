@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((110 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((111 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
