@@ -90,6 +90,8 @@ typedef struct Exec {
     int hold;      /* of plans that may overflow: a step writes nothing, and
                       says that it did; a late one does so if the one before it
                       did */
+    int alone;     /* for timing: in place of a collective each rank copies in
+                      its own memory */
     double waited; /* seconds in which the host only waited */
     ArenaKind arenas; /* where ranks' buffers lie */
     Rank *rank;       /* comm->n of them */

@@ -47,11 +47,13 @@ typedef struct StagedProgram {
     int64_t at[2];   /* the step of the run, from 0; -1: none */
     int64_t scalars, permicro, nin, nout; /* bytes */
     int64_t runs;
-    void *graph;        /* null: not yet */
-    size_t nodes;       /* of all its graphs */
+    struct Graphs {
+        void *whole;      /* null: not yet, or in segments */
+        Segment *segment; /* vec */
+        size_t nodes;
+    } graphs[2];        /* [1]: with Exec.alone */
     StagedInput *input; /* vec */
     int micro;          /* scalar of that name; -1: none */
-    Segment *segment;   /* vec */
 } StagedProgram;
 
 struct Staged {
@@ -159,8 +161,8 @@ void staged_usage(const Exec *x, Text *out)
 {
     for (int i = 0; i < x->rank[0].role->nprog; i++) {
         const StagedProgram *g = &x->staged->prog[i];
-        if (g->nodes)
-            put(out, "%10zu nodes in the graph of %s\n", g->nodes,
+        if (g->graphs[0].nodes)
+            put(out, "%10zu nodes in the graph of %s\n", g->graphs[0].nodes,
                 programnames[g->p->kind]);
     }
 }
@@ -215,10 +217,11 @@ static const Segment *segment_of(Exec *x, StagedProgram *g, Stage *s)
     int phase = g->course->row[s->row].phase;
     const Patch *p = x->rank[0].patch[s->prog][phase];
     size_t n = vec_len(p);
+    struct Graphs *all = &g->graphs[x->alone];
     Segment new = { .phase = phase };
 
-    for (size_t i = 0; i < vec_len(g->segment); i++) {
-        const Segment *old = &g->segment[i];
+    for (size_t i = 0; i < vec_len(all->segment); i++) {
+        const Segment *old = &all->segment[i];
         size_t k = 0;
         while (old->phase == phase && k < n && old->at[k] == *p[k].at)
             k++;
@@ -231,9 +234,9 @@ static const Segment *segment_of(Exec *x, StagedProgram *g, Stage *s)
     x->ordered = 0;
     x->dev->capture(x->on);
     run_row(x, s);
-    new.graph = x->dev->captured(x->on, &g->nodes);
-    vec_push(x->mem, g->segment, new);
-    return &g->segment[vec_len(g->segment) - 1];
+    new.graph = x->dev->captured(x->on, &all->nodes);
+    vec_push(x->mem, all->segment, new);
+    return &all->segment[vec_len(all->segment) - 1];
 }
 
 static void run_segments(Exec *x, StagedProgram *g)
@@ -311,16 +314,18 @@ static void run_calls(Exec *x, StagedProgram *g)
 
 static void replay(Exec *x, StagedProgram *g)
 {
-    if (!g->graph && in_segments(x, g)) {
+    struct Graphs *all = &g->graphs[x->alone];
+
+    if (!all->whole && in_segments(x, g)) {
         issue(x, g, run_segments);
         return;
     }
-    if (!g->graph) {
+    if (!all->whole) {
         x->dev->capture(x->on);
         issue(x, g, run_calls);
-        g->graph = x->dev->captured(x->on, &g->nodes);
+        all->whole = x->dev->captured(x->on, &all->nodes);
     }
-    x->dev->replay(x->on, g->graph);
+    x->dev->replay(x->on, all->whole);
 }
 
 /* The first run launches, so that what is made on first use (library kernels,

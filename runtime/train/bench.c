@@ -6,7 +6,10 @@
  * the same by parts of the model and by what limits. PLEAT_LINES=n prints so
  * many lines. Without a launcher all ranks run here, one after another, so
  * collectives are copies and a rank's time is the total over the ranks; under
- * mpirun rank 0 prints what it saw. */
+ * mpirun rank 0 prints what it saw, and what of a step is not hidden: steps run
+ * again with a copy in a rank's own memory in place of each collective, which
+ * waits for nobody and leaves the device to what computes. Transfers between
+ * stages stay: a step without them would be one without its schedule. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +31,13 @@ typedef struct Walls {
     double step, host;
 } Walls; /* seconds of a step */
 
-enum { MOST = 40, MOSTPARTS = 12 }; /* lines */
+/* Steps as they are, and with copies in place of collectives. */
+typedef struct Exposed {
+    double step, alone;                     /* seconds of the slowest rank */
+    int64_t collectives, transfers, copied; /* of this rank; bytes */
+} Exposed;
+
+enum { MOST = 40, MOSTPARTS = 12, ROUNDS = 3 }; /* lines; see exposed */
 
 typedef struct Bench {
     Exec *x;
@@ -274,8 +283,27 @@ static void print_tables(Bench *b, double sum, FILE *out)
                 b->peak.bytes * 1e-9);
 }
 
+static double share_exposed(const Exposed *e)
+{
+    return e->step > 0 ? 100 * (e->step - e->alone) / e->step : 0;
+}
+
+static void print_exposed(const Exposed *e, FILE *out)
+{
+    fprintf(
+        out,
+        "not hidden: %.2f %% (%.3f ms a step, %.3f ms with %lld collectives "
+        "left out: copies of %.1f MB in a rank's memory in their place",
+        share_exposed(e), e->step * 1e3, e->alone * 1e3,
+        (long long)e->collectives, (double)e->copied * 1e-6);
+    if (e->transfers)
+        fprintf(out, "; %lld transfers between stages stay",
+                (long long)e->transfers);
+    fprintf(out, ")\n");
+}
+
 /* The last line is for programs: words and numbers, one pair after another. */
-static void print(Bench *b, const Walls *w, FILE *out)
+static void print(Bench *b, const Walls *w, const Exposed *e, FILE *out)
 {
     const Plan *p = b->x->plan;
     Text memory = { .arena = forever };
@@ -294,12 +322,14 @@ static void print(Bench *b, const Walls *w, FILE *out)
             pool_size(b->x->pool));
     outside = (double)exec_usage(b->x, &memory);
     fprintf(out, "%s", memory.s ? memory.s : "");
+    if (e->step > 0)
+        print_exposed(e, out);
     fprintf(out,
             "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
-            "arena_gib %.3f outside_gib %.3f ranks %lld\n",
+            "arena_gib %.3f outside_gib %.3f not_hidden %.2f ranks %lld\n",
             w->step * 1e3, w->host * 1e3, per((double)p->tokens, w->step),
             per(p->flops, w->step) * 1e-12, (double)exec_bytes(b->x) / 0x1p30,
-            outside / 0x1p30, (long long)p->mesh->world);
+            outside / 0x1p30, share_exposed(e), (long long)p->mesh->world);
 }
 
 /* Steps as a run has them, not timed one by one: on a GPU one graph each, made
@@ -325,6 +355,55 @@ static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
     return (Walls){ all / (double)steps, (all - waited) / (double)steps };
 }
 
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* What a step of this rank has of collectives and transfers. */
+static void count_exposed(const Bench *b, Exposed *e)
+{
+    const Stage *s = &b->x->stage[0];
+    const Role *r = s->rank[0]->role;
+    const Program *g = step_program(s);
+
+    for (int f = 0; f < g->nphase; f++)
+        for (int k = 0; k < g->phase[f].n; k++) {
+            const Instr *i = &g->instr[g->phase[f].first + k];
+            int64_t runs = phase_runs(g, f);
+            InstrClass c = instr_info(i->kind)->cls;
+            e->collectives += c == CLASScollective ? runs : 0;
+            e->copied +=
+                c == CLASScollective ? runs * r->buf[i->buf[1]].bytes : 0;
+            e->transfers += c == CLASStransfer ? runs : 0;
+        }
+}
+
+/* In turns; medians. One process that has all ranks has none who waits. */
+static Exposed exposed(Bench *b, const Feed *f, int64_t steps)
+{
+    double all[2][ROUNDS];
+    Exposed e = { 0 };
+
+    if (b->x->comm->n == b->x->comm->world)
+        return e;
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        b->x->alone = i % 2;
+        double mine = whole_steps(b, f, steps).step;
+        all[i % 2][i / 2] =
+            1e-9 * (double)comm_max(b->x->comm, (int64_t)(mine * 1e9));
+    }
+    b->x->alone = 0;
+    for (int i = 0; i < 2; i++)
+        qsort(all[i], ROUNDS, sizeof **all, ascending);
+    count_exposed(b, &e);
+    e.step = all[0][ROUNDS / 2];
+    e.alone = all[1][ROUNDS / 2];
+    return e;
+}
+
 int bench_plan(Plan *p, int64_t steps, FILE *out)
 {
     need_device(p);
@@ -348,13 +427,14 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     Walls w = { (monotonic() - start) / (double)steps, 0 };
     if (exec_apart(b.x))
         w = whole_steps(&b, &f, steps);
+    Exposed e = exposed(&b, &f, steps);
     b.peak = b.x->dev->peak(b.x->on, opts_dtype(p->opts));
     for (int i = 0; i < b.x->nstage; i++)
         gather(&b, i, steps);
     qsort(b.line, vec_len(b.line), sizeof *b.line, slowest_first);
     qsort(b.part, vec_len(b.part), sizeof *b.part, slowest_first);
     if (!c->first)
-        print(&b, &w, out);
+        print(&b, &w, &e, out);
     exec_close(b.x);
     comm_close(c);
     return 0;

@@ -9,6 +9,8 @@
 #   peer     the most that PyTorch's tensors took at once; its context, kernels
 #            and what its allocator keeps beside them is not in it
 #   host     milliseconds of our host's work a step, without waiting
+#   unhid    percent of our step that its collectives take beside what runs under
+#            them, of several GPUs: see runtime/train/bench.c
 #
 # With more GPUs: 16 layers, experts over all of them; else the rows of one.
 # RUNS="qwen3:4:1:1:learned ..." chooses rows: model, layers, sequences,
@@ -16,7 +18,7 @@
 # PEER=0 leaves the peer out, OURS=0 us. STEPS (10), WARMUP (5): the peer's.
 cd "$(dirname "$0")/../.." || exit 2
 peer=$1 gpus=${2:-1} rounds=${ROUNDS:-3}
-[ -n "$peer" ] || { sed -n '2,18s/^# *//p' tests/bench/gpu.sh; exit 2; }
+[ -n "$peer" ] || { sed -n '2,20s/^# *//p' tests/bench/gpu.sh; exit 2; }
 case ${PLEAT:=build/pleat} in /*) ;; *) PLEAT=$PWD/$PLEAT ;; esac
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -59,7 +61,7 @@ ours() {
     if [ "$gpus" = 1 ]; then "$PLEAT" bench "$dir/$1.plan"
     else mpirun -np "$gpus" --bind-to none "$PLEAT" bench "$dir/$1.plan"
     fi >"$dir/out" 2>&1 || tail -n 2 "$dir/out"
-    for w in ms host_ms arena_gib outside_gib; do word $w >>"$dir/$1.$w"; done
+    for w in ms host_ms arena_gib outside_gib not_hidden; do word $w >>"$dir/$1.$w"; done
 }
 
 theirs() {
@@ -81,21 +83,21 @@ theirs() {
 # print ROW: medians of what was measured so far
 print() {
     split "$1"
-    for w in ms peer_ms host_ms arena_gib outside_gib peer_gib; do
+    for w in ms peer_ms host_ms arena_gib outside_gib peer_gib not_hidden; do
         if [ -s "$dir/$1.$w" ]; then median <"$dir/$1.$w"; else echo -; fi
     done | tr '\n' ' ' | awk -v n="$model $layers $batch/$accum $balance" \
         -v tok=$((batch * accum * gpus * 4096)) '
         function rate(ms) { return ms > 0 ? sprintf("%.0f", tok / ms * 1e3) : "-" }
         { ratio = ($1 > 0 && $2 > 0) ? sprintf("%.3f", $2 / $1) : "-"
           $6 = $6 > 0 ? sprintf("%.2f", $6) : "-"
-          printf "%-26s %9s %9s %6s %8s %8s %7s %7s %7s %7s\n", n, rate($1),
-              rate($2), ratio, $1, $2, $3, $4, $5, $6 }'
+          printf "%-26s %9s %9s %6s %8s %8s %7s %7s %7s %7s %6s\n", n, rate($1),
+              rate($2), ratio, $1, $2, $3, $4, $5, $6, $7 }'
 }
 
 for row in $rows; do compile "$row" & done
 wait
-printf '%-26s %9s %9s %6s %8s %8s %7s %7s %7s %7s\n' "model layers batch/accum" \
-    "ours t/s" "peer t/s" ratio "ours ms" "peer ms" "host" "plan" "outside" "peer"
+printf '%-26s %9s %9s %6s %8s %8s %7s %7s %7s %7s %6s\n' "model layers batch/accum" \
+    "ours t/s" "peer t/s" ratio "ours ms" "peer ms" "host" "plan" "outside" "peer" "unhid"
 for row in $rows; do
     [ -s "$dir/$row.plan" ] || continue
     for i in $(seq "$rounds"); do

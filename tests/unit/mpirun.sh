@@ -110,6 +110,15 @@ timeout 60 mpirun -q -n 1 $(apart a) : -n 1 $(apart b) </dev/null >"$dir/log" 2>
     grep -q "^option fold.host 1$" "$dir/apart/plan" && ! grep -q "^sendrows" "$dir/apart/plan"
 result "two machines are known, and share none unasked" $?
 
+# A step with copies in place of its collectives reads nothing that nobody wrote.
+# shellcheck disable=SC2086
+"$PLEAT" compile models/tiny.lua $small world=2 fold.ep=2 route.dispatcher=peer \
+    -o "$dir/bench.plan" >"$dir/log" 2>&1 &&
+    PLEAT_POISON=1 mpirun -q -n 2 "$PLEAT" bench "$dir/bench.plan" >"$dir/log" 2>&1 &&
+    grep -q "^not hidden: .* ms with [1-9][0-9]* collectives left out: copies of [0-9.]*[1-9]" "$dir/log" &&
+    tail -n 1 "$dir/log" | grep -q " not_hidden -*[0-9.]* ranks 2$"
+result "bench leaves collectives out" $?
+
 # A batch that grows: three plans, all made before MPI starts.
 ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 train.save_every=0"
 # shellcheck disable=SC2086
