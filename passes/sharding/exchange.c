@@ -547,10 +547,23 @@ static int choose_level(Exchange *x, int first)
     return 1;
 }
 
+/* Over some atoms of the experts all ranks have the same tokens: which of them
+ * sends a row is not decided, so tokens are gathered over the others. */
+static int are_tokens_whole(const Exchange *x)
+{
+    uint32_t whole = x->g->mesh->mask[Mep] &
+                     ~(x->atoms[NOW] | x->atoms[BEFORE] | x->atoms[LATER]);
+
+    if (whole)
+        why(x->g, x->old, "no exchange: %lld ranks of experts have each token",
+            (long long)mesh_extent(x->g->mesh, whole));
+    return whole != 0;
+}
+
 static void exchange(Exchange x, Node *route, int first)
 {
     x.old = route;
-    if (!find_sources(&x) || !choose_level(&x, first))
+    if (!find_sources(&x) || are_tokens_whole(&x) || !choose_level(&x, first))
         return;
     make_axes(&x);
     x.send = send_map(&x);
