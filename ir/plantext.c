@@ -134,8 +134,11 @@ static void scalar_text(Codec *t, Scalar *s)
 
 static void given_text(Codec *t, Scalar *s)
 {
-    s->value = (StepValue)code_choice(t, stepvalues, NSTEPVALUE, (int)s->value);
-    s->name = stepvalues[s->value];
+    s->name = code_word(t, s->name);
+    int value = word_index(s->name, stepvalues, NSTEPVALUE);
+    if (t->in && value < 0)
+        lex_err(t->in, "no number of a step '%s'", s->name);
+    s->value = value < 0 ? s->value : (StepValue)value;
     scalar_text(t, s);
 }
 
