@@ -25,9 +25,11 @@
 
 #include <string.h>
 
-/* Nodes between a value and a reader that joins its kernel: what all layers
- * watch for (overflow_fallback.c) stands between a loss and its gradient. */
-enum { WINDOW = 1024 };
+/* A kernel takes in no reader that stands farther off, in nodes other than
+ * scalars: what all layers watch for (overflow_fallback.c) stands between a
+ * loss and its gradient. A kernel runs where its last member stands: a sum that
+ * an accumulator far behind took in would keep what it reads until then. */
+enum { WINDOW = 160 };
 
 /* What stages do together outside calls keeps the order in which it stands. */
 static void find_order(Fuse *f)
@@ -194,7 +196,8 @@ static int candidates(Fuse *f, Node *n, FuseUnit **out, int max)
         for (int j = 0; j < k; j++)
             known |= out[j] == u;
         if (!u || known || u->fam != FAMloop || !same_call(u, n) || k == max ||
-            n->id - u->last > WINDOW || (n->again && !u->again))
+            f->place[n->id] - f->place[u->last] > WINDOW ||
+            (n->again && !u->again))
             continue;
         int at = k++;
         for (; at > 0 && out[at - 1]->last < u->last; at--)

@@ -381,6 +381,14 @@ static int is_link(const Fuse *f, const Node *n)
     return much;
 }
 
+static void find_places(Fuse *f)
+{
+    int place = 0;
+
+    for (int i = 0; i < f->n; i++)
+        f->place[i] = place += f->g->node[i]->nd > 0;
+}
+
 /* A user once, however often it reads the node. */
 static void find_users(Fuse *f)
 {
@@ -450,8 +458,10 @@ Fuse fuse_begin(Graph *g, Arena *a)
     f.unit = alloc(a, ((size_t)f.n + 1) * sizeof *f.unit);
     f.operand = alloc(a, ((size_t)f.n + 1) * sizeof *f.operand);
     f.seen = alloc(a, ((size_t)f.n + 1) * sizeof *f.seen);
+    f.place = alloc(a, ((size_t)f.n + 1) * sizeof *f.place);
     f.before = alloc(a, ((size_t)f.n + 1) * sizeof *f.before);
     f.after = alloc(a, ((size_t)f.n + 1) * sizeof *f.after);
+    find_places(&f);
     find_users(&f);
     find_exchanges(&f);
     find_clear(&f);

@@ -50,6 +50,7 @@ typedef struct Fuse {
     int n;
     Node ***user;           /* by id: vec of direct users */
     Node **before, **after; /* by id: what stages do together, in order */
+    int *place;             /* by id: nodes up to it that are no scalars */
     char *clear;            /* by id: rebuilt where it is used */
     char *exchange;         /* by id: part of an exchange of rows */
     Node **partner;         /* by id: of its first part the last one */
