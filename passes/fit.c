@@ -63,14 +63,16 @@ static const Made *like(const FitSearch *s, const Made *m)
     return NULL;
 }
 
-/* Does it keep more than the first did by so much that it cannot fit? */
+/* Does it keep more than the first did by so much that it neither fits nor
+ * takes less than the last price, which is tried first? */
 static int is_hopeless(const FitSearch *s, const Made *m)
 {
-    const Made *first = &s->at[0];
+    const Made *first = &s->at[0], *last = &s->at[PRICES];
+    int64_t most = last->bytes > s->room ? last->bytes : s->room;
 
-    return m > first && m < &s->at[PRICES] &&
+    return m > first && m < last &&
            first->bytes - (first->kept - m->kept) >
-               s->room + first->bytes / MARGIN;
+               most + first->bytes / MARGIN;
 }
 
 /* A copy of the stage in a, at the i-th price. Null: not made to the end. */
