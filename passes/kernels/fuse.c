@@ -447,8 +447,21 @@ static void wait_for(Fuse *f, FuseUnit *u, Node *n)
     }
 }
 
-/* Kernels whose operands are there, the one with the earliest last node
- * first. */
+/* The earliest last node of a kernel and of what waits for it: one that took in
+ * a late node keeps nobody waiting. */
+static int due(FuseUnit *u)
+{
+    if (u->due)
+        return u->due;
+    u->due = u->last + 1;
+    for (size_t i = 0; i < vec_len(u->next); i++) {
+        int next = due(u->next[i]);
+        u->due = next < u->due ? next : u->due;
+    }
+    return u->due;
+}
+
+/* Kernels whose operands are there, those that are due earliest first. */
 static void number_units(Fuse *f)
 {
     Heap ready = { 0 };
@@ -468,7 +481,7 @@ static void number_units(Fuse *f)
         }
     for (size_t i = 0; i < vec_len(f->all); i++)
         if (!f->all[i]->into && !f->all[i]->wait)
-            heap_add(f->a, &ready, f->all[i]->last, f->all[i]->last);
+            heap_add(f->a, &ready, due(f->all[i]), f->all[i]->last);
     for (; ready.n; left--) {
         FuseUnit *u = unit_of(f, f->g->node[heap_take(&ready).id]);
         number++;
@@ -476,7 +489,7 @@ static void number_units(Fuse *f)
             u->node[i]->kernel = number;
         for (size_t i = 0; i < vec_len(u->next); i++)
             if (!--u->next[i]->wait)
-                heap_add(f->a, &ready, u->next[i]->last, u->next[i]->last);
+                heap_add(f->a, &ready, due(u->next[i]), u->next[i]->last);
     }
     if (left)
         die("fuse: %zu kernels wait for each other", left);

@@ -31,6 +31,7 @@ typedef struct FuseUnit {  /* a kernel in the making */
     int seen;
     struct FuseUnit **before; /* vec: read what it overwrites */
     int wait;                 /* (ordering) units before it */
+    int due;                  /* (ordering) id + 1 of the node that waits */
     struct FuseUnit **next;
 } FuseUnit;
 
