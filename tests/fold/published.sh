@@ -23,7 +23,7 @@ sed -e 's/= 61, 3, 1e-6/= 64, 0, 1e-6/' -e 's/^local mtp, mtp_weight = 1/local m
     -e '/layers.{i}.ffn.w/d' \
     models/deepseek_v3.lua >"$dir/model.lua"
 if ! "$PLEAT" compile "$dir/model.lua" -o "$dir/m.plan" target=null world=256 \
-    train.batch=1024 fold.pp=4 fold.vpp=4 fold.ep=64 fold.schedule=interleaved \
+    train.batch=1024 train.recompute=0 fold.pp=4 fold.vpp=4 fold.ep=64 fold.schedule=interleaved \
     'fold.layout=Etttt|(tttt|)*14ttttL' >"$dir/log" 2>&1 ||
     ! "$PLEAT" show "$dir/m.plan" --memory >"$dir/memory" 2>>"$dir/log"; then
     echo "not ok - published: DeepSeek-V3 on 256 ranks"
