@@ -447,15 +447,29 @@ static void wait_for(Fuse *f, FuseUnit *u, Node *n)
     }
 }
 
+/* Regions in which states are written. What reads one there and stands behind
+ * its write sees the old value because the kernel that writes runs late. */
+static uint32_t written_regions(const Graph *g)
+{
+    uint32_t written = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Owrite)
+            written |= 1u << g->node[i]->reg;
+    return written;
+}
+
 /* The earliest last node of a kernel and of what waits for it: one that took in
- * a late node keeps nobody waiting. */
-static int due(FuseUnit *u)
+ * a late node keeps nobody waiting. Where states are written, its own. */
+static int due(FuseUnit *u, uint32_t written)
 {
     if (u->due)
         return u->due;
     u->due = u->last + 1;
+    if (written >> u->node[0]->reg & 1)
+        return u->due;
     for (size_t i = 0; i < vec_len(u->next); i++) {
-        int next = due(u->next[i]);
+        int next = due(u->next[i], written);
         u->due = next < u->due ? next : u->due;
     }
     return u->due;
@@ -465,6 +479,7 @@ static int due(FuseUnit *u)
 static void number_units(Fuse *f)
 {
     Heap ready = { 0 };
+    uint32_t written = written_regions(f->g);
     size_t left = 0;
     int number = 0;
 
@@ -481,7 +496,7 @@ static void number_units(Fuse *f)
         }
     for (size_t i = 0; i < vec_len(f->all); i++)
         if (!f->all[i]->into && !f->all[i]->wait)
-            heap_add(f->a, &ready, due(f->all[i]), f->all[i]->last);
+            heap_add(f->a, &ready, due(f->all[i], written), f->all[i]->last);
     for (; ready.n; left--) {
         FuseUnit *u = unit_of(f, f->g->node[heap_take(&ready).id]);
         number++;
@@ -489,7 +504,8 @@ static void number_units(Fuse *f)
             u->node[i]->kernel = number;
         for (size_t i = 0; i < vec_len(u->next); i++)
             if (!--u->next[i]->wait)
-                heap_add(f->a, &ready, due(u->next[i]), u->next[i]->last);
+                heap_add(f->a, &ready, due(u->next[i], written),
+                         u->next[i]->last);
     }
     if (left)
         die("fuse: %zu kernels wait for each other", left);

@@ -24,6 +24,8 @@ static Opts *keys_of(const char *keys)
     }
     /* reductions stay in post */
     opts_set(o, intern("fold.overlap"), intern("0"), NULL);
+    /* no search for what fits: what is rebuilt is not read here */
+    opts_set(o, intern("train.recompute"), intern("0"), NULL);
     return o;
 }
 
