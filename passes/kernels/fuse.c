@@ -348,20 +348,31 @@ static void add_readers(Fuse *f, const Node *n, const FuseUnit *u,
     }
 }
 
+/* Can u, which makes the value of the write n, write the state too? */
+static int may_write(Fuse *f, Node *n, FuseUnit *u, FuseUnit *const *reader)
+{
+    if (passes_by(f, n->in[1]) || !u || u->fam != FAMloop || !same_call(u, n) ||
+        vec_len(u->node) >= MOSTNODES || !is_plain_map(f, u, storage(n->in[0])))
+        return 0;
+    for (size_t i = 0; i < vec_len(reader); i++)
+        if (reader[i] != u && depends(f, reader[i], u))
+            return 0;
+    return 1;
+}
+
+/* What reads a state runs before the kernel that writes it, whichever that
+ * is. */
 static void join_write(Fuse *f, Node *n)
 {
-    FuseUnit *u = unit_of(f, n->in[1]), *own = unit_of(f, n), **reader = NULL;
-    const Node *state = storage(n->in[0]);
+    FuseUnit *own = unit_of(f, n), *u = unit_of(f, n->in[1]), **reader = NULL;
 
-    if (passes_by(f, n->in[1]) || !u || u->fam != FAMloop || !same_call(u, n) ||
-        vec_len(u->node) >= MOSTNODES || !is_plain_map(f, u, state))
+    add_readers(f, storage(n->in[0]), own, &reader);
+    FuseUnit *writer = may_write(f, n, u, reader) ? u : own;
+    for (size_t i = 0; i < vec_len(reader); i++)
+        if (reader[i] != writer)
+            vec_push(f->a, writer->before, reader[i]);
+    if (writer == own)
         return;
-    add_readers(f, state, u, &reader);
-    for (size_t i = 0; i < vec_len(reader); i++)
-        if (depends(f, reader[i], u))
-            return;
-    for (size_t i = 0; i < vec_len(reader); i++)
-        vec_push(f->a, u->before, reader[i]);
     own->into = u;
     vec_push(f->a, u->node, n);
     if (n->id > u->last)
@@ -447,29 +458,15 @@ static void wait_for(Fuse *f, FuseUnit *u, Node *n)
     }
 }
 
-/* Regions in which states are written. What reads one there and stands behind
- * its write sees the old value because the kernel that writes runs late. */
-static uint32_t written_regions(const Graph *g)
-{
-    uint32_t written = 0;
-
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Owrite)
-            written |= 1u << g->node[i]->reg;
-    return written;
-}
-
 /* The earliest last node of a kernel and of what waits for it: one that took in
- * a late node keeps nobody waiting. Where states are written, its own. */
-static int due(FuseUnit *u, uint32_t written)
+ * a late node keeps nobody waiting. */
+static int due(FuseUnit *u)
 {
     if (u->due)
         return u->due;
     u->due = u->last + 1;
-    if (written >> u->node[0]->reg & 1)
-        return u->due;
     for (size_t i = 0; i < vec_len(u->next); i++) {
-        int next = due(u->next[i], written);
+        int next = due(u->next[i]);
         u->due = next < u->due ? next : u->due;
     }
     return u->due;
@@ -479,7 +476,6 @@ static int due(FuseUnit *u, uint32_t written)
 static void number_units(Fuse *f)
 {
     Heap ready = { 0 };
-    uint32_t written = written_regions(f->g);
     size_t left = 0;
     int number = 0;
 
@@ -496,7 +492,7 @@ static void number_units(Fuse *f)
         }
     for (size_t i = 0; i < vec_len(f->all); i++)
         if (!f->all[i]->into && !f->all[i]->wait)
-            heap_add(f->a, &ready, due(f->all[i], written), f->all[i]->last);
+            heap_add(f->a, &ready, due(f->all[i]), f->all[i]->last);
     for (; ready.n; left--) {
         FuseUnit *u = unit_of(f, f->g->node[heap_take(&ready).id]);
         number++;
@@ -504,8 +500,7 @@ static void number_units(Fuse *f)
             u->node[i]->kernel = number;
         for (size_t i = 0; i < vec_len(u->next); i++)
             if (!--u->next[i]->wait)
-                heap_add(f->a, &ready, due(u->next[i], written),
-                         u->next[i]->last);
+                heap_add(f->a, &ready, due(u->next[i]), u->next[i]->last);
     }
     if (left)
         die("fuse: %zu kernels wait for each other", left);
