@@ -133,6 +133,11 @@ Expr *ex_rounded(LoopKernel *c, Dtype dt, Expr *x)
     return ex_op(c, ct, "rbf(a)", x, NULL, NULL);
 }
 
+Expr *ex_unrounded(Expr *x)
+{
+    return x->kind == Xexpr && x->of == scalar_of("rbf(a)") ? x->arg[0] : x;
+}
+
 Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no)
 {
     return ex_op(c, yes->dt, "a ? b : c", guard, yes, no);

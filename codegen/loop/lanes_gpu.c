@@ -188,8 +188,9 @@ void wide_store(KernelPrinter *printer, Store *s)
 {
     Node *to = storage(s->n);
     int wide = wide_count(printer) > 1 && (s->loops & printer->lane);
-    int piece = wide ? piece_of(printer, s->addr) : 1, t = s->val->local;
-    const char *x = nest_ref(printer, s->val);
+    Expr *val = nest_stored(s);
+    int piece = wide ? piece_of(printer, s->addr) : 1, t = val->local;
+    const char *x = nest_ref(printer, val);
 
     s->apart = printer->team > 1 ? printer->apart : 0;
     if (piece == 1) {
@@ -199,10 +200,10 @@ void wide_store(KernelPrinter *printer, Store *s)
                   text_save(printer->a, to->dt, x));
         return;
     }
-    if (!t || !s->val->array) {
+    if (!t || !val->array) {
         t = ++printer->nlocal;
         nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
-                  dtypes[s->val->dt].compute, t, wide_count(printer),
+                  dtypes[val->dt].compute, t, wide_count(printer),
                   wide_each(printer), t, x);
     }
     nest_line(printer, "%s%sstore<%d, %d>(%s, t%d%s);", only(printer, s),

@@ -202,7 +202,8 @@ Expr *ex_load(LoopKernel *c, Node *buf, Dtype dt, const AffineExpr *at,
               Expr *guard);
 Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x); /* converted */
 Expr *ex_rounded(LoopKernel *c, Dtype dt,
-                 Expr *x); /* to a value that dt holds */
+                 Expr *x);   /* to a value that dt holds */
+Expr *ex_unrounded(Expr *x); /* of rbf(y): y */
 Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no);
 Expr *ex_both(LoopKernel *c, Expr *x, Expr *y); /* null: true */
 Expr *ex_within(LoopKernel *c, const AffineExpr *l,
@@ -284,6 +285,8 @@ const char *nest_element(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at);
 const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at);
 const char *nest_first(const Expr *r); /* what a reduction starts from */
+/* What a store rounds: its value, or what that was rounded from. */
+Expr *nest_stored(const Store *s);
 int nest_inline(const Expr *e);
 int nest_local(KernelPrinter *printer, Expr *e);    /* e gets a number */
 void nest_compute(KernelPrinter *printer, Expr *e); /* as a scalar */

@@ -58,7 +58,7 @@ LoopBody form_stage(KernelPrinter *printer, uint64_t loops)
         if (s->done || s->loops != loops)
             continue;
         s->stage = printer->c->nstage;
-        vec_push(printer->a, b.root, s->val);
+        vec_push(printer->a, b.root, nest_stored(s));
         vec_push(printer->a, b.st, s);
         b.nroot = ++b.nst;
     }

@@ -76,11 +76,16 @@ void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
                   r->op == Omax ? '>' : '<', t, x, t);
 }
 
+Expr *nest_stored(const Store *s)
+{
+    return storage(s->n)->dt == Dbf16 ? ex_unrounded(s->val) : s->val;
+}
+
 void nest_store(KernelPrinter *printer, Store *s)
 {
     Node *to = storage(s->n);
     const char *at = nest_element(printer, to, s->addr),
-               *x = nest_ref(printer, s->val);
+               *x = nest_ref(printer, nest_stored(s));
 
     nest_line(printer, "%s = %s;", at, text_save(printer->a, to->dt, x));
 }
@@ -178,7 +183,7 @@ LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr)
 
 void nest_add_store(KernelPrinter *printer, LoopBody *b, Store *s)
 {
-    vec_push(printer->a, b->root, s->val);
+    vec_push(printer->a, b->root, nest_stored(s));
     vec_push(printer->a, b->st, s);
     b->nroot++;
     b->nst++;

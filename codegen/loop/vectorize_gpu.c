@@ -82,8 +82,7 @@ static void soften(KernelPrinter *printer, const char *x)
     int from = ++printer->nlocal;
 
     nest_line(printer, "const float t%d = t%d;", was, t);
-    nest_line(printer, "%st%d = %s > t%d ? %s : t%d;", wide_each(printer), t, x,
-              t, x, t);
+    nest_line(printer, "%st%d = fmaxf(%s, t%d);", wide_each(printer), t, x, t);
     nest_line(printer, "const float t%d = t%d > -INFINITY ? t%d : 0;", from, t,
               t);
     nest_line(printer, "t%d *= exp_f32(t%d - t%d);", s, was, from);

@@ -51,7 +51,7 @@ KERNEL compute(uint32_t *out, const uint32_t *in)
 {
     const uint32_t a = in[TID] * 2654435761u, b = in[TID] % 37;
     const float x = (float)(int)in[TID] - 11.5f, y = x * 0.25f;
-    uint32_t r[16];
+    uint32_t r[18];
     uint64_t wide;
     float f;
 
@@ -77,8 +77,12 @@ KERNEL compute(uint32_t *out, const uint32_t *in)
     asm("cvt.rzi.s32.f32 %0, %1;" : "=r"(r[13]) : "f"(y));
     asm("min.s32 %0, %1, %2;" : "=r"(r[14]) : "r"(a), "r"(b));
     asm("mov.u32 %0, %%laneid;" : "=r"(r[15]));
-    for (int i = 0; i < 16; i++)
-        out[TID * 16 + i] = r[i];
+    asm("min.NaN.f32 %0, %1, 0f3F800000;" : "=f"(f) : "f"(x));
+    r[16] = __float_as_uint(f);
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(f) : "f"(sqrtf(y)), "f"(1.0f));
+    r[17] = f != f;
+    for (int i = 0; i < 18; i++)
+        out[TID * 18 + i] = r[i];
 }
 
 /* ---- warps --------------------------------------------------------------------- */

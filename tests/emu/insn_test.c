@@ -40,7 +40,7 @@ static uint32_t compute(int t, int i)
     uint32_t a = (uint32_t)t * 2654435761u, b = (uint32_t)t % 37;
     int32_t s = (int32_t)a;
     float x = (float)t - 11.5f, y = x * 0.25f;
-    uint32_t r[16] = {
+    uint32_t r[18] = {
         a + b,
         a - b,
         a * b,
@@ -57,6 +57,8 @@ static uint32_t compute(int t, int i)
         (uint32_t)(int32_t)y,
         s < (int32_t)b ? a : b,
         (uint32_t)t % 32,
+        bits(x < 1 ? x : 1),
+        y < 0,
     };
 
     return r[i];
@@ -180,7 +182,7 @@ static const struct {
     int blocks, threads, count, each, only;
     Want *want;
 } rows[] = {
-    { "compute", 1, 64, 64, 16, -1, compute },
+    { "compute", 1, 64, 64, 18, -1, compute },
     { "exchange", 1, 64, 64, 8, -1, exchange },
     { "some_end", 1, 32, 32, 1, -1, some_end },
     { "hand_over", 1, 64, 128, 1, -1, hand_over },

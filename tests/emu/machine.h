@@ -120,7 +120,7 @@ enum How {
 enum { /* Fflag: 1 << */
     FLftz, FLapprox, FLsync, FLaligned, FLread, FLparity, FLexpect, FLnoinc,
     FLsat, FLwide, FLhi, FLlo, FLtrans, FLgroup, FLbytes, FLtile, FLmulticast,
-    FLgeneric, FLinc, FLcg, FLrelu
+    FLgeneric, FLinc, FLcg, FLrelu, FLnan
 };
 /* clang-format on */
 #define FLAG(f) (1u << FL##f)

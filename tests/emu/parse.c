@@ -78,6 +78,7 @@ static const struct {
     { "mbarrier::complete_tx::bytes", Fflag, FLbytes },
     { "tile", Fflag, FLtile }, { "multicast::cluster", Fflag, FLmulticast },
     { "tensormap::generic", Fflag, FLgeneric }, { "relu", Fflag, FLrelu },
+    { "NaN", Fflag, FLnan },
 };
 /* clang-format on */
 

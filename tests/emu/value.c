@@ -228,7 +228,9 @@ static void two(SlotGroup *f, const Insn *i, Math m)
     Type t = i->type[0];
 
     if (is_float(i)) {
-        put_real(f, i, real_of(m, real(f, i, 1), real(f, i, 2)));
+        double a = real(f, i, 1), b = real(f, i, 2);
+        int none = i->flags & FLAG(nan) && (isnan(a) || isnan(b));
+        put_real(f, i, none ? NAN : real_of(m, a, b));
         return;
     }
     int64_t a = get_int(f, &i->o[1], t);
