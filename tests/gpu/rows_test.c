@@ -89,8 +89,10 @@ static Trial *attention(Arena *a, const Target *T, Trial *list, int f, Dtype dt)
     for (int i = 0; i < r.m.nop; i++)
         if (r.grad[i])
             output(&t, r.grad[i]);
-    if (T->grid)
+    if (T->grid) {
+        compile_begin(t.g, T, &(CompileOptions){ 0 });
         attn_bwd_apart(t.g);
+    }
     t.k = trial_groups(t.g, T, a);
     t.limit = dt == Df64 ? 1e-12 : dt == Df32 ? 2e-5 : 2e-2;
     vec_push(a, list, t);
