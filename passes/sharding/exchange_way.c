@@ -13,7 +13,9 @@ static const char *const wayname[NWAY] = { "allgather", "alltoall", "peer",
                                            "hosts" };
 
 typedef struct WayCost {
-    double network, link, shared, copied; /* rows of a rank, one way */
+    /* Rows of a rank, one way, and those that are written for it: blocks, on
+     * the way back the sums of other ranks' tokens. */
+    double network, link, shared, copied;
     double secs;
 } WayCost;
 
@@ -61,11 +63,13 @@ static WayCost cost_of_way(const TokenFlow *f, Way way)
     double last = (double)block_rows(f, f->tokens * hosts, peers);
     double once = t + 2 * (out + 1) * far;
     WayCost w[NWAY] = {
-        [WAYgather] = { .network = out * t, .link = inside * (out + 1) * t },
+        [WAYgather] = { .network = out * t,
+                        .link = inside * (out + 1) * t,
+                        .copied = all * t / 2 },
         [WAYranks] = { .network = (all - inside - 1) * pair,
                        .link = inside * pair,
                        .copied = t + all * pair },
-        [WAYpeer] = { .shared = inside * share },
+        [WAYpeer] = { .shared = inside * share, .copied = inside * share / 2 },
         [WAYhosts] = { .network = out * far, .copied = once },
     };
     WayCost *c = &w[way];
@@ -79,7 +83,7 @@ static WayCost cost_of_way(const TokenFlow *f, Way way)
     c->secs = (double)f->wide * (c->network / m->network + c->link / m->link +
                                  c->shared / m->rows + c->copied / m->memory);
     c->secs += way == WAYhosts ? 2 * m->hop : m->hop;
-    c->secs += c->copied > 0 ? m->launch : 0;
+    c->secs += way == WAYranks || way == WAYhosts ? m->launch : 0;
     return *c;
 }
 
