@@ -88,7 +88,9 @@ static void put_pieces(Text *out, const Plan *p, const Tensor *x, int64_t rank)
         put(out, "%s%s", d ? " | " : "  ", dim->axis);
         for (int i = 0; i < dim->npiece; i++) {
             int64_t at = aff_at(p->mesh, &dim->piece[i].start, rank);
-            put(out, " %" PRId64 "-%" PRId64, at, at + dim->piece[i].len - 1);
+            if (at < dim->n) /* else padding */
+                put(out, " %" PRId64 "-%" PRId64, at,
+                    at + dim->piece[i].len - 1);
         }
         put(out, " of %" PRId64, dim->n);
     }

@@ -124,6 +124,15 @@ static int attributes(GraphCheck *c, const Node *n)
     return why && bad(c, n, "%s", why);
 }
 
+/* Does a pad what it says, as g_padded makes it? */
+static int pads(const Axis *a)
+{
+    const Axis *of = a->root;
+
+    return of != a && !of->parts && of->n > a->parts && of->n % a->parts &&
+           a->n == sat_mul(of->n / a->parts + 1, a->parts);
+}
+
 static int one_axis(GraphCheck *c, const Node *n, Axis *a)
 {
     const Axis **lately = &c->lately[KEYP(a) / 16 % 64];
@@ -133,6 +142,9 @@ static int one_axis(GraphCheck *c, const Node *n, Axis *a)
     if (!*known)
         *known = a;
     *lately = a;
+    if (a->parts && !pads(a))
+        return bad(c, n, "axis '%s' is no axis in %lld parts with padding",
+                   a->name, (long long)a->parts);
     return *known != a && bad(c, n, "two axes are called '%s'", a->name);
 }
 

@@ -145,8 +145,9 @@ static void count_params(const Graph *g, FlopCount *c, int64_t *all,
         Node *n = g->node[i];
         if (n->op != Opick)
             continue;
-        if (!chosen(c, n->at.pick.axis) && c->nchosen < 64)
-            c->chosen[c->nchosen++] = n->at.pick.axis;
+        Axis *experts = unpadded(n->at.pick.axis);
+        if (!chosen(c, experts) && c->nchosen < 64)
+            c->chosen[c->nchosen++] = experts;
         if (n->in[0]->op == Oparam)
             *table_at(share, KEYP(n->in[0]->at.param.path)) = n;
     }
@@ -156,9 +157,11 @@ static void count_params(const Graph *g, FlopCount *c, int64_t *all,
         const Node *pick = table_get(share, KEYP(p->path));
         int64_t e = 1, k = 1, of = 1;
         for (int d = 0; d < p->nd; d++) {
-            e *= p->dim[d].n;
-            if (pick && p->dim[d].a == pick->at.pick.axis)
-                of = p->dim[d].n;
+            Axis *a = p->dim[d].a;
+            int64_t len = a->parts ? unpadded(a)->n : p->dim[d].n;
+            e *= len;
+            if (pick && a == pick->at.pick.axis)
+                of = len;
         }
         if (p->kind != TKparam || p->at < 0)
             continue;

@@ -176,6 +176,8 @@ typedef struct Axis {
     int zigzag;        /* a root: cp's ranks hold two pieces of it
                                      and of what is renamed from it (shard.c).
                                      Set by fold for all programs */
+    int64_t parts;     /* its root with padding, so that so many ranks hold
+                                     equal parts (shard.c); 0: not so */
     int nfactor;       /* merged from these, major first */
     struct Axis *factor[4];
     const Loc *loc;
@@ -371,6 +373,14 @@ Axis *g_axis(Graph *g, const char *name);
 /* Another axis like it, that nothing has yet: "k'2" of "k". Where two axes of
  * one name meet (an index over k into k), one of them becomes such. */
 Axis *g_instance(Graph *g, const Axis *of);
+/* shard.c: a, which so many parts do not divide, with padding: find or make. */
+Axis *g_padded(Graph *g, Axis *a, int64_t parts);
+Axis *unpadded(Axis *a); /* what a pads; itself: it pads nothing */
+/* Where in padded axis a the element stands that integer x numbers without the
+ * padding, below 0 where x is; and the number of what stands at x, -1 where
+ * that is padding. x itself where a pads nothing. Nodes stand where x does. */
+Node *g_to_padded(Graph *g, const Axis *a, Node *x);
+Node *g_from_padded(Graph *g, const Axis *a, Node *x);
 Param *g_param(Graph *g, const char *path); /* null: none */
 int64_t param_elems(const Param *param);
 
@@ -524,10 +534,11 @@ int returns_rows(const Graph *g, const Node *n, RowExchange *x);
 /* ---- route_model.c: which experts tokens choose, before they do ---------- */
 
 typedef struct RouteModel {
-    int64_t experts;
-    double chosen;        /* of experts, on average */
-    int64_t groups, kept; /* of groups */
-    double *odds;         /* of each expert */
+    int64_t experts, parts; /* parts: ranks that may hold unequal numbers of
+                                     them; 1: none */
+    double chosen;          /* of experts, on average */
+    int64_t groups, kept;   /* of groups */
+    double *odds;           /* of each expert */
 } RouteModel;
 
 /* The router's own index, behind e, which may leave choices out (-1); the mean
@@ -540,10 +551,11 @@ void find_groups(Node *map); /* attributes groups and kept, from its index */
 /* By the router, which may be limited to groups, and by route.assume; even: all
  * experts are as likely whatever that says. */
 RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even);
-int routes_even(const Opts *o); /* route.assume=uniform */
-/* Probability that a token has one of n experts from `first`, how many of them
- * it is expected to have, and the rows of the rank that has most of them over
- * an equal share. */
+int routes_even(const Opts *o);            /* route.assume=uniform */
+int64_t route_places(const RouteModel *r); /* for experts, on all parts */
+/* Probability that a token has one of the experts at n places from `first`, how
+ * many of them it is expected to have, and the rows of the rank that has most
+ * of them over an equal share. */
 double route_hit(const RouteModel *r, int64_t first, int64_t n);
 double route_pairs(const RouteModel *r, int64_t first, int64_t n);
 double route_skew(const RouteModel *r, int64_t ranks);

@@ -521,6 +521,25 @@ int axis_pieces(const Mesh *m, int64_t len, uint32_t atoms, uint32_t zigzag,
     return 2;
 }
 
+void uneven_pieces(const Mesh *m, int64_t n, uint32_t atoms, Piece out[2])
+{
+    int64_t ranks = mesh_extent(m, atoms), each = n / ranks;
+
+    out[0] = (Piece){ aff(0), each };
+    out[1] = (Piece){ aff(each * ranks), 1 };
+    step_by(m, &out[0].start, atoms, each);
+    step_by(m, &out[1].start, atoms, 1);
+}
+
+int64_t uneven_place(int64_t n, int64_t parts, int64_t i)
+{
+    int64_t each = n / parts, rest = i - each * parts;
+
+    if (n % parts == 0)
+        return i;
+    return rest < 0 ? i + i / each : rest * (each + 1) + each;
+}
+
 int64_t aff_at(const Mesh *m, const RankAffine *x, int64_t rank)
 {
     int64_t v = x->c;

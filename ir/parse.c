@@ -11,7 +11,8 @@
  *     call    = ( "F" | "B" | "I" | "W" ) chunk, for transfers after "send." or
  *               "recv." or "wait." and with "." chunk behind
  *     axis    = "axis" name ( size | "(" usual ")" ) [ "root=" name ]
- *               [ "zigzag" ] [ "of=" names ] places  (usual: not declared)
+ *               [ "zigzag" ] [ "parts=" int ] [ "of=" names ] places  (usual:
+ *               not declared)
  *     param   = ( "param" | "state" | "master" | "m" | "v" ) path init number
  *               [ "of=" path ] [ "expert=" axis ] [ "bucket=" name "at=" int ]
  *               [ "copy" ] type places
@@ -175,6 +176,8 @@ static void read_axis_line(GraphReader *reader)
     if (lex_key(x, "root"))
         a->root = parse_axis(reader);
     a->zigzag = lex_take(x, "zigzag");
+    if (lex_key(x, "parts"))
+        a->parts = lex_range(x, "parts", 1, INT32_MAX);
     if (lex_key(x, "role"))
         a->role = read_axis_role(x);
     while (lex_key(x, "shard"))

@@ -256,6 +256,14 @@ typedef struct Piece {
 enum { MAXPIECE = 2 };
 int axis_pieces(const Mesh *m, int64_t len, uint32_t atoms, uint32_t zigzag,
                 Piece out[MAXPIECE]);
+/* What each of R ranks over `atoms` holds of n elements that R does not divide,
+ * n > R: rank r has n / R from n / R * r on, then element n - n % R + r, which
+ * is padding where it is not below n.
+ *
+ *     n = 8, R = 3    r=0  [0 1] [6]    r=1  [2 3] [7]    r=2  [4 5] [8]
+ */
+void uneven_pieces(const Mesh *m, int64_t n, uint32_t atoms, Piece out[2]);
+int64_t uneven_place(int64_t n, int64_t parts, int64_t i); /* of element i */
 
 /* ---- opts.c: keys of fold{}, train{}, data{}, precision{}, route{} ------- */
 
@@ -741,6 +749,7 @@ const char *signatures_wrong(const PlanCheck *c);
 int64_t operand_bytes(const KernelOperand *o);
 void tensor_shape(const Tensor *tensor, ValueShape *x); /* not of a bucket */
 uint32_t plan_dim_cut(const PlanDim *d);                /* atoms that cut it */
+int is_zigzag(const PlanDim *d); /* its second pieces go backwards */
 /* By buffer: how what lives there always lies, from its tensors. */
 ValueShape **lasting_shapes(const PlanCheck *c);
 /* May what lies like x be read like y, without a byte moved? */

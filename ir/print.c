@@ -410,6 +410,8 @@ static ListingLine axis_line(GraphPrinter *printer, const Axis *a)
         put_axis(printer, &what, a->root);
     }
     put(&what, "%s", a->zigzag ? " zigzag" : "");
+    if (a->parts)
+        put(&what, " parts=%lld", (long long)a->parts);
     if (a->role > ROLErow)
         put(&what, " role=%s", axisroles[a->role]);
     for (int m = 0; m < NMESH; m++)

@@ -102,7 +102,8 @@ void find_groups(Node *map)
     if (s->op != Omerge || s->at.merge.axes.n != 2)
         return;
     const Axis *groups = s->at.merge.axes.v[0];
-    t->kept = s->at.merge.new->n == t->axis->n ? kept_groups(s, groups) : 0;
+    t->kept =
+        s->at.merge.new->n == unpadded(t->axis)->n ? kept_groups(s, groups) : 0;
     t->groups = t->kept ? groups->n : 0;
 }
 
@@ -155,8 +156,11 @@ RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 {
     const struct route_attrs *t = &map->at.route;
     const char *s = opts_str(g->opts, "route.assume");
-    RouteModel r = { t->axis->n, map_choices(map), t->kept ? t->groups : 1,
-                     t->kept ? t->kept : 1, NULL };
+    RouteModel r = { .experts = unpadded(t->axis)->n,
+                     .parts = t->axis->parts ? t->axis->parts : 1,
+                     .chosen = map_choices(map),
+                     .groups = t->kept ? t->groups : 1,
+                     .kept = t->kept ? t->kept : 1 };
 
     r.odds = even || routes_even(g->opts) ? zipf(a, 0, r.experts)
              : !strncmp(s, "zipf:", 5) ? zipf(a, strtod(s + 5, NULL), r.experts)
@@ -168,14 +172,28 @@ RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 
 enum { MOST = 64 }; /* experts of a token, groups: beyond, all are alike */
 
-/* Sums over sets of 0 .. many experts of [from, to) outside [first, end). */
+int64_t route_places(const RouteModel *r)
+{
+    return (r->experts + r->parts - 1) / r->parts * r->parts;
+}
+
+/* Does expert i stand at places [first, end)? */
+static int stands_in(const RouteModel *r, int64_t i, int64_t first, int64_t end)
+{
+    int64_t at = uneven_place(r->experts, r->parts, i);
+
+    return at >= first && at < end;
+}
+
+/* Sums over sets of 0 .. many experts of [from, to) that stand outside [first,
+ * end). */
 static void sets_of(const RouteModel *r, int64_t many, int64_t from, int64_t to,
                     int64_t first, int64_t end, double *e)
 {
     memset(e, 0, (size_t)(many + 1) * sizeof *e);
     e[0] = 1;
     for (int64_t i = from; i < to; i++)
-        for (int64_t k = many; k > 0 && (i < first || i >= end); k--)
+        for (int64_t k = many; k > 0 && !stands_in(r, i, first, end); k--)
             e[k] += e[k - 1] * r->odds[i];
 }
 
@@ -224,8 +242,8 @@ double route_pairs(const RouteModel *r, int64_t first, int64_t n)
 
 double route_skew(const RouteModel *r, int64_t ranks)
 {
-    double most = 0, equal = r->chosen / (double)ranks;
-    int64_t n = r->experts / ranks;
+    int64_t n = route_places(r) / ranks; /* of those equals share */
+    double most = 0, equal = r->chosen / ((double)r->experts / (double)n);
 
     for (int64_t k = 0; k < ranks; k++)
         most = fmax(most, route_pairs(r, k * n, n));

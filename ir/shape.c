@@ -140,12 +140,20 @@ uint32_t plan_dim_cut(const PlanDim *d)
     return cut;
 }
 
+int is_zigzag(const PlanDim *d)
+{
+    for (int k = 0; k < MAXATOM && d->npiece > 1; k++)
+        if (d->piece[1].start.k[k] < 0)
+            return 1;
+    return 0;
+}
+
 void tensor_shape(const Tensor *tensor, ValueShape *x)
 {
     *x = (ValueShape){ .dt = tensor->dt, .nd = tensor->nd };
     for (int d = 0; d < tensor->nd; d++) {
         const PlanDim *p = &tensor->dim[d];
-        x->dim[d] = (ValueDim){ p->axis, 0, plan_dim_cut(p), p->npiece > 1 };
+        x->dim[d] = (ValueDim){ p->axis, 0, plan_dim_cut(p), is_zigzag(p) };
         for (int i = 0; i < p->npiece; i++)
             x->dim[d].n += p->piece[i].len;
     }

@@ -1,6 +1,8 @@
 /* shard.c: what one rank holds of a tensor. Everything follows from the node's
  * sharding type: a dim sharded over a set of atoms is cut into equal runs, one
- * for each position in the group, where later (slower) atoms are major.
+ * for each position in the group, where later (slower) atoms are major. What
+ * that does not divide has padding, an axis of its own; of the tensor without
+ * it ranks then hold two pieces (uneven_pieces).
  *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
  * can send at most to its experts, known from the type of the route node. */
@@ -9,6 +11,76 @@
 #include <string.h>
 
 #include "ir.h"
+
+/* ---- padding ------------------------------------------------------------- */
+
+Axis *g_padded(Graph *g, Axis *a, int64_t parts)
+{
+    int64_t n = (a->n / parts + 1) * parts;
+
+    for (int i = 0; i < g->naxis; i++) {
+        Axis *x = g->axis[i];
+        if (x->root == a && x->parts == parts && x->n == n)
+            return x;
+    }
+    Axis *x = g_instance(g, a);
+    x->parts = parts;
+    x->n = n;
+    x->role = a->role;
+    x->loc = a->loc;
+    memcpy(x->taken, a->taken, sizeof x->taken);
+    return x;
+}
+
+Axis *unpadded(Axis *a)
+{
+    return a->parts ? a->root : a;
+}
+
+static Node *with_number(Graph *g, Op op, Node *x, int64_t v)
+{
+    return g_ew(g, op, x->loc, x, g_const(g, x->loc, Di32, (double)v), NULL);
+}
+
+/* How many times v goes into x; exact, since the quotient is whole. */
+static Node *quotient(Graph *g, Node *x, int64_t v)
+{
+    Node *rest = with_number(g, Omod, x, v);
+    Node *whole = g_ew(g, Osub, x->loc, x, rest, NULL);
+
+    return g_cast(g, with_number(g, Odiv, whole, v), Di32);
+}
+
+Node *g_to_padded(Graph *g, const Axis *a, Node *x)
+{
+    if (!a->parts)
+        return x;
+    int64_t each = a->root->n / a->parts, all = each * a->parts;
+    Node *low = g_ew(g, Oadd, x->loc, x, quotient(g, x, each), NULL);
+    Node *high = with_number(g, Omul, with_number(g, Osub, x, all), each + 1);
+
+    high = with_number(g, Oadd, high, each);
+    return g_ew(g, Owhere, x->loc, with_number(g, Oge, x, all), high, low);
+}
+
+Node *g_from_padded(Graph *g, const Axis *a, Node *x)
+{
+    if (!a->parts)
+        return x;
+    int64_t each = a->root->n / a->parts, all = each * a->parts;
+    Node *part = quotient(g, x, each + 1);
+    Node *at = with_number(g, Omod, x, each + 1);
+    Node *low = with_number(g, Omul, part, each);
+
+    low = g_ew(g, Oadd, x->loc, low, at, NULL);
+    Node *high = with_number(g, Oadd, part, all);
+    Node *last = with_number(g, Oge, at, each);
+    Node *i = g_ew(g, Owhere, x->loc, last, high, low);
+    Node *none = g_const(g, x->loc, Di32, -1);
+    return g_ew(g, Owhere, x->loc, with_number(g, Oge, i, a->root->n), none, i);
+}
+
+/* ---- parts of axes ------------------------------------------------------- */
 
 uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a)
 {
@@ -64,7 +136,8 @@ double expected_rows(const Node *route, const MapLayout *l)
     if (t->mean > 0)
         share *=
             t->mean / (double)route->in[0]->dim[dim_of(route->in[0], t->top)].n;
-    return (double)l->pairs * (double)l->experts / (double)t->axis->n * share;
+    return (double)l->pairs * (double)l->experts /
+           (double)unpadded(t->axis)->n * share;
 }
 
 /* Rows of a rank: l has experts and pairs, in so many micro-batches, all in

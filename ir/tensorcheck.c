@@ -1,8 +1,9 @@
 /* tensorcheck.c: what must hold of a plan's tensors and scalars: what the
  * runtime fills, reads, saves and loads by name.
  *
- *   axes      ranks hold equal parts of an axis, as axis_pieces makes them:
- *             together all of it, each element once, or all the same
+ *   axes      ranks hold equal parts of an axis, as axis_pieces makes them, or
+ *             of what lasts parts that differ by one element, as uneven_pieces
+ *             does: together all of it, each element once, or all the same
  *   tensors   have the class, dtype and size of their buffer, and its name,
  *             unless they are members of a bucket; members follow each other
  *             and fill it
@@ -40,11 +41,20 @@ static int same_pieces(const PlanDim *x, const PlanDim *y)
     return !memcmp(x->piece, y->piece, sizeof *x->piece * (size_t)x->npiece);
 }
 
+/* Do so many ranks have all n elements where each has room for len of them, and
+ * some a place of padding? */
+static int is_uneven(int64_t n, int64_t len, int64_t ranks)
+{
+    return len > 1 && n < sat_mul(len, ranks) && n > sat_mul(len - 1, ranks);
+}
+
 /* Are the pieces what ranks hold of an axis cut over those atoms? */
-static const char *axis_wrong(const PlanCheck *c, const PlanDim *d)
+static const char *axis_wrong(const PlanCheck *c, const Tensor *tensor,
+                              const PlanDim *d)
 {
     const Mesh *m = c->p->mesh;
-    uint32_t cut = plan_dim_cut(d), zigzag = d->npiece > 1 ? m->mask[Mcp] : 0;
+    uint32_t cut = plan_dim_cut(d);
+    uint32_t zigzag = is_zigzag(d) ? m->mask[Mcp] : 0;
     int64_t len = 0, ranks;
     Piece want[MAXPIECE];
 
@@ -56,11 +66,16 @@ static const char *axis_wrong(const PlanCheck *c, const PlanDim *d)
     for (int i = 0; i < d->npiece; i++)
         len = sat_add(len, d->piece[i].len);
     ranks = mesh_extent(m, cut);
-    if ((d->n < 1 || sat_mul(len, ranks) != d->n) && law(Laxis_all))
+    int uneven = !tensor_is(tensor, 1 << TKinput | 1 << TKoutput) && !zigzag &&
+                 is_uneven(d->n, len, ranks);
+    if ((d->n < 1 || sat_mul(len, ranks) != d->n) && !uneven && law(Laxis_all))
         return strf(c->arena, "does not have all of axis '%s' on its ranks",
                     d->axis);
-    PlanDim like = { .axis = d->axis, .n = d->n, .piece = want };
-    like.npiece = axis_pieces(m, len, cut, zigzag, want);
+    PlanDim like = { .axis = d->axis, .n = d->n, .npiece = 2, .piece = want };
+    if (uneven)
+        uneven_pieces(m, d->n, cut, want);
+    else
+        like.npiece = axis_pieces(m, len, cut, zigzag, want);
     if (!same_pieces(d, &like) && law(Laxis_pieces))
         return strf(c->arena, "has other pieces of axis '%s' than ranks hold",
                     d->axis);
@@ -71,7 +86,7 @@ static const char *axes_wrong(const PlanCheck *c, const Tensor *tensor)
 {
     uint32_t seen = tensor->shard;
     for (int i = 0; i < tensor->nd; i++) {
-        const char *why = axis_wrong(c, &tensor->dim[i]);
+        const char *why = axis_wrong(c, tensor, &tensor->dim[i]);
         uint32_t cut = plan_dim_cut(&tensor->dim[i]);
         if (why)
             return why;

@@ -404,6 +404,7 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
     compile_begin(g, T, o);
     check_order(g);
     g->stages = stages_cut(g);
+    g->compile->pass = "fold";
     fold_model(g);
     Emit *e = emit_new(g->arena, g, T);
 

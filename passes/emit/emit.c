@@ -53,11 +53,16 @@ static int add_buf(Emit *e, Buf b, const Loc *l)
 static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
 {
     Piece piece[MAXPIECE];
+    Axis *a = n->dim[d].a;
 
-    p->axis = n->dim[d].a->name;
-    p->role = n->dim[d].a->role;
-    p->n = n->dim[d].n;
+    p->axis = unpadded(a)->name;
+    p->role = a->role;
+    p->n = a->parts ? unpadded(a)->n : n->dim[d].n;
     p->npiece = pieces(g, n, d, piece);
+    if (a->parts) {
+        p->npiece = 2;
+        uneven_pieces(g->mesh, p->n, cut_atoms(g->mesh, n, a), piece);
+    }
     p->piece = alloc(e->arena, sizeof *piece * (size_t)p->npiece);
     memcpy(p->piece, piece, sizeof *piece * (size_t)p->npiece);
 }

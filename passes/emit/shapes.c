@@ -62,12 +62,14 @@ static uint32_t unnamed(const Graph *g, const Node *n)
     return all;
 }
 
-static void add_dim(ValueShape *s, const Axis *a, int64_t n, uint32_t cut,
+/* Padding has no name of its own: tensors have none. */
+static void add_dim(ValueShape *s, Axis *a, int64_t n, uint32_t cut,
                     uint32_t zigzag)
 {
     if (s->nd == MAXD)
         die("shape: more than %d axes", MAXD);
-    s->dim[s->nd++] = (ValueDim){ a->name, n, cut, (cut & zigzag) != 0 };
+    s->dim[s->nd++] =
+        (ValueDim){ unpadded(a)->name, n, cut, (cut & zigzag) != 0 };
 }
 
 /* A row map lies by counts; the axes that cut it stand for it, each once. */
@@ -83,7 +85,7 @@ static void map_shape(const Graph *g, const Node *n, ValueShape *s)
                 cut |= 1u << k;
                 seen |= k < i;
             }
-        const Axis *a = n->sh[i].a;
+        Axis *a = n->sh[i].a;
         if (!cut || seen)
             continue;
         int at = dim_of(n->in[0], a);
@@ -102,7 +104,7 @@ int shape_index(Shapes *x, const Graph *g, const Node *n)
     if (s.map)
         map_shape(g, n, &s);
     for (int d = 0; d < n->nd; d++) {
-        const Axis *a = n->dim[d].a;
+        Axis *a = n->dim[d].a;
         int row = g_isrow(a);
         add_dim(&s, a, local_n(g, n, d),
                 cut_atoms(g->mesh, n, a) | (row ? rest : 0),

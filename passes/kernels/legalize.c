@@ -7,7 +7,8 @@
  *   reductions  of much into little, over the slowest axes, are made in two
  *               stages so that there is something to share between threads
  *   scatters    into few places become masks, which fuse:
- *               scatter_add v e = sum over top of where(e == iota, v, 0) */
+ *               scatter_add v e = sum over top of where(e == iota, v, 0)
+ *   routes      numbers of experts become places, which padding has too */
 #include "kernels.h"
 
 #include <string.h>
@@ -475,6 +476,20 @@ static Node *as_mask(Graph *g, Node *n)
     return permuted(g, r, &o, n);
 }
 
+/* ---- routes -------------------------------------------------------------- */
+
+/* Choices by their places, where ranks hold unequal numbers of experts. */
+static Node *to_places(Graph *g, Node *n)
+{
+    size_t first = vec_len(g->node);
+    Node *e = n->in[0];
+
+    n->in[0] = g_to_padded(g, n->at.route.axis, e);
+    for (size_t i = first; i < vec_len(g->node); i++)
+        give_shards(like(g->node[i], n), e);
+    return n;
+}
+
 /* ---- dropout ------------------------------------------------------------- */
 
 static Node *step_value(Graph *g, const Node *by, StepValue v)
@@ -551,6 +566,7 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     case Ogmm: return product(g, n, ctx, lay_out_gmm);
     case Ogmm_wgrad: return product(g, n, ctx, lay_out_gmm_wgrad);
     case Oscatter_add: return as_mask(g, n);
+    case Oroute: return to_places(g, n);
     case Odropout: return dropped(g, n);
     default: return optab[n->op].cls == RED ? two_stages(g, n) : n;
     }

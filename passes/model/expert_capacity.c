@@ -111,6 +111,7 @@ static Node *drawn(Graph *g, const Node *pick, const Node *e, Axis *block,
 {
     const Node *c = choice_of(e);
     int several = c->op == Otopk;
+    Axis *experts = unpadded(pick->at.pick.axis);
     Axis *top = several ? c->at.topk.new : g_axis(g, "top'1");
     Node *n = g_node(g, Orandom, pick->loc, 0, NULL);
 
@@ -119,11 +120,11 @@ static Node *drawn(Graph *g, const Node *pick, const Node *e, Axis *block,
     n->at.random.key = number;
     n->dt = Df32;
     n->dim[n->nd++] = (Dim){ block, blocks };
-    n->dim[n->nd++] = (Dim){ pick->at.pick.axis, pick->at.pick.axis->n };
+    n->dim[n->nd++] = (Dim){ experts, experts->n };
     g_placed(infer(g, n), pick)->reg = REGpre;
     n = g_node(g, Otopk, pick->loc, 1, &n);
     n->at.topk.k = several ? c->at.topk.k : 1;
-    n->at.topk.axis = pick->at.pick.axis;
+    n->at.topk.axis = experts;
     n->at.topk.new = top;
     g_placed(infer(g, n), pick)->reg = REGpre;
     if (!several)
@@ -137,7 +138,7 @@ static Node *drawn(Graph *g, const Node *pick, const Node *e, Axis *block,
  * belongs to a benchmark. */
 static Node *balanced(Graph *g, const Node *pick, Node *e, int64_t number)
 {
-    int64_t tokens, experts = pick->at.pick.axis->n;
+    int64_t tokens, experts = unpadded(pick->at.pick.axis)->n;
     Axis *block = g_axis(g, "block'1");
     Node *t = token_number(g, pick, e, &tokens);
     Node *size = g_const(g, pick->loc, Di32, (double)experts);
@@ -207,7 +208,7 @@ static Node *keep(Graph *g, const Node *pick)
     first |= !in[1];
     in[1] = first ? e : in[1];
     n = g_node(g, Odrop_to_capacity, pick->loc, 2, in);
-    Axis *axis = pick->at.pick.axis;
+    Axis *axis = unpadded(pick->at.pick.axis);
     int64_t rows = rows_each(g, e, axis);
     n->at.drop_to_capacity =
         (struct drop_to_capacity_attrs){ axis, rows, first };

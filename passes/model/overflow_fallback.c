@@ -27,8 +27,8 @@ static double budgets_of(const Graph *g, const Node *route)
 {
     const Node *e = route->in[0];
     double ep = fmax(1, (double)opts_int(g->opts, "fold.ep"));
-    double all = (double)route->at.route.axis->n,
-           here = fmax(1, floor(all / ep));
+    double all = (double)unpadded(route->at.route.axis)->n,
+           here = ceil(all / ep);
     double f = opts_num(g->opts, "route.factor"), worst = 1;
 
     for (int i = 0; i < e->nd; i++)

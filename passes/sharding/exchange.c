@@ -158,6 +158,7 @@ static Node *lies_on(const Exchange *x, Node *e, Node *p)
     int64_t unit = experts / mesh_extent(m, m->mask[Mep]), peer = 1;
     Node *of_e = NULL, *of_p = NULL;
 
+    e = g_to_padded(x->g, x->old->at.route.axis, e);
     for (int t = 0; t < m->natom; t++) {
         int64_t lo = unit, plo = peer;
         for (; t < m->natom && x->atoms[NOW] >> t & 1; t++) {

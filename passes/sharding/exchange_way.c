@@ -29,7 +29,7 @@ double map_load(const Node *map)
 double rows_for(const TokenFlow *f, int64_t tokens, int64_t peers)
 {
     return map_load(f->map) * (double)tokens *
-           route_hit(&f->even, 0, f->even.experts / peers);
+           route_hit(&f->even, 0, route_places(&f->even) / peers);
 }
 
 int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers)
@@ -101,7 +101,7 @@ void report_assumed_routes(const TokenFlow *f, int64_t pair)
     RouteModel r = route_model(f->g->arena, f->g, f->map, 0);
     MapLayout l = map_layout(f->g, f->map);
     int64_t peers = mesh_extent(f->g->mesh, f->now | f->before);
-    int64_t n = r.experts / peers;
+    int64_t n = route_places(&r) / peers;
     double sources = (double)mesh_extent(f->g->mesh, f->now);
     double t = map_load(f->map) * (double)f->tokens, all = t * sources;
     double distinct = 0, block = 1, rows = 1;

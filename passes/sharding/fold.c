@@ -174,38 +174,9 @@ static void pass_on(Axis **by, const Node *n, Axis *a)
             by[n->in[k]->id] = a;
 }
 
-/* A number near to `to` that divides both; 1 does. */
-static int64_t nearest_divisor(int64_t n, int64_t ranks, int64_t to)
-{
-    for (int64_t d = 0;; d++) {
-        if (to > d && n % (to - d) == 0 && ranks % (to - d) == 0)
-            return to - d;
-        if (n % (to + d) == 0 && ranks % (to + d) == 0)
-            return to + d;
-    }
-}
-
-static void to_expert_grid(Graph *g, Param *p, Axis *a)
-{
-    int64_t ep = g->mesh->size[Mep], n = 0;
-
-    for (int d = 0; d < p->nd; d++)
-        if (p->dim[d].a == a)
-            n = p->dim[d].n;
-    if (n % ep) {
-        note(p->loc, "%s has the axis", p->path);
-        err(opts_loc(g->opts, "fold.ep"),
-            "fold.ep is %lld and does not divide "
-            "axis '%s' of %lld (nearest legal: %lld)",
-            (long long)ep, a->name, (long long)n,
-            (long long)nearest_divisor(n, ep * g->mesh->size[Medp], ep));
-    }
-    p->expert = a;
-}
-
-/* From the products, or the choices they are made of, back to the parameters
- * they read. */
-void fold_experts(Graph *g)
+/* By node: of a value that picked weights are made of, elementwise, and of
+ * these, the axis along which they are picked; null: of another. */
+static Axis **picked(Graph *g)
 {
     Axis **by = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *by);
 
@@ -219,16 +190,121 @@ void fold_experts(Graph *g)
             by[n->in[0]->id] = n->at.pick.axis;
         else if (a)
             pass_on(by, n, a);
-        else if (by[i] && n->op == Oparam)
-            to_expert_grid(g, g_param(g, n->at.param.path), by[i]);
         else if (by[i] && optab[n->op].cls == EW)
             pass_on(by, n, by[i]);
+    }
+    return by;
+}
+
+/* Where something else than an index reads weights that are picked along a;
+ * null: nothing does. */
+static const Node *used_whole(const Graph *g, Axis *const *by, const Axis *a)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        int makes = by[i] == a && optab[n->op].cls == EW;
+        for (int k = 0; k < n->nin && !makes; k++)
+            if (by[n->in[k]->id] == a && (n->op != Opick || k))
+                return n;
+        if (by[i] == a && n->op != Oparam && !makes)
+            return n;
+    }
+    return NULL;
+}
+
+/* A number of ranks near to ep that divides these and may hold n experts; 1 is
+ * one. */
+static int64_t nearest_legal(int64_t n, int64_t ranks, int64_t ep, int uneven)
+{
+    for (int64_t d = 0;; d++)
+        for (int up = 0; up < 2; up++) {
+            int64_t to = up ? ep + d : ep - d;
+            if (to > 0 && ranks % to == 0 &&
+                (n % to == 0 || (uneven && to <= n)))
+                return to;
+        }
+}
+
+static void to_expert_grid(Graph *g, Param *p, Axis *a, Axis *const *by)
+{
+    int64_t ep = g->mesh->size[Mep], n = 0;
+
+    for (int d = 0; d < p->nd; d++)
+        if (p->dim[d].a == a)
+            n = p->dim[d].n;
+    p->expert = a;
+    if (n % ep == 0)
+        return;
+    const Node *whole = used_whole(g, by, a);
+    int64_t ranks = ep * g->mesh->size[Medp];
+    note(p->loc, "%s has the axis", p->path);
+    if (whole)
+        note(whole->loc, "unequal parts need weights that only an index reads");
+    err(opts_loc(g->opts, "fold.ep"),
+        "fold.ep is %lld and does not divide axis '%s' of %lld (nearest legal: "
+        "%lld)",
+        (long long)ep, a->name, (long long)n,
+        (long long)nearest_legal(n, ranks, ep, !whole));
+}
+
+void fold_experts(Graph *g)
+{
+    Axis **by = picked(g);
+
+    for (size_t i = vec_len(g->node); i-- > 0;)
+        if (by[i] && g->node[i]->op == Oparam)
+            to_expert_grid(g, g_param(g, g->node[i]->at.param.path), by[i], by);
+}
+
+/* ---- experts that ep does not divide ------------------------------------- */
+
+static void pad_dims(Dim *dim, int nd, const Axis *a, Axis *padded)
+{
+    for (int d = 0; d < nd; d++)
+        if (dim[d].a == a)
+            dim[d] = (Dim){ padded, padded->n };
+}
+
+static void pad_picked(Graph *g, Axis *const *by, const Axis *a, Axis *padded)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        if (n->op == Opick && n->at.pick.axis == a)
+            n->at.pick.axis = padded;
+        if (by[i] != a)
+            continue;
+        pad_dims(n->dim, n->nd, a, padded);
+        Param *p = n->op == Oparam ? g_param(g, n->at.param.path) : NULL;
+        if (p)
+            pad_dims(p->dim, p->nd, a, padded);
+    }
+}
+
+/* Weights that only an index reads get room for equally many experts on each
+ * rank, for one more than some of them have. */
+static void pad_experts(Graph *g)
+{
+    int64_t ep = g->mesh->size[Mep];
+    Axis **by = picked(g);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Axis *a = g->node[i]->op == Opick ? g->node[i]->at.pick.axis : NULL;
+        if (!a || a->n < ep || a->n % ep == 0 || a->root != a ||
+            used_whole(g, by, a))
+            continue;
+        pad_picked(g, by, a, g_padded(g, a, ep));
+        why(g, g->node[i],
+            "%lld of ep's %lld ranks hold %lld of '%s', others "
+            "%lld",
+            (long long)(a->n % ep), (long long)ep, (long long)(a->n / ep + 1),
+            a->name, (long long)(a->n / ep));
     }
 }
 
 void fold_model(Graph *g)
 {
     g->mesh = fold_mesh(g);
+    pad_experts(g);
     fold_experts(g);
     g->mesh = NULL;
 }

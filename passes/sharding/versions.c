@@ -12,7 +12,8 @@ static int is_free(const Partitioner *p, const Node *n)
 {
     if (n->op == Oconst || n->op == Oiota || n->op == Orandom)
         return 1;
-    if ((optab[n->op].cls != EW && n->op != Orename) || n->op == Odropout)
+    if ((optab[n->op].cls != EW && n->op != Orename && n->op != Ogather) ||
+        n->op == Odropout)
         return 0;
     for (int k = 0; k < n->nin; k++)
         if (!p->free[n->in[k]->id])

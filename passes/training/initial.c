@@ -25,6 +25,25 @@ static Node *shaped(Graph *g, Op op, const Param *param)
     return n;
 }
 
+/* v, which has no padding, as param is: zeros there, which gradients leave as
+ * they are. */
+static Node *with_padding(Graph *g, Node *v, const Param *param)
+{
+    for (int d = 0; d < param->nd; d++) {
+        Axis *a = param->dim[d].a;
+        if (!a->parts)
+            continue;
+        Node *at = g_node(g, Oiota, param->loc, 0, NULL);
+        at->at.iota.axis = a;
+        at->reg = v->reg;
+        Node *in[2] = { v, g_from_padded(g, a, infer(g, at)) };
+        v = g_placed(g_node(g, Ogather, param->loc, 2, in), v);
+        v->at.gather.axis = unpadded(a);
+        infer(g, v);
+    }
+    return v;
+}
+
 static Node *initial(Graph *g, const Param *p);
 
 /* All members, in the dtype of p. */
@@ -53,6 +72,12 @@ static Node *initial(Graph *g, const Param *param)
     if (of->init == INITpack)
         return initial_bucket(g, of);
     Node *n = shaped(g, fixed ? Oconst : Orandom, param);
+    int pads = !fixed || of->arg != 0;
+    for (int d = 0; d < n->nd && pads; d++)
+        if (n->dim[d].a->parts) {
+            n->dim[d].a = unpadded(n->dim[d].a);
+            n->dim[d].n = n->dim[d].a->n;
+        }
     if (fixed) {
         n->at.constant.value = of->arg;
     } else {
@@ -63,7 +88,8 @@ static Node *initial(Graph *g, const Param *param)
     }
     if (!fixed || param->dt == Dreal) /* pass precision decides real later */
         n->dt = param->dt == Df64 ? Df64 : Df32;
-    return g_cast(g, infer(g, n), param->dt);
+    infer(g, n);
+    return g_cast(g, pads ? with_padding(g, n, param) : n, param->dt);
 }
 
 Graph *initial_graph(Graph *g)

@@ -5,3 +5,4 @@ local g, e = topk(softmax(dot(x, param("gate", "hidden expert"), "hidden"), "exp
 local w = param("w", "expert hidden ffn")
 local y = sum(g * dot(x, w[e], "hidden"), "top")
 loss("l", mean(y * y, "batch seq ffn"))
+loss("decay", sum(w * w, "expert hidden ffn"), 0.01)

@@ -1,4 +1,4 @@
--- pleat compile % fold.ep=4 world=4 train.batch=8 -o /dev/null
+-- pleat compile % fold.ep=8 world=8 train.batch=8 -o /dev/null
 axes { batch=2, seq=8, hidden=4, ffn=6, expert=5, vocab=16 }
 local x = input("x", "batch seq hidden")
 local g, e = topk(softmax(dot(x, param("gate", "hidden expert"), "hidden"), "expert"), 2, "expert")

@@ -83,7 +83,7 @@ cases() {
 + 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
 + 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
 + 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12
-+ 2 fp64 apart fold.ep=2
++ 2 fp64 apart fold.ep=2 axes.expert=7
 + 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12

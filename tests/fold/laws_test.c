@@ -39,7 +39,7 @@ static Base legal[BARE] = {
     [STAGES] = { .model = "tests/models/tied.lua", .keys = "fold.pp=4 fold.layout=E|tt|t|tL fold.schedule=zerobubble train.batch=16" },
     [CHOOSES] = { .model = "tests/models/expert_choice.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL },
     [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4 route.dispatcher=allgather", .spread = 1 },
-    [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=4" },
+    [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=4" },
 };
 /* clang-format on */
 static struct {

@@ -15,7 +15,8 @@ enum { BEFORE = 2, MICRO = 8, NEXT = 3 };
 static const char model[] = "tests/models/folds.lua";
 enum { KINDS = MODELTENSORS | 1 << TKmaster | MOMENTS };
 
-/* Each is loaded by the NEXT ones behind it, the last ones by the first. */
+/* Each is loaded by the NEXT ones behind it, the last ones by the first. There
+ * are six experts: ep=4 does not divide them. */
 static const char *const folds[] = {
     "world=1",
     "fold.tp=2 fold.dp=2 fold.ep=4",
@@ -46,6 +47,7 @@ static Plan *plan_of(const char *fold, const char *precision)
 
     keys[n++] = strf(forever, "precision.policy=%s", precision);
     keys[n++] = strf(forever, "train.batch=%d", MICRO);
+    keys[n++] = "axes.expert=6";
     for (; w && n < MAXKEYS; w = strtok_r(NULL, " ", &next))
         keys[n++] = w;
     return fold_plan(model, keys, n);

@@ -252,24 +252,41 @@ static double hit_between(RouteModel r, int part)
     return more > 0 ? hit + more * hit_by_hand(&r, part) : hit;
 }
 
+/* Experts by place: on equal ranks, and on three, one of which has two. */
+static const int equal[] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+static const int uneven[] = { 0, 1, 6, 2, 3, 7, 4, 5, EXPERTS };
+
+/* The largest difference from counting all sets, over all runs of places. */
+static double hits_apart(const RouteModel *r, const int *at, int places)
+{
+    double most = 0;
+
+    for (int i = 0; i < places; i++)
+        for (int n = 1, part = 0; i + n <= places; n++) {
+            part |= at[i + n - 1] < EXPERTS ? 1 << at[i + n - 1] : 0;
+            most = fmax(most, fabs(route_hit(r, i, n) - hit_between(*r, part)));
+        }
+    return most;
+}
+
 static void count_hits(void)
 {
     double odds[EXPERTS], most = 0, pairs = 0;
 
     for (int zipf = 0; zipf < 2; zipf++)
-        for (int kind = 0; kind < 4; kind++) {
+        for (int kind = 0; kind < 8; kind++) {
             int limited = kind & 1;
-            double chosen = CHOSEN + (kind > 1 ? 0.25 : 0);
-            RouteModel r = { EXPERTS, chosen, limited ? GROUPS : 1,
-                             limited ? KEPT : 1, odds };
+            RouteModel r = { .experts = EXPERTS,
+                             .parts = kind & 4 ? 3 : 1,
+                             .chosen = CHOSEN + (kind & 2 ? 0.25 : 0),
+                             .groups = limited ? GROUPS : 1,
+                             .kept = limited ? KEPT : 1,
+                             .odds = odds };
+            int n = (int)route_places(&r);
             for (int i = 0; i < EXPERTS; i++)
                 odds[i] = zipf ? 1.0 / (i + 1) : 1;
-            for (int i = 0; i < EXPERTS; i++)
-                for (int n = 1; i + n <= EXPERTS; n++)
-                    most =
-                        fmax(most, fabs(route_hit(&r, i, n) -
-                                        hit_between(r, ((1 << n) - 1) << i)));
-            pairs = fmax(pairs, fabs(route_pairs(&r, 0, EXPERTS) - chosen));
+            most = fmax(most, hits_apart(&r, r.parts > 1 ? uneven : equal, n));
+            pairs = fmax(pairs, fabs(route_pairs(&r, 0, n) - r.chosen));
         }
     report(most < 1e-14 && pairs < 1e-14, "route model",
            strf(forever, "difference from counting all sets %.2g, %.2g", most,

@@ -88,6 +88,35 @@ static void same_as_formula(const Mesh *m)
     }
 }
 
+/* The ranks of ep hold n elements that ep does not divide: each once, by their
+ * places, and no two ranks numbers that differ by more than one. */
+static void holds_all(const Mesh *m, int64_t n)
+{
+    int64_t ep = m->size[Mep], ranks[RANKS], few = n, most = 0;
+    int seen[3 * RANKS] = { 0 };
+    Piece p[2];
+
+    mesh_group(m, m->mask[Mep], 0, ranks);
+    uneven_pieces(m, n, m->mask[Mep], p);
+    for (int64_t k = 0; k < ep; k++) {
+        int64_t place = k * (n / ep + 1), have = 0;
+        for (int i = 0; i < 2; i++)
+            for (int64_t j = 0; j < p[i].len; j++, place++) {
+                int64_t x = aff_at(m, &p[i].start, ranks[k]) + j;
+                if (x >= n)
+                    continue;
+                assert_int_equal(uneven_place(n, ep, x), place);
+                assert_int_equal(seen[x]++, 0);
+                have++;
+            }
+        few = have < few ? have : few;
+        most = have > most ? have : most;
+    }
+    for (int64_t x = 0; x < n; x++)
+        assert_int_equal(seen[x], 1);
+    assert_int_equal(most - few, 1);
+}
+
 /* The proposal after "nearest legal: " is one. */
 static int proposal_works(Arena *a, int64_t world, const int64_t *size)
 {
@@ -127,7 +156,10 @@ static int one_fold(int64_t W, int64_t tp, int64_t cp, int64_t pp, int64_t etp,
                  (int)cp, (int)pp, (int)etp, (int)ep, m ? "taken" : message);
     if (m)
         same_as_formula(m);
-    else
+    for (int64_t n = ep + 1; m && n < 3 * ep; n++)
+        if (n % ep)
+            holds_all(m, n);
+    if (!m)
         assert_true(proposal_works(a, W, size));
     arena_free(a);
     return want;
