@@ -11,6 +11,7 @@ enum { WIDE = 1400, HIGH = 900 };
 static const char *const colours[NBUFCLASS] = {
     [Bparam] = "#4c78a8", [Bstate] = "#72b7b2", [Boptim] = "#9ecae9",
     [Bio] = "#bab0ac",    [Btemp] = "#f58518",  [Bscratch] = "#e45756",
+    [Bstash] = "#54a24b",
 };
 
 static void put_html(Text *out, const char *s)

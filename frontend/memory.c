@@ -64,7 +64,7 @@ static int busiest(const Role *r, int prog)
     int64_t most = 0;
 
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog == prog) {
+        if (r->buf[i].prog == prog && !r->buf[i].stack) {
             more[r->buf[i].born] += r->buf[i].bytes;
             more[r->buf[i].dies + 1] -= r->buf[i].bytes;
         }
@@ -117,7 +117,7 @@ static Owner *owners_of(const Role *r)
         const Buf *b = &r->buf[i];
         int alive = b->frame || (b->born <= at && at <= b->dies);
         int slots = b->frame ? r->prog[b->prog].frame[b->frame - 1].nslot : 1;
-        if (b->prog < 0 || (b->prog == prog && alive))
+        if (b->prog < 0 || (b->prog == prog && alive && !b->stack))
             add_owner(&v, b, b->bytes * slots);
     }
     qsort(v, vec_len(v), sizeof *v, by_bytes);

@@ -60,14 +60,15 @@ static int64_t place_of(GraphCheck *c, const Node *n)
 /* ---- all levels ---------------------------------------------------------- */
 
 /* A loss may lack its denominator, an accumulator starts by itself, a dropout
- * of a step gets its number and that of the micro-batch. */
+ * of a step gets its number and that of the micro-batch, a route of a stash the
+ * one before it. */
 int takes(Op op, int nin)
 {
     int want = optab[op].nin;
 
     return want < 0 || nin == want ||
            ((op == Oloss || op == Oaccum) && nin == 1) ||
-           (op == Odropout && nin == 3);
+           (op == Odropout && nin == 3) || (op == Oroute && nin == 2);
 }
 
 static int operands(GraphCheck *c, const Node *n, int64_t at)
@@ -113,6 +114,10 @@ const char *attrs_wrong(Arena *a, const Node *n)
          n->op == Ogmm_wgrad || n->op == Ooverflow) &&
         n->in[n->nin - 1]->op != Oroute)
         return "its last operand is no route";
+    if (n->op == Oroute && n->nin > 1 &&
+        (n->in[1]->op != Oroute || !n->at.route.stash ||
+         n->in[1]->at.route.stash != n->at.route.stash))
+        return "its second operand is no route of its stash";
     return (n->op == Oconcat || n->op == Opack) && n->nin == 0 ? "no operands"
                                                                : NULL;
 }

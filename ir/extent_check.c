@@ -138,7 +138,7 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
     int one, two;
     for (int i = 0; i < c->r->nbuf; i++) {
         const Buf *b = &c->r->buf[i];
-        if (b->prog != prog || !b->frame || !b->bytes)
+        if (b->prog != prog || !b->frame || b->stack || !b->bytes)
             continue;
         Span x = { .id = i,
                    .offset = b->offset,

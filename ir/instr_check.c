@@ -123,7 +123,8 @@ static const char *grouped_wrong(const At *x)
              bytes_of(x, rows)) &&
         law(Lgmm_rows))
         return "goes beyond its rows";
-    if (sat_mul(sat_add(g->experts, 1), 4) > bytes_of(x, OPERAND(gmm, map)) &&
+    if (sat_mul(sat_add(g->experts, 1 + (g->stash > 0)), 4) >
+            bytes_of(x, OPERAND(gmm, map)) &&
         law(Lgmm_map))
         return "goes beyond its map";
     return 0;
@@ -323,6 +324,20 @@ static const char *kind_wrong(const At *x)
     return "is of no kind";
 }
 
+/* Operands in a stack begin where a map says, others at their place. */
+static const char *stacks_wrong(const At *x)
+{
+    for (int i = 0; i < x->s->nbuf; i++) {
+        const Buf *b = x->s->buf[i] < 0 ? NULL : &x->c->r->buf[x->s->buf[i]];
+        int from = rows_from(x->c->p, x->s, i) >= 0;
+        if ((b ? from != (b->stack > 0) || b->cls == Bstash : from) &&
+            law(Lstack_rows))
+            return strf(x->c->arena, "takes operand %d for what %s in a stack",
+                        i, from ? "lies" : "does not lie");
+    }
+    return NULL;
+}
+
 static const char *at_wrong(const At *x)
 {
     const Instr *s = x->s;
@@ -339,7 +354,8 @@ static const char *at_wrong(const At *x)
     for (int i = 0; i < s->nbuf; i++)
         if ((why = alive(x, i)))
             return why;
-    return kind_wrong(x);
+    why = kind_wrong(x);
+    return why ? why : stacks_wrong(x);
 }
 
 const char *instr_wrong(const PlanCheck *c, int prog, int instr)

@@ -143,13 +143,13 @@ int64_t word_value(const Mesh *m, const Word *p, int64_t rank);
 
 /* How a kernel takes one of its buffers: elements that lie row-major, the last
  * extent fastest. A row map has one extent, work space is bytes. Ragged rows
- * begin at the row that a word of the device says; the first extent is how many
- * there is room for. */
+ * begin at the row of a stack that the word behind a map's offsets says; the
+ * first extent is how many there is room for. */
 typedef struct KernelOperand {
     Dtype dt; /* Dnone: there is no buffer */
     int nd;
     const int64_t *n;
-    int base; /* 1 + the operand that is that word; 0: at row 0 */
+    int base; /* 1 + the operand that is that map; 0: at its place */
 } KernelOperand;
 
 /* What a kernel declares of a call: how it uses its operands and what its

@@ -284,6 +284,7 @@ struct Node {
     /* Facts kept by passes while they run, and the buffer after alloc. */
     void *tmp;
     int mark, buf;
+    int stash; /* 1 + the stack where its rows lie; 0: in none */
 };
 
 /* What a value begins with. */
@@ -502,10 +503,13 @@ int64_t bucket_at(const Node *pack, int k);
 /* A route node's value, int32, one buffer: offsets[E+1] of local experts, then
  * pair[cap] (token * top + slot of each row, -1: padding), then row[pairs]
  * (-1: not here), then, with a budget, the number of rows if there were room
- * for all. each: rows of every expert when padded, else 0. first: the rank's
- * row that row 0 is. */
+ * for all. In a stash the row of the stacks that row 0 is stands behind the
+ * offsets, and the number of rows is INT32_MAX where that was too far up. each:
+ * rows of every expert when padded, else 0. first: the rank's row that row 0
+ * is. */
 typedef struct MapLayout {
-    int64_t experts, cap, each, first, pairs, offset, pair, row, total, n;
+    int64_t experts, cap, each, first, pairs;
+    int64_t offset, base, pair, row, total, n; /* base: if there is one */
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
 /* Of a rank, by a router that treats all experts alike. */

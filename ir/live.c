@@ -46,33 +46,44 @@ int only_writes(const Instr *s, int i)
     return strchr("w-", instr_use(s, i)) || (s->kind == Ikernel && !s->rw);
 }
 
-static const char *name_buffers(SlotLives *l, int instr)
+/* Instruction instr names a buffer, or what lies in that stack. */
+static const char *name_buffer(SlotLives *l, int buf, int instr, int writes)
 {
     const Program *p = &l->r->prog[l->prog];
-    const Instr *s = &p->instr[instr];
+    const Buf *b = &l->r->buf[buf];
+    SlotLife *x = &l->of[buf];
 
-    for (int i = 0; i < s->nbuf; i++) {
+    if (x->first < 0 && !writes && !b->frame)
+        return life_wrong(l, "is read and was never written", buf, instr);
+    if (x->first < 0)
+        *x = (SlotLife){ buf, instr, instr, b->offset, instr };
+    if (!b->frame && x->first >= l->from && instr <= l->to &&
+        phase_of(p, x->first) != phase_of(p, instr)) {
+        if (!writes)
+            return life_wrong(l, "is kept from call to call in one place", buf,
+                              instr);
+        x->first = l->from;
+    }
+    x->last = instr;
+    if (x->held < l->behind[instr] - 1)
+        x->held = l->behind[instr] - 1;
+    return NULL;
+}
+
+static const char *name_buffers(SlotLives *l, int instr)
+{
+    const Instr *s = &l->r->prog[l->prog].instr[instr];
+    const char *why = NULL;
+
+    for (int i = 0; i < s->nbuf && !why; i++) {
         const Buf *b = s->buf[i] < 0 ? NULL : &l->r->buf[s->buf[i]];
         if (!b || b->prog == -1)
             continue;
-        SlotLife *x = &l->of[s->buf[i]];
-        if (x->first < 0 && !only_writes(s, i) && !b->frame)
-            return life_wrong(l, "is read and was never written", s->buf[i],
-                              instr);
-        if (x->first < 0)
-            *x = (SlotLife){ s->buf[i], instr, instr, b->offset, instr };
-        if (!b->frame && x->first >= l->from && instr <= l->to &&
-            phase_of(p, x->first) != phase_of(p, instr)) {
-            if (!only_writes(s, i))
-                return life_wrong(l, "is kept from call to call in one place",
-                                  s->buf[i], instr);
-            x->first = l->from;
-        }
-        x->last = instr;
-        if (x->held < l->behind[instr] - 1)
-            x->held = l->behind[instr] - 1;
+        why = name_buffer(l, s->buf[i], instr, only_writes(s, i));
+        if (b->stack && !why)
+            why = name_buffer(l, b->stack - 1, instr, 1);
     }
-    return NULL;
+    return why;
 }
 
 /* A phase that repeats, and a table, need again what they found when they
@@ -189,7 +200,7 @@ LastUse *deaths(Arena *a, const Role *r, int prog)
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
         if (b->prog != prog || !b->bytes || b->dies == p->ninstr - 1 ||
-            b->frame || joined(r, i, b->dies))
+            b->frame || b->stack || joined(r, i, b->dies))
             continue;
         const Phase *f = phase_of(p, b->dies);
         if (f && !f->repeat && b->born < f->first)

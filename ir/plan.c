@@ -6,6 +6,7 @@
 const char *const bufclasses[NBUFCLASS] = {
     [Bparam] = "param", [Bstate] = "state", [Boptim] = "optim",
     [Bio] = "io",       [Btemp] = "temp",   [Bscratch] = "scratch",
+    [Bstash] = "stash",
 };
 
 const TensorInfo tensor_kinds[NTENSORKIND] = {

@@ -335,6 +335,7 @@ typedef enum BufClass {
     Bio,      /* inputs, step block, results */
     Btemp,    /* gradients, activations, everything else */
     Bscratch, /* kernels' and collectives' work space */
+    Bstash,   /* stacks of rows */
     NBUFCLASS
 } BufClass;
 extern const char *const bufclasses[NBUFCLASS];
@@ -350,6 +351,8 @@ typedef struct Buf {
     int prog;              /* program index; -1: alive always */
     int frame;             /* 1 + index of that program's frame: offset
                                      is inside each slot of it; 0: one place */
+    int stack; /* 1 + index of the buffer in which its rows lie, at a row
+                             that a word of the device says; 0: offset says */
     int born, dies;
     const char *file;
     int line; /* the Lua line that made it; null: none */
@@ -747,6 +750,9 @@ const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made);
 const char *shapes_wrong(const PlanCheck *c);
 const char *signatures_wrong(const PlanCheck *c);
 int64_t operand_bytes(const KernelOperand *o);
+/* The operand, a row map, that says at which row of a stack operand i begins;
+ * -1: it begins at its place. */
+int rows_from(const Plan *p, const Instr *s, int i);
 void tensor_shape(const Tensor *tensor, ValueShape *x); /* not of a bucket */
 uint32_t plan_dim_cut(const PlanDim *d);                /* atoms that cut it */
 int is_zigzag(const PlanDim *d); /* its second pieces go backwards */

@@ -26,6 +26,18 @@ static int lies_in(const Buf *b, int64_t bytes)
            b->bytes <= bytes - b->offset;
 }
 
+/* Does b lie in a stack of its own kind of life? */
+static int in_stack(const Role *r, const Buf *b)
+{
+    if (b->stack < 0 || b->stack > r->nbuf)
+        return 0;
+    const Buf *s = &r->buf[b->stack - 1];
+    return s->cls == Bstash && !s->stack && b->cls == Btemp &&
+           s->prog == b->prog && s->frame == b->frame &&
+           s->offset == b->offset && s->bytes >= b->bytes &&
+           s->born <= b->born && b->dies <= s->dies;
+}
+
 static const char *buf_wrong(const PlanCheck *c, const Buf *b)
 {
     const Role *r = c->r;
@@ -44,6 +56,8 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
          b->dies >= r->prog[b->prog].ninstr) &&
         law(Lbuf_life))
         return "has a life outside its program";
+    if (b->stack && !in_stack(r, b) && law(Lstack_place))
+        return "does not lie in a stack";
     if (!b->frame)
         return 0;
     if ((b->prog < 0 || b->frame < 0 || b->frame > r->prog[b->prog].nframe) &&
@@ -56,13 +70,15 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
 }
 
 /* Buffers with one place that are alive in a program: what lives always is born
- * at -1. Frames are there while the table runs. */
+ * at -1. What lies in a stack is told apart by words of the device. Frames are
+ * there while the table runs. */
 static int gather(const PlanCheck *c, int prog, Span **out)
 {
     Span *v = NULL;
     for (int i = 0; i < c->r->nbuf; i++) {
         const Buf *b = &c->r->buf[i];
-        if (!b->bytes || b->frame || (b->prog != -1 && b->prog != prog))
+        if (!b->bytes || b->frame || b->stack ||
+            (b->prog != -1 && b->prog != prog))
             continue;
         Span x = { .id = i,
                    .offset = b->offset,

@@ -21,7 +21,8 @@
  *     role    = "role arena" int "persist" int "{" { item } "}"
  *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
  *     buf     = "buf" name class dtype offset bytes
- *               [ "life" program born dies [ "frame" int ] ] place
+ *               [ "life" program born dies [ "frame" int ]
+ *                 [ "stack" buffer ] ] place
  *     tensor  = "tensor" name kind dtype buffer
  *               { "(" axis [ "as" role ] int { aff int } ")" }
  *               [ "at" at run shard ] place
@@ -70,6 +71,8 @@ static void buf_text(Codec *t, Buf *b)
         if (code_option(t, "frame", b->frame != 0))
             b->frame =
                 1 + (int)code_range(t, "frame", 0, 1 << 30, b->frame - 1);
+        if (code_option(t, "stack", b->stack != 0))
+            b->stack = 1 + code_index(t, "buffer", b->stack - 1);
     } else {
         b->prog = -1;
     }

@@ -229,7 +229,8 @@ MapLayout map_layout(const Graph *g, const Node *route)
     l.pairs = tokens * top;
     capacity(route, &l, micros, tokens, slot != NULL);
     l.offset = 0;
-    l.pair = l.experts + 1;
+    l.base = l.experts + 1;
+    l.pair = l.base + (route->at.route.stash > 0);
     l.row = l.pair + l.cap;
     l.total = l.row + l.pairs;
     l.n = l.total + (route->at.route.budget > 0);

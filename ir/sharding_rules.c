@@ -262,6 +262,13 @@ static void routes(StrategyList *s, const Graph *g, int atom)
         add(s, whole());
 }
 
+/* The route before it in its stash is cut as it is. */
+static void behind_route(StrategyList *s)
+{
+    for (int i = 0; i < s->count && s->n->nin > 1; i++)
+        s->w[i].in[1] = s->w[i].out;
+}
+
 /* Who is kept is decided among all tokens of a micro-batch. */
 static void keeps(StrategyList *s)
 {
@@ -427,7 +434,7 @@ static void sinks(StrategyList *s, int atom)
 
 static const Node *map_of(const Node *n)
 {
-    if (n->map)
+    if (n->map || n->op == Oroute)
         return n->map;
     for (int k = 0; k < n->nin; k++)
         if (n->in[k]->op == Oroute || n->in[k]->map)
@@ -488,7 +495,10 @@ int ways(const Graph *g, const Node *n, int atom, ShardStrategy *w)
     }
     switch (n->op) {
     case Odrop_to_capacity: keeps(&s); break;
-    case Oroute: routes(&s, g, atom); break;
+    case Oroute:
+        routes(&s, g, atom);
+        behind_route(&s);
+        break;
     case Opart: parts(&s, atom); break;
     case Oattn:
     case Oattn_bwd: attends(&s, g, atom); break;

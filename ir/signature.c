@@ -137,12 +137,23 @@ int64_t operand_bytes(const KernelOperand *o)
     return n;
 }
 
-/* Is what says where an operand's rows begin one that is read, of integers? */
+int rows_from(const Plan *p, const Instr *s, int i)
+{
+    if (s->kind == Ikernel && s->call.sig < p->nsig)
+        return i < (int)strlen(p->sig[s->call.sig].use)
+                   ? p->sig[s->call.sig].op[i].base - 1
+                   : -1;
+    if (s->kind == Igmm || s->kind == Igmm_wgrad)
+        return i < 3 && s->gmm.stash >> i & 1 ? OPERAND(gmm, map) : -1;
+    return -1;
+}
+
+/* Is what says where an operand's rows begin one that is read, a map? */
 static int begins(const KernelSignature *s, const KernelOperand *o)
 {
     int b = o->base - 1;
     return b >= 0 && b < (int)strlen(s->use) && s->use[b] == 'r' &&
-           s->op[b].dt == Di32 && !s->op[b].base && o->nd > 1;
+           s->op[b].dt == Di32 && s->op[b].nd == 1 && o->nd > 1;
 }
 
 static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)

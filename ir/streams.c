@@ -200,6 +200,12 @@ static const SlotGroup *frame_of(const StreamWalk *x, const Buf *b)
     return b->frame ? &x->g->frame[b->frame - 1] : NULL;
 }
 
+/* From its place on: what lies in a stack may begin at any of its rows. */
+static int64_t reach(const StreamWalk *x, const Buf *b)
+{
+    return b->stack ? x->c->r->buf[b->stack - 1].bytes : b->bytes;
+}
+
 /* A buffer has a place, one in a frame as many as that has slots. */
 static int places(const StreamWalk *x, const Buf *b)
 {
@@ -250,7 +256,7 @@ static void cut_cells(StreamWalk *x)
     for (int i = 0; i < x->c->r->nbuf; i++) {
         const Buf *b = &x->c->r->buf[i];
         for (int k = 0; lives_in(x, b) && k < places(x, b); k++)
-            cut(x, place(x, b, k), b->bytes);
+            cut(x, place(x, b, k), reach(x, b));
     }
     qsort(x->edge, vec_len(x->edge), sizeof *x->edge, by_place);
     for (size_t i = 0; i < vec_len(x->edge); i++)
@@ -291,7 +297,7 @@ static int any_cell(StreamWalk *x, const Instr *s, int f(StreamWalk *, int))
         const Buf *b = s->buf[i] < 0 ? NULL : &x->c->r->buf[s->buf[i]];
         for (int p = 0; b && p < places(x, b); p++)
             for (int c = x->first[s->buf[i]][p];
-                 x->edge[c] < place(x, b, p) + b->bytes; c++)
+                 x->edge[c] < place(x, b, p) + reach(x, b); c++)
                 any |= f(x, c);
     }
     return any;
@@ -348,7 +354,7 @@ static int touch_buffer(StreamWalk *x, StreamKind on, int buf, int micro,
 {
     const Buf *b = &x->c->r->buf[buf];
     int slot = b->frame ? frame_of(x, b)->of[micro] : 0;
-    return touch(x, on, x->first[buf][slot], place(x, b, slot) + b->bytes,
+    return touch(x, on, x->first[buf][slot], place(x, b, slot) + reach(x, b),
                  writes);
 }
 

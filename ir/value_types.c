@@ -22,8 +22,9 @@ typedef struct Typer {
     const Program *g;
     const Instr *s;
     ValueOrigin *made;
-    int n;      /* by number */
-    char *held; /* by buffer: an instruction before made a value in it */
+    int n;        /* by number */
+    char *held;   /* by buffer: an instruction before made a value in it */
+    int **filled; /* by buffer, of stacks: vec of maps by which they are */
 } Typer;
 
 /* What an instruction reads: how it lies there, what is still to be summed. */
@@ -93,6 +94,56 @@ static const char *slot_wrong(Typer *t, int i)
         law(Lkind_uses))
         return "uses a buffer as its kind does not";
     return 0;
+}
+
+/* ---- stacks -------------------------------------------------------------- */
+
+/* Of instruction instr: the value that says where operand i begins; 0: none. */
+static int map_value(const Typer *t, int instr, int i)
+{
+    const Instr *s = &t->g->instr[instr];
+    int from = rows_from(t->c->p, s, i);
+    return from < 0 || from >= s->nbuf ? 0 : s->flow[from].read;
+}
+
+static int reads_value(const Instr *s, int value)
+{
+    for (int i = 0; i < s->nbuf; i++)
+        if (s->flow[i].read == value)
+            return 1;
+    return 0;
+}
+
+/* Is map the last of those by which a stack is filled, or made of that one?
+ * Then it is the last. */
+static int is_next(Typer *t, int stack, int map)
+{
+    int **v = &t->filled[stack];
+    for (size_t i = 0; i < vec_len(*v); i++)
+        if ((*v)[i] == map)
+            return 1;
+    size_t n = vec_len(*v);
+    int next = !n || reads_value(&t->g->instr[t->made[map].instr], (*v)[n - 1]);
+    vec_push(t->c->arena, *v, map);
+    return next;
+}
+
+static const char *stack_wrong(Typer *t, int instr, int i)
+{
+    const ValueUse *f = &t->s->flow[i];
+    int b = t->s->buf[i], map = b < 0 ? 0 : map_value(t, instr, i);
+    int stack = b < 0 ? 0 : t->c->r->buf[b].stack;
+    if (!stack)
+        return NULL;
+    const ValueOrigin *o = f->read > 0 ? &t->made[f->read] : NULL;
+    int at = o ? (int)(o->f - t->g->instr[o->instr].flow) : 0;
+    if ((map <= 0 || (o && map_value(t, o->instr, at) != map)) &&
+        law(Lstack_word))
+        return "has rows of a stack where they do not begin";
+    return f->make && map > 0 && !is_next(t, stack - 1, map) &&
+                   law(Lstack_order)
+               ? "fills a stack out of order"
+               : NULL;
 }
 
 /* ---- types --------------------------------------------------------------- */
@@ -338,7 +389,7 @@ static const char *operands(const Typer *t)
     return why ? why : operands_wrong(t->c, s, in, out);
 }
 
-static const char *instr_type_wrong(Typer *t)
+static const char *instr_type_wrong(Typer *t, int instr)
 {
     const Instr *s = t->s;
     const char *why = 0;
@@ -346,6 +397,8 @@ static const char *instr_type_wrong(Typer *t)
         return "does not say what it reads and makes";
     for (int i = 0; i < s->nbuf && !why; i++)
         why = slot_wrong(t, i);
+    for (int i = 0; i < s->nbuf && !why; i++)
+        why = stack_wrong(t, instr, i);
     for (int i = 0; i < s->nbuf && !why; i++)
         if (s->flow[i].read > 0 && s->flow[i].make)
             why = kept(t, i, i);
@@ -390,9 +443,10 @@ const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made)
     int instr = 0;
     const char *why = number_values(&t, &instr);
     t.held = alloc(c->arena, (size_t)c->r->nbuf + 1);
+    t.filled = alloc(c->arena, ((size_t)c->r->nbuf + 1) * sizeof *t.filled);
     for (int i = 0; i < g->ninstr && !why; i++) {
         t.s = &g->instr[instr = i];
-        why = instr_type_wrong(&t);
+        why = instr_type_wrong(&t, i);
     }
     *made = t.made;
     if (!why)

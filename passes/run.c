@@ -223,6 +223,7 @@ ProgramBuilder *place_stage(Graph *g)
     run_up_to(g, pass_sched);
     Group **k = groups_of(g, g->arena);
 
+    stash_values(g, k);
     for (size_t i = 0; i < vec_len(k); i++)
         pass_target(g)->lower(g, k[i], g->arena);
     g->compile->pass = "emit";

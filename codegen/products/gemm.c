@@ -108,6 +108,8 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
         .cap = l.cap,
     };
     set_args(k, a, arg, 5);
+    for (int i = 0; i < 3; i++)
+        k->instr.gmm.stash |= (k->arg[i]->stash > 0) << i;
     set_cost(g, k, n);
     set_label(k, a, n);
 }

@@ -135,6 +135,16 @@ static GroupedTile best_tile(const GmmArgs *v, int weight)
     return tile[best].t;
 }
 
+/* Row 0 of operand i, a pointer to rows of so many elements. */
+static const char *rows_at(Arena *a, const GmmArgs *v, int i, int64_t wide)
+{
+    const char *name = strf(a, "%c", "abc"[i]);
+
+    return v->stash >> i & 1 ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %lld",
+                                    name, (long long)wide)
+                             : name;
+}
+
 /* wgmma.pre. A weight gradient that is stored transposed is made so: its
  * operands change places. */
 char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
@@ -171,13 +181,15 @@ char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
     put(&t, "#define TO %s\n", dtypes[v->out].store);
     put_product(&t, tile.cols, weight, weight || !v->tw);
     put(&t, "%s", wgmma_pre);
+    const char *left = rows_at(a, v, swap, swap ? v->n : v->k);
+    const char *right = rows_at(a, v, !swap, swap ? v->k : v->n);
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
         "  %suint8_t *work, int64_t add)\n"
-        "{\n    grouped_product(%s, c, off, %s, work, (int)add);\n}\n",
-        WGTHREADS, squares ? "float *squares, " : "", swap ? "b, a" : "a, b",
-        squares ? "squares" : "0");
+        "{\n    grouped_product(%s, %s, %s, off, %s, work, (int)add);\n}\n",
+        WGTHREADS, squares ? "float *squares, " : "", left, right,
+        rows_at(a, v, 2, v->n), squares ? "squares" : "0");
     return t.s;
 }
 
@@ -217,8 +229,9 @@ static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(%d)\n"
         "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
-        "{\n    %s(a, b, c, off, (int)add);\n}\n",
-        GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile");
+        "{\n    %s(%s, %s, %s, off, (int)add);\n}\n",
+        GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile",
+        rows_at(a, v, 0, v->k), rows_at(a, v, 1, v->n), rows_at(a, v, 2, v->n));
     set_text_named(k, a, t.s);
     k->narg = 4;
     int64_t rows = ceil_of(v->cap, GMMTILE) + v->experts;

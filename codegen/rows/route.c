@@ -370,6 +370,31 @@ static const char route_blocks[] =
     "#undef PADDED\n"
     "#undef TOTAL\n";
 
+/* Where its rows begin in the stacks: behind those of the route before, by
+ * whole blocks of 128. There is always room for all that this one may have:
+ * where there should not be, it has too many rows. */
+static void put_stash(RowText *o, const Graph *g, Node *n, int gpu)
+{
+    MapLayout l = map_layout(g, n);
+
+    row_line(o, gpu ? "if (TID == 0 && last) {" : "{");
+    if (n->nin > 1) {
+        int64_t rows = map_layout(g, n->in[1]).experts;
+        row_buffer(o, "below", n->in[1], Di32);
+        row_line(o, "    const int64_t rows = iv[%d];", row_size(o, rows));
+        row_line(o, "    const int64_t base = below[rows + 1] + "
+                    "(int64_t)((below[rows] + 127) & ~127);");
+    } else {
+        row_line(o, "    const int64_t base = 0;");
+    }
+    row_line(o, "    const int64_t most = iv[%d];",
+             row_size(o, n->at.route.stash - l.cap));
+    row_line(o, "    off[experts + 1] = (int32_t)(base < most ? base : most);");
+    row_line(o, "    if (base > most)");
+    row_line(o, "        *total = INT32_MAX;");
+    row_line(o, "}");
+}
+
 static void put_block_rules(RowText *o, int padded, int budget)
 {
     put(&o->t, "#define BEGIN (%s)\n",
@@ -423,6 +448,8 @@ int route_lower(Graph *g, Group *k, Arena *a, int gpu)
         : plain  ? route_text
         : l.each ? padded_text
                  : budget_text);
+    if (n->at.route.stash)
+        put_stash(&o, g, n, gpu);
     row_finish(&o, g, gpu ? l.experts : 1, l.pairs * 4);
     return gpu;
 }
@@ -534,7 +561,7 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
     int at[3] = { add_arg(k, a, map), add_arg(k, a, x), add_arg(k, a, n) };
     row_line(&o, "const int32_t *const map = buf[%d];", at[0]);
     row_line(&o, "const uint4 *const x = buf[%d];", at[1]);
-    row_line(&o, "uint4 *const y = buf[%d];", at[2]);
+    put_pointer(&o.t, g, k, a, at[2], "uint4", 16, "y");
     row_line(&o, "const int64_t top = iv[%d];", row_size(&o, top));
     row_line(&o, "enum { EACH = 8, PIECES = %lld };", (long long)bytes / 16);
     if (l.each) {

@@ -30,6 +30,24 @@ int add_size(Group *k, Arena *a, int64_t x)
     return add_int(k, a, aff(x));
 }
 
+void put_pointer(Text *out, const Graph *g, Group *k, Arena *a, int i,
+                 const char *type, int bytes, const char *name)
+{
+    const Node *n = k->arg[i];
+
+    if (!n->stash) {
+        put(out, "    %s *const %s = buf[%d];\n", type, name, i);
+        return;
+    }
+    MapLayout l = map_layout(g, n->map);
+    int map = add_arg(k, a, n->map), word = add_size(k, a, l.base);
+    int row = add_size(k, a, local_bytes(g, n) / l.cap / bytes);
+    put(out,
+        "    %s *const %s = (%s *)buf[%d] + "
+        "((const int32_t *)buf[%d])[iv[%d]] * iv[%d];\n",
+        type, name, type, i, map, word, row);
+}
+
 void set_items(Group *k, int64_t items, int64_t grain)
 {
     k->instr.launch = (Launch){ .items = items, .grain = grain };

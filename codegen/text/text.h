@@ -13,6 +13,10 @@ int add_arg(Group *k, Arena *a, Node *n); /* buf[]: n's buffer; merges equal */
 int add_word(Group *k, Arena *a, Word x); /* iv[] */
 int add_int(Group *k, Arena *a, RankAffine x);
 int add_size(Group *k, Arena *a, int64_t x);
+/* Declares `name`, a pointer to elements of `type`, so many bytes each, of
+ * argument i. Rows of a stash begin where the map says. */
+void put_pointer(Text *out, const Graph *g, Group *k, Arena *a, int i,
+                 const char *type, int bytes, const char *name);
 void set_items(Group *k, int64_t items, int64_t grain); /* of a host */
 /* A body "{ ... }" becomes k->text with the fixed signature, and the kernel's
  * name is made of the text's hash. */

@@ -31,6 +31,12 @@ int64_t kept_bytes(const Graph *g);
  * memory is worth time. */
 double bytes_a_second(const Graph *g);
 
+/* ---- stash.c ------------------------------------------------------------- */
+
+/* Says of stored values in which stack they lie (Node.stash), before kernels
+ * are lowered. */
+void stash_values(Graph *g, Group *const *k);
+
 /* ---- logits_sites.c: what logits_chunks.c cuts --------------------------- */
 
 /* What becomes of a node: it stays, there is one a slice, it is dx, dw. */

@@ -197,28 +197,47 @@ static int lasting(Emit *e, Graph *g, const Node *n)
 
 static const char *live_name(const ProgramBuilder *m, const Live *x)
 {
+    if (x->stack)
+        return strf(m->e->arena, "stash.%d", x->stack);
     return x->n ? x->n->name
                 : strf(m->e->arena, "work of %s",
                        m->group[x->instr]->instr.label);
 }
 
-static void add_live(ProgramBuilder *m, Live *x)
+static void add_live(ProgramBuilder *m, Live *x, int stack)
 {
     Buf b = { .name = live_name(m, x),
-              .cls = x->n ? Btemp : Bscratch,
+              .cls = x->stack ? Bstash
+                     : x->n   ? Btemp
+                              : Bscratch,
               .dt = x->n ? x->n->dt : Du8,
               .offset = x->offset,
               .bytes = x->bytes,
               .born = x->born,
               .dies = x->dies,
               .frame = x->frame,
+              .stack = stack,
               .prog = (int)vec_len(m->e->now->prog) };
     int i = add_buf(m->e, b, x->n ? x->n->loc : NULL);
 
-    if (x->n)
+    if (x->stack)
+        x->buf = i;
+    else if (x->n)
         x->n->buf = i;
     else
         m->work[x->instr] = i;
+}
+
+/* The buffer of what lies where another does: of its own in a stack. */
+static void add_to(ProgramBuilder *m, Live *x, const Live *root)
+{
+    if (!root->stack) {
+        x->n->buf = root->n->buf;
+        return;
+    }
+    x->offset = root->offset;
+    x->frame = root->frame;
+    add_live(m, x, 1 + root->buf);
 }
 
 /* From here on n->buf is the buffer of a stored value. Those that took over
@@ -238,10 +257,10 @@ static void number_buffers(ProgramBuilder *m)
             g->node[i]->buf = lasting(m->e, g, g->node[i]);
     for (int i = 0; i < l->n; i++)
         if (l->live[i].same < 0)
-            add_live(m, &l->live[i]);
+            add_live(m, &l->live[i], 0);
     for (int i = 0; i < l->n; i++)
-        if (l->live[i].n)
-            l->live[i].n->buf = l->live[layout_root(l, i)].n->buf;
+        if (l->live[i].n && l->live[i].same >= 0)
+            add_to(m, &l->live[i], &l->live[layout_root(l, i)]);
 }
 
 static void add_outputs(ProgramBuilder *m)

@@ -172,6 +172,12 @@ static KernelOperand operand(Arena *a, const Graph *g, const Node *n)
     return (KernelOperand){ n->dt, map ? 1 : n->nd, v, 0 };
 }
 
+/* 1 + the operand of k that says where rows of n begin in their stack. */
+static int base_of(const Group *k, const Node *n)
+{
+    return n->stash ? 1 + operand_of(k, n->map) : 0;
+}
+
 static void declare_operands(ProgramBuilder *m, const Group *k, const Instr *s,
                              KernelSignature *d)
 {
@@ -182,9 +188,10 @@ static void declare_operands(ProgramBuilder *m, const Group *k, const Instr *s,
     for (int i = 0; i < s->nbuf; i++) {
         const Node *n = i < k->narg && k->arg[i] ? storage(k->arg[i]) : NULL;
         use[i] = s->buf[i] < 0 ? '-' : n ? use_of(k, n) : 'w';
-        if (n && s->buf[i] >= 0)
+        if (n && s->buf[i] >= 0) {
             d->op[i] = operand(m->arena, m->g, n);
-        else if (s->buf[i] >= 0)
+            d->op[i].base = base_of(k, n);
+        } else if (s->buf[i] >= 0)
             d->op[i] = (KernelOperand){ Du8, 1, &k->scratch, 0 };
     }
 }

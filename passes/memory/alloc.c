@@ -217,6 +217,42 @@ static void start_places(Alloc *a)
     }
 }
 
+/* ---- stacks -------------------------------------------------------------- */
+
+/* The stack where x lies; one that is not there yet is as x, but higher. */
+static int stack_of(Alloc *a, int first, const Live *x)
+{
+    const Node *map = x->n->map;
+    Live s = *x;
+    int i = first;
+
+    while (i < (int)vec_len(a->l->live) && a->l->live[i].stack != x->n->stash)
+        i++;
+    if (i < (int)vec_len(a->l->live))
+        return i;
+    s.stack = x->n->stash;
+    s.bytes = x->bytes / map_layout(a->g, map).cap * map->at.route.stash;
+    vec_push(a->arena, a->l->live, s);
+    return i;
+}
+
+/* A stack is there as long as any of its values. */
+static void make_stacks(Alloc *a)
+{
+    int count = (int)vec_len(a->l->live);
+
+    for (int i = 0; i < count; i++) {
+        const Node *n = a->l->live[i].n;
+        if (!n || !n->stash)
+            continue;
+        int at = stack_of(a, count, &a->l->live[i]);
+        Live *x = &a->l->live[i], *s = &a->l->live[at];
+        x->same = at;
+        s->busy = x->busy > s->busy ? x->busy : s->busy;
+        rows_join(a->rows, s, x);
+    }
+}
+
 /* ---- results in place of operands ---------------------------------------- */
 
 int layout_root(const Layout *l, int i)
@@ -238,7 +274,8 @@ static void take_over(Alloc *a, int instr)
         in = layout_root(a->l, in);
         Live *x = &a->l->live[out], *y = &a->l->live[in];
         /* A gradient may be reduced over ranks where it lies. */
-        int free = y->last == instr && (!y->kept || k->fam == FAMcomm) &&
+        int free = y->last == instr && !y->stack &&
+                   (!y->kept || k->fam == FAMcomm) &&
                    (a->p->instr[instr].issue.stream || y->busy <= instr);
         if (x->within >= 0 || y->within >= 0)
             continue;
@@ -333,6 +370,7 @@ static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
     find_parts(&a);
     outlast_repeats(&a);
     keep_to_end(&a);
+    make_stacks(&a);
     a.l->n = (int)vec_len(a.l->live);
     for (int i = 0; i < a.l->n && a.rows; i++)
         rows_settle(a.rows, &a.l->live[i]);

@@ -24,7 +24,11 @@ typedef struct Live {
     int busy;              /* on another stream until this instruction */
     int kept;              /* to the end of the program */
     int same;              /* index of the value whose buffer this one
-                                     took over, or -1 */
+                                     took over, of the stack where it lies, or
+                                     -1 */
+    int stack;             /* Node.stash of the values of this one, of which n
+                                     is the first; 0: it is no stack */
+    int buf;               /* (emit) a stack's */
     Used *used;            /* vec: calls that name it, in phase order */
     int outside;           /* named outside of calls too */
     int frame;             /* 1 + its frame; 0: one place */

@@ -388,6 +388,15 @@ static float *widen(Blas *bl, Mat *x, int64_t rows, int64_t cap, int64_t width,
     return to + cap * width;
 }
 
+/* Row 0 of operand i, whose rows have n elements. */
+static void *rows_of(const Instr *s, void *const *buf, int i, int64_t n)
+{
+    const int32_t *map = buf[OPERAND(gmm, map)];
+    int64_t base = s->gmm.stash >> i & 1 ? map[s->gmm.experts + 1] : 0;
+
+    return (uint8_t *)buf[i] + base * n * dtypes[instr_dtype(s, i)].bytes;
+}
+
 static Gmm gmm_read(const Instr *s, void *const *buf)
 {
     const GmmArgs *x = &s->gmm;
@@ -405,9 +414,12 @@ static Gmm gmm_read(const Instr *s, void *const *buf)
     if (g.experts > MAXEXPERT)
         err(NULL, "%lld experts on a rank, at most %d", (long long)g.experts,
             MAXEXPERT);
-    g.a = (Mat){ buf[0], g.k, 0 };
-    g.b = g.weights ? (Mat){ buf[OPERAND(gmm_wgrad, b)], g.n, 0 } : w;
-    g.c = g.weights ? w : (Mat){ buf[OPERAND(gmm, out)], g.n, 0 };
+    g.a = (Mat){ rows_of(s, buf, 0, g.k), g.k, 0 };
+    g.b = g.weights
+              ? (Mat){ rows_of(s, buf, OPERAND(gmm_wgrad, b), g.n), g.n, 0 }
+              : w;
+    g.c = g.weights ? w
+                    : (Mat){ rows_of(s, buf, OPERAND(gmm, out), g.n), g.n, 0 };
     return g;
 }
 

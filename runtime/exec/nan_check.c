@@ -9,12 +9,13 @@
 
 #include "exec.h"
 
-/* The i-th buffer of an instruction if it can make a bad number in it. */
+/* The i-th buffer of an instruction if it can make a bad number in it. Rows of
+ * a stack are seen where they are read. */
 static const Buf *looked_at(const Role *r, const Instr *s, int i)
 {
     const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
 
-    if (!b || b->cls == Bscratch || dtypes[b->dt].kind != 'f' ||
+    if (!b || b->cls == Bscratch || b->stack || dtypes[b->dt].kind != 'f' ||
         (s->kind == Ikernel && instr_use(s, i) == 'r'))
         return NULL;
     switch (s->kind) {

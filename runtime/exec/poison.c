@@ -39,7 +39,7 @@ void poison_instr(const Rank *r, const BoundInstr *b)
 
     for (int i = 0; i < s->nbuf && s->flow; i++) {
         const Buf *t = s->buf[i] < 0 ? NULL : &r->role->buf[s->buf[i]];
-        if (!t || is_read(r, b, i))
+        if (!t || t->stack || is_read(r, b, i)) /* whose rows lie elsewhere */
             continue;
         /* a value is as large as its buffer (ir/value_types.c) */
         int real = t->cls == Bscratch || dtypes[t->dt].kind == 'f';

@@ -11,7 +11,7 @@ enum { BEHIND = 40 }; /* rows of no expert */
 
 typedef struct Numbers { /* of a launch */
     int64_t rows, lda, ldb, ldw, cap;
-    int32_t off[MOSTEXPERTS + 1 + RUNGUARD / 4];
+    int32_t off[MOSTEXPERTS + 2 + RUNGUARD / 4];
     double *a, *b; /* as they are stored */
     void *buf[NBUF];
     size_t bytes[NBUF];
@@ -45,7 +45,10 @@ Group *product_group(Arena *a, const Product *p)
                         .ldw = (p->tw ? p->K : p->N) + p->more,
                         .tw = p->tw,
                         .stride = stride_of(p),
-                        .cap = capacity(p) };
+                        .cap = capacity(p),
+                        .stash = !p->base    ? 0
+                                 : p->weight ? 3
+                                             : 5 };
     const char *text =
         grouped_text(a, &v, p->weight, p->squares, p->tile, &shared);
 
@@ -96,11 +99,13 @@ static int expert_of(const Product *p, const Numbers *n, int64_t r)
     return x;
 }
 
-/* Rows of operand `which`: beyond the last they stay NaN. */
+/* Rows of operand `which`: before the first and beyond the last they stay
+ * NaN. */
 static uint16_t *rows(const Product *p, const Numbers *n, int64_t wide,
                       uint32_t which, size_t *bytes, double **as)
 {
-    uint16_t *to = room((size_t)(n->cap * wide) * 2, bytes);
+    uint16_t *all = room((size_t)((p->base + n->cap) * wide) * 2, bytes);
+    uint16_t *to = all + p->base * wide;
 
     *as = malloc((size_t)(n->cap * wide) * sizeof **as);
     for (int64_t i = 0; i < n->rows * wide; i++) {
@@ -108,7 +113,7 @@ static uint16_t *rows(const Product *p, const Numbers *n, int64_t wide,
         to[i] = f32_to_bf16((float)(s * value(i, which)));
         (*as)[i] = (double)bf16_to_f32(to[i]);
     }
-    return to;
+    return all;
 }
 
 /* Experts' matrices; what belongs to others is NaN. */
@@ -127,10 +132,17 @@ static uint16_t *weights(const Product *p, const Numbers *n, size_t *bytes,
     return to;
 }
 
+/* Elements of the result before its first. */
+static int64_t before(const Product *p)
+{
+    return p->weight ? 0 : p->base * p->N;
+}
+
 static size_t result_bytes(const Product *p, const Numbers *n)
 {
     int64_t all = p->weight ? p->experts * stride_of(p) : n->cap * p->N;
 
+    all += before(p);
     return (size_t)all * (p->f32 ? 4 : 2);
 }
 
@@ -141,6 +153,7 @@ static void prepare(const Product *p, Numbers *n)
     for (int x = 0; x < p->experts; x++)
         n->off[x + 1] = n->off[x] + p->rows[x];
     n->rows = n->off[p->experts];
+    n->off[p->experts + 1] = p->base;
     n->cap = capacity(p);
     n->ldw = (p->tw ? p->K : p->N) + p->more;
     n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a);
@@ -148,7 +161,7 @@ static void prepare(const Product *p, Numbers *n)
                           : weights(p, n, &n->bytes[1], &n->b);
     n->buf[2] = room(result_bytes(p, n), &n->bytes[2]);
     n->buf[3] = n->off;
-    n->bytes[3] = (size_t)(p->experts + 1) * 4 + RUNGUARD;
+    n->bytes[3] = (size_t)(p->experts + 2) * 4 + RUNGUARD;
     if (p->squares)
         n->buf[4] = room(GPUBLOCKS * WARPS * 4, &n->bytes[4]);
     n->buf[4 + p->squares] = room(GPUBLOCKS * MAPS, &n->bytes[4 + p->squares]);
@@ -176,7 +189,7 @@ static double wanted(const Product *p, const Numbers *n, int64_t i)
 
     if (!p->weight) {
         int64_t r = i / p->N, c = i % p->N;
-        if (r >= n->rows)
+        if (i < 0 || r >= n->rows)
             return NAN;
         const double *w = n->b + expert_of(p, n, r) * stride_of(p);
         for (int64_t k = 0; k < p->K; k++)
@@ -196,6 +209,7 @@ static double wanted(const Product *p, const Numbers *n, int64_t i)
 
 static double stored(const Product *p, const Numbers *n, int64_t i)
 {
+    i += before(p);
     return p->f32 ? (double)((const float *)n->buf[2])[i]
                   : (double)bf16_to_f32(((const uint16_t *)n->buf[2])[i]);
 }
@@ -207,7 +221,7 @@ static double worst_of(const Product *p, const Numbers *n)
     double largest[MOSTEXPERTS + 1] = { 0 }, differs[MOSTEXPERTS + 1] = { 0 };
     double worst = 0, may = p->f32 ? 4e-6 : 5e-3;
 
-    for (int64_t i = 0; i < all; i++) {
+    for (int64_t i = -before(p); i < all; i++) {
         int x = p->weight ? (int)(i / stride_of(p)) : expert_of(p, n, i / p->N);
         double w = wanted(p, n, i), y = stored(p, n, i);
         if (isnan(w) != isnan(y))

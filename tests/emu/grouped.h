@@ -15,6 +15,7 @@ typedef struct Product {
     GroupedTile tile;
     int add, squares;
     int64_t more; /* columns of weights that belong to others */
+    int base;     /* row of a stack where theirs begin; 0: they lie in none */
     int experts, rows[MOSTEXPERTS];
 } Product;
 

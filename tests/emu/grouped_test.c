@@ -1,7 +1,7 @@
 /* grouped_test: the texts of grouped products on tensor cores, run by the
  * emulation in several orders: every tile, experts without rows, with one, with
  * tiles that are not full, sizes that end inside of a box, weights cut out of
- * wider ones, results that are added to, sums of squares. */
+ * wider ones, results that are added to, sums of squares, rows in a stack. */
 #include "emu.h"
 #include "emurun.h"
 #include "grouped.h"
@@ -10,18 +10,19 @@
 #include <stdio.h>
 
 /* clang-format off */
-#define FEW 5, { 70, 0, 1, 129, 64 }
-#define MANY 40, { 3, 0, 0, 9, 1, 70, [31] = 5, [32] = 2, [39] = 1 }
+#define FEW 0, 5, { 70, 0, 1, 129, 64 }
+#define STACK 7, 5, { 70, 0, 1, 129, 64 }
+#define MANY 0, 40, { 3, 0, 0, 9, 1, 70, [31] = 5, [32] = 2, [39] = 1 }
 static const Product products[] = {
     /*              weight K    N   tw f32 tile            add sq more */
     { "rows",          0,  72, 200, 1, 0, { 128, 192, 1 }, 0, 0, 0, FEW },
-    { "rows turned",   0, 136, 264, 0, 0, { 128, 256, 0 }, 0, 0, 0, FEW },
+    { "rows turned",   0, 136, 264, 0, 0, { 128, 256, 0 }, 0, 0, 0, STACK },
     { "rows f32",      0,  64, 136, 1, 1, { 128, 128, 1 }, 0, 0, 24, FEW },
     { "rows narrow",   0,   8,   8, 0, 0, { 128, 64, 1 },  0, 0, 8, FEW },
     { "rows low",      0, 200, 264, 1, 0, { 64, 256, 1 },  0, 0, 0, FEW },
     { "many experts",  0,  40,  72, 1, 0, { 128, 128, 1 }, 0, 0, 0, MANY },
     { "weights",       1, 136, 200, 0, 1, { 128, 192, 1 }, 0, 1, 0, FEW },
-    { "weights turned", 1, 200, 136, 1, 1, { 128, 256, 0 }, 1, 1, 0, FEW },
+    { "weights turned", 1, 200, 136, 1, 1, { 128, 256, 0 }, 1, 1, 0, STACK },
     { "weights added", 1, 264,  72, 0, 1, { 128, 128, 1 }, 1, 1, 16, FEW },
     { "weights bf16",  1,  72, 136, 0, 0, { 128, 64, 1 },  0, 0, 0, FEW },
     { "weights many",  1,   8,  40, 1, 1, { 64, 256, 1 },  0, 1, 0, MANY },

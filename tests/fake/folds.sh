@@ -64,7 +64,7 @@ fold() {
         why=$(echo "$far" | awk -v l="$limit" '{ if ($1 == "inf" || $1 > l)
             print "differs by", $0, "at most", l }')
     fi
-    case $* in *policy*) ;; *factor=*) grep -q '"fallback": true' "$dir/cuda/metrics.jsonl" ||
+    case $* in *policy* | *stash=*) ;; *factor=*) grep -q '"fallback": true' "$dir/cuda/metrics.jsonl" ||
         why="no step fell back" ;; esac
     [ "$(losses cuda | wc -l)" = 3 ] || why="${why:-steps are missing}"
     if [ "$why" ]; then
@@ -84,6 +84,8 @@ cases() {
 + 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
 + 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12
 + 2 fp64 apart fold.ep=2 axes.expert=7
++ 2 fp64 folds fold.ep=2 route.factor=1.9 route.stash=1.1 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
+- 2 bf16 folds fold.ep=2 route.factor=1.9 route.stash=1.1 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
 + 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12

@@ -263,6 +263,7 @@ static const Member fields[] = {
     ROW("buf",      bufs,        Buf,      bytes,   I64)
     ROW("buf",      bufs,        Buf,      prog,    I32)
     ROW("buf",      bufs,        Buf,      frame,   I32)
+    ROW("buf",      bufs,        Buf,      stack,   I32)
     ROW("buf",      bufs,        Buf,      born,    I32)
     ROW("buf",      bufs,        Buf,      dies,    I32)
     ROW("tensor",   tensors,     Tensor,   name,    NAME)

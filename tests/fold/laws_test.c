@@ -26,7 +26,19 @@ static const char *const laws[] = {
 
 /* The plans; from BARE on the same without what steps say of their values, of
  * which nothing is proved but that they stay in their memory. */
-enum { MIX, TIED, RING, WINDOW, SHARDS, STAGES, CHOOSES, SPREAD, ROWS, BARE };
+enum {
+    MIX,
+    TIED,
+    RING,
+    WINDOW,
+    SHARDS,
+    STAGES,
+    CHOOSES,
+    SPREAD,
+    ROWS,
+    STACKS,
+    BARE
+};
 
 #define SMALL " axes.hidden=16 axes.seq=16 axes.ffn=16 axes.dim=4"
 /* clang-format off */
@@ -39,6 +51,7 @@ static Base legal[BARE] = {
     [STAGES] = { .model = "tests/models/tied.lua", .keys = "fold.pp=4 fold.layout=E|tt|t|tL fold.schedule=zerobubble train.batch=16" },
     [CHOOSES] = { .model = "tests/models/expert_choice.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL },
     [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4 route.dispatcher=allgather", .spread = 1 },
+    [STACKS] = { .model = "tests/models/folds.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.9 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 fold.overlap=0" },
     [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=4" },
 };
 /* clang-format on */
@@ -56,6 +69,99 @@ static Instr *step_of(Mutant *m, InstrKind k)
     Program *g = &r->prog[below(m, r->nprog)];
     Instr *s = g->ninstr ? &g->instr[below(m, g->ninstr)] : NULL;
     return s && s->kind == k ? s : NULL;
+}
+
+static int beside_its_stack(Mutant *m)
+{
+    Role *r = &m->p->role[0];
+    int i = 0;
+    while (i < r->nbuf && !r->buf[i].stack)
+        i++;
+    if (i < r->nbuf)
+        r->buf[i].offset += BUFALIGN;
+    return i < r->nbuf;
+}
+
+/* Some signature with an operand in a stack; that one in *at. */
+static KernelSignature *with_stack(Mutant *m, int *at)
+{
+    for (int k = below(m, m->p->nsig); k < m->p->nsig; k++)
+        for (*at = 0; m->p->sig[k].use[*at]; ++*at)
+            if (m->p->sig[k].op[*at].base)
+                return &m->p->sig[k];
+    return NULL;
+}
+
+/* It begins where its own rows say. */
+static int rows_from_rows(Mutant *m)
+{
+    int at;
+    KernelSignature *d = with_stack(m, &at);
+    if (!d)
+        return 0;
+    d->op[at].base = at + 1;
+    mutant_sign(m);
+    return 1;
+}
+
+/* Of a kernel that takes rows of a stack, rows that lie in none. */
+static int rows_in_no_stack(Mutant *m)
+{
+    int at, to = -1;
+    KernelSignature *d = with_stack(m, &at);
+    for (int i = 0; d && d->use[i]; i++)
+        to = !d->op[i].base && d->op[i].nd > 1 ? i : to;
+    if (to < 0)
+        return 0;
+    d->op[to].base = d->op[at].base;
+    mutant_sign(m);
+    return 1;
+}
+
+/* Of the step's instructions that have one, some one takes the map of another
+ * that stands before it. */
+static int takes_map(Mutant *m, int map_of(const Mutant *m, const Instr *s))
+{
+    Role *r = &m->p->role[0];
+    Program *g = &r->prog[role_prog(r, PGstep)];
+    Instr **with = NULL;
+    for (int i = 0; i < g->ninstr; i++)
+        if (map_of(m, &g->instr[i]) >= 0)
+            vec_push(m->arena, with, &g->instr[i]);
+    int at = 1 + below(m, (int)vec_len(with) - 1), to = below(m, at);
+    int i = map_of(m, with[at]), k = map_of(m, with[to]);
+    with[at]->buf[i] = with[to]->buf[k];
+    with[at]->flow[i] = with[to]->flow[k];
+    return 1;
+}
+
+static int map_of_rows(const Mutant *m, const Instr *s)
+{
+    (void)m;
+    return s->kind == Igmm && s->gmm.stash ? OPERAND(gmm, map) : -1;
+}
+
+static int rows_of_another(Mutant *m)
+{
+    return takes_map(m, map_of_rows);
+}
+
+/* The map that a route reads; -1: it is none, or a stack's first. */
+static int map_before(const Mutant *m, const Instr *s)
+{
+    int makes = 0, reads = -1;
+    for (int i = 0; i < s->nbuf && s->kind == Ikernel; i++) {
+        const ValueUse *f = &s->flow[i];
+        const KernelOperand *o = &m->p->sig[s->call.sig].op[i];
+        makes |= f->make && m->p->shape[f->shape].map;
+        reads = f->read && o->dt == Di32 && o->nd == 1 ? i : reads;
+    }
+    return makes ? reads : -1;
+}
+
+static int behind_another(Mutant *m)
+{
+    return takes_map(m, map_before);
 }
 
 static int no_items(Mutant *m)
@@ -359,9 +465,13 @@ static const Row rows[] = {
     { Lsig_hash, MIX, "another kernel", NULL },
     { Lsig_operands, BARE + MIX, "an operand less", one_less },
     { Lsig_bounds, BARE + SHARDS, "extent : near", NULL },
-    { Lragged_base, MIX, "signature base: near", NULL },
+    { Lragged_base, BARE + STACKS, "rows that begin where rows say", rows_from_rows },
     { Lsig_adds, MIX, "adds to nothing", adds_to_nothing },
     { Lkernel_there, BARE + SHARDS, "no kernel", no_kernel },
+    { Lstack_place, STACKS, "a buffer beside its stack", beside_its_stack },
+    { Lstack_rows, STACKS, "rows of a stack in none", rows_in_no_stack },
+    { Lstack_word, STACKS, "rows of another layer", rows_of_another },
+    { Lstack_order, STACKS, "rows behind those of another layer", behind_another },
     { Lmove_bounds, BARE + TIED, "transfer: count", NULL },
     { Lmove_peer, TIED, "group atoms: far", NULL },
     { Lmove_self, BARE + TIED, "transfer: peer", NULL },

@@ -112,8 +112,8 @@ static void add_buf(Make *k, int i, const char *name, BufClass cls, Dtype dt,
 {
     Buf *b = &k->r->buf[i];
 
-    *b = (Buf){ name, cls, dt,         k->r->arena, n * dtypes[dt].bytes, -1, 0,
-                0,    0,   "tiny.lua", 10 + i };
+    *b = (Buf){ name, cls, dt, k->r->arena, n * dtypes[dt].bytes, -1,
+                0,    0,   0,  0,           "tiny.lua",           10 + i };
     k->r->arena += (b->bytes + 255) / 256 * 256;
     k->r->nbuf++;
 }
