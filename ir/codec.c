@@ -5,11 +5,18 @@
 
 #include "plan.h"
 
+/* Before a word: none where a line begins or behind "name=". */
+static void put_blank(Text *out)
+{
+    if (out->len && !strchr("\n= ", out->s[out->len - 1]))
+        putn(out, " ", 1);
+}
+
 const char *code_word(Codec *t, const char *s)
 {
     if (t->in)
         return lex_word(t->in);
-    putn(t->out, " ", 1);
+    put_blank(t->out);
     put_word(t->out, s ? s : "");
     return s;
 }
@@ -19,7 +26,7 @@ int64_t code_range(Codec *t, const char *what, int64_t min, int64_t max,
 {
     if (t->in)
         return lex_range(t->in, what, min, max);
-    putn(t->out, " ", 1);
+    put_blank(t->out);
     put_int(t->out, v);
     return v;
 }
@@ -34,27 +41,26 @@ int code_index(Codec *t, const char *what, int v)
     return (int)code_range(t, what, -1, INT32_MAX - 1, v);
 }
 
-/* Behind a mark: no blank. */
-double code_hex(Codec *t, double v)
+double code_num(Codec *t, double v)
 {
     if (t->in)
         return lex_num(t->in);
+    put_blank(t->out);
     put_hex(t->out, v);
     return v;
 }
 
-double code_num(Codec *t, double v)
+int64_t code_digits(Codec *t, const char *what, int64_t min, int64_t max,
+                    int64_t v)
 {
-    if (t->out)
-        putn(t->out, " ", 1);
-    return code_hex(t, v);
-}
-
-int64_t code_digits(Codec *t, int64_t v)
-{
-    if (t->in)
-        return lex_digits(t->in);
-    put_int(t->out, v);
+    if (!t->in) {
+        put_int(t->out, v);
+        return v;
+    }
+    lex_more(t->in);
+    v = lex_digits(t->in);
+    if (v < min || v > max)
+        lex_err(t->in, "no %s %lld", what, (long long)v);
     return v;
 }
 
@@ -62,7 +68,7 @@ uint64_t code_hash(Codec *t, uint64_t v)
 {
     if (t->in)
         return lex_bits(t->in);
-    putn(t->out, " ", 1);
+    put_blank(t->out);
     put_bits(t->out, v);
     return v;
 }
@@ -112,10 +118,8 @@ int code_option(Codec *t, const char *s, int there)
 {
     if (t->in)
         return lex_take(t->in, s);
-    if (there) {
-        putn(t->out, " ", 1);
-        putn(t->out, s, strlen(s));
-    }
+    if (there)
+        code_word(t, s);
     return there;
 }
 
@@ -123,6 +127,17 @@ void code_expect(Codec *t, const char *s)
 {
     if (!code_option(t, s, 1))
         lex_err(t->in, "expected '%s'", s);
+}
+
+int code_key(Codec *t, const char *name, int there)
+{
+    if (t->in)
+        return lex_key(t->in, name);
+    if (there) {
+        code_word(t, name);
+        putn(t->out, "=", 1);
+    }
+    return there;
 }
 
 /* Optional: a set of atoms that is not empty. */
@@ -134,22 +149,6 @@ uint32_t code_atoms(Codec *t, const char *s, uint32_t set)
 }
 
 /* ---- lines --------------------------------------------------------------- */
-
-/* Does a line begin that this word is of? */
-int code_line(Codec *t, const char *s, int there)
-{
-    if (t->in)
-        return lex_take(t->in, s);
-    if (there)
-        putn(t->out, s, strlen(s));
-    return there;
-}
-
-void code_need_line(Codec *t, const char *s)
-{
-    if (!code_line(t, s, 1))
-        lex_err(t->in, "expected '%s'", s);
-}
 
 void code_end(Codec *t)
 {
@@ -188,12 +187,12 @@ const char *code_text(Codec *t, const char *what, const char **name,
 
 /* ---- lists --------------------------------------------------------------- */
 
-void *code_add(Codec *t, void *v, int *n, const void *item, size_t size)
+void *code_room(Codec *t, void *v, int *n, size_t size)
 {
     if (!t->in)
         return v;
     v = vec_grow(t->in->arena, v, size);
-    memcpy((char *)v + (size_t)*n * size, item, size);
+    memset((char *)v + (size_t)*n * size, 0, size);
     *n = (int)++((VecHead *)v)[-1].len;
     return v;
 }

@@ -204,179 +204,94 @@ const char *launch_wrong(const Launch *l)
 
 /* ---- text ---------------------------------------------------------------- */
 
-/* " name=" */
-static void put_name(Text *out, const char *name)
+static void need_key(Codec *t, const char *name)
 {
-    putn(out, " ", 1);
-    putn(out, name, strlen(name));
-    putn(out, "=", 1);
+    if (!code_key(t, name, 1))
+        lex_err(t->in, "expected '%s='", name);
 }
 
-static void put_list(Text *out, const Field *f, const List *l)
+static int buffer_text(Codec *t, int buf)
 {
-    for (int64_t i = 0; i < l->n * f->min; i++) {
-        if (i % f->min)
-            putn(out, ",", 1);
-        else
-            put_name(out, f->name);
-        put_int(out, l->at[i]);
-    }
-}
-
-static void put_field(Text *out, const void *args, const Field *f)
-{
-    int64_t v = f->type == FIELDlist ? 0 : value_of(args, f);
-    const char *word = f->type == FIELDdtype    ? dtypes[v].name
-                       : f->type == FIELDreduce ? reduces[v]
-                                                : NULL;
-    if (f->type == FIELDlist) {
-        List l = list_of(args, f);
-        put_list(out, f, &l);
-        return;
-    }
-    put_name(out, f->name);
-    if (f->type == FIELDhash)
-        put_bits(out, (uint64_t)v);
-    else if (word)
-        putn(out, word, strlen(word));
-    else
-        put_int(out, v);
+    if (code_mark(t, "-", buf < 0))
+        return -1;
+    return (int)code_digits(t, "buffer", 0, INT32_MAX - 1, buf);
 }
 
 /* Operands by name, "-" for none, but that of work space is left out; a list
  * with commas where there may be any number. */
-static void put_operands(Text *out, const Instr *s)
-{
-    for (int i = 0; i < s->nbuf; i++) {
-        const OperandInfo *o = instr_operand(s, i);
-        if (s->buf[i] < 0 && o->use == USEwork)
-            continue;
-        if (i && o == instr_operand(s, i - 1))
-            putn(out, ",", 1);
-        else
-            put_name(out, o->name);
-        if (s->buf[i] < 0)
-            putn(out, "-", 1);
-        else
-            put_int(out, s->buf[i]);
-    }
-}
-
-void put_args(Text *out, const Instr *s)
-{
-    put_operands(out, s);
-    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
-        put_field(out, &s->none, f);
-}
-
-void put_launch(Text *out, const Launch *l)
-{
-    for (const Field *f = launch_fields(); f->name; f++)
-        if (value_of(l, f))
-            put_field(out, l, f);
-}
-
-static void need_key(Lex *x, const char *name)
-{
-    if (!lex_key(x, name))
-        lex_err(x, "expected '%s='", name);
-}
-
-static int lex_buffer(Lex *x)
-{
-    if (lex_mark(x, '-'))
-        return -1;
-    int64_t b = lex_digits(x);
-    if (b < 0 || b >= INT32_MAX)
-        lex_err(x, "no buffer %lld", (long long)b);
-    return (int)b;
-}
-
-/* How many buffers stand here with commas between them. */
-static int count_buffers(const Lex *x)
-{
-    int n = 1;
-    for (const char *p = x->p; p < x->end; p++)
-        if (*p == ',')
-            n++;
-        else if (*p != '-' && !lex_isdigit(*p))
-            break;
-    return n;
-}
-
-static void lex_operands(Lex *x, Instr *s)
+static void operands_text(Codec *t, Instr *s)
 {
     const InstrInfo *o = instr_info(s->kind);
-    const OperandInfo *last = &o->op[o->nop - 1];
-    s->nbuf = o->nop - instr_many(o);
-    s->buf = alloc(x->arena, sizeof *s->buf * (size_t)o->nop);
-    for (int i = 0; i < s->nbuf; i++) {
-        int there = o->op[i].use != USEwork;
-        if (there)
-            need_key(x, o->op[i].name);
+    int fixed = o->nop - instr_many(o), i = 0;
+
+    for (; i < fixed && (t->in || i < s->nbuf); i++) {
+        int *buf = code_at(t, s->buf, s->nbuf, i), there = 1;
+        if (o->op[i].use != USEwork)
+            need_key(t, o->op[i].name);
         else
-            there = lex_key(x, o->op[i].name);
-        s->buf[i] = there ? lex_buffer(x) : -1;
+            there = code_key(t, o->op[i].name, *buf >= 0);
+        *buf = there ? buffer_text(t, *buf) : -1;
     }
-    if (!instr_many(o) || !lex_key(x, last->name))
+    if (!instr_many(o) || !code_key(t, o->op[fixed].name, i < s->nbuf))
         return;
-    int fixed = s->nbuf, *all = NULL;
-    s->nbuf += count_buffers(x);
-    all = alloc(x->arena, sizeof *all * (size_t)s->nbuf);
-    memcpy(all, s->buf, sizeof *all * (size_t)fixed);
-    for (int i = fixed; i < s->nbuf; i++) {
-        if (i > fixed)
-            lex_need(x, ',');
-        all[i] = lex_buffer(x);
-    }
-    s->buf = all;
+    do {
+        int *buf = code_at(t, s->buf, s->nbuf, i);
+        *buf = buffer_text(t, *buf);
+        i++;
+    } while (code_mark(t, ",", i < s->nbuf));
 }
 
-static void lex_list(Lex *x, void *args, const Field *f)
+static void list_text(Codec *t, void *args, const Field *f)
 {
-    int64_t *v = NULL;
-    while (lex_key(x, f->name))
-        for (int64_t i = 0; i < f->min; i++) {
-            if (i)
-                lex_need(x, ',');
-            vec_push(x->arena, v, lex_digits(x));
+    List l = list_of(args, f);
+    int n = l.n * (int)f->min;
+
+    for (int i = 0; code_key(t, f->name, i < n);)
+        for (int64_t k = 0; k < f->min; k++, i++) {
+            if (k)
+                code_need(t, ",");
+            int64_t *v = code_at(t, l.at, n, i);
+            *v = code_digits(t, f->name, INT64_MIN, INT64_MAX, *v);
         }
-    List l = { (int)((int64_t)vec_len(v) / f->min), v };
+    l.n = n / (int)f->min;
     memcpy((char *)args + f->at, &l, sizeof l);
 }
 
 /* Behind "name=". */
-static void lex_value(Lex *x, void *at, const Field *f)
+static void value_text(Codec *t, void *args, const Field *f)
 {
+    void *at = (char *)args + f->at;
+    Reduce *reduce = at;
+    int *flag = at;
+
     switch (f->type) {
-    case FIELDdtype: *(Dtype *)at = lex_dtype(x); break;
+    case FIELDdtype: *(Dtype *)at = code_dtype(t, *(Dtype *)at); break;
     case FIELDreduce:
-        *(Reduce *)at = (Reduce)lex_choice(x, reduces, Rmin + 1);
+        *reduce = (Reduce)code_choice(t, reduces, Rmin + 1, (int)*reduce);
         break;
     case FIELDflag:
-        *(int *)at = (int)lex_range(x, f->name, INT32_MIN, INT32_MAX);
+        *flag = (int)code_range(t, f->name, INT32_MIN, INT32_MAX, *flag);
         break;
-    case FIELDhash: *(uint64_t *)at = lex_bits(x); break;
-    default: *(int64_t *)at = lex_int(x);
+    case FIELDhash: *(uint64_t *)at = code_hash(t, *(uint64_t *)at); break;
+    default: *(int64_t *)at = code_int(t, *(int64_t *)at);
     }
 }
 
-void lex_args(Lex *x, Instr *s)
+void args_text(Codec *t, Instr *s)
 {
-    lex_operands(x, s);
+    operands_text(t, s);
     for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
         if (f->type == FIELDlist) {
-            lex_list(x, &s->none, f);
+            list_text(t, &s->none, f);
         } else {
-            need_key(x, f->name);
-            lex_value(x, (char *)&s->none + f->at, f);
+            need_key(t, f->name);
+            value_text(t, &s->none, f);
         }
 }
 
-void lex_launch(Lex *x, Launch *l)
+void launch_text(Codec *t, Launch *l)
 {
-    *l = (Launch){ 0 };
     for (const Field *f = launch_fields(); f->name; f++)
-        if (lex_key(x, f->name))
-            lex_value(x, (char *)l + f->at, f);
+        if (code_key(t, f->name, value_of(l, f) != 0))
+            value_text(t, l, f);
 }

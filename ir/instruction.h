@@ -187,8 +187,7 @@ typedef struct Issue {
     int priority; /* kernels; 1: its blocks start before others' that wait */
     int sms;      /* kernels: multiprocessors it may hold; 0: any number */
 } Issue;
-void put_issue(Text *out, const Issue *l);
-Issue lex_issue(Lex *x);
+void issue_text(Codec *t, Issue *l);
 
 typedef struct Instr {
     InstrKind kind;
@@ -231,10 +230,8 @@ Dtype instr_dtype(const Instr *s, int i);
 void instr_store(Instr *s); /* what it would add to what is there */
 int same_args(const Instr *x, const Instr *y);
 const char *args_wrong(Arena *a, const Instr *s); /* null, or what is */
-void put_args(Text *out, const Instr *s);
-void lex_args(Lex *x, Instr *s);
-void put_launch(Text *out, const Launch *l);
-void lex_launch(Lex *x, Launch *l);
+void args_text(Codec *t, Instr *s);
+void launch_text(Codec *t, Launch *l);
 const char *launch_wrong(const Launch *l); /* null, or the field */
 
 #endif

@@ -266,12 +266,6 @@ int lex_take(Lex *x, const char *word)
     return 1;
 }
 
-void lex_expect(Lex *x, const char *word)
-{
-    if (!lex_take(x, word))
-        lex_err(x, "expected '%s'", word);
-}
-
 /* int = [ - ] digits */
 int64_t lex_int(Lex *x)
 {

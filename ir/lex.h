@@ -29,7 +29,6 @@ int lex_key(Lex *x, const char *name); /* take "name=" if it is next */
 void lex_need(Lex *x, char c);
 const char *lex_word(Lex *x);           /* interned */
 int lex_take(Lex *x, const char *word); /* take this word if it is next */
-void lex_expect(Lex *x, const char *word);
 int lex_choice(Lex *x, const char *const *v, int n); /* one of n words */
 int64_t lex_int(Lex *x);
 int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max);
@@ -64,27 +63,28 @@ int code_choice(Codec *t, const char *const *names, int n, int v);
 Dtype code_dtype(Codec *t, Dtype dt);
 uint64_t code_hash(Codec *t, uint64_t v);
 RankAffine code_aff(Codec *t, RankAffine x);
-/* Behind a mark: without a blank before them. */
-double code_hex(Codec *t, double v);
-int64_t code_digits(Codec *t, int64_t v);
+/* In the middle of a word, without a blank before it. */
+int64_t code_digits(Codec *t, const char *what, int64_t min, int64_t max,
+                    int64_t v);
 /* A mark, and " " before it where the text has one. */
 int code_mark(Codec *t, const char *s, int there);
 void code_need(Codec *t, const char *s);
-/* A word that says that something follows; one that must stand there. */
+/* A word that says that something follows, or of which line this is; one that
+ * must stand there; "name=". */
 int code_option(Codec *t, const char *s, int there);
 void code_expect(Codec *t, const char *s);
+int code_key(Codec *t, const char *name, int there);
 /* Such a word and a set of atoms, when it is not empty. */
 uint32_t code_atoms(Codec *t, const char *s, uint32_t set);
-/* Does a line begin that this word is of? */
-int code_line(Codec *t, const char *s, int there);
-void code_need_line(Codec *t, const char *s); /* one that is of it */
-void code_end(Codec *t);                      /* of a line; to the next */
+void code_end(Codec *t); /* of a line; to the next */
 void code_place(Codec *t, const char **file, int *at); /* and the end */
 /* "kernel" name length, and the text below. */
 const char *code_text(Codec *t, const char *what, const char **name,
                       const char *s);
-/* Behind list v of *n, when it is read: what was read. */
-void *code_add(Codec *t, void *v, int *n, const void *item, size_t size);
+/* The i-th record of a list v of n: the one to write, or a new one to read. */
+#define code_at(t, v, n, i) \
+    (((v) = code_room((t), (v), &(n), sizeof *(v))), &(v)[i])
+void *code_room(Codec *t, void *v, int *n, size_t size);
 int code_number_next(Codec *t, int i, int n); /* the i-th of a list's n */
 void code_limit(Codec *t, int i, int most, const char *what);
 

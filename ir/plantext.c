@@ -82,11 +82,10 @@ static void buf_text(Codec *t, Buf *b)
 static void pieces_text(Codec *t, PlanDim *d)
 {
     for (int i = 0; !code_mark(t, " )", i == d->npiece); i++) {
-        Piece piece = t->in ? (Piece){ 0 } : d->piece[i];
         code_limit(t, i, MANYNUMBERS, "pieces");
-        piece.start = code_aff(t, piece.start);
-        piece.len = code_int(t, piece.len);
-        d->piece = code_add(t, d->piece, &d->npiece, &piece, sizeof piece);
+        Piece *piece = code_at(t, d->piece, d->npiece, i);
+        piece->start = code_aff(t, piece->start);
+        piece->len = code_int(t, piece->len);
     }
 }
 
@@ -138,10 +137,12 @@ static void scalar_text(Codec *t, Scalar *s)
 static void given_text(Codec *t, Scalar *s)
 {
     s->name = code_word(t, s->name);
-    int value = word_index(s->name, stepvalues, NSTEPVALUE);
-    if (t->in && value < 0)
-        lex_err(t->in, "no number of a step '%s'", s->name);
-    s->value = value < 0 ? s->value : (StepValue)value;
+    if (t->in) {
+        int value = word_index(s->name, stepvalues, NSTEPVALUE);
+        if (value < 0)
+            lex_err(t->in, "no number of a step '%s'", s->name);
+        s->value = (StepValue)value;
+    }
     scalar_text(t, s);
 }
 
@@ -161,31 +162,16 @@ static void role_text(Codec *t, Role *o)
     o->persist = code_int(t, o->persist);
     code_need(t, " {");
     code_end(t);
-    for (int i = 0; code_line(t, "buf", i < o->nbuf); i++) {
-        Buf buf = t->in ? (Buf){ 0 } : o->buf[i];
-        buf_text(t, &buf);
-        o->buf = code_add(t, o->buf, &o->nbuf, &buf, sizeof buf);
-    }
-    for (int i = 0; code_line(t, "tensor", i < o->ntensor); i++) {
-        Tensor tensor = t->in ? (Tensor){ 0 } : o->tensor[i];
-        tensor_text(t, &tensor);
-        o->tensor = code_add(t, o->tensor, &o->ntensor, &tensor, sizeof tensor);
-    }
-    for (int i = 0; code_line(t, "in", i < o->nin); i++) {
-        Scalar given = t->in ? (Scalar){ 0 } : o->in[i];
-        given_text(t, &given);
-        o->in = code_add(t, o->in, &o->nin, &given, sizeof given);
-    }
-    for (int i = 0; code_line(t, "out", i < o->nout); i++) {
-        Scalar result = t->in ? (Scalar){ 0 } : o->out[i];
-        result_text(t, &result);
-        o->out = code_add(t, o->out, &o->nout, &result, sizeof result);
-    }
-    for (int i = 0; code_line(t, "program", i < o->nprog); i++) {
-        Program prog = t->in ? (Program){ 0 } : o->prog[i];
-        program_text(t, &prog);
-        o->prog = code_add(t, o->prog, &o->nprog, &prog, sizeof prog);
-    }
+    for (int i = 0; code_option(t, "buf", i < o->nbuf); i++)
+        buf_text(t, code_at(t, o->buf, o->nbuf, i));
+    for (int i = 0; code_option(t, "tensor", i < o->ntensor); i++)
+        tensor_text(t, code_at(t, o->tensor, o->ntensor, i));
+    for (int i = 0; code_option(t, "in", i < o->nin); i++)
+        given_text(t, code_at(t, o->in, o->nin, i));
+    for (int i = 0; code_option(t, "out", i < o->nout); i++)
+        result_text(t, code_at(t, o->out, o->nout, i));
+    for (int i = 0; code_option(t, "program", i < o->nprog); i++)
+        program_text(t, code_at(t, o->prog, o->nprog, i));
     if (!code_mark(t, "}", 1))
         lex_err(t->in, "a role has no '%s'", lex_word(t->in));
     code_end(t);
@@ -217,10 +203,7 @@ static void hf_text(Codec *t, HfMap *h)
         h->nfix = t->in ? i + 1 : h->nfix;
         h->fixaxis[i] = code_word(t, h->fixaxis[i]);
         code_need(t, "=");
-        if (t->in)
-            h->fixat[i] = lex_int(t->in);
-        else
-            put_int(t->out, h->fixat[i]);
+        h->fixat[i] = code_int(t, h->fixat[i]);
     }
     for (int i = 0; code_mark(t, " (", i < h->nd); i++) {
         code_limit(t, i, MAXD, "axes");
@@ -301,8 +284,8 @@ static void options_text(Codec *t, Plan *p)
     if (t->in)
         p->opts = opts_new(t->in->arena);
     for (int i = 0;
-         code_line(t, "option",
-                   !t->in && p->opts && opts_each(p->opts, i, &key, &value));
+         code_option(t, "option",
+                     !t->in && p->opts && opts_each(p->opts, i, &key, &value));
          i++) {
         key = code_word(t, key);
         value = code_word(t, value);
@@ -314,24 +297,24 @@ static void options_text(Codec *t, Plan *p)
 
 static void head_text(Codec *t, Plan *p)
 {
-    code_need_line(t, "pleat-plan");
+    code_expect(t, "pleat-plan");
     check_format(t, code_int(t, format_now(FMTplan)));
     code_end(t);
-    code_need_line(t, "model");
+    code_expect(t, "model");
     p->model = code_word(t, p->model);
     p->target = code_word(t, p->target);
     code_end(t);
-    code_need_line(t, "tokens");
+    code_expect(t, "tokens");
     p->tokens = code_int(t, p->tokens);
     code_end(t);
-    code_need_line(t, "params");
+    code_expect(t, "params");
     p->params = code_int(t, p->params);
     p->active = code_int(t, p->active);
     code_end(t);
-    code_need_line(t, "flops");
+    code_expect(t, "flops");
     p->flops = code_num(t, p->flops);
     code_end(t);
-    code_need_line(t, "mesh");
+    code_expect(t, "mesh");
     mesh_text(t, &p->mesh);
     options_text(t, p);
 }
@@ -339,39 +322,27 @@ static void head_text(Codec *t, Plan *p)
 static void plan_text(Codec *t, Plan *p)
 {
     head_text(t, p);
-    for (int i = 0; code_line(t, "hf", i < p->nhf); i++) {
-        HfMap map = t->in ? (HfMap){ 0 } : p->hf[i];
-        hf_text(t, &map);
+    for (int i = 0; code_option(t, "hf", i < p->nhf); i++) {
+        hf_text(t, code_at(t, p->hf, p->nhf, i));
         code_end(t);
-        p->hf = code_add(t, p->hf, &p->nhf, &map, sizeof map);
     }
-    for (int i = 0; code_line(t, "shape", i < p->nshape); i++) {
-        ValueShape shape = t->in ? (ValueShape){ 0 } : p->shape[i];
-        shape_text(t, &shape);
-        p->shape = code_add(t, p->shape, &p->nshape, &shape, sizeof shape);
-    }
-    for (int i = 0; code_line(t, "sig", i < p->nsig); i++) {
-        KernelSignature sig = t->in ? (KernelSignature){ 0 } : p->sig[i];
-        signature_text(t, &sig);
+    for (int i = 0; code_option(t, "shape", i < p->nshape); i++)
+        shape_text(t, code_at(t, p->shape, p->nshape, i));
+    for (int i = 0; code_option(t, "sig", i < p->nsig); i++) {
+        signature_text(t, code_at(t, p->sig, p->nsig, i));
         code_end(t);
-        p->sig = code_add(t, p->sig, &p->nsig, &sig, sizeof sig);
     }
-    for (int i = 0; code_line(t, "role", i < p->nrole); i++) {
-        Role role = t->in ? (Role){ 0 } : p->role[i];
-        role_text(t, &role);
-        p->role = code_add(t, p->role, &p->nrole, &role, sizeof role);
-    }
+    for (int i = 0; code_option(t, "role", i < p->nrole); i++)
+        role_text(t, code_at(t, p->role, p->nrole, i));
     if (t->in ? lex_take(t->in, "prelude") : p->prelude != NULL)
         p->prelude = code_text(t, "prelude", NULL, p->prelude);
     for (int i = 0; t->in ? lex_take(t->in, "kernel") : i < p->nkernel; i++) {
-        Kernel kernel = t->in ? (Kernel){ 0 } : p->kernel[i];
-        kernel.text = code_text(t, "kernel", &kernel.name, kernel.text);
-        p->kernel = code_add(t, p->kernel, &p->nkernel, &kernel, sizeof kernel);
+        Kernel *kernel = code_at(t, p->kernel, p->nkernel, i);
+        kernel->text = code_text(t, "kernel", &kernel->name, kernel->text);
     }
     for (int i = 0; t->in ? lex_take(t->in, "source") : i < p->nsource; i++) {
-        Source source = t->in ? (Source){ 0 } : p->source[i];
-        source.text = code_text(t, "source", &source.file, source.text);
-        p->source = code_add(t, p->source, &p->nsource, &source, sizeof source);
+        Source *source = code_at(t, p->source, p->nsource, i);
+        source->text = code_text(t, "source", &source->file, source->text);
     }
     if (t->in && lex_more(t->in))
         lex_err(t->in, "a plan has no '%s'", lex_word(t->in));

@@ -5,19 +5,6 @@
 
 /* ---- instructions -------------------------------------------------------- */
 
-/* A number in the middle of a word. */
-static int64_t part(Codec *t, int64_t min, int64_t max, int64_t v)
-{
-    if (t->in) {
-        v = lex_more(t->in) ? lex_digits(t->in) : -1;
-        if (v < min || v > max)
-            lex_err(t->in, "no value, buffer or group %lld", (long long)v);
-    } else {
-        put_int(t->out, v);
-    }
-    return v;
-}
-
 static void use_text(Codec *t, ValueUse *f)
 {
     static const char *const marks[] = { "+", "^", "_" };
@@ -27,19 +14,20 @@ static void use_text(Codec *t, ValueUse *f)
     if (code_mark(t, "-", !f->read && !f->make))
         return;
     if (code_mark(t, "=", f->read < 0))
-        f->read = ~(int)part(t, 0, INT32_MAX, ~f->read);
+        f->read = ~(int)code_digits(t, "buffer", 0, INT32_MAX, ~f->read);
     else if (t->in ? lex_more(t->in) && lex_isdigit(*t->in->p) : f->read)
-        f->read = (int)part(t, 1, INT32_MAX, f->read);
+        f->read = (int)code_digits(t, "value", 1, INT32_MAX, f->read);
     if (code_mark(t, "/", f->read && f->as >= 0))
-        f->as = (int)part(t, 0, INT32_MAX, f->as);
+        f->as = (int)code_digits(t, "shape", 0, INT32_MAX, f->as);
     if (!code_mark(t, ">", f->make))
         return;
-    f->make = (int)part(t, 1, INT32_MAX, f->make);
+    f->make = (int)code_digits(t, "value", 1, INT32_MAX, f->make);
     code_need(t, ":");
-    f->shape = (int)part(t, 0, INT32_MAX, f->shape);
+    f->shape = (int)code_digits(t, "shape", 0, INT32_MAX, f->shape);
     for (int k = 0; k < 3; k++)
         if (code_mark(t, marks[k], f->part[k] != 0))
-            f->part[k] = (uint32_t)part(t, 1, UINT32_MAX, f->part[k]);
+            f->part[k] =
+                (uint32_t)code_digits(t, "group", 1, UINT32_MAX, f->part[k]);
 }
 
 static ValueUse *flow_text(Codec *t, ValueUse *flow, int n)
@@ -61,11 +49,7 @@ static ValueUse *flow_text(Codec *t, ValueUse *flow, int n)
 
 static InstrKind kind_text(Codec *t, InstrKind kind)
 {
-    if (!t->in) {
-        putn(t->out, instr_info(kind)->name, strlen(instr_info(kind)->name));
-        return kind;
-    }
-    const char *s = lex_word(t->in);
+    const char *s = code_word(t, instr_info(kind)->name);
     for (int i = 0; i < NINSTR; i++)
         if (!strcmp(instr_info((InstrKind)i)->name, s))
             return (InstrKind)i;
@@ -76,19 +60,13 @@ static void instr_text(Codec *t, Instr *s)
 {
     s->kind = kind_text(t, s->kind);
     s->label = code_word(t, s->label);
-    if (t->in)
-        lex_args(t->in, s);
-    else
-        put_args(t->out, s);
+    args_text(t, s);
     if (code_option(t, "v", s->flow && s->nbuf))
         s->flow = flow_text(t, s->flow, s->nbuf);
     s->inner = code_atoms(t, "inner", s->inner);
     s->spread = code_atoms(t, "spread", s->spread);
     s->atoms = code_atoms(t, "g", s->atoms);
-    if (t->in)
-        s->issue = lex_issue(t->in);
-    else
-        put_issue(t->out, &s->issue);
+    issue_text(t, &s->issue);
     if (code_option(t, "c", s->flops != 0 || s->bytes != 0 || s->secs != 0)) {
         s->flops = code_num(t, s->flops);
         s->bytes = code_num(t, s->bytes);
@@ -120,7 +98,7 @@ static void slot_text(Codec *t, ScheduleSlot *s, int *next, int nphase)
     s->phase = code_index(t, "phase", s->phase);
     if (t->in && (s->phase < 0 || s->phase >= nphase))
         lex_err(t->in, "phase %d of %d", s->phase, nphase);
-    if (code_mark(t, " =", s->micro != next[s->phase]))
+    if (code_mark(t, " = ", s->micro != next[s->phase]))
         s->micro =
             (int)code_range(t, "micro-batch", 0, MAXMICROS - 1, s->micro);
     else
@@ -136,7 +114,7 @@ static int row_of(Codec *t, const char *s, int i, int n, int per_line)
         return 1;
     if (i)
         code_end(t);
-    return code_line(t, s, i < n);
+    return code_option(t, s, i < n);
 }
 
 static void slots_text(Codec *t, Program *prog)
@@ -146,9 +124,8 @@ static void slots_text(Codec *t, Program *prog)
     int *next = alloc(a, sizeof *next * (size_t)(prog->nphase + 1));
 
     for (int i = 0; row_of(t, "slots", i, prog->nslot, PERLINE); i++) {
-        ScheduleSlot slot = t->in ? (ScheduleSlot){ 0 } : prog->slot[i];
-        slot_text(t, &slot, next, prog->nphase);
-        prog->slot = code_add(t, prog->slot, &prog->nslot, &slot, sizeof slot);
+        ScheduleSlot *slot = code_at(t, prog->slot, prog->nslot, i);
+        slot_text(t, slot, next, prog->nphase);
     }
 }
 
@@ -158,13 +135,13 @@ static void frame_text(Codec *t, SlotGroup *f)
     f->bytes = code_int(t, f->bytes);
     code_expect(t, "s");
     for (int i = 0; code_number_next(t, i, f->nslot); i++) {
-        int64_t slot = code_int(t, t->in ? 0 : f->slot[i]);
-        f->slot = code_add(t, f->slot, &f->nslot, &slot, sizeof slot);
+        int64_t *slot = code_at(t, f->slot, f->nslot, i);
+        *slot = code_int(t, *slot);
     }
     code_expect(t, "o");
     for (int i = 0; code_number_next(t, i, f->nof); i++) {
-        int of = code_index(t, "slot", t->in ? 0 : f->of[i]);
-        f->of = code_add(t, f->of, &f->nof, &of, sizeof of);
+        int *of = code_at(t, f->of, f->nof, i);
+        *of = code_index(t, "slot", *of);
     }
     code_end(t);
 }
@@ -174,10 +151,9 @@ static void ends_text(Codec *t, Program *prog)
     enum { PERLINE = 16 };
 
     for (int i = 0; row_of(t, "end", i, prog->nend, PERLINE); i++) {
-        FinalValue last = t->in ? (FinalValue){ 0 } : prog->end[i];
-        last.buf = code_index(t, "buffer", last.buf);
-        last.value = code_index(t, "value", last.value);
-        prog->end = code_add(t, prog->end, &prog->nend, &last, sizeof last);
+        FinalValue *last = code_at(t, prog->end, prog->nend, i);
+        last->buf = code_index(t, "buffer", last->buf);
+        last->value = code_index(t, "value", last->value);
     }
 }
 
@@ -193,25 +169,13 @@ void program_text(Codec *t, Program *prog)
         prog->rebuilt = code_num(t, prog->rebuilt);
     code_need(t, " {");
     code_end(t);
-    for (int i = 0; code_line(t, "phase", i < prog->nphase); i++) {
-        Phase phase = t->in ? (Phase){ 0 } : prog->phase[i];
-        phase_text(t, &phase);
-        prog->phase =
-            code_add(t, prog->phase, &prog->nphase, &phase, sizeof phase);
-    }
+    for (int i = 0; code_option(t, "phase", i < prog->nphase); i++)
+        phase_text(t, code_at(t, prog->phase, prog->nphase, i));
     slots_text(t, prog);
-    for (int i = 0; code_line(t, "frame", i < prog->nframe); i++) {
-        SlotGroup frame = t->in ? (SlotGroup){ 0 } : prog->frame[i];
-        frame_text(t, &frame);
-        prog->frame =
-            code_add(t, prog->frame, &prog->nframe, &frame, sizeof frame);
-    }
+    for (int i = 0; code_option(t, "frame", i < prog->nframe); i++)
+        frame_text(t, code_at(t, prog->frame, prog->nframe, i));
     ends_text(t, prog);
-    for (int i = 0; !code_mark(t, "}", i == prog->ninstr); i++) {
-        Instr instr = t->in ? (Instr){ 0 } : prog->instr[i];
-        instr_text(t, &instr);
-        prog->instr =
-            code_add(t, prog->instr, &prog->ninstr, &instr, sizeof instr);
-    }
+    for (int i = 0; !code_mark(t, "}", i == prog->ninstr); i++)
+        instr_text(t, code_at(t, prog->instr, prog->ninstr, i));
     code_end(t);
 }

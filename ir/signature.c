@@ -31,12 +31,13 @@ static void operand_text(Codec *t, char *use, KernelOperand *o)
         lex_err(t->in, "no use '%s' of an operand", word);
     *use = *word;
     o->dt = *use == '-' ? Dnone : code_dtype(t, o->dt);
+    int64_t *extent = (int64_t *)o->n;
     for (int i = 0; code_number_next(t, i, o->nd); i++) {
-        int64_t n = t->in ? 0 : o->n[i];
         code_limit(t, i, MAXD + 1, "extents");
-        n = code_range(t, "extent", 0, HUGEBYTES, n);
-        o->n = code_add(t, (int64_t *)o->n, &o->nd, &n, sizeof n);
+        int64_t *n = code_at(t, extent, o->nd, i);
+        *n = code_range(t, "extent", 0, HUGEBYTES, *n);
     }
+    o->n = extent;
     if (code_option(t, "from", o->base))
         o->base =
             1 + (int)code_range(t, "operand", 0, INT32_MAX - 1, o->base - 1);
@@ -55,39 +56,33 @@ static void kernel_word(Codec *t, Word *w)
     if (w->type == WORDint)
         w->at = code_aff(t, w->at);
     else if (w->type == WORDreal)
-        w->real = code_hex(t, w->real);
+        w->real = code_num(t, w->real);
     else
-        w->at.c = code_digits(t, w->at.c);
+        w->at.c = code_digits(t, "word", INT64_MIN, INT64_MAX, w->at.c);
 }
 
 /* Behind "sig". */
 void signature_text(Codec *t, KernelSignature *s)
 {
     char *uses = NULL;
-    int nop = 0, nuse = 0;
+    int nop = 0;
 
     s->kernel = code_word(t, s->kernel);
     s->expr = code_hash(t, s->expr);
-    if (t->in)
-        lex_launch(t->in, &s->launch);
-    else
-        put_launch(t->out, &s->launch);
+    launch_text(t, &s->launch);
     for (int i = 0; code_mark(t, " (", !t->in && s->use[i]); i++) {
-        KernelOperand o = t->in ? (KernelOperand){ 0 } : s->op[i];
         char use = t->in ? 0 : s->use[i];
-        operand_text(t, &use, &o);
-        s->op = code_add(t, s->op, &nop, &o, sizeof o);
-        uses = code_add(t, uses, &nuse, &use, 1);
+        operand_text(t, &use, code_at(t, s->op, nop, i));
+        if (t->in)
+            vec_push(t->in->arena, uses, use);
     }
     if (code_option(t, "i", s->nword))
-        for (int i = 0; t->in ? lex_more(t->in) : i < s->nword; i++) {
-            Word w = t->in ? (Word){ 0 } : s->word[i];
-            kernel_word(t, &w);
-            s->word = code_add(t, s->word, &s->nword, &w, sizeof w);
-        }
+        for (int i = 0; t->in ? lex_more(t->in) : i < s->nword; i++)
+            kernel_word(t, code_at(t, s->word, s->nword, i));
     if (!t->in)
         return;
-    s->use = code_add(t, uses, &nuse, "", 1);
+    vec_push(t->in->arena, uses, 0);
+    s->use = uses;
     set_signature_hash(t->in->arena, s);
 }
 

@@ -28,43 +28,28 @@ const char *const streamnames[NSTREAM] = { "compute", "comm", "copy", "p2p" };
 
 /* ---- text ---------------------------------------------------------------- */
 
-void put_issue(Text *t, const Issue *l)
+static int event_text(Codec *t, int event)
 {
-    if (l->stream != STREAMcompute)
-        put(t, " stream=%s", streamnames[l->stream]);
-    for (int i = 0; i < l->nwait; i++)
-        put(t, i ? ",e%d" : " wait=e%d", l->wait[i]);
-    if (l->record)
-        put(t, " record=e%d", l->record);
-    if (l->priority)
-        put(t, " priority=%d", l->priority);
-    if (l->sms)
-        put(t, " sms=%d", l->sms);
+    code_need(t, "e");
+    return (int)code_digits(t, "event", 1, MAXEVENT, event);
 }
 
-static int lex_event(Lex *x)
+void issue_text(Codec *t, Issue *l)
 {
-    lex_need(x, 'e');
-    return (int)lex_range(x, "event", 1, MAXEVENT);
-}
-
-Issue lex_issue(Lex *x)
-{
-    Issue l = { 0 };
-    if (lex_key(x, "stream"))
-        l.stream = (StreamKind)lex_choice(x, streamnames, NSTREAM);
-    if (lex_key(x, "wait"))
-        do
-            vec_push(x->arena, l.wait, lex_event(x));
-        while (lex_mark(x, ','));
-    l.nwait = (int)vec_len(l.wait);
-    if (lex_key(x, "record"))
-        l.record = lex_event(x);
-    if (lex_key(x, "priority"))
-        l.priority = (int)lex_range(x, "priority", 1, 1);
-    if (lex_key(x, "sms"))
-        l.sms = (int)lex_range(x, "multiprocessors", 1, MAXSMS);
-    return l;
+    if (code_key(t, "stream", l->stream != STREAMcompute))
+        l->stream =
+            (StreamKind)code_choice(t, streamnames, NSTREAM, (int)l->stream);
+    if (code_key(t, "wait", l->nwait > 0))
+        for (int i = 0; !i || code_mark(t, ",", i < l->nwait); i++) {
+            int *event = code_at(t, l->wait, l->nwait, i);
+            *event = event_text(t, *event);
+        }
+    if (code_key(t, "record", l->record))
+        l->record = event_text(t, l->record);
+    if (code_key(t, "priority", l->priority))
+        l->priority = (int)code_range(t, "priority", 1, 1, l->priority);
+    if (code_key(t, "sms", l->sms))
+        l->sms = (int)code_range(t, "multiprocessors", 1, MAXSMS, l->sms);
 }
 
 int program_streams(const Program *g)

@@ -342,8 +342,9 @@ static const char *told(const char *words)
 
     err_hook = hear;
     if (!setjmp(heard)) {
-        Issue l = lex_issue(&x);
-        put_issue(&t, &l);
+        Issue l = { 0 };
+        issue_text(&(Codec){ .in = &x }, &l);
+        issue_text(&(Codec){ .out = &t }, &l);
         snprintf(message, sizeof message, "%s", t.s ? t.s : "");
     }
     err_hook = NULL;
@@ -353,8 +354,8 @@ static const char *told(const char *words)
 static void fields(void **state)
 {
     static const char *const good[] = {
-        "", " stream=comm wait=e1,e22 record=e3 priority=1 sms=16",
-        " stream=p2p wait=e4", " record=e1048576"
+        "", "stream=comm wait=e1,e22 record=e3 priority=1 sms=16",
+        "stream=p2p wait=e4", "record=e1048576"
     };
     static const struct {
         const char *words, *says;

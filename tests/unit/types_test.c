@@ -32,7 +32,7 @@ static const char *told(const char *line)
     if (!setjmp(heard)) {
         signature_text(&(Codec){ .in = &x }, &s);
         signature_text(&(Codec){ .out = &t }, &s);
-        snprintf(message, sizeof message, "%s\n", t.s + strlen(" "));
+        snprintf(message, sizeof message, "%s\n", t.s);
     }
     err_hook = NULL;
     return message;
