@@ -43,8 +43,8 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
     cuda_put_parameters(&t, k);
     if (serial)
         put(&t,
-            "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;"
-            "\n    if (lo >= %lld)\n        return;\n",
+            "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;\n  "
+            "  if (lo >= %lld)\n        return;\n",
             (long long)items);
     putn(&t, body, strlen(body));
     put(&t, "}\n");

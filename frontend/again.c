@@ -134,8 +134,8 @@ static int compare_job(void *arg, FILE *out)
     char *x = essence(past.g), *y = essence(now.g);
     if (strcmp(x, y))
         err(NULL,
-            "the model is not that of %s: '%s' was '%s'; a run keeps its "
-            "model (from=%s name=... starts another with its weights)",
+            "the model is not that of %s: '%s' was '%s'; a run keeps its model "
+            "(from=%s name=... starts another with its weights)",
             m->dir, first_other(y, x), first_other(x, y), m->dir);
     return 0;
 }

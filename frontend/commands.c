@@ -111,8 +111,8 @@ static Plan *make_plan(Args *a, FILE *out)
     Plan *p = compile(t.g, target_of(t.g->opts), &o);
     if (a->dot && !dot.len)
         err(NULL,
-            "%s: nothing to draw: it has no program '%s', or that does "
-            "not go through %s",
+            "%s: nothing to draw: it has no program '%s', or that does not go "
+            "through %s",
             a->dot, programnames[o.prog], o.dump);
     if (a->dot)
         write_graphs(a->dot, &dot);
@@ -340,9 +340,8 @@ static void change_keys(Plan *p, const Args *a)
         }
         if (!run_key(key))
             err(NULL,
-                "key '%s' is compiled into %s; compile again to change "
-                "it",
-                key, a->file);
+                "key '%s' is compiled into %s; compile again to change it", key,
+                a->file);
         opts_set(p->opts, key, value, NULL);
     }
 }

@@ -149,8 +149,7 @@ static Node *score(Scores *s, Node *n)
         return r;
     if (++s->depth > DEEPEST)
         err(s->f->loc,
-            "attention: more than %d operations in a row behind the "
-            "scores",
+            "attention: more than %d operations in a row behind the scores",
             DEEPEST);
     r = copied(s, n);
     *table_at(s->to, KEYP(n)) = r;
@@ -179,12 +178,12 @@ static Axis *query_of(Front *f, const Node *s, const Node *v, const Axis *key)
     note(s->loc, "the scores were made here");
     if (key->root == key)
         err(f->loc,
-            "attention: '%s' is also the axis of the queries; rename "
-            "it in keys and values: rename(k, {%s=\"key\"})",
+            "attention: '%s' is also the axis of the queries; rename it in "
+            "keys and values: rename(k, {%s=\"key\"})",
             key->name, key->name);
     err(f->loc,
-        "attention: the scores %s lack the axis '%s', which '%s' was "
-        "renamed from",
+        "attention: the scores %s lack the axis '%s', which '%s' was renamed "
+        "from",
         dims_text(f, s), key->root->name, key->name);
 }
 

@@ -218,8 +218,8 @@ static void need_scalar(Front *f, const Node *t, const char *name)
         if (!g_ismicro(t->dim[i].a)) {
             note(t->loc, "the tensor was made here");
             err(f->loc,
-                "%s: '%s' still has the axes %s; take mean(t, \"...\") "
-                "or sum(t, \"...\") over them",
+                "%s: '%s' still has the axes %s; take mean(t, \"...\") or "
+                "sum(t, \"...\") over them",
                 f->fn, name, dims_text(f, t));
         }
 }
@@ -337,8 +337,8 @@ static void need_state(Front *f, const Node *s, const Node *v)
         if (at < 0) {
             note(v->loc, "the new value was made here");
             err(f->loc,
-                "update: the new value %s has the axis '%s', which "
-                "state '%s' %s has not; reduce it: mean(t, \"%s\")",
+                "update: the new value %s has the axis '%s', which state '%s' "
+                "%s has not; reduce it: mean(t, \"%s\")",
                 dims_text(f, v), d.a->name, s->at.state.path, dims_text(f, s),
                 d.a->name);
         }
@@ -374,8 +374,8 @@ static UnitKind open_table(lua_State *L, Front *f)
     lua_rawgeti(L, 1, 2);
     if (!lua_isinteger(L, -1))
         err(f->loc,
-            "scope: write scope({ name, i, kind=.. }, f, ...); i must "
-            "be an integer, got %s",
+            "scope: write scope({ name, i, kind=.. }, f, ...); i must be an "
+            "integer, got %s",
             kind_of(L, -1));
     if (lua_type(L, -2) != LUA_TSTRING ||
         strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
@@ -443,8 +443,8 @@ static void note_square(Front *f, const Node *n)
     return;
 square:
     warn(n->loc,
-         "softmax over the square %s outside attention() is stored: "
-         "%.1f MB in fp32",
+         "softmax over the square %s outside attention() is stored: %.1f MB in "
+         "fp32",
          dims_text(f, x), (double)g_elems(x) * 4e-6);
 }
 
@@ -473,8 +473,8 @@ void decl_finish(Front *f)
     Graph *g = f->g;
 
     if (mark_used(g) == 0)
-        err(&(Loc){ f->file, 0, NULL }, "the model has no loss and no output; "
-                                        "write loss(\"lm\", t)");
+        err(&(Loc){ f->file, 0, NULL },
+            "the model has no loss and no output; write loss(\"lm\", t)");
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         if ((n->op == Oparam || n->op == Ostate) && !n->mark)

@@ -36,8 +36,7 @@ static void rectangle(Text *out, const Role *r, const Program *p, const Buf *b)
         w = (b->dies - b->born + 1) * per;
     }
     put(out,
-        "<rect x='%.2f' y='%.2f' width='%.2f' height='%.2f' fill='%s'>"
-        "<title>",
+        "<rect x='%.2f' y='%.2f' width='%.2f' height='%.2f' fill='%s'><title>",
         x, y, w, h < 0.5 ? 0.5 : h, colours[b->cls]);
     put_html(out, b->name);
     put(out, "\n%" PRId64 " bytes at %" PRId64 ", %s", b->bytes, b->offset,
@@ -153,8 +152,8 @@ static void timeline(Text *out, const Program *prog, int role, int program)
     for (StreamKind s = 0; s < NSTREAM; s++)
         if (is_used(prog, s))
             put(out,
-                ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":"
-                "\"thread_name\",\"args\":{\"name\":\"%s %s\"}}",
+                ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_"
+                "name\",\"args\":{\"name\":\"%s %s\"}}",
                 role, lane_of(&l, s), programnames[prog->kind], streamnames[s]);
     for (int f = 0; f < prog->nphase; f++)
         for (int64_t k = 0; k < prog->phase[f].repeat; k++)
@@ -166,8 +165,8 @@ char *draw_time(const Plan *p, size_t *len)
 {
     Text out = { .arena = forever };
 
-    put(&out, "{\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":"
-              "\"process_name\",\"args\":{\"name\":");
+    put(&out, "{\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_"
+              "name\",\"args\":{\"name\":");
     put_json(&out, strf(forever, "%s, predicted", p->model));
     put(&out, "}}");
     for (int i = 0; i < p->nrole; i++)

@@ -41,8 +41,8 @@ static int unknown_name(lua_State *L)
 
     if (name && is_removed(name))
         err(f->loc,
-            "'%s' is not there for models: they read and write no "
-            "files, and every error ends them",
+            "'%s' is not there for models: they read and write no files, and "
+            "every error ends them",
             name);
     const char **names = names_in_scope(L, 1, &n);
     const char *near = name ? nearest(name, names, (size_t)n) : NULL;

@@ -99,8 +99,7 @@ static void unroll(HfAxesReader *r, const char *s, size_t n)
 
     if (d < 0)
         err(r->e->loc,
-            "hf: '{%.*s}' in \"%s\" is neither on the left nor an "
-            "axis of '%s'",
+            "hf: '{%.*s}' in \"%s\" is neither on the left nor an axis of '%s'",
             (int)n, s, r->e->hf, r->p->path);
     if (r->m.nfix == 4)
         err(r->e->loc, "hf: more than 4 unrolled axes in \"%s\"", r->e->hf);
@@ -247,16 +246,14 @@ static void check(HfAxesReader *r)
             int d = x->axis ? param_axis(r->p, x->axis, strlen(x->axis)) : 0;
             if (d < 0)
                 err(r->e->loc,
-                    "hf: '%s' has no axis '%s', which stands in "
-                    "\"%s\"",
+                    "hf: '%s' has no axis '%s', which stands in \"%s\"",
                     r->p->path, x->axis, r->e->axes);
             seen[d] += x->axis != NULL;
         }
     for (int d = 0; d < r->p->nd; d++)
         if (seen[d] != 1)
             err(r->e->loc,
-                "hf: the axis '%s' of '%s' must stand once in "
-                "\"%s\"%s",
+                "hf: the axis '%s' of '%s' must stand once in \"%s\"%s",
                 r->p->dim[d].a->name, r->p->path, r->e->axes,
                 r->m.nfix ? " or as {axis} in the tensor's name" : "");
 }

@@ -32,8 +32,8 @@ static void put_table(lua_State *L, Front *f, const char *path, Text *out,
 {
     if (depth > DEEPEST)
         err(f->loc,
-            "hf: config: '%s' is in more than %d tables in tables; does "
-            "one hold itself?",
+            "hf: config: '%s' is in more than %d tables in tables; does one "
+            "hold itself?",
             path, DEEPEST);
     int n = (int)lua_rawlen(L, -1), names = 0, at = lua_gettop(L);
     const char **name = n ? NULL : sorted_keys(L, at, &names);
@@ -84,8 +84,8 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *out,
         put_table(L, f, key, out, depth);
     else
         err(f->loc,
-            "hf: config: '%s' must be a string, number, boolean or "
-            "table, got a %s",
+            "hf: config: '%s' must be a string, number, boolean or table, got "
+            "a %s",
             key, luaL_typename(L, -1));
 }
 
@@ -185,8 +185,8 @@ static void check_layers(const Loc *l, const json_t *config, const Graph *g)
     }
     if (said >= 0 && said + (ahead > 0 ? ahead : 0) != count)
         err(l,
-            "hf: config has num_hidden_layers = %lld, but the tensors' "
-            "names have %lld layers",
+            "hf: config has num_hidden_layers = %lld, but the tensors' names "
+            "have %lld layers",
             (long long)said, (long long)count);
 }
 

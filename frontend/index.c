@@ -48,8 +48,8 @@ static int topk(lua_State *L)
     b = one_axis(L, 4, "new");
     if (dim_of(x, b) >= 0 && b != a)
         err(f->loc,
-            "topk: the tensor %s already has the new axis '%s'; name "
-            "another: topk(x, k, axis, new)",
+            "topk: the tensor %s already has the new axis '%s'; name another: "
+            "topk(x, k, axis, new)",
             dims_text(f, x), b->name);
     n = make(f, Otopk, 1, &x);
     n->at.topk = (struct topk_attrs){ k, a, b };
@@ -70,8 +70,7 @@ static Axis *indexed(lua_State *L, int arg, int axisarg, int64_t *size)
         if (!v->of) {
             note(v->n->loc, "it was made here");
             err(f->loc,
-                "%s: which axis does %s index? give it as the last "
-                "argument",
+                "%s: which axis does %s index? give it as the last argument",
                 f->fn, dims_text(f, v->n));
         }
         return v->of;
@@ -180,8 +179,8 @@ static int scatter_add(lua_State *L)
     for (int i = 0; i < to->nd; i++)
         if (to->dim[i].a != a && dim_of(v, to->dim[i].a) < 0)
             err(f->loc,
-                "scatter_add: the values %s lack the axis '%s' of the "
-                "result %s",
+                "scatter_add: the values %s lack the axis '%s' of the result "
+                "%s",
                 dims_text(f, v), to->dim[i].a->name, dims_text(f, to));
     if (dim_of(v, a) >= 0 || dim_of(e, a) >= 0) {
         Axis *other = g_instance(current(f), a);

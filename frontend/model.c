@@ -53,8 +53,7 @@ static void count(lua_State *L, lua_Debug *ar)
         look(f, here(L));
     if (++f->hooks > HOOKMAX)
         err(here(L),
-            "the model ran %d million instructions; is there an "
-            "endless loop?",
+            "the model ran %d million instructions; is there an endless loop?",
             HOOKMAX / 100);
 }
 
@@ -217,13 +216,13 @@ static const char *module_path(Front *f, const char *name)
     size_t n = strlen(f->dir);
 
     for (const char *p = name; *p; p++)
-        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                    "0123456789_.",
+        if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345"
+                    "6789_.",
                     *p) ||
             (*p == '.' && p[1] == '.'))
             err(f->loc,
-                "require: '%.60s' is no module name; a module is a "
-                "file in the model's folder",
+                "require: '%.60s' is no module name; a module is a file in the "
+                "model's folder",
                 name);
     path = strf(f->g->arena, "%s%s.lua", f->dir, name);
     for (char *p = path + n; p[4]; p++)
@@ -305,9 +304,7 @@ static void check_axes(Front *f)
                 a = f->g->axis[k];
         if (!a || !a->loc)
             err(opts_loc(f->cmdline, key),
-                "%s=%s: the model declares no axis "
-                "'%s'",
-                key, value, key + 5);
+                "%s=%s: the model declares no axis '%s'", key, value, key + 5);
     }
 }
 

@@ -309,8 +309,7 @@ static int truth(lua_State *L)
     if (x->dt != Dbool) {
         note(x->loc, "the tensor was made here");
         err(f->loc,
-            "%s: the tensor must be a truth value (of eq, lt, "
-            "one_hot), got %s",
+            "%s: the tensor must be a truth value (of eq, lt, one_hot), got %s",
             f->fn, dtypes[x->dt].name);
     }
     need_axes(f, x, a, n);
@@ -351,8 +350,8 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
             need_axes(f, a, &ax[i], 1);
     if (dim_of(w, g_micro(f->g)) >= 0 && dim_of(a, g_micro(f->g)) >= 0)
         err(f->loc,
-            "dot: the indexed weight %s differs between micro-batches, as "
-            "%s does; index what is made of parameters and states alone",
+            "dot: the indexed weight %s differs between micro-batches, as %s "
+            "does; index what is made of parameters and states alone",
             dims_text(f, w), dims_text(f, a));
     for (int i = 0; i < w->nd; i++) {
         const Axis *x = w->dim[i].a;
@@ -360,16 +359,16 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
             continue;
         if (dim_of(a, x) >= 0 || dim_of(e, x) >= 0)
             err(f->loc,
-                "dot: the axis '%s' of the indexed weight %s is also "
-                "in %s and is not summed; rename it in one of them",
+                "dot: the axis '%s' of the indexed weight %s is also in %s and "
+                "is not summed; rename it in one of them",
                 x->name, dims_text(f, w),
                 dims_text(f, dim_of(a, x) >= 0 ? a : e));
     }
     for (int i = 0; i < a->nd; i++)
         if (dim_of(e, a->dim[i].a) < 0 && !listed(ax, n, a->dim[i].a))
             err(f->loc,
-                "dot: the axis '%s' of %s is neither summed nor an "
-                "axis of the index %s; sum it, or merge it into one that is",
+                "dot: the axis '%s' of %s is neither summed nor an axis of the "
+                "index %s; sum it, or merge it into one that is",
                 a->dim[i].a->name, dims_text(f, a), dims_text(f, e));
 }
 

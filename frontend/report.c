@@ -226,8 +226,8 @@ static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
         }
     if (all > 0)
         fprintf(out,
-                "  transfers       %.3f ms, not hidden %.3f ms: %.1f %% of "
-                "the program\n",
+                "  transfers       %.3f ms, not hidden %.3f ms: %.1f %% of the "
+                "program\n",
                 1e3 * all, 1e3 * open, 100 * open / makespan);
 }
 
@@ -259,10 +259,10 @@ static void show_program(FILE *out, const Plan *plan, int role,
             fprintf(out, "%s%d %s", n++ ? ", " : "", kinds[k],
                     instr_info(k)->name);
     if (prog->rebuilt > 0)
-        fprintf(out,
-                "\n  rebuilding      %.3f ms of what is not kept for the "
-                "backward",
-                1e3 * prog->rebuilt);
+        fprintf(
+            out,
+            "\n  rebuilding      %.3f ms of what is not kept for the backward",
+            1e3 * prog->rebuilt);
     fprintf(out, "\n  temporary       %12s, lower bound %s (%+.2f %%)\n",
             bytes_text(prog->transient), bytes_text(prog->bound),
             prog->bound ? 100.0 * (double)(prog->transient - prog->bound) /
@@ -301,8 +301,7 @@ void report_plan(FILE *out, const Plan *p)
     for (int a = 0; a < NMESH; a++)
         fprintf(out, " %s=%" PRId64, meshnames[a], m->size[a]);
     fprintf(out,
-            "\n%s parameters, %s active; a step has %s tokens and "
-            "%sFLOP\n",
+            "\n%s parameters, %s active; a step has %s tokens and %sFLOP\n",
             commas(p->params), commas(p->active), commas(p->tokens),
             scaled(p->flops));
     for (int i = 0; i < p->nrole; i++) {
@@ -333,9 +332,9 @@ static int by_offset(const void *a, const void *b)
  * it is alive, name, source line; tabs between. */
 void report_memory(FILE *out, const Plan *p)
 {
-    fputs("stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\t"
-          "line\n",
-          out);
+    fputs(
+        "stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\tline\n",
+        out);
     for (int i = 0; i < p->nrole; i++) {
         const Role *r = &p->role[i];
         const Buf **v = alloc(forever, ((size_t)r->nbuf + 1) * sizeof *v);

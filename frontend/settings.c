@@ -40,8 +40,8 @@ static void statistics_only(Graph *g)
         if (!n->nin && g_is_data(g, n)) {
             note(n->loc, "'%s' is defined here", n_name(n));
             err(user->loc,
-                "%s: the value depends on data other than through a "
-                "reduction over 'batch'",
+                "%s: the value depends on data other than through a reduction "
+                "over 'batch'",
                 optab[user->op].name);
         }
         for (int k = 0; k < n->nin; k++)

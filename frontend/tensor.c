@@ -138,8 +138,8 @@ static Node *picked(Front *f, Node *n)
 {
     if (n->in[0]->nd > 2)
         err(f->loc,
-            "%s: an indexed weight such as W[e] may only be used "
-            "inside dot(); materialising %s would need %s",
+            "%s: an indexed weight such as W[e] may only be used inside dot(); "
+            "materialising %s would need %s",
             f->fn, dims_text(f, n), size_text(f, n));
     return gathered(f, n->in[0], n->in[1], n->at.pick.axis);
 }
@@ -335,8 +335,8 @@ static int index_tensor(lua_State *L)
         err(f->loc, "a tensor has no field '%s'", lua_tostring(L, 2));
     if (!e)
         err(f->loc,
-            "a tensor is indexed by an index (the second result of "
-            "topk), got %s; slice(x, axis, start, len) takes a part",
+            "a tensor is indexed by an index (the second result of topk), got "
+            "%s; slice(x, axis, start, len) takes a part",
             kind_of(L, 2));
     Node *in[2] = { use(f, w), use(f, e) };
     if (!e->of) {
@@ -409,10 +409,9 @@ int lua_condition(lua_State *L)
 
     if (v && (!lua_toboolean(L, lua_upvalueindex(1)) || v->n->dt == Dbool)) {
         Front *f = enter(L, "condition");
-        err(f->loc,
-            "a tensor cannot be a condition (Lua would take it as "
-            "true); use where(c, a, b), land(a, b), lor(a, b), lnot(a); to ask "
-            "whether it is there write x ~= nil");
+        err(f->loc, "a tensor cannot be a condition (Lua would take it as "
+                    "true); use where(c, a, b), land(a, b), lor(a, b), "
+                    "lnot(a); to ask whether it is there write x ~= nil");
     }
     lua_settop(L, 1);
     return 1;

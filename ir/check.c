@@ -390,8 +390,7 @@ static int binds(GraphCheck *c, const Node *n)
         const Node *o = n->in[k];
         if (!same_dims(a, o) || a->dt != o->dt)
             return bad(c, n,
-                       "operand %lld has not the type of the body's "
-                       "argument",
+                       "operand %lld has not the type of the body's argument",
                        (long long)k + 1);
     }
     const Node *r = b->node[len - 1];

@@ -27,8 +27,7 @@ static _Noreturn void bad_cell(const Csv *c, const char *cell)
     while (k < n && k < 40 && cell[k] != ',' && (unsigned char)cell[k] >= ' ')
         k++;
     err(&c->at,
-        "'%.*s' is not a cell like 0F0, 2B1, 3I0, 3W0 or "
-        "(0F1;3B1)OVERLAP_F_B",
+        "'%.*s' is not a cell like 0F0, 2B1, 3I0, 3W0 or (0F1;3B1)OVERLAP_F_B",
         k, cell);
 }
 

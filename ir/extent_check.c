@@ -157,8 +157,7 @@ static const char *frames_wrong(const PlanCheck *c, int prog)
                 g->frame[i].bytes &&
             law(Lframe_full))
             return strf(c->arena,
-                        "frame '%s' is not as large as what lies "
-                        "in it",
+                        "frame '%s' is not as large as what lies in it",
                         g->frame[i].name);
     return 0;
 }
@@ -177,9 +176,7 @@ const char *sizes_wrong(const PlanCheck *c)
             Sizes x = { c, &c->r->prog[k].instr[i] };
             if ((why = instr_sizes(&x)))
                 return strf(
-                    c->arena,
-                    "role %d: program '%s': instruction %d '%s'%s "
-                    "%s",
+                    c->arena, "role %d: program '%s': instruction %d '%s'%s %s",
                     c->role, programnames[c->r->prog[k].kind], i,
                     x.s->label ? x.s->label : "",
                     x.s->file ? strf(c->arena, " (%s:%d)", x.s->file, x.s->line)

@@ -213,9 +213,7 @@ static const char *check_counts(const KeyInput *x, const char *s)
     int64_t n = 0;
     if (read_int(x->kind + strlen("counts "), &n) && *s &&
         count_numbers(s, 1, 1) != n)
-        err(x->l,
-            "%s: '%s' is not %lld whole numbers above 0 like "
-            "16,16,8000",
+        err(x->l, "%s: '%s' is not %lld whole numbers above 0 like 16,16,8000",
             x->key, s, (long long)n);
     return s;
 }
@@ -227,8 +225,8 @@ static const char *check_shares(const KeyInput *x, const char *s)
     if (read_int(x->kind + strlen("shares "), &most) &&
         (n < 1 || n > most || !strpbrk(s, "123456789")))
         err(x->l,
-            "%s: '%s' is not like 969,30,1: up to %lld numbers at "
-            "least 0, not all of them 0",
+            "%s: '%s' is not like 969,30,1: up to %lld numbers at least 0, not "
+            "all of them 0",
             x->key, s, (long long)most);
     return s;
 }

@@ -329,9 +329,9 @@ static _Noreturn void refuse(FoldError f, const FoldSolve *given,
             product(&g, expert, 3), w, advice(&g, o, ETP | EP | PP));
     if (f == STAGES)
         err(l,
-            "fold: pipeline stages differ between the grids: below pp lie "
-            "%lld ranks of the dense and %lld of the expert grid "
-            "(put pp last in order)",
+            "fold: pipeline stages differ between the grids: below pp lie %lld "
+            "ranks of the dense and %lld of the expert grid (put pp last in "
+            "order)",
             (long long)below_pp(v, &o->dense),
             (long long)below_pp(v, &o->expert));
     FoldSolve t = *given;
@@ -344,8 +344,8 @@ static _Noreturn void refuse(FoldError f, const FoldSolve *given,
             (long long)o->within, (long long)v->bad[0], (long long)v->bad[1],
             (long long)legal_within(v, o));
     err(l,
-        "fold: the dense and the expert grid cut a stage at %lld and at "
-        "%lld ranks, which do not divide each other%s",
+        "fold: the dense and the expert grid cut a stage at %lld and at %lld "
+        "ranks, which do not divide each other%s",
         (long long)v->bad[0], (long long)v->bad[1],
         advice(&g, o, ETP | EP | TP | CP));
 }

@@ -301,9 +301,9 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
     case Iallgather:
     case Ireducescatter:
         if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b))
-            return law(Lgather_blocks) ? "does not make an axis whole, or cut, "
-                                         "over its group"
-                                       : NULL;
+            return law(Lgather_blocks)
+                       ? "does not make an axis whole, or cut, over its group"
+                       : NULL;
         return !has_blocks(s, &b) && law(Lgather_blocks)
                    ? "has other blocks than its operands"
                    : NULL;

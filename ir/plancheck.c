@@ -107,8 +107,7 @@ static const char *overlaps(const PlanCheck *c, int prog)
     if (!spans_meet(v, n, &one, &two) || !law(Lbufs_apart))
         return 0;
     return strf(c->arena,
-                "role %d: buffers '%s' and '%s' overlap while both "
-                "are alive",
+                "role %d: buffers '%s' and '%s' overlap while both are alive",
                 c->role, name_of(c, one), name_of(c, two));
 }
 
@@ -120,8 +119,7 @@ static const char *bufs_wrong(const PlanCheck *c)
          r->persist > r->arena) &&
         law(Larena_size))
         return strf(c->arena,
-                    "role %d: arena of %lld bytes, %lld of them "
-                    "always",
+                    "role %d: arena of %lld bytes, %lld of them always",
                     c->role, (long long)r->arena, (long long)r->persist);
     for (int i = 0; i < r->nbuf; i++)
         if ((why = buf_wrong(c, &r->buf[i])))
@@ -141,17 +139,15 @@ static const char *phases_wrong(const PlanCheck *c, const Program *prog)
         if ((f->first != at || f->n < 0 || f->repeat < 0) &&
             law(Lphases_follow))
             return strf(c->arena,
-                        "role %d: program '%s': phase '%s' does not "
-                        "follow",
+                        "role %d: program '%s': phase '%s' does not follow",
                         c->role, programnames[prog->kind], f->name);
         at += f->n;
     }
     if (at != prog->ninstr && law(Lphases_cover))
-        return strf(c->arena,
-                    "role %d: program '%s' has %d instructions and phases "
-                    "for %lld",
-                    c->role, programnames[prog->kind], prog->ninstr,
-                    (long long)at);
+        return strf(
+            c->arena,
+            "role %d: program '%s' has %d instructions and phases for %lld",
+            c->role, programnames[prog->kind], prog->ninstr, (long long)at);
     return 0;
 }
 

@@ -478,13 +478,13 @@ static void check_numbers(int k, const char *kind, int ranks, int vpp,
         return;
     if (vpp != need)
         err(l,
-            "schedule %s has %d chunk%s a rank, and fold.vpp is %d "
-            "(nearest legal: vpp=%d)",
+            "schedule %s has %d chunk%s a rank, and fold.vpp is %d (nearest "
+            "legal: vpp=%d)",
             kind, need, need > 1 ? "s" : "", vpp, need);
     if (need == 2 && micros < 2 * ranks)
         err(l,
-            "schedule %s on %d ranks needs %d micro-batches for a rank to "
-            "run in turn, and there %s %d (nearest legal: %d)",
+            "schedule %s on %d ranks needs %d micro-batches for a rank to run "
+            "in turn, and there %s %d (nearest legal: %d)",
             kind, ranks, 2 * ranks, micros > 1 ? "are" : "is", micros,
             2 * ranks);
 }
@@ -511,8 +511,8 @@ static Schedule *from_file(Arena *a, const char *path, int ranks, int vpp,
             path);
     if (s->ranks != ranks || s->chunks != ranks * vpp)
         err(l,
-            "schedule %s has %d chunks on %d ranks, and fold.pp=%d "
-            "fold.vpp=%d make %d on %d",
+            "schedule %s has %d chunks on %d ranks, and fold.pp=%d fold.vpp=%d "
+            "make %d on %d",
             path, s->chunks, s->ranks, ranks, vpp, ranks * vpp, ranks);
     if (s->micros != micros)
         err(l, "schedule %s has %d micro-batches, and a rank runs %d in turn",

@@ -140,8 +140,7 @@ static const char *wire_wrong(const StageMatch *x, const StageLink *w)
         if (a->micro != b->micro && law(Lsame_micro))
             return wrong(x, w->from, a->s,
                          strf(x->arena,
-                              "sends micro-batch "
-                              "%d where stage %d receives %d",
+                              "sends micro-batch %d where stage %d receives %d",
                               a->micro, w->to, b->micro));
         if (a->s == last)
             continue;
@@ -149,8 +148,7 @@ static const char *wire_wrong(const StageMatch *x, const StageLink *w)
         if (a->s->flow && b->s->flow && !same_type(x, w->from, a->s, b->s) &&
             law(Lsame_type))
             return wrong(x, w->from, a->s,
-                         "sends another type than is "
-                         "received");
+                         "sends another type than is received");
     }
     return 0;
 }
@@ -162,8 +160,7 @@ static const char *wide_wrong(const StageMatch *x, int role)
         const Instr *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
         if ((!a || a->atoms != b->atoms || !same_args(a, b)) && law(Lwide_same))
             return wrong(x, role, b,
-                         "is another collective than that of the "
-                         "other stages");
+                         "is another collective than that of the other stages");
     }
     if (n != m && law(Lwide_count))
         return wrong(x, 0, x->wide[0][m],

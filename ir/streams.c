@@ -352,18 +352,18 @@ static const char *accesses_wrong(StreamWalk *x, int instr, int micro)
     int both = shared_byte(s);
     if (both && !touch(x, on, both - TRANSFERS, both + 1, 1) &&
         law(Lclass_ordered))
-        return wrong(x, instr,
-                     "is not ordered with what is of its class on another "
-                     "stream");
+        return wrong(
+            x, instr,
+            "is not ordered with what is of its class on another stream");
     for (int i = 0; i < s->nbuf; i++)
         if (s->buf[i] >= 0 &&
             !touch_buffer(x, on, s->buf[i], micro, instr_use(s, i) != 'r') &&
             law(Laccess_ordered))
-            return wrong(x, instr,
-                         strf(x->c->arena,
-                              "uses '%s' while another stream may use "
-                              "its bytes",
-                              x->c->r->buf[s->buf[i]].name));
+            return wrong(
+                x, instr,
+                strf(x->c->arena,
+                     "uses '%s' while another stream may use its bytes",
+                     x->c->r->buf[s->buf[i]].name));
     return NULL;
 }
 
@@ -476,8 +476,7 @@ const char *streams_wrong(const PlanCheck *c, int prog)
     for (int s = 0; s < NSTREAM && !why; s++)
         if (x.now[STREAMcompute].of[s] < x.now[s].of[s] && law(Lstream_ends))
             why = strf(c->arena,
-                       "role %d: program '%s' ends while its stream %s "
-                       "goes on",
+                       "role %d: program '%s' ends while its stream %s goes on",
                        c->role, programnames[x.g->kind], streamnames[s]);
     return why;
 }

@@ -51,8 +51,8 @@ static const char *slots_wrong(TableCheck *t)
                    ? wrong(t, "has a table and no calls")
                    : NULL;
     if ((!prog->nslot || prog->nslot % t->ncall) && law(Ltable_full))
-        return wrong(t, "has a table that does not have each call for each "
-                        "micro-batch");
+        return wrong(
+            t, "has a table that does not have each call for each micro-batch");
     t->micros = prog->nslot / t->ncall;
     char *seen = alloc(t->c->arena, (size_t)prog->nslot);
     for (int i = 0; i < prog->nslot; i++) {
@@ -61,15 +61,13 @@ static const char *slots_wrong(TableCheck *t)
              r->micro < 0 || r->micro >= t->micros) &&
             law(Lrow_known))
             return wrong(t, strf(t->c->arena,
-                                 "has no row %d: phase %d, "
-                                 "micro-batch %d",
-                                 i, r->phase, r->micro));
+                                 "has no row %d: phase %d, micro-batch %d", i,
+                                 r->phase, r->micro));
         char *at = &seen[(int64_t)(r->phase - t->call) * t->micros + r->micro];
         if (*at && law(Lrow_once))
-            return wrong(t, strf(t->c->arena,
-                                 "has '%s' of micro-batch %d "
-                                 "twice",
-                                 prog->phase[r->phase].name, r->micro));
+            return wrong(t,
+                         strf(t->c->arena, "has '%s' of micro-batch %d twice",
+                              prog->phase[r->phase].name, r->micro));
         *at = 1;
     }
     return 0;
@@ -82,8 +80,7 @@ static const char *repeats_wrong(const TableCheck *t)
         const Phase *f = &t->g->phase[i];
         if (f->repeat > 1 && f->repeat != t->micros && law(Ltable_repeats))
             return wrong(t, strf(t->c->arena,
-                                 "has %d micro-batches, its phase "
-                                 "'%s' %lld",
+                                 "has %d micro-batches, its phase '%s' %lld",
                                  t->micros, f->name, (long long)f->repeat));
     }
     return 0;
@@ -213,8 +210,8 @@ static const char *frames_overlap(TableCheck *t)
     if (!spans_meet(all, (int)vec_len(all), &one, &two) || !law(Lslots_apart))
         return 0;
     return wrong(t, strf(t->c->arena,
-                         "has frames '%s' and '%s' of micro-"
-                         "batches that overlap while both are alive",
+                         "has frames '%s' and '%s' of micro-batches that "
+                         "overlap while both are alive",
                          t->g->frame[one].name, t->g->frame[two].name));
 }
 

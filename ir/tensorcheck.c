@@ -59,10 +59,10 @@ static const char *axis_wrong(const PlanCheck *c, const Tensor *tensor,
     Piece want[MAXPIECE];
 
     if ((cut >> m->natom || cut & m->mask[Mpp]) && law(Laxis_atoms))
-        return strf(c->arena,
-                    "has an axis '%s' cut over other atoms than "
-                    "those of a stage",
-                    d->axis);
+        return strf(
+            c->arena,
+            "has an axis '%s' cut over other atoms than those of a stage",
+            d->axis);
     for (int i = 0; i < d->npiece; i++)
         len = sat_add(len, d->piece[i].len);
     ranks = mesh_extent(m, cut);
@@ -92,8 +92,7 @@ static const char *axes_wrong(const PlanCheck *c, const Tensor *tensor)
             return why;
         if (seen & cut && law(Laxis_cut_once))
             return strf(c->arena,
-                        "is cut twice over the ranks that cut axis "
-                        "'%s'",
+                        "is cut twice over the ranks that cut axis '%s'",
                         tensor->dim[i].axis);
         seen |= cut;
         for (int k = 0; k < i; k++)
@@ -415,15 +414,15 @@ static const char *blocks_wrong(const PlanCheck *c, const Scalar *s, int n,
                         c->role, s[i].name);
         if ((b->dt != s[i].dt || b->bytes != dtypes[s[i].dt].bytes) &&
             law(Lscalar_as_buffer))
-            return strf(c->arena,
-                        "role %d: scalar '%s' has another dtype than its "
-                        "buffer",
-                        c->role, s[i].name);
+            return strf(
+                c->arena,
+                "role %d: scalar '%s' has another dtype than its buffer",
+                c->role, s[i].name);
         if ((b->cls != Bio || b->prog >= 0) && law(Lscalar_class))
-            return strf(c->arena,
-                        "role %d: scalar '%s' lies in a buffer of another "
-                        "class",
-                        c->role, s[i].name);
+            return strf(
+                c->arena,
+                "role %d: scalar '%s' lies in a buffer of another class",
+                c->role, s[i].name);
         owners[s[i].buf]++;
     }
     return NULL;

@@ -69,10 +69,10 @@ static const char *slot_wrong(Typer *t, int i)
         return "has a buffer without a value";
     if (f->read < 0 && (~f->read != b || !t->c->lasting[b]) &&
         law(Lreads_lasting))
-        return strf(t->c->arena,
-                    "reads '%s' in place of what was there when "
-                    "the program began",
-                    u->name);
+        return strf(
+            t->c->arena,
+            "reads '%s' in place of what was there when the program began",
+            u->name);
     if (f->read > 0 && (f->read > t->n || t->made[f->read].instr < 0) &&
         law(Lvalue_made))
         return "reads a value that no instruction makes";
@@ -274,15 +274,15 @@ static const char *computed(const Typer *t)
             return strf(t->c->arena, "takes terms of a sum over %s for the sum",
                         group_in_words(t, in.part[k] & ~out.part[k]));
     if (less && law(Lparts_kept))
-        return strf(t->c->arena,
-                    "makes out of parts over %s what is said to "
-                    "be the same there",
-                    group_in_words(t, less));
+        return strf(
+            t->c->arena,
+            "makes out of parts over %s what is said to be the same there",
+            group_in_words(t, less));
     if (terms & same && law(Lterms_new))
-        return strf(t->c->arena,
-                    "makes terms of a sum over %s out of what is the same "
-                    "there",
-                    group_in_words(t, terms & same));
+        return strf(
+            t->c->arena,
+            "makes terms of a sum over %s out of what is the same there",
+            group_in_words(t, terms & same));
     same &= out.cut & ~t->s->spread;
     if (takes_parts(t, same) && law(Lparts_new))
         return strf(t->c->arena,

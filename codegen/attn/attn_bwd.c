@@ -319,8 +319,7 @@ static void tile_scores(Backward *back, int depth)
     pack_results(back, depth, back->dout, "et");
     attn_products(attn, depth);
     put_line(&attn->o, depth,
-             "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, "
-             "dt, at_ld, 0);",
+             "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, dt, at_ld, 0);",
              attn->t, w, w, attn->v);
     row_numbers(back, depth);
     put_line(&attn->o, depth, "for (int64_t r = 0; r < rows; r++) {");
@@ -345,8 +344,7 @@ static void query_gradient(Backward *back, int depth, int i, AttnView sum)
 
     put_line(&attn->o, depth, "if (queries) {");
     put_line(&attn->o, depth + 1,
-             "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, "
-             "qt, %s, 0);",
+             "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, qt, %s, 0);",
              attn->t, w, d->term, d->k, w, w);
     attn_move(attn, depth + 1, ATadd, sum, attn->query, d->k, "qt");
     put_line(&attn->o, depth, "}");
@@ -361,8 +359,7 @@ static void key_gradient(Backward *back, int depth, int op, const char *tile,
 
     put_line(&attn->o, depth, "if (keys)");
     put_line(&attn->o, depth + 1,
-             "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, "
-             "c%d, %s, 1);",
+             "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, c%d, %s, 1);",
              attn->t, w, tile, weighed, w, op, w);
 }
 
@@ -373,8 +370,7 @@ static void leaf_gradient(Backward *back, int depth, int op, AttnView sum)
     const char *k = attn_stride(attn, sum, attn->key);
 
     put_line(&attn->o, depth,
-             "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, "
-             "%s, %s);",
+             "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, %s, %s);",
              attn->t, op, attn_at(attn, sum), q, k, q, k);
 }
 

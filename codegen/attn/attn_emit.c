@@ -80,9 +80,8 @@ static const char *start_of(Attn *t, const char *name, const Node *n,
     name = intern(name);
     if (!declared(t, name))
         put_line(&t->decl, 1,
-                 "const int64_t %s = %s + (%s + %s - %s) %% %s * "
-                 "%s;",
-                 name, zero, me, all, back, all, step);
+                 "const int64_t %s = %s + (%s + %s - %s) %% %s * %s;", name,
+                 zero, me, all, back, all, step);
     return name;
 }
 
@@ -343,8 +342,8 @@ void attn_products(Attn *attn, int depth)
     for (int i = 0; i < attn->ndot; i++) {
         const AttnDot *d = &attn->dot[i];
         put_line(&attn->o, depth,
-                 "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, "
-                 "at_keys, t%d, at_ld, %d);",
+                 "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, at_keys, t%d, "
+                 "at_ld, %d);",
                  attn->t, attn_widthname(attn, d->k), i,
                  attn_widthname(attn, d->k), d->k, d->term,
                  begun[d->term]++ > 0);

@@ -143,8 +143,7 @@ static void key_tile(Forward *f)
     put_line(&attn->o, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);",
              attn->t, attn_widthname(attn, attn->v));
     put_line(&attn->o, 4,
-             "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, "
-             "w%d, 1);",
+             "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, w%d, 1);",
              attn->t, attn->v, attn->v, attn->v, attn->v);
     put_line(&attn->o, 3, "}");
     put_line(&attn->o, 2, "}");
@@ -187,8 +186,8 @@ static void item(Forward *f)
     if (attn_unseen(attn, "", "")) {
         put_line(&attn->o, 2, "const int64_t qlo = m0 / nfree * at_rows;");
         put_line(&attn->o, 2,
-                 "const int64_t qhi = at_least(((m1 - 1) / nfree + 1)"
-                 " * at_rows, %s);",
+                 "const int64_t qhi = at_least(((m1 - 1) / nfree + 1) * "
+                 "at_rows, %s);",
                  attn_size(attn, attn->query));
     }
     pack_chunk(f);

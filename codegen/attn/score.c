@@ -77,8 +77,8 @@ static const char *position(ScorePrinter *s, const Node *n)
     if (a == attn->key && p.two)
         return local(s, n,
                      strf(attn->arena,
-                          "(int32_t)k0 + j + (j < (int32_t)"
-                          "(%s - k0) ? (int32_t)%s : (int32_t)%s)",
+                          "(int32_t)k0 + j + (j < (int32_t)(%s - k0) ? "
+                          "(int32_t)%s : (int32_t)%s)",
                           p.half, p.at, p.to));
     if (a == attn->key)
         return local(s, n, strf(attn->arena, "(int32_t)(%s + k0) + j", p.at));

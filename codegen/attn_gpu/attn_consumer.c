@@ -39,8 +39,8 @@ static void put_element(AttnWg *w, int depth)
 static void put_number(AttnWg *w, int depth, const char *name)
 {
     put_line(&w->x->t.o, depth,
-             w->j->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y "
-                          ": %s_of[(i >> 2) * 4].x;"
+             w->j->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y : "
+                          "%s_of[(i >> 2) * 4].x;"
                         : "const float %s = %s_of[i >> 1 & 1];",
              name, name, name);
 }
@@ -139,8 +139,7 @@ static void put_product(AttnWg *w, int depth, const char *sum, int from, int to)
 
     for (int i = from; i < to; i++)
         put_line(&attn->o, depth,
-                 "rows_by_cols<%lld, %lld>(%s, line + %lld, from + "
-                 "%lld, %d);",
+                 "rows_by_cols<%lld, %lld>(%s, line + %lld, from + %lld, %d);",
                  (long long)w->row[i].W, (long long)w->cols, sum,
                  (long long)w->row[i].at, (long long)w->col[i].at, i > from);
     put_line(&attn->o, depth, "wg_commit();");
@@ -156,8 +155,7 @@ static void put_values(AttnWg *w, int depth)
     put_line(&attn->o, depth, "hold(o%d);", attn->v);
     put_line(&attn->o, depth, "wg_fence();");
     put_line(&attn->o, depth,
-             "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * "
-             "%lld);",
+             "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * %lld);",
              (long long)v->W, (long long)w->cols, attn->v,
              (long long)(attn_wg_tiles(w) + v->at), (long long)w->colbytes);
     put_line(&attn->o, depth, "wg_commit();");
@@ -248,8 +246,7 @@ static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
     attn_inner(attn, attn->n->in[op], in);
     AttnSlab s = attn_slab(attn, v, a, in[0]);
     put_line(&attn->o, depth,
-             "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, "
-             "%s, %s);",
+             "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, %s, %s);",
              (long long)s.W,
              attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8), to,
              attn_stride(attn, v, a), attn_stride(attn, v, s.in), op, rows,
@@ -312,8 +309,8 @@ static void put_results(AttnWg *w, int depth)
         put_line(&attn->o, depth + 1,
                  "if ((lane & 3) == 0 && row + 8 * h < held)");
         put_line(&attn->o, depth + 2,
-                 "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + "
-                 "(sum[h] > 0 ? log_f32(sum[h]) : 0);",
+                 "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + (sum[h] > 0 ? "
+                 "log_f32(sum[h]) : 0);",
                  attn_stride(attn, w->x->lse, attn->query));
     }
     if (w->x->out.n)
@@ -434,8 +431,8 @@ static void put_number_places(AttnWg *w)
     Attn *attn = &w->x->t;
 
     put_line(&attn->o, 4,
-             "const float2 *const lse_of = (const float2 *)(room + (from "
-             "- shared_at(room)) + %lld) + (lane & 3);",
+             "const float2 *const lse_of = (const float2 *)(room + (from - "
+             "shared_at(room)) + %lld) + (lane & 3);",
              (long long)w->colbytes - 1024);
     put_line(&attn->o, 4, "const float2 *const delta_of = lse_of + %lld;",
              (long long)w->cols / 2);

@@ -150,8 +150,8 @@ static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
     put_line(&attn->o, 1, "int stage = 0, phase = 0;");
     put_line(&attn->o, 1, "for (int round = 0;; round++) {");
     put_line(&attn->o, 2,
-             "const int64_t item = (int64_t)round * gridDim.x + "
-             "(round & 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);");
+             "const int64_t item = (int64_t)round * gridDim.x + (round & 1 ? "
+             "gridDim.x - 1 - blockIdx.x : blockIdx.x);");
     put_line(&attn->o, 2, "if (item >= %lld)", (long long)items);
     put_line(&attn->o, 3, "break;");
     put_item(x, x->job, ATWGROWS);
@@ -191,8 +191,7 @@ static int64_t put_roles(AttnGpu *x)
     put_line(&attn->o, 1,
              "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
     put_line(&attn->o, 1,
-             "const uint32_t base = "
-             "(shared_at(room) + 1023) & ~1023u;");
+             "const uint32_t base = (shared_at(room) + 1023) & ~1023u;");
     put_line(&attn->o, 1, "make_barriers(barriers);");
     put_line(&attn->o, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
     put_line(&attn->o, 1, "few_registers<%d>();", many ? 24 : 40);

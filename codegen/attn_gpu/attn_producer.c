@@ -206,8 +206,8 @@ void attn_wg_over(AttnWg *w)
                  (long long)each);
     else
         put_line(&attn->o, 3,
-                 "for (int now = share * %lld, end = now + %lld; "
-                 "now < end; now++) {",
+                 "for (int now = share * %lld, end = now + %lld; now < end; "
+                 "now++) {",
                  (long long)each, (long long)each);
     attn_wg_place(w, 4);
     if (unseen_tile(w)) {
@@ -309,8 +309,7 @@ static void put_numbers(AttnWg *w)
 
     put_line(
         &attn->o, 4,
-        "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, "
-        "(int)%s);",
+        "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, (int)%s);",
         (long long)w->cols, (long long)w->colbytes - 1024,
         attn_at(attn, w->x->lse), attn_stride(attn, w->x->lse, attn->query),
         attn_at(attn, w->x->delta), attn_stride(attn, w->x->delta, attn->query),

@@ -256,8 +256,7 @@ static void forward(AttnGpu *x, const AttnJob *j)
     if (x->lse.n) {
         put_line(&attn->o, 2, "if (lane == 0)");
         put_line(&attn->o, 3,
-                 "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) "
-                 ": 0);",
+                 "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) : 0);",
                  attn_at(attn, x->lse), attn_stride(attn, x->lse, attn->query),
                  attn->t);
     }

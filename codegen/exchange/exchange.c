@@ -100,10 +100,9 @@ char *exchange_text(Arena *a, const Instr *i, int64_t ranks)
     put_define(&t, "RANKS", ranks);
     put_sizes(&t, v, &s, sends ? SENT : ranks < SUMMED ? SUMMED / ranks : 1);
     put(&t, "%s", exchange_pre);
-    put(&t,
-        "extern \"C\" __global__ void __launch_bounds__(THREADS)\n"
-        "@(void *x, void *to, void *map, void *own, int64_t words, int64_t me, "
-        "void *stop");
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(THREADS)\n"
+            "@(void *x, void *to, void *map, void *own, int64_t words, int64_t "
+            "me, void *stop");
     for (int64_t r = 0; r < ranks; r++)
         put(&t, ", void *p%lld", (long long)r);
     put(&t, ")\n{\n    Group g = { (char *)own, { ");
@@ -111,8 +110,8 @@ char *exchange_text(Arena *a, const Instr *i, int64_t ranks)
         put(&t, "(char *)p%lld, ", (long long)r);
     put(&t, "}, words, (int)me, (const volatile uint32_t *)stop, 0 };\n"
             "    g.times = *times_of(g) + 1;\n"
-            "    exchange(g, (const Piece *)x, (Piece *)to, "
-            "(const int32_t *)map);\n}\n");
+            "    exchange(g, (const Piece *)x, (Piece *)to, (const int32_t "
+            "*)map);\n}\n");
     return t.s;
 }
 

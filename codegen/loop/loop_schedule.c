@@ -178,8 +178,7 @@ static int64_t map_form(KernelPrinter *printer)
     int v = u[k - 1], size = nest_size(printer, printer->c->loop[v].n);
     form_decode(printer, u, k - 1, strf(printer->a, "lo / n%d", size));
     nest_line(printer,
-              "for (ix p = lo, f = lo %% n%d, w; p < hi; "
-              "p += w - f, f = 0) {",
+              "for (ix p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {",
               size);
     Braces s = nest_enter(printer, all & ~BIT(v));
     nest_line(printer, "w = n%d - f < hi - p ? n%d : f + hi - p;", size, size);

@@ -311,8 +311,8 @@ static const AffineExpr *local_at(LoopKernel *c, const Node *n, int d,
     Expr *arg[4] = { global, ex_int(c, p[0].start), ex_int(c, p[1].start),
                      ex_int(c, aff(p[0].len)) };
     return ex_index(c, ex_expr(c, Di64,
-                               "a >= b && a < b + d ? a - b : "
-                               "a >= c && a < c + d ? a - c + d : -1",
+                               "a >= b && a < b + d ? a - b : a >= c && a < c "
+                               "+ d ? a - c + d : -1",
                                4, arg));
 }
 

@@ -62,8 +62,9 @@ static void put_product(Text *out, int64_t wide, int transa, int transb)
 
     put(out,
         "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
-        "    asm volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk16.f32.bf16."
-        "bf16 {\"\n",
+        "    asm "
+        "volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk16.f32.bf16.bf16 "
+        "{\"\n",
         (long long)wide);
     for (int i = 0; i < n; i++)
         put(out, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,

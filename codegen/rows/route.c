@@ -92,8 +92,9 @@ static void list_mine(RowText *o, const RowWalks *w)
     row_decode(o, w, "from + j", "q", 2);
     row_line(o, "        const int64_t w = e[p1 + q1];");
     row_line(o, "        have |= (w == x ? 1 : 0) << j;");
-    row_line(o, "        if (w == x || (x == 0 && (uint64_t)w >= "
-                "(uint64_t)experts))");
+    row_line(
+        o,
+        "        if (w == x || (x == 0 && (uint64_t)w >= (uint64_t)experts))");
     row_line(o, "            y[p0 + q0] = e[p1 + q1];");
     row_line(o, "    }");
     row_line(o, "    int to = at + block_before(__popc(have), all);");
@@ -168,8 +169,8 @@ static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
     row_line(o, "(void)p2;");
     sort_by_expert(o, pair);
     row_line(o, "for (int64_t x = 0; x < experts; x++) {");
-    row_line(o, "const int64_t from = x ? off[x - 1] : 0, "
-                "len = off[x] - from;");
+    row_line(o,
+             "const int64_t from = x ? off[x - 1] : 0, len = off[x] - from;");
     row_line(o, "if (len <= room)");
     row_line(o, "    continue;");
     row_line(o, "int32_t *s = sorted + from, *d = s + n;");
@@ -416,14 +417,12 @@ int route_lower(Graph *g, Group *k, Arena *a, int gpu)
     around_top(g, n, &top, &behind);
     row_buffer(&o, "e", e, e->dt);
     row_buffer(&o, "map", n, Di32);
+    row_line(
+        &o, "const int64_t pairs = iv[%d], experts = iv[%d], cap = iv[%d];",
+        row_size(&o, l.pairs), row_size(&o, l.experts), row_size(&o, l.cap));
     row_line(&o,
-             "const int64_t pairs = iv[%d], experts = iv[%d], "
-             "cap = iv[%d];",
-             row_size(&o, l.pairs), row_size(&o, l.experts),
-             row_size(&o, l.cap));
-    row_line(&o,
-             "int32_t *const off = map + iv[%d], "
-             "*const pair = map + iv[%d], *const row = map + iv[%d];",
+             "int32_t *const off = map + iv[%d], *const pair = map + iv[%d], "
+             "*const row = map + iv[%d];",
              row_size(&o, l.offset), row_size(&o, l.pair), row_size(&o, l.row));
     row_line(&o, "const int64_t first = iv[%d], top = iv[%d], in = iv[%d];",
              add_int(k, a, first_expert(g, n)), row_size(&o, top),
@@ -436,10 +435,10 @@ int route_lower(Graph *g, Group *k, Arena *a, int gpu)
     if (l.each)
         row_line(&o, "const int64_t each = iv[%d];", row_size(&o, l.each));
     if (n->at.route.budget > 0)
-        row_line(&o,
-                 "int32_t *const total = map + iv[%d]; "
-                 "const int64_t from = iv[%d];",
-                 row_size(&o, l.total), row_size(&o, l.first));
+        row_line(
+            &o,
+            "int32_t *const total = map + iv[%d]; const int64_t from = iv[%d];",
+            row_size(&o, l.total), row_size(&o, l.first));
     int plain = !l.each && !(n->at.route.budget > 0);
     if (gpu)
         put_block_rules(&o, l.each > 0, n->at.route.budget > 0);

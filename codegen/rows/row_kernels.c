@@ -107,8 +107,8 @@ void row_decode(RowText *o, const RowWalks *w, const char *q, const char *name,
 
 /* Does (x, i) stand before (y, j)? NaN last, ties to the lower index. */
 const char row_before[] =
-    "#define BEFORE(x, i, y, j) "
-    "((x) > (y) || ((y) != (y) && (x) == (x)) || \\\n"
+    "#define BEFORE(x, i, y, j) ((x) > (y) || ((y) != (y) && (x) == (x)) || "
+    "\\\n"
     "    (((x) == (y) || ((x) != (x) && (y) != (y))) && (i) < (j)))\n";
 
 /* k passes, each for the next in order: for few results. */
@@ -285,13 +285,11 @@ int topk_lower(Graph *g, Group *k, Arena *a, int gpu)
             row_walk(g, &w, x, d, t);
     row_buffer(&o, "x", x, x->dt);
     row_buffer(&o, "y", n, Di32);
-    row_line(&o,
-             "const int64_t n = iv[%d], sx = iv[%d], k = iv[%d], "
-             "sy = iv[%d];",
-             row_size(&o, len),
-             row_size(&o, local_stride(g, x, n->at.topk.axis)),
-             row_size(&o, n->at.topk.k),
-             row_size(&o, local_stride(g, n, n->at.topk.new)));
+    row_line(
+        &o, "const int64_t n = iv[%d], sx = iv[%d], k = iv[%d], sy = iv[%d];",
+        row_size(&o, len), row_size(&o, local_stride(g, x, n->at.topk.axis)),
+        row_size(&o, n->at.topk.k),
+        row_size(&o, local_stride(g, n, n->at.topk.new)));
     int64_t items = row_count(&w);
     topk_item(&o, form, items, len);
     row_decode(&o, &w, "p", "p", 2);

@@ -363,7 +363,7 @@ void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves)
     int64_t all = bytes <= INT64_MAX / most ? bytes * most : INT64_MAX;
     if (room < all)
         warn(NULL,
-             "this run's checkpoints take %s GiB more, and %s has room for "
-             "%s (train.keep says how many stay)",
+             "this run's checkpoints take %s GiB more, and %s has room for %s "
+             "(train.keep says how many stay)",
              gib_text(forever, all, room), dir, gib_text(forever, room, all));
 }

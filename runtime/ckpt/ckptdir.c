@@ -88,8 +88,8 @@ static const char *write_state(Arena *a, const char *dir, const State *s)
 
     put(&out,
         "{\"format\": \"pleat %d\", \"step\": %lld, \"tokens\": %lld, "
-        "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, "
-        "\"plan\": \"%s\"}\n",
+        "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, \"plan\": "
+        "\"%s\"}\n",
         format_now(FMTcheckpoint), (long long)s->step, (long long)s->tokens,
         (long long)s->samples, (long long)s->skipped,
         (unsigned long long)s->seed, s->plan ? s->plan : "");

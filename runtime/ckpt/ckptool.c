@@ -224,8 +224,8 @@ static int64_t size_named(const char *s)
                               : 0;
     if (!(n >= 1 && n < 9e18))
         err(NULL,
-            "ckpt export-hf: what is '%s'? It takes fp32, bf16 or fp16, "
-            "hub or fused, and a size of files (5GB)",
+            "ckpt export-hf: what is '%s'? It takes fp32, bf16 or fp16, hub or "
+            "fused, and a size of files (5GB)",
             s);
     return (int64_t)n;
 }

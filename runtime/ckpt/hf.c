@@ -313,10 +313,8 @@ static void refuse_unfilled(const Plan *p, const int64_t *filled,
             n += !strcmp(p->hf[k].param, tensor->name) ? filled[k] : 0;
         if (n < tensor_elems(tensor))
             err(&(Loc){ tensor->file, tensor->line, NULL },
-                "%s fills %lld of %lld "
-                "elements of parameter '%s'",
-                what, (long long)n, (long long)tensor_elems(tensor),
-                tensor->name);
+                "%s fills %lld of %lld elements of parameter '%s'", what,
+                (long long)n, (long long)tensor_elems(tensor), tensor->name);
     }
 }
 
@@ -378,8 +376,8 @@ static void refuse_leftovers(HfRows *r)
             left > 3 ? ", ..." : "");
     if (ignored)
         warn(NULL,
-             "%s: %lld tensors of layers from %lld on, which predict a "
-             "token further (MTP), are ignored: the model has none",
+             "%s: %lld tensors of layers from %lld on, which predict a token "
+             "further (MTP), are ignored: the model has none",
              r->what, (long long)ignored, (long long)further);
 }
 

@@ -150,14 +150,14 @@ static void say_room(Text *out, int64_t need, int64_t room, int given)
 
     if (given) {
         put(out,
-            "checkpoints: written beside training from %s GiB of this "
-            "host's memory\n",
+            "checkpoints: written beside training from %s GiB of this host's "
+            "memory\n",
             gib);
         return;
     }
     put(out,
-        "checkpoints: training waits for each; beside training they need "
-        "%s GiB of this host's memory, ",
+        "checkpoints: training waits for each; beside training they need %s "
+        "GiB of this host's memory, ",
         gib);
     if (need > room)
         put(out, "and there are %s GiB for it\n",

@@ -55,8 +55,8 @@ Comm *comm_open(Arena *a, int64_t world)
             (long long)world, (long long)launch_world());
     if (!launched() && launch_lost() > 1)
         err(NULL,
-            "srun started %lld programs that do not know each other; "
-            "use mpirun, or srun --mpi=pmix",
+            "srun started %lld programs that do not know each other; use "
+            "mpirun, or srun --mpi=pmix",
             (long long)launch_lost());
     if (!launched())
         return c;

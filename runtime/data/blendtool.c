@@ -96,8 +96,8 @@ static void write_npy(const char *path, const char *type, size_t size,
     char head[128];
     FILE *f = fopen(path, "wb");
     int len = snprintf(head, sizeof head,
-                       "%c%s%c%c%c%c{'descr': '%s', "
-                       "'fortran_order': False, 'shape': (%lld,), }",
+                       "%c%s%c%c%c%c{'descr': '%s', 'fortran_order': False, "
+                       "'shape': (%lld,), }",
                        '\x93', "NUMPY", 1, 0, (int)sizeof head - 10, 0, type,
                        (long long)n);
 

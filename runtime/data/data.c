@@ -74,8 +74,7 @@ static void check_token(const BatchFill *f, const Tokens *tokens, int64_t at,
 
     if (!(v >= least) || (d->vocab && v >= (double)d->vocab))
         err(d->loc,
-            "%s: token %.0f at %lld of %s is beyond the vocabulary of "
-            "%lld",
+            "%s: token %.0f at %lld of %s is beyond the vocabulary of %lld",
             d->key, v, (long long)at, tokens->path, (long long)d->vocab);
 }
 
@@ -220,8 +219,7 @@ static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
         f.shift = !strcmp(tensor->name, "labels");
         if (!f.shift && strcmp(tensor->name, "tokens"))
             err(&(Loc){ tensor->file, tensor->line, NULL },
-                "%s holds tokens; input '%s' "
-                "needs a folder with %s.npy",
+                "%s holds tokens; input '%s' needs a folder with %s.npy",
                 d->key, tensor->name, tensor->name);
     }
     fill_dim(&f, 0, 0, 0, 0, 0);
@@ -316,8 +314,8 @@ static int take_share(const Data *d, int valid, SampleWant *w)
         return 1;
     if (!w->megatron)
         err(loc,
-            "data.split is a share of documents and needs data.order="
-            "megatron (data.valid=tail:0.1 holds samples out in any order)");
+            "data.split is a share of documents and needs data.order=megatron "
+            "(data.valid=tail:0.1 holds samples out in any order)");
     if (valid && w->spec && *w->spec)
         err(loc, "data.split gives a part of data.train to validation, and "
                  "data.valid is set too");
@@ -358,8 +356,7 @@ static const TextArgs *take_text(Arena *a, const Data *d)
     *t = text_args(o);
     if (t->t && d->vocab && t->t->vocab > d->vocab)
         err(opts_loc(o, "data.tokenizer"),
-            "%s has %lld tokens, the model's "
-            "vocabulary %lld (axes.vocab)",
+            "%s has %lld tokens, the model's vocabulary %lld (axes.vocab)",
             t->t->path, (long long)t->t->vocab, (long long)d->vocab);
     return t->t ? t : NULL;
 }
@@ -394,8 +391,8 @@ Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
     take_tail(d, valid, &w);
     if (w.megatron && opts_given(o, "train.ramp"))
         err(opts_loc(o, "train.ramp"),
-            "data.order=megatron goes by the "
-            "samples of the whole run, which train.ramp leaves open");
+            "data.order=megatron goes by the samples of the whole run, which "
+            "train.ramp leaves open");
     read_shape(d);
     w.text = take_text(a, d);
     w.seq = d->seq;

@@ -77,8 +77,8 @@ static const char *read_head(Arena *a, const char *path, Tokens *tokens)
     int64_t nseq = i64_at(tokens->idx + 18), nbound = i64_at(tokens->idx + 26);
     if (bad_counts(tokens, nseq, nbound))
         return strf(a,
-                    "%s is damaged: %lld sequences and %lld document bounds "
-                    "in %lld bytes",
+                    "%s is damaged: %lld sequences and %lld document bounds in "
+                    "%lld bytes",
                     path, (long long)nseq, (long long)nbound,
                     (long long)tokens->idxsize);
     tokens->docs = nseq;

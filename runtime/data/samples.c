@@ -89,8 +89,8 @@ static void add_pattern(const Samples *s, Corpus *p, const char *pattern)
 
     if (glob(pattern, GLOB_BRACE, NULL, &g) || !g.gl_pathc)
         err(s->want.loc,
-            "%s: no file %s (a path in a model file is relative "
-            "to it; %s=path sets another)",
+            "%s: no file %s (a path in a model file is relative to it; %s=path "
+            "sets another)",
             key, p->path, key);
     for (size_t i = 0; i < g.gl_pathc; i++)
         if (!folder_exists(g.gl_pathv[i]) && !is_index(s, g.gl_pathv[i]))
@@ -128,14 +128,13 @@ static void count_rows(const Samples *s, SampleFile *f)
         if (!strcmp(tensor->name, f->input) &&
             f->t.cols != sample_elems(tensor))
             err(w->loc,
-                "%s: a row of %s has %lld elements, input '%s' needs "
-                "%lld",
+                "%s: a row of %s has %lld elements, input '%s' needs %lld",
                 w->key, f->t.path, (long long)f->t.cols, tensor->name,
                 (long long)sample_elems(tensor));
     if (!f->input && f->t.cols != w->seq + 1 && f->t.cols != w->seq)
         err(w->loc,
-            "%s: a row of %s has %lld tokens, seq is %lld (rows have "
-            "seq or seq + 1 tokens)",
+            "%s: a row of %s has %lld tokens, seq is %lld (rows have seq or "
+            "seq + 1 tokens)",
             w->key, f->t.path, (long long)f->t.cols, (long long)w->seq);
 }
 

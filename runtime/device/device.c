@@ -92,8 +92,8 @@ static void check_kernels(const Gpu *x)
         hopper = strstr(p->kernel[i].text, "wgmma") != NULL;
     if (hopper && strcmp(x->arch, "sm_90a"))
         err(NULL,
-            "the plan's kernels are for sm_90a (H100, H200); this GPU is "
-            "%s, %s",
+            "the plan's kernels are for sm_90a (H100, H200); this GPU is %s, "
+            "%s",
             x->name, x->arch);
 }
 
@@ -133,8 +133,8 @@ static void check_places(const Gpu *x)
     int64_t any = comm_max(x->comm, twin < 0 ? -1 : x->rank);
     if (any >= 0 && comm_speaks(x->comm, any == x->rank))
         err(NULL,
-            "too few GPUs on host %s: %lld ranks, ranks %lld and %lld "
-            "would share GPU %d",
+            "too few GPUs on host %s: %lld ranks, ranks %lld and %lld would "
+            "share GPU %d",
             mine.host, (long long)launch_local(), (long long)twin,
             (long long)x->rank, x->device);
 }
@@ -222,8 +222,8 @@ uint64_t device_take(Gpu *x, int64_t bytes, const char *what)
     dl.cuMemGetInfo_v2(&left, &total);
     if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
         err(NULL,
-            "out of memory on GPU %d (rank %lld): %s needs %s GiB; "
-            "%s of %.2f GiB are free (the plan in GiB: %s)",
+            "out of memory on GPU %d (rank %lld): %s needs %s GiB; %s of %.2f "
+            "GiB are free (the plan in GiB: %s)",
             x->device, (long long)x->rank, what,
             gib_text(x->mem, bytes, (int64_t)left),
             gib_text(x->mem, (int64_t)left, bytes), gib((int64_t)total),

@@ -52,8 +52,7 @@ const Device *device_for(const Plan *p, const Comm *c)
     if (opts_sum_order(p->opts) == SUMSplacement && c->world > 1 &&
         !(d->can & CANorder))
         err(opts_loc(p->opts, "deterministic"),
-            "deterministic=placement needs "
-            "sums in rank order; on several GPUs NCCL chooses the order "
-            "(target=host keeps it)");
+            "deterministic=placement needs sums in rank order; on several GPUs "
+            "NCCL chooses the order (target=host keeps it)");
     return d;
 }

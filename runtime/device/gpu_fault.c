@@ -76,8 +76,8 @@ static _Noreturn void say_fault(const Gpu *x, const char *name, int64_t step,
         start_again(step);
     }
     err(NULL,
-        "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in "
-        "which call)",
+        "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in which "
+        "call)",
         (long long)x->rank, text, name, when);
 }
 

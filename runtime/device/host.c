@@ -267,8 +267,8 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
     close(out);
     if (bad)
         err(NULL,
-            "the C compiler refused the plan's kernels: %s (all of it: "
-            "%s, text: %s.*.c)",
+            "the C compiler refused the plan's kernels: %s (all of it: %s, "
+            "text: %s.*.c)",
             first_error(a, logfile), logfile, base);
     drop_parts(a, base, parts);
     if (rename(strf(a, "%s.so", base), so))

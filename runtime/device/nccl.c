@@ -40,8 +40,8 @@ static void ok(int status, const char *what)
     gpu_fault(0);
     dl.cuMemGetInfo_v2(&left, &total);
     err(NULL,
-        "NCCL: %s: %s (%.2f of %.2f GiB of the GPU are free; "
-        "NCCL_DEBUG=WARN tells more)",
+        "NCCL: %s: %s (%.2f of %.2f GiB of the GPU are free; NCCL_DEBUG=WARN "
+        "tells more)",
         what, dl.ncclGetErrorString(status), (double)left / 0x1p30,
         (double)total / 0x1p30);
 }

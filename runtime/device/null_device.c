@@ -218,8 +218,8 @@ static void report(FILE *out, const Plan *p)
     fputs("\n\n", out);
     for (int i = 0; i < p->nrole; i++)
         put_role(out, p, i);
-    fputs("\nsent (recv: received) by a rank in a step\nstage  kind         "
-          "  group         ranks     times           bytes\n",
+    fputs("\nsent (recv: received) by a rank in a step\nstage  kind           "
+          "group         ranks     times           bytes\n",
           out);
     for (int i = 0; i < p->nrole; i++)
         put_traffic(out, p, i);

@@ -130,8 +130,7 @@ static _Noreturn void refuse(Arena *a, const Build *b, int i)
     cache_keep(text, all, strlen(all));
     cache_keep(log, b->why[i], strlen(b->why[i]));
     err(NULL,
-        "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in "
-        "%s)",
+        "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in %s)",
         k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
 }
 

@@ -131,8 +131,7 @@ void channels_finish(const Channels *x)
         const Channel *c = x->chan[k];
         if (c->waited != c->sent)
             err(NULL,
-                "%lld messages to rank %lld on channel %lld, %lld "
-                "waited for",
+                "%lld messages to rank %lld on channel %lld, %lld waited for",
                 (long long)c->sent, (long long)c->to, (long long)c->tag,
                 (long long)c->waited);
     }

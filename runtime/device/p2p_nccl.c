@@ -121,8 +121,7 @@ static int choose(const Links *x, int from, int to, ProgramKind prog,
             link++;
         if (link > n)
             err(NULL,
-                "stage %d sends on channel %lld what stage %d does not "
-                "receive",
+                "stage %d sends on channel %lld what stage %d does not receive",
                 from, (long long)sent[i], to);
         n = link == n ? n + 1 : n;
         vec_push(x->mem, c, ((Choice){ sent[i], link }));

@@ -125,8 +125,8 @@ static TunedAlgo *known(Gpu *x, const char *cache)
         put(&out, "%s", s ? s + strlen(with) : "");
         if (!s)
             warn(NULL,
-                 "%s was made with another GPU or library: sums may "
-                 "round differently from here on",
+                 "%s was made with another GPU or library: sums may round "
+                 "differently from here on",
                  first);
     }
     const char *kept = x->rank ? NULL : file_read(x->mem, cache, &n);

@@ -145,8 +145,8 @@ static void need_room(const Exec *x)
 
     if (need > have)
         err(NULL,
-            "out of memory: the plan needs %.1f GiB, and this process may "
-            "take %.1f GiB",
+            "out of memory: the plan needs %.1f GiB, and this process may take "
+            "%.1f GiB",
             (double)need / (1 << 30), (double)have / (1 << 30));
 }
 

@@ -105,8 +105,8 @@ static void put_event(Text *out, const InstrTiming *r, const char *name,
     put(out, "%s{\"name\": ", out->len > 1 ? ",\n" : "\n");
     put_json(out, name);
     put(out,
-        ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
-        "\"dur\": %.3f, \"args\": {\"micro\": %lld",
+        ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": "
+        "%.3f, \"args\": {\"micro\": %lld",
         r->stage, r->step >= 0, r->start * 1e6, (end - r->start) * 1e6,
         (long long)r->micro);
 }

@@ -54,8 +54,8 @@ static const char *choose_folder(void)
         then = folder_wrong(forever, last);
     if (then)
         err(NULL,
-            "no folder for compiled kernels: %s (XDG_CACHE_HOME names one "
-            "that you can write)",
+            "no folder for compiled kernels: %s (XDG_CACHE_HOME names one that "
+            "you can write)",
             why);
     if (!launch_rank())
         warn(NULL,

@@ -70,13 +70,13 @@ static void add_norm(TokenizerLoad *l, const json_t *j)
         n.from = plain_pattern(j);
         n.to = part_text(l, j, "content");
         if (!n.from || !*n.from)
-            err(l->loc, "normalizer Replace: only texts can be replaced, no "
-                        "patterns");
+            err(l->loc,
+                "normalizer Replace: only texts can be replaced, no patterns");
         n.from = intern(n.from);
     } else if (!n.form) {
         err(l->loc,
-            "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, "
-            "Prepend, Replace are)",
+            "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, Prepend, "
+            "Replace are)",
             part_type(j));
     }
     vec_push(forever, l->t->norm, n);
@@ -84,12 +84,12 @@ static void add_norm(TokenizerLoad *l, const json_t *j)
 
 /* ---- pre-tokenizers ------------------------------------------------------ */
 
-static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|"
-                           " ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+static const char gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| "
+                           "?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 /* What Rust takes for numeric: Unicode 17 by now. */
-static const char digit[] = "[\\p{N}\\x{11de0}-\\x{11de9}"
-                            "\\x{16ff4}-\\x{16ff6}]";
+static const char digit[] =
+    "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
 /* Punctuation is that of Unicode 8 (the library has it from a crate of its own;
  * two of these are not punctuation since): without what came later. */
@@ -98,15 +98,14 @@ static const char *punctuation(void)
     Text out = { .arena = forever };
 
     put(&out, "(?![%s",
-        "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}-\\x{1b7e}"
-        "\\x{2e43}-\\x{2e4f}\\x{2e52}-\\x{2e5d}\\x{10ead}\\x{10f55}-\\x{10f59}"
-        "\\x{10f86}-\\x{10f89}\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145b}"
-        "\\x{1145d}\\x{11660}-\\x{1166c}\\x{116b9}\\x{1183b}"
-        "\\x{11944}-\\x{11946}\\x{119e2}\\x{11a3f}-\\x{11a46}"
-        "\\x{11a9a}-\\x{11a9c}\\x{11a9e}-\\x{11aa2}\\x{11c41}-\\x{11c45}"
-        "\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11fff}"
-        "\\x{12ff1}-\\x{12ff2}\\x{16e97}-\\x{16e9a}\\x{16fe2}"
-        "\\x{1e95e}-\\x{1e95f}");
+        "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b7d}-\\x{1b7e}\\x{2e43}-"
+        "\\x{2e4f}\\x{2e52}-\\x{2e5d}\\x{10ead}\\x{10f55}-\\x{10f59}\\x{10f86}-"
+        "\\x{10f89}\\x{1144b}-\\x{1144f}\\x{1145a}-\\x{1145b}\\x{1145d}\\x{"
+        "11660}-\\x{1166c}\\x{116b9}\\x{1183b}\\x{11944}-\\x{11946}\\x{119e2}"
+        "\\x{11a3f}-\\x{11a46}\\x{11a9a}-\\x{11a9c}\\x{11a9e}-\\x{11aa2}\\x{"
+        "11c41}-\\x{11c45}\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11fff}"
+        "\\x{12ff1}-\\x{12ff2}\\x{16e97}-\\x{16e9a}\\x{16fe2}\\x{1e95e}-\\x{"
+        "1e95f}");
     put_newer(&out, "P", 1);
     put(&out, "])[\\p{P}\\x{166d}\\x{111c9}!-/:-@\\[-`{-~]");
     return out.s;
@@ -210,8 +209,8 @@ static void add_cut(TokenizerLoad *l, const json_t *j)
         add_match(l, "\\w+|[^\\w\\s]+", CUTremoved, 1);
     else
         err(l->loc,
-            "pre_tokenizer %s is not known here (ByteLevel, Split, "
-            "Metaspace, Digits, Punctuation, Whitespace are)",
+            "pre_tokenizer %s is not known here (ByteLevel, Split, Metaspace, "
+            "Digits, Punctuation, Whitespace are)",
             type);
 }
 

@@ -316,8 +316,8 @@ static void print(Bench *b, const Walls *w, const Exposed *e, FILE *out)
     }
     print_tables(b, sum, out);
     fprintf(out,
-            "%8.3f ms in steps, %.3f ms a step of training, %.3f ms "
-            "planned, %.3f ms floor, %d threads\n",
+            "%8.3f ms in steps, %.3f ms a step of training, %.3f ms planned, "
+            "%.3f ms floor, %d threads\n",
             sum * 1e3, w->step * 1e3, predicted * 1e3, least * 1e3,
             pool_size(b->x->pool));
     outside = (double)exec_usage(b->x, &memory);
@@ -325,8 +325,8 @@ static void print(Bench *b, const Walls *w, const Exposed *e, FILE *out)
     if (e->step > 0)
         print_exposed(e, out);
     fprintf(out,
-            "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f "
-            "arena_gib %.3f outside_gib %.3f not_hidden %.2f ranks %lld\n",
+            "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f arena_gib %.3f "
+            "outside_gib %.3f not_hidden %.2f ranks %lld\n",
             w->step * 1e3, w->host * 1e3, per((double)p->tokens, w->step),
             per(p->flops, w->step) * 1e-12, (double)exec_bytes(b->x) / 0x1p30,
             outside / 0x1p30, share_exposed(e), (long long)p->mesh->world);

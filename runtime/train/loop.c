@@ -293,8 +293,8 @@ static void go_back(Train *train)
     int64_t samples = train->spike.back;
     train->spike.back = 0;
     if (train->saved < 0) {
-        log_note(train->log, "no checkpoint to go back to: only the batch is "
-                             "skipped\n");
+        log_note(train->log,
+                 "no checkpoint to go back to: only the batch is skipped\n");
         return;
     }
     spike_back(&train->spike, train->saved);
@@ -376,8 +376,8 @@ int run_steps(Train *t)
         save(t, SAVEwaits);
     if (t->fallbacks)
         log_note(t->log,
-                 "%lld steps had more rows than route.factor gives "
-                 "room for and ran as step.fallback\n",
+                 "%lld steps had more rows than route.factor gives room for "
+                 "and ran as step.fallback\n",
                  (long long)t->fallbacks);
     return 0;
 }

@@ -99,8 +99,7 @@ int64_t ramp(const Opts *o, int i, int64_t *until)
         die("train.ramp=%s was not checked", s);
     if (batch < first || (batch - first) % more)
         err(opts_loc(o, "train.ramp"),
-            "train.ramp: from %lld by %lld does not "
-            "reach train.batch=%lld",
+            "train.ramp: from %lld by %lld does not reach train.batch=%lld",
             first, more, (long long)batch);
     int64_t n = (batch - first) / more;
     *until = i < n ? samples * (i + 1) / n : 0;

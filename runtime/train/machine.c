@@ -30,8 +30,8 @@ static void put_linked(Text *out)
 
     pcre2_config(PCRE2_CONFIG_VERSION, pcre);
     put(out,
-        "%-*s %s; jansson %s, zlib %s, PCRE2 %.*s, utf8proc %s, "
-        "xxHash %u.%u.%u\n",
+        "%-*s %s; jansson %s, zlib %s, PCRE2 %.*s, utf8proc %s, xxHash "
+        "%u.%u.%u\n",
         WORD, "built with", COMPILER, JANSSON_VERSION, zlibVersion(),
         (int)strcspn(pcre, " "), pcre, utf8proc_version(), x / 10000,
         x / 100 % 100, x % 100);

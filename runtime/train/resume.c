@@ -184,8 +184,8 @@ void resume_name(const char *dir, const Opts *typed)
                   is.st_dev == was.st_dev && is.st_ino == was.st_ino))
         return;
     err(NULL,
-        "name=%s: a run that goes on stays in its folder, %s (from=%s "
-        "name=%s without resume starts another with its weights)",
+        "name=%s: a run that goes on stays in its folder, %s (from=%s name=%s "
+        "without resume starts another with its weights)",
         name, dir, dir, name);
 }
 
@@ -282,9 +282,9 @@ void resume_data(Text *out, const char *dir, const char *now)
         return;
     if ((what = differs(out->arena, then, now, "train ")))
         err(NULL,
-            "the training data are others than those of %s: %s; a position "
-            "in them would mean something else (from=... name=... starts "
-            "another run with its weights)",
+            "the training data are others than those of %s: %s; a position in "
+            "them would mean something else (from=... name=... starts another "
+            "run with its weights)",
             dir, what);
     if ((what = differs(out->arena, then, now, "valid ")))
         put(out, "the validation data changed: %s\n", what);

@@ -30,8 +30,8 @@ void name_folders(Train *train)
     train->ckpt = strf(train->mem, "%s/ckpt", train->dir);
     if (!resumes(train->plan) && ckpt_exists(train->ckpt))
         err(NULL,
-            "%s holds checkpoints; resume=1 continues it, name=... "
-            "starts another run",
+            "%s holds checkpoints; resume=1 continues it, name=... starts "
+            "another run",
             train->dir);
 }
 
@@ -106,9 +106,9 @@ int is_past(Train *t)
         done = s.step;
     done = comm_max(t->comm, done);
     if (done > steps && !t->comm->first)
-        printf("%s has done %lld steps, train.steps=%lld: nothing is left to "
-               "do\n",
-               t->dir, (long long)done, (long long)steps);
+        printf(
+            "%s has done %lld steps, train.steps=%lld: nothing is left to do\n",
+            t->dir, (long long)done, (long long)steps);
     return done > steps;
 }
 

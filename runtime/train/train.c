@@ -115,8 +115,8 @@ static _Noreturn void run_again(Train *t, int64_t step)
         run_sent(t, PGstep, &s, 0);
     }
     err(NULL,
-        "the GPU did not fail again in step %lld, call by call and from "
-        "the values of step %lld (PLEAT_SYNC=1 runs all steps so)",
+        "the GPU did not fail again in step %lld, call by call and from the "
+        "values of step %lld (PLEAT_SYNC=1 runs all steps so)",
         (long long)step + 1, (long long)t->state.step);
 }
 
