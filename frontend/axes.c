@@ -36,12 +36,9 @@ static void unknown(Front *f, const char *name, const char *s)
 {
     int n;
     const char **names = axis_names(f, 0, &n);
-    const char *near = nearest(name, names, (size_t)n);
-    if (near)
-        err(f->loc, "unknown axis '%s'%s (did you mean '%s'?)", name,
-            quoted(f, s), near);
-    err(f->loc, "unknown axis '%s'%s (declare it in axes{})", name,
-        quoted(f, s));
+    const char *near = did_you_mean(name, names, (size_t)n);
+    err(f->loc, "unknown axis '%s'%s%s", name, quoted(f, s),
+        *near ? near : " (declare it in axes{})");
 }
 
 static int is_name(const char *s, size_t n)
@@ -106,12 +103,9 @@ int64_t axis_size(Front *f, const Axis *a, const char *s)
     if (a->n)
         return a->n;
     const char **names = axis_names(f, 1, &n);
-    const char *near = nearest(a->name, names, (size_t)n);
-    if (near)
-        err(f->loc, "axis '%s'%s has no declared size (did you mean '%s'?)",
-            a->name, quoted(f, s), near);
-    err(f->loc, "axis '%s'%s has no declared size (add it to axes{})", a->name,
-        quoted(f, s));
+    const char *near = did_you_mean(a->name, names, (size_t)n);
+    err(f->loc, "axis '%s'%s has no declared size%s", a->name, quoted(f, s),
+        *near ? near : " (add it to axes{})");
 }
 
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max)

@@ -45,11 +45,8 @@ static int unknown_name(lua_State *L)
             "every error ends them",
             name);
     const char **names = names_in_scope(L, 1, &n);
-    const char *near = name ? nearest(name, names, (size_t)n) : NULL;
-
-    if (near)
-        err(f->loc, "unknown name '%s' (did you mean '%s'?)", name, near);
-    err(f->loc, "unknown name '%s'", name ? name : "?");
+    err(f->loc, "unknown name '%s'%s", name ? name : "?",
+        name ? did_you_mean(name, names, (size_t)n) : "");
 }
 
 /* A model's own functions may be global, and stand before the language's. */

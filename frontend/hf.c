@@ -301,9 +301,8 @@ static void not_found(Front *f, const HfEntry *e)
 
     for (size_t i = 0; i < n; i++)
         names[i] = general(f->g->arena, f->g->param[i]->path);
-    const char *near = nearest(e->param, names, n);
-    err(e->loc, "hf: no parameter is named '%s'%s%s%s", e->param,
-        near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+    err(e->loc, "hf: no parameter is named '%s'%s", e->param,
+        did_you_mean(e->param, names, n));
 }
 
 void hf_finish(Front *f)

@@ -179,9 +179,8 @@ static const Command *find_command(const char *name)
         if (!strcmp(names[i], name))
             return &commands[i];
     }
-    const char *near = nearest(name, names, NCOMMAND);
-    wrong(NULL, "unknown command '%s'%s%s%s", name,
-          near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+    wrong(NULL, "unknown command '%s'%s", name,
+          did_you_mean(name, names, NCOMMAND));
 }
 
 static int help(Args *a)
@@ -355,17 +354,15 @@ static void check_passes(const Command *c, const char *list, int dump)
     for (const char *s = list; s && *s;) {
         size_t n = strcspn(s, ",");
         if (!is_pass(s, n, dump)) {
-            const char *word = internn(s, n), *near = renamed_pass(word);
-            if (!near)
-                near = nearest(word, names, (size_t)npass);
-            if (near && !strcmp(near, word))
+            const char *word = internn(s, n), *now = renamed_pass(word);
+            const char *near = now ? now : word;
+            if (word_index(word, names, npass) >= 0)
                 wrong(c,
                       "-%c %s: it makes the plan, no graph; -o writes that, "
                       "pleat show reads it",
                       dump ? 'd' : 'x', word);
-            wrong(c, "no pass '%s'%s%s%s; see pleat help passes", word,
-                  near ? " (did you mean '" : "", near ? near : "",
-                  near ? "'?)" : "");
+            wrong(c, "no pass '%s'%s; see pleat help passes", word,
+                  did_you_mean(near, names, (size_t)npass));
         }
         s += n + (s[n] == ',');
     }

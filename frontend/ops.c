@@ -276,11 +276,9 @@ void need_axes(Front *f, const Node *x, Axis *const *a, int n)
     for (int i = 0; i < n; i++) {
         if (dim_of(x, a[i]) >= 0)
             continue;
-        const char *near = nearest(a[i]->name, names, nname);
         note(x->loc, "argument 1 made here");
-        err(f->loc, "%s: tensor %s has no axis '%s'%s%s%s", f->fn,
-            dims_text(f, x), a[i]->name, near ? " (did you mean '" : "",
-            near ? near : "", near ? "'?)" : "");
+        err(f->loc, "%s: tensor %s has no axis '%s'%s", f->fn, dims_text(f, x),
+            a[i]->name, did_you_mean(a[i]->name, names, nname));
     }
 }
 
@@ -318,13 +316,6 @@ static int truth(lua_State *L)
 
 /* ---- products ------------------------------------------------------------ */
 
-static int listed(Axis *const *v, int n, const Axis *a)
-{
-    while (n > 0 && v[n - 1] != a)
-        n--;
-    return n > 0;
-}
-
 /* An indexed weight beside rows that differ between micro-batches: its index is
  * one for each too. */
 static Node *pick_for(Front *f, Node *pick, const Node *a)
@@ -355,7 +346,7 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
             dims_text(f, w), dims_text(f, a));
     for (int i = 0; i < w->nd; i++) {
         const Axis *x = w->dim[i].a;
-        if (x == pick->at.pick.axis || listed(ax, n, x))
+        if (x == pick->at.pick.axis || axis_at(ax, n, x) >= 0)
             continue;
         if (dim_of(a, x) >= 0 || dim_of(e, x) >= 0)
             err(f->loc,
@@ -365,7 +356,7 @@ static void check_grouped(Front *f, const Node *a, const Node *pick,
                 dims_text(f, dim_of(a, x) >= 0 ? a : e));
     }
     for (int i = 0; i < a->nd; i++)
-        if (dim_of(e, a->dim[i].a) < 0 && !listed(ax, n, a->dim[i].a))
+        if (dim_of(e, a->dim[i].a) < 0 && axis_at(ax, n, a->dim[i].a) < 0)
             err(f->loc,
                 "dot: the axis '%s' of %s is neither summed nor an axis of the "
                 "index %s; sum it, or merge it into one that is",

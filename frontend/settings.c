@@ -19,9 +19,8 @@ static void check_pattern(const Graph *g, const char *key, const char *pattern)
         if (pattern_match(pattern, g->param[i]->path))
             return;
     }
-    const char *near = nearest(pattern, names, n);
-    err(loc, "%s: no parameter is named '%s'%s%s%s", key, pattern,
-        near ? " (did you mean '" : "", near ? near : "", near ? "'?)" : "");
+    err(loc, "%s: no parameter is named '%s'%s", key, pattern,
+        did_you_mean(pattern, names, n));
 }
 
 /* An update or a metric is of a step: of data it may have statistics. Marks

@@ -266,11 +266,9 @@ static void unknown_field(Front *f, const char *where, const char *name,
         names[i] = x[i].name;
         put(&out, "%s%s", i ? ", " : "", x[i].name);
     }
-    const char *near = nearest(name, names, (size_t)n);
-    if (near)
-        err(f->loc, "%s: unknown option '%s' (did you mean '%s'?)", where, name,
-            near);
-    err(f->loc, "%s: unknown option '%s'; it knows %s", where, name, out.s);
+    const char *near = did_you_mean(name, names, (size_t)n);
+    err(f->loc, "%s: unknown option '%s'%s%s", where, name,
+        *near ? near : "; it knows ", *near ? "" : out.s);
 }
 
 static void check_field(lua_State *L, int at, const char *where,

@@ -173,17 +173,6 @@ static int axes(GraphCheck *c, const Node *n)
     return 0;
 }
 
-static int adjacent(const Node *n)
-{
-    const Axes *x = &n->at.merge.axes;
-    int at = dim_of(n->in[0], x->v[0]);
-
-    for (int i = 0; i < x->n; i++)
-        if (at < 0 || dim_of(n->in[0], x->v[i]) != at + i)
-            return 0;
-    return 1;
-}
-
 static jmp_buf failed; /* infer speaks through err() */
 static char *said;
 
@@ -210,7 +199,7 @@ static int dims(GraphCheck *c, const Node *n)
 {
     Node copy = *n;
 
-    if (n->op == Omerge && !adjacent(n))
+    if (n->op == Omerge && !are_neighbours(n->in[0], &n->at.merge.axes))
         return bad(c, n, "the merged axes are no neighbours");
     const char *wrong = inferred(c, &copy);
     if (wrong)
@@ -272,18 +261,6 @@ static int rows(GraphCheck *c, const Node *n, int64_t at)
 
 /* ---- single ops ---------------------------------------------------------- */
 
-static int same_set(const Dim *d, int nd, const Node *n)
-{
-    if (nd != n->nd)
-        return 0;
-    for (int i = 0; i < nd; i++) {
-        int k = dim_of(n, d[i].a);
-        if (k < 0 || n->dim[k].n != d[i].n)
-            return 0;
-    }
-    return 1;
-}
-
 static int declared(GraphCheck *c, const Node *n)
 {
     const char *path = n_name(n);
@@ -293,7 +270,7 @@ static int declared(GraphCheck *c, const Node *n)
         return bad(c, n, "'%s' is not in the table", path);
     if ((param->kind == TKparam) != (n->op == Oparam))
         return bad(c, n, "'%s' is a %s", path, tensor_kinds[param->kind].name);
-    if (!same_set(param->dim, param->nd, n) || param->dt != n->dt)
+    if (!has_dims(n, param->dim, param->nd) || param->dt != n->dt)
         return bad(c, n, "has not the type '%s' is declared with", path);
     return 0;
 }

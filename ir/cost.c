@@ -67,14 +67,6 @@ typedef struct FlopCount {
     int nchosen;
 } FlopCount;
 
-static int chosen(const FlopCount *c, const Axis *a)
-{
-    for (int i = 0; i < c->nchosen; i++)
-        if (c->chosen[i] == a)
-            return 1;
-    return 0;
-}
-
 static double product_of(const Node *n)
 {
     double e = (double)g_elems(n);
@@ -88,7 +80,7 @@ static double product_of(const Node *n)
 static int is_router(const FlopCount *c, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
-        if (chosen(c, n->dim[i].a))
+        if (axis_at(c->chosen, c->nchosen, n->dim[i].a) >= 0)
             return 1;
     return 0;
 }
@@ -146,7 +138,7 @@ static void count_params(const Graph *g, FlopCount *c, int64_t *all,
         if (n->op != Opick)
             continue;
         Axis *experts = unpadded(n->at.pick.axis);
-        if (!chosen(c, experts) && c->nchosen < 64)
+        if (axis_at(c->chosen, c->nchosen, experts) < 0 && c->nchosen < 64)
             c->chosen[c->nchosen++] = experts;
         if (n->in[0]->op == Oparam)
             *table_at(share, KEYP(n->in[0]->at.param.path)) = n;

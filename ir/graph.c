@@ -270,16 +270,19 @@ int64_t g_elems(const Node *n)
     return e;
 }
 
-int same_dims(const Node *a, const Node *b)
+int has_dims(const Node *n, const Dim *d, int nd)
 {
-    if (a->nd != b->nd)
-        return 0;
-    for (int i = 0; i < a->nd; i++) {
-        int k = dim_of(b, a->dim[i].a);
-        if (k < 0 || b->dim[k].n != a->dim[i].n)
+    for (int i = 0; i < nd; i++) {
+        int k = dim_of(n, d[i].a);
+        if (k < 0 || n->dim[k].n != d[i].n)
             return 0;
     }
-    return 1;
+    return nd == n->nd;
+}
+
+int same_dims(const Node *a, const Node *b)
+{
+    return has_dims(b, a->dim, a->nd);
 }
 
 int is_backward(const Node *n)

@@ -78,11 +78,9 @@ static void missing(Graph *g, const Node *n, int k, const Axis *a)
     for (int i = 0; i < x->nd; i++)
         if (!g_ismicro(x->dim[i].a))
             names[nname++] = x->dim[i].a->name;
-    const char *near = nearest(a->name, names, nname);
     note(x->loc, "argument %d made here", k + 1);
-    err(n->loc, "%s: tensor %s has no axis '%s'%s%s%s", opname(n),
-        shape_text(g, x), a->name, near ? " (did you mean '" : "",
-        near ? near : "", near ? "'?)" : "");
+    err(n->loc, "%s: tensor %s has no axis '%s'%s", opname(n), shape_text(g, x),
+        a->name, did_you_mean(a->name, names, nname));
 }
 
 static void need_one(Graph *g, const Node *n, int k, const Axis *a)
@@ -219,12 +217,12 @@ static Dims split_dims(Graph *g, const Node *n)
     return s;
 }
 
-static int adjacent(const Node *a, const Axes *x)
+int are_neighbours(const Node *a, const Axes *x)
 {
     int at = dim_of(a, x->v[0]);
 
     for (int i = 0; i < x->n; i++)
-        if (at + i >= a->nd || a->dim[at + i].a != x->v[i])
+        if (at < 0 || dim_of(a, x->v[i]) != at + i)
             return 0;
     return 1;
 }
@@ -266,7 +264,7 @@ static Dims merge_dims(Graph *g, Node *n)
     int64_t size = 1;
     Dims s = { 0 };
 
-    if (!adjacent(n->in[0], x))
+    if (!are_neighbours(n->in[0], x))
         gather_axes(g, n);
     const Node *a = n->in[0];
     for (int i = 0; i < x->n; i++)

@@ -393,6 +393,8 @@ Dtype infer_dtype(const Node *n); /* promote.c */
 Dtype promoted(Dtype a, Dtype b); /* of both together; Dnone: none yet */
 /* For messages: "[batch=2 seq=8]", without the implicit micro axis. */
 const char *shape_text(const Graph *g, const Node *n);
+/* Do these axes of a stand side by side, in this order? */
+int are_neighbours(const Node *a, const Axes *x);
 /* What infer would set: dims by the op's class and rule, without touching
  * n->dim when the text form or a pass fixed another order of the same axes. */
 
@@ -440,7 +442,8 @@ int axes_lacking(const Node *n, const Node *of,
 int same_order(const Node *a, const Node *b); /* same axes in the same order */
 int64_t g_elems(const Node *n);               /* product of global sizes */
 int same_dims(const Node *a, const Node *b);  /* same axes and sizes */
-int same_section(const Node *a, const Node *b); /* region and call */
+int has_dims(const Node *n, const Dim *d, int nd); /* the same as these */
+int same_section(const Node *a, const Node *b);    /* region and call */
 int is_transfer(const Node *n); /* send, recv, pp_sum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
 int axes_at(const Axes *x, const Axis *a);

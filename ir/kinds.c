@@ -71,9 +71,7 @@ static char *list_of(Arena *a, const char *s, const char *const *w, int n)
     Text out = { .arena = a };
     for (int i = 0; i < n; i++)
         put(&out, "%s%s", i ? ", " : "", w[i]);
-    const char *near = nearest(s, w, (size_t)n);
-    if (near)
-        put(&out, " (did you mean '%s'?)", near);
+    put(&out, "%s", did_you_mean(s, w, (size_t)n));
     return out.s;
 }
 

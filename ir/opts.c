@@ -102,10 +102,7 @@ static _Noreturn void unknown(const char *key, const Loc *l)
         if (*keytab[i].table && !strcmp(keytab[i].name, key))
             err(l, "unknown key '%s' (did you mean '%s'?)", key, names[i]);
     }
-    const char *s = nearest(key, names, NKEY);
-    if (s)
-        err(l, "unknown key '%s' (did you mean '%s'?)", key, s);
-    err(l, "unknown key '%s'", key);
+    err(l, "unknown key '%s'%s", key, did_you_mean(key, names, NKEY));
 }
 
 /* ---- reading ------------------------------------------------------------- */

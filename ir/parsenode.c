@@ -191,10 +191,8 @@ static Op read_op(GraphReader *reader)
     names = alloc(reader->g->arena, (size_t)op_count * sizeof *names);
     for (int i = 0; i < op_count; i++)
         names[i] = optab[i].name;
-    const char *near = nearest(s, names, (size_t)op_count);
-    if (near)
-        lex_err(&reader->x, "no op '%s' (did you mean '%s'?)", s, near);
-    lex_err(&reader->x, "no op '%s'", s);
+    lex_err(&reader->x, "no op '%s'%s", s,
+            did_you_mean(s, names, (size_t)op_count));
 }
 
 static void read_operands(GraphReader *reader, Node *n)

@@ -64,6 +64,8 @@ char *vstrf(Arena *a, const char *fmt, va_list ap)
 int has_word(const char *list, char mark, const char *w);
 /* Nearest of n names by edit distance, or null when none is close. */
 const char *nearest(const char *s, const char *const *names, size_t n);
+/* " (did you mean 'x'?)" of it; "". */
+const char *did_you_mean(const char *s, const char *const *all, size_t n);
 
 /* bytes in GiB: three digits, more where other would look the same. */
 char *gib_text(Arena *a, int64_t bytes, int64_t other);

@@ -109,10 +109,7 @@ Axis *lex_axis(const Lex *x, const Graph *g, const char *name)
         if (n < 64)
             all[n++] = g->axis[i]->name;
     }
-    const char *near = nearest(name, all, n);
-    if (near)
-        lex_err(x, "unknown axis '%s' (did you mean '%s'?)", name, near);
-    lex_err(x, "unknown axis '%s'", name);
+    lex_err(x, "unknown axis '%s'%s", name, did_you_mean(name, all, n));
 }
 
 /* A set of atoms, from the n bytes at s. */

@@ -204,6 +204,13 @@ const char *nearest(const char *s, const char *const *all, size_t n)
     return best;
 }
 
+const char *did_you_mean(const char *s, const char *const *all, size_t n)
+{
+    const char *near = nearest(s, all, n);
+
+    return near ? strf(forever, " (did you mean '%s'?)", near) : "";
+}
+
 char *gib_text(Arena *a, int64_t bytes, int64_t other)
 {
     for (int digits = 3;; digits++) {

@@ -160,14 +160,6 @@ const char *attn_code(const Attn *attn, const Axis *a)
     die("attention: axis '%s' has no part in it", a->name);
 }
 
-static int is_x(const Attn *attn, const Axis *a)
-{
-    for (int i = 0; i < attn->nx; i++)
-        if (attn->x[i] == a)
-            return 1;
-    return 0;
-}
-
 static int has_code(const Attn *attn, const Axis *a)
 {
     for (int i = 0; i < attn->naxis; i++)
@@ -207,7 +199,7 @@ int attn_inner(const Attn *attn, const Node *n, Axis **out)
 
     for (int d = 0; d < n->nd; d++)
         if (n->dim[d].a != attn->key && n->dim[d].a != attn->query &&
-            !is_x(attn, n->dim[d].a))
+            axis_at(attn->x, attn->nx, n->dim[d].a) < 0)
             out[k++] = n->dim[d].a;
     return k;
 }

@@ -128,14 +128,6 @@ static void make_views(Backward *back, AttnView *sum)
 
 /* ---- all elements of a query-side gradient that an item owns ------------- */
 
-static int is_over(const Backward *back, const Axis *a)
-{
-    for (int i = 0; i < back->own; i++)
-        if (back->over[i] == a)
-            return 1;
-    return 0;
-}
-
 /* Loops over what is not the item's, queries of this range only; the element's
  * offset goes to `off`. */
 static int element_loops(Backward *back, int depth, AttnView v, Text *off)
@@ -146,7 +138,7 @@ static int element_loops(Backward *back, int depth, AttnView v, Text *off)
         Axis *a = v.n->dim[d].a;
         const char *c = attn_code(attn, a);
         int q = a == attn->query;
-        if (!is_over(back, a))
+        if (axis_at(back->over, back->own, a) < 0)
             put_line(&attn->o, depth++,
                      "for (int64_t i_%s = %s; i_%s < %s; i_%s++)", c,
                      q ? "qlo" : "0", c, q ? "qhi" : attn_size(attn, a), c);

@@ -26,73 +26,63 @@ int64_t block_place(const BlockLayout *s, const BlockPlace *x, int64_t pos,
                      : pos * x->step + h * x->half;
 }
 
-static BlockLayout gather_blocks(const AllgatherArgs *x, int64_t g)
+/* What is sent lies as what is received did, and the other way round. */
+static BlockLayout turned(BlockLayout s)
 {
-    int64_t chunk = x->chunk;
-    int halves = x->zig ? 2 : 1;
+    BlockLayout t = s;
+
+    memcpy(t.src, s.dst, sizeof t.src);
+    memcpy(t.dst, s.src, sizeof t.dst);
+    t.to = s.from;
+    t.from = s.to;
+    return t;
+}
+
+/* Of an all-gather; turned, that of a reduce-scatter: what is sent to each. */
+static BlockLayout gather_blocks(int64_t outer, int64_t chunk, int64_t zig,
+                                 int64_t low, int64_t g)
+{
+    int halves = zig ? 2 : 1;
     int64_t half = chunk / halves;
 
-    return (BlockLayout){ { 1, 1, 1, x->outer },  { 0, 0, 0, chunk },
+    return (BlockLayout){ { 1, 1, 1, outer },     { 0, 0, 0, chunk },
                           { 0, 0, 0, g * chunk }, half,
-                          { 0, half, 0 },         { chunk, half, x->zig != 0 },
-                          { x->zig, x->low, g },  halves };
+                          { 0, half, 0 },         { chunk, half, zig != 0 },
+                          { zig, low, g },        halves };
 }
 
-/* Of a reduce-scatter: what is sent to each. */
-static BlockLayout scatter_blocks(const ReducescatterArgs *x, int64_t g)
-{
-    int64_t chunk = x->chunk;
-    int halves = x->zig ? 2 : 1;
-    int64_t half = chunk / halves;
-
-    return (BlockLayout){ { 1, 1, 1, x->outer },        { 0, 0, 0, g * chunk },
-                          { 0, 0, 0, chunk },           half,
-                          { chunk, half, x->zig != 0 }, { 0, half, 0 },
-                          { x->zig, x->low, g },        halves };
-}
-
-/* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or
- * [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner]. */
+/* [outer][A/G][mid][B][inner] -> [outer][A][mid][B/G][inner], or turned, A and
+ * B swapped, [outer][B][mid][A/G][inner] -> [outer][B/G][mid][A][inner]. */
 static BlockLayout exchange_blocks(const AlltoallArgs *x, int64_t g)
 {
-    int64_t outer = x->outer, mid = x->mid, inner = x->inner;
-    int64_t A = x->a, B = x->b, a = A / g, b = B / g;
-    int onA = x->zig > 0, onB = x->zig < 0, halves = onA || onB ? 2 : 1;
-    int64_t a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
-    BlockLayout s = { .z = { onB ? -x->zig : x->zig, x->low, g },
-                      .halves = halves };
-
-    if (!x->swap) {
-        s = (BlockLayout){
-            { outer, a2, mid, 1 },
-            { a * mid * B * inner, mid * B * inner, B * inner, 0 },
-            { A * mid * b * inner, mid * b * inner, b * inner, 0 },
-            b2 * inner,
-            { b * inner, onB ? b2 * inner : a2 * mid * B * inner, onB },
-            { a * mid * b * inner, onA ? a2 * mid * b * inner : b2 * inner,
-              onA },
-            s.z,
-            halves
-        };
-        return s;
-    }
-    return (BlockLayout){
-        { outer, b2, mid, 1 },
-        { B * mid * a * inner, mid * a * inner, a * inner, 0 },
-        { b * mid * A * inner, mid * A * inner, A * inner, 0 },
-        a2 * inner,
-        { b * mid * a * inner, onB ? b2 * mid * a * inner : a2 * inner, onB },
-        { a * inner, onA ? a2 * inner : b2 * mid * A * inner, onA },
-        s.z,
-        halves
+    int64_t mid = x->mid, inner = x->inner, zig = x->swap ? -x->zig : x->zig;
+    int64_t A = x->swap ? x->b : x->a, B = x->swap ? x->a : x->b;
+    int onA = zig > 0, onB = zig < 0;
+    int64_t a = A / g, b = B / g, a2 = onA ? a / 2 : a, b2 = onB ? b / 2 : b;
+    BlockLayout s = {
+        { x->outer, a2, mid, 1 },
+        { a * mid * B * inner, mid * B * inner, B * inner, 0 },
+        { A * mid * b * inner, mid * b * inner, b * inner, 0 },
+        b2 * inner,
+        { b * inner, onB ? b2 * inner : a2 * mid * B * inner, onB },
+        { a * mid * b * inner, onA ? a2 * mid * b * inner : b2 * inner, onA },
+        { onB ? -zig : zig, x->low, g },
+        onA || onB ? 2 : 1
     };
+
+    return x->swap ? turned(s) : s;
 }
 
 BlockLayout blocks_of(const Instr *s, int64_t g)
 {
-    return s->kind == Iallgather       ? gather_blocks(&s->allgather, g)
-           : s->kind == Ireducescatter ? scatter_blocks(&s->reducescatter, g)
-                                       : exchange_blocks(&s->alltoall, g);
+    const AllgatherArgs *x = &s->allgather;
+    const ReducescatterArgs *y = &s->reducescatter;
+
+    if (s->kind == Ialltoall)
+        return exchange_blocks(&s->alltoall, g);
+    if (s->kind == Iallgather)
+        return gather_blocks(x->outer, x->chunk, x->zig, x->low, g);
+    return turned(gather_blocks(y->outer, y->chunk, y->zig, y->low, g));
 }
 
 static int64_t half_elems(const BlockLayout *s)

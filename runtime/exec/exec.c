@@ -2,7 +2,7 @@
  * binds every instruction of every program, on any device: buffer addresses,
  * integers for this rank, the group, then what the device makes of it. After
  * that nothing is allocated; interpreter.c runs them.
- * Here too is what others read and write from outside: results and tensors. */
+ * Here too is what others read from outside: results and buffers. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -235,7 +235,7 @@ void exec_close(Exec *x)
     arena_free(x->mem);
 }
 
-/* ---- reading and writing from outside ------------------------------------ */
+/* ---- reading from outside ------------------------------------------ */
 
 const Role *exec_role(const Exec *x, int64_t rank)
 {
@@ -273,97 +273,6 @@ double exec_result(const Exec *x, ResultKind k)
     int i = role_result(x->rank[0].role, k);
 
     return i < 0 ? NAN : exec_out(x, i);
-}
-
-double exec_named(const Exec *x, const char *name)
-{
-    const Role *r = x->rank[0].role;
-    int i = 0;
-
-    while (i < r->nout && strcmp(r->out[i].name, name))
-        i++;
-    return i < r->nout ? exec_out(x, i) : NAN;
-}
-
-typedef struct Outside {
-    Dtype dt;
-    void *local;
-    double *out;
-    const double *in;
-    int64_t cap;
-} Outside;
-
-static void take_run(void *ctx, int64_t global, int64_t local, int64_t n)
-{
-    const Outside *o = ctx;
-
-    for (int64_t i = 0; i < n && global + i < o->cap; i++)
-        o->out[global + i] = elem_get(o->dt, o->local, local + i);
-}
-
-static void give_run(void *ctx, int64_t global, int64_t local, int64_t n)
-{
-    const Outside *o = ctx;
-
-    for (int64_t i = 0; i < n && global + i < o->cap; i++)
-        elem_set(o->dt, o->local, local + i, o->in[global + i]);
-}
-
-/* Every part of a tensor of the table that is in this process. */
-static int64_t each_part(Exec *x, const char *name, RunFn *f, Outside *o)
-{
-    int64_t n = -1;
-
-    for (int64_t i = 0; i < x->comm->n; i++) {
-        const Rank *r = &x->rank[i];
-        int k = role_tensor(r->role, name);
-        if (k < 0)
-            continue;
-        const Tensor *t = &r->role->tensor[k];
-        o->dt = t->dt;
-        o->local = r->buf[t->buf];
-        tensor_runs(x->plan->mesh, t, r->id, f, o);
-        n = tensor_elems(t);
-    }
-    return n;
-}
-
-static int64_t read_buffer(Exec *x, const char *name, int64_t rank, double *out,
-                           int64_t cap)
-{
-    const Rank *r = &x->rank[rank - x->comm->first];
-
-    for (int i = 0; i < r->role->nbuf; i++) {
-        const Buf *b = &r->role->buf[i];
-        if (!b->name || strcmp(b->name, name) || !dtypes[b->dt].bytes)
-            continue;
-        int64_t n = b->bytes / dtypes[b->dt].bytes;
-        for (int64_t k = 0; k < n && k < cap; k++)
-            out[k] = elem_get(b->dt, r->buf[i], k);
-        return n;
-    }
-    return -1;
-}
-
-int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
-                  int64_t cap)
-{
-    Outside o = { .out = out, .cap = cap };
-
-    exec_pull(x);
-    int64_t n = each_part(x, name, take_run, &o);
-
-    return n >= 0 ? n : read_buffer(x, name, rank, out, cap);
-}
-
-int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
-{
-    Outside o = { .in = in, .cap = n };
-
-    exec_guard(x, STREAMcompute);
-    int64_t count = each_part(x, name, give_run, &o);
-    exec_push(x);
-    return count;
 }
 
 int64_t exec_usage(Exec *x, Text *out)

@@ -153,18 +153,11 @@ void exec_record(Exec *x, ProgramKind program);
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
 /* A result of the last run; NAN: no such result. */
 double exec_result(const Exec *x, ResultKind k);
-double exec_named(const Exec *x, const char *name);
 double exec_out(const Exec *x, int i); /* the i-th of the result block */
 double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
-/* Elements of a tensor of the table, whole, or of a buffer, as rank `rank`
- * holds it; -1: neither. At most cap are written to out. Every rank must live
- * in this process to read a tensor that is spread over ranks. */
-int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
-                  int64_t cap);
-int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
-void exec_pull(Exec *x); /* what lasts, to the mirror: before reading */
-void exec_push(Exec *x); /* ... from it: after writing */
-void exec_drop(Exec *x); /* the mirror is not read again */
+void exec_pull(Exec *x);    /* what lasts, to the mirror: before reading */
+void exec_push(Exec *x);    /* ... from it: after writing */
+void exec_drop(Exec *x);    /* the mirror is not read again */
 int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
 const Role *exec_role(const Exec *x, int64_t rank);
 void *exec_buf(const Exec *x, int64_t rank, int buf);

@@ -6,6 +6,7 @@
 
 #include "../unit/share.h"
 #include "foldrun.h"
+#include "../unit/tensors.h"
 
 /* ---- inputs -------------------------------------------------------------- */
 

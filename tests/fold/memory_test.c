@@ -17,6 +17,7 @@
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
 #include "../unit/lives.h"
+#include "../unit/tensors.h"
 
 enum { STEPS = 2, ALIGN = 256 };
 

@@ -15,6 +15,7 @@
 
 #include "mutantrun.h"
 #include "spread.h"
+#include "../unit/tensors.h"
 
 enum { STEPS = 2, CPU = 20, SECONDS = 300 }; /* of a run: it hangs */
 

@@ -12,6 +12,7 @@
 
 #include "../unit/share.h"
 #include "foldrun.h"
+#include "../unit/tensors.h"
 
 static int failed;
 

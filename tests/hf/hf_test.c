@@ -17,6 +17,7 @@
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
 #include "../unit/share.h"
+#include "../unit/tensors.h"
 
 enum { STEPS = 10 };
 

@@ -10,6 +10,7 @@
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
 #include "../unit/share.h"
+#include "../unit/tensors.h"
 
 enum {
     B = 2,

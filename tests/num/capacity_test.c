@@ -12,6 +12,7 @@
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
 #include "../unit/share.h"
+#include "../unit/tensors.h"
 
 enum { MAXTOKEN = 21, H = 2, E = 4, V = 8, MICRO = 8, MAXK = 2 };
 

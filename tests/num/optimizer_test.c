@@ -16,6 +16,7 @@
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
 #include "../unit/share.h"
+#include "../unit/tensors.h"
 
 enum { SEQ = 3, TALL = 3, WIDE = 5, W = TALL * WIDE, MICRO = 4, STEPS = 9 };
 

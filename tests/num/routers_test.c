@@ -8,6 +8,7 @@
 
 #include "../../frontend/frontend.h"
 #include "../../runtime/runtime.h"
+#include "../unit/tensors.h"
 
 enum { STEPS = 50, PROBES = 4 };
 

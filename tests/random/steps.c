@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "want.h"
+#include "../unit/tensors.h"
 
 /* ---- inputs and leaves --------------------------------------------------- */
 

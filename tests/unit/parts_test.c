@@ -17,6 +17,7 @@
 #include <cmocka.h>
 
 #include "tinyplan.h"
+#include "tensors.h"
 
 static uint64_t seed = 1;
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "pipeplan.h"
+#include "tensors.h"
 
 enum { STEPS = 3 };
 

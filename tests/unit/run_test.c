@@ -20,6 +20,7 @@
 #include <jansson.h>
 
 #include "tinyplan.h"
+#include "tensors.h"
 
 /* ---- counting allocations: every one of this process comes by here ------- */
 
