@@ -83,8 +83,7 @@ static char *essence(Graph *g)
     for (size_t i = 0; i < vec_len(v); i++)
         if (v[i]->op != Ometric && v[i]->op != Ooutput)
             v[n++] = v[i];
-    if (v)
-        ((VecHead *)(void *)v)[-1].len = n;
+    vec_cut(v, n);
     g_tidy(g);
     g->opts = opts_new(g->arena);
     g->name = intern("model");

@@ -556,7 +556,7 @@ static int forward_job(void *arg, FILE *out)
     for (size_t i = 0; i < vec_len(v); i++)
         if (optab[v[i]->op].cls != SINK || v[i]->op == Ooutput)
             v[n++] = v[i];
-    ((VecHead *)(void *)v)[-1].len = n;
+    vec_cut(v, n);
     g_tidy(t.g);
     CompileOptions o = { .source = t.source, .nsource = t.nsource };
     char *s = plan_print(forever, compile(t.g, target_of(t.g->opts), &o), &n);

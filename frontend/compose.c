@@ -29,7 +29,7 @@ static void end_with(Graph *g, Node *result)
 
     while (n > 0 && g->node[n - 1] != result)
         n--;
-    ((VecHead *)(void *)g->node)[-1].len = n;
+    vec_cut(g->node, n);
     g_tidy(g);
 }
 
@@ -236,10 +236,10 @@ void compose_finish(Front *f)
 
 void compose_open(lua_State *L)
 {
-    lua_pushcfunction(L, composite);
-    lua_setfield(L, -2, "composite");
-    lua_pushcfunction(L, weigh);
-    lua_setfield(L, -2, "weigh");
-    lua_pushcfunction(L, state_role);
-    lua_setfield(L, -2, "role");
+    static const luaL_Reg functions[] = { { "composite", composite },
+                                          { "weigh", weigh },
+                                          { "role", state_role },
+                                          { NULL, NULL } };
+
+    luaL_setfuncs(L, functions, 0);
 }

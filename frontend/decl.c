@@ -90,8 +90,7 @@ const char **sorted_keys(lua_State *L, int arg, int *n)
         vec_push(f->g->arena, v, intern(lua_tostring(L, -2)));
     }
     *n = (int)vec_len(v);
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_text);
+    vec_sort(v, by_text);
     return v;
 }
 

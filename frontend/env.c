@@ -84,10 +84,7 @@ static int secret(const char *name)
         "role",      "math",  "type", "error",  "stored",
     };
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(names[i], name))
-            return 1;
-    return 0;
+    return word_index(name, names, sizeof names / sizeof *names) >= 0;
 }
 
 /* All names of the table on top into _G, but those for the prelude; from there

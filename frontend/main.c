@@ -18,6 +18,8 @@ typedef struct Command {
 typedef struct Option {
     const char *name, *value; /* value: null when it takes none */
     const char *kind;         /* of keys.def; null: any text */
+    char type;                /* t: a text, i: an integer, n: a number, */
+    size_t at;                /*   there in Args */
     const char *sentence;
 } Option;
 
@@ -56,25 +58,28 @@ static const Command commands[] = {
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
 /* clang-format off */
+#define TEXT(x)    't', offsetof(Args, x)
+#define INTEGER(x) 'i', offsetof(Args, x)
+#define NUMBER(x)  'n', offsetof(Args, x)
 static const Option options[] = {
-    { "o", "file", NULL, "where the plan goes" },
-    { "d", "pass", NULL, "print the graph after a pass (fuse, sched: the kernels): a name, all, +all, why" },
-    { "x", "pass", NULL, "stop after a pass and print its graph, which compiles on; streams, alloc and emit have none" },
-    { "p", "program", NULL, "the program of -d and -x: step, eval, forward, init" },
-    { "dot", "file", NULL, "the model, or what -d shows (place of -p eval), for Graphviz" },
-    { "json", NULL, NULL, "messages and numbers as one JSON object, for editors" },
-    { "rank", "r", "int 0", "what one rank is, holds and does" },
-    { "memory", NULL, NULL, "every buffer: place, size, life, line" },
-    { "html", "file", NULL, "write a page that draws the memory" },
-    { "trace", "file", NULL, "write the predicted steps for Chrome or Perfetto" },
-    { "schedule", NULL, NULL, "who does what when in a pipeline, as a table" },
-    { "fold", NULL, NULL, "both grids, groups, stages; of a model too, with keys" },
-    { "csv", "file", NULL, "write that table as PyTorch's pipelining does" },
-    { "replay", "step", "int 1", "reach this step of a run again, compare it; writes nothing" },
-    { "prompt", "text", NULL, "what the text starts with" },
-    { "n", "tokens", "int 1", "how many to make (200)" },
-    { "temperature", "t", "num 0", "0: always the likeliest (0.8)" },
-    { "topk", "k", "int 1", "choose among the k likeliest only" },
+    { "o", "file", NULL, TEXT(out), "where the plan goes" },
+    { "d", "pass", NULL, TEXT(dump), "print the graph after a pass (fuse, sched: the kernels): a name, all, +all, why" },
+    { "x", "pass", NULL, TEXT(stop), "stop after a pass and print its graph, which compiles on; streams, alloc and emit have none" },
+    { "p", "program", NULL, TEXT(prog), "the program of -d and -x: step, eval, forward, init" },
+    { "dot", "file", NULL, TEXT(dot), "the model, or what -d shows (place of -p eval), for Graphviz" },
+    { "json", NULL, NULL, TEXT(json), "messages and numbers as one JSON object, for editors" },
+    { "rank", "r", "int 0", INTEGER(rank), "what one rank is, holds and does" },
+    { "memory", NULL, NULL, TEXT(memory), "every buffer: place, size, life, line" },
+    { "html", "file", NULL, TEXT(html), "write a page that draws the memory" },
+    { "trace", "file", NULL, TEXT(trace), "write the predicted steps for Chrome or Perfetto" },
+    { "schedule", NULL, NULL, TEXT(schedule), "who does what when in a pipeline, as a table" },
+    { "fold", NULL, NULL, TEXT(fold), "both grids, groups, stages; of a model too, with keys" },
+    { "csv", "file", NULL, TEXT(csv), "write that table as PyTorch's pipelining does" },
+    { "replay", "step", "int 1", INTEGER(replay), "reach this step of a run again, compare it; writes nothing" },
+    { "prompt", "text", NULL, TEXT(prompt), "what the text starts with" },
+    { "n", "tokens", "int 1", INTEGER(n), "how many to make (200)" },
+    { "temperature", "t", "num 0", NUMBER(temperature), "0: always the likeliest (0.8)" },
+    { "topk", "k", "int 1", INTEGER(topk), "choose among the k likeliest only" },
 };
 /* clang-format on */
 
@@ -202,31 +207,16 @@ static int help(Args *a)
 
 /* ---- the command line ---------------------------------------------------- */
 
-static void set_option(Args *a, const char *name, const char *value)
+static void set_option(Args *a, const Option *o, const char *value)
 {
-    /* clang-format off */
-    const struct { const char *name; const char **to; } texts[] = {
-        { "o", &a->out }, { "d", &a->dump }, { "x", &a->stop },
-        { "p", &a->prog },
-        { "prompt", &a->prompt }, { "memory", &a->memory },
-        { "html", &a->html }, { "trace", &a->trace },
-        { "schedule", &a->schedule }, { "csv", &a->csv },
-        { "fold", &a->fold }, { "json", &a->json }, { "dot", &a->dot },
-    };
-    const struct { const char *name; int64_t *to; } counts[] = {
-        { "n", &a->n }, { "rank", &a->rank }, { "replay", &a->replay },
-        { "topk", &a->topk },
-    };
-    /* clang-format on */
+    void *at = (char *)a + o->at;
 
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (!strcmp(texts[i].name, name))
-            *texts[i].to = value;
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        if (!strcmp(counts[i].name, name))
-            *counts[i].to = strtoll(value, NULL, 10);
-    if (!strcmp(name, "temperature"))
-        a->temperature = strtod(value, NULL);
+    if (o->type == 't')
+        *(const char **)at = value;
+    else if (o->type == 'i')
+        *(int64_t *)at = strtoll(value, NULL, 10);
+    else
+        *(double *)at = strtod(value, NULL);
 }
 
 /* "-o file", "-dwhy", "--prompt text"; returns how many words it took. */
@@ -252,7 +242,7 @@ static int option(Args *a, const Command *c, char **w)
             kind_check(forever,
                        strf(forever, "%.*s%s", 1 + words, w[0], o->name),
                        o->kind, value, NULL);
-        set_option(a, o->name, o->value ? value : "1");
+        set_option(a, o, o->value ? value : "1");
         return value && value == w[1] ? 2 : 1;
     }
     wrong(c, "unknown option '%s'", w[0]);

@@ -427,6 +427,11 @@ static const struct {
 };
 /* clang-format on */
 
+static const luaL_Reg events[] = {
+    { "__unm", negate },        { "__pow", power }, { "__index", index_tensor },
+    { "__tostring", describe }, { NULL, NULL },
+};
+
 void tensor_open(lua_State *L)
 {
     luaL_newmetatable(L, metaname);
@@ -440,14 +445,7 @@ void tensor_open(lua_State *L)
         lua_pushcclosure(L, refuse, 1);
         lua_setfield(L, -2, refused[i].event);
     }
-    lua_pushcfunction(L, negate);
-    lua_setfield(L, -2, "__unm");
-    lua_pushcfunction(L, power);
-    lua_setfield(L, -2, "__pow");
-    lua_pushcfunction(L, index_tensor);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, describe);
-    lua_setfield(L, -2, "__tostring");
+    luaL_setfuncs(L, events, 0);
     lua_pushstring(L, "a tensor");
     lua_setfield(L, -2, "__metatable");
     lua_pop(L, 1);

@@ -530,8 +530,7 @@ static void drop_dead(Graph *g)
     for (size_t i = 0; i < n; i++)
         if (g->node[i]->mark)
             g->node[k++] = g->node[i];
-    if (n)
-        ((VecHead *)(void *)g->node)[-1].len = k;
+    vec_cut(g->node, k);
 }
 
 void g_tidy(Graph *g)

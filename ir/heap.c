@@ -8,6 +8,20 @@ int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+int first_from(const int64_t *v, int n, int64_t least)
+{
+    int lo = 0, hi = n;
+
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (v[mid] < least)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
 int by_pointer(const void *a, const void *b)
 {
     const char *x = *(const char *const *)a, *y = *(const char *const *)b;

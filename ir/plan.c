@@ -29,6 +29,23 @@ int role_of(const Plan *p, int64_t rank)
     return (int)mesh_pos(p->mesh, p->mesh->mask[Mpp], rank);
 }
 
+uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind))
+{
+    uint32_t *seen = NULL;
+
+    for (int r = 0; r < p->nrole; r++)
+        for (int g = 0; g < p->role[r].nprog; g++)
+            for (int k = 0; k < p->role[r].prog[g].ninstr; k++) {
+                const Instr *s = &p->role[r].prog[g].instr[k];
+                size_t i = 0;
+                while (i < vec_len(seen) && seen[i] != s->atoms)
+                    i++;
+                if (is(s->kind) && i == vec_len(seen))
+                    vec_push(a, seen, s->atoms);
+            }
+    return seen;
+}
+
 int role_tensor(const Role *r, const char *name)
 {
     for (int i = 0; i < r->ntensor; i++)

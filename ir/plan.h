@@ -31,6 +31,10 @@ void *vec_grow(Arena *a, void *v, size_t elem); /* room for one more */
 #define vec_push(a, v, x)                   \
     ((v) = vec_grow((a), (v), sizeof *(v)), \
      (v)[((VecHead *)(void *)(v))[-1].len++] = (x))
+/* The first n are left, of no fewer; in order, by a function for qsort. */
+#define vec_cut(v, n) ((v) ? ((VecHead *)(void *)(v))[-1].len = (n) : 0)
+#define vec_sort(v, f) \
+    ((v) ? qsort((v), vec_len(v), sizeof *(v), (f)) : (void)0)
 
 /* ---- heap.c: order by keys ----------------------------------------------- */
 
@@ -43,6 +47,8 @@ int by_key(const void *a, const void *b);
 int by_value(const void *a, const void *b);
 int by_pointer(const void *a, const void *b);
 int by_text(const void *a, const void *b);
+/* Of n ascending numbers the first that is not below `least`; n: none is. */
+int first_from(const int64_t *v, int n, int64_t least);
 
 /* The least on top; all zero: empty. */
 typedef struct Heap {
@@ -801,6 +807,8 @@ int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
+/* Of such instructions the sets of atoms, in the order of the plan: a vec. */
+uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));
 int role_tensor(const Role *r, const char *name);    /* -1: none */
 int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */

@@ -202,12 +202,6 @@ static int64_t place(const StreamWalk *x, const Buf *b, int slot)
     return b->offset + (b->frame ? frame_of(x, b)->slot[slot] : 0);
 }
 
-static int by_place(const void *a, const void *b)
-{
-    const int64_t *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 static void cut(StreamWalk *x, int64_t from, int64_t bytes)
 {
     vec_push(x->c->arena, x->edge, from);
@@ -217,20 +211,6 @@ static void cut(StreamWalk *x, int64_t from, int64_t bytes)
 static int lives_in(const StreamWalk *x, const Buf *b)
 {
     return b->prog < 0 || b->prog == x->prog;
-}
-
-/* The first cell of those that begin at a place. */
-static int cell_at(const StreamWalk *x, int64_t from)
-{
-    int lo = 0, hi = x->nedge;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (x->edge[mid] < from)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
 }
 
 /* Of every buffer that may be touched, at every place. */
@@ -243,7 +223,7 @@ static void cut_cells(StreamWalk *x)
         for (int k = 0; lives_in(x, b) && k < places(x, b); k++)
             cut(x, place(x, b, k), reach(x, b));
     }
-    qsort(x->edge, vec_len(x->edge), sizeof *x->edge, by_place);
+    vec_sort(x->edge, by_value);
     for (size_t i = 0; i < vec_len(x->edge); i++)
         if (!x->nedge || x->edge[i] != x->edge[x->nedge - 1])
             x->edge[x->nedge++] = x->edge[i];
@@ -260,7 +240,7 @@ static void find_cells(StreamWalk *x)
         size_t many = lives_in(x, b) ? (size_t)places(x, b) : 0;
         x->first[i] = alloc(x->c->arena, sizeof **x->first * (many + 1));
         for (int k = 0; k < (int)many; k++)
-            x->first[i][k] = cell_at(x, place(x, b, k));
+            x->first[i][k] = first_from(x->edge, x->nedge, place(x, b, k));
     }
 }
 

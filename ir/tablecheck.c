@@ -261,8 +261,7 @@ void frame_runs(const PlanCheck *c, int prog, Span **v)
             vec_push(c->arena, r,
                      ((SlotRange){ f->slot[k], f->slot[k] + f->bytes }));
         }
-    if (r)
-        qsort(r, vec_len(r), sizeof *r, by_from);
+    vec_sort(r, by_from);
     for (size_t i = 0; i <= vec_len(r); i++) {
         int more = i < vec_len(r);
         if (more && at.to > at.from && r[i].from <= at.to) {

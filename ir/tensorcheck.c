@@ -291,8 +291,7 @@ static const char *members_wrong(const PlanCheck *c)
     for (int i = 0; i < c->r->ntensor; i++)
         if (c->r->tensor[i].run)
             vec_push(c->arena, v, &c->r->tensor[i]);
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_place);
+    vec_sort(v, by_place);
     for (size_t i = 0; i < vec_len(v); i++) {
         const Tensor *t = v[i], *next = i + 1 < vec_len(v) ? v[i + 1] : NULL;
         int first = !last || last->buf != t->buf;
@@ -506,8 +505,7 @@ const char *shared_wrong(Arena *a, const Plan *p)
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++)
             vec_push(a, v, ((Placed){ &p->role[r].tensor[i], r }));
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_name_and_role);
+    vec_sort(v, by_name_and_role);
     for (size_t i = 0; i < vec_len(v); i++) {
         const Tensor *t = v[i].t, *x = i ? v[i - 1].t : NULL;
         PlanCheck c = { .arena = a, .p = p, .role = v[i].role };

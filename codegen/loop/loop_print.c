@@ -32,8 +32,7 @@ void nest_leave(KernelPrinter *printer, Braces s)
 {
     for (size_t i = s.done; i < vec_len(printer->done); i++)
         printer->done[i]->local = printer->done[i]->array = 0;
-    if (printer->done)
-        ((VecHead *)(void *)printer->done)[-1].len = s.done;
+    vec_cut(printer->done, s.done);
     printer->bound = s.bound;
     printer->depth--;
     nest_line(printer, "}");

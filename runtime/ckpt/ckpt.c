@@ -150,8 +150,7 @@ static Extent *neighbours(Arena *a, Extent *v)
     Extent *out = NULL;
     int64_t to = 0;
 
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, by_place);
+    vec_sort(v, by_place);
     for (size_t i = 0; i < vec_len(v); i++) {
         Extent *last = out ? &out[vec_len(out) - 1] : NULL;
         int64_t end = v[i].at + v[i].bytes;
@@ -251,18 +250,6 @@ typedef struct Files {
     const char *what;
 } Files;
 
-static StTensor *find_in(const Files *s, const char *name, StFile **f)
-{
-    for (int i = 0; i < s->n; i++) {
-        StTensor *t = st_find(s->file[i], name);
-        if (t) {
-            *f = s->file[i];
-            return t;
-        }
-    }
-    return NULL;
-}
-
 typedef struct TensorLoad { /* of one rank's tensor */
     const Tensor *t;
     int64_t rank;
@@ -306,7 +293,7 @@ static void load_tensors(Exec *x, const Files *s, unsigned kinds, unsigned must)
             StFile *f;
             if (!tensor_is(t, kinds))
                 continue;
-            StTensor *st = find_in(s, stored_name(t), &f);
+            StTensor *st = st_find_in(s->file, s->n, stored_name(t), &f);
             if (!st && tensor_is(t, must))
                 err(&(Loc){ t->file, t->line, NULL }, "%s has no tensor '%s'",
                     s->what, stored_name(t));
@@ -337,16 +324,6 @@ static void refuse_leftovers(const Plan *p, const Files *s)
         }
 }
 
-static StFile *open_or_err(Arena *a, const char *path)
-{
-    StFile *f;
-    const char *why = st_open(a, path, &f);
-
-    if (why)
-        err(NULL, "%s", why);
-    return f;
-}
-
 /* ---- resuming ------------------------------------------------------------ */
 
 void ckpt_load(Exec *x, const char *path, const State *s)
@@ -355,7 +332,7 @@ void ckpt_load(Exec *x, const char *path, const State *s)
     StFile *file[2];
 
     for (int i = MODEL; i <= OPTIM; i++)
-        file[i] = open_or_err(a, strf(a, "%s/%s", path, ckptfile[i]));
+        file[i] = st_need(a, strf(a, "%s/%s", path, ckptfile[i]));
     Files src = { file, 2, path };
     refuse_leftovers(x->plan, &src);
     load_tensors(x, &src, VALUES | MOMENTS,
@@ -402,7 +379,7 @@ static StFile **open_indexed(Arena *a, const char *dir, const char *index)
         if (i < vec_len(seen))
             continue;
         vec_push(a, seen, strf(a, "%s", file));
-        vec_push(a, files, open_or_err(a, strf(a, "%s/%s", dir, file)));
+        vec_push(a, files, st_need(a, strf(a, "%s/%s", dir, file)));
     }
     json_decref(j);
     return files;
@@ -413,7 +390,7 @@ static StFile **one_file(Arena *a, const char *path)
 {
     StFile **v = NULL;
 
-    vec_push(a, v, open_or_err(a, path));
+    vec_push(a, v, st_need(a, path));
     return v;
 }
 
@@ -460,7 +437,7 @@ static int uses_hf_names(const Plan *p, const Files *s)
     StFile *f;
 
     for (int i = 0; i < p->nhf; i++)
-        if (find_in(s, p->hf[i].hf, &f))
+        if (st_find_in(s->file, s->n, p->hf[i].hf, &f))
             return 1;
     return 0;
 }

@@ -16,7 +16,8 @@ typedef struct View {
     const float *scale;
     int64_t cols;
 } View;
-double view_get(const View *v, int64_t at); /* the source's element */
+double view_get(const View *v, int64_t at);  /* the source's element */
+float view_scale(const View *v, int64_t at); /* its scale; 1: it has none */
 /* How many elements from `at` on, `step` apart, lie in the same block. */
 int64_t view_same(const View *v, int64_t at, int64_t step);
 
@@ -43,8 +44,11 @@ typedef struct StFile {
 
 /* Null and *out, or the reason why the file is refused. */
 const char *st_open(Arena *a, const char *path, StFile **out);
+StFile *st_need(Arena *a, const char *path); /* or err() */
 void st_close(StFile *f);
 StTensor *st_find(const StFile *f, const char *name);
+/* In the first of n files that has it; null: none. */
+StTensor *st_find_in(StFile *const *file, int n, const char *name, StFile **in);
 double st_get(const char *dt, const uint8_t *p, int64_t i);
 /* n elements, `step` apart, of a dtype that floats hold; 0: they do not. */
 int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,

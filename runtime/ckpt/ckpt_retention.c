@@ -120,8 +120,7 @@ static FoundCheckpoint *list_checkpoints(Arena *a, const char *dir, int *bad)
         if (step >= 0 && !is_listed(v, step))
             vec_push(a, v, ((FoundCheckpoint){ step, name[i] }));
     }
-    if (v)
-        qsort(v, vec_len(v), sizeof *v, newest_first);
+    vec_sort(v, newest_first);
     return v;
 }
 

@@ -38,16 +38,6 @@ static char **find_all(Arena *a, const char *dir)
     return v;
 }
 
-static StFile *open_file(Arena *a, const char *dir, const char *name)
-{
-    StFile *f;
-    const char *why = st_open(a, strf(a, "%s/%s", dir, name), &f);
-
-    if (why)
-        err(NULL, "%s", why);
-    return f;
-}
-
 /* ---- ls, verify ---------------------------------------------------------- */
 
 static int list(char **arg)
@@ -122,18 +112,6 @@ static int diff_tensor(const StFile *f, const StTensor *x, const StFile *file,
     return count > 0;
 }
 
-static const StTensor *find_in(StFile **v, const char *name, StFile **f)
-{
-    for (size_t i = 0; i < vec_len(v); i++) {
-        const StTensor *t = st_find(v[i], name);
-        if (t) {
-            *f = v[i];
-            return t;
-        }
-    }
-    return NULL;
-}
-
 /* Tensors of x that y has not, or others; 1: there are some. */
 static int diff_files(StFile **x, StFile **y, const char *what, int values)
 {
@@ -142,7 +120,8 @@ static int diff_files(StFile **x, StFile **y, const char *what, int values)
     for (size_t i = 0; i < vec_len(x); i++)
         for (int k = 0; k < x[i]->n; k++) {
             StFile *file = NULL;
-            const StTensor *t = &x[i]->t[k], *u = find_in(y, t->name, &file);
+            const StTensor *t = &x[i]->t[k],
+                           *u = st_find_in(y, (int)vec_len(y), t->name, &file);
             if (!u)
                 printf("%-40s only in %s\n", t->name, what);
             bad |= !u || (values && diff_tensor(x[i], t, file, u));
@@ -163,7 +142,8 @@ static StFile **side(char *dir, const char **name)
     char **all = find_all(forever, dir);
     *name = all[vec_len(all) - 1];
     for (int i = MODEL; i <= OPTIM; i++)
-        vec_push(forever, v, open_file(forever, *name, ckptfile[i]));
+        vec_push(forever, v,
+                 st_need(forever, strf(forever, "%s/%s", *name, ckptfile[i])));
     return v;
 }
 

@@ -188,10 +188,8 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
 
     for (size_t i = 0; i < vec_len(row); i++) {
         const HfRow *r = &row[i];
-        const StFile *f = NULL;
-        StTensor *s = NULL;
-        for (int k = 0; k < nfile && !s; k++)
-            s = st_find(f = file[k], r->t->name);
+        StFile *f = NULL;
+        StTensor *s = st_find_in(file, nfile, r->t->name, &f);
         if (!s)
             err(NULL, "%s has no tensor '%s'", file[0]->path, r->t->name);
         if (number[i] == (int)vec_len(v))

@@ -362,6 +362,26 @@ StTensor *st_find(const StFile *f, const char *name)
     return bsearch(&key, f->t, (size_t)f->n, sizeof *f->t, by_name);
 }
 
+StTensor *st_find_in(StFile *const *file, int n, const char *name, StFile **in)
+{
+    StTensor *t = NULL;
+
+    for (int i = 0; i < n && !t; i++)
+        if ((t = st_find(file[i], name)))
+            *in = file[i];
+    return t;
+}
+
+StFile *st_need(Arena *a, const char *path)
+{
+    StFile *f;
+    const char *why = st_open(a, path, &f);
+
+    if (why)
+        err(NULL, "%s", why);
+    return f;
+}
+
 /* ---- writing ------------------------------------------------------------- */
 
 /* Largest elements first, so that all are aligned. */

@@ -28,7 +28,7 @@ enum {
     KEPT = 4 << 20,
     EARLY = 64 << 20
 };
-enum { SLOTS = 4, BLOCK = 128 };
+enum { SLOTS = 4 };
 
 typedef struct CopyUnit {
     OutTensor *o;
@@ -138,7 +138,6 @@ static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
     const UnitFill *f = ctx;
     const View *v = &f->part->v;
     const float *value = f->j->f8[!strcmp(v->dt, "F8_E5M2")];
-    int64_t wide = (v->cols + BLOCK - 1) / BLOCK;
 
     if (n > 1 || (n == 1 && l->to != 1)) {
         for (int64_t i = 0; i < l->n; i++)
@@ -150,7 +149,7 @@ static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
     float *y = (float *)(void *)f->to + (to - f->u->lo);
     for (int64_t i = 0; i < l->n;) {
         int64_t at = from + i * l->from, k = view_same(v, at, l->from);
-        float s = v->scale[at / v->cols / BLOCK * wide + at % v->cols / BLOCK];
+        float s = view_scale(v, at);
         for (k = k < l->n - i ? i + k : l->n; i < k; i++)
             y[i] = value[x[i]] * s;
     }

@@ -6,14 +6,19 @@
 
 enum { BLOCK = 128 }; /* rows and columns of one scale */
 
+float view_scale(const View *v, int64_t at)
+{
+    if (!v->scale)
+        return 1;
+    int64_t row = at / v->cols / BLOCK, col = at % v->cols / BLOCK;
+    return v->scale[row * ((v->cols + BLOCK - 1) / BLOCK) + col];
+}
+
 double view_get(const View *v, int64_t at)
 {
     double x = st_get(v->dt, v->data, at);
 
-    if (!v->scale)
-        return x;
-    int64_t row = at / v->cols / BLOCK, col = at % v->cols / BLOCK;
-    return x * v->scale[row * ((v->cols + BLOCK - 1) / BLOCK) + col];
+    return v->scale ? x * view_scale(v, at) : x;
 }
 
 int64_t view_same(const View *v, int64_t at, int64_t step)
@@ -54,7 +59,7 @@ static int load_floats(const ShardLoad *l, int64_t src, int64_t step,
 {
     enum { SOME = 1024 };
     const View *v = l->v;
-    int64_t wide = (v->cols + BLOCK - 1) / BLOCK, k;
+    int64_t k;
     float x[SOME];
 
     for (; n > 0; n -= k, src += k * step, dst += k) {
@@ -63,10 +68,7 @@ static int load_floats(const ShardLoad *l, int64_t src, int64_t step,
         k = k < same ? k : same;
         if (!st_floats(v->dt, v->data, src, step, k, x))
             return 0;
-        float s =
-            v->scale
-                ? v->scale[src / v->cols / BLOCK * wide + src % v->cols / BLOCK]
-                : 1;
+        float s = view_scale(v, src);
         for (int64_t i = 0; v->scale && i < k; i++)
             x[i] *= s;
         if (l->t->dt == Df32)

@@ -297,21 +297,6 @@ typedef struct Gmm {
     int weights; /* gmm_wgrad */
 } Gmm;
 
-/* The expert whose tasks hold task i. */
-static int64_t expert_of(const Gmm *g, int64_t i)
-{
-    int64_t lo = 0, hi = g->experts;
-
-    while (hi - lo > 1) {
-        int64_t mid = (lo + hi) / 2;
-        if (g->first[mid] <= i)
-            lo = mid;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
 /* Rows of one expert: out = rows x W[e]. */
 static void rows_block(const Gmm *g, int64_t e, int64_t blk)
 {
@@ -344,7 +329,7 @@ static void gmm_blocks(void *ctx, int64_t lo, int64_t hi)
     const Gmm *g = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        int64_t e = expert_of(g, i);
+        int64_t e = first_from(g->first, (int)g->experts, i + 1) - 1;
         if (g->weights)
             weights_block(g, e, i - g->first[e]);
         else

@@ -110,24 +110,6 @@ static void open_group(Nccl *x, const Role *mine, uint32_t atoms)
               mesh_pos(x->mesh, atoms, x->rank));
 }
 
-/* The sets of atoms of all roles, in one order: a vec. */
-static uint32_t *sets_of(Nccl *x, const Plan *p)
-{
-    uint32_t *seen = NULL;
-
-    for (int r = 0; r < p->nrole; r++)
-        for (int g = 0; g < p->role[r].nprog; g++)
-            for (int k = 0; k < p->role[r].prog[g].ninstr; k++) {
-                const Instr *s = &p->role[r].prog[g].instr[k];
-                size_t i = 0;
-                while (i < vec_len(seen) && seen[i] != s->atoms)
-                    i++;
-                if (is_collective(s->kind) && i == vec_len(seen))
-                    vec_push(x->mem, seen, s->atoms);
-            }
-    return seen;
-}
-
 Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
 {
     Nccl *x = alloc(a, sizeof *x);
@@ -144,7 +126,7 @@ Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
     if (c->first == 0)
         ok(dl.ncclGetUniqueId(&id), "making an id");
     comm_share(c, &id, sizeof id);
-    uint32_t *set = sets_of(x, p);
+    uint32_t *set = plan_groups(a, p, is_collective);
     x->ctas = p->nrole > 1 ? CTAS : INT_MIN;
     for (size_t i = 0; i < vec_len(set); i++)
         if (mesh_extent(p->mesh, set[i]) > 1 &&
@@ -283,34 +265,24 @@ static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
     nccl_recv(c->comm, c->dt, n, to, (int)c->peer, c->stream);
 }
 
-/* Dense blocks as NCCL has them. */
-static void allgather(const NcclCall *c, const AllgatherArgs *x, int64_t ranks)
+/* Dense blocks as NCCL has them: an all-gather's, or a reduce-scatter's. */
+static void blocks(const NcclCall *c, int64_t outer, int64_t chunk,
+                   int64_t ranks)
 {
-    int64_t size = dtypes[c->dt].bytes;
+    char *one = (char *)(uintptr_t)(c->kind == Iallgather ? c->from : c->to);
+    char *all = (char *)(uintptr_t)(c->kind == Iallgather ? c->to : c->from);
+    int64_t bytes = chunk * dtypes[c->dt].bytes;
+    int type = type_of(c->dt);
+    size_t n = (size_t)chunk;
 
-    for (int64_t o = 0; o < x->outer; o++) {
-        uint64_t small = (uint64_t)(o * x->chunk * size);
-        char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
-        ok(dl.ncclAllGather(from + small, to + small * (uint64_t)ranks,
-                            (size_t)x->chunk, type_of(c->dt), c->comm,
-                            c->stream),
-           "all-gather");
-    }
-}
-
-static void reducescatter(const NcclCall *c, const ReducescatterArgs *x,
-                          int64_t ranks)
-{
-    int64_t size = dtypes[c->dt].bytes;
-
-    for (int64_t o = 0; o < x->outer; o++) {
-        uint64_t small = (uint64_t)(o * x->chunk * size);
-        char *from = (char *)(uintptr_t)c->from, *to = (char *)(uintptr_t)c->to;
-        ok(dl.ncclReduceScatter(from + small * (uint64_t)ranks, to + small,
-                                (size_t)x->chunk, type_of(c->dt), c->op,
-                                c->comm, c->stream),
-           "reduce-scatter");
-    }
+    for (; outer > 0; outer--, one += bytes, all += bytes * ranks)
+        if (c->kind == Iallgather)
+            ok(dl.ncclAllGather(one, all, n, type, c->comm, c->stream),
+               "all-gather");
+        else
+            ok(dl.ncclReduceScatter(all, one, n, type, c->op, c->comm,
+                                    c->stream),
+               "reduce-scatter");
 }
 
 static void allreduce(const NcclCall *c, const AllreduceArgs *x)
@@ -363,9 +335,9 @@ void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
     else if (s->kind == Iallreduce)
         allreduce(&c, &s->allreduce);
     else if (s->kind == Iallgather && !s->allgather.zig)
-        allgather(&c, &s->allgather, ranks);
+        blocks(&c, s->allgather.outer, s->allgather.chunk, ranks);
     else if (s->kind == Ireducescatter && !s->reducescatter.zig)
-        reducescatter(&c, &s->reducescatter, ranks);
+        blocks(&c, s->reducescatter.outer, s->reducescatter.chunk, ranks);
     else
         pieces(&c, s, ranks);
     ok(dl.ncclGroupEnd(), "a group");

@@ -23,26 +23,11 @@ static int64_t words_of(const Gpu *x, uint32_t atoms)
  * all ranks: sets follow each other as the plan names them. None: all words. */
 static int64_t words_at(const Gpu *x, uint32_t atoms)
 {
-    const Plan *p = x->plan;
-    uint32_t *seen = NULL;
+    const uint32_t *set = plan_groups(x->mem, x->plan, moves_rows);
     int64_t at = 0;
 
-    for (int r = 0; r < p->nrole; r++)
-        for (int g = 0; g < p->role[r].nprog; g++)
-            for (int i = 0; i < p->role[r].prog[g].ninstr; i++) {
-                const Instr *s = &p->role[r].prog[g].instr[i];
-                size_t k = 0;
-                if (!moves_rows(s->kind))
-                    continue;
-                if (s->atoms == atoms)
-                    return at;
-                while (k < vec_len(seen) && seen[k] != s->atoms)
-                    k++;
-                if (k < vec_len(seen))
-                    continue;
-                vec_push(x->mem, seen, s->atoms);
-                at += words_of(x, s->atoms);
-            }
+    for (size_t i = 0; i < vec_len(set) && set[i] != atoms; i++)
+        at += words_of(x, set[i]);
     return at;
 }
 
