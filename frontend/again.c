@@ -2,8 +2,6 @@
  * the plan and the sources that they carry. Where nothing that is compiled in
  * has changed, the folder's own plan is executed, so a run goes on with the
  * same bits; else its sources are compiled anew. */
-#define _GNU_SOURCE
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

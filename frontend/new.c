@@ -1,6 +1,5 @@
 /* new.c: `pleat new mixtral my.lua` starts a model file from one of ours, and
  * puts beside it what editors need to know the language. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>

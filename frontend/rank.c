@@ -2,7 +2,6 @@
  * with whom, its memory, what it holds of each tensor, what it does in a step.
  * Of long lists the first lines and the rest in numbers. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "commands.h"
 

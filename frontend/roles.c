@@ -16,7 +16,6 @@
  *     other        what only axes{} says: no mesh axis takes it
  *
  * passes/sharding/sharding.c says which mesh axis takes which role. */
-#include <string.h>
 
 #include "frontend.h"
 

@@ -1,6 +1,5 @@
 /* grid.c: both grids for people: ranks laid out by their coordinates, the
  * groups of each mesh axis, atoms. Abbreviated where it would be long. */
-#include <string.h>
 
 #include "plan.h"
 

@@ -15,7 +15,6 @@
  * m: a map of passes/sharding/exchange.c, which says that it is for this. */
 #include "ir.h"
 
-#include <string.h>
 
 /* A map with a block of as many rows for each rank of the group, that numbers
  * pairs by token, then rank. */

@@ -13,7 +13,6 @@
  * is one way only. Rows in blocks, and tokens that came in such, have an axis
  * that is cut in the tokens' stead (block_axis). Where the map is whole, rows
  * behave as any tensor. */
-#include <string.h>
 
 #include "ir.h"
 

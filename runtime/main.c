@@ -1,11 +1,7 @@
 /* main.c: pleat-run executes a plan. The runtime alone: no Lua, no passes, no
  * code generators. */
-#define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime.h"

@@ -9,7 +9,6 @@
 #include "loop.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- all index expressions in use ---------------------------------------- */
 

@@ -3,7 +3,6 @@
  * gmm.pre for all others. */
 #include "products.h"
 
-#include <string.h>
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
 

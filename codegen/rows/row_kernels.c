@@ -5,7 +5,6 @@
  * fixed, whatever the number of threads. */
 #include "rows.h"
 
-#include <string.h>
 
 enum { SELECT = 32, GRAIN = 16384 };
 

@@ -12,13 +12,10 @@
  * begins with a dot. Reading trusts the index only: a file that does not hash
  * to what it says is refused, and the checkpoint before is taken. ckptdir.c
  * does what concerns the folder; here is what is in its files. */
-#define _GNU_SOURCE
 #include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,11 +1,9 @@
 /* ckptdir.c: one folder of a checkpoint: its files, how it is made and checked.
  * ckpt.c says what a folder holds, ckpt_retention.c which folders there are. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,12 +1,10 @@
 /* ckptool.c: what people do with checkpoints: list, verify, compare, and carry
  * to and from Hugging Face names. One row a subcommand. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt.h"

@@ -1,7 +1,6 @@
 /* convert.c: checkpoints from Hugging Face folders and back: boxes of which
  * source tensors make a tensor, and in which file it goes. tensor_copy.c
  * moves them. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

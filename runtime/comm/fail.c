@@ -1,5 +1,4 @@
 /* fail.c: how the ranks of a run fail: one of them says why. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
 

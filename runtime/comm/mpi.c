@@ -2,7 +2,6 @@
  * under a launcher. One communicator for each set of ranks, made at start in
  * the same order everywhere. Counts of MPI are ints: what is longer goes
  * pairwise, in pieces. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <unistd.h>
 #include <string.h>

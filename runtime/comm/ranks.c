@@ -1,6 +1,5 @@
 /* ranks.c: the table of ranks that a run prints when it starts: who runs where,
  * the coordinates in both grids, and the groups. */
-#include <string.h>
 
 #include "comm.h"
 

@@ -1,7 +1,5 @@
 /* datatool.c: `data tokenize` makes tokens of texts; `data inspect` says what a
  * file of tokens or texts holds, and shows its beginning. */
-#define _GNU_SOURCE
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,7 +1,6 @@
 /* jsonl.c: the texts of a .jsonl or .jsonl.gz file as one stream of bytes, a
  * zero byte after each: {"text": "..."} on every line. */
 #include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "data.h"

@@ -10,12 +10,10 @@
  * and that of a blend is blend.c's: sample number i of a run is the same in
  * every fold, and a run that resumes needs nothing but its position.
  * order=megatron instead builds Megatron's (megatron.c). */
-#define _GNU_SOURCE
 #include <glob.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data.h"

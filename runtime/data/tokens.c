@@ -9,12 +9,9 @@
  *   megatron  x.bin with x.idx: indexed.c
  *   npy       an array: npy.c */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "data.h"

@@ -1,6 +1,5 @@
 /* doctor.c: what this machine has: the compiler, each library, the processor,
  * GPUs. */
-#define _GNU_SOURCE
 #include <string.h>
 #include <unistd.h>
 

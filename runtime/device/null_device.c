@@ -4,7 +4,6 @@
  * stored more than once. One core is enough for any number of ranks. */
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "../../ir/keys.h"
 #include "device.h"

@@ -4,7 +4,6 @@
  * the same plan gives the same bits. The first rank of each pipeline stage
  * measures what no file knows; its choice is taken by all ranks, of which rank
  * 0 writes the file. A line is "key algorithm check", in hexadecimal. */
-#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,10 +5,6 @@
  * process the stages take turns at that; when none can move they wait for each
  * other, which is an error and not a hang. Under mpirun there is one stage here
  * and MPI blocks. */
-#define _GNU_SOURCE
-#include <math.h>
-#include <string.h>
-#include <time.h>
 
 #include "exec.h"
 

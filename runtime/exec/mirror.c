@@ -2,7 +2,6 @@
  * mirror in the host's memory and back; a buffer of any kind, to look at. On
  * other devices the two are the same memory. */
 #define _GNU_SOURCE
-#include <string.h>
 #include <sys/mman.h>
 
 #include "exec.h"

@@ -2,7 +2,6 @@
  * before the instruction that makes it: real ones are NaN, integers far out of
  * range. Whatever that leaves unwritten, as the padding of ragged rows, then
  * shows in all that reads it. Arenas and work space begin so too. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "exec.h"

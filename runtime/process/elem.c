@@ -1,5 +1,4 @@
 /* elem.c: an element of any dtype in memory. */
-#include <string.h>
 
 #include "process.h"
 

@@ -3,11 +3,9 @@
  * write beyond the limit of file sizes is an error of that write; that there is
  * room on the stack. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 

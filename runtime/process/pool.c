@@ -9,7 +9,6 @@
  * spin a little before they sleep, and give the processor away meanwhile when
  * there are more threads than processors. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>

@@ -2,7 +2,6 @@
  * text is cut into words: the leftmost, and of those at one place the longest.
  * Those marked `normalized` are looked for after the text was normalized, the
  * others before. */
-#include <string.h>
 #include <utf8proc.h>
 
 #include "tokenizer.h"

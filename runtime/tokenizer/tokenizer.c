@@ -7,7 +7,6 @@
  * The model is byte pair encoding, over bytes (GPT-2, Llama 3, Qwen, DeepSeek)
  * or over characters with bytes for those it lacks (Llama 2, Mixtral). Anything
  * in a file that would change tokens and is not known here is refused. */
-#define _GNU_SOURCE
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

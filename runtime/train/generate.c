@@ -4,7 +4,6 @@
  * of logits: its rank draws, the others take what it drew. */
 #define _GNU_SOURCE
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "train.h"

@@ -1,6 +1,5 @@
 /* repeat.c: what a run recorded of its steps, and the checkpoint from which one
  * of them is reached again: `run --replay STEP`. Nothing is written. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* start.c: what comes before the first step: the run's folder and what it says
  * of the run before, values, data, room for checkpoints. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
