@@ -46,12 +46,10 @@ static void say_anew(const Plan *rest, int64_t format, const char *name)
 static Plan *compile_anew(const Plan *rest, int64_t format, const char *name)
 {
     Opts *keys = opts_new(forever);
-    const char *key, *value;
     Text out = { .arena = forever };
 
     say_anew(rest, format, name);
-    for (int i = 0; opts_each(rest->opts, i, &key, &value); i++)
-        opts_set(keys, key, value, NULL);
+    opts_copy(keys, rest->opts);
     opts_set(keys, "target", rest->target, NULL);
     int status = guarded(anew_job, &(Anew){ rest, keys }, &out);
     if (status)
@@ -114,7 +112,6 @@ static int compare_job(void *arg, FILE *out)
 {
     const Models *m = arg;
     Opts *then = opts_new(forever);
-    const char *key, *value;
     const Args *a = m->now;
     Trace now = a->past
                     ? trace_sources(a->past->source, a->past->nsource, a->keys)
@@ -122,8 +119,7 @@ static int compare_job(void *arg, FILE *out)
     const Axis *batch = batch_of(now.g);
 
     (void)out;
-    for (int i = 0; opts_each(m->past->opts, i, &key, &value); i++)
-        opts_set(then, key, value, NULL);
+    opts_copy(then, m->past->opts);
     if (batch)
         opts_set(then, intern(strf(forever, "axes.%s", batch->name)),
                  strf(forever, "%lld", (long long)batch->n), NULL);
@@ -247,8 +243,7 @@ static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
     if (!a->replay)
         take_launch(o, a->keys);
     opts_set(o, "name", dir, NULL);
-    for (int i = 0; opts_each(a->keys, i, &key, &value); i++)
-        opts_set(o, key, value, NULL);
+    opts_copy(o, a->keys);
     return o;
 }
 

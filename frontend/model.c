@@ -282,14 +282,6 @@ static const char *model_name(Arena *a, const char *file)
     return strf(a, "%.*s", (int)n, s);
 }
 
-static void copy_options(Opts *to, const Opts *from)
-{
-    const char *key, *value;
-
-    for (int i = 0; opts_each(from, i, &key, &value); i++)
-        opts_set(to, key, value, opts_loc(from, key));
-}
-
 /* An axis that the command line sizes must exist. */
 static void check_axes(Front *f)
 {
@@ -322,7 +314,7 @@ static void start(Front *f, const char *file, const Opts *cmdline, int flags)
     f->places = table_new(a);
     f->watch = watch();
     f->g->opts = opts_new(a);
-    copy_options(f->g->opts, cmdline);
+    opts_copy(f->g->opts, cmdline);
     f->L = lua_newstate(capped, f);
     if (!f->L)
         err(NULL, "not enough memory to start Lua");

@@ -27,24 +27,20 @@ const char *bytes_text(int64_t v)
     double x = (double)v;
     int u = 0;
 
-    while (x >= 1024 && u < 4) {
+    for (; x >= 1024 && u < 4; u++)
         x /= 1024;
-        u++;
-    }
     return strf(forever, u ? "%.2f %s" : "%.0f %s", x, unit[u]);
 }
 
 static const char *scaled(double x)
 {
     static const char *const unit[] = {
-        "", " k", " M", " G", " T", " P", " E",
+        "", " k", " M", " G", " T", " P", " E"
     };
     int u = 0;
 
-    while (x >= 1000 && u < 6) {
+    for (; x >= 1000 && u < 6; u++)
         x /= 1000;
-        u++;
-    }
     return strf(forever, "%.2f%s", x, unit[u]);
 }
 

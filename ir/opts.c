@@ -256,6 +256,14 @@ static void set_axis(Opts *o, const char *key, OptValue v)
     vec_push(o->arena, o->axes, a);
 }
 
+void opts_copy(Opts *to, const Opts *from)
+{
+    const char *key, *value;
+
+    for (int i = 0; opts_each(from, i, &key, &value); i++)
+        opts_set(to, key, value, opts_loc(from, key));
+}
+
 /* What `precision=x` and `route=x` are short for. */
 static const char *longhand(const char *key, const char **value)
 {

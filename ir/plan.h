@@ -313,6 +313,7 @@ const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
 /* In keys.def's order, then axes: the i-th key that was set; 0: past the
  * end. */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
+void opts_copy(Opts *to, const Opts *from); /* all that were set */
 
 /* ---- kinds.c: what the kinds of keys.def allow -------------------------- */
 

@@ -152,20 +152,21 @@ static void read_terms(Attn *attn, const Node *n)
 
 /* ---- axes ---------------------------------------------------------------- */
 
-const char *attn_code(const Attn *attn, const Axis *a)
+static const char *find_code(const Attn *attn, const Axis *a)
 {
     for (int i = 0; i < attn->naxis; i++)
         if (attn->axis[i].a == a)
             return attn->axis[i].code;
-    die("attention: axis '%s' has no part in it", a->name);
+    return NULL;
 }
 
-static int has_code(const Attn *attn, const Axis *a)
+const char *attn_code(const Attn *attn, const Axis *a)
 {
-    for (int i = 0; i < attn->naxis; i++)
-        if (attn->axis[i].a == a)
-            return 1;
-    return 0;
+    const char *s = find_code(attn, a);
+
+    if (!s)
+        die("attention: axis '%s' has no part in it", a->name);
+    return s;
 }
 
 static void code(Attn *attn, Axis *a, char *text)
@@ -187,7 +188,7 @@ static void code_axes(Attn *attn)
         code(attn, attn->x[i], strf(a, "x%d", i));
     for (int i = 0; i < attn->nop; i++)
         for (int d = 0; d < attn->n->in[i]->nd; d++)
-            if (!has_code(attn, attn->n->in[i]->dim[d].a))
+            if (!find_code(attn, attn->n->in[i]->dim[d].a))
                 code(attn, attn->n->in[i]->dim[d].a, strf(a, "d%d", inner++));
 }
 
@@ -221,11 +222,7 @@ static int dot_fits(const Attn *attn, const AttnDot *d)
 
 int attn_keyside(const Attn *attn, int op)
 {
-    int yes = op == attn->v;
-
-    for (int i = 0; i < attn->ndot; i++)
-        yes |= attn->dot[i].k == op;
-    return yes;
+    return op == attn->v || attn_contracted(attn, op);
 }
 
 static int queryside(const Attn *attn, int op)

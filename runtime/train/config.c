@@ -127,8 +127,7 @@ static void put_given(Text *out, const Plan *p, const char *dir)
     const char *key, *value;
     char *real = realpath(dir, NULL);
 
-    for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
-        opts_set(all, key, value, NULL);
+    opts_copy(all, p->opts);
     opts_set(all, "target", p->target, NULL);
     opts_set(all, "world", strf(out->arena, "%lld", (long long)p->mesh->world),
              NULL);
