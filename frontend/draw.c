@@ -1,6 +1,6 @@
-/* draw.c: a plan as pictures. --html: its memory, one rectangle a buffer, steps
- * to the right, addresses downwards; --trace: its predicted steps on a time
- * line in Chrome's trace format (Perfetto opens it). */
+/* draw.c: a plan as pictures. --html: its memory, one rectangle a buffer,
+ * instructions to the right, addresses downwards; --trace: what it is predicted
+ * to do on a time line in Chrome's trace format (Perfetto opens it). */
 #include <inttypes.h>
 #include <string.h>
 
@@ -42,7 +42,7 @@ static void rectangle(Text *out, const Role *r, const Program *p, const Buf *b)
     put(out, "\n%" PRId64 " bytes at %" PRId64 ", %s", b->bytes, b->offset,
         bufclasses[b->cls]);
     if (b->prog >= 0)
-        put(out, ", steps %d to %d", b->born, b->dies);
+        put(out, ", instructions %d to %d", b->born, b->dies);
     if (b->file) {
         put(out, "\n");
         put_html(out, b->file);

@@ -235,7 +235,7 @@ static void show_program(FILE *out, const Plan *plan, int role,
 
     for (int i = 0; i < prog->ninstr; i++)
         kinds[prog->instr[i].kind]++;
-    fprintf(out, "\nprogram %-8s  %5d steps, predicted %.3f ms",
+    fprintf(out, "\nprogram %-8s  %5d instructions, predicted %.3f ms",
             programnames[prog->kind], prog->ninstr, 1e3 * t.makespan);
     if (plan->nrole > 1)
         fprintf(out, ", %.1f %% of it at work",
@@ -245,7 +245,7 @@ static void show_program(FILE *out, const Plan *plan, int role,
         fprintf(out, "  never ends: %s\n", t.stuck);
     show_transfers(out, plan, prog, t.makespan);
     for (int f = 0; f < prog->nphase; f++)
-        fprintf(out, "  %-14s  %5d steps, %" PRId64 " time%s\n",
+        fprintf(out, "  %-14s  %5d instructions, %" PRId64 " time%s\n",
                 prog->phase[f].name, prog->phase[f].n, phase_runs(prog, f),
                 phase_runs(prog, f) == 1 ? "" : "s");
     show_table(out, prog);
@@ -324,8 +324,8 @@ static int by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every buffer, by its place: offset, bytes, class, program and steps in which
- * it is alive, name, source line; tabs between. */
+/* Every buffer, by its place: offset, bytes, class, program and instructions in
+ * which it is alive, name, source line; tabs between. */
 void report_memory(FILE *out, const Plan *p)
 {
     fputs(

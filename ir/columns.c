@@ -226,16 +226,16 @@ static size_t repeats(Arena *a, const ListingLine *v, size_t n, size_t i,
                       size_t len, NumberedScope u, long *last)
 {
     size_t count = 1;
-    long step = 0;
+    long way = 0;
 
     *last = u.at;
     for (size_t k = i + len; u.at >= 0 && k < n; k += len, count++) {
         NumberedScope x;
         if (run_at(v, n, k, &x) != len || !same_stem(u, x))
             break;
-        if (!step)
-            step = x.at - *last;
-        if (x.at - *last != step || labs(step) != 1 || v[k].reg != v[i].reg ||
+        if (!way)
+            way = x.at - *last;
+        if (x.at - *last != way || labs(way) != 1 || v[k].reg != v[i].reg ||
             !same_run(a, v + i, v + k, len, u, x))
             break;
         *last = x.at;

@@ -146,11 +146,11 @@ static void put_stage(Text *out, const Mesh *m, int64_t stage, int64_t lines)
 /* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}" */
 void put_ranks(Text *out, const int64_t *r, int64_t n)
 {
-    int64_t step = n > 1 ? r[1] - r[0] : 1, even = 1;
+    int64_t stride = n > 1 ? r[1] - r[0] : 1, even = 1;
 
     for (int64_t i = 1; i < n; i++)
-        even &= r[i] - r[i - 1] == step;
-    if (n > 2 && even && step == 1) {
+        even &= r[i] - r[i - 1] == stride;
+    if (n > 2 && even && stride == 1) {
         put(out, " {%lld-%lld}", (long long)r[0], (long long)r[n - 1]);
         return;
     }

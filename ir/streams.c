@@ -354,7 +354,7 @@ static void join(Clock *to, const Clock *from)
             to->of[s] = from->of[s];
 }
 
-static const char *step(StreamWalk *x, int instr, int micro)
+static const char *begin(StreamWalk *x, int instr, int micro)
 {
     const Issue *l = &x->g->instr[instr].issue;
     Clock *now = &x->now[l->stream];
@@ -436,7 +436,7 @@ static const char *walk(StreamWalk *x)
             continue;
         why = load(x, p);
         for (size_t k = 0; k < vec_len(v) && !why; k++)
-            why = step(x, v[k], row[t].micro);
+            why = begin(x, v[k], row[t].micro);
     }
     return why;
 }

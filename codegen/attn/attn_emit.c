@@ -76,12 +76,12 @@ static const char *start_of(Attn *t, const char *name, const Node *n,
     const char *all = attn_int(t, "ring_all", aff(ranks));
     const char *back = attn_int(t, "ring_round", aff(t->n->at.attn.round - 1));
     const char *zero = attn_int(t, strf(t->arena, "%s_0", name), aff(x.c));
-    const char *step = attn_int(t, strf(t->arena, "%s_1", name), aff(x.k[low]));
+    const char *one = attn_int(t, strf(t->arena, "%s_1", name), aff(x.k[low]));
     name = intern(name);
     if (!declared(t, name))
         put_line(&t->decl, 1,
                  "const int64_t %s = %s + (%s + %s - %s) %% %s * %s;", name,
-                 zero, me, all, back, all, step);
+                 zero, me, all, back, all, one);
     return name;
 }
 
@@ -253,23 +253,23 @@ void attn_move(Attn *attn, int depth, AttnHow how, AttnView v, const Axis *row,
     const char *ld = attn_widthname(attn, op);
     const char *last = n ? attn_stride(attn, v, in[n - 1]) : "0";
     const char *cols = n ? attn_size(attn, in[n - 1]) : "1";
-    const char *step = attn_stride(attn, v, row);
+    const char *stride = attn_stride(attn, v, row);
     const char *rows = row == attn->key ? "cols" : "rows";
 
     put(&tensor, "%s + %s * %s", attn_at(attn, v),
-        row == attn->key ? "k0" : "q0", step);
+        row == attn->key ? "k0" : "q0", stride);
     depth = inner_loops(attn, depth, v, in, n, &tensor, &off);
     tile = strf(attn->arena, "%s%s", tile, off.s ? off.s : "");
     if (how == ATpack)
         put_line(&attn->o, depth,
                  "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
-                 at_word(attn, v), attn->t, tile, ld, tensor.s, step, last,
+                 at_word(attn, v), attn->t, tile, ld, tensor.s, stride, last,
                  rows, cols);
     else
         put_line(&attn->o, depth, "at_%s_%s(%s, %s, %s, %s, %s, 1, %s, %s);",
                  how == ATput ? strf(attn->arena, "put_%s", at_word(attn, v))
                               : "add",
-                 attn->t, tensor.s, step, last, tile, ld, rows, cols);
+                 attn->t, tensor.s, stride, last, tile, ld, rows, cols);
 }
 
 void attn_clear(Attn *attn, int depth, const char *tile, const char *rows,

@@ -232,7 +232,7 @@ static void close_columns(AttnGpu *x, int depth)
 static void forward(AttnGpu *x, const AttnJob *j)
 {
     /* clang-format off */
-    static const char *const step[] = {
+    static const char *const line[] = {
         "const at_%s top = warp_max(z), most = top > max ? top : max;",
         "const at_%s base = most == -INFINITY ? 0 : most;",
         "const at_%s p = exp_%s(z - base), old = exp_%s(max - base);",
@@ -246,8 +246,8 @@ static void forward(AttnGpu *x, const AttnJob *j)
     put_line(&attn->o, 2, "at_%s max = -INFINITY, sum = 0;", attn->t);
     int depth = open_columns(x, j);
     put_pairs(x, depth);
-    for (size_t i = 0; i < sizeof step / sizeof *step; i++)
-        put_line(&attn->o, depth, step[i], attn->t, attn->t, attn->t);
+    for (size_t i = 0; i < sizeof line / sizeof *line; i++)
+        put_line(&attn->o, depth, line[i], attn->t, attn->t, attn->t);
     put_line(&attn->o, depth, "for (int u = 0; u < %lld; u++)", (long long)n);
     put_line(&attn->o, depth + 1, "acc[u] *= old;");
     put_weighed(attn, depth, "acc", "p", attn_operand(attn, attn->v), attn->key,

@@ -233,7 +233,7 @@ static uint64_t cut_mask(uint64_t m, int loop, const Cuts *s)
     return m;
 }
 
-/* A loop of n steps for a digit of loop p: one there is, or a new one. */
+/* A loop of n rounds for a digit of loop p: one there is, or a new one. */
 static int loop_of_digit(LoopKernel *c, int p, const SizeProduct *n,
                          uint64_t taken)
 {

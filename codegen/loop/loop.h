@@ -133,7 +133,7 @@ typedef struct Loop {
     int copy; /* further loops over the same axis */
     const SizeProduct *n;
     const Node *map;        /* ragged: the route node with the extent */
-    const SizeProduct *per; /* ragged: loop steps per row; null: 1 */
+    const SizeProduct *per; /* ragged: rounds per row; null: 1 */
     int gone;               /* merged or cut */
     int other; /* another like it, for sums inside (sum_loops.c); 0: none */
 } Loop;

@@ -20,7 +20,7 @@ enum {
     FEWITEMS = 2 * GPUBLOCKS,
     SERIAL = 64,     /* elements that a thread adds up alone */
     LARGETEAM = 256, /* of which few hold rows side by side */
-    FEWSTEPS = 4,    /* of a loop that groups share */
+    FEWROUNDS = 4,   /* of a loop that groups share */
     UNDERWAY = 4,    /* pieces that a thread waits for at a time */
     BUSY = 1 << 17   /* threads that keep the chip busy */
 };
@@ -60,7 +60,7 @@ static int power_of_two(int64_t x, int most)
 
 /* ---- a thread an item ---------------------------------------------------- */
 
-/* The loop whose steps groups of threads share: the longest that all sums run
+/* The loop whose rounds groups of threads share: the longest that all sums run
  * over, when they are long, threads are few and no sum is inside another; -1:
  * none. */
 static int shared_loop(KernelPrinter *printer, Expr *const *red,
@@ -92,15 +92,15 @@ static int shared_loop(KernelPrinter *printer, Expr *const *red,
 }
 
 /* Groups of a block that has `team` threads in each: where blocks are few, so
- * many that none has more than a few steps of the shared loop (512 rows of 128
+ * many that none has more than a few rounds of the shared loop (512 rows of 128
  * in one block: 44 us by 16 threads alone, 9 by 1024). */
 static int groups_of(const KernelPrinter *printer, int64_t blocks)
 {
-    int64_t steps = printer->c->loop[printer->shared].n->v;
+    int64_t rounds = printer->c->loop[printer->shared].n->v;
     int groups = BLOCKMAP / printer->team;
 
     while (blocks < GPUBLOCKS && groups * printer->team < MOSTTEAM &&
-           groups * FEWSTEPS < steps)
+           groups * FEWROUNDS < rounds)
         groups *= 2;
     return groups;
 }

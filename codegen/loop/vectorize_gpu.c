@@ -14,17 +14,17 @@ enum { UNROLL = 4, UNROLLED = 8 };
 static void open_loop(KernelPrinter *printer, int u, int innermost, Braces *s)
 {
     const Loop *l = &printer->c->loop[u];
-    const char *first = "0", *step = "1";
+    const char *first = "0", *by = "1";
 
     if (u == printer->shared)
-        first = "group", step = strf(printer->a, "%d", printer->groups);
+        first = "group", by = strf(printer->a, "%d", printer->groups);
     if (innermost)
         nest_line(printer, "#pragma unroll %d",
                   l->map                ? 1
                   : l->n->v <= UNROLLED ? UNROLLED
                                         : UNROLL);
     nest_line(printer, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first, u,
-              nest_limit(printer, u), u, step);
+              nest_limit(printer, u), u, by);
     *s = nest_enter(printer, BIT(u));
 }
 
@@ -134,7 +134,7 @@ typedef struct LoopSplit {
     int64_t per;
 } LoopSplit;
 
-/* Does something sum over one of these loops for each step of another? */
+/* Does something sum over one of these loops for each round of another? */
 static int sums_inside(KernelPrinter *printer, uint64_t K)
 {
     for (size_t i = 0; i < vec_len(printer->c->ex); i++) {

@@ -50,7 +50,7 @@ char *ckpt_folder(Arena *a, const char *dir, int64_t step)
 }
 
 /* The step of a name that is "step-N" and then `end`, as we print it; -1. */
-static int64_t instr_named(const char *name, const char *end)
+static int64_t step_named(const char *name, const char *end)
 {
     char again[64], *rest;
 
@@ -66,7 +66,7 @@ static int64_t hidden_named(const char *name, const char *what)
     char end[16];
 
     snprintf(end, sizeof end, ".%s", what);
-    return *name == '.' ? instr_named(name + 1, end) : -1;
+    return *name == '.' ? step_named(name + 1, end) : -1;
 }
 
 /* Names in a folder, a vec. *bad: 0, or why not all are known; one that is not
@@ -111,9 +111,9 @@ static FoundCheckpoint *list_checkpoints(Arena *a, const char *dir, int *bad)
     FoundCheckpoint *v = NULL;
 
     for (size_t i = 0; i < vec_len(name); i++)
-        if (instr_named(name[i], "") >= 0)
+        if (step_named(name[i], "") >= 0)
             vec_push(a, v,
-                     ((FoundCheckpoint){ instr_named(name[i], ""), name[i] }));
+                     ((FoundCheckpoint){ step_named(name[i], ""), name[i] }));
     for (size_t i = 0; i < vec_len(name); i++) {
         int64_t step = hidden_named(name[i], "old");
         if (step >= 0 && !is_listed(v, step))

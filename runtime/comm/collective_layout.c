@@ -23,7 +23,7 @@ int64_t block_place(const BlockLayout *s, const BlockPlace *x, int64_t pos,
                     int64_t h)
 {
     return x->placed ? half_place(&s->z, pos, h) * x->half
-                     : pos * x->step + h * x->half;
+                     : pos * x->stride + h * x->half;
 }
 
 /* What is sent lies as what is received did, and the other way round. */
@@ -172,6 +172,6 @@ int is_dense(const BlockLayout *s, const int64_t *stride, const BlockPlace *x,
             return 0;
         run *= s->n[i];
     }
-    return !x->placed && (one || x->step == s->halves * run) &&
+    return !x->placed && (one || x->stride == s->halves * run) &&
            (s->halves == 1 || x->half == run);
 }

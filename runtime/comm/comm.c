@@ -155,9 +155,9 @@ typedef struct Sum {
     Reduce op;
     int64_t size;              /* ranks */
     const uint8_t *const *src; /* of each rank; element i of outer block o */
-    int64_t chunk, step;       /*   is at o * step + i */
+    int64_t chunk, stride;     /*   is at o * stride + i */
     uint8_t *const *dst;       /* one result, or the same to all */
-    int64_t ndst, dststep;
+    int64_t ndst, dststride;
 } Sum;
 
 enum { STRIP = 256 }; /* elements summed at a time, in registers */
@@ -208,7 +208,7 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi)
         int64_t o = lo / k->chunk, i = lo % k->chunk;
         int64_t n = k->chunk - i < hi - lo ? k->chunk - i : hi - lo;
         n = n < STRIP ? n : STRIP;
-        sum_strip(k, o * k->step + i, o * k->dststep + i, n);
+        sum_strip(k, o * k->stride + i, o * k->dststride + i, n);
         lo += n;
     }
 }
@@ -306,11 +306,11 @@ static const uint8_t *packed(const Coll *k, const BlockLayout *s, int size,
 /* One half of a block as it lies in a buffer: an MPI type. */
 static void *half_type(const BlockLayout *s, const int64_t *stride, int size)
 {
-    int64_t step[4];
+    int64_t bytes[4];
 
     for (int i = 0; i < 4; i++)
-        step[i] = stride[i] * size;
-    return mpi_strided(s->run * size, s->n, step, 4);
+        bytes[i] = stride[i] * size;
+    return mpi_strided(s->run * size, s->n, bytes, 4);
 }
 
 /* Large blocks one pair of ranks at a time, straight from place to place. */

@@ -143,8 +143,8 @@ void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
               void **request);
 void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
 void mpi_wait(void **request, int64_t n);
-/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `step` bytes apart. */
-void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
+/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `stride` bytes apart. */
+void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *stride,
                   int dims);
 void mpi_forget(void *type);
 /* A value of one type to a rank while one of another comes from a rank. */
@@ -163,11 +163,11 @@ typedef struct Zigzag {
     int64_t zig, low, ranks;
 } Zigzag;
 
-/* Where the block of a position begins in a buffer: each position's `step`
+/* Where the block of a position begins in a buffer: each position's `stride`
  * after the last, a second half `half` behind the first; or, placed, each half
  * at its place, `half` apart. */
 typedef struct BlockPlace {
-    int64_t step, half;
+    int64_t stride, half;
     int placed;
 } BlockPlace;
 

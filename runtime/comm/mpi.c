@@ -70,7 +70,7 @@ void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
     }
 }
 
-void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
+void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *stride,
                   int dims)
 {
     void *t = dl.ompi_mpi_byte, *next;
@@ -80,7 +80,7 @@ void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *step,
         if (n[i] == 1)
             continue;
         t = next;
-        bad = dl.MPI_Type_create_hvector((int)n[i], 1, step[i], t, &next);
+        bad = dl.MPI_Type_create_hvector((int)n[i], 1, stride[i], t, &next);
         dl.MPI_Type_free(&t);
     }
     if (bad || dl.MPI_Type_commit(&next))

@@ -205,11 +205,11 @@ static void convert_rows(Blas *bl, uint16_t *p, int64_t ld, float *dense,
 static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
                     int64_t cols, float *dense, CastDirection way)
 {
-    int64_t items = distinct(g->nb, g->bn, s), ds[MAXBATCH], step = 1;
+    int64_t items = distinct(g->nb, g->bn, s), ds[MAXBATCH], stride = 1;
 
     for (int b = g->nb - 1; b >= 0; b--) {
-        ds[b] = s[b] ? step * rows * cols : 0;
-        step *= s[b] ? g->bn[b] : 1;
+        ds[b] = s[b] ? stride * rows * cols : 0;
+        stride *= s[b] ? g->bn[b] : 1;
     }
     for (int64_t i = 0; i < items; i++) {
         int64_t off = 0, r = i;
@@ -269,9 +269,9 @@ static void gemm_run(Blas *bl, void *const *buf, const GemmArgs *x,
     if (x->out == Dbf16 && g.acc) {
         convert(bl, &whole, &g.c, g.sc, g.m, g.n, scratch, WIDEN);
     } else if (x->out == Dbf16) {
-        int64_t step = g.m * g.n;
-        for (int b = g.nb - 1; b >= 0; step *= g.bn[b--])
-            g.sc[b] = step;
+        int64_t stride = g.m * g.n;
+        for (int b = g.nb - 1; b >= 0; stride *= g.bn[b--])
+            g.sc[b] = stride;
         g.c = (Mat){ scratch, g.n, 0 };
     }
     g.alongn = g.n > g.m;

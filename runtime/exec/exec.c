@@ -85,7 +85,7 @@ static void bind_patches(Exec *x, const Rank *r, int g, int f)
     const Phase *p = &r->role->prog[g].phase[f];
 
     for (int k = p->first; k < p->first + p->n; k++) {
-        const BoundInstr *b = &r->step[g][k];
+        const BoundInstr *b = &r->bound[g][k];
         for (int i = 0; i < b->s->nbuf; i++) {
             const Buf *t =
                 b->s->buf[i] < 0 ? NULL : &r->role->buf[b->s->buf[i]];
@@ -101,12 +101,12 @@ static void bind_program(Exec *x, Rank *r, int g)
     const Program *p = &r->role->prog[g];
     void **events = NULL;
 
-    r->step[g] = alloc(x->mem, (size_t)(p->ninstr + 1) * sizeof **r->step);
+    r->bound[g] = alloc(x->mem, (size_t)(p->ninstr + 1) * sizeof **r->bound);
     r->patch[g] = alloc(x->mem, (size_t)(p->nphase + 1) * sizeof **r->patch);
     for (int f = 0; f < p->nphase; f++) {
         for (int k = p->phase[f].first; k < p->phase[f].first + p->phase[f].n;
              k++) {
-            BoundInstr *b = &r->step[g][k];
+            BoundInstr *b = &r->bound[g][k];
             bind_instr(x, r, b, &p->instr[k]);
             bind_launch(x, b, &events);
             x->dev->bind(x->on, b, p, phase_runs(p, f));
@@ -117,7 +117,7 @@ static void bind_program(Exec *x, Rank *r, int g)
 
 static void bind_rank(Exec *x, Rank *r)
 {
-    r->step = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->step);
+    r->bound = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->bound);
     r->patch = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->patch);
     for (int g = 0; g < r->role->nprog; g++)
         bind_program(x, r, g);

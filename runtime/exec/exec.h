@@ -36,11 +36,11 @@ typedef struct Rank {
     int64_t id;
     const Role *role;
     struct Stage *stage;
-    uint8_t *base;     /* its arena in the device's memory */
-    uint8_t *arena;    /* in the host's: the same, or its mirror */
-    void **buf;        /* in the host's */
-    BoundInstr **step; /* [program][instruction] */
-    Patch ***patch;    /* [program][phase]: vec */
+    uint8_t *base;      /* its arena in the device's memory */
+    uint8_t *arena;     /* in the host's: the same, or its mirror */
+    void **buf;         /* in the host's */
+    BoundInstr **bound; /* [program][instruction] */
+    Patch ***patch;     /* [program][phase]: vec */
 } Rank;
 
 /* What a phase reads of its micro-batch. */
@@ -64,14 +64,13 @@ typedef struct Stage {
     UnrolledProgram *course; /* by program */
     int64_t *loaded;         /* by tensor: micro-batch; -1: none */
     int64_t micro;           /* that the scalar `micro` says; -1: none */
-    int prog, row, step;     /* where it stands; row nrow: at the end */
+    int prog, row, instr;    /* where it stands; row nrow: at the end */
     int met;                 /* a member of the collective looked at */
 } Stage;
 
-/* What ran, in order of start; step (an instruction) -1: a row of the table
- * began. */
+/* What ran, in order of start; instr -1: a row of the table began. */
 typedef struct InstrTiming {
-    int stage, phase, step;
+    int stage, phase, instr;
     int64_t micro;
     double start, end; /* seconds */
     int64_t from, to;  /* marks */
@@ -177,7 +176,7 @@ void exec_guard(Exec *x, StreamKind on);
 Stage *exec_stage(Exec *x, int role); /* opened when missing */
 const Program *stage_program(const Stage *s);
 const ScheduleSlot *stage_slot(const Stage *s);
-int stage_step(const Stage *s); /* of the program */
+int stage_instr(const Stage *s); /* of the program */
 int stage_ended(const Stage *s);
 BoundInstr *rank_instr(const Rank *r);
 /* The first micro-batch of those that run at once, among all of the step. */
@@ -189,7 +188,7 @@ double step_value(const Exec *x, const StepValues *b, StepValue v);
 void exec_start(Exec *x, ProgramKind program); /* all stages */
 void stage_next(Exec *x,
                 Stage *s); /* its next instruction; row -1: the first */
-void run_step(Exec *x, Stage *const *s, int n);
+void run_instr(Exec *x, Stage *const *s, int n);
 void exec_stages(Exec *x);              /* to their ends */
 void exec_times(Exec *x, double began); /* of the marks to x->ran */
 

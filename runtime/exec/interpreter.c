@@ -44,16 +44,16 @@ static void patch(const Stage *s, const ScheduleSlot *t)
 
 /* ---- clocks -------------------------------------------------------------- */
 
-/* What came to its end now, and began at the mark before; step -1: a row, which
- * begins. */
-static void record(Exec *x, const Stage *s, int step, int from)
+/* What came to its end now, and began at the mark before; instr -1: a row,
+ * which begins. */
+static void record(Exec *x, const Stage *s, int instr, int from)
 {
     const ScheduleSlot *t = stage_slot(s);
 
     if (x->nran < x->maxran)
         x->ran[x->nran++] =
-            (InstrTiming){ s->role, t->phase, step, t->micro,
-                           0,       0,        from, x->nmark - 1 };
+            (InstrTiming){ s->role, t->phase, instr, t->micro,
+                           0,       0,        from,  x->nmark - 1 };
 }
 
 static void mark(Exec *x)
@@ -92,15 +92,15 @@ static void begin_row(Exec *x, Stage *s)
 /* To the next instruction, over the ends of rows; row -1: from the start. */
 void stage_next(Exec *x, Stage *s)
 {
-    s->step++;
+    s->instr++;
     while (!stage_ended(s)) {
         if (s->row >= 0 &&
-            s->step < stage_program(s)->phase[stage_slot(s)->phase].n)
+            s->instr < stage_program(s)->phase[stage_slot(s)->phase].n)
             return;
         if (s->row >= 0 && x->nstage == 1)
             nvtx_end();
         s->row++;
-        s->step = 0;
+        s->instr = 0;
         if (!stage_ended(s))
             begin_row(x, s);
     }
@@ -197,7 +197,7 @@ static void poison(Exec *x, const Rank *r)
 }
 
 /* The instruction at which these stages stand; several: a wide collective. */
-void run_step(Exec *x, Stage *const *s, int n)
+void run_instr(Exec *x, Stage *const *s, int n)
 {
     const Instr *now = rank_instr(s[0]->rank[0])->s;
 
@@ -223,7 +223,7 @@ void run_step(Exec *x, Stage *const *s, int n)
     if (x->maxran)
         mark(x);
     for (int i = 0; i < n && x->maxran; i++)
-        record(x, s[i], stage_step(s[i]), x->nmark - 2);
+        record(x, s[i], stage_instr(s[i]), x->nmark - 2);
     nvtx_end();
 }
 
@@ -269,7 +269,7 @@ static int advance(Exec *x, Stage *s)
     for (int64_t i = 0; i < s->n && n; i++)
         n = x->dev->ready(x->on, rank_instr(s->rank[i])) ? n : 0;
     if (n)
-        run_step(x, x->meet, n);
+        run_instr(x, x->meet, n);
     for (int i = 0; i < n; i++)
         stage_next(x, x->meet[i]);
     return n > 0;
@@ -323,7 +323,7 @@ void exec_start(Exec *x, ProgramKind program)
         s->prog = role_prog(r, program);
         if (s->prog < 0)
             err(NULL, "the plan has no program '%s'", programnames[program]);
-        s->row = s->step = -1;
+        s->row = s->instr = -1;
         s->micro = -1;
         for (int k = 0; k < r->ntensor; k++)
             s->loaded[k] = -1;

@@ -206,9 +206,9 @@ static void run_row(Exec *x, Stage *s)
     int phase = s->course[s->prog].row[s->row].phase;
     int n = s->rank[0]->role->prog[s->prog].phase[phase].n;
 
-    for (s->step = 0; s->step < n; s->step++)
-        run_step(x, &s, 1);
-    s->step = n - 1;
+    for (s->instr = 0; s->instr < n; s->instr++)
+        run_instr(x, &s, 1);
+    s->instr = n - 1;
 }
 
 /* Its graph, whose addresses are those that are patched in now. */
@@ -245,7 +245,7 @@ static void run_segments(Exec *x, StagedProgram *g)
 
     for (stage_next(x, s); s->row < g->course->nrow; stage_next(x, s)) {
         x->dev->replay(x->on, segment_of(x, g, s)->graph);
-        s->step = g->p->phase[g->course->row[s->row].phase].n - 1;
+        s->instr = g->p->phase[g->course->row[s->row].phase].n - 1;
     }
 }
 

@@ -107,7 +107,7 @@ static void put_event(Text *out, const InstrTiming *r, const char *name,
     put(out,
         ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": "
         "%.3f, \"args\": {\"micro\": %lld",
-        r->stage, r->step >= 0, r->start * 1e6, (end - r->start) * 1e6,
+        r->stage, r->instr >= 0, r->start * 1e6, (end - r->start) * 1e6,
         (long long)r->micro);
 }
 
@@ -133,7 +133,7 @@ static double row_end(const Exec *x, int64_t k)
 
     for (k++; k < x->nran; k++) {
         const InstrTiming *r = &x->ran[k];
-        if (r->stage == row->stage && r->step < 0)
+        if (r->stage == row->stage && r->instr < 0)
             break;
         end = r->stage == row->stage ? r->end : end;
     }
@@ -149,7 +149,7 @@ char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
         const InstrTiming *r = &x->ran[k];
         const Role *role = &x->plan->role[r->stage];
         const Program *g = &role->prog[role_prog(role, program)];
-        const Instr *s = r->step < 0 ? NULL : &g->instr[r->step];
+        const Instr *s = r->instr < 0 ? NULL : &g->instr[r->instr];
         put_event(&out, r,
                   !s         ? g->phase[r->phase].name
                   : s->label ? s->label

@@ -80,14 +80,14 @@ const ScheduleSlot *stage_slot(const Stage *s)
     return &s->course[s->prog].row[s->row];
 }
 
-int stage_step(const Stage *s)
+int stage_instr(const Stage *s)
 {
-    return stage_program(s)->phase[stage_slot(s)->phase].first + s->step;
+    return stage_program(s)->phase[stage_slot(s)->phase].first + s->instr;
 }
 
 BoundInstr *rank_instr(const Rank *r)
 {
-    return &r->step[r->stage->prog][stage_step(r->stage)];
+    return &r->bound[r->stage->prog][stage_instr(r->stage)];
 }
 
 /* ---- what a step is given ------------------------------------------------ */

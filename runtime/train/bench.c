@@ -214,8 +214,8 @@ static void add_run(Bench *b)
         int stage = 0;
         while (b->x->stage[stage].role != r->stage)
             stage++;
-        if (r->step >= 0)
-            b->spent[stage][r->step] += r->end - r->start;
+        if (r->instr >= 0)
+            b->spent[stage][r->instr] += r->end - r->start;
     }
 }
 

@@ -145,7 +145,7 @@ static void write_trace(Train *train)
 }
 
 /* A step's results are here. */
-static void read_instr(Train *t, const PendingStep *s)
+static void read_step(Train *t, const PendingStep *s)
 {
     double end = monotonic(), secs = end - t->since;
     double host = secs - (t->x->waited - t->waited);
@@ -184,7 +184,7 @@ static void finish(Train *train, PendingStep *s, PendingStep *behind)
         run_sent(train, PGfallback, s, 0);
         train->fallbacks++;
     }
-    read_instr(train, s);
+    read_step(train, s);
     if (over && behind)
         run_sent(train, PGstep, behind, 1);
 }

@@ -104,22 +104,22 @@ static int as_planned(const Exec *x)
 {
     for (int i = 0; i < x->nstage; i++) {
         const Program *g = &x->plan->role[x->stage[i].role].prog[1];
-        int row = 0, step = 0;
+        int row = 0, instr = 0;
         for (int64_t k = 0; k < x->nran; k++) {
             const InstrTiming *r = &x->ran[k];
             if (r->stage != x->stage[i].role || g->phase[r->phase].repeat)
                 continue;
-            if (r->step >= 0) {
-                if (r->step != g->phase[r->phase].first + step++)
+            if (r->instr >= 0) {
+                if (r->instr != g->phase[r->phase].first + instr++)
                     return 0;
                 continue;
             }
             if (row == g->nslot || r->phase != g->slot[row].phase ||
                 r->micro != g->slot[row].micro ||
-                (row && step != g->phase[g->slot[row - 1].phase].n))
+                (row && instr != g->phase[g->slot[row - 1].phase].n))
                 return 0;
             row++;
-            step = 0;
+            instr = 0;
         }
         if (row != g->nslot)
             return 0;
