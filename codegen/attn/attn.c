@@ -33,7 +33,8 @@ static int read_result(Attn *t)
 
     if (o->op != Odot || o->at.dot.axes.n != 1)
         return 0;
-    const Axis *key = t->n->op == Ocall ? t->n->at.call.key : t->n->at.attn.key;
+    const Axis *key =
+        t->node->op == Ocall ? t->node->at.call.key : t->node->at.attn.key;
     t->key = o->at.dot.axes.v[0];
     if (key && key != t->key)
         return 0;
@@ -42,7 +43,7 @@ static int read_result(Attn *t)
         const Axis *over;
         t->score = softmax_scores(unrounded(o->in[!k]), &over);
         if (v && t->score && over == t->key) {
-            t->v = (int)v->at.arg.index;
+            t->values = (int)v->at.arg.index;
             return dim_of(v, t->key) >= 0;
         }
     }
@@ -51,7 +52,8 @@ static int read_result(Attn *t)
 
 static int read_query(Attn *t)
 {
-    t->query = t->n->op == Ocall ? t->n->at.call.query : t->n->at.attn.query;
+    t->query =
+        t->node->op == Ocall ? t->node->at.call.query : t->node->at.attn.query;
     if (!t->query)
         t->query = t->key->root;
     return t->query != t->key && dim_of(t->score, t->query) >= 0 &&
@@ -179,7 +181,7 @@ static void code(Attn *attn, Axis *a, char *text)
 
 static void code_axes(Attn *attn)
 {
-    Arena *a = attn->g->arena;
+    Arena *a = attn->graph->arena;
     int inner = 0;
 
     code(attn, attn->query, "q");
@@ -187,9 +189,10 @@ static void code_axes(Attn *attn)
     for (int i = 0; i < attn->nx; i++)
         code(attn, attn->x[i], strf(a, "x%d", i));
     for (int i = 0; i < attn->nop; i++)
-        for (int d = 0; d < attn->n->in[i]->nd; d++)
-            if (!find_code(attn, attn->n->in[i]->dim[d].a))
-                code(attn, attn->n->in[i]->dim[d].a, strf(a, "d%d", inner++));
+        for (int d = 0; d < attn->node->in[i]->nd; d++)
+            if (!find_code(attn, attn->node->in[i]->dim[d].a))
+                code(attn, attn->node->in[i]->dim[d].a,
+                     strf(a, "d%d", inner++));
 }
 
 /* Axes of a key-side operand that are packed side by side in its tiles: what
@@ -209,20 +212,20 @@ int attn_inner(const Attn *attn, const Node *n, Axis **out)
 static int dot_fits(const Attn *attn, const AttnDot *d)
 {
     Axis *q[MAXD], *k[MAXD];
-    int nq = attn_inner(attn, attn->n->in[d->q], q);
-    int nk = attn_inner(attn, attn->n->in[d->k], k);
+    int nq = attn_inner(attn, attn->node->in[d->q], q);
+    int nk = attn_inner(attn, attn->node->in[d->k], k);
 
     if (nq != d->n->at.dot.axes.n || nk != d->n->at.dot.axes.n)
         return 0;
     for (int i = 0; i < nk; i++)
-        if (dim_of(attn->n->in[d->q], k[i]) < 0)
+        if (dim_of(attn->node->in[d->q], k[i]) < 0)
             return 0;
     return 1;
 }
 
 int attn_keyside(const Attn *attn, int op)
 {
-    return op == attn->v || attn_contracted(attn, op);
+    return op == attn->values || attn_contracted(attn, op);
 }
 
 static int queryside(const Attn *attn, int op)
@@ -238,7 +241,7 @@ static int key_axes(const Attn *attn, int op, Axis **out)
     int n = 0;
 
     for (int i = 0; i < attn->nx; i++)
-        if (dim_of(attn->n->in[op], attn->x[i]) >= 0)
+        if (dim_of(attn->node->in[op], attn->x[i]) >= 0)
             out[n++] = attn->x[i];
     return n;
 }
@@ -256,7 +259,7 @@ static int levels_fit(const Attn *attn)
                 continue;
             int na = key_axes(attn, p, a), nb = key_axes(attn, q, b);
             for (int i = 0; i < na && na <= nb; i++)
-                if (dim_of(attn->n->in[q], a[i]) < 0)
+                if (dim_of(attn->node->in[q], a[i]) < 0)
                     return 0;
         }
     return 1;
@@ -281,7 +284,7 @@ static int widths_fit(const Attn *attn)
     int64_t sum = 0;
 
     for (int i = 0; i < attn->nop; i++) {
-        const Node *n = attn->n->in[i];
+        const Node *n = attn->node->in[i];
         Axis *in[MAXD];
         int64_t w = 1, k = attn_inner(attn, n, in);
         while (k-- > 0)
@@ -294,7 +297,7 @@ static int widths_fit(const Attn *attn)
 
 int attn_read(Attn *attn, const Graph *g, const Node *n)
 {
-    *attn = (Attn){ .g = g, .n = n, .body = n->body };
+    *attn = (Attn){ .graph = g, .node = n, .body = n->body };
     attn->nop = n->nin - (n->op == Oattn_bwd ? 3 : 0);
     if (!n->body || !vec_len(n->body->node) || !read_result(attn))
         return 0;

@@ -26,14 +26,14 @@ typedef struct AttnDot {
 
 /* An attention read from its body, and the text being written for it. */
 typedef struct Attn {
-    const Graph *g, *body;
-    const Node *n; /* call, attn or attn_bwd */
-    int nop;       /* operands of the attention itself */
+    const Graph *graph, *body;
+    const Node *node; /* call, attn or attn_bwd */
+    int nop;          /* operands of the attention itself */
     Axis *query, *key;
     const Node *score; /* [.. query key] before the softmax */
     unsigned leaf;     /* operands that the score reads itself, */
     unsigned wanted;   /* and those whose gradient is wanted */
-    int v;             /* which operand holds the values */
+    int values;        /* which operand holds the values */
     int ndot;
     AttnDot dot[ATDOTS];
     int nterm;
@@ -45,14 +45,14 @@ typedef struct Attn {
         Axis *a;
         const char *code;
     } axis[ATAXES];
-    Group *k;
+    Group *group;
     Arena *arena;
     Dtype dt;          /* of values: f32 f64, */
-    const char *t;     /* and its name */
+    const char *type;  /* and its name */
     int gpu, open;     /* score texts: of one pair, of open tiles, */
     int scaled;        /* without the factor attn_unit */
     const char **name; /* vec: declared names */
-    Text decl, o;
+    Text decl, out;
     int64_t work; /* elements of work space on the stack */
 } Attn;
 

@@ -27,7 +27,7 @@
 #include "attn.h"
 
 typedef struct Backward {
-    Attn t;
+    Attn attn;
     int own;
     Axis *over[MAXD]; /* score axes of an item */
     int nmid;
@@ -43,13 +43,13 @@ static int key_count(const Attn *attn, const Axis *a)
     int n = 0;
 
     for (int op = 0; op < attn->nop; op++)
-        n += attn_keyside(attn, op) && dim_of(attn->n->in[op], a) >= 0;
+        n += attn_keyside(attn, op) && dim_of(attn->node->in[op], a) >= 0;
     return n;
 }
 
 static int in_all(const Backward *back, const Axis *a)
 {
-    for (int op = 0; op < back->t.nop; op++)
+    for (int op = 0; op < back->attn.nop; op++)
         if (back->grad[op] && dim_of(back->grad[op], a) < 0)
             return 0;
     return 1;
@@ -58,15 +58,15 @@ static int in_all(const Backward *back, const Axis *a)
 /* mid: axes that more key-side operands have come first. */
 static void split_axes(Backward *back)
 {
-    for (int i = 0; i < back->t.nx; i++) {
-        Axis *a = back->t.x[i];
-        int at = back->nmid, keys = key_count(&back->t, a);
+    for (int i = 0; i < back->attn.nx; i++) {
+        Axis *a = back->attn.x[i];
+        int at = back->nmid, keys = key_count(&back->attn, a);
         if (in_all(back, a)) {
             back->over[back->own++] = a;
         } else if (!keys) {
             back->free[back->nfree++] = a;
         } else {
-            for (; at > 0 && key_count(&back->t, back->mid[at - 1]) < keys;
+            for (; at > 0 && key_count(&back->attn, back->mid[at - 1]) < keys;
                  at--)
                 back->mid[at] = back->mid[at - 1];
             back->mid[at] = a;
@@ -81,7 +81,7 @@ static int level_of(const Backward *back, int op)
     int n = 0;
 
     for (int i = 0; i < back->nmid; i++)
-        n += dim_of(back->t.n->in[op], back->mid[i]) >= 0;
+        n += dim_of(back->attn.node->in[op], back->mid[i]) >= 0;
     return n;
 }
 
@@ -89,30 +89,31 @@ static int level_of(const Backward *back, int op)
 
 static AttnView result(Backward *back, int op)
 {
-    return (AttnView){ strf(back->t.arena, "g%d", op), back->grad[op], ATresult,
-                       0 };
+    return (AttnView){ strf(back->attn.arena, "g%d", op), back->grad[op],
+                       ATresult, 0 };
 }
 
 static int in_scratch(const Backward *back, int op)
 {
-    return back->grad[op]->dt != back->t.dt;
+    return back->grad[op]->dt != back->attn.dt;
 }
 
 /* A tensor of the compute type in scratch with n's dims. */
 static AttnView scratch(Backward *back, const char *name, Node *n)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     int64_t bytes = dtypes[attn->dt].bytes;
-    AttnView v = { name, n, ATscratch, attn->k->scratch / bytes };
+    AttnView v = { name, n, ATscratch, attn->group->scratch / bytes };
 
-    attn->k->scratch += (local_elems(attn->g, n) + 15) / 16 * 16 * bytes;
+    attn->group->scratch +=
+        (local_elems(attn->graph, n) + 15) / 16 * 16 * bytes;
     return v;
 }
 
 static void make_views(Backward *back, AttnView *sum)
 {
-    Attn *attn = &back->t;
-    Node **in = attn->n->in + attn->nop;
+    Attn *attn = &back->attn;
+    Node **in = attn->node->in + attn->nop;
 
     back->out = (AttnView){ "o", in[0], AToperand, 0 };
     back->lse = (AttnView){ "l", in[1], AToperand, 0 };
@@ -132,14 +133,14 @@ static void make_views(Backward *back, AttnView *sum)
  * offset goes to `off`. */
 static int element_loops(Backward *back, int depth, AttnView v, Text *off)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
     for (int d = 0; d < v.n->nd; d++) {
         Axis *a = v.n->dim[d].a;
         const char *c = attn_code(attn, a);
         int q = a == attn->query;
         if (axis_at(back->over, back->own, a) < 0)
-            put_line(&attn->o, depth++,
+            put_line(&attn->out, depth++,
                      "for (int64_t i_%s = %s; i_%s < %s; i_%s++)", c,
                      q ? "qlo" : "0", c, q ? "qhi" : attn_size(attn, a), c);
         put(off, "%si_%s * %s", off->s ? " + " : "", c,
@@ -150,32 +151,32 @@ static int element_loops(Backward *back, int depth, AttnView v, Text *off)
 
 static void zero_sums(Backward *back, const AttnView *sum)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
     for (int op = 0; op < attn->nop; op++) {
         Text off = { .arena = attn->arena };
         if (!sum[op].n)
             continue;
-        put_line(&attn->o, 2, "if (queries)");
+        put_line(&attn->out, 2, "if (queries)");
         int depth = element_loops(back, 3, sum[op], &off);
-        put_line(&attn->o, depth, "%s[%s] = 0;", attn_base(attn, sum[op]),
+        put_line(&attn->out, depth, "%s[%s] = 0;", attn_base(attn, sum[op]),
                  off.s);
     }
 }
 
 static void round_sums(Backward *back, const AttnView *sum)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
     for (int op = 0; op < attn->nop; op++) {
         Text off = { .arena = attn->arena };
         if (!sum[op].n || sum[op].kind != ATscratch)
             continue;
-        put_line(&attn->o, 2, "if (queries)");
+        put_line(&attn->out, 2, "if (queries)");
         int depth = element_loops(back, 3, sum[op], &off);
         const char *from =
             strf(attn->arena, "%s[%s]", attn_base(attn, sum[op]), off.s);
-        put_line(&attn->o, depth, "%s[%s] = %s;",
+        put_line(&attn->out, depth, "%s[%s] = %s;",
                  attn_base(attn, result(back, op)), off.s,
                  text_save(attn->arena, back->grad[op]->dt, from));
     }
@@ -190,7 +191,7 @@ static void row_tile(Attn *attn, const char *name, const char *w, int64_t n)
 
 static void workspace(Backward *back)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     int64_t widest = 0;
 
     attn_keytiles(attn, 1);
@@ -206,10 +207,10 @@ static void workspace(Backward *back)
         row_tile(attn, strf(attn->arena, "a%d", i), attn_widthname(attn, k), w);
         widest = w > widest ? w : widest;
     }
-    row_tile(attn, "et", attn_widthname(attn, attn->v),
-             attn_width(attn, attn->v));
-    row_tile(attn, "ot", attn_widthname(attn, attn->v),
-             attn_width(attn, attn->v));
+    row_tile(attn, "et", attn_widthname(attn, attn->values),
+             attn_width(attn, attn->values));
+    row_tile(attn, "ot", attn_widthname(attn, attn->values),
+             attn_width(attn, attn->values));
     row_tile(attn, "qt", attn_int(attn, "widest", aff(widest)), widest);
     for (int i = 0; i < attn->nterm; i++)
         row_tile(attn, strf(attn->arena, "t%d", i), "at_ld", ATLD);
@@ -225,38 +226,39 @@ static void workspace(Backward *back)
 /* Query tiles of all combinations of the free axes; ends inside of the body. */
 static void each_tile(Backward *back, int depth)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
-    put_line(&attn->o, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
+    put_line(&attn->out, depth++, "for (int64_t m = mlo; m < mhi; m++) {");
     attn_querytile(attn, depth, back->free, back->nfree);
 }
 
 static void mid_loop(Backward *back, int depth, int i)
 {
-    const char *c = attn_code(&back->t, back->mid[i]);
+    const char *c = attn_code(&back->attn, back->mid[i]);
 
-    put_line(&back->t.o, depth, "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {",
-             c, c, attn_size(&back->t, back->mid[i]), c);
+    put_line(&back->attn.out, depth,
+             "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
+             attn_size(&back->attn, back->mid[i]), c);
 }
 
 static void pack_results(Backward *back, int depth, AttnView v,
                          const char *tile)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
-    attn_clear(attn, depth, tile, "at_rows", attn->v);
-    attn_move(attn, depth, ATpack, v, attn->query, attn->v, tile);
+    attn_clear(attn, depth, tile, "at_rows", attn->values);
+    attn_move(attn, depth, ATpack, v, attn->query, attn->values, tile);
 }
 
 /* delta[r] = row r of dout * out, dout packed already. */
 static void row_deltas(Backward *back, int depth)
 {
-    Attn *attn = &back->t;
-    const char *w = attn_widthname(attn, attn->v);
+    Attn *attn = &back->attn;
+    const char *w = attn_widthname(attn, attn->values);
 
     pack_results(back, depth, back->out, "ot");
-    put_line(&attn->o, depth, "at_dot_%s(rows, delta, et, ot, %s);", attn->t,
-             w);
+    put_line(&attn->out, depth, "at_dot_%s(rows, delta, et, ot, %s);",
+             attn->type, w);
 }
 
 static const char *row_of(Attn *attn, AttnView v)
@@ -267,114 +269,117 @@ static const char *row_of(Attn *attn, AttnView v)
 
 static void store_deltas(Backward *back)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     int depth = 3;
 
-    put_line(&attn->o, 2, "if (keys && queries) {");
+    put_line(&attn->out, 2, "if (keys && queries) {");
     for (int i = 0; i < back->nmid; i++)
         mid_loop(back, depth++, i);
     each_tile(back, depth++);
     pack_results(back, depth, back->dout, "et");
-    put_line(&attn->o, depth, "at_%s delta[at_rows];", attn->t);
+    put_line(&attn->out, depth, "at_%s delta[at_rows];", attn->type);
     row_deltas(back, depth);
-    put_line(&attn->o, depth, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&attn->o, depth + 1, "%s = delta[r];", row_of(attn, back->delta));
+    put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&attn->out, depth + 1, "%s = delta[r];",
+             row_of(attn, back->delta));
     while (depth-- > 2)
-        put_line(&attn->o, depth, "}");
+        put_line(&attn->out, depth, "}");
 }
 
 /* A row that saw no key has weights exp(s - inf) = 0. */
 static void row_numbers(Backward *back, int depth)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
-    put_line(&attn->o, depth, "at_%s lse[at_rows], delta[at_rows];", attn->t);
-    put_line(&attn->o, depth, "for (int64_t r = 0; r < rows; r++) {");
-    put_line(&attn->o, depth + 1, "lse[r] = %s;", row_of(attn, back->lse));
-    put_line(&attn->o, depth + 1, "if (lse[r] == -INFINITY)");
-    put_line(&attn->o, depth + 2, "lse[r] = INFINITY;");
-    put_line(&attn->o, depth, "}");
-    put_line(&attn->o, depth, "if (keys && queries) {");
-    put_line(&attn->o, depth + 1, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&attn->o, depth + 2, "delta[r] = %s;", row_of(attn, back->delta));
-    put_line(&attn->o, depth, "} else {");
+    put_line(&attn->out, depth, "at_%s lse[at_rows], delta[at_rows];",
+             attn->type);
+    put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&attn->out, depth + 1, "lse[r] = %s;", row_of(attn, back->lse));
+    put_line(&attn->out, depth + 1, "if (lse[r] == -INFINITY)");
+    put_line(&attn->out, depth + 2, "lse[r] = INFINITY;");
+    put_line(&attn->out, depth, "}");
+    put_line(&attn->out, depth, "if (keys && queries) {");
+    put_line(&attn->out, depth + 1, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&attn->out, depth + 2, "delta[r] = %s;",
+             row_of(attn, back->delta));
+    put_line(&attn->out, depth, "} else {");
     row_deltas(back, depth + 1);
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth, "}");
 }
 
 static void tile_scores(Backward *back, int depth)
 {
-    Attn *attn = &back->t;
-    const char *w = attn_widthname(attn, attn->v);
+    Attn *attn = &back->attn;
+    const char *w = attn_widthname(attn, attn->values);
 
     attn_packqueries(attn, depth);
     pack_results(back, depth, back->dout, "et");
     attn_products(attn, depth);
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth,
              "at_mm_%s(rows, wide, %s, et, %s, 1, f%d, at_keys, dt, at_ld, 0);",
-             attn->t, w, w, attn->v);
+             attn->type, w, w, attn->values);
     row_numbers(back, depth);
-    put_line(&attn->o, depth, "for (int64_t r = 0; r < rows; r++) {");
-    put_line(&attn->o, depth + 1, "const at_%s *restrict dp = dt + r * at_ld;",
-             attn->t);
-    put_line(&attn->o, depth + 1, "at_%s *restrict pr = pt + r * at_ld;",
-             attn->t);
+    put_line(&attn->out, depth, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&attn->out, depth + 1,
+             "const at_%s *restrict dp = dt + r * at_ld;", attn->type);
+    put_line(&attn->out, depth + 1, "at_%s *restrict pr = pt + r * at_ld;",
+             attn->type);
     for (int op = 0; op < attn->nop; op++)
         if (attn->wanted >> op & 1)
-            put_line(&attn->o, depth + 1,
-                     "at_%s *restrict ur%d = u%d + r * at_ld;", attn->t, op,
+            put_line(&attn->out, depth + 1,
+                     "at_%s *restrict ur%d = u%d + r * at_ld;", attn->type, op,
                      op);
     attn_score(attn, depth + 1, 1);
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth, "}");
 }
 
 static void query_gradient(Backward *back, int depth, int i, AttnView sum)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     const AttnDot *d = &attn->dot[i];
     const char *w = attn_widthname(attn, d->k);
 
-    put_line(&attn->o, depth, "if (queries) {");
-    put_line(&attn->o, depth + 1,
+    put_line(&attn->out, depth, "if (queries) {");
+    put_line(&attn->out, depth + 1,
              "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, qt, %s, 0);",
-             attn->t, w, d->term, d->k, w, w);
+             attn->type, w, d->term, d->k, w, w);
     attn_move(attn, depth + 1, ATadd, sum, attn->query, d->k, "qt");
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth, "}");
 }
 
 /* c += the transposed tile x what it weighs. */
 static void key_gradient(Backward *back, int depth, int op, const char *tile,
                          const char *weighed)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     const char *w = attn_widthname(attn, op);
 
-    put_line(&attn->o, depth, "if (keys)");
-    put_line(&attn->o, depth + 1,
+    put_line(&attn->out, depth, "if (keys)");
+    put_line(&attn->out, depth + 1,
              "at_mm_%s(seen, %s, rows, %s, 1, at_ld, %s, %s, c%d, %s, 1);",
-             attn->t, w, tile, weighed, w, op, w);
+             attn->type, w, tile, weighed, w, op, w);
 }
 
 static void leaf_gradient(Backward *back, int depth, int op, AttnView sum)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     const char *q = attn_stride(attn, sum, attn->query);
     const char *k = attn_stride(attn, sum, attn->key);
 
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth,
              "at_leaf_%s(rows, seen, u%d, %s + q0 * %s + k0 * %s, %s, %s);",
-             attn->t, op, attn_at(attn, sum), q, k, q, k);
+             attn->type, op, attn_at(attn, sum), q, k, q, k);
 }
 
 static void tile_gradients(Backward *back, int depth, const AttnView *sum)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
     for (int op = 0; op < attn->nop; op++)
         if (attn->wanted >> op & 1)
             leaf_gradient(back, depth, op, sum[op]);
-    if (back->grad[attn->v])
-        key_gradient(back, depth, attn->v, "pt", "et");
+    if (back->grad[attn->values])
+        key_gradient(back, depth, attn->values, "pt", "et");
     for (int i = 0; i < attn->ndot; i++) {
         const AttnDot *d = &attn->dot[i];
         if (back->grad[d->k])
@@ -388,7 +393,7 @@ static void tile_gradients(Backward *back, int depth, const AttnView *sum)
 /* Key-side operands of one level: pack them, their gradients start at zero. */
 static void open_keys(Backward *back, int depth, int level)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
     for (int op = 0; op < attn->nop; op++) {
         if (!attn_keyside(attn, op) || level_of(back, op) != level)
@@ -402,13 +407,13 @@ static void open_keys(Backward *back, int depth, int level)
 
 static void close_keys(Backward *back, int depth, int level)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
 
     for (int op = 0; op < attn->nop; op++) {
         if (!attn_keyside(attn, op) || level_of(back, op) != level ||
             !back->grad[op])
             continue;
-        put_line(&attn->o, depth, "if (keys)");
+        put_line(&attn->out, depth, "if (keys)");
         attn_move(attn, depth + 1, ATput, result(back, op), attn->key, op,
                   strf(attn->arena, "c%d", op));
     }
@@ -416,12 +421,14 @@ static void close_keys(Backward *back, int depth, int level)
 
 static void key_tile(Backward *back, const AttnView *sum)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     const char *unseen = attn_unseen(attn, "q0", "(q0 + rows)");
     int depth = 3;
 
-    put_line(&attn->o, 2, "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
-    put_line(&attn->o, 3, "const int64_t cols = at_least(khi - k0, at_keys);");
+    put_line(&attn->out, 2,
+             "for (int64_t k0 = klo; k0 < khi; k0 += at_keys) {");
+    put_line(&attn->out, 3,
+             "const int64_t cols = at_least(khi - k0, at_keys);");
     open_keys(back, depth, 0);
     for (int i = 0; i < back->nmid; i++) {
         mid_loop(back, depth++, i);
@@ -432,10 +439,10 @@ static void key_tile(Backward *back, const AttnView *sum)
     attn_visible(attn, depth + 1);
     tile_scores(back, depth + 1);
     tile_gradients(back, depth + 1, sum);
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth, "}");
     for (int i = back->nmid; i >= 0; i--) {
         close_keys(back, depth, i);
-        put_line(&attn->o, --depth, "}");
+        put_line(&attn->out, --depth, "}");
     }
 }
 
@@ -443,16 +450,16 @@ static void key_tile(Backward *back, const AttnView *sum)
 
 static void find_gradients(Backward *back)
 {
-    for (int op = 0; op < back->t.nop; op++)
-        if ((back->grad[op] = attn_part(&back->t, op)) &&
-            (back->t.leaf >> op & 1))
-            back->t.wanted |= 1u << op;
+    for (int op = 0; op < back->attn.nop; op++)
+        if ((back->grad[op] = attn_part(&back->attn, op)) &&
+            (back->attn.leaf >> op & 1))
+            back->attn.wanted |= 1u << op;
 }
 
 /* parts of an item: kparts of 64 keys, then one for each 48 queries. */
 static void counts(Backward *back)
 {
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     int64_t items = attn_product(attn, back->over, back->own);
     int64_t nfree = attn_product(attn, back->free, back->nfree);
     int64_t tiles = (attn_count(attn, attn->query) + ATROWS - 1) / ATROWS;
@@ -460,7 +467,7 @@ static void counts(Backward *back)
     int cut = items == 1 && tiles > 1 && !attn->wanted;
     int64_t parts = cut ? ktiles + tiles : 1;
 
-    set_items(attn->k, items * parts, 1);
+    set_items(attn->group, items * parts, 1);
     attn_int(attn, "parts", aff(parts));
     attn_int(attn, "kparts", aff(cut ? ktiles : 0));
     attn_int(attn, "nfree", aff(nfree));
@@ -483,17 +490,17 @@ static void each_item(Backward *back)
         "const int64_t mhi = keys ? ntile : (end - kparts) * nfree;",
     };
     /* clang-format on */
-    Attn *attn = &back->t;
+    Attn *attn = &back->attn;
     const char *nk = attn_size(attn, attn->key),
                *nq = attn_size(attn, attn->query);
 
-    put_line(&attn->o, 1,
+    put_line(&attn->out, 1,
              "for (int64_t item = lo, next; item < hi; item = next) {");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
-        put_line(&attn->o, 2, lines[i], nk, nk);
-    put_line(&attn->o, 2, "next = item - part + end;");
-    put_line(&attn->o, 2, "const int64_t qlo = mlo / nfree * at_rows;");
-    put_line(&attn->o, 2,
+        put_line(&attn->out, 2, lines[i], nk, nk);
+    put_line(&attn->out, 2, "next = item - part + end;");
+    put_line(&attn->out, 2, "const int64_t qlo = mlo / nfree * at_rows;");
+    put_line(&attn->out, 2,
              "const int64_t qhi = at_least(mhi / nfree * at_rows, %s);", nq);
     attn_coords(attn, 2, "item / parts", back->over, back->own);
 }
@@ -503,9 +510,9 @@ void attn_bwd_lower(Graph *g, Group *k, Arena *a)
     Backward back = { 0 };
     AttnView sum[MAXIN] = { 0 };
 
-    if (!attn_read(&back.t, g, attn_main(k)))
+    if (!attn_read(&back.attn, g, attn_main(k)))
         die("attention: kept, but its body does not fit");
-    attn_begin(&back.t, k, a);
+    attn_begin(&back.attn, k, a);
     find_gradients(&back);
     split_axes(&back);
     counts(&back);
@@ -516,7 +523,7 @@ void attn_bwd_lower(Graph *g, Group *k, Arena *a)
     store_deltas(&back);
     key_tile(&back, sum);
     round_sums(&back, sum);
-    put_line(&back.t.o, 1, "}");
-    attn_finish(&back.t);
-    attn_cost(&back.t);
+    put_line(&back.attn.out, 1, "}");
+    attn_finish(&back.attn);
+    attn_cost(&back.attn);
 }

@@ -27,16 +27,16 @@ const char *attn_int(Attn *attn, const char *name, RankAffine x)
     if (declared(attn, name))
         return name;
     put_line(&attn->decl, 1, "const int64_t %s = iv[%d];", name,
-             add_int(attn->k, attn->arena, x));
+             add_int(attn->group, attn->arena, x));
     return name;
 }
 
 /* Some operand that has the axis. */
 static const Node *owner(const Attn *attn, const Axis *a, int *dim)
 {
-    for (int i = 0; i < attn->n->nin; i++)
-        if ((*dim = dim_of(attn->n->in[i], a)) >= 0)
-            return attn->n->in[i];
+    for (int i = 0; i < attn->node->nin; i++)
+        if ((*dim = dim_of(attn->node->in[i], a)) >= 0)
+            return attn->node->in[i];
     die("attention: no operand has axis '%s'", a->name);
 }
 
@@ -45,7 +45,7 @@ int64_t attn_count(const Attn *attn, const Axis *a)
     int d;
     const Node *n = owner(attn, a, &d);
 
-    return local_n(attn->g, n, d);
+    return local_n(attn->graph, n, d);
 }
 
 const char *attn_size(Attn *attn, const Axis *a)
@@ -59,22 +59,23 @@ const char *attn_size(Attn *attn, const Axis *a)
 static const char *start_of(Attn *t, const char *name, const Node *n,
                             RankAffine x)
 {
-    uint32_t ring = t->n->at.attn.ring;
+    uint32_t ring = t->node->at.attn.ring;
     RankAffine pos = aff(0);
     int64_t ranks = 1, low = 0;
 
-    if (!t->n->at.attn.round || dim_of(n, t->key) < 0)
+    if (!t->node->at.attn.round || dim_of(n, t->key) < 0)
         return attn_int(t, name, x);
-    for (int i = t->g->mesh->natom; i-- > 0;)
+    for (int i = t->graph->mesh->natom; i-- > 0;)
         low = ring >> i & 1 ? i : low;
-    for (int i = 0; i < t->g->mesh->natom; i++)
+    for (int i = 0; i < t->graph->mesh->natom; i++)
         if (ring >> i & 1) {
             pos.k[i] = ranks;
-            ranks *= t->g->mesh->atom[i].size;
+            ranks *= t->graph->mesh->atom[i].size;
         }
     const char *me = attn_int(t, "ring_me", pos);
     const char *all = attn_int(t, "ring_all", aff(ranks));
-    const char *back = attn_int(t, "ring_round", aff(t->n->at.attn.round - 1));
+    const char *back =
+        attn_int(t, "ring_round", aff(t->node->at.attn.round - 1));
     const char *zero = attn_int(t, strf(t->arena, "%s_0", name), aff(x.c));
     const char *one = attn_int(t, strf(t->arena, "%s_1", name), aff(x.k[low]));
     name = intern(name);
@@ -93,7 +94,7 @@ AttnPlace attn_place(Attn *attn, const Axis *a)
     int d;
     const Node *n = owner(attn, a, &d);
 
-    s.two = pieces(attn->g, n, d, p) == 2;
+    s.two = pieces(attn->graph, n, d, p) == 2;
     s.at = start_of(attn, strf(attn->arena, "at_%s", x), n, p[0].start);
     if (!s.two)
         return s;
@@ -126,7 +127,7 @@ int64_t attn_product(const Attn *attn, Axis *const *a, int n)
 int64_t attn_width(const Attn *attn, int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->n->in[op], in);
+    int n = attn_inner(attn, attn->node->in[op], in);
 
     return (attn_product(attn, in, n) + 15) / 16 * 16;
 }
@@ -141,8 +142,8 @@ const char *attn_widthname(Attn *attn, int op)
 
 AttnView attn_operand(Attn *attn, int i)
 {
-    return (AttnView){ strf(attn->arena, "p%d", i), attn->n->in[i], AToperand,
-                       0 };
+    return (AttnView){ strf(attn->arena, "p%d", i), attn->node->in[i],
+                       AToperand, 0 };
 }
 
 /* Its pointer's name, declared. */
@@ -155,12 +156,12 @@ const char *attn_base(Attn *attn, AttnView v)
     if (v.kind == ATscratch) {
         const char *at =
             attn_int(attn, strf(attn->arena, "%s_at", name), aff(v.at));
-        put_line(&attn->decl, 1, "at_%s *%s = scratch + %s;", attn->t, name,
+        put_line(&attn->decl, 1, "at_%s *%s = scratch + %s;", attn->type, name,
                  at);
     } else {
         put_line(&attn->decl, 1, "%s%s *%s = buf[%d];",
                  v.kind == AToperand ? "const " : "", dtypes[v.n->dt].store,
-                 name, add_arg(attn->k, attn->arena, v.n));
+                 name, add_arg(attn->group, attn->arena, v.n));
     }
     return name;
 }
@@ -174,7 +175,7 @@ const char *attn_stride(Attn *attn, AttnView v, const Axis *a)
     if (at == v.n->nd - 1)
         return "1";
     const char *name = strf(attn->arena, "%s_%s", v.name, attn_code(attn, a));
-    return attn_int(attn, name, aff(local_stride(attn->g, v.n, a)));
+    return attn_int(attn, name, aff(local_stride(attn->graph, v.n, a)));
 }
 
 /* Where the score's current axes point: "p0 + i_x0 * p0_x0". */
@@ -199,7 +200,7 @@ void attn_coords(Attn *attn, int depth, const char *from, Axis *const *a, int n)
             put(&div, " / %s", attn_size(attn, a[k]));
         if (i)
             put(&div, " %% %s", attn_size(attn, a[i]));
-        put_line(&attn->o, depth, "const int64_t i_%s = %s%s;",
+        put_line(&attn->out, depth, "const int64_t i_%s = %s%s;",
                  attn_code(attn, a[i]), from, div.s ? div.s : "");
     }
 }
@@ -209,15 +210,15 @@ void attn_coords(Attn *attn, int depth, const char *from, Axis *const *a, int n)
 /* A piece of the work space of `n` elements, which the text calls `size`. */
 void attn_tile(Attn *attn, const char *name, const char *size, int64_t n)
 {
-    put_line(&attn->o, 1, "at_%s *const %s = ws;", attn->t, name);
-    put_line(&attn->o, 1, "ws += %s;", size);
+    put_line(&attn->out, 1, "at_%s *const %s = ws;", attn->type, name);
+    put_line(&attn->out, 1, "ws += %s;", size);
     attn->work += n;
 }
 
 static const char *at_word(const Attn *attn, AttnView v)
 {
     if (attn->dt == Df32 ? v.n->dt == Df64 : v.n->dt == Dbf16)
-        die("attention: a %s operand in %s", dtypes[v.n->dt].name, attn->t);
+        die("attention: a %s operand in %s", dtypes[v.n->dt].name, attn->type);
     return dtypes[v.n->dt].name;
 }
 
@@ -230,8 +231,8 @@ static int inner_loops(Attn *attn, int depth, AttnView v, Axis *const *in,
 
     for (int i = 0; i < n - 1; i++) {
         const char *c = strf(attn->arena, "c_%s", attn_code(attn, in[i]));
-        put_line(&attn->o, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c, c,
-                 attn_size(attn, in[i]), c);
+        put_line(&attn->out, depth++, "for (int64_t %s = 0; %s < %s; %s++)", c,
+                 c, attn_size(attn, in[i]), c);
         put(tensor, " + %s * %s", c, attn_stride(attn, v, in[i]));
         if (!i)
             put(&flat, "%s", c);
@@ -249,7 +250,7 @@ void attn_move(Attn *attn, int depth, AttnHow how, AttnView v, const Axis *row,
 {
     Text tensor = { .arena = attn->arena }, off = { .arena = attn->arena };
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->n->in[op], in);
+    int n = attn_inner(attn, attn->node->in[op], in);
     const char *ld = attn_widthname(attn, op);
     const char *last = n ? attn_stride(attn, v, in[n - 1]) : "0";
     const char *cols = n ? attn_size(attn, in[n - 1]) : "1";
@@ -261,21 +262,21 @@ void attn_move(Attn *attn, int depth, AttnHow how, AttnView v, const Axis *row,
     depth = inner_loops(attn, depth, v, in, n, &tensor, &off);
     tile = strf(attn->arena, "%s%s", tile, off.s ? off.s : "");
     if (how == ATpack)
-        put_line(&attn->o, depth,
+        put_line(&attn->out, depth,
                  "at_pack_%s_%s(%s, %s, 1, %s, %s, %s, %s, %s);",
-                 at_word(attn, v), attn->t, tile, ld, tensor.s, stride, last,
+                 at_word(attn, v), attn->type, tile, ld, tensor.s, stride, last,
                  rows, cols);
     else
-        put_line(&attn->o, depth, "at_%s_%s(%s, %s, %s, %s, %s, 1, %s, %s);",
+        put_line(&attn->out, depth, "at_%s_%s(%s, %s, %s, %s, %s, 1, %s, %s);",
                  how == ATput ? strf(attn->arena, "put_%s", at_word(attn, v))
                               : "add",
-                 attn->t, tensor.s, stride, last, tile, ld, rows, cols);
+                 attn->type, tensor.s, stride, last, tile, ld, rows, cols);
 }
 
 void attn_clear(Attn *attn, int depth, const char *tile, const char *rows,
                 int op)
 {
-    put_line(&attn->o, depth, "memset(%s, 0, sizeof *%s * %s * (size_t)%s);",
+    put_line(&attn->out, depth, "memset(%s, 0, sizeof *%s * %s * (size_t)%s);",
              tile, tile, rows, attn_widthname(attn, op));
 }
 
@@ -310,8 +311,8 @@ void attn_packkeys(Attn *attn, int depth, int op, int flip)
     attn_clear(attn, depth, tile, "at_keys", op);
     attn_move(attn, depth, ATpack, attn_operand(attn, op), attn->key, op, tile);
     if (flip)
-        put_line(&attn->o, depth, "at_flip_%s(f%d, b%d, %s);", attn->t, op, op,
-                 attn_widthname(attn, op));
+        put_line(&attn->out, depth, "at_flip_%s(f%d, b%d, %s);", attn->type, op,
+                 op, attn_widthname(attn, op));
 }
 
 /* Queries of each dot, inner axes in the order of its keys. */
@@ -327,8 +328,8 @@ void attn_packqueries(Attn *attn, int depth)
 
 void attn_querytile(Attn *attn, int depth, Axis *const *a, int n)
 {
-    put_line(&attn->o, depth, "const int64_t q0 = m / nfree * at_rows;");
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth, "const int64_t q0 = m / nfree * at_rows;");
+    put_line(&attn->out, depth,
              "const int64_t rows = at_least(%s - q0, at_rows);",
              attn_size(attn, attn->query));
     attn_coords(attn, depth, "(m % nfree)", a, n);
@@ -341,10 +342,10 @@ void attn_products(Attn *attn, int depth)
 
     for (int i = 0; i < attn->ndot; i++) {
         const AttnDot *d = &attn->dot[i];
-        put_line(&attn->o, depth,
+        put_line(&attn->out, depth,
                  "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, at_keys, t%d, "
                  "at_ld, %d);",
-                 attn->t, attn_widthname(attn, d->k), i,
+                 attn->type, attn_widthname(attn, d->k), i,
                  attn_widthname(attn, d->k), d->k, d->term,
                  begun[d->term]++ > 0);
     }
@@ -354,18 +355,18 @@ void attn_products(Attn *attn, int depth)
 
 static int is64(const Attn *attn)
 {
-    for (int i = 0; i < attn->n->nin; i++)
-        if (attn->n->in[i]->dt == Df64)
+    for (int i = 0; i < attn->node->nin; i++)
+        if (attn->node->in[i]->dt == Df64)
             return 1;
     return 0;
 }
 
 void attn_begin(Attn *attn, Group *k, Arena *a)
 {
-    attn->k = k;
-    attn->arena = attn->decl.arena = attn->o.arena = a;
+    attn->group = k;
+    attn->arena = attn->decl.arena = attn->out.arena = a;
     attn->dt = is64(attn) ? Df64 : Df32;
-    attn->t = dtypes[attn->dt].name;
+    attn->type = dtypes[attn->dt].name;
 }
 
 /* The text is complete: name the kernel. */
@@ -375,21 +376,22 @@ void attn_finish(Attn *attn)
     Text s = { .arena = attn->arena };
 
     put(&s, "{\n");
-    if (attn->k->scratch)
-        put(&s, "    at_%s *scratch = buf[%d];\n", attn->t, attn->k->narg);
+    if (attn->group->scratch)
+        put(&s, "    at_%s *scratch = buf[%d];\n", attn->type,
+            attn->group->narg);
     put(&s, "%s", attn->decl.s);
-    put(&s, "    at_%s room[%s], *ws = at_align(room);\n", attn->t, work);
-    put(&s, "%s}\n", attn->o.s);
-    set_text(attn->k, attn->arena, s.s);
-    set_label(attn->k, attn->arena, attn->n);
+    put(&s, "    at_%s room[%s], *ws = at_align(room);\n", attn->type, work);
+    put(&s, "%s}\n", attn->out.s);
+    set_text(attn->group, attn->arena, s.s);
+    set_label(attn->group, attn->arena, attn->node);
 }
 
 /* Result i of the group's attention, or null: not wanted. */
 Node *attn_part(const Attn *attn, int i)
 {
-    for (int m = 0; m < attn->k->nout; m++) {
-        Node *p = attn->k->out[m];
-        if (p->op == Opart && p->in[0] == attn->n && p->at.part.index == i)
+    for (int m = 0; m < attn->group->nout; m++) {
+        Node *p = attn->group->out[m];
+        if (p->op == Opart && p->in[0] == attn->node && p->at.part.index == i)
             return p;
     }
     return NULL;

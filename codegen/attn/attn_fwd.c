@@ -18,7 +18,7 @@
 #include "attn.h"
 
 typedef struct Forward {
-    Attn t;
+    Attn attn;
     int own;
     Axis *over[MAXD]; /* score axes of an item */
     int nfree;
@@ -29,13 +29,13 @@ typedef struct Forward {
 
 static void split_axes(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
 
     for (int i = 0; i < attn->nx; i++) {
         int keys = 0;
         for (int op = 0; op < attn->nop; op++)
             keys |= attn_keyside(attn, op) &&
-                    dim_of(attn->n->in[op], attn->x[i]) >= 0;
+                    dim_of(attn->node->in[op], attn->x[i]) >= 0;
         if (keys)
             f->over[f->own++] = attn->x[i];
         else
@@ -51,10 +51,10 @@ static int64_t tiles_of(int64_t n, int64_t size)
 /* Query tiles a chunk: what shares one packing of keys, within 400 KiB. */
 static void plan_chunks(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
     int64_t bytes = dtypes[attn->dt].bytes, tiles, chunk;
 
-    f->row = ATROWS * (attn_width(attn, attn->v) + 2);
+    f->row = ATROWS * (attn_width(attn, attn->values) + 2);
     for (int i = 0; i < attn->ndot; i++)
         f->row += ATROWS * attn_width(attn, attn->dot[i].k);
     tiles = tiles_of(attn_count(attn, attn->query), ATROWS) *
@@ -62,20 +62,20 @@ static void plan_chunks(Forward *f)
     chunk = 400 * 1024 / (f->row * bytes);
     chunk = chunk < 1 ? 1 : chunk > 8 ? 8 : chunk;
     chunk = tiles_of(tiles, tiles_of(tiles, chunk));
-    set_items(attn->k,
+    set_items(attn->group,
               attn_product(attn, f->over, f->own) * tiles_of(tiles, chunk), 1);
     attn_int(attn, "ntile", aff(tiles));
     attn_int(attn, "chunk", aff(chunk));
     attn_int(attn, "nchunk", aff(tiles_of(tiles, chunk)));
     attn_int(attn, "nfree", aff(attn_product(attn, f->free, f->nfree)));
-    f->t.work += f->row * chunk;
+    f->attn.work += f->row * chunk;
 }
 
 /* ---- work space ---------------------------------------------------------- */
 
 static void workspace(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
 
     attn_keytiles(attn, 0);
     for (int i = 0; i < attn->nterm; i++)
@@ -88,46 +88,48 @@ static void workspace(Forward *f)
  * one's work space. Ends inside of its body. */
 static void each_tile(Forward *f, int depth)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
     const char *at = "ws + (m - m0) * rowwork";
 
-    put_line(&attn->o, depth++, "for (int64_t m = m0; m < m1; m++) {");
+    put_line(&attn->out, depth++, "for (int64_t m = m0; m < m1; m++) {");
     attn_querytile(attn, depth, f->free, f->nfree);
     for (int i = 0; i < attn->ndot; i++) {
-        put_line(&attn->o, depth, "at_%s *const a%d = %s;", attn->t, i, at);
+        put_line(&attn->out, depth, "at_%s *const a%d = %s;", attn->type, i,
+                 at);
         at = strf(attn->arena, "a%d + at_rows * %s", i,
                   attn_widthname(attn, attn->dot[i].k));
     }
-    put_line(&attn->o, depth, "at_%s *const acc = %s;", attn->t, at);
-    put_line(&attn->o, depth, "at_%s *const max = acc + at_rows * %s;", attn->t,
-             attn_widthname(attn, attn->v));
-    put_line(&attn->o, depth, "at_%s *const sum = max + at_rows;", attn->t);
+    put_line(&attn->out, depth, "at_%s *const acc = %s;", attn->type, at);
+    put_line(&attn->out, depth, "at_%s *const max = acc + at_rows * %s;",
+             attn->type, attn_widthname(attn, attn->values));
+    put_line(&attn->out, depth, "at_%s *const sum = max + at_rows;",
+             attn->type);
 }
 
 /* ---- phases -------------------------------------------------------------- */
 
 static void pack_chunk(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
 
     each_tile(f, 2);
-    put_line(&attn->o, 3,
+    put_line(&attn->out, 3,
              "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
-             attn_widthname(attn, attn->v));
-    put_line(&attn->o, 3, "for (int r = 0; r < at_rows; r++)");
-    put_line(&attn->o, 4, "max[r] = -INFINITY;");
+             attn_widthname(attn, attn->values));
+    put_line(&attn->out, 3, "for (int r = 0; r < at_rows; r++)");
+    put_line(&attn->out, 4, "max[r] = -INFINITY;");
     attn_packqueries(attn, 3);
-    put_line(&attn->o, 2, "}");
+    put_line(&attn->out, 2, "}");
 }
 
 static void key_tile(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
     const char *unseen = attn_unseen(attn, "qlo", "qhi");
 
-    put_line(&attn->o, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
+    put_line(&attn->out, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
              attn_size(attn, attn->key));
-    put_line(&attn->o, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
+    put_line(&attn->out, 3, "const int64_t cols = at_least(%s - k0, at_keys);",
              attn_size(attn, attn->key));
     attn_skip(attn, 3, unseen);
     for (int op = 0; op < attn->nop; op++)
@@ -137,55 +139,56 @@ static void key_tile(Forward *f)
     attn_skip(attn, 4, attn_unseen(attn, "q0", "(q0 + rows)"));
     attn_visible(attn, 4);
     attn_products(attn, 4);
-    put_line(&attn->o, 4, "for (int64_t r = 0; r < rows; r++) {");
+    put_line(&attn->out, 4, "for (int64_t r = 0; r < rows; r++) {");
     attn_score(attn, 5, 0);
-    put_line(&attn->o, 4, "}");
-    put_line(&attn->o, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);",
-             attn->t, attn_widthname(attn, attn->v));
-    put_line(&attn->o, 4,
+    put_line(&attn->out, 4, "}");
+    put_line(&attn->out, 4, "at_softmax_%s(rows, t0, max, sum, acc, %s);",
+             attn->type, attn_widthname(attn, attn->values));
+    put_line(&attn->out, 4,
              "at_mm_%s(rows, w%d, seen, t0, at_ld, 1, b%d, w%d, acc, w%d, 1);",
-             attn->t, attn->v, attn->v, attn->v, attn->v);
-    put_line(&attn->o, 3, "}");
-    put_line(&attn->o, 2, "}");
+             attn->type, attn->values, attn->values, attn->values,
+             attn->values);
+    put_line(&attn->out, 3, "}");
+    put_line(&attn->out, 2, "}");
 }
 
 static void store_lse(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
 
-    put_line(&attn->o, 3, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&attn->o, 4, "(%s)[(q0 + r) * %s] =", attn_at(attn, f->lse),
+    put_line(&attn->out, 3, "for (int64_t r = 0; r < rows; r++)");
+    put_line(&attn->out, 4, "(%s)[(q0 + r) * %s] =", attn_at(attn, f->lse),
              attn_stride(attn, f->lse, attn->query));
-    put_line(&attn->o, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);",
-             attn->t);
+    put_line(&attn->out, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);",
+             attn->type);
 }
 
 static void store_chunk(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
 
     each_tile(f, 2);
     if (f->lse.n)
         store_lse(f);
     if (f->out.n) {
-        put_line(&attn->o, 3, "at_divide_%s(rows, acc, sum, %s);", attn->t,
-                 attn_widthname(attn, attn->v));
-        attn_move(attn, 3, ATput, f->out, attn->query, attn->v, "acc");
+        put_line(&attn->out, 3, "at_divide_%s(rows, acc, sum, %s);", attn->type,
+                 attn_widthname(attn, attn->values));
+        attn_move(attn, 3, ATput, f->out, attn->query, attn->values, "acc");
     }
-    put_line(&attn->o, 2, "}");
+    put_line(&attn->out, 2, "}");
 }
 
 static void item(Forward *f)
 {
-    Attn *attn = &f->t;
+    Attn *attn = &f->attn;
 
-    put_line(&attn->o, 1, "for (int64_t item = lo; item < hi; item++) {");
+    put_line(&attn->out, 1, "for (int64_t item = lo; item < hi; item++) {");
     attn_coords(attn, 2, "item / nchunk", f->over, f->own);
-    put_line(&attn->o, 2, "const int64_t m0 = item %% nchunk * chunk;");
-    put_line(&attn->o, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
+    put_line(&attn->out, 2, "const int64_t m0 = item %% nchunk * chunk;");
+    put_line(&attn->out, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
     if (attn_unseen(attn, "", "")) {
-        put_line(&attn->o, 2, "const int64_t qlo = m0 / nfree * at_rows;");
-        put_line(&attn->o, 2,
+        put_line(&attn->out, 2, "const int64_t qlo = m0 / nfree * at_rows;");
+        put_line(&attn->out, 2,
                  "const int64_t qhi = at_least(((m1 - 1) / nfree + 1) * "
                  "at_rows, %s);",
                  attn_size(attn, attn->query));
@@ -193,7 +196,7 @@ static void item(Forward *f)
     pack_chunk(f);
     key_tile(f);
     store_chunk(f);
-    put_line(&attn->o, 1, "}");
+    put_line(&attn->out, 1, "}");
 }
 
 void attn_lower(Graph *g, Group *k, Arena *a)
@@ -201,15 +204,15 @@ void attn_lower(Graph *g, Group *k, Arena *a)
     Forward f = { 0 };
     Node *n = attn_main(k);
 
-    if (!attn_read(&f.t, g, n))
+    if (!attn_read(&f.attn, g, n))
         die("attention: kept, but its body does not fit");
-    attn_begin(&f.t, k, a);
+    attn_begin(&f.attn, k, a);
     split_axes(&f);
     plan_chunks(&f);
-    f.out = (AttnView){ "o", attn_part(&f.t, 0), ATresult, 0 };
-    f.lse = (AttnView){ "l", attn_part(&f.t, 1), ATresult, 0 };
+    f.out = (AttnView){ "o", attn_part(&f.attn, 0), ATresult, 0 };
+    f.lse = (AttnView){ "l", attn_part(&f.attn, 1), ATresult, 0 };
     workspace(&f);
     item(&f);
-    attn_finish(&f.t);
-    attn_cost(&f.t);
+    attn_finish(&f.attn);
+    attn_cost(&f.attn);
 }

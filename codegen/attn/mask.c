@@ -19,7 +19,7 @@ static const MaskBounds everything = { -INFINITY, INFINITY };
 static const Axis *axis_of_position(const Attn *attn, const Node *n)
 {
     if (n->op == Oarg) {
-        const Node *x = attn->n->in[n->at.arg.index];
+        const Node *x = attn->node->in[n->at.arg.index];
         while ((x->op == Ocast || x->op == Oppermute) && x->in[0]->nd == 1)
             x = x->in[0];
         return x->nd == 1 && is_position(x) ? n->dim[0].a : NULL;
@@ -256,8 +256,8 @@ void attn_skip(Attn *attn, int depth, const char *unseen)
 {
     if (!unseen)
         return;
-    put_line(&attn->o, depth, "if (%s)", unseen);
-    put_line(&attn->o, depth + 1, "continue;");
+    put_line(&attn->out, depth, "if (%s)", unseen);
+    put_line(&attn->out, depth + 1, "continue;");
 }
 
 /* seen: the tile's columns that some row can see; wide: rounded up to 16. */
@@ -266,11 +266,11 @@ void attn_visible(Attn *attn, int depth)
     const char *n = keys_seen(attn);
 
     if (n)
-        put_line(&attn->o, depth, "const int64_t seen = at_least(cols, %s);",
+        put_line(&attn->out, depth, "const int64_t seen = at_least(cols, %s);",
                  n);
     else
-        put_line(&attn->o, depth, "const int64_t seen = cols;");
-    put_line(&attn->o, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
+        put_line(&attn->out, depth, "const int64_t seen = cols;");
+    put_line(&attn->out, depth, "const int64_t wide = (seen + 15) / 16 * 16;");
 }
 
 /* Multiply-adds of the dots and of the values, times how often each is done. */
@@ -285,15 +285,16 @@ static double products(const Attn *attn, double dots, double values)
     for (int i = 0; i < attn->ndot; i++)
         sum += dots * (double)attn_product(attn, attn->dot[i].n->at.dot.axes.v,
                                            attn->dot[i].n->at.dot.axes.n);
-    int n = attn_inner(attn, attn->n->in[attn->v], in);
+    int n = attn_inner(attn, attn->node->in[attn->values], in);
     return 2 * square * (sum + values * (double)attn_product(attn, in, n));
 }
 
 void attn_cost(Attn *attn)
 {
-    int back = attn->n->op == Oattn_bwd;
+    int back = attn->node->op == Oattn_bwd;
 
-    attn->k->instr.flops = products(attn, back ? 3 : 1, back ? 2 : 1);
-    for (int i = 0; i < attn->k->narg; i++)
-        attn->k->instr.bytes += (double)local_bytes(attn->g, attn->k->arg[i]);
+    attn->group->instr.flops = products(attn, back ? 3 : 1, back ? 2 : 1);
+    for (int i = 0; i < attn->group->narg; i++)
+        attn->group->instr.bytes +=
+            (double)local_bytes(attn->graph, attn->group->arg[i]);
 }

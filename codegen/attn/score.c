@@ -13,7 +13,7 @@
 #include "attn.h"
 
 typedef struct ScorePrinter {
-    Attn *t;
+    Attn *attn;
     Text row, col; /* text outside and inside the column loop */
     int depth;
     const char **val; /* by body node: its value's C name */
@@ -38,15 +38,15 @@ static const char *c_type(const Attn *attn, const Node *n)
 
 static int varies(const ScorePrinter *s, const Node *n) /* along the columns */
 {
-    return dim_of(n, s->t->key) >= 0;
+    return dim_of(n, s->attn->key) >= 0;
 }
 
 static const char *local(ScorePrinter *s, const Node *n, const char *expr)
 {
-    const char *name = strf(s->t->arena, "v%d", attn_node(s->t, n));
+    const char *name = strf(s->attn->arena, "v%d", attn_node(s->attn, n));
 
     put_line(varies(s, n) ? &s->col : &s->row, s->depth + varies(s, n),
-             "const %s %s = %s;", c_type(s->t, n), name, expr);
+             "const %s %s = %s;", c_type(s->attn, n), name, expr);
     return name;
 }
 
@@ -57,17 +57,17 @@ static const char *number(const ScorePrinter *s, const Node *n)
     double v = n->at.constant.value;
 
     if (!isfloat(n))
-        return strf(s->t->arena, "%lld", (long long)v);
+        return strf(s->attn->arena, "%lld", (long long)v);
     if (isinf(v))
         return v > 0 ? "INFINITY" : "-INFINITY";
     if (isnan(v))
         return "NAN";
-    return strf(s->t->arena, "(%s)%a", float_type(s->t), v);
+    return strf(s->attn->arena, "(%s)%a", float_type(s->attn), v);
 }
 
 static const char *position(ScorePrinter *s, const Node *n)
 {
-    Attn *attn = s->t;
+    Attn *attn = s->attn;
     const Axis *a = n->dim[0].a;
     AttnPlace p = attn_place(attn, a);
     const char *i = a == attn->query
@@ -88,7 +88,7 @@ static const char *position(ScorePrinter *s, const Node *n)
 
 static const char *load(ScorePrinter *s, const Node *n)
 {
-    Attn *attn = s->t;
+    Attn *attn = s->attn;
     AttnView v = attn_operand(attn, (int)n->at.arg.index);
     Text x = { .arena = attn->arena };
 
@@ -107,10 +107,10 @@ static const char *load(ScorePrinter *s, const Node *n)
 static const char *operand(const ScorePrinter *s, const Node *n, int k)
 {
     const Node *a = n->in[k];
-    const char *v = s->val[attn_node(s->t, a)];
+    const char *v = s->val[attn_node(s->attn, a)];
 
     if (isfloat(n) && !isfloat(a) && !(n->op == Owhere && k == 0))
-        return strf(s->t->arena, "(%s)%s", float_type(s->t), v);
+        return strf(s->attn->arena, "(%s)%s", float_type(s->attn), v);
     return v;
 }
 
@@ -119,12 +119,13 @@ static const char *in_c(const ScorePrinter *s, const ScalarExpr *e,
                         const Node *n, const char *dy)
 {
     const char *arg[SCALARIN];
-    Text x = { .arena = s->t->arena };
+    Text x = { .arena = s->attn->arena };
 
     for (int k = 0; k < n->nin; k++)
         arg[k] = operand(s, n, k);
-    put_scalar(&x, e,
-               &(ScalarNames){ arg, s->val[attn_node(s->t, n)], dy, s->t->dt });
+    put_scalar(
+        &x, e,
+        &(ScalarNames){ arg, s->val[attn_node(s->attn, n)], dy, s->attn->dt });
     return x.s;
 }
 
@@ -137,7 +138,7 @@ static const char *reciprocal(const ScorePrinter *s, const Node *n)
     if (!isfinite(n->in[1]->at.constant.value) ||
         n->in[1]->at.constant.value == 0)
         return NULL;
-    return strf(s->t->arena, "(%s)%a", float_type(s->t),
+    return strf(s->attn->arena, "(%s)%a", float_type(s->attn),
                 1 / n->in[1]->at.constant.value);
 }
 
@@ -228,28 +229,30 @@ static const char *elementwise(ScorePrinter *s, const Node *n)
 {
     const char *r = reciprocal(s, n);
 
-    if (is_scaling(s->t, n)) {
+    if (is_scaling(s->attn, n)) {
         int k;
         factor(n, &k);
         return operand(s, n, k);
     }
     if (r)
-        return local(s, n, strf(s->t->arena, "%s * %s", operand(s, n, 0), r));
+        return local(s, n,
+                     strf(s->attn->arena, "%s * %s", operand(s, n, 0), r));
     return local(s, n, in_c(s, optab[n->op].expr, n, NULL));
 }
 
 static void value(ScorePrinter *s, const Node *n)
 {
-    const char **v = &s->val[attn_node(s->t, n)];
-    int term = term_of(s->t, n);
+    const char **v = &s->val[attn_node(s->attn, n)];
+    int term = term_of(s->attn, n);
 
     if (*v)
         return;
     if (term >= 0)
-        *v = local(s, n, strf(s->t->arena, s->t->gpu ? "s%d" : "s%d[j]", term));
-    else if (attn_isopen(s->t, n)) {
+        *v = local(s, n,
+                   strf(s->attn->arena, s->attn->gpu ? "s%d" : "s%d[j]", term));
+    else if (attn_isopen(s->attn, n)) {
         value(s, n->in[1]);
-        *v = s->val[attn_node(s->t, n->in[1])];
+        *v = s->val[attn_node(s->attn, n->in[1])];
     } else if (n->op == Oconst)
         *v = number(s, n);
     else if (n->op == Oarg)
@@ -278,8 +281,8 @@ static int is_wanted(const Attn *attn, const Node *n)
 
 static int depends(ScorePrinter *s, const Node *n)
 {
-    int at = attn_node(s->t, n);
-    int yes = term_of(s->t, n) >= 0 || is_wanted(s->t, n);
+    int at = attn_node(s->attn, n);
+    int yes = term_of(s->attn, n) >= 0 || is_wanted(s->attn, n);
 
     if (s->dep[at])
         return s->dep[at] - 1;
@@ -300,32 +303,32 @@ static const char *gradient(const ScorePrinter *s, const Node *n, int k,
     if (optab[n->op].gradkind != 'E')
         return dy;
     if (r)
-        return strf(s->t->arena, "%s * %s", dy, r);
+        return strf(s->attn->arena, "%s * %s", dy, r);
     return e ? in_c(s, scalar_open(e), n, dy) : NULL;
 }
 
 static void give(ScorePrinter *s, const Node *n, const char *expr)
 {
-    const char **d = &s->dy[attn_node(s->t, n)];
+    const char **d = &s->dy[attn_node(s->attn, n)];
 
-    *d = *d ? strf(s->t->arena, "%s + (%s)", *d, expr) : expr;
+    *d = *d ? strf(s->attn->arena, "%s + (%s)", *d, expr) : expr;
 }
 
 static void backward(ScorePrinter *s, const Node *n)
 {
-    int at = attn_node(s->t, n);
-    const char *dy = strf(s->t->arena, "g%d", at);
+    int at = attn_node(s->attn, n);
+    const char *dy = strf(s->attn->arena, "g%d", at);
 
     if (!s->dy[at])
         return;
-    put_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->t), dy,
-             s->dy[at]);
-    if (is_wanted(s->t, n))
+    put_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->attn),
+             dy, s->dy[at]);
+    if (is_wanted(s->attn, n))
         put_line(&s->col, s->depth + 1, "ur%d[j] = ds != 0 ? %s : 0;",
                  (int)n->at.arg.index, dy);
-    if (term_of(s->t, n) >= 0)
+    if (term_of(s->attn, n) >= 0)
         return;
-    if (attn_isopen(s->t, n)) {
+    if (attn_isopen(s->attn, n)) {
         give(s, n->in[1], dy);
         return;
     }
@@ -338,7 +341,7 @@ static void backward(ScorePrinter *s, const Node *n)
 
 static void store_gradients(ScorePrinter *s)
 {
-    Attn *attn = s->t;
+    Attn *attn = s->attn;
     const char *j = attn->gpu ? "" : "[j]";
 
     for (int i = 0; i < attn->nterm; i++) {
@@ -361,11 +364,11 @@ static void weigh(ScorePrinter *s)
           "const %s ds = p * (dp - delta);", "pr = p;" },
     };
     /* clang-format on */
-    Attn *attn = s->t;
+    Attn *attn = s->attn;
     const char *f = float_type(attn), *z = s->val[attn_node(attn, attn->score)];
     const char *const *say = lines[attn->gpu != 0];
 
-    put_line(&s->col, s->depth + 1, say[0], f, attn->t, z);
+    put_line(&s->col, s->depth + 1, say[0], f, attn->type, z);
     put_line(&s->col, s->depth + 1, say[1], f);
     put_line(&s->col, s->depth + 1, "%s", say[2]);
     depends(s, attn->score);
@@ -377,22 +380,22 @@ static void weigh(ScorePrinter *s)
 
 static void tail(ScorePrinter *s, int grad)
 {
-    Attn *attn = s->t;
+    Attn *attn = s->attn;
     Text z = { .arena = attn->arena };
 
     if (grad)
         put(&z, "pr[j] = ");
     for (int i = 0; i < attn->nterm && grad; i++)
         put(&z, "s%d[j] = ", i);
-    put_line(&attn->o, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
-    put_line(&attn->o, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
+    put_line(&attn->out, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
+    put_line(&attn->out, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
              z.s ? z.s : "");
 }
 
 static ScorePrinter score_new(Attn *attn, int depth)
 {
     size_t n = vec_len(attn->body->node);
-    ScorePrinter s = { .t = attn, .depth = depth };
+    ScorePrinter s = { .attn = attn, .depth = depth };
 
     s.row.arena = s.col.arena = attn->arena;
     s.val = alloc(attn->arena, n * sizeof *s.val);
@@ -412,7 +415,7 @@ void attn_score1(Attn *attn, int depth, int grad)
     else
         put_line(&s.col, depth + 1, "z = in ? %s : -INFINITY;",
                  s.val[attn_node(attn, attn->score)]);
-    put(&attn->o, "%s%s", s.row.s ? s.row.s : "", s.col.s);
+    put(&attn->out, "%s%s", s.row.s ? s.row.s : "", s.col.s);
 }
 
 void attn_score(Attn *attn, int depth, int grad)
@@ -425,11 +428,11 @@ void attn_score(Attn *attn, int depth, int grad)
         put_line(&s.col, depth + 1, "s0[j] = %s;",
                  s.val[attn_node(attn, attn->score)]);
     for (int i = 0; i < attn->nterm; i++)
-        put_line(&attn->o, depth, "at_%s *restrict s%d = t%d + r * at_ld;",
-                 attn->t, i, i);
-    put(&attn->o, "%s", s.row.s ? s.row.s : "");
-    put_line(&attn->o, depth, "for (int j = 0; j < (int)seen; j++) {");
-    put(&attn->o, "%s", s.col.s);
-    put_line(&attn->o, depth, "}");
+        put_line(&attn->out, depth, "at_%s *restrict s%d = t%d + r * at_ld;",
+                 attn->type, i, i);
+    put(&attn->out, "%s", s.row.s ? s.row.s : "");
+    put_line(&attn->out, depth, "for (int j = 0; j < (int)seen; j++) {");
+    put(&attn->out, "%s", s.col.s);
+    put_line(&attn->out, depth, "}");
     tail(&s, grad);
 }

@@ -13,8 +13,8 @@ enum { MANY = 256 }; /* sums that leave room for s and d */
  * reads is read of the last; such columns have no weight. */
 static void put_element(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
-    int keys = w->j->keys;
+    Attn *attn = &w->gpu->attn;
+    int keys = w->job->keys;
     const char *col = "(i >> 2) * 8 + (lane & 3) * 2 + (i & 1)";
     const char *row = "row + (i & 2) * 4";
     const char *nr = keys ? "cols" : "rows", *nc = keys ? "rows" : "cols";
@@ -23,60 +23,60 @@ static void put_element(AttnWg *w, int depth)
 
     if (rows % ATWGROWS)
         row = strf(attn->arena, "(int)at_least(%s, %s - 1)", row, nr);
-    put_line(&attn->o, depth, "const int at = %s;", col);
-    put_line(&attn->o, depth, "const int in = %s;",
+    put_line(&attn->out, depth, "const int at = %s;", col);
+    put_line(&attn->out, depth, "const int in = %s;",
              cols % w->cols && !attn->open ? strf(attn->arena, "at < %s", nc)
                                            : "1");
     if (cols % w->cols && !attn->open)
         col = strf(attn->arena, "in ? at : %s - 1", nc);
     else
         col = "at";
-    put_line(&attn->o, depth, "const int r = %s, j = %s;", keys ? col : row,
+    put_line(&attn->out, depth, "const int r = %s, j = %s;", keys ? col : row,
              keys ? row : col);
 }
 
 /* lse and delta of element i: a thread has two rows, or 2 of 8 columns. */
 static void put_number(AttnWg *w, int depth, const char *name)
 {
-    put_line(&w->x->t.o, depth,
-             w->j->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y : "
-                          "%s_of[(i >> 2) * 4].x;"
-                        : "const float %s = %s_of[i >> 1 & 1];",
+    put_line(&w->gpu->attn.out, depth,
+             w->job->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y : "
+                            "%s_of[(i >> 2) * 4].x;"
+                          : "const float %s = %s_of[i >> 1 & 1];",
              name, name, name);
 }
 
 static void open_elements(AttnWg *w, int depth, int open)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     attn->open = open;
-    put(&attn->o, "#pragma unroll\n");
-    put_line(&attn->o, depth, "for (int i = 0; i < %lld; i++) {",
+    put(&attn->out, "#pragma unroll\n");
+    put_line(&attn->out, depth, "for (int i = 0; i < %lld; i++) {",
              (long long)w->cols / 2);
     put_element(w, depth + 1);
 }
 
 static void close_elements(AttnWg *w, int depth)
 {
-    put_line(&w->x->t.o, depth, "}");
-    w->x->t.open = 0;
+    put_line(&w->gpu->attn.out, depth, "}");
+    w->gpu->attn.open = 0;
 }
 
 /* s: scores, or backward weights. */
 static void put_weights(AttnWg *w, int depth, int open)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     open_elements(w, depth, open);
-    put_line(&attn->o, depth + 1, "const float s0 = s[i];");
-    put_line(&attn->o, depth + 1, "float z;");
+    put_line(&attn->out, depth + 1, "const float s0 = s[i];");
+    put_line(&attn->out, depth + 1, "float z;");
     attn_score1(attn, depth + 1, 0);
-    if (w->x->back) {
+    if (w->gpu->back) {
         put_number(w, depth + 1, "lse");
-        put_line(&attn->o, depth + 1, "s[i] = weight_%s(z, lse);",
+        put_line(&attn->out, depth + 1, "s[i] = weight_%s(z, lse);",
                  attn_hides(attn) ? "f32" : "seen");
     } else {
-        put_line(&attn->o, depth + 1, "s[i] = z;");
+        put_line(&attn->out, depth + 1, "s[i] = z;");
     }
     close_elements(w, depth);
 }
@@ -84,15 +84,15 @@ static void put_weights(AttnWg *w, int depth, int open)
 /* s: gradients of dots, d: weights. */
 static void put_gradients(AttnWg *w, int depth, int open)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     open_elements(w, depth, open);
-    put_line(&attn->o, depth + 1, "float s0 = s[i], pr;");
-    put_line(&attn->o, depth + 1, "const float dp = d[i];");
+    put_line(&attn->out, depth + 1, "float s0 = s[i], pr;");
+    put_line(&attn->out, depth + 1, "const float dp = d[i];");
     put_number(w, depth + 1, "lse");
     put_number(w, depth + 1, "delta");
     attn_score1(attn, depth + 1, 1);
-    put_line(&attn->o, depth + 1, "s[i] = s0, d[i] = pr;");
+    put_line(&attn->out, depth + 1, "s[i] = s0, d[i] = pr;");
     close_elements(w, depth);
 }
 
@@ -101,8 +101,8 @@ static void put_gradients(AttnWg *w, int depth, int open)
  * tanh compile for seconds.) */
 static const char *whole_tile(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
-    int keys = w->j->keys;
+    Attn *attn = &w->gpu->attn;
+    int keys = w->job->keys;
     int64_t n = attn_count(attn, keys ? attn->query : attn->key);
     const char *all = attn_allseen(attn);
 
@@ -116,18 +116,18 @@ static const char *whole_tile(AttnWg *w)
 static void put_scores(AttnWg *w, int depth,
                        void (*put_them)(AttnWg *w, int depth, int open))
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
     const char *all = whole_tile(w);
 
     if (!all || attn_unit(attn) == 0) {
         put_them(w, depth, !all);
         return;
     }
-    put_line(&attn->o, depth, "if (%s) {", all);
+    put_line(&attn->out, depth, "if (%s) {", all);
     put_them(w, depth + 1, 1);
-    put_line(&attn->o, depth, "} else {");
+    put_line(&attn->out, depth, "} else {");
     put_them(w, depth + 1, 0);
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth, "}");
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -135,38 +135,38 @@ static void put_scores(AttnWg *w, int depth,
 /* Rows times columns of slabs [from, to), into s or d. */
 static void put_product(AttnWg *w, int depth, const char *sum, int from, int to)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     for (int i = from; i < to; i++)
-        put_line(&attn->o, depth,
+        put_line(&attn->out, depth,
                  "rows_by_cols<%lld, %lld>(%s, line + %lld, from + %lld, %d);",
                  (long long)w->row[i].W, (long long)w->cols, sum,
                  (long long)w->row[i].at, (long long)w->col[i].at, i > from);
-    put_line(&attn->o, depth, "wg_commit();");
+    put_line(&attn->out, depth, "wg_commit();");
 }
 
 /* The tile before meets its values; not waited for. */
 static void put_values(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
     const AttnSlab *v = &w->col[attn->ndot];
 
-    put_line(&attn->o, depth, "hold(p);");
-    put_line(&attn->o, depth, "hold(o%d);", attn->v);
-    put_line(&attn->o, depth, "wg_fence();");
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth, "hold(p);");
+    put_line(&attn->out, depth, "hold(o%d);", attn->values);
+    put_line(&attn->out, depth, "wg_fence();");
+    put_line(&attn->out, depth,
              "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * %lld);",
-             (long long)v->W, (long long)w->cols, attn->v,
+             (long long)v->W, (long long)w->cols, attn->values,
              (long long)(attn_wg_tiles(w) + v->at), (long long)w->colbytes);
-    put_line(&attn->o, depth, "wg_commit();");
+    put_line(&attn->out, depth, "wg_commit();");
 }
 
 /* ---- sums ---------------------------------------------------------------- */
 
 static int has_out(const AttnWg *w, int op)
 {
-    for (int i = 0; i < w->j->nout; i++)
-        if (w->j->out[i] == op)
+    for (int i = 0; i < w->job->nout; i++)
+        if (w->job->out[i] == op)
             return 1;
     return 0;
 }
@@ -174,14 +174,14 @@ static int has_out(const AttnWg *w, int op)
 /* Which gradient the columns of slab i are summed into, or -1. */
 static int sum_of(const AttnWg *w, int i)
 {
-    const Attn *attn = &w->x->t;
+    const Attn *attn = &w->gpu->attn;
 
-    if (!w->x->back)
-        return i == attn->ndot ? attn->v : -1;
-    if (i == attn->ndot && !w->j->keys)
+    if (!w->gpu->back)
+        return i == attn->ndot ? attn->values : -1;
+    if (i == attn->ndot && !w->job->keys)
         return -1;
-    int op = i == attn->ndot ? attn->v
-             : w->j->keys    ? attn->dot[i].k
+    int op = i == attn->ndot ? attn->values
+             : w->job->keys  ? attn->dot[i].k
                              : attn->dot[i].q;
     return has_out(w, op) ? op : -1;
 }
@@ -189,23 +189,24 @@ static int sum_of(const AttnWg *w, int i)
 /* Sums of slabs [from, to) with weights `p` made of `x`; not waited for. */
 static void put_sums(AttnWg *w, const char *p, const char *x, int from, int to)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
     int any = 0;
 
     for (int i = from; i < to; i++)
         any |= sum_of(w, i) >= 0;
     if (!any)
         return;
-    put_line(&attn->o, 4, "uint32_t %s[%lld][4];", p, (long long)w->cols / 16);
-    put_line(&attn->o, 4, "pack(%s, %s), hold(%s);", p, x, p);
-    put_line(&attn->o, 4, "wg_fence();");
+    put_line(&attn->out, 4, "uint32_t %s[%lld][4];", p,
+             (long long)w->cols / 16);
+    put_line(&attn->out, 4, "pack(%s, %s), hold(%s);", p, x, p);
+    put_line(&attn->out, 4, "wg_fence();");
     for (int i = to; i-- > from;)
         if (sum_of(w, i) >= 0)
-            put_line(&attn->o, 4,
+            put_line(&attn->out, 4,
                      "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
                      (long long)w->col[i].W, (long long)w->cols, sum_of(w, i),
                      p, (long long)w->col[i].at);
-    put_line(&attn->o, 4, "wg_commit();");
+    put_line(&attn->out, 4, "wg_commit();");
 }
 
 static void hold_sums(AttnWg *w)
@@ -214,25 +215,25 @@ static void hold_sums(AttnWg *w)
 
     for (int i = 0; i < w->ncol; i++)
         if (sum_of(w, i) >= 0) {
-            put_line(&w->x->t.o, 4, "hold(o%d);", sum_of(w, i));
-            p[i == w->x->t.ndot] = i == w->x->t.ndot ? "p" : "ps";
+            put_line(&w->gpu->attn.out, 4, "hold(o%d);", sum_of(w, i));
+            p[i == w->gpu->attn.ndot] = i == w->gpu->attn.ndot ? "p" : "ps";
         }
     for (int i = 0; i < 2; i++)
         if (p[i])
-            put_line(&w->x->t.o, 4, "hold(%s);", p[i]);
+            put_line(&w->gpu->attn.out, 4, "hold(%s);", p[i]);
 }
 
 static void zero_sums(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     for (int i = 0; i < w->ncol; i++) {
         int op = sum_of(w, i);
         if (op < 0)
             continue;
-        put_line(&attn->o, 3, "float o%d[%lld];", op,
+        put_line(&attn->out, 3, "float o%d[%lld];", op,
                  (long long)w->col[i].W / 2);
-        put_line(&attn->o, 3, "zero(o%d);", op);
+        put_line(&attn->out, 3, "zero(o%d);", op);
     }
 }
 
@@ -240,12 +241,12 @@ static void zero_sums(AttnWg *w)
 static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
                       const char *rows, const char *f0, const char *f1)
 {
-    Attn *attn = &w->x->t;
-    Axis *in[MAXD], *a = w->j->keys ? attn->key : attn->query;
+    Attn *attn = &w->gpu->attn;
+    Axis *in[MAXD], *a = w->job->keys ? attn->key : attn->query;
 
-    attn_inner(attn, attn->n->in[op], in);
+    attn_inner(attn, attn->node->in[op], in);
     AttnSlab s = attn_slab(attn, v, a, in[0]);
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth,
              "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, %s, %s);",
              (long long)s.W,
              attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8), to,
@@ -267,115 +268,116 @@ static const char *rows_at(Attn *attn, AttnView v, const Axis *a,
  * summed is anything, and let go.) */
 static void open_tile(AttnWg *w, int depth, const char *first)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     attn_wg_place(w, depth);
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth,
              "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
-    put_line(&attn->o, depth, "float s[%lld], scale[2];",
+    put_line(&attn->out, depth, "float s[%lld], scale[2];",
              (long long)w->cols / 2);
-    put_line(&attn->o, depth, "await(ring_full(0, stage), phase);");
-    put_line(&attn->o, depth, "%sawait(ring_full(1, last), late);", first);
-    put_line(&attn->o, depth, "fetch_fence();");
-    put_line(&attn->o, depth, "wg_fence();");
+    put_line(&attn->out, depth, "await(ring_full(0, stage), phase);");
+    put_line(&attn->out, depth, "%sawait(ring_full(1, last), late);", first);
+    put_line(&attn->out, depth, "fetch_fence();");
+    put_line(&attn->out, depth, "wg_fence();");
     put_product(w, depth, "s", 0, attn->ndot);
     put_values(w, depth);
-    put_line(&attn->o, depth, "wg_wait<1>();");
-    put_line(&attn->o, depth, "hold(s);");
-    put_line(&attn->o, depth, "used(ring_empty(0, stage));");
+    put_line(&attn->out, depth, "wg_wait<1>();");
+    put_line(&attn->out, depth, "hold(s);");
+    put_line(&attn->out, depth, "used(ring_empty(0, stage));");
     put_scores(w, depth, put_weights);
 }
 
 static void await_values(AttnWg *w, int depth, const char *first)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, depth, "wg_wait<0>();");
-    put_line(&attn->o, depth, "%sused(ring_empty(1, last));", first);
-    put_line(&attn->o, depth, "hold(p);");
-    put_line(&attn->o, depth, "hold(o%d);", attn->v);
+    put_line(&attn->out, depth, "wg_wait<0>();");
+    put_line(&attn->out, depth, "%sused(ring_empty(1, last));", first);
+    put_line(&attn->out, depth, "hold(p);");
+    put_line(&attn->out, depth, "hold(o%d);", attn->values);
 }
 
 /* The item whose last values have been summed. */
 static void put_results(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth,
              "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
-    if (w->x->lse.n) {
-        put_line(&attn->o, depth, "for (int h = 0; h < 2; h++)");
-        put_line(&attn->o, depth + 1,
+    if (w->gpu->lse.n) {
+        put_line(&attn->out, depth, "for (int h = 0; h < 2; h++)");
+        put_line(&attn->out, depth + 1,
                  "if ((lane & 3) == 0 && row + 8 * h < held)");
-        put_line(&attn->o, depth + 2,
+        put_line(&attn->out, depth + 2,
                  "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + (sum[h] > 0 ? "
                  "log_f32(sum[h]) : 0);",
-                 attn_stride(attn, w->x->lse, attn->query));
+                 attn_stride(attn, w->gpu->lse, attn->query));
     }
-    if (w->x->out.n)
-        put_store(w, depth, w->x->out, attn->v, "out_to", "held",
+    if (w->gpu->out.n)
+        put_store(w, depth, w->gpu->out, attn->values, "out_to", "held",
                   "(sum[0] != 0 ? 1 / sum[0] : 0)",
                   "(sum[1] != 0 ? 1 / sum[1] : 0)");
 }
 
 static void first_tile(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     open_tile(w, depth, "if (round) ");
-    put_line(&attn->o, depth, "float most[2] = { -INFINITY, -INFINITY };");
-    put_line(&attn->o, depth, "float all[2] = { };");
-    put_line(&attn->o, depth, "soften(s, most, all, scale);");
+    put_line(&attn->out, depth, "float most[2] = { -INFINITY, -INFINITY };");
+    put_line(&attn->out, depth, "float all[2] = { };");
+    put_line(&attn->out, depth, "soften(s, most, all, scale);");
     await_values(w, depth, "if (round) ");
-    put_line(&attn->o, depth, "if (round) {");
+    put_line(&attn->out, depth, "if (round) {");
     put_results(w, depth + 1);
-    put_line(&attn->o, depth, "}");
-    put_line(&attn->o, depth, "zero(o%d);", attn->v);
-    put_line(&attn->o, depth, "for (int h = 0; h < 2; h++)");
-    put_line(&attn->o, depth + 1, "max[h] = most[h], sum[h] = all[h];");
-    put_line(&attn->o, depth, "pack(p, s);");
+    put_line(&attn->out, depth, "}");
+    put_line(&attn->out, depth, "zero(o%d);", attn->values);
+    put_line(&attn->out, depth, "for (int h = 0; h < 2; h++)");
+    put_line(&attn->out, depth + 1, "max[h] = most[h], sum[h] = all[h];");
+    put_line(&attn->out, depth, "pack(p, s);");
 }
 
 static void next_tile(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     open_tile(w, depth, "");
-    put_line(&attn->o, depth, "soften(s, max, sum, scale);");
+    put_line(&attn->out, depth, "soften(s, max, sum, scale);");
     await_values(w, depth, "");
-    put_line(&attn->o, depth, "rescale(o%d, scale);", attn->v);
-    put_line(&attn->o, depth, "pack(p, s);");
+    put_line(&attn->out, depth, "rescale(o%d, scale);", attn->values);
+    put_line(&attn->out, depth, "pack(p, s);");
 }
 
 /* Before a block's first item: sums, and where the item before goes. */
 void attn_wg_open(AttnGpu *x)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     AttnWg w = attn_wg(x, x->job);
 
-    put_line(&attn->o, 1, "const int lane = TID & 31;");
-    put_line(&attn->o, 1,
+    put_line(&attn->out, 1, "const int lane = TID & 31;");
+    put_line(&attn->out, 1,
              "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
-    put_line(&attn->o, 1, "float o%d[%lld], max[2], sum[2];", attn->v,
+    put_line(&attn->out, 1, "float o%d[%lld], max[2], sum[2];", attn->values,
              (long long)w.col[attn->ndot].W / 2);
-    put_line(&attn->o, 1, "uint32_t p[%lld][4] = { };", (long long)w.cols / 16);
-    put_line(&attn->o, 1, "int last = 0, late = 0, held = 0;");
+    put_line(&attn->out, 1, "uint32_t p[%lld][4] = { };",
+             (long long)w.cols / 16);
+    put_line(&attn->out, 1, "int last = 0, late = 0, held = 0;");
     if (x->out.n)
-        put_line(&attn->o, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
+        put_line(&attn->out, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
                  attn_base(attn, x->out));
     if (x->lse.n)
-        put_line(&attn->o, 1, "float *lse_to = %s;", attn_base(attn, x->lse));
-    put_line(&attn->o, 1, "zero(o%d);", attn->v);
+        put_line(&attn->out, 1, "float *lse_to = %s;", attn_base(attn, x->lse));
+    put_line(&attn->out, 1, "zero(o%d);", attn->values);
 }
 
 void attn_wg_close(AttnGpu *x)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     AttnWg w = attn_wg(x, x->job);
 
-    put_line(&attn->o, 1, "await(ring_full(1, last), late);");
-    put_line(&attn->o, 1, "fetch_fence();");
+    put_line(&attn->out, 1, "await(ring_full(1, last), late);");
+    put_line(&attn->out, 1, "fetch_fence();");
     put_values(&w, 1);
     await_values(&w, 1, "");
     put_results(&w, 1);
@@ -383,27 +385,27 @@ void attn_wg_close(AttnGpu *x)
 
 static void forward(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 3, "await(LINE_FULL(at), round / %lld & 1);",
+    put_line(&attn->out, 3, "await(LINE_FULL(at), round / %lld & 1);",
              (long long)w->lines);
     attn_wg_first(w);
-    put_line(&attn->o, 3, "{");
+    put_line(&attn->out, 3, "{");
     first_tile(w, 4);
-    put_line(&attn->o, 3, "}");
-    put_line(&attn->o, 3, "held = rows;");
-    if (w->x->out.n)
-        put_line(&attn->o, 3, "out_to = %s;",
-                 rows_at(attn, w->x->out, attn->query, "q0"));
-    if (w->x->lse.n)
-        put_line(&attn->o, 3, "lse_to = %s;",
-                 rows_at(attn, w->x->lse, attn->query, "q0"));
-    put_line(&attn->o, 3, "for (;;) {");
-    put_line(&attn->o, 4, "last = stage, late = phase;");
+    put_line(&attn->out, 3, "}");
+    put_line(&attn->out, 3, "held = rows;");
+    if (w->gpu->out.n)
+        put_line(&attn->out, 3, "out_to = %s;",
+                 rows_at(attn, w->gpu->out, attn->query, "q0"));
+    if (w->gpu->lse.n)
+        put_line(&attn->out, 3, "lse_to = %s;",
+                 rows_at(attn, w->gpu->lse, attn->query, "q0"));
+    put_line(&attn->out, 3, "for (;;) {");
+    put_line(&attn->out, 4, "last = stage, late = phase;");
     attn_wg_follow(w);
     next_tile(w, 4);
-    put_line(&attn->o, 3, "}");
-    put_line(&attn->o, 3, "used(LINE_EMPTY(at));");
+    put_line(&attn->out, 3, "}");
+    put_line(&attn->out, 3, "used(LINE_EMPTY(at));");
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -411,60 +413,61 @@ static void forward(AttnWg *w)
 /* Logsumexps, times log2 e, and deltas of a thread's two rows. */
 static void open_backward(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
-    const AttnView *v[2] = { &w->x->lse, &w->x->delta };
+    Attn *attn = &w->gpu->attn;
+    const AttnView *v[2] = { &w->gpu->lse, &w->gpu->delta };
 
-    if (w->j->keys)
+    if (w->job->keys)
         return;
-    put_line(&attn->o, 3, "float lse_of[2], delta_of[2];");
-    put_line(&attn->o, 3, "for (int h = 0; h < 2; h++) {");
-    put_line(&attn->o, 4, "const int r = row + 8 * h;");
+    put_line(&attn->out, 3, "float lse_of[2], delta_of[2];");
+    put_line(&attn->out, 3, "for (int h = 0; h < 2; h++) {");
+    put_line(&attn->out, 4, "const int r = row + 8 * h;");
     for (int i = 0; i < 2; i++)
-        put_line(&attn->o, 4, "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
+        put_line(&attn->out, 4,
+                 "%s_of[h] = r < rows ? (%s)[(q0 + r) * %s] : 0;",
                  i ? "delta" : "lse", attn_at(attn, *v[i]),
                  attn_stride(attn, *v[i], attn->query));
-    put_line(&attn->o, 3, "}");
+    put_line(&attn->out, 3, "}");
 }
 
 static void put_number_places(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 4,
+    put_line(&attn->out, 4,
              "const float2 *const lse_of = (const float2 *)(room + (from - "
              "shared_at(room)) + %lld) + (lane & 3);",
              (long long)w->colbytes - 1024);
-    put_line(&attn->o, 4, "const float2 *const delta_of = lse_of + %lld;",
+    put_line(&attn->out, 4, "const float2 *const delta_of = lse_of + %lld;",
              (long long)w->cols / 2);
 }
 
 /* x[i], the gradient of a score, from its weight and d[i]. */
 static void put_dscores(AttnWg *w, const char *x, const char *weight)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put(&attn->o, "#pragma unroll\n");
-    put_line(&attn->o, 4, "for (int i = 0; i < %lld; i++) {",
+    put(&attn->out, "#pragma unroll\n");
+    put_line(&attn->out, 4, "for (int i = 0; i < %lld; i++) {",
              (long long)w->cols / 2);
     put_number(w, 5, "delta");
-    put_line(&attn->o, 5, "%s[i] = %s * (d[i] - delta);", x, weight);
-    put_line(&attn->o, 4, "}");
+    put_line(&attn->out, 5, "%s[i] = %s * (d[i] - delta);", x, weight);
+    put_line(&attn->out, 4, "}");
 }
 
 /* Weights beside the product that makes d, gradients of scores beside that of
  * the values' gradient. */
 static void scaled_tile(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     put_product(w, 4, "s", 0, attn->ndot);
     put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
-    put_line(&attn->o, 4, "wg_wait<1>();");
-    put_line(&attn->o, 4, "hold(s);");
+    put_line(&attn->out, 4, "wg_wait<1>();");
+    put_line(&attn->out, 4, "hold(s);");
     put_scores(w, 4, put_weights);
     put_sums(w, "p", "s", attn->ndot, attn->ndot + 1);
-    put_line(&attn->o, 4, "wg_wait<%d>();", sum_of(w, attn->ndot) >= 0);
-    put_line(&attn->o, 4, "hold(d);");
+    put_line(&attn->out, 4, "wg_wait<%d>();", sum_of(w, attn->ndot) >= 0);
+    put_line(&attn->out, 4, "hold(d);");
     put_dscores(w, "s", "s[i]");
     put_sums(w, "ps", "s", 0, attn->ndot);
 }
@@ -473,29 +476,29 @@ static void scaled_tile(AttnWg *w)
  * gradient was summed with, of bf16. */
 static void tight_tile(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     put_product(w, 4, "s", 0, attn->ndot);
-    put_line(&attn->o, 4, "wg_wait<0>();");
-    put_line(&attn->o, 4, "hold(s);");
+    put_line(&attn->out, 4, "wg_wait<0>();");
+    put_line(&attn->out, 4, "hold(s);");
     put_scores(w, 4, put_weights);
     put_sums(w, "p", "s", attn->ndot, attn->ndot + 1);
     put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
-    put_line(&attn->o, 4, "wg_wait<0>();");
-    put_line(&attn->o, 4, "hold(d);");
+    put_line(&attn->out, 4, "wg_wait<0>();");
+    put_line(&attn->out, 4, "hold(d);");
     put_dscores(w, "d", "unpacked(p, i)");
     put_sums(w, "ps", "d", 0, attn->ndot);
 }
 
 static void any_tile(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     put_product(w, 4, "s", 0, attn->ndot);
     put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
-    put_line(&attn->o, 4, "wg_wait<0>();");
-    put_line(&attn->o, 4, "hold(s);");
-    put_line(&attn->o, 4, "hold(d);");
+    put_line(&attn->out, 4, "wg_wait<0>();");
+    put_line(&attn->out, 4, "hold(s);");
+    put_line(&attn->out, 4, "hold(d);");
     put_scores(w, 4, put_gradients);
     put_sums(w, "p", "d", attn->ndot, attn->ndot + 1);
     put_sums(w, "ps", "s", 0, attn->ndot);
@@ -503,75 +506,75 @@ static void any_tile(AttnWg *w)
 
 static void backward_tile(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
+    put_line(&attn->out, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
              (long long)w->cols / 2);
-    if (w->j->keys)
+    if (w->job->keys)
         put_number_places(w);
-    put_line(&attn->o, 4, "wg_fence();");
+    put_line(&attn->out, 4, "wg_fence();");
     if (attn_unit(attn) == 0)
         any_tile(w);
-    else if (attn_wg_sums(w->x, w->j) > MANY && sum_of(w, attn->ndot) >= 0)
+    else if (attn_wg_sums(w->gpu, w->job) > MANY && sum_of(w, attn->ndot) >= 0)
         tight_tile(w);
     else
         scaled_tile(w);
-    put_line(&attn->o, 4, "wg_wait<0>();");
+    put_line(&attn->out, 4, "wg_wait<0>();");
     hold_sums(w);
-    put_line(&attn->o, 4, "used(ring_empty(0, stage));");
+    put_line(&attn->out, 4, "used(ring_empty(0, stage));");
 }
 
 static void put_change(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 4, "if (now / %lld != combination) {",
+    put_line(&attn->out, 4, "if (now / %lld != combination) {",
              (long long)w->tiles);
-    put_line(&attn->o, 5, "combination = now / %lld;", (long long)w->tiles);
-    put_line(&attn->o, 5, "if (changes)");
-    put_line(&attn->o, 6, "used(CHANGE_EMPTY);");
-    put_line(&attn->o, 5, "await(CHANGE_FULL, changes++ & 1);");
-    put_line(&attn->o, 4, "}");
+    put_line(&attn->out, 5, "combination = now / %lld;", (long long)w->tiles);
+    put_line(&attn->out, 5, "if (changes)");
+    put_line(&attn->out, 6, "used(CHANGE_EMPTY);");
+    put_line(&attn->out, 5, "await(CHANGE_FULL, changes++ & 1);");
+    put_line(&attn->out, 4, "}");
 }
 
 static void backward(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     open_backward(w);
     if (attn_wg_changes(w))
-        put_line(&attn->o, 3, "int combination = -1, changes = 0;");
+        put_line(&attn->out, 3, "int combination = -1, changes = 0;");
     attn_wg_over(w);
     if (attn_wg_changes(w))
         put_change(w);
-    put_line(&attn->o, 4, "const uint32_t from = base + %lld + stage * %lld;",
+    put_line(&attn->out, 4, "const uint32_t from = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
-    put_line(&attn->o, 4, "await(ring_full(0, stage), phase);");
-    put_line(&attn->o, 4, "fetch_fence();");
+    put_line(&attn->out, 4, "await(ring_full(0, stage), phase);");
+    put_line(&attn->out, 4, "fetch_fence();");
     backward_tile(w);
     attn_wg_next(w, 4);
-    put_line(&attn->o, 3, "}");
+    put_line(&attn->out, 3, "}");
 }
 
 static void close_backward(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    for (int i = 0; i < w->j->nout && w->j->split > 1; i++)
-        put_line(&attn->o, 3, "gather_sums(o%d, base, share, %lld);",
-                 w->j->out[i], (long long)w->j->split);
-    if (w->j->split > 1) {
-        put_line(&attn->o, 3, "if (share)");
-        put_line(&attn->o, 4, "return;");
+    for (int i = 0; i < w->job->nout && w->job->split > 1; i++)
+        put_line(&attn->out, 3, "gather_sums(o%d, base, share, %lld);",
+                 w->job->out[i], (long long)w->job->split);
+    if (w->job->split > 1) {
+        put_line(&attn->out, 3, "if (share)");
+        put_line(&attn->out, 4, "return;");
     }
-    for (int i = 0; i < w->j->nout; i++) {
-        int op = w->j->out[i];
-        const char *f = op == attn->v ? "1" : "UNIT";
-        AttnView v = attn_grad(w->x, op);
+    for (int i = 0; i < w->job->nout; i++) {
+        int op = w->job->out[i];
+        const char *f = op == attn->values ? "1" : "UNIT";
+        AttnView v = attn_grad(w->gpu, op);
         put_store(w, 3, v, op,
-                  w->j->keys ? rows_at(attn, v, attn->key, "k0")
-                             : rows_at(attn, v, attn->query, "q0"),
-                  w->j->keys ? "cols" : "rows", f, f);
+                  w->job->keys ? rows_at(attn, v, attn->key, "k0")
+                               : rows_at(attn, v, attn->query, "q0"),
+                  w->job->keys ? "cols" : "rows", f, f);
     }
 }
 
@@ -579,7 +582,7 @@ static void close_backward(AttnWg *w)
 
 void attn_wg_job(AttnGpu *x, const AttnJob *j)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     AttnWg w = attn_wg(x, j);
 
     attn_wg_line(&w);
@@ -587,11 +590,11 @@ void attn_wg_job(AttnGpu *x, const AttnJob *j)
         forward(&w);
         return;
     }
-    put_line(&attn->o, 3, "const int lane = TID & 31;");
-    put_line(&attn->o, 3,
+    put_line(&attn->out, 3, "const int lane = TID & 31;");
+    put_line(&attn->out, 3,
              "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
-    put_line(&attn->o, 3, "await(ROWS_FULL, 0);");
+    put_line(&attn->out, 3, "await(ROWS_FULL, 0);");
     backward(&w);
     close_backward(&w);
 }

@@ -59,16 +59,16 @@ int attn_can_cuda(const Graph *g, const Node *n)
 
 static void make_views(AttnGpu *x)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
 
     if (!x->back) {
         x->out = (AttnView){ "o", attn_part(attn, 0), ATresult, 0 };
         x->lse = (AttnView){ "l", attn_part(attn, 1), ATresult, 0 };
         return;
     }
-    x->delta = (AttnView){ "u", attn->n->in[attn->nop], AToperand, 0 };
-    x->lse = (AttnView){ "l", attn->n->in[attn->nop + 1], AToperand, 0 };
-    x->dout = (AttnView){ "e", attn->n->in[attn->nop + 2], AToperand, 0 };
+    x->delta = (AttnView){ "u", attn->node->in[attn->nop], AToperand, 0 };
+    x->lse = (AttnView){ "l", attn->node->in[attn->nop + 1], AToperand, 0 };
+    x->dout = (AttnView){ "e", attn->node->in[attn->nop + 2], AToperand, 0 };
     for (int op = 0; op < attn->nop; op++)
         if ((x->grad[op] = attn_part(attn, op)) && attn->leaf >> op & 1)
             die("attention: a trained operand of a score on a GPU");
@@ -86,14 +86,14 @@ static int64_t items_of(const Attn *attn, const AttnJob *j, int64_t rows)
  * (128 blocks of keys: 433 to 465 TFLOP/s). */
 static void split_jobs(AttnGpu *x)
 {
-    int64_t items = items_of(&x->t, x->job, ATWGROWS);
+    int64_t items = items_of(&x->attn, x->job, ATWGROWS);
 
     x->cluster = 1;
     x->blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
     for (int i = 0; i < x->njob && x->back; i++) {
         AttnJob *j = &x->job[i];
-        int64_t loop = attn_product(&x->t, j->loop, j->nloop);
-        if (items_of(&x->t, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
+        int64_t loop = attn_product(&x->attn, j->loop, j->nloop);
+        if (items_of(&x->attn, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
             x->cluster = j->split = 2;
     }
 }
@@ -102,18 +102,18 @@ static void split_jobs(AttnGpu *x)
  * first: late queries see most keys, early keys are seen by most queries. */
 static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     Axis *a = j->keys ? attn->key : attn->query;
     int64_t over = attn_product(attn, j->over, j->nover);
     int64_t n = items_of(attn, j, rows) / over;
     const char *c = strf(attn->arena, "(item %% %lld)", (long long)over);
 
     attn_coords(attn, 2, c, (Axis *const *)j->over, j->nover);
-    put_line(&attn->o, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
+    put_line(&attn->out, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
              j->keys ? "k0" : "q0",
              j->keys ? "" : strf(attn->arena, "%lld - ", (long long)n - 1),
              (long long)over, (long long)rows);
-    put_line(&attn->o, 2, "const int %s = (int)at_least(%s - %s, %lld);",
+    put_line(&attn->out, 2, "const int %s = (int)at_least(%s - %s, %lld);",
              j->keys ? "cols" : "rows", attn_size(attn, a),
              j->keys ? "k0" : "q0", (long long)rows);
 }
@@ -121,19 +121,19 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
 /* A block has an item, or with others of its cluster a share of one. */
 static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     int64_t items = items_of(attn, j, rows), blocks = items * j->split;
 
     blocks = (blocks + x->cluster - 1) / x->cluster * x->cluster;
-    put_line(&attn->o, 1, "if (block < %lld) {", (long long)blocks);
-    put_line(&attn->o, 2, "const int64_t item = block / %lld;",
+    put_line(&attn->out, 1, "if (block < %lld) {", (long long)blocks);
+    put_line(&attn->out, 2, "const int64_t item = block / %lld;",
              (long long)j->split);
     if (blocks > items * j->split) {
-        put_line(&attn->o, 2, "if (item >= %lld)", (long long)items);
-        put_line(&attn->o, 3, "return;");
+        put_line(&attn->out, 2, "if (item >= %lld)", (long long)items);
+        put_line(&attn->out, 3, "return;");
     }
     if (j->split > 1)
-        put_line(&attn->o, 2, "const int share = (int)(block %% %lld);",
+        put_line(&attn->out, 2, "const int share = (int)(block %% %lld);",
                  (long long)j->split);
     put_item(x, j, rows);
     return blocks;
@@ -144,35 +144,35 @@ static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
  * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564). */
 static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     int64_t items = items_of(attn, x->job, ATWGROWS);
 
-    put_line(&attn->o, 1, "int stage = 0, phase = 0;");
-    put_line(&attn->o, 1, "for (int round = 0;; round++) {");
-    put_line(&attn->o, 2,
+    put_line(&attn->out, 1, "int stage = 0, phase = 0;");
+    put_line(&attn->out, 1, "for (int round = 0;; round++) {");
+    put_line(&attn->out, 2,
              "const int64_t item = (int64_t)round * gridDim.x + (round & 1 ? "
              "gridDim.x - 1 - blockIdx.x : blockIdx.x);");
-    put_line(&attn->o, 2, "if (item >= %lld)", (long long)items);
-    put_line(&attn->o, 3, "break;");
+    put_line(&attn->out, 2, "if (item >= %lld)", (long long)items);
+    put_line(&attn->out, 3, "break;");
     put_item(x, x->job, ATWGROWS);
     put_job(x, x->job);
-    put_line(&attn->o, 1, "}");
+    put_line(&attn->out, 1, "}");
 }
 
 static int64_t put_jobs(AttnGpu *x, int64_t rows,
                         void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     int64_t blocks = 0;
 
-    put_line(&attn->o, 1, "int64_t block = blockIdx.x;");
+    put_line(&attn->out, 1, "int64_t block = blockIdx.x;");
     for (int i = 0; i < x->njob; i++) {
         const AttnJob *j = &x->job[i];
         int64_t n = open_job(x, j, rows);
         put_job(x, j);
-        put_line(&attn->o, 2, "return;");
-        put_line(&attn->o, 1, "}");
-        put_line(&attn->o, 1, "block -= %lld;", (long long)n);
+        put_line(&attn->out, 2, "return;");
+        put_line(&attn->out, 1, "}");
+        put_line(&attn->out, 1, "block -= %lld;", (long long)n);
         blocks += n;
     }
     return blocks;
@@ -181,26 +181,27 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows,
 /* A warpgroup fetches for all jobs, two multiply. */
 static int64_t put_roles(AttnGpu *x)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     int64_t blocks = x->blocks;
     int many = 0;
 
     for (int i = 0; i < x->njob; i++)
         many |= attn_job_width(x, &x->job[i]) > 256;
-    put_line(&attn->o, 1, "extern __shared__ __align__(1024) uint8_t room[];");
-    put_line(&attn->o, 1,
+    put_line(&attn->out, 1,
+             "extern __shared__ __align__(1024) uint8_t room[];");
+    put_line(&attn->out, 1,
              "__shared__ __align__(8) uint64_t barriers[BARRIERS];");
-    put_line(&attn->o, 1,
+    put_line(&attn->out, 1,
              "const uint32_t base = (shared_at(room) + 1023) & ~1023u;");
-    put_line(&attn->o, 1, "make_barriers(barriers);");
-    put_line(&attn->o, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
-    put_line(&attn->o, 1, "few_registers<%d>();", many ? 24 : 40);
+    put_line(&attn->out, 1, "make_barriers(barriers);");
+    put_line(&attn->out, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
+    put_line(&attn->out, 1, "few_registers<%d>();", many ? 24 : 40);
     if (x->back)
         put_jobs(x, ATWGROWS, attn_wg_fetch);
     else
         put_walk(x, attn_wg_fetch);
-    put_line(&attn->o, 1, "} else {");
-    put_line(&attn->o, 1, "many_registers<%d>();", many ? 240 : 232);
+    put_line(&attn->out, 1, "} else {");
+    put_line(&attn->out, 1, "many_registers<%d>();", many ? 240 : 232);
     if (x->back) {
         blocks = put_jobs(x, ATWGROWS, attn_wg_job);
     } else {
@@ -208,7 +209,7 @@ static int64_t put_roles(AttnGpu *x)
         put_walk(x, attn_wg_job);
         attn_wg_close(x);
     }
-    put_line(&attn->o, 1, "}");
+    put_line(&attn->out, 1, "}");
     return blocks;
 }
 
@@ -217,15 +218,15 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     AttnGpu x = { 0 };
     Text s = { .arena = a };
 
-    if (!attn_read(&x.t, g, attn_main(k)))
+    if (!attn_read(&x.attn, g, attn_main(k)))
         die("attention: kept, but its body does not fit");
-    attn_begin(&x.t, k, a);
-    x.t.gpu = 1;
-    x.back = x.t.n->op == Oattn_bwd;
+    attn_begin(&x.attn, k, a);
+    x.attn.gpu = 1;
+    x.back = x.attn.node->op == Oattn_bwd;
     make_views(&x);
-    x.t.scaled = 1;
+    x.attn.scaled = 1;
     attn_make_jobs(&x);
-    x.t.scaled = x.tensor = attn_wg_fits(&x);
+    x.attn.scaled = x.tensor = attn_wg_fits(&x);
     x.cluster = 1;
     if (x.tensor)
         split_jobs(&x);
@@ -235,17 +236,17 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     put(&s, "%s%s", attn_gpu_pre, x.tensor ? hopper_pre : "");
     if (x.tensor)
         put(&s, "#undef UNIT\n#define UNIT (float)%a\n",
-            attn_unit(&x.t) > 0 ? attn_unit(&x.t) : 1.0);
+            attn_unit(&x.attn) > 0 ? attn_unit(&x.attn) : 1.0);
     put(&s, "%s", x.tensor ? attn_wgmma_pre : attn_warp_pre);
     put(&s, "extern \"C\" __global__ void ");
     if (x.cluster > 1)
         put(&s, "__cluster_dims__(%lld, 1, 1) ", (long long)x.cluster);
     put(&s, "__launch_bounds__(%d, 1)\n@(", threads);
     cuda_put_parameters(&s, k);
-    put(&s, "%s%s}\n", x.t.decl.s, x.t.o.s);
+    put(&s, "%s%s}\n", x.attn.decl.s, x.attn.out.s);
     set_text_named(k, a, s.s);
-    set_label(k, a, x.t.n);
-    attn_cost(&x.t);
+    set_label(k, a, x.attn.node);
+    attn_cost(&x.attn);
     cuda_set_launch(k, a,
                     (Launch){ .items = blocks,
                               .threads = threads,

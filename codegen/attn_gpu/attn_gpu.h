@@ -19,7 +19,7 @@ typedef struct AttnJob {
 } AttnJob;
 
 typedef struct AttnGpu {
-    Attn t;
+    Attn attn;
     int back, tensor; /* backward; on tensor cores */
     AttnView out, lse, dout, delta;
     Node *grad[MAXIN];
@@ -58,8 +58,8 @@ typedef struct AttnSlab {
 
 /* A place of the ring is handed over in parts: forward, keys, then values. */
 typedef struct AttnWg {
-    AttnGpu *x;
-    const AttnJob *j;
+    AttnGpu *gpu;
+    const AttnJob *job;
     int nrow, ncol;
     AttnSlab row[ATSLABS], col[ATSLABS]; /* of dots, then v or dout */
     int64_t cols;                        /* columns of a tile */

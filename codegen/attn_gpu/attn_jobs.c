@@ -5,7 +5,7 @@
 int64_t attn_inner_count(const Attn *attn, int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->n->in[op], in);
+    int n = attn_inner(attn, attn->node->in[op], in);
 
     return attn_product(attn, in, n);
 }
@@ -23,14 +23,14 @@ int64_t attn_job_width(const AttnGpu *x, const AttnJob *j)
     int64_t w = 0;
 
     for (int i = 0; i < j->nout; i++)
-        w += (attn_inner_count(&x->t, j->out[i]) + 63) / 64 * 64;
+        w += (attn_inner_count(&x->attn, j->out[i]) + 63) / 64 * 64;
     return w;
 }
 
 /* Accumulators of a job, columns: registers say it. */
 int64_t attn_most(const AttnGpu *x)
 {
-    return attn_unit(&x->t) > 0 ? 320 : 256;
+    return attn_unit(&x->attn) > 0 ? 320 : 256;
 }
 
 static void split_axes(const Attn *attn, AttnJob *j, const Node *n)
@@ -44,18 +44,18 @@ static void split_axes(const Attn *attn, AttnJob *j, const Node *n)
 
 static AttnJob *job_for(AttnGpu *x, int op)
 {
-    int64_t w = (attn_inner_count(&x->t, op) + 63) / 64 * 64;
-    int keys = attn_keyside(&x->t, op);
+    int64_t w = (attn_inner_count(&x->attn, op) + 63) / 64 * 64;
+    int keys = attn_keyside(&x->attn, op);
 
     for (int i = 0; i < x->njob; i++) {
         AttnJob *j = &x->job[i];
         if (j->keys == keys && attn_job_width(x, j) + w <= attn_most(x) &&
-            same_axes(&x->t, x->grad[j->out[0]], x->grad[op]))
+            same_axes(&x->attn, x->grad[j->out[0]], x->grad[op]))
             return j;
     }
     AttnJob *j = &x->job[x->njob++];
     *j = (AttnJob){ .keys = keys, .split = 1 };
-    split_axes(&x->t, j, x->grad[op]);
+    split_axes(&x->attn, j, x->grad[op]);
     return j;
 }
 
@@ -63,12 +63,12 @@ void attn_make_jobs(AttnGpu *x)
 {
     if (!x->back) {
         x->job[0].split = 1;
-        split_axes(&x->t, &x->job[x->njob++], NULL);
+        split_axes(&x->attn, &x->job[x->njob++], NULL);
         return;
     }
     for (int keys = 1; keys >= 0; keys--)
-        for (int op = 0; op < x->t.nop; op++)
-            if (x->grad[op] && attn_keyside(&x->t, op) == keys) {
+        for (int op = 0; op < x->attn.nop; op++)
+            if (x->grad[op] && attn_keyside(&x->attn, op) == keys) {
                 AttnJob *j = job_for(x, op);
                 j->out[j->nout++] = op;
             }
@@ -76,5 +76,6 @@ void attn_make_jobs(AttnGpu *x)
 
 AttnView attn_grad(const AttnGpu *x, int op)
 {
-    return (AttnView){ strf(x->t.arena, "g%d", op), x->grad[op], ATresult, 0 };
+    return (AttnView){ strf(x->attn.arena, "g%d", op), x->grad[op], ATresult,
+                       0 };
 }

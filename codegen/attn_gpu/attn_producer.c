@@ -25,7 +25,7 @@ int attn_straight(const Attn *attn, const AttnSlab *s, int64_t k)
 {
     for (int d = 0; d < s->v.n->nd; d++) {
         const Axis *a = s->v.n->dim[d].a;
-        int64_t stride = local_stride(attn->g, s->v.n, a);
+        int64_t stride = local_stride(attn->graph, s->v.n, a);
         if (a == s->in ? stride != 1 : stride % k != 0)
             return 0;
     }
@@ -43,7 +43,7 @@ static Axis *value_axis(const Attn *attn)
 {
     Axis *in[MAXD];
 
-    attn_inner(attn, attn->n->in[attn->v], in);
+    attn_inner(attn, attn->node->in[attn->values], in);
     return in[0];
 }
 
@@ -64,7 +64,7 @@ static int64_t lay_out(AttnWg *w, int64_t cols, int64_t stages)
     w->cols = cols;
     w->stages = stages;
     w->rowbytes = place(w->row, w->nrow, ATWGROWS);
-    w->colbytes = place(w->col, w->ncol, cols) + (w->j->keys ? 1024 : 0);
+    w->colbytes = place(w->col, w->ncol, cols) + (w->job->keys ? 1024 : 0);
     return 1024 + w->lines * w->rowbytes + stages * w->colbytes;
 }
 
@@ -78,9 +78,9 @@ int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j)
     int64_t w = 0;
 
     if (!x->back)
-        w = (attn_inner_count(&x->t, x->t.v) + 63) / 64 * 64;
+        w = (attn_inner_count(&x->attn, x->attn.values) + 63) / 64 * 64;
     for (int i = 0; i < j->nout; i++)
-        w += (attn_inner_count(&x->t, j->out[i]) + 63) / 64 * 64;
+        w += (attn_inner_count(&x->attn, j->out[i]) + 63) / 64 * 64;
     return w;
 }
 
@@ -91,9 +91,9 @@ static void choose_tile(AttnWg *w)
     int64_t stages = DEEPEST, cols = 128;
 
     w->lines = 1;
-    if (attn_wg_sums(w->x, w->j) > 128 || lay_out(w, 128, 2) > ROOM)
+    if (attn_wg_sums(w->gpu, w->job) > 128 || lay_out(w, 128, 2) > ROOM)
         cols = lay_out(w, 64, 2) > ROOM ? 32 : 64;
-    w->lines += !w->x->back;
+    w->lines += !w->gpu->back;
     if (lay_out(w, cols, 2) > ROOM)
         w->lines = 1;
     while (stages > 2 && lay_out(w, cols, stages) > ROOM)
@@ -103,8 +103,8 @@ static void choose_tile(AttnWg *w)
 
 AttnWg attn_wg(AttnGpu *x, const AttnJob *j)
 {
-    Attn *attn = &x->t;
-    AttnWg w = { .x = x, .j = j };
+    Attn *attn = &x->attn;
+    AttnWg w = { .gpu = x, .job = j };
     Axis *v = value_axis(attn);
 
     for (int i = 0; i < attn->ndot; i++) {
@@ -116,7 +116,8 @@ AttnWg attn_wg(AttnGpu *x, const AttnJob *j)
         w.row[w.nrow++] = j->keys ? k : q;
         w.col[w.ncol++] = j->keys ? q : k;
     }
-    AttnSlab value = attn_slab(attn, attn_operand(attn, attn->v), attn->key, v);
+    AttnSlab value =
+        attn_slab(attn, attn_operand(attn, attn->values), attn->key, v);
     if (j->keys) {
         w.row[w.nrow++] = value;
         w.col[w.ncol++] = attn_slab(attn, x->dout, attn->query, v);
@@ -134,7 +135,7 @@ AttnWg attn_wg(AttnGpu *x, const AttnJob *j)
 
 static int dots_fit(const Attn *attn)
 {
-    unsigned seen = 1u << attn->v;
+    unsigned seen = 1u << attn->values;
     Axis *in[MAXD];
 
     for (int i = 0; i < attn->ndot; i++) {
@@ -144,15 +145,16 @@ static int dots_fit(const Attn *attn)
         seen |= two;
     }
     for (int op = 0; op < attn->nop; op++)
-        if (seen >> op & 1 && attn->n->in[op]->dt != Dbf16)
+        if (seen >> op & 1 && attn->node->in[op]->dt != Dbf16)
             return 0;
-    return attn->nterm == 1 && attn_inner(attn, attn->n->in[attn->v], in) == 1;
+    return attn->nterm == 1 &&
+           attn_inner(attn, attn->node->in[attn->values], in) == 1;
 }
 
 int attn_wg_fits(AttnGpu *x)
 {
     x->shared = 0;
-    if (!dots_fit(&x->t) || (x->lse.n && x->lse.n->dt != Df32))
+    if (!dots_fit(&x->attn) || (x->lse.n && x->lse.n->dt != Df32))
         return 0;
     if (x->back && (x->delta.n->dt != Df32 || x->dout.n->dt != Dbf16))
         return 0;
@@ -160,7 +162,8 @@ int attn_wg_fits(AttnGpu *x)
         AttnWg w = attn_wg(x, &x->job[i]);
         int64_t bytes = lay_out(&w, w.cols, w.stages);
         x->shared = bytes > x->shared ? bytes : x->shared;
-        if (attn_wg_sums(x, w.j) > attn_most(x) || (!w.j->keys && w.j->nloop))
+        if (attn_wg_sums(x, w.job) > attn_most(x) ||
+            (!w.job->keys && w.job->nloop))
             return 0;
     }
     return x->shared <= ROOM;
@@ -170,95 +173,95 @@ int attn_wg_fits(AttnGpu *x)
 
 static const char *int_text(const AttnWg *w, int64_t v)
 {
-    return strf(w->x->t.arena, "%lld", (long long)v);
+    return strf(w->gpu->attn.arena, "%lld", (long long)v);
 }
 
 /* Where the columns of tile `now` are. */
 void attn_wg_place(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
-    int keys = w->j->keys;
+    Attn *attn = &w->gpu->attn;
+    int keys = w->job->keys;
     const char *k = int_text(w, w->tiles), *from = keys ? "q0" : "k0";
     const char *size = attn_size(attn, keys ? attn->query : attn->key);
 
     attn_coords(attn, depth, strf(attn->arena, "(now / %s)", k),
-                (Axis *const *)w->j->loop, w->j->nloop);
-    put_line(&attn->o, depth, "const int %s = now %% %s * %lld;", from, k,
+                (Axis *const *)w->job->loop, w->job->nloop);
+    put_line(&attn->out, depth, "const int %s = now %% %s * %lld;", from, k,
              (long long)w->cols);
-    put_line(&attn->o, depth, "const int %s = (int)at_least(%s - %s, %lld);",
+    put_line(&attn->out, depth, "const int %s = (int)at_least(%s - %s, %lld);",
              keys ? "rows" : "cols", size, from, (long long)w->cols);
 }
 
 static const char *unseen_tile(AttnWg *w)
 {
-    return attn_unseen(&w->x->t, "q0", "(q0 + rows)");
+    return attn_unseen(&w->gpu->attn, "q0", "(q0 + rows)");
 }
 
 /* Over all tiles that some row sees. */
 void attn_wg_over(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    int64_t each = w->total / w->j->split;
+    int64_t each = w->total / w->job->split;
 
-    if (w->j->split == 1)
-        put_line(&attn->o, 3, "for (int now = 0; now < %lld; now++) {",
+    if (w->job->split == 1)
+        put_line(&attn->out, 3, "for (int now = 0; now < %lld; now++) {",
                  (long long)each);
     else
-        put_line(&attn->o, 3,
+        put_line(&attn->out, 3,
                  "for (int now = share * %lld, end = now + %lld; now < end; "
                  "now++) {",
                  (long long)each, (long long)each);
     attn_wg_place(w, 4);
     if (unseen_tile(w)) {
-        put_line(&attn->o, 4, "if (%s)", unseen_tile(w));
-        put_line(&attn->o, 5, "continue;");
+        put_line(&attn->out, 4, "if (%s)", unseen_tile(w));
+        put_line(&attn->out, 5, "continue;");
     }
 }
 
 static void put_skip(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     if (!unseen_tile(w))
         return;
-    put_line(&attn->o, depth, "for (; now < %lld; now++) {",
+    put_line(&attn->out, depth, "for (; now < %lld; now++) {",
              (long long)w->total);
     attn_wg_place(w, depth + 1);
-    put_line(&attn->o, depth + 1, "if (!(%s))", unseen_tile(w));
-    put_line(&attn->o, depth + 2, "break;");
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth + 1, "if (!(%s))", unseen_tile(w));
+    put_line(&attn->out, depth + 2, "break;");
+    put_line(&attn->out, depth, "}");
 }
 
 /* Forward: to an item's first such tile, or its first if none is seen, so that
  * every item has one; and in a loop over the others to the next. */
 void attn_wg_first(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 3, "int now = 0;");
+    put_line(&attn->out, 3, "int now = 0;");
     put_skip(w, 3);
     if (unseen_tile(w)) {
-        put_line(&attn->o, 3, "if (now >= %lld)", (long long)w->total);
-        put_line(&attn->o, 4, "now = 0;");
+        put_line(&attn->out, 3, "if (now >= %lld)", (long long)w->total);
+        put_line(&attn->out, 4, "now = 0;");
     }
 }
 
 void attn_wg_follow(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
     attn_wg_next(w, 4);
-    put_line(&attn->o, 4, "now++;");
+    put_line(&attn->out, 4, "now++;");
     put_skip(w, 4);
-    put_line(&attn->o, 4, "if (now >= %lld)", (long long)w->total);
-    put_line(&attn->o, 5, "break;");
+    put_line(&attn->out, 4, "if (now >= %lld)", (long long)w->total);
+    put_line(&attn->out, 5, "break;");
 }
 
 static int has_loop(const AttnWg *w, const AttnSlab *s)
 {
-    for (int i = 0; i < w->j->nloop; i++)
-        if (dim_of(s->v.n, w->j->loop[i]) >= 0)
+    for (int i = 0; i < w->job->nloop; i++)
+        if (dim_of(s->v.n, w->job->loop[i]) >= 0)
             return 1;
     return 0;
 }
@@ -274,7 +277,7 @@ int attn_wg_changes(const AttnWg *w)
 
 static int parts_of(const AttnWg *w)
 {
-    return w->x->back ? 1 : 2;
+    return w->gpu->back ? 1 : 2;
 }
 
 /* ---- fetching ------------------------------------------------------------ */
@@ -282,14 +285,14 @@ static int parts_of(const AttnWg *w)
 static void put_load(AttnWg *w, int depth, const AttnSlab *s, int64_t rows,
                      const char *to)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, depth,
+    put_line(&attn->out, depth,
              "load_tile<%lld, %lld, %d>(%s + %lld, %s, %s, %s,",
              (long long)rows, (long long)s->W, attn_straight(attn, s, 8), to,
              (long long)s->at, attn_at(attn, s->v),
              attn_stride(attn, s->v, s->a), attn_stride(attn, s->v, s->in));
-    put_line(&attn->o, depth, "    %s, (int)%s, %lld);",
+    put_line(&attn->out, depth, "    %s, (int)%s, %lld);",
              s->a == attn->key ? "k0" : "q0", attn_size(attn, s->a),
              (long long)s->w);
 }
@@ -300,65 +303,66 @@ static void put_rows(AttnWg *w, int depth, int loop, const char *bar)
     for (int i = 0; i < w->nrow; i++)
         if (has_loop(w, &w->row[i]) == loop)
             put_load(w, depth, &w->row[i], ATWGROWS, "line");
-    put_line(&w->x->t.o, depth, "fetched(%s);", bar);
+    put_line(&w->gpu->attn.out, depth, "fetched(%s);", bar);
 }
 
 static void put_numbers(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(
-        &attn->o, 4,
-        "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, (int)%s);",
-        (long long)w->cols, (long long)w->colbytes - 1024,
-        attn_at(attn, w->x->lse), attn_stride(attn, w->x->lse, attn->query),
-        attn_at(attn, w->x->delta), attn_stride(attn, w->x->delta, attn->query),
-        attn_size(attn, attn->query));
+    put_line(&attn->out, 4,
+             "load_numbers<%lld>(to + %lld, %s, %s, %s, %s, q0, (int)%s);",
+             (long long)w->cols, (long long)w->colbytes - 1024,
+             attn_at(attn, w->gpu->lse),
+             attn_stride(attn, w->gpu->lse, attn->query),
+             attn_at(attn, w->gpu->delta),
+             attn_stride(attn, w->gpu->delta, attn->query),
+             attn_size(attn, attn->query));
 }
 
 static void put_part(AttnWg *w, int part)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
     int from = part ? attn->ndot : 0,
         to = parts_of(w) == 1 || part ? w->ncol : attn->ndot;
 
-    put_line(&attn->o, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
+    put_line(&attn->out, 4, "await(ring_empty(%d, stage), phase ^ 1);", part);
     for (int i = from; i < to; i++)
         put_load(w, 4, &w->col[i], w->cols, "to");
-    if (w->j->keys)
+    if (w->job->keys)
         put_numbers(w);
-    put_line(&attn->o, 4, "fetched(ring_full(%d, stage));", part);
+    put_line(&attn->out, 4, "fetched(ring_full(%d, stage));", part);
 }
 
 void attn_wg_next(AttnWg *w, int depth)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, depth, "if (++stage == %lld)", (long long)w->stages);
-    put_line(&attn->o, depth + 1, "stage = 0, phase ^= 1;");
+    put_line(&attn->out, depth, "if (++stage == %lld)", (long long)w->stages);
+    put_line(&attn->out, depth + 1, "stage = 0, phase ^= 1;");
 }
 
 /* Where the rows are: forward, the round's place. */
 void attn_wg_line(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
     long long n = w->lines;
 
-    if (w->x->back) {
-        put_line(&attn->o, 3, "const uint32_t line = base;");
-        put_line(&attn->o, 3, "int stage = 0, phase = 0;");
+    if (w->gpu->back) {
+        put_line(&attn->out, 3, "const uint32_t line = base;");
+        put_line(&attn->out, 3, "int stage = 0, phase = 0;");
         return;
     }
-    put_line(&attn->o, 3, "const int at = round %% %lld;", n);
-    put_line(&attn->o, 3, "const uint32_t line = base + at * %lld;",
+    put_line(&attn->out, 3, "const int at = round %% %lld;", n);
+    put_line(&attn->out, 3, "const uint32_t line = base + at * %lld;",
              (long long)w->rowbytes);
 }
 
 static void put_tile(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 4, "const uint32_t to = base + %lld + stage * %lld;",
+    put_line(&attn->out, 4, "const uint32_t to = base + %lld + stage * %lld;",
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
     for (int i = 0; i < parts_of(w); i++)
         put_part(w, i);
@@ -366,36 +370,36 @@ static void put_tile(AttnWg *w)
 
 static void fetch_forward(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
+    put_line(&attn->out, 3, "await(LINE_EMPTY(at), ~(round / %lld) & 1);",
              (long long)w->lines);
     put_rows(w, 3, 0, "LINE_FULL(at)");
     attn_wg_first(w);
-    put_line(&attn->o, 3, "for (;;) {");
-    put_line(&attn->o, 4, "{");
+    put_line(&attn->out, 3, "for (;;) {");
+    put_line(&attn->out, 4, "{");
     attn_wg_place(w, 4);
     put_tile(w);
-    put_line(&attn->o, 4, "}");
+    put_line(&attn->out, 4, "}");
     attn_wg_follow(w);
-    put_line(&attn->o, 3, "}");
+    put_line(&attn->out, 3, "}");
 }
 
 static void fetch_change(AttnWg *w)
 {
-    Attn *attn = &w->x->t;
+    Attn *attn = &w->gpu->attn;
 
-    put_line(&attn->o, 4, "if (now / %lld != combination) {",
+    put_line(&attn->out, 4, "if (now / %lld != combination) {",
              (long long)w->tiles);
-    put_line(&attn->o, 5, "combination = now / %lld;", (long long)w->tiles);
-    put_line(&attn->o, 5, "await(CHANGE_EMPTY, ~changes++ & 1);");
+    put_line(&attn->out, 5, "combination = now / %lld;", (long long)w->tiles);
+    put_line(&attn->out, 5, "await(CHANGE_EMPTY, ~changes++ & 1);");
     put_rows(w, 5, 1, "CHANGE_FULL");
-    put_line(&attn->o, 4, "}");
+    put_line(&attn->out, 4, "}");
 }
 
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     AttnWg w = attn_wg(x, j);
 
     attn_wg_line(&w);
@@ -405,11 +409,11 @@ void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
     }
     put_rows(&w, 3, 0, "ROWS_FULL");
     if (attn_wg_changes(&w))
-        put_line(&attn->o, 3, "int combination = -1, changes = 0;");
+        put_line(&attn->out, 3, "int combination = -1, changes = 0;");
     attn_wg_over(&w);
     if (attn_wg_changes(&w))
         fetch_change(&w);
     put_tile(&w);
     attn_wg_next(&w, 4);
-    put_line(&attn->o, 3, "}");
+    put_line(&attn->out, 3, "}");
 }

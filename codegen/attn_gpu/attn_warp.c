@@ -35,7 +35,7 @@ static const char *offset_of(Attn *attn, AttnView v, Axis *const *in, int n,
 static void put_row(Attn *attn, int depth, const char *name, AttnView v,
                     Axis *a, const char *at)
 {
-    put_line(&attn->o, depth, "const auto *%s = %s + (%s) * %s;", name,
+    put_line(&attn->out, depth, "const auto *%s = %s + (%s) * %s;", name,
              attn_at(attn, v), at, attn_stride(attn, v, a));
 }
 
@@ -52,29 +52,30 @@ static int in_fours(const Attn *attn, AttnView v, Axis *const *in, int n)
     const Node *x = v.n;
 
     return n == 1 && x->nd && x->dim[x->nd - 1].a == in[0] &&
-           local_n(attn->g, x, x->nd - 1) % 4 == 0;
+           local_n(attn->graph, x, x->nd - 1) % 4 == 0;
 }
 
 static void put_dot(Attn *attn, int depth, const char *to, Pair p,
                     Axis *const *in, int n)
 {
-    put_line(&attn->o, depth, "{");
+    put_line(&attn->out, depth, "{");
     put_row(attn, depth + 1, "x", p.x, p.xa, p.xat);
     put_row(attn, depth + 1, "y", p.y, p.ya, p.yat);
     if (in_fours(attn, p.x, in, n) && in_fours(attn, p.y, in, n)) {
-        put_line(&attn->o, depth + 1, "%s += dot_fours<%lld, at_%s>(x, y);", to,
-                 (long long)attn_product(attn, in, n), attn->t);
-        put_line(&attn->o, depth, "}");
+        put_line(&attn->out, depth + 1, "%s += dot_fours<%lld, at_%s>(x, y);",
+                 to, (long long)attn_product(attn, in, n), attn->type);
+        put_line(&attn->out, depth, "}");
         return;
     }
-    put_line(&attn->o, depth + 1, "at_%s sum = 0;", attn->t);
-    put_line(&attn->o, depth + 1, "for (int c = 0; c < %lld; c++)",
+    put_line(&attn->out, depth + 1, "at_%s sum = 0;", attn->type);
+    put_line(&attn->out, depth + 1, "for (int c = 0; c < %lld; c++)",
              (long long)attn_product(attn, in, n));
-    put_line(&attn->o, depth + 2, "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);",
-             attn->t, offset_of(attn, p.x, in, n, "c"), attn->t,
+    put_line(&attn->out, depth + 2,
+             "sum += (at_%s)up(x[%s]) * (at_%s)up(y[%s]);", attn->type,
+             offset_of(attn, p.x, in, n, "c"), attn->type,
              offset_of(attn, p.y, in, n, "c"));
-    put_line(&attn->o, depth + 1, "%s += sum;", to);
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth + 1, "%s += sum;", to);
+    put_line(&attn->out, depth, "}");
 }
 
 static void put_terms(Attn *attn, int depth)
@@ -82,7 +83,7 @@ static void put_terms(Attn *attn, int depth)
     for (int i = 0; i < attn->ndot; i++) {
         const AttnDot *d = &attn->dot[i];
         Axis *in[MAXD];
-        int n = attn_inner(attn, attn->n->in[d->k], in);
+        int n = attn_inner(attn, attn->node->in[d->k], in);
         Pair p = { attn_operand(attn, d->q),
                    attn_operand(attn, d->k),
                    attn->query,
@@ -96,21 +97,22 @@ static void put_terms(Attn *attn, int depth)
 /* delta: a row's gradient times its result; dp: times a value. */
 static void put_delta(AttnGpu *x, int depth)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
 
-    put_line(&attn->o, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);",
-             attn->t, attn_at(attn, x->lse),
+    put_line(&attn->out, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);",
+             attn->type, attn_at(attn, x->lse),
              attn_stride(attn, x->lse, attn->query));
-    put_line(&attn->o, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];", attn->t,
-             attn_at(attn, x->delta), attn_stride(attn, x->delta, attn->query));
+    put_line(&attn->out, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];",
+             attn->type, attn_at(attn, x->delta),
+             attn_stride(attn, x->delta, attn->query));
 }
 
 static void put_dp(AttnGpu *x, int depth)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->n->in[attn->v], in);
-    Pair p = { x->dout,     attn_operand(attn, attn->v),
+    int n = attn_inner(attn, attn->node->in[attn->values], in);
+    Pair p = { x->dout,     attn_operand(attn, attn->values),
                attn->query, attn->key,
                "q0 + r",    "k0 + j" };
 
@@ -132,9 +134,9 @@ static int64_t lanes(const Attn *attn, int op)
 
 static void put_sum(Attn *attn, const char *name, int64_t n)
 {
-    put_line(&attn->o, 2, "at_%s %s[%lld];", attn->t, name, (long long)n);
-    put_line(&attn->o, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
-    put_line(&attn->o, 3, "%s[u] = 0;", name);
+    put_line(&attn->out, 2, "at_%s %s[%lld];", attn->type, name, (long long)n);
+    put_line(&attn->out, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
+    put_line(&attn->out, 3, "%s[u] = 0;", name);
 }
 
 /* acc += all lanes' weights x rows of v, whose inner axes are op's. Rows
@@ -144,31 +146,31 @@ static void put_weighed(Attn *attn, int depth, const char *acc,
                         int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->n->in[op], in);
+    int n = attn_inner(attn, attn->node->in[op], in);
 
-    put_line(&attn->o, 0, "#pragma unroll 8");
-    put_line(&attn->o, depth, "for (int i = 0; i < 32; i++) {");
-    put_line(&attn->o, depth + 1, "const at_%s w = __shfl_sync(~0u, %s, i);",
-             attn->t, weight);
+    put_line(&attn->out, 0, "#pragma unroll 8");
+    put_line(&attn->out, depth, "for (int i = 0; i < 32; i++) {");
+    put_line(&attn->out, depth + 1, "const at_%s w = __shfl_sync(~0u, %s, i);",
+             attn->type, weight);
     put_row(attn, depth + 1, "x", v, a, at);
-    put_line(&attn->o, depth + 1,
+    put_line(&attn->out, depth + 1,
              "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(attn, op));
-    put_line(&attn->o, depth + 2,
-             "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);", acc, attn->t,
+    put_line(&attn->out, depth + 2,
+             "%s[u] += w * (w != 0 ? (at_%s)up(x[%s]) : 0);", acc, attn->type,
              lane_offset(attn, v, in, n));
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth, "}");
 }
 
 static void put_result(Attn *attn, AttnView v, Axis *a, const char *at,
                        const char *acc, int op)
 {
     Axis *in[MAXD];
-    int n = attn_inner(attn, attn->n->in[op], in);
+    int n = attn_inner(attn, attn->node->in[op], in);
 
-    put_line(&attn->o, 2, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
+    put_line(&attn->out, 2, "for (int u = 0, c = lane; c < %lld; u++, c += 32)",
              (long long)attn_inner_count(attn, op));
-    put_line(&attn->o, 3, "put_to(%s + (%s) * %s + %s, %s[u]);",
+    put_line(&attn->out, 3, "put_to(%s + (%s) * %s + %s, %s[u]);",
              attn_at(attn, v), at, attn_stride(attn, v, a),
              lane_offset(attn, v, in, n), acc);
 }
@@ -177,46 +179,46 @@ static void put_result(Attn *attn, AttnView v, Axis *a, const char *at,
 
 static void put_pairs(AttnGpu *x, int depth)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
 
     for (int i = 0; i < attn->nterm; i++)
-        put_line(&attn->o, depth, "at_%s s%d = 0;", attn->t, i);
+        put_line(&attn->out, depth, "at_%s s%d = 0;", attn->type, i);
     if (x->back)
-        put_line(&attn->o, depth, "at_%s dp = 0, pr = 0;", attn->t);
+        put_line(&attn->out, depth, "at_%s dp = 0, pr = 0;", attn->type);
     else
-        put_line(&attn->o, depth, "at_%s z = -INFINITY;", attn->t);
-    put_line(&attn->o, depth, "if (in) {");
+        put_line(&attn->out, depth, "at_%s z = -INFINITY;", attn->type);
+    put_line(&attn->out, depth, "if (in) {");
     put_terms(attn, depth + 1);
     if (x->back)
         put_dp(x, depth + 1);
     attn_score1(attn, depth + 1, x->back);
-    put_line(&attn->o, depth, "}");
+    put_line(&attn->out, depth, "}");
 }
 
 /* Columns 32 at a time, of all combinations of the job's other axes. */
 static int open_columns(AttnGpu *x, const AttnJob *j)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
     Axis *a = j->keys ? attn->query : attn->key;
     const char *from = j->keys ? "q0" : "k0", *n = j->keys ? "rows" : "cols";
     int depth = 2;
 
     for (int i = 0; i < j->nloop; i++) {
         const char *c = attn_code(attn, j->loop[i]);
-        put_line(&attn->o, depth++,
+        put_line(&attn->out, depth++,
                  "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
                  attn_size(attn, j->loop[i]), c);
     }
     if (x->back && !j->keys) {
-        put_line(&attn->o, depth, "lse = INFINITY, delta = 0;");
+        put_line(&attn->out, depth, "lse = INFINITY, delta = 0;");
         put_delta(x, depth);
     }
-    put_line(&attn->o, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from,
+    put_line(&attn->out, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from,
              from, attn_size(attn, a), from);
-    put_line(&attn->o, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
+    put_line(&attn->out, depth, "const int %s = (int)at_least(%s - %s, 32);", n,
              attn_size(attn, a), from);
     attn_skip(attn, depth, attn_unseen(attn, "q0", "(q0 + rows)"));
-    put_line(&attn->o, depth, "const int %s = lane, in = lane < %s;",
+    put_line(&attn->out, depth, "const int %s = lane, in = lane < %s;",
              j->keys ? "r" : "j", n);
     return depth;
 }
@@ -224,7 +226,7 @@ static int open_columns(AttnGpu *x, const AttnJob *j)
 static void close_columns(AttnGpu *x, int depth)
 {
     while (depth-- > 2)
-        put_line(&x->t.o, depth, "}");
+        put_line(&x->attn.out, depth, "}");
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
@@ -239,40 +241,42 @@ static void forward(AttnGpu *x, const AttnJob *j)
         "sum = sum * old + warp_sum(p), max = most;",
     };
     /* clang-format on */
-    Attn *attn = &x->t;
-    int64_t n = lanes(attn, attn->v);
+    Attn *attn = &x->attn;
+    int64_t n = lanes(attn, attn->values);
 
     put_sum(attn, "acc", n);
-    put_line(&attn->o, 2, "at_%s max = -INFINITY, sum = 0;", attn->t);
+    put_line(&attn->out, 2, "at_%s max = -INFINITY, sum = 0;", attn->type);
     int depth = open_columns(x, j);
     put_pairs(x, depth);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
-        put_line(&attn->o, depth, line[i], attn->t, attn->t, attn->t);
-    put_line(&attn->o, depth, "for (int u = 0; u < %lld; u++)", (long long)n);
-    put_line(&attn->o, depth + 1, "acc[u] *= old;");
-    put_weighed(attn, depth, "acc", "p", attn_operand(attn, attn->v), attn->key,
-                "k0 + i", attn->v);
+        put_line(&attn->out, depth, line[i], attn->type, attn->type,
+                 attn->type);
+    put_line(&attn->out, depth, "for (int u = 0; u < %lld; u++)", (long long)n);
+    put_line(&attn->out, depth + 1, "acc[u] *= old;");
+    put_weighed(attn, depth, "acc", "p", attn_operand(attn, attn->values),
+                attn->key, "k0 + i", attn->values);
     close_columns(x, depth);
     if (x->lse.n) {
-        put_line(&attn->o, 2, "if (lane == 0)");
-        put_line(&attn->o, 3,
+        put_line(&attn->out, 2, "if (lane == 0)");
+        put_line(&attn->out, 3,
                  "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) : 0);",
                  attn_at(attn, x->lse), attn_stride(attn, x->lse, attn->query),
-                 attn->t);
+                 attn->type);
     }
-    put_line(&attn->o, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;", attn->t);
-    put_line(&attn->o, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
-    put_line(&attn->o, 3, "acc[u] *= f;");
+    put_line(&attn->out, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;",
+             attn->type);
+    put_line(&attn->out, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
+    put_line(&attn->out, 3, "acc[u] *= f;");
     if (x->out.n)
-        put_result(attn, x->out, attn->query, "q0 + r", "acc", attn->v);
+        put_result(attn, x->out, attn->query, "q0 + r", "acc", attn->values);
 }
 
 /* What a tile adds to the gradient of operand op. */
 static void put_parts(AttnGpu *x, int depth, const char *acc, int op)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
 
-    if (op == attn->v)
+    if (op == attn->values)
         put_weighed(attn, depth, acc, "pr", x->dout, attn->query, "q0 + i", op);
     for (int i = 0; i < attn->ndot; i++) {
         const char *s = strf(attn->arena, "s%d", attn->dot[i].term);
@@ -287,18 +291,18 @@ static void put_parts(AttnGpu *x, int depth, const char *acc, int op)
 
 static void backward(AttnGpu *x, const AttnJob *j)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
 
     for (int i = 0; i < j->nout; i++)
         put_sum(attn, strf(attn->arena, "acc%d", j->out[i]),
                 lanes(attn, j->out[i]));
-    put_line(&attn->o, 2, "at_%s lse = INFINITY, delta = 0;", attn->t);
+    put_line(&attn->out, 2, "at_%s lse = INFINITY, delta = 0;", attn->type);
     int depth = open_columns(x, j);
     if (j->keys) {
-        put_line(&attn->o, depth, "lse = INFINITY, delta = 0;");
-        put_line(&attn->o, depth, "if (in) {");
+        put_line(&attn->out, depth, "lse = INFINITY, delta = 0;");
+        put_line(&attn->out, depth, "if (in) {");
         put_delta(x, depth + 1);
-        put_line(&attn->o, depth, "}");
+        put_line(&attn->out, depth, "}");
     }
     put_pairs(x, depth);
     for (int i = 0; i < j->nout; i++)
@@ -313,13 +317,13 @@ static void backward(AttnGpu *x, const AttnJob *j)
 
 void attn_warp_job(AttnGpu *x, const AttnJob *j)
 {
-    Attn *attn = &x->t;
+    Attn *attn = &x->attn;
 
-    put_line(&attn->o, 2, "const int lane = TID & 31, %s = TID >> 5;",
+    put_line(&attn->out, 2, "const int lane = TID & 31, %s = TID >> 5;",
              j->keys ? "j" : "r");
-    put_line(&attn->o, 2, "if (%s >= %s)", j->keys ? "j" : "r",
+    put_line(&attn->out, 2, "if (%s >= %s)", j->keys ? "j" : "r",
              j->keys ? "cols" : "rows");
-    put_line(&attn->o, 3, "return;");
+    put_line(&attn->out, 3, "return;");
     if (x->back)
         backward(x, j);
     else

@@ -14,7 +14,7 @@ SizePool *pool_new(Arena *a)
 {
     SizePool *pool = alloc(a, sizeof *pool);
 
-    pool->a = a;
+    pool->arena = a;
     pool->of = table_new(a);
     return pool;
 }
@@ -37,12 +37,12 @@ static const SizeProduct *mono_make(SizePool *pool, const int *f, int n,
         void **slot = table_at(pool->of, h);
         SizeProduct *m = *slot;
         if (!m) {
-            *slot = m = alloc(pool->a, sizeof *m);
+            *slot = m = alloc(pool->arena, sizeof *m);
             m->n = n;
             m->v = v;
             m->id = (int)vec_len(pool->mono);
             memcpy(m->f, f, (size_t)n * sizeof *f);
-            vec_push(pool->a, pool->mono, m);
+            vec_push(pool->arena, pool->mono, m);
             return m;
         }
         if (m->n == n && !memcmp(m->f, f, (size_t)n * sizeof *f))
@@ -60,9 +60,9 @@ static int size_id(SizePool *pool, const Axis *a, int64_t n)
     size_t len = vec_len(pool->size);
 
     for (size_t i = 0; i < len; i++)
-        if (pool->size[i].a == a && pool->size[i].n == n)
+        if (pool->size[i].axis == a && pool->size[i].n == n)
             return (int)i;
-    vec_push(pool->a, pool->size, ((Size){ a, n, NULL }));
+    vec_push(pool->arena, pool->size, ((Size){ a, n, NULL }));
     return (int)len;
 }
 
@@ -75,7 +75,7 @@ const SizeProduct *mono_size(SizePool *pool, const Axis *a, int64_t n)
         return mono_make(pool, &id, 1, n);
     for (int i = 0; i < def->n; i++) {
         Size s = pool->size[def->f[i]];
-        m = mono_mul(pool, m, mono_size(pool, s.a, s.n));
+        m = mono_mul(pool, m, mono_size(pool, s.axis, s.n));
     }
     return m;
 }
@@ -171,7 +171,7 @@ static uint64_t hash_lin(const AffineExpr *l)
     for (int i = 0; i < MAXATOM; i++)
         h = mix64(h, (uint64_t)l->off.k[i]);
     for (int i = 0; i < l->nt; i++) {
-        const Term *t = &l->t[i];
+        const Term *t = &l->term[i];
         h = mix64(mix64(h, (uint64_t)t->var), KEYP(t->div));
         h = mix64(mix64(h, KEYP(t->mod)), KEYP(t->k));
     }
@@ -185,8 +185,9 @@ static int same_lin(const AffineExpr *x, const AffineExpr *y)
         memcmp(&x->off, &y->off, sizeof x->off))
         return 0;
     for (int i = 0; i < x->nt; i++)
-        if (x->t[i].var != y->t[i].var || x->t[i].div != y->t[i].div ||
-            x->t[i].mod != y->t[i].mod || x->t[i].k != y->t[i].k)
+        if (x->term[i].var != y->term[i].var ||
+            x->term[i].div != y->term[i].div ||
+            x->term[i].mod != y->term[i].mod || x->term[i].k != y->term[i].k)
             return 0;
     return 1;
 }
@@ -196,18 +197,18 @@ const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
 {
     AffineExpr l = { .off = off, .hasoff = hasoff, .nt = nt };
 
-    l.t = alloc(pool->a, ((size_t)nt + 1) * sizeof *l.t);
+    l.term = alloc(pool->arena, ((size_t)nt + 1) * sizeof *l.term);
     if (nt)
-        memcpy(l.t, t, (size_t)nt * sizeof *t);
+        memcpy(l.term, t, (size_t)nt * sizeof *t);
     for (int n = -1; n != l.nt;)
-        n = l.nt, l.nt = join_any(pool, l.t, l.nt);
-    qsort(l.t, (size_t)l.nt, sizeof *l.t, by_term);
+        n = l.nt, l.nt = join_any(pool, l.term, l.nt);
+    qsort(l.term, (size_t)l.nt, sizeof *l.term, by_term);
     for (uint64_t h = hash_lin(&l);; h++) {
         void **slot = table_at(pool->of, h);
         if (!*slot) {
             l.id = (int)vec_len(pool->lin);
-            *slot = memcpy(alloc(pool->a, sizeof l), &l, sizeof l);
-            vec_push(pool->a, pool->lin, (const AffineExpr *)*slot);
+            *slot = memcpy(alloc(pool->arena, sizeof l), &l, sizeof l);
+            vec_push(pool->arena, pool->lin, (const AffineExpr *)*slot);
             return *slot;
         }
         if (same_lin(*slot, &l))
@@ -231,20 +232,20 @@ const AffineExpr *lin_add(SizePool *pool, const AffineExpr *x,
                           const AffineExpr *y)
 {
     int n = x->nt + y->nt;
-    Term *t = alloc(pool->a, ((size_t)n + 1) * sizeof *t);
+    Term *t = alloc(pool->arena, ((size_t)n + 1) * sizeof *t);
 
     for (int i = 0; i < n; i++)
-        t[i] = i < x->nt ? x->t[i] : y->t[i - x->nt];
+        t[i] = i < x->nt ? x->term[i] : y->term[i - x->nt];
     return lin_make(pool, aff_add(x->off, y->off), x->hasoff | y->hasoff, t, n);
 }
 
 const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *x,
                           const SizeProduct *k)
 {
-    Term *t = alloc(pool->a, ((size_t)x->nt + 1) * sizeof *t);
+    Term *t = alloc(pool->arena, ((size_t)x->nt + 1) * sizeof *t);
 
     for (int i = 0; i < x->nt; i++) {
-        t[i] = x->t[i];
+        t[i] = x->term[i];
         t[i].k = mono_mul(pool, t[i].k, k);
     }
     return lin_make(pool, aff_scale(x->off, k->v), x->hasoff, t, x->nt);
@@ -306,12 +307,12 @@ static int part(SizePool *pool, const AffineExpr *x, const SizeProduct *m,
     int nhi = 0, nlo = 0;
 
     for (int i = 0; i < x->nt; i++) {
-        const SizeProduct *k = mono_div(pool, x->t[i].k, m);
+        const SizeProduct *k = mono_div(pool, x->term[i].k, m);
         if (k) {
-            hi[nhi] = x->t[i];
+            hi[nhi] = x->term[i];
             hi[nhi++].k = k;
         } else {
-            lo[nlo++] = x->t[i];
+            lo[nlo++] = x->term[i];
         }
     }
     return nhi;
@@ -324,7 +325,7 @@ static const AffineExpr *cut_at(SizePool *pool, const AffineExpr *x,
                                 const SizeProduct *m, int side, Extent *extent,
                                 void *ctx)
 {
-    Term *hi = alloc(pool->a, ((size_t)x->nt + 1) * sizeof *hi * 2);
+    Term *hi = alloc(pool->arena, ((size_t)x->nt + 1) * sizeof *hi * 2);
     Term *lo = hi + x->nt + 1;
     int nhi = part(pool, x, m, hi, lo);
 
@@ -342,8 +343,8 @@ const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *x,
         return x;
     if (x->hasoff)
         return NULL;
-    if (x->nt == 1 && x->t[0].k->n == 0)
-        return digit_of_one(pool, x->t[0], div, mod);
+    if (x->nt == 1 && x->term[0].k->n == 0)
+        return digit_of_one(pool, x->term[0], div, mod);
     x = cut_at(pool, x, div, ABOVE, extent, ctx);
     return x && mod ? cut_at(pool, x, mod, BELOW, extent, ctx) : x;
 }

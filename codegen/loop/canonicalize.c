@@ -17,8 +17,8 @@ static void mark(LoopKernel *c, Expr *e);
 static void mark_lin(LoopKernel *c, const AffineExpr *l)
 {
     for (int i = 0; l && i < l->nt; i++)
-        if (l->t[i].var >= MAXLOOP)
-            mark(c, c->ex[l->t[i].var - MAXLOOP]);
+        if (l->term[i].var >= MAXLOOP)
+            mark(c, c->ex[l->term[i].var - MAXLOOP]);
 }
 
 /* Marks what e needs and finds deps anew. */
@@ -30,7 +30,7 @@ static void mark(LoopKernel *c, Expr *e)
     e->deps = 0;
     mark_lin(c, e->lin);
     for (int i = 0; e->lin && i < e->lin->nt; i++) {
-        int v = e->lin->t[i].var;
+        int v = e->lin->term[i].var;
         e->deps |= v < MAXLOOP ? 1ull << v : c->ex[v - MAXLOOP]->deps;
     }
     for (int i = 0; i < e->na; i++)
@@ -141,10 +141,10 @@ static int walked(LoopKernel *c, int p, int q)
         const AffineExpr *l = lin_used(c, i) ? *lin_at(c, i) : NULL;
         const SizeProduct *k = NULL, *want = NULL;
         for (int j = 0; l && j < l->nt; j++) {
-            if (l->t[j].var == p)
-                k = l->t[j].k;
-            if (l->t[j].var == q)
-                want = mono_mul(c->pool, l->t[j].k, c->loop[q].n);
+            if (l->term[j].var == p)
+                k = l->term[j].k;
+            if (l->term[j].var == q)
+                want = mono_mul(c->pool, l->term[j].k, c->loop[q].extent);
         }
         if (k && k == want)
             return 1;
@@ -159,10 +159,10 @@ static void cut_like_others(LoopKernel *c, int loop, Cuts *s)
     for (int p = 0; p < c->nloop; p++)
         for (int q = 0; q < c->nloop; q++)
             if (p != q && can_be(c, loop, p) && can_be(c, loop, q) &&
-                mono_mul(c->pool, c->loop[p].n, c->loop[q].n) ==
-                    c->loop[loop].n &&
+                mono_mul(c->pool, c->loop[p].extent, c->loop[q].extent) ==
+                    c->loop[loop].extent &&
                 walked(c, p, q))
-                add_cut(s, c->loop[q].n);
+                add_cut(s, c->loop[q].extent);
 }
 
 static Cuts cuts_of(LoopKernel *c, int loop)
@@ -170,7 +170,7 @@ static Cuts cuts_of(LoopKernel *c, int loop)
     Cuts s = { 0 };
 
     add_cut(&s, mono_one(c->pool));
-    add_cut(&s, c->loop[loop].n);
+    add_cut(&s, c->loop[loop].extent);
     if (c->gpu)
         cut_like_others(c, loop, &s);
     for (size_t i = 0; i < lin_count(c); i++) {
@@ -178,7 +178,7 @@ static Cuts cuts_of(LoopKernel *c, int loop)
             continue;
         const AffineExpr *l = *lin_at(c, i);
         for (int k = 0; k < l->nt; k++) {
-            const Term *t = &l->t[k];
+            const Term *t = &l->term[k];
             if (t->var != loop)
                 continue;
             add_cut(&s, t->div);
@@ -206,13 +206,13 @@ static const AffineExpr *cut_lin(LoopKernel *c, const AffineExpr *l, int loop,
     int n = 0;
 
     for (int i = 0; i < l->nt; i++) {
-        const Term *x = &l->t[i];
+        const Term *x = &l->term[i];
         if (x->var != loop) {
             t[n++] = *x;
             continue;
         }
         const SizeProduct *end =
-            x->mod ? mono_mul(c->pool, x->div, x->mod) : c->loop[loop].n;
+            x->mod ? mono_mul(c->pool, x->div, x->mod) : c->loop[loop].extent;
         for (int k = 0; k + 1 < s->n; k++) {
             const SizeProduct *f = mono_div(c->pool, s->at[k], x->div);
             if (f && mono_div(c->pool, end, s->at[k + 1]) && n < 256)
@@ -238,11 +238,11 @@ static int loop_of_digit(LoopKernel *c, int p, const SizeProduct *n,
                          uint64_t taken)
 {
     for (int q = 0; q < c->nloop && c->gpu; q++)
-        if (c->loop[q].n == n && !(taken >> q & 1) && can_be(c, p, q))
+        if (c->loop[q].extent == n && !(taken >> q & 1) && can_be(c, p, q))
             return q;
     if (c->nloop == MAXLOOP)
         die("a kernel of more than %d loops", MAXLOOP);
-    c->loop[c->nloop] = (Loop){ .a = c->loop[p].a, .n = n };
+    c->loop[c->nloop] = (Loop){ .axis = c->loop[p].axis, .extent = n };
     return c->nloop++;
 }
 
@@ -299,15 +299,16 @@ static const AffineExpr *without_digits(LoopKernel *c, const AffineExpr *l)
     int any = 0;
 
     for (int i = 0; i < l->nt; i++)
-        any |= l->t[i].mod || l->t[i].div->n;
+        any |= l->term[i].mod || l->term[i].div->n;
     if (!any)
         return l;
-    Term *t = alloc(c->a, ((size_t)l->nt + 1) * sizeof *t);
+    Term *t = alloc(c->arena, ((size_t)l->nt + 1) * sizeof *t);
     for (int i = 0; i < l->nt; i++) {
-        t[i] = l->t[i];
+        t[i] = l->term[i];
         if (!t[i].mod && !t[i].div->n)
             continue;
-        t[i] = (Term){ divide(c, &l->t[i]), mono_one(c->pool), NULL, t[i].k };
+        t[i] =
+            (Term){ divide(c, &l->term[i]), mono_one(c->pool), NULL, t[i].k };
     }
     return lin_make(c->pool, l->off, l->hasoff, t, l->nt);
 }
@@ -330,8 +331,8 @@ static int factors_of(const AffineExpr *l, int loop, const SizeProduct **k)
     int n = 0;
 
     for (int i = 0; i < l->nt; i++)
-        if (l->t[i].var == loop)
-            k[n++] = l->t[i].k;
+        if (l->term[i].var == loop)
+            k[n++] = l->term[i].k;
     return n;
 }
 
@@ -346,7 +347,7 @@ static int as_one(LoopKernel *c, const AffineExpr *l, int p, int q)
     if (np != nq)
         return 0;
     for (int i = 0; i < nq; i++) {
-        const SizeProduct *want = mono_mul(c->pool, kq[i], c->loop[q].n);
+        const SizeProduct *want = mono_mul(c->pool, kq[i], c->loop[q].extent);
         int j = 0;
         while (j < np && kp[j] != want)
             j++;
@@ -380,12 +381,12 @@ static int can_merge(LoopKernel *c, int p, int q)
 
 static const AffineExpr *without_loop(LoopKernel *c, const AffineExpr *l, int p)
 {
-    Term *t = alloc(c->pool->a, ((size_t)l->nt + 1) * sizeof *t);
+    Term *t = alloc(c->pool->arena, ((size_t)l->nt + 1) * sizeof *t);
     int n = 0;
 
     for (int i = 0; i < l->nt; i++)
-        if (l->t[i].var != p)
-            t[n++] = l->t[i];
+        if (l->term[i].var != p)
+            t[n++] = l->term[i];
     return n == l->nt ? l : lin_make(c->pool, l->off, l->hasoff, t, n);
 }
 
@@ -402,9 +403,9 @@ static void merge(LoopKernel *c, int p, int q)
         c->st[i].loops &= ~(1ull << p);
     if (a->map) {
         b->map = a->map;
-        b->per = a->per ? mono_mul(c->pool, a->per, b->n) : b->n;
+        b->per = a->per ? mono_mul(c->pool, a->per, b->extent) : b->extent;
     }
-    b->n = mono_mul(c->pool, a->n, b->n);
+    b->extent = mono_mul(c->pool, a->extent, b->extent);
     a->gone = 1;
 }
 

@@ -8,7 +8,7 @@ uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l)
     uint64_t m = 0;
 
     for (int i = 0; l && i < l->nt; i++) {
-        int v = l->t[i].var;
+        int v = l->term[i].var;
         m |= v < MAXLOOP ? 1ull << v : c->ex[v - MAXLOOP]->deps;
     }
     return m;
@@ -44,14 +44,14 @@ Expr *ex_make(LoopKernel *c, Expr *e)
             return *slot;
         if (*slot)
             continue;
-        Expr *x = alloc(c->a, sizeof *x);
+        Expr *x = alloc(c->arena, sizeof *x);
         *x = *e;
         x->id = (int)vec_len(c->ex);
         x->deps = lin_deps(c, e->lin);
         for (int i = 0; i < e->na; i++)
             x->deps |= e->arg[i] ? e->arg[i]->deps : 0;
         x->deps &= ~e->K;
-        vec_push(c->a, c->ex, x);
+        vec_push(c->arena, c->ex, x);
         return *slot = x;
     }
 }

@@ -47,15 +47,16 @@ static int same_item(const LoopKernel *c, const AffineExpr *x,
     if (x->nt != y->nt || x->hasoff || y->hasoff)
         return 0;
     for (int i = 0; i < x->nt; i++) {
-        const Term *s = &x->t[i], *t = &y->t[i];
+        const Term *s = &x->term[i], *t = &y->term[i];
         if (s->div != t->div || s->mod != t->mod || s->k != t->k)
             return 0;
         if (s->var == t->var)
             continue;
         if (s->var >= MAXLOOP || t->var >= MAXLOOP ||
-            c->loop[s->var].a != c->loop[t->var].a ||
-            c->loop[s->var].n != c->loop[t->var].n || (items >> s->var & 1) ||
-            (loops >> t->var & 1) || !by_item(c, t->var, items))
+            c->loop[s->var].axis != c->loop[t->var].axis ||
+            c->loop[s->var].extent != c->loop[t->var].extent ||
+            (items >> s->var & 1) || (loops >> t->var & 1) ||
+            !by_item(c, t->var, items))
             return 0;
     }
     return 1;
@@ -90,17 +91,17 @@ static int index_of(Node *const *v, int n, const Node *x)
 
 void find_inplace(LoopKernel *c)
 {
-    Group *k = c->k;
+    Group *k = c->group;
     size_t most = vec_len(c->st) * (size_t)k->nin;
 
     k->ninplace = 0;
-    k->inplace = alloc(c->a, (most + 1) * sizeof *k->inplace);
+    k->inplace = alloc(c->arena, (most + 1) * sizeof *k->inplace);
     for (size_t i = 0; i < vec_len(c->st); i++)
         for (int j = 0; j < k->nin; j++) {
             const Store *s = &c->st[i];
-            int out = index_of(k->out, k->nout, s->n);
+            int out = index_of(k->out, k->nout, s->node);
             if (out < 0 || !s->stage || s->stage != c->nstage ||
-                dtypes[s->n->dt].bytes != dtypes[k->in[j]->dt].bytes ||
+                dtypes[s->node->dt].bytes != dtypes[k->in[j]->dt].bytes ||
                 !only_at(c, storage(k->in[j]), s))
                 continue;
             k->inplace[k->ninplace][0] = out;

@@ -26,7 +26,7 @@ int wide_has(const KernelPrinter *printer, const Expr *e)
 /* Of a loop, elements that come in whole lanes wherever it ends. */
 static int64_t whole_of(const Loop *l)
 {
-    return !l->map ? l->n->v : l->per ? l->per->v : 1;
+    return !l->map ? l->extent->v : l->per ? l->per->v : 1;
 }
 
 static void weigh(const AffineExpr *at, int u, const Node *buf, int *small,
@@ -43,16 +43,16 @@ int wide_width(KernelPrinter *printer, int u)
 {
     int small = 0, large = 0;
 
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        weigh(printer->c->st[i].addr, u, storage(printer->c->st[i].n), &small,
-              &large);
-    for (size_t i = 0; i < vec_len(printer->c->ex); i++) {
-        const Expr *e = printer->c->ex[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        weigh(printer->kernel->st[i].addr, u,
+              storage(printer->kernel->st[i].node), &small, &large);
+    for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
+        const Expr *e = printer->kernel->ex[i];
         if (e->seen && e->kind == Xload)
             weigh(e->lin, u, e->buf, &small, &large);
     }
     int w = !small && !large ? 1 : small >= large ? 8 : 4;
-    while (whole_of(&printer->c->loop[u]) % w)
+    while (whole_of(&printer->kernel->loop[u]) % w)
         w /= 2;
     return w;
 }
@@ -61,7 +61,7 @@ void wide_open(KernelPrinter *printer, int u, int width, int x)
 {
     printer->lv = u;
     printer->width = width;
-    printer->beside = x < 0 ? 1 : (int)printer->c->loop[x].n->v;
+    printer->beside = x < 0 ? 1 : (int)printer->kernel->loop[x].extent->v;
     printer->lane = BIT(u) | (printer->beside == 1 ? 0 : BIT(x));
     if (x >= 0 && printer->beside == 1)
         nest_line(printer, "const ix i%d = 0;", x);
@@ -73,11 +73,11 @@ static int piece_of(const KernelPrinter *printer, const AffineExpr *at)
     int a = printer->width, along = 0;
 
     for (int i = 0; i < at->nt; i++) {
-        const Term *t = &at->t[i];
+        const Term *t = &at->term[i];
         if (t->var == printer->lv && (t->k->v != 1 || along++))
             return 1;
         if (t->var >= MAXLOOP &&
-            wide_has(printer, printer->c->ex[t->var - MAXLOOP]))
+            wide_has(printer, printer->kernel->ex[t->var - MAXLOOP]))
             return 1; /* lanes lie where their own index says */
         while (t->var != printer->lv && t->k->v % a)
             a /= 2;
@@ -95,7 +95,7 @@ static int piece_of(const KernelPrinter *printer, const AffineExpr *at)
 const char *wide_each(KernelPrinter *printer)
 {
     return wide_count(printer) > 1
-               ? strf(printer->a, "LANES(%d) ", wide_count(printer))
+               ? strf(printer->arena, "LANES(%d) ", wide_count(printer))
                : "";
 }
 
@@ -107,15 +107,15 @@ static const char *address(KernelPrinter *printer, Node *buf,
     const char *s = nest_lin(printer, at);
     printer->whole = 0;
     if (guard)
-        s = strf(printer->a, "%s ? %s : 0", guard, s);
-    return strf(printer->a, "b%d + (%s)", add_arg(printer->k, printer->a, buf),
-                s);
+        s = strf(printer->arena, "%s ? %s : 0", guard, s);
+    return strf(printer->arena, "b%d + (%s)",
+                add_arg(printer->group, printer->arena, buf), s);
 }
 
 static const char *each_piece(KernelPrinter *printer)
 {
     return printer->beside == 1 ? ""
-                                : strf(printer->a, "PIECES(%d, %d) ",
+                                : strf(printer->arena, "PIECES(%d, %d) ",
                                        wide_count(printer), printer->width);
 }
 
@@ -129,7 +129,7 @@ static void load(KernelPrinter *printer, Expr *e, Node *buf,
     if (piece == 1) {
         const char *x = nest_load(printer, buf, at);
         if (g)
-            x = strf(printer->a, "%s ? %s : 0", g, x);
+            x = strf(printer->arena, "%s ? %s : 0", g, x);
         int t = nest_local(printer, e);
         nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
                   wide_count(printer), wide_each(printer), t, x);
@@ -165,7 +165,7 @@ void wide_compute(KernelPrinter *printer, Expr *e)
     if (!wide_has(printer, e)) {
         nest_compute(printer, e);
     } else if (s) {
-        load(printer, e, storage(s->n), s->addr, NULL);
+        load(printer, e, storage(s->node), s->addr, NULL);
     } else if (e->kind == Xload) {
         load(printer, e, e->buf, e->lin, e->arg[0]);
     } else {
@@ -181,12 +181,12 @@ static const char *only(KernelPrinter *printer, const Store *s)
 {
     if (!printer->own && !(s->loops & printer->lane))
         return "if (lane == 0) ";
-    return printer->on ? strf(printer->a, "if (%s) ", printer->on) : "";
+    return printer->on ? strf(printer->arena, "if (%s) ", printer->on) : "";
 }
 
 void wide_store(KernelPrinter *printer, Store *s)
 {
-    Node *to = storage(s->n);
+    Node *to = storage(s->node);
     int wide = wide_count(printer) > 1 && (s->loops & printer->lane);
     Expr *val = nest_stored(s);
     int piece = wide ? piece_of(printer, s->addr) : 1, t = val->local;
@@ -197,7 +197,7 @@ void wide_store(KernelPrinter *printer, Store *s)
         nest_line(printer, "%s%s%s = %s;", only(printer, s),
                   wide ? wide_each(printer) : "",
                   nest_element(printer, to, s->addr),
-                  text_save(printer->a, to->dt, x));
+                  text_save(printer->arena, to->dt, x));
         return;
     }
     if (!t || !val->array) {

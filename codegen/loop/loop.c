@@ -20,7 +20,7 @@ typedef struct IndexMemo {
 
 const SizeProduct *kern_size(LoopKernel *c, const Node *n, int d)
 {
-    return mono_size(c->pool, n->dim[d].a, local_n(c->g, n, d));
+    return mono_size(c->pool, n->dim[d].a, local_n(c->graph, n, d));
 }
 
 static int loop_for(LoopKernel *c, const Axis *a, const SizeProduct *n,
@@ -28,12 +28,13 @@ static int loop_for(LoopKernel *c, const Axis *a, const SizeProduct *n,
 {
     for (int i = 0; i < c->nloop; i++) {
         const Loop *l = &c->loop[i];
-        if (l->a == a && l->n == n && l->map == map && l->copy == copy)
+        if (l->axis == a && l->extent == n && l->map == map && l->copy == copy)
             return i;
     }
     if (c->nloop == MAXLOOP)
         die("a kernel of more than %d loops", MAXLOOP);
-    c->loop[c->nloop] = (Loop){ .a = a, .n = n, .map = map, .copy = copy };
+    c->loop[c->nloop] =
+        (Loop){ .axis = a, .extent = n, .map = map, .copy = copy };
     return c->nloop++;
 }
 
@@ -116,7 +117,7 @@ static int axis_order(const LoopKernel *c, const Axis *a)
 {
     int i = 0;
 
-    while (c->g->axis[i] != a)
+    while (c->graph->axis[i] != a)
         i++;
     return i;
 }
@@ -307,10 +308,10 @@ static int all_inside(LoopKernel *c, const Node *n, const Index *ix)
 {
     for (int d = 0; d < n->nd; d++) {
         const AffineExpr *l = ix->at[d];
-        const Term *t = l->t;
+        const Term *t = l->term;
         if (l->hasoff || l->nt != 1 || t->var >= MAXLOOP || t->div->n ||
             t->mod || t->k->n || g_isrow(n->dim[d].a) ||
-            c->loop[t->var].n->v > local_n(c->g, n, d))
+            c->loop[t->var].extent->v > local_n(c->graph, n, d))
             return 0;
     }
     return 1;
@@ -333,7 +334,7 @@ Expr *kern_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
             return m->ex;
         if (m)
             continue;
-        m = alloc(c->a, sizeof *m);
+        m = alloc(c->arena, sizeof *m);
         *m = (IndexMemo){ n, *ix, guard, compute(c, n, ix, guard) };
         *table_at(c->memo, h) = m;
         return m->ex;
@@ -359,7 +360,7 @@ static void store(LoopKernel *c, Node *n)
     Node *to = n->op == Owrite ? n->in[0] : n;
     Node *from = n->op == Owrite ? n->in[1] : n->in[0];
     Index ix = { { 0 } };
-    Store s = { .n = n };
+    Store s = { .node = n };
 
     for (int d = 0; d < to->nd; d++) {
         int l = loop_of(c, to, d, 0);
@@ -375,7 +376,7 @@ static void store(LoopKernel *c, Node *n)
         s.val = compute(c, n, &ix, NULL);
     }
     s.addr = stride_sum(c, to, &ix);
-    vec_push(c->a, c->st, s);
+    vec_push(c->arena, c->st, s);
 }
 
 static size_t defined(const SizePool *pool)
@@ -394,28 +395,28 @@ static void kern_build(LoopKernel *c)
 {
     size_t was;
 
-    c->pool = pool_new(c->a);
+    c->pool = pool_new(c->arena);
     do {
         was = defined(c->pool);
-        c->memo = table_new(c->a);
-        c->exof = table_new(c->a);
-        c->member = table_new(c->a);
+        c->memo = table_new(c->arena);
+        c->exof = table_new(c->arena);
+        c->member = table_new(c->arena);
         c->ex = NULL;
         c->st = NULL;
         c->nloop = 0;
-        for (int i = 0; i < c->k->nin; i++) {
-            Node *in = c->k->in[i], *at = storage(in);
+        for (int i = 0; i < c->group->nin; i++) {
+            Node *in = c->group->in[i], *at = storage(in);
             *table_at(c->member, KEYP(in)) = in;
             *table_at(c->member, KEYP(at)) = at;
         }
-        for (int i = 0; i < c->k->nout; i++)
-            store(c, c->k->out[i]);
+        for (int i = 0; i < c->group->nout; i++)
+            store(c, c->group->out[i]);
     } while (c->gpu && defined(c->pool) > was);
 }
 
 static void lower(Graph *g, Group *k, Arena *a, int gpu)
 {
-    LoopKernel c = { .g = g, .k = k, .a = a, .gpu = gpu };
+    LoopKernel c = { .graph = g, .group = k, .arena = a, .gpu = gpu };
     const Group was = *k;
 
     for (int form = STAGEdealt; form < STAGEFORMS; form++) {

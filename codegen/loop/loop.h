@@ -21,7 +21,7 @@ typedef struct SizeProduct {
 } SizeProduct;
 
 typedef struct Size {
-    const Axis *a;
+    const Axis *axis;
     int64_t n;
     const SizeProduct *def;
 } Size;
@@ -38,11 +38,11 @@ typedef struct AffineExpr {
     RankAffine off;
     int hasoff; /* constant part */
     int nt;
-    Term *t;
+    Term *term;
 } AffineExpr;
 
 typedef struct SizePool { /* interned monos and lins of one kernel */
-    Arena *a;
+    Arena *arena;
     Size *size; /* vecs */
     const SizeProduct **mono;
     const AffineExpr **lin;
@@ -129,9 +129,9 @@ typedef enum StageForm {
 } StageForm;
 
 typedef struct Loop {
-    const Axis *a;
+    const Axis *axis;
     int copy; /* further loops over the same axis */
-    const SizeProduct *n;
+    const SizeProduct *extent;
     const Node *map;        /* ragged: the route node with the extent */
     const SizeProduct *per; /* ragged: rounds per row; null: 1 */
     int gone;               /* merged or cut */
@@ -139,7 +139,7 @@ typedef struct Loop {
 } Loop;
 
 typedef struct Store {
-    Node *n;
+    Node *node;
     Expr *val;
     const AffineExpr *addr;
     uint64_t loops; /* that run over its elements */
@@ -151,9 +151,9 @@ typedef struct Store {
 } Store;
 
 typedef struct LoopKernel {
-    Graph *g;
-    Group *k;
-    Arena *a;
+    Graph *graph;
+    Group *group;
+    Arena *arena;
     SizePool *pool;
     int nstage;         /* stages of stores printed */
     StageForm form;     /* of them, on a GPU */
@@ -221,10 +221,10 @@ void find_inplace(LoopKernel *c); /* inplace.c: fills the group's pairs */
 enum { LANES = 16, BLOCK = 128 };
 
 typedef struct KernelPrinter {
-    LoopKernel *c;
-    Group *k;
-    Arena *a;
-    Text t;
+    LoopKernel *kernel;
+    Group *group;
+    Arena *arena;
+    Text text;
     int depth;
     uint64_t bound;             /* loops that are open */
     uint64_t items;             /* loops of an item */

@@ -5,8 +5,8 @@
 const SizeProduct *form_stride(const AffineExpr *l, int loop)
 {
     for (int i = 0; i < l->nt; i++)
-        if (l->t[i].var == loop)
-            return l->t[i].k;
+        if (l->term[i].var == loop)
+            return l->term[i].k;
     return NULL;
 }
 
@@ -18,7 +18,7 @@ int form_items(KernelPrinter *printer, uint64_t m, int *u)
     for (int pick = 1; pick >= 0; pick--)
         for (int i = 0; i < printer->norder; i++)
             if ((m & BIT(printer->order[i])) &&
-                !!printer->c->loop[printer->order[i]].map == pick)
+                !!printer->kernel->loop[printer->order[i]].map == pick)
                 u[k++] = printer->order[i];
     return k;
 }
@@ -26,10 +26,11 @@ int form_items(KernelPrinter *printer, uint64_t m, int *u)
 const SizeProduct *form_count(KernelPrinter *printer, const int *u, int from,
                               int to)
 {
-    const SizeProduct *m = mono_one(printer->c->pool);
+    const SizeProduct *m = mono_one(printer->kernel->pool);
 
     for (int i = from; i < to; i++)
-        m = mono_mul(printer->c->pool, m, printer->c->loop[u[i]].n);
+        m = mono_mul(printer->kernel->pool, m,
+                     printer->kernel->loop[u[i]].extent);
     return m;
 }
 
@@ -40,7 +41,7 @@ void form_decode(KernelPrinter *printer, const int *u, int k, const char *q)
     if (k)
         nest_line(printer, "ix d = %s;", q);
     for (int i = k - 1; i > 0; i--) {
-        int at = nest_size(printer, printer->c->loop[u[i]].n);
+        int at = nest_size(printer, printer->kernel->loop[u[i]].extent);
         nest_line(printer, "ix i%d = d %% n%d;", u[i], at);
         nest_line(printer, "d /= n%d;", at);
     }
@@ -52,14 +53,14 @@ LoopBody form_stage(KernelPrinter *printer, uint64_t loops)
 {
     LoopBody b = { 0 };
 
-    printer->c->nstage++;
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        Store *s = &printer->c->st[i];
+    printer->kernel->nstage++;
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        Store *s = &printer->kernel->st[i];
         if (s->done || s->loops != loops)
             continue;
-        s->stage = printer->c->nstage;
-        vec_push(printer->a, b.root, nest_stored(s));
-        vec_push(printer->a, b.st, s);
+        s->stage = printer->kernel->nstage;
+        vec_push(printer->arena, b.root, nest_stored(s));
+        vec_push(printer->arena, b.st, s);
         b.nroot = ++b.nst;
     }
     return b;
@@ -69,8 +70,8 @@ Expr **form_values(KernelPrinter *printer)
 {
     Expr **v = NULL;
 
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        vec_push(printer->a, v, printer->c->st[i].val);
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        vec_push(printer->arena, v, printer->kernel->st[i].val);
     return v;
 }
 
@@ -78,8 +79,8 @@ double form_elements(KernelPrinter *printer, uint64_t m)
 {
     double e = 1;
 
-    for (int u = 0; u < printer->c->nloop; u++)
+    for (int u = 0; u < printer->kernel->nloop; u++)
         if (m & BIT(u))
-            e *= (double)printer->c->loop[u].n->v;
+            e *= (double)printer->kernel->loop[u].extent->v;
     return e;
 }

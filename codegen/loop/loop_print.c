@@ -47,7 +47,7 @@ void nest_leave_all(KernelPrinter *printer, const Braces *s, int ns)
 int nest_local(KernelPrinter *printer, Expr *e)
 {
     e->local = ++printer->nlocal;
-    vec_push(printer->a, printer->done, e);
+    vec_push(printer->arena, printer->done, e);
     return e->local;
 }
 
@@ -57,8 +57,8 @@ void nest_compute(KernelPrinter *printer, Expr *e)
 
     if (nest_inline(e) || e->local)
         return;
-    const char *text =
-        s ? nest_load(printer, storage(s->n), s->addr) : nest_value(printer, e);
+    const char *text = s ? nest_load(printer, storage(s->node), s->addr)
+                         : nest_value(printer, e);
     nest_line(printer, "const %s t%d = %s;", dtypes[e->dt].compute,
               nest_local(printer, e), text);
 }
@@ -77,16 +77,16 @@ void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
 
 Expr *nest_stored(const Store *s)
 {
-    return storage(s->n)->dt == Dbf16 ? ex_unrounded(s->val) : s->val;
+    return storage(s->node)->dt == Dbf16 ? ex_unrounded(s->val) : s->val;
 }
 
 void nest_store(KernelPrinter *printer, Store *s)
 {
-    Node *to = storage(s->n);
+    Node *to = storage(s->node);
     const char *at = nest_element(printer, to, s->addr),
                *x = nest_ref(printer, nest_stored(s));
 
-    nest_line(printer, "%s = %s;", at, text_save(printer->a, to->dt, x));
+    nest_line(printer, "%s = %s;", at, text_save(printer->arena, to->dt, x));
 }
 
 void nest_body(KernelPrinter *printer, const LoopBody *b, const char *lane)
@@ -95,8 +95,8 @@ void nest_body(KernelPrinter *printer, const LoopBody *b, const char *lane)
     for (int i = 0; i < b->nacc; i++) {
         const Expr *r = b->acc[i];
         const char *x = nest_ref(printer, r->arg[0]);
-        nest_gather(printer, r, "", strf(printer->a, "t%d[%s]", r->local, lane),
-                    x);
+        nest_gather(printer, r, "",
+                    strf(printer->arena, "t%d[%s]", r->local, lane), x);
     }
     for (int i = 0; i < b->nst; i++)
         nest_store(printer, b->st[i]);
@@ -118,7 +118,7 @@ static void lanes(KernelPrinter *printer, int u, const LoopBody *b,
     nest_line(printer, "for (ix i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
               LANES, u, to, u);
     s = nest_enter(printer, BIT(u));
-    nest_body(printer, b, strf(printer->a, "i%d & %d", u, LANES - 1));
+    nest_body(printer, b, strf(printer->arena, "i%d & %d", u, LANES - 1));
     nest_leave(printer, s);
 }
 
@@ -129,7 +129,7 @@ void nest_plain(KernelPrinter *printer, int u, const LoopBody *b,
     nest_line(printer, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
               u);
     Braces s = nest_enter(printer, BIT(u));
-    nest_body(printer, b, strf(printer->a, "i%d - v%d", u, u));
+    nest_body(printer, b, strf(printer->arena, "i%d - v%d", u, u));
     nest_leave(printer, s);
 }
 
@@ -164,8 +164,8 @@ static void fold(KernelPrinter *printer, Expr *r)
 
     nest_line(printer, "for (int h = %d; h; h /= 2)", LANES / 2);
     nest_line(printer, "for (int l = 0; l < h; l++)");
-    nest_gather(printer, r, "    ", strf(printer->a, "t%d[l]", from),
-                strf(printer->a, "t%d[l + h]", from));
+    nest_gather(printer, r, "    ", strf(printer->arena, "t%d[l]", from),
+                strf(printer->arena, "t%d[l + h]", from));
     nest_line(printer, "const %s t%d = t%d[0];", dtypes[r->dt].compute,
               ++printer->nlocal, from);
     r->local = printer->nlocal;
@@ -176,14 +176,14 @@ LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr)
     LoopBody b = { .nroot = nr, .acc = r, .nacc = nr };
 
     for (int i = 0; i < nr; i++)
-        vec_push(printer->a, b.root, r[i]->arg[0]);
+        vec_push(printer->arena, b.root, r[i]->arg[0]);
     return b;
 }
 
 void nest_add_store(KernelPrinter *printer, LoopBody *b, Store *s)
 {
-    vec_push(printer->a, b->root, nest_stored(s));
-    vec_push(printer->a, b->st, s);
+    vec_push(printer->arena, b->root, nest_stored(s));
+    vec_push(printer->arena, b->st, s);
     b->nroot++;
     b->nst++;
 }
@@ -251,8 +251,9 @@ static int computes(KernelPrinter *printer, Expr *e, const Expr *x)
         return 0;
     e->seen = printer->stamp;
     for (int i = 0; e->lin && i < e->lin->nt; i++)
-        if (e->lin->t[i].var >= MAXLOOP &&
-            computes(printer, printer->c->ex[e->lin->t[i].var - MAXLOOP], x))
+        if (e->lin->term[i].var >= MAXLOOP &&
+            computes(printer,
+                     printer->kernel->ex[e->lin->term[i].var - MAXLOOP], x))
             return 1;
     for (int i = 0; i < e->na; i++)
         if (e->arg[i] && computes(printer, e->arg[i], x))
@@ -265,8 +266,8 @@ void nest_ride(KernelPrinter *printer, uint64_t K, LoopBody *b)
 {
     int sums = b->nroot;
 
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        Store *s = &printer->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        Store *s = &printer->kernel->st[i];
         int found = 0;
         if (s->done || s->loops != (printer->items | K) ||
             printer->bound != printer->items)
@@ -287,7 +288,7 @@ static void pass(KernelPrinter *printer, Expr **r, int nr)
 
     nest_need(printer, b.root, nr);
     nest_ride(printer, r[0]->K, &b);
-    declare(printer, r, nr, LANES, strf(printer->a, "%d", LANES));
+    declare(printer, r, nr, LANES, strf(printer->arena, "%d", LANES));
     int u = nest_outer(printer, r[0]->K, &b, s, &ns);
     nest_inner(printer, u, &b);
     nest_leave_all(printer, s, ns);
@@ -315,11 +316,11 @@ static Expr **share(KernelPrinter *printer, Expr *r, Expr *const *pend)
     Expr **out = NULL;
     size_t np = vec_len(pend);
 
-    vec_push(printer->a, out, r);
+    vec_push(printer->arena, out, r);
     for (size_t i = 0; i < np; i++)
         if (pend[i] != r && !pend[i]->local && pend[i]->K == r->K &&
             is_ready(printer, pend[i], pend, np))
-            vec_push(printer->a, out, pend[i]);
+            vec_push(printer->arena, out, pend[i]);
     return out;
 }
 
@@ -358,7 +359,7 @@ static void vertical(KernelPrinter *printer, int u, Expr **r, int nr)
 
     b.vertical = 1;
     b.block = u + 1;
-    declare(printer, r, nr, BLOCK, strf(printer->a, "w%d - v%d", u, u));
+    declare(printer, r, nr, BLOCK, strf(printer->arena, "w%d - v%d", u, u));
     int last = nest_outer(printer, r[0]->K, &b, s, &ns);
     s[ns++] = nest_open(printer, last);
     nest_need(printer, b.root, nr);
@@ -388,7 +389,8 @@ static void arrays(KernelPrinter *printer, const LoopBody *b)
 /* The body for elements v .. w of loop u. */
 void nest_block(KernelPrinter *printer, int u, const LoopBody *b)
 {
-    const char *v = strf(printer->a, "v%d", u), *w = strf(printer->a, "w%d", u);
+    const char *v = strf(printer->arena, "v%d", u),
+               *w = strf(printer->arena, "w%d", u);
     LoopBody x = *b;
 
     x.block = u + 1;

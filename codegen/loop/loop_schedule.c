@@ -22,8 +22,8 @@ static uint64_t loops_of(const LoopKernel *c, const AffineExpr *l)
     uint64_t m = 0;
 
     for (int i = 0; i < l->nt; i++)
-        if (l->t[i].var < MAXLOOP)
-            m |= BIT(l->t[i].var);
+        if (l->term[i].var < MAXLOOP)
+            m |= BIT(l->term[i].var);
     (void)c;
     return m;
 }
@@ -34,9 +34,9 @@ static void order_by(KernelPrinter *printer, const AffineExpr *l,
                      uint64_t *left)
 {
     int add[MAXLOOP], k = 0;
-    uint64_t m = loops_of(printer->c, l) & *left;
+    uint64_t m = loops_of(printer->kernel, l) & *left;
 
-    for (int u = 0; u < printer->c->nloop; u++) {
+    for (int u = 0; u < printer->kernel->nloop; u++) {
         if (!(m & BIT(u)))
             continue;
         int at = k++;
@@ -64,14 +64,14 @@ static int count_bits(uint64_t m)
 /* Accesses, stores first, then loads in use. */
 static const AffineExpr **accesses(KernelPrinter *printer)
 {
-    LoopKernel *c = printer->c;
+    LoopKernel *c = printer->kernel;
     const AffineExpr **v = NULL;
 
     for (size_t i = 0; i < vec_len(c->st); i++)
-        vec_push(printer->a, v, c->st[i].addr);
+        vec_push(printer->arena, v, c->st[i].addr);
     for (size_t i = 0; i < vec_len(c->ex); i++)
         if (c->ex[i]->seen && c->ex[i]->kind == Xload)
-            vec_push(printer->a, v, c->ex[i]->lin);
+            vec_push(printer->arena, v, c->ex[i]->lin);
     return v;
 }
 
@@ -79,11 +79,11 @@ static uint64_t all_loops(KernelPrinter *printer)
 {
     uint64_t m = 0;
 
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        m |= printer->c->st[i].loops;
-    for (size_t i = 0; i < vec_len(printer->c->ex); i++)
-        if (printer->c->ex[i]->seen)
-            m |= printer->c->ex[i]->K;
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        m |= printer->kernel->st[i].loops;
+    for (size_t i = 0; i < vec_len(printer->kernel->ex); i++)
+        if (printer->kernel->ex[i]->seen)
+            m |= printer->kernel->ex[i]->K;
     return m;
 }
 
@@ -93,13 +93,13 @@ static void order_loops(KernelPrinter *printer)
     uint64_t left = all_loops(printer), all = left;
 
     for (size_t i = 1; i < vec_len(acc); i++)
-        if (count_bits(loops_of(printer->c, acc[i])) >
-            count_bits(loops_of(printer->c, big)))
+        if (count_bits(loops_of(printer->kernel, acc[i])) >
+            count_bits(loops_of(printer->kernel, big)))
             big = acc[i];
     order_by(printer, big, &left);
     for (size_t i = 0; i < vec_len(acc); i++)
         order_by(printer, acc[i], &left);
-    for (int u = 0; u < printer->c->nloop; u++)
+    for (int u = 0; u < printer->kernel->nloop; u++)
         if (left & BIT(u)) {
             memmove(printer->order + 1, printer->order,
                     (size_t)printer->norder++ * sizeof *printer->order);
@@ -119,9 +119,10 @@ static Expr **reductions(KernelPrinter *printer)
 {
     Expr **r = NULL;
 
-    for (size_t i = 0; i < vec_len(printer->c->ex); i++)
-        if (printer->c->ex[i]->seen && printer->c->ex[i]->kind == Xred)
-            vec_push(printer->a, r, printer->c->ex[i]);
+    for (size_t i = 0; i < vec_len(printer->kernel->ex); i++)
+        if (printer->kernel->ex[i]->seen &&
+            printer->kernel->ex[i]->kind == Xred)
+            vec_push(printer->arena, r, printer->kernel->ex[i]);
     return r;
 }
 
@@ -129,7 +130,7 @@ static Expr **reductions(KernelPrinter *printer)
 static void advance(KernelPrinter *printer, const int *u, int k)
 {
     for (int i = k - 1; i >= 0; i--) {
-        int at = nest_size(printer, printer->c->loop[u[i]].n);
+        int at = nest_size(printer, printer->kernel->loop[u[i]].extent);
         if (i == 0)
             nest_line(printer, "%si%d++;", k > 1 ? "    " : "", u[i]);
         else
@@ -142,14 +143,14 @@ static void advance(KernelPrinter *printer, const int *u, int k)
 static void cap_items(KernelPrinter *printer, const int *u, int k,
                       const char *per)
 {
-    if (!k || !printer->c->loop[u[0]].map)
+    if (!k || !printer->kernel->loop[u[0]].map)
         return;
     const SizeProduct *m = form_count(printer, u, 1, k);
     const char *end = nest_limit(printer, u[0]);
     if (m->n)
-        end = strf(printer->a, "%s * n%d", end, nest_size(printer, m));
+        end = strf(printer->arena, "%s * n%d", end, nest_size(printer, m));
     if (per)
-        end = strf(printer->a, "%s * %s", end, per);
+        end = strf(printer->arena, "%s * %s", end, per);
     nest_line(printer, "if (hi > %s)", end);
     nest_line(printer, "    hi = %s;", end);
 }
@@ -157,7 +158,7 @@ static void cap_items(KernelPrinter *printer, const int *u, int k,
 static int64_t map_form(KernelPrinter *printer)
 {
     int u[MAXLOOP];
-    uint64_t all = printer->c->st[0].loops;
+    uint64_t all = printer->kernel->st[0].loops;
     LoopBody b = form_stage(printer, all);
     int k = form_items(printer, all, u);
 
@@ -175,8 +176,9 @@ static int64_t map_form(KernelPrinter *printer)
         nest_leave(printer, s);
         return form_count(printer, u, 0, k)->v;
     }
-    int v = u[k - 1], size = nest_size(printer, printer->c->loop[v].n);
-    form_decode(printer, u, k - 1, strf(printer->a, "lo / n%d", size));
+    int v = u[k - 1],
+        size = nest_size(printer, printer->kernel->loop[v].extent);
+    form_decode(printer, u, k - 1, strf(printer->arena, "lo / n%d", size));
     nest_line(printer,
               "for (ix p = lo, f = lo %% n%d, w; p < hi; p += w - f, f = 0) {",
               size);
@@ -192,8 +194,8 @@ static int64_t map_form(KernelPrinter *printer)
 /* All stores of an item, those over the same loops together. */
 static void stages(KernelPrinter *printer, int block_of)
 {
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        Store *st = &printer->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        Store *st = &printer->kernel->st[i];
         Braces s[MAXLOOP];
         int ns;
         if (st->done)
@@ -246,7 +248,7 @@ static int64_t columns_form(KernelPrinter *printer)
     int u[MAXLOOP], v = printer->v,
                     k = form_items(printer, printer->items & ~BIT(v), u);
     Expr **x = form_values(printer);
-    int size = nest_size(printer, printer->c->loop[v].n);
+    int size = nest_size(printer, printer->kernel->loop[v].extent);
     const char *end = nest_limit(printer, v);
 
     nest_line(printer, "const ix nb = (n%d + %d) / %d;", size, BLOCK - 1,
@@ -265,25 +267,25 @@ static int64_t columns_form(KernelPrinter *printer)
     stages(printer, v);
     nest_leave(printer, s);
     return form_count(printer, u, 0, k)->v *
-           ((printer->c->loop[v].n->v + BLOCK - 1) / BLOCK);
+           ((printer->kernel->loop[v].extent->v + BLOCK - 1) / BLOCK);
 }
 
 /* ---- the kernel ---------------------------------------------------------- */
 
 static int is_map(KernelPrinter *printer, Expr *const *red)
 {
-    for (size_t i = 1; i < vec_len(printer->c->st); i++)
-        if (printer->c->st[i].loops != printer->c->st[0].loops)
+    for (size_t i = 1; i < vec_len(printer->kernel->st); i++)
+        if (printer->kernel->st[i].loops != printer->kernel->st[0].loops)
             return 0;
     return vec_len(red) == 0;
 }
 
 static uint64_t common_loops(KernelPrinter *printer, Expr *const *red)
 {
-    uint64_t m = printer->c->st[0].loops;
+    uint64_t m = printer->kernel->st[0].loops;
 
-    for (size_t i = 1; i < vec_len(printer->c->st); i++)
-        m &= printer->c->st[i].loops;
+    for (size_t i = 1; i < vec_len(printer->kernel->st); i++)
+        m &= printer->kernel->st[i].loops;
     for (size_t i = 0; i < vec_len(red); i++)
         m &= red[i]->deps;
     return m;
@@ -293,8 +295,8 @@ static double work(KernelPrinter *printer, Expr *const *red)
 {
     double w = 0;
 
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        w += form_elements(printer, printer->c->st[i].loops);
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        w += form_elements(printer, printer->kernel->st[i].loops);
     for (size_t i = 0; i < vec_len(red); i++)
         w += form_elements(printer, red[i]->deps | red[i]->K);
     return w;
@@ -311,7 +313,7 @@ static int is_number(const KernelPrinter *printer, int i)
 
 static void prologue(KernelPrinter *printer, Text *out)
 {
-    Group *k = printer->k;
+    Group *k = printer->group;
 
     put(out, "{\n");
     for (int i = 0; i < k->narg; i++)
@@ -327,7 +329,7 @@ static void prologue(KernelPrinter *printer, Text *out)
                 printer->numat[i], printer->numat[i]);
     for (size_t i = 0; i < vec_len(printer->ext); i++)
         put(out, "    const ix e%zu = b%d[n%d];\n", i,
-            add_arg(k, printer->a, storage((Node *)printer->ext[i])),
+            add_arg(k, printer->arena, storage((Node *)printer->ext[i])),
             printer->extat[i]);
 }
 
@@ -335,8 +337,8 @@ static void prologue(KernelPrinter *printer, Text *out)
  * elements that look. */
 static double traffic(KernelPrinter *printer, const Node *buf)
 {
-    const LoopKernel *c = printer->c;
-    double all = (double)local_bytes(c->g, buf), least = 0, sum = 0;
+    const LoopKernel *c = printer->kernel;
+    double all = (double)local_bytes(c->graph, buf), least = 0, sum = 0;
 
     for (size_t i = 0; i < vec_len(c->ex); i++) {
         const Expr *e = c->ex[i];
@@ -348,15 +350,15 @@ static double traffic(KernelPrinter *printer, const Node *buf)
     }
     sum = least < all ? least : all;
     for (size_t i = 0; i < vec_len(c->st); i++)
-        if (storage(c->st[i].n) == buf)
+        if (storage(c->st[i].node) == buf)
             sum += all;
     return sum > 0 ? sum : all;
 }
 
 static void set_cost(KernelPrinter *printer)
 {
-    Group *k = printer->k;
-    const Graph *g = printer->c->g;
+    Group *k = printer->group;
+    const Graph *g = printer->kernel->graph;
 
     for (int i = 0; i < k->narg; i++)
         k->instr.bytes += traffic(printer, k->arg[i]);
@@ -366,13 +368,13 @@ static void set_cost(KernelPrinter *printer)
 
 void kern_print(LoopKernel *c)
 {
-    KernelPrinter printer = { .c = c,
-                              .k = c->k,
-                              .a = c->a,
+    KernelPrinter printer = { .kernel = c,
+                              .group = c->group,
+                              .arena = c->arena,
                               .depth = 1,
                               .gpu = c->gpu,
-                              .t = { .arena = c->a } };
-    Text all = { .arena = c->a };
+                              .text = { .arena = c->arena } };
+    Text all = { .arena = c->arena };
     Expr **red = reductions(&printer);
 
     printer.stamp = 1;
@@ -387,13 +389,13 @@ void kern_print(LoopKernel *c)
                         : cols ? columns_form(&printer)
                                : rows_form(&printer);
         double per = work(&printer, red) / (double)(items ? items : 1);
-        set_items(c->k, items, per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
+        set_items(c->group, items, per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     }
     for (size_t i = 0; i < vec_len(printer.ext); i++)
-        add_arg(c->k, c->a, storage((Node *)printer.ext[i]));
+        add_arg(c->group, c->arena, storage((Node *)printer.ext[i]));
     prologue(&printer, &all);
-    putn(&all, printer.t.s, printer.t.len);
+    putn(&all, printer.text.s, printer.text.len);
     put(&all, "}\n");
-    set_text(c->k, c->a, all.s);
+    set_text(c->group, c->arena, all.s);
     set_cost(&printer);
 }

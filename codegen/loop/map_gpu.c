@@ -27,12 +27,13 @@ enum {
 
 static void set_grid(KernelPrinter *printer, int64_t blocks, int threads)
 {
-    printer->k->instr.launch = (Launch){ .items = blocks, .threads = threads };
+    printer->group->instr.launch =
+        (Launch){ .items = blocks, .threads = threads };
 }
 
 static void stop_at_end(KernelPrinter *printer, int u, const char *index)
 {
-    if (printer->c->loop[u].map)
+    if (printer->kernel->loop[u].map)
         nest_line(printer, "if (%s%d >= %s) return;", index, u,
                   nest_limit(printer, u));
 }
@@ -79,13 +80,14 @@ static int shared_loop(KernelPrinter *printer, Expr *const *red,
     }
     if (most < SERIAL || threads >= BUSY)
         return -1;
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        if (printer->c->st[i].loops != printer->items)
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        if (printer->kernel->st[i].loops != printer->items)
             return -1;
     for (int i = 0; i < printer->norder; i++) {
         int x = printer->order[i];
-        if ((all & BIT(x)) && !printer->c->loop[x].map &&
-            (u < 0 || printer->c->loop[x].n->v > printer->c->loop[u].n->v))
+        if ((all & BIT(x)) && !printer->kernel->loop[x].map &&
+            (u < 0 || printer->kernel->loop[x].extent->v >
+                          printer->kernel->loop[u].extent->v))
             u = x;
     }
     return u;
@@ -96,7 +98,7 @@ static int shared_loop(KernelPrinter *printer, Expr *const *red,
  * in one block: 44 us by 16 threads alone, 9 by 1024). */
 static int groups_of(const KernelPrinter *printer, int64_t blocks)
 {
-    int64_t rounds = printer->c->loop[printer->shared].n->v;
+    int64_t rounds = printer->kernel->loop[printer->shared].extent->v;
     int groups = BLOCKMAP / printer->team;
 
     while (blocks < GPUBLOCKS && groups * printer->team < MOSTTEAM &&
@@ -109,7 +111,7 @@ static int groups_of(const KernelPrinter *printer, int64_t blocks)
 static void grouped_items(KernelPrinter *printer, int v, int w, const int *u,
                           int k)
 {
-    int64_t per = printer->c->loop[v].n->v / w;
+    int64_t per = printer->kernel->loop[v].extent->v / w;
     const char *limit = nest_limit(printer, v), *name = w > 1 ? "v" : "i";
 
     printer->team = power_of_two(per, 32);
@@ -122,7 +124,8 @@ static void grouped_items(KernelPrinter *printer, int v, int w, const int *u,
               (long long)tiles, printer->team, printer->team, w);
     nest_line(printer, "const bool on = group == 0 && at < %s;", limit);
     nest_line(printer, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
-    form_decode(printer, u, k, strf(printer->a, "p / %lld", (long long)tiles));
+    form_decode(printer, u, k,
+                strf(printer->arena, "p / %lld", (long long)tiles));
     stop_at_ends(printer, u, k);
     printer->on = "on";
     set_grid(printer, blocks, printer->team * printer->groups);
@@ -131,7 +134,7 @@ static void grouped_items(KernelPrinter *printer, int v, int w, const int *u,
 static void single_items(KernelPrinter *printer, int v, int w, const int *u,
                          int k)
 {
-    int64_t per = v < 0 ? 1 : printer->c->loop[v].n->v / w;
+    int64_t per = v < 0 ? 1 : printer->kernel->loop[v].extent->v / w;
     int64_t items = form_count(printer, u, 0, k)->v * per;
 
     nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
@@ -141,7 +144,8 @@ static void single_items(KernelPrinter *printer, int v, int w, const int *u,
         nest_line(printer, "const ix %s%d = p %% %lld * %d;", w > 1 ? "v" : "i",
                   v, (long long)per, w);
     form_decode(printer, u, k,
-                per == 1 ? "p" : strf(printer->a, "p / %lld", (long long)per));
+                per == 1 ? "p"
+                         : strf(printer->arena, "p / %lld", (long long)per));
     stop_at_ends(printer, u, k);
     if (v >= 0)
         stop_at_end(printer, v, w > 1 ? "v" : "i");
@@ -183,8 +187,8 @@ static uint64_t row_loops(KernelPrinter *printer, Expr *const *red)
 {
     uint64_t m = 0;
 
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        m |= printer->c->st[i].loops & ~printer->items;
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        m |= printer->kernel->st[i].loops & ~printer->items;
     for (size_t i = 0; !m && i < vec_len(red); i++)
         m |= printer->v >= 0 && (red[i]->K & BIT(printer->v)) ? red[i]->K : 0;
     return m;
@@ -193,8 +197,8 @@ static uint64_t row_loops(KernelPrinter *printer, Expr *const *red)
 /* Sums, none of which needs another, and nothing else of the rows. */
 static int reads_once(KernelPrinter *printer, Expr *const *red)
 {
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        if (printer->c->st[i].loops & ~printer->items)
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        if (printer->kernel->st[i].loops & ~printer->items)
             return 0;
     for (size_t i = 0; i < vec_len(red); i++) {
         Expr **x = nest_reached(printer, red[i]->arg, 1);
@@ -211,9 +215,9 @@ static int reads_once(KernelPrinter *printer, Expr *const *red)
 static int team_of_row(KernelPrinter *printer, int beside, int *strips)
 {
     enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
-    const Loop *l = &printer->c->loop[printer->v];
+    const Loop *l = &printer->kernel->loop[printer->v];
     int w = wide_width(printer, printer->v);
-    int64_t pieces = l->n->v / w;
+    int64_t pieces = l->extent->v / w;
 
     *strips = 1;
     if (pieces <= WARP)
@@ -237,15 +241,15 @@ static int can_hold(KernelPrinter *printer, Expr *const *red, uint64_t row,
     *x = -1;
     if (printer->v < 0 || !(row & BIT(printer->v)))
         return 0;
-    for (int u = 0; u < printer->c->nloop; u++)
+    for (int u = 0; u < printer->kernel->nloop; u++)
         if ((row & BIT(u)) && u != printer->v) {
-            if (*x >= 0 || printer->c->loop[u].map ||
-                printer->c->loop[u].n->v > MOSTBESIDE)
+            if (*x >= 0 || printer->kernel->loop[u].map ||
+                printer->kernel->loop[u].extent->v > MOSTBESIDE)
                 return 0;
             *x = u;
         }
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        uint64_t m = printer->c->st[i].loops & ~printer->items;
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        uint64_t m = printer->kernel->st[i].loops & ~printer->items;
         if (m && m != row)
             return 0;
     }
@@ -280,8 +284,8 @@ static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
     for (size_t i = 0; i < vec_len(red); i++)
         if (red[i]->K != row || needs_sum(printer, red[i]->arg[0]))
             return 0;
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        const Store *s = &printer->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        const Store *s = &printer->kernel->st[i];
         if (!(s->loops & ~printer->items))
             continue;
         if (s->loops != (printer->items | row) || needs_sum(printer, s->val))
@@ -305,10 +309,10 @@ static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
     int64_t work = 1;
 
     printer->team = few ? MOSTTEAM : MOSTTEAM / 2;
-    for (size_t i = 0; i < vec_len(printer->c->st) + vec_len(red); i++) {
-        size_t k = vec_len(printer->c->st);
-        uint64_t m =
-            i < k ? printer->c->st[i].loops & ~printer->items : red[i - k]->K;
+    for (size_t i = 0; i < vec_len(printer->kernel->st) + vec_len(red); i++) {
+        size_t k = vec_len(printer->kernel->st);
+        uint64_t m = i < k ? printer->kernel->st[i].loops & ~printer->items
+                           : red[i - k]->K;
         int64_t w = m ? wide_pieces(printer, m) : 1;
         work = w > work ? w : work;
     }
@@ -323,10 +327,13 @@ static void hold_row(KernelPrinter *printer, uint64_t row, int x, int strips)
 {
     int v = printer->v, w = wide_width(printer, v);
     const char *name =
-        w * strips > 1 || (x >= 0 && printer->c->loop[x].n->v > 1) ? "v" : "i";
+        w * strips > 1 || (x >= 0 && printer->kernel->loop[x].extent->v > 1)
+            ? "v"
+            : "i";
 
-    if (printer->c->loop[v].map ||
-        printer->c->loop[v].n->v != (int64_t)printer->team * strips * w) {
+    if (printer->kernel->loop[v].map ||
+        printer->kernel->loop[v].extent->v !=
+            (int64_t)printer->team * strips * w) {
         nest_line(printer, "const bool on = lane * %d < %s;", w,
                   nest_limit(printer, v));
         nest_line(printer, "const ix %s%d = on ? lane * %d : 0;", name, v, w);
@@ -377,7 +384,7 @@ void threads_form(KernelPrinter *printer, Expr *const *red, int whole)
 {
     printer->shared = -1;
     printer->width = printer->beside = 1;
-    if (whole || printer->c->form == STAGEalone)
+    if (whole || printer->kernel->form == STAGEalone)
         by_thread(printer, red);
     else
         by_team(printer, red);

@@ -5,14 +5,13 @@
  * it. */
 #include "loop.h"
 
-
 /* ---- indices ------------------------------------------------------------- */
 
 static const SizeProduct *extent(void *ctx, int var)
 {
     LoopKernel *c = ctx;
 
-    return var < MAXLOOP ? c->loop[var].n : NULL;
+    return var < MAXLOOP ? c->loop[var].extent : NULL;
 }
 
 /* (x / div) % mod, by an explicit division when it has to be. */
@@ -40,10 +39,11 @@ Index by_axis(LoopKernel *c, const Node *a, const Node *n, const Index *ix)
         int k = dim_of(n, a->dim[d].a);
         if (k < 0)
             continue;
-        if (local_n(c->g, a, d) != local_n(c->g, n, k))
+        if (local_n(c->graph, a, d) != local_n(c->graph, n, k))
             die("%s: axis %s has %lld here and %lld in the operand",
                 optab[n->op].name, a->dim[d].a->name,
-                (long long)local_n(c->g, n, k), (long long)local_n(c->g, a, d));
+                (long long)local_n(c->graph, n, k),
+                (long long)local_n(c->graph, a, d));
         jx.at[d] = ix->at[k];
     }
     return jx;
@@ -76,7 +76,7 @@ static Expr *rename_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
             to = n->at.rename.to.v[i];
         int k = dim_of(n, to);
         /* Loops exist over the result's axis: the operand's size is its. */
-        mono_same(c->pool, a->dim[d].a, local_n(c->g, a, d),
+        mono_same(c->pool, a->dim[d].a, local_n(c->graph, a, d),
                   kern_size(c, n, k));
         jx.at[d] = ix->at[k];
     }
@@ -105,7 +105,7 @@ static Expr *split_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
         at = lin_add(c->pool, at,
                      lin_mul(c->pool, ix->at[dim_of(n, into->v[i])],
                              product(c, n, into, i + 1)));
-    mono_same(c->pool, x, local_n(c->g, a, dim_of(a, x)),
+    mono_same(c->pool, x, local_n(c->graph, a, dim_of(a, x)),
               product(c, n, into, 0));
     Index jx = but_axis(a, n, ix, x, at);
     return kern_value(c, a, &jx, guard);
@@ -118,7 +118,7 @@ static Expr *merge_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
     int at = dim_of(n, n->at.merge.new);
     Index jx = but_axis(a, n, ix, NULL, NULL);
 
-    mono_same(c->pool, n->at.merge.new, local_n(c->g, n, at),
+    mono_same(c->pool, n->at.merge.new, local_n(c->graph, n, at),
               product(c, a, x, 0));
     for (int i = 0; i < x->n; i++) {
         int d = dim_of(a, x->v[i]);
@@ -151,7 +151,7 @@ static Expr *inside(LoopKernel *c, Node *n, Node *a, const Index *ix,
                     const AffineExpr *at, Expr *guard)
 {
     const Axis *x = n_axis(n);
-    Expr *in = ex_within(c, at, aff(local_n(c->g, a, dim_of(a, x))));
+    Expr *in = ex_within(c, at, aff(local_n(c->graph, a, dim_of(a, x))));
     Index jx = but_axis(a, n, ix, x, at);
 
     Expr *v = kern_value(c, a, &jx, ex_both(c, guard, in));
@@ -184,7 +184,7 @@ static Expr *concat_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 
     for (int i = 0; i < n->nin; i++) {
         Node *a = n->in[i];
-        int64_t len = local_n(c->g, a, dim_of(a, n->at.concat.axis));
+        int64_t len = local_n(c->graph, a, dim_of(a, n->at.concat.axis));
         const AffineExpr *here = offset(c, at, minus(start));
         Expr *in = ex_within(c, here, aff(len));
         Index jx = but_axis(a, n, ix, n->at.concat.axis, here);
@@ -230,7 +230,7 @@ static Expr *pack_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
     for (int k = 0; k < n->nin; k++) {
         Node *x = n->in[k];
         const AffineExpr *here = offset(c, at, minus(bucket_at(n, k)));
-        Expr *in = ex_within(c, here, aff(local_elems(c->g, x)));
+        Expr *in = ex_within(c, here, aff(local_elems(c->graph, x)));
         Expr *v = element_of(c, x, order, here, ex_both(c, guard, in));
         sum = ex_select(c, in, v, sum);
         order += x->nd;
@@ -262,7 +262,7 @@ static Expr *shift_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 
     if (!n->at.shift.wrap)
         return inside(c, n, n->in[0], ix, at, guard);
-    int64_t size = local_n(c->g, n, d);
+    int64_t size = local_n(c->graph, n, d);
     Expr *to = ex_op(c, Di64, "(a % b + b) % b", ex_lin(c, Di64, at),
                      ex_int(c, aff(size)), NULL);
     Index jx = but_axis(n->in[0], n, ix, n->at.shift.axis, ex_index(c, to));
@@ -289,7 +289,7 @@ const AffineExpr *global_at(LoopKernel *c, const Node *n, int d,
 {
     Piece p[MAXPIECE];
 
-    if (pieces(c->g, n, d, p) == 1)
+    if (pieces(c->graph, n, d, p) == 1)
         return aff_zero(&p[0].start) ? l : offset(c, l, p[0].start);
     return moved(c, l, p[0].len, p[0].start,
                  aff_add(p[1].start, minus(p[0].len)));
@@ -302,7 +302,7 @@ static const AffineExpr *local_at(LoopKernel *c, const Node *n, int d,
 {
     Piece p[MAXPIECE];
 
-    if (pieces(c->g, n, d, p) == 1) {
+    if (pieces(c->graph, n, d, p) == 1) {
         const AffineExpr *at = ex_index(c, global);
         return aff_zero(&p[0].start) ? at
                                      : offset(c, at, aff_scale(p[0].start, -1));
@@ -334,7 +334,8 @@ static Expr *shard_slice_value(LoopKernel *c, Node *n, const Index *ix,
     int d = dim_of(n, n->at.shard_slice.axis),
         k = dim_of(a, n->at.shard_slice.axis);
     Piece p[MAXPIECE], q[MAXPIECE];
-    int two = pieces(c->g, n, d, p) == 2, from = pieces(c->g, a, k, q) - 1;
+    int two = pieces(c->graph, n, d, p) == 2,
+        from = pieces(c->graph, a, k, q) - 1;
     RankAffine start = aff_add(p[0].start, aff_scale(q[0].start, -1));
     const AffineExpr *at = offset(c, ix->at[d], start);
 
@@ -404,7 +405,7 @@ static Expr *dispatch_value(LoopKernel *c, Node *n, const Index *ix,
     while (!is_row(map, n->dim[row].a))
         row++;
     Expr *at =
-        map_entry(c, map, map_layout(c->g, map).pair, ix->at[row], guard);
+        map_entry(c, map, map_layout(c->graph, map).pair, ix->at[row], guard);
     int padded = map->at.route.padded;
     Expr *have = padded ? ex_op(c, Di32, "a >= 0", at, NULL, NULL) : NULL;
     const AffineExpr *pair = ex_index(c, at);
@@ -430,7 +431,7 @@ static Expr *combine_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
         pair = lin_add(c->pool, pair,
                        lin_mul(c->pool, ix->at[dim_of(n, e->dim[d].a)],
                                pair_factor(c, map, d)));
-    Expr *at = map_entry(c, map, map_layout(c->g, map).row, pair, guard);
+    Expr *at = map_entry(c, map, map_layout(c->graph, map).row, pair, guard);
     Expr *have = ex_op(c, Di32, "a >= 0", at, NULL, NULL);
     Index jx = { { 0 } };
     for (int d = 0; d < r->nd; d++)
@@ -443,7 +444,7 @@ static Expr *combine_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 
 static Expr *overflow_value(LoopKernel *c, Node *n, Expr *guard)
 {
-    MapLayout l = map_layout(c->g, n->in[0]);
+    MapLayout l = map_layout(c->graph, n->in[0]);
     const AffineExpr *at = lin_make(c->pool, aff(0), 0, NULL, 0);
 
     return ex_op(c, Di32, "a > b", map_entry(c, n->in[0], l.total, at, guard),

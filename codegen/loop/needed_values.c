@@ -20,8 +20,8 @@ Store *nest_saved(KernelPrinter *printer, const Expr *e)
 {
     if (is_cheap(e) || printer->flat)
         return NULL;
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        Store *s = &printer->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        Store *s = &printer->kernel->st[i];
         if (s->done && s->val == e && !(s->loops & ~printer->bound) &&
             !(s->loops & printer->lane & ~e->deps) &&
             !(printer->gpu && (s->flat || !(s->loops & ~printer->items))))
@@ -37,13 +37,14 @@ static void reach(KernelPrinter *printer, Expr *e, Expr ***out)
     e->seen = printer->stamp;
     if (!nest_saved(printer, e)) {
         for (int i = 0; e->lin && i < e->lin->nt; i++)
-            if (e->lin->t[i].var >= MAXLOOP)
-                reach(printer, printer->c->ex[e->lin->t[i].var - MAXLOOP], out);
+            if (e->lin->term[i].var >= MAXLOOP)
+                reach(printer,
+                      printer->kernel->ex[e->lin->term[i].var - MAXLOOP], out);
         for (int i = 0; i < e->na; i++)
             if (e->arg[i])
                 reach(printer, e->arg[i], out);
     }
-    vec_push(printer->a, *out, e);
+    vec_push(printer->arena, *out, e);
 }
 
 /* Values not at hand that the roots need, operands first. */
@@ -67,7 +68,7 @@ Expr **nest_pending(KernelPrinter *printer, Expr *const *root, int nroot,
         Expr *e = all[i];
         if (e->kind == Xred && !nest_saved(printer, e) && !(e->deps & ~open) &&
             (e->deps & with) == with)
-            vec_push(printer->a, out, e);
+            vec_push(printer->arena, out, e);
     }
     return out;
 }

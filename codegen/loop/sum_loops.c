@@ -24,13 +24,13 @@ static Expr *renamed(Renaming *r, Expr *e);
 
 static const AffineExpr *renamed_lin(Renaming *r, const AffineExpr *l)
 {
-    LoopKernel *c = r->n->c;
+    LoopKernel *c = r->n->kernel;
 
     if (!l || !(lin_deps(c, l) & r->from))
         return l;
-    Term *t = alloc(r->n->a, ((size_t)l->nt + 1) * sizeof *t);
+    Term *t = alloc(r->n->arena, ((size_t)l->nt + 1) * sizeof *t);
     for (int i = 0; i < l->nt; i++) {
-        t[i] = l->t[i];
+        t[i] = l->term[i];
         if (t[i].var >= MAXLOOP)
             t[i].var = MAXLOOP + renamed(r, c->ex[t[i].var - MAXLOOP])->id;
         else if (r->from & BIT(t[i].var))
@@ -53,13 +53,13 @@ static Expr *renamed(Renaming *r, Expr *e)
     x.lin = renamed_lin(r, e->lin);
     for (int i = 0; i < e->na; i++)
         x.arg[i] = e->arg[i] ? renamed(r, e->arg[i]) : NULL;
-    return r->made[e->id] = ex_make(r->n->c, &x);
+    return r->made[e->id] = ex_make(r->n->kernel, &x);
 }
 
 /* A loop like u that is not among those in use. */
 static int other_loop(KernelPrinter *printer, int u, uint64_t used)
 {
-    LoopKernel *c = printer->c;
+    LoopKernel *c = printer->kernel;
 
     while (used & BIT(u)) {
         if (!c->loop[u].other) {
@@ -85,7 +85,8 @@ static int set_apart(KernelPrinter *printer, Expr *s)
 
     if (!r.from)
         return 0;
-    r.made = alloc(printer->a, vec_len(printer->c->ex) * sizeof *r.made);
+    r.made =
+        alloc(printer->arena, vec_len(printer->kernel->ex) * sizeof *r.made);
     for (int i = 0, end = printer->norder; i < end; i++) {
         int u = printer->order[i];
         if (!(r.from & BIT(u)))

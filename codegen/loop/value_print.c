@@ -11,7 +11,7 @@ void nest_line(KernelPrinter *printer, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    vput_line(&printer->t, printer->depth, fmt, ap);
+    vput_line(&printer->text, printer->depth, fmt, ap);
     va_end(ap);
 }
 
@@ -22,9 +22,9 @@ int nest_size(KernelPrinter *printer, const SizeProduct *m)
     for (size_t i = 0; i < vec_len(printer->size); i++)
         if (printer->size[i] == m)
             return printer->sizeat[i];
-    int at = add_size(printer->k, printer->a, m->v);
-    vec_push(printer->a, printer->size, m);
-    vec_push(printer->a, printer->sizeat, at);
+    int at = add_size(printer->group, printer->arena, m->v);
+    vec_push(printer->arena, printer->size, m);
+    vec_push(printer->arena, printer->sizeat, at);
     return at;
 }
 
@@ -33,9 +33,9 @@ static int int_of_off(KernelPrinter *printer, const AffineExpr *l)
     for (size_t i = 0; i < vec_len(printer->off); i++)
         if (!memcmp(&printer->off[i]->off, &l->off, sizeof l->off))
             return printer->offat[i];
-    int at = add_int(printer->k, printer->a, l->off);
-    vec_push(printer->a, printer->off, l);
-    vec_push(printer->a, printer->offat, at);
+    int at = add_int(printer->group, printer->arena, l->off);
+    vec_push(printer->arena, printer->off, l);
+    vec_push(printer->arena, printer->offat, at);
     return at;
 }
 
@@ -47,9 +47,10 @@ static int int_of_ex(KernelPrinter *printer, Expr *e)
     WordType type = e->kind == Xnum   ? WORDreal
                     : e->kind == Xkey ? WORDkey
                                       : WORDint;
-    int at = add_word(printer->k, printer->a, (Word){ type, e->iv, e->f });
-    vec_push(printer->a, printer->num, e);
-    vec_push(printer->a, printer->numat, at);
+    int at =
+        add_word(printer->group, printer->arena, (Word){ type, e->iv, e->f });
+    vec_push(printer->arena, printer->num, e);
+    vec_push(printer->arena, printer->numat, at);
     return at;
 }
 
@@ -59,22 +60,23 @@ static int extent_of(KernelPrinter *printer, const Node *map)
     for (size_t i = 0; i < vec_len(printer->ext); i++)
         if (printer->ext[i] == map)
             return (int)i;
-    MapLayout l = map_layout(printer->c->g, map);
-    int at = add_size(printer->k, printer->a, l.offset + l.experts);
-    vec_push(printer->a, printer->ext, map);
-    vec_push(printer->a, printer->extat, at);
+    MapLayout l = map_layout(printer->kernel->graph, map);
+    int at = add_size(printer->group, printer->arena, l.offset + l.experts);
+    vec_push(printer->arena, printer->ext, map);
+    vec_push(printer->arena, printer->extat, at);
     return (int)vec_len(printer->ext) - 1;
 }
 
 const char *nest_limit(KernelPrinter *printer, int loop)
 {
-    const Loop *l = &printer->c->loop[loop];
+    const Loop *l = &printer->kernel->loop[loop];
 
     if (!l->map)
-        return strf(printer->a, "n%d", nest_size(printer, l->n));
-    const char *e = strf(printer->a, "e%d", extent_of(printer, l->map));
-    return l->per ? strf(printer->a, "%s * n%d", e, nest_size(printer, l->per))
-                  : e;
+        return strf(printer->arena, "n%d", nest_size(printer, l->extent));
+    const char *e = strf(printer->arena, "e%d", extent_of(printer, l->map));
+    return l->per
+               ? strf(printer->arena, "%s * n%d", e, nest_size(printer, l->per))
+               : e;
 }
 
 /* ---- values -------------------------------------------------------------- */
@@ -92,14 +94,15 @@ static const char *number(KernelPrinter *printer, Expr *e)
 
     if (e->dt == Di32 || e->dt == Di64)
         return plain_number(e->f) && e->f == floor(e->f)
-                   ? strf(printer->a, e->f < 0 ? "(%g)" : "%g", e->f)
-                   : strf(printer->a, "(%s)c%d", dtypes[e->dt].compute,
+                   ? strf(printer->arena, e->f < 0 ? "(%g)" : "%g", e->f)
+                   : strf(printer->arena, "(%s)c%d", dtypes[e->dt].compute,
                           int_of_ex(printer, e));
     if (isinf(e->f))
         return e->f < 0 ? "(-INFINITY)" : "INFINITY";
     if (plain_number(e->f))
-        return strf(printer->a, signbit(e->f) ? "(%.1f%s)" : "%.1f%s", e->f, s);
-    return strf(printer->a, e->dt == Df32 ? "(float)c%d" : "c%d",
+        return strf(printer->arena, signbit(e->f) ? "(%.1f%s)" : "%.1f%s", e->f,
+                    s);
+    return strf(printer->arena, e->dt == Df32 ? "(float)c%d" : "c%d",
                 int_of_ex(printer, e));
 }
 
@@ -109,22 +112,22 @@ const char *nest_ref(KernelPrinter *printer, Expr *e)
     switch (e->kind) {
     case Xnum: return number(printer, e);
     case Xkey:
-    case Xint: return strf(printer->a, "n%d", int_of_ex(printer, e));
+    case Xint: return strf(printer->arena, "n%d", int_of_ex(printer, e));
     case Xlin:
         return e->dt == Di64
-                   ? strf(printer->a, "(%s)", nest_lin(printer, e->lin))
-                   : strf(printer->a, "(int32_t)(%s)",
+                   ? strf(printer->arena, "(%s)", nest_lin(printer, e->lin))
+                   : strf(printer->arena, "(int32_t)(%s)",
                           nest_lin(printer, e->lin));
     default: break;
     }
     if (!e->local)
         die("a value is used before it is computed");
     if (e->array && printer->gpu)
-        return strf(printer->a, "t%d[l]", e->local);
+        return strf(printer->arena, "t%d[l]", e->local);
     if (e->array)
-        return strf(printer->a, "t%d[i%d - v%d]", e->local, e->array - 1,
+        return strf(printer->arena, "t%d[i%d - v%d]", e->local, e->array - 1,
                     e->array - 1);
-    return strf(printer->a, "t%d", e->local);
+    return strf(printer->arena, "t%d", e->local);
 }
 
 /* Its index; of a loop whose elements are a thread's lanes, that of lane l, or
@@ -132,30 +135,32 @@ const char *nest_ref(KernelPrinter *printer, Expr *e)
 static const char *loop_text(KernelPrinter *printer, int u)
 {
     if (printer->width * printer->beside == 1 || !(printer->lane & BIT(u)))
-        return strf(printer->a, "i%d", u);
+        return strf(printer->arena, "i%d", u);
     if (u != printer->lv)
-        return strf(printer->a, "(l / %d)", printer->width);
+        return strf(printer->arena, "(l / %d)", printer->width);
     if (printer->stride)
-        return strf(printer->a, "(v%d + l / %d * %d%s)", u, printer->width,
+        return strf(printer->arena, "(v%d + l / %d * %d%s)", u, printer->width,
                     printer->stride,
                     printer->whole
                         ? ""
-                        : strf(printer->a, " + l %% %d", printer->width));
+                        : strf(printer->arena, " + l %% %d", printer->width));
     if (printer->whole)
-        return strf(printer->a, "v%d", u);
+        return strf(printer->arena, "v%d", u);
     return printer->beside > 1
-               ? strf(printer->a, "(v%d + l %% %d)", u, printer->width)
-               : strf(printer->a, "(v%d + l)", u);
+               ? strf(printer->arena, "(v%d + l %% %d)", u, printer->width)
+               : strf(printer->arena, "(v%d + l)", u);
 }
 
 static const char *term_text(KernelPrinter *printer, const Term *t)
 {
-    const char *v = t->var < MAXLOOP
-                        ? loop_text(printer, t->var)
-                        : nest_ref(printer, printer->c->ex[t->var - MAXLOOP]);
+    const char *v =
+        t->var < MAXLOOP
+            ? loop_text(printer, t->var)
+            : nest_ref(printer, printer->kernel->ex[t->var - MAXLOOP]);
 
-    return t->k->n ? strf(printer->a, "%s * n%d", v, nest_size(printer, t->k))
-                   : v;
+    return t->k->n
+               ? strf(printer->arena, "%s * n%d", v, nest_size(printer, t->k))
+               : v;
 }
 
 const char *nest_lin(KernelPrinter *printer, const AffineExpr *l)
@@ -163,10 +168,10 @@ const char *nest_lin(KernelPrinter *printer, const AffineExpr *l)
     const char *s = "";
 
     for (int i = 0; i < l->nt; i++)
-        s = strf(printer->a, "%s%s%s", s, *s ? " + " : "",
-                 term_text(printer, &l->t[i]));
+        s = strf(printer->arena, "%s%s%s", s, *s ? " + " : "",
+                 term_text(printer, &l->term[i]));
     if (l->hasoff)
-        s = strf(printer->a, "%s%sn%d", s, *s ? " + " : "",
+        s = strf(printer->arena, "%s%sn%d", s, *s ? " + " : "",
                  int_of_off(printer, l));
     return *s ? s : "0";
 }
@@ -174,13 +179,14 @@ const char *nest_lin(KernelPrinter *printer, const AffineExpr *l)
 const char *nest_element(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at)
 {
-    return strf(printer->a, "b%d[%s]", add_arg(printer->k, printer->a, buf),
+    return strf(printer->arena, "b%d[%s]",
+                add_arg(printer->group, printer->arena, buf),
                 nest_lin(printer, at));
 }
 
 const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at)
 {
-    return text_load(printer->a, buf->dt, nest_element(printer, buf, at));
+    return text_load(printer->arena, buf->dt, nest_element(printer, buf, at));
 }
 
 static const char *operand(KernelPrinter *printer, const Expr *e, int i)
@@ -189,17 +195,17 @@ static const char *operand(KernelPrinter *printer, const Expr *e, int i)
 
     if (e->arg[i]->dt == e->dt || (e->raw >> i & 1))
         return s;
-    return strf(printer->a, "(%s)%s", dtypes[e->dt].compute, s);
+    return strf(printer->arena, "(%s)%s", dtypes[e->dt].compute, s);
 }
 
 const char *nest_value(KernelPrinter *printer, Expr *e)
 {
     const char *arg[SCALARIN];
-    Text out = { .arena = printer->a };
+    Text out = { .arena = printer->arena };
 
     if (e->kind == Xload) {
         const char *s = nest_load(printer, e->buf, e->lin);
-        return e->arg[0] ? strf(printer->a, "%s ? %s : 0",
+        return e->arg[0] ? strf(printer->arena, "%s ? %s : 0",
                                 nest_ref(printer, e->arg[0]), s)
                          : s;
     }

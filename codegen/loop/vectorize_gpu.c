@@ -13,16 +13,16 @@ enum { UNROLL = 4, UNROLLED = 8 };
 
 static void open_loop(KernelPrinter *printer, int u, int innermost, Braces *s)
 {
-    const Loop *l = &printer->c->loop[u];
+    const Loop *l = &printer->kernel->loop[u];
     const char *first = "0", *by = "1";
 
     if (u == printer->shared)
-        first = "group", by = strf(printer->a, "%d", printer->groups);
+        first = "group", by = strf(printer->arena, "%d", printer->groups);
     if (innermost)
         nest_line(printer, "#pragma unroll %d",
-                  l->map                ? 1
-                  : l->n->v <= UNROLLED ? UNROLLED
-                                        : UNROLL);
+                  l->map                     ? 1
+                  : l->extent->v <= UNROLLED ? UNROLLED
+                                             : UNROLL);
     nest_line(printer, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first, u,
               nest_limit(printer, u), u, by);
     *s = nest_enter(printer, BIT(u));
@@ -50,8 +50,8 @@ static int open_loops(KernelPrinter *printer, uint64_t K, const LoopBody *b,
  * Gimelshein 2018), so that long rows are read once less. */
 static Expr *softened(const KernelPrinter *printer, const Expr *top)
 {
-    for (size_t i = 0; i < vec_len(printer->c->ex); i++) {
-        Expr *e = printer->c->ex[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
+        Expr *e = printer->kernel->ex[i];
         const Expr *f = e->seen && e->kind == Xred ? e->arg[0] : NULL;
         if (!f || e->local || e->op != Osum || e->K != top->K ||
             e->dt != Df32 || f->kind != Xexpr || f->of != optab[Oexp].expr)
@@ -67,8 +67,8 @@ static Expr *softened(const KernelPrinter *printer, const Expr *top)
 static void find_softened(KernelPrinter *printer, Expr **r, int nr)
 {
     printer->top = printer->soft = NULL;
-    for (int i = 0; printer->c->form == STAGEdealt && i < nr && !printer->soft;
-         i++)
+    for (int i = 0;
+         printer->kernel->form == STAGEdealt && i < nr && !printer->soft; i++)
         if (r[i]->op == Omax && r[i]->dt == Df32 &&
             (printer->soft = softened(printer, r[i])))
             printer->top = r[i];
@@ -102,12 +102,12 @@ static void innermost(KernelPrinter *printer, const LoopBody *b)
             soften(printer, x);
             continue;
         }
-        const char *t = strf(printer->a, wide ? "t%d[l]" : "t%d", r->local);
-        const char *how = strf(printer->a, "%s%s",
-                               along && printer->on
-                                   ? strf(printer->a, "if (%s) ", printer->on)
-                                   : "",
-                               along || wide ? wide_each(printer) : "");
+        const char *t = strf(printer->arena, wide ? "t%d[l]" : "t%d", r->local);
+        const char *how = strf(
+            printer->arena, "%s%s",
+            along && printer->on ? strf(printer->arena, "if (%s) ", printer->on)
+                                 : "",
+            along || wide ? wide_each(printer) : "");
         nest_gather(printer, r, how, t, x);
     }
     for (int i = 0; i < b->nst; i++)
@@ -130,15 +130,15 @@ static void declare(KernelPrinter *printer, Expr *r)
 /* ---- loops dealt out to a team ------------------------------------------- */
 
 typedef struct LoopSplit {
-    int u[MAXLOOP], k, flat;
+    int loop[MAXLOOP], k, flat;
     int64_t per;
 } LoopSplit;
 
 /* Does something sum over one of these loops for each round of another? */
 static int sums_inside(KernelPrinter *printer, uint64_t K)
 {
-    for (size_t i = 0; i < vec_len(printer->c->ex); i++) {
-        const Expr *e = printer->c->ex[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
+        const Expr *e = printer->kernel->ex[i];
         if (e->seen && e->kind == Xred && (e->K & K) && (e->deps & K))
             return 1;
     }
@@ -153,11 +153,11 @@ static LoopSplit deal_of(KernelPrinter *printer, uint64_t K)
 
     for (int i = 0; i < printer->norder; i++)
         if (K & BIT(printer->order[i])) {
-            d.u[d.k++] = printer->order[i];
-            ragged |= printer->c->loop[printer->order[i]].map != NULL;
+            d.loop[d.k++] = printer->order[i];
+            ragged |= printer->kernel->loop[printer->order[i]].map != NULL;
         }
-    int last = d.u[d.k - 1];
-    d.per = printer->c->loop[last].n->v / wide_width(printer, last);
+    int last = d.loop[d.k - 1];
+    d.per = printer->kernel->loop[last].extent->v / wide_width(printer, last);
     d.flat = d.k > 1 && !ragged && d.per * 2 < printer->team &&
              !sums_inside(printer, K);
     return d;
@@ -168,7 +168,7 @@ int64_t wide_pieces(KernelPrinter *printer, uint64_t K)
 {
     LoopSplit d = deal_of(printer, K);
 
-    return d.flat ? form_count(printer, d.u, 0, d.k - 1)->v * d.per : d.per;
+    return d.flat ? form_count(printer, d.loop, 0, d.k - 1)->v * d.per : d.per;
 }
 
 /* Does it read what a pass before it has stored for the item? That was dealt
@@ -178,8 +178,8 @@ static void meet_team(KernelPrinter *printer, const LoopBody *b)
     Expr **x = nest_reached(printer, b->root, b->nroot);
     int reads = 0;
 
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        const Store *s = &printer->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        const Store *s = &printer->kernel->st[i];
         if (s->done && !s->seen && !s->flat && (s->loops & ~printer->items))
             for (size_t k = 0; k < vec_len(x); k++)
                 reads |= x[k] == s->val;
@@ -188,8 +188,8 @@ static void meet_team(KernelPrinter *printer, const LoopBody *b)
         return;
     nest_line(printer, "team_meet<%d>();", printer->team);
     printer->apart = 0;
-    for (size_t i = 0; i < vec_len(printer->c->st); i++)
-        printer->c->st[i].seen |= printer->c->st[i].done;
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
+        printer->kernel->st[i].seen |= printer->kernel->st[i].done;
 }
 
 /* For find_inplace: this pass reads them. */
@@ -206,8 +206,8 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *b)
 {
     LoopSplit d = deal_of(printer, K);
     Braces s[MAXLOOP];
-    int u = d.u[d.k - 1], w = wide_width(printer, u), ns = 0;
-    const char *name = strf(printer->a, w > 1 ? "v%d" : "i%d", u);
+    int u = d.loop[d.k - 1], w = wide_width(printer, u), ns = 0;
+    const char *name = strf(printer->arena, w > 1 ? "v%d" : "i%d", u);
     uint64_t open = d.flat ? K : BIT(u);
 
     if (!d.flat)
@@ -219,8 +219,8 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *b)
         printer->depth++;
         nest_line(printer, "const ix %s = f %% %lld * %d;", name,
                   (long long)d.per, w);
-        form_decode(printer, d.u, d.k - 1,
-                    strf(printer->a, "f / %lld", (long long)d.per));
+        form_decode(printer, d.loop, d.k - 1,
+                    strf(printer->arena, "f / %lld", (long long)d.per));
         printer->depth--;
     } else {
         ns = open_loops(printer, K & ~BIT(u), b, s);
@@ -255,7 +255,7 @@ static void note_order(KernelPrinter *printer, Expr *r, SumOrder order)
 {
     if (!is_rounded_sum(r))
         return;
-    printer->c->uneven |= r->summed && r->summed != (int)order;
+    printer->kernel->uneven |= r->summed && r->summed != (int)order;
     r->summed = (int)order;
 }
 
@@ -299,8 +299,8 @@ static void fold_softened(KernelPrinter *printer)
  * operand lay. */
 static void stream(KernelPrinter *printer, uint64_t K, LoopBody *b)
 {
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        Store *s = &printer->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        Store *s = &printer->kernel->st[i];
         if (s->done || s->loops != (printer->items | K))
             continue;
         nest_add_store(printer, b, s);
@@ -335,10 +335,10 @@ static void pass(KernelPrinter *printer, Expr **r, int nr)
         for (int i = 0; i < nr; i++)
             if (r[i] != top)
                 fold(printer, r[i]);
-        printer->c->nstage += printer->streams;
+        printer->kernel->nstage += printer->streams;
         for (int i = 0; i < b.nst; i++)
             b.st[i]->done = 1,
-            b.st[i]->stage = printer->streams ? printer->c->nstage : 0;
+            b.st[i]->stage = printer->streams ? printer->kernel->nstage : 0;
     } else {
         for (int i = 0; i < nr; i++)
             declare(printer, r[i]);
@@ -359,7 +359,7 @@ static int is_plain(const Expr *e)
 {
     int k = 0;
 
-    while (k < e->lin->nt && e->lin->t[k].var < MAXLOOP)
+    while (k < e->lin->nt && e->lin->term[k].var < MAXLOOP)
         k++;
     return k == e->lin->nt && !e->arg[0];
 }
@@ -370,7 +370,7 @@ static int is_plain(const Expr *e)
 static void need_early(KernelPrinter *printer, Expr **all)
 {
     Expr **x = nest_reached(printer, all, (int)vec_len(all));
-    char *late = alloc(printer->a, vec_len(printer->c->ex) + 1);
+    char *late = alloc(printer->arena, vec_len(printer->kernel->ex) + 1);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xload && wide_has(printer, x[i]) &&
@@ -385,7 +385,7 @@ static void need_early(KernelPrinter *printer, Expr **all)
             late[e->id] |= e->arg[k] && late[e->arg[k]->id];
         for (int k = 0; l && k < l->nt; k++)
             late[e->id] |=
-                l->t[k].var >= MAXLOOP && late[l->t[k].var - MAXLOOP];
+                l->term[k].var >= MAXLOOP && late[l->term[k].var - MAXLOOP];
         if (!late[e->id])
             wide_compute(printer, e);
     }
@@ -428,7 +428,7 @@ static void stage(KernelPrinter *printer, uint64_t K, const LoopBody *b)
     uint64_t each = 0;
     Braces s[MAXLOOP];
 
-    if (team && printer->c->form == STAGEtogether)
+    if (team && printer->kernel->form == STAGEtogether)
         each = loops_of_sums(printer, K, b);
     if (each) {
         together(printer, K, each, b);
@@ -451,8 +451,8 @@ void wide_stages(KernelPrinter *printer)
         need_early(printer, all);
         wide_need(printer, all, (int)vec_len(all));
     }
-    for (size_t i = 0; i < vec_len(printer->c->st); i++) {
-        Store *st = &printer->c->st[i];
+    for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
+        Store *st = &printer->kernel->st[i];
         if (st->done)
             continue;
         LoopBody b = form_stage(printer, st->loops);

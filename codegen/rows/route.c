@@ -44,7 +44,7 @@ static void weight_of(RowText *o, const RowWalks *w, const char *q,
     row_decode(o, w, q, name, 3);
     row_line(o, "const %s v%s = coarse_%s(%s);", ct, name,
              dtypes[compute_type(dt)].name,
-             text_load(o->a, dt, strf(o->a, "g[p2 + %s2]", name)));
+             text_load(o->arena, dt, strf(o->arena, "g[p2 + %s2]", name)));
 }
 
 /* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */
@@ -163,7 +163,7 @@ static void keep_blocks(RowText *o, const RowWalks *item, const RowWalks *pair,
 static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
                        const Node *n)
 {
-    put(&o->t, "%s", row_before);
+    put(&o->text, "%s", row_before);
     row_line(o, "for (int64_t p = lo; p < hi; p++) {");
     row_decode(o, item, "p", "p", 3);
     row_line(o, "(void)p2;");
@@ -184,7 +184,7 @@ static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
     row_line(o, "}");
     row_line(o, "}");
     row_line(o, "}");
-    put(&o->t, "#undef BEFORE\n");
+    put(&o->text, "#undef BEFORE\n");
 }
 
 /* Of each micro-batch all tokens, in the order of the result's axes. */
@@ -398,13 +398,13 @@ static void put_stash(RowText *o, const Graph *g, Node *n, int gpu)
 
 static void put_block_rules(RowText *o, int padded, int budget)
 {
-    put(&o->t, "#define BEGIN (%s)\n",
+    put(&o->text, "#define BEGIN (%s)\n",
         padded   ? "x * each"
         : budget ? "(int64_t)before - from"
                  : "(int64_t)before");
-    put(&o->t, "#define END (%s)\n", padded ? "(x + 1) * each" : "cap");
-    put(&o->t, "#define PADDED %d\n", padded);
-    put(&o->t, "#define TOTAL(n) %s(n)\n", budget ? "*total = " : "(void)");
+    put(&o->text, "#define END (%s)\n", padded ? "(x + 1) * each" : "cap");
+    put(&o->text, "#define PADDED %d\n", padded);
+    put(&o->text, "#define TOTAL(n) %s(n)\n", budget ? "*total = " : "(void)");
 }
 
 int route_lower(Graph *g, Group *k, Arena *a, int gpu)
@@ -427,7 +427,7 @@ int route_lower(Graph *g, Group *k, Arena *a, int gpu)
     row_line(&o, "const int64_t first = iv[%d], top = iv[%d], in = iv[%d];",
              add_int(k, a, first_expert(g, n)), row_size(&o, top),
              row_size(&o, behind));
-    put(&o.t, "#define EXPERT(i) (e[%s] - first)\n",
+    put(&o.text, "#define EXPERT(i) (e[%s] - first)\n",
         behind == 1
             ? "i"
             : "((i) / top / in * top + (i) % top) * in + (i) / top % in");
@@ -442,7 +442,7 @@ int route_lower(Graph *g, Group *k, Arena *a, int gpu)
     int plain = !l.each && !(n->at.route.budget > 0);
     if (gpu)
         put_block_rules(&o, l.each > 0, n->at.route.budget > 0);
-    put(&o.t, "%s",
+    put(&o.text, "%s",
         gpu      ? route_blocks
         : plain  ? route_text
         : l.each ? padded_text
@@ -566,11 +566,11 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
     if (l.each) {
         row_line(&o, "const int64_t experts = iv[%d], pair = iv[%d];",
                  row_size(&o, l.experts), row_size(&o, l.pair));
-        put(&o.t, "%s", copy_row);
+        put(&o.text, "%s", copy_row);
     } else {
         row_line(&o, "const int64_t tokens = iv[%d], row = iv[%d];",
                  row_size(&o, l.pairs / top), row_size(&o, l.row));
-        put(&o.t, "%s", copy_token);
+        put(&o.text, "%s", copy_token);
     }
     row_finish(&o, g, ((l.each ? l.cap : l.pairs / top) + 7) / 8, 1);
     return 1;

@@ -5,7 +5,6 @@
  * fixed, whatever the number of threads. */
 #include "rows.h"
 
-
 enum { SELECT = 32, GRAIN = 16384 };
 
 /* ---- axes as sizes and strides ------------------------------------------- */
@@ -46,39 +45,39 @@ void row_line(RowText *o, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    vput_line(&o->t, 1, fmt, ap);
+    vput_line(&o->text, 1, fmt, ap);
     va_end(ap);
 }
 
 int row_size(RowText *o, int64_t v)
 {
-    return add_size(o->k, o->a, v);
+    return add_size(o->group, o->arena, v);
 }
 
 RowText row_begin(Group *k, Arena *a)
 {
     RowText o = { k, a, { .arena = a } };
 
-    put(&o.t, "{\n");
+    put(&o.text, "{\n");
     return o;
 }
 
 void row_buffer(RowText *o, const char *name, Node *n, Dtype dt)
 {
-    int i = add_arg(o->k, o->a, n);
+    int i = add_arg(o->group, o->arena, n);
 
     row_line(o, "%s *const %s = buf[%d];", dtypes[dt].store, name, i);
 }
 
 void row_finish(RowText *o, const Graph *g, int64_t items, int64_t work)
 {
-    Group *k = o->k;
+    Group *k = o->group;
     int64_t per = work / (items ? items : 1) + 1;
 
-    put(&o->t, "}\n");
+    put(&o->text, "}\n");
     set_items(k, items, per >= GRAIN ? 1 : GRAIN / per);
-    set_text(k, o->a, o->t.s);
-    set_label(k, o->a, k->node[0]);
+    set_text(k, o->arena, o->text.s);
+    set_label(k, o->arena, k->node[0]);
     k->instr.flops = (double)work;
     for (int i = 0; i < k->narg; i++)
         k->instr.bytes += (double)local_bytes(g, k->arg[i]);
@@ -170,7 +169,7 @@ static void select_warp(RowText *o, const char *ct, const char *x)
     row_line(o, "%s v[EACH];", ct);
     row_line(o, "uint32_t gone = 0;");
     row_line(o, "int32_t mine = 0;");
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "for (int j = 0; j < EACH; j++) {");
     row_line(o, "    const int i = j * 32 + lane;");
     row_line(o, "    v[j] = i < N ? %s : (%s)0;", x, ct);
@@ -179,7 +178,7 @@ static void select_warp(RowText *o, const char *ct, const char *x)
     row_line(o, "for (int c = 0; c < k; c++) {");
     row_line(o, "    %s best = 0;", ct);
     row_line(o, "    int bi = -1;");
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "    for (int j = 0; j < EACH; j++) {");
     row_line(o, "        const int i = j * 32 + lane;");
     row_line(o, "        if (!(gone >> j & 1) &&");
@@ -252,8 +251,8 @@ static int64_t power_of_two(int64_t n)
 static void topk_item(RowText *o, TopkForm form, int64_t items, int64_t len)
 {
     if (form == MANY || form == BLOCKS)
-        row_line(o, "int32_t *const work = buf[%d];", o->k->narg);
-    put(&o->t, "%s", row_before);
+        row_line(o, "int32_t *const work = buf[%d];", o->group->narg);
+    put(&o->text, "%s", row_before);
     if (form == WARP) {
         row_line(o, "enum { N = %lld }; (void)n;", (long long)len);
         row_line(o, "const int64_t p = (int64_t)blockIdx.x * (THREADS / 32) + "
@@ -301,7 +300,7 @@ int topk_lower(Graph *g, Group *k, Arena *a, int gpu)
     };
     body[form](&o, ct, v);
     row_line(&o, "}");
-    put(&o.t, "#undef BEFORE\n");
+    put(&o.text, "#undef BEFORE\n");
     if (form == MANY || form == BLOCKS)
         k->scratch = items * (form == MANY ? 2 * len : power_of_two(len)) * 4;
     row_finish(&o, g, form == WARP ? (items + 7) / 8 : items,
@@ -335,14 +334,14 @@ static void sum_blocks(RowText *o, const RowWalks *w, const char *ct,
     row_line(o, "for (int64_t i0 = 0; i0 < n; i0 += THREADS * EACH) {");
     row_line(o, "    const int64_t from = i0 + TID * EACH;");
     row_line(o, "    %s v[EACH], mine = 0, all;", ct);
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "    for (int j = 0; j < EACH; j++) {");
     row_line(o, "        const int64_t i = from + j;");
     row_line(o, "        v[j] = i < n ? %s : (%s)0;", x, ct);
     row_line(o, "        mine += v[j];");
     row_line(o, "    }");
     row_line(o, "    %s s = before + block_before(mine, all);", ct);
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "    for (int j = 0; j < EACH; j++) {");
     row_line(o, "        const int64_t i = from + j;");
     row_line(o, "        s += v[j];");

@@ -24,9 +24,9 @@ typedef struct RowWalks {
     RowWalk at[2 * MAXD];
 } RowWalks;
 typedef struct RowText {
-    Group *k;
-    Arena *a;
-    Text t;
+    Group *group;
+    Arena *arena;
+    Text text;
 } RowText;
 
 /* One more: axis d of `of`, with its strides in t. */

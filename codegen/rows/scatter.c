@@ -65,7 +65,7 @@ static void scatter_text(RowText *o, const Node *n, const Node *out,
     row_line(o, "p0 += f, p1 += f * sv;");
     if (wide)
         row_line(o, "float *const work = (float *)buf[%d] + p * n * %d;",
-                 o->k->narg, COLUMNS);
+                 o->group->narg, COLUMNS);
     if (!adds) {
         row_line(o, "for (int64_t x = 0; x < n; x++)");
         row_line(o, "    for (int64_t l = 0; l < w; l++)");
@@ -76,16 +76,16 @@ static void scatter_text(RowText *o, const Node *n, const Node *out,
     put_place(o, two);
     row_line(o, "if ((uint64_t)x >= (uint64_t)n)");
     row_line(o, "    continue;");
-    put(&o->t, "#pragma GCC ivdep\n");
+    put(&o->text, "#pragma GCC ivdep\n");
     row_line(o, "for (int64_t l = 0; l < w; l++)");
     row_line(o, "    %s += %s;", to,
-             text_load(o->a, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
+             text_load(o->arena, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
     row_line(o, "}");
     if (wide) {
         row_line(o, "for (int64_t x = 0; x < n; x++)");
         row_line(o, "    for (int64_t l = 0; l < w; l++)");
         row_line(o, "        y[p0 + x * sx + l] = %s;",
-                 text_save(o->a, dt, to));
+                 text_save(o->arena, dt, to));
     }
     row_line(o, "}");
 }
@@ -138,7 +138,8 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
     row_line(o, "__shared__ int64_t place[2 * THREADS], value[2 * THREADS];");
     row_line(o, "int have = 0;");
     if (sum != out->dt)
-        row_line(o, "%s *const sum = buf[%d];", dtypes[sum].store, o->k->narg);
+        row_line(o, "%s *const sum = buf[%d];", dtypes[sum].store,
+                 o->group->narg);
     else
         row_line(o, "%s *const sum = y;", dtypes[sum].store);
     row_line(o, "const int64_t p = blockIdx.x, l0 = p %% nb * THREADS + TID;");
@@ -149,7 +150,8 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
         put_columns(o);
         row_line(o, "    for (int64_t x = from; x < to; x++)");
         row_line(o, "        sum[p0 + x * sx + l] = %s;",
-                 !adds ? "0" : text_load(o->a, out->dt, "y[p0 + x * sx + l]"));
+                 !adds ? "0"
+                       : text_load(o->arena, out->dt, "y[p0 + x * sx + l]"));
     }
     row_line(o, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
     put_hits(o, s, two);
@@ -158,23 +160,23 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
     row_line(o, "    int64_t x[AHEAD];");
     row_line(o, "    %s w[AHEAD];", ct);
     row_line(o, "    %s z[AHEAD];", dtypes[sum].store);
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "    for (int j = 0; j < AHEAD; j++) {");
     row_line(o, "        const bool in = h + j < have;");
     row_line(o, "        x[j] = in ? p0 + place[h + j] + l : -1;");
     row_line(o, "        w[j] = in ? %s : (%s)0;",
-             text_load(o->a, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"),
+             text_load(o->arena, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"),
              ct);
     row_line(o, "        z[j] = in ? sum[x[j]] : 0;");
     row_line(o, "    }");
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "    for (int j = 0; j < AHEAD; j++) {");
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "        for (int i = 0; i < j; i++)");
     row_line(o, "            z[j] = x[i] == x[j] ? z[i] : z[j];");
     row_line(o, "        z[j] += w[j];");
     row_line(o, "    }");
-    put(&o->t, "#pragma unroll\n");
+    put(&o->text, "#pragma unroll\n");
     row_line(o, "    for (int j = 0; j < AHEAD; j++)");
     row_line(o, "        if (h + j < have)");
     row_line(o, "            sum[x[j]] = z[j];");
@@ -185,7 +187,7 @@ static void scatter_blocks(RowText *o, const Node *n, const Node *out,
         put_columns(o);
         row_line(o, "    for (int64_t x = from; x < to; x++)");
         row_line(o, "        y[p0 + x * sx + l] = %s;",
-                 text_save(o->a, out->dt, "sum[p0 + x * sx + l]"));
+                 text_save(o->arena, out->dt, "sum[p0 + x * sx + l]"));
     }
 }
 

@@ -22,7 +22,7 @@ static int64_t half_place(const Zigzag *z, int64_t r, int64_t h)
 int64_t block_place(const BlockLayout *s, const BlockPlace *x, int64_t pos,
                     int64_t h)
 {
-    return x->placed ? half_place(&s->z, pos, h) * x->half
+    return x->placed ? half_place(&s->zigzag, pos, h) * x->half
                      : pos * x->stride + h * x->half;
 }
 

@@ -227,12 +227,12 @@ static void local_blocks(const Coll *k, const BlockLayout *s, int size)
 
 static int64_t rotated_from(const Coll *k, int64_t me)
 {
-    return (me + k->size - k->s->ppermute.by) % k->size;
+    return (me + k->size - k->instr->ppermute.by) % k->size;
 }
 
 static int64_t rotated_bytes(const Coll *k)
 {
-    return k->s->ppermute.n * dtypes[k->s->ppermute.dt].bytes;
+    return k->instr->ppermute.n * dtypes[k->instr->ppermute.dt].bytes;
 }
 
 static void local_ppermute(const Coll *k)
@@ -245,7 +245,7 @@ static void local_ppermute(const Coll *k)
 
 static void far_ppermute(const Coll *k)
 {
-    int64_t to = (k->me + k->s->ppermute.by) % k->size;
+    int64_t to = (k->me + k->instr->ppermute.by) % k->size;
 
     mpi_sendrecv(k->part[0].send, k->ranks[to], k->part[0].recv,
                  k->ranks[rotated_from(k, k->me)], rotated_bytes(k));
@@ -255,7 +255,7 @@ static void local_allreduce(const Coll *k, Pool *p)
 {
     static const uint8_t *src[MAXGROUP];
     static uint8_t *dst[MAXGROUP];
-    const AllreduceArgs *x = &k->s->allreduce;
+    const AllreduceArgs *x = &k->instr->allreduce;
     Sum s = { x->dt, x->op, k->size, src, x->n, x->n, dst, k->size, x->n };
 
     for (int64_t r = 0; r < k->size; r++) {
@@ -268,9 +268,9 @@ static void local_allreduce(const Coll *k, Pool *p)
 static void local_reducescatter(const Coll *k, Pool *p)
 {
     static const uint8_t *src[MAXGROUP];
-    const ReducescatterArgs *v = &k->s->reducescatter;
+    const ReducescatterArgs *v = &k->instr->reducescatter;
     int size = dtypes[v->dt].bytes;
-    BlockLayout x = blocks_of(k->s, k->size);
+    BlockLayout x = blocks_of(k->instr, k->size);
     uint8_t *to;
     Sum s = { v->dt, v->op, k->size, src, x.run, k->size * v->chunk,
               &to,   1,     v->chunk };
@@ -294,7 +294,7 @@ static const uint8_t *packed(const Coll *k, const BlockLayout *s, int size,
 {
     int64_t bytes = block_elems(s) * size;
     const uint8_t *send = k->part[0].send;
-    DenseSide d = k->s->kind == Ireducescatter ? NEITHER : DSTDENSE;
+    DenseSide d = k->instr->kind == Ireducescatter ? NEITHER : DSTDENSE;
 
     if (is_dense(s, s->src, &s->to, n == 1))
         return send;
@@ -336,19 +336,19 @@ static void far_pairs(const Coll *k, const BlockLayout *s, int size)
 
 static void far_blocks(const Coll *k, int size, UnderWay *u)
 {
-    BlockLayout shape = blocks_of(k->s, k->size), *s = &shape;
+    BlockLayout shape = blocks_of(k->instr, k->size), *s = &shape;
     int64_t bytes = block_elems(s) * size;
     int direct = is_dense(s, s->dst, &s->from, 0);
     uint8_t *recv = k->part[0].recv, *stage = k->stage;
     uint8_t *in = direct ? recv : stage;
     uint8_t *spare = direct ? stage : stage + k->size * bytes;
 
-    if (k->s->kind == Ialltoall && !direct && bytes >= PAIRS &&
+    if (k->instr->kind == Ialltoall && !direct && bytes >= PAIRS &&
         s->run * size <= INT32_MAX) {
         far_pairs(k, s, size);
         return;
     }
-    if (k->s->kind == Iallgather)
+    if (k->instr->kind == Iallgather)
         mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes, u->later);
     else
         mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes,
@@ -358,7 +358,7 @@ static void far_blocks(const Coll *k, int size, UnderWay *u)
 
 static void place_blocks(const Coll *k, int size, const uint8_t *in)
 {
-    BlockLayout s = blocks_of(k->s, k->size);
+    BlockLayout s = blocks_of(k->instr, k->size);
     int64_t bytes = block_elems(&s) * size;
 
     for (int64_t from = 0; from < k->size; from++)
@@ -381,10 +381,10 @@ static void far_sum(const Coll *k, Pool *p, const uint8_t *in, Dtype dt,
 
 static void far_reducescatter(const Coll *k, UnderWay *u)
 {
-    const ReducescatterArgs *x = &k->s->reducescatter;
+    const ReducescatterArgs *x = &k->instr->reducescatter;
     int size = dtypes[x->dt].bytes;
     int64_t bytes = x->outer * x->chunk * size, g = k->size;
-    BlockLayout s = blocks_of(k->s, g);
+    BlockLayout s = blocks_of(k->instr, g);
     uint8_t *in = k->stage;
 
     mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes,
@@ -395,7 +395,7 @@ static void far_reducescatter(const Coll *k, UnderWay *u)
 /* Each rank sums an equal share, then the shares are gathered. */
 static void far_shares(const Coll *k, Pool *p)
 {
-    const AllreduceArgs *x = &k->s->allreduce;
+    const AllreduceArgs *x = &k->instr->allreduce;
     int size = dtypes[x->dt].bytes;
     int64_t n = x->n, g = k->size, share = (n + g - 1) / g;
     uint8_t *in = k->stage, *sum = k->part[0].recv;
@@ -416,7 +416,7 @@ static void far_shares(const Coll *k, Pool *p)
 /* Few bytes are gathered and summed on every rank: half the messages. */
 static void far_allreduce(const Coll *k, Pool *p, UnderWay *u)
 {
-    const AllreduceArgs *x = &k->s->allreduce;
+    const AllreduceArgs *x = &k->instr->allreduce;
     int64_t bytes = x->n * dtypes[x->dt].bytes;
 
     if (bytes * k->size > GATHERSUM) {
@@ -430,16 +430,16 @@ static void far_allreduce(const Coll *k, Pool *p, UnderWay *u)
 /* What has arrived, to its place. */
 static void far_end(const Coll *k, Pool *p, const uint8_t *in)
 {
-    const AllreduceArgs *a = &k->s->allreduce;
-    const ReducescatterArgs *r = &k->s->reducescatter;
+    const AllreduceArgs *a = &k->instr->allreduce;
+    const ReducescatterArgs *r = &k->instr->reducescatter;
     void *to = k->part[0].recv;
 
-    switch (k->s->kind) {
+    switch (k->instr->kind) {
     case Iallreduce: far_sum(k, p, in, a->dt, a->op, a->n, to); break;
     case Ireducescatter:
         far_sum(k, p, in, r->dt, r->op, r->outer * r->chunk, to);
         break;
-    default: place_blocks(k, dtypes[instr_dtype(k->s, 0)].bytes, in);
+    default: place_blocks(k, dtypes[instr_dtype(k->instr, 0)].bytes, in);
     }
 }
 
@@ -484,11 +484,11 @@ static void *group_of(const Comm *c, uint32_t atoms)
 
 static void far_begin(const Coll *k, Pool *p, UnderWay *u)
 {
-    switch (k->s->kind) {
+    switch (k->instr->kind) {
     case Iallreduce: far_allreduce(k, p, u); break;
     case Ireducescatter: far_reducescatter(k, u); break;
     case Ippermute: far_ppermute(k); break;
-    default: far_blocks(k, dtypes[instr_dtype(k->s, 0)].bytes, u);
+    default: far_blocks(k, dtypes[instr_dtype(k->instr, 0)].bytes, u);
     }
 }
 
@@ -496,13 +496,13 @@ static void run_here(const Coll *k, Pool *p)
 {
     BlockLayout s;
 
-    switch (k->s->kind) {
+    switch (k->instr->kind) {
     case Iallreduce: local_allreduce(k, p); break;
     case Ireducescatter: local_reducescatter(k, p); break;
     case Ippermute: local_ppermute(k); break;
     default:
-        s = blocks_of(k->s, k->size);
-        local_blocks(k, &s, dtypes[instr_dtype(k->s, 0)].bytes);
+        s = blocks_of(k->instr, k->size);
+        local_blocks(k, &s, dtypes[instr_dtype(k->instr, 0)].bytes);
     }
 }
 
@@ -511,8 +511,8 @@ static void begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
     if (k->size > MAXGROUP)
         err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
             MAXGROUP);
-    if (moves_rows(k->s->kind)) {
-        watch_enter(k->s->atoms, k->ranks, k->size);
+    if (moves_rows(k->instr->kind)) {
+        watch_enter(k->instr->atoms, k->ranks, k->size);
         comm_rows(c, p, k);
         watch_leave();
         return;
@@ -521,8 +521,8 @@ static void begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
         run_here(k, p);
         return;
     }
-    k->group = group_of(c, k->s->atoms);
-    watch_enter(k->s->atoms, k->ranks, k->size);
+    k->group = group_of(c, k->instr->atoms);
+    watch_enter(k->instr->atoms, k->ranks, k->size);
     far_begin(k, p, u);
     watch_leave();
 }
@@ -536,7 +536,7 @@ void comm_begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
 void comm_end(Pool *p, const Coll *k, UnderWay *u)
 {
     if (u->request) {
-        watch_enter(k->s->atoms, k->ranks, k->size);
+        watch_enter(k->instr->atoms, k->ranks, k->size);
         mpi_wait(&u->request, 1);
         watch_leave();
     }

@@ -79,7 +79,7 @@ typedef struct Part {
     const void *map; /* of exchanges of rows */
 } Part;
 typedef struct Coll {
-    const Instr *s;
+    const Instr *instr;
     int64_t size;          /* its ranks */
     const int64_t *ranks;  /* in group order */
     const Part *part;      /* local: size parts; mpi: one, this rank's */
@@ -177,7 +177,7 @@ typedef struct BlockLayout {
     int64_t n[4], src[4], dst[4], run;
     BlockPlace to;   /* in the sender's buffer, by receiver */
     BlockPlace from; /* in the receiver's buffer, by sender */
-    Zigzag z;
+    Zigzag zigzag;
     int halves;
 } BlockLayout;
 

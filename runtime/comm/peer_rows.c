@@ -25,8 +25,8 @@ struct Shared {
 };
 
 typedef struct Rows {
-    const RowsArgs *v;
-    RowsMap m;
+    const RowsArgs *args;
+    RowsMap layout;
     int64_t ranks, me, bytes; /* of a row */
     const int32_t *map;
     uint8_t *own;  /* tokens */
@@ -146,17 +146,17 @@ void comm_need_near(Comm *c, const Plan *p)
 /* Rows in a block of a map: those without a token are its last. */
 static int64_t rows_in(const Rows *x, int64_t block)
 {
-    const int32_t *pair = x->map + x->m.pair + block * x->v->pair;
+    const int32_t *pair = x->map + x->layout.pair + block * x->args->pair;
     int64_t n = 0;
 
-    while (n < x->v->pair && pair[n] >= 0)
+    while (n < x->args->pair && pair[n] >= 0)
         n++;
     return n;
 }
 
 static uint8_t *block_of(const Rows *x, int64_t rank)
 {
-    return x->at[rank] + x->me * x->v->pair * x->bytes;
+    return x->at[rank] + x->me * x->args->pair * x->bytes;
 }
 
 static void send_range(void *ctx, int64_t lo, int64_t hi)
@@ -164,9 +164,9 @@ static void send_range(void *ctx, int64_t lo, int64_t hi)
     const Rows *x = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        int64_t to = i / x->v->pair, at = x->map[x->m.pair + i];
+        int64_t to = i / x->args->pair, at = x->map[x->layout.pair + i];
         if (at >= 0)
-            memcpy(block_of(x, to) + i % x->v->pair * x->bytes,
+            memcpy(block_of(x, to) + i % x->args->pair * x->bytes,
                    x->own + at / x->ranks * x->bytes, (size_t)x->bytes);
     }
 }
@@ -176,12 +176,12 @@ static void clear_range(void *ctx, int64_t lo, int64_t hi)
     const Rows *x = ctx;
 
     for (int64_t i = lo; i < hi; i++)
-        if (i % x->v->pair >= x->came[i / x->v->pair])
+        if (i % x->args->pair >= x->came[i / x->args->pair])
             memset(x->here + i * x->bytes, 0, (size_t)x->bytes);
 }
 
 #define SUM(T, A, LOAD, STORE)                                     \
-    for (int64_t e = 0; e < x->v->width; e++) {                    \
+    for (int64_t e = 0; e < x->args->width; e++) {                 \
         A sum = 0;                                                 \
         for (int64_t r = 0; r < x->ranks; r++)                     \
             if (row[r])                                            \
@@ -195,12 +195,13 @@ static void sum_token(const Rows *x, int64_t t)
     uint8_t *to = x->own + t * x->bytes;
 
     for (int64_t r = 0; r < x->ranks; r++) {
-        int64_t i = x->map[x->m.row + t * x->ranks + r] - r * x->v->pair;
+        int64_t i =
+            x->map[x->layout.row + t * x->ranks + r] - r * x->args->pair;
         row[r] = i < 0 ? NULL : block_of(x, r) + i * x->bytes;
     }
-    if (x->v->dt == Df64)
+    if (x->args->dt == Df64)
         SUM(double, double, , )
-    else if (x->v->dt == Df32)
+    else if (x->args->dt == Df32)
         SUM(float, float, , )
     else
         SUM(uint16_t, float, bf16_to_f32, f32_to_bf16)
@@ -218,11 +219,11 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi)
 static Rows rows_of(const Coll *k, const Part *p, int64_t me, uint8_t **at,
                     int64_t *came)
 {
-    const RowsArgs *v = &k->s->rows;
-    int sends = k->s->kind == Isendrows;
+    const RowsArgs *v = &k->instr->rows;
+    int sends = k->instr->kind == Isendrows;
 
-    return (Rows){ .v = v,
-                   .m = rows_map(v, k->size),
+    return (Rows){ .args = v,
+                   .layout = rows_map(v, k->size),
                    .ranks = k->size,
                    .me = me,
                    .bytes = v->width * dtypes[v->dt].bytes,
@@ -235,16 +236,16 @@ static Rows rows_of(const Coll *k, const Part *p, int64_t me, uint8_t **at,
 
 static void move(Pool *p, const Coll *k, Rows *x)
 {
-    if (k->s->kind == Isendrows)
-        pool_run(p, send_range, x, x->ranks * x->v->pair, ROWGRAIN);
+    if (k->instr->kind == Isendrows)
+        pool_run(p, send_range, x, x->ranks * x->args->pair, ROWGRAIN);
     else
-        pool_run(p, sum_range, x, x->v->tokens, ROWGRAIN);
+        pool_run(p, sum_range, x, x->args->tokens, ROWGRAIN);
 }
 
 static void clear(Pool *p, const Coll *k, Rows *x)
 {
-    if (k->s->kind == Isendrows)
-        pool_run(p, clear_range, x, x->ranks * x->v->pair, ROWGRAIN);
+    if (k->instr->kind == Isendrows)
+        pool_run(p, clear_range, x, x->ranks * x->args->pair, ROWGRAIN);
 }
 
 static void count(Comm *c, const Rows *x, const int64_t *rows)
@@ -259,7 +260,7 @@ static void rows_here(Comm *c, Pool *p, const Coll *k)
     static int64_t came[MAXRANKS], sent[MAXRANKS];
 
     for (int64_t j = 0; j < k->size; j++)
-        at[j] = k->s->kind == Isendrows ? k->part[j].recv : k->part[j].send;
+        at[j] = k->instr->kind == Isendrows ? k->part[j].recv : k->part[j].send;
     for (int64_t me = 0; me < k->size; me++) {
         Rows x = rows_of(k, &k->part[me], me, at, came);
         for (int64_t j = 0; j < k->size; j++)
@@ -270,8 +271,10 @@ static void rows_here(Comm *c, Pool *p, const Coll *k)
     for (int64_t me = 0; me < k->size; me++) {
         Rows x = rows_of(k, &k->part[me], me, at, came);
         for (int64_t j = 0; j < k->size; j++)
-            came[j] = rows_in(
-                &(Rows){ .v = x.v, .m = x.m, .map = k->part[j].map }, me);
+            came[j] = rows_in(&(Rows){ .args = x.args,
+                                       .layout = x.layout,
+                                       .map = k->part[j].map },
+                              me);
         clear(p, k, &x);
     }
 }

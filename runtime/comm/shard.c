@@ -75,13 +75,13 @@ Clip clip_of(const Mesh *m, const Tensor *t, int64_t rank)
 }
 
 typedef struct ShardWalk {
-    const Mesh *m;
-    const Tensor *t;
+    const Mesh *mesh;
+    const Tensor *tensor;
     int64_t rank;
     int whole;     /* dims from here on are held whole */
     int64_t inner; /* elements of those */
     Clip clip;
-    RunFn *f;
+    RunFn *run;
     void *ctx;
 } ShardWalk;
 
@@ -92,28 +92,28 @@ static void give(const ShardWalk *w, int64_t global, int64_t local, int64_t n)
     if (n > w->clip.hi - local)
         n = w->clip.hi - local;
     if (n > skip)
-        w->f(w->ctx, global + skip, local + skip + w->clip.shift, n - skip);
+        w->run(w->ctx, global + skip, local + skip + w->clip.shift, n - skip);
 }
 
 static int is_whole(const ShardWalk *w, int d)
 {
-    const PlanDim *p = &w->t->dim[d];
+    const PlanDim *p = &w->tensor->dim[d];
 
     return p->npiece == 1 && p->piece[0].len == p->n &&
-           aff_at(w->m, &p->piece[0].start, w->rank) == 0;
+           aff_at(w->mesh, &p->piece[0].start, w->rank) == 0;
 }
 
 /* Rows of dim d at (global, local), both in units of that dim's rows. */
 static void walk(const ShardWalk *w, int d, int64_t global, int64_t local)
 {
-    const PlanDim *p = &w->t->dim[d];
+    const PlanDim *p = &w->tensor->dim[d];
     int last = d + 1 == w->whole;
     int64_t held = dim_held(p);
 
     global *= p->n;
     local *= held;
     for (int i = 0; i < p->npiece; local += p->piece[i++].len) {
-        int64_t s = aff_at(w->m, &p->piece[i].start, w->rank);
+        int64_t s = aff_at(w->mesh, &p->piece[i].start, w->rank);
         int64_t len = p->piece[i].len < p->n - s ? p->piece[i].len : p->n - s;
         if (last && len > 0)
             give(w, (global + s) * w->inner, local * w->inner, len * w->inner);

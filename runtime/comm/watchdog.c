@@ -325,7 +325,7 @@ typedef struct Inquiry {
     Arena *mem;
     int64_t n, count, *ranks;
     uint32_t atoms;
-    Answer *a;
+    Answer *answer;
 } Inquiry;
 
 static Inquiry inquire(void)
@@ -340,7 +340,7 @@ static Inquiry inquire(void)
     if (q.n)
         memcpy(q.ranks, at.ranks, (size_t)q.n * sizeof *q.ranks);
     pthread_mutex_unlock(&at.lock);
-    q.a = alloc(q.mem, (size_t)(q.n + 1) * sizeof *q.a);
+    q.answer = alloc(q.mem, (size_t)(q.n + 1) * sizeof *q.answer);
     return q;
 }
 
@@ -355,11 +355,11 @@ static int64_t ask(const Inquiry *q)
     int64_t silent = 0;
 
     for (int64_t i = 0; i < q->n; i++)
-        if (q->ranks[i] != w.me && !q->a[i].came)
+        if (q->ranks[i] != w.me && !q->answer[i].came)
             post(q->ranks[i], &n);
-    listen_long(ANSWER, q->ranks, q->n, q->count, q->a);
+    listen_long(ANSWER, q->ranks, q->n, q->count, q->answer);
     for (int64_t i = 0; i < q->n; i++)
-        silent += q->ranks[i] != w.me && !q->a[i].came;
+        silent += q->ranks[i] != w.me && !q->answer[i].came;
     return silent;
 }
 
@@ -371,7 +371,7 @@ static int put_missing_ranks(Text *t, const Inquiry *q, int ended, int *works)
     int knows = 0;
 
     for (int64_t i = 0; i < q->n; i++) {
-        const Answer *a = &q->a[i];
+        const Answer *a = &q->answer[i];
         if (q->ranks[i] == w.me || (a->came && (a->there || ended)))
             continue;
         knows |= !a->came || !a->inside;

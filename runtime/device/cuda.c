@@ -114,7 +114,7 @@ static int64_t launch_blocks(const Gpu *x, const Instr *s)
 
 static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
 {
-    const Instr *s = b->s;
+    const Instr *s = b->instr;
 
     c->blocks = launch_blocks(x, s);
     c->fn = x->fn[kernel_named(x->plan, s->kernel)];
@@ -130,7 +130,7 @@ static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
 static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)
 {
     Gpu *x = d;
-    const Instr *s = b->s;
+    const Instr *s = b->instr;
     GpuCall *c = b->own = alloc(x->mem, sizeof *c);
 
     c->place = trail_place(x, prog, s);
@@ -315,7 +315,7 @@ static int ready(void *d, const BoundInstr *b)
 static int launch_first(Gpu *x, const BoundInstr *b)
 {
     const GpuCall *c = b->own;
-    const Launch *l = &b->s->launch;
+    const Launch *l = &b->instr->launch;
     int least = 0;
     LaunchAttribute a = { .id = PRIORITY };
     LaunchConfig k = {
@@ -334,17 +334,17 @@ static int launch_first(Gpu *x, const BoundInstr *b)
 static void launch(void *d, const BoundInstr *b)
 {
     const GpuCall *c = b->own;
-    const Launch *l = &b->s->launch;
+    const Launch *l = &b->instr->launch;
 
     if (!c->blocks)
         return;
-    gpu_ok(b->s->issue.priority
+    gpu_ok(b->instr->issue.priority
                ? launch_first(d, b)
                : dl.cuLaunchKernel(c->fn, (unsigned)c->blocks, (unsigned)l->y,
                                    (unsigned)l->z, (unsigned)l->threads, 1, 1,
                                    (unsigned)l->shared, stream(d, b->on),
                                    c->param, NULL),
-           instr_label(b->s));
+           instr_label(b->instr));
 }
 
 static void product(void *d, const BoundInstr *b)
@@ -357,7 +357,7 @@ static void transfer(void *d, const BoundInstr *b)
     const GpuCall *c = b->own;
 
     trail_put(d, c->place, 0, b->on);
-    link_run(c->end, b->s, address(b->buf[0]), stream(d, b->on));
+    link_run(c->end, b->instr, address(b->buf[0]), stream(d, b->on));
     trail_put(d, c->place, 1, b->on);
 }
 
@@ -367,7 +367,7 @@ static void collective(void *d, const BoundInstr *b, const Part *part)
 
     if (c->peer) {
         trail_put(d, c->place, 0, b->on);
-        peer_run(c->peer, &b->s->rows, stream(d, b->on));
+        peer_run(c->peer, &b->instr->rows, stream(d, b->on));
         trail_put(d, c->place, 1, b->on);
         return;
     }
@@ -377,7 +377,7 @@ static void collective(void *d, const BoundInstr *b, const Part *part)
         return;
     }
     trail_put(d, c->place, 0, b->on);
-    nccl_run(c->comm, b->s, b->group, b->me, address(part->send),
+    nccl_run(c->comm, b->instr, b->group, b->me, address(part->send),
              address(part->recv), stream(d, b->on));
     trail_put(d, c->place, 1, b->on);
 }
@@ -395,9 +395,10 @@ static void issued(void *d, const BoundInstr *b)
     dl.cuGetErrorString(e, &text);
     if (x->step >= 0)
         snprintf(when, sizeof when, "step %lld, ", (long long)x->step + 1);
-    err(&(Loc){ b->s->file, b->s->line, NULL }, "GPU: %s: in %s%s %s (%s)",
-        text, when, instr_info(b->s->kind)->name,
-        b->s->kernel ? b->s->kernel : "", instr_label(b->s));
+    err(&(Loc){ b->instr->file, b->instr->line, NULL },
+        "GPU: %s: in %s%s %s (%s)", text, when,
+        instr_info(b->instr->kind)->name,
+        b->instr->kernel ? b->instr->kernel : "", instr_label(b->instr));
 }
 
 /* ---- events -------------------------------------------------------------- */

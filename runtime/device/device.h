@@ -41,7 +41,7 @@ typedef enum EventKind {
 
 /* An instruction of one rank, with all that it needs. */
 typedef struct BoundInstr {
-    const Instr *s;
+    const Instr *instr;
     int64_t rank;
     void *
         *buf; /* in the device's memory; of framed ones: of this micro-batch */

@@ -78,11 +78,11 @@ static void load(void *d)
 static void bind_scratch(const Host *h, const BoundInstr *b, HostCall *c)
 {
     const Role *r = &h->plan->role[role_of(h->plan, b->rank)];
-    int last = b->s->nbuf ? b->s->buf[b->s->nbuf - 1] : -1;
+    int last = b->instr->nbuf ? b->instr->buf[b->instr->nbuf - 1] : -1;
 
-    c->need = instr_work(b->s, b->group);
+    c->need = instr_work(b->instr, b->group);
     if (last >= 0 && r->buf[last].bytes >= c->need && !r->buf[last].frame)
-        c->scratch = b->buf[b->s->nbuf - 1];
+        c->scratch = b->buf[b->instr->nbuf - 1];
 }
 
 static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)
@@ -93,12 +93,12 @@ static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)
     (void)prog;
     b->own = c;
     vec_push(h->mem, h->call, c);
-    switch (instr_info(b->s->kind)->cls) {
-    case CLASScompute: c->fn = host_kernel(h->code, b->s->kernel); break;
+    switch (instr_info(b->instr->kind)->cls) {
+    case CLASScompute: c->fn = host_kernel(h->code, b->instr->kernel); break;
     case CLASStransfer: c->chan = channel_bind(h->channels, b, runs); break;
     case CLASSproduct: bind_scratch(h, b, c); break;
     case CLASScollective:
-        vec_push(h->mem, h->atoms, b->s->atoms);
+        vec_push(h->mem, h->atoms, b->instr->atoms);
         c->beside = b->on != STREAMcompute;
         if (h->comm->n < h->comm->world)
             bind_scratch(h, b, c);
@@ -190,7 +190,7 @@ static void end_beside(Host *h)
     if (b->done == b->n)
         return;
     b->done = b->n;
-    atomic_store(&h->ending, b->k.s);
+    atomic_store(&h->ending, b->k.instr);
     comm_end(h->pool, &b->k, &b->way);
     atomic_store(&h->ending, NULL);
 }
@@ -237,13 +237,13 @@ static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 
 static void launch(void *d, const BoundInstr *b)
 {
-    pool_run(follow(d, b->on)->pool, call_kernel, (void *)b, b->s->launch.items,
-             b->s->launch.grain);
+    pool_run(follow(d, b->on)->pool, call_kernel, (void *)b,
+             b->instr->launch.items, b->instr->launch.grain);
 }
 
 static void product(void *d, const BoundInstr *b)
 {
-    blas_run(follow(d, b->on)->blas, b->s, b->buf,
+    blas_run(follow(d, b->on)->blas, b->instr, b->buf,
              ((HostCall *)b->own)->scratch);
 }
 
@@ -258,7 +258,7 @@ static void collective(void *d, const BoundInstr *b, const Part *part)
     Host *h = d;
     struct Beside *x = &h->beside;
     HostCall *c = b->own;
-    Coll k = { .s = b->s,
+    Coll k = { .instr = b->instr,
                .size = b->group,
                .ranks = b->ranks,
                .part = part,

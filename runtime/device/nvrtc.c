@@ -14,7 +14,7 @@
 #include "gpu.h"
 
 typedef struct Build {
-    const Plan *p;
+    const Plan *plan;
     int64_t ranks, place; /* that compile beside each other; this one */
     const char *dir, *arch, *version;
     Cubin *out; /* by kernel */
@@ -37,7 +37,8 @@ static void path_of(const Build *b, int i, char *path, size_t n)
 {
     const char *flag[NFLAG];
     XXH3_state_t *s = XXH3_createState();
-    const char *part[] = { b->p->prelude, b->p->kernel[i].text, b->version };
+    const char *part[] = { b->plan->prelude, b->plan->kernel[i].text,
+                           b->version };
 
     flags_of(b, flag);
     XXH3_128bits_reset(s);
@@ -81,16 +82,16 @@ static char *log_of(void *prog)
 
 static void compile(Build *b, int i)
 {
-    size_t np = strlen(b->p->prelude), nt = strlen(b->p->kernel[i].text);
+    size_t np = strlen(b->plan->prelude), nt = strlen(b->plan->kernel[i].text);
     const char *flag[NFLAG];
     char *text = malloc(np + nt + 1);
     void *prog = NULL;
     Cubin *c = &b->out[i];
 
-    memcpy(text, b->p->prelude, np);
-    memcpy(text + np, b->p->kernel[i].text, nt + 1);
+    memcpy(text, b->plan->prelude, np);
+    memcpy(text + np, b->plan->kernel[i].text, nt + 1);
     flags_of(b, flag);
-    dl.nvrtcCreateProgram(&prog, text, b->p->kernel[i].name, 0, NULL, NULL);
+    dl.nvrtcCreateProgram(&prog, text, b->plan->kernel[i].name, 0, NULL, NULL);
     if (dl.nvrtcCompileProgram(prog, NFLAG, flag)) {
         b->why[i] = log_of(prog);
     } else {
@@ -122,10 +123,10 @@ static void one(void *ctx, int64_t lo, int64_t hi)
 
 static _Noreturn void refuse(Arena *a, const Build *b, int i)
 {
-    const Kernel *k = &b->p->kernel[i];
+    const Kernel *k = &b->plan->kernel[i];
     char *text = strf(a, "%s/%s.cu", b->dir, k->name);
     char *log = strf(a, "%s/%s.log", b->dir, k->name);
-    char *all = strf(a, "%s%s", b->p->prelude, k->text);
+    char *all = strf(a, "%s%s", b->plan->prelude, k->text);
 
     cache_keep(text, all, strlen(all));
     cache_keep(log, b->why[i], strlen(b->why[i]));
@@ -140,20 +141,20 @@ static void build(Build *b, Pool *pool, Comm *c)
 {
     b->ranks = launch_local();
     b->place = launch_place() % b->ranks;
-    pool_run(pool, one, b, b->p->nkernel, 1);
+    pool_run(pool, one, b, b->plan->nkernel, 1);
     if (b->ranks == 1)
         return;
     comm_barrier(c);
     b->ranks = 1;
     b->place = 0;
-    pool_run(pool, one, b, b->p->nkernel, 1);
+    pool_run(pool, one, b, b->plan->nkernel, 1);
 }
 
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch, Comm *c)
 {
     size_t n = (size_t)p->nkernel + 1;
     int major = 0, minor = 0;
-    Build b = { .p = p, .dir = cache_folder() };
+    Build b = { .plan = p, .dir = cache_folder() };
 
     if (!dl_open(LIBnvrtc))
         err(NULL, "GPU kernels need NVRTC: %s", dl_why(LIBnvrtc));

@@ -48,14 +48,15 @@ static Channel *find(Channels *x, int64_t from, int64_t to, int64_t tag)
 
 Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t runs)
 {
-    int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
+    int64_t peer = b->ranks[b->instr->transfer.peer],
+            tag = b->instr->transfer.chan;
 
-    if (b->s->kind == Irecv)
+    if (b->instr->kind == Irecv)
         return is_here(x->comm, peer) && x->comm->n > 1
                    ? find(x, peer, b->rank, tag)
                    : NULL;
     Channel *c = find(x, b->rank, peer, tag);
-    if (b->s->kind == Isend)
+    if (b->instr->kind == Isend)
         c->room += runs;
     if (c->pieces < mpi_pieces(b->bytes))
         c->pieces = mpi_pieces(b->bytes);
@@ -82,16 +83,16 @@ void channels_reset(Channels *x)
 /* Would the instruction return at once? Between processes it may block. */
 int channel_ready(const Channel *c, const BoundInstr *b)
 {
-    if (mpi_running() || b->s->kind == Isend)
+    if (mpi_running() || b->instr->kind == Isend)
         return 1;
-    return b->s->kind == Irecv ? c->taken < c->sent : c->waited < c->taken;
+    return b->instr->kind == Irecv ? c->taken < c->sent : c->waited < c->taken;
 }
 
 static void run_here(Channel *c, const BoundInstr *b)
 {
-    if (b->s->kind == Isend)
+    if (b->instr->kind == Isend)
         c->queue[c->sent++] = b->buf[0];
-    else if (b->s->kind == Irecv)
+    else if (b->instr->kind == Irecv)
         memcpy(b->buf[0], c->queue[c->taken++], (size_t)b->bytes);
     else
         c->waited++;
@@ -99,19 +100,20 @@ static void run_here(Channel *c, const BoundInstr *b)
 
 static void run_mpi(Channel *c, const BoundInstr *b)
 {
-    int64_t peer = b->ranks[b->s->transfer.peer], tag = b->s->transfer.chan;
+    int64_t peer = b->ranks[b->instr->transfer.peer],
+            tag = b->instr->transfer.chan;
 
     watch_enter(0, &peer, 1);
-    if (b->s->kind == Irecv)
+    if (b->instr->kind == Irecv)
         mpi_recv(b->buf[0], b->bytes, peer, tag);
-    else if (b->s->kind == Isend)
+    else if (b->instr->kind == Isend)
         mpi_send(b->buf[0], b->bytes, peer, tag,
                  c->queue + c->pieces * c->sent++);
     else if (c->waited < c->sent)
         mpi_wait(c->queue + c->pieces * c->waited++, mpi_pieces(b->bytes));
     else
         err(NULL, "a wait for what was not sent (%s)",
-            b->s->label ? b->s->label : "?");
+            b->instr->label ? b->instr->label : "?");
     watch_leave();
 }
 

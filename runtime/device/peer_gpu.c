@@ -70,7 +70,7 @@ void *gpu_shared(Gpu *x, int64_t bytes, const char *what)
 PeerCall *peer_bind(Gpu *x, const BoundInstr *b)
 {
     enum { OPERANDS = 3, OWN = OPERANDS, WORDS, ME, STOP, BEFORE };
-    const Instr *s = b->s;
+    const Instr *s = b->instr;
     size_t n = (size_t)b->group;
     PeerCall *c = alloc(x->mem, sizeof *c + n * sizeof *c->at);
     int64_t *number = alloc(x->mem, 2 * sizeof *number);

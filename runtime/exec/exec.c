@@ -19,11 +19,11 @@ static void bind_group(Exec *x, BoundInstr *b)
 {
     const Mesh *m = x->plan->mesh;
 
-    b->group = mesh_extent(m, b->s->atoms);
+    b->group = mesh_extent(m, b->instr->atoms);
     b->ranks = alloc(x->mem, (size_t)b->group * sizeof *b->ranks);
-    mesh_group(m, b->s->atoms, b->rank, b->ranks);
-    b->me = mesh_pos(m, b->s->atoms, b->rank);
-    for (int64_t j = 0; j < b->group && is_collective(b->s->kind); j++)
+    mesh_group(m, b->instr->atoms, b->rank, b->ranks);
+    b->me = mesh_pos(m, b->instr->atoms, b->rank);
+    for (int64_t j = 0; j < b->group && is_collective(b->instr->kind); j++)
         b->wide |= role_of(x->plan, b->ranks[j]) != role_of(x->plan, b->rank);
 }
 
@@ -49,7 +49,7 @@ static void *event_of(Exec *x, void ***events, int e)
 
 static void bind_launch(Exec *x, BoundInstr *b, void ***events)
 {
-    const Issue *l = &b->s->issue;
+    const Issue *l = &b->instr->issue;
 
     b->on = l->stream;
     for (int i = 0; i < l->nwait; i++) {
@@ -61,7 +61,7 @@ static void bind_launch(Exec *x, BoundInstr *b, void ***events)
 
 static void bind_instr(Exec *x, const Rank *r, BoundInstr *b, const Instr *s)
 {
-    *b = (BoundInstr){ .s = s, .rank = r->id };
+    *b = (BoundInstr){ .instr = s, .rank = r->id };
     b->lasts = instr_lasts(r->role, s);
     b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
     for (int i = 0; i < s->nbuf; i++)
@@ -86,9 +86,9 @@ static void bind_patches(Exec *x, const Rank *r, int g, int f)
 
     for (int k = p->first; k < p->first + p->n; k++) {
         const BoundInstr *b = &r->bound[g][k];
-        for (int i = 0; i < b->s->nbuf; i++) {
+        for (int i = 0; i < b->instr->nbuf; i++) {
             const Buf *t =
-                b->s->buf[i] < 0 ? NULL : &r->role->buf[b->s->buf[i]];
+                b->instr->buf[i] < 0 ? NULL : &r->role->buf[b->instr->buf[i]];
             Patch q = { &b->buf[i], t ? t->offset : 0, t ? t->frame - 1 : -1 };
             if (q.frame >= 0 && t->prog == g)
                 vec_push(x->mem, r->patch[g][f], q);
@@ -156,7 +156,7 @@ static void open_rank(Exec *x, Rank *r, int64_t id)
                  .role = &x->plan->role[role],
                  .stage = exec_stage(x, role) };
     vec_push(x->mem, r->stage->rank, r);
-    r->stage->n++;
+    r->stage->nrank++;
 }
 
 /* Its arena, and where buffers lie in it; of those in frames: for the first

@@ -60,7 +60,7 @@ typedef struct UnrolledProgram {
 typedef struct Stage {
     int role;
     Rank **rank;
-    int64_t n;
+    int64_t nrank;
     UnrolledProgram *course; /* by program */
     int64_t *loaded;         /* by tensor: micro-batch; -1: none */
     int64_t micro;           /* that the scalar `micro` says; -1: none */

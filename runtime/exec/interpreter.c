@@ -17,12 +17,12 @@ static void load(Exec *x, Stage *s, const Needs *n, int64_t micro)
         const Tensor *t = &s->rank[0]->role->tensor[n->input[k]];
         if (s->loaded[n->input[k]] == micro)
             continue;
-        for (int64_t i = 0; i < s->n; i++)
+        for (int64_t i = 0; i < s->nrank; i++)
             x->feed->fill(x->feed->self, t, s->rank[i]->id, micro,
                           s->rank[i]->buf[t->buf]);
         s->loaded[n->input[k]] = micro;
     }
-    for (int64_t i = 0; i < s->n && n->micro && s->micro != micro; i++)
+    for (int64_t i = 0; i < s->nrank && n->micro && s->micro != micro; i++)
         x->micro(x, s->rank[i], micro);
     s->micro = n->micro ? micro : s->micro;
 }
@@ -32,7 +32,7 @@ static void patch(const Stage *s, const ScheduleSlot *t)
 {
     const SlotGroup *frame = stage_program(s)->frame;
 
-    for (int64_t i = 0; i < s->n; i++) {
+    for (int64_t i = 0; i < s->nrank; i++) {
         Patch *p = s->rank[i]->patch[s->prog][t->phase];
         for (size_t k = 0; k < vec_len(p); k++) {
             const SlotGroup *f = &frame[p[k].frame];
@@ -110,9 +110,9 @@ void stage_next(Exec *x, Stage *s)
 
 static void run_memory(Exec *x, const BoundInstr *b)
 {
-    const GapList *gap = &b->s->join.gap;
+    const GapList *gap = &b->instr->join.gap;
 
-    switch (b->s->kind) {
+    switch (b->instr->kind) {
     case Izero: x->dev->clear(x->on, b->on, b->buf[0], b->bytes); break;
     case Ijoin:
         for (int i = 0; i < gap->n; i++)
@@ -150,7 +150,8 @@ static void run_group(Exec *x, const BoundInstr *b)
 static void fill_with_own(Exec *x, const BoundInstr *b)
 {
     const Role *r = x->rank[b->rank - x->comm->first].role;
-    int64_t from = r->buf[b->s->buf[0]].bytes, to = r->buf[b->s->buf[1]].bytes;
+    int64_t from = r->buf[b->instr->buf[0]].bytes,
+            to = r->buf[b->instr->buf[1]].bytes;
     uint8_t *send = b->buf[0], *recv = b->buf[1];
 
     for (int64_t at = 0; at < to && from; at += from) {
@@ -168,7 +169,7 @@ static void await_events(Exec *x, const BoundInstr *b)
 
 static void run_one(Exec *x, const BoundInstr *b)
 {
-    switch (instr_info(b->s->kind)->cls) {
+    switch (instr_info(b->instr->kind)->cls) {
     case CLASScompute: x->dev->launch(x->on, b); break;
     case CLASSproduct: x->dev->product(x->on, b); break;
     case CLASSmemory: run_memory(x, b); break;
@@ -199,7 +200,7 @@ static void poison(Exec *x, const Rank *r)
 /* The instruction at which these stages stand; several: a wide collective. */
 void run_instr(Exec *x, Stage *const *s, int n)
 {
-    const Instr *now = rank_instr(s[0]->rank[0])->s;
+    const Instr *now = rank_instr(s[0]->rank[0])->instr;
 
     nvtx_begin(instr_label(now));
     atomic_store_explicit(&x->progress.now, now, memory_order_relaxed);
@@ -208,15 +209,15 @@ void run_instr(Exec *x, Stage *const *s, int n)
         if (rank_instr(s[i]->rank[0])->lasts)
             exec_guard(x, rank_instr(s[i]->rank[0])->on);
     for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < s[i]->n; k++)
+        for (int64_t k = 0; k < s[i]->nrank; k++)
             await_events(x, rank_instr(s[i]->rank[k]));
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n && x->poison && !x->copy; i++)
-        for (int64_t k = 0; k < s[i]->n; k++)
+        for (int64_t k = 0; k < s[i]->nrank; k++)
             poison(x, s[i]->rank[k]);
     for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < s[i]->n; k++)
+        for (int64_t k = 0; k < s[i]->nrank; k++)
             run_one(x, rank_instr(s[i]->rank[k]));
     if (x->copy && !x->bad)
         look_after(x, s, n);
@@ -231,7 +232,7 @@ void run_instr(Exec *x, Stage *const *s, int n)
 
 static int same_call(const BoundInstr *a, const BoundInstr *b)
 {
-    return a->s->atoms == b->s->atoms && same_args(a->s, b->s);
+    return a->instr->atoms == b->instr->atoms && same_args(a->instr, b->instr);
 }
 
 /* The stages of a wide collective's members to x->meet when all have come to
@@ -266,7 +267,7 @@ static int advance(Exec *x, Stage *s)
     x->meet[0] = s;
     if (b->wide && x->comm->n > 1)
         n = meet(x, s);
-    for (int64_t i = 0; i < s->n && n; i++)
+    for (int64_t i = 0; i < s->nrank && n; i++)
         n = x->dev->ready(x->on, rank_instr(s->rank[i])) ? n : 0;
     if (n)
         run_instr(x, x->meet, n);
@@ -283,7 +284,7 @@ static _Noreturn void deadlock(const Exec *x)
         const Stage *s = &x->stage[i];
         if (stage_ended(s))
             continue;
-        const Instr *p = rank_instr(s->rank[0])->s;
+        const Instr *p = rank_instr(s->rank[0])->instr;
         note(&(Loc){ p->file, p->line, NULL },
              "stage %d stands at %s %s (%s, micro-batch %d)", s->role,
              instr_info(p->kind)->name, p->label ? p->label : "",

@@ -54,7 +54,7 @@ void look_open(Exec *x)
                 int64_t n = instr_bytes(r, &r->prog[g].instr[k]);
                 most = n > most ? n : most;
             }
-        room += most * x->stage[i].n;
+        room += most * x->stage[i].nrank;
     }
     for (int64_t i = 0; i < x->comm->n; i++) {
         const Role *r = x->rank[i].role;
@@ -79,11 +79,11 @@ void look_before(Exec *x, Stage *const *s, int n)
     uint8_t *to = x->copy;
 
     for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < s[i]->n; k++) {
+        for (int64_t k = 0; k < s[i]->nrank; k++) {
             const Rank *r = s[i]->rank[k];
             const BoundInstr *b = rank_instr(r);
-            for (int j = 0; j < b->s->nbuf; j++) {
-                const Buf *f = looked_at(r->role, b->s, j);
+            for (int j = 0; j < b->instr->nbuf; j++) {
+                const Buf *f = looked_at(r->role, b->instr, j);
                 if (!f)
                     continue;
                 memcpy(to, exec_seen(x, r, b->buf[j], f->bytes),
@@ -148,18 +148,18 @@ void look_after(Exec *x, Stage *const *s, int n)
     const uint8_t *before = x->copy;
 
     for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < s[i]->n; k++) {
+        for (int64_t k = 0; k < s[i]->nrank; k++) {
             const Rank *r = s[i]->rank[k];
             const BoundInstr *b = rank_instr(r);
             x->dev->sync(x->on, b->on);
-            for (int j = 0; j < b->s->nbuf && !x->bad; j++) {
-                const Buf *f = looked_at(r->role, b->s, j);
+            for (int j = 0; j < b->instr->nbuf && !x->bad; j++) {
+                const Buf *f = looked_at(r->role, b->instr, j);
                 if (!f)
                     continue;
                 const char *what =
                     new_bad(f, exec_seen(x, r, b->buf[j], f->bytes), before);
                 if (what)
-                    x->bad = say(x, r, b->s, j, what);
+                    x->bad = say(x, r, b->instr, j, what);
                 before += f->bytes;
             }
         }

@@ -22,7 +22,7 @@ static int64_t buf_bytes(const Rank *r, const Instr *s, int i)
  * lie in the whole, a result may have an operand's place. */
 static int is_read(const Rank *r, const BoundInstr *b, int i)
 {
-    const Instr *s = b->s;
+    const Instr *s = b->instr;
 
     for (int k = 0; k < s->nbuf; k++)
         if (s->buf[k] >= 0 && s->flow[k].read &&
@@ -34,7 +34,7 @@ static int is_read(const Rank *r, const BoundInstr *b, int i)
 
 void poison_instr(const Rank *r, const BoundInstr *b)
 {
-    const Instr *s = b->s;
+    const Instr *s = b->instr;
 
     for (int i = 0; i < s->nbuf && s->flow; i++) {
         const Buf *t = s->buf[i] < 0 ? NULL : &r->role->buf[s->buf[i]];

@@ -38,7 +38,7 @@ typedef struct Segment {
 } Segment;
 
 typedef struct StagedProgram {
-    const Program *p;
+    const Program *prog;
     const UnrolledProgram *course;
     int64_t micros;
     uint8_t *in[2];  /* pinned: scalars, then inputs of micro-batches */
@@ -114,9 +114,9 @@ static void *pinned(Exec *x, int64_t bytes)
 
 static void open_program(Exec *x, StagedProgram *g, int prog)
 {
-    g->p = &x->rank[0].role->prog[prog];
+    g->prog = &x->rank[0].role->prog[prog];
     g->course = &x->stage[0].course[prog];
-    g->micros = plan_micros(x->plan, g->p->kind);
+    g->micros = plan_micros(x->plan, g->prog->kind);
     place_inputs(x, g);
     for (int i = 0; i < 2; i++) {
         g->in[i] = pinned(x, g->nin);
@@ -163,7 +163,7 @@ void staged_usage(const Exec *x, Text *out)
         const StagedProgram *g = &x->staged->prog[i];
         if (g->graphs[0].nodes)
             put(out, "%10zu nodes in the graph of %s\n", g->graphs[0].nodes,
-                programnames[g->p->kind]);
+                programnames[g->prog->kind]);
     }
 }
 
@@ -245,7 +245,7 @@ static void run_segments(Exec *x, StagedProgram *g)
 
     for (stage_next(x, s); s->row < g->course->nrow; stage_next(x, s)) {
         x->dev->replay(x->on, segment_of(x, g, s)->graph);
-        s->instr = g->p->phase[g->course->row[s->row].phase].n - 1;
+        s->instr = g->prog->phase[g->course->row[s->row].phase].n - 1;
     }
 }
 
@@ -257,8 +257,8 @@ static int in_segments(const Exec *x, const StagedProgram *g)
     int64_t n = 0;
 
     for (int i = 0; i < g->course->nrow; i++)
-        n += g->p->phase[g->course->row[i].phase].n;
-    return x->plan->nrole == 1 && !program_streams(g->p) &&
+        n += g->prog->phase[g->course->row[i].phase].n;
+    return x->plan->nrole == 1 && !program_streams(g->prog) &&
            n > (most ? atoll(most) : MAXNODES);
 }
 
@@ -295,7 +295,7 @@ static void issue(Exec *x, StagedProgram *g,
 {
     const Feed f = { fill_staged, x };
 
-    exec_start(x, g->p->kind);
+    exec_start(x, g->prog->kind);
     x->staged->running = g;
     take_scalars(x, g);
     x->feed = &f;
@@ -409,7 +409,7 @@ static void settle(Exec *x, StagedProgram *g, int slot)
         if (n > SPINS)
             pause_for(x);
     watch_leave();
-    x->dev->enter(x->on, g->p->kind, g->at[slot], x->at);
+    x->dev->enter(x->on, g->prog->kind, g->at[slot], x->at);
     atomic_store(&x->progress.awaited, 0);
     x->waited += monotonic() - begun;
     if (e)
@@ -438,10 +438,10 @@ static void launch(Exec *x, StagedProgram *g, int slot,
 {
     int old = x->staged->slot;
 
-    nvtx_begin(programnames[g->p->kind]);
+    nvtx_begin(programnames[g->prog->kind]);
     watch_all();
     x->at = g->at[slot];
-    x->dev->enter(x->on, before ? before->p->kind : g->p->kind,
+    x->dev->enter(x->on, before ? before->prog->kind : g->prog->kind,
                   before ? before->at[old] : x->at, x->at);
     if (!before)
         set_hold(x);

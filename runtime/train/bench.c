@@ -193,7 +193,7 @@ static void gather(Bench *b, int stage, int64_t steps)
         for (int k = 0; k < prog->phase[f].n; k++) {
             int at = prog->phase[f].first + k;
             const Instr *i = &prog->instr[at];
-            double all = (double)(phase_runs(prog, f) * s->n);
+            double all = (double)(phase_runs(prog, f) * s->nrank);
             BenchRow l = { .calls = (int)phase_runs(prog, f),
                            .secs = b->spent[stage][at] / (double)steps,
                            .predicted = i->secs * all,

@@ -70,7 +70,7 @@ static void ours(const Bench *b, const Case *c, int64_t elems)
     Part part = { .send = b->send, .recv = b->recv };
 
     comm_run(b->comm, b->pool,
-             &(Coll){ .s = &s,
+             &(Coll){ .instr = &s,
                       .size = b->n,
                       .ranks = b->ranks,
                       .part = &part,

@@ -74,8 +74,8 @@ static void say(const Instr *s, int64_t rank)
 static void log_instr(void *d, const BoundInstr *b)
 {
     (void)d;
-    count[b->s->kind]++;
-    say(b->s, b->rank);
+    count[b->instr->kind]++;
+    say(b->instr, b->rank);
 }
 
 static void log_collective(void *d, const BoundInstr *b, const Part *part)
@@ -115,7 +115,7 @@ static int is_memory(const Instr *s)
  * so they are logged when they were issued. */
 static void log_issued(void *d, const BoundInstr *b)
 {
-    if (is_memory(b->s))
+    if (is_memory(b->instr))
         log_instr(d, b);
 }
 

@@ -118,14 +118,14 @@ static int run_case(Comm *c, const Mesh *m, Pool *p, const Case *k,
     Instr s = k->s;
     s.atoms = atoms;
     void *stage = alloc(a, (size_t)instr_work(&s, g) + 1);
-    Coll far = { .s = &s,
+    Coll far = { .instr = &s,
                  .size = g,
                  .ranks = ranks,
                  .part = &mine,
                  .me = me,
                  .stage = stage };
     comm_run(&local, p,
-             &(Coll){ .s = &s, .size = g, .ranks = ranks, .part = part });
+             &(Coll){ .instr = &s, .size = g, .ranks = ranks, .part = part });
     UnderWay way;
     int bad = 0;
     for (int later = 0; later < 2; later++) {

@@ -293,7 +293,8 @@ static void collect(const Instr *s)
             got[r][i] = -1;
         }
     }
-    comm_run(c, p, &(Coll){ .s = s, .size = G, .ranks = ranks, .part = part });
+    comm_run(c, p,
+             &(Coll){ .instr = s, .size = G, .ranks = ranks, .part = part });
     pool_close(p);
 }
 

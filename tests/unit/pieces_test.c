@@ -200,7 +200,7 @@ static void run_group(World *w, const Node *n, const Instr *s, int64_t rank)
     for (int64_t i = 0; i < g; i++)
         part[i] = (Part){ .send = w->at[ranks[i]], .recv = w->to[ranks[i]] };
     comm_run(&local, p,
-             &(Coll){ .s = s, .size = g, .ranks = ranks, .part = part });
+             &(Coll){ .instr = s, .size = g, .ranks = ranks, .part = part });
     pool_close(p);
     (void)n;
 }
