@@ -174,13 +174,7 @@ const char *sizes_wrong(const PlanCheck *c)
         for (int i = 0; i < c->r->prog[k].ninstr; i++) {
             Sizes x = { c, &c->r->prog[k].instr[i] };
             if ((why = instr_sizes(&x)))
-                return strf(
-                    c->arena, "role %d: program '%s': instruction %d '%s'%s %s",
-                    c->role, programnames[c->r->prog[k].kind], i,
-                    x.s->label ? x.s->label : "",
-                    x.s->file ? strf(c->arena, " (%s:%d)", x.s->file, x.s->line)
-                              : "",
-                    why);
+                return instr_told(c, &c->r->prog[k], i, why);
         }
     return 0;
 }

@@ -363,7 +363,5 @@ const char *instr_wrong(const PlanCheck *c, int prog, int instr)
     const Program *g = &c->r->prog[prog];
     At x = { c, &g->instr[instr], prog, instr };
     const char *why = at_wrong(&x);
-    return why ? strf(c->arena, "role %d: program '%s': instruction %d '%s' %s",
-                      c->role, programnames[g->kind], instr, x.s->label, why)
-               : NULL;
+    return why ? instr_told(c, g, instr, why) : NULL;
 }

@@ -733,6 +733,12 @@ typedef struct PlanCheck {
 int64_t sat_mul(int64_t a, int64_t b);
 int64_t sat_add(int64_t a, int64_t b);
 int aff_stray(const Mesh *m, const RankAffine *x); /* atoms the mesh lacks? */
+/* Why, said of a program or of an instruction in it. */
+const char *program_told(const PlanCheck *c, ProgramKind k, const char *why);
+const char *instr_told(const PlanCheck *c, const Program *g, int instr,
+                       const char *why);
+const char *place_text(Arena *a, const char *file,
+                       int line); /* "" or " (..)" */
 const char *instr_wrong(const PlanCheck *c, int prog, int instr);
 const char *table_wrong(const PlanCheck *c, int prog);
 const char *tensors_wrong(const PlanCheck *c);

@@ -54,10 +54,24 @@ ScheduleSlot *program_rows(Arena *a, const Program *prog)
     return v;
 }
 
-static const char *wrong(const PlanCheck *c, ProgramKind k, const char *why)
+const char *program_told(const PlanCheck *c, ProgramKind k, const char *why)
 {
     return strf(c->arena, "role %d: program '%s' %s", c->role, programnames[k],
                 why);
+}
+
+const char *instr_told(const PlanCheck *c, const Program *g, int instr,
+                       const char *why)
+{
+    const Instr *s = &g->instr[instr];
+    return strf(c->arena, "role %d: program '%s': instruction %d '%s'%s %s",
+                c->role, programnames[g->kind], instr, instr_label(s),
+                place_text(c->arena, s->file, s->line), why);
+}
+
+const char *place_text(Arena *a, const char *file, int line)
+{
+    return file ? strf(a, " (%s:%d)", file, line) : "";
 }
 
 static int writes(const Program *prog, int buf)
@@ -88,11 +102,11 @@ static const char *program_wrong(const PlanCheck *c, const Program *g)
         if (b->prog >= 0)
             continue;
         if (v[i] && !(writable[g->kind].may >> b->cls & 1) && law(Lmay_write))
-            return wrong(c, g->kind,
-                         strf(c->arena, "may not write '%s'", b->name));
+            return program_told(c, g->kind,
+                                strf(c->arena, "may not write '%s'", b->name));
         if (!v[i] && writable[g->kind].must >> b->cls & 1 && law(Lmust_write))
-            return wrong(c, g->kind,
-                         strf(c->arena, "does not write '%s'", b->name));
+            return program_told(c, g->kind,
+                                strf(c->arena, "does not write '%s'", b->name));
     }
     return NULL;
 }
@@ -108,11 +122,11 @@ static const char *fallback_wrong(const PlanCheck *c)
     if (over < 0)
         return NULL;
     if ((step < 0 || back < 0) && law(Lfallback_there))
-        return wrong(c, PGstep, "may overflow and has no fallback");
+        return program_told(c, PGstep, "may overflow and has no fallback");
     int buf = r->out[over].buf;
     int swapped = !writes(&r->prog[step], buf) || writes(&r->prog[back], buf);
     return swapped && law(Lfallback_not_step)
-               ? wrong(c, PGfallback, "is taken for the step")
+               ? program_told(c, PGfallback, "is taken for the step")
                : NULL;
 }
 
@@ -126,7 +140,7 @@ static const char *init_wrong(const PlanCheck *c)
         kept |=
             r->buf[i].prog < 0 && (writable[PGinit].must >> r->buf[i].cls & 1);
     return kept && role_prog(r, PGinit) < 0 && law(Linit_there)
-               ? wrong(c, PGinit, "is missing")
+               ? program_told(c, PGinit, "is missing")
                : NULL;
 }
 
@@ -137,7 +151,7 @@ static const char *set_wrong(const PlanCheck *c)
     for (int i = 0; i < r->nprog; i++) {
         int k = (int)r->prog[i].kind;
         if (k <= last && law(Lprogram_order))
-            return wrong(c, r->prog[i].kind, "is not in its place");
+            return program_told(c, r->prog[i].kind, "is not in its place");
         last = k;
     }
     const char *why = init_wrong(c);

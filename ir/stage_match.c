@@ -41,8 +41,7 @@ static const char *wrong(const StageMatch *x, int role, const Instr *s,
 {
     return strf(x->arena, "role %d: program '%s': '%s'%s %s", role,
                 programnames[x->program], s->label ? s->label : "",
-                s->file ? strf(x->arena, " (%s:%d)", s->file, s->line) : "",
-                what);
+                place_text(x->arena, s->file, s->line), what);
 }
 
 /* ---- what each stage does with others ------------------------------------ */

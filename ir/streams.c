@@ -134,9 +134,7 @@ typedef struct StreamWalk {
 
 static const char *wrong(const StreamWalk *x, int instr, const char *what)
 {
-    return strf(x->c->arena, "role %d: program '%s': instruction %d '%s' %s",
-                x->c->role, programnames[x->g->kind], instr,
-                instr_label(&x->g->instr[instr]), what);
+    return instr_told(x->c, x->g, instr, what);
 }
 
 static EventUse *event_of(StreamWalk *x, int e)

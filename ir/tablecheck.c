@@ -22,8 +22,7 @@ typedef struct TableCheck { /* a program's table being looked at */
 
 static const char *wrong(const TableCheck *t, const char *what)
 {
-    return strf(t->c->arena, "role %d: program '%s' %s", t->c->role,
-                programnames[t->g->kind], what);
+    return program_told(t->c, t->g->kind, what);
 }
 
 /* ---- rows ---------------------------------------------------------------- */

@@ -25,8 +25,7 @@ static const TensorInfo *kind_of(const Tensor *tensor)
 static const char *wrong(const PlanCheck *c, const Tensor *t, const char *why)
 {
     return strf(c->arena, "role %d: tensor '%s'%s %s", c->role, t->name,
-                t->file ? strf(c->arena, " (%s:%d)", t->file, t->line) : "",
-                why);
+                place_text(c->arena, t->file, t->line), why);
 }
 
 /* ---- axes ---------------------------------------------------------------- */

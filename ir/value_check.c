@@ -185,16 +185,12 @@ static const char *instr_flow(ValueFlow *x, const Instr *s)
 
 static const char *where(const ValueFlow *x, int instr, const char *why)
 {
-    const Instr *s = &x->g->instr[instr];
-    return strf(x->c->arena,
-                "role %d: program '%s': instruction %d '%s'%s%s %s", x->c->role,
-                programnames[x->g->kind], instr, s->label ? s->label : "",
-                s->file ? strf(x->c->arena, " (%s:%d)", s->file, s->line) : "",
-                x->g->phase[x->phase].repeat
-                    ? ""
-                    : strf(x->c->arena, " in %s of micro-batch %d",
-                           x->g->phase[x->phase].name, x->micro),
-                why);
+    const Phase *f = &x->g->phase[x->phase];
+    return instr_told(x->c, x->g, instr,
+                      f->repeat
+                          ? why
+                          : strf(x->c->arena, "in %s of micro-batch %d %s",
+                                 f->name, x->micro, why));
 }
 
 static const char *run_row(ValueFlow *x, int phase, int micro)
@@ -312,9 +308,7 @@ static const char *ends_wrong(ValueFlow *x)
     for (size_t i = 0; i < vec_len(x->line) && !why; i++)
         if (x->line[i].first != vec_len(x->line[i].sent) && law(Lsend_waited))
             why = "ends with a send that nothing waits for";
-    return why ? strf(x->c->arena, "role %d: program '%s' %s", x->c->role,
-                      programnames[x->g->kind], why)
-               : NULL;
+    return why ? program_told(x->c, x->g->kind, why) : NULL;
 }
 
 /* ---- the whole ----------------------------------------------------------- */

@@ -451,9 +451,5 @@ const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made)
     *made = t.made;
     if (!why)
         return 0;
-    const Instr *s = &g->instr[instr];
-    return strf(c->arena, "role %d: program '%s': instruction %d '%s'%s %s",
-                c->role, programnames[g->kind], instr, s->label ? s->label : "",
-                s->file ? strf(c->arena, " (%s:%d)", s->file, s->line) : "",
-                why);
+    return instr_told(c, g, instr, why);
 }

@@ -139,8 +139,7 @@ static char *say(const Exec *x, const Rank *r, const Instr *s, int i,
     return strf(x->mem, "first %s in %s%s (rank %lld)", what,
                 in_place(s, i) ? strf(x->mem, "a result of %s", label)
                                : strf(x->mem, "'%s' after %s", b->name, label),
-                file ? strf(x->mem, " (%s:%d)", file, line) : "",
-                (long long)r->id);
+                place_text(x->mem, file, line), (long long)r->id);
 }
 
 void look_after(Exec *x, Stage *const *s, int n)

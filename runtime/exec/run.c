@@ -65,8 +65,7 @@ static const char *bad_loss(Exec *x)
         const Buf *b = &r->buf[r->out[i].buf];
         if (r->out[i].result == RESULTterm && isinf(exec_out(x, i)))
             return strf(x->mem, "%s is infinite%s", r->out[i].name,
-                        b->file ? strf(x->mem, " (%s:%d)", b->file, b->line)
-                                : "");
+                        place_text(x->mem, b->file, b->line));
     }
     return NULL;
 }
