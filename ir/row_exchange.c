@@ -15,7 +15,6 @@
  * m: a map of passes/sharding/exchange.c, which says that it is for this. */
 #include "ir.h"
 
-
 /* A map with a block of as many rows for each rank of the group, that numbers
  * pairs by token, then rank. */
 static int takes_map(const Graph *g, const Node *map, uint32_t atoms,

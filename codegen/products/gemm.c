@@ -2,7 +2,6 @@
  * fuse has made every layout one that fits (ir/matrix.c). */
 #include "products.h"
 
-
 /* The group stores the product, or the accumulator it adds to. */
 static int is_accum(const Group *k)
 {

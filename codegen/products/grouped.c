@@ -3,7 +3,6 @@
  * gmm.pre for all others. */
 #include "products.h"
 
-
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
 
 static int64_t ceil_of(int64_t n, int64_t d)

@@ -143,7 +143,7 @@ void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
               void **request);
 void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag);
 void mpi_wait(void **request, int64_t n);
-/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `stride` bytes apart. */
+/* A type: n[0] x n[1] .. runs of `bytes` (below 2 GiB), `stride` apart. */
 void *mpi_strided(int64_t bytes, const int64_t *n, const int64_t *stride,
                   int dims);
 void mpi_forget(void *type);
