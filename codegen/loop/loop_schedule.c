@@ -317,9 +317,9 @@ static void prologue(KernelPrinter *printer, Text *out)
 
     put(out, "{\n");
     for (int i = 0; i < k->narg; i++)
-        put_pointer(out, printer->c->g, k, printer->a, i,
+        put_pointer(out, printer->kernel->graph, k, printer->arena, i,
                     dtypes[k->arg[i]->dt].store, dtypes[k->arg[i]->dt].bytes,
-                    strf(printer->a, "b%d", i));
+                    strf(printer->arena, "b%d", i));
     for (int i = 0; i < k->instr.nword; i++)
         put(out, "    const %s n%d = iv[%d]; (void)n%d;\n",
             printer->gpu && is_number(printer, i) ? "int64_t" : "ix", i, i, i);

@@ -560,7 +560,7 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
     int at[3] = { add_arg(k, a, map), add_arg(k, a, x), add_arg(k, a, n) };
     row_line(&o, "const int32_t *const map = buf[%d];", at[0]);
     row_line(&o, "const uint4 *const x = buf[%d];", at[1]);
-    put_pointer(&o.t, g, k, a, at[2], "uint4", 16, "y");
+    put_pointer(&o.text, g, k, a, at[2], "uint4", 16, "y");
     row_line(&o, "const int64_t top = iv[%d];", row_size(&o, top));
     row_line(&o, "enum { EACH = 8, PIECES = %lld };", (long long)bytes / 16);
     if (l.each) {
