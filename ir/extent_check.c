@@ -116,7 +116,7 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *prog)
     for (int f = 0; f < prog->nphase && n > 0; f++) {
         const Phase *x = &prog->phase[f];
         int each = x->reg == REGden || x->reg == REGbody;
-        if ((x->repeat ? x->repeat != (each ? n : 1)
+        if ((x->repeat ? phase_micro(x, x->repeat, 0) != (each ? n : 1)
                        : phase_runs(prog, f) != n) &&
             law(Lrepeats))
             return strf(c->arena, "program '%s' runs its phase '%s' %lld times",
@@ -124,6 +124,37 @@ static const char *repeats_wrong(const PlanCheck *c, const Program *prog)
                         (long long)phase_runs(prog, f));
     }
     return 0;
+}
+
+/* Does phase f read the input t of its pair's other micro-batch too? */
+static int reads_other(const Role *r, const Program *prog, const Phase *f,
+                       const Tensor *t)
+{
+    for (int i = 0; i < r->ntensor; i++) {
+        const Tensor *o = &r->tensor[i];
+        if (o->kind == TKinput && o->second != t->second &&
+            !strcmp(o->name, t->name) && phase_names(prog, f, o->buf))
+            return 1;
+    }
+    return 0;
+}
+
+static const char *pairs_wrong(const PlanCheck *c, const Program *prog)
+{
+    for (int f = 0; f < prog->nphase; f++)
+        for (int i = 0; i < c->r->ntensor; i++) {
+            const Phase *x = &prog->phase[f];
+            const Tensor *t = &c->r->tensor[i];
+            if (t->kind == TKinput && (x->pair || t->second) &&
+                phase_names(prog, x, t->buf) &&
+                !(x->pair && reads_other(c->r, prog, x, t)) &&
+                law(Lpair_inputs))
+                return strf(c->arena,
+                            "program '%s' reads input '%s' of one micro-batch "
+                            "of its pairs",
+                            programnames[prog->kind], t->name);
+        }
+    return NULL;
 }
 
 /* ---- frames -------------------------------------------------------------- */
@@ -166,6 +197,8 @@ const char *sizes_wrong(const PlanCheck *c)
     const char *why = heights_wrong(c);
     for (int k = 0; k < c->r->nprog && !why; k++)
         why = repeats_wrong(c, &c->r->prog[k]);
+    for (int k = 0; k < c->r->nprog && !why; k++)
+        why = pairs_wrong(c, &c->r->prog[k]);
     for (int k = 0; k < c->r->nprog && !why; k++)
         why = frames_wrong(c, k);
     if (why)

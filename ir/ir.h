@@ -350,6 +350,8 @@ struct Graph {
                                      one stage */
     double price;            /* seconds of a micro-batch that a byte of a rank's
                                      memory is worth; 0: none */
+    int alone;               /* no pairs of micro-batches (pair.c): they do not
+                                     fit */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
     ScheduleSlot *slot;      /* vec: the stage's table; phase: index of

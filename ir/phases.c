@@ -54,6 +54,20 @@ int call_named(Arena *a, const char *name, Call *c)
 
 /* ---- phases -------------------------------------------------------------- */
 
+int64_t phase_micro(const Phase *f, int64_t run, int second)
+{
+    return f->pair ? 2 * run + second : run;
+}
+
+int phase_names(const Program *prog, const Phase *f, int buf)
+{
+    for (int k = f->first; k < f->first + f->n; k++)
+        for (int i = 0; i < prog->instr[k].nbuf; i++)
+            if (prog->instr[k].buf[i] == buf)
+                return 1;
+    return 0;
+}
+
 Phase phase_of_region(Region r, int start)
 {
     return (Phase){ .name = start ? start_name : regions[r], .reg = r };

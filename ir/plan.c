@@ -49,7 +49,7 @@ uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind))
 int role_tensor(const Role *r, const char *name)
 {
     for (int i = 0; i < r->ntensor; i++)
-        if (!strcmp(r->tensor[i].name, name))
+        if (!r->tensor[i].second && !strcmp(r->tensor[i].name, name))
             return i;
     return -1;
 }

@@ -435,10 +435,14 @@ int call_named(Arena *a, const char *s, Call *c); /* 0: no call */
 typedef struct Phase {
     const char *name; /* of its region, of its call; "start" */
     int first, n;     /* instructions */
-    int64_t repeat;   /* 1, or micro-batches a rank runs in turn; 0: a call */
+    int64_t repeat;   /* 1, or how often a rank runs it in turn; 0: a call */
+    int pair;         /* a run takes two micro-batches, not one */
     Region reg;       /* start: pre, before den */
     Call call;
 } Phase;
+/* Of those that a rank runs in a step, the one that a run of f has first, or
+ * second. */
+int64_t phase_micro(const Phase *f, int64_t run, int second);
 Phase phase_of_region(Region r, int start);
 Phase phase_of_call(Arena *a, const Call *c);
 int phase_named(Arena *a, const char *name, Phase *f); /* 0: no phase */
@@ -496,6 +500,7 @@ typedef struct Program {
     double rebuilt; /* seconds of a run in which instructions make again
                        what is not kept for the backward */
 } Program;
+int phase_names(const Program *prog, const Phase *f, int buf); /* any instr */
 /* All rows in the order in which they run; of phases that repeat, one for each
  * micro-batch. A vec. */
 ScheduleSlot *program_rows(Arena *a, const Program *prog);
@@ -559,6 +564,7 @@ typedef struct Tensor {
     int nd;
     PlanDim dim[MAXD];
     int buf;
+    int second; /* input: of a pair's second micro-batch */
     /* A run of a bucket (ZeRO). Of the local part that dim[] describes, row
      * major, this rank has the elements that fall into [pos*run, (pos+1)*run)
      * when its first is element `at` of the bucket; they lie in buf from

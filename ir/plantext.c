@@ -25,10 +25,10 @@
  *                 [ "stack" buffer ] ] place
  *     tensor  = "tensor" name kind dtype buffer
  *               { "(" axis [ "as" role ] int { aff int } ")" }
- *               [ "at" at run shard ] place
+ *               [ "at" at run shard ] [ "second" ] place
  *     program = "program" name "transient" int "bound" int
  *                [ "rebuilt" num ] "{"
- *               { "phase" name first n repeat }
+ *               { "phase" name first n repeat [ "pair" ] }
  *               { "slots" { phase [ "=" micro ] [ "&" ] } }
  *               { "frame" name bytes "s" { slot } "o" { int } }
  *               { "end" { buffer value } } { instr } "}"
@@ -124,6 +124,8 @@ static void tensor_text(Codec *t, Tensor *x)
         x->run = code_int(t, x->run);
         x->shard = (uint32_t)code_range(t, "atoms", 0, UINT32_MAX, x->shard);
     }
+    if (x->kind == TKinput)
+        x->second = code_option(t, "second", x->second);
     code_place(t, &x->file, &x->line);
 }
 

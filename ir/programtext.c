@@ -88,6 +88,7 @@ static void phase_text(Codec *t, Phase *f)
     f->first = code_index(t, "first instruction", f->first);
     f->n = code_index(t, "count", f->n);
     f->repeat = code_range(t, "micro-batches", 0, MAXMICROS, f->repeat);
+    f->pair = code_option(t, "pair", f->pair);
     code_end(t);
 }
 

@@ -163,7 +163,8 @@ static const char *tensor_wrong(const PlanCheck *c, const Tensor *tensor)
 static int by_name(const void *a, const void *b)
 {
     const Tensor *x = *(Tensor *const *)a, *y = *(Tensor *const *)b;
-    return strcmp(x->name, y->name);
+    int v = strcmp(x->name, y->name);
+    return v ? v : x->second - y->second;
 }
 
 /* A role's tensors by name, for bsearch. */

@@ -308,7 +308,7 @@ int64_t plan_micros(const Plan *p, ProgramKind k)
     int64_t n = 1;
     for (int f = 0; g && f < g->nphase; f++)
         if (g->phase[f].reg == REGbody && g->phase[f].repeat)
-            n = g->phase[f].repeat;
+            n = phase_micro(&g->phase[f], g->phase[f].repeat, 0);
     for (int t = 0; g && t < g->nslot; t++)
         n = g->slot[t].micro < n ? n : g->slot[t].micro + 1;
     return n;

@@ -73,6 +73,7 @@ static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *name,
     Tensor t = {
         .name = name, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
     };
+    t.second = n->op == Oinput && n->at.input.second;
 
     for (int d = 0; d < n->nd; d++)
         fill_dim(e, g, n, d, &t.dim[d]);
@@ -156,7 +157,9 @@ static const char *key_of(const Emit *e, const Node *n)
         [Oinput] = "input", [Ostepval] = "step", [Oresult] = "result",
         [Oparam] = "param", [Ostate] = "param",
     };
-    return intern(strf(e->arena, "%s %s", prefix[n->op], n_name(n)));
+    int second = n->op == Oinput && n->at.input.second;
+    return intern(strf(e->arena, "%s%s %s", second ? "second " : "",
+                       prefix[n->op], n_name(n)));
 }
 
 typedef struct Lasting {

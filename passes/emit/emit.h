@@ -27,6 +27,7 @@ typedef struct ProgramBuilder { /* one program being made */
     Phase *phase;       /* vec */
     ScheduleSlot *slot; /* vec */
     int64_t repeat;     /* of den and body */
+    int pair;           /* ... of two micro-batches */
     int once;           /* each instruction runs once */
     Layout *l;
     int *work; /* instruction -> buffer of its work space, or -1 */

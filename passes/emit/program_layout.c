@@ -16,6 +16,15 @@ static int64_t micros(const Graph *g)
     return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g);
 }
 
+/* Do den and body take micro-batches in pairs (passes/kernels/pair.c)? */
+static int in_pairs(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oinput && g->node[i]->at.input.second)
+            return 1;
+    return 0;
+}
+
 static Group *storing(Arena *a, Family fam, Region reg, Node *n)
 {
     Group *k = alloc(a, sizeof *k);
@@ -106,6 +115,7 @@ static void end_phase(ProgramBuilder *m, Phase f, int first, int64_t repeat)
     f.first = first;
     f.n = (int)vec_len(m->group) - first;
     f.repeat = repeat;
+    f.pair = m->pair && (f.reg == REGden || f.reg == REGbody);
     if (f.n || !repeat)
         vec_push(m->arena, m->phase, f);
 }
@@ -213,7 +223,8 @@ void make_phases(ProgramBuilder *m, Group **k)
 {
     size_t at = 0, den = 0;
 
-    m->repeat = micros(m->g);
+    m->pair = in_pairs(m->g);
+    m->repeat = micros(m->g) / (1 + m->pair);
     m->once = m->repeat == 1 && !m->g->call;
     while (den < vec_len(k) && k[den]->reg != REGden)
         den++;

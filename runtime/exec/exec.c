@@ -286,7 +286,7 @@ int64_t exec_usage(Exec *x, Text *out)
 
 static int is_input(const Tensor *tensor)
 {
-    return tensor->kind == TKinput;
+    return tensor->kind == TKinput && !tensor->second;
 }
 
 const Tensor *plan_input(const Plan *p, int i)

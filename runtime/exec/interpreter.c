@@ -11,16 +11,21 @@
 /* ---- what a micro-batch needs -------------------------------------------- */
 
 /* From the feed, or from where the run has staged it. */
-static void load(Exec *x, Stage *s, const Needs *n, int64_t micro)
+static void load(Exec *x, Stage *s, const ScheduleSlot *row)
 {
+    const Needs *n = &s->course[s->prog].needs[row->phase];
+    const Phase *f = &stage_program(s)->phase[row->phase];
+    int64_t micro = phase_micro(f, row->micro, 0);
+
     for (size_t k = 0; k < vec_len(n->input) && x->feed; k++) {
         const Tensor *t = &s->rank[0]->role->tensor[n->input[k]];
-        if (s->loaded[n->input[k]] == micro)
+        int64_t own = phase_micro(f, row->micro, t->second);
+        if (s->loaded[n->input[k]] == own)
             continue;
         for (int64_t i = 0; i < s->nrank; i++)
-            x->feed->fill(x->feed->self, t, s->rank[i]->id, micro,
+            x->feed->fill(x->feed->self, t, s->rank[i]->id, own,
                           s->rank[i]->buf[t->buf]);
-        s->loaded[n->input[k]] = micro;
+        s->loaded[n->input[k]] = own;
     }
     for (int64_t i = 0; i < s->nrank && n->micro && s->micro != micro; i++)
         x->micro(x, s->rank[i], micro);
@@ -81,7 +86,7 @@ static void begin_row(Exec *x, Stage *s)
 
     if (x->nstage == 1)
         nvtx_begin(stage_program(s)->phase[t->phase].name);
-    load(x, s, &s->course[s->prog].needs[t->phase], t->micro);
+    load(x, s, t);
     patch(s, t);
     if (!x->maxran)
         return;

@@ -97,7 +97,7 @@ static void place_inputs(Exec *x, StagedProgram *g)
     g->scalars = aligned(WORD * (r->nin + 1));
     g->permicro = aligned(WORD);
     for (int i = 0; i < r->ntensor; i++) {
-        if (r->tensor[i].kind != TKinput)
+        if (r->tensor[i].kind != TKinput || r->tensor[i].second)
             continue;
         vec_push(x->mem, g->input, ((StagedInput){ i, g->permicro }));
         g->permicro += aligned(r->buf[r->tensor[i].buf].bytes);
@@ -174,7 +174,8 @@ static uint8_t *micro_at(const Staged *v, int64_t micro)
     return v->stage + v->running->scalars + micro * v->running->permicro;
 }
 
-/* A micro-batch of an input, from the stage. */
+/* A micro-batch of an input, from the stage; a pair's second lies there as
+ * others do. */
 static void fill_staged(void *self, const Tensor *t, int64_t rank,
                         int64_t micro, void *dst)
 {
@@ -183,7 +184,7 @@ static void fill_staged(void *self, const Tensor *t, int64_t rank,
     const StagedInput *v = x->staged->running->input;
 
     (void)rank, (void)dst;
-    while (&r->role->tensor[v->tensor] != t)
+    while (strcmp(r->role->tensor[v->tensor].name, t->name))
         v++;
     copy(x, address(r, t->buf), micro_at(x->staged, micro) + v->at,
          r->role->buf[t->buf].bytes);

@@ -6,15 +6,6 @@
 
 /* ---- opening ------------------------------------------------------------- */
 
-static int names_buffer(const Program *prog, const Phase *f, int buf)
-{
-    for (int k = f->first; k < f->first + f->n; k++)
-        for (int i = 0; i < prog->instr[k].nbuf; i++)
-            if (prog->instr[k].buf[i] == buf)
-                return 1;
-    return 0;
-}
-
 static Needs needs_of(Exec *x, const Role *r, const Program *prog,
                       const Phase *f)
 {
@@ -22,11 +13,11 @@ static Needs needs_of(Exec *x, const Role *r, const Program *prog,
 
     for (int i = 0; i < r->ntensor; i++)
         if (r->tensor[i].kind == TKinput &&
-            names_buffer(prog, f, r->tensor[i].buf))
+            phase_names(prog, f, r->tensor[i].buf))
             vec_push(x->mem, n.input, i);
     for (int i = 0; i < r->nin; i++)
         if (r->in[i].value == STEPmicro)
-            n.micro |= names_buffer(prog, f, r->in[i].buf);
+            n.micro |= phase_names(prog, f, r->in[i].buf);
     return n;
 }
 

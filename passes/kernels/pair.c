@@ -1,0 +1,240 @@
+/* pair.c: with fold.pair, den and body take two micro-batches at once, so that
+ * one computes while the rows of the other are on their way between ranks:
+ *
+ *     %a = attn ..         kernel=1     %a = attn ..         kernel=1
+ *     %b = all_to_all %a   kernel=2     %b = all_to_all %a   kernel=2
+ *     %c = gmm %b          kernel=3     %d = attn ..         kernel=3  second
+ *     %g = accum %c              =>     %e = all_to_all %d   kernel=4  second
+ *                                       %c = gmm %b          kernel=5
+ *                                       %g = accum %c
+ *                                       %f = gmm %e          kernel=6  second
+ *                                       %h = accum %f %g
+ *
+ * A kernel that depends on data or accumulates gets a twin: the same nodes on
+ * the second's inputs, whose sums go on where those of the first end. So each
+ * sum has the terms and the order that it has without pairs, and no bit
+ * changes. What depends on no data, as gathered weights, is made once for both.
+ * The twins take turns behind collectives: up to one those of the first, then
+ * the same of the second. overlap.c refines that.
+ *
+ * Activations of both are alive at once: fit.c takes pairs back where a plan
+ * with them would have to rebuild some. */
+#include "kernels.h"
+
+#include <string.h>
+
+typedef struct Pair {
+    Graph *g;
+    Arena *arena;
+    char *depends;        /* by id: on data */
+    Node **last;          /* by an accumulator's id: where its sum ends */
+    Node **twin;          /* by id */
+    int nkernel, early;   /* early: that come before all others */
+    char *twice, *ends;   /* by kernel: it has a twin; it exchanges data */
+    int *first, *second;  /* by kernel: new numbers, its and its twin's */
+} Pair;
+
+/* ---- what there is twice ------------------------------------------------- */
+
+static int in_turn(const Node *n)
+{
+    return n->reg == REGden || n->reg == REGbody;
+}
+
+static int is_micro(const Node *n)
+{
+    return n->op == Ostepval && n->at.stepval.name == STEPmicro;
+}
+
+static int depends(const Pair *x, const Node *n)
+{
+    if (n->op == Oinput || is_micro(n))
+        return 1;
+    if (any_region(n) || !in_turn(n))
+        return 0;
+    int yes = n->op == Oaccum || (n->kernel && x->twice[n->kernel]) ||
+              (n->map && x->depends[n->map->id]);
+    for (int i = 0; i < n->nin; i++)
+        yes |= x->depends[n->in[i]->id] &&
+               (n->in[i]->op != Oaccum || n->in[i]->reg == n->reg);
+    return yes;
+}
+
+/* A kernel has a twin as a whole, so its nodes come to depend on data. */
+static void find_twice(Pair *x)
+{
+    for (int more = 1; more;) {
+        more = 0;
+        for (size_t i = 0; i < vec_len(x->g->node); i++) {
+            const Node *n = x->g->node[i];
+            if (x->depends[i] || !depends(x, n))
+                continue;
+            x->depends[i] = 1;
+            more = 1;
+            x->twice[n->kernel] = n->kernel > 0;
+            x->ends[n->kernel] |= n->kernel && optab[n->op].cls == COMM;
+        }
+    }
+}
+
+/* Where sums end that several nodes add to (accumulate.c). */
+static void find_ends(Pair *x)
+{
+    for (size_t i = vec_len(x->g->node); i-- > 0;) {
+        Node *n = x->g->node[i];
+        if (n->op != Oaccum)
+            continue;
+        x->last[i] = x->last[i] ? x->last[i] : n;
+        if (n->nin > 1)
+            x->last[n->in[1]->id] = x->last[i];
+    }
+}
+
+/* ---- turns --------------------------------------------------------------- */
+
+/* Up to an exchange the first's kernels, then their twins. */
+static void take_turns(Pair *x)
+{
+    int next = x->early, from = 1;
+
+    for (int k = 1; k <= x->nkernel; k++) {
+        x->first[k] = ++next;
+        if (!x->ends[k] && k < x->nkernel)
+            continue;
+        for (; from <= k; from++)
+            x->second[from] = x->twice[from] ? ++next : 0;
+    }
+}
+
+/* ---- twins --------------------------------------------------------------- */
+
+static Node *twin_of(const Pair *x, Node *n)
+{
+    return x->twin[n->id] ? x->twin[n->id] : n;
+}
+
+/* "layers.0.attn.dot.2" as "layers.0.attn.dot'2.2". */
+static const char *twin_name(Arena *a, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    int stem = (int)strlen(name);
+
+    if (dot && strspn(dot + 1, "0123456789") == strlen(dot + 1))
+        stem = (int)(dot - name);
+    return intern(strf(a, "%.*s'2%s", stem, name, name + stem));
+}
+
+/* The number of the second's micro-batch: dp behind the first's. */
+static Node *second_micro(Pair *x, Node *n)
+{
+    Node *dp = g_const(x->g, n->loc, n->dt, (double)x->g->mesh->size[Mdp]);
+    Node *sum = g_ew(x->g, Oadd, n->loc, n, dp, NULL);
+
+    g_placed(dp, n);
+    g_placed(sum, n);
+    sum->reg = dp->reg = REGbody;
+    sum->kernel = ++x->early;
+    return sum;
+}
+
+static Node *make_twin(Pair *x, Node *n)
+{
+    Node *in[MAXIN + 1], like = *n;
+
+    for (int i = 0; i < n->nin; i++)
+        in[i] = twin_of(x, n->in[i]);
+    if (n->op == Oaccum && n->nin == 1)
+        in[like.nin++] = x->last[n->id];
+    Node *t = g_copyof(x->g, &like, in);
+    t->map = n->map ? twin_of(x, n->map) : NULL;
+    t->name = n->name ? twin_name(x->g->arena, n->name) : NULL;
+    t->kernel = x->second[n->kernel];
+    if (t->op == Oinput)
+        t->at.input.second = 1;
+    return t;
+}
+
+/* Behind all nodes but those of post, of which this takes the second's sums. */
+static void make_twins(Pair *x)
+{
+    Node **old = x->g->node, **post = NULL;
+    size_t count = vec_len(old);
+
+    x->g->node = NULL;
+    for (size_t i = 0; i < count; i++)
+        if (any_region(old[i]) || old[i]->reg != REGpost)
+            vec_push(x->g->arena, x->g->node, old[i]);
+        else
+            vec_push(x->arena, post, old[i]);
+    for (size_t i = 0; i < count; i++)
+        if (x->depends[i])
+            x->twin[i] = is_micro(old[i]) ? second_micro(x, old[i])
+                                          : make_twin(x, old[i]);
+    for (size_t i = 0; i < count; i++) {
+        for (int k = 0; k < old[i]->nin && !x->depends[i]; k++)
+            old[i]->in[k] = twin_of(x, old[i]->in[k]);
+        old[i]->kernel = x->first[old[i]->kernel];
+    }
+    for (size_t i = 0; i < vec_len(post); i++)
+        vec_push(x->g->arena, x->g->node, post[i]);
+}
+
+/* ---- entry --------------------------------------------------------------- */
+
+static Pair pair_of(Graph *g, Arena *a)
+{
+    size_t n = vec_len(g->node) + 1, k = 1;
+    Pair x = { .g = g, .arena = a };
+
+    g_renumber(g);
+    for (size_t i = 0; i + 1 < n; i++) {
+        int kernel = g->node[i]->kernel;
+        x.nkernel = kernel > x.nkernel ? kernel : x.nkernel;
+        x.early += is_micro(g->node[i]);
+    }
+    k += (size_t)x.nkernel;
+    x.depends = alloc(a, n);
+    x.last = alloc(a, n * sizeof *x.last);
+    x.twin = alloc(a, n * sizeof *x.twin);
+    x.twice = alloc(a, k);
+    x.ends = alloc(a, k);
+    x.first = alloc(a, k * sizeof *x.first);
+    x.second = alloc(a, k * sizeof *x.second);
+    find_twice(&x);
+    return x;
+}
+
+/* Null, or why micro-batches go one by one. */
+static const char *alone(const Pair *x)
+{
+    int64_t turns = micro_turns(x->g);
+
+    if (x->g->mesh->size[Mpp] > 1)
+        return "stages have a schedule of their own";
+    if (turns % 2)
+        return "each rank has an odd number of them";
+    if (!memchr(x->ends, 1, (size_t)x->nkernel + 1))
+        return "they exchange nothing";
+    return x->g->alone ? "the plan of pairs would have to rebuild values" : NULL;
+}
+
+void pass_pair(Graph *g)
+{
+    if (g->prog != PGstep || !g->mesh || !opts_int(g->opts, "fold.pair"))
+        return;
+    Arena *a = arena_new();
+    Pair x = pair_of(g, a);
+    const char *why_not = alone(&x);
+
+    if (why_not) {
+        why(g, NULL, "micro-batches go one by one: %s", why_not);
+    } else {
+        find_ends(&x);
+        take_turns(&x);
+        x.early = 0;
+        make_twins(&x);
+        g_sort(g);
+        why(g, NULL, "two micro-batches go at once");
+    }
+    arena_free(a);
+}
