@@ -2,7 +2,8 @@
  * by hand, so what is wrong in it is err() with file and line.
  *
  *     text    = { graph } { "source" file bytes newline text newline }
- *     graph   = "graph" name program level [ "after" pass ] "{" { item } "}"
+ *     graph   = "graph" name program level [ "after" pass ] [ "alone" ]
+ *               "{" { item } "}"
  *     item    = option | mesh | stage | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
@@ -294,6 +295,7 @@ static void read_head(GraphReader *reader)
     reader->g->level = (Level)lex_choice(x, levels, NLEVEL);
     if (lex_take(x, "after"))
         reader->g->after = lex_word(x);
+    reader->g->alone = lex_take(x, "alone");
     lex_need(x, '{');
     declare_axes(reader);
 }

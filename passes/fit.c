@@ -9,7 +9,8 @@
  * and the octave before. A copy that keeps so much that it cannot fit is left
  * before its kernels are made. What fits into less memory fits into more, so
  * more memory never has a higher price, whatever the layout of buffers does.
- * Where nothing fits, the price of the least memory is taken. A fallback runs
+ * Pairs of micro-batches (kernels/pair.c) are made only where they fit at price
+ * 0. Where nothing fits, the price of the least memory is taken. A fallback runs
  * rarely: it pays all or nothing. */
 #include <math.h>
 #include <string.h>
@@ -83,6 +84,7 @@ static ProgramBuilder *make(FitSearch *s, Arena *a, int i)
     ProgramBuilder *b = NULL;
 
     h->price = price_at(i);
+    h->alone = s->g->alone;
     run_up_to(h, pass_recompute);
     m->decided = decisions(h);
     m->kept = kept_bytes(h);
@@ -141,6 +143,15 @@ static void explain(const FitSearch *s, int i)
         (double)s->at[i].bytes / gib, 1e3 * gib * price_at(i));
 }
 
+/* With pairs, if there are any: their inputs live always. */
+static int pairs_fit(Graph *g, ProgramBuilder *made, int64_t room)
+{
+    Arena *a = made->arena;
+    int64_t inputs = lasting_bytes(a, &made->g, 1) - lasting_bytes(a, &g, 1);
+
+    return !made->pair || made->p.transient + inputs <= room;
+}
+
 ProgramBuilder *fit_stage(Graph *g, int64_t room)
 {
     FitSearch s = { .g = g, .room = room };
@@ -149,6 +160,12 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     o->dump = o->stop = NULL;
     o->dot = NULL;
     ProgramBuilder *first = make(&s, g->arena, 0);
+
+    if (!pairs_fit(g, first, room)) {
+        g->alone = 1;
+        s.at[0] = (Made){ 0 };
+        first = make(&s, g->arena, 0);
+    }
     int i = first->p.transient <= room ? 0 : search(&s);
     *o = all;
     g->price = price_at(i);

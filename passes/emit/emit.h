@@ -44,7 +44,6 @@ void make_joins(
     ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are joins */
 /* streams.c: on which stream each instruction runs, behind which events. */
 void put_streams(ProgramBuilder *m, Program *p);
-void *value_key(Node *stored); /* the same for all nodes of a value */
 int group_writes(const Group *k, const Node *stored);
 int runs_beside(const ProgramBuilder *m, const Instr *s);
 int joins_next(const Program *p, int phase); /* phase and the next: one */

@@ -31,11 +31,6 @@ typedef struct Streams {
     int events;
 } Streams;
 
-void *value_key(Node *n)
-{
-    return is_persistent(n) ? (void *)(uintptr_t)n_name(n) : (void *)n;
-}
-
 int group_writes(const Group *k, const Node *stored)
 {
     for (int j = 0; j < k->nout; j++)

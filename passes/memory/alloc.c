@@ -42,6 +42,15 @@ int is_persistent(const Node *n)
            n->op == Oresult;
 }
 
+/* An input of a pair's second micro-batch has the name of the first's. */
+void *value_key(Node *n)
+{
+    int second = n->op == Oinput && n->at.input.second;
+
+    return is_persistent(n) && !second ? (void *)(uintptr_t)n_name(n)
+                                       : (void *)n;
+}
+
 static int64_t aligned(int64_t bytes)
 {
     return (bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
@@ -56,7 +65,7 @@ int64_t lasting_bytes(Arena *a, Graph *const *g, int n)
         for (size_t i = 0; i < vec_len(g[k]->node); i++) {
             Node *x = g[k]->node[i];
             void **at =
-                is_persistent(x) ? table_at(seen, KEYP(n_name(x))) : NULL;
+                is_persistent(x) ? table_at(seen, KEYP(value_key(x))) : NULL;
             if (!at || *at)
                 continue;
             *at = x;

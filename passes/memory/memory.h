@@ -46,7 +46,8 @@ typedef struct Layout {
 } Layout;
 
 int is_persistent(const Node *stored);
-/* Of what the n graphs name of that, each once. */
+void *value_key(Node *stored); /* the same for all nodes of a value */
+/* Of what the n graphs name of persistent values, each once. */
 int64_t lasting_bytes(Arena *a, Graph *const *g, int n);
 /* Places all that lives within one program, whose phases and slots are known.
  * k: the group of each instruction. */
