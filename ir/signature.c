@@ -27,7 +27,7 @@ static void operand_text(Codec *t, char *use, KernelOperand *o)
 {
     const char *word = code_word(t, (char[]){ *use, 0 });
 
-    if (!strchr("rwb-", *word) || word[1])
+    if (t->in && (!strchr("rwb-", *word) || word[1]))
         lex_err(t->in, "no use '%s' of an operand", word);
     *use = *word;
     o->dt = *use == '-' ? Dnone : code_dtype(t, o->dt);

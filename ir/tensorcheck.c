@@ -180,9 +180,14 @@ static const Tensor **sorted(Arena *a, const Role *r)
 static const char *twice(const PlanCheck *c)
 {
     const Tensor **v = sorted(c->arena, c->r);
-    for (int i = 1; i < c->r->ntensor; i++)
-        if (!by_name(&v[i - 1], &v[i]) && law(Ltensor_once))
-            return wrong(c, v[i], "has the name of another");
+    for (int i = 0; i < c->r->ntensor; i++) {
+        const Tensor *t = v[i], *last = i ? v[i - 1] : NULL;
+        if (last && !by_name(&last, &t) && law(Ltensor_once))
+            return wrong(c, t, "has the name of another");
+        if (t->second && (!last || strcmp(last->name, t->name) != 0) &&
+            law(Lsecond_of))
+            return wrong(c, t, "is a pair's second and there is no first");
+    }
     return NULL;
 }
 

@@ -4,7 +4,7 @@
 
 #include "../core/core.h"
 
-/* ---- grad_norm.c pair.c groups.c sched.c ---------------------------------------- */
+/* ---- grad_norm.c pair.c groups.c sched.c --------------------------------- */
 
 /* Does product n, whose only user x is, add to accumulator x itself? What it
  * adds is not rounded, so both have one dtype. */

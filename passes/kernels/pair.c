@@ -23,16 +23,16 @@
 
 #include <string.h>
 
-typedef struct Pair {
+typedef struct Twins {
     Graph *g;
     Arena *arena;
-    char *depends;        /* by id: on data */
-    Node **last;          /* by an accumulator's id: where its sum ends */
-    Node **twin;          /* by id */
-    int nkernel, early;   /* early: that come before all others */
-    char *twice, *ends;   /* by kernel: it has a twin; it exchanges data */
-    int *first, *second;  /* by kernel: new numbers, its and its twin's */
-} Pair;
+    char *depends;       /* by id: on data */
+    Node **last;         /* by an accumulator's id: where its sum ends */
+    Node **twin;         /* by id */
+    int nkernel, early;  /* early: that come before all others */
+    char *twice, *ends;  /* by kernel: it has a twin; it exchanges data */
+    int *first, *second; /* by kernel: new numbers, its and its twin's */
+} Twins;
 
 /* ---- what there is twice ------------------------------------------------- */
 
@@ -46,7 +46,7 @@ static int is_micro(const Node *n)
     return n->op == Ostepval && n->at.stepval.name == STEPmicro;
 }
 
-static int depends(const Pair *x, const Node *n)
+static int depends(const Twins *x, const Node *n)
 {
     if (n->op == Oinput || is_micro(n))
         return 1;
@@ -61,7 +61,7 @@ static int depends(const Pair *x, const Node *n)
 }
 
 /* A kernel has a twin as a whole, so its nodes come to depend on data. */
-static void find_twice(Pair *x)
+static void find_twice(Twins *x)
 {
     for (int more = 1; more;) {
         more = 0;
@@ -78,7 +78,7 @@ static void find_twice(Pair *x)
 }
 
 /* Where sums end that several nodes add to (accumulate.c). */
-static void find_ends(Pair *x)
+static void find_ends(Twins *x)
 {
     for (size_t i = vec_len(x->g->node); i-- > 0;) {
         Node *n = x->g->node[i];
@@ -93,7 +93,7 @@ static void find_ends(Pair *x)
 /* ---- turns --------------------------------------------------------------- */
 
 /* Up to an exchange the first's kernels, then their twins. */
-static void take_turns(Pair *x)
+static void take_turns(Twins *x)
 {
     int next = x->early, from = 1;
 
@@ -108,7 +108,7 @@ static void take_turns(Pair *x)
 
 /* ---- twins --------------------------------------------------------------- */
 
-static Node *twin_of(const Pair *x, Node *n)
+static Node *twin_of(const Twins *x, Node *n)
 {
     return x->twin[n->id] ? x->twin[n->id] : n;
 }
@@ -125,7 +125,7 @@ static const char *twin_name(Arena *a, const char *name)
 }
 
 /* The number of the second's micro-batch: dp behind the first's. */
-static Node *second_micro(Pair *x, Node *n)
+static Node *second_micro(Twins *x, Node *n)
 {
     Node *dp = g_const(x->g, n->loc, n->dt, (double)x->g->mesh->size[Mdp]);
     Node *sum = g_ew(x->g, Oadd, n->loc, n, dp, NULL);
@@ -137,7 +137,7 @@ static Node *second_micro(Pair *x, Node *n)
     return sum;
 }
 
-static Node *make_twin(Pair *x, Node *n)
+static Node *make_twin(Twins *x, Node *n)
 {
     Node *in[MAXIN + 1], like = *n;
 
@@ -155,7 +155,7 @@ static Node *make_twin(Pair *x, Node *n)
 }
 
 /* Behind all nodes but those of post, of which this takes the second's sums. */
-static void make_twins(Pair *x)
+static void make_twins(Twins *x)
 {
     Node **old = x->g->node, **post = NULL;
     size_t count = vec_len(old);
@@ -181,10 +181,10 @@ static void make_twins(Pair *x)
 
 /* ---- entry --------------------------------------------------------------- */
 
-static Pair pair_of(Graph *g, Arena *a)
+static Twins twins_of(Graph *g, Arena *a)
 {
     size_t n = vec_len(g->node) + 1, k = 1;
-    Pair x = { .g = g, .arena = a };
+    Twins x = { .g = g, .arena = a };
 
     g_renumber(g);
     for (size_t i = 0; i + 1 < n; i++) {
@@ -205,7 +205,7 @@ static Pair pair_of(Graph *g, Arena *a)
 }
 
 /* Null, or why micro-batches go one by one. */
-static const char *alone(const Pair *x)
+static const char *alone(const Twins *x)
 {
     int64_t turns = micro_turns(x->g);
 
@@ -215,7 +215,8 @@ static const char *alone(const Pair *x)
         return "each rank has an odd number of them";
     if (!memchr(x->ends, 1, (size_t)x->nkernel + 1))
         return "they exchange nothing";
-    return x->g->alone ? "the plan of pairs would have to rebuild values" : NULL;
+    return x->g->alone ? "the plan of pairs would have to rebuild values"
+                       : NULL;
 }
 
 void pass_pair(Graph *g)
@@ -223,7 +224,7 @@ void pass_pair(Graph *g)
     if (g->prog != PGstep || !g->mesh || !opts_int(g->opts, "fold.pair"))
         return;
     Arena *a = arena_new();
-    Pair x = pair_of(g, a);
+    Twins x = twins_of(g, a);
     const char *why_not = alone(&x);
 
     if (why_not) {

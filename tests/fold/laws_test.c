@@ -52,7 +52,7 @@ static Base legal[BARE] = {
     [CHOOSES] = { .model = "tests/models/expert_choice.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL },
     [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4 route.dispatcher=allgather", .spread = 1 },
     [STACKS] = { .model = "tests/models/folds.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.9 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 fold.overlap=0" },
-    [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=4" },
+    [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=8 fold.pair=1" },
 };
 /* clang-format on */
 static struct {
@@ -323,6 +323,33 @@ static int output_turned(Mutant *m)
     return 0;
 }
 
+/* Where a program reads buffer `was` it reads another. */
+static void read_other(const Program *g, int was, int other)
+{
+    for (int k = 0; k < g->ninstr; k++)
+        for (int i = 0; i < g->instr[k].nbuf; i++) {
+            if (g->instr[k].buf[i] != was)
+                continue;
+            g->instr[k].buf[i] = other;
+            g->instr[k].flow[i].read = ~other;
+        }
+}
+
+/* Both micro-batches of pairs are the first. */
+static int first_twice(Mutant *m)
+{
+    const Role *r = &m->p->role[0];
+    int seconds = 0;
+    for (int i = 0; i < r->ntensor; i++) {
+        const Tensor *t = &r->tensor[i];
+        seconds += t->second;
+        if (t->second)
+            read_other(&r->prog[0], t->buf,
+                       r->tensor[role_tensor(r, t->name)].buf);
+    }
+    return seconds;
+}
+
 static int idle_buffer(Mutant *m)
 {
     Role *r = &m->p->role[0];
@@ -560,6 +587,7 @@ static const Row rows[] = {
     { Lheight_program, RING, "program transient: near", NULL },
     { Lheight_arena, WINDOW, "heights", NULL },
     { Lrepeats, MIX, "phase name @ body = pre", NULL },
+    { Lpair_inputs, ROWS, "the first twice", first_twice },
     { Lframe_apart, TIED, "buffer: another's place", NULL },
     { Lframe_full, TIED, "frames: twice", NULL },
     { Lreceived_is_sent, TIED, "transfer: channel", NULL },
@@ -584,6 +612,7 @@ static const Row rows[] = {
     { Ltensor_buffer, MIX, "tensor buf = 100000000", NULL },
     { Lscalar_buffer, MIX, "in buf = 100000000", NULL },
     { Lscalar_frame, BARE + TIED, "in buf: far", NULL },
+    { Lsecond_of, BARE + MIX, "tensor second: none", NULL },
     { Ltensor_once, BARE + MIX, "tensor name @ tokens = labels", NULL },
     { Ltensor_prefix, MIX, "tensor kind @ optim.m.embed = 4", NULL },
     { Lmoment_pair, TIED, "a moment less", moment_less },

@@ -10,8 +10,8 @@
 
 enum { STEPS = 2 };
 
-#define APART   "tests/models/apart.lua"
-#define TINY    "models/tiny.lua"
+#define APART "tests/models/apart.lua"
+#define TINY  "models/tiny.lua"
 #define SMALL                                                      \
     " axes.seq=8 axes.hidden=16 axes.kv=2 axes.dim=4 axes.ffn=16 " \
     "axes.expert=4 axes.batch=1"
