@@ -32,6 +32,7 @@ static const double TOL = 1e-10, CHANCE = 2;
 #define DPV    " fold.vpp=2 fold.schedule=dualpipev"
 #define CSV    " fold.schedule=build/tests/fold/samples.csv"
 #define Z3     " fold.zero=3"
+#define PAIR   " fold.pair=1"
 #define RING   " fold.ring=1"
 #define SEVEN  " axes.expert=7" /* two on each of four ranks, but one */
 /* All of them in fp64. In bf16 nothing is dropped by probability: rounding
@@ -39,13 +40,13 @@ static const double TOL = 1e-10, CHANCE = 2;
 /* clang-format off */
 static const struct { const char *keys, *also; } folds[] = {
     { "fold.dp=8 fold.ep=8" Z3, "fp32 bf16" },
-    { "fold.dp=4 fold.tp=2 fold.ep=8" Z3 CAP, "" },
+    { "fold.dp=4 fold.tp=2 fold.ep=8" Z3 CAP PAIR, "" },
     { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=8" LATE, "bf16" },
     { "fold.cp=4 fold.dp=2 fold.ep=4" RING Z3 PAD, "fp32 bf16" },
     { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2" RING, "" },
     { "fold.cp=2 fold.dp=4 fold.ep=8 fold.hybrid=2" Z3 BUDGET, "" },
     { "fold.dp=8 fold.ep=8" Z3 A2A, "fp32 bf16" },
-    { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=4" A2A LATE, "bf16" },
+    { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=4" A2A LATE PAIR, "bf16" },
     { "fold.dp=4 fold.tp=2 fold.ep=4 fold.etp=2" A2A BUDGET SEVEN, "fp32" },
     { "fold.dp=8 fold.ep=8 route.factor=0" Z3 PEER, "fp32 bf16" },
     { "fold.cp=2 fold.tp=2 fold.dp=2 fold.ep=4 fold.overlap=1" PEER LATE SEVEN, "" },
