@@ -9,9 +9,9 @@
  * and the octave before. A copy that keeps so much that it cannot fit is left
  * before its kernels are made. What fits into less memory fits into more, so
  * more memory never has a higher price, whatever the layout of buffers does.
- * Pairs of micro-batches (kernels/pair.c) are made only where they fit at price
- * 0. Where nothing fits, the price of the least memory is taken. A fallback runs
- * rarely: it pays all or nothing. */
+ * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
+ * price 0. Where nothing fits, the price of the least memory is taken. A
+ * fallback runs rarely: it pays all or nothing. */
 #include <math.h>
 #include <string.h>
 
