@@ -91,7 +91,8 @@ both() {
 both 1f1b fold.pp=2 fold.tp=2
 both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16 \
     route.dispatcher=peer
-same hosts fold.dp=2 fold.tp=2 fold.ep=4 fold.host=2 route.dispatcher=hosts route.factor=0
+same hosts fold.dp=2 fold.tp=2 fold.ep=4 fold.host=2 fold.pair=1 route.dispatcher=hosts \
+    route.factor=0
 
 # Rows go through memory, which two machines do not share.
 # shellcheck disable=SC2086
@@ -112,7 +113,7 @@ result "two machines are known, and share none unasked" $?
 
 # A step with copies in place of its collectives reads nothing that nobody wrote.
 # shellcheck disable=SC2086
-"$PLEAT" compile models/tiny.lua $small world=2 fold.ep=2 route.dispatcher=peer \
+"$PLEAT" compile models/tiny.lua $small world=2 fold.ep=2 fold.pair=1 route.dispatcher=peer \
     -o "$dir/bench.plan" >"$dir/log" 2>&1 &&
     PLEAT_POISON=1 mpirun -q -n 2 "$PLEAT" bench "$dir/bench.plan" >"$dir/log" 2>&1 &&
     grep -q "^not hidden: .* ms with [1-9][0-9]* collectives left out: copies of [0-9.]*[1-9]" "$dir/log" &&
@@ -120,7 +121,7 @@ result "two machines are known, and share none unasked" $?
 result "bench leaves collectives out" $?
 
 # A batch that grows: three plans, all made before MPI starts.
-ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 train.save_every=0"
+ramp="$small train.steps=3 train.trace=0 train.ramp=4,2,8 fold.ep=2 fold.pair=1 train.save_every=0"
 # shellcheck disable=SC2086
 {
 "$PLEAT" run models/tiny.lua $ramp world=2 name="$dir/ramp.one" >"$dir/log" 2>&1
