@@ -245,9 +245,10 @@ static void show_program(FILE *out, const Plan *plan, int role,
         fprintf(out, "  never ends: %s\n", t.stuck);
     show_transfers(out, plan, prog, t.makespan);
     for (int f = 0; f < prog->nphase; f++)
-        fprintf(out, "  %-14s  %5d instructions, %" PRId64 " time%s\n",
+        fprintf(out, "  %-14s  %5d instructions, %" PRId64 " time%s%s\n",
                 prog->phase[f].name, prog->phase[f].n, phase_runs(prog, f),
-                phase_runs(prog, f) == 1 ? "" : "s");
+                phase_runs(prog, f) == 1 ? "" : "s",
+                prog->phase[f].pair ? ", two micro-batches each" : "");
     show_table(out, prog);
     fputs("  of them ", out);
     for (int k = 0, n = 0; k < NINSTR; k++)

@@ -139,7 +139,7 @@ static Node *second_micro(Twins *x, Node *n)
 
 static Node *make_twin(Twins *x, Node *n)
 {
-    Node *in[MAXIN + 1], like = *n;
+    Node **in = alloc(x->arena, sizeof *in * (size_t)(n->nin + 2)), like = *n;
 
     for (int i = 0; i < n->nin; i++)
         in[i] = twin_of(x, n->in[i]);
