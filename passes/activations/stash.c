@@ -24,8 +24,8 @@
  *
  * A stack stays whole until the last layer's rows were read. Where gradients
  * take the place of rows that were read, which is worth more, there is none:
- * with one micro-batch a step those of parameters do, and in a backward of two
- * parts (I, W) those of rows. */
+ * with one micro-batch or pair a step those of parameters do, and in a backward
+ * of two parts (I, W) those of rows. */
 #include <math.h>
 #include <string.h>
 
@@ -94,10 +94,12 @@ static void chain_routes(Graph *g, Node *const *route)
 /* Do gradients lie where rows lay that were read? */
 static int frees_rows(const Graph *g)
 {
+    int at_once = opts_int(g->opts, "fold.pair") && !why_unpaired(g) ? 2 : 1;
+
     for (size_t i = 0; i < vec_len(g->call); i++)
         if (g->call[i].k == ROWwork && g->call[i].w == WI)
             return 1;
-    return !g->call && micro_turns(g) == 1;
+    return !g->call && micro_turns(g) == at_once;
 }
 
 void pass_stash(Graph *g)
@@ -118,7 +120,7 @@ void pass_stash(Graph *g)
 /* ---- kernels ------------------------------------------------------------- */
 
 typedef struct Stack { /* one in the making */
-    int call;
+    const Node *first; /* map of its values' chain */
     Dtype dt;
     int64_t row, rows, room; /* bytes of one, R, what its values need */
     Table *maps;             /* of its values: one of each layer */
@@ -160,22 +162,32 @@ static Node **kept_values(Graph *g, Group *const *k)
     return v;
 }
 
+/* The map that layers begin with; another in each call, and of each micro-batch
+ * of a pair. */
+static const Node *first_map(const Node *map)
+{
+    while (map->nin > 1)
+        map = map->in[1];
+    return map;
+}
+
 /* The first of rows like n's that has none of n's layer. */
 static int find_stack(const Graph *g, Stack **all, const Node *n)
 {
     MapLayout l = map_layout(g, n->map);
+    const Node *first = first_map(n->map);
     int64_t row = local_bytes(g, n) / l.cap;
     int i = 0;
 
     for (; i < (int)vec_len(*all); i++) {
         const Stack *x = &(*all)[i];
-        if (x->call == n->call && x->dt == n->dt && x->row == row &&
+        if (x->first == first && x->dt == n->dt && x->row == row &&
             !table_get(x->maps, KEYP(n->map)))
             break;
     }
     if (i == (int)vec_len(*all))
         vec_push(g->arena, *all,
-                 ((Stack){ n->call, n->dt, row, n->map->at.route.stash, 0,
+                 ((Stack){ first, n->dt, row, n->map->at.route.stash, 0,
                            table_new(g->arena) }));
     (*all)[i].room += l.cap;
     *table_at((*all)[i].maps, KEYP(n->map)) = n->map;

@@ -90,5 +90,7 @@ Node *g_accum(Graph *g, Node *n, Reduce op); /* fp32, in n's region */
 double micro_batches(const Graph *g);        /* of a step, all ranks */
 int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */
+/* Null where a rank's micro-batches may go in pairs, else why not. */
+const char *why_unpaired(const Graph *g);
 
 #endif

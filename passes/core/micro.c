@@ -68,3 +68,11 @@ int64_t micro_turns(const Graph *g)
             (long long)dp, (long long)all, all == 1 ? "" : "es");
     return all / dp;
 }
+
+const char *why_unpaired(const Graph *g)
+{
+    return g->mesh->size[Mpp] > 1 ? "stages have a schedule of their own"
+           : micro_turns(g) % 2   ? "each rank has an odd number of them"
+           : g->alone ? "the plan of pairs would have to rebuild values"
+                      : NULL;
+}

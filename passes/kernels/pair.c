@@ -204,29 +204,16 @@ static Twins twins_of(Graph *g, Arena *a)
     return x;
 }
 
-/* Null, or why micro-batches go one by one. */
-static const char *alone(const Twins *x)
-{
-    int64_t turns = micro_turns(x->g);
-
-    if (x->g->mesh->size[Mpp] > 1)
-        return "stages have a schedule of their own";
-    if (turns % 2)
-        return "each rank has an odd number of them";
-    if (!memchr(x->ends, 1, (size_t)x->nkernel + 1))
-        return "they exchange nothing";
-    return x->g->alone ? "the plan of pairs would have to rebuild values"
-                       : NULL;
-}
-
 void pass_pair(Graph *g)
 {
     if (g->prog != PGstep || !g->mesh || !opts_int(g->opts, "fold.pair"))
         return;
     Arena *a = arena_new();
     Twins x = twins_of(g, a);
-    const char *why_not = alone(&x);
+    const char *why_not = why_unpaired(g);
 
+    if (!why_not && !memchr(x.ends, 1, (size_t)x.nkernel + 1))
+        why_not = "they exchange nothing";
     if (why_not) {
         why(g, NULL, "micro-batches go one by one: %s", why_not);
     } else {

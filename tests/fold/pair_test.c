@@ -20,6 +20,7 @@ enum { STEPS = 3 };
 /* clang-format off */
 static const struct { const char *model, *keys; int fallbacks; } folds[] = {
     { "tests/models/dropout.lua", "fold.dp=2 fold.tp=2 fold.ep=2 fold.zero=3 train.batch=8 route.factor=1.4", 1 },
+    { "tests/models/folds.lua", "fold.dp=2 fold.ep=2 route.factor=1.9 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=64", 0 }, /* stacks */
     { APART, "fold.dp=2 fold.tp=2 fold.ep=4 fold.zero=3 route.policy=capacity route.factor=0.75", 0 },
     { APART, "fold.dp=2 fold.ep=2 fold.zero=3 route.factor=0.6", STEPS },
     { APART, "fold.dp=2 fold.cp=2 fold.ep=2 route.dispatcher=peer route.factor=0", 0 },
@@ -30,7 +31,7 @@ static const struct { const char *model, *keys; int fallbacks; } folds[] = {
     { "tests/hf/dsv3-mtp.lua", "fold.ep=2 train.batch=8", 0 },
 };
 /* clang-format on */
-enum { FEW = 1, MANY = sizeof folds / sizeof *folds };
+enum { FEW = 2, MANY = sizeof folds / sizeof *folds };
 
 /* One by one, in pairs, in pairs in another order. */
 enum { ALONE, PAIRS, MOVED, NPLAN };
