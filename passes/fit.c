@@ -91,7 +91,7 @@ static ProgramBuilder *make(FitSearch *s, Arena *a, int i)
     const Made *same = like(s, m);
     if (!same && !is_hopeless(s, m))
         b = place_stage(h);
-    m->bytes = b ? b->p.transient : same ? same->bytes : 0;
+    m->bytes = b ? b->prog.transient : same ? same->bytes : 0;
     return b;
 }
 
@@ -147,9 +147,10 @@ static void explain(const FitSearch *s, int i)
 static int pairs_fit(Graph *g, ProgramBuilder *made, int64_t room)
 {
     Arena *a = made->arena;
-    int64_t inputs = lasting_bytes(a, &made->g, 1) - lasting_bytes(a, &g, 1);
+    int64_t inputs =
+        lasting_bytes(a, &made->graph, 1) - lasting_bytes(a, &g, 1);
 
-    return !made->pair || made->p.transient + inputs <= room;
+    return !made->pair || made->prog.transient + inputs <= room;
 }
 
 ProgramBuilder *fit_stage(Graph *g, int64_t room)
@@ -166,7 +167,7 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
         s.at[0] = (Made){ 0 };
         first = make(&s, g->arena, 0);
     }
-    int i = first->p.transient <= room ? 0 : search(&s);
+    int i = first->prog.transient <= room ? 0 : search(&s);
     *o = all;
     g->price = price_at(i);
     g->compile->pass = "recompute";

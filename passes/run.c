@@ -377,8 +377,8 @@ static ProgramBuilder **fit_program(Graph **v, size_t i)
     if (!free || o->dump || o->stop || o->dot)
         return NULL;
     for (size_t k = 1; k < vec_len(made); k++)
-        made[k - 1]->g->next = made[k]->g;
-    v[i] = made[0]->g;
+        made[k - 1]->graph->next = made[k]->graph;
+    v[i] = made[0]->graph;
     return made;
 }
 

@@ -43,12 +43,12 @@ void stash_values(Graph *g, Group *const *k);
 enum { SLICEnot, SLICEeach, SLICEdx, SLICEdw };
 
 typedef struct Slices { /* of one head */
-    Graph *g;
-    Arena *a;                 /* of this head */
-    Node *head, *x;           /* the product, its operand with tokens */
+    Graph *graph;
+    Arena *arena;             /* of this head */
+    Node *head, *operand;     /* the product, its operand with tokens */
     Axis *axis, *part, *rest; /* of tokens; what it is split into, or null*/
     int64_t parts, len;       /* len: of axis (or rest) in a slice */
-    int n, id;                /* slices; of the first, for fuse */
+    int count, id;            /* slices; of the first, for fuse */
     char *is;                 /* by id */
     char *late;               /* by id: not is, but reads it */
     Node ***copy;             /* by id: of each slice */

@@ -46,7 +46,7 @@ static void take_types(Node *n, const Node *x, const Axis *a, Axis *b)
 /* What stands for the axis where it is in parts. */
 static Axes both(const Slices *s)
 {
-    return g_axes(s->g, (Axis *[]){ s->part, s->rest }, 2);
+    return g_axes(s->graph, (Axis *[]){ s->part, s->rest }, 2);
 }
 
 /* x's dims, the axis as `len` elements: of itself, or of each part. */
@@ -67,12 +67,12 @@ static Node *in_parts(const Slices *s, Node *x)
 {
     if (!s->part)
         return x;
-    Node *n = as(s, g_node(s->g, Osplit, x->loc, 1, &x), x);
+    Node *n = as(s, g_node(s->graph, Osplit, x->loc, 1, &x), x);
     n->at.split.axis = s->axis;
     n->at.split.into = both(s);
-    take_dims(s, n, x, s->len * s->n);
+    take_dims(s, n, x, s->len * s->count);
     take_types(n, x, s->axis, s->part);
-    return infer(s->g, n);
+    return infer(s->graph, n);
 }
 
 /* In the call of the head, what another call makes of what is there. */
@@ -84,7 +84,7 @@ static Node *early(Slices *s, Node *n)
         return s->early[n->id];
     for (int k = 0; k < n->nin; k++)
         in[k] = early(s, n->in[k]);
-    Node *c = g_copyof(s->g, n, in);
+    Node *c = g_copyof(s->graph, n, in);
     c->call = s->head->call;
     return s->early[n->id] = c;
 }
@@ -95,15 +95,15 @@ static Node *slice(Slices *s, Node *x, int k)
 
     if (!has_dim(x, s->axis))
         return early(s, x);
-    *v = *v ? *v : alloc(s->a, (size_t)s->n * sizeof **v);
+    *v = *v ? *v : alloc(s->arena, (size_t)s->count * sizeof **v);
     if ((*v)[k])
         return (*v)[k];
     Node *all = in_parts(s, early(s, x));
-    Node *n = as(s, g_node(s->g, Oslice, x->loc, 1, &all), all);
+    Node *n = as(s, g_node(s->graph, Oslice, x->loc, 1, &all), all);
     n->at.slice = (struct slice_attrs){ s->rest, k * s->len, s->len };
     take_dims(s, n, x, s->len);
     take_types(n, x, s->axis, s->part ? s->part : s->axis);
-    return (*v)[k] = infer(s->g, n);
+    return (*v)[k] = infer(s->graph, n);
 }
 
 /* ---- slices -------------------------------------------------------------- */
@@ -117,13 +117,13 @@ static void take_axes(const Slices *s, Node *c, int sums)
 
     if (!s->part)
         return;
-    attrs_replace(s->g, c, s->axis, s->part);
+    attrs_replace(s->graph, c, s->axis, s->part);
     if (!sums)
         return;
     for (; k < n_axes(c)->n; k++)
         ax[k] = n_axes(c)->v[k];
     ax[k++] = s->rest;
-    *n_axes(c) = g_axes(s->g, ax, k);
+    *n_axes(c) = g_axes(s->graph, ax, k);
 }
 
 static Node *copy(Slices *s, Node *n, int k)
@@ -134,7 +134,7 @@ static Node *copy(Slices *s, Node *n, int k)
     for (int i = 0; i < n->nin; i++)
         in[i] = s->is[n->in[i]->id] ? s->copy[n->in[i]->id][k]
                                     : slice(s, n->in[i], k);
-    Node *c = g_copyof(s->g, n, in);
+    Node *c = g_copyof(s->graph, n, in);
     c->call = s->head->call;
     take_axes(s, c, sums);
     if (sums && c->dt == Dbf16)
@@ -143,7 +143,7 @@ static Node *copy(Slices *s, Node *n, int k)
     take_types(c, n, s->axis, s->part ? s->part : s->axis);
     if (optab[n->op].cls == EW || optab[n->op].cls == RED)
         c->piece = s->id + k;
-    return infer(s->g, c);
+    return infer(s->graph, c);
 }
 
 static void make_slice(Slices *s, size_t count, int k)
@@ -152,8 +152,8 @@ static void make_slice(Slices *s, size_t count, int k)
         if (!s->is[i])
             continue;
         if (!s->copy[i])
-            s->copy[i] = alloc(s->a, (size_t)s->n * sizeof *s->copy[i]);
-        s->copy[i][k] = copy(s, s->g->node[i], k);
+            s->copy[i] = alloc(s->arena, (size_t)s->count * sizeof *s->copy[i]);
+        s->copy[i][k] = copy(s, s->graph->node[i], k);
     }
 }
 
@@ -163,12 +163,12 @@ static Node *sum(Slices *s, const Node *n)
 {
     Node **v = s->copy[n->id], *r = v[0];
 
-    for (int k = 1; k < s->n; k++) {
-        r = as(s, g_ew(s->g, Oadd, n->loc, r, v[k], NULL), v[0]);
+    for (int k = 1; k < s->count; k++) {
+        r = as(s, g_ew(s->graph, Oadd, n->loc, r, v[k], NULL), v[0]);
         memcpy(r->sh, n->sh, sizeof r->sh);
     }
     if (r->dt != n->dt) {
-        r = as(s, g_cast(s->g, r, n->dt), v[0]);
+        r = as(s, g_cast(s->graph, r, n->dt), v[0]);
         r->dt = n->dt;
         memcpy(r->sh, n->sh, sizeof r->sh);
     }
@@ -179,34 +179,34 @@ static Node *sum(Slices *s, const Node *n)
 static Node *row(const Slices *s, const Node *n, Node *const *v, int count,
                  int64_t len)
 {
-    Node *r = as(s, g_node(s->g, Oconcat, n->loc, count, v), v[0]);
+    Node *r = as(s, g_node(s->graph, Oconcat, n->loc, count, v), v[0]);
 
     r->at.concat.axis = s->rest;
     take_dims(s, r, n, len);
     take_types(r, n, s->axis, s->part ? s->part : s->axis);
-    return infer(s->g, r);
+    return infer(s->graph, r);
 }
 
 /* As many at a time as an op may read. */
 static Node *gathered(Slices *s, const Node *n)
 {
     Node **v = s->copy[n->id], *some[MAXIN];
-    int each = (s->n + MAXIN - 1) / MAXIN, k = 0;
+    int each = (s->count + MAXIN - 1) / MAXIN, k = 0;
 
-    for (int at = 0; at < s->n; at += each) {
-        int here = s->n - at < each ? s->n - at : each;
+    for (int at = 0; at < s->count; at += each) {
+        int here = s->count - at < each ? s->count - at : each;
         some[k++] = here == 1 ? v[at] : row(s, n, v + at, here, s->len * here);
     }
-    Node *r = row(s, n, some, k, s->len * s->n);
+    Node *r = row(s, n, some, k, s->len * s->count);
     if (!s->part)
         return r;
-    Node *m = as(s, g_node(s->g, Omerge, n->loc, 1, &r), r);
+    Node *m = as(s, g_node(s->graph, Omerge, n->loc, 1, &r), r);
     m->at.merge.axes = both(s);
     m->at.merge.new = s->axis;
     m->nd = n->nd;
     memcpy(m->dim, n->dim, sizeof m->dim);
     memcpy(m->sh, n->sh, sizeof m->sh);
-    return infer(s->g, m);
+    return infer(s->graph, m);
 }
 
 static Node *whole(Slices *s, Node *n)
@@ -223,7 +223,7 @@ static Node *whole(Slices *s, Node *n)
 static void read_whole(Slices *s, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        Node *n = s->g->node[i];
+        Node *n = s->graph->node[i];
         int here = n->op == Oadd || n->op == Ocast || n->op == Opack ||
                    n->op == Oreducescatter || n->op == Oaccum,
             sums = 0;
@@ -244,7 +244,7 @@ static void read_whole(Slices *s, size_t count)
 /* New nodes stand where the head stood, operands before users. */
 static void put_in_place(Slices *s, size_t count)
 {
-    Graph *g = s->g;
+    Graph *g = s->graph;
     Node **old = g->node;
     size_t at = (size_t)s->head->id, all = vec_len(old);
 
@@ -265,7 +265,7 @@ static void put_in_place(Slices *s, size_t count)
 /* A split axis keeps lying in pieces where it did. */
 static void name_axes(Slices *s)
 {
-    Graph *g = s->g;
+    Graph *g = s->graph;
     const char *name = s->axis->name;
 
     s->part = NULL;
@@ -279,16 +279,17 @@ static void name_axes(Slices *s)
 
 static void cut_up(Slices *s)
 {
-    size_t count = vec_len(s->g->node);
+    size_t count = vec_len(s->graph->node);
 
-    why(s->g, s->head, "in %d slices of %lld along %s, %lld bytes each", s->n,
-        (long long)(s->head->dim[dim_of(s->head, s->axis)].n / s->n),
-        s->axis->name, (long long)(local_bytes(s->g, s->head) / s->n));
-    s->copy = alloc(s->a, (count + 1) * sizeof *s->copy);
-    s->piece = alloc(s->a, (count + 1) * sizeof *s->piece);
-    s->whole = alloc(s->a, (count + 1) * sizeof *s->whole);
+    why(s->graph, s->head, "in %d slices of %lld along %s, %lld bytes each",
+        s->count,
+        (long long)(s->head->dim[dim_of(s->head, s->axis)].n / s->count),
+        s->axis->name, (long long)(local_bytes(s->graph, s->head) / s->count));
+    s->copy = alloc(s->arena, (count + 1) * sizeof *s->copy);
+    s->piece = alloc(s->arena, (count + 1) * sizeof *s->piece);
+    s->whole = alloc(s->arena, (count + 1) * sizeof *s->whole);
     name_axes(s);
-    for (int k = 0; k < s->n; k++)
+    for (int k = 0; k < s->count; k++)
         make_slice(s, count, k);
     read_whole(s, count);
     put_in_place(s, count);
@@ -303,16 +304,16 @@ void pass_logits_chunks(Graph *g)
         if (head_tokens(g, g->node[i]))
             vec_push(g->arena, head, g->node[i]);
     for (size_t i = 0; i < vec_len(head); i++) {
-        Slices s = { .g = g,
-                     .a = arena_new(),
+        Slices s = { .graph = g,
+                     .arena = arena_new(),
                      .head = head[i],
                      .id = id,
-                     .x = head_tokens(g, head[i]) };
+                     .operand = head_tokens(g, head[i]) };
         g_renumber(g);
         if (cut_head(&s) > 1) {
             cut_up(&s);
-            id += s.n;
+            id += s.count;
         }
-        arena_free(s.a);
+        arena_free(s.arena);
     }
 }

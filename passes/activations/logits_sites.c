@@ -38,7 +38,7 @@ static int is_given(const Graph *g)
 static int is_wide(const Slices *s, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
-        if (!has_dim(s->x, n->dim[i].a) || !has_dim(s->head, n->dim[i].a))
+        if (!has_dim(s->operand, n->dim[i].a) || !has_dim(s->head, n->dim[i].a))
             return 1;
     return 0;
 }
@@ -89,7 +89,7 @@ static const char *kind_of(const Slices *s, const Node *n, int after,
     if (by_token(n, s->axis) && (is_wide(s, n) || !after))
         *kind = SLICEeach;
     else if (is_wide(s, x))
-        return strf(s->a, "%s reads it whole", optab[n->op].name);
+        return strf(s->arena, "%s reads it whole", optab[n->op].name);
     return NULL;
 }
 
@@ -97,9 +97,9 @@ static const char *kind_of(const Slices *s, const Node *n, int after,
  * (what a cross entropy makes of labels). */
 static void find_more(Slices *s)
 {
-    Node **v = s->g->node;
-    char *other = alloc(s->a, vec_len(v) + 1);
-    char *one = alloc(s->a, vec_len(v) + 1);
+    Node **v = s->graph->node;
+    char *other = alloc(s->arena, vec_len(v) + 1);
+    char *one = alloc(s->arena, vec_len(v) + 1);
 
     for (size_t i = vec_len(v); i-- > 0;) {
         const Node *n = v[i];
@@ -117,7 +117,7 @@ static void find_more(Slices *s)
 /* Null, or why the head cannot be cut along the axis. */
 static const char *find(Slices *s)
 {
-    Node **v = s->g->node;
+    Node **v = s->graph->node;
     int back = 0;
 
     memset(s->is, 0, vec_len(v));
@@ -138,7 +138,7 @@ static const char *find(Slices *s)
         s->late[i] = after != 0;
         back |= s->is[i] == SLICEdw;
     }
-    if (!back && program_trains(s->g->prog))
+    if (!back && program_trains(s->graph->prog))
         return "nobody trains it";
     find_more(s);
     return NULL;
@@ -160,10 +160,10 @@ static int64_t held_in(const Graph *g, const Node *n, const Axis *a)
 static void find_parts(Slices *s)
 {
     s->parts = 1;
-    for (size_t i = 0; i < vec_len(s->g->node); i++) {
-        const Node *n = s->g->node[i];
+    for (size_t i = 0; i < vec_len(s->graph->node); i++) {
+        const Node *n = s->graph->node[i];
         for (int k = -1; k < n->nin && s->is[i]; k++) {
-            int64_t p = held_in(s->g, k < 0 ? n : n->in[k], s->axis);
+            int64_t p = held_in(s->graph, k < 0 ? n : n->in[k], s->axis);
             s->parts = p > s->parts ? p : s->parts;
         }
     }
@@ -173,11 +173,11 @@ static void find_parts(Slices *s)
  * n - 1 slices, each of which reads and writes the weight's gradient. */
 static double slices_cost(const Slices *s, double price, int64_t n)
 {
-    const Node *w = s->head->in[s->head->in[0] == s->x];
-    double bytes = 2.0 * (double)local_elems(s->g, w) * dtypes[Df32].bytes;
-    double secs = bytes / machine_of(s->g)->memory;
+    const Node *w = s->head->in[s->head->in[0] == s->operand];
+    double bytes = 2.0 * (double)local_elems(s->graph, w) * dtypes[Df32].bytes;
+    double secs = bytes / machine_of(s->graph)->memory;
 
-    return 1.5 * (double)local_bytes(s->g, s->head) / (double)n +
+    return 1.5 * (double)local_bytes(s->graph, s->head) / (double)n +
            price * secs * (double)(n - 1);
 }
 
@@ -185,16 +185,16 @@ static double slices_cost(const Slices *s, double price, int64_t n)
  * their time, up to MOST and WORTH: each is a copy of the head's nodes. */
 static int count_for(const Slices *s, int64_t of)
 {
-    const Graph *g = s->g;
-    int64_t tokens = local_elems(g, s->x), n = 1;
+    const Graph *g = s->graph;
+    int64_t tokens = local_elems(g, s->operand), n = 1;
 
     if (is_given(g)) {
         n = opts_int(g->opts, "train.slices");
         return of % n ? 0 : (int)n;
     }
-    for (int d = 0; d < s->x->nd; d++)
-        if (axes_at(&s->head->at.dot.axes, s->x->dim[d].a) >= 0)
-            tokens /= local_n(g, s->x, d);
+    for (int d = 0; d < s->operand->nd; d++)
+        if (axes_at(&s->head->at.dot.axes, s->operand->dim[d].a) >= 0)
+            tokens /= local_n(g, s->operand, d);
     if (local_bytes(g, s->head) < LITTLE)
         return 1;
     for (int64_t k = 2; k <= of && k <= MOST && tokens / k >= LEAST; k++)
@@ -215,23 +215,23 @@ static const char *cut_along(Slices *s, int d)
         return why;
     find_parts(s);
     int64_t all = s->head->dim[d].n, of = all / s->parts;
-    s->n = all % s->parts ? 0 : count_for(s, of);
-    s->len = s->n ? of / s->n : 0;
+    s->count = all % s->parts ? 0 : count_for(s, of);
+    s->len = s->count ? of / s->count : 0;
     return NULL;
 }
 
 static int is_tokens(const Slices *s, const Dim *d)
 {
-    return has_dim(s->x, d->a) && !g_ismicro(d->a) && !g_isrow(d->a) &&
-           (s->head->in[0] == s->x ? !has_dim(s->head->in[1], d->a)
-                                   : !has_dim(s->head->in[0], d->a));
+    return has_dim(s->operand, d->a) && !g_ismicro(d->a) && !g_isrow(d->a) &&
+           (s->head->in[0] == s->operand ? !has_dim(s->head->in[1], d->a)
+                                         : !has_dim(s->head->in[0], d->a));
 }
 
 /* Along the axis of most slices, the first of equals. */
 static const char *cut(Slices *s)
 {
     const char *why = "it has no tokens";
-    const Graph *g = s->g;
+    const Graph *g = s->graph;
     int best = -1, most = 0, any = 0;
 
     for (int d = 0; d < s->head->nd; d++) {
@@ -239,8 +239,8 @@ static const char *cut(Slices *s)
             continue;
         const char *no = cut_along(s, d);
         any |= !no;
-        if (!no && s->n > most) {
-            most = s->n;
+        if (!no && s->count > most) {
+            most = s->count;
             best = d;
         }
         why = no;
@@ -248,7 +248,8 @@ static const char *cut(Slices *s)
     if (best < 0 && any && is_given(g))
         err(s->head->loc,
             "train.slices=%lld divides none of the axes %s that a rank has",
-            (long long)opts_int(g->opts, "train.slices"), shape_text(g, s->x));
+            (long long)opts_int(g->opts, "train.slices"),
+            shape_text(g, s->operand));
     return best < 0 ? why : cut_along(s, best);
 }
 
@@ -257,7 +258,7 @@ static const char *cut(Slices *s)
 /* There when the head's call runs: it is of that call or read by it. */
 static void find_there(Slices *s)
 {
-    Node **v = s->g->node;
+    Node **v = s->graph->node;
 
     for (size_t i = 0; i < vec_len(v); i++) {
         if (v[i]->reg != REGbody || v[i]->call == s->head->call || !v[i]->call)
@@ -288,10 +289,10 @@ static const Node *comes_late(const Slices *s, const Node *n)
 
 static int may_run_early(const Slices *s)
 {
-    for (size_t i = 0; i < vec_len(s->g->node); i++)
-        s->g->node[i]->mark = 0;
-    for (size_t i = 0; i < vec_len(s->g->node); i++) {
-        const Node *n = s->g->node[i];
+    for (size_t i = 0; i < vec_len(s->graph->node); i++)
+        s->graph->node[i]->mark = 0;
+    for (size_t i = 0; i < vec_len(s->graph->node); i++) {
+        const Node *n = s->graph->node[i];
         for (int k = 0; k < n->nin && s->is[i]; k++)
             if (!s->is[n->in[k]->id] && comes_late(s, n->in[k]))
                 return 0;
@@ -314,20 +315,20 @@ Node *head_tokens(Graph *g, const Node *n)
 
 int cut_head(Slices *s)
 {
-    size_t count = vec_len(s->g->node) + 1;
-    int large = local_bytes(s->g, s->head) >= LITTLE || is_given(s->g);
+    size_t count = vec_len(s->graph->node) + 1;
+    int large = local_bytes(s->graph, s->head) >= LITTLE || is_given(s->graph);
 
     if (!large)
         return 1;
-    s->is = alloc(s->a, count);
-    s->late = alloc(s->a, count);
+    s->is = alloc(s->arena, count);
+    s->late = alloc(s->arena, count);
     const char *no = cut(s);
-    if (!no && s->n > 1) {
-        s->early = alloc(s->a, count * sizeof *s->early);
+    if (!no && s->count > 1) {
+        s->early = alloc(s->arena, count * sizeof *s->early);
         find_there(s);
         no = may_run_early(s) ? NULL : "its gradient needs what comes later";
     }
     if (no)
-        why(s->g, s->head, "is not made in slices: %s", no);
-    return no ? 1 : s->n;
+        why(s->graph, s->head, "is not made in slices: %s", no);
+    return no ? 1 : s->count;
 }

@@ -24,7 +24,7 @@ typedef struct StageBuilder {
 struct Emit {
     Arena *arena;
     Graph *logical;
-    const Target *T;
+    const Target *target;
     Mesh *mesh;
     StageBuilder *stage;
     int nstage;
@@ -201,9 +201,9 @@ static int lasting(Emit *e, Graph *g, const Node *n)
 static const char *live_name(const ProgramBuilder *m, const Live *x)
 {
     if (x->stack)
-        return strf(m->e->arena, "stash.%d", x->stack);
+        return strf(m->emit->arena, "stash.%d", x->stack);
     return x->n ? x->n->name
-                : strf(m->e->arena, "work of %s",
+                : strf(m->emit->arena, "work of %s",
                        m->group[x->instr]->instr.label);
 }
 
@@ -220,8 +220,8 @@ static void add_live(ProgramBuilder *m, Live *x, int stack)
               .dies = x->dies,
               .frame = x->frame,
               .stack = stack,
-              .prog = (int)vec_len(m->e->now->prog) };
-    int i = add_buf(m->e, b, x->n ? x->n->loc : NULL);
+              .prog = (int)vec_len(m->emit->now->prog) };
+    int i = add_buf(m->emit, b, x->n ? x->n->loc : NULL);
 
     if (x->stack)
         x->buf = i;
@@ -247,17 +247,17 @@ static void add_to(ProgramBuilder *m, Live *x, const Live *root)
  * another's follow once that one has a number. */
 static void number_buffers(ProgramBuilder *m)
 {
-    Graph *g = m->g;
-    Layout *l = m->l;
+    Graph *g = m->graph;
+    Layout *l = m->layout;
 
-    m->work = alloc(m->e->arena, sizeof(int) * (vec_len(m->group) + 1));
+    m->work = alloc(m->emit->arena, sizeof(int) * (vec_len(m->group) + 1));
     for (size_t i = 0; i < vec_len(m->group); i++)
         m->work[i] = -1;
     for (size_t i = 0; i < vec_len(g->node); i++)
         g->node[i]->buf = -1;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (is_persistent(g->node[i]))
-            g->node[i]->buf = lasting(m->e, g, g->node[i]);
+            g->node[i]->buf = lasting(m->emit, g, g->node[i]);
     for (int i = 0; i < l->n; i++)
         if (l->live[i].same < 0)
             add_live(m, &l->live[i], 0);
@@ -268,8 +268,8 @@ static void number_buffers(ProgramBuilder *m)
 
 static void add_outputs(ProgramBuilder *m)
 {
-    for (size_t i = 0; i < vec_len(m->g->node); i++) {
-        Node *n = m->g->node[i], view;
+    for (size_t i = 0; i < vec_len(m->graph->node); i++) {
+        Node *n = m->graph->node[i], view;
         if (n->op != Ooutput)
             continue;
         int b = storage(n->in[0])->buf;
@@ -277,9 +277,9 @@ static void add_outputs(ProgramBuilder *m)
             die("emit: output '%s' was never made", n->at.output.name);
         view = *n->in[0];
         view.loc = n->loc;
-        add_tensor(m->e, m->g, &view, n->at.output.name, TKoutput, b);
-        if (m->e->now->buf[b].prog >= 0)
-            m->e->now->buf[b].name = n->at.output.name;
+        add_tensor(m->emit, m->graph, &view, n->at.output.name, TKoutput, b);
+        if (m->emit->now->buf[b].prog >= 0)
+            m->emit->now->buf[b].name = n->at.output.name;
     }
 }
 
@@ -310,20 +310,20 @@ static void fill_instr(ProgramBuilder *m, int i, Instr *s)
     *s = k->instr;
     s->issue = issue;
     s->nbuf = n;
-    s->buf = alloc(m->e->arena, sizeof *s->buf * (size_t)(n + 1));
+    s->buf = alloc(m->emit->arena, sizeof *s->buf * (size_t)(n + 1));
     for (int j = 0; j < n; j++)
         s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
     if (work >= 0)
         s->buf[n - 1] = work;
     flow_instr(m, k, s);
     if (moves_rows(s->kind)) {
-        s->rows.kernel = add_kernel(m->e, k);
+        s->rows.kernel = add_kernel(m->emit, k);
         s->kernel = NULL;
     }
     if (s->kind != Ikernel)
         return;
     sign_call(m, k, s);
-    add_kernel(m->e, k);
+    add_kernel(m->emit, k);
 }
 
 static void enter_stage(Emit *e, const Graph *g)
@@ -362,9 +362,11 @@ static double seconds_rebuilt(const ProgramBuilder *m, const Program *p)
 ProgramBuilder *place_program(Graph *g, Group **groups)
 {
     ProgramBuilder *m = alloc(g->arena, sizeof *m);
-    Program *p = &m->p;
+    Program *p = &m->prog;
 
-    *m = (ProgramBuilder){ .arena = g->arena, .g = g, .T = pass_target(g) };
+    *m = (ProgramBuilder){ .arena = g->arena,
+                           .graph = g,
+                           .target = pass_target(g) };
     make_phases(m, groups);
     make_joins(m);
     p->kind = g->prog;
@@ -380,25 +382,25 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
         p->instr[i] = m->group[i]->instr;
     if (opts_int(g->opts, "fold.overlap"))
         order_beside(m, p);
-    m->l = layout(g, m->group, p);
-    p->transient = m->l->height;
-    p->bound = m->l->bound;
-    p->nframe = (int)vec_len(m->l->frame);
-    p->frame = m->l->frame;
+    m->layout = layout(g, m->group, p);
+    p->transient = m->layout->height;
+    p->bound = m->layout->bound;
+    p->nframe = (int)vec_len(m->layout->frame);
+    p->frame = m->layout->frame;
     p->rebuilt = seconds_rebuilt(m, p);
     return m;
 }
 
 void emit_program(Emit *e, ProgramBuilder *m)
 {
-    Program *p = &m->p;
+    Program *p = &m->prog;
 
-    m->e = e;
+    m->emit = e;
     m->shapes = e->shapes;
     m->sigs = e->sigs;
     if (!e->mesh)
-        e->mesh = m->g->mesh;
-    enter_stage(e, m->g);
+        e->mesh = m->graph->mesh;
+    enter_stage(e, m->graph);
     number_buffers(m);
     add_outputs(m);
     for (int i = 0; i < p->ninstr; i++)
@@ -413,7 +415,7 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
 {
     Emit *e = alloc(a, sizeof *e);
 
-    *e = (Emit){ .arena = a, .logical = g, .T = T };
+    *e = (Emit){ .arena = a, .logical = g, .target = T };
     e->kernels = table_new(a);
     e->shapes = shapes_new(a);
     e->sigs = signatures_new(a);
@@ -487,14 +489,14 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
 
     *p = (Plan){
         .model = g->name,
-        .target = e->T->name,
+        .target = e->target->name,
         .mesh = e->mesh,
         .opts = g->opts,
         .nshape = (int)vec_len(shapes_all(e->shapes)),
         .shape = shapes_all(e->shapes),
         .nrole = e->nstage,
         .role = make_roles(e),
-        .prelude = e->T->prelude,
+        .prelude = e->target->prelude,
         .nkernel = (int)vec_len(e->kernel),
         .kernel = e->kernel,
         .nhf = g->nhf,

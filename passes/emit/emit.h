@@ -18,18 +18,18 @@ typedef struct Shapes Shapes; /* of values, each once */
 typedef struct Signatures Signatures;
 
 typedef struct ProgramBuilder { /* one program being made */
-    Program p;
+    Program prog;
     Arena *arena; /* its graph's */
-    Emit *e;
-    Graph *g;
-    const Target *T;
+    Emit *emit;
+    Graph *graph;
+    const Target *target;
     Group **group;      /* vec: of each instruction */
     Phase *phase;       /* vec */
     ScheduleSlot *slot; /* vec */
     int64_t repeat;     /* of den and body */
     int pair;           /* ... of two micro-batches */
     int once;           /* each instruction runs once */
-    Layout *l;
+    Layout *layout;
     int *work; /* instruction -> buffer of its work space, or -1 */
     Table *value;
     int nvalue;     /* instr_values.c: numbers of values */

@@ -97,6 +97,6 @@ void make_joins(ProgramBuilder *m)
     Table *last = last_uses(m);
 
     for (size_t i = 0; i < vec_len(m->group); i++)
-        if (m->group[i]->n && joins(m->g, m->group[i], i, last))
-            join(m->g, m->group[i], m->arena);
+        if (m->group[i]->n && joins(m->graph, m->group[i], i, last))
+            join(m->graph, m->group[i], m->arena);
 }

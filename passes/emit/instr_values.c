@@ -28,7 +28,7 @@ static int number(ProgramBuilder *m, const Node *n, int cleared)
     if (!*at) {
         *at = (void *)(uintptr_t)++m->nvalue;
         vec_push(m->arena, m->shape,
-                 shape_index(m->shapes, m->g,
+                 shape_index(m->shapes, m->graph,
                              n->op == Owrite ? storage((Node *)n) : n));
     }
     return (int)(uintptr_t)*at;
@@ -36,7 +36,7 @@ static int number(ProgramBuilder *m, const Node *n, int cleared)
 
 static void type_of(const ProgramBuilder *m, const Node *n, ValueUse *f)
 {
-    for (int t = 0; m->g->mesh && t < m->g->mesh->natom; t++)
+    for (int t = 0; m->graph->mesh && t < m->graph->mesh->natom; t++)
         if (n->sh[t].k == P)
             f->part[n->sh[t].op] |= 1u << t;
 }
@@ -47,8 +47,9 @@ static int read_as(ProgramBuilder *m, const Group *k, int i, const ValueUse *f)
     const Node *n = storage(k->arg[i]), *v = k->view ? k->view[i] : NULL;
 
     if (f->read < 0)
-        return shape_index(m->shapes, m->g, v ? v : n);
-    return v && f->read && is_view(v) ? shape_index(m->shapes, m->g, v) : -1;
+        return shape_index(m->shapes, m->graph, v ? v : n);
+    return v && f->read && is_view(v) ? shape_index(m->shapes, m->graph, v)
+                                      : -1;
 }
 
 /* n: whose buffer it is. A state's holds what it began with, or its write. */
@@ -111,7 +112,7 @@ static void mark(ProgramBuilder *m, Instr *s)
         if (f->make)
             out[i] = &all[f->shape];
     }
-    mark_places(m->arena, m->g->mesh, s, in, out);
+    mark_places(m->arena, m->graph->mesh, s, in, out);
 }
 
 /* Atoms over which n sums a part of an axis. */
@@ -122,7 +123,7 @@ static uint32_t summed(const ProgramBuilder *m, const Node *n)
 
     if (c != RED && c != EIN && n->op != Ogather)
         return 0;
-    for (int t = 0; t < m->g->mesh->natom; t++)
+    for (int t = 0; t < m->graph->mesh->natom; t++)
         for (int i = 0; i < n->nin; i++)
             if (n->in[i]->sh[t].k == S && attrs_name(n, n->in[i]->sh[t].a))
                 atoms |= 1u << t;
@@ -218,7 +219,7 @@ static uint32_t spread_atoms(const ProgramBuilder *m, const Group *k,
 
     for (int i = 0; i < s->nbuf && i < k->narg; i++) {
         const Node *v = s->flow[i].make ? made_in(k, storage(k->arg[i])) : NULL;
-        for (int t = 0; v && t < m->g->mesh->natom; t++) {
+        for (int t = 0; v && t < m->graph->mesh->natom; t++) {
             const Axis *a = v->sh[t].k == S ? v->sh[t].a : NULL;
             if (parts >> t & 1 || !a || !reads_axis(m, s, a->name))
                 continue;
@@ -251,9 +252,9 @@ void flow_instr(ProgramBuilder *m, const Group *k, Instr *s)
             f->read = is_persistent(n) ? ~n->buf : number(m, n, 0);
         f->as = read_as(m, k, i, f);
     }
-    if (m->g->mesh)
+    if (m->graph->mesh)
         s->inner = inner_atoms(m, k, s);
-    if (s->kind != Ikernel || !m->g->mesh)
+    if (s->kind != Ikernel || !m->graph->mesh)
         return;
     s->spread = spread_atoms(m, k, s);
     mark(m, s);
@@ -277,7 +278,7 @@ static void add_end(ProgramBuilder *m, Program *p, Table *seen, int buf,
 
 void flow_ends(ProgramBuilder *m, Program *p)
 {
-    const Graph *g = m->g;
+    const Graph *g = m->graph;
     Table *seen = table_new(m->arena);
 
     if (!m->value)

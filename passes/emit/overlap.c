@@ -44,10 +44,10 @@ typedef struct ValueOrder { /* of a value */
 } ValueOrder;
 
 typedef struct Overlap {
-    ProgramBuilder *m;
-    const Program *p;
+    ProgramBuilder *builder;
+    const Program *prog;
     int first, n; /* instructions of the phase */
-    TimedInstr *t;
+    TimedInstr *timed;
     Table *uses;
     int low, low_comm;    /* first task that was not taken, first collective */
     double compute, comm; /* clocks */
@@ -59,7 +59,7 @@ typedef struct Overlap {
 
 static const Group *group_of(const Overlap *x, int i)
 {
-    return x->m->group[x->first + i];
+    return x->builder->group[x->first + i];
 }
 
 /* ---- what waits for what ------------------------------------------------- */
@@ -68,8 +68,8 @@ static void after(Overlap *x, int first, int then)
 {
     if (first < 0 || first == then)
         return;
-    vec_push(x->m->arena, x->t[first].next, then);
-    x->t[then].wait++;
+    vec_push(x->builder->arena, x->timed[first].next, then);
+    x->timed[then].wait++;
 }
 
 static void note_use(Overlap *x, int i, Node *stored, int write)
@@ -77,11 +77,11 @@ static void note_use(Overlap *x, int i, Node *stored, int write)
     ValueOrder **at = (ValueOrder **)table_at(x->uses, KEYP(value_key(stored)));
 
     if (!*at)
-        *at = alloc(x->m->arena, sizeof **at);
+        *at = alloc(x->builder->arena, sizeof **at);
     ValueOrder *u = *at;
     after(x, u->wrote - 1, i);
     if (!write) {
-        vec_push(x->m->arena, u->read, i);
+        vec_push(x->builder->arena, u->read, i);
         return;
     }
     for (size_t k = 0; k < vec_len(u->read); k++)
@@ -92,16 +92,16 @@ static void note_use(Overlap *x, int i, Node *stored, int write)
 static void list_task(Overlap *x, int i)
 {
     const Group *k = group_of(x, i);
-    TimedInstr *t = &x->t[i];
+    TimedInstr *t = &x->timed[i];
 
-    t->beside = runs_beside(x->m, &k->instr);
+    t->beside = runs_beside(x->builder, &k->instr);
     t->bytes = t->beside ? 0 : x->load.ends[x->first + i];
     for (int j = 0; j < k->narg; j++) {
         Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
         if (!n)
             continue;
         note_use(x, i, n, group_writes(k, n));
-        t->bytes += t->beside ? local_bytes(x->m->g, n) : 0;
+        t->bytes += t->beside ? local_bytes(x->builder->graph, n) : 0;
     }
     if (t->beside && t->bytes * ROOM > x->room)
         x->room = t->bytes * ROOM;
@@ -114,7 +114,8 @@ static void list_tasks(Overlap *x)
     for (int i = 0; i < x->n; i++) {
         list_task(x, i);
         InstrClass c = instr_info(group_of(x, i)->instr.kind)->cls;
-        if (c == CLASStransfer || (c == CLASScollective && !x->t[i].beside)) {
+        if (c == CLASStransfer ||
+            (c == CLASScollective && !x->timed[i].beside)) {
             after(x, transfer, i);
             transfer = i;
         }
@@ -124,9 +125,9 @@ static void list_tasks(Overlap *x)
 static void measure_tails(Overlap *x)
 {
     for (int i = x->n - 1; i >= 0; i--) {
-        TimedInstr *t = &x->t[i];
+        TimedInstr *t = &x->timed[i];
         for (size_t k = 0; k < vec_len(t->next); k++) {
-            const TimedInstr *o = &x->t[t->next[k]];
+            const TimedInstr *o = &x->timed[t->next[k]];
             double leads = o->beside ? o->tail : o->leads;
             t->tail = t->tail > o->tail ? t->tail : o->tail;
             t->leads = t->leads > leads ? t->leads : leads;
@@ -139,7 +140,7 @@ static void measure_tails(Overlap *x)
 
 static int is_ready(const Overlap *x, int i)
 {
-    return !x->t[i].taken && !x->t[i].wait;
+    return !x->timed[i].taken && !x->timed[i].wait;
 }
 
 /* The collective that most work waits for, of those that are due or, if the one
@@ -149,15 +150,15 @@ static int next_beside(Overlap *x)
     int first = -1;
 
     while (x->low_comm < x->n &&
-           (!x->t[x->low_comm].beside || x->t[x->low_comm].taken))
+           (!x->timed[x->low_comm].beside || x->timed[x->low_comm].taken))
         x->low_comm++;
     for (int i = x->low_comm; i < x->n; i++) {
-        const TimedInstr *t = &x->t[i];
+        const TimedInstr *t = &x->timed[i];
         if (!t->beside || !is_ready(x, i))
             continue;
         int room = !x->held || x->held + t->bytes <= x->room;
         if ((i < x->low || (room && x->comm <= x->compute)) &&
-            (first < 0 || t->tail > x->t[first].tail))
+            (first < 0 || t->tail > x->timed[first].tail))
             first = i;
     }
     return first;
@@ -171,7 +172,7 @@ static int next_compute(const Overlap *x)
     int64_t passed = 0;
 
     for (int i = x->low; i < x->n && ahead; i++) {
-        const TimedInstr *t = &x->t[i];
+        const TimedInstr *t = &x->timed[i];
         if (passed && x->load.alive[x->first + i] + passed > x->load.most)
             break;
         if (t->beside || t->taken)
@@ -182,7 +183,7 @@ static int next_compute(const Overlap *x)
         first = first < 0 ? i : first;
         if (t->from > x->compute)
             continue;
-        if (best < 0 || t->leads > x->t[best].leads)
+        if (best < 0 || t->leads > x->timed[best].leads)
             best = i;
         passed += t->bytes;
     }
@@ -192,7 +193,7 @@ static int next_compute(const Overlap *x)
 static int any_beside(const Overlap *x)
 {
     for (int i = x->low_comm; i < x->n; i++)
-        if (x->t[i].beside && is_ready(x, i))
+        if (x->timed[i].beside && is_ready(x, i))
             return i;
     return -1;
 }
@@ -201,38 +202,38 @@ static int any_beside(const Overlap *x)
 
 static void begin_beside(Overlap *x, int i)
 {
-    const TimedInstr *t = &x->t[i];
+    const TimedInstr *t = &x->timed[i];
 
-    vec_push(x->m->arena, x->flight, i);
+    vec_push(x->builder->arena, x->flight, i);
     x->held += t->bytes;
     for (size_t k = 0; k < vec_len(t->next); k++)
-        x->t[t->next[k]].behind = (int)vec_len(x->flight);
+        x->timed[t->next[k]].behind = (int)vec_len(x->flight);
 }
 
 static void take(Overlap *x, int i)
 {
-    TimedInstr *t = &x->t[i];
+    TimedInstr *t = &x->timed[i];
     double *clock = t->beside ? &x->comm : &x->compute;
     double start = t->from > x->compute ? t->from : x->compute;
 
     start = start > *clock ? start : *clock;
     t->end = *clock = start + group_of(x, i)->instr.secs;
     t->taken = 1;
-    vec_push(x->m->arena, x->seq, i);
+    vec_push(x->builder->arena, x->seq, i);
     for (size_t k = 0; k < vec_len(t->next); k++) {
-        TimedInstr *o = &x->t[t->next[k]];
+        TimedInstr *o = &x->timed[t->next[k]];
         o->wait--;
         o->from = o->from > t->end ? o->from : t->end;
     }
     if (t->beside)
         begin_beside(x, i);
     while (!t->beside && x->done < t->behind)
-        x->held -= x->t[x->flight[x->done++]].bytes;
+        x->held -= x->timed[x->flight[x->done++]].bytes;
 }
 
 static int next(Overlap *x)
 {
-    while (x->low < x->n && (x->t[x->low].beside || x->t[x->low].taken))
+    while (x->low < x->n && (x->timed[x->low].beside || x->timed[x->low].taken))
         x->low++;
     int i = vec_len(x->seq) ? next_beside(x) : -1;
 
@@ -247,9 +248,11 @@ static Overlap span_of(ProgramBuilder *m, const Program *p, int f, Load load)
 {
     const Phase *at = &p->phase[f];
     int n = at->n + (joins_next(p, f) ? at[1].n : 0);
-    Overlap x = { .m = m, .p = p, .first = at->first, .n = n, .load = load };
+    Overlap x = {
+        .builder = m, .prog = p, .first = at->first, .n = n, .load = load
+    };
 
-    x.t = alloc(m->arena, sizeof *x.t * (size_t)(n + 1));
+    x.timed = alloc(m->arena, sizeof *x.timed * (size_t)(n + 1));
     x.uses = table_new(m->arena);
     list_tasks(&x);
     return x;
@@ -263,9 +266,9 @@ static void give_order(Overlap *x, Phase *f, int had, int joined)
     int end = had;
 
     for (int k = 0; k < x->n; k++)
-        vec_push(x->m->arena, was, x->m->group[x->first + k]);
+        vec_push(x->builder->arena, was, x->builder->group[x->first + k]);
     for (int k = 0; k < x->n; k++)
-        x->m->group[x->first + k] = was[x->seq[k]];
+        x->builder->group[x->first + k] = was[x->seq[k]];
     for (int k = 0; k < x->n - 1; k++)
         if (x->seq[k] < had)
             end = k + 1;
@@ -298,11 +301,11 @@ static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
     int *place = alloc(m->arena, sizeof *place * (size_t)(x.n + 1));
 
     for (int i = 0; i < x.n; i++) {
-        int early = x.t[i].beside || group_of(&x, i)->instr.kind == Ijoin;
+        int early = x.timed[i].beside || group_of(&x, i)->instr.kind == Ijoin;
         if (i < at->n || !early)
             place[i] = i;
-        for (size_t k = 0; k < vec_len(x.t[i].next); k++) {
-            int *then = &place[x.t[i].next[k]];
+        for (size_t k = 0; k < vec_len(x.timed[i].next); k++) {
+            int *then = &place[x.timed[i].next[k]];
             *then = *then > place[i] ? *then : place[i];
         }
     }
@@ -326,7 +329,7 @@ static int64_t spread(ProgramBuilder *m, Program *p, Load load, int64_t more)
     for (int i = 0; i < p->ninstr; i++)
         p->instr[i] = m->group[i]->instr;
     put_streams(m, p);
-    return layout_load(m->g, m->group, p).most;
+    return layout_load(m->graph, m->group, p).most;
 }
 
 void order_beside(ProgramBuilder *m, Program *p)
@@ -339,13 +342,13 @@ void order_beside(ProgramBuilder *m, Program *p)
         beside |= runs_beside(m, &p->instr[i]);
     if (!beside)
         return;
-    Load load = layout_load(m->g, m->group, p);
+    Load load = layout_load(m->graph, m->group, p);
     int64_t most = load.most;
-    int64_t more = (most + lasting_bytes(m->arena, &m->g, 1)) / GROWTH;
+    int64_t more = (most + lasting_bytes(m->arena, &m->graph, 1)) / GROWTH;
     for (int f = 0; f < p->nphase; f++)
         if (joins_next(p, f))
             hoist_reductions(m, p, f, load);
-    load = layout_load(m->g, m->group, p);
+    load = layout_load(m->graph, m->group, p);
     load.most = most;
     for (int i = 0; i < p->ninstr; i++)
         vec_push(m->arena, group, m->group[i]);

@@ -51,7 +51,7 @@ static Group *zeroing(ProgramBuilder *m, Node *acc, Region reg)
 /* A kernel that stores f everywhere in acc. */
 static Group *filling(ProgramBuilder *m, Node *acc, Region reg, double f)
 {
-    Node *c = g_node(m->g, Oconst, acc->loc, 0, NULL);
+    Node *c = g_node(m->graph, Oconst, acc->loc, 0, NULL);
     Group *k = storing(m->arena, FAMloop, reg, c);
 
     c->at.constant.value = f;
@@ -62,7 +62,7 @@ static Group *filling(ProgramBuilder *m, Node *acc, Region reg, double f)
     memcpy(c->sh, acc->sh, sizeof c->sh);
     c->name = strf(m->arena, "clear %s", acc->name);
     k->narg = 0;
-    m->T->lower(m->g, k, m->arena);
+    m->target->lower(m->graph, k, m->arena);
     for (int i = 0; i < k->narg; i++)
         if (k->arg[i] == c)
             k->arg[i] = acc;
@@ -187,7 +187,7 @@ static size_t add_groups(ProgramBuilder *m, Group **k, size_t i, Region reg)
 /* Instructions of the groups k[0, n) of the body that call c has. */
 static void add_call(ProgramBuilder *m, Group *const *k, size_t n, int c)
 {
-    const Call *call = m->g->call;
+    const Call *call = m->graph->call;
     int first = (int)vec_len(m->group);
 
     for (size_t i = 0; i < n; i++) {
@@ -208,10 +208,10 @@ static size_t add_calls(ProgramBuilder *m, Group *const *k, size_t at)
 
     while (at + n < vec_len(k) && k[at + n]->reg == REGbody)
         n++;
-    for (size_t c = 0; c < vec_len(m->g->call); c++)
+    for (size_t c = 0; c < vec_len(m->graph->call); c++)
         add_call(m, k + at, n, (int)c);
-    for (size_t i = 0; i < vec_len(m->g->slot); i++) {
-        ScheduleSlot t = m->g->slot[i];
+    for (size_t i = 0; i < vec_len(m->graph->slot); i++) {
+        ScheduleSlot t = m->graph->slot[i];
         t.phase += first;
         vec_push(m->arena, m->slot, t);
     }
@@ -223,9 +223,9 @@ void make_phases(ProgramBuilder *m, Group **k)
 {
     size_t at = 0, den = 0;
 
-    m->pair = in_pairs(m->g);
-    m->repeat = micros(m->g) / (1 + m->pair);
-    m->once = m->repeat == 1 && !m->g->call;
+    m->pair = in_pairs(m->graph);
+    m->repeat = micros(m->graph) / (1 + m->pair);
+    m->once = m->repeat == 1 && !m->graph->call;
     while (den < vec_len(k) && k[den]->reg != REGden)
         den++;
     int first = 0;
@@ -235,7 +235,7 @@ void make_phases(ProgramBuilder *m, Group **k)
     end_phase(m, phase_of_region(REGpre, 1), first, 1);
     for (int r = REGden; r < NREGION; r++) {
         first = (int)vec_len(m->group);
-        if (r == REGbody && m->g->call) {
+        if (r == REGbody && m->graph->call) {
             at = add_calls(m, k, at);
             continue;
         }
@@ -246,5 +246,5 @@ void make_phases(ProgramBuilder *m, Group **k)
                   r == REGden || r == REGbody ? m->repeat : 1);
     }
     if (at != vec_len(k))
-        die("emit: phases of program %s", programnames[m->g->prog]);
+        die("emit: phases of program %s", programnames[m->graph->prog]);
 }

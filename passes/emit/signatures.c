@@ -189,7 +189,7 @@ static void declare_operands(ProgramBuilder *m, const Group *k, const Instr *s,
         const Node *n = i < k->narg && k->arg[i] ? storage(k->arg[i]) : NULL;
         use[i] = s->buf[i] < 0 ? '-' : n ? use_of(k, n) : 'w';
         if (n && s->buf[i] >= 0) {
-            d->op[i] = operand(m->arena, m->g, n);
+            d->op[i] = operand(m->arena, m->graph, n);
             d->op[i].base = base_of(k, n);
         } else if (s->buf[i] >= 0)
             d->op[i] = (KernelOperand){ Du8, 1, &k->scratch, 0 };

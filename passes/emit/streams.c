@@ -21,8 +21,8 @@ typedef struct InFlight {
 } InFlight;
 
 typedef struct Streams {
-    ProgramBuilder *m;
-    Program *p;
+    ProgramBuilder *builder;
+    Program *prog;
     Table *flight; /* stored value -> InFlight */
     int last;      /* collective on its way: instruction + 1 */
     int known;     /* the same: compute is behind these */
@@ -41,7 +41,7 @@ int group_writes(const Group *k, const Node *stored)
 
 static void send_off(Streams *x, int i)
 {
-    const Group *k = x->m->group[i];
+    const Group *k = x->builder->group[i];
 
     for (int j = 0; j < k->narg; j++) {
         Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
@@ -50,7 +50,7 @@ static void send_off(Streams *x, int i)
         if (!n)
             continue;
         if (!*at)
-            *at = alloc(x->m->arena, sizeof **at);
+            *at = alloc(x->builder->arena, sizeof **at);
         (*at)->named = i + 1;
         if (group_writes(k, n))
             (*at)->wrote = i + 1;
@@ -60,7 +60,7 @@ static void send_off(Streams *x, int i)
 /* The last collective that instruction i has to be behind; 0: none. */
 static int meets(const Streams *x, int i)
 {
-    const Group *k = x->m->group[i];
+    const Group *k = x->builder->group[i];
     int last = 0;
 
     for (int j = 0; j < k->narg; j++) {
@@ -74,11 +74,11 @@ static int meets(const Streams *x, int i)
 
 static void wait_for(Streams *x, int i, int before)
 {
-    Issue *l = &x->p->instr[i].issue, *of = &x->p->instr[before].issue;
+    Issue *l = &x->prog->instr[i].issue, *of = &x->prog->instr[before].issue;
 
     if (!of->record)
         of->record = ++x->events;
-    vec_push(x->m->arena, l->wait, of->record);
+    vec_push(x->builder->arena, l->wait, of->record);
     l->nwait++;
 }
 
@@ -86,7 +86,7 @@ static void wait_for(Streams *x, int i, int before)
 int runs_beside(const ProgramBuilder *m, const Instr *s)
 {
     return instr_info(s->kind)->cls == CLASScollective &&
-           !(m->g->mesh && s->atoms & m->g->mesh->mask[Mpp]);
+           !(m->graph->mesh && s->atoms & m->graph->mesh->mask[Mpp]);
 }
 
 /* Puts i on the stream of collectives; not where the next instruction would
@@ -98,7 +98,7 @@ static int leaves(Streams *x, int i)
         x->known = i + 1;
         return 0;
     }
-    x->p->instr[i].issue.stream = STREAMcomm;
+    x->prog->instr[i].issue.stream = STREAMcomm;
     if (x->compute > x->forked)
         wait_for(x, i, x->forked = x->compute);
     x->last = i + 1;
@@ -116,12 +116,12 @@ int joins_next(const Program *p, int phase)
 
 static void put_instr(Streams *x, int phase, int i)
 {
-    const Instr *s = &x->p->instr[i];
-    const Phase *f = &x->p->phase[phase];
-    int end = i == f->first + f->n - 1 && !joins_next(x->p, phase);
+    const Instr *s = &x->prog->instr[i];
+    const Phase *f = &x->prog->phase[phase];
+    int end = i == f->first + f->n - 1 && !joins_next(x->prog, phase);
     int all = end || instr_info(s->kind)->cls == CLASScollective;
 
-    if (runs_beside(x->m, s) && i > f->first && !end && leaves(x, i))
+    if (runs_beside(x->builder, s) && i > f->first && !end && leaves(x, i))
         return;
     int behind = all ? x->last : meets(x, i);
     if (behind > x->known)
@@ -131,7 +131,7 @@ static void put_instr(Streams *x, int phase, int i)
 
 void put_streams(ProgramBuilder *m, Program *p)
 {
-    Streams x = { .m = m, .p = p, .forked = -1 };
+    Streams x = { .builder = m, .prog = p, .forked = -1 };
 
     x.flight = table_new(m->arena);
     for (int f = 0; f < p->nphase; f++)

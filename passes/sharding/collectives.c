@@ -23,7 +23,7 @@ static int tuple(const Node *n)
  * end, since later choices look at them. */
 static Node **operands(Partitioner *p, Node *n)
 {
-    Node **in = alloc(p->g->arena, ((size_t)n->nin + 1) * sizeof *in);
+    Node **in = alloc(p->graph->arena, ((size_t)n->nin + 1) * sizeof *in);
     OperandShards need;
 
     if (n->nin)
@@ -52,7 +52,7 @@ void pass_collectives(Graph *g)
     Partitioner *p = partitioner_new(g, 1);
     Node **old = g->node;
     size_t count = vec_len(old);
-    Node ***now = alloc(p->a, (count + 1) * sizeof *now);
+    Node ***now = alloc(p->arena, (count + 1) * sizeof *now);
 
     g->node = NULL;
     for (size_t i = 0; i < count; i++) {
@@ -63,5 +63,5 @@ void pass_collectives(Graph *g)
         old[i]->in = now[i];
     g_tidy(g);
     verify(g);
-    arena_free(p->a);
+    arena_free(p->arena);
 }

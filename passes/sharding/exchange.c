@@ -47,7 +47,7 @@
 enum { NOW, BEFORE, LATER, ETP, OTHERS, SOURCES };
 
 typedef struct Exchange {
-    Graph *g;
+    Graph *graph;
     Node *old, *send, *received; /* maps: all tokens', a rank's, of what came */
     Node *const *node;           /* those before the pass, and their users */
     size_t count;
@@ -70,33 +70,33 @@ static Node *as(Node *n, const Node *like)
 static Node *ew(const Exchange *x, const Node *by, Op op, Node *a, Node *b,
                 Node *c)
 {
-    return as(g_ew(x->g, op, by->loc, a, b, c), by);
+    return as(g_ew(x->graph, op, by->loc, a, b, c), by);
 }
 
 static Node *number(const Exchange *x, int64_t v)
 {
-    return g_const(x->g, x->old->loc, Di32, (double)v);
+    return g_const(x->graph, x->old->loc, Di32, (double)v);
 }
 
 static Node *iota(const Exchange *x, Axis *a)
 {
-    Node *n = g_node(x->g, Oiota, x->old->loc, 0, NULL);
+    Node *n = g_node(x->graph, Oiota, x->old->loc, 0, NULL);
 
     n->at.iota.axis = a;
     n->dt = Di32;
-    return as(infer(x->g, n), x->old);
+    return as(infer(x->graph, n), x->old);
 }
 
 static Node *move(const Exchange *x, Op op, Node *v, Node *map, const Node *by)
 {
     Node *in[2] = { v, map };
 
-    return infer(x->g, as(g_node(x->g, op, by->loc, 2, in), by));
+    return infer(x->graph, as(g_node(x->graph, op, by->loc, 2, in), by));
 }
 
 static void add_axis(const Exchange *x, Axes *l, Axis *a)
 {
-    Axis **v = alloc(x->g->arena, (size_t)(l->n + 1) * sizeof *v);
+    Axis **v = alloc(x->graph->arena, (size_t)(l->n + 1) * sizeof *v);
 
     if (!a)
         return;
@@ -153,12 +153,12 @@ static Node *plus(const Exchange *x, Node *a, Node *b)
  * part of the expert's number. */
 static Node *lies_on(const Exchange *x, Node *e, Node *p)
 {
-    const Mesh *m = x->g->mesh;
+    const Mesh *m = x->graph->mesh;
     int64_t experts = x->old->at.route.axis->n;
     int64_t unit = experts / mesh_extent(m, m->mask[Mep]), peer = 1;
     Node *of_e = NULL, *of_p = NULL;
 
-    e = g_to_padded(x->g, x->old->at.route.axis, e);
+    e = g_to_padded(x->graph, x->old->at.route.axis, e);
     for (int t = 0; t < m->natom; t++) {
         int64_t lo = unit, plo = peer;
         for (; t < m->natom && x->atoms[NOW] >> t & 1; t++) {
@@ -181,7 +181,7 @@ static Node *lies_on(const Exchange *x, Node *e, Node *p)
 
 static Node *send_map(const Exchange *x)
 {
-    Graph *g = x->g;
+    Graph *g = x->graph;
     Node *e = x->old->in[0], *to = iota(x, x->to);
     Axis *top = x->old->at.route.top;
 
@@ -210,14 +210,14 @@ static Node *in_blocks(const Exchange *x, Node *v, const Node *by);
 static Node *spread(const Exchange *x, const Node *v, const Node *by)
 {
     Node *in = in_blocks(x, v->in[0], by);
-    Node *n = as(g_node(x->g, Obroadcast, v->loc, 1, &in), by);
+    Node *n = as(g_node(x->graph, Obroadcast, v->loc, 1, &in), by);
 
     n->nd = in->nd;
     memcpy(n->dim, in->dim, sizeof n->dim);
     for (int d = 0; d < v->nd; d++)
         if (!is_token(x, v->dim[d].a) && dim_of(in, v->dim[d].a) < 0)
             n->dim[n->nd++] = v->dim[d];
-    return infer(x->g, n);
+    return infer(x->graph, n);
 }
 
 /* Is n made of what each expert has, by the choices that are sent anyway? */
@@ -234,12 +234,12 @@ static int by_choice(const Exchange *x, const Node *n, const Node *of)
 static Node *with_choices(const Exchange *x, const Node *n, Node *v, Node *e)
 {
     Node *in[2] = { v, e };
-    Node *c = as(g_copyof(x->g, n, in), n);
+    Node *c = as(g_copyof(x->graph, n, in), n);
 
     if (n->op == Ogather)
         c->nd = 0;
     c->dt = n->dt;
-    return infer(x->g, c);
+    return infer(x->graph, c);
 }
 
 /* v [tokens ..] as [sources peer row ..]; by: where it is wanted. */
@@ -250,27 +250,27 @@ static Node *in_blocks(const Exchange *x, Node *v, const Node *by)
     if (v->op == Obroadcast && per_token(x, v->in[0]))
         return spread(x, v, by);
     Node *b = move(x, Odispatch, v, x->send, by);
-    Node *n = as(g_node(x->g, Osplit, by->loc, 1, &b), by);
+    Node *n = as(g_node(x->graph, Osplit, by->loc, 1, &b), by);
     n->at.split.axis = x->slot;
     n->at.split.into = axes_of(x, x->peer, x->row);
-    return infer(x->g, n);
+    return infer(x->graph, n);
 }
 
 /* Terms [sources peer row ..] as their sum [tokens ..]. */
 static Node *at_home(const Exchange *x, Node *v, const Node *by)
 {
     Axis *to = x->to;
-    Node *n = as(g_node(x->g, Omerge, by->loc, 1, &v), by);
+    Node *n = as(g_node(x->graph, Omerge, by->loc, 1, &v), by);
 
     n->at.merge.axes = axes_of(x, x->peer, x->row);
     n->at.merge.new = x->slot;
-    n = move(x, Ocombine, infer(x->g, n), x->send, by);
-    return as(g_red(x->g, Osum, n, &to, 1), by);
+    n = move(x, Ocombine, infer(x->graph, n), x->send, by);
+    return as(g_red(x->graph, Osum, n, &to, 1), by);
 }
 
 static Node *received_map(const Exchange *x)
 {
-    Graph *g = x->g;
+    Graph *g = x->graph;
     Node *e = x->old->in[0], *one = number(x, 1);
 
     e = in_blocks(x, ew(x, x->old, Oadd, e, one, NULL), x->old);
@@ -341,10 +341,10 @@ static Node *term(const Exchange *x, Node *n, const Node *u)
     if (n == u)
         return move(x, Ocombine, u->in[0], x->received, u);
     Node *in = term(x, n->in[0], u);
-    Node *c = as(g_copyof(x->g, n, &in), n);
+    Node *c = as(g_copyof(x->graph, n, &in), n);
     c->nd = 0;
     c->dt = n->dt;
-    return infer(x->g, c);
+    return infer(x->graph, c);
 }
 
 /* The sum of terms by their expert, up to which nothing but u is read: a
@@ -377,7 +377,7 @@ static void bring_home(const Exchange *x, Node *u)
 /* Does any of this rank's tokens find no row to some peer? */
 static Node *blocks_full(const Exchange *x, const Node *by)
 {
-    Graph *g = x->g;
+    Graph *g = x->graph;
     Node *one = number(x, 1);
     Node *n = as(g_node(g, Obroadcast, by->loc, 1, &one), by);
     Axis *all[MAXD];
@@ -456,7 +456,7 @@ static const Node *tokens_of(const Exchange *x)
 
 static int kind_of(const Exchange *x, int atom)
 {
-    const Mesh *m = x->g->mesh;
+    const Mesh *m = x->graph->mesh;
     const Axes *peers = &x->old->at.route.peers;
 
     return axis_cut_over(peers, atom)  ? BEFORE
@@ -468,7 +468,7 @@ static int kind_of(const Exchange *x, int atom)
 /* Which atoms cut the tokens, and how many of them a rank has. */
 static int find_sources(Exchange *x)
 {
-    const Mesh *m = x->g->mesh;
+    const Mesh *m = x->graph->mesh;
     const Node *v = tokens_of(x), *e = x->old->in[0];
 
     x->tokens = x->wide = 1;
@@ -491,7 +491,7 @@ static Axis *axis_for(const Exchange *x, const char *name, uint32_t atoms,
                       int64_t n)
 {
     for (int k = 1;; k++) {
-        Axis *a = g_axis(x->g, strf(x->g->arena, "%s'%d", name, k));
+        Axis *a = g_axis(x->graph, strf(x->graph->arena, "%s'%d", name, k));
         if (!a->n) {
             a->n = n;
             a->atoms = atoms;
@@ -509,7 +509,7 @@ static void make_axes(Exchange *x)
     for (int k = SOURCES; k-- > 0;)
         if (x->atoms[k])
             x->source[k] = axis_for(x, name[k], x->atoms[k],
-                                    mesh_extent(x->g->mesh, x->atoms[k]));
+                                    mesh_extent(x->graph->mesh, x->atoms[k]));
     x->to = axis_for(x, "to", 0, x->peers);
     x->peer = axis_for(x, "peer", x->atoms[NOW], x->peers);
     x->row = axis_for(x, "sent", 0, x->pair);
@@ -519,15 +519,15 @@ static void make_axes(Exchange *x)
 /* Among ranks of the same number on their hosts first, then on each host. */
 static int choose_level(Exchange *x, int first)
 {
-    const Mesh *m = x->g->mesh;
-    uint32_t near = x->atoms[NOW] & near_atoms(x->g);
-    TokenFlow f = { x->g,
+    const Mesh *m = x->graph->mesh;
+    uint32_t near = x->atoms[NOW] & near_atoms(x->graph);
+    TokenFlow f = { x->graph,
                     x->old,
                     x->atoms[NOW],
                     x->atoms[BEFORE],
                     x->tokens,
                     x->wide,
-                    route_model(x->g->arena, x->g, x->old, 1) };
+                    route_model(x->graph->arena, x->graph, x->old, 1) };
 
     if (first && (!near || near == x->atoms[NOW]))
         return 0;
@@ -552,12 +552,13 @@ static int choose_level(Exchange *x, int first)
  * sends a row is not decided, so tokens are gathered over the others. */
 static int are_tokens_whole(const Exchange *x)
 {
-    uint32_t whole = x->g->mesh->mask[Mep] &
+    uint32_t whole = x->graph->mesh->mask[Mep] &
                      ~(x->atoms[NOW] | x->atoms[BEFORE] | x->atoms[LATER]);
 
     if (whole)
-        why(x->g, x->old, "no exchange: %lld ranks of experts have each token",
-            (long long)mesh_extent(x->g->mesh, whole));
+        why(x->graph, x->old,
+            "no exchange: %lld ranks of experts have each token",
+            (long long)mesh_extent(x->graph->mesh, whole));
     return whole != 0;
 }
 
@@ -587,7 +588,7 @@ static Node ***users(const Graph *g)
 static void exchange_all(Graph *g, int first)
 {
     Partitioner *p = place_nodes(g);
-    Exchange x = { .g = g, .count = vec_len(g->node), .user = users(g) };
+    Exchange x = { .graph = g, .count = vec_len(g->node), .user = users(g) };
     Node **old = alloc(g->arena, (x.count + 1) * sizeof *old);
 
     memcpy(old, g->node, x.count * sizeof *old);
@@ -595,7 +596,7 @@ static void exchange_all(Graph *g, int first)
     for (size_t i = 0; i < x.count; i++)
         if (old[i]->op == Oroute && !old[i]->at.route.blocks.n)
             exchange(x, old[i], first);
-    arena_free(p->a);
+    arena_free(p->arena);
     g_sort(g);
     g_tidy(g);
 }

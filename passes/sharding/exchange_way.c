@@ -45,14 +45,14 @@ int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers)
 /* Can the ranks of a host among these reach each other's memory? */
 static int hosts_share(const TokenFlow *f)
 {
-    return !(f->now & near_atoms(f->g) & ~sharing_atoms(f->g));
+    return !(f->now & near_atoms(f->graph) & ~sharing_atoms(f->graph));
 }
 
 static WayCost cost_of_way(const TokenFlow *f, Way way)
 {
-    const MachineSpeeds *m = machine_of(f->g);
-    const Mesh *mesh = f->g->mesh;
-    int64_t here = mesh_extent(mesh, near_atoms(f->g) & f->now);
+    const MachineSpeeds *m = machine_of(f->graph);
+    const Mesh *mesh = f->graph->mesh;
+    int64_t here = mesh_extent(mesh, near_atoms(f->graph) & f->now);
     int64_t peers = mesh_extent(mesh, f->now), hosts = peers / here;
     double t = (double)f->tokens, inside = (double)(here - 1);
     double out = (double)(hosts - 1), all = (double)peers;
@@ -98,21 +98,21 @@ static double too_small(double mean, double variance, double room)
  * goes to, the probability that a block or a rank's room is too small. */
 void report_assumed_routes(const TokenFlow *f, int64_t pair)
 {
-    RouteModel r = route_model(f->g->arena, f->g, f->map, 0);
-    MapLayout l = map_layout(f->g, f->map);
-    int64_t peers = mesh_extent(f->g->mesh, f->now | f->before);
+    RouteModel r = route_model(f->graph->arena, f->graph, f->map, 0);
+    MapLayout l = map_layout(f->graph, f->map);
+    int64_t peers = mesh_extent(f->graph->mesh, f->now | f->before);
     int64_t n = route_places(&r) / peers;
-    double sources = (double)mesh_extent(f->g->mesh, f->now);
+    double sources = (double)mesh_extent(f->graph->mesh, f->now);
     double t = map_load(f->map) * (double)f->tokens, all = t * sources;
     double distinct = 0, block = 1, rows = 1;
 
-    for (int64_t p = 0; p < peers && is_asked(f->g->compile, "why"); p++) {
+    for (int64_t p = 0; p < peers && is_asked(f->graph->compile, "why"); p++) {
         double hit = route_hit(&r, p * n, n), have = route_pairs(&r, p * n, n);
         distinct += hit;
         block *= 1 - too_small(t * hit, t * hit * (1 - hit), (double)pair);
         rows *= 1 - too_small(all * have, all * have, (double)l.cap);
     }
-    why(f->g, f->map,
+    why(f->graph, f->map,
         "route.assume: a token has experts on %.3g of %lld peers; blocks have "
         "%lld rows for %.0f expected, %.3g times; a micro-batch overflows a "
         "block with probability %.2g, the rows of a rank with %.2g",
@@ -125,7 +125,7 @@ void report_assumed_routes(const TokenFlow *f, int64_t pair)
 /* Is it among the ways that there are: two: over hosts, then inside them? */
 static int is_there(const TokenFlow *f, int two, Way way)
 {
-    return way == WAYpeer    ? !(f->now & ~sharing_atoms(f->g))
+    return way == WAYpeer    ? !(f->now & ~sharing_atoms(f->graph))
            : way == WAYhosts ? two
                              : 1;
 }
@@ -134,10 +134,10 @@ static int is_there(const TokenFlow *f, int two, Way way)
  * else what takes least. */
 static Way choose(const TokenFlow *f, int two, const WayCost *cost)
 {
-    int near = !(f->now & ~near_atoms(f->g));
+    int near = !(f->now & ~near_atoms(f->graph));
     Way best = WAYgather;
 
-    switch (opts_dispatcher(f->g->opts)) {
+    switch (opts_dispatcher(f->graph->opts)) {
     case DISPATCHalltoall: return WAYranks;
     case DISPATCHpeer: return two ? WAYhosts : near ? WAYpeer : WAYranks;
     case DISPATCHhosts: return two ? WAYhosts : WAYranks;
@@ -159,11 +159,11 @@ Way way_of(const TokenFlow *f, int two)
     Way best = choose(f, two, cost);
     for (Way w = WAYgather; w < NWAY && (!two || best == WAYhosts); w++)
         if (w == best || is_there(f, two, w))
-            why(f->g, f->map,
+            why(f->graph, f->map,
                 "%s %s over %lld ranks: %.3g rows a token to other hosts, %.3g "
                 "inside, %.3g ms a way",
                 w == best ? "takes" : "not", wayname[w],
-                (long long)mesh_extent(f->g->mesh, f->now),
+                (long long)mesh_extent(f->graph->mesh, f->now),
                 cost[w].network / (double)f->tokens,
                 (cost[w].link + cost[w].shared) / (double)f->tokens,
                 1e3 * cost[w].secs);

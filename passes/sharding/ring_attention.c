@@ -27,9 +27,9 @@ typedef struct Parts { /* of one attention */
 } Parts;
 
 typedef struct Ring {
-    Graph *g;
-    Table *parts;  /* attn or attn_bwd -> Parts */
-    const Node *n; /* the one being taken apart */
+    Graph *graph;
+    Table *parts;     /* attn or attn_bwd -> Parts */
+    const Node *node; /* the one being taken apart */
 } Ring;
 
 /* ---- building ------------------------------------------------------------ */
@@ -45,40 +45,40 @@ static Node *as(Node *n, const Node *like, Region reg)
 /* An elementwise op on values of a's type. */
 static Node *ew(const Ring *r, Op op, Node *a, Node *b, Node *c)
 {
-    return as(g_ew(r->g, op, r->n->loc, a, b, c), a, r->n->reg);
+    return as(g_ew(r->graph, op, r->node->loc, a, b, c), a, r->node->reg);
 }
 
 static Node *rotated(const Ring *r, Node *x, int again)
 {
-    Node *n = g_node(r->g, Oppermute, r->n->loc, 1, &x);
+    Node *n = g_node(r->graph, Oppermute, r->node->loc, 1, &x);
 
-    n->at.ppermute =
-        (struct ppermute_attrs){ r->n->at.attn.key, r->n->at.attn.ring, 1 };
+    n->at.ppermute = (struct ppermute_attrs){ r->node->at.attn.key,
+                                              r->node->at.attn.ring, 1 };
     n->again = again;
-    as(infer(r->g, n), x, r->n->reg);
-    n->scope = r->n->scope;
+    as(infer(r->graph, n), x, r->node->reg);
+    n->scope = r->node->scope;
     return n;
 }
 
 static int travels(const Ring *r, const Node *x)
 {
-    return dim_of(x, r->n->at.attn.key) >= 0 && !is_position(x);
+    return dim_of(x, r->node->at.attn.key) >= 0 && !is_position(x);
 }
 
 /* Round s, on operands that are there. */
 static Node *round_of(const Ring *r, Node *const *in, int64_t s)
 {
-    Node *n = g_copyof(r->g, r->n, in);
+    Node *n = g_copyof(r->graph, r->node, in);
 
     n->at.attn.round = 1 + s;
-    return infer(r->g, n);
+    return infer(r->graph, n);
 }
 
 static Node *part_of(const Ring *r, Node *of, const Node *like, Dtype dt)
 {
-    Node *p = new_part(r->g, of, like->at.part.index, dt, like);
+    Node *p = new_part(r->graph, of, like->at.part.index, dt, like);
 
-    return as(p, like, r->n->reg);
+    return as(p, like, r->node->reg);
 }
 
 static Dtype sum_type(const Node *n)
@@ -113,10 +113,10 @@ static Node *sum_of(const Ring *r, Node *const *v, int64_t n)
 
 static Node *number(const Ring *r, Dtype dt, double v)
 {
-    Node *c = g_const(r->g, r->n->loc, dt, v);
+    Node *c = g_const(r->graph, r->node->loc, dt, v);
 
-    c->reg = r->n->reg;
-    c->scope = r->n->scope;
+    c->reg = r->node->reg;
+    c->scope = r->node->scope;
     return c;
 }
 
@@ -143,8 +143,8 @@ static Merged merge(const Ring *r, Node **out, Node **lse, int64_t n)
 
 static Merged forward(const Ring *r, const Parts *p)
 {
-    Graph *g = r->g;
-    const Node *n = r->n, *o = p->old[0];
+    Graph *g = r->graph;
+    const Node *n = r->node, *o = p->old[0];
     int64_t ranks = mesh_extent(g->mesh, n->at.attn.ring);
     Node **out = alloc(g->arena, (size_t)ranks * sizeof *out);
     Node **lse = alloc(g->arena, (size_t)ranks * sizeof *lse), *in[MAXIN];
@@ -168,15 +168,15 @@ static Merged forward(const Ring *r, const Parts *p)
 /* A partial sum over ranks is not rounded on its way. */
 static Dtype gradient_type(const Ring *r, const Node *p)
 {
-    return atoms_of(r->g, p, P) ? p->dt : sum_type(r->n);
+    return atoms_of(r->graph, p, P) ? p->dt : sum_type(r->node);
 }
 
 static void backward_rounds(const Ring *r, Parts *p)
 {
-    const Node *n = r->n;
-    int64_t ranks = mesh_extent(r->g->mesh, n->at.attn.ring);
+    const Node *n = r->node;
+    int64_t ranks = mesh_extent(r->graph->mesh, n->at.attn.ring);
     size_t np = vec_len(p->old);
-    Node *in[MAXIN + 3], **sum = alloc(r->g->arena, (np + 1) * sizeof *sum);
+    Node *in[MAXIN + 3], **sum = alloc(r->graph->arena, (np + 1) * sizeof *sum);
 
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     for (int64_t s = 0; s < ranks; s++) {
@@ -193,7 +193,7 @@ static void backward_rounds(const Ring *r, Parts *p)
     for (size_t i = 0; i < np; i++) {
         if (travels(r, p->old[i]))
             sum[i] = rotated(r, sum[i], 0);
-        vec_push(r->g->arena, p->now, sum[i]);
+        vec_push(r->graph->arena, p->now, sum[i]);
     }
 }
 
@@ -209,18 +209,19 @@ static void take_apart(Ring *r, Node *n)
 {
     Parts *p = table_get(r->parts, KEYP(n));
 
-    r->n = n;
+    r->node = n;
     if (!p)
         return;
-    why(r->g, n, "keys stay cut over %lld ranks and go around them",
-        (long long)mesh_extent(r->g->mesh, n->at.attn.ring));
+    why(r->graph, n, "keys stay cut over %lld ranks and go around them",
+        (long long)mesh_extent(r->graph->mesh, n->at.attn.ring));
     if (n->op == Oattn_bwd) {
         backward_rounds(r, p);
         return;
     }
     Merged m = forward(r, p);
     for (size_t i = 0; i < vec_len(p->old); i++)
-        vec_push(r->g->arena, p->now, p->old[i]->at.part.index ? m.lse : m.out);
+        vec_push(r->graph->arena, p->now,
+                 p->old[i]->at.part.index ? m.lse : m.out);
 }
 
 static Node *replace(Graph *g, Node *n, void *ctx)
@@ -241,7 +242,7 @@ static Node *replace(Graph *g, Node *n, void *ctx)
 
 void pass_ring_attention(Graph *g)
 {
-    Ring r = { .g = g, .parts = table_new(g->arena) };
+    Ring r = { .graph = g, .parts = table_new(g->arena) };
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];

@@ -24,7 +24,7 @@ static const double PARAM_PENALTY = 1e9;
 /* ---- seeds --------------------------------------------------------------- */
 
 typedef struct AxisPreference {
-    MeshAxis m;
+    MeshAxis axis;
     AxisRole role[6]; /* ROLEnone: no more */
 } AxisPreference;
 
@@ -45,8 +45,8 @@ static const AxisPreference expert[] = {
 static const AxisPreference *seed_at(const Graph *g,
                                      const AxisPreference *table, int atom)
 {
-    for (; table->m != NMESH; table++)
-        if (g->mesh->mask[table->m] >> atom & 1)
+    for (; table->axis != NMESH; table++)
+        if (g->mesh->mask[table->axis] >> atom & 1)
             return table;
     return NULL;
 }
@@ -104,7 +104,7 @@ static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
     Axis *b = bucketed(dim, nd, atom);
 
     if (!b && s)
-        b = stated(g, s->m, dim, nd, t, atom);
+        b = stated(g, s->axis, dim, nd, t, atom);
     if (b)
         return (Shard){ S, b, Radd };
     for (int i = 0; s && i < 6 && s->role[i]; i++) {
@@ -217,9 +217,9 @@ static double price(const Partitioner *p, const Node *o, const Shard *want,
         type_through(p, o, 0, want, below);
         return price(p, o->in[0], below, atom, &in);
     }
-    double least = step_price(p->g, o, o->sh, want, atom, to);
+    double least = step_price(p->graph, o, o->sh, want, atom, to);
     for (const Version *v = p->have[o->id]; v && least > 0; v = v->next) {
-        double c = step_price(p->g, o, v->sh, want, atom, to);
+        double c = step_price(p->graph, o, v->sh, want, atom, to);
         least = c < least ? c : least;
     }
     if (is_lasting(o) && least < NEVER)
@@ -251,7 +251,7 @@ static double cost_to_seed(const Partitioner *p, const Node *n, int atom,
                            const ShardStrategy *w, const Shard *goal)
 {
     const Node *x = shape_of(n);
-    double size = (double)p->g->mesh->atom[atom].size;
+    double size = (double)p->graph->mesh->atom[atom].size;
     const Shard *out = &w->out;
     Shard t[MAXATOM];
 
@@ -260,10 +260,10 @@ static double cost_to_seed(const Partitioner *p, const Node *n, int atom,
         return 0;
     memset(t, 0, sizeof t);
     memcpy(t, n->sh, (size_t)atom * sizeof *t);
-    for (int i = atom + 1; i < p->g->mesh->natom; i++)
+    for (int i = atom + 1; i < p->graph->mesh->natom; i++)
         if (!partial_above(n, w, i))
-            t[i] = seed(p->g, x->dim, x->nd, p->grid[n->id], t, i);
-    double b = bytes_as(p->g, x, t) * (size - 1) / size;
+            t[i] = seed(p->graph, x->dim, x->nd, p->grid[n->id], t, i);
+    double b = bytes_as(p->graph, x, t) * (size - 1) / size;
     return out->k == S ? b / size : goal->k == R ? 2 * b : b;
 }
 
@@ -276,12 +276,12 @@ static int cuts_evenly(const Partitioner *p, const Node *n, OperandShards need,
     int d;
 
     if (w->out.k == S && (d = dim_of(x, w->out.a)) >= 0 &&
-        !fits(p->g, &x->dim[d], n->sh, atom))
+        !fits(p->graph, &x->dim[d], n->sh, atom))
         return 0;
     for (int k = 0; k < n->nin; k++)
         if (w->in[k].k == S && (d = dim_of(n->in[k], w->in[k].a)) >= 0 &&
             !(n->in[k]->map && n->in[k]->map->sh[atom].k == S) &&
-            !fits(p->g, &n->in[k]->dim[d], need[k], atom))
+            !fits(p->graph, &n->in[k]->dim[d], need[k], atom))
             return 0;
     return 1;
 }
@@ -349,9 +349,9 @@ static int keeps_keys(const Node *n, const ShardStrategy *w)
 static void choose_at(Partitioner *p, Node *n, OperandShards need, int atom)
 {
     const Node *x = shape_of(n);
-    Shard goal = seed(p->g, x->dim, x->nd, p->grid[n->id], n->sh, atom);
+    Shard goal = seed(p->graph, x->dim, x->nd, p->grid[n->id], n->sh, atom);
     ShardStrategy w[MAXWAY];
-    int count = ways(p->g, n, atom, w), best = -1, rank = 0;
+    int count = ways(p->graph, n, atom, w), best = -1, rank = 0;
     double least = NEVER;
 
     for (int i = 0; i < count; i++) {
@@ -381,7 +381,7 @@ static void choose_at(Partitioner *p, Node *n, OperandShards need, int atom)
 void choose_strategy(Partitioner *p, Node *n, OperandShards need)
 {
     memset(need, 0, sizeof(OperandShards));
-    for (int t = 0; t < p->g->mesh->natom; t++)
+    for (int t = 0; t < p->graph->mesh->natom; t++)
         if (p->free[n->id])
             for (int k = 0; k < n->nin; k++)
                 need[k][t] = shard_through(n, k, &n->sh[t]);
@@ -397,8 +397,8 @@ static void place_node(Partitioner *p, Node *n)
 
     memset(n->sh, 0, sizeof n->sh);
     if (!n->nin) {
-        for (int t = 0; t < p->g->mesh->natom; t++)
-            n->sh[t] = seed_source(p->g, n, t);
+        for (int t = 0; t < p->graph->mesh->natom; t++)
+            n->sh[t] = seed_source(p->graph, n, t);
         return;
     }
     choose_strategy(p, n, need);
@@ -422,5 +422,5 @@ void pass_sharding(Graph *g)
 
     if (g->prog == PGstep)
         report_sharding(p);
-    arena_free(p->a);
+    arena_free(p->arena);
 }

@@ -27,8 +27,8 @@ typedef struct Version {
 } Version;
 
 typedef struct Partitioner {
-    Graph *g;
-    Arena *a;
+    Graph *graph;
+    Arena *arena;
     int build;      /* make nodes; else only note types */
     Version **have; /* by node id, in order of making */
     int *uses;
@@ -61,7 +61,7 @@ typedef enum Way { WAYgather, WAYranks, WAYpeer, WAYhosts, NWAY } Way;
 
 /* Tokens of a rank, by the map that says where they go. */
 typedef struct TokenFlow {
-    const Graph *g;
+    const Graph *graph;
     const Node *map;
     uint32_t now, before; /* atoms among whose ranks they go, and went */
     int64_t tokens, wide; /* bytes of one */

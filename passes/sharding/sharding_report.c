@@ -27,7 +27,7 @@ static int on_grid(const Partitioner *p, const Node *n, MeshAxis m)
 
 static int cuts(const Partitioner *p, MeshAxis m, const Axis *a)
 {
-    const Graph *g = p->g;
+    const Graph *g = p->graph;
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         for (int t = 0; t < g->mesh->natom; t++)
@@ -49,7 +49,7 @@ static void put_reason(Text *t, MeshAxis m, const Axis *a)
 
 static void say_cuts(const Partitioner *p, MeshAxis m)
 {
-    const Graph *g = p->g;
+    const Graph *g = p->graph;
     Text t = { .arena = g->arena };
     int n = 0;
 
@@ -134,7 +134,7 @@ static double sum_of(const Graph *g, Measure *measure)
 /* What more than one rank of m does, or holds. */
 static Waste *wasted(const Partitioner *p, MeshAxis m, Measure *measure)
 {
-    const Graph *g = p->g;
+    const Graph *g = p->graph;
     Waste *v = NULL;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -152,18 +152,18 @@ static void warn_whole(const Partitioner *p, const Waste *w, MeshAxis m,
     warn(&w->loc,
          "%s: it cuts no axis of %s; axes{ x={ size, shard=\"%s\" } } says "
          "what it could cut",
-         what, shape_text(p->g, w->node), meshnames[m]);
+         what, shape_text(p->graph, w->node), meshnames[m]);
 }
 
 static void warn_work(const Partitioner *p, MeshAxis m)
 {
-    double all = sum_of(p->g, work);
+    double all = sum_of(p->graph, work);
     Waste *v = wasted(p, m, work);
 
     for (size_t k = 0; k < vec_len(v); k++)
         if (v[k].sum > SHARE * all)
             warn_whole(p, &v[k], m,
-                       strf(p->a,
+                       strf(p->arena,
                             "%.1f %% of a step's FLOPs are done by more than "
                             "one rank of %s",
                             100 * v[k].sum / all, meshnames[m]));
@@ -171,13 +171,13 @@ static void warn_work(const Partitioner *p, MeshAxis m)
 
 static void warn_params(const Partitioner *p, MeshAxis m)
 {
-    double all = sum_of(p->g, parameters);
+    double all = sum_of(p->graph, parameters);
     Waste *v = wasted(p, m, parameters);
 
     for (size_t k = 0; k < vec_len(v); k++)
         if (v[k].sum > MIB && v[k].sum > SHARE * all)
             warn_whole(p, &v[k], m,
-                       strf(p->a,
+                       strf(p->arena,
                             "%.1f MiB of parameters are more than a rank of "
                             "%s needs",
                             v[k].sum / MIB, meshnames[m]));
@@ -191,7 +191,7 @@ void report_sharding(const Partitioner *p)
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         MeshAxis m = all[i];
-        if (p->g->mesh->size[m] == 1)
+        if (p->graph->mesh->size[m] == 1)
             continue;
         say_cuts(p, m);
         if (m == Mtp || m == Mcp || m == Metp)

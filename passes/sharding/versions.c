@@ -36,7 +36,7 @@ static int on_experts(const Partitioner *p, const Node *n)
     int any = n->op == Ogmm || n->op == Ogmm_wgrad || n->map != NULL;
 
     if (is_lasting(n)) {
-        const Param *q = g_param(p->g, n_name(n));
+        const Param *q = g_param(p->graph, n_name(n));
         return q && q->expert;
     }
     if (n->op == Odot)
@@ -52,7 +52,7 @@ Partitioner *partitioner_new(Graph *g, int build)
     Partitioner *p = alloc(a, sizeof *p);
     size_t n = vec_len(g->node) + 1;
 
-    *p = (Partitioner){ .g = g, .a = a, .build = build };
+    *p = (Partitioner){ .graph = g, .arena = a, .build = build };
     p->have = alloc(a, n * sizeof *p->have);
     p->free = alloc(a, n);
     p->grid = alloc(a, n);
@@ -86,8 +86,8 @@ void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
                   Shard *out)
 {
     for (int i = 0; i < MAXATOM; i++)
-        out[i] = i < p->g->mesh->natom ? shard_through(n, k, &want[i])
-                                       : (Shard){ .k = R };
+        out[i] = i < p->graph->mesh->natom ? shard_through(n, k, &want[i])
+                                           : (Shard){ .k = R };
 }
 
 /* ---- where a reshard stands ---------------------------------------------- */
@@ -111,7 +111,7 @@ static Region region_of(const Node *o, Region user)
  * that they take their rows from. */
 static const Scope *again_for(const Partitioner *p, const Node *user)
 {
-    return p->g->prog == PGfallback && user->again ? user->scope : NULL;
+    return p->graph->prog == PGfallback && user->again ? user->scope : NULL;
 }
 
 static int usable(const Version *v, Region reg, const Scope *again)
@@ -132,7 +132,7 @@ static Version *find(const Partitioner *p, const Node *o, const Shard *want,
                      Region reg, const Scope *again)
 {
     for (Version *v = p->have[o->id]; v; v = v->next)
-        if (usable(v, reg, again) && equal(p->g, v->sh, want))
+        if (usable(v, reg, again) && equal(p->graph, v->sh, want))
             return v;
     return NULL;
 }
@@ -140,7 +140,7 @@ static Version *find(const Partitioner *p, const Node *o, const Shard *want,
 static Version *keep(Partitioner *p, const Node *o, const Shard *sh, Region reg,
                      Node *node)
 {
-    Version *v = alloc(p->a, sizeof *v), **end = &p->have[o->id];
+    Version *v = alloc(p->arena, sizeof *v), **end = &p->have[o->id];
 
     memcpy(v->sh, sh, sizeof v->sh);
     v->reg = reg;
@@ -226,8 +226,8 @@ static double price(const Partitioner *p, const Node *o, const Shard *from,
 
     memcpy(t, from, sizeof t);
     memcpy(before, from, sizeof t);
-    while (reshard_step(p->g->mesh, t, want, &r)) {
-        sum += bytes_sent(p->g, o, before, &r);
+    while (reshard_step(p->graph->mesh, t, want, &r)) {
+        sum += bytes_sent(p->graph, o, before, &r);
         memcpy(before, t, sizeof t);
     }
     return sum;
@@ -248,12 +248,12 @@ static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
 static void explain(const Partitioner *p, const Node *o, const Shard *from,
                     const Reshard *r, const Node *user)
 {
-    double mib = bytes_sent(p->g, o, from, r) / (1 << 20);
+    double mib = bytes_sent(p->graph, o, from, r) / (1 << 20);
 
     if (p->build && mib > 0)
-        why(p->g, o, "%s%s%s over %lld ranks, %.3g MiB to each, for %%%s",
+        why(p->graph, o, "%s%s%s over %lld ranks, %.3g MiB to each, for %%%s",
             optab[r->op].name, r->a ? " of " : "", r->a ? r->a->name : "",
-            (long long)mesh_extent(p->g->mesh, r->atoms), mib,
+            (long long)mesh_extent(p->graph->mesh, r->atoms), mib,
             user->name ? user->name : optab[user->op].name);
 }
 
@@ -265,10 +265,10 @@ static Node *resharded(Partitioner *p, Node *o, const Shard *want, Region reg,
     Shard t[MAXATOM], from[MAXATOM];
     Reshard r;
     double least =
-        leads(p->g, o->sh, want, o->nd) ? price(p, o, o->sh, want) : -1;
+        leads(p->graph, o->sh, want, o->nd) ? price(p, o, o->sh, want) : -1;
 
     for (const Version *v = p->have[o->id]; v; v = v->next) {
-        if (!usable(v, reg, again) || !leads(p->g, v->sh, want, o->nd))
+        if (!usable(v, reg, again) || !leads(p->graph, v->sh, want, o->nd))
             continue;
         double cost = price(p, o, v->sh, want);
         if (least < 0 || cost < least) {
@@ -281,11 +281,11 @@ static Node *resharded(Partitioner *p, Node *o, const Shard *want, Region reg,
     Node *x = best ? best->node : o;
     memcpy(t, best ? best->sh : o->sh, sizeof t);
     memcpy(from, t, sizeof from);
-    while (reshard_step(p->g->mesh, t, want, &r)) {
+    while (reshard_step(p->graph->mesh, t, want, &r)) {
         explain(p, o, from, &r, user);
         memcpy(from, t, sizeof from);
         if (p->build)
-            x = collective(p->g, x, o, &r, t, reg);
+            x = collective(p->graph, x, o, &r, t, reg);
         if (p->build && again) {
             x->scope = again;
             x->again = 1;
@@ -311,7 +311,7 @@ static Node *again(Partitioner *p, Node *o, const Shard *want, Region reg,
         in[k] = get(p, o->in[k], t, reg, user);
     }
     if (p->build) {
-        n = g_copyof(p->g, o, in);
+        n = g_copyof(p->graph, o, in);
         n->name = NULL;
         memcpy(n->sh, want, sizeof n->sh);
     }
@@ -325,7 +325,7 @@ static Node *get(Partitioner *p, Node *o, const Shard *want, Region reg,
 {
     reg = region_of(o, reg);
 
-    if (equal(p->g, o->sh, want))
+    if (equal(p->graph, o->sh, want))
         return o;
     const Version *v = find(p, o, want, reg, again_for(p, user));
     if (v)
