@@ -352,6 +352,7 @@ struct Graph {
                                      memory is worth; 0: none */
     int alone;               /* no pairs of micro-batches (pair.c): they do not
                                      fit */
+    int paired;              /* den and body take two micro-batches at once */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
     ScheduleSlot *slot;      /* vec: the stage's table; phase: index of

@@ -3,7 +3,7 @@
  *
  *     text    = { graph } { "source" file bytes newline text newline }
  *     graph   = "graph" name program level [ "after" pass ] [ "alone" ]
- *               "{" { item } "}"
+ *               [ "paired" ] "{" { item } "}"
  *     item    = option | mesh | stage | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
@@ -296,6 +296,7 @@ static void read_head(GraphReader *reader)
     if (lex_take(x, "after"))
         reader->g->after = lex_word(x);
     reader->g->alone = lex_take(x, "alone");
+    reader->g->paired = lex_take(x, "paired");
     lex_need(x, '{');
     declare_axes(reader);
 }

@@ -16,15 +16,6 @@ static int64_t micros(const Graph *g)
     return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g);
 }
 
-/* Do den and body take micro-batches in pairs (passes/kernels/pair.c)? */
-static int in_pairs(const Graph *g)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oinput && g->node[i]->at.input.second)
-            return 1;
-    return 0;
-}
-
 static Group *storing(Arena *a, Family fam, Region reg, Node *n)
 {
     Group *k = alloc(a, sizeof *k);
@@ -223,7 +214,7 @@ void make_phases(ProgramBuilder *m, Group **k)
 {
     size_t at = 0, den = 0;
 
-    m->pair = in_pairs(m->graph);
+    m->pair = m->graph->paired;
     m->repeat = micros(m->graph) / (1 + m->pair);
     m->once = m->repeat == 1 && !m->graph->call;
     while (den < vec_len(k) && k[den]->reg != REGden)

@@ -444,7 +444,16 @@ static void find_exchanges(Fuse *f)
     }
 }
 
-Fuse fuse_begin(Graph *g, Arena *a)
+/* What is in no kernel is clear, whoever uses it by now. */
+static void read_clear(Fuse *f)
+{
+    for (int i = 0; i < f->n; i++) {
+        const Node *n = f->g->node[i];
+        f->clear[i] = in_loop(f, n) && !n->kernel && !is_reduction(n);
+    }
+}
+
+static Fuse begin(Graph *g, Arena *a)
 {
     Fuse f = { .g = g, .T = pass_target(g), .a = a };
 
@@ -464,7 +473,22 @@ Fuse fuse_begin(Graph *g, Arena *a)
     find_places(&f);
     find_users(&f);
     find_exchanges(&f);
+    return f;
+}
+
+Fuse fuse_begin(Graph *g, Arena *a)
+{
+    Fuse f = begin(g, a);
+
     find_clear(&f);
+    return f;
+}
+
+Fuse fuse_again(Graph *g, Arena *a)
+{
+    Fuse f = begin(g, a);
+
+    read_clear(&f);
     return f;
 }
 

@@ -121,7 +121,7 @@ static const char *member_wrong(const Fuse *f, const FuseUnit *u, const Node *n)
 void check_kernels(Graph *g)
 {
     Arena *a = arena_new();
-    Fuse f = fuse_begin(g, a);
+    Fuse f = fuse_again(g, a);
     int n = count_kernels(g);
     FuseUnit **unit = units_of(&f, n);
 
@@ -148,7 +148,7 @@ void check_kernels(Graph *g)
 
 Group **groups_of(Graph *g, Arena *a)
 {
-    Fuse f = fuse_begin(g, a);
+    Fuse f = fuse_again(g, a);
     int n = count_kernels(g);
     FuseUnit **unit = units_of(&f, n);
     Group **out = NULL;

@@ -82,6 +82,7 @@ int is_reduction(const Node *n);
 int is_source(const Node *n);                /* in memory before any kernel */
 int passes_by(const Fuse *f, const Node *n); /* belongs to no kernel */
 Fuse fuse_begin(Graph *g, Arena *a);
+Fuse fuse_again(Graph *g, Arena *a); /* by the kernels that nodes have */
 Family family_of(const Fuse *f, const Node *n); /* FAMnone: of no kernel */
 Operand *operands_of(Fuse *f, const Node *n);
 FuseUnit *unit_root(FuseUnit *u);

@@ -46,18 +46,41 @@ static int is_micro(const Node *n)
     return n->op == Ostepval && n->at.stepval.name == STEPmicro;
 }
 
+/* Is it a sum over micro-batches, or (accumulate.c) one of a micro-batch that
+ * lies where its first term does? */
+static int is_total(const Node *n)
+{
+    while (n->op == Oaccum && n->nin > 1)
+        n = n->in[1];
+    return n->op == Oaccum;
+}
+
 static int depends(const Twins *x, const Node *n)
 {
     if (n->op == Oinput || is_micro(n))
         return 1;
     if (any_region(n) || !in_turn(n))
         return 0;
-    int yes = n->op == Oaccum || (n->kernel && x->twice[n->kernel]) ||
+    int yes = is_total(n) || (n->kernel && x->twice[n->kernel]) ||
               (n->map && x->depends[n->map->id]);
     for (int i = 0; i < n->nin; i++)
         yes |= x->depends[n->in[i]->id] &&
                (n->in[i]->op != Oaccum || n->in[i]->reg == n->reg);
     return yes;
+}
+
+static void add_twin(Twins *x, const Node *n)
+{
+    x->depends[n->id] = 1;
+    x->twice[n->kernel] = n->kernel > 0;
+    x->ends[n->kernel] |= n->kernel && optab[n->op].cls == COMM;
+}
+
+/* Does it have a twin, and what it adds to where that lies has none? */
+static int needs_place(const Twins *x, const Node *n)
+{
+    return n->op == Oaccum && n->nin > 1 && x->depends[n->id] &&
+           !x->depends[n->in[1]->id];
 }
 
 /* A kernel has a twin as a whole, so its nodes come to depend on data. */
@@ -67,12 +90,11 @@ static void find_twice(Twins *x)
         more = 0;
         for (size_t i = 0; i < vec_len(x->g->node); i++) {
             const Node *n = x->g->node[i];
-            if (x->depends[i] || !depends(x, n))
+            int place = needs_place(x, n);
+            if (!place && (x->depends[i] || !depends(x, n)))
                 continue;
-            x->depends[i] = 1;
+            add_twin(x, place ? n->in[1] : n);
             more = 1;
-            x->twice[n->kernel] = n->kernel > 0;
-            x->ends[n->kernel] |= n->kernel && optab[n->op].cls == COMM;
         }
     }
 }
@@ -221,6 +243,7 @@ void pass_pair(Graph *g)
         take_turns(&x);
         x.early = 0;
         make_twins(&x);
+        g->paired = 1;
         g_sort(g);
         why(g, NULL, "two micro-batches go at once");
     }
