@@ -145,7 +145,7 @@ static const char *level(void)
 {
     const char *opt = getenv("PLEAT_OPT");
 
-    return opt && !strcmp(opt, "0") ? "-O0" : "-O1";
+    return opt && !strcmp(opt, "0") ? "-O0" : "-Og";
 }
 
 static void *build(Work *w, const char *src, size_t *size)

@@ -46,15 +46,15 @@ enum { NMODE = sizeof modes / sizeof *modes };
 /* How a run is begun: by a plan; by a model; by its folder. */
 typedef enum By { PLAN, MODELFILE, FOLDER } By;
 
-typedef struct ShardStrategy { /* of running */
+typedef struct RunKind {
     By by;
     const char *name;
     int ranks, rank; /* under mpirun, if several; the one that is struck */
     const char *keys, *env;
     int sample, all; /* of so many calls one; with PLEAT_ALL */
-} ShardStrategy;
+} RunKind;
 
-static const ShardStrategy ways[] = {
+static const RunKind ways[] = {
     /* clang-format off */
     { PLAN, "beside training", 1, 0, "", NULL, 23, 1 },
     { PLAN, "while it waits", 1, 0, "train.snapshot=0", NULL, 101, 5 },
@@ -101,8 +101,7 @@ static char **split(const char *s, char **v, int *n)
 }
 
 /* What is counted: the checkpoints, or all but them. */
-static void set_fault(const ShardStrategy *w, const char *name,
-                      const char *fault)
+static void set_fault(const RunKind *w, const char *name, const char *fault)
 {
     setenv("LD_PRELOAD", strf(forever, "%s/tests/unit/faultfs.so", bin), 1);
     setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
@@ -117,7 +116,7 @@ static void set_fault(const ShardStrategy *w, const char *name,
            1);
 }
 
-static char *begins(const ShardStrategy *w, const char *name)
+static char *begins(const RunKind *w, const char *name)
 {
     if (w->by == PLAN)
         return strf(forever, "%s/pleat-run %s/%d.plan name=%s", bin, home,
@@ -128,8 +127,7 @@ static char *begins(const ShardStrategy *w, const char *name)
 
 /* `steps` of the run in that folder; its status, -9 when it was killed. fault:
  * null, or "kill:7". */
-static int run(const ShardStrategy *w, const char *name, int steps,
-               const char *fault)
+static int run(const RunKind *w, const char *name, int steps, const char *fault)
 {
     char *arg[MAXARG + 1];
     int n = 0, status;
@@ -188,14 +186,14 @@ static long calls(long k, char *name)
 }
 
 /* The run that is struck, and one that came to its end. */
-static char *base_of(const ShardStrategy *w)
+static char *base_of(const RunKind *w)
 {
     return w->by == PLAN        ? strf(forever, "%s/base%d", home, w->ranks)
            : w->by == MODELFILE ? in_home("none")
                                 : in_home("begun");
 }
 
-static char *whole_of(const ShardStrategy *w)
+static char *whole_of(const RunKind *w)
 {
     return w->by == PLAN        ? strf(forever, "%s/ref%d", home, w->ranks)
            : w->by == MODELFILE ? in_home("straight")
@@ -262,8 +260,7 @@ static const char *past_lost(const char *base, const char *dir)
 }
 
 /* Was it saved with settings that the folder does not have? */
-static int without_settings(const ShardStrategy *w, const char *ckpt,
-                            int64_t best)
+static int without_settings(const RunKind *w, const char *ckpt, int64_t best)
 {
     size_t n;
 
@@ -274,8 +271,8 @@ static int without_settings(const ShardStrategy *w, const char *ckpt,
 }
 
 /* A checkpoint whose name could not be synced is there, and not saved. */
-static const char *after_strike(const ShardStrategy *w, const char *ckpt,
-                                int mode, int status)
+static const char *after_strike(const RunKind *w, const char *ckpt, int mode,
+                                int status)
 {
     const char *why = NULL;
     int64_t best = newest_whole(ckpt, &why);
@@ -328,8 +325,7 @@ static const char *only_the_last(const char *ckpt)
     return why;
 }
 
-static const char *after_all(const ShardStrategy *w, const char *ckpt,
-                             int status)
+static const char *after_all(const RunKind *w, const char *ckpt, int status)
 {
     const char *why = NULL;
 
@@ -350,7 +346,7 @@ static const char *after_all(const ShardStrategy *w, const char *ckpt,
 
 /* The run as it was. Where checkpoints are looked at, the name of its next step
  * is taken, by a copy of the one before. */
-static char *fresh(const ShardStrategy *w)
+static char *fresh(const RunKind *w)
 {
     char *dir = in_home("case"), *grave = in_home("grave");
 
@@ -362,7 +358,7 @@ static char *fresh(const ShardStrategy *w)
     return dir;
 }
 
-static void one(const ShardStrategy *w, int mode, long k, long *most)
+static void one(const RunKind *w, int mode, long k, long *most)
 {
     char *dir = fresh(w), *ckpt = strf(forever, "%s/ckpt", dir), call[32];
     int status =
@@ -386,7 +382,7 @@ static void one(const ShardStrategy *w, int mode, long k, long *most)
 }
 
 /* In another order for each mode, so that a sample has all kinds of calls. */
-static void strike_all(const ShardStrategy *w, int step)
+static void strike_all(const RunKind *w, int step)
 {
     char *dir = fresh(w), call[32];
     int status = run(w, dir, STRUCK, "count:0"), before = failed, tried = 0;
@@ -404,7 +400,7 @@ static void strike_all(const ShardStrategy *w, int step)
 
 static void prepare(int ranks)
 {
-    ShardStrategy w = { PLAN, "", ranks, 0, "", NULL, 1, 1 };
+    RunKind w = { PLAN, "", ranks, 0, "", NULL, 1, 1 };
     size_t n;
     char *keys = strf(forever,
                       "data.train=%s data.format=bytes train.batch=8 "
@@ -421,8 +417,8 @@ static void prepare(int ranks)
 /* A run of a model, and one that went on by its folder. */
 static void prepare_folders(void)
 {
-    ShardStrategy start = { MODELFILE, "", 1, 0, "", NULL, 1, 1 };
-    ShardStrategy resume = { FOLDER, "", 1, 0, "train.clip=0.5", NULL, 1, 1 };
+    RunKind start = { MODELFILE, "", 1, 0, "", NULL, 1, 1 };
+    RunKind resume = { FOLDER, "", 1, 0, "train.clip=0.5", NULL, 1, 1 };
 
     sh(strf(forever,
             "tar -xzf tests/data/runs/format1.tar.gz -C %s && mkdir %s", home,
