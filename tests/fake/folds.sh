@@ -23,7 +23,7 @@ if ! mpirun --version >/dev/null 2>&1; then
 fi
 bad=0
 tr -cd 'a-o' <LICENSE | tr 'a-o' '\000-\016' >"$dir/text.txt"     # 15 words
-common="train.batch=8 train.steps=3 train.log_every=1 train.eval_every=0
+common="train.batch=4 train.steps=3 train.log_every=1 train.eval_every=0
     train.eval_steps=1 data.train=$dir/text.txt"
 
 # losses RUN: "step loss norm fallback" a line
@@ -80,10 +80,10 @@ fold() {
 cases() {
     cat <<'END'
 + 4 fp64 zoo fold.tp=2 fold.dp=2
-+ 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
++ 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
 + 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
-+ 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12
-+ 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1
++ 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12 train.batch=2
++ 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1 train.batch=8
 + 2 fp64 folds fold.ep=2 route.factor=1.9 route.stash=1.1 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
 - 2 bf16 folds fold.ep=2 route.factor=1.9 route.stash=1.1 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
 + 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
