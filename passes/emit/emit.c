@@ -202,18 +202,18 @@ static const char *live_name(const ProgramBuilder *m, const Live *x)
 {
     if (x->stack)
         return strf(m->emit->arena, "stash.%d", x->stack);
-    return x->n ? x->n->name
-                : strf(m->emit->arena, "work of %s",
-                       m->group[x->instr]->instr.label);
+    return x->node ? x->node->name
+                   : strf(m->emit->arena, "work of %s",
+                          m->group[x->instr]->instr.label);
 }
 
 static void add_live(ProgramBuilder *m, Live *x, int stack)
 {
     Buf b = { .name = live_name(m, x),
-              .cls = x->stack ? Bstash
-                     : x->n   ? Btemp
-                              : Bscratch,
-              .dt = x->n ? x->n->dt : Du8,
+              .cls = x->stack  ? Bstash
+                     : x->node ? Btemp
+                               : Bscratch,
+              .dt = x->node ? x->node->dt : Du8,
               .offset = x->offset,
               .bytes = x->bytes,
               .born = x->born,
@@ -221,12 +221,12 @@ static void add_live(ProgramBuilder *m, Live *x, int stack)
               .frame = x->frame,
               .stack = stack,
               .prog = (int)vec_len(m->emit->now->prog) };
-    int i = add_buf(m->emit, b, x->n ? x->n->loc : NULL);
+    int i = add_buf(m->emit, b, x->node ? x->node->loc : NULL);
 
     if (x->stack)
         x->buf = i;
-    else if (x->n)
-        x->n->buf = i;
+    else if (x->node)
+        x->node->buf = i;
     else
         m->work[x->instr] = i;
 }
@@ -235,7 +235,7 @@ static void add_live(ProgramBuilder *m, Live *x, int stack)
 static void add_to(ProgramBuilder *m, Live *x, const Live *root)
 {
     if (!root->stack) {
-        x->n->buf = root->n->buf;
+        x->node->buf = root->node->buf;
         return;
     }
     x->offset = root->offset;
@@ -262,7 +262,7 @@ static void number_buffers(ProgramBuilder *m)
         if (l->live[i].same < 0)
             add_live(m, &l->live[i], 0);
     for (int i = 0; i < l->n; i++)
-        if (l->live[i].n && l->live[i].same >= 0)
+        if (l->live[i].node && l->live[i].same >= 0)
             add_to(m, &l->live[i], &l->live[layout_root(l, i)]);
 }
 

@@ -36,8 +36,8 @@ static void find_order(Fuse *f)
 {
     Node *last = NULL;
 
-    for (int i = 0; i < f->n; i++) {
-        Node *n = f->g->node[i];
+    for (int i = 0; i < f->count; i++) {
+        Node *n = f->graph->node[i];
         if (!is_transfer(n) || n->call)
             continue;
         if (last && n_chan(last) > n_chan(n))
@@ -57,16 +57,16 @@ static void push_needs(Fuse *f, const Node *n, int stamp, Node ***stack)
     Operand *op = operands_of(f, n);
 
     for (size_t k = 0; k < vec_len(op); k++) {
-        Node *p = op[k].n->op == Opart ? op[k].n->in[0] : op[k].n;
+        Node *p = op[k].node->op == Opart ? op[k].node->in[0] : op[k].node;
         if (f->seen[p->id] == stamp)
             continue;
         f->seen[p->id] = stamp;
-        vec_push(f->a, *stack, p);
+        vec_push(f->arena, *stack, p);
     }
     Node *p = f->before[n->id];
     if (p && f->seen[p->id] != stamp) {
         f->seen[p->id] = stamp;
-        vec_push(f->a, *stack, p);
+        vec_push(f->arena, *stack, p);
     }
 }
 
@@ -103,7 +103,7 @@ static void raise_users(Fuse *f, const Node *n, int id)
  * node cannot depend on it. */
 static int has_detour(FuseSet *s, int first)
 {
-    Fuse *f = s->f;
+    Fuse *f = s->fuse;
     Node **stack = NULL;
 
     for (size_t i = 0; i < vec_len(s->node); i++)
@@ -133,7 +133,7 @@ static int has_detour(FuseSet *s, int first)
 
 static FuseUnit *new_unit(Fuse *f, Node *n, Family fam)
 {
-    FuseUnit *u = alloc(f->a, sizeof *u);
+    FuseUnit *u = alloc(f->arena, sizeof *u);
 
     *u = (FuseUnit){ .fam = fam,
                      .reg = n->reg,
@@ -141,8 +141,8 @@ static FuseUnit *new_unit(Fuse *f, Node *n, Family fam)
                      .last = n->id,
                      .reach = n->id,
                      .again = n->again };
-    vec_push(f->a, u->node, n);
-    vec_push(f->a, f->all, u);
+    vec_push(f->arena, u->node, n);
+    vec_push(f->arena, f->all, u);
     f->unit[n->id] = u;
     return u;
 }
@@ -152,7 +152,7 @@ static void add_members(FuseSet *s, FuseUnit *u)
     for (size_t i = 0; i < vec_len(u->node); i++) {
         Node *n = u->node[i];
         size_t k = vec_len(s->node);
-        vec_push(s->f->a, s->node, n);
+        vec_push(s->fuse->arena, s->node, n);
         for (; k > 0 && s->node[k - 1]->id > n->id; k--)
             s->node[k] = s->node[k - 1];
         s->node[k] = n;
@@ -162,13 +162,13 @@ static void add_members(FuseSet *s, FuseUnit *u)
 /* Null when n and the units can be one kernel, else why not. */
 static const char *cannot_join(Fuse *f, FuseUnit *const *u, int nu, Node *n)
 {
-    FuseSet s = { .f = f, .stamp = ++f->stamp };
+    FuseSet s = { .fuse = f, .stamp = ++f->stamp };
 
     for (int i = 0; i < nu; i++) {
         u[i]->seen = s.stamp;
         add_members(&s, u[i]);
     }
-    vec_push(f->a, s.node, n);
+    vec_push(f->arena, s.node, n);
     if (is_large(&s))
         return "the kernel would be too large";
     const char *no = one_nest(&s);
@@ -191,7 +191,7 @@ static int candidates(Fuse *f, Node *n, FuseUnit **out, int max)
     int k = 0;
 
     for (size_t i = 0; i < vec_len(op); i++) {
-        FuseUnit *u = unit_of(f, op[i].n);
+        FuseUnit *u = unit_of(f, op[i].node);
         int known = 0;
         for (int j = 0; j < k; j++)
             known |= out[j] == u;
@@ -209,7 +209,7 @@ static int candidates(Fuse *f, Node *n, FuseUnit **out, int max)
 
 static void tie(Fuse *f, FuseUnit *const *u, int nu, Node *n)
 {
-    FuseSet s = { .f = f };
+    FuseSet s = { .fuse = f };
     FuseUnit *to = u[0];
 
     for (int i = 0; i < nu; i++) {
@@ -218,7 +218,7 @@ static void tie(Fuse *f, FuseUnit *const *u, int nu, Node *n)
         if (i)
             u[i]->into = to;
     }
-    vec_push(f->a, s.node, n);
+    vec_push(f->arena, s.node, n);
     to->node = s.node;
     to->last = n->id;
     to->again |= n->again;
@@ -236,7 +236,7 @@ static void place_loop(Fuse *f, Node *n)
         take[nt] = cand[i];
         const char *no = cannot_join(f, take, nt + 1, n);
         if (no)
-            why(f->g, n, "%s reads %%%s from memory: %s", optab[n->op].name,
+            why(f->graph, n, "%s reads %%%s from memory: %s", optab[n->op].name,
                 cand[i]->node[vec_len(cand[i]->node) - 1]->name, no);
         else
             nt++;
@@ -252,7 +252,7 @@ static void place_loop(Fuse *f, Node *n)
 /* Does n read the state, by what mark_readers() has marked? */
 static int reads_state(const FuseSet *s, Node *n, const Node *state)
 {
-    return storage(n) == state || s->f->seen[n->id] == s->stamp;
+    return storage(n) == state || s->fuse->seen[n->id] == s->stamp;
 }
 
 /* Marks the nodes of the set that read the state, by others of it too. */
@@ -262,12 +262,12 @@ static void mark_readers(const FuseSet *s, const Node *state)
         more = 0;
         for (size_t i = 0; i < vec_len(s->node); i++) {
             const Node *n = s->node[i];
-            Operand *op = operands_of(s->f, n);
+            Operand *op = operands_of(s->fuse, n);
             for (size_t k = 0; k < vec_len(op); k++) {
-                if (s->f->seen[n->id] == s->stamp ||
-                    !reads_state(s, op[k].n, state))
+                if (s->fuse->seen[n->id] == s->stamp ||
+                    !reads_state(s, op[k].node, state))
                     continue;
-                s->f->seen[n->id] = s->stamp;
+                s->fuse->seen[n->id] = s->stamp;
                 more = 1;
             }
         }
@@ -279,20 +279,21 @@ static void mark_readers(const FuseSet *s, const Node *state)
  * and no other kernel must both follow it and read the old value. */
 static int is_plain_map(Fuse *f, FuseUnit *u, const Node *state)
 {
-    FuseSet s = { .f = f, .node = u->node, .stamp = ++f->stamp };
-    AxisSet t = axes_here(f->g, state);
+    FuseSet s = { .fuse = f, .node = u->node, .stamp = ++f->stamp };
+    AxisSet t = axes_here(f->graph, state);
 
     u->seen = s.stamp;
     mark_readers(&s, state);
     for (size_t i = 0; i < vec_len(u->node); i++) {
         const Node *n = u->node[i];
         Operand *op = operands_of(f, n);
-        AxisSet q = axes_here(f->g, layout_of(n));
+        AxisSet q = axes_here(f->graph, layout_of(n));
         if (is_reduction(n) ||
-            (is_stored(&s, n) && (q.n != t.n || !axes_lead(f->g, &q, state))))
+            (is_stored(&s, n) &&
+             (q.n != t.n || !axes_lead(f->graph, &q, state))))
             return 0;
         for (size_t k = 0; k < vec_len(op); k++)
-            if (op[k].moved && reads_state(&s, op[k].n, state))
+            if (op[k].moved && reads_state(&s, op[k].node, state))
                 return 0;
     }
     return 1;
@@ -305,7 +306,7 @@ static int depends(Fuse *f, FuseUnit *v, const FuseUnit *u)
     int stamp = ++f->stamp;
     FuseUnit **stack = NULL;
 
-    vec_push(f->a, stack, v);
+    vec_push(f->arena, stack, v);
     while (vec_len(stack)) {
         size_t at = vec_len(stack) - 1;
         FuseUnit *x = unit_root(stack[at]);
@@ -316,18 +317,18 @@ static int depends(Fuse *f, FuseUnit *v, const FuseUnit *u)
             continue;
         x->seen = stamp;
         for (size_t i = 0; i < vec_len(x->before); i++)
-            vec_push(f->a, stack, x->before[i]);
+            vec_push(f->arena, stack, x->before[i]);
         for (size_t i = 0; i < vec_len(x->node); i++) {
             Operand *op = operands_of(f, x->node[i]);
             for (size_t k = 0; k < vec_len(op); k++) {
-                const Node *p = op[k].n;
+                const Node *p = op[k].node;
                 FuseUnit *y = unit_of(f, p->op == Opart ? p->in[0] : p);
                 if (y && y->seen != stamp)
-                    vec_push(f->a, stack, y);
+                    vec_push(f->arena, stack, y);
             }
             Node *p = f->before[x->node[i]->id];
             if (p)
-                vec_push(f->a, stack, unit_of(f, p));
+                vec_push(f->arena, stack, unit_of(f, p));
         }
     }
     return 0;
@@ -344,7 +345,7 @@ static void add_readers(Fuse *f, const Node *n, const FuseUnit *u,
             add_readers(f, x, u, out);
         else if (v && v != u && v->reg == u->reg &&
                  !(x->op == Owrite && x->in[0] == n))
-            vec_push(f->a, *out, v);
+            vec_push(f->arena, *out, v);
     }
 }
 
@@ -370,20 +371,20 @@ static void join_write(Fuse *f, Node *n)
     FuseUnit *writer = may_write(f, n, u, reader) ? u : own;
     for (size_t i = 0; i < vec_len(reader); i++)
         if (reader[i] != writer)
-            vec_push(f->a, writer->before, reader[i]);
+            vec_push(f->arena, writer->before, reader[i]);
     if (writer == own)
         return;
     own->into = u;
-    vec_push(f->a, u->node, n);
+    vec_push(f->arena, u->node, n);
     if (n->id > u->last)
         u->last = n->id;
 }
 
 static void join_writes(Fuse *f)
 {
-    for (int i = 0; i < f->n; i++)
-        if (f->g->node[i]->op == Owrite)
-            join_write(f, f->g->node[i]);
+    for (int i = 0; i < f->count; i++)
+        if (f->graph->node[i]->op == Owrite)
+            join_write(f, f->graph->node[i]);
 }
 
 /* ---- products and the rest ----------------------------------------------- */
@@ -395,7 +396,7 @@ static Node *only_user(const Fuse *f, const Node *n)
 
 static void take_in(Fuse *f, FuseUnit *u, Node *n)
 {
-    vec_push(f->a, u->node, n);
+    vec_push(f->arena, u->node, n);
     f->unit[n->id] = u;
 }
 
@@ -404,7 +405,7 @@ static void place_product(Fuse *f, Node *n, Family fam)
     FuseUnit *u = new_unit(f, n, fam);
     Node *x = only_user(f, n);
 
-    if (!x || !feeds(f->g, n, x))
+    if (!x || !feeds(f->graph, n, x))
         return;
     take_in(f, u, x);
     for (size_t i = 0; i < vec_len(f->user[x->id]); i++)
@@ -414,16 +415,16 @@ static void place_product(Fuse *f, Node *n, Family fam)
 
 static void place_all(Fuse *f)
 {
-    for (int i = 0; i < f->n; i++) {
-        Node *n = f->g->node[i];
+    for (int i = 0; i < f->count; i++) {
+        Node *n = f->graph->node[i];
         Family fam = family_of(f, n);
         n->mark = 0;
         if (fam == FAMgemm || fam == FAMgmm || fam == FAMgmm_wgrad ||
             fam == FAMscatter)
             place_product(f, n, fam);
     }
-    for (int i = 0; i < f->n; i++) {
-        Node *n = f->g->node[i];
+    for (int i = 0; i < f->count; i++) {
+        Node *n = f->graph->node[i];
         Family fam = family_of(f, n);
         if (f->unit[i] || fam == FAMnone || f->clear[i])
             continue;
@@ -444,16 +445,16 @@ static void wait_for(Fuse *f, FuseUnit *u, Node *n)
     Operand *op = operands_of(f, n);
 
     for (size_t i = 0; i < vec_len(op); i++) {
-        Node *p = op[i].n;
+        Node *p = op[i].node;
         FuseUnit *v = unit_of(f, p->op == Opart ? p->in[0] : p);
         if (!v || v == u)
             continue;
-        vec_push(f->a, v->next, u);
+        vec_push(f->arena, v->next, u);
         u->wait++;
     }
     Node *p = f->before[n->id];
     if (p) {
-        vec_push(f->a, unit_of(f, p)->next, u);
+        vec_push(f->arena, unit_of(f, p)->next, u);
         u->wait++;
     }
 }
@@ -487,20 +488,21 @@ static void number_units(Fuse *f)
     }
     for (size_t i = 0; i < vec_len(f->all); i++)
         for (size_t k = 0; k < vec_len(f->all[i]->before); k++) {
-            vec_push(f->a, unit_root(f->all[i]->before[k])->next, f->all[i]);
+            vec_push(f->arena, unit_root(f->all[i]->before[k])->next,
+                     f->all[i]);
             f->all[i]->wait++;
         }
     for (size_t i = 0; i < vec_len(f->all); i++)
         if (!f->all[i]->into && !f->all[i]->wait)
-            heap_add(f->a, &ready, due(f->all[i]), f->all[i]->last);
+            heap_add(f->arena, &ready, due(f->all[i]), f->all[i]->last);
     for (; ready.n; left--) {
-        FuseUnit *u = unit_of(f, f->g->node[heap_take(&ready).id]);
+        FuseUnit *u = unit_of(f, f->graph->node[heap_take(&ready).id]);
         number++;
         for (size_t i = 0; i < vec_len(u->node); i++)
             u->node[i]->kernel = number;
         for (size_t i = 0; i < vec_len(u->next); i++)
             if (!--u->next[i]->wait)
-                heap_add(f->a, &ready, due(u->next[i]), u->next[i]->last);
+                heap_add(f->arena, &ready, due(u->next[i]), u->next[i]->last);
     }
     if (left)
         die("fuse: %zu kernels wait for each other", left);

@@ -22,7 +22,8 @@ int is_source(const Node *n)
 
 static int in_loop(const Fuse *f, const Node *n)
 {
-    return !is_view(n) && f->exchange[n->id] != MEMBER && f->T->loops(f->g, n);
+    return !is_view(n) && f->exchange[n->id] != MEMBER &&
+           f->target->loops(f->graph, n);
 }
 
 Family family_of(const Fuse *f, const Node *n)
@@ -31,7 +32,7 @@ Family family_of(const Fuse *f, const Node *n)
         return FAMnone;
     if (f->exchange[n->id] == MEMBER)
         return FAMcomm;
-    if (f->T->loops(f->g, n))
+    if (f->target->loops(f->graph, n))
         return FAMloop;
     if (optab[n->op].fam == FAMnone)
         die("fuse: no kernel family for %s", optab[n->op].name);
@@ -52,7 +53,7 @@ static int is_constant(const Fuse *f, const Node *x)
 static int is_small(const Fuse *f, const Node *n, const Node *x)
 {
     return op_is(n->op, "cmp") && !in_loop(f, x) && !is_view(x) &&
-           4 * local_elems(f->g, x) <= local_elems(f->g, n);
+           4 * local_elems(f->graph, x) <= local_elems(f->graph, n);
 }
 
 /* Arithmetic on one large tensor and constants for several users: each may as
@@ -70,8 +71,8 @@ static int is_of_one(const Fuse *f, const Node *n)
         x = n->in[k];
     }
     return x && !is_reduction(x) && vec_len(f->user[n->id]) > 1 &&
-           bytes_of(n) >= bytes_of(x) && local_elems(f->g, n) >= LARGE &&
-           local_elems(f->g, n) == local_elems(f->g, x);
+           bytes_of(n) >= bytes_of(x) && local_elems(f->graph, n) >= LARGE &&
+           local_elems(f->graph, n) == local_elems(f->graph, x);
 }
 
 /* May be rebuilt at each use without a thought; 2: and is made of constants. */
@@ -127,8 +128,8 @@ static Axis **with(const Fuse *f, Axis **v, Axis *a)
             return v;
     Axis **w = NULL;
     for (size_t i = 0; i < vec_len(v); i++)
-        vec_push(f->a, w, v[i]);
-    vec_push(f->a, w, a);
+        vec_push(f->arena, w, v[i]);
+    vec_push(f->arena, w, a);
     return w;
 }
 
@@ -190,7 +191,7 @@ static Operand operand_at(const Fuse *f, const Node *n, int k,
 
 static int same_operand(const Operand *o, const Operand *q)
 {
-    if (o->n != q->n || o->path != q->path ||
+    if (o->node != q->node || o->path != q->path ||
         vec_len(o->moved) != vec_len(q->moved))
         return 0;
     for (size_t i = 0; i < vec_len(o->moved); i++)
@@ -204,7 +205,7 @@ static int add_operand(const Fuse *f, Operand **v, Operand o)
     for (size_t i = 0; i < vec_len(*v); i++)
         if (same_operand(&(*v)[i], &o))
             return 0;
-    vec_push(f->a, *v, o);
+    vec_push(f->arena, *v, o);
     return 1;
 }
 
@@ -214,13 +215,13 @@ static void walk(const Fuse *f, const Node *n, const Operand *at, Operand **by,
 {
     for (int k = n->op == Owrite; k < n->nin; k++) {
         Operand o = operand_at(f, n, k, at);
-        if (!passes_by(f, o.n))
+        if (!passes_by(f, o.node))
             add_operand(f, out, o);
         else if (add_operand(f, by, o))
-            walk(f, o.n, &o, by, out);
+            walk(f, o.node, &o, by, out);
     }
     if (n->map)
-        add_operand(f, out, (Operand){ .n = n->map });
+        add_operand(f, out, (Operand){ .node = n->map });
 }
 
 Operand *operands_of(Fuse *f, const Node *n)
@@ -248,7 +249,7 @@ FuseUnit *unit_of(const Fuse *f, const Node *n)
 
 int set_has(const FuseSet *s, const Node *n)
 {
-    FuseUnit *u = unit_of(s->f, n);
+    FuseUnit *u = unit_of(s->fuse, n);
 
     return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
 }
@@ -258,9 +259,9 @@ int is_stored(const FuseSet *s, const Node *n)
 {
     if (optab[n->op].cls == SINK)
         return 1;
-    for (size_t i = 0; i < vec_len(s->f->user[n->id]); i++) {
-        Node *u = s->f->user[n->id][i];
-        if (passes_by(s->f, u)
+    for (size_t i = 0; i < vec_len(s->fuse->user[n->id]); i++) {
+        Node *u = s->fuse->user[n->id][i];
+        if (passes_by(s->fuse, u)
                 ? is_stored(s, u)
                 : !set_has(s, u) || u->reg != n->reg || u->call != n->call)
             return 1;
@@ -342,7 +343,7 @@ static void add_uses(const Fuse *f, const Node *n, Use **out)
         if (passes_by(f, u))
             add_uses(f, u, out);
         else
-            vec_push(f->a, *out, ((Use){ n, u }));
+            vec_push(f->arena, *out, ((Use){ n, u }));
     }
 }
 
@@ -357,7 +358,7 @@ static int is_late(const Node *n)
 static int is_link(const Fuse *f, const Node *n)
 {
     enum { NEAR = 64, USES = 4, MUCH = 16 };
-    const Graph *g = f->g;
+    const Graph *g = f->graph;
     int much = 0;
     Use *use = NULL;
 
@@ -385,33 +386,33 @@ static void find_places(Fuse *f)
 {
     int place = 0;
 
-    for (int i = 0; i < f->n; i++)
-        f->place[i] = place += f->g->node[i]->nd > 0;
+    for (int i = 0; i < f->count; i++)
+        f->place[i] = place += f->graph->node[i]->nd > 0;
 }
 
 /* A user once, however often it reads the node. */
 static void find_users(Fuse *f)
 {
-    for (int i = 0; i < f->n; i++)
-        for (int k = 0; k < f->g->node[i]->nin; k++) {
-            Node *n = f->g->node[i], ***v = &f->user[n->in[k]->id];
+    for (int i = 0; i < f->count; i++)
+        for (int k = 0; k < f->graph->node[i]->nin; k++) {
+            Node *n = f->graph->node[i], ***v = &f->user[n->in[k]->id];
             if (!*v || (*v)[vec_len(*v) - 1] != n)
-                vec_push(f->a, *v, n);
+                vec_push(f->arena, *v, n);
         }
 }
 
 static void find_clear(Fuse *f)
 {
-    for (int i = 0; i < f->n; i++) {
-        Node *n = f->g->node[i];
+    for (int i = 0; i < f->count; i++) {
+        Node *n = f->graph->node[i];
         f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
     }
-    for (int i = 0; i < f->n; i++)
-        if (f->clear[i] && memory_use(f, f->g->node[i]))
+    for (int i = 0; i < f->count; i++)
+        if (f->clear[i] && memory_use(f, f->graph->node[i]))
             f->clear[i] = 0;
-    for (int i = f->n; i-- > 0;)
-        if (!f->clear[i] && in_loop(f, f->g->node[i]))
-            f->clear[i] = (char)is_link(f, f->g->node[i]);
+    for (int i = f->count; i-- > 0;)
+        if (!f->clear[i] && in_loop(f, f->graph->node[i]))
+            f->clear[i] = (char)is_link(f, f->graph->node[i]);
 }
 
 /* Of n and the views of it: the only user; null: there are several. */
@@ -422,7 +423,7 @@ static Node *last_user(const Fuse *f, const Node *n)
             return NULL;
         n = f->user[n->id][0];
     } while (is_view(n));
-    return f->g->node[n->id];
+    return f->graph->node[n->id];
 }
 
 /* Exchanges of rows whose parts nobody else reads. */
@@ -430,46 +431,46 @@ static void find_exchanges(Fuse *f)
 {
     RowExchange x;
 
-    for (int i = 0; i < f->n; i++) {
-        const Node *n = f->g->node[i];
-        int sends = sends_rows(f->g, n, &x) && last_user(f, x.member) == n;
-        int back = !sends && returns_rows(f->g, n, &x) &&
+    for (int i = 0; i < f->count; i++) {
+        const Node *n = f->graph->node[i];
+        int sends = sends_rows(f->graph, n, &x) && last_user(f, x.member) == n;
+        int back = !sends && returns_rows(f->graph, n, &x) &&
                    last_user(f, x.alltoall) == x.member &&
                    last_user(f, x.member) == n;
         if (!sends && !back)
             continue;
         f->exchange[i] = f->exchange[x.alltoall->id] = MEMBER;
         f->exchange[x.member->id] = sends ? MEMBER : PASSED;
-        f->partner[sends ? x.member->id : x.alltoall->id] = f->g->node[i];
+        f->partner[sends ? x.member->id : x.alltoall->id] = f->graph->node[i];
     }
 }
 
 /* What is in no kernel is clear, whoever uses it by now. */
 static void read_clear(Fuse *f)
 {
-    for (int i = 0; i < f->n; i++) {
-        const Node *n = f->g->node[i];
+    for (int i = 0; i < f->count; i++) {
+        const Node *n = f->graph->node[i];
         f->clear[i] = in_loop(f, n) && !n->kernel && !is_reduction(n);
     }
 }
 
 static Fuse begin(Graph *g, Arena *a)
 {
-    Fuse f = { .g = g, .T = pass_target(g), .a = a };
+    Fuse f = { .graph = g, .target = pass_target(g), .arena = a };
 
     g_renumber(g);
-    f.n = (int)vec_len(g->node);
-    f.user = alloc(a, ((size_t)f.n + 1) * sizeof *f.user);
-    f.clear = alloc(a, (size_t)f.n + 1);
-    f.exchange = alloc(a, (size_t)f.n + 1);
-    f.partner = alloc(a, ((size_t)f.n + 1) * sizeof *f.partner);
-    f.costly = alloc(a, (size_t)f.n + 1);
-    f.unit = alloc(a, ((size_t)f.n + 1) * sizeof *f.unit);
-    f.operand = alloc(a, ((size_t)f.n + 1) * sizeof *f.operand);
-    f.seen = alloc(a, ((size_t)f.n + 1) * sizeof *f.seen);
-    f.place = alloc(a, ((size_t)f.n + 1) * sizeof *f.place);
-    f.before = alloc(a, ((size_t)f.n + 1) * sizeof *f.before);
-    f.after = alloc(a, ((size_t)f.n + 1) * sizeof *f.after);
+    f.count = (int)vec_len(g->node);
+    f.user = alloc(a, ((size_t)f.count + 1) * sizeof *f.user);
+    f.clear = alloc(a, (size_t)f.count + 1);
+    f.exchange = alloc(a, (size_t)f.count + 1);
+    f.partner = alloc(a, ((size_t)f.count + 1) * sizeof *f.partner);
+    f.costly = alloc(a, (size_t)f.count + 1);
+    f.unit = alloc(a, ((size_t)f.count + 1) * sizeof *f.unit);
+    f.operand = alloc(a, ((size_t)f.count + 1) * sizeof *f.operand);
+    f.seen = alloc(a, ((size_t)f.count + 1) * sizeof *f.seen);
+    f.place = alloc(a, ((size_t)f.count + 1) * sizeof *f.place);
+    f.before = alloc(a, ((size_t)f.count + 1) * sizeof *f.before);
+    f.after = alloc(a, ((size_t)f.count + 1) * sizeof *f.after);
     find_places(&f);
     find_users(&f);
     find_exchanges(&f);
@@ -498,13 +499,13 @@ Fuse fuse_again(Graph *g, Arena *a)
  * of m's, then it is computed once for each of their settings. */
 static int repeats(const FuseSet *s, const Node *m, const Operand *o)
 {
-    const Graph *g = s->f->g;
+    const Graph *g = s->fuse->graph;
 
-    if (!s->f->costly[o->n->id])
+    if (!s->fuse->costly[o->node->id])
         return 0;
-    AxisSet p = axes_here(g, o->n), q = axes_here(g, space_of(m));
+    AxisSet p = axes_here(g, o->node), q = axes_here(g, space_of(m));
     if (o->moved)
-        return local_elems(g, space_of(m)) > local_elems(g, o->n);
+        return local_elems(g, space_of(m)) > local_elems(g, o->node);
     return q.n > p.n && !axes_lead(g, &p, space_of(m));
 }
 
@@ -514,17 +515,17 @@ static void mark_costly(FuseSet *s)
 {
     for (size_t i = 0; i < vec_len(s->node); i++) {
         Node *n = s->node[i];
-        Operand *op = operands_of(s->f, n);
+        Operand *op = operands_of(s->fuse, n);
         int c = is_reduction(n) || op_calls(n->op) || n->op == Orandom ||
                 n->op == Odropout;
         n->mark = is_reduction(n);
         for (size_t k = 0; k < vec_len(op); k++) {
-            if (!set_has(s, op[k].n))
+            if (!set_has(s, op[k].node))
                 continue;
-            c |= s->f->costly[op[k].n->id];
-            n->mark |= op[k].n->mark;
+            c |= s->fuse->costly[op[k].node->id];
+            n->mark |= op[k].node->mark;
         }
-        s->f->costly[n->id] = (char)c;
+        s->fuse->costly[n->id] = (char)c;
     }
 }
 
@@ -533,15 +534,15 @@ static void mark_costly(FuseSet *s)
 static int has_sum_over(const FuseSet *s, const Node *n, Axis *const *moved,
                         int stamp)
 {
-    if (!n->mark || s->f->seen[n->id] == stamp)
+    if (!n->mark || s->fuse->seen[n->id] == stamp)
         return 0;
-    s->f->seen[n->id] = stamp;
+    s->fuse->seen[n->id] = stamp;
     for (size_t i = 0; i < vec_len(moved) && is_reduction(n); i++)
         if (dim_of(n, moved[i]) >= 0)
             return 1;
-    Operand *op = operands_of(s->f, n);
+    Operand *op = operands_of(s->fuse, n);
     for (size_t k = 0; k < vec_len(op); k++)
-        if (set_has(s, op[k].n) && has_sum_over(s, op[k].n, moved, stamp))
+        if (set_has(s, op[k].node) && has_sum_over(s, op[k].node, moved, stamp))
             return 1;
     return 0;
 }
@@ -550,7 +551,7 @@ static int has_sum_over(const FuseSet *s, const Node *n, Axis *const *moved,
  * member does not have them as its slowest. */
 static int item_axes(FuseSet *s, AxisSet *O)
 {
-    Graph *g = s->f->g;
+    Graph *g = s->fuse->graph;
     int first = 1;
 
     for (size_t i = 0; i < vec_len(s->node); i++) {
@@ -619,11 +620,11 @@ static const Node *reduced(const Node *n)
  * two large results that share few axes? */
 static int too_few(FuseSet *s, const AxisSet *O)
 {
-    const Graph *g = s->f->g;
-    int64_t wanted = s->f->T->items;
+    const Graph *g = s->fuse->graph;
+    int64_t wanted = s->fuse->target->items;
     int large = 0;
 
-    for (size_t i = 0; i < vec_len(s->node) && s->f->T->grid; i++) {
+    for (size_t i = 0; i < vec_len(s->node) && s->fuse->target->grid; i++) {
         const Node *n = s->node[i], *in = is_reduction(n) ? reduced(n) : n;
         int64_t items = items_of(g, in, O);
         if (in != n && is_reduction(in) && set_has(s, in) &&
@@ -651,15 +652,16 @@ const char *one_nest(FuseSet *s)
         return "a sum of sums would have too few items";
     mark_costly(s);
     for (size_t i = 0; i < vec_len(s->node); i++) {
-        Operand *op = operands_of(s->f, s->node[i]);
+        Operand *op = operands_of(s->fuse, s->node[i]);
         for (size_t k = 0; k < vec_len(op); k++) {
-            if (!set_has(s, op[k].n))
+            if (!set_has(s, op[k].node))
                 continue;
-            int kept = op[k].n->mark || (op[k].moved && is_stored(s, op[k].n));
+            int kept =
+                op[k].node->mark || (op[k].moved && is_stored(s, op[k].node));
             if (kept && crosses(&op[k], &O))
                 return "an item needs another item's result";
             if (op[k].moved &&
-                has_sum_over(s, op[k].n, op[k].moved, ++s->f->stamp))
+                has_sum_over(s, op[k].node, op[k].moved, ++s->fuse->stamp))
                 return "a sum made again over other loops has other bits";
             if (repeats(s, s->node[i], &op[k]))
                 return "costly work would be done again and again";

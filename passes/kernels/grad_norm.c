@@ -83,7 +83,7 @@ static void sum_squares(Graph *g, Node *s, Node *q)
 }
 
 typedef struct Squares {
-    Graph *g;
+    Graph *graph;
     Node **sum;  /* by an accumulator's id: of its squares */
     Node **late; /* squares that wait for a user */
     char *gone;  /* between squares and their sum */
@@ -93,7 +93,7 @@ static void find(Squares *q, const Target *T, Node *s, const int *uses)
 {
     Node *m = s->op == Osum && s->reg == REGpost ? summed(s, uses) : NULL;
 
-    if (!m || !squares_of(q->g, T, m->in[0], uses))
+    if (!m || !squares_of(q->graph, T, m->in[0], uses))
         return;
     q->sum[m->in[0]->id] = s;
     q->late[m->id] = m;
@@ -111,9 +111,9 @@ static void put_node(Squares *q, Node *n)
         if (q->late[m->id] != m)
             continue;
         q->late[m->id] = NULL;
-        vec_push(q->g->arena, q->g->node, m);
+        vec_push(q->graph->arena, q->graph->node, m);
     }
-    vec_push(q->g->arena, q->g->node, n);
+    vec_push(q->graph->arena, q->graph->node, n);
 }
 
 void pass_grad_norm(Graph *g)

@@ -17,20 +17,20 @@ static void add_inputs(Fuse *f, Group *k, FuseUnit *u, Node *n)
     Operand *op = operands_of(f, n);
 
     for (size_t i = 0; i < vec_len(op); i++)
-        if (unit_of(f, op[i].n) != u)
-            add_once(f->a, &k->in, &k->nin, viewed(op[i].n));
+        if (unit_of(f, op[i].node) != u)
+            add_once(f->arena, &k->in, &k->nin, viewed(op[i].node));
 }
 
 /* Of a product with its accumulator the latter is stored. */
 static void add_results(Fuse *f, Group *k, FuseUnit *u)
 {
-    FuseSet s = { .f = f, .stamp = ++f->stamp, .node = u->node };
+    FuseSet s = { .fuse = f, .stamp = ++f->stamp, .node = u->node };
 
     u->seen = s.stamp;
     for (size_t i = 0; i < vec_len(u->node); i++) {
         Node *n = u->node[i];
         if (u->fam == FAMloop ? is_stored(&s, n) : i > 0 || k->n == 1)
-            add_once(f->a, &k->out, &k->nout, n);
+            add_once(f->arena, &k->out, &k->nout, n);
     }
 }
 
@@ -41,12 +41,12 @@ static void add_parts(Fuse *f, Group *k, Node *n)
     k->nout = 0;
     for (size_t i = 0; i < vec_len(f->user[n->id]); i++)
         if (f->user[n->id][i]->op == Opart)
-            add_once(f->a, &k->out, &k->nout, f->user[n->id][i]);
+            add_once(f->arena, &k->out, &k->nout, f->user[n->id][i]);
 }
 
 static Group *group_of(Fuse *f, FuseUnit *u)
 {
-    Group *k = alloc(f->a, sizeof *k);
+    Group *k = alloc(f->arena, sizeof *k);
 
     k->fam = u->fam;
     k->reg = u->reg;
@@ -69,12 +69,12 @@ static void add_member(Fuse *f, FuseUnit **unit, Node *n)
     FuseUnit *u = unit[n->kernel];
 
     if (!u) {
-        u = unit[n->kernel] = alloc(f->a, sizeof *u);
+        u = unit[n->kernel] = alloc(f->arena, sizeof *u);
         *u = (FuseUnit){ .fam = family_of(f, n),
                          .reg = n->reg,
                          .call = n->call };
     }
-    vec_push(f->a, u->node, n);
+    vec_push(f->arena, u->node, n);
     f->unit[n->id] = u;
 }
 
@@ -92,12 +92,13 @@ static int count_kernels(const Graph *g)
  * writes, which fuse adds last, behind. */
 static FuseUnit **units_of(Fuse *f, int n)
 {
-    FuseUnit **unit = alloc(f->a, ((size_t)n + 1) * sizeof *unit);
+    FuseUnit **unit = alloc(f->arena, ((size_t)n + 1) * sizeof *unit);
 
     for (int write = 0; write < 2; write++)
-        for (int i = 0; i < f->n; i++)
-            if (f->g->node[i]->kernel && (f->g->node[i]->op == Owrite) == write)
-                add_member(f, unit, f->g->node[i]);
+        for (int i = 0; i < f->count; i++)
+            if (f->graph->node[i]->kernel &&
+                (f->graph->node[i]->op == Owrite) == write)
+                add_member(f, unit, f->graph->node[i]);
     return unit;
 }
 
@@ -108,9 +109,10 @@ static const char *member_wrong(const Fuse *f, const FuseUnit *u, const Node *n)
 
     if (u->fam != FAMloop)
         return n == first || f->partner[first->id] == n ||
-                       feeds(f->g, first, n) || n->op == Osum_sq
+                       feeds(f->graph, first, n) || n->op == Osum_sq
                    ? NULL
-                   : strf(f->a, "a kernel of %s takes in only what adds it up",
+                   : strf(f->arena,
+                          "a kernel of %s takes in only what adds it up",
                           optab[first->op].name);
     if (n->op == Owrite && n != first)
         return unit_of(f, n->in[1]) == u ? NULL
@@ -127,7 +129,7 @@ void check_kernels(Graph *g)
 
     for (int k = 1; k <= n; k++) {
         FuseUnit *u = unit[k];
-        FuseSet s = { .f = &f, .stamp = ++f.stamp };
+        FuseSet s = { .fuse = &f, .stamp = ++f.stamp };
         const char *why = NULL;
         const Node *who = NULL;
         for (size_t i = 0; u && !why && i < vec_len(u->node); i++) {

@@ -74,11 +74,11 @@ static int copies_fit(const FuseSet *s)
 
     for (int m = (int)vec_len(s->node); m-- > 0;) { /* users first */
         const Node *n = s->node[m];
-        Operand *op = operands_of(s->f, n);
+        Operand *op = operands_of(s->fuse, n);
         if (is_stored(s, n) && !add_copy(&c, m, 0))
             return 0;
         for (size_t k = 0; k < vec_len(op); k++) {
-            int to = set_has(s, op[k].n) ? member_at(s, op[k].n) : -1;
+            int to = set_has(s, op[k].node) ? member_at(s, op[k].node) : -1;
             for (int i = c.first[m]; i && to >= 0; i = c.at[i - 1].next) {
                 if (!add_copy(&c, to, further(n, c.at[i - 1].path, &op[k])))
                     return 0;

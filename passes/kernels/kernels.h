@@ -39,16 +39,16 @@ typedef struct FuseUnit {  /* a kernel in the making */
  * along which it is not read at the member's own index, and a number for the
  * moves on the way, 0 without any. */
 typedef struct Operand {
-    Node *n;
+    Node *node;
     Axis **moved;
     uint64_t path;
 } Operand;
 
 typedef struct Fuse {
-    Graph *g;
-    const Target *T;
-    Arena *a;
-    int n;
+    Graph *graph;
+    const Target *target;
+    Arena *arena;
+    int count;
     Node ***user;           /* by id: vec of direct users */
     Node **before, **after; /* by id: what stages do together, in order */
     int *place;             /* by id: nodes up to it that are no scalars */
@@ -68,7 +68,7 @@ enum { MOSTNODES = 48 }; /* of a kernel */
 /* Members that would be one kernel, the new one last: nodes of units whose
  * `seen` is the stamp. */
 typedef struct FuseSet {
-    Fuse *f;
+    Fuse *fuse;
     Node **node; /* vec */
     int stamp;
 } FuseSet;

@@ -15,17 +15,17 @@
 #include <string.h>
 
 typedef struct Task {
-    Group *k;
+    Group *group;
     int phase; /* START, regions, in body each call */
     int wait;  /* tasks that must run before */
     int *next; /* vec: tasks that wait for this */
 } Task;
 
 typedef struct Sched {
-    Graph *g;
+    Graph *graph;
     Arena *arena;
-    Task *t;
-    int n;
+    Task *task;
+    int count;
     Table *maker;   /* value -> its task + 1 */
     Table *readers; /* path of a param or state -> Readers */
 } Sched;
@@ -38,8 +38,8 @@ static void after(Sched *s, int first, int then)
 {
     if (first == then)
         return;
-    vec_push(s->arena, s->t[first].next, then);
-    s->t[then].wait++;
+    vec_push(s->arena, s->task[first].next, then);
+    s->task[then].wait++;
 }
 
 /* ---- who makes and reads what -------------------------------------------- */
@@ -56,7 +56,7 @@ static int maker(const Sched *s, Node *n)
 
 static void note_results(Sched *s, int i)
 {
-    const Group *k = s->t[i].k;
+    const Group *k = s->task[i].group;
 
     for (int j = 0; j < k->nout; j++)
         if (k->out[j]->op != Owrite)
@@ -65,7 +65,7 @@ static void note_results(Sched *s, int i)
 
 static void note_reads(Sched *s, int i)
 {
-    const Group *k = s->t[i].k;
+    const Group *k = s->task[i].group;
 
     for (int j = 0; j < k->nin; j++) {
         Node *n = storage(k->in[j]);
@@ -84,12 +84,13 @@ static void note_reads(Sched *s, int i)
  * the table's business. */
 static int is_later(const Sched *s, int a, int b)
 {
-    return s->t[a].phase > s->t[b].phase && s->t[a].k->reg != s->t[b].k->reg;
+    return s->task[a].phase > s->task[b].phase &&
+           s->task[a].group->reg != s->task[b].group->reg;
 }
 
 static void wait_for_operands(Sched *s, int i)
 {
-    const Group *k = s->t[i].k;
+    const Group *k = s->task[i].group;
 
     for (int j = 0; j < k->nin; j++) {
         int m = maker(s, k->in[j]);
@@ -97,15 +98,15 @@ static void wait_for_operands(Sched *s, int i)
             continue;
         if (is_later(s, m, i))
             die("sched: %%%s is read in %s but made in %s", k->in[j]->name,
-                regions[k->reg], regions[s->t[m].k->reg]);
-        if (s->t[m].phase == s->t[i].phase)
+                regions[k->reg], regions[s->task[m].group->reg]);
+        if (s->task[m].phase == s->task[i].phase)
             after(s, m, i);
     }
 }
 
 static void wait_for_readers(Sched *s, int i)
 {
-    const Group *k = s->t[i].k;
+    const Group *k = s->task[i].group;
 
     for (int j = 0; j < k->nout; j++) {
         if (k->out[j]->op != Owrite)
@@ -116,7 +117,7 @@ static void wait_for_readers(Sched *s, int i)
             if (is_later(s, r->task[q], i))
                 die("sched: %%%s is written before it is read",
                     storage(k->out[j])->name);
-            if (s->t[r->task[q]].phase == s->t[i].phase)
+            if (s->task[r->task[q]].phase == s->task[i].phase)
                 after(s, r->task[q], i);
         }
     }
@@ -128,7 +129,7 @@ enum { START = -1 }; /* before den: what den reads of pre */
 
 static int phase_of(const Sched *s, const Group *k)
 {
-    int calls = k->reg < REGpost ? k->call : (int)vec_len(s->g->call);
+    int calls = k->reg < REGpost ? k->call : (int)vec_len(s->graph->call);
 
     return (int)k->reg + calls;
 }
@@ -136,16 +137,16 @@ static int phase_of(const Sched *s, const Group *k)
 /* Operands come first in k, so one walk backwards finds all that den needs. */
 static void find_phases(Sched *s)
 {
-    for (int i = 0; i < s->n; i++)
-        s->t[i].phase = phase_of(s, s->t[i].k);
-    for (int i = s->n; i-- > 0;) {
-        const Group *k = s->t[i].k;
-        if (s->t[i].phase > REGden)
+    for (int i = 0; i < s->count; i++)
+        s->task[i].phase = phase_of(s, s->task[i].group);
+    for (int i = s->count; i-- > 0;) {
+        const Group *k = s->task[i].group;
+        if (s->task[i].phase > REGden)
             continue;
         for (int j = 0; j < k->nin; j++) {
             int m = maker(s, k->in[j]);
-            if (m >= 0 && s->t[m].phase == REGpre)
-                s->t[m].phase = START;
+            if (m >= 0 && s->task[m].phase == REGpre)
+                s->task[m].phase = START;
         }
     }
 }
@@ -163,18 +164,18 @@ static void keep_order(Sched *s)
 {
     int *v = NULL;
 
-    for (int i = 0; i < s->n; i++) {
-        const Node *n = s->t[i].k->node[0];
+    for (int i = 0; i < s->count; i++) {
+        const Node *n = s->task[i].group->node[0];
         size_t k = vec_len(v);
         if (!is_transfer(n))
             continue;
         vec_push(s->arena, v, i);
-        for (; k > 0 && stands_after(s->t[v[k - 1]].k->node[0], n); k--)
+        for (; k > 0 && stands_after(s->task[v[k - 1]].group->node[0], n); k--)
             v[k] = v[k - 1];
         v[k] = i;
     }
     for (size_t k = 1; k < vec_len(v); k++)
-        if (s->t[v[k - 1]].k->call == s->t[v[k]].k->call)
+        if (s->task[v[k - 1]].group->call == s->task[v[k]].group->call)
             after(s, v[k - 1], v[k]);
 }
 
@@ -184,21 +185,21 @@ static void keep_order(Sched *s)
 static int *order(Sched *s)
 {
     Heap h = { 0 };
-    int *seq = alloc(s->arena, sizeof(int) * (size_t)(s->n + 1)), n = 0;
+    int *seq = alloc(s->arena, sizeof(int) * (size_t)(s->count + 1)), n = 0;
 
-    for (int i = 0; i < s->n; i++)
-        if (!s->t[i].wait)
-            heap_add(s->arena, &h, s->t[i].phase, i);
-    while (n < s->n) {
+    for (int i = 0; i < s->count; i++)
+        if (!s->task[i].wait)
+            heap_add(s->arena, &h, s->task[i].phase, i);
+    while (n < s->count) {
         if (!h.n)
             err(NULL, "%s: %d kernels wait for each other",
-                programnames[s->g->prog], s->n - n);
+                programnames[s->graph->prog], s->count - n);
         int i = heap_take(&h).id;
         seq[n++] = i;
-        for (size_t j = 0; j < vec_len(s->t[i].next); j++) {
-            int k = s->t[i].next[j];
-            if (!--s->t[k].wait)
-                heap_add(s->arena, &h, s->t[k].phase, k);
+        for (size_t j = 0; j < vec_len(s->task[i].next); j++) {
+            int k = s->task[i].next[j];
+            if (!--s->task[k].wait)
+                heap_add(s->arena, &h, s->task[k].phase, k);
         }
     }
     return seq;
@@ -206,33 +207,33 @@ static int *order(Sched *s)
 
 static void list_tasks(Sched *s, Group *const *k)
 {
-    s->n = (int)vec_len(k);
-    s->t = alloc(s->arena, sizeof *s->t * (size_t)(s->n + 1));
-    for (int i = 0; i < s->n; i++)
-        s->t[i].k = k[i];
+    s->count = (int)vec_len(k);
+    s->task = alloc(s->arena, sizeof *s->task * (size_t)(s->count + 1));
+    for (int i = 0; i < s->count; i++)
+        s->task[i].group = k[i];
 }
 
 Group **sched(Graph *g, Group *const *k, Arena *a)
 {
-    Sched s = { .g = g, .arena = a };
+    Sched s = { .graph = g, .arena = a };
     Group **out = NULL;
 
     s.maker = table_new(a);
     s.readers = table_new(a);
     list_tasks(&s, k);
-    for (int i = 0; i < s.n; i++)
+    for (int i = 0; i < s.count; i++)
         note_results(&s, i);
-    for (int i = 0; i < s.n; i++)
+    for (int i = 0; i < s.count; i++)
         note_reads(&s, i);
     find_phases(&s);
-    for (int i = 0; i < s.n; i++) {
+    for (int i = 0; i < s.count; i++) {
         wait_for_operands(&s, i);
         wait_for_readers(&s, i);
     }
     keep_order(&s);
     int *seq = order(&s);
-    for (int i = 0; i < s.n; i++)
-        vec_push(a, out, s.t[seq[i]].k);
+    for (int i = 0; i < s.count; i++)
+        vec_push(a, out, s.task[seq[i]].group);
     return out;
 }
 

@@ -22,7 +22,7 @@ CallTimes *rows_of(Arena *a, const Program *prog)
 {
     CallTimes *t = alloc(a, sizeof *t);
 
-    *t = (CallTimes){ .arena = a, .p = prog };
+    *t = (CallTimes){ .arena = a, .prog = prog };
     if (!prog->nslot)
         return NULL;
     while (prog->phase[t->call].repeat)
@@ -80,7 +80,7 @@ static void settle_rows(const CallTimes *t, Live *x)
     for (int m = 1; m < t->micros; m++) {
         CallSpan o = ends_of(t, x, m);
         if (o.first != e.first)
-            die("alloc: %s is made in two calls", x->n->name);
+            die("alloc: %s is made in two calls", x->node->name);
         same &= o.last == e.last;
     }
     x->first = x->used[e.first].first;
@@ -91,7 +91,7 @@ void rows_settle(const CallTimes *t, Live *x)
 {
     if (!x->used)
         return;
-    if (x->n && (x->n->op == Oaccum || x->n->op == Osum_sq))
+    if (x->node && (x->node->op == Oaccum || x->node->op == Osum_sq))
         x->outside = 1;
     if (!x->outside) {
         settle_rows(t, x);
@@ -185,7 +185,7 @@ static CallSpan *rows_alive(const CallTimes *t, const Live *x)
 
 static const char *frame_name(const CallTimes *t, const CallSpan *row)
 {
-    const Program *prog = t->p;
+    const Program *prog = t->prog;
 
     return strf(t->arena, "%s-%s",
                 prog->phase[prog->slot[row->first].phase].name,
@@ -295,16 +295,16 @@ static int64_t place_pool(const CallTimes *t, Layout *l, const SlotLifetime *v,
 static int64_t most_alive(const CallTimes *t, const Rect *r, size_t n,
                           const int64_t *priv)
 {
-    int64_t *d = alloc(t->arena, sizeof *d * (size_t)(t->p->nslot + 1));
+    int64_t *d = alloc(t->arena, sizeof *d * (size_t)(t->prog->nslot + 1));
     int64_t load = 0, most = 0;
 
     for (size_t i = 0; i < n; i++) {
         d[r[i].born] += r[i].bytes;
         d[r[i].dies + 1] -= r[i].bytes;
     }
-    for (int i = 0; i < t->p->nslot; i++) {
+    for (int i = 0; i < t->prog->nslot; i++) {
         load += d[i];
-        int64_t here = load + priv[t->p->slot[i].phase - t->call];
+        int64_t here = load + priv[t->prog->slot[i].phase - t->call];
         most = here > most ? here : most;
     }
     return most;

@@ -26,14 +26,14 @@
 enum { NEVER = -1 }; /* no instruction may take its place */
 
 typedef struct Alloc {
-    Graph *g;
+    Graph *graph;
     Arena *arena;
-    Group *const *k;
-    int n;
-    const Program *p;
+    Group *const *group;
+    int count;
+    const Program *prog;
     int *behind;     /* by instruction: the first that is behind it */
     CallTimes *rows; /* null: no table */
-    Layout *l;
+    Layout *layout;
 } Alloc;
 
 int is_persistent(const Node *n)
@@ -78,7 +78,7 @@ int64_t lasting_bytes(Arena *a, Graph *const *g, int n)
 
 static const Phase *phase_at(const Alloc *a, int instr)
 {
-    const Phase *p = a->p->phase;
+    const Phase *p = a->prog->phase;
     while (instr >= p->first + p->n)
         p++;
     return p;
@@ -92,7 +92,7 @@ static void note_call(const Alloc *a, Live *x, int instr)
         x->outside = 1;
         return;
     }
-    int phase = (int)(p - a->p->phase);
+    int phase = (int)(p - a->prog->phase);
     size_t n = vec_len(x->used);
     if (!n || x->used[n - 1].phase != phase)
         vec_push(a->arena, x->used, ((Used){ phase, instr, instr }));
@@ -105,7 +105,7 @@ static void hold(const Alloc *a, Live *x, int instr)
 {
     int until = a->behind[instr] - 1;
 
-    if (a->p->instr[instr].issue.stream && x->busy <= until)
+    if (a->prog->instr[instr].issue.stream && x->busy <= until)
         x->busy = until + 1;
     if (x->dies < until)
         x->dies = until;
@@ -116,18 +116,18 @@ static void touch(Alloc *a, Node *arg, int instr)
     Node *n = storage(arg);
     if (is_persistent(n))
         return;
-    void **at = table_at(a->l->of, KEYP(n));
+    void **at = table_at(a->layout->of, KEYP(n));
     if (!*at) {
-        Live x = { .n = n,
-                   .bytes = local_bytes(a->g, n),
+        Live x = { .node = n,
+                   .bytes = local_bytes(a->graph, n),
                    .born = instr,
                    .first = instr,
                    .same = -1,
                    .within = -1 };
-        vec_push(a->arena, a->l->live, x);
-        *at = (void *)(uintptr_t)vec_len(a->l->live);
+        vec_push(a->arena, a->layout->live, x);
+        *at = (void *)(uintptr_t)vec_len(a->layout->live);
     }
-    Live *x = &a->l->live[(uintptr_t)*at - 1];
+    Live *x = &a->layout->live[(uintptr_t)*at - 1];
     x->last = instr;
     hold(a, x, instr);
     note_call(a, x, instr);
@@ -136,7 +136,7 @@ static void touch(Alloc *a, Node *arg, int instr)
 static void add_scratch(Alloc *a, int instr)
 {
     Live x = { .instr = instr,
-               .bytes = a->k[instr]->scratch,
+               .bytes = a->group[instr]->scratch,
                .born = instr,
                .first = instr,
                .last = instr,
@@ -146,14 +146,14 @@ static void add_scratch(Alloc *a, int instr)
         return;
     hold(a, &x, instr);
     note_call(a, &x, instr);
-    vec_push(a->arena, a->l->live, x);
+    vec_push(a->arena, a->layout->live, x);
 }
 
 /* The next run of a phase needs again what was there when it began. */
 static void outlast_repeats(Alloc *a)
 {
-    for (size_t i = 0; i < vec_len(a->l->live); i++) {
-        Live *x = &a->l->live[i];
+    for (size_t i = 0; i < vec_len(a->layout->live); i++) {
+        Live *x = &a->layout->live[i];
         const Phase *p = phase_at(a, x->dies);
         if (p->repeat <= 1 || x->born >= p->first)
             continue;
@@ -176,19 +176,19 @@ static int is_gradient(const Node *n)
  * are there at the peak in any case). */
 static void keep_to_end(Alloc *a)
 {
-    for (size_t i = 0; i < vec_len(a->g->node); i++) {
-        Node *n = a->g->node[i];
+    for (size_t i = 0; i < vec_len(a->graph->node); i++) {
+        Node *n = a->graph->node[i];
         if (n->op != Ooutput && !is_gradient(n))
             continue;
-        int at = own(a->l, n->op == Ooutput ? n->in[0] : n);
+        int at = own(a->layout, n->op == Ooutput ? n->in[0] : n);
         if (at < 0)
             continue;
-        if (a->l->live[at].within >= 0)
-            at = a->l->live[at].within;
-        a->l->live[at].kept = a->l->live[at].outside = 1;
-        a->l->live[at].dies = a->n - 1;
+        if (a->layout->live[at].within >= 0)
+            at = a->layout->live[at].within;
+        a->layout->live[at].kept = a->layout->live[at].outside = 1;
+        a->layout->live[at].dies = a->count - 1;
         if (n->op == Ooutput)
-            a->l->live[at].last = NEVER;
+            a->layout->live[at].last = NEVER;
     }
 }
 
@@ -201,13 +201,13 @@ int64_t join_at(const Node *pack, int i)
 
 static void find_parts(Alloc *a)
 {
-    for (int s = 0; s < a->n; s++) {
-        const Group *k = a->k[s];
+    for (int s = 0; s < a->count; s++) {
+        const Group *k = a->group[s];
         if (k->instr.kind != Ijoin)
             continue;
-        int all = own(a->l, k->arg[0]);
+        int all = own(a->layout, k->arg[0]);
         for (int i = 1; i < k->narg; i++) {
-            Live *x = &a->l->live[own(a->l, k->arg[i])];
+            Live *x = &a->layout->live[own(a->layout, k->arg[i])];
             x->within = all;
             x->offset = join_at(k->arg[0], i - 1);
         }
@@ -217,12 +217,12 @@ static void find_parts(Alloc *a)
 /* A bucket's place is taken when the first of its parts is born. */
 static void start_places(Alloc *a)
 {
-    for (int i = 0; i < a->l->n; i++)
-        a->l->live[i].start = a->l->live[i].born;
-    for (int i = 0; i < a->l->n; i++) {
-        const Live *x = &a->l->live[i];
-        if (x->within >= 0 && x->born < a->l->live[x->within].start)
-            a->l->live[x->within].start = x->born;
+    for (int i = 0; i < a->layout->n; i++)
+        a->layout->live[i].start = a->layout->live[i].born;
+    for (int i = 0; i < a->layout->n; i++) {
+        const Live *x = &a->layout->live[i];
+        if (x->within >= 0 && x->born < a->layout->live[x->within].start)
+            a->layout->live[x->within].start = x->born;
     }
 }
 
@@ -231,31 +231,32 @@ static void start_places(Alloc *a)
 /* The stack where x lies; one that is not there yet is as x, but higher. */
 static int stack_of(Alloc *a, int first, const Live *x)
 {
-    const Node *map = x->n->map;
+    const Node *map = x->node->map;
     Live s = *x;
     int i = first;
 
-    while (i < (int)vec_len(a->l->live) && a->l->live[i].stack != x->n->stash)
+    while (i < (int)vec_len(a->layout->live) &&
+           a->layout->live[i].stack != x->node->stash)
         i++;
-    if (i < (int)vec_len(a->l->live))
+    if (i < (int)vec_len(a->layout->live))
         return i;
-    s.stack = x->n->stash;
-    s.bytes = x->bytes / map_layout(a->g, map).cap * map->at.route.stash;
-    vec_push(a->arena, a->l->live, s);
+    s.stack = x->node->stash;
+    s.bytes = x->bytes / map_layout(a->graph, map).cap * map->at.route.stash;
+    vec_push(a->arena, a->layout->live, s);
     return i;
 }
 
 /* A stack is there as long as any of its values. */
 static void make_stacks(Alloc *a)
 {
-    int count = (int)vec_len(a->l->live);
+    int count = (int)vec_len(a->layout->live);
 
     for (int i = 0; i < count; i++) {
-        const Node *n = a->l->live[i].n;
+        const Node *n = a->layout->live[i].node;
         if (!n || !n->stash)
             continue;
-        int at = stack_of(a, count, &a->l->live[i]);
-        Live *x = &a->l->live[i], *s = &a->l->live[at];
+        int at = stack_of(a, count, &a->layout->live[i]);
+        Live *x = &a->layout->live[i], *s = &a->layout->live[at];
         x->same = at;
         s->busy = x->busy > s->busy ? x->busy : s->busy;
         rows_join(a->rows, s, x);
@@ -273,19 +274,19 @@ int layout_root(const Layout *l, int i)
 
 static void take_over(Alloc *a, int instr)
 {
-    const Group *k = a->k[instr];
+    const Group *k = a->group[instr];
 
     for (int j = 0; j < k->ninplace; j++) {
-        int out = own(a->l, k->out[k->inplace[j][0]]);
-        int in = own(a->l, k->in[k->inplace[j][1]]);
+        int out = own(a->layout, k->out[k->inplace[j][0]]);
+        int in = own(a->layout, k->in[k->inplace[j][1]]);
         if (out < 0 || in < 0)
             continue;
-        in = layout_root(a->l, in);
-        Live *x = &a->l->live[out], *y = &a->l->live[in];
+        in = layout_root(a->layout, in);
+        Live *x = &a->layout->live[out], *y = &a->layout->live[in];
         /* A gradient may be reduced over ranks where it lies. */
         int free = y->last == instr && !y->stack &&
                    (!y->kept || k->fam == FAMcomm) &&
-                   (a->p->instr[instr].issue.stream || y->busy <= instr);
+                   (a->prog->instr[instr].issue.stream || y->busy <= instr);
         if (x->within >= 0 || y->within >= 0)
             continue;
         if (x->same >= 0 || x->first != instr || x->bytes != y->bytes || !free)
@@ -306,7 +307,7 @@ static void take_over(Alloc *a, int instr)
 
 static Load load_of(const Alloc *a, const Rect *r, int n)
 {
-    size_t size = sizeof(int64_t) * (size_t)(a->n + 1);
+    size_t size = sizeof(int64_t) * (size_t)(a->count + 1);
     Load l = { alloc(a->arena, size), alloc(a->arena, size), 0 };
 
     for (int i = 0; i < n; i++) {
@@ -314,7 +315,7 @@ static Load load_of(const Alloc *a, const Rect *r, int n)
         l.alive[r[i].born] += bytes;
         l.ends[r[i].dies] += bytes;
     }
-    for (int s = 0; s < a->n; s++) {
+    for (int s = 0; s < a->count; s++) {
         l.alive[s] += s ? l.alive[s - 1] - l.ends[s - 1] : 0;
         l.most = l.alive[s] > l.most ? l.alive[s] : l.most;
     }
@@ -326,7 +327,7 @@ static Load load_of(const Alloc *a, const Rect *r, int n)
  * alive, what the row's call needs, and what lives through the table. */
 static void place(Alloc *a)
 {
-    Layout *l = a->l;
+    Layout *l = a->layout;
     Rect *r = alloc(a->arena, sizeof *r * (size_t)(l->n + 2));
     int *id = alloc(a->arena, sizeof *id * (size_t)(l->n + 2)), n = 0;
     TableMemory t = a->rows ? rows_place(a->rows, l) : (TableMemory){ 0 };
@@ -346,7 +347,7 @@ static void place(Alloc *a)
     }
     Packed p = pack(a->arena, r, n, PACKWORK);
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
-        die("alloc: program %s: %s", programnames[a->g->prog], wrong);
+        die("alloc: program %s: %s", programnames[a->graph->prog], wrong);
     for (int i = 0; i < count; i++)
         l->live[id[i]].offset = r[i].offset;
     for (int i = 0; i < l->n; i++)
@@ -368,9 +369,9 @@ static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
     a.behind = instrs_behind(g->arena, prog);
     a.rows = rows_of(g->arena, prog);
 
-    a.l = alloc(a.arena, sizeof *a.l);
-    a.l->of = table_new(a.arena);
-    for (int s = 0; s < a.n; s++) {
+    a.layout = alloc(a.arena, sizeof *a.layout);
+    a.layout->of = table_new(a.arena);
+    for (int s = 0; s < a.count; s++) {
         for (int j = 0; j < k[s]->narg; j++)
             if (k[s]->arg[j])
                 touch(&a, k[s]->arg[j], s);
@@ -380,10 +381,10 @@ static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
     outlast_repeats(&a);
     keep_to_end(&a);
     make_stacks(&a);
-    a.l->n = (int)vec_len(a.l->live);
-    for (int i = 0; i < a.l->n && a.rows; i++)
-        rows_settle(a.rows, &a.l->live[i]);
-    for (int s = 0; s < a.n; s++)
+    a.layout->n = (int)vec_len(a.layout->live);
+    for (int i = 0; i < a.layout->n && a.rows; i++)
+        rows_settle(a.rows, &a.layout->live[i]);
+    for (int s = 0; s < a.count; s++)
         take_over(&a, s);
     start_places(&a);
     return a;
@@ -392,11 +393,11 @@ static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
 Load layout_load(Graph *g, Group *const *k, const Program *prog)
 {
     Alloc a = live_in(g, k, prog);
-    Rect *r = alloc(a.arena, sizeof *r * (size_t)(a.l->n + 1));
+    Rect *r = alloc(a.arena, sizeof *r * (size_t)(a.layout->n + 1));
     int n = 0;
 
-    for (int i = 0; i < a.l->n; i++) {
-        const Live *x = &a.l->live[i];
+    for (int i = 0; i < a.layout->n; i++) {
+        const Live *x = &a.layout->live[i];
         if (x->same < 0 && x->within < 0)
             r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
     }
@@ -408,5 +409,5 @@ Layout *layout(Graph *g, Group *const *k, const Program *prog)
     Alloc a = live_in(g, k, prog);
 
     place(&a);
-    return a.l;
+    return a.layout;
 }

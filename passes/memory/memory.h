@@ -13,7 +13,7 @@ typedef struct Used {
 
 /* One value of a program, or a kernel's work space, before it is a Buf. */
 typedef struct Live {
-    Node *n; /* the value; null: work space of `instr` */
+    Node *node; /* the value; null: work space of `instr` */
     int instr;
     int64_t bytes, offset; /* offset: above the persistent part, or in
                                      its frame */
@@ -66,7 +66,7 @@ int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 /* When each call of each micro-batch runs. */
 typedef struct CallTimes {
     Arena *arena;
-    const Program *p;
+    const Program *prog;
     int call, ncall; /* phases */
     int from, to;    /* instructions of all calls */
     int micros;

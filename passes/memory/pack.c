@@ -38,7 +38,7 @@ typedef struct PackItem {
 typedef struct Pack {
     Arena *arena;
     PackItem *item;
-    int n; /* without the empty ones */
+    int count; /* without the empty ones */
     int nfixed;
     int nsec;
     int64_t bound, height; /* height: of the best so far */
@@ -71,16 +71,16 @@ static int good(const Pack *pack)
  * something died, so every section is a largest set of what lives together. */
 static void cut_sections(Pack *pack, const Rect *r)
 {
-    Keyed *e = alloc(pack->arena, sizeof *e * (size_t)(2 * pack->n + 1));
+    Keyed *e = alloc(pack->arena, sizeof *e * (size_t)(2 * pack->count + 1));
     int died = 0, s = 0;
 
-    for (int i = 0; i < pack->n; i++) {
+    for (int i = 0; i < pack->count; i++) {
         const Rect *x = &r[pack->item[i].id];
         e[2 * i] = (Keyed){ 2 * (int64_t)x->born, 2 * i };
         e[2 * i + 1] = (Keyed){ 2 * (int64_t)x->dies + 1, 2 * i + 1 };
     }
-    qsort(e, (size_t)(2 * pack->n), sizeof *e, by_key);
-    for (int k = 0; k < 2 * pack->n; k++) {
+    qsort(e, (size_t)(2 * pack->count), sizeof *e, by_key);
+    for (int k = 0; k < 2 * pack->count; k++) {
         PackItem *x = &pack->item[e[k].id / 2];
         if (e[k].id % 2) {
             x->hi = s;
@@ -99,7 +99,7 @@ static void find_bound(Pack *pack)
     int64_t *d = alloc(pack->arena, sizeof *d * (size_t)(pack->nsec + 1)),
             load = 0;
 
-    for (int i = 0; i < pack->n; i++) {
+    for (int i = 0; i < pack->count; i++) {
         d[pack->item[i].lo] += pack->item[i].size;
         d[pack->item[i].hi + 1] -= pack->item[i].size;
         if (pack->item[i].fixed >= 0)
@@ -111,7 +111,7 @@ static void find_bound(Pack *pack)
         pack->bound = max64(pack->bound, load);
         d[s] = load;
     }
-    for (int i = 0; i < pack->n; i++)
+    for (int i = 0; i < pack->count; i++)
         for (int s = pack->item[i].lo; s <= pack->item[i].hi; s++)
             pack->item[i].load = max64(pack->item[i].load, d[s]);
 }
@@ -122,14 +122,14 @@ static void keep(Pack *pack, int64_t height, const char *how)
         return;
     pack->height = height;
     pack->how = how;
-    for (int i = 0; i < pack->n; i++)
+    for (int i = 0; i < pack->count; i++)
         pack->best[i] = pack->item[i].off;
 }
 
 static int64_t height_of(const Pack *pack)
 {
     int64_t h = 0;
-    for (int i = 0; i < pack->n; i++)
+    for (int i = 0; i < pack->count; i++)
         h = max64(h, pack->item[i].off + pack->item[i].size);
     return h;
 }
@@ -158,7 +158,7 @@ static int64_t trait(const PackItem *x, char c)
 enum { NKEY = 3 };
 typedef struct SortKey {
     int64_t key[NKEY];
-    int i;
+    int rect;
 } SortKey;
 
 static int by_rank(const void *x, const void *y)
@@ -167,22 +167,22 @@ static int by_rank(const void *x, const void *y)
     for (int k = 0; k < NKEY; k++)
         if (a->key[k] != b->key[k])
             return a->key[k] < b->key[k] ? -1 : 1;
-    return a->i - b->i;
+    return a->rect - b->rect;
 }
 
 /* seq[k] = the item that comes k-th. */
 static void sort_items(Pack *pack, const char *how, int *seq)
 {
-    SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->n);
+    SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->count);
 
-    for (int i = 0; i < pack->n; i++) {
-        r[i].i = i;
+    for (int i = 0; i < pack->count; i++) {
+        r[i].rect = i;
         for (int k = 0; how[k]; k++)
             r[i].key[k] = trait(&pack->item[i], how[k]);
     }
-    qsort(r, (size_t)pack->n, sizeof *r, by_rank);
-    for (int i = 0; i < pack->n; i++)
-        seq[i] = r[i].i;
+    qsort(r, (size_t)pack->count, sizeof *r, by_rank);
+    for (int i = 0; i < pack->count; i++)
+        seq[i] = r[i].rect;
 }
 
 /* ---- what fits into a span ----------------------------------------------- */
@@ -231,16 +231,16 @@ static void join(Tree *t, int x)
 
 static void find_leaves(Pack *pack, Tree *t)
 {
-    Keyed *e = alloc(pack->arena, sizeof *e * (size_t)pack->n);
+    Keyed *e = alloc(pack->arena, sizeof *e * (size_t)pack->count);
 
-    for (int i = 0; i < pack->n; i++) {
+    for (int i = 0; i < pack->count; i++) {
         uint64_t lo = (uint64_t)pack->item[i].lo,
                  hi = (uint64_t)pack->item[i].hi;
         e[i] = (Keyed){ (int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i };
     }
-    qsort(e, (size_t)pack->n, sizeof *e, by_key);
-    t->leaf = alloc(pack->arena, sizeof(int) * (size_t)pack->n);
-    for (int k = 0; k < pack->n; k++)
+    qsort(e, (size_t)pack->count, sizeof *e, by_key);
+    t->leaf = alloc(pack->arena, sizeof(int) * (size_t)pack->count);
+    for (int k = 0; k < pack->count; k++)
         t->leaf[e[k].id] = k;
 }
 
@@ -249,7 +249,7 @@ static void fill_tree(const Pack *pack, Tree *t, const int *seq)
 {
     for (int k = 0; k < t->half; k++)
         t->at[t->half + k] = nothing;
-    for (int k = 0; k < pack->n; k++) {
+    for (int k = 0; k < pack->count; k++) {
         const PackItem *x = &pack->item[seq[k]];
         t->at[t->half + t->leaf[seq[k]]] =
             (LifeBox){ k, x->lo, x->lo, x->hi, x->hi };
@@ -367,12 +367,12 @@ static void fill_up(Pack *pack, Skyline *k, int i)
 static int64_t skyline(Pack *pack, Tree *t, const int *seq, const char *how)
 {
     Skyline k = { .run = pack->run, .low = { pack->low, 0 } };
-    int left = pack->n;
+    int left = pack->count;
 
     fill_tree(pack, t, seq);
     k.run[0] = (SkylineRun){ pack->nsec - 1, -1, -1, 0 };
     push_run(pack, &k, 0);
-    pack->work -= 4 * pack->n;
+    pack->work -= 4 * pack->count;
     while (left) {
         Keyed l = heap_take(&k.low);
         if (k.run[l.id].top != l.key)
@@ -422,13 +422,14 @@ static void insert(PackItem **placed, int n, PackItem *x)
 /* Around the fixed ones; the rest in order. */
 static void firstfit(Pack *pack, const int *seq)
 {
-    PackItem **placed = alloc(pack->arena, sizeof *placed * (size_t)pack->n);
+    PackItem **placed =
+        alloc(pack->arena, sizeof *placed * (size_t)pack->count);
     int n = 0;
 
-    for (int i = 0; i < pack->n; i++)
+    for (int i = 0; i < pack->count; i++)
         if (pack->item[i].fixed >= 0)
             insert(placed, n++, &pack->item[i]);
-    for (int i = 0; i < pack->n; i++) {
+    for (int i = 0; i < pack->count; i++) {
         PackItem *x = &pack->item[seq[i]];
         if (x->fixed >= 0)
             continue;
@@ -444,16 +445,16 @@ static void firstfit(Pack *pack, const int *seq)
  * each such item moves to half its place in the order. */
 static void promote(Pack *pack, int *seq, int64_t aim)
 {
-    SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->n);
+    SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->count);
 
-    for (int k = 0; k < pack->n; k++) {
+    for (int k = 0; k < pack->count; k++) {
         const PackItem *x = &pack->item[seq[k]];
         int out = x->off + x->size > aim;
         r[k] = (SortKey){ { out ? k - 1 : 2 * (int64_t)k, !out, 0 }, seq[k] };
     }
-    qsort(r, (size_t)pack->n, sizeof *r, by_rank);
-    for (int k = 0; k < pack->n; k++)
-        seq[k] = r[k].i;
+    qsort(r, (size_t)pack->count, sizeof *r, by_rank);
+    for (int k = 0; k < pack->count; k++)
+        seq[k] = r[k].rect;
 }
 
 static void squeeze(Pack *pack, Tree *t, int *seq, int64_t work)
@@ -464,7 +465,7 @@ static void squeeze(Pack *pack, Tree *t, int *seq, int64_t work)
          idle++) {
         promote(pack, seq, aim(pack));
         int64_t h = skyline(pack, t, seq, "squeeze");
-        pack->work -= pack->n;
+        pack->work -= pack->count;
         if (h < best)
             idle = 0;
         best = h < best ? h : best;
@@ -483,7 +484,7 @@ static void setup(Pack *pack, Rect *r, int n)
         if (r[i].bytes <= 0)
             continue;
         pack->nfixed += r[i].fixed >= 0;
-        pack->item[pack->n++] = (PackItem){
+        pack->item[pack->count++] = (PackItem){
             .id = i,
             .fixed = r[i].fixed,
             .off = r[i].offset,
@@ -496,16 +497,16 @@ static void setup(Pack *pack, Rect *r, int n)
 
 static int search(Pack *pack, const int *seq, int64_t cap, int64_t limit)
 {
-    Rect *r = alloc(pack->arena, sizeof *r * (size_t)pack->n);
+    Rect *r = alloc(pack->arena, sizeof *r * (size_t)pack->count);
     int64_t left = limit;
 
-    for (int i = 0; i < pack->n; i++) {
+    for (int i = 0; i < pack->count; i++) {
         const PackItem *x = &pack->item[seq[i]];
         r[i] = (Rect){ x->lo, x->hi, x->size, -1, 0 };
     }
-    int ok = pack_under(pack->arena, r, pack->n, cap, &left);
+    int ok = pack_under(pack->arena, r, pack->count, cap, &left);
     pack->work -= limit - left;
-    for (int i = 0; ok && i < pack->n; i++)
+    for (int i = 0; ok && i < pack->count; i++)
         pack->item[seq[i]].off = r[i].offset;
     if (ok)
         keep(pack, height_of(pack), "search");
@@ -530,7 +531,7 @@ static Tree make_tree(Pack *pack)
 {
     Tree t = { .half = 1 };
 
-    while (t.half < pack->n)
+    while (t.half < pack->count)
         t.half *= 2;
     t.at = alloc(pack->arena, sizeof *t.at * (size_t)(2 * t.half));
     find_leaves(pack, &t);
@@ -544,7 +545,7 @@ static void try_all(Pack *pack)
     Tree t = make_tree(pack);
 
     for (int k = 0; k < NORDER && !good(pack); k++) {
-        seq[k] = alloc(pack->arena, sizeof *seq[k] * (size_t)pack->n);
+        seq[k] = alloc(pack->arena, sizeof *seq[k] * (size_t)pack->count);
         sort_items(pack, orders[k], seq[k]);
         if (pack->nfixed)
             firstfit(pack, seq[k]);
@@ -553,7 +554,7 @@ static void try_all(Pack *pack)
     }
     if (pack->nfixed || good(pack))
         return;
-    if (pack->n <= FEW)
+    if (pack->count <= FEW)
         search_all(pack, seq);
     for (int k = 0; k < NORDER && !good(pack) && pack->work > 0; k++)
         squeeze(pack, &t, seq[k], pack->work / (NORDER - k));
@@ -564,10 +565,10 @@ Packed pack(Arena *a, Rect *r, int n, int64_t work)
     Pack p = { .arena = a, .work = work };
 
     setup(&p, r, n);
-    if (!p.n)
+    if (!p.count)
         return (Packed){ .how = "empty" };
     try_all(&p);
-    for (int i = 0; i < p.n; i++)
+    for (int i = 0; i < p.count; i++)
         r[p.item[i].id].offset = p.best[i];
     return (Packed){ p.height, p.bound, work - p.work, p.how };
 }

@@ -24,8 +24,8 @@ typedef struct UndoEntry {
 
 typedef struct PackSearch {
     Arena *arena;
-    Rect *r;
-    int n; /* born, dies: sections */
+    Rect *rect;
+    int count; /* born, dies: sections */
     int nsec;
     int64_t cap, work;
     int64_t *low; /* lowest offset each may still take */
@@ -59,11 +59,11 @@ static void list_sections(PackSearch *s)
 
     s->at = alloc(s->arena, sizeof(int) * (size_t)(s->nsec + 1));
     s->first = alloc(s->arena, sizeof(int) * (size_t)(s->nsec + 2));
-    s->order = alloc(s->arena, sizeof(int) * (size_t)s->n);
+    s->order = alloc(s->arena, sizeof(int) * (size_t)s->count);
     end = alloc(s->arena, sizeof *end * (size_t)(s->nsec + 2));
-    for (int i = 0; i < s->n; i++) {
-        s->first[s->r[i].born + 1]++;
-        for (int k = s->r[i].born; k <= s->r[i].dies; k++)
+    for (int i = 0; i < s->count; i++) {
+        s->first[s->rect[i].born + 1]++;
+        for (int k = s->rect[i].born; k <= s->rect[i].dies; k++)
             end[k + 1]++;
     }
     for (int k = 0; k <= s->nsec; k++) {
@@ -75,9 +75,9 @@ static void list_sections(PackSearch *s)
     s->list = alloc(s->arena, sizeof(int) * (total + 1));
     int *next = alloc(s->arena, sizeof(int) * (size_t)(s->nsec + 1));
     memcpy(next, s->first, sizeof(int) * (size_t)s->nsec);
-    for (int i = 0; i < s->n; i++) {
-        s->order[next[s->r[i].born]++] = i;
-        for (int k = s->r[i].born; k <= s->r[i].dies; k++)
+    for (int i = 0; i < s->count; i++) {
+        s->order[next[s->rect[i].born]++] = i;
+        for (int k = s->rect[i].born; k <= s->rect[i].dies; k++)
             s->list[end[k]++] = i;
     }
 }
@@ -121,16 +121,16 @@ static int lift(PackSearch *s, int j, int64_t top, Reach *h)
         return 1;
     vec_push(s->arena, s->old, ((UndoEntry){ j, s->low[j] }));
     s->low[j] = top;
-    if (s->r[j].born < h->lo)
-        h->lo = s->r[j].born;
-    if (s->r[j].dies > h->hi)
-        h->hi = s->r[j].dies;
-    return top + s->r[j].bytes <= s->cap;
+    if (s->rect[j].born < h->lo)
+        h->lo = s->rect[j].born;
+    if (s->rect[j].dies > h->hi)
+        h->hi = s->rect[j].dies;
+    return top + s->rect[j].bytes <= s->cap;
 }
 
 static void count(PackSearch *s, int i, int sign)
 {
-    const Rect *x = &s->r[i];
+    const Rect *x = &s->rect[i];
 
     s->done[i] = sign < 0;
     for (int k = x->born; k <= x->dies; k++)
@@ -143,7 +143,7 @@ static void count(PackSearch *s, int i, int sign)
  * h->above: something still to come lies above i. */
 static int place(PackSearch *s, int i, Reach *h)
 {
-    const Rect *x = &s->r[i];
+    const Rect *x = &s->rect[i];
     int64_t top = s->low[i] + x->bytes;
     int ok = 1;
 
@@ -193,7 +193,7 @@ static int choose(PackSearch *s, int a, int b, Mark tried)
     for (int k = a; k < b; k++) {
         int i = s->todo[k];
         Mark m = { s->low[i], i };
-        int64_t top = m.low + s->r[i].bytes;
+        int64_t top = m.low + s->rect[i].bytes;
         if (top < least)
             least = top;
         if (after(m, tried) && after(best, m))
@@ -213,7 +213,7 @@ static int solve_parts(PackSearch *s, int a, int b, Reach cut, Mark last)
         int m = a;
         for (int j = a; j < b; j++) {
             int i = s->todo[j];
-            if (s->r[i].dies > k)
+            if (s->rect[i].dies > k)
                 continue;
             s->todo[j] = s->todo[m];
             s->todo[m++] = i;
@@ -244,12 +244,12 @@ static int solve(PackSearch *s, int a, int b, Mark last)
         int ok = place(s, i, &h);
         Mark next = h.above ? tried : last;
         if (ok && sections_fit(s, h, next.low)) {
-            Reach cut = { s->r[i].born - 1, s->r[i].dies + 1, 0 };
+            Reach cut = { s->rect[i].born - 1, s->rect[i].dies + 1, 0 };
             if (cut.lo < 0)
                 cut.lo = 0;
             if (cut.hi > s->nsec - 1)
                 cut.hi = s->nsec - 1;
-            s->r[i].offset = tried.low;
+            s->rect[i].offset = tried.low;
             if (solve_parts(s, a + 1, b, cut, next))
                 return 1;
         }
@@ -261,7 +261,9 @@ static int solve(PackSearch *s, int a, int b, Mark last)
 
 int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work)
 {
-    PackSearch s = { .arena = a, .r = r, .n = n, .cap = cap, .work = *work };
+    PackSearch s = {
+        .arena = a, .rect = r, .count = n, .cap = cap, .work = *work
+    };
 
     for (int i = 0; i < n; i++)
         if (r[i].dies >= s.nsec)

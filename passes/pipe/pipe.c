@@ -20,29 +20,29 @@
 
 static int edge_of(Pipe *pipe, const Assignment *from, const Assignment *to)
 {
-    StageTransfer e = { from->w, from->chunk, to->w, to->chunk };
+    StageTransfer e = { from->work, from->chunk, to->work, to->chunk };
 
     for (size_t i = 0; i < vec_len(pipe->edge); i++)
         if (pipe->edge[i].from == e.from && pipe->edge[i].a == e.a &&
             pipe->edge[i].to == e.to && pipe->edge[i].b == e.b)
             return (int)i;
-    vec_push(pipe->a, pipe->edge, e);
+    vec_push(pipe->arena, pipe->edge, e);
     return (int)vec_len(pipe->edge) - 1;
 }
 
 static void find_crossings(Pipe *pipe)
 {
-    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
+    for (size_t i = 0; i < vec_len(pipe->graph->node); i++)
         for (int s = 0; s < pipe->stages && pipe->spot[i].chunk >= 0; s++) {
             int when = pipe->first[i * (size_t)pipe->stages + (size_t)s];
             if (when == INT_MAX)
                 continue;
             Assignment to = pipe_moment(pipe, when);
-            StageRead c = { pipe->g->node[i], s,
+            StageRead c = { pipe->graph->node[i], s,
                             edge_of(pipe, &pipe->spot[i], &to), -1 };
-            if (c.n->op != Oroute)
+            if (c.node->op != Oroute)
                 c.chan = pipe->chan++;
-            vec_push(pipe->a, pipe->cross, c);
+            vec_push(pipe->arena, pipe->cross, c);
         }
 }
 
@@ -62,7 +62,8 @@ static Node *seen(Pipe *p, int s, int call, Node *n)
                 s);
         return x->at[n->id];
     }
-    uint64_t key = (uint64_t)n->id * (vec_len(x->g->call) + 1) + (uint64_t)call;
+    uint64_t key =
+        (uint64_t)n->id * (vec_len(x->graph->call) + 1) + (uint64_t)call;
     void **anew = table_at(x->anew, key);
     if (*anew)
         return *anew;
@@ -81,7 +82,7 @@ static Node *seen(Pipe *p, int s, int call, Node *n)
 static void put_in_call(Pipe *pipe, int s, int call, Node *n)
 {
     StagePart *x = &pipe->part[s];
-    Node **in = alloc(pipe->a, ((size_t)n->nin + 1) * sizeof *in);
+    Node **in = alloc(pipe->arena, ((size_t)n->nin + 1) * sizeof *in);
 
     for (int k = 0; k < n->nin; k++)
         in[k] = seen(pipe, s, call, n->in[k]);
@@ -118,44 +119,45 @@ static Call edge_call(RowKind k, const StageTransfer *e)
 
 static int transfer_call(const Pipe *pipe, int s, RowKind k, int edge)
 {
-    return call_index(pipe->part[s].g, edge_call(k, &pipe->edge[edge])) + 1;
+    return call_index(pipe->part[s].graph, edge_call(k, &pipe->edge[edge])) + 1;
 }
 
 static void put_recv(Pipe *pipe, const StageRead *x, int reader)
 {
     int call = transfer_call(pipe, x->stage, ROWrecv, x->edge);
     StagePart *part = &pipe->part[x->stage];
-    Node *map = x->n->map ? seen(pipe, x->stage, reader, x->n->map) : NULL;
+    Node *map =
+        x->node->map ? seen(pipe, x->stage, reader, x->node->map) : NULL;
 
-    part->g->node = part->body;
-    Node *r = g_node(part->g, Orecv, x->n->loc, 0, NULL);
-    part->body = part->g->node;
-    part->g->node = NULL;
-    r->dt = x->n->dt;
-    r->nd = x->n->nd;
-    memcpy(r->dim, x->n->dim, sizeof r->dim);
-    memcpy(r->sh, x->n->sh, sizeof r->sh);
+    part->graph->node = part->body;
+    Node *r = g_node(part->graph, Orecv, x->node->loc, 0, NULL);
+    part->body = part->graph->node;
+    part->graph->node = NULL;
+    r->dt = x->node->dt;
+    r->nd = x->node->nd;
+    memcpy(r->dim, x->node->dim, sizeof r->dim);
+    memcpy(r->sh, x->node->sh, sizeof r->sh);
     r->map = map;
-    r->scope = x->n->scope;
-    r->again = x->n->again;
-    r->at.recv.peer = pipe_stage_at(pipe, x->n);
+    r->scope = x->node->scope;
+    r->again = x->node->again;
+    r->at.recv.peer = pipe_stage_at(pipe, x->node);
     r->at.recv.chan = x->chan;
     r->call = call;
-    part->at[x->n->id] = r;
+    part->at[x->node->id] = r;
 }
 
 static void put_send(Pipe *pipe, const StageRead *x)
 {
-    int s = pipe_stage_at(pipe, x->n);
+    int s = pipe_stage_at(pipe, x->node);
     int call = transfer_call(pipe, s, ROWsend, x->edge);
     StagePart *part = &pipe->part[s];
-    Node *v = part->at[x->n->id];
+    Node *v = part->at[x->node->id];
 
-    part->g->node = part->body;
-    Node *r = g_node(part->g, Osend, x->n->loc, 1, &v);
-    part->body = part->g->node;
-    part->g->node = NULL;
-    r->scope = x->n->scope;
+    part->graph->node = part->body;
+    Node *r = g_node(part->graph, Osend, x->node->loc, 1, &v);
+    part->body = part->graph->node;
+    part->graph->node = NULL;
+    r->scope = x->node->scope;
     r->at.send.peer = x->stage;
     r->at.send.chan = x->chan;
     r->call = call;
@@ -171,10 +173,10 @@ static void add_call(Graph *g, Call c)
 
 static void list_calls(Pipe *pipe, Graph *g)
 {
-    int train = program_trains(pipe->g->prog);
+    int train = program_trains(pipe->graph->prog);
 
     for (int c = 0; c < pipe->chunks; c++) {
-        if (pipe->s->rank[c] != g->role)
+        if (pipe->schedule->rank[c] != g->role)
             continue;
         add_call(g, work_call(WF, c));
         if (train && pipe->splits)
@@ -184,11 +186,11 @@ static void list_calls(Pipe *pipe, Graph *g)
     }
     for (size_t i = 0; i < vec_len(pipe->edge); i++) {
         const StageTransfer *e = &pipe->edge[i];
-        if (pipe->s->rank[e->a] == g->role) {
+        if (pipe->schedule->rank[e->a] == g->role) {
             add_call(g, edge_call(ROWsend, e));
             add_call(g, edge_call(ROWwait, e));
         }
-        if (pipe->s->rank[e->b] == g->role)
+        if (pipe->schedule->rank[e->b] == g->role)
             add_call(g, edge_call(ROWrecv, e));
     }
 }
@@ -207,60 +209,61 @@ static void list_turns(Pipe *pipe, Graph *g, const PipeRow *row)
 
 static void make_parts(Pipe *pipe)
 {
-    size_t count = vec_len(pipe->g->node) + 1;
+    size_t count = vec_len(pipe->graph->node) + 1;
 
-    pipe->part = alloc(pipe->a, (size_t)pipe->stages * sizeof *pipe->part);
+    pipe->part = alloc(pipe->arena, (size_t)pipe->stages * sizeof *pipe->part);
     for (int s = 0; s < pipe->stages; s++) {
         StagePart *x = &pipe->part[s];
-        x->g = g_like(pipe->g);
-        x->g->role = s;
-        x->g->nrole = pipe->stages;
-        x->at = alloc(pipe->a, count * sizeof *x->at);
-        x->all = alloc(pipe->a, count * sizeof *x->all);
-        x->anew = table_new(pipe->a);
-        list_calls(pipe, x->g);
+        x->graph = g_like(pipe->graph);
+        x->graph->role = s;
+        x->graph->nrole = pipe->stages;
+        x->at = alloc(pipe->arena, count * sizeof *x->at);
+        x->all = alloc(pipe->arena, count * sizeof *x->all);
+        x->anew = table_new(pipe->arena);
+        list_calls(pipe, x->graph);
     }
-    PipeRow **row =
-        schedule_rows(pipe->a, pipe->s, pipe->edge, (int)vec_len(pipe->edge));
+    PipeRow **row = schedule_rows(pipe->arena, pipe->schedule, pipe->edge,
+                                  (int)vec_len(pipe->edge));
     for (int s = 0; s < pipe->stages; s++)
-        list_turns(pipe, pipe->part[s].g, row[s]);
+        list_turns(pipe, pipe->part[s].graph, row[s]);
 }
 
 /* ---- bodies -------------------------------------------------------------- */
 
 static int same_spot(const Assignment *a, const Assignment *b)
 {
-    return a->chunk == b->chunk && a->w == b->w;
+    return a->chunk == b->chunk && a->work == b->work;
 }
 
 /* All calls in the order of time: what comes in, the work, what goes out. */
 static void fill_call(Pipe *pipe, Assignment at)
 {
-    int s = pipe->s->rank[at.chunk];
-    int call = call_index(pipe->part[s].g, work_call(at.w, at.chunk)) + 1;
+    int s = pipe->schedule->rank[at.chunk];
+    int call =
+        call_index(pipe->part[s].graph, work_call(at.work, at.chunk)) + 1;
 
     for (size_t i = 0; i < vec_len(pipe->cross); i++) {
         const StageRead *x = &pipe->cross[i];
         const StageTransfer *e = &pipe->edge[x->edge];
-        if (e->b != at.chunk || e->to != at.w)
+        if (e->b != at.chunk || e->to != at.work)
             continue;
         if (x->chan < 0)
-            put_in_call(pipe, s, call, x->n);
+            put_in_call(pipe, s, call, x->node);
         else
             put_recv(pipe, x, call);
     }
-    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
+    for (size_t i = 0; i < vec_len(pipe->graph->node); i++)
         if (same_spot(&pipe->spot[i], &at))
-            put_in_call(pipe, s, call, pipe->g->node[i]);
+            put_in_call(pipe, s, call, pipe->graph->node[i]);
     for (size_t i = 0; i < vec_len(pipe->cross); i++)
-        if (same_spot(&pipe->spot[pipe->cross[i].n->id], &at) &&
+        if (same_spot(&pipe->spot[pipe->cross[i].node->id], &at) &&
             pipe->cross[i].chan >= 0)
             put_send(pipe, &pipe->cross[i]);
 }
 
 static void fill_bodies(Pipe *pipe)
 {
-    int train = program_trains(pipe->g->prog);
+    int train = program_trains(pipe->graph->prog);
 
     for (int c = 0; c < pipe->chunks; c++)
         fill_call(pipe, (Assignment){ c, WF });
@@ -295,7 +298,7 @@ static void place_sources(const StagePart *x, Node *const *all)
 
 static void join_parts(StagePart *x)
 {
-    Graph *g = x->g;
+    Graph *g = x->graph;
     Node **all = NULL;
 
     for (size_t i = 0; i < vec_len(x->before); i++)
@@ -321,7 +324,7 @@ static const Holders *held_of(const Pipe *pipe, const Param *x)
 {
     int member = x->kind == TKparam && x->bucket && x->at >= 0;
 
-    return pipe_held(pipe->held, member && g_param(pipe->g, x->bucket)
+    return pipe_held(pipe->held, member && g_param(pipe->graph, x->bucket)
                                      ? x->bucket
                                      : x->path);
 }
@@ -351,10 +354,10 @@ static Pipe *place_bodies(Graph *g, Table *held)
 {
     Pipe *pipe = alloc(g->arena, sizeof *pipe);
 
-    *pipe = (Pipe){ .g = g, .a = g->arena, .held = held };
+    *pipe = (Pipe){ .graph = g, .arena = g->arena, .held = held };
     pipe->stages = (int)g->mesh->size[Mpp];
     pipe->chunks = g->stages->nchunk;
-    pipe->s = pipe_schedule(g, &pipe->splits);
+    pipe->schedule = pipe_schedule(g, &pipe->splits);
     pipe_assign(pipe);
     pipe_hold(pipe);
     return pipe;
@@ -367,13 +370,13 @@ static void cut(Pipe *pipe)
     fill_bodies(pipe);
     pipe_post(pipe);
     for (int s = 0; s < pipe->stages; s++) {
-        Graph *g = pipe->part[s].g;
+        Graph *g = pipe->part[s].graph;
         join_parts(&pipe->part[s]);
         g_tidy(g);
         keep_params(pipe, g);
-        g->next = s + 1 < pipe->stages ? pipe->part[s + 1].g : NULL;
+        g->next = s + 1 < pipe->stages ? pipe->part[s + 1].graph : NULL;
     }
-    *pipe->g = *pipe->part[0].g;
+    *pipe->graph = *pipe->part[0].graph;
 }
 
 /* Before any is cut it is known what all need. */

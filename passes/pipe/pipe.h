@@ -17,20 +17,20 @@ int unit_at(const Stages *st, const Scope *scope);
 /* Where a node of the body runs; chunk -1: in each call that reads it. */
 typedef struct Assignment {
     int chunk;
-    WorkKind w;
+    WorkKind work;
 } Assignment;
 
 /* A value that another stage reads: at the start of its F, or else B or I, of
  * the chunk that is the first to need it. */
 typedef struct StageRead {
-    Node *n;
+    Node *node;
     int stage, edge, chan;
 } StageRead;
 
 /* The graph of a stage being made: nodes of the same id in the graph that is
  * cut, and lists that become its nodes. */
 typedef struct StagePart {
-    Graph *g;
+    Graph *graph;
     Node **at;   /* by id: the value on this stage */
     Node **all;  /* by id: after it went to all stages */
     Table *anew; /* (call, id) -> made anew for that call */
@@ -46,9 +46,9 @@ typedef struct Holders {
 } Holders;
 
 typedef struct Pipe {
-    Graph *g; /* what is cut */
-    Arena *a;
-    const Schedule *s;
+    Graph *graph; /* what is cut */
+    Arena *arena;
+    const Schedule *schedule;
     int splits, stages, chunks;
     Assignment *spot;    /* by id */
     int *first;          /* by id and stage: the first moment at which the

@@ -29,8 +29,8 @@
 enum { DATA = 1, WEIGHT = 2, NOBODY = INT_MAX };
 
 typedef struct Assign {
-    Pipe *p;
-    Graph *g;
+    Pipe *pipe;
+    Graph *graph;
     const Stages *st;
     char *needs; /* by id from here on: DATA WEIGHT */
     char *back;  /* 1: of the backward; 2: reads no gradient */
@@ -55,8 +55,8 @@ static int is_free(const Assign *a, const Node *n)
 
 static void find_needs(Assign *a)
 {
-    for (size_t i = 0; i < vec_len(a->g->node); i++) {
-        const Node *n = a->g->node[i];
+    for (size_t i = 0; i < vec_len(a->graph->node); i++) {
+        const Node *n = a->graph->node[i];
         char x = n->op == Oinput ? DATA : is_lasting(n) ? WEIGHT : 0;
         for (int k = 0; k < n->nin; k++)
             x |= a->needs[n->in[k]->id];
@@ -76,8 +76,8 @@ static int is_between(const Stages *st, const Scope *scope)
 
 static void find_feeds(Assign *a)
 {
-    for (size_t i = vec_len(a->g->node); i-- > 0;) {
-        const Node *n = a->g->node[i];
+    for (size_t i = vec_len(a->graph->node); i-- > 0;) {
+        const Node *n = a->graph->node[i];
         if (n->reg != REGbody || is_backward(n))
             continue;
         a->feeds[n->id] |=
@@ -101,7 +101,7 @@ static int min(int x, int y)
 /* The backward of this scope will stand where its forward does. */
 static int live_at(Assign *a, const Scope *scope, int chunk)
 {
-    if (scope != a->g->top)
+    if (scope != a->graph->top)
         *table_at(a->home, KEYP(scope)) = (void *)(uintptr_t)(chunk + 1);
     return chunk;
 }
@@ -115,7 +115,7 @@ static void forward(Assign *a, const Node *n, Assignment *s)
         const Node *x = read_by(n, k);
         if (!x || is_free(a, x))
             continue;
-        at = max(at, a->p->spot[x->id].chunk);
+        at = max(at, a->pipe->spot[x->id].chunk);
         a->ends[n->id] |= a->ends[x->id];
     }
     if (is_sink(n) && at >= 0)
@@ -149,7 +149,7 @@ static void backward_of(Assign *a, const Node *n, Assignment *s)
         const Node *x = read_by(n, k);
         if (!x || is_free(a, x))
             continue;
-        int chunk = a->p->spot[x->id].chunk;
+        int chunk = a->pipe->spot[x->id].chunk;
         reads |= a->back[x->id];
         if (a->back[x->id] == 1) {
             at = min(at, chunk);
@@ -178,8 +178,8 @@ static void backward_of(Assign *a, const Node *n, Assignment *s)
 static void for_each_backward_read(Assign *a,
                                    void (*f)(Assign *a, int read, int by))
 {
-    for (int i = (int)vec_len(a->g->node); i-- > 0;) {
-        const Node *n = a->g->node[i];
+    for (int i = (int)vec_len(a->graph->node); i-- > 0;) {
+        const Node *n = a->graph->node[i];
         if (!a->back[i] || is_free(a, n))
             continue;
         for (int k = 0; k <= n->nin; k++) {
@@ -193,18 +193,19 @@ static void for_each_backward_read(Assign *a,
 /* Backward nodes that read no gradient run no later than what reads them. */
 static void settle(Assign *a, int read, int by)
 {
-    Assignment *x = &a->p->spot[read];
+    Assignment *x = &a->pipe->spot[read];
 
     if (a->back[read] == 2)
-        x->chunk = max(x->chunk, a->p->spot[by].chunk);
+        x->chunk = max(x->chunk, a->pipe->spot[by].chunk);
 }
 
 /* By id the one chunk that reads it, -1: none, -2: several. */
 static int *only_readers(const Assign *a)
 {
-    int *only = alloc(a->p->a, (vec_len(a->g->node) + 1) * sizeof *only);
+    int *only =
+        alloc(a->pipe->arena, (vec_len(a->graph->node) + 1) * sizeof *only);
 
-    for (size_t i = 0; i < vec_len(a->g->node); i++)
+    for (size_t i = 0; i < vec_len(a->graph->node); i++)
         only[i] = -1;
     return only;
 }
@@ -213,12 +214,12 @@ static int *only_readers(const Assign *a)
  * (of the same direction: what F keeps for a later B stays). */
 static void gather_at_reader(Assign *a)
 {
-    Assignment *spot = a->p->spot;
+    Assignment *spot = a->pipe->spot;
     int *only = only_readers(a);
-    char *fwd = alloc(a->p->a, vec_len(a->g->node) + 1);
+    char *fwd = alloc(a->pipe->arena, vec_len(a->graph->node) + 1);
 
-    for (size_t i = vec_len(a->g->node); i-- > 0;) {
-        const Node *n = a->g->node[i];
+    for (size_t i = vec_len(a->graph->node); i-- > 0;) {
+        const Node *n = a->graph->node[i];
         if (is_free(a, n))
             continue;
         if ((n->op == Oallgather || n->op == Oshard_slice) && only[i] >= 0 &&
@@ -239,10 +240,10 @@ static void gather_at_reader(Assign *a)
 /* I: some earlier chunk needs it. */
 static void split_backward(Assign *a, int read, int by)
 {
-    Assignment *x = &a->p->spot[read], *y = &a->p->spot[by];
+    Assignment *x = &a->pipe->spot[read], *y = &a->pipe->spot[by];
 
-    if (x->chunk > y->chunk || y->w == WI)
-        x->w = WI;
+    if (x->chunk > y->chunk || y->work == WI)
+        x->work = WI;
 }
 
 /* ---- all ----------------------------------------------------------------- */
@@ -255,20 +256,20 @@ static int follows(const Assign *a, const Node *n)
 
 static void follow(Assign *a)
 {
-    for (size_t i = 0; i < vec_len(a->g->node); i++) {
-        const Node *n = a->g->node[i];
+    for (size_t i = 0; i < vec_len(a->graph->node); i++) {
+        const Node *n = a->graph->node[i];
         if (n->reg != REGbody || !follows(a, n) || is_free(a, n))
             continue;
-        Assignment *s = &a->p->spot[i], *of = &a->p->spot[n->in[0]->id];
+        Assignment *s = &a->pipe->spot[i], *of = &a->pipe->spot[n->in[0]->id];
         s->chunk = of->chunk;
-        if (n->op == Opart || of->w == WF || a->p->spot[i].w == WF)
-            s->w = of->w;
+        if (n->op == Opart || of->work == WF || a->pipe->spot[i].work == WF)
+            s->work = of->work;
     }
 }
 
 static void place(Assign *a, Node *n)
 {
-    Assignment *s = &a->p->spot[n->id];
+    Assignment *s = &a->pipe->spot[n->id];
 
     s->chunk = -1;
     if (is_free(a, n))
@@ -278,7 +279,7 @@ static void place(Assign *a, Node *n)
         a->back[n->id] |= a->back[n->in[k]->id] != 0;
     if (n->op == Opart)
         a->back[n->id] = a->back[n->in[0]->id];
-    s->w = a->back[n->id] ? a->p->splits ? WW : WB : WF;
+    s->work = a->back[n->id] ? a->pipe->splits ? WW : WB : WF;
     if (a->back[n->id])
         backward_of(a, n, s);
     else
@@ -288,20 +289,20 @@ static void place(Assign *a, Node *n)
 /* Chunks, works, and what crosses stages. */
 static void assign(Pipe *pipe)
 {
-    Graph *g = pipe->g;
+    Graph *g = pipe->graph;
     size_t n = vec_len(g->node) + 1;
-    Assign a = { .p = pipe, .g = g, .st = g->stages };
+    Assign a = { .pipe = pipe, .graph = g, .st = g->stages };
 
     g_renumber(g);
-    pipe->spot = alloc(pipe->a, n * sizeof *pipe->spot);
-    a.needs = alloc(pipe->a, n);
-    a.back = alloc(pipe->a, n);
-    a.ends = alloc(pipe->a, n);
+    pipe->spot = alloc(pipe->arena, n * sizeof *pipe->spot);
+    a.needs = alloc(pipe->arena, n);
+    a.back = alloc(pipe->arena, n);
+    a.ends = alloc(pipe->arena, n);
     a.last = a.st->nunit - 1;
     while (a.last > 0 && a.st->unit[a.last]->kind == UNITmtp)
         a.last--;
-    a.feeds = alloc(pipe->a, n);
-    a.home = table_new(pipe->a);
+    a.feeds = alloc(pipe->arena, n);
+    a.home = table_new(pipe->arena);
     find_needs(&a);
     find_feeds(&a);
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -318,14 +319,14 @@ static void assign(Pipe *pipe)
 /* ---- sums over chunks ---------------------------------------------------- */
 
 typedef struct Terms {
-    Node **v;
+    Node **term;
 } Terms;
 
 static void add_terms(Pipe *pipe, Node *n, const int *uses, Terms *t, int top)
 {
     if (n->op != Oadd || (!top && uses[n->id] > 1) ||
         pipe->spot[n->id].chunk < 0 || !same_dims(n->in[0], n->in[1])) {
-        vec_push(pipe->a, t->v, n);
+        vec_push(pipe->arena, t->term, n);
         return;
     }
     add_terms(pipe, n->in[0], uses, t, 0);
@@ -337,8 +338,8 @@ static Node *sum_in(Pipe *pipe, const Terms *t, const Node *like, int chunk)
 {
     Node *sum = NULL;
 
-    for (size_t i = 0; i < vec_len(t->v); i++) {
-        Node *x = t->v[i];
+    for (size_t i = 0; i < vec_len(t->term); i++) {
+        Node *x = t->term[i];
         if (pipe->spot[x->id].chunk != chunk)
             continue;
         if (!sum) {
@@ -346,7 +347,7 @@ static Node *sum_in(Pipe *pipe, const Terms *t, const Node *like, int chunk)
             continue;
         }
         Node *in[2] = { sum, x };
-        sum = g_copyof(pipe->g, like, in);
+        sum = g_copyof(pipe->graph, like, in);
     }
     return sum;
 }
@@ -361,10 +362,10 @@ static Node *split_accum(Pipe *pipe, Node *acc, const Terms *t, int own)
         Node *x = c == own ? NULL : sum_in(pipe, t, add, c);
         if (!x)
             continue;
-        Node *more = g_copyof(pipe->g, acc, &x);
+        Node *more = g_copyof(pipe->graph, acc, &x);
         Node *in[2] = { all ? all : acc, more };
         more->of = NULL; /* a part of it */
-        all = g_copyof(pipe->g, add, in);
+        all = g_copyof(pipe->graph, add, in);
         all->reg = REGpost;
         all->dt = acc->dt;
         all->scope = acc->scope;
@@ -383,12 +384,12 @@ static int own_chunk(const Pipe *pipe, const Table *held, const Node *acc,
 {
     int owner = acc->of ? pipe_owner(held, acc->of) : -1, own = -1;
 
-    for (size_t i = 0; i < vec_len(t->v); i++) {
-        int c = pipe->spot[t->v[i]->id].chunk;
+    for (size_t i = 0; i < vec_len(t->term); i++) {
+        int c = pipe->spot[t->term[i]->id].chunk;
         if (c < 0)
             return -2;
-        if (own < 0 ||
-            (pipe->s->rank[c] == owner && pipe->s->rank[own] != owner))
+        if (own < 0 || (pipe->schedule->rank[c] == owner &&
+                        pipe->schedule->rank[own] != owner))
             own = c;
     }
     return own;
@@ -429,10 +430,10 @@ static void reorder(Graph *g, size_t count)
  * (reorder puts new sums at the end of the body). */
 static int split_sums(Pipe *pipe, const Table *held)
 {
-    Graph *g = pipe->g;
+    Graph *g = pipe->graph;
     size_t count = vec_len(g->node);
-    int *uses = use_counts(g, pipe->a), any = 0;
-    Node **all = alloc(pipe->a, (count + 1) * sizeof *all);
+    int *uses = use_counts(g, pipe->arena), any = 0;
+    Node **all = alloc(pipe->arena, (count + 1) * sizeof *all);
 
     for (size_t i = 0; i < count; i++) {
         Node *n = g->node[i];
@@ -480,18 +481,18 @@ static Table *held_by(const Pipe *pipe)
 {
     Pipe alone = *pipe;
 
-    alone.held = table_new(pipe->a);
+    alone.held = table_new(pipe->arena);
     pipe_hold(&alone);
     return alone.held;
 }
 
 Table *pipe_alone(Graph *g)
 {
-    Pipe pipe = { .g = g, .a = g->arena };
+    Pipe pipe = { .graph = g, .arena = g->arena };
 
     pipe.stages = (int)g->mesh->size[Mpp];
     pipe.chunks = g->stages->nchunk;
-    pipe.s = pipe_schedule(g, &pipe.splits);
+    pipe.schedule = pipe_schedule(g, &pipe.splits);
     assign(&pipe);
     return held_by(&pipe);
 }
@@ -500,9 +501,9 @@ void pipe_assign(Pipe *pipe)
 {
     assign(pipe);
     if (split_sums(pipe, held_by(pipe))) {
-        sort_nodes(pipe->g);
-        g_tidy(pipe->g);
-        g_names(pipe->g);
+        sort_nodes(pipe->graph);
+        g_tidy(pipe->graph);
+        g_names(pipe->graph);
         assign(pipe);
     }
 }

@@ -3,7 +3,7 @@
 
 Node *pipe_copy(Pipe *pipe, int s, Node ***list, const Node *n, Node *const *in)
 {
-    Graph *g = pipe->part[s].g;
+    Graph *g = pipe->part[s].graph;
 
     g->node = *list;
     Node *c = g_copyof(g, n, in);

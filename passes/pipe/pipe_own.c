@@ -26,14 +26,14 @@ int pipe_stage_at(const Pipe *pipe, const Node *n)
 {
     int chunk = pipe->spot[n->id].chunk;
 
-    return chunk < 0 ? -1 : pipe->s->rank[chunk];
+    return chunk < 0 ? -1 : pipe->schedule->rank[chunk];
 }
 
 /* Calls of one micro-batch in the order of time, as far as it is known: F up,
  * then B or I down. W stands with its I. */
 static int moment(const Pipe *pipe, const Assignment *s)
 {
-    return s->w == WF ? s->chunk : 2 * pipe->chunks - 1 - s->chunk;
+    return s->work == WF ? s->chunk : 2 * pipe->chunks - 1 - s->chunk;
 }
 
 Assignment pipe_moment(const Pipe *pipe, int m)
@@ -55,13 +55,14 @@ static void need(Pipe *pipe, const Node *x, int stage, int when)
  * that reads it, and so is a route; rows need theirs. */
 void pipe_needs(Pipe *pipe)
 {
-    size_t count = vec_len(pipe->g->node), all = count * (size_t)pipe->stages;
+    size_t count = vec_len(pipe->graph->node),
+           all = count * (size_t)pipe->stages;
 
-    pipe->first = alloc(pipe->a, (all + 1) * sizeof *pipe->first);
+    pipe->first = alloc(pipe->arena, (all + 1) * sizeof *pipe->first);
     for (size_t i = 0; i < all; i++)
         pipe->first[i] = INT_MAX;
     for (size_t i = count; i-- > 0;) {
-        const Node *n = pipe->g->node[i];
+        const Node *n = pipe->graph->node[i];
         int own = pipe_stage_at(pipe, n), again = own < 0 || n->op == Oroute;
         for (int s = 0; s < pipe->stages; s++) {
             int here = s == own;
@@ -89,12 +90,12 @@ static Holders *held_at(Pipe *pipe, const char *path, const char *with)
 
     if (h)
         return h;
-    h = alloc(pipe->a, sizeof *h);
-    h->has = alloc(pipe->a, (size_t)pipe->stages);
+    h = alloc(pipe->arena, sizeof *h);
+    h->has = alloc(pipe->arena, (size_t)pipe->stages);
     if (with && intern(with) != intern(path)) {
         h->owner = held_at(pipe, with, NULL)->owner;
     } else {
-        h->owner = alloc(pipe->a, sizeof *h->owner);
+        h->owner = alloc(pipe->arena, sizeof *h->owner);
         *h->owner = -1;
     }
     *table_at(pipe->held, KEYP(intern(path))) = h;
@@ -117,13 +118,13 @@ static void hold(Pipe *pipe, const Node *n)
 /* The first program that has a parameter says what it is taken with: step. */
 void pipe_hold(Pipe *pipe)
 {
-    for (size_t i = 0; i < vec_len(pipe->g->param); i++) {
-        const Param *x = pipe->g->param[i];
+    for (size_t i = 0; i < vec_len(pipe->graph->param); i++) {
+        const Param *x = pipe->graph->param[i];
         held_at(pipe, x->path, x->bucket ? x->bucket : x->of);
     }
-    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
-        if (is_lasting(pipe->g->node[i]))
-            hold(pipe, pipe->g->node[i]);
+    for (size_t i = 0; i < vec_len(pipe->graph->node); i++)
+        if (is_lasting(pipe->graph->node[i]))
+            hold(pipe, pipe->graph->node[i]);
 }
 
 int pipe_owner(const Table *held, const char *path)

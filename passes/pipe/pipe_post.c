@@ -57,7 +57,7 @@ static int home_of(const Pipe *pipe, const Node *n)
     if (is_lasting(n))
         return pipe_owner(pipe->held, n_name(n));
     if (n->reg == REGbody && !any_region(n))
-        return pipe->s
+        return pipe->schedule
             ->rank[pipe->spot[n->id].chunk >= 0 ? pipe->spot[n->id].chunk : 0];
     if (n->op == Oaccum || n->op == Oroute)
         return ANY;
@@ -70,14 +70,14 @@ static int home_of(const Pipe *pipe, const Node *n)
 /* Those that no body reads get an owner. */
 static void adopt(Pipe *pipe)
 {
-    for (size_t i = 0; i < vec_len(pipe->g->node); i++) {
-        const Node *n = pipe->g->node[i];
+    for (size_t i = 0; i < vec_len(pipe->graph->node); i++) {
+        const Node *n = pipe->graph->node[i];
         int home = n->op == Owrite ? pipe->home[n->in[1]->id] : -1;
         if (home >= 0 && pipe_owner(pipe->held, n_name(n->in[0])) < 0)
             *pipe_held(pipe->held, n_name(n->in[0]))->owner = home;
     }
-    for (size_t i = 0; i < vec_len(pipe->g->node); i++) {
-        const Node *n = pipe->g->node[i];
+    for (size_t i = 0; i < vec_len(pipe->graph->node); i++) {
+        const Node *n = pipe->graph->node[i];
         if (is_lasting(n) && pipe_owner(pipe->held, n_name(n)) < 0)
             *pipe_held(pipe->held, n_name(n))->owner = 0;
     }
@@ -85,12 +85,12 @@ static void adopt(Pipe *pipe)
 
 static void find_homes(Pipe *pipe)
 {
-    size_t count = vec_len(pipe->g->node);
+    size_t count = vec_len(pipe->graph->node);
 
-    pipe->home = alloc(pipe->a, (count + 1) * sizeof *pipe->home);
+    pipe->home = alloc(pipe->arena, (count + 1) * sizeof *pipe->home);
     for (int again = 0; again < 2; again++) {
         for (size_t i = 0; i < count; i++)
-            pipe->home[i] = home_of(pipe, pipe->g->node[i]);
+            pipe->home[i] = home_of(pipe, pipe->graph->node[i]);
         if (!again)
             adopt(pipe);
     }
@@ -104,10 +104,10 @@ static Node *made_of(Pipe *pipe, int s, Op op, const Node *n, int nin,
 {
     StagePart *x = &pipe->part[s];
 
-    x->g->node = x->post;
-    Node *r = g_node(x->g, op, n->loc, nin, in);
-    x->post = x->g->node;
-    x->g->node = NULL;
+    x->graph->node = x->post;
+    Node *r = g_node(x->graph, op, n->loc, nin, in);
+    x->post = x->graph->node;
+    x->graph->node = NULL;
     r->scope = n->scope;
     r->reg = REGpost;
     if (op == Osend)
@@ -160,7 +160,7 @@ static Node *sent(Pipe *pipe, int from, int to, Node *n)
 static void terms_of(const Pipe *pipe, Node *n, Node ***out)
 {
     if (pipe->home[n->id] != SUM) {
-        vec_push(pipe->a, *out, n);
+        vec_push(pipe->arena, *out, n);
         return;
     }
     terms_of(pipe, n->in[0], out);
@@ -199,7 +199,7 @@ static Node *element(Pipe *pipe, int s, const Node *like, Node *x)
 {
     Node one = *like;
 
-    one.dim[one.nd++] = (Dim){ g_axis(pipe->part[s].g, "sums'1"), 1 };
+    one.dim[one.nd++] = (Dim){ g_axis(pipe->part[s].graph, "sums'1"), 1 };
     return made(pipe, s, Obroadcast, &one, x);
 }
 
@@ -219,7 +219,7 @@ static Node *vector_of(Pipe *pipe, int s, const Node *like, Node **x, int k)
 {
     if (k == 1)
         return x[0];
-    Axis *a = g_axis(pipe->part[s].g, "sums'1");
+    Axis *a = g_axis(pipe->part[s].graph, "sums'1");
     Node v = *like;
     v.dim[v.nd++] = (Dim){ a, k };
     for (int i = 0; i < k; i++)
@@ -240,7 +240,7 @@ static Node *taken(Pipe *pipe, int s, const Node *n, const Node *like, Node *v,
         v = made(pipe, s, Oslice, &one, v);
         v->at.slice = (struct slice_attrs){ v->dim[0].a, i, 1 };
         Node *x = made(pipe, s, Osum, like, v);
-        x->at.sum.axes = g_axes(pipe->part[s].g, &v->dim[0].a, 1);
+        x->at.sum.axes = g_axes(pipe->part[s].graph, &v->dim[0].a, 1);
         v = x;
     }
     if (n->dt != Dbool)
@@ -253,11 +253,11 @@ static Node *taken(Pipe *pipe, int s, const Node *n, const Node *like, Node *v,
  * in the place of n[i]. */
 static void to_all(Pipe *pipe, Node *const *n, int k)
 {
-    Node ***part = alloc(pipe->a, (size_t)k * sizeof *part);
+    Node ***part = alloc(pipe->arena, (size_t)k * sizeof *part);
     Node like = like_sum(n[0]);
 
     for (int i = 0; i < k; i++) {
-        part[i] = alloc(pipe->a, (size_t)pipe->stages * sizeof **part);
+        part[i] = alloc(pipe->arena, (size_t)pipe->stages * sizeof **part);
         parts_of(pipe, n[i], part[i]);
     }
     int order = pipe->chan++;
@@ -267,7 +267,8 @@ static void to_all(Pipe *pipe, Node *const *n, int k)
             x[i] = number(pipe, s, &like, part[i][s]);
         Node *v = vector_of(pipe, s, &like, x, k);
         v = made(pipe, s, Opp_sum, v, v);
-        v->at.pp_sum = (struct pp_sum_attrs){ pipe->g->mesh->mask[Mpp], order };
+        v->at.pp_sum =
+            (struct pp_sum_attrs){ pipe->graph->mesh->mask[Mpp], order };
         for (int i = 0; i < k; i++)
             pipe->part[s].all[n[i]->id] = taken(pipe, s, n[i], &like, v, i, k);
     }
@@ -354,7 +355,7 @@ static void put_sink(Pipe *pipe, Node *n)
 /* Scalars that go to all stages, by how many sums they need before: found by
  * walking as value() will. */
 typedef struct ScalarTransfers {
-    Pipe *p;
+    Pipe *pipe;
     int *seen;  /* by id and stage: 1 + rounds; 0: not yet */
     int *round; /* by id: its own, from 1; 0: not asked */
     Node **all; /* vec */
@@ -381,23 +382,23 @@ static int asked(ScalarTransfers *x, Node *n)
 
     if (x->round[n->id])
         return x->round[n->id];
-    terms_of(x->p, n, &term);
+    terms_of(x->pipe, n, &term);
     for (size_t i = 0; i < vec_len(term); i++) {
-        int home = x->p->home[term[i]->id];
+        int home = x->pipe->home[term[i]->id];
         int r = rounds(x, home < 0 ? 0 : home, term[i]);
         most = r > most ? r : most;
     }
-    vec_push(x->p->a, x->all, n);
+    vec_push(x->pipe->arena, x->all, n);
     x->last = most + 1 > x->last ? most + 1 : x->last;
     return x->round[n->id] = most + 1;
 }
 
 static int rounds_before(ScalarTransfers *x, int s, Node *n)
 {
-    int home = x->p->home[n->id];
+    int home = x->pipe->home[n->id];
     int near = home == ANY || home == s;
 
-    if (stands_on(x->p, s, n))
+    if (stands_on(x->pipe, s, n))
         return 0;
     if (home == SUM || (!near && n->nd == 0))
         return asked(x, n);
@@ -410,7 +411,7 @@ static int rounds_before(ScalarTransfers *x, int s, Node *n)
 /* Sums that must be done before n is on stage s. */
 static int rounds(ScalarTransfers *x, int s, Node *n)
 {
-    int *seen = &x->seen[n->id * x->p->stages + s];
+    int *seen = &x->seen[n->id * x->pipe->stages + s];
 
     if (!*seen)
         *seen = 1 + rounds_before(x, s, n);
@@ -419,10 +420,10 @@ static int rounds(ScalarTransfers *x, int s, Node *n)
 
 static void ask(ScalarTransfers *x, Node *n)
 {
-    for (int s = 0; s < x->p->stages; s++)
+    for (int s = 0; s < x->pipe->stages; s++)
         if (n->op != Owrite)
             most_of(x, s, n);
-        else if (writes_on(x->p, n, s))
+        else if (writes_on(x->pipe, n, s))
             rounds(x, s, n->in[1]);
 }
 
@@ -438,7 +439,7 @@ static int go_together(const Node *x, const Node *y)
 
 static void sum_round(const ScalarTransfers *x, int round)
 {
-    Node *const *done = x->p->part[0].all;
+    Node *const *done = x->pipe->part[0].all;
 
     for (size_t i = 0; i < vec_len(x->all); i++) {
         Node *v[MAXIN] = { x->all[i] };
@@ -449,21 +450,21 @@ static void sum_round(const ScalarTransfers *x, int round)
             if (x->round[x->all[j]->id] == round && !done[x->all[j]->id] &&
                 go_together(v[0], x->all[j]))
                 v[k++] = x->all[j];
-        to_all(x->p, v, k);
+        to_all(x->pipe, v, k);
     }
 }
 
 static void sum_together(Pipe *pipe)
 {
-    size_t count = vec_len(pipe->g->node);
-    ScalarTransfers x = { .p = pipe };
+    size_t count = vec_len(pipe->graph->node);
+    ScalarTransfers x = { .pipe = pipe };
 
     x.seen =
-        alloc(pipe->a, (count + 1) * (size_t)pipe->stages * sizeof *x.seen);
-    x.round = alloc(pipe->a, (count + 1) * sizeof *x.round);
+        alloc(pipe->arena, (count + 1) * (size_t)pipe->stages * sizeof *x.seen);
+    x.round = alloc(pipe->arena, (count + 1) * sizeof *x.round);
     for (size_t i = 0; i < count; i++)
-        if (is_post_sink(pipe->g->node[i]))
-            ask(&x, pipe->g->node[i]);
+        if (is_post_sink(pipe->graph->node[i]))
+            ask(&x, pipe->graph->node[i]);
     for (int r = 1; r <= x.last; r++)
         sum_round(&x, r);
 }
@@ -474,7 +475,7 @@ void pipe_post(Pipe *pipe)
 {
     find_homes(pipe);
     sum_together(pipe);
-    for (size_t i = 0; i < vec_len(pipe->g->node); i++)
-        if (is_post_sink(pipe->g->node[i]))
-            put_sink(pipe, pipe->g->node[i]);
+    for (size_t i = 0; i < vec_len(pipe->graph->node); i++)
+        if (is_post_sink(pipe->graph->node[i]))
+            put_sink(pipe, pipe->graph->node[i]);
 }

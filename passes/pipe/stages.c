@@ -15,7 +15,7 @@
 enum { LONGEST = 1 << 16 }; /* letters of a layout */
 
 typedef struct StageCut {
-    Graph *g;
+    Graph *graph;
     Stages *st;
     double *cost; /* vec: of E, each unit, L */
 } StageCut;
@@ -51,7 +51,7 @@ static double flops_of(const Graph *g, const Node *n)
 
 static void find_units(StageCut *x)
 {
-    const Graph *g = x->g;
+    const Graph *g = x->graph;
     int now = 0;
 
     vec_push(g->arena, x->cost, 0);
@@ -79,12 +79,12 @@ static void find_units(StageCut *x)
 /* ---- the layout string --------------------------------------------------- */
 
 typedef struct Letter {
-    char c;
+    char letter;
     int at;
 } Letter;
 
 typedef struct PatternReader {
-    Graph *g;
+    Graph *graph;
     const char *s, *p;
     Letter *out; /* vec: without counts and parentheses */
 } PatternReader;
@@ -97,10 +97,10 @@ static _Noreturn void bad(const PatternReader *x, int at, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    char *why = vstrf(x->g->arena, fmt, ap);
+    char *why = vstrf(x->graph->arena, fmt, ap);
     va_end(ap);
-    err(opts_loc(x->g->opts, "fold.layout"), "fold.layout %s, position %d: %s",
-        x->s, at, why);
+    err(opts_loc(x->graph->opts, "fold.layout"),
+        "fold.layout %s, position %d: %s", x->s, at, why);
 }
 
 static void letter(PatternReader *x)
@@ -111,7 +111,7 @@ static void letter(PatternReader *x)
 
     if (strchr("EtmL|", c)) {
         Letter l = { c, at };
-        vec_push(x->g->arena, x->out, l);
+        vec_push(x->graph->arena, x->out, l);
         return;
     }
     for (int i = 0; i < 4; i++)
@@ -136,7 +136,7 @@ static void repeat(PatternReader *x, size_t first)
         bad(x, at, "more than %d letters", LONGEST);
     for (size_t i = 0; i < (size_t)(n - 1) * len; i++) {
         Letter l = x->out[first + i];
-        vec_push(x->g->arena, x->out, l);
+        vec_push(x->graph->arena, x->out, l);
     }
 }
 
@@ -172,7 +172,7 @@ static int count_letters(const PatternReader *x, char c)
     int n = 0;
 
     for (size_t i = 0; i < vec_len(x->out); i++)
-        n += x->out[i].c == c;
+        n += x->out[i].letter == c;
     return n;
 }
 
@@ -195,11 +195,11 @@ static void check_units(const PatternReader *x, const Stages *st, int mtp)
     if (has == needs || (mtp && !needs))
         return;
     if (!needs)
-        err(opts_loc(x->g->opts, "fold.layout"),
+        err(opts_loc(x->graph->opts, "fold.layout"),
             "fold.layout %s has %d t, and "
             "the model has none",
             x->s, has);
-    err(opts_loc(x->g->opts, "fold.layout"),
+    err(opts_loc(x->graph->opts, "fold.layout"),
         "fold.layout %s has %d %c, and "
         "the model has %d: %s to %s",
         x->s, has, mtp ? 'm' : 't', needs, first_unit(st, mtp, 0),
@@ -208,7 +208,7 @@ static void check_units(const PatternReader *x, const Stages *st, int mtp)
 
 static void check_counts(const PatternReader *x, const Stages *st)
 {
-    const Opts *o = x->g->opts;
+    const Opts *o = x->graph->opts;
     int has = count_letters(x, '|') + 1;
 
     for (const char *c = "EL"; *c; c++)
@@ -239,26 +239,26 @@ static void give_unit(Stages *st, int *next, int mtp, int chunk)
 
 static void cut_by_layout(Graph *g, Stages *st, const char *layout)
 {
-    PatternReader x = { .g = g, .s = layout, .p = layout };
+    PatternReader x = { .graph = g, .s = layout, .p = layout };
     int chunk = 0, t = 0, m = 0, begun = 0, ended = 0;
 
     letters(&x, 0);
     check_counts(&x, st);
     for (size_t i = 0; i < vec_len(x.out); i++) {
         Letter l = x.out[i];
-        chunk += l.c == '|';
-        if (l.c == 'E' && begun)
+        chunk += l.letter == '|';
+        if (l.letter == 'E' && begun)
             bad(&x, l.at, "E stands behind what needs it");
-        if (l.c != '|' && ended)
-            bad(&x, l.at, "'%c' stands behind L", l.c);
-        begun |= l.c != '|';
-        ended |= l.c == 'L';
-        if (l.c == 'E')
+        if (l.letter != '|' && ended)
+            bad(&x, l.at, "'%c' stands behind L", l.letter);
+        begun |= l.letter != '|';
+        ended |= l.letter == 'L';
+        if (l.letter == 'E')
             st->first = chunk;
-        if (l.c == 'L')
+        if (l.letter == 'L')
             st->last = chunk;
-        if (l.c == 't' || l.c == 'm')
-            give_unit(st, l.c == 't' ? &t : &m, l.c == 'm', chunk);
+        if (l.letter == 't' || l.letter == 'm')
+            give_unit(st, l.letter == 't' ? &t : &m, l.letter == 'm', chunk);
     }
     for (int i = 1; i < st->nunit; i++)
         if (st->chunk[i] < st->chunk[i - 1])
@@ -416,7 +416,7 @@ Stages *stages_cut(Graph *g)
     int64_t pp = opts_int(g->opts, "fold.pp");
     int64_t v = opts_int(g->opts, "fold.vpp");
     const char *layout = opts_str(g->opts, "fold.layout");
-    StageCut x = { .g = g };
+    StageCut x = { .graph = g };
 
     if (pp < 2)
         return NULL;
