@@ -5,6 +5,7 @@
 
 #include "ir.h"
 
+const char *const turnwords[NTURNS] = { "", "alone", "pairs", "paired" };
 const char *const levels[NLEVEL] = { "logical", "placed", "local", "legal" };
 const char *const initkinds[NINIT] = { "-",     "normal", "uniform",
                                        "const", "copy",   "pack" };

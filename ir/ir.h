@@ -337,6 +337,17 @@ typedef struct Stages {
 typedef enum Level { LOGICAL, PLACED, LOCAL, LEGAL, NLEVEL } Level;
 extern const char *const levels[];
 
+/* How den and body take a rank's micro-batches: as fold.pair says, nothing is
+ * decided; one by one; in pairs, which pair.c is to make; in pairs. */
+typedef enum Turns {
+    TURNSopen,
+    TURNSalone,
+    TURNSpairs,
+    TURNSpaired,
+    NTURNS
+} Turns;
+extern const char *const turnwords[NTURNS];
+
 struct Graph {
     const char *name; /* model's name */
     ProgramKind prog;
@@ -350,9 +361,7 @@ struct Graph {
                                      one stage */
     double price;            /* seconds of a micro-batch that a byte of a rank's
                                      memory is worth; 0: none */
-    int alone;               /* no pairs of micro-batches (pair.c): they do not
-                                     fit */
-    int paired;              /* den and body take two micro-batches at once */
+    Turns turns;             /* of den and body */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
     ScheduleSlot *slot;      /* vec: the stage's table; phase: index of

@@ -2,8 +2,9 @@
  * by hand, so what is wrong in it is err() with file and line.
  *
  *     text    = { graph } { "source" file bytes newline text newline }
- *     graph   = "graph" name program level [ "after" pass ] [ "alone" ]
- *               [ "paired" ] "{" { item } "}"
+ *     graph   = "graph" name program level [ "after" pass ] [ turns ]
+ *               "{" { item } "}"
+ *     turns   = "alone" | "pairs" | "paired"
  *     item    = option | mesh | stage | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
  *     mesh    = "mesh" "world=" int "order=" word { axis "=" int }
@@ -295,8 +296,9 @@ static void read_head(GraphReader *reader)
     reader->g->level = (Level)lex_choice(x, levels, NLEVEL);
     if (lex_take(x, "after"))
         reader->g->after = lex_word(x);
-    reader->g->alone = lex_take(x, "alone");
-    reader->g->paired = lex_take(x, "paired");
+    for (int t = TURNSalone; t < NTURNS; t++)
+        if (lex_take(x, turnwords[t]))
+            reader->g->turns = (Turns)t;
     lex_need(x, '{');
     declare_axes(reader);
 }

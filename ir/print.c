@@ -523,7 +523,7 @@ static void put_header(GraphPrinter *printer, Text *out, const Graph *g,
     put_word(out, g->name);
     put(out, " %s %s%s%s%s%s {\n", programnames[g->prog], levels[g->level],
         g->after ? " after " : "", g->after ? g->after : "",
-        g->alone ? " alone" : "", g->paired ? " paired" : "");
+        g->turns ? " " : "", turnwords[g->turns]);
     put_options(out, g->opts);
     put_mesh(out, g->mesh);
     put_stage(out, printer->arena, g);

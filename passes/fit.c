@@ -10,8 +10,9 @@
  * before its kernels are made. What fits into less memory fits into more, so
  * more memory never has a higher price, whatever the layout of buffers does.
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
- * price 0. Where nothing fits, the price of the least memory is taken. A
- * fallback runs rarely: it pays all or nothing. */
+ * price 0; unasked, only where a step with them is predicted to take less time.
+ * Where nothing fits, the price of the least memory is taken. A fallback runs
+ * rarely: it pays all or nothing. */
 #include <math.h>
 #include <string.h>
 
@@ -28,8 +29,9 @@ typedef struct Made { /* at a price */
 } Made;
 
 typedef struct FitSearch {
-    Graph *g;     /* the stage as pipe left it */
-    int64_t room; /* bytes */
+    Graph *g;          /* the stage as pipe left it */
+    int64_t room;      /* bytes; INT64_MAX: no limit */
+    const char *turns; /* why micro-batches go so; null: nothing to say */
     Made at[PRICES + 1];
 } FitSearch;
 
@@ -84,7 +86,7 @@ static ProgramBuilder *make(FitSearch *s, Arena *a, int i)
     ProgramBuilder *b = NULL;
 
     h->price = price_at(i);
-    h->alone = s->g->alone;
+    h->turns = s->g->turns;
     run_up_to(h, pass_recompute);
     m->decided = decisions(h);
     m->kept = kept_bytes(h);
@@ -143,14 +145,64 @@ static void explain(const FitSearch *s, int i)
         (double)s->at[i].bytes / gib, 1e3 * gib * price_at(i));
 }
 
+/* ---- pairs of micro-batches ---------------------------------------------- */
+
 /* With pairs, if there are any: their inputs live always. */
-static int pairs_fit(Graph *g, ProgramBuilder *made, int64_t room)
+static int pairs_fit(const FitSearch *s, const ProgramBuilder *made)
 {
     Arena *a = made->arena;
     int64_t inputs =
-        lasting_bytes(a, &made->graph, 1) - lasting_bytes(a, &g, 1);
+        lasting_bytes(a, &made->graph, 1) - lasting_bytes(a, &s->g, 1);
 
-    return !made->pair || made->prog.transient + inputs <= room;
+    return !made->pair || made->prog.transient <= s->room - inputs;
+}
+
+static ProgramBuilder *make_turns(FitSearch *s, Turns turns)
+{
+    s->g->turns = turns;
+    s->at[0] = (Made){ 0 };
+    return make(s, s->g->arena, 0);
+}
+
+/* As asked for, where they fit. */
+static ProgramBuilder *asked_pairs(FitSearch *s)
+{
+    ProgramBuilder *two = make_turns(s, TURNSpairs);
+
+    if (pairs_fit(s, two))
+        return two;
+    s->turns = "micro-batches go one by one: the plan of pairs would have to "
+               "rebuild values";
+    return make_turns(s, TURNSalone);
+}
+
+enum { LITTLE = 100 };
+
+/* A second copy is made only where transfers of bodies that nothing hides take
+ * more than a LITTLEth of the step: pairs can save no more. */
+static ProgramBuilder *cheaper_turns(FitSearch *s)
+{
+    ProgramBuilder *one = make_turns(s, TURNSalone), *two;
+    Made made = s->at[0];
+    double secs = program_secs(one), both = 0;
+    Arena *a = one->arena;
+
+    if (one->prog.transient > s->room || program_unhidden(one) * LITTLE <= secs)
+        return one;
+    two = make_turns(s, TURNSpairs);
+    if (two->pair && pairs_fit(s, two))
+        both = program_secs(two);
+    int better = both > 0 && both < secs;
+    const char *other = both > 0    ? strf(a, "%.4g in pairs", 1e3 * both)
+                        : two->pair ? "pairs do not fit"
+                                    : "there is nothing to pair";
+    s->turns = strf(a, "micro-batches go %s: %.4g ms a step one by one, %s",
+                    better ? "in pairs" : "one by one", 1e3 * secs, other);
+    if (better)
+        return two;
+    s->g->turns = TURNSalone;
+    s->at[0] = made;
+    return one;
 }
 
 ProgramBuilder *fit_stage(Graph *g, int64_t room)
@@ -160,17 +212,17 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
 
     o->dump = o->stop = NULL;
     o->dot = NULL;
-    ProgramBuilder *first = make(&s, g->arena, 0);
-
-    if (!pairs_fit(g, first, room)) {
-        g->alone = 1;
-        s.at[0] = (Made){ 0 };
-        first = make(&s, g->arena, 0);
-    }
+    ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
+                            : takes_pairs(g) ? asked_pairs(&s)
+                                             : make(&s, g->arena, 0);
     int i = first->prog.transient <= room ? 0 : search(&s);
     *o = all;
     g->price = price_at(i);
     g->compile->pass = "recompute";
-    explain(&s, i);
+    if (room < INT64_MAX)
+        explain(&s, i);
+    g->compile->pass = "pair";
+    if (s.turns)
+        why(g, NULL, "%s", s.turns);
     return i ? NULL : first;
 }

@@ -34,8 +34,9 @@ const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
                              ProgramKind k, const char *skip);
 /* ---- fit.c --------------------------------------------------------------- */
 
-/* A stage as pipe left it, whose temporaries have `room`: sets its price. What
- * a copy of it became that pays nothing, if that is the price; or null. */
+/* A stage as pipe left it, whose temporaries have `room` (INT64_MAX: any): sets
+ * its price and turns. What a copy of it became that pays nothing, if that is
+ * the price; or null. */
 ProgramBuilder *fit_stage(Graph *g, int64_t room);
 
 /* ---- run.c --------------------------------------------------------------- */

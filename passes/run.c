@@ -360,16 +360,17 @@ static int is_fitted(const Graph *g)
            !done(g, row_of(pass_recompute));
 }
 
-/* Prices of the stages of program v[i]. If none pays, what its stages became in
- * its place, and their builders. */
+/* Prices of the stages of program v[i], and how they take micro-batches. If none
+ * pays, what its stages became in its place, and their builders. */
 static ProgramBuilder **fit_program(Graph **v, size_t i)
 {
     int64_t memory = memory_limit(v[i]->opts, pass_target(v[i]));
+    int limited = is_fitted(v[i]), free = 1;
     ProgramBuilder **made = NULL;
-    int free = 1;
 
     for (Graph *h = v[i]; h; h = h->next) {
-        ProgramBuilder *m = fit_stage(h, room_of(h, v, memory));
+        ProgramBuilder *m =
+            fit_stage(h, limited ? room_of(h, v, memory) : INT64_MAX);
         vec_push(h->arena, made, m);
         free &= m != NULL;
     }
@@ -385,7 +386,8 @@ static ProgramBuilder **fit_program(Graph **v, size_t i)
 /* Program v[i] into the plan, of all its stages; zero: stopped. */
 static int emit_stages(Emit *e, Graph **v, size_t i)
 {
-    ProgramBuilder **made = is_fitted(v[i]) ? fit_program(v, i) : NULL;
+    int open = !done(v[i], row_of(pass_recompute)) && may_pair(v[i]);
+    ProgramBuilder **made = is_fitted(v[i]) || open ? fit_program(v, i) : NULL;
 
     for (size_t k = 0; k < vec_len(made); k++)
         emit_program(e, made[k]);

@@ -94,7 +94,7 @@ static void chain_routes(Graph *g, Node *const *route)
 /* Do gradients lie where rows lay that were read? */
 static int frees_rows(const Graph *g)
 {
-    int at_once = opts_int(g->opts, "fold.pair") && !why_unpaired(g) ? 2 : 1;
+    int at_once = takes_pairs(g) && !why_unpaired(g) ? 2 : 1;
 
     for (size_t i = 0; i < vec_len(g->call); i++)
         if (g->call[i].k == ROWwork && g->call[i].w == WI)

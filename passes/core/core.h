@@ -37,6 +37,7 @@ typedef struct MachineSpeeds {
         rows;
     int64_t sharing;
     double capacity;
+    int serial;
 } MachineSpeeds;
 const MachineSpeeds *machine_of(const Graph *g);
 /* Bytes that a rank's arena may have: `memory`, or what T's machine has; 0: not
@@ -92,5 +93,8 @@ int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */
 /* Null where a rank's micro-batches may go in pairs, else why not. */
 const char *why_unpaired(const Graph *g);
+int takes_pairs(const Graph *g); /* was it asked for, or decided? */
+/* Is it open, and may it pay: collectives run beside what computes? */
+int may_pair(const Graph *g);
 
 #endif

@@ -73,6 +73,22 @@ const char *why_unpaired(const Graph *g)
 {
     return g->mesh->size[Mpp] > 1 ? "stages have a schedule of their own"
            : micro_turns(g) % 2   ? "each rank has an odd number of them"
-           : g->alone ? "the plan of pairs would have to rebuild values"
-                      : NULL;
+                                  : NULL;
+}
+
+int takes_pairs(const Graph *g)
+{
+    int asked =
+        opts_given(g->opts, "fold.pair") && opts_int(g->opts, "fold.pair");
+
+    return g->prog == PGstep &&
+           (g->turns == TURNSpairs || (g->turns == TURNSopen && asked));
+}
+
+int may_pair(const Graph *g)
+{
+    return g->turns == TURNSopen && g->prog == PGstep && g->mesh &&
+           !opts_given(g->opts, "fold.pair") &&
+           opts_int(g->opts, "fold.overlap") && !machine_of(g)->serial &&
+           !why_unpaired(g);
 }

@@ -391,6 +391,36 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
     return m;
 }
 
+static Plan plan_like(const ProgramBuilder *m, Role *role, Program *prog)
+{
+    *prog = m->prog;
+    *role = (Role){ .nprog = 1, .prog = prog };
+    return (Plan){ .mesh = m->graph->mesh, .nrole = 1, .role = role };
+}
+
+double program_secs(const ProgramBuilder *m)
+{
+    Program prog;
+    Role role;
+    Plan p = plan_like(m, &role, &prog);
+
+    return plan_secs(&p, prog.kind);
+}
+
+double program_unhidden(const ProgramBuilder *m)
+{
+    Program prog;
+    Role role;
+    Plan p = plan_like(m, &role, &prog);
+
+    prog.phase = alloc(m->arena, sizeof *prog.phase * (size_t)prog.nphase);
+    prog.nphase = 0;
+    for (int f = 0; f < m->prog.nphase; f++)
+        if (m->phase[f].reg == REGden || m->phase[f].reg == REGbody)
+            prog.phase[prog.nphase++] = m->phase[f];
+    return plan_secs(&p, prog.kind) - plan_bare(&p, prog.kind);
+}
+
 void emit_program(Emit *e, ProgramBuilder *m)
 {
     Program *p = &m->prog;

@@ -72,6 +72,10 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T);
 /* A stage's program: its instructions in order, their streams, the places of
  * its buffers. */
 ProgramBuilder *place_program(Graph *g, Group **groups);
+/* Predicted seconds of a run, where there is one stage; of its bodies, those in
+ * which transfers have nothing beside them. */
+double program_secs(const ProgramBuilder *m);
+double program_unhidden(const ProgramBuilder *m);
 void emit_program(Emit *e, ProgramBuilder *m); /* it joins the plan */
 Plan *emit_finish(Emit *e, const CompileOptions *o);
 

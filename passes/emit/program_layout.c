@@ -214,7 +214,7 @@ void make_phases(ProgramBuilder *m, Group **k)
 {
     size_t at = 0, den = 0;
 
-    m->pair = m->graph->paired;
+    m->pair = m->graph->turns == TURNSpaired;
     m->repeat = micros(m->graph) / (1 + m->pair);
     m->once = m->repeat == 1 && !m->graph->call;
     while (den < vec_len(k) && k[den]->reg != REGden)

@@ -1,5 +1,6 @@
-/* pair.c: with fold.pair, den and body take two micro-batches at once, so that
- * one computes while the rows of the other are on their way between ranks:
+/* pair.c: with fold.pair, or where fit.c predicts that it takes less time, den
+ * and body take two micro-batches at once, so that one computes while the rows
+ * of the other are on their way between ranks:
  *
  *     %a = attn ..         kernel=1     %a = attn ..         kernel=1
  *     %b = all_to_all %a   kernel=2     %b = all_to_all %a   kernel=2
@@ -17,8 +18,8 @@
  * The twins take turns behind collectives: up to one those of the first, then
  * the same of the second. overlap.c refines that.
  *
- * Activations of both are alive at once: fit.c takes pairs back where a plan
- * with them would have to rebuild some. */
+ * Activations of both are alive at once: where a plan with pairs would have to
+ * rebuild some, fit.c takes none. */
 #include "kernels.h"
 
 #include <string.h>
@@ -228,7 +229,7 @@ static Twins twins_of(Graph *g, Arena *a)
 
 void pass_pair(Graph *g)
 {
-    if (g->prog != PGstep || !g->mesh || !opts_int(g->opts, "fold.pair"))
+    if (!g->mesh || !takes_pairs(g))
         return;
     Arena *a = arena_new();
     Twins x = twins_of(g, a);
@@ -237,13 +238,14 @@ void pass_pair(Graph *g)
     if (!why_not && !memchr(x.ends, 1, (size_t)x.nkernel + 1))
         why_not = "they exchange nothing";
     if (why_not) {
+        g->turns = TURNSalone;
         why(g, NULL, "micro-batches go one by one: %s", why_not);
     } else {
         find_ends(&x);
         take_turns(&x);
         x.early = 0;
         make_twins(&x);
-        g->paired = 1;
+        g->turns = TURNSpaired;
         g_sort(g);
         why(g, NULL, "two micro-batches go at once");
     }

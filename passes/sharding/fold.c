@@ -240,10 +240,11 @@ static void to_expert_grid(Graph *g, Param *p, Axis *a, Axis *const *by)
     note(p->loc, "%s has the axis", p->path);
     if (whole)
         note(whole->loc, "unequal parts need weights that only an index reads");
-    err(opts_loc(g->opts, "fold.ep"),
-        "fold.ep is %lld and does not divide axis '%s' of %lld (nearest legal: "
-        "%lld)",
-        (long long)ep, a->name, (long long)n,
+    const char *form = "%lld, more than the %lld of axis '%s'";
+    if (ep <= n)
+        form = "%lld and does not divide the %lld of axis '%s'";
+    err(opts_loc(g->opts, "fold.ep"), "fold.ep is %s (nearest legal: %lld)",
+        strf(g->arena, form, (long long)ep, (long long)n, a->name),
         (long long)nearest_legal(n, ranks, ep, !whole));
 }
 

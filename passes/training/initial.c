@@ -102,7 +102,7 @@ Graph *initial_graph(Graph *g)
     h->after = NULL;
     h->call = NULL;
     h->slot = NULL;
-    h->alone = h->paired = 0;
+    h->turns = TURNSopen;
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;

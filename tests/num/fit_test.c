@@ -2,7 +2,8 @@
  * what a plan takes where nothing is rebuilt that costs time down to below the
  * least: a plan takes no more than it may, or the least of all; less memory
  * never gives a faster plan; and one that has all it needs is the plan without
- * a limit. */
+ * a limit. Unasked, micro-batches go in pairs where they may and a step is
+ * predicted to be shorter. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -20,21 +21,27 @@ static const struct { const char *model, *keys; } cases[] = {
 
 static int failed;
 
-static Plan *plan_of(int i, const char *memory)
+static Plan *plan_with(const char *model, const char *keys)
 {
     Opts *o = opts_new(forever);
-    char *next, *w = strtok_r(strf(forever, "%s", cases[i].keys), " ", &next);
+    char *next, *w = strtok_r(strf(forever, "%s", keys), " ", &next);
 
     for (; w; w = strtok_r(NULL, " ", &next)) {
         size_t n = strcspn(w, "=");
         opts_set(o, internn(w, n), intern(w + n + 1), NULL);
     }
     opts_set(o, "train.batch", "64", NULL);
-    if (memory)
-        opts_set(o, "memory", memory, NULL);
-    Trace t = trace(cases[i].model, o, TRACEquiet);
+    Trace t = trace(model, o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
     return compile(t.g, target_of(t.g->opts), &co);
+}
+
+static Plan *plan_of(int i, const char *memory)
+{
+    const char *limit = memory ? strf(forever, " memory=%s", memory) : "";
+
+    return plan_with(cases[i].model,
+                     strf(forever, "%s%s", cases[i].keys, limit));
 }
 
 static int64_t most(const Plan *p)
@@ -78,9 +85,56 @@ static void lower(int i)
         1e3 * plan_secs(last, PGstep));
 }
 
+/* ---- pairs --------------------------------------------------------------- */
+
+/* clang-format off */
+static const struct { const char *keys; int pairs; } folds[] = {
+    { "target=null fold.dp=4 fold.ep=4 axes.batch=8", 1 },
+    { "target=cuda fold.dp=4 fold.ep=4 axes.batch=8", 1 },
+    { "target=host fold.dp=4 fold.ep=4 axes.batch=8", 0 }, /* serial */
+    { "target=null fold.dp=2 axes.batch=8", 0 }, /* no exchange */
+    { "target=null fold.dp=4 fold.ep=4 axes.batch=16", 0 }, /* one */
+    { "target=null fold.dp=4 fold.ep=4 fold.pp=2 axes.batch=4", 0 },
+    { "target=null fold.dp=4 fold.ep=4 axes.batch=8 memory=1B", 0 },
+};
+/* clang-format on */
+
+static int has_pairs(const Plan *p)
+{
+    const Program *step = role_program(&p->role[0], PGstep);
+    int pairs = 0;
+
+    for (int f = 0; f < step->nphase; f++)
+        pairs |= step->phase[f].pair;
+    return pairs;
+}
+
+/* Unasked a plan is the faster of the two, where pairs may be taken. */
+static void choose(int i)
+{
+    static const char *const asked[] = { "", "fold.pair=0", "fold.pair=1" };
+    double secs[3];
+    int pairs = 0;
+
+    for (int k = 0; k < 3; k++) {
+        const char *keys = strf(forever, "%s %s", folds[i].keys, asked[k]);
+        const Plan *p = plan_with("tests/hf/mixtral-aux.lua", keys);
+        secs[k] = plan_secs(p, PGstep);
+        pairs = k ? pairs : has_pairs(p);
+    }
+    int ok = pairs == folds[i].pairs && secs[0] == secs[1 + pairs] &&
+             (!pairs || secs[2] < secs[1]);
+    failed += !ok;
+    printf("%sok - pairs unasked %s: %.9g ms, %.9g one by one, %.9g in pairs\n",
+           ok ? "" : "not ", folds[i].keys, 1e3 * secs[0], 1e3 * secs[1],
+           1e3 * secs[2]);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         lower((int)i);
+    for (size_t i = 0; i < sizeof folds / sizeof *folds; i++)
+        choose((int)i);
     return failed != 0;
 }
