@@ -227,6 +227,16 @@ static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
                 1e3 * all, 1e3 * open, 100 * open / makespan);
 }
 
+static void show_experts(FILE *out, const Program *prog)
+{
+    double routed = expert_bytes(prog, 1), fixed = expert_bytes(prog, 0);
+
+    if (routed + fixed > 0)
+        fprintf(out, "  to experts      %12s  sent by a rank, and back%s\n",
+                bytes_text((int64_t)(routed + fixed)),
+                routed > 0 ? ", as routes are expected" : "");
+}
+
 static void show_program(FILE *out, const Plan *plan, int role,
                          const Program *prog)
 {
@@ -244,6 +254,7 @@ static void show_program(FILE *out, const Plan *plan, int role,
     if (t.stuck)
         fprintf(out, "  never ends: %s\n", t.stuck);
     show_transfers(out, plan, prog, t.makespan);
+    show_experts(out, prog);
     for (int f = 0; f < prog->nphase; f++)
         fprintf(out, "  %-14s  %5d instructions, %" PRId64 " time%s%s\n",
                 prog->phase[f].name, prog->phase[f].n, phase_runs(prog, f),

@@ -220,6 +220,7 @@ typedef struct Instr {
     double flops, bytes, secs; /* predicted, for one rank */
     double again;              /* of the FLOPs: its share of what ranks of
                                      the stage do more than once */
+    int experts;               /* takes tokens to experts, or back */
 } Instr;
 const char *instr_label(const Instr *s); /* for people; never null */
 const OperandInfo *instr_operand(const Instr *s, int i);

@@ -29,6 +29,19 @@ int role_of(const Plan *p, int64_t rank)
     return (int)mesh_pos(p->mesh, p->mesh->mask[Mpp], rank);
 }
 
+double expert_bytes(const Program *prog, int routed)
+{
+    double sum = 0;
+
+    for (int f = 0; f < prog->nphase; f++)
+        for (int i = 0; i < prog->phase[f].n; i++) {
+            const Instr *s = &prog->instr[prog->phase[f].first + i];
+            if (s->experts && moves_rows(s->kind) == routed)
+                sum += s->bytes * (double)phase_runs(prog, f);
+        }
+    return sum;
+}
+
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind))
 {
     uint32_t *seen = NULL;

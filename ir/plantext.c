@@ -36,7 +36,7 @@
  *               { name "=" word | name "=" int { "," int } }
  *               [ "v" use { "," use } ] [ "inner" atoms ]
  *               [ "spread" atoms ] [ "g" atoms ] issue
- *               [ "c" num num num [ "again" num ] ] place
+ *               [ "c" num num num [ "again" num ] [ "experts" ] ] place
  *               (operands and fields in the order of instructions.def; issue:
  *               streams.c)
  *     buffers = ( int | "-" ) { "," ( int | "-" ) }

@@ -73,6 +73,7 @@ static void instr_text(Codec *t, Instr *s)
         s->secs = code_num(t, s->secs);
         if (code_option(t, "again", s->again != 0))
             s->again = code_num(t, s->again);
+        s->experts = code_option(t, "experts", s->experts);
     }
     code_place(t, &s->file, &s->line);
 }

@@ -360,8 +360,8 @@ static int is_fitted(const Graph *g)
            !done(g, row_of(pass_recompute));
 }
 
-/* Prices of the stages of program v[i], and how they take micro-batches. If none
- * pays, what its stages became in its place, and their builders. */
+/* Prices of the stages of program v[i], and how they take micro-batches. If
+ * none pays, what its stages became in its place, and their builders. */
 static ProgramBuilder **fit_program(Graph **v, size_t i)
 {
     int64_t memory = memory_limit(v[i]->opts, pass_target(v[i]));

@@ -376,6 +376,7 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
     p->nslot = (int)vec_len(m->slot);
     p->slot = m->slot;
     p->instr = alloc(g->arena, sizeof *p->instr * (size_t)(p->ninstr + 1));
+    mark_experts(g);
     for (int i = 0; i < p->ninstr; i++)
         predict(g, m->group[i], &m->group[i]->instr);
     for (int i = 0; i < p->ninstr; i++)

@@ -8,7 +8,9 @@
 
 /* ---- emit.c program_layout.c --------------------------------------------- */
 
-/* instr_cost.c: sets s->flops, bytes (unless they are known), again, secs. */
+/* instr_cost.c: sets s->flops, bytes (unless they are known), again, secs and,
+ * by the marks of mark_experts, experts. */
+void mark_experts(Graph *g);
 void predict(const Graph *g, const Group *k, Instr *s);
 /* plain_products.c: once for each axis and path. The seconds that k takes, and
  * would take on the fast one. */

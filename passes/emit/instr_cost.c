@@ -1,5 +1,6 @@
-/* instr_cost.c: the FLOPs and bytes of an instruction, and the seconds that the
- * target's machine (machines.def) takes for them. */
+/* instr_cost.c: the FLOPs and bytes of an instruction, the seconds that the
+ * target's machine (machines.def) takes for them, and whether it is one that
+ * takes tokens to experts or back. */
 #include "emit.h"
 
 static int is_product(const Group *k)
@@ -49,6 +50,67 @@ static double share_again(const Graph *g, const Group *k)
     return all > 0 ? 1 - once / all : 0;
 }
 
+/* ---- to experts and back -------------------------------------------------- */
+
+/* Of a value: it is sent to experts, as it is or cast; it is made of partial
+ * sums of their results. */
+enum { TO = 1, FROM = 2 };
+
+static int is_plain(const Node *n)
+{
+    OpClass c = optab[n->op].cls;
+
+    return c == EW || c == VIEW || c == RED;
+}
+
+static int is_partial(const Node *n)
+{
+    for (int t = 0; t < MAXATOM; t++)
+        if (n->sh[t].k == P)
+            return 1;
+    return 0;
+}
+
+void mark_experts(Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        n->mark = n->op == Ocombine ? FROM : 0;
+        for (int k = 0; k < n->nin && is_plain(n) && is_partial(n); k++)
+            n->mark |= n->in[k]->mark & FROM;
+    }
+    for (size_t i = vec_len(g->node); i-- > 0;) {
+        Node *n = g->node[i];
+        int to = n->op == Odispatch || n->op == Oroute ||
+                 (n->nin == 1 && is_plain(n) && n->mark & TO);
+        if (to && n->nin)
+            n->in[0]->mark |= TO;
+    }
+}
+
+/* Are its blocks (sharding/exchange.c) what n exchanges? */
+static int exchanges(const Node *route, const Node *n)
+{
+    const Axes *blocks = &route->at.route.blocks;
+
+    return route->op == Oroute && (axes_at(blocks, n->at.alltoall.from) >= 0 ||
+                                   axes_at(blocks, n->at.alltoall.to) >= 0);
+}
+
+static int serves_experts(const Graph *g, const Node *n)
+{
+    if (n->op == Oallgather)
+        return n->mark & TO;
+    if (n->op == Oreducescatter || n->op == Oallreduce)
+        return n->in[0]->mark & FROM;
+    for (size_t i = 0; i < vec_len(g->node) && n->op == Oalltoall; i++)
+        if (exchanges(g->node[i], n))
+            return 1;
+    return 0;
+}
+
+/* ---- seconds -------------------------------------------------------------- */
+
 static double secs_at(const MachineSpeeds *m, const Instr *s, double rate)
 {
     double work = s->flops / rate, move = s->bytes / m->memory;
@@ -75,4 +137,6 @@ void predict(const Graph *g, const Group *k, Instr *s)
     else if (k->fam == FAMcomm)
         s->secs =
             m->hop + link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
+    s->experts = moves_rows(s->kind) ||
+                 (k->fam == FAMcomm && serves_experts(g, k->node[0]));
 }
