@@ -228,7 +228,7 @@ static void check_recorded(Front *f, const char *name, const char *other)
 {
     static const char *const ours[] = {
         "step",     "grad_norm", "lr",    "step_ms", "host_ms",  "tokens_per_s",
-        "fallback", "skipped",   "again", "set",     "val_loss",
+        "fallback", "skipped",   "again", "set",     "val_loss", "expert_bytes",
     };
     int metric = !strcmp(f->fn, "metric"), taken = 0;
 

@@ -50,7 +50,7 @@ static double share_again(const Graph *g, const Group *k)
     return all > 0 ? 1 - once / all : 0;
 }
 
-/* ---- to experts and back -------------------------------------------------- */
+/* ---- to experts and back ------------------------------------------------- */
 
 /* Of a value: it is sent to experts, as it is or cast; it is made of partial
  * sums of their results. */
@@ -109,7 +109,7 @@ static int serves_experts(const Graph *g, const Node *n)
     return 0;
 }
 
-/* ---- seconds -------------------------------------------------------------- */
+/* ---- seconds ------------------------------------------------------------- */
 
 static double secs_at(const MachineSpeeds *m, const Instr *s, double rate)
 {

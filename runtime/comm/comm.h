@@ -37,7 +37,8 @@ typedef struct Comm {
     int ngroup;
     struct CommGroup *group; /* mpi: communicators, by atoms */
     const struct Peer *peer; /* mpi: who the ranks are */
-    int64_t moved;           /* bytes of rows that went to other ranks */
+    int counts;              /* did rows go through shared memory? */
+    int64_t moved;           /* bytes of those that went to other ranks */
 } Comm;
 
 void launch_errors(void); /* fail.c: one line, from one rank */

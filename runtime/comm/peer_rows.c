@@ -250,6 +250,7 @@ static void clear(Pool *p, const Coll *k, Rows *x)
 
 static void count(Comm *c, const Rows *x, const int64_t *rows)
 {
+    c->counts = 1;
     for (int64_t j = 0; j < x->ranks; j++)
         c->moved += j == x->me ? 0 : rows[j] * x->bytes;
 }

@@ -251,6 +251,8 @@ static void json_step(Log *l, const Logged *s, const double *v)
     say(l, ", \"step_ms\": %.4f", s->secs * 1e3);
     if (s->host >= 0)
         say(l, ", \"host_ms\": %.4f", s->host * 1e3);
+    if (s->experts > 0)
+        say(l, ", \"expert_bytes\": %.0f", s->experts);
     if (l->plan->tokens > 0)
         say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / s->secs);
     if (value(l, v, RESULToverflow) > 0)

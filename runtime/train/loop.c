@@ -144,6 +144,23 @@ static void write_trace(Train *train)
              s, n);
 }
 
+/* Rows are counted as they are moved; others have the plan's sizes. */
+static double sent_to_experts(const Train *t)
+{
+    int over = exec_result(t->x, RESULToverflow) > 0;
+    double rows = 0, sum = (double)(t->comm->moved - t->moved);
+
+    for (int64_t i = 0; i < t->comm->n; i++)
+        for (ProgramKind k = PGstep; k < NPROGRAM; k++) {
+            const Program *p = role_program(t->x->rank[i].role, k);
+            if (!p || !(k == PGstep || (k == PGfallback && over)))
+                continue;
+            rows += expert_bytes(p, 1);
+            sum += expert_bytes(p, 0);
+        }
+    return rows > 0 && !t->comm->counts ? -1 : sum / (double)t->comm->n;
+}
+
 /* A step's results are here. */
 static void read_step(Train *t, const PendingStep *s)
 {
@@ -155,7 +172,8 @@ static void read_step(Train *t, const PendingStep *s)
     log_step(t->log, t->x,
              &(Logged){ s->step + 1,
                         s->first + (t->train ? data_perstep(t->train) : 0),
-                        s->b.lr, secs, t->late ? host : -1 });
+                        s->b.lr, secs, t->late ? host : -1,
+                        sent_to_experts(t) });
     if (t->late && !t->read)
         say_start(t);
     if (t->late && t->read == REPLAYED)
@@ -214,6 +232,7 @@ static void one_step(Train *t)
         exec_record(t->x, PGstep);
     if (!t->nsent)
         t->since = monotonic();
+    t->moved = t->comm->moved;
     run_sent(t, PGstep, &s, late);
     if (traced) {
         write_trace(t);

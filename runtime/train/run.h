@@ -39,6 +39,7 @@ typedef struct Train {
     int nsent;
     PendingStep sent;
     double since, waited; /* when the step before was read; seconds */
+    int64_t moved;        /* comm->moved when the step began */
     double ends;          /* when train.hours are over */
     int64_t read;         /* steps read by this process */
     Sampler *sampler;     /* null: not asked for */

@@ -31,10 +31,11 @@ typedef struct Log Log;
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir);
 void log_plan(Log *l, const Plan *p, const Exec *x); /* from now on */
 /* A step that was run. samples: seen with it; secs: of the step; host: those in
- * which this process worked for it, < 0: all of them. */
+ * which this process worked for it, < 0: all of them. experts: bytes that a
+ * rank sent to experts and back, < 0: not known; of several here, the mean. */
 typedef struct Logged {
     int64_t step, samples;
-    double lr, secs, host;
+    double lr, secs, host, experts;
 } Logged;
 void log_step(Log *l, const Exec *x, const Logged *s);
 /* v: by result, as averaged. beside: more for the line, or "". */

@@ -335,6 +335,34 @@ static void count_moved(const Plan *p, const Run *r)
 
 enum { ALLTOALL = 0, WITHOUT = 2, PEER = 4, PEERWITHOUT = 5 }; /* cases */
 
+/* What a plan says that a rank sends: of blocks and gathers, or of rows by
+ * routes that are expected, evenly. */
+static double told(const Plan *p, int routed)
+{
+    return expert_bytes(role_program(&p->role[0], PGstep), routed);
+}
+
+/* Half of all tokens have their expert on the other rank: so many rows each way
+ * are the least: a token and its sums, in 10 exchanges. Of blocks and gathers
+ * choices are sent, too; an all-gather sends all tokens, and what is looked up
+ * by their choices: 12. */
+static void count_told(Plan *const *p)
+{
+    static const double times[] = { 1.5, 2 * 1.2, 2 }; /* by case */
+    double least = TOKENS / 2.0 * (double)bytes_each(p[PEERWITHOUT]);
+    double rows = told(p[PEERWITHOUT], 1) / least, most = 0;
+
+    for (int i = 0; i < (int)(sizeof times / sizeof *times); i++) {
+        double got = told(p[i], 0) / least / times[i];
+        most = fmax(most, fabs(got - 1));
+    }
+    report(rows == 1 && most < 0.05 && told(p[ALLTOALL], 1) == 0 &&
+               told(p[N], 0) + told(p[N], 1) == 0,
+           "bytes to experts",
+           strf(forever, "rows %g times the least, blocks and gathers %g off",
+                rows, most));
+}
+
 int main(void)
 {
     Plan *p[N + 1];
@@ -357,6 +385,7 @@ int main(void)
     same_bits(cases[PEERWITHOUT].keys, &r[PEERWITHOUT], &r[WITHOUT]);
     count_rows(p[ALLTOALL], p[WITHOUT]);
     count_moved(p[PEERWITHOUT], &r[PEERWITHOUT]);
+    count_told(p);
     count_hits();
     return failed != 0;
 }

@@ -94,6 +94,10 @@ both zerobubble fold.pp=2 fold.ep=2 fold.schedule=zerobubble precision=bf16 \
 same hosts fold.dp=2 fold.tp=2 fold.ep=4 fold.host=2 fold.pair=1 route.dispatcher=hosts \
     route.factor=0
 
+grep -q '"expert_bytes": [1-9]' "$dir/hosts.one/metrics.jsonl" &&
+    grep -q '"expert_bytes": [1-9]' "$dir/hosts.four/metrics.jsonl"
+result "a run counts what goes to experts" $?
+
 # Rows go through memory, which two machines do not share.
 # shellcheck disable=SC2086
 timeout 60 mpirun -q -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small train.trace=0 \
