@@ -58,6 +58,8 @@ function fold(keys) end
 ---@param keys table
 function precision(keys) end
 ---@param keys table
+function cluster(keys) end
+---@param keys table
 function route(keys) end
 
 ---@param std number @return Initial

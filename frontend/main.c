@@ -51,7 +51,7 @@ static const Command commands[] = {
     { "new", cmd_new, 2, 2, 0, "", "mixtral my.lua",
       "start a model file from one of ours" },
     { "doctor", cmd_doctor, 0, 0, 0, "", "", "what this machine has" },
-    { "help", help, 0, 1, 0, "", "[command|keys|passes|formats]", "this text, or all of them" },
+    { "help", help, 0, 1, 0, "", "[command|keys|machines|passes|formats]", "this text, or all of them" },
 };
 /* clang-format on */
 
@@ -196,6 +196,10 @@ static int help(Args *a)
         print_keys();
     } else if (!strcmp(a->file, "formats")) {
         print_formats();
+    } else if (!strcmp(a->file, "machines")) {
+        Text out = { .arena = forever };
+        put_machines(&out);
+        fputs(out.s, stdout);
     } else if (!strcmp(a->file, "passes")) {
         for (int i = 0; i < npass; i++)
             printf("%-16s %s\n", passtab[i].name, passtab[i].sentence);

@@ -1,5 +1,6 @@
-/* options.c: train{}, data{}, fold{}, precision{}, route{}: values of the kinds
- * in keys.def, kept as the text that the command line would have. */
+/* options.c: train{}, data{}, fold{}, precision{}, route{}, cluster{}: values
+ * of the kinds in keys.def, kept as the text that the command line would have.
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +25,7 @@ static const struct { const char *kind, *what; int takes; } kinds[] = {
     { "shares", "numbers, { 969, 30, 1 }", STRING | LIST },
     { "limits", "a string, \"gnorm 10\"", STRING },
     { "order", "a string", STRING },
+    { "machine", "a string", STRING },
     { "layout", "a string", STRING },
     { "path", "a string", STRING },
     { "file", "a string", STRING },
@@ -202,11 +204,11 @@ static int options(lua_State *L)
     return 0;
 }
 
-/* The five functions into the table on top. */
+/* The functions into the table on top. */
 void options_open(lua_State *L)
 {
     static const char *const tables[] = {
-        "fold", "train", "data", "precision", "route",
+        "fold", "train", "data", "precision", "route", "cluster",
     };
 
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {

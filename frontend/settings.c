@@ -51,6 +51,7 @@ void check_whole(Graph *g)
 {
     const char *pattern;
 
+    cluster_settle(g->opts);
     opts_check(g->opts);
     for (const KeyInfo *k = keytab; k->name; k++)
         if (is_kind(k->kind, "params"))

@@ -777,12 +777,6 @@ typedef struct Group {
                                      it sees it; null: as the buffers' nodes */
 } Group;
 
-typedef enum Machine {
-#define MACHINE(name, ...) MACHINE##name,
-#include "machines.def"
-#undef MACHINE
-} Machine;
-
 typedef struct Target {
     const char *name;
     const char *prelude; /* text before all kernels */

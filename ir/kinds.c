@@ -396,6 +396,14 @@ static const char *map_blend(const PathMap *m, const char *s)
     return out.s;
 }
 
+/* A name of machines.def, or a path, which cluster_settle reads. */
+static const char *check_machine(const KeyInput *x, const char *s)
+{
+    if (!*s)
+        err(x->l, "%s: no machine is named", x->key);
+    return strpbrk(s, "/.") ? beside_file(x->a, s, (void *)(uintptr_t)x->l) : s;
+}
+
 /* ---- the kinds ----------------------------------------------------------- */
 
 /* clang-format off */
@@ -410,6 +418,7 @@ static const struct Kind {
     { "counts", check_counts }, { "shares", check_shares },
     { "limits", check_limits }, { "order", check_order },
     { "layout", check_layout }, { "size", check_size },
+    { "machine", check_machine },
 };
 /* clang-format on */
 

@@ -264,11 +264,13 @@ void opts_copy(Opts *to, const Opts *from)
         opts_set(to, key, value, opts_loc(from, key));
 }
 
-/* What `precision=x` and `route=x` are short for. */
+/* What `precision=x`, `cluster=x` and `route=x` are short for. */
 static const char *longhand(const char *key, const char **value)
 {
     if (!strcmp(key, "precision"))
         return "precision.policy";
+    if (!strcmp(key, "cluster"))
+        return "cluster.chip";
     if (strcmp(key, "route"))
         return key;
     int record = !strncmp(*value, "record:", 7);

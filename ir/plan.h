@@ -331,6 +331,7 @@ void opts_check(const Opts *o);
 void opts_files(const Opts *o);
 
 #include "lex.h"
+#include "machine.h"
 
 /* ---- plan.c -------------------------------------------------------------- */
 

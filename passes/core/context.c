@@ -9,6 +9,7 @@ void compile_begin(Graph *g, const Target *T, const CompileOptions *o)
     g->compile = alloc(g->arena, sizeof *g->compile);
     *g->compile = (Compile){ .options = *o, .target = T, .pass = "" };
     g->compile->said = table_new(g->arena);
+    g->compile->machine = machine_speeds(g->opts, T->machine);
     if (g->opts)
         g->price = opts_num(g->opts, "train.recompute") * 1e-3 / (1 << 30);
 }
@@ -18,15 +19,9 @@ const Target *pass_target(const Graph *g)
     return g->compile->target;
 }
 
-static const MachineSpeeds machines[] = {
-#define MACHINE(name, ...) { __VA_ARGS__ },
-#include "../../ir/machines.def"
-#undef MACHINE
-};
-
 const MachineSpeeds *machine_of(const Graph *g)
 {
-    return &machines[pass_target(g)->machine];
+    return &g->compile->machine;
 }
 
 /* Those over which the ranks of each run of so many differ; 0: of all. */
@@ -42,8 +37,9 @@ static uint32_t atoms_within(const Mesh *m, int64_t ranks)
 
 int64_t memory_limit(const Opts *o, const Target *T)
 {
-    return opts_given(o, "memory") ? opts_bytes(o, "memory")
-                                   : (int64_t)machines[T->machine].capacity;
+    return opts_given(o, "memory")
+               ? opts_bytes(o, "memory")
+               : (int64_t)machine_speeds(o, T->machine).capacity;
 }
 
 uint32_t near_atoms(const Graph *g)
@@ -53,7 +49,8 @@ uint32_t near_atoms(const Graph *g)
 
 uint32_t sharing_atoms(const Graph *g)
 {
-    return near_atoms(g) & atoms_within(g->mesh, machine_of(g)->sharing);
+    return near_atoms(g) &
+           atoms_within(g->mesh, (int64_t)machine_of(g)->sharing);
 }
 
 /* Of an all-to-all those rows go out whose ranks are on other hosts; of others
@@ -67,7 +64,8 @@ double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall)
                  : alltoall  ? (all - here) / (all - 1)
                              : 1 / here;
 
-    return bytes * (out / m->network + (1 - out) / m->link);
+    return m->hop + (here == all ? 0 : m->far) +
+           bytes * (out / m->network + (1 - out) / m->link);
 }
 
 FILE *compile_out(const Compile *c)

@@ -24,28 +24,22 @@ typedef struct CompileOptions {
 typedef struct Compile {
     CompileOptions options;
     const Target *target;
-    const char *pass; /* under way */
-    int ndot;         /* pictures drawn */
-    Table *said;      /* plain_products.c: axes warned of */
+    MachineSpeeds machine; /* whose speeds times are predicted by */
+    const char *pass;      /* under way */
+    int ndot;              /* pictures drawn */
+    Table *said;           /* plain_products.c: axes warned of */
 } Compile;
 
 void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
 const Target *pass_target(const Graph *g); /* the one compiled for */
-/* Of the machine that it is compiled for (machines.def). */
-typedef struct MachineSpeeds {
-    double gemm, unaligned, plain, loop, memory, link, network, launch, hop,
-        rows;
-    int64_t sharing;
-    double capacity;
-    int serial;
-} MachineSpeeds;
+/* Of the machine that it is compiled for: cluster{}, or the target's. */
 const MachineSpeeds *machine_of(const Graph *g);
 /* Bytes that a rank's arena may have: `memory`, or what T's machine has; 0: not
  * known. */
 int64_t memory_limit(const Opts *o, const Target *T);
-/* The atoms over which ranks of one host differ (fold.host), and the seconds
- * that a rank of a group needs to send so many bytes to the others; of them
- * those whose ranks share memory. */
+/* The atoms over which ranks of one host differ (fold.host), of them those
+ * whose ranks share memory; and the seconds of a collective over `atoms` in
+ * which a rank sends so many bytes to the others. */
 uint32_t near_atoms(const Graph *g);
 uint32_t sharing_atoms(const Graph *g);
 double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall);

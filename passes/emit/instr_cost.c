@@ -135,8 +135,7 @@ void predict(const Graph *g, const Group *k, Instr *s)
     if (moves_rows(s->kind))
         s->secs = m->hop + s->bytes / m->rows;
     else if (k->fam == FAMcomm)
-        s->secs =
-            m->hop + link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
+        s->secs = link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
     s->experts = moves_rows(s->kind) ||
                  (k->fam == FAMcomm && serves_experts(g, k->node[0]));
 }
