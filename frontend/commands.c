@@ -89,6 +89,26 @@ static ProgramKind program_of(const char *name, ProgramKind usual)
     return k;
 }
 
+/* A stated limit holds; one that is only the target's usual machine's may not
+ * be that of the machine it will run on. */
+static void check_memory(const Args *a, const Plan *p)
+{
+    const char *wrong = memory_wrong(p);
+    Text t = { .arena = forever };
+
+    if (!wrong)
+        return;
+    put(&t, "%s", wrong);
+    if (!opts_given(p->opts, "memory") &&
+        !opts_given(p->opts, "cluster.chip")) {
+        warn(NULL, "%s", t.s);
+        return;
+    }
+    if (file_kind(a->file) == FILEmodel && !a->past)
+        put_fixes(&t, a, p);
+    err(NULL, "%s", t.s);
+}
+
 /* Null when -x stopped it. */
 static Plan *make_plan(Args *a, FILE *out)
 {
@@ -117,7 +137,7 @@ static Plan *make_plan(Args *a, FILE *out)
     if (a->dot)
         write_graphs(a->dot, &dot);
     if (p)
-        warn_memory(p);
+        check_memory(a, p);
     return p;
 }
 

@@ -25,9 +25,10 @@ void watch_tracing(int on);
 /* ---- report.c fold.c rank.c ---------------------------------------------- */
 
 const char *bytes_text(int64_t v); /* "61.20 GiB" */
-/* memory.c: of a stage's rank; one line where a rank needs too much. */
+/* memory.c: of a stage's rank; what is said where a rank needs too much: null,
+ * or by how much and what is largest. */
 void report_stage_memory(FILE *out, const Plan *p, const Role *r);
-void warn_memory(const Plan *p);
+const char *memory_wrong(const Plan *p);
 void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
 void report_fold(FILE *out, const Plan *p);               /* fold.c */
@@ -55,7 +56,7 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot;
-    double temperature;
+    double temperature, seconds;
     int64_t n, topk, rank; /* rank -1: not asked for */
     int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
 } Args;
@@ -77,7 +78,7 @@ void check_model(const Args *a, const char *dir);
 void accept_other_plans(void); /* compile them anew */
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
-int cmd_bench(Args *a);
+int cmd_bench(Args *a), cmd_search(Args *a);
 int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
 int cmd_data(Args *a);
 void write_all(const char *path, const char *s, size_t n); /* new.c */

@@ -215,4 +215,107 @@ const Target *target_of(const Opts *o);
 /* What editors and luacheck read of the language. */
 const char *editor_text(Arena *a), *luacheck_text(Arena *a);
 
+/* ---- search.c search_cost.c search_jobs.c -------------------------------- */
+
+/* A point of the space that `search` goes through. */
+typedef struct Point {
+    int64_t size[NMESH], vpp, batch, zero;
+    int schedule; /* word of fold.schedule */
+} Point;
+
+/* Of a step, predicted: seconds; bytes of the rank that needs most. */
+typedef struct Forecast {
+    double secs;  /* the makespan: */
+    double open;  /*   transfers that nothing hides, */
+    double idle;  /*   stages that wait, */
+    double again; /*  what is made again for the backward, */
+    double bytes;
+} Forecast;
+
+typedef struct SearchUnit { /* of a pipeline: a layer */
+    const Scope *scope;
+    Node **node; /* vec */
+    int run;     /* of units that are alike */
+    double flops;
+} SearchUnit;
+
+/* Of one unit: elements of parameters, those that an index picks and others;
+ * bytes of what others read of it, of one sequence; experts of a token. */
+typedef struct UnitShape {
+    double dense, expert, row, chosen;
+} UnitShape;
+
+typedef struct SearchModel {
+    SearchUnit *unit; /* vec */
+    int nunit, nrun;
+    int *left;        /* by run: its units */
+    UnitShape *shape; /* by run */
+    UnitShape ends;   /* of what is in no unit */
+} SearchModel;
+
+/* What a short plan's step takes, or the unit that it has more than another:
+ * seconds of a micro-batch, of them transfers that nothing hides, and of what
+ * is done once a step; launches of a micro-batch; bytes of what lives
+ * always, of what outlives the body, and at most in body and post. */
+typedef struct UnitCost {
+    double body, open, rest, calls, persist, accum, body_bytes, post_bytes;
+    double fallback_bytes; /* at most in the step's fallback */
+} UnitCost;
+typedef struct ModelCost {
+    UnitCost *unit, ends; /* by run: of one unit; of what is in none */
+} ModelCost;
+
+typedef struct SearchTrace { /* the model with that many sequences */
+    int64_t batch;
+    Graph *g;
+} SearchTrace;
+
+typedef struct Search {
+    const Target *target;
+    SearchTrace *model; /* vec */
+    SearchModel units;  /* of the first */
+    MachineSpeeds machine;
+    const char *batch_key;             /* "axes.batch" */
+    int64_t world, host, batch, limit; /* sequences of a step; bytes */
+    int64_t seq, experts, tensor;      /* tensor: the most ranks of tp */
+    double tokens, flops;              /* of a step, all ranks */
+    double weight;  /* bytes of an element that kernels read */
+    Arena *scratch; /* of one estimate */
+    Table *cuts;    /* number of chunks -> Stages */
+} Search;
+
+typedef struct ShortPlan {
+    Point point;
+    int64_t world;
+    int run, rebuild; /* -1: of each run one unit */
+} ShortPlan;
+typedef struct ShortJobs {
+    const Search *search;
+    const ShortPlan *want;
+} ShortJobs;
+
+/* f(ctx, i, out of size bytes) of each i < n in a process of its own, as many
+ * at once as there are processors, until search_clock() is `end`. Which of them
+ * returned 1, which ended otherwise, which were not or not wholly run. */
+typedef int SearchJob(void *ctx, int i, void *out);
+enum { JOBnot, JOBdone, JOBrefused };
+char *search_run(int n, size_t size, void *out, double end, SearchJob *f,
+                 void *ctx);
+double search_clock(void);                   /* seconds */
+void search_units(SearchModel *m, Graph *g); /* all but the shapes, */
+void search_shapes(SearchModel *m, Graph *g);
+void search_keys(Opts *o, const Point *p);
+char *search_short(ShortJobs *x, int n, UnitCost *out, double end);
+char *search_whole(const Search *s, const Point *const *p, int n, Forecast *out,
+                   double end);
+Forecast search_forecast(const Plan *p);
+/* Short plans like one, from which search_costs has what units cost; how many.
+ * The same from what they cost on one rank, with one sequence. */
+int search_shorts(const SearchModel *m, const ShortPlan *like, ShortPlan *out);
+ModelCost search_costs(const SearchModel *m, const UnitCost *plan);
+/* search.c: folds next to that of a plan whose plans fit, with their keys. */
+void put_fixes(Text *out, const Args *a, const Plan *p);
+ModelCost search_scaled(const Search *s, const Point *p, const ModelCost *ref);
+Forecast search_combine(Search *s, const Point *p, const ModelCost *c);
+
 #endif

@@ -39,6 +39,8 @@ static const Command commands[] = {
       "validation loss" },
     { "bench", cmd_bench, 1, 1, 1, "", "model.lua|m.plan [key=value ...]",
       "time, bytes and FLOPs of every instruction, against what was planned" },
+    { "search", cmd_search, 1, 1, 1, "json seconds", "model.lua cluster=h100x64 [key=value ...]",
+      "the fastest fold of a cluster, and why others are slower; keys pin" },
     { "show", cmd_show, 1, 1, 1, "rank memory html trace schedule csv fold",
       "m.plan|runs/name",
       "what a plan does and needs" },
@@ -75,6 +77,7 @@ static const Option options[] = {
     { "schedule", NULL, NULL, TEXT(schedule), "who does what when in a pipeline, as a table" },
     { "fold", NULL, NULL, TEXT(fold), "both grids, groups, stages; of a model too, with keys" },
     { "csv", "file", NULL, TEXT(csv), "write that table as PyTorch's pipelining does" },
+    { "seconds", "s", "num 0", NUMBER(seconds), "how long to search; 0: until no point is left (10)" },
     { "replay", "step", "int 1", INTEGER(replay), "reach this step of a run again, compare it; writes nothing" },
     { "prompt", "text", NULL, TEXT(prompt), "what the text starts with" },
     { "n", "tokens", "int 1", INTEGER(n), "how many to make (200)" },
@@ -364,7 +367,7 @@ static void check_passes(const Command *c, const char *list, int dump)
 
 int main(int argc, char **argv)
 {
-    Args a = { .n = 200, .temperature = 0.8, .rank = -1 };
+    Args a = { .n = 200, .temperature = 0.8, .seconds = 10, .rank = -1 };
 
     process_start(built_from);
     if (argc < 2)

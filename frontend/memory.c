@@ -124,7 +124,7 @@ static Owner *owners_of(const Role *r)
     return v;
 }
 
-void warn_memory(const Plan *p)
+const char *memory_wrong(const Plan *p)
 {
     const Role *r = p->role;
     int64_t limit = limit_of(p);
@@ -133,7 +133,7 @@ void warn_memory(const Plan *p)
     for (int i = 1; i < p->nrole; i++)
         r = p->role[i].arena > r->arena ? &p->role[i] : r;
     if (!limit || r->arena <= limit)
-        return;
+        return NULL;
     Owner *v = owners_of(r);
     for (size_t i = 0; i < vec_len(v) && i < 3; i++) {
         const Buf *b = v[i].buf;
@@ -142,7 +142,7 @@ void warn_memory(const Plan *p)
         if (b->file)
             put(&t, " (%s:%d)", b->file, b->line);
     }
-    warn(NULL, "a rank needs %s, %s over the limit of %s; largest:%s",
-         bytes_text(r->arena), bytes_text(r->arena - limit), bytes_text(limit),
-         t.s);
+    return strf(forever, "a rank needs %s, %s over the limit of %s; largest:%s",
+                bytes_text(r->arena), bytes_text(r->arena - limit),
+                bytes_text(limit), t.s);
 }

@@ -549,6 +549,15 @@ int64_t aff_at(const Mesh *m, const RankAffine *x, int64_t rank)
     return v;
 }
 
+int mesh_legal(int64_t world, const int64_t size[NMESH], const char *order)
+{
+    GridOrder o = order_read(order, NULL);
+    FoldSolve v = { .world = world };
+
+    memcpy(v.size, size, sizeof v.size);
+    return solve(&v, &o) == NONE;
+}
+
 Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
                const char *order, const Loc *l)
 {

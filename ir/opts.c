@@ -123,6 +123,11 @@ int64_t opts_int(const Opts *o, const char *key)
     return s ? strtoll(s, 0, 10) : 0;
 }
 
+int64_t opts_int_given(const Opts *o, const char *key)
+{
+    return opts_given(o, key) ? opts_int(o, key) : 0;
+}
+
 double opts_num(const Opts *o, const char *key)
 {
     const char *s = opts_str(o, key);

@@ -221,6 +221,8 @@ extern const char *const meshnames[NMESH]; /* "tp" ... "edp" */
  * are 0 and get their defaults; err() when something does not divide. */
 Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
                const char *order, const Loc *l);
+/* Would mesh_new make it, of a right order? */
+int mesh_legal(int64_t world, const int64_t size[NMESH], const char *order);
 /* err() where fold.order is none. */
 void order_check(const char *s, const Loc *l);
 int64_t mesh_coord(const Mesh *m, int64_t rank, int atom);
@@ -292,6 +294,7 @@ Opts *opts_new(Arena *a);
 void opts_set(Opts *o, const char *key, const char *value, const Loc *l);
 const char *opts_str(const Opts *o, const char *key); /* null: not given */
 int64_t opts_int(const Opts *o, const char *key);
+int64_t opts_int_given(const Opts *o, const char *key); /* 0: default */
 double opts_num(const Opts *o, const char *key);
 int64_t opts_bytes(const Opts *o, const char *key);
 int opts_given(const Opts *o, const char *key);      /* set, not default */

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((111 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((112 + $(ls models/*.lua | wc -l)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -55,11 +55,14 @@ is "to the same plan" 0 cmp "$dir/a.plan" "$dir/b.plan"
 is "show" 0 "$PLEAT" show "$dir/a.plan"
 says "show prints the bound" "lower bound"
 # shellcheck disable=SC2086
-is "a plan beyond its memory is made" 0 "$PLEAT" compile models/tiny.lua \
+is "a plan beyond its memory is refused" 1 "$PLEAT" compile models/tiny.lua \
     $small memory=1kB -o "$dir/little.plan"
 says "it says by how much, and whose" "over the limit of 1000 B; largest: "
+# shellcheck disable=SC2086
+is "less memory than it would take" 0 "$PLEAT" compile models/tiny.lua \
+    $small memory=42.2MiB -o "$dir/little.plan"
 is "show prints the limit" 0 sh -c \
-    "$PLEAT show $dir/little.plan | grep '^  limit  *1000 B'"
+    "$PLEAT show $dir/little.plan | grep '^  limit  *42.20 MiB'"
 is "show prints what rebuilding costs" 0 sh -c \
     "$PLEAT show $dir/little.plan | grep '^  rebuilding  *[1-9].* ms'"
 is "show draws" 0 "$PLEAT" show "$dir/a.plan" --html "$dir/a.html" \

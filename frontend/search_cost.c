@@ -1,0 +1,285 @@
+/* search_cost.c: a step of a point of the search without compiling it, from
+ * what units (layers) cost and how a schedule puts them together. What units
+ * cost is measured in short plans of the same fold; or, before that is known,
+ * scaled from those of one rank:
+ *
+ *   work          sequences / (tp cp); launches stay
+ *   transfers     per unit: 5 of a micro-batch's rows over tp (9 where the
+ *                 unit has no experts), 3 over cp, 4 of rows to experts
+ *   once a step   what a rank holds of parameters, their gradients over dp
+ *
+ * On pp stages, m micro-batches, t the slowest stage's (arXiv 2104.04473,
+ * 2401.10241, DeepSeek's DualPipeV; F = I = W = t/3):
+ *
+ *   1f1b          (m - 1) t + sum of t         alive: pp - s
+ *   interleaved   m t + (pp - 1) t / vpp       alive: (2 (pp - s - 1) +
+ *                                                (vpp - 1) pp + 1) / vpp
+ *   zerobubble    m t + (pp - 1) t / 3         alive: 3/2 pp
+ *   dualpipev     m t + (pp - 1) t / 3         alive: 3/2 pp + 1/2
+ *
+ * The last two keep gradients too, up to the W of their micro-batch.        */
+#include <math.h>
+#include <string.h>
+
+#include "../ir/keys.h"
+#include "frontend.h"
+
+static UnitCost weighted(UnitCost a, double k, UnitCost b)
+{
+    return (UnitCost){ a.body + k * b.body,
+                       a.open + k * b.open,
+                       a.rest + k * b.rest,
+                       a.calls + k * b.calls,
+                       a.persist + k * b.persist,
+                       a.accum + k * b.accum,
+                       a.body_bytes + k * b.body_bytes,
+                       a.post_bytes + k * b.post_bytes,
+                       a.fallback_bytes + k * b.fallback_bytes };
+}
+
+/* ---- from short plans ---------------------------------------------------- */
+
+/* The run whose units cost what run r's only one does; r: none. */
+static int run_like(const SearchModel *m, int r)
+{
+    double own = 0, flops = 0;
+    int best = r;
+
+    for (int u = 0; u < m->nunit; u++)
+        own = m->unit[u].run == r ? m->unit[u].flops : own;
+    for (int u = 0; u < m->nunit && m->left[r] == 1; u++) {
+        flops = m->unit[u].flops;
+        if (m->left[m->unit[u].run] > 1 && fabs(flops / own - 1) < 0.05)
+            best = m->unit[u].run;
+    }
+    return best;
+}
+
+int search_shorts(const SearchModel *m, const ShortPlan *like, ShortPlan *out)
+{
+    int n = 0;
+
+    out[n] = *like;
+    out[n++].run = -1;
+    for (int r = 0; r < m->nrun; r++)
+        if (m->left[r] > 1) {
+            out[n] = *like;
+            out[n++].run = r;
+        }
+    return n;
+}
+
+ModelCost search_costs(const SearchModel *m, const UnitCost *plan)
+{
+    ModelCost c = { .ends = plan[0] };
+    int n = 1;
+
+    c.unit = alloc(forever, (size_t)(m->nrun + 1) * sizeof *c.unit);
+    for (int r = 0; r < m->nrun; r++)
+        if (m->left[r] > 1)
+            c.unit[r] = weighted(plan[n++], -1, plan[0]);
+    for (int r = 0; r < m->nrun; r++) {
+        c.unit[r] = c.unit[run_like(m, r)];
+        c.ends = weighted(c.ends, -1, c.unit[r]);
+    }
+    return c;
+}
+
+/* ---- scaled -------------------------------------------------------------- */
+
+/* Seconds of a collective of n ranks, `stride` apart, each of which sends so
+ * many bytes in all. */
+static double send_secs(const Search *s, int64_t n, int64_t stride,
+                        double bytes, int each)
+{
+    const MachineSpeeds *m = &s->machine;
+    double all = (double)n, here = (double)(s->host ? s->host / stride : n);
+
+    if (n < 2)
+        return 0;
+    here = here < 1 ? 1 : here > all ? all : here;
+    double out = here == all ? 0 : each ? (all - here) / (all - 1) : 1 / here;
+    return m->hop + (out > 0 ? m->far : 0) +
+           bytes * (out / m->network + (1 - out) / m->link);
+}
+
+typedef struct Sharing {  /* of a point */
+    double dense, expert; /* ranks that a parameter is cut over, */
+    double dp, edp;       /* that hold the same part */
+} Sharing;
+
+static Sharing sharing_of(const Point *p)
+{
+    const int64_t *n = p->size;
+
+    return (Sharing){ (double)n[Mtp], (double)(n[Metp] * n[Mep]),
+                      (double)(n[Mdp] * n[Mcp]), (double)n[Medp] };
+}
+
+/* Bytes of parameters whose total is `each` an element, `cut` of it shared. */
+static double held(const Sharing *x, const UnitShape *u, double each, int cut)
+{
+    return each * (u->dense / x->dense / (cut ? x->dp : 1) +
+                   u->expert / x->expert / (cut ? x->edp : 1));
+}
+
+static double unit_transfers(const Search *s, const Point *p,
+                             const UnitShape *u)
+{
+    const int64_t *n = p->size;
+    double rows = u->row * (double)p->batch / (double)n[Mcp];
+    double own = rows / (double)n[Mtp], ep = (double)n[Mep];
+    double hit = ep * (1 - pow(1 - 1 / ep, u->chosen));
+    int times = u->expert > 0 ? 5 : 9;
+
+    return times * send_secs(s, n[Mtp], 1, rows, 0) +
+           3 * send_secs(s, n[Mcp], n[Mtp], rows / 2, 0) +
+           (u->expert > 0 ? 4 * send_secs(s, n[Mep], n[Metp], own * hit, 1) +
+                                4 * send_secs(s, n[Metp], 1,
+                                              own * hit * (double)n[Metp], 0)
+                          : 0);
+}
+
+/* One unit of shape u, which costs `ref` on one rank with one sequence. */
+static UnitCost scaled_unit(const Search *s, const Point *p, UnitCost ref,
+                            const UnitShape *u)
+{
+    Sharing x = sharing_of(p);
+    double launch = s->machine.launch * ref.calls;
+    double share = (double)p->batch / (x.dense * (double)p->size[Mcp]);
+    double all = u->dense + u->expert, now = held(&x, u, 1, 0);
+    double each = all > 0 ? ref.persist / all : 0;
+    double weights = each > s->weight ? s->weight : each;
+    UnitCost c = { .calls = ref.calls };
+
+    c.open = unit_transfers(s, p, u);
+    if (p->zero > 1)
+        c.open += send_secs(s, (int64_t)x.dp, (int64_t)x.dense, 4 * now, 0);
+    if (p->zero == 3)
+        c.open += 2 * send_secs(s, (int64_t)x.dp, (int64_t)x.dense,
+                                s->weight * now, 0);
+    c.body = (ref.body - launch) * share + launch + c.open;
+    c.rest = all > 0 ? ref.rest * held(&x, u, 1, p->zero > 0) / all : 0;
+    c.rest += send_secs(s, (int64_t)x.dp, (int64_t)x.dense,
+                        (4 + s->weight) * u->dense / x.dense, 0) +
+              send_secs(s, (int64_t)x.edp, (int64_t)x.expert,
+                        (4 + s->weight) * u->expert / x.expert, 0);
+    c.persist = held(&x, u, weights, p->zero == 3) +
+                held(&x, u, each - weights, p->zero > 0);
+    c.accum = all > 0 ? held(&x, u, ref.accum / all, p->zero > 1) : 0;
+    c.body_bytes = c.accum + (ref.body_bytes - ref.accum) * share;
+    c.fallback_bytes = c.accum + (ref.fallback_bytes - ref.accum) * share;
+    c.post_bytes = all > 0 ? held(&x, u, ref.post_bytes / all, p->zero > 1) : 0;
+    return c;
+}
+
+ModelCost search_scaled(const Search *s, const Point *p, const ModelCost *ref)
+{
+    const SearchModel *m = &s->units;
+    ModelCost c = { .ends = scaled_unit(s, p, ref->ends, &m->ends) };
+
+    c.unit = alloc(s->scratch, (size_t)(m->nrun + 1) * sizeof *c.unit);
+    for (int r = 0; r < m->nrun; r++)
+        c.unit[r] = scaled_unit(s, p, ref->unit[r], &m->shape[r]);
+    return c;
+}
+
+/* ---- put together -------------------------------------------------------- */
+
+static int is_folded(const Point *p)
+{
+    return p->schedule == SCHEDULEdualpipev;
+}
+
+static int stage_of(const Point *p, int chunk)
+{
+    int pp = (int)p->size[Mpp];
+
+    return is_folded(p) && chunk >= pp ? 2 * pp - 1 - chunk : chunk % pp;
+}
+
+/* Where the units are; made once for each number of chunks. */
+static const Stages *cut_of(Search *s, const Point *p)
+{
+    Graph *g = s->model[0].g;
+    int chunks = (int)(p->size[Mpp] * p->vpp);
+    const Stages **at =
+        (const Stages **)(void *)table_at(s->cuts, (uint64_t)chunks);
+
+    if (!*at && p->size[Mpp] > 1) {
+        search_keys(g->opts, p);
+        *at = stages_cut(g);
+    }
+    return *at;
+}
+
+static double alive_on(const Point *p, int stage, double micros)
+{
+    double pp = (double)p->size[Mpp], v = (double)p->vpp;
+    double most = pp - stage;
+
+    if (p->schedule == SCHEDULEinterleaved)
+        most = (2 * (pp - stage - 1) + (v - 1) * pp + 1) / v;
+    if (p->schedule == SCHEDULEzerobubble)
+        return 1.5 * fmin(pp, micros);
+    if (is_folded(p))
+        return 1.5 * fmin(pp, micros) + 0.5;
+    return fmin(most, micros);
+}
+
+/* Bytes of a rank of a stage whose units cost c, what else it has `ends`. */
+static double bytes_on(const Point *p, int stage, double micros, UnitCost c,
+                       UnitCost ends)
+{
+    double alive = alive_on(p, stage, micros), accum = c.accum + ends.accum;
+    double step = (c.body_bytes - c.accum) * alive + ends.body_bytes;
+    double fallback =
+        (c.fallback_bytes - c.accum) * alive + ends.fallback_bytes;
+    double body = accum + fmax(step, fallback);
+
+    return c.persist + ends.persist +
+           fmax(body, c.post_bytes + ends.post_bytes);
+}
+
+Forecast search_combine(Search *s, const Point *p, const ModelCost *c)
+{
+    const SearchModel *m = &s->units;
+    const Stages *cut = cut_of(s, p);
+    int pp = (int)p->size[Mpp], chunks = pp * (int)p->vpp;
+    double micros = (double)s->batch / (double)(p->batch * p->size[Mdp]);
+    double most = 0, sum = 0, rest = 0, open = 0, bytes = 0, fill;
+    UnitCost *at = alloc(s->scratch, (size_t)pp * sizeof *at);
+
+    for (int u = 0; u < m->nunit; u++) {
+        UnitCost *to = &at[cut ? stage_of(p, cut->chunk[u]) : 0];
+        *to = weighted(*to, 1, c->unit[m->unit[u].run]);
+    }
+    for (int i = 0; i < pp; i++) {
+        int last = i == stage_of(p, chunks - 1), first = !i;
+        double part = last ? 1 : 0, params = 0.5 * (first + last);
+        UnitCost ends = weighted((UnitCost){ 0 }, part, c->ends);
+        ends.persist = params * c->ends.persist;
+        ends.accum = params * c->ends.accum;
+        ends.body_bytes = part * (c->ends.body_bytes - c->ends.accum);
+        ends.fallback_bytes = part * (c->ends.fallback_bytes - c->ends.accum);
+        double body = at[i].body + ends.body;
+        most = fmax(most, body);
+        open = fmax(open, at[i].open + ends.open);
+        rest = fmax(rest, at[i].rest + ends.rest);
+        sum += body;
+        bytes = fmax(bytes, bytes_on(p, i, micros, at[i], ends));
+    }
+    fill = p->schedule == SCHEDULEinterleaved ? (pp - 1) * most / (double)p->vpp
+           : p->schedule == SCHEDULE1f1b      ? sum - most
+                                              : (pp - 1) * most / 3;
+    double row = m->nrun ? m->shape[0].row : 0;
+    double hops = 2.0 * (chunks - 1) *
+                  send_secs(s, pp, s->world / pp,
+                            row * (double)p->batch /
+                                (double)(p->size[Mtp] * p->size[Mcp]),
+                            0);
+    return (Forecast){ .secs = micros * most + fill + rest + hops,
+                       .open = micros * open + hops,
+                       .idle = fill,
+                       .bytes = bytes };
+}

@@ -1,0 +1,99 @@
+#!/bin/sh
+# search: what it chooses is what compiling the whole space finds: the fewest
+# milliseconds of a plan that fits; more memory never gives a slower one. What is
+# refused, what is said where nothing fits.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/search
+rm -rf "$dir" && mkdir -p "$dir" && cp models/tiny.lua "$dir" && cd "$dir" || exit 2
+bad=0
+small="target=null axes.seq=64 axes.vocab=64 train.batch=4"
+
+result() {
+    if [ "$2" = 0 ]; then echo "ok - search: $1"; else
+        echo "not ok - search: $1" && bad=1
+        sed 's/^/# /' said | head -n 5
+    fi
+}
+
+# price KEYS..: ms of a step to six digits; nothing where it is refused
+price() {
+    # shellcheck disable=SC2086
+    "$PLEAT" compile tiny.lua $small "$@" -o p.plan >said 2>&1 || return
+    "$PLEAT" show p.plan | sed -n '/^program step /{s/.*predicted \([0-9.]*\) ms.*/\1/p;q;}'
+}
+
+# space WORLD KEYS..: the price and keys of each point that compiles and fits
+space() {
+    world=$1 && shift
+    for pp in 1 2 4; do for vpp in 1 2; do for tp in 1 2 4; do for etp in 1 2 4; do
+        for ep in 1 2 4 8; do for kind in 1f1b interleaved zerobubble dualpipev; do
+            for zero in 1 2 3; do
+                case $pp-$vpp-$kind in
+                1-2-* | 1-1-[!1]* | *-1-interleaved | *-1-dualpipev | *-2-1f1b | *-2-zero*) continue ;;
+                esac
+                [ $((tp * pp)) -gt "$world" ] || [ $((etp * ep * pp)) -gt "$world" ] ||
+                    [ $etp -gt $tp ] || { [ $zero -gt 1 ] && [ $((tp * pp)) = "$world" ]; } &&
+                    continue
+                keys="fold.pp=$pp fold.vpp=$vpp fold.tp=$tp fold.etp=$etp fold.ep=$ep fold.schedule=$kind fold.zero=$zero"
+                case " $keys " in *" ${pin:-fold} "*) ;; *) [ -z "$pin" ] || continue ;; esac
+                # shellcheck disable=SC2086
+                ms=$(price world=$world axes.batch=1 $keys "$@")
+                [ -z "$ms" ] || echo "$ms $keys"
+            done
+        done; done
+    done; done; done; done
+}
+
+# search KEYS..: the ms and the keys of the best
+search() {
+    # shellcheck disable=SC2086
+    "$PLEAT" search tiny.lua $small axes.batch=1 --seconds 0 --json "$@" >said 2>&1 || return
+    sed -n 's/.*"proven":true.*"best":{"keys":"\([^"]*\)","ms":\([0-9.]*\),.*"fits":true,"price":"compiled".*/\2 \1/p' said
+}
+
+# best KEYS..: search against all of a space
+best() {
+    world=$1 && shift
+    pin=$1 && shift
+    # shellcheck disable=SC2086
+    set -- "$(search world=$world $pin "$@")" "$(space "$world" "$@" | sort -n | head -n 1)"
+    echo "$1 $2" >said
+    echo "$1" "$2" | awk '{ for (i = 2; $i !~ /^[0-9.]+$/; i++) continue
+        exit !($1 > 0 && $1 - $i < 6e-4 && $i - $1 < 6e-4) }'
+    result "the best of $world ranks ${pin:-} is that of the whole space: ${1%% *} ms, ${2%% *}" $?
+}
+
+best 2 ""
+best 4 fold.ep=4
+last=1e9
+for m in 20MiB 24MiB 40MiB; do
+    now=$(search world=2 memory=$m)
+    now=${now%% *}
+    [ -z "$now" ] && now=$last
+    echo "$now $last" | awk '{ exit !($1 <= $2) }'
+    result "$m is no slower than less: $now ms" $?
+    last=$now
+done
+[ "$last" != 1e9 ]
+result "some of them fit" $?
+
+# refuse WORDS COMMAND..
+refuse() {
+    words=$1 && shift
+    "$PLEAT" "$@" >said 2>&1
+    [ $? = 1 ] && [ "$(grep -c 'error: ' said)" = 1 ] && grep -q "$words" said
+    result "refused: $*" $?
+}
+refuse "nearest legal: tp=2" search tiny.lua cluster=h100x8 fold.tp=3
+refuse "nearest legal: ep=2" search tiny.lua cluster=h100x8 fold.ep=3
+refuse "for how many ranks" search tiny.lua
+refuse "no plan fits into 1000.00 KiB of a rank; the least, .* is that of fold" search tiny.lua \
+    cluster=h100x2 memory=1000KiB train.batch=4 axes.batch=1
+refuse "over the limit of .*; largest: .*tiny.lua:[0-9]*" compile tiny.lua target=null world=2 \
+    axes.batch=4 train.batch=16 memory=44MiB
+keys=$(sed -n 's/^it fits with \([^(]*\) (.*/\1/p' said)
+# shellcheck disable=SC2086
+[ -n "$keys" ] && "$PLEAT" compile tiny.lua target=null world=2 train.batch=16 memory=44MiB $keys -o p.plan >said 2>&1
+result "it fits with what is said: $keys" $?
+exit $bad
