@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "frontend.h"
@@ -364,6 +365,7 @@ static void change_keys(Plan *p, const Args *a)
                 a->file);
         opts_set(p->opts, key, value, NULL);
     }
+    tokenizer_from(p->opts);
 }
 
 /* A model file's data.valid need not be there when data.train is another. */
@@ -489,22 +491,9 @@ int cmd_bench(Args *a)
 
 /* ---- generate ------------------------------------------------------------ */
 
-/* A file of a run, by its folder or a checkpoint inside of it; null: none. */
-static const char *file_of_run(const char *folder, const char *name)
-{
-    static const char *const up[] = { "", "../", "../../" };
-
-    for (size_t i = 0; i < sizeof up / sizeof *up; i++) {
-        char *path = strf(forever, "%s/%s%s", folder, up[i], name);
-        if (!access(path, R_OK))
-            return path;
-    }
-    return NULL;
-}
-
 static Plan *plan_of_run(const char *folder)
 {
-    const char *path = file_of_run(folder, "plan");
+    const char *path = run_file_near(forever, folder, "plan");
 
     if (!path)
         err(NULL, "%s is neither a run's folder nor a checkpoint of one",
@@ -526,7 +515,8 @@ static int is_of_text(const char *key)
     return 0;
 }
 
-/* The run's keys that shape the model, on one rank, one sequence at a time. */
+/* The keys of the run p, or null, that shape the model, and those typed now: on
+ * one rank, one sequence at a time. */
 static Opts *generate_keys(const Args *a, const Plan *p)
 {
     /* clang-format off */
@@ -539,16 +529,17 @@ static Opts *generate_keys(const Args *a, const Plan *p)
     Opts *o = opts_new(forever);
     const char *key, *value;
 
-    for (int i = 0; opts_each(p->opts, i, &key, &value); i++)
+    for (int i = 0; p && opts_each(p->opts, i, &key, &value); i++)
         if (!strncmp(key, "axes.", 5) || !strncmp(key, "precision.", 10) ||
             !strcmp(key, "data.tokenizer") || !strcmp(key, "data.template") ||
             !strcmp(key, "data.eod"))
             opts_set(o, key, value, NULL);
     if (opts_text_tokenizer(o) != TOKENIZERbytes &&
-        (value = file_of_run(a->file, "tokenizer.json")))
+        (value = run_file_near(forever, a->file, "tokenizer.json")))
         opts_set(o, "data.tokenizer", value, NULL);
     for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
-        if (!is_of_text(key) || !strcmp(key, "axes.batch"))
+        if ((!is_of_text(key) && (p || strcmp(key, "from"))) ||
+            !strcmp(key, "axes.batch"))
             err(NULL,
                 "%s=%s: a text does not depend on it (generate runs one "
                 "sequence on one rank)",
@@ -560,17 +551,20 @@ static Opts *generate_keys(const Args *a, const Plan *p)
     return o;
 }
 
-typedef struct Again {
-    const Plan *plan;
+typedef struct ForwardJob {
+    const Plan *plan; /* whose sources are the model; null: the file */
+    const char *file;
     const Opts *keys;
-} Again;
+} ForwardJob;
 
-/* The model compiled again from the sources in the plan, its outputs only. */
+/* The model, its outputs only. */
 static int forward_job(void *arg, FILE *out)
 {
-    const Again *w = arg;
+    const ForwardJob *w = arg;
     size_t n = 0;
-    Trace t = trace_sources(w->plan->source, w->plan->nsource, w->keys);
+    Trace t = w->plan
+                  ? trace_sources(w->plan->source, w->plan->nsource, w->keys)
+                  : trace(w->file, w->keys, 0);
     Node **v = t.g->node;
 
     for (size_t i = 0; i < vec_len(v); i++)
@@ -583,24 +577,41 @@ static int forward_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
-int cmd_generate(Args *a)
+/* Of a run, or of a model file with `from`: f on what computes its outputs. */
+static int on_forward(Args *a, int (*f)(Plan *p, const GenArgs *g, FILE *out))
 {
-    accept_other_plans();
-    Plan *p = plan_of_run(a->file);
-    Again w = { p, generate_keys(a, p) };
+    struct stat st;
+    int file = !stat(a->file, &st) && S_ISREG(st.st_mode);
     Text text = { .arena = forever };
     GenArgs g = { .prompt = a->prompt ? a->prompt : "",
                   .n = a->n,
                   .temperature = a->temperature,
                   .topk = a->topk,
                   .seed = (uint64_t)opts_int(a->keys, "seed") };
-    int status = guarded(forward_job, &w, &text);
 
+    accept_other_plans();
+    Plan *p = file ? NULL : plan_of_run(a->file);
+    ForwardJob w = { p, a->file, generate_keys(a, p) };
+    if (file && !opts_given(w.keys, "from"))
+        err(NULL, "%s: from= says which weights (a Hugging Face folder, a run)",
+            a->file);
+    int status = guarded(forward_job, &w, &text);
     if (status)
         return status;
-    p = plan_parse(forever, text.s, text.len, a->file);
-    opts_set(p->opts, "from", a->file, NULL);
-    return generate_plan(p, &g, stdout);
+    Plan *forward = plan_parse(forever, text.s, text.len, a->file);
+    if (p)
+        opts_set(forward->opts, "from", a->file, NULL);
+    return f(forward, &g, stdout);
+}
+
+int cmd_generate(Args *a)
+{
+    return on_forward(a, generate_plan);
+}
+
+int cmd_logits(Args *a)
+{
+    return on_forward(a, logits_plan);
 }
 
 int cmd_doctor(Args *a)
@@ -613,6 +624,13 @@ int cmd_doctor(Args *a)
 int cmd_data(Args *a)
 {
     return data_command((int)vec_len(a->word), a->word, a->keys, a->out);
+}
+
+int cmd_export(Args *a)
+{
+    accept_other_plans();
+    vec_push(forever, a->word, NULL);
+    return ckpt_export(a->word);
 }
 
 int cmd_ckpt(Args *a)

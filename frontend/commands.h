@@ -80,7 +80,11 @@ int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
 int cmd_bench(Args *a), cmd_search(Args *a);
 int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
-int cmd_data(Args *a);
-void write_all(const char *path, const char *s, size_t n); /* new.c */
+int cmd_data(Args *a), cmd_import(Args *a), cmd_export(Args *a);
+int cmd_logits(Args *a);
+void write_all(const char *path, const char *s, size_t n);
+const char *model_template(const char *name); /* new.c: one of models/ */
+/* It, and what editors need beside it; err() where a file is there already. */
+void write_model(const char *to, const char *text);
 
 #endif

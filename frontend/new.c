@@ -34,7 +34,7 @@ static int exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
-static const char *model_text(const char *name)
+const char *model_template(const char *name)
 {
     const char *names[NMODEL];
 
@@ -93,21 +93,25 @@ static void write_new(const char *path, const char *text)
     printf("wrote %s\n", path);
 }
 
-int cmd_new(Args *a)
+void write_model(const char *to, const char *text)
 {
-    const char *text = model_text(a->file), *to = a->word[1];
     const char *slash = strrchr(to, '/');
     int n = slash ? (int)(slash - to) + 1 : 0;
     const char *dir = strf(forever, "%.*s", n, to);
     char *library = strf(forever, "%s.pleat", dir);
 
     if (exists(to))
-        err(NULL, "new: %s is there already", to);
+        err(NULL, "%s is there already", to);
     write_new(to, text);
     write_new(strf(forever, "%s.luarc.json", dir), luarc);
     write_new(strf(forever, "%s.luacheckrc", dir), luacheck_text(forever));
     if (mkdir(library, 0777) && errno != EEXIST)
         err(NULL, "cannot make %s: %s", library, strerror(errno));
     write_new(strf(forever, "%s/pleat.lua", library), editor_text(forever));
+}
+
+int cmd_new(Args *a)
+{
+    write_model(a->word[1], model_template(a->file));
     return 0;
 }

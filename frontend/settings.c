@@ -53,6 +53,7 @@ void check_whole(Graph *g)
 
     cluster_settle(g->opts);
     opts_check(g->opts);
+    tokenizer_from(g->opts);
     for (const KeyInfo *k = keytab; k->name; k++)
         if (is_kind(k->kind, "params"))
             for (int i = 0; (pattern = opts_pattern(g->opts, key_name(k), i));

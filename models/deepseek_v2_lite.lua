@@ -1,11 +1,12 @@
 -- DeepSeek-V2-Lite: 15.7 billion parameters, 2.7 billion active (DeepSeek-AI 2024)
 axes { batch=1, seq=4096, hidden=2048, heads=16, nope=128, rot=64, dim=128, kvr=512,
-       dense=10944, ffn=1408, shared=2816, expert=64, vocab=102400 }
+       dense=10944, ffn=1408, shared=2816, expert=64, nodes=1, vocab=102400 }
 
 local layers, dense_layers, eps = 27, 1, 1e-6
-local chosen, theta = 6, 1e4                            -- experts of a token; of positions
-local yarn = { factor=40, original=4096, attention_factor=1 }    -- positions to 163,840
-local sharpen = 0.1 * 0.707 * math.log(yarn.factor) + 1
+local chosen, scale, theta = 6, 1.0, 1e4                -- experts of a token, their weight; of positions
+local kept = 1                                          -- groups that a token may choose from
+local yarn = { factor=40, original=4096, mscale=0.707, mscale_all_dim=0.707 }    -- nil: positions as they are
+local sharpen = yarn and 0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1 or 1
 
 local function norm(name, x, axis)
   return scope(name, rmsnorm, x, axis, eps)
@@ -34,14 +35,18 @@ local function ffn(x, width)
   return dot(swiglu(gate, up), param("w2", width .. " hidden"), width)
 end
 
-local function moe(x)                                    -- weights as they are, not summing to 1
+local function moe(x)                                    -- weights do not sum to 1
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, param("gate", "hidden expert"), "hidden")), "expert")
   local g, e   = topk(p, chosen, "expert")
+  if kept < size("nodes") then                           -- within the groups of the best experts
+    local _, best = topk(limit_groups(p, "expert", "nodes", kept, 1), chosen, "expert")
+    g, e = gather(p, best), best
+  end
   loss("balance", mean(balance_loss(p, chosen, "expert", "seq"), "batch"), 1e-3)
   local y      = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
-  return scope("shared", ffn, x, "shared") + sum(g * dot(y, w2[e], "ffn"), "top")
+  return scope("shared", ffn, x, "shared") + sum(scale * g * dot(y, w2[e], "ffn"), "top")
 end
 
 local function layer(x, i)
@@ -67,15 +72,18 @@ hf {
   config = {
     model_type="deepseek_v2", architectures={"DeepseekV2ForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=yarn.factor * yarn.original, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=163840, rope_theta=theta,
     num_attention_heads=size("heads"), num_key_value_heads=size("heads"), kv_lora_rank=size("kvr"),
     qk_nope_head_dim=size("nope"), qk_rope_head_dim=size("rot"), v_head_dim=size("dim"),
-    rope_scaling={ type="yarn", factor=yarn.factor, original_max_position_embeddings=yarn.original,
-                   beta_fast=32, beta_slow=1, mscale=0.707, mscale_all_dim=0.707 },
+    rope_scaling=yarn and {
+      type="yarn", factor=yarn.factor, original_max_position_embeddings=yarn.original,
+      beta_fast=yarn.beta_fast or 32, beta_slow=yarn.beta_slow or 1, mscale=yarn.mscale, mscale_all_dim=yarn.mscale_all_dim,
+    },
     intermediate_size=size("dense"), moe_intermediate_size=size("ffn"), first_k_dense_replace=dense_layers,
     q_lora_rank="null", n_routed_experts=size("expert"),
     n_shared_experts=size("shared") // size("ffn"), num_experts_per_tok=chosen, norm_topk_prob=false,
-    routed_scaling_factor=1.0, scoring_func="softmax", topk_method="greedy", n_group=1, topk_group=1,
+    routed_scaling_factor=scale, scoring_func="softmax", n_group=size("nodes"), topk_group=kept,
+    topk_method=kept < size("nodes") and "group_limited_greedy" or "greedy",
     attention_bias=false,
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },

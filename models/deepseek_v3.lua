@@ -7,8 +7,8 @@ local layers, dense_layers, eps = 61, 3, 1e-6
 local chosen, scale, theta = 8, 2.5, 1e4                 -- experts of a token, their weight; of positions
 local kept = 4                                           -- groups that a token may choose from
 local mtp, mtp_weight = 1, 0.1                           -- tokens predicted beyond the next; 0: none
-local yarn = { factor=40, original=4096, attention_factor=1 }    -- positions to 163,840
-local sharpen = 0.1 * math.log(yarn.factor) + 1
+local yarn = { factor=40, original=4096, mscale=1, mscale_all_dim=1 }    -- nil: positions as they are
+local sharpen = yarn and 0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1 or 1
 
 local function norm(name, x, axis)
   return scope(name, rmsnorm, x, axis, eps)
@@ -124,11 +124,13 @@ hf {
   config = {
     model_type="deepseek_v3", architectures={"DeepseekV3ForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=yarn.factor * yarn.original, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=163840, rope_theta=theta,
     num_attention_heads=size("heads"), num_key_value_heads=size("heads"), kv_lora_rank=size("kvr"),
     qk_nope_head_dim=size("nope"), qk_rope_head_dim=size("rot"), v_head_dim=size("dim"),
-    rope_scaling={ type="yarn", factor=yarn.factor, original_max_position_embeddings=yarn.original,
-                   beta_fast=32, beta_slow=1, mscale=1.0, mscale_all_dim=1.0 },
+    rope_scaling=yarn and {
+      type="yarn", factor=yarn.factor, original_max_position_embeddings=yarn.original,
+      beta_fast=yarn.beta_fast or 32, beta_slow=yarn.beta_slow or 1, mscale=yarn.mscale, mscale_all_dim=yarn.mscale_all_dim,
+    },
     intermediate_size=size("dense"), moe_intermediate_size=size("ffn"), first_k_dense_replace=dense_layers,
     q_lora_rank=size("qr"), n_routed_experts=size("expert"), n_shared_experts=1,
     num_experts_per_tok=chosen, norm_topk_prob=true, routed_scaling_factor=scale, scoring_func="sigmoid",

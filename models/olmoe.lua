@@ -3,6 +3,7 @@ axes { batch=1, seq=4096, hidden=2048, heads=16, dim=128, ffn=1024, expert=64, v
 
 local layers, eps = 16, 1e-5
 local chosen, theta = 8, 1e4                            -- experts of a token; of positions
+local normed = false                                    -- their weights sum to 1
 
 local function attend(x)                                 -- all heads are normalised together
   local q = dot(x, param("wq", "hidden heads dim"), "hidden")
@@ -20,7 +21,8 @@ local function moe(x)
   local w2     = param("w2", "expert ffn hidden")
   local logits = f32(dot(x, param("gate", "hidden expert"), "hidden"))
   local p      = softmax(logits, "expert")
-  local g, e   = topk(p, chosen, "expert")                    -- weights as they are, not summing to 1
+  local g, e   = topk(p, chosen, "expert")
+  if normed then g = g / sum(g, "top") end
   loss("balance", balance_loss(p, chosen, "expert", "batch seq"), 0.01)
   loss("z", z_loss(logits, "expert", "batch seq"), 1e-3)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
@@ -52,7 +54,7 @@ hf {
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
     hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=4096, rope_theta=theta,
     num_attention_heads=size("heads"), num_key_value_heads=size("heads"), head_dim=size("dim"),
-    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=false,
+    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=normed,
     intermediate_size=size("ffn"), attention_bias=false,
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },

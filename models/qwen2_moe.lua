@@ -4,6 +4,7 @@ axes { batch=1, seq=4096, hidden=3584, kv=4, group=7, dim=128,
 
 local layers, eps = 28, 1e-6
 local chosen, theta = 8, 1e6                            -- experts of a token; of positions
+local normed = false                                    -- their weights sum to 1
 
 local function project(x, name, axes)                    -- with a bias
   return dot(x, param("w" .. name, "hidden " .. axes), "hidden") + param("b" .. name, axes, zeros)
@@ -29,7 +30,8 @@ local function moe(x)
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, gate, "hidden")), "expert")
-  local g, e   = topk(p, chosen, "expert")                    -- weights as they are, not summing to 1
+  local g, e   = topk(p, chosen, "expert")
+  if normed then g = g / sum(g, "top") end
   loss("balance", balance_loss(p, chosen, "expert", "batch seq"), 1e-3)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
   return scope("shared", shared, x) + sum(g * dot(y, w2[e], "ffn"), "top")
@@ -60,7 +62,7 @@ hf {
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
     hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
-    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=false,
+    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=normed,
     moe_intermediate_size=size("ffn"), shared_expert_intermediate_size=size("shared"),
     decoder_sparse_step=1,
   },

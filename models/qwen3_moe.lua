@@ -4,6 +4,7 @@ axes { batch=1, seq=4096, hidden=2048, kv=4, group=8, dim=128,
 
 local layers, eps = 48, 1e-6
 local chosen, theta = 8, 1e6                            -- experts of a token; of positions
+local normed = true                                     -- their weights sum to 1
 
 local function attend(x)                                 -- queries and keys are normalised
   local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
@@ -22,7 +23,7 @@ local function moe(x)
   local w2     = param("w2", "expert ffn hidden")
   local p      = softmax(f32(dot(x, gate, "hidden")), "expert")
   local g, e   = topk(p, chosen, "expert")
-  g = g / sum(g, "top")
+  if normed then g = g / sum(g, "top") end
   local load   = mean(one_hot(e, "expert"), "batch seq top")
   loss("balance", size("expert") * sum(mean(p, "batch seq") * load, "expert"), 1e-3)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
@@ -53,7 +54,7 @@ hf {
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
     hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=40960, rope_theta=theta,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
-    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=true,
+    num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=normed,
     moe_intermediate_size=size("ffn"), decoder_sparse_step=1, attention_bias=false,
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },

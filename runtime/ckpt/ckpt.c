@@ -445,6 +445,7 @@ void ckpt_from(Exec *x, const char *path)
     Files s = { v, (int)vec_len(v), path };
 
     if (uses_hf_names(x->plan, &s)) {
+        hf_agree(x->plan, path);
         hf_load(x, v, s.n, path);
     } else {
         if (role_prog(&x->plan->role[0], PGstep) >= 0)

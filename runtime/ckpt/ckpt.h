@@ -4,6 +4,7 @@
 #define PLEAT_CKPT_H
 
 #include "../exec/exec.h"
+#include "../tokenizer/tokenizer.h"
 
 /* A source of elements for one tensor: element (i0, i1, ...) of the tensor is
  * at base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only
@@ -228,6 +229,7 @@ void saver_finish(void);
 
 /* ckptool.c: `ckpt ls DIR` and its kin; the exit status. */
 int ckpt_command(int n, char **arg);
+int ckpt_export(char **arg); /* RUN OUT [bf16] [fused] [5GB], null */
 
 /* Copy what of v rank holds into dst, converted to t's dtype. */
 void view_load(const Mesh *m, const Tensor *tensor, int64_t rank, const View *v,
@@ -301,11 +303,48 @@ int carry_file(Arena *a, TensorCopy *j, OutTensor *out, const char *path);
 /* Move all, close the files. 0, or -1 with a warning. */
 int carry_run(TensorCopy *j, const char *what);
 
+/* ---- hfconfig.c: config.json --------------------------------------------- */
+
+struct json_t; /* jansson's */
+/* A key's value, among those of positions too; null: none, or "null". */
+const struct json_t *hf_config_get(const struct json_t *config,
+                                   const char *key);
+/* Of "a*b+c|d": keys and numbers with + * /; after | what holds where the rest
+ * is not there. NaN: the config does not have it. */
+double hf_config_value(const struct json_t *config, const char *s);
+/* Null, or what the folder's config.json has that is not the model's ("has x =
+ * 1, the model 2"). except: keys that may differ, or null. */
+const char *hf_config_differs(Arena *a, const struct json_t *model,
+                              const struct json_t *folder, const char *except);
+/* Of the folder that the weights came from (or null), with the model's values;
+ * the caller frees it. */
+struct json_t *hf_config_merge(const struct json_t *model,
+                               const struct json_t *folder);
+
+/* ---- hffolder.c: what lies beside weights -------------------------------- */
+
+/* A file of a run, by its folder or by a checkpoint's; null: none. */
+char *run_file_near(Arena *a, const char *folder, const char *name);
+struct json_t *hf_config_read(const char *folder); /* null: none; or err() */
+/* err() where config.json in the folder, or beside the file, has other numbers
+ * than the model's hf{ config={..} }. */
+void hf_agree(const Plan *p, const char *path);
+/* Sets data.tokenizer, where it is not given, to that of `from`. */
+void tokenizer_from(Opts *o);
+void hf_copy(const char *from, const char *to); /* config.json and others */
+/* What is beside the weights of `from`, into a run's folder. */
+void hf_keep(const Plan *p, const char *dir);
+void hf_need_empty(const char *to); /* or err() */
+/* config.json, generation_config.json, the tokenizer, beside weights of dtype
+ * dt in `to`. 0, or -1 with a warning. */
+int hf_finish_export(const Plan *p, const char *from, const char *to,
+                     const char *dt);
+
 /* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
 
 /* Weights in the folder or file `hf` become step 0 of the run in dir. */
 int convert_import(const Plan *p, const char *hf, const char *dir);
-/* A checkpoint, or a run's newest, as a folder that transformers reads.
+/* A checkpoint, or a run's newest, as a new folder that transformers reads.
  * dt: "F32", "BF16", "F16" or null, as stored; state: fused experts; shard:
  * bytes of a file at most. */
 int convert_export(const Plan *p, const char *from, const char *hf,

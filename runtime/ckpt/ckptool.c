@@ -161,16 +161,13 @@ static int diff(char **arg)
 /* The plan of a run, from its folder or a checkpoint's. */
 static Plan *plan_near(const char *dir)
 {
-    static const char *const up[] = { "plan", "../plan", "../../plan" };
+    const char *path = run_file_near(forever, dir, "plan");
+    size_t n;
 
-    for (int i = 0; i < 3; i++) {
-        const char *path = strf(forever, "%s/%s", dir, up[i]);
-        size_t n;
-        char *s = file_read(forever, path, &n);
-        if (s)
-            return plan_parse(forever, s, n, path);
-    }
-    err(NULL, "no plan beside %s", dir);
+    if (!path)
+        err(NULL, "no plan beside %s", dir);
+    char *s = file_need(forever, path, &n);
+    return plan_parse(forever, s, n, path);
 }
 
 /* "fp32", "bf16", "fp16", or null. */
@@ -202,13 +199,13 @@ static int64_t size_named(const char *s)
                               : 0;
     if (!(n >= 1 && n < 9e18))
         err(NULL,
-            "ckpt export-hf: what is '%s'? It takes fp32, bf16 or fp16, hub or "
+            "export: what is '%s'? It takes fp32, bf16 or fp16, hub or "
             "fused, and a size of files (5GB)",
             s);
     return (int64_t)n;
 }
 
-static int export(char **arg)
+int ckpt_export(char **arg)
 {
     const char *dt = NULL;
     int64_t shard = 5000000000;
@@ -242,7 +239,7 @@ static const struct {
     {"verify", 1, 0, verify, "DIR", "read all of them and compare their hashes"},
     {"diff", 2, 0, diff, "DIR DIR", "what differs between the newest of two; "
      "Hugging Face folders too"},
-    {"export-hf", 2, 3, export, "DIR OUT [bf16] [fused] [5GB]",
+    {"export-hf", 2, 3, ckpt_export, "DIR OUT [bf16] [fused] [5GB]",
      "weights under Hugging Face names; as fp32, bf16, fp16; one tensor an "
      "expert or all fused; files of that size"},
     {"import-hf", 2, 0, import, "HF RUN", "step 0 of a run from such weights"},

@@ -1,7 +1,6 @@
 /* convert.c: checkpoints from Hugging Face folders and back: boxes of which
  * source tensors make a tensor, and in which file it goes. tensor_copy.c
  * moves them. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -68,34 +67,6 @@ static OutTensor *import_outs(Arena *a, const HfRow *row)
     return v;
 }
 
-static void copied(Arena *a, const char *path, const char *s, size_t n)
-{
-    if (file_write(path, s, n))
-        ckpt_complain(ckpt_why(a, "cannot write", path));
-}
-
-/* What else is in their folder (config.json, tokenizer.json ..), to ours. */
-static void copy_beside(Arena *a, const char *from, const char *to)
-{
-    DIR *d = opendir(from);
-    struct dirent *e;
-
-    while (d && (e = readdir(d))) {
-        const char *dot = strrchr(e->d_name, '.');
-        size_t n = 0;
-        if (!dot || e->d_name[0] == '.' || strstr(e->d_name, ".safetensors") ||
-            (strcmp(dot, ".json") && strcmp(dot, ".txt") &&
-             strcmp(dot, ".model") && strcmp(dot, ".jinja")))
-            continue;
-        mkdir(to, 0755);
-        char *s = file_read(a, strf(a, "%s/%s", from, e->d_name), &n);
-        if (s)
-            copied(a, strf(a, "%s/%s", to, e->d_name), s, n);
-    }
-    if (d)
-        closedir(d);
-}
-
 static const char *finish_import(Arena *a, const char *ckpt, const char *tmp,
                                  const State *s)
 {
@@ -116,6 +87,7 @@ static const char *finish_import(Arena *a, const char *ckpt, const char *tmp,
 int convert_import(const Plan *p, const char *hf, const char *dir)
 {
     Arena *a = forever;
+    hf_agree(p, hf);
     StFile **file = ckpt_files(a, hf);
     int n = (int)vec_len(file);
     OutTensor *out = import_outs(a, hf_rows(p, file, n, hf, 0));
@@ -134,7 +106,7 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     if (bad && !why)
         ckpt_remove(a, tmp);
     if (!bad)
-        copy_beside(a, hf, strf(a, "%s/hf", dir));
+        hf_copy(hf, strf(a, "%s/hf", dir));
     for (int i = 0; i < n; i++)
         st_close(file[i]);
     return bad ? 1 : 0;
@@ -250,56 +222,11 @@ static int write_weight_map(Arena *a, const OutTensor *v, int nfile,
     return bad ? ckpt_complain(ckpt_why(forever, "cannot write", to)) : 0;
 }
 
-/* The model's own, for weights that were not imported. */
-static int write_config(const Plan *p, const char *dt, const char *to)
-{
-    /* clang-format off */
-    static const char *const names[][2] = {
-        { "BF16", "bfloat16" },
-        { "F16", "float16" },
-        { "F32", "float32" },
-        { "F64", "float64" },
-    };
-    /* clang-format on */
-    const char *text = opts_str(p->opts, "hf.config");
-    json_error_t e;
-    json_t *j = text ? json_loads(text, 0, &e) : NULL;
-
-    if (!json_is_object(j)) {
-        warn(NULL, "no config.json in %s: hf{} has no config={..}", to);
-        json_decref(j);
-        return 0;
-    }
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(dt, names[i][0]))
-            json_object_set_new(j, "torch_dtype", json_string(names[i][1]));
-    const char *path = strf(forever, "%s/config.json", to);
-    int bad = json_dump_file(
-        j, path, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(15));
-    json_decref(j);
-    return bad ? ckpt_complain(ckpt_why(forever, "cannot write", path)) : 0;
-}
-
-/* What the import found beside their weights, near the checkpoint; 0: there is
- * no config.json. */
-static int give_beside(Arena *a, const char *from, const char *to)
-{
-    static const char *const up[] = { "hf", "../hf", "../../hf" };
-
-    for (int i = 0; i < 3; i++) {
-        const char *dir = strf(a, "%s/%s", from, up[i]);
-        if (!access(dir, F_OK)) {
-            copy_beside(a, dir, to);
-            return !access(strf(a, "%s/config.json", dir), F_OK);
-        }
-    }
-    return 0;
-}
-
 int convert_export(const Plan *p, const char *from, const char *hf,
                    const char *dt, int state, int64_t shard)
 {
     Arena *a = forever;
+    hf_need_empty(hf);
     StFile **file = ckpt_files(a, from);
     int n = (int)vec_len(file), bad = 0;
     HfRow *row = hf_rows(p, NULL, 0, hf, state);
@@ -316,8 +243,8 @@ int convert_export(const Plan *p, const char *from, const char *hf,
     if (!bad && nfile > 1)
         bad = write_weight_map(a, out, nfile,
                                strf(a, "%s/model.safetensors.index.json", hf));
-    if (!bad && !give_beside(a, from, hf))
-        bad = write_config(p, out ? out->st.dt : "", hf);
+    if (!bad)
+        bad = hf_finish_export(p, from, hf, out ? out->st.dt : "");
     for (int i = 0; i < n; i++)
         st_close(file[i]);
     return bad ? 1 : 0;

@@ -32,6 +32,20 @@ int64_t sample_elems(const Tensor *tensor)
 
 /* ---- which files --------------------------------------------------------- */
 
+/* Weights of a Hugging Face folder know other tokens than bytes. */
+static void need_tokenizer(const Samples *s, const char *path)
+{
+    const Opts *o = s->want.plan->opts;
+    const char *from = opts_str(o, "from");
+
+    if (!s->want.text && !opts_given(o, "data.tokenizer") && from &&
+        !access(strf(s->mem, "%s/config.json", from), F_OK))
+        err(s->want.loc,
+            "%s: %s is a text, and %s has no tokenizer.json; "
+            "data.tokenizer=FILE names one, data.tokenizer=bytes takes bytes",
+            s->want.key, path, from);
+}
+
 static void add_file(const Samples *s, Corpus *p, const char *path,
                      const char *input)
 {
@@ -50,6 +64,8 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
 
     if (why)
         err(s->want.loc, "%s: %s %s", s->want.key, path, why);
+    if (f.t.format == FORMATbytes || f.t.format == FORMATjsonl)
+        need_tokenizer(s, path);
     if (s->want.shuffle || s->want.megatron)
         tokens_scattered(&f.t);
     vec_push(s->mem, p->file, f);

@@ -265,51 +265,6 @@ TextCount tokenize(const TextArgs *a, const char *const *path, int n,
 
 /* ---- for a run ----------------------------------------------------------- */
 
-/* What its tokenizer_config.json says of eos_token; null: nothing. */
-static const char *said_end(const Tokenizer *tokenizer, const Loc *l)
-{
-    json_error_t e;
-    const char *slash = strrchr(tokenizer->path, '/');
-    char *path =
-        strf(forever, "%.*stokenizer_config.json",
-             slash ? (int)(slash - tokenizer->path + 1) : 0, tokenizer->path);
-    json_t *b = json_load_file(path, 0, &e);
-    if (!b && !access(path, F_OK))
-        err(l, "%s: %s (data.eod=TOKEN does without it)", path, e.text);
-    const json_t *end = json_object_get(b, "eos_token");
-    const char *s = json_string_value(
-        json_is_object(end) ? json_object_get(end, "content") : end);
-
-    s = s ? intern(s) : NULL;
-    json_decref(b);
-    return s;
-}
-
-/* name: of data.eod; null: the tokenizer's own, or a usual one. */
-static int32_t eod_of(const Tokenizer *tokenizer, const char *name,
-                      const Loc *l)
-{
-    /* clang-format off */
-    static const char *const usual[] = {
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "</s>",
-        "<eos>",
-        "<\uff5cend\u2581of\u2581sentence\uff5c>",
-    };
-    /* clang-format on */
-    const char *said = name ? name : said_end(tokenizer, l);
-    int32_t id = said ? tokenizer_id(tokenizer, said) : -1;
-
-    if (name && id < 0)
-        err(l, "data.eod: %s has no token '%s'", tokenizer->path, name);
-    if (tokenizer->bytes && !name)
-        return 0; /* bytes: as jsonl.c */
-    for (size_t i = 0; id < 0 && i < sizeof usual / sizeof *usual; i++)
-        id = tokenizer_id(tokenizer, usual[i]);
-    return id;
-}
-
 TextArgs text_args(const Opts *o)
 {
     int bytes = opts_text_tokenizer(o) == TOKENIZERbytes;
@@ -322,9 +277,9 @@ TextArgs text_args(const Opts *o)
     a.t = bytes ? tokenizer_bytes()
                 : tokenizer_open(opts_str(o, "data.tokenizer"),
                                  opts_loc(o, "data.tokenizer"));
-    a.eod = opts_eod(o) == EODnone
-                ? -1
-                : eod_of(a.t, opts_str(o, "data.eod"), opts_loc(o, "data.eod"));
+    a.eod = opts_eod(o) == EODnone ? -1
+                                   : tokenizer_end(a.t, opts_str(o, "data.eod"),
+                                                   opts_loc(o, "data.eod"));
     return a;
 }
 

@@ -109,6 +109,13 @@ Tokenizer *tokenizer_open(const char *path, const Loc *l);
 Tokenizer *tokenizer_bytes(void); /* a byte is a token */
 int32_t tokenizer_id(const Tokenizer *tokenizer,
                      const char *text); /* -1: none */
+/* A token that tokenizer_config.json beside the file names ("bos_token"), and
+ * the one after each text: `name`, or null: its own, or a usual one. -1: none.
+ * Errors at l. */
+int32_t tokenizer_special(const Tokenizer *tokenizer, const char *key,
+                          const Loc *l);
+int32_t tokenizer_end(const Tokenizer *tokenizer, const char *name,
+                      const Loc *l);
 /* The bytes that a token stands for; null: no such token. */
 const char *tokenizer_text(const Tokenizer *tokenizer, int32_t id, size_t *n);
 

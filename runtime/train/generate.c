@@ -247,31 +247,77 @@ static int64_t next(Gen *gen)
     return t;
 }
 
-int generate_plan(Plan *p, const GenArgs *a, FILE *out)
+/* The model with its values and the prompt. */
+static void open_alone(Gen *gen, Plan *p, const GenArgs *a)
 {
-    Gen gen = { .state = a->seed };
     const char *from = opts_str(p->opts, "from");
 
     if (p->mesh->world != 1)
         err(NULL, "generate runs on one rank; the plan is for %lld",
             (long long)p->mesh->world);
-    const char *why = open_gen(&gen, exec_open(p, comm_open(forever, 1)), a);
+    const char *why = open_gen(gen, exec_open(p, comm_open(forever, 1)), a);
     if (why)
         err(NULL, "generate: %s", why);
-    open_text(&gen, p);
+    open_text(gen, p);
     if (role_prog(&p->role[0], PGinit) >= 0)
-        exec_run(gen.x, PGinit, NULL, NULL);
+        exec_run(gen->x, PGinit, NULL, NULL);
     if (from) {
-        exec_pull(gen.x);
-        ckpt_from(gen.x, from);
-        exec_push(gen.x);
+        exec_pull(gen->x);
+        ckpt_from(gen->x, from);
+        exec_push(gen->x);
     }
-    push_prompt(&gen, a->prompt);
+    push_prompt(gen, a->prompt);
+}
+
+int generate_plan(Plan *p, const GenArgs *a, FILE *out)
+{
+    Gen gen = { .state = a->seed };
+
+    open_alone(&gen, p, a);
     fputs(a->prompt, out);
     for (int64_t i = 0; i < a->n; i++)
         if (!print_token(&gen, next(&gen), out))
             break;
     fputc('\n', out);
+    exec_close(gen.x);
+    return 0;
+}
+
+static void print_logit(const Gen *gen, int64_t token, double total, FILE *out)
+{
+    size_t n = 0;
+    const char *s = tokenizer_text(gen->text.t, (int32_t)token, &n);
+    Text text = { .arena = forever };
+
+    put_quoted(&text, s ? strf(forever, "%.*s", (int)n, s) : "", "\\x%02x");
+    fprintf(out, "%8lld  %-20s %13.6f  %.6f\n", (long long)token, text.s,
+            gen->p[token], exp(gen->p[token] - total));
+}
+
+/* The largest first, with their probabilities. */
+int logits_plan(Plan *p, const GenArgs *a, FILE *out)
+{
+    Gen gen = { .state = a->seed };
+    Feed f = { fill, &gen };
+    int64_t k = a->topk > 0 ? a->topk : 10;
+    double max = -INFINITY, sum = 0;
+
+    open_alone(&gen, p, a);
+    exec_run(gen.x, PGforward, &(StepValues){ 0 }, &f);
+    read_logits(&gen);
+    for (int64_t v = 0; v < gen.vocab; v++)
+        max = gen.p[v] > max ? gen.p[v] : max;
+    for (int64_t v = 0; v < gen.vocab; v++)
+        sum += exp(gen.p[v] - max);
+    fprintf(out, "%8s  %-20s %13s  probability, after %lld tokens\n", "token",
+            "text", "logit", (long long)gen.n);
+    for (int64_t i = 0; i < k && i < gen.vocab; i++) {
+        int64_t best = 0;
+        for (int64_t v = 1; v < gen.vocab; v++)
+            best = gen.p[v] > gen.p[best] ? v : best;
+        print_logit(&gen, best, max + log(sum), out);
+        gen.p[best] = -INFINITY;
+    }
     exec_close(gen.x);
     return 0;
 }

@@ -38,6 +38,7 @@ static const struct KeyRow {
     { "data.template", FREE, NULL },        { "data.field", FREE, NULL },
     { "data.order", FREE, NULL },           { "data.split", FREE, NULL },
     { "train.spike", FREE, NULL }, { "train.check_every", FREE, NULL },
+    { "hf.except", FREE, NULL },
     { "name", APART, NULL },                { "resume", APART, NULL },
     { "from", ONCE, "a run goes on from its own checkpoint" },
     { "seed", FIXED, "initial values, dropout and the order of samples come from it" },

@@ -235,6 +235,7 @@ void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
     keep_settings(p, dir, a, r->step);
     keep_model(p, dir);
     keep_tokenizer(p, dir);
+    hf_keep(p, dir);
     run_file(strf(forever, "%s/machine", dir), r->machine, strlen(r->machine));
     if (*r->data)
         run_file(strf(forever, "%s/data", dir), r->data, strlen(r->data));

@@ -168,6 +168,8 @@ typedef struct GenArgs {
     uint64_t seed;
 } GenArgs;
 int generate_plan(Plan *p, const GenArgs *g, FILE *out);
+/* The topk (10) largest logits after the prompt. */
+int logits_plan(Plan *p, const GenArgs *g, FILE *out);
 /* Samples while x trains, as train.sample_... say; err() when this fold cannot.
  * All processes call sample(); free() its text, n bytes; null: no memory. */
 typedef struct Sampler Sampler;

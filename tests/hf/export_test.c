@@ -1,16 +1,18 @@
-/* export_test: what goes to Hugging Face folders, without Python. A run's
- * folder made from each case's weights is exported; then
+/* export_test: what goes to Hugging Face folders and comes from them, without
+ * Python. A run's folder made from each case's weights is exported; then
  *
  *     every tensor is byte for byte the one that transformers wrote (make.py),
  *     and no other is there;
  *     fused, experts lie as transformers holds them: [expert, gate and up, ..];
  *     logits that we compute from the exported folder, of the last positions,
  *     are those that transformers computed from such a folder (logits.py), in
- *     float64: as in hf_test, 1e-12 of the largest fails for any float32.
+ *     float64: as in hf_test, 1e-12 of the largest fails for any float32;
+ *     so are those of the model that `pleat import` makes from config.json.
  *
  * The last one knows nothing of the names in hf{}, where an import and an
  * export can be wrong together. */
 #define _GNU_SOURCE
+#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,13 +46,18 @@ static StFile *open_file(const char *path)
     return f;
 }
 
-static Plan *make_plan(const char *name)
+static Opts *keys(void)
 {
     Opts *o = opts_new(forever);
 
     opts_set(o, "precision.policy", "fp64", NULL);
     opts_set(o, "world", "1", NULL);
-    Trace t = trace(strf(forever, "%s.lua", name), o, TRACEquiet);
+    return o;
+}
+
+static Plan *make_plan(const char *file, const Opts *o)
+{
+    Trace t = trace(file, o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
     return compile(t.g, &T_host, &co);
 }
@@ -190,12 +197,50 @@ static const char *check_logits(const char *name, Plan *p, const char *folder)
                 top);
 }
 
+/* ---- folders ------------------------------------------------------------- */
+
+/* A folder as the Hub has it: the case's config.json and weights. */
+static const char *make_folder(const char *name, const char *run)
+{
+    const char *dir = strf(forever, "%s/folder", run);
+    char *weights = realpath(strf(forever, "%s.safetensors", name), NULL);
+    json_t *j = json_load_file(strf(forever, "%s.json", name), 0, NULL);
+
+    if (mkdir(dir, 0755) ||
+        symlink(weights, strf(forever, "%s/model.safetensors", dir)) ||
+        json_dump_file(json_object_get(j, "config"),
+                       strf(forever, "%s/config.json", dir), 0))
+        err(NULL, "%s: not made", dir);
+    json_decref(j);
+    free(weights);
+    return dir;
+}
+
+/* The model that `pleat import` makes of it computes what transformers does. */
+static const char *check_import(const char *name, const char *run)
+{
+    const char *dir = make_folder(name, run);
+    const char *model = strf(forever, "%s/%s.lua", run, name);
+    Args a = { .file = dir };
+    Opts *o = keys();
+
+    vec_push(forever, a.word, (char *)(uintptr_t)dir);
+    vec_push(forever, a.word, (char *)(uintptr_t)model);
+    if (cmd_import(&a))
+        return "it is refused";
+    opts_set(o, "axes.batch", "2", NULL);
+    opts_set(o, "axes.seq", "32", NULL);
+    opts_set(o, "data.train", "tokens.npy", NULL);
+    opts_set(o, "train.batch", "2", NULL);
+    return check_logits(name, make_plan(model, o), dir);
+}
+
 static void one_case(const char *name, const char *tmp)
 {
     const char *run = strf(forever, "%s/%s", tmp, name);
     const char *hub = strf(forever, "%s/hub", run);
     const char *fused = strf(forever, "%s/fused", run);
-    Plan *p = make_plan(name);
+    Plan *p = make_plan(strf(forever, "%s.lua", name), keys());
     const char *from = strf(forever, "%s.safetensors", name);
 
     mkdir(run, 0755);
@@ -211,6 +256,7 @@ static void one_case(const char *name, const char *tmp)
     report(name, "fused experts", check_fused(f, h));
     report(name, "logits", check_logits(name, p, hub));
     report(name, "logits, fused", check_logits(name, p, fused));
+    report(name, "logits, imported", check_import(name, run));
 }
 
 int main(int argc, char **argv)

@@ -1,0 +1,119 @@
+#!/bin/sh
+# folder: a Hugging Face folder becomes a model file and a run, and the run such a
+# folder, by the commands that a user types: the same weights and logits, the
+# tokenizer, special tokens and config.json along; numbers that disagree are refused.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/folder
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+n=0
+bad=0
+
+# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
+is() {
+    name=$1 want=$2
+    shift 2
+    n=$((n + 1))
+    "$@" >"$dir/log" 2>&1
+    got=$?
+    if [ $got -eq "$want" ]; then echo "ok - folder: $name"; return; fi
+    echo "not ok - folder: $name (exit status $got, not $want)"
+    sed 's/^/# /' "$dir/log" | head -n 20
+    bad=1
+}
+
+says() {
+    cp "$dir/log" "$dir/said"
+    is "$1" 0 grep -F -- "$2" "$dir/said"
+}
+
+host="target=host precision=fp32"
+
+# What a family's published folder holds: weights, made here, and files beside them.
+sed 's/eps = 48, 1e-6/eps = 2, 1e-6/' models/qwen3_moe.lua >"$dir/two.lua"
+is "a run of Qwen's kind" 0 "$PLEAT" run "$dir/two.lua" $host name="$dir/first" train.steps=1 \
+    train.batch=2 axes.batch=2 axes.seq=32 axes.hidden=16 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 \
+    axes.expert=8 axes.vocab=1501 data.train=README.md data.tokenizer=tests/data/tokenizer/qwen2.json
+is "goes out" 0 "$PLEAT" export "$dir/first" "$dir/hub" bf16
+for text in '"eos_token_id"' '"num_hidden_layers": 2' '"torch_dtype": "bfloat16"'; do
+    is "config.json has $text" 0 grep -F "$text" "$dir/hub/config.json"
+done
+is "its generation_config.json has the end of text" 0 grep -F '"eos_token_id"' "$dir/hub/generation_config.json"
+is "its tokenizer_config.json has it" 0 grep -F '"eos_token": "<|endoftext|>"' "$dir/hub/tokenizer_config.json"
+is "its tokenizer is the run's" 0 cmp tests/data/tokenizer/qwen2.json "$dir/hub/tokenizer.json"
+is "a folder with files in it" 1 "$PLEAT" export "$dir/first" "$dir/hub"
+says "is not written over" "holds files already"
+echo '{"special": "kept"}' >"$dir/hub/special_tokens_map.json"
+
+# In, trained for a step that changes nothing, and out.
+is "import" 0 "$PLEAT" import "$dir/hub" "$dir/my.lua"
+says "the model is said" "qwen3_moe"
+is "import over a file" 1 "$PLEAT" import "$dir/hub" "$dir/my.lua"
+for text in 'hidden=16' 'local layers, eps = 2, 1e-06' 'vocab=1501'; do
+    is "the model has $text" 0 grep -F "$text" "$dir/my.lua"
+done
+tr -cd 'a-zA-Z. \n' <README.md | sed 's/.*/{"text": "&"}/' >"$dir/texts.jsonl"
+is "a run from it, with its tokenizer" 0 "$PLEAT" run "$dir/my.lua" from="$dir/hub" $host \
+    data.train="$dir/texts.jsonl" train.steps=1 train.lr=0 train.weight_decay=0 train.batch=2 axes.seq=16 name="$dir/run"
+is "goes out as it came" 0 "$PLEAT" export "$dir/run" "$dir/out"
+is "with the same values" 0 "$PLEAT" ckpt diff "$dir/hub" "$dir/out"
+for file in tokenizer.json tokenizer_config.json special_tokens_map.json generation_config.json; do
+    is "$file goes along" 0 cmp "$dir/hub/$file" "$dir/out/$file"
+done
+is "config.json but for the dtype" 0 sh -c "sed s/bfloat16/float32/ $dir/hub/config.json | cmp - $dir/out/config.json"
+for from in hub out; do
+    is "logits of $from" 0 "$PLEAT" logits "$dir/my.lua" from="$dir/$from" $host axes.seq=16 --prompt 'set -e' --topk 5
+    cp "$dir/log" "$dir/$from.logits"
+done
+is "logits of the run" 0 "$PLEAT" logits "$dir/run" --prompt 'set -e' --topk 5
+cp "$dir/log" "$dir/run.logits"
+is "are those of the folder" 0 cmp "$dir/hub.logits" "$dir/out.logits"
+is "to the last digit" 0 cmp "$dir/hub.logits" "$dir/run.logits"
+is "of five tokens" 0 sh -c "[ \$(grep -c '^ *[0-9]' $dir/run.logits) = 5 ]"
+is "text of a folder" 0 "$PLEAT" generate "$dir/my.lua" from="$dir/hub" $host axes.seq=16 --prompt 'set' -n 3
+is "a second run from the first" 0 "$PLEAT" run "$dir/my.lua" from="$dir/run" $host \
+    data.train="$dir/texts.jsonl" train.steps=1 train.lr=0 train.weight_decay=0 train.batch=2 axes.seq=16 name="$dir/run2"
+is "goes out with all of it too" 0 sh -c "$PLEAT export $dir/run2 $dir/out2 && cmp $dir/out/config.json $dir/out2/config.json &&
+    cmp $dir/hub/special_tokens_map.json $dir/out2/special_tokens_map.json && cmp $dir/hub/tokenizer.json $dir/out2/tokenizer.json"
+
+# Numbers that disagree, on either side.
+refused() {
+    what=$1 text=$2
+    shift 2
+    is "$what" 1 "$PLEAT" "$@" $host data.train="$dir/texts.jsonl" axes.seq=16 name="$dir/refused"
+    says "says so" "$text"
+}
+sed 's/theta = 8, 1000000/theta = 8, 10000/' "$dir/my.lua" >"$dir/theta.lua"
+refused "another theta" "config.json has rope_theta = 1000000.0, the model 10000" run "$dir/theta.lua" from="$dir/hub"
+is "meant so" 0 "$PLEAT" run "$dir/theta.lua" from="$dir/hub" $host data.train="$dir/texts.jsonl" train.steps=1 \
+    train.batch=2 axes.seq=16 hf.except=rope_theta name="$dir/meant"
+is "goes out as it is" 0 sh -c "$PLEAT export $dir/meant $dir/meant.out && grep '\"rope_theta\": 10000,' $dir/meant.out/config.json"
+sed 's/eps = 2, 1e-06/eps = 2, 1e-05/' "$dir/my.lua" >"$dir/eps.lua"
+refused "another eps" "has rms_norm_eps = 1e-6, the model 1e-5" run "$dir/eps.lua" from="$dir/hub"
+
+# folder CHANGE: the folder with its config.json so changed
+folder() {
+    rm -rf "$dir/other" && cp -r "$dir/hub" "$dir/other" && sed "$1" "$dir/hub/config.json" >"$dir/other/config.json"
+}
+folder 's/"attention_bias": false/"attention_bias": true/'
+is "biases, which the model has not" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "says so" "has attention_bias = true, the model false"
+is "writes nothing" 1 test -e "$dir/other.lua"
+folder 's/"rope_theta"/"rope_scaling": {"rope_type": "llama3", "factor": 8}, &/'
+is "positions stretched in another way" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "says so" "has rope_scaling of type 'llama3', the model ''"
+folder 's/qwen3_moe/qwen4_moe/'
+is "another family" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "lists those that are known" "known are mixtral, qwen2_moe"
+folder '/"hidden_size"/d'
+is "a number is missing" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "says which" "config.json has no hidden_size"
+folder '3s/$/,,/'
+is "no JSON" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
+says "its line" "other/config.json:3: error: "
+is "no folder" 1 "$PLEAT" import "$dir/none"
+says "says how to get one" "hf download"
+rm "$dir/hub/tokenizer.json"
+refused "texts without a tokenizer" "has no tokenizer.json" run "$dir/my.lua" from="$dir/hub"
+printf '1..%d\n' $n
+exit $bad
