@@ -61,6 +61,35 @@ typedef struct Args {
     int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
 } Args;
 
+/* ---- main.c help.c: the rows of commands.def ----------------------------- */
+
+typedef struct Command {
+    const char *name;
+    int (*run)(Args *a);
+    int least, most;     /* words that are no keys */
+    const char *tables;  /* of keys that it reads; null: it takes none */
+    const char *options; /* letters and words it takes */
+    const char *usage, *sentence, *example, *another;
+} Command;
+
+typedef struct Option {
+    const char *name, *value; /* value: null when it takes none */
+    const char *kind;         /* of keys.def; null: any text */
+    char type;                /* t: a text, i: an integer, n: a number, */
+    size_t at;                /*   there in Args */
+    const char *sentence;
+} Option;
+
+extern const Command command_table[]; /* both end with a name that is null */
+extern const Option option_table[];
+const Command *find_command(const char *name); /* or err_usage() */
+int takes_option(const Command *c, const char *name);
+void help_command(const Command *c);
+int print_version(void);
+/* manual.c: a man page, completions for a shell */
+void print_manual(void);
+void print_completion(const char *shell);
+
 /* filekind.c */
 typedef enum FileKind { FILEmodel, FILEgraph, FILEplan } FileKind;
 FileKind file_kind(const char *path);
@@ -81,7 +110,7 @@ int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
 int cmd_bench(Args *a), cmd_search(Args *a);
 int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
 int cmd_data(Args *a), cmd_import(Args *a), cmd_export(Args *a);
-int cmd_logits(Args *a);
+int cmd_logits(Args *a), cmd_help(Args *a);
 void write_all(const char *path, const char *s, size_t n);
 const char *model_template(const char *name); /* new.c: one of models/ */
 /* It, and what editors need beside it; err() where a file is there already. */

@@ -303,6 +303,7 @@ static void check_axes(Front *f)
 static void start(Front *f, const char *file, const Opts *cmdline, int flags)
 {
     Arena *a = arena_new();
+    const char *key, *value;
 
     f->g = g_new(a, model_name(a, file));
     f->cmdline = cmdline;
@@ -315,6 +316,10 @@ static void start(Front *f, const char *file, const Opts *cmdline, int flags)
     f->watch = watch();
     f->g->opts = opts_new(a);
     opts_copy(f->g->opts, cmdline);
+    for (int i = 0; opts_each(cmdline, i, &key, &value); i++)
+        if (!strncmp(key, "axes.", 5))
+            err_hint(key + 5,
+                     strf(a, "the command line has %s=%s", key, value));
     f->L = lua_newstate(capped, f);
     if (!f->L)
         err(NULL, "not enough memory to start Lua");

@@ -8,6 +8,7 @@
  *         h = silu(linear(x, w1)) */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "plan.h"
 
 int err_status = 1;
@@ -18,7 +19,12 @@ typedef struct SourceText {
     size_t len;
 } SourceText;
 
+typedef struct Hint {
+    const char *word, *text;
+} Hint;
+
 static SourceText *sources; /* vec */
+static Hint *hints;         /* vec */
 static Text notes = { .arena = 0 };
 
 void source_add(const char *file, const char *text, size_t len)
@@ -111,6 +117,12 @@ void note(const Loc *l, const char *fmt, ...)
     va_end(ap);
 }
 
+void err_hint(const char *word, const char *text)
+{
+    Hint h = { strf(forever, "'%s'", word), text };
+    vec_push(forever, hints, h);
+}
+
 /* Message and pending notes as one text; the notes are then gone. */
 static Text compose(const Loc *l, const char *kind, const char *fmt, va_list ap)
 {
@@ -122,13 +134,44 @@ static Text compose(const Loc *l, const char *kind, const char *fmt, va_list ap)
     return out;
 }
 
+/* With colours where people read it: places bold, kinds in colour. */
+static void show(const char *s)
+{
+    static const struct {
+        const char *kind, *colour;
+    } kinds[] = { { "error: ", "31" },
+                  { "warning: ", "35" },
+                  { "note: ", "36" } };
+    if (!isatty(2) || getenv("NO_COLOR")) {
+        fputs(s, stderr);
+        return;
+    }
+    for (size_t n; *s; s += n) {
+        const char *at = NULL;
+        n = strcspn(s, "\n");
+        n += s[n] == '\n';
+        for (size_t i = 0; i < 3 && !at; i++) {
+            at = strstr(s, kinds[i].kind);
+            if (!at || at >= s + n || (at > s && at[-1] != ' '))
+                at = NULL;
+            else
+                fprintf(stderr, "\033[1m%.*s\033[%sm%s\033[0m", (int)(at - s),
+                        s, kinds[i].colour, kinds[i].kind);
+            if (at)
+                at += strlen(kinds[i].kind);
+        }
+        at = at ? at : s;
+        fwrite(at, 1, (size_t)(s + n - at), stderr);
+    }
+}
+
 void warn(const Loc *l, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     Text out = compose(l, "warning", fmt, ap);
     va_end(ap);
-    fputs(out.s, stderr);
+    show(out.s);
 }
 
 static _Noreturn void end(Text out, int status)
@@ -136,7 +179,7 @@ static _Noreturn void end(Text out, int status)
     if (err_hook)
         err_hook(out.s);
     fflush(stdout);
-    fputs(out.s, stderr);
+    show(out.s);
     exit(status);
 }
 
@@ -146,6 +189,9 @@ void err(const Loc *l, const char *fmt, ...)
     va_start(ap, fmt);
     Text out = compose(l, "error", fmt, ap);
     va_end(ap);
+    for (size_t i = 0; l && i < vec_len(hints); i++)
+        if (strstr(out.s, hints[i].word))
+            put(&out, "note: %s\n", hints[i].text);
     end(out, err_status);
 }
 

@@ -5,6 +5,7 @@
  * `precision=bf16` means precision.policy, `route=dropless` route.policy,
  * `route=record:f` route.record. `axes.<name>` overrides the size of an
  * axis. */
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include "keys.h"
@@ -94,14 +95,43 @@ static const OptValue *axis_value(const Opts *o, const char *key)
     return 0;
 }
 
+/* "--Learning-Rate=3e-4", "train.learning_rate" -> "learning_rate" */
+static char *bare_name(const char *typed)
+{
+    const char *s = typed + strspn(typed, "-"), *dot = strchr(s, '.');
+    s = dot && dot[1] ? dot + 1 : s;
+    char *name = strf(forever, "%.*s", (int)strcspn(s, "="), s);
+    for (char *c = name; *c; c++)
+        *c = *c == '-' ? '_' : (char)tolower((unsigned char)*c);
+    return name;
+}
+
+const char *key_meant(const char *typed)
+{
+    static const struct {
+        const char *typed, *key;
+    } others[] = {
+#define ALIAS(typed, key) { typed, key },
+#include "aliases.def"
+#undef ALIAS
+    };
+    const char *name = bare_name(typed);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(others[i].typed, name))
+            return others[i].key;
+    for (int i = 0; i < NKEY; i++)
+        if (!strcmp(keytab[i].name, name))
+            return fullname(i);
+    return NULL;
+}
+
 static _Noreturn void unknown(const char *key, const Loc *l)
 {
-    const char *names[NKEY];
-    for (int i = 0; i < NKEY; i++) {
+    const char *names[NKEY], *meant = key_meant(key);
+    for (int i = 0; i < NKEY; i++)
         names[i] = fullname(i);
-        if (*keytab[i].table && !strcmp(keytab[i].name, key))
-            err(l, "unknown key '%s' (did you mean '%s'?)", key, names[i]);
-    }
+    if (meant)
+        err(l, "unknown key '%s' (did you mean '%s'?)", key, meant);
     err(l, "unknown key '%s'%s", key, did_you_mean(key, names, NKEY));
 }
 

@@ -149,6 +149,8 @@ _Noreturn void err_usage(const char *fmt, ...)
 _Noreturn void die(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 extern int err_status; /* exit status of err: 1; 3 once steps run */
 extern void (*err_hook)(const char *msg); /* when set: called instead of exit */
+/* A note after errors of a place that name 'word'; text stays. */
+void err_hint(const char *word, const char *text);
 
 /* ---- dtype.c ------------------------------------------------------------- */
 
@@ -317,6 +319,9 @@ const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
  * end. */
 int opts_each(const Opts *o, int i, const char **key, const char **value);
 void opts_copy(Opts *to, const Opts *from); /* all that were set */
+/* The key that is meant by a name of other programs ("--learning-rate"), or by
+ * one without its table; null: none. */
+const char *key_meant(const char *typed);
 
 /* ---- kinds.c: what the kinds of keys.def allow -------------------------- */
 

@@ -17,14 +17,15 @@ static int exists(const char *path)
     return access(path, F_OK) == 0;
 }
 
+/* A run is the folder that has a plan. */
 char *run_file_near(Arena *a, const char *folder, const char *name)
 {
     static const char *const up[] = { "", "../", "../../" };
 
     for (int i = 0; i < 3; i++) {
         char *path = strf(a, "%s/%s%s", folder, up[i], name);
-        if (!access(path, R_OK))
-            return path;
+        if (exists(strf(a, "%s/%splan", folder, up[i])))
+            return exists(path) ? path : NULL;
     }
     return NULL;
 }
@@ -141,13 +142,21 @@ void hf_copy(const char *from, const char *to)
     arena_free(a);
 }
 
+/* What `from` names lies there, or in what its run has kept. */
+static const char *beside(const char *from)
+{
+    const char *kept = is_run(from) ? run_file_near(forever, from, "hf") : from;
+
+    return kept ? kept : "";
+}
+
 void hf_keep(const Plan *p, const char *dir)
 {
     const char *from = opts_str(p->opts, "from");
     const char *to = strf(forever, "%s/hf", dir);
 
     if (from && !exists(to))
-        hf_copy(is_run(from) ? run_file_near(forever, from, "hf") : from, to);
+        hf_copy(beside(from), to);
 }
 
 /* ---- out ----------------------------------------------------------------- */
@@ -288,10 +297,7 @@ static int take_tokenizer(const char *from, const char *to)
 int hf_finish_export(const Plan *p, const char *from, const char *to,
                      const char *dt)
 {
-    const char *beside = run_file_near(forever, from, "hf");
-
-    if (beside)
-        hf_copy(beside, to);
+    hf_copy(beside(from), to);
     int anew = take_tokenizer(from, to);
     json_t *ids = special_ids(p, to);
     int bad =

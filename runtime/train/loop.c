@@ -387,6 +387,7 @@ int run_steps(Train *t)
         log_note(t->log, "%sstopped at step %lld; resume=1 continues\n",
                  out_of_time(t) ? "train.hours are over: " : "",
                  (long long)t->state.step);
+        t->stopped = 1;
         return 0;
     }
     validate(t);

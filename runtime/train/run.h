@@ -4,7 +4,8 @@
 
 #include "train.h"
 
-enum { FAILED = 3 }; /* the exit status after the first step has begun */
+/* Exit statuses: an error after the first step has begun; steps are left. */
+enum { FAILED = 3, STOPPED = 4 };
 
 typedef struct PendingStep { /* a step whose results are not read yet */
     int64_t step;            /* from 0 */
@@ -31,6 +32,7 @@ typedef struct Train {
     Saver *saver;
     int64_t saved;     /* step of the last checkpoint; -1: none */
     int unsaved;       /* the last save failed */
+    int stopped;       /* by a signal or train.hours */
     int64_t fallbacks; /* steps whose rows came in rounds */
     int bad;           /* steps in a row without an update */
     Spike spike;
@@ -66,7 +68,8 @@ void compare_machine(Train *t, const Plan *p);
 void need_from(const Train *t); /* err() if `from` is no folder to read */
 int is_past(Train *t);          /* have all steps been done? Then it says so */
 void compare_plans(Train *t, const RunArgs *a); /* err() if ranks differ */
-void open_data(Train *t);
+void open_valid(Train *t);                      /* the data of validation */
+void open_data(Train *t);                       /* and of training */
 void open_exec(Train *t);
 /* Initial values, those of the last checkpoint, or of `from`. */
 void start_values(Train *t, int resume);

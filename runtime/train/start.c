@@ -164,7 +164,7 @@ void start_values(Train *train, int resume)
     train->state.seed = (uint64_t)opts_int(o, "seed");
 }
 
-static void open_valid(Train *train)
+void open_valid(Train *train)
 {
     const char *s = opts_str(train->plan->opts, "data.valid"), *path;
     ValidSet v = { 0 };

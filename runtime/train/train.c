@@ -9,13 +9,13 @@ static const char *plan_text(Plan *p, const RunArgs *a, size_t *len)
     return *len ? a->text : plan_print(forever, p, len);
 }
 
-static void open_all(Train *train, Plan *p)
+static void open_all(Train *train, Plan *p, void (*open)(Train *t))
 {
     train->plan = p;
     train->mem = forever;
     need_device(p);
     start_phase("data");
-    open_data(train);
+    open(train);
     start_phase("ranks");
     train->comm = comm_open(train->mem, p->mesh->world);
 }
@@ -33,7 +33,7 @@ int eval_plan(Plan *p)
 
     train.dir = run_dir(forever, p);
     train.ckpt = strf(forever, "%s/ckpt", train.dir);
-    open_all(&train, p);
+    open_all(&train, p, open_valid);
     train.x = exec_open(p, train.comm);
     train.log = log_open(train.mem, p, train.x, NULL);
     if (!train.valid)
@@ -95,7 +95,7 @@ static void first_plan(Train *train, Plan *p)
 {
     if (train->args->nramp && resumes(p) && ckpt_exists(train->ckpt))
         ckpt_newest(train->mem, train->ckpt, &train->state, NULL);
-    open_all(train, plan_now(train, p));
+    open_all(train, plan_now(train, p), open_data);
 }
 
 /* The steps in which a GPU failed, from the last checkpoint's values, each call
@@ -137,7 +137,7 @@ static void open_replay(Train *train, Plan *p)
             "%s has no checkpoint from which step %lld is reached with the "
             "settings it had since step %lld",
             train->dir, (long long)a->replay, (long long)a->begun);
-    open_all(train, plan_now(train, p));
+    open_all(train, plan_now(train, p), open_data);
     compare_plans(train, a);
     if (!train->comm->first)
         resume_data(&train->changes, train->dir, describe_data(train));
@@ -228,6 +228,8 @@ int run_plan(Plan *p, const RunArgs *a)
     if (train.unsaved && !train.comm->first)
         warn(NULL, "the last checkpoint, of step %lld, was not written",
              (long long)train.state.step);
+    int first =
+        !train.comm->first; /* a launcher ends all ranks by one status */
     close_all(&train);
-    return train.unsaved ? FAILED : 0;
+    return train.unsaved ? FAILED : train.stopped && first ? STOPPED : 0;
 }

@@ -218,7 +218,7 @@ is "a set without a name" 1 "$PLEAT" run models/tiny.lua train.steps=1 \
     train.eval_steps=20000 name="$dir/long" >"$dir/long.log" 2>&1 &
 until grep -q "^step" "$dir/long.log" || ! kill -0 $!; do sleep 0.1; done
 kill $!
-is "a signal in a long validation" 0 wait $!
+is "a signal in a long validation" 4 wait $!
 is "ends it, and the run" 0 sh -c "grep 'stopped at step 1' $dir/long.log &&
     ! grep 'val loss' $dir/long.log"
 is "steps count from 1" 1 "$PLEAT" run "$dir/run" --replay 0

@@ -69,11 +69,13 @@ result "config.lua is Lua, quotes and defaults too" $?
 
 # ---- hours ------------------------------------------------------------------------
 
-run small.lua target=host train.steps=8 train.hours=1e-9 name=timed &&
+run small.lua target=host train.steps=8 train.hours=1e-9 name=timed
+[ $? = 4 ] &&
     [ "$(grep -c '^train.hours are over: stopped at step 1; resume=1 continues$' said)" = 1 ] &&
     "$PLEAT" ckpt verify timed >said 2>&1
 result "train.hours: a run ends after a step, saved, and says so" $?
-run timed resume=1 && grep -q '^train.hours are over: stopped at step 2;' said
+run timed resume=1
+[ $? = 4 ] && grep -q '^train.hours are over: stopped at step 2;' said
 result "train.hours: a resumed run counts anew" $?
 run timed resume=1 train.hours=1000 && ! grep -q "are over" said && same whole timed 8
 result "train.hours: it goes on to the same bits" $?

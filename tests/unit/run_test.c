@@ -450,7 +450,7 @@ static void test_sigterm_saves(void **state)
         usleep(10000);
     kill(pid, SIGTERM);
     assert_true(waitpid(pid, &status, 0) == pid);
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 4);
     assert_true(says("log", "resume=1 continues"));
     assert_true(ckpt_exists(strf(forever, "%s/ckpt", dir)));
 }

@@ -1,0 +1,122 @@
+#!/bin/sh
+# help: what `pleat help` says is so: the examples of every command run, in a folder
+# as its reader has it; names of other programs' keys lead to keys that are there;
+# completions complete; exit statuses tell an end from a stop.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+top=$PWD
+dir=$PWD/build/tests/help
+rm -rf "$dir" && mkdir -p "$dir/bin" "$dir/olmoe" || exit 2
+ln -s "$PLEAT" "$dir/bin/pleat"
+PATH=$dir/bin:$PATH
+n=0
+bad=0
+
+# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
+is() {
+    name=$1 want=$2
+    shift 2
+    n=$((n + 1))
+    "$@" >"$dir/log" 2>&1
+    got=$?
+    if [ $got -eq "$want" ]; then echo "ok - help: $name"; return; fi
+    echo "not ok - help: $name (exit status $got, not $want)"
+    sed 's/^/# /' "$dir/log" | head -n 20
+    bad=1
+}
+
+says() {
+    cp "$dir/log" "$dir/said"
+    is "$1" 0 grep -F -e "$2" "$dir/said"
+}
+
+commands=$(sed -n 's/^COMMAND("\([a-z]*\)".*/\1/p' frontend/commands.def)
+for c in $commands; do
+    is "$c -h" 0 pleat "$c" -h
+    says "$c -h has its usage" "usage: pleat $c"
+    is "$c -h has two examples" 0 sh -c "[ \$(sed -n '/^examples/,\$p' $dir/said | grep -c '^  pleat ') = 2 ]"
+done
+
+# ---- examples ----------------------------------------------------------------
+
+# The folder of a Hugging Face model, and texts.
+small="axes.hidden=16 axes.heads=2 axes.dim=8 axes.ffn=8 axes.expert=8 axes.vocab=1501 axes.seq=32 axes.batch=2 train.batch=2"
+sed 's/eps = 16, 1e-5/eps = 1, 1e-5/' models/olmoe.lua >"$dir/one.lua"
+cp tests/data/tokenizer/qwen2.json "$dir/tokenizer.json"
+head -c 20000 LICENSE >"$dir/book.txt"
+tr -cd 'a-zA-Z. \n' <LICENSE | head -n 60 | sed 's/.*/{"text": "&"}/' >"$dir/books.jsonl"
+cd "$dir" || exit 2
+# shellcheck disable=SC2086
+is "the folder: a run" 0 pleat run one.lua $small name=made train.steps=1 data.train=books.jsonl \
+    data.tokenizer=tokenizer.json target=host precision=fp32
+rmdir olmoe
+is "the folder" 0 pleat export made olmoe
+
+for c in new import check compile run eval bench show generate logits export ckpt data doctor help; do
+    [ $c != check ] || is "the model of the examples, made small" 0 sh -c "pleat new tiny my.lua &&
+        sed -i 's/batch=8, seq=64, hidden=128/batch=8, seq=16, hidden=32/;s/ffn=256/ffn=32/' my.lua"
+    [ $c != export ] || is "the run of the examples" 0 pleat run olmoe.lua from=olmoe data.train=books.jsonl \
+        train.steps=1 train.batch=2 axes.seq=32 target=host
+    pleat help $c | sed -n '/^examples/,$s/^  //p' >examples
+    while read -r line; do
+        is "$line" 0 sh -c "$line"
+    done <examples
+    commands=$(echo "$commands" | grep -vx $c)
+done
+is "no command is left out" 0 test -z "$commands"
+
+# ---- names of other programs ---------------------------------------------------
+
+cd "$top" || exit 2
+is "all suggested keys are there" 0 sh -c "sed -n 's/^ALIAS(.*, \"\(.*\)\")/\1/p' ir/aliases.def | grep -v '^axes' | sort -u |
+    while read -r k; do pleat help \$k | grep -q \"^\$k=\" || { echo \$k; exit 1; }; done"
+for pair in learning_rate:train.lr train.learning_rate:train.lr Global-Batch-Size:train.batch epochs:train.steps \
+    warmup_steps:train.warmup lr:train.lr micro_batch_size:axes.batch; do
+    is "${pair%:*}" 1 pleat check models/tiny.lua "${pair%:*}=1"
+    says "is ${pair#*:}" "(did you mean '${pair#*:}'?)"
+done
+is "an option for a key" 2 pleat check models/tiny.lua --learning-rate 1e-3
+says "leads to the key" "keys have no dashes: train.lr=VALUE"
+is "a misspelt option" 2 pleat generate x --promt x
+says "is suggested" "did you mean '--prompt'?"
+is "a key's row by another name" 0 pleat help max_grad_norm
+says "is the key's" "train.clip=1"
+is "an axis from the command line" 1 pleat check models/tiny.lua axes.dim=5
+says "is named where it is wrong" "note: the command line has axes.dim=5"
+
+# ---- other programs ------------------------------------------------------------
+
+is "a man page" 0 pleat help man
+says "has keys" 'train.lr=3e\-4'
+is "and statuses" 0 grep -q "^.SH EXIT STATUS" "$dir/said"
+if command -v groff >/dev/null; then
+    is "groff reads it without a word" 0 sh -c "[ -z \"\$(pleat help man | groff -man -Tutf8 -ww -z 2>&1)\" ]"
+fi
+cat >"$dir/complete" <<'END'
+eval "$(pleat help completion bash)" 2>/dev/null
+compopt() { :; }
+complete_words() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _pleat; echo "${COMPREPLY[*]}"; }
+complete_words pleat com
+complete_words pleat run train.war
+complete_words pleat run train.schedule = co
+complete_words pleat generate --te
+END
+if command -v bash >/dev/null; then
+    is "bash completes" 0 bash "$dir/complete"
+    cp "$dir/log" "$dir/said"
+    is "commands, keys, values, options" 0 sh -c "printf 'compile\ntrain.warmup=\nconstant cosine\n--temperature\n' | cmp - $dir/said"
+fi
+is "no such shell" 2 pleat help completion fish
+
+# ---- people and pipes ------------------------------------------------------------
+
+is "no colours in a pipe" 1 sh -c "pleat check none.lua 2>&1 | grep -q '$(printf '\033')'"
+if command -v script >/dev/null; then
+    is "colours on a terminal" 0 sh -c "script -qec 'pleat check none.lua' /dev/null | grep -q '$(printf '\033')'"
+    is "none if one wants none" 1 sh -c "NO_COLOR=1 script -qec 'pleat check none.lua' /dev/null | grep -q '$(printf '\033')'"
+fi
+is "a run that train.hours stops" 4 pleat run models/tiny.lua target=host train.steps=9 train.hours=1e-9 \
+    data.valid= name="$dir/stopped"
+is "and that ends" 0 pleat run "$dir/stopped" resume=1 train.steps=2 train.hours=1000
+printf '1..%d\n' $n
+exit $bad
