@@ -1,5 +1,10 @@
 ---@meta
--- What editors show of the language (LuaLS). `pleat new` puts it beside a model.
+-- The language: what editors (LuaLS) show of it beside a model, and what `pleat help
+-- language` and `pleat help topk` print. Above each function stand its meaning and, indented,
+-- shapes, gradient and an example, the last line, which tests/unit/language_test traces with
+-- x [batch seq hidden], ids [batch seq] (integers), w [hidden], W [expert hidden dim],
+-- s (a state [expert]), p [batch seq expert], g, e = topk(p, 2, "expert"), c = lt(x, 0),
+-- q [batch seq dim], k = rename(q, { seq="key" }), sc = dot(q, k, "dim").
 
 ---@class Tensor
 ---@operator add(Tensor|number): Tensor
@@ -17,55 +22,111 @@
 
 -- Declarations
 
----Names and sizes of axes: axes { seq=4096, hidden=2048 }
+---Names and sizes of axes. A table in place of a number says what an axis is for and what cuts it.
+---
+---    axes { heads=16, inner={ 64, role="ffn", shard="tp" } }
 ---@param sizes table<string, integer>
 function axes(sizes) end
----A tensor that changes with every micro-batch. "tokens" and "labels" hold integers.
+---A tensor that changes with every micro-batch; dtype "int" (the default) or "real". The axes of the first integer
+---input are batch and seq; "tokens" and "labels" come from data.train.
+---
+---    -> [axes]
+---    local mask = input("mask", "batch seq", "real")
 ---@param name string @param axes string @param dtype? string @return Tensor
 function input(name, axes, dtype) end
 ---A weight under the path of the scopes around it; normal(0.02) if not told.
+---
+---    -> [axes]
+---    gradient: reduced over the ranks that hold it, for the optimizer
+---    local w1 = param("w1", "hidden dim", normal(0.006))
 ---@param path string @param axes string @param init? Initial|number @return Tensor
 function param(path, axes, init) end
----A value that only update() changes; zeros if not told.
+---A value that only update() changes; zeros if not told. It is saved with the weights.
+---
+---    -> [axes]
+---    gradient: none
+---    local load = state("load", "expert", 1/4)
 ---@param path string @param axes string @param init? Initial|number @return Tensor
 function state(path, axes, init) end
----The state's value from the next step on.
+---The state's value from the next step on: of data only what is reduced over the batch.
+---
+---    s [axes], value [axes]
+---    update(s, sum(one_hot(e), "batch seq top"))
 ---@param s Tensor @param value Tensor
 function update(s, value) end
----The step's loss is the sum of weight * t / den over all losses.
+---The step's loss is the sum over all losses of weight * t / den, both summed over micro-batches.
+---
+---    t []
+---    gradient: starts here
+---    loss("aux", mean(x * x, "batch seq hidden"), 0.01)
 ---@param name string @param t Tensor @param weight? number @param den? Tensor
 function loss(name, t, weight, den) end
+---A number of each step, printed and kept in metrics.jsonl.
+---
+---    t []
+---    metric("busiest", max(mean(one_hot(e), "batch seq top"), "expert"))
 ---@param name string @param t Tensor
 function metric(name, t) end
----Read by generate and eval.
+---What generate, logits and eval read: "logits".
+---
+---    t [batch seq ..]
+---    output("logits", x)
 ---@param name string @param t Tensor
 function output(name, t) end
----f(...), with name in front of the paths made inside. scope(name, i, f, ...): one
----of a row of layers, a unit that fold.pp cuts; { name, i, kind="mtp" }: one that
----predicts a token further.
+---f(...), with name in front of the paths made inside. scope(name, i, f, ...): one of a row of layers, a unit
+---that fold.pp cuts, as is "layers.3"; { name, i, kind="mtp" }: one that predicts a token further.
+---
+---    -> what f returns
+---    local y = scope("norm", rmsnorm, x, "hidden")
 ---@param name string|table @param f function|integer @param ... any
 function scope(name, f, ...) end
----Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } };
----config={ .. }: the config.json of exported folders
+---Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } }; {i} is the same number on both sides,
+---{expert} in the tensor's name one tensor an index, (a b) one dimension of two axes, (a|b) two parameters {p,q}
+---one after another. config={ .. }: what the model has in common with config.json.
+---
+---    hf { ["w"] = { "model.norm.weight", "hidden" } }
 ---@param map table<string, table>
 function hf(map) end
+---How it is trained: `pleat help keys train`. The command line comes first.
+---
+---    train { steps=1000, batch=64, lr=3e-4, schedule="cosine", warmup=20 }
 ---@param keys table
 function train(keys) end
+---What it is trained on: `pleat help keys data`. The command line comes first.
+---
+---    data { train={ { 0.7, "books" }, { 0.3, "code" } }, tokenizer="tokenizer.json" }
 ---@param keys table
 function data(keys) end
+---How it is cut over ranks: `pleat help keys fold`. The command line comes first.
+---
+---    fold { tp=2, ep=4 }
 ---@param keys table
 function fold(keys) end
+---In which numbers it computes: `pleat help keys precision`. The command line comes first.
+---
+---    precision { policy="bf16" }
 ---@param keys table
 function precision(keys) end
+---How tokens reach experts: `pleat help keys route`. The command line comes first.
+---
+---    route { policy="dropless", factor=1.25 }
 ---@param keys table
 function cluster(keys) end
 ---@param keys table
 function route(keys) end
-
+---Normal values of that standard deviation: an initial value, the same bits in every fold.
+---
+---    local w1 = param("w1", "hidden dim", normal(0.02))
 ---@param std number @return Initial
 function normal(std) end
+---Values between -half and half: an initial value, the same bits in every fold.
+---
+---    local w1 = param("w1", "hidden dim", uniform(0.1))
 ---@param half number @return Initial
 function uniform(half) end
+---All alike; ones and zeros are such: an initial value, the same bits in every fold.
+---
+---    local w1 = param("w1", "hidden", constant(0.5))
 ---@param value number @return Initial
 function constant(value) end
 ---@type Initial
@@ -77,66 +138,236 @@ inf = nil
 
 -- Elementwise: axes meet by name
 
+---e^a; like all of its kind it keeps the axes of its operands, those of one name once.
+---
+---    a [..] -> [..]
+---    gradient: dy * y
+---    local y = exp(x)
 ---@param a Tensor @return Tensor
 function exp(a) end
-f32, bf16 = exp, exp
+---a in f32, as the model's precision is bf16; of a dot or a sum it takes what was added up, before rounding.
+---
+---    a [..] -> [..]
+---    gradient: dy in the dtype of a
+---    local logits = f32(dot(x, w, "hidden"))
+---@param a Tensor @return Tensor
+function f32(a) end
+---a rounded to bf16.
+---
+---    a [..] -> [..]
+---    gradient: dy in the dtype of a
+---    local y = bf16(x)
+---@param a Tensor @return Tensor
+function bf16(a) end
+---The larger one.
+---
+---    a [..], b [..] -> [axes of both]
+---    gradient: to the larger one, of equal ones to a
+---    local y = maximum(x, 0)
 ---@param a Operand @param b Operand @return Tensor
 function maximum(a, b) end
+---a * b + c, rounded once.
+---
+---    -> [axes of all]
+---    gradient: dy * b, dy * a, dy
+---    local y = fma(x, w, 1)
 ---@param a Operand @param b Operand @param c Operand @return Tensor
 function fma(a, b, c) end
+---a where c holds, else b. Conditions come from lt le gt ge eq and land lor lnot.
+---
+---    -> [axes of all]
+---    gradient: to a where c holds, to b elsewhere
+---    local y = where(c, x, 0)
 ---@param c Tensor @param a Operand @param b Operand @return Tensor
 function where(c, a, b) end
+---a / (1 - p), or 0 with the odds p; a when it does not train. The same in every fold.
+---
+---    a [..] -> [..]
+---    gradient: the same elements
+---    local y = dropout(x, 0.1)
 ---@param a Tensor @param p number @return Tensor
 function dropout(a, p) end
+---a.
+---
+---    a [..] -> [..]
+---    gradient: none goes back
+---    local y = x - stop_gradient(max(x, "hidden"))
+---@param a Tensor @return Tensor
+function stop_gradient(a) end
 
 -- Reductions: the named axes go
 
+---The sum.
+---
+---    a [.. axes] -> [..]
+---    gradient: dy, spread
+---    local y = sum(x, "hidden")
 ---@param a Tensor @param axes string @return Tensor
 function sum(a, axes) end
-mean, max, min, any, all, logsumexp = sum, sum, sum, sum, sum, sum
+---The mean.
+---
+---    a [.. axes] -> [..]
+---    gradient: dy / n, spread
+---    local y = mean(x, "batch seq")
+---@param a Tensor @param axes string @return Tensor
+function mean(a, axes) end
+---The largest.
+---
+---    a [.. axes] -> [..]
+---    gradient: to the largest, shared by equal ones
+---    local y = max(x, "hidden")
+---@param a Tensor @param axes string @return Tensor
+function max(a, axes) end
+---The smallest.
+---
+---    a [.. axes] -> [..]
+---    gradient: to the smallest, shared by equal ones
+---    local y = min(x, "hidden")
+---@param a Tensor @param axes string @return Tensor
+function min(a, axes) end
+---Does one hold?
+---
+---    a [.. axes] -> [..]
+---    gradient: none
+---    local y = any(c, "hidden")
+---@param a Tensor @param axes string @return Tensor
+function any(a, axes) end
+---Do all hold?
+---
+---    a [.. axes] -> [..]
+---    gradient: none
+---    local y = all(c, "hidden")
+---@param a Tensor @param axes string @return Tensor
+function all(a, axes) end
+---log(sum(exp(x))), without overflow.
+---
+---    x [.. axis] -> [..]
+---    gradient: dy * softmax(x)
+---    local z = logsumexp(p, "expert")
+---@param x Tensor @param axis string @return Tensor
+function logsumexp(x, axis) end
 
 -- Structure
 
----The product of a and b, summed over the named axes. b may be W[e].
+---The product of a and b, summed over the named axes; axes that both have stay, one of each. b may be W[e], the
+---weights that an index picks: the tokens of each expert meet its own.
+---
+---    a [.. axes], b [.. axes] -> [axes of both but those]
+---    gradient: dot(dy, b) and dot(dy, a)
+---    local y = dot(x, W[e], "hidden")
 ---@param a Tensor @param b Tensor @param axes string @return Tensor
 function dot(a, b, axes) end
----The k largest along axis, on a new axis ("top"), and where they were.
+---The k largest along axis, largest first, on a new axis ("top"): values, and an index into axis. Of equal ones the
+---lower index comes first.
+---
+---    x [.. axis] -> values [.. new], index [.. new]
+---    gradient: of the values, to where they were
+---    local g, e = topk(p, 2, "expert")
 ---@param x Tensor @param k integer @param axis string @param new? string
 ---@return Tensor values, Index indices
 function topk(x, k, axis, new) end
+---Where the largest is: an index.
+---
+---    x [.. axis] -> [..]
+---    gradient: none
+---    local e = argmax(p, "expert")
 ---@param x Tensor @param axis string @return Index
 function argmax(x, axis) end
+---Other names for axes: keys are queries by another name.
+---
+---    a [..] -> [..]
+---    gradient: dy by the old names
+---    local k = rename(q, { seq="key" })
 ---@param a Tensor @param names table<string, string> @return Tensor
 function rename(a, names) end
+---One axis as several, major first.
+---
+---    a [.. axis] -> [.. into]
+---    gradient: dy merged
+---    local y = split(x, "hidden", "aa bb")
 ---@param a Tensor @param axis string @param into string @return Tensor
 function split(a, axis, into) end
+---Several axes as one, major first.
+---
+---    a [.. axes] -> [.. new]
+---    gradient: dy split
+---    local y = merge(x, "seq hidden", "all")
 ---@param a Tensor @param axes string @param new string @return Tensor
 function merge(a, axes, new) end
+---len places of the axis from start on, counted from 0.
+---
+---    a [.. axis] -> [.. axis], len long
+---    gradient: dy there, 0 elsewhere
+---    local y = slice(x, "seq", 1, 2)
 ---@param a Tensor @param axis string @param start integer @param len integer @return Tensor
 function slice(a, axis, start, len) end
----concat(a, b, ..., axis)
+---concat(a, b, .., axis): one after another along the axis.
+---
+---    a [.. axis], b [.. axis] -> [.. axis], as long as all
+---    gradient: each its part of dy
+---    local y = concat(x, x, "seq")
 ---@param ... Tensor|string @return Tensor
 function concat(...) end
----y[x] = a[x - by]; zeros enter, or the other end with wrap.
+---y[i] = a[i - by]; zeros enter, or with wrap the other end.
+---
+---    a [.. axis] -> [.. axis]
+---    gradient: dy shifted back
+---    local y = shift(x, "seq", 1)
 ---@param a Tensor @param axis string @param by integer @param wrap? boolean @return Tensor
 function shift(a, axis, by, wrap) end
+---0, 1, 2 .. along the axis.
+---
+---    -> [axis]
+---    gradient: none
+---    local late = le(iota("seq"), 2)
 ---@param axis string @return Tensor
 function iota(axis) end
+---1 where the index points, else 0.
+---
+---    e [..] -> [.. axis]
+---    gradient: none
+---    local load = mean(one_hot(e, "expert"), "batch seq top")
 ---@param e Index @param axis? string @return Tensor
 function one_hot(e, axis) end
----An integer tensor as an index into axis.
+---An integer tensor as an index into axis: any router's choice.
+---
+---    t [..] -> [..]
+---    gradient: none
+---    local e = index(mod(ids, 4), "expert")
 ---@param t Tensor @param axis string @return Index
 function index(t, axis) end
+---What a has where e points.
+---
+---    a [.. axis], e [..] -> [axes of both but axis]
+---    gradient: added up where e points
+---    local chosen = gather(p, e)
 ---@param a Tensor @param e Index @param axis? string @return Tensor
 function gather(a, e, axis) end
----Zeros like `like`, with v added where e says.
+---Zeros like `like`, with v added where e points; -1 points nowhere.
+---
+---    v [..], e [..], like [.. axis] -> the axes of like
+---    gradient: gathered from dy
+---    local y = scatter_add(g, e, p)
 ---@param v Tensor @param e Index @param like Tensor @param axis? string @return Tensor
 function scatter_add(v, e, like, axis) end
+---The rows of the table, whose first axis the ids count.
+---
+---    ids [..], table [vocab ..] -> [axes of both but vocab]
+---    gradient: of the table, added up by row
+---    local y = embed(ids, param("embed", "vocab hidden"))
 ---@param ids Tensor @param table Tensor @return Tensor
 function embed(ids, table) end
+---Sums of all up to each place.
+---
+---    a [.. axis] -> [.. axis]
+---    gradient: sums from each place on
+---    local y = cumsum(x, "seq")
 ---@param a Tensor @param axis string @return Tensor
 function cumsum(a, axis) end
----@param a Tensor @param axis string @return integer
+---The size of an axis, a number: size("hidden"), or of a tensor's.
+---
+---    local n = size("hidden") / size(x, "seq")
+---@param a Tensor|string @param axis? string @return integer
 function size(a, axis) end
 
 -- Layers
@@ -150,64 +381,147 @@ function size(a, axis) end
 ---@field mscale? number
 ---@field mscale_all_dim? number
 ---@field truncate? boolean
-
+---exp(x) / sum(exp(x)): rows sum to 1.
+---
+---    x [.. axis] -> [.. axis]
+---    gradient: y * (dy - sum(dy * y))
+---    local y = softmax(p, "expert")
 ---@param x Tensor @param axis string @return Tensor
 function softmax(x, axis) end
----@param x Tensor @param axis string @param eps? number @return Tensor
+---x / sqrt(mean(x^2) + eps) * weight: the parameter "weight" [axis], or one given after x; eps 1e-5. In f32.
+---
+---    x [.. axis] -> [.. axis]
+---    gradient: by its parts
+---    local y = scope("norm", rmsnorm, x, "hidden", 1e-6)
+---@param x Tensor @param axis string|Tensor @param eps? number|string @return Tensor
 function rmsnorm(x, axis, eps) end
+---(x - mean) / sqrt(variance + eps) * weight + bias, parameters [axis]; eps 1e-5. In f32.
+---
+---    x [.. axis] -> [.. axis]
+---    gradient: by its parts
+---    local y = scope("norm", layernorm, x, "hidden")
 ---@param x Tensor @param axis string @param eps? number @return Tensor
 function layernorm(x, axis, eps) end
----yarn: factor and original are needed, the others as Hugging Face's rope_parameters.
+---Rotary positions: the pair j of axis turns by pos * theta^(-2j/n); pairs are (j, j + n/2), or neighbours when
+---interleaved. yarn: factor and original are needed, the others as Hugging Face's rope_parameters.
+---
+---    x [.. pos .. axis] -> the same
+---    gradient: by its parts
+---    local y = rope(q, "dim", "seq", 1e4, { yarn={ factor=4, original=16 } })
 ---@param x Tensor @param axis string @param pos string @param theta number
 ---@param options? { interleaved: boolean?, yarn: Yarn? }
 ---@return Tensor
 function rope(x, axis, pos, theta, options) end
+---Scores of keys after their query become -inf.
+---
+---    s [.. query key] -> the same
+---    gradient: dy where a score stays
+---    local y = causal(sc, "seq", "key")
 ---@param s Tensor @param query string @param key string @return Tensor
 function causal(s, query, key) end
----dot(softmax(s, key), v, key), with every square value behind s
+---dot(softmax(s, key), v, key), with every square value behind s, which no memory ever holds.
+---
+---    s [.. seq key], v [.. key ..] -> [.. seq ..]
+---    gradient: of queries, keys, values and what else scores are made of
+---    local y = attention(causal(sc, "seq", "key"), k, "key")
 ---@param s Tensor @param v Tensor @param key string @return Tensor
 function attention(s, v, key) end
+---silu(gate) * up.
+---
+---    gate [..], up [..] -> [..]
+---    gradient: by its parts
+---    local y = swiglu(x, x)
 ---@param gate Tensor @param up Tensor @return Tensor
 function swiglu(gate, up) end
----In f32, of logits in the model's precision or f32(logits). Label -1: no loss.
+----log softmax(logits)[label], in f32, of logits in the model's precision or f32(logits). Label -1: no loss.
+---
+---    logits [.. axis], labels [..] -> [..]
+---    gradient: softmax(logits) - one_hot(label), 0 for -1
+---    loss("lm", mean(cross_entropy(x, mod(ids, 8), "hidden"), "batch seq"))
 ---@param logits Tensor @param labels Tensor @param axis string @return Tensor
 function cross_entropy(logits, labels, axis) end
----Softmax over all, then the k best; p: what balance losses take.
+---Softmax over all, then the k best, whose weights sum to less than 1; p: what balance losses take.
+---
+---    logits [.. axis] -> g [.. top], e [.. top], p [.. axis]
+---    gradient: through g and p
+---    local g, e, p = softmax_topk(p, 2, "expert")
 ---@param logits Tensor @param k integer @param axis string
 ---@return Tensor g, Index e, Tensor p
 function softmax_topk(logits, k, axis) end
----The k best, then softmax over them.
+---The k best, then softmax over them: weights sum to 1.
+---
+---    logits [.. axis] -> g [.. top], e [.. top], p [.. axis]
+---    gradient: through g and p
+---    local g, e, p = topk_softmax(p, 2, "expert")
 ---@param logits Tensor @param k integer @param axis string
 ---@return Tensor g, Index e, Tensor p
 function topk_softmax(logits, k, axis) end
----One, weighed by its probability.
+---One, weighed by its probability (Switch).
+---
+---    logits [.. axis] -> g [.. top], e [.. top], p [.. axis]
+---    gradient: through g and p
+---    local g, e, p = softmax_top1(p, "expert")
 ---@param logits Tensor @param axis string
 ---@return Tensor g, Index e, Tensor p
 function softmax_top1(logits, axis) end
----Sigmoids; only the choice sees bias, and is made within the best groups.
+---Sigmoids (DeepSeek-V3): only the choice sees bias, and is made within the `keep` groups whose `best` (2) scores sum
+---highest; weights sum to 1.
+---
+---    logits [.. axis] -> g [.. top], e [.. top], p [.. axis]
+---    gradient: through g and p
+---    local g, e, p = sigmoid_topk(p, 2, "expert", { bias=s, groups="nodes", keep=1 })
 ---@param logits Tensor @param k integer @param axis string
 ---@param options? { bias: Tensor?, groups: string?, keep: integer?, best: integer? }
 ---@return Tensor g, Index e, Tensor p
 function sigmoid_topk(logits, k, axis, options) end
----Every expert takes its n tokens; f makes outputs of rows [axis slot ..].
+---Every expert takes the n tokens that want it most; f makes outputs of rows [axis slot ..]. Others get 0.
+---
+---    x [tokens ..], logits [tokens axis] -> what f makes, [tokens ..]
+---    gradient: through f and the weights
+---    local y = expert_choice(x, p, 2, "expert", "batch seq", function(rows) return rows end)
 ---@param x Tensor @param logits Tensor @param n integer @param axis string @param tokens string @param f function
 ---@return Tensor
 function expert_choice(x, logits, n, axis, tokens, f) end
----An expert by the token's own number.
+---An expert by the token's own number: an index.
+---
+---    ids [..] -> [..]
+---    gradient: none
+---    local e = hash_index(ids, "expert")
 ---@param ids Tensor @param axis string @return Index
 function hash_index(ids, axis) end
----Fedus et al. 2021; tokens: "batch seq", or "seq" and then the mean over "batch".
+---E * sum(mean(p) * share of the k best): over "batch seq" of a micro-batch, over "seq" of each sequence, then take
+---the mean over "batch" (Fedus et al. 2021).
+---
+---    p [tokens axis] -> []
+---    gradient: through mean(p)
+---    loss("balance", balance_loss(p, 2, "expert", "batch seq"), 0.01)
 ---@param p Tensor @param k integer @param axis string @param tokens string @return Tensor
 function balance_loss(p, k, axis, tokens) end
----With the shares of the step before, a state "load".
+---The same with the shares of the whole step before, a state "load".
+---
+---    p [tokens axis] -> []
+---    gradient: through mean(p)
+---    loss("balance", global_balance_loss(p, 2, "expert", "batch seq"), 0.01)
 ---@param p Tensor @param k integer @param axis string @param tokens string @return Tensor
 function global_balance_loss(p, k, axis, tokens) end
----mean(logsumexp(logits)^2)
+---mean(logsumexp(logits)^2): keeps logits small.
+---
+---    logits [tokens axis] -> []
+---    gradient: by its parts
+---    loss("z", z_loss(p, "expert", "batch seq"), 1e-3)
 ---@param logits Tensor @param axis string @param tokens string @return Tensor
 function z_loss(logits, axis, tokens) end
 ---After a step the bias of busy experts shrinks by rate, of idle ones grows; pairs: all axes of e.
+---
+---    bias: a state [axis], e [pairs]
+---    gradient: none
+---    balance_bias(s, e, "expert", "batch seq top", 1e-3)
 ---@param bias Tensor @param e Index @param axis string @param pairs string @param rate number
 function balance_bias(bias, e, axis, pairs, rate) end
-----inf but for the n groups whose `best` largest scores sum highest.
+----inf but for the n groups whose `best` largest scores sum highest; groups is a declared axis.
+---
+---    s [.. axis] -> [.. axis]
+---    gradient: dy where a score stays
+---    local y = limit_groups(p, "expert", "nodes", 1, 2)
 ---@param s Tensor @param axis string @param groups string @param n integer @param best integer @return Tensor
 function limit_groups(s, axis, groups, n, best) end

@@ -100,6 +100,13 @@ void library_open(lua_State *L);
 int has_upvalues(lua_State *L, int i);      /* the function at i */
 extern const char *const library_removed[]; /* ends with null */
 
+/* ---- language.c: the language's functions for people --------------------- */
+
+extern const char editor_lua[];
+void print_language(void);
+/* Call, meaning, and indented shapes, gradient, example; null: no function. */
+const char *language_entry(Arena *a, const char *name);
+
 /* ---- cond.c -------------------------------------------------------------- */
 
 /* Lua's text with every condition wrapped in a check that it is no tensor, same

@@ -81,7 +81,8 @@ static void usage(void)
         printf("  %-8s %-42s %s\n", c->name, c->usage, c->sentence);
     printf("\n");
     print_options(NULL);
-    printf("\nOf one command: pleat help run. Keys: pleat help keys. Passes: "
+    printf("\nOf one command: pleat help run. Keys: pleat help keys. "
+           "Functions: pleat help language. Passes: "
            "pleat help passes.\n"
            "A man page: pleat help man | man -l -. Completion: eval "
            "\"$(pleat help completion bash)\"\n"
@@ -149,6 +150,13 @@ static int print_passes(const char *unused)
     return 1;
 }
 
+static int language(const char *unused)
+{
+    (void)unused;
+    print_language();
+    return 1;
+}
+
 static int manual(const char *unused)
 {
     (void)unused;
@@ -182,6 +190,7 @@ static const struct {
     { "machines", print_machines },
     { "man", manual },
     { "completion", completion },
+    { "language", language },
 };
 
 int cmd_help(Args *a)
@@ -202,7 +211,11 @@ int cmd_help(Args *a)
     int command = 0;
     for (const Command *c = command_table; c->name; c++)
         command |= !strcmp(c->name, a->file);
-    if (!command && (print_one_key(a->file) || (meant && print_one_key(meant))))
+    const char *entry = command ? NULL : language_entry(forever, a->file);
+    if (entry)
+        fputs(entry, stdout);
+    if (entry || (!command &&
+                  (print_one_key(a->file) || (meant && print_one_key(meant)))))
         return 0;
     help_command(find_command(a->file));
     return 0;

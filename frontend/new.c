@@ -7,7 +7,7 @@
 
 #include "frontend.h"
 
-extern const char editor_lua[], luacheckrc[], model_tiny[], model_mixtral[];
+extern const char luacheckrc[], model_tiny[], model_mixtral[];
 extern const char model_qwen3_moe[], model_deepseek_v3[], model_llama3[];
 extern const char model_qwen2_moe[], model_deepseek_v2_lite[], model_olmoe[];
 

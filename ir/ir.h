@@ -144,6 +144,7 @@ typedef struct OpInfo {
     char gradkind;             /* 'E' expressions, 'A' auto, 'F' function, 0 */
     const ScalarExpr *grad[3]; /* 'E': by operand; null: none */
     const ScalarExpr *expr;    /* elementwise: opened; null: no expression */
+    const char *grad_text, *value_text; /* as in the row, for help */
     Family fam;
 } OpInfo;
 

@@ -112,6 +112,8 @@ __attribute__((constructor)) static void read_table(void)
         o->fam = row[i].fam;
         o->special = row[i].special;
         o->operands = row[i].operands;
+        o->grad_text = row[i].grad;
+        o->value_text = row[i].lower;
         o->nin = strchr(o->operands, '*') ? -1 : count_words(o->operands);
     }
     for (int i = 0; i < NROW; i++)

@@ -1,7 +1,7 @@
 /* language_test: every function of the language called with what it does not
  * take: each argument missing, one too many, and each replaced by hostile
  * values. A call works, or ends in one message that begins with its place; no
- * signal, no abort, no hang. With PLEAT_ALL=1 models whose calls work are also
+ * signal, no abort, no hang. Its example in `pleat help` is right. With PLEAT_ALL=1 models whose calls work are also
  * compiled. Each function is tried in a process of its own. */
 #define _GNU_SOURCE
 #include <setjmp.h>
@@ -262,21 +262,24 @@ static int test(size_t i)
     return bad;
 }
 
-/* Every row of takes.def has a good call above. */
-static int all_named(void)
-{
-    /* clang-format off */
-    static const char *const names[] = {
+/* clang-format off */
+static const char *const names[] = {
 #define TAKES(name, items) #name,
 #define FIELDS(name, items)
 #include "../../frontend/takes.def"
 #undef TAKES
 #undef FIELDS
-    };
-    /* clang-format on */
+};
+/* clang-format on */
+
+enum { NNAME = sizeof names / sizeof *names };
+
+/* Every row of takes.def has a good call above. */
+static int all_named(void)
+{
     int bad = 0;
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < NNAME; i++) {
         int found = 0;
         for (size_t k = 0; k < sizeof calls / sizeof *calls; k++)
             found |= !strcmp(names[i], calls[k].name);
@@ -288,9 +291,50 @@ static int all_named(void)
     return bad;
 }
 
+/* The last line of a function's help is an example that traces. */
+static int example(const char *name)
+{
+    const char *entry = language_entry(forever, name), *line = entry;
+
+    for (const char *s = entry; s && *s; s += strcspn(s, "\n") + 1)
+        line = s;
+    const char *local = line ? strstr(line, "local ") : NULL;
+    const char *made = local ? local + strlen("local ") : "w";
+    Source s = { "model.lua",
+                 strf(forever,
+                      "%s%sif getmetatable(%.*s) == 'a tensor' then "
+                      "output('made', %.*s) end\n",
+                      around, line ? line : "", (int)strcspn(made, " ,"), made,
+                      (int)strcspn(made, " ,"), made) };
+    int bad = !line || !strstr(line, name);
+    said = "it is not in help";
+    err_hook = hear;
+    if (!bad && !setjmp(back))
+        trace_sources(&s, 1, opts_new(forever));
+    else
+        bad = 1;
+    err_hook = NULL;
+    printf("%sok - language: example of %s%s%s\n", bad ? "not " : "", name,
+           bad ? ": " : "", bad ? said : "");
+    return bad;
+}
+
+static int examples(void)
+{
+    int bad = 0;
+
+    for (int i = 0; i < NNAME; i++)
+        if (!i || strcmp(names[i], names[i - 1]))
+            bad += example(names[i]);
+    for (Op op = 0; op < op_count; op++)
+        if (optab[op].cls == EW && !optab[op].nattr && !op_is(op, "hidden"))
+            bad += example(optab[op].name);
+    return bad;
+}
+
 int main(int argc, char **argv)
 {
-    int bad = all_named();
+    int bad = all_named() + examples();
 
     count = mmap(NULL, sizeof *count, PROT_READ | PROT_WRITE,
                  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
