@@ -42,6 +42,10 @@ typedef struct Tokens {
  * lack one at the file's end), until the next call; null: no more. */
 typedef struct TextLines {
     void *file;
+    void *zstd;   /* its stream; null: zlib reads the file */
+    char *packed; /* of a .zst: what is read and not yet taken */
+    size_t taken, read;
+    size_t rest; /* 0: a frame has ended */
     char *buf;
     size_t at, end, cap; /* malloc'd */
     int64_t number;      /* of the line, from 1 */

@@ -2,7 +2,7 @@
  * is used, and what is wrong comes back as a reason.
  *
  *   bytes     every byte is a token
- *   jsonl     the bytes of "text" in every line, a zero after each; .gz too
+ *   jsonl     the bytes of "text" in every line, a zero after each; .gz, .zst too
  *   nanogpt   u16 tokens, nothing else
  *   llmc      256 words of i32: magic, version, tokens; then u16 (20240520,
  *             version 1) or u32 tokens (20240801, version 7)
@@ -170,7 +170,8 @@ static enum data_format guess(const Tokens *tokens)
                 u32_at(tokens->map + 4) == llmc[i].version)
                 return FORMATllmc;
     if (ends_with(tokens->path, ".jsonl") ||
-        ends_with(tokens->path, ".jsonl.gz"))
+        ends_with(tokens->path, ".jsonl.gz") ||
+        ends_with(tokens->path, ".jsonl.zst"))
         return FORMATjsonl;
     if (ends_with(tokens->path, ".npy"))
         return FORMATnpy;

@@ -7,7 +7,7 @@ dir=$PWD/build/tests/data
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 export XDG_CACHE_HOME="$dir/cache"
 kinds=tests/data/tokenizer
-printf '1..%d\n' 51
+printf '1..%d\n' $((51 + $(command -v zstd >/dev/null && echo 8 || echo 0)))
 bad=0
 
 # is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
@@ -44,6 +44,18 @@ is "tokenize, one thread, gzipped" 0 env PLEAT_THREADS=1 "$PLEAT" data tokenize 
     "$dir/t.jsonl.gz" -o "$dir/z.bin" data.tokenizer=$kinds/llama3.json
 is "the same tokens" 0 cmp "$dir/t.bin" "$dir/z.bin"
 is "the same index" 0 cmp "$dir/t.idx" "$dir/z.idx"
+if command -v zstd >/dev/null; then
+    zstd -qk "$dir/t.jsonl" && cat "$dir/t.jsonl.zst" "$dir/t.jsonl.zst" >"$dir/two.jsonl.zst"
+    head -c 9000 "$dir/t.jsonl.zst" >"$dir/cut.jsonl.zst" && cp LICENSE "$dir/no.jsonl.zst"
+    is "tokenize .zst" 0 "$PLEAT" data tokenize "$dir/t.jsonl.zst" -o "$dir/zst" tokenizer=$kinds/llama3.json
+    is "the same tokens of .zst" 0 cmp "$dir/t.bin" "$dir/zst.bin"
+    is "two frames" 0 "$PLEAT" data tokenize "$dir/two.jsonl.zst" -o "$dir/two" tokenizer=$kinds/llama3.json
+    says "are all documents" "6000 documents (12 empty)"
+    for f in cut no; do
+        is "a .zst that is none or cut off" 1 "$PLEAT" data tokenize "$dir/$f.jsonl.zst" -o "$dir/bad" tokenizer=$kinds/llama3.json
+        says "is said" "is damaged"
+    done
+fi
 is "inspect" 0 "$PLEAT" data inspect "$dir/t.bin" tokenizer=$kinds/llama3.json
 says "inspect shows the text" 'text       "Line 0: café, \n\tint x0 = 😀 0;<|endoftext|>"'
 says "inspect counts sequences" "2994 sequences of 3000 documents"

@@ -65,6 +65,15 @@ for c in new import check compile run eval bench show generate logits export ckp
 done
 is "no command is left out" 0 test -z "$commands"
 
+# The guides, a command after the other, and the model in them.
+sed -n 's/^    \(pleat .*\)/\1/p' "$top/models/guides.md" >guide
+while read -r line; do
+    is "$line" 0 sh -c "$line"
+done <guide
+is "they have commands" 0 grep -q export guide
+sed -n '/^```lua/,/^```$/p' "$top/models/guides.md" | grep -v '^```' >torch.lua
+is "from PyTorch: a model" 0 pleat run torch.lua target=host data.train=book.txt axes.vocab=256 train.steps=1 train.batch=2
+
 # ---- names of other programs ---------------------------------------------------
 
 cd "$top" || exit 2
