@@ -8,6 +8,9 @@
  *               stages so that there is something to share between threads
  *   scatters    into few places become masks, which fuse:
  *               scatter_add v e = sum over top of where(e == iota, v, 0)
+ *               those of rows to their experts, as gradients of biases, are sums
+ *               of the rows of each: grouped products with ones
+ *               scatter_add (combine r m) e = gmm_wgrad 1 r m, where m = route e
  *   routes      numbers of experts become places, which padding has too */
 #include "kernels.h"
 
@@ -490,6 +493,93 @@ static Node *to_places(Graph *g, Node *n)
     return n;
 }
 
+/* The combine of rows of which n sums all that an expert has, by what their map
+ * routes by; null: it adds others. */
+static Node *rows_summed(const Node *n)
+{
+    Node *v = n->in[0], *e = n->in[1];
+
+    while (v->op == Ocast)
+        v = v->in[0];
+    const Node *map = v->op == Ocombine ? v->in[1] : NULL;
+    if (!map || map->op != Oroute || map->in[0] != e ||
+        map->at.route.axis != n->at.scatter_add.axis)
+        return NULL;
+    for (int d = 0; d < e->nd; d++)
+        if (dim_of(n, e->dim[d].a) >= 0)
+            return NULL;
+    return v;
+}
+
+/* One in each row that has a token. */
+static Node *ones(Graph *g, const Node *by, const Node *rows)
+{
+    Node *map = rows->in[1], *e = map->in[0];
+    Node *zero = like(g_const(g, by->loc, e->dt, 0), by);
+    Node *one = cast_to(g, ew(g, Oge, by, e, zero, NULL), rows->in[0]->dt, by);
+    Node *in[2] = { one, map };
+    Node *n = infer(g, like(g_node(g, Odispatch, by->loc, 2, in), by));
+
+    for (int t = 0; t < MAXATOM; t++) { /* not cut as a row is */
+        Shard s = rows->in[0]->sh[t];
+        int rest = s.k != S || dim_of(rows->in[0], s.a) >= 0;
+        n->sh[t] = rest ? (Shard){ R, NULL, Radd } : s;
+    }
+    return n;
+}
+
+/* Sums of a rank's own experts as those of all, n's: 0 for others. */
+static Node *among_all(Graph *g, Node *n, Node *sums)
+{
+    Axis *all = n->at.scatter_add.axis, *own = g_instance(g, all);
+    Node *mine = like(g_node(g, Orename, n->loc, 1, &sums), n);
+    Node *number = like(g_node(g, Oiota, n->loc, 0, NULL), n);
+
+    mine->at.rename.from = g_axes(g, &all, 1);
+    mine->at.rename.to = g_axes(g, &own, 1);
+    infer(g, mine);
+    for (int t = 0; t < MAXATOM; t++) {
+        mine->sh[t] = sums->sh[t];
+        if (sums->sh[t].k == S && sums->sh[t].a == all)
+            mine->sh[t].a = own;
+    }
+    number->at.iota.axis = own;
+    number->nd = 1;
+    number->dim[0] = mine->dim[dim_of(mine, own)];
+    infer(g, number);
+    give_shards(number, mine);
+    Node *in[2] = { mine, number };
+    return as_mask(g, like(g_copyof(g, n, in), n));
+}
+
+static Node *sum_of_rows(Graph *g, Node *n, const Node *rows)
+{
+    Node *map = rows->in[1], *in[3] = { ones(g, n, rows), rows->in[0], map };
+    Node *r = like(g_node(g, Ogmm_wgrad, n->loc, 3, in), n);
+    int expert = dim_of(n, n->at.scatter_add.axis);
+    DimOrder was = { 0 };
+
+    r->at.gmm_wgrad.experts = n->dim[expert].n;
+    r->dt = n->dt;
+    infer(g, r);
+    for (int t = 0; t < MAXATOM; t++) {
+        int cut = map->sh[t].k == S && map->sh[t].a == map->at.route.axis;
+        r->sh[t] = cut ? map->sh[t] : n->sh[t];
+    }
+    lay_out_gmm_wgrad(g, r);
+    if (local_n(g, n, expert) != map_layout(g, map).experts)
+        return among_all(g, n, r);
+    add_dims(&was, n, NULL, NULL);
+    return permuted(g, r, &was, n);
+}
+
+static Node *scattered(Graph *g, Node *n)
+{
+    const Node *rows = rows_summed(n);
+
+    return rows ? sum_of_rows(g, n, rows) : as_mask(g, n);
+}
+
 /* ---- dropout ------------------------------------------------------------- */
 
 static Node *step_value(Graph *g, const Node *by, StepValue v)
@@ -565,7 +655,7 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     case Odot: return product(g, n, ctx, lay_out_dot);
     case Ogmm: return product(g, n, ctx, lay_out_gmm);
     case Ogmm_wgrad: return product(g, n, ctx, lay_out_gmm_wgrad);
-    case Oscatter_add: return as_mask(g, n);
+    case Oscatter_add: return scattered(g, n);
     case Oroute: return to_places(g, n);
     case Odropout: return dropped(g, n);
     default: return optab[n->op].cls == RED ? two_stages(g, n) : n;
