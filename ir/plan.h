@@ -857,9 +857,9 @@ double plan_bare(const Plan *p, ProgramKind k);
 int64_t plan_micros(const Plan *p, ProgramKind k);  /* micro-batches that
                                                              a rank runs */
 int64_t phase_runs(const Program *prog, int phase); /* how often it runs*/
-/* Bytes that a rank sends to experts and back in a run: rows that routes decide,
- * as many as are expected; else blocks and gathers, whose sizes are the plan's.
- */
+/* Bytes that a rank sends to experts and back in a run: rows that routes
+ * decide, as many as are expected; else blocks and gathers, whose sizes are the
+ * plan's. */
 double expert_bytes(const Program *prog, int routed);
 
 /* ---- live.c: which bytes matter when ------------------------------------- */

@@ -21,10 +21,10 @@
  * instructions that name a value which one of them writes keep their order,
  * transfers too. The numbers are counted, so each machine takes one order.
  *
- * Where the body repeats, reductions of post have nothing beside them: gradients
- * are whole only behind the last run, and all that follows reads the norm, and
- * the word that holds a step back, of all of them. What could run there is the
- * last run's backward, if that run had instructions of its own. */
+ * Where the body repeats, reductions of post have nothing beside them:
+ * gradients are whole only behind the last run, and all that follows reads the
+ * norm of all of them, and the word that holds a step back. What could run
+ * there is the last run's backward, if it had instructions of its own. */
 #include <string.h>
 
 #include "emit.h"

@@ -8,9 +8,9 @@
  *               stages so that there is something to share between threads
  *   scatters    into few places become masks, which fuse:
  *               scatter_add v e = sum over top of where(e == iota, v, 0)
- *               those of rows to their experts, as gradients of biases, are sums
- *               of the rows of each: grouped products with ones
- *               scatter_add (combine r m) e = gmm_wgrad 1 r m, where m = route e
+ *               rows to their experts, as of a bias's gradient, are sums of
+ *               each expert's rows: a grouped product with ones
+ *               scatter_add (combine r m) e = gmm_wgrad 1 r m; m = route e
  *   routes      numbers of experts become places, which padding has too */
 #include "kernels.h"
 
