@@ -301,6 +301,37 @@ typedef struct ShortJobs {
     const ShortPlan *want;
 } ShortJobs;
 
+enum { SHOWN = 10, MAXSCHEDULE = 8 }; /* rows of a table; words of its key */
+/* How a point has its price: see search.c. */
+typedef enum PriceKind { SCALED, SHORT, COMPILED, REFUSED, NPRICE } PriceKind;
+
+typedef struct Candidate {
+    Point p;
+    Forecast f, guess; /* guess: the price before this one */
+    PriceKind known;
+} Candidate;
+
+typedef struct Space {
+    Search s;
+    const Args *args;
+    Candidate *at; /* vec, best first */
+    size_t legal;  /* all points, also those left out as far too large */
+    Point pin;
+    double more[MAXSCHEDULE]; /* memory of compiled plans over what it was
+                               estimated, the most of a schedule */
+    double begun, end;
+    double log_ratio; /* of short to scaled prices, the mean of its log */
+    int ratios;
+    int proven;
+} Space;
+double search_estimate(const Space *x, const Candidate *c); /* seconds */
+double search_bytes(const Space *x, const Candidate *c);
+int search_fits(const Space *x, const Candidate *c);
+double search_least(const Space *x); /* below which no plan takes */
+/* search_report.c: keys to paste; the best, its neighbours, why others lost. */
+void put_point(Text *out, const Space *x, const Point *p);
+void search_report(FILE *out, const Space *x, const Candidate *best);
+
 /* f(ctx, i, out of size bytes) of each i < n in a process of its own, as many
  * at once as there are processors, until search_clock() is `end`. Which of them
  * returned 1, which ended otherwise, which were not or not wholly run. */

@@ -9,7 +9,6 @@
  * In a world of at most EXACT ranks all points are compiled whole, as far as
  * the time goes, but those whose products alone take longer than the best
  * plan: then what is chosen is the best there is, and it says so. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,33 +16,10 @@
 #include "../ir/keys.h"
 #include "frontend.h"
 
-enum { EXACT = 16, MOST = 3000, SHOWN = 10, LATE = 300, FIXING = 30 };
-enum { NSCHEDULE = SCHEDULEdualpipev + 1 };
+enum { EXACT = 16, MOST = 3000, LATE = 300, FIXING = 30 };
 enum { SEQUENCES = 8, CHUNKS = 8, TOKENS = 512 }; /* see add_all */
 
 #define WRONG 0.96 /* of the limit is what estimates may take */
-
-typedef enum PriceKind { SCALED, SHORT, COMPILED, REFUSED, NPRICE } PriceKind;
-
-typedef struct Candidate {
-    Point p;
-    Forecast f, guess; /* guess: the price before this one */
-    PriceKind known;
-} Candidate;
-
-typedef struct Space {
-    Search s;
-    const Args *args;
-    Candidate *at; /* vec, best first */
-    size_t legal;  /* all points, also those left out as far too large */
-    Point pin;
-    double more[NSCHEDULE]; /* memory of compiled plans over what it was
-                               estimated, the most of a schedule */
-    double begun, end;
-    double log_ratio; /* of short to scaled prices, the mean of its log */
-    int ratios;
-    int proven;
-} Space;
 
 /* ---- the space ----------------------------------------------------------- */
 
@@ -83,7 +59,7 @@ static int schedule_takes(const Point *p, int kind, int64_t micros)
     }
 }
 
-static double estimate(const Space *x, const Candidate *c)
+double search_estimate(const Space *x, const Candidate *c)
 {
     double ratio = x->ratios ? exp(x->log_ratio / x->ratios) : 1;
 
@@ -95,16 +71,16 @@ static int fits(const Space *x, const Forecast *f)
     return !x->s.limit || f->bytes <= (double)x->s.limit;
 }
 
-static double bytes_of(const Space *x, const Candidate *c)
+double search_bytes(const Space *x, const Candidate *c)
 {
     double more = c->known < COMPILED ? x->more[c->p.schedule] : 1;
 
     return c->f.bytes * fmax(more, 1);
 }
 
-static int is_small(const Space *x, const Candidate *c)
+int search_fits(const Space *x, const Candidate *c)
 {
-    return !x->s.limit || bytes_of(x, c) <= (double)x->s.limit;
+    return !x->s.limit || search_bytes(x, c) <= (double)x->s.limit;
 }
 
 /* Nothing rebuilt where that fits; else as much as it takes, at a straight line
@@ -239,9 +215,9 @@ static int by_price(const void *a, const void *b)
 {
     const Candidate *c = a, *d = b;
     int refused = (c->known == REFUSED) - (d->known == REFUSED);
-    int fit = is_small(sorting, c), large = is_small(sorting, d) - fit;
-    double x = fit ? estimate(sorting, c) : bytes_of(sorting, c);
-    double y = fit ? estimate(sorting, d) : bytes_of(sorting, d);
+    int fit = search_fits(sorting, c), large = search_fits(sorting, d) - fit;
+    double x = fit ? search_estimate(sorting, c) : search_bytes(sorting, c);
+    double y = fit ? search_estimate(sorting, d) : search_bytes(sorting, d);
 
     return refused ? refused : large ? large : (x > y) - (x < y);
 }
@@ -368,7 +344,7 @@ static void take_whole(Space *x, Candidate *c, const Forecast *f)
     double *more = &x->more[c->p.schedule];
 
     c->guess = c->f;
-    c->guess.secs = estimate(x, c);
+    c->guess.secs = search_estimate(x, c);
     c->f = *f;
     c->known = COMPILED;
     *more = fmax(*more, f->bytes / c->guess.bytes);
@@ -407,7 +383,7 @@ static int compile_next(Space *x, PriceKind first, int most, int one,
 }
 
 /* Seconds below which no plan of the model can be on these ranks. */
-static double least_secs(const Space *x)
+double search_least(const Space *x)
 {
     return x->s.flops / ((double)x->s.world * x->s.machine.gemm);
 }
@@ -415,7 +391,7 @@ static double least_secs(const Space *x)
 static int is_decided(const Space *x)
 {
     const Candidate *best = chosen(x);
-    double least = least_secs(x);
+    double least = search_least(x);
 
     for (size_t i = 0; i < vec_len(x->at); i++)
         if (x->at[i].known < COMPILED && (!best || best->f.secs > least))
@@ -447,193 +423,6 @@ static void compile_best(Space *x)
         if (!compile_next(x, SCALED, EXACT, 0, x->end))
             break;
     x->proven = exact && is_decided(x);
-}
-
-/* ---- what it says -------------------------------------------------------- */
-
-static const char *const known_words[] = { "scaled", "short", "compiled",
-                                           "refused" };
-
-static void put_keys(Text *out, const Space *x, const Point *p)
-{
-    static const MeshAxis axis[] = { Mtp, Mcp, Mpp, Mep, Metp };
-
-    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        if (p->size[axis[i]] > 1)
-            put(out, "fold.%s=%lld ", meshnames[axis[i]],
-                (long long)p->size[axis[i]]);
-    if (p->vpp > 1)
-        put(out, "fold.vpp=%lld ", (long long)p->vpp);
-    if (p->schedule != SCHEDULE1f1b)
-        put(out, "fold.schedule=%s ",
-            key_word_text("fold.schedule", p->schedule));
-    put(out, "fold.zero=%lld %s=%lld", (long long)p->zero, x->s.batch_key,
-        (long long)p->batch);
-}
-
-/* What it has more of than the best, in ms. */
-static void put_reason(Text *out, const Space *x, const Candidate *best,
-                       const Candidate *c)
-{
-    const struct {
-        const char *what;
-        double more;
-    } part[] = {
-        { "open transfers", c->f.open - best->f.open },
-        { "waiting stages", c->f.idle - best->f.idle },
-        { "rebuilding", c->f.again - best->f.again },
-    };
-    double work = c->f.secs - best->f.secs;
-    int most = 0;
-
-    if (!is_small(x, c)) {
-        put(out, "needs %s of %s", bytes_text((int64_t)bytes_of(x, c)),
-            bytes_text(x->s.limit));
-        return;
-    }
-    for (int i = 0; i < 3; i++) {
-        work -= part[i].more;
-        most = part[i].more > part[most].more ? i : most;
-    }
-    if (c == best)
-        put(out, "the best");
-    else if (c->known != COMPILED && c->f.secs < best->f.secs)
-        put(out, "not compiled");
-    else if (work > part[most].more)
-        put(out, "kernels and updates +%.3g ms", 1e3 * work);
-    else
-        put(out, "%s +%.3g ms", part[most].what, 1e3 * part[most].more);
-}
-
-static double tokens_per_second(const Space *x, const Candidate *c)
-{
-    return x->s.tokens / estimate(x, c);
-}
-
-static double mfu(const Space *x, const Candidate *c)
-{
-    double peak = x->s.machine.peak * (double)x->s.world;
-
-    return peak > 0 ? x->s.flops / estimate(x, c) / peak : 0;
-}
-
-static void put_row(Text *out, const Space *x, const Candidate *best,
-                    const Candidate *c)
-{
-    static const MeshAxis axis[] = { Mtp, Mcp, Mdp, Mpp, Mep, Metp };
-
-    put(out, "%10.1f %9.4g %5.1f %7.2f", 1e3 * estimate(x, c),
-        tokens_per_second(x, c), 100 * mfu(x, c), bytes_of(x, c) / 0x1p30);
-    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        put(out, " %4lld", (long long)c->p.size[axis[i]]);
-    put(out, " %3lld %-11s %4lld %5lld  %-8s  ", (long long)c->p.vpp,
-        key_word_text("fold.schedule", c->p.schedule), (long long)c->p.zero,
-        (long long)c->p.batch, known_words[c->known]);
-    put_reason(out, x, best, c);
-    put(out, "\n");
-}
-
-/* In how many decisions two points differ; dp and edp follow. */
-static int differences(const Point *a, const Point *b)
-{
-    static const MeshAxis axis[] = { Mtp, Mcp, Mpp, Mep, Metp };
-    int n = (a->vpp != b->vpp || a->schedule != b->schedule) +
-            (a->batch != b->batch) + (a->zero != b->zero);
-
-    for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        n += a->size[axis[i]] != b->size[axis[i]];
-    return n;
-}
-
-static void put_table(Text *out, const Space *x, const Candidate *best)
-{
-    static const char head[] =
-        "   ms/step  tokens/s MFU %      GiB   tp   cp   dp   pp   ep  etp vpp "
-        "schedule    zero batch  price     why not\n";
-    int n = 0;
-
-    put(out, "%s", head);
-    for (size_t i = 0; i < vec_len(x->at) && n < SHOWN; i++, n++)
-        if (x->at[i].known != REFUSED)
-            put_row(out, x, best, &x->at[i]);
-    put(out, "\nneighbours of the best\n");
-    n = 0;
-    for (size_t i = 0; i < vec_len(x->at) && n < SHOWN; i++)
-        if (x->at[i].known != REFUSED &&
-            differences(&best->p, &x->at[i].p) == 1) {
-            put_row(out, x, best, &x->at[i]);
-            n++;
-        }
-}
-
-/* Of the plans that were compiled. */
-static void put_accuracy(Text *out, const Space *x)
-{
-    double secs[2] = { HUGE_VAL, 0 }, bytes[2] = { HUGE_VAL, 0 };
-
-    for (size_t i = 0; i < vec_len(x->at); i++) {
-        const Candidate *c = &x->at[i];
-        double t = c->f.secs / c->guess.secs, b = c->f.bytes / c->guess.bytes;
-        if (c->known != COMPILED)
-            continue;
-        secs[0] = fmin(secs[0], t);
-        secs[1] = fmax(secs[1], t);
-        bytes[0] = fmin(bytes[0], b);
-        bytes[1] = fmax(bytes[1], b);
-    }
-    put(out,
-        "Compiled plans take %.2f to %.2f of the time estimated, %.2f to "
-        "%.2f of the memory. ",
-        secs[0], secs[1], bytes[0], bytes[1]);
-}
-
-static void put_verdict(Text *out, const Space *x)
-{
-    size_t known[NPRICE] = { 0 };
-
-    for (size_t i = 0; i < vec_len(x->at); i++)
-        known[x->at[i].known]++;
-    put(out,
-        "\n%zu points: %zu compiled, %zu from short plans, %zu refused; %.1f "
-        "s. ",
-        x->legal, known[COMPILED], known[SHORT], known[REFUSED],
-        search_clock() - x->begun);
-    put_accuracy(out, x);
-    if (x->proven)
-        put(out, "No other point is faster.\n");
-    else
-        put(out, "No point can take less than %.1f ms.\n", 1e3 * least_secs(x));
-}
-
-static json_t *json_row(const Space *x, const Candidate *best,
-                        const Candidate *c)
-{
-    Text keys = { .arena = forever }, why = { .arena = forever };
-
-    put_keys(&keys, x, &c->p);
-    put_reason(&why, x, best, c);
-    return json_pack("{s:s, s:f, s:f, s:f, s:I, s:b, s:s, s:s}", "keys", keys.s,
-                     "ms", 1e3 * estimate(x, c), "tokens_per_s",
-                     tokens_per_second(x, c), "mfu", mfu(x, c), "bytes",
-                     (json_int_t)bytes_of(x, c), "fits", is_small(x, c),
-                     "price", known_words[c->known], "why", why.s);
-}
-
-static void report_json_of(FILE *out, const Space *x, const Candidate *best)
-{
-    json_t *rows = json_array();
-
-    for (size_t i = 0; i < vec_len(x->at) && i < SHOWN; i++)
-        if (x->at[i].known != REFUSED)
-            json_array_append_new(rows, json_row(x, best, &x->at[i]));
-    json_t *j =
-        json_pack("{s:I, s:b, s:f, s:f, s:o, s:o}", "points",
-                  (json_int_t)x->legal, "proven", x->proven, "least_ms",
-                  1e3 * least_secs(x), "seconds", search_clock() - x->begun,
-                  "best", json_row(x, best, best), "plans", rows);
-    json_dumpf(j, out, JSON_COMPACT);
-    fputc('\n', out);
-    json_decref(j);
 }
 
 /* ---- the model --------------------------------------------------------- */
@@ -734,7 +523,7 @@ static const Candidate *smallest(const Space *x)
 
     for (size_t i = 0; i < vec_len(x->at); i++)
         if (x->at[i].known != REFUSED &&
-            (!best || bytes_of(x, &x->at[i]) < bytes_of(x, best)))
+            (!best || search_bytes(x, &x->at[i]) < search_bytes(x, best)))
             best = &x->at[i];
     return best;
 }
@@ -746,12 +535,12 @@ static _Noreturn void nothing_fits(const Space *x)
 
     if (!c)
         no_point((Space *)(uintptr_t)x);
-    put_keys(&t, x, &c->p);
+    put_point(&t, x, &c->p);
     err(NULL,
         "search: no plan fits into %s of a rank; the least, %s, is that "
         "of %s "
         "(pleat compile with these says whose)",
-        bytes_text(x->s.limit), bytes_text((int64_t)bytes_of(x, c)), t.s);
+        bytes_text(x->s.limit), bytes_text((int64_t)search_bytes(x, c)), t.s);
 }
 
 /* ---- a plan that does not fit -------------------------------------------- */
@@ -839,7 +628,7 @@ void put_fixes(Text *out, const Args *a, const Plan *p)
     for (int i = 0; i < n && found < 3; i++)
         if (done[i] == JOBdone && fits(&x, &f[i])) {
             put(out, "%s ", found++ ? "; or" : "\nit fits with");
-            put_keys(out, &x, &v[i]);
+            put_point(out, &x, &v[i]);
             put(out, " (%s, %.1f ms)", bytes_text((int64_t)f[i].bytes),
                 1e3 * f[i].secs);
         }
@@ -848,21 +637,6 @@ void put_fixes(Text *out, const Args *a, const Plan *p)
 }
 
 /* ---- the command --------------------------------------------------------- */
-
-static void say(FILE *out, const Space *x, const Candidate *best)
-{
-    Text t = { .arena = forever };
-
-    if (x->args->json) {
-        report_json_of(out, x, best);
-        return;
-    }
-    put_table(&t, x, best);
-    put_verdict(&t, x);
-    put_keys(&t, x, &best->p);
-    put(&t, "\n");
-    fputs(t.s, out);
-}
 
 static int search_job(void *arg, FILE *out)
 {
@@ -890,7 +664,7 @@ static int search_job(void *arg, FILE *out)
     if (!best)
         nothing_fits(&x);
     sort_candidates(&x);
-    say(out, &x, chosen(&x));
+    search_report(out, &x, chosen(&x));
     return 0;
 }
 

@@ -67,8 +67,8 @@ best() {
 best 2 ""
 best 4 fold.ep=4
 last=1e9
-for m in 20MiB 24MiB 40MiB; do
-    now=$(search world=2 memory=$m)
+for m in 24MiB 40MiB; do
+    now=$(search world=2 fold.pp=1 memory=$m)
     now=${now%% *}
     [ -z "$now" ] && now=$last
     echo "$now $last" | awk '{ exit !($1 <= $2) }'
@@ -89,7 +89,7 @@ refuse "nearest legal: tp=2" search tiny.lua cluster=h100x8 fold.tp=3
 refuse "nearest legal: ep=2" search tiny.lua cluster=h100x8 fold.ep=3
 refuse "for how many ranks" search tiny.lua
 refuse "no plan fits into 1000.00 KiB of a rank; the least, .* is that of fold" search tiny.lua \
-    cluster=h100x2 memory=1000KiB train.batch=4 axes.batch=1
+    cluster=h100x2 memory=1000KiB train.batch=4 axes.batch=1 --seconds 1
 refuse "over the limit of .*; largest: .*tiny.lua:[0-9]*" compile tiny.lua target=null world=2 \
     axes.batch=4 train.batch=16 memory=44MiB
 keys=$(sed -n 's/^it fits with \([^(]*\) (.*/\1/p' said)
