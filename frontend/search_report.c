@@ -29,19 +29,22 @@ void put_point(Text *out, const Space *x, const Point *p)
         (long long)p->batch);
 }
 
-/* What it has more of than the best, in ms. */
+/* What it has more of than the best, in ms: by plans where both have one, else
+ * by estimates, whose parts are not those of a plan. */
 static void put_reason(Text *out, const Space *x, const Candidate *best,
                        const Candidate *c)
 {
+    int other = c->known != COMPILED;
+    const Forecast *own = &c->f, *least = other ? &best->guess : &best->f;
     const struct {
         const char *what;
         double more;
     } part[] = {
-        { "open transfers", c->f.open - best->f.open },
-        { "waiting stages", c->f.idle - best->f.idle },
-        { "rebuilding", c->f.again - best->f.again },
+        { "open transfers", own->open - least->open },
+        { "waiting stages", own->idle - least->idle },
+        { "rebuilding", own->again - least->again },
     };
-    double work = c->f.secs - best->f.secs;
+    double work = own->secs - least->secs;
     int most = 0;
 
     if (!search_fits(x, c)) {
@@ -55,7 +58,7 @@ static void put_reason(Text *out, const Space *x, const Candidate *best,
     }
     if (c == best)
         put(out, "the best");
-    else if (c->known != COMPILED && c->f.secs < best->f.secs)
+    else if (c->known != COMPILED && search_estimate(x, c) < best->f.secs)
         put(out, "not compiled");
     else if (work > part[most].more)
         put(out, "kernels and updates +%.3g ms", 1e3 * work);
