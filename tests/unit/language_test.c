@@ -50,6 +50,7 @@ static const struct { const char *name, *arg[MAXARG]; } calls[] = {
     { "data", { "{ train='a', template=true }" } },
     { "fold", { "{ tp=1, zero=1 }" } },
     { "precision", { "{ policy='bf16' }" } },
+    { "cluster", { "{ network=1e10 }" } },
     { "route", { "{ factor=1.5 }" } },
     { "normal", { "0.1" } }, { "uniform", { "0.1" } }, { "constant", { "1" } },
     { "f32", { "x" } }, { "bf16", { "x" } }, { "dropout", { "x", "0.1" } },
