@@ -225,14 +225,16 @@ static const char *compare_window(Arena *a, const json_t *model,
 const char *hf_config_differs(Arena *a, const json_t *model,
                               const json_t *folder, const char *except)
 {
-    const char *why = NULL, *key;
-    json_t *v;
+    json_t *ours = (json_t *)(uintptr_t)model; /* only iterators change it */
+    const char *why = NULL;
 
-    json_object_foreach((json_t *)(uintptr_t)model, key,
-                        v) if (!why && !rule_of(key) &&
-                               strcmp(key, "rope_scaling") &&
-                               !excepted(except, key)) why =
-        compare_key(a, model, folder, key, NULL);
+    for (void *i = json_object_iter(ours); i && !why;
+         i = json_object_iter_next(ours, i)) {
+        const char *key = json_object_iter_key(i);
+        if (!rule_of(key) && strcmp(key, "rope_scaling") &&
+            !excepted(except, key))
+            why = compare_key(a, model, folder, key, NULL);
+    }
     for (int i = 0; i < NRULE && !why; i++)
         if (rules[i].rule == SAME && !excepted(except, rules[i].key))
             why = compare_key(a, model, folder, rules[i].key, rules[i].absent);
@@ -262,13 +264,14 @@ static int merge_positions(json_t *out, const char *key, json_t *ours)
 
 json_t *hf_config_merge(const json_t *model, const json_t *folder)
 {
-    json_t *out =
-               json_is_object(folder) ? json_deep_copy(folder) : json_object(),
-           *v;
-    const char *key;
+    json_t *ours = (json_t *)(uintptr_t)model, *out = json_object();
 
-    json_object_foreach((json_t *)(uintptr_t)model, key, v)
-    {
+    if (json_is_object(folder))
+        json_object_update_new(out, json_deep_copy(folder));
+    for (void *i = json_object_iter(ours); i;
+         i = json_object_iter_next(ours, i)) {
+        const char *key = json_object_iter_key(i);
+        json_t *v = json_object_iter_value(i);
         const struct ConfigKey *rule = rule_of(key);
         const json_t *theirs = json_object_get(out, key);
         if ((theirs && rule && rule->rule == THEIRS) || same(theirs, v) ||

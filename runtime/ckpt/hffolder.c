@@ -227,16 +227,13 @@ static void set_dtype(json_t *config, const char *dt)
  * weights did not bring. */
 static void add_ids(json_t *to, json_t *ids, int anew)
 {
-    const char *key;
-    json_t *v;
-
-    json_object_foreach(
-        ids, key,
-        v) if (anew ||
-               !json_is_integer(json_object_get(
-                   to, key))) if (anew ||
-                                  !json_is_array(json_object_get(to, key)))
-        json_object_set(to, key, v);
+    for (void *i = json_object_iter(ids); i;
+         i = json_object_iter_next(ids, i)) {
+        const char *key = json_object_iter_key(i);
+        const json_t *has = json_object_get(to, key);
+        if (anew || (!json_is_integer(has) && !json_is_array(has)))
+            json_object_set(to, key, json_object_iter_value(i));
+    }
 }
 
 /* One of these for `generate` of transformers and vLLM. */
@@ -246,9 +243,11 @@ static int write_ids(const char *path, json_t *ids, int anew)
 
     if (!j && !json_object_size(ids))
         return 0;
+    json_t *was = j ? json_deep_copy(j) : NULL;
     j = j ? j : json_object();
     add_ids(j, ids, anew);
-    int bad = write_object(j, path);
+    int bad = was && json_equal(was, j) ? 0 : write_object(j, path);
+    json_decref(was);
     json_decref(j);
     return bad;
 }

@@ -2,7 +2,7 @@
  * is used, and what is wrong comes back as a reason.
  *
  *   bytes     every byte is a token
- *   jsonl     the bytes of "text" in every line, a zero after each; .gz, .zst too
+ *   jsonl     the bytes of "text" in every line, a zero after each; .gz .zst
  *   nanogpt   u16 tokens, nothing else
  *   llmc      256 words of i32: magic, version, tokens; then u16 (20240520,
  *             version 1) or u32 tokens (20240801, version 7)

@@ -52,7 +52,7 @@ is "the folder: a run" 0 pleat run one.lua $small name=made train.steps=1 data.t
 rmdir olmoe
 is "the folder" 0 pleat export made olmoe
 
-for c in new import check compile run eval bench show generate logits export ckpt data doctor help; do
+for c in new import check compile run eval bench show generate logits export compare ckpt data doctor help; do
     [ $c != check ] || is "the model of the examples, made small" 0 sh -c "pleat new tiny my.lua &&
         sed -i 's/batch=8, seq=64, hidden=128/batch=8, seq=16, hidden=32/;s/ffn=256/ffn=32/' my.lua"
     [ $c != export ] || is "the run of the examples" 0 pleat run olmoe.lua from=olmoe data.train=books.jsonl \
@@ -63,6 +63,12 @@ for c in new import check compile run eval bench show generate logits export ckp
     done <examples
     commands=$(echo "$commands" | grep -vx $c)
 done
+is "a run is as itself" 0 pleat compare runs/my runs/my
+says "it says so" "losses of 6 steps are the same"
+is "another has other settings and losses" 0 pleat compare runs/my runs/olmoe
+says "the settings" "runs/olmoe"
+is "of each" 0 grep -E '^train.steps +6 +1$' "$dir/said"
+is "and the step from which losses differ" 0 grep -q '^losses differ from step 1 on$' "$dir/said"
 is "no command is left out" 0 test -z "$commands"
 
 # The guides, a command after the other, and the model in them.
@@ -105,7 +111,7 @@ cat >"$dir/complete" <<'END'
 eval "$(pleat help completion bash)" 2>/dev/null
 compopt() { :; }
 complete_words() { COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _pleat; echo "${COMPREPLY[*]}"; }
-complete_words pleat com
+complete_words pleat compi
 complete_words pleat run train.war
 complete_words pleat run train.schedule = co
 complete_words pleat generate --te

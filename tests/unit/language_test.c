@@ -1,8 +1,9 @@
 /* language_test: every function of the language called with what it does not
  * take: each argument missing, one too many, and each replaced by hostile
  * values. A call works, or ends in one message that begins with its place; no
- * signal, no abort, no hang. Its example in `pleat help` is right. With PLEAT_ALL=1 models whose calls work are also
- * compiled. Each function is tried in a process of its own. */
+ * signal, no abort, no hang. With PLEAT_ALL=1 models whose calls work are also
+ * compiled. Each function is tried in a process of its own. The example that
+ * `pleat help` has for each is right. */
 #define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdlib.h>
