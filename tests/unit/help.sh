@@ -54,7 +54,7 @@ is "the folder" 0 pleat export made olmoe
 
 for c in new import check compile run eval bench show generate logits export compare ckpt data doctor help; do
     [ $c != check ] || is "the model of the examples, made small" 0 sh -c "pleat new tiny my.lua &&
-        sed -i 's/batch=8, seq=64, hidden=128/batch=8, seq=16, hidden=32/;s/ffn=256/ffn=32/' my.lua"
+        sed -i 's/batch=8, seq=64, hidden=128/batch=2, seq=16, hidden=32/;s/ffn=256/ffn=32/;s/batch=64, steps/batch=16, steps/' my.lua"
     [ $c != export ] || is "the run of the examples" 0 pleat run olmoe.lua from=olmoe data.train=books.jsonl \
         train.steps=1 train.batch=2 axes.seq=32 target=host
     pleat help $c | sed -n '/^examples/,$s/^  //p' >examples
