@@ -159,6 +159,27 @@ function f32(a) end
 ---    local y = bf16(x)
 ---@param a Tensor @return Tensor
 function bf16(a) end
+---a rounded to 8 bits: 4 of exponent, 3 of mantissa; beyond 448 it is NaN.
+---
+---    a [..] -> [..]
+---    gradient: dy in the dtype of a
+---    local y = f32(e4m3(x))
+---@param a Tensor @return Tensor
+function e4m3(a) end
+---a rounded to 8 bits: 5 of exponent, 2 of mantissa; beyond 57344 it is infinite.
+---
+---    a [..] -> [..]
+---    gradient: dy in the dtype of a
+---    local y = f32(e5m2(x))
+---@param a Tensor @return Tensor
+function e5m2(a) end
+---a rounded to 8 bits of exponent: the power of two that scales a block.
+---
+---    a [..] -> [..]
+---    gradient: dy in the dtype of a
+---    local y = f32(e8m0(x))
+---@param a Tensor @return Tensor
+function e8m0(a) end
 ---The larger one.
 ---
 ---    a [..], b [..] -> [axes of both]

@@ -564,8 +564,9 @@ void ops_open(lua_State *L)
     for (int op = 0; op < op_count; op++)
         if (!op_is((Op)op, "hidden"))
             put_closure(L, optab[op].name, generic, op);
-    put_closure(L, "f32", cast, Df32);
-    put_closure(L, "bf16", cast, Dbf16);
+    static const Dtype casts[] = { Df32, Dbf16, De4m3, De5m2, De8m0 };
+    for (size_t i = 0; i < sizeof casts / sizeof *casts; i++)
+        put_closure(L, dtypes[casts[i]].name, cast, casts[i]);
     put_closure(L, "any", truth, Omax);
     put_closure(L, "all", truth, Omin);
     luaL_setfuncs(L, byhand, 0);

@@ -241,7 +241,7 @@ static Node *number(Front *f, lua_State *L, int arg, Dtype beside)
     double v = lua_tonumber(L, arg);
 
     if (dtypes[beside].kind == 'f')
-        return constant(f, beside, v);
+        return constant(f, arithmetic_dtype(beside), v);
     if (!lua_isinteger(L, arg))
         return constant(f, Df32, v);
     if (v < INT32_MIN || v > INT32_MAX)

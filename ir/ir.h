@@ -404,6 +404,7 @@ Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
 Dtype infer_dtype(const Node *n); /* promote.c */
 Dtype promoted(Dtype a, Dtype b); /* of both together; Dnone: none yet */
+Dtype arithmetic_dtype(Dtype t);  /* in which values of t are computed with */
 /* For messages: "[batch=2 seq=8]", without the implicit micro axis. */
 const char *shape_text(const Graph *g, const Node *n);
 /* Do these axes of a stand side by side, in this order? */

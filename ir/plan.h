@@ -155,14 +155,14 @@ void err_hint(const char *word, const char *text);
 /* ---- dtype.c ------------------------------------------------------------- */
 
 typedef enum Dtype {
-#define DT(name, bytes, kind, store, compute, load, save, st) D##name,
+#define DT(name, ...) D##name,
 #define SCALE(id, name, rows, cols, dt)
 #include "types.def"
     NDTYPE
 } Dtype;
 
 typedef enum ScaleLayout {
-#define DT(name, bytes, kind, store, compute, load, save, st)
+#define DT(...)
 #define SCALE(id, name, rows, cols, dt) SCALE##id,
 #include "types.def"
     NSCALE
@@ -177,9 +177,10 @@ extern const ScaleInfo scales[NSCALE];
 typedef struct DtypeInfo {
     const char *name;
     int bytes;                   /* in memory */
-    char kind;                   /* f float, i integer, b bool */
+    char kind;                   /* f float, i integer, b bool, p packed */
     const char *store, *compute; /* C types in memory and in registers */
     const char *load, *save;     /* kernels' functions between; "": casts */
+    const char *round;           /* in registers, of a; "": all are held */
     const char *st;              /* safetensors name */
 } DtypeInfo;
 
@@ -187,6 +188,11 @@ extern const DtypeInfo dtypes[NDTYPE];
 int dtype_named(const char *name); /* -1: no such dtype */
 float bf16_to_f32(uint16_t x);
 uint16_t f32_to_bf16(float x); /* to nearest even, NaN kept */
+/* Floats of one byte (narrow.pre), by their codes; others: no such. */
+int is_narrow(Dtype dt);
+float narrow_value(Dtype dt, uint8_t code);
+uint8_t narrow_nearest(Dtype dt, float x);
+float dtype_rounded(Dtype dt, float x); /* to what a float dtype holds */
 
 /* ---- mesh.c: ranks, both grids, the atoms that both are made of ---------- */
 

@@ -1,12 +1,17 @@
 /* promote.c: the dtype of a node from its operands. Mixed reals become `real`,
  * the dtype that `precision` decides, so that an fp32 scale leaves activations
  * as they are; f32(x) is about that value only. A product has what is set, else
- * what its operands have. */
+ * what its operands have. What is stored in a byte is fp32 to arithmetic. */
 #include "ir.h"
 
 static int isfloat(Dtype t)
 {
     return dtypes[t].kind == 'f';
+}
+
+Dtype arithmetic_dtype(Dtype t)
+{
+    return is_narrow(t) ? Df32 : t;
 }
 
 Dtype promoted(Dtype a, Dtype b)
@@ -55,6 +60,8 @@ static Dtype ew_dtype(const Node *n)
         return n->at.cast.to;
     for (int k = n->op == Owhere; k < n->nin; k++)
         t = promoted(t, n->in[k]->dt);
+    if (n->op != Obroadcast && n->op != Ostop_gradient)
+        t = arithmetic_dtype(t);
     if (isfloat(t) && n->op == Omod)
         err(n->loc, "mod: the operands must be integers, got %s",
             dtypes[t].name);
@@ -71,14 +78,20 @@ Dtype infer_dtype(const Node *n)
     case Oiota:
     case Otopk:
     case Oroute: return Di32;
-    case Osum: t = n->in[0]->dt; return t == Dbool || t == Du8 ? Di32 : t;
-    case Omean: return isfloat(n->in[0]->dt) ? n->in[0]->dt : Df32;
+    case Osum:
+        t = n->in[0]->dt;
+        return t == Dbool || t == Du8 ? Di32 : arithmetic_dtype(t);
+    case Ocumsum: return arithmetic_dtype(n->in[0]->dt);
+    case Omean:
+        return isfloat(n->in[0]->dt) ? arithmetic_dtype(n->in[0]->dt) : Df32;
     case Odot:
     case Ogmm:
     case Ogmm_wgrad:
-        return n->dt != Dnone ? n->dt : promoted(n->in[0]->dt, n->in[1]->dt);
-    case Oscatter_add: return n->dt != Dnone ? n->dt : n->in[0]->dt;
-    case Oaccum: return n->dt != Dnone ? n->dt : n->in[0]->dt;
+        return n->dt != Dnone
+                   ? n->dt
+                   : arithmetic_dtype(promoted(n->in[0]->dt, n->in[1]->dt));
+    case Oscatter_add:
+    case Oaccum: return n->dt != Dnone ? n->dt : arithmetic_dtype(n->in[0]->dt);
     case Odropout:
     case Oresult: return n->in[0]->dt;
     case Osum_sq: return n->dt;

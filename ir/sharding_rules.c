@@ -86,7 +86,7 @@ static unsigned every(const Node *n)
 
 static int widens(const Node *n)
 {
-    return n->op == Ocast && dtypes[n->dt].kind == 'f' &&
+    return n->op == Ocast && dtypes[n->dt].kind == 'f' && !is_narrow(n->dt) &&
            dtypes[n->in[0]->dt].kind == 'f' &&
            dtypes[n->dt].bytes >= dtypes[n->in[0]->dt].bytes;
 }
@@ -483,40 +483,67 @@ static void by_class(StrategyList *s, const Graph *g, int atom)
     }
 }
 
-int ways(const Graph *g, const Node *n, int atom, ShardStrategy *w)
+static int is_narrow_partial(const Node *n, Shard t)
 {
-    StrategyList s = { n, w, 0 };
-    const Node *map = map_of(n);
+    return t.k == P && arithmetic_dtype(n->dt) != n->dt;
+}
 
-    if (map && map->sh[atom].k == S) {
-        ragged(&s, map, atom);
-        return s.count;
+/* Numbers of a byte are not summed: no rank holds terms of them. */
+static void drop_narrow_partials(StrategyList *s)
+{
+    int kept = 0;
+
+    for (int i = 0; i < s->count; i++) {
+        int bad = is_narrow_partial(s->n, s->w[i].out);
+        for (int k = 0; k < s->n->nin; k++)
+            bad |= is_narrow_partial(s->n->in[k], s->w[i].in[k]);
+        if (!bad)
+            s->w[kept++] = s->w[i];
     }
+    s->count = kept;
+}
+
+static void by_op(StrategyList *s, const Graph *g, int atom)
+{
+    const Node *n = s->n;
+
     switch (n->op) {
-    case Odrop_to_capacity: keeps(&s); break;
+    case Odrop_to_capacity: keeps(s); break;
     case Oroute:
-        routes(&s, g, atom);
-        behind_route(&s);
+        routes(s, g, atom);
+        behind_route(s);
         break;
-    case Opart: parts(&s, atom); break;
+    case Opart: parts(s, atom); break;
     case Oattn:
-    case Oattn_bwd: attends(&s, g, atom); break;
-    case Ogather: gathers(&s); break;
-    case Oscatter_add: scatters(&s); break;
+    case Oattn_bwd: attends(s, g, atom); break;
+    case Ogather: gathers(s); break;
+    case Oscatter_add: scatters(s); break;
     case Opack:
-    case Ounpack: packs(&s, atom); break;
+    case Ounpack: packs(s, atom); break;
     case Odispatch:
-    case Ocombine: between(&s); break;
-    case Oaccum: accumulates(&s, atom); break;
-    case Osum_sq: sums_squares(&s); break;
+    case Ocombine: between(s); break;
+    case Oaccum: accumulates(s, atom); break;
+    case Osum_sq: sums_squares(s); break;
     case Owrite:
     case Oresult:
     case Ooutput:
     case Oloss:
     case Ometric:
-    case Oupdate: sinks(&s, atom); break;
-    default: by_class(&s, g, atom);
+    case Oupdate: sinks(s, atom); break;
+    default: by_class(s, g, atom);
     }
+}
+
+int ways(const Graph *g, const Node *n, int atom, ShardStrategy *w)
+{
+    StrategyList s = { n, w, 0 };
+    const Node *map = map_of(n);
+
+    if (map && map->sh[atom].k == S)
+        ragged(&s, map, atom);
+    else
+        by_op(&s, g, atom);
+    drop_narrow_partials(&s);
     return s.count;
 }
 

@@ -128,14 +128,17 @@ Expr *ex_rounded(LoopKernel *c, Dtype dt, Expr *x)
     Dtype ct = compute_type(dt);
 
     x = ex_as(c, ct, x);
-    if (dt != Dbf16 || (x->kind == Xload && x->buf->dt == Dbf16))
+    if (!*dtypes[dt].round || (x->kind == Xload && x->buf->dt == dt))
         return x;
-    return ex_op(c, ct, "rbf(a)", x, NULL, NULL);
+    return ex_op(c, ct, dtypes[dt].round, x, NULL, NULL);
 }
 
-Expr *ex_unrounded(Expr *x)
+Expr *ex_unrounded(Dtype dt, Expr *x)
 {
-    return x->kind == Xexpr && x->of == scalar_of("rbf(a)") ? x->arg[0] : x;
+    const char *round = dtypes[dt].round;
+
+    return *round && x->kind == Xexpr && x->of == scalar_of(round) ? x->arg[0]
+                                                                   : x;
 }
 
 Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no)

@@ -198,8 +198,8 @@ static Expr *const_value(LoopKernel *c, const Node *n)
 {
     double f = n->at.constant.value;
 
-    if (n->dt == Dbf16)
-        f = bf16_to_f32(f32_to_bf16((float)f));
+    if (*dtypes[n->dt].round)
+        f = dtype_rounded(n->dt, (float)f);
     return ex_num(c, compute_type(n->dt), f);
 }
 

@@ -202,8 +202,8 @@ Expr *ex_load(LoopKernel *c, Node *buf, Dtype dt, const AffineExpr *at,
               Expr *guard);
 Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x); /* converted */
 Expr *ex_rounded(LoopKernel *c, Dtype dt,
-                 Expr *x);   /* to a value that dt holds */
-Expr *ex_unrounded(Expr *x); /* of rbf(y): y */
+                 Expr *x);             /* to a value that dt holds */
+Expr *ex_unrounded(Dtype dt, Expr *x); /* of y rounded to dt: y */
 Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no);
 Expr *ex_both(LoopKernel *c, Expr *x, Expr *y); /* null: true */
 Expr *ex_within(LoopKernel *c, const AffineExpr *l,

@@ -77,7 +77,7 @@ void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
 
 Expr *nest_stored(const Store *s)
 {
-    return storage(s->node)->dt == Dbf16 ? ex_unrounded(s->val) : s->val;
+    return ex_unrounded(storage(s->node)->dt, s->val);
 }
 
 void nest_store(KernelPrinter *printer, Store *s)

@@ -220,14 +220,9 @@ int aff_zero(const RankAffine *x)
 
 Dtype compute_type(Dtype t)
 {
-    switch (t) {
-    case Df64: return Df64;
-    case Di64: return Di64;
-    case Df32:
-    case Dbf16:
-    case Dreal: return Df32;
-    default: return Di32;
-    }
+    if (t == Df64 || t == Di64)
+        return t;
+    return dtypes[t].kind == 'f' ? Df32 : Di32;
 }
 
 const char *text_load(Arena *a, Dtype dt, const char *x)

@@ -5,9 +5,10 @@
  *                                  %da = mul %dy %d
  *
  * A rule gives the gradient with the axes of the result; axes the operand lacks
- * are summed, and the dtype becomes the operand's. Seeds are weight / den, so
- * that the step's loss is sum of weight * sum(t) / sum(den) over micro-batches
- * and known before the first backward. */
+ * are summed; the dtype becomes that in which the operand is computed with.
+ * What is rounded has the gradient of the result (straight through). Seeds are
+ * weight / den, so that the step's loss is sum of weight * sum(t) / sum(den)
+ * over micro-batches and known before the first backward. */
 #include <string.h>
 
 #include "training.h"
@@ -22,7 +23,8 @@ static void add_to(Back *back, Node *x, Node *d)
 {
     if (!d || !back->need[x->id])
         return;
-    d = g_cast(back->g, g_broadcast(back->g, g_sumto(back->g, d, x), x), x->dt);
+    d = g_cast(back->g, g_broadcast(back->g, g_sumto(back->g, d, x), x),
+               arithmetic_dtype(x->dt));
     Node **slot = &back->dy[x->id];
     *slot = *slot ? g_ew(back->g, Oadd, x->loc, *slot, d, NULL) : d;
 }

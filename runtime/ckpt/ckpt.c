@@ -227,7 +227,8 @@ View ckpt_view(const StFile *f, const StTensor *s, const Tensor *tensor)
         v.stride[d] = stride[k];
         v.fix[d] = -1;
     }
-    if ((dtypes[tensor->dt].kind == 'f') != st_isfloat(s->dt))
+    if (strcmp(s->dt, dtypes[tensor->dt].st) &&
+        (dtypes[tensor->dt].kind == 'f') != st_isfloat(s->dt))
         err(NULL, "'%s' is %s here and %s in %s", tensor->name,
             dtypes[tensor->dt].name, s->dt, f->path);
     return v;

@@ -25,12 +25,12 @@
 enum { MAXHEADER = 100000000 };
 
 /* clang-format off */
-static const struct { const char *name; int bytes; char kind; } types[] = {
-    {"F64", 8, 'f'}, {"I64", 8, 'i'}, {"U64", 8, 'u'},
-    {"F32", 4, 'f'}, {"I32", 4, 'i'}, {"U32", 4, 'u'},
-    {"F16", 2, 'f'}, {"BF16", 2, 'f'}, {"I16", 2, 'i'}, {"U16", 2, 'u'},
-    {"I8", 1, 'i'}, {"U8", 1, 'u'}, {"BOOL", 1, 'u'},
-    {"F8_E4M3", 1, '8'}, {"F8_E5M2", 1, '8'},
+static const struct { const char *name; int bytes; char kind; Dtype narrow; } types[] = {
+    {"F64", 8, 'f', Dnone}, {"I64", 8, 'i', Dnone}, {"U64", 8, 'u', Dnone},
+    {"F32", 4, 'f', Dnone}, {"I32", 4, 'i', Dnone}, {"U32", 4, 'u', Dnone},
+    {"F16", 2, 'f', Dnone}, {"BF16", 2, 'f', Dnone}, {"I16", 2, 'i', Dnone}, {"U16", 2, 'u', Dnone},
+    {"I8", 1, 'i', Dnone}, {"U8", 1, 'u', Dnone}, {"BOOL", 1, 'u', Dnone},
+    {"F8_E4M3", 1, '8', De4m3}, {"F8_E5M2", 1, '8', De5m2}, {"F8_E8M0", 1, '8', De8m0},
 };
 /* clang-format on */
 
@@ -63,21 +63,6 @@ static double half(uint16_t h)
     return e ? s * (1024 + m) * 0x1p-25 * (double)(1ull << e) : s * m * 0x1p-24;
 }
 
-/* e bits of exponent, m of mantissa, no infinities: e4m3 as in "FN", whose one
- * NaN is all ones; e5m2 has IEEE's. */
-static float f8(uint8_t b, int m, int bias)
-{
-    uint32_t e = (b & 127u) >> m, f = b & ((1u << m) - 1), u;
-    float x, s = b >> 7 ? -1 : 1;
-
-    if (m == 3 ? (b & 127) == 127 : e == 31)
-        return m == 2 && !f ? s * __builtin_inff() : __builtin_nanf("");
-    u = e ? (e + 127u - (uint32_t)bias) << 23 | f << (23 - m)
-          : (uint32_t)(128 - bias - m) << 23;
-    memcpy(&x, &u, sizeof x);
-    return s * (e ? x : x * (float)f);
-}
-
 int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
               int64_t n, float *to)
 {
@@ -98,8 +83,7 @@ int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
             memcpy(&h, p, 2);
             to[i] = bf16_to_f32(h);
             break;
-        case 13: to[i] = f8(*p, 3, 7); break;
-        default: to[i] = f8(*p, 2, 15); break;
+        default: to[i] = narrow_value(types[k].narrow, *p); break;
         }
     return 1;
 }
@@ -140,13 +124,18 @@ void st_set(const char *dt, uint8_t *p, int64_t i, double v)
 {
     float f = (float)v;
     uint16_t h = 0;
+    int k = type_named(dt);
 
-    switch (type_named(dt)) {
+    switch (k) {
     case 0: memcpy(p + 8 * i, &v, 8); return;
     case 3: memcpy(p + 4 * i, &f, 4); return;
     case 6: h = f32_to_f16(f); break;
     case 7: h = f32_to_bf16(f); break;
-    default: die("st_set: %s", dt);
+    default:
+        if (!types[k].narrow)
+            die("st_set: %s", dt);
+        p[i] = narrow_nearest(types[k].narrow, f);
+        return;
     }
     memcpy(p + 2 * i, &h, 2);
 }
@@ -179,9 +168,8 @@ double st_get(const char *dt, const uint8_t *p, int64_t i)
     case 8: return v.i2;
     case 9: return v.u2;
     case 10: return v.i1;
-    case 13: return f8(p[i], 3, 7);
-    case 14: return f8(p[i], 2, 15);
-    default: return p[i];
+    default:
+        return types[k].narrow ? narrow_value(types[k].narrow, p[i]) : p[i];
     }
 }
 

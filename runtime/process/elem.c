@@ -12,8 +12,10 @@ double elem_get(Dtype dt, const void *p, int64_t i)
     case Di64: return (double)((const int64_t *)p)[i];
     case Di32: return ((const int32_t *)p)[i];
     case Du8:
+    case De2m1x2:
     case Dbool: return ((const uint8_t *)p)[i];
-    default: return 0;
+    default:
+        return is_narrow(dt) ? narrow_value(dt, ((const uint8_t *)p)[i]) : 0;
     }
 }
 
@@ -27,7 +29,10 @@ void elem_set(Dtype dt, void *p, int64_t i, double v)
     case Di64: ((int64_t *)p)[i] = (int64_t)v; break;
     case Di32: ((int32_t *)p)[i] = (int32_t)v; break;
     case Du8:
+    case De2m1x2:
     case Dbool: ((uint8_t *)p)[i] = (uint8_t)v; break;
-    default: break;
+    default:
+        if (is_narrow(dt))
+            ((uint8_t *)p)[i] = narrow_nearest(dt, (float)v);
     }
 }

@@ -76,9 +76,7 @@ static double phi(double a)
 
 static double round_to(Dtype t, double v)
 {
-    if (t == Df32)
-        return (double)(float)v;
-    return t == Dbf16 ? (double)bf16_to_f32(f32_to_bf16((float)v)) : v;
+    return t == Df64 || dtypes[t].kind != 'f' ? v : dtype_rounded(t, (float)v);
 }
 
 static double defined(Op op, const double *x);

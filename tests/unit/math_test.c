@@ -3,6 +3,7 @@
  * rounded up, so a change for the worse is seen. */
 #define _GNU_SOURCE
 #include "../../codegen/text/host.pre"
+#include "../../ir/narrow.pre"
 #include "../../codegen/text/math.pre"
 
 #include <float.h>
@@ -181,6 +182,80 @@ static void known_answers(void)
     }
 }
 
+/* ---- narrow.pre ---------------------------------------------------------- */
+
+static uint32_t mixed(int64_t i)
+{
+    uint32_t z = (uint32_t)i * 0x9e3779b9u + 0x7f4a7c15u;
+
+    z = (z ^ z >> 16) * 0x85ebca6bu;
+    z = (z ^ z >> 13) * 0xc2b2ae35u;
+    return z ^ z >> 16;
+}
+
+/* All numbers of bf16, then fp32 of random bits, every other one between 2^-22
+ * and 2^9: subnormals of narrow dtypes, ties, what overflows. */
+static float sample(int64_t i)
+{
+    uint32_t r = mixed(i - 65536);
+
+    if (i < 65536)
+        return f32_bits((int32_t)((uint32_t)i << 16));
+    return f32_bits((
+        int32_t)(i & 1 ? (r & 0x83ffffffu) | (105 + (r >> 26 & 31)) << 23 : r));
+}
+
+/* What PyTorch makes of them, a sum of codes by weights: data/narrow.py. */
+static void narrow(void)
+{
+    static const struct {
+        const char *name;
+        int32_t (*code)(float x);
+        uint32_t want;
+    } row[] = {
+        { "e4m3", e4m3_code, 0xe8fa7312 },
+        { "e5m2", e5m2_code, 0xe8d331d6 },
+        { "e8m0", e8m0_code, 0xa24f0ccf },
+        { "e2m1", e2m1_code, 0x504a4e26 },
+    };
+
+    for (size_t k = 0; k < sizeof row / sizeof *row; k++) {
+        uint32_t sum = 0;
+        for (int64_t i = 0; i < 65536 + 10000000; i++)
+            sum += (uint32_t)row[k].code(sample(i)) * (mixed(i + 77) | 1);
+        failed += sum != row[k].want;
+        printf("%sok - math %s of 65536 bf16 and 10^7 fp32: %08x\n",
+               sum == row[k].want ? "" : "not ", row[k].name, sum);
+    }
+}
+
+/* Each value is made of its code again, and is between its neighbours. */
+static void narrow_values(void)
+{
+    static const struct {
+        const char *name;
+        int32_t (*code)(float x);
+        float (*value)(int32_t c);
+        int32_t last;
+        float largest, least;
+    } row[] = {
+        { "e4m3", e4m3_code, e4m3_value, 0x7e, 448, 0x1p-9f },
+        { "e5m2", e5m2_code, e5m2_value, 0x7b, 57344, 0x1p-16f },
+        { "e8m0", e8m0_code, e8m0_value, 0xfe, 0x1p127f, 0x1p-126f },
+        { "e2m1", e2m1_code, e2m1_value, 7, 6, 0.5f },
+    };
+
+    for (size_t k = 0; k < sizeof row / sizeof *row; k++) {
+        int good = row[k].value(row[k].last) == row[k].largest &&
+                   row[k].value(1) == row[k].least;
+        for (int32_t c = 1; c <= row[k].last; c++)
+            good &= row[k].code(row[k].value(c)) == c &&
+                    row[k].value(c) > row[k].value(c - 1);
+        failed += !good;
+        printf("%sok - math values of %s\n", good ? "" : "not ", row[k].name);
+    }
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -188,5 +263,7 @@ int main(void)
     edges();
     normals();
     known_answers();
+    narrow();
+    narrow_values();
     return failed > 0;
 }
