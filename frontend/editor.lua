@@ -216,6 +216,15 @@ function dropout(a, p) end
 ---@param a Tensor @return Tensor
 function stop_gradient(a) end
 
+-- Blocks with scales: layout is tensor, row, 1x128, 128x128, 1x32 or 1x16
+
+---@param a Tensor @param layout string @param axes string @param blocks? string @return Tensor
+function amax(a, layout, axes, blocks) end
+---@param a Tensor @param s Tensor @param layout string @param axes string @param blocks string @param to string @param pairs? string @return Tensor
+function quantize(a, s, layout, axes, blocks, to, pairs) end
+---@param a Tensor @param s Tensor @param layout string @param axes string @param blocks string @param pairs? string @return Tensor
+function dequantize(a, s, layout, axes, blocks, pairs) end
+
 -- Reductions: the named axes go
 
 ---The sum.

@@ -48,6 +48,40 @@ int64_t integer_arg(lua_State *L, int arg, const char *name)
     return v;
 }
 
+/* Which of the words the argument is. */
+static int word_arg(lua_State *L, int arg, const char *name,
+                    const char *const *word, int n)
+{
+    Front *f = front(L);
+    Text all = { .arena = f->g->arena };
+    int i = lua_type(L, arg) != LUA_TSTRING
+                ? -1
+                : word_index(lua_tostring(L, arg), word, n);
+
+    for (int k = 0; k < n && i < 0; k++)
+        put(&all, "%s%s", k ? ", " : "", word[k]);
+    if (i < 0)
+        err(f->loc, "%s: '%s' must be one of %s, got %s", f->fn, name, all.s,
+            kind_of(L, arg));
+    return i;
+}
+
+static ScaleLayout layout_arg(lua_State *L, int arg, const char *name)
+{
+    return (ScaleLayout)(1 +
+                         word_arg(L, arg, name, scalenames + 1, NSCALE - 1));
+}
+
+static Dtype narrow_arg(lua_State *L, int arg, const char *name)
+{
+    static const Dtype to[] = { De4m3, De5m2, De2m1x2 };
+    const char *word[3];
+
+    for (int i = 0; i < 3; i++)
+        word[i] = dtypes[to[i]].name;
+    return to[word_arg(L, arg, name, word, 3)];
+}
+
 static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
 {
     void *v = attr_at(n, t);
@@ -60,6 +94,8 @@ static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
         break;
     case ATint: *(int64_t *)v = integer_arg(L, arg, t->name); break;
     case ATflag: *(int *)v = integer_arg(L, arg, t->name) != 0; break;
+    case ATscales: *(ScaleLayout *)v = layout_arg(L, arg, t->name); break;
+    case ATdtype: *(Dtype *)v = narrow_arg(L, arg, t->name); break;
     default: die("%s: no function takes '%s'", optab[n->op].name, t->name);
     }
 }
@@ -212,7 +248,7 @@ static int generic(lua_State *L)
     }
     Node *n = make(f, op, nin, in);
     for (int i = 0; i < o->nattr; i++) {
-        if (o->attr[i].type != ATflag)
+        if (o->attr[i].type != ATflag && o->attr[i].use != ATmay)
             missing(L, o, nin + 1 + i, o->attr[i].name);
         if (!lua_isnoneornil(L, nin + 1 + i))
             attribute(L, n, &o->attr[i], nin + 1 + i);

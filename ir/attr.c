@@ -20,6 +20,13 @@ _Static_assert(sizeof(struct attn_attrs) == sizeof(struct attn_bwd_attrs) &&
                    offsetof(struct pack_attrs, cut) ==
                        offsetof(struct unpack_attrs, cut),
                "their attributes begin alike");
+_Static_assert(offsetof(struct amax_attrs, blocks) ==
+                       offsetof(struct quantize_attrs, blocks) &&
+                   offsetof(struct amax_attrs, blocks) ==
+                       offsetof(struct dequantize_attrs, blocks) &&
+                   offsetof(struct amax_attrs, axes) ==
+                       offsetof(struct quantize_attrs, axes),
+               "where code serves all three, it says at.amax");
 
 static size_t width(AttrType t)
 {

@@ -92,7 +92,7 @@ static const char *attr_wrong(Arena *a, const Node *n, const AttrInfo *t)
 
     if (t->use != ATmay && attr_unsaid(n, t) &&
         (t->type == ATaxis || t->type == ATaxes || t->type == ATstr ||
-         t->type == ATdtype))
+         t->type == ATdtype || t->type == ATscales))
         return strf(a, "lacks '%s'", t->name);
     if (t->use == ATnew && x.v[0] != n_axis(n) && dim_of(n->in[0], x.v[0]) >= 0)
         return strf(a, "its operand has the axis '%s'", x.v[0]->name);

@@ -490,6 +490,88 @@ static Dims pick_dims(const Node *n)
     return s;
 }
 
+/* ---- blocks with scales -------------------------------------------------- */
+
+int64_t block_size(const Node *n, int i)
+{
+    const struct amax_attrs *t = &n->at.amax;
+
+    return i + 1 < t->axes.n ? scales[t->layout].rows : scales[t->layout].cols;
+}
+
+Axis *n_pairs(const Node *n)
+{
+    return n->op == Oquantize     ? n->at.quantize.pairs
+           : n->op == Odequantize ? n->at.dequantize.pairs
+                                  : NULL;
+}
+
+/* As many axes as the layout cuts, none of them ragged. */
+static void check_blocks(const Node *n)
+{
+    const struct amax_attrs *t = &n->at.amax;
+    const ScaleInfo *s = &scales[t->layout];
+    int cut = !s->cols ? 0 : s->rows > 1 ? 2 : 1;
+
+    if (t->layout == SCALEnone || t->blocks.n != cut ||
+        (cut && t->axes.n != cut))
+        err(n->loc, "%s: '%s' cuts %d axes into blocks, got %d of %d",
+            opname(n), scalenames[t->layout], cut, t->blocks.n, t->axes.n);
+    for (int i = 0; i < t->axes.n; i++)
+        if (g_isrow(t->axes.v[i]))
+            err(n->loc, "%s: rows of experts are not cut into blocks",
+                opname(n));
+}
+
+/* Each of axes by the axis of its blocks, or gone. */
+static Dims amax_dims(const Node *n, Dims s)
+{
+    const struct amax_attrs *t = &n->at.amax;
+    int k = 0;
+
+    check_blocks(n);
+    for (int i = 0; i < s.n; i++) {
+        int at = axes_at(&t->axes, s.d[i].a);
+        int64_t size = at < 0 ? 1 : block_size(n, at);
+        if (at < 0)
+            s.d[k++] = s.d[i];
+        else if (t->blocks.n)
+            s.d[k++] = (Dim){ t->blocks.v[at], (s.d[i].n + size - 1) / size };
+    }
+    s.n = k;
+    return s;
+}
+
+/* The scales must be those of the values' blocks. */
+static Dims scaled_dims(Graph *g, const Node *n)
+{
+    const Axes *axes = &n->at.amax.axes;
+    Axis *last = axes->v[axes->n - 1], *pairs = n_pairs(n);
+    int quantizes = n->op == Oquantize;
+    Dims x = dims_of(n->in[0]), out;
+    Axis *cut = quantizes || !pairs ? last : pairs;
+
+    need_one(g, n, 0, cut);
+    int at = find(&x, cut);
+    if (pairs && quantizes && x.d[at].n % 2)
+        err(n->loc, "quantize: two numbers an element, axis '%s' has %lld",
+            last->name, (long long)x.d[at].n);
+    out = x;
+    if (pairs && quantizes)
+        out.d[at] = (Dim){ pairs, x.d[at].n / 2 };
+    if (pairs && !quantizes)
+        out.d[at] = x.d[at] = (Dim){ last, x.d[at].n * 2 };
+    Dims want = amax_dims(n, x);
+    for (int i = 0; i < n->in[1]->nd; i++) {
+        Dim d = n->in[1]->dim[i];
+        int k = find(&want, d.a);
+        if (k < 0 || want.d[k].n != d.n)
+            err(n->loc, "%s: the scales %s are not those of the blocks",
+                opname(n), shape_text(g, n->in[1]));
+    }
+    return out;
+}
+
 static Dims rule(Graph *g, Node *n)
 {
     switch (n->op) {
@@ -516,6 +598,11 @@ static Dims rule(Graph *g, Node *n)
     case Oshift:
     case Ocumsum: need_one(g, n, 0, n_axis(n)); return dims_of(n->in[0]);
     case Ogather: return gather_dims(g, n);
+    case Oamax:
+        need(g, n, 0, &n->at.amax.axes);
+        return amax_dims(n, dims_of(n->in[0]));
+    case Oquantize:
+    case Odequantize: return scaled_dims(g, n);
     case Opack: return pack_dims(n);
     case Ounpack: return unpack_dims(n);
     case Odispatch: return dispatch_dims(g, n);

@@ -62,6 +62,7 @@ typedef enum AttrType {
     ATaxes,
     ATatoms,
     ATdtype,
+    ATscales,
     ATreduce,
     ATrandom,
     ATstepvalue
@@ -403,6 +404,10 @@ int64_t param_elems(const Param *param);
 Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
 Dtype infer_dtype(const Node *n); /* promote.c */
+/* amax, quantize, dequantize: elements of a block along the i-th of its axes,
+ * 0: all; the axis of pairs, which may be null. */
+int64_t block_size(const Node *n, int i);
+Axis *n_pairs(const Node *n);
 Dtype promoted(Dtype a, Dtype b); /* of both together; Dnone: none yet */
 Dtype arithmetic_dtype(Dtype t);  /* in which values of t are computed with */
 /* For messages: "[batch=2 seq=8]", without the implicit micro axis. */

@@ -118,6 +118,9 @@ static void read_value(GraphReader *reader, const AttrInfo *a, void *v)
         *(uint32_t *)v = (uint32_t)lex_atoms(x, reader->g->mesh);
         break;
     case ATdtype: *(Dtype *)v = lex_dtype(x); break;
+    case ATscales:
+        *(ScaleLayout *)v = (ScaleLayout)lex_choice(x, scalenames, NSCALE);
+        break;
     case ATreduce:
         *(Reduce *)v = (Reduce)lex_choice(x, reduces, NREDUCE);
         break;

@@ -199,6 +199,7 @@ static void put_attr(GraphPrinter *printer, Text *out, const Graph *g,
     case ATaxes: put_axes(printer, out, x.v, x.n); break;
     case ATatoms: put_atoms(out, g->mesh, *(const uint32_t *)v); break;
     case ATdtype: put(out, "%s", dtypes[*(const Dtype *)v].name); break;
+    case ATscales: put(out, "%s", scalenames[*(const ScaleLayout *)v]); break;
     case ATreduce: put(out, "%s", reduces[*(const Reduce *)v]); break;
     case ATrandom: put(out, "%s", randomkinds[*(const RandomKind *)v]); break;
     case ATstepvalue: put(out, "%s", stepvalues[*(const StepValue *)v]); break;

@@ -92,6 +92,9 @@ Dtype infer_dtype(const Node *n)
                    : arithmetic_dtype(promoted(n->in[0]->dt, n->in[1]->dt));
     case Oscatter_add:
     case Oaccum: return n->dt != Dnone ? n->dt : arithmetic_dtype(n->in[0]->dt);
+    case Oquantize: return n->at.quantize.to;
+    case Oamax:
+    case Odequantize: return n->in[n->nin - 1]->dt == Df64 ? Df64 : Df32;
     case Odropout:
     case Oresult: return n->in[0]->dt;
     case Osum_sq: return n->dt;

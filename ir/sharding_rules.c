@@ -204,6 +204,36 @@ static void view(StrategyList *s, const Graph *g, int atom)
     add_partial(s, Radd, 1);
 }
 
+/* Of amax, quantize, dequantize: values and what counts their blocks are cut
+ * together, where each block is whole on a rank. Of a block that has all of an
+ * axis each rank finds the largest that it has. */
+static void by_blocks(StrategyList *s, const Graph *g, int atom)
+{
+    const Node *n = s->n, *x = n->op == Odequantize ? n : n->in[0];
+    const struct amax_attrs *t = &n->at.amax;
+    Axis *pairs = n_pairs(n);
+
+    for (int i = 0; i < x->nd; i++) {
+        Axis *a = x->dim[i].a, *stored = a;
+        int at = axes_at(&t->axes, a);
+        Axis *count = at < 0 ? a : t->blocks.n ? t->blocks.v[at] : NULL;
+        if (g_isrow(a) || (count != a && count &&
+                           (x->dim[i].n % block_size(n, at) ||
+                            zigzag_atoms(g->mesh, a) >> atom & 1)))
+            continue;
+        if (pairs && at == t->axes.n - 1)
+            stored = pairs;
+        ShardStrategy *w = add(s, n->op == Oquantize     ? along(stored)
+                                  : n->op == Odequantize ? along(a)
+                                  : count                ? along(count)
+                                                         : partial(Rmax));
+        w->in[0] = along(n->op == Odequantize ? stored : a);
+        if (n->nin > 1 && count && has_dim(n->in[1], count))
+            w->in[1] = along(count);
+    }
+    add(s, whole());
+}
+
 /* a at axis = e. A rank that has some of the axis finds only what it has. */
 static void gathers(StrategyList *s)
 {
@@ -517,6 +547,9 @@ static void by_op(StrategyList *s, const Graph *g, int atom)
     case Oattn:
     case Oattn_bwd: attends(s, g, atom); break;
     case Ogather: gathers(s); break;
+    case Oamax:
+    case Oquantize:
+    case Odequantize: by_blocks(s, g, atom); break;
     case Oscatter_add: scatters(s); break;
     case Opack:
     case Ounpack: packs(s, atom); break;

@@ -245,7 +245,7 @@ static Expr *cast_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
 
     if (n->dt == Dbool)
         return ex_op(c, Di32, "a != 0", x, NULL, NULL);
-    if (n->dt == Du8)
+    if (n->dt == Du8 || n->dt == De2m1x2)
         return ex_op(c, Di32, "(uint8_t)a", x, NULL, NULL);
     return ex_rounded(c, n->dt, x);
 }

@@ -10,6 +10,9 @@
  * adds is not rounded, so both have one dtype. */
 int feeds(const Graph *g, const Node *n, const Node *x);
 
+/* What loop kernels make amax, quantize or dequantize of (quantize.c). */
+Node *open_blocks(Graph *g, Node *n);
+
 /* The kernels of a graph that went through fuse, by their numbers: a vec. */
 Group **groups_of(Graph *g, Arena *a);
 /* Of numbers that were read from a file: err() where one kernel cannot be. */

@@ -11,6 +11,7 @@
  *               rows to their experts, as of a bias's gradient, are sums of
  *               each expert's rows: a grouped product with ones
  *               scatter_add (combine r m) e = gmm_wgrad 1 r m; m = route e
+ *   blocks      amax, quantize, dequantize become loops (quantize.c)
  *   routes      numbers of experts become places, which padding has too */
 #include "kernels.h"
 
@@ -658,8 +659,12 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     case Oscatter_add: return scattered(g, n);
     case Oroute: return to_places(g, n);
     case Odropout: return dropped(g, n);
-    default: return optab[n->op].cls == RED ? two_stages(g, n) : n;
+    case Oamax:
+    case Oquantize:
+    case Odequantize: n = open_blocks(g, n); break;
+    default: break;
     }
+    return optab[n->op].cls == RED ? two_stages(g, n) : n;
 }
 
 void pass_legalize(Graph *g)

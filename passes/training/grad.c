@@ -105,6 +105,18 @@ static void g_cast_(Back *back, Node *n, Node *dy)
     add_to(back, n->in[0], g_cast(back->g, dy, n->in[0]->dt));
 }
 
+/* Two numbers of an element have no gradient of their own, what they were has.
+ */
+static void g_dequantize(Back *back, Node *n, Node *dy)
+{
+    Node *x = n->in[0];
+
+    if (n->at.dequantize.pairs && x->op != Oquantize)
+        err(n->loc, "dequantize: no gradient leads through packed numbers that "
+                    "were moved; move them once they are dequantized");
+    add_to(back, n->at.dequantize.pairs ? x->in[0] : x, dy);
+}
+
 static void g_broadcast_(Back *back, Node *n, Node *dy)
 {
     add_to(back, n->in[0], dy);
@@ -281,6 +293,8 @@ static Rule *const rules[NNAMED] = {
     [Odot] = g_dots,
     [Ocast] = g_cast_,
     [Obroadcast] = g_broadcast_,
+    [Oquantize] = g_broadcast_,
+    [Odequantize] = g_dequantize,
     [Osum] = g_broadcast_,
     [Omean] = g_mean,
     [Odropout] = g_dropout,

@@ -248,6 +248,7 @@ static Node *decide(Graph *g, Node *n, void *ctx)
         return sum(g, n, p);
     switch (n->op) {
     case Ocast: return cast(g, n, p);
+    case Oquantize: n->at.quantize.to = decided(p, n->at.quantize.to); break;
     case Oaccum:
     case Opart: n->dt = decided(p, n->dt); break;
     default: break;

@@ -51,7 +51,7 @@ KERNEL compute(uint32_t *out, const uint32_t *in)
 {
     const uint32_t a = in[TID] * 2654435761u, b = in[TID] % 37;
     const float x = (float)(int)in[TID] - 11.5f, y = x * 0.25f;
-    uint32_t r[18];
+    uint32_t r[19];
     uint64_t wide;
     float f;
 
@@ -68,6 +68,9 @@ KERNEL compute(uint32_t *out, const uint32_t *in)
     asm("{ .reg .pred p; setp.lt.u32 p, %1, 0x40000000; @p mov.u32 %0, 1;"
         " @!p mov.u32 %0, 2; }" : "=r"(r[8]) : "r"(a));
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r[9]) : "f"(x), "f"(y));
+    asm("{ .reg .b16 p, q; cvt.rn.satfinite.e4m3x2.f32 p, %1, %2;"
+        " cvt.rn.satfinite.e5m2x2.f32 q, %1, %2; mov.b32 %0, {p, q}; }"
+        : "=r"(r[18]) : "f"(x * x * 5), "f"(y));
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(f) : "f"(y));
     r[10] = __float_as_uint(f);
     asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(f) : "f"(x), "f"(y), "f"(x));
@@ -81,8 +84,8 @@ KERNEL compute(uint32_t *out, const uint32_t *in)
     r[16] = __float_as_uint(f);
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(f) : "f"(sqrtf(y)), "f"(1.0f));
     r[17] = f != f;
-    for (int i = 0; i < 18; i++)
-        out[TID * 18 + i] = r[i];
+    for (int i = 0; i < 19; i++)
+        out[TID * 19 + i] = r[i];
 }
 
 /* ---- warps --------------------------------------------------------------------- */

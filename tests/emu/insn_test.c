@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FN __attribute__((unused)) static inline
+#include "../../ir/narrow.pre"
+
 extern const char insn_cu[];
 
 enum { MOST = 4096, ORDERS = 5 };
@@ -35,12 +38,19 @@ static uint32_t rounded(float x) /* to bf16 */
     return (b + 0x7fff + (b >> 16 & 1)) >> 16;
 }
 
+/* e4m3 of lo and hi, then e5m2 of them. */
+static uint32_t narrow(float hi, float lo)
+{
+    return (uint32_t)e4m3_code(lo) | (uint32_t)e4m3_code(hi) << 8 |
+           (uint32_t)e5m2_code(lo) << 16 | (uint32_t)e5m2_code(hi) << 24;
+}
+
 static uint32_t compute(int t, int i)
 {
     uint32_t a = (uint32_t)t * 2654435761u, b = (uint32_t)t % 37;
     int32_t s = (int32_t)a;
     float x = (float)t - 11.5f, y = x * 0.25f;
-    uint32_t r[18] = {
+    uint32_t r[19] = {
         a + b,
         a - b,
         a * b,
@@ -59,6 +69,7 @@ static uint32_t compute(int t, int i)
         (uint32_t)t % 32,
         bits(x < 1 ? x : 1),
         y < 0,
+        narrow(x * x * 5, y),
     };
 
     return r[i];
@@ -182,7 +193,7 @@ static const struct {
     int blocks, threads, count, each, only;
     Want *want;
 } rows[] = {
-    { "compute", 1, 64, 64, 18, -1, compute },
+    { "compute", 1, 64, 64, 19, -1, compute },
     { "exchange", 1, 64, 64, 8, -1, exchange },
     { "some_end", 1, 32, 32, 1, -1, some_end },
     { "hand_over", 1, 64, 128, 1, -1, hand_over },

@@ -90,7 +90,7 @@ typedef struct Operand {
 typedef enum Type {
     Tnone, Tb8, Tb16, Tb32, Tb64, Tb128, Tb1024, Tu8, Tu16, Tu32, Tu64, Ts8,
     Ts16, Ts32, Ts64, Tf16, Tbf16, Tf16x2, Tbf16x2, Tf32, Ttf32, Tf64, Te4m3,
-    Te5m2, Tpred, NTYPE
+    Te5m2, Te4m3x2, Te5m2x2, Tpred, NTYPE
 } Type;
 typedef struct TypeInfo {
     const char *name;

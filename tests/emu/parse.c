@@ -24,7 +24,9 @@ const TypeInfo ptx_types[NTYPE] = {
     [Tf16x2] = { "f16x2", 32, 'f' }, [Tbf16x2] = { "bf16x2", 32, 'f' },
     [Tf32] = { "f32", 32, 'f' },    [Ttf32] = { "tf32", 32, 'f' },
     [Tf64] = { "f64", 64, 'f' },    [Te4m3] = { "e4m3", 8, 'f' },
-    [Te5m2] = { "e5m2", 8, 'f' },   [Tpred] = { "pred", 1, 'p' },
+    [Te5m2] = { "e5m2", 8, 'f' },
+    [Te4m3x2] = { "e4m3x2", 16, 'f' }, [Te5m2x2] = { "e5m2x2", 16, 'f' },
+    [Tpred] = { "pred", 1, 'p' },
 };
 
 static const struct {

@@ -406,16 +406,45 @@ static double any_real(const SlotGroup *f, const Operand *o, Type t)
     return (double)extend(v, t);
 }
 
+/* The code nearest to x, of m bits of mantissa, `most` the largest, 2^low the
+ * least normal number. */
+static uint32_t round_narrow(float x, int m, int low, uint32_t most)
+{
+    uint32_t sign = signbit(x) ? 0x80 : 0;
+    int e = x == 0 || isinf(x) || ilogbf(x) < low ? low : ilogbf(x);
+    double units = rint(ldexp(fabs((double)x), m - e));
+
+    if (x != x)
+        return 0x7f;
+    if (isinf(x) || ((e - low) << m) + units > most)
+        return sign | most;
+    return sign | (uint32_t)(((e - low) << m) + (int)units);
+}
+
+/* Of a pair's half. */
+static uint32_t round_half(Type pair, float x)
+{
+    return pair == Tbf16x2   ? round_bf16(x)
+           : pair == Te4m3x2 ? round_narrow(x, 3, -6, 0x7e)
+                             : round_narrow(x, 2, -14, 0x7b);
+}
+
+static int is_pair(Type t)
+{
+    return t == Tbf16x2 || t == Te4m3x2 || t == Te5m2x2;
+}
+
 /* cvt.rn.bf16x2.f32 d, a, b: a is the upper half. */
 void run_cvt(SlotGroup *f, const Insn *i)
 {
     Type to = i->type[0], from = i->type[1];
     uint64_t v;
 
-    if (to == Tbf16x2) {
-        uint32_t hi = round_bf16(as_f32(get_value(f, &i->o[1])));
+    if (is_pair(to)) {
+        uint32_t hi = round_half(to, as_f32(get_value(f, &i->o[1])));
         put_value(f, &i->o[0],
-                  hi << 16 | round_bf16(as_f32(get_value(f, &i->o[2]))));
+                  hi << ptx_types[to].bits / 2 |
+                      round_half(to, as_f32(get_value(f, &i->o[2]))));
         return;
     }
     double x = any_real(f, &i->o[1], from);
@@ -433,12 +462,15 @@ void run_cvt(SlotGroup *f, const Insn *i)
 
 const char *check_cvt(const Insn *i)
 {
-    int two_in = i->type[0] == Tbf16x2;
+    int two_in = is_pair(i->type[0]);
+    int saturates = i->type[0] == Te4m3x2 || i->type[0] == Te5m2x2;
 
     if (i->ntype != 2 || i->n != 2 + two_in)
         return "two types, and as many operands as they say";
     if (two_in && (i->type[1] != Tf32 || i->round != 1))
         return "only pairs of f32, to nearest, are known";
+    if (!(i->flags >> FLsat & 1) != !saturates)
+        return "numbers of 8 bits saturate, no others";
     for (int k = 0; k < 2; k++)
         if (i->type[k] == Tf16 || i->type[k] == Tf16x2 || i->type[k] == Te4m3 ||
             i->type[k] == Te5m2)

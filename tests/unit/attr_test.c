@@ -25,6 +25,7 @@ static void set(Graph *g, Node *n, const AttrInfo *t)
     case ATaxes: *(Axes *)v = g_axes(g, two, 2); break;
     case ATatoms: *(uint32_t *)v = 1u << 31; break;
     case ATdtype: *(Dtype *)v = Dbf16; break;
+    case ATscales: *(ScaleLayout *)v = SCALEmx; break;
     case ATreduce: *(Reduce *)v = Rlast; break;
     case ATrandom: *(RandomKind *)v = RANDuniform; break;
     case ATstepvalue: *(StepValue *)v = STEPmicro; break;

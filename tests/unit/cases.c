@@ -136,7 +136,9 @@ static const Shape ew_shape[SHAPES] = {
 static int wants_positive(Op op)
 {
     return op == Olog || op == Osqrt || op == Orsqrt || op == Opow ||
-           op == Odiv;
+           op == Odiv || op == Oamax_scale || op == Opow2_scale ||
+           op == Omx_inverse || op == Omx_scale || op == Onv_inverse ||
+           op == Onv_scale || op == Ofloor_pow2 || op == Oceil_pow2;
 }
 
 static int wants_truth(Op op, int k)
@@ -290,6 +292,59 @@ static int grouped(Case *c, int i)
         in[1] = moved(c, Odispatch, reals(c, "b s f", ny, 0), map);
     c->name = i ? "top 1" : "top 2";
     c->out = infer(c->g, build(c, 3, in, c->op == Ogmm ? "h" : "", ""));
+    return 1;
+}
+
+/* amax; quantize by scales given; both ways with scales and their inverses. */
+static int blocks(Case *c, int i)
+{
+    /* clang-format off */
+    static const struct { const char *name, *A, *B; ScaleLayout layout;
+                          int64_t n[3]; Dtype to; } s[] = {
+        { "tensor", "x y z", "", SCALEtensor, { 2, 3, 5 }, Df64 },
+        { "row", "z", "", SCALErow, { 2, 3, 45 }, Df64 },
+        { "1x128", "z", "zb", SCALEwide, { 1, 2, 256 }, Df64 },
+        { "1x128 odd", "y", "yb", SCALEwide, { 1, 131, 2 }, Df64 },
+        { "128x128", "y z", "yb zb", SCALEsquare, { 2, 3, 130 }, Df64 },
+        { "1x32 one", "x", "xb", SCALEmx, { 1, 2, 3 }, Df64 },
+        { "1x128 e4m3", "z", "zb", SCALEwide, { 2, 3, 300 }, De4m3 },
+        { "128x128 e5m2", "y z", "yb zb", SCALEsquare, { 1, 130, 140 }, De5m2 },
+        { "1x32 e4m3", "z", "zb", SCALEmx, { 2, 3, 64 }, De4m3 },
+        { "1x16 e2m1", "z", "zb", SCALEnv, { 2, 3, 64 }, De2m1x2 },
+        { "1x16 e2m1 odd", "y", "yb", SCALEnv, { 2, 18, 3 }, De2m1x2 },
+        { "row e2m1", "z", "", SCALErow, { 2, 5, 6 }, De2m1x2 },
+    };
+    /* clang-format on */
+    if (i >= (int)(sizeof s / sizeof *s))
+        return 0;
+    struct amax_attrs at = { .layout = s[i].layout };
+    at.axes.v = axes_of(c->g, s[i].A, &at.axes.n);
+    at.blocks.v = axes_of(c->g, s[i].B, &at.blocks.n);
+    Node *in[2] = { reals(c, "x y z", s[i].n, 0) }, *q;
+    c->name = s[i].name;
+    c->fixed[0] = s[i].to != Df64 || c->op != Odequantize;
+    q = g_node(c->g, Oamax, NULL, 1, in);
+    q->at.amax = at;
+    infer(c->g, q);
+    if (c->op == Oamax) {
+        c->out = q;
+        return 1;
+    }
+    in[1] =
+        g_ew(c->g, Oamax_scale, NULL, q, g_const(c->g, NULL, Df64, 448), NULL);
+    for (int k = Oquantize; k <= (int)c->op; k++) {
+        q = g_node(c->g, (Op)k, NULL, 2, in);
+        q->at.amax = at;
+        if (k == Oquantize)
+            q->at.quantize.to = s[i].to;
+        if (s[i].to == De2m1x2)
+            *(Axis **)attr_at(q, attr_named((Op)k, "pairs")) =
+                g_axis(c->g, "pairs");
+        in[0] = infer(c->g, q);
+        in[1] =
+            g_ew(c->g, Odiv, NULL, g_const(c->g, NULL, Df64, 1), in[1], NULL);
+    }
+    c->out = q;
     return 1;
 }
 
@@ -497,6 +552,9 @@ static Maker *maker(Op op)
     case Omerge: return view;
     case Opermute: return permute;
     case Oiota: return iota;
+    case Oamax:
+    case Oquantize:
+    case Odequantize: return blocks;
     default: break;
     }
     return optab[op].cls == EW    ? elementwise

@@ -22,6 +22,9 @@ static double get(Dtype dt, const void *p, int64_t i)
     case Df64: return ((const double *)p)[i];
     case Df32: return (double)((const float *)p)[i];
     case Dbf16: return (double)bf16_to_f32(((const uint16_t *)p)[i]);
+    case De4m3:
+    case De5m2:
+    case De8m0: return (double)narrow_value(dt, ((const uint8_t *)p)[i]);
     case Di64: return (double)((const int64_t *)p)[i];
     case Di32: return (double)((const int32_t *)p)[i];
     default: return (double)((const uint8_t *)p)[i];
@@ -34,6 +37,9 @@ static void set(Dtype dt, void *p, int64_t i, double v)
     case Df64: ((double *)p)[i] = v; break;
     case Df32: ((float *)p)[i] = (float)v; break;
     case Dbf16: ((uint16_t *)p)[i] = f32_to_bf16((float)v); break;
+    case De4m3:
+    case De5m2:
+    case De8m0: ((uint8_t *)p)[i] = narrow_nearest(dt, (float)v); break;
     case Di64: ((int64_t *)p)[i] = (int64_t)v; break;
     case Di32: ((int32_t *)p)[i] = (int32_t)v; break;
     default: ((uint8_t *)p)[i] = (uint8_t)v; break;

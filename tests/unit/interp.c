@@ -79,6 +79,26 @@ static double round_to(Dtype t, double v)
     return t == Df64 || dtypes[t].kind != 'f' ? v : dtype_rounded(t, (float)v);
 }
 
+static const double e2m1[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
+
+static double number(int code)
+{
+    return code & 8 ? -e2m1[code & 7] : e2m1[code];
+}
+
+/* The nearest, of two as near the one with an even code. */
+static int nibble(double v)
+{
+    int best = isnan(v) ? 7 : 0;
+
+    for (int c = 1; c < 8; c++) {
+        double was = fabs(fabs(v) - e2m1[best]), now = fabs(fabs(v) - e2m1[c]);
+        if (now < was || (now == was && c % 2 == 0))
+            best = c;
+    }
+    return best + (!isnan(v) && signbit(v) ? 8 : 0);
+}
+
 static double defined(Op op, const double *x);
 
 static double ew1(Op op, double a)
@@ -103,6 +123,10 @@ static double ew1(Op op, double a)
     case Osign: return (a > 0) - (a < 0);
     case Olnot: return !a;
     case Oisfinite: return isfinite(a) != 0;
+    case Omagnitude: return isnan(a) ? INFINITY : fabs(a);
+    case Oe2m1_code: return nibble(a);
+    case Ofloor_pow2: return a == 0 ? 0 : exp2(floor(log2(a)));
+    case Oceil_pow2: return exp2(ceil(log2(a)));
     case Ostop_gradient:
     case Obroadcast: return a;
     default: return defined(op, &a);
@@ -122,6 +146,7 @@ static double ew2(Op op, double a, double b)
     case Ominimum: return a <= b ? a : b;
     case Olt: return a < b;
     case Ole: return a <= b;
+    case Oe2m1_value: return number((int)a >> (b > 0 ? 4 : 0) & 15);
     case Ogt: return a > b;
     case Oge: return a >= b;
     case Oeq: return a == b;
@@ -234,6 +259,68 @@ static double dot(const Run *r, const Node *n, Env *e)
         s += get(r, n->in[0], e) * get(r, n->in[1], e);
     while (next(e, n_axes(n)->v, n_axes(n)->n, n->in[0]));
     return s;
+}
+
+/* ---- blocks with scales -------------------------------------------------- */
+
+/* The tuple with the places of its blocks. */
+static Env with_blocks(const Node *n, Env e)
+{
+    const struct amax_attrs *t = &n->at.amax;
+
+    for (int i = 0; i < t->blocks.n; i++)
+        env_set(&e, t->blocks.v[i],
+                env_at(&e, t->axes.v[i]) / block_size(n, i));
+    return e;
+}
+
+static double amax(const Run *r, const Node *n, const Env *e)
+{
+    const Node *x = n->in[0];
+    double most = 0;
+
+    for (int64_t at = 0; at < g_elems(x); at++) {
+        Env f = with_blocks(n, tuple(x, at));
+        int here = 1;
+        for (int d = 0; d < n->nd; d++)
+            here &= env_at(&f, n->dim[d].a) == env_at(e, n->dim[d].a);
+        double v = fabs(r->val[x->id][at]);
+        if (here)
+            most = isnan(v) ? INFINITY : fmax(most, v);
+    }
+    return most;
+}
+
+/* Numbers times their scales; of an element that is two, both. */
+static double scaled(const Run *r, const Node *n, const Env *e)
+{
+    Env f = with_blocks(n, *e);
+    double s = get(r, n->in[1], &f), v;
+    Dtype dt = n->in[0]->dt == Df64 || n->in[1]->dt == Df64 ? Df64 : Df32;
+
+    if (n->op == Odequantize && n_pairs(n)) {
+        const Axes *x = &n->at.amax.axes;
+        int64_t i = env_at(e, x->v[x->n - 1]);
+        env_set(&f, n_pairs(n), i / 2);
+        v = number((int)get(r, n->in[0], &f) >> (i % 2 * 4) & 15);
+    } else {
+        v = get(r, n->in[0], &f);
+    }
+    return round_to(dt, v * s);
+}
+
+static double quantize(const Run *r, const Node *n, Env e)
+{
+    const Axes *x = &n->at.amax.axes;
+    double both = 0;
+
+    if (!n_pairs(n))
+        return scaled(r, n, &e);
+    for (int k = 2; k-- > 0;) {
+        env_set(&e, x->v[x->n - 1], 2 * env_at(&e, n_pairs(n)) + k);
+        both = 16 * both + nibble(scaled(r, n, &e));
+    }
+    return both;
 }
 
 /* ---- rows ---------------------------------------------------------------- */
@@ -498,6 +585,9 @@ static double element(const Run *r, const Node *n, int64_t at)
     case Ogmm: return gmm(r, n, &e);
     case Ogmm_wgrad: return gmm_wgrad(r, n, &e);
     case Otopk: return topk(r, n, &e);
+    case Oamax: return amax(r, n, &e);
+    case Oquantize: return quantize(r, n, e);
+    case Odequantize: return scaled(r, n, &e);
     case Odrop_to_capacity: return keep(r, n, &e);
     case Ocumsum: return cumsum(r, n, &e);
     case Oslice:

@@ -1,6 +1,7 @@
 /* trials.c: see trials.h. Rows of the table in fp64, fp32 and bf16; random
  * graphs. */
 #include "trials.h"
+#include "../../passes/kernels/kernels.h"
 #include "hostrun.h"
 #include "interp.h"
 
@@ -57,6 +58,14 @@ static void retype(Graph *g, Dtype dt)
     }
 }
 
+static Node *without_blocks(Graph *g, Node *n, void *ctx)
+{
+    (void)ctx;
+    return n->op == Oamax || n->op == Oquantize || n->op == Odequantize
+               ? open_blocks(g, n)
+               : n;
+}
+
 void trial_prepare(Trial *t, Arena *a, const Target *T, Node **leaf,
                    double **val, int nleaf, Dtype dt)
 {
@@ -80,6 +89,8 @@ void trial_prepare(Trial *t, Arena *a, const Target *T, Node **leaf,
         t->sink[i]->at.output.name = intern(strf(a, "out%d", i));
         infer(g, t->sink[i]);
     }
+    if (t->op == Oamax || t->op == Oquantize || t->op == Odequantize)
+        rewrite(g, without_blocks, NULL);
     t->k = trial_groups(g, T, a);
     t->dt = dt;
     t->limit = limit_of(dt);

@@ -1,0 +1,223 @@
+/* quantize.c: amax, quantize and dequantize as what loop kernels are made of.
+ * An axis cut into blocks becomes two, those that count blocks and elements;
+ * scales meet values by the first.
+ *
+ *     x [t hidden=512]  --split-->  [t hb=4 hidden'by128=128]
+ *     amax              max of magnitude over hidden'by128         [t hb]
+ *     quantize          x * s, rounded to the dtype --merge-->     [t hidden]
+ *
+ * An axis whose last block is not whole is padded with zeros first; two numbers
+ * of an element are put together, as bits, by arithmetic in fp32. */
+#include "kernels.h"
+
+#include <string.h>
+
+static Axis *made_axis(Graph *g, const Axis *a, const char *what, int64_t n)
+{
+    return g_axis(g, strf(g->arena, "%s'%s%lld", a->name, what, (long long)n));
+}
+
+/* ---- blocks as an axis --------------------------------------------------- */
+
+/* Dim d of x, of a * b elements, as two. */
+static Node *split(Graph *g, Node *x, Axis *axis, Axis *slow, Axis *fast,
+                   int64_t run)
+{
+    Node *s = g_node(g, Osplit, x->loc, 1, &x);
+
+    s->at.split.axis = axis;
+    s->at.split.into = g_axes(g, (Axis *[]){ slow, fast }, 2);
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a == axis) {
+            s->dim[s->nd++] = (Dim){ slow, x->dim[d].n / run };
+            s->dim[s->nd++] = (Dim){ fast, run };
+        } else {
+            s->dim[s->nd++] = x->dim[d];
+        }
+    return infer(g, s);
+}
+
+/* The inverse: the two axes are `axis` again. By way of another one, which the
+ * merge makes an axis of factors. */
+static Node *merged(Graph *g, Node *x, Axis *slow, Axis *fast, Axis *axis)
+{
+    int64_t n = x->dim[dim_of(x, slow)].n * x->dim[dim_of(x, fast)].n;
+    Axis *both = made_axis(g, slow, fast->name, n);
+    Node *m = g_node(g, Omerge, x->loc, 1, &x), *r;
+
+    m->at.merge.axes = g_axes(g, (Axis *[]){ slow, fast }, 2);
+    m->at.merge.new = both;
+    infer(g, m);
+    r = g_node(g, Orename, x->loc, 1, &m);
+    r->at.rename.from = g_axes(g, &both, 1);
+    r->at.rename.to = g_axes(g, &axis, 1);
+    return infer(g, r);
+}
+
+static Node *resized(Graph *g, Node *x, Op op, Axis *axis, int64_t len)
+{
+    Node *r = g_node(g, op, x->loc, 1, &x);
+
+    if (op == Opad)
+        r->at.pad = (struct pad_attrs){ axis, 0, len };
+    else
+        r->at.slice = (struct slice_attrs){ axis, 0, len };
+    return infer(g, r);
+}
+
+static Axis *inner_axis(Graph *g, const Node *n, int i)
+{
+    return made_axis(g, n->at.amax.axes.v[i], "by", block_size(n, i));
+}
+
+/* In which n computes: fp32, fp64 if an operand is. */
+static Dtype computes_in(const Node *n)
+{
+    return n->in[0]->dt == Df64 || n->in[n->nin - 1]->dt == Df64 ? Df64 : Df32;
+}
+
+/* x with the axes of n's blocks, as it is computed with. */
+static Node *in_blocks(Graph *g, const Node *n, Node *x)
+{
+    const struct amax_attrs *t = &n->at.amax;
+
+    x = g_cast(g, x, computes_in(n));
+    for (int i = 0; i < t->blocks.n; i++) {
+        int64_t size = block_size(n, i);
+        int64_t len = x->dim[dim_of(x, t->axes.v[i])].n;
+        if (len % size)
+            x = resized(g, x, Opad, t->axes.v[i],
+                        (len + size - 1) / size * size);
+        x = split(g, x, t->axes.v[i], t->blocks.v[i], inner_axis(g, n, i),
+                  size);
+    }
+    return x;
+}
+
+/* The values in blocks x as `like` has them. */
+static Node *out_of_blocks(Graph *g, const Node *n, Node *x, const Node *like)
+{
+    const struct amax_attrs *t = &n->at.amax;
+
+    for (int i = 0; i < t->blocks.n; i++) {
+        Axis *a = t->axes.v[i];
+        int64_t len = like->dim[dim_of(like, a)].n;
+        x = merged(g, x, t->blocks.v[i], inner_axis(g, n, i), a);
+        if (x->dim[dim_of(x, a)].n != len)
+            x = resized(g, x, Oslice, a, len);
+    }
+    return x;
+}
+
+/* ---- two in an element --------------------------------------------------- */
+
+static Node *position(Graph *g, const Node *n, Axis *two, Dtype dt)
+{
+    Node *i = g_node(g, Oiota, n->loc, 0, NULL);
+
+    i->at.iota.axis = two;
+    i->dim[i->nd++] = (Dim){ two, 2 };
+    return g_cast(g, infer(g, i), dt);
+}
+
+static Axis *last_axis(const Node *n)
+{
+    return n->at.amax.axes.v[n->at.amax.axes.n - 1];
+}
+
+/* x of even elements, as codes of e2m1, the first in the low bits. */
+static Node *packed(Graph *g, const Node *n, Node *x)
+{
+    Axis *two = made_axis(g, last_axis(n), "by", 2);
+    Node *sixteen = g_const(g, n->loc, x->dt, 15);
+    Node *one = g_const(g, n->loc, x->dt, 1);
+
+    x = g_ew(g, Oe2m1_code, n->loc, x, NULL, NULL);
+    x = split(g, x, last_axis(n), n_pairs(n), two, 2);
+    Node *w = position(g, n, two, x->dt);
+    w = g_ew(g, Oadd, n->loc, g_ew(g, Omul, n->loc, w, sixteen, NULL), one,
+             NULL);
+    x = g_ew(g, Omul, n->loc, x, w, NULL);
+    return g_cast(g, g_red(g, Osum, x, &two, 1), De2m1x2);
+}
+
+static Node *unpacked(Graph *g, const Node *n, Node *x)
+{
+    Axis *two = made_axis(g, last_axis(n), "by", 2);
+    Node *in[2] = { g_cast(g, x, n->dt), position(g, n, two, n->dt) };
+    Node *v = g_node(g, Oe2m1_value, n->loc, 2, in);
+
+    for (int d = 0; d < x->nd; d++) { /* beside each other, for the merge */
+        v->dim[v->nd++] = x->dim[d];
+        if (x->dim[d].a == n_pairs(n))
+            v->dim[v->nd++] = (Dim){ two, 2 };
+    }
+    return merged(g, infer(g, v), n_pairs(n), two, last_axis(n));
+}
+
+/* ---- the three ops ------------------------------------------------------- */
+
+static Node *largest(Graph *g, const Node *n)
+{
+    const struct amax_attrs *t = &n->at.amax;
+    Node *x = in_blocks(g, n, n->in[0]);
+    Axis *gone[MAXD];
+
+    for (int i = 0; i < t->axes.n; i++)
+        gone[i] = t->blocks.n ? inner_axis(g, n, i) : t->axes.v[i];
+    x = g_ew(g, Omagnitude, n->loc, x, NULL, NULL);
+    return g_red(g, Omax, x, gone, t->axes.n);
+}
+
+static Node *scaled(Graph *g, const Node *n, Node *x)
+{
+    Node *s = g_cast(g, n->in[1], computes_in(n));
+
+    return g_ew(g, Omul, n->loc, in_blocks(g, n, x), s, NULL);
+}
+
+static Node *quantized(Graph *g, const Node *n)
+{
+    Node *x = scaled(g, n, n->in[0]);
+
+    if (n->dt != De2m1x2)
+        return out_of_blocks(g, n, g_cast(g, x, n->dt), n->in[0]);
+    return packed(g, n, out_of_blocks(g, n, x, n->in[0]));
+}
+
+static Node *dequantized(Graph *g, const Node *n)
+{
+    Node *x = n_pairs(n) ? unpacked(g, n, n->in[0]) : n->in[0];
+
+    return out_of_blocks(g, n, scaled(g, n, x), n);
+}
+
+/* The type over each atom that its operands' types make. */
+static void give_types(const Graph *g, Node *n)
+{
+    ShardStrategy w[MAXWAY];
+
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++)
+        for (int i = ways(g, n, t, w); i-- > 0;) {
+            int same = 1;
+            for (int k = 0; k < n->nin; k++)
+                same &= same_shard(&w[i].in[k], &n->in[k]->sh[t]);
+            if (same)
+                n->sh[t] = w[i].out;
+        }
+}
+
+Node *open_blocks(Graph *g, Node *n)
+{
+    size_t first = vec_len(g->node);
+    Node *r = n->op == Oamax       ? largest(g, n)
+              : n->op == Oquantize ? quantized(g, n)
+                                   : dequantized(g, n);
+
+    for (size_t i = first; i < vec_len(g->node); i++) {
+        g->node[i]->again = n->again;
+        g_placed(g->node[i], n);
+        give_types(g, g->node[i]);
+    }
+    return r;
+}
