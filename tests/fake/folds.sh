@@ -106,6 +106,8 @@ cases() {
 - 4 fp64 apart fold.cp=2 fold.dp=2 fold.ep=4 route.policy=capacity route.factor=0.75 route.drop=position
 - 4 bf16 apart fold.cp=2 fold.ring=1 fold.tp=2 fold.zero=3
 - 4 fp64 zoo fold.cp=2 fold.tp=2
+- 2 fp64 blocks fold.tp=2
+- 1 bf16 blocks
 - 1 fp64 balance
 - 1 fp64 dropout
 - 1 fp64 expert_choice

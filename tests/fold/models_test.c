@@ -57,6 +57,8 @@ static const Fold some[] = {
     { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, "" },
     { "tests/hf/dsv3.lua",               1, 2, 2, 2, 2, "" },
     { "tests/models/hash.lua",           2, 1, 2, 2, 2, "" },
+    { "tests/models/blocks.lua",         2, 1, 2, 1, 1, "fold.zero=3" },
+    { "tests/models/blocks.lua",         2, 2, 1, 1, 1, "" },
     { "tests/models/cuts.lua",           2, 1, 2, 2, 2, "" },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, "" },
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },

@@ -2,6 +2,7 @@
  * class where the class says it all, by a maker where the row is special. Sizes
  * are 1, odd, broadcast; routed rows have an expert without tokens. */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -295,6 +296,17 @@ static int grouped(Case *c, int i)
     return 1;
 }
 
+/* Five blocks of 32: with a NaN; with an infinity; zeros; subnormal numbers; the
+ * largest. */
+static void make_extreme(double *v)
+{
+    v[7] = NAN;
+    v[32 + 9] = -INFINITY;
+    for (int i = 64; i < 128; i++)
+        v[i] = i < 96 ? 0 : v[i] * 1e-41;
+    v[130] = -3.3e38;
+}
+
 /* amax; quantize by scales given; both ways with scales and their inverses. */
 static int blocks(Case *c, int i)
 {
@@ -313,6 +325,8 @@ static int blocks(Case *c, int i)
         { "1x16 e2m1", "z", "zb", SCALEnv, { 2, 3, 64 }, De2m1x2 },
         { "1x16 e2m1 odd", "y", "yb", SCALEnv, { 2, 18, 3 }, De2m1x2 },
         { "row e2m1", "z", "", SCALErow, { 2, 5, 6 }, De2m1x2 },
+        { "extremes", "z", "zb", SCALEmx, { 1, 1, 160 }, De4m3 },
+        { "extremes e5m2", "z", "zb", SCALEmx, { 1, 1, 160 }, De5m2 },
     };
     /* clang-format on */
     if (i >= (int)(sizeof s / sizeof *s))
@@ -322,6 +336,8 @@ static int blocks(Case *c, int i)
     at.blocks.v = axes_of(c->g, s[i].B, &at.blocks.n);
     Node *in[2] = { reals(c, "x y z", s[i].n, 0) }, *q;
     c->name = s[i].name;
+    if (!strncmp(s[i].name, "extremes", 8))
+        make_extreme(c->val[0]);
     c->fixed[0] = s[i].to != Df64 || c->op != Odequantize;
     q = g_node(c->g, Oamax, NULL, 1, in);
     q->at.amax = at;
