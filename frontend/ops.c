@@ -271,7 +271,13 @@ static int cast(lua_State *L)
     Dtype dt = (Dtype)lua_tointeger(L, lua_upvalueindex(1));
     Front *f = enter(L, dtypes[dt].name);
 
-    return push_node(L, cast_to(f, operand(L, 1, "the argument"), dt));
+    Node *x = operand(L, 1, "the argument");
+    if (x->dt == De2m1x2)
+        err(f->loc,
+            "%s: the tensor has two numbers an element (e2m1x2); "
+            "dequantize it first",
+            f->fn);
+    return push_node(L, cast_to(f, x, dt));
 }
 
 /* as(x, like): x in the dtype of `like`; for the prelude, whose layers compute

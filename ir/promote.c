@@ -70,10 +70,25 @@ static Dtype ew_dtype(const Node *n)
     return t == Dbool && n->op != Owhere && n->op != Obroadcast ? Di32 : t;
 }
 
+/* Bytes of two numbers are moved, nothing else; a cast is of the byte. */
+static void check_packed(const Node *n)
+{
+    OpClass c = optab[n->op].cls;
+
+    for (int k = 0; k < n->nin; k++)
+        if (n->in[k]->dt == De2m1x2 && n->op != Ocast && n->op != Obroadcast &&
+            (c == EW || c == RED || c == EIN || c == ROW))
+            err(n->loc,
+                "%s: the tensor has two numbers an element (e2m1x2); "
+                "dequantize it first",
+                optab[n->op].name);
+}
+
 Dtype infer_dtype(const Node *n)
 {
     Dtype t;
 
+    check_packed(n);
     switch (n->op) {
     case Oiota:
     case Otopk:
