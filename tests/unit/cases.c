@@ -296,8 +296,8 @@ static int grouped(Case *c, int i)
     return 1;
 }
 
-/* Five blocks of 32: with a NaN; with an infinity; zeros; subnormal numbers; the
- * largest. */
+/* Five blocks of 32: with a NaN; with an infinity; zeros; subnormal numbers;
+ * one of the largest. */
 static void make_extreme(double *v)
 {
     v[7] = NAN;
