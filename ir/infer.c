@@ -513,6 +513,8 @@ static void check_blocks(const Node *n)
     const ScaleInfo *s = &scales[t->layout];
     int cut = !s->cols ? 0 : s->rows > 1 ? 2 : 1;
 
+    if (!t->axes.n)
+        err(n->loc, "%s: 'axes' names none", opname(n));
     if (t->layout == SCALEnone || t->blocks.n != cut ||
         (cut && t->axes.n != cut))
         err(n->loc, "%s: '%s' cuts %d axes into blocks, got %d of %d",
@@ -523,13 +525,35 @@ static void check_blocks(const Node *n)
                 opname(n));
 }
 
+/* Two numbers an element where the dtype says so, reals elsewhere; axes that are
+ * made are new. */
+static void check_elements(Graph *g, const Node *n)
+{
+    const struct amax_attrs *t = &n->at.amax;
+    const Node *x = n->in[0];
+    Dtype stored = n->op == Oquantize ? n->at.quantize.to : x->dt;
+    Axis *made = n->op == Odequantize ? t->axes.v[t->axes.n - 1] : n_pairs(n);
+
+    if (n->op != Oamax && (stored == De2m1x2) != (n_pairs(n) != NULL))
+        err(n->loc, "%s: 'pairs' is the axis of e2m1x2, and of no other dtype",
+            opname(n));
+    if (dtypes[x->dt].kind != 'f' && stored != De2m1x2)
+        err(n->loc, "%s: the tensor must be of reals, got %s", opname(n),
+            dtypes[x->dt].name);
+    for (int i = 0; i < t->blocks.n + (n_pairs(n) != NULL); i++) {
+        const Axis *a = i < t->blocks.n ? t->blocks.v[i] : made;
+        if (dim_of(x, a) >= 0 || (i < t->blocks.n && axes_at(&t->axes, a) >= 0))
+            err(n->loc, "%s: tensor %s already has the axis '%s'", opname(n),
+                shape_text(g, x), a->name);
+    }
+}
+
 /* Each of axes by the axis of its blocks, or gone. */
 static Dims amax_dims(const Node *n, Dims s)
 {
     const struct amax_attrs *t = &n->at.amax;
     int k = 0;
 
-    check_blocks(n);
     for (int i = 0; i < s.n; i++) {
         int at = axes_at(&t->axes, s.d[i].a);
         int64_t size = at < 0 ? 1 : block_size(n, at);
@@ -546,12 +570,17 @@ static Dims amax_dims(const Node *n, Dims s)
 static Dims scaled_dims(Graph *g, const Node *n)
 {
     const Axes *axes = &n->at.amax.axes;
-    Axis *last = axes->v[axes->n - 1], *pairs = n_pairs(n);
+    Axis *pairs = n_pairs(n);
     int quantizes = n->op == Oquantize;
     Dims x = dims_of(n->in[0]), out;
-    Axis *cut = quantizes || !pairs ? last : pairs;
 
+    check_blocks(n);
+    check_elements(g, n);
+    Axis *last = axes->v[axes->n - 1];
+    Axis *cut = quantizes || !pairs ? last : pairs;
     need_one(g, n, 0, cut);
+    for (int i = 0; i + 1 < axes->n; i++)
+        need_one(g, n, 0, axes->v[i]);
     int at = find(&x, cut);
     if (pairs && quantizes && x.d[at].n % 2)
         err(n->loc, "quantize: two numbers an element, axis '%s' has %lld",
@@ -599,6 +628,8 @@ static Dims rule(Graph *g, Node *n)
     case Ocumsum: need_one(g, n, 0, n_axis(n)); return dims_of(n->in[0]);
     case Ogather: return gather_dims(g, n);
     case Oamax:
+        check_blocks(n);
+        check_elements(g, n);
         need(g, n, 0, &n->at.amax.axes);
         return amax_dims(n, dims_of(n->in[0]));
     case Oquantize:
