@@ -94,6 +94,7 @@ cases() {
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=alltoall
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=peer
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
+- 2 fp64 biases fold.ep=2 train.batch=8 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
 - 2 fp64 apart fold.tp=2
 - 2 fp64 apart fold.dp=2 fold.zero=3 fold.overlap=1 train.recompute=1e12
 - 2 fp64 apart fold.cp=2
