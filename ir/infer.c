@@ -525,8 +525,8 @@ static void check_blocks(const Node *n)
                 opname(n));
 }
 
-/* Two numbers an element where the dtype says so, reals elsewhere; axes that are
- * made are new. */
+/* Two numbers an element where the dtype says so, reals elsewhere; axes that
+ * are made are new. */
 static void check_elements(Graph *g, const Node *n)
 {
     const struct amax_attrs *t = &n->at.amax;
