@@ -111,9 +111,12 @@ function precision(keys) end
 ---
 ---    route { policy="dropless", factor=1.25 }
 ---@param keys table
-function cluster(keys) end
----@param keys table
 function route(keys) end
+---What it is planned for: `pleat help machines`, `pleat help keys cluster`. The command line comes first.
+---
+---    cluster { chip="h100x64", network=5e10 }
+---@param keys table
+function cluster(keys) end
 ---Normal values of that standard deviation: an initial value, the same bits in every fold.
 ---
 ---    local w1 = param("w1", "hidden dim", normal(0.02))
@@ -159,21 +162,21 @@ function f32(a) end
 ---    local y = bf16(x)
 ---@param a Tensor @return Tensor
 function bf16(a) end
----a rounded to 8 bits: 4 of exponent, 3 of mantissa; beyond 448 it is NaN.
+---a rounded to 8 bits, 4 of exponent and 3 of mantissa, at most 448.
 ---
 ---    a [..] -> [..]
 ---    gradient: dy in the dtype of a
 ---    local y = f32(e4m3(x))
 ---@param a Tensor @return Tensor
 function e4m3(a) end
----a rounded to 8 bits: 5 of exponent, 2 of mantissa; beyond 57344 it is infinite.
+---a rounded to 8 bits, 5 of exponent and 2 of mantissa, at most 57344.
 ---
 ---    a [..] -> [..]
 ---    gradient: dy in the dtype of a
 ---    local y = f32(e5m2(x))
 ---@param a Tensor @return Tensor
 function e5m2(a) end
----a rounded to 8 bits of exponent: the power of two that scales a block.
+---a rounded up to a power of two, 8 bits of exponent: what MX formats keep as the scale of a block.
 ---
 ---    a [..] -> [..]
 ---    gradient: dy in the dtype of a
@@ -216,12 +219,29 @@ function dropout(a, p) end
 ---@param a Tensor @return Tensor
 function stop_gradient(a) end
 
--- Blocks with scales: layout is tensor, row, 1x128, 128x128, 1x32 or 1x16
+-- Blocks with scales: layout is tensor, row, 1x128, 128x128, 1x32 or 1x16. axes are those that a block spans, the
+-- last one contiguous; blocks names the new axes that count blocks, one for each of axes ("": a block has all of one).
 
+---The largest magnitude of each block, infinite where one is NaN.
+---
+---    a [.. axes] -> [.. blocks]
+---    gradient: none goes back
+---    local y = amax(x, "1x128", "hidden", "hb")
 ---@param a Tensor @param layout string @param axes string @param blocks? string @return Tensor
 function amax(a, layout, axes, blocks) end
+---a times the scale of its block, rounded to numbers of few bits: e4m3, e5m2, or e2m1x2, which is a pair of 4 bits on
+---the new axis pairs in the place of the last of axes.
+---
+---    a [.. axes], s [.. blocks] -> [.. axes]
+---    gradient: as if it were not rounded
+---    local y = f32(quantize(x, pow2_scale(amax(x, "row", "hidden"), 448), "row", "hidden", "", "e4m3"))
 ---@param a Tensor @param s Tensor @param layout string @param axes string @param blocks string @param to string @param pairs? string @return Tensor
 function quantize(a, s, layout, axes, blocks, to, pairs) end
+---The numbers of a times the scale of their block, in fp32: s is 1 over quantize's.
+---
+---    a [.. axes], s [.. blocks] -> [.. axes]
+---    gradient: as if it were not rounded
+---    local y = dequantize(x, amax(x, "row", "hidden"), "row", "hidden", "")
 ---@param a Tensor @param s Tensor @param layout string @param axes string @param blocks string @param pairs? string @return Tensor
 function dequantize(a, s, layout, axes, blocks, pairs) end
 
