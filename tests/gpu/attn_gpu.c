@@ -82,7 +82,22 @@ static uint64_t room_for(size_t n)
 
 /* ---- kernels ------------------------------------------------------------- */
 
-/* ATTN_KEEP: a folder for the texts. ATTN_DEFINE: text before them. */
+/* ATTN_KEEP: a folder for the texts. ATTN_DEFINE: text before them. ATTN_TEXT:
+ * a folder with texts to take in their place, of the same names. */
+static const char *text_for(const Group *k)
+{
+    const char *first = getenv("ATTN_DEFINE"), *dir = getenv("ATTN_TEXT");
+    size_t n;
+    char *other =
+        dir ? file_read(forever,
+                        strf(forever, "%s/%s.cu", dir, k->instr.kernel), &n)
+            : NULL;
+
+    return other ? other
+                 : strf(forever, "%s\n%s%s", first ? first : "", cuda_pre,
+                        k->text);
+}
+
 static void keep(const Group *k, const char *text)
 {
     const char *dir = getenv("ATTN_KEEP");
@@ -101,9 +116,7 @@ static void *compiled(const Group *k)
                                         "--fmad=false", "--std=c++17",
                                         "-default-device",
                                         "--ptxas-options=-v" };
-    const char *first = getenv("ATTN_DEFINE");
-    char *text =
-        strf(forever, "%s\n%s%s", first ? first : "", cuda_pre, k->text);
+    const char *text = text_for(k);
     void *prog, *module, *fn;
     size_t n = 0;
 
