@@ -303,7 +303,13 @@ typedef struct ShortJobs {
 
 enum { SHOWN = 10, MAXSCHEDULE = 8 }; /* rows of a table; words of its key */
 /* How a point has its price: see search.c. */
-typedef enum PriceKind { SCALED, SHORT, COMPILED, REFUSED, NPRICE } PriceKind;
+typedef enum PriceKind {
+    PRICEscaled,
+    PRICEshort,
+    PRICEcompiled,
+    PRICErefused,
+    NPRICE
+} PriceKind;
 
 typedef struct Candidate {
     Point p;

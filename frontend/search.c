@@ -63,7 +63,7 @@ double search_estimate(const Space *x, const Candidate *c)
 {
     double ratio = x->ratios ? exp(x->log_ratio / x->ratios) : 1;
 
-    return c->known == SCALED ? c->f.secs * ratio : c->f.secs;
+    return c->known == PRICEscaled ? c->f.secs * ratio : c->f.secs;
 }
 
 static int fits(const Space *x, const Forecast *f)
@@ -73,7 +73,7 @@ static int fits(const Space *x, const Forecast *f)
 
 double search_bytes(const Space *x, const Candidate *c)
 {
-    double more = c->known < COMPILED ? x->more[c->p.schedule] : 1;
+    double more = c->known < PRICEcompiled ? x->more[c->p.schedule] : 1;
 
     return c->f.bytes * fmax(more, 1);
 }
@@ -117,7 +117,7 @@ static void add_schedules(Space *x, Point p, const ModelCost cost[2])
         if (x->s.world > EXACT && x->s.limit &&
             f.bytes > 1.5 * (double)x->s.limit)
             continue;
-        vec_push(forever, x->at, ((Candidate){ p, f, f, SCALED }));
+        vec_push(forever, x->at, ((Candidate){ p, f, f, PRICEscaled }));
     }
 }
 
@@ -214,7 +214,7 @@ static const Space *sorting;
 static int by_price(const void *a, const void *b)
 {
     const Candidate *c = a, *d = b;
-    int refused = (c->known == REFUSED) - (d->known == REFUSED);
+    int refused = (c->known == PRICErefused) - (d->known == PRICErefused);
     int fit = search_fits(sorting, c), large = search_fits(sorting, d) - fit;
     double x = fit ? search_estimate(sorting, c) : search_bytes(sorting, c);
     double y = fit ? search_estimate(sorting, d) : search_bytes(sorting, d);
@@ -264,12 +264,12 @@ static void take_short(Space *x, const Point *p, const ModelCost cost[2])
 {
     for (size_t i = 0; i < vec_len(x->at); i++) {
         Candidate *c = &x->at[i];
-        if (c->known != SCALED || !same_fold(&c->p, p))
+        if (c->known != PRICEscaled || !same_fold(&c->p, p))
             continue;
         Forecast none = search_combine(&x->s, &c->p, &cost[0]);
         c->guess = c->f;
         c->f = with_limit(x, none, search_combine(&x->s, &c->p, &cost[1]));
-        c->known = SHORT;
+        c->known = PRICEshort;
         if (c->f.secs > 0 && c->guess.secs > 0) {
             x->log_ratio += log(c->f.secs / c->guess.secs);
             x->ratios++;
@@ -280,8 +280,8 @@ static void take_short(Space *x, const Point *p, const ModelCost cost[2])
 static void refuse_fold(Space *x, const Point *p)
 {
     for (size_t i = 0; i < vec_len(x->at); i++)
-        if (x->at[i].known == SCALED && same_fold(&x->at[i].p, p))
-            x->at[i].known = REFUSED;
+        if (x->at[i].known == PRICEscaled && same_fold(&x->at[i].p, p))
+            x->at[i].known = PRICErefused;
 }
 
 /* The best fold that is only scaled gets short plans of its own; 0: none of the
@@ -291,7 +291,7 @@ static int refine(Space *x, double end)
     const SearchModel *m = &x->s.units;
     size_t i = 0;
 
-    while (i < vec_len(x->at) && i < SHOWN && x->at[i].known != SCALED)
+    while (i < vec_len(x->at) && i < SHOWN && x->at[i].known != PRICEscaled)
         i++;
     if (i == vec_len(x->at) || i == SHOWN)
         return 0;
@@ -332,7 +332,7 @@ static const Candidate *chosen(const Space *x)
 
     for (size_t i = 0; i < vec_len(x->at); i++) {
         const Candidate *c = &x->at[i];
-        if (c->known == COMPILED && fits(x, &c->f) &&
+        if (c->known == PRICEcompiled && fits(x, &c->f) &&
             (!best || c->f.secs < best->f.secs))
             best = c;
     }
@@ -346,7 +346,7 @@ static void take_whole(Space *x, Candidate *c, const Forecast *f)
     c->guess = c->f;
     c->guess.secs = search_estimate(x, c);
     c->f = *f;
-    c->known = COMPILED;
+    c->known = PRICEcompiled;
     *more = fmax(*more, f->bytes / c->guess.bytes);
 }
 
@@ -362,7 +362,8 @@ static int compile_next(Space *x, PriceKind first, int most, int one,
 
     for (size_t i = 0; i < vec_len(x->at) && n < most; i++) {
         int kind = x->at[i].p.schedule, price = x->at[i].known;
-        if (price < (int)first || price > SHORT || (one && seen >> kind & 1))
+        if (price < (int)first || price > PRICEshort ||
+            (one && seen >> kind & 1))
             continue;
         seen |= 1 << kind;
         p[n] = &x->at[i].p;
@@ -376,7 +377,7 @@ static int compile_next(Space *x, PriceKind first, int most, int one,
         if (done[i] == JOBdone)
             take_whole(x, c[i], &f[i]);
         else if (done[i] == JOBrefused)
-            c[i]->known = REFUSED;
+            c[i]->known = PRICErefused;
     }
     sort_candidates(x);
     return ran;
@@ -394,7 +395,7 @@ static int is_decided(const Space *x)
     double least = search_least(x);
 
     for (size_t i = 0; i < vec_len(x->at); i++)
-        if (x->at[i].known < COMPILED && (!best || best->f.secs > least))
+        if (x->at[i].known < PRICEcompiled && (!best || best->f.secs > least))
             return 0;
     return 1;
 }
@@ -411,16 +412,16 @@ static void compile_best(Space *x)
 {
     int exact = x->s.world <= EXACT;
     double late = x->begun + LATE;
-    PriceKind first = SHORT;
+    PriceKind first = PRICEshort;
 
     while (!is_settled(x) && (!chosen(x) || search_clock() < x->end))
         if (!compile_next(x, first, 2, 1, chosen(x) ? x->end : late)) {
-            if (first == SCALED)
+            if (first == PRICEscaled)
                 break;
-            first = SCALED;
+            first = PRICEscaled;
         }
     while (exact && !is_decided(x) && search_clock() < x->end)
-        if (!compile_next(x, SCALED, EXACT, 0, x->end))
+        if (!compile_next(x, PRICEscaled, EXACT, 0, x->end))
             break;
     x->proven = exact && is_decided(x);
 }
@@ -522,7 +523,7 @@ static const Candidate *smallest(const Space *x)
     const Candidate *best = NULL;
 
     for (size_t i = 0; i < vec_len(x->at); i++)
-        if (x->at[i].known != REFUSED &&
+        if (x->at[i].known != PRICErefused &&
             (!best || search_bytes(x, &x->at[i]) < search_bytes(x, best)))
             best = &x->at[i];
     return best;

@@ -34,7 +34,7 @@ void put_point(Text *out, const Space *x, const Point *p)
 static void put_reason(Text *out, const Space *x, const Candidate *best,
                        const Candidate *c)
 {
-    int other = c->known != COMPILED;
+    int other = c->known != PRICEcompiled;
     const Forecast *own = &c->f, *least = other ? &best->guess : &best->f;
     const struct {
         const char *what;
@@ -58,7 +58,7 @@ static void put_reason(Text *out, const Space *x, const Candidate *best,
     }
     if (c == best)
         put(out, "the best");
-    else if (c->known != COMPILED && search_estimate(x, c) < best->f.secs)
+    else if (c->known != PRICEcompiled && search_estimate(x, c) < best->f.secs)
         put(out, "not compiled");
     else if (work > part[most].more)
         put(out, "kernels and updates +%.3g ms", 1e3 * work);
@@ -115,12 +115,12 @@ static void put_table(Text *out, const Space *x, const Candidate *best)
 
     put(out, "%s", head);
     for (size_t i = 0; i < vec_len(x->at) && n < SHOWN; i++, n++)
-        if (x->at[i].known != REFUSED)
+        if (x->at[i].known != PRICErefused)
             put_row(out, x, best, &x->at[i]);
     put(out, "\nneighbours of the best\n");
     n = 0;
     for (size_t i = 0; i < vec_len(x->at) && n < SHOWN; i++)
-        if (x->at[i].known != REFUSED &&
+        if (x->at[i].known != PRICErefused &&
             differences(&best->p, &x->at[i].p) == 1) {
             put_row(out, x, best, &x->at[i]);
             n++;
@@ -135,7 +135,7 @@ static void put_accuracy(Text *out, const Space *x)
     for (size_t i = 0; i < vec_len(x->at); i++) {
         const Candidate *c = &x->at[i];
         double t = c->f.secs / c->guess.secs, b = c->f.bytes / c->guess.bytes;
-        if (c->known != COMPILED)
+        if (c->known != PRICEcompiled)
             continue;
         secs[0] = fmin(secs[0], t);
         secs[1] = fmax(secs[1], t);
@@ -157,7 +157,7 @@ static void put_verdict(Text *out, const Space *x)
     put(out,
         "\n%zu points: %zu compiled, %zu from short plans, %zu refused; %.1f "
         "s. ",
-        x->legal, known[COMPILED], known[SHORT], known[REFUSED],
+        x->legal, known[PRICEcompiled], known[PRICEshort], known[PRICErefused],
         search_clock() - x->begun);
     put_accuracy(out, x);
     if (x->proven)
@@ -186,7 +186,7 @@ static void report_json_of(FILE *out, const Space *x, const Candidate *best)
     json_t *rows = json_array();
 
     for (size_t i = 0; i < vec_len(x->at) && i < SHOWN; i++)
-        if (x->at[i].known != REFUSED)
+        if (x->at[i].known != PRICErefused)
             json_array_append_new(rows, json_row(x, best, &x->at[i]));
     json_t *j =
         json_pack("{s:I, s:b, s:f, s:f, s:o, s:o}", "points",

@@ -868,46 +868,6 @@ int64_t phase_runs(const Program *prog, int phase); /* how often it runs*/
  * plan's. */
 double expert_bytes(const Program *prog, int routed);
 
-/* ---- live.c: which bytes matter when ------------------------------------- */
-
-typedef struct SlotLife {
-    int buf, first, last;
-    int64_t at;
-    int held; /* until streams of others are done with it, or last */
-} SlotLife;
-
-typedef struct SlotLives {
-    Arena *arena;
-    const Role *r;
-    int prog;
-    SlotLife *of; /* by buffer; first -1: never named */
-    int from, to; /* instructions of a stage's calls; from > to: none*/
-    int *behind;  /* by instruction: the first that is behind it */
-} SlotLives;
-
-SlotLife *no_lives(Arena *a, int n);
-/* What instructions say of a program's buffers. Null, or what one reads that
- * was never written; life_wrong() says it as others find more. */
-const char *lives_of(Arena *a, const Role *r, int prog, SlotLives *l);
-const char *life_wrong(const SlotLives *l, const char *what, int buf,
-                       int instr);
-int only_writes(const Instr *s, int i); /* 1 where a kernel does not say */
-/* Does a join at this instruction make buf a part of another? Then it may lie
- * where that one does, and is alive up to the instruction before. */
-int joined(const Role *r, int buf, int instr);
-/* Null, or a buffer whose born and dies are not what the instructions say. */
-const char *lives_loose(Arena *a, const Role *r, int prog);
-/* After instruction `instr` nothing reads these bytes before they are
- * written again; with `last` only after the last run of the instruction's
- * phase. Instruction -1: before the first. By instruction; what is alive at the
- * end stays. A runtime may fill them with 0xff (NaN in every float type): no
- * number may change. Of a stage's table: only what is private to a call, after
- * each of its rows. */
-typedef struct LastUse {
-    int instr;
-    int64_t offset, bytes;
-    int last;
-} LastUse;
-LastUse *deaths(Arena *a, const Role *r, int prog); /* vec */
+#include "live.h"
 
 #endif

@@ -88,7 +88,8 @@ int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
 /* Null where a rank's micro-batches may go in pairs, else why not. */
 const char *why_unpaired(const Graph *g);
 int takes_pairs(const Graph *g); /* was it asked for, or decided? */
-/* Is it open, and may it pay: collectives run beside what computes? */
+/* Is it open, and may it pay: collectives run beside what computes, and memory
+ * has no stated price? */
 int may_pair(const Graph *g);
 
 #endif
