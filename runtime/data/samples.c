@@ -35,10 +35,10 @@ int64_t sample_elems(const Tensor *tensor)
 /* Weights of a Hugging Face folder know other tokens than bytes. */
 static void need_tokenizer(const Samples *s, const char *path)
 {
-    const Opts *o = s->want.plan->opts;
-    const char *from = opts_str(o, "from");
+    const Opts *o = s->want.plan ? s->want.plan->opts : NULL;
+    const char *from = o ? opts_str(o, "from") : NULL;
 
-    if (!s->want.text && !opts_given(o, "data.tokenizer") && from &&
+    if (!s->want.text && from && !opts_given(o, "data.tokenizer") &&
         !access(strf(s->mem, "%s/config.json", from), F_OK))
         err(s->want.loc,
             "%s: %s is a text, and %s has no tokenizer.json; "
