@@ -25,12 +25,13 @@
  *
  * Tried for width 128, causal (this form: 467 and 478 TFLOP/s with 1 and 4
  * sequences): five products, where the keys' job adds dterm x keys to fp32 in
- * memory, in the order of blocks of keys (a turn word a tile, blocks numbered as
- * they begin). Added by rows 291 and 301; by one bulk copy of 32 KiB a tile 449
- * with 1, and with 4 it did not end (a step that waits for its turn; why is not
- * known). Without the order 473 and 448, without adding 495 and 523, without
- * the fifth product 549 and 586: adds cost what the two products save. Fewer
- * bytes are needed, as of 192 keys a block, or of two blocks of a cluster. */
+ * memory, in the order of blocks of keys (a turn word a tile, blocks numbered
+ * as they begin). Added by rows 291 and 301; by one bulk copy of 32 KiB a tile
+ * 449 with 1, and with 4 it did not end (a step that waits for its turn; why is
+ * not known). Without the order 473 and 448, without adding 495 and 523,
+ * without the fifth product 549 and 586: adds cost what the two products save.
+ * Fewer bytes are needed, as of 192 keys a block, or of two blocks of a
+ * cluster. */
 #include <string.h>
 
 #include "attn_gpu.h"
