@@ -8,26 +8,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/convert
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 cases="mixtral mixtral-aux qwen2 qwen3 olmoe dsv2 dsv3 dsv3-mtp"
-n=0
-bad=0
-
-# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
-is() {
-    name=$1 want=$2
-    shift 2
-    n=$((n + 1))
-    "$@" >"$dir/log" 2>&1
-    got=$?
-    if [ $got -eq "$want" ]; then echo "ok - convert: $name"; return; fi
-    echo "not ok - convert: $name (exit status $got, not $want)"
-    sed 's/^/# /' "$dir/log" | head -n 20
-    bad=1
-}
-
-says() {
-    cp "$dir/log" "$dir/said"
-    is "$1" 0 grep -F -- "$2" "$dir/said"
-}
+. tests/expect
 
 # plan CASE FOLDER: a run's folder with nothing but a plan
 plan() {

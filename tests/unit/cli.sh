@@ -8,25 +8,7 @@ dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
 printf '1..%d\n' $((112 + $(ls models/*.lua | wc -l)))
-bad=0
-
-# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
-is() {
-    name=$1 want=$2
-    shift 2
-    "$@" >"$dir/log" 2>&1
-    got=$?
-    if [ $got -eq "$want" ]; then echo "ok - cli: $name"; return; fi
-    echo "not ok - cli: $name (exit status $got, not $want)"
-    sed 's/^/# /' "$dir/log" | head -n 20
-    bad=1
-}
-
-# says NAME TEXT: the last command printed it
-says() {
-    cp "$dir/log" "$dir/said"
-    is "$1" 0 grep -F -- "$2" "$dir/said"
-}
+. tests/expect
 
 is "-h prints the commands" 0 "$PLEAT" -h
 says "-h names compile" compile

@@ -8,27 +8,7 @@ rm -rf "$dir" && mkdir -p "$dir" || exit 2
 export XDG_CACHE_HOME="$dir/cache"
 kinds=tests/data/tokenizer
 printf '1..%d\n' $((51 + $(command -v zstd >/dev/null && echo 8 || echo 0)))
-bad=0
-
-# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
-is() {
-    name=$1 want=$2
-    shift 2
-    "$@" >"$dir/log" 2>&1
-    got=$?
-    if [ $got -eq "$want" ]; then echo "ok - data: $name"; return; fi
-    echo "not ok - data: $name (exit status $got, not $want)"
-    sed 's/^/# /' "$dir/log" | head -n 20
-    bad=1
-}
-
-# says NAME TEXT: the last command run by `is` printed it
-says() {
-    if grep -qF -- "$2" "$dir/log"; then echo "ok - data: $1"; return; fi
-    echo "not ok - data: $1: no '$2' in"
-    sed 's/^/# /' "$dir/log" | head -n 20
-    bad=1
-}
+. tests/expect
 
 # ---- files ---------------------------------------------------------------------
 

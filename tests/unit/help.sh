@@ -9,26 +9,7 @@ dir=$PWD/build/tests/help
 rm -rf "$dir" && mkdir -p "$dir/bin" "$dir/olmoe" || exit 2
 ln -s "$PLEAT" "$dir/bin/pleat"
 PATH=$dir/bin:$PATH
-n=0
-bad=0
-
-# is NAME STATUS command...: its exit status is STATUS; output is in $dir/log
-is() {
-    name=$1 want=$2
-    shift 2
-    n=$((n + 1))
-    "$@" >"$dir/log" 2>&1
-    got=$?
-    if [ $got -eq "$want" ]; then echo "ok - help: $name"; return; fi
-    echo "not ok - help: $name (exit status $got, not $want)"
-    sed 's/^/# /' "$dir/log" | head -n 20
-    bad=1
-}
-
-says() {
-    cp "$dir/log" "$dir/said"
-    is "$1" 0 grep -F -e "$2" "$dir/said"
-}
+. tests/expect
 
 commands=$(sed -n 's/^COMMAND("\([a-z]*\)".*/\1/p' frontend/commands.def)
 for c in $commands; do
