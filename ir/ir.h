@@ -778,6 +778,8 @@ typedef struct Group {
                                      zero */
     ProductPath path;            /* what its sizes allow */
     const char *text;            /* kernel text, or null */
+    const char *shared;          /* what kernels of its kind need before them in
+                                     the plan's text, once; null: nothing */
     Node **arg;
     int narg;    /* buffers of the instruction, in order; null: none */
     Node **view; /* of products: what it reads and makes there, as
@@ -786,7 +788,7 @@ typedef struct Group {
 
 typedef struct Target {
     const char *name;
-    const char *prelude; /* text before all kernels */
+    const char *prelude; /* text before all kernels of any plan */
     Machine machine;     /* whose speeds times are predicted by */
     int64_t items;       /* parallel items that keep it busy */
     int grid;            /* an item is a block of threads */

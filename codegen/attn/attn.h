@@ -5,6 +5,8 @@
 
 #include "../text/text.h"
 
+extern const char attn_pre[];
+
 int attn_can(const Graph *g, const Node *n); /* attn.c */
 void attn_lower(Graph *g, Group *k, Arena *a);
 void attn_bwd_lower(Graph *g, Group *k, Arena *a);

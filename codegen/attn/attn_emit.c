@@ -383,6 +383,7 @@ void attn_finish(Attn *attn)
     put(&s, "    at_%s room[%s], *ws = at_align(room);\n", attn->type, work);
     put(&s, "%s}\n", attn->out.s);
     set_text(attn->group, attn->arena, s.s);
+    attn->group->shared = attn_pre;
     set_label(attn->group, attn->arena, attn->node);
 }
 

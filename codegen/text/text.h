@@ -61,7 +61,7 @@ enum { THREADMAP = 256 }; /* threads of a block whose items are blocks */
 
 /* ---- files that the build embeds ----------------------------------------- */
 
-extern const char host_pre[]; /* host.pre, math.pre, ..attn/attn.pre */
+extern const char host_pre[]; /* host.pre, math.pre */
 extern const char cuda_pre[]; /* cuda.pre, math.pre */
 extern const char hopper_pre[];
 

@@ -33,6 +33,8 @@ struct Emit {
     Signatures *sigs;
     Kernel *kernel; /* vec; all stages too */
     Table *kernels; /* name -> 1 + number */
+    Text prelude;   /* the target's, then what kernels share */
+    Table *shared;  /* texts that are in it */
 };
 
 /* ---- what lives always --------------------------------------------------- */
@@ -285,6 +287,15 @@ static void add_outputs(ProgramBuilder *m)
 
 /* ---- instructions -------------------------------------------------------- */
 
+static void add_shared(Emit *e, const char *text)
+{
+    void **at = table_at(e->shared, KEYP(text));
+
+    if (!*at)
+        put(&e->prelude, "%s", text);
+    *at = e;
+}
+
 /* Its number; -1: k has none. */
 static int add_kernel(Emit *e, const Group *k)
 {
@@ -294,6 +305,8 @@ static int add_kernel(Emit *e, const Group *k)
     void **at = table_at(e->kernels, KEYP(name));
     if (!*at) {
         vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
+        if (k->shared)
+            add_shared(e, k->shared);
         *at = (void *)(uintptr_t)vec_len(e->kernel);
     }
     return (int)(uintptr_t)*at - 1;
@@ -448,6 +461,9 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
 
     *e = (Emit){ .arena = a, .logical = g, .target = T };
     e->kernels = table_new(a);
+    e->prelude.arena = a;
+    e->shared = table_new(a);
+    put(&e->prelude, "%s", T->prelude);
     e->shapes = shapes_new(a);
     e->sigs = signatures_new(a);
     return e;
@@ -527,7 +543,7 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
         .shape = shapes_all(e->shapes),
         .nrole = e->nstage,
         .role = make_roles(e),
-        .prelude = e->target->prelude,
+        .prelude = e->prelude.s,
         .nkernel = (int)vec_len(e->kernel),
         .kernel = e->kernel,
         .nhf = g->nhf,

@@ -213,11 +213,12 @@ static int link_parts(Arena *a, const char *base, int parts, int out)
     int n = compiler_words(argv, 8);
 
     argv[n++] = "-shared";
+    argv[n++] = "-nostdlib"; /* this process has libc and libm */
     argv[n++] = "-o";
     argv[n++] = strf(a, "%s.so", base);
     for (int i = 0; i < parts; i++)
         argv[n++] = strf(a, "%s.%d.o", base, i);
-    argv[n++] = "-lm";
+    argv[n++] = "-lgcc";
     return finish(start(argv, out));
 }
 

@@ -448,7 +448,7 @@ static void compile(Run (*runs_)[NDT], int n)
     snprintf(cmd, sizeof cmd, "%s/k.c", dir);
     if (!(f = fopen(cmd, "w")))
         die("no file %s", cmd);
-    fputs(host_pre, f);
+    fprintf(f, "%s%s", host_pre, attn_pre);
     Table *seen = table_new(forever);
     for (int i = 0; i < n * NDT * 2; i++) {
         Run *r = &runs_[i / 2 / NDT][i / 2 % NDT];

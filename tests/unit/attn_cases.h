@@ -3,6 +3,7 @@
 #define PLEAT_ATTN_CASES_H
 
 #include "../functions.h"
+#include "../../codegen/attn/attn.h"
 #include "../../codegen/codegen.h"
 
 typedef struct Sizes {

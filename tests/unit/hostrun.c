@@ -261,6 +261,10 @@ static char *unit_text(Arena *a, Group *const *k, int n)
         if (!k[i]->text || table_get(have, KEYP(k[i]->instr.kernel)))
             continue;
         *table_at(have, KEYP(k[i]->instr.kernel)) = k[i];
+        if (k[i]->shared && !table_get(have, KEYP(k[i]->shared)))
+            put(&t, "%s", k[i]->shared);
+        if (k[i]->shared)
+            *table_at(have, KEYP(k[i]->shared)) = k[i];
         put(&t, "\n%s", k[i]->text);
     }
     return t.s;

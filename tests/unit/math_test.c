@@ -7,7 +7,9 @@
 #include "../../codegen/text/math.pre"
 
 #include <float.h>
+#include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 static int failed;
 

@@ -13,16 +13,21 @@ static int by_name(const void *a, const void *b)
 void share_kernels(Plan *const *p, size_t np)
 {
     Kernel *all = NULL;
+    const char *prelude = "";
     size_t n = 0;
 
-    for (size_t i = 0; i < np; i++)
+    for (size_t i = 0; i < np; i++) {
         for (int k = 0; k < p[i]->nkernel; k++)
             vec_push(forever, all, p[i]->kernel[k]);
+        if (strlen(p[i]->prelude) > strlen(prelude))
+            prelude = p[i]->prelude;
+    }
     qsort(all, vec_len(all), sizeof *all, by_name);
     for (size_t i = 0; i < vec_len(all); i++)
         if (i == 0 || strcmp(all[i].name, all[n - 1].name))
             all[n++] = all[i];
     for (size_t i = 0; i < np; i++) {
+        p[i]->prelude = prelude; /* the longest has all: see Group.shared */
         p[i]->kernel = all;
         p[i]->nkernel = (int)n;
     }
