@@ -323,7 +323,7 @@ static void topk(Ref *r, Val *x)
         const double *v = a->v + w.at[1];
         for (int64_t i = 0; i < n; i++) {
             int64_t rank = 0;
-            for (int64_t j = 0; j < n; j++)
+            for (int64_t j = 0; j < n && rank <= w.i[d]; j++)
                 rank += j != i && before(v, step, j, i);
             if (rank != w.i[d])
                 continue;
