@@ -104,7 +104,7 @@ function data(keys) end
 function fold(keys) end
 ---In which numbers it computes: `pleat help keys precision`. The command line comes first.
 ---
----    precision { policy="bf16" }
+---    precision { policy="fp8", recipe="blockwise", keep={"layers.0.*"} }
 ---@param keys table
 function precision(keys) end
 ---How tokens reach experts: `pleat help keys route`. The command line comes first.

@@ -792,6 +792,7 @@ typedef struct Target {
     Machine machine;     /* whose speeds times are predicted by */
     int64_t items;       /* parallel items that keep it busy */
     int grid;            /* an item is a block of threads */
+    int scaled;          /* it has kernels for products of scaled numbers */
     /* Has kernels, forward and backward, for this composite node? */
     int (*keeps)(const Graph *g, const Node *n);
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`) */

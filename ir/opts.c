@@ -186,7 +186,10 @@ static int word_of(const Opts *o, const char *table, const char *name)
 Dtype opts_dtype(const Opts *o)
 {
     static const Dtype real[] = {
-        [REALfp32] = Df32, [REALbf16] = Dbf16, [REALfp64] = Df64
+        [REALfp32] = Df32,
+        [REALbf16] = Dbf16,
+        [REALfp64] = Df64,
+        [REALfp8] = Dbf16,
     };
     return real[opts_real_dtype(o)];
 }

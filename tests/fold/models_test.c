@@ -37,6 +37,7 @@ typedef struct Fold {
 #define PP4 "fold.pp=4"
 #define VPP " fold.vpp=2 fold.schedule=interleaved"
 #define ZB  " fold.schedule=zerobubble"
+#define F8  "precision.recipe="
 #define DPV " fold.vpp=2 fold.schedule=dualpipev"
 /* clang-format off */
 static const Fold some[] = {
@@ -59,6 +60,12 @@ static const Fold some[] = {
     { "tests/models/hash.lua",           2, 1, 2, 2, 2, "" },
     { "tests/models/blocks.lua",         2, 1, 2, 1, 1, "fold.zero=3" },
     { "tests/models/blocks.lua",         2, 2, 1, 1, 1, "" },
+    /* Products of few bits: of every recipe, rows of experts among them.     */
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 4, 1, F8 "blockwise fold.zero=3" },
+    { "tests/hf/mixtral-aux.lua",        1, 2, 2, 2, 1, F8 "blockwise " A2A },
+    { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, F8 "tensor " PP2 },
+    { "tests/models/biases.lua",         2, 1, 4, 2, 1, F8 "mxfp8 route.factor=1.25 " A2A },
+    { "tests/hf/qwen3.lua",              2, 2, 2, 4, 2, F8 "nvfp4" },
     { "tests/models/cuts.lua",           2, 1, 2, 2, 2, "" },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, "" },
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },
@@ -175,7 +182,8 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
     int n = 3;
 
     for (int i = 0; i < nkeys && n < MAXKEYS; i++)
-        if (!strncmp(keys[i], "axes.", 5) || !strncmp(keys[i], "route.", 6))
+        if (!strncmp(keys[i], "axes.", 5) || !strncmp(keys[i], "route.", 6) ||
+            !strncmp(keys[i], "precision.", 10))
             one[n++] = keys[i];
     const char *id = model;
     for (int i = 3; i < n; i++)

@@ -1,0 +1,605 @@
+/* fp8.c: which products are of numbers of few bits, by precision.recipe:
+ *
+ *     %y = dot %x %w         =>     %s = pow2_scale (amax %x)
+ *                                   %q = quantize %x %s to=e4m3
+ *                                   %v = cast (dequantize %q 1/%s) to=bf16
+ *                                   %y = dot %v %u          %u: the same of %w
+ *
+ * A weight's products are scaled together: forward, the gradient of what it
+ * meets, its own gradient. What a scale of blocks leaves is a number that bf16
+ * holds exactly (of e4m3 times a power of two, of e2m1 times e4m3), so the
+ * product is that of the scaled numbers, added up in fp32. A scale that is one
+ * for all that a product sums over multiplies its result.
+ *
+ * Scaled are products of a weight that save more time, at the speeds of the
+ * machine, than rounding their operands takes. Others stay: of a vocabulary
+ * (embedding, head), of a router (a choice that no index picks), of values that
+ * the model asks for in another dtype (f32), of parameters that precision.keep
+ * names, and sums over rows of experts. Norms, softmax and losses are no
+ * products of weights. */
+#include <float.h>
+#include <string.h>
+
+#include "../../ir/keys.h"
+#include "training.h"
+
+typedef enum ScaleFormula {
+    FORMULAamax,
+    FORMULApow2,
+    FORMULAmx,
+    FORMULAnv
+} ScaleFormula;
+
+typedef struct ScaledDtype {
+    Dtype to;
+    ScaleLayout layout;
+    ScaleFormula formula;
+} ScaledDtype;
+
+typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
+
+#define SCALED(to, layout, formula)            \
+    {                                          \
+        D##to, SCALE##layout, FORMULA##formula \
+    }
+#define RECIPE(name, value, weight, gradient) \
+    [RECIPE##name] = { value, weight, gradient },
+static const ScaledDtype recipes[][NUSE] = {
+#include "../../ir/recipes.def"
+};
+
+typedef struct Placement {
+    Graph *g;
+    const ScaledDtype *recipe;
+    Dtype real;
+    int pays;        /* only products that save time are scaled */
+    double rate;     /* FLOP/s of scaled products */
+    Table *readers;  /* a value -> products of weights that read it */
+    Table *choice;   /* Param -> its WeightChoice */
+    Table *gradient; /* product that makes a weight's gradient -> Param */
+} Placement;
+
+/* Of a weight, for all programs alike. */
+typedef struct WeightChoice {
+    const char *stays; /* null: its products are scaled */
+    double gain;       /* seconds of a micro-batch on a rank, if predicted */
+    const Node *n;     /* the first product that reads it */
+} WeightChoice;
+
+/* ---- products of weights ------------------------------------------------- */
+
+/* The member of a bucket that lies at its element `at`; null: none. */
+static const Param *member_at(const Graph *g, const char *bucket, int64_t at)
+{
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        const Param *p = g->param[i];
+        if (p->kind == TKparam && p->bucket && p->at == at &&
+            !strcmp(p->bucket, bucket))
+            return p;
+    }
+    return NULL;
+}
+
+/* The parameter that x is, by whatever axes and dtype; null: none. */
+static const Param *weight_of(Graph *g, const Node *x)
+{
+    while (x->op == Ocast || (optab[x->op].cls == VIEW && x->nin))
+        x = x->in[0];
+    if (x->op == Oparam)
+        return g_param(g, x->at.param.path);
+    if (x->op == Ounpack && x->in[0]->op == Oparam)
+        return member_at(g, x->in[0]->at.param.path, x->at.unpack.at);
+    return NULL;
+}
+
+/* The operand of product n that is a weight, the other being data; -1: none. */
+static int weight_at(Graph *g, const Node *n)
+{
+    if (n->op != Odot && n->op != Ogmm)
+        return -1;
+    for (int k = 0; k < 2; k++)
+        if (weight_of(g, n->in[k]) && g_is_data(g, n->in[!k]))
+            return k;
+    return -1;
+}
+
+/* A gradient, not a value that a fallback makes again for its backward. */
+static int is_gradient(const Node *x)
+{
+    return is_backward(x) && !x->again;
+}
+
+/* The products that x is the sum of make p's gradient. */
+static void note_gradient(Placement *p, const Node *x, const Param *param)
+{
+    if (x->op == Odot || x->op == Ogmm_wgrad) {
+        *table_at(p->gradient, KEYP(x)) = (void *)(uintptr_t)param;
+        return;
+    }
+    if (x->op != Ocast && x->op != Oadd && x->op != Opermute &&
+        optab[x->op].cls != VIEW)
+        return;
+    for (int k = 0; k < x->nin; k++)
+        note_gradient(p, x->in[k], param);
+}
+
+static void find_gradients(Placement *p)
+{
+    Graph *g = p->g;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i], *x = n->nin ? n->in[0] : NULL;
+        if (n->op != Oaccum || !n->of)
+            continue;
+        if (x->op != Opack) {
+            note_gradient(p, x, g_param(g, n->of));
+            continue;
+        }
+        const Bucket *b = bucket_named(g, n->of);
+        for (int k = 0; k < x->nin; k++)
+            note_gradient(p, x->in[k], b->param[k]);
+    }
+}
+
+/* ---- blocks -------------------------------------------------------------- */
+
+/* The longest of x's axes, the last of equals; among those that product n sums
+ * over, or null any; but. Not micro, nor of rows and experts. */
+static Axis *longest(const Node *x, const Node *n, const Axis *but)
+{
+    const Dim *best = NULL;
+
+    for (int d = 0; d < x->nd; d++) {
+        const Dim *at = &x->dim[d];
+        if (at->a != but && !g_ismicro(at->a) && !g_isrow(at->a) &&
+            at->a->role != ROLEchoice &&
+            (!n || axes_at(n_axes(n), at->a) >= 0) &&
+            (!best || at->n >= best->n))
+            best = at;
+    }
+    return best ? best->a : NULL;
+}
+
+/* Axes cut into blocks by a layout for operand x of n; how many, 0 for a layout
+ * without blocks, -1: x lacks them. */
+static int axes_cut(ScaleLayout layout, const Node *n, const Node *x,
+                    Axis *cut[2])
+{
+    if (!scales[layout].cols)
+        return 0;
+    if (scales[layout].rows == 1) {
+        cut[0] = longest(x, n, NULL);
+        return cut[0] ? 1 : -1;
+    }
+    cut[1] = longest(x, NULL, NULL);
+    cut[0] = longest(x, NULL, cut[1]);
+    return cut[0] ? 2 : -1;
+}
+
+/* Whether operand k of n can be cut so: it has the axes, and two numbers make
+ * an element. */
+static int can_cut(const Placement *p, const Node *n, int k, OperandUse use)
+{
+    const ScaledDtype *to = &p->recipe[use];
+    const Node *x = n->in[k];
+    Axis *cut[2];
+    int ncut = axes_cut(to->layout, n, x, cut);
+
+    return ncut >= 0 &&
+           (to->to != De2m1x2 || x->dim[dim_of(x, cut[ncut - 1])].n % 2 == 0);
+}
+
+/* ---- what stays ---------------------------------------------------------- */
+
+static const Axis *role_in(const Node *n, AxisRole role)
+{
+    for (int d = 0; d < n->nd; d++)
+        if (n->dim[d].a->role == role)
+            return n->dim[d].a;
+    return NULL;
+}
+
+/* Null, or why products of the weight, operand w of n, are not scaled however
+ * long they take. */
+static const char *must_stay(const Placement *p, const Node *n, int w,
+                             const Param *param)
+{
+    const Axis *choice = role_in(n->in[w], ROLEchoice);
+
+    if (opts_match(p->g->opts, "precision.keep", param->path))
+        return "precision.keep names it";
+    if (role_in(n->in[w], ROLEvocab))
+        return "of a vocabulary";
+    if (choice && n->op == Odot && !has_dim(n->in[!w], choice))
+        return "of a router";
+    if (n->in[0]->dt != p->real || n->in[1]->dt != p->real)
+        return "the model asks for another dtype";
+    if (!n_axes(n)->n)
+        return "it sums over nothing";
+    for (int k = 0; k < 2; k++)
+        if (!can_cut(p, n, k, k == w ? USEweight : USEvalue))
+            return "its axes cannot be cut into the recipe's blocks";
+    return NULL;
+}
+
+/* Elements of operand x of n on a rank, of the axes that are summed over or of
+ * the others; of a weight by its parameter's type. Axes of experts, rows and
+ * micro-batches apart. */
+static double extent(const Graph *g, const Node *n, const Node *x,
+                     const Shard *sh, int summed)
+{
+    double e = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a->role != ROLEchoice && !g_isrow(x->dim[d].a) &&
+            (axes_at(n_axes(n), x->dim[d].a) >= 0) == summed)
+            e *= (double)x->dim[d].n;
+    for (int t = 0; t < g->mesh->natom; t++)
+        if (sh[t].k == S && sh[t].a->role != ROLEchoice &&
+            (axes_at(n_axes(n), sh[t].a) >= 0) == summed)
+            e /= (double)g->mesh->atom[t].size;
+    return e;
+}
+
+/* Elements of x of a micro-batch along axes that are not among these. */
+static double elements_beside(const Node *x, const Axes *but)
+{
+    double e = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (axes_at(but, x->dim[d].a) < 0 && !g_ismicro(x->dim[d].a))
+            e *= (double)x->dim[d].n;
+    return e;
+}
+
+/* Tokens of a micro-batch: elements of an input. */
+static double tokens(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oinput)
+            return elements_beside(g->node[i], &(Axes){ 0 });
+    return 1;
+}
+
+/* Rows of x that forward product n multiplies on a rank in a micro-batch: of
+ * experts as many as choices are expected. */
+static double rows_of(const Graph *g, const Node *n, const Node *x)
+{
+    const int64_t *size = g->mesh->size;
+
+    if (n->op == Odot)
+        return elements_beside(x, n_axes(n)) / (double)size[Mcp];
+    return tokens(g) * map_choices(n->in[2]) * (double)size[Metp] /
+           (double)(size[Mcp] * size[Mtp]);
+}
+
+/* Seconds of a micro-batch on a rank that forward product n and its two
+ * gradients save, less those to read their operands in bf16 and store them in a
+ * byte: for each product that sums over another axis once, shared by all
+ * products that read the same. Tokens are as many as a rank has. */
+static double predicted_gain(const Placement *p, const Node *n, int w,
+                             const Param *param)
+{
+    enum { BYTES = 3 };
+    const Graph *g = p->g;
+    const MachineSpeeds *m = machine_of(g);
+    Shard sh[MAXATOM] = { 0 };
+    double share = (double)(uintptr_t)table_get(p->readers, KEYP(n->in[!w]));
+    int products = n->op == Ogmm ? 2 : 3; /* rows of experts: not summed */
+
+    param_type(p->g, param, sh);
+    double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
+    double rows = rows_of(g, n, n->in[!w]), copies = products - 1;
+    double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
+    double bytes = BYTES * (copies * rows * (K / share + N) + 2 * weight);
+    return products * 2 * rows * K * N * (1 / m->gemm - 1 / p->rate) -
+           bytes / m->memory;
+}
+
+static void judge(Placement *p, const Node *n, int w)
+{
+    const Graph *g = p->g;
+    const Param *param = weight_of(p->g, n->in[w]);
+    WeightChoice **at = (WeightChoice **)table_at(p->choice, KEYP(param));
+    int pays = p->pays;
+
+    if (!*at) {
+        *at = alloc(g->arena, sizeof **at);
+        (*at)->n = n;
+    }
+    if (!(*at)->stays)
+        (*at)->stays = must_stay(p, n, w, param);
+    if (pays && !(*at)->stays)
+        (*at)->gain += predicted_gain(p, n, w, param);
+    if (pays && !(*at)->stays && (*at)->gain < 0)
+        (*at)->stays = "it would take longer";
+}
+
+static void judge_all(Placement *p)
+{
+    Graph *g = p->g;
+
+    for (int counting = 1; counting >= 0; counting--)
+        for (size_t i = 0; i < vec_len(g->node); i++) {
+            const Node *n = g->node[i];
+            int w = weight_at(g, n);
+            if (w < 0 || is_backward(n))
+                continue;
+            if (counting)
+                ++*(uintptr_t *)table_at(p->readers, KEYP(n->in[!w]));
+            else
+                judge(p, n, w);
+        }
+}
+
+static void report(const Placement *p)
+{
+    const Graph *g = p->g;
+    const char *word =
+        key_word_text("precision.recipe", (int)(p->recipe - recipes[0]) / NUSE);
+
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        const WeightChoice *v = table_get(p->choice, KEYP(g->param[i]));
+        if (!v)
+            continue;
+        if (v->stays)
+            why(g, v->n, "%s stays: %s", g->param[i]->path, v->stays);
+        else if (v->gain > 0)
+            why(g, v->n, "%s is scaled, %s: saves %.1f us a micro-batch",
+                g->param[i]->path, word, v->gain * 1e6);
+        else
+            why(g, v->n, "%s is scaled, %s", g->param[i]->path, word);
+    }
+}
+
+/* ---- operands ------------------------------------------------------------ */
+
+typedef struct ScaledOperand {
+    Node *values;
+    Node *outer; /* the product is times it; null: times nothing */
+} ScaledOperand;
+
+/* Axes: those of the layout's blocks, or all that one scale is for. */
+typedef struct OperandBuilder {
+    Graph *g;
+    ScaledDtype to;
+    const Node *by; /* the product: all stands where it does */
+    int again;
+    Axes axes, blocks, own;
+    Axis *pairs;
+} OperandBuilder;
+
+static Node *here(const OperandBuilder *b, Node *n)
+{
+    n->again = b->again;
+    return g_placed(n, b->by);
+}
+
+static Node *ew(const OperandBuilder *b, Op op, Node *x, Node *y)
+{
+    return here(b, g_ew(b->g, op, b->by->loc, x, y, NULL));
+}
+
+static Node *number(const OperandBuilder *b, double v)
+{
+    return g_const(b->g, b->by->loc, Df32, v);
+}
+
+static Node *as(const OperandBuilder *b, Node *x, Dtype t)
+{
+    return x->dt == t ? x : here(b, g_cast(b->g, x, t));
+}
+
+static Node *largest(const OperandBuilder *b, Node *x)
+{
+    Node *n = here(b, g_node(b->g, Oamax, b->by->loc, 1, &x));
+
+    n->at.amax = (struct amax_attrs){ b->to.layout, b->axes, b->blocks };
+    return infer(b->g, n);
+}
+
+/* Of all values that have one second scale. */
+static Node *largest_of_all(const OperandBuilder *b, Node *x)
+{
+    OperandBuilder all = *b;
+
+    all.to.layout = SCALEtensor;
+    all.axes = b->own;
+    all.blocks = (Axes){ 0 };
+    return largest(&all, x);
+}
+
+static Node *quantized(const OperandBuilder *b, Node *x, Node *scale)
+{
+    Node *in[2] = { x, scale };
+    Node *n = here(b, g_node(b->g, Oquantize, b->by->loc, 2, in));
+
+    n->at.quantize = (struct quantize_attrs){ b->to.layout, b->axes, b->blocks,
+                                              b->to.to, b->pairs };
+    return infer(b->g, n);
+}
+
+/* What the numbers q are times their scales, which x's dtype holds exactly. */
+static Node *unscaled(const OperandBuilder *b, const Node *x, Node *q,
+                      Node *scale)
+{
+    Node *in[2] = { q, scale };
+    Node *n = here(b, g_node(b->g, Odequantize, b->by->loc, 2, in));
+
+    n->at.dequantize =
+        (struct dequantize_attrs){ b->to.layout, b->axes, b->blocks, b->pairs };
+    return as(b, infer(b->g, n), x->dt);
+}
+
+/* The largest number of a dtype. */
+static double largest_number(Dtype t)
+{
+    return t == De2m1x2 ? 6 : dtype_rounded(t, FLT_MAX);
+}
+
+static ScaledOperand build_operand(const OperandBuilder *b, Node *x)
+{
+    double most = largest_number(b->to.to);
+    Node *a = largest(b, x), *one = number(b, 1), *s, *t;
+
+    switch (b->to.formula) {
+    case FORMULAamax:
+        s = ew(b, Oamax_scale, a, number(b, most));
+        return (ScaledOperand){ as(b, quantized(b, x, s), x->dt),
+                                ew(b, Odiv, one, s) };
+    case FORMULApow2:
+        s = ew(b, Opow2_scale, a, number(b, most));
+        return (ScaledOperand){
+            unscaled(b, x, quantized(b, x, s), ew(b, Odiv, one, s)), NULL
+        };
+    case FORMULAmx:
+        s = as(b, ew(b, Omx_inverse, a, number(b, most)), De8m0);
+        return (ScaledOperand){
+            unscaled(b, x, quantized(b, x, ew(b, Omx_scale, s, NULL)), s), NULL
+        };
+    default: break;
+    }
+    most *= largest_number(De4m3);
+    t = ew(b, Oamax_scale, largest_of_all(b, x), number(b, most));
+    s = as(b, ew(b, Onv_inverse, a, t), De4m3);
+    return (ScaledOperand){
+        unscaled(b, x, quantized(b, x, ew(b, Onv_scale, s, t)), s),
+        ew(b, Odiv, one, t)
+    };
+}
+
+static Axis *counts(Graph *g, Axis *a, int size)
+{
+    return g_axis(g, strf(g->arena, "%s'in%d", a->name, size));
+}
+
+/* All axes but micro and rows, which have scales of their own. */
+static Axes own_axes(Graph *g, const Node *x)
+{
+    Axis *v[MAXD];
+    int n = 0;
+
+    for (int d = 0; d < x->nd; d++)
+        if (!g_ismicro(x->dim[d].a) && !g_isrow(x->dim[d].a))
+            v[n++] = x->dim[d].a;
+    return g_axes(g, v, n);
+}
+
+static ScaledOperand operand(const Placement *p, const Node *n, int k,
+                             OperandUse use)
+{
+    Graph *g = p->g;
+    Node *x = n->in[k];
+    OperandBuilder b = { .g = g, .to = p->recipe[use], .by = n };
+    const ScaleInfo *s = &scales[b.to.layout];
+    Axis *cut[2], *blocks[2];
+    int ncut = axes_cut(b.to.layout, n, x, cut);
+
+    b.again = use == USEweight && is_backward(n);
+    b.own = b.axes = own_axes(g, x);
+    for (int i = 0; i < ncut; i++)
+        blocks[i] = counts(g, cut[i], i + 1 < ncut ? s->rows : s->cols);
+    if (ncut) {
+        b.axes = g_axes(g, cut, ncut);
+        b.blocks = g_axes(g, blocks, ncut);
+    }
+    if (b.to.to == De2m1x2)
+        b.pairs = counts(g, b.axes.v[b.axes.n - 1], 2);
+    return build_operand(&b, x);
+}
+
+/* ---- products ------------------------------------------------------------ */
+
+/* Leaves micro, over which scales differ, in n's result. */
+static Axis *keep_micro(Graph *g, Node *n)
+{
+    Axis *micro = g_micro(g), *v[MAXD];
+    int k = 0;
+
+    if (n->op != Odot || axes_at(&n->at.dot.axes, micro) < 0)
+        return NULL;
+    for (int i = 0; i < n->at.dot.axes.n; i++)
+        if (n->at.dot.axes.v[i] != micro)
+            v[k++] = n->at.dot.axes.v[i];
+    n->at.dot.axes = g_axes(g, v, k);
+    memmove(n->dim + 1, n->dim, (size_t)n->nd++ * sizeof *n->dim);
+    n->dim[0] = n->in[0]->dim[dim_of(n->in[0], micro)];
+    infer(g, n);
+    return micro;
+}
+
+static Node *times(Graph *g, const Node *n, Node *y, Node *outer)
+{
+    return outer ? g_placed(g_ew(g, Omul, n->loc, y, outer, NULL), n) : y;
+}
+
+static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *x)
+{
+    Dtype was = n->dt;
+
+    for (int k = 0; k < 2; k++)
+        n->in[k] = x[k].values;
+    if (!x[0].outer && !x[1].outer)
+        return n;
+    n->dt = was == Df64 ? Df64 : Df32;
+    Axis *micro = keep_micro(g, n);
+    vec_push(g->arena, g->node, n);
+    Node *y = times(g, n, times(g, n, n, x[0].outer), x[1].outer);
+    if (micro)
+        y = g_placed(g_red(g, Osum, y, &micro, 1), n);
+    return g_placed(g_cast(g, y, was), n);
+}
+
+static Node *scaled(Graph *g, Node *n, void *ctx)
+{
+    const Placement *p = ctx;
+    int w = weight_at(g, n);
+    const Param *param =
+        w >= 0 ? weight_of(g, n->in[w]) : table_get(p->gradient, KEYP(n));
+    const WeightChoice *v = param ? table_get(p->choice, KEYP(param)) : NULL;
+    OperandUse use[2];
+    ScaledOperand x[2];
+
+    if (!v || v->stays || n->op == Ogmm_wgrad)
+        return n;
+    for (int k = 0; k < 2; k++) {
+        use[k] = k == w                  ? USEweight
+                 : is_gradient(n->in[k]) ? USEgradient
+                                         : USEvalue;
+        if (!can_cut(p, n, k, use[k]))
+            return n;
+    }
+    for (int k = 0; k < 2; k++)
+        x[k] = operand(p, n, k, use[k]);
+    return of_scaled(g, n, x);
+}
+
+void pass_fp8(Graph *g)
+{
+    enum scaling_recipe r = opts_scaling_recipe(g->opts);
+    const MachineSpeeds *m = machine_of(g);
+
+    if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8)
+        return;
+    Placement p = {
+        .g = g,
+        .recipe = recipes[(int)r < 0 ? RECIPEblockwise : r],
+        .real = opts_dtype(g->opts),
+        .pays = opts_scaled_products(g->opts) == PLACEpays && m->narrow > 0,
+        .rate = pass_target(g)->scaled ? m->narrow : m->gemm,
+        .readers = table_new(g->arena),
+        .choice = table_new(g->arena),
+        .gradient = table_new(g->arena),
+    };
+    if (p.pays && !pass_target(g)->scaled && g->prog == PGstep)
+        warn(opts_loc(g->opts, "precision.policy"),
+             "precision: no products of %s are of few bits, since the target "
+             "'%s' has no kernels for them; precision.place=all rounds their "
+             "operands all the same",
+             dtypes[p.real].name, pass_target(g)->name);
+    find_gradients(&p);
+    judge_all(&p);
+    if (g->prog == PGstep)
+        report(&p);
+    rewrite(g, scaled, &p);
+}

@@ -1,0 +1,232 @@
+/* fp8_test: a product of a weight and both its gradients by each recipe, in
+ * fp64, against the same in plain loops: operands cut into blocks, rounded at
+ * their scales, multiplied. tests/models/scaled.lua makes each of the three a
+ * gradient, read off the first moment. */
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../fold/foldrun.h"
+
+enum { T = 160, H = 200, N = 136, MOST = H * H };
+
+/* Sums of 200 terms in another order, and roundings of what scales divide. */
+static const double TOL = 1e-13;
+
+/* rows x cols: of elements that share a scale, 0: all. */
+typedef struct Block {
+    int rows, cols;
+} Block;
+
+/* How an operand is rounded, given as what a product sums over its columns. */
+typedef double Inverse(double amax, double largest, double all);
+typedef struct Rounding {
+    Dtype to;
+    Block block;
+    Inverse *inverse; /* of a block: what a stored number stands for */
+} Rounding;
+
+typedef struct Recipe {
+    const char *name;
+    Rounding value, weight, gradient;
+} Recipe;
+
+static int failed;
+
+/* ---- scales, by the published formulas ----------------------------------- */
+
+static double by_amax(double amax, double largest, double all)
+{
+    (void)all;
+    return amax == 0 ? 1 : amax / largest;
+}
+
+static double by_pow2(double amax, double largest, double all)
+{
+    (void)all;
+    return amax == 0 ? 1 : 1 / exp2(floor(log2(largest / amax)));
+}
+
+static double by_e8m0(double amax, double largest, double all)
+{
+    (void)all;
+    return amax == 0 ? exp2(-127) : exp2(ceil(log2(amax / largest)));
+}
+
+static double by_e4m3(double amax, double largest, double all)
+{
+    double t = all == 0 ? 1 : 6 * 448 / all;
+    return dtype_rounded(De4m3, (float)(amax / largest * t)) / t;
+}
+
+static const Recipe recipes[] = {
+    { "blockwise",
+      { De4m3, { 1, 128 }, by_pow2 },
+      { De4m3, { 128, 128 }, by_pow2 },
+      { De4m3, { 1, 128 }, by_pow2 } },
+    { "tensor",
+      { De4m3, { 0, 0 }, by_amax },
+      { De4m3, { 0, 0 }, by_amax },
+      { De5m2, { 0, 0 }, by_amax } },
+    { "mxfp8",
+      { De4m3, { 1, 32 }, by_e8m0 },
+      { De4m3, { 1, 32 }, by_e8m0 },
+      { De4m3, { 1, 32 }, by_e8m0 } },
+    { "nvfp4",
+      { De2m1x2, { 1, 16 }, by_e4m3 },
+      { De2m1x2, { 16, 16 }, by_e4m3 },
+      { De2m1x2, { 1, 16 }, by_e4m3 } },
+};
+
+/* ---- rounding ------------------------------------------------------------ */
+
+/* To the nearest of the numbers of e2m1, ties to the even code. */
+static double to_e2m1(double x)
+{
+    static const double number[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
+    int best = 0;
+
+    for (int i = 1; i < 8; i++) {
+        double d = fabs(fabs(x) - number[i]) - fabs(fabs(x) - number[best]);
+        if (d < 0 || (d == 0 && i % 2 == 0))
+            best = i;
+    }
+    return copysign(number[best], x);
+}
+
+static double rounded(Dtype t, double x)
+{
+    return t == De2m1x2 ? to_e2m1(x) : dtype_rounded(t, (float)x);
+}
+
+static double largest_in(const double *x, int cols, int r0, int r1, int c0,
+                         int c1)
+{
+    double most = 0;
+
+    for (int r = r0; r < r1; r++)
+        for (int c = c0; c < c1; c++)
+            most = fmax(most, fabs(x[r * cols + c]));
+    return most;
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* x [rows cols] as what its numbers and scales stand for. */
+static void round_blocks(const double *x, int rows, int cols, const Rounding *w,
+                         double *out)
+{
+    int high = w->block.rows ? w->block.rows : rows;
+    int wide = w->block.cols ? w->block.cols : cols;
+    double largest = w->to == De2m1x2 ? 6 : dtype_rounded(w->to, FLT_MAX);
+    double all = largest_in(x, cols, 0, rows, 0, cols);
+
+    for (int r0 = 0; r0 < rows; r0 += high)
+        for (int c0 = 0; c0 < cols; c0 += wide) {
+            int r1 = least(r0 + high, rows), c1 = least(c0 + wide, cols);
+            double one =
+                w->inverse(largest_in(x, cols, r0, r1, c0, c1), largest, all);
+            for (int r = r0; r < r1; r++)
+                for (int c = c0; c < c1; c++)
+                    out[r * cols + c] =
+                        one == 0 ? 0
+                                 : rounded(w->to, x[r * cols + c] / one) * one;
+        }
+}
+
+static void turned(const double *x, int rows, int cols, double *out)
+{
+    for (int r = 0; r < rows; r++)
+        for (int c = 0; c < cols; c++)
+            out[c * rows + r] = x[r * cols + c];
+}
+
+/* out [m n] = a [m k] b^T, b [n k], both rounded. */
+static void product(const double *a, const Rounding *of_a, const double *b,
+                    const Rounding *of_b, int m, int n, int k, double *out)
+{
+    static double x[MOST], y[MOST];
+
+    round_blocks(a, m, k, of_a, x);
+    round_blocks(b, n, k, of_b, y);
+    for (int i = 0; i < m; i++)
+        for (int j = 0; j < n; j++) {
+            double sum = 0;
+            for (int l = 0; l < k; l++)
+                sum += x[i * k + l] * y[j * k + l];
+            out[i * n + j] = sum;
+        }
+}
+
+/* ---- comparing ----------------------------------------------------------- */
+
+static void compare(Exec *x, const char *recipe, const char *name,
+                    const double *want, int n)
+{
+    int64_t have;
+    const double *got = fold_read(x, strf(forever, "optim.m.%s", name), &have);
+    double most = have == n ? 0 : INFINITY, largest = 0;
+
+    for (int i = 0; i < n && have == n; i++) {
+        double d = fabs(got[i] / (1 - 0.9) - want[i]);
+        most = d <= most ? most : d == d ? d : INFINITY;
+        largest = fmax(largest, fabs(want[i]));
+    }
+    failed += !(most <= TOL * largest);
+    printf("%sok - %s, gradient of %s: difference %.2g of its largest, at most "
+           "%.0e\n",
+           most <= TOL * largest ? "" : "not ", recipe, name, most / largest,
+           TOL);
+}
+
+static double small(int h)
+{
+    return h < 100 ? 1 : exp2(-20);
+}
+
+static void one_recipe(const Recipe *r)
+{
+    static double x[T * H], w[H * N], c[T * N], xt[H * T], wt[N * H], ct[N * T];
+    static double y[T * N], dx[T * H], dw[H * N];
+    Plan *p =
+        fold_words("tests/models/scaled.lua", strf(forever,
+                                                   "precision=fp64 world=1 "
+                                                   "precision.recipe=%s",
+                                                   r->name));
+    Exec *e = exec_open(p, comm_open(forever, 1));
+    StepValues block = fold_block(p, 0);
+    Feed f = fold_feed(p, 0);
+    int64_t n;
+
+    exec_run(e, PGinit, NULL, NULL);
+    memcpy(x, fold_read(e, "p", &n), sizeof x);
+    memcpy(w, fold_read(e, "w", &n), sizeof w);
+    memcpy(c, fold_read(e, "c", &n), sizeof c);
+    exec_exact(e, PGstep, &block, &f);
+    for (int i = 0; i < T * H; i++)
+        x[i] *= i / H < 16 ? 0 : small(i % H);
+    turned(x, T, H, xt);
+    turned(w, H, N, wt);
+    turned(c, T, N, ct);
+    product(x, &r->value, wt, &r->weight, T, N, H, y);
+    product(c, &r->gradient, w, &r->weight, T, H, N, dx);
+    product(xt, &r->value, ct, &r->gradient, H, N, T, dw);
+    for (int i = 0; i < T * H; i++)
+        dx[i] *= i / H < 16 ? 0 : small(i % H);
+    compare(e, r->name, "c", y, T * N);
+    compare(e, r->name, "p", dx, T * H);
+    compare(e, r->name, "w", dw, H * N);
+    exec_close(e);
+}
+
+int main(void)
+{
+    for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
+        one_recipe(&recipes[i]);
+    return failed != 0;
+}
