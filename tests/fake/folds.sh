@@ -109,9 +109,9 @@ cases() {
 - 4 fp64 zoo fold.cp=2 fold.tp=2
 - 2 fp64 blocks fold.tp=2
 - 1 bf16 blocks
-+ 1 fp64 scaled precision.recipe=nvfp4
-- 2 fp64 apart fold.ep=2 precision.recipe=blockwise
-- 2 fp8 apart fold.tp=2 precision.recipe=tensor
++ 1 fp64 scaled precision.recipe=nvfp4 precision.place=all
+- 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all
+- 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 - 1 fp64 balance
 - 1 fp64 dropout
 - 1 fp64 expert_choice
