@@ -342,13 +342,15 @@ static void report(const Placement *p)
         const WeightChoice *v = table_get(p->choice, KEYP(g->param[i]));
         if (!v)
             continue;
+        const char *rows =
+            v->n->op == Ogmm ? ", its own gradient not: a sum over rows" : "";
         if (v->stays)
             why(g, v->n, "%s stays: %s", g->param[i]->path, v->stays);
         else if (v->gain > 0)
-            why(g, v->n, "%s is scaled, %s: saves %.1f us a micro-batch",
-                g->param[i]->path, word, v->gain * 1e6);
+            why(g, v->n, "%s is scaled, %s%s; saves %.1f us a micro-batch",
+                g->param[i]->path, word, rows, v->gain * 1e6);
         else
-            why(g, v->n, "%s is scaled, %s", g->param[i]->path, word);
+            why(g, v->n, "%s is scaled, %s%s", g->param[i]->path, word, rows);
     }
 }
 
