@@ -471,13 +471,6 @@ static int eval_only(Plan *p, const RunArgs *r)
     return eval_plan(p);
 }
 
-int cmd_eval(Args *a)
-{
-    if (folder_of(a->file) && !opts_given(a->keys, "from"))
-        opts_set(a->keys, "resume", "1", NULL);
-    return execute(a, eval_only);
-}
-
 static int bench(Plan *p, const RunArgs *r)
 {
     (void)r;
@@ -554,7 +547,7 @@ static Opts *generate_keys(const Args *a, const Plan *p)
 typedef struct ForwardJob {
     const Plan *plan; /* whose sources are the model; null: the file */
     const char *file;
-    const Opts *keys;
+    Opts *keys;
 } ForwardJob;
 
 /* The model, its outputs only. */
@@ -577,17 +570,24 @@ static int forward_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
-/* Of a run, or of a model file with `from`: f on what computes its outputs. */
-static int on_forward(Args *a, int (*f)(Plan *p, const GenArgs *g, FILE *out))
+static Plan *forward_plan(const ForwardJob *w, const Args *a)
+{
+    Text text = { .arena = forever };
+    int status = guarded(forward_job, (void *)(uintptr_t)w, &text);
+
+    if (status)
+        exit(status);
+    Plan *p = plan_parse(forever, text.s, text.len, a->file);
+    if (w->plan)
+        opts_set(p->opts, "from", a->file, NULL);
+    return p;
+}
+
+/* Of a run, or of a model file with `from`. */
+static ForwardJob forward_of(const Args *a)
 {
     struct stat st;
     int file = !stat(a->file, &st) && S_ISREG(st.st_mode);
-    Text text = { .arena = forever };
-    GenArgs g = { .prompt = a->prompt ? a->prompt : "",
-                  .n = a->n,
-                  .temperature = a->temperature,
-                  .topk = a->topk,
-                  .seed = (uint64_t)opts_int(a->keys, "seed") };
 
     accept_other_plans();
     Plan *p = file ? NULL : plan_of_run(a->file);
@@ -595,23 +595,56 @@ static int on_forward(Args *a, int (*f)(Plan *p, const GenArgs *g, FILE *out))
     if (file && !opts_given(w.keys, "from"))
         err(NULL, "%s: from= says which weights (a Hugging Face folder, a run)",
             a->file);
-    int status = guarded(forward_job, &w, &text);
-    if (status)
-        return status;
-    Plan *forward = plan_parse(forever, text.s, text.len, a->file);
-    if (p)
-        opts_set(forward->opts, "from", a->file, NULL);
-    return f(forward, &g, stdout);
+    return w;
+}
+
+static GenArgs gen_args(const Args *a)
+{
+    return (GenArgs){ .prompt = a->prompt ? a->prompt : "",
+                      .n = a->n,
+                      .temperature = a->temperature,
+                      .topk = a->topk,
+                      .seed = (uint64_t)opts_int(a->keys, "seed"),
+                      .choices = a->choices,
+                      .perplexity = a->perplexity };
 }
 
 int cmd_generate(Args *a)
 {
-    return on_forward(a, generate_plan);
+    ForwardJob w = forward_of(a);
+    GenArgs g = gen_args(a);
+
+    return generate_plan(forward_plan(&w, a), &g, stdout);
 }
 
 int cmd_logits(Args *a)
 {
-    return on_forward(a, logits_plan);
+    ForwardJob w = forward_of(a);
+    GenArgs g = gen_args(a);
+
+    return logits_plan(forward_plan(&w, a), &g, stdout);
+}
+
+/* What was asked decides the sizes of its batches. */
+static int eval_texts(const Args *a)
+{
+    ForwardJob w = forward_of(a);
+    GenArgs g = gen_args(a);
+    Plan *p = forward_plan(&w, a);
+    ScoreJob *job = score_open(p, &g);
+
+    if (score_sizes(job, p, w.keys))
+        p = forward_plan(&w, a);
+    return score_plan(job, p, stdout);
+}
+
+int cmd_eval(Args *a)
+{
+    if (a->choices || a->perplexity)
+        return eval_texts(a);
+    if (folder_of(a->file) && !opts_given(a->keys, "from"))
+        opts_set(a->keys, "resume", "1", NULL);
+    return execute(a, eval_only);
 }
 
 int cmd_doctor(Args *a)

@@ -55,7 +55,7 @@ typedef struct Args {
     const Plan *past; /* a run's, whose sources are the model; or null */
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
-    const char *schedule, *csv, *fold, *json, *dot;
+    const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
     double temperature, seconds;
     int64_t n, topk, rank; /* rank -1: not asked for */
     int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */

@@ -211,6 +211,18 @@ const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
 int data_command(int n, char **word, const Opts *o, const char *out);
 int blend_command(int n, char **word, const Opts *o, const char *out);
 
+/* ---- questions.c: multiple choice ---------------------------------------- */
+
+typedef struct Question {
+    const char *context;
+    const char **ending; /* vec */
+    int64_t right;
+} Question;
+Question *questions_read(Arena *a, const char *path); /* a vec; err() */
+/* Where a text ends without the white space of Python's str.strip(), and where
+ * it begins. */
+size_t text_stripped(const char *s, size_t *first);
+
 /* ---- data.c: inputs ------------------------------------------------------ */
 
 typedef struct Data Data;

@@ -166,10 +166,18 @@ typedef struct GenArgs {
     double temperature; /* 0: always the likeliest */
     int64_t topk;       /* 0: all */
     uint64_t seed;
+    const char *choices, *perplexity; /* files of eval; or null */
 } GenArgs;
 int generate_plan(Plan *p, const GenArgs *g, FILE *out);
 /* The topk (10) largest logits after the prompt. */
 int logits_plan(Plan *p, const GenArgs *g, FILE *out);
+/* score.c: the rows of what `eval` is asked, by the tokenizer of a plan; the
+ * sizes of axes that fit them, to o: 1: compile anew for these; the results of
+ * the model on them. */
+typedef struct ScoreJob ScoreJob;
+ScoreJob *score_open(const Plan *p, const GenArgs *a);
+int score_sizes(const ScoreJob *j, const Plan *p, Opts *o);
+int score_plan(ScoreJob *j, Plan *p, FILE *out);
 /* Samples while x trains, as train.sample_... say; err() when this fold cannot.
  * All processes call sample(); free() its text, n bytes; null: no memory. */
 typedef struct Sampler Sampler;

@@ -1,21 +1,31 @@
 """Files of tokens and tensors written by other programs than ours, small, for
 tests/unit/formats_test.c and as seeds of tests/fuzz.
 
-    pip install numpy safetensors && python3 tests/data/files.py
+    pip install numpy safetensors lm_eval datasets && python3 tests/data/files.py
 
 Token i of every file is (i * i // 7 + i) % 13 for i < 100; rows.npy has it as 10
 rows of 10. texts.jsonl(.gz) hold what texts.txt says, a zero after each text.
 The layouts of llmc* and nano.bin are those of llm.c's and nanoGPT's own scripts
-(data_common.py write_datafile; prepare.py, tofile).
+(data_common.py write_datafile; prepare.py, tofile). hellaswag.made.jsonl is
+hellaswag.jsonl as lm-evaluation-harness changes it before it asks.
 """
 import gzip
 import json
 import pathlib
 
 import numpy
+from lm_eval.tasks.hellaswag.utils import preprocess
 from safetensors.numpy import save_file
 
 OUT = pathlib.Path(__file__).parent / "files"
+QUESTIONS = [
+    ("Clearing a roof", "Then, a woman climbs a ladder and sweeps  the snow.", "then",
+     [", the snow sweeps her.", ", she adds wax to the roof  and sings.", ", she climbs down."], "2"),
+    ("Personal Care", "[header] How to lose a cold [title] Drink water [step] Drink a lot.",
+     "Émile ÉTAIT là. WATER [substeps] helps",
+     ["[step] Rest [title] Sleep  well.  ", "\u00a0Eat [x] soup\n[not\nremoved] at all.",
+      "  four    spaces", "größe 中文 \U0001f600"], "1"),
+    ("Baking", "", "", ["one", "two"], 0)]
 TOKENS = numpy.array([(i * i // 7 + i) % 13 for i in range(100)])
 TEXTS = ["", "plain", "tab\tnewline\nquote\"slash/back\\", "\x00 zero \x7f",
          "größe 中文 \U0001f600 \ud7ff", "x" * 300, "last"]
@@ -58,6 +68,17 @@ def jsonl():
     (OUT / "texts.txt").write_bytes(b"".join(t.encode() + b"\0" for t in TEXTS))
 
 
+def questions():
+    with open(OUT / "hellaswag.jsonl", "w") as f, open(OUT / "hellaswag.made.jsonl", "w") as g:
+        for label, a, b, endings, right in QUESTIONS:
+            json.dump({"ind": 24, "activity_label": label, "ctx_a": a, "ctx_b": b,
+                       "ctx": a + " " + b, "endings": endings, "label": right}, f)
+            json.dump({"ctx": preprocess(label + ": " + a + " " + b.capitalize()),
+                       "endings": [preprocess(e) for e in endings], "label": int(right)}, g)
+            f.write("\n")
+            g.write("\n")
+
+
 def tensors():
     a = {"w": numpy.arange(6, dtype="f4").reshape(2, 3), "b": numpy.ones(3, "f2"),
          "layers.0.e": numpy.zeros((2, 1, 4), "i8"), "none": numpy.zeros((0, 3), "f4")}
@@ -65,5 +86,5 @@ def tensors():
 
 
 OUT.mkdir(exist_ok=True)
-for make in npy, bins, jsonl, tensors:
+for make in npy, bins, jsonl, questions, tensors:
     make()

@@ -93,6 +93,15 @@ static const char *read_tokens(Arena *a, const char *path)
     return NULL;
 }
 
+static const char *read_questions(Arena *a, const char *path)
+{
+    const Question *q = questions_read(a, path);
+
+    for (size_t i = 0; i < vec_len(q); i++)
+        sink += (double)strlen(q[i].ending[q[i].right]);
+    return NULL;
+}
+
 static void beside_idx(Arena *a, const char *dir)
 {
     enum { BYTES = 16384 };
@@ -492,8 +501,9 @@ static const char *read_text(Arena *a, const char *path)
 #define FILES "tests/data/files/"
 /* clang-format off */
 const FuzzReader fuzz_readers[] = {
-    {"jsonl", "x.jsonl", FILES "*.jsonl", .read = read_tokens, .cost = 1},
+    {"jsonl", "x.jsonl", FILES "t*.jsonl", .read = read_tokens, .cost = 1},
     {"gz", "x.jsonl.gz", FILES "*.jsonl.gz", .read = read_tokens, .cost = 1},
+    {"questions", "q.jsonl", FILES "hellaswag*.jsonl", .read = read_questions, .cost = 1},
     {"idx", "x.idx", "tests/data/indexed/*.idx", .beside = beside_idx, .read = read_idx, .cost = 2},
     {"llmc", "x.bin", FILES "llmc*.bin", .read = read_tokens, .cost = 1},
     {"nanogpt", "y.bin", FILES "nano.bin", .read = read_tokens, .cost = 1},

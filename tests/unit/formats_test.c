@@ -234,6 +234,25 @@ static void test_absurd(void **state)
            FORMATauto, "is damaged");
 }
 
+/* What lm-evaluation-harness makes of HellaSwag's lines is what is asked. */
+static void test_questions(void **state)
+{
+    const Question *q = questions_read(forever, FILES "hellaswag.jsonl");
+    const Question *made =
+        questions_read(forever, FILES "hellaswag.made.jsonl");
+
+    (void)state;
+    assert_int_equal(vec_len(q), 3);
+    assert_int_equal(vec_len(made), 3);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(q[i].context, made[i].context);
+        assert_int_equal(q[i].right, made[i].right);
+        assert_int_equal(vec_len(q[i].ending), vec_len(made[i].ending));
+        for (size_t k = 0; k < vec_len(q[i].ending); k++)
+            assert_string_equal(q[i].ending[k], made[i].ending[k]);
+    }
+}
+
 int main(void)
 {
     /* clang-format off */
@@ -243,6 +262,7 @@ int main(void)
         cmocka_unit_test(test_indexed),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_absurd),
+        cmocka_unit_test(test_questions),
     };
     /* clang-format on */
 

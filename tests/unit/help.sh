@@ -26,6 +26,7 @@ sed 's/eps = 16, 1e-5/eps = 1, 1e-5/' models/olmoe.lua >"$dir/one.lua"
 cp tests/data/tokenizer/qwen2.json "$dir/tokenizer.json"
 head -c 20000 LICENSE >"$dir/book.txt"
 tr -cd 'a-zA-Z. \n' <LICENSE | head -n 60 | sed 's/.*/{"text": "&"}/' >"$dir/books.jsonl"
+cp tests/data/files/hellaswag.jsonl "$dir"
 cd "$dir" || exit 2
 # shellcheck disable=SC2086
 is "the folder: a run" 0 pleat run one.lua $small name=made train.steps=1 data.train=books.jsonl \

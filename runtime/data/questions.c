@@ -1,0 +1,174 @@
+/* questions.c: questions of multiple choice, an object of JSON a line as
+ * HellaSwag has them: "ctx", "endings", and the right one's number, "label".
+ * Where "activity_label", "ctx_a" and "ctx_b" stand too, the text is made of
+ * them as lm-evaluation-harness makes it (lm_eval/tasks/hellaswag/utils.py). */
+#include <ctype.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "data.h"
+
+/* ---- texts as Python changes them ---------------------------------------- */
+
+static int32_t next_char(const char *s, size_t n, size_t *at)
+{
+    utf8proc_int32_t c;
+    utf8proc_ssize_t len = utf8proc_iterate((const uint8_t *)s + *at,
+                                            (utf8proc_ssize_t)(n - *at), &c);
+
+    *at += len > 0 ? (size_t)len : 1;
+    return c;
+}
+
+/* What str.isspace() says. */
+static int is_space(int32_t c)
+{
+    utf8proc_category_t k = utf8proc_category(c);
+
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 31) || c == 133 ||
+           k == UTF8PROC_CATEGORY_ZS || k == UTF8PROC_CATEGORY_ZL ||
+           k == UTF8PROC_CATEGORY_ZP;
+}
+
+size_t text_stripped(const char *s, size_t *first)
+{
+    size_t n = strlen(s), end = 0;
+
+    *first = n;
+    for (size_t at = 0; at < n;) {
+        size_t here = at;
+        if (is_space(next_char(s, n, &at)))
+            continue;
+        *first = here < *first ? here : *first;
+        end = at;
+    }
+    return end;
+}
+
+/* str.strip(), " [title]" to ". ", re.sub("\\[.*?\\]", ""), "  " to " " */
+static const char *cleaned(Arena *a, const char *text)
+{
+    static const char title[] = " [title]";
+    size_t first, end = text_stripped(text, &first);
+    const char *s =
+        strf(a, "%.*s", end > first ? (int)(end - first) : 0, text + first);
+    Text marked = { .arena = a }, bare = { .arena = a }, out = { .arena = a };
+
+    for (; *s; s++) {
+        int is = !strncmp(s, title, sizeof title - 1);
+        putn(&marked, is ? ". " : s, is ? 2 : 1);
+        s += is ? sizeof title - 2 : 0;
+    }
+    for (s = marked.s ? marked.s : ""; *s; s++) {
+        size_t n = *s == '[' ? strcspn(s, "]\n") : 0;
+        if (n && s[n] == ']')
+            s += n;
+        else
+            putn(&bare, s, 1);
+    }
+    for (s = bare.s ? bare.s : ""; *s; s++) {
+        putn(&out, s, 1);
+        s += s[0] == ' ' && s[1] == ' ';
+    }
+    return out.s ? out.s : "";
+}
+
+/* str.capitalize(), but for characters whose other case is several. */
+static const char *capitalized(Arena *a, const char *s)
+{
+    Text out = { .arena = a };
+    size_t n = strlen(s);
+
+    for (size_t at = 0; at < n;) {
+        uint8_t code[4];
+        int begins = !at;
+        int32_t c = next_char(s, n, &at);
+        c = begins ? utf8proc_totitle(c) : utf8proc_tolower(c);
+        putn(&out, (const char *)code, (size_t)utf8proc_encode_char(c, code));
+    }
+    return out.s ? out.s : "";
+}
+
+/* ---- one line ------------------------------------------------------------ */
+
+static const char *text_of(const json_t *line, const char *key)
+{
+    return json_string_value(json_object_get(line, key));
+}
+
+/* A number, or one as text; -1: neither. */
+static int64_t label_of(const json_t *line)
+{
+    const json_t *j = json_object_get(line, "label");
+    const char *s = json_string_value(j);
+
+    if (json_is_integer(j))
+        return json_integer_value(j);
+    return s && isdigit((unsigned char)*s) && !s[1] ? *s - '0' : -1;
+}
+
+static const char *context_of(Arena *a, const json_t *line, int *clean)
+{
+    const char *label = text_of(line, "activity_label");
+    const char *first = text_of(line, "ctx_a"),
+               *second = text_of(line, "ctx_b");
+
+    *clean = label && first && second;
+    if (!*clean)
+        return text_of(line, "ctx");
+    return cleaned(a,
+                   strf(a, "%s: %s %s", label, first, capitalized(a, second)));
+}
+
+/* Null, or what is wrong with the line. */
+static const char *take_question(Arena *a, const json_t *line, Question *q)
+{
+    const json_t *endings = json_object_get(line, "endings");
+    int clean = 0;
+
+    *q = (Question){ .context = context_of(a, line, &clean),
+                     .right = label_of(line) };
+    if (!q->context)
+        return "has no \"ctx\" that is a text";
+    q->context = strf(a, "%s", q->context);
+    for (size_t i = 0; i < json_array_size(endings); i++) {
+        const char *s = json_string_value(json_array_get(endings, i));
+        if (!s)
+            return "has an ending that is no text";
+        vec_push(a, q->ending, clean ? cleaned(a, s) : strf(a, "%s", s));
+    }
+    if (vec_len(q->ending) < 2)
+        return "has no \"endings\", two or more";
+    if (q->right < 0 || q->right >= (int64_t)vec_len(q->ending))
+        return "has no \"label\" that is the number of an ending, from 0";
+    return NULL;
+}
+
+Question *questions_read(Arena *a, const char *path)
+{
+    TextLines in;
+    Question *all = NULL, q;
+    const char *why = lines_open(&in, path), *line;
+    size_t len;
+
+    while (!why && (line = lines_next(&in, &len))) {
+        json_error_t e;
+        json_t *j = len ? json_loadb(line, len, 0, &e) : NULL;
+        if (!len)
+            continue;
+        why = j ? take_question(a, j, &q) : strf(a, "%s", e.text);
+        json_decref(j);
+        if (why)
+            err(&(Loc){ path, (int)in.number, NULL }, "%s", why);
+        vec_push(a, all, q);
+    }
+    const char *broken = lines_close(&in);
+    why = why ? why : broken;
+    if (why)
+        err(NULL, "%s %s", path, why);
+    if (!vec_len(all))
+        err(NULL, "%s has no questions", path);
+    return all;
+}
