@@ -129,6 +129,8 @@ static Plan *make_plan(Args *a, FILE *out)
         o.dump = a->dump ? a->dump : "sharding";
         o.prog = program_of(a->prog, PGeval);
     }
+    if (a->runs && !opts_given(t.g->opts, "train.expert_metrics"))
+        opts_set(t.g->opts, "train.expert_metrics", "1", NULL);
     Plan *p = compile(t.g, target_of(t.g->opts), &o);
     if (a->dot && !dot.len)
         err(NULL,
@@ -459,6 +461,7 @@ int cmd_run(Args *a)
     if (a->replay && !folder_of(a->file))
         err(NULL, "--replay takes a run's folder, and %s is none", a->file);
     choose_target(a);
+    a->runs = !counts_only(a);
     return execute(a, run_or_count);
 }
 

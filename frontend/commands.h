@@ -57,6 +57,7 @@ typedef struct Args {
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
     double temperature, seconds;
+    int runs;              /* the plan is for a run that keeps a log */
     int64_t n, topk, rank; /* rank -1: not asked for */
     int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
 } Args;

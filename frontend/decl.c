@@ -227,8 +227,10 @@ static void need_scalar(Front *f, const Node *t, const char *name)
 static void check_recorded(Front *f, const char *name, const char *other)
 {
     static const char *const ours[] = {
-        "step",     "grad_norm", "lr",    "step_ms", "host_ms",  "tokens_per_s",
-        "fallback", "skipped",   "again", "set",     "val_loss", "expert_bytes",
+        "step",         "grad_norm",    "lr",      "step_ms",         "host_ms",
+        "tokens_per_s", "fallback",     "skipped", "again",           "set",
+        "val_loss",     "expert_bytes", "samples", "tflops_per_rank", "mfu",
+        "memory_gib",
     };
     int metric = !strcmp(f->fn, "metric"), taken = 0;
 

@@ -216,19 +216,10 @@ static Node *keep(Graph *g, const Node *pick)
     return infer(g, g_placed(n, pick));
 }
 
-static int of_batch(const Node *e)
+int of_batch(const Node *e)
 {
     for (int i = 0; i < e->nd; i++)
         if (axis_covers(e->dim[i].a, ROLEbatch))
-            return 1;
-    return 0;
-}
-
-static int has_metric(const Graph *g, const Scope *s, const char *name)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Ometric && g->node[i]->scope == s &&
-            g->node[i]->at.metric.name == name)
             return 1;
     return 0;
 }
@@ -237,20 +228,15 @@ static void count_dropped(Graph *g, Node *keep)
 {
     Axis *axes[MAXD];
     int n = 0;
-    const char *name = intern("dropped");
 
-    for (int k = 2; has_metric(g, keep->scope, name); k++)
-        name = intern(strf(g->arena, "dropped%d", k));
     for (int i = 0; i < keep->nd; i++)
         if (!g_ismicro(keep->dim[i].a))
             axes[n++] = keep->dim[i].a;
     Node *gone = g_ew(g, One, keep->loc, keep, keep->in[0], NULL);
     gone = g_cast(g, gone, Df32);
     Node *share = g_red(g, Omean, gone, axes, n);
-    Node *m = g_node(g, Ometric, keep->loc, 1, &share);
-    m->at.metric.name = name;
-    gone->scope = gone->in[0]->scope = share->scope = m->scope = keep->scope;
-    infer(g, m);
+    gone->scope = gone->in[0]->scope = share->scope = keep->scope;
+    add_metric(g, "dropped", share);
 }
 
 static void drop_pairs(Graph *g)
@@ -285,6 +271,8 @@ static void drop_pairs(Graph *g)
 
 void pass_expert_capacity(Graph *g)
 {
+    if (program_trains(g->prog) && opts_int(g->opts, "train.expert_metrics"))
+        expert_metrics(g);
     if (opts_expert_load(g->opts) == LOADforced)
         force_balance(g);
     if (opts_route_policy(g->opts) != ROUTEdropless)

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,6 +15,7 @@
 #include "train.h"
 
 enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1 };
+enum { EACH = 128 }; /* bytes of a line for each result */
 
 struct Log {
     const Plan *plan;
@@ -31,8 +33,11 @@ struct Log {
     double predicted;     /* seconds of a step; 0: unknown */
     double memory;        /* bytes of this machine */
     double used;          /* bytes of all ranks here */
-    char line[LINE];
-    int len;
+    double peak;          /* FLOP/s of a rank; 0: unknown */
+    Arena *mem;
+    double *result; /* of the step being told, by their place */
+    char *line;
+    int len, room;
 };
 
 static void say(Log *l, const char *fmt, ...)
@@ -43,15 +48,15 @@ static void say(Log *l, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    int n = vsnprintf(l->line + l->len, (size_t)(LINE - l->len), fmt, ap);
+    int n = vsnprintf(l->line + l->len, (size_t)(l->room - l->len), fmt, ap);
     va_end(ap);
-    l->len = n < 0 || l->len + n >= LINE ? LINE - 1 : l->len + n;
+    l->len = n < 0 || l->len + n >= l->room ? l->room - 1 : l->len + n;
 }
 
 static void end_line(Log *l)
 {
-    if (l->len == LINE - 1)
-        l->line[LINE - 2] = '\n';
+    if (l->len == l->room - 1)
+        l->line[l->room - 2] = '\n';
 }
 
 static void print_line(Log *l)
@@ -151,38 +156,57 @@ static int count_results(const Role *r, ResultKind k)
 
 /* ---- lines --------------------------------------------------------------- */
 
-enum { MAXRESULT = 256 };
-
-static void read_results(const Log *l, const Exec *x, double *v)
+static void read_results(const Log *l, const Exec *x)
 {
-    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
-        v[i] = exec_out(x, i);
+    for (int i = 0; i < l->role->nout; i++)
+        l->result[i] = exec_out(x, i);
 }
 
 static double value(const Log *l, const double *v, ResultKind k)
 {
     int i = role_result(l->role, k);
 
-    return i >= 0 && i < MAXRESULT ? v[i] : NAN;
+    return i >= 0 ? v[i] : NAN;
+}
+
+/* What a step's time and the plan say; NaN: they do not. */
+typedef enum StepSpeed { SPEEDtokens, SPEEDtflops, SPEEDmfu, NSPEED } StepSpeed;
+static const char *const speednames[NSPEED] = { "tokens_per_s",
+                                                "tflops_per_rank", "mfu" };
+
+static double speed(const Log *l, StepSpeed k, double secs)
+{
+    const Plan *p = l->plan;
+    double flops = p->flops / secs / (double)l->world;
+
+    switch (k) {
+    case SPEEDtokens: return p->tokens > 0 ? (double)p->tokens / secs : NAN;
+    case SPEEDtflops: return flops > 0 ? flops * 1e-12 : NAN;
+    default: return flops > 0 && l->peak > 0 ? flops / l->peak : NAN;
+    }
 }
 
 static void say_speed(Log *l, double secs)
 {
-    const Plan *p = l->plan;
+    double tokens = speed(l, SPEEDtokens, secs);
+    double tflops = speed(l, SPEEDtflops, secs), mfu = speed(l, SPEEDmfu, secs);
 
     say(l, " | %.1f ms", secs * 1e3);
-    if (p->tokens > 0) {
+    if (!isnan(tokens)) {
         say(l, " | ");
-        say_count(l, (double)p->tokens / secs);
+        say_count(l, tokens);
         say(l, " tok/s");
         if (l->world > 1) {
             say(l, " (");
-            say_count(l, (double)p->tokens / secs / (double)l->world);
+            say_count(l, tokens / (double)l->world);
             say(l, "/rank)");
         }
     }
-    if (p->flops > 0)
-        say(l, " | %.3g GFLOP/s", p->flops / secs * 1e-9);
+    if (!isnan(tflops))
+        say(l, " | %.3g %cFLOP/s%s", tflops < 1 ? tflops * 1e3 : tflops,
+            tflops < 1 ? 'G' : 'T', l->world > 1 ? "/rank" : "");
+    if (!isnan(mfu))
+        say(l, " %.1f%% MFU", mfu * 100);
 }
 
 static void line_step(Log *l, const Logged *s, const double *v)
@@ -230,7 +254,7 @@ static void json_named(Log *l, ResultKind k, const char *put_before,
 {
     char key[256];
 
-    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++) {
+    for (int i = 0; i < l->role->nout; i++) {
         const Scalar *s = &l->role->out[i];
         if (s->result != k || !strcmp(s->own, "loss"))
             continue;
@@ -253,8 +277,10 @@ static void json_step(Log *l, const Logged *s, const double *v)
         say(l, ", \"host_ms\": %.4f", s->host * 1e3);
     if (s->experts > 0)
         say(l, ", \"expert_bytes\": %.0f", s->experts);
-    if (l->plan->tokens > 0)
-        say(l, ", \"tokens_per_s\": %.1f", (double)l->plan->tokens / s->secs);
+    for (StepSpeed k = 0; k < NSPEED; k++)
+        if (!isnan(speed(l, k, s->secs)))
+            say_json(l, speednames[k], speed(l, k, s->secs));
+    say_json(l, "memory_gib", l->used / (1 << 30));
     if (value(l, v, RESULToverflow) > 0)
         say(l, ", \"fallback\": true");
     if (value(l, v, RESULTok) == 0)
@@ -266,18 +292,23 @@ static void json_step(Log *l, const Logged *s, const double *v)
 
 static void event_step(Log *l, const Logged *s, const double *v)
 {
-    for (int i = 0; i < l->role->nout && i < MAXRESULT; i++)
+    for (int i = 0; i < l->role->nout; i++)
         if (l->role->out[i].result != RESULTok)
             event_scalar(l->events, s->step, l->role->out[i].name, v[i]);
     event_scalar(l->events, s->step, "lr", s->lr);
     event_scalar(l->events, s->step, "step_ms", s->secs * 1e3);
+    event_scalar(l->events, s->step, "memory_gib", l->used / (1 << 30));
+    for (StepSpeed k = 0; k < NSPEED; k++)
+        if (!isnan(speed(l, k, s->secs)))
+            event_scalar(l->events, s->step, speednames[k],
+                         speed(l, k, s->secs));
 }
 
 void log_step(Log *l, const Exec *x, const Logged *s)
 {
-    double v[MAXRESULT];
+    const double *v = l->result;
 
-    read_results(l, x, v);
+    read_results(l, x);
     if (s->step > SKIPPED) { /* the first step warms caches up */
         l->secs += s->secs;
         l->counted++;
@@ -352,9 +383,9 @@ void log_note(Log *l, const char *fmt, ...)
     if (!l->loud)
         return;
     va_start(ap, fmt);
-    l->len = vsnprintf(l->line, LINE, fmt, ap);
+    l->len = vsnprintf(l->line, (size_t)l->room, fmt, ap);
     va_end(ap);
-    l->len = l->len >= LINE ? LINE - 1 : l->len;
+    l->len = l->len >= l->room ? l->room - 1 : l->len;
     print_line(l);
 }
 
@@ -376,15 +407,17 @@ static void look_back(Log *l)
     struct stat st;
     FILE *f =
         !stat(l->path, &st) && S_ISREG(st.st_mode) ? fopen(l->path, "r") : NULL;
-    char line[LINE];
+    char *line = NULL;
+    size_t room = 0;
     long long step;
 
-    while (f && fgets(line, sizeof line, f)) {
+    while (f && getline(&line, &room, f) > 0) {
         if (!l->torn && sscanf(line, "{\"step\": %lld,", &step) == 1 &&
             strstr(line, ", \"loss\": ") && step > l->reached)
             l->reached = step;
         l->torn = !strchr(line, '\n');
     }
+    free(line);
     if (f)
         fclose(f);
 }
@@ -422,13 +455,19 @@ void log_plan(Log *l, const Plan *p, const Exec *x)
     l->world = p->mesh->world;
     l->predicted = plan_secs(p, PGstep);
     l->used = (double)exec_bytes(x);
+    l->result = alloc(l->mem, (size_t)l->role->nout * sizeof *l->result + 1);
+    l->room = LINE + EACH * l->role->nout;
+    l->line = alloc(l->mem, (size_t)l->room);
 }
 
 Log *log_open(Arena *a, const Plan *p, const Exec *x, const char *dir)
 {
     Log *l = alloc(a, sizeof *l);
 
+    l->mem = a;
     log_plan(l, p, x);
+    if (x->dev->can & OWNmemory) /* the host's would have to be measured */
+        l->peak = x->dev->peak(x->on, opts_dtype(p->opts)).flops;
     l->loud = x->comm->first == 0;
     l->metrics = -1;
     if (l->loud && dir)

@@ -13,7 +13,7 @@
 
 #include "run.h"
 
-enum { MAXBAD = 3, MAXRESULT = 256, MAXCOUNTED = 1 << 26 };
+enum { MAXBAD = 3, MAXCOUNTED = 1 << 26 };
 enum { REPLAYED = 2, SLOW = 1 }; /* SLOW: seconds */
 
 /* For a byte model's last line: what counting alone would have reached. */
@@ -47,20 +47,25 @@ static void validate_on(Train *t, const ValidSet *v)
 {
     const Role *r = exec_role(t->x, t->comm->first);
     int64_t n = opts_int(t->plan->opts, "train.eval_steps");
-    double sum[MAXRESULT] = { 0 };
+    double *sum = calloc((size_t)r->nout + 1, sizeof *sum);
 
+    if (!sum)
+        die("not enough memory");
     for (int64_t k = 0; k < n; k++) {
-        if (stopping(t))
+        if (stopping(t)) {
+            free(sum);
             return;
+        }
         Feed f = data_feed(v->data, k * data_perstep(v->data));
         StepValues b = step_block(t->plan->opts, t->state.step);
         exec_run(t->x, PGeval, &b, &f);
-        for (int i = 0; i < r->nout && i < MAXRESULT; i++)
+        for (int i = 0; i < r->nout; i++)
             sum[i] = plain_nan(sum[i] + exec_out(t->x, i) / (double)n);
     }
     int last = t->state.step >= opts_int(t->plan->opts, "train.steps");
     log_valid(t->log, t->state.step, v->name, sum,
               last ? beside(t, v->data, n * data_perstep(v->data)) : "");
+    free(sum);
 }
 
 void validate(Train *train)

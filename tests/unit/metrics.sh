@@ -1,0 +1,57 @@
+#!/bin/sh
+# metrics: what a run keeps of its experts without being told to, against the same
+# written in the model; on one rank, on ranks that share experts, and off.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/metrics
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+. tests/expect
+
+sed 's/^  metric("least".*/  metric("load", 8 * max(load, "expert"))\
+  metric("ranks", 4 * max(sum(split(load, "expert", "owner own"), "own"), "owner"))\
+  metric("spread", -sum(load * log(maximum(load, 1e-30)), "expert") \/ math.log(8))/
+    s/vocab=256 }/vocab=256, owner=4, own=2 }/' models/tiny.lua >"$dir/own.lua"
+# run NAME key=value...: two steps, their lines in NAME.lines
+run() {
+    to=$1
+    shift
+    "$PLEAT" run "$dir/own.lua" target=host axes.batch=2 axes.seq=16 axes.hidden=16 axes.ffn=16 train.batch=8 \
+        train.steps=2 data.train=LICENSE data.valid= name="$dir/$to" "$@" || return
+    grep '"loss"' "$dir/$to/metrics.jsonl" >"$dir/$to.lines"
+}
+# same NAME OURS MINE: in both steps and all three layers of a run
+same() {
+    is "$1: $2, as the model has it" 0 awk -v a="$2" -v b="$3" '
+        function field(k) {
+            k = "\"layers." l ".moe." k "\": "
+            i = index($0, k)
+            return i ? substr($0, i + length(k)) + 0 : -1
+        }
+        { for (l = 0; l < 3; l++) { d = field(a) - field(b); n += field(a) > 0 && d < 1e-6 && d > -1e-6 } }
+        END { exit n != 6 }' "$dir/$1.lines"
+}
+is "a run" 0 run one
+says "the fullest expert of all layers is in the line" " | expert_load "
+same one expert_load load
+same one expert_entropy spread
+is "without ranks there is no load of them" 1 grep rank_load "$dir/one.lines"
+is "the largest of the layers" 0 awk '{ most = 0
+    for (l = 0; l < 3; l++) { k = "\"layers." l ".moe.expert_load\": "; v = substr($0, index($0, k) + length(k)) + 0; most = v > most ? v : most }
+    k = ", \"expert_load\": "; n += substr($0, index($0, k) + length(k)) + 0 == most } END { exit n != 2 }' "$dir/one.lines"
+is "on four ranks of experts" 0 run four fold.ep=4 world=4
+same four expert_load load
+same four rank_load ranks
+is "in stages" 0 run stages fold.pp=3 world=3
+same stages expert_load load
+is "experts that are told to be even" 0 run even route.balance=forced
+is "are" 0 grep -q '"layers.1.moe.expert_load": 1, "layers.1.moe.expert_entropy": 1[,.]' "$dir/even.lines"
+is "of what is chosen, not of what is kept" 0 run kept route.policy=capacity route.factor=0.5
+same kept expert_load load
+is "not asked for" 0 run off train.expert_metrics=0
+is "there are none" 1 grep -q "expert_load" "$dir/off.lines"
+for key in tokens_per_s tflops_per_rank memory_gib; do
+    is "a line has $key" 0 grep -q "\"$key\": [0-9]" "$dir/one.lines"
+    is "TensorBoard too" 0 grep -qa "$key" "$dir"/one/events*
+done
+printf '1..%d\n' $n
+exit $bad
