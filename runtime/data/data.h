@@ -54,6 +54,34 @@ const char *lines_open(TextLines *l, const char *path);
 const char *lines_next(TextLines *l, size_t *len);
 const char *lines_close(TextLines *l);
 
+/* rows.c arrow.c parquet.c: the texts of a column. rows_open: null, or why not;
+ * rows_close after either (what it said is in its arena: read it before).
+ * rows_next: the next text, until the next call; one that is null in the table
+ * is empty; null: no more, or r->why is what is wrong. */
+typedef struct ArrowRows ArrowRows;
+typedef struct ParquetRows ParquetRows;
+typedef struct TextRows {
+    Arena *mem;
+    ArrowRows *arrow;
+    ParquetRows *parquet;
+    const char *why;
+    int64_t number; /* of the row, from 1 */
+} TextRows;
+const char *rows_open(TextRows *r, const char *path, enum data_format format,
+                      const char *column);
+const char *rows_next(TextRows *r, size_t *n);
+void rows_close(TextRows *r);
+const char *arrow_open(Arena *a, ArrowRows **out, const char *path,
+                       const char *column);
+const char *arrow_next(ArrowRows *a, const char **why, size_t *n);
+void arrow_close(ArrowRows *a);
+const char *parquet_open(Arena *a, ParquetRows **out, const char *path,
+                         const char *column);
+const char *parquet_next(ParquetRows *p, const char **why, size_t *n);
+void parquet_close(ParquetRows *p);
+
+/* Is it of texts, which become tokens? The others hold tokens. */
+int format_is_text(enum data_format format);
 /* FORMATauto becomes the format of a file, by its name and content. Null, or
  * what is wrong with the file ("is cut off"). */
 const char *tokens_format(Arena *a, const char *path, enum data_format *format);
@@ -77,8 +105,9 @@ uint32_t u32_at(const uint8_t *p); /* little-endian */
 const char *npy_read(Arena *a, Tokens *tokens);
 const char *indexed_read(Arena *a, Tokens *tokens);
 int64_t indexed_doc(const Tokens *tokens, int64_t i, int64_t *start);
-const char *jsonl_read(Arena *a, const char *path, uint8_t **data, int64_t *n,
-                       int64_t **ends, int64_t *docs);
+/* The bytes of texts, a zero after each. */
+const char *jsonl_read(Arena *a, Tokens *tokens);
+const char *table_read(Arena *a, Tokens *tokens);
 
 /* ---- numpy.c: what NumPy does -------------------------------------------- */
 

@@ -170,10 +170,7 @@ static int do_inspect(int n, char **path, const Opts *o, const char *out)
                (long long)tokens.size);
         print_range(&tokens);
         print_docs(&tokens);
-        print_first(&tokens,
-                    tokens.format != FORMATjsonl && tokens.format != FORMATbytes
-                        ? k
-                        : NULL);
+        print_first(&tokens, format_is_text(tokens.format) ? NULL : k);
         tokens_close(&tokens);
     }
     return n < 1;

@@ -1,5 +1,5 @@
-/* jsonl.c: the texts of a .jsonl or .jsonl.gz file as one stream of bytes, a
- * zero byte after each: {"text": "..."} on every line. */
+/* jsonl.c: the texts of a file as one stream of bytes, a zero byte after each:
+ * {"text": "..."} on every line, or a table's column "text". */
 #include <jansson.h>
 #include <string.h>
 
@@ -43,24 +43,41 @@ static const char *take_text(Arena *a, Stream *s, const char *line, size_t len)
     return why;
 }
 
-/* Null, or what is wrong with the file. */
-const char *jsonl_read(Arena *a, const char *path, uint8_t **data, int64_t *n,
-                       int64_t **ends, int64_t *docs)
+static const char *give(const Stream *s, Tokens *tokens, const char *why)
+{
+    tokens->e = EU8;
+    tokens->own = s->out;
+    tokens->n = (int64_t)s->n;
+    tokens->ends = s->ends;
+    tokens->docs = (int64_t)s->docs;
+    return why || s->docs ? why : "has no texts";
+}
+
+const char *jsonl_read(Arena *a, Tokens *tokens)
 {
     Stream s = { 0 };
-    const char *why = lines_open(&s.in, path), *line, *broken;
+    const char *why = lines_open(&s.in, tokens->path), *line, *broken;
     size_t len;
 
     while (!why && (line = lines_next(&s.in, &len)))
         if (len)
             why = take_text(a, &s, line, len);
     broken = lines_close(&s.in);
-    why = broken ? broken : why;
-    if (!why && !s.docs)
-        why = "has no texts";
-    *data = s.out;
-    *n = (int64_t)s.n;
-    *ends = s.ends;
-    *docs = (int64_t)s.docs;
-    return why;
+    return give(&s, tokens, broken ? broken : why);
+}
+
+const char *table_read(Arena *a, Tokens *tokens)
+{
+    Stream s = { 0 };
+    TextRows rows;
+    const char *why = rows_open(&rows, tokens->path, tokens->format, "text");
+    const char *text;
+    size_t n;
+
+    while (!why && (text = rows_next(&rows, &n)))
+        keep(&s, text, n);
+    why = why ? why : rows.why;
+    why = why ? strf(a, "%s", why) : NULL;
+    rows_close(&rows);
+    return give(&s, tokens, why);
 }

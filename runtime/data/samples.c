@@ -54,8 +54,7 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
     const char *why =
         s->want.text ? tokens_format(s->mem, path, &format) : NULL;
 
-    if (!why && s->want.text &&
-        (format == FORMATbytes || format == FORMATjsonl)) {
+    if (!why && s->want.text && format_is_text(format)) {
         path = tokenized(s->mem, s->want.text, path, format);
         format = FORMATmegatron;
     }
@@ -64,7 +63,7 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
 
     if (why)
         err(s->want.loc, "%s: %s %s", s->want.key, path, why);
-    if (f.t.format == FORMATbytes || f.t.format == FORMATjsonl)
+    if (format_is_text(f.t.format))
         need_tokenizer(s, path);
     if (s->want.shuffle || s->want.megatron)
         tokens_scattered(&f.t);
@@ -114,13 +113,35 @@ static void add_pattern(const Samples *s, Corpus *p, const char *pattern)
         err(s->want.loc, "%s: no files in %s", key, p->path);
 }
 
+/* Of a folder that holds tables, as Hugging Face datasets are on disk, these
+ * only; of one of splits, "train". */
+static const char *files_of(const Samples *s, const char *dir)
+{
+    static const char *const ends[] = { "*.arrow", "*.parquet",
+                                        "data/*.parquet" };
+    const char *split = strf(s->mem, "%s/train", dir);
+    glob_t g = { 0 };
+
+    if (!access(strf(s->mem, "%s/dataset_dict.json", dir), F_OK) &&
+        folder_exists(split))
+        dir = split;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const char *pattern = strf(s->mem, "%s/%s", dir, ends[i]);
+        int none = glob(pattern, 0, NULL, &g) || !g.gl_pathc;
+        globfree(&g);
+        if (!none)
+            return pattern;
+    }
+    return strf(s->mem, "%s/*", dir);
+}
+
 static void add_path(Samples *s, Corpus *p)
 {
     const char *path = p->path;
 
     if (folder_exists(path)) {
         if (!add_arrays(s, p, path))
-            add_pattern(s, p, strf(s->mem, "%s/*", path));
+            add_pattern(s, p, files_of(s, path));
     } else if (!access(path, F_OK)) {
         add_file(s, p, path, NULL);
     } else if (!access(strf(s->mem, "%s.idx", path), R_OK)) {

@@ -1,5 +1,5 @@
 /* tokenize.c: texts from files through a tokenizer into Megatron's files. Lines
- * of a .jsonl are documents, as is any other file. They are read in batches
+ * of a .jsonl and rows of a table are documents, as is any other file. They are read in batches
  * that all threads share, and written in their order.
  *
  * A run that trains on text keeps its tokens in the cache, by what they were
@@ -211,6 +211,25 @@ static void read_lines(Batch *b)
     place_lines(b);
 }
 
+static void read_rows(Batch *b, enum data_format format)
+{
+    TextRows rows;
+    const char *why = rows_open(&rows, b->path, format, b->a->field), *text;
+    size_t len;
+
+    while (!why && (text = rows_next(&rows, &len))) {
+        bytes_add(&b->text, text, len);
+        new_doc(b, NULL, len, rows.number);
+        if (b->text.n >= b->limit)
+            place_lines(b);
+    }
+    why = why ? why : rows.why;
+    if (why)
+        stop(b, 0, "%s", why);
+    rows_close(&rows);
+    place_lines(b);
+}
+
 static void read_text(Batch *b)
 {
     const uint8_t *s;
@@ -242,11 +261,13 @@ TextCount tokenize(const TextArgs *a, const char *const *path, int n,
         if (why)
             stop(&b, 0, "%s", why);
         b.jsonl = is == FORMATjsonl;
-        if (!b.jsonl && is != FORMATbytes)
+        if (!format_is_text(is))
             stop(&b, 0, "holds tokens already (%s)",
                  key_word_text("data.format", (int)is));
         if (b.jsonl)
             read_lines(&b);
+        else if (is != FORMATbytes)
+            read_rows(&b, is);
         else
             read_text(&b);
     }

@@ -3,6 +3,7 @@
  *
  *   bytes     every byte is a token
  *   jsonl     the bytes of "text" in every line, a zero after each; .gz .zst
+ *   parquet   the same of the column "text"; arrow: Arrow's IPC format
  *   nanogpt   u16 tokens, nothing else
  *   llmc      256 words of i32: magic, version, tokens; then u16 (20240520,
  *             version 1) or u32 tokens (20240801, version 7)
@@ -143,13 +144,6 @@ static const char *open_llmc(Arena *a, Tokens *t)
     return NULL;
 }
 
-static const char *open_jsonl(Arena *a, Tokens *tokens)
-{
-    tokens->e = EU8;
-    return jsonl_read(a, tokens->path, &tokens->own, &tokens->n, &tokens->ends,
-                      &tokens->docs);
-}
-
 static const char *open_nanogpt(Arena *a, Tokens *tokens)
 {
     return open_plain(a, tokens, EU16);
@@ -164,6 +158,10 @@ static enum data_format guess(const Tokens *tokens)
 {
     if (tokens->size > 6 && !memcmp(tokens->map, "\x93NUMPY", 6))
         return FORMATnpy;
+    if (tokens->size > 8 && !memcmp(tokens->map, "PAR1", 4))
+        return FORMATparquet;
+    if (ends_with(tokens->path, ".arrow"))
+        return FORMATarrow;
     if (tokens->size >= LLMCHEAD)
         for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
             if (u32_at(tokens->map) == llmc[i].magic &&
@@ -185,10 +183,17 @@ static enum data_format guess(const Tokens *tokens)
 }
 
 static const char *(*const openers[])(Arena *a, Tokens *t) = {
-    [FORMATbytes] = open_bytes,      [FORMATjsonl] = open_jsonl,
+    [FORMATbytes] = open_bytes,      [FORMATjsonl] = jsonl_read,
     [FORMATmegatron] = indexed_read, [FORMATllmc] = open_llmc,
     [FORMATnanogpt] = open_nanogpt,  [FORMATnpy] = npy_read,
+    [FORMATparquet] = table_read,    [FORMATarrow] = table_read,
 };
+
+int format_is_text(enum data_format format)
+{
+    return format == FORMATbytes || format == FORMATjsonl ||
+           format == FORMATparquet || format == FORMATarrow;
+}
 
 static const char *map_file(Arena *a, const char *path, enum data_format format,
                             Tokens *tokens)

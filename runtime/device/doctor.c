@@ -42,6 +42,8 @@ static void say(FILE *f, Lib l)
                 dl.cublasLtGetVersion() % 100);
     else if (l == LIBnccl && !dl.ncclGetVersion(&a))
         fprintf(f, "%d.%d.%d", a / 10000, a / 100 % 100, a % 100);
+    else if (l == LIBduckdb)
+        fprintf(f, "%s", dl.duckdb_library_version());
     else if (l == LIBzstd)
         fprintf(f, "%s", dl.ZSTD_versionString());
 }

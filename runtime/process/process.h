@@ -28,6 +28,13 @@ typedef struct IpcHandle {
     char c[64];
 } IpcHandle;
 
+typedef struct DuckResult { /* duckdb_result */
+    uint64_t old[3];
+    void *columns;
+    char *message;
+    void *data;
+} DuckResult;
+
 typedef struct Dl { /* null where the library was not found */
 #define LIB(id, what, names)
 #define SYM(id, name, ret, args) ret(*name) args;

@@ -120,7 +120,7 @@ static void add_texts(ScoreJob *j, const Plan *p, int64_t seq)
     const char *why = tokens_format(forever, path, &format);
 
     a.eod = -1;
-    if (!why && (format == FORMATbytes || format == FORMATjsonl)) {
+    if (!why && format_is_text(format)) {
         path = tokenized(forever, &a, path, format);
         format = FORMATmegatron;
     }

@@ -1,7 +1,7 @@
 """Files of tokens and tensors written by other programs than ours, small, for
 tests/unit/formats_test.c and as seeds of tests/fuzz.
 
-    pip install numpy safetensors lm_eval datasets && python3 tests/data/files.py
+    pip install numpy safetensors lm_eval datasets pyarrow && python3 tests/data/files.py
 
 Token i of every file is (i * i // 7 + i) % 13 for i < 100; rows.npy has it as 10
 rows of 10. texts.jsonl(.gz) hold what texts.txt says, a zero after each text.
@@ -14,6 +14,8 @@ import json
 import pathlib
 
 import numpy
+import pyarrow
+import pyarrow.parquet
 from lm_eval.tasks.hellaswag.utils import preprocess
 from safetensors.numpy import save_file
 
@@ -68,6 +70,33 @@ def jsonl():
     (OUT / "texts.txt").write_bytes(b"".join(t.encode() + b"\0" for t in TEXTS))
 
 
+def tables():
+    """`text` behind columns of many types, in batches, a null among its texts"""
+    n = len(TEXTS)
+    utf8 = [t.encode("utf8", "surrogatepass").decode("utf8") for t in TEXTS]
+    kind = pyarrow.string()
+    columns = {
+        "id": pyarrow.array(range(n), "i4"), "bool": pyarrow.array([True] * n),
+        "none": pyarrow.nulls(n), "list": pyarrow.array([["a", "b"]] * n),
+        "struct": pyarrow.array([{"a": 1, "b": {"text": "x"}}] * n),
+        "fixed": pyarrow.array([[1, 2]] * n, pyarrow.list_(pyarrow.int8(), 2)),
+        "word": pyarrow.array(["a", "b"] * (n // 2) + ["a"] * (n % 2)).dictionary_encode(),
+        "text": pyarrow.array(utf8, kind), "after": pyarrow.array([0.5] * n)}
+    table = pyarrow.table(columns)
+    hole = pyarrow.table({"text": pyarrow.array([utf8[1], None, utf8[2]], pyarrow.large_string())})
+    with pyarrow.ipc.new_stream(str(OUT / "texts.arrow"), table.schema) as f:
+        f.write_table(table, max_chunksize=3)
+    with pyarrow.ipc.new_file(str(OUT / "file.arrow"), table.schema) as f:
+        f.write_table(table)
+    with pyarrow.ipc.new_file(str(OUT / "hole.arrow"), hole.schema) as f:
+        f.write_table(hole)
+    with pyarrow.ipc.new_stream(str(OUT / "packed.arrow"), hole.schema, options=pyarrow.ipc.IpcWriteOptions(
+            compression="zstd")) as f:
+        f.write_table(hole)
+    pyarrow.parquet.write_table(table, OUT / "texts.parquet", row_group_size=3)
+    pyarrow.parquet.write_table(hole, OUT / "hole.parquet", compression="zstd")
+
+
 def questions():
     with open(OUT / "hellaswag.jsonl", "w") as f, open(OUT / "hellaswag.made.jsonl", "w") as g:
         for label, a, b, endings, right in QUESTIONS:
@@ -86,5 +115,5 @@ def tensors():
 
 
 OUT.mkdir(exist_ok=True)
-for make in npy, bins, jsonl, questions, tensors:
+for make in npy, bins, jsonl, tables, questions, tensors:
     make()

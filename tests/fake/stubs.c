@@ -23,6 +23,7 @@ typedef struct IpcHandle {
 #define SYM_blas(name, ret, args)
 #define SYM_mpi(name, ret, args)
 #define SYM_zstd(name, ret, args)
+#define SYM_duckdb(name, ret, args)
 #define SYM_cuda     STUB
 #define SYM_nvrtc    STUB
 #define SYM_cublaslt STUB

@@ -503,6 +503,7 @@ static const char *read_text(Arena *a, const char *path)
 const FuzzReader fuzz_readers[] = {
     {"jsonl", "x.jsonl", FILES "t*.jsonl", .read = read_tokens, .cost = 1},
     {"gz", "x.jsonl.gz", FILES "*.jsonl.gz", .read = read_tokens, .cost = 1},
+    {"arrow", "x.arrow", FILES "[fht]*.arrow", .read = read_tokens, .cost = 1},
     {"questions", "q.jsonl", FILES "hellaswag*.jsonl", .read = read_questions, .cost = 1},
     {"idx", "x.idx", "tests/data/indexed/*.idx", .beside = beside_idx, .read = read_idx, .cost = 2},
     {"llmc", "x.bin", FILES "llmc*.bin", .read = read_tokens, .cost = 1},

@@ -7,7 +7,6 @@ dir=$PWD/build/tests/data
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 export XDG_CACHE_HOME="$dir/cache"
 kinds=tests/data/tokenizer
-printf '1..%d\n' $((51 + $(command -v zstd >/dev/null && echo 8 || echo 0)))
 . tests/expect
 
 # ---- files ---------------------------------------------------------------------
@@ -44,6 +43,48 @@ is "without separator, with the template" 0 "$PLEAT" data tokenize "$dir/t.jsonl
 is "inspect that" 0 "$PLEAT" data inspect "$dir/u.bin" tokenizer=$kinds/llama3.json
 says "the template comes first" 'text       "<|endoftext|>Line 0'
 
+# ---- tables --------------------------------------------------------------------
+# As Hugging Face datasets are on disk; .parquet by a libduckdb of one table.
+
+files=tests/data/files
+mkdir -p "$dir/set/train" "$dir/hub/data" "$dir/lib" "$dir/same"
+cp $files/texts.arrow "$dir/set/train/data-00000-of-00002.arrow"
+cp $files/file.arrow "$dir/set/train/data-00001-of-00002.arrow"
+for f in state dataset_info; do echo '{}' >"$dir/set/train/$f.json"; done
+echo '{"splits": ["train"]}' >"$dir/set/dataset_dict.json"
+for f in one two; do cp $files/texts.jsonl "$dir/same/$f.jsonl"; done
+is "inspect a table" 0 "$PLEAT" data inspect $files/texts.arrow
+says "has documents" "documents  7, of 1 to 301 tokens"
+is "tokenize a table" 0 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/table" tokenizer=bytes field=text eod=none
+is "and the same texts" 0 "$PLEAT" data tokenize $files/texts.jsonl -o "$dir/lines" tokenizer=bytes field=text eod=none
+is "give the same tokens" 0 cmp "$dir/table.bin" "$dir/lines.bin"
+is "another column" 1 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/x" field=id
+says "of numbers" 'texts.arrow: error: has a column "id" that holds no texts'
+is "none of that name" 1 "$PLEAT" data tokenize $files/texts.arrow -o "$dir/x" field=body
+says "says so" 'has no column "body" (data.field)'
+ln -s "$PWD/build/tests/unit/fakeduck.so" "$dir/lib/libduckdb.so"
+awk 'BEGIN { for (i = 0; i < 5000; i++) {
+    s = "row " i " " substr("xxxxxxxxxxxxxxxxxxxx", 1, i % 20)
+    print "{\"text\": \"" (i % 7 == 6 ? "" : s) "\"}"
+}}' >"$dir/rows.jsonl"
+for f in data/x bad; do echo "PAR1 and so on" >"$dir/hub/$f.parquet"; done
+duck() { LD_LIBRARY_PATH="$dir/lib" "$PLEAT" "$@"; }
+is "tokenize .parquet" 0 duck data tokenize "$dir/hub/data/x.parquet" -o "$dir/duck" tokenizer=$kinds/llama3.json
+says "its rows are documents" "5000 documents (714 empty)"
+is "and those texts" 0 "$PLEAT" data tokenize "$dir/rows.jsonl" -o "$dir/rows" tokenizer=$kinds/llama3.json
+is "give the same tokens of .parquet" 0 cmp "$dir/duck.bin" "$dir/rows.bin"
+is "and documents" 0 cmp "$dir/duck.idx" "$dir/rows.idx"
+is "a file that breaks off" 1 duck data tokenize "$dir/hub/bad.parquet" -o "$dir/x" tokenizer=$kinds/llama3.json
+says "says why" "bad.parquet: error: is not read by DuckDB: IO Error: gone"
+is "a column that is not there" 1 duck data tokenize "$dir/hub/bad.parquet" -o "$dir/x" field=nope
+says "is DuckDB's to tell" "Binder Error: no such column"
+is "one of numbers" 1 duck data tokenize "$dir/hub/bad.parquet" -o "$dir/x" field=n
+says "has no texts" 'has a column "n" that holds no texts'
+if ! ldconfig -p | grep -q libduckdb.so; then
+    is ".parquet without the library" 1 "$PLEAT" data inspect "$dir/hub/bad.parquet"
+    says "says which one" "needs libduckdb"
+fi
+
 # ---- runs ----------------------------------------------------------------------
 
 cat README.md LICENSE README.md >"$dir/text.txt"
@@ -61,6 +102,11 @@ says "its tokens are kept" ", kept as $dir/cache/pleat/tokens-"
 is "a run on its tokens" 0 run b data.train="$dir/text"
 is "has the same losses" 0 cmp "$dir/a.loss" "$dir/b.loss"
 is "losses there are" 0 grep -c '"loss"' "$dir/a.loss"
+for f in set same; do is "a run on a folder, $f" 0 run run.$f data.train="$dir/$f" data.format=auto; done
+is "of a dataset: its split for training, and no more" 0 cmp "$dir/run.set.loss" "$dir/run.same.loss"
+rm "$dir/hub/bad.parquet"
+is "a run on a folder of tables" 0 duck run models/tiny.lua axes.batch=2 axes.seq=16 train.batch=4 train.steps=1 data.valid= \
+    data.train="$dir/hub" name="$dir/hub.run"
 is "a second run" 0 run c data.train="$dir/text.txt" data.tokenizer=$kinds/qwen2.json
 cp "$dir/log" "$dir/c.log"
 is "makes no tokens again" 1 grep "kept as" "$dir/c.log"
@@ -111,4 +157,5 @@ is "tokens as text" 1 "$PLEAT" data tokenize "$dir/t.bin" -o "$dir/x" tokenizer=
 says "says what they are" "holds tokens already (megatron)"
 is "no output named" 1 "$PLEAT" data tokenize "$dir/t.jsonl" tokenizer=$kinds/gpt2.json
 is "no command" 2 "$PLEAT" data
+printf '1..%d\n' $n
 exit $bad

@@ -55,12 +55,17 @@ static void test_tokens(void **state)
 /* One text at a time, each with its zero. */
 static void test_texts(void **state)
 {
-    static const char *const files[] = { "texts.jsonl", "texts.jsonl.gz",
-                                         "members.jsonl.gz" };
+    static const char *const files[] = { "texts.jsonl",      "texts.jsonl.gz",
+                                         "members.jsonl.gz", "texts.arrow",
+                                         "file.arrow",       "texts.parquet" };
     Tokens want = opened(FILES "texts.txt", FORMATbytes);
 
     (void)state;
     for (size_t k = 0; k < sizeof files / sizeof *files; k++) {
+        if (ends_with(files[k], ".parquet") && !dl_open(LIBduckdb)) {
+            print_message("no libduckdb: %s is not read\n", files[k]);
+            continue;
+        }
         Tokens t = opened(strf(forever, FILES "%s", files[k]), FORMATauto);
         int64_t at, next = 0;
         assert_int_equal(t.n, want.n);
@@ -76,6 +81,22 @@ static void test_texts(void **state)
         tokens_close(&t);
     }
     tokens_close(&want);
+}
+
+/* A null among texts is an empty one. */
+static void test_tables(void **state)
+{
+    static const char want[] = "plain\0\0tab\tnewline\nquote\"slash/back\\";
+
+    (void)state;
+    for (int i = 0; i < 1 + (dl_open(LIBduckdb) != 0); i++) {
+        Tokens t =
+            opened(i ? FILES "hole.parquet" : FILES "hole.arrow", FORMATauto);
+        assert_int_equal(t.docs, 3);
+        assert_int_equal(t.n, sizeof want);
+        assert_memory_equal(t.data, want, sizeof want);
+        tokens_close(&t);
+    }
 }
 
 /* Sequences of Megatron-Core's builder; the empty ones too. */
@@ -178,6 +199,10 @@ static void test_refused(void **state)
     expect(FILES "nano.bin", FORMATllmc, "is too short for an llm.c header");
     expect(FILES "texts.jsonl", FORMATllmc, "is too short");
     expect(FILES "texts.txt", FORMATjsonl, "line 1: ");
+    expect(FILES "packed.arrow", FORMATauto, "is compressed inside");
+    expect(FILES "texts.txt", FORMATarrow, "is damaged");
+    expect(changed(FILES "texts.arrow", "t.arrow", 0, "", 0, 3000), FORMATauto,
+           "is cut off");
     expect("tests/data", FORMATauto, "is not a file");
     expect(FILES "absent", FORMATauto, "cannot be read: No such file");
 }
@@ -260,6 +285,7 @@ int main(void)
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_indexed),
+        cmocka_unit_test(test_tables),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_absurd),
         cmocka_unit_test(test_questions),
