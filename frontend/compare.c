@@ -1,5 +1,6 @@
 /* compare.c: `pleat compare runs/a runs/b`: the settings in which two runs
- * differ, and their losses, step by step, from what their folders recorded. */
+ * differ, and their losses, step by step, from what their folders recorded; of
+ * one run, its losses as a curve. */
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -147,9 +148,58 @@ static void print_losses(const RunLog *a, const RunLog *b)
         printf("losses of %zu steps are the same\n", n);
 }
 
+/* ---- a curve ------------------------------------------------------------- */
+
+enum { WIDTH = 64, HEIGHT = 12 };
+
+/* The mean loss of the steps that fall on a column, first to last; NaN: none
+ * was recorded. */
+static double mean_loss(const RunLog *run, int column)
+{
+    size_t n = vec_len(run->step) - 1, width = n < WIDTH ? n : WIDTH;
+    double sum = 0, count = 0;
+
+    for (size_t i = column * n / width; i < (column + 1) * n / width; i++)
+        if (isfinite(run->step[i + 1].loss)) {
+            sum += run->step[i + 1].loss;
+            count++;
+        }
+    return count > 0 ? sum / count : (double)NAN;
+}
+
+static void print_curve(const RunLog *run)
+{
+    size_t n = vec_len(run->step) - 1;
+    int width = n < WIDTH ? (int)n : WIDTH;
+    double v[WIDTH], most = -INFINITY, least = INFINITY;
+
+    for (int i = 0; i < width; i++) {
+        v[i] = mean_loss(run, i);
+        most = v[i] > most ? v[i] : most;
+        least = v[i] < least ? v[i] : least;
+    }
+    double row = most > least ? (most - least) / (HEIGHT - 1) : 1;
+    for (int y = HEIGHT - 1; y >= 0 && most >= least; y--) {
+        printf("%10.4f |", least + row * y);
+        for (int i = 0; i < width; i++)
+            putchar(fabs(v[i] - least - row * y) <= row / 2 ? '*' : ' ');
+        putchar('\n');
+    }
+    printf("%10s +", "loss");
+    for (int i = 0; i < width; i++)
+        putchar('-');
+    printf("\n%12s%-*d%*zu steps\n", "", width > 4 ? width - 4 : 1, 1, 4, n);
+}
+
 int cmd_compare(Args *a)
 {
-    RunLog x = read_run(a->word[0]), y = read_run(a->word[1]);
+    RunLog x = read_run(a->word[0]), y;
+
+    if (vec_len(a->word) < 2) {
+        print_curve(&x);
+        return 0;
+    }
+    y = read_run(a->word[1]);
 
     printf("%-24s %-30s %s\n", "", x.dir, y.dir);
     print_settings(&x, &y);

@@ -1,5 +1,5 @@
 /* arrow.c: a column of texts in a file of Arrow's IPC format, as Hugging Face
- * datasets are on disk: messages, each a flatbuffer and the buffers it speaks of
+ * datasets are on disk: messages, each a flatbuffer and the buffers it names
  * (arrow/format/Message.fbs, Schema.fbs). The stream is read, which a file has
  * between its "ARROW1"s. Every place is checked before it is read. */
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* parquet.c: a column of texts in a .parquet file, by DuckDB's C interface where
- * libduckdb is found (duckdb.org), row group by row group as it streams them. */
+/* parquet.c: a column of texts in a .parquet file, by DuckDB's C interface
+ * where libduckdb is found (duckdb.org), as it streams them. */
 #include <string.h>
 
 #include "data.h"

@@ -1,6 +1,6 @@
 /* tokenize.c: texts from files through a tokenizer into Megatron's files. Lines
- * of a .jsonl and rows of a table are documents, as is any other file. They are read in batches
- * that all threads share, and written in their order.
+ * of a .jsonl and rows of a table are documents, as is any other file. They are
+ * read in batches that all threads share, and written in their order.
  *
  * A run that trains on text keeps its tokens in the cache, by what they were
  * made of; the first process of a host makes them, the others wait. */

@@ -1,6 +1,6 @@
-/* fakeduck: a libduckdb of one table, for tests: 5000 texts "row N xx..", as many
- * x as N % 20, null where N % 7 is 6, in chunks of 2048. Column "nope" is not
- * there, "n" holds numbers; a file named bad breaks off after the first chunk. */
+/* fakeduck: a libduckdb of one table, for tests: 5000 texts "row N xx..", as
+ * many x as N % 20, null where N % 7 is 6, in chunks of 2048. Column "nope" is
+ * not there, "n" holds numbers; a file named bad ends in the first chunk. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

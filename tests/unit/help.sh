@@ -47,6 +47,10 @@ for c in new import check compile run eval bench search show generate logits exp
 done
 is "a run is as itself" 0 pleat compare runs/my runs/my
 says "it says so" "losses of 6 steps are the same"
+is "a run alone" 0 pleat compare runs/my
+says "is a curve" "1    6 steps"
+is "of a column a step, with a star in each" 0 awk '/\|/ { for (i = 13; i <= 18; i++) if (substr($0, i, 1) == "*") seen[i] = 1; n += length($0) == 18 }
+    END { for (i = 13; i <= 18; i++) all += seen[i]; exit !(all == 6 && n == 12) }' "$dir/said"
 is "another has other settings and losses" 0 pleat compare runs/my runs/olmoe
 says "the settings" "runs/olmoe"
 is "of each" 0 grep -E '^train.steps +6 +1$' "$dir/said"
@@ -61,6 +65,16 @@ done <guide
 is "they have commands" 0 grep -q export guide
 sed -n '/^```lua/,/^```$/p' "$top/models/guides.md" | grep -v '^```' >torch.lua
 is "from PyTorch: a model" 0 pleat run torch.lua target=host data.train=book.txt axes.vocab=256 train.steps=1 train.batch=2
+
+# Questions: each command gets the message above it.
+cp "$top/tests/data/files/texts.arrow" table.arrow
+echo "PAR1 and so on" >table.parquet
+sed -n 's/^### //p;s/^    \(pleat .*\)/\1/p' "$top/models/faq.md" >faq
+while read -r message && read -r line; do
+    is "$line" 1 sh -c "$line"
+    says "says what the question is" "$message"
+done <faq
+is "there are questions" 0 grep -q libduckdb faq
 
 # ---- names of other programs ---------------------------------------------------
 
