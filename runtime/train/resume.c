@@ -274,7 +274,54 @@ static const char *differs(Arena *a, const char *then, const char *now,
     }
 }
 
-void resume_data(Text *out, const char *dir, const char *now)
+/* The next line of a text that begins so; null: none. *text goes behind it. */
+static const char *next_line(const char **text, const char *word)
+{
+    const char *s = *text;
+
+    while (*s && strncmp(s, word, strlen(word))) {
+        s += strcspn(s, "\n");
+        s += *s == '\n';
+    }
+    *text = s + strcspn(s, "\n");
+    return *s ? s : NULL;
+}
+
+/* How many samples the only part has from its beginning; -1: it is not so. */
+static int64_t whole_part(const char *text, const char *word)
+{
+    const char *line = next_line(&text, word);
+    long long n, from;
+
+    return line && !next_line(&text, word) &&
+                   sscanf(line + strlen(word), "%lld from %lld", &n, &from) ==
+                       2 &&
+                   !from
+               ? n
+               : -1;
+}
+
+/* Did files only come behind those of before, of which no more than all was
+ * read? In the order of files what was read stays where it was, but not what
+ * a tail held out. */
+static int only_grew(const char *then, const char *now, int64_t samples)
+{
+    const char *x = then, *y = now, *a, *b, *valid = then;
+
+    while ((a = next_line(&x, "train file "))) {
+        const char *end = strstr(a, "  ");
+        b = next_line(&y, "train file ");
+        if (!b || !end || strncmp(a, b, (size_t)(end - a) + 2))
+            return 0;
+    }
+    return next_line(&y, "train file ") &&
+           samples <= whole_part(then, "train samples ") &&
+           whole_part(now, "train samples ") >= 0 &&
+           (!next_line(&valid, "valid samples ") ||
+            whole_part(then, "valid samples ") >= 0);
+}
+
+void resume_data(Text *out, const char *dir, const char *now, int64_t samples)
 {
     size_t n;
     const char *path = strf(out->arena, "%s/data", dir);
@@ -282,11 +329,15 @@ void resume_data(Text *out, const char *dir, const char *now)
 
     if (!then)
         return;
-    if ((what = differs(out->arena, then, now, "train ")))
+    what = differs(out->arena, then, now, "train ");
+    if (what && samples >= 0 && only_grew(then, now, samples))
+        put(out, "the training data grew: %s\n", what);
+    else if (what)
         err(NULL,
             "the training data are others than those of %s: %s; a position in "
             "them would mean something else (from=... name=... starts another "
-            "run with its weights)",
+            "run with its weights; with data.order=files files may be added "
+            "behind those that are there, before all are read)",
             dir, what);
     if ((what = differs(out->arena, then, now, "valid ")))
         put(out, "the validation data changed: %s\n", what);

@@ -58,6 +58,21 @@ const char *describe_data(Train *t)
     return s.s ? s.s : "";
 }
 
+/* Samples that the last checkpoint has read in the order of files; -1: in
+ * another order, then or now. */
+static int64_t read_in_order(Train *t, const Plan *p)
+{
+    const Settings *c =
+        config_read(t->mem, strf(t->mem, "%s/config.lua", t->dir));
+    State s;
+
+    return c && opts_sample_order(c->given) == ORDERfiles &&
+                   opts_sample_order(p->opts) == ORDERfiles &&
+                   ckpt_newest(t->mem, t->ckpt, &s, NULL)
+               ? s.samples
+               : -1;
+}
+
 void compare_past(Train *train, const Plan *p)
 {
     if (train->comm->first)
@@ -66,7 +81,8 @@ void compare_past(Train *train, const Plan *p)
     if (!resumes(p) || !ckpt_exists(train->ckpt))
         return;
     resume_settings(&train->changes, train->dir, p);
-    resume_data(&train->changes, train->dir, train->record.data);
+    resume_data(&train->changes, train->dir, train->record.data,
+                read_in_order(train, p));
 }
 
 void compare_machine(Train *train, const Plan *p)

@@ -140,7 +140,7 @@ static void open_replay(Train *train, Plan *p)
     open_all(train, plan_now(train, p), open_data);
     compare_plans(train, a);
     if (!train->comm->first)
-        resume_data(&train->changes, train->dir, describe_data(train));
+        resume_data(&train->changes, train->dir, describe_data(train), -1);
     tune_from(strf(train->mem, "%s/tuned", train->dir));
     open_exec(train);
     train->log = log_open(train->mem, train->plan, train->x, NULL);

@@ -110,7 +110,8 @@ void resume_name(const char *dir, const Opts *typed);
 /* What changed, a line each; err() where it must not. */
 void resume_settings(Text *t, const char *dir, const Plan *p);
 void resume_machine(Text *t, const char *dir, const char *now);
-void resume_data(Text *t, const char *dir, const char *now);
+/* samples: read so far in the order of files; -1: in another order. */
+void resume_data(Text *t, const char *dir, const char *now, int64_t samples);
 /* identity.c: lines about training ("train") or validation data. */
 void put_data(Text *t, const char *what, const Data *d);
 

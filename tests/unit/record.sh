@@ -148,6 +148,28 @@ done
 run runs/done/ resume=1 name=./runs/done train.steps=5 && grep -q "^train.steps 4 -> 5$" said
 result "its own name" $?
 
+# ---- data that grow ---------------------------------------------------------------
+
+mkdir grows both small
+head -c 1000 text | tee grows/a.txt >both/a.txt
+tail -c 1000 text >both/b.txt
+head -c 18 text >small/a.txt
+order="target=host data.order=files data.valid="
+# shellcheck disable=SC2086
+for f in both:4 grows:2 small:2; do run small.lua $order data.train="${f%:*}" train.steps="${f#*:}" name="runs/${f%:*}"; done
+cp both/b.txt grows/0.txt
+refused "a file before those that were read" "data are others .* files may be added behind" runs/grows train.steps=4
+mv grows/0.txt grows/b.txt
+refused "in another order" "training data are others" runs/grows train.steps=4 data.order=shuffle
+run runs/grows resume=1 train.steps=4
+grep -q "^the training data grew: file 1000" said && same runs/grows runs/both 4
+result "files that come behind: the run that had them from the start" $?
+cp both/b.txt small/b.txt
+refused "files behind those that were read twice" "training data are others" runs/small train.steps=4
+run small.lua target=host data.order=files data.train=both train.steps=2 name=runs/tail
+cp both/b.txt both/c.txt
+refused "files behind what a tail held out" "training data are others" runs/tail train.steps=4
+
 # ---- what must not ------------------------------------------------------------------
 
 refused "a seed" "seed is 0 in runs/first/config.lua and 3 now: initial values" runs/first seed=3
