@@ -51,18 +51,20 @@ static void add_file(const Samples *s, Corpus *p, const char *path,
 {
     SampleFile f = { .input = input };
     enum data_format format = s->want.format;
+    const char *from = path;
     const char *why =
         s->want.text ? tokens_format(s->mem, path, &format) : NULL;
 
     if (!why && s->want.text && format_is_text(format)) {
-        path = tokenized(s->mem, s->want.text, path, format);
+        from = tokenized(s->mem, s->want.text, path, format);
         format = FORMATmegatron;
     }
     if (!why)
-        why = tokens_open(s->mem, path, format, &f.t);
+        why = tokens_open(s->mem, from, format, &f.t);
 
     if (why)
-        err(s->want.loc, "%s: %s %s", s->want.key, path, why);
+        err(s->want.loc, "%s: %s %s", s->want.key, from, why);
+    f.t.path = strf(s->mem, "%s", path); /* what people know it by */
     if (format_is_text(f.t.format))
         need_tokenizer(s, path);
     if (s->want.shuffle || s->want.megatron)
