@@ -42,16 +42,42 @@ static void say_anew(const Plan *rest, int64_t format, const char *name)
              name, what);
 }
 
+static int why_job(void *arg, FILE *out)
+{
+    const Anew *w = arg;
+    Trace t = trace_sources(w->rest->source, w->rest->nsource, w->keys);
+    CompileOptions o = { .out = out, .dump = "why", .prog = PGstep };
+
+    compile(t.g, target_of(t.g->opts), &o);
+    return 0;
+}
+
+static Opts *keys_of(const Plan *p)
+{
+    Opts *keys = opts_new(forever);
+
+    opts_copy(keys, p->opts);
+    opts_set(keys, "target", p->target, NULL);
+    return keys;
+}
+
+Text decisions(const Plan *p)
+{
+    Text out = { .arena = forever };
+    int status = guarded(why_job, &(Anew){ p, keys_of(p) }, &out);
+
+    if (status)
+        exit(status);
+    return out;
+}
+
 /* For plan_anew. */
 static Plan *compile_anew(const Plan *rest, int64_t format, const char *name)
 {
-    Opts *keys = opts_new(forever);
     Text out = { .arena = forever };
 
     say_anew(rest, format, name);
-    opts_copy(keys, rest->opts);
-    opts_set(keys, "target", rest->target, NULL);
-    int status = guarded(anew_job, &(Anew){ rest, keys }, &out);
+    int status = guarded(anew_job, &(Anew){ rest, keys_of(rest) }, &out);
     if (status)
         exit(status);
     return plan_parse(forever, out.s, out.len, name);

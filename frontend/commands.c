@@ -28,6 +28,14 @@ static Plan *read_plan(const char *path)
     return plan_parse(forever, s, n, path);
 }
 
+/* Of a plan's file, or a run's folder. */
+static Plan *plan_at(const char *word)
+{
+    const char *dir = folder_of(word);
+
+    return read_plan(dir ? strf(forever, "%s/plan", dir) : word);
+}
+
 /* ---- from a model to a plan ---------------------------------------------- */
 
 const Target *target_of(const Opts *o)
@@ -200,19 +208,14 @@ int cmd_compile(Args *a)
     return guarded(compile_job, a, NULL);
 }
 
-static void write_page(const Plan *p, const char *path)
+static void show_page(const Args *a, const Plan *p)
 {
-    char *summary = NULL;
-    size_t n;
-    FILE *out = open_memstream(&summary, &n);
+    const Plan *v[2] = { p, NULL };
+    int n = (int)vec_len(a->word);
 
-    if (!out)
-        err(NULL, "not enough memory");
-    report_plan(out, p);
-    fclose(out);
-    char *page = draw_memory(p, summary, &n);
-    write_all(path, page, n);
-    free(summary);
+    if (n == 2)
+        v[1] = plan_at(a->word[1]);
+    draw_plans(a->html, v, a->word, n);
 }
 
 static void show_schedule(const Args *a, const Plan *p)
@@ -242,14 +245,16 @@ int cmd_show(Args *a)
 
     if (a->fold)
         return guarded(fold_job, a, NULL);
-    const char *dir = folder_of(a->file), *key, *value;
+    const char *key, *value;
+    if (vec_len(a->word) > 1 && !a->html)
+        err_usage("two plans are shown beside each other by --html FILE only");
     if (opts_each(a->keys, 0, &key, &value))
         err(NULL, "%s=%s: what a plan does is compiled in; --fold takes keys",
             key, value);
-    Plan *p = read_plan(dir ? strf(forever, "%s/plan", dir) : a->file);
+    Plan *p = plan_at(a->file);
 
     if (a->html)
-        write_page(p, a->html);
+        show_page(a, p);
     if (a->trace) {
         char *events = draw_time(p, &n);
         write_all(a->trace, events, n);

@@ -35,10 +35,99 @@ void report_fold(FILE *out, const Plan *p);               /* fold.c */
 void report_rank(FILE *out, const Plan *p, int64_t rank); /* rank.c */
 void report_memory(FILE *out, const Plan *p);
 
+/* "layers.*.attn.wq" of "layers.3.attn.wq", interned, and the first number. */
+const char *pattern_of(const char *path, int64_t *number);
+
 /* ---- draw.c -------------------------------------------------------------- */
 
-char *draw_memory(const Plan *p, const char *summary, size_t *len);
 char *draw_time(const Plan *p, size_t *len);
+
+/* ---- runlog.c: what a run has recorded ----------------------------------- */
+
+typedef struct RunPoint {
+    double step, value; /* value NaN: it was no number */
+} RunPoint;
+typedef struct RunSeries {
+    const char *name; /* as in metrics.jsonl; "val_loss/wiki" of a named set */
+    RunPoint *at;     /* vec, by step */
+    double *list;     /* vec: of what is a list, the last one */
+} RunSeries;
+typedef struct RunLog {
+    const char *dir;
+    const Settings *settings; /* null: none are there */
+    RunSeries *series;        /* vec */
+} RunLog;
+RunLog *run_log(Arena *a, const char *word); /* err(): it is no run's folder */
+int64_t last_step(const RunLog *run);        /* the last one */
+size_t series_length(const RunLog *run, const char *name);
+/* Below: NaN where there is none. */
+double series_at(const RunLog *run, const char *name, int64_t step);
+double series_last(const RunLog *run, const char *name);
+double series_median(const RunLog *run, const char *name);
+
+/* ---- page.c page_time.c page_memory.c watch.c: pages for a browser ------- */
+
+typedef struct PageName { /* what a span, or an operation, is called */
+    const char *text;
+    int cls; /* InstrClass; -1: several */
+    const char *line;
+} PageName;
+typedef struct PageSpan {
+    double from, end; /* seconds of the step */
+    int name;
+} PageSpan;
+typedef struct PagePhase { /* the first run of a phase */
+    int row;               /* of PageStage.row; -1: it never runs */
+    PageSpan *lane[NSTREAM];
+} PagePhase;
+typedef struct PageRow { /* a run of a phase; from, end: what it computes */
+    ScheduleSlot slot;
+    double from, end;
+    int works; /* it computes */
+} PageRow;
+typedef struct PageStage {
+    const Program *program;
+    PageRow *row;             /* vec */
+    const ScheduleSlot *last; /* while the step is walked through */
+    PagePhase *phase;         /* by phase of program */
+    double *when;             /* by instruction, when it first begins */
+} PageStage;
+typedef struct PageTime { /* a step of a plan */
+    Arena *arena;
+    const Plan *plan;
+    void *at;       /* Table of names */
+    PageName *name; /* vec */
+    const char **phase; /* vec: names of phases */
+    PageStage *stage;
+    double makespan, *busy; /* seconds; busy by stage */
+} PageTime;
+PageTime *page_time(Arena *a, const Plan *p);
+int page_name(PageTime *t, const char *text, int cls, const char *line);
+int page_instr_name(PageTime *t, const Instr *s);
+int page_phase(PageTime *t, const char *name);
+/* By stage its lanes as members of an object; spans below *shortest seconds are
+ * joined, *left rows left out, where all were too much. */
+char **page_lanes(PageTime *t, double *shortest, int64_t *left);
+
+typedef struct PageAlive { /* buffers of one name, alive at the peak */
+    const char *name, *line;
+    const char *file; /* of line; null: none */
+    int number;
+    BufClass cls;
+    int64_t count, bytes;
+} PageAlive;
+typedef struct PageMemory {
+    const char *text; /* members of an object: memory, alive */
+    PageAlive *alive; /* vec, most bytes first */
+} PageMemory;
+PageMemory page_memory(Arena *a, const PageTime *t, int stage);
+
+void put_page(Text *out, const char *s); /* a JSON string inside of a script */
+void put_page_number(Text *out, const char *key, double x);
+double page_peak(const Plan *p); /* FLOP/s of a rank's data sheet; 0: unknown */
+void write_page(const char *path, const char *json);
+void draw_plans(const char *path, const Plan *const *p, char *const *word,
+                int n);
 
 /* ---- pipeline.c ---------------------------------------------------------- */
 
@@ -56,7 +145,7 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
-    double temperature, seconds;
+    double temperature, seconds, every;
     int runs;              /* the plan is for a run that keeps a log */
     int64_t n, topk, rank; /* rank -1: not asked for */
     int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
@@ -101,6 +190,8 @@ int check_as_json(int (*check)(Args *a), Args *a);
 const char *folder_of(const char *file);
 Text take_folder(Args *a, const char *dir);
 void share_settings(Plan *p, Text *over);
+/* What -d why says of a plan, compiled anew from its sources. */
+Text decisions(const Plan *p);
 /* How a launcher started the ranks, where the command line does not say. */
 void take_launch(Opts *o, const Opts *given);
 /* A run that goes on must have the model that it had. */
@@ -112,7 +203,7 @@ int cmd_bench(Args *a), cmd_search(Args *a);
 int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
 int cmd_data(Args *a), cmd_import(Args *a), cmd_export(Args *a);
 int cmd_logits(Args *a), cmd_help(Args *a);
-int cmd_compare(Args *a);
+int cmd_compare(Args *a), cmd_watch(Args *a);
 void write_all(const char *path, const char *s, size_t n);
 const char *model_template(const char *name); /* new.c: one of models/ */
 /* It, and what editors need beside it; err() where a file is there already. */

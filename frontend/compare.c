@@ -1,7 +1,6 @@
 /* compare.c: `pleat compare runs/a runs/b`: the settings in which two runs
  * differ, and their losses, step by step, from what their folders recorded; of
  * one run, its losses as a curve. */
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,63 +8,6 @@
 #include "frontend.h"
 
 enum { ROWS = 10 }; /* steps that are printed */
-
-typedef struct StepRecord {
-    double loss, ms; /* NaN: that step was not recorded */
-} StepRecord;
-
-typedef struct RunLog {
-    const char *dir;
-    const Settings *settings;
-    StepRecord *step; /* vec, by step from 1; [0] is unused */
-    double valid;     /* the last validation loss; NaN: none */
-} RunLog;
-
-/* ---- what a folder has --------------------------------------------------- */
-
-static double number(const json_t *line, const char *key)
-{
-    const json_t *v = json_object_get(line, key);
-
-    return json_is_number(v) ? json_number_value(v) : (double)NAN;
-}
-
-/* The last line of a step counts: it may have run again. */
-static void take_line(RunLog *run, const char *text, size_t n)
-{
-    json_t *line = json_loadb(text, n, 0, NULL);
-    double step = number(line, "step"), valid = number(line, "val_loss");
-
-    if (!isnan(valid)) {
-        run->valid = valid;
-    } else if (step >= 1 && step < 1e9 && json_object_get(line, "loss")) {
-        while (vec_len(run->step) <= (size_t)step)
-            vec_push(forever, run->step, ((StepRecord){ NAN, NAN }));
-        run->step[(size_t)step] =
-            (StepRecord){ number(line, "loss"), number(line, "step_ms") };
-    }
-    json_decref(line);
-}
-
-static RunLog read_run(const char *word)
-{
-    const char *dir = folder_of(word);
-    RunLog run = { .dir = word, .valid = NAN };
-    size_t len;
-
-    if (!dir)
-        err(NULL, "%s is no run's folder", word);
-    run.settings = config_read(forever, strf(forever, "%s/config.lua", dir));
-    const char *text =
-        file_need(forever, strf(forever, "%s/metrics.jsonl", dir), &len);
-    for (size_t n; *text; text += n + (text[n] == '\n')) {
-        n = strcspn(text, "\n");
-        take_line(&run, text, n);
-    }
-    if (!vec_len(run.step))
-        err(NULL, "%s has recorded no step", word);
-    return run;
-}
 
 /* ---- settings ------------------------------------------------------------ */
 
@@ -101,26 +43,6 @@ static void print_settings(const RunLog *a, const RunLog *b)
 
 /* ---- losses -------------------------------------------------------------- */
 
-static int by_number(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-/* The middle one of a run's step times; NaN: none was recorded. */
-static double usual_ms(const RunLog *run)
-{
-    size_t n = vec_len(run->step), count = 0;
-    double *v = alloc(forever, n * sizeof *v);
-
-    for (size_t i = 1; i < n; i++)
-        if (!isnan(run->step[i].ms))
-            v[count++] = run->step[i].ms;
-    qsort(v, count, sizeof *v, by_number);
-    return count ? v[count / 2] : (double)NAN;
-}
-
 static void print_pair(const char *what, double x, double y)
 {
     if (!isnan(x) && !isnan(y))
@@ -129,23 +51,28 @@ static void print_pair(const char *what, double x, double y)
 
 static void print_losses(const RunLog *a, const RunLog *b)
 {
-    size_t na = vec_len(a->step) - 1, nb = vec_len(b->step) - 1;
-    size_t n = na < nb ? na : nb, first = 0, rows = n < ROWS ? n : ROWS;
+    int64_t na = last_step(a), nb = last_step(b), n = na < nb ? na : nb;
+    int64_t first = 0, rows = n < ROWS ? n : ROWS;
 
-    for (size_t i = 1; i <= n && !first; i++)
-        if (a->step[i].loss != b->step[i].loss &&
-            !(isnan(a->step[i].loss) && isnan(b->step[i].loss)))
+    for (int64_t i = 1; i <= n && !first; i++) {
+        double x = series_at(a, "loss", i), y = series_at(b, "loss", i);
+        if (x != y && !(isnan(x) && isnan(y)))
             first = i;
+    }
     printf("\n%-24s %-30s %-16s b - a\n", "", a->dir, b->dir);
-    for (size_t r = 1; r <= rows; r++)
-        print_pair(strf(forever, "loss at step %zu", r * n / rows),
-                   a->step[r * n / rows].loss, b->step[r * n / rows].loss);
-    print_pair("last validation", a->valid, b->valid);
-    print_pair("ms a step, the median", usual_ms(a), usual_ms(b));
+    for (int64_t r = 1; r <= rows; r++) {
+        int64_t step = r * n / rows;
+        print_pair(strf(forever, "loss at step %lld", (long long)step),
+                   series_at(a, "loss", step), series_at(b, "loss", step));
+    }
+    print_pair("last validation", series_last(a, "val_loss"),
+               series_last(b, "val_loss"));
+    print_pair("ms a step, the median", series_median(a, "step_ms"),
+               series_median(b, "step_ms"));
     if (first)
-        printf("losses differ from step %zu on\n", first);
+        printf("losses differ from step %lld on\n", (long long)first);
     else
-        printf("losses of %zu steps are the same\n", n);
+        printf("losses of %lld steps are the same\n", (long long)n);
 }
 
 /* ---- a curve ------------------------------------------------------------- */
@@ -156,20 +83,22 @@ enum { WIDTH = 64, HEIGHT = 12 };
  * was recorded. */
 static double mean_loss(const RunLog *run, int column)
 {
-    size_t n = vec_len(run->step) - 1, width = n < WIDTH ? n : WIDTH;
-    double sum = 0, count = 0;
+    int64_t n = last_step(run), width = n < WIDTH ? n : WIDTH, count = 0;
+    double sum = 0;
 
-    for (size_t i = column * n / width; i < (column + 1) * n / width; i++)
-        if (isfinite(run->step[i + 1].loss)) {
-            sum += run->step[i + 1].loss;
+    for (int64_t i = column * n / width; i < (column + 1) * n / width; i++) {
+        double loss = series_at(run, "loss", i + 1);
+        if (isfinite(loss)) {
+            sum += loss;
             count++;
         }
-    return count > 0 ? sum / count : (double)NAN;
+    }
+    return count ? sum / (double)count : (double)NAN;
 }
 
 static void print_curve(const RunLog *run)
 {
-    size_t n = vec_len(run->step) - 1;
+    int64_t n = last_step(run);
     int width = n < WIDTH ? (int)n : WIDTH;
     double v[WIDTH], most = -INFINITY, least = INFINITY;
 
@@ -188,21 +117,22 @@ static void print_curve(const RunLog *run)
     printf("%10s +", "loss");
     for (int i = 0; i < width; i++)
         putchar('-');
-    printf("\n%12s%-*d%*zu steps\n", "", width > 4 ? width - 4 : 1, 1, 4, n);
+    printf("\n%12s%-*d%*lld steps\n", "", width > 4 ? width - 4 : 1, 1, 4,
+           (long long)n);
 }
 
 int cmd_compare(Args *a)
 {
-    RunLog x = read_run(a->word[0]), y;
+    const RunLog *x = run_log(forever, a->word[0]), *y;
 
     if (vec_len(a->word) < 2) {
-        print_curve(&x);
+        print_curve(x);
         return 0;
     }
-    y = read_run(a->word[1]);
+    y = run_log(forever, a->word[1]);
 
-    printf("%-24s %-30s %s\n", "", x.dir, y.dir);
-    print_settings(&x, &y);
-    print_losses(&x, &y);
+    printf("%-24s %-30s %s\n", "", x->dir, y->dir);
+    print_settings(x, y);
+    print_losses(x, y);
     return 0;
 }

@@ -53,7 +53,7 @@ typedef struct ParamRow {
     int64_t first, last, count;
 } ParamRow;
 
-static const char *pattern_of(const char *path, int64_t *number)
+const char *pattern_of(const char *path, int64_t *number)
 {
     Text out = { .arena = forever };
 

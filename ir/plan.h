@@ -858,6 +858,17 @@ typedef struct Planned {
 } Planned;
 Planned plan_time(Arena *a, const Plan *p, ProgramKind k);
 double plan_secs(const Plan *p, ProgramKind k); /* the makespan */
+/* When each instruction of each row runs, in seconds of the program; in time
+ * order on each stream of a stage. Receives and waits are no work: they show as
+ * the gap before what comes next. */
+typedef struct InstrSpan {
+    int stage;
+    const ScheduleSlot *row; /* of program_rows */
+    const Instr *instr;
+    double from, end;
+} InstrSpan;
+typedef void PlanWatch(void *context, const InstrSpan *s);
+void plan_watch(const Plan *p, ProgramKind k, PlanWatch *watch, void *context);
 /* If transfers and collectives took no time. */
 double plan_bare(const Plan *p, ProgramKind k);
 int64_t plan_micros(const Plan *p, ProgramKind k);  /* micro-batches that

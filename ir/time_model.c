@@ -43,8 +43,10 @@ typedef struct TimeWalk {
     Arena *arena;
     const Plan *p;
     Walker *w;
-    LinkTimes *link; /* vec */
-    int bare;        /* transfers take no time */
+    LinkTimes *link;   /* vec */
+    int bare;          /* transfers take no time */
+    PlanWatch *watch;  /* null: nobody asks for each instruction */
+    void *context;
 } TimeWalk;
 
 /* ---- what there is to do ------------------------------------------------- */
@@ -73,11 +75,11 @@ static int is_far(const Plan *p, const Instr *s)
     return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
 }
 
-static int is_stop(const Plan *p, const Instr *s)
+static int is_stop(const TimeWalk *x, const Instr *s)
 {
     const Issue *l = &s->issue;
-    return instr_info(s->kind)->cls == CLASStransfer || is_far(p, s) ||
-           l->stream || l->nwait || l->record;
+    return x->watch || instr_info(s->kind)->cls == CLASStransfer ||
+           is_far(x->p, s) || l->stream || l->nwait || l->record;
 }
 
 static PhaseTimeline course_of(TimeWalk *x, int role, const Program *g,
@@ -86,7 +88,7 @@ static PhaseTimeline course_of(TimeWalk *x, int role, const Program *g,
     PhaseTimeline c = { 0 };
     for (int i = f->first; i < f->first + f->n; i++) {
         const Instr *s = &g->instr[i];
-        if (!is_stop(x->p, s)) {
+        if (!is_stop(x, s)) {
             c.after += secs_of(x, s);
             continue;
         }
@@ -140,6 +142,15 @@ static void record_event(const TimeWalk *x, Walker *w, const Issue *l)
         w->event[l->record] = w->now[l->stream];
 }
 
+/* w works on s until `end`. */
+static void report_span(const TimeWalk *x, const Walker *w, const Instr *s,
+                        double end)
+{
+    if (x->watch)
+        x->watch(x->context, &(InstrSpan){ (int)(w - x->w), &w->row[w->at], s,
+                                           end - secs_of(x, s), end });
+}
+
 /* May the stage go past this stop? Then it did. */
 static int pass(TimeWalk *x, Walker *w, const WaitPoint *t)
 {
@@ -150,6 +161,7 @@ static int pass(TimeWalk *x, Walker *w, const WaitPoint *t)
     case Isend:
         l->free = later(*now, l->free) + secs;
         vec_push(x->arena, l->sent, l->free);
+        report_span(x, w, t->s, l->free);
         return 1;
     case Irecv:
         if (w->received[t->link] >= vec_len(l->sent))
@@ -170,6 +182,7 @@ static int pass(TimeWalk *x, Walker *w, const WaitPoint *t)
     *now += secs;
     if (now == w->now)
         w->busy += secs;
+    report_span(x, w, t->s, *now);
     return 1;
 }
 
@@ -219,6 +232,7 @@ static int meet(const TimeWalk *x)
         const Instr *s = w->course[w->row[w->at].phase].stop[w->stop].s;
         w->now[STREAMcompute] = start + secs_of(x, s);
         w->busy += secs_of(x, s);
+        report_span(x, w, s, w->now[STREAMcompute]);
         record_event(x, w, &s->issue);
         w->meets = w->came = 0;
         w->stop++;
@@ -250,9 +264,10 @@ static double end_of(const TimeWalk *x)
     return end;
 }
 
-static TimeWalk go(Arena *a, const Plan *p, ProgramKind k, int bare)
+static TimeWalk go(TimeWalk x, ProgramKind k)
 {
-    TimeWalk x = { .arena = a, .p = p, .bare = bare };
+    Arena *a = x.arena;
+    const Plan *p = x.p;
     int moved = 1;
 
     x.w = alloc(a, sizeof *x.w * (size_t)p->nrole);
@@ -274,7 +289,7 @@ static TimeWalk go(Arena *a, const Plan *p, ProgramKind k, int bare)
 
 Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
 {
-    TimeWalk x = go(a, p, k, 0);
+    TimeWalk x = go((TimeWalk){ .arena = a, .p = p }, k);
     Planned out = { .busy = alloc(a, sizeof(double) * (size_t)p->nrole) };
 
     out.makespan = end_of(&x);
@@ -284,10 +299,17 @@ Planned plan_time(Arena *a, const Plan *p, ProgramKind k)
     return out;
 }
 
+void plan_watch(const Plan *p, ProgramKind k, PlanWatch *watch, void *context)
+{
+    Arena *a = arena_new();
+    go((TimeWalk){ .arena = a, .p = p, .watch = watch, .context = context }, k);
+    arena_free(a);
+}
+
 double plan_bare(const Plan *p, ProgramKind k)
 {
     Arena *a = arena_new();
-    TimeWalk x = go(a, p, k, 1);
+    TimeWalk x = go((TimeWalk){ .arena = a, .p = p, .bare = 1 }, k);
     double secs = end_of(&x);
     arena_free(a);
     return secs;

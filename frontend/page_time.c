@@ -1,0 +1,291 @@
+/* page_time.c: what the stages of a plan do when, for its page (page.html): a
+ * lane of its runs of phases for each stage, and a lane a stream for the first
+ * run of each phase. A lane is types [gap, time, name], in nanoseconds, and
+ * their order, in which [n, [...]] stands for a part that comes n times: layers
+ * that are alike take the room of one. Where it is still too much, neighbours
+ * shorter than some time become one span. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend.h"
+
+enum {
+    LANEBYTES = 700000, /* of all lanes of a page */
+    ALLROWS = 30000,    /* of all stages */
+    PERIOD = 2000       /* spans of a part that repeats, at most */
+};
+
+typedef struct LaneSpan {
+    int64_t gap, time;
+    int name;
+} LaneSpan;
+
+/* ---- names --------------------------------------------------------------- */
+
+int page_name(PageTime *t, const char *text, int cls, const char *line)
+{
+    int64_t number;
+    PageName x = { pattern_of(text, &number), cls, line };
+    const char *key = intern(strf(t->arena, "%s %d %s", x.text, cls, line));
+    void **at = table_at(t->at, KEYP(key));
+
+    if (!*at) {
+        vec_push(t->arena, t->name, x);
+        *at = (void *)(uintptr_t)vec_len(t->name);
+    }
+    return (int)(uintptr_t)*at - 1;
+}
+
+int page_instr_name(PageTime *t, const Instr *s)
+{
+    const char *line =
+        s->file ? strf(t->arena, "%s:%d", s->file, s->line) : "";
+
+    return page_name(t, instr_label(s), (int)instr_info(s->kind)->cls, line);
+}
+
+/* ---- what is seen of the program ----------------------------------------- */
+
+static void note_span(void *context, const InstrSpan *s)
+{
+    PageTime *t = context;
+    PageStage *x = &t->stage[s->stage];
+    const Program *g = x->program;
+    StreamKind stream = s->instr->issue.stream;
+    int phase = s->row->phase;
+
+    if (!vec_len(x->row) || x->last != s->row) {
+        x->last = s->row;
+        if (x->phase[phase].row < 0)
+            x->phase[phase].row = (int)vec_len(x->row);
+        vec_push(t->arena, x->row,
+                 ((PageRow){ *s->row, s->from, s->from, 0 }));
+    }
+    PageRow *r = &x->row[vec_len(x->row) - 1];
+    if (stream == STREAMcompute) {
+        r->from = r->works ? r->from : s->from;
+        r->end = s->end;
+        r->works = 1;
+    }
+    if (x->phase[phase].row != (int)vec_len(x->row) - 1)
+        return;
+    PageSpan span = { s->from, s->end, page_instr_name(t, s->instr) };
+    vec_push(t->arena, x->phase[phase].lane[stream], span);
+    x->when[s->instr - g->instr] = s->from;
+}
+
+PageTime *page_time(Arena *a, const Plan *p)
+{
+    PageTime *t = alloc(a, sizeof *t);
+    Planned planned = plan_time(a, p, PGstep);
+
+    *t = (PageTime){ .arena = a, .plan = p, .at = table_new(a) };
+    t->makespan = planned.makespan;
+    t->busy = planned.busy;
+    t->stage = alloc(a, sizeof *t->stage * (size_t)p->nrole);
+    for (int i = 0; i < p->nrole; i++) {
+        PageStage *x = &t->stage[i];
+        x->program = role_program(&p->role[i], PGstep);
+        x->phase = alloc(a, sizeof *x->phase * (size_t)x->program->nphase);
+        x->when = alloc(a, sizeof(double) * (size_t)(x->program->ninstr + 1));
+        for (int f = 0; f < x->program->nphase; f++)
+            x->phase[f].row = -1;
+    }
+    plan_watch(p, PGstep, note_span, t);
+    return t;
+}
+
+/* ---- a lane as text ------------------------------------------------------ */
+
+/* The part at v that repeats and saves most: its length, and how often. */
+static int best_repeat(const int *v, int n, int *times)
+{
+    int best = 0, most = 0;
+
+    for (int len = 1; len <= n / 2 && len <= PERIOD; len++) {
+        int k = 1;
+        if (v[len] != v[0])
+            continue;
+        while ((k + 1) * len <= n &&
+               !memcmp(v, v + k * len, sizeof *v * (size_t)len))
+            k++;
+        if ((k - 1) * len > most) {
+            most = (k - 1) * len;
+            best = len;
+            *times = k;
+        }
+    }
+    return most > 2 ? best : 0;
+}
+
+static void put_order(Text *out, const int *v, int n)
+{
+    int times = 0;
+
+    put(out, "[");
+    for (int i = 0; i < n;) {
+        int len = best_repeat(v + i, n - i, &times);
+        put(out, i ? "," : "");
+        if (!len) {
+            put_int(out, v[i++]);
+            continue;
+        }
+        put(out, "[%d,", times);
+        put_order(out, v + i, len);
+        put(out, "]");
+        i += len * times;
+    }
+    put(out, "]");
+}
+
+static void put_lane(Text *out, const LaneSpan *v)
+{
+    Arena *a = arena_new();
+    Table *at = table_new(a);
+    int n = (int)vec_len(v), *order = alloc(a, sizeof(int) * (size_t)(n + 1));
+    int types = 0;
+
+    put(out, "{\"type\":[");
+    for (int i = 0; i < n; i++) {
+        const char *key = strf(a, "[%lld,%lld,%d]", (long long)v[i].gap,
+                               (long long)v[i].time, v[i].name);
+        void **type = table_at(at, KEYP(intern(key)));
+        if (!*type) {
+            put(out, "%s%s", types ? "," : "", key);
+            *type = (void *)(uintptr_t)++types;
+        }
+        order[i] = (int)(uintptr_t)*type - 1;
+    }
+    put(out, "],\"order\":");
+    put_order(out, order, n);
+    put(out, "}");
+    arena_free(a);
+}
+
+static int64_t nanoseconds(double secs)
+{
+    int64_t ns = llround(1e9 * secs);
+
+    return ns > 0 ? ns : 0;
+}
+
+/* v from `start` on, neighbours below `shortest` seconds in one. */
+static LaneSpan *lane_of(PageTime *t, const PageSpan *v, double start,
+                         double shortest)
+{
+    LaneSpan *out = NULL;
+    int others = shortest > 0 ? page_name(t, "short ones", -1, "") : -1;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        LaneSpan x = { nanoseconds(v[i].from - start),
+                       nanoseconds(v[i].end - v[i].from), v[i].name };
+        LaneSpan *last = vec_len(out) ? &out[vec_len(out) - 1] : NULL;
+        if (v[i].end - v[i].from < shortest)
+            x.name = others;
+        start = v[i].end;
+        if (last && last->name == others && x.name == others &&
+            (double)x.gap < 1e9 * shortest)
+            last->time += x.gap + x.time;
+        else
+            vec_push(t->arena, out, x);
+    }
+    return out;
+}
+
+static double phase_start(const PagePhase *f)
+{
+    double start = INFINITY;
+
+    for (int s = 0; s < NSTREAM; s++)
+        if (vec_len(f->lane[s]) && f->lane[s]->from < start)
+            start = f->lane[s]->from;
+    return start;
+}
+
+static void put_phases(Text *out, PageTime *t, const PageStage *x,
+                       double shortest)
+{
+    int n = 0;
+
+    put(out, "\"phases\":[");
+    for (int f = 0; f < x->program->nphase; f++) {
+        const PagePhase *phase = &x->phase[f];
+        int lanes = 0;
+        if (phase->row < 0)
+            continue;
+        put(out, "%s{\"phase\":%d,\"runs\":%lld,\"lanes\":[", n++ ? "," : "",
+            page_phase(t, x->program->phase[f].name),
+            (long long)phase_runs(x->program, f));
+        for (int s = 0; s < NSTREAM; s++) {
+            if (!vec_len(phase->lane[s]))
+                continue;
+            put(out, "%s[%d,", lanes++ ? "," : "", s);
+            put_lane(out, lane_of(t, phase->lane[s], phase_start(phase),
+                                  shortest));
+            put(out, "]");
+        }
+        put(out, "]}");
+    }
+    put(out, "]");
+}
+
+int page_phase(PageTime *t, const char *name)
+{
+    size_t i = 0;
+
+    while (i < vec_len(t->phase) && strcmp(t->phase[i], name))
+        i++;
+    if (i == vec_len(t->phase))
+        vec_push(t->arena, t->phase, name);
+    return (int)i;
+}
+
+/* Rows of a stage, its first `most`; returns how many are left out. */
+static int64_t put_rows(Text *out, PageTime *t, const PageStage *x, size_t most)
+{
+    LaneSpan *v = NULL;
+    double end = 0;
+    int64_t left = 0;
+
+    for (size_t i = 0; i < vec_len(x->row); i++) {
+        const PageRow *r = &x->row[i];
+        if (!r->works)
+            continue;
+        left += vec_len(v) >= most;
+        if (vec_len(v) < most)
+            vec_push(t->arena, v,
+                     ((LaneSpan){ nanoseconds(r->from - end),
+                                  nanoseconds(r->end - r->from),
+                                  page_phase(t, x->program->phase[r->slot.phase]
+                                                    .name) }));
+        end = r->end;
+    }
+    put(out, "\"rows\":");
+    put_lane(out, v);
+    return left;
+}
+
+char **page_lanes(PageTime *t, double *shortest, int64_t *left)
+{
+    int n = t->plan->nrole;
+    char **v = alloc(t->arena, sizeof *v * (size_t)n);
+    size_t bytes = 2 * LANEBYTES;
+
+    for (*shortest = 0; bytes > LANEBYTES;
+         *shortest = *shortest > 0 ? 2 * *shortest : 1e-6 * t->makespan) {
+        bytes = 0;
+        *left = 0;
+        for (int i = 0; i < n; i++) {
+            Text out = { .arena = t->arena };
+            *left += put_rows(&out, t, &t->stage[i], (size_t)(ALLROWS / n + 1));
+            put(&out, ",");
+            put_phases(&out, t, &t->stage[i], *shortest);
+            v[i] = out.s;
+            bytes += out.len;
+        }
+        if (bytes <= LANEBYTES)
+            break;
+    }
+    return v;
+}
