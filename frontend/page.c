@@ -120,8 +120,8 @@ static PageOp *operations(PageTime *t, int stage)
             const Instr *s = &g->instr[g->phase[f].first + i];
             double runs = (double)phase_runs(g, f);
             int name = page_instr_name(t, s);
-            while (vec_len(v) <= (size_t)name)
-                vec_push(t->arena, v, ((PageOp){ (int)vec_len(v), 0, 0, 0, 0 }));
+            for (int n = (int)vec_len(v); n <= name; n++)
+                vec_push(t->arena, v, ((PageOp){ .name = n }));
             v[name].times += runs;
             v[name].secs += runs * s->secs;
             v[name].flops += runs * s->flops;
@@ -235,6 +235,20 @@ typedef struct Decision {
     int times;
 } Decision;
 
+/* With * for the numbers in names of nodes, "%layers.3.attn". */
+static const char *without_numbers(Arena *a, const char *s)
+{
+    Text out = { .arena = a };
+    int64_t number;
+
+    for (size_t n; *s; s += n) {
+        n = *s == '%' ? strcspn(s, " ,;:)") : 1;
+        const char *word = strf(a, "%.*s", (int)n, s);
+        put(&out, "%s", n > 1 ? pattern_of(word, &number) : word);
+    }
+    return out.s ? out.s : "";
+}
+
 /* "pass: %node (file:line): text"; without a node "pass: text". */
 static Decision decision_of(Arena *a, const char *s, size_t n)
 {
@@ -245,17 +259,18 @@ static Decision decision_of(Arena *a, const char *s, size_t n)
     if (!text)
         return d;
     *text = 0;
-    d.text = text += 2;
+    const char *node_text = text += 2;
+    d.text = without_numbers(a, text);
     if (*text != '%' || !(text = strstr(text, ": ")))
         return d;
-    char *node = strf(a, "%.*s", (int)(text - d.text - 1), d.text + 1);
+    char *node = strf(a, "%.*s", (int)(text - node_text - 1), node_text + 1);
     char *at = strstr(node, " (");
     if (at) {
         *at = 0;
         d.line = strf(a, "%.*s", (int)strlen(at + 2) - 1, at + 2);
     }
     d.where = pattern_of(node, &number);
-    d.text = text + 2;
+    d.text = without_numbers(a, text + 2);
     return d;
 }
 

@@ -102,22 +102,24 @@ static void add_point(MemoryCurve *m, double time, int instr, int row)
 static void find_points(MemoryCurve *m)
 {
     const Program *g = m->stage->program;
-    double now = 0;
+    double now = 0, skipped = 0; /* skipped: in runs after a phase's first */
 
     for (size_t r = 0; r < vec_len(m->stage->row); r++) {
         const PageRow *row = &m->stage->row[r];
         const Phase *f = &g->phase[row->slot.phase];
         int most = f->first;
-        if (f->repeat && row->slot.micro)
+        if (f->repeat && row->slot.micro) {
+            skipped += row->end - row->from;
             continue;
+        }
         for (int i = f->first; i < f->first + f->n; i++) {
             most = total(m->at[i]) > total(m->at[most]) ? i : most;
             now = m->stage->when[i] > now ? m->stage->when[i] : now;
             if (f->repeat)
-                add_point(m, now, i, (int)r);
+                add_point(m, now - skipped, i, (int)r);
         }
         if (!f->repeat)
-            add_point(m, row->from, most, (int)r);
+            add_point(m, row->from - skipped, most, (int)r);
     }
 }
 
