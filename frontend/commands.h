@@ -95,8 +95,8 @@ typedef struct PageStage {
 typedef struct PageTime { /* a step of a plan */
     Arena *arena;
     const Plan *plan;
-    void *at;       /* Table of names */
-    PageName *name; /* vec */
+    void *at;           /* Table of names */
+    PageName *name;     /* vec */
     const char **phase; /* vec: names of phases */
     PageStage *stage;
     double makespan, *busy; /* seconds; busy by stage */

@@ -28,7 +28,7 @@ void put_page(Text *out, const char *s)
 void put_page_number(Text *out, const char *key, double x)
 {
     put(out, ",\"%s\":", key);
-    put(out, isfinite(x) ? "%.9g" : "null", x);
+    put(out, isfinite(x) ? "%.15g" : "null", x);
 }
 
 static void put_words(Text *out, const char *key, const char *const *v, int n)
@@ -190,8 +190,7 @@ static void add_stage(LineCost **v, const PageTime *t, int stage)
     for (int f = 0; f < g->nphase; f++)
         for (int i = 0; i < g->phase[f].n; i++) {
             const Instr *s = &g->instr[g->phase[f].first + i];
-            LineCost *x =
-                cost_of_line(t->arena, v, t->plan, s->file, s->line);
+            LineCost *x = cost_of_line(t->arena, v, t->plan, s->file, s->line);
             if (x)
                 x->secs += s->secs * (double)phase_runs(g, f);
         }
@@ -346,8 +345,7 @@ static void add_event(Arena *a, Measured **v, Table *at, const json_t *event)
     }
     Measured *m = &(*v)[(uintptr_t)*slot - 1];
     m->planned += 1e-6 * planned;
-    m->secs +=
-        1e-6 * json_number_value(json_object_get(event, "dur"));
+    m->secs += 1e-6 * json_number_value(json_object_get(event, "dur"));
 }
 
 static void put_measured(Text *out, const char *dir)
@@ -448,7 +446,8 @@ void write_page(const char *path, const char *json)
     write_all(path, out.s, out.len);
 }
 
-void draw_plans(const char *path, const Plan *const *p, char *const *word, int n)
+void draw_plans(const char *path, const Plan *const *p, char *const *word,
+                int n)
 {
     Text out = { .arena = arena_new() };
 

@@ -22,7 +22,8 @@ typedef struct MemoryCurve {
     int prog;
     int64_t (*at)[NBUFCLASS]; /* by instruction, without frames */
     int **frames;             /* by frame, by row of the stage: slots in use */
-    MemoryPoint *point;       /* vec */
+    int64_t (*slot)[NBUFCLASS]; /* by frame: bytes of one */
+    MemoryPoint *point;         /* vec */
 } MemoryCurve;
 
 static int64_t total(const int64_t *bytes)
@@ -87,6 +88,26 @@ static int *slots_in_use(const MemoryCurve *m, int f)
     return used;
 }
 
+/* What is no stack counts as temporary. */
+static void find_slots(MemoryCurve *m)
+{
+    const Program *g = m->stage->program;
+
+    m->frames = alloc(m->arena, sizeof *m->frames * (size_t)(g->nframe + 1));
+    m->slot = alloc(m->arena, sizeof *m->slot * (size_t)(g->nframe + 1));
+    for (int f = 0; f < g->nframe; f++) {
+        m->frames[f] = slots_in_use(m, f);
+        m->slot[f][Btemp] = g->frame[f].bytes;
+    }
+    for (int i = 0; i < m->role->nbuf; i++) {
+        const Buf *b = &m->role->buf[i];
+        if (b->prog != m->prog || !b->frame || b->cls != Bstash)
+            continue;
+        m->slot[b->frame - 1][Bstash] += b->bytes;
+        m->slot[b->frame - 1][Btemp] -= b->bytes;
+    }
+}
+
 static void add_point(MemoryCurve *m, double time, int instr, int row)
 {
     MemoryPoint x = { .time = time, .instr = instr, .row = row };
@@ -94,7 +115,8 @@ static void add_point(MemoryCurve *m, double time, int instr, int row)
 
     memcpy(x.bytes, m->at[instr], sizeof x.bytes);
     for (int f = 0; f < g->nframe; f++)
-        x.bytes[Btemp] += g->frame[f].bytes * m->frames[f][row];
+        for (int c = 0; c < NBUFCLASS; c++)
+            x.bytes[c] += m->slot[f][c] * m->frames[f][row];
     vec_push(m->arena, m->point, x);
 }
 
@@ -242,14 +264,11 @@ PageMemory page_memory(Arena *a, const PageTime *t, int stage)
                       .role = r,
                       .stage = &t->stage[stage],
                       .prog = role_prog(r, PGstep) };
-    int nframe = m.stage->program->nframe;
     PageMemory out = { 0 };
     Text text = { .arena = a };
     size_t most = 0;
 
-    m.frames = alloc(a, sizeof *m.frames * (size_t)(nframe + 1));
-    for (int f = 0; f < nframe; f++)
-        m.frames[f] = slots_in_use(&m, f);
+    find_slots(&m);
     find_loads(&m);
     find_points(&m);
     thin_points(&m);

@@ -39,8 +39,7 @@ int page_name(PageTime *t, const char *text, int cls, const char *line)
 
 int page_instr_name(PageTime *t, const Instr *s)
 {
-    const char *line =
-        s->file ? strf(t->arena, "%s:%d", s->file, s->line) : "";
+    const char *line = s->file ? strf(t->arena, "%s:%d", s->file, s->line) : "";
 
     return page_name(t, instr_label(s), (int)instr_info(s->kind)->cls, line);
 }
@@ -59,8 +58,7 @@ static void note_span(void *context, const InstrSpan *s)
         x->last = s->row;
         if (x->phase[phase].row < 0)
             x->phase[phase].row = (int)vec_len(x->row);
-        vec_push(t->arena, x->row,
-                 ((PageRow){ *s->row, s->from, s->from, 0 }));
+        vec_push(t->arena, x->row, ((PageRow){ *s->row, s->from, s->from, 0 }));
     }
     PageRow *r = &x->row[vec_len(x->row) - 1];
     if (stream == STREAMcompute) {
@@ -221,8 +219,8 @@ static void put_phases(Text *out, PageTime *t, const PageStage *x,
             if (!vec_len(phase->lane[s]))
                 continue;
             put(out, "%s[%d,", lanes++ ? "," : "", s);
-            put_lane(out, lane_of(t, phase->lane[s], phase_start(phase),
-                                  shortest));
+            put_lane(out,
+                     lane_of(t, phase->lane[s], phase_start(phase), shortest));
             put(out, "]");
         }
         put(out, "]}");
@@ -254,11 +252,11 @@ static int64_t put_rows(Text *out, PageTime *t, const PageStage *x, size_t most)
             continue;
         left += vec_len(v) >= most;
         if (vec_len(v) < most)
-            vec_push(t->arena, v,
-                     ((LaneSpan){ nanoseconds(r->from - end),
-                                  nanoseconds(r->end - r->from),
-                                  page_phase(t, x->program->phase[r->slot.phase]
-                                                    .name) }));
+            vec_push(
+                t->arena, v,
+                ((LaneSpan){
+                    nanoseconds(r->from - end), nanoseconds(r->end - r->from),
+                    page_phase(t, x->program->phase[r->slot.phase].name) }));
         end = r->end;
     }
     put(out, "\"rows\":");

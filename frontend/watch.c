@@ -129,8 +129,8 @@ static int write_run(const Args *a, const char *path)
 {
     Text out = { .arena = arena_new() };
     const RunLog *run = run_log(out.arena, a->file);
-    int more = !run->settings || last_step(run) <
-               opts_int(run->settings->given, "train.steps");
+    int more = !run->settings ||
+               last_step(run) < opts_int(run->settings->given, "train.steps");
 
     put(&out, "{\"run\":{\"name\":");
     put_page(&out, a->file);

@@ -43,9 +43,9 @@ typedef struct TimeWalk {
     Arena *arena;
     const Plan *p;
     Walker *w;
-    LinkTimes *link;   /* vec */
-    int bare;          /* transfers take no time */
-    PlanWatch *watch;  /* null: nobody asks for each instruction */
+    LinkTimes *link;  /* vec */
+    int bare;         /* transfers take no time */
+    PlanWatch *watch; /* null: nobody asks for each instruction */
     void *context;
 } TimeWalk;
 

@@ -34,7 +34,7 @@ is "the folder: a run" 0 pleat run one.lua $small name=made train.steps=1 data.t
 rmdir olmoe
 is "the folder" 0 pleat export made olmoe
 
-for c in new import check compile run eval bench search show generate logits export compare ckpt data doctor help; do
+for c in new import check compile run eval bench search show generate logits export compare watch ckpt data doctor help; do
     [ $c != check ] || is "the model of the examples, made small" 0 sh -c "pleat new tiny my.lua &&
         sed -i 's/batch=8, seq=64, hidden=128/batch=2, seq=16, hidden=32/;s/ffn=256/ffn=32/;s/batch=64, steps/batch=16, steps/' my.lua"
     [ $c != export ] || is "the run of the examples" 0 pleat run olmoe.lua from=olmoe data.train=books.jsonl \

@@ -1,0 +1,78 @@
+#!/bin/sh
+# page: what the pages of `show --html` and `watch` show, in a headless Chromium
+# (Debian: chromium-headless-shell), at the width of a phone: what `show` prints,
+# every section, keys, no error, nothing wider than the window. Without one only
+# their sizes and data are looked at, and the rest is skipped.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/page
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+echo 1..17
+. tests/expect
+
+browser=
+for name in chromium-headless-shell chromium google-chrome; do
+    [ -n "$browser" ] || browser=$(command -v $name)
+done
+
+# What a test of a page does when it is drawn, and where it says what came out.
+cat >"$dir/script" <<'END'
+<script>
+addEventListener("error", e => document.body.append("BROKEN " + e.message));
+addEventListener("DOMContentLoaded", () => setTimeout(() => {
+    const time = document.querySelector("canvas[tabindex]"), press = key => time.dispatchEvent(new KeyboardEvent("keydown", { key }));
+    if (time) { press("ArrowRight"); press("ArrowRight"); press("+"); press("Enter"); }
+    document.body.append(" WIDE " + document.documentElement.scrollWidth + " ");
+}));
+</script>
+END
+
+# shown PAGE: its text as it is drawn, a line an element, is what the last
+# command printed
+shown() {
+    if [ -z "$browser" ]; then : >"$dir/log"; return; fi
+    cat "$dir/script" "$dir/$1" >"$dir/tested.html"
+    "$browser" --no-sandbox --disable-gpu --virtual-time-budget=2000 --window-size=400,800 \
+        --dump-dom "file://$dir/tested.html" 2>/dev/null |
+        sed '/<script/,/<\/script>/d; /<style/,/<\/style>/d' | sed 's/></>\n</g' | sed 's/<[^>]*>//g' >"$dir/log"
+}
+
+# drawn NAME TEXT: as says, where there is a browser
+drawn() {
+    if [ -n "$browser" ]; then says "$@"; return; fi
+    n=$((n + 1))
+    echo "ok - page: $1 # SKIP no Chromium here (Debian: chromium-headless-shell)"
+}
+
+model="models/tiny.lua axes.batch=2 axes.seq=16 train.batch=8"
+# shellcheck disable=SC2086
+"$PLEAT" compile $model world=4 fold.pp=2 fold.ep=2 memory=1GiB -o "$dir/a.plan" >/dev/null &&
+    "$PLEAT" compile $model -o "$dir/b.plan" >/dev/null &&
+    "$PLEAT" run $model train.steps=3 train.trace=3 data.train=LICENSE data.valid=tail:0.1 train.eval_every=2 \
+        name="$dir/run" >/dev/null || exit 2
+step=$("$PLEAT" show "$dir/a.plan" | sed -n 's/^program step.*predicted \([0-9.]*\) ms.*/\1/p' | head -n 1)
+peak=$("$PLEAT" show "$dir/a.plan" | awk '/^memory of a rank/ && $5 > most { most = $5 } END { print most }')
+
+is "two plans as a page" 0 "$PLEAT" show "$dir/a.plan" "$dir/b.plan" --html "$dir/two.html"
+[ "$(wc -c <"$dir/two.html")" -lt 400000 ]
+ended "it is small" $? "$(wc -c <"$dir/two.html") bytes"
+shown two.html
+drawn "the step's time" "takes $step ms on 4 ranks (host)"
+drawn "the peak of its largest stage" "A rank needs $peak MiB, which fits into 1.00 GiB"
+for section in "Side by side" "Time line" "Alive then" "Expert fold" "Decisions" "The model, with what it costs"; do
+    drawn "the section '$section'" "$section"
+done
+drawn "keys move in the time line, and open a run of a phase" "One run of F0, stage 0: compute"
+[ -z "$browser" ] || { [ "$(sed -n 's/.* WIDE \([0-9]*\) .*/\1/p' "$dir/log")" -le 400 ] && ! grep BROKEN "$dir/log"; }
+ended "nothing is wider than a phone, nothing broke" $? "$(grep -o 'WIDE [0-9]*\|BROKEN.*' "$dir/log")"
+
+cp "$dir/log" "$dir/two.txt"
+is "a run as a page" 0 "$PLEAT" show "$dir/run" --html "$dir/run.html"
+shown run.html
+drawn "measured beside predicted" "3 steps took "
+is "watch" 0 "$PLEAT" watch "$dir/run"
+shown run/watch.html
+last=$(sed -n 's/.*"step": 3, "loss": \([0-9.]*\),.*/\1/p' "$dir/run/metrics.jsonl" | awk '{ printf "%.4f", $1 }')
+drawn "the last loss" "Step 3 of 3: loss $last, validation "
+is "watch of what is no run" 1 "$PLEAT" watch "$dir"
+exit $bad
