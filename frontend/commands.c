@@ -259,13 +259,18 @@ int cmd_show(Args *a)
         char *events = draw_time(p, &n);
         write_all(a->trace, events, n);
     }
+    if (a->snapshot) {
+        char *snapshot = draw_snapshot(p, &n);
+        write_all(a->snapshot, snapshot, n);
+    }
     if (a->schedule || a->csv)
         show_schedule(a, p);
     if (a->rank >= 0)
         report_rank(stdout, p, a->rank);
     if (a->memory)
         report_memory(stdout, p);
-    else if (!a->html && !a->trace && !a->schedule && !a->csv && a->rank < 0)
+    else if (!a->html && !a->trace && !a->snapshot && !a->schedule && !a->csv &&
+             a->rank < 0)
         report_plan(stdout, p);
     return 0;
 }

@@ -38,9 +38,17 @@ void report_memory(FILE *out, const Plan *p);
 /* "layers.*.attn.wq" of "layers.3.attn.wq", interned, and the first number. */
 const char *pattern_of(const char *path, int64_t *number);
 
-/* ---- draw.c -------------------------------------------------------------- */
+/* ---- draw.c snapshot.c --------------------------------------------------- */
 
 char *draw_time(const Plan *p, size_t *len);
+char *draw_snapshot(const Plan *p, size_t *len);
+/* page_memory.c: by frame and micro-batch, 1 + the rows that first and last
+ * name it; 0: none does. */
+typedef struct RowSpan {
+    int from, to;
+} RowSpan;
+RowSpan **frame_rows(Arena *a, const Role *r, int prog,
+                     const ScheduleSlot *row);
 
 /* ---- runlog.c: what a run has recorded ----------------------------------- */
 
@@ -145,6 +153,7 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
+    const char *snapshot;
     double temperature, seconds, every;
     int runs;              /* the plan is for a run that keeps a log */
     int64_t n, topk, rank; /* rank -1: not asked for */

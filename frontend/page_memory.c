@@ -59,33 +59,38 @@ static void find_loads(MemoryCurve *m)
             m->at[i][c] += m->at[i - 1][c];
 }
 
-/* Of frame f, slots in use by row. */
-static int *slots_in_use(const MemoryCurve *m, int f)
+/* What phases name of frame f, whose rows then need its slot. */
+static int *phases_naming(Arena *a, const Role *r, int prog, int f)
 {
-    const Program *g = m->stage->program;
-    const SlotGroup *s = &g->frame[f];
-    size_t rows = vec_len(m->stage->row);
-    int *names = alloc(m->arena, sizeof(int) * (size_t)g->nphase);
-    int *used = alloc(m->arena, sizeof(int) * (rows + 1));
-    int *from = alloc(m->arena, sizeof(int) * (size_t)s->nof);
-    int *to = alloc(m->arena, sizeof(int) * (size_t)s->nof);
+    const Program *g = &r->prog[prog];
+    int *names = alloc(a, sizeof(int) * (size_t)g->nphase);
 
-    for (int i = 0; i < m->role->nbuf; i++)
-        for (int k = 0; k < g->nphase && m->role->buf[i].frame == f + 1 &&
-                        m->role->buf[i].prog == m->prog;
+    for (int i = 0; i < r->nbuf; i++)
+        for (int k = 0; k < g->nphase && r->buf[i].frame == f + 1 &&
+                        r->buf[i].prog == prog;
              k++)
             names[k] |= phase_names(g, &g->phase[k], i);
-    for (size_t r = 0; r < rows; r++) {
-        const ScheduleSlot *slot = &m->stage->row[r].slot;
-        if (!names[slot->phase])
-            continue;
-        from[slot->micro] = from[slot->micro] ? from[slot->micro] : (int)r + 1;
-        to[slot->micro] = (int)r + 1;
+    return names;
+}
+
+RowSpan **frame_rows(Arena *a, const Role *r, int prog,
+                     const ScheduleSlot *row)
+{
+    const Program *g = &r->prog[prog];
+    RowSpan **v = alloc(a, sizeof *v * (size_t)(g->nframe + 1));
+
+    for (int f = 0; f < g->nframe; f++) {
+        int *names = phases_naming(a, r, prog, f);
+        v[f] = alloc(a, sizeof **v * (size_t)(g->frame[f].nof + 1));
+        for (int i = 0; i < (int)vec_len(row); i++) {
+            RowSpan *x = &v[f][row[i].micro];
+            if (!names[row[i].phase])
+                continue;
+            x->from = x->from ? x->from : i + 1;
+            x->to = i + 1;
+        }
     }
-    for (int k = 0; k < s->nof; k++)
-        for (int r = from[k]; r && r <= to[k]; r++)
-            used[r - 1]++;
-    return used;
+    return v;
 }
 
 /* What is no stack counts as temporary. */
@@ -93,10 +98,19 @@ static void find_slots(MemoryCurve *m)
 {
     const Program *g = m->stage->program;
 
+    size_t rows = vec_len(m->stage->row);
+    ScheduleSlot *row = NULL;
+
+    for (size_t i = 0; i < rows; i++)
+        vec_push(m->arena, row, m->stage->row[i].slot);
+    RowSpan **span = frame_rows(m->arena, m->role, m->prog, row);
     m->frames = alloc(m->arena, sizeof *m->frames * (size_t)(g->nframe + 1));
     m->slot = alloc(m->arena, sizeof *m->slot * (size_t)(g->nframe + 1));
     for (int f = 0; f < g->nframe; f++) {
-        m->frames[f] = slots_in_use(m, f);
+        m->frames[f] = alloc(m->arena, sizeof(int) * (rows + 1));
+        for (int k = 0; k < g->frame[f].nof; k++)
+            for (int r = span[f][k].from; r && r <= span[f][k].to; r++)
+                m->frames[f][r - 1]++;
         m->slot[f][Btemp] = g->frame[f].bytes;
     }
     for (int i = 0; i < m->role->nbuf; i++) {
