@@ -107,14 +107,24 @@ static void put_event(Pickle *x, const char *action, const char *name,
     put_op(x, 'a');
 }
 
+static void put_change(Pickle *x, int taken, const char *name,
+                       const char *file, int line, int64_t at, int64_t bytes)
+{
+    if (taken) {
+        put_event(x, "alloc", name, file, line, at, bytes);
+        return;
+    }
+    put_event(x, "free_requested", name, file, line, at, bytes);
+    put_event(x, "free_completed", name, file, line, at, bytes);
+}
+
 static void put_buffer(const Snapshot *s, int buf, int taken)
 {
     const Buf *b = &s->role->buf[buf];
 
     if (!b->bytes || b->stack || b->frame)
         return;
-    put_event(s->x, taken ? "alloc" : "free_completed", b->name, b->file,
-              b->line, b->offset, b->bytes);
+    put_change(s->x, taken, b->name, b->file, b->line, b->offset, b->bytes);
 }
 
 /* What a join makes takes the places of its parts. */
@@ -138,8 +148,8 @@ static void run_frames(const Snapshot *s, RowSpan *const *span, int row,
         const SlotGroup *g = &s->program->frame[f];
         for (int m = 0; m < g->nof; m++)
             if ((taken ? span[f][m].from : span[f][m].to) == row + 1)
-                put_event(s->x, taken ? "alloc" : "free_completed", g->name,
-                          NULL, 0, g->slot[g->of[m]], g->bytes);
+                put_change(s->x, taken, g->name, NULL, 0, g->slot[g->of[m]],
+                           g->bytes);
     }
 }
 

@@ -6,7 +6,7 @@
  * before it allow. So it is enough to try lists, lowest first. A branch is cut
  *
  *   when some section cannot hold what is still to come: every rectangle alive
- *   there lies at least as high as the lowest of them can,
+ *   there lies at least as high as the lowest of them can, and as the one tried,
  *   when another rectangle fits wholly below the one tried (it belongs first),
  *   when the one tried has nothing above it (then it cannot be to blame),
  *   and into independent parts when nothing spans the time between them.
@@ -181,9 +181,27 @@ static int sections_fit(PackSearch *s, Reach h, int64_t level)
 
 /* ---- the search ---------------------------------------------------------- */
 
-/* Next rectangle to try in todo[a..b): the lowest after `tried`, if no other
- * fits wholly below it. -1: none left. */
-static int choose(PackSearch *s, int a, int b, Mark tried)
+/* How high the next of todo[a..b) may lie: all that is still to come in a section
+ * lies above it. */
+static int64_t ceiling_of(PackSearch *s, int a, int b)
+{
+    int from = s->nsec, to = -1;
+    int64_t most = 0;
+
+    for (int k = a; k < b; k++) {
+        const Rect *x = &s->rect[s->todo[k]];
+        from = x->born < from ? x->born : from;
+        to = x->dies > to ? x->dies : to;
+    }
+    for (int k = from; k <= to; k++)
+        most = s->rest[k] > most ? s->rest[k] : most;
+    s->work -= (b - a) / 2 + (to - from) / 8;
+    return s->cap - most;
+}
+
+/* Next rectangle to try in todo[a..b): the lowest after `tried`, if that is not
+ * above `ceiling` and no other fits wholly below it. -1: none left. */
+static int choose(PackSearch *s, int a, int b, Mark tried, int64_t ceiling)
 {
     Mark best = { INT64_MAX, -1 };
     int64_t least = INT64_MAX;
@@ -199,7 +217,7 @@ static int choose(PackSearch *s, int a, int b, Mark tried)
         if (after(m, tried) && after(best, m))
             best = m, where = k;
     }
-    return best.low < least ? where : -1;
+    return best.low < least && best.low <= ceiling ? where : -1;
 }
 
 static int solve(PackSearch *s, int a, int b, Mark last);
@@ -229,10 +247,11 @@ static int solve_parts(PackSearch *s, int a, int b, Reach cut, Mark last)
 
 static int solve(PackSearch *s, int a, int b, Mark last)
 {
+    int64_t ceiling = ceiling_of(s, a, b);
     Mark tried = last;
 
     for (;;) {
-        int k = choose(s, a, b, tried);
+        int k = choose(s, a, b, tried, ceiling);
         if (k < 0 || s->work < 0)
             return 0;
         int i = s->todo[k];
