@@ -155,7 +155,7 @@ static int64_t place_private(const CallTimes *t, Layout *l, int64_t *most)
             const Live *x = &l->live[id[i] = of[c][i]];
             r[i] = (Rect){ x->born, x->dies, x->bytes, -1, 0 };
         }
-        Packed p = pack(t->arena, r, n, PACKWORK / t->ncall);
+        Packed p = pack(t->arena, r, n, 0, PACKWORK / t->ncall);
         for (int i = 0; i < n; i++)
             l->live[id[i]].offset = r[i].offset;
         height = p.height > height ? p.height : height;
@@ -277,7 +277,7 @@ static int64_t place_pool(const CallTimes *t, Layout *l, const SlotLifetime *v,
                         0 };
     memcpy(apart, r, sizeof *r * all);
     int64_t height = place_apart(t, apart, n);
-    Packed p = pack(t->arena, r, (int)all, POOLWORK);
+    Packed p = pack(t->arena, r, (int)all, 0, POOLWORK);
     if (height <= p.height)
         memcpy(r, apart, sizeof *r * all);
     else

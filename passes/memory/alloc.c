@@ -345,7 +345,7 @@ static void place(Alloc *a)
         r[n++] = (Rect){ a->rows->from, a->rows->to, t.priv, -1, 0 };
         r[n++] = (Rect){ a->rows->from, a->rows->to, t.pool, -1, 0 };
     }
-    Packed p = pack(a->arena, r, n, PACKWORK);
+    Packed p = pack(a->arena, r, n, 0, PACKWORK);
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
         die("alloc: program %s: %s", programnames[a->graph->prog], wrong);
     for (int i = 0; i < count; i++)

@@ -4,11 +4,14 @@
  * `dies`. The packer slides the rectangles up and down until none overlap and
  * the whole is as low as possible ("offline dynamic storage allocation"). No
  * packing is lower than the largest sum of bytes alive at one time, the bound;
- * a packing within 0.5 % of it is good enough and ends the work. In order:
+ * a packing as low as the goal, or within 0.5 % of the bound, is good enough
+ * and ends the work. In order:
  *
  *   skyline    again and again the rectangle that can lie lowest on what is
  *              already there, in some order among equals; n log n
- *   search     pack_search.c, for small instances
+ *   search     pack_search.c, for small instances: in each order for a while,
+ *              then in orders of chance, since how long one takes differs by
+ *              orders of magnitude
  *   squeeze    the skyline again, with the rectangles that stick out moved to
  *              the front of the order
  *
@@ -24,13 +27,15 @@
 
 enum {
     ALIGN = 256,
-    FEW = 2000, /* so many may be searched */
-    IDLE = 4    /* rounds without progress before giving up */
+    FEW = 2000,      /* so many may be searched */
+    SHORT = 1 << 18, /* units of a search */
+    IDLE = 4         /* rounds without progress before giving up */
 };
 
 typedef struct PackItem {
     int id;     /* index of its Rect */
     int lo, hi; /* first and last section it is alive in */
+    int64_t time; /* from birth to death */
     int64_t size, fixed, off;
     int64_t load; /* the largest of its sections */
 } PackItem;
@@ -41,7 +46,9 @@ typedef struct Pack {
     int count; /* without the empty ones */
     int nfixed;
     int nsec;
+    int64_t goal;          /* 0: near the bound */
     int64_t bound, height; /* height: of the best so far */
+    uint64_t chance;       /* state of what is chosen by chance */
     int64_t *best;
     const char *how;
     int64_t work;           /* units left */
@@ -57,7 +64,7 @@ static int64_t max64(int64_t a, int64_t b)
 /* What is good enough. */
 static int64_t aim(const Pack *pack)
 {
-    return pack->bound + pack->bound / 200;
+    return pack->goal ? pack->goal : pack->bound + pack->bound / 200;
 }
 
 static int good(const Pack *pack)
@@ -489,6 +496,7 @@ static void setup(Pack *pack, Rect *r, int n)
             .fixed = r[i].fixed,
             .off = r[i].offset,
             .size = (r[i].bytes + ALIGN - 1) / ALIGN * ALIGN,
+            .time = r[i].dies - r[i].born + 1,
         };
     }
     cut_sections(pack, r);
@@ -497,34 +505,85 @@ static void setup(Pack *pack, Rect *r, int n)
 
 static int search(Pack *pack, const int *seq, int64_t cap, int64_t limit)
 {
-    Rect *r = alloc(pack->arena, sizeof *r * (size_t)pack->count);
+    Arena *a = arena_new();
+    Rect *r = alloc(a, sizeof *r * (size_t)pack->count);
     int64_t left = limit;
 
     for (int i = 0; i < pack->count; i++) {
         const PackItem *x = &pack->item[seq[i]];
         r[i] = (Rect){ x->lo, x->hi, x->size, -1, 0 };
     }
-    int ok = pack_under(pack->arena, r, pack->count, cap, &left);
+    int ok = pack_under(a, r, pack->count, cap, &left);
     pack->work -= limit - left;
     for (int i = 0; ok && i < pack->count; i++)
         pack->item[seq[i]].off = r[i].offset;
     if (ok)
         keep(pack, height_of(pack), "search");
+    arena_free(a);
     return ok;
 }
 
-/* Short searches in every order, then longer ones: how long one takes differs
- * by orders of magnitude. Where the aim is out of reach half the way may not
- * be. */
+/* Where the aim is out of reach half the way may not be. */
+static void search_in(Pack *pack, const int *seq, int64_t limit)
+{
+    int64_t half = (pack->bound + pack->height) / 2;
+
+    if (!search(pack, seq, aim(pack), limit) && half > aim(pack))
+        search(pack, seq, half, limit);
+}
+
+static int64_t below(Pack *pack, int64_t n)
+{
+    pack->chance = pack->chance * 6364136223846793005u + 1442695040888963407u;
+    return (int64_t)((pack->chance >> 33) % (uint64_t)n);
+}
+
+/* About 1024 times the logarithm to the base 2 of x > 0: of integers, so the
+ * same on every machine. */
+static int64_t log_of(int64_t x)
+{
+    int bits = 0;
+
+    while (x >> bits > 1)
+        bits++;
+    return bits * 1024 + ((bits > 10 ? x >> (bits - 10) : x << (10 - bits)) &
+                          1023);
+}
+
+/* By a product of powers of length, size, load, and of chance. */
+static void sort_by_chance(Pack *pack, int *seq)
+{
+    Arena *a = arena_new();
+    SortKey *r = alloc(a, sizeof *r * (size_t)pack->count);
+    int64_t length = below(pack, 256), size = below(pack, 256);
+    int64_t load = below(pack, 1024), timed = below(pack, 2);
+    int64_t noise = below(pack, 256) * below(pack, 256) / 256;
+
+    for (int i = 0; i < pack->count; i++) {
+        const PackItem *x = &pack->item[i];
+        r[i] = (SortKey){ .rect = i };
+        r[i].key[0] = -length * log_of(timed ? x->time : x->hi - x->lo + 1) -
+                      size * log_of(x->size / ALIGN) -
+                      load * log_of(x->load / ALIGN) -
+                      noise * (below(pack, 2049) - 1024);
+    }
+    qsort(r, (size_t)pack->count, sizeof *r, by_rank);
+    for (int i = 0; i < pack->count; i++)
+        seq[i] = r[i].rect;
+    arena_free(a);
+}
+
 static void search_all(Pack *pack, int *const *seq)
 {
-    for (int64_t lim = pack->work / 128; pack->work > lim && !good(pack);
-         lim *= 2)
-        for (int k = 0; k < NORDER && pack->work > lim && !good(pack); k++) {
-            int64_t half = (pack->bound + pack->height) / 2;
-            if (!search(pack, seq[k], aim(pack), lim) && half > aim(pack))
-                search(pack, seq[k], half, lim);
-        }
+    int *any = alloc(pack->arena, sizeof *any * (size_t)pack->count);
+
+    for (int64_t limit = SHORT; limit <= 4 * SHORT; limit *= 2)
+        for (int k = 0; k < NORDER && pack->work > limit && !good(pack); k++)
+            search_in(pack, seq[k], limit);
+    while (pack->work > SHORT && !good(pack)) {
+        sort_by_chance(pack, any);
+        search_in(pack, any, SHORT);
+    }
 }
 
 static Tree make_tree(Pack *pack)
@@ -560,9 +619,9 @@ static void try_all(Pack *pack)
         squeeze(pack, &t, seq[k], pack->work / (NORDER - k));
 }
 
-Packed pack(Arena *a, Rect *r, int n, int64_t work)
+Packed pack(Arena *a, Rect *r, int n, int64_t goal, int64_t work)
 {
-    Pack p = { .arena = a, .work = work };
+    Pack p = { .arena = a, .goal = goal, .work = work };
 
     setup(&p, r, n);
     if (!p.count)

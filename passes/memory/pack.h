@@ -19,7 +19,8 @@ typedef struct Packed {
 } Packed;
 
 enum { PACKWORK = 30000000 }; /* default limit of work */
-Packed pack(Arena *a, Rect *r, int n, int64_t work);
+/* goal: a height that is low enough; 0: what is near the bound. */
+Packed pack(Arena *a, Rect *r, int n, int64_t goal, int64_t work);
 /* pack_search.c: offsets under cap, by search; born and dies are sections,
  * bytes multiples of the alignment, none fixed. The order of r is the order of
  * trial. Takes from *work; zero when it found none (r's offsets are then

@@ -225,7 +225,7 @@ static void row(const char *name, int n)
 {
     Arena *a = arena_new();
     double size = (double)greedy(a, rect, n), t = seconds();
-    Packed p = pack(a, rect, n, PACKWORK);
+    Packed p = pack(a, rect, n, 0, PACKWORK);
 
     t = seconds() - t;
     printf("  %-21s %6d %25.4f %12.4f %12s  %-9s %6.3f s\n", name, n,
