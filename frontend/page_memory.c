@@ -73,8 +73,7 @@ static int *phases_naming(Arena *a, const Role *r, int prog, int f)
     return names;
 }
 
-RowSpan **frame_rows(Arena *a, const Role *r, int prog,
-                     const ScheduleSlot *row)
+RowSpan **frame_rows(Arena *a, const Role *r, int prog, const ScheduleSlot *row)
 {
     const Program *g = &r->prog[prog];
     RowSpan **v = alloc(a, sizeof *v * (size_t)(g->nframe + 1));

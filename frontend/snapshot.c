@@ -107,8 +107,8 @@ static void put_event(Pickle *x, const char *action, const char *name,
     put_op(x, 'a');
 }
 
-static void put_change(Pickle *x, int taken, const char *name,
-                       const char *file, int line, int64_t at, int64_t bytes)
+static void put_change(Pickle *x, int taken, const char *name, const char *file,
+                       int line, int64_t at, int64_t bytes)
 {
     if (taken) {
         put_event(x, "alloc", name, file, line, at, bytes);

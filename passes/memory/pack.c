@@ -28,13 +28,13 @@
 enum {
     ALIGN = 256,
     FEW = 2000,      /* so many may be searched */
-    SHORT = 1 << 18, /* units of a search */
+    SHORT = 1 << 17, /* units of a search */
     IDLE = 4         /* rounds without progress before giving up */
 };
 
 typedef struct PackItem {
-    int id;     /* index of its Rect */
-    int lo, hi; /* first and last section it is alive in */
+    int id;       /* index of its Rect */
+    int lo, hi;   /* first and last section it is alive in */
     int64_t time; /* from birth to death */
     int64_t size, fixed, off;
     int64_t load; /* the largest of its sections */
@@ -546,8 +546,8 @@ static int64_t log_of(int64_t x)
 
     while (x >> bits > 1)
         bits++;
-    return bits * 1024 + ((bits > 10 ? x >> (bits - 10) : x << (10 - bits)) &
-                          1023);
+    return bits * 1024 +
+           ((bits > 10 ? x >> (bits - 10) : x << (10 - bits)) & 1023);
 }
 
 /* By a product of powers of length, size, load, and of chance. */
@@ -555,9 +555,10 @@ static void sort_by_chance(Pack *pack, int *seq)
 {
     Arena *a = arena_new();
     SortKey *r = alloc(a, sizeof *r * (size_t)pack->count);
-    int64_t length = below(pack, 256), size = below(pack, 256);
-    int64_t load = below(pack, 1024), timed = below(pack, 2);
-    int64_t noise = below(pack, 256) * below(pack, 256) / 256;
+    int64_t length = below(pack, 256), load = below(pack, 1024);
+    int64_t size = length * (128 + below(pack, 256)) / 256;
+    int64_t noise = below(pack, 256) * below(pack, 256) / 512;
+    int64_t timed = below(pack, 2);
 
     for (int i = 0; i < pack->count; i++) {
         const PackItem *x = &pack->item[i];
@@ -577,12 +578,17 @@ static void search_all(Pack *pack, int *const *seq)
 {
     int *any = alloc(pack->arena, sizeof *any * (size_t)pack->count);
 
-    for (int64_t limit = SHORT; limit <= 4 * SHORT; limit *= 2)
+    for (int64_t limit = SHORT; limit <= 32 * SHORT; limit *= 2)
         for (int k = 0; k < NORDER && pack->work > limit && !good(pack); k++)
             search_in(pack, seq[k], limit);
-    while (pack->work > SHORT && !good(pack)) {
+    /* Half of the work in short searches, a quarter in those of twice as much,
+       and so on. */
+    for (int i = 1; pack->work > SHORT && !good(pack); i++) {
+        int64_t limit = SHORT;
+        for (int k = i; k % 4 == 0; k /= 4)
+            limit *= 2;
         sort_by_chance(pack, any);
-        search_in(pack, any, SHORT);
+        search_in(pack, any, limit);
     }
 }
 
