@@ -76,14 +76,14 @@ static void put_text_field(Pickle *x, const char *key, const char *s)
 
 /* ---- events -------------------------------------------------------------- */
 
-typedef struct Snapshot {
+typedef struct SnapshotTrace {
     Pickle *x;
     const Role *role;
     const Program *program;
     int prog;
     int **born, **dies; /* by instruction: vecs of buffers */
     int *table;         /* vec: those there through all calls */
-} Snapshot;
+} SnapshotTrace;
 
 static void put_frames(Pickle *x, const char *name, const char *file, int line)
 {
@@ -118,7 +118,7 @@ static void put_change(Pickle *x, int taken, const char *name, const char *file,
     put_event(x, "free_completed", name, file, line, at, bytes);
 }
 
-static void put_buffer(const Snapshot *s, int buf, int taken)
+static void put_buffer(const SnapshotTrace *s, int buf, int taken)
 {
     const Buf *b = &s->role->buf[buf];
 
@@ -128,7 +128,7 @@ static void put_buffer(const Snapshot *s, int buf, int taken)
 }
 
 /* What a join makes takes the places of its parts. */
-static void run_instruction(const Snapshot *s, int i)
+static void run_instruction(const SnapshotTrace *s, int i)
 {
     for (size_t k = 0; k < vec_len(s->dies[i]); k++)
         if (joined(s->role, s->dies[i][k], i))
@@ -141,7 +141,7 @@ static void run_instruction(const Snapshot *s, int i)
 }
 
 /* Slots of frames that row r is the first, or the last, to name. */
-static void run_frames(const Snapshot *s, RowSpan *const *span, int row,
+static void run_frames(const SnapshotTrace *s, RowSpan *const *span, int row,
                        int taken)
 {
     for (int f = 0; f < s->program->nframe; f++) {
@@ -162,7 +162,7 @@ static const Phase *phase_at(const Program *g, int instr)
     return f;
 }
 
-static void list_lives(Arena *a, Snapshot *s)
+static void list_lives(Arena *a, SnapshotTrace *s)
 {
     const Program *g = s->program;
     size_t n = (size_t)g->ninstr + 1;
@@ -183,7 +183,7 @@ static void list_lives(Arena *a, Snapshot *s)
     }
 }
 
-static void run_row(const Snapshot *s, const ScheduleSlot *row)
+static void run_row(const SnapshotTrace *s, const ScheduleSlot *row)
 {
     const Phase *f = &s->program->phase[row->phase];
 
@@ -192,13 +192,13 @@ static void run_row(const Snapshot *s, const ScheduleSlot *row)
 }
 
 /* The rows of calls are neighbours. */
-static int in_table(const Snapshot *s, const ScheduleSlot *row, int r)
+static int in_table(const SnapshotTrace *s, const ScheduleSlot *row, int r)
 {
     return r >= 0 && r < (int)vec_len(row) &&
            !s->program->phase[row[r].phase].repeat;
 }
 
-static void put_trace(Snapshot *s)
+static void put_trace(SnapshotTrace *s)
 {
     Arena *a = arena_new();
     ScheduleSlot *row = program_rows(a, s->program);
@@ -302,7 +302,7 @@ char *draw_snapshot(const Plan *p, size_t *len)
     put_op(&x, ']');
     for (int i = 0; i < p->nrole; i++) {
         int prog = role_prog(&p->role[i], PGstep);
-        Snapshot s = { .x = &x,
+        SnapshotTrace s = { .x = &x,
                        .role = &p->role[i],
                        .program = &p->role[i].prog[prog],
                        .prog = prog };

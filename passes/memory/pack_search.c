@@ -6,7 +6,8 @@
  * before it allow. So it is enough to try lists, lowest first. A branch is cut
  *
  *   when some section cannot hold what is still to come: every rectangle alive
- *   there lies at least as high as the lowest of them can, and as the one tried,
+ *   there lies at least as high as the lowest of them can, and as the one
+ *   tried,
  *   when another rectangle fits wholly below the one tried (it belongs first),
  *   when the one tried has nothing above it (then it cannot be to blame),
  *   and into independent parts when nothing spans the time between them.
@@ -181,8 +182,8 @@ static int sections_fit(PackSearch *s, Reach h, int64_t level)
 
 /* ---- the search ---------------------------------------------------------- */
 
-/* How high the next of todo[a..b) may lie: all that is still to come in a section
- * lies above it. */
+/* How high the next of todo[a..b) may lie: all that is still to come in a
+ * section lies above it. */
 static int64_t ceiling_of(PackSearch *s, int a, int b)
 {
     int from = s->nsec, to = -1;
