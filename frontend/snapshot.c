@@ -303,9 +303,9 @@ char *draw_snapshot(const Plan *p, size_t *len)
     for (int i = 0; i < p->nrole; i++) {
         int prog = role_prog(&p->role[i], PGstep);
         SnapshotTrace s = { .x = &x,
-                       .role = &p->role[i],
-                       .program = &p->role[i].prog[prog],
-                       .prog = prog };
+                            .role = &p->role[i],
+                            .program = &p->role[i].prog[prog],
+                            .prog = prog };
         put_trace(&s);
     }
     put(&x.out, "s.");
