@@ -1,53 +1,45 @@
 /* draw.c: `show --trace`: what a plan is predicted to do, on a time line in
- * Chrome's trace format (Perfetto opens it). */
+ * Chrome's trace format (Perfetto opens it): a process a stage, a lane for each
+ * stream of each program. Of a pipeline's calls the first micro-batches. */
 #include <inttypes.h>
 #include <string.h>
 
 #include "commands.h"
 
-/* A program's streams: where each stands, and when events were recorded. */
-typedef struct Lanes {
-    int role, program;
-    double now[NSTREAM], *event; /* vec, by number */
-} Lanes;
+enum { MICROS = 4 };
 
-static int lane_of(const Lanes *l, StreamKind stream)
+typedef struct TraceText {
+    Text *out;
+    const Plan *plan;
+    ProgramKind kind;
+} TraceText;
+
+static int lane_of(ProgramKind kind, StreamKind stream)
 {
-    return l->program * NSTREAM + (int)stream;
+    return (int)kind * NSTREAM + (int)stream;
 }
 
-/* A stream goes on behind the events that the instruction waits for. */
-static double begin_of(const Lanes *l, const Issue *s)
+static void put_span(void *context, const InstrSpan *x)
 {
-    double at = l->now[s->stream];
+    const TraceText *t = context;
+    const Program *g = role_program(&t->plan->role[x->stage], t->kind);
+    const Instr *s = x->instr;
 
-    for (int i = 0; i < s->nwait; i++)
-        if ((size_t)s->wait[i] < vec_len(l->event) && l->event[s->wait[i]] > at)
-            at = l->event[s->wait[i]];
-    return at;
-}
-
-static void event(Text *out, const Instr *s, Lanes *l)
-{
-    double at = begin_of(l, &s->issue);
-
-    put(out,
+    if (!g->phase[x->row->phase].repeat && x->row->micro >= MICROS)
+        return;
+    put(t->out,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
         "\"cat\":\"%s\",\"name\":",
-        l->role, lane_of(l, s->issue.stream), 1e6 * at, 1e6 * s->secs,
-        instr_info(s->kind)->name);
-    put_json(out, s->label ? s->label : instr_info(s->kind)->name);
-    put(out, ",\"args\":{\"flops\":%.9g,\"bytes\":%.9g", s->flops, s->bytes);
+        x->stage, lane_of(t->kind, s->issue.stream), 1e6 * x->from,
+        1e6 * (x->end - x->from), instr_info(s->kind)->name);
+    put_json(t->out, instr_label(s));
+    put(t->out, ",\"args\":{\"micro\":%d,\"flops\":%.9g,\"bytes\":%.9g",
+        x->row->micro, s->flops, s->bytes);
     if (s->file) {
-        put(out, ",\"line\":");
-        put_json(out, strf(forever, "%s:%d", s->file, s->line));
+        put(t->out, ",\"line\":");
+        put_json(t->out, strf(forever, "%s:%d", s->file, s->line));
     }
-    put(out, "}}");
-    l->now[s->issue.stream] = at += s->secs;
-    while (s->issue.record && vec_len(l->event) <= (size_t)s->issue.record)
-        vec_push(forever, l->event, 0);
-    if (s->issue.record)
-        l->event[s->issue.record] = at;
+    put(t->out, "}}");
 }
 
 static int is_used(const Program *prog, StreamKind stream)
@@ -58,21 +50,15 @@ static int is_used(const Program *prog, StreamKind stream)
     return 0;
 }
 
-/* Bodies one after another, as often as a rank runs them; a lane a stream. */
-static void timeline(Text *out, const Program *prog, int role, int program)
+static void name_lanes(Text *out, const Program *prog, int role)
 {
-    Lanes l = { .role = role, .program = program };
-
     for (StreamKind s = 0; s < NSTREAM; s++)
         if (is_used(prog, s))
             put(out,
                 ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_"
                 "name\",\"args\":{\"name\":\"%s %s\"}}",
-                role, lane_of(&l, s), programnames[prog->kind], streamnames[s]);
-    for (int f = 0; f < prog->nphase; f++)
-        for (int64_t k = 0; k < prog->phase[f].repeat; k++)
-            for (int i = 0; i < prog->phase[f].n; i++)
-                event(out, &prog->instr[prog->phase[f].first + i], &l);
+                role, lane_of(prog->kind, s), programnames[prog->kind],
+                streamnames[s]);
 }
 
 char *draw_time(const Plan *p, size_t *len)
@@ -85,7 +71,11 @@ char *draw_time(const Plan *p, size_t *len)
     put(&out, "}}");
     for (int i = 0; i < p->nrole; i++)
         for (int k = 0; k < p->role[i].nprog; k++)
-            timeline(&out, &p->role[i].prog[k], i, k);
+            name_lanes(&out, &p->role[i].prog[k], i);
+    for (int k = 0; k < p->role->nprog; k++) {
+        TraceText t = { &out, p, p->role->prog[k].kind };
+        plan_watch(p, t.kind, put_span, &t);
+    }
     put(&out, "\n]}\n");
     *len = out.len;
     return out.s;

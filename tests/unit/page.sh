@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/page
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
-echo 1..21
+echo 1..23
 . tests/expect
 
 browser=
@@ -65,6 +65,12 @@ done
 drawn "keys move in the time line, and open a run of a phase" "One run of F0, stage 0: compute"
 [ -z "$browser" ] || { [ "$(sed -n 's/.* WIDE \([0-9]*\) .*/\1/p' "$dir/log")" -le 400 ] && ! grep BROKEN "$dir/log"; }
 ended "nothing is wider than a phone, nothing broke" $? "$(grep -o 'WIDE [0-9]*\|BROKEN.*' "$dir/log")"
+
+# The trace of a pipeline: both stages, and its end is that of the step.
+is "a trace" 0 "$PLEAT" show "$dir/a.plan" --trace "$dir/a.json"
+sed -n 's/.*"pid":1,"tid":[0-9]*,"ts":\([0-9.]*\),"dur":\([0-9.]*\),.*/\1 \2/p' "$dir/a.json" |
+    awk -v step="$step" '$1 + $2 > end { end = $1 + $2 } END { exit !(end > 990 * step && end < 1001 * step) }'
+ended "it ends with the step" $? "$step ms"
 
 # Bytes taken at most in the first stage's events; addresses that overlap.
 is "a snapshot of memory" 0 "$PLEAT" show "$dir/a.plan" --snapshot "$dir/a.pickle"
