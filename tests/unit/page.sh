@@ -68,8 +68,8 @@ ended "nothing is wider than a phone, nothing broke" $? "$(grep -o 'WIDE [0-9]*\
 
 # The trace of a pipeline: both stages, and its end is that of the step.
 is "a trace" 0 "$PLEAT" show "$dir/a.plan" --trace "$dir/a.json"
-sed -n 's/.*"pid":1,"tid":[0-9]*,"ts":\([0-9.]*\),"dur":\([0-9.]*\),.*/\1 \2/p' "$dir/a.json" |
-    awk -v step="$step" '$1 + $2 > end { end = $1 + $2 } END { exit !(end > 990 * step && end < 1001 * step) }'
+sed -n 's/.*"pid":\([0-9]*\),"tid":[0-9]*,"ts":\([0-9.]*\),"dur":\([0-9.]*\),.*/\2 \3 \1/p' "$dir/a.json" |
+    awk -v step="$step" '$1 + $2 > end { end = $1 + $2 } $3 == 1 { both = 1 } END { exit !(both && end > 999 * step && end < 1001 * step) }'
 ended "it ends with the step" $? "$step ms"
 
 # Bytes taken at most in the first stage's events; addresses that overlap.
