@@ -57,6 +57,7 @@ static const struct {
     [FAMscatter] = { rows_host, rows_cuda },
     [FAMcomm] = { comm_lower, comm_lower_cuda },
     [FAMzero] = { zero_lower, zero_lower },
+    [FAMcopy] = { copy_lower, copy_lower },
 };
 
 static void lower(Lower *generator, Graph *g, Group *k, Arena *a)

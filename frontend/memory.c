@@ -29,6 +29,8 @@ void report_stage_memory(FILE *out, const Plan *p, const Role *r)
 
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
+        if (in_host(r, b))
+            continue;
         count[b->cls]++;
         sum[b->cls] += b->bytes;
     }
@@ -42,6 +44,9 @@ void report_stage_memory(FILE *out, const Plan *p, const Role *r)
     fprintf(out, "  %-14s  %12s\n", "alive always", bytes_text(r->persist));
     if (limit_of(p))
         fprintf(out, "  %-14s  %12s\n", "limit", bytes_text(limit_of(p)));
+    if (r->host)
+        fprintf(out, "  %-14s  %12s  of the host's, in an arena of their own\n",
+                "offloaded", bytes_text(r->host));
     if (role_prog(r, PGstep) >= 0)
         fprintf(out,
                 "  %-14s  %12s  at most, of the host's: a checkpoint written "
@@ -64,7 +69,8 @@ static int busiest(const Role *r, int prog)
     int64_t most = 0;
 
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog == prog && !r->buf[i].stack) {
+        if (r->buf[i].prog == prog && !r->buf[i].stack &&
+            !in_host(r, &r->buf[i])) {
             more[r->buf[i].born] += r->buf[i].bytes;
             more[r->buf[i].dies + 1] -= r->buf[i].bytes;
         }
@@ -117,7 +123,8 @@ static Owner *owners_of(const Role *r)
         const Buf *b = &r->buf[i];
         int alive = b->frame || (b->born <= at && at <= b->dies);
         int slots = b->frame ? r->prog[b->prog].frame[b->frame - 1].nslot : 1;
-        if (b->prog < 0 || (b->prog == prog && alive && !b->stack))
+        if (b->prog < 0 ||
+            (b->prog == prog && alive && !b->stack && !in_host(r, b)))
             add_owner(&v, b, b->bytes * slots);
     }
     qsort(v, vec_len(v), sizeof *v, by_bytes);

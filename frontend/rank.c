@@ -46,8 +46,9 @@ static void put_memory(Text *out, const Role *r)
     int n[NBUFCLASS] = { 0 };
 
     for (int i = 0; i < r->nbuf; i++) {
-        sum[r->buf[i].cls] += r->buf[i].bytes;
-        n[r->buf[i].cls]++;
+        int here = !in_host(r, &r->buf[i]);
+        sum[r->buf[i].cls] += here * r->buf[i].bytes;
+        n[r->buf[i].cls] += here;
     }
     put(out, "\nmemory: %" PRId64 " bytes in one arena, %" PRId64 " always\n",
         r->arena, r->persist);
@@ -55,6 +56,9 @@ static void put_memory(Text *out, const Role *r)
         if (n[c])
             put(out, "  %-8s %16" PRId64 " in %d buffers%s\n", bufclasses[c],
                 sum[c], n[c], c >= Btemp ? ", sharing their space" : "");
+    if (r->host)
+        put(out, "  %-8s %16" PRId64 " offloaded to the host's memory\n", "",
+            r->host);
     for (int i = 0; i < r->nprog; i++)
         put(out, "  %-8s %16" PRId64 " temporary in %s\n", "",
             r->prog[i].transient, programnames[r->prog[i].kind]);

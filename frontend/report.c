@@ -336,8 +336,9 @@ static int by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Every buffer, by its place: offset, bytes, class, program and instructions in
- * which it is alive, name, source line; tabs between. */
+/* Every buffer, by its place: offset, bytes, class ("host": in the host's
+ * arena), program and instructions in which it is alive, name, source line;
+ * tabs between. */
 void report_memory(FILE *out, const Plan *p)
 {
     fputs(
@@ -351,11 +352,12 @@ void report_memory(FILE *out, const Plan *p)
         qsort(v, (size_t)r->nbuf, sizeof *v, by_offset);
         for (int k = 0; k < r->nbuf; k++) {
             const Buf *b = v[k];
-            fprintf(out,
-                    "%d\t%" PRId64 "\t%" PRId64 "\t%s\t%s\t%s\t%d\t%d\t%s\t", i,
-                    b->offset, b->bytes, bufclasses[b->cls], dtypes[b->dt].name,
-                    b->prog < 0 ? "all" : programnames[r->prog[b->prog].kind],
-                    b->born, b->dies, b->name);
+            fprintf(
+                out, "%d\t%" PRId64 "\t%" PRId64 "\t%s\t%s\t%s\t%d\t%d\t%s\t",
+                i, b->offset % HOSTSPACE, b->bytes,
+                in_host(r, b) ? "host" : bufclasses[b->cls], dtypes[b->dt].name,
+                b->prog < 0 ? "all" : programnames[r->prog[b->prog].kind],
+                b->born, b->dies, b->name);
             if (b->file)
                 fprintf(out, "%s:%d", b->file, b->line);
             fputc('\n', out);

@@ -43,20 +43,26 @@ static const char *instr_sizes(const Sizes *x)
 
 /* ---- memory -------------------------------------------------------------- */
 
-static int64_t top_of(const PlanCheck *c, int prog)
+/* Of what lies in the host's arena, or in the other. */
+static void raise(int64_t *top, int64_t at, int64_t bytes, int host)
+{
+    if ((at >= HOSTSPACE) == host && at + bytes > *top)
+        *top = at + bytes;
+}
+
+static int64_t top_of(const PlanCheck *c, int prog, int host)
 {
     const Program *g = prog < 0 ? NULL : &c->r->prog[prog];
-    int64_t top = 0;
+    int64_t from = host ? HOSTSPACE : 0, top = from;
     for (int i = 0; i < c->r->nbuf; i++) {
         const Buf *b = &c->r->buf[i];
-        if (b->prog == prog && !b->frame && b->offset + b->bytes > top)
-            top = b->offset + b->bytes;
+        if (b->prog == prog && !b->frame)
+            raise(&top, b->offset, b->bytes, host);
     }
     for (int i = 0; g && i < g->nframe; i++)
         for (int k = 0; k < g->frame[i].nslot; k++)
-            if (g->frame[i].slot[k] + g->frame[i].bytes > top)
-                top = g->frame[i].slot[k] + g->frame[i].bytes;
-    return (top + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+            raise(&top, g->frame[i].slot[k], g->frame[i].bytes, host);
+    return (top - from + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
 }
 
 static int64_t lasting_bytes(const Role *r)
@@ -72,18 +78,22 @@ static int64_t lasting_bytes(const Role *r)
 static const char *heights_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
-    int64_t most = 0;
-    if ((top_of(c, -1) != r->persist || lasting_bytes(r) != r->persist) &&
+    int64_t most = 0, host = 0;
+    if ((top_of(c, -1, 0) != r->persist || lasting_bytes(r) != r->persist) &&
         law(Lheight_lasting))
         return "does not say how high what lives always is";
     for (int k = 0; k < r->nprog; k++) {
-        int64_t top = top_of(c, k), n = r->prog[k].transient;
+        int64_t top = top_of(c, k, 0), n = r->prog[k].transient;
+        int64_t more = top_of(c, k, 1);
         if ((top > r->persist ? top - r->persist : 0) != n &&
             law(Lheight_program))
             return strf(c->arena, "program '%s' does not say how much it needs",
                         programnames[r->prog[k].kind]);
         most = n > most ? n : most;
+        host = more > host ? more : host;
     }
+    if (r->host != host && law(Lheight_host))
+        return "does not have the host's arena that its programs need";
     return r->arena != r->persist + most && law(Lheight_arena)
                ? "does not have the arena that its programs need"
                : NULL;

@@ -14,7 +14,7 @@ const char *const families[NFAMILY] = {
     "gmm_wgrad", "attn",    "attn_bwd",
     "topk",      "cumsum",  "drop_to_capacity",
     "route",     "scatter", "comm",
-    "zero",      "none",
+    "zero",      "copy",    "none",
 };
 
 Graph *g_new(Arena *a, const char *name)

@@ -624,6 +624,8 @@ static Dims rule(Graph *g, Node *n)
     case Oconcat:
         need_one(g, n, 0, n->at.concat.axis);
         return concat_dims(g, n);
+    case Ooffload:
+    case Oreload: return dims_of(n->in[0]);
     case Oshift:
     case Ocumsum: need_one(g, n, 0, n_axis(n)); return dims_of(n->in[0]);
     case Ogather: return gather_dims(g, n);

@@ -338,6 +338,18 @@ static const char *stacks_wrong(const At *x)
     return NULL;
 }
 
+static const char *memories_wrong(const At *x)
+{
+    const Role *r = x->c->r;
+    int copies = x->s->kind == Icopy;
+    for (int i = 0; i < x->s->nbuf; i++)
+        if (x->s->buf[i] >= 0 && in_host(r, &r->buf[x->s->buf[i]]) &&
+            copies-- < 1 && law(Lhost_copies))
+            return strf(x->c->arena, "uses '%s' of the host's arena",
+                        r->buf[x->s->buf[i]].name);
+    return NULL;
+}
+
 static const char *at_wrong(const At *x)
 {
     const Instr *s = x->s;
@@ -355,6 +367,7 @@ static const char *at_wrong(const At *x)
         if ((why = alive(x, i)))
             return why;
     why = kind_wrong(x);
+    why = why ? why : memories_wrong(x);
     return why ? why : stacks_wrong(x);
 }
 

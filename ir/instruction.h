@@ -173,6 +173,7 @@ typedef enum StreamKind {
     STREAMcomm,
     STREAMcopy,
     STREAMp2p,
+    STREAMreload, /* from the host's memory; copy: to it */
     NSTREAM
 } StreamKind;
 extern const char *const streamnames[NSTREAM];

@@ -48,6 +48,7 @@ typedef enum Family {
     FAMscatter,
     FAMcomm,
     FAMzero,
+    FAMcopy, /* between the memories of device and host */
     FAMnone, /* none: a view, costs nothing */
     NFAMILY
 } Family;

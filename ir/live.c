@@ -200,7 +200,7 @@ LastUse *deaths(Arena *a, const Role *r, int prog)
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
         if (b->prog != prog || !b->bytes || b->dies == p->ninstr - 1 ||
-            b->frame || b->stack || joined(r, i, b->dies))
+            b->frame || b->stack || joined(r, i, b->dies) || in_host(r, b))
             continue;
         const Phase *f = phase_of(p, b->dies);
         if (f && !f->repeat && b->born < f->first)

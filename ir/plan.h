@@ -364,14 +364,17 @@ typedef enum BufClass {
 } BufClass;
 extern const char *const bufclasses[NBUFCLASS];
 
-/* Buffers live in one arena. Persistent classes never overlap anything; the
- * others are alive in one program from instruction `born` to instruction `dies`
- * inclusive (indices into that program's instructions; the body repeats). */
+/* Buffers live in one arena of the device, and what is offloaded in one of the
+ * host's memory, whose addresses begin at HOSTSPACE. Persistent classes never
+ * overlap anything; the others are alive in one program from instruction `born`
+ * to instruction `dies` inclusive (indices into that program's instructions;
+ * the body repeats). */
+#define HOSTSPACE ((int64_t)1 << 52)
 typedef struct Buf {
     const char *name;
     BufClass cls;
     Dtype dt;
-    int64_t offset, bytes; /* bytes in the arena; offset % 256 == 0 */
+    int64_t offset, bytes; /* address in the arenas; offset % 256 == 0 */
     int prog;              /* program index; -1: alive always */
     int frame;             /* 1 + index of that program's frame: offset
                                      is inside each slot of it; 0: one place */
@@ -471,7 +474,7 @@ typedef struct ScheduleSlot {
 /* What one chunk's micro-batch keeps from one row to a later one: buffers that
  * live from the first to the last row of that micro-batch whose phase names
  * one. Micro-batch m has them at slot[of[m]]; slots in use together never
- * overlap. Bytes of the arena, multiples of 256. */
+ * overlap. Addresses in the arenas, multiples of 256; all slots in one. */
 typedef struct SlotGroup {
     const char *name; /* "F0-B0": first and last call */
     int64_t bytes;
@@ -662,6 +665,7 @@ typedef struct Role { /* what the ranks of one pipeline stage run;
     Buf *buf;
     int64_t arena;   /* bytes of the arena */
     int64_t persist; /* bytes of it that are alive always */
+    int64_t host;    /* bytes of the host's arena */
     int nprog;
     Program *prog;
     int ntensor;
@@ -835,6 +839,7 @@ int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
+int in_host(const Role *r, const Buf *b); /* does it lie in the host's arena? */
 /* Of such instructions the sets of atoms, in the order of the plan: a vec. */
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));
 int role_tensor(const Role *r, const char *name);    /* -1: none */

@@ -20,10 +20,10 @@ int law(Law x)
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static int lies_in(const Buf *b, int64_t bytes)
+static int lies_in(const Buf *b, int64_t from, int64_t bytes)
 {
-    return b->bytes >= 0 && b->offset >= 0 && b->offset <= bytes &&
-           b->bytes <= bytes - b->offset;
+    return b->bytes >= 0 && b->offset >= from && b->offset - from <= bytes &&
+           b->bytes <= bytes - (b->offset - from);
 }
 
 /* Does b lie in a stack of its own kind of life? */
@@ -43,8 +43,9 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
     const Role *r = c->r;
     if (b->offset % BUFALIGN && law(Lbuf_aligned))
         return "is not aligned to 256 bytes";
-    if (!b->frame && !lies_in(b, r->arena) && law(Lbuf_in_arena))
-        return "does not lie in the arena";
+    if (!b->frame && !lies_in(b, 0, r->arena) &&
+        !lies_in(b, HOSTSPACE, r->host) && law(Lbuf_in_arena))
+        return "does not lie in an arena";
     if ((b->prog >= r->nprog || b->prog < -1) && law(Lbuf_program))
         return "belongs to no program";
     if (b->cls == Bscratch && b->dt != Du8 && law(Lwork_dtype))
@@ -63,7 +64,7 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
     if ((b->prog < 0 || b->frame < 0 || b->frame > r->prog[b->prog].nframe) &&
         law(Lbuf_frame))
         return "lies in a frame that does not exist";
-    if (!lies_in(b, r->prog[b->prog].frame[b->frame - 1].bytes) &&
+    if (!lies_in(b, 0, r->prog[b->prog].frame[b->frame - 1].bytes) &&
         law(Lbuf_in_frame))
         return "does not lie in its frame";
     return 0;
@@ -115,12 +116,14 @@ static const char *bufs_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
     const char *why;
-    if ((r->arena < 0 || r->arena > HUGEBYTES || r->persist < 0 ||
-         r->persist > r->arena) &&
+    if ((r->arena < 0 || r->arena > HOSTSPACE || r->persist < 0 ||
+         r->persist > r->arena || r->host < 0 || r->host > HOSTSPACE) &&
         law(Larena_size))
         return strf(c->arena,
-                    "role %d: arena of %lld bytes, %lld of them always",
-                    c->role, (long long)r->arena, (long long)r->persist);
+                    "role %d: arena of %lld bytes, %lld of them always, and "
+                    "%lld of the host",
+                    c->role, (long long)r->arena, (long long)r->persist,
+                    (long long)r->host);
     for (int i = 0; i < r->nbuf; i++)
         if ((why = buf_wrong(c, &r->buf[i])))
             return strf(c->arena, "role %d: buffer '%s' %s", c->role,

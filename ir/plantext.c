@@ -18,7 +18,8 @@
  *     shape  = "shape" dtype [ "scaled" layout ] [ "map" elements ]
  *               { "(" axis int [ "cut" atoms ] [ "zigzag" ] ")" }
  *     sig     = see signature.c
- *     role    = "role arena" int "persist" int "{" { item } "}"
+ *     role    = "role arena" int "persist" int [ "host" int ]
+ *               "{" { item } "}"
  *     item    = buf | tensor | ("in" | "out") name dtype buffer | program
  *     buf     = "buf" name class dtype offset bytes
  *               [ "life" program born dies [ "frame" int ]
@@ -162,6 +163,8 @@ static void role_text(Codec *t, Role *o)
     o->arena = code_int(t, o->arena);
     code_expect(t, "persist");
     o->persist = code_int(t, o->persist);
+    if (code_option(t, "host", o->host != 0))
+        o->host = code_int(t, o->host);
     code_need(t, " {");
     code_end(t);
     for (int i = 0; code_option(t, "buf", i < o->nbuf); i++)

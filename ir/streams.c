@@ -24,7 +24,8 @@
 enum { MAXEVENT = 1 << 20, MAXSMS = 1 << 16 };
 enum { TRANSFERS = -3, COLLECTIVES, PRODUCTS }; /* bytes below the arena */
 
-const char *const streamnames[NSTREAM] = { "compute", "comm", "copy", "p2p" };
+const char *const streamnames[NSTREAM] = { "compute", "comm", "copy", "p2p",
+                                           "reload" };
 
 /* ---- text ---------------------------------------------------------------- */
 

@@ -135,7 +135,8 @@ static const char *bufs_wrong(const TableCheck *t)
 static const char *frame_wrong(const TableCheck *t, const SlotGroup *f)
 {
     const Role *r = t->c->r;
-    if ((f->bytes < 0 || f->bytes > r->arena || f->bytes % BUFALIGN) &&
+    if ((f->bytes < 0 || f->bytes > r->arena + r->host ||
+         f->bytes % BUFALIGN) &&
         law(Lframe_size))
         return "has no size";
     if ((f->nof != t->micros || f->nslot < 0) && law(Lframe_slots))
@@ -143,9 +144,12 @@ static const char *frame_wrong(const TableCheck *t, const SlotGroup *f)
     for (int i = 0; i < f->nof; i++)
         if ((f->of[i] < 0 || f->of[i] >= f->nslot) && law(Lslot_known))
             return "names a slot that does not exist";
+    int host = f->nslot && f->slot[0] >= HOSTSPACE;
+    int64_t from = host ? HOSTSPACE : r->persist;
+    int64_t to = host ? HOSTSPACE + r->host : r->arena;
     for (int i = 0; i < f->nslot; i++)
-        if ((f->slot[i] < r->persist || f->slot[i] % BUFALIGN ||
-             f->slot[i] > r->arena - f->bytes) &&
+        if ((f->slot[i] < from || f->slot[i] % BUFALIGN ||
+             f->slot[i] > to - f->bytes) &&
             law(Lslot_place))
             return "has a slot outside the arena";
     return 0;

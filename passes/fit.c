@@ -88,10 +88,10 @@ static ProgramBuilder *make(FitSearch *s, Arena *a, int i)
     h->price = price_at(i);
     h->turns = s->g->turns;
     run_up_to(h, pass_recompute);
-    m->decided = decisions(h);
+    m->decided = mix64(decisions(h), (uint64_t)may_offload(h));
     m->kept = kept_bytes(h);
     const Made *same = like(s, m);
-    if (!same && !is_hopeless(s, m))
+    if (!same && (may_offload(h) || !is_hopeless(s, m)))
         b = place_stage(h);
     m->bytes = b ? b->prog.transient : same ? same->bytes : 0;
     return b;

@@ -118,7 +118,7 @@ static void finish_pass(Graph *g, const PassInfo *p)
 #ifdef PLEAT_DEBUG
     round_trip(g);
 #endif
-    if (p->run == pass_fuse || p->run == pass_sched)
+    if (p->run == pass_fuse || p->run == pass_sched || p->run == pass_offload)
         show_kernels(g);
     else
         show_graph(g);
@@ -220,7 +220,7 @@ void run_up_to(Graph *g, void (*pass)(Graph *g))
 
 ProgramBuilder *place_stage(Graph *g)
 {
-    run_up_to(g, pass_sched);
+    run_up_to(g, pass_offload);
     Group **k = groups_of(g, g->arena);
 
     stash_values(g, k);
@@ -393,7 +393,7 @@ static int emit_stages(Emit *e, Graph **v, size_t i)
         emit_program(e, made[k]);
     if (made)
         return 1;
-    if (!run_passes(v[i], passtab, row_of(pass_sched) + 1))
+    if (!run_passes(v[i], passtab, row_of(pass_offload) + 1))
         return 0;
     for (Graph *h = v[i]; h; h = h->next)
         emit_program(e, place_stage(h));

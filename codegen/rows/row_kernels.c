@@ -380,6 +380,15 @@ int cumsum_lower(Graph *g, Group *k, Arena *a, int gpu)
     return blocks;
 }
 
+void copy_lower(Graph *g, Group *k, Arena *a)
+{
+    k->instr.kind = Icopy;
+    add_arg(k, a, k->in[0]);
+    add_arg(k, a, k->out[0]);
+    set_label(k, a, k->out[0]);
+    k->instr.bytes = (double)local_bytes(g, k->out[0]);
+}
+
 void zero_lower(Graph *g, Group *k, Arena *a)
 {
     k->instr.kind = Izero;

@@ -12,6 +12,7 @@ int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu);
 int route_lower(Graph *g, Group *k, Arena *a, int gpu);
 int scatter_lower(Graph *g, Group *k, Arena *a, int gpu);
 void zero_lower(Graph *g, Group *k, Arena *a);
+void copy_lower(Graph *g, Group *k, Arena *a); /* offload, reload */
 /* 1: the group is a dispatch of whole rows, and lowered; 0: nothing done. */
 int dispatch_lower_cuda(Graph *g, Group *k, Arena *a);
 

@@ -19,6 +19,7 @@ typedef struct StageBuilder {
     Scalar *in, *out;
     Program *prog;
     Table *named; /* path of what lives always -> Lasting */
+    int64_t host; /* bytes of the host's arena */
 } StageBuilder;
 
 struct Emit {
@@ -382,6 +383,7 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
                            .target = pass_target(g) };
     make_phases(m, groups);
     make_joins(m);
+    OffloadCopies *copies = take_copies(m);
     p->kind = g->prog;
     p->ninstr = (int)vec_len(m->group);
     p->nphase = (int)vec_len(m->phase);
@@ -396,6 +398,8 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
         p->instr[i] = m->group[i]->instr;
     if (opts_int(g->opts, "fold.overlap"))
         order_beside(m, p);
+    if (copies)
+        put_copies(m, p, copies);
     m->layout = layout(g, m->group, p);
     p->transient = m->layout->height;
     p->bound = m->layout->bound;
@@ -445,6 +449,8 @@ void emit_program(Emit *e, ProgramBuilder *m)
     if (!e->mesh)
         e->mesh = m->graph->mesh;
     enter_stage(e, m->graph);
+    if (e->now->host < m->layout->host)
+        e->now->host = m->layout->host;
     number_buffers(m);
     add_outputs(m);
     for (int i = 0; i < p->ninstr; i++)
@@ -484,13 +490,14 @@ static void place_all(Role *r)
         }
     r->persist = at;
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog >= 0 && !r->buf[i].frame)
+        if (r->buf[i].prog >= 0 && !r->buf[i].frame &&
+            r->buf[i].offset < HOSTSPACE)
             r->buf[i].offset += at;
     for (int i = 0; i < r->nprog; i++) {
         Program *p = &r->prog[i];
         for (int f = 0; f < p->nframe; f++)
             for (int k = 0; k < p->frame[f].nslot; k++)
-                p->frame[f].slot[k] += at;
+                p->frame[f].slot[k] += p->frame[f].slot[k] < HOSTSPACE ? at : 0;
         if (p->transient > most)
             most = p->transient;
     }
@@ -514,6 +521,7 @@ static Role *make_roles(const Emit *e)
             .in = s->in,
             .nout = (int)vec_len(s->out),
             .out = s->out,
+            .host = s->host,
         };
         place_all(&r[i]);
     }

@@ -3,6 +3,7 @@
 #define PLEAT_EMIT_H
 
 #include "../activations/activations.h"
+#include "../kernels/kernels.h"
 #include "../memory/memory.h"
 #include "../sharding/sharding.h"
 
@@ -12,6 +13,7 @@
  * by the marks of mark_experts, experts. */
 void mark_experts(Graph *g);
 void predict(const Graph *g, const Group *k, Instr *s);
+double copy_secs(const Graph *g, double bytes); /* to the host's memory */
 /* plain_products.c: once for each axis and path. The seconds that k takes, and
  * would take on the fast one. */
 void warn_path(const Graph *g, const Group *k, double secs, double fast);
@@ -49,6 +51,13 @@ void put_streams(ProgramBuilder *m, Program *p);
 int group_writes(const Group *k, const Node *stored);
 int runs_beside(const ProgramBuilder *m, const Instr *s);
 int joins_next(const Program *p, int phase); /* phase and the next: one */
+/* offload.c: does a price of memory offload what costs no time? */
+int may_offload(const Graph *g);
+/* copies.c: out of the program, if there are any; and in again, each where it
+ * should run, and all instructions on their streams. */
+typedef struct OffloadCopies OffloadCopies;
+OffloadCopies *take_copies(ProgramBuilder *m);
+void put_copies(ProgramBuilder *m, Program *p, const OffloadCopies *copies);
 /* overlap.c: the order of instructions, and with it their streams. */
 void order_beside(ProgramBuilder *m, Program *p);
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */

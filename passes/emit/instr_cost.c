@@ -118,6 +118,13 @@ static double secs_at(const MachineSpeeds *m, const Instr *s, double rate)
     return m->launch + (work > move ? work : move);
 }
 
+double copy_secs(const Graph *g, double bytes)
+{
+    const MachineSpeeds *m = machine_of(g);
+
+    return m->launch + bytes / (m->offload > 0 ? m->offload : m->memory);
+}
+
 void predict(const Graph *g, const Group *k, Instr *s)
 {
     const MachineSpeeds *m = machine_of(g);
@@ -125,6 +132,10 @@ void predict(const Graph *g, const Group *k, Instr *s)
     if (s->flops == 0 && s->bytes == 0)
         count(g, k, s);
     s->again = s->flops * share_again(g, k);
+    if (k->fam == FAMcopy) {
+        s->secs = copy_secs(g, s->bytes);
+        return;
+    }
     s->secs = secs_at(m, s, is_product(k) ? m->gemm : m->loop);
     if (k->path != PATHfast) {
         double fast = s->secs;

@@ -106,6 +106,8 @@ static void list_task(Overlap *x, int i)
         if (!n)
             continue;
         note_use(x, i, n, group_writes(k, n));
+        if (n->op == Oreload) /* copies stand aside (copies.c) */
+            note_use(x, i, storage(n->in[0]->in[0]), 0);
         t->bytes += t->beside ? local_bytes(x->builder->graph, n) : 0;
     }
     if (t->beside && t->bytes * ROOM > x->room)

@@ -1,33 +1,39 @@
-/* streams.c: collectives go to a stream of their own, beside what computes.
+/* streams.c: collectives go to a stream of their own, beside what computes, and
+ * so do copies to the host's memory (copy) and from it (reload).
  *
  *     compute   a record=e1                      b   c   d wait=e2
  *     comm                    gather wait=e1 record=e2
  *
- * The order of the program stays: a collective is behind all that stands before
- * it, and what stands behind it goes on until an instruction names a value that
- * the collective writes, or writes one that it names. That one waits. Streams
- * come together at the end of each phase, so what runs there is as if it ran on
- * one; a body that runs once and post are one. A wait that an earlier one
- * implies is not said.
+ * The order of the program stays: what leaves is behind all of compute that
+ * stands before it, and what stands behind it goes on until an instruction
+ * names a value that it writes, or writes one that it names. That one waits.
+ * Where a copy to the host is predicted to be done, compute waits for it too:
+ * the value's place is free from there. Streams come together at the end of
+ * each phase, so what runs there is as if it ran on one; a body that runs once
+ * and post are one. A wait that an earlier one implies is not said.
  *
  * What meets is told by values, before they have places. alloc.c leaves alone
- * what a collective names until compute is behind it, and ir/streams.c proves
+ * what another stream names until compute is behind it, and ir/streams.c proves
  * of the whole plan that no two accesses race. */
 #include "emit.h"
 
-/* The last collective that writes and names a value: instruction + 1. */
+/* The last instruction of each other stream that writes and names a value, from
+ * 1. */
 typedef struct InFlight {
-    int wrote, named;
+    int wrote[NSTREAM], named[NSTREAM];
 } InFlight;
 
 typedef struct Streams {
     ProgramBuilder *builder;
     Program *prog;
-    Table *flight; /* stored value -> InFlight */
-    int last;      /* collective on its way: instruction + 1 */
-    int known;     /* the same: compute is behind these */
-    int compute;   /* instruction of compute that stood last */
-    int forked;    /* instruction of compute that comm is behind */
+    Table *flight;     /* stored value -> InFlight */
+    int overlap;       /* collectives may leave */
+    int last[NSTREAM]; /* instruction that stood last, from 1 */
+    int known[NSTREAM]
+             [NSTREAM];        /* by stream: up to where it is behind others */
+    double now[NSTREAM], *end; /* predicted; end: of each instruction */
+    int *copy;                 /* vec: to the host, in order */
+    size_t done;               /* of them are over by now */
     int events;
 } Streams;
 
@@ -39,7 +45,7 @@ int group_writes(const Group *k, const Node *stored)
     return k->instr.kind == Ijoin;
 }
 
-static void send_off(Streams *x, int i)
+static void send_off(Streams *x, StreamKind on, int i)
 {
     const Group *k = x->builder->group[i];
 
@@ -51,14 +57,14 @@ static void send_off(Streams *x, int i)
             continue;
         if (!*at)
             *at = alloc(x->builder->arena, sizeof **at);
-        (*at)->named = i + 1;
+        (*at)->named[on] = i + 1;
         if (group_writes(k, n))
-            (*at)->wrote = i + 1;
+            (*at)->wrote[on] = i + 1;
     }
 }
 
-/* The last collective that instruction i has to be behind; 0: none. */
-static int meets(const Streams *x, int i)
+/* The last instruction of a stream that i has to be behind; 0: none. */
+static int meets(const Streams *x, int i, StreamKind with)
 {
     const Group *k = x->builder->group[i];
     int last = 0;
@@ -66,20 +72,10 @@ static int meets(const Streams *x, int i)
     for (int j = 0; j < k->narg; j++) {
         Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
         const InFlight *f = n ? table_get(x->flight, KEYP(value_key(n))) : NULL;
-        int at = !f ? 0 : group_writes(k, n) ? f->named : f->wrote;
+        int at = !f ? 0 : group_writes(k, n) ? f->named[with] : f->wrote[with];
         last = at > last ? at : last;
     }
     return last;
-}
-
-static void wait_for(Streams *x, int i, int before)
-{
-    Issue *l = &x->prog->instr[i].issue, *of = &x->prog->instr[before].issue;
-
-    if (!of->record)
-        of->record = ++x->events;
-    vec_push(x->builder->arena, l->wait, of->record);
-    l->nwait++;
 }
 
 /* One over stages stays: the others stand in it with their compute. */
@@ -89,20 +85,26 @@ int runs_beside(const ProgramBuilder *m, const Instr *s)
            !(m->graph->mesh && s->atoms & m->graph->mesh->mask[Mpp]);
 }
 
-/* Puts i on the stream of collectives; not where the next instruction would
- * have to wait for it, and for it alone. */
-static int leaves(Streams *x, int i)
+/* Of stream `on`, which waits for the instruction before `behind` where it is
+ * not behind that: so it is behind all that compute was behind there. */
+static void stay_behind(Streams *x, int i, StreamKind on, StreamKind of,
+                        int behind)
 {
-    send_off(x, i);
-    if (x->last <= x->known && meets(x, i + 1) == i + 1) {
-        x->known = i + 1;
-        return 0;
-    }
-    x->prog->instr[i].issue.stream = STREAMcomm;
-    if (x->compute > x->forked)
-        wait_for(x, i, x->forked = x->compute);
-    x->last = i + 1;
-    return 1;
+    Issue *l = &x->prog->instr[i].issue;
+
+    if (behind <= x->known[on][of])
+        return;
+    Issue *first = &x->prog->instr[behind - 1].issue;
+    if (!first->record)
+        first->record = ++x->events;
+    vec_push(x->builder->arena, l->wait, first->record);
+    l->nwait++;
+    x->known[on][of] = behind;
+    for (int t = 0; t < NSTREAM && of == STREAMcompute; t++)
+        if (x->known[on][t] < x->known[of][t])
+            x->known[on][t] = x->known[of][t];
+    if (x->now[on] < x->end[behind - 1])
+        x->now[on] = x->end[behind - 1];
 }
 
 /* Body, and post behind it: both run once, so nothing keeps them apart. */
@@ -114,26 +116,79 @@ int joins_next(const Program *p, int phase)
            f[1].repeat == 1;
 }
 
-static void put_instr(Streams *x, int phase, int i)
+/* A collective does not leave where the next instruction would have to wait for
+ * it, and for it alone. */
+static int leaves(Streams *x, int i)
+{
+    send_off(x, STREAMcomm, i);
+    if (x->last[STREAMcomm] > x->known[STREAMcompute][STREAMcomm] ||
+        meets(x, i + 1, STREAMcomm) != i + 1)
+        return 1;
+    x->known[STREAMcompute][STREAMcomm] = i + 1;
+    return 0;
+}
+
+static StreamKind stream_of(Streams *x, int i)
+{
+    const Group *k = x->builder->group[i];
+
+    if (k->fam != FAMcopy)
+        return x->overlap && runs_beside(x->builder, &x->prog->instr[i]) &&
+                       leaves(x, i)
+                   ? STREAMcomm
+                   : STREAMcompute;
+    StreamKind on = k->node[0]->op == Ooffload ? STREAMcopy : STREAMreload;
+    send_off(x, on, i);
+    if (on == STREAMcopy)
+        vec_push(x->builder->arena, x->copy, i);
+    return on;
+}
+
+/* The last copy to the host that is over by now. */
+static int copied(Streams *x)
+{
+    while (x->done < vec_len(x->copy) &&
+           x->end[x->copy[x->done]] <= x->now[STREAMcompute])
+        x->done++;
+    return x->done ? x->copy[x->done - 1] + 1 : 0;
+}
+
+static int behind_which(Streams *x, int i, StreamKind on, StreamKind of,
+                        int end)
 {
     const Instr *s = &x->prog->instr[i];
+    int all = end ||
+              (of == STREAMcomm && instr_info(s->kind)->cls == CLASScollective);
+
+    if (of == STREAMcompute || (all && on == STREAMcompute))
+        return x->last[of];
+    int meet = meets(x, i, of), over = of == STREAMcopy ? copied(x) : 0;
+    return on == STREAMcompute && over > meet ? over : meet;
+}
+
+static void put_instr(Streams *x, int phase, int i)
+{
+    Instr *s = &x->prog->instr[i];
     const Phase *f = &x->prog->phase[phase];
     int end = i == f->first + f->n - 1 && !joins_next(x->prog, phase);
-    int all = end || instr_info(s->kind)->cls == CLASScollective;
+    StreamKind on = i > f->first && !end ? stream_of(x, i) : STREAMcompute;
 
-    if (runs_beside(x->builder, s) && i > f->first && !end && leaves(x, i))
-        return;
-    int behind = all ? x->last : meets(x, i);
-    if (behind > x->known)
-        wait_for(x, i, (x->known = behind) - 1);
-    x->compute = i;
+    for (int of = 0; of < NSTREAM; of++)
+        if ((StreamKind)of != on)
+            stay_behind(x, i, on, (StreamKind)of,
+                        behind_which(x, i, on, (StreamKind)of, end));
+    s->issue.stream = on;
+    x->last[on] = i + 1;
+    x->end[i] = x->now[on] += s->secs;
 }
 
 void put_streams(ProgramBuilder *m, Program *p)
 {
-    Streams x = { .builder = m, .prog = p, .forked = -1 };
+    Streams x = { .builder = m, .prog = p };
 
     x.flight = table_new(m->arena);
+    x.overlap = (int)opts_int(m->graph->opts, "fold.overlap");
+    x.end = alloc(m->arena, sizeof *x.end * (size_t)(p->ninstr + 1));
     for (int f = 0; f < p->nphase; f++)
         for (int k = 0; k < p->phase[f].n; k++)
             put_instr(&x, f, p->phase[f].first + k);

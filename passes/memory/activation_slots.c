@@ -139,7 +139,8 @@ static int is_framed(const Live *x)
 }
 
 /* Packs each call's; most[call] becomes what it cannot do without. */
-static int64_t place_private(const CallTimes *t, Layout *l, int64_t *most)
+static int64_t place_private(const CallTimes *t, Layout *l, int host,
+                             int64_t *most)
 {
     Rect *r = alloc(t->arena, sizeof *r * (size_t)(l->n + 1));
     int *id = alloc(t->arena, sizeof *id * (size_t)(l->n + 1));
@@ -147,7 +148,7 @@ static int64_t place_private(const CallTimes *t, Layout *l, int64_t *most)
     int64_t height = 0;
 
     for (int i = 0; i < l->n; i++)
-        if (is_private(&l->live[i]))
+        if (is_private(&l->live[i]) && l->live[i].host == host)
             vec_push(t->arena, of[l->live[i].used->phase - t->call], i);
     for (int c = 0; c < t->ncall; c++) {
         int n = (int)vec_len(of[c]);
@@ -193,15 +194,16 @@ static const char *frame_name(const CallTimes *t, const CallSpan *row)
 }
 
 /* Every framed value to the frame that lives as it does. */
-static SlotLifetime *fill_frames(const CallTimes *t, Layout *l)
+static SlotLifetime *fill_frames(const CallTimes *t, Layout *l, int host)
 {
     size_t bytes = sizeof(CallSpan) * (size_t)t->micros;
+    size_t first = vec_len(l->frame);
     SlotLifetime *v = NULL;
 
     for (int i = 0; i < l->n; i++) {
         Live *x = &l->live[i];
         size_t k = 0;
-        if (!is_framed(x))
+        if (!is_framed(x) || x->host != host)
             continue;
         CallSpan *row = rows_alive(t, x);
         while (k < vec_len(v) && memcmp(v[k].row, row, bytes))
@@ -211,7 +213,7 @@ static SlotLifetime *fill_frames(const CallTimes *t, Layout *l)
             vec_push(t->arena, v, ((SlotLifetime){ row, 0 }));
             vec_push(t->arena, l->frame, f);
         }
-        x->frame = (int)k + 1;
+        x->frame = (int)(first + k) + 1;
         x->offset = v[k].bytes;
         v[k].bytes += (x->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
     }
@@ -263,8 +265,8 @@ static int64_t place_apart(const CallTimes *t, Rect *r, size_t n)
 
 enum { POOLWORK = 2000000 }; /* units of pack() that a pool is worth */
 
-static int64_t place_pool(const CallTimes *t, Layout *l, const SlotLifetime *v,
-                          Rect *r)
+static int64_t place_pool(const CallTimes *t, SlotGroup *frame,
+                          const SlotLifetime *v, Rect *r)
 {
     size_t n = vec_len(v), all = n * (size_t)t->micros;
     Rect *apart = alloc(t->arena, sizeof *apart * (all + 1));
@@ -285,8 +287,8 @@ static int64_t place_pool(const CallTimes *t, Layout *l, const SlotLifetime *v,
     if ((wrong = pack_wrong(t->arena, r, (int)all, height)))
         die("alloc: frames: %s", wrong);
     for (size_t k = 0; k < n; k++) {
-        l->frame[k].bytes = v[k].bytes;
-        name_slots(t, &l->frame[k], r + k * (size_t)t->micros);
+        frame[k].bytes = v[k].bytes;
+        name_slots(t, &frame[k], r + k * (size_t)t->micros);
     }
     return height;
 }
@@ -310,25 +312,26 @@ static int64_t most_alive(const CallTimes *t, const Rect *r, size_t n,
     return most;
 }
 
-TableMemory rows_place(const CallTimes *t, Layout *l)
+TableMemory rows_place(const CallTimes *t, Layout *l, int host)
 {
     int64_t *priv = alloc(t->arena, sizeof *priv * (size_t)t->ncall);
-    TableMemory out = { .priv = place_private(t, l, priv) };
-    SlotLifetime *v = fill_frames(t, l);
+    TableMemory out = { .host = host, .first = vec_len(l->frame) };
+
+    out.priv = place_private(t, l, host, priv);
+    SlotLifetime *v = fill_frames(t, l, host);
     size_t all = vec_len(v) * (size_t)t->micros;
     Rect *r = alloc(t->arena, sizeof *r * (all + 1));
-
-    out.pool = place_pool(t, l, v, r);
+    out.pool = place_pool(t, l->frame + out.first, v, r);
     out.bound = most_alive(t, r, all, priv);
     return out;
 }
 
-void rows_move(Layout *l, int64_t priv, int64_t pool)
+void rows_move(Layout *l, const TableMemory *t, int64_t priv, int64_t pool)
 {
     for (int i = 0; i < l->n; i++)
-        if (is_private(&l->live[i]))
+        if (is_private(&l->live[i]) && l->live[i].host == t->host)
             l->live[i].offset += priv;
-    for (size_t k = 0; k < vec_len(l->frame); k++)
+    for (size_t k = t->first; k < vec_len(l->frame); k++)
         for (int s = 0; s < l->frame[k].nslot; s++)
             l->frame[k].slot[s] += pool;
 }

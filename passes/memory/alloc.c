@@ -123,7 +123,8 @@ static void touch(Alloc *a, Node *arg, int instr)
                    .born = instr,
                    .first = instr,
                    .same = -1,
-                   .within = -1 };
+                   .within = -1,
+                   .host = n->op == Ooffload };
         vec_push(a->arena, a->layout->live, x);
         *at = (void *)(uintptr_t)vec_len(a->layout->live);
     }
@@ -322,20 +323,28 @@ static Load load_of(const Alloc *a, const Rect *r, int n)
     return l;
 }
 
+/* Of one arena: one with a place of its own, outside of calls? */
+static int is_apart(const Live *x, int host)
+{
+    return x->same < 0 && x->within < 0 && x->host == host &&
+           (!x->used || x->outside);
+}
+
 /* Of a stage, the private part of its calls and the frames are a rectangle
  * each, as long as its table. The bound takes each row by itself: the frames
  * alive, what the row's call needs, and what lives through the table. */
-static void place(Alloc *a)
+static Packed place(Alloc *a, int host)
 {
     Layout *l = a->layout;
     Rect *r = alloc(a->arena, sizeof *r * (size_t)(l->n + 2));
     int *id = alloc(a->arena, sizeof *id * (size_t)(l->n + 2)), n = 0;
-    TableMemory t = a->rows ? rows_place(a->rows, l) : (TableMemory){ 0 };
+    TableMemory t = a->rows ? rows_place(a->rows, l, host) : (TableMemory){ 0 };
+    int64_t from = host ? HOSTSPACE : 0;
     const char *wrong;
 
     for (int i = 0; i < l->n; i++) {
         const Live *x = &l->live[i];
-        if (x->same >= 0 || x->within >= 0 || (x->used && !x->outside))
+        if (!is_apart(x, host))
             continue;
         id[n] = i;
         r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
@@ -349,17 +358,28 @@ static void place(Alloc *a)
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
         die("alloc: program %s: %s", programnames[a->graph->prog], wrong);
     for (int i = 0; i < count; i++)
-        l->live[id[i]].offset = r[i].offset;
+        l->live[id[i]].offset = from + r[i].offset;
+    if (!a->rows)
+        return p;
+    rows_move(l, &t, from + r[count].offset, from + r[count + 1].offset);
+    r[count] = (Rect){ a->rows->from, a->rows->to, t.bound, -1, 0 };
+    p.bound = load_of(a, r, count + 1).most;
+    return p;
+}
+
+static void place_all(Alloc *a)
+{
+    Layout *l = a->layout;
+    Packed p = place(a, 0);
+
+    l->height = p.height;
+    l->bound = p.bound;
+    for (int i = 0; i < l->n && !l->host; i++)
+        l->host = l->live[i].host;
+    l->host = l->host ? place(a, 1).height : 0;
     for (int i = 0; i < l->n; i++)
         if (l->live[i].within >= 0)
             l->live[i].offset += l->live[l->live[i].within].offset;
-    l->height = p.height;
-    l->bound = p.bound;
-    if (!a->rows)
-        return;
-    rows_move(l, r[count].offset, r[count + 1].offset);
-    r[count] = (Rect){ a->rows->from, a->rows->to, t.bound, -1, 0 };
-    l->bound = load_of(a, r, count + 1).most;
 }
 
 static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
@@ -398,7 +418,7 @@ Load layout_load(Graph *g, Group *const *k, const Program *prog)
 
     for (int i = 0; i < a.layout->n; i++) {
         const Live *x = &a.layout->live[i];
-        if (x->same < 0 && x->within < 0)
+        if (x->same < 0 && x->within < 0 && !x->host)
             r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
     }
     return load_of(&a, r, n);
@@ -408,6 +428,6 @@ Layout *layout(Graph *g, Group *const *k, const Program *prog)
 {
     Alloc a = live_in(g, k, prog);
 
-    place(&a);
+    place_all(&a);
     return a.layout;
 }

@@ -35,6 +35,7 @@ typedef struct Live {
     int within;            /* index of the bucket where it lies at byte
                                      offset, or -1 */
     int start;             /* its place is taken from this instruction on */
+    int host;              /* it lies in the host's arena */
 } Live;
 
 typedef struct Layout {
@@ -43,6 +44,7 @@ typedef struct Layout {
     Table *of;        /* stored value -> index + 1 */
     SlotGroup *frame; /* vec */
     int64_t height, bound;
+    int64_t host; /* height in the host's arena */
 } Layout;
 
 int is_persistent(const Node *stored);
@@ -79,12 +81,16 @@ CallTimes *rows_of(Arena *a, const Program *prog); /* null: no table */
 void rows_settle(const CallTimes *t, Live *x);
 /* x took over y's place: y's life becomes both. */
 void rows_join(const CallTimes *t, Live *y, const Live *x);
-/* Places what is private to calls and what frames hold, both from 0 on. */
+/* Places what is private to calls and what frames hold, both from 0 on; of what
+ * lies in the host's arena, or in the other. */
 typedef struct TableMemory {
     int64_t priv, pool; /* bytes of each part */
     int64_t bound;      /* most bytes of both alive in a row */
+    int host;
+    size_t first; /* of its frames */
 } TableMemory;
-TableMemory rows_place(const CallTimes *t, Layout *l);
-void rows_move(Layout *l, int64_t priv, int64_t pool); /* to these offsets */
+TableMemory rows_place(const CallTimes *t, Layout *l, int host);
+/* To these offsets. */
+void rows_move(Layout *l, const TableMemory *t, int64_t priv, int64_t pool);
 
 #endif

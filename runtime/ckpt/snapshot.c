@@ -82,7 +82,7 @@ static Demand demand_of(const Snapshot *s)
 
     for (int64_t i = 0; i < s->x->comm->n && !exec_apart(s->x); i++) {
         const Role *r = s->x->rank[i].role;
-        m.steps += r->arena - r->persist;
+        m.steps += r->arena - r->persist + r->host;
     }
     return m;
 }

@@ -47,6 +47,7 @@ typedef struct BoundInstr {
         *buf; /* in the device's memory; of framed ones: of this micro-batch */
     int64_t *iv;
     int64_t bytes;             /* zero, copy, send, recv, wait */
+    CopyKind copy;             /* copy */
     int64_t group, *ranks, me; /* collectives, transfers */
     int wide;                  /* collective with members in other stages */
     int lasts;                 /* it writes what lasts */

@@ -8,6 +8,34 @@
 
 #include "exec.h"
 
+/* ---- addresses ----------------------------------------------------------- */
+
+uint8_t *rank_place(const Rank *r, int64_t address)
+{
+    return address < HOSTSPACE ? r->base + address
+                               : r->host + (address - HOSTSPACE);
+}
+
+uint8_t *rank_mirror(const Rank *r, int64_t address)
+{
+    return address < HOSTSPACE ? r->arena + address
+                               : r->host + (address - HOSTSPACE);
+}
+
+/* Of those in frames: of the first micro-batch. */
+static int64_t address_of(const Role *r, const Buf *b)
+{
+    const SlotGroup *f =
+        b->frame && b->prog >= 0 ? &r->prog[b->prog].frame[b->frame - 1] : NULL;
+
+    return b->offset + (f ? f->slot[0] : 0);
+}
+
+uint8_t *rank_address(const Rank *r, int buf)
+{
+    return rank_place(r, address_of(r->role, &r->role->buf[buf]));
+}
+
 /* ---- binding instructions ------------------------------------------------ */
 
 static int is_transfer(InstrKind k)
@@ -59,15 +87,23 @@ static void bind_launch(Exec *x, BoundInstr *b, void ***events)
     b->signal = l->record ? event_of(x, events, l->record) : NULL;
 }
 
+static CopyKind copy_kind(const Role *r, const Instr *s)
+{
+    if (in_host(r, &r->buf[s->buf[OPERAND(copy, from)]]))
+        return COPYin;
+    return in_host(r, &r->buf[s->buf[OPERAND(copy, to)]]) ? COPYout
+                                                          : COPYwithin;
+}
+
 static void bind_instr(Exec *x, const Rank *r, BoundInstr *b, const Instr *s)
 {
     *b = (BoundInstr){ .instr = s, .rank = r->id };
     b->lasts = instr_lasts(r->role, s);
     b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
     for (int i = 0; i < s->nbuf; i++)
-        b->buf[i] = s->buf[i] < 0
-                        ? NULL
-                        : r->base + ((uint8_t *)r->buf[s->buf[i]] - r->arena);
+        b->buf[i] = s->buf[i] < 0 ? NULL : rank_address(r, s->buf[i]);
+    if (s->kind == Icopy)
+        b->copy = copy_kind(r->role, s);
     b->iv = alloc(x->mem, (size_t)(s->nword + 2) * sizeof *b->iv);
     for (int i = 0; i < s->nword; i++)
         b->iv[i] = word_value(x->plan->mesh, &s->word[i], r->id);
@@ -159,8 +195,24 @@ static void open_rank(Exec *x, Rank *r, int64_t id)
     r->stage->nrank++;
 }
 
-/* Its arena, and where buffers lie in it; of those in frames: for the first
- * micro-batch. */
+/* What it offloads; pages of this process, which some devices want to stay. */
+static uint8_t *open_host_arena(Exec *x, const Role *r)
+{
+    static const char what[] = "what the plan offloads";
+    int64_t have = r->host ? host_free() : 0;
+
+    if (!r->host)
+        return NULL;
+    if (r->host > have)
+        err(NULL,
+            "out of memory: the plan offloads %s GiB to the host's memory, and "
+            "this process may take %s GiB of it (train.offload=none keeps it)",
+            gib_text(x->mem, r->host, have), gib_text(x->mem, have, r->host));
+    uint8_t *p = x->dev->alloc(x->on, ARENApinned, r->host, what);
+    return exec_apart(x) ? p : poison_pages(p, r->host);
+}
+
+/* Its arenas, and where buffers lie in them. */
 static void open_arena(Exec *x, Rank *r)
 {
     static const char what[] = "the plan";
@@ -168,14 +220,10 @@ static void open_arena(Exec *x, Rank *r)
     r->base = x->dev->alloc(x->on, x->arenas, r->role->arena, what);
     r->arena = exec_apart(x) ? pages(r->role->arena, what)
                              : poison_pages(r->base, r->role->arena);
+    r->host = open_host_arena(x, r->role);
     r->buf = alloc(x->mem, (size_t)r->role->nbuf * sizeof *r->buf);
-    for (int i = 0; i < r->role->nbuf; i++) {
-        const Buf *b = &r->role->buf[i];
-        const SlotGroup *f = b->frame && b->prog >= 0
-                                 ? &r->role->prog[b->prog].frame[b->frame - 1]
-                                 : NULL;
-        r->buf[i] = r->arena + b->offset + (f ? f->slot[0] : 0);
-    }
+    for (int i = 0; i < r->role->nbuf; i++)
+        r->buf[i] = rank_mirror(r, address_of(r->role, &r->role->buf[i]));
 }
 
 Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
@@ -225,6 +273,8 @@ void exec_close(Exec *x)
     for (int64_t i = 0; i < x->comm->n; i++) {
         Rank *r = &x->rank[i];
         x->dev->free(x->on, x->arenas, r->base, r->role->arena);
+        if (r->host)
+            x->dev->free(x->on, ARENApinned, r->host, r->role->host);
         if (exec_apart(x))
             drop_pages(r->arena, r->role->arena);
     }
@@ -250,7 +300,8 @@ int64_t exec_bytes(const Exec *x)
     int64_t n = 0;
 
     for (int64_t i = 0; i < x->comm->n; i++)
-        n += x->rank[i].role->arena;
+        n += x->rank[i].role->arena +
+             (exec_apart(x) ? 0 : x->rank[i].role->host);
     return n;
 }
 

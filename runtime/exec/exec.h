@@ -38,7 +38,8 @@ typedef struct Rank {
     struct Stage *stage;
     uint8_t *base;      /* its arena in the device's memory */
     uint8_t *arena;     /* in the host's: the same, or its mirror */
-    void **buf;         /* in the host's */
+    uint8_t *host;      /* the host's arena: one memory for both */
+    void **buf;         /* in the host's memory */
     BoundInstr **bound; /* [program][instruction] */
     Patch ***patch;     /* [program][phase]: vec */
 } Rank;
@@ -169,6 +170,11 @@ const Tensor *plan_input(const Plan *p, int i);
 /* ---- for each other ------------------------------------------------------ */
 
 int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
+/* What lies at an address of the plan: for the device; for the host. */
+uint8_t *rank_place(const Rank *r, int64_t address);
+uint8_t *rank_mirror(const Rank *r, int64_t address);
+/* Where the device has a buffer that rank r->buf holds. */
+uint8_t *rank_address(const Rank *r, int buf);
 /* mirror.c: before what lasts is written */
 void exec_guard(Exec *x, StreamKind on);
 

@@ -42,7 +42,7 @@ static void patch(const Stage *s, const ScheduleSlot *t)
         for (size_t k = 0; k < vec_len(p); k++) {
             const SlotGroup *f = &frame[p[k].frame];
             *p[k].at =
-                s->rank[i]->base + f->slot[f->of[t->micro]] + p[k].offset;
+                rank_place(s->rank[i], f->slot[f->of[t->micro]] + p[k].offset);
         }
     }
 }
@@ -125,7 +125,7 @@ static void run_memory(Exec *x, const BoundInstr *b)
                           gap->at[i].bytes);
         break;
     default:
-        x->dev->copy(x->on, b->on, COPYwithin, b->buf[1], b->buf[0], b->bytes);
+        x->dev->copy(x->on, b->on, b->copy, b->buf[1], b->buf[0], b->bytes);
     }
 }
 

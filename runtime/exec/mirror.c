@@ -131,7 +131,6 @@ void *exec_seen(const Exec *x, const Rank *r, const void *p, int64_t bytes)
 void *exec_fetch(const Exec *x, int64_t rank, int buf)
 {
     const Rank *r = &x->rank[rank - x->comm->first];
-    const uint8_t *p = r->buf[buf];
 
-    return exec_seen(x, r, r->base + (p - r->arena), r->role->buf[buf].bytes);
+    return exec_seen(x, r, rank_address(r, buf), r->role->buf[buf].bytes);
 }

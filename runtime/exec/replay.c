@@ -72,11 +72,6 @@ static int64_t aligned(int64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static uint8_t *address(const Rank *r, int buf)
-{
-    return r->base + ((uint8_t *)r->buf[buf] - r->arena);
-}
-
 static void copy(Exec *x, void *to, const void *from, int64_t bytes)
 {
     x->dev->copy(x->on, STREAMcompute, COPYwithin, to, from, bytes);
@@ -186,7 +181,7 @@ static void fill_staged(void *self, const Tensor *t, int64_t rank,
     (void)rank, (void)dst;
     while (strcmp(r->role->tensor[v->tensor].name, t->name))
         v++;
-    copy(x, address(r, t->buf), micro_at(x->staged, micro) + v->at,
+    copy(x, rank_address(r, t->buf), micro_at(x->staged, micro) + v->at,
          r->role->buf[t->buf].bytes);
 }
 
@@ -195,7 +190,7 @@ static void take_micro(Exec *x, const Rank *r, int64_t micro)
     int m = x->staged->running->micro;
 
     if (m >= 0)
-        copy(x, address(r, r->role->in[m].buf), micro_at(x->staged, micro),
+        copy(x, rank_address(r, r->role->in[m].buf), micro_at(x->staged, micro),
              scalar_bytes(&r->role->in[m]));
 }
 
@@ -272,7 +267,7 @@ static void take_scalars(Exec *x, const StagedProgram *g)
 
     for (int i = 0; i < r->role->nin; i++)
         if (i != g->micro)
-            copy(x, address(r, r->role->in[i].buf),
+            copy(x, rank_address(r, r->role->in[i].buf),
                  i == hold ? x->staged->hold : x->staged->stage + WORD * i,
                  scalar_bytes(&r->role->in[i]));
 }
@@ -284,11 +279,12 @@ static void give_results(Exec *x, const StagedProgram *g)
     int over = role_result(r->role, RESULToverflow);
 
     if (hold >= 0 && over >= 0)
-        copy(x, x->staged->hold, address(r, r->role->out[over].buf),
+        copy(x, x->staged->hold, rank_address(r, r->role->out[over].buf),
              scalar_bytes(&r->role->in[hold]));
     for (int i = 0; i < r->role->nout; i++)
         copy(x, x->staged->stage + g->nin + WORD * i,
-             address(r, r->role->out[i].buf), scalar_bytes(&r->role->out[i]));
+             rank_address(r, r->role->out[i].buf),
+             scalar_bytes(&r->role->out[i]));
 }
 
 static void issue(Exec *x, StagedProgram *g,

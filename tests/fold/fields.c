@@ -256,6 +256,7 @@ static const Member fields[] = {
     ONE("shape dim", shapedims,  ValueDim, zigzag,  2)
     ROW("role",     roles,       Role,     arena,   I64)
     ROW("role",     roles,       Role,     persist, I64)
+    ROW("role",     roles,       Role,     host,    I64)
     ROW("buf",      bufs,        Buf,      name,    NAME)
     ONE("buf",      bufs,        Buf,      cls,     NBUFCLASS)
     ONE("buf",      bufs,        Buf,      dt,      NDTYPE)

@@ -37,6 +37,7 @@ enum {
     SPREAD,
     ROWS,
     STACKS,
+    OFFLOADS,
     BARE
 };
 
@@ -52,6 +53,7 @@ static Base legal[BARE] = {
     [CHOOSES] = { .model = "tests/models/expert_choice.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL },
     [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4 route.dispatcher=allgather", .spread = 1 },
     [STACKS] = { .model = "tests/models/folds.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.9 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 fold.overlap=0" },
+    [OFFLOADS] = { .model = "tests/models/dropout.lua", .keys = "train.offload=activations train.batch=4" },
     [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=8 fold.pair=1" },
 };
 /* clang-format on */
@@ -456,6 +458,18 @@ static int says_nothing(Mutant *m)
     return s != NULL;
 }
 
+/* Some buffer of the device lies in the host's arena. */
+static int into_host(Mutant *m)
+{
+    Role *r = &m->p->role[0];
+    Buf *b = &r->buf[below(m, r->nbuf)];
+    if (b->prog < 0 || b->offset >= HOSTSPACE)
+        return 0;
+    b->offset = HOSTSPACE + r->host;
+    r->host += (b->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+    return 1;
+}
+
 /* ---- rows ---------------------------------------------------------------- */
 
 typedef struct Row {
@@ -659,6 +673,8 @@ static const Row rows[] = {
     { Lstream_ends, SPREAD, "instr issue.stream: near", NULL },
     { Lclass_ordered, SPREAD, "wait : copy", NULL },
     { Laccess_ordered, SPREAD, "instr issue.stream: copy", NULL },
+    { Lhost_copies, OFFLOADS, "what computes in the host's arena", into_host },
+    { Lheight_host, OFFLOADS, "role host + 256", NULL },
     { Linstr_says, MIX, "a step that says nothing", says_nothing },
 };
 /* clang-format on */

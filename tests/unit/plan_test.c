@@ -465,7 +465,7 @@ static void every_byte_counts(void **state)
 static const struct { const char *was, *is, *said; } lies[] = {
     { "buf x temp f32 8192 ", "buf x temp f32 8193 ", "not aligned" },
     { "buf x temp f32 8192 1024", "buf x temp f32 8192 1099511627776",
-      "does not lie in the arena" },
+      "does not lie in an arena" },
     { "buf x temp f32 8192 ", "buf x temp f32 4096 ", "overlap" },
     { "buf y temp f32 9216 ", "buf y temp f32 8192 ", "overlap" },
     { "buf x temp f32 8192 1024 life 0 0 1", "buf x temp f32 8192 1024 life "
@@ -518,7 +518,7 @@ static const struct { const char *was, *is, *said; } lies[] = {
     { "hidden 64 0 64", "hidden 64 1 64", "beyond an axis" },
     { "kernel k_silu 30", "kernel k_silu 9999999999", "length is 9999999999" },
     { "kernel k_silu 30", "kernel k_silu 29", "m.plan:" },
-    { "role arena 14592", "role arena 14338", "lie in the arena" },
+    { "role arena 14592", "role arena 14338", "lie in an arena" },
     { "mesh 4 tp-cp-dp-pp 2", "mesh 4 tp-cp-dp-pp 3", "the world has 4 ranks" },
     { "option train.lr", "option train.lrr", "did you mean 'train.lr'" },
     { "pleat-plan ", "pleat-plan 9", "is a plan of format 9" },

@@ -134,7 +134,7 @@ static int collide(const Pairs *x, const Visit *a, const int *va,
 /* May any two race, or does a stream begin or end alone? */
 static int races(Arena *a, const Role *r, const Program *g)
 {
-    Pairs x = { .arena = a, .r = r, .g = g, .last = { -1, -1, -1, -1 } };
+    Pairs x = { .arena = a, .r = r, .g = g, .last = { -1, -1, -1, -1, -1 } };
     const ScheduleSlot *row = program_rows(a, g);
     int **v = NULL, bad = 0;
 
