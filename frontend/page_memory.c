@@ -38,7 +38,8 @@ static int64_t total(const int64_t *bytes)
 /* Does it take room of its own? */
 static int is_counted(const MemoryCurve *m, const Buf *b)
 {
-    return !b->stack && (b->prog < 0 || b->prog == m->prog);
+    return !b->stack && !in_host(m->role, b) &&
+           (b->prog < 0 || b->prog == m->prog);
 }
 
 static void find_loads(MemoryCurve *m)
@@ -110,7 +111,8 @@ static void find_slots(MemoryCurve *m)
         for (int k = 0; k < g->frame[f].nof; k++)
             for (int r = span[f][k].from; r && r <= span[f][k].to; r++)
                 m->frames[f][r - 1]++;
-        m->slot[f][Btemp] = g->frame[f].bytes;
+        if (!frame_in_host(&g->frame[f]))
+            m->slot[f][Btemp] = g->frame[f].bytes;
     }
     for (int i = 0; i < m->role->nbuf; i++) {
         const Buf *b = &m->role->buf[i];

@@ -330,7 +330,7 @@ static void peaks_of(const Role *r, int k, double peak[2], double *accum)
             last = step->phase[f].first + step->phase[f].n - 1;
     for (int i = 0; i < r->nbuf; i++) {
         const Buf *b = &r->buf[i];
-        if (b->prog != k || b->stack)
+        if (b->prog != k || b->stack || in_host(r, b))
             continue;
         more[b->born] += (double)b->bytes;
         more[b->dies + 1] -= (double)b->bytes;

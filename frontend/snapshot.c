@@ -146,7 +146,7 @@ static void run_frames(const SnapshotTrace *s, RowSpan *const *span, int row,
 {
     for (int f = 0; f < s->program->nframe; f++) {
         const SlotGroup *g = &s->program->frame[f];
-        for (int m = 0; m < g->nof; m++)
+        for (int m = 0; m < g->nof && !frame_in_host(g); m++)
             if ((taken ? span[f][m].from : span[f][m].to) == row + 1)
                 put_change(s->x, taken, g->name, NULL, 0, g->slot[g->of[m]],
                            g->bytes);
@@ -171,7 +171,7 @@ static void list_lives(Arena *a, SnapshotTrace *s)
     s->dies = alloc(a, n * sizeof *s->dies);
     for (int i = 0; i < s->role->nbuf; i++) {
         const Buf *b = &s->role->buf[i];
-        if (b->prog != s->prog)
+        if (b->prog != s->prog || in_host(s->role, b))
             continue;
         const Phase *from = phase_at(g, b->born), *to = phase_at(g, b->dies);
         if (!from->repeat && from != to) {

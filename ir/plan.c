@@ -29,12 +29,15 @@ int role_of(const Plan *p, int64_t rank)
     return (int)mesh_pos(p->mesh, p->mesh->mask[Mpp], rank);
 }
 
+int frame_in_host(const SlotGroup *f)
+{
+    return f->nslot && f->slot[0] >= HOSTSPACE;
+}
+
 int in_host(const Role *r, const Buf *b)
 {
-    const SlotGroup *f =
-        b->frame ? &r->prog[b->prog].frame[b->frame - 1] : NULL;
-
-    return (f ? f->nslot && f->slot[0] >= HOSTSPACE : b->offset >= HOSTSPACE);
+    return b->frame ? frame_in_host(&r->prog[b->prog].frame[b->frame - 1])
+                    : b->offset >= HOSTSPACE;
 }
 
 double expert_bytes(const Program *prog, int routed)
