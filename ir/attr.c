@@ -28,7 +28,7 @@ _Static_assert(offsetof(struct amax_attrs, blocks) ==
                        offsetof(struct quantize_attrs, axes),
                "where code serves all three, it says at.amax");
 
-static size_t width(AttrType t)
+size_t attr_width(AttrType t)
 {
     switch (t) {
     case ATint: return sizeof(int64_t);
@@ -52,7 +52,7 @@ int attr_unsaid(const Node *n, const AttrInfo *t)
 
     if (t->type == ATaxes)
         return ((const Axes *)v)->n == 0;
-    return !memcmp(v, none, width(t->type));
+    return !memcmp(v, none, attr_width(t->type));
 }
 
 const AttrInfo *attr_named(Op op, const char *name)
@@ -76,7 +76,7 @@ static uint64_t hash_value(uint64_t h, AttrType type, const void *p)
         for (int i = 0; i < ((const Axes *)p)->n; i++)
             h = mix64(h, KEYP(((const Axes *)p)->v[i]));
     else
-        memcpy(&bits, p, width(type));
+        memcpy(&bits, p, attr_width(type));
     return mix64(h, bits);
 }
 
@@ -106,7 +106,7 @@ static int same_value(AttrType type, const void *a, const void *b)
     case ATstr:
         return same_str(*(const char *const *)a, *(const char *const *)b);
     case ATaxes: return same_axes(a, b);
-    default: return !memcmp(a, b, width(type));
+    default: return !memcmp(a, b, attr_width(type));
     }
 }
 
@@ -126,7 +126,7 @@ void attrs_like(Node *n, const Node *from)
         const AttrInfo *t = &optab[n->op].attr[i];
         const AttrInfo *f = attr_named(from->op, t->name);
         if (f && f->type == t->type)
-            memcpy(attr_at(n, t), attr_at(from, f), width(t->type));
+            memcpy(attr_at(n, t), attr_at(from, f), attr_width(t->type));
     }
 }
 

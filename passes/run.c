@@ -225,7 +225,7 @@ ProgramBuilder *place_stage(Graph *g)
 
     stash_values(g, k);
     for (size_t i = 0; i < vec_len(k); i++)
-        pass_target(g)->lower(g, k[i], g->arena);
+        lower_group(g, k[i]);
     g->compile->pass = "emit";
     return place_program(g, k);
 }

@@ -28,6 +28,7 @@ typedef struct Compile {
     const char *pass;      /* under way */
     int ndot;              /* pictures drawn */
     Table *said;           /* plain_products.c: axes warned of */
+    Table *lowered;        /* lower.c: kernels, by what they are made of */
 } Compile;
 
 void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
