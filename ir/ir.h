@@ -420,7 +420,7 @@ int are_neighbours(const Node *a, const Axes *x);
 
 /* attr.c. For code that knows the op only by its table: */
 void *attr_at(const Node *n, const AttrInfo *t);
-size_t attr_width(AttrType t); /* bytes of one */
+size_t attr_width(AttrType t);                       /* bytes of one */
 int attr_unsaid(const Node *n, const AttrInfo *t);   /* 0, none, empty */
 const AttrInfo *attr_named(Op op, const char *name); /* null: it has none */
 Axes attr_axes(const Node *n, const AttrInfo *t); /* of one: a list; in place */

@@ -100,7 +100,7 @@ int axes_lead(const Graph *g, const AxisSet *O,
 const char *one_nest(FuseSet *s); /* null: yes; else why not */
 int is_large(const FuseSet *s);   /* kernel_size.c: too large for one kernel */
 
-/* ---- lower.c -------------------------------------------------------------- */
+/* ---- lower.c ------------------------------------------------------------- */
 
 /* What the target makes of the group: instruction, operands, text. */
 void lower_group(Graph *g, Group *k);

@@ -9,9 +9,9 @@
  * has other attributes than numbers and axes, or a body, has no shape and is
  * lowered each time.
  *
- *     %a = silu %x   %y = mul %a %b        %a.9 = silu %x.9   %y.9 = ...
- *     members 2 3, reads 0 1               the same row: the text, numbers and
- *                                          costs of the first; buffers by number
+ *     %a = silu %x   %y = mul %a %b      %a.9 = silu %x.9   %y.9 = ...
+ *     members 2 3, reads 0 1             the same row: the text, numbers and
+ *                                        costs of the first, buffers by number
  *
  * Sanitizer builds make each kernel and compare. */
 #include <string.h>
@@ -76,7 +76,7 @@ static void put_attr(GroupShape *s, const Node *n, const AttrInfo *t)
     int64_t bits = 0;
 
     switch (t->type) {
-    case ATstr: s->refused = 1; return;
+    case ATstr: s->refused |= n->op != Oresult; return;
     case ATaxis:
     case ATaxes:
         put_number(s, x.n);
@@ -112,10 +112,11 @@ static void put_type(GroupShape *s, const Node *n)
     }
 }
 
-static int is_named(const Node *n)
+/* Is it in memory, whoever reads it? */
+static int is_end(const Node *n)
 {
     return is_lasting(n) || n->op == Oinput || n->op == Ostepval ||
-           n->op == Oarg || n->op == Opart;
+           n->op == Oarg || n->op == Opart || n->op == Oroute;
 }
 
 static void put_attrs(GroupShape *s, const Node *n)
@@ -133,23 +134,14 @@ static void put_order(GroupShape *s, const Node *n)
 
 static void put_node(GroupShape *s, Node *n, int how);
 
-/* A route says how its rows lie; of what it routes the type is enough. */
-static void put_map(GroupShape *s, Node *map)
-{
-    put_number(s, map != NULL);
-    if (!map)
-        return;
-    int known = is_numbered(s, map);
-    put_node(s, map, TYPE);
-    if (known)
-        return;
-    put_attrs(s, map);
-    put_node(s, map->in[0], TYPE);
-}
-
-/* A sum that goes on where another lies is of that only what is there. */
+/* A sum that goes on where another lies is of that only what is there; a route
+ * says how its rows lie, of what it routes the type is enough. */
 static void put_operands(GroupShape *s, Node *n)
 {
+    if (n->op == Oroute) {
+        put_node(s, n->in[0], TYPE);
+        return;
+    }
     put_number(s, n->nin);
     for (int k = 0; k < n->nin; k++)
         if (n->op == Oaccum && k > 0) {
@@ -166,16 +158,18 @@ static void put_node(GroupShape *s, Node *n, int how)
 
     put_number(s, known ? n->mark : NONE);
     if (known)
-        s->refused |= how == WHOLE && s->how[n->mark] == TYPE && !is_named(n);
+        s->refused |= how == WHOLE && s->how[n->mark] == TYPE && !is_end(n);
     if (known || s->refused)
         return;
     n->mark = (int)vec_len(s->node);
     vec_push(s->arena, s->node, n);
     vec_push(s->arena, s->how, (char)how);
     put_type(s, n);
-    put_map(s, n->map);
+    put_number(s, n->map != NULL);
+    if (n->map)
+        put_node(s, n->map, TYPE);
     s->refused |= vec_len(s->node) > MOSTSHAPE;
-    if (how != WHOLE || is_named(n))
+    if (n->op != Oroute && (how != WHOLE || is_end(n)))
         return;
     s->refused |= n->body != NULL;
     put_attrs(s, n);
@@ -197,11 +191,13 @@ static GroupShape shape_of(const Graph *g, const Group *k, Arena *a)
     GroupShape s = { .graph = g, .group = k, .arena = a };
 
     s.refused = k->fam != FAMloop;
+    if (s.refused)
+        return s;
     put_number(&s, (int64_t)(uintptr_t)g->mesh);
     for (int i = 0; i < k->nin; i++)
         put_node(&s, storage(k->in[i]), READ);
     put_list(&s, k->in, k->nin, READ);
-    put_map(&s, k->map);
+    put_list(&s, &k->map, k->map != NULL, READ);
     put_list(&s, k->node, k->n, WHOLE);
     put_list(&s, k->out, k->nout, WHOLE);
     return s;
