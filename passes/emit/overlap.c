@@ -54,7 +54,8 @@ typedef struct Overlap {
     int first, n; /* instructions of the phase */
     TimedInstr *timed;
     Table *uses;
-    int low, low_comm;    /* first task that was not taken, first collective */
+    int low;              /* first task that computes and was not taken */
+    int *ready;           /* vec: collectives that wait for nothing */
     double compute, comm; /* clocks */
     int64_t held, room;
     Load load;         /* in the model's order; most: that may be */
@@ -145,27 +146,20 @@ static void measure_tails(Overlap *x)
 
 /* ---- which is next ------------------------------------------------------- */
 
-static int is_ready(const Overlap *x, int i)
-{
-    return !x->timed[i].taken && !x->timed[i].wait;
-}
-
 /* The collective that most work waits for, of those that are due or, if the one
- * before it is done and what is on its way leaves room, early; -1: none. */
-static int next_beside(Overlap *x)
+ * before it is done and what is on its way leaves room, early; of equals the
+ * first in the model's order; -1: none. */
+static int next_beside(const Overlap *x)
 {
     int first = -1;
 
-    while (x->low_comm < x->n &&
-           (!x->timed[x->low_comm].beside || x->timed[x->low_comm].taken))
-        x->low_comm++;
-    for (int i = x->low_comm; i < x->n; i++) {
+    for (size_t k = 0; k < vec_len(x->ready); k++) {
+        int i = x->ready[k];
         const TimedInstr *t = &x->timed[i];
-        if (!t->beside || !is_ready(x, i))
-            continue;
         int room = !x->held || x->held + t->bytes <= x->room;
+        double tail = first < 0 ? -1 : x->timed[first].tail;
         if ((i < x->low || (room && x->comm <= x->compute)) &&
-            (first < 0 || t->tail > x->timed[first].tail))
+            (t->tail > tail || (t->tail == tail && i < first)))
             first = i;
     }
     return first;
@@ -199,10 +193,11 @@ static int next_compute(const Overlap *x)
 
 static int any_beside(const Overlap *x)
 {
-    for (int i = x->low_comm; i < x->n; i++)
-        if (x->timed[i].beside && is_ready(x, i))
-            return i;
-    return -1;
+    int first = -1;
+
+    for (size_t k = 0; k < vec_len(x->ready); k++)
+        first = first < 0 || x->ready[k] < first ? x->ready[k] : first;
+    return first;
 }
 
 /* ---- taking it ----------------------------------------------------------- */
@@ -210,7 +205,12 @@ static int any_beside(const Overlap *x)
 static void begin_beside(Overlap *x, int i)
 {
     const TimedInstr *t = &x->timed[i];
+    size_t left = 0;
 
+    for (size_t k = 0; k < vec_len(x->ready); k++)
+        if (x->ready[k] != i)
+            x->ready[left++] = x->ready[k];
+    vec_cut(x->ready, left);
     vec_push(x->builder->arena, x->flight, i);
     x->held += t->bytes;
     for (size_t k = 0; k < vec_len(t->next); k++)
@@ -229,7 +229,8 @@ static void take(Overlap *x, int i)
     vec_push(x->builder->arena, x->seq, i);
     for (size_t k = 0; k < vec_len(t->next); k++) {
         TimedInstr *o = &x->timed[t->next[k]];
-        o->wait--;
+        if (!--o->wait && o->beside)
+            vec_push(x->builder->arena, x->ready, t->next[k]);
         o->from = o->from > t->end ? o->from : t->end;
     }
     if (t->beside)
@@ -293,6 +294,9 @@ static void order_span(ProgramBuilder *m, const Program *p, int f, Load load)
     if (!x.room)
         return;
     measure_tails(&x);
+    for (int i = 0; i < x.n; i++)
+        if (x.timed[i].beside && !x.timed[i].wait)
+            vec_push(m->arena, x.ready, i);
     for (int k = 0; k < x.n; k++)
         take(&x, next(&x));
     give_order(&x, &p->phase[f], p->phase[f].n, joins_next(p, f));
