@@ -570,13 +570,18 @@ static const char *base_name(Graph *g, const Node *n)
 
 void g_names(Graph *g)
 {
+    size_t first = 0;
+
+    while (first < vec_len(g->node) && g->node[first]->name)
+        first++;
+    if (first == vec_len(g->node))
+        return;
     Arena *scratch = arena_new();
     Table *used = table_new(scratch), *next = table_new(scratch);
-
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->name)
             *table_at(used, KEYP(g->node[i]->name)) = g->node[i];
-    for (size_t i = 0; i < vec_len(g->node); i++) {
+    for (size_t i = first; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         if (n->name)
             continue;

@@ -97,12 +97,32 @@ static void need(Graph *g, const Node *n, int k, const Axes *x)
 
 /* ---- axes by class ------------------------------------------------------- */
 
+static Dims dims_of(const Node *a)
+{
+    Dims s;
+
+    s.n = a->nd;
+    memcpy(s.d, a->dim, (size_t)a->nd * sizeof *s.d);
+    return s;
+}
+
+static int are_dims(const Node *n, const Dim *d, int nd)
+{
+    return n->nd == nd && !memcmp(n->dim, d, (size_t)nd * sizeof *d);
+}
+
 /* Union of the operands' axes, in the order of the first operand that has them
  * all, else of first appearance. */
 static Dims unite(Graph *g, const Node *n, int nin)
 {
-    Dims s = { 0 };
+    Dims s;
+    int alike = 1;
 
+    for (int k = 1; k < nin; k++)
+        alike &= are_dims(n->in[k], n->in[0]->dim, n->in[0]->nd);
+    if (alike && nin)
+        return dims_of(n->in[0]);
+    s.n = 0;
     agree(g, n, nin);
     for (int k = 0; k < nin; k++)
         for (int i = 0; i < n->in[k]->nd; i++)
@@ -116,18 +136,11 @@ static Dims unite(Graph *g, const Node *n, int nin)
     return s;
 }
 
-static Dims dims_of(const Node *a)
-{
-    Dims s = { .n = a->nd };
-
-    memcpy(s.d, a->dim, (size_t)a->nd * sizeof *s.d);
-    return s;
-}
-
 static Dims without(const Node *a, const Axes *x)
 {
-    Dims s = { 0 };
+    Dims s;
 
+    s.n = 0;
     for (int i = 0; i < a->nd; i++)
         if (axes_at(x, a->dim[i].a) < 0)
             s.d[s.n++] = a->dim[i];
@@ -662,6 +675,8 @@ static void set_dims(Node *n, const Dims *s)
 {
     int same = n->nd == s->n;
 
+    if (are_dims(n, s->d, s->n))
+        return;
     for (int i = 0; same && i < s->n; i++)
         same = dim_of(n, s->d[i].a) >= 0;
     if (!same) {

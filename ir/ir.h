@@ -198,8 +198,8 @@ typedef struct Dim {
 typedef enum ShardKind { R, S, P, F } ShardKind;
 typedef struct Shard {
     ShardKind k;
-    Axis *a;
     Reduce op;
+    Axis *a;
 } Shard;
 
 /* ---- attr.c: what a node is told besides its operands -------------------- */

@@ -28,8 +28,15 @@ typedef struct VecHead {
 } VecHead;
 void *vec_grow(Arena *a, void *v, size_t elem); /* room for one more */
 #define vec_len(v) ((v) ? ((VecHead *)(void *)(v))[-1].len : 0)
-#define vec_push(a, v, x)                   \
-    ((v) = vec_grow((a), (v), sizeof *(v)), \
+#ifdef HARDMEM
+#define vec_full(v) 1
+#else
+#define vec_full(v) \
+    (!(v) ||        \
+     ((VecHead *)(void *)(v))[-1].len == ((VecHead *)(void *)(v))[-1].cap)
+#endif
+#define vec_push(a, v, x)                                       \
+    ((v) = vec_full(v) ? vec_grow((a), (v), sizeof *(v)) : (v), \
      (v)[((VecHead *)(void *)(v))[-1].len++] = (x))
 /* The first n are left, of no fewer; in order, by a function for qsort. */
 #define vec_cut(v, n) ((v) ? ((VecHead *)(void *)(v))[-1].len = (n) : 0)

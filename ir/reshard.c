@@ -145,7 +145,7 @@ static int own(const Mesh *m, Shard *t, const Shard *want, Reshard *r)
     for (int i = 0; i < m->natom; i++)
         if (t[i].k == R && want[i].k == P && want[i].op == Radd)
             mask |= 1u << i;
-    return mask && make(t, r, Oadd, NULL, NULL, mask, (Shard){ P, NULL, Radd });
+    return mask && make(t, r, Oadd, NULL, NULL, mask, (Shard){ P, Radd, NULL });
 }
 
 int reshard_step(const Mesh *m, Shard *t, const Shard *want, Reshard *r)

@@ -14,21 +14,23 @@
  * that is cut in the tokens' stead (block_axis). Where the map is whole, rows
  * behave as any tensor. */
 
+#include <string.h>
+
 #include "ir.h"
 
 static Shard whole(void)
 {
-    return (Shard){ R, NULL, Radd };
+    return (Shard){ R, Radd, NULL };
 }
 
 static Shard along(Axis *a)
 {
-    return (Shard){ S, a, Radd };
+    return (Shard){ S, Radd, a };
 }
 
 static Shard partial(Reduce op)
 {
-    return (Shard){ P, NULL, op };
+    return (Shard){ P, op, NULL };
 }
 
 int same_shard(const Shard *x, const Shard *y)
@@ -52,7 +54,8 @@ static ShardStrategy *add(StrategyList *s, Shard out)
         err(s->n->loc, "%s: %d operands, at most %d", optab[s->n->op].name,
             s->n->nin, MAXIN);
     ShardStrategy *w = &s->w[s->count++];
-    *w = (ShardStrategy){ .out = out };
+    w->out = out;
+    memset(w->in, 0, (size_t)s->n->nin * sizeof *w->in);
     return w;
 }
 
@@ -437,8 +440,8 @@ static void sums_squares(StrategyList *s)
     const Node *n = s->n, *a = n->in[0];
 
     for (int i = 0; i < a->nd; i++) {
-        ShardStrategy *w = add(s, (Shard){ S, n->dim[0].a, Radd });
-        w->in[0] = (Shard){ S, a->dim[i].a, Radd };
+        ShardStrategy *w = add(s, (Shard){ S, Radd, n->dim[0].a });
+        w->in[0] = (Shard){ S, Radd, a->dim[i].a };
     }
     add(s, whole());
 }
@@ -513,20 +516,25 @@ static void by_class(StrategyList *s, const Graph *g, int atom)
     }
 }
 
-static int is_narrow_partial(const Node *n, Shard t)
+static int is_narrow_value(const Node *n)
 {
-    return t.k == P && arithmetic_dtype(n->dt) != n->dt;
+    return arithmetic_dtype(n->dt) != n->dt;
 }
 
 /* Numbers of a byte are not summed: no rank holds terms of them. */
 static void drop_narrow_partials(StrategyList *s)
 {
-    int kept = 0;
+    const Node *n = s->n;
+    int kept = 0, any = is_narrow_value(n);
 
+    for (int k = 0; k < n->nin; k++)
+        any |= is_narrow_value(n->in[k]);
+    if (!any)
+        return;
     for (int i = 0; i < s->count; i++) {
-        int bad = is_narrow_partial(s->n, s->w[i].out);
-        for (int k = 0; k < s->n->nin; k++)
-            bad |= is_narrow_partial(s->n->in[k], s->w[i].in[k]);
+        int bad = s->w[i].out.k == P && is_narrow_value(n);
+        for (int k = 0; k < n->nin; k++)
+            bad |= s->w[i].in[k].k == P && is_narrow_value(n->in[k]);
         if (!bad)
             s->w[kept++] = s->w[i];
     }

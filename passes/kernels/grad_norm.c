@@ -68,7 +68,7 @@ static Node *add_squares(Graph *g, Node *a, int64_t count)
     q->dt = a->dt;
     for (int i = 0; g->mesh && i < g->mesh->natom; i++)
         if (a->sh[i].k == S) {
-            q->sh[i] = (Shard){ S, axis, Radd };
+            q->sh[i] = (Shard){ S, Radd, axis };
             count *= g->mesh->atom[i].size;
         }
     q->nd = 1;

@@ -46,7 +46,7 @@ static Node *in_place_of(Node *n, const Node *x, const Node *by)
 static void give_shards(Node *n, const Node *by)
 {
     for (int i = 0; i < MAXATOM; i++) {
-        n->sh[i] = (Shard){ R, NULL, Radd };
+        n->sh[i] = (Shard){ R, Radd, NULL };
         if (by->sh[i].k == S && dim_of(n, by->sh[i].a) >= 0)
             n->sh[i] = by->sh[i];
         for (int k = 0; k < n->nin && n->sh[i].k != S; k++) {
@@ -524,7 +524,7 @@ static Node *ones(Graph *g, const Node *by, const Node *rows)
     for (int t = 0; t < MAXATOM; t++) { /* not cut as a row is */
         Shard s = rows->in[0]->sh[t];
         int rest = s.k != S || dim_of(rows->in[0], s.a) >= 0;
-        n->sh[t] = rest ? (Shard){ R, NULL, Radd } : s;
+        n->sh[t] = rest ? (Shard){ R, Radd, NULL } : s;
     }
     return n;
 }

@@ -106,11 +106,11 @@ static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
     if (!b && s)
         b = stated(g, s->axis, dim, nd, t, atom);
     if (b)
-        return (Shard){ S, b, Radd };
+        return (Shard){ S, Radd, b };
     for (int i = 0; s && i < 6 && s->role[i]; i++) {
         Axis *a = in_role(g, dim, nd, s->role[i], t, atom);
         if (a)
-            return (Shard){ S, a, Radd };
+            return (Shard){ S, Radd, a };
     }
     return (Shard){ .k = R };
 }
@@ -122,7 +122,7 @@ static Shard seed_param(Graph *g, const Node *n, int atom)
     Axis *a = p ? p->expert : NULL;
 
     if (a && g->mesh->mask[Mep] >> atom & 1)
-        return (Shard){ S, a, Radd };
+        return (Shard){ S, Radd, a };
     return seed(g, n->dim, n->nd, a != NULL, n->sh, atom);
 }
 

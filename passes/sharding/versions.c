@@ -181,7 +181,7 @@ static Node *keep_first(Graph *g, Node *x, const Node *o, const Reshard *r,
     memcpy(cut, x->sh, sizeof cut);
     for (int t = 0; t < MAXATOM; t++)
         if (r->atoms >> t & 1)
-            cut[t] = (Shard){ S, rank, Radd };
+            cut[t] = (Shard){ S, Radd, rank };
         else if (cut[t].k == P)
             cut[t] = (Shard){ .k = R };
     i->at.iota.axis = rank;

@@ -273,7 +273,7 @@ static void cut_queries(Run *r)
     for (size_t i = 0; i < sizeof cut / sizeof *cut; i++)
         for (int a = 0; a < r->m.g->mesh->natom; a++)
             if (r->m.g->mesh->mask[Mcp] >> a & 1)
-                cut[i]->sh[a] = (Shard){ S, r->m.seq, Radd };
+                cut[i]->sh[a] = (Shard){ S, Radd, r->m.seq };
 }
 
 /* One rank's kernel on the whole tensors' buffers, offset to its queries. */

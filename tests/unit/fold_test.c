@@ -701,7 +701,7 @@ static void any_to_any(void **state)
     Graph *g = g_new(forever, "reshards");
     Axis *a = g_axis(g, "a"), *b = g_axis(g, "b");
     const Shard all[] = {
-        { .k = R }, { S, a, Radd }, { S, b, Radd }, { P, NULL, Radd }
+        { .k = R }, { S, Radd, a }, { S, Radd, b }, { P, Radd, NULL }
     };
     int steps = 0;
 

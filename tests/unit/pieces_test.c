@@ -128,7 +128,7 @@ static int64_t expected(const World *w, const Node *n, int64_t rank, double *v)
 
 static Shard along(Axis *a)
 {
-    return (Shard){ S, a, Radd };
+    return (Shard){ S, Radd, a };
 }
 
 static void test_cover(void **unused)
@@ -267,7 +267,7 @@ static void random_type(const World *w, Shard *t, int partial)
             if (k < 4)
                 t[i] = along(axis[k]);
             else if (k == 5)
-                t[i] = (Shard){ P, NULL, Radd };
+                t[i] = (Shard){ P, Radd, NULL };
         }
     } while (!legal(w, t));
 }
