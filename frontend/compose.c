@@ -224,6 +224,18 @@ static int weigh(lua_State *L)
     return push_node(L, n);
 }
 
+/* of_experts(x): is x made elementwise of a product with indexed weights? */
+static int of_experts(lua_State *L)
+{
+    const Node *n = operand(L, 1, "argument 1");
+
+    while (n->nin && optab[n->op].cls == EW)
+        n = n->in[0];
+    lua_pushboolean(L, n->op == Odot && (n->in[0]->op == Opick ||
+                                         n->in[1]->op == Opick));
+    return 1;
+}
+
 /* Bodies know every axis, also those made after them. */
 void compose_finish(Front *f)
 {
@@ -238,6 +250,7 @@ void compose_open(lua_State *L)
 {
     static const luaL_Reg functions[] = { { "composite", composite },
                                           { "weigh", weigh },
+                                          { "of_experts", of_experts },
                                           { "role", state_role },
                                           { NULL, NULL } };
 

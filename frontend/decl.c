@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../ir/keys.h"
 #include "frontend.h"
 
 enum { DENOMINATOR = 7 }; /* a node's mark: inputs_only was here */
@@ -407,9 +408,12 @@ static void enter_scope(lua_State *L, Front *f, UnitKind kind)
         p += n;
         const char *path = strf(a, "%s%s%.*s", outer, *outer ? "." : "",
                                 (int)(p - name), name);
-        f->scope = number ? g_unit(f->g, path, kind) : g_scope(f->g, path);
-        if (!*p)
+        const Scope *s =
+            number ? g_unit(f->g, path, kind) : g_scope(f->g, path);
+        if (!*p) {
+            f->scope = g_marked(f->g, s, f->scope->marks);
             return;
+        }
     }
 }
 
@@ -424,6 +428,48 @@ static int scope(lua_State *L)
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     f->scope = outer;
     return lua_gettop(L) - 1;
+}
+
+/* module(name, f, ...): f's results; what is made inside belongs to a module
+ * that train.recompute names */
+static int module(lua_State *L)
+{
+    Front *f = enter(L, "module");
+    const Scope *outer = f->scope;
+    const char *name = lua_tostring(L, 1);
+    int i = key_word("train.recompute", name);
+
+    if (i < 0 || i == MODULEfull)
+        err(f->loc, "module: '%s' is none of those that train.recompute names",
+            name);
+    f->scope = g_marked(f->g, outer, outer->marks | 1u << i);
+    lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
+    f->scope = outer;
+    return lua_gettop(L) - 1;
+}
+
+/* The tensor itself, with a mark of its own. */
+static int marked(lua_State *L, const char *name, unsigned mark)
+{
+    Front *f = enter(L, name);
+    Node *n = operand(L, 1, "the argument");
+    unsigned all = n->scope->marks | mark;
+
+    if ((all & MARKSONE) == MARKSONE)
+        err(f->loc, "%s: the model says both keep and recompute of this tensor",
+            name);
+    n->scope = g_marked(f->g, n->scope, all);
+    return push_node(L, n);
+}
+
+static int keep(lua_State *L)
+{
+    return marked(L, "keep", MARKkeep);
+}
+
+static int recompute(lua_State *L)
+{
+    return marked(L, "recompute", MARKagain);
 }
 
 /* ---- the end of a model file --------------------------------------------- */
@@ -491,6 +537,7 @@ static const luaL_Reg functions[] = {
     { "axes", lua_axes }, { "input", input }, { "param", param },
     { "state", state }, { "loss", loss }, { "metric", metric },
     { "output", output }, { "update", update }, { "scope", scope },
+    { "module", module }, { "keep", keep }, { "recompute", recompute },
     { "hf", lua_hf }, { NULL, NULL },
 };
 /* clang-format on */

@@ -80,6 +80,26 @@ function output(name, t) end
 ---    local y = scope("norm", rmsnorm, x, "hidden")
 ---@param name string|table @param f function|integer @param ... any
 function scope(name, f, ...) end
+---f(...), whose values belong to a module that train.recompute=moe,layernorm names: mla_up_proj, shared_experts, mlp,
+---moe. (rmsnorm and layernorm are layernorm, attention is core_attn, swiglu of experts is moe_act by themselves.)
+---
+---    -> what f returns
+---    local y = scope("mlp", module, "mlp", function(a) return silu(a) * a end, x)
+---@param name string @param f function @param ... any
+function module(name, f, ...) end
+---a, which the backward never makes again: where it reads it, or makes something else of it, it is kept.
+---
+---    a [..] -> [..]
+---    local y = keep(silu(x)) * w
+---@param a Tensor @return Tensor
+function keep(a) end
+---a, which is not kept for the backward but made again there. Sums, choices of experts and what came from other ranks
+---are kept all the same.
+---
+---    a [..] -> [..]
+---    local y = recompute(silu(x)) * w
+---@param a Tensor @return Tensor
+function recompute(a) end
 ---Parameters as Hugging Face tensors: { ["path"] = { "tensor", "axes" } }; {i} is the same number on both sides,
 ---{expert} in the tensor's name one tensor an index, (a b) one dimension of two axes, (a|b) two parameters {p,q}
 ---one after another. config={ .. }: what the model has in common with config.json.

@@ -2,7 +2,8 @@
 -- node that carries f's meaning: a target with kernels for `name` uses them, any
 -- other opens it. need(name, x, axis) refuses, in that name, an x without the axis; of
 -- which kind arguments are, and the fields of options, takes.def says.
--- Layers compute in f32 and give back the dtype they got.
+-- Layers compute in f32 and give back the dtype they got. module(name, f, ...) says
+-- which of the modules of train.recompute it is.
 
 -- [.., axis] -> the same; rows sum to 1
 local function softmax_of(x, axis)
@@ -29,7 +30,7 @@ function rmsnorm(x, weight, axis, eps)
     weight, axis, eps = param("weight", weight, ones), weight, axis
   end
   need("rmsnorm", x, axis)
-  return composite("rmsnorm", function(a, w)
+  return module("layernorm", composite, "rmsnorm", function(a, w)
     local b = f32(a)
     return as(b * rsqrt(mean(b * b, axis) + (eps or 1e-5)), a) * w
   end, x, weight)
@@ -37,16 +38,21 @@ end
 
 function layernorm(x, axis, eps)
   need("layernorm", x, axis)
-  return composite("layernorm", function(a, w, bias)
+  return module("layernorm", composite, "layernorm", function(a, w, bias)
     local b = f32(a)
     local c = b - mean(b, axis)
     return as(c * rsqrt(mean(c * c, axis) + (eps or 1e-5)), a) * w + bias
   end, x, param("weight", axis, ones), param("bias", axis, zeros))
 end
 
+local function gated(gate, up)
+  return composite("swiglu", function(a, b) return silu(a) * b end, gate, up)
+end
+
 -- silu(gate) * up
 function swiglu(gate, up)
-  return composite("swiglu", function(a, b) return silu(a) * b end, gate, up)
+  if of_experts(gate) then return module("moe_act", gated, gate, up) end
+  return gated(gate, up)
 end
 
 -- YaRN (Peng et al. 2023): dimensions that turn less than beta_slow times in the
@@ -110,7 +116,7 @@ end
 
 -- dot(softmax(s, key), v, key), with everything square behind s
 function attention(s, v, key)
-  return weigh(function(a, b)
+  return module("core_attn", weigh, function(a, b)
     return dot(softmax_of(a, key), b, key)
   end, s, v, key)
 end

@@ -1,6 +1,7 @@
 /* settings.c: what is checked once a model is whole: its settings, against it
  * and each other; what its updates and metrics read. */
 
+#include "../ir/keys.h"
 #include "frontend.h"
 
 /* A pattern of parameters must mean one. */
@@ -47,6 +48,26 @@ static void statistics_only(Graph *g)
     }
 }
 
+static void need_modules(const Graph *g)
+{
+    unsigned have = 0, asked = opts_words(g->opts, "train.recompute");
+    Arena *a = g->arena;
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Scope *s = g->node[i]->scope;
+        have |= s->marks & ~(unsigned)MARKSONE;
+        have |= s->unit ? 1u << MODULEfull : 0;
+    }
+    unsigned none = asked & ~have;
+    if (none)
+        err(opts_loc(g->opts, "train.recompute"),
+            "train.recompute: the model has no %s%s%s; it says what is one by "
+            "module(\"%s\", f, ...)",
+            marks_text(a, none), have ? "; it has " : "",
+            have ? marks_text(a, have) : "",
+            marks_text(a, none & ~(none - 1)));
+}
+
 void check_whole(Graph *g)
 {
     const char *pattern;
@@ -59,5 +80,6 @@ void check_whole(Graph *g)
             for (int i = 0; (pattern = opts_pattern(g->opts, key_name(k), i));
                  i++)
                 check_pattern(g, key_name(k), pattern);
+    need_modules(g);
     statistics_only(g);
 }

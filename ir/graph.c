@@ -472,6 +472,15 @@ static Node *canonical(Table *t, Node *n)
     }
 }
 
+/* What stands for a value that a model marked is marked. */
+static void mark_like(Graph *g, Node *n, const Node *gone)
+{
+    unsigned one = gone->scope->marks & MARKSONE;
+
+    if (one && gone->scope->part == PARTmodel && n->scope->part == PARTmodel)
+        n->scope = g_marked(g, n->scope, n->scope->marks | one);
+}
+
 static void merge_equal(Graph *g, Arena *scratch)
 {
     Table *t = table_new(scratch);
@@ -486,6 +495,7 @@ static void merge_equal(Graph *g, Arena *scratch)
         if (x->map)
             x->map = to[x->map->id];
         to[i] = mergeable(x) ? canonical(t, x) : x;
+        mark_like(g, to[i], x);
     }
 }
 

@@ -235,8 +235,8 @@ typedef union Attrs {
 typedef struct Node Node;
 typedef struct Graph Graph;
 
-/* Where in a program a node stands (scope.c): one object a part and path, equal
- * by pointer. A unit is what a pipeline is cut into: the outermost scope that
+/* Where in a program a node stands (scope.c): one object a part, path and set
+ * of marks, equal by pointer. A unit is what a pipeline is cut into: the outermost scope that
  * was given an integer. */
 typedef enum ProgramPart {
     PARTmodel,    /* what the model says: a Lua scope */
@@ -248,9 +248,17 @@ typedef enum ProgramPart {
 extern const char *const programparts[];
 typedef enum UnitKind { UNITnone, UNITlayer, UNITmtp, NUNITKIND } UnitKind;
 extern const char *const unitkinds[];
+/* What a model says of values: that recompute is to keep one, or to make it
+ * again; the other bits are modules that they belong to, enum module (keys.h),
+ * the words of train.recompute. */
+enum { MARKkeep = 1 << 30, MARKagain = 1 << 29, MARKSONE = 3 << 29 };
 typedef struct Scope Scope;
 struct Scope {
     const char *path;  /* "layers.3.attn"; "": the model's own; for people */
+    unsigned marks;    /* of all values here */
+    const Scope *base; /* the same place without marks; itself: it is that */
+    Scope *marked;     /* a base's: list of the same place with marks, */
+    Scope *next;       /* linked so */
     const Scope *up;   /* around it; null: the model's own, or a backward */
     const Scope *unit; /* it or the unit around it; null: none */
     ProgramPart part;
@@ -485,12 +493,18 @@ int is_position(const Node *n); /* an iota, under whatever names of its axis */
 /* ---- scope.c ------------------------------------------------------------- */
 
 void scopes_init(Graph *g);
-/* Find or make; what stands before the last dot is around it. */
+/* Find or make, without marks; what stands before the last dot is around it. */
 const Scope *g_scope(Graph *g, const char *path);
 /* The same; it becomes a unit unless it is in one. */
 const Scope *g_unit(Graph *g, const char *path, UnitKind kind);
 const Scope *g_backward(Graph *g, const Scope *s); /* of s; itself: s is one */
-const Scope *g_inner(Graph *g, const Scope *s, const char *name); /* in s */
+/* In s, whose modules it is of. */
+const Scope *g_inner(Graph *g, const Scope *s, const char *name);
+/* Where s is, of a model or a backward, with these marks in place of its own. */
+const Scope *g_marked(Graph *g, const Scope *s, unsigned marks);
+/* Words of marks, "layernorm,keep", and the other way round; 0: no such word. */
+const char *marks_text(Arena *a, unsigned marks);
+unsigned mark_named(const char *word);
 int in_scope(const Scope *s, const Scope *outer); /* forward or backward */
 const Scope *g_partscope(Graph *g, ProgramPart part, const char *path);
 /* The part that a path in text means unless it is told otherwise: "d" and

@@ -37,6 +37,18 @@ int kind_word(const char *kind, const char *s)
     return -1;
 }
 
+unsigned kind_words(const char *kind, const char *s)
+{
+    unsigned all = 0;
+    for (s += strspn(s, " ,"); *s; s += strspn(s, " ,")) {
+        size_t n = strcspn(s, " ,");
+        int i = kind_word(kind, internn(s, n));
+        s += n;
+        all |= i < 0 ? 0 : 1u << i;
+    }
+    return all;
+}
+
 /* 1: all of s is an integer or a finite number. */
 static int read_int(const char *s, int64_t *v)
 {
@@ -156,6 +168,25 @@ static const char *check_enum(const KeyInput *x, const char *s)
     if (kind_word(x->kind, s) < 0)
         err(x->l, "%s: '%s' is not one of %s", x->key, s,
             list_of(x->a, s, w, n));
+    return s;
+}
+
+static const char *check_price(const KeyInput *x, const char *s)
+{
+    const char *w[MAXWORDS], *rest = s;
+    double v;
+    int n = words(x->a, x->kind, w, MAXWORDS), number = read_num(s, &v);
+    if (number && v < 0)
+        below(x, s, "0");
+    for (; !number; rest += strspn(rest, " ,")) {
+        const char *word = strf(x->a, "%.*s", (int)strcspn(rest, " ,"), rest);
+        rest += strlen(word);
+        if (kind_word(x->kind, word) < 0)
+            err(x->l, "%s: '%s' is neither a number nor one of %s", x->key,
+                word, list_of(x->a, word, w, n));
+        if (!*rest)
+            break;
+    }
     return s;
 }
 
@@ -418,7 +449,7 @@ static const struct Kind {
     { "counts", check_counts }, { "shares", check_shares },
     { "limits", check_limits }, { "order", check_order },
     { "layout", check_layout }, { "size", check_size },
-    { "machine", check_machine },
+    { "machine", check_machine }, { "price", check_price },
 };
 /* clang-format on */
 

@@ -183,6 +183,12 @@ static int word_of(const Opts *o, const char *table, const char *name)
 #undef KEY
 #undef WORDS
 
+unsigned opts_words(const Opts *o, const char *key)
+{
+    const char *s = opts_str(o, key);
+    return s ? kind_words(keytab[must_find(key)].kind, s) : 0;
+}
+
 Dtype opts_dtype(const Opts *o)
 {
     static const Dtype real[] = {

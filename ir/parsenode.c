@@ -137,7 +137,7 @@ static void read_value(GraphReader *reader, const AttrInfo *a, void *v)
 typedef struct NodeExtra {
     int map, part; /* -1: by the path */
     const char *scope;
-    unsigned said;
+    unsigned said, marks;
 } NodeExtra;
 
 /* A name may stand elsewhere: attrs_wrong() looks. */
@@ -150,6 +150,19 @@ static void need_attrs(const GraphReader *reader, const Node *n,
         if (o->attr[i].use != ATmay && o->attr[i].type != ATstr &&
             !(e->said >> i & 1))
             lex_err(&reader->x, "%s: lacks '%s'", o->name, o->attr[i].name);
+}
+
+static unsigned read_marks(Lex *x)
+{
+    unsigned marks = 0, one;
+
+    do {
+        const char *word = lex_word(x);
+        if (!(one = mark_named(word)))
+            lex_err(x, "no mark '%s'", word);
+        marks |= one;
+    } while (lex_mark(x, ','));
+    return marks;
 }
 
 static void read_attr(GraphReader *reader, Node *n, NodeExtra *e)
@@ -175,6 +188,8 @@ static void read_attr(GraphReader *reader, Node *n, NodeExtra *e)
         n->kernel = (int)lex_range(x, name, 1, INT32_MAX);
     } else if (!strcmp(name, "scope")) {
         e->scope = lex_word(x);
+    } else if (!strcmp(name, "marks")) {
+        e->marks = read_marks(x);
     } else if (!strcmp(name, "part")) {
         e->part = lex_choice(x, programparts, NPART);
     } else if (!strcmp(name, "of")) {
@@ -260,8 +275,11 @@ static const Scope *read_scope(Graph *g, const NodeExtra *e, const char *said)
 {
     const char *path = e->scope ? e->scope : said;
 
-    return g_partscope(
-        g, e->part < 0 ? part_of_text(path) : (ProgramPart)e->part, path);
+    return g_marked(
+        g,
+        g_partscope(
+            g, e->part < 0 ? part_of_text(path) : (ProgramPart)e->part, path),
+        e->marks);
 }
 
 /* node = "%" name "=" op ... */

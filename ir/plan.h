@@ -312,6 +312,8 @@ int64_t opts_int(const Opts *o, const char *key);
 int64_t opts_int_given(const Opts *o, const char *key); /* 0: default */
 double opts_num(const Opts *o, const char *key);
 int64_t opts_bytes(const Opts *o, const char *key);
+/* The key's words in its value, a bit each; 0: none, as where it is a number. */
+unsigned opts_words(const Opts *o, const char *key);
 int opts_given(const Opts *o, const char *key);      /* set, not default */
 const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */
 /* The i-th of "wiki=a.bin code=b.bin"; 0: there is none. */
@@ -341,6 +343,7 @@ const char *key_meant(const char *typed);
 int is_kind(const char *kind, const char *word); /* "num 0" is "num" */
 /* Which of the words after the first s is; -1: none. */
 int kind_word(const char *kind, const char *s);
+unsigned kind_words(const char *kind, const char *s); /* "A,B": a bit each */
 /* The value as it is kept; err() names the key and what is allowed. */
 const char *kind_check(Arena *a, const char *key, const char *kind,
                        const char *s, const Loc *l);

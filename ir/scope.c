@@ -1,6 +1,8 @@
 /* scope.c: where in a model nodes stand. A scope is one object for each path
- * of a model, whoever asks for it; what stands in it is told by the object, so
- * a path is only what people read and part of the names of parameters.
+ * of a model and set of marks, whoever asks for it; what stands in it is told
+ * by the object, so a path is only what people read and part of the names of
+ * parameters. Marks (modules, keep, recompute) are of single values; what a
+ * pass makes of one stands in its scope, so it has them too.
  *
  *     scope("layers", 3, layer, x)          layers.3          a unit
  *       scope("attn", attend, x)            layers.3.attn     in that unit
@@ -18,6 +20,7 @@ static Scope *new_scope(Graph *g, const char *path, const Scope *up)
     Scope *s = alloc(table_arena(g->scopes[PARTmodel]), sizeof *s);
 
     s->path = path;
+    s->base = s;
     s->up = up;
     s->unit = up ? up->unit : NULL;
     return s;
@@ -70,6 +73,9 @@ const Scope *g_backward(Graph *g, const Scope *s)
         scope->unit = s->unit;
         scope->part = PARTbackward;
         scope->twin = s;
+        scope->marks = s->marks;
+        if (s != s->base)
+            scope->base = g_backward(g, s->base);
         ((Scope *)(uintptr_t)s)->twin = scope;
     }
     return s->twin;
@@ -81,12 +87,76 @@ const Scope *g_inner(Graph *g, const Scope *s, const char *name)
     const Scope *in =
         g_scope(g, *f->path ? strf(g->arena, "%s.%s", f->path, name) : name);
 
+    in = g_marked(g, in, f->marks & ~(unsigned)MARKSONE);
     return f == s ? in : g_backward(g, in);
 }
 
+/* ---- marks --------------------------------------------------------------- */
+
+static const Scope *with_marks(Graph *g, const Scope *base, unsigned marks)
+{
+    Scope *b = (Scope *)(uintptr_t)base, *s = b->marked;
+
+    while (s && s->marks != marks)
+        s = s->next;
+    if (s)
+        return s;
+    s = new_scope(g, b->path, b->up);
+    s->unit = b->unit;
+    s->kind = b->kind;
+    s->marks = marks;
+    s->base = b;
+    s->next = b->marked;
+    return b->marked = s;
+}
+
+const Scope *g_marked(Graph *g, const Scope *s, unsigned marks)
+{
+    const Scope *f = s->part == PARTbackward ? s->twin : s;
+
+    if (marks == s->marks || (f == s && s->part != PARTmodel))
+        return s;
+    f = marks ? with_marks(g, f->base, marks) : f->base;
+    return s->part == PARTbackward ? g_backward(g, f) : f;
+}
+
+static const struct {
+    const char *word;
+    unsigned mark;
+} ones[] = { { "keep", MARKkeep }, { "recompute", MARKagain } };
+
+const char *marks_text(Arena *a, unsigned marks)
+{
+    Text out = { .arena = a };
+
+    for (int i = 0; 1u << i < MARKagain; i++)
+        if (marks >> i & 1)
+            put(&out, "%s%s", out.len ? "," : "",
+                key_word_text("train.recompute", i));
+    for (int i = 0; i < 2; i++)
+        if (marks & ones[i].mark)
+            put(&out, "%s%s", out.len ? "," : "", ones[i].word);
+    return out.s;
+}
+
+unsigned mark_named(const char *word)
+{
+    int i = key_word("train.recompute", word);
+
+    if (i >= 0)
+        return 1u << i;
+    for (i = 0; i < 2; i++)
+        if (!strcmp(ones[i].word, word))
+            return ones[i].mark;
+    return 0;
+}
+
+/* -------------------------------------------------------------------------- */
+
 int in_scope(const Scope *s, const Scope *outer)
 {
-    for (s = s->part == PARTbackward ? s->twin : s; s && s != outer; s = s->up)
+    s = s->part == PARTbackward ? s->twin : s;
+    for (s = s->base; s && s != outer->base; s = s->up)
         ;
     return s != NULL;
 }

@@ -16,13 +16,17 @@ local function turn(x)
   return rope(x, "rot", "seq", theta, { interleaved=true, yarn=yarn })
 end
 
+local function up(x, ckv, kr)                            -- queries, keys and values of all heads
+  local qn = dot(x, param("wq_nope", "hidden heads nope"), "hidden")
+  local qr = turn(dot(x, param("wq_rope", "hidden heads rot"), "hidden"))
+  local kn = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
+  return qn, qr, kn, turn(kr), dot(ckv, param("wv", "kvr heads dim"), "kvr")
+end
+
 local function latent_attention(x)                       -- keys and values from 512 numbers
   local ckv = norm("kv_norm", dot(x, param("wkv_a", "hidden kvr"), "hidden"), "kvr")
-  local qn  = dot(x, param("wq_nope", "hidden heads nope"), "hidden")
-  local qr  = turn(dot(x, param("wq_rope", "hidden heads rot"), "hidden"))
-  local kr  = turn(dot(x, param("wk_rope", "hidden rot"), "hidden"))
-  local kn  = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
-  local v   = dot(ckv, param("wv", "kvr heads dim"), "kvr")
+  local kr  = dot(x, param("wk_rope", "hidden rot"), "hidden")
+  local qn, qr, kn, kr, v = module("mla_up_proj", up, x, ckv, kr)
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
   local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(size("nope") + size("rot")))
   local y   = attention(causal(s, "seq", "key"), v, "key")
@@ -46,13 +50,13 @@ local function moe(x)                                    -- weights do not sum t
   end
   loss("balance", mean(balance_loss(p, chosen, "expert", "seq"), "batch"), 1e-3)
   local y      = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
-  return scope("shared", ffn, x, "shared") + sum(scale * g * dot(y, w2[e], "ffn"), "top")
+  return scope("shared", module, "shared_experts", ffn, x, "shared") + sum(scale * g * dot(y, w2[e], "ffn"), "top")
 end
 
 local function layer(x, i)
   local h = x + scope("attn", latent_attention, norm("attn_norm", x, "hidden"))
   local z = norm("ffn_norm", h, "hidden")
-  return h + (i < dense_layers and scope("ffn", ffn, z, "dense") or scope("moe", moe, z))
+  return h + (i < dense_layers and scope("ffn", module, "mlp", ffn, z, "dense") or scope("moe", module, "moe", moe, z))
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")

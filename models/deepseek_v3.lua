@@ -18,14 +18,18 @@ local function turn(x)
   return rope(x, "rot", "seq", theta, { interleaved=true, yarn=yarn })
 end
 
+local function up(cq, ckv, kr)                           -- queries, keys and values of all heads
+  local qn = dot(cq, param("wq_nope", "qr heads nope"), "qr")
+  local qr = turn(dot(cq, param("wq_rope", "qr heads rot"), "qr"))
+  local kn = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
+  return qn, qr, kn, turn(kr), dot(ckv, param("wv", "kvr heads dim"), "kvr")
+end
+
 local function latent_attention(x)
   local cq  = norm("q_norm", dot(x, param("wq_a", "hidden qr"), "hidden"), "qr")
   local ckv = norm("kv_norm", dot(x, param("wkv_a", "hidden kvr"), "hidden"), "kvr")
-  local qn  = dot(cq, param("wq_nope", "qr heads nope"), "qr")
-  local qr  = turn(dot(cq, param("wq_rope", "qr heads rot"), "qr"))
-  local kr  = turn(dot(x, param("wk_rope", "hidden rot"), "hidden"))
-  local kn  = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
-  local v   = dot(ckv, param("wv", "kvr heads dim"), "kvr")
+  local kr  = dot(x, param("wk_rope", "hidden rot"), "hidden")
+  local qn, qr, kn, kr, v = module("mla_up_proj", up, cq, ckv, kr)
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
   local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(size("nope") + size("rot")))
   local y   = attention(causal(s, "seq", "key"), v, "key")
@@ -52,13 +56,13 @@ local function moe(x)
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local y      = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
-  return scope("shared", ffn, x, "ffn") + sum(g * dot(y, w2[e], "ffn"), "top")
+  return scope("shared", module, "shared_experts", ffn, x, "ffn") + sum(g * dot(y, w2[e], "ffn"), "top")
 end
 
 local function layer(x, i)
   local h = x + scope("attn", latent_attention, norm("attn_norm", x, "hidden"))
   local z = norm("ffn_norm", h, "hidden")
-  return h + (i < dense_layers and scope("ffn", ffn, z, "dense") or scope("moe", moe, z))
+  return h + (i < dense_layers and scope("ffn", module, "mlp", ffn, z, "dense") or scope("moe", module, "moe", moe, z))
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")

@@ -34,12 +34,12 @@ local function moe(x)
   if normed then g = g / sum(g, "top") end
   loss("balance", balance_loss(p, chosen, "expert", "batch seq"), 1e-3)
   local y = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
-  return scope("shared", shared, x) + sum(g * dot(y, w2[e], "ffn"), "top")
+  return scope("shared", module, "shared_experts", shared, x) + sum(g * dot(y, w2[e], "ffn"), "top")
 end
 
 local function layer(x)
   local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden", eps))
-  return h + scope("moe", moe, scope("ffn_norm", rmsnorm, h, "hidden", eps))
+  return h + scope("moe", module, "moe", moe, scope("ffn_norm", rmsnorm, h, "hidden", eps))
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")

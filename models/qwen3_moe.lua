@@ -32,7 +32,7 @@ end
 
 local function layer(x)
   local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden", eps))
-  return h + scope("moe", moe, scope("ffn_norm", rmsnorm, h, "hidden", eps))
+  return h + scope("moe", module, "moe", moe, scope("ffn_norm", rmsnorm, h, "hidden", eps))
 end
 
 local tokens, labels = input("tokens", "batch seq"), input("labels", "batch seq")

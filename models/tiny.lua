@@ -28,7 +28,7 @@ local x = embed(tokens, param("embed", "vocab hidden"))
 for i = 0, 2 do
   x = scope("layers." .. i, function()
     local h = x + scope("attn", attend, scope("attn_norm", rmsnorm, x, "hidden"))
-    return h + scope("moe", moe, scope("ffn_norm", rmsnorm, h, "hidden"))
+    return h + scope("moe", module, "moe", moe, scope("ffn_norm", rmsnorm, h, "hidden"))
   end)
 end
 local logits = dot(scope("norm", rmsnorm, x, "hidden"), param("head", "hidden vocab"), "hidden")

@@ -18,10 +18,18 @@
  * source, what the backward reads hangs on the sink; keeping a value costs its
  * bytes, rebuilding it its seconds, at the price of a second in bytes. Of equal
  * bytes those are kept that lie in memory anyway: logits, not their exp. Copies
- * carry `again`, so that g_tidy never merges them with their originals. */
+ * carry `again`, so that g_tidy never merges them with their originals.
+ *
+ * Marks of the model (scope.c) come before costs. What says keep() cannot be
+ * rebuilt. What says recompute(), and what is of a module that train.recompute
+ * names, cannot be kept where it can be rebuilt, attention's results too. Of
+ * some modules that is all, of others what they hand to the rest of the forward
+ * is as any other value, as in Megatron-Core (moe-recompute, its checkpoints
+ * that keep outputs). */
 #include <math.h>
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "activations.h"
 
 typedef struct Edge {
@@ -124,7 +132,7 @@ static void max_flow(FlowNetwork *f)
 /* ---- what the cut is about ----------------------------------------------- */
 
 /* LIES: the forward has it in memory, whoever else reads it. */
-enum { BACK = 1, STORED = 2, NEEDED = 4, REBUILT = 8, LIES = 16 };
+enum { BACK = 1, STORED = 2, NEEDED = 4, REBUILT = 8, LIES = 16, DROPPED = 32 };
 
 /* A fallback has no more memory than its step and gathers all tokens: again in
  * the backward. */
@@ -132,8 +140,11 @@ static int rebuildable(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
 
-    if (n->reg != REGbody || n->op == Opart || n->op == Oscatter_add)
+    if (n->reg != REGbody || n->op == Oscatter_add ||
+        n->scope->marks & MARKkeep)
         return 0;
+    if (n->op == Opart || n->op == Oattn)
+        return (n->op == Oattn ? n : n->in[0])->mark & DROPPED;
     return c == VIEW || c == EIN ||
            (n->op == Oallgather && g->prog == PGfallback) ||
            ((c == EW || c == MOVE) && pass_target(g)->loops(g, n));
@@ -163,6 +174,75 @@ static void mark_lies(const Graph *g, Node *n)
         owner_of_bytes(n->in[k])->mark |= LIES;
 }
 
+/* ---- what the model says ------------------------------------------------- */
+
+/* Modules whose output is not kept either. */
+static const unsigned whole =
+    1u << MODULElayernorm | 1u << MODULEmoe_act | 1u << MODULEmla_up_proj;
+
+static unsigned modules_of(const Node *n)
+{
+    unsigned full = n->scope->unit ? 1u << MODULEfull : 0;
+
+    return (n->scope->marks & ~(unsigned)MARKSONE) | full;
+}
+
+/* By node: modules that it leaves, as a forward node outside reads it. */
+static unsigned *modules_left(const Graph *g, char *read, Arena *a)
+{
+    unsigned *left = alloc(a, (vec_len(g->node) + 1) * sizeof *left);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *u = g->node[i];
+        for (int k = 0; k < u->nin && !(u->mark & BACK); k++) {
+            const Node *x = u->in[k], *end = owner_of_bytes(u->in[k]);
+            unsigned shared = modules_of(u);
+            if (x->scope->unit != u->scope->unit)
+                shared &= ~(1u << MODULEfull);
+            for (;; x = x->in[0]) {
+                left[x->id] |= ~shared;
+                read[x->id] = 1;
+                if (x == end)
+                    break;
+            }
+        }
+    }
+    return left;
+}
+
+/* Results of one kernel are dropped together. */
+static void drop_parts(const Graph *g)
+{
+    for (int turn = 0; turn < 2; turn++)
+        for (size_t i = 0; i < vec_len(g->node); i++) {
+            Node *n = g->node[i];
+            if (n->op != Opart || n->in[0]->op != Oattn || n->mark & BACK)
+                continue;
+            if (turn)
+                n->mark |= n->in[0]->mark & DROPPED;
+            else
+                n->in[0]->mark |= n->mark & DROPPED;
+        }
+}
+
+static void mark_dropped(const Graph *g)
+{
+    unsigned asked = g->opts ? opts_words(g->opts, "train.recompute") : 0;
+    Arena *a = arena_new();
+    char *read = alloc(a, vec_len(g->node) + 1);
+    const unsigned *left = modules_left(g, read, a);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        unsigned in = modules_of(n) & asked & (whole | ~left[i]);
+        int one = (n->scope->marks & MARKagain) != 0;
+        if (!(n->mark & BACK) && n->op != Oattn && read[i] && (one || in))
+            n->mark |= DROPPED;
+    }
+    drop_parts(g);
+    arena_free(a);
+}
+
 static void mark_all(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
@@ -173,13 +253,14 @@ static void mark_all(Graph *g)
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->mark & BACK && optab[g->node[i]->op].cls != VIEW)
             mark_uses(g, g->node[i]);
+    mark_dropped(g);
 }
 
 /* ---- what a rebuild costs ----------------------------------------------- */
 
 /* A rebuilt value that only loop kernels read is made inside these and costs
  * nothing. Others are stored first. */
-static int is_free(const Graph *g, const Node *n)
+static int is_made_inside(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
 
@@ -205,7 +286,7 @@ static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
                 after[id] = alive[x->call] > 1 ? INF : sum;
             read[id] = 1;
         }
-        if (x->mark & NEEDED && !is_free(g, x))
+        if (x->mark & NEEDED && !is_made_inside(g, x))
             sum += local_bytes(g, x);
     }
     return after;
@@ -216,7 +297,7 @@ static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
 static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
                             int64_t after)
 {
-    if (is_free(g, n))
+    if (is_made_inside(g, n) || n->mark & DROPPED)
         return 0;
     double cost = price * seconds_of(g, n);
     return after < local_bytes(g, n) || cost > (double)INF ? INF
@@ -224,10 +305,12 @@ static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
 }
 
 /* Where all else is equal, what lies in memory anyway is kept. */
-static int64_t keep_cost(const Graph *g, const Node *n)
+static int64_t keep_cost(const Graph *g, const Node *n, int alive)
 {
-    int64_t bytes = local_bytes(g, n);
+    int64_t bytes = local_bytes(g, n) * alive;
 
+    if (n->mark & DROPPED && rebuildable(g, n))
+        return INF;
     return n->mark & LIES ? bytes : bytes + bytes / STORING;
 }
 
@@ -247,7 +330,7 @@ static void build(FlowNetwork *f, Graph *g)
         int in = 2 * (int)i, out = in + 1;
         if (always_there(n) || n->mark & BACK)
             continue;
-        edge(f, in, out, keep_cost(g, n) * alive[n->call]);
+        edge(f, in, out, keep_cost(g, n, alive[n->call]));
         if (n->mark & NEEDED)
             edge(f, out, f->t, INF);
         edge(f, f->s, in,
@@ -265,11 +348,11 @@ static void say(const Graph *g, const Node *n, int kept)
 
     if (optab[n->op].cls == VIEW && n->op != Opart)
         return;
-    if (kept && rebuildable(g, n) && !is_free(g, n))
+    if (kept && rebuildable(g, n) && !is_made_inside(g, n))
         why(g, n, "kept, %.3g MiB: to rebuild it takes %.3g ms", mib, ms);
     else if (kept)
         why(g, n, "kept, %.3g MiB", mib);
-    else if (n->mark & REBUILT && !is_free(g, n))
+    else if (n->mark & REBUILT && !is_made_inside(g, n))
         why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept", ms, mib);
     else if (n->mark & REBUILT && n->mark & NEEDED)
         why(g, n, "rebuilt by its readers, %.3g MiB not kept", mib);
@@ -288,6 +371,32 @@ static void mark_rebuilt(const FlowNetwork *f, Graph *g)
     }
 }
 
+/* A line for each module that train.recompute names. */
+static void say_modules(const Graph *g)
+{
+    unsigned asked = g->opts ? opts_words(g->opts, "train.recompute") : 0;
+
+    for (int m = 0; m <= MODULEfull; m++) {
+        double bytes = 0, secs = 0;
+        int count = 0;
+        for (size_t i = 0; i < vec_len(g->node); i++) {
+            const Node *n = g->node[i];
+            if (n->mark & BACK || !(n->mark & REBUILT) ||
+                !(n->mark & DROPPED) || !(modules_of(n) >> m & 1))
+                continue;
+            count += optab[n->op].cls != VIEW;
+            bytes += n->mark & NEEDED ? (double)local_bytes(g, n) : 0;
+            secs += is_made_inside(g, n) ? 0 : seconds_of(g, n);
+        }
+        if (asked >> m & 1)
+            why(g, NULL,
+                "%s: %d values are made again in %.3g ms of a micro-batch, "
+                "%.4g MiB that the backward reads are not kept",
+                key_word_text("train.recompute", m), count, 1e3 * secs,
+                bytes / (1 << 20));
+    }
+}
+
 static void choose(Graph *g)
 {
     FlowNetwork f = { .arena = arena_new(),
@@ -301,6 +410,7 @@ static void choose(Graph *g)
     build(&f, g);
     max_flow(&f);
     mark_rebuilt(&f, g);
+    say_modules(g);
     arena_free(f.arena);
 }
 

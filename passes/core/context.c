@@ -25,6 +25,11 @@ const MachineSpeeds *machine_of(const Graph *g)
     return &g->compile->machine;
 }
 
+int states_price(const Opts *o)
+{
+    return opts_given(o, "train.recompute") && !opts_words(o, "train.recompute");
+}
+
 /* Those over which the ranks of each run of so many differ; 0: of all. */
 static uint32_t atoms_within(const Mesh *m, int64_t ranks)
 {

@@ -38,6 +38,7 @@ const MachineSpeeds *machine_of(const Graph *g);
 /* Bytes that a rank's arena may have: `memory`, or what T's machine has; 0: not
  * known. */
 int64_t memory_limit(const Opts *o, const Target *T);
+int states_price(const Opts *o); /* does train.recompute say a number? */
 /* The atoms over which ranks of one host differ (fold.host), of them those
  * whose ranks share memory; and the seconds of a collective over `atoms` in
  * which a rank sends so many bytes to the others. */

@@ -89,7 +89,7 @@ int may_pair(const Graph *g)
 {
     return g->turns == TURNSopen && g->prog == PGstep && g->mesh &&
            !opts_given(g->opts, "fold.pair") &&
-           !opts_given(g->opts, "train.recompute") &&
+           !states_price(g->opts) &&
            opts_int(g->opts, "fold.overlap") && !machine_of(g)->serial &&
            !why_unpaired(g);
 }

@@ -61,7 +61,10 @@ static Node *open_call(Graph *g, Node *n, void *ctx)
             return keep_attention(g, n, probe.body);
         why(g, n, "no kernels for this attention: its scores are stored");
     }
-    return inline_body(g, n->body, n->in, inner_scope(g, n), n->loc);
+    Node *r = inline_body(g, n->body, n->in, inner_scope(g, n), n->loc);
+    r->scope =
+        g_marked(g, r->scope, r->scope->marks | (n->scope->marks & MARKSONE));
+    return r;
 }
 
 void pass_expand(Graph *g)

@@ -124,8 +124,9 @@ static Node *weigh_first(Graph *g, Node *n, const Simplify *s)
         return n;
     why(g, n, "router weights move before the projection of line %d",
         d->loc ? d->loc->line : 0);
+    unsigned modules = h->scope->marks & ~(unsigned)MARKSONE;
     y = g_ew(g, Omul, n->in[0]->loc, h, w, NULL);
-    y->scope = n->scope;
+    y->scope = g_marked(g, n->scope, n->scope->marks | modules);
     y = g_dot(g, d->loc, y, d->in[1], d->at.dot.axes.v, d->at.dot.axes.n, NULL);
     y->scope = n->scope;
     return g_red(g, Osum, y, n->at.sum.axes.v, n->at.sum.axes.n);

@@ -101,8 +101,8 @@ static int min(int x, int y)
 /* The backward of this scope will stand where its forward does. */
 static int live_at(Assign *a, const Scope *scope, int chunk)
 {
-    if (scope != a->graph->top)
-        *table_at(a->home, KEYP(scope)) = (void *)(uintptr_t)(chunk + 1);
+    if (scope->base != a->graph->top)
+        *table_at(a->home, KEYP(scope->base)) = (void *)(uintptr_t)(chunk + 1);
     return chunk;
 }
 
@@ -160,7 +160,8 @@ static void backward_of(Assign *a, const Node *n, Assignment *s)
     }
     a->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
     int home = is_backward(n)
-                   ? (int)(uintptr_t)table_get(a->home, KEYP(n->scope->twin))
+                   ? (int)(uintptr_t)table_get(
+                         a->home, KEYP(n->scope->twin->base))
                    : 0;
     if (unit >= 0)
         s->chunk = min(at, a->st->chunk[unit]);

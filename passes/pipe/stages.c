@@ -405,9 +405,9 @@ static void find_between(Graph *g, Stages *st)
         int reads = side[i] & BEFORE || unit_at(st, x->scope) >= 0;
         for (int k = 0; k < x->nin && reads; k++)
             side[x->in[k]->id] |= BEFORE;
-        if (side[i] == (AFTER | BEFORE) && x->scope != g->top &&
+        if (side[i] == (AFTER | BEFORE) && x->scope->base != g->top &&
             unit_at(st, x->scope) < 0)
-            add_scope(g->arena, &st->between, x->scope);
+            add_scope(g->arena, &st->between, x->scope->base);
     }
 }
 

@@ -111,7 +111,8 @@ static Region region_of(const Node *o, Region user)
  * that they take their rows from. */
 static const Scope *again_for(const Partitioner *p, const Node *user)
 {
-    return p->graph->prog == PGfallback && user->again ? user->scope : NULL;
+    return p->graph->prog == PGfallback && user->again ? user->scope->base
+                                                           : NULL;
 }
 
 static int usable(const Version *v, Region reg, const Scope *again)

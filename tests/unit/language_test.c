@@ -46,6 +46,8 @@ static const struct { const char *name, *arg[MAXARG]; } calls[] = {
     { "metric", { "'m'", "mean(x, 'batch seq hidden')" } },
     { "output", { "'oo'", "x" } },
     { "scope", { "'sc'", "2", "function(a) return a end", "x" } },
+    { "module", { "'mlp'", "function(a) return a end", "x" } },
+    { "keep", { "x" } }, { "recompute", { "x" } },
     { "hf", { "{ w={ 'a.b', 'hidden' } }" } },
     { "train", { "{ steps=5, betas={ 0.9, 0.95 }, schedule='cosine' }" } },
     { "data", { "{ train='a', template=true }" } },
