@@ -1,8 +1,9 @@
 /* recompute_test: values that the backward makes again instead of keeping them
  * are the same bits: losses, gradient norms, gradients and states of some steps
  * with the pass and without it. All that can be made again is, whatever its
- * time: products, expert rows, operands of attention too. What it saves is
- * printed: nothing where most is alive at the loss; then what is stored shows
+ * time: products, expert rows, operands of attention too. Or what models say:
+ * modules by name, of all models/ with few layers, keep() and recompute(), then
+ * fewer bytes are kept. What it saves is printed: nothing where most is alive at the loss; then what is stored shows
  * that the pass did something. */
 #define _GNU_SOURCE
 #include <string.h>
@@ -33,11 +34,36 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/mixtral-aux.lua", "precision=fp8 fold.tp=2 fold.ep=2" },
     { "tests/models/dropout.lua", "precision=bf16" },
     { "tests/models/zoo.lua",     "precision=bf16" },
+    { "models/deepseek_v3.lua",   "train.recompute=mla_up_proj,mlp,moe_act fold.pp=2 precision=bf16 axes.hidden=16 axes.heads=2 axes.nope=4 axes.rot=4 axes.dim=8 axes.qr=8 axes.kvr=8 axes.dense=8 axes.ffn=8 axes.expert=8 axes.nodes=4 axes.prior=16" },
+    { "models/deepseek_v2_lite.lua", "train.recompute=shared_experts,layernorm,mla_up_proj fold.dp=2 fold.ep=2 fold.zero=3 precision=fp32 axes.hidden=16 axes.heads=2 axes.nope=4 axes.rot=4 axes.dim=8 axes.kvr=8 axes.dense=8 axes.ffn=8 axes.shared=8 axes.expert=8" },
+    { "models/qwen2_moe.lua",     "train.recompute=full fold.tp=2 precision=bf16 axes.hidden=16 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.shared=8 axes.expert=8" },
+    { "models/qwen3_moe.lua",     "train.recompute=moe,core_attn,layernorm fold.dp=2 fold.ep=2 route.dispatcher=alltoall precision=fp32 axes.hidden=16 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.expert=8" },
+    { "models/olmoe.lua",         "train.recompute=full fold.cp=2 fold.zero=2 precision=fp32 axes.hidden=16 axes.heads=2 axes.dim=8 axes.ffn=8 axes.expert=8" },
+    { "models/mixtral.lua",       "train.recompute=moe fold.pp=2 fold.vpp=2 fold.schedule=interleaved precision=fp64 axes.hidden=16 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.expert=4" },
+    { "models/llama3.lua",        "train.recompute=full,mlp fold.dp=2 precision=bf16 axes.hidden=16 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8" },
+    { "models/tiny.lua",          "train.recompute=full axes.hidden=16 axes.ffn=8 axes.seq=16" },
+    { "tests/models/marks.lua",   "train.recompute=0 precision=bf16" },
 };
 /* clang-format on */
 enum { N = sizeof cases / sizeof *cases };
 
 static int failed;
+
+/* A model of models/ with four layers, and as few tokens. */
+static Trace traced(const char *model, Opts *o)
+{
+    size_t n;
+    char *text = file_read(forever, model, &n), *at = strstr(text, "layers, ");
+
+    if (strncmp(model, "models/", 7) || !at)
+        return trace(model, o, TRACEquiet);
+    at += strcspn(at, "0123456789");
+    Source s = { model, strf(forever, "%.*s4%s", (int)(at - text), text,
+                             at + strspn(at, "0123456789")) };
+    opts_set(o, "axes.seq", "16", NULL);
+    opts_set(o, "axes.vocab", "64", NULL);
+    return trace_sources(&s, 1, o);
+}
 
 static Plan *plan_of(int i, const char *skip)
 {
@@ -49,8 +75,9 @@ static Plan *plan_of(int i, const char *skip)
         opts_set(o, internn(w, n), intern(w + n + 1), NULL);
     }
     opts_set(o, "train.batch", "16", NULL);
-    opts_set(o, "train.recompute", "1e12", NULL);
-    Trace t = trace(cases[i].model, o, TRACEquiet);
+    if (!opts_given(o, "train.recompute"))
+        opts_set(o, "train.recompute", "1e12", NULL);
+    Trace t = traced(cases[i].model, o);
     CompileOptions co = { .source = t.source,
                           .nsource = t.nsource,
                           .skip = skip };
