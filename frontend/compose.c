@@ -231,8 +231,8 @@ static int of_experts(lua_State *L)
 
     while (n->nin && optab[n->op].cls == EW)
         n = n->in[0];
-    lua_pushboolean(L, n->op == Odot && (n->in[0]->op == Opick ||
-                                         n->in[1]->op == Opick));
+    lua_pushboolean(L, n->op == Odot &&
+                           (n->in[0]->op == Opick || n->in[1]->op == Opick));
     return 1;
 }
 

@@ -64,8 +64,7 @@ static void need_modules(const Graph *g)
             "train.recompute: the model has no %s%s%s; it says what is one by "
             "module(\"%s\", f, ...)",
             marks_text(a, none), have ? "; it has " : "",
-            have ? marks_text(a, have) : "",
-            marks_text(a, none & ~(none - 1)));
+            have ? marks_text(a, have) : "", marks_text(a, none & ~(none - 1)));
 }
 
 void check_whole(Graph *g)

@@ -236,8 +236,8 @@ typedef struct Node Node;
 typedef struct Graph Graph;
 
 /* Where in a program a node stands (scope.c): one object a part, path and set
- * of marks, equal by pointer. A unit is what a pipeline is cut into: the outermost scope that
- * was given an integer. */
+ * of marks, equal by pointer. A unit is what a pipeline is cut into: the
+ * outermost scope that was given an integer. */
 typedef enum ProgramPart {
     PARTmodel,    /* what the model says: a Lua scope */
     PARTbackward, /* the backward of one */
@@ -500,9 +500,9 @@ const Scope *g_unit(Graph *g, const char *path, UnitKind kind);
 const Scope *g_backward(Graph *g, const Scope *s); /* of s; itself: s is one */
 /* In s, whose modules it is of. */
 const Scope *g_inner(Graph *g, const Scope *s, const char *name);
-/* Where s is, of a model or a backward, with these marks in place of its own. */
+/* Where s is, of a model or a backward, with these marks for its own. */
 const Scope *g_marked(Graph *g, const Scope *s, unsigned marks);
-/* Words of marks, "layernorm,keep", and the other way round; 0: no such word. */
+/* Words of marks, "layernorm,keep", and back; 0: there is no such word. */
 const char *marks_text(Arena *a, unsigned marks);
 unsigned mark_named(const char *word);
 int in_scope(const Scope *s, const Scope *outer); /* forward or backward */

@@ -277,8 +277,8 @@ static const Scope *read_scope(Graph *g, const NodeExtra *e, const char *said)
 
     return g_marked(
         g,
-        g_partscope(
-            g, e->part < 0 ? part_of_text(path) : (ProgramPart)e->part, path),
+        g_partscope(g, e->part < 0 ? part_of_text(path) : (ProgramPart)e->part,
+                    path),
         e->marks);
 }
 

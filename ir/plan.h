@@ -312,7 +312,7 @@ int64_t opts_int(const Opts *o, const char *key);
 int64_t opts_int_given(const Opts *o, const char *key); /* 0: default */
 double opts_num(const Opts *o, const char *key);
 int64_t opts_bytes(const Opts *o, const char *key);
-/* The key's words in its value, a bit each; 0: none, as where it is a number. */
+/* The key's words in its value, a bit each; 0: none, as of a number. */
 unsigned opts_words(const Opts *o, const char *key);
 int opts_given(const Opts *o, const char *key);      /* set, not default */
 const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */

@@ -246,8 +246,7 @@ static const char *what_text(GraphPrinter *printer, const Graph *g,
             put_word(&out, n->scope->path);
         }
         if (n->scope->marks)
-            put(&out, " marks=%s",
-                marks_text(printer->arena, n->scope->marks));
+            put(&out, " marks=%s", marks_text(printer->arena, n->scope->marks));
         if (n->scope->part != part_of_text(n->scope->path))
             put(&out, " part=%s", programparts[n->scope->part]);
     }

@@ -356,8 +356,7 @@ static int64_t room_of(const Graph *like, Graph *const *v, int64_t memory)
 static int is_fitted(const Graph *g)
 {
     return memory_limit(g->opts, pass_target(g)) && program_trains(g->prog) &&
-           !states_price(g->opts) &&
-           !done(g, row_of(pass_recompute));
+           !states_price(g->opts) && !done(g, row_of(pass_recompute));
 }
 
 /* Prices of the stages of program v[i], and how they take micro-batches. If

@@ -27,7 +27,8 @@ const MachineSpeeds *machine_of(const Graph *g)
 
 int states_price(const Opts *o)
 {
-    return opts_given(o, "train.recompute") && !opts_words(o, "train.recompute");
+    return opts_given(o, "train.recompute") &&
+           !opts_words(o, "train.recompute");
 }
 
 /* Those over which the ranks of each run of so many differ; 0: of all. */

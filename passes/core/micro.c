@@ -88,8 +88,7 @@ int takes_pairs(const Graph *g)
 int may_pair(const Graph *g)
 {
     return g->turns == TURNSopen && g->prog == PGstep && g->mesh &&
-           !opts_given(g->opts, "fold.pair") &&
-           !states_price(g->opts) &&
+           !opts_given(g->opts, "fold.pair") && !states_price(g->opts) &&
            opts_int(g->opts, "fold.overlap") && !machine_of(g)->serial &&
            !why_unpaired(g);
 }

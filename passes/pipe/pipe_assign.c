@@ -159,10 +159,10 @@ static void backward_of(Assign *a, const Node *n, Assignment *s)
         }
     }
     a->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
-    int home = is_backward(n)
-                   ? (int)(uintptr_t)table_get(
-                         a->home, KEYP(n->scope->twin->base))
-                   : 0;
+    int home =
+        is_backward(n)
+            ? (int)(uintptr_t)table_get(a->home, KEYP(n->scope->twin->base))
+            : 0;
     if (unit >= 0)
         s->chunk = min(at, a->st->chunk[unit]);
     else if (home)

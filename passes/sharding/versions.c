@@ -112,7 +112,7 @@ static Region region_of(const Node *o, Region user)
 static const Scope *again_for(const Partitioner *p, const Node *user)
 {
     return p->graph->prog == PGfallback && user->again ? user->scope->base
-                                                           : NULL;
+                                                       : NULL;
 }
 
 static int usable(const Version *v, Region reg, const Scope *again)

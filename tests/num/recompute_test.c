@@ -3,8 +3,8 @@
  * with the pass and without it. All that can be made again is, whatever its
  * time: products, expert rows, operands of attention too. Or what models say:
  * modules by name, of all models/ with few layers, keep() and recompute(), then
- * fewer bytes are kept. What it saves is printed: nothing where most is alive at the loss; then what is stored shows
- * that the pass did something. */
+ * fewer bytes are kept. What it saves is printed: nothing where most is alive
+ * at the loss; then what is stored shows that the pass did something. */
 #define _GNU_SOURCE
 #include <string.h>
 
