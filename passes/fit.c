@@ -3,16 +3,33 @@
  * programs.
  *
  * What is rebuilt instead of kept, and in how many slices logits are made,
- * follows from Graph.price. Where a copy of the stage made at price 0 fits,
- * nothing is rebuilt that costs time. Else copies are made at prices of a fixed
- * scale, an octave after another up to the first that fits, and then between it
- * and the octave before. A copy that keeps so much that it cannot fit is left
- * before its kernels are made. What fits into less memory fits into more, so
- * more memory never has a higher price, whatever the layout of buffers does.
+ * follows from a price of memory (Graph.price). Where a copy of the stage made
+ * at price 0 fits, nothing is rebuilt that costs time. Else a price is sought at
+ * which enough less is kept. Layers are alike, so one price makes the same of
+ * all of them; the first ones have the next price of the scale, as many as it
+ * takes:
+ *
+ *     kept   |=====.            each step of the scale changes all layers;
+ *            |     '==.         a level lies between two of them
+ *            |  level --x===.
+ *            +-----------------> price
+ *
+ * Prices are tried by recompute alone, which says what would be kept. Copies are
+ * made to the end for the last level of the segment in which one should fit,
+ * which tells how much is alive beside what is kept, and for the first that fits
+ * by that; if either does not, for the next ones. Levels and segments do not
+ * depend on the memory there is, and what fits into less fits into more: more
+ * memory never has a higher level, whatever the layout of buffers does.
+ *
+ * Each price tried is a bound, too: what recompute chooses costs least of all
+ * choices at that price, so one that keeps W bytes takes (cost - W) x price
+ * seconds at least (Lagrange; the gap to the linear program's solution is of a
+ * layer).
+ *
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
  * price 0; unasked, only where a step with them is predicted to take less time.
- * Where nothing fits, the price of the least memory is taken. A fallback runs
- * rarely: it pays all or nothing. */
+ * Where nothing fits, the last level is taken. A fallback runs rarely: it pays
+ * all or nothing. */
 #include <math.h>
 #include <string.h>
 
@@ -20,19 +37,20 @@
 
 /* Prices: 0, and from 2^LOWEST seconds a byte on a quarter of an octave each;
  * at the last all is rebuilt that can be. */
-enum { LOWEST = -44, OCTAVE = 4, PRICES = 32 * OCTAVE, MARGIN = 16 };
+enum { LOWEST = -44, PRICES = 32 * 4, LEVELS = 64, SEGMENT = 16 };
 
-typedef struct Made { /* at a price */
-    uint64_t decided; /* what it decided; 0: not tried */
-    int64_t kept;     /* bytes for the backward */
-    int64_t bytes;    /* of temporaries; 0: not known, it does not fit */
-} Made;
+typedef struct Choice {
+    int price, units; /* the first units have the next price */
+} Choice;
 
 typedef struct FitSearch {
-    Graph *g;          /* the stage as pipe left it */
-    int64_t room;      /* bytes; INT64_MAX: no limit */
-    const char *turns; /* why micro-batches go so; null: nothing to say */
-    Made at[PRICES + 1];
+    Graph *g;           /* the stage as pipe left it */
+    int64_t room;       /* bytes; INT64_MAX: no limit */
+    const char *turns;  /* why micro-batches go so; null: nothing to say */
+    const Scope **unit; /* vec: in the order of the forward */
+    Table *number;      /* unit -> 1 + its index there */
+    int64_t *kept[PRICES + 1]; /* by number, 0: of no unit; null: not tried */
+    double cost[PRICES + 1];   /* Rebuilding.cost of these */
 } FitSearch;
 
 static double price_at(int i)
@@ -44,105 +62,192 @@ static double price_at(int i)
     return price;
 }
 
-/* A number for what recompute and logits_chunks made of g. */
-static uint64_t decisions(const Graph *g)
+static void set_price(const FitSearch *s, Graph *h, Choice c)
 {
-    uint64_t h = 1;
+    Table *dear = table_new(h->arena);
 
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        h = mix64(mix64(h, n->op), (uint64_t)n->again);
-        h = mix64(h, (uint64_t)local_bytes(g, n));
-    }
+    for (int u = 0; u < c.units; u++)
+        *table_at(dear, KEYP(s->unit[u])) = h;
+    h->price = price_at(c.price);
+    h->dear = c.units ? dear : NULL;
+    h->dear_price = price_at(c.price + 1);
+}
+
+static Graph *copy_at(const FitSearch *s, Arena *a, Choice c)
+{
+    Graph *h = stage_copy(a, s->g);
+
+    h->turns = s->g->turns;
+    set_price(s, h, c);
     return h;
 }
 
-/* What another price made that decided the same; or null. */
-static const Made *like(const FitSearch *s, const Made *m)
+static ProgramBuilder *make(const FitSearch *s, Choice c)
 {
-    for (int i = 0; i <= PRICES; i++)
-        if (&s->at[i] != m && s->at[i].decided == m->decided)
-            return &s->at[i];
-    return NULL;
+    return place_stage(copy_at(s, s->g->arena, c));
 }
 
-/* Does it keep more than the first did by so much that it neither fits nor
- * takes less than the last price, which is tried first? */
-static int is_hopeless(const FitSearch *s, const Made *m)
-{
-    const Made *first = &s->at[0], *last = &s->at[PRICES];
-    int64_t most = last->bytes > s->room ? last->bytes : s->room;
+/* ---- what is kept at a price --------------------------------------------- */
 
-    return m > first && m < last &&
-           first->bytes - (first->kept - m->kept) >
-               most + first->bytes / MARGIN;
+static void find_fit_units(FitSearch *s)
+{
+    Arena *a = s->g->arena;
+
+    s->number = table_new(a);
+    for (size_t i = 0; i < vec_len(s->g->node); i++) {
+        const Node *n = s->g->node[i];
+        void **at = n->scope->unit && !is_backward(n)
+                        ? table_at(s->number, KEYP(n->scope->unit))
+                        : NULL;
+        if (!at || *at)
+            continue;
+        vec_push(a, s->unit, n->scope->unit);
+        *at = (void *)vec_len(s->unit);
+    }
 }
 
-/* A copy of the stage in a, at the i-th price. Null: not made to the end. */
-static ProgramBuilder *make(FitSearch *s, Arena *a, int i)
+static const int64_t *kept_at(FitSearch *s, int price)
 {
-    Graph *h = stage_copy(a, s->g);
-    Made *m = &s->at[i];
-    ProgramBuilder *b = NULL;
-
-    h->price = price_at(i);
-    h->turns = s->g->turns;
-    run_up_to(h, pass_recompute);
-    m->decided = mix64(decisions(h), (uint64_t)may_offload(h));
-    m->kept = kept_bytes(h);
-    const Made *same = like(s, m);
-    if (!same && (may_offload(h) || !is_hopeless(s, m)))
-        b = place_stage(h);
-    m->bytes = b ? b->prog.transient : same ? same->bytes : 0;
-    return b;
-}
-
-static int fits(FitSearch *s, int i)
-{
-    Made *m = &s->at[i];
+    if (s->kept[price])
+        return s->kept[price];
     Arena *a = arena_new();
+    Graph *h = copy_at(s, a, (Choice){ price, 0 });
 
-    if (!m->decided)
-        make(s, a, i);
+    run_up_to(h, pass_recompute);
+    s->kept[price] =
+        alloc(s->g->arena, (vec_len(s->unit) + 1) * sizeof *s->kept[price]);
+    kept_bytes(h, s->number, s->kept[price]);
+    s->cost[price] = h->rebuilding.cost;
     arena_free(a);
-    return m->bytes && m->bytes <= s->room;
+    return s->kept[price];
 }
 
-static int least_bytes(const FitSearch *s)
+static int64_t all_kept(FitSearch *s, int price)
 {
-    int best = 0;
+    const int64_t *kept = kept_at(s, price);
+    int64_t sum = 0;
+
+    for (size_t u = 0; u <= vec_len(s->unit); u++)
+        sum += kept[u];
+    return sum;
+}
+
+/* The least price, and the fewest units at the next one, that keep no more. */
+static Choice choice_for(FitSearch *s, int64_t bytes)
+{
+    int low = 0, high = PRICES;
+    Choice c = { 0 };
+
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (all_kept(s, middle) > bytes)
+            low = middle;
+        else
+            high = middle;
+    }
+    const int64_t *from = kept_at(s, low), *to = kept_at(s, high);
+    int64_t sum = all_kept(s, low);
+    for (c.price = low; sum > bytes && c.units < (int)vec_len(s->unit);) {
+        c.units++;
+        sum += to[c.units] - from[c.units];
+    }
+    return sum > bytes ? (Choice){ high, 0 } : c;
+}
+
+/* ---- the level ----------------------------------------------------------- */
+
+typedef struct Fit {
+    ProgramBuilder *made;
+    Choice choice;
+} Fit;
+
+static Fit level_of(FitSearch *s, Choice c)
+{
+    return (Fit){ make(s, c), c };
+}
+
+/* Bytes that it keeps. */
+static int64_t kept_of_level(FitSearch *s, int level)
+{
+    int64_t all = all_kept(s, 0), span = all - all_kept(s, PRICES);
+
+    return all - (int64_t)((double)span * level / LEVELS);
+}
+
+static int fits(const FitSearch *s, const ProgramBuilder *b)
+{
+    return b->prog.transient <= s->room;
+}
+
+/* The first level from k on that fits if it takes as much beside what it keeps
+ * as b does, which keeps `kept`. */
+static int should_fit(FitSearch *s, int k, const ProgramBuilder *b,
+                      int64_t kept)
+{
+    int64_t beside = b->prog.transient - kept;
+
+    while (k < LEVELS && kept_of_level(s, k) + beside > s->room)
+        k++;
+    return k;
+}
+
+/* The last level of the first segment whose last fits, or of all. Levels before
+ * it take no more beside what they keep. */
+static Fit search(FitSearch *s, ProgramBuilder *first)
+{
+    Fit none = { first, { 0 } }, end, l = none;
+
+    find_fit_units(s);
+    int64_t all = kept_of_level(s, 0);
+    if (all <= kept_of_level(s, LEVELS))
+        return none;
+    int low = should_fit(s, 1, first, all), last = low;
+    do {
+        last += SEGMENT - 1 - (last - 1) % SEGMENT;
+        end = level_of(s, choice_for(s, kept_of_level(s, last)));
+    } while (!fits(s, end.made) && last++ < LEVELS);
+    low = low > last - SEGMENT ? low : last - SEGMENT + 1;
+    low = should_fit(s, low, end.made, kept_of_level(s, last));
+    for (; low < last && fits(s, end.made); low++) {
+        Choice c = choice_for(s, kept_of_level(s, low));
+        if (c.price == l.choice.price && c.units == l.choice.units)
+            continue;
+        l = level_of(s, c);
+        if (fits(s, l.made))
+            return l;
+    }
+    return end;
+}
+
+/* Seconds of a micro-batch, at least, for all choices that keep as little. */
+static double least_secs(const FitSearch *s, double kept)
+{
+    double most = 0;
 
     for (int i = 1; i <= PRICES; i++)
-        if (s->at[i].bytes && s->at[i].bytes < s->at[best].bytes)
-            best = i;
-    return best;
+        if (s->kept[i])
+            most = fmax(most, (s->cost[i] - kept) * price_at(i));
+    return most;
 }
 
-/* The least price that fits, known to be above 0. */
-static int search(FitSearch *s)
-{
-    int at = OCTAVE, step = OCTAVE;
-
-    if (fits(s, PRICES) && s->g->prog == PGfallback)
-        return PRICES;
-    for (; !fits(s, at); at += step)
-        if (s->at[at].decided == s->at[PRICES].decided)
-            return least_bytes(s);
-    while (step /= 2)
-        if (fits(s, at - step))
-            at -= step;
-    return at;
-}
-
-static void explain(const FitSearch *s, int i)
+static void explain(const FitSearch *s, const ProgramBuilder *first, Fit l)
 {
     const double gib = 1 << 30;
+    const Rebuilding *r = &l.made->graph->rebuilding;
+    Choice c = l.choice;
 
     why(s->g, NULL,
         "temporaries have %.4g GiB: %.4g where nothing that costs time is "
-        "rebuilt, %.4g at %.3g ms of a micro-batch for each GiB",
-        (double)s->room / gib, (double)s->at[0].bytes / gib,
-        (double)s->at[i].bytes / gib, 1e3 * gib * price_at(i));
+        "rebuilt, %.4g at %.3g ms of a micro-batch for each GiB, %.3g in the "
+        "first %d layers",
+        (double)s->room / gib, (double)first->prog.transient / gib,
+        (double)l.made->prog.transient / gib, 1e3 * gib * price_at(c.price),
+        1e3 * gib * price_at(c.price + (c.units > 0)), c.units);
+    if (s->unit)
+        why(s->g, NULL,
+            "rebuilding takes %.5g ms of a micro-batch; whatever else is kept, "
+            "of as many bytes, it takes at least %.5g",
+            1e3 * r->secs, 1e3 * least_secs(s, r->kept));
 }
 
 /* ---- pairs of micro-batches ---------------------------------------------- */
@@ -160,8 +265,7 @@ static int pairs_fit(const FitSearch *s, const ProgramBuilder *made)
 static ProgramBuilder *make_turns(FitSearch *s, Turns turns)
 {
     s->g->turns = turns;
-    s->at[0] = (Made){ 0 };
-    return make(s, s->g->arena, 0);
+    return make(s, (Choice){ 0 });
 }
 
 /* As asked for, where they fit. */
@@ -183,7 +287,6 @@ enum { LITTLE = 100 };
 static ProgramBuilder *cheaper_turns(FitSearch *s)
 {
     ProgramBuilder *one = make_turns(s, TURNSalone), *two;
-    Made made = s->at[0];
     double secs = program_secs(one), both = 0;
     Arena *a = one->arena;
 
@@ -201,7 +304,6 @@ static ProgramBuilder *cheaper_turns(FitSearch *s)
     if (better)
         return two;
     s->g->turns = TURNSalone;
-    s->at[0] = made;
     return one;
 }
 
@@ -214,15 +316,18 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     o->dot = NULL;
     ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
                             : takes_pairs(g) ? asked_pairs(&s)
-                                             : make(&s, g->arena, 0);
-    int i = first->prog.transient <= room ? 0 : search(&s);
+                                             : make(&s, (Choice){ 0 });
+    Fit l = { first, { 0 } };
+    if (first->prog.transient > room)
+        l = g->prog == PGfallback ? level_of(&s, (Choice){ PRICES, 0 })
+                                  : search(&s, first);
     *o = all;
-    g->price = price_at(i);
+    set_price(&s, g, l.choice);
     g->compile->pass = "recompute";
     if (room < INT64_MAX)
-        explain(&s, i);
+        explain(&s, first, l);
     g->compile->pass = "pair";
     if (s.turns)
         why(g, NULL, "%s", s.turns);
-    return i ? NULL : first;
+    return l.made;
 }

@@ -35,8 +35,7 @@ const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
 /* ---- fit.c --------------------------------------------------------------- */
 
 /* A stage as pipe left it, whose temporaries have `room` (INT64_MAX: any): sets
- * its price and turns. What a copy of it became that pays nothing, if that is
- * the price; or null. */
+ * its price and turns. What a copy of it at these became. */
 ProgramBuilder *fit_stage(Graph *g, int64_t room);
 
 /* ---- run.c --------------------------------------------------------------- */

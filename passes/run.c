@@ -359,22 +359,22 @@ static int is_fitted(const Graph *g)
            !states_price(g->opts) && !done(g, row_of(pass_recompute));
 }
 
-/* Prices of the stages of program v[i], and how they take micro-batches. If
- * none pays, what its stages became in its place, and their builders. */
+/* Prices of the stages of program v[i], and how they take micro-batches; what
+ * its stages became in its place, and their builders, unless dumps are asked
+ * for. */
 static ProgramBuilder **fit_program(Graph **v, size_t i)
 {
     int64_t memory = memory_limit(v[i]->opts, pass_target(v[i]));
-    int limited = is_fitted(v[i]), free = 1;
+    int limited = is_fitted(v[i]);
     ProgramBuilder **made = NULL;
 
     for (Graph *h = v[i]; h; h = h->next) {
         ProgramBuilder *m =
             fit_stage(h, limited ? room_of(h, v, memory) : INT64_MAX);
         vec_push(h->arena, made, m);
-        free &= m != NULL;
     }
     const CompileOptions *o = &v[i]->compile->options;
-    if (!free || o->dump || o->stop || o->dot)
+    if (o->dump || o->stop || o->dot)
         return NULL;
     for (size_t k = 1; k < vec_len(made); k++)
         made[k - 1]->graph->next = made[k]->graph;

@@ -25,11 +25,12 @@ int always_there(const Node *n);
 double seconds_of(const Graph *g, const Node *n); /* in a kernel of its own */
 /* By Node.call: micro-batches at most that hold at a time what it keeps. */
 int *micros_alive(const Graph *g);
-/* Of the forward's values that the backward reads. */
-int64_t kept_bytes(const Graph *g);
-/* Bytes that a second of a micro-batch is worth, by Graph.price; HUGE_VAL: no
- * memory is worth time. */
-double bytes_a_second(const Graph *g);
+/* Adds to kept[number in the table of its unit, 0: of none] the bytes of each
+ * value of the forward that the backward reads. */
+void kept_bytes(const Graph *g, Table *unit, int64_t *kept);
+/* Bytes that a second of a micro-batch is worth in a unit (null: outside of
+ * all), by Graph.price; HUGE_VAL: no memory is worth time. */
+double bytes_a_second(const Graph *g, const Scope *unit);
 
 /* ---- stash.c ------------------------------------------------------------- */
 

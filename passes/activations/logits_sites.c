@@ -199,7 +199,7 @@ static int count_for(const Slices *s, int64_t of)
         return 1;
     for (int64_t k = 2; k <= of && k <= MOST && tokens / k >= LEAST; k++)
         n = of % k ? n : k;
-    double price = bytes_a_second(g);
+    double price = bytes_a_second(g, NULL);
     for (int64_t k = n + 1; k <= of && k <= WORTH && price < HUGE_VAL; k++)
         if (of % k == 0 && slices_cost(s, price, k) < slices_cost(s, price, n))
             n = k;

@@ -87,11 +87,10 @@ int *micros_alive(const Graph *g)
     return alive;
 }
 
-int64_t kept_bytes(const Graph *g)
+void kept_bytes(const Graph *g, Table *unit, int64_t *kept)
 {
     const int *alive = micros_alive(g);
     char *seen = alloc(g->arena, vec_len(g->node) + 1);
-    int64_t sum = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
@@ -100,13 +99,16 @@ int64_t kept_bytes(const Graph *g)
             if (seen[x->id] || always_there(x) || runs_backward(x))
                 continue;
             seen[x->id] = 1;
-            sum += local_bytes(g, x) * alive[x->call];
+            kept[(uintptr_t)table_get(unit, KEYP(x->scope->unit))] +=
+                local_bytes(g, x) * alive[x->call];
         }
     }
-    return sum;
 }
 
-double bytes_a_second(const Graph *g)
+double bytes_a_second(const Graph *g, const Scope *unit)
 {
-    return g->price > 0 && program_trains(g->prog) ? 1 / g->price : HUGE_VAL;
+    int dear = g->dear && unit && table_get(g->dear, KEYP(unit));
+    double price = dear ? g->dear_price : g->price;
+
+    return price > 0 && program_trains(g->prog) ? 1 / price : HUGE_VAL;
 }

@@ -117,16 +117,19 @@ static void sink_side(FlowNetwork *f, int *queue)
 }
 
 /* Dinic 1970. */
-static void max_flow(FlowNetwork *f)
+static double max_flow(FlowNetwork *f)
 {
     int *queue = alloc(f->arena, (size_t)f->nv * sizeof *queue);
+    double sum = 0;
+    int64_t got;
 
     while (bfs(f, queue)) {
         memset(f->at, 0, (size_t)f->nv * sizeof *f->at);
-        while (push_flow(f, f->s, INF))
-            ;
+        while ((got = push_flow(f, f->s, INF)))
+            sum += (double)got;
     }
     sink_side(f, queue);
+    return sum;
 }
 
 /* ---- what the cut is about ----------------------------------------------- */
@@ -320,7 +323,7 @@ static void build(FlowNetwork *f, Graph *g)
     const int64_t *after = kept_after(g, alive, f->arena);
     if (share_gathers(g, after))
         mark_all(g);
-    double p = bytes_a_second(g);
+    double p = bytes_a_second(g, NULL);
 
     if (p < HUGE_VAL)
         why(g, NULL, "what is stored again saves at least %.3g MiB for each ms",
@@ -333,6 +336,7 @@ static void build(FlowNetwork *f, Graph *g)
         edge(f, in, out, keep_cost(g, n, alive[n->call]));
         if (n->mark & NEEDED)
             edge(f, out, f->t, INF);
+        p = bytes_a_second(g, n->scope->unit);
         edge(f, f->s, in,
              rebuildable(g, n) ? rebuild_cost(g, n, p, after[i]) : INF);
         for (int k = 0; k < n->nin && rebuildable(g, n); k++)
@@ -359,15 +363,25 @@ static void say(const Graph *g, const Node *n, int kept)
 }
 
 /* What lies beyond the cut is rebuilt, what lies on it is kept. */
-static void mark_rebuilt(const FlowNetwork *f, Graph *g)
+static void mark_rebuilt(const FlowNetwork *f, Graph *g, double cost)
 {
+    const int *alive = micros_alive(g);
+    Rebuilding *sum = &g->rebuilding;
+
+    *sum = (Rebuilding){ .cost = cost };
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         if (n->mark & BACK || always_there(n))
             continue;
+        int kept = f->level[2 * i + 1] && !f->level[2 * i];
         if (f->level[2 * i] && rebuildable(g, n))
             n->mark |= REBUILT;
-        say(g, n, f->level[2 * i + 1] && !f->level[2 * i]);
+        if (kept)
+            sum->kept += (double)keep_cost(g, n, alive[n->call]);
+        else if (n->mark & REBUILT && !(n->mark & DROPPED) &&
+                 !is_made_inside(g, n))
+            sum->secs += seconds_of(g, n);
+        say(g, n, kept);
     }
 }
 
@@ -408,8 +422,8 @@ static void choose(Graph *g)
     f.level = alloc(f.arena, (size_t)f.nv * sizeof *f.level);
     f.at = alloc(f.arena, (size_t)f.nv * sizeof *f.at);
     build(&f, g);
-    max_flow(&f);
-    mark_rebuilt(&f, g);
+    double cost = max_flow(&f);
+    mark_rebuilt(&f, g, cost);
     say_modules(g);
     arena_free(f.arena);
 }
