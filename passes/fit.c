@@ -191,6 +191,12 @@ static int should_fit(FitSearch *s, int k, const ProgramBuilder *b,
     return k;
 }
 
+/* A step has more to it than what is weighed; of one stage it is known. */
+static int is_faster(const ProgramBuilder *a, const ProgramBuilder *b)
+{
+    return a->graph->nrole <= 1 && program_secs(a) < program_secs(b);
+}
+
 /* The last level of the first segment whose last fits, or of all. Levels before
  * it take no more beside what they keep. */
 static Fit search(FitSearch *s, ProgramBuilder *first)
@@ -214,7 +220,7 @@ static Fit search(FitSearch *s, ProgramBuilder *first)
             continue;
         l = level_of(s, c);
         if (fits(s, l.made))
-            return l;
+            return is_faster(end.made, l.made) ? end : l;
     }
     return end;
 }

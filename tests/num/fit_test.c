@@ -1,7 +1,7 @@
 /* fit_test: memory decides what is rebuilt (passes/fit.c). With `memory` from
  * what a plan takes where nothing is rebuilt that costs time down to below the
  * least: a plan takes no more than it may, or the least of all; less memory
- * never gives a faster plan; and one that has all it needs is the plan without
+ * never gives a faster plan that fits; and one that has all it needs is the plan without
  * a limit. Unasked, micro-batches go in pairs where they may and a step is
  * predicted to be shorter. */
 #define _GNU_SOURCE
@@ -68,7 +68,8 @@ static void lower(int i)
         int64_t bytes = most(p);
         int fits = bytes <= limit || (bytes == least && limit < least);
         int same = k || (bytes == all && now == secs);
-        if (!fits || now < plan_secs(last, PGstep) || !same) {
+        int faster = bytes <= limit && now < plan_secs(last, PGstep);
+        if (!fits || faster || !same) {
             printf("# limit %lld: %lld bytes, %.9g ms, before %.9g ms\n",
                    (long long)limit, (long long)bytes, 1e3 * now,
                    1e3 * plan_secs(last, PGstep));
