@@ -440,8 +440,8 @@ static int module(lua_State *L)
     int i = key_word("train.recompute", name);
 
     if (i < 0 || i == MODULEfull)
-        err(f->loc, "module: '%s' is none of those that train.recompute names",
-            name);
+        err(f->loc, "module: '%s' is none of %s", name,
+            marks_text(f->g->arena, (1u << MODULEfull) - 1));
     f->scope = g_marked(f->g, outer, outer->marks | 1u << i);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     f->scope = outer;

@@ -359,9 +359,9 @@ typedef enum Turns {
 } Turns;
 extern const char *const turnwords[NTURNS];
 
-/* What recompute chose, as it weighs it: bytes kept for the backward, seconds of
- * a micro-batch for what is made again by choice, and the least that any choice
- * costs, in bytes at Graph.price. */
+/* What recompute chose, as it weighs it: bytes kept for the backward, seconds
+ * of a micro-batch for what is made again by choice, and the least that any
+ * choice costs, in bytes at Graph.price. */
 typedef struct Rebuilding {
     double kept, secs, cost;
 } Rebuilding;
@@ -379,8 +379,8 @@ struct Graph {
                                      one stage */
     double price;            /* seconds of a micro-batch that a byte of a rank's
                                      memory is worth; 0: none */
-    const Table *dear;       /* units where it is worth dear_price; null: none */
-    double dear_price;
+    double dear_price;       /* the same in the units of dear */
+    const Table *dear;       /* null: none */
     Rebuilding rebuilding;   /* set by recompute */
     Turns turns;             /* of den and body */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */

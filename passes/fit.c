@@ -4,27 +4,26 @@
  *
  * What is rebuilt instead of kept, and in how many slices logits are made,
  * follows from a price of memory (Graph.price). Where a copy of the stage made
- * at price 0 fits, nothing is rebuilt that costs time. Else a price is sought at
- * which enough less is kept. Layers are alike, so one price makes the same of
- * all of them; the first ones have the next price of the scale, as many as it
- * takes:
+ * at price 0 fits, nothing is rebuilt that costs time. Else a price is sought
+ * at which enough less is kept. Layers are alike, so one price makes the same
+ * of all of them; the first ones have the next price of the scale, as many as
+ * it takes:
  *
  *     kept   |=====.            each step of the scale changes all layers;
  *            |     '==.         a level lies between two of them
  *            |  level --x===.
  *            +-----------------> price
  *
- * Prices are tried by recompute alone, which says what would be kept. Copies are
- * made to the end for the last level of the segment in which one should fit,
- * which tells how much is alive beside what is kept, and for the first that fits
- * by that; if either does not, for the next ones. Levels and segments do not
- * depend on the memory there is, and what fits into less fits into more: more
- * memory never has a higher level, whatever the layout of buffers does.
+ * Prices are tried by recompute alone, which says what would be kept. Copies
+ * are made to the end for the last level of the segment in which one should
+ * fit, which tells how much is alive beside what is kept, and for the first
+ * that fits by that; if either does not, for the next ones. Levels and segments
+ * do not depend on the memory there is, and what fits into less fits into more:
+ * more memory never has a higher level, whatever the layout of buffers does.
  *
  * Each price tried is a bound, too: what recompute chooses costs least of all
  * choices at that price, so one that keeps W bytes takes (cost - W) x price
- * seconds at least (Lagrange; the gap to the linear program's solution is of a
- * layer).
+ * seconds at least (a Lagrangian bound: that of the linear program).
  *
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
  * price 0; unasked, only where a step with them is predicted to take less time.
@@ -39,9 +38,9 @@
  * at the last all is rebuilt that can be. */
 enum { LOWEST = -44, PRICES = 32 * 4, LEVELS = 64, SEGMENT = 16 };
 
-typedef struct Choice {
+typedef struct PricePoint {
     int price, units; /* the first units have the next price */
-} Choice;
+} PricePoint;
 
 typedef struct FitSearch {
     Graph *g;           /* the stage as pipe left it */
@@ -62,7 +61,7 @@ static double price_at(int i)
     return price;
 }
 
-static void set_price(const FitSearch *s, Graph *h, Choice c)
+static void set_price(const FitSearch *s, Graph *h, PricePoint c)
 {
     Table *dear = table_new(h->arena);
 
@@ -73,7 +72,7 @@ static void set_price(const FitSearch *s, Graph *h, Choice c)
     h->dear_price = price_at(c.price + 1);
 }
 
-static Graph *copy_at(const FitSearch *s, Arena *a, Choice c)
+static Graph *copy_at(const FitSearch *s, Arena *a, PricePoint c)
 {
     Graph *h = stage_copy(a, s->g);
 
@@ -82,7 +81,7 @@ static Graph *copy_at(const FitSearch *s, Arena *a, Choice c)
     return h;
 }
 
-static ProgramBuilder *make(const FitSearch *s, Choice c)
+static ProgramBuilder *make(const FitSearch *s, PricePoint c)
 {
     return place_stage(copy_at(s, s->g->arena, c));
 }
@@ -111,7 +110,7 @@ static const int64_t *kept_at(FitSearch *s, int price)
     if (s->kept[price])
         return s->kept[price];
     Arena *a = arena_new();
-    Graph *h = copy_at(s, a, (Choice){ price, 0 });
+    Graph *h = copy_at(s, a, (PricePoint){ price, 0 });
 
     run_up_to(h, pass_recompute);
     s->kept[price] =
@@ -133,10 +132,10 @@ static int64_t all_kept(FitSearch *s, int price)
 }
 
 /* The least price, and the fewest units at the next one, that keep no more. */
-static Choice choice_for(FitSearch *s, int64_t bytes)
+static PricePoint choice_for(FitSearch *s, int64_t bytes)
 {
     int low = 0, high = PRICES;
-    Choice c = { 0 };
+    PricePoint c = { 0 };
 
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -151,17 +150,17 @@ static Choice choice_for(FitSearch *s, int64_t bytes)
         c.units++;
         sum += to[c.units] - from[c.units];
     }
-    return sum > bytes ? (Choice){ high, 0 } : c;
+    return sum > bytes ? (PricePoint){ high, 0 } : c;
 }
 
 /* ---- the level ----------------------------------------------------------- */
 
 typedef struct Fit {
     ProgramBuilder *made;
-    Choice choice;
+    PricePoint choice;
 } Fit;
 
-static Fit level_of(FitSearch *s, Choice c)
+static Fit level_of(FitSearch *s, PricePoint c)
 {
     return (Fit){ make(s, c), c };
 }
@@ -215,7 +214,7 @@ static Fit search(FitSearch *s, ProgramBuilder *first)
     low = low > last - SEGMENT ? low : last - SEGMENT + 1;
     low = should_fit(s, low, end.made, kept_of_level(s, last));
     for (; low < last && fits(s, end.made); low++) {
-        Choice c = choice_for(s, kept_of_level(s, low));
+        PricePoint c = choice_for(s, kept_of_level(s, low));
         if (c.price == l.choice.price && c.units == l.choice.units)
             continue;
         l = level_of(s, c);
@@ -240,7 +239,7 @@ static void explain(const FitSearch *s, const ProgramBuilder *first, Fit l)
 {
     const double gib = 1 << 30;
     const Rebuilding *r = &l.made->graph->rebuilding;
-    Choice c = l.choice;
+    PricePoint c = l.choice;
 
     why(s->g, NULL,
         "temporaries have %.4g GiB: %.4g where nothing that costs time is "
@@ -271,7 +270,7 @@ static int pairs_fit(const FitSearch *s, const ProgramBuilder *made)
 static ProgramBuilder *make_turns(FitSearch *s, Turns turns)
 {
     s->g->turns = turns;
-    return make(s, (Choice){ 0 });
+    return make(s, (PricePoint){ 0 });
 }
 
 /* As asked for, where they fit. */
@@ -322,10 +321,10 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     o->dot = NULL;
     ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
                             : takes_pairs(g) ? asked_pairs(&s)
-                                             : make(&s, (Choice){ 0 });
+                                             : make(&s, (PricePoint){ 0 });
     Fit l = { first, { 0 } };
     if (first->prog.transient > room)
-        l = g->prog == PGfallback ? level_of(&s, (Choice){ PRICES, 0 })
+        l = g->prog == PGfallback ? level_of(&s, (PricePoint){ PRICES, 0 })
                                   : search(&s, first);
     *o = all;
     set_price(&s, g, l.choice);

@@ -121,6 +121,7 @@ cases() {
 - 1 fp64 linear
 - 1 fp64 optimizer
 - 1 fp64 router_choice
++ 1 fp64 marks
 - 1 fp64 router_hash
 - 1 fp64 router_post
 - 1 fp64 router_pre
@@ -132,7 +133,7 @@ cases() {
 - 1 fp64 trip
 - 1 fp64 window
 - 1 fp64 zoo
-- 1 fp64 ../hf/dsv3 train.recompute=1e12
+- 1 fp64 ../hf/dsv3 train.recompute=full,layernorm
 - 1 fp64 ../hf/dsv2
 - 1 fp64 ../hf/qwen3 axes.vocab=99
 - 1 fp64 ../hf/mixtral-aux route.policy=capacity route.factor=0.75

@@ -1,9 +1,9 @@
 /* fit_test: memory decides what is rebuilt (passes/fit.c). With `memory` from
  * what a plan takes where nothing is rebuilt that costs time down to below the
  * least: a plan takes no more than it may, or the least of all; less memory
- * never gives a faster plan that fits; and one that has all it needs is the plan without
- * a limit. Unasked, micro-batches go in pairs where they may and a step is
- * predicted to be shorter. */
+ * never gives a faster plan that fits; and one that has all it needs is the
+ * plan without a limit. Unasked, micro-batches go in pairs where they may and a
+ * step is predicted to be shorter. */
 #define _GNU_SOURCE
 #include <string.h>
 
