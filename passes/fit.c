@@ -28,7 +28,7 @@
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
  * price 0; unasked, only where a step with them is predicted to take less time.
  * Where nothing fits, the last level is taken. A fallback runs rarely: it pays
- * all or nothing. */
+ * all or nothing; all, too, where its step rebuilds modules by name. */
 #include <math.h>
 #include <string.h>
 
@@ -323,7 +323,8 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
                             : takes_pairs(g) ? asked_pairs(&s)
                                              : make(&s, (PricePoint){ 0 });
     Fit l = { first, { 0 } };
-    if (first->prog.transient > room)
+    int named = g->prog == PGfallback && opts_words(g->opts, "train.recompute");
+    if (first->prog.transient > room || named)
         l = g->prog == PGfallback ? level_of(&s, (PricePoint){ PRICES, 0 })
                                   : search(&s, first);
     *o = all;

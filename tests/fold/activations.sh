@@ -57,10 +57,13 @@ fallback() {
 plan free world=8 fold.ep=8 train.batch=128 train.recompute=0
 plan all world=8 fold.ep=8 train.batch=128 train.recompute=1e12
 plan one world=8 fold.ep=8 train.batch=128 memory=88GiB
+plan named world=8 fold.ep=8 train.batch=128 fold.pair=0 \
+    train.recompute=moe_act,layernorm
 plan three world=8 fold.ep=8 train.batch=128 fold.zero=3 train.recompute=8
 plan stages world=64 fold.ep=8 fold.pp=4 train.batch=512 fold.overlap=0 \
     train.recompute=2.4
 most one 88
+most named 93
 most three 80
 most stages 25
 [ "$(sent all)" = "$(sent free)" ] && [ -n "$(sent all)" ] && no= || no=$(sent all)
