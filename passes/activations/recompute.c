@@ -190,6 +190,14 @@ static unsigned modules_of(const Node *n)
     return (n->scope->marks & ~(unsigned)MARKSONE) | full;
 }
 
+/* A fallback has values of its own, and a price. */
+static unsigned modules_asked(const Graph *g)
+{
+    return g->opts && g->prog != PGfallback
+               ? opts_words(g->opts, "train.recompute")
+               : 0;
+}
+
 /* By node: modules that it leaves, as a forward node outside reads it. */
 static unsigned *modules_left(const Graph *g, char *read, Arena *a)
 {
@@ -230,7 +238,7 @@ static void drop_parts(const Graph *g)
 
 static void mark_dropped(const Graph *g)
 {
-    unsigned asked = g->opts ? opts_words(g->opts, "train.recompute") : 0;
+    unsigned asked = modules_asked(g);
     Arena *a = arena_new();
     char *read = alloc(a, vec_len(g->node) + 1);
     const unsigned *left = modules_left(g, read, a);
@@ -388,7 +396,7 @@ static void mark_rebuilt(const FlowNetwork *f, Graph *g, double cost)
 /* A line for each module that train.recompute names. */
 static void say_modules(const Graph *g)
 {
-    unsigned asked = g->opts ? opts_words(g->opts, "train.recompute") : 0;
+    unsigned asked = modules_asked(g);
 
     for (int m = 0; m <= MODULEfull; m++) {
         double bytes = 0, secs = 0;
