@@ -383,6 +383,7 @@ struct Graph {
     const Table *dear;       /* null: none */
     Rebuilding rebuilding;   /* set by recompute */
     Turns turns;             /* of den and body */
+    int offloads;            /* what copies hide waits in the host's memory */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
     ScheduleSlot *slot;      /* vec: the stage's table; phase: index of

@@ -3,7 +3,7 @@
  *
  *     text    = { graph } { "source" file bytes newline text newline }
  *     graph   = "graph" name program level [ "after" pass ] [ turns ]
- *               "{" { item } "}"
+ *               [ "offloads" ] "{" { item } "}"
  *     turns   = "alone" | "pairs" | "paired"
  *     item    = option | mesh | stage | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
@@ -299,6 +299,7 @@ static void read_head(GraphReader *reader)
     for (int t = TURNSalone; t < NTURNS; t++)
         if (lex_take(x, turnwords[t]))
             reader->g->turns = (Turns)t;
+    reader->g->offloads = lex_take(x, "offloads");
     lex_need(x, '{');
     declare_axes(reader);
 }

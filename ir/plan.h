@@ -849,8 +849,7 @@ int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
-/* Does it lie in the host's arena? */
-int in_host(const Role *r, const Buf *b);
+int in_host(const Role *r, const Buf *b); /* does it lie in the host's arena? */
 int frame_in_host(const SlotGroup *f);
 /* Of such instructions the sets of atoms, in the order of the plan: a vec. */
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));

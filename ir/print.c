@@ -524,9 +524,10 @@ static void put_header(GraphPrinter *printer, Text *out, const Graph *g,
 {
     put(out, "graph ");
     put_word(out, g->name);
-    put(out, " %s %s%s%s%s%s {\n", programnames[g->prog], levels[g->level],
+    put(out, " %s %s%s%s%s%s%s {\n", programnames[g->prog], levels[g->level],
         g->after ? " after " : "", g->after ? g->after : "",
-        g->turns ? " " : "", turnwords[g->turns]);
+        g->turns ? " " : "", turnwords[g->turns],
+        g->offloads ? " offloads" : "");
     put_options(out, g->opts);
     put_mesh(out, g->mesh);
     put_stage(out, printer->arena, g);

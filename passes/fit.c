@@ -25,6 +25,9 @@
  * choices at that price, so one that keeps W bytes takes (cost - W) x price
  * seconds at least (a Lagrangian bound: that of the linear program).
  *
+ * Before anything is rebuilt, values whose copies take no time wait in the
+ * host's memory (emit/offload.c).
+ *
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
  * price 0; unasked, only where a step with them is predicted to take less time.
  * Where nothing fits, the last level is taken. A fallback runs rarely: it pays
@@ -77,6 +80,7 @@ static Graph *copy_at(const FitSearch *s, Arena *a, PricePoint c)
     Graph *h = stage_copy(a, s->g);
 
     h->turns = s->g->turns;
+    h->offloads = s->g->offloads;
     set_price(s, h, c);
     return h;
 }
@@ -322,6 +326,10 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
                             : takes_pairs(g) ? asked_pairs(&s)
                                              : make(&s, (PricePoint){ 0 });
+    if (first->prog.transient > room && may_offload(g)) {
+        g->offloads = 1;
+        first = make(&s, (PricePoint){ 0 });
+    }
     Fit l = { first, { 0 } };
     int named = g->prog == PGfallback && opts_words(g->opts, "train.recompute");
     if (first->prog.transient > room || named)

@@ -51,7 +51,7 @@ void put_streams(ProgramBuilder *m, Program *p);
 int group_writes(const Group *k, const Node *stored);
 int runs_beside(const ProgramBuilder *m, const Instr *s);
 int joins_next(const Program *p, int phase); /* phase and the next: one */
-/* offload.c: does a price of memory offload what costs no time? */
+/* offload.c: may a stage that does not fit offload what costs no time? */
 int may_offload(const Graph *g);
 /* copies.c: out of the program, if there are any; and in again, each where it
  * should run, and all instructions on their streams. */

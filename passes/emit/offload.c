@@ -12,9 +12,9 @@
  * which get copies. Each call of a pipeline stage has a reload of its own.
  * Where between the two the copies run is decided behind this (copies.c).
  *
- * With train.offload=activations all such values do. Unasked, only where time
- * is paid for memory (Graph.price), and only those whose copies are hidden:
- * they cost less than any that is rebuilt. */
+ * With train.offload=activations all such values do. Unasked, only where a
+ * plan does not fit without (Graph.offloads), and only those whose copies are
+ * hidden: they cost less than any that is rebuilt. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -302,7 +302,7 @@ static void number_kernels(Offload *f)
 
 int may_offload(const Graph *g)
 {
-    return g->price > 0 && machine_of(g)->offload > 0 &&
+    return program_trains(g->prog) && machine_of(g)->offload > 0 &&
            !opts_given(g->opts, "train.offload") &&
            !opts_given(g->opts, "train.recompute");
 }
@@ -312,7 +312,7 @@ void pass_offload(Graph *g)
     int all = opts_given(g->opts, "train.offload") &&
               opts_offload(g->opts) == OFFLOADactivations;
 
-    if ((!all && !may_offload(g)) || !program_trains(g->prog))
+    if ((!all && !g->offloads) || !program_trains(g->prog))
         return;
     Arena *a = arena_new();
     Offload f = { .graph = g, .arena = a, .group = groups_of(g, a) };
