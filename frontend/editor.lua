@@ -124,7 +124,7 @@ function data(keys) end
 function fold(keys) end
 ---In which numbers it computes: `pleat help keys precision`. The command line comes first.
 ---
----    precision { policy="fp8", recipe="blockwise", keep={"layers.0.*"} }
+---    precision { policy="fp8", recipe="blockwise" }
 ---@param keys table
 function precision(keys) end
 ---How tokens reach experts: `pleat help keys route`. The command line comes first.

@@ -239,7 +239,7 @@ static const struct { const char *key, *value, *said; } wrong[] = {
     { "resume", "yes", "resume: 'yes' is neither 0 nor 1" },
     { "train.schedule", "cosin", "train.schedule: 'cosin' is not one of "
       "constant, linear, cosine, wsd, inverse_sqrt (did you mean 'cosine'?)" },
-    { "precision", "fp8", "precision.policy: 'fp8' is not one of" },
+    { "precision", "fp4", "precision.policy: 'fp4' is not one of" },
     { "train.betas", "0.9", "is not two numbers like 0.9,0.95" },
     { "axes.batch", "0", "axes.batch: 0 is below the least value 1" },
     { "axes.", "3", "unknown key 'axes.'" },
