@@ -201,7 +201,7 @@ static void cut_hosts(FoldSolve *v, int64_t host)
         host = host % v->size[Mpp] ? 0 : host / v->size[Mpp];
     while (i < v->ncut && v->at[i] < host)
         i++;
-    if (host > 0 && i < v->ncut && v->at[i] % host == 0 &&
+    if (i > 0 && i < v->ncut && v->at[i] % host == 0 &&
         host % v->at[i - 1] == 0)
         cut(v, host);
 }
