@@ -2,13 +2,17 @@
  * under a launcher. One communicator for each set of ranks, made at start in
  * the same order everywhere. Counts of MPI are ints: what is longer goes
  * pairwise, in pieces. */
+#define _POSIX_C_SOURCE 200809L
 #include <stdlib.h>
-#include <unistd.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "comm.h"
 
 enum { FUNNELED = 1, PIECE = 1 << 30, TAG = 7 };
+#define EAGER 1e-3    /* s */
+enum { NAP = 50000 }; /* ns */
 
 #define IN_PLACE ((void *)1) /* MPI_IN_PLACE of Open MPI */
 
@@ -58,15 +62,41 @@ void mpi_abort(int status)
     _exit(status);
 }
 
+/* Waits for a request. MPI_Wait polls for as long as it takes; where there are
+ * more ranks than processors that takes the time of those it waits for. This
+ * polls for EAGER, then naps between looks. */
+static void finish(void **request)
+{
+    double since = monotonic();
+
+    for (int done = 0; !done;) {
+        if (dl.MPI_Test(request, &done, NULL))
+            err(NULL, "a message of this rank failed");
+        if (!done && monotonic() - since > EAGER)
+            nanosleep(&(struct timespec){ 0, NAP }, NULL);
+    }
+}
+
+/* So many elements of a type to `dest`, and from `src`. */
+static void swap(const void *out, int nout, void *otype, int64_t dest, void *in,
+                 int nin, void *itype, int64_t src)
+{
+    void *world = dl.ompi_mpi_comm_world, *got, *sent;
+
+    if (dl.MPI_Irecv(in, nin, itype, (int)src, TAG, world, &got) ||
+        dl.MPI_Isend(out, nout, otype, (int)dest, TAG, world, &sent))
+        err(NULL, "a message from rank %lld failed", (long long)src);
+    finish(&got);
+    finish(&sent);
+}
+
 void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
                   int64_t bytes)
 {
     for (int64_t at = 0; at < bytes; at += PIECE) {
         int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
-        if (dl.MPI_Sendrecv(out + at, n, dl.ompi_mpi_byte, (int)dest, TAG,
-                            in + at, n, dl.ompi_mpi_byte, (int)src, TAG,
-                            dl.ompi_mpi_comm_world, NULL))
-            err(NULL, "a message from rank %lld failed", (long long)src);
+        swap(out + at, n, dl.ompi_mpi_byte, dest, in + at, n, dl.ompi_mpi_byte,
+             src);
     }
 }
 
@@ -96,9 +126,7 @@ void mpi_forget(void *type)
 void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
               int64_t src)
 {
-    if (dl.MPI_Sendrecv(out, 1, otype, (int)dest, TAG, in, 1, itype, (int)src,
-                        TAG, dl.ompi_mpi_comm_world, NULL))
-        err(NULL, "a message from rank %lld failed", (long long)src);
+    swap(out, 1, otype, dest, in, 1, itype, src);
 }
 
 /* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
@@ -119,38 +147,36 @@ static void pairwise(const Coll *k, const uint8_t *out, int64_t outstep,
 void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
                    int64_t bytes, void **later)
 {
-    void *byte = dl.ompi_mpi_byte;
-    int n = (int)bytes, bad;
+    void *byte = dl.ompi_mpi_byte, *soon;
+    int n = (int)bytes;
 
     if (bytes * k->size > PIECE) {
         pairwise(k, out, 0, in, bytes);
         return;
     }
     const void *from = out == in + k->me * bytes ? IN_PLACE : out;
-    if (later)
-        bad = dl.MPI_Iallgather(from, n, byte, in, n, byte, k->group, later);
-    else
-        bad = dl.MPI_Allgather(from, n, byte, in, n, byte, k->group);
-    if (bad)
-        err(NULL, "MPI_Allgather failed");
+    if (dl.MPI_Iallgather(from, n, byte, in, n, byte, k->group,
+                          later ? later : &soon))
+        err(NULL, "MPI_Iallgather failed");
+    if (!later)
+        finish(&soon);
 }
 
 void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes,
                   void **later)
 {
-    void *byte = dl.ompi_mpi_byte;
-    int n = (int)bytes, bad;
+    void *byte = dl.ompi_mpi_byte, *soon;
+    int n = (int)bytes;
 
     if (bytes * k->size > PIECE) {
         pairwise(k, out, bytes, in, bytes);
         return;
     }
-    if (later)
-        bad = dl.MPI_Ialltoall(out, n, byte, in, n, byte, k->group, later);
-    else
-        bad = dl.MPI_Alltoall(out, n, byte, in, n, byte, k->group);
-    if (bad)
-        err(NULL, "MPI_Alltoall failed");
+    if (dl.MPI_Ialltoall(out, n, byte, in, n, byte, k->group,
+                         later ? later : &soon))
+        err(NULL, "MPI_Ialltoall failed");
+    if (!later)
+        finish(&soon);
 }
 
 /* Only the members call this. */
@@ -181,8 +207,12 @@ void mpi_bcast(void *p, int64_t bytes, int64_t from)
 /* `bytes` of every rank, in order. */
 void mpi_gather(const void *mine, void *all, int64_t bytes)
 {
-    dl.MPI_Allgather(mine, (int)bytes, dl.ompi_mpi_byte, all, (int)bytes,
-                     dl.ompi_mpi_byte, dl.ompi_mpi_comm_world);
+    void *soon;
+
+    if (dl.MPI_Iallgather(mine, (int)bytes, dl.ompi_mpi_byte, all, (int)bytes,
+                          dl.ompi_mpi_byte, dl.ompi_mpi_comm_world, &soon))
+        err(NULL, "MPI_Iallgather failed");
+    finish(&soon);
 }
 
 void mpi_barrier(void)
@@ -199,8 +229,7 @@ int64_t mpi_max(int64_t v)
     dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &n);
     if (n > 4096)
         err(NULL, "%d ranks, at most 4096 on the host", n);
-    dl.MPI_Allgather(&v, sizeof v, dl.ompi_mpi_byte, all, sizeof v,
-                     dl.ompi_mpi_byte, dl.ompi_mpi_comm_world);
+    mpi_gather(&v, all, sizeof v);
     for (int i = 0; i < n; i++)
         best = all[i] > best ? all[i] : best;
     return best;
@@ -274,15 +303,16 @@ void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag)
 {
     for (int64_t i = 0, at = 0; i < mpi_pieces(bytes); i++, at += PIECE) {
         int n = (int)(bytes - at < PIECE ? bytes - at : PIECE);
-        if (dl.MPI_Recv((char *)p + at, n, dl.ompi_mpi_byte, (int)from,
-                        FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world, NULL))
+        void *got;
+        if (dl.MPI_Irecv((char *)p + at, n, dl.ompi_mpi_byte, (int)from,
+                         FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world, &got))
             err(NULL, "a message from rank %lld failed", (long long)from);
+        finish(&got);
     }
 }
 
 void mpi_wait(void **request, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        if (dl.MPI_Wait(&request[i], NULL))
-            err(NULL, "a message of this rank failed");
+        finish(&request[i]);
 }

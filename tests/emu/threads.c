@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include "machine.h"
 
-#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -22,7 +21,8 @@ enum { STACK = 1 << 20 };
 #else
 enum { STACK = 256 << 10 };
 #endif
-enum { ALTSTACK = 64 << 10, PATIENCE = 120 }; /* s */
+enum { ALTSTACK = 64 << 10 };
+enum { PATIENCE = 120, NAP = 50000 }; /* s, ns */
 
 Machine machine;
 static jmp_buf between;
@@ -357,7 +357,7 @@ static int poll_again(time_t *since)
     if (!*since)
         *since = now;
     else
-        sched_yield();
+        nanosleep(&(struct timespec){ 0, NAP }, NULL);
     return any && now - *since < PATIENCE;
 }
 
