@@ -79,7 +79,8 @@ static void print_values(const KeyInfo *k)
     size_t n = strcspn(k->kind, " ");
     const char *words = is_kind(k->kind, "bool") ? " 0 1" : k->kind + n;
 
-    if (is_kind(k->kind, "enum") || is_kind(k->kind, "bool"))
+    if (is_kind(k->kind, "enum") || is_kind(k->kind, "words") ||
+        is_kind(k->kind, "bool"))
         printf("    %s) words='%.*s' ;;\n", key_name(k),
                (int)strcspn(words, "/"), words);
 }

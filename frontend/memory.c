@@ -123,8 +123,8 @@ static Owner *owners_of(const Role *r)
         const Buf *b = &r->buf[i];
         int alive = b->frame || (b->born <= at && at <= b->dies);
         int slots = b->frame ? r->prog[b->prog].frame[b->frame - 1].nslot : 1;
-        if (b->prog < 0 ||
-            (b->prog == prog && alive && !b->stack && !in_host(r, b)))
+        if (!in_host(r, b) &&
+            (b->prog < 0 || (b->prog == prog && alive && !b->stack)))
             add_owner(&v, b, b->bytes * slots);
     }
     qsort(v, vec_len(v), sizeof *v, by_bytes);

@@ -24,6 +24,7 @@ static const struct { const char *kind, *what; int takes; } kinds[] = {
     { "counts", "whole numbers, { 16, 16, 8000 }", STRING | LIST },
     { "shares", "numbers, { 969, 30, 1 }", STRING | LIST },
     { "limits", "a string, \"gnorm 10\"", STRING },
+    { "words", "a string or a list of strings", STRING | LIST },
     { "price", "a number, or a list of modules", NUMBER | STRING | LIST },
     { "order", "a string", STRING },
     { "machine", "a string", STRING },

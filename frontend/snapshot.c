@@ -251,7 +251,7 @@ static void put_blocks(Pickle *x, Arena *a, const Role *r)
     int64_t at = 0;
 
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog < 0 && r->buf[i].bytes)
+        if (r->buf[i].prog < 0 && r->buf[i].bytes && !in_host(r, &r->buf[i]))
             vec_push(a, v, &r->buf[i]);
     vec_sort(v, by_offset);
     put_string(x, "blocks");

@@ -65,11 +65,11 @@ static int64_t top_of(const PlanCheck *c, int prog, int host)
     return (top - from + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
 }
 
-static int64_t lasting_bytes(const Role *r)
+static int64_t lasting_bytes(const Role *r, int host)
 {
     int64_t n = 0;
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog < 0)
+        if (r->buf[i].prog < 0 && in_host(r, &r->buf[i]) == host)
             n = sat_add(n,
                         (r->buf[i].bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN);
     return n;
@@ -78,8 +78,9 @@ static int64_t lasting_bytes(const Role *r)
 static const char *heights_wrong(const PlanCheck *c)
 {
     const Role *r = c->r;
-    int64_t most = 0, host = 0;
-    if ((top_of(c, -1, 0) != r->persist || lasting_bytes(r) != r->persist) &&
+    int64_t most = 0, host = top_of(c, -1, 1);
+    if ((top_of(c, -1, 0) != r->persist || lasting_bytes(r, 0) != r->persist ||
+         lasting_bytes(r, 1) != host) &&
         law(Lheight_lasting))
         return "does not say how high what lives always is";
     for (int k = 0; k < r->nprog; k++) {

@@ -302,6 +302,11 @@ int is_lasting(const Node *n)
     return n->op == Oparam || n->op == Ostate;
 }
 
+int is_hosted(const Node *n)
+{
+    return n->op == Ostate && n->at.state.host;
+}
+
 int is_position(const Node *n)
 {
     while (n->op == Orename)

@@ -383,7 +383,9 @@ struct Graph {
     const Table *dear;       /* null: none */
     Rebuilding rebuilding;   /* set by recompute */
     Turns turns;             /* of den and body */
-    int offloads;            /* what copies hide waits in the host's memory */
+    unsigned offloads;       /* classes of train.offload that wait in the host's
+                                     memory unasked: of activations what copies
+                                     hide */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
     ScheduleSlot *slot;      /* vec: the stage's table; phase: index of
@@ -499,6 +501,7 @@ int g_over_batch(Graph *g, const Node *n);
 int is_backward(const Node *n); /* made by grad */
 int any_region(const Node *n);  /* a source that every region may read */
 int is_lasting(const Node *n);  /* a parameter or state */
+int is_hosted(const Node *n);   /* a state of the host's memory */
 int is_position(const Node *n); /* an iota, under whatever names of its axis */
 
 /* ---- scope.c ------------------------------------------------------------- */

@@ -171,22 +171,39 @@ static const char *check_enum(const KeyInput *x, const char *s)
     return s;
 }
 
-static const char *check_price(const KeyInput *x, const char *s)
+/* Words with commas between. */
+static void check_each(const KeyInput *x, const char *s, const char *wrong)
 {
-    const char *w[MAXWORDS], *rest = s;
-    double v;
-    int n = words(x->a, x->kind, w, MAXWORDS), number = read_num(s, &v);
-    if (number && v < 0)
-        below(x, s, "0");
-    for (; !number; rest += strspn(rest, " ,")) {
-        const char *word = strf(x->a, "%.*s", (int)strcspn(rest, " ,"), rest);
-        rest += strlen(word);
+    const char *w[MAXWORDS];
+    int n = words(x->a, x->kind, w, MAXWORDS);
+    for (;; s += strspn(s, " ,")) {
+        const char *word = strf(x->a, "%.*s", (int)strcspn(s, " ,"), s);
+        s += strlen(word);
         if (kind_word(x->kind, word) < 0)
-            err(x->l, "%s: '%s' is neither a number nor one of %s", x->key,
-                word, list_of(x->a, word, w, n));
-        if (!*rest)
+            err(x->l, "%s: '%s' is %s of %s", x->key, word, wrong,
+                list_of(x->a, word, w, n));
+        if (!*s)
             break;
     }
+}
+
+static const char *check_price(const KeyInput *x, const char *s)
+{
+    double v;
+    int number = read_num(s, &v);
+    if (number && v < 0)
+        below(x, s, "0");
+    if (!number)
+        check_each(x, s, "neither a number nor one");
+    return s;
+}
+
+static const char *check_words(const KeyInput *x, const char *s)
+{
+    check_each(x, s, "not one");
+    unsigned all = kind_words(x->kind, s);
+    if (all & 1 && all > 1)
+        err(x->l, "%s: 'none' stands alone", x->key);
     return s;
 }
 
@@ -450,6 +467,7 @@ static const struct Kind {
     { "limits", check_limits }, { "order", check_order },
     { "layout", check_layout }, { "size", check_size },
     { "machine", check_machine }, { "price", check_price },
+    { "words", check_words },
 };
 /* clang-format on */
 

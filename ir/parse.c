@@ -3,7 +3,8 @@
  *
  *     text    = { graph } { "source" file bytes newline text newline }
  *     graph   = "graph" name program level [ "after" pass ] [ turns ]
- *               [ "offloads" ] "{" { item } "}"
+ *               { class } "{" { item } "}"
+ *     class   = "activations" | "moments" | "masters"     (of train.offload)
  *     turns   = "alone" | "pairs" | "paired"
  *     item    = option | mesh | stage | axis | param | hf | def | nodes
  *     option  = "option" key value               (the command line's go first)
@@ -35,6 +36,7 @@
 #include <string.h>
 
 #include "ir.h"
+#include "keys.h"
 
 /* ---- the header ---------------------------------------------------------- */
 
@@ -299,7 +301,9 @@ static void read_head(GraphReader *reader)
     for (int t = TURNSalone; t < NTURNS; t++)
         if (lex_take(x, turnwords[t]))
             reader->g->turns = (Turns)t;
-    reader->g->offloads = lex_take(x, "offloads");
+    for (int i = OFFLOADactivations; i <= OFFLOADmasters; i++)
+        if (lex_take(x, key_word_text("train.offload", i)))
+            reader->g->offloads |= 1u << i;
     lex_need(x, '{');
     declare_axes(reader);
 }

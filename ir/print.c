@@ -23,6 +23,7 @@
 #include <string.h>
 
 #include "ir.h"
+#include "keys.h"
 
 typedef struct GraphPrinter {
     Arena *arena;
@@ -524,10 +525,13 @@ static void put_header(GraphPrinter *printer, Text *out, const Graph *g,
 {
     put(out, "graph ");
     put_word(out, g->name);
-    put(out, " %s %s%s%s%s%s%s {\n", programnames[g->prog], levels[g->level],
+    put(out, " %s %s%s%s%s%s", programnames[g->prog], levels[g->level],
         g->after ? " after " : "", g->after ? g->after : "",
-        g->turns ? " " : "", turnwords[g->turns],
-        g->offloads ? " offloads" : "");
+        g->turns ? " " : "", turnwords[g->turns]);
+    for (int i = OFFLOADactivations; i <= OFFLOADmasters; i++)
+        if (g->offloads >> i & 1)
+            put(out, " %s", key_word_text("train.offload", i));
+    put(out, " {\n");
     put_options(out, g->opts);
     put_mesh(out, g->mesh);
     put_stage(out, printer->arena, g);

@@ -35,6 +35,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../ir/keys.h"
 #include "passes.h"
 
 /* Prices: 0, and from 2^LOWEST seconds a byte on a quarter of an octave each;
@@ -327,7 +328,7 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
                             : takes_pairs(g) ? asked_pairs(&s)
                                              : make(&s, (PricePoint){ 0 });
     if (first->prog.transient > room && may_offload(g)) {
-        g->offloads = 1;
+        g->offloads |= 1u << OFFLOADactivations;
         first = make(&s, (PricePoint){ 0 });
     }
     Fit l = { first, { 0 } };

@@ -8,6 +8,14 @@
  *     copy       x ----
  *     reload              x -----
  *
+ * An update takes less time than the copies of what it needs. Those of each are
+ * begun as the update before it is, so that their streams never rest and the
+ * bytes of few are taken:
+ *
+ *     compute         a        b        c
+ *     reload    a --- b ------ c ------ d ---
+ *     copy            a ------ b ------ c ---
+ *
  * Copies stand aside while collectives are put in order. */
 #include <math.h>
 
@@ -105,6 +113,20 @@ static int place_of_offload(const PhaseCopies *x, Group *const *v,
     return 0;
 }
 
+/* Behind all updates but the last before it, whose reader is `at`. */
+static int place_of_state(const PhaseCopies *x, Group *const *v, int at)
+{
+    int before = 1;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        const Node *n = v[i]->node[0];
+        int reader = n->op == Oreload ? found(x->read, v[i], n) - 1 : 0;
+        if (reader > before && reader < at)
+            before = reader;
+    }
+    return before < at ? before : at;
+}
+
 /* From the last on: each is there when it is read first, and its stream is free
  * for the one behind it. */
 static void place_reloads(PhaseCopies *x, Group *const *v)
@@ -116,6 +138,10 @@ static void place_reloads(PhaseCopies *x, Group *const *v)
         if (k->node[0]->op != Oreload)
             continue;
         int at = found(x->read, k, k->node[0]) - 1;
+        if (is_hosted(k->node[0]->in[0])) {
+            x->at[i] = place_of_state(x, v, at);
+            continue;
+        }
         int least = place_of_offload(x, v, k);
         double secs = k->instr.secs;
         next = (x->start[at] < next ? x->start[at] : next) - secs;
@@ -127,9 +153,11 @@ static void place_reloads(PhaseCopies *x, Group *const *v)
 
 static void place_copies(PhaseCopies *x, Group *const *v)
 {
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i]->node[0]->op == Ooffload)
-            x->at[i] = found(x->made, v[i], v[i]->node[0]->in[0]);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        const Node *n = v[i]->node[0];
+        if (n->op != Oreload)
+            x->at[i] = found(x->made, v[i], n->in[n->op == Owrite]);
+    }
     place_reloads(x, v);
 }
 

@@ -6,6 +6,8 @@
  *
  *     [ param | state | optim | io ][ transient: step, eval, forward, init ]
  *
+ * The host's arena is made in the same way.
+ *
  * A pipeline stage is a role with buffers, tensors and programs of its own;
  * kernels are the plan's. */
 #include <string.h>
@@ -19,7 +21,7 @@ typedef struct StageBuilder {
     Scalar *in, *out;
     Program *prog;
     Table *named; /* path of what lives always -> Lasting */
-    int64_t host; /* bytes of the host's arena */
+    int64_t host; /* bytes of programs in the host's arena */
 } StageBuilder;
 
 struct Emit {
@@ -121,6 +123,7 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
               .cls = Bio,
               .dt = n->dt,
               .prog = -1,
+              .offset = is_hosted(n) ? HOSTSPACE : 0,
               .bytes = local_bytes(g, n) };
 
     if (n->op == Ostepval || n->op == Oresult) {
@@ -180,6 +183,9 @@ static void same_as_before(const Emit *e, const Graph *g, const Node *n,
         die("emit: '%s' is %s of %lld bytes in program %s, %s of %lld before",
             n_name(n), dtypes[n->dt].name, (long long)local_bytes(g, n),
             programnames[g->prog], dtypes[b->dt].name, (long long)b->bytes);
+    if ((b->offset >= HOSTSPACE) != is_hosted(n))
+        die("emit: '%s' is of another memory in program %s", n_name(n),
+            programnames[g->prog]);
     for (int d = 0; d < n->nd; d++)
         if (n->dim[d].a->name != was->n->dim[d].a->name)
             die("emit: '%s' has other axes in program %s", n_name(n),
@@ -475,33 +481,45 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
     return e;
 }
 
-/* Classes one after another, then the part that programs share. */
-static void place_all(Role *r)
+/* What lives always in an arena, classes one after another from `from` on; its
+ * bytes. */
+static int64_t place_lasting(Role *r, int64_t from)
 {
-    int64_t at = 0, most = 0;
+    int64_t at = from;
 
     for (int c = 0; c < NBUFCLASS; c++)
         for (int i = 0; i < r->nbuf; i++) {
             Buf *b = &r->buf[i];
-            if (b->prog >= 0 || b->cls != (BufClass)c)
+            if (b->prog >= 0 || b->cls != (BufClass)c ||
+                b->offset / HOSTSPACE != from / HOSTSPACE)
                 continue;
             b->offset = at;
             at += (b->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
         }
-    r->persist = at;
+    return at - from;
+}
+
+/* What lives always, then the part that programs share. */
+static void place_all(Role *r)
+{
+    int64_t most = 0, host = place_lasting(r, HOSTSPACE);
+
+    r->persist = place_lasting(r, 0);
+    r->host += host;
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog >= 0 && !r->buf[i].frame &&
-            r->buf[i].offset < HOSTSPACE)
-            r->buf[i].offset += at;
+        if (r->buf[i].prog >= 0 && !r->buf[i].frame)
+            r->buf[i].offset +=
+                r->buf[i].offset < HOSTSPACE ? r->persist : host;
     for (int i = 0; i < r->nprog; i++) {
         Program *p = &r->prog[i];
         for (int f = 0; f < p->nframe; f++)
             for (int k = 0; k < p->frame[f].nslot; k++)
-                p->frame[f].slot[k] += p->frame[f].slot[k] < HOSTSPACE ? at : 0;
+                p->frame[f].slot[k] +=
+                    p->frame[f].slot[k] < HOSTSPACE ? r->persist : host;
         if (p->transient > most)
             most = p->transient;
     }
-    r->arena = at + most;
+    r->arena = r->persist + most;
 }
 
 static Role *make_roles(const Emit *e)

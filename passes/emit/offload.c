@@ -14,7 +14,14 @@
  *
  * With train.offload=activations all such values do. Unasked, only where a
  * plan does not fit without (Graph.offloads), and only those whose copies are
- * hidden: they cost less than any that is rebuilt. */
+ * hidden: they cost less than any that is rebuilt.
+ *
+ * Masters and moments live there, and come for their update (init only writes):
+ *
+ *                                           %m'  = reload %m         kernel=3
+ *     %v = where .. %m   kernel=3      =>   %v   = where .. %m'      kernel=4
+ *     %w = write %m %v   kernel=3           %w   = write %m %v       kernel=5
+ */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +53,7 @@ typedef struct Offload {
     Node ***after, ***before; /* by kernel: offloads, reloads */
 } Offload;
 
-/* But for sums over micro-batches. */
+/* A kernel of the backward, but for sums over micro-batches. */
 static int is_late(const Group *k)
 {
     int all = 1, any = 0;
@@ -220,7 +227,6 @@ static void choose(Offload *f, int all)
         hide_offloads(f);
         hide_reloads(f);
     }
-    f->to = alloc(f->arena, sizeof *f->to * vec_len(f->graph->node));
     for (size_t i = 0; i < vec_len(f->may); i++) {
         const OffloadChoice *c = &f->may[i];
         double mib = (double)local_bytes(f->graph, c->x) / (1 << 20);
@@ -254,7 +260,7 @@ static Node *late(Offload *f, Node *x, int k, const Node *by)
         vec_push(f->arena, f->before[k], *at);
         return *at;
     }
-    int clear = !x->kernel && x->op != Opart && x->reg == REGbody;
+    int clear = !x->kernel && x->op != Opart && x->reg == f->group[k - 1]->reg;
     for (int i = 0; i < x->nin && clear; i++) {
         in[i] = late(f, x->in[i], k, by);
         changed |= in[i] != x->in[i];
@@ -272,11 +278,65 @@ static void read_late(Offload *f)
 {
     for (size_t i = 0; i < vec_len(f->group); i++) {
         const Group *k = f->group[i];
-        for (int j = 0; j < k->n && is_late(k); j++)
-            for (int p = 0; p < k->node[j]->nin; p++)
+        int reads = k->reg == REGpost || is_late(k);
+        for (int j = 0; j < k->n && reads; j++)
+            for (int p = k->node[j]->op == Owrite; p < k->node[j]->nin; p++)
                 k->node[j]->in[p] =
                     late(f, k->node[j]->in[p], (int)i + 1, k->node[j]);
     }
+}
+
+/* ---- masters and moments ------------------------------------------------- */
+
+/* Behind the kernel that makes the new value; what none does (a constant) gets
+ * one. */
+static void write_behind(Offload *f, Node *w, int k)
+{
+    Node *v = w->in[1];
+
+    if (!v->kernel && !is_view(v)) {
+        w->in[1] = g_copyof(f->graph, v, v->in);
+        vec_push(f->arena, f->before[k], w->in[1]);
+    }
+    vec_push(f->arena, f->after[k], w);
+}
+
+static void write_states(Offload *f)
+{
+    for (size_t i = 0; i < vec_len(f->group); i++) {
+        const Group *k = f->group[i];
+        for (int j = 0; j < k->n; j++)
+            if (k->node[j]->op == Owrite && is_hosted(k->node[j]->in[0]))
+                write_behind(f, k->node[j], (int)i + 1);
+    }
+}
+
+static unsigned class_of(TensorKind k)
+{
+    return k == TKmaster          ? 1u << OFFLOADmasters
+           : k == TKm || k == TKv ? 1u << OFFLOADmoments
+                                  : 0;
+}
+
+/* What of the optimizer lives in the host's memory. */
+static void host_states(Offload *f, unsigned classes)
+{
+    double bytes = 0;
+
+    for (size_t i = 0; i < vec_len(f->graph->node); i++) {
+        Node *n = f->graph->node[i];
+        const Param *p = n->op == Ostate ? g_param(f->graph, n_name(n)) : NULL;
+        if (!p || !(classes & class_of(p->kind)))
+            continue;
+        n->at.state.host = 1;
+        f->to[n->id] = n;
+        bytes += (double)local_bytes(f->graph, n);
+    }
+    if (bytes > 0 && program_trains(f->graph->prog))
+        why(f->graph, NULL,
+            "%.4g GiB of the optimizer live in the host's memory: an update "
+            "takes %.4g ms of copies each way",
+            bytes / (1 << 30), 1e3 * copy_secs(f->graph, bytes));
 }
 
 /* ---- their kernels ------------------------------------------------------- */
@@ -309,10 +369,11 @@ int may_offload(const Graph *g)
 
 void pass_offload(Graph *g)
 {
-    int all = opts_given(g->opts, "train.offload") &&
-              opts_offload(g->opts) == OFFLOADactivations;
+    int asked = opts_given(g->opts, "train.offload");
+    unsigned classes =
+        asked ? opts_words(g->opts, "train.offload") : g->offloads;
 
-    if ((!all && !g->offloads) || !program_trains(g->prog))
+    if (!(classes >> 1))
         return;
     Arena *a = arena_new();
     Offload f = { .graph = g, .arena = a, .group = groups_of(g, a) };
@@ -321,8 +382,12 @@ void pass_offload(Graph *g)
     f.late = table_new(a);
     f.after = alloc(a, n * sizeof *f.after);
     f.before = alloc(a, n * sizeof *f.before);
-    choose(&f, all);
+    f.to = alloc(a, sizeof *f.to * vec_len(g->node));
+    host_states(&f, classes);
+    if (classes >> OFFLOADactivations & 1 && program_trains(g->prog))
+        choose(&f, asked);
     read_late(&f);
+    write_states(&f);
     number_kernels(&f);
     g_sort(g);
     arena_free(a);

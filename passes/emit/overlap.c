@@ -107,7 +107,7 @@ static void list_task(Overlap *x, int i)
         if (!n)
             continue;
         note_use(x, i, n, group_writes(k, n));
-        if (n->op == Oreload) /* copies stand aside (copies.c) */
+        if (n->op == Oreload && n->in[0]->nin) /* copies stand aside */
             note_use(x, i, storage(n->in[0]->in[0]), 0);
         t->bytes += t->beside ? local_bytes(x->builder->graph, n) : 0;
     }

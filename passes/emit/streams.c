@@ -137,7 +137,7 @@ static StreamKind stream_of(Streams *x, int i)
                        leaves(x, i)
                    ? STREAMcomm
                    : STREAMcompute;
-    StreamKind on = k->node[0]->op == Ooffload ? STREAMcopy : STREAMreload;
+    StreamKind on = k->node[0]->op == Oreload ? STREAMreload : STREAMcopy;
     send_off(x, on, i);
     if (on == STREAMcopy)
         vec_push(x->builder->arena, x->copy, i);

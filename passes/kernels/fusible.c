@@ -32,6 +32,8 @@ Family family_of(const Fuse *f, const Node *n)
         return FAMnone;
     if (f->exchange[n->id] == MEMBER)
         return FAMcomm;
+    if (n->op == Owrite && is_hosted(n->in[0]))
+        return FAMcopy;
     if (f->target->loops(f->graph, n))
         return FAMloop;
     if (optab[n->op].fam == FAMnone)

@@ -49,7 +49,7 @@ typedef struct Layout {
 
 int is_persistent(const Node *stored);
 void *value_key(Node *stored); /* the same for all nodes of a value */
-/* Of what the n graphs name of persistent values, each once. */
+/* Of the device: what the n graphs name of persistent values, each once. */
 int64_t lasting_bytes(Arena *a, Graph *const *g, int n);
 /* Places all that lives within one program, whose phases and slots are known.
  * k: the group of each instruction. */

@@ -199,6 +199,8 @@ void snapshot_close(Snapshot *s);
 /* Take it: what lasts may change again when the second one, which any thread
  * may call, has returned 0; a GPU waits for that by itself. -1: it failed. */
 void snapshot_start(Snapshot *s);
+/* Is some of it copied by this process, before anything writes it again? */
+int snapshot_by_threads(const Snapshot *s);
 int snapshot_wait(Snapshot *s, Pool *pool);
 const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p);
 

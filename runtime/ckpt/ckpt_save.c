@@ -307,7 +307,7 @@ static void take_source(Saver *s, SaveHow how)
         snapshot_start(s->snap);
     else
         exec_pull(s->x);
-    if (s->beside && !exec_apart(s->x)) {
+    if (s->beside && snapshot_by_threads(s->snap)) {
         s->x->guarded = s;
         s->x->guard = guard;
     }

@@ -215,7 +215,9 @@ void snapshot_close(Snapshot *s)
 const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p)
 {
     int64_t i = rank - s->x->comm->first;
-    int64_t at = (const uint8_t *)p - s->x->rank[i].arena;
+    const Rank *r = &s->x->rank[i];
+    int64_t at = rank_hosts(r, p) ? HOSTSPACE + ((const uint8_t *)p - r->host)
+                                  : (const uint8_t *)p - r->arena;
     const Extent *v = s->range[i];
 
     for (size_t k = 0; k < vec_len(v); k++)
@@ -225,8 +227,8 @@ const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p)
         (long long)rank);
 }
 
-/* A device with memory of its own copies by itself, behind what was launched,
- * and its own next writer of what lasts waits for that. */
+/* A device with memory of its own copies what it has by itself, behind what was
+ * launched, and its own next writer of what lasts waits for that. */
 void snapshot_start(Snapshot *s)
 {
     Exec *x = s->x;
@@ -237,9 +239,18 @@ void snapshot_start(Snapshot *s)
     x->dev->record(x->on, STREAMcompute, s->behind);
     x->dev->wait(x->on, STREAMcopy, s->behind);
     for (size_t i = 0; i < vec_len(v); i++)
-        x->dev->copy(x->on, STREAMcopy, COPYout, s->mem + v[i].to,
-                     x->rank[0].base + v[i].at, v[i].bytes);
+        if (v[i].at < HOSTSPACE)
+            x->dev->copy(x->on, STREAMcopy, COPYout, s->mem + v[i].to,
+                         x->rank[0].base + v[i].at, v[i].bytes);
     x->dev->record(x->on, STREAMcopy, x->copied);
+}
+
+int snapshot_by_threads(const Snapshot *s)
+{
+    const Extent *v = s->range[0];
+
+    return !exec_apart(s->x) ||
+           (vec_len(v) && v[vec_len(v) - 1].at >= HOSTSPACE);
 }
 
 int snapshot_wait(Snapshot *s, Pool *pool)
@@ -248,11 +259,12 @@ int snapshot_wait(Snapshot *s, Pool *pool)
 
     while (s->x->copied && (e = s->x->dev->query(s->x->on, s->x->copied)) > 0)
         nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
-    for (int64_t i = 0; i < s->x->comm->n && !s->x->copied; i++)
+    for (int64_t i = 0; i < s->x->comm->n && !e; i++)
         for (size_t k = 0; k < vec_len(s->range[i]); k++) {
             const Extent *r = &s->range[i][k];
-            pool_copy(pool, s->mem + s->at[i] + r->to,
-                      s->x->rank[i].arena + r->at, r->bytes);
+            if (!exec_apart(s->x) || r->at >= HOSTSPACE)
+                pool_copy(pool, s->mem + s->at[i] + r->to,
+                          rank_mirror(&s->x->rank[i], r->at), r->bytes);
         }
     return e;
 }

@@ -204,7 +204,7 @@ static char *classes(Gpu *x)
     int64_t n[NBUFCLASS] = { 0 };
 
     for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog < 0)
+        if (r->buf[i].prog < 0 && !in_host(r, &r->buf[i]))
             n[r->buf[i].cls] += r->buf[i].bytes;
     n[Btemp] += r->arena - r->persist;
     for (int i = 0; i < NBUFCLASS; i++)

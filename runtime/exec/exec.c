@@ -22,6 +22,13 @@ uint8_t *rank_mirror(const Rank *r, int64_t address)
                                : r->host + (address - HOSTSPACE);
 }
 
+int rank_hosts(const Rank *r, const void *p)
+{
+    const uint8_t *at = p;
+
+    return r->host && at >= r->host && at < r->host + r->role->host;
+}
+
 /* Of those in frames: of the first micro-batch. */
 static int64_t address_of(const Role *r, const Buf *b)
 {

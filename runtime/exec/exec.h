@@ -173,6 +173,8 @@ int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
 /* What lies at an address of the plan: for the device; for the host. */
 uint8_t *rank_place(const Rank *r, int64_t address);
 uint8_t *rank_mirror(const Rank *r, int64_t address);
+/* Does p lie in the host's arena of the plan? */
+int rank_hosts(const Rank *r, const void *p);
 /* Where the device has a buffer that rank r->buf holds. */
 uint8_t *rank_address(const Rank *r, int buf);
 /* mirror.c: before what lasts is written */

@@ -211,11 +211,11 @@ void run_instr(Exec *x, Stage *const *s, int n)
     atomic_store_explicit(&x->progress.now, now, memory_order_relaxed);
     atomic_fetch_add_explicit(&x->progress.ticks, 1, memory_order_relaxed);
     for (int i = 0; i < n; i++)
-        if (rank_instr(s[i]->rank[0])->lasts)
-            exec_guard(x, rank_instr(s[i]->rank[0])->on);
-    for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++)
             await_events(x, rank_instr(s[i]->rank[k]));
+    for (int i = 0; i < n; i++) /* its stream is in the capture by now */
+        if (rank_instr(s[i]->rank[0])->lasts)
+            exec_guard(x, rank_instr(s[i]->rank[0])->on);
     if (x->copy && !x->bad)
         look_before(x, s, n);
     for (int i = 0; i < n && x->poison && !x->copy; i++)

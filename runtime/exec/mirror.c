@@ -118,10 +118,13 @@ void exec_drop(Exec *x)
 
 void *exec_seen(const Exec *x, const Rank *r, const void *p, int64_t bytes)
 {
-    uint8_t *to = r->arena + ((const uint8_t *)p - r->base);
+    int here = rank_hosts(r, p);
+    uint8_t *to = here ? (uint8_t *)(uintptr_t)p
+                       : r->arena + ((const uint8_t *)p - r->base);
 
-    if (exec_apart(x)) {
+    if (exec_apart(x))
         x->dev->sync(x->on, STREAMcompute);
+    if (exec_apart(x) && !here) {
         x->dev->copy(x->on, STREAMcompute, COPYout, to, p, bytes);
         x->dev->sync(x->on, STREAMcompute);
     }

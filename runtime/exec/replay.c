@@ -435,6 +435,8 @@ static void launch(Exec *x, StagedProgram *g, int slot,
 {
     int old = x->staged->slot;
 
+    if (x->guard && program_trains(g->prog->kind))
+        x->guard(x->guarded);
     nvtx_begin(programnames[g->prog->kind]);
     watch_all();
     x->at = g->at[slot];

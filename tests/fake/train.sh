@@ -78,4 +78,7 @@ same "another order of what runs beside each other" bf16 turns
 run parts "" precision=bf16 route.balance=forced train.steps=2 &&
     run parts "seed=3" precision=bf16 route.balance=forced resume=1
 same "stopped and resumed" bf16 parts
+run hosted "order=early" precision=bf16 route.balance=forced train.steps=2 train.offload=moments,masters &&
+    run hosted "order=late" precision=bf16 route.balance=forced resume=1
+same "masters and moments in the host's memory" bf16 hosted
 exit $bad

@@ -8,7 +8,8 @@
 
 enum { STEPS = 2 };
 
-#define ALL   "train.offload=activations"
+#define ALL    "train.offload=activations"
+#define STATES "train.offload=moments,masters"
 #define MODEL "tests/models/folds.lua"
 #define TINY  "axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 "
 /* clang-format off */
@@ -17,6 +18,9 @@ static const struct { const char *keys, *with; } cases[] = {
     { TINY "fold.pp=2 fold.dp=2 fold.zero=3 fold.schedule=zerobubble fold.overlap=0", ALL },
     { TINY "fold.pp=2 fold.vpp=2 fold.schedule=interleaved fold.tp=2 train.recompute=1e12", ALL },
     { TINY "fold.cp=2 fold.ep=2 route.dispatcher=alltoall", ALL },
+    { TINY "fold.dp=2 fold.ep=2 fold.zero=1 precision=bf16 axes.hidden=32", STATES },
+    { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=bf16 precision.moments=bf16", ALL ",moments,masters" },
+    { TINY "fold.tp=2 fold.zero=0 precision=fp32", "train.offload=moments" },
     { "axes.batch=8 axes.seq=64 train.batch=16", "memory=1100KiB cluster.offload=2e9 cluster.launch=1e-7" },
 };
 /* clang-format on */
@@ -85,7 +89,8 @@ static double kept(const Plan *p, double *host)
     *host = 0;
     for (int i = 0; i < p->nrole; i++) {
         const Role *r = &p->role[i];
-        double bytes = (double)role_program(r, PGstep)->transient;
+        double bytes =
+            (double)(r->persist + role_program(r, PGstep)->transient);
         most = bytes > most ? bytes : most;
         *host = (double)r->host > *host ? (double)r->host : *host;
     }
