@@ -137,6 +137,8 @@ static StreamKind stream_of(Streams *x, int i)
                        leaves(x, i)
                    ? STREAMcomm
                    : STREAMcompute;
+    if (!program_trains(x->builder->graph->prog))
+        return STREAMcompute; /* init's are done one after another */
     StreamKind on = k->node[0]->op == Oreload ? STREAMreload : STREAMcopy;
     send_off(x, on, i);
     if (on == STREAMcopy)
