@@ -3,6 +3,7 @@
  * groups, scheduled, and emitted into one plan. */
 #include <string.h>
 
+#include "../ir/keys.h"
 #include "passes.h"
 
 /* ---- the program's graph ------------------------------------------------- */
@@ -359,19 +360,28 @@ static int is_fitted(const Graph *g)
            !states_price(g->opts) && !done(g, row_of(pass_recompute));
 }
 
+/* Has its program decisions to make by what its stages become? */
+static int is_open(const Graph *g)
+{
+    return is_fitted(g) || (!done(g, row_of(pass_recompute)) && may_pair(g));
+}
+
 /* Prices of the stages of program v[i], and how they take micro-batches; what
  * its stages became in its place, and their builders, unless dumps are asked
- * for. */
-static ProgramBuilder **fit_program(Graph **v, size_t i)
+ * for. *lacks: bytes that a stage needs beyond what there is, if they are more.
+ */
+static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
 {
     int64_t memory = memory_limit(v[i]->opts, pass_target(v[i]));
     int limited = is_fitted(v[i]);
     ProgramBuilder **made = NULL;
 
     for (Graph *h = v[i]; h; h = h->next) {
-        ProgramBuilder *m =
-            fit_stage(h, limited ? room_of(h, v, memory) : INT64_MAX);
+        int64_t room = limited ? room_of(h, v, memory) : INT64_MAX;
+        ProgramBuilder *m = fit_stage(h, room);
         vec_push(h->arena, made, m);
+        if (m->prog.transient - room > *lacks)
+            *lacks = m->prog.transient - room;
     }
     const CompileOptions *o = &v[i]->compile->options;
     if (o->dump || o->stop || o->dot)
@@ -382,19 +392,91 @@ static ProgramBuilder **fit_program(Graph **v, size_t i)
     return made;
 }
 
-/* Program v[i] into the plan, of all its stages; zero: stopped. */
-static int emit_stages(Emit *e, Graph **v, size_t i)
-{
-    int open = !done(v[i], row_of(pass_recompute)) && may_pair(v[i]);
-    ProgramBuilder **made = is_fitted(v[i]) || open ? fit_program(v, i) : NULL;
+typedef struct FittedProgram {
+    Graph *first;          /* of its stages */
+    ProgramBuilder **made; /* vec; null: nothing was decided, or dumps */
+} FittedProgram;
 
+/* All programs, with these classes of the optimizer in the host's memory, to
+ * `to`. Bytes that a stage lacks; 0: they fit. */
+static int64_t fit_programs(Graph *const *v, unsigned classes,
+                            FittedProgram *to)
+{
+    Graph **now = NULL;
+    int64_t lacks = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        vec_push(v[i]->arena, now, v[i]);
+        for (Graph *h = v[i]; h && is_open(v[i]); h = h->next)
+            h->offloads = classes;
+    }
+    for (size_t i = 0; i < vec_len(v); i++) {
+        ProgramBuilder **made =
+            is_open(v[i]) ? fit_program(now, i, &lacks) : NULL;
+        to[i] = (FittedProgram){ now[i], made };
+    }
+    return lacks;
+}
+
+/* Bytes of the optimizer of the stage that has least. */
+static int64_t optimizer_bytes(Graph *g, unsigned classes)
+{
+    int64_t least = INT64_MAX;
+
+    for (; g; g = g->next) {
+        unsigned was = g->offloads;
+        int64_t bytes = lasting_bytes(g->arena, &g, 1);
+        g->offloads |= classes;
+        bytes -= lasting_bytes(g->arena, &g, 1);
+        g->offloads = was;
+        least = bytes < least ? bytes : least;
+    }
+    return least;
+}
+
+/* Where no price makes the plan fit, masters wait in the host's memory, or
+ * moments, or both: as few bytes as will do, since each is copied both ways at
+ * every step. */
+static FittedProgram *fit_all(Graph *const *v)
+{
+    static const unsigned more[] = { 1u << OFFLOADmasters, 1u << OFFLOADmoments,
+                                     1u << OFFLOADmasters |
+                                         1u << OFFLOADmoments };
+    size_t n = vec_len(v);
+    FittedProgram *fit = alloc(v[0]->arena, (n + 1) * sizeof *fit), *tried;
+    Turns *turns = NULL;
+
+    for (size_t i = 0; i < n; i++)
+        for (Graph *h = v[i]; h; h = h->next)
+            vec_push(v[0]->arena, turns, h->turns);
+    int64_t lacks = fit_programs(v, 0, fit);
+    for (int k = 0; k < 3 && lacks && may_offload(v[0]); k++) {
+        size_t at = 0;
+        if (optimizer_bytes(v[0], more[k]) < lacks)
+            continue;
+        for (size_t i = 0; i < n; i++)
+            for (Graph *h = v[i]; h; h = h->next)
+                h->turns = turns[at++];
+        tried = alloc(v[0]->arena, (n + 1) * sizeof *tried);
+        int64_t still = fit_programs(v, more[k], tried);
+        if (still)
+            continue;
+        fit = tried;
+        lacks = 0;
+    }
+    return fit;
+}
+
+/* A program into the plan, of all its stages; zero: stopped. */
+static int emit_stages(Emit *e, Graph *first, ProgramBuilder *const *made)
+{
     for (size_t k = 0; k < vec_len(made); k++)
         emit_program(e, made[k]);
     if (made)
         return 1;
-    if (!run_passes(v[i], passtab, row_of(pass_offload) + 1))
+    if (!run_passes(first, passtab, row_of(pass_offload) + 1))
         return 0;
-    for (Graph *h = v[i]; h; h = h->next)
+    for (Graph *h = first; h; h = h->next)
         emit_program(e, place_stage(h));
     return 1;
 }
@@ -412,14 +494,17 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
 
     v = programs(g, &stopped);
     run_pipe(v);
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (!emit_stages(e, v, i))
+    FittedProgram *fit = vec_len(v) ? fit_all(v) : NULL;
+    for (size_t i = 0; i < vec_len(v); i++) {
+        v[i] = fit[i].first;
+        if (!emit_stages(e, v[i], fit[i].made))
             vec_push(g->arena, stopped, v[i]);
+    }
     if (stopped) {
         write_stage(g, stopped);
         return NULL;
     }
     Graph *init = vec_len(v) ? init_of(v) : initial_graph(g);
-    emit_stages(e, &init, 0);
+    emit_stages(e, init, NULL);
     return emit_finish(e, o);
 }

@@ -2,6 +2,7 @@
  * what it says: decisions (-d why), graphs after a pass (-d). */
 #include <string.h>
 
+#include "../../ir/keys.h"
 #include "core.h"
 
 void compile_begin(Graph *g, const Target *T, const CompileOptions *o)
@@ -47,6 +48,24 @@ int64_t memory_limit(const Opts *o, const Target *T)
     return opts_given(o, "memory")
                ? opts_bytes(o, "memory")
                : (int64_t)machine_speeds(o, T->machine).capacity;
+}
+
+unsigned offload_classes(const Graph *g)
+{
+    return opts_given(g->opts, "train.offload")
+               ? opts_words(g->opts, "train.offload")
+               : g->offloads;
+}
+
+int goes_to_host(Graph *g, const Node *n)
+{
+    const Param *p = n->op == Ostate ? g_param(g, n_name(n)) : NULL;
+    unsigned classes = offload_classes(g);
+
+    if (!p || !(1u << p->kind & (MOMENTS | 1u << TKmaster)))
+        return 0;
+    return classes >> (p->kind == TKmaster ? OFFLOADmasters : OFFLOADmoments) &
+           1;
 }
 
 uint32_t near_atoms(const Graph *g)

@@ -39,6 +39,10 @@ const MachineSpeeds *machine_of(const Graph *g);
  * known. */
 int64_t memory_limit(const Opts *o, const Target *T);
 int states_price(const Opts *o); /* does train.recompute say a number? */
+/* Classes of train.offload, a bit each: as it says, or as fitting chose. Is n of
+ * the optimizer, and of one of them? */
+unsigned offload_classes(const Graph *g);
+int goes_to_host(Graph *g, const Node *n);
 /* The atoms over which ranks of one host differ (fold.host), of them those
  * whose ranks share memory; and the seconds of a collective over `atoms` in
  * which a rank sends so many bytes to the others. */

@@ -311,22 +311,14 @@ static void write_states(Offload *f)
     }
 }
 
-static unsigned class_of(TensorKind k)
-{
-    return k == TKmaster          ? 1u << OFFLOADmasters
-           : k == TKm || k == TKv ? 1u << OFFLOADmoments
-                                  : 0;
-}
-
 /* What of the optimizer lives in the host's memory. */
-static void host_states(Offload *f, unsigned classes)
+static void host_states(Offload *f)
 {
     double bytes = 0;
 
     for (size_t i = 0; i < vec_len(f->graph->node); i++) {
         Node *n = f->graph->node[i];
-        const Param *p = n->op == Ostate ? g_param(f->graph, n_name(n)) : NULL;
-        if (!p || !(classes & class_of(p->kind)))
+        if (!goes_to_host(f->graph, n))
             continue;
         n->at.state.host = 1;
         f->to[n->id] = n;
@@ -369,9 +361,7 @@ int may_offload(const Graph *g)
 
 void pass_offload(Graph *g)
 {
-    int asked = opts_given(g->opts, "train.offload");
-    unsigned classes =
-        asked ? opts_words(g->opts, "train.offload") : g->offloads;
+    unsigned classes = offload_classes(g);
 
     if (!(classes >> 1))
         return;
@@ -383,9 +373,9 @@ void pass_offload(Graph *g)
     f.after = alloc(a, n * sizeof *f.after);
     f.before = alloc(a, n * sizeof *f.before);
     f.to = alloc(a, sizeof *f.to * vec_len(g->node));
-    host_states(&f, classes);
+    host_states(&f);
     if (classes >> OFFLOADactivations & 1 && program_trains(g->prog))
-        choose(&f, asked);
+        choose(&f, opts_given(g->opts, "train.offload"));
     read_late(&f);
     write_states(&f);
     number_kernels(&f);

@@ -64,7 +64,7 @@ int64_t lasting_bytes(Arena *a, Graph *const *g, int n)
     for (int k = 0; k < n; k++)
         for (size_t i = 0; i < vec_len(g[k]->node); i++) {
             Node *x = g[k]->node[i];
-            void **at = is_persistent(x) && !is_hosted(x)
+            void **at = is_persistent(x) && !goes_to_host(g[k], x)
                             ? table_at(seen, KEYP(value_key(x)))
                             : NULL;
             if (!at || *at)
