@@ -327,6 +327,7 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
                             : takes_pairs(g) ? asked_pairs(&s)
                                              : make(&s, (PricePoint){ 0 });
+    ProgramBuilder *unlimited = first;
     if (first->prog.transient > room && may_offload(g)) {
         g->offloads |= 1u << OFFLOADactivations;
         first = make(&s, (PricePoint){ 0 });
@@ -344,5 +345,6 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     g->compile->pass = "pair";
     if (s.turns)
         why(g, NULL, "%s", s.turns);
+    l.made->unlimited = unlimited;
     return l.made;
 }

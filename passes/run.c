@@ -434,35 +434,73 @@ static int64_t optimizer_bytes(Graph *g, unsigned classes)
     return least;
 }
 
-/* Where no price makes the plan fit, masters wait in the host's memory, or
- * moments, or both: as few bytes as will do, since each is copied both ways at
- * every step. */
+/* Seconds of a step; what it takes less where memory is no limit. */
+static double fitted_secs(const FittedProgram *step, double *paid)
+{
+    Arena *a = step->first->arena;
+    size_t n = vec_len(step->made);
+    ProgramBuilder **most = alloc(a, (n + 1) * sizeof *most);
+
+    for (size_t k = 0; k < n; k++)
+        most[k] = step->made[k]->unlimited;
+    double secs = n ? stages_secs(a, step->made, n) : 0;
+    *paid = n ? secs - stages_secs(a, most, n) : 0;
+    return secs;
+}
+
+/* By so much at least a step takes longer when these bytes are copied. */
+static double offload_secs(const FittedProgram *step, int64_t bytes)
+{
+    double updates = 0;
+
+    for (size_t k = 0; k < vec_len(step->made); k++) {
+        const ProgramBuilder *m = step->made[k]->unlimited;
+        const Phase *f = &m->prog.phase[m->prog.nphase - 1];
+        double post = 0;
+        for (int i = f->first; i < f->first + f->n; i++)
+            post += m->prog.instr[i].secs;
+        updates = post > updates ? post : updates;
+    }
+    return copy_secs(step->first, (double)bytes) - updates;
+}
+
+/* Of the optimizer masters, moments or both wait in the host's memory where
+ * nothing else makes the plan fit, or where what else does takes longer. All
+ * that can take less time are tried, so more memory is never slower. */
 static FittedProgram *fit_all(Graph *const *v)
 {
-    static const unsigned more[] = { 1u << OFFLOADmasters, 1u << OFFLOADmoments,
-                                     1u << OFFLOADmasters |
-                                         1u << OFFLOADmoments };
+    static const unsigned classes[] = { 1u << OFFLOADmasters,
+                                        1u << OFFLOADmoments,
+                                        1u << OFFLOADmasters |
+                                            1u << OFFLOADmoments };
+    Arena *a = v[0]->arena;
     size_t n = vec_len(v);
-    FittedProgram *fit = alloc(v[0]->arena, (n + 1) * sizeof *fit), *tried;
+    FittedProgram *fit = alloc(a, (n + 1) * sizeof *fit);
     Turns *turns = NULL;
+    double paid, other;
 
     for (size_t i = 0; i < n; i++)
         for (Graph *h = v[i]; h; h = h->next)
-            vec_push(v[0]->arena, turns, h->turns);
+            vec_push(a, turns, h->turns);
     int64_t lacks = fit_programs(v, 0, fit);
-    for (int k = 0; k < 3 && lacks && may_offload(v[0]); k++) {
+    double secs = fitted_secs(fit, &paid);
+    for (int k = 0; k < 3 && may_offload(v[0]) && (lacks || paid > 0); k++) {
+        int64_t bytes = optimizer_bytes(v[0], classes[k]);
         size_t at = 0;
-        if (optimizer_bytes(v[0], more[k]) < lacks)
+        if (lacks ? bytes < lacks : paid < offload_secs(fit, bytes))
             continue;
         for (size_t i = 0; i < n; i++)
             for (Graph *h = v[i]; h; h = h->next)
                 h->turns = turns[at++];
-        tried = alloc(v[0]->arena, (n + 1) * sizeof *tried);
-        int64_t still = fit_programs(v, more[k], tried);
-        if (still)
+        FittedProgram *tried = alloc(a, (n + 1) * sizeof *tried);
+        int64_t still = fit_programs(v, classes[k], tried);
+        double took = fitted_secs(tried, &other);
+        if (still || (!lacks && took >= secs))
             continue;
         fit = tried;
         lacks = 0;
+        secs = took;
+        paid = other;
     }
     return fit;
 }

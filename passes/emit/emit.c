@@ -431,6 +431,17 @@ double program_secs(const ProgramBuilder *m)
     return plan_secs(&p, prog.kind);
 }
 
+double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n)
+{
+    Role *role = alloc(a, n * sizeof *role);
+    Program *prog = alloc(a, n * sizeof *prog);
+    Plan p = { .mesh = stage[0]->graph->mesh, .nrole = (int)n, .role = role };
+
+    for (size_t i = 0; i < n; i++)
+        plan_like(stage[i], &role[i], &prog[i]);
+    return plan_secs(&p, prog->kind);
+}
+
 double program_unhidden(const ProgramBuilder *m)
 {
     Program prog;

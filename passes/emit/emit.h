@@ -36,6 +36,7 @@ typedef struct ProgramBuilder { /* one program being made */
     Layout *layout;
     int *work; /* instruction -> buffer of its work space, or -1 */
     Table *value;
+    struct ProgramBuilder *unlimited; /* fit.c: the stage with any memory */
     int nvalue;     /* instr_values.c: numbers of values */
     int *shape;     /* vec: of value i + 1 */
     Shapes *shapes; /* the plan's, as those */
@@ -87,6 +88,8 @@ ProgramBuilder *place_program(Graph *g, Group **groups);
  * which transfers have nothing beside them. */
 double program_secs(const ProgramBuilder *m);
 double program_unhidden(const ProgramBuilder *m);
+/* ... of all stages. */
+double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n);
 void emit_program(Emit *e, ProgramBuilder *m); /* it joins the plan */
 Plan *emit_finish(Emit *e, const CompileOptions *o);
 
