@@ -26,7 +26,8 @@
  * seconds at least (a Lagrangian bound: that of the linear program).
  *
  * Before anything is rebuilt, values whose copies take no time wait in the
- * host's memory (emit/offload.c).
+ * host's memory (emit/offload.c). Of the optimizer that is decided for all
+ * programs and stages (run.c).
  *
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
  * price 0; unasked, only where a step with them is predicted to take less time.

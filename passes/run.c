@@ -367,9 +367,8 @@ static int is_open(const Graph *g)
 }
 
 /* Prices of the stages of program v[i], and how they take micro-batches; what
- * its stages became in its place, and their builders, unless dumps are asked
- * for. *lacks: bytes that a stage needs beyond what there is, if they are more.
- */
+ * its stages became in its place, and their builders. *lacks: bytes that a
+ * stage needs beyond what there is, if they are more. */
 static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
 {
     int64_t memory = memory_limit(v[i]->opts, pass_target(v[i]));
@@ -383,9 +382,6 @@ static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
         if (m->prog.transient - room > *lacks)
             *lacks = m->prog.transient - room;
     }
-    const CompileOptions *o = &v[i]->compile->options;
-    if (o->dump || o->stop || o->dot)
-        return NULL;
     for (size_t k = 1; k < vec_len(made); k++)
         made[k - 1]->graph->next = made[k]->graph;
     v[i] = made[0]->graph;
@@ -394,19 +390,27 @@ static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
 
 typedef struct FittedProgram {
     Graph *first;          /* of its stages */
-    ProgramBuilder **made; /* vec; null: nothing was decided, or dumps */
+    ProgramBuilder **made; /* vec; null: it goes through its passes */
 } FittedProgram;
 
+static FittedProgram *new_fit(Graph *const *v)
+{
+    return alloc(v[0]->arena, (vec_len(v) + 1) * sizeof(FittedProgram));
+}
+
 /* All programs, with these classes of the optimizer in the host's memory, to
- * `to`. Bytes that a stage lacks; 0: they fit. */
-static int64_t fit_programs(Graph *const *v, unsigned classes,
-                            FittedProgram *to)
+ * `to`; turns: of all their stages. Bytes that a stage lacks; 0: they fit. */
+static int64_t fit_programs(Graph *const *v, const Turns *turns,
+                            unsigned classes, FittedProgram *to)
 {
     Graph **now = NULL;
     int64_t lacks = 0;
+    int at = 0;
 
     for (size_t i = 0; i < vec_len(v); i++) {
         vec_push(v[i]->arena, now, v[i]);
+        for (Graph *h = v[i]; h; h = h->next)
+            h->turns = turns[at++];
         for (Graph *h = v[i]; h && is_open(v[i]); h = h->next)
             h->offloads = classes;
     }
@@ -425,8 +429,9 @@ static int64_t optimizer_bytes(Graph *g, unsigned classes)
 
     for (; g; g = g->next) {
         unsigned was = g->offloads;
+        g->offloads = 0;
         int64_t bytes = lasting_bytes(g->arena, &g, 1);
-        g->offloads |= classes;
+        g->offloads = classes;
         bytes -= lasting_bytes(g->arena, &g, 1);
         g->offloads = was;
         least = bytes < least ? bytes : least;
@@ -434,74 +439,82 @@ static int64_t optimizer_bytes(Graph *g, unsigned classes)
     return least;
 }
 
-/* Seconds of a step; what it takes less where memory is no limit. */
-static double fitted_secs(const FittedProgram *step, double *paid)
+/* Seconds of a step; 0: it was not fitted. */
+static double fitted_secs(const FittedProgram *step)
+{
+    size_t n = vec_len(step->made);
+
+    return n ? stages_secs(step->first->arena, step->made, n) : 0;
+}
+
+/* At least of one for which these bytes are copied: as where memory is no
+ * limit, with copies in place of updates. */
+static double least_secs(const FittedProgram *step, int64_t bytes)
 {
     Arena *a = step->first->arena;
     size_t n = vec_len(step->made);
     ProgramBuilder **most = alloc(a, (n + 1) * sizeof *most);
-
-    for (size_t k = 0; k < n; k++)
-        most[k] = step->made[k]->unlimited;
-    double secs = n ? stages_secs(a, step->made, n) : 0;
-    *paid = n ? secs - stages_secs(a, most, n) : 0;
-    return secs;
-}
-
-/* By so much at least a step takes longer when these bytes are copied. */
-static double offload_secs(const FittedProgram *step, int64_t bytes)
-{
     double updates = 0;
 
-    for (size_t k = 0; k < vec_len(step->made); k++) {
-        const ProgramBuilder *m = step->made[k]->unlimited;
-        const Phase *f = &m->prog.phase[m->prog.nphase - 1];
+    for (size_t k = 0; k < n; k++) {
+        most[k] = step->made[k]->unlimited;
+        const Program *p = &most[k]->prog;
+        const Phase *f = &p->phase[p->nphase - 1];
         double post = 0;
         for (int i = f->first; i < f->first + f->n; i++)
-            post += m->prog.instr[i].secs;
+            post += p->instr[i].secs;
         updates = post > updates ? post : updates;
     }
-    return copy_secs(step->first, (double)bytes) - updates;
+    double copies = bytes ? copy_secs(step->first, (double)bytes) - updates : 0;
+    return n ? stages_secs(a, most, n) + (copies > 0 ? copies : 0) : 0;
 }
 
 /* Of the optimizer masters, moments or both wait in the host's memory where
  * nothing else makes the plan fit, or where what else does takes longer. All
- * that can take less time are tried, so more memory is never slower. */
-static FittedProgram *fit_all(Graph *const *v)
+ * that can take less time are tried, so more memory is never slower. `same`:
+ * the graphs are to have what was decided, not what was tried last. */
+static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
 {
-    static const unsigned classes[] = { 1u << OFFLOADmasters,
-                                        1u << OFFLOADmoments,
-                                        1u << OFFLOADmasters |
-                                            1u << OFFLOADmoments };
-    Arena *a = v[0]->arena;
-    size_t n = vec_len(v);
-    FittedProgram *fit = alloc(a, (n + 1) * sizeof *fit);
-    Turns *turns = NULL;
-    double paid, other;
+    static const unsigned some[] = { 1u << OFFLOADmasters, 1u << OFFLOADmoments,
+                                     1u << OFFLOADmasters |
+                                         1u << OFFLOADmoments };
+    FittedProgram *first = new_fit(v), *fit = first, *tried = first;
+    int64_t lacks = fit_programs(v, turns, 0, fit);
+    double secs = fitted_secs(fit);
+    unsigned best = 0;
+    int may = may_offload(v[0]) && (lacks || secs > least_secs(first, 0));
 
-    for (size_t i = 0; i < n; i++)
-        for (Graph *h = v[i]; h; h = h->next)
-            vec_push(a, turns, h->turns);
-    int64_t lacks = fit_programs(v, 0, fit);
-    double secs = fitted_secs(fit, &paid);
-    for (int k = 0; k < 3 && may_offload(v[0]) && (lacks || paid > 0); k++) {
-        int64_t bytes = optimizer_bytes(v[0], classes[k]);
-        size_t at = 0;
-        if (lacks ? bytes < lacks : paid < offload_secs(fit, bytes))
+    for (int k = 0; k < 3 && may; k++) {
+        int64_t bytes = optimizer_bytes(v[0], some[k]);
+        if (lacks ? bytes < lacks : secs <= least_secs(first, bytes))
             continue;
-        for (size_t i = 0; i < n; i++)
-            for (Graph *h = v[i]; h; h = h->next)
-                h->turns = turns[at++];
-        FittedProgram *tried = alloc(a, (n + 1) * sizeof *tried);
-        int64_t still = fit_programs(v, classes[k], tried);
-        double took = fitted_secs(tried, &other);
-        if (still || (!lacks && took >= secs))
+        tried = new_fit(v);
+        int64_t still = fit_programs(v, turns, some[k], tried);
+        if (still || (!lacks && fitted_secs(tried) >= secs))
             continue;
         fit = tried;
+        best = some[k];
         lacks = 0;
-        secs = took;
-        paid = other;
+        secs = fitted_secs(fit);
     }
+    if (same && fit != tried)
+        fit_programs(v, turns, best, fit);
+    return fit;
+}
+
+/* Where dumps are asked for, the graphs go through their passes once more. */
+static FittedProgram *fit_all(Graph *const *v)
+{
+    const CompileOptions *o = &v[0]->compile->options;
+    int dumps = o->dump || o->stop || o->dot;
+    Turns *turns = NULL;
+
+    for (size_t i = 0; i < vec_len(v); i++)
+        for (Graph *h = v[i]; h; h = h->next)
+            vec_push(v[0]->arena, turns, h->turns);
+    FittedProgram *fit = fit_classes(v, turns, dumps);
+    for (size_t i = 0; i < vec_len(v) && dumps; i++)
+        fit[i] = (FittedProgram){ v[i], NULL };
     return fit;
 }
 
