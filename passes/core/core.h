@@ -39,7 +39,7 @@ const MachineSpeeds *machine_of(const Graph *g);
  * known. */
 int64_t memory_limit(const Opts *o, const Target *T);
 int states_price(const Opts *o); /* does train.recompute say a number? */
-/* Classes of train.offload, a bit each: as it says, or as fitting chose. Is n of
+/* Classes of train.offload, a bit each: as it says, or fitting chose. Is n of
  * the optimizer, and of one of them? */
 unsigned offload_classes(const Graph *g);
 int goes_to_host(Graph *g, const Node *n);

@@ -37,9 +37,9 @@ typedef struct ProgramBuilder { /* one program being made */
     int *work; /* instruction -> buffer of its work space, or -1 */
     Table *value;
     struct ProgramBuilder *unlimited; /* fit.c: the stage with any memory */
-    int nvalue;     /* instr_values.c: numbers of values */
-    int *shape;     /* vec: of value i + 1 */
-    Shapes *shapes; /* the plan's, as those */
+    int nvalue;                       /* instr_values.c: numbers of values */
+    int *shape;                       /* vec: of value i + 1 */
+    Shapes *shapes;                   /* the plan's, as those */
     Signatures *sigs;
 } ProgramBuilder;
 

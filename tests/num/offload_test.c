@@ -10,8 +10,8 @@ enum { STEPS = 2 };
 
 #define ALL    "train.offload=activations"
 #define STATES "train.offload=moments,masters"
-#define MODEL "tests/models/folds.lua"
-#define TINY  "axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 "
+#define MODEL  "tests/models/folds.lua"
+#define TINY   "axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 "
 /* clang-format off */
 static const struct { const char *keys, *with; } cases[] = {
     { TINY "fold.dp=2 fold.ep=2 route.factor=1.9 route.dispatcher=peer fold.pair=1", ALL },

@@ -1,0 +1,2 @@
+axes { batch = { 2 }, hidden = { 4 } }
+train { offload = { "none", "moments" } }
