@@ -5,6 +5,7 @@
  * Here too is what others read from outside: results and buffers. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "exec.h"
 
@@ -202,19 +203,37 @@ static void open_rank(Exec *x, Rank *r, int64_t id)
     r->stage->nrank++;
 }
 
+/* What ranks of this machine offload, before any of them takes it. */
+static void need_host_room(Exec *x)
+{
+    const Comm *c = x->comm;
+    int64_t have = host_free(), mine = 0, need = 0, any = 0;
+    int64_t *all = alloc(x->mem, (size_t)c->world * sizeof *all);
+
+    for (int i = 0; i < x->plan->nrole; i++)
+        any |= x->plan->role[i].host;
+    for (int64_t i = 0; i < c->n; i++)
+        mine += x->rank[i].role->host;
+    if (any && c->n < c->world)
+        comm_gather(x->comm, &mine, all, sizeof mine);
+    for (int64_t r = 0; r < c->world && c->n < c->world; r++)
+        if (!strcmp(c->peer[r].host, c->peer[c->first].host))
+            need += all[r];
+    need = c->n < c->world ? need : mine;
+    if (need > have)
+        err(NULL,
+            "out of memory: ranks of this machine offload %s GiB to its "
+            "memory, and may take %s GiB of it (train.offload=none keeps it)",
+            gib_text(x->mem, need, have), gib_text(x->mem, have, need));
+}
+
 /* What it offloads; pages of this process, which some devices want to stay. */
 static uint8_t *open_host_arena(Exec *x, const Role *r)
 {
     static const char what[] = "what the plan offloads";
-    int64_t have = r->host ? host_free() : 0;
 
     if (!r->host)
         return NULL;
-    if (r->host > have)
-        err(NULL,
-            "out of memory: the plan offloads %s GiB to the host's memory, and "
-            "this process may take %s GiB of it (train.offload=none keeps it)",
-            gib_text(x->mem, r->host, have), gib_text(x->mem, have, r->host));
     uint8_t *p = x->dev->alloc(x->on, ARENApinned, r->host, what);
     return exec_apart(x) ? p : poison_pages(p, r->host);
 }
@@ -255,6 +274,7 @@ Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
         open_rank(x, &x->rank[i], c->first + i);
     if (!exec_apart(x))
         need_room(x);
+    need_host_room(x);
     for (int64_t i = 0; i < c->n; i++)
         open_arena(x, &x->rank[i]);
     d->load(x->on);
