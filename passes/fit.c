@@ -53,6 +53,7 @@ typedef struct FitSearch {
     const char *turns;  /* why micro-batches go so; null: nothing to say */
     const Scope **unit; /* vec: in the order of the forward */
     Table *number;      /* unit -> 1 + its index there */
+    Graph *free;        /* a copy at price 0, up to what all such share */
     int64_t *kept[PRICES + 1]; /* by number, 0: of no unit; null: not tried */
     double cost[PRICES + 1];   /* Rebuilding.cost of these */
 } FitSearch;
@@ -81,8 +82,6 @@ static Graph *copy_at(const FitSearch *s, Arena *a, PricePoint c)
 {
     Graph *h = stage_copy(a, s->g);
 
-    h->turns = s->g->turns;
-    h->offloads = s->g->offloads;
     set_price(s, h, c);
     return h;
 }
@@ -90,6 +89,23 @@ static Graph *copy_at(const FitSearch *s, Arena *a, PricePoint c)
 static ProgramBuilder *make(const FitSearch *s, PricePoint c)
 {
     return place_stage(copy_at(s, s->g->arena, c));
+}
+
+/* The first pass that asks how micro-batches go, or what is offloaded, is pair;
+ * stash asks it of two of them. */
+static ProgramBuilder *make_free(FitSearch *s)
+{
+    Graph *g = s->g;
+
+    if (!s->free) {
+        s->free = copy_at(s, g->arena, (PricePoint){ 0 });
+        run_up_to(s->free, g->mesh && micro_turns(g) == 2 ? pass_recompute
+                                                         : pass_fuse);
+    }
+    Graph *h = stage_copy(g->arena, s->free);
+    h->turns = g->turns;
+    h->offloads = g->offloads;
+    return place_stage(h);
 }
 
 /* ---- what is kept at a price --------------------------------------------- */
@@ -276,7 +292,7 @@ static int pairs_fit(const FitSearch *s, const ProgramBuilder *made)
 static ProgramBuilder *make_turns(FitSearch *s, Turns turns)
 {
     s->g->turns = turns;
-    return make(s, (PricePoint){ 0 });
+    return make_free(s);
 }
 
 /* As asked for, where they fit. */
@@ -327,11 +343,11 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     o->dot = NULL;
     ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
                             : takes_pairs(g) ? asked_pairs(&s)
-                                             : make(&s, (PricePoint){ 0 });
+                                             : make_free(&s);
     ProgramBuilder *unlimited = first;
     if (first->prog.transient > room && may_offload(g)) {
         g->offloads |= 1u << OFFLOADactivations;
-        first = make(&s, (PricePoint){ 0 });
+        first = make_free(&s);
     }
     Fit l = { first, { 0 } };
     int named = g->prog == PGfallback && opts_words(g->opts, "train.recompute");
