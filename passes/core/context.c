@@ -1,5 +1,6 @@
 /* context.c: what passes share of a compile under way: options and target, and
  * what it says: decisions (-d why), graphs after a pass (-d). */
+#include <stdlib.h>
 #include <string.h>
 
 #include "../../ir/keys.h"
@@ -9,6 +10,7 @@ void compile_begin(Graph *g, const Target *T, const CompileOptions *o)
 {
     g->compile = alloc(g->arena, sizeof *g->compile);
     *g->compile = (Compile){ .options = *o, .target = T, .pass = "" };
+    g->compile->checks_all = getenv("PLEAT_CHECK") != NULL;
     g->compile->said = table_new(g->arena);
     g->compile->lowered = table_new(g->arena);
     g->compile->machine = machine_speeds(g->opts, T->machine);

@@ -26,6 +26,8 @@ typedef struct Compile {
     const Target *target;
     MachineSpeeds machine; /* whose speeds times are predicted by */
     const char *pass;      /* under way */
+    int checks_all;        /* check_graph after every pass, not only after the
+                                     last one of each level */
     int ndot;              /* pictures drawn */
     Table *said;           /* plain_products.c: axes warned of */
     Table *lowered;        /* lower.c: kernels, by what they are made of */
