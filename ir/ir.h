@@ -812,6 +812,7 @@ typedef struct Group {
                                      the plan's text, once; null: nothing */
     Node **arg;
     int narg;    /* buffers of the instruction, in order; null: none */
+    struct NamedValue *named; /* by arg, from emit on: memory.h */
     Node **view; /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;

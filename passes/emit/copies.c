@@ -81,11 +81,11 @@ static void note_uses(PhaseCopies *x)
     for (int i = 0; i < x->phase->n; i++) {
         const Group *k = group_at(x, i);
         for (int j = 0; j < k->narg; j++) {
-            Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
+            Node *n = k->named[j].stored;
             void **first = n ? table_at(x->read, KEYP(n)) : NULL;
             if (first && !*first)
                 *first = (void *)(uintptr_t)(i + 1);
-            if (n && group_writes(k, n))
+            if (k->named[j].writes)
                 *table_at(x->made, KEYP(n)) = (void *)(uintptr_t)(i + 1);
         }
         x->start[i] = now;

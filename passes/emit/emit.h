@@ -33,6 +33,7 @@ typedef struct ProgramBuilder { /* one program being made */
     int64_t repeat;     /* of den and body */
     int pair;           /* ... of two micro-batches */
     int once;           /* each instruction runs once */
+    int nnamed;         /* numbers of values that instructions name */
     Layout *layout;
     int *work; /* instruction -> buffer of its work space, or -1 */
     Table *value;
@@ -49,7 +50,6 @@ void make_joins(
     ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are joins */
 /* streams.c: on which stream each instruction runs, behind which events. */
 void put_streams(ProgramBuilder *m, Program *p);
-int group_writes(const Group *k, const Node *stored);
 int runs_beside(const ProgramBuilder *m, const Instr *s);
 int joins_next(const Program *p, int phase); /* phase and the next: one */
 /* offload.c: may a stage that does not fit offload what costs no time? */

@@ -50,10 +50,11 @@ typedef struct ValueOrder { /* of a value */
 
 typedef struct Overlap {
     ProgramBuilder *builder;
+    Arena *arena;
     const Program *prog;
     int first, n; /* instructions of the phase */
     TimedInstr *timed;
-    Table *uses;
+    ValueOrder *uses; /* by number of values */
     int low;              /* first task that computes and was not taken */
     int *ready;           /* vec: collectives that wait for nothing */
     double compute, comm; /* clocks */
@@ -74,20 +75,17 @@ static void after(Overlap *x, int first, int then)
 {
     if (first < 0 || first == then)
         return;
-    vec_push(x->builder->arena, x->timed[first].next, then);
+    vec_push(x->arena, x->timed[first].next, then);
     x->timed[then].wait++;
 }
 
-static void note_use(Overlap *x, int i, Node *stored, int write)
+static void note_use(Overlap *x, int i, int number, int write)
 {
-    ValueOrder **at = (ValueOrder **)table_at(x->uses, KEYP(value_key(stored)));
+    ValueOrder *u = &x->uses[number];
 
-    if (!*at)
-        *at = alloc(x->builder->arena, sizeof **at);
-    ValueOrder *u = *at;
     after(x, u->wrote - 1, i);
     if (!write) {
-        vec_push(x->builder->arena, u->read, i);
+        vec_push(x->arena, u->read, i);
         return;
     }
     for (size_t k = 0; k < vec_len(u->read); k++)
@@ -103,12 +101,13 @@ static void list_task(Overlap *x, int i)
     t->beside = runs_beside(x->builder, &k->instr);
     t->bytes = t->beside ? 0 : x->load.ends[x->first + i];
     for (int j = 0; j < k->narg; j++) {
-        Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
+        const NamedValue *v = &k->named[j];
+        Node *n = v->stored;
         if (!n)
             continue;
-        note_use(x, i, n, group_writes(k, n));
-        if (n->op == Oreload && n->in[0]->nin) /* copies stand aside */
-            note_use(x, i, storage(n->in[0]->in[0]), 0);
+        note_use(x, i, v->number, v->writes);
+        if (v->source >= 0) /* copies stand aside (copies.c) */
+            note_use(x, i, v->source, 0);
         t->bytes += t->beside ? local_bytes(x->builder->graph, n) : 0;
     }
     if (t->beside && t->bytes * ROOM > x->room)
@@ -211,7 +210,7 @@ static void begin_beside(Overlap *x, int i)
         if (x->ready[k] != i)
             x->ready[left++] = x->ready[k];
     vec_cut(x->ready, left);
-    vec_push(x->builder->arena, x->flight, i);
+    vec_push(x->arena, x->flight, i);
     x->held += t->bytes;
     for (size_t k = 0; k < vec_len(t->next); k++)
         x->timed[t->next[k]].behind = (int)vec_len(x->flight);
@@ -226,11 +225,11 @@ static void take(Overlap *x, int i)
     start = start > *clock ? start : *clock;
     t->end = *clock = start + group_of(x, i)->instr.secs;
     t->taken = 1;
-    vec_push(x->builder->arena, x->seq, i);
+    vec_push(x->arena, x->seq, i);
     for (size_t k = 0; k < vec_len(t->next); k++) {
         TimedInstr *o = &x->timed[t->next[k]];
         if (!--o->wait && o->beside)
-            vec_push(x->builder->arena, x->ready, t->next[k]);
+            vec_push(x->arena, x->ready, t->next[k]);
         o->from = o->from > t->end ? o->from : t->end;
     }
     if (t->beside)
@@ -256,12 +255,15 @@ static Overlap span_of(ProgramBuilder *m, const Program *p, int f, Load load)
 {
     const Phase *at = &p->phase[f];
     int n = at->n + (joins_next(p, f) ? at[1].n : 0);
-    Overlap x = {
-        .builder = m, .prog = p, .first = at->first, .n = n, .load = load
-    };
+    Overlap x = { .builder = m,
+                  .arena = arena_new(),
+                  .prog = p,
+                  .first = at->first,
+                  .n = n,
+                  .load = load };
 
-    x.timed = alloc(m->arena, sizeof *x.timed * (size_t)(n + 1));
-    x.uses = table_new(m->arena);
+    x.timed = alloc(x.arena, sizeof *x.timed * (size_t)(n + 1));
+    x.uses = alloc(x.arena, sizeof *x.uses * (size_t)(m->nnamed + 1));
     list_tasks(&x);
     return x;
 }
@@ -274,7 +276,7 @@ static void give_order(Overlap *x, Phase *f, int had, int joined)
     int end = had;
 
     for (int k = 0; k < x->n; k++)
-        vec_push(x->builder->arena, was, x->builder->group[x->first + k]);
+        vec_push(x->arena, was, x->builder->group[x->first + k]);
     for (int k = 0; k < x->n; k++)
         x->builder->group[x->first + k] = was[x->seq[k]];
     for (int k = 0; k < x->n - 1; k++)
@@ -291,15 +293,15 @@ static void order_span(ProgramBuilder *m, const Program *p, int f, Load load)
 {
     Overlap x = span_of(m, p, f, load);
 
-    if (!x.room)
-        return;
     measure_tails(&x);
     for (int i = 0; i < x.n; i++)
         if (x.timed[i].beside && !x.timed[i].wait)
-            vec_push(m->arena, x.ready, i);
-    for (int k = 0; k < x.n; k++)
+            vec_push(x.arena, x.ready, i);
+    for (int k = 0; k < x.n && x.room; k++)
         take(&x, next(&x));
-    give_order(&x, &p->phase[f], p->phase[f].n, joins_next(p, f));
+    if (x.room)
+        give_order(&x, &p->phase[f], p->phase[f].n, joins_next(p, f));
+    arena_free(x.arena);
 }
 
 /* Buckets are reduced in post: in the model's order of a span, as soon as their
@@ -309,7 +311,7 @@ static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
 {
     Overlap x = span_of(m, p, f, load);
     Phase *at = &p->phase[f];
-    int *place = alloc(m->arena, sizeof *place * (size_t)(x.n + 1));
+    int *place = alloc(x.arena, sizeof *place * (size_t)(x.n + 1));
 
     for (int i = 0; i < x.n; i++) {
         int early = x.timed[i].beside || group_of(&x, i)->instr.kind == Ijoin;
@@ -322,12 +324,13 @@ static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
     }
     for (int i = 0; i < x.n; i++) {
         if (place[i] == i)
-            vec_push(m->arena, x.seq, i);
+            vec_push(x.arena, x.seq, i);
         for (int k = at->n; k < x.n && place[i] == i; k++)
             if (k != i && place[k] == i)
-                vec_push(m->arena, x.seq, k);
+                vec_push(x.arena, x.seq, k);
     }
     give_order(&x, at, at->n, 1);
+    arena_free(x.arena);
 }
 
 /* With so much more alive than in the model's order, as far as that tells; how
@@ -340,7 +343,7 @@ static int64_t spread(ProgramBuilder *m, Program *p, Load load, int64_t more)
     for (int i = 0; i < p->ninstr; i++)
         p->instr[i] = m->group[i]->instr;
     put_streams(m, p);
-    return layout_load(m->graph, m->group, p).most;
+    return layout_load(m->arena, m->graph, m->group, p).most;
 }
 
 void order_beside(ProgramBuilder *m, Program *p)
@@ -353,13 +356,13 @@ void order_beside(ProgramBuilder *m, Program *p)
         beside |= runs_beside(m, &p->instr[i]);
     if (!beside)
         return;
-    Load load = layout_load(m->graph, m->group, p);
+    Load load = layout_load(m->arena, m->graph, m->group, p);
     int64_t most = load.most;
     int64_t more = (most + lasting_bytes(m->arena, &m->graph, 1)) / GROWTH;
     for (int f = 0; f < p->nphase; f++)
         if (joins_next(p, f))
             hoist_reductions(m, p, f, load);
-    load = layout_load(m->graph, m->group, p);
+    load = layout_load(m->arena, m->graph, m->group, p);
     load.most = most;
     for (int i = 0; i < p->ninstr; i++)
         vec_push(m->arena, group, m->group[i]);

@@ -26,7 +26,8 @@ typedef struct InFlight {
 typedef struct Streams {
     ProgramBuilder *builder;
     Program *prog;
-    Table *flight;     /* stored value -> InFlight */
+    Arena *arena;
+    InFlight *flight;  /* by number of values */
     int overlap;       /* collectives may leave */
     int last[NSTREAM]; /* instruction that stood last, from 1 */
     int known[NSTREAM]
@@ -37,29 +38,17 @@ typedef struct Streams {
     int events;
 } Streams;
 
-int group_writes(const Group *k, const Node *stored)
-{
-    for (int j = 0; j < k->nout; j++)
-        if (storage(k->out[j]) == stored)
-            return 1;
-    return k->instr.kind == Ijoin;
-}
-
 static void send_off(Streams *x, StreamKind on, int i)
 {
     const Group *k = x->builder->group[i];
 
     for (int j = 0; j < k->narg; j++) {
-        Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
-        InFlight **at =
-            n ? (InFlight **)table_at(x->flight, KEYP(value_key(n))) : NULL;
-        if (!n)
+        const NamedValue *n = &k->named[j];
+        if (!n->stored)
             continue;
-        if (!*at)
-            *at = alloc(x->builder->arena, sizeof **at);
-        (*at)->named[on] = i + 1;
-        if (group_writes(k, n))
-            (*at)->wrote[on] = i + 1;
+        x->flight[n->number].named[on] = i + 1;
+        if (n->writes)
+            x->flight[n->number].wrote[on] = i + 1;
     }
 }
 
@@ -70,9 +59,9 @@ static int meets(const Streams *x, int i, StreamKind with)
     int last = 0;
 
     for (int j = 0; j < k->narg; j++) {
-        Node *n = k->arg[j] ? storage(k->arg[j]) : NULL;
-        const InFlight *f = n ? table_get(x->flight, KEYP(value_key(n))) : NULL;
-        int at = !f ? 0 : group_writes(k, n) ? f->named[with] : f->wrote[with];
+        const NamedValue *n = &k->named[j];
+        const InFlight *f = &x->flight[n->number];
+        int at = !n->stored ? 0 : n->writes ? f->named[with] : f->wrote[with];
         last = at > last ? at : last;
     }
     return last;
@@ -142,7 +131,7 @@ static StreamKind stream_of(Streams *x, int i)
     StreamKind on = k->node[0]->op == Oreload ? STREAMreload : STREAMcopy;
     send_off(x, on, i);
     if (on == STREAMcopy)
-        vec_push(x->builder->arena, x->copy, i);
+        vec_push(x->arena, x->copy, i);
     return on;
 }
 
@@ -186,12 +175,13 @@ static void put_instr(Streams *x, int phase, int i)
 
 void put_streams(ProgramBuilder *m, Program *p)
 {
-    Streams x = { .builder = m, .prog = p };
+    Streams x = { .builder = m, .prog = p, .arena = arena_new() };
 
-    x.flight = table_new(m->arena);
+    x.flight = alloc(x.arena, sizeof *x.flight * (size_t)(m->nnamed + 1));
     x.overlap = (int)opts_int(m->graph->opts, "fold.overlap");
-    x.end = alloc(m->arena, sizeof *x.end * (size_t)(p->ninstr + 1));
+    x.end = alloc(x.arena, sizeof *x.end * (size_t)(p->ninstr + 1));
     for (int f = 0; f < p->nphase; f++)
         for (int k = 0; k < p->phase[f].n; k++)
             put_instr(&x, f, p->phase[f].first + k);
+    arena_free(x.arena);
 }

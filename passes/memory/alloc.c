@@ -43,7 +43,7 @@ int is_persistent(const Node *n)
 }
 
 /* An input of a pair's second micro-batch has the name of the first's. */
-void *value_key(Node *n)
+static void *value_key(Node *n)
 {
     int second = n->op == Oinput && n->at.input.second;
 
@@ -73,6 +73,47 @@ int64_t lasting_bytes(Arena *a, Graph *const *g, int n)
             bytes += aligned(local_bytes(g[k], x));
         }
     return bytes;
+}
+
+static int writes(const Group *k, const Node *stored)
+{
+    for (int j = 0; j < k->nout; j++)
+        if (storage(k->out[j]) == stored)
+            return 1;
+    return k->instr.kind == Ijoin;
+}
+
+static int number_of(Table *numbers, Node *stored, int *count)
+{
+    void **at = table_at(numbers, KEYP(value_key(stored)));
+
+    if (!*at)
+        *at = (void *)(uintptr_t)++*count;
+    return (int)(uintptr_t)*at - 1;
+}
+
+int name_values(Arena *a, Group *const *k, int n)
+{
+    Arena *scratch = arena_new();
+    Table *numbers = table_new(scratch);
+    int count = 0;
+
+    for (int i = 0; i < n; i++) {
+        k[i]->named = alloc(a, sizeof *k[i]->named * (size_t)(k[i]->narg + 1));
+        for (int j = 0; j < k[i]->narg; j++) {
+            NamedValue *v = &k[i]->named[j];
+            Node *x = k[i]->arg[j] ? storage(k[i]->arg[j]) : NULL;
+            if (!x)
+                continue;
+            *v = (NamedValue){ x, number_of(numbers, x, &count),
+                               writes(k[i], x), -1 };
+            if (x->op == Oreload && x->in[0]->nin)
+                v->source =
+                    number_of(numbers, storage(x->in[0]->in[0]), &count);
+        }
+    }
+    arena_free(scratch);
+    return count;
 }
 
 /* ---- lives --------------------------------------------------------------- */
@@ -112,13 +153,21 @@ static void hold(const Alloc *a, Live *x, int instr)
         x->dies = until;
 }
 
-static void touch(Alloc *a, Node *arg, int instr)
+/* Index of the stored value's life; -1: it has none. */
+static int life_of(const Layout *l, const Node *stored)
 {
-    Node *n = storage(arg);
+    int i = stored->mark - 1;
+
+    return i >= 0 && (size_t)i < vec_len(l->live) && l->live[i].node == stored
+               ? i
+               : -1;
+}
+
+static void touch(Alloc *a, Node *n, int instr)
+{
     if (is_persistent(n))
         return;
-    void **at = table_at(a->layout->of, KEYP(n));
-    if (!*at) {
+    if (life_of(a->layout, n) < 0) {
         Live x = { .node = n,
                    .bytes = local_bytes(a->graph, n),
                    .born = instr,
@@ -127,9 +176,9 @@ static void touch(Alloc *a, Node *arg, int instr)
                    .within = -1,
                    .host = n->op == Ooffload };
         vec_push(a->arena, a->layout->live, x);
-        *at = (void *)(uintptr_t)vec_len(a->layout->live);
+        n->mark = (int)vec_len(a->layout->live);
     }
-    Live *x = &a->layout->live[(uintptr_t)*at - 1];
+    Live *x = &a->layout->live[n->mark - 1];
     x->last = instr;
     hold(a, x, instr);
     note_call(a, x, instr);
@@ -166,7 +215,7 @@ static void outlast_repeats(Alloc *a)
 
 static int own(const Layout *l, Node *n)
 {
-    return (int)(uintptr_t)table_get(l->of, KEYP(storage(n))) - 1;
+    return life_of(l, storage(n));
 }
 
 static int is_gradient(const Node *n)
@@ -307,10 +356,10 @@ static void take_over(Alloc *a, int instr)
 
 /* ---- places -------------------------------------------------------------- */
 
-static Load load_of(const Alloc *a, const Rect *r, int n)
+static Load load_of(Arena *arena, const Alloc *a, const Rect *r, int n)
 {
     size_t size = sizeof(int64_t) * (size_t)(a->count + 1);
-    Load l = { alloc(a->arena, size), alloc(a->arena, size), 0 };
+    Load l = { alloc(arena, size), alloc(arena, size), 0 };
 
     for (int i = 0; i < n; i++) {
         int64_t bytes = aligned(r[i].bytes);
@@ -364,7 +413,7 @@ static Packed place(Alloc *a, int host)
         return p;
     rows_move(l, &t, from + r[count].offset, from + r[count + 1].offset);
     r[count] = (Rect){ a->rows->from, a->rows->to, t.bound, -1, 0 };
-    p.bound = load_of(a, r, count + 1).most;
+    p.bound = load_of(a->arena, a, r, count + 1).most;
     return p;
 }
 
@@ -383,19 +432,19 @@ static void place_all(Alloc *a)
             l->live[i].offset += l->live[l->live[i].within].offset;
 }
 
-static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
+static Alloc live_in(Arena *arena, Graph *g, Group *const *k,
+                     const Program *prog)
 {
-    Alloc a = { g, g->arena, k, prog->ninstr, prog, NULL, NULL, NULL };
+    Alloc a = { g, arena, k, prog->ninstr, prog, NULL, NULL, NULL };
 
-    a.behind = instrs_behind(g->arena, prog);
-    a.rows = rows_of(g->arena, prog);
+    a.behind = instrs_behind(arena, prog);
+    a.rows = rows_of(arena, prog);
 
     a.layout = alloc(a.arena, sizeof *a.layout);
-    a.layout->of = table_new(a.arena);
     for (int s = 0; s < a.count; s++) {
         for (int j = 0; j < k[s]->narg; j++)
-            if (k[s]->arg[j])
-                touch(&a, k[s]->arg[j], s);
+            if (k[s]->named[j].stored)
+                touch(&a, k[s]->named[j].stored, s);
         add_scratch(&a, s);
     }
     find_parts(&a);
@@ -411,9 +460,10 @@ static Alloc live_in(Graph *g, Group *const *k, const Program *prog)
     return a;
 }
 
-Load layout_load(Graph *g, Group *const *k, const Program *prog)
+Load layout_load(Arena *arena, Graph *g, Group *const *k, const Program *prog)
 {
-    Alloc a = live_in(g, k, prog);
+    Arena *scratch = arena_new();
+    Alloc a = live_in(scratch, g, k, prog);
     Rect *r = alloc(a.arena, sizeof *r * (size_t)(a.layout->n + 1));
     int n = 0;
 
@@ -422,12 +472,14 @@ Load layout_load(Graph *g, Group *const *k, const Program *prog)
         if (x->same < 0 && x->within < 0 && !x->host)
             r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
     }
-    return load_of(&a, r, n);
+    Load l = load_of(arena, &a, r, n);
+    arena_free(scratch);
+    return l;
 }
 
 Layout *layout(Graph *g, Group *const *k, const Program *prog)
 {
-    Alloc a = live_in(g, k, prog);
+    Alloc a = live_in(g->arena, g, k, prog);
 
     place_all(&a);
     return a.layout;

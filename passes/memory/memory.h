@@ -39,16 +39,25 @@ typedef struct Live {
 } Live;
 
 typedef struct Layout {
-    Live *live;
-    int n;            /* vec */
-    Table *of;        /* stored value -> index + 1 */
+    Live *live;       /* vec: a stored value's index is its mark - 1 */
+    int n;
     SlotGroup *frame; /* vec */
     int64_t height, bound;
     int64_t host; /* height in the host's arena */
 } Layout;
 
+/* A value that an instruction names: an argument of its group. */
+typedef struct NamedValue {
+    Node *stored; /* null: none */
+    int number;   /* the same for all nodes of a value */
+    int writes;   /* the instruction stores it */
+    int source;   /* number of the value whose copy in the host's memory this
+                     brings back, or -1 */
+} NamedValue;
+/* Sets Group.named of n groups; returns how many numbers there are. */
+int name_values(Arena *a, Group *const *k, int n);
+
 int is_persistent(const Node *stored);
-void *value_key(Node *stored); /* the same for all nodes of a value */
 /* Of the device: what the n graphs name of persistent values, each once. */
 int64_t lasting_bytes(Arena *a, Graph *const *g, int n);
 /* Places all that lives within one program, whose phases and slots are known.
@@ -59,7 +68,7 @@ Layout *layout(Graph *g, Group *const *k, const Program *prog);
 typedef struct Load {
     int64_t *alive, *ends, most;
 } Load;
-Load layout_load(Graph *g, Group *const *k, const Program *prog);
+Load layout_load(Arena *a, Graph *g, Group *const *k, const Program *prog);
 int layout_root(const Layout *l, int i);  /* whose buffer i lies in */
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
