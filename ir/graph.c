@@ -34,6 +34,7 @@ Graph *g_like(const Graph *g)
 
     *h = *g;
     h->node = NULL;
+    h->group = NULL;
     h->next = NULL;
     h->bypath = NULL;
     h->nbypath = 0;

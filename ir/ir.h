@@ -399,6 +399,8 @@ struct Graph {
     Table *bypath;
     size_t nbypath; /* g_param's index of the first nbypath */
     Node **node;    /* vec, operands before users */
+    struct Group **group; /* vec: after sched, its kernels; null: nodes' numbers
+                             say which there are (groups_of) */
     HfMap *hf;
     int nhf; /* set by the front end, carried to the plan */
 };

@@ -234,7 +234,7 @@ void run_up_to(Graph *g, void (*pass)(Graph *g))
 ProgramBuilder *place_stage(Graph *g)
 {
     run_up_to(g, pass_offload);
-    Group **k = groups_of(g, g->arena);
+    Group **k = g->group ? g->group : groups_of(g, g->arena);
 
     stash_values(g, k);
     for (size_t i = 0; i < vec_len(k); i++)

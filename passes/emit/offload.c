@@ -379,6 +379,7 @@ void pass_offload(Graph *g)
     read_late(&f);
     write_states(&f);
     number_kernels(&f);
+    g->group = NULL;
     g_sort(g);
     arena_free(a);
 }

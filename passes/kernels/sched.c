@@ -239,11 +239,10 @@ Group **sched(Graph *g, Group *const *k, Arena *a)
 
 void pass_sched(Graph *g)
 {
-    Arena *a = arena_new();
-    Group **k = sched(g, groups_of(g, a), a);
+    Group **k = sched(g, groups_of(g, g->arena), g->arena);
 
     for (size_t i = 0; i < vec_len(k); i++)
         for (int j = 0; j < k[i]->n; j++)
             k[i]->node[j]->kernel = (int)i + 1;
-    arena_free(a);
+    g->group = k;
 }
