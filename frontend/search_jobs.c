@@ -293,9 +293,10 @@ static Graph *graph_of(const Search *s, const Point *p)
     die("search: no model has a batch of %lld", (long long)p->batch);
 }
 
-static Plan *compile_point(const Search *s, Graph *g, const Point *p)
+static Plan *compile_point(const Search *s, Graph *g, const Point *p,
+                           unsigned without)
 {
-    CompileOptions o = { .out = stdout };
+    CompileOptions o = { .out = stdout, .unproved = 1, .without = without };
 
     search_keys(g->opts, p);
     opts_check(g->opts);
@@ -384,7 +385,8 @@ static int short_job(void *ctx, int i, void *result)
         opts_set(g->opts, "train.recompute", "1e12", NULL);
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
-    Plan *plan = compile_point(s, g, &p);
+    Plan *plan = compile_point(
+        s, g, &p, 1u << PGeval | 1u << PGforward | 1u << PGinit);
     measure(plan, out);
     double one = secs_of_micros(plan, 1, &open1);
     double two = secs_of_micros(plan, 2, &open2);
@@ -439,7 +441,7 @@ static int whole_job(void *ctx, int i, void *result)
 {
     const WholeJobs *x = ctx;
     const Search *s = x->search;
-    Plan *p = compile_point(s, graph_of(s, x->point[i]), x->point[i]);
+    Plan *p = compile_point(s, graph_of(s, x->point[i]), x->point[i], 0);
 
     *(Forecast *)result = search_forecast(p);
     return plan_time(forever, p, PGstep).stuck == NULL;

@@ -245,7 +245,8 @@ ProgramBuilder *place_stage(Graph *g)
 
 static int runs(const Graph *g, ProgramKind k)
 {
-    return has(g, k == PGforward ? Ooutput : Oloss);
+    return !(g->compile->options.without >> k & 1) &&
+           has(g, k == PGforward ? Ooutput : Oloss);
 }
 
 /* The program as -x left it, all stages of it, or from the model. */
@@ -567,7 +568,9 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
         write_stage(g, stopped);
         return NULL;
     }
-    Graph *init = vec_len(v) ? init_of(v) : initial_graph(g);
-    emit_stages(e, init, NULL);
+    if (!(o->without >> PGinit & 1)) {
+        Graph *init = vec_len(v) ? init_of(v) : initial_graph(g);
+        emit_stages(e, init, NULL);
+    }
     return emit_finish(e, o);
 }

@@ -17,6 +17,8 @@ typedef struct CompileOptions {
     Text *dot;        /* not null: graphs go there, as Graphviz */
     Source *source;
     int nsource;   /* Lua sources for the plan */
+    unsigned without; /* programs that are left out, as bits */
+    int unproved;     /* nobody runs the plan: its prices are asked for */
     Graph **stage; /* vec: programs that -x wrote and that go on
                                      from there; null: all start anew */
 } CompileOptions;
