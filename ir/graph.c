@@ -489,8 +489,8 @@ static void mark_like(Graph *g, Node *n, const Node *gone)
 
 static void merge_equal(Graph *g, Arena *scratch)
 {
-    Table *t = table_new(scratch);
     size_t n = vec_len(g->node);
+    Table *t = table_for(scratch, n);
     Node **to = alloc(scratch, (n + 1) * sizeof *to);
 
     g_renumber(g);
@@ -593,7 +593,8 @@ void g_names(Graph *g)
     if (first == vec_len(g->node))
         return;
     Arena *scratch = arena_new();
-    Table *used = table_new(scratch), *next = table_new(scratch);
+    Table *used = table_for(scratch, vec_len(g->node));
+    Table *next = table_new(scratch);
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->name)
             *table_at(used, KEYP(g->node[i]->name)) = g->node[i];

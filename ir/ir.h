@@ -160,6 +160,7 @@ int op_calls(Op op); /* it is made of a function, dearer than a load */
 
 typedef struct Table Table;
 Table *table_new(Arena *a);
+Table *table_for(Arena *a, size_t n); /* with room for so many */
 Arena *table_arena(const Table *t);
 void **table_at(Table *t, uint64_t key);       /* slot, made when missing */
 void *table_get(const Table *t, uint64_t key); /* null: missing */
@@ -267,35 +268,35 @@ struct Scope {
                           backward's: what it is the backward of */
 };
 
+/* What every walk reads stands first. */
 struct Node {
     int id; /* index in g->node after g_renumber */
     Op op;
     Dtype dt;
     Region reg;
-    int nd;
-    Dim dim[MAXD]; /* order is the memory layout, last fastest */
-    int nin;
+    int mark, buf; /* facts kept by passes while they run; the buffer after
+                          alloc */
+    int nin, nd;
     Node **in;
-    Attrs at;       /* only the member of its op: n->at.slice.start */
-    Node *map;      /* rows layout: the route node of the row axis */
-    const char *of; /* an accumulator: path of the parameter (ZeRO-2, 3: of
-                          the bucket) whose gradient it is; null: of none */
-    Graph *body;    /* composites: what they mean */
-    int again;      /* recomputed copy number; never merged */
-    int piece;      /* elementwise and reductions: of which piece of work done
+    Node *map; /* rows layout: the route node of the row axis */
+    const Scope *scope;
+    int call;   /* body of a stage: 1 + index of Graph.call */
+    int kernel; /* from fuse on: of which kernel, from 1, in the order
+                          they run; 0: of none */
+    int again;  /* recomputed copy number; never merged */
+    int piece;  /* elementwise and reductions: of which piece of work done
                           in pieces (rounds of rows, chunks of logits), from 1;
                           0: of none. No kernel is of two */
-    int kernel;     /* from fuse on: of which kernel, from 1, in the order
-                          they run; 0: of none */
-    const Scope *scope;
+    Dim dim[MAXD];  /* order is the memory layout, last fastest */
+    Attrs at;       /* only the member of its op: n->at.slice.start */
+    Graph *body;    /* composites: what they mean */
+    const char *of; /* an accumulator: path of the parameter (ZeRO-2, 3: of
+                          the bucket) whose gradient it is; null: of none */
     const char *name; /* unique: scope path, op, ordinal */
     const Loc *loc;
-    int call;          /* body of a stage: 1 + index of Graph.call */
+    void *tmp;         /* kept by passes while they run */
     Shard sh[MAXATOM]; /* after place */
-    /* Facts kept by passes while they run, and the buffer after alloc. */
-    void *tmp;
-    int mark, buf;
-    int stash; /* 1 + the stack where its rows lie; 0: in none */
+    int stash;         /* 1 + the stack where its rows lie; 0: in none */
 };
 
 /* What a value begins with. */

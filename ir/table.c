@@ -21,14 +21,21 @@ uint64_t mix64(uint64_t h, uint64_t x)
     return h ^ (h >> 29);
 }
 
-Table *table_new(Arena *a)
+Table *table_for(Arena *a, size_t n)
 {
     Table *t = alloc(a, sizeof *t);
 
     t->arena = a;
     t->cap = 64;
+    while (t->cap < 2 * n + 2)
+        t->cap *= 2;
     t->slot = alloc(a, t->cap * sizeof *t->slot);
     return t;
+}
+
+Table *table_new(Arena *a)
+{
+    return table_for(a, 0);
 }
 
 Arena *table_arena(const Table *t)
