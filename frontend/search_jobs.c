@@ -296,7 +296,7 @@ static Graph *graph_of(const Search *s, const Point *p)
 static Plan *compile_point(const Search *s, Graph *g, const Point *p,
                            unsigned without)
 {
-    CompileOptions o = { .out = stdout, .unproved = 1, .without = without };
+    CompileOptions o = { .out = stdout, .prices = 1, .without = without };
 
     search_keys(g->opts, p);
     opts_check(g->opts);

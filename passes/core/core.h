@@ -18,7 +18,8 @@ typedef struct CompileOptions {
     Source *source;
     int nsource;   /* Lua sources for the plan */
     unsigned without; /* programs that are left out, as bits */
-    int unproved;     /* nobody runs the plan: its prices are asked for */
+    int prices;       /* nobody runs the plan: of instructions what times and
+                            bytes follow from, no proof */
     Graph **stage; /* vec: programs that -x wrote and that go on
                                      from there; null: all start anew */
 } CompileOptions;

@@ -335,6 +335,8 @@ static void fill_instr(ProgramBuilder *m, int i, Instr *s)
         s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
     if (work >= 0)
         s->buf[n - 1] = work;
+    if (m->graph->compile->options.prices)
+        return;
     flow_instr(m, k, s);
     if (moves_rows(s->kind)) {
         s->rows.kernel = add_kernel(m->emit, k);
@@ -473,7 +475,8 @@ void emit_program(Emit *e, ProgramBuilder *m)
     add_outputs(m);
     for (int i = 0; i < p->ninstr; i++)
         fill_instr(m, i, &p->instr[i]);
-    flow_ends(m, p);
+    if (!m->graph->compile->options.prices)
+        flow_ends(m, p);
     vec_push(e->arena, e->now->prog, *p);
 }
 
@@ -594,7 +597,7 @@ Plan *emit_finish(Emit *e, const CompileOptions *o)
         p->nsource = o->nsource;
         p->source = o->source;
     }
-    if (!o || !o->unproved)
+    if (!o || !o->prices)
         plan_check(p);
     return p;
 }
