@@ -80,14 +80,18 @@ int word_index(const char *s, const char *const *word, int n)
 
 char *vstrf(Arena *a, const char *fmt, va_list ap)
 {
+    char most[128]; /* are no longer, and formatted once */
     va_list again;
     va_copy(again, ap);
-    int n = fmt ? vsnprintf(0, 0, fmt, again) : -1;
+    int n = fmt ? vsnprintf(most, sizeof most, fmt, again) : -1;
     va_end(again);
     if (n < 0)
         die("strf: bad format");
     char *s = alloc(a, (size_t)n + 1);
-    vsnprintf(s, (size_t)n + 1, fmt, ap);
+    if ((size_t)n < sizeof most)
+        memcpy(s, most, (size_t)n);
+    else
+        vsnprintf(s, (size_t)n + 1, fmt, ap);
     return s;
 }
 

@@ -343,7 +343,7 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
     o->dot = NULL;
     ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
                             : takes_pairs(g) ? asked_pairs(&s)
-                                             : make_free(&s);
+                                             : make(&s, (PricePoint){ 0 });
     ProgramBuilder *unlimited = first;
     if (first->prog.transient > room && may_offload(g)) {
         g->offloads |= 1u << OFFLOADactivations;
