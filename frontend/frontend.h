@@ -338,13 +338,8 @@ double search_least(const Space *x); /* below which no plan takes */
 void put_point(Text *out, const Space *x, const Point *p);
 void search_report(FILE *out, const Space *x, const Candidate *best);
 
-/* f(ctx, i, out of size bytes) of each i < n in a process of its own, as many
- * at once as there are processors, until search_clock() is `end`. Which of them
- * returned 1, which ended otherwise, which were not or not wholly run. */
-typedef int SearchJob(void *ctx, int i, void *out);
+/* Of each plan: was it made, refused, or not wholly tried before `end`? */
 enum { JOBnot, JOBdone, JOBrefused };
-char *search_run(int n, size_t size, void *out, double end, SearchJob *f,
-                 void *ctx);
 double search_clock(void);                   /* seconds */
 void search_units(SearchModel *m, Graph *g); /* all but the shapes, */
 void search_shapes(SearchModel *m, Graph *g);
@@ -352,7 +347,6 @@ void search_keys(Opts *o, const Point *p);
 char *search_short(ShortJobs *x, int n, UnitCost *out, double end);
 char *search_whole(const Search *s, const Point *const *p, int n, Forecast *out,
                    double end);
-Forecast search_forecast(const Plan *p);
 /* Short plans like one, from which search_costs has what units cost; how many.
  * The same from what they cost on one rank, with one sequence. */
 int search_shorts(const SearchModel *m, const ShortPlan *like, ShortPlan *out);

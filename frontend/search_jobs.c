@@ -25,6 +25,8 @@ double search_clock(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+typedef int SearchJob(void *ctx, int i, void *out);
+
 /* ---- processes ----------------------------------------------------------- */
 
 typedef struct Jobs {
@@ -74,8 +76,11 @@ static void stop_jobs(Jobs *x)
     }
 }
 
-char *search_run(int n, size_t size, void *out, double end, SearchJob *f,
-                 void *ctx)
+/* f(ctx, i, out of size bytes) of each i < n in a process of its own, as many
+ * at once as there are processors, until search_clock() is `end`. Which of them
+ * returned 1, which ended otherwise, which were not or not wholly run. */
+static char *search_run(int n, size_t size, void *out, double end, SearchJob *f,
+                        void *ctx)
 {
     size_t bytes = (size_t)n * (size + 1) + 1;
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -385,8 +390,8 @@ static int short_job(void *ctx, int i, void *result)
         opts_set(g->opts, "train.recompute", "1e12", NULL);
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
-    Plan *plan = compile_point(
-        s, g, &p, 1u << PGeval | 1u << PGforward | 1u << PGinit);
+    Plan *plan =
+        compile_point(s, g, &p, 1u << PGeval | 1u << PGforward | 1u << PGinit);
     measure(plan, out);
     double one = secs_of_micros(plan, 1, &open1);
     double two = secs_of_micros(plan, 2, &open2);
@@ -416,7 +421,7 @@ static double rebuilt_in(const Plan *p)
     return most;
 }
 
-Forecast search_forecast(const Plan *p)
+static Forecast search_forecast(const Plan *p)
 {
     Planned t = plan_time(forever, p, PGstep);
     Forecast f = { .secs = t.makespan, .again = rebuilt_in(p) };

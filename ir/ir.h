@@ -280,17 +280,17 @@ struct Node {
     Node **in;
     Node *map; /* rows layout: the route node of the row axis */
     const Scope *scope;
-    int call;   /* body of a stage: 1 + index of Graph.call */
-    int kernel; /* from fuse on: of which kernel, from 1, in the order
+    int call;         /* body of a stage: 1 + index of Graph.call */
+    int kernel;       /* from fuse on: of which kernel, from 1, in the order
                           they run; 0: of none */
-    int again;  /* recomputed copy number; never merged */
-    int piece;  /* elementwise and reductions: of which piece of work done
+    int again;        /* recomputed copy number; never merged */
+    int piece;        /* elementwise and reductions: of which piece of work done
                           in pieces (rounds of rows, chunks of logits), from 1;
                           0: of none. No kernel is of two */
-    Dim dim[MAXD];  /* order is the memory layout, last fastest */
-    Attrs at;       /* only the member of its op: n->at.slice.start */
-    Graph *body;    /* composites: what they mean */
-    const char *of; /* an accumulator: path of the parameter (ZeRO-2, 3: of
+    Dim dim[MAXD];    /* order is the memory layout, last fastest */
+    Attrs at;         /* only the member of its op: n->at.slice.start */
+    Graph *body;      /* composites: what they mean */
+    const char *of;   /* an accumulator: path of the parameter (ZeRO-2, 3: of
                           the bucket) whose gradient it is; null: of none */
     const char *name; /* unique: scope path, op, ordinal */
     const Loc *loc;
@@ -398,8 +398,8 @@ struct Graph {
     Table *scopes[NPART]; /* path -> Scope; g_like's graphs share it */
     const Scope *top;     /* of what stands in no scope */
     Table *bypath;
-    size_t nbypath; /* g_param's index of the first nbypath */
-    Node **node;    /* vec, operands before users */
+    size_t nbypath;       /* g_param's index of the first nbypath */
+    Node **node;          /* vec, operands before users */
     struct Group **group; /* vec: after sched, its kernels; null: nodes' numbers
                              say which there are (groups_of) */
     HfMap *hf;
@@ -814,9 +814,9 @@ typedef struct Group {
     const char *shared;          /* what kernels of its kind need before them in
                                      the plan's text, once; null: nothing */
     Node **arg;
-    int narg;    /* buffers of the instruction, in order; null: none */
+    int narg; /* buffers of the instruction, in order; null: none */
     struct NamedValue *named; /* by arg, from emit on: memory.h */
-    Node **view; /* of products: what it reads and makes there, as
+    Node **view;              /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;
 

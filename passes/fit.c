@@ -99,8 +99,8 @@ static ProgramBuilder *make_free(FitSearch *s)
 
     if (!s->free) {
         s->free = copy_at(s, g->arena, (PricePoint){ 0 });
-        run_up_to(s->free, g->mesh && micro_turns(g) == 2 ? pass_recompute
-                                                         : pass_fuse);
+        run_up_to(s->free,
+                  g->mesh && micro_turns(g) == 2 ? pass_recompute : pass_fuse);
     }
     Graph *h = stage_copy(g->arena, s->free);
     h->turns = g->turns;

@@ -1,7 +1,7 @@
 /* run.c: the driver. Every program of a model is a copy of its logical graph,
- * run through the rows of passes.def, checked after the last of each level (with
- * PLEAT_CHECK=1, as tests have it, after each), then made into groups, scheduled,
- * and emitted into one plan. */
+ * run through the rows of passes.def, checked after the last of each level
+ * (with PLEAT_CHECK=1, as tests have it, after each), then made into groups,
+ * scheduled, and emitted into one plan. */
 #include <string.h>
 
 #include "../ir/keys.h"

@@ -16,11 +16,11 @@ typedef struct CompileOptions {
     FILE *out;        /* where dumps go */
     Text *dot;        /* not null: graphs go there, as Graphviz */
     Source *source;
-    int nsource;   /* Lua sources for the plan */
+    int nsource;      /* Lua sources for the plan */
     unsigned without; /* programs that are left out, as bits */
     int prices;       /* nobody runs the plan: of instructions what times and
                             bytes follow from, no proof */
-    Graph **stage; /* vec: programs that -x wrote and that go on
+    Graph **stage;    /* vec: programs that -x wrote and that go on
                                      from there; null: all start anew */
 } CompileOptions;
 

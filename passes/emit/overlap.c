@@ -54,7 +54,7 @@ typedef struct Overlap {
     const Program *prog;
     int first, n; /* instructions of the phase */
     TimedInstr *timed;
-    ValueOrder *uses; /* by number of values */
+    ValueOrder *uses;     /* by number of values */
     int low;              /* first task that computes and was not taken */
     int *ready;           /* vec: collectives that wait for nothing */
     double compute, comm; /* clocks */

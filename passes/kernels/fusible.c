@@ -14,7 +14,8 @@ int is_reduction(const Node *n)
     return optab[n->op].cls == RED;
 }
 
-int is_source(const Node *n)
+/* In memory before any kernel? */
+static int is_source(const Node *n)
 {
     return n->op == Oinput || is_lasting(n) || n->op == Ostepval ||
            n->op == Oarg || n->op == Opart;

@@ -82,7 +82,6 @@ typedef struct AxisSet {
 } AxisSet;
 
 int is_reduction(const Node *n);
-int is_source(const Node *n);                /* in memory before any kernel */
 int passes_by(const Fuse *f, const Node *n); /* belongs to no kernel */
 Fuse fuse_begin(Graph *g, Arena *a);
 Fuse fuse_again(Graph *g, Arena *a); /* by the kernels that nodes have */

@@ -88,7 +88,7 @@ static int number_of(Table *numbers, Node *stored, int *count)
     void **at = table_at(numbers, KEYP(value_key(stored)));
 
     if (!*at)
-        *at = (void *)(uintptr_t)++*count;
+        *at = (void *)(uintptr_t)++ * count;
     return (int)(uintptr_t)*at - 1;
 }
 

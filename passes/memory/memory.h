@@ -39,7 +39,7 @@ typedef struct Live {
 } Live;
 
 typedef struct Layout {
-    Live *live;       /* vec: a stored value's index is its mark - 1 */
+    Live *live; /* vec: a stored value's index is its mark - 1 */
     int n;
     SlotGroup *frame; /* vec */
     int64_t height, bound;
