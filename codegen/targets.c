@@ -107,7 +107,7 @@ const Target T_null = {
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
     .items = 256, .grid = 1, .keeps = attn_can_cuda, .loops = loops,
-    .squares = grouped_squares, .lower = lower_cuda,
+    .squares = grouped_squares, .sums = grouped_sums, .lower = lower_cuda,
 };
 /* clang-format on */
 

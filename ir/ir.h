@@ -834,6 +834,8 @@ typedef struct Target {
     /* Numbers that gmm_wgrad's kernel can leave beside its accumulator, whose
      * sum is that of the squares of what it holds; 0, or null: it cannot. */
     int64_t (*squares)(const Graph *g, const Node *gmm_wgrad);
+    /* Can one kernel make the sum of two gmm that lie alike? Null: no. */
+    int (*sums)(const Graph *g, const Node *gmm, const Node *other);
     /* Fill fam-dependent parts: instr, arg, text, scratch. */
     void (*lower)(Graph *g, Group *k, Arena *a);
 } Target;

@@ -83,13 +83,24 @@ static int64_t width(const Graph *g, const Node *x, const Axis *expert)
     return w;
 }
 
+int grouped_terms(const Group *k)
+{
+    return k->fam == FAMgmm && k->n > 1 ? 2 : 1;
+}
+
+/* With sums of squares, or with another gmm whose sum with it is made. */
 static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
                     int64_t N, int transposed)
 {
     Node *n = k->node[0], *out = k->out[0];
     MapLayout l = map_layout(g, n->in[2]);
-    Node *more = k->nout > 1 ? k->out[1] : NULL;
-    Node *arg[5] = { n->in[0], n->in[1], out, n->in[2], more };
+    Node *arg[6] = { n->in[0], n->in[1], out, n->in[2] };
+    int terms = grouped_terms(k);
+
+    if (k->nout > 1)
+        arg[4] = k->out[1];
+    for (int i = 0; i < 2 && terms > 1; i++)
+        arg[4 + i] = k->node[1]->in[i];
 
     k->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
     k->instr.kind = kind;
@@ -105,10 +116,11 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
         .beta = is_accum(k),
         .cap = l.cap,
     };
-    set_args(k, a, arg, 5);
+    set_args(k, a, arg, terms > 1 ? 6 : 5);
     for (int i = 0; i < 3; i++)
         k->instr.gmm.stash |= (k->arg[i]->stash > 0) << i;
     set_cost(g, k, n);
+    k->instr.flops *= terms;
     set_label(k, a, n);
 }
 

@@ -24,7 +24,7 @@ enum {
     BOXES = 4 * 8192,
     BESIDE = BOXES + 1024 + 256,
     MAXSTAGES = 8,
-    MAPS = 512,
+    MAPS = 640,
     DEEP = 64,
     FEWROWS = 384
 };
@@ -40,17 +40,34 @@ static int has_tensor_cores(const GmmArgs *v)
 /* Warps that multiply: each leaves a sum of squares. */
 enum { WARPS = 8 };
 
-int64_t grouped_squares(const Graph *g, const Node *n)
+/* Of a product by itself. */
+static GmmArgs args_of(const Graph *g, const Node *n)
 {
-    Group k = { .fam = FAMgmm_wgrad, .n = 1, .nout = 1 };
+    Group k = { .fam = optab[n->op].fam, .n = 1, .nout = 1 };
     Node *node = (Node *)(uintptr_t)n;
     Arena *scratch = arena_new();
 
     k.node = k.out = &node;
-    gmm_wgrad_lower((Graph *)(uintptr_t)g, &k, scratch);
-    const GmmArgs *v = &k.instr.gmm;
+    (n->op == Ogmm ? gmm_lower : gmm_wgrad_lower)((Graph *)(uintptr_t)g, &k,
+                                                  scratch);
     arena_free(scratch);
-    return has_tensor_cores(v) && v->out == Df32 ? GPUBLOCKS * WARPS : 0;
+    return k.instr.gmm;
+}
+
+int64_t grouped_squares(const Graph *g, const Node *n)
+{
+    GmmArgs v = args_of(g, n);
+
+    return has_tensor_cores(&v) && v.out == Df32 ? GPUBLOCKS * WARPS : 0;
+}
+
+int grouped_sums(const Graph *g, const Node *n, const Node *other)
+{
+    GmmArgs v = args_of(g, n), w = args_of(g, other);
+
+    return n->in[2] == other->in[2] && has_tensor_cores(&v) && v.in == w.in &&
+           v.out == w.out && v.k == w.k && v.n == w.n && v.ldw == w.ldw &&
+           v.tw == w.tw && v.stride == w.stride;
 }
 
 /* 64 x BN += 64 x 16 of A, 16 x BN of B. */
@@ -134,22 +151,49 @@ static GroupedTile best_tile(const GmmArgs *v, int weight)
     return tile[best].t;
 }
 
-/* Row 0 of operand i, a pointer to rows of so many elements. */
-static const char *rows_at(Arena *a, const GmmArgs *v, int i, int64_t wide)
+/* Row 0 of an operand, a pointer to rows of so many elements. */
+static const char *rows_at(Arena *a, const char *name, int stash, int64_t wide)
 {
-    const char *name = strf(a, "%c", "abc"[i]);
+    return stash ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %lld", name,
+                        (long long)wide)
+                 : name;
+}
 
-    return v->stash >> i & 1 ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %lld",
-                                    name, (long long)wide)
-                             : name;
+/* The kernel, of operands in the order of their buffers. */
+static void put_kernel(Text *t, const GmmArgs *v, const GroupedForm *form)
+{
+    int swap = form->weight && v->tw;
+    int64_t wide[2] = { v->k, v->n };
+    const char *left =
+        rows_at(t->arena, swap ? "b" : "a", v->stash >> swap & 1, wide[swap]);
+    const char *right =
+        rows_at(t->arena, swap ? "a" : "b", v->stash >> !swap & 1, wide[!swap]);
+    const char *more = form->squares     ? "float *squares, "
+                       : form->terms > 1 ? "const uint16_t *a2, const uint16_t "
+                                           "*b2, "
+                                         : "";
+
+    put(t,
+        "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
+        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
+        "  %suint8_t *work, int64_t add)\n"
+        "{\n    const Term term[] = { { %s, %s }, { %s, %s } };\n"
+        "    grouped_product(term, %s, off, %s, work, (int)add);\n}\n",
+        WGTHREADS, more, left, right,
+        form->terms > 1 ? rows_at(t->arena, "a2", form->stash, v->k) : "0",
+        form->terms > 1 ? "b2" : "0",
+        rows_at(t->arena, "c", v->stash >> 2 & 1, v->n),
+        form->squares ? "squares" : "0");
 }
 
 /* wgmma.pre. A weight gradient that is stored transposed is made so: its
  * operands change places. */
-char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
-                   GroupedTile tile, int64_t *shared)
+char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
+                   int64_t *shared)
 {
     Text t = { .arena = a };
+    GroupedTile tile = form.tile;
+    int weight = form.weight;
     int swap = weight && v->tw;
     int64_t m = swap ? v->n : v->k, n = weight && swap ? v->k : v->n;
     int64_t slice = (tile.rows + tile.cols) * DEEP * 2;
@@ -159,7 +203,8 @@ char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
         stages = MAXSTAGES;
     *shared = stages * slice + BOXES + 1024;
     put_define(&t, "WEIGHT", weight);
-    put_define(&t, "SQUARES", squares ? GPUBLOCKS * WARPS : 0);
+    put_define(&t, "SQUARES", form.squares ? GPUBLOCKS * WARPS : 0);
+    put_define(&t, "TERMS", form.terms);
     put_define(&t, "M", m);
     put_define(&t, "N", n);
     put_define(&t, "K", v->k);
@@ -180,27 +225,22 @@ char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
     put(&t, "#define TO %s\n", dtypes[v->out].store);
     put_product(&t, tile.cols, weight, weight || !v->tw);
     put(&t, "%s", wgmma_pre);
-    const char *left = rows_at(a, v, swap, swap ? v->n : v->k);
-    const char *right = rows_at(a, v, !swap, swap ? v->k : v->n);
-    put(&t,
-        "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
-        "  %suint8_t *work, int64_t add)\n"
-        "{\n    grouped_product(%s, %s, %s, off, %s, work, (int)add);\n}\n",
-        WGTHREADS, squares ? "float *squares, " : "", left, right,
-        rows_at(a, v, 2, v->n), squares ? "squares" : "0");
+    put_kernel(&t, v, &form);
     return t.s;
 }
 
 static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
 {
     int64_t shared = 0;
-    int squares = k->nout > 1;
-    char *text =
-        grouped_text(a, v, weight, squares, best_tile(v, weight), &shared);
+    GroupedForm form = { .weight = weight,
+                         .squares = k->nout > 1,
+                         .terms = grouped_terms(k),
+                         .tile = best_tile(v, weight) };
 
-    set_text_named(k, a, text);
-    k->narg = 4 + squares;
+    if (form.terms > 1)
+        form.stash = k->arg[4]->stash > 0;
+    set_text_named(k, a, grouped_text(a, v, form, &shared));
+    k->narg = form.terms > 1 ? 6 : 4 + form.squares;
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(k, a,
                     (Launch){ .items = GPUBLOCKS,
@@ -230,7 +270,9 @@ static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
         "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
         "{\n    %s(%s, %s, %s, off, (int)add);\n}\n",
         GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile",
-        rows_at(a, v, 0, v->k), rows_at(a, v, 1, v->n), rows_at(a, v, 2, v->n));
+        rows_at(a, "a", v->stash & 1, v->k),
+        rows_at(a, "b", v->stash >> 1 & 1, v->n),
+        rows_at(a, "c", v->stash >> 2 & 1, v->n));
     set_text_named(k, a, t.s);
     k->narg = 4;
     int64_t rows = ceil_of(v->cap, GMMTILE) + v->experts;

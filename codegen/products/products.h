@@ -15,12 +15,21 @@ typedef struct GroupedTile {
     int64_t rows, cols; /* of the result a block makes at once */
     int pingpong;       /* a warpgroup makes a tile alone */
 } GroupedTile;
+typedef struct GroupedForm {
+    int weight;  /* gmm_wgrad */
+    int squares; /* sums of squares beside it */
+    int terms;   /* 2: the sum of two products */
+    int stash;   /* of terms: the second's rows lie in a stack */
+    GroupedTile tile;
+} GroupedForm;
 void grouped_lower_cuda(Graph *g, Group *k, Arena *a);
 ProductPath grouped_path(const Group *k);
 /* Of the instruction's integers v (instructions.def): the text of a tile (@ for
  * its name), the bytes of shared memory it takes. */
-char *grouped_text(Arena *a, const GmmArgs *v, int weight, int squares,
-                   GroupedTile tile, int64_t *shared);
+char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
+                   int64_t *shared);
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
+int grouped_sums(const Graph *g, const Node *n, const Node *other);
+int grouped_terms(const Group *k); /* products whose sum it makes */
 
 #endif

@@ -20,7 +20,8 @@
  * made at two indices: over other loops its terms come in another order, and a
  * value may be compared with what was made of it (the gradient of a maximum).
  *
- * A product takes in the accumulator that it feeds. */
+ * A product takes in the accumulator that it feeds; a grouped one, where the
+ * target can, another whose sum with it is all that is read. */
 #include "kernels.h"
 
 #include <string.h>
@@ -394,10 +395,39 @@ static Node *only_user(const Fuse *f, const Node *n)
     return vec_len(f->user[n->id]) == 1 ? f->user[n->id][0] : NULL;
 }
 
+static int same_place(const Node *x, const Node *y)
+{
+    return x->reg == y->reg && x->call == y->call;
+}
+
 static void take_in(Fuse *f, FuseUnit *u, Node *n)
 {
     vec_push(f->arena, u->node, n);
     f->unit[n->id] = u;
+}
+
+Node *joint_sum(const Fuse *f, const Node *n)
+{
+    Node *sum = only_user(f, n);
+
+    if (!f->target->sums || n->op != Ogmm || !sum || sum->op != Oadd)
+        return NULL;
+    const Node *other = sum->in[sum->in[0] == n];
+    return other->op == Ogmm && other != n && only_user(f, other) == sum &&
+                   sum->dt == n->dt && other->again == n->again &&
+                   same_place(n, sum) && same_place(other, sum) &&
+                   same_order(n, sum) && same_order(other, sum) &&
+                   f->target->sums(f->graph, n, other)
+               ? sum
+               : NULL;
+}
+
+/* All that waits for one of the products waits for their sum. */
+static void take_in_sum(Fuse *f, FuseUnit *u, const Node *n, Node *sum)
+{
+    take_in(f, u, sum->in[sum->in[0] == n]);
+    take_in(f, u, sum);
+    u->last = u->reach = sum->id;
 }
 
 static void place_product(Fuse *f, Node *n, Family fam)
@@ -405,6 +435,8 @@ static void place_product(Fuse *f, Node *n, Family fam)
     FuseUnit *u = new_unit(f, n, fam);
     Node *x = only_user(f, n);
 
+    if (joint_sum(f, n))
+        take_in_sum(f, u, n, x);
     if (!x || !feeds(f->graph, n, x))
         return;
     take_in(f, u, x);
@@ -419,8 +451,8 @@ static void place_all(Fuse *f)
         Node *n = f->graph->node[i];
         Family fam = family_of(f, n);
         n->mark = 0;
-        if (fam == FAMgemm || fam == FAMgmm || fam == FAMgmm_wgrad ||
-            fam == FAMscatter)
+        if (!f->unit[i] && (fam == FAMgemm || fam == FAMgmm ||
+                            fam == FAMgmm_wgrad || fam == FAMscatter))
             place_product(f, n, fam);
     }
     for (int i = 0; i < f->count; i++) {

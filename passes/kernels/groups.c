@@ -21,7 +21,8 @@ static void add_inputs(Fuse *f, Group *k, FuseUnit *u, Node *n)
             add_once(f->arena, &k->in, &k->nin, viewed(op[i].node));
 }
 
-/* Of a product with its accumulator the latter is stored. */
+/* Of a product with its accumulator the latter is stored, of two products their
+ * sum. */
 static void add_results(Fuse *f, Group *k, FuseUnit *u)
 {
     FuseSet s = { .fuse = f, .stamp = ++f->stamp, .node = u->node };
@@ -29,7 +30,9 @@ static void add_results(Fuse *f, Group *k, FuseUnit *u)
     u->seen = s.stamp;
     for (size_t i = 0; i < vec_len(u->node); i++) {
         Node *n = u->node[i];
-        if (u->fam == FAMloop ? is_stored(&s, n) : i > 0 || k->n == 1)
+        if (u->fam == FAMloop  ? is_stored(&s, n)
+            : u->fam == FAMgmm ? (int)i + 1 == k->n
+                               : i > 0 || k->n == 1)
             add_once(f->arena, &k->out, &k->nout, n);
     }
 }
@@ -102,6 +105,11 @@ static FuseUnit **units_of(Fuse *f, int n)
     return unit;
 }
 
+static int in_joint_sum(const Node *sum, const Node *n)
+{
+    return sum && (n == sum || n == sum->in[0] || n == sum->in[1]);
+}
+
 /* Null, or why n cannot be in that kernel, whatever else is. */
 static const char *member_wrong(const Fuse *f, const FuseUnit *u, const Node *n)
 {
@@ -109,7 +117,8 @@ static const char *member_wrong(const Fuse *f, const FuseUnit *u, const Node *n)
 
     if (u->fam != FAMloop)
         return n == first || f->partner[first->id] == n ||
-                       feeds(f->graph, first, n) || n->op == Osum_sq
+                       feeds(f->graph, first, n) || n->op == Osum_sq ||
+                       in_joint_sum(joint_sum(f, first), n)
                    ? NULL
                    : strf(f->arena,
                           "a kernel of %s takes in only what adds it up",

@@ -99,6 +99,11 @@ int axes_lead(const Graph *g, const AxisSet *O,
 const char *one_nest(FuseSet *s); /* null: yes; else why not */
 int is_large(const FuseSet *s);   /* kernel_size.c: too large for one kernel */
 
+/* ---- fuse.c -------------------------------------------------------------- */
+
+/* The sum that one kernel makes of gmm n and another; null: none. */
+Node *joint_sum(const Fuse *f, const Node *n);
+
 /* ---- lower.c ------------------------------------------------------------- */
 
 /* What the target makes of the group: instruction, operands, text. */

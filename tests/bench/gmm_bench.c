@@ -22,17 +22,19 @@ typedef struct Case {
     int weight;
     int64_t K, N, tw;
     int experts; /* 0: MOST */
+    int twice;   /* the sum of two products, which are the same */
 } Case;
 
 /* clang-format off */
 static const Case cases[] = {
-    { "w1", 0, 2048, 768, 1, 0 }, { "w2", 0, 768, 2048, 1, 0 },
-    { "d.w2", 0, 2048, 768, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0 },
-    { "gmm_wgrad", 1, 2048, 768, 0, 0 }, { "gmm_wgrad turned", 1, 2048, 768, 1, 0 },
-    { "few w1", 0, 4096, 14336, 0, 8 }, { "few w2", 0, 14336, 4096, 0, 8 },
-    { "few gmm_wgrad", 1, 4096, 14336, 0, 8 },
-    { "odd", 0, 200, 328, 1, 0 }, { "odd turned", 0, 328, 200, 0, 0 },
-    { "odd gmm_wgrad", 1, 328, 200, 0, 100 },
+    { "w1", 0, 2048, 768, 1, 0, 0 }, { "w2", 0, 768, 2048, 1, 0, 0 },
+    { "d.w2", 0, 2048, 768, 0, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0, 0 },
+    { "d.w1 + d.w3", 0, 768, 2048, 0, 0, 1 },
+    { "gmm_wgrad", 1, 2048, 768, 0, 0, 0 }, { "gmm_wgrad turned", 1, 2048, 768, 1, 0, 0 },
+    { "few w1", 0, 4096, 14336, 0, 8, 0 }, { "few w2", 0, 14336, 4096, 0, 8, 0 },
+    { "few gmm_wgrad", 1, 4096, 14336, 0, 8, 0 },
+    { "odd", 0, 200, 328, 1, 0, 0 }, { "odd turned", 0, 328, 200, 0, 0, 0 },
+    { "odd gmm_wgrad", 1, 328, 200, 0, 100, 0 },
 };
 /* clang-format on */
 enum { NCASE = sizeof cases / sizeof *cases };
@@ -92,7 +94,7 @@ static int64_t most_rows(int i, int64_t rows)
 /* ---- kernels ------------------------------------------------------------- */
 
 typedef struct Made {
-    int squares;
+    GroupedForm form;
     int64_t shared;
     void *fn;
 } Made;
@@ -125,10 +127,11 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
 
     for (int i = 0; i < n; i++) {
         GmmArgs v = args_of(&cases[i / NTILE], most_rows(i / NTILE, rows));
-        m[i].squares = cases[i / NTILE].weight;
-        k[i] =
-            named(grouped_text(forever, &v, cases[i / NTILE].weight,
-                               m[i].squares, tiles[i % NTILE], &m[i].shared));
+        m[i].form = (GroupedForm){ .weight = cases[i / NTILE].weight,
+                                   .squares = cases[i / NTILE].weight,
+                                   .terms = 1 + cases[i / NTILE].twice,
+                                   .tile = tiles[i % NTILE] };
+        k[i] = named(grouped_text(forever, &v, m[i].form, &m[i].shared));
     }
     k[n] = named(fill_text);
     Plan p = { .prelude = cuda_pre, .nkernel = n + 1, .kernel = k };
@@ -252,10 +255,15 @@ static double squares_off(const Case *c, uint64_t p, uint64_t squares)
 
 static void launch(const Made *m, uint64_t *arg, int64_t add, unsigned blocks)
 {
-    void *p[] = { &arg[0], &arg[1], &arg[2], &arg[3], &arg[4], &arg[5], &add };
+    void *p[7] = { &arg[0], &arg[1], &arg[2], &arg[3] };
+    int n = 4;
 
-    if (!m->squares)
-        p[4] = p[5], p[5] = p[6];
+    if (m->form.squares)
+        p[n++] = &arg[4];
+    for (int i = 0; i < 2 && m->form.terms > 1; i++)
+        p[n++] = &arg[i];
+    p[n++] = &arg[5];
+    p[n] = &add;
     ok(dl.cuLaunchKernel(m->fn, blocks, 1, 1, 384, 1, 1, (unsigned)m->shared,
                          stream, p, NULL),
        "launch");
@@ -286,7 +294,8 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
     int64_t nb = c->weight ? rows * c->N : E * c->K * c->N;
     size_t bytes =
         c->weight ? (size_t)(E * c->K * c->N * 4) : (size_t)(rows * c->N * 2);
-    double flops = 2.0 * off[E] * (double)c->K * (double)c->N;
+    int terms = 1 + c->twice;
+    double flops = 2.0 * terms * off[E] * (double)c->K * (double)c->N;
 
     fill(arg[0], rows * c->K, 1);
     fill(arg[1], nb, 2);
@@ -294,7 +303,7 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
         dl.cuMemsetD8Async(arg[2], 0xff, bytes, stream);
         launch(m, arg, 0, GPUBLOCKS);
         ok(dl.cuStreamSynchronize(stream), c->name);
-        double e = worst(c, arg[2], rows, 1), e2 = 0, far = 0;
+        double e = worst(c, arg[2], rows, terms), e2 = 0, far = 0;
         int small = c->weight && E * c->K * c->N <= SMALL;
         if (c->weight) {
             launch(m, arg, 1, 78); /* an H20 has so many */

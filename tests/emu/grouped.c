@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAPS = 512, THREADS = 384, WARPS = 8, NBUF = 6 };
+enum { MAPS = 640, THREADS = 384, WARPS = 8, NBUF = 7 };
 enum { BEHIND = 40 }; /* rows of no expert */
 
 typedef struct Numbers { /* of a launch */
     int64_t rows, lda, ldb, ldw, cap;
     int32_t off[MOSTEXPERTS + 2 + RUNGUARD / 4];
-    double *a, *b; /* as they are stored */
+    double *a[2], *b[2]; /* of terms, as they are stored */
     void *buf[NBUF];
     size_t bytes[NBUF];
 } Numbers;
@@ -33,6 +33,12 @@ static int64_t stride_of(const Product *p)
     return (p->tw ? p->N : p->K) * ((p->tw ? p->K : p->N) + p->more);
 }
 
+/* The buffer behind operands. */
+static int work_at(const Product *p)
+{
+    return p->terms > 1 ? 6 : 4 + p->squares;
+}
+
 Group *product_group(Arena *a, const Product *p)
 {
     Group *k = alloc(a, sizeof *k);
@@ -49,12 +55,15 @@ Group *product_group(Arena *a, const Product *p)
                         .stash = !p->base    ? 0
                                  : p->weight ? 3
                                              : 5 };
-    const char *text =
-        grouped_text(a, &v, p->weight, p->squares, p->tile, &shared);
+    const GroupedForm form = { .weight = p->weight,
+                               .squares = p->squares,
+                               .terms = p->terms,
+                               .stash = p->base > 0,
+                               .tile = p->tile };
 
-    set_text_named(k, a, text);
+    set_text_named(k, a, grouped_text(a, &v, form, &shared));
     k->fam = p->weight ? FAMgmm_wgrad : FAMgmm;
-    k->narg = 4 + p->squares;
+    k->narg = work_at(p);
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(k, a,
                     (Launch){ .items = GPUBLOCKS,
@@ -117,8 +126,8 @@ static uint16_t *rows(const Product *p, const Numbers *n, int64_t wide,
 }
 
 /* Experts' matrices; what belongs to others is NaN. */
-static uint16_t *weights(const Product *p, const Numbers *n, size_t *bytes,
-                         double **as)
+static uint16_t *weights(const Product *p, const Numbers *n, uint32_t which,
+                         size_t *bytes, double **as)
 {
     int64_t all = p->experts * stride_of(p), wide = n->ldw - p->more;
     uint16_t *to = room((size_t)all * 2, bytes);
@@ -126,7 +135,7 @@ static uint16_t *weights(const Product *p, const Numbers *n, size_t *bytes,
     *as = malloc((size_t)all * sizeof **as);
     for (int64_t i = 0; i < all; i++) {
         if (i % n->ldw < wide)
-            to[i] = f32_to_bf16((float)value(i, 2));
+            to[i] = f32_to_bf16((float)value(i, which));
         (*as)[i] = (double)bf16_to_f32(to[i]);
     }
     return to;
@@ -156,15 +165,19 @@ static void prepare(const Product *p, Numbers *n)
     n->off[p->experts + 1] = p->base;
     n->cap = capacity(p);
     n->ldw = (p->tw ? p->K : p->N) + p->more;
-    n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a);
-    n->buf[1] = p->weight ? rows(p, n, p->N, 3, &n->bytes[1], &n->b)
-                          : weights(p, n, &n->bytes[1], &n->b);
+    n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a[0]);
+    n->buf[1] = p->weight ? rows(p, n, p->N, 3, &n->bytes[1], &n->b[0])
+                          : weights(p, n, 2, &n->bytes[1], &n->b[0]);
     n->buf[2] = room(result_bytes(p, n), &n->bytes[2]);
     n->buf[3] = n->off;
     n->bytes[3] = (size_t)(p->experts + 2) * 4 + RUNGUARD;
     if (p->squares)
         n->buf[4] = room(GPUBLOCKS * WARPS * 4, &n->bytes[4]);
-    n->buf[4 + p->squares] = room(GPUBLOCKS * MAPS, &n->bytes[4 + p->squares]);
+    if (p->terms > 1) {
+        n->buf[4] = rows(p, n, p->K, 5, &n->bytes[4], &n->a[1]);
+        n->buf[5] = weights(p, n, 6, &n->bytes[5], &n->b[1]);
+    }
+    n->buf[work_at(p)] = room(GPUBLOCKS * MAPS, &n->bytes[work_at(p)]);
     if (p->add)
         for (int64_t i = 0; i < p->experts * stride_of(p); i++)
             if (i % n->ldw < n->ldw - p->more)
@@ -173,11 +186,13 @@ static void prepare(const Product *p, Numbers *n)
 
 static void drop(const Product *p, Numbers *n)
 {
-    for (int i = 0; i < 5 + p->squares; i++)
+    for (int i = 0; i <= work_at(p); i++)
         if (i != 3)
             free(n->buf[i]);
-    free(n->a);
-    free(n->b);
+    for (int i = 0; i < 2; i++) {
+        free(n->a[i]);
+        free(n->b[i]);
+    }
 }
 
 /* ---- what should come ---------------------------------------------------- */
@@ -191,10 +206,12 @@ static double wanted(const Product *p, const Numbers *n, int64_t i)
         int64_t r = i / p->N, c = i % p->N;
         if (i < 0 || r >= n->rows)
             return NAN;
-        const double *w = n->b + expert_of(p, n, r) * stride_of(p);
-        for (int64_t k = 0; k < p->K; k++)
-            sum +=
-                n->a[r * p->K + k] * w[p->tw ? c * n->ldw + k : k * n->ldw + c];
+        int64_t from = expert_of(p, n, r) * stride_of(p);
+        for (int t = 0; t < p->terms; t++)
+            for (int64_t k = 0; k < p->K; k++)
+                sum +=
+                    n->a[t][r * p->K + k] *
+                    n->b[t][from + (p->tw ? c * n->ldw + k : k * n->ldw + c)];
         return sum;
     }
     int64_t x = i / stride_of(p), j = i % stride_of(p);
@@ -203,7 +220,7 @@ static double wanted(const Product *p, const Numbers *n, int64_t i)
         return NAN;
     int64_t k = p->tw ? at : line, c = p->tw ? line : at;
     for (int64_t r = n->off[x]; r < n->off[x + 1]; r++)
-        sum += n->a[r * p->K + k] * n->b[r * p->N + c];
+        sum += n->a[0][r * p->K + k] * n->b[0][r * p->N + c];
     return sum + (p->add ? (double)(float)value(i, 4) : 0);
 }
 
@@ -254,7 +271,7 @@ static uint64_t bits_of(const Product *p, const Numbers *n)
 {
     uint64_t bits = 0;
 
-    for (int i = 2; i < 4 + p->squares; i++)
+    for (int i = 2; i < work_at(p); i++)
         for (size_t k = 0; k < n->bytes[i]; k++)
             bits = mix64(bits, ((const uint8_t *)n->buf[i])[k]);
     return bits;

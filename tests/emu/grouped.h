@@ -14,6 +14,7 @@ typedef struct Product {
     int tw, f32; /* weights are N x K; the result's dtype */
     GroupedTile tile;
     int add, squares;
+    int terms;    /* 2: the sum with another product */
     int64_t more; /* columns of weights that belong to others */
     int base;     /* row of a stack where theirs begin; 0: they lie in none */
     int experts, rows[MOSTEXPERTS];

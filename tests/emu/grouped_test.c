@@ -14,18 +14,20 @@
 #define STACK 7, 5, { 70, 0, 1, 129, 64 }
 #define MANY 0, 40, { 3, 0, 0, 9, 1, 70, [31] = 5, [32] = 2, [39] = 1 }
 static const Product products[] = {
-    /*              weight K    N   tw f32 tile            add sq more */
-    { "rows",          0,  72, 200, 1, 0, { 128, 192, 1 }, 0, 0, 0, FEW },
-    { "rows turned",   0, 136, 264, 0, 0, { 128, 256, 0 }, 0, 0, 0, STACK },
-    { "rows f32",      0,  64, 136, 1, 1, { 128, 128, 1 }, 0, 0, 24, FEW },
-    { "rows narrow",   0,   8,   8, 0, 0, { 128, 64, 1 },  0, 0, 8, FEW },
-    { "rows low",      0, 200, 264, 1, 0, { 64, 256, 1 },  0, 0, 0, FEW },
-    { "many experts",  0,  40,  72, 1, 0, { 128, 128, 1 }, 0, 0, 0, MANY },
-    { "weights",       1, 136, 200, 0, 1, { 128, 192, 1 }, 0, 1, 0, FEW },
-    { "weights turned", 1, 200, 136, 1, 1, { 128, 256, 0 }, 1, 1, 0, STACK },
-    { "weights added", 1, 264,  72, 0, 1, { 128, 128, 1 }, 1, 1, 16, FEW },
-    { "weights bf16",  1,  72, 136, 0, 0, { 128, 64, 1 },  0, 0, 0, FEW },
-    { "weights many",  1,   8,  40, 1, 1, { 64, 256, 1 },  0, 1, 0, MANY },
+    /*              weight K    N   tw f32 tile            add sq terms more */
+    { "rows",          0,  72, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, FEW },
+    { "rows turned",   0, 136, 264, 0, 0, { 128, 256, 0 }, 0, 0, 1, 0, STACK },
+    { "rows f32",      0,  64, 136, 1, 1, { 128, 128, 1 }, 0, 0, 1, 24, FEW },
+    { "rows narrow",   0,   8,   8, 0, 0, { 128, 64, 1 },  0, 0, 1, 8, FEW },
+    { "rows low",      0, 200, 264, 1, 0, { 64, 256, 1 },  0, 0, 1, 0, FEW },
+    { "sum",           0,  72, 200, 1, 0, { 128, 192, 1 }, 0, 0, 2, 0, STACK },
+    { "sum turned",    0, 136, 264, 0, 1, { 128, 128, 1 }, 0, 0, 2, 8, FEW },
+    { "many experts",  0,  40,  72, 1, 0, { 128, 128, 1 }, 0, 0, 1, 0, MANY },
+    { "weights",       1, 136, 200, 0, 1, { 128, 192, 1 }, 0, 1, 1, 0, FEW },
+    { "weights turned", 1, 200, 136, 1, 1, { 128, 256, 0 }, 1, 1, 1, 0, STACK },
+    { "weights added", 1, 264,  72, 0, 1, { 128, 128, 1 }, 1, 1, 1, 16, FEW },
+    { "weights bf16",  1,  72, 136, 0, 0, { 128, 64, 1 },  0, 0, 1, 0, FEW },
+    { "weights many",  1,   8,  40, 1, 1, { 64, 256, 1 },  0, 1, 1, 0, MANY },
 };
 /* clang-format on */
 enum { NPRODUCT = sizeof products / sizeof *products, ORDERS = 4 };

@@ -16,10 +16,10 @@ enum { ORDERS = 6 };
 /* clang-format off */
 #define EXPERTS 0, 4, { 70, 0, 1, 129 }
 static const Product products[] = {
-    /*            weight K    N   tw f32 tile            add sq more */
-    { "rows",        0, 328, 200, 1, 0, { 128, 192, 1 }, 0, 0, 0, EXPERTS },
-    { "two a tile",  0, 200, 264, 0, 0, { 128, 256, 0 }, 0, 0, 0, EXPERTS },
-    { "weights",     1, 136, 200, 0, 1, { 128, 192, 1 }, 1, 1, 0, EXPERTS },
+    /*            weight K    N   tw f32 tile            add sq terms more */
+    { "rows",        0, 328, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, EXPERTS },
+    { "two a tile",  0, 200, 264, 0, 0, { 128, 256, 0 }, 0, 0, 2, 0, EXPERTS },
+    { "weights",     1, 136, 200, 0, 1, { 128, 192, 1 }, 1, 1, 1, 0, EXPERTS },
 };
 /* batch kv group seq key dim rot vdim */
 static const Form forms[] = {
@@ -82,6 +82,8 @@ static const Mistake mistakes[] = {
     { "halves of a pair exchanged", TWO, "\"f\"(y), \"f\"(x));", "\"f\"(x), \"f\"(y));" },
     { "what was there is not waited for", WEIGHTS, "if (s % PERPLACE == 0)", "if (s < 0)" },
     { "a box of what was there", WEIGHTS, "t.n + s % (BN / WIDE) * WIDE, t.m + m,", "t.n + s % (BN / WIDE) * WIDE, t.m + m + 1," },
+    { "the first term twice", TWO, "maps += second * (SECOND - LEFT);", "" },
+    { "a second term whose map is not acquired", TWO, "TERMS > 1 && TID >= 256 ? 5 : 3", "3" },
     { "a tile of 128 rows as if of 64", ROWS, "rows <= 64", "rows <= 128" },
     /* attention */
     { "a ring barrier's phase in attention", CAUSAL, "await(ring_full(0, stage), phase);", "await(ring_full(0, stage), phase ^ 1);" },
