@@ -100,6 +100,7 @@ static void put_product(Text *out, int64_t wide, int transa, int transb)
  *     1024  768 x 2048                  728      671       657      651
  *     256   2048 x 768                  565      539       468      500
  *     256   768 x 2048                  551      514       482      510
+ *     1024  768 x 2048, and another     684      740       589
  *     4096  4096 x 14336                773      753       590      641
  *     4096  14336 x 4096                701      756       518      663
  *     1024  weights 2048 x 768          634      610       595      615
@@ -121,7 +122,7 @@ static void put_product(Text *out, int64_t wide, int transa, int transb)
  * evict-first hint on their way out (the same). A step of 4 x 4 sequences
  * takes 690 of the chip's 700 W, its clock is 1.6 of 1.98 GHz: weights of 1024
  * rows make 402 to 456 there and 512 to 540 alone, adding. */
-static GroupedTile best_tile(const GmmArgs *v, int weight)
+static GroupedTile best_tile(const GmmArgs *v, int weight, int terms)
 {
     /* clang-format off */
     static const struct {
@@ -142,9 +143,9 @@ static GroupedTile best_tile(const GmmArgs *v, int weight)
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
         double use =
             (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
-        double rate = use * (weight && sum <= FEWROWS ? tile[i].few
-                             : sum < 8192             ? tile[i].rate
-                                                      : tile[i].deep);
+        double rate = use * (weight && sum <= FEWROWS  ? tile[i].few
+                             : sum < 8192 && terms < 2 ? tile[i].rate
+                                                       : tile[i].deep);
         if (rate > most)
             most = rate, best = i;
     }
@@ -234,9 +235,9 @@ static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
     int64_t shared = 0;
     GroupedForm form = { .weight = weight,
                          .squares = k->nout > 1,
-                         .terms = grouped_terms(k),
-                         .tile = best_tile(v, weight) };
+                         .terms = grouped_terms(k) };
 
+    form.tile = best_tile(v, weight, form.terms);
     if (form.terms > 1)
         form.stash = k->arg[4]->stash > 0;
     set_text_named(k, a, grouped_text(a, v, form, &shared));
