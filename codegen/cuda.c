@@ -38,8 +38,8 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %lld\n",
         is_small(g, k, blocks * threads) ? "int" : "int64_t",
         (long long)threads);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(%lld)\n@(",
-        (long long)threads);
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(%lld%s)\n@(",
+        (long long)threads, k->together ? strf(a, ", %d", k->together) : "");
     cuda_put_parameters(&t, k);
     if (serial)
         put(&t,

@@ -807,6 +807,8 @@ typedef struct Group {
                                      iteration that writes element e of the
                                      result, not after */
     Instr instr;                 /* filled by the target: kind kernel ints */
+    int together;                /* blocks that a multiprocessor shall hold at
+                                    once, of which its registers are; 0: any */
     int maystore, stores;        /* it may store, stores what it would add to
                                      zero */
     ProductPath path;            /* what its sizes allow */
