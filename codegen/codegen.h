@@ -14,6 +14,6 @@ void comm_lower_cuda(Graph *g, Group *k, Arena *a);
 
 /* cuda.c: loops for a GPU; what is lowered as for hosts in a grid. */
 void cuda_loop_lower(Graph *g, Group *k, Arena *a);
-void cuda_row_grid(Graph *g, Group *k, Arena *a, int blocks);
+void cuda_row_grid(Graph *g, Group *k, Arena *a, int threads);
 
 #endif

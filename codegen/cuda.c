@@ -66,10 +66,10 @@ void cuda_loop_lower(Graph *g, Group *k, Arena *a)
 
 enum { THREADROW = 128 };
 
-void cuda_row_grid(Graph *g, Group *k, Arena *a, int blocks)
+void cuda_row_grid(Graph *g, Group *k, Arena *a, int threads)
 {
     int64_t items = k->instr.launch.items;
 
-    wrap(g, k, a, blocks ? items : (items + THREADROW - 1) / THREADROW,
-         blocks ? THREADMAP : THREADROW, !blocks);
+    wrap(g, k, a, threads ? items : (items + THREADROW - 1) / THREADROW,
+         threads ? threads : THREADROW, !threads);
 }

@@ -187,6 +187,15 @@ static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
     put(&o->text, "#undef BEFORE\n");
 }
 
+/* Threads of a block that goes through n pairs, twice: what it waits for is
+ * latency (128 experts, 131072 pairs: 106 us by 256 threads). */
+static int block_of_pairs(int64_t n)
+{
+    enum { MANYPAIRS = 1 << 15, MOSTTHREADS = 1024 };
+
+    return n < MANYPAIRS ? THREADMAP : MOSTTHREADS;
+}
+
 /* Of each micro-batch all tokens, in the order of the result's axes. */
 int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu)
 {
@@ -213,7 +222,7 @@ int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu)
         keep_items(&o, &item, &pair, n);
     k->scratch = items * (gpu ? pairs : x + 2 * pairs) * 4;
     row_finish(&o, g, gpu ? items * x : items, items * pairs * 16);
-    return gpu;
+    return gpu ? block_of_pairs(pairs) : 0;
 }
 
 /* ---- route --------------------------------------------------------------- */
@@ -318,7 +327,7 @@ static const char budget_text[] =
                 "    }\n"
                 "#undef EXPERT\n";
 
-/* For a GPU: a block of 256 an expert. It counts the pairs of the experts
+/* For a GPU: a block an expert. It counts the pairs of the experts
  * before its own, then lists its own in their order, EACH to a thread at a
  * time. BEGIN is the row of its first; rows in 0 .. END exist. */
 static const char route_blocks[] =
@@ -450,7 +459,7 @@ int route_lower(Graph *g, Group *k, Arena *a, int gpu)
     if (n->at.route.stash)
         put_stash(&o, g, n, gpu);
     row_finish(&o, g, gpu ? l.experts : 1, l.pairs * 4);
-    return gpu;
+    return gpu ? block_of_pairs(l.pairs) : 0;
 }
 
 /* ---- dispatch ------------------------------------------------------------ */

@@ -305,7 +305,7 @@ int topk_lower(Graph *g, Group *k, Arena *a, int gpu)
         k->scratch = items * (form == MANY ? 2 * len : power_of_two(len)) * 4;
     row_finish(&o, g, form == WARP ? (items + 7) / 8 : items,
                items * len * (n->at.topk.k > SELECT ? 16 : n->at.topk.k));
-    return gpu;
+    return gpu ? THREADMAP : 0;
 }
 
 /* ---- cumsum -------------------------------------------------------------- */
@@ -377,7 +377,7 @@ int cumsum_lower(Graph *g, Group *k, Arena *a, int gpu)
                                       text_load(a, x->dt, "x[p0 + i * sx]"),
                                       text_save(a, n->dt, "s"));
     row_finish(&o, g, row_count(&w), row_count(&w) * len);
-    return blocks;
+    return blocks ? THREADMAP : 0;
 }
 
 void copy_lower(Graph *g, Group *k, Arena *a)

@@ -4,8 +4,8 @@
 
 #include "../text/text.h"
 
-/* For a host or a GPU; there 1: an item is a block of THREADMAP threads, 0: a
- * thread. */
+/* For a host or a GPU; there: the threads of a block that an item is, 0: an
+ * item is a thread. */
 int topk_lower(Graph *g, Group *k, Arena *a, int gpu);
 int cumsum_lower(Graph *g, Group *k, Arena *a, int gpu);
 int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu);

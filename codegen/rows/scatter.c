@@ -229,5 +229,5 @@ int scatter_lower(Graph *g, Group *k, Arena *a, int gpu)
     if (out->dt == Dbf16)
         k->scratch = gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
     row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
-    return gpu;
+    return gpu ? THREADMAP : 0;
 }

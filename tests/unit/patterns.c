@@ -241,6 +241,18 @@ static void make_experts(Make *m)
 }
 
 /* Halves turned by an angle, as a rotary embedding does. */
+/* Pairs that a block of a thousand threads places. */
+static void make_many_pairs(Make *m)
+{
+    g_axis(m->g, "s")->n = 16384;
+    g_axis(m->g, "top")->n = 2;
+    Node *x = mk_real(m, "s"), *e = leaf(m, Di32, "s top", 4);
+    Node *map = infer(m->g, mk_op2(m, Oroute, e, NULL, "expert"));
+    Node *r = moved(m, Odispatch, x, map);
+
+    mk_result(m, moved(m, Ocombine, mk_ew(m, Osilu, r, NULL), map));
+}
+
 static void make_rope(Make *m)
 {
     Node *x = mk_real(m, "b s h"), *half[2];
@@ -389,6 +401,7 @@ static const Pattern pattern[] = {
     { "loss", make_loss, 2 },
     { "adam", make_adam, 5 },
     { "experts", make_experts, 7 },
+    { "many pairs", make_many_pairs, 2 },
     { "rope", make_rope, 4 },
     { "turned norm", make_turned_norm, 4 },
     { "embed", make_embed, 3 },
