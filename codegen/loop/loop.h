@@ -280,6 +280,8 @@ typedef struct Braces {
  * addresses and what is there. */
 const char *nest_ref(KernelPrinter *printer, Expr *e);
 const char *nest_value(KernelPrinter *printer, Expr *e);
+/* The function that exp e calls. */
+const char *nest_exp(const KernelPrinter *printer, const Expr *e);
 const char *nest_lin(KernelPrinter *printer, const AffineExpr *l);
 const char *nest_element(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at);

@@ -198,6 +198,25 @@ static const char *operand(KernelPrinter *printer, const Expr *e, int i)
     return strf(printer->arena, "(%s)%s", dtypes[e->dt].compute, s);
 }
 
+static int is_rounded(const Expr *e)
+{
+    return e->kind == Xload && dtypes[e->buf->dt].kind == 'f' &&
+           dtypes[e->buf->dt].bytes <= 2;
+}
+
+/* An exponent that has an error of 2^-9 where it comes from, alone or less
+ * something, gets no more than a GPU's own instruction: a quarter of those that
+ * round well, of which a row of logits has two an element. */
+const char *nest_exp(const KernelPrinter *printer, const Expr *e)
+{
+    const Expr *x = e->arg[0];
+
+    if (x->kind == Xexpr && x->of == optab[Osub].expr)
+        x = x->arg[0];
+    return printer->gpu && e->dt == Df32 && is_rounded(x) ? "exp_near_f32"
+                                                          : "exp_f32";
+}
+
 const char *nest_value(KernelPrinter *printer, Expr *e)
 {
     const char *arg[SCALARIN];
@@ -211,6 +230,8 @@ const char *nest_value(KernelPrinter *printer, Expr *e)
     }
     for (int i = 0; i < e->na; i++)
         arg[i] = operand(printer, e, i);
+    if (e->of == optab[Oexp].expr && e->calls == Df32)
+        return strf(printer->arena, "%s(%s)", nest_exp(printer, e), arg[0]);
     put_scalar(&out, e->of, &(ScalarNames){ .operand = arg, .dt = e->calls });
     return out.s;
 }

@@ -80,13 +80,14 @@ static void soften(KernelPrinter *printer, const char *x)
     int t = printer->top->local, s = printer->soft->local,
         was = ++printer->nlocal;
     int from = ++printer->nlocal;
+    const char *exp = nest_exp(printer, printer->soft->arg[0]);
 
     nest_line(printer, "const float t%d = t%d;", was, t);
     nest_line(printer, "%st%d = fmaxf(%s, t%d);", wide_each(printer), t, x, t);
     nest_line(printer, "const float t%d = t%d > -INFINITY ? t%d : 0;", from, t,
               t);
-    nest_line(printer, "t%d *= exp_f32(t%d - t%d);", s, was, from);
-    nest_line(printer, "%st%d += exp_f32(%s - t%d);", wide_each(printer), s, x,
+    nest_line(printer, "t%d *= %s(t%d - t%d);", s, exp, was, from);
+    nest_line(printer, "%st%d += %s(%s - t%d);", wide_each(printer), s, exp, x,
               from);
 }
 
@@ -291,7 +292,8 @@ static void fold_softened(KernelPrinter *printer)
 
     nest_line(printer, "const float t%d = t%d;", own, t);
     fold(printer, printer->top);
-    nest_line(printer, "t%d *= exp_f32(t%d - t%d);", s, own, t);
+    nest_line(printer, "t%d *= %s(t%d - t%d);", s,
+              nest_exp(printer, printer->soft->arg[0]), own, t);
     fold(printer, printer->soft);
 }
 
