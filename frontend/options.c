@@ -28,6 +28,7 @@ static const struct { const char *kind, *what; int takes; } kinds[] = {
     { "price", "a number, or a list of modules", NUMBER | STRING | LIST },
     { "order", "a string", STRING },
     { "machine", "a string", STRING },
+    { "speed", "a number, or numbers by sizes, \"1e9:3e13,1e12:6e14\"", NUMBER | STRING },
     { "layout", "a string", STRING },
     { "path", "a string", STRING },
     { "file", "a string", STRING },

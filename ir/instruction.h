@@ -190,6 +190,14 @@ typedef struct Issue {
 } Issue;
 void issue_text(Codec *t, Issue *l);
 
+/* What predicts its seconds: the larger of its FLOPs by one number of the
+ * machine and its bytes by another; size: of the first. Only while a plan is
+ * compiled: no text has it. */
+typedef struct InstrSpeeds {
+    Speed work, move;
+    double size;
+} InstrSpeeds;
+
 typedef struct Instr {
     InstrKind kind;
     union { /* what it has beside operands: instructions.def */
@@ -219,9 +227,10 @@ typedef struct Instr {
     const char *file;
     int line;
     double flops, bytes, secs; /* predicted, for one rank */
-    double again;              /* of the FLOPs: its share of what ranks of
+    InstrSpeeds speeds;
+    double again; /* of the FLOPs: its share of what ranks of
                                      the stage do more than once */
-    int experts;               /* takes tokens to experts, or back */
+    int experts;  /* takes tokens to experts, or back */
 } Instr;
 const char *instr_label(const Instr *s); /* for people; never null */
 const OperandInfo *instr_operand(const Instr *s, int i);

@@ -444,6 +444,32 @@ static const char *map_blend(const PathMap *m, const char *s)
     return out.s;
 }
 
+/* A number, or numbers by sizes, ascending: "1e9:3e13,1e12:6e14". */
+static const char *check_speed(const KeyInput *x, const char *s)
+{
+    double last = 0, size;
+    char *next = strf(x->a, "%s", s);
+
+    if (!strchr(s, ':'))
+        return check_num(x, s);
+    while (next) {
+        char *part = next, *value;
+        next = strchr(part, ',');
+        if (next)
+            *next++ = 0;
+        value = strchr(part, ':');
+        if (!value)
+            err(x->l, "%s: '%s' is not size:number", x->key, part);
+        *value++ = 0;
+        if (!read_num(part, &size) || !(size > last))
+            err(x->l, "%s: size '%s' is not above the one before", x->key,
+                part);
+        last = size;
+        check_num(x, value);
+    }
+    return s;
+}
+
 /* A name of machines.def, or a path, which cluster_settle reads. */
 static const char *check_machine(const KeyInput *x, const char *s)
 {
@@ -468,6 +494,7 @@ static const struct Kind {
     { "layout", check_layout }, { "size", check_size },
     { "machine", check_machine }, { "price", check_price },
     { "words", check_words },
+    { "speed", check_speed },
 };
 /* clang-format on */
 

@@ -3,9 +3,13 @@
  *
  *     chip h100                    what is not said is as of this row
  *     ranks 64
+ *     device NVIDIA H100 PCIe      where a calibration was measured
  *     network 2.5e10 measured      or datasheet, fitted
+ *     gemm 5.1e14 measured 1e11    of products of 1e11 FLOPs; any number of
+ *                                  sizes, ascending
  */
 #define _POSIX_C_SOURCE 200809L
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "plan.h"
@@ -23,7 +27,6 @@ static const SpeedColumn column[] = {
 #undef SPEED
 #undef MACHINE
 };
-enum { NCOLUMN = sizeof column / sizeof *column };
 
 #define SPEED(name, doc)
 static const char *const machine_names[] = {
@@ -36,7 +39,7 @@ static const MachineSpeeds machines[] = {
 #define M(x)               x
 #define D(x)               x
 #define F(x)               x
-#define MACHINE(name, ...) { __VA_ARGS__ },
+#define MACHINE(name, ...) { __VA_ARGS__, { 0 } },
 #include "machines.def"
 #undef MACHINE
 #undef M
@@ -44,7 +47,7 @@ static const MachineSpeeds machines[] = {
 #undef F
 };
 
-static const char sources[][NCOLUMN] = {
+static const char sources[][NSPEEDS] = {
 #define M(x)               'm'
 #define D(x)               'd'
 #define F(x)               'f'
@@ -52,23 +55,120 @@ static const char sources[][NCOLUMN] = {
 #include "machines.def"
 #undef MACHINE
 };
-#undef SPEED
 
-static double *speed_at(MachineSpeeds *m, int i)
+typedef struct Figures { /* a number of a machine by sizes */
+    Machine machine;
+    Speed speed;
+    char source;
+    const SpeedPoint *points;
+} Figures;
+
+#define MACHINE(name, ...)
+#undef FIGURES
+#define FIGURES(chip, speed, source, ...)      \
+    { MACHINE##chip, SPEED##speed, #source[0], \
+      (SpeedPoint[]){ __VA_ARGS__, { 0, 0 } } },
+static const Figures figures[] = {
+#include "machines.def"
+    { 0 }
+};
+#undef MACHINE
+#undef FIGURES
+#undef SPEED
+enum { NFIGURES = sizeof figures / sizeof *figures - 1 };
+
+static double number_of(const MachineSpeeds *m, int i)
 {
-    return (double *)((char *)m + column[i].at);
+    return *(const double *)((const char *)m + column[i].at);
+}
+
+static void set_number(MachineSpeeds *m, int i, double v)
+{
+    *(double *)((char *)m + column[i].at) = v;
+}
+
+const char *machine_name(Machine m)
+{
+    return machine_names[m];
+}
+
+const char *speed_name(Speed s)
+{
+    return column[s].name;
+}
+
+static void set_points(MachineSpeeds *m, int i, const SpeedPoint *points)
+{
+    m->points[i] = points;
+    while (points[1].size > 0)
+        points++;
+    set_number(m, i, points->value);
+}
+
+/* "3e14", or "1e9:3e13,1e12:6e14" by sizes */
+static void set_speed(MachineSpeeds *m, int i, const char *text)
+{
+    SpeedPoint *points = NULL, at = { 0 };
+
+    m->points[i] = NULL;
+    set_number(m, i, strtod(text, NULL));
+    for (const char *s = text; strchr(s, ':');) {
+        char *end;
+        at.size = strtod(s, &end);
+        at.value = strtod(end + 1, &end);
+        vec_push(forever, points, at);
+        s = end + (*end == ',');
+    }
+    vec_push(forever, points, ((SpeedPoint){ 0, 0 }));
+    if (points->size > 0)
+        set_points(m, i, points);
+}
+
+/* What nobody measured apart is as another. */
+static void fill_unknown(MachineSpeeds *m)
+{
+    static const struct {
+        Speed speed, as;
+    } like[] = { { SPEEDgrouped, SPEEDgemm }, { SPEEDweights, SPEEDgrouped },
+                 { SPEEDattn, SPEEDgemm },    { SPEEDattn_bwd, SPEEDattn },
+                 { SPEEDsingle, SPEEDgemm },  { SPEEDindex, SPEEDmemory } };
+
+    for (size_t i = 0; i < sizeof like / sizeof *like; i++)
+        if (number_of(m, (int)like[i].speed) == 0) {
+            set_number(m, (int)like[i].speed, number_of(m, (int)like[i].as));
+            m->points[like[i].speed] = m->points[like[i].as];
+        }
 }
 
 MachineSpeeds machine_speeds(const Opts *o, Machine machine)
 {
     const char *chip = o ? opts_str(o, "cluster.chip") : NULL;
     int row = chip ? word_index(chip, machine_names, NMACHINE) : -1;
-    MachineSpeeds m = machines[row < 0 ? (int)machine : row];
+    Machine of = row < 0 ? machine : (Machine)row;
+    MachineSpeeds m = machines[of];
 
-    for (int i = 0; i < NCOLUMN && o; i++)
+    for (int i = 0; i < NFIGURES; i++)
+        if (figures[i].machine == of)
+            set_points(&m, (int)figures[i].speed, figures[i].points);
+    for (int i = 0; i < NSPEEDS && o; i++)
         if (opts_given(o, column[i].key))
-            *speed_at(&m, i) = opts_num(o, column[i].key);
+            set_speed(&m, i, opts_str(o, column[i].key));
+    fill_unknown(&m);
     return m;
+}
+
+double speed_at(const MachineSpeeds *m, Speed speed, double size)
+{
+    const SpeedPoint *p = m->points[speed];
+
+    if (!p)
+        return number_of(m, (int)speed);
+    while (p[1].size > 0 && p[1].size <= size)
+        p++;
+    if (p[1].size == 0 || size <= p->size)
+        return p->value;
+    return p->value * pow(p[1].value / p->value,
+                          log(size / p->size) / log(p[1].size / p->size));
 }
 
 /* ---- a cluster ----------------------------------------------------------- */
@@ -87,12 +187,12 @@ static size_t split_name(const char *s, int64_t *ranks)
     return n - digits - 1;
 }
 
-static void set_number(Opts *o, const char *key, int64_t n, const Loc *l)
+static void set_count(Opts *o, const char *key, int64_t n, const Loc *l)
 {
     opts_set(o, key, strf(forever, "%lld", (long long)n), l);
 }
 
-/* "network 2.5e10 measured" */
+/* "network 2.5e10 measured", "gemm 5e14 measured 1e11" */
 static void read_line(Opts *o, char *line, const Loc *l)
 {
     static const char *const from[] = { "measured", "datasheet", "fitted" };
@@ -100,8 +200,13 @@ static void read_line(Opts *o, char *line, const Loc *l)
 
     if (!name || *name == '#')
         return;
-    char *value = strtok_r(NULL, " \t\r", &next);
-    char *source = strtok_r(NULL, " \t\r", &next);
+    if (!strcmp(name, "device")) { /* a name of several words */
+        opts_set(o, "cluster.device", next + strspn(next, " \t"), l);
+        return;
+    }
+    const char *value = strtok_r(NULL, " \t\r", &next);
+    const char *source = strtok_r(NULL, " \t\r", &next);
+    const char *size = strtok_r(NULL, " \t\r", &next);
     const char *key = strf(forever, "cluster.%s", name);
     int chip = !strcmp(name, "chip"), count = !strcmp(name, "ranks");
     if (!value)
@@ -114,6 +219,11 @@ static void read_line(Opts *o, char *line, const Loc *l)
     if (chip && word_index(value, machine_names, NMACHINE) < 0)
         err(l, "chip: there is no machine '%s'%s", value,
             did_you_mean(value, machine_names, NMACHINE));
+    if (size) {
+        const char *before = opts_given(o, key) ? opts_str(o, key) : NULL;
+        value = strf(forever, "%s%s%s:%s", before ? before : "",
+                     before ? "," : "", size, value);
+    }
     opts_set(o, key, value, l);
 }
 
@@ -170,7 +280,7 @@ void cluster_settle(Opts *o)
     else
         read_machine(o, name, l);
     if (ranks)
-        set_number(o, "cluster.ranks", ranks, l);
+        set_count(o, "cluster.ranks", ranks, l);
     if (!opts_given(o, "cluster.ranks"))
         return;
     ranks = opts_int(o, "cluster.ranks");
@@ -180,10 +290,21 @@ void cluster_settle(Opts *o)
             "cluster=%sx%s)",
             opts_str(o, "world"), (long long)ranks, (long long)ranks,
             opts_str(o, "cluster.chip"), opts_str(o, "world"));
-    set_number(o, "world", ranks, l);
+    set_count(o, "world", ranks, l);
     int64_t host = host_of(ranks, (int64_t)machine_speeds(o, 0).host);
     if (!opts_given(o, "fold.host") && host && host < ranks)
-        set_number(o, "fold.host", host, l);
+        set_count(o, "fold.host", host, l);
+}
+
+static void put_figures(Text *out)
+{
+    for (int i = 0; i < NFIGURES; i++) {
+        const Figures *f = &figures[i];
+        put(out, "\n%s %s, by size:", machine_names[f->machine],
+            column[f->speed].name);
+        for (const SpeedPoint *p = f->points; p->size > 0; p++)
+            put(out, " %.2g:%.3g%c", p->size, p->value, f->source);
+    }
 }
 
 void put_machines(Text *out)
@@ -191,12 +312,11 @@ void put_machines(Text *out)
     put(out, "%-10s", "");
     for (int m = 0; m < NMACHINE; m++)
         put(out, "%11s", machine_names[m]);
-    for (int i = 0; i < NCOLUMN; i++) {
+    for (int i = 0; i < NSPEEDS; i++) {
         put(out, "\n%-10s", column[i].name);
-        for (int m = 0; m < NMACHINE; m++) {
-            MachineSpeeds s = machines[m];
-            put(out, "%10.3g%c", *speed_at(&s, i), sources[m][i]);
-        }
+        for (int m = 0; m < NMACHINE; m++)
+            put(out, "%10.3g%c", number_of(&machines[m], i), sources[m][i]);
     }
+    put_figures(out);
     put(out, "\nm measured, d data sheet, f fitted\n");
 }

@@ -11,17 +11,37 @@ typedef enum Machine { /* rows of machines.def */
 #undef MACHINE
 } Machine;
 
-/* Of a rank; units stand in machines.def. */
+typedef enum Speed { /* columns of machines.def */
+#define SPEED(name, doc) SPEED##name,
+#define MACHINE(name, ...)
+#include "machines.def"
+                     NSPEEDS
+#undef SPEED
+#undef MACHINE
+} Speed;
+
+typedef struct SpeedPoint {
+    double size, value;
+} SpeedPoint;
+
+/* Of a rank; units stand in machines.def. A number that depends on the size of
+ * the work is that of the largest, and has points: size ascending, 0 ends. */
 typedef struct MachineSpeeds {
 #define SPEED(name, doc) double name;
 #define MACHINE(name, ...)
 #include "machines.def"
 #undef SPEED
 #undef MACHINE
+    const SpeedPoint *points[NSPEEDS]; /* null: one number for all sizes */
 } MachineSpeeds;
 
+const char *machine_name(Machine m);
+const char *speed_name(Speed s);
 /* What cluster{} says, over the numbers of its chip, or of m without one. */
 MachineSpeeds machine_speeds(const Opts *o, Machine m);
+/* For work of that size: between two points by the logarithms of both, beyond
+ * the last ones as at them. */
+double speed_at(const MachineSpeeds *m, Speed s, double size);
 /* cluster=h100x64, or =FILE, as what it stands for: cluster.chip a row,
  * cluster.ranks, other numbers of the file, and where they are not given world
  * and fold.host. err() where they do not go together. */

@@ -1,13 +1,27 @@
 /* instr_cost.c: the FLOPs and bytes of an instruction, the seconds that the
  * target's machine (machines.def) takes for them, and whether it is one that
  * takes tokens to experts or back. */
+#include <math.h>
+
 #include "emit.h"
 
-static int is_product(const Group *k)
-{
-    return k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad ||
-           k->fam == FAMattn || k->fam == FAMattn_bwd;
-}
+static const InstrSpeeds family_speeds[NFAMILY] = {
+    [FAMloop] = { SPEEDloop, SPEEDmemory, 0 },
+    [FAMgemm] = { SPEEDgemm, SPEEDmemory, 0 },
+    [FAMgmm] = { SPEEDgrouped, SPEEDmemory, 0 },
+    [FAMgmm_wgrad] = { SPEEDweights, SPEEDmemory, 0 },
+    [FAMattn] = { SPEEDattn, SPEEDmemory, 0 },
+    [FAMattn_bwd] = { SPEEDattn_bwd, SPEEDmemory, 0 },
+    [FAMtopk] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMcumsum] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMdrop_to_capacity] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMroute] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMscatter] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMcomm] = { SPEEDloop, SPEEDlink, 0 },
+    [FAMzero] = { SPEEDloop, SPEEDmemory, 0 },
+    [FAMcopy] = { SPEEDloop, SPEEDoffload, 0 },
+    [FAMnone] = { SPEEDloop, SPEEDmemory, 0 },
+};
 
 /* Members cost their arithmetic; memory sees what goes in and out. */
 static void count(const Graph *g, const Group *k, Instr *s)
@@ -111,11 +125,41 @@ static int serves_experts(const Graph *g, const Node *n)
 
 /* ---- seconds ------------------------------------------------------------- */
 
-static double secs_at(const MachineSpeeds *m, const Instr *s, double rate)
+static double rows_experts(const Graph *g, const Group *k)
 {
-    double work = s->flops / rate, move = s->bytes / m->memory;
+    const Node *map = k->map;
 
-    return m->launch + (work > move ? work : move);
+    for (int i = 0; i < k->n && !map; i++) {
+        map = k->node[i]->map;
+        for (int j = 0; j < k->node[i]->nin && !map; j++)
+            map = k->node[i]->in[j]->map;
+    }
+    return map ? fmax(1, (double)map_layout(g, map).experts) : 1;
+}
+
+/* By what its path allows. */
+static InstrSpeeds speeds_of(const Graph *g, const Group *k, const Instr *s)
+{
+    InstrSpeeds v = family_speeds[k->fam];
+
+    v.size = s->flops;
+    if (k->path == PATHthreads)
+        v.work = SPEEDplain;
+    else if (k->path != PATHfast)
+        v.work = SPEEDunaligned;
+    else if (v.work == SPEEDgemm && k->node[0]->dt == Df32)
+        v.work = SPEEDsingle;
+    if (k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
+        v.size /= rows_experts(g, k);
+    if (moves_rows(s->kind))
+        v.move = SPEEDrows;
+    return v;
+}
+
+static double secs_by(const MachineSpeeds *m, const Instr *s, InstrSpeeds v)
+{
+    return m->launch + fmax(s->flops / speed_at(m, v.work, v.size),
+                            s->bytes / speed_at(m, v.move, s->bytes));
 }
 
 double copy_secs(const Graph *g, double bytes)
@@ -132,21 +176,19 @@ void predict(const Graph *g, const Group *k, Instr *s)
     if (s->flops == 0 && s->bytes == 0)
         count(g, k, s);
     s->again = s->flops * share_again(g, k);
+    s->speeds = speeds_of(g, k, s);
     if (k->fam == FAMcopy) {
         s->secs = copy_secs(g, s->bytes);
         return;
-    }
-    s->secs = secs_at(m, s, is_product(k) ? m->gemm : m->loop);
-    if (k->path != PATHfast) {
-        double fast = s->secs;
-        s->secs =
-            secs_at(m, s, k->path == PATHthreads ? m->plain : m->unaligned);
-        warn_path(g, k, s->secs, fast);
     }
     if (moves_rows(s->kind))
         s->secs = m->hop + s->bytes / m->rows;
     else if (k->fam == FAMcomm)
         s->secs = link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
+    else
+        s->secs = secs_by(m, s, s->speeds);
+    if (k->path != PATHfast)
+        warn_path(g, k, s->secs, secs_by(m, s, family_speeds[k->fam]));
     s->experts = moves_rows(s->kind) ||
                  (k->fam == FAMcomm && serves_experts(g, k->node[0]));
 }
