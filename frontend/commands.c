@@ -492,7 +492,7 @@ static int bench(Plan *p, const RunArgs *r)
 
 int cmd_bench(Args *a)
 {
-    return execute(a, bench);
+    return a->calibrate ? calibrate(a) : execute(a, bench);
 }
 
 /* ---- generate ------------------------------------------------------------ */

@@ -153,7 +153,7 @@ typedef struct Args {
     Text ready;       /* its text, when it is executed as it is */
     const char *out, *dump, *stop, *prog, *prompt, *memory, *html, *trace;
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
-    const char *snapshot;
+    const char *snapshot, *calibrate;
     double temperature, seconds, every;
     int runs;              /* the plan is for a run that keeps a log */
     int64_t n, topk, rank; /* rank -1: not asked for */

@@ -356,4 +356,9 @@ void put_fixes(Text *out, const Args *a, const Plan *p);
 ModelCost search_scaled(const Search *s, const Point *p, const ModelCost *ref);
 Forecast search_combine(Search *s, const Point *p, const ModelCost *c);
 
+/* ---- calibrate.c --------------------------------------------------------- */
+
+extern const char calibrate_lua[];
+int calibrate(Args *a); /* a->calibrate: the machine file it writes */
+
 #endif

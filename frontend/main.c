@@ -164,7 +164,9 @@ static void read_words(Args *a, const Command *c, int argc, char **argv)
     }
     if (!c->tables && opts_each(a->keys, 0, &key, &value))
         wrong(c, "%s takes no keys: %s=%s", c->name, key, value);
-    if ((int)vec_len(a->word) < c->least)
+    if (a->calibrate && a->word)
+        wrong(c, "--calibrate takes no model: '%s'", a->word[0]);
+    if ((int)vec_len(a->word) < c->least && !a->calibrate)
         wrong(c, "%s: which file?", c->name);
     a->file = a->word ? a->word[0] : NULL;
 }

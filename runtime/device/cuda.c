@@ -515,6 +515,11 @@ static void fault(void *d, const char *what)
     gpu_ok(((Gpu *)d)->error, what);
 }
 
+static const char *chip(const void *d)
+{
+    return ((const Gpu *)d)->name;
+}
+
 static int64_t memory(const void *d)
 {
     return ((const Gpu *)d)->total;
@@ -539,6 +544,6 @@ const Device cuda_device = {
     .sync = sync, .between = between,
     .capture = capture, .captured = captured, .replay = replay,
     .enter = enter, .leave = leave, .fault = fault, .where = trail_at,
-    .memory = memory, .usage = gpu_memory, .peak = peak, .tuned = tune_text
+    .chip = chip, .memory = memory, .usage = gpu_memory, .peak = peak, .tuned = tune_text
     /* clang-format on */
 };

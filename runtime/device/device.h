@@ -133,6 +133,7 @@ typedef struct Device {
      * unknown. Any thread. Or null. */
     const Instr *(*where)(const void *d, int *ended);
 
+    const char *(*chip)(const void *d); /* its name */
     int64_t (*memory)(const void *d);   /* bytes there are */
     int64_t (*usage)(void *d, Text *t); /* a table; bytes outside of the plan */
     Roofline (*peak)(void *d, Dtype dt);

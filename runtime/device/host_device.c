@@ -339,6 +339,12 @@ static double between(void *d, void *from, void *to)
 
 /* ---- what is said of it -------------------------------------------------- */
 
+static const char *chip(const void *d)
+{
+    (void)d;
+    return host_processor(forever);
+}
+
 static int64_t memory(const void *d)
 {
     (void)d;
@@ -374,7 +380,7 @@ const Device host_device = {
     .product = product, .transfer = transfer, .collective = collective,
     .event = event, .record = record, .wait = wait, .query = query,
     .sync = sync, .between = between,
-    .where = where, .memory = memory, .usage = usage, .peak = peak,
+    .where = where, .chip = chip, .memory = memory, .usage = usage, .peak = peak,
     .tuned = tuned
     /* clang-format on */
 };

@@ -4,6 +4,7 @@
  * that nothing is allocated; interpreter.c runs them.
  * Here too is what others read from outside: results and buffers. */
 #include <math.h>
+#include <string.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -252,6 +253,18 @@ static void open_arena(Exec *x, Rank *r)
         r->buf[i] = rank_mirror(r, address_of(r->role, &r->role->buf[i]));
 }
 
+/* A calibration says on which chip it was measured. */
+static void check_chip(const Exec *x)
+{
+    const char *measured = opts_str(x->plan->opts, "cluster.device");
+
+    if (measured && x->dev->chip && strcmp(measured, x->dev->chip(x->on)))
+        err(opts_loc(x->plan->opts, "cluster.device"),
+            "the plan's times are of another chip: its machine was measured on "
+            "%s, this is %s (pleat bench --calibrate FILE measures it)",
+            measured, x->dev->chip(x->on));
+}
+
 Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
 {
     Arena *a = arena_new();
@@ -267,6 +280,7 @@ Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
     x->pool = pool_open(0);
     x->on = d->open(&(DeviceArgs){ a, p, c, x->pool });
     x->progress.device = x->on;
+    check_chip(x);
     x->rank = alloc(a, (size_t)c->n * sizeof *x->rank);
     x->stage = alloc(a, (size_t)p->nrole * sizeof *x->stage);
     x->meet = alloc(a, (size_t)p->nrole * sizeof *x->meet);

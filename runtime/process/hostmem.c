@@ -134,6 +134,13 @@ void drop_pages(void *p, int64_t bytes)
         munmap(p, (size_t)((bytes + PAGE - 1) / PAGE * PAGE));
 }
 
+const char *host_processor(Arena *a)
+{
+    const char *name = line_of(a, "/proc/cpuinfo", "model name\t: ");
+
+    return name ? name : "unknown";
+}
+
 int64_t host_memory(void)
 {
     return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);

@@ -67,8 +67,9 @@ void start_says(Text *out);         /* a line: all of them */
 
 void *pages(int64_t bytes, const char *what); /* zeroed */
 void drop_pages(void *p, int64_t bytes);
-int64_t host_free(void);   /* bytes that this process may take */
-int64_t host_memory(void); /* ... that the machine has */
+int64_t host_free(void);              /* bytes that this process may take */
+int64_t host_memory(void);            /* ... that the machine has */
+const char *host_processor(Arena *a); /* its name, or "unknown" */
 /* With PLEAT_POISON=1, for tests: what is not written yet is no number. */
 int poison_asked(void);
 void *poison_pages(void *p, int64_t bytes); /* p */

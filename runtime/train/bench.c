@@ -3,13 +3,14 @@
  * steps of the same kernel and kind of place ("layers.*.moe.w1") together,
  * beside what the plan predicted and the floor: what the device's peaks allow
  * for these FLOPs and bytes, whichever takes longer (below it: caches). Then
- * the same by parts of the model and by what limits. PLEAT_LINES=n prints so
- * many lines. Without a launcher all ranks run here, one after another, so
- * collectives are copies and a rank's time is the total over the ranks; under
- * mpirun rank 0 prints what it saw, and what of a step is not hidden: steps run
+ * what is farthest from the plan, and the same by parts of the model and by
+ * what limits. PLEAT_LINES=n prints so many lines. Without a launcher all ranks
+ * run here, one after another, so collectives are copies and a rank's time is
+ * the total over the ranks; under mpirun rank 0 prints what it saw, and what of a step is not hidden: steps run
  * again with a copy in a rank's own memory in place of each collective, which
  * waits for nobody and leaves the device to what computes. Transfers between
  * stages stay: a step without them would be one without its schedule. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +38,12 @@ typedef struct Exposed {
     int64_t collectives, transfers, copied; /* of this rank; bytes */
 } Exposed;
 
-enum { MOST = 40, MOSTPARTS = 12, ROUNDS = 3 }; /* lines; see exposed */
+enum {
+    MOST = 40,
+    MOSTPARTS = 12,
+    MOSTFAR = 8,
+    ROUNDS = 3
+}; /* lines; see exposed */
 
 typedef struct Bench {
     Exec *x;
@@ -239,6 +245,14 @@ static int slowest_first(const void *a, const void *b)
     return (x->secs < y->secs) - (x->secs > y->secs);
 }
 
+static int farthest_first(const void *a, const void *b)
+{
+    const BenchRow *x = a, *y = b;
+    double p = fabs(x->secs - x->predicted), q = fabs(y->secs - y->predicted);
+
+    return (p < q) - (p > q);
+}
+
 static double per(double a, double b)
 {
     return b > 0 ? a / b : 0;
@@ -275,6 +289,9 @@ static void print_tables(Bench *b, double sum, FILE *out)
         b->limit[i].name = limits[i];
     print_lines(b->line, vec_len(b->line), most ? (size_t)atoi(most) : MOST,
                 "kernel, place", sum, out);
+    qsort(b->line, vec_len(b->line), sizeof *b->line, farthest_first);
+    print_lines(b->line, vec_len(b->line), most ? (size_t)atoi(most) : MOSTFAR,
+                "kernel, place, farthest from the plan first", sum, out);
     print_lines(b->part, vec_len(b->part), MOSTPARTS, "part of the model", sum,
                 out);
     print_lines(b->limit, NLIMIT, NLIMIT, "limited by", sum, out);
@@ -326,10 +343,11 @@ static void print(Bench *b, const Walls *w, const Exposed *e, FILE *out)
         print_exposed(e, out);
     fprintf(out,
             "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f arena_gib %.3f "
-            "outside_gib %.3f not_hidden %.2f ranks %lld\n",
+            "outside_gib %.3f not_hidden %.2f ranks %lld plan_ms %.3f\n",
             w->step * 1e3, w->host * 1e3, per((double)p->tokens, w->step),
             per(p->flops, w->step) * 1e-12, (double)exec_bytes(b->x) / 0x1p30,
-            outside / 0x1p30, share_exposed(e), (long long)p->mesh->world);
+            outside / 0x1p30, share_exposed(e), (long long)p->mesh->world,
+            plan_secs(p, PGstep) * 1e3);
 }
 
 /* Steps as a run has them, not timed one by one: on a GPU one graph each, made
@@ -404,29 +422,55 @@ static Exposed exposed(Bench *b, const Feed *f, int64_t steps)
     return e;
 }
 
+/* Steps with a clock around each instruction, then as a run has them. */
+static Walls timed_steps(Bench *b, const Feed *f, int64_t steps)
+{
+    double start = 0;
+
+    if (role_prog(&b->x->plan->role[0], PGinit) >= 0)
+        exec_run(b->x, PGinit, NULL, NULL);
+    for (int64_t i = -1; i < steps; i++) { /* the first warms up */
+        if (!i)
+            start = monotonic();
+        b->micro = i * 1000003;
+        exec_run(b->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 1 }, f);
+        if (i < 0)
+            start_clocks(b);
+        else
+            add_run(b);
+    }
+    Walls w = { (monotonic() - start) / (double)steps, 0 };
+    return exec_apart(b->x) ? whole_steps(b, f, steps) : w;
+}
+
+double bench_instrs(Plan *p, Comm *c, int64_t steps, InstrSeconds **out,
+                    const char **chip)
+{
+    Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
+    Walls w = timed_steps(&b, &(Feed){ fill, &b }, steps);
+    const Stage *s = &b.x->stage[0];
+    const Program *g = step_program(s);
+
+    for (int f = 0; f < g->nphase; f++)
+        for (int k = 0; k < g->phase[f].n; k++) {
+            int at = g->phase[f].first + k;
+            double runs = (double)(phase_runs(g, f) * s->nrank);
+            InstrSeconds v = { &g->instr[at], runs,
+                               b.spent[0][at] / (double)steps / runs };
+            vec_push(forever, *out, v);
+        }
+    *chip = strf(forever, "%s", b.x->dev->chip(b.x->on));
+    exec_close(b.x);
+    return w.step;
+}
+
 int bench_plan(Plan *p, int64_t steps, FILE *out)
 {
     need_device(p);
     Comm *c = comm_open(forever, p->mesh->world);
     Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
     Feed f = { fill, &b };
-    double start = 0;
-
-    if (role_prog(&p->role[0], PGinit) >= 0)
-        exec_run(b.x, PGinit, NULL, NULL);
-    for (int64_t i = -1; i < steps; i++) { /* the first warms up */
-        if (!i)
-            start = monotonic();
-        b.micro = i * 1000003;
-        exec_run(b.x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 1 }, &f);
-        if (i < 0)
-            start_clocks(&b);
-        else
-            add_run(&b);
-    }
-    Walls w = { (monotonic() - start) / (double)steps, 0 };
-    if (exec_apart(b.x))
-        w = whole_steps(&b, &f, steps);
+    Walls w = timed_steps(&b, &f, steps);
     Exposed e = exposed(&b, &f, steps);
     b.peak = b.x->dev->peak(b.x->on, opts_dtype(p->opts));
     for (int i = 0; i < b.x->nstage; i++)

@@ -67,24 +67,6 @@ void put_version(Text *out, int all)
 
 /* ---- the machine --------------------------------------------------------- */
 
-static void put_processors(Text *out)
-{
-    char line[256];
-    const char *name = "unknown";
-    FILE *f = fopen("/proc/cpuinfo", "r");
-
-    while (f && fgets(line, sizeof line, f))
-        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
-            line[strcspn(line, "\n")] = 0;
-            name = strchr(line, ':') + 2;
-            break;
-        }
-    put(out, "%-*s %ld x %s\n", WORD, "processor",
-        sysconf(_SC_NPROCESSORS_ONLN), name);
-    if (f)
-        fclose(f);
-}
-
 static void put_gpus(FILE *f, int all)
 {
     (void)all;
@@ -100,7 +82,8 @@ void put_machine(Text *out)
     if (!uname(&u))
         put(out, "%-*s %s\n%-*s %s %s %s\n", WORD, "host", u.nodename, WORD,
             "system", u.sysname, u.release, u.machine);
-    put_processors(out);
+    put(out, "%-*s %ld x %s\n", WORD, "processor",
+        sysconf(_SC_NPROCESSORS_ONLN), host_processor(out->arena));
     put(out, "%-*s %.1f GiB\n", WORD, "memory", bytes / (1 << 30));
     put_printed(out, put_gpus, 0);
 }

@@ -60,10 +60,37 @@ result "a machine's memory is the limit" $?
 "$PLEAT" help machines >said && grep -q "^link .*2.6e+11m" said && grep -q "^m measured" said
 result "help machines" $?
 
+
+# a calibration, of few ranks and small sizes: which numbers, what follows
+printf 'chip h200\ngemm 1e13 measured 1e6\ngemm 4e13 measured 1e13\nmemory 1e13 measured\nlaunch 0 measured\n' >sizes.machine
+sizes=$(step cluster=./sizes.machine)
+same=$(step cluster=h200 cluster.gemm=1e6:1e13,1e13:4e13 cluster.memory=1e13 cluster.launch=0)
+low=$(step cluster=h200 cluster.gemm=1e13 cluster.memory=1e13 cluster.launch=0)
+high=$(step cluster=h200 cluster.gemm=4e13 cluster.memory=1e13 cluster.launch=0)
+echo "$low $sizes $high" | awk '{ exit !($1 > $2 && $2 > $3) }' && [ "$sizes" = "$same" ]
+result "products by size lie between the numbers of two sizes: $low > $sizes > $high ms" $?
+"$PLEAT" bench --calibrate here.machine target=host axes.seq=128 axes.batch=4 axes.hidden=128 \
+    axes.wide=256 axes.ffn=256 axes.vocab=256 >said 2>&1 &&
+    grep -q "^device ." here.machine && grep -q "^launch .* measured$" here.machine &&
+    grep -q "^memory .* measured [0-9]" here.machine && grep -q "^grouped .* measured [0-9]" here.machine
+result "calibrated: numbers by sizes" $?
+"$PLEAT" bench tiny.lua train.batch=8 cluster=./here.machine >said 2>&1 &&
+    grep -q "farthest from the plan first" said
+result "what it says is planned and measured by" $?
+sed 's/^device .*/device another/' here.machine >other.machine
+"$PLEAT" bench tiny.lua train.batch=8 cluster=./other.machine >said 2>&1
+[ $? = 1 ] && [ "$(grep -c 'error: ' said)" = 1 ] && grep -q "measured on another, this is" said
+result "a calibration of another chip is refused" $?
+"$PLEAT" bench --calibrate x.machine tiny.lua >said 2>&1
+[ $? = 2 ] && grep -q "takes no model: 'tiny.lua'" said
+result "a calibration takes no model" $?
+
 refuse "'h1000' is neither .*did you mean 'h100'" cluster=h1000x64
 refuse "the cluster has 64 ranks (world=64, or cluster=h100x32)" cluster=h100x64 world=32
 refuse "nearest legal: tp=2" cluster=h100x64 fold.tp=3
 refuse "bare.machine:1: error: network 1e10: behind a number" cluster=./bare.machine
 refuse "typo.machine:2: error: unknown key 'cluster.netwrk' (did you mean 'cluster.network'" cluster=./typo.machine
+refuse "cluster.gemm: size '1e8' is not above" cluster=h100x8 cluster.gemm=1e9:1,1e8:2
+refuse "cluster.gemm: '7' is not size:number" cluster=h100x8 cluster.gemm=1e9:1,7
 refuse "cluster.network: -1 is below" cluster=h100x8 cluster.network=-1
 exit $bad

@@ -1,0 +1,269 @@
+/* calibrate.c: `pleat bench --calibrate FILE` measures the machine that is here
+ * and writes it as a machine file. What it measures are plans of calibrate.lua
+ * in the sizes of the table below, a clock around each instruction. An
+ * instruction counts for the number of the machine that its prediction was
+ * made by (InstrSpeeds), in the class of its size; what clocks add to a step is
+ * taken off all instructions alike. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "frontend.h"
+
+enum { STEPS = 5, CLASS = 4 }; /* sizes of a class: up to so many times */
+
+typedef struct CalibrationRow {
+    const char *target, *keys;
+} CalibrationRow;
+
+/* clang-format off */
+static const CalibrationRow calibration_rows[] = {
+    { "host", "axes.seq=16" },
+    { "host", "axes.seq=128 axes.batch=4 axes.hidden=128 axes.wide=512 axes.ffn=256" },
+    { "host", "axes.seq=256 axes.batch=4 axes.hidden=256 axes.wide=1024 axes.vocab=4096" },
+    { "cuda", "precision.policy=bf16 axes.seq=256 axes.hidden=512 axes.kv=4 axes.dim=128 axes.wide=1024 axes.ffn=256" },
+    { "cuda", "precision.policy=bf16 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512 axes.vocab=16384" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=6144 axes.ffn=768 axes.expert=64 axes.vocab=32768" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=4 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=2048 axes.ffn=1536 axes.expert=16 axes.vocab=65536" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=2 axes.hidden=4096 axes.kv=8 axes.group=4 axes.dim=128 axes.wide=8192 axes.ffn=14336 axes.vocab=32768" },
+    { "cuda", "precision.policy=bf16 train.offload=activations axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=4096 axes.ffn=768" },
+    { "cuda", "precision.policy=fp32 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512" },
+};
+/* clang-format on */
+enum { NROW = sizeof calibration_rows / sizeof *calibration_rows };
+
+typedef struct Sample {
+    Speed speed;
+    double size, amount, secs; /* amount / secs: the number */
+} Sample;
+
+typedef struct Calibration {
+    Opts *keys;
+    MachineSpeeds before; /* as the target's row has it */
+    Sample *sample;       /* vecs */
+    double *launch, *hop; /* seconds of instructions that do next to nothing */
+    const char *chip;
+} Calibration;
+
+/* ---- what is measured ---------------------------------------------------- */
+
+/* Those that o does not have. */
+static void set_keys(Opts *o, const char *keys)
+{
+    char *text = strf(forever, "%s", keys), *next;
+
+    for (char *key = strtok_r(text, " ", &next); key;
+         key = strtok_r(NULL, " ", &next)) {
+        char *value = strchr(key, '=');
+        *value++ = 0;
+        if (!opts_given(o, key))
+            opts_set(o, key, value, NULL);
+    }
+}
+
+static Plan *plan_for(const Calibration *c, const CalibrationRow *row)
+{
+    Source source = { "calibrate.lua", calibrate_lua };
+    Opts *o = opts_new(forever);
+
+    opts_copy(o, c->keys);
+    set_keys(o, row->keys);
+    set_keys(o, "axes.batch=1 world=1");
+    set_keys(
+        o, strf(forever, "fold.ep=%s train.batch=%lld", opts_str(o, "world"),
+                (long long)(opts_int(o, "axes.batch") * opts_int(o, "world"))));
+    Trace t = trace_sources(&source, 1, o);
+    return compile(t.g, target_of(t.g->opts),
+                   &(CompileOptions){ .out = stderr,
+                                      .prog = PGstep,
+                                      .source = t.source,
+                                      .nsource = t.nsource });
+}
+
+/* Which of both its prediction is: see predict() of instr_cost.c. */
+static void add_sample(Calibration *c, const Instr *s, double secs)
+{
+    const MachineSpeeds *m = &c->before;
+    InstrSpeeds v = s->speeds;
+    InstrClass class = instr_info(s->kind)->cls;
+    double work = s->flops / speed_at(m, v.work, v.size);
+    double move = s->bytes / speed_at(m, v.move, s->bytes);
+    int sends = class == CLASScollective || class == CLASStransfer;
+    double base = sends ? m->hop : m->launch;
+
+    if (s->flops == 0 && s->bytes == 0)
+        return;
+    if (work + move < 0.1 * base) {
+        if (sends)
+            vec_push(forever, c->hop, secs);
+        else
+            vec_push(forever, c->launch, secs);
+    } else if (work > move && !sends)
+        vec_push(forever, c->sample,
+                 ((Sample){ v.work, v.size, s->flops, secs }));
+    else if (v.work == SPEEDloop)
+        vec_push(forever, c->sample,
+                 ((Sample){ v.move, s->bytes, s->bytes, secs }));
+}
+
+static void measure(Calibration *c, Plan *p, Comm *comm)
+{
+    InstrSeconds *v = NULL;
+    double step = bench_instrs(p, comm, STEPS, &v, &c->chip);
+    double sum = 0, runs = 0;
+
+    for (size_t i = 0; i < vec_len(v); i++) {
+        sum += v[i].secs * v[i].runs;
+        runs += v[i].runs;
+    }
+    double clock = comm->world == 1 && sum > step ? (sum - step) / runs : 0;
+    for (size_t i = 0; i < vec_len(v); i++)
+        add_sample(c, v[i].instr, fmax(v[i].secs - clock, 0.1 * v[i].secs));
+}
+
+/* ---- what follows from it ------------------------------------------------ */
+
+static int ascending(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* The median; without any, what was there. */
+static double median(double *v, double usual)
+{
+    if (!vec_len(v))
+        return usual;
+    qsort(v, vec_len(v), sizeof *v, ascending);
+    return v[vec_len(v) / 2];
+}
+
+static int class_of(double size)
+{
+    return (int)floor(log(size) / log(CLASS));
+}
+
+static int slowest_first(const void *a, const void *b)
+{
+    const Sample *x = a, *y = b;
+
+    return ascending(&(double){ x->amount / x->secs },
+                     &(double){ y->amount / y->secs });
+}
+
+/* Of a class: half of the amount goes faster, half slower, so that one which
+ * something disturbed decides nothing. */
+static void put_class(Text *out, Sample *v)
+{
+    double all = 0, size = 0, done = 0;
+    size_t i = 0;
+
+    for (size_t k = 0; k < vec_len(v); k++) {
+        all += v[k].amount;
+        size += log(v[k].size) / (double)vec_len(v);
+    }
+    qsort(v, vec_len(v), sizeof *v, slowest_first);
+    while (2 * (done += v[i].amount) < all)
+        i++;
+    put(out, "%s %.4g measured %.3g\n", speed_name(v->speed),
+        v[i].amount / v[i].secs, exp(size));
+}
+
+/* Lines of a number: one for each class of sizes that was seen. base: seconds
+ * that all take. */
+static void put_speed(Text *out, const Calibration *c, Speed speed, double base)
+{
+    for (int k = 0; k < 64; k++) {
+        Sample *v = NULL;
+        for (size_t i = 0; i < vec_len(c->sample); i++) {
+            Sample s = c->sample[i];
+            s.secs = fmax(s.secs - base, 0.1 * s.secs);
+            if (s.speed == speed && class_of(s.size) == k)
+                vec_push(forever, v, s);
+        }
+        if (v)
+            put_class(out, v);
+    }
+}
+
+/* The machine whose name is part of the chip's, else the target's. */
+static const char *nearest_machine(const Calibration *c)
+{
+    const char *usual = machine_name(target_of(c->keys)->machine);
+
+    for (int m = 0; m < NMACHINE; m++)
+        if (strcasestr(c->chip, machine_name((Machine)m)))
+            return machine_name((Machine)m);
+    return usual;
+}
+
+static char *machine_text(const Calibration *c)
+{
+    Text out = { .arena = forever };
+    double launch = median(c->launch, c->before.launch);
+    double hop = median(c->hop, c->before.hop);
+
+    put(&out, "# pleat bench --calibrate\nchip %s\ndevice %s\n",
+        nearest_machine(c), c->chip);
+    put(&out, "launch %.3g measured\n", launch);
+    if (vec_len(c->hop))
+        put(&out, "hop %.3g measured\n", hop);
+    for (int s = 0; s < NSPEEDS; s++) {
+        int link = s == SPEEDlink || s == SPEEDrows;
+        put_speed(&out, c, (Speed)s, link ? hop : launch);
+    }
+    return out.s;
+}
+
+/* ---- the command --------------------------------------------------------- */
+
+/* All are made before MPI starts, which no fork survives; ranks but the first
+ * get texts. */
+static Plan **calibration_plans(const Calibration *c)
+{
+    Plan **plan = NULL;
+    const char *target = target_of(c->keys)->name;
+
+    for (int i = 0; i < NROW; i++)
+        if (!strcmp(calibration_rows[i].target, target))
+            vec_push(forever, plan,
+                     launch_rank() ? NULL : plan_for(c, &calibration_rows[i]));
+    for (size_t i = 0; i < vec_len(plan) && launched(); i++) {
+        Text t = { .arena = forever };
+        if (plan[i])
+            t.s = plan_print(forever, plan[i], &t.len);
+        comm_plan(&t);
+        if (!plan[i])
+            plan[i] = plan_parse(forever, t.s, t.len, "calibrate.lua");
+    }
+    return plan;
+}
+
+int calibrate(Args *a)
+{
+    Calibration c = { .keys = a->keys };
+
+    launch_errors();
+    take_launch(c.keys, c.keys);
+    if (!opts_str(c.keys, "target"))
+        opts_set(c.keys, "target", device_here()->name, NULL);
+    c.before = machine_speeds(NULL, target_of(c.keys)->machine);
+    Plan **plan = calibration_plans(&c);
+    if (!vec_len(plan))
+        err(NULL, "bench --calibrate: target=%s computes nothing",
+            target_of(c.keys)->name);
+    Comm *comm = comm_open(forever, plan[0]->mesh->world);
+    for (size_t i = 0; i < vec_len(plan); i++)
+        measure(&c, plan[i], comm);
+    int first = !comm->first;
+    comm_close(comm);
+    if (!first)
+        return 0;
+    const char *text = machine_text(&c);
+    write_all(a->calibrate, text, strlen(text));
+    printf("%s: %zu instructions on %s measured; cluster=%s plans by it\n",
+           a->calibrate, vec_len(c.sample), c.chip, a->calibrate);
+    return 0;
+}
