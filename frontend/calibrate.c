@@ -11,7 +11,9 @@
 
 #include "frontend.h"
 
-enum { STEPS = 5, CLASS = 4 }; /* sizes of a class: up to so many times */
+enum { CLASS = 2 };               /* sizes of a class: up to so many times */
+static const double enough = 1.2; /* seconds that a plan runs, so that clocks
+                                     are what a long run has */
 
 typedef struct CalibrationRow {
     const char *target, *keys;
@@ -22,13 +24,15 @@ static const CalibrationRow calibration_rows[] = {
     { "host", "axes.seq=16" },
     { "host", "axes.seq=128 axes.batch=4 axes.hidden=128 axes.wide=512 axes.ffn=256" },
     { "host", "axes.seq=256 axes.batch=4 axes.hidden=256 axes.wide=1024 axes.vocab=4096" },
-    { "cuda", "precision.policy=bf16 axes.seq=256 axes.hidden=512 axes.kv=4 axes.dim=128 axes.wide=1024 axes.ffn=256" },
-    { "cuda", "precision.policy=bf16 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512 axes.vocab=16384" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=6144 axes.ffn=768 axes.expert=64 axes.vocab=32768" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=4 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=2048 axes.ffn=1536 axes.expert=16 axes.vocab=65536" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=2 axes.hidden=4096 axes.kv=8 axes.group=4 axes.dim=128 axes.wide=8192 axes.ffn=14336 axes.vocab=32768" },
-    { "cuda", "precision.policy=bf16 train.offload=activations axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=4096 axes.ffn=768" },
     { "cuda", "precision.policy=fp32 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512" },
+    { "cuda", "precision.policy=bf16 axes.seq=256 axes.hidden=512 axes.kv=4 axes.dim=128 axes.wide=1024 axes.ffn=256" },
+    { "cuda", "precision.policy=bf16 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512 axes.expert=4 axes.vocab=16384" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=1024 axes.kv=16 axes.group=1 axes.dim=128 axes.wide=4096 axes.ffn=768 axes.expert=128 axes.vocab=16384" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=6144 axes.ffn=1408 axes.expert=64 axes.vocab=32768" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=2816 axes.ffn=768 axes.expert=32 axes.vocab=151936" },
+    { "cuda", "precision.policy=bf16 axes.seq=2048 axes.batch=2 axes.hidden=2048 axes.kv=8 axes.group=4 axes.dim=128 axes.wide=8192 axes.ffn=1408 axes.expert=16 axes.vocab=102400" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=4 axes.hidden=2048 axes.kv=16 axes.group=1 axes.dim=128 axes.wide=2048 axes.ffn=1024 axes.expert=32 axes.vocab=50304" },
+    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=2 axes.hidden=4096 axes.kv=8 axes.group=4 axes.dim=128 axes.wide=14336 axes.ffn=14336 axes.vocab=32768" },
 };
 /* clang-format on */
 enum { NROW = sizeof calibration_rows / sizeof *calibration_rows };
@@ -81,28 +85,30 @@ static Plan *plan_for(const Calibration *c, const CalibrationRow *row)
                                       .nsource = t.nsource });
 }
 
-/* Which of both its prediction is: see predict() of instr_cost.c. */
+/* Of a product what it multiplies, of others the one of both that its
+ * prediction is: see predict() of instr_cost.c. */
 static void add_sample(Calibration *c, const Instr *s, double secs)
 {
     const MachineSpeeds *m = &c->before;
     InstrSpeeds v = s->speeds;
     InstrClass class = instr_info(s->kind)->cls;
+    int product = v.work != SPEEDloop;
     double work = s->flops / speed_at(m, v.work, v.size);
     double move = s->bytes / speed_at(m, v.move, s->bytes);
     int sends = class == CLASScollective || class == CLASStransfer;
     double base = sends ? m->hop : m->launch;
 
-    if (s->flops == 0 && s->bytes == 0)
-        return;
+    if ((s->flops == 0 && s->bytes == 0) || v.move == SPEEDoffload)
+        return; /* what is copied runs beside: its clock says nothing */
     if (work + move < 0.1 * base) {
         if (sends)
             vec_push(forever, c->hop, secs);
         else
             vec_push(forever, c->launch, secs);
-    } else if (work > move && !sends)
+    } else if ((product || work > move) && !sends)
         vec_push(forever, c->sample,
                  ((Sample){ v.work, v.size, s->flops, secs }));
-    else if (v.work == SPEEDloop)
+    else
         vec_push(forever, c->sample,
                  ((Sample){ v.move, s->bytes, s->bytes, secs }));
 }
@@ -110,7 +116,7 @@ static void add_sample(Calibration *c, const Instr *s, double secs)
 static void measure(Calibration *c, Plan *p, Comm *comm)
 {
     InstrSeconds *v = NULL;
-    double step = bench_instrs(p, comm, STEPS, &v, &c->chip);
+    double step = bench_instrs(p, comm, enough, &v, &c->chip);
     double sum = 0, runs = 0;
 
     for (size_t i = 0; i < vec_len(v); i++) {

@@ -65,8 +65,8 @@ typedef struct Figures { /* a number of a machine by sizes */
 
 #define MACHINE(name, ...)
 #undef FIGURES
-#define FIGURES(chip, speed, source, ...)      \
-    { MACHINE##chip, SPEED##speed, #source[0], \
+#define FIGURES(chip, speed, source, ...)                          \
+    { MACHINE##chip, SPEED##speed, (char)(#source[0] + 'a' - 'A'), \
       (SpeedPoint[]){ __VA_ARGS__, { 0, 0 } } },
 static const Figures figures[] = {
 #include "machines.def"

@@ -229,5 +229,9 @@ int scatter_lower(Graph *g, Group *k, Arena *a, int gpu)
     if (out->dt == Dbf16)
         k->scratch = gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
     row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
+    if (adds) /* touches only the rows that are added to */
+        k->instr.bytes =
+            (double)(local_bytes(g, n->in[0]) + local_bytes(g, n->in[1]) +
+                     2 * local_elems(g, n->in[0]) * dtypes[out->dt].bytes);
     return gpu ? THREADMAP : 0;
 }

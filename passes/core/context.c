@@ -93,7 +93,8 @@ double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall)
                              : 1 / here;
 
     return m->hop + (here == all ? 0 : m->far) +
-           bytes * (out / m->network + (1 - out) / m->link);
+           bytes * (out / speed_at(m, SPEEDnetwork, bytes) +
+                    (1 - out) / speed_at(m, SPEEDlink, bytes));
 }
 
 FILE *compile_out(const Compile *c)

@@ -125,7 +125,7 @@ static int serves_experts(const Graph *g, const Node *n)
 
 /* ---- seconds ------------------------------------------------------------- */
 
-static double rows_experts(const Graph *g, const Group *k)
+static const Node *map_of(const Group *k)
 {
     const Node *map = k->map;
 
@@ -134,23 +134,39 @@ static double rows_experts(const Graph *g, const Group *k)
         for (int j = 0; j < k->node[i]->nin && !map; j++)
             map = k->node[i]->in[j]->map;
     }
-    return map ? fmax(1, (double)map_layout(g, map).experts) : 1;
+    return map;
 }
 
-/* By what its path allows. */
+/* Of an expert, as predictions assume them. */
+static double rows_of_expert(const Graph *g, const Group *k)
+{
+    const Node *map = map_of(k);
+
+    if (!map || map->op != Oroute)
+        return 1;
+    MapLayout l = map_layout(g, map);
+    return fmin((double)l.cap, expected_rows(map, &l)) / (double)l.experts;
+}
+
+static int is_single(const Group *k)
+{
+    return k->node[0]->nin && k->node[0]->in[0]->dt == Df32;
+}
+
+/* By what its path and type allow. */
 static InstrSpeeds speeds_of(const Graph *g, const Group *k, const Instr *s)
 {
     InstrSpeeds v = family_speeds[k->fam];
+    int grouped = k->fam == FAMgmm || k->fam == FAMgmm_wgrad;
+    int attention = k->fam == FAMattn || k->fam == FAMattn_bwd;
 
-    v.size = s->flops;
-    if (k->path == PATHthreads)
+    v.size = grouped ? rows_of_expert(g, k) : s->flops;
+    if (k->path == PATHthreads || (attention && is_single(k)))
         v.work = SPEEDplain;
     else if (k->path != PATHfast)
         v.work = SPEEDunaligned;
-    else if (v.work == SPEEDgemm && k->node[0]->dt == Df32)
+    else if (v.work == SPEEDgemm && is_single(k))
         v.work = SPEEDsingle;
-    if (k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
-        v.size /= rows_experts(g, k);
     if (moves_rows(s->kind))
         v.move = SPEEDrows;
     return v;
@@ -182,7 +198,7 @@ void predict(const Graph *g, const Group *k, Instr *s)
         return;
     }
     if (moves_rows(s->kind))
-        s->secs = m->hop + s->bytes / m->rows;
+        s->secs = m->hop + s->bytes / speed_at(m, SPEEDrows, s->bytes);
     else if (k->fam == FAMcomm)
         s->secs = link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
     else

@@ -443,10 +443,12 @@ static Walls timed_steps(Bench *b, const Feed *f, int64_t steps)
     return exec_apart(b->x) ? whole_steps(b, f, steps) : w;
 }
 
-double bench_instrs(Plan *p, Comm *c, int64_t steps, InstrSeconds **out,
+double bench_instrs(Plan *p, Comm *c, double enough, InstrSeconds **out,
                     const char **chip)
 {
     Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
+    double plan = plan_secs(p, PGstep);
+    int64_t steps = 5 + (plan > 0 ? (int64_t)fmin(enough / plan, 100) : 0);
     Walls w = timed_steps(&b, &(Feed){ fill, &b }, steps);
     const Stage *s = &b.x->stage[0];
     const Program *g = step_program(s);

@@ -185,12 +185,13 @@ typedef struct Sampler Sampler;
 Sampler *sampler_open(Arena *a, Exec *x);
 char *sample(Sampler *s, int64_t step, size_t *n);
 /* Of the instructions of a step of p's first stage here: how often it runs, how
- * long once. Returns seconds of a whole step. chip: what ran it. */
+ * long once, when steps run for so many seconds. Returns those of a whole step.
+ * chip: what ran it. */
 typedef struct InstrSeconds {
     const Instr *instr;
     double runs, secs;
 } InstrSeconds;
-double bench_instrs(Plan *p, Comm *c, int64_t steps, InstrSeconds **out,
+double bench_instrs(Plan *p, Comm *c, double enough, InstrSeconds **out,
                     const char **chip);
 /* Time `steps` steps on made-up tokens, step by step of the plan: bench.c. */
 int bench_plan(Plan *p, int64_t steps, FILE *out);
