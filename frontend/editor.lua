@@ -110,6 +110,7 @@ function hf(map) end
 ---How it is trained: `pleat help keys train`. The command line comes first.
 ---
 ---    train { steps=1000, batch=64, lr=3e-4, schedule="cosine", warmup=20 }
+---    train { lr=3e-4, schedule=function(t) return t < 0.8 and 1 or 5 * (1 - t) end }    -- t: 0 after the warm-up, 1 at the end
 ---@param keys table
 function train(keys) end
 ---What it is trained on: `pleat help keys data`. The command line comes first.

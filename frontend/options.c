@@ -10,7 +10,15 @@
 enum { DEEPEST = 4 }; /* tables in the tables of a blend */
 
 /* What of Lua a kind takes. */
-enum { NUMBER = 1, WHOLE = 2, TRUTH = 4, STRING = 8, LIST = 16, WORDS = 32 };
+enum {
+    NUMBER = 1,
+    WHOLE = 2,
+    TRUTH = 4,
+    STRING = 8,
+    LIST = 16,
+    WORDS = 32,
+    FUNCTION = 64
+};
 
 /* clang-format off */
 static const struct { const char *kind, *what; int takes; } kinds[] = {
@@ -27,6 +35,7 @@ static const struct { const char *kind, *what; int takes; } kinds[] = {
     { "words", "a string or a list of strings", STRING | LIST },
     { "price", "a number, or a list of modules", NUMBER | STRING | LIST },
     { "order", "a string", STRING },
+    { "curve", "a string, or a function of a number from 0 to 1", STRING | FUNCTION },
     { "machine", "a string", STRING },
     { "speed", "a number, or numbers by sizes, \"1e9:3e13,1e12:6e14\"", NUMBER | STRING },
     { "layout", "a string", STRING },
@@ -149,6 +158,45 @@ static void put_words(lua_State *L, Setting *x, int depth)
     }
 }
 
+/* ---- functions ----------------------------------------------------------- */
+
+enum { PARTS = 1000 };
+
+/* Is y on the line from point i to point j wherever it is known between them? */
+static int is_straight(const double *y, int i, int j)
+{
+    for (int k = i + 1; k < j; k++)
+        if (fabs(y[i] + (y[j] - y[i]) * (k - i) / (j - i) - y[k]) > 1e-6)
+            return 0;
+    return 1;
+}
+
+/* function(t) -> "0:1,0.5:0.25,1:0": its values at PARTS equal parts, but for
+ * those that lie on a line between others. */
+static void put_curve(lua_State *L, Setting *x)
+{
+    double *y = alloc(x->f->g->arena, (PARTS + 1) * sizeof *y);
+
+    for (int i = 0; i <= PARTS; i++) {
+        lua_pushvalue(L, -1);
+        lua_pushnumber(L, i / (double)PARTS);
+        lua_call(L, 1, 1);
+        y[i] = lua_tonumber(L, -1);
+        if (lua_type(L, -1) != LUA_TNUMBER || !(y[i] >= 0) || !isfinite(y[i]))
+            err(x->f->loc,
+                "%s: the function must return a number, at least 0;"
+                " of %g it returns %s",
+                x->key, i / (double)PARTS, luaL_tolstring(L, -1, NULL));
+        lua_pop(L, 1);
+    }
+    put(&x->text, "0:%.9g", y[0]);
+    for (int i = 0, j; i < PARTS; i = j) {
+        for (j = i + 1; j < PARTS && is_straight(y, i, j + 1);)
+            j++;
+        put(&x->text, ",%.9g:%.9g", j / (double)PARTS, y[j]);
+    }
+}
+
 /* ---- keys ---------------------------------------------------------------- */
 
 /* Into kinds[]; -1: no such key, which opts_set says. */
@@ -174,6 +222,8 @@ static void read_setting(lua_State *L, Setting *x)
         put_words(L, x, 0);
     else if (table && takes & LIST)
         put_list(L, x);
+    else if (lua_isfunction(L, -1) && takes & FUNCTION)
+        put_curve(L, x);
     else
         put_value(L, x, takes);
 }

@@ -3,6 +3,7 @@
  * one key asks of another is opts_check's, when all are set. */
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -169,6 +170,32 @@ static const char *check_enum(const KeyInput *x, const char *s)
         err(x->l, "%s: '%s' is not one of %s", x->key, s,
             list_of(x->a, s, w, n));
     return s;
+}
+
+double opts_curve(const char *s, double t)
+{
+    double at = -1, y = NAN, value = NAN;
+    int n = 0;
+    for (; *s; s += n + (s[n] == ',')) {
+        double from = at, before = y;
+        if (sscanf(s, "%lf:%lf%n", &at, &y, &n) != 2 || (s[n] && s[n] != ',') ||
+            !(from < 0 ? at == 0 : at > from) || !(y >= 0) || !isfinite(y))
+            return NAN;
+        if (t >= from && t <= at)
+            value =
+                from < 0 ? y : before + (y - before) * (t - from) / (at - from);
+    }
+    return at == 1 ? value : NAN;
+}
+
+static const char *check_curve(const KeyInput *x, const char *s)
+{
+    if (strchr(s, ':') && isnan(opts_curve(s, 0)))
+        err(x->l,
+            "%s: '%.40s%s' is no curve \"0:1,0.5:0.2,1:0\": shares of the run "
+            "from 0 to 1 with shares of lr that are at least 0",
+            x->key, s, strlen(s) > 40 ? ".." : "");
+    return strchr(s, ':') ? s : check_enum(x, s);
 }
 
 /* Words with commas between. */
@@ -495,6 +522,7 @@ static const struct Kind {
     { "machine", check_machine }, { "price", check_price },
     { "words", check_words },
     { "speed", check_speed },
+    { "curve", check_curve },
 };
 /* clang-format on */
 

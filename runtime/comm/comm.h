@@ -230,6 +230,7 @@ void watch_others(void); /* ... who come to it in no order */
 /* Between 1 and 0 others may wait for this rank as long as they like. */
 void watch_works(int on);
 void watch_leave(void);
+double watch_waited(void); /* seconds between these so far */
 /* May this rank say why the run fails? Only the first one may. */
 int watch_claim(void);
 /* What a device waits for is ended: end, from any thread, within seconds, when

@@ -83,7 +83,8 @@ static struct {
     uint32_t atoms;
     int64_t count;
     int inside, works, nset;
-    int64_t entered; /* times so far */
+    int64_t entered;          /* times so far */
+    double since, inside_for; /* seconds */
     struct {
         uint32_t atoms;
         int64_t count;
@@ -108,6 +109,7 @@ void watch_enter(uint32_t atoms, const int64_t *ranks, int64_t n)
     at.ranks = ranks;
     at.n = n;
     at.inside = 1;
+    at.since = monotonic();
     at.entered++;
     pthread_mutex_unlock(&at.lock);
 }
@@ -134,8 +136,14 @@ void watch_leave(void)
     if (!atomic_load_explicit(&w.on, memory_order_relaxed))
         return;
     pthread_mutex_lock(&at.lock);
+    at.inside_for += at.inside ? monotonic() - at.since : 0;
     at.inside = 0;
     pthread_mutex_unlock(&at.lock);
+}
+
+double watch_waited(void)
+{
+    return at.inside_for; /* written by this thread only */
 }
 
 void watch_ends(void (*end)(void), const char *(*asked)(void))

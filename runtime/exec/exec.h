@@ -151,6 +151,8 @@ void exec_record(Exec *x, ProgramKind program);
 /* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
  * the instructions. */
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
+/* Seconds of it in instructions that need no other rank. */
+double exec_alone(const Exec *x, ProgramKind program);
 /* A result of the last run; NAN: no such result. */
 double exec_result(const Exec *x, ResultKind k);
 double exec_out(const Exec *x, int i); /* the i-th of the result block */

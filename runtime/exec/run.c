@@ -139,6 +139,27 @@ static double row_end(const Exec *x, int64_t k)
     return end;
 }
 
+static const Instr *timed_instr(const Exec *x, const InstrTiming *r,
+                                ProgramKind program)
+{
+    const Role *role = &x->plan->role[r->stage];
+
+    return r->instr < 0 ? NULL
+                        : &role->prog[role_prog(role, program)].instr[r->instr];
+}
+
+double exec_alone(const Exec *x, ProgramKind program)
+{
+    double secs = 0;
+
+    for (int64_t k = 0; k < x->nran; k++) {
+        const Instr *s = timed_instr(x, &x->ran[k], program);
+        if (s && instr_info(s->kind)->cls < CLASScollective)
+            secs += x->ran[k].end - x->ran[k].start;
+    }
+    return secs;
+}
+
 char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
 {
     Text out = { .arena = a };
@@ -148,7 +169,7 @@ char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
         const InstrTiming *r = &x->ran[k];
         const Role *role = &x->plan->role[r->stage];
         const Program *g = &role->prog[role_prog(role, program)];
-        const Instr *s = r->instr < 0 ? NULL : &g->instr[r->instr];
+        const Instr *s = timed_instr(x, r, program);
         put_event(&out, r,
                   !s         ? g->phase[r->phase].name
                   : s->label ? s->label

@@ -209,6 +209,31 @@ static void say_speed(Log *l, double secs)
         say(l, " %.1f%% MFU", mfu * 100);
 }
 
+/* The ranks that waited for others least and most. */
+typedef struct RankSpan {
+    int64_t slowest, fastest;
+} RankSpan;
+
+static RankSpan span(const Log *l, const double *alone)
+{
+    RankSpan r = { 0, 0 };
+
+    for (int64_t i = 1; i < l->world; i++) {
+        r.slowest = alone[i] > alone[r.slowest] ? i : r.slowest;
+        r.fastest = alone[i] < alone[r.fastest] ? i : r.fastest;
+    }
+    return r;
+}
+
+static void say_span(Log *l, const double *alone)
+{
+    RankSpan r = span(l, alone);
+
+    say(l, " | slowest rank %lld %.1f ms, fastest %lld %.1f",
+        (long long)r.slowest, alone[r.slowest] * 1e3, (long long)r.fastest,
+        alone[r.fastest] * 1e3);
+}
+
 static void line_step(Log *l, const Logged *s, const double *v)
 {
     int64_t step = s->step;
@@ -224,6 +249,8 @@ static void line_step(Log *l, const Logged *s, const double *v)
         say(l, " | gnorm %.3f", gnorm);
     say(l, " | lr %.2e", s->lr);
     say_speed(l, s->secs);
+    if (s->alone)
+        say_span(l, s->alone);
     say(l, " | mem %.2f/%.1f GiB", l->used * gib, l->memory * gib);
     if (l->predicted > 0)
         say(l, " | plan %+.1f%%", (s->secs / l->predicted - 1) * 100);
@@ -275,6 +302,13 @@ static void json_step(Log *l, const Logged *s, const double *v)
     say(l, ", \"step_ms\": %.4f", s->secs * 1e3);
     if (s->host >= 0)
         say(l, ", \"host_ms\": %.4f", s->host * 1e3);
+    if (s->alone) {
+        RankSpan r = span(l, s->alone);
+        say(l, ", \"slowest_rank\": %lld, \"fastest_rank\": %lld",
+            (long long)r.slowest, (long long)r.fastest);
+        say_json(l, "slowest_ms", s->alone[r.slowest] * 1e3);
+        say_json(l, "fastest_ms", s->alone[r.fastest] * 1e3);
+    }
     if (s->experts > 0)
         say(l, ", \"expert_bytes\": %.0f", s->experts);
     for (StepSpeed k = 0; k < NSPEED; k++)

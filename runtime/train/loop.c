@@ -166,19 +166,43 @@ static double sent_to_experts(const Train *t)
     return rows > 0 && !t->comm->counts ? -1 : sum / (double)t->comm->n;
 }
 
+/* By rank, the seconds of a step of which it waited for no other. Null where
+ * nobody knows: ranks of one process take turns, and a device with memory of
+ * its own waits by itself, but for a step that is traced. */
+static const double *alone(Train *t, double secs)
+{
+    double among = watch_waited(), mine = secs - (among - t->among);
+    int known = !exec_apart(t->x) || t->traced >= 0;
+
+    t->among = among;
+    mine = t->traced >= 0 ? t->traced : mine;
+    t->traced = -1;
+    if (!t->alone || !known)
+        return NULL;
+    comm_gather(t->comm, &mine, t->alone, sizeof mine);
+    return t->alone;
+}
+
+static void begin_clocks(Train *t)
+{
+    t->since = monotonic();
+    t->among = watch_waited();
+}
+
 /* A step's results are here. */
 static void read_step(Train *t, const PendingStep *s)
 {
     double end = monotonic(), secs = end - t->since;
     double host = secs - (t->x->waited - t->waited);
+    const double *each = alone(t, secs);
 
     t->since = end;
     t->waited = t->x->waited;
     log_step(t->log, t->x,
              &(Logged){ s->step + 1,
                         s->first + (t->train ? data_perstep(t->train) : 0),
-                        s->b.lr, secs, t->late ? host : -1,
-                        sent_to_experts(t) });
+                        s->b.lr, secs, t->late ? host : -1, sent_to_experts(t),
+                        each });
     if (t->late && !t->read)
         say_start(t);
     if (t->late && t->read == REPLAYED)
@@ -236,11 +260,12 @@ static void one_step(Train *t)
     if (traced)
         exec_record(t->x, PGstep);
     if (!t->nsent)
-        t->since = monotonic();
+        begin_clocks(t);
     t->moved = t->comm->moved;
     run_sent(t, PGstep, &s, late);
     if (traced) {
         write_trace(t);
+        t->traced = exec_alone(t->x, PGstep);
         exec_record(t->x, NPROGRAM);
     }
     t->state.step = step + 1;

@@ -71,7 +71,7 @@ static double inverse_sqrt(double lr, double min, double warm, double step)
 double rate(const Opts *o, int64_t step)
 {
     double lr = opts_num(o, "train.lr"), min = opts_num(o, "train.min_lr");
-    enum lr_schedule schedule = opts_lr_schedule(o);
+    int schedule = (int)opts_lr_schedule(o); /* -1: a curve's points */
     ScheduleTime s = { .step = (double)step,
                        .warm = (double)opts_int(o, "train.warmup"),
                        .steps = (double)opts_int(o, "train.steps"),
@@ -84,7 +84,10 @@ double rate(const Opts *o, int64_t step)
         return lr;
     if (schedule == LRinverse_sqrt)
         return inverse_sqrt(lr, min, s.warm, s.step);
-    return min + (lr - min) * curves[schedule](&s);
+    double left = schedule < 0
+                      ? opts_curve(opts_str(o, "train.schedule"), progress(&s))
+                      : curves[schedule](&s);
+    return min + (lr - min) * left;
 }
 
 int64_t ramp(const Opts *o, int i, int64_t *until)

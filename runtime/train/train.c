@@ -18,6 +18,10 @@ static void open_all(Train *train, Plan *p, void (*open)(Train *t))
     open(train);
     start_phase("ranks");
     train->comm = comm_open(train->mem, p->mesh->world);
+    train->traced = -1;
+    if (train->comm->n < train->comm->world)
+        train->alone = alloc(train->mem,
+                             (size_t)train->comm->world * sizeof *train->alone);
 }
 
 static void close_all(Train *train)

@@ -36,6 +36,8 @@ void log_plan(Log *l, const Plan *p, const Exec *x); /* from now on */
 typedef struct Logged {
     int64_t step, samples;
     double lr, secs, host, experts;
+    const double *alone; /* by rank: seconds in which it waited for no other;
+                            null: not known */
 } Logged;
 void log_step(Log *l, const Exec *x, const Logged *s);
 /* v: by result, as averaged. beside: more for the line, or "". */

@@ -98,6 +98,18 @@ grep -q '"expert_bytes": [1-9]' "$dir/hosts.one/metrics.jsonl" &&
     grep -q '"expert_bytes": [1-9]' "$dir/hosts.four/metrics.jsonl"
 result "a run counts what goes to experts" $?
 
+# The stage that has all layers waits for the other least: in a step by the
+# clock, in one that is traced by its instructions.
+for trace in 0 2; do
+    # shellcheck disable=SC2086
+    mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small fold.pp=2 fold.layout='E|tttL' train.trace=$trace \
+        name="$dir/uneven.$trace" >"$dir/log" 2>&1 &&
+        grep -q "step    2/2 .* | slowest rank 1 [0-9.]* ms, fastest 0 [0-9.]* | " "$dir/log" &&
+        sed -n 's/.*"step_ms": \([0-9.]*\).*"slowest_rank": 1, "fastest_rank": 0, "slowest_ms": \([0-9.]*\), "fastest_ms": \([0-9.]*\).*/\1 \2 \3/p' \
+            "$dir/uneven.$trace/metrics.jsonl" | awk '$1 >= $2 && $2 > $3 && $3 > 0 { n++ } END { exit n != 2 }'
+    result "the slowest and the fastest rank (train.trace=$trace)" $?
+done
+
 # Rows go through memory, which two machines do not share.
 # shellcheck disable=SC2086
 timeout 60 mpirun -q -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small train.trace=0 \

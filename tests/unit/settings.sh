@@ -27,6 +27,15 @@ END
 "$PLEAT" check small.lua >said 2>&1
 result "a model sets keys of every kind" $?
 
+# A function as the learning rate's schedule is kept as points.
+sed 's/^train { /train { schedule=function(t) return t < 0.5 and 1 or 2 - 2 * t end, /' small.lua >curve.lua
+"$PLEAT" compile curve.lua -o curve.plan >said 2>&1 && grep -q '^option train.schedule "0:1,0.5:1,1:0"$' curve.plan
+result "a schedule that is a function" $?
+sed 's/return t < 0.5 and 1 or 2 - 2 \* t/return 1 - 2 * t/' curve.lua >low.lua
+"$PLEAT" check low.lua >/dev/null 2>said
+[ $? = 1 ] && grep -q "low.lua:2: error: train.schedule: the function must return a number, at least 0; of 0.501" said
+result "one that falls below 0" $?
+
 while read -r key text; do
     "$PLEAT" check small.lua "$key" >/dev/null 2>said
     [ $? = 1 ] && [ "$(wc -l <said)" = 1 ] && grep -qF -- "error: $text" said
@@ -35,6 +44,9 @@ done <<'END'
 train.no_decay=bais train.no_decay: no parameter is named 'bais' (did you mean 'bias'?)
 train.no_decay=w,v* train.no_decay: no parameter is named 'v*'
 train.decay=2 train.decay: 2 is above the largest value 1
+train.schedule=0:1,0.5:1 train.schedule: '0:1,0.5:1' is no curve
+train.schedule=0:1,0.5:-1,1:0 train.schedule: '0:1,0.5:-1,1:0' is no curve
+train.schedule=cosin train.schedule: 'cosin' is not one of constant, linear, cosine, wsd, inverse_sqrt (did you mean 'cosine'?)
 train.min_lr=1 train.min_lr: 1 is above train.lr=3e-4
 train.eps=0 train.eps: 0 is below the least value 1e-37
 train.slices=1025 train.slices: 1025 is above the largest value 1024
