@@ -60,10 +60,15 @@ typedef struct RunSeries {
     RunPoint *at;     /* vec, by step */
     double *list;     /* vec: of what is a list, the last one */
 } RunSeries;
+typedef struct RunSample {
+    double step;
+    const char *text;
+} RunSample;
 typedef struct RunLog {
     const char *dir;
     const Settings *settings; /* null: none are there */
     RunSeries *series;        /* vec */
+    RunSample *sample;        /* vec */
 } RunLog;
 RunLog *run_log(Arena *a, const char *word); /* err(): it is no run's folder */
 int64_t last_step(const RunLog *run);        /* the last one */

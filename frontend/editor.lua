@@ -474,13 +474,14 @@ function rmsnorm(x, axis, eps) end
 ---@param x Tensor @param axis string @param eps? number @return Tensor
 function layernorm(x, axis, eps) end
 ---Rotary positions: the pair j of axis turns by pos * theta^(-2j/n); pairs are (j, j + n/2), or neighbours when
----interleaved. yarn: factor and original are needed, the others as Hugging Face's rope_parameters.
+---interleaved. yarn: factor and original are needed, the others as Hugging Face's rope_parameters. scaling: the
+---rope_scaling of a config.json as it is, of type linear, llama3 or yarn.
 ---
 ---    x [.. pos .. axis] -> the same
 ---    gradient: by its parts
 ---    local y = rope(q, "dim", "seq", 1e4, { yarn={ factor=4, original=16 } })
 ---@param x Tensor @param axis string @param pos string @param theta number
----@param options? { interleaved: boolean?, yarn: Yarn? }
+---@param options? { interleaved: boolean?, yarn: Yarn?, scaling: table? }
 ---@return Tensor
 function rope(x, axis, pos, theta, options) end
 ---Scores of keys after their query become -inf.

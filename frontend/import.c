@@ -19,7 +19,7 @@ static const struct ModelType {
     { "mixtral", "mixtral" }, { "qwen2_moe", "qwen2_moe" },
     { "qwen3_moe", "qwen3_moe" }, { "olmoe", "olmoe" },
     { "deepseek_v2", "deepseek_v2_lite" }, { "deepseek_v3", "deepseek_v3" },
-    { "llama", "llama3" },
+    { "llama", "llama3" }, { "kimi_k2", "deepseek_v3" },
     /* clang-format on */
 };
 
@@ -38,7 +38,8 @@ static const struct {
     { "dim", "v_head_dim|head_dim|hidden_size/num_attention_heads" },
     { "nope", "qk_nope_head_dim" },
     { "rot", "qk_rope_head_dim" },
-    { "qr", "q_lora_rank" },
+    { "qr", "q_lora_rank|1" },
+    { "low_rank", "q_lora_rank|0" },
     { "kvr", "kv_lora_rank" },
     { "dense", "intermediate_size" },
     { "ffn", "moe_intermediate_size|intermediate_size" },
@@ -54,6 +55,8 @@ static const struct {
     { "kept", "topk_group|1" },
     { "theta", "rope_theta|10000" },
     { "normed", "norm_topk_prob|0" },
+    { "tied", "tie_word_embeddings|0" },
+    { "biased", "attention_bias|0" },
     { "max_position_embeddings", "max_position_embeddings" },
     /* clang-format on */
 };
@@ -170,20 +173,16 @@ static const char *number_text(double x)
     return strf(forever, "%s", s);
 }
 
-static const char *value_text(const Import *m, const char *value)
+static double value_of(const Import *m, const char *value)
 {
-    size_t n = strcspn(value, "|");
-    const json_t *v = hf_config_get(m->config, internn(value, n));
     double x = hf_config_value(m->config, value);
 
-    if (json_is_boolean(v) || !strcmp(value, "norm_topk_prob|0"))
-        return json_is_true(v) ? "true" : "false";
     if (isnan(x))
         lacks(m, value);
-    return number_text(x);
+    return x;
 }
 
-/* YaRN's numbers, as rope() takes them. */
+/* YaRN's numbers, as DeepSeek's models have them. */
 static const char *yarn_text(const Import *m)
 {
     static const char *const rows[][2] = {
@@ -200,9 +199,47 @@ static const char *yarn_text(const Import *m)
         return "nil";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         put(&out, "%s%s=%s", i ? ", " : "{ ", rows[i][0],
-            value_text(m, rows[i][1]));
+            number_text(value_of(m, rows[i][1])));
     put(&out, " }");
     return out.s;
+}
+
+/* What stretches positions, as rope() takes it: the folder's own table. */
+static const char *scaling_text(const Import *m)
+{
+    static const char *const known[] = { "linear", "llama3", "yarn" };
+    const char *type = hf_config_stretch(m->config), *key;
+    json_t *from = (json_t *)(uintptr_t)hf_config_positions(m->config), *v;
+    Text out = { .arena = forever };
+    int i = 0;
+
+    if (!*type)
+        return "nil";
+    while (i < 3 && strcmp(known[i], type))
+        i++;
+    if (i == 3)
+        err(NULL,
+            "import: %s/config.json has rope_scaling of type '%s'; known are "
+            "linear, llama3, yarn",
+            m->folder, type);
+    json_object_foreach(from, key, v)
+    {
+        if (!strcmp(key, "rope_theta") || json_is_null(v))
+            continue;
+        char *s = json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+        put(&out, "%s%s=%s", out.len ? ", " : "{ ", key, s);
+        free(s);
+    }
+    put(&out, " }");
+    return out.s;
+}
+
+/* Of what is in use. */
+static const char *window_text(const Import *m)
+{
+    int used = hf_config_value(m->config, "use_sliding_window|1") != 0;
+
+    return number_text(used ? value_of(m, "sliding_window|0") : 0);
 }
 
 /* Layers in the weights, where they are here, that predict a token further. */
@@ -247,6 +284,18 @@ static int uses(const Import *m, const char *name)
     return local(m->text, name).n || field(m->text, name).n;
 }
 
+/* A truth stays one: in Lua 0 is true. */
+static void set_value(Import *m, const char *name, double x)
+{
+    Place p = local(m->text, name);
+    const char *now = p.n ? m->text + p.at : "";
+
+    if (!strncmp(now, "true", 4) || !strncmp(now, "false", 5))
+        set(m, name, x != 0 ? "true" : "false");
+    else
+        set(m, name, number_text(x));
+}
+
 static void fill_in(Import *m)
 {
     const char *axes = strstr(m->text, "axes {"), *line;
@@ -258,10 +307,15 @@ static void fill_in(Import *m)
                    m->folder, m->of->type, axes);
     for (int i = 0; i < NNUMBER; i++)
         if (uses(m, numbers[i].name))
-            set(m, numbers[i].name, value_text(m, numbers[i].value));
+            set_value(m, numbers[i].name, value_of(m, numbers[i].value));
+    set(m, "model_type", strf(forever, "\"%s\"", m->of->type));
     set(m, "seq", seq_text(m));
     if (uses(m, "yarn"))
         set(m, "yarn", yarn_text(m));
+    if (uses(m, "scaling"))
+        set(m, "scaling", scaling_text(m));
+    if (uses(m, "window"))
+        set(m, "window", window_text(m));
     if (uses(m, "mtp"))
         set(m, "mtp", number_text((double)further_layers(m)));
     if ((line = strstr(m->text, "\ntrain {")))

@@ -162,7 +162,7 @@ static void put_words(lua_State *L, Setting *x, int depth)
 
 enum { PARTS = 1000 };
 
-/* Is y on the line from point i to point j wherever it is known between them? */
+/* Is y on the line from point i to point j at all points between them? */
 static int is_straight(const double *y, int i, int j)
 {
     for (int k = i + 1; k < j; k++)

@@ -81,6 +81,33 @@ local function yarn_scale(y)
   return y.attention_factor or (one > 0 and all > 0 and grown(one) / grown(all) or grown(1))
 end
 
+-- Llama 3.1: dimensions that turn less than low_freq_factor times in the positions it was
+-- trained on before are stretched, those that turn more than high_freq_factor times kept
+local function llama3_frequency(freq, _, _, _, y)
+  local low, high = y.low_freq_factor or 1, y.high_freq_factor or 4
+  local turns = freq * (y.original_max_position_embeddings / (2 * math.pi))
+  local kept = minimum(maximum((turns - low) / (high - low), 0), 1)
+  return freq * kept + freq / y.factor * (1 - kept)
+end
+
+local stretched = {                                      -- by rope_type of a config.json
+  linear=function(freq, _, _, _, y) return freq / y.factor end,
+  llama3=llama3_frequency, yarn=yarn_frequency,
+}
+
+-- Which of these, and its numbers; nil: positions as they are
+local function scaling_of(o)
+  local y = o.yarn or o.scaling or {}
+  local kind = o.yarn and "yarn" or y.rope_type or y.type or "default"
+  if kind == "default" then return end
+  if not stretched[kind] then error("rope: scaling: no type '" .. kind .. "' (linear, llama3, yarn)") end
+  if not y.factor then error("rope: scaling: 'factor' is missing") end
+  if kind == "llama3" and not y.original_max_position_embeddings then
+    error("rope: scaling: 'original_max_position_embeddings' is missing")
+  end
+  return kind, y
+end
+
 -- Rotate pairs of x along axis by the position along pos. Pairs are (j, j + n/2),
 -- or neighbours when interleaved. The pair j turns by pos * theta^(-2j/n).
 function rope(x, axis, pos, theta, options)
@@ -91,17 +118,15 @@ function rope(x, axis, pos, theta, options)
     local b = halves(a, axis, two, half, o.interleaved)
     local j = f32(iota(half))
     local freq = exp(j * (-2 * math.log(theta) / n))
-    local scale = 1
-    if o.yarn then
-      freq = yarn_frequency(freq, j, n, theta, o.yarn)
-      scale = yarn_scale(o.yarn)
-    end
+    local kind, y = scaling_of(o)
+    if kind then freq = stretched[kind](freq, j, n, theta, y) end
+    local scale = kind == "yarn" and yarn_scale(y) or 1
     local angle, sign = f32(iota(pos)) * freq, f32(iota(two)) * 2 - 1
     local c, s = cos(angle), sin(angle)
     if scale ~= 1 then c, s = c * scale, s * scale end
     s = o.interleaved and s * sign or sign * s             -- the order of b's axes
-    local y = f32(b) * c + f32(shift(b, two, 1, true)) * s
-    return merge(as(y, a), o.interleaved and half .. " " .. two or two .. " " .. half, axis)
+    local turned = f32(b) * c + f32(shift(b, two, 1, true)) * s
+    return merge(as(turned, a), o.interleaved and half .. " " .. two or two .. " " .. half, axis)
   end, x)
 end
 

@@ -49,7 +49,11 @@ static void take_line(RunLog *run, Arena *a, const char *text, size_t n)
         json_object_foreach(line, key, x)
         {
             const char *name = set ? strf(a, "%s/%s", key, set) : key;
-            if (json_is_array(x))
+            if (!strcmp(key, "sample") && json_is_string(x))
+                vec_push(
+                    a, run->sample,
+                    ((RunSample){ step, strf(a, "%s", json_string_value(x)) }));
+            else if (json_is_array(x))
                 take_list(run, a, name, x);
             else if (strcmp(key, "step") &&
                      (json_is_number(x) || json_is_null(x)))

@@ -8,7 +8,7 @@
 
 #include "frontend.h"
 
-enum { POINTS = 500, LAYERSTEPS = 60 };
+enum { POINTS = 500, LAYERSTEPS = 60, SAMPLES = 5 };
 
 static void put_value(Text *out, double x)
 {
@@ -103,6 +103,20 @@ static void put_maps(Text *out, const RunLog *run)
     put(out, "]");
 }
 
+/* The last ones, the newest first. */
+static void put_samples(Text *out, const RunLog *run)
+{
+    size_t n = vec_len(run->sample);
+
+    put(out, ",\"samples\":[");
+    for (size_t i = 0; i < n && i < SAMPLES; i++) {
+        put(out, "%s[%.0f,", i ? "," : "", run->sample[n - 1 - i].step);
+        put_page(out, run->sample[n - 1 - i].text);
+        put(out, "]");
+    }
+    put(out, "]");
+}
+
 /* What was predicted, where the folder's plan can be read. */
 static void put_planned(Text *out, const RunLog *run)
 {
@@ -139,6 +153,7 @@ static int write_run(const Args *a, const char *path)
     put_planned(&out, run);
     put_all_series(&out, run);
     put_maps(&out, run);
+    put_samples(&out, run);
     put(&out, "}}");
     write_page(path, out.s);
     arena_free(out.arena);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "plan.h"
+#include "keys.h"
 
 enum { LONGKEY = 64, MAXWORDS = 16, BESTOF = 8 };
 

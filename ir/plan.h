@@ -318,9 +318,6 @@ int opts_given(const Opts *o, const char *key);      /* set, not default */
 const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */
 /* The i-th of "wiki=a.bin code=b.bin"; 0: there is none. */
 int opts_named(const char *s, int i, const char **name, const char **path);
-/* "0:1,0.5:0.2,1:0": its value at t, between points on a line; NaN: it is no
- * such list of points from 0 to 1, of values that are at least 0. */
-double opts_curve(const char *s, double t);
 int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
 void opts_pair(const Opts *o, const char *key, double v[2]); /* train.betas */
 /* "gnorm 10": 1 and the number for such a word; 0 and infinity. */

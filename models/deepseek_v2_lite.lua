@@ -1,10 +1,10 @@
 -- DeepSeek-V2-Lite: 15.7 billion parameters, 2.7 billion active (DeepSeek-AI 2024)
-axes { batch=1, seq=4096, hidden=2048, heads=16, nope=128, rot=64, dim=128, kvr=512,
+axes { batch=1, seq=4096, hidden=2048, heads=16, nope=128, rot=64, dim=128, qr=1536, kvr=512,
        dense=10944, ffn=1408, shared=2816, expert=64, nodes=1, vocab=102400 }
 
 local layers, dense_layers, eps = 27, 1, 1e-6
 local chosen, scale, theta = 6, 1.0, 1e4                -- experts of a token, their weight; of positions
-local kept = 1                                          -- groups that a token may choose from
+local kept, low_rank = 1, false                         -- groups that a token may choose from; queries from "qr"
 local yarn = { factor=40, original=4096, mscale=0.707, mscale_all_dim=0.707 }    -- nil: positions as they are
 local sharpen = yarn and 0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1 or 1
 
@@ -16,17 +16,19 @@ local function turn(x)
   return rope(x, "rot", "seq", theta, { interleaved=true, yarn=yarn })
 end
 
-local function up(x, ckv, kr)                            -- queries, keys and values of all heads
-  local qn = dot(x, param("wq_nope", "hidden heads nope"), "hidden")
-  local qr = turn(dot(x, param("wq_rope", "hidden heads rot"), "hidden"))
+local query = low_rank and "qr" or "hidden"
+local function up(cq, ckv, kr)                           -- queries, keys and values of all heads
+  local qn = dot(cq, param("wq_nope", query .. " heads nope"), query)
+  local qr = turn(dot(cq, param("wq_rope", query .. " heads rot"), query))
   local kn = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
   return qn, qr, kn, turn(kr), dot(ckv, param("wv", "kvr heads dim"), "kvr")
 end
 
 local function latent_attention(x)                       -- keys and values from 512 numbers
+  local cq  = low_rank and norm("q_norm", dot(x, param("wq_a", "hidden qr"), "hidden"), "qr") or x
   local ckv = norm("kv_norm", dot(x, param("wkv_a", "hidden kvr"), "hidden"), "kvr")
   local kr  = dot(x, param("wk_rope", "hidden rot"), "hidden")
-  local qn, qr, kn, kr, v = module("mla_up_proj", up, x, ckv, kr)
+  local qn, qr, kn, kr, v = module("mla_up_proj", up, cq, ckv, kr)
   kr, kn, v = rename(kr, {seq="key"}), rename(kn, {seq="key"}), rename(v, {seq="key"})
   local s   = (dot(qn, kn, "nope") + dot(qr, kr, "rot")) * (sharpen^2 / math.sqrt(size("nope") + size("rot")))
   local y   = attention(causal(s, "seq", "key"), v, "key")
@@ -84,7 +86,7 @@ hf {
       beta_fast=yarn.beta_fast or 32, beta_slow=yarn.beta_slow or 1, mscale=yarn.mscale, mscale_all_dim=yarn.mscale_all_dim,
     },
     intermediate_size=size("dense"), moe_intermediate_size=size("ffn"), first_k_dense_replace=dense_layers,
-    q_lora_rank="null", n_routed_experts=size("expert"),
+    q_lora_rank=low_rank and size("qr") or "null", n_routed_experts=size("expert"),
     n_shared_experts=size("shared") // size("ffn"), num_experts_per_tok=chosen, norm_topk_prob=false,
     routed_scaling_factor=scale, scoring_func="softmax", n_group=size("nodes"), topk_group=kept,
     topk_method=kept < size("nodes") and "group_limited_greedy" or "greedy",
@@ -94,7 +96,9 @@ hf {
   ["norm.weight"] = { "model.norm.weight", "hidden" },
   ["head"]        = { "lm_head.weight", "vocab hidden" },
   ["layers.{i}.attn_norm.weight"]       = { "model.layers.{i}.input_layernorm.weight", "hidden" },
-  ["layers.{i}.attn.{wq_nope,wq_rope}"] = { attn .. "q_proj.weight", "(heads (nope|rot)) hidden" },
+  ["layers.{i}.attn.wq_a"]              = low_rank and { attn .. "q_a_proj.weight", "qr hidden" } or nil,
+  ["layers.{i}.attn.q_norm.weight"]     = low_rank and { attn .. "q_a_layernorm.weight", "qr" } or nil,
+  ["layers.{i}.attn.{wq_nope,wq_rope}"] = { attn .. (low_rank and "q_b" or "q") .. "_proj.weight", "(heads (nope|rot)) " .. query },
   ["layers.{i}.attn.{wkv_a,wk_rope}"]   = { attn .. "kv_a_proj_with_mqa.weight", "(kvr|rot) hidden" },
   ["layers.{i}.attn.kv_norm.weight"]    = { attn .. "kv_a_layernorm.weight", "kvr" },
   ["layers.{i}.attn.{wk_nope,wv}"]      = { attn .. "kv_b_proj.weight", "(heads (nope|dim)) kvr" },

@@ -1,11 +1,11 @@
 -- DeepSeek-V3: 671 billion parameters, 37 billion active, and 11.6 billion that predict one
 -- more token while it trains (Liu et al. 2024)
 axes { batch=1, seq=4096, hidden=7168, heads=128, nope=128, rot=64, dim=128, qr=1536, kvr=512,
-       dense=18432, ffn=2048, expert=256, nodes=8, prior=7168, vocab=129280 }
+       dense=18432, ffn=2048, shared=2048, expert=256, nodes=8, prior=7168, vocab=129280 }
 
 local layers, dense_layers, eps = 61, 3, 1e-6
 local chosen, scale, theta = 8, 2.5, 1e4                 -- experts of a token, their weight; of positions
-local kept = 4                                           -- groups that a token may choose from
+local kept, low_rank = 4, true                           -- groups that a token may choose from; queries from "qr"
 local mtp, mtp_weight = 1, 0.1                           -- tokens predicted beyond the next; 0: none
 local yarn = { factor=40, original=4096, mscale=1, mscale_all_dim=1 }    -- nil: positions as they are
 local sharpen = yarn and 0.1 * yarn.mscale_all_dim * math.log(yarn.factor) + 1 or 1
@@ -18,15 +18,16 @@ local function turn(x)
   return rope(x, "rot", "seq", theta, { interleaved=true, yarn=yarn })
 end
 
+local query = low_rank and "qr" or "hidden"
 local function up(cq, ckv, kr)                           -- queries, keys and values of all heads
-  local qn = dot(cq, param("wq_nope", "qr heads nope"), "qr")
-  local qr = turn(dot(cq, param("wq_rope", "qr heads rot"), "qr"))
+  local qn = dot(cq, param("wq_nope", query .. " heads nope"), query)
+  local qr = turn(dot(cq, param("wq_rope", query .. " heads rot"), query))
   local kn = dot(ckv, param("wk_nope", "kvr heads nope"), "kvr")
   return qn, qr, kn, turn(kr), dot(ckv, param("wv", "kvr heads dim"), "kvr")
 end
 
 local function latent_attention(x)
-  local cq  = norm("q_norm", dot(x, param("wq_a", "hidden qr"), "hidden"), "qr")
+  local cq  = low_rank and norm("q_norm", dot(x, param("wq_a", "hidden qr"), "hidden"), "qr") or x
   local ckv = norm("kv_norm", dot(x, param("wkv_a", "hidden kvr"), "hidden"), "kvr")
   local kr  = dot(x, param("wk_rope", "hidden rot"), "hidden")
   local qn, qr, kn, kr, v = module("mla_up_proj", up, cq, ckv, kr)
@@ -56,7 +57,7 @@ local function moe(x)
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2     = param("w2", "expert ffn hidden")
   local y      = swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden"))
-  return scope("shared", module, "shared_experts", ffn, x, "ffn") + sum(g * dot(y, w2[e], "ffn"), "top")
+  return scope("shared", module, "shared_experts", ffn, x, "shared") + sum(g * dot(y, w2[e], "ffn"), "top")
 end
 
 local function layer(x, i)
@@ -104,9 +105,9 @@ local function names(ours, theirs)                       -- of a layer with expe
   local attn, mlp = theirs .. ".self_attn.", theirs .. ".mlp."
   hf {
     [ours .. ".attn_norm.weight"]       = { theirs .. ".input_layernorm.weight", "hidden" },
-    [ours .. ".attn.wq_a"]              = { attn .. "q_a_proj.weight", "qr hidden" },
-    [ours .. ".attn.q_norm.weight"]     = { attn .. "q_a_layernorm.weight", "qr" },
-    [ours .. ".attn.{wq_nope,wq_rope}"] = { attn .. "q_b_proj.weight", "(heads (nope|rot)) qr" },
+    [ours .. ".attn.wq_a"]              = low_rank and { attn .. "q_a_proj.weight", "qr hidden" } or nil,
+    [ours .. ".attn.q_norm.weight"]     = low_rank and { attn .. "q_a_layernorm.weight", "qr" } or nil,
+    [ours .. ".attn.{wq_nope,wq_rope}"] = { attn .. (low_rank and "q_b" or "q") .. "_proj.weight", "(heads (nope|rot)) " .. query },
     [ours .. ".attn.{wkv_a,wk_rope}"]   = { attn .. "kv_a_proj_with_mqa.weight", "(kvr|rot) hidden" },
     [ours .. ".attn.kv_norm.weight"]    = { attn .. "kv_a_layernorm.weight", "kvr" },
     [ours .. ".attn.{wk_nope,wv}"]      = { attn .. "kv_b_proj.weight", "(heads (nope|dim)) kvr" },
@@ -117,9 +118,9 @@ local function names(ours, theirs)                       -- of a layer with expe
     [ours .. ".moe.w1"]                 = { mlp .. "experts.{expert}.gate_proj.weight", "ffn hidden" },
     [ours .. ".moe.w2"]                 = { mlp .. "experts.{expert}.down_proj.weight", "hidden ffn" },
     [ours .. ".moe.w3"]                 = { mlp .. "experts.{expert}.up_proj.weight", "ffn hidden" },
-    [ours .. ".moe.shared.w1"]          = { mlp .. "shared_experts.gate_proj.weight", "ffn hidden" },
-    [ours .. ".moe.shared.w2"]          = { mlp .. "shared_experts.down_proj.weight", "hidden ffn" },
-    [ours .. ".moe.shared.w3"]          = { mlp .. "shared_experts.up_proj.weight", "ffn hidden" },
+    [ours .. ".moe.shared.w1"]          = { mlp .. "shared_experts.gate_proj.weight", "shared hidden" },
+    [ours .. ".moe.shared.w2"]          = { mlp .. "shared_experts.down_proj.weight", "hidden shared" },
+    [ours .. ".moe.shared.w3"]          = { mlp .. "shared_experts.up_proj.weight", "shared hidden" },
   }
 end
 
@@ -136,7 +137,8 @@ hf {
       beta_fast=yarn.beta_fast or 32, beta_slow=yarn.beta_slow or 1, mscale=yarn.mscale, mscale_all_dim=yarn.mscale_all_dim,
     },
     intermediate_size=size("dense"), moe_intermediate_size=size("ffn"), first_k_dense_replace=dense_layers,
-    q_lora_rank=size("qr"), n_routed_experts=size("expert"), n_shared_experts=1,
+    q_lora_rank=low_rank and size("qr") or "null", n_routed_experts=size("expert"),
+    n_shared_experts=size("shared") // size("ffn"),
     num_experts_per_tok=chosen, norm_topk_prob=true, routed_scaling_factor=scale, scoring_func="sigmoid",
     topk_method="noaux_tc", n_group=size("nodes"), topk_group=kept, num_nextn_predict_layers=mtp,
     attention_bias=false,

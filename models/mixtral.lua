@@ -3,15 +3,16 @@ axes { batch=1, seq=4096, hidden=4096, kv=8, group=4, dim=128,
        ffn=14336, expert=8, vocab=32000 }
 
 local layers, eps = 32, 1e-5
-local chosen, theta = 2, 1e6                            -- experts of a token; of positions
+local chosen, theta, scaling, window = 2, 1e6, nil, 0   -- experts of a token; of positions; 0: sees all before
 
 local function attend(x)                                 -- grouped-query attention
   local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
   local k = dot(x, param("wk", "hidden kv dim"), "hidden")
   local v = dot(x, param("wv", "hidden kv dim"), "hidden")
-  q, k = rope(q, "dim", "seq", theta), rope(k, "dim", "seq", theta)
+  q, k = rope(q, "dim", "seq", theta, { scaling=scaling }), rope(k, "dim", "seq", theta, { scaling=scaling })
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
   local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
+  if window > 0 and window < size("seq") then s = where(lt(iota("seq") - iota("key"), window), s, -inf) end
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
 end
 
@@ -50,9 +51,10 @@ hf {
   config = {
     model_type="mixtral", architectures={"MixtralForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta, rope_scaling=scaling,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
     num_local_experts=size("expert"), num_experts_per_tok=chosen, intermediate_size=size("ffn"),
+    sliding_window=window > 0 and window or "null",
   },
   ["embed"]       = { "model.embed_tokens.weight", "vocab hidden" },
   ["norm.weight"] = { "model.norm.weight", "hidden" },

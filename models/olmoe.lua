@@ -2,15 +2,15 @@
 axes { batch=1, seq=4096, hidden=2048, heads=16, dim=128, ffn=1024, expert=64, vocab=50304 }
 
 local layers, eps = 16, 1e-5
-local chosen, theta = 8, 1e4                            -- experts of a token; of positions
+local chosen, theta, scaling = 8, 1e4, nil              -- experts of a token; of positions
 local normed = false                                    -- their weights sum to 1
 
 local function attend(x)                                 -- all heads are normalised together
   local q = dot(x, param("wq", "hidden heads dim"), "hidden")
   local k = dot(x, param("wk", "hidden heads dim"), "hidden")
   local v = dot(x, param("wv", "hidden heads dim"), "hidden")
-  q = rope(scope("q_norm", rmsnorm, q, "heads dim", eps), "dim", "seq", theta)
-  k = rope(scope("k_norm", rmsnorm, k, "heads dim", eps), "dim", "seq", theta)
+  q = rope(scope("q_norm", rmsnorm, q, "heads dim", eps), "dim", "seq", theta, { scaling=scaling })
+  k = rope(scope("k_norm", rmsnorm, k, "heads dim", eps), "dim", "seq", theta, { scaling=scaling })
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
   local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "heads dim hidden"), "heads dim")
@@ -52,7 +52,7 @@ hf {
   config = {
     model_type="olmoe", architectures={"OlmoeForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=4096, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=4096, rope_theta=theta, rope_scaling=scaling,
     num_attention_heads=size("heads"), num_key_value_heads=size("heads"), head_dim=size("dim"),
     num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=normed,
     intermediate_size=size("ffn"), attention_bias=false,

@@ -3,7 +3,7 @@ axes { batch=1, seq=4096, hidden=3584, kv=4, group=7, dim=128,
        ffn=2560, shared=20480, expert=64, vocab=151936 }
 
 local layers, eps = 28, 1e-6
-local chosen, theta = 8, 1e6                            -- experts of a token; of positions
+local chosen, theta, scaling = 8, 1e6, nil              -- experts of a token; of positions
 local normed = false                                    -- their weights sum to 1
 
 local function project(x, name, axes)                    -- with a bias
@@ -11,8 +11,8 @@ local function project(x, name, axes)                    -- with a bias
 end
 
 local function attend(x)                                 -- grouped-query attention
-  local q = rope(project(x, "q", "kv group dim"), "dim", "seq", theta)
-  local k = rope(project(x, "k", "kv dim"), "dim", "seq", theta)
+  local q = rope(project(x, "q", "kv group dim"), "dim", "seq", theta, { scaling=scaling })
+  local k = rope(project(x, "k", "kv dim"), "dim", "seq", theta, { scaling=scaling })
   local v = project(x, "v", "kv dim")
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
   local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
@@ -60,7 +60,7 @@ hf {
   config = {
     model_type="qwen2_moe", architectures={"Qwen2MoeForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=32768, rope_theta=theta, rope_scaling=scaling,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
     num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=normed,
     moe_intermediate_size=size("ffn"), shared_expert_intermediate_size=size("shared"),

@@ -3,15 +3,15 @@ axes { batch=1, seq=4096, hidden=2048, kv=4, group=8, dim=128,
        ffn=768, expert=128, vocab=151936 }
 
 local layers, eps = 48, 1e-6
-local chosen, theta = 8, 1e6                            -- experts of a token; of positions
+local chosen, theta, scaling = 8, 1e6, nil              -- experts of a token; of positions
 local normed = true                                     -- their weights sum to 1
 
 local function attend(x)                                 -- queries and keys are normalised
   local q = dot(x, param("wq", "hidden kv group dim"), "hidden")
   local k = dot(x, param("wk", "hidden kv dim"), "hidden")
   local v = dot(x, param("wv", "hidden kv dim"), "hidden")
-  q = rope(scope("q_norm", rmsnorm, q, "dim", eps), "dim", "seq", theta)
-  k = rope(scope("k_norm", rmsnorm, k, "dim", eps), "dim", "seq", theta)
+  q = rope(scope("q_norm", rmsnorm, q, "dim", eps), "dim", "seq", theta, { scaling=scaling })
+  k = rope(scope("k_norm", rmsnorm, k, "dim", eps), "dim", "seq", theta, { scaling=scaling })
   k, v = rename(k, {seq="key"}), rename(v, {seq="key"})
   local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(attention(s, v, "key"), param("wo", "kv group dim hidden"), "kv group dim")
@@ -52,7 +52,7 @@ hf {
   config = {
     model_type="qwen3_moe", architectures={"Qwen3MoeForCausalLM"},
     hidden_size=size("hidden"), num_hidden_layers=layers, vocab_size=size("vocab"), rms_norm_eps=eps,
-    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=40960, rope_theta=theta,
+    hidden_act="silu", tie_word_embeddings=false, max_position_embeddings=40960, rope_theta=theta, rope_scaling=scaling,
     num_attention_heads=size("kv") * size("group"), num_key_value_heads=size("kv"), head_dim=size("dim"),
     num_experts=size("expert"), num_experts_per_tok=chosen, norm_topk_prob=normed,
     moe_intermediate_size=size("ffn"), decoder_sparse_step=1, attention_bias=false,

@@ -311,8 +311,12 @@ struct json_t; /* jansson's */
 /* A key's value, among those of positions too; null: none, or "null". */
 const struct json_t *hf_config_get(const struct json_t *config,
                                    const char *key);
-/* Of "a*b+c|d": keys and numbers with + * /; after | what holds where the rest
- * is not there. NaN: the config does not have it. */
+/* The object that positions' numbers stand in; null: none. How they are
+ * stretched, "yarn"; "": they are not. */
+const struct json_t *hf_config_positions(const struct json_t *config);
+const char *hf_config_stretch(const struct json_t *config);
+/* Of "a*b+c|d": keys and numbers with + * /, true as 1; after | what holds
+ * where the rest is not there. NaN: the config does not have it. */
 double hf_config_value(const struct json_t *config, const char *s);
 /* Null, or what the folder's config.json has that is not the model's ("has x =
  * 1, the model 2"). except: keys that may differ, or null. */

@@ -54,9 +54,11 @@ static const struct {
     const char *key;
     double absent;
 } stretch[] = {
-    { "factor", 1 },     { "original_max_position_embeddings", 0 },
-    { "beta_fast", 32 }, { "beta_slow", 1 },
-    { "mscale", 0 },     { "mscale_all_dim", 0 },
+    { "factor", 1 },          { "original_max_position_embeddings", 0 },
+    { "beta_fast", 32 },      { "beta_slow", 1 },
+    { "mscale", 0 },          { "mscale_all_dim", 0 },
+    { "truncate", 1 },        { "attention_factor", 0 },
+    { "low_freq_factor", 1 }, { "high_freq_factor", 4 },
 };
 
 static const struct ConfigKey *rule_of(const char *key)
@@ -70,7 +72,7 @@ static const struct ConfigKey *rule_of(const char *key)
 /* ---- values -------------------------------------------------------------- */
 
 /* Numbers of positions stand in an object of their own, by two names. */
-static const json_t *positions(const json_t *config)
+const json_t *hf_config_positions(const json_t *config)
 {
     const json_t *v = json_object_get(config, "rope_parameters");
 
@@ -82,7 +84,7 @@ const json_t *hf_config_get(const json_t *config, const char *key)
     const json_t *v = json_object_get(config, key);
 
     if (!v || json_is_null(v))
-        v = json_object_get(positions(config), key);
+        v = json_object_get(hf_config_positions(config), key);
     return json_is_null(v) ? NULL : v;
 }
 
@@ -94,6 +96,7 @@ static double operand(const json_t *config, const char **s)
     const json_t *v = hf_config_get(config, key);
     double x = isdigit((unsigned char)*key) ? strtod(key, NULL)
                : json_is_number(v)          ? json_number_value(v)
+               : json_is_boolean(v)         ? json_is_true(v)
                                             : (double)NAN;
 
     *s += n;
@@ -125,10 +128,9 @@ double hf_config_value(const json_t *config, const char *s)
     }
 }
 
-/* "yarn"; "": positions are not stretched. */
-static const char *stretch_of(const json_t *config)
+const char *hf_config_stretch(const json_t *config)
 {
-    const json_t *v = positions(config);
+    const json_t *v = hf_config_positions(config);
     const json_t *type = json_object_get(v, "rope_type");
     const char *s = json_string_value(type ? type : json_object_get(v, "type"));
 
@@ -192,7 +194,8 @@ static const char *compare_key(Arena *a, const json_t *model,
 static const char *compare_positions(Arena *a, const json_t *model,
                                      const json_t *folder)
 {
-    const char *ours = stretch_of(model), *theirs = stretch_of(folder);
+    const char *ours = hf_config_stretch(model),
+               *theirs = hf_config_stretch(folder);
 
     if (strcmp(ours, theirs))
         return strf(a, "has rope_scaling of type '%s', the model '%s'", theirs,

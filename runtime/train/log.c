@@ -72,15 +72,14 @@ static void print_line(Log *l)
 }
 
 /* A whole line or nothing of it, as far as the disk lets us. */
-static void store_line(Log *l)
+static void store(Log *l, const char *line, size_t n)
 {
     struct stat st;
     int bad = fstat(l->metrics, &st);
 
-    end_line(l);
     if (l->torn && !bad)
         l->torn = bad = file_put(l->metrics, "\n", 1) != 0;
-    if (!bad && file_put(l->metrics, l->line, (size_t)l->len)) {
+    if (!bad && file_put(l->metrics, line, n)) {
         int why = errno;
         bad = 1;
         l->torn = ftruncate(l->metrics, st.st_size) != 0;
@@ -90,6 +89,12 @@ static void store_line(Log *l)
         warn(NULL, "cannot write %s: %s; steps are missing there", l->path,
              strerror(errno));
     l->failed = bad;
+}
+
+static void store_line(Log *l)
+{
+    end_line(l);
+    store(l, l->line, (size_t)l->len);
     l->len = 0;
 }
 
@@ -403,11 +408,23 @@ void log_saved(Log *l, const Saved *s)
 
 void log_sample(Log *l, int64_t step, const char *s, size_t n)
 {
+    Text line = { .arena = arena_new() };
+    int64_t bad;
+
     if (!l->loud)
         return;
     event_text(l->events, step, "sample", s, n);
     printf("step %lld: %.*s\n", (long long)step, (int)n, s);
     fflush(stdout);
+    char *text = strf(line.arena, "%.*s", (int)n, s);
+    while ((bad = utf8_bad(text, strlen(text))) >= 0)
+        text[bad] = '?'; /* JSON is UTF-8 */
+    put(&line, "{\"step\": %lld, \"sample\": ", (long long)step);
+    put_json(&line, text);
+    put(&line, "}\n");
+    if (l->metrics >= 0)
+        store(l, line.s, line.len);
+    arena_free(line.arena);
 }
 
 void log_note(Log *l, const char *fmt, ...)

@@ -41,10 +41,10 @@ typedef struct Train {
     int nsent;
     PendingStep sent;
     double since, waited; /* when the step before was read; seconds */
-    double among;  /* watch_waited() then */
-    double traced; /* exec_alone() of the step; < 0: it was not traced */
-    double *alone; /* by rank, of the step before; null: one process */
-    int64_t moved; /* comm->moved when the step began */
+    double among;         /* watch_waited() then */
+    double traced;        /* exec_alone() of the step; < 0: it was not traced */
+    double *alone;        /* by rank, of the step before; null: one process */
+    int64_t moved;        /* comm->moved when the step began */
     double ends;          /* when train.hours are over */
     int64_t read;         /* steps read by this process */
     Sampler *sampler;     /* null: not asked for */

@@ -7,7 +7,8 @@
  *     logits that we compute from the exported folder, of the last positions,
  *     are those that transformers computed from such a folder (logits.py), in
  *     float64: as in hf_test, 1e-12 of the largest fails for any float32;
- *     so are those of the model that `pleat import` makes from config.json.
+ *     so are those of the model that `pleat import` makes from config.json; of
+ *     what families have beside, too (`imports`).
  *
  * The last one knows nothing of the names in hf{}, where an import and an
  * export can be wrong together. */
@@ -25,6 +26,10 @@
 static const char *const cases[] = {
     "mixtral", "mixtral-aux", "qwen2", "qwen3",
     "olmoe",   "dsv2",        "dsv3",  "dsv3-mtp",
+};
+
+static const char *const imports[] = {
+    "llama", "mixtral-window", "qwen3-yarn", "dsv2-latent", "dsv3-plain",
 };
 
 static int failed;
@@ -268,6 +273,11 @@ int main(int argc, char **argv)
         err(NULL, "run me in the repository, or give the folder of the cases");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         one_case(cases[i], dir);
+    for (size_t i = 0; i < sizeof imports / sizeof *imports; i++) {
+        const char *run = strf(forever, "%s/%s", dir, imports[i]);
+        mkdir(run, 0755);
+        report(imports[i], "logits, imported", check_import(imports[i], run));
+    }
     if (system(strf(forever, "rm -r '%s'", dir)))
         warn(NULL, "%s stays", dir);
     return failed != 0;

@@ -64,7 +64,7 @@ refused() {
     is "$what" 1 "$PLEAT" "$@" $host data.train="$dir/texts.jsonl" axes.seq=16 name="$dir/refused"
     says "says so" "$text"
 }
-sed 's/theta = 8, 1000000/theta = 8, 10000/' "$dir/my.lua" >"$dir/theta.lua"
+sed 's/= 8, 1000000, nil/= 8, 10000, nil/' "$dir/my.lua" >"$dir/theta.lua"
 refused "another theta" "config.json has rope_theta = 1000000.0, the model 10000" run "$dir/theta.lua" from="$dir/hub"
 is "meant so" 0 "$PLEAT" run "$dir/theta.lua" from="$dir/hub" $host data.train="$dir/texts.jsonl" train.steps=1 \
     train.batch=2 axes.seq=16 hf.except=rope_theta name="$dir/meant"
@@ -80,9 +80,9 @@ folder 's/"attention_bias": false/"attention_bias": true/'
 is "biases, which the model has not" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "says so" "has attention_bias = true, the model false"
 is "writes nothing" 1 test -e "$dir/other.lua"
-folder 's/"rope_theta"/"rope_scaling": {"rope_type": "llama3", "factor": 8}, &/'
+folder 's/"rope_theta"/"rope_scaling": {"rope_type": "dynamic", "factor": 8}, &/'
 is "positions stretched in another way" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
-says "says so" "has rope_scaling of type 'llama3', the model ''"
+says "says so" "has rope_scaling of type 'dynamic'; known are linear, llama3, yarn"
 folder 's/qwen3_moe/qwen4_moe/'
 is "another family" 1 "$PLEAT" import "$dir/other" "$dir/other.lua"
 says "lists those that are known" "known are mixtral, qwen2_moe"

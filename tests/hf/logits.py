@@ -19,9 +19,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from make import HERE, no_float32, only_float64
-
-KEPT = 4                # positions of each sequence
+from make import HERE, KEPT, no_float32, only_float64
 
 
 def further(name, config):

@@ -10,6 +10,9 @@ For each case below, a tiny model with random weights, beside this file:
   <case>.json             the configuration, and what the numbers were made with
   tokens.npy              what all cases train on, the same batch each step
 
+and of each of IMPORTS, which only `pleat import` reads, the weights, the configuration
+and <case>.logits.safetensors, the logits of each sequence's last positions,
+
 and fp8.safetensors with fp8.ref.safetensors, which convert.sh imports.
 
 Everything is computed in float64 from the float32 weights. transformers writes
@@ -28,6 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.deepseek_v2 import modeling_deepseek_v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3
+from transformers.models.llama import modeling_llama
 from transformers.models.mixtral import modeling_mixtral
 from transformers.models.olmoe import modeling_olmoe
 from transformers.models.qwen2_moe import modeling_qwen2_moe
@@ -97,6 +101,33 @@ CASES = {
         names="state", ignore=True, mtp=2, mtp_weight=0.3,
         config=transformers.DeepseekV3Config(**DSV3)),
 }
+
+# What published folders of a family have beside those above
+SMALL = dict(COMMON, hidden_size=32, num_hidden_layers=2)
+LATENT = dict(SMALL, num_key_value_heads=4, intermediate_size=48, moe_intermediate_size=20,
+              n_routed_experts=4, n_shared_experts=2, first_k_dense_replace=1, kv_lora_rank=16,
+              qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12, rms_norm_eps=1e-6)
+IMPORTS = {
+    "llama": dict(names="hub", config=transformers.LlamaConfig(
+        **{**SMALL, "tie_word_embeddings": True}, intermediate_size=48, attention_bias=True,
+        rms_norm_eps=1e-5, rope_parameters=dict(
+            rope_type="llama3", rope_theta=1e4, factor=8.0, low_freq_factor=1.0,
+            high_freq_factor=4.0, original_max_position_embeddings=16))),
+    "mixtral-window": dict(names="hub", config=transformers.MixtralConfig(
+        **SMALL, intermediate_size=24, num_local_experts=4, sliding_window=7, rms_norm_eps=1e-5,
+        rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=4.0))),
+    "qwen3-yarn": dict(names="hub", config=transformers.Qwen3MoeConfig(
+        **SMALL, head_dim=24, num_experts=4, moe_intermediate_size=24, norm_topk_prob=True,
+        rms_norm_eps=1e-6, rope_parameters=dict(
+            rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16))),
+    "dsv2-latent": dict(names="hub", config=transformers.DeepseekV2Config(
+        **LATENT, q_lora_rank=24, topk_method="greedy", routed_scaling_factor=1.5,
+        rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))),
+    "dsv3-plain": dict(names="hub", config=transformers.DeepseekV3Config(
+        **LATENT, q_lora_rank=None, n_group=1, topk_group=1, norm_topk_prob=True,
+        routed_scaling_factor=2.446, rope_parameters=dict(rope_type="default", rope_theta=5e4))),
+}
+KEPT = 4                # positions of each sequence whose logits are kept
 
 
 class Fp64:
@@ -250,6 +281,21 @@ def write(name, case, seed):
     print(name, *["%.6f" % x for x in losses])
 
 
+def write_logits(name, case, seed):
+    model = make_model(case, seed).eval()
+    w = named(model, {k: v.clone() for k, v in model.state_dict().items()}, case["names"])
+    save_file({k: v.to(torch.float32).contiguous() for k, v in w.items()},
+              HERE / f"{name}.safetensors", {"format": "pt"})
+    with torch.no_grad(), no_float32():
+        logits = model(input_ids=batch(None)[0]).logits
+    save_file({"logits": logits[:, -KEPT:].contiguous()}, HERE / f"{name}.logits.safetensors")
+    info = dict(made_with=dict(torch=torch.__version__, seed=seed,
+                               transformers=transformers.__version__),
+                names=case["names"], config=case["config"].to_diff_dict())
+    (HERE / f"{name}.json").write_text(json.dumps(info, indent=2) + "\n")
+    print(name, logits.abs().max().item())
+
+
 def write_fp8(name, n=140, k=150, block=128):
     """Weights as DeepSeek quantises them (its inference/kernel.py): e4m3 elements and
     `weight_scale_inv`, a float32 for each block; <name>.ref has their products."""
@@ -281,7 +327,7 @@ def only_float64():
     transformers.utils.logging.disable_progress_bar()
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double
-    for m in (modeling_mixtral, modeling_qwen2_moe, modeling_qwen3_moe,
+    for m in (modeling_llama, modeling_mixtral, modeling_qwen2_moe, modeling_qwen3_moe,
               modeling_olmoe, modeling_deepseek_v2, modeling_deepseek_v3,
               transformers.modeling_rope_utils):
         m.torch = Fp64()
@@ -293,9 +339,11 @@ def main():
                          generator=torch.Generator().manual_seed(1))
     rows[0, 5] = rows[1, 8] = IGNORED
     numpy.save(HERE / "tokens.npy", rows.numpy().astype("uint8"))
-    for name in sys.argv[1:] or [*CASES, "fp8"]:
+    for name in sys.argv[1:] or [*CASES, *IMPORTS, "fp8"]:
         if name == "fp8":
             write_fp8(name)
+        elif name in IMPORTS:
+            write_logits(name, IMPORTS[name], seed=1)
         else:
             write(name, CASES[name], seed=1)
 

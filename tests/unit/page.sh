@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/page
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
-echo 1..23
+echo 1..24
 . tests/expect
 
 browser=
@@ -48,7 +48,7 @@ model="models/tiny.lua axes.batch=2 axes.seq=16 train.batch=8"
 # shellcheck disable=SC2086
 "$PLEAT" compile $model world=4 fold.pp=2 fold.ep=2 memory=1GiB -o "$dir/a.plan" >/dev/null &&
     "$PLEAT" compile $model -o "$dir/b.plan" >/dev/null &&
-    "$PLEAT" run $model train.steps=3 train.trace=3 data.train=LICENSE data.valid=tail:0.1 train.eval_every=2 \
+    "$PLEAT" run $model train.steps=3 train.trace=3 train.sample_every=3 train.sample_tokens=8 train.sample_prompt='Per <b>' data.train=LICENSE data.valid=tail:0.1 train.eval_every=2 \
         name="$dir/run" >/dev/null || exit 2
 step=$("$PLEAT" show "$dir/a.plan" | sed -n 's/^program step.*predicted \([0-9.]*\) ms.*/\1/p' | head -n 1)
 peak=$("$PLEAT" show "$dir/a.plan" | awk '/^memory of a rank/ && $5 > most { most = $5 } END { print most }')
@@ -111,5 +111,6 @@ is "watch" 0 "$PLEAT" watch "$dir/run"
 shown run/watch.html
 last=$(sed -n 's/.*"step": 3, "loss": \([0-9.]*\),.*/\1/p' "$dir/run/metrics.jsonl" | awk '{ printf "%.4f", $1 }')
 drawn "the last loss" "Step 3 of 3: loss $last, validation "
+drawn "a sample, as text" "Per &lt;b&gt;"
 is "watch of what is no run" 1 "$PLEAT" watch "$dir"
 exit $bad
