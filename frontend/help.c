@@ -193,6 +193,20 @@ static const struct {
     { "language", language },
 };
 
+/* A key that is nearly this word, where no command is; "": none. */
+static const char *near_key(const char *word)
+{
+    const char **commands = NULL, **keys = NULL;
+
+    for (const Command *c = command_table; c->name; c++)
+        vec_push(forever, commands, c->name);
+    for (const KeyInfo *k = keytab; k->name; k++)
+        vec_push(forever, keys, k->name);
+    return *did_you_mean(word, commands, (int)vec_len(commands))
+               ? ""
+               : did_you_mean(word, keys, (int)vec_len(keys));
+}
+
 int cmd_help(Args *a)
 {
     const char *word = vec_len(a->word) > 1 ? a->word[1] : NULL;
@@ -217,6 +231,8 @@ int cmd_help(Args *a)
     if (entry || (!command &&
                   (print_one_key(a->file) || (meant && print_one_key(meant)))))
         return 0;
+    if (!command && *near_key(a->file))
+        err_usage("nothing is named '%s'%s", a->file, near_key(a->file));
     help_command(find_command(a->file));
     return 0;
 }

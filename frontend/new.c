@@ -110,8 +110,21 @@ void write_model(const char *to, const char *text)
     write_new(strf(forever, "%s/pleat.lua", library), editor_text(forever));
 }
 
+/* Without the data that lie beside ours: their paths lead nowhere from there. */
+static const char *without_data(const char *text)
+{
+    static const char usual[] = "-- data { train=\"book.txt\", "
+                                "valid=\"tail:0.1\" }    -- else keys of the "
+                                "command line say it";
+    const char *line = strstr(text, "\ndata ");
+
+    return line ? strf(forever, "%.*s\n%s%s", (int)(line - text), text, usual,
+                       line + 1 + strcspn(line + 1, "\n"))
+                : text;
+}
+
 int cmd_new(Args *a)
 {
-    write_model(a->word[1], model_template(a->file));
+    write_model(a->word[1], without_data(model_template(a->file)));
     return 0;
 }

@@ -634,7 +634,8 @@ void put_fixes(Text *out, const Args *a, const Plan *p)
                 1e3 * f[i].secs);
         }
     if (!found)
-        put(out, "\nno fold next to it fits");
+        put(out, "\nno fold next to it fits; pleat search goes "
+                 "through all of them");
 }
 
 /* ---- the command --------------------------------------------------------- */

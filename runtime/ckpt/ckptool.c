@@ -165,7 +165,7 @@ static Plan *plan_near(const char *dir)
     size_t n;
 
     if (!path)
-        err(NULL, "no plan beside %s", dir);
+        err(NULL, "%s is no run: no plan is beside it", dir);
     char *s = file_need(forever, path, &n);
     return plan_parse(forever, s, n, path);
 }

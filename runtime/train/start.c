@@ -202,7 +202,8 @@ void open_data(Train *t)
     open_valid(t);
     if (!t->train && plan_input(t->plan, 0) &&
         opts_int(t->plan->opts, "train.steps") > 0)
-        err(NULL, "data.train is not set and the model has inputs");
+        err(NULL, "data.train is not set and the model has inputs "
+                  "(data.train=book.txt)");
 }
 
 void open_exec(Train *t)
