@@ -78,9 +78,10 @@ static void print_values(const KeyInfo *k)
 {
     size_t n = strcspn(k->kind, " ");
     const char *words = is_kind(k->kind, "bool") ? " 0 1" : k->kind + n;
+    int worded = is_kind(k->kind, "enum") || is_kind(k->kind, "words") ||
+                 is_kind(k->kind, "curve");
 
-    if (is_kind(k->kind, "enum") || is_kind(k->kind, "words") ||
-        is_kind(k->kind, "bool"))
+    if (worded || is_kind(k->kind, "bool"))
         printf("    %s) words='%.*s' ;;\n", key_name(k),
                (int)strcspn(words, "/"), words);
 }

@@ -108,7 +108,7 @@ moe Llama3-8x70B llama 80 axes.hidden=8192 axes.group=8 axes.ffn=28672 axes.voca
 END
 model mixtral 56
 fine="$big axes.expert=64 axes.ffn=2048"
-sed -i 's/^local chosen, theta = 2,/local chosen, theta = 8,/' "$dir/mixtral.lua"
+sed -i 's/^local chosen, theta, scaling, window = 2,/local chosen, theta, scaling, window = 8,/' "$dir/mixtral.lua"
 # shellcheck disable=SC2086
 moe Mixtral-8x22B-G8T8 mixtral 56 $fine <<END
 2.2 128 256 4096 8 1 1 1 3

@@ -34,7 +34,7 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/mixtral-aux.lua", "precision=fp8 fold.tp=2 fold.ep=2" },
     { "tests/models/dropout.lua", "precision=bf16" },
     { "tests/models/zoo.lua",     "precision=bf16" },
-    { "models/deepseek_v3.lua",   "train.recompute=mla_up_proj,mlp,moe_act fold.pp=2 precision=bf16 axes.hidden=16 axes.heads=2 axes.nope=4 axes.rot=4 axes.dim=8 axes.qr=8 axes.kvr=8 axes.dense=8 axes.ffn=8 axes.expert=8 axes.nodes=4 axes.prior=16" },
+    { "models/deepseek_v3.lua",   "train.recompute=mla_up_proj,mlp,moe_act fold.pp=2 precision=bf16 axes.hidden=16 axes.heads=2 axes.nope=4 axes.rot=4 axes.dim=8 axes.qr=8 axes.kvr=8 axes.dense=8 axes.ffn=8 axes.shared=8 axes.expert=8 axes.nodes=4 axes.prior=16" },
     { "models/deepseek_v2_lite.lua", "train.recompute=shared_experts,layernorm,mla_up_proj fold.dp=2 fold.ep=2 fold.zero=3 precision=fp32 axes.hidden=16 axes.heads=2 axes.nope=4 axes.rot=4 axes.dim=8 axes.kvr=8 axes.dense=8 axes.ffn=8 axes.shared=8 axes.expert=8" },
     { "models/qwen2_moe.lua",     "train.recompute=full fold.tp=2 precision=bf16 axes.hidden=16 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.shared=8 axes.expert=8" },
     { "models/qwen3_moe.lua",     "train.recompute=moe,core_attn,layernorm fold.dp=2 fold.ep=2 route.dispatcher=alltoall precision=fp32 axes.hidden=16 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=8 axes.expert=8" },
