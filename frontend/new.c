@@ -110,7 +110,7 @@ void write_model(const char *to, const char *text)
     write_new(strf(forever, "%s/pleat.lua", library), editor_text(forever));
 }
 
-/* Without the data that lie beside ours: their paths lead nowhere from there. */
+/* Without data, which lie beside ours: their paths lead nowhere from there. */
 static const char *without_data(const char *text)
 {
     static const char usual[] = "-- data { train=\"book.txt\", "
