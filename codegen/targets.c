@@ -48,6 +48,7 @@ static const struct {
     [FAMgemm] = { gemm_lower, gemm_lower },
     [FAMgmm] = { gmm_lower, grouped_lower_cuda },
     [FAMgmm_wgrad] = { gmm_wgrad_lower, grouped_lower_cuda },
+    [FAMblocks] = { NULL, blocks_lower_cuda },
     [FAMattn] = { attn_lower, attn_lower_cuda },
     [FAMattn_bwd] = { attn_bwd_lower, attn_lower_cuda },
     [FAMtopk] = { rows_host, rows_cuda },
@@ -76,21 +77,25 @@ static void lower_host(Graph *g, Group *k, Arena *a)
         k->scratch = work_of(g, &k->instr);
 }
 
+static void lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    lower(generators[k->fam].cuda, g, k, a);
+}
+
 /* No text: buffers and instructions only, so that any cluster can be planned
  * anywhere. Products read bf16 as it is, as GPUs do, and need no room. */
 static void lower_null(Graph *g, Group *k, Arena *a)
 {
-    lower_host(g, k, a);
+    if (k->fam == FAMblocks ||
+        (k->fam == FAMgmm && is_scaled_product(k->node[0])))
+        lower_cuda(g, k, a);
+    else
+        lower_host(g, k, a);
     k->text = NULL;
     if (k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
         k->path = grouped_path(k);
     if (k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
         k->scratch = 0;
-}
-
-static void lower_cuda(Graph *g, Group *k, Arena *a)
-{
-    lower(generators[k->fam].cuda, g, k, a);
 }
 
 /* clang-format off */
@@ -101,12 +106,12 @@ const Target T_host = {
 };
 const Target T_null = {
     .name = "null", .prelude = "", .machine = MACHINEh200,
-    .items = 16, .keeps = attn_can, .loops = loops,
+    .items = 16, .scaled = grouped_scaled, .keeps = attn_can, .loops = loops,
     .lower = lower_null,
 };
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
-    .items = 256, .grid = 1, .keeps = attn_can_cuda, .loops = loops,
+    .items = 256, .grid = 1, .scaled = grouped_scaled, .keeps = attn_can_cuda, .loops = loops,
     .squares = grouped_squares, .sums = grouped_sums, .lower = lower_cuda,
 };
 /* clang-format on */

@@ -201,6 +201,11 @@ Axes *n_axes(const Node *n)
     return shared(n, SHaxes, "axes");
 }
 
+int is_scaled_product(const Node *n)
+{
+    return n->op == Ogmm && n->nin > 3;
+}
+
 uint32_t n_atoms(const Node *n)
 {
     return *(uint32_t *)shared(n, SHatoms, "atoms");

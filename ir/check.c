@@ -61,14 +61,15 @@ static int64_t place_of(GraphCheck *c, const Node *n)
 
 /* A loss may lack its denominator, an accumulator starts by itself, a dropout
  * of a step gets its number and that of the micro-batch, a route of a stash the
- * one before it. */
+ * one before it, a scaled product its scales, rows in blocks their map. */
 int takes(Op op, int nin)
 {
     int want = optab[op].nin;
 
     return want < 0 || nin == want ||
            ((op == Oloss || op == Oaccum) && nin == 1) ||
-           (op == Odropout && nin == 3) || (op == Oroute && nin == 2);
+           (op == Odropout && nin == 3) || (op == Oroute && nin == 2) ||
+           (op == Ogmm && nin == 5) || (op == Oquantize_blocks && nin == 2);
 }
 
 static int operands(GraphCheck *c, const Node *n, int64_t at)
@@ -112,7 +113,7 @@ const char *attrs_wrong(Arena *a, const Node *n)
         return strf(a, "renames %d axes to %d", from->n, to->n);
     if ((n->op == Odispatch || n->op == Ocombine || n->op == Ogmm ||
          n->op == Ogmm_wgrad || n->op == Ooverflow) &&
-        n->in[n->nin - 1]->op != Oroute)
+        n->in[is_scaled_product(n) ? 2 : n->nin - 1]->op != Oroute)
         return "its last operand is no route";
     if (n->op == Oroute && n->nin > 1 &&
         (n->in[1]->op != Oroute || !n->at.route.stash ||
@@ -296,7 +297,8 @@ static int indexes(GraphCheck *c, const Node *n)
 static int part(GraphCheck *c, const Node *n)
 {
     const Node *t = n->in[0];
-    int count = t->op == Oattn ? 2 : t->op == Oattn_bwd ? t->nin - 3 : 0;
+    int two = t->op == Oattn || t->op == Oquantize_blocks;
+    int count = two ? 2 : t->op == Oattn_bwd ? t->nin - 3 : 0;
 
     return (n->at.part.index < 0 || n->at.part.index >= count) &&
            bad(c, n, "part %lld of %d", (long long)n->at.part.index, count);

@@ -440,14 +440,16 @@ static Dims gmm_wgrad_dims(const Node *n)
 /* The route node whose rows n is laid out in. */
 static Node *row_map(const Node *n, const Dims *s)
 {
+    const Node *of = n->op == Opart ? n->in[0] : n;
+
     for (int i = 0; i < s->n; i++) {
         if (!g_isrow(s->d[i].a))
             continue;
         if (n->op == Odispatch || n->op == Ogmm)
-            return n->in[n->nin - 1];
-        for (int k = 0; k < n->nin; k++)
-            if (n->in[k]->map)
-                return n->in[k]->map;
+            return n->in[n->op == Ogmm ? 2 : 1];
+        for (int k = 0; k < of->nin; k++)
+            if (of->in[k]->map)
+                return of->in[k]->map;
         return n->map;
     }
     return NULL;
@@ -655,6 +657,7 @@ static Dims rule(Graph *g, Node *n)
     case Ocombine: return combine_dims(n);
     case Oroute:
     case Ooverflow:
+    case Oquantize_blocks:
     case Oattn:
     case Oattn_bwd: return (Dims){ 0 };
     case Odrop_to_capacity:

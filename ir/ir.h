@@ -39,6 +39,7 @@ typedef enum Family {
     FAMgemm,
     FAMgmm,
     FAMgmm_wgrad, /* products: instructions without text */
+    FAMblocks,    /* weights and their scales */
     FAMattn,
     FAMattn_bwd,
     FAMtopk,
@@ -457,6 +458,9 @@ Axis *whole_axis(const Node *n); /* WHOLE_AXIS of its row; null: none */
 /* For code that serves several ops; a fault of ours when n's op has none. */
 Axis *n_axis(const Node *n);
 Axes *n_axes(const Node *n); /* in place */
+/* A gmm whose operands are numbers of 8 bits; behind its map the scales of its
+ * rows and of its weights' blocks. Its product is of numbers times scales. */
+int is_scaled_product(const Node *n);
 uint32_t n_atoms(const Node *n);
 int64_t n_chan(const Node *n);
 const char *n_name(const Node *n); /* name or path */
@@ -828,7 +832,9 @@ typedef struct Target {
     Machine machine;     /* whose speeds times are predicted by */
     int64_t items;       /* parallel items that keep it busy */
     int grid;            /* an item is a block of threads */
-    int scaled;          /* it has kernels for products of scaled numbers */
+    /* Has it a kernel for gmm n with scales of blocks (1x128 by 128x128, e4m3)?
+     * null: for none. */
+    int (*scaled)(const Graph *g, const Node *n);
     /* Has kernels, forward and backward, for this composite node? */
     int (*keeps)(const Graph *g, const Node *n);
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`) */

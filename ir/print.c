@@ -62,6 +62,8 @@ Node *text_map(const Node *n)
         return NULL;
     if (n->nin && n->in[n->nin - 1]->op == Oroute)
         return n->in[n->nin - 1];
+    if (n->op == Opart)
+        n = n->in[0];
     for (int i = 0; i < n->nin; i++)
         if (n->in[i]->map)
             return n->in[i]->map;

@@ -113,6 +113,7 @@ Dtype infer_dtype(const Node *n)
     case Odropout:
     case Oresult: return n->in[0]->dt;
     case Osum_sq: return n->dt;
+    case Oquantize_blocks:
     case Oattn:
     case Oattn_bwd: return Dnone;
     case Opart:

@@ -95,12 +95,14 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
     Node *n = k->node[0], *out = k->out[0];
     MapLayout l = map_layout(g, n->in[2]);
     Node *arg[6] = { n->in[0], n->in[1], out, n->in[2] };
-    int terms = grouped_terms(k);
+    int terms = grouped_terms(k), scaled = is_scaled_product(n);
 
     if (k->nout > 1)
         arg[4] = k->out[1];
     for (int i = 0; i < 2 && terms > 1; i++)
         arg[4 + i] = k->node[1]->in[i];
+    for (int i = 0; i < 2 && scaled; i++)
+        arg[4 + i] = n->in[3 + i];
 
     k->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
     k->instr.kind = kind;
@@ -116,7 +118,7 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
         .beta = is_accum(k),
         .cap = l.cap,
     };
-    set_args(k, a, arg, terms > 1 ? 6 : 5);
+    set_args(k, a, arg, terms > 1 || scaled ? 6 : 5);
     for (int i = 0; i < 3; i++)
         k->instr.gmm.stash |= (k->arg[i]->stash > 0) << i;
     set_cost(g, k, n);

@@ -25,16 +25,33 @@ enum {
     BESIDE = BOXES + 1024 + 256,
     MAXSTAGES = 8,
     MAPS = 640,
-    DEEP = 64,
+    DEEP = 128, /* bytes of k in a slice */
     FEWROWS = 384
 };
 
-/* Tensor cores take bf16 in rows of whole 16-byte pieces. */
+/* Tensor cores take bf16 in rows of whole 16-byte pieces, and e4m3 whose k is
+ * contiguous. */
 static int has_tensor_cores(const GmmArgs *v)
 {
-    return v->in == Dbf16 && (v->out == Dbf16 || v->out == Df32) &&
-           v->k % 8 == 0 && v->n % 8 == 0 && v->ldw % 8 == 0 &&
-           v->experts <= 4096;
+    int piece = 16 / (int)dtypes[v->in].bytes;
+
+    return (v->in == Dbf16 || (v->in == De4m3 && v->tw)) &&
+           (v->out == Dbf16 || v->out == Df32) && v->k % piece == 0 &&
+           v->n % 8 == 0 && v->ldw % piece == 0 && v->experts <= 4096;
+}
+
+int grouped_scaled(const Graph *g, const Node *n)
+{
+    const Node *rows = n->in[0], *w = n->in[1];
+    const Axis *sum = n->at.gmm.axes.v[0];
+    GmmArgs v = { .in = De4m3, .out = n->dt, .tw = 1, .n = 1 };
+
+    v.experts = map_layout(g, n->in[2]).experts;
+    v.k = v.ldw = local_n(g, rows, dim_of(rows, sum));
+    for (int d = 0; d < w->nd; d++)
+        if (w->dim[d].a != sum && w->dim[d].a != n->in[2]->at.route.axis)
+            v.n *= local_n(g, w, d);
+    return has_tensor_cores(&v);
 }
 
 /* Warps that multiply: each leaves a sum of squares. */
@@ -65,31 +82,32 @@ int grouped_sums(const Graph *g, const Node *n, const Node *other)
 {
     GmmArgs v = args_of(g, n), w = args_of(g, other);
 
-    return n->in[2] == other->in[2] && has_tensor_cores(&v) && v.in == w.in &&
-           v.out == w.out && v.k == w.k && v.n == w.n && v.ldw == w.ldw &&
-           v.tw == w.tw && v.stride == w.stride;
+    return n->in[2] == other->in[2] && has_tensor_cores(&v) && v.in == Dbf16 &&
+           w.in == Dbf16 && v.out == w.out && v.k == w.k && v.n == w.n &&
+           v.ldw == w.ldw && v.tw == w.tw && v.stride == w.stride;
 }
 
-/* 64 x BN += 64 x 16 of A, 16 x BN of B. */
-static void put_product(Text *out, int64_t wide, int transa, int transb)
+/* 64 x BN += 64 x 32 bytes of A, 32 bytes x BN of B; ADD 0: is that. */
+static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
 {
     int n = (int)wide / 2;
 
     put(out,
+        "template <int ADD>\n"
         "FN void wgmma_tile(float *d, uint64_t a, uint64_t b)\n{\n"
         "    asm "
-        "volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk16.f32.bf16.bf16 "
-        "{\"\n",
-        (long long)wide);
+        "volatile(\"wgmma.mma_async.sync.aligned.m64n%lldk%d.f32.%s.%s {\"\n",
+        (long long)wide, 32 / (int)dtypes[in].bytes, dtypes[in].name,
+        dtypes[in].name);
     for (int i = 0; i < n; i++)
         put(out, "%s\"%%%d%s\"%s", i % 8 ? "" : "        ", i,
             i + 1 < n ? "," : "", i % 8 == 7 || i + 1 == n ? "\n" : " ");
-    put(out, "        \"}, %%%d, %%%d, 1, 1, 1, %d, %d;\\n\"\n        :", n,
-        n + 1, transa, transb);
+    put(out, "        \"}, %%%d, %%%d, %%%d, 1, 1%s;\\n\"\n        :", n, n + 1,
+        n + 2, turned);
     for (int i = 0; i < n; i++)
         put(out, "%s \"+f\"(d[%d])%s", i % 4 || !i ? "" : "\n         ", i,
             i + 1 < n ? "," : "");
-    put(out, "\n        : \"l\"(a), \"l\"(b));\n}\n");
+    put(out, "\n        : \"l\"(a), \"l\"(b), \"n\"(ADD));\n}\n");
 }
 
 /* Measured on an H200 (gmm_bench: experts of uneven sizes, one empty), TFLOP/s
@@ -111,6 +129,10 @@ static void put_product(Text *out, int64_t wide, int transa, int transb)
  * but for very long sums; weights of short ones are bound by what they store,
  * and a smaller tile begins to sooner. With few rows an expert L2 is busy (79 %
  * of its rate at 256 rows, weights; 86 to 89 % at 1024, adding or not).
+ * Of e4m3 with scales 128x256, 256x128, 128x128 made 1150, 943, 983 (8 experts
+ * of 4096 rows, 7168 x 4096), 1143, 1072, 995 (2048 x 7168), 1027, 915, 920
+ * (128 of 1024, 2048 x 768): a warpgroup scales what it has while the other
+ * multiplies.
  * Measured and not better: blocks in pairs that fetch for each other
  * (multicast: 0 to 5 % slower; half as fast where a warp gives a place back by
  * an arrival of release.cluster, which is a fence), what weights are added to
@@ -127,12 +149,14 @@ static GroupedTile best_tile(const GmmArgs *v, int weight, int terms)
     /* clang-format off */
     static const struct {
         GroupedTile t;
-        double rate, deep, few;
+        double rate, deep, few, scaled;
     } tile[] = {
-        { { 128, 192, 1 }, 1, 0.97, 0.94 },
-        { { 128, 256, 0 }, 0.93, 1, 0.92 },
-        { { 128, 128, 1 }, 0.83, 0.7, 1 },
-        { { 128, 64, 1 }, 0.5, 0.4, 0.88 },
+        { { 128, 192, 1 }, 1, 0.97, 0.94, 0 },
+        { { 128, 256, 0 }, 0.93, 1, 0.92, 1 },
+        { { 128, 128, 1 }, 0.83, 0.7, 1, 0 },
+        { { 128, 128, 0 }, 0, 0, 0, 0.86 },
+        { { 128, 64, 1 }, 0.5, 0.4, 0.88, 0 },
+        { { 128, 64, 0 }, 0, 0, 0, 0.6 },
     };
     /* clang-format on */
     int64_t n = weight && v->tw ? v->k : v->n;
@@ -143,9 +167,10 @@ static GroupedTile best_tile(const GmmArgs *v, int weight, int terms)
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
         double use =
             (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
-        double rate = use * (weight && sum <= FEWROWS  ? tile[i].few
-                             : sum < 8192 && terms < 2 ? tile[i].rate
-                                                       : tile[i].deep);
+        double rate = use * (v->in == De4m3             ? tile[i].scaled
+                             : weight && sum <= FEWROWS ? tile[i].few
+                             : sum < 8192 && terms < 2  ? tile[i].rate
+                                                        : tile[i].deep);
         if (rate > most)
             most = rate, best = i;
     }
@@ -169,20 +194,22 @@ static void put_kernel(Text *t, const GmmArgs *v, const GroupedForm *form)
         rows_at(t->arena, swap ? "b" : "a", v->stash >> swap & 1, wide[swap]);
     const char *right =
         rows_at(t->arena, swap ? "a" : "b", v->stash >> !swap & 1, wide[!swap]);
+    int scaled = v->in == De4m3;
     const char *more = form->squares     ? "float *squares, "
-                       : form->terms > 1 ? "const uint16_t *a2, const uint16_t "
-                                           "*b2, "
+                       : form->terms > 1 ? "const TI *a2, const TI *b2, "
+                       : scaled          ? "const float *sa, const float *sb, "
                                          : "";
 
     put(t,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const uint16_t *a, const uint16_t *b, TO *c, const int32_t *off,\n"
+        "@(const TI *a, const TI *b, TO *c, const int32_t *off,\n"
         "  %suint8_t *work, int64_t add)\n"
         "{\n    const Term term[] = { { %s, %s }, { %s, %s } };\n"
-        "    grouped_product(term, %s, off, %s, work, (int)add);\n}\n",
+        "    const Scales scales = { %s };\n"
+        "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
         WGTHREADS, more, left, right,
         form->terms > 1 ? rows_at(t->arena, "a2", form->stash, v->k) : "0",
-        form->terms > 1 ? "b2" : "0",
+        form->terms > 1 ? "b2" : "0", scaled ? "sa, sb" : "",
         rows_at(t->arena, "c", v->stash >> 2 & 1, v->n),
         form->squares ? "squares" : "0");
 }
@@ -197,7 +224,8 @@ char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
     int weight = form.weight;
     int swap = weight && v->tw;
     int64_t m = swap ? v->n : v->k, n = weight && swap ? v->k : v->n;
-    int64_t slice = (tile.rows + tile.cols) * DEEP * 2;
+    int64_t slice = (tile.rows + tile.cols) * DEEP;
+    int scaled = v->in == De4m3;
     int64_t stages = (SHARED - BESIDE - (v->experts + 1) * 4) / slice;
 
     if (stages > MAXSTAGES)
@@ -222,9 +250,16 @@ char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
     put_define(&t, "BN", tile.cols);
     put_define(&t, "STAGES", stages);
     put_define(&t, "PINGPONG", tile.pingpong);
+    put_define(&t, "SCALED", scaled);
+    put_define(&t, "TIKIND", scaled ? 0 : 10);
     put_define(&t, "TOKIND", v->out == Dbf16 ? 10 : 7);
-    put(&t, "#define TO %s\n", dtypes[v->out].store);
-    put_product(&t, tile.cols, weight, weight || !v->tw);
+    put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
+        dtypes[v->out].store);
+    put_product(&t, scaled && tile.cols > 128 ? 128 : tile.cols, v->in,
+                scaled   ? ""
+                : weight ? ", 1, 1"
+                : v->tw  ? ", 0, 0"
+                         : ", 0, 1");
     put(&t, "%s", wgmma_pre);
     put_kernel(&t, v, &form);
     return t.s;
@@ -241,7 +276,7 @@ static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
     if (form.terms > 1)
         form.stash = k->arg[4]->stash > 0;
     set_text_named(k, a, grouped_text(a, v, form, &shared));
-    k->narg = form.terms > 1 ? 6 : 4 + form.squares;
+    k->narg = form.terms > 1 || v->in == De4m3 ? 6 : 4 + form.squares;
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(k, a,
                     (Launch){ .items = GPUBLOCKS,
@@ -299,6 +334,8 @@ void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
     const GmmArgs v = k->instr.gmm;
 
     k->path = grouped_path(k);
+    if (is_scaled_product(k->node[0]))
+        k->view = NULL;
     if (has_tensor_cores(&v))
         on_tensor_cores(k, a, &v, weight);
     else

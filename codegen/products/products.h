@@ -8,7 +8,10 @@ void gemm_lower(Graph *g, Group *k, Arena *a); /* gemm.c */
 void gmm_lower(Graph *g, Group *k, Arena *a);
 void gmm_wgrad_lower(Graph *g, Group *k, Arena *a);
 
-extern const char gmm_pre[], wgmma_pre[]; /* in the text that needs them */
+void blocks_lower_cuda(Graph *g, Group *k, Arena *a); /* blocks.c */
+
+/* In the text that needs them. */
+extern const char gmm_pre[], blocks_pre[], wgmma_pre[];
 
 /* grouped.c: a grouped product's instruction of the host becomes a kernel. */
 typedef struct GroupedTile {
@@ -31,5 +34,6 @@ char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
 int grouped_terms(const Group *k); /* products whose sum it makes */
+int grouped_scaled(const Graph *g, const Node *n);      /* Target.scaled */
 
 #endif

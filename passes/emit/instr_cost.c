@@ -167,6 +167,8 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *k, const Instr *s)
         v.work = SPEEDunaligned;
     else if (v.work == SPEEDgemm && is_single(k))
         v.work = SPEEDsingle;
+    else if (k->fam == FAMgmm && is_scaled_product(k->node[0]))
+        v.work = SPEEDnarrow;
     if (moves_rows(s->kind))
         v.move = SPEEDrows;
     return v;

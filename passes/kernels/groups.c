@@ -62,7 +62,7 @@ static Group *group_of(Fuse *f, FuseUnit *u)
             k->map = u->node[i]->map;
     }
     add_results(f, k, u);
-    if (u->fam == FAMattn || u->fam == FAMattn_bwd)
+    if (u->fam == FAMattn || u->fam == FAMattn_bwd || u->fam == FAMblocks)
         add_parts(f, k, u->node[0]);
     return k;
 }

@@ -12,6 +12,9 @@ int feeds(const Graph *g, const Node *n, const Node *x);
 
 /* What loop kernels make amax, quantize or dequantize of (quantize.c). */
 Node *open_blocks(Graph *g, Node *n);
+/* Grouped products of their operands' numbers and scales, where the target has
+ * a kernel for that (scaled_products.c). */
+void scaled_products(Graph *g);
 
 /* The kernels of a graph that went through fuse, by their numbers: a vec. */
 Group **groups_of(Graph *g, Arena *a);

@@ -11,6 +11,7 @@
  *               rows to their experts, as of a bias's gradient, are sums of
  *               each expert's rows: a grouped product with ones
  *               scatter_add (combine r m) e = gmm_wgrad 1 r m; m = route e
+ *   scales      are operands of products that apply them (scaled_products.c)
  *   blocks      amax, quantize, dequantize become loops (quantize.c)
  *   routes      numbers of experts become places, which padding has too */
 #include "kernels.h"
@@ -195,6 +196,23 @@ static void add_rows(DimOrder *o, const Node *x)
             o->d[o->n++] = x->dim[i];
 }
 
+/* Scales of rows [row kb], w [expert N K], its scales [expert nb kb]. */
+static void lay_out_scaled(Graph *g, Node *n, const DimOrder *nk)
+{
+    Node *w = n->in[1], *t = n->in[4];
+    DimOrder rows = { 0 }, blocks = { 0 };
+
+    add_rows(&rows, n->in[3]);
+    for (int i = 0; i < n->in[3]->nd; i++)
+        if (!g_isrow(n->in[3]->dim[i].a))
+            rows.d[rows.n++] = n->in[3]->dim[i];
+    n->in[3] = permuted(g, n->in[3], &rows, n);
+    n->in[1] = permuted(g, w, nk, n);
+    for (int i = 0; i < nk->n; i++)
+        blocks.d[blocks.n++] = t->dim[dim_of(w, nk->d[i].a)];
+    n->in[4] = permuted(g, t, &blocks, n);
+}
+
 /* rows [row K], w [expert K N] or [expert N K], result [row N]. */
 static void lay_out_gmm(Graph *g, Node *n)
 {
@@ -224,7 +242,9 @@ static void lay_out_gmm(Graph *g, Node *n)
         to->d[to->n++] = d;
     }
     n->in[0] = permuted(g, rows, &r, n);
-    if (!has_order(w, &nk))
+    if (is_scaled_product(n))
+        lay_out_scaled(g, n, &nk);
+    else if (!has_order(w, &nk))
         n->in[1] = permuted(g, w, &kn, n);
     take_order(n, &out);
 }
@@ -669,5 +689,6 @@ static Node *legal(Graph *g, Node *n, void *ctx)
 
 void pass_legalize(Graph *g)
 {
+    scaled_products(g);
     rewrite(g, legal, sent_values(g));
 }

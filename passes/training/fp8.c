@@ -18,6 +18,7 @@
  * names, and sums over rows of experts. Norms, softmax and losses are no
  * products of weights. */
 #include <float.h>
+#include <math.h>
 #include <string.h>
 
 #include "../../ir/keys.h"
@@ -53,7 +54,7 @@ typedef struct Placement {
     const ScaledDtype *recipe;
     Dtype real;
     int pays;        /* only products that save time are scaled */
-    double rate;     /* FLOP/s of scaled products */
+    int kernels;     /* the target multiplies numbers of this recipe */
     Table *readers;  /* a value -> products of weights that read it */
     Table *choice;   /* Param -> its WeightChoice */
     Table *gradient; /* product that makes a weight's gradient -> Param */
@@ -273,26 +274,38 @@ static double rows_of(const Graph *g, const Node *n, const Node *x)
            (double)(size[Mcp] * size[Mtp]);
 }
 
-/* Seconds of a micro-batch on a rank that forward product n and its two
- * gradients save, less those to read their operands in bf16 and store them in a
- * byte: for each product that sums over another axis once, shared by all
- * products that read the same. Tokens are as many as a rank has. */
+/* Has the target a kernel for grouped products of such numbers? */
+static int has_kernels(const Graph *g, const ScaledDtype *recipe)
+{
+    for (int use = 0; use < NUSE; use++)
+        if (recipe[use].to != De4m3 ||
+            recipe[use].layout != (use == USEweight ? SCALEsquare : SCALEwide))
+            return 0;
+    return pass_target(g)->scaled != NULL;
+}
+
+/* Seconds of a micro-batch on a rank that forward product n and the gradient of
+ * its rows save, less those to read their operands in bf16 and store them in a
+ * byte, weights in the order of each product, the rows shared by all products
+ * that read the same. Tokens are as many as a rank has. */
 static double predicted_gain(const Placement *p, const Node *n, int w,
                              const Param *param)
 {
-    enum { BYTES = 3 };
+    enum { PRODUCTS = 2, ROWBYTES = 3, WEIGHTBYTES = 3, PIECE = 16 };
     const Graph *g = p->g;
     const MachineSpeeds *m = machine_of(g);
     Shard sh[MAXATOM] = { 0 };
     double share = (double)(uintptr_t)table_get(p->readers, KEYP(n->in[!w]));
-    int products = n->op == Ogmm ? 2 : 3; /* rows of experts: not summed */
 
     param_type(p->g, param, sh);
     double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
-    double rows = rows_of(g, n, n->in[!w]), copies = products - 1;
+    double rows = rows_of(g, n, n->in[!w]);
+    if (fmod(K, PIECE) != 0 || fmod(N, PIECE) != 0) /* no tensor cores */
+        return -1;
     double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
-    double bytes = BYTES * (copies * rows * (K / share + N) + 2 * weight);
-    return products * 2 * rows * K * N * (1 / m->gemm - 1 / p->rate) -
+    double bytes =
+        ROWBYTES * rows * (K / share + N) + PRODUCTS * WEIGHTBYTES * weight;
+    return PRODUCTS * 2 * rows * K * N * (1 / m->gemm - 1 / m->narrow) -
            bytes / m->memory;
 }
 
@@ -309,6 +322,8 @@ static void judge(Placement *p, const Node *n, int w)
     }
     if (!(*at)->stays)
         (*at)->stays = must_stay(p, n, w, param);
+    if (pays && !(*at)->stays && (!p->kernels || n->op != Ogmm))
+        (*at)->stays = "no kernel multiplies such numbers";
     if (pays && !(*at)->stays)
         (*at)->gain += predicted_gain(p, n, w, param);
     if (pays && !(*at)->stays && (*at)->gain < 0)
@@ -588,16 +603,16 @@ void pass_fp8(Graph *g)
         .recipe = recipes[(int)r < 0 ? RECIPEblockwise : r],
         .real = opts_dtype(g->opts),
         .pays = opts_scaled_products(g->opts) == PLACEpays && m->narrow > 0,
-        .rate = pass_target(g)->scaled ? m->narrow : m->gemm,
         .readers = table_new(g->arena),
         .choice = table_new(g->arena),
         .gradient = table_new(g->arena),
     };
-    if (p.pays && !pass_target(g)->scaled && g->prog == PGstep)
+    p.kernels = has_kernels(g, p.recipe);
+    if (p.pays && !p.kernels && g->prog == PGstep)
         warn(opts_loc(g->opts, "precision.policy"),
              "precision: no products of %s are of few bits, since the target "
-             "'%s' has no kernels for them; precision.place=all rounds their "
-             "operands all the same",
+             "'%s' has no kernels for this recipe; precision.place=all rounds "
+             "their operands all the same",
              dtypes[p.real].name, pass_target(g)->name);
     find_gradients(&p);
     judge_all(&p);

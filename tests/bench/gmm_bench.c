@@ -16,6 +16,11 @@
 #include "../../runtime/runtime.h"
 
 enum { MOST = 128, SAMPLES = 400, SQUARES = GPUBLOCKS * 8, SMALL = 1 << 23 };
+enum { NARG = 8 };
+
+/* Tensor cores align 32 products of 8 bits to the largest and drop what is
+ * below its 13th bit or so: that much of the root of the squares of all. */
+#define TRUNCATED 0x1p-12
 
 typedef struct Case {
     const char *name;
@@ -23,18 +28,23 @@ typedef struct Case {
     int64_t K, N, tw;
     int experts; /* 0: MOST */
     int twice;   /* the sum of two products, which are the same */
+    int scaled;  /* of e4m3 with scales of blocks */
 } Case;
 
 /* clang-format off */
 static const Case cases[] = {
-    { "w1", 0, 2048, 768, 1, 0, 0 }, { "w2", 0, 768, 2048, 1, 0, 0 },
-    { "d.w2", 0, 2048, 768, 0, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0, 0 },
-    { "d.w1 + d.w3", 0, 768, 2048, 0, 0, 1 },
-    { "gmm_wgrad", 1, 2048, 768, 0, 0, 0 }, { "gmm_wgrad turned", 1, 2048, 768, 1, 0, 0 },
-    { "few w1", 0, 4096, 14336, 0, 8, 0 }, { "few w2", 0, 14336, 4096, 0, 8, 0 },
-    { "few gmm_wgrad", 1, 4096, 14336, 0, 8, 0 },
-    { "odd", 0, 200, 328, 1, 0, 0 }, { "odd turned", 0, 328, 200, 0, 0, 0 },
-    { "odd gmm_wgrad", 1, 328, 200, 0, 100, 0 },
+    { "w1", 0, 2048, 768, 1, 0, 0, 0 }, { "w2", 0, 768, 2048, 1, 0, 0, 0 },
+    { "d.w2", 0, 2048, 768, 0, 0, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0, 0, 0 },
+    { "d.w1 + d.w3", 0, 768, 2048, 0, 0, 1, 0 },
+    { "gmm_wgrad", 1, 2048, 768, 0, 0, 0, 0 }, { "gmm_wgrad turned", 1, 2048, 768, 1, 0, 0, 0 },
+    { "few w1", 0, 4096, 14336, 0, 8, 0, 0 }, { "few w2", 0, 14336, 4096, 0, 8, 0, 0 },
+    { "few gmm_wgrad", 1, 4096, 14336, 0, 8, 0, 0 },
+    { "odd", 0, 200, 328, 1, 0, 0, 0 }, { "odd turned", 0, 328, 200, 0, 0, 0, 0 },
+    { "odd gmm_wgrad", 1, 328, 200, 0, 100, 0, 0 },
+    { "fp8 up", 0, 7168, 4096, 1, 8, 0, 1 }, { "fp8 down", 0, 2048, 7168, 1, 8, 0, 1 },
+    { "fp8 few w1", 0, 4096, 14336, 1, 8, 0, 1 }, { "fp8 few w2", 0, 14336, 4096, 1, 8, 0, 1 },
+    { "fp8 w1", 0, 2048, 768, 1, 0, 0, 1 }, { "fp8 w2", 0, 768, 2048, 1, 0, 0, 1 },
+    { "fp8 odd", 0, 208, 328, 1, 0, 0, 1 },
 };
 /* clang-format on */
 enum { NCASE = sizeof cases / sizeof *cases };
@@ -44,6 +54,19 @@ static const GroupedTile tiles[] = {
     { 128, 64, 1 },  { 64, 256, 1 },
 };
 enum { NTILE = sizeof tiles / sizeof *tiles };
+
+static const GroupedTile scaled_tiles[NTILE] = {
+    { 128, 256, 0 },
+    { 256, 128, 0 },
+    { 128, 128, 0 },
+    { 128, 64, 0 },
+};
+
+/* The i-th of a case; no rows: it has fewer. */
+static GroupedTile tile_of(const Case *c, int i)
+{
+    return c->scaled ? scaled_tiles[i] : tiles[i];
+}
 
 static void *stream;
 static void *fill_fn;
@@ -73,7 +96,8 @@ static float value(int64_t i, uint32_t seed)
 }
 
 static const char fill_text[] =
-    "extern \"C\" __global__ void @(uint16_t *p, int64_t n, int64_t seed)\n"
+    "extern \"C\" __global__ void @(uint16_t *p, int64_t n, int64_t seed,\n"
+    "                             int64_t as)\n"
     "{\n"
     "    for (int64_t i = blockIdx.x * 256ll + TID; i < n;\n"
     "         i += gridDim.x * 256ll) {\n"
@@ -81,7 +105,13 @@ static const char fill_text[] =
     "        x = (x ^ x >> 15) * 0x2c1b3c6du;\n"
     "        x = (x ^ x >> 12) * 0x297a2d39u;\n"
     "        x ^= x >> 15;\n"
-    "        p[i] = f32_bf16((float)((int)(x & 255) - 128) / 128);\n"
+    "        const float v = (float)((int)(x & 255) - 128) / 128;\n"
+    "        if (as == 0)\n"
+    "            p[i] = f32_bf16(v);\n"
+    "        else if (as == 1)\n"
+    "            ((e4m3_t *)p)[i] = f32_e4m3(v);\n"
+    "        else\n"
+    "            ((float *)p)[i] = 1.5f + v;\n"
     "    }\n"
     "}\n";
 
@@ -95,13 +125,14 @@ static int64_t most_rows(int i, int64_t rows)
 
 typedef struct Made {
     GroupedForm form;
+    int scaled;
     int64_t shared;
     void *fn;
 } Made;
 
 static GmmArgs args_of(const Case *c, int64_t rows)
 {
-    return (GmmArgs){ .in = Dbf16,
+    return (GmmArgs){ .in = c->scaled ? De4m3 : Dbf16,
                       .out = c->weight ? Df32 : Dbf16,
                       .experts = c->experts ? c->experts : MOST,
                       .k = c->K,
@@ -127,11 +158,14 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
 
     for (int i = 0; i < n; i++) {
         GmmArgs v = args_of(&cases[i / NTILE], most_rows(i / NTILE, rows));
+        GroupedTile t = tile_of(&cases[i / NTILE], i % NTILE);
         m[i].form = (GroupedForm){ .weight = cases[i / NTILE].weight,
                                    .squares = cases[i / NTILE].weight,
                                    .terms = 1 + cases[i / NTILE].twice,
-                                   .tile = tiles[i % NTILE] };
-        k[i] = named(grouped_text(forever, &v, m[i].form, &m[i].shared));
+                                   .tile = t };
+        m[i].scaled = cases[i / NTILE].scaled;
+        k[i] = named(t.rows ? grouped_text(forever, &v, m[i].form, &m[i].shared)
+                            : fill_text);
     }
     k[n] = named(fill_text);
     Plan p = { .prelude = cuda_pre, .nkernel = n + 1, .kernel = k };
@@ -140,16 +174,16 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
         void *module = NULL, **fn = i < n ? &m[i].fn : &fill_fn;
         ok(dl.cuModuleLoadData(&module, c[i].image), "module");
         ok(dl.cuModuleGetFunction(fn, module, k[i].name), k[i].name);
-        if (i < n)
+        if (i < n && m[i].shared)
             ok(dl.cuFuncSetAttribute(*fn, 8, (int)m[i].shared), "shared");
     }
 }
 
 /* ---- data ---------------------------------------------------------------- */
 
-static void fill(uint64_t p, int64_t n, int64_t seed)
+static void fill(uint64_t p, int64_t n, int64_t seed, int64_t as)
 {
-    void *arg[] = { &p, &n, &seed };
+    void *arg[] = { &p, &n, &seed, &as };
 
     ok(dl.cuLaunchKernel(fill_fn, 2048, 1, 1, 256, 1, 1, 0, stream, arg, NULL),
        "fill");
@@ -166,6 +200,11 @@ static void set_sizes(int64_t rows)
         off[x + 1] = off[x] + (int32_t)(w[x] / sum * (double)(rows - 40));
 }
 
+static int64_t scales_along(int64_t n)
+{
+    return (n + BLOCK - 1) / BLOCK;
+}
+
 static int expert_of(int64_t r)
 {
     int x = 0;
@@ -175,17 +214,37 @@ static int expert_of(int64_t r)
     return x;
 }
 
-/* What element i of the result is. */
-static double expected(const Case *c, int64_t i)
+/* Element k of line i of an operand of K columns, whose scales are those of
+ * line `block`. */
+static double operand_at(const Case *c, int64_t i, int64_t block, int64_t k,
+                         uint32_t seed)
+{
+    double x = (double)value(i * c->K + k, seed);
+
+    if (!c->scaled)
+        return x;
+    x = (double)narrow_value(De4m3, narrow_nearest(De4m3, (float)x));
+    return x * (double)(1.5f + value(block * scales_along(c->K) + k / BLOCK,
+                                     seed + 4));
+}
+
+/* What element i of the result is; *norm: the root of its terms' squares. */
+static double expected(const Case *c, int64_t i, double *norm)
 {
     int64_t K = c->K, N = c->N, stride = K * N;
-    double sum = 0;
+    double sum = 0, squares = 0;
 
     if (!c->weight) {
-        int64_t r = i / N, n = i % N, w = expert_of(r) * stride;
-        for (int64_t k = 0; k < K; k++)
-            sum += (double)value(r * K + k, 1) *
-                   value(w + (c->tw ? n * K + k : k * N + n), 2);
+        int64_t r = i / N, n = i % N, x = expert_of(r), w = x * stride;
+        for (int64_t k = 0; k < K; k++) {
+            double b = c->tw ? operand_at(c, x * N + n,
+                                          x * scales_along(N) + n / BLOCK, k, 2)
+                             : (double)value(w + k * N + n, 2);
+            double term = operand_at(c, r, r, k, 1) * b;
+            sum += term;
+            squares += term * term;
+        }
+        *norm = sqrt(squares);
         return sum;
     }
     int64_t x = i / stride, j = i % stride;
@@ -223,8 +282,11 @@ static double worst(const Case *c, uint64_t p, int64_t rows, int times)
         int64_t i = (int64_t)((at >> 20) % (uint64_t)n);
         if (s < 8)
             i = s < 4 ? s : n - 1 - (s & 3);
-        double e = expected(c, i) * times, y = element(c, p, i);
+        double norm = 0, e = expected(c, i, &norm) * times;
+        double y = element(c, p, i);
         double may = c->weight ? 1e-4 * (1 + fabs(e)) : fabs(e) / 128 + 1e-3;
+        if (c->scaled)
+            may += norm * TRUNCATED;
         double d = fabs(y - e) / may;
         most = d > most || d != d ? d : most;
     }
@@ -255,13 +317,15 @@ static double squares_off(const Case *c, uint64_t p, uint64_t squares)
 
 static void launch(const Made *m, uint64_t *arg, int64_t add, unsigned blocks)
 {
-    void *p[7] = { &arg[0], &arg[1], &arg[2], &arg[3] };
+    void *p[NARG] = { &arg[0], &arg[1], &arg[2], &arg[3] };
     int n = 4;
 
     if (m->form.squares)
         p[n++] = &arg[4];
     for (int i = 0; i < 2 && m->form.terms > 1; i++)
         p[n++] = &arg[i];
+    if (m->scaled)
+        p[n++] = &arg[6], p[n++] = &arg[7];
     p[n++] = &arg[5];
     p[n] = &add;
     ok(dl.cuLaunchKernel(m->fn, blocks, 1, 1, 384, 1, 1, (unsigned)m->shared,
@@ -297,9 +361,12 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
     int terms = 1 + c->twice;
     double flops = 2.0 * terms * off[E] * (double)c->K * (double)c->N;
 
-    fill(arg[0], rows * c->K, 1);
-    fill(arg[1], nb, 2);
-    for (int i = 0; i < NTILE; i++, m++) {
+    fill(arg[0], rows * c->K, 1, c->scaled);
+    fill(arg[1], nb, 2, c->scaled);
+    fill(arg[6], rows * scales_along(c->K), 5, 2);
+    fill(arg[7], E * scales_along(c->K) * scales_along(c->N), 6, 2);
+    for (int i = 0; i < NTILE && tile_of(c, i).rows; i++, m++) {
+        GroupedTile t = tile_of(c, i);
         dl.cuMemsetD8Async(arg[2], 0xff, bytes, stream);
         launch(m, arg, 0, GPUBLOCKS);
         ok(dl.cuStreamSynchronize(stream), c->name);
@@ -316,9 +383,9 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
         printf("%s - %-11s %3lldx%3lld%s: %.3f ms %.0f TFLOP/s, adding %.3f "
                "ms, error %.2f %.2f, squares %.1e\n",
                e <= 1 && e2 <= 1 && far < 1e-5 ? "ok" : "not ok", c->name,
-               (long long)tiles[i].rows, (long long)tiles[i].cols,
-               tiles[i].pingpong ? " ping-pong" : "", ms, flops / ms * 1e-9,
-               ms2, e, e2, far);
+               (long long)t.rows, (long long)t.cols,
+               t.pingpong ? " ping-pong" : "", ms, flops / ms * 1e-9, ms2, e,
+               e2, far);
         fflush(stdout);
     }
 }
@@ -332,6 +399,8 @@ static void add_sizes(const Case *c, int64_t rows, size_t *size)
 
     for (int i = 0; i < 3; i++)
         size[i] = need[i] > size[i] ? need[i] : size[i];
+    size[6] = size[0] / 16;
+    size[7] = size[1] / 16;
 }
 
 int main(int argc, char **argv)
@@ -356,11 +425,11 @@ int main(int argc, char **argv)
         printf("ok - gmm_bench: compiled # SKIP no GPU\n");
         return 0;
     }
-    uint64_t arg[6];
-    size_t size[6] = { 0, 0, 0, sizeof off, SQUARES * 4, 1 << 20 };
+    uint64_t arg[NARG];
+    size_t size[NARG] = { 0, 0, 0, sizeof off, SQUARES * 4, 1 << 20 };
     for (int i = 0; i < NCASE; i++)
         add_sizes(&cases[i], most_rows(i, rows), size);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < NARG; i++)
         ok(dl.cuMemAlloc_v2(&arg[i], size[i]), "memory");
     for (int i = 0; i < NCASE; i++)
         if (!only || strstr(cases[i].name, only))

@@ -33,17 +33,17 @@ static int64_t stride_of(const Product *p)
     return (p->tw ? p->N : p->K) * ((p->tw ? p->K : p->N) + p->more);
 }
 
-/* The buffer behind operands. */
-static int work_at(const Product *p)
+/* Arguments before the work space. */
+static int beside(const Product *p)
 {
-    return p->terms > 1 ? 6 : 4 + p->squares;
+    return p->terms > 1 || p->scaled ? 6 : 4 + p->squares;
 }
 
 Group *product_group(Arena *a, const Product *p)
 {
     Group *k = alloc(a, sizeof *k);
     int64_t shared;
-    const GmmArgs v = { .in = Dbf16,
+    const GmmArgs v = { .in = p->scaled ? De4m3 : Dbf16,
                         .out = p->f32 ? Df32 : Dbf16,
                         .experts = p->experts,
                         .k = p->K,
@@ -63,7 +63,7 @@ Group *product_group(Arena *a, const Product *p)
 
     set_text_named(k, a, grouped_text(a, &v, form, &shared));
     k->fam = p->weight ? FAMgmm_wgrad : FAMgmm;
-    k->narg = work_at(p);
+    k->narg = beside(p);
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(k, a,
                     (Launch){ .items = GPUBLOCKS,
@@ -108,35 +108,72 @@ static int expert_of(const Product *p, const Numbers *n, int64_t r)
     return x;
 }
 
+/* Element i of an operand becomes x; what is read of it. */
+static double stored_as(const Product *p, void *to, int64_t i, double x)
+{
+    if (p->scaled)
+        return (double)narrow_value(De4m3, ((uint8_t *)to)[i] =
+                                               narrow_nearest(De4m3, (float)x));
+    return (double)bf16_to_f32(((uint16_t *)to)[i] = f32_to_bf16((float)x));
+}
+
+static int64_t blocks_of(int64_t n)
+{
+    return (n + BLOCK - 1) / BLOCK;
+}
+
+/* Scales of `lines` lines of blocks of K: all differ, some by a lot. */
+static float *scales_of(const Product *p, int64_t lines, uint32_t seed,
+                        size_t *bytes)
+{
+    int64_t all = lines * blocks_of(p->K);
+    float *to = room((size_t)all * sizeof *to, bytes);
+
+    for (int64_t i = 0; i < all; i++)
+        to[i] = (float)ldexp(1.25 + value(i, seed) / 8, (int)(i % 7) - 3);
+    return to;
+}
+
 /* Rows of operand `which`: before the first and beyond the last they stay
  * NaN. */
-static uint16_t *rows(const Product *p, const Numbers *n, int64_t wide,
-                      uint32_t which, size_t *bytes, double **as)
+static void *rows(const Product *p, const Numbers *n, int64_t wide,
+                  uint32_t which, size_t *bytes, double **as)
 {
-    uint16_t *all = room((size_t)((p->base + n->cap) * wide) * 2, bytes);
-    uint16_t *to = all + p->base * wide;
+    size_t each = p->scaled ? 1 : 2;
+    uint8_t *all = room((size_t)((p->base + n->cap) * wide) * each, bytes);
+    uint8_t *to = all + (size_t)(p->base * wide) * each;
 
     *as = malloc((size_t)(n->cap * wide) * sizeof **as);
     for (int64_t i = 0; i < n->rows * wide; i++) {
         double s = which == 1 ? scale_of(expert_of(p, n, i / wide)) : 1;
-        to[i] = f32_to_bf16((float)(s * value(i, which)));
-        (*as)[i] = (double)bf16_to_f32(to[i]);
+        (*as)[i] = stored_as(p, to, i, s * value(i, which));
+        if (p->scaled)
+            (*as)[i] *=
+                (double)((float *)n->buf[4])[i / wide * blocks_of(wide) +
+                                             i % wide / BLOCK];
     }
     return all;
 }
 
 /* Experts' matrices; what belongs to others is NaN. */
-static uint16_t *weights(const Product *p, const Numbers *n, uint32_t which,
-                         size_t *bytes, double **as)
+static void *weights(const Product *p, const Numbers *n, uint32_t which,
+                     size_t *bytes, double **as)
 {
     int64_t all = p->experts * stride_of(p), wide = n->ldw - p->more;
-    uint16_t *to = room((size_t)all * 2, bytes);
+    void *to = room((size_t)all * (p->scaled ? 1 : 2), bytes);
 
     *as = malloc((size_t)all * sizeof **as);
     for (int64_t i = 0; i < all; i++) {
+        int64_t x = i / stride_of(p), line = i % stride_of(p) / n->ldw;
+        (*as)[i] = NAN;
         if (i % n->ldw < wide)
-            to[i] = f32_to_bf16((float)value(i, which));
-        (*as)[i] = (double)bf16_to_f32(to[i]);
+            (*as)[i] = stored_as(p, to, i, value(i, which));
+        if (p->scaled)
+            (*as)[i] *=
+                (double)((float *)
+                             n->buf[5])[(x * blocks_of(p->N) + line / BLOCK) *
+                                            blocks_of(p->K) +
+                                        i % n->ldw / BLOCK];
     }
     return to;
 }
@@ -165,6 +202,10 @@ static void prepare(const Product *p, Numbers *n)
     n->off[p->experts + 1] = p->base;
     n->cap = capacity(p);
     n->ldw = (p->tw ? p->K : p->N) + p->more;
+    if (p->scaled) {
+        n->buf[4] = scales_of(p, n->rows, 5, &n->bytes[4]);
+        n->buf[5] = scales_of(p, p->experts * blocks_of(p->N), 6, &n->bytes[5]);
+    }
     n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a[0]);
     n->buf[1] = p->weight ? rows(p, n, p->N, 3, &n->bytes[1], &n->b[0])
                           : weights(p, n, 2, &n->bytes[1], &n->b[0]);
@@ -177,7 +218,7 @@ static void prepare(const Product *p, Numbers *n)
         n->buf[4] = rows(p, n, p->K, 5, &n->bytes[4], &n->a[1]);
         n->buf[5] = weights(p, n, 6, &n->bytes[5], &n->b[1]);
     }
-    n->buf[work_at(p)] = room(GPUBLOCKS * MAPS, &n->bytes[work_at(p)]);
+    n->buf[beside(p)] = room(GPUBLOCKS * MAPS, &n->bytes[beside(p)]);
     if (p->add)
         for (int64_t i = 0; i < p->experts * stride_of(p); i++)
             if (i % n->ldw < n->ldw - p->more)
@@ -186,7 +227,7 @@ static void prepare(const Product *p, Numbers *n)
 
 static void drop(const Product *p, Numbers *n)
 {
-    for (int i = 0; i <= work_at(p); i++)
+    for (int i = 0; i <= beside(p); i++)
         if (i != 3)
             free(n->buf[i]);
     for (int i = 0; i < 2; i++) {
@@ -271,7 +312,7 @@ static uint64_t bits_of(const Product *p, const Numbers *n)
 {
     uint64_t bits = 0;
 
-    for (int i = 2; i < work_at(p); i++)
+    for (int i = 2; i < beside(p); i++)
         for (size_t k = 0; k < n->bytes[i]; k++)
             bits = mix64(bits, ((const uint8_t *)n->buf[i])[k]);
     return bits;

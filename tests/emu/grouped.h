@@ -16,6 +16,7 @@ typedef struct Product {
     int add, squares;
     int terms;    /* 2: the sum with another product */
     int64_t more; /* columns of weights that belong to others */
+    int scaled;   /* of e4m3 with scales of blocks */
     int base;     /* row of a stack where theirs begin; 0: they lie in none */
     int experts, rows[MOSTEXPERTS];
 } Product;

@@ -10,11 +10,13 @@
 #include <stdio.h>
 
 /* clang-format off */
-#define FEW 0, 5, { 70, 0, 1, 129, 64 }
-#define STACK 7, 5, { 70, 0, 1, 129, 64 }
-#define MANY 0, 40, { 3, 0, 0, 9, 1, 70, [31] = 5, [32] = 2, [39] = 1 }
+#define SIZES 5, { 70, 0, 1, 129, 64 }
+#define FEW 0, 0, SIZES
+#define STACK 0, 7, SIZES
+#define MOST 40, { 3, 0, 0, 9, 1, 70, [31] = 5, [32] = 2, [39] = 1 }
+#define MANY 0, 0, MOST
 static const Product products[] = {
-    /*              weight K    N   tw f32 tile            add sq terms more */
+    /*              weight K    N   tw f32 tile            add sq terms more scaled base experts */
     { "rows",          0,  72, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, FEW },
     { "rows turned",   0, 136, 264, 0, 0, { 128, 256, 0 }, 0, 0, 1, 0, STACK },
     { "rows f32",      0,  64, 136, 1, 1, { 128, 128, 1 }, 0, 0, 1, 24, FEW },
@@ -28,6 +30,10 @@ static const Product products[] = {
     { "weights added", 1, 264,  72, 0, 1, { 128, 128, 1 }, 1, 1, 1, 16, FEW },
     { "weights bf16",  1,  72, 136, 0, 0, { 128, 64, 1 },  0, 0, 1, 0, FEW },
     { "weights many",  1,   8,  40, 1, 1, { 64, 256, 1 },  0, 1, 1, 0, MANY },
+    { "scaled",        0, 272, 328, 1, 0, { 128, 256, 0 }, 0, 0, 1, 0, 1, 0, SIZES },
+    { "scaled high",   0, 144, 264, 1, 1, { 256, 128, 0 }, 0, 0, 1, 16, 1, 0, SIZES },
+    { "scaled narrow", 0, 400, 200, 1, 0, { 128, 64, 0 },  0, 0, 1, 0, 1, 7, SIZES },
+    { "scaled many",   0, 128, 136, 1, 0, { 128, 128, 0 }, 0, 0, 1, 0, 1, 0, MOST },
 };
 /* clang-format on */
 enum { NPRODUCT = sizeof products / sizeof *products, ORDERS = 4 };

@@ -14,7 +14,7 @@ enum { ORDERS = 6 };
 /* ---- right kernels ------------------------------------------------------- */
 
 /* clang-format off */
-#define EXPERTS 0, 4, { 70, 0, 1, 129 }
+#define EXPERTS 0, 0, 4, { 70, 0, 1, 129 }
 static const Product products[] = {
     /*            weight K    N   tw f32 tile            add sq terms more */
     { "rows",        0, 328, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, EXPERTS },

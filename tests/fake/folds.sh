@@ -113,6 +113,9 @@ cases() {
 + 1 fp64 scaled precision.recipe=nvfp4 precision.place=all
 - 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
++ 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
+- 2 fp8 apart fold.ep=2 precision.place=all axes.hidden=16 axes.ffn=16
+- 2 fp8 apart fold.etp=2 precision.place=all axes.hidden=16 axes.ffn=256
 - 1 fp64 balance
 - 1 fp64 dropout
 - 1 fp64 expert_choice

@@ -1,0 +1,62 @@
+/* blocks.c: values rounded to numbers of 8 bits with a scale for each block, in
+ * the order in which a product reads them (blocks.pre). */
+#include "products.h"
+
+enum { THREADS = 256, BLOCK = 128, ATONCE = 16 /* blocks of rows */ };
+
+static Node *part_of(const Group *k, int64_t i)
+{
+    for (int m = 0; m < k->nout; m++)
+        if (k->out[m]->at.part.index == i)
+            return k->out[m];
+    die("quantize_blocks: lacks a result");
+}
+
+static int64_t blocks_along(int64_t n)
+{
+    return (n + BLOCK - 1) / BLOCK;
+}
+
+/* Weights: all they have. Rows: those that the map says there are, which may
+ * begin somewhere in a stack. */
+static void put_kernel(Text *t, const Graph *g, const Node *n)
+{
+    put(t, "extern \"C\" __global__ void __launch_bounds__(%d)\n", THREADS);
+    if (n->nin == 1) {
+        put(t, "@(const uint16_t *w, uint8_t *q, float *s)\n"
+               "{\n    quantize_square(w, q, s);\n}\n");
+        return;
+    }
+    long long experts = map_layout(g, n->in[1]).experts;
+    put(t, "@(const uint16_t *x, uint8_t *q, float *s, const int32_t *off)\n"
+           "{\n    quantize_rows(x");
+    if (storage(n->in[0])->stash)
+        put(t, " + (int64_t)off[%lld] * Q", experts + 1);
+    put(t, ", q, s, off[%lld]);\n}\n", experts);
+}
+
+void blocks_lower_cuda(Graph *g, Group *k, Arena *a)
+{
+    Node *n = k->node[0], *x = n->in[0], *map = n->nin > 1 ? n->in[1] : NULL;
+    Node *arg[4] = { x, part_of(k, 0), part_of(k, 1), map };
+    int last = x->nd - 1, narg = map ? 4 : 3;
+    int64_t p = local_n(g, x, last - 1), q = local_n(g, x, last);
+    int64_t blocks = blocks_along(q) * (map ? p : blocks_along(p));
+    Text t = { .arena = a };
+
+    for (int i = 0; i < narg; i++)
+        vec_push(a, k->arg, storage(arg[i]));
+    k->narg = narg;
+    k->maystore = 1;
+    k->instr.kind = Ikernel;
+    put(&t, "#define P %lld\n#define Q %lld\n#define TURNED %d\n%s",
+        (long long)p, (long long)q, arg[1]->dim[last].a != x->dim[last].a,
+        blocks_pre);
+    put_kernel(&t, g, n);
+    set_text_named(k, a, t.s);
+    set_label(k, a, n);
+    cuda_set_launch(k, a,
+                    (Launch){ .items = map ? (blocks + ATONCE - 1) / ATONCE
+                                           : local_n(g, x, 0) * blocks,
+                              .threads = THREADS });
+}

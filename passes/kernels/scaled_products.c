@@ -1,0 +1,156 @@
+/* scaled_products.c: grouped products of numbers of 8 bits as they are stored,
+ * where the target has a kernel that multiplies those and applies their scales:
+ *
+ *   q [row hidden]  s [row hb]  p [expert ffn hidden]  t [expert fb hb]
+ *
+ *     %v = cast (dequantize %q %s)
+ *     %u = cast (dequantize %p %t)     =>
+ *     %y = gmm %v %u %map hidden              %y = gmm %q %p %map %s %t hidden
+ *
+ * Numbers and scales that a step makes come from one kernel, in the order in
+ * which the product reads them. Elsewhere, and where blocks lie otherwise, the
+ * product is of what its operands are dequantized to, which is the same but for
+ * the order of its sum. */
+#include <string.h>
+
+#include "kernels.h"
+
+/* What x dequantizes in this layout, exactly: null: nothing. */
+static const Node *dequantized(const Node *x, ScaleLayout layout)
+{
+    while (x->op == Ocast)
+        x = x->in[0];
+    return x->op == Odequantize && x->at.dequantize.layout == layout &&
+                   x->in[0]->dt == De4m3 && x->in[1]->dt == Df32 &&
+                   x->in[1]->nd == x->in[0]->nd && !x->in[0]->stash
+               ? x
+               : NULL;
+}
+
+/* Scales lie as the values do, a block axis in place of each that is cut; a
+ * rank has all of each block that it has a part of. */
+static int fits(const Graph *g, const Node *d)
+{
+    const struct dequantize_attrs *t = &d->at.dequantize;
+    const Node *x = d->in[0], *s = d->in[1];
+
+    for (int i = 0; i < x->nd; i++) {
+        int at = axes_at(&t->axes, x->dim[i].a);
+        int64_t size = at < 0 ? 1 : block_size(d, at);
+        if (s->dim[i].a != (at < 0 ? x->dim[i].a : t->blocks.v[at]) ||
+            local_n(g, s, i) != (local_n(g, x, i) + size - 1) / size)
+            return 0;
+    }
+    return 1;
+}
+
+/* One axis is summed over, along which the rows' blocks lie, and one is made;
+ * the weights' blocks lie along both. */
+static int along_the_sum(const Node *n, const Node *rows, const Node *w)
+{
+    const Axes *sum = &n->at.gmm.axes;
+
+    return sum->n == 1 && rows->nd == 2 && w->nd == 3 &&
+           rows->at.dequantize.axes.v[0] == sum->v[0] &&
+           axes_at(&w->at.dequantize.axes, sum->v[0]) >= 0 &&
+           axes_at(&w->at.dequantize.axes, n->in[2]->at.route.axis) < 0;
+}
+
+static int is_const(const Node *n, double v)
+{
+    return n->op == Oconst && n->at.constant.value == v;
+}
+
+/* x, if d dequantizes what it was rounded to in its blocks, at the largest
+ * power of two that a block's largest number allows, and the blocks lie along
+ * its last axes; or null. */
+static Node *rounded_to_blocks(const Node *d)
+{
+    const Node *q = d->in[0], *t = d->in[1];
+
+    if (q->op != Oquantize || t->op != Odiv || !is_const(t->in[0], 1))
+        return NULL;
+    Node *x = q->in[0];
+    const Node *s = q->in[1], *most = s->op == Opow2_scale ? s->in[0] : NULL;
+    if (t->in[1] != s || !most || most->op != Oamax || most->in[0] != x ||
+        !is_const(s->in[1], 448) || x->dt != Dbf16)
+        return NULL;
+    const Axes *cut = &d->at.dequantize.axes;
+    int same = most->at.amax.layout == d->at.dequantize.layout &&
+               q->at.quantize.layout == d->at.dequantize.layout;
+    for (int i = 0; i < cut->n; i++)
+        same &= axes_at(&most->at.amax.axes, cut->v[i]) >= 0 &&
+                axes_at(&q->at.quantize.axes, cut->v[i]) >= 0 &&
+                axes_at(cut, x->dim[x->nd - 1 - i].a) >= 0;
+    return same ? x : NULL;
+}
+
+static Node *as_it_is(Node *n, const Node *by)
+{
+    n->again = by->again;
+    memcpy(n->sh, by->sh, sizeof n->sh);
+    return g_placed(n, by);
+}
+
+/* Part i, as x but with the axis that is summed over last. */
+static Node *last_axis_part(Graph *g, Node *blocks, int i, const Node *x,
+                            int sum)
+{
+    Node *p = as_it_is(new_part(g, blocks, i, x->dt, x), x);
+    Dim last = p->dim[sum];
+
+    p->dim[sum] = p->dim[p->nd - 1];
+    p->dim[p->nd - 1] = last;
+    return p;
+}
+
+/* Operand k of product n, which d dequantizes: numbers and scales by one
+ * kernel, as the product reads them. */
+static void round_once(Graph *g, Node *n, int k, const Node *d)
+{
+    Node *x = rounded_to_blocks(d);
+
+    if (!x)
+        return;
+    Node *in[2] = { x, x->map };
+    Node *blocks =
+        g_node(g, Oquantize_blocks, d->in[0]->loc, x->map ? 2 : 1, in);
+    int sum = dim_of(x, n->at.gmm.axes.v[0]);
+    blocks->at.quantize_blocks.layout = d->at.dequantize.layout;
+    blocks->at.quantize_blocks.axes = d->at.dequantize.axes;
+    as_it_is(infer(g, blocks), d->in[0]);
+    n->in[k] = last_axis_part(g, blocks, 0, d->in[0], sum);
+    n->in[3 + k] = last_axis_part(g, blocks, 1, d->in[1], sum);
+}
+
+static int scaled_product(Graph *g, Node *n)
+{
+    const Node *rows = dequantized(n->in[0], SCALEwide);
+    const Node *w = dequantized(n->in[1], SCALEsquare);
+
+    if (!rows || !w || !pass_target(g)->scaled || !along_the_sum(n, rows, w) ||
+        !fits(g, rows) || !fits(g, w) || !pass_target(g)->scaled(g, n))
+        return 0;
+    Node **in = alloc(g->arena, 5 * sizeof *in);
+    in[0] = rows->in[0];
+    in[1] = w->in[0];
+    in[2] = n->in[2];
+    in[3] = rows->in[1];
+    in[4] = w->in[1];
+    n->in = in;
+    n->nin = 5;
+    round_once(g, n, 0, rows);
+    round_once(g, n, 1, w);
+    return 1;
+}
+
+void scaled_products(Graph *g)
+{
+    int any = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Ogmm)
+            any |= scaled_product(g, g->node[i]);
+    if (any)
+        g_sort(g);
+}
