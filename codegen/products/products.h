@@ -34,6 +34,6 @@ char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
 int grouped_terms(const Group *k); /* products whose sum it makes */
-int grouped_scaled(const Graph *g, const Node *n);      /* Target.scaled */
+int grouped_scaled(const Graph *g, const Node *n); /* Target.scaled */
 
 #endif

@@ -6,9 +6,10 @@
  * what is farthest from the plan, and the same by parts of the model and by
  * what limits. PLEAT_LINES=n prints so many lines. Without a launcher all ranks
  * run here, one after another, so collectives are copies and a rank's time is
- * the total over the ranks; under mpirun rank 0 prints what it saw, and what of a step is not hidden: steps run
- * again with a copy in a rank's own memory in place of each collective, which
- * waits for nobody and leaves the device to what computes. Transfers between
+ * the total over the ranks; under mpirun rank 0 prints what it saw, and what of
+ * a step is not hidden: steps run again with a copy in a rank's own memory in
+ * place of each collective, which waits for nobody and leaves the device to
+ * what computes. Transfers between
  * stages stay: a step without them would be one without its schedule. */
 #include <math.h>
 #include <stdlib.h>
