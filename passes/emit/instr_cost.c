@@ -205,8 +205,11 @@ void predict(const Graph *g, const Group *k, Instr *s)
         s->secs = link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
     else
         s->secs = secs_by(m, s, s->speeds);
-    if (k->path != PATHfast)
-        warn_path(g, k, s->secs, secs_by(m, s, family_speeds[k->fam]));
+    if (k->path != PATHfast) {
+        InstrSpeeds fast = family_speeds[k->fam];
+        fast.size = s->speeds.size;
+        warn_path(g, k, s->secs, secs_by(m, s, fast));
+    }
     s->experts = moves_rows(s->kind) ||
                  (k->fam == FAMcomm && serves_experts(g, k->node[0]));
 }

@@ -1,11 +1,14 @@
-/* host.c: the plan's kernel text becomes a shared object, once.
+/* host.c: a plan's kernels become shared objects, each kernel once.
  *
- * The compiler is $CC or cc; its flags stand here and nowhere else. The result
- * is kept in a folder that only its owner can read, under the hash of text,
- * compiler, flags and processor; it is written beside its place and renamed, so
- * a reader sees all of it or nothing, and a lock lets one process compile while
- * others on the same host wait. Big texts are cut into parts that compile side
- * by side: kernels are independent functions behind one prelude. */
+ * The compiler is $CC or cc; its flags stand here and nowhere else. What it
+ * makes is kept in a folder that only its owner can read. Plans of a model have
+ * most of their kernels in common, so a kernel has a link there, named by the
+ * hash of its text, prelude, compiler, flags and processor, to the library that
+ * has it; those without one are compiled to a library together. It is written
+ * beside its place and renamed, so a reader sees all of it or nothing, and a
+ * lock lets one process compile while others on the same host wait. Big texts
+ * are cut into parts that compile side by side: kernels are independent
+ * functions behind one prelude. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -21,8 +24,15 @@
 
 #include "host.h"
 
+typedef struct Library {
+    const char *path;
+    void *so; /* of dlopen; null: it cannot be loaded */
+} Library;
 struct Code {
-    void *so;
+    Library *library; /* vec */
+    int n;
+    const Kernel *kernel; /* of the plan */
+    void **so;            /* by kernel: an edited one of its name may be near */
 };
 
 enum { MAXPART = 8, PARTBYTES = 48 << 10, MAXARG = 48 };
@@ -141,7 +151,16 @@ static void put_processor(Text *out)
         fclose(f);
 }
 
-static char *plan_key(Arena *a, const Plan *p)
+static char *hash_of(Arena *a, const Text *text)
+{
+    XXH128_hash_t h = XXH3_128bits(text->s, text->len);
+
+    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
+                (unsigned long long)h.low64);
+}
+
+/* Of all that a kernel's code depends on but its text. */
+static char *common_key(Arena *a, const Plan *p)
 {
     Text out = { .arena = a };
 
@@ -150,11 +169,25 @@ static char *plan_key(Arena *a, const Plan *p)
         put(&out, "%s ", flags[i]);
     put_processor(&out);
     put(&out, "%s", p->prelude ? p->prelude : "");
-    for (int i = 0; i < p->nkernel; i++)
-        put(&out, "%s\n", p->kernel[i].text);
-    XXH128_hash_t h = XXH3_128bits(out.s, out.len);
-    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
-                (unsigned long long)h.low64);
+    return hash_of(a, &out);
+}
+
+static char *kernel_key(Arena *a, const char *common, const char *text)
+{
+    Text out = { .arena = a };
+
+    put(&out, "%s%s", common, text);
+    return hash_of(a, &out);
+}
+
+/* Of n kernels together. */
+static char *keys_key(Arena *a, char *const *key, int n)
+{
+    Text out = { .arena = a };
+
+    for (int i = 0; i < n; i++)
+        put(&out, "%s ", key[i]);
+    return hash_of(a, &out);
 }
 
 /* ---- compiling ----------------------------------------------------------- */
@@ -277,11 +310,82 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
         err(NULL, "cannot write %s: %s", so, strerror(errno));
 }
 
+/* ---- libraries --------------------------------------------------------- */
+
+static void *open_library(Arena *a, Code *c, const char *path)
+{
+    for (size_t i = 0; i < vec_len(c->library); i++)
+        if (!strcmp(c->library[i].path, path))
+            return c->library[i].so;
+    Library l = { path, dlopen(path, RTLD_NOW | RTLD_LOCAL) };
+    vec_push(a, c->library, l);
+    return l.so;
+}
+
+static char *link_of(Arena *a, const char *dir, const char *key)
+{
+    return strf(a, "%s/%s.kernel", dir, key);
+}
+
+/* The library of the cache that has the kernel of this key; null: none. */
+static void *made_before(Arena *a, Code *c, const char *dir, const char *key)
+{
+    char to[64];
+    ssize_t n = readlink(link_of(a, dir, key), to, sizeof to);
+
+    return n > 0 && n < (ssize_t)sizeof to
+               ? open_library(a, c, strf(a, "%s/%.*s", dir, (int)n, to))
+               : NULL;
+}
+
+/* A cache without links compiles again. */
+static void keep_link(Arena *a, const char *dir, const char *key,
+                      const char *library)
+{
+    char *path = link_of(a, dir, key);
+    char *part = strf(a, "%s.%ld", path, (long)getpid());
+
+    if (!symlink(library, part) && rename(part, path))
+        unlink(part);
+}
+
+/* The kernels that no library of the cache has, to one. */
+static void make_rest(Arena *a, Code *c, const Plan *p, const char *dir,
+                      char *const *key)
+{
+    Plan rest = *p;
+    char **missing = alloc(a, sizeof *missing * (size_t)p->nkernel);
+
+    rest.kernel = alloc(a, sizeof *rest.kernel * (size_t)p->nkernel);
+    rest.nkernel = 0;
+    for (int i = 0; i < p->nkernel; i++)
+        if (!c->so[i]) {
+            missing[rest.nkernel] = key[i];
+            rest.kernel[rest.nkernel++] = p->kernel[i];
+        }
+    if (!rest.nkernel)
+        return;
+    char *name = strf(a, "%s.so", keys_key(a, missing, rest.nkernel));
+    char *path = strf(a, "%s/%s", dir, name);
+    compile(a, &rest, dir, path);
+    void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!so)
+        err(NULL, "cannot load the compiled kernels: %s", dlerror());
+    for (int i = 0; i < p->nkernel; i++)
+        if (!c->so[i]) {
+            c->so[i] = so;
+            keep_link(a, dir, key[i], name);
+        }
+}
+
 KernelFn *host_kernel(const Code *c, const char *name)
 {
     KernelFn *f;
-    void *p = c->so ? dlsym(c->so, name) : NULL;
+    void *p = NULL;
 
+    for (int i = 0; i < c->n && !p; i++)
+        if (!strcmp(c->kernel[i].name, name))
+            p = dlsym(c->so[i], name);
     if (!p)
         err(NULL, "the plan has no kernel '%s'", name);
     memcpy(&f, &p, sizeof f);
@@ -295,22 +399,21 @@ Code *host_load(Arena *a, const Plan *p)
     if (!p->nkernel)
         return c;
     const char *dir = cache_folder();
-    char *key = plan_key(a, p);
-    char *so = strf(a, "%s/%s.so", dir, key);
-    int lock = open(strf(a, "%s/%s.lock", dir, key),
+    char *common = common_key(a, p);
+    char **key = alloc(a, sizeof *key * (size_t)p->nkernel);
+    for (int i = 0; i < p->nkernel; i++)
+        key[i] = kernel_key(a, common, p->kernel[i].text);
+    c->n = p->nkernel;
+    c->kernel = p->kernel;
+    c->so = alloc(a, sizeof *c->so * (size_t)p->nkernel);
+    int lock = open(strf(a, "%s/%s.lock", dir, keys_key(a, key, p->nkernel)),
                     O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (lock >= 0)
         flock(lock, LOCK_EX);
-    if (access(so, R_OK))
-        compile(a, p, dir, so);
-    c->so = dlopen(so, RTLD_NOW | RTLD_LOCAL);
-    if (!c->so) { /* damaged in the cache: once more */
-        compile(a, p, dir, so);
-        c->so = dlopen(so, RTLD_NOW | RTLD_LOCAL);
-    }
+    for (int i = 0; i < c->n; i++)
+        c->so[i] = made_before(a, c, dir, key[i]);
+    make_rest(a, c, p, dir, key);
     if (lock >= 0)
         close(lock);
-    if (!c->so)
-        err(NULL, "cannot load the compiled kernels: %s", dlerror());
     return c;
 }

@@ -73,8 +73,8 @@ static const Mistake mistakes[] = {
     { "the block does not meet", ROWS, "    __syncthreads();\n    for (int i = TID", "    for (int i = TID" },
     /* operands of products */
     { "sums not begun with 0", TWO, "acc[i][j] = 0;", ";" },
-    { "an operand not transposed", TWO, "1, 1, 1, 0, 1;", "1, 1, 1, 0, 0;" },
-    { "an operand negated", TWO, "1, 1, 1, 0, 1;", "1, -1, 1, 0, 1;" },
+    { "an operand not transposed", TWO, "1, 1, 0, 1;", "1, 1, 0, 0;" },
+    { "an operand negated", TWO, "1, 1, 0, 1;", "-1, 1, 0, 1;" },
     { "blocks at another distance", TWO, "(BOX >> 4) << 16", "(BOX >> 5) << 16" },
     { "another swizzle", TWO, "(uint64_t)1 << 62", "(uint64_t)2 << 62" },
     { "rows of the next expert", TWO, "CAP, CAP + 1, c, c,", "CAP + 1, CAP + 1, c, c," },

@@ -212,7 +212,8 @@ done
 for file in models/*.lua; do
     name=$(basename "$file" .lua)
     is "new $name" 0 sh -c "$PLEAT new $name $dir/$name.lua &&
-        cmp $file $dir/$name.lua && $PLEAT check $dir/$name.lua"
+        diff $file $dir/$name.lua | grep -v '^[<>] \(-- \)\?data *{' | { ! grep '^[<>]'; } &&
+        $PLEAT check $dir/$name.lua"
 done
 is "check --json" 0 "$PLEAT" check --json models/tiny.lua
 says "check --json counts" '"parameters": 2723712'

@@ -41,6 +41,7 @@ for c in new import check compile run eval bench search show generate logits exp
         train.steps=1 train.batch=2 axes.seq=32 target=host
     pleat help $c | sed -n '/^examples/,$s/^  //p' >examples
     while read -r line; do
+        case $line in *--calibrate*) line="$line axes.seq=128 axes.batch=4 axes.hidden=128 axes.wide=256 axes.ffn=256 axes.vocab=256" ;; esac
         is "$line" 0 sh -c "$line"
     done <examples
     commands=$(echo "$commands" | grep -vx $c)
