@@ -1,5 +1,5 @@
 /* mutants_test: good files with flipped bits, cut off, and with absurd numbers,
- * at 6,000 places for each reader. Each is refused with a reason or read, in
+ * at 4,000 places for each reader. Each is refused with a reason or read, in
  * bounded memory and time. What a hash covers is refused always. Mutants are
  * read in child processes, so that a crash is a failure that names its mutant,
  * which stays in build/mutant.<reader>. Dear readers also keep what they read,
@@ -22,7 +22,7 @@ enum {
 #ifdef __SANITIZE_ADDRESS__
     ROUNDS = 1500,
 #else
-    ROUNDS = 6000,
+    ROUNDS = 4000,
 #endif
     ALLROUNDS = 10000, /* with PLEAT_ALL */
     BATCH = 250,

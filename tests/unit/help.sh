@@ -24,7 +24,7 @@ done
 small="axes.hidden=16 axes.heads=2 axes.dim=8 axes.ffn=8 axes.expert=8 axes.vocab=1501 axes.seq=32 axes.batch=2 train.batch=2"
 sed 's/eps = 16, 1e-5/eps = 1, 1e-5/' models/olmoe.lua >"$dir/one.lua"
 cp tests/data/tokenizer/qwen2.json "$dir/tokenizer.json"
-head -c 20000 LICENSE >"$dir/book.txt"
+head -c 8000 LICENSE >"$dir/book.txt"
 tr -cd 'a-zA-Z. \n' <LICENSE | head -n 60 | sed 's/.*/{"text": "&"}/' >"$dir/books.jsonl"
 cp tests/data/files/hellaswag.jsonl "$dir"
 cd "$dir" || exit 2
