@@ -24,15 +24,11 @@
 
 #include "host.h"
 
-typedef struct Library {
-    const char *path;
-    void *so; /* of dlopen; null: it cannot be loaded */
-} Library;
 struct Code {
-    Library *library; /* vec */
     int n;
     const Kernel *kernel; /* of the plan */
-    void **so;            /* by kernel: an edited one of its name may be near */
+    void **so;            /* by kernel, of dlopen: another library may have an
+                             edited one of its name */
 };
 
 enum { MAXPART = 8, PARTBYTES = 48 << 10, MAXARG = 48 };
@@ -312,29 +308,21 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
 
 /* ---- libraries --------------------------------------------------------- */
 
-static void *open_library(Arena *a, Code *c, const char *path)
-{
-    for (size_t i = 0; i < vec_len(c->library); i++)
-        if (!strcmp(c->library[i].path, path))
-            return c->library[i].so;
-    Library l = { path, dlopen(path, RTLD_NOW | RTLD_LOCAL) };
-    vec_push(a, c->library, l);
-    return l.so;
-}
-
 static char *link_of(Arena *a, const char *dir, const char *key)
 {
     return strf(a, "%s/%s.kernel", dir, key);
 }
 
-/* The library of the cache that has the kernel of this key; null: none. */
-static void *made_before(Arena *a, Code *c, const char *dir, const char *key)
+/* The library of the cache that has the kernel of this key; null: none, or a
+ * damaged one. */
+static void *made_before(Arena *a, const char *dir, const char *key)
 {
     char to[64];
     ssize_t n = readlink(link_of(a, dir, key), to, sizeof to);
 
     return n > 0 && n < (ssize_t)sizeof to
-               ? open_library(a, c, strf(a, "%s/%.*s", dir, (int)n, to))
+               ? dlopen(strf(a, "%s/%.*s", dir, (int)n, to),
+                        RTLD_NOW | RTLD_LOCAL)
                : NULL;
 }
 
@@ -411,7 +399,7 @@ Code *host_load(Arena *a, const Plan *p)
     if (lock >= 0)
         flock(lock, LOCK_EX);
     for (int i = 0; i < c->n; i++)
-        c->so[i] = made_before(a, c, dir, key[i]);
+        c->so[i] = made_before(a, dir, key[i]);
     make_rest(a, c, p, dir, key);
     if (lock >= 0)
         close(lock);

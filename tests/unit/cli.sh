@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((112 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((119 + $(ls models/*.lua | wc -l)))
 . tests/expect
 
 is "-h prints the commands" 0 "$PLEAT" -h
@@ -247,4 +247,23 @@ else
     echo "ok - cli: luacheck passes all models # SKIP no luacheck here"
     echo "ok - cli: luacheck flags a stray global # SKIP no luacheck here"
 fi
+# A kernel of the host is compiled once: another plan compiles what it lacks, and
+# a damaged library is made again.
+made() { ls "$dir/kernels/pleat" | grep -c "$1\$"; }
+# shellcheck disable=SC2086
+kernels() {
+    rm -rf "$dir/cached"
+    XDG_CACHE_HOME=$dir/kernels "$PLEAT" run models/tiny.lua $small train.steps=1 target=host \
+        data.train=LICENSE data.valid= name="$dir/cached" "$@"
+}
+rm -rf "$dir/kernels"
+is "kernels are compiled" 0 kernels
+first=$(made .kernel)
+is "to a library" 0 test "$(made .so)" = 1
+is "kernels are there" 0 kernels
+is "none is compiled again" 0 test "$(made .so) $(made .kernel)" = "1 $first"
+is "another optimizer" 0 kernels train.clip=0
+is "compiles what differs" 0 sh -c "[ $(made .so) = 2 ] && [ $(made .kernel) -gt $first ] && [ $(made .kernel) -lt $((2 * first)) ]"
+for so in "$dir"/kernels/pleat/*.so; do echo damaged >"$so"; done
+is "damaged libraries are made again" 0 kernels
 exit $bad
