@@ -51,7 +51,7 @@ static double time_of(Run *r, const Group *k)
     buf[k->narg] = malloc((size_t)k->scratch + 1);
     do {
         double t = seconds();
-        f(buf, iv, 0, iv[0]);
+        f(buf, iv, 0, k->instr.launch.items);
         best = fmin(best, seconds() - t);
     } while (seconds() < end);
     for (int i = 0; i <= k->narg; i++)
