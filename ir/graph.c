@@ -85,6 +85,12 @@ Param *g_param(Graph *g, const char *path)
     return table_get(g->bypath, KEYP(intern(path)));
 }
 
+int is_member(const Param *param, const char *bucket)
+{
+    return param->kind == TKparam && param->bucket && param->at >= 0 &&
+           (!bucket || param->bucket == bucket);
+}
+
 int64_t param_elems(const Param *param)
 {
     int64_t n = 1;

@@ -424,6 +424,9 @@ Node *g_to_padded(Graph *g, const Axis *a, Node *x);
 Node *g_from_padded(Graph *g, const Axis *a, Node *x);
 Param *g_param(Graph *g, const char *path); /* null: none */
 int64_t param_elems(const Param *param);
+/* Is it a parameter that lies in a bucket: in that one, an interned path; null:
+ * in any? */
+int is_member(const Param *param, const char *bucket);
 
 /* Build: a node of op with operands, appended to g->node. Set attributes, then
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc). */

@@ -261,5 +261,6 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
                     (Launch){ .items = blocks,
                               .threads = threads,
                               .shared = x.shared,
-                              .persistent = x.tensor && !x.back });
+                              .persistent = x.tensor && !x.back,
+                              .hopper = x.tensor });
 }

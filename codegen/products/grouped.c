@@ -282,7 +282,8 @@ static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
                     (Launch){ .items = GPUBLOCKS,
                               .threads = WGTHREADS,
                               .shared = shared,
-                              .persistent = 1 });
+                              .persistent = 1,
+                              .hopper = 1 });
 }
 
 /* ---- all others ---------------------------------------------------------- */

@@ -111,8 +111,7 @@ static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         const Param *p = g->param[i];
-        if (p->kind == TKparam && p->bucket && p->at >= 0 &&
-            !strcmp(p->bucket, of->bucket))
+        if (is_member(p, of->bucket))
             add_member(e, g, n, of, p, buf);
     }
 }
@@ -145,7 +144,7 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
     if (p)
         b.cls = tensor_kinds[p->kind].cls;
     int i = add_buf(e, b, n->loc);
-    if (p && p->bucket && (p->kind != TKparam || p->at < 0))
+    if (p && p->bucket && !is_member(p, NULL))
         add_members(e, g, n, p, i);
     else
         add_tensor(e, g, n, n_name(n),

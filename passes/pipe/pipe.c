@@ -322,11 +322,9 @@ static void join_parts(StagePart *x)
  * of its own. */
 static const Holders *held_of(const Pipe *pipe, const Param *x)
 {
-    int member = x->kind == TKparam && x->bucket && x->at >= 0;
+    int packed = is_member(x, NULL) && g_param(pipe->graph, x->bucket);
 
-    return pipe_held(pipe->held, member && g_param(pipe->graph, x->bucket)
-                                     ? x->bucket
-                                     : x->path);
+    return pipe_held(pipe->held, packed ? x->bucket : x->path);
 }
 
 /* Those that the stage has in any program; the first has those that nobody

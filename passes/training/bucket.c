@@ -238,9 +238,9 @@ Bucket *bucket_named(Graph *g, const char *name)
     b->name = name;
     for (size_t i = 0; i < vec_len(g->param); i++) {
         Param *p = g->param[i];
-        if (!p->bucket || strcmp(p->bucket, name))
+        if (p->bucket != name)
             continue;
-        if (p->kind == TKparam && p->at >= 0) {
+        if (is_member(p, name)) {
             vec_push(g->arena, v, p);
             continue;
         }

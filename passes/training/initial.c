@@ -106,8 +106,7 @@ Graph *initial_graph(Graph *g)
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;
-        if (p->kind == TKparam && p->bucket && p->at >= 0 &&
-            g_param(h, p->bucket))
+        if (is_member(p, NULL) && g_param(h, p->bucket))
             continue; /* its bucket is the parameter */
         in[0] = shaped(h, p->kind == TKparam ? Oparam : Ostate, p);
         set_name(in[0], p->path);

@@ -28,7 +28,8 @@ typedef struct Bucket {
  * first member; by[i] that of node i. rule[i]: only equal ones share one. */
 Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
                     size_t n, Bucket **by);
-Bucket *bucket_named(Graph *g, const char *name); /* from its parameters */
+Bucket *bucket_named(Graph *g, const char *name); /* interned path; from its
+                                                     parameters */
 int bucket_dims(const Bucket *b, Dim *dim); /* of what all are packed to: nd */
 Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
 Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);

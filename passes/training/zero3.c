@@ -134,9 +134,8 @@ void shards_like(Graph *g, const Graph *step)
 {
     for (size_t i = 0; i < vec_len(step->param); i++) {
         const Param *p = step->param[i];
-        Param *own = p->bucket && p->at >= 0 ? g_param(g, p->path) : NULL;
-        if (own && p->kind == TKparam &&
-            g_param((Graph *)(uintptr_t)step, p->bucket)) {
+        Param *own = is_member(p, NULL) ? g_param(g, p->path) : NULL;
+        if (own && g_param((Graph *)(uintptr_t)step, p->bucket)) {
             own->bucket = p->bucket;
             own->at = p->at;
         }

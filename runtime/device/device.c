@@ -86,10 +86,10 @@ void gpu_doctor(FILE *f)
 static void check_kernels(const Gpu *x)
 {
     const Plan *p = x->plan;
-    int hopper = strstr(p->prelude, "wgmma") != NULL;
+    int hopper = 0;
 
-    for (int i = 0; i < p->nkernel && !hopper; i++)
-        hopper = strstr(p->kernel[i].text, "wgmma") != NULL;
+    for (int i = 0; i < p->nsig; i++)
+        hopper |= p->sig[i].launch.hopper;
     if (hopper && strcmp(x->arch, "sm_90a"))
         err(NULL,
             "the plan's kernels are for sm_90a (H100, H200); this GPU is %s, "
