@@ -52,20 +52,6 @@ typedef struct Calibration {
 
 /* ---- what is measured ---------------------------------------------------- */
 
-/* Those that o does not have. */
-static void set_keys(Opts *o, const char *keys)
-{
-    char *text = strf(forever, "%s", keys), *next;
-
-    for (char *key = strtok_r(text, " ", &next); key;
-         key = strtok_r(NULL, " ", &next)) {
-        char *value = strchr(key, '=');
-        *value++ = 0;
-        if (!opts_given(o, key))
-            opts_set(o, key, value, NULL);
-    }
-}
-
 static Plan *plan_for(const Calibration *c, const CalibrationRow *row)
 {
     Source source = { "calibrate.lua", calibrate_lua };

@@ -308,6 +308,51 @@ static int counts_only(const Args *a)
     return d && d->report;
 }
 
+void set_keys(Opts *o, const char *keys)
+{
+    char *text = strf(forever, "%s", keys), *next;
+
+    for (char *key = strtok_r(text, " ", &next); key;
+         key = strtok_r(NULL, " ", &next)) {
+        char *value = strchr(key, '=');
+        *value++ = 0;
+        if (!opts_given(o, key))
+            opts_set(o, key, value, NULL);
+    }
+}
+
+static const char *run_of_model(const Args *a)
+{
+    const Plan p = { .model = a->file, .opts = a->keys };
+
+    return run_dir(forever, &p);
+}
+
+/* The fold with which the run in a folder began, if on as many ranks. */
+static int take_fold(Args *a)
+{
+    const char *path = strf(forever, "%s/config.lua", run_of_model(a));
+    const Settings *c =
+        opts_int(a->keys, "resume") ? config_read(forever, path) : NULL;
+    const char *key, *value;
+
+    if (!c || opts_int(c->given, "world") != launch_world())
+        return 0;
+    for (int i = 0; opts_each(c->given, i, &key, &value); i++)
+        if (!strncmp(key, "fold.", 5))
+            opts_set(a->keys, key, value, NULL);
+    return 1;
+}
+
+/* Ranks that a launcher started for a model that states no fold. */
+static void choose_fold(Args *a)
+{
+    if (a->runs && !a->past && launch_world() > 1 && !launch_rank() &&
+        file_kind(a->file) == FILEmodel && !states_fold(a->keys) &&
+        !take_fold(a))
+        set_keys(a->keys, search_fold(a));
+}
+
 /* Plans of a model file as text: of the whole batch, then of train.ramp's
  * smaller ones. Rank 0 makes all before MPI starts, which no fork survives; the
  * other ranks get the bytes. */
@@ -347,6 +392,7 @@ static Plan *compiled(Args *a, RunArgs *r, int ramps)
     take_launch(a->keys, a->keys);
     if (counts_only(a) && launch_rank())
         exit(0);
+    choose_fold(a);
     Text *text = plan_texts(a, ramps, &p);
     for (size_t i = 1; i < vec_len(text); i++) {
         RampStage g = { .plan = plan_parse(forever, text[i].s, text[i].len,
@@ -418,13 +464,6 @@ static void choose_target(Args *a)
         !opts_str(a->keys, "target") && !launch_rank() && target_named(here) &&
         strcmp(target_of(a->keys)->name, here))
         opts_set(a->keys, "target", here, NULL);
-}
-
-static const char *run_of_model(const Args *a)
-{
-    const Plan p = { .model = a->file, .opts = a->keys };
-
-    return run_dir(forever, &p);
 }
 
 static Plan *plan_of(Args *a, RunArgs *r, int ramps)

@@ -218,6 +218,8 @@ int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
 int cmd_data(Args *a), cmd_import(Args *a), cmd_export(Args *a);
 int cmd_logits(Args *a), cmd_help(Args *a);
 int cmd_compare(Args *a), cmd_watch(Args *a);
+/* Of "key=value ..." those that o does not have. */
+void set_keys(Opts *o, const char *keys);
 void write_all(const char *path, const char *s, size_t n);
 const char *model_template(const char *name); /* new.c: one of models/ */
 /* It, and what editors need beside it; err() where a file is there already. */

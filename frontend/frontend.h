@@ -335,6 +335,7 @@ double search_bytes(const Space *x, const Candidate *c);
 int search_fits(const Space *x, const Candidate *c);
 double search_least(const Space *x); /* below which no plan takes */
 /* search_report.c: keys to paste; the best, its neighbours, why others lost. */
+void put_fold(Text *out, const Point *p);
 void put_point(Text *out, const Space *x, const Point *p);
 void search_report(FILE *out, const Space *x, const Candidate *best);
 
@@ -351,7 +352,11 @@ char *search_whole(const Search *s, const Point *const *p, int n, Forecast *out,
  * The same from what they cost on one rank, with one sequence. */
 int search_shorts(const SearchModel *m, const ShortPlan *like, ShortPlan *out);
 ModelCost search_costs(const SearchModel *m, const UnitCost *plan);
-/* search.c: folds next to that of a plan whose plans fit, with their keys. */
+/* search.c: the keys of the fold of a run on the ranks that a->keys say, which
+ * it prints; empty where the model or its keys state one. Folds next to that of
+ * a plan whose plans fit, with their keys. */
+const char *search_fold(const Args *a);
+int states_fold(const Opts *o); /* a key of fold that no launcher sets */
 void put_fixes(Text *out, const Args *a, const Plan *p);
 ModelCost search_scaled(const Search *s, const Point *p, const ModelCost *ref);
 Forecast search_combine(Search *s, const Point *p, const ModelCost *c);

@@ -16,7 +16,8 @@
 #include "../ir/keys.h"
 #include "frontend.h"
 
-enum { EXACT = 16, MOST = 3000, LATE = 300, FIXING = 30 };
+/* Seconds: LATE, FIXING, RUNNING (of a run that states no fold). */
+enum { EXACT = 16, MOST = 3000, LATE = 300, FIXING = 30, RUNNING = 5 };
 enum { SEQUENCES = 8, CHUNKS = 8, TOKENS = 512 }; /* see add_all */
 
 #define WRONG 0.96 /* of the limit is what estimates may take */
@@ -640,37 +641,92 @@ void put_fixes(Text *out, const Args *a, const Plan *p)
 
 /* ---- the command --------------------------------------------------------- */
 
-static int search_job(void *arg, FILE *out)
+/* The best compiled plan that fits; err() where there is none. */
+static const Candidate *search_space(Space *x)
 {
-    Space x = { .args = arg, .begun = search_clock() };
     ModelCost ref[2];
 
-    x.end = x.args->seconds > 0 ? x.begun + x.args->seconds : HUGE_VAL;
-    x.s.scratch = arena_new();
-    x.s.cuts = table_new(forever);
-    set_models(&x);
-    read_pins(&x);
-    if (!price_reference(&x, ref))
-        no_point(&x);
+    x->begun = search_clock();
+    x->end = x->args->seconds > 0 ? x->begun + x->args->seconds : HUGE_VAL;
+    x->s.scratch = arena_new();
+    x->s.cuts = table_new(forever);
+    set_models(x);
+    read_pins(x);
+    if (!price_reference(x, ref))
+        no_point(x);
 
-    add_all(&x, ref);
-    if (!x.at)
-        x.legal ? nothing_fits(&x) : no_point(&x);
-    sort_candidates(&x);
-    if (x.s.world > EXACT && vec_len(x.at) > MOST)
-        vec_cut(x.at, MOST);
-    while (search_clock() < x.end && refine(&x, x.end))
+    add_all(x, ref);
+    if (!x->at)
+        x->legal ? nothing_fits(x) : no_point(x);
+    sort_candidates(x);
+    if (x->s.world > EXACT && vec_len(x->at) > MOST)
+        vec_cut(x->at, MOST);
+    while (search_clock() < x->end && refine(x, x->end))
         ;
-    compile_best(&x);
-    const Candidate *best = chosen(&x);
-    if (!best)
-        nothing_fits(&x);
-    sort_candidates(&x);
-    search_report(out, &x, chosen(&x));
+    compile_best(x);
+    if (!chosen(x))
+        nothing_fits(x);
+    sort_candidates(x);
+    return chosen(x);
+}
+
+static int search_job(void *arg, FILE *out)
+{
+    Space x = { .args = arg };
+
+    search_report(out, &x, search_space(&x));
     return 0;
 }
 
 int cmd_search(Args *a)
 {
     return guarded(search_job, a, NULL);
+}
+
+/* ---- the fold of a run --------------------------------------------------- */
+
+int states_fold(const Opts *o)
+{
+    for (const KeyInfo *k = keytab; k->name; k++)
+        if (!strcmp(k->table, "fold") && strcmp(k->name, "host") &&
+            opts_given(o, key_name(k)))
+            return 1;
+    return 0;
+}
+
+/* Micro-batches stay those of the model: what a step computes depends on their
+ * size. Writes the keys, nothing where some are stated. */
+static int fold_of_run_job(void *arg, FILE *out)
+{
+    Args a = *(const Args *)arg;
+    const Graph *g = trace(a.file, a.keys, TRACEquiet).g;
+    const Axis *batch = g_role(g, ROLEbatch);
+    Space x = { .args = &a };
+    Text t = { .arena = forever };
+
+    if (states_fold(g->opts) || opts_given(g->opts, "train.ramp") || !batch)
+        return 0;
+    opts_set(a.keys, "target", target_of(g->opts)->name, NULL);
+    opts_set(a.keys, strf(forever, "axes.%s", batch->name),
+             strf(forever, "%lld", (long long)batch->n), NULL);
+    a.seconds = RUNNING;
+    const Candidate *best = search_space(&x);
+    put_fold(&t, &best->p);
+    fprintf(out, "%s", t.s);
+    printf("fold: %s (dp=%lld, %s %zu by predicted time, %.4g ms a step; these "
+           "keys choose it again)\n",
+           t.s, (long long)best->p.size[Mdp],
+           x.proven ? "the best of" : "chosen among", x.legal,
+           1e3 * best->f.secs);
+    return 0;
+}
+
+const char *search_fold(const Args *a)
+{
+    Text t = { .arena = forever };
+    int status = guarded(fold_of_run_job, (void *)(uintptr_t)a, &t);
+
+    if (status)
+        exit(status);
+    return t.len ? t.s : "";
 }

@@ -12,7 +12,7 @@
 static const char *const known_words[] = { "scaled", "short", "compiled",
                                            "refused" };
 
-void put_point(Text *out, const Space *x, const Point *p)
+void put_fold(Text *out, const Point *p)
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mpp, Mep, Metp };
 
@@ -25,8 +25,13 @@ void put_point(Text *out, const Space *x, const Point *p)
     if (p->schedule != SCHEDULE1f1b)
         put(out, "fold.schedule=%s ",
             key_word_text("fold.schedule", p->schedule));
-    put(out, "fold.zero=%lld %s=%lld", (long long)p->zero, x->s.batch_key,
-        (long long)p->batch);
+    put(out, "fold.zero=%lld", (long long)p->zero);
+}
+
+void put_point(Text *out, const Space *x, const Point *p)
+{
+    put_fold(out, p);
+    put(out, " %s=%lld", x->s.batch_key, (long long)p->batch);
 }
 
 /* What it has more of than the best, in ms: by plans where both have one, else

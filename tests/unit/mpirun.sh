@@ -110,6 +110,26 @@ for trace in 0 2; do
     result "the slowest and the fastest rank (train.trace=$trace)" $?
 done
 
+# A run that states no fold: its keys give the same bits in one process; it goes
+# on in that fold, and one that states a fold does not search.
+# shellcheck disable=SC2086
+{
+fold=$small; small="$small train.trace=0"
+mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small train.batch=1 name="$dir/free" >"$dir/log" 2>&1
+keys=$(sed -n 's/^fold: \(.*\) (dp=1, the best of [1-9].*/\1/p' "$dir/log")
+result "a run without a fold chooses one: $keys" $((${#keys} == 0))
+"$PLEAT" run models/tiny.lua $small train.batch=1 world=2 $keys name="$dir/chosen" >"$dir/log" 2>&1 &&
+    cmp "$dir/free/ckpt/step-00000002/model.safetensors" "$dir/chosen/ckpt/step-00000002/model.safetensors" >"$dir/log" 2>&1
+result "its keys choose it again" $?
+for more in "models/tiny.lua $small train.batch=1 name=$dir/free train.steps=3" "$dir/free train.steps=4"; do
+    grep '"fold\.' "$dir/free/config.lua" >"$dir/want"
+    mpirun -q -n 2 "$PLEAT" run $more resume=1 </dev/null >"$dir/log" 2>&1 && ! grep -q "^fold:" "$dir/log" &&
+        grep -q "^step    \([34]\)/\1" "$dir/log" && grep '"fold\.' "$dir/free/config.lua" | diff "$dir/want" - >>"$dir/log"
+    result "it goes on in its fold: ${more##* }" $?
+done
+small=$fold
+}
+
 # Rows go through memory, which two machines do not share.
 # shellcheck disable=SC2086
 timeout 60 mpirun -q -n 1 env PLEAT_HOST=a "$PLEAT" run models/tiny.lua $small train.trace=0 \
