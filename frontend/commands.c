@@ -347,7 +347,10 @@ static int take_fold(Args *a)
 /* Ranks that a launcher started for a model that states no fold. */
 static void choose_fold(Args *a)
 {
-    if (a->runs && !a->past && launch_world() > 1 && !launch_rank() &&
+    int64_t world = launch_world();
+
+    if (a->runs && !a->past && world > 1 && !launch_rank() &&
+        opts_int(a->keys, "world") == world &&
         file_kind(a->file) == FILEmodel && !states_fold(a->keys) &&
         !take_fold(a))
         set_keys(a->keys, search_fold(a));

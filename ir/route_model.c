@@ -193,17 +193,19 @@ static void sets_of(const RouteModel *r, int64_t many, int64_t from, int64_t to,
     memset(e, 0, (size_t)(many + 1) * sizeof *e);
     e[0] = 1;
     for (int64_t i = from; i < to; i++)
-        for (int64_t k = many; k > 0 && !stands_in(r, i, first, end); k--)
-            e[k] += e[k - 1] * r->odds[i];
+        if (!stands_in(r, i, first, end))
+            for (int64_t k = many; k > 0; k--)
+                e[k] += e[k - 1] * r->odds[i];
 }
 
 static double sets_outside(const RouteModel *r, int64_t many, int64_t first,
                            int64_t end)
 {
-    double sum[MOST + 1][MOST + 1] = { 0 }; /* by groups and experts so far */
+    double sum[MOST + 1][MOST + 1]; /* by groups and experts so far */
     double e[MOST + 1];
     int64_t size = r->experts / r->groups;
 
+    memset(sum, 0, (size_t)(r->kept + 1) * sizeof *sum);
     sum[0][0] = 1;
     for (int64_t g = 0; g < r->groups; g++) {
         sets_of(r, many, g * size, (g + 1) * size, first, end, e);

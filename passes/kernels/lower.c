@@ -1,13 +1,13 @@
-/* lower.c: a target's kernels for groups, made once for each shape of loop
- * kernels. Layers repeat, and so do copies of a stage (fit.c): most groups
+/* lower.c: a target's kernels for groups, made once for each shape of those
+ * that have a text of their own. Layers repeat, and so do copies of a stage (fit.c): most groups
  * differ from an earlier one only in which nodes they name.
  *
  * The shape of a group is all that a generator reads of it, as a row of
  * numbers: its members and what stands between them and what they read from
  * memory, each with op, dtype, axes, sizes, sharding types and attributes;
  * nodes and axes are numbered as they come. Names and places are left out. What
- * has other attributes than numbers and axes, or a body, has no shape and is
- * lowered each time.
+ * has other attributes than numbers and axes has no shape and is lowered each
+ * time.
  *
  *     %a = silu %x   %y = mul %a %b      %a.9 = silu %x.9   %y.9 = ...
  *     members 2 3, reads 0 1             the same row: the text, numbers and
@@ -19,6 +19,12 @@
 #include "kernels.h"
 
 enum { MOSTSHAPE = 1024, NONE = -1 };
+
+/* Families whose kernels are texts of some length. */
+enum {
+    HAVETEXT = 1u << FAMloop | 1u << FAMattn | 1u << FAMattn_bwd |
+               1u << FAMtopk | 1u << FAMcumsum | 1u << FAMscatter
+};
 
 /* How a node counts: by its type; so, and as what is read; with all that it is
  * made of. */
@@ -38,7 +44,7 @@ typedef struct GroupShape {
 typedef struct Lowered {
     GroupShape shape; /* of the group that was lowered; row, node are read */
     Group made;
-    int label, *arg; /* numbers of nodes */
+    int label, *arg; /* numbers of nodes; label: its name is the kernel's */
 } Lowered;
 
 static void put_number(GroupShape *s, int64_t x)
@@ -152,6 +158,15 @@ static void put_operands(GroupShape *s, Node *n)
         }
 }
 
+/* A composite's: of its operands, too, which they are. */
+static void put_body(GroupShape *s, const Graph *body)
+{
+    for (size_t i = 0; i < vec_len(body->node); i++) {
+        put_node(s, body->node[i], WHOLE);
+        put_attrs(s, body->node[i]);
+    }
+}
+
 static void put_node(GroupShape *s, Node *n, int how)
 {
     int known = is_numbered(s, n);
@@ -171,8 +186,9 @@ static void put_node(GroupShape *s, Node *n, int how)
     s->refused |= vec_len(s->node) > MOSTSHAPE;
     if (n->op != Oroute && (how != WHOLE || is_end(n)))
         return;
-    s->refused |= n->body != NULL;
     put_attrs(s, n);
+    if (n->body)
+        put_body(s, n->body);
     if (n->op == Odropout)
         put_order(s, n->in[0]);
     put_operands(s, n);
@@ -190,10 +206,11 @@ static GroupShape shape_of(const Graph *g, const Group *k, Arena *a)
 {
     GroupShape s = { .graph = g, .group = k, .arena = a };
 
-    s.refused = k->fam != FAMloop;
+    s.refused = !(HAVETEXT >> k->fam & 1);
     if (s.refused)
         return s;
     put_number(&s, (int64_t)(uintptr_t)g->mesh);
+    put_number(&s, k->fam);
     for (int i = 0; i < k->nin; i++)
         put_node(&s, storage(k->in[i]), READ);
     put_list(&s, k->in, k->nin, READ);
@@ -250,7 +267,10 @@ static void take_note(Lowered *m, const Group *k)
         m->arg[i] = number_of(s, k->arg[i]);
     for (int i = 0; i < k->nout && m->label < 0; i++)
         if (k->out[i]->name == k->instr.label)
-            m->label = i;
+            m->label = number_of(s, k->out[i]);
+    for (int i = 0; i < k->n && m->label < 0; i++)
+        if (k->node[i]->name == k->instr.label)
+            m->label = number_of(s, k->node[i]);
     s->refused |= m->label < 0 || k->view != NULL;
 }
 
@@ -258,7 +278,7 @@ static void take_note(Lowered *m, const Group *k)
 static void fill(Group *k, const GroupShape *s, const Lowered *m, Arena *a)
 {
     const Group *was = &m->made;
-    const Node *n = k->out[m->label];
+    const Node *n = s->node[m->label];
 
     k->scratch = was->scratch;
     k->ninplace = was->ninplace;

@@ -61,7 +61,7 @@ is "different plans" 1 "another plan than rank 0" mpirun -q \
     -n 3 "$PLEAT" run "$dir/a.plan" name="$dir/plans" : \
     -n 1 "$PLEAT" run "$dir/b.plan" name="$dir/plans"
 is "no finite gradient" 3 "3 steps in a row without a finite gradient: first" \
-    mpirun -q -n 4 "$PLEAT" run tiny.lua $small train.lr=1e30 name="$dir/nan"
+    mpirun -q -n 4 "$PLEAT" run tiny.lua $small fold.dp=4 train.lr=1e30 name="$dir/nan"
 
 rm "$dir/log"
 strike KILL kill &

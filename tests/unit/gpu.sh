@@ -124,9 +124,9 @@ is "no GPU" 1 "target=cuda needs a GPU and there is none" "count=0" \
 if mpirun --version >/dev/null 2>&1; then
     is "mixed GPUs" 1 "mixed GPUs: rank 1 has A100 (sm_90a), rank 0 H200" \
         "count=2 name1=A100" mpirun -q -n 2 "$PLEAT" run tiny.lua $small \
-        target=cuda name="$dir/mixed"
+        target=cuda fold.dp=2 name="$dir/mixed"
     is "too few GPUs" 1 "too few GPUs .*2 ranks, ranks 0 and 1 would share GPU 0" \
-        "count=1" mpirun -q -n 2 "$PLEAT" run tiny.lua $small target=cuda name="$dir/few"
+        "count=1" mpirun -q -n 2 "$PLEAT" run tiny.lua $small target=cuda fold.dp=2 name="$dir/few"
     # ends NAME FOLDER TEXT SETTINGS: one line that has TEXT, status 3; all ranks
     # abort all their communicators, and nobody takes what that left for results
     ends() {
