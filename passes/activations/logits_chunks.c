@@ -303,15 +303,16 @@ void pass_logits_chunks(Graph *g)
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (head_tokens(g, g->node[i]))
             vec_push(g->arena, head, g->node[i]);
+    g_renumber(g);
     for (size_t i = 0; i < vec_len(head); i++) {
         Slices s = { .graph = g,
                      .arena = arena_new(),
                      .head = head[i],
                      .id = id,
                      .operand = head_tokens(g, head[i]) };
-        g_renumber(g);
         if (cut_head(&s) > 1) {
             cut_up(&s);
+            g_renumber(g);
             id += s.count;
         }
         arena_free(s.arena);

@@ -312,6 +312,8 @@ static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
     Overlap x = span_of(m, p, f, load);
     Phase *at = &p->phase[f];
     int *place = alloc(x.arena, sizeof *place * (size_t)(x.n + 1));
+    int *first = alloc(x.arena, sizeof *first * (size_t)(x.n + 1));
+    int *after = alloc(x.arena, sizeof *after * (size_t)(x.n + 1));
 
     for (int i = 0; i < x.n; i++) {
         int early = x.timed[i].beside || group_of(&x, i)->instr.kind == Ijoin;
@@ -322,12 +324,16 @@ static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
             *then = *then > place[i] ? *then : place[i];
         }
     }
+    for (int k = x.n; k-- > at->n;)
+        if (place[k] != k) {
+            after[k] = first[place[k]];
+            first[place[k]] = k;
+        }
     for (int i = 0; i < x.n; i++) {
         if (place[i] == i)
             vec_push(x.arena, x.seq, i);
-        for (int k = at->n; k < x.n && place[i] == i; k++)
-            if (k != i && place[k] == i)
-                vec_push(x.arena, x.seq, k);
+        for (int k = first[i]; k && place[i] == i; k = after[k])
+            vec_push(x.arena, x.seq, k);
     }
     give_order(&x, at, at->n, 1);
     arena_free(x.arena);
