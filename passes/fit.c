@@ -114,6 +114,8 @@ static void find_fit_units(FitSearch *s)
 {
     Arena *a = s->g->arena;
 
+    if (s->number)
+        return;
     s->number = table_new(a);
     for (size_t i = 0; i < vec_len(s->g->node); i++) {
         const Node *n = s->g->node[i];
@@ -334,34 +336,48 @@ static ProgramBuilder *cheaper_turns(FitSearch *s)
     return one;
 }
 
+/* What was tried of a stage at no offload holds at others: it ends before the
+ * first pass that asks. */
+static FitSearch *search_of(Graph *g, int64_t room)
+{
+    void **at = table_at(g->compile->fitted, KEYP(g));
+    FitSearch *s = *at ? *at : alloc(g->arena, sizeof *s);
+
+    *at = s;
+    s->g = g;
+    s->room = room;
+    s->turns = NULL;
+    return s;
+}
+
 ProgramBuilder *fit_stage(Graph *g, int64_t room)
 {
-    FitSearch s = { .g = g, .room = room };
+    FitSearch *s = search_of(g, room);
     CompileOptions *o = &g->compile->options, all = *o;
 
     o->dump = o->stop = NULL;
     o->dot = NULL;
-    ProgramBuilder *first = may_pair(g)      ? cheaper_turns(&s)
-                            : takes_pairs(g) ? asked_pairs(&s)
-                                             : make(&s, (PricePoint){ 0 });
+    ProgramBuilder *first = may_pair(g)      ? cheaper_turns(s)
+                            : takes_pairs(g) ? asked_pairs(s)
+                                             : make(s, (PricePoint){ 0 });
     ProgramBuilder *unlimited = first;
     if (first->prog.transient > room && may_offload(g)) {
         g->offloads |= 1u << OFFLOADactivations;
-        first = make_free(&s);
+        first = make_free(s);
     }
     Fit l = { first, { 0 } };
     int named = g->prog == PGfallback && opts_words(g->opts, "train.recompute");
     if (first->prog.transient > room || named)
-        l = g->prog == PGfallback ? level_of(&s, (PricePoint){ PRICES, 0 })
-                                  : search(&s, first);
+        l = g->prog == PGfallback ? level_of(s, (PricePoint){ PRICES, 0 })
+                                  : search(s, first);
     *o = all;
-    set_price(&s, g, l.choice);
+    set_price(s, g, l.choice);
     g->compile->pass = "recompute";
     if (room < INT64_MAX)
-        explain(&s, first, l);
+        explain(s, first, l);
     g->compile->pass = "pair";
-    if (s.turns)
-        why(g, NULL, "%s", s.turns);
+    if (s->turns)
+        why(g, NULL, "%s", s->turns);
     l.made->unlimited = unlimited;
     return l.made;
 }

@@ -2,6 +2,7 @@
  * run through the rows of passes.def, checked after the last of each level
  * (with PLEAT_CHECK=1, as tests have it, after each), then made into groups,
  * scheduled, and emitted into one plan. */
+#include <math.h>
 #include <string.h>
 
 #include "../ir/keys.h"
@@ -411,10 +412,20 @@ static FittedProgram *new_fit(Graph *const *v)
     return alloc(v[0]->arena, (vec_len(v) + 1) * sizeof(FittedProgram));
 }
 
+/* Seconds of a step; 0: it was not fitted. */
+static double fitted_secs(const FittedProgram *step)
+{
+    size_t n = vec_len(step->made);
+
+    return n ? stages_secs(step->first->arena, step->made, n) : 0;
+}
+
 /* All programs, with these classes of the optimizer in the host's memory, to
- * `to`; turns: of all their stages. Bytes that a stage lacks; 0: they fit. */
+ * `to`; turns: of all their stages. Bytes that a stage lacks; 0: they fit.
+ * Where the step, which is first, takes `most` seconds, or lacks some where
+ * that is stated, the rest is left out; 0: nothing is. */
 static int64_t fit_programs(Graph *const *v, const Turns *turns,
-                            unsigned classes, FittedProgram *to)
+                            unsigned classes, double most, FittedProgram *to)
 {
     Graph **now = NULL;
     int64_t lacks = 0;
@@ -431,6 +442,8 @@ static int64_t fit_programs(Graph *const *v, const Turns *turns,
         ProgramBuilder **made =
             is_open(v[i]) ? fit_program(now, i, &lacks) : NULL;
         to[i] = (FittedProgram){ now[i], made };
+        if (most > 0 && (lacks || fitted_secs(to) >= most))
+            break;
     }
     return lacks;
 }
@@ -450,14 +463,6 @@ static int64_t optimizer_bytes(Graph *g, unsigned classes)
         least = bytes < least ? bytes : least;
     }
     return least;
-}
-
-/* Seconds of a step; 0: it was not fitted. */
-static double fitted_secs(const FittedProgram *step)
-{
-    size_t n = vec_len(step->made);
-
-    return n ? stages_secs(step->first->arena, step->made, n) : 0;
 }
 
 /* At least of one for which these bytes are copied: as where memory is no
@@ -492,7 +497,7 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
                                      1u << OFFLOADmasters |
                                          1u << OFFLOADmoments };
     FittedProgram *first = new_fit(v), *fit = first, *tried = first;
-    int64_t lacks = fit_programs(v, turns, 0, fit);
+    int64_t lacks = fit_programs(v, turns, 0, 0, fit);
     double secs = fitted_secs(fit);
     unsigned best = 0;
     int may = may_offload(v[0]) && (lacks || secs > least_secs(first, 0));
@@ -502,7 +507,8 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
         if (lacks ? bytes < lacks : secs <= least_secs(first, bytes))
             continue;
         tried = new_fit(v);
-        int64_t still = fit_programs(v, turns, some[k], tried);
+        int64_t still = fit_programs(v, turns, some[k],
+                                     lacks ? HUGE_VAL : secs, tried);
         if (still || (!lacks && fitted_secs(tried) >= secs))
             continue;
         fit = tried;
@@ -511,7 +517,7 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
         secs = fitted_secs(fit);
     }
     if (same && fit != tried)
-        fit_programs(v, turns, best, fit);
+        fit_programs(v, turns, best, 0, fit);
     return fit;
 }
 

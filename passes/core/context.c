@@ -13,6 +13,7 @@ void compile_begin(Graph *g, const Target *T, const CompileOptions *o)
     g->compile->checks_all = getenv("PLEAT_CHECK") != NULL;
     g->compile->said = table_new(g->arena);
     g->compile->lowered = table_new(g->arena);
+    g->compile->fitted = table_new(g->arena);
     g->compile->machine = machine_speeds(g->opts, T->machine);
     if (g->opts)
         g->price = opts_num(g->opts, "train.recompute") * 1e-3 / (1 << 30);

@@ -34,6 +34,7 @@ typedef struct Compile {
     int ndot;              /* pictures drawn */
     Table *said;           /* plain_products.c: axes warned of */
     Table *lowered;        /* lower.c: kernels, by what they are made of */
+    Table *fitted;         /* fit.c: by stage, what was kept at prices */
 } Compile;
 
 void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
