@@ -507,8 +507,8 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
         if (lacks ? bytes < lacks : secs <= least_secs(first, bytes))
             continue;
         tried = new_fit(v);
-        int64_t still = fit_programs(v, turns, some[k],
-                                     lacks ? HUGE_VAL : secs, tried);
+        int64_t still =
+            fit_programs(v, turns, some[k], lacks ? HUGE_VAL : secs, tried);
         if (still || (!lacks && fitted_secs(tried) >= secs))
             continue;
         fit = tried;
