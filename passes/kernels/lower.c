@@ -1,6 +1,7 @@
 /* lower.c: a target's kernels for groups, made once for each shape of those
  * that have a text of their own. Layers repeat, and so do copies of a stage
- * (fit.c): most groups differ from an earlier one only in which nodes they name.
+ * (fit.c): most groups differ from an earlier one only in which nodes they
+ * name.
  *
  * The shape of a group is all that a generator reads of it, as a row of
  * numbers: its members and what stands between them and what they read from
