@@ -101,7 +101,7 @@ static FilePart *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
                 vec_push(a, box,
                          ((FilePart){ t, rank, data + v[i].begin,
                                       v[i].end - v[i].begin, v[i].bytes,
-                                      exec_buf(x, rank, t->buf) }));
+                                      exec_buf(x, rank, t->buf), NULL }));
         }
     }
     return box;
@@ -116,7 +116,7 @@ CkptFile ckpt_file(Arena *a, Exec *x, int file)
     f.box = boxes_of(x, a, v, (int64_t)f.len);
     if (x->comm->first == 0)
         vec_push(a, f.box,
-                 ((FilePart){ NULL, 0, 0, (int64_t)f.len, 1, f.head }));
+                 ((FilePart){ NULL, 0, 0, (int64_t)f.len, 1, f.head, NULL }));
     return f;
 }
 

@@ -162,19 +162,25 @@ void ckpt_prune(Arena *a, Pool *pool, Retention *k, const char *dir,
 
 /* ckpt_write.c: what this process holds of a file: a tensor's part, in bytes of
  * the file [at, at + bytes), elements of `size` bytes; t null: bytes as they
- * are. */
+ * are, or, made not null, what it makes of other files. */
 typedef struct FilePart {
     const Tensor *t;
     int64_t rank, at, bytes, size;
     const void *from;
+    const struct OutTensor *made;
 } FilePart;
+enum { CKPTPIECE = 4 << 20 }; /* bytes that a thread writes at once */
 /* By one process: as ckpt_layout. By all: their boxes, a vec; then, of what no
  * process had whole, every parts-th piece is read back. Null, or why not. The
  * hashes are kept beside until pieces_remove. */
 const char *pieces_layout(Arena *a, const char *path, const char *head,
                           size_t len, int64_t total);
+typedef enum PieceWrite {
+    PWhashed, /* hashes of pieces are kept beside */
+    PWplain
+} PieceWrite;
 const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
-                         const FilePart *box, int64_t bytes);
+                         const FilePart *box, int64_t bytes, PieceWrite how);
 const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
                         int64_t parts);
 void pieces_remove(Arena *a, const char *path);
@@ -277,34 +283,26 @@ void strided_copy(const Strided *strided, int size, const uint8_t *from,
 
 /* ---- tensor_copy.c: tensors of files made of boxes of others ------------- */
 
-/* A box of a tensor, where it goes. Its file is mapped, never private memory:
- * what was read is let go. f: for tensors that are copied as they are. */
+/* A box of a tensor, where it goes. Its file is mapped. */
 typedef struct Share {
     Strided p;
     View v;
-    const StFile *f;
-    int64_t bytes;
 } Share;
 
 typedef struct OutTensor {
-    StTensor st;          /* of the file that it goes to */
-    int file;             /* which one */
-    int64_t at;           /* bytes from that file's beginning */
-    const char *from;     /* dtype of all parts; null: several */
-    int64_t filled;       /* elements that parts bring */
-    _Atomic int64_t left; /* elements not written yet */
-    Share *part;          /* vec */
+    StTensor st;      /* of the file that it goes to */
+    int file;         /* which one */
+    const char *from; /* dtype of all parts; null: several */
+    int64_t filled;   /* elements that parts bring */
+    Share *part;      /* vec */
 } OutTensor;
 
-typedef struct TensorCopy TensorCopy;
-/* To nfile files; durable: those will be synced, so disks begin early. */
-TensorCopy *carry_new(Arena *a, int nfile, int durable);
-/* The next file: its header, and room for those of `out` (a vec that stays)
- * that go there. 0, or -1 with a warning. */
-int carry_file(Arena *a, TensorCopy *j, OutTensor *out, const char *path);
-/* Move all, close the files. 0, or -1 with a warning. */
-int carry_run(TensorCopy *j, const char *what);
-
+/* Bytes [lo, hi) of the tensor, whole elements, to `to`; raw: CKPTPIECE bytes
+ * of this thread. hi - lo is at most CKPTPIECE. */
+void tensor_gather(const OutTensor *o, int64_t lo, int64_t hi, uint8_t *to,
+                   uint8_t *raw);
+/* The disk is asked for what these bytes are made of. */
+void tensor_ahead(const OutTensor *o, int64_t lo, int64_t hi);
 /* ---- hfconfig.c: config.json --------------------------------------------- */
 
 struct json_t; /* jansson's */
@@ -348,6 +346,10 @@ int hf_finish_export(const Plan *p, const char *from, const char *to,
 
 /* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
 
+/* Those of `out` (a vec) that go to this file, with their header. Null, or why
+ * it was not written. */
+const char *tensors_write(Arena *a, Pool *pool, OutTensor *out, int file,
+                          const char *path, PieceWrite how);
 /* Weights in the folder or file `hf` become step 0 of the run in dir. */
 int convert_import(const Plan *p, const char *hf, const char *dir);
 /* A checkpoint, or a run's newest, as a new folder that transformers reads.

@@ -93,7 +93,7 @@ static const char *write_boxes(Saver *s)
     for (int i = MODEL; i <= OPTIM && !why; i++) {
         const CkptFile *f = &s->file[i];
         why = pieces_write(s->a, s->pool, path_of(s, i), s->x->plan->mesh,
-                           f->box, f->total);
+                           f->box, f->total, PWhashed);
     }
     return why;
 }

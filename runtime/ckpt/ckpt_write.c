@@ -24,13 +24,16 @@
 /* The hash of a file: as long as one piece or shorter, its XXH3-128; else that
  * of the hashes of its pieces, high half first, big-endian. Checkpoints of
  * before have the hash of the whole file. */
-enum { PIECE = 4 << 20, PAGE = 4096 };
+enum { PAGE = 4096 };
+
+/* Pieces that the disk reads meanwhile. */
+enum { AHEAD = 4 };
 
 typedef XXH128_canonical_t Hash;
 
 static int64_t count_of(int64_t bytes)
 {
-    return (bytes + PIECE - 1) / PIECE;
+    return (bytes + CKPTPIECE - 1) / CKPTPIECE;
 }
 
 static char *beside(Arena *a, const char *path)
@@ -56,7 +59,7 @@ typedef struct Writer {
     const Mesh *mesh;
     const FilePart *box;    /* vec */
     int64_t bytes;          /* of the file */
-    int fd, direct, hashes; /* direct: past the cache, or fd */
+    int fd, direct, hashes; /* direct: past the cache, or fd; -1: none */
     _Atomic int error;      /* errno of the first failure */
 } Writer;
 
@@ -64,8 +67,8 @@ typedef struct Writer {
 typedef struct PieceFill {
     Writer *w;
     const FilePart *box;
-    int64_t lo, hi; /* bytes of the file */
-    uint8_t *piece;
+    int64_t lo, hi;       /* bytes of the file */
+    uint8_t *piece, *raw; /* raw: room for another */
     int64_t filled;
     int write; /* write the runs instead */
 } PieceFill;
@@ -102,29 +105,73 @@ static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
     f->filled += hi - lo;
 }
 
+static int in_piece(const PieceFill *f, const FilePart *box)
+{
+    return box->at < f->hi && box->at + box->bytes > f->lo;
+}
+
+/* What is made of other files. */
+static void one_made(PieceFill *f)
+{
+    const FilePart *b = f->box;
+    int64_t lo = b->at > f->lo ? b->at : f->lo, end = b->at + b->bytes;
+    int64_t hi = end < f->hi ? end : f->hi;
+
+    tensor_gather(b->made, lo - b->at, hi - b->at, f->piece + (lo - f->lo),
+                  f->raw);
+    f->filled += hi - lo;
+}
+
 static void all_runs(PieceFill *f)
 {
     for (size_t i = 0; i < vec_len(f->w->box); i++) {
         f->box = &f->w->box[i];
-        if (f->box->at >= f->hi || f->box->at + f->box->bytes <= f->lo)
+        if (!in_piece(f, f->box))
             continue;
-        if (f->box->t)
+        if (f->box->made)
+            one_made(f);
+        else if (f->box->t)
             tensor_runs(f->w->mesh, f->box->t, f->box->rank, one_run, f);
         else
             one_run(f, 0, 0, f->box->bytes);
     }
 }
 
+static PieceFill piece_at(Writer *w, int64_t i)
+{
+    int64_t lo = i * CKPTPIECE,
+            hi = lo + CKPTPIECE < w->bytes ? lo + CKPTPIECE : w->bytes;
+
+    return (PieceFill){ .w = w, .lo = lo, .hi = hi };
+}
+
+/* What piece i is made of is read from its files. */
+static void read_ahead(Writer *w, int64_t i)
+{
+    PieceFill f = piece_at(w, i);
+
+    for (size_t k = 0; k < vec_len(w->box) && f.lo < f.hi; k++) {
+        const FilePart *b = &w->box[k];
+        int64_t lo = f.lo - b->at, hi = f.hi - b->at;
+        if (b->made && in_piece(&f, b))
+            tensor_ahead(b->made, lo > 0 ? lo : 0,
+                         hi < b->bytes ? hi : b->bytes);
+    }
+}
+
 static void one_piece(Writer *w, int64_t i, uint8_t *piece)
 {
-    int64_t lo = i * PIECE, hi = lo + PIECE < w->bytes ? lo + PIECE : w->bytes;
-    PieceFill f = { .w = w, .lo = lo, .hi = hi, .piece = piece };
+    PieceFill f = piece_at(w, i);
+    int64_t lo = f.lo, hi = f.hi;
     Hash h;
 
+    f.piece = piece;
+    f.raw = piece + CKPTPIECE;
     all_runs(&f);
     if (f.filled == hi - lo) {
         XXH128_canonicalFromHash(&h, XXH3_128bits(piece, (size_t)(hi - lo)));
-        put_at(w, w->hashes, &h, sizeof h, i * (int64_t)sizeof h);
+        if (w->hashes >= 0)
+            put_at(w, w->hashes, &h, sizeof h, i * (int64_t)sizeof h);
         put_at(w, (hi - lo) % PAGE ? w->fd : w->direct, piece, hi - lo, lo);
     } else if (f.filled) {
         f.write = 1;
@@ -137,10 +184,14 @@ static void some_pieces(void *ctx, int64_t from, int64_t to)
     Writer *w = ctx;
     void *piece = NULL;
 
-    if (posix_memalign(&piece, PAGE, PIECE))
+    if (posix_memalign(&piece, PAGE, 2 * CKPTPIECE))
         w->error = ENOMEM;
-    for (int64_t i = from; i < to && !w->error; i++)
+    for (int64_t i = from; i < from + AHEAD && !w->error; i++)
+        read_ahead(w, i);
+    for (int64_t i = from; i < to && !w->error; i++) {
+        read_ahead(w, i + AHEAD);
         one_piece(w, i, piece);
+    }
     free(piece);
 }
 
@@ -158,11 +209,12 @@ const char *pieces_layout(Arena *a, const char *path, const char *head,
 }
 
 /* Both files, and the first once more to go past the cache. */
-static int open_all(Arena *a, Writer *w, const char *path)
+static int open_all(Arena *a, Writer *w, const char *path, PieceWrite how)
 {
     w->fd = open(path, O_RDWR | O_CLOEXEC);
-    w->hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
-    if (w->fd < 0 || w->hashes < 0)
+    if (how == PWhashed)
+        w->hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
+    if (w->fd < 0 || (how == PWhashed && w->hashes < 0))
         return w->error = errno;
     w->direct = open(path, O_RDWR | O_CLOEXEC | O_DIRECT);
     w->direct = w->direct < 0 ? w->fd : w->direct;
@@ -181,11 +233,12 @@ static void close_all(Writer *w)
 }
 
 const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
-                         const FilePart *box, int64_t bytes)
+                         const FilePart *box, int64_t bytes, PieceWrite how)
 {
-    Writer w = { .mesh = m, .box = box, .bytes = bytes, .direct = -1 };
+    Writer w = { .mesh = m, .box = box, .bytes = bytes };
 
-    if (!open_all(a, &w, path))
+    w.direct = w.hashes = -1;
+    if (!open_all(a, &w, path, how))
         pool_run(pool, some_pieces, &w, count_of(bytes), 1);
     if (!w.error && file_flush(w.fd))
         w.error = errno;
@@ -214,14 +267,14 @@ static int is_known(const Hash *h)
 
 static int64_t piece_bytes(const PieceReader *r, int64_t i)
 {
-    int64_t left = r->bytes - i * PIECE;
+    int64_t left = r->bytes - i * CKPTPIECE;
 
-    return left < PIECE ? left : PIECE;
+    return left < CKPTPIECE ? left : CKPTPIECE;
 }
 
 static void read_piece(PieceReader *r, int64_t i, uint8_t *to)
 {
-    int64_t at = i * PIECE, n = piece_bytes(r, i);
+    int64_t at = i * CKPTPIECE, n = piece_bytes(r, i);
 
     while (n && !r->error) {
         ssize_t k = pread(r->fd, to, (size_t)n, at);
@@ -237,7 +290,7 @@ static void read_piece(PieceReader *r, int64_t i, uint8_t *to)
 static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
 {
     PieceReader *r = ctx;
-    uint8_t *piece = malloc(PIECE);
+    uint8_t *piece = malloc(CKPTPIECE);
 
     if (!piece)
         r->error = ENOMEM;
@@ -245,7 +298,8 @@ static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
         int64_t i = r->first + k;
         if (is_known(&r->hash[i]) || k % r->parts != r->part)
             continue;
-        posix_fadvise(r->fd, (i + 1) * PIECE, PIECE, POSIX_FADV_WILLNEED);
+        posix_fadvise(r->fd, (i + 1) * CKPTPIECE, CKPTPIECE,
+                      POSIX_FADV_WILLNEED);
         read_piece(r, i, piece);
         if (!r->error)
             XXH128_canonicalFromHash(
@@ -392,7 +446,7 @@ char *pieces_whole(Arena *a, const char *path)
 {
     PieceReader r;
     int bad = open_reader(a, &r, path);
-    uint8_t *piece = malloc(PIECE);
+    uint8_t *piece = malloc(CKPTPIECE);
     XXH3_state_t *s = XXH3_createState();
 
     bad = bad || !piece || !s;

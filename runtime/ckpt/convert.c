@@ -14,12 +14,9 @@
 /* ---- parts --------------------------------------------------------------- */
 
 static void add_part(Arena *a, OutTensor *o, const HfRow *r, const int64_t *to,
-                     int64_t tobase, const View *from, const StFile *f,
-                     const StTensor *s)
+                     int64_t tobase, const View *from)
 {
-    Share p = {
-        { .to = tobase, .from = from->base }, *from, f, s->end - s->begin
-    };
+    Share p = { { .to = tobase, .from = from->base }, *from };
     int64_t n = 1;
 
     for (int d = 0; d < r->t->nd; d++) {
@@ -40,6 +37,35 @@ static void add_part(Arena *a, OutTensor *o, const HfRow *r, const int64_t *to,
     vec_push(a, o->part, p);
 }
 
+/* ---- files --------------------------------------------------------------- */
+
+const char *tensors_write(Arena *a, Pool *pool, OutTensor *out, int file,
+                          const char *path, PieceWrite how)
+{
+    StTensor *v = NULL;
+    size_t len;
+    int64_t total;
+
+    for (size_t i = 0; i < vec_len(out); i++) {
+        out[i].st.taken = (int64_t)i;
+        if (out[i].file == file)
+            vec_push(a, v, out[i].st);
+    }
+    char *head = st_header(a, v, (int)vec_len(v), &len, &total);
+    FilePart *box = NULL, first = { .bytes = (int64_t)len, .size = 1 };
+    first.from = head;
+    vec_push(a, box, first);
+    for (size_t i = 0; i < vec_len(v); i++) {
+        FilePart b = { .made = &out[v[i].taken], .size = 1 };
+        b.at = (int64_t)len + v[i].begin;
+        b.bytes = v[i].end - v[i].begin;
+        vec_push(a, box, b);
+    }
+    const char *why = how == PWplain ? ckpt_layout(a, path, head, len, total)
+                                     : pieces_layout(a, path, head, len, total);
+    return why ? why : pieces_write(a, pool, path, NULL, box, total, how);
+}
+
 /* ---- in ------------------------------------------------------------------ */
 
 static OutTensor *import_outs(Arena *a, const HfRow *row)
@@ -57,7 +83,7 @@ static OutTensor *import_outs(Arena *a, const HfRow *row)
         }
         for (int d = r->t->nd - 1; d >= 0; step *= r->t->dim[d--].n)
             stride[d] = step;
-        add_part(a, &v[vec_len(v) - 1], r, stride, 0, &r->v, r->f, r->s);
+        add_part(a, &v[vec_len(v) - 1], r, stride, 0, &r->v);
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         int kept = v[i].from && st_isfloat(v[i].from);
@@ -67,23 +93,6 @@ static OutTensor *import_outs(Arena *a, const HfRow *row)
     return v;
 }
 
-static const char *finish_import(Arena *a, const char *ckpt, const char *tmp,
-                                 const State *s)
-{
-    Pool *pool = pool_open(0);
-    const char *why = NULL;
-
-    for (int k = MODEL; k <= OPTIM && !why; k++) {
-        char *path = strf(a, "%s/%s", tmp, ckptfile[k]);
-        if (file_sync(path))
-            why = ckpt_why(a, "cannot sync", path);
-    }
-    if (!why)
-        why = ckpt_end(a, pool, ckpt, tmp, s, NULL);
-    pool_close(pool);
-    return why;
-}
-
 int convert_import(const Plan *p, const char *hf, const char *dir)
 {
     Arena *a = forever;
@@ -91,19 +100,21 @@ int convert_import(const Plan *p, const char *hf, const char *dir)
     StFile **file = ckpt_files(a, hf);
     int n = (int)vec_len(file);
     OutTensor *out = import_outs(a, hf_rows(p, file, n, hf, 0));
-    TensorCopy *j = carry_new(a, 2, 1);
+    Pool *pool = pool_open(0);
     State s = { .seed = (uint64_t)opts_int(p->opts, "seed") };
     char *ckpt = strf(a, "%s/ckpt", dir), *tmp = ckpt_folder(a, ckpt, 0);
     if (ckpt_exists(ckpt))
         err(NULL, "%s has checkpoints already", dir);
     const char *why = ckpt_begin(a, ckpt, tmp);
+    int begun = !why;
+    for (int k = MODEL; k <= OPTIM && !why; k++) /* moments: none, zero */
+        why = tensors_write(a, pool, out, k, strf(a, "%s/%s", tmp, ckptfile[k]),
+                            PWhashed);
+    if (!why)
+        why = ckpt_end(a, pool, ckpt, tmp, &s, NULL);
+    pool_close(pool);
     int bad = ckpt_complain(why);
-    for (int k = MODEL; k <= OPTIM && !bad; k++) /* moments: none, zero */
-        bad = carry_file(a, j, out, strf(a, "%s/%s", tmp, ckptfile[k]));
-    bad = bad || carry_run(j, tmp);
-    if (!bad)
-        bad = ckpt_complain(finish_import(a, ckpt, tmp, &s));
-    if (bad && !why)
+    if (bad && begun)
         ckpt_remove(a, tmp);
     if (!bad)
         hf_copy(hf, strf(a, "%s/hf", dir));
@@ -166,7 +177,7 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
         if (number[i] == (int)vec_len(v))
             vec_push(a, v, new_out(r));
         View from = ckpt_view(f, s, r->t);
-        add_part(a, &v[number[i]], r, r->v.stride, r->v.base, &from, f, s);
+        add_part(a, &v[number[i]], r, r->v.stride, r->v.base, &from);
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         StTensor *s = &v[i].st;
@@ -232,14 +243,15 @@ int convert_export(const Plan *p, const char *from, const char *hf,
     HfRow *row = hf_rows(p, NULL, 0, hf, state);
     OutTensor *out = export_outs(a, row, file, n, dt);
     int nfile = deal(out, shard);
-    TensorCopy *j = carry_new(a, nfile, 0);
+    Pool *pool = pool_open(0);
 
     if (mkdir(hf, 0755) && errno != EEXIST)
         err(NULL, "cannot make %s: %s", hf, strerror(errno));
     for (int k = 0; k < nfile && !bad; k++)
-        bad =
-            carry_file(a, j, out, strf(a, "%s/%s", hf, file_name(a, k, nfile)));
-    bad = bad || carry_run(j, hf);
+        bad = ckpt_complain(tensors_write(
+            a, pool, out, k, strf(a, "%s/%s", hf, file_name(a, k, nfile)),
+            PWplain));
+    pool_close(pool);
     if (!bad && nfile > 1)
         bad = write_weight_map(a, out, nfile,
                                strf(a, "%s/model.safetensors.index.json", hf));

@@ -105,12 +105,11 @@ static void test_orders(void **state)
 
 /* ---- files --------------------------------------------------------------- */
 
-enum { PARTS = 3, ROWS = 300, COLS = 270 };
+enum { PARTS = 3, ROWS = 700, COLS = 670 }; /* files of several pieces */
 
 /* PARTS matrices of a source, each at its place in one tensor [part, .., ..];
  * flip: turned on the way. */
-static OutTensor cargo(const char *name, const StFile *f, const View *v,
-                       int bytes, int flip)
+static OutTensor cargo(const char *name, const View *v, int bytes, int flip)
 {
     OutTensor c = { .st = { .name = name,
                             .dt = v->scale ? "F32" : v->dt,
@@ -121,8 +120,8 @@ static OutTensor cargo(const char *name, const StFile *f, const View *v,
                     .from = v->dt };
 
     for (int i = 0; i < PARTS; i++) {
-        Share s = { .v = *v, .f = f, .bytes = ROWS * COLS * bytes };
-        s.v.data += i * s.bytes;
+        Share s = { .v = *v };
+        s.v.data += i * ROWS * COLS * bytes;
         s.p.to = i * ROWS * COLS;
         strided_loop(&s.p, ROWS, flip ? 1 : COLS, COLS);
         strided_loop(&s.p, COLS, flip ? ROWS : 1, 1);
@@ -159,10 +158,10 @@ static StFile *opened(const char *path)
     return f;
 }
 
-/* Two files at a time; tensors in order too, which file to file copies. */
+/* Two files, one of them with the hashes of its pieces beside. */
 static void test_files(void **state)
 {
-    enum { N = PARTS * ROWS * COLS, BLOCKS = 3 * 3 };
+    enum { N = PARTS * ROWS * COLS, BLOCKS = 6 * 6 };
     static uint8_t made[N * 2];
     static float scale[BLOCKS];
     const char *path = strf(forever, "%s/from", dir);
@@ -181,16 +180,18 @@ static void test_files(void **state)
         scale[i] = 0.37f * (float)(i + 1);
     for (int k = 0; k < 4; k++) {
         static const char *const name[] = { "a", "b", "c", "d" };
-        OutTensor c =
-            cargo(name[k], NULL, k / 2 ? &f8 : &bf16, k / 2 ? 1 : 2, k % 2);
+        OutTensor c = cargo(name[k], k / 2 ? &f8 : &bf16, k / 2 ? 1 : 2, k % 2);
         c.file = k % 2;
         vec_push(forever, out, c);
     }
-    TensorCopy *j = carry_new(forever, 2, 1);
+    Pool *pool = pool_open(2);
     for (int k = 0; k < 2; k++)
-        assert_int_equal(
-            carry_file(forever, j, out, strf(forever, "%s/%d", dir, k)), 0);
-    assert_int_equal(carry_run(j, dir), 0);
+        assert_null(tensors_write(forever, pool, out, k,
+                                  strf(forever, "%s/%d", dir, k),
+                                  k ? PWhashed : PWplain));
+    pool_close(pool);
+    assert_non_null(pieces_kept(forever, strf(forever, "%s/1", dir)));
+    pieces_remove(forever, strf(forever, "%s/1", dir));
     for (int k = 0; k < 4; k++) {
         StFile *f = opened(strf(forever, "%s/%d", dir, k % 2));
         check_cargo(f, &out[k], k % 2);
@@ -203,24 +204,22 @@ static void test_whole(void **state)
 {
     StFile *f = opened(strf(forever, "%s/0", dir));
     const StTensor *t = st_find(f, "c");
-    Share s = { .v = { .data = f->data + t->begin, .dt = t->dt },
-                .f = f,
-                .bytes = t->end - t->begin };
+    Share s = { .v = { .data = f->data + t->begin, .dt = t->dt } };
     OutTensor c = { .st = *t, .from = t->dt }, *out = NULL;
 
     (void)state;
     strided_loop(&s.p, st_elems(t), 1, 1);
     vec_push(forever, c.part, s);
     vec_push(forever, out, c);
-    TensorCopy *j = carry_new(forever, 1, 0);
-    assert_int_equal(carry_file(forever, j, out, strf(forever, "%s/1", dir)),
-                     0);
-    assert_int_equal(carry_run(j, dir), 0);
+    Pool *pool = pool_open(1);
+    assert_null(tensors_write(forever, pool, out, 0, strf(forever, "%s/1", dir),
+                              PWplain));
+    pool_close(pool);
     StFile *g = opened(strf(forever, "%s/1", dir));
     const StTensor *u = st_find(g, "c");
     assert_non_null(u);
     assert_memory_equal(f->data + t->begin, g->data + u->begin,
-                        (size_t)s.bytes);
+                        (size_t)(t->end - t->begin));
     st_close(f);
     st_close(g);
 }
