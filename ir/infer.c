@@ -661,7 +661,8 @@ static Dims rule(Graph *g, Node *n)
     case Oattn:
     case Oattn_bwd: return (Dims){ 0 };
     case Odrop_to_capacity:
-    case Oaccum: return dims_of(n->in[0]);
+    case Oaccum:
+    case Oresult: return dims_of(n->in[0]);
     default: break;
     }
     switch (optab[n->op].cls) {

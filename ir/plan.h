@@ -633,16 +633,17 @@ typedef struct Scalar {
     const char *name;
     int buf;
     Dtype dt;
+    ValueDim dim;      /* of a vector; n 0: it is a number */
     StepValue value;   /* of the step block */
     ResultKind result; /* of the result block */
     const char *own;   /* ... "lm" of "loss.lm" */
 } Scalar;
+int64_t scalar_elems(const Scalar *s);
 int result_named(Scalar *s); /* from its name; 0: there is none such */
 
-/* One Hugging Face tensor, or part of one, as it maps to a parameter. Each HF
- * dim is a mixed radix of factors, major first; a factor is an axis of the
- * parameter at an offset inside its total ("(nope|rot)"), or a fixed index
- * (axis null, n 1, at start). */
+/* One Hugging Face tensor, or part of one, as it maps to a parameter. Each dim
+ * is a mixed radix of factors, major first: an axis of the parameter at an
+ * offset inside its total, or a fixed index (axis null, n 1, at start). */
 typedef struct HfFactor {
     const char *axis;
     int64_t total, start, n;
@@ -653,8 +654,7 @@ typedef struct HfDim {
 } HfDim;
 typedef struct HfMap {
     const char *hf, *param;
-    /* Unrolled axes. fixat -1: every index; `hf` then holds "{axis}" where the
-       index stands, and the row speaks of that many tensors. */
+    /* Unrolled axes. fixat -1: every index, a tensor each, with it in `hf`. */
     int nfix;
     const char *fixaxis[4];
     int64_t fixat[4];

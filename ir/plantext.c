@@ -134,6 +134,10 @@ static void scalar_text(Codec *t, Scalar *s)
 {
     s->dt = code_dtype(t, s->dt);
     s->buf = code_index(t, "buffer", s->buf);
+    if (code_option(t, "along", s->dim.n != 0)) {
+        s->dim.axis = code_word(t, s->dim.axis);
+        s->dim.n = code_range(t, "elements", 1, INT32_MAX, s->dim.n);
+    }
     code_end(t);
 }
 

@@ -14,6 +14,11 @@ static const char *const results[NRESULT] = {
     [RESULTterm] = "loss.", [RESULTmetric] = "metric.",
 };
 
+int64_t scalar_elems(const Scalar *s)
+{
+    return s->dim.n ? s->dim.n : 1;
+}
+
 int result_named(Scalar *s)
 {
     for (int k = 0; k < NRESULT; k++) {

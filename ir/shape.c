@@ -185,7 +185,9 @@ static void of_bucket(Arena *a, const Tensor *tensor, ValueShape *x)
 static void of_scalars(const Scalar *s, int n, ValueShape **v, ValueShape *room)
 {
     for (int i = 0; i < n; i++) {
-        room[i] = (ValueShape){ .dt = s[i].dt, .elems = 1 };
+        room[i] = (ValueShape){ .dt = s[i].dt, .elems = scalar_elems(&s[i]) };
+        if (s[i].dim.n)
+            room[i].dim[room[i].nd++] = s[i].dim;
         v[s[i].buf] = &room[i];
     }
 }

@@ -199,7 +199,8 @@ static const char *scalar_wrong(const PlanCheck *c, const Scalar *s)
         return "has a dtype without size";
     if (c->r->buf[s->buf].frame && law(Lscalar_frame))
         return "lies in a frame";
-    if (dtypes[s->dt].bytes > c->r->buf[s->buf].bytes && law(Lscalar_bounds))
+    if (scalar_elems(s) * dtypes[s->dt].bytes > c->r->buf[s->buf].bytes &&
+        law(Lscalar_bounds))
         return "is larger than its buffer";
     return 0;
 }
@@ -416,7 +417,8 @@ static const char *blocks_wrong(const PlanCheck *c, const Scalar *s, int n,
             return strf(c->arena,
                         "role %d: scalar '%s' lies in the buffer of another",
                         c->role, s[i].name);
-        if ((b->dt != s[i].dt || b->bytes != dtypes[s[i].dt].bytes) &&
+        if ((b->dt != s[i].dt ||
+             b->bytes != scalar_elems(&s[i]) * dtypes[s[i].dt].bytes) &&
             law(Lscalar_as_buffer))
             return strf(
                 c->arena,

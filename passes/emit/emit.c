@@ -129,6 +129,9 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
         int in = n->op == Ostepval;
         b.name = strf(e->arena, in ? "step.%s" : "result.%s", n_name(n));
         Scalar s = { .name = n_name(n), .dt = n->dt };
+        if (n->nd)
+            s.dim = (ValueDim){ unpadded(n->dim[0].a)->name, local_n(g, n, 0),
+                                0, 0 };
         s.buf = add_buf(e, b, in ? NULL : n->loc);
         if (in)
             s.value = n->at.stepval.name;

@@ -2,7 +2,8 @@
  * step, where train.expert_metrics asks for them. load is the share of all
  * choices of the step that fall on an expert, before any is dropped:
  *
- *     expert_load     max(load) / mean(load)
+ *     expert_loads    load / mean(load) of each expert, a vector
+ *     expert_load     the largest of them
  *     rank_load       the same of what ranks hold, where ep cuts experts evenly
  *     expert_entropy  -sum(load ln load) / ln(experts); 1: all equally often
  *
@@ -67,11 +68,10 @@ static Node *load_of(Graph *g, const Node *pick, Node *e, Axis *axis)
     return two(g, Odiv, share, over(g, Osum, share, axis));
 }
 
-/* The fullest of n equal shares. */
-static Node *fullest(Graph *g, Node *load, Axis *axis)
+/* Shares of n over the mean of all. */
+static Node *over_mean(Graph *g, Node *load, Axis *axis)
 {
-    return two(g, Omul, over(g, Omax, load, axis),
-               number(g, load, (double)axis->n));
+    return two(g, Omul, load, number(g, load, (double)axis->n));
 }
 
 static Node *entropy(Graph *g, Node *load, Axis *axis)
@@ -104,7 +104,8 @@ static Node *of_ranks(Graph *g, Node *load, Axis *axis, int64_t ranks)
     into[1] = own_axis(g, "member", axis->n / ranks);
     n->at.split.axis = axis;
     n->at.split.into = (Axes){ 2, into };
-    return fullest(g, over(g, Osum, infer(g, n), into[1]), into[0]);
+    Node *rank = over_mean(g, over(g, Osum, infer(g, n), into[1]), into[0]);
+    return over(g, Omax, rank, into[0]);
 }
 
 static Node *add_layer(Graph *g, const Node *pick, Node *e, Node *most)
@@ -112,8 +113,9 @@ static Node *add_layer(Graph *g, const Node *pick, Node *e, Node *most)
     Axis *axis = unpadded(pick->at.pick.axis);
     int64_t ranks = opts_int(g->opts, "fold.ep");
     Node *load = load_of(g, pick, e, axis);
-    Node *full = fullest(g, load, axis);
+    Node *each = over_mean(g, load, axis), *full = over(g, Omax, each, axis);
 
+    add_metric(g, "expert_loads", each);
     add_metric(g, "expert_load", full);
     add_metric(g, "expert_entropy", entropy(g, load, axis));
     if (ranks > 1 && axis->n % ranks == 0)

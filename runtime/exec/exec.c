@@ -351,11 +351,16 @@ double plain_nan(double v)
     return v == v ? v : fabs(v);
 }
 
-double exec_out(const Exec *x, int i)
+double exec_out_at(const Exec *x, int i, int64_t k)
 {
     const Scalar *s = &x->rank[0].role->out[i];
 
-    return plain_nan(elem_get(s->dt, x->rank[0].buf[s->buf], 0));
+    return plain_nan(elem_get(s->dt, x->rank[0].buf[s->buf], k));
+}
+
+double exec_out(const Exec *x, int i)
+{
+    return exec_out_at(x, i, 0);
 }
 
 double exec_result(const Exec *x, ResultKind k)

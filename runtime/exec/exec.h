@@ -155,7 +155,9 @@ char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
 double exec_alone(const Exec *x, ProgramKind program);
 /* A result of the last run; NAN: no such result. */
 double exec_result(const Exec *x, ResultKind k);
-double exec_out(const Exec *x, int i); /* the i-th of the result block */
+/* The i-th of the result block; element k of it, if it is a vector. */
+double exec_out(const Exec *x, int i);
+double exec_out_at(const Exec *x, int i, int64_t k);
 double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
 void exec_pull(Exec *x);    /* what lasts, to the mirror: before reading */
 void exec_push(Exec *x);    /* ... from it: after writing */

@@ -79,7 +79,13 @@ static void copy(Exec *x, void *to, const void *from, int64_t bytes)
 
 static int64_t scalar_bytes(const Scalar *v)
 {
-    return dtypes[v->dt].bytes;
+    return scalar_elems(v) * dtypes[v->dt].bytes;
+}
+
+/* Its room among the results. */
+static int64_t result_bytes(const Scalar *v)
+{
+    return (scalar_bytes(v) + WORD - 1) / WORD * WORD;
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -99,7 +105,9 @@ static void place_inputs(Exec *x, StagedProgram *g)
     }
     g->micro = role_value(r, STEPmicro);
     g->nin = g->scalars + g->micros * g->permicro;
-    g->nout = aligned(WORD * (r->nout + 1));
+    for (int i = 0; i < r->nout; i++)
+        g->nout += result_bytes(&r->out[i]);
+    g->nout = aligned(g->nout + WORD);
 }
 
 static void *pinned(Exec *x, int64_t bytes)
@@ -281,9 +289,9 @@ static void give_results(Exec *x, const StagedProgram *g)
     if (hold >= 0 && over >= 0)
         copy(x, x->staged->hold, rank_address(r, r->role->out[over].buf),
              scalar_bytes(&r->role->in[hold]));
-    for (int i = 0; i < r->role->nout; i++)
-        copy(x, x->staged->stage + g->nin + WORD * i,
-             rank_address(r, r->role->out[i].buf),
+    uint8_t *to = x->staged->stage + g->nin;
+    for (int i = 0; i < r->role->nout; to += result_bytes(&r->role->out[i++]))
+        copy(x, to, rank_address(r, r->role->out[i].buf),
              scalar_bytes(&r->role->out[i]));
 }
 
@@ -411,8 +419,9 @@ static void settle(Exec *x, StagedProgram *g, int slot)
     x->waited += monotonic() - begun;
     if (e)
         x->dev->fault(x->on, "a run");
-    for (int i = 0; i < r->role->nout; i++)
-        memcpy(r->buf[r->role->out[i].buf], g->out[slot] + WORD * i,
+    const uint8_t *from = g->out[slot];
+    for (int i = 0; i < r->role->nout; from += result_bytes(&r->role->out[i++]))
+        memcpy(r->buf[r->role->out[i].buf], from,
                (size_t)scalar_bytes(&r->role->out[i]));
     x->dev->leave(x->on);
 }

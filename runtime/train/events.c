@@ -119,7 +119,8 @@ static void end_value(Events *e, int64_t step)
 
 /* ---- interface ----------------------------------------------------------- */
 
-enum { TAG = 100 }; /* longest */
+enum { TAG = 100 };     /* longest */
+enum { BUCKETS = 256 }; /* of a histogram, at most: 18 bytes each */
 
 Events *events_open(Arena *a, int fd)
 {
@@ -145,6 +146,54 @@ void event_scalar(Events *e, int64_t step, const char *tag, double v)
     add_bytes(&e->value, 1, tag, strlen(tag));
     add_key(&e->value, 2, FOUR); /* simple_value */
     add_le(&e->value, bits, 4);
+    end_value(e, step);
+}
+
+static void add_double(EventRecord *b, int field, double v)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &v, sizeof bits);
+    add_key(b, field, EIGHT);
+    add_le(b, bits, 8);
+}
+
+/* bucket_limit and bucket: repeated doubles. Of `per` elements each. */
+static void add_buckets(Events *e, const double *v, int64_t n, int64_t per)
+{
+    for (int64_t i = 0; i < n; i += per)
+        add_double(&e->in, 6, (double)(i + per < n ? i + per : n));
+    for (int64_t i = 0; i < n; i += per) {
+        double sum = 0;
+        for (int64_t k = i; k < i + per && k < n; k++)
+            sum += v[k];
+        add_double(&e->in, 7, sum);
+    }
+}
+
+void event_vector(Events *e, int64_t step, const char *tag, const double *v,
+                  int64_t n)
+{
+    int64_t per = (n + BUCKETS - 1) / BUCKETS;
+    double sum = 0, first = 0, second = 0;
+
+    if (!e || e->fd < 0 || strlen(tag) > TAG)
+        return;
+    begin(e);
+    add_bytes(&e->value, 1, tag, strlen(tag));
+    for (int64_t i = 0; i < n; i++) {
+        double at = (double)i + 0.5;
+        sum += v[i];
+        first += v[i] * at;
+        second += v[i] * at * at;
+    }
+    add_double(&e->in, 1, 0); /* min, max, num, sum, sum_squares */
+    add_double(&e->in, 2, (double)n);
+    add_double(&e->in, 3, sum);
+    add_double(&e->in, 4, first);
+    add_double(&e->in, 5, second);
+    add_buckets(e, v, n, per);
+    add_bytes(&e->value, 5, e->in.p, e->in.n); /* histo */
     end_value(e, step);
 }
 

@@ -15,7 +15,8 @@
 #include "train.h"
 
 enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1 };
-enum { EACH = 128 }; /* bytes of a line for each result */
+/* Bytes of a line for each result, and for each element of a vector. */
+enum { EACH = 128, ELEMENT = 14 };
 
 struct Log {
     const Plan *plan;
@@ -28,6 +29,7 @@ struct Log {
     int loud;         /* rank 0 prints */
     int deaf;         /* nobody reads what is printed */
     int every;
+    int64_t vectors; /* steps between vectors that are told; 0: never */
     int64_t steps, world;
     double secs, counted; /* of the steps since the first */
     double predicted;     /* seconds of a step; 0: unknown */
@@ -146,7 +148,8 @@ static void say_named(Log *l, ResultKind k, const double *v)
     int count = 0;
 
     for (int i = 0; i < r->nout; i++)
-        if (r->out[i].result == k && !strchr(r->out[i].own, '.'))
+        if (r->out[i].result == k && !r->out[i].dim.n &&
+            !strchr(r->out[i].own, '.'))
             say(l, "%s%s %.4f", count++ ? " " : " | ", r->out[i].own, v[i]);
 }
 
@@ -288,19 +291,56 @@ static void json_named(Log *l, ResultKind k, const char *put_before,
 
     for (int i = 0; i < l->role->nout; i++) {
         const Scalar *s = &l->role->out[i];
-        if (s->result != k || !strcmp(s->own, "loss"))
+        if (s->result != k || s->dim.n || !strcmp(s->own, "loss"))
             continue;
         snprintf(key, sizeof key, "%s%s", put_before, s->own);
         say_json(l, key, v[i]);
     }
 }
 
-static void json_step(Log *l, const Logged *s, const double *v)
+static int tells_vectors(const Log *l, int64_t step)
+{
+    return l->vectors && (step % l->vectors == 0 || step == l->steps);
+}
+
+/* Vectors, as lists. */
+static void json_vectors(Log *l, const Exec *x)
+{
+    for (int i = 0; i < l->role->nout; i++) {
+        const Scalar *s = &l->role->out[i];
+        if (!s->dim.n)
+            continue;
+        say(l, ", \"%s\": [", s->own);
+        for (int64_t k = 0; k < s->dim.n; k++) {
+            double v = exec_out_at(x, i, k);
+            say(l, isfinite(v) ? "%s%.4g" : "%snull", k ? ", " : "", v);
+        }
+        say(l, "]");
+    }
+}
+
+/* Of elements side by side, no more than fit into a record. */
+static void event_vectors(Log *l, const Exec *x, int64_t step)
+{
+    double *v = l->result + l->role->nout;
+
+    for (int i = 0; i < l->role->nout; i++) {
+        const Scalar *s = &l->role->out[i];
+        for (int64_t k = 0; k < s->dim.n; k++)
+            v[k] = exec_out_at(x, i, k);
+        if (s->dim.n)
+            event_vector(l->events, step, s->name, v, s->dim.n);
+    }
+}
+
+static void json_step(Log *l, const Exec *x, const Logged *s, const double *v)
 {
     say(l, "{\"step\": %lld", (long long)s->step);
     say_json(l, "loss", value(l, v, RESULTloss));
     json_named(l, RESULTterm, "", v);
     json_named(l, RESULTmetric, "", v);
+    if (tells_vectors(l, s->step))
+        json_vectors(l, x);
     say_json(l, "grad_norm", value(l, v, RESULTgrad_norm));
     say_json(l, "lr", s->lr);
     say(l, ", \"samples\": %lld", (long long)s->samples);
@@ -332,7 +372,7 @@ static void json_step(Log *l, const Logged *s, const double *v)
 static void event_step(Log *l, const Logged *s, const double *v)
 {
     for (int i = 0; i < l->role->nout; i++)
-        if (l->role->out[i].result != RESULTok)
+        if (l->role->out[i].result != RESULTok && !l->role->out[i].dim.n)
             event_scalar(l->events, s->step, l->role->out[i].name, v[i]);
     event_scalar(l->events, s->step, "lr", s->lr);
     event_scalar(l->events, s->step, "step_ms", s->secs * 1e3);
@@ -354,12 +394,14 @@ void log_step(Log *l, const Exec *x, const Logged *s)
     }
     if (!l->loud)
         return;
-    json_step(l, s, v);
+    json_step(l, x, s, v);
     if (l->metrics >= 0)
         store_line(l);
     l->len = 0;
     l->reached = s->step > l->reached ? s->step : l->reached;
     event_step(l, s, v);
+    if (tells_vectors(l, s->step))
+        event_vectors(l, x, s->step);
     if (s->step % l->every && s->step != l->steps && s->step != 1)
         return;
     line_step(l, s, v);
@@ -506,8 +548,15 @@ void log_plan(Log *l, const Plan *p, const Exec *x)
     l->world = p->mesh->world;
     l->predicted = plan_secs(p, PGstep);
     l->used = (double)exec_bytes(x);
-    l->result = alloc(l->mem, (size_t)l->role->nout * sizeof *l->result + 1);
-    l->room = LINE + EACH * l->role->nout;
+    int64_t most = 0, all = 0; /* elements of vectors */
+    for (int i = 0; i < l->role->nout; i++) {
+        all += l->role->out[i].dim.n;
+        most = most < l->role->out[i].dim.n ? l->role->out[i].dim.n : most;
+    }
+    l->result =
+        alloc(l->mem, (size_t)(l->role->nout + most + 1) * sizeof *l->result);
+    l->room = LINE + EACH * l->role->nout + (int)all * ELEMENT;
+    l->vectors = opts_int(p->opts, "train.vectors_every");
     l->line = alloc(l->mem, (size_t)l->room);
 }
 

@@ -20,6 +20,9 @@ typedef struct Events Events;
 Events *events_open(Arena *a, int fd); /* closes fd */
 /* A null e writes nothing, nor does one whose file could not be written. */
 void event_scalar(Events *e, int64_t step, const char *tag, double v);
+/* A histogram whose i-th bucket is element i, or several of more than 256. */
+void event_vector(Events *e, int64_t step, const char *tag, const double *v,
+                  int64_t n);
 void event_text(Events *e, int64_t step, const char *tag, const char *s,
                 size_t n); /* Markdown */
 void events_close(Events *e);

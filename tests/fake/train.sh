@@ -60,6 +60,9 @@ same() {
 
 host host64 precision=fp64 && run fp64 "" precision=fp64 && near fp64 fp64 host64 1e-12 ||
     result "fp64 runs" 1
+loads() { grep -o 'expert_loads": [^]]*' "$dir/$1/metrics.jsonl"; }
+[ "$(loads fp64 | wc -l)" = 3 ] && [ "$(loads fp64)" = "$(loads host64)" ]
+result "the load of each expert comes back from the GPU" $?
 host exact precision=fp64 route.balance=forced
 for how in fp32:16 bf16:4; do
     type=${how%:*}

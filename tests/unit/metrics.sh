@@ -30,20 +30,43 @@ same() {
         { for (l = 0; l < 3; l++) { d = field(a) - field(b); n += field(a) > 0 && d < 1e-6 && d > -1e-6 } }
         END { exit n != 6 }' "$dir/$1.lines"
 }
-is "a run" 0 run one
+# vectors NAME: the load of each of eight experts, in every layer and step; the largest is expert_load
+vectors() {
+    is "$1: each expert's load" 0 awk '
+        { for (l = 0; l < 3; l++) {
+            k = "\"layers." l ".moe.expert_loads\": ["
+            m = "\"layers." l ".moe.expert_load\": "
+            s = substr($0, index($0, k) + length(k)); e = split(substr(s, 1, index(s, "]") - 1), v, ", ")
+            sum = most = 0
+            for (i = 1; i <= e; i++) { sum += v[i]; most = v[i] > most ? v[i] : most }
+            d = most / substr($0, index($0, m) + length(m))
+            n += index($0, k) && e == 8 && sum > 7.99 && sum < 8.01 && d > 0.999 && d < 1.001
+        } } END { exit n != 6 }' "$dir/$1.lines"
+}
+loads() { head -1 "$dir/$1.lines" | grep -o 'expert_loads": [^]]*'; }
+is "a run" 0 run one train.vectors_every=1
 says "the fullest expert of all layers is in the line" " | expert_load "
+vectors one
+is "histograms of them" 0 grep -qa "metric.layers.2.moe.expert_loads" "$dir"/one/events*
 same one expert_load load
 same one expert_entropy spread
 is "without ranks there is no load of them" 1 grep rank_load "$dir/one.lines"
 is "the largest of the layers" 0 awk '{ most = 0
     for (l = 0; l < 3; l++) { k = "\"layers." l ".moe.expert_load\": "; v = substr($0, index($0, k) + length(k)) + 0; most = v > most ? v : most }
     k = ", \"expert_load\": "; n += substr($0, index($0, k) + length(k)) + 0 == most } END { exit n != 2 }' "$dir/one.lines"
-is "on four ranks of experts" 0 run four fold.ep=4 world=4
+is "on four ranks of experts" 0 run four fold.ep=4 world=4 train.vectors_every=1
+vectors four
+is "are those of one rank" 0 [ "$(loads one)" = "$(loads four)" ]
 same four expert_load load
 same four rank_load ranks
-is "in stages" 0 run stages fold.pp=3 world=3
+is "in stages" 0 run stages fold.pp=3 world=3 train.vectors_every=1
+vectors stages
+is "in stages" 0 [ "$(loads one)" = "$(loads stages)" ]
+is "where ranks share experts unevenly" 0 run uneven fold.ep=3 world=3 train.batch=6 train.vectors_every=1
+vectors uneven
 same stages expert_load load
 is "experts that are told to be even" 0 run even route.balance=forced
+is "vectors are told every 100 steps, and at the last" 0 [ "$(grep -c expert_loads "$dir/even.lines")" = 1 ]
 is "are" 0 grep -q '"layers.1.moe.expert_load": 1, "layers.1.moe.expert_entropy": 1[,.]' "$dir/even.lines"
 is "of what is chosen, not of what is kept" 0 run kept route.policy=capacity route.factor=0.5
 same kept expert_load load
