@@ -297,8 +297,10 @@ static int indexes(GraphCheck *c, const Node *n)
 static int part(GraphCheck *c, const Node *n)
 {
     const Node *t = n->in[0];
-    int two = t->op == Oattn || t->op == Oquantize_blocks;
-    int count = two ? 2 : t->op == Oattn_bwd ? t->nin - 3 : 0;
+    int count = t->op == Oattn              ? 2
+                : t->op == Oattn_bwd        ? t->nin - 3
+                : t->op == Oquantize_blocks ? 4
+                                            : 0;
 
     return (n->at.part.index < 0 || n->at.part.index >= count) &&
            bad(c, n, "part %lld of %d", (long long)n->at.part.index, count);

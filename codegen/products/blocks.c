@@ -4,12 +4,12 @@
 
 enum { THREADS = 256, BLOCK = 128, ATONCE = 16 /* blocks of rows */ };
 
-static Node *part_of(const Group *k, int64_t i)
+static Node *part_of(const Group *k, int64_t i) /* null: nobody reads it */
 {
     for (int m = 0; m < k->nout; m++)
         if (k->out[m]->at.part.index == i)
             return k->out[m];
-    die("quantize_blocks: lacks a result");
+    return NULL;
 }
 
 static int64_t blocks_along(int64_t n)
@@ -17,14 +17,19 @@ static int64_t blocks_along(int64_t n)
     return (n + BLOCK - 1) / BLOCK;
 }
 
-/* Weights: all they have. Rows: those that the map says there are, which may
- * begin somewhere in a stack. */
-static void put_kernel(Text *t, const Graph *g, const Node *n)
+/* Weights: all they have, in the orders that are read. Rows: those that the map
+ * says there are, which may begin somewhere in a stack. */
+static void put_kernel(Text *t, const Graph *g, const Node *n, int lies,
+                       int turned)
 {
     put(t, "extern \"C\" __global__ void __launch_bounds__(%d)\n", THREADS);
     if (n->nin == 1) {
-        put(t, "@(const uint16_t *w, uint8_t *q, float *s)\n"
-               "{\n    quantize_square(w, q, s);\n}\n");
+        put(t,
+            "@(const uint16_t *w%s%s)\n{\n    quantize_square<%d, %d>(w, "
+            "%s, %s);\n}\n",
+            lies ? ", uint8_t *q, float *s" : "",
+            turned ? ", uint8_t *tq, float *ts" : "", lies, turned,
+            lies ? "q, s" : "0, 0", turned ? "tq, ts" : "0, 0");
         return;
     }
     long long experts = map_layout(g, n->in[1]).experts;
@@ -38,21 +43,23 @@ static void put_kernel(Text *t, const Graph *g, const Node *n)
 void blocks_lower_cuda(Graph *g, Group *k, Arena *a)
 {
     Node *n = k->node[0], *x = n->in[0], *map = n->nin > 1 ? n->in[1] : NULL;
-    Node *arg[4] = { x, part_of(k, 0), part_of(k, 1), map };
-    int last = x->nd - 1, narg = map ? 4 : 3;
+    Node *arg[6] = {
+        x, part_of(k, 0), part_of(k, 1), part_of(k, 2), part_of(k, 3), map
+    };
+    int last = x->nd - 1;
     int64_t p = local_n(g, x, last - 1), q = local_n(g, x, last);
     int64_t blocks = blocks_along(q) * (map ? p : blocks_along(p));
     Text t = { .arena = a };
 
-    for (int i = 0; i < narg; i++)
-        vec_push(a, k->arg, storage(arg[i]));
-    k->narg = narg;
+    for (int i = 0; i < 6; i++)
+        if (arg[i])
+            vec_push(a, k->arg, storage(arg[i]));
+    k->narg = (int)vec_len(k->arg);
     k->maystore = 1;
     k->instr.kind = Ikernel;
-    put(&t, "#define P %lld\n#define Q %lld\n#define TURNED %d\n%s",
-        (long long)p, (long long)q, arg[1]->dim[last].a != x->dim[last].a,
+    put(&t, "#define P %lld\n#define Q %lld\n%s", (long long)p, (long long)q,
         blocks_pre);
-    put_kernel(&t, g, n);
+    put_kernel(&t, g, n, arg[1] != NULL, arg[3] != NULL);
     set_text_named(k, a, t.s);
     set_label(k, a, n);
     cuda_set_launch(k, a,

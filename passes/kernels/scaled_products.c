@@ -7,8 +7,8 @@
  *     %u = cast (dequantize %p %t)     =>
  *     %y = gmm %v %u %map hidden              %y = gmm %q %p %map %s %t hidden
  *
- * Numbers and scales that a step makes come from one kernel, in the order in
- * which the product reads them. Elsewhere, and where blocks lie otherwise, the
+ * Numbers and scales that a step makes come from one kernel, in each order in
+ * which products read them. Elsewhere, and where blocks lie otherwise, the
  * product is of what its operands are dequantized to, which is the same but for
  * the order of its sum. */
 #include <string.h>
@@ -92,9 +92,8 @@ static Node *as_it_is(Node *n, const Node *by)
     return g_placed(n, by);
 }
 
-/* Part i, as x but with the axis that is summed over last. */
-static Node *last_axis_part(Graph *g, Node *blocks, int i, const Node *x,
-                            int sum)
+/* Part i, as x; of those from 2 on the axis that is summed over lies last. */
+static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
 {
     Node *p = as_it_is(new_part(g, blocks, i, x->dt, x), x);
     Dim last = p->dim[sum];
@@ -104,26 +103,34 @@ static Node *last_axis_part(Graph *g, Node *blocks, int i, const Node *x,
     return p;
 }
 
+/* What rounds x to what d dequantizes, for all products of that. */
+static Node *blocks_of(Graph *g, Table *made, Node *x, const Node *d)
+{
+    Node **n = (Node **)table_at(made, KEYP(d->in[0])), *in[2] = { x, x->map };
+
+    if (*n)
+        return *n;
+    *n = g_node(g, Oquantize_blocks, d->in[0]->loc, x->map ? 2 : 1, in);
+    (*n)->at.quantize_blocks.layout = d->at.dequantize.layout;
+    (*n)->at.quantize_blocks.axes = d->at.dequantize.axes;
+    return as_it_is(infer(g, *n), d->in[0]);
+}
+
 /* Operand k of product n, which d dequantizes: numbers and scales by one
  * kernel, as the product reads them. */
-static void round_once(Graph *g, Node *n, int k, const Node *d)
+static void round_once(Graph *g, Table *made, Node *n, int k, const Node *d)
 {
     Node *x = rounded_to_blocks(d);
 
     if (!x)
         return;
-    Node *in[2] = { x, x->map };
-    Node *blocks =
-        g_node(g, Oquantize_blocks, d->in[0]->loc, x->map ? 2 : 1, in);
-    int sum = dim_of(x, n->at.gmm.axes.v[0]);
-    blocks->at.quantize_blocks.layout = d->at.dequantize.layout;
-    blocks->at.quantize_blocks.axes = d->at.dequantize.axes;
-    as_it_is(infer(g, blocks), d->in[0]);
-    n->in[k] = last_axis_part(g, blocks, 0, d->in[0], sum);
-    n->in[3 + k] = last_axis_part(g, blocks, 1, d->in[1], sum);
+    Node *blocks = blocks_of(g, made, x, d);
+    int sum = dim_of(x, n->at.gmm.axes.v[0]), at = sum < x->nd - 1 ? 2 : 0;
+    n->in[k] = part_as(g, blocks, at, d->in[0], sum);
+    n->in[3 + k] = part_as(g, blocks, at + 1, d->in[1], sum);
 }
 
-static int scaled_product(Graph *g, Node *n)
+static int scaled_product(Graph *g, Table *made, Node *n)
 {
     const Node *rows = dequantized(n->in[0], SCALEwide);
     const Node *w = dequantized(n->in[1], SCALEsquare);
@@ -139,18 +146,19 @@ static int scaled_product(Graph *g, Node *n)
     in[4] = w->in[1];
     n->in = in;
     n->nin = 5;
-    round_once(g, n, 0, rows);
-    round_once(g, n, 1, w);
+    round_once(g, made, n, 0, rows);
+    round_once(g, made, n, 1, w);
     return 1;
 }
 
 void scaled_products(Graph *g)
 {
+    Table *made = table_new(g->arena); /* numbers -> what rounds them */
     int any = 0;
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->op == Ogmm)
-            any |= scaled_product(g, g->node[i]);
+            any |= scaled_product(g, made, g->node[i]);
     if (any)
         g_sort(g);
 }

@@ -6,10 +6,12 @@
  *                                   %y = dot %v %u          %u: the same of %w
  *
  * A weight's products are scaled together: forward, the gradient of what it
- * meets, its own gradient. What a scale of blocks leaves is a number that bf16
- * holds exactly (of e4m3 times a power of two, of e2m1 times e4m3), so the
- * product is that of the scaled numbers, added up in fp32. A scale that is one
- * for all that a product sums over multiplies its result.
+ * meets, its own gradient. It is rounded once a step, in `pre`, for all of them
+ * and all micro-batches; where each of these gathers it (ZeRO-3), by its reader.
+ * What a scale of blocks leaves is a number that bf16 holds exactly (of e4m3
+ * times a power of two, of e2m1 times e4m3), so the product is that of the
+ * scaled numbers, added up in fp32. A scale that is one for all that a product
+ * sums over multiplies its result.
  *
  * Scaled are products of a weight that save more time, at the speeds of the
  * machine, than rounding their operands takes. Others stay: of a vocabulary
@@ -60,11 +62,22 @@ typedef struct Placement {
     Table *gradient; /* product that makes a weight's gradient -> Param */
 } Placement;
 
+/* A value as numbers of few bits. */
+typedef struct Rounding {
+    const Node *of;
+    Axes axes, blocks;
+    Axis *pairs;
+    Node *numbers;
+    Node *inverse; /* what 1 stands for in a block; null: `outer` says it */
+    Node *outer;   /* a product is times it; null: times nothing */
+} Rounding;
+
 /* Of a weight, for all programs alike. */
 typedef struct WeightChoice {
     const char *stays; /* null: its products are scaled */
     double gain;       /* seconds of a micro-batch on a rank, if predicted */
     const Node *n;     /* the first product that reads it */
+    Rounding *once;    /* vec: what `pre` rounds of it */
 } WeightChoice;
 
 /* ---- products of weights ------------------------------------------------- */
@@ -373,33 +386,37 @@ static void report(const Placement *p)
 
 typedef struct ScaledOperand {
     Node *values;
-    Node *outer; /* the product is times it; null: times nothing */
+    Node *outer; /* as of Rounding */
 } ScaledOperand;
 
-/* Axes: those of the layout's blocks, or all that one scale is for. */
+/* What rounds an operand, or makes it of what was rounded, where `at` stands,
+ * in a region. */
 typedef struct OperandBuilder {
     Graph *g;
     ScaledDtype to;
-    const Node *by; /* the product: all stands where it does */
+    const Node *at;
+    Region reg;
     int again;
-    Axes axes, blocks, own;
+    Axes axes; /* those that blocks cut, or all that one scale is for */
+    Axes blocks, own;
     Axis *pairs;
 } OperandBuilder;
 
 static Node *here(const OperandBuilder *b, Node *n)
 {
     n->again = b->again;
-    return g_placed(n, b->by);
+    g_placed(n, b->at)->reg = b->reg;
+    return n;
 }
 
 static Node *ew(const OperandBuilder *b, Op op, Node *x, Node *y)
 {
-    return here(b, g_ew(b->g, op, b->by->loc, x, y, NULL));
+    return here(b, g_ew(b->g, op, b->at->loc, x, y, NULL));
 }
 
 static Node *number(const OperandBuilder *b, double v)
 {
-    return g_const(b->g, b->by->loc, Df32, v);
+    return g_const(b->g, b->at->loc, Df32, v);
 }
 
 static Node *as(const OperandBuilder *b, Node *x, Dtype t)
@@ -409,7 +426,7 @@ static Node *as(const OperandBuilder *b, Node *x, Dtype t)
 
 static Node *largest(const OperandBuilder *b, Node *x)
 {
-    Node *n = here(b, g_node(b->g, Oamax, b->by->loc, 1, &x));
+    Node *n = here(b, g_node(b->g, Oamax, b->at->loc, 1, &x));
 
     n->at.amax = (struct amax_attrs){ b->to.layout, b->axes, b->blocks };
     return infer(b->g, n);
@@ -429,23 +446,11 @@ static Node *largest_of_all(const OperandBuilder *b, Node *x)
 static Node *quantized(const OperandBuilder *b, Node *x, Node *scale)
 {
     Node *in[2] = { x, scale };
-    Node *n = here(b, g_node(b->g, Oquantize, b->by->loc, 2, in));
+    Node *n = here(b, g_node(b->g, Oquantize, b->at->loc, 2, in));
 
     n->at.quantize = (struct quantize_attrs){ b->to.layout, b->axes, b->blocks,
                                               b->to.to, b->pairs };
     return infer(b->g, n);
-}
-
-/* What the numbers q are times their scales, which x's dtype holds exactly. */
-static Node *unscaled(const OperandBuilder *b, const Node *x, Node *q,
-                      Node *scale)
-{
-    Node *in[2] = { q, scale };
-    Node *n = here(b, g_node(b->g, Odequantize, b->by->loc, 2, in));
-
-    n->at.dequantize =
-        (struct dequantize_attrs){ b->to.layout, b->axes, b->blocks, b->pairs };
-    return as(b, infer(b->g, n), x->dt);
 }
 
 /* The largest number of a dtype. */
@@ -454,35 +459,51 @@ static double largest_number(Dtype t)
     return t == De2m1x2 ? 6 : dtype_rounded(t, FLT_MAX);
 }
 
-static ScaledOperand build_operand(const OperandBuilder *b, Node *x)
+static Rounding rounded(const OperandBuilder *b, Node *x)
 {
     double most = largest_number(b->to.to);
     Node *a = largest(b, x), *one = number(b, 1), *s, *t;
+    Rounding r = { x, b->axes, b->blocks, b->pairs, NULL, NULL, NULL };
 
     switch (b->to.formula) {
     case FORMULAamax:
         s = ew(b, Oamax_scale, a, number(b, most));
-        return (ScaledOperand){ as(b, quantized(b, x, s), x->dt),
-                                ew(b, Odiv, one, s) };
+        r.numbers = quantized(b, x, s);
+        r.outer = ew(b, Odiv, one, s);
+        return r;
     case FORMULApow2:
         s = ew(b, Opow2_scale, a, number(b, most));
-        return (ScaledOperand){
-            unscaled(b, x, quantized(b, x, s), ew(b, Odiv, one, s)), NULL
-        };
+        r.numbers = quantized(b, x, s);
+        r.inverse = ew(b, Odiv, one, s);
+        return r;
     case FORMULAmx:
         s = as(b, ew(b, Omx_inverse, a, number(b, most)), De8m0);
-        return (ScaledOperand){
-            unscaled(b, x, quantized(b, x, ew(b, Omx_scale, s, NULL)), s), NULL
-        };
+        r.numbers = quantized(b, x, ew(b, Omx_scale, s, NULL));
+        r.inverse = s;
+        return r;
     default: break;
     }
     most *= largest_number(De4m3);
     t = ew(b, Oamax_scale, largest_of_all(b, x), number(b, most));
     s = as(b, ew(b, Onv_inverse, a, t), De4m3);
-    return (ScaledOperand){
-        unscaled(b, x, quantized(b, x, ew(b, Onv_scale, s, t)), s),
-        ew(b, Odiv, one, t)
-    };
+    r.numbers = quantized(b, x, ew(b, Onv_scale, s, t));
+    r.inverse = s;
+    r.outer = ew(b, Odiv, one, t);
+    return r;
+}
+
+/* What the numbers are times their scales of blocks, which x's dtype holds
+ * exactly. */
+static ScaledOperand operand_of(const OperandBuilder *b, const Rounding *r)
+{
+    Node *in[2] = { r->numbers, r->inverse };
+
+    if (!r->inverse)
+        return (ScaledOperand){ as(b, r->numbers, r->of->dt), r->outer };
+    Node *n = here(b, g_node(b->g, Odequantize, b->at->loc, 2, in));
+    n->at.dequantize =
+        (struct dequantize_attrs){ b->to.layout, r->axes, r->blocks, r->pairs };
+    return (ScaledOperand){ as(b, infer(b->g, n), r->of->dt), r->outer };
 }
 
 static Axis *counts(Graph *g, Axis *a, int size)
@@ -502,27 +523,69 @@ static Axes own_axes(Graph *g, const Node *x)
     return g_axes(g, v, n);
 }
 
+/* Blocks along these axes, and pairs of numbers. */
+static void cut_into_blocks(OperandBuilder *b, Axis *const *cut, int ncut)
+{
+    const ScaleInfo *s = &scales[b->to.layout];
+    Axis *blocks[2];
+
+    for (int i = 0; i < ncut; i++)
+        blocks[i] = counts(b->g, cut[i], i + 1 < ncut ? s->rows : s->cols);
+    if (ncut) {
+        b->axes = g_axes(b->g, cut, ncut);
+        b->blocks = g_axes(b->g, blocks, ncut);
+    }
+    if (b->to.to == De2m1x2)
+        b->pairs = counts(b->g, b->axes.v[b->axes.n - 1], 2);
+}
+
+static int same_axes(const Axes *a, Axis *const *v, int n)
+{
+    int same = a->n == n;
+
+    for (int i = 0; i < n && same; i++)
+        same = a->v[i] == v[i];
+    return same;
+}
+
+/* Parameter x rounded with blocks along these axes, once a step. */
+static Rounding rounded_once(OperandBuilder b, WeightChoice *w, Node *x,
+                             Axis *const *cut, int ncut)
+{
+    for (size_t i = 0; i < vec_len(w->once); i++)
+        if (!ncut || same_axes(&w->once[i].axes, cut, ncut))
+            return w->once[i];
+    b.at = x;
+    b.reg = REGpre;
+    b.again = 0;
+    cut_into_blocks(&b, cut, ncut);
+    Rounding r = rounded(&b, x);
+    vec_push(b.g->arena, w->once, r);
+    return r;
+}
+
 static ScaledOperand operand(const Placement *p, const Node *n, int k,
-                             OperandUse use)
+                             OperandUse use, WeightChoice *w)
 {
     Graph *g = p->g;
     Node *x = n->in[k];
-    OperandBuilder b = { .g = g, .to = p->recipe[use], .by = n };
-    const ScaleInfo *s = &scales[b.to.layout];
-    Axis *cut[2], *blocks[2];
+    OperandBuilder b = { .g = g,
+                         .to = p->recipe[use],
+                         .at = n,
+                         .reg = n->reg,
+                         .again = use == USEweight && is_backward(n) };
+    Axis *cut[2];
     int ncut = axes_cut(b.to.layout, n, x, cut);
+    Rounding r;
 
-    b.again = use == USEweight && is_backward(n);
     b.own = b.axes = own_axes(g, x);
-    for (int i = 0; i < ncut; i++)
-        blocks[i] = counts(g, cut[i], i + 1 < ncut ? s->rows : s->cols);
-    if (ncut) {
-        b.axes = g_axes(g, cut, ncut);
-        b.blocks = g_axes(g, blocks, ncut);
+    if (use == USEweight && x->op == Oparam) {
+        r = rounded_once(b, w, x, cut, ncut);
+    } else {
+        cut_into_blocks(&b, cut, ncut);
+        r = rounded(&b, x);
     }
-    if (b.to.to == De2m1x2)
-        b.pairs = counts(g, b.axes.v[b.axes.n - 1], 2);
-    return build_operand(&b, x);
+    return operand_of(&b, &r);
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -573,7 +636,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     int w = weight_at(g, n);
     const Param *param =
         w >= 0 ? weight_of(g, n->in[w]) : table_get(p->gradient, KEYP(n));
-    const WeightChoice *v = param ? table_get(p->choice, KEYP(param)) : NULL;
+    WeightChoice *v = param ? table_get(p->choice, KEYP(param)) : NULL;
     OperandUse use[2];
     ScaledOperand x[2];
 
@@ -587,7 +650,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
             return n;
     }
     for (int k = 0; k < 2; k++)
-        x[k] = operand(p, n, k, use[k]);
+        x[k] = operand(p, n, k, use[k], v);
     return of_scaled(g, n, x);
 }
 

@@ -1,7 +1,7 @@
 /* blocks_test: values rounded to e4m3 in blocks by the kernels for GPUs are the
  * numbers and scales of the formulas of ops, to the bit: of weights, of rows,
- * as they lie and turned, of sizes that end inside of a block, with blocks of
- * zeros, of NaN, of infinities and of the least numbers. */
+ * as they lie, turned and both at once, of sizes that end inside of a block,
+ * with blocks of zeros, of NaN, of infinities and of the least numbers. */
 #include "../../codegen/codegen.h"
 #include "emu.h"
 #include "emurun.h"
@@ -13,12 +13,14 @@
 
 static const struct Case {
     const char *name;
-    int rows, turned, X, P, Q; /* rows: P of more that there is room for */
+    int rows, lies, turned, X, P,
+        Q; /* rows: P of more that there is room for */
 } cases[] = {
-    { "weights", 0, 0, 2, 136, 200 },
-    { "weights turned", 0, 1, 2, 200, 264 },
-    { "weights small", 0, 1, 3, 8, 16 },
-    { "rows", 1, 0, 1, 37, 304 },
+    { "weights", 0, 1, 0, 2, 136, 200 },
+    { "weights turned", 0, 0, 1, 2, 200, 264 },
+    { "weights small", 0, 0, 1, 3, 8, 16 },
+    { "weights both ways", 0, 1, 1, 2, 136, 264 },
+    { "rows", 1, 1, 0, 1, 37, 304 },
 };
 enum { NCASE = sizeof cases / sizeof *cases, SPARE = 5 };
 
@@ -33,16 +35,17 @@ static Group *group_of(const struct Case *c)
     Text t = { .arena = forever };
     int bp = c->rows ? c->P : blocks_of_axis(c->P), bq = blocks_of_axis(c->Q);
 
-    put(&t, "#define P %d\n#define Q %d\n#define TURNED %d\n%s", c->P, c->Q,
-        c->turned, blocks_pre);
+    put(&t, "#define P %d\n#define Q %d\n%s", c->P, c->Q, blocks_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(256)\n"
-            "@(const uint16_t *w, uint8_t *q, float *s)\n{\n    ");
+            "@(const uint16_t *w, uint8_t *q, float *s, uint8_t *tq, "
+            "float *ts)\n{\n    ");
     if (c->rows)
         put(&t, "quantize_rows(w, q, s, %d);\n}\n", c->P - SPARE);
     else
-        put(&t, "quantize_square(w, q, s);\n}\n");
+        put(&t, "quantize_square<%d, %d>(w, q, s, tq, ts);\n}\n", c->lies,
+            c->turned);
     set_text_named(k, forever, t.s);
-    k->narg = 3;
+    k->narg = 5;
     int64_t all = (int64_t)c->X * bp * bq;
     cuda_set_launch(
         k, forever,
@@ -71,9 +74,9 @@ static float scale_of(float most)
 
 typedef struct Data {
     uint16_t *w;
-    uint8_t *q;
-    float *s;
-    size_t bytes[3];
+    uint8_t *q, *tq;
+    float *s, *ts;
+    size_t bytes[5];
 } Data;
 
 /* Element at of block b; line: which of lines, of how many columns. */
@@ -81,11 +84,16 @@ static int differs(const struct Case *c, const Data *d, int x, int p, int q,
                    float scale)
 {
     int64_t from = ((int64_t)x * c->P + p) * c->Q + q;
-    int64_t to = c->turned ? ((int64_t)x * c->Q + q) * c->P + p : from;
+    int64_t to = ((int64_t)x * c->Q + q) * c->P + p;
     uint8_t want =
         narrow_nearest(De4m3, (float)bf16_to_f32(d->w[from]) * scale);
 
-    return d->q[to] != want;
+    return (c->lies && d->q[from] != want) || (c->turned && d->tq[to] != want);
+}
+
+static int scale_differs(float is, float one)
+{
+    return !(is == one || (isnan(is) && isnan(one)));
 }
 
 static int block_differs(const struct Case *c, const Data *d, int x, int bp,
@@ -106,9 +114,10 @@ static int block_differs(const struct Case *c, const Data *d, int x, int bp,
                 most = INFINITY;
         }
     float scale = scale_of(most), one = 1 / scale;
-    float is =
-        d->s[c->turned ? (x * nq + bq) * np + bp : (x * np + bp) * nq + bq];
-    bad += !(is == one || (isnan(is) && isnan(one)));
+    if (c->lies)
+        bad += scale_differs(d->s[(x * np + bp) * nq + bq], one);
+    if (c->turned)
+        bad += scale_differs(d->ts[(x * nq + bq) * np + bp], one);
     for (int p = bp * high; p < p1; p++)
         for (int q = bq * BLOCK; q < q1; q++)
             bad += differs(c, d, x, p, q, scale);
@@ -119,19 +128,22 @@ static int run(const struct Case *c, const Group *k)
 {
     int np = c->rows ? c->P : blocks_of_axis(c->P), nq = blocks_of_axis(c->Q);
     size_t n = (size_t)c->X * (size_t)c->P * (size_t)c->Q;
-    Data d = { .bytes = { n * 2 + RUNGUARD, n + RUNGUARD,
-                          (size_t)(c->X * np * nq) * 4 + RUNGUARD } };
+    size_t bytes = (size_t)(c->X * np * nq) * 4 + RUNGUARD;
+    Data d = { .bytes = { n * 2 + RUNGUARD, n + RUNGUARD, bytes, n + RUNGUARD,
+                          bytes } };
     int bad = 0, there = c->rows ? c->P - SPARE : np;
 
     d.w = calloc(1, d.bytes[0]);
     d.q = memset(malloc(d.bytes[1]), 0x55, d.bytes[1]);
     d.s = memset(malloc(d.bytes[2]), 0x55, d.bytes[2]);
+    d.tq = memset(malloc(d.bytes[3]), 0x55, d.bytes[3]);
+    d.ts = memset(malloc(d.bytes[4]), 0x55, d.bytes[4]);
     for (int i = 0; i < (int)n; i++) {
         int line = i / c->Q, q = i % c->Q;
         int b = (c->rows ? line : line / BLOCK) * 3 + q / BLOCK;
         d.w[i] = f32_to_bf16(number(b, i));
     }
-    void *buf[] = { d.w, d.q, d.s };
+    void *buf[] = { d.w, d.q, d.s, d.tq, d.ts };
     bad += emurun_launch(k, buf, d.bytes, NULL) != 0;
     for (int x = 0; x < c->X; x++)
         for (int bp = 0; bp < there; bp++)
@@ -143,6 +155,8 @@ static int run(const struct Case *c, const Group *k)
     free(d.w);
     free(d.q);
     free(d.s);
+    free(d.tq);
+    free(d.ts);
     return bad;
 }
 
