@@ -2,7 +2,9 @@
  * the order in which a product reads them (blocks.pre). */
 #include "products.h"
 
-enum { THREADS = 256, BLOCK = 128, ATONCE = 16 /* blocks of rows */ };
+/* LINES: blocks of rows that a kernel's threads take side by side, ATONCE times
+ * over. */
+enum { THREADS = 256, BLOCK = 128, LINES = 16, ATONCE = 4 };
 
 static Node *part_of(const Group *k, int64_t i) /* null: nobody reads it */
 {
@@ -49,6 +51,7 @@ void blocks_lower_cuda(Graph *g, Group *k, Arena *a)
     int last = x->nd - 1;
     int64_t p = local_n(g, x, last - 1), q = local_n(g, x, last);
     int64_t blocks = blocks_along(q) * (map ? p : blocks_along(p));
+    int64_t turn = LINES * ATONCE;
     Text t = { .arena = a };
 
     for (int i = 0; i < 6; i++)
@@ -57,13 +60,13 @@ void blocks_lower_cuda(Graph *g, Group *k, Arena *a)
     k->narg = (int)vec_len(k->arg);
     k->maystore = 1;
     k->instr.kind = Ikernel;
-    put(&t, "#define P %lld\n#define Q %lld\n%s", (long long)p, (long long)q,
-        blocks_pre);
+    put(&t, "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n%s",
+        (long long)p, (long long)q, ATONCE, blocks_pre);
     put_kernel(&t, g, n, arg[1] != NULL, arg[3] != NULL);
     set_text_named(k, a, t.s);
     set_label(k, a, n);
     cuda_set_launch(k, a,
-                    (Launch){ .items = map ? (blocks + ATONCE - 1) / ATONCE
+                    (Launch){ .items = map ? (blocks + turn - 1) / turn
                                            : local_n(g, x, 0) * blocks,
                               .threads = THREADS });
 }

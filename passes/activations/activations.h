@@ -26,11 +26,18 @@ double seconds_of(const Graph *g, const Node *n); /* in a kernel of its own */
 /* By Node.call: micro-batches at most that hold at a time what it keeps. */
 int *micros_alive(const Graph *g);
 /* Adds to kept[number in the table of its unit, 0: of none] the bytes of each
- * value of the forward that the backward reads. */
+ * value of the forward that the backward reads, and of rounded weights. */
 void kept_bytes(const Graph *g, Table *unit, int64_t *kept);
 /* Bytes that a second of a micro-batch is worth in a unit (null: outside of
  * all), by Graph.price; HUGE_VAL: no memory is worth time. */
 double bytes_a_second(const Graph *g, const Scope *unit);
+
+/* ---- rounded_weights.c --------------------------------------------------- */
+
+/* Of n, a weight that is rounded once a step: what is kept for it. */
+int64_t rounded_bytes(const Graph *g, const Node *n);
+/* Rounds weights for each reader where memory is worth the time. */
+void round_again(Graph *g);
 
 /* ---- stash.c ------------------------------------------------------------- */
 

@@ -94,6 +94,8 @@ void kept_bytes(const Graph *g, Table *unit, int64_t *kept)
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
+        kept[(uintptr_t)table_get(unit, KEYP(n->scope->unit))] +=
+            rounded_bytes(g, n);
         for (int k = 0; k < n->nin && runs_backward(n); k++) {
             const Node *x = owner_of_bytes(n->in[k]);
             if (seen[x->id] || always_there(x) || runs_backward(x))

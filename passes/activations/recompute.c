@@ -464,6 +464,7 @@ void pass_recompute(Graph *g)
     size_t count;
 
     g_renumber(g);
+    round_again(g);
     mark_all(g);
     find_twins(g);
     choose(g);

@@ -95,7 +95,7 @@ static Node *as_it_is(Node *n, const Node *by)
 /* Part i, as x; of those from 2 on the axis that is summed over lies last. */
 static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
 {
-    Node *p = as_it_is(new_part(g, blocks, i, x->dt, x), x);
+    Node *p = g_placed(as_it_is(new_part(g, blocks, i, x->dt, x), x), blocks);
     Dim last = p->dim[sum];
 
     p->dim[sum] = p->dim[p->nd - 1];

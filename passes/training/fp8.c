@@ -7,7 +7,7 @@
  *
  * A weight's products are scaled together: forward, the gradient of what it
  * meets, its own gradient. It is rounded once a step, in `pre`, for all of them
- * and all micro-batches; where each of these gathers it (ZeRO-3), by its reader.
+ * and all micro-batches; by its reader where each of these gathers it (ZeRO-3).
  * What a scale of blocks leaves is a number that bf16 holds exactly (of e4m3
  * times a power of two, of e2m1 times e4m3), so the product is that of the
  * scaled numbers, added up in fp32. A scale that is one for all that a product
@@ -297,14 +297,26 @@ static int has_kernels(const Graph *g, const ScaledDtype *recipe)
     return pass_target(g)->scaled != NULL;
 }
 
+/* Bytes of a micro-batch that rounding weight x takes: elements are read and
+ * stored in both orders once a step, or those that are gathered for each
+ * product. */
+static double rounding_bytes(const Graph *g, const Node *x, double elements)
+{
+    enum { READ = 2, STORED = 1, PRODUCTS = 2 };
+
+    return x->op == Oparam
+               ? (READ + PRODUCTS * STORED) * elements / (double)micro_turns(g)
+               : PRODUCTS * (READ + STORED) * elements;
+}
+
 /* Seconds of a micro-batch on a rank that forward product n and the gradient of
  * its rows save, less those to read their operands in bf16 and store them in a
- * byte, weights in the order of each product, the rows shared by all products
- * that read the same. Tokens are as many as a rank has. */
+ * byte, the rows shared by all products that read the same. Tokens are as many
+ * as a rank has. */
 static double predicted_gain(const Placement *p, const Node *n, int w,
                              const Param *param)
 {
-    enum { PRODUCTS = 2, ROWBYTES = 3, WEIGHTBYTES = 3, PIECE = 16 };
+    enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16 };
     const Graph *g = p->g;
     const MachineSpeeds *m = machine_of(g);
     Shard sh[MAXATOM] = { 0 };
@@ -316,10 +328,13 @@ static double predicted_gain(const Placement *p, const Node *n, int w,
     if (fmod(K, PIECE) != 0 || fmod(N, PIECE) != 0) /* no tensor cores */
         return -1;
     double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
+    double each = rows / (weight / (K * N)); /* of an expert */
+    double flops = PRODUCTS * 2 * rows * K * N;
     double bytes =
-        ROWBYTES * rows * (K / share + N) + PRODUCTS * WEIGHTBYTES * weight;
-    return PRODUCTS * 2 * rows * K * N * (1 / m->gemm - 1 / m->narrow) -
-           bytes / m->memory;
+        ROWBYTES * rows * (K / share + N) + rounding_bytes(g, n->in[w], weight);
+    return flops / speed_at(m, SPEEDgrouped, each) -
+           flops / speed_at(m, SPEEDnarrow, each) -
+           bytes / speed_at(m, SPEEDmemory, bytes);
 }
 
 static void judge(Placement *p, const Node *n, int w)
@@ -574,12 +589,13 @@ static ScaledOperand operand(const Placement *p, const Node *n, int k,
                          .at = n,
                          .reg = n->reg,
                          .again = use == USEweight && is_backward(n) };
+    int once = use == USEweight && x->op == Oparam && program_trains(g->prog);
     Axis *cut[2];
     int ncut = axes_cut(b.to.layout, n, x, cut);
     Rounding r;
 
     b.own = b.axes = own_axes(g, x);
-    if (use == USEweight && x->op == Oparam) {
+    if (once) {
         r = rounded_once(b, w, x, cut, ncut);
     } else {
         cut_into_blocks(&b, cut, ncut);

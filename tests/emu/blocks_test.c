@@ -35,7 +35,8 @@ static Group *group_of(const struct Case *c)
     Text t = { .arena = forever };
     int bp = c->rows ? c->P : blocks_of_axis(c->P), bq = blocks_of_axis(c->Q);
 
-    put(&t, "#define P %d\n#define Q %d\n%s", c->P, c->Q, blocks_pre);
+    put(&t, "#define P %d\n#define Q %d\n#define AT_ONCE 3\n%s", c->P, c->Q,
+        blocks_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(256)\n"
             "@(const uint16_t *w, uint8_t *q, float *s, uint8_t *tq, "
             "float *ts)\n{\n    ");
@@ -49,7 +50,7 @@ static Group *group_of(const struct Case *c)
     int64_t all = (int64_t)c->X * bp * bq;
     cuda_set_launch(
         k, forever,
-        (Launch){ .items = c->rows ? (all + 15) / 16 : all, .threads = 256 });
+        (Launch){ .items = c->rows ? (all + 47) / 48 : all, .threads = 256 });
     return k;
 }
 

@@ -32,6 +32,7 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/qwen2.lua",       "precision=bf16" },
     { "tests/hf/qwen3.lua",       "precision=bf16 fold.tp=2" },
     { "tests/hf/mixtral-aux.lua", "precision=fp8 fold.tp=2 fold.ep=2" },
+    { "tests/hf/dsv3.lua",        "precision=fp64 precision.recipe=tensor precision.place=all fold.pp=2" },
     { "tests/models/dropout.lua", "precision=bf16" },
     { "tests/models/zoo.lua",     "precision=bf16" },
     { "models/deepseek_v3.lua",   "train.recompute=mla_up_proj,mlp,moe_act fold.pp=2 precision=bf16 axes.hidden=16 axes.heads=2 axes.nope=4 axes.rot=4 axes.dim=8 axes.qr=8 axes.kvr=8 axes.dense=8 axes.ffn=8 axes.shared=8 axes.expert=8 axes.nodes=4 axes.prior=16" },
