@@ -16,6 +16,7 @@ static const InstrSpeeds family_speeds[NFAMILY] = {
     [FAMcumsum] = { SPEEDloop, SPEEDindex, 0 },
     [FAMdrop_to_capacity] = { SPEEDloop, SPEEDindex, 0 },
     [FAMroute] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMblocks] = { SPEEDloop, SPEEDmemory, 0 },
     [FAMscatter] = { SPEEDloop, SPEEDindex, 0 },
     [FAMcomm] = { SPEEDloop, SPEEDlink, 0 },
     [FAMzero] = { SPEEDloop, SPEEDmemory, 0 },
