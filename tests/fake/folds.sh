@@ -114,8 +114,11 @@ cases() {
 - 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 + 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
-- 2 fp8 apart fold.ep=2 precision.place=all axes.hidden=16 axes.ffn=16
+- 2 fp8 apart fold.ep=2 precision.place=all axes.hidden=16 axes.ffn=16 train.recompute=1e13
 - 2 fp8 apart fold.etp=2 precision.place=all axes.hidden=16 axes.ffn=256
+- 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1 precision.recipe=mxfp8 precision.place=all train.batch=8
+- 2 fp8 apart fold.pp=2 train.offload=activations,moments precision.place=all axes.hidden=16 axes.ffn=16
+- 2 fp8 apart fold.dp=2 fold.zero=3 precision.place=all axes.hidden=16 axes.ffn=16
 - 1 fp64 balance
 - 1 fp64 dropout
 - 1 fp64 expert_choice
