@@ -498,8 +498,18 @@ Fuse fuse_again(Graph *g, Arena *a)
 
 /* ---- the rule ------------------------------------------------------------ */
 
+static int is_reduced(const Fuse *f, const Node *m)
+{
+    for (size_t i = 0; i < vec_len(f->user[m->id]); i++)
+        if (is_reduction(f->user[m->id][i]))
+            return 1;
+    return 0;
+}
+
 /* Would reading p from m repeat costly work? Not when p's axes are the slowest
- * of m's, then it is computed once for each of their settings. */
+ * of m's, then it is computed once for each of their settings. What is stored
+ * and reduced at another index, as for the largest of a block, is computed for
+ * each of these, and again for what is made of the result. */
 static int repeats(const FuseSet *s, const Node *m, const Operand *o)
 {
     const Graph *g = s->fuse->graph;
@@ -508,7 +518,8 @@ static int repeats(const FuseSet *s, const Node *m, const Operand *o)
         return 0;
     AxisSet p = axes_here(g, o->node), q = axes_here(g, space_of(m));
     if (o->moved)
-        return local_elems(g, space_of(m)) > local_elems(g, o->node);
+        return (is_stored(s, o->node) && is_reduced(s->fuse, m)) ||
+               local_elems(g, space_of(m)) > local_elems(g, o->node);
     return q.n > p.n && !axes_lead(g, &p, space_of(m));
 }
 
