@@ -163,9 +163,10 @@ static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
     const char *field = launch_wrong(l);
     if (field && law(Llaunch_range))
         return strf(c->arena, "has a '%s' out of its range", field);
-    if ((l->threads ? l->grain || !l->y || !l->z
+    if ((l->threads ? l->grain || !l->y || !l->z || !l->then != !l->pairs ||
+                          (l->then && l->persistent)
                     : !l->grain || l->y || l->z || l->shared || l->persistent ||
-                          l->hopper) &&
+                          l->hopper || l->then || l->pairs) &&
         law(Llaunch))
         return "runs neither on a host nor on a GPU";
     for (int i = 0; i < s->nword; i++)

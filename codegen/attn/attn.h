@@ -134,6 +134,8 @@ const char *attn_allseen(Attn *attn);
  * such a condition? Can anything else hide a pair? */
 int attn_isopen(const Attn *attn, const Node *n);
 int attn_hides(const Attn *attn);
+/* Keys see queries from their own place on, and all of both are here. */
+int attn_is_causal(const Attn *attn);
 void attn_cost(Attn *attn); /* flops and bytes of the group's instruction */
 
 #endif

@@ -206,6 +206,22 @@ const char *attn_allseen(Attn *attn)
     return x.s;
 }
 
+static int is_whole(const Attn *attn, const Axis *a)
+{
+    const Node *s = attn->score;
+
+    return attn_count(attn, a) == s->dim[dim_of(s, a)].n;
+}
+
+int attn_is_causal(const Attn *attn)
+{
+    MaskBounds b = seen(attn, attn->score);
+
+    return isinf(b.lo) && b.hi <= 0 && is_whole(attn, attn->query) &&
+           is_whole(attn, attn->key) &&
+           attn_count(attn, attn->query) == attn_count(attn, attn->key);
+}
+
 /* Keys from k0 on that the queries [q0, q0 + rows) can see; null: all. */
 static const char *keys_seen(Attn *attn)
 {

@@ -207,6 +207,9 @@ static void put_sums(AttnWg *w, const char *p, const char *x, int from, int to)
                      (long long)w->col[i].W, (long long)w->cols, sum_of(w, i),
                      p, (long long)w->col[i].at);
     put_line(&attn->out, 4, "wg_commit();");
+    if (w->job->stores && from == 0)
+        put_line(&attn->out, 4, "store_dscores<%lld>(%s, %s, q0, row, cols);",
+                 (long long)w->cols, attn_dscores_at(w->gpu, w->job), p);
 }
 
 static void hold_sums(AttnWg *w)
@@ -247,9 +250,11 @@ static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
     attn_inner(attn, attn->node->in[op], in);
     AttnSlab s = attn_slab(attn, v, a, in[0]);
     put_line(&attn->out, depth,
-             "store_rows<%lld, %d>(%s, %s, %s, o%d, row, %s, %lld, %s, %s);",
+             "store_rows<%lld, %d, %d>(%s, %s, %s, o%d, row, %s, %lld, %s, "
+             "%s);",
              (long long)s.W,
-             attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8), to,
+             attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8),
+             w->job->loads ? 2 : 8, to,
              attn_stride(attn, v, a), attn_stride(attn, v, s.in), op, rows,
              (long long)s.w, f0, f1);
 }
@@ -416,7 +421,7 @@ static void open_backward(AttnWg *w)
     Attn *attn = &w->gpu->attn;
     const AttnView *v[2] = { &w->gpu->lse, &w->gpu->delta };
 
-    if (w->job->keys)
+    if (w->job->keys || w->job->loads)
         return;
     put_line(&attn->out, 3, "float lse_of[2], delta_of[2];");
     put_line(&attn->out, 3, "for (int h = 0; h < 2; h++) {");
@@ -504,6 +509,26 @@ static void any_tile(AttnWg *w)
     put_sums(w, "ps", "s", 0, attn->ndot);
 }
 
+/* Gradients of scores meet keys. */
+static void loaded_tile(AttnWg *w)
+{
+    Attn *attn = &w->gpu->attn;
+
+    put_line(&attn->out, 4, "wg_fence();");
+    for (int i = 0; i < w->ncol; i++)
+        if (sum_of(w, i) >= 0)
+            put_line(&attn->out, 4,
+                     "weigh_keys<%lld>(o%d, from + %lld, from + %lld);",
+                     (long long)w->col[i].W, sum_of(w, i),
+                     (long long)w->dscores, (long long)w->col[i].at);
+    put_line(&attn->out, 4, "wg_commit();");
+    put_line(&attn->out, 4, "wg_wait<0>();");
+    for (int i = 0; i < w->ncol; i++)
+        if (sum_of(w, i) >= 0)
+            put_line(&attn->out, 4, "hold(o%d);", sum_of(w, i));
+    put_line(&attn->out, 4, "used(ring_empty(0, stage));");
+}
+
 static void backward_tile(AttnWg *w)
 {
     Attn *attn = &w->gpu->attn;
@@ -551,7 +576,10 @@ static void backward(AttnWg *w)
              (long long)attn_wg_tiles(w), (long long)w->colbytes);
     put_line(&attn->out, 4, "await(ring_full(0, stage), phase);");
     put_line(&attn->out, 4, "fetch_fence();");
-    backward_tile(w);
+    if (w->job->loads)
+        loaded_tile(w);
+    else
+        backward_tile(w);
     attn_wg_next(w, 4);
     put_line(&attn->out, 3, "}");
 }
@@ -592,7 +620,8 @@ void attn_wg_job(AttnGpu *x, const AttnJob *j)
     }
     put_line(&attn->out, 3, "const int lane = TID & 31;");
     put_line(&attn->out, 3,
-             "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
+             j->loads ? "const int row = dscores_row();"
+                      : "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
     put_line(&attn->out, 3, "await(ROWS_FULL, 0);");
     backward(&w);

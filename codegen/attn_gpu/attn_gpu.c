@@ -97,13 +97,15 @@ static int64_t items_of(const Attn *attn, const AttnJob *j, int64_t rows)
 static void split_jobs(AttnGpu *x)
 {
     int64_t items = items_of(&x->attn, x->job, ATWGROWS);
+    int64_t turns = x->pairs ? x->pairs : 1;
 
     x->cluster = 1;
     x->blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
     for (int i = 0; i < x->njob && x->back; i++) {
         AttnJob *j = &x->job[i];
         int64_t loop = attn_product(&x->attn, j->loop, j->nloop);
-        if (items_of(&x->attn, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
+        if (items_of(&x->attn, j, ATWGROWS) / turns < 2 * GPUBLOCKS &&
+            loop % 2 == 0)
             x->cluster = j->split = 2;
     }
 }
@@ -114,9 +116,13 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
     Attn *attn = &x->attn;
     Axis *a = j->keys ? attn->key : attn->query;
-    int64_t over = attn_product(attn, j->over, j->nover);
-    int64_t n = items_of(attn, j, rows) / over;
-    const char *c = strf(attn->arena, "(item %% %lld)", (long long)over);
+    int64_t over = attn_combinations(x, j);
+    int64_t n = items_of(attn, j, rows) / attn_product(attn, j->over, j->nover);
+    const char *c =
+        x->pairs > 1
+            ? strf(attn->arena, "(launch / 2 * %lld + item %% %lld)",
+                   (long long)over, (long long)over)
+            : strf(attn->arena, "(item %% %lld)", (long long)over);
 
     attn_coords(attn, 2, c, (Axis *const *)j->over, j->nover);
     put_line(&attn->out, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
@@ -132,7 +138,8 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
 static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
     Attn *attn = &x->attn;
-    int64_t items = items_of(attn, j, rows), blocks = items * j->split;
+    int64_t items = items_of(attn, j, rows) / (x->pairs ? x->pairs : 1);
+    int64_t blocks = items * j->split;
 
     blocks = (blocks + x->cluster - 1) / x->cluster * x->cluster;
     put_line(&attn->out, 1, "if (block < %lld) {", (long long)blocks);
@@ -169,7 +176,7 @@ static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
     put_line(&attn->out, 1, "}");
 }
 
-static int64_t put_jobs(AttnGpu *x, int64_t rows,
+static int64_t put_jobs(AttnGpu *x, int64_t rows, int loads,
                         void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
     Attn *attn = &x->attn;
@@ -178,6 +185,8 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows,
     put_line(&attn->out, 1, "int64_t block = blockIdx.x;");
     for (int i = 0; i < x->njob; i++) {
         const AttnJob *j = &x->job[i];
+        if (j->loads != loads)
+            continue;
         int64_t n = open_job(x, j, rows);
         put_job(x, j);
         put_line(&attn->out, 2, "return;");
@@ -188,15 +197,28 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows,
     return blocks;
 }
 
-/* A warpgroup fetches for all jobs, two multiply. */
-static int64_t put_roles(AttnGpu *x)
+static void put_backward(AttnGpu *x,
+                         void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
     Attn *attn = &x->attn;
-    int64_t blocks = x->blocks;
+
+    if (x->pairs) {
+        put_line(&attn->out, 1, "if (launch & 1) {");
+        x->then = put_jobs(x, ATWGROWS, 1, put_job);
+        put_line(&attn->out, 1, "return;");
+        put_line(&attn->out, 1, "}");
+    }
+    x->blocks = put_jobs(x, ATWGROWS, 0, put_job);
+}
+
+/* A warpgroup fetches for all jobs, two multiply. */
+static void put_roles(AttnGpu *x)
+{
+    Attn *attn = &x->attn;
     int many = 0;
 
     for (int i = 0; i < x->njob; i++)
-        many |= attn_job_width(x, &x->job[i]) > 256;
+        many |= attn_job_width(x, &x->job[i]) > 256 || x->pairs;
     put_line(&attn->out, 1,
              "extern __shared__ __align__(1024) uint8_t room[];");
     put_line(&attn->out, 1,
@@ -207,20 +229,19 @@ static int64_t put_roles(AttnGpu *x)
     put_line(&attn->out, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
     put_line(&attn->out, 1, "few_registers<%d>();", many ? 24 : 40);
     if (x->back)
-        put_jobs(x, ATWGROWS, attn_wg_fetch);
+        put_backward(x, attn_wg_fetch);
     else
         put_walk(x, attn_wg_fetch);
     put_line(&attn->out, 1, "} else {");
     put_line(&attn->out, 1, "many_registers<%d>();", many ? 240 : 232);
     if (x->back) {
-        blocks = put_jobs(x, ATWGROWS, attn_wg_job);
+        put_backward(x, attn_wg_job);
     } else {
         attn_wg_open(x);
         put_walk(x, attn_wg_job);
         attn_wg_close(x);
     }
     put_line(&attn->out, 1, "}");
-    return blocks;
 }
 
 void attn_lower_cuda(Graph *g, Group *k, Arena *a)
@@ -238,10 +259,15 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     attn_make_jobs(&x);
     x.attn.scaled = x.tensor = attn_wg_fits(&x);
     x.cluster = 1;
+    if (x.tensor && x.back)
+        attn_share_dscores(&x);
     if (x.tensor)
         split_jobs(&x);
-    int64_t blocks =
-        x.tensor ? put_roles(&x) : put_jobs(&x, ATWARPS, attn_warp_job);
+    if (x.tensor)
+        put_roles(&x);
+    else
+        x.blocks = put_jobs(&x, ATWARPS, 0, attn_warp_job);
+    k->instr.launch.then = x.then;
     int threads = x.tensor ? 384 : 256;
     put(&s, "%s%s", attn_gpu_pre, x.tensor ? hopper_pre : "");
     if (x.tensor)
@@ -253,14 +279,18 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
         put(&s, "__cluster_dims__(%lld, 1, 1) ", (long long)x.cluster);
     put(&s, "__launch_bounds__(%d, 1)\n@(", threads);
     cuda_put_parameters(&s, k);
+    if (x.pairs)
+        put(&s, "    uint8_t *const dscores = buf[%d];\n", k->narg);
     put(&s, "%s%s}\n", x.attn.decl.s, x.attn.out.s);
     set_text_named(k, a, s.s);
     set_label(k, a, x.attn.node);
     attn_cost(&x.attn);
     cuda_set_launch(k, a,
-                    (Launch){ .items = blocks,
+                    (Launch){ .items = x.blocks,
                               .threads = threads,
                               .shared = x.shared,
+                              .then = x.then,
+                              .pairs = x.pairs,
                               .persistent = x.tensor && !x.back,
                               .hopper = x.tensor });
 }

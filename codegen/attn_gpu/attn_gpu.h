@@ -7,6 +7,7 @@
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[];
 
 enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 }; /* rows of a block */
+enum { ATSQUARE = ATWGROWS * ATWGROWS * 2 }; /* bytes of its gradients of scores */
 typedef struct AttnJob {
     int keys; /* rows are keys, columns are queries */
     int nover;
@@ -16,6 +17,7 @@ typedef struct AttnJob {
     int nout;
     int out[MAXIN]; /* operands whose gradients it makes */
     int64_t split;  /* blocks that share an item */
+    int stores, loads; /* gradients of scores, in work space */
 } AttnJob;
 
 typedef struct AttnGpu {
@@ -27,7 +29,9 @@ typedef struct AttnGpu {
     int njob;
     int64_t shared;  /* bytes of shared memory a block */
     int64_t cluster; /* blocks of a cluster */
-    int64_t blocks;  /* forward: of the grid */
+    int64_t blocks;  /* of the grid, */
+    int64_t then;    /* of the second launch of a pair */
+    int64_t pairs;   /* of launches; 0: one launch alone */
 } AttnGpu;
 
 int attn_can_cuda(const Graph *g, const Node *n);
@@ -38,6 +42,10 @@ void attn_make_jobs(AttnGpu *x);
 int64_t attn_job_width(const AttnGpu *x, const AttnJob *j); /* of its sums */
 int64_t attn_most(const AttnGpu *x);
 AttnView attn_grad(const AttnGpu *x, int op);
+/* attn_dscores.c */
+void attn_share_dscores(AttnGpu *x);
+const char *attn_dscores_at(AttnGpu *x, const AttnJob *j);
+int64_t attn_combinations(const AttnGpu *x, const AttnJob *j); /* a launch's */
 void attn_warp_job(AttnGpu *x, const AttnJob *j); /* attn_warp.c */
 void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attn_consumer.c */
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j); /* what the job reads */
@@ -65,6 +73,7 @@ typedef struct AttnWg {
     int64_t cols;                        /* columns of a tile */
     int64_t stages, lines;               /* places of tiles; forward, of rows */
     int64_t rowbytes, colbytes;
+    int64_t dscores;      /* byte of a place where they begin */
     int64_t tiles, total; /* of one combination, of all */
 } AttnWg;
 

@@ -64,7 +64,10 @@ static int64_t lay_out(AttnWg *w, int64_t cols, int64_t stages)
     w->cols = cols;
     w->stages = stages;
     w->rowbytes = place(w->row, w->nrow, ATWGROWS);
-    w->colbytes = place(w->col, w->ncol, cols) + (w->job->keys ? 1024 : 0);
+    w->dscores = place(w->col, w->ncol, cols);
+    w->colbytes = w->dscores + (w->job->keys    ? 1024
+                                : w->job->loads ? ATSQUARE
+                                                : 0);
     return 1024 + w->lines * w->rowbytes + stages * w->colbytes;
 }
 
@@ -91,7 +94,8 @@ static void choose_tile(AttnWg *w)
     int64_t stages = DEEPEST, cols = 128;
 
     w->lines = 1;
-    if (attn_wg_sums(w->gpu, w->job) > 128 || lay_out(w, 128, 2) > ROOM)
+    if (!w->job->loads &&
+        (attn_wg_sums(w->gpu, w->job) > 128 || lay_out(w, 128, 2) > ROOM))
         cols = lay_out(w, 64, 2) > ROOM ? 32 : 64;
     w->lines += !w->gpu->back;
     if (lay_out(w, cols, 2) > ROOM)
@@ -113,7 +117,8 @@ AttnWg attn_wg(AttnGpu *x, const AttnJob *j)
                                attn->query, in);
         AttnSlab k =
             attn_slab(attn, attn_operand(attn, attn->dot[i].k), attn->key, in);
-        w.row[w.nrow++] = j->keys ? k : q;
+        if (!j->loads)
+            w.row[w.nrow++] = j->keys ? k : q;
         w.col[w.ncol++] = j->keys ? q : k;
     }
     AttnSlab value =
@@ -121,7 +126,7 @@ AttnWg attn_wg(AttnGpu *x, const AttnJob *j)
     if (j->keys) {
         w.row[w.nrow++] = value;
         w.col[w.ncol++] = attn_slab(attn, x->dout, attn->query, v);
-    } else {
+    } else if (!j->loads) {
         if (x->back)
             w.row[w.nrow++] = attn_slab(attn, x->dout, attn->query, v);
         w.col[w.ncol++] = value;
@@ -192,9 +197,16 @@ void attn_wg_place(AttnWg *w, int depth)
              keys ? "rows" : "cols", size, from, (long long)w->cols);
 }
 
+/* What is stored is read by blocks of queries: all that one of them sees is. */
 static const char *unseen_tile(AttnWg *w)
 {
-    return attn_unseen(&w->gpu->attn, "q0", "(q0 + rows)");
+    Attn *attn = &w->gpu->attn;
+
+    if (!w->job->stores)
+        return attn_unseen(attn, "q0", "(q0 + rows)");
+    return attn_unseen(attn, "(q0 & ~127)",
+                       strf(attn->arena, "at_least((q0 | 127) + 1, %s)",
+                            attn_size(attn, attn->query)));
 }
 
 /* Over all tiles that some row sees. */
@@ -331,6 +343,9 @@ static void put_part(AttnWg *w, int part)
         put_load(w, 4, &w->col[i], w->cols, "to");
     if (w->job->keys)
         put_numbers(w);
+    if (w->job->loads)
+        put_line(&attn->out, 4, "load_dscores(to + %lld, %s);",
+                 (long long)w->dscores, attn_dscores_at(w->gpu, w->job));
     put_line(&attn->out, 4, "fetched(ring_full(%d, stage));", part);
 }
 

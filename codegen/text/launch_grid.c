@@ -8,7 +8,8 @@
  *         ...
  *
  * r3 is an integer that depends on the rank, or a key; the compiler folds the
- * rest. */
+ * rest. Of a kernel that is launched in pairs (k->instr.launch.then, set before)
+ * the last one says which launch it is. */
 #include "text.h"
 
 /* What is a parameter of the kernel and no constant of its text: what depends
@@ -32,6 +33,8 @@ void cuda_put_parameters(Text *out, const Group *k)
     for (int i = 0; i < k->instr.nword; i++)
         if (of_rank(&k->instr.word[i]))
             put(out, ", int64_t r%d", i);
+    if (k->instr.launch.then)
+        put(out, ", int64_t launch");
     put(out, ")\n{\n    const Ptr buf[] = { ");
     for (int i = 0; i < nbuf; i++)
         put(out, "{ q%d }, ", i);

@@ -312,14 +312,14 @@ static int ready(void *d, const BoundInstr *b)
 }
 
 /* Before blocks of other streams that wait to start. */
-static int launch_first(Gpu *x, const BoundInstr *b)
+static int launch_first(Gpu *x, const BoundInstr *b, int64_t blocks)
 {
     const GpuCall *c = b->own;
     const Launch *l = &b->instr->launch;
     int least = 0;
     LaunchAttribute a = { .id = PRIORITY };
     LaunchConfig k = {
-        .grid = { (unsigned)c->blocks, (unsigned)l->y, (unsigned)l->z },
+        .grid = { (unsigned)blocks, (unsigned)l->y, (unsigned)l->z },
         .block = { (unsigned)l->threads, 1, 1 },
         .shared = (unsigned)l->shared,
         .stream = stream(x, b->on),
@@ -331,20 +331,30 @@ static int launch_first(Gpu *x, const BoundInstr *b)
     return dl.cuLaunchKernelEx(&k, c->fn, c->param, NULL);
 }
 
-static void launch(void *d, const BoundInstr *b)
+static void launch_grid(Gpu *x, const BoundInstr *b, int64_t blocks)
 {
     const GpuCall *c = b->own;
     const Launch *l = &b->instr->launch;
 
-    if (!c->blocks)
-        return;
     gpu_ok(b->instr->issue.priority
-               ? launch_first(d, b)
-               : dl.cuLaunchKernel(c->fn, (unsigned)c->blocks, (unsigned)l->y,
+               ? launch_first(x, b, blocks)
+               : dl.cuLaunchKernel(c->fn, (unsigned)blocks, (unsigned)l->y,
                                    (unsigned)l->z, (unsigned)l->threads, 1, 1,
-                                   (unsigned)l->shared, stream(d, b->on),
+                                   (unsigned)l->shared, stream(x, b->on),
                                    c->param, NULL),
            instr_label(b->instr));
+}
+
+static void launch(void *d, const BoundInstr *b)
+{
+    const GpuCall *c = b->own;
+    const Launch *l = &b->instr->launch;
+    int64_t number = 0;
+
+    c->param[b->instr->nbuf + b->instr->nword] = &number;
+    for (; number < (l->then ? 2 * l->pairs : 1); number++)
+        if (c->blocks)
+            launch_grid(d, b, number % 2 ? l->then : c->blocks);
 }
 
 static void product(void *d, const BoundInstr *b)

@@ -78,7 +78,7 @@ int attention_prepare(Attention *x, int n)
 typedef struct Buffers {
     const Group *k;
     void *buf[MOSTARGS];
-    size_t bytes[MOSTARGS];
+    size_t bytes[MOSTARGS]; /* of the group's, then of its work space */
 } Buffers;
 
 static const double *known(const Run *r, const Node *n, const double *delta)
@@ -98,6 +98,9 @@ static void fill(Buffers *b, const Run *r, const Group *k, const double *delta)
         memcpy(b->buf[i], p, size);
         free(p);
     }
+    b->bytes[k->narg] = (size_t)k->scratch;
+    b->buf[k->narg] = memset(malloc((size_t)k->scratch + 1), 0xff,
+                             (size_t)k->scratch);
 }
 
 static double *result(const Buffers *b, const Node *n)
@@ -116,6 +119,7 @@ static void drop(Buffers *b, uint64_t *bits)
             *bits = mix64(*bits, p[k]);
         free(b->buf[i]);
     }
+    free(b->buf[b->k->narg]);
 }
 
 static int launch(Buffers *b, const Run *r, const Group *k, const double *delta)

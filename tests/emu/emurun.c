@@ -202,13 +202,16 @@ int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
     void *arg[MOSTARGS], *param[MOSTARGS];
     const Launch *l = &k->instr.launch;
     unsigned grid[3] = { (unsigned)l->items, (unsigned)l->y, (unsigned)l->z };
+    int64_t number = 0, launches = l->then ? 2 * l->pairs : 1;
     unsigned block[3] = { (unsigned)l->threads, 1, 1 };
     EmuKernel *f = table_get(kernels, KEYP(intern(k->instr.kernel)));
 
-    if (!f || n > MOSTARGS)
+    if (!f || n >= MOSTARGS)
         die("emurun: no kernel %s, or %d arguments", k->instr.kernel, n);
-    if (l->persistent && grid[0] > INTURN) /* few have more work */
-        grid[0] = INTURN;
+    unsigned first = grid[0];
+    int error = 0;
+    if (l->persistent && first > INTURN) /* few have more work */
+        first = INTURN;
     if (!grid[0] || !grid[1] || !grid[2])
         return 0;
     bring(buf, bytes, nbuf, arg);
@@ -216,8 +219,12 @@ int emurun_launch(const Group *k, void *const *buf, const size_t *bytes,
         memcpy(&arg[i], &iv[i - nbuf], sizeof *arg);
     for (int i = 0; i < n; i++)
         param[i] = &arg[i];
+    param[n] = &number;
     emu_check = in_rooms;
-    int error = emu_launch(f, grid, block, (unsigned)l->shared, param);
+    for (; number < launches && !error; number++) {
+        grid[0] = number % 2 ? (unsigned)l->then : first;
+        error = emu_launch(f, grid, block, (unsigned)l->shared, param);
+    }
     emu_check = NULL;
     int stray = strays(k, buf, bytes);
     take_back(buf, bytes, nbuf);

@@ -153,6 +153,7 @@ typedef struct Card {
     Run r;
     Table *at; /* node -> its memory */
     void *fwd, *bwd;
+    uint64_t work; /* space of the backward kernel */
 } Card;
 
 static void lower(Card *d, const Form *c, Dtype dt)
@@ -164,6 +165,7 @@ static void lower(Card *d, const Form *c, Dtype dt)
     d->at = table_new(forever);
     d->fwd = compiled(&r->fwd);
     d->bwd = compiled(&r->bwd);
+    d->work = stream && r->bwd.scratch ? room_for((size_t)r->bwd.scratch) : 0;
 }
 
 static size_t bytes_of(const Node *n)
@@ -206,11 +208,17 @@ static void launch(Card *d, const Group *k, void *fn)
         arg[i] = &buf[i];
     }
     const Launch *l = &k->instr.launch;
+    int64_t number = 0;
     int64_t blocks = l->persistent && cores < l->items ? cores : l->items;
-    cu(dl.cuLaunchKernel(fn, (unsigned)blocks, (unsigned)l->y, (unsigned)l->z,
-                         (unsigned)l->threads, 1, 1, (unsigned)l->shared,
-                         stream, arg, NULL),
-       "launch");
+    buf[k->narg] = d->work;
+    arg[k->narg] = &buf[k->narg];
+    arg[k->narg + (k->scratch > 0)] = &number;
+    for (; number < (l->then ? 2 * l->pairs : 1); number++)
+        cu(dl.cuLaunchKernel(fn, (unsigned)(number % 2 ? l->then : blocks),
+                             (unsigned)l->y, (unsigned)l->z,
+                             (unsigned)l->threads, 1, 1, (unsigned)l->shared,
+                             stream, arg, NULL),
+           "launch");
 }
 
 static void finish(const char *what)
@@ -224,6 +232,8 @@ static void close_form(Card *d)
     const Node *all[40];
     int n = 0;
 
+    if (d->work)
+        dl.cuMemFree_v2(d->work);
     for (int i = 0; i < r->fwd.narg; i++)
         all[n++] = r->fwd.arg[i];
     for (int i = 0; i < r->bwd.narg; i++)
