@@ -254,9 +254,8 @@ static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
              "%s);",
              (long long)s.W,
              attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8),
-             w->job->loads ? 2 : 8, to,
-             attn_stride(attn, v, a), attn_stride(attn, v, s.in), op, rows,
-             (long long)s.w, f0, f1);
+             w->job->loads ? 2 : 8, to, attn_stride(attn, v, a),
+             attn_stride(attn, v, s.in), op, rows, (long long)s.w, f0, f1);
 }
 
 static const char *rows_at(Attn *attn, AttnView v, const Axis *a,

@@ -34,8 +34,8 @@ const char *attn_dscores_at(AttnGpu *x, const AttnJob *j)
 {
     Attn *attn = &x->attn;
     int64_t keys = blocks_along(attn, attn->key);
-    const char *c = strf(attn->arena, "item %% %lld",
-                         (long long)attn_combinations(x, j));
+    const char *c =
+        strf(attn->arena, "item %% %lld", (long long)attn_combinations(x, j));
 
     if (j->nloop)
         c = strf(attn->arena, "(%s) * %lld + now / %lld", c,

@@ -119,10 +119,9 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
     int64_t over = attn_combinations(x, j);
     int64_t n = items_of(attn, j, rows) / attn_product(attn, j->over, j->nover);
     const char *c =
-        x->pairs > 1
-            ? strf(attn->arena, "(launch / 2 * %lld + item %% %lld)",
-                   (long long)over, (long long)over)
-            : strf(attn->arena, "(item %% %lld)", (long long)over);
+        x->pairs > 1 ? strf(attn->arena, "(launch / 2 * %lld + item %% %lld)",
+                            (long long)over, (long long)over)
+                     : strf(attn->arena, "(item %% %lld)", (long long)over);
 
     attn_coords(attn, 2, c, (Axis *const *)j->over, j->nover);
     put_line(&attn->out, 2, "const int %s = (int)(%sitem / %lld) * %lld;",

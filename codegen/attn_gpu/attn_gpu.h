@@ -7,7 +7,7 @@
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[];
 
 enum { ATJOBS = 16, ATWARPS = 8, ATWGROWS = 128 }; /* rows of a block */
-enum { ATSQUARE = ATWGROWS * ATWGROWS * 2 }; /* bytes of its gradients of scores */
+enum { ATSQUARE = ATWGROWS * ATWGROWS * 2 }; /* bytes: rows x rows of bf16 */
 typedef struct AttnJob {
     int keys; /* rows are keys, columns are queries */
     int nover;
@@ -15,8 +15,8 @@ typedef struct AttnJob {
     int nloop;
     Axis *loop[MAXD]; /* the others */
     int nout;
-    int out[MAXIN]; /* operands whose gradients it makes */
-    int64_t split;  /* blocks that share an item */
+    int out[MAXIN];    /* operands whose gradients it makes */
+    int64_t split;     /* blocks that share an item */
     int stores, loads; /* gradients of scores, in work space */
 } AttnJob;
 
@@ -46,7 +46,7 @@ AttnView attn_grad(const AttnGpu *x, int op);
 void attn_share_dscores(AttnGpu *x);
 const char *attn_dscores_at(AttnGpu *x, const AttnJob *j);
 int64_t attn_combinations(const AttnGpu *x, const AttnJob *j); /* a launch's */
-void attn_warp_job(AttnGpu *x, const AttnJob *j); /* attn_warp.c */
+void attn_warp_job(AttnGpu *x, const AttnJob *j);              /* attn_warp.c */
 void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attn_consumer.c */
 void attn_wg_fetch(AttnGpu *x, const AttnJob *j); /* what the job reads */
 void attn_wg_open(AttnGpu *x); /* forward: around a block's items */

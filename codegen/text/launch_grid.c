@@ -8,8 +8,8 @@
  *         ...
  *
  * r3 is an integer that depends on the rank, or a key; the compiler folds the
- * rest. Of a kernel that is launched in pairs (k->instr.launch.then, set before)
- * the last one says which launch it is. */
+ * rest. If k->instr.launch.then is set before, the last parameter says which
+ * launch of the pairs it is. */
 #include "text.h"
 
 /* What is a parameter of the kernel and no constant of its text: what depends

@@ -99,8 +99,8 @@ static void fill(Buffers *b, const Run *r, const Group *k, const double *delta)
         free(p);
     }
     b->bytes[k->narg] = (size_t)k->scratch;
-    b->buf[k->narg] = memset(malloc((size_t)k->scratch + 1), 0xff,
-                             (size_t)k->scratch);
+    b->buf[k->narg] =
+        memset(malloc((size_t)k->scratch + 1), 0xff, (size_t)k->scratch);
 }
 
 static double *result(const Buffers *b, const Node *n)

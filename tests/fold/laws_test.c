@@ -180,6 +180,13 @@ static int no_grain(Mutant *m)
     return 1;
 }
 
+static int pairs_of_none(Mutant *m)
+{
+    m->p->sig->launch.pairs = 2;
+    mutant_sign(m);
+    return 1;
+}
+
 static int experts_without_map(Mutant *m)
 {
     Instr *s = step_of(m, Igmm);
@@ -655,6 +662,7 @@ static const Row rows[] = {
     { Lheight_lasting, WINDOW, "role persist + 256; program transient @ step + -256; program transient @ eval + -256", NULL },
     { Llaunch_range, BARE + MIX, "items below 0", no_items },
     { Llaunch, BARE + MIX, "no grain", no_grain },
+    { Llaunch, BARE + MIX, "pairs without a second launch", pairs_of_none },
     { Lno_deadlock, TIED, "turns: later", NULL },
     { Lcopy_bounds, BARE + MIX, "a copy of too much", copy_too_much },
     { Lint_atoms, BARE + MIX, "an integer of no atom", stray_int },

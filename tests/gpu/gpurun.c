@@ -152,6 +152,7 @@ static void bring(GpuRun *x, const Group *k, void *const *buf,
 static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
 {
     int n = a->n + k->instr.nword;
+    int64_t number = 0, launches = 1;
     void *param[MOST], *fn = table_get(x->fn, KEYP(intern(k->instr.kernel)));
 
     for (int i = a->n; i < n; i++)
@@ -162,10 +163,13 @@ static void launch(GpuRun *x, const Group *k, Args *a, const int64_t *iv)
     if (l->shared > 48 << 10)
         gpu_ok(dl.cuFuncSetAttribute(fn, SHARED, (int)l->shared),
                k->instr.kernel);
-    if (l->items)
-        gpu_ok(dl.cuLaunchKernel(fn, (unsigned)l->items, (unsigned)l->y,
-                                 (unsigned)l->z, (unsigned)l->threads, 1, 1,
-                                 (unsigned)l->shared, x->stream, param, NULL),
+    if (l->then)
+        param[n] = &number, launches = 2 * l->pairs;
+    for (; number < launches && l->items; number++)
+        gpu_ok(dl.cuLaunchKernel(
+                   fn, (unsigned)(number % 2 ? l->then : l->items),
+                   (unsigned)l->y, (unsigned)l->z, (unsigned)l->threads, 1, 1,
+                   (unsigned)l->shared, x->stream, param, NULL),
                k->instr.kernel);
 }
 
