@@ -226,6 +226,26 @@ static void hold_sums(AttnWg *w)
             put_line(&w->gpu->attn.out, 4, "hold(%s);", p[i]);
 }
 
+/* "what(o, place);" for each result, in turns of the item's sums that `when`
+ * says, of the block that has them. It may end there. */
+static void put_waiting(AttnWg *w, const char *when, const char *what, int ends)
+{
+    Attn *attn = &w->gpu->attn;
+    int64_t turns = attn_sum_turns(w->gpu, w->job);
+
+    if (turns == 1)
+        return;
+    put_line(&attn->out, 3, "if (launch / 2 %% %lld %s%s) {", (long long)turns,
+             strf(attn->arena, when, (long long)turns - 1),
+             w->job->split > 1 ? " && share == 0" : "");
+    for (int i = 0; i < w->job->nout; i++)
+        put_line(&attn->out, 4, "%s(o%d, %s);", what, w->job->out[i],
+                 attn_waiting_at(w->gpu, w->job, i));
+    if (ends)
+        put_line(&attn->out, 4, "return;");
+    put_line(&attn->out, 3, "}");
+}
+
 static void zero_sums(AttnWg *w)
 {
     Attn *attn = &w->gpu->attn;
@@ -238,6 +258,7 @@ static void zero_sums(AttnWg *w)
                  (long long)w->col[i].W / 2);
         put_line(&attn->out, 3, "zero(o%d);", op);
     }
+    put_waiting(w, "> 0", "get_waiting", 0);
 }
 
 /* To rows from `to` on, as many as `rows` says. */
@@ -594,6 +615,7 @@ static void close_backward(AttnWg *w)
         put_line(&attn->out, 3, "if (share)");
         put_line(&attn->out, 4, "return;");
     }
+    put_waiting(w, "< %lld", "put_waiting", 1);
     for (int i = 0; i < w->job->nout; i++) {
         int op = w->job->out[i];
         const char *f = op == attn->values ? "1" : "UNIT";

@@ -2,11 +2,15 @@
  * stores the gradients of scores in work space, in bf16 as they meet queries;
  * the job of queries loads them, where it would make scores, weights and their
  * gradients again. Nothing is added in memory: sums have the order that they
- * have without. Where the work space would be larger than MOST, combinations of
- * the keys' axes come in turns, a pair of launches each. */
+ * have without.
+ *
+ * Work space beyond WANTED is made less by turns, a pair of launches each:
+ * combinations of the score's axes one behind the other, first of those that
+ * the keys have, then of those that are summed over. Sums that go on in the next
+ * turn wait in work space too, in fp32 as threads hold them. */
 #include "attn_gpu.h"
 
-static const int64_t MOST = (int64_t)9 << 28; /* bytes of work space */
+static const int64_t WANTED = (int64_t)9 << 28; /* bytes of work space */
 
 static int64_t blocks_along(const Attn *attn, const Axis *a)
 {
@@ -22,11 +26,27 @@ static int64_t squares(const Attn *attn)
                                 : n * blocks_along(attn, attn->query);
 }
 
+static int64_t all_combinations(const Attn *attn)
+{
+    return attn_product(attn, attn->x, attn->nx);
+}
+
+static int64_t over(const AttnGpu *x, const AttnJob *j)
+{
+    return attn_product(&x->attn, j->over, j->nover);
+}
+
+/* Turns that the sums of a block of the job take. */
+int64_t attn_sum_turns(const AttnGpu *x, const AttnJob *j)
+{
+    return x->pairs > over(x, j) ? x->pairs / over(x, j) : 1;
+}
+
 int64_t attn_combinations(const AttnGpu *x, const AttnJob *j)
 {
-    int64_t n = attn_product(&x->attn, j->over, j->nover);
+    int64_t turns = (x->pairs ? x->pairs : 1) / attn_sum_turns(x, j);
 
-    return x->pairs ? n / x->pairs : n;
+    return over(x, j) / turns;
 }
 
 /* Its place for the block's rows and the tile's columns. */
@@ -34,22 +54,56 @@ const char *attn_dscores_at(AttnGpu *x, const AttnJob *j)
 {
     Attn *attn = &x->attn;
     int64_t keys = blocks_along(attn, attn->key);
+    int64_t loop = attn_product(attn, j->loop, j->nloop) / attn_sum_turns(x, j);
     const char *c =
         strf(attn->arena, "item %% %lld", (long long)attn_combinations(x, j));
 
     if (j->nloop)
-        c = strf(attn->arena, "(%s) * %lld + now / %lld", c,
-                 (long long)attn_product(attn, j->loop, j->nloop),
-                 (long long)attn_wg(x, j).tiles);
-    if (attn_is_causal(attn))
-        return strf(attn->arena,
-                    "dscores + ((%s) * %lld + folded(k0 / 128, q0 / 128, "
-                    "%lld)) * %d",
-                    c, (long long)squares(attn), (long long)keys, ATSQUARE);
-    return strf(attn->arena,
-                "dscores + ((%s) * %lld + k0 / 128 * %lld + q0 / 128) * %d", c,
-                (long long)squares(attn),
-                (long long)blocks_along(attn, attn->query), ATSQUARE);
+        c = strf(attn->arena, "(%s) * %lld + now / %lld %% %lld", c,
+                 (long long)loop, (long long)attn_wg(x, j).tiles,
+                 (long long)loop);
+    const char *square =
+        attn_is_causal(attn)
+            ? strf(attn->arena, "folded(k0 / 128, q0 / 128, %lld)",
+                   (long long)keys)
+            : strf(attn->arena, "k0 / 128 * %lld + q0 / 128",
+                   (long long)blocks_along(attn, attn->query));
+    return strf(attn->arena, "dscores + ((%s) * %lld + %s) * %d", c,
+                (long long)squares(attn), square, ATSQUARE);
+}
+
+/* Bytes of the gradients of scores of a turn; behind them sums wait. */
+static int64_t stored_bytes(const AttnGpu *x)
+{
+    return squares(&x->attn) * all_combinations(&x->attn) / x->pairs * ATSQUARE;
+}
+
+static int64_t item_bytes(const AttnGpu *x, const AttnJob *j)
+{
+    return attn_job_width(x, j) * ATWGROWS * 4;
+}
+
+static int64_t waiting_bytes(const AttnGpu *x, const AttnJob *to)
+{
+    int64_t sum = 0;
+
+    for (const AttnJob *j = x->job; j < to; j++)
+        if (attn_sum_turns(x, j) > 1)
+            sum += item_bytes(x, j) * attn_combinations(x, j) *
+                   blocks_along(&x->attn, x->attn.key);
+    return sum;
+}
+
+/* Where the item's sums of its results before `out` end. */
+const char *attn_waiting_at(AttnGpu *x, const AttnJob *j, int out)
+{
+    AttnJob before = *j;
+
+    before.nout = out;
+    return strf(x->attn.arena, "dscores + %lld + item * %lld",
+                (long long)(stored_bytes(x) + waiting_bytes(x, j) +
+                            item_bytes(x, &before)),
+                (long long)item_bytes(x, j));
 }
 
 /* Are its axes the first of the score's, so that its turns are the queries'? */
@@ -86,15 +140,17 @@ static int turns_fit(const AttnGpu *x)
     return queries;
 }
 
-static int64_t turns(const Attn *attn, const AttnJob *j)
+/* Turns that leave no more than is wanted, or twice that of one combination; 0:
+ * it is more. */
+static int64_t turns(const AttnGpu *x, const AttnJob *j)
 {
-    int64_t over = attn_product(attn, j->over, j->nover), n = 1;
-    int64_t bytes =
-        squares(attn) * attn_product(attn, attn->x, attn->nx) * ATSQUARE;
+    int64_t keys = over(x, j), all = all_combinations(&x->attn), n = 1;
+    int64_t bytes = squares(&x->attn) * all * ATSQUARE;
 
-    while (n < over && (over % n || bytes / n > MOST))
+    while (n < all &&
+           (all % n || (n > keys ? n % keys : keys % n) || bytes / n > WANTED))
         n++;
-    return bytes / n <= MOST ? n : 0;
+    return bytes / n <= 2 * WANTED ? n : 0;
 }
 
 static void share(AttnGpu *x, int on)
@@ -106,9 +162,8 @@ static void share(AttnGpu *x, int on)
 
 void attn_share_dscores(AttnGpu *x)
 {
-    const Attn *attn = &x->attn;
     AttnJob *j = storing(x);
-    int64_t n = j && turns_fit(x) ? turns(attn, j) : 0;
+    int64_t n = j && turns_fit(x) ? turns(x, j) : 0;
 
     if (!n)
         return;
@@ -119,6 +174,6 @@ void attn_share_dscores(AttnGpu *x)
         return;
     }
     x->pairs = n;
-    attn->group->scratch =
-        squares(attn) * attn_product(attn, attn->x, attn->nx) / n * ATSQUARE;
+    x->attn.group->scratch =
+        stored_bytes(x) + waiting_bytes(x, x->job + x->njob);
 }

@@ -84,11 +84,18 @@ static void make_views(AttnGpu *x)
             die("attention: a trained operand of a score on a GPU");
 }
 
-static int64_t items_of(const Attn *attn, const AttnJob *j, int64_t rows)
+/* Blocks of rows along its axis, and items of a launch. */
+static int64_t blocks_of_rows(const AttnGpu *x, const AttnJob *j, int64_t rows)
 {
+    const Attn *attn = &x->attn;
     int64_t n = attn_count(attn, j->keys ? attn->key : attn->query);
 
-    return (n + rows - 1) / rows * attn_product(attn, j->over, j->nover);
+    return (n + rows - 1) / rows;
+}
+
+static int64_t items_of(const AttnGpu *x, const AttnJob *j, int64_t rows)
+{
+    return blocks_of_rows(x, j, rows) * attn_combinations(x, j);
 }
 
 /* Under a causal mask the first keys are seen by all queries, so a block of
@@ -96,16 +103,15 @@ static int64_t items_of(const Attn *attn, const AttnJob *j, int64_t rows)
  * (128 blocks of keys: 433 to 465 TFLOP/s). */
 static void split_jobs(AttnGpu *x)
 {
-    int64_t items = items_of(&x->attn, x->job, ATWGROWS);
-    int64_t turns = x->pairs ? x->pairs : 1;
+    int64_t items = items_of(x, x->job, ATWGROWS);
 
     x->cluster = 1;
     x->blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
     for (int i = 0; i < x->njob && x->back; i++) {
         AttnJob *j = &x->job[i];
-        int64_t loop = attn_product(&x->attn, j->loop, j->nloop);
-        if (items_of(&x->attn, j, ATWGROWS) / turns < 2 * GPUBLOCKS &&
-            loop % 2 == 0)
+        int64_t loop =
+            attn_product(&x->attn, j->loop, j->nloop) / attn_sum_turns(x, j);
+        if (items_of(x, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
             x->cluster = j->split = 2;
     }
 }
@@ -117,11 +123,13 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
     Attn *attn = &x->attn;
     Axis *a = j->keys ? attn->key : attn->query;
     int64_t over = attn_combinations(x, j);
-    int64_t n = items_of(attn, j, rows) / attn_product(attn, j->over, j->nover);
-    const char *c =
-        x->pairs > 1 ? strf(attn->arena, "(launch / 2 * %lld + item %% %lld)",
-                            (long long)over, (long long)over)
-                     : strf(attn->arena, "(item %% %lld)", (long long)over);
+    int64_t n = blocks_of_rows(x, j, rows);
+    const char *c = strf(attn->arena, "(item %% %lld)", (long long)over);
+
+    if (x->pairs > 1)
+        c = strf(attn->arena, "(launch / %lld * %lld + item %% %lld)",
+                 2 * (long long)attn_sum_turns(x, j), (long long)over,
+                 (long long)over);
 
     attn_coords(attn, 2, c, (Axis *const *)j->over, j->nover);
     put_line(&attn->out, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
@@ -137,7 +145,7 @@ static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
 static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 {
     Attn *attn = &x->attn;
-    int64_t items = items_of(attn, j, rows) / (x->pairs ? x->pairs : 1);
+    int64_t items = items_of(x, j, rows);
     int64_t blocks = items * j->split;
 
     blocks = (blocks + x->cluster - 1) / x->cluster * x->cluster;
@@ -161,7 +169,7 @@ static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
     Attn *attn = &x->attn;
-    int64_t items = items_of(attn, x->job, ATWGROWS);
+    int64_t items = items_of(x, x->job, ATWGROWS);
 
     put_line(&attn->out, 1, "int stage = 0, phase = 0;");
     put_line(&attn->out, 1, "for (int round = 0;; round++) {");

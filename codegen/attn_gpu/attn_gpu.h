@@ -45,6 +45,8 @@ AttnView attn_grad(const AttnGpu *x, int op);
 /* attn_dscores.c */
 void attn_share_dscores(AttnGpu *x);
 const char *attn_dscores_at(AttnGpu *x, const AttnJob *j);
+int64_t attn_sum_turns(const AttnGpu *x, const AttnJob *j);
+const char *attn_waiting_at(AttnGpu *x, const AttnJob *j, int out);
 int64_t attn_combinations(const AttnGpu *x, const AttnJob *j); /* a launch's */
 void attn_warp_job(AttnGpu *x, const AttnJob *j);              /* attn_warp.c */
 void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attn_consumer.c */

@@ -214,16 +214,17 @@ void attn_wg_over(AttnWg *w)
 {
     Attn *attn = &w->gpu->attn;
 
-    int64_t each = w->total / w->job->split;
+    int64_t turns = attn_sum_turns(w->gpu, w->job);
+    int64_t each = w->total / w->job->split / turns;
+    const char *part = w->job->split == 1 ? "0" : "share";
 
-    if (w->job->split == 1)
-        put_line(&attn->out, 3, "for (int now = 0; now < %lld; now++) {",
-                 (long long)each);
-    else
-        put_line(&attn->out, 3,
-                 "for (int now = share * %lld, end = now + %lld; now < end; "
-                 "now++) {",
-                 (long long)each, (long long)each);
+    if (turns > 1)
+        part = strf(attn->arena, "(launch / 2 %% %lld * %lld + %s)",
+                    (long long)turns, (long long)w->job->split, part);
+    put_line(&attn->out, 3,
+             "for (int now = (int)%s * %lld, end = now + %lld; now < end; "
+             "now++) {",
+             part, (long long)each, (long long)each);
     attn_wg_place(w, 4);
     if (unseen_tile(w)) {
         put_line(&attn->out, 4, "if (%s)", unseen_tile(w));
