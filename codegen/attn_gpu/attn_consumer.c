@@ -644,7 +644,8 @@ void attn_wg_job(AttnGpu *x, const AttnJob *j)
              j->loads ? "const int row = dscores_row();"
                       : "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
-    put_line(&attn->out, 3, "await(ROWS_FULL, 0);");
+    if (!j->loads)
+        put_line(&attn->out, 3, "await(ROWS_FULL, 0);");
     backward(&w);
     close_backward(&w);
 }

@@ -125,7 +125,7 @@ static AttnJob *storing(AttnGpu *x)
     return NULL;
 }
 
-/* Jobs of keys take turns alike, and those of queries have all axes. */
+/* Jobs of keys take turns alike, and one of queries has all axes. */
 static int turns_fit(const AttnGpu *x)
 {
     int queries = 0;
@@ -137,7 +137,7 @@ static int turns_fit(const AttnGpu *x)
             (j->keys && j->nover != x->job[0].nover))
             return 0;
     }
-    return queries;
+    return queries == 1;
 }
 
 /* Turns that leave no more than is wanted, or twice that of one combination; 0:

@@ -103,10 +103,7 @@ static int64_t items_of(const AttnGpu *x, const AttnJob *j, int64_t rows)
  * (128 blocks of keys: 433 to 465 TFLOP/s). */
 static void split_jobs(AttnGpu *x)
 {
-    int64_t items = items_of(x, x->job, ATWGROWS);
-
     x->cluster = 1;
-    x->blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
     for (int i = 0; i < x->njob && x->back; i++) {
         AttnJob *j = &x->job[i];
         int64_t loop =
@@ -166,10 +163,12 @@ static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
 /* A block of each multiprocessor has items one behind the other, forth and back
  * over the blocks: the next one's rows come and its first scores are made while
  * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564). */
-static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
+static int64_t put_walk(AttnGpu *x, const AttnJob *j,
+                        void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
     Attn *attn = &x->attn;
-    int64_t items = items_of(x, x->job, ATWGROWS);
+    int64_t items = items_of(x, j, ATWGROWS);
+    int64_t blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
 
     put_line(&attn->out, 1, "int stage = 0, phase = 0;");
     put_line(&attn->out, 1, "for (int round = 0;; round++) {");
@@ -178,12 +177,13 @@ static void put_walk(AttnGpu *x, void (*put_job)(AttnGpu *x, const AttnJob *j))
              "gridDim.x - 1 - blockIdx.x : blockIdx.x);");
     put_line(&attn->out, 2, "if (item >= %lld)", (long long)items);
     put_line(&attn->out, 3, "break;");
-    put_item(x, x->job, ATWGROWS);
-    put_job(x, x->job);
+    put_item(x, j, ATWGROWS);
+    put_job(x, j);
     put_line(&attn->out, 1, "}");
+    return (blocks + x->cluster - 1) / x->cluster * x->cluster;
 }
 
-static int64_t put_jobs(AttnGpu *x, int64_t rows, int loads,
+static int64_t put_jobs(AttnGpu *x, int64_t rows,
                         void (*put_job)(AttnGpu *x, const AttnJob *j))
 {
     Attn *attn = &x->attn;
@@ -192,7 +192,7 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows, int loads,
     put_line(&attn->out, 1, "int64_t block = blockIdx.x;");
     for (int i = 0; i < x->njob; i++) {
         const AttnJob *j = &x->job[i];
-        if (j->loads != loads)
+        if (j->loads)
             continue;
         int64_t n = open_job(x, j, rows);
         put_job(x, j);
@@ -209,13 +209,14 @@ static void put_backward(AttnGpu *x,
 {
     Attn *attn = &x->attn;
 
-    if (x->pairs) {
-        put_line(&attn->out, 1, "if (launch & 1) {");
-        x->then = put_jobs(x, ATWGROWS, 1, put_job);
-        put_line(&attn->out, 1, "return;");
-        put_line(&attn->out, 1, "}");
-    }
-    x->blocks = put_jobs(x, ATWGROWS, 0, put_job);
+    for (int i = 0; i < x->njob; i++)
+        if (x->job[i].loads) {
+            put_line(&attn->out, 1, "if (launch & 1) {");
+            x->then = put_walk(x, &x->job[i], put_job);
+            put_line(&attn->out, 1, "return;");
+            put_line(&attn->out, 1, "}");
+        }
+    x->blocks = put_jobs(x, ATWGROWS, put_job);
 }
 
 /* A warpgroup fetches for all jobs, two multiply. */
@@ -238,14 +239,14 @@ static void put_roles(AttnGpu *x)
     if (x->back)
         put_backward(x, attn_wg_fetch);
     else
-        put_walk(x, attn_wg_fetch);
+        put_walk(x, x->job, attn_wg_fetch);
     put_line(&attn->out, 1, "} else {");
     put_line(&attn->out, 1, "many_registers<%d>();", many ? 240 : 232);
     if (x->back) {
         put_backward(x, attn_wg_job);
     } else {
         attn_wg_open(x);
-        put_walk(x, attn_wg_job);
+        x->blocks = put_walk(x, x->job, attn_wg_job);
         attn_wg_close(x);
     }
     put_line(&attn->out, 1, "}");
@@ -273,7 +274,7 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     if (x.tensor)
         put_roles(&x);
     else
-        x.blocks = put_jobs(&x, ATWARPS, 0, attn_warp_job);
+        x.blocks = put_jobs(&x, ATWARPS, attn_warp_job);
     k->instr.launch.then = x.then;
     int threads = x.tensor ? 384 : 256;
     put(&s, "%s%s", attn_gpu_pre, x.tensor ? hopper_pre : "");

@@ -364,6 +364,8 @@ void attn_wg_line(AttnWg *w)
     Attn *attn = &w->gpu->attn;
     long long n = w->lines;
 
+    if (w->job->loads) /* no rows; places of tiles go on from item to item */
+        return;
     if (w->gpu->back) {
         put_line(&attn->out, 3, "const uint32_t line = base;");
         put_line(&attn->out, 3, "int stage = 0, phase = 0;");
@@ -423,7 +425,8 @@ void attn_wg_fetch(AttnGpu *x, const AttnJob *j)
         fetch_forward(&w);
         return;
     }
-    put_rows(&w, 3, 0, "ROWS_FULL");
+    if (!j->loads)
+        put_rows(&w, 3, 0, "ROWS_FULL");
     if (attn_wg_changes(&w))
         put_line(&attn->out, 3, "int combination = -1, changes = 0;");
     attn_wg_over(&w);

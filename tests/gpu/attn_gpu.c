@@ -36,6 +36,7 @@ static const Form checked[] = {
 static const Form timed[] = {
     { "qwen3 b1", { 1, 4, 8, 4096, 4096, 128, 1, 128 }, attn_causal, 0.5 },
     { "qwen3 b4", { 4, 4, 8, 4096, 4096, 128, 1, 128 }, attn_causal, 0.5 },
+    { "d128 32k", { 1, 1, 8, 32768, 32768, 128, 1, 128 }, attn_causal, 0.5 },
     { "d128 full", { 1, 4, 8, 4096, 4096, 128, 1, 128 }, attn_plain, 0.5 },
     { "d64", { 1, 4, 8, 4096, 4096, 64, 1, 64 }, attn_causal, 0.5 },
     { "d256", { 1, 4, 4, 4096, 4096, 256, 1, 256 }, attn_causal, 0.5 },
