@@ -4,13 +4,13 @@
  * gradients again. Nothing is added in memory: sums have the order that they
  * have without.
  *
- * Work space beyond WANTED is made less by turns, a pair of launches each:
+ * Work space beyond attn_space is made less by turns, a pair of launches each:
  * combinations of the score's axes one behind the other, first of those that
  * the keys have, then of those that are summed over. Sums that go on in the next
  * turn wait in work space too, in fp32 as threads hold them. */
 #include "attn_gpu.h"
 
-static const int64_t WANTED = (int64_t)9 << 28; /* bytes of work space */
+int64_t attn_space = (int64_t)9 << 28;
 
 static int64_t blocks_along(const Attn *attn, const Axis *a)
 {
@@ -148,9 +148,9 @@ static int64_t turns(const AttnGpu *x, const AttnJob *j)
     int64_t bytes = squares(&x->attn) * all * ATSQUARE;
 
     while (n < all &&
-           (all % n || (n > keys ? n % keys : keys % n) || bytes / n > WANTED))
+           (all % n || (n > keys ? n % keys : keys % n) || bytes / n > attn_space))
         n++;
-    return bytes / n <= 2 * WANTED ? n : 0;
+    return bytes / n <= 2 * attn_space ? n : 0;
 }
 
 static void share(AttnGpu *x, int on)

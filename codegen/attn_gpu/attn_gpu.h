@@ -43,6 +43,7 @@ int64_t attn_job_width(const AttnGpu *x, const AttnJob *j); /* of its sums */
 int64_t attn_most(const AttnGpu *x);
 AttnView attn_grad(const AttnGpu *x, int op);
 /* attn_dscores.c */
+extern int64_t attn_space; /* bytes of work space; tests want less */
 void attn_share_dscores(AttnGpu *x);
 const char *attn_dscores_at(AttnGpu *x, const AttnJob *j);
 int64_t attn_sum_turns(const AttnGpu *x, const AttnJob *j);
