@@ -9,8 +9,9 @@
  *     queries    queries   keys             dterm x keys
  *     keys       keys      queries          dterm' x queries, p' x dout
  *
- * Each backward job makes scores again, 7 products where 5 would do, so nothing
- * is added in memory and the order of all sums is fixed. Two forms: tensor
+ * Backward jobs make scores again, 7 products where 5 would do, or that of keys
+ * stores their gradients for that of queries (attn_dscores.c); nothing is added
+ * in memory and the order of all sums is fixed. Two forms: tensor
  * cores (attn_producer.c), where operands are bf16 and widths fit; a warp a row
  * otherwise (attn_warp.c). On tensor cores weights and dterm are rounded to
  * bf16 before they meet the second operand and exp is the fast one; sums,
