@@ -9,15 +9,15 @@
  * the keys have, then of those that are summed over. Sums that go on in the
  * next turn wait in work space too, in fp32 as threads hold them.
  *
- * TFLOP/s, one launch and many behind each other, H200, causal: 4 sequences of
- * 4096, width 128, 419 and 402 with seven products, 458 and 439 so (cuDNN 483
- * and 442); one 413 and 419, now 453 and 449 (442 and 418); 32k 476 and 460
- * (535 and 532); width 256 342, now 414. A step of Qwen3's widths, 4 layers,
- * 4/4: attention backward 60.1 to 55.1 ms. The queries' launch takes 0.70 of 3.0
- * ms. What is stored costs 0.5 ms, 552 TFLOP/s without, whatever the cache is
- * told; behind the next tile's products it costs 0.8. So where sums are 128 or
- * 320 wide (width 64: 362 to 355, latent attention: 389 to 371) scores are made
- * again. */
+ * TFLOP/s, one launch and many behind each other, one H200, causal: 4
+ * sequences of 4096, width 128, 419 and 402 with seven products, 446 and 414
+ * so (cuDNN 483 and 442); one sequence 413 and 419, now 438 and 429 (442 and
+ * 418); width 256 342, now 414; 8 heads of 32k 476 and 460. A step of Qwen3's
+ * widths, 4 layers, 4/4: attention backward 60.1 to 55.1 ms. The queries'
+ * launch takes 0.70 of 3.0 ms. What is stored costs 0.5 ms more, whatever the
+ * cache is told; behind the next tile's products it costs 0.8. So where sums
+ * are 128 or 320 wide (width 64: 362 to 355, latent attention: 389 to 371)
+ * scores are made again. */
 #include "attn_gpu.h"
 
 enum { LEAST = 128, MOST = 256 }; /* columns of sums: wider than, at most */
