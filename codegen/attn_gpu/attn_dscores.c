@@ -15,9 +15,11 @@
  * 418); width 256 342, now 414; 8 heads of 32k 476 and 460. A step of Qwen3's
  * widths, 4 layers, 4/4: attention backward 60.1 to 55.1 ms. The queries'
  * launch takes 0.70 of 3.0 ms. What is stored costs 0.5 ms more, whatever the
- * cache is told; behind the next tile's products it costs 0.8. So where sums
- * are 128 or 320 wide (width 64: 362 to 355, latent attention: 389 to 371)
- * scores are made again. */
+ * cache is told; behind the next tile's products it costs 0.8, by bulk copies
+ * from shared memory 0.8 too (without the copies 0.6: it is the warpgroup that
+ * waits), though latent attention gains there (412 to 428). So where sums are
+ * 128 or 320 wide (width 64: 362 to 355, latent attention: 389 to 371) scores
+ * are made again. */
 #include "attn_gpu.h"
 
 enum { LEAST = 128, MOST = 256 }; /* columns of sums: wider than, at most */
