@@ -337,13 +337,13 @@ static int by_offset(const void *a, const void *b)
 }
 
 /* Every buffer, by its place: offset, bytes, class ("host": in the host's
- * arena), program and instructions in which it is alive, name, source line;
- * tabs between. */
+ * arena), program and instructions in which it is alive, name, source line,
+ * slots if micro-batches of a pipeline keep it (0: no); tabs between. */
 void report_memory(FILE *out, const Plan *p)
 {
-    fputs(
-        "stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\tline\n",
-        out);
+    fputs("stage\toffset\tbytes\tclass\tdtype\tprogram\tborn\tdies\tname\tline"
+          "\tslots\n",
+          out);
     for (int i = 0; i < p->nrole; i++) {
         const Role *r = &p->role[i];
         const Buf **v = alloc(forever, ((size_t)r->nbuf + 1) * sizeof *v);
@@ -360,7 +360,8 @@ void report_memory(FILE *out, const Plan *p)
                 b->born, b->dies, b->name);
             if (b->file)
                 fprintf(out, "%s:%d", b->file, b->line);
-            fputc('\n', out);
+            fprintf(out, "\t%d\n",
+                    b->frame ? r->prog[b->prog].frame[b->frame - 1].nslot : 0);
         }
     }
 }
