@@ -24,27 +24,27 @@ secs() {
     sed -n 's/.*predicted \(.*\) ms a step/\1/p' "$dir/log" | awk '{ print $1 / 1e3 }'
 }
 
-# summary NAME FILE [1]: of lines "measured predicted"; 1: all of one job
+# summary NAME FILE: of lines "measured predicted group"
 summary() {
-    awk -v name="$1" -v one="$3" '
+    awk -v name="$1" '
         function rank(v, r, n,   i, j) {
             for (i = 1; i <= n; i++) {
                 r[i] = 0.5
                 for (j = 1; j <= n; j++) r[i] += v[j] < v[i] ? 1 : v[j] == v[i] ? 0.5 : 0
             }
         }
-        NF == 2 { m[++n] = $1; p[n] = $2; e[n] = $2 > $1 ? $2 / $1 - 1 : 1 - $2 / $1
-            if (!low || $2 < p[low]) low = n
-            if (!best || $1 < m[best]) best = n }
+        { m[++n] = $1; p[n] = $2; e[n] = $2 > $1 ? $2 / $1 - 1 : 1 - $2 / $1; mean += e[n]
+            if (!($3 in low) || $2 < p[low[$3]]) low[$3] = n
+            if (!($3 in best) || $1 < m[best[$3]]) best[$3] = n }
         END {
             rank(m, a, n); rank(p, b, n)
             for (i = 1; i <= n; i++) d += (a[i] - b[i]) ^ 2
             for (i = 1; i <= n; i++) for (j = 1; j < i; j++)
                 if (e[j] > e[i]) { t = e[i]; e[i] = e[j]; e[j] = t }
-            printf "  %s: %d rows, rank correlation %.2f, off by %.0f %% median", name, n,
-                1 - 6 * d / (n * (n * n - 1)), 100 * e[int((n + 1) / 2)]
-            if (one) printf "; chosen first takes %.2f of the least measured", m[low] / m[best]
-            print ""
+            for (g in low) if (m[low[g]] / m[best[g]] > worst) { worst = m[low[g]] / m[best[g]]; at = g }
+            printf "  %s: %d rows, rank correlation %.2f, off by %.1f %% in the mean, %.1f %% median; ", name, n,
+                1 - 6 * d / (n * (n * n - 1)), 100 * mean / n, 100 * e[int((n + 1) / 2)]
+            printf "chosen first takes at most %.2f of the best of its group (%s)\n", worst, at
         }' "$2"
 }
 
@@ -66,7 +66,7 @@ moe() {
         awk -v t="$t" -v mfu="$mfu" -v w="$world" -v f="$f" -v n="$gbs" -v s="$seq" -v k="$key" 'BEGIN {
             m = f * n * s / (w * 989.5e12 * mfu / 100)
             printf "  %-64s measured %6.2f s, predicted %6.2f\n", k, m, t
-            print m, t >"'"$dir/row"'" }'
+            print m, t, "'"$name,x$world,gbs=$gbs,seq=$seq"'" >"'"$dir/row"'" }'
         cat "$dir/row" >>"$dir/moe"
         case $gbs in 256) cat "$dir/row" >>"$dir/fitted" ;; *) cat "$dir/row" >>"$dir/unseen" ;; esac
     done
@@ -141,44 +141,143 @@ END
 summary "folded MoE, table 3, to which two numbers are fitted" "$dir/fitted"
 summary "folded MoE, tables 4 and 5" "$dir/unseen"
 
-# GPT of 24 layers of 2048 on 8 A100, 16 sequences of 1024, all recomputed (vTrain,
-# arXiv 2311.17400): tp pp batch seconds. Their host launches each kernel: seconds of
-# a launch and of a collective are fitted to 33 other rows of that table, and are
-# off by 11 % in the mean on 32 more (57 % with those of machines.def)
-model llama3 24
+# Dense, on A100s: gpt.lua, as Megatron ran it, whose collectives nothing hides, whose
+# weights all data parallel ranks hold, and which recomputes nothing, core attention
+# (with selective), or all of a layer (full): a forward again for each micro-batch,
+# collectives too, where a plan keeps what came from others. Its host launches each
+# kernel: a step takes no less than that, `host` seconds for a layer of a micro-batch,
+# and `once` seconds: fitted to 60 of the rows of vtrain-single that are not below. The
+# third fitted number is gemm of an a100 in machines.def, to megatron-sc21-T1.
+host=3.5e-3 once=1e-2
+gpt() { # name world gbs seq hidden layers heads vpp: rows of seconds mbs tp pp recompute
+    name=$1 world=$2 gbs=$3 seq=$4 hidden=$5 layers=$6 heads=$7 vpp=$8
+    sed "s/odds = 48/odds = $layers/; s/heads={ 64/heads={ $heads/" tests/bench/gpt.lua >"$dir/gpt.lua"
+    while read -r s mbs tp pp again; do
+        chunks=
+        [ "$vpp" = 1 ] || [ "$pp" = 1 ] || chunks="fold.vpp=$vpp fold.schedule=interleaved"
+        # shellcheck disable=SC2086
+        "$PLEAT" compile "$dir/gpt.lua" target=null memory=9999GiB -o "$dir/p.plan" cluster=a100x"$world" \
+            fold.tp="$tp" fold.pp="$pp" $chunks fold.zero=0 fold.overlap=0 axes.batch="$mbs" axes.seq="$seq" \
+            axes.hidden="$hidden" axes.dim=$((hidden / heads)) axes.ffn=$((4 * hidden)) train.batch="$gbs" \
+            train.recompute="$([ "$again" = full ] && echo 0 || echo core_attn)" >"$dir/log" 2>&1 ||
+            { echo "  $name tp=$tp pp=$pp mbs=$mbs: $(head -n 1 "$dir/log")"; continue; }
+        "$PLEAT" show "$dir/p.plan" | awk -v s="$s" -v again="$again" -v slots="$((gbs * tp * pp / world / mbs + pp - 1))" \
+            -v layers="$layers" -v pp="$pp" -v host="$host" -v once="$once" -v group="$name,x$world,gbs=$gbs,$hidden,$layers" '
+            $1 == "program" { for (i = 3; i < NF; i++) if ($i == "predicted") t[$2] = $(i + 1) / 1e3 }
+            END { x = t["step"] + (again == "full" ? t["eval"] : 0)
+                least = slots * layers / pp * host
+                print s, (x > least ? x : least) + once, group }' >>"$dir/dense"
+    done
+}
+dense() { # name: what gpt found since the last
+    summary "dense, $1" "$dir/dense"
+    : >"$dir/dense"
+}
 : >"$dir/dense"
-while read -r tp pp batch s; do
-    t=$(secs llama3 cluster=a100x8 cluster.launch=4.3e-5 cluster.hop=1.2e-4 fold.tp="$tp" fold.pp="$pp" axes.batch="$batch" axes.seq=1024 \
-        axes.hidden=2048 axes.kv=16 axes.group=1 axes.ffn=5504 axes.vocab=51200 train.batch=16 \
-        train.recompute=1e12)
-    [ -n "$t" ] || { echo "  tp=$tp pp=$pp batch=$batch: $(head -n 1 "$dir/log")"; continue; }
-    echo "$s $t" >>"$dir/dense"
-done <<END
-2 2 2 0.310983
-8 1 4 0.467602
-4 2 4 0.333444
-4 1 2 0.293094
-1 2 2 0.229996
-2 4 4 0.306245
-8 1 1 1.883691
-1 2 1 0.257465
-1 4 1 0.312344
-2 2 1 0.408275
-2 4 1 0.452094
-4 2 2 0.339361
-8 1 8 0.325499
-2 4 2 0.355045
-4 1 1 0.611081
-2 1 2 0.252687
-1 4 4 0.354183
-2 4 8 0.365103
-4 1 4 0.264092
-2 1 1 0.361925
-1 1 1 0.21503
-1 4 2 0.290195
-4 2 8 0.298676
-2 2 4 0.254325
-8 1 2 0.775623
-4 2 1 0.662629
+# Korthikanti et al., arXiv 2205.05198, table 5
+gpt korthikanti 8 4 2048 6144 48 64 1 <<END
+1.42 4 8 1 full
+1.1 4 8 1 selective
 END
-summary "dense, vTrain, 8 A100" "$dir/dense" 1
+gpt korthikanti 64 64 2048 12288 96 96 3 <<END
+18.13 1 8 8 full
+13.75 1 8 8 selective
+END
+dense "korthikanti, 8 and 64 A100"
+# vTrain, arXiv 2312.12391
+gpt vtrain-multi 256 1024 2048 6144 40 48 1 <<END
+9.6036 8 8 1 full
+10.5066 16 8 1 full
+9.9276 4 8 1 full
+10.4533 2 8 1 full
+10.8563 8 4 2 full
+10.9504 4 4 2 full
+10.0316 2 4 2 full
+10.825 4 2 4 full
+12.379 4 1 8 full
+10.4348 2 8 2 full
+10.9264 2 8 4 full
+11.0261 8 8 8 full
+13.1575 8 2 8 full
+20.4148 2 16 1 full
+16.2414 32 8 8 full
+END
+gpt vtrain-multi 512 1536 2048 8192 48 64 1 <<END
+21.8904 2 2 8 full
+13.8755 2 4 4 full
+23.7479 2 2 16 full
+16.1855 3 4 4 full
+15.6256 4 4 4 full
+16.0706 2 4 8 full
+19.0672 3 2 8 full
+17.6061 3 4 8 full
+14.5296 2 4 16 full
+26.1888 3 2 16 full
+17.4136 4 4 8 full
+18.5321 6 4 4 full
+14.9155 6 8 2 full
+15.2128 8 8 2 full
+14.7573 4 8 2 full
+17.1268 12 8 2 full
+14.8504 3 8 2 full
+15.0239 3 4 16 full
+14.614 2 8 2 full
+15.5855 4 4 16 full
+14.7134 2 8 4 full
+16.087 6 4 8 full
+14.8338 3 8 4 full
+14.7507 4 8 4 full
+15.2494 6 8 4 full
+15.0019 2 8 8 full
+15.8145 8 8 4 full
+15.2707 3 8 8 full
+14.9671 4 8 8 full
+20.0441 6 4 16 full
+15.7753 6 8 8 full
+17.1824 12 8 4 full
+19.991 3 1 16 full
+15.6394 2 8 16 full
+23.0629 6 2 8 full
+16.3608 3 8 16 full
+16.4134 8 8 8 full
+15.9445 4 8 16 full
+16.2328 6 8 16 full
+27.2284 6 2 16 full
+17.9995 12 8 8 full
+20.6148 12 4 8 full
+16.8771 8 8 16 full
+18.5683 12 8 16 full
+27.8103 12 4 16 full
+23.1711 24 8 8 full
+24.1699 24 8 16 full
+END
+dense "vtrain-multi, 256 and 512 A100"
+gpt vtrain-single 8 16 1024 2048 24 16 1 <<END
+0.310983 2 2 2 full
+0.467602 4 8 1 full
+0.333444 4 4 2 full
+0.293094 2 4 1 full
+0.229996 2 1 2 full
+0.306245 4 2 4 full
+1.883691 1 8 1 full
+0.257465 1 1 2 full
+0.312344 1 1 4 full
+0.408275 1 2 2 full
+0.452094 1 2 4 full
+0.339361 2 4 2 full
+0.325499 8 8 1 full
+0.355045 2 2 4 full
+0.611081 1 4 1 full
+0.252687 2 2 1 full
+0.354183 4 1 4 full
+0.365103 8 2 4 full
+0.264092 4 4 1 full
+0.361925 1 2 1 full
+0.21503 1 1 1 full
+0.290195 2 1 4 full
+0.298676 8 4 2 full
+0.254325 4 2 2 full
+0.775623 2 8 1 full
+0.662629 1 4 2 full
+END
+dense "vtrain-single, 8 A100"
