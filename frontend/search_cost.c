@@ -92,15 +92,11 @@ ModelCost search_costs(const SearchModel *m, const UnitCost *plan)
 static double send_secs(const Search *s, int64_t n, int64_t stride,
                         double bytes, int each)
 {
-    const MachineSpeeds *m = &s->machine;
     double all = (double)n, here = (double)(s->host ? s->host / stride : n);
 
-    if (n < 2)
-        return 0;
-    here = here < 1 ? 1 : here > all ? all : here;
-    double out = here == all ? 0 : each ? (all - here) / (all - 1) : 1 / here;
-    return m->hop + (out > 0 ? m->far : 0) +
-           bytes * (out / m->network + (1 - out) / m->link);
+    return n < 2 ? 0
+                 : transfer_secs(&s->machine, all, fmin(fmax(here, 1), all),
+                                 bytes, each);
 }
 
 typedef struct Sharing {  /* of a point */

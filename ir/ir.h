@@ -576,6 +576,8 @@ typedef struct MapLayout {
 MapLayout map_layout(const Graph *g, const Node *route);
 /* Of a rank, by a router that treats all experts alike. */
 double expected_rows(const Node *route, const MapLayout *l);
+/* Of one of its experts, of which there is room for. */
+double rows_of_expert(const Graph *g, const Node *route);
 /* The axis of its index that counts the choices of a token; null: one each. */
 const Axis *route_slot(const Node *route);
 /* Does the axis number rows of the route: ragged ones, or those in blocks? */

@@ -171,6 +171,18 @@ double speed_at(const MachineSpeeds *m, Speed speed, double size)
                           log(size / p->size) / log(p[1].size / p->size));
 }
 
+double transfer_secs(const MachineSpeeds *m, double all, double here,
+                     double bytes, int alltoall)
+{
+    double out = here == all ? 0
+                 : alltoall  ? (all - here) / (all - 1)
+                             : 1 / here;
+
+    return m->hop + (here == all ? 0 : m->far) +
+           bytes * (out / speed_at(m, SPEEDnetwork, bytes) +
+                    (1 - out) / speed_at(m, SPEEDlink, bytes));
+}
+
 /* ---- a cluster ----------------------------------------------------------- */
 
 /* "h100x64": the length of the name, and the count; 0: there is none. */

@@ -237,6 +237,14 @@ MapLayout map_layout(const Graph *g, const Node *route)
     return l;
 }
 
+double rows_of_expert(const Graph *g, const Node *route)
+{
+    if (!route || route->op != Oroute)
+        return 1;
+    MapLayout l = map_layout(g, route);
+    return fmin((double)l.cap, expected_rows(route, &l)) / (double)l.experts;
+}
+
 int64_t local_n(const Graph *g, const Node *n, int d)
 {
     if (g_isrow(n->dim[d].a))

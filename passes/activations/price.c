@@ -19,18 +19,34 @@ int always_there(const Node *n)
     return optab[n->op].cls == SRC || n->reg != REGbody;
 }
 
+/* What bounds n's arithmetic. */
+static Speed work_of(const Node *n)
+{
+    switch (n->op) {
+    case Oattn: return SPEEDattn;
+    case Oattn_bwd: return SPEEDattn_bwd;
+    case Ogmm: return SPEEDgrouped;
+    case Ogmm_wgrad: return SPEEDweights;
+    default: return optab[n->op].cls == EIN ? SPEEDgemm : SPEEDloop;
+    }
+}
+
 double seconds_of(const Graph *g, const Node *n)
 {
     const MachineSpeeds *m = machine_of(g);
-    OpClass c = optab[n->op].cls;
+    Speed speed = work_of(n);
     Cost cost = cost_of(g, n);
-    double work = cost.flops / (c == EIN ? m->gemm : m->loop);
 
-    if (c == COMM) {
+    if (optab[n->op].cls == COMM) {
         double in = n->nin ? (double)local_bytes(g, n->in[0]) : 0;
-        return m->hop + fmax(in, (double)local_bytes(g, n)) / m->link;
+        double bytes = fmax(in, (double)local_bytes(g, n));
+        return m->hop + bytes / speed_at(m, SPEEDlink, bytes);
     }
-    return m->launch + fmax(work, cost.bytes / m->memory);
+    double size = speed == SPEEDgrouped || speed == SPEEDweights
+                      ? rows_of_expert(g, n->map)
+                      : cost.flops;
+    return m->launch + fmax(cost.flops / speed_at(m, speed, size),
+                            cost.bytes / speed_at(m, SPEEDmemory, cost.bytes));
 }
 
 /* ---- what is kept -------------------------------------------------------- */

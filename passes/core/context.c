@@ -82,20 +82,11 @@ uint32_t sharing_atoms(const Graph *g)
            atoms_within(g->mesh, (int64_t)machine_of(g)->sharing);
 }
 
-/* Of an all-to-all those rows go out whose ranks are on other hosts; of others
- * each byte once for all ranks of a host, which share that work. */
 double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall)
 {
-    const MachineSpeeds *m = machine_of(g);
-    double all = (double)mesh_extent(g->mesh, atoms);
-    double here = (double)mesh_extent(g->mesh, atoms & near_atoms(g));
-    double out = here == all ? 0
-                 : alltoall  ? (all - here) / (all - 1)
-                             : 1 / here;
-
-    return m->hop + (here == all ? 0 : m->far) +
-           bytes * (out / speed_at(m, SPEEDnetwork, bytes) +
-                    (1 - out) / speed_at(m, SPEEDlink, bytes));
+    return transfer_secs(machine_of(g), (double)mesh_extent(g->mesh, atoms),
+                         (double)mesh_extent(g->mesh, atoms & near_atoms(g)),
+                         bytes, alltoall);
 }
 
 FILE *compile_out(const Compile *c)

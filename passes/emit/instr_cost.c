@@ -138,17 +138,6 @@ static const Node *map_of(const Group *k)
     return map;
 }
 
-/* Of an expert, as predictions assume them. */
-static double rows_of_expert(const Graph *g, const Group *k)
-{
-    const Node *map = map_of(k);
-
-    if (!map || map->op != Oroute)
-        return 1;
-    MapLayout l = map_layout(g, map);
-    return fmin((double)l.cap, expected_rows(map, &l)) / (double)l.experts;
-}
-
 static int is_single(const Group *k)
 {
     return k->node[0]->nin && k->node[0]->in[0]->dt == Df32;
@@ -161,7 +150,7 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *k, const Instr *s)
     int grouped = k->fam == FAMgmm || k->fam == FAMgmm_wgrad;
     int attention = k->fam == FAMattn || k->fam == FAMattn_bwd;
 
-    v.size = grouped ? rows_of_expert(g, k) : s->flops;
+    v.size = grouped ? rows_of_expert(g, map_of(k)) : s->flops;
     if (k->path == PATHthreads || (attention && is_single(k)))
         v.work = SPEEDplain;
     else if (k->path != PATHfast)
