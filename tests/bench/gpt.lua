@@ -12,7 +12,7 @@ local function project(x, name, from, to)
   return dot(x, param("w" .. name, from .. " " .. to), from) + param("b" .. name, to, zeros)
 end
 
-local function scores(q, k, v)                          
+local function scores(q, k, v)
   local s = causal(dot(q, k, "dim") / math.sqrt(size("dim")), "seq", "key")
   return dot(dropout(softmax(s, "key"), odds), v, "key")
 end
