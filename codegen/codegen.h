@@ -9,11 +9,11 @@
 #include "products/products.h"
 #include "rows/rows.h"
 
-void comm_lower(Graph *g, Group *k, Arena *a); /* comm.c */
-void comm_lower_cuda(Graph *g, Group *k, Arena *a);
+void comm_lower(Graph *g, Group *group, Arena *a); /* comm.c */
+void comm_lower_cuda(Graph *g, Group *group, Arena *a);
 
 /* cuda.c: loops for a GPU; what is lowered as for hosts in a grid. */
-void cuda_loop_lower(Graph *g, Group *k, Arena *a);
-void cuda_row_grid(Graph *g, Group *k, Arena *a, int threads);
+void cuda_loop_lower(Graph *g, Group *group, Arena *a);
+void cuda_row_grid(Graph *g, Group *group, Arena *a, int threads);
 
 #endif

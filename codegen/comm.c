@@ -109,55 +109,55 @@ static AlltoallArgs exchange(const Graph *g, const Node *n)
     };
 }
 
-static void blocks(Group *k, Arena *a, const Graph *g, const Node *n)
+static void blocks(Group *group, Arena *a, const Graph *g, const Node *n)
 {
     int64_t all = local_elems(g, n);
 
     switch (n->op) {
     case Oallgather:
-        k->instr.kind = Iallgather;
-        k->instr.allgather = along(g, n, n->in[0]);
+        group->instr.kind = Iallgather;
+        group->instr.allgather = along(g, n, n->in[0]);
         return;
     case Oreducescatter:
-        k->instr.kind = Ireducescatter;
-        k->instr.reducescatter = scatter(g, n);
+        group->instr.kind = Ireducescatter;
+        group->instr.reducescatter = scatter(g, n);
         return;
     case Oallreduce:
     case Opp_sum:
-        k->instr.kind = Iallreduce;
-        k->instr.allreduce =
+        group->instr.kind = Iallreduce;
+        group->instr.allreduce =
             (AllreduceArgs){ n->dt, all, reduction(g, n->in[0], n_atoms(n)) };
-        k->inplace = alloc(a, sizeof *k->inplace);
-        k->ninplace = 1;
+        group->inplace = alloc(a, sizeof *group->inplace);
+        group->ninplace = 1;
         return;
     case Oppermute:
-        k->instr.kind = Ippermute;
-        k->instr.ppermute = (PpermuteArgs){ n->dt, all, n->at.ppermute.by };
+        group->instr.kind = Ippermute;
+        group->instr.ppermute = (PpermuteArgs){ n->dt, all, n->at.ppermute.by };
         return;
     case Oalltoall:
-        k->instr.kind = Ialltoall;
-        k->instr.alltoall = exchange(g, n);
+        group->instr.kind = Ialltoall;
+        group->instr.alltoall = exchange(g, n);
         return;
     default: die("%s: not a collective", optab[n->op].name);
     }
 }
 
 /* To or from another stage: all of the value. */
-static void transfer(Group *k, Arena *a, const Graph *g, Node *n)
+static void transfer(Group *group, Arena *a, const Graph *g, Node *n)
 {
     Node *x = n->op == Osend ? n->in[0] : n;
 
-    vec_push(a, k->arg, storage(x));
-    vec_push(a, k->view, x);
-    k->narg = 1;
-    k->instr.kind = n->op == Osend ? Isend : Irecv;
-    k->instr.transfer =
+    vec_push(a, group->arg, storage(x));
+    vec_push(a, group->view, x);
+    group->narg = 1;
+    group->instr.kind = n->op == Osend ? Isend : Irecv;
+    group->instr.transfer =
         (TransferArgs){ x->dt, local_elems(g, x),
                         n->op == Osend ? n->at.send.peer : n->at.recv.peer,
                         n_chan(n) };
-    k->instr.atoms = g->mesh->mask[Mpp];
-    k->instr.bytes = (double)local_bytes(g, x);
-    set_label(k, a, n);
+    group->instr.atoms = g->mesh->mask[Mpp];
+    group->instr.bytes = (double)local_bytes(g, x);
+    set_label(group, a, n);
 }
 
 /* What a rank receives, or sends: of an all-reduce in two halves. */
@@ -173,21 +173,21 @@ static double moved(const Graph *g, const Node *n)
            (ranks - 1) / ranks;
 }
 
-static void operands(Group *k, Arena *a, Node *send, Node *recv, Node *last)
+static void operands(Group *group, Arena *a, Node *send, Node *recv, Node *last)
 {
     Node *view[3] = { send, recv, last };
 
     for (int i = 0; i < 3; i++) {
-        vec_push(a, k->arg, view[i] ? storage(view[i]) : NULL);
-        vec_push(a, k->view, view[i]);
+        vec_push(a, group->arg, view[i] ? storage(view[i]) : NULL);
+        vec_push(a, group->view, view[i]);
     }
-    k->narg = 3;
+    group->narg = 3;
 }
 
 /* With what lies around the all-to-all: rows are expected as its map says. */
-static void rows(Graph *g, Group *k, Arena *a)
+static void rows(Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->node[1];
+    Node *n = group->node[1];
     RowExchange x;
     int sends = sends_rows(g, n, &x);
 
@@ -195,38 +195,38 @@ static void rows(Graph *g, Group *k, Arena *a)
         die("%s: no exchange of rows", n->name);
     uint32_t atoms = n_atoms(x.alltoall);
     double ranks = (double)mesh_extent(g->mesh, atoms);
-    operands(k, a, x.rows, n, x.member->in[1]);
-    k->instr.kind = sends ? Isendrows : Ireturnrows;
-    k->instr.rows =
+    operands(group, a, x.rows, n, x.member->in[1]);
+    group->instr.kind = sends ? Isendrows : Ireturnrows;
+    group->instr.rows =
         (RowsArgs){ n->dt, x.tokens, x.pair, x.width, .kernel = -1 };
-    k->instr.atoms = atoms;
-    k->instr.bytes = (ranks - 1) * x.map->at.route.direct * (double)x.pair *
-                     (double)(x.width * dtypes[n->dt].bytes);
-    set_label(k, a, n);
+    group->instr.atoms = atoms;
+    group->instr.bytes = (ranks - 1) * x.map->at.route.direct * (double)x.pair *
+                         (double)(x.width * dtypes[n->dt].bytes);
+    set_label(group, a, n);
 }
 
-void comm_lower(Graph *g, Group *k, Arena *a)
+void comm_lower(Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->node[0];
+    Node *n = group->node[0];
 
     if (n->op == Osend || n->op == Orecv) {
-        transfer(k, a, g, n);
+        transfer(group, a, g, n);
         return;
     }
-    if (k->n > 1) {
-        rows(g, k, a);
+    if (group->n > 1) {
+        rows(g, group, a);
         return;
     }
-    operands(k, a, n->in[0], n, NULL);
-    blocks(k, a, g, n);
-    k->instr.atoms = n_atoms(n);
-    k->instr.bytes = moved(g, n);
-    set_label(k, a, n);
+    operands(group, a, n->in[0], n, NULL);
+    blocks(group, a, g, n);
+    group->instr.atoms = n_atoms(n);
+    group->instr.bytes = moved(g, n);
+    set_label(group, a, n);
 }
 
-void comm_lower_cuda(Graph *g, Group *k, Arena *a)
+void comm_lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    comm_lower(g, k, a);
-    if (moves_rows(k->instr.kind))
-        exchange_lower_cuda(g, k, a);
+    comm_lower(g, group, a);
+    if (moves_rows(group->instr.kind))
+        exchange_lower_cuda(g, group, a);
 }

@@ -11,13 +11,13 @@
 #include <string.h>
 
 /* Does every index of the kernel fit 31 bits? */
-static int is_small(const Graph *g, const Group *k, int64_t items)
+static int is_small(const Graph *g, const Group *group, int64_t items)
 {
     int64_t most = items;
 
-    for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] && local_elems(g, k->arg[i]) > most)
-            most = local_elems(g, k->arg[i]);
+    for (int i = 0; i < group->narg; i++)
+        if (group->arg[i] && local_elems(g, group->arg[i]) > most)
+            most = local_elems(g, group->arg[i]);
     return most < (int64_t)1 << 30;
 }
 
@@ -28,19 +28,20 @@ static const char *body_of(const char *text)
 }
 
 /* serial: each thread has one item, lo. */
-static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
+static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
                  int64_t threads, int serial)
 {
     Text t = { .arena = a };
-    int64_t items = k->instr.launch.items;
-    const char *body = body_of(k->text);
+    int64_t items = group->instr.launch.items;
+    const char *body = body_of(group->text);
 
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %lld\n",
-        is_small(g, k, blocks * threads) ? "int" : "int64_t",
+        is_small(g, group, blocks * threads) ? "int" : "int64_t",
         (long long)threads);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(%lld%s)\n@(",
-        (long long)threads, k->together ? strf(a, ", %d", k->together) : "");
-    cuda_put_parameters(&t, k);
+        (long long)threads,
+        group->together ? strf(a, ", %d", group->together) : "");
+    cuda_put_parameters(&t, group);
     if (serial)
         put(&t,
             "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;\n  "
@@ -48,28 +49,29 @@ static void wrap(const Graph *g, Group *k, Arena *a, int64_t blocks,
             (long long)items);
     putn(&t, body, strlen(body));
     put(&t, "}\n");
-    set_text_named(k, a, t.s);
-    cuda_set_launch(k, a, (Launch){ .items = blocks, .threads = threads });
+    set_text_named(group, a, t.s);
+    cuda_set_launch(group, a, (Launch){ .items = blocks, .threads = threads });
 }
 
 /* ---- families ------------------------------------------------------------ */
 
-void cuda_loop_lower(Graph *g, Group *k, Arena *a)
+void cuda_loop_lower(Graph *g, Group *group, Arena *a)
 {
-    if (dispatch_lower_cuda(g, k, a)) {
-        wrap(g, k, a, k->instr.launch.items, THREADMAP, 0);
+    if (dispatch_lower_cuda(g, group, a)) {
+        wrap(g, group, a, group->instr.launch.items, THREADMAP, 0);
         return;
     }
-    loop_lower_cuda(g, k, a);
-    wrap(g, k, a, k->instr.launch.items, k->instr.launch.threads, 0);
+    loop_lower_cuda(g, group, a);
+    wrap(g, group, a, group->instr.launch.items, group->instr.launch.threads,
+         0);
 }
 
 enum { THREADROW = 128 };
 
-void cuda_row_grid(Graph *g, Group *k, Arena *a, int threads)
+void cuda_row_grid(Graph *g, Group *group, Arena *a, int threads)
 {
-    int64_t items = k->instr.launch.items;
+    int64_t items = group->instr.launch.items;
 
-    wrap(g, k, a, threads ? items : (items + THREADROW - 1) / THREADROW,
+    wrap(g, group, a, threads ? items : (items + THREADROW - 1) / THREADROW,
          threads ? threads : THREADROW, !threads);
 }

@@ -7,18 +7,18 @@
 
 static int loops(const Graph *g, const Node *n)
 {
-    const OpInfo *o = &optab[n->op];
+    const OpInfo *info = &optab[n->op];
 
     (void)g;
-    if (o->cls == VIEW)
+    if (info->cls == VIEW)
         return n->op != Opart;
-    return o->fam == FAMloop;
+    return info->fam == FAMloop;
 }
 
 /* Products and collectives have no text: the runtime says what they need. */
-static int64_t work_of(const Graph *g, const Instr *s)
+static int64_t work_of(const Graph *g, const Instr *instr)
 {
-    return instr_work(s, g->mesh ? mesh_extent(g->mesh, s->atoms) : 1);
+    return instr_work(instr, g->mesh ? mesh_extent(g->mesh, instr->atoms) : 1);
 }
 
 static int (*const rows[NFAMILY])(Graph *g, Group *k, Arena *a, int gpu) = {
@@ -29,14 +29,14 @@ static int (*const rows[NFAMILY])(Graph *g, Group *k, Arena *a, int gpu) = {
     [FAMscatter] = scatter_lower,
 };
 
-static void rows_host(Graph *g, Group *k, Arena *a)
+static void rows_host(Graph *g, Group *group, Arena *a)
 {
-    rows[k->fam](g, k, a, 0);
+    rows[group->fam](g, group, a, 0);
 }
 
-static void rows_cuda(Graph *g, Group *k, Arena *a)
+static void rows_cuda(Graph *g, Group *group, Arena *a)
 {
-    cuda_row_grid(g, k, a, rows[k->fam](g, k, a, 1));
+    cuda_row_grid(g, group, a, rows[group->fam](g, group, a, 1));
 }
 
 typedef void Lower(Graph *g, Group *k, Arena *a);
@@ -61,41 +61,42 @@ static const struct {
     [FAMcopy] = { copy_lower, copy_lower },
 };
 
-static void lower(Lower *generator, Graph *g, Group *k, Arena *a)
+static void lower(Lower *generator, Graph *g, Group *group, Arena *a)
 {
-    k->instr.word = NULL;
-    k->instr.nword = k->narg = 0;
-    k->arg = NULL;
+    group->instr.word = NULL;
+    group->instr.nword = group->narg = 0;
+    group->arg = NULL;
     if (generator)
-        generator(g, k, a);
+        generator(g, group, a);
 }
 
-static void lower_host(Graph *g, Group *k, Arena *a)
+static void lower_host(Graph *g, Group *group, Arena *a)
 {
-    lower(generators[k->fam].host, g, k, a);
-    if (!k->scratch)
-        k->scratch = work_of(g, &k->instr);
+    lower(generators[group->fam].host, g, group, a);
+    if (!group->scratch)
+        group->scratch = work_of(g, &group->instr);
 }
 
-static void lower_cuda(Graph *g, Group *k, Arena *a)
+static void lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    lower(generators[k->fam].cuda, g, k, a);
+    lower(generators[group->fam].cuda, g, group, a);
 }
 
 /* No text: buffers and instructions only, so that any cluster can be planned
  * anywhere. Products read bf16 as it is, as GPUs do, and need no room. */
-static void lower_null(Graph *g, Group *k, Arena *a)
+static void lower_null(Graph *g, Group *group, Arena *a)
 {
-    if (k->fam == FAMblocks ||
-        (k->fam == FAMgmm && is_scaled_product(k->node[0])))
-        lower_cuda(g, k, a);
+    if (group->fam == FAMblocks ||
+        (group->fam == FAMgmm && is_scaled_product(group->node[0])))
+        lower_cuda(g, group, a);
     else
-        lower_host(g, k, a);
-    k->text = NULL;
-    if (k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
-        k->path = grouped_path(k);
-    if (k->fam == FAMgemm || k->fam == FAMgmm || k->fam == FAMgmm_wgrad)
-        k->scratch = 0;
+        lower_host(g, group, a);
+    group->text = NULL;
+    if (group->fam == FAMgmm || group->fam == FAMgmm_wgrad)
+        group->path = grouped_path(group);
+    if (group->fam == FAMgemm || group->fam == FAMgmm ||
+        group->fam == FAMgmm_wgrad)
+        group->scratch = 0;
 }
 
 /* clang-format off */

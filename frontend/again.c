@@ -17,9 +17,10 @@ typedef struct Anew {
 
 static int anew_job(void *arg, FILE *out)
 {
-    const Anew *w = arg;
+    const Anew *anew = arg;
     size_t n;
-    Trace t = trace_sources(w->rest->source, w->rest->nsource, w->keys);
+    Trace t =
+        trace_sources(anew->rest->source, anew->rest->nsource, anew->keys);
     CompileOptions o = { .out = stderr,
                          .source = t.source,
                          .nsource = t.nsource };
@@ -44,8 +45,9 @@ static void say_anew(const Plan *rest, int64_t format, const char *name)
 
 static int why_job(void *arg, FILE *out)
 {
-    const Anew *w = arg;
-    Trace t = trace_sources(w->rest->source, w->rest->nsource, w->keys);
+    const Anew *anew = arg;
+    Trace t =
+        trace_sources(anew->rest->source, anew->rest->nsource, anew->keys);
     CompileOptions o = { .out = out, .dump = "why", .prog = PGstep };
 
     compile(t.g, target_of(t.g->opts), &o);
@@ -136,26 +138,27 @@ static const char *first_other(const char *a, const char *b)
  * batch. */
 static int compare_job(void *arg, FILE *out)
 {
-    const Models *m = arg;
+    const Models *models = arg;
     Opts *then = opts_new(forever);
-    const Args *a = m->now;
-    Trace now = a->past
-                    ? trace_sources(a->past->source, a->past->nsource, a->keys)
-                    : trace(a->file, a->keys, TRACEquiet);
+    const Args *args = models->now;
+    Trace now = args->past ? trace_sources(args->past->source,
+                                           args->past->nsource, args->keys)
+                           : trace(args->file, args->keys, TRACEquiet);
     const Axis *batch = batch_of(now.g);
 
     (void)out;
-    opts_copy(then, m->past->opts);
+    opts_copy(then, models->past->opts);
     if (batch)
         opts_set(then, intern(strf(forever, "axes.%s", batch->name)),
                  strf(forever, "%lld", (long long)batch->n), NULL);
-    Trace past = trace_sources(m->past->source, m->past->nsource, then);
+    Trace past =
+        trace_sources(models->past->source, models->past->nsource, then);
     char *x = essence(past.g), *y = essence(now.g);
     if (strcmp(x, y))
         err(NULL,
             "the model is not that of %s: '%s' was '%s'; a run keeps its model "
             "(from=%s name=... starts another with its weights)",
-            m->dir, first_other(y, x), first_other(x, y), m->dir);
+            models->dir, first_other(y, x), first_other(x, y), models->dir);
     return 0;
 }
 
@@ -169,15 +172,15 @@ static Plan *rest_of(const char *dir)
 }
 
 /* Before MPI starts, by rank 0. */
-void check_model(const Args *a, const char *dir)
+void check_model(const Args *args, const char *dir)
 {
-    if (launch_rank() || !opts_int(a->keys, "resume") ||
+    if (launch_rank() || !opts_int(args->keys, "resume") ||
         !ckpt_exists(strf(forever, "%s/ckpt", dir)))
         return;
     Plan *past = rest_of(dir);
     if (!past || !past->nsource)
         return;
-    int status = guarded(compare_job, &(Models){ past, a, dir }, NULL);
+    int status = guarded(compare_job, &(Models){ past, args, dir }, NULL);
     if (status)
         exit(status);
 }
@@ -213,51 +216,52 @@ static Start start_number(const char *dir, int i)
 }
 
 /* The last start; with --replay the one that ran that step. */
-static Start start_of(const Args *a, const char *dir)
+static Start start_of(const Args *args, const char *dir)
 {
     Start s = start_number(dir, 0);
     int n = 1;
 
-    if (!a->replay || !s.c)
+    if (!args->replay || !s.c)
         return s;
     while (!access(strf(forever, "%s/config.%d.lua", dir, n), F_OK))
         n++;
-    for (int i = n; s.c->from_step >= a->replay && --i > 0;)
+    for (int i = n; s.c->from_step >= args->replay && --i > 0;)
         s = start_number(dir, i);
     return s;
 }
 
-static void set_count(Opts *o, const Opts *given, const char *key, int64_t n)
+static void set_count(Opts *opts, const Opts *given, const char *key, int64_t n)
 {
     if (!opts_given(given, key))
-        opts_set(o, key, strf(forever, "%lld", (long long)n), NULL);
+        opts_set(opts, key, strf(forever, "%lld", (long long)n), NULL);
 }
 
 /* Where hosts have not as many ranks, runs of ranks that hosts have whole. */
-void take_launch(Opts *o, const Opts *given)
+void take_launch(Opts *opts, const Opts *given)
 {
     int64_t world = launch_world(), local = launch_local(), host = local;
 
     if (!launched())
         return;
-    set_count(o, given, "world", world);
+    set_count(opts, given, "world", world);
     while (world % host || local % host)
         host--;
     if (host < world)
-        set_count(o, given, "fold.host", host);
+        set_count(opts, given, "fold.host", host);
 }
 
 /* Settings of the run, those typed now over them. */
-static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
-                      const Plan *plan)
+static Opts *all_keys(const Args *args, const char *dir,
+                      const Settings *settings, const Plan *plan)
 {
-    const Opts *from = c ? c->given : plan->opts;
+    const Opts *from = settings ? settings->given : plan->opts;
     Opts *o = opts_new(forever);
     const char *key, *value;
 
     for (int i = 0; opts_each(from, i, &key, &value); i++)
         opts_set(o, key, value, NULL);
-    for (int i = 0; c && opts_each(c->defaults, i, &key, &value); i++)
+    for (int i = 0; settings && opts_each(settings->defaults, i, &key, &value);
+         i++)
         if (!opts_given(o, key) &&
             (!opts_str(o, key) || strcmp(opts_str(o, key), value)))
             opts_set(o, key, value, NULL);
@@ -266,18 +270,18 @@ static Opts *all_keys(const Args *a, const char *dir, const Settings *c,
     if (!opts_given(o, "world") && plan->mesh)
         opts_set(o, "world",
                  strf(forever, "%lld", (long long)plan->mesh->world), NULL);
-    if (!a->replay)
-        take_launch(o, a->keys);
+    if (!args->replay)
+        take_launch(o, args->keys);
     opts_set(o, "name", dir, NULL);
-    opts_copy(o, a->keys);
+    opts_copy(o, args->keys);
     return o;
 }
 
 /* Values as the plan has them, but for those that differ: paths may be written
  * in another way. */
-static int same_key(const Opts *o, const Plan *p, const char *key)
+static int same_key(const Opts *opts, const Plan *p, const char *key)
 {
-    const char *x = opts_str(o, key), *y = opts_str(p->opts, key);
+    const char *x = opts_str(opts, key), *y = opts_str(p->opts, key);
 
     if (!strcmp(key, "target"))
         y = p->target;
@@ -290,17 +294,17 @@ static int same_key(const Opts *o, const Plan *p, const char *key)
 }
 
 /* Is there a key that only compiling anew can change? */
-static int compiles(const Opts *o, const Plan *p)
+static int compiles(const Opts *opts, const Plan *p)
 {
     const char *key, *value;
 
-    if (opts_str(o, "train.ramp"))
+    if (opts_str(opts, "train.ramp"))
         return 1;
     for (const KeyInfo *k = keytab; k->name; k++)
-        if (!run_key(key_name(k)) && !same_key(o, p, key_name(k)))
+        if (!run_key(key_name(k)) && !same_key(opts, p, key_name(k)))
             return 1;
-    for (int i = 0; opts_each(o, i, &key, &value); i++)
-        if (!strncmp(key, "axes.", 5) && !same_key(o, p, key))
+    for (int i = 0; opts_each(opts, i, &key, &value); i++)
+        if (!strncmp(key, "axes.", 5) && !same_key(opts, p, key))
             return 1;
     return 0;
 }
@@ -317,14 +321,14 @@ static Plan *plan_in(const char *path, Text *text, int *other)
 }
 
 /* To every rank as text: what the settings say over the plan's. */
-static Text overlay(const Opts *o, const Plan *p)
+static Text overlay(const Opts *opts, const Plan *p)
 {
     Text out = { .arena = forever };
     const char *key, *value;
 
     put(&out, "%s", "");
-    for (int i = 0; opts_each(o, i, &key, &value); i++)
-        if (!same_key(o, p, key) && run_key(key))
+    for (int i = 0; opts_each(opts, i, &key, &value); i++)
+        if (!same_key(opts, p, key) && run_key(key))
             put(&out, "%s=%s\n", key, value);
     return out;
 }
@@ -349,28 +353,28 @@ void share_settings(Plan *p, Text *over)
 
 /* Rank 0 alone, before MPI starts: a's keys become those of the run, and a
  * compiles its sources or has its plan at hand. */
-Text take_folder(Args *a, const char *dir)
+Text take_folder(Args *args, const char *dir)
 {
     Text text, none = { .arena = forever };
     int other;
 
-    a->file = strf(forever, "%s/plan", dir);
+    args->file = strf(forever, "%s/plan", dir);
     if (launch_rank())
         return none;
-    if (opts_int(a->keys, "resume") || a->replay)
-        resume_name(dir, a->keys);
-    Start s = start_of(a, dir);
-    a->file = s.plan;
-    a->begun = s.c ? s.c->from_step : 0;
+    if (opts_int(args->keys, "resume") || args->replay)
+        resume_name(dir, args->keys);
+    Start s = start_of(args, dir);
+    args->file = s.plan;
+    args->begun = s.c ? s.c->from_step : 0;
     Plan *p = plan_in(s.plan, &text, &other);
-    a->keys = all_keys(a, dir, s.c, p);
-    a->past = p;
+    args->keys = all_keys(args, dir, s.c, p);
+    args->past = p;
     if (other)
-        say_anew(p, plan_format(text.s, text.len), a->file);
-    if (!other && !compiles(a->keys, p)) {
-        a->ready = text;
-        return overlay(a->keys, p);
+        say_anew(p, plan_format(text.s, text.len), args->file);
+    if (!other && !compiles(args->keys, p)) {
+        args->ready = text;
+        return overlay(args->keys, p);
     }
-    check_model(a, dir);
+    check_model(args, dir);
     return none;
 }

@@ -52,18 +52,19 @@ typedef struct Calibration {
 
 /* ---- what is measured ---------------------------------------------------- */
 
-static Plan *plan_for(const Calibration *c, const CalibrationRow *row)
+static Plan *plan_for(const Calibration *calibration, const CalibrationRow *row)
 {
     Source source = { "calibrate.lua", calibrate_lua };
-    Opts *o = opts_new(forever);
+    Opts *opts = opts_new(forever);
 
-    opts_copy(o, c->keys);
-    set_keys(o, row->keys);
-    set_keys(o, "axes.batch=1 world=1");
-    set_keys(
-        o, strf(forever, "fold.ep=%s train.batch=%lld", opts_str(o, "world"),
-                (long long)(opts_int(o, "axes.batch") * opts_int(o, "world"))));
-    Trace t = trace_sources(&source, 1, o);
+    opts_copy(opts, calibration->keys);
+    set_keys(opts, row->keys);
+    set_keys(opts, "axes.batch=1 world=1");
+    set_keys(opts, strf(forever, "fold.ep=%s train.batch=%lld",
+                        opts_str(opts, "world"),
+                        (long long)(opts_int(opts, "axes.batch") *
+                                    opts_int(opts, "world"))));
+    Trace t = trace_sources(&source, 1, opts);
     return compile(t.g, target_of(t.g->opts),
                    &(CompileOptions){ .out = stderr,
                                       .prog = PGstep,
@@ -73,45 +74,47 @@ static Plan *plan_for(const Calibration *c, const CalibrationRow *row)
 
 /* Of a product what it multiplies, of others the one of both that its
  * prediction is: see predict() of instr_cost.c. */
-static void add_sample(Calibration *c, const Instr *s, double secs)
+static void add_sample(Calibration *calibration, const Instr *instr,
+                       double secs)
 {
-    const MachineSpeeds *m = &c->before;
-    InstrSpeeds v = s->speeds;
-    InstrClass class = instr_info(s->kind)->cls;
+    const MachineSpeeds *speeds = &calibration->before;
+    InstrSpeeds v = instr->speeds;
+    InstrClass class = instr_info(instr->kind)->cls;
     int product = v.work != SPEEDloop;
-    double work = s->flops / speed_at(m, v.work, v.size);
-    double move = s->bytes / speed_at(m, v.move, s->bytes);
+    double work = instr->flops / speed_at(speeds, v.work, v.size);
+    double move = instr->bytes / speed_at(speeds, v.move, instr->bytes);
     int sends = class == CLASScollective || class == CLASStransfer;
-    double base = sends ? m->hop : m->launch;
+    double base = sends ? speeds->hop : speeds->launch;
 
-    if ((s->flops == 0 && s->bytes == 0) || v.move == SPEEDoffload)
+    if ((instr->flops == 0 && instr->bytes == 0) || v.move == SPEEDoffload)
         return; /* what is copied runs beside: its clock says nothing */
     if (work + move < 0.1 * base) {
         if (sends)
-            vec_push(forever, c->hop, secs);
+            vec_push(forever, calibration->hop, secs);
         else
-            vec_push(forever, c->launch, secs);
+            vec_push(forever, calibration->launch, secs);
     } else if ((product || work > move) && !sends)
-        vec_push(forever, c->sample,
-                 ((Sample){ v.work, v.size, s->flops, secs }));
+        vec_push(forever, calibration->sample,
+                 ((Sample){ v.work, v.size, instr->flops, secs }));
     else
-        vec_push(forever, c->sample,
-                 ((Sample){ v.move, s->bytes, s->bytes, secs }));
+        vec_push(forever, calibration->sample,
+                 ((Sample){ v.move, instr->bytes, instr->bytes, secs }));
 }
 
-static void measure(Calibration *c, Plan *p, Comm *comm)
+static void measure(Calibration *calibration, Plan *p, Comm *comm)
 {
-    InstrSeconds *v = NULL;
-    double step = bench_instrs(p, comm, enough, &v, &c->chip);
+    InstrSeconds *seconds = NULL;
+    double step = bench_instrs(p, comm, enough, &seconds, &calibration->chip);
     double sum = 0, runs = 0;
 
-    for (size_t i = 0; i < vec_len(v); i++) {
-        sum += v[i].secs * v[i].runs;
-        runs += v[i].runs;
+    for (size_t i = 0; i < vec_len(seconds); i++) {
+        sum += seconds[i].secs * seconds[i].runs;
+        runs += seconds[i].runs;
     }
     double clock = comm->world == 1 && sum > step ? (sum - step) / runs : 0;
-    for (size_t i = 0; i < vec_len(v); i++)
-        add_sample(c, v[i].instr, fmax(v[i].secs - clock, 0.1 * v[i].secs));
+    for (size_t i = 0; i < vec_len(seconds); i++)
+        add_sample(calibration, seconds[i].instr,
+                   fmax(seconds[i].secs - clock, 0.1 * seconds[i].secs));
 }
 
 /* ---- what follows from it ------------------------------------------------ */
@@ -147,30 +150,31 @@ static int slowest_first(const void *a, const void *b)
 
 /* Of a class: half of the amount goes faster, half slower, so that one which
  * something disturbed decides nothing. */
-static void put_class(Text *out, Sample *v)
+static void put_class(Text *out, Sample *sample)
 {
     double all = 0, size = 0, done = 0;
     size_t i = 0;
 
-    for (size_t k = 0; k < vec_len(v); k++) {
-        all += v[k].amount;
-        size += log(v[k].size) / (double)vec_len(v);
+    for (size_t k = 0; k < vec_len(sample); k++) {
+        all += sample[k].amount;
+        size += log(sample[k].size) / (double)vec_len(sample);
     }
-    qsort(v, vec_len(v), sizeof *v, slowest_first);
-    while (2 * (done += v[i].amount) < all)
+    qsort(sample, vec_len(sample), sizeof *sample, slowest_first);
+    while (2 * (done += sample[i].amount) < all)
         i++;
-    put(out, "%s %.4g measured %.3g\n", speed_name(v->speed),
-        v[i].amount / v[i].secs, exp(size));
+    put(out, "%s %.4g measured %.3g\n", speed_name(sample->speed),
+        sample[i].amount / sample[i].secs, exp(size));
 }
 
 /* Lines of a number: one for each class of sizes that was seen. base: seconds
  * that all take. */
-static void put_speed(Text *out, const Calibration *c, Speed speed, double base)
+static void put_speed(Text *out, const Calibration *calibration, Speed speed,
+                      double base)
 {
     for (int k = 0; k < 64; k++) {
         Sample *v = NULL;
-        for (size_t i = 0; i < vec_len(c->sample); i++) {
-            Sample s = c->sample[i];
+        for (size_t i = 0; i < vec_len(calibration->sample); i++) {
+            Sample s = calibration->sample[i];
             s.secs = fmax(s.secs - base, 0.1 * s.secs);
             if (s.speed == speed && class_of(s.size) == k)
                 vec_push(forever, v, s);
@@ -181,30 +185,30 @@ static void put_speed(Text *out, const Calibration *c, Speed speed, double base)
 }
 
 /* The machine whose name is part of the chip's, else the target's. */
-static const char *nearest_machine(const Calibration *c)
+static const char *nearest_machine(const Calibration *calibration)
 {
-    const char *usual = machine_name(target_of(c->keys)->machine);
+    const char *usual = machine_name(target_of(calibration->keys)->machine);
 
     for (int m = 0; m < NMACHINE; m++)
-        if (strcasestr(c->chip, machine_name((Machine)m)))
+        if (strcasestr(calibration->chip, machine_name((Machine)m)))
             return machine_name((Machine)m);
     return usual;
 }
 
-static char *machine_text(const Calibration *c)
+static char *machine_text(const Calibration *calibration)
 {
     Text out = { .arena = forever };
-    double launch = median(c->launch, c->before.launch);
-    double hop = median(c->hop, c->before.hop);
+    double launch = median(calibration->launch, calibration->before.launch);
+    double hop = median(calibration->hop, calibration->before.hop);
 
     put(&out, "# pleat bench --calibrate\nchip %s\ndevice %s\n",
-        nearest_machine(c), c->chip);
+        nearest_machine(calibration), calibration->chip);
     put(&out, "launch %.3g measured\n", launch);
-    if (vec_len(c->hop))
+    if (vec_len(calibration->hop))
         put(&out, "hop %.3g measured\n", hop);
     for (int s = 0; s < NSPEEDS; s++) {
         int link = s == SPEEDlink || s == SPEEDrows;
-        put_speed(&out, c, (Speed)s, link ? hop : launch);
+        put_speed(&out, calibration, (Speed)s, link ? hop : launch);
     }
     return out.s;
 }
@@ -213,15 +217,17 @@ static char *machine_text(const Calibration *c)
 
 /* All are made before MPI starts, which no fork survives; ranks but the first
  * get texts. */
-static Plan **calibration_plans(const Calibration *c)
+static Plan **calibration_plans(const Calibration *calibration)
 {
     Plan **plan = NULL;
-    const char *target = target_of(c->keys)->name;
+    const char *target = target_of(calibration->keys)->name;
 
     for (int i = 0; i < NROW; i++)
         if (!strcmp(calibration_rows[i].target, target))
             vec_push(forever, plan,
-                     launch_rank() ? NULL : plan_for(c, &calibration_rows[i]));
+                     launch_rank()
+                         ? NULL
+                         : plan_for(calibration, &calibration_rows[i]));
     for (size_t i = 0; i < vec_len(plan) && launched(); i++) {
         Text t = { .arena = forever };
         if (plan[i])
@@ -233,9 +239,9 @@ static Plan **calibration_plans(const Calibration *c)
     return plan;
 }
 
-int calibrate(Args *a)
+int calibrate(Args *args)
 {
-    Calibration c = { .keys = a->keys };
+    Calibration c = { .keys = args->keys };
 
     launch_errors();
     take_launch(c.keys, c.keys);
@@ -254,8 +260,8 @@ int calibrate(Args *a)
     if (!first)
         return 0;
     const char *text = machine_text(&c);
-    write_all(a->calibrate, text, strlen(text));
+    write_all(args->calibrate, text, strlen(text));
     printf("%s: %zu instructions on %s measured; cluster=%s plans by it\n",
-           a->calibrate, vec_len(c.sample), c.chip, a->calibrate);
+           args->calibrate, vec_len(c.sample), c.chip, args->calibrate);
     return 0;
 }

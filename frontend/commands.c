@@ -38,38 +38,39 @@ static Plan *plan_at(const char *word)
 
 /* ---- from a model to a plan ---------------------------------------------- */
 
-const Target *target_of(const Opts *o)
+const Target *target_of(const Opts *opts)
 {
-    const char *name = opts_str(o, "target");
+    const char *name = opts_str(opts, "target");
     const Target *t = target_named(name ? name : "host");
 
     if (!t)
-        err(opts_loc(o, "target"), "target '%s' is not in this build", name);
+        err(opts_loc(opts, "target"), "target '%s' is not in this build", name);
     return t;
 }
 
 /* The file is a model, or what -x wrote: the model's graph, then programs. */
-static Trace read_model(Args *a, Graph ***stage)
+static Trace read_model(Args *args, Graph ***stage)
 {
-    FileKind kind = file_kind(a->file);
+    FileKind kind = file_kind(args->file);
     size_t n;
 
-    if (a->past)
-        return trace_sources(a->past->source, a->past->nsource, a->keys);
+    if (args->past)
+        return trace_sources(args->past->source, args->past->nsource,
+                             args->keys);
     if (kind == FILEplan)
         err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
-            a->file);
+            args->file);
     if (kind == FILEmodel)
-        return trace(a->file, a->keys, 0);
-    char *s = file_need(forever, a->file, &n);
+        return trace(args->file, args->keys, 0);
+    char *s = file_need(forever, args->file, &n);
     Arena *arena = arena_new();
     Source *source = NULL;
-    Graph **v = graphs_parse(arena, s, n, a->file, a->keys, &source);
+    Graph **v = graphs_parse(arena, s, n, args->file, args->keys, &source);
     for (size_t i = 1; i < vec_len(v); i++)
         vec_push(arena, *stage, v[i]);
     if (v[0]->after)
         err(NULL, "%s: begins after pass %s, not with the model's graph",
-            a->file, v[0]->after);
+            args->file, v[0]->after);
     check_whole(v[0]);
     return (
         Trace){ .g = v[0], .source = source, .nsource = (int)vec_len(source) };
@@ -100,7 +101,7 @@ static ProgramKind program_of(const char *name, ProgramKind usual)
 
 /* A stated limit holds; one that is only the target's usual machine's may not
  * be that of the machine it will run on. */
-static void check_memory(const Args *a, const Plan *p)
+static void check_memory(const Args *args, const Plan *p)
 {
     const char *wrong = memory_wrong(p);
     Text t = { .arena = forever };
@@ -113,42 +114,42 @@ static void check_memory(const Args *a, const Plan *p)
         warn(NULL, "%s", t.s);
         return;
     }
-    if (file_kind(a->file) == FILEmodel && !a->past)
-        put_fixes(&t, a, p);
+    if (file_kind(args->file) == FILEmodel && !args->past)
+        put_fixes(&t, args, p);
     err(NULL, "%s", t.s);
 }
 
 /* Null when -x stopped it. */
-static Plan *make_plan(Args *a, FILE *out)
+static Plan *make_plan(Args *args, FILE *out)
 {
     Graph **stage = NULL;
-    Trace t = read_model(a, &stage);
+    Trace t = read_model(args, &stage);
     Text dot = { .arena = forever };
     CompileOptions o = { .stage = stage,
-                         .dump = a->dump,
-                         .stop = a->stop,
-                         .prog = program_of(a->prog, PGstep),
+                         .dump = args->dump,
+                         .stop = args->stop,
+                         .prog = program_of(args->prog, PGstep),
                          .out = out,
                          .source = t.source,
                          .nsource = t.nsource };
 
-    if (a->dot) {
+    if (args->dot) {
         o.dot = &dot;
-        o.dump = a->dump ? a->dump : "sharding";
-        o.prog = program_of(a->prog, PGeval);
+        o.dump = args->dump ? args->dump : "sharding";
+        o.prog = program_of(args->prog, PGeval);
     }
-    if (a->runs && !opts_given(t.g->opts, "train.expert_metrics"))
+    if (args->runs && !opts_given(t.g->opts, "train.expert_metrics"))
         opts_set(t.g->opts, "train.expert_metrics", "1", NULL);
     Plan *p = compile(t.g, target_of(t.g->opts), &o);
-    if (a->dot && !dot.len)
+    if (args->dot && !dot.len)
         err(NULL,
             "%s: nothing to draw: it has no program '%s', or that does not go "
             "through %s",
-            a->dot, programnames[o.prog], o.dump);
-    if (a->dot)
-        write_graphs(a->dot, &dot);
+            args->dot, programnames[o.prog], o.dump);
+    if (args->dot)
+        write_graphs(args->dot, &dot);
     if (p)
-        check_memory(a, p);
+        check_memory(args, p);
     return p;
 }
 
@@ -156,121 +157,122 @@ static Plan *make_plan(Args *a, FILE *out)
 
 static int check_job(void *arg, FILE *out)
 {
-    Args *a = arg;
+    Args *args = arg;
     Graph **stage = NULL;
-    Trace t = read_model(a, &stage);
+    Trace t = read_model(args, &stage);
     Text dot = { .arena = forever };
 
-    if (a->dot) {
+    if (args->dot) {
         graph_dot(&dot, t.g, 0, 1);
-        write_graphs(a->dot, &dot);
+        write_graphs(args->dot, &dot);
     }
-    (a->json ? report_json : report_model)(out, t.g);
+    (args->json ? report_json : report_model)(out, t.g);
     return 0;
 }
 
-static int check(Args *a)
+static int check(Args *args)
 {
-    return guarded(check_job, a, NULL);
+    return guarded(check_job, args, NULL);
 }
 
-int cmd_check(Args *a)
+int cmd_check(Args *args)
 {
-    return a->json ? check_as_json(check, a) : check(a);
+    return args->json ? check_as_json(check, args) : check(args);
 }
 
-static const char *plan_name(const Args *a)
+static const char *plan_name(const Args *args)
 {
-    const char *slash = strrchr(a->file, '/'), *s = slash ? slash + 1 : a->file;
+    const char *slash = strrchr(args->file, '/'),
+               *s = slash ? slash + 1 : args->file;
     const char *dot = strrchr(s, '.');
 
-    return a->out ? a->out
-                  : strf(forever, "%.*s.plan",
-                         (int)(dot ? dot - s : (long)strlen(s)), s);
+    return args->out ? args->out
+                     : strf(forever, "%.*s.plan",
+                            (int)(dot ? dot - s : (long)strlen(s)), s);
 }
 
 static int compile_job(void *arg, FILE *out)
 {
-    Args *a = arg;
-    Plan *p = make_plan(a, out);
+    Args *args = arg;
+    Plan *p = make_plan(args, out);
     size_t n;
 
     if (!p)
         return 0;
     char *s = plan_print(forever, p, &n);
-    write_all(plan_name(a), s, n);
-    report_line(out, plan_name(a), p);
+    write_all(plan_name(args), s, n);
+    report_line(out, plan_name(args), p);
     return 0;
 }
 
-int cmd_compile(Args *a)
+int cmd_compile(Args *args)
 {
-    return guarded(compile_job, a, NULL);
+    return guarded(compile_job, args, NULL);
 }
 
-static void show_page(const Args *a, const Plan *p)
+static void show_page(const Args *args, const Plan *p)
 {
     const Plan *v[2] = { p, NULL };
-    int n = (int)vec_len(a->word);
+    int n = (int)vec_len(args->word);
 
     if (n == 2)
-        v[1] = plan_at(a->word[1]);
-    draw_plans(a->html, v, a->word, n);
+        v[1] = plan_at(args->word[1]);
+    draw_plans(args->html, v, args->word, n);
 }
 
-static void show_schedule(const Args *a, const Plan *p)
+static void show_schedule(const Args *args, const Plan *p)
 {
-    const Schedule *s = plan_schedule(p, a->file);
+    const Schedule *s = plan_schedule(p, args->file);
 
-    if (a->csv) {
+    if (args->csv) {
         char *table = schedule_print(forever, s);
-        write_all(a->csv, table, strlen(table));
+        write_all(args->csv, table, strlen(table));
     }
-    if (a->schedule)
+    if (args->schedule)
         fputs(draw_schedule(s), stdout);
 }
 
 static int fold_job(void *arg, FILE *out)
 {
-    Args *a = arg;
+    Args *args = arg;
 
-    report_fold(out, file_kind(a->file) == FILEplan ? read_plan(a->file)
-                                                    : make_plan(a, out));
+    report_fold(out, file_kind(args->file) == FILEplan ? read_plan(args->file)
+                                                       : make_plan(args, out));
     return 0;
 }
 
-int cmd_show(Args *a)
+int cmd_show(Args *args)
 {
     size_t n;
 
-    if (a->fold)
-        return guarded(fold_job, a, NULL);
+    if (args->fold)
+        return guarded(fold_job, args, NULL);
     const char *key, *value;
-    if (vec_len(a->word) > 1 && !a->html)
+    if (vec_len(args->word) > 1 && !args->html)
         err_usage("two plans are shown beside each other by --html FILE only");
-    if (opts_each(a->keys, 0, &key, &value))
+    if (opts_each(args->keys, 0, &key, &value))
         err(NULL, "%s=%s: what a plan does is compiled in; --fold takes keys",
             key, value);
-    Plan *p = plan_at(a->file);
+    Plan *p = plan_at(args->file);
 
-    if (a->html)
-        show_page(a, p);
-    if (a->trace) {
+    if (args->html)
+        show_page(args, p);
+    if (args->trace) {
         char *events = draw_time(p, &n);
-        write_all(a->trace, events, n);
+        write_all(args->trace, events, n);
     }
-    if (a->snapshot) {
+    if (args->snapshot) {
         char *snapshot = draw_snapshot(p, &n);
-        write_all(a->snapshot, snapshot, n);
+        write_all(args->snapshot, snapshot, n);
     }
-    if (a->schedule || a->csv)
-        show_schedule(a, p);
-    if (a->rank >= 0)
-        report_rank(stdout, p, a->rank);
-    if (a->memory)
+    if (args->schedule || args->csv)
+        show_schedule(args, p);
+    if (args->rank >= 0)
+        report_rank(stdout, p, args->rank);
+    if (args->memory)
         report_memory(stdout, p);
-    else if (!a->html && !a->trace && !a->snapshot && !a->schedule && !a->csv &&
-             a->rank < 0)
+    else if (!args->html && !args->trace && !args->snapshot &&
+             !args->schedule && !args->csv && args->rank < 0)
         report_plan(stdout, p);
     return 0;
 }
@@ -287,28 +289,28 @@ static int plan_job(void *arg, FILE *out)
 }
 
 /* In a process of its own, so that a mistake is one rank's to tell. */
-static Text made(Args *a)
+static Text made(Args *args)
 {
     Text out = { .arena = forever };
 
-    if (a->ready.s)
-        return a->ready;
-    int status = guarded(plan_job, a, &out);
+    if (args->ready.s)
+        return args->ready;
+    int status = guarded(plan_job, args, &out);
 
     if (status)
         exit(status);
     return out;
 }
 
-static int counts_only(const Args *a)
+static int counts_only(const Args *args)
 {
-    const char *target = opts_str(a->keys, "target");
-    const Device *d = target ? device_named(target) : NULL;
+    const char *target = opts_str(args->keys, "target");
+    const Device *device = target ? device_named(target) : NULL;
 
-    return d && d->report;
+    return device && device->report;
 }
 
-void set_keys(Opts *o, const char *keys)
+void set_keys(Opts *opts, const char *keys)
 {
     char *text = strf(forever, "%s", keys), *next;
 
@@ -316,63 +318,63 @@ void set_keys(Opts *o, const char *keys)
          key = strtok_r(NULL, " ", &next)) {
         char *value = strchr(key, '=');
         *value++ = 0;
-        if (!opts_given(o, key))
-            opts_set(o, key, value, NULL);
+        if (!opts_given(opts, key))
+            opts_set(opts, key, value, NULL);
     }
 }
 
-static const char *run_of_model(const Args *a)
+static const char *run_of_model(const Args *args)
 {
-    const Plan p = { .model = a->file, .opts = a->keys };
+    const Plan p = { .model = args->file, .opts = args->keys };
 
     return run_dir(forever, &p);
 }
 
 /* The fold with which the run in a folder began, if on as many ranks. */
-static int take_fold(Args *a)
+static int take_fold(Args *args)
 {
-    const char *path = strf(forever, "%s/config.lua", run_of_model(a));
+    const char *path = strf(forever, "%s/config.lua", run_of_model(args));
     const Settings *c =
-        opts_int(a->keys, "resume") ? config_read(forever, path) : NULL;
+        opts_int(args->keys, "resume") ? config_read(forever, path) : NULL;
     const char *key, *value;
 
     if (!c || opts_int(c->given, "world") != launch_world())
         return 0;
     for (int i = 0; opts_each(c->given, i, &key, &value); i++)
         if (!strncmp(key, "fold.", 5))
-            opts_set(a->keys, key, value, NULL);
+            opts_set(args->keys, key, value, NULL);
     return 1;
 }
 
 /* Ranks that a launcher started for a model that states no fold. */
-static void choose_fold(Args *a)
+static void choose_fold(Args *args)
 {
     int64_t world = launch_world();
 
-    if (a->runs && !a->past && world > 1 && !launch_rank() &&
-        opts_int(a->keys, "world") == world &&
-        file_kind(a->file) == FILEmodel && !states_fold(a->keys) &&
-        !take_fold(a))
-        set_keys(a->keys, search_fold(a));
+    if (args->runs && !args->past && world > 1 && !launch_rank() &&
+        opts_int(args->keys, "world") == world &&
+        file_kind(args->file) == FILEmodel && !states_fold(args->keys) &&
+        !take_fold(args))
+        set_keys(args->keys, search_fold(args));
 }
 
 /* Plans of a model file as text: of the whole batch, then of train.ramp's
  * smaller ones. Rank 0 makes all before MPI starts, which no fork survives; the
  * other ranks get the bytes. */
-static Text *plan_texts(Args *a, int ramps, Plan **p)
+static Text *plan_texts(Args *args, int ramps, Plan **p)
 {
-    int share = launched() && !counts_only(a), here = !launch_rank();
+    int share = launched() && !counts_only(args), here = !launch_rank();
     int64_t until, batch = 1;
     Text *v = NULL, none = { .arena = forever };
 
     for (int i = 0; here && batch > 0; i++) {
-        Text out = made(a);
+        Text out = made(args);
         vec_push(forever, v, out);
         if (!i)
-            *p = plan_parse(forever, out.s, out.len, a->file);
+            *p = plan_parse(forever, out.s, out.len, args->file);
         batch = ramps ? ramp((*p)->opts, i, &until) : 0;
         if (batch > 0)
-            opts_set(a->keys, "train.batch",
+            opts_set(args->keys, "train.batch",
                      strf(forever, "%lld", (long long)batch), NULL);
     }
     for (int i = 0; share && (here ? i < (int)vec_len(v) : batch > 0); i++) {
@@ -380,41 +382,41 @@ static Text *plan_texts(Args *a, int ramps, Plan **p)
             vec_push(forever, v, none);
         comm_plan(&v[i]);
         if (!here && !i)
-            *p = plan_parse(forever, v->s, v->len, a->file);
+            *p = plan_parse(forever, v->s, v->len, args->file);
         batch = ramps ? ramp((*p)->opts, i, &until) : 0;
     }
     return v;
 }
 
 /* The plan, and with `ramps` one for each smaller batch of train.ramp. */
-static Plan *compiled(Args *a, RunArgs *r, int ramps)
+static Plan *compiled(Args *args, RunArgs *run_args, int ramps)
 {
     RampStage *v = NULL;
     Plan *p = NULL;
 
-    take_launch(a->keys, a->keys);
-    if (counts_only(a) && launch_rank())
+    take_launch(args->keys, args->keys);
+    if (counts_only(args) && launch_rank())
         exit(0);
-    choose_fold(a);
-    Text *text = plan_texts(a, ramps, &p);
+    choose_fold(args);
+    Text *text = plan_texts(args, ramps, &p);
     for (size_t i = 1; i < vec_len(text); i++) {
         RampStage g = { .plan = plan_parse(forever, text[i].s, text[i].len,
-                                           a->file) };
+                                           args->file) };
         ramp(p->opts, (int)i - 1, &g.until);
         vec_push(forever, v, g);
     }
-    *r = (RunArgs){
+    *run_args = (RunArgs){
         .text = text->s, .len = text->len, .ramp = v, .nramp = (int)vec_len(v)
     };
     return p;
 }
 
 /* Keys given beside a plan change what the plan does not depend on. */
-static void change_keys(Plan *p, const Args *a)
+static void change_keys(Plan *p, const Args *args)
 {
     const char *key, *value;
 
-    for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
+    for (int i = 0; opts_each(args->keys, i, &key, &value); i++) {
         const Device *d = strcmp(key, "target") ? NULL : device_named(value);
         if (d && d->report) {
             p->target = d->name;
@@ -423,19 +425,19 @@ static void change_keys(Plan *p, const Args *a)
         if (!run_key(key))
             err(NULL,
                 "key '%s' is compiled into %s; compile again to change it", key,
-                a->file);
+                args->file);
         opts_set(p->opts, key, value, NULL);
     }
     tokenizer_from(p->opts);
 }
 
 /* A model file's data.valid need not be there when data.train is another. */
-static void drop_valid(Plan *p, const Args *a)
+static void drop_valid(Plan *p, const Args *args)
 {
     const char *path = opts_str(p->opts, "data.valid");
 
-    if (!path || !opts_given(a->keys, "data.train") ||
-        opts_given(a->keys, "data.valid") || strpbrk(path, "*?[{:= ") ||
+    if (!path || !opts_given(args->keys, "data.train") ||
+        opts_given(args->keys, "data.valid") || strpbrk(path, "*?[{:= ") ||
         !access(path, F_OK) || !access(strf(forever, "%s.idx", path), F_OK))
         return;
     if (!launch_rank())
@@ -446,95 +448,95 @@ static void drop_valid(Plan *p, const Args *a)
     opts_set(p->opts, "data.valid", "", NULL);
 }
 
-static int run_or_count(Plan *p, const RunArgs *r)
+static int run_or_count(Plan *p, const RunArgs *args)
 {
-    const Device *d = device_named(p->target);
+    const Device *device = device_named(p->target);
 
-    if (!d || !d->report)
-        return run_plan(p, r);
+    if (!device || !device->report)
+        return run_plan(p, args);
     if (!launch_rank())
-        d->report(stdout, p);
+        device->report(stdout, p);
     return 0;
 }
 
 /* `run` of a model is for the best device that is here; rank 0 compiles for
  * all. */
-static void choose_target(Args *a)
+static void choose_target(Args *args)
 {
     const char *here = device_here()->name;
 
-    if (file_kind(a->file) != FILEplan && !folder_of(a->file) &&
-        !opts_str(a->keys, "target") && !launch_rank() && target_named(here) &&
-        strcmp(target_of(a->keys)->name, here))
-        opts_set(a->keys, "target", here, NULL);
+    if (file_kind(args->file) != FILEplan && !folder_of(args->file) &&
+        !opts_str(args->keys, "target") && !launch_rank() &&
+        target_named(here) && strcmp(target_of(args->keys)->name, here))
+        opts_set(args->keys, "target", here, NULL);
 }
 
-static Plan *plan_of(Args *a, RunArgs *r, int ramps)
+static Plan *plan_of(Args *args, RunArgs *run_args, int ramps)
 {
-    const char *dir = folder_of(a->file);
+    const char *dir = folder_of(args->file);
     Text over = { .arena = forever };
     Plan *p;
 
-    if (file_kind(a->file) == FILEplan) {
-        p = read_plan(a->file);
-        change_keys(p, a);
-        check_model(&(Args){ .file = a->file, .past = p, .keys = p->opts },
+    if (file_kind(args->file) == FILEplan) {
+        p = read_plan(args->file);
+        change_keys(p, args);
+        check_model(&(Args){ .file = args->file, .past = p, .keys = p->opts },
                     run_dir(forever, p));
         return p;
     }
     if (dir)
-        over = take_folder(a, dir);
+        over = take_folder(args, dir);
     else
-        check_model(a, run_of_model(a));
-    p = compiled(a, r, ramps);
+        check_model(args, run_of_model(args));
+    p = compiled(args, run_args, ramps);
     if (dir)
         share_settings(p, &over);
     return p;
 }
 
-static int execute(Args *a, int (*f)(Plan *p, const RunArgs *r))
+static int execute(Args *args, int (*f)(Plan *p, const RunArgs *r))
 {
     RunArgs r = { 0 };
 
     launch_errors();
     accept_other_plans();
     start_phase("plan");
-    Plan *p = plan_of(a, &r, f == run_or_count);
-    r.replay = a->replay;
-    r.begun = a->begun;
-    drop_valid(p, a);
+    Plan *p = plan_of(args, &r, f == run_or_count);
+    r.replay = args->replay;
+    r.begun = args->begun;
+    drop_valid(p, args);
     for (int i = 0; i < r.nramp; i++)
-        drop_valid(r.ramp[i].plan, a);
+        drop_valid(r.ramp[i].plan, args);
     return f(p, &r);
 }
 
-int cmd_run(Args *a)
+int cmd_run(Args *args)
 {
-    if (a->replay && !folder_of(a->file))
-        err(NULL, "--replay takes a run's folder, and %s is none", a->file);
-    choose_target(a);
-    a->runs = !counts_only(a);
-    return execute(a, run_or_count);
+    if (args->replay && !folder_of(args->file))
+        err(NULL, "--replay takes a run's folder, and %s is none", args->file);
+    choose_target(args);
+    args->runs = !counts_only(args);
+    return execute(args, run_or_count);
 }
 
-static int eval_only(Plan *p, const RunArgs *r)
+static int eval_only(Plan *p, const RunArgs *args)
 {
-    (void)r;
+    (void)args;
     if (!launch_rank() && !opts_int(p->opts, "resume") &&
         !opts_str(p->opts, "from"))
         puts("of initial values: neither from=... nor a run's folder is given");
     return eval_plan(p);
 }
 
-static int bench(Plan *p, const RunArgs *r)
+static int bench(Plan *p, const RunArgs *args)
 {
-    (void)r;
+    (void)args;
     return bench_plan(p, 5, stdout);
 }
 
-int cmd_bench(Args *a)
+int cmd_bench(Args *args)
 {
-    return a->calibrate ? calibrate(a) : execute(a, bench);
+    return args->calibrate ? calibrate(args) : execute(args, bench);
 }
 
 /* ---- generate ------------------------------------------------------------ */
@@ -565,7 +567,7 @@ static int is_of_text(const char *key)
 
 /* The keys of the run p, or null, that shape the model, and those typed now: on
  * one rank, one sequence at a time. */
-static Opts *generate_keys(const Args *a, const Plan *p)
+static Opts *generate_keys(const Args *args, const Plan *p)
 {
     /* clang-format off */
     static const char *const fixed[][2] = {
@@ -583,9 +585,9 @@ static Opts *generate_keys(const Args *a, const Plan *p)
             !strcmp(key, "data.eod"))
             opts_set(o, key, value, NULL);
     if (opts_text_tokenizer(o) != TOKENIZERbytes &&
-        (value = run_file_near(forever, a->file, "tokenizer.json")))
+        (value = run_file_near(forever, args->file, "tokenizer.json")))
         opts_set(o, "data.tokenizer", value, NULL);
-    for (int i = 0; opts_each(a->keys, i, &key, &value); i++) {
+    for (int i = 0; opts_each(args->keys, i, &key, &value); i++) {
         if ((!is_of_text(key) && (p || strcmp(key, "from"))) ||
             !strcmp(key, "axes.batch"))
             err(NULL,
@@ -608,11 +610,11 @@ typedef struct ForwardJob {
 /* The model, its outputs only. */
 static int forward_job(void *arg, FILE *out)
 {
-    const ForwardJob *w = arg;
+    const ForwardJob *job = arg;
     size_t n = 0;
-    Trace t = w->plan
-                  ? trace_sources(w->plan->source, w->plan->nsource, w->keys)
-                  : trace(w->file, w->keys, 0);
+    Trace t = job->plan ? trace_sources(job->plan->source, job->plan->nsource,
+                                        job->keys)
+                        : trace(job->file, job->keys, 0);
     Node **v = t.g->node;
 
     for (size_t i = 0; i < vec_len(v); i++)
@@ -625,104 +627,105 @@ static int forward_job(void *arg, FILE *out)
     return fwrite(s, 1, n, out) != n;
 }
 
-static Plan *forward_plan(const ForwardJob *w, const Args *a)
+static Plan *forward_plan(const ForwardJob *job, const Args *args)
 {
     Text text = { .arena = forever };
-    int status = guarded(forward_job, (void *)(uintptr_t)w, &text);
+    int status = guarded(forward_job, (void *)(uintptr_t)job, &text);
 
     if (status)
         exit(status);
-    Plan *p = plan_parse(forever, text.s, text.len, a->file);
-    if (w->plan)
-        opts_set(p->opts, "from", a->file, NULL);
+    Plan *p = plan_parse(forever, text.s, text.len, args->file);
+    if (job->plan)
+        opts_set(p->opts, "from", args->file, NULL);
     return p;
 }
 
 /* Of a run, or of a model file with `from`. */
-static ForwardJob forward_of(const Args *a)
+static ForwardJob forward_of(const Args *args)
 {
     struct stat st;
-    int file = !stat(a->file, &st) && S_ISREG(st.st_mode);
+    int file = !stat(args->file, &st) && S_ISREG(st.st_mode);
 
     accept_other_plans();
-    Plan *p = file ? NULL : plan_of_run(a->file);
-    ForwardJob w = { p, a->file, generate_keys(a, p) };
+    Plan *p = file ? NULL : plan_of_run(args->file);
+    ForwardJob w = { p, args->file, generate_keys(args, p) };
     if (file && !opts_given(w.keys, "from"))
         err(NULL, "%s: from= says which weights (a Hugging Face folder, a run)",
-            a->file);
+            args->file);
     return w;
 }
 
-static GenArgs gen_args(const Args *a)
+static GenArgs gen_args(const Args *args)
 {
-    return (GenArgs){ .prompt = a->prompt ? a->prompt : "",
-                      .n = a->n,
-                      .temperature = a->temperature,
-                      .topk = a->topk,
-                      .seed = (uint64_t)opts_int(a->keys, "seed"),
-                      .choices = a->choices,
-                      .perplexity = a->perplexity };
+    return (GenArgs){ .prompt = args->prompt ? args->prompt : "",
+                      .n = args->n,
+                      .temperature = args->temperature,
+                      .topk = args->topk,
+                      .seed = (uint64_t)opts_int(args->keys, "seed"),
+                      .choices = args->choices,
+                      .perplexity = args->perplexity };
 }
 
-int cmd_generate(Args *a)
+int cmd_generate(Args *args)
 {
-    ForwardJob w = forward_of(a);
-    GenArgs g = gen_args(a);
+    ForwardJob w = forward_of(args);
+    GenArgs g = gen_args(args);
 
-    return generate_plan(forward_plan(&w, a), &g, stdout);
+    return generate_plan(forward_plan(&w, args), &g, stdout);
 }
 
-int cmd_logits(Args *a)
+int cmd_logits(Args *args)
 {
-    ForwardJob w = forward_of(a);
-    GenArgs g = gen_args(a);
+    ForwardJob w = forward_of(args);
+    GenArgs g = gen_args(args);
 
-    return logits_plan(forward_plan(&w, a), &g, stdout);
+    return logits_plan(forward_plan(&w, args), &g, stdout);
 }
 
 /* What was asked decides the sizes of its batches. */
-static int eval_texts(const Args *a)
+static int eval_texts(const Args *args)
 {
-    ForwardJob w = forward_of(a);
-    GenArgs g = gen_args(a);
-    Plan *p = forward_plan(&w, a);
+    ForwardJob w = forward_of(args);
+    GenArgs g = gen_args(args);
+    Plan *p = forward_plan(&w, args);
     ScoreJob *job = score_open(p, &g);
 
     if (score_sizes(job, p, w.keys))
-        p = forward_plan(&w, a);
+        p = forward_plan(&w, args);
     return score_plan(job, p, stdout);
 }
 
-int cmd_eval(Args *a)
+int cmd_eval(Args *args)
 {
-    if (a->choices || a->perplexity)
-        return eval_texts(a);
-    if (folder_of(a->file) && !opts_given(a->keys, "from"))
-        opts_set(a->keys, "resume", "1", NULL);
-    return execute(a, eval_only);
+    if (args->choices || args->perplexity)
+        return eval_texts(args);
+    if (folder_of(args->file) && !opts_given(args->keys, "from"))
+        opts_set(args->keys, "resume", "1", NULL);
+    return execute(args, eval_only);
 }
 
-int cmd_doctor(Args *a)
+int cmd_doctor(Args *args)
 {
-    (void)a;
+    (void)args;
     doctor(stdout);
     return 0;
 }
 
-int cmd_data(Args *a)
+int cmd_data(Args *args)
 {
-    return data_command((int)vec_len(a->word), a->word, a->keys, a->out);
+    return data_command((int)vec_len(args->word), args->word, args->keys,
+                        args->out);
 }
 
-int cmd_export(Args *a)
+int cmd_export(Args *args)
 {
     accept_other_plans();
-    vec_push(forever, a->word, NULL);
-    return ckpt_export(a->word);
+    vec_push(forever, args->word, NULL);
+    return ckpt_export(args->word);
 }
 
-int cmd_ckpt(Args *a)
+int cmd_ckpt(Args *args)
 {
     accept_other_plans();
-    return ckpt_command((int)vec_len(a->word), a->word);
+    return ckpt_command((int)vec_len(args->word), args->word);
 }

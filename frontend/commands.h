@@ -27,7 +27,7 @@ void watch_tracing(int on);
 const char *bytes_text(int64_t v); /* "61.20 GiB" */
 /* memory.c: of a stage's rank; what is said where a rank needs too much: null,
  * or by how much and what is largest. */
-void report_stage_memory(FILE *out, const Plan *p, const Role *r);
+void report_stage_memory(FILE *out, const Plan *p, const Role *role);
 const char *memory_wrong(const Plan *p);
 void report_plan(FILE *out, const Plan *p);
 void report_line(FILE *out, const char *name, const Plan *p);
@@ -47,7 +47,7 @@ char *draw_snapshot(const Plan *p, size_t *len);
 typedef struct RowSpan {
     int from, to;
 } RowSpan;
-RowSpan **frame_rows(Arena *a, const Role *r, int prog,
+RowSpan **frame_rows(Arena *a, const Role *role, int prog,
                      const ScheduleSlot *row);
 
 /* ---- runlog.c: what a run has recorded ----------------------------------- */
@@ -115,12 +115,12 @@ typedef struct PageTime { /* a step of a plan */
     double makespan, *busy; /* seconds; busy by stage */
 } PageTime;
 PageTime *page_time(Arena *a, const Plan *p);
-int page_name(PageTime *t, const char *text, int cls, const char *line);
-int page_instr_name(PageTime *t, const Instr *s);
-int page_phase(PageTime *t, const char *name);
+int page_name(PageTime *time, const char *text, int cls, const char *line);
+int page_instr_name(PageTime *time, const Instr *instr);
+int page_phase(PageTime *time, const char *name);
 /* By stage its lanes as members of an object; spans below *shortest seconds are
  * joined, *left rows left out, where all were too much. */
-char **page_lanes(PageTime *t, double *shortest, int64_t *left);
+char **page_lanes(PageTime *time, double *shortest, int64_t *left);
 
 typedef struct PageAlive { /* buffers of one name, alive at the peak */
     const char *name, *line;
@@ -133,7 +133,7 @@ typedef struct PageMemory {
     const char *text; /* members of an object: memory, alive */
     PageAlive *alive; /* vec, most bytes first */
 } PageMemory;
-PageMemory page_memory(Arena *a, const PageTime *t, int stage);
+PageMemory page_memory(Arena *a, const PageTime *time, int stage);
 
 void put_page(Text *out, const char *s); /* a JSON string inside of a script */
 void put_page_number(Text *out, const char *key, double x);
@@ -146,7 +146,7 @@ void draw_plans(const char *path, const Plan *const *p, char *const *word,
 
 /* What the stages of a plan do in a step; err() when it has no table. */
 Schedule *plan_schedule(const Plan *p, const char *name);
-char *draw_schedule(const Schedule *s);
+char *draw_schedule(const Schedule *schedule);
 
 /* ---- commands.c new.c: what rows of main.c's table run ------------------- */
 
@@ -187,8 +187,8 @@ typedef struct Option {
 extern const Command command_table[]; /* both end with a name that is null */
 extern const Option option_table[];
 const Command *find_command(const char *name); /* or err_usage() */
-int takes_option(const Command *c, const char *name);
-void help_command(const Command *c);
+int takes_option(const Command *command, const char *name);
+void help_command(const Command *command);
 int print_version(void);
 /* manual.c: a man page, completions for a shell */
 void print_manual(void);
@@ -199,17 +199,17 @@ typedef enum FileKind { FILEmodel, FILEgraph, FILEplan } FileKind;
 FileKind file_kind(const char *path);
 
 /* diagnose.c: what `check` says as one JSON object; its exit status. */
-int check_as_json(int (*check)(Args *a), Args *a);
+int check_as_json(int (*check)(Args *args), Args *args);
 /* again.c: the folder of a run, or null; a run by it. */
 const char *folder_of(const char *file);
-Text take_folder(Args *a, const char *dir);
+Text take_folder(Args *args, const char *dir);
 void share_settings(Plan *p, Text *over);
 /* What -d why says of a plan, compiled anew from its sources. */
 Text decisions(const Plan *p);
 /* How a launcher started the ranks, where the command line does not say. */
-void take_launch(Opts *o, const Opts *given);
+void take_launch(Opts *opts, const Opts *given);
 /* A run that goes on must have the model that it had. */
-void check_model(const Args *a, const char *dir);
+void check_model(const Args *args, const char *dir);
 void accept_other_plans(void); /* compile them anew */
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);
@@ -218,8 +218,8 @@ int cmd_doctor(Args *a), cmd_ckpt(Args *a), cmd_new(Args *a);
 int cmd_data(Args *a), cmd_import(Args *a), cmd_export(Args *a);
 int cmd_logits(Args *a), cmd_help(Args *a);
 int cmd_compare(Args *a), cmd_watch(Args *a);
-/* Of "key=value ..." those that o does not have. */
-void set_keys(Opts *o, const char *keys);
+/* Of "key=value ..." those that opts does not have. */
+void set_keys(Opts *opts, const char *keys);
 void write_all(const char *path, const char *s, size_t n);
 const char *model_template(const char *name); /* new.c: one of models/ */
 /* It, and what editors need beside it; err() where a file is there already. */

@@ -13,10 +13,10 @@ enum { ROWS = 10 }; /* steps that are printed */
 
 static const char *value_in(const RunLog *run, const char *key)
 {
-    const Settings *s = run->settings;
-    const char *value = s ? opts_str(s->given, key) : NULL;
+    const Settings *settings = run->settings;
+    const char *value = settings ? opts_str(settings->given, key) : NULL;
 
-    return value ? value : s ? opts_str(s->defaults, key) : NULL;
+    return value ? value : settings ? opts_str(settings->defaults, key) : NULL;
 }
 
 static void print_setting(const RunLog *a, const RunLog *b, const char *key)
@@ -121,15 +121,15 @@ static void print_curve(const RunLog *run)
            (long long)n);
 }
 
-int cmd_compare(Args *a)
+int cmd_compare(Args *args)
 {
-    const RunLog *x = run_log(forever, a->word[0]), *y;
+    const RunLog *x = run_log(forever, args->word[0]), *y;
 
-    if (vec_len(a->word) < 2) {
+    if (vec_len(args->word) < 2) {
         print_curve(x);
         return 0;
     }
-    y = run_log(forever, a->word[1]);
+    y = run_log(forever, args->word[1]);
 
     printf("%-24s %-30s %s\n", "", x->dir, y->dir);
     print_settings(x, y);

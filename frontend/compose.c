@@ -11,14 +11,14 @@
 
 #include "frontend.h"
 
-static Body *open_body(Front *f)
+static Body *open_body(Front *front)
 {
-    Body *b = alloc(f->g->arena, sizeof *b);
+    Body *b = alloc(front->g->arena, sizeof *b);
 
-    b->g = g_like(f->g);
-    b->up = f->body;
-    f->body = b;
-    vec_push(f->g->arena, f->bodies, b->g);
+    b->g = g_like(front->g);
+    b->up = front->body;
+    front->body = b;
+    vec_push(front->g->arena, front->bodies, b->g);
     return b;
 }
 
@@ -33,21 +33,22 @@ static void end_with(Graph *g, Node *result)
     g_tidy(g);
 }
 
-static Node *close_body(Front *f, Body *b, const char *name, Node *result)
+static Node *close_body(Front *front, Body *body, const char *name,
+                        Node *result)
 {
     Node *n;
 
-    f->body = b->up;
+    front->body = body->up;
     if (result->op == Oarg)
-        return b->outer[result->at.arg.index];
-    end_with(b->g, result);
-    n = make(f, Ocall, (int)vec_len(b->outer), b->outer);
+        return body->outer[result->at.arg.index];
+    end_with(body->g, result);
+    n = make(front, Ocall, (int)vec_len(body->outer), body->outer);
     n->at.call.name = intern(name);
-    n->body = b->g;
+    n->body = body->g;
     n->dt = result->dt;
     n->nd = result->nd;
     memcpy(n->dim, result->dim, sizeof n->dim);
-    return infer(current(f), n);
+    return infer(current(front), n);
 }
 
 /* composite(name, f, ...): f(...), traced into a body */
@@ -81,18 +82,18 @@ typedef struct Scores {
 
 enum { DEEPEST = 5000 }; /* operations in a row behind scores */
 
-static int square(const Scores *s, const Node *n)
+static int square(const Scores *scores, const Node *n)
 {
-    return dim_of(n, s->key) >= 0 && dim_of(n, s->query) >= 0;
+    return dim_of(n, scores->key) >= 0 && dim_of(n, scores->query) >= 0;
 }
 
-static Node *score(Scores *s, Node *n);
+static Node *score(Scores *scores, Node *n);
 
 /* Nodes of a call's body with its operands put in. */
-static Node *opened(Scores *s, const Node *call)
+static Node *opened(Scores *scores, const Node *call)
 {
     const Graph *g = call->body;
-    Table *at = table_new(s->f->g->arena);
+    Table *at = table_new(scores->f->g->arena);
     Node *in[MAXIN], *r = NULL;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -100,9 +101,9 @@ static Node *opened(Scores *s, const Node *call)
         for (int k = 0; k < n->nin; k++)
             in[k] = table_get(at, KEYP(n->in[k]));
         if (n->op == Oarg)
-            r = score(s, call->in[n->at.arg.index]);
+            r = score(scores, call->in[n->at.arg.index]);
         else
-            r = infer(s->b->g, g_copyof(s->b->g, n, in));
+            r = infer(scores->b->g, g_copyof(scores->b->g, n, in));
         *table_at(at, KEYP(n)) = r;
     }
     return r;
@@ -116,50 +117,51 @@ static const Node *plain_iota(const Node *n)
     return a->op == Oiota && n->nd == 1 ? n : NULL;
 }
 
-static int belongs(const Scores *s, const Node *n)
+static int belongs(const Scores *scores, const Node *n)
 {
     OpClass c = optab[n->op].cls;
 
-    return square(s, n) && (c == EW || n->op == Odot || n->op == Ocall);
+    return square(scores, n) && (c == EW || n->op == Odot || n->op == Ocall);
 }
 
-static Node *copied(Scores *s, Node *n)
+static Node *copied(Scores *scores, Node *n)
 {
     Node *in[MAXIN];
-    const Node *i = plain_iota(n);
+    const Node *node = plain_iota(n);
 
     if (n->op == Oconst)
-        return infer(s->b->g, g_copyof(s->b->g, n, NULL));
-    if (i)
-        return iota_of(s->f, i->dim[0].a, i->dim[0].n);
-    if (!belongs(s, n))
-        return use(s->f, &(LuaTensor){ .n = n, .in = s->b->up });
+        return infer(scores->b->g, g_copyof(scores->b->g, n, NULL));
+    if (node)
+        return iota_of(scores->f, node->dim[0].a, node->dim[0].n);
+    if (!belongs(scores, n))
+        return use(scores->f, &(LuaTensor){ .n = n, .in = scores->b->up });
     if (n->op == Ocall)
-        return opened(s, n);
+        return opened(scores, n);
     for (int k = 0; k < n->nin; k++)
-        in[k] = score(s, n->in[k]);
-    return infer(s->b->g, g_copyof(s->b->g, n, in));
+        in[k] = score(scores, n->in[k]);
+    return infer(scores->b->g, g_copyof(scores->b->g, n, in));
 }
 
-static Node *score(Scores *s, Node *n)
+static Node *score(Scores *scores, Node *n)
 {
-    Node *r = table_get(s->to, KEYP(n));
+    Node *r = table_get(scores->to, KEYP(n));
 
     if (r)
         return r;
-    if (++s->depth > DEEPEST)
-        err(s->f->loc,
+    if (++scores->depth > DEEPEST)
+        err(scores->f->loc,
             "attention: more than %d operations in a row behind the scores",
             DEEPEST);
-    r = copied(s, n);
-    *table_at(s->to, KEYP(n)) = r;
-    s->depth--;
+    r = copied(scores, n);
+    *table_at(scores->to, KEYP(n)) = r;
+    scores->depth--;
     return r;
 }
 
 /* The axis that key was renamed from; without one, the only axis of the scores
  * that the values lack. */
-static Axis *query_of(Front *f, const Node *s, const Node *v, const Axis *key)
+static Axis *query_of(Front *front, const Node *s, const Node *v,
+                      const Axis *key)
 {
     Axis *only = NULL;
     int lacking = 0;
@@ -177,23 +179,24 @@ static Axis *query_of(Front *f, const Node *s, const Node *v, const Axis *key)
         return only;
     note(s->loc, "the scores were made here");
     if (key->root == key)
-        err(f->loc,
+        err(front->loc,
             "attention: '%s' is also the axis of the queries; rename it in "
             "keys and values: rename(k, {%s=\"key\"})",
             key->name, key->name);
-    err(f->loc,
+    err(front->loc,
         "attention: the scores %s lack the axis '%s', which '%s' was renamed "
         "from",
-        dims_text(f, s), key->root->name, key->name);
+        dims_text(front, s), key->root->name, key->name);
 }
 
-static void need_key(Front *f, const Node *n, const Axis *key, const char *what)
+static void need_key(Front *front, const Node *n, const Axis *key,
+                     const char *what)
 {
     if (dim_of(n, key) >= 0)
         return;
     note(n->loc, "the %s were made here", what);
-    err(f->loc, "attention: the %s %s lack the axis '%s'", what,
-        dims_text(f, n), key->name);
+    err(front->loc, "attention: the %s %s lack the axis '%s'", what,
+        dims_text(front, n), key->name);
 }
 
 /* weigh(f, s, v, key): the body of attention up to the scores, then what f
@@ -237,12 +240,12 @@ static int of_experts(lua_State *L)
 }
 
 /* Bodies know every axis, also those made after them. */
-void compose_finish(Front *f)
+void compose_finish(Front *front)
 {
-    for (size_t i = 0; i < vec_len(f->bodies); i++) {
-        f->bodies[i]->axis = f->g->axis;
-        f->bodies[i]->naxis = f->g->naxis;
-        f->bodies[i]->param = f->g->param;
+    for (size_t i = 0; i < vec_len(front->bodies); i++) {
+        front->bodies[i]->axis = front->g->axis;
+        front->bodies[i]->naxis = front->g->naxis;
+        front->bodies[i]->param = front->g->param;
     }
 }
 

@@ -220,8 +220,8 @@ static void go_deeper(Parser *parser)
 
 /* ---- grammar: manual section 9 ------------------------------------------- */
 
-static void block(Parser *p);
-static int expression(Parser *p, int limit);
+static void block(Parser *parser);
+static int expression(Parser *parser, int limit);
 
 static void list(Parser *parser)
 {

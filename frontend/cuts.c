@@ -30,75 +30,78 @@ static MeshAxis mesh_axis(const char *s, size_t n)
 }
 
 /* As the next one of those that m cuts. */
-static void take_cut(Front *f, MeshAxis m, Axis *a)
+static void take_cut(Front *front, MeshAxis m, Axis *a)
 {
     char most = 0;
 
-    for (int i = 0; i < f->g->naxis; i++)
-        if (f->g->axis[i]->taken[m] > most)
-            most = f->g->axis[i]->taken[m];
+    for (int i = 0; i < front->g->naxis; i++)
+        if (front->g->axis[i]->taken[m] > most)
+            most = front->g->axis[i]->taken[m];
     if (most == MOSTCUTS)
-        err(f->loc, "%s: more than %d axes", meshnames[m], MOSTCUTS);
+        err(front->loc, "%s: more than %d axes", meshnames[m], MOSTCUTS);
     if (!a->taken[m])
         a->taken[m] = (char)(most + 1);
 }
 
-void cuts_of_axis(Front *f, Axis *a, const char *words)
+void cuts_of_axis(Front *front, Axis *a, const char *words)
 {
     for (const char *s = words; *(s += strspn(s, " "));) {
         size_t n = strcspn(s, " ");
         MeshAxis m = mesh_axis(s, n);
         if (m == NMESH)
-            err(f->loc, "axes: '%s': shard is of tp, cp, etp, not '%.*s'",
+            err(front->loc, "axes: '%s': shard is of tp, cp, etp, not '%.*s'",
                 a->name, (int)n, s);
-        take_cut(f, m, a);
+        take_cut(front, m, a);
         s += n;
     }
 }
 
 /* The string at the top of the stack, for when all axes are declared. */
-static void later(lua_State *L, Front *f, MeshAxis m)
+static void later(lua_State *L, Front *front, MeshAxis m)
 {
-    Arena *a = f->g->arena;
+    Arena *a = front->g->arena;
 
-    vec_push(a, f->cuts,
-             ((CutList){ m, strf(a, "%s", lua_tostring(L, -1)), f->loc }));
+    vec_push(a, front->cuts,
+             ((CutList){ m, strf(a, "%s", lua_tostring(L, -1)), front->loc }));
 }
 
-int cuts_of_fold(lua_State *L, Front *f, const char *table, const char *name)
+int cuts_of_fold(lua_State *L, Front *front, const char *table,
+                 const char *name)
 {
     MeshAxis m = mesh_axis(name, strlen(name));
 
     if (strcmp(table, "fold") || m == NMESH)
         return 0;
     if (lua_type(L, -1) == LUA_TSTRING) {
-        later(L, f, m);
+        later(L, front, m);
         return 1;
     }
     if (lua_type(L, -1) != LUA_TTABLE)
         return 0;
     lua_rawgeti(L, -1, 2);
     if (lua_rawlen(L, -2) != 2 || lua_type(L, -1) != LUA_TSTRING)
-        err(f->loc, "fold.%s: write %s=2, %s=\"axes\" or %s={ 2, \"axes\" }",
-            name, name, name, name);
-    later(L, f, m);
+        err(front->loc,
+            "fold.%s: write %s=2, %s=\"axes\" or %s={ 2, \"axes\" }", name,
+            name, name, name);
+    later(L, front, m);
     lua_pop(L, 1);
     lua_rawgeti(L, -1, 1);
     lua_replace(L, -2);
     return 0;
 }
 
-void cuts_finish(Front *f)
+void cuts_finish(Front *front)
 {
     Axis *v[MOSTCUTS];
 
-    for (size_t i = 0; i < vec_len(f->cuts); i++) {
-        f->loc = f->cuts[i].loc;
-        f->fn = "fold";
-        int n = axes_known(f, f->cuts[i].axes, v, MOSTCUTS);
+    for (size_t i = 0; i < vec_len(front->cuts); i++) {
+        front->loc = front->cuts[i].loc;
+        front->fn = "fold";
+        int n = axes_known(front, front->cuts[i].axes, v, MOSTCUTS);
         if (!n)
-            err(f->loc, "fold.%s names no axis", meshnames[f->cuts[i].m]);
+            err(front->loc, "fold.%s names no axis",
+                meshnames[front->cuts[i].m]);
         for (int k = 0; k < n; k++)
-            take_cut(f, f->cuts[i].m, v[k]);
+            take_cut(front, front->cuts[i].m, v[k]);
     }
 }

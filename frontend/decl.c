@@ -28,11 +28,11 @@ static const char *name_arg(lua_State *L, int arg)
     return intern(s);
 }
 
-static const char *path_of(Front *f, const char *name)
+static const char *path_of(Front *front, const char *name)
 {
-    const char *path = f->scope->path;
+    const char *path = front->scope->path;
 
-    return *path ? intern(strf(f->g->arena, "%s.%s", path, name)) : name;
+    return *path ? intern(strf(front->g->arena, "%s.%s", path, name)) : name;
 }
 
 /* Two addresses of names may meet: both are hashed. */
@@ -42,37 +42,38 @@ static uint64_t place_key(const char *kind, const char *name)
 }
 
 /* One use of a name; what says it stands twice. */
-static void once(Front *f, const char *kind, const char *path)
+static void once(Front *front, const char *kind, const char *path)
 {
-    void **slot = table_at(f->places, place_key(kind, path));
+    void **slot = table_at(front->places, place_key(kind, path));
 
     if (*slot) {
         note(*slot, "first defined here");
-        err(f->loc, "%s '%s' is defined twice", kind, path);
+        err(front->loc, "%s '%s' is defined twice", kind, path);
     }
-    *slot = (void *)(uintptr_t)f->loc;
+    *slot = (void *)(uintptr_t)front->loc;
 }
 
-static void not_also(Front *f, const char *name, const char *other)
+static void not_also(Front *front, const char *name, const char *other)
 {
-    const Loc *l = table_get(f->places, place_key(other, name));
+    const Loc *l = table_get(front->places, place_key(other, name));
 
     if (!l)
         return;
     note(l, "the %s is here", other);
-    err(f->loc, "%s: '%s' is also the name of a %s", f->fn, name, other);
+    err(front->loc, "%s: '%s' is also the name of a %s", front->fn, name,
+        other);
 }
 
 /* What has a buffer of its own: one name each in a plan. */
-static void once_of_all(Front *f, const char *kind, const char *path)
+static void once_of_all(Front *front, const char *kind, const char *path)
 {
     static const char *const all[] = { "parameter", "state", "input",
                                        "output" };
 
-    once(f, kind, path);
+    once(front, kind, path);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (strcmp(all[i], kind))
-            not_also(f, path, all[i]);
+            not_also(front, path, all[i]);
 }
 
 const char **sorted_keys(lua_State *L, int arg, int *n)
@@ -142,17 +143,17 @@ static int sized_axes(lua_State *L, int arg, Dim *d)
     return n;
 }
 
-static Node *leaf(Front *f, Op op, const char *s, Dtype dt, const Dim *d,
+static Node *leaf(Front *front, Op op, const char *s, Dtype dt, const Dim *d,
                   int nd)
 {
-    Node *n = make(f, op, 0, NULL);
+    Node *n = make(front, op, 0, NULL);
 
     set_name(n, s);
     n->dt = dt;
     n->nd = nd;
     memcpy(n->dim, d, (size_t)nd * sizeof *d);
     g_elems(n); /* refuses too many */
-    return infer(f->g, n);
+    return infer(front->g, n);
 }
 
 static int declare_param(lua_State *L, TensorKind kind)
@@ -212,20 +213,20 @@ static int input(lua_State *L)
 
 /* ---- sinks --------------------------------------------------------------- */
 
-static void need_scalar(Front *f, const Node *t, const char *name)
+static void need_scalar(Front *front, const Node *node, const char *name)
 {
-    for (int i = 0; i < t->nd; i++)
-        if (!g_ismicro(t->dim[i].a)) {
-            note(t->loc, "the tensor was made here");
-            err(f->loc,
+    for (int i = 0; i < node->nd; i++)
+        if (!g_ismicro(node->dim[i].a)) {
+            note(node->loc, "the tensor was made here");
+            err(front->loc,
                 "%s: '%s' still has the axes %s; take mean(t, \"...\") or "
                 "sum(t, \"...\") over them",
-                f->fn, name, dims_text(f, t));
+                front->fn, name, dims_text(front, node));
         }
 }
 
 /* Losses and metrics are names of a record of metrics.jsonl, beside these. */
-static void check_recorded(Front *f, const char *name, const char *other)
+static void check_recorded(Front *front, const char *name, const char *other)
 {
     static const char *const ours[] = {
         "step",         "grad_norm",    "lr",      "step_ms",         "host_ms",
@@ -233,25 +234,26 @@ static void check_recorded(Front *f, const char *name, const char *other)
         "val_loss",     "expert_bytes", "samples", "tflops_per_rank", "mfu",
         "memory_gib",
     };
-    int metric = !strcmp(f->fn, "metric"), taken = 0;
+    int metric = !strcmp(front->fn, "metric"), taken = 0;
 
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         taken |= !strcmp(ours[i], name);
     if (taken || (metric && !strcmp(name, "loss")))
-        err(f->loc,
+        err(front->loc,
             "%s: '%s' is a name of our own in metrics.jsonl; take another",
-            f->fn, name);
-    not_also(f, name, other);
+            front->fn, name);
+    not_also(front, name, other);
     if (metric)
-        once(f, "metric", name);
-    *table_at(f->places, place_key(f->fn, name)) = (void *)(uintptr_t)f->loc;
+        once(front, "metric", name);
+    *table_at(front->places, place_key(front->fn, name)) =
+        (void *)(uintptr_t)front->loc;
 }
 
 /* A loss's denominator is known before the first backward: inputs only. What
  * it needs stands before it. */
-static void inputs_only(Front *f, Node *den)
+static void inputs_only(Front *front, Node *den)
 {
-    Node **node = f->g->node;
+    Node **node = front->g->node;
 
     den->mark = DENOMINATOR;
     for (size_t i = vec_len(node); i-- > 0;) {
@@ -260,7 +262,7 @@ static void inputs_only(Front *f, Node *den)
             continue;
         if (n->op == Oparam || n->op == Ostate) {
             note(n->loc, "'%s' is defined here", n_name(n));
-            err(f->loc,
+            err(front->loc,
                 "loss: the denominator may depend on inputs only, and it "
                 "depends on '%s'",
                 n_name(n));
@@ -325,11 +327,11 @@ static int output(lua_State *L)
     return 0;
 }
 
-static void need_state(Front *f, const Node *s, const Node *v)
+static void need_state(Front *front, const Node *s, const Node *v)
 {
     if (s->op != Ostate) {
         note(s->loc, "argument 1 was made here");
-        err(f->loc, "update: argument 1 must be a state(...)");
+        err(front->loc, "update: argument 1 must be a state(...)");
     }
     for (int i = 0; i < v->nd; i++) {
         Dim d = v->dim[i];
@@ -338,11 +340,11 @@ static void need_state(Front *f, const Node *s, const Node *v)
             continue;
         if (at < 0) {
             note(v->loc, "the new value was made here");
-            err(f->loc,
+            err(front->loc,
                 "update: the new value %s has the axis '%s', which state '%s' "
                 "%s has not; reduce it: mean(t, \"%s\")",
-                dims_text(f, v), d.a->name, s->at.state.path, dims_text(f, s),
-                d.a->name);
+                dims_text(front, v), d.a->name, s->at.state.path,
+                dims_text(front, s), d.a->name);
         }
     }
 }
@@ -361,7 +363,7 @@ static int update(lua_State *L)
 }
 
 /* Argument 1, a table { name, i, kind="mtp" }, becomes a name and i. */
-static UnitKind open_table(lua_State *L, Front *f)
+static UnitKind open_table(lua_State *L, Front *front)
 {
     int kind = UNITlayer;
 
@@ -370,18 +372,19 @@ static UnitKind open_table(lua_State *L, Front *f)
     while (kind < NUNITKIND && (!s || strcmp(s, unitkinds[kind])))
         kind++;
     if (kind == NUNITKIND)
-        err(f->loc, "scope: kind must be \"layer\" or \"mtp\", got %s",
+        err(front->loc, "scope: kind must be \"layer\" or \"mtp\", got %s",
             s ? s : kind_of(L, -1));
     lua_rawgeti(L, 1, 1);
     lua_rawgeti(L, 1, 2);
     if (!lua_isinteger(L, -1))
-        err(f->loc,
+        err(front->loc,
             "scope: write scope({ name, i, kind=.. }, f, ...); i must be an "
             "integer, got %s",
             kind_of(L, -1));
     if (lua_type(L, -2) != LUA_TSTRING ||
         strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
-        err(f->loc, "scope: the name must be a string, got %s", kind_of(L, -2));
+        err(front->loc, "scope: the name must be a string, got %s",
+            kind_of(L, -2));
     lua_insert(L, 2);
     lua_replace(L, 1);
     lua_pop(L, 1);
@@ -391,14 +394,14 @@ static UnitKind open_table(lua_State *L, Front *f)
 /* Opens the scope that argument 1, and 2 when it is an integer, name inside the
  * present one; the integer is removed. A number in a name ("layers.3") is that
  * integer too. */
-static void enter_scope(lua_State *L, Front *f, UnitKind kind)
+static void enter_scope(lua_State *L, Front *front, UnitKind kind)
 {
-    Arena *a = f->g->arena;
-    const char *outer = f->scope->path, *name = name_arg(L, 1), *p = name;
+    Arena *a = front->g->arena;
+    const char *outer = front->scope->path, *name = name_arg(L, 1), *p = name;
 
     if (lua_type(L, 2) == LUA_TNUMBER) {
         if (lua_tointeger(L, 2) < 0)
-            err(f->loc, "scope: the integer of '%s' is below 0", name);
+            err(front->loc, "scope: the integer of '%s' is below 0", name);
         p = name = strf(a, "%s.%lld", name, (long long)lua_tointeger(L, 2));
         lua_remove(L, 2);
     }
@@ -409,9 +412,9 @@ static void enter_scope(lua_State *L, Front *f, UnitKind kind)
         const char *path = strf(a, "%s%s%.*s", outer, *outer ? "." : "",
                                 (int)(p - name), name);
         const Scope *s =
-            number ? g_unit(f->g, path, kind) : g_scope(f->g, path);
+            number ? g_unit(front->g, path, kind) : g_scope(front->g, path);
         if (!*p) {
-            f->scope = g_marked(f->g, s, f->scope->marks);
+            front->scope = g_marked(front->g, s, front->scope->marks);
             return;
         }
     }
@@ -475,7 +478,7 @@ static int recompute(lua_State *L)
 /* ---- the end of a model file --------------------------------------------- */
 
 /* A softmax over a square value outside attention() is stored whole. */
-static void note_square(Front *f, const Node *n)
+static void note_square(Front *front, const Node *n)
 {
     const Node *y = n->body ? n->body->node[vec_len(n->body->node) - 1] : n;
     const Axis *axis;
@@ -492,7 +495,7 @@ square:
     warn(n->loc,
          "softmax over the square %s outside attention() is stored: %.1f MB in "
          "fp32",
-         dims_text(f, x), (double)g_elems(x) * 4e-6);
+         dims_text(front, x), (double)g_elems(x) * 4e-6);
 }
 
 /* Marks what a sink needs; operands stand before users. Returns the number of
@@ -515,12 +518,12 @@ static int mark_used(Graph *g)
 }
 
 /* Everything declared must be used, and something must be asked for. */
-void decl_finish(Front *f)
+void decl_finish(Front *front)
 {
-    Graph *g = f->g;
+    Graph *g = front->g;
 
     if (mark_used(g) == 0)
-        err(&(Loc){ f->file, 0, NULL },
+        err(&(Loc){ front->file, 0, NULL },
             "the model has no loss and no output; write loss(\"lm\", t)");
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
@@ -528,7 +531,7 @@ void decl_finish(Front *f)
             err(n->loc, "%s '%s' is never used",
                 n->op == Oparam ? "parameter" : "state", n_name(n));
         if (n->mark)
-            note_square(f, n);
+            note_square(front, n);
     }
 }
 

@@ -86,7 +86,7 @@ static char *read_back(FILE *f, size_t *n)
     return out.s ? out.s : "";
 }
 
-int check_as_json(int (*check)(Args *a), Args *a)
+int check_as_json(int (*check)(Args *args), Args *args)
 {
     FILE *out = tmpfile(), *said = tmpfile();
     int status = 0;
@@ -99,7 +99,7 @@ int check_as_json(int (*check)(Args *a), Args *a)
     if (!pid) {
         dup2(fileno(out), STDOUT_FILENO);
         dup2(fileno(said), STDERR_FILENO);
-        exit(check(a));
+        exit(check(args));
     }
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
         ;

@@ -19,27 +19,27 @@ static int lane_of(ProgramKind kind, StreamKind stream)
     return (int)kind * NSTREAM + (int)stream;
 }
 
-static void put_span(void *context, const InstrSpan *x)
+static void put_span(void *context, const InstrSpan *span)
 {
-    const TraceText *t = context;
-    const Program *g = role_program(&t->plan->role[x->stage], t->kind);
-    const Instr *s = x->instr;
+    const TraceText *text = context;
+    const Program *g = role_program(&text->plan->role[span->stage], text->kind);
+    const Instr *instr = span->instr;
 
-    if (!g->phase[x->row->phase].repeat && x->row->micro >= MICROS)
+    if (!g->phase[span->row->phase].repeat && span->row->micro >= MICROS)
         return;
-    put(t->out,
+    put(text->out,
         ",\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,"
         "\"cat\":\"%s\",\"name\":",
-        x->stage, lane_of(t->kind, s->issue.stream), 1e6 * x->from,
-        1e6 * (x->end - x->from), instr_info(s->kind)->name);
-    put_json(t->out, instr_label(s));
-    put(t->out, ",\"args\":{\"micro\":%d,\"flops\":%.9g,\"bytes\":%.9g",
-        x->row->micro, s->flops, s->bytes);
-    if (s->file) {
-        put(t->out, ",\"line\":");
-        put_json(t->out, strf(forever, "%s:%d", s->file, s->line));
+        span->stage, lane_of(text->kind, instr->issue.stream), 1e6 * span->from,
+        1e6 * (span->end - span->from), instr_info(instr->kind)->name);
+    put_json(text->out, instr_label(instr));
+    put(text->out, ",\"args\":{\"micro\":%d,\"flops\":%.9g,\"bytes\":%.9g",
+        span->row->micro, instr->flops, instr->bytes);
+    if (instr->file) {
+        put(text->out, ",\"line\":");
+        put_json(text->out, strf(forever, "%s:%d", instr->file, instr->line));
     }
-    put(t->out, "}}");
+    put(text->out, "}}");
 }
 
 static int is_used(const Program *prog, StreamKind stream)

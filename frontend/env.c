@@ -123,7 +123,7 @@ static void borrow(lua_State *L)
     lua_setfield(L, -2, "math");
 }
 
-static void open_language(Front *f)
+static void open_language(Front *front)
 {
     /* clang-format off */
     static const luaL_Reg functions[] = {
@@ -131,7 +131,7 @@ static void open_language(Front *f)
         { NULL, NULL },
     };
     /* clang-format on */
-    lua_State *L = f->L;
+    lua_State *L = front->L;
 
     tensor_open(L);
     lua_newtable(L);
@@ -176,9 +176,9 @@ static void close_globals(lua_State *L)
     lua_setfield(L, LUA_REGISTRYINDEX, environment);
 }
 
-void env_open(Front *f)
+void env_open(Front *front)
 {
-    library_open(f->L);
-    open_language(f);
-    close_globals(f->L);
+    library_open(front->L);
+    open_language(front);
+    close_globals(front->L);
 }

@@ -25,17 +25,18 @@ typedef struct UnitRange {
 } UnitRange;
 
 /* "embed, layers.0-2, norm, head": parameters by unit, neighbours together. */
-static void put_units(Text *out, const Role *r)
+static void put_units(Text *out, const Role *role)
 {
     UnitRange *v = NULL;
 
-    for (int i = 0; i < r->ntensor; i++) {
-        const Tensor *x = &r->tensor[i];
+    for (int i = 0; i < role->ntensor; i++) {
+        const Tensor *tensor = &role->tensor[i];
         int64_t number;
         int same = 0;
-        if (!tensor_is(x, 1 << TKparam | 1 << TKcopy))
+        if (!tensor_is(tensor, 1 << TKparam | 1 << TKcopy))
             continue;
-        const char *name = internn(x->name, unit_length(x->name, &number));
+        const char *name =
+            internn(tensor->name, unit_length(tensor->name, &number));
         for (size_t k = 0; k < vec_len(v); k++)
             if (v[k].name == name && number <= v[k].to + 1 &&
                 number >= v[k].from) {

@@ -87,11 +87,11 @@ Trace trace(const char *file, const Opts *cmdline, int flags);
 /* The same from texts instead of files; the first is the model. */
 Trace trace_sources(const Source *source, int n, const Opts *cmdline);
 int lua_require(lua_State *L);
-void look(Front *f, const Loc *l); /* tells who watches */
+void look(Front *front, const Loc *loc); /* tells who watches */
 
 /* ---- env.c --------------------------------------------------------------- */
 
-void env_open(Front *f);
+void env_open(Front *front);
 extern const char environment[]; /* registry: the globals of model files */
 
 /* ---- library.c ----------------------------------------------------------- */
@@ -130,50 +130,51 @@ LuaTensor *value_at(lua_State *L, int arg); /* null: not a tensor */
 LuaTensor *need_value(lua_State *L, int arg, const char *what);
 int push_node(lua_State *L, Node *n); /* returns 1, as Lua asks */
 int push_index(lua_State *L, Node *n, Axis *of, int64_t size);
-Graph *current(Front *f);
+Graph *current(Front *front);
 /* The node v stands for in the graph being traced; outer ones are operands. */
 /* a at index e of its axis, which e may have too. */
-Node *gathered(Front *f, Node *a, Node *e, Axis *axis);
-void find_roles(Front *f);    /* roles.c */
-void check_whole(Graph *g);   /* settings.c */
-int state_role(lua_State *L); /* role(axis, name) */
-void known_role(Front *f, Axis *a, AxisRole role);
-Node *use(Front *f, const LuaTensor *v);
-Node *use_any(Front *f, const LuaTensor *v); /* indexed weights too */
+Node *gathered(Front *front, Node *a, Node *e, Axis *axis);
+void find_roles(Front *front); /* roles.c */
+void check_whole(Graph *g);    /* settings.c */
+int state_role(lua_State *L);  /* role(axis, name) */
+void known_role(Front *front, Axis *a, AxisRole role);
+Node *use(Front *front, const LuaTensor *tensor);
+Node *use_any(Front *front, const LuaTensor *tensor); /* indexed weights too */
 Node *operand(lua_State *L, int arg, const char *what);
 Front *enter(lua_State *L, const char *fn); /* notes place and name */
-Node *make(Front *f, Op op, int nin, Node *const *in);
-Node *ew(Front *f, Op op, Node *a, Node *b, Node *c);
-Node *constant(Front *f, Dtype dt, double v);
-Node *cast_to(Front *f, Node *a, Dtype dt);
-Node *reduce(Front *f, Op op, Node *a, Axis *const *A, int nA);
-Node *iota_of(Front *f, Axis *a, int64_t n);
+Node *make(Front *front, Op op, int nin, Node *const *in);
+Node *ew(Front *front, Op op, Node *a, Node *b, Node *c);
+Node *constant(Front *front, Dtype dt, double v);
+Node *cast_to(Front *front, Node *a, Dtype dt);
+Node *reduce(Front *front, Op op, Node *a, Axis *const *A, int nA);
+Node *iota_of(Front *front, Axis *a, int64_t n);
 /* Operands of an elementwise op from arguments first.., numbers included. */
 int ew_operands(lua_State *L, Op op, int first, int n, Node **in);
-const char *dims_text(Front *f, const Node *n);
+const char *dims_text(Front *front, const Node *n);
 const char *kind_of(lua_State *L, int arg); /* "a number", for messages */
 
 /* ---- axes.c -------------------------------------------------------------- */
 
 /* "a b c" -> axes. Known: declared or made before, else err, suggesting one. */
-void axes_order(Front *f); /* when all nodes are there */
-int axes_known(Front *f, const char *s, Axis **out, int max);
-int axes_any(Front *f, const char *s, Axis **out, int max); /* makes them */
-int64_t axis_size(Front *f, const Axis *a, const char *s);  /* err: none */
+void axes_order(Front *front); /* when all nodes are there */
+int axes_known(Front *front, const char *s, Axis **out, int max);
+int axes_any(Front *front, const char *s, Axis **out, int max); /* makes them */
+int64_t axis_size(Front *front, const Axis *a, const char *s);  /* err: none */
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max);
 Axis *one_axis(lua_State *L, int arg, const char *what);
 /* An operation made axis a with n; err when axes{} says otherwise. */
-void grow_axis(Front *f, Axis *a, int64_t n);
+void grow_axis(Front *front, Axis *a, int64_t n);
 int lua_axes(lua_State *L);
 
 /* ---- cuts.c -------------------------------------------------------------- */
 
 /* What shard="tp etp" of an axis says. */
-void cuts_of_axis(Front *f, Axis *a, const char *words);
+void cuts_of_axis(Front *front, Axis *a, const char *words);
 /* Takes fold{ tp="x y" } from the value at the top of the stack. 1: that was
  * all of it; 0: what is at the top now is the size. */
-int cuts_of_fold(lua_State *L, Front *f, const char *table, const char *name);
-void cuts_finish(Front *f);
+int cuts_of_fold(lua_State *L, Front *front, const char *table,
+                 const char *name);
+void cuts_finish(Front *front);
 
 /* ---- takes.c: what functions take ---------------------------------------- */
 
@@ -190,9 +191,9 @@ typedef struct Init {
 } Init;
 const Init *init_at(lua_State *L, int arg); /* null: none */
 
-void need_axes(Front *f, const Node *x, Axis *const *a, int n);
+void need_axes(Front *front, const Node *x, Axis *const *a, int n);
 /* n, one for each micro-batch where x differs between them. */
-Node *micro_like(Front *f, Node *n, const Node *x);
+Node *micro_like(Front *front, Node *n, const Node *x);
 int64_t integer_arg(lua_State *L, int arg, const char *name);
 void index_open(lua_State *L);
 void ops_open(lua_State *L); /* each: functions into the table on top */
@@ -201,11 +202,11 @@ void options_open(lua_State *L);
 void ops_inside(lua_State *L); /* these two for the prelude only */
 void compose_open(lua_State *L);
 int lua_hf(lua_State *L);
-void hf_finish(Front *f);
-void hf_config(lua_State *L, Front *f); /* of the table on top */
-void hf_config_check(Front *f);
-void decl_finish(Front *f);
-void compose_finish(Front *f);
+void hf_finish(Front *front);
+void hf_config(lua_State *L, Front *front); /* of the table on top */
+void hf_config_check(Front *front);
+void decl_finish(Front *front);
+void compose_finish(Front *front);
 /* Sorted keys of the table at arg (strings only), so that nothing depends on
  * Lua's order. */
 const char **sorted_keys(lua_State *L, int arg, int *n);
@@ -218,7 +219,7 @@ void report_model(FILE *out, const Graph *g);
 void report_json(FILE *out, const Graph *g); /* the numbers of --json */
 /* ---- commands.c new.c ---------------------------------------------------- */
 
-const Target *target_of(const Opts *o);
+const Target *target_of(const Opts *opts);
 /* What editors and luacheck read of the language. */
 const char *editor_text(Arena *a), *luacheck_text(Arena *a);
 
@@ -330,40 +331,44 @@ typedef struct Space {
     int ratios;
     int proven;
 } Space;
-double search_estimate(const Space *x, const Candidate *c); /* seconds */
-double search_bytes(const Space *x, const Candidate *c);
-int search_fits(const Space *x, const Candidate *c);
-double search_least(const Space *x); /* below which no plan takes */
+double search_estimate(const Space *space,
+                       const Candidate *candidate); /* seconds */
+double search_bytes(const Space *space, const Candidate *candidate);
+int search_fits(const Space *space, const Candidate *candidate);
+double search_least(const Space *space); /* below which no plan takes */
 /* search_report.c: keys to paste; the best, its neighbours, why others lost. */
-void put_fold(Text *out, const Point *p);
-void put_point(Text *out, const Space *x, const Point *p);
-void search_report(FILE *out, const Space *x, const Candidate *best);
+void put_fold(Text *out, const Point *point);
+void put_point(Text *out, const Space *space, const Point *point);
+void search_report(FILE *out, const Space *space, const Candidate *best);
 
 /* Of each plan: was it made, refused, or not wholly tried before `end`? */
 enum { JOBnot, JOBdone, JOBrefused };
-double search_clock(void);                   /* seconds */
-void search_units(SearchModel *m, Graph *g); /* all but the shapes, */
-void search_shapes(SearchModel *m, Graph *g);
-void search_keys(Opts *o, const Point *p);
-char *search_short(ShortJobs *x, int n, UnitCost *out, double end);
-char *search_whole(const Search *s, const Point *const *p, int n, Forecast *out,
-                   double end);
+double search_clock(void);                       /* seconds */
+void search_units(SearchModel *model, Graph *g); /* all but the shapes, */
+void search_shapes(SearchModel *model, Graph *g);
+void search_keys(Opts *opts, const Point *point);
+char *search_short(ShortJobs *jobs, int n, UnitCost *out, double end);
+char *search_whole(const Search *search, const Point *const *p, int n,
+                   Forecast *out, double end);
 /* Short plans like one, from which search_costs has what units cost; how many.
  * The same from what they cost on one rank, with one sequence. */
-int search_shorts(const SearchModel *m, const ShortPlan *like, ShortPlan *out);
-ModelCost search_costs(const SearchModel *m, const UnitCost *plan);
-/* search.c: the keys of the fold of a run on the ranks that a->keys say, which
- * it prints; empty where the model or its keys state one. Folds next to that of
- * a plan whose plans fit, with their keys. */
-const char *search_fold(const Args *a);
-int states_fold(const Opts *o); /* a key of fold that no launcher sets */
-void put_fixes(Text *out, const Args *a, const Plan *p);
-ModelCost search_scaled(const Search *s, const Point *p, const ModelCost *ref);
-Forecast search_combine(Search *s, const Point *p, const ModelCost *c);
+int search_shorts(const SearchModel *model, const ShortPlan *like,
+                  ShortPlan *out);
+ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
+/* search.c: the keys of the fold of a run on the ranks that args->keys say,
+ * which it prints; empty where the model or its keys state one. Folds next to
+ * that of a plan whose plans fit, with their keys. */
+const char *search_fold(const Args *args);
+int states_fold(const Opts *opts); /* a key of fold that no launcher sets */
+void put_fixes(Text *out, const Args *args, const Plan *p);
+ModelCost search_scaled(const Search *search, const Point *point,
+                        const ModelCost *ref);
+Forecast search_combine(Search *search, const Point *point,
+                        const ModelCost *cost);
 
 /* ---- calibrate.c --------------------------------------------------------- */
 
 extern const char calibrate_lua[];
-int calibrate(Args *a); /* a->calibrate: the machine file it writes */
+int calibrate(Args *args); /* args->calibrate: the machine file it writes */
 
 #endif

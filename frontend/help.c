@@ -15,30 +15,30 @@ static void heading(const char *s)
 
 /* ---- commands ------------------------------------------------------------ */
 
-int takes_option(const Command *c, const char *name)
+int takes_option(const Command *command, const char *name)
 {
     size_t n = strlen(name);
 
-    for (const char *s = c->options; *(s += strspn(s, " "));
+    for (const char *s = command->options; *(s += strspn(s, " "));
          s += strcspn(s, " "))
         if (!strncmp(s, name, n) && (!s[n] || s[n] == ' '))
             return 1;
     return 0;
 }
 
-static void print_options(const Command *c)
+static void print_options(const Command *command)
 {
     for (const Option *o = option_table; o->name; o++)
-        if (!c || takes_option(c, o->name))
+        if (!command || takes_option(command, o->name))
             printf("  %s%s %-*s %s\n", o->name[1] ? "--" : "-", o->name,
                    (int)(o->name[1] ? 15 : 16) - (int)strlen(o->name),
                    o->value ? o->value : "", o->sentence);
 }
 
 /* Is any value of it built? Those that are stand behind the slash. */
-static int key_built(const KeyInfo *k)
+static int key_built(const KeyInfo *info)
 {
-    const char *slash = strrchr(k->kind, '/');
+    const char *slash = strrchr(info->kind, '/');
 
     return !slash || slash[1];
 }
@@ -59,19 +59,20 @@ static void print_tables(const char *tables)
     }
 }
 
-void help_command(const Command *c)
+void help_command(const Command *command)
 {
-    printf("usage: pleat %s %s\n%s\n", c->name, c->usage, c->sentence);
-    if (*c->options)
+    printf("usage: pleat %s %s\n%s\n", command->name, command->usage,
+           command->sentence);
+    if (*command->options)
         heading("options");
-    print_options(c);
-    if (c->tables) {
+    print_options(command);
+    if (command->tables) {
         heading("keys, as train.lr=3e-4 (pleat help train.lr, pleat help keys "
                 "train)");
-        print_tables(c->tables);
+        print_tables(command->tables);
     }
     heading("examples");
-    printf("  %s\n  %s\n", c->example, c->another);
+    printf("  %s\n  %s\n", command->example, command->another);
 }
 
 static void usage(void)
@@ -93,11 +94,11 @@ static void usage(void)
 
 /* ---- tables -------------------------------------------------------------- */
 
-static void print_key(const KeyInfo *k)
+static void print_key(const KeyInfo *info)
 {
-    printf("%s%s%s=%-*s %-28s %s\n", k->table, *k->table ? "." : "", k->name,
-           (int)(22 - strlen(k->table) - strlen(k->name)),
-           k->dflt ? k->dflt : "", k->kind, k->doc);
+    printf("%s%s%s=%-*s %-28s %s\n", info->table, *info->table ? "." : "",
+           info->name, (int)(22 - strlen(info->table) - strlen(info->name)),
+           info->dflt ? info->dflt : "", info->kind, info->doc);
 }
 
 /* Those of a table, or all; how many. */
@@ -207,32 +208,32 @@ static const char *near_key(const char *word)
                : did_you_mean(word, keys, (int)vec_len(keys));
 }
 
-int cmd_help(Args *a)
+int cmd_help(Args *args)
 {
-    const char *word = vec_len(a->word) > 1 ? a->word[1] : NULL;
+    const char *word = vec_len(args->word) > 1 ? args->word[1] : NULL;
 
-    if (!a->file) {
+    if (!args->file) {
         usage();
         return 0;
     }
     for (size_t i = 0; i < sizeof topics / sizeof *topics; i++)
-        if (!strcmp(topics[i].name, a->file)) {
+        if (!strcmp(topics[i].name, args->file)) {
             if (!topics[i].print(word))
-                err(NULL, "help %s: nothing is named '%s'", a->file, word);
+                err(NULL, "help %s: nothing is named '%s'", args->file, word);
             return 0;
         }
-    const char *meant = key_meant(a->file);
+    const char *meant = key_meant(args->file);
     int command = 0;
     for (const Command *c = command_table; c->name; c++)
-        command |= !strcmp(c->name, a->file);
-    const char *entry = command ? NULL : language_entry(forever, a->file);
+        command |= !strcmp(c->name, args->file);
+    const char *entry = command ? NULL : language_entry(forever, args->file);
     if (entry)
         fputs(entry, stdout);
-    if (entry || (!command &&
-                  (print_one_key(a->file) || (meant && print_one_key(meant)))))
+    if (entry || (!command && (print_one_key(args->file) ||
+                               (meant && print_one_key(meant)))))
         return 0;
-    if (!command && *near_key(a->file))
-        err_usage("nothing is named '%s'%s", a->file, near_key(a->file));
-    help_command(find_command(a->file));
+    if (!command && *near_key(args->file))
+        err_usage("nothing is named '%s'%s", args->file, near_key(args->file));
+    help_command(find_command(args->file));
     return 0;
 }

@@ -36,23 +36,23 @@ typedef struct HfAxesReader {
 
 /* ---- the left side ------------------------------------------------------- */
 
-static int match(const char *pat, const char *s, Binding *b);
+static int match(const char *pat, const char *s, Binding *binding);
 
 static int match_choice(const char *pat, const char *end, const char *s,
-                        Binding *b)
+                        Binding *binding)
 {
     int k = 0;
-    Binding at = *b;
+    Binding at = *binding;
 
     for (const char *w = pat; w < end; k++) {
         size_t n = strcspn(w, ",}");
         Binding try = at;
         if (!strncmp(s, w, n) && match(end + 1, s + n, &try)) {
-            *b = try;
-            b->choice = k;
-            b->choices = 1;
+            *binding = try;
+            binding->choice = k;
+            binding->choices = 1;
             for (const char *c = pat; c < end; c++)
-                b->choices += *c == ',';
+                binding->choices += *c == ',';
             return 1;
         }
         w += n + 1;
@@ -60,8 +60,9 @@ static int match_choice(const char *pat, const char *end, const char *s,
     return 0;
 }
 
-/* Does path s match? Binds {i} to its number, {a,b} to which of them it is. */
-static int match(const char *pat, const char *s, Binding *b)
+/* Does path s match? Binds {i} to its number, {a,binding} to which of them it
+ * is. */
+static int match(const char *pat, const char *s, Binding *binding)
 {
     while (*pat && *pat != '{' && *pat == *s)
         pat++, s++;
@@ -71,15 +72,15 @@ static int match(const char *pat, const char *s, Binding *b)
     if (!end)
         return 0;
     if (memchr(pat, ',', (size_t)(end - pat)))
-        return match_choice(pat + 1, end, s, b);
+        return match_choice(pat + 1, end, s, binding);
     size_t n = strspn(s, "0123456789");
-    if (n == 0 || b->n == MAXBIND)
+    if (n == 0 || binding->n == MAXBIND)
         return 0;
-    b->name[b->n] = pat + 1;
-    b->nname[b->n] = (size_t)(end - pat - 1);
-    b->value[b->n] = s;
-    b->nvalue[b->n++] = n;
-    return match(end + 1, s + n, b);
+    binding->name[binding->n] = pat + 1;
+    binding->nname[binding->n] = (size_t)(end - pat - 1);
+    binding->value[binding->n] = s;
+    binding->nvalue[binding->n++] = n;
+    return match(end + 1, s + n, binding);
 }
 
 /* ---- the right side ------------------------------------------------------ */
@@ -93,26 +94,27 @@ static int param_axis(const Param *param, const char *s, size_t n)
     return -1;
 }
 
-static void unroll(HfAxesReader *r, const char *s, size_t n)
+static void unroll(HfAxesReader *reader, const char *s, size_t n)
 {
-    int d = param_axis(r->p, s, n);
+    int d = param_axis(reader->p, s, n);
 
     if (d < 0)
-        err(r->e->loc,
+        err(reader->e->loc,
             "hf: '{%.*s}' in \"%s\" is neither on the left nor an axis of '%s'",
-            (int)n, s, r->e->hf, r->p->path);
-    if (r->m.nfix == 4)
-        err(r->e->loc, "hf: more than 4 unrolled axes in \"%s\"", r->e->hf);
-    r->m.fixaxis[r->m.nfix] = r->p->dim[d].a->name;
-    r->m.fixat[r->m.nfix++] = -1;
+            (int)n, s, reader->e->hf, reader->p->path);
+    if (reader->m.nfix == 4)
+        err(reader->e->loc, "hf: more than 4 unrolled axes in \"%s\"",
+            reader->e->hf);
+    reader->m.fixaxis[reader->m.nfix] = reader->p->dim[d].a->name;
+    reader->m.fixat[reader->m.nfix++] = -1;
 }
 
 /* The tensor's name, with {i} replaced; {axis} stays for its indices. */
-static void read_name(HfAxesReader *r)
+static void read_name(HfAxesReader *reader)
 {
-    Text out = { .arena = r->f->g->arena };
+    Text out = { .arena = reader->f->g->arena };
 
-    for (const char *s = r->e->hf; *s;) {
+    for (const char *s = reader->e->hf; *s;) {
         const char *end = *s == '{' ? strchr(s, '}') : NULL;
         size_t n = end ? (size_t)(end - s - 1) : 0;
         int k = 0;
@@ -120,162 +122,167 @@ static void read_name(HfAxesReader *r)
             putn(&out, s++, 1);
             continue;
         }
-        while (k < r->b->n &&
-               (r->b->nname[k] != n || strncmp(r->b->name[k], s + 1, n)))
+        while (k < reader->b->n && (reader->b->nname[k] != n ||
+                                    strncmp(reader->b->name[k], s + 1, n)))
             k++;
-        if (k < r->b->n) {
-            putn(&out, r->b->value[k], r->b->nvalue[k]);
+        if (k < reader->b->n) {
+            putn(&out, reader->b->value[k], reader->b->nvalue[k]);
         } else {
-            unroll(r, s + 1, n);
+            unroll(reader, s + 1, n);
             putn(&out, s, n + 2);
         }
         s = end + 1;
     }
-    r->m.hf = intern(out.s ? out.s : "");
+    reader->m.hf = intern(out.s ? out.s : "");
 }
 
-static _Noreturn void bad(const HfAxesReader *r, const char *what)
+static _Noreturn void bad(const HfAxesReader *reader, const char *what)
 {
-    err(r->e->loc, "hf: %s in \"%s\"", what, r->e->axes);
+    err(reader->e->loc, "hf: %s in \"%s\"", what, reader->e->axes);
 }
 
-static void skip(HfAxesReader *r)
+static void skip(HfAxesReader *reader)
 {
-    r->s += strspn(r->s, " ");
+    reader->s += strspn(reader->s, " ");
 }
 
 /* name | number -> a factor; its size is the axis's. */
-static HfFactor item(HfAxesReader *r)
+static HfFactor item(HfAxesReader *reader)
 {
-    size_t n = strcspn(r->s, " ()|");
+    size_t n = strcspn(reader->s, " ()|");
     HfFactor x = { NULL, 1, 0, 1 };
 
-    skip(r);
-    n = strcspn(r->s, " ()|");
+    skip(reader);
+    n = strcspn(reader->s, " ()|");
     if (n == 0)
-        bad(r, "an axis is missing");
-    if (isdigit((unsigned char)*r->s)) {
-        x.total = x.n = strtoll(r->s, NULL, 10);
+        bad(reader, "an axis is missing");
+    if (isdigit((unsigned char)*reader->s)) {
+        x.total = x.n = strtoll(reader->s, NULL, 10);
     } else {
         Axis *a[1];
-        r->f->loc = r->e->loc;
-        r->f->fn = "hf";
-        axes_known(r->f, strf(r->f->g->arena, "%.*s", (int)n, r->s), a, 1);
+        reader->f->loc = reader->e->loc;
+        reader->f->fn = "hf";
+        axes_known(reader->f,
+                   strf(reader->f->g->arena, "%.*s", (int)n, reader->s), a, 1);
         x.axis = a[0]->name;
-        x.total = x.n = axis_size(r->f, a[0], r->e->axes);
+        x.total = x.n = axis_size(reader->f, a[0], reader->e->axes);
     }
-    r->s += n;
-    skip(r);
+    reader->s += n;
+    skip(reader);
     return x;
 }
 
-static void push(HfAxesReader *r, HfDim *d, HfFactor x)
+static void push(HfAxesReader *reader, HfDim *dim, HfFactor x)
 {
-    if (d->nf == 4)
-        bad(r, "more than 4 axes in one dimension");
-    d->f[d->nf++] = x;
+    if (dim->nf == 4)
+        bad(reader, "more than 4 axes in one dimension");
+    dim->f[dim->nf++] = x;
 }
 
 /* first "|" item ...: this parameter's branch, at its place in the whole. */
-static HfFactor branches(HfAxesReader *r, HfFactor first)
+static HfFactor branches(HfAxesReader *reader, HfFactor first)
 {
     HfFactor mine = first, x = first;
     int64_t total = first.n;
     int k = 0;
 
-    for (; *r->s == '|';) {
-        r->s++;
-        x = item(r);
-        if (++k == r->b->choice) {
+    for (; *reader->s == '|';) {
+        reader->s++;
+        x = item(reader);
+        if (++k == reader->b->choice) {
             mine = x;
             mine.start = total;
         }
         total += x.n;
     }
-    if (k + 1 < r->b->choices || r->b->choices == 0)
-        bad(r, "branches (a|b) need as many parameters {a,b} on the left");
+    if (k + 1 < reader->b->choices || reader->b->choices == 0)
+        bad(reader, "branches (a|b) need as many parameters {a,b} on the left");
     mine.total = total;
     return mine;
 }
 
 /* "(" item+ ")" or "(" item ("|" item)+ ")", nested ones in the first. */
-static void group(HfAxesReader *r, HfDim *d, int depth)
+static void group(HfAxesReader *reader, HfDim *dim, int depth)
 {
     if (depth > 3)
-        bad(r, "too many parentheses");
-    r->s++;
-    for (skip(r); *r->s && *r->s != ')'; skip(r)) {
-        if (*r->s == '(') {
-            group(r, d, depth + 1);
+        bad(reader, "too many parentheses");
+    reader->s++;
+    for (skip(reader); *reader->s && *reader->s != ')'; skip(reader)) {
+        if (*reader->s == '(') {
+            group(reader, dim, depth + 1);
             continue;
         }
-        HfFactor x = item(r);
-        if (*r->s == '|')
-            x = branches(r, x);
-        push(r, d, x);
+        HfFactor x = item(reader);
+        if (*reader->s == '|')
+            x = branches(reader, x);
+        push(reader, dim, x);
     }
-    if (*r->s != ')')
-        bad(r, "a ) is missing");
-    r->s++;
+    if (*reader->s != ')')
+        bad(reader, "a ) is missing");
+    reader->s++;
 }
 
-static void read_dims(HfAxesReader *r)
+static void read_dims(HfAxesReader *reader)
 {
-    r->s = r->e->axes;
-    for (skip(r); *r->s; skip(r)) {
-        HfDim *d = &r->m.dim[r->m.nd];
-        if (r->m.nd++ == MAXD)
-            bad(r, "too many dimensions");
-        if (*r->s == '(')
-            group(r, d, 0);
+    reader->s = reader->e->axes;
+    for (skip(reader); *reader->s; skip(reader)) {
+        HfDim *d = &reader->m.dim[reader->m.nd];
+        if (reader->m.nd++ == MAXD)
+            bad(reader, "too many dimensions");
+        if (*reader->s == '(')
+            group(reader, d, 0);
         else
-            push(r, d, item(r));
+            push(reader, d, item(reader));
     }
 }
 
 /* Every axis of the parameter stands once, and no other. */
-static void check(HfAxesReader *r)
+static void check(HfAxesReader *reader)
 {
     int seen[MAXD] = { 0 };
 
-    for (int i = 0; i < r->m.nfix; i++)
-        seen[param_axis(r->p, r->m.fixaxis[i], strlen(r->m.fixaxis[i]))]++;
-    for (int i = 0; i < r->m.nd; i++)
-        for (int k = 0; k < r->m.dim[i].nf; k++) {
-            const HfFactor *x = &r->m.dim[i].f[k];
-            int d = x->axis ? param_axis(r->p, x->axis, strlen(x->axis)) : 0;
+    for (int i = 0; i < reader->m.nfix; i++)
+        seen[param_axis(reader->p, reader->m.fixaxis[i],
+                        strlen(reader->m.fixaxis[i]))]++;
+    for (int i = 0; i < reader->m.nd; i++)
+        for (int k = 0; k < reader->m.dim[i].nf; k++) {
+            const HfFactor *factor = &reader->m.dim[i].f[k];
+            int d = factor->axis ? param_axis(reader->p, factor->axis,
+                                              strlen(factor->axis))
+                                 : 0;
             if (d < 0)
-                err(r->e->loc,
+                err(reader->e->loc,
                     "hf: '%s' has no axis '%s', which stands in \"%s\"",
-                    r->p->path, x->axis, r->e->axes);
-            seen[d] += x->axis != NULL;
+                    reader->p->path, factor->axis, reader->e->axes);
+            seen[d] += factor->axis != NULL;
         }
-    for (int d = 0; d < r->p->nd; d++)
+    for (int d = 0; d < reader->p->nd; d++)
         if (seen[d] != 1)
-            err(r->e->loc,
+            err(reader->e->loc,
                 "hf: the axis '%s' of '%s' must stand once in \"%s\"%s",
-                r->p->dim[d].a->name, r->p->path, r->e->axes,
-                r->m.nfix ? " or as {axis} in the tensor's name" : "");
+                reader->p->dim[d].a->name, reader->p->path, reader->e->axes,
+                reader->m.nfix ? " or as {axis} in the tensor's name" : "");
 }
 
-static void map_param(Front *f, HfEntry *e, const Param *p, const Binding *b)
+static void map_param(Front *front, HfEntry *entry, const Param *p,
+                      const Binding *binding)
 {
     HfAxesReader r = {
-        .f = f, .e = e, .p = p, .b = b, .m = { .param = p->path }
+        .f = front, .e = entry, .p = p, .b = binding, .m = { .param = p->path }
     };
     uint64_t of = mix64(0, KEYP(intern("hf")));
-    void **slot = table_at(f->places, mix64(of, KEYP(p->path)));
+    void **slot = table_at(front->places, mix64(of, KEYP(p->path)));
 
     if (*slot) {
         note(*slot, "first mapped here");
-        err(e->loc, "hf: '%s' is mapped twice", p->path);
+        err(entry->loc, "hf: '%s' is mapped twice", p->path);
     }
-    *slot = (void *)(uintptr_t)e->loc;
+    *slot = (void *)(uintptr_t)entry->loc;
     read_name(&r);
     read_dims(&r);
     check(&r);
-    vec_push(f->g->arena, f->g->hf, r.m);
-    e->found++;
+    vec_push(front->g->arena, front->g->hf, r.m);
+    entry->found++;
 }
 
 /* "layers.3.attn.wq" -> "layers.{i}.attn.wq", to suggest one. */
@@ -294,31 +301,31 @@ static const char *general(Arena *a, const char *path)
     return out.s;
 }
 
-static void not_found(Front *f, const HfEntry *e)
+static void not_found(Front *front, const HfEntry *entry)
 {
-    size_t n = vec_len(f->g->param);
-    const char **names = alloc(f->g->arena, (n + 1) * sizeof *names);
+    size_t n = vec_len(front->g->param);
+    const char **names = alloc(front->g->arena, (n + 1) * sizeof *names);
 
     for (size_t i = 0; i < n; i++)
-        names[i] = general(f->g->arena, f->g->param[i]->path);
-    err(e->loc, "hf: no parameter is named '%s'%s", e->param,
-        did_you_mean(e->param, names, n));
+        names[i] = general(front->g->arena, front->g->param[i]->path);
+    err(entry->loc, "hf: no parameter is named '%s'%s", entry->param,
+        did_you_mean(entry->param, names, n));
 }
 
-void hf_finish(Front *f)
+void hf_finish(Front *front)
 {
-    for (size_t k = 0; k < vec_len(f->hf); k++) {
-        HfEntry *e = &f->hf[k];
-        for (size_t i = 0; i < vec_len(f->g->param); i++) {
+    for (size_t k = 0; k < vec_len(front->hf); k++) {
+        HfEntry *e = &front->hf[k];
+        for (size_t i = 0; i < vec_len(front->g->param); i++) {
             Binding b = { .choices = 0 };
-            if (match(e->param, f->g->param[i]->path, &b))
-                map_param(f, e, f->g->param[i], &b);
+            if (match(e->param, front->g->param[i]->path, &b))
+                map_param(front, e, front->g->param[i], &b);
         }
         if (e->found == 0)
-            not_found(f, e);
+            not_found(front, e);
     }
-    f->g->nhf = (int)vec_len(f->g->hf);
-    hf_config_check(f);
+    front->g->nhf = (int)vec_len(front->g->hf);
+    hf_config_check(front);
 }
 
 static const char *text_at(lua_State *L, int table, int i)

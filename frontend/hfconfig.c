@@ -9,29 +9,29 @@
 
 /* ---- to JSON ------------------------------------------------------------- */
 
-static void put_number(lua_State *L, Front *f, const char *key, Text *out)
+static void put_number(lua_State *L, Front *front, const char *key, Text *out)
 {
     double x = lua_tonumber(L, -1);
 
     if (lua_isinteger(L, -1))
         put(out, "%lld", (long long)lua_tointeger(L, -1));
     else if (!isfinite(x))
-        err(f->loc, "hf: config: '%s' is no finite number", key);
+        err(front->loc, "hf: config: '%s' is no finite number", key);
     else
         put(out, x == rint(x) && fabs(x) < 1e15 ? "%.1f" : "%.15g", x);
 }
 
 enum { DEEPEST = 16 }; /* tables in tables */
 
-static void put_value(lua_State *L, Front *f, const char *key, Text *t,
+static void put_value(lua_State *L, Front *front, const char *key, Text *out,
                       int depth);
 
 /* A list, or names with values, in the order of the alphabet. */
-static void put_table(lua_State *L, Front *f, const char *path, Text *out,
+static void put_table(lua_State *L, Front *front, const char *path, Text *out,
                       int depth)
 {
     if (depth > DEEPEST)
-        err(f->loc,
+        err(front->loc,
             "hf: config: '%s' is in more than %d tables in tables; does one "
             "hold itself?",
             path, DEEPEST);
@@ -46,28 +46,29 @@ static void put_table(lua_State *L, Front *f, const char *path, Text *out,
             lua_rawgeti(L, at, i + 1);
         } else {
             if (utf8_bad(key, strlen(key)) >= 0)
-                err(f->loc, "hf: config: the name '%s' is no UTF-8 text", key);
+                err(front->loc, "hf: config: the name '%s' is no UTF-8 text",
+                    key);
             put_json(out, key);
             put(out, ": ");
             lua_getfield(L, at, key);
         }
-        put_value(L, f, key, out, depth + 1);
+        put_value(L, front, key, out, depth + 1);
         lua_pop(L, 1);
     }
     put(out, n ? "]" : "}");
 }
 
-static void put_string(lua_State *L, Front *f, const char *key, Text *out)
+static void put_string(lua_State *L, Front *front, const char *key, Text *out)
 {
     size_t len;
     const char *s = lua_tolstring(L, -1, &len);
 
     if (strlen(s) != len || utf8_bad(s, len) >= 0)
-        err(f->loc, "hf: config: '%s' is no UTF-8 text", key);
+        err(front->loc, "hf: config: '%s' is no UTF-8 text", key);
     put_json(out, s);
 }
 
-static void put_value(lua_State *L, Front *f, const char *key, Text *out,
+static void put_value(lua_State *L, Front *front, const char *key, Text *out,
                       int depth)
 {
     const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
@@ -75,30 +76,30 @@ static void put_value(lua_State *L, Front *f, const char *key, Text *out,
     if (s && !strcmp(s, "null"))
         put(out, "null");
     else if (s)
-        put_string(L, f, key, out);
+        put_string(L, front, key, out);
     else if (lua_isboolean(L, -1))
         put(out, lua_toboolean(L, -1) ? "true" : "false");
     else if (lua_type(L, -1) == LUA_TNUMBER)
-        put_number(L, f, key, out);
+        put_number(L, front, key, out);
     else if (lua_istable(L, -1))
-        put_table(L, f, key, out, depth);
+        put_table(L, front, key, out, depth);
     else
-        err(f->loc,
+        err(front->loc,
             "hf: config: '%s' must be a string, number, boolean or table, got "
             "a %s",
             key, luaL_typename(L, -1));
 }
 
 /* The table on top. */
-void hf_config(lua_State *L, Front *f)
+void hf_config(lua_State *L, Front *front)
 {
-    Text out = { .arena = f->g->arena };
+    Text out = { .arena = front->g->arena };
 
-    if (opts_loc(f->g->opts, "hf.config"))
-        err(f->loc, "hf: config stands twice");
-    put_table(L, f, "config", &out, 0);
-    if (!opts_given(f->cmdline, "hf.config"))
-        opts_set(f->g->opts, "hf.config", out.s, f->loc);
+    if (opts_loc(front->g->opts, "hf.config"))
+        err(front->loc, "hf: config stands twice");
+    put_table(L, front, "config", &out, 0);
+    if (!opts_given(front->cmdline, "hf.config"))
+        opts_set(front->g->opts, "hf.config", out.s, front->loc);
 }
 
 /* ---- does it agree? ------------------------------------------------------ */
@@ -153,7 +154,7 @@ static int64_t value_of(const json_t *config, const char *s)
     return sum;
 }
 
-static void check_tensor(const Loc *l, const json_t *config, const HfMap *map)
+static void check_tensor(const Loc *loc, const json_t *config, const HfMap *map)
 {
     size_t n = strlen(map->hf);
 
@@ -165,13 +166,13 @@ static void check_tensor(const Loc *l, const json_t *config, const HfMap *map)
             int64_t said = value_of(config, known[i].size[d]);
             int64_t is = hf_dim(&map->dim[d]);
             if (said >= 0 && said != is)
-                err(l, "hf: config has %s = %lld, but '%s' has %lld there",
+                err(loc, "hf: config has %s = %lld, but '%s' has %lld there",
                     known[i].size[d], (long long)said, map->hf, (long long)is);
         }
     }
 }
 
-static void check_layers(const Loc *l, const json_t *config, const Graph *g)
+static void check_layers(const Loc *loc, const json_t *config, const Graph *g)
 {
     int64_t said = value_of(config, "num_hidden_layers"), count = 0;
     int64_t ahead = value_of(config, "num_nextn_predict_layers");
@@ -184,16 +185,16 @@ static void check_layers(const Loc *l, const json_t *config, const Graph *g)
         count = k > count ? k : count;
     }
     if (said >= 0 && said + (ahead > 0 ? ahead : 0) != count)
-        err(l,
+        err(loc,
             "hf: config has num_hidden_layers = %lld, but the tensors' names "
             "have %lld layers",
             (long long)said, (long long)count);
 }
 
-void hf_config_check(Front *f)
+void hf_config_check(Front *front)
 {
-    const Loc *l = opts_loc(f->g->opts, "hf.config");
-    const char *s = opts_str(f->g->opts, "hf.config");
+    const Loc *l = opts_loc(front->g->opts, "hf.config");
+    const char *s = opts_str(front->g->opts, "hf.config");
     json_error_t e;
     json_t *config = s ? json_loads(s, 0, &e) : NULL;
 
@@ -201,8 +202,8 @@ void hf_config_check(Front *f)
         return;
     if (!json_is_object(config))
         err(l, "hf.config is not a JSON object");
-    for (int i = 0; i < f->g->nhf; i++)
-        check_tensor(l, config, &f->g->hf[i]);
-    check_layers(l, config, f->g);
+    for (int i = 0; i < front->g->nhf; i++)
+        check_tensor(l, config, &front->g->hf[i]);
+    check_layers(l, config, front->g);
     json_decref(config);
 }

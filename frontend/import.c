@@ -146,17 +146,17 @@ static Place local(const char *s, const char *name)
     return p;
 }
 
-static void splice(Import *m, Place p, const char *value)
+static void splice(Import *import, Place p, const char *value)
 {
-    m->text = strf(forever, "%.*s%s%s", (int)p.at, m->text, value,
-                   m->text + p.at + p.n);
+    import->text = strf(forever, "%.*s%s%s", (int)p.at, import->text, value,
+                        import->text + p.at + p.n);
 }
 
 /* ---- from config.json ---------------------------------------------------- */
 
-static _Noreturn void lacks(const Import *m, const char *what)
+static _Noreturn void lacks(const Import *import, const char *what)
 {
-    err(NULL, "import: %s/config.json has no %s", m->folder, what);
+    err(NULL, "import: %s/config.json has no %s", import->folder, what);
 }
 
 static const char *number_text(double x)
@@ -173,17 +173,17 @@ static const char *number_text(double x)
     return strf(forever, "%s", s);
 }
 
-static double value_of(const Import *m, const char *value)
+static double value_of(const Import *import, const char *value)
 {
-    double x = hf_config_value(m->config, value);
+    double x = hf_config_value(import->config, value);
 
     if (isnan(x))
-        lacks(m, value);
+        lacks(import, value);
     return x;
 }
 
 /* YaRN's numbers, as DeepSeek's models have them. */
-static const char *yarn_text(const Import *m)
+static const char *yarn_text(const Import *import)
 {
     static const char *const rows[][2] = {
         { "factor", "factor" },
@@ -195,21 +195,21 @@ static const char *yarn_text(const Import *m)
     };
     Text out = { .arena = forever };
 
-    if (isnan(hf_config_value(m->config, "factor")))
+    if (isnan(hf_config_value(import->config, "factor")))
         return "nil";
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         put(&out, "%s%s=%s", i ? ", " : "{ ", rows[i][0],
-            number_text(value_of(m, rows[i][1])));
+            number_text(value_of(import, rows[i][1])));
     put(&out, " }");
     return out.s;
 }
 
 /* What stretches positions, as rope() takes it: the folder's own table. */
-static const char *scaling_text(const Import *m)
+static const char *scaling_text(const Import *import)
 {
     static const char *const known[] = { "linear", "llama3", "yarn" };
-    const char *type = hf_config_stretch(m->config), *key;
-    json_t *from = (json_t *)(uintptr_t)hf_config_positions(m->config), *v;
+    const char *type = hf_config_stretch(import->config), *key;
+    json_t *from = (json_t *)(uintptr_t)hf_config_positions(import->config), *v;
     Text out = { .arena = forever };
     int i = 0;
 
@@ -221,7 +221,7 @@ static const char *scaling_text(const Import *m)
         err(NULL,
             "import: %s/config.json has rope_scaling of type '%s'; known are "
             "linear, llama3, yarn",
-            m->folder, type);
+            import->folder, type);
     json_object_foreach(from, key, v)
     {
         if (!strcmp(key, "rope_theta") || json_is_null(v))
@@ -235,25 +235,25 @@ static const char *scaling_text(const Import *m)
 }
 
 /* Of what is in use. */
-static const char *window_text(const Import *m)
+static const char *window_text(const Import *import)
 {
-    int used = hf_config_value(m->config, "use_sliding_window|1") != 0;
+    int used = hf_config_value(import->config, "use_sliding_window|1") != 0;
 
-    return number_text(used ? value_of(m, "sliding_window|0") : 0);
+    return number_text(used ? value_of(import, "sliding_window|0") : 0);
 }
 
 /* Layers in the weights, where they are here, that predict a token further. */
-static int64_t further_layers(const Import *m)
+static int64_t further_layers(const Import *import)
 {
     const char *index =
-        strf(forever, "%s/model.safetensors.index.json", m->folder);
-    const char *one = strf(forever, "%s/model.safetensors", m->folder);
+        strf(forever, "%s/model.safetensors.index.json", import->folder);
+    const char *one = strf(forever, "%s/model.safetensors", import->folder);
     int64_t count = 0;
 
     if (access(index, F_OK) && access(one, F_OK))
-        return (int64_t)hf_config_value(m->config,
+        return (int64_t)hf_config_value(import->config,
                                         "num_nextn_predict_layers|0");
-    StFile **file = ckpt_files(forever, m->folder);
+    StFile **file = ckpt_files(forever, import->folder);
     for (size_t i = 0; i < vec_len(file); i++) {
         for (int k = 0; k < file[i]->n; k++)
             count += ends_with(file[i]->t[k].name, ".eh_proj.weight");
@@ -263,64 +263,67 @@ static int64_t further_layers(const Import *m)
 }
 
 /* Sequences as long as positions, but not longer than a first run wants. */
-static const char *seq_text(const Import *m)
+static const char *seq_text(const Import *import)
 {
-    double n = hf_config_value(m->config, "max_position_embeddings");
+    double n = hf_config_value(import->config, "max_position_embeddings");
 
     return number_text(n < LONGEST ? n : LONGEST);
 }
 
-static void set(Import *m, const char *name, const char *value)
+static void set(Import *import, const char *name, const char *value)
 {
-    Place p = local(m->text, name);
+    Place p = local(import->text, name);
 
-    p = p.n ? p : field(m->text, name);
+    p = p.n ? p : field(import->text, name);
     if (p.n)
-        splice(m, p, value);
+        splice(import, p, value);
 }
 
-static int uses(const Import *m, const char *name)
+static int uses(const Import *import, const char *name)
 {
-    return local(m->text, name).n || field(m->text, name).n;
+    return local(import->text, name).n || field(import->text, name).n;
 }
 
 /* A truth stays one: in Lua 0 is true. */
-static void set_value(Import *m, const char *name, double x)
+static void set_value(Import *import, const char *name, double x)
 {
-    Place p = local(m->text, name);
-    const char *now = p.n ? m->text + p.at : "";
+    Place p = local(import->text, name);
+    const char *now = p.n ? import->text + p.at : "";
 
     if (!strncmp(now, "true", 4) || !strncmp(now, "false", 5))
-        set(m, name, x != 0 ? "true" : "false");
+        set(import, name, x != 0 ? "true" : "false");
     else
-        set(m, name, number_text(x));
+        set(import, name, number_text(x));
 }
 
-static void fill_in(Import *m)
+static void fill_in(Import *import)
 {
-    const char *axes = strstr(m->text, "axes {"), *line;
+    const char *axes = strstr(import->text, "axes {"), *line;
 
-    m->text = strf(forever,
-                   "-- Made by pleat import from %s/config.json (%s). The "
-                   "settings of train{}\n-- are for training on; every other "
-                   "number is the folder's.\n%s",
-                   m->folder, m->of->type, axes);
+    import->text =
+        strf(forever,
+             "-- Made by pleat import from %s/config.json (%s). The "
+             "settings of train{}\n-- are for training on; every other "
+             "number is the folder's.\n%s",
+             import->folder, import->of->type, axes);
     for (int i = 0; i < NNUMBER; i++)
-        if (uses(m, numbers[i].name))
-            set_value(m, numbers[i].name, value_of(m, numbers[i].value));
-    set(m, "model_type", strf(forever, "\"%s\"", m->of->type));
-    set(m, "seq", seq_text(m));
-    if (uses(m, "yarn"))
-        set(m, "yarn", yarn_text(m));
-    if (uses(m, "scaling"))
-        set(m, "scaling", scaling_text(m));
-    if (uses(m, "window"))
-        set(m, "window", window_text(m));
-    if (uses(m, "mtp"))
-        set(m, "mtp", number_text((double)further_layers(m)));
-    if ((line = strstr(m->text, "\ntrain {")))
-        splice(m,
-               (Place){ (size_t)(line + 1 - m->text), strcspn(line + 1, "\n") },
+        if (uses(import, numbers[i].name))
+            set_value(import, numbers[i].name,
+                      value_of(import, numbers[i].value));
+    set(import, "model_type", strf(forever, "\"%s\"", import->of->type));
+    set(import, "seq", seq_text(import));
+    if (uses(import, "yarn"))
+        set(import, "yarn", yarn_text(import));
+    if (uses(import, "scaling"))
+        set(import, "scaling", scaling_text(import));
+    if (uses(import, "window"))
+        set(import, "window", window_text(import));
+    if (uses(import, "mtp"))
+        set(import, "mtp", number_text((double)further_layers(import)));
+    if ((line = strstr(import->text, "\ntrain {")))
+        splice(import,
+               (Place){ (size_t)(line + 1 - import->text),
+                        strcspn(line + 1, "\n") },
                training);
 }
 
@@ -329,24 +332,24 @@ static void fill_in(Import *m)
 /* The model's numbers against the folder's. */
 static int check_job(void *arg, FILE *out)
 {
-    const Import *m = arg;
-    Source s = { m->to, m->text };
+    const Import *import = arg;
+    Source s = { import->to, import->text };
     Graph *g = trace_sources(&s, 1, opts_new(forever)).g;
     json_t *model = json_loads(opts_str(g->opts, "hf.config"), 0, NULL);
-    const char *why = hf_config_differs(forever, model, m->config, NULL);
+    const char *why = hf_config_differs(forever, model, import->config, NULL);
     int64_t params, active;
 
     if (why)
         err(NULL,
             "import: %s/config.json %s: a model of this kind is not among "
             "models/; start from the nearest one (pleat new %s my.lua)",
-            m->folder, why, m->of->model);
+            import->folder, why, import->of->model);
     flops_per_token(g, &params, &active);
     fprintf(out,
             "%s: %s, %.4g million parameters, %.4g active; its numbers are "
             "those of %s/config.json\n",
-            m->to, m->of->type, (double)params / 1e6, (double)active / 1e6,
-            m->folder);
+            import->to, import->of->type, (double)params / 1e6,
+            (double)active / 1e6, import->folder);
     return 0;
 }
 
@@ -378,9 +381,9 @@ static const char *model_for(const char *folder)
     return name;
 }
 
-int cmd_import(Args *a)
+int cmd_import(Args *args)
 {
-    Import m = { .folder = a->file };
+    Import m = { .folder = args->file };
 
     if (access(m.folder, F_OK))
         err(NULL,
@@ -390,7 +393,7 @@ int cmd_import(Args *a)
     m.config = hf_config_read(m.folder);
     if (!m.config)
         err(NULL, "import: %s has no config.json", m.folder);
-    m.to = vec_len(a->word) > 1 ? a->word[1] : model_for(m.folder);
+    m.to = vec_len(args->word) > 1 ? args->word[1] : model_for(m.folder);
     m.of = type_of(m.folder, m.config);
     m.text = strf(forever, "%s", model_template(m.of->model));
     fill_in(&m);

@@ -4,32 +4,32 @@
 
 #include "frontend.h"
 
-static Node *renamed(Front *f, Node *x, Axis *from, Axis *to)
+static Node *renamed(Front *front, Node *x, Axis *from, Axis *to)
 {
-    Node *n = make(f, Orename, 1, &x);
+    Node *n = make(front, Orename, 1, &x);
 
-    n->at.rename.from = g_axes(f->g, &from, 1);
-    n->at.rename.to = g_axes(f->g, &to, 1);
-    return infer(current(f), n);
+    n->at.rename.from = g_axes(front->g, &from, 1);
+    n->at.rename.to = g_axes(front->g, &to, 1);
+    return infer(current(front), n);
 }
 
 /* What axis of e has as another axis: an index that runs over the axis it picks
  * along says two things by one name. */
-static Node *apart(Front *f, Node *e, Axis *axis, Axis *other)
+static Node *apart(Front *front, Node *e, Axis *axis, Axis *other)
 {
-    return dim_of(e, axis) < 0 ? e : renamed(f, e, axis, other);
+    return dim_of(e, axis) < 0 ? e : renamed(front, e, axis, other);
 }
 
-Node *gathered(Front *f, Node *a, Node *e, Axis *axis)
+Node *gathered(Front *front, Node *a, Node *e, Axis *axis)
 {
     int both = dim_of(e, axis) >= 0;
-    Axis *other = both ? g_instance(current(f), axis) : NULL;
-    Node *in[2] = { a, apart(f, e, axis, other) };
-    Node *n = make(f, Ogather, 2, in);
+    Axis *other = both ? g_instance(current(front), axis) : NULL;
+    Node *in[2] = { a, apart(front, e, axis, other) };
+    Node *n = make(front, Ogather, 2, in);
 
     n->at.gather.axis = axis;
-    n = infer(current(f), n);
-    return both ? renamed(f, n, other, axis) : n;
+    n = infer(current(front), n);
+    return both ? renamed(front, n, other, axis) : n;
 }
 
 /* values, indices = topk(x, k, axis [, new]) */

@@ -60,21 +60,21 @@ static const char *op_entry(Arena *a, const char *name)
     if (op < 0 || optab[op].cls != EW || optab[op].nattr ||
         op_is((Op)op, "hidden"))
         return NULL;
-    const OpInfo *o = &optab[op];
-    char *operands = strf(a, "%s", o->operands);
+    const OpInfo *info = &optab[op];
+    char *operands = strf(a, "%s", info->operands);
     Text call = { .arena = a };
     for (char *s = strtok(operands, " "); s; s = strtok(NULL, " "))
         put(&call, "%s%s", call.len ? ", " : "", s);
     put(&out,
         "%s(%s)\n  %s\n  \n      -> [axes of all operands]\n"
         "      gradient: %s\n      local y = %s(%s)\n",
-        name, call.s, row_text(a, o->value_text), row_text(a, o->grad_text),
-        name,
-        o->nin == 1 && strcmp(name, "lnot")  ? "x"
-        : o->nin == 1                        ? "c"
-        : name[0] == 'l' && strlen(name) > 2 ? "c, c"
-        : !strcmp(name, "mod")               ? "ids, 3"
-                                             : "x, 2");
+        name, call.s, row_text(a, info->value_text),
+        row_text(a, info->grad_text), name,
+        info->nin == 1 && strcmp(name, "lnot") ? "x"
+        : info->nin == 1                       ? "c"
+        : name[0] == 'l' && strlen(name) > 2   ? "c, c"
+        : !strcmp(name, "mod")                 ? "ids, 3"
+                                               : "x, 2");
     return out.s;
 }
 

@@ -4,12 +4,12 @@
 
 enum { DEEPEST = 64, CALLERS = 8 };
 
-static const Loc *kept(Front *f, const char *file, int line, const Loc *up)
+static const Loc *kept(Front *front, const char *file, int line, const Loc *up)
 {
     uint64_t h = mix64(mix64(mix64(0, KEYP(file)), (uint64_t)line), KEYP(up));
 
     for (;; h++) {
-        void **slot = table_at(f->locs, h);
+        void **slot = table_at(front->locs, h);
         Loc *l = *slot;
         if (!l) {
             *slot = l = alloc(forever, sizeof *l);
@@ -23,7 +23,7 @@ static const Loc *kept(Front *f, const char *file, int line, const Loc *up)
 const Loc *here(lua_State *L)
 {
     Front *f = front(L);
-    const Loc *l = NULL;
+    const Loc *loc = NULL;
     lua_Debug ar;
     struct {
         const char *file;
@@ -41,6 +41,6 @@ const Loc *here(lua_State *L)
         at[n++].line = ar.currentline;
     }
     while (n-- > 0)
-        l = kept(f, at[n].file, at[n].line, l);
-    return l ? l : kept(f, f->file, 0, NULL);
+        loc = kept(f, at[n].file, at[n].line, loc);
+    return loc ? loc : kept(f, f->file, 0, NULL);
 }

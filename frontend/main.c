@@ -33,19 +33,19 @@ const Option option_table[] = {
 
 enum { NCOMMAND = sizeof command_table / sizeof *command_table - 1 };
 
-static _Noreturn void wrong(const Command *c, const char *fmt, ...)
+static _Noreturn void wrong(const Command *command, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-static _Noreturn void wrong(const Command *c, const char *fmt, ...)
+static _Noreturn void wrong(const Command *command, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
     const char *what = vstrf(forever, fmt, ap);
     va_end(ap);
-    if (!c)
+    if (!command)
         err_usage("%s; pleat -h lists all", what);
-    err_usage("%s\nusage: pleat %s %s", what, c->name, c->usage);
+    err_usage("%s\nusage: pleat %s %s", what, command->name, command->usage);
 }
 
 const Command *find_command(const char *name)
@@ -63,35 +63,35 @@ const Command *find_command(const char *name)
 
 /* ---- the command line ---------------------------------------------------- */
 
-static void set_option(Args *a, const Option *o, const char *value)
+static void set_option(Args *args, const Option *option, const char *value)
 {
-    void *at = (char *)a + o->at;
+    void *at = (char *)args + option->at;
 
-    if (o->type == 't')
+    if (option->type == 't')
         *(const char **)at = value;
-    else if (o->type == 'i')
+    else if (option->type == 'i')
         *(int64_t *)at = strtoll(value, NULL, 10);
     else
         *(double *)at = strtod(value, NULL);
 }
 
-static _Noreturn void unknown_option(const Command *c, const char *typed)
+static _Noreturn void unknown_option(const Command *command, const char *typed)
 {
     const char **names = NULL; /* vec */
     const char *meant = key_meant(typed);
 
     for (const Option *o = option_table; o->name; o++)
-        if (takes_option(c, o->name))
+        if (takes_option(command, o->name))
             vec_push(forever, names, strf(forever, "--%s", o->name));
-    if (meant && c->tables)
-        wrong(c, "unknown option '%s' (keys have no dashes: %s=VALUE)", typed,
-              meant);
-    wrong(c, "unknown option '%s'%s", typed,
+    if (meant && command->tables)
+        wrong(command, "unknown option '%s' (keys have no dashes: %s=VALUE)",
+              typed, meant);
+    wrong(command, "unknown option '%s'%s", typed,
           did_you_mean(typed, names, vec_len(names)));
 }
 
 /* "-o file", "-dwhy", "--prompt text"; returns how many words it took. */
-static int option(Args *a, const Command *c, char **w)
+static int option(Args *args, const Command *command, char **w)
 {
     int words = w[0][1] == '-';
     const char *name = w[0] + 1 + words, *value = NULL;
@@ -100,22 +100,22 @@ static int option(Args *a, const Command *c, char **w)
         size_t n = strlen(o->name);
         int same = words ? !strcmp(o->name, name) && n > 1
                          : n == 1 && o->name[0] == name[0];
-        if (!same || !takes_option(c, o->name))
+        if (!same || !takes_option(command, o->name))
             continue;
         if (!words && name[1])
             value = name + 1;
         else if (o->value)
             value = w[1];
         if (o->value && !value)
-            wrong(c, "option '%s' needs a value", w[0]);
+            wrong(command, "option '%s' needs a value", w[0]);
         if (o->kind)
             kind_check(forever,
                        strf(forever, "%.*s%s", 1 + words, w[0], o->name),
                        o->kind, value, NULL);
-        set_option(a, o, o->value ? value : "1");
+        set_option(args, o, o->value ? value : "1");
         return value && value == w[1] ? 2 : 1;
     }
-    unknown_option(c, w[0]);
+    unknown_option(command, w[0]);
 }
 
 static int is_key(const char *s)
@@ -134,41 +134,42 @@ static int is_data_key(const char *key)
 }
 
 /* `data`'s keys are most of its table, and need not say so. */
-static void set_key(Args *a, const Command *c, const char *s)
+static void set_key(Args *args, const Command *command, const char *s)
 {
     size_t n = strcspn(s, "=");
     const char *key = internn(s, n);
 
-    if (c->run == cmd_data && is_data_key(key))
+    if (command->run == cmd_data && is_data_key(key))
         key = strf(forever, "data.%s", key);
-    opts_set(a->keys, key, s + n + 1, NULL);
+    opts_set(args->keys, key, s + n + 1, NULL);
 }
 
-static void read_words(Args *a, const Command *c, int argc, char **argv)
+static void read_words(Args *args, const Command *command, int argc,
+                       char **argv)
 {
     const char *key, *value;
 
     for (int i = 2; i < argc;) {
         if (!strcmp(argv[i], "-h") || !strcmp(argv[i], "--help")) {
-            help_command(c);
+            help_command(command);
             exit(0);
         }
         if (argv[i][0] == '-' && argv[i][1])
-            i += option(a, c, argv + i);
+            i += option(args, command, argv + i);
         else if (is_key(argv[i]))
-            set_key(a, c, argv[i++]);
-        else if ((int)vec_len(a->word) < c->most)
-            vec_push(forever, a->word, argv[i++]);
+            set_key(args, command, argv[i++]);
+        else if ((int)vec_len(args->word) < command->most)
+            vec_push(forever, args->word, argv[i++]);
         else
-            wrong(c, "one word too many: '%s'", argv[i]);
+            wrong(command, "one word too many: '%s'", argv[i]);
     }
-    if (!c->tables && opts_each(a->keys, 0, &key, &value))
-        wrong(c, "%s takes no keys: %s=%s", c->name, key, value);
-    if (a->calibrate && a->word)
-        wrong(c, "--calibrate takes no model: '%s'", a->word[0]);
-    if ((int)vec_len(a->word) < c->least && !a->calibrate)
-        wrong(c, "%s: which file?", c->name);
-    a->file = a->word ? a->word[0] : NULL;
+    if (!command->tables && opts_each(args->keys, 0, &key, &value))
+        wrong(command, "%s takes no keys: %s=%s", command->name, key, value);
+    if (args->calibrate && args->word)
+        wrong(command, "--calibrate takes no model: '%s'", args->word[0]);
+    if ((int)vec_len(args->word) < command->least && !args->calibrate)
+        wrong(command, "%s: which file?", command->name);
+    args->file = args->word ? args->word[0] : NULL;
 }
 
 /* Names in -d and -x: passes that leave a graph, and for -d the words of its
@@ -204,10 +205,10 @@ static const char *renamed_pass(const char *word)
     return NULL;
 }
 
-static void check_passes(const Command *c, const char *list, int dump)
+static void check_passes(const Command *command, const char *list, int dump)
 {
     if (list && !*list)
-        wrong(c, "-%c: no pass is named", dump ? 'd' : 'x');
+        wrong(command, "-%c: no pass is named", dump ? 'd' : 'x');
 
     const char **names = alloc(forever, (size_t)npass * sizeof *names);
 
@@ -219,11 +220,11 @@ static void check_passes(const Command *c, const char *list, int dump)
             const char *word = internn(s, n), *now = renamed_pass(word);
             const char *near = now ? now : word;
             if (word_index(word, names, npass) >= 0)
-                wrong(c,
+                wrong(command,
                       "-%c %s: it makes the plan, no graph; -o writes that, "
                       "pleat show reads it",
                       dump ? 'd' : 'x', word);
-            wrong(c, "no pass '%s'%s; see pleat help passes", word,
+            wrong(command, "no pass '%s'%s; see pleat help passes", word,
                   did_you_mean(near, names, (size_t)npass));
         }
         s += n + (s[n] == ',');

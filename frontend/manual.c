@@ -30,21 +30,21 @@ static void term(const char *bold, const char *rest, const char *sentence)
     printf("\n");
 }
 
-static void print_command(const Command *c)
+static void print_command(const Command *command)
 {
-    printf(".SS pleat %s ", c->name);
-    roff(c->usage);
+    printf(".SS pleat %s ", command->name);
+    roff(command->usage);
     printf("\n");
-    roff(c->sentence);
+    roff(command->sentence);
     printf("\n");
     for (const Option *o = option_table; o->name; o++)
-        if (takes_option(c, o->name))
+        if (takes_option(command, o->name))
             term(strf(forever, "%s%s", o->name[1] ? "--" : "-", o->name),
                  o->value ? strf(forever, " %s", o->value) : "", o->sentence);
     printf(".PP\n.nf\n");
-    roff(c->example);
+    roff(command->example);
     printf("\n");
-    roff(c->another);
+    roff(command->another);
     printf("\n.fi\n");
 }
 
@@ -74,25 +74,25 @@ void print_manual(void)
 /* ---- completion ---------------------------------------------------------- */
 
 /* The words that a key may be: of an enum, or the one beside a path. */
-static void print_values(const KeyInfo *k)
+static void print_values(const KeyInfo *info)
 {
-    size_t n = strcspn(k->kind, " ");
-    const char *words = is_kind(k->kind, "bool") ? " 0 1" : k->kind + n;
-    int worded = is_kind(k->kind, "enum") || is_kind(k->kind, "words") ||
-                 is_kind(k->kind, "curve");
+    size_t n = strcspn(info->kind, " ");
+    const char *words = is_kind(info->kind, "bool") ? " 0 1" : info->kind + n;
+    int worded = is_kind(info->kind, "enum") || is_kind(info->kind, "words") ||
+                 is_kind(info->kind, "curve");
 
-    if (worded || is_kind(k->kind, "bool"))
-        printf("    %s) words='%.*s' ;;\n", key_name(k),
+    if (worded || is_kind(info->kind, "bool"))
+        printf("    %s) words='%.*s' ;;\n", key_name(info),
                (int)strcspn(words, "/"), words);
 }
 
-static void print_words(const Command *c)
+static void print_words(const Command *command)
 {
-    printf("    %s) words='", c->name);
+    printf("    %s) words='", command->name);
     for (const Option *o = option_table; o->name; o++)
-        if (takes_option(c, o->name))
+        if (takes_option(command, o->name))
             printf("%s%s ", o->name[1] ? "--" : "-", o->name);
-    for (const KeyInfo *k = keytab; k->name && c->tables; k++)
+    for (const KeyInfo *k = keytab; k->name && command->tables; k++)
         printf("%s= ", key_name(k));
     printf("' ;;\n");
 }

@@ -13,45 +13,45 @@ static int64_t limit_of(const Plan *p)
 /* ---- show ---------------------------------------------------------------- */
 
 /* The first rank of a stage writes as much of a checkpoint as any. */
-static int64_t snapshot_of_stage(const Plan *p, const Role *r)
+static int64_t snapshot_of_stage(const Plan *p, const Role *role)
 {
     int64_t rank = 0;
 
-    while (&p->role[role_of(p, rank)] != r)
+    while (&p->role[role_of(p, rank)] != role)
         rank++;
     return snapshot_bytes(forever, p, rank);
 }
 
-void report_stage_memory(FILE *out, const Plan *p, const Role *r)
+void report_stage_memory(FILE *out, const Plan *p, const Role *role)
 {
     int64_t sum[NBUFCLASS] = { 0 };
     int count[NBUFCLASS] = { 0 };
 
-    for (int i = 0; i < r->nbuf; i++) {
-        const Buf *b = &r->buf[i];
-        if (in_host(r, b))
+    for (int i = 0; i < role->nbuf; i++) {
+        const Buf *b = &role->buf[i];
+        if (in_host(role, b))
             continue;
         count[b->cls]++;
         sum[b->cls] += b->bytes;
     }
     fprintf(out, "\nmemory of a rank  %12s  peak, all in one arena\n",
-            bytes_text(r->arena));
+            bytes_text(role->arena));
     for (int c = 0; c < NBUFCLASS; c++)
         if (count[c])
             fprintf(out, "  %-14s  %12s  in %d buffers%s\n", bufclasses[c],
                     bytes_text(sum[c]), count[c],
                     c >= Btemp ? ", sharing their space" : "");
-    fprintf(out, "  %-14s  %12s\n", "alive always", bytes_text(r->persist));
+    fprintf(out, "  %-14s  %12s\n", "alive always", bytes_text(role->persist));
     if (limit_of(p))
         fprintf(out, "  %-14s  %12s\n", "limit", bytes_text(limit_of(p)));
-    if (r->host)
+    if (role->host)
         fprintf(out, "  %-14s  %12s  of the host's, in an arena of their own\n",
-                "offloaded", bytes_text(r->host));
-    if (role_prog(r, PGstep) >= 0)
+                "offloaded", bytes_text(role->host));
+    if (role_prog(role, PGstep) >= 0)
         fprintf(out,
                 "  %-14s  %12s  at most, of the host's: a checkpoint written "
                 "beside training\n",
-                "snapshot", bytes_text(snapshot_of_stage(p, r)));
+                "snapshot", bytes_text(snapshot_of_stage(p, role)));
 }
 
 /* ---- a plan that does not fit -------------------------------------------- */
@@ -62,17 +62,17 @@ typedef struct Owner { /* buffers of a class that a line of the model has */
 } Owner;
 
 /* The instruction of a program before which most is alive. */
-static int busiest(const Role *r, int prog)
+static int busiest(const Role *role, int prog)
 {
-    int n = r->prog[prog].ninstr, at = 0;
+    int n = role->prog[prog].ninstr, at = 0;
     int64_t *more = alloc(forever, sizeof *more * (size_t)(n + 2)), sum = 0;
     int64_t most = 0;
 
-    for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog == prog && !r->buf[i].stack &&
-            !in_host(r, &r->buf[i])) {
-            more[r->buf[i].born] += r->buf[i].bytes;
-            more[r->buf[i].dies + 1] -= r->buf[i].bytes;
+    for (int i = 0; i < role->nbuf; i++)
+        if (role->buf[i].prog == prog && !role->buf[i].stack &&
+            !in_host(role, &role->buf[i])) {
+            more[role->buf[i].born] += role->buf[i].bytes;
+            more[role->buf[i].dies + 1] -= role->buf[i].bytes;
         }
     for (int i = 0; i < n; i++) {
         sum += more[i];
@@ -110,20 +110,21 @@ static int by_bytes(const void *a, const void *b)
 }
 
 /* Where a stage needs most, largest first. */
-static Owner *owners_of(const Role *r)
+static Owner *owners_of(const Role *role)
 {
     Owner *v = NULL;
     int prog = 0;
 
-    for (int i = 1; i < r->nprog; i++)
-        if (r->prog[i].transient > r->prog[prog].transient)
+    for (int i = 1; i < role->nprog; i++)
+        if (role->prog[i].transient > role->prog[prog].transient)
             prog = i;
-    int at = busiest(r, prog);
-    for (int i = 0; i < r->nbuf; i++) {
-        const Buf *b = &r->buf[i];
+    int at = busiest(role, prog);
+    for (int i = 0; i < role->nbuf; i++) {
+        const Buf *b = &role->buf[i];
         int alive = b->frame || (b->born <= at && at <= b->dies);
-        int slots = b->frame ? r->prog[b->prog].frame[b->frame - 1].nslot : 1;
-        if (!in_host(r, b) &&
+        int slots =
+            b->frame ? role->prog[b->prog].frame[b->frame - 1].nslot : 1;
+        if (!in_host(role, b) &&
             (b->prog < 0 || (b->prog == prog && alive && !b->stack)))
             add_owner(&v, b, b->bytes * slots);
     }
@@ -133,23 +134,23 @@ static Owner *owners_of(const Role *r)
 
 const char *memory_wrong(const Plan *p)
 {
-    const Role *r = p->role;
+    const Role *role = p->role;
     int64_t limit = limit_of(p);
     Text t = { .arena = forever };
 
     for (int i = 1; i < p->nrole; i++)
-        r = p->role[i].arena > r->arena ? &p->role[i] : r;
-    if (!limit || r->arena <= limit)
+        role = p->role[i].arena > role->arena ? &p->role[i] : role;
+    if (!limit || role->arena <= limit)
         return NULL;
-    Owner *v = owners_of(r);
-    for (size_t i = 0; i < vec_len(v) && i < 3; i++) {
-        const Buf *b = v[i].buf;
-        put(&t, "%s %s %s", i ? "," : "", bytes_text(v[i].bytes),
+    Owner *owner = owners_of(role);
+    for (size_t i = 0; i < vec_len(owner) && i < 3; i++) {
+        const Buf *b = owner[i].buf;
+        put(&t, "%s %s %s", i ? "," : "", bytes_text(owner[i].bytes),
             bufclasses[b->cls]);
         if (b->file)
             put(&t, " (%s:%d)", b->file, b->line);
     }
     return strf(forever, "a rank needs %s, %s over the limit of %s; largest:%s",
-                bytes_text(r->arena), bytes_text(r->arena - limit),
+                bytes_text(role->arena), bytes_text(role->arena - limit),
                 bytes_text(limit), t.s);
 }

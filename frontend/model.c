@@ -17,31 +17,31 @@ enum {
 
 static void *capped(void *ud, void *p, size_t old, size_t new)
 {
-    Front *f = ud;
+    Front *front = ud;
 
     if (!p)
         old = 0;
-    if (new > old && f->heap + (new - old) > HEAP) {
-        f->full = f->L ? here(f->L) : NULL;
+    if (new > old && front->heap + (new - old) > HEAP) {
+        front->full = front->L ? here(front->L) : NULL;
         return NULL;
     }
     if (new == 0) {
         free(p);
-        f->heap -= old;
+        front->heap -= old;
         return NULL;
     }
     void *q = realloc(p, new);
     if (q)
-        f->heap += new - old;
+        front->heap += new - old;
     return q;
 }
 
-void look(Front *f, const Loc *l)
+void look(Front *front, const Loc *loc)
 {
-    if (!f->watch || !l || !l->file)
+    if (!front->watch || !loc || !loc->file)
         return;
-    snprintf(f->watch->file, sizeof f->watch->file, "%s", l->file);
-    f->watch->line = l->line;
+    snprintf(front->watch->file, sizeof front->watch->file, "%s", loc->file);
+    front->watch->line = loc->line;
 }
 
 static void count(lua_State *L, lua_Debug *ar)
@@ -78,25 +78,25 @@ static const char *without_place(lua_State *L, const char *msg)
 
 static int on_error(lua_State *L)
 {
-    const Loc *l = here(L);
+    const Loc *loc = here(L);
 
     if (lua_type(L, 1) != LUA_TSTRING)
-        err(l, "the model raised an error that is %s", kind_of(L, 1));
+        err(loc, "the model raised an error that is %s", kind_of(L, 1));
     const char *msg = lua_tostring(L, 1);
     if (strstr(msg, "stack overflow"))
-        err(l, "stack overflow; does a function call itself without end?");
-    err(l, "%s", without_place(L, msg));
+        err(loc, "stack overflow; does a function call itself without end?");
+    err(loc, "%s", without_place(L, msg));
 }
 
 /* "model.lua:3: unexpected symbol near ..."; of a long path only the end. */
-static void syntax_error(Front *f, const char *file, const char *text,
+static void syntax_error(Front *front, const char *file, const char *text,
                          size_t len)
 {
-    const char *msg = lua_tostring(f->L, -1);
+    const char *msg = lua_tostring(front->L, -1);
     Loc l = { file, 0, NULL };
 
     if (!strcmp(msg, "C stack overflow")) {
-        l.line = too_deep_line(f->g->arena, text, len);
+        l.line = too_deep_line(front->g->arena, text, len);
         err(&l, "too many levels of brackets, blocks or operators");
     }
 
@@ -114,11 +114,11 @@ static void syntax_error(Front *f, const char *file, const char *text,
 /* ---- sources ------------------------------------------------------------- */
 
 /* The text that was given for `file`, or NULL. */
-static const char *given_text(const Front *f, const char *file)
+static const char *given_text(const Front *front, const char *file)
 {
-    for (int i = 0; i < f->ngiven; i++)
-        if (!strcmp(f->given[i].file, file))
-            return f->given[i].text;
+    for (int i = 0; i < front->ngiven; i++)
+        if (!strcmp(front->given[i].file, file))
+            return front->given[i].text;
     return NULL;
 }
 
@@ -139,18 +139,18 @@ static char *read_all(Arena *a, FILE *in, size_t *len)
     return ferror(in) || getc(in) != EOF ? NULL : text;
 }
 
-static char *read_file(Front *f, const char *file, size_t *len)
+static char *read_file(Front *front, const char *file, size_t *len)
 {
-    const char *given = given_text(f, file);
-    FILE *in = f->given ? NULL : fopen(file, "rb");
+    const char *given = given_text(front, file);
+    FILE *in = front->given ? NULL : fopen(file, "rb");
     char *text = NULL;
 
     if (given) {
-        text = strf(f->g->arena, "%s", given);
+        text = strf(front->g->arena, "%s", given);
         *len = strlen(text);
     }
     if (in) {
-        text = read_all(f->g->arena, in, len);
+        text = read_all(front->g->arena, in, len);
         int why = errno;
         fclose(in);
         errno = why;
@@ -158,14 +158,15 @@ static char *read_file(Front *f, const char *file, size_t *len)
     return text;
 }
 
-static int load_text(Front *f, const char *file, const char *text, size_t len)
+static int load_text(Front *front, const char *file, const char *text,
+                     size_t len)
 {
-    const char *chunk = strf(f->g->arena, "@%s", file);
-    int status = luaL_loadbufferx(f->L, text, len, chunk, "t");
+    const char *chunk = strf(front->g->arena, "@%s", file);
+    int status = luaL_loadbufferx(front->L, text, len, chunk, "t");
 
     if (status == LUA_OK) {
-        lua_getfield(f->L, LUA_REGISTRYINDEX, environment);
-        lua_setupvalue(f->L, -2, 1);
+        lua_getfield(front->L, LUA_REGISTRYINDEX, environment);
+        lua_setupvalue(front->L, -2, 1);
     }
     return status;
 }
@@ -184,7 +185,7 @@ static void blank_start(char *text, size_t len)
 }
 
 /* Push the function of a source; messages know its lines from now on. */
-static void load_chunk(Front *f, const char *file, char *text, size_t len)
+static void load_chunk(Front *front, const char *file, char *text, size_t len)
 {
     size_t n;
     Loc l = { intern(file), 0, NULL };
@@ -192,39 +193,39 @@ static void load_chunk(Front *f, const char *file, char *text, size_t len)
     file = l.file;
     source_add(file, text, len);
     Source s = { file, strf(forever, "%s", text) };
-    vec_push(forever, f->source, s);
+    vec_push(forever, front->source, s);
     blank_start(text, len);
     if (text[0] == LUA_SIGNATURE[0])
         err(&l, "this is compiled Lua; a model file is Lua text");
     if (strlen(text) != len)
         err(&l, "this is no text: it holds a zero byte");
-    if (load_text(f, file, text, len) != LUA_OK)
-        syntax_error(f, file, text, len);
-    char *guarded_text = guard_conditions(f->g->arena, text, len, &n);
+    if (load_text(front, file, text, len) != LUA_OK)
+        syntax_error(front, file, text, len);
+    char *guarded_text = guard_conditions(front->g->arena, text, len, &n);
     if (!guarded_text)
         return;
-    if (load_text(f, file, guarded_text, n) == LUA_OK)
-        lua_remove(f->L, -2);
+    if (load_text(front, file, guarded_text, n) == LUA_OK)
+        lua_remove(front->L, -2);
     else
-        lua_pop(f->L, 1);
+        lua_pop(front->L, 1);
 }
 
 /* require "name": name.lua in the model's folder, once. Dots are folders. */
-static const char *module_path(Front *f, const char *name)
+static const char *module_path(Front *front, const char *name)
 {
     char *path;
-    size_t n = strlen(f->dir);
+    size_t n = strlen(front->dir);
 
     for (const char *p = name; *p; p++)
         if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345"
                     "6789_.",
                     *p) ||
             (*p == '.' && p[1] == '.'))
-            err(f->loc,
+            err(front->loc,
                 "require: '%.60s' is no module name; a module is a file in the "
                 "model's folder",
                 name);
-    path = strf(f->g->arena, "%s%s.lua", f->dir, name);
+    path = strf(front->g->arena, "%s%s.lua", front->dir, name);
     for (char *p = path + n; p[4]; p++)
         if (*p == '.')
             *p = '/';
@@ -283,93 +284,94 @@ static const char *model_name(Arena *a, const char *file)
 }
 
 /* An axis that the command line sizes must exist. */
-static void check_axes(Front *f)
+static void check_axes(Front *front)
 {
     const char *key, *value;
 
-    for (int i = 0; opts_each(f->cmdline, i, &key, &value); i++) {
+    for (int i = 0; opts_each(front->cmdline, i, &key, &value); i++) {
         const Axis *a = NULL;
         if (strncmp(key, "axes.", 5))
             continue;
-        for (int k = 0; k < f->g->naxis; k++)
-            if (!strcmp(f->g->axis[k]->name, key + 5))
-                a = f->g->axis[k];
+        for (int k = 0; k < front->g->naxis; k++)
+            if (!strcmp(front->g->axis[k]->name, key + 5))
+                a = front->g->axis[k];
         if (!a || !a->loc)
-            err(opts_loc(f->cmdline, key),
+            err(opts_loc(front->cmdline, key),
                 "%s=%s: the model declares no axis '%s'", key, value, key + 5);
     }
 }
 
-static void start(Front *f, const char *file, const Opts *cmdline, int flags)
+static void start(Front *front, const char *file, const Opts *cmdline,
+                  int flags)
 {
     Arena *a = arena_new();
     const char *key, *value;
 
-    f->g = g_new(a, model_name(a, file));
-    f->cmdline = cmdline;
-    f->file = intern(file);
-    f->dir = folder(a, file);
-    f->scope = f->g->top;
-    f->quiet = flags & TRACEquiet;
-    f->locs = table_new(forever);
-    f->places = table_new(a);
-    f->watch = watch();
-    f->g->opts = opts_new(a);
-    opts_copy(f->g->opts, cmdline);
+    front->g = g_new(a, model_name(a, file));
+    front->cmdline = cmdline;
+    front->file = intern(file);
+    front->dir = folder(a, file);
+    front->scope = front->g->top;
+    front->quiet = flags & TRACEquiet;
+    front->locs = table_new(forever);
+    front->places = table_new(a);
+    front->watch = watch();
+    front->g->opts = opts_new(a);
+    opts_copy(front->g->opts, cmdline);
     for (int i = 0; opts_each(cmdline, i, &key, &value); i++)
         if (!strncmp(key, "axes.", 5))
             err_hint(key + 5,
                      strf(a, "the command line has %s=%s", key, value));
-    f->L = lua_newstate(capped, f);
-    if (!f->L)
+    front->L = lua_newstate(capped, front);
+    if (!front->L)
         err(NULL, "not enough memory to start Lua");
-    *(Front **)lua_getextraspace(f->L) = f;
-    env_open(f);
+    *(Front **)lua_getextraspace(front->L) = front;
+    env_open(front);
 }
 
-static void execute(Front *f)
+static void execute(Front *front)
 {
     size_t len = 0;
-    char *text = read_file(f, f->file, &len);
-    Loc top = { f->file, 0, NULL };
+    char *text = read_file(front, front->file, &len);
+    Loc top = { front->file, 0, NULL };
     int status;
 
     if (!text)
-        err(NULL, "cannot read %s: %s", f->file, strerror(errno));
-    look(f, &top);
-    lua_pushlightuserdata(f->L, (void *)(uintptr_t)busy);
-    lua_setfield(f->L, LUA_REGISTRYINDEX, f->file);
-    lua_pushcfunction(f->L, on_error);
-    load_chunk(f, f->file, text, len);
-    lua_sethook(f->L, count, LUA_MASKCOUNT, HOOKSTEP);
-    status = lua_pcall(f->L, 0, 0, 1);
+        err(NULL, "cannot read %s: %s", front->file, strerror(errno));
+    look(front, &top);
+    lua_pushlightuserdata(front->L, (void *)(uintptr_t)busy);
+    lua_setfield(front->L, LUA_REGISTRYINDEX, front->file);
+    lua_pushcfunction(front->L, on_error);
+    load_chunk(front, front->file, text, len);
+    lua_sethook(front->L, count, LUA_MASKCOUNT, HOOKSTEP);
+    status = lua_pcall(front->L, 0, 0, 1);
     if (status == LUA_ERRMEM)
-        err(f->full, "the model needs more than %d MB of Lua memory",
+        err(front->full, "the model needs more than %d MB of Lua memory",
             HEAP >> 20);
     if (status != LUA_OK)
-        err(&top, "%s", kind_of(f->L, -1));
-    lua_close(f->L);
+        err(&top, "%s", kind_of(front->L, -1));
+    lua_close(front->L);
 }
 
-static Trace run_model(Front *f, const char *file, const Opts *cmdline,
+static Trace run_model(Front *front, const char *file, const Opts *cmdline,
                        int flags)
 {
     watch_tracing(1);
-    start(f, file, cmdline, flags);
-    execute(f);
-    check_axes(f);
-    decl_finish(f);
-    hf_finish(f);
-    cuts_finish(f);
-    axes_order(f);
-    compose_finish(f);
-    find_roles(f);
-    check_whole(f->g);
-    if (!f->ngiven)
-        opts_files(f->g->opts);
-    g_tidy(f->g);
+    start(front, file, cmdline, flags);
+    execute(front);
+    check_axes(front);
+    decl_finish(front);
+    hf_finish(front);
+    cuts_finish(front);
+    axes_order(front);
+    compose_finish(front);
+    find_roles(front);
+    check_whole(front->g);
+    if (!front->ngiven)
+        opts_files(front->g->opts);
+    g_tidy(front->g);
     watch_tracing(0);
-    return (Trace){ f->g, f->source, (int)vec_len(f->source) };
+    return (Trace){ front->g, front->source, (int)vec_len(front->source) };
 }
 
 Trace trace_sources(const Source *source, int n, const Opts *cmdline)

@@ -123,8 +123,8 @@ static const char *without_data(const char *text)
                 : text;
 }
 
-int cmd_new(Args *a)
+int cmd_new(Args *args)
 {
-    write_model(a->word[1], without_data(model_template(a->file)));
+    write_model(args->word[1], without_data(model_template(args->file)));
     return 0;
 }

@@ -6,13 +6,13 @@
 #include "frontend.h"
 
 /* "slice(a, axis, start, len)" */
-static const char *usage(const OpInfo *o)
+static const char *usage(const OpInfo *info)
 {
     Text out = { .arena = forever };
     const char *sep = "";
 
-    put(&out, "%s(", o->name);
-    for (const char *p = o->operands; *(p += strspn(p, " ")); sep = ", ") {
+    put(&out, "%s(", info->name);
+    for (const char *p = info->operands; *(p += strspn(p, " ")); sep = ", ") {
         size_t n = strcspn(p, " ");
         if (*p == '*')
             put(&out, "a, b, ...");
@@ -20,18 +20,18 @@ static const char *usage(const OpInfo *o)
             put(&out, "%s%.*s", sep, (int)n, p);
         p += n;
     }
-    for (int i = 0; i < o->nattr; i++, sep = ", ")
-        put(&out, "%s%s", sep, o->attr[i].name);
+    for (int i = 0; i < info->nattr; i++, sep = ", ")
+        put(&out, "%s%s", sep, info->attr[i].name);
     put(&out, ")");
     return out.s;
 }
 
-static void missing(lua_State *L, const OpInfo *o, int arg, const char *name)
+static void missing(lua_State *L, const OpInfo *info, int arg, const char *name)
 {
     Front *f = front(L);
 
     if (lua_isnoneornil(L, arg))
-        err(f->loc, "%s: '%s' is missing; write %s", f->fn, name, usage(o));
+        err(f->loc, "%s: '%s' is missing; write %s", f->fn, name, usage(info));
 }
 
 int64_t integer_arg(lua_State *L, int arg, const char *name)
@@ -82,21 +82,22 @@ static Dtype narrow_arg(lua_State *L, int arg, const char *name)
     return to[word_arg(L, arg, name, word, 3)];
 }
 
-static void attribute(lua_State *L, Node *n, const AttrInfo *t, int arg)
+static void attribute(lua_State *L, Node *n, const AttrInfo *info, int arg)
 {
-    void *v = attr_at(n, t);
+    void *v = attr_at(n, info);
     Axis *a[MAXD];
 
-    switch (t->type) {
-    case ATaxis: *(Axis **)v = one_axis(L, arg, t->name); break;
+    switch (info->type) {
+    case ATaxis: *(Axis **)v = one_axis(L, arg, info->name); break;
     case ATaxes:
-        *(Axes *)v = g_axes(front(L)->g, a, axis_arg(L, arg, t->name, a, MAXD));
+        *(Axes *)v =
+            g_axes(front(L)->g, a, axis_arg(L, arg, info->name, a, MAXD));
         break;
-    case ATint: *(int64_t *)v = integer_arg(L, arg, t->name); break;
-    case ATflag: *(int *)v = integer_arg(L, arg, t->name) != 0; break;
-    case ATscales: *(ScaleLayout *)v = layout_arg(L, arg, t->name); break;
-    case ATdtype: *(Dtype *)v = narrow_arg(L, arg, t->name); break;
-    default: die("%s: no function takes '%s'", optab[n->op].name, t->name);
+    case ATint: *(int64_t *)v = integer_arg(L, arg, info->name); break;
+    case ATflag: *(int *)v = integer_arg(L, arg, info->name) != 0; break;
+    case ATscales: *(ScaleLayout *)v = layout_arg(L, arg, info->name); break;
+    case ATdtype: *(Dtype *)v = narrow_arg(L, arg, info->name); break;
+    default: die("%s: no function takes '%s'", optab[n->op].name, info->name);
     }
 }
 
@@ -110,13 +111,13 @@ static int count_tensors(lua_State *L)
     return n;
 }
 
-static void check_count(lua_State *L, const OpInfo *o, int want)
+static void check_count(lua_State *L, const OpInfo *info, int want)
 {
     Front *f = front(L);
 
     if (lua_gettop(L) > want)
         err(f->loc, "%s: %d arguments, it takes %d; write %s", f->fn,
-            lua_gettop(L), want, usage(o));
+            lua_gettop(L), want, usage(info));
 }
 
 /* What an index remembers survives moves that leave its values alone. */
@@ -130,18 +131,18 @@ static int result(lua_State *L, Node *n, int first)
     return push_node(L, n);
 }
 
-static void check_split(Front *f, const Node *n)
+static void check_split(Front *front, const Node *n)
 {
     const Axes *into = &n->at.split.into;
 
     for (int i = 0; i < into->n; i++)
         if (into->v[i] != n->at.split.axis && dim_of(n->in[0], into->v[i]) >= 0)
-            err(f->loc, "split: tensor %s already has the axis '%s'",
-                dims_text(f, n->in[0]), into->v[i]->name);
+            err(front->loc, "split: tensor %s already has the axis '%s'",
+                dims_text(front, n->in[0]), into->v[i]->name);
 }
 
 /* Tensors in a row: the same axes, all integers or all reals. */
-static void check_concat(Front *f, const Node *n)
+static void check_concat(Front *front, const Node *n)
 {
     const Node *a = n->in[0];
 
@@ -153,15 +154,15 @@ static void check_concat(Front *f, const Node *n)
         if (!same || a->dt != b->dt) {
             note(a->loc, "argument 1 made here");
             note(b->loc, "argument %d made here", k + 1);
-            err(f->loc, "concat: argument 1 is %s %s and argument %d %s %s",
-                dtypes[a->dt].name, dims_text(f, a), k + 1, dtypes[b->dt].name,
-                dims_text(f, b));
+            err(front->loc, "concat: argument 1 is %s %s and argument %d %s %s",
+                dtypes[a->dt].name, dims_text(front, a), k + 1,
+                dtypes[b->dt].name, dims_text(front, b));
         }
     }
 }
 
 /* Reals of several dtypes become one, as those of elementwise ops do. */
-static void as_one_real(Front *f, int nin, Node **in)
+static void as_one_real(Front *front, int nin, Node **in)
 {
     Dtype t = Dnone;
 
@@ -171,16 +172,16 @@ static void as_one_real(Front *f, int nin, Node **in)
         t = promoted(t, in[k]->dt);
     }
     for (int k = 0; k < nin; k++)
-        in[k] = cast_to(f, in[k], t);
+        in[k] = cast_to(front, in[k], t);
 }
 
 /* Shifts by more than the axis are those by its size, so that no later sum of
  * places overflows. */
-static void bound_shift(Front *f, Node *n)
+static void bound_shift(Front *front, Node *n)
 {
     struct shift_attrs *t = &n->at.shift;
 
-    need_axes(f, n->in[0], &t->axis, 1);
+    need_axes(front, n->in[0], &t->axis, 1);
     int64_t size = n->in[0]->dim[dim_of(n->in[0], t->axis)].n;
     if (t->wrap)
         t->by %= size;
@@ -191,34 +192,34 @@ static void bound_shift(Front *f, Node *n)
 }
 
 /* n with the axis micro. */
-static Node *in_each_micro(Front *f, Node *n)
+static Node *in_each_micro(Front *front, Node *n)
 {
-    Axis *micro = g_micro(f->g);
+    Axis *micro = g_micro(front->g);
 
     if (dim_of(n, micro) >= 0)
         return n;
-    Node *s = make(f, Obroadcast, 1, &n);
+    Node *s = make(front, Obroadcast, 1, &n);
     s->dim[s->nd++] = (Dim){ micro, 1 };
     for (int i = 0; i < n->nd; i++)
         s->dim[s->nd++] = n->dim[i];
-    return infer(current(f), s);
+    return infer(current(front), s);
 }
 
-Node *micro_like(Front *f, Node *n, const Node *x)
+Node *micro_like(Front *front, Node *n, const Node *x)
 {
-    return dim_of(x, g_micro(f->g)) < 0 ? n : in_each_micro(f, n);
+    return dim_of(x, g_micro(front->g)) < 0 ? n : in_each_micro(front, n);
 }
 
 /* Beside what differs between micro-batches all do. */
-static void with_micro(Front *f, int nin, Node **in)
+static void with_micro(Front *front, int nin, Node **in)
 {
-    Axis *micro = g_micro(f->g);
+    Axis *micro = g_micro(front->g);
     int some = 0;
 
     for (int k = 0; k < nin; k++)
         some |= dim_of(in[k], micro) >= 0;
     for (int k = 0; k < nin && some; k++)
-        in[k] = in_each_micro(f, in[k]);
+        in[k] = in_each_micro(front, in[k]);
 }
 
 /* Every op that is not hidden: operands, then attributes. The last attribute
@@ -307,7 +308,7 @@ static int stored(lua_State *L)
 
 /* ---- reductions ---------------------------------------------------------- */
 
-void need_axes(Front *f, const Node *x, Axis *const *a, int n)
+void need_axes(Front *front, const Node *x, Axis *const *a, int n)
 {
     const char *names[MAXD];
     size_t nname = 0;
@@ -319,8 +320,9 @@ void need_axes(Front *f, const Node *x, Axis *const *a, int n)
         if (dim_of(x, a[i]) >= 0)
             continue;
         note(x->loc, "argument 1 made here");
-        err(f->loc, "%s: tensor %s has no axis '%s'%s", f->fn, dims_text(f, x),
-            a[i]->name, did_you_mean(a[i]->name, names, nname));
+        err(front->loc, "%s: tensor %s has no axis '%s'%s", front->fn,
+            dims_text(front, x), a[i]->name,
+            did_you_mean(a[i]->name, names, nname));
     }
 }
 
@@ -360,57 +362,57 @@ static int truth(lua_State *L)
 
 /* An indexed weight beside rows that differ between micro-batches: its index is
  * one for each too. */
-static Node *pick_for(Front *f, Node *pick, const Node *a)
+static Node *pick_for(Front *front, Node *pick, const Node *a)
 {
-    Node *in[2] = { pick->in[0], micro_like(f, pick->in[1], a) }, *n;
+    Node *in[2] = { pick->in[0], micro_like(front, pick->in[1], a) }, *n;
 
     if (in[1] == pick->in[1])
         return pick;
-    n = make(f, Opick, 2, in);
+    n = make(front, Opick, 2, in);
     n->at.pick.axis = pick->at.pick.axis;
-    return infer(current(f), n);
+    return infer(current(front), n);
 }
 
 /* A grouped product is of rows, one a choice, with one weight an expert: no
  * other axes stay in both, and a row has summed axes only. */
-static void check_grouped(Front *f, const Node *a, const Node *pick,
+static void check_grouped(Front *front, const Node *a, const Node *pick,
                           Axis *const *ax, int n)
 {
     const Node *w = pick->in[0], *e = pick->in[1];
 
     for (int i = 0; i < n; i++)
         if (dim_of(w, ax[i]) < 0)
-            need_axes(f, a, &ax[i], 1);
-    if (dim_of(w, g_micro(f->g)) >= 0 && dim_of(a, g_micro(f->g)) >= 0)
-        err(f->loc,
+            need_axes(front, a, &ax[i], 1);
+    if (dim_of(w, g_micro(front->g)) >= 0 && dim_of(a, g_micro(front->g)) >= 0)
+        err(front->loc,
             "dot: the indexed weight %s differs between micro-batches, as %s "
             "does; index what is made of parameters and states alone",
-            dims_text(f, w), dims_text(f, a));
+            dims_text(front, w), dims_text(front, a));
     for (int i = 0; i < w->nd; i++) {
-        const Axis *x = w->dim[i].a;
-        if (x == pick->at.pick.axis || axis_at(ax, n, x) >= 0)
+        const Axis *axis = w->dim[i].a;
+        if (axis == pick->at.pick.axis || axis_at(ax, n, axis) >= 0)
             continue;
-        if (dim_of(a, x) >= 0 || dim_of(e, x) >= 0)
-            err(f->loc,
+        if (dim_of(a, axis) >= 0 || dim_of(e, axis) >= 0)
+            err(front->loc,
                 "dot: the axis '%s' of the indexed weight %s is also in %s and "
                 "is not summed; rename it in one of them",
-                x->name, dims_text(f, w),
-                dims_text(f, dim_of(a, x) >= 0 ? a : e));
+                axis->name, dims_text(front, w),
+                dims_text(front, dim_of(a, axis) >= 0 ? a : e));
     }
     for (int i = 0; i < a->nd; i++)
         if (dim_of(e, a->dim[i].a) < 0 && axis_at(ax, n, a->dim[i].a) < 0)
-            err(f->loc,
+            err(front->loc,
                 "dot: the axis '%s' of %s is neither summed nor an axis of the "
                 "index %s; sum it, or merge it into one that is",
-                a->dim[i].a->name, dims_text(f, a), dims_text(f, e));
+                a->dim[i].a->name, dims_text(front, a), dims_text(front, e));
 }
 
 /* Truth values and integers are factors like any number. */
-static Node *factor(Front *f, Node *n, const Node *other)
+static Node *factor(Front *front, Node *n, const Node *other)
 {
     if (dtypes[n->dt].kind == 'f')
         return n;
-    return cast_to(f, n, dtypes[other->dt].kind == 'f' ? other->dt : Df32);
+    return cast_to(front, n, dtypes[other->dt].kind == 'f' ? other->dt : Df32);
 }
 
 static int dot(lua_State *L)
@@ -425,9 +427,9 @@ static int dot(lua_State *L)
     if (a->op == Opick && b->op == Opick)
         err(f->loc, "dot: both operands are indexed weights");
     if (a->op == Opick) {
-        Node *t = a;
+        Node *node = a;
         a = b;
-        b = t;
+        b = node;
     }
     if (b->op == Opick) {
         b = pick_for(f, b, a);

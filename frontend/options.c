@@ -69,89 +69,90 @@ static void put_number(Text *out, double v)
     put(out, "%s", s);
 }
 
-static _Noreturn void bad_value(lua_State *L, const Setting *x)
+static _Noreturn void bad_value(lua_State *L, const Setting *setting)
 {
-    err(x->f->loc, "%s: must be %s, got %s", x->key, kinds[x->kind].what,
-        kind_of(L, -1));
+    err(setting->f->loc, "%s: must be %s, got %s", setting->key,
+        kinds[setting->kind].what, kind_of(L, -1));
 }
 
 /* The value on top, one of `takes`. */
-static void put_value(lua_State *L, Setting *x, int takes)
+static void put_value(lua_State *L, Setting *setting, int takes)
 {
     int type = lua_type(L, -1), whole;
     long long v = lua_tointegerx(L, -1, &whole);
     double d = lua_tonumber(L, -1);
 
     if (type == LUA_TBOOLEAN && takes & TRUTH)
-        put(&x->text, "%d", lua_toboolean(L, -1));
+        put(&setting->text, "%d", lua_toboolean(L, -1));
     else if (type == LUA_TSTRING && takes & STRING &&
              strlen(lua_tostring(L, -1)) == lua_rawlen(L, -1))
-        put(&x->text, "%s", lua_tostring(L, -1));
+        put(&setting->text, "%s", lua_tostring(L, -1));
     else if (type == LUA_TNUMBER && takes & WHOLE && whole)
-        put(&x->text, "%lld", v);
+        put(&setting->text, "%lld", v);
     else if (type == LUA_TNUMBER && takes & NUMBER && lua_isinteger(L, -1))
-        put(&x->text, "%lld", v);
+        put(&setting->text, "%lld", v);
     else if (type == LUA_TNUMBER && takes & NUMBER && isfinite(d))
-        put_number(&x->text, d);
+        put_number(&setting->text, d);
     else
-        bad_value(L, x);
+        bad_value(L, setting);
 }
 
 /* ---- tables -------------------------------------------------------------- */
 
 /* {0.9, 0.95} -> "0.9,0.95" */
-static void put_list(lua_State *L, Setting *x)
+static void put_list(lua_State *L, Setting *setting)
 {
     int n = (int)lua_rawlen(L, -1);
 
     if (n == 0)
-        err(x->f->loc, "%s: an empty list", x->key);
+        err(setting->f->loc, "%s: an empty list", setting->key);
     for (int i = 1; i <= n; i++) {
         if (i > 1)
-            put(&x->text, ",");
+            put(&setting->text, ",");
         lua_rawgeti(L, -1, i);
-        put_value(L, x, NUMBER | STRING);
+        put_value(L, setting, NUMBER | STRING);
         lua_pop(L, 1);
     }
 }
 
 /* {wiki="a", code="b"} -> "code=b wiki=a" */
-static void put_named(lua_State *L, Setting *x)
+static void put_named(lua_State *L, Setting *setting)
 {
     int n, at = lua_gettop(L);
     const char **name = sorted_keys(L, at, &n);
 
     for (int i = 0; i < n; i++) {
-        put(&x->text, "%s%s=", i ? " " : "", name[i]);
+        put(&setting->text, "%s%s=", i ? " " : "", name[i]);
         lua_getfield(L, at, name[i]);
-        put_value(L, x, STRING);
+        put_value(L, setting, STRING);
         lua_pop(L, 1);
     }
 }
 
 /* Words, all on one level, with spaces between; a path that no weight stands
  * before gets the word `size`. */
-static void put_words(lua_State *L, Setting *x, int depth)
+static void put_words(lua_State *L, Setting *setting, int depth)
 {
     int n = (int)lua_rawlen(L, -1), weighed = 0;
 
-    luaL_checkstack(L, 4, x->key);
+    luaL_checkstack(L, 4, setting->key);
     if (depth > DEEPEST)
-        err(x->f->loc, "%s: tables in tables; write { { 0.7, \"a\" }, .. }",
-            x->key);
-    if (!n && !x->text.len)
-        put_named(L, x);
-    if (!n && !x->text.len)
-        err(x->f->loc, "%s: an empty list", x->key);
+        err(setting->f->loc,
+            "%s: tables in tables; write { { 0.7, \"a\" }, .. }", setting->key);
+    if (!n && !setting->text.len)
+        put_named(L, setting);
+    if (!n && !setting->text.len)
+        err(setting->f->loc, "%s: an empty list", setting->key);
     for (int i = 1; i <= n; i++) {
         lua_rawgeti(L, -1, i);
         int type = lua_type(L, -1);
         if (type == LUA_TTABLE) {
-            put_words(L, x, depth + 1);
+            put_words(L, setting, depth + 1);
         } else {
             int bare = type == LUA_TSTRING && !weighed;
-            put(&x->text, "%s%s", x->text.len ? " " : "", bare ? "size " : "");
-            put_value(L, x, NUMBER | STRING);
+            put(&setting->text, "%s%s", setting->text.len ? " " : "",
+                bare ? "size " : "");
+            put_value(L, setting, NUMBER | STRING);
             weighed = type == LUA_TNUMBER;
         }
         lua_pop(L, 1);
@@ -173,9 +174,9 @@ static int is_straight(const double *y, int i, int j)
 
 /* function(t) -> "0:1,0.5:0.25,1:0": its values at PARTS equal parts, but for
  * those that lie on a line between others. */
-static void put_curve(lua_State *L, Setting *x)
+static void put_curve(lua_State *L, Setting *setting)
 {
-    double *y = alloc(x->f->g->arena, (PARTS + 1) * sizeof *y);
+    double *y = alloc(setting->f->g->arena, (PARTS + 1) * sizeof *y);
 
     for (int i = 0; i <= PARTS; i++) {
         lua_pushvalue(L, -1);
@@ -183,17 +184,17 @@ static void put_curve(lua_State *L, Setting *x)
         lua_call(L, 1, 1);
         y[i] = lua_tonumber(L, -1);
         if (lua_type(L, -1) != LUA_TNUMBER || !(y[i] >= 0) || !isfinite(y[i]))
-            err(x->f->loc,
+            err(setting->f->loc,
                 "%s: the function must return a number, at least 0;"
                 " of %g it returns %s",
-                x->key, i / (double)PARTS, luaL_tolstring(L, -1, NULL));
+                setting->key, i / (double)PARTS, luaL_tolstring(L, -1, NULL));
         lua_pop(L, 1);
     }
-    put(&x->text, "0:%.9g", y[0]);
+    put(&setting->text, "0:%.9g", y[0]);
     for (int i = 0, j; i < PARTS; i = j) {
         for (j = i + 1; j < PARTS && is_straight(y, i, j + 1);)
             j++;
-        put(&x->text, ",%.9g:%.9g", j / (double)PARTS, y[j]);
+        put(&setting->text, ",%.9g:%.9g", j / (double)PARTS, y[j]);
     }
 }
 
@@ -214,18 +215,18 @@ static int kind_of_key(const char *table, const char *name)
     return -1;
 }
 
-static void read_setting(lua_State *L, Setting *x)
+static void read_setting(lua_State *L, Setting *setting)
 {
-    int table = lua_istable(L, -1), takes = kinds[x->kind].takes;
+    int table = lua_istable(L, -1), takes = kinds[setting->kind].takes;
 
     if (table && takes & WORDS)
-        put_words(L, x, 0);
+        put_words(L, setting, 0);
     else if (table && takes & LIST)
-        put_list(L, x);
+        put_list(L, setting);
     else if (lua_isfunction(L, -1) && takes & FUNCTION)
-        put_curve(L, x);
+        put_curve(L, setting);
     else
-        put_value(L, x, takes);
+        put_value(L, setting, takes);
 }
 
 /* fold{ ep=4 } sets fold.ep, unless the command line did. */

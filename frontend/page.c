@@ -45,12 +45,12 @@ static void put_words(Text *out, const char *key, const char *const *v, int n)
 
 double page_peak(const Plan *p)
 {
-    const Target *t = target_named(p->target);
+    const Target *target = target_named(p->target);
 
-    return t ? machine_speeds(p->opts, t->machine).peak : 0;
+    return target ? machine_speeds(p->opts, target->machine).peak : 0;
 }
 
-static void put_numbers(Text *out, const Plan *p, const PageTime *t)
+static void put_numbers(Text *out, const Plan *p, const PageTime *time)
 {
     const char *key, *value;
 
@@ -60,7 +60,7 @@ static void put_numbers(Text *out, const Plan *p, const PageTime *t)
     put_page_number(out, "peak", page_peak(p));
     put_page_number(out, "limit",
                     (double)memory_limit(p->opts, target_named(p->target)));
-    put_page_number(out, "step", t->makespan);
+    put_page_number(out, "step", time->makespan);
     put(out, ",\"target\":");
     put_page(out, p->target);
     put(out, ",\"keys\":[");
@@ -110,34 +110,34 @@ static int by_secs(const void *x, const void *y)
 
 /* Instructions of a stage's step by what they are called, most time first. A
  * vec. */
-static PageOp *operations(PageTime *t, int stage)
+static PageOp *operations(PageTime *time, int stage)
 {
-    const Program *g = t->stage[stage].program;
+    const Program *program = time->stage[stage].program;
     PageOp *v = NULL;
 
-    for (int f = 0; f < g->nphase; f++)
-        for (int i = 0; i < g->phase[f].n; i++) {
-            const Instr *s = &g->instr[g->phase[f].first + i];
-            double runs = (double)phase_runs(g, f);
-            int name = page_instr_name(t, s);
+    for (int f = 0; f < program->nphase; f++)
+        for (int i = 0; i < program->phase[f].n; i++) {
+            const Instr *instr = &program->instr[program->phase[f].first + i];
+            double runs = (double)phase_runs(program, f);
+            int name = page_instr_name(time, instr);
             for (int n = (int)vec_len(v); n <= name; n++)
-                vec_push(t->arena, v, ((PageOp){ .name = n }));
+                vec_push(time->arena, v, ((PageOp){ .name = n }));
             v[name].times += runs;
-            v[name].secs += runs * s->secs;
-            v[name].flops += runs * s->flops;
-            v[name].bytes += runs * s->bytes;
+            v[name].secs += runs * instr->secs;
+            v[name].flops += runs * instr->flops;
+            v[name].bytes += runs * instr->bytes;
         }
     vec_sort(v, by_secs);
     return v;
 }
 
-static void put_operations(Text *out, PageTime *t)
+static void put_operations(Text *out, PageTime *time)
 {
     int busiest = 0;
 
-    for (int i = 1; i < t->plan->nrole; i++)
-        busiest = t->busy[i] > t->busy[busiest] ? i : busiest;
-    PageOp *v = operations(t, busiest);
+    for (int i = 1; i < time->plan->nrole; i++)
+        busiest = time->busy[i] > time->busy[busiest] ? i : busiest;
+    PageOp *v = operations(time, busiest);
     put(out, ",\"ops\":[");
     for (size_t i = 0; i < vec_len(v) && i < OPERATIONS && v[i].times > 0; i++)
         put(out, "%s[%d,%.9g,%.9g,%.9g,%.9g]", i ? "," : "", v[i].name,
@@ -146,16 +146,16 @@ static void put_operations(Text *out, PageTime *t)
 }
 
 /* Seconds of what stands on a stage's compute stream, by class. */
-static void put_work(Text *out, const Program *g)
+static void put_work(Text *out, const Program *program)
 {
     double secs[CLASStransfer + 1] = { 0 };
 
-    for (int f = 0; f < g->nphase; f++)
-        for (int i = 0; i < g->phase[f].n; i++) {
-            const Instr *s = &g->instr[g->phase[f].first + i];
-            if (s->issue.stream == STREAMcompute)
-                secs[instr_info(s->kind)->cls] +=
-                    s->secs * (double)phase_runs(g, f);
+    for (int f = 0; f < program->nphase; f++)
+        for (int i = 0; i < program->phase[f].n; i++) {
+            const Instr *instr = &program->instr[program->phase[f].first + i];
+            if (instr->issue.stream == STREAMcompute)
+                secs[instr_info(instr->kind)->cls] +=
+                    instr->secs * (double)phase_runs(program, f);
         }
     put(out, "\"work\":[");
     for (int c = 0; c <= CLASStransfer; c++)
@@ -183,30 +183,32 @@ static LineCost *cost_of_line(Arena *a, LineCost **v, const Plan *p,
     return NULL;
 }
 
-static void add_stage(LineCost **v, const PageTime *t, int stage)
+static void add_stage(LineCost **v, const PageTime *time, int stage)
 {
-    const Program *g = t->stage[stage].program;
+    const Program *program = time->stage[stage].program;
 
-    for (int f = 0; f < g->nphase; f++)
-        for (int i = 0; i < g->phase[f].n; i++) {
-            const Instr *s = &g->instr[g->phase[f].first + i];
-            LineCost *x = cost_of_line(t->arena, v, t->plan, s->file, s->line);
+    for (int f = 0; f < program->nphase; f++)
+        for (int i = 0; i < program->phase[f].n; i++) {
+            const Instr *instr = &program->instr[program->phase[f].first + i];
+            LineCost *x = cost_of_line(time->arena, v, time->plan, instr->file,
+                                       instr->line);
             if (x)
-                x->secs += s->secs * (double)phase_runs(g, f);
+                x->secs += instr->secs * (double)phase_runs(program, f);
         }
 }
 
-static void put_line_costs(Text *out, const PageTime *t, const PageAlive *alive)
+static void put_line_costs(Text *out, const PageTime *time,
+                           const PageAlive *alive)
 {
-    const Plan *p = t->plan;
-    LineCost **v = alloc(t->arena, sizeof *v * (size_t)(p->nsource + 1));
+    const Plan *p = time->plan;
+    LineCost **v = alloc(time->arena, sizeof *v * (size_t)(p->nsource + 1));
     int n = 0;
 
     for (int i = 0; i < p->nrole; i++)
-        add_stage(v, t, i);
+        add_stage(v, time, i);
     for (size_t i = 0; i < vec_len(alive); i++) {
         LineCost *x =
-            cost_of_line(t->arena, v, p, alive[i].file, alive[i].number);
+            cost_of_line(time->arena, v, p, alive[i].file, alive[i].number);
         if (x)
             x->bytes += alive[i].bytes;
     }
@@ -343,9 +345,9 @@ static void add_event(Arena *a, Measured **v, Table *at, const json_t *event)
         vec_push(a, *v, ((Measured){ name, line, 0, 0 }));
         *slot = (void *)(uintptr_t)vec_len(*v);
     }
-    Measured *m = &(*v)[(uintptr_t)*slot - 1];
-    m->planned += 1e-6 * planned;
-    m->secs += 1e-6 * json_number_value(json_object_get(event, "dur"));
+    Measured *measured = &(*v)[(uintptr_t)*slot - 1];
+    measured->planned += 1e-6 * planned;
+    measured->secs += 1e-6 * json_number_value(json_object_get(event, "dur"));
 }
 
 static void put_measured(Text *out, const char *dir)
@@ -353,45 +355,45 @@ static void put_measured(Text *out, const char *dir)
     Arena *a = out->arena;
     const RunLog *run = run_log(a, dir);
     json_t *trace = json_load_file(strf(a, "%s/trace.0.json", dir), 0, NULL);
-    Measured *v = NULL;
+    Measured *measured = NULL;
     Table *at = table_new(a);
 
     for (size_t i = 0; i < json_array_size(trace); i++)
-        add_event(a, &v, at, json_array_get(trace, i));
+        add_event(a, &measured, at, json_array_get(trace, i));
     json_decref(trace);
-    vec_sort(v, by_difference);
+    vec_sort(measured, by_difference);
     put(out, ",\"measured\":{\"steps\":%zu", series_length(run, "step_ms"));
     put_page_number(out, "step", 1e-3 * series_median(run, "step_ms"));
     put(out, ",\"ops\":[");
-    for (size_t i = 0; i < vec_len(v) && i < OPERATIONS; i++) {
+    for (size_t i = 0; i < vec_len(measured) && i < OPERATIONS; i++) {
         put(out, i ? ",[" : "[");
-        put_page(out, v[i].name);
+        put_page(out, measured[i].name);
         put(out, ",");
-        put_page(out, v[i].line);
-        put(out, ",%.9g,%.9g]", v[i].planned, v[i].secs);
+        put_page(out, measured[i].line);
+        put(out, ",%.9g,%.9g]", measured[i].planned, measured[i].secs);
     }
     put(out, "]}");
 }
 
 /* ---- the page ------------------------------------------------------------ */
 
-static PageAlive *put_stages(Text *out, PageTime *t)
+static PageAlive *put_stages(Text *out, PageTime *time)
 {
-    const Plan *p = t->plan;
+    const Plan *p = time->plan;
     double shortest;
     int64_t left, most = -1;
-    char **lanes = page_lanes(t, &shortest, &left);
+    char **lanes = page_lanes(time, &shortest, &left);
     PageAlive *alive = NULL;
 
     put_page_number(out, "shortest", shortest);
     put_page_number(out, "rowsLeft", (double)left);
     put(out, ",\"stages\":[");
     for (int i = 0; i < p->nrole; i++) {
-        PageMemory m = page_memory(out->arena, t, i);
+        PageMemory m = page_memory(out->arena, time, i);
         put(out, "%s{\"arena\":%lld,\"persist\":%lld,\"busy\":%.9g,",
             i ? "," : "", (long long)p->role[i].arena,
-            (long long)p->role[i].persist, t->busy[i]);
-        put_work(out, t->stage[i].program);
+            (long long)p->role[i].persist, time->busy[i]);
+        put_work(out, time->stage[i].program);
         put(out, "%s,%s}", lanes[i], m.text);
         alive = p->role[i].arena > most ? m.alive : alive;
         most = p->role[i].arena > most ? p->role[i].arena : most;
@@ -400,18 +402,18 @@ static PageAlive *put_stages(Text *out, PageTime *t)
     return alive;
 }
 
-static void put_names(Text *out, const PageTime *t)
+static void put_names(Text *out, const PageTime *time)
 {
     put(out, ",\"names\":[");
-    for (size_t i = 0; i < vec_len(t->name); i++) {
+    for (size_t i = 0; i < vec_len(time->name); i++) {
         put(out, i ? ",[" : "[");
-        put_page(out, t->name[i].text);
-        put(out, ",%d,", t->name[i].cls);
-        put_page(out, t->name[i].line);
+        put_page(out, time->name[i].text);
+        put(out, ",%d,", time->name[i].cls);
+        put_page(out, time->name[i].line);
         put(out, "]");
     }
     put(out, "]");
-    put_words(out, "phases", t->phase, (int)vec_len(t->phase));
+    put_words(out, "phases", time->phase, (int)vec_len(time->phase));
     put_words(out, "streams", streamnames, NSTREAM);
     put_words(out, "classes", bufclasses, NBUFCLASS);
 }

@@ -36,145 +36,148 @@ static int64_t total(const int64_t *bytes)
 }
 
 /* Does it take room of its own? */
-static int is_counted(const MemoryCurve *m, const Buf *b)
+static int is_counted(const MemoryCurve *curve, const Buf *b)
 {
-    return !b->stack && !in_host(m->role, b) &&
-           (b->prog < 0 || b->prog == m->prog);
+    return !b->stack && !in_host(curve->role, b) &&
+           (b->prog < 0 || b->prog == curve->prog);
 }
 
-static void find_loads(MemoryCurve *m)
+static void find_loads(MemoryCurve *curve)
 {
-    int n = m->stage->program->ninstr;
+    int n = curve->stage->program->ninstr;
 
-    m->at = alloc(m->arena, sizeof *m->at * (size_t)(n + 1));
-    for (int i = 0; i < m->role->nbuf; i++) {
-        const Buf *b = &m->role->buf[i];
-        if (!is_counted(m, b) || b->frame)
+    curve->at = alloc(curve->arena, sizeof *curve->at * (size_t)(n + 1));
+    for (int i = 0; i < curve->role->nbuf; i++) {
+        const Buf *b = &curve->role->buf[i];
+        if (!is_counted(curve, b) || b->frame)
             continue;
-        m->at[b->prog < 0 ? 0 : b->born][b->cls] += b->bytes;
+        curve->at[b->prog < 0 ? 0 : b->born][b->cls] += b->bytes;
         if (b->prog >= 0)
-            m->at[b->dies + 1][b->cls] -= b->bytes;
+            curve->at[b->dies + 1][b->cls] -= b->bytes;
     }
     for (int i = 1; i < n; i++)
         for (int c = 0; c < NBUFCLASS; c++)
-            m->at[i][c] += m->at[i - 1][c];
+            curve->at[i][c] += curve->at[i - 1][c];
 }
 
 /* What phases name of frame f, whose rows then need its slot. */
-static int *phases_naming(Arena *a, const Role *r, int prog, int f)
+static int *phases_naming(Arena *a, const Role *role, int prog, int f)
 {
-    const Program *g = &r->prog[prog];
-    int *names = alloc(a, sizeof(int) * (size_t)g->nphase);
+    const Program *program = &role->prog[prog];
+    int *names = alloc(a, sizeof(int) * (size_t)program->nphase);
 
-    for (int i = 0; i < r->nbuf; i++)
-        for (int k = 0; k < g->nphase && r->buf[i].frame == f + 1 &&
-                        r->buf[i].prog == prog;
+    for (int i = 0; i < role->nbuf; i++)
+        for (int k = 0; k < program->nphase && role->buf[i].frame == f + 1 &&
+                        role->buf[i].prog == prog;
              k++)
-            names[k] |= phase_names(g, &g->phase[k], i);
+            names[k] |= phase_names(program, &program->phase[k], i);
     return names;
 }
 
-RowSpan **frame_rows(Arena *a, const Role *r, int prog, const ScheduleSlot *row)
+RowSpan **frame_rows(Arena *a, const Role *role, int prog,
+                     const ScheduleSlot *row)
 {
-    const Program *g = &r->prog[prog];
-    RowSpan **v = alloc(a, sizeof *v * (size_t)(g->nframe + 1));
+    const Program *program = &role->prog[prog];
+    RowSpan **v = alloc(a, sizeof *v * (size_t)(program->nframe + 1));
 
-    for (int f = 0; f < g->nframe; f++) {
-        int *names = phases_naming(a, r, prog, f);
-        v[f] = alloc(a, sizeof **v * (size_t)(g->frame[f].nof + 1));
+    for (int f = 0; f < program->nframe; f++) {
+        int *names = phases_naming(a, role, prog, f);
+        v[f] = alloc(a, sizeof **v * (size_t)(program->frame[f].nof + 1));
         for (int i = 0; i < (int)vec_len(row); i++) {
-            RowSpan *x = &v[f][row[i].micro];
+            RowSpan *span = &v[f][row[i].micro];
             if (!names[row[i].phase])
                 continue;
-            x->from = x->from ? x->from : i + 1;
-            x->to = i + 1;
+            span->from = span->from ? span->from : i + 1;
+            span->to = i + 1;
         }
     }
     return v;
 }
 
 /* What is no stack counts as temporary. */
-static void find_slots(MemoryCurve *m)
+static void find_slots(MemoryCurve *curve)
 {
-    const Program *g = m->stage->program;
+    const Program *program = curve->stage->program;
 
-    size_t rows = vec_len(m->stage->row);
+    size_t rows = vec_len(curve->stage->row);
     ScheduleSlot *row = NULL;
 
     for (size_t i = 0; i < rows; i++)
-        vec_push(m->arena, row, m->stage->row[i].slot);
-    RowSpan **span = frame_rows(m->arena, m->role, m->prog, row);
-    m->frames = alloc(m->arena, sizeof *m->frames * (size_t)(g->nframe + 1));
-    m->slot = alloc(m->arena, sizeof *m->slot * (size_t)(g->nframe + 1));
-    for (int f = 0; f < g->nframe; f++) {
-        m->frames[f] = alloc(m->arena, sizeof(int) * (rows + 1));
-        for (int k = 0; k < g->frame[f].nof; k++)
+        vec_push(curve->arena, row, curve->stage->row[i].slot);
+    RowSpan **span = frame_rows(curve->arena, curve->role, curve->prog, row);
+    curve->frames = alloc(curve->arena, sizeof *curve->frames *
+                                            (size_t)(program->nframe + 1));
+    curve->slot = alloc(curve->arena,
+                        sizeof *curve->slot * (size_t)(program->nframe + 1));
+    for (int f = 0; f < program->nframe; f++) {
+        curve->frames[f] = alloc(curve->arena, sizeof(int) * (rows + 1));
+        for (int k = 0; k < program->frame[f].nof; k++)
             for (int r = span[f][k].from; r && r <= span[f][k].to; r++)
-                m->frames[f][r - 1]++;
-        if (!frame_in_host(&g->frame[f]))
-            m->slot[f][Btemp] = g->frame[f].bytes;
+                curve->frames[f][r - 1]++;
+        if (!frame_in_host(&program->frame[f]))
+            curve->slot[f][Btemp] = program->frame[f].bytes;
     }
-    for (int i = 0; i < m->role->nbuf; i++) {
-        const Buf *b = &m->role->buf[i];
-        if (b->prog != m->prog || !b->frame || b->cls != Bstash)
+    for (int i = 0; i < curve->role->nbuf; i++) {
+        const Buf *b = &curve->role->buf[i];
+        if (b->prog != curve->prog || !b->frame || b->cls != Bstash)
             continue;
-        m->slot[b->frame - 1][Bstash] += b->bytes;
-        m->slot[b->frame - 1][Btemp] -= b->bytes;
+        curve->slot[b->frame - 1][Bstash] += b->bytes;
+        curve->slot[b->frame - 1][Btemp] -= b->bytes;
     }
 }
 
-static void add_point(MemoryCurve *m, double time, int instr, int row)
+static void add_point(MemoryCurve *curve, double time, int instr, int row)
 {
     MemoryPoint x = { .time = time, .instr = instr, .row = row };
-    const Program *g = m->stage->program;
+    const Program *program = curve->stage->program;
 
-    memcpy(x.bytes, m->at[instr], sizeof x.bytes);
-    for (int f = 0; f < g->nframe; f++)
+    memcpy(x.bytes, curve->at[instr], sizeof x.bytes);
+    for (int f = 0; f < program->nframe; f++)
         for (int c = 0; c < NBUFCLASS; c++)
-            x.bytes[c] += m->slot[f][c] * m->frames[f][row];
-    vec_push(m->arena, m->point, x);
+            x.bytes[c] += curve->slot[f][c] * curve->frames[f][row];
+    vec_push(curve->arena, curve->point, x);
 }
 
 /* A call's point is its instruction at which most is alive. */
-static void find_points(MemoryCurve *m)
+static void find_points(MemoryCurve *curve)
 {
-    const Program *g = m->stage->program;
+    const Program *program = curve->stage->program;
     double now = 0, skipped = 0; /* skipped: in runs after a phase's first */
 
-    for (size_t r = 0; r < vec_len(m->stage->row); r++) {
-        const PageRow *row = &m->stage->row[r];
-        const Phase *f = &g->phase[row->slot.phase];
-        int most = f->first;
-        if (f->repeat && row->slot.micro) {
+    for (size_t r = 0; r < vec_len(curve->stage->row); r++) {
+        const PageRow *row = &curve->stage->row[r];
+        const Phase *phase = &program->phase[row->slot.phase];
+        int most = phase->first;
+        if (phase->repeat && row->slot.micro) {
             skipped += row->end - row->from;
             continue;
         }
-        for (int i = f->first; i < f->first + f->n; i++) {
-            most = total(m->at[i]) > total(m->at[most]) ? i : most;
-            now = m->stage->when[i] > now ? m->stage->when[i] : now;
-            if (f->repeat)
-                add_point(m, now - skipped, i, (int)r);
+        for (int i = phase->first; i < phase->first + phase->n; i++) {
+            most = total(curve->at[i]) > total(curve->at[most]) ? i : most;
+            now = curve->stage->when[i] > now ? curve->stage->when[i] : now;
+            if (phase->repeat)
+                add_point(curve, now - skipped, i, (int)r);
         }
-        if (!f->repeat)
-            add_point(m, row->from - skipped, most, (int)r);
+        if (!phase->repeat)
+            add_point(curve, row->from - skipped, most, (int)r);
     }
 }
 
 /* As few as are drawn: of neighbours the one at which most is alive, from the
  * first one's time on. */
-static void thin_points(MemoryCurve *m)
+static void thin_points(MemoryCurve *curve)
 {
-    size_t n = vec_len(m->point), per = (n + POINTS - 1) / POINTS, k = 0;
+    size_t n = vec_len(curve->point), per = (n + POINTS - 1) / POINTS, k = 0;
 
     for (size_t i = 0; i < n; i += per) {
-        MemoryPoint x = m->point[i];
+        MemoryPoint x = curve->point[i];
         for (size_t j = i; j < i + per && j < n; j++)
-            if (total(m->point[j].bytes) > total(x.bytes))
-                x = m->point[j];
-        x.time = m->point[i].time;
-        m->point[k++] = x;
+            if (total(curve->point[j].bytes) > total(x.bytes))
+                x = curve->point[j];
+        x.time = curve->point[i].time;
+        curve->point[k++] = x;
     }
-    vec_cut(m->point, k);
+    vec_cut(curve->point, k);
 }
 
 /* ---- what is alive ------------------------------------------------------- */
@@ -202,22 +205,22 @@ static void add_alive(PageMemory *out, Table *at, const Buf *b, int times)
                  ((PageAlive){ name, line, b->file, b->line, b->cls, 0, 0 }));
         *slot = (void *)(uintptr_t)vec_len(out->alive);
     }
-    PageAlive *x = &out->alive[(uintptr_t)*slot - 1];
-    x->count += times;
-    x->bytes += times * b->bytes;
+    PageAlive *alive = &out->alive[(uintptr_t)*slot - 1];
+    alive->count += times;
+    alive->bytes += times * b->bytes;
 }
 
-static void find_alive(const MemoryCurve *m, PageMemory *out,
+static void find_alive(const MemoryCurve *curve, PageMemory *out,
                        const MemoryPoint *most)
 {
-    Table *at = table_new(m->arena);
+    Table *at = table_new(curve->arena);
 
-    for (int i = 0; i < m->role->nbuf; i++) {
-        const Buf *b = &m->role->buf[i];
-        if (!is_counted(m, b) || !b->bytes)
+    for (int i = 0; i < curve->role->nbuf; i++) {
+        const Buf *b = &curve->role->buf[i];
+        if (!is_counted(curve, b) || !b->bytes)
             continue;
-        if (b->frame && m->frames[b->frame - 1][most->row])
-            add_alive(out, at, b, m->frames[b->frame - 1][most->row]);
+        if (b->frame && curve->frames[b->frame - 1][most->row])
+            add_alive(out, at, b, curve->frames[b->frame - 1][most->row]);
         else if (b->prog < 0 || (!b->frame && b->born <= most->instr &&
                                  most->instr <= b->dies))
             add_alive(out, at, b, 1);
@@ -227,44 +230,44 @@ static void find_alive(const MemoryCurve *m, PageMemory *out,
 
 /* ---- as text ------------------------------------------------------------- */
 
-static void put_curve(Text *out, const MemoryCurve *m, size_t most)
+static void put_curve(Text *out, const MemoryCurve *curve, size_t most)
 {
     int once = 0;
 
-    for (int f = 0; f < m->stage->program->nphase; f++)
-        once |= m->stage->program->phase[f].repeat > 1;
+    for (int f = 0; f < curve->stage->program->nphase; f++)
+        once |= curve->stage->program->phase[f].repeat > 1;
     put(out, "{\"once\":%d,\"at\":%zu,\"time\":[", once, most);
-    for (size_t i = 0; i < vec_len(m->point); i++)
-        put(out, "%s%.0f", i ? "," : "", 1e9 * m->point[i].time);
+    for (size_t i = 0; i < vec_len(curve->point); i++)
+        put(out, "%s%.0f", i ? "," : "", 1e9 * curve->point[i].time);
     put(out, "],\"bytes\":[");
     for (int c = 0; c < NBUFCLASS; c++) {
         put(out, "%s[", c ? "," : "");
-        for (size_t i = 0; i < vec_len(m->point); i++) {
+        for (size_t i = 0; i < vec_len(curve->point); i++) {
             put(out, i ? "," : "");
-            put_int(out, m->point[i].bytes[c]);
+            put_int(out, curve->point[i].bytes[c]);
         }
         put(out, "]");
     }
     put(out, "]}");
 }
 
-static void put_alive(Text *out, const PageAlive *v)
+static void put_alive(Text *out, const PageAlive *alive)
 {
     PageAlive rest = { "all others", "", NULL, 0, Btemp, 0, 0 };
 
     put(out, "[");
-    for (size_t i = 0; i < vec_len(v); i++) {
+    for (size_t i = 0; i < vec_len(alive); i++) {
         if (i >= ALIVE) {
-            rest.count += v[i].count;
-            rest.bytes += v[i].bytes;
+            rest.count += alive[i].count;
+            rest.bytes += alive[i].bytes;
             continue;
         }
         put(out, i ? ",[" : "[");
-        put_page(out, v[i].name);
+        put_page(out, alive[i].name);
         put(out, ",");
-        put_page(out, v[i].line);
-        put(out, ",%d,%lld,%lld]", (int)v[i].cls, (long long)v[i].count,
-            (long long)v[i].bytes);
+        put_page(out, alive[i].line);
+        put(out, ",%d,%lld,%lld]", (int)alive[i].cls, (long long)alive[i].count,
+            (long long)alive[i].bytes);
     }
     if (rest.count)
         put(out, ",[\"all others\",\"\",%d,%lld,%lld]", (int)rest.cls,
@@ -272,13 +275,13 @@ static void put_alive(Text *out, const PageAlive *v)
     put(out, "]");
 }
 
-PageMemory page_memory(Arena *a, const PageTime *t, int stage)
+PageMemory page_memory(Arena *a, const PageTime *time, int stage)
 {
-    const Role *r = &t->plan->role[stage];
+    const Role *role = &time->plan->role[stage];
     MemoryCurve m = { .arena = a,
-                      .role = r,
-                      .stage = &t->stage[stage],
-                      .prog = role_prog(r, PGstep) };
+                      .role = role,
+                      .stage = &time->stage[stage],
+                      .prog = role_prog(role, PGstep) };
     PageMemory out = { 0 };
     Text text = { .arena = a };
     size_t most = 0;

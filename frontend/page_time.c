@@ -23,54 +23,59 @@ typedef struct LaneSpan {
 
 /* ---- names --------------------------------------------------------------- */
 
-int page_name(PageTime *t, const char *text, int cls, const char *line)
+int page_name(PageTime *time, const char *text, int cls, const char *line)
 {
     int64_t number;
     PageName x = { pattern_of(text, &number), cls, line };
-    const char *key = intern(strf(t->arena, "%s %d %s", x.text, cls, line));
-    void **at = table_at(t->at, KEYP(key));
+    const char *key = intern(strf(time->arena, "%s %d %s", x.text, cls, line));
+    void **at = table_at(time->at, KEYP(key));
 
     if (!*at) {
-        vec_push(t->arena, t->name, x);
-        *at = (void *)(uintptr_t)vec_len(t->name);
+        vec_push(time->arena, time->name, x);
+        *at = (void *)(uintptr_t)vec_len(time->name);
     }
     return (int)(uintptr_t)*at - 1;
 }
 
-int page_instr_name(PageTime *t, const Instr *s)
+int page_instr_name(PageTime *time, const Instr *instr)
 {
-    const char *line = s->file ? strf(t->arena, "%s:%d", s->file, s->line) : "";
+    const char *line =
+        instr->file ? strf(time->arena, "%s:%d", instr->file, instr->line) : "";
 
-    return page_name(t, instr_label(s), (int)instr_info(s->kind)->cls, line);
+    return page_name(time, instr_label(instr),
+                     (int)instr_info(instr->kind)->cls, line);
 }
 
 /* ---- what is seen of the program ----------------------------------------- */
 
-static void note_span(void *context, const InstrSpan *s)
+static void note_span(void *context, const InstrSpan *instr_span)
 {
-    PageTime *t = context;
-    PageStage *x = &t->stage[s->stage];
-    const Program *g = x->program;
-    StreamKind stream = s->instr->issue.stream;
-    int phase = s->row->phase;
+    PageTime *time = context;
+    PageStage *stage = &time->stage[instr_span->stage];
+    const Program *program = stage->program;
+    StreamKind stream = instr_span->instr->issue.stream;
+    int phase = instr_span->row->phase;
 
-    if (!vec_len(x->row) || x->last != s->row) {
-        x->last = s->row;
-        if (x->phase[phase].row < 0)
-            x->phase[phase].row = (int)vec_len(x->row);
-        vec_push(t->arena, x->row, ((PageRow){ *s->row, s->from, s->from, 0 }));
+    if (!vec_len(stage->row) || stage->last != instr_span->row) {
+        stage->last = instr_span->row;
+        if (stage->phase[phase].row < 0)
+            stage->phase[phase].row = (int)vec_len(stage->row);
+        vec_push(time->arena, stage->row,
+                 ((PageRow){ *instr_span->row, instr_span->from,
+                             instr_span->from, 0 }));
     }
-    PageRow *r = &x->row[vec_len(x->row) - 1];
+    PageRow *row = &stage->row[vec_len(stage->row) - 1];
     if (stream == STREAMcompute) {
-        r->from = r->works ? r->from : s->from;
-        r->end = s->end;
-        r->works = 1;
+        row->from = row->works ? row->from : instr_span->from;
+        row->end = instr_span->end;
+        row->works = 1;
     }
-    if (x->phase[phase].row != (int)vec_len(x->row) - 1)
+    if (stage->phase[phase].row != (int)vec_len(stage->row) - 1)
         return;
-    PageSpan span = { s->from, s->end, page_instr_name(t, s->instr) };
-    vec_push(t->arena, x->phase[phase].lane[stream], span);
-    x->when[s->instr - g->instr] = s->from;
+    PageSpan span = { instr_span->from, instr_span->end,
+                      page_instr_name(time, instr_span->instr) };
+    vec_push(time->arena, stage->phase[phase].lane[stream], span);
+    stage->when[instr_span->instr - program->instr] = instr_span->from;
 }
 
 PageTime *page_time(Arena *a, const Plan *p)
@@ -83,12 +88,14 @@ PageTime *page_time(Arena *a, const Plan *p)
     t->busy = planned.busy;
     t->stage = alloc(a, sizeof *t->stage * (size_t)p->nrole);
     for (int i = 0; i < p->nrole; i++) {
-        PageStage *x = &t->stage[i];
-        x->program = role_program(&p->role[i], PGstep);
-        x->phase = alloc(a, sizeof *x->phase * (size_t)x->program->nphase);
-        x->when = alloc(a, sizeof(double) * (size_t)(x->program->ninstr + 1));
-        for (int f = 0; f < x->program->nphase; f++)
-            x->phase[f].row = -1;
+        PageStage *stage = &t->stage[i];
+        stage->program = role_program(&p->role[i], PGstep);
+        stage->phase =
+            alloc(a, sizeof *stage->phase * (size_t)stage->program->nphase);
+        stage->when =
+            alloc(a, sizeof(double) * (size_t)(stage->program->ninstr + 1));
+        for (int f = 0; f < stage->program->nphase; f++)
+            stage->phase[f].row = -1;
     }
     plan_watch(p, PGstep, note_span, t);
     return t;
@@ -137,17 +144,18 @@ static void put_order(Text *out, const int *v, int n)
     put(out, "]");
 }
 
-static void put_lane(Text *out, const LaneSpan *v)
+static void put_lane(Text *out, const LaneSpan *span)
 {
     Arena *a = arena_new();
     Table *at = table_new(a);
-    int n = (int)vec_len(v), *order = alloc(a, sizeof(int) * (size_t)(n + 1));
+    int n = (int)vec_len(span),
+        *order = alloc(a, sizeof(int) * (size_t)(n + 1));
     int types = 0;
 
     put(out, "{\"type\":[");
     for (int i = 0; i < n; i++) {
-        const char *key = strf(a, "[%lld,%lld,%d]", (long long)v[i].gap,
-                               (long long)v[i].time, v[i].name);
+        const char *key = strf(a, "[%lld,%lld,%d]", (long long)span[i].gap,
+                               (long long)span[i].time, span[i].name);
         void **type = table_at(at, KEYP(intern(key)));
         if (!*type) {
             put(out, "%s%s", types ? "," : "", key);
@@ -168,59 +176,59 @@ static int64_t nanoseconds(double secs)
     return ns > 0 ? ns : 0;
 }
 
-/* v from `start` on, neighbours below `shortest` seconds in one. */
-static LaneSpan *lane_of(PageTime *t, const PageSpan *v, double start,
+/* span from `start` on, neighbours below `shortest` seconds in one. */
+static LaneSpan *lane_of(PageTime *time, const PageSpan *span, double start,
                          double shortest)
 {
     LaneSpan *out = NULL;
-    int others = shortest > 0 ? page_name(t, "short ones", -1, "") : -1;
+    int others = shortest > 0 ? page_name(time, "short ones", -1, "") : -1;
 
-    for (size_t i = 0; i < vec_len(v); i++) {
-        LaneSpan x = { nanoseconds(v[i].from - start),
-                       nanoseconds(v[i].end - v[i].from), v[i].name };
+    for (size_t i = 0; i < vec_len(span); i++) {
+        LaneSpan x = { nanoseconds(span[i].from - start),
+                       nanoseconds(span[i].end - span[i].from), span[i].name };
         LaneSpan *last = vec_len(out) ? &out[vec_len(out) - 1] : NULL;
-        if (v[i].end - v[i].from < shortest)
+        if (span[i].end - span[i].from < shortest)
             x.name = others;
-        start = v[i].end;
+        start = span[i].end;
         if (last && last->name == others && x.name == others &&
             (double)x.gap < 1e9 * shortest)
             last->time += x.gap + x.time;
         else
-            vec_push(t->arena, out, x);
+            vec_push(time->arena, out, x);
     }
     return out;
 }
 
-static double phase_start(const PagePhase *f)
+static double phase_start(const PagePhase *phase)
 {
     double start = INFINITY;
 
     for (int s = 0; s < NSTREAM; s++)
-        if (vec_len(f->lane[s]) && f->lane[s]->from < start)
-            start = f->lane[s]->from;
+        if (vec_len(phase->lane[s]) && phase->lane[s]->from < start)
+            start = phase->lane[s]->from;
     return start;
 }
 
-static void put_phases(Text *out, PageTime *t, const PageStage *x,
+static void put_phases(Text *out, PageTime *time, const PageStage *stage,
                        double shortest)
 {
     int n = 0;
 
     put(out, "\"phases\":[");
-    for (int f = 0; f < x->program->nphase; f++) {
-        const PagePhase *phase = &x->phase[f];
+    for (int f = 0; f < stage->program->nphase; f++) {
+        const PagePhase *phase = &stage->phase[f];
         int lanes = 0;
         if (phase->row < 0)
             continue;
         put(out, "%s{\"phase\":%d,\"runs\":%lld,\"lanes\":[", n++ ? "," : "",
-            page_phase(t, x->program->phase[f].name),
-            (long long)phase_runs(x->program, f));
+            page_phase(time, stage->program->phase[f].name),
+            (long long)phase_runs(stage->program, f));
         for (int s = 0; s < NSTREAM; s++) {
             if (!vec_len(phase->lane[s]))
                 continue;
             put(out, "%s[%d,", lanes++ ? "," : "", s);
-            put_lane(out,
-                     lane_of(t, phase->lane[s], phase_start(phase), shortest));
+            put_lane(out, lane_of(time, phase->lane[s], phase_start(phase),
+                                  shortest));
             put(out, "]");
         }
         put(out, "]}");
@@ -228,57 +236,61 @@ static void put_phases(Text *out, PageTime *t, const PageStage *x,
     put(out, "]");
 }
 
-int page_phase(PageTime *t, const char *name)
+int page_phase(PageTime *time, const char *name)
 {
     size_t i = 0;
 
-    while (i < vec_len(t->phase) && strcmp(t->phase[i], name))
+    while (i < vec_len(time->phase) && strcmp(time->phase[i], name))
         i++;
-    if (i == vec_len(t->phase))
-        vec_push(t->arena, t->phase, name);
+    if (i == vec_len(time->phase))
+        vec_push(time->arena, time->phase, name);
     return (int)i;
 }
 
 /* Rows of a stage, its first `most`; returns how many are left out. */
-static int64_t put_rows(Text *out, PageTime *t, const PageStage *x, size_t most)
+static int64_t put_rows(Text *out, PageTime *time, const PageStage *stage,
+                        size_t most)
 {
     LaneSpan *v = NULL;
     double end = 0;
     int64_t left = 0;
 
-    for (size_t i = 0; i < vec_len(x->row); i++) {
-        const PageRow *r = &x->row[i];
-        if (!r->works)
+    for (size_t i = 0; i < vec_len(stage->row); i++) {
+        const PageRow *row = &stage->row[i];
+        if (!row->works)
             continue;
         left += vec_len(v) >= most;
         if (vec_len(v) < most)
             vec_push(
-                t->arena, v,
+                time->arena, v,
                 ((LaneSpan){
-                    nanoseconds(r->from - end), nanoseconds(r->end - r->from),
-                    page_phase(t, x->program->phase[r->slot.phase].name) }));
-        end = r->end;
+                    nanoseconds(row->from - end),
+                    nanoseconds(row->end - row->from),
+                    page_phase(time,
+                               stage->program->phase[row->slot.phase].name) }));
+        end = row->end;
     }
     put(out, "\"rows\":");
     put_lane(out, v);
     return left;
 }
 
-char **page_lanes(PageTime *t, double *shortest, int64_t *left)
+char **page_lanes(PageTime *time, double *shortest, int64_t *left)
 {
-    int n = t->plan->nrole;
-    char **v = alloc(t->arena, sizeof *v * (size_t)n);
+    int n = time->plan->nrole;
+    char **v = alloc(time->arena, sizeof *v * (size_t)n);
     size_t bytes = 2 * LANEBYTES;
 
     for (*shortest = 0; bytes > LANEBYTES;
-         *shortest = *shortest > 0 ? 2 * *shortest : 1e-6 * t->makespan) {
+         *shortest = *shortest > 0 ? 2 * *shortest : 1e-6 * time->makespan) {
         bytes = 0;
         *left = 0;
         for (int i = 0; i < n; i++) {
-            Text out = { .arena = t->arena };
-            *left += put_rows(&out, t, &t->stage[i], (size_t)(ALLROWS / n + 1));
+            Text out = { .arena = time->arena };
+            *left += put_rows(&out, time, &time->stage[i],
+                              (size_t)(ALLROWS / n + 1));
             put(&out, ",");
-            put_phases(&out, t, &t->stage[i], *shortest);
+            put_phases(&out, time, &time->stage[i], *shortest);
             v[i] = out.s;
             bytes += out.len;
         }

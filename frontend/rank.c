@@ -40,28 +40,28 @@ static void put_its_groups(Text *out, const Mesh *m, int64_t rank)
     }
 }
 
-static void put_memory(Text *out, const Role *r)
+static void put_memory(Text *out, const Role *role)
 {
     int64_t sum[NBUFCLASS] = { 0 };
     int n[NBUFCLASS] = { 0 };
 
-    for (int i = 0; i < r->nbuf; i++) {
-        int here = !in_host(r, &r->buf[i]);
-        sum[r->buf[i].cls] += here * r->buf[i].bytes;
-        n[r->buf[i].cls] += here;
+    for (int i = 0; i < role->nbuf; i++) {
+        int here = !in_host(role, &role->buf[i]);
+        sum[role->buf[i].cls] += here * role->buf[i].bytes;
+        n[role->buf[i].cls] += here;
     }
     put(out, "\nmemory: %" PRId64 " bytes in one arena, %" PRId64 " always\n",
-        r->arena, r->persist);
+        role->arena, role->persist);
     for (int c = 0; c < NBUFCLASS; c++)
         if (n[c])
             put(out, "  %-8s %16" PRId64 " in %d buffers%s\n", bufclasses[c],
                 sum[c], n[c], c >= Btemp ? ", sharing their space" : "");
-    if (r->host)
+    if (role->host)
         put(out, "  %-8s %16" PRId64 " offloaded to the host's memory\n", "",
-            r->host);
-    for (int i = 0; i < r->nprog; i++)
+            role->host);
+    for (int i = 0; i < role->nprog; i++)
         put(out, "  %-8s %16" PRId64 " temporary in %s\n", "",
-            r->prog[i].transient, programnames[r->prog[i].kind]);
+            role->prog[i].transient, programnames[role->prog[i].kind]);
 }
 
 /* ---- tensors ------------------------------------------------------------- */
@@ -84,10 +84,11 @@ static int64_t elems_of(const Plan *p, const Tensor *tensor, int64_t rank,
 }
 
 /* "hidden 0-127 | heads 2-3 12-13" */
-static void put_pieces(Text *out, const Plan *p, const Tensor *x, int64_t rank)
+static void put_pieces(Text *out, const Plan *p, const Tensor *tensor,
+                       int64_t rank)
 {
-    for (int d = 0; d < x->nd; d++) {
-        const PlanDim *dim = &x->dim[d];
+    for (int d = 0; d < tensor->nd; d++) {
+        const PlanDim *dim = &tensor->dim[d];
         put(out, "%s%s", d ? " | " : "  ", dim->axis);
         for (int i = 0; i < dim->npiece; i++) {
             int64_t at = aff_at(p->mesh, &dim->piece[i].start, rank);
@@ -99,17 +100,18 @@ static void put_pieces(Text *out, const Plan *p, const Tensor *x, int64_t rank)
     }
 }
 
-static void put_tensor(Text *out, const Plan *p, const Tensor *x, int64_t rank)
+static void put_tensor(Text *out, const Plan *p, const Tensor *tensor,
+                       int64_t rank)
 {
-    int64_t first, n = elems_of(p, x, rank, &first);
+    int64_t first, n = elems_of(p, tensor, rank, &first);
 
-    put(out, "  %-6s %-5s %s:", tensor_kinds[x->kind].name, dtypes[x->dt].name,
-        x->name);
+    put(out, "  %-6s %-5s %s:", tensor_kinds[tensor->kind].name,
+        dtypes[tensor->dt].name, tensor->name);
     if (!n)
         put(out, "  nothing");
     else
-        put_pieces(out, p, x, rank);
-    if (n && x->run)
+        put_pieces(out, p, tensor, rank);
+    if (n && tensor->run)
         put(out, ", of these elements %" PRId64 "-%" PRId64, first,
             first + n - 1);
     put(out, "\n");
@@ -121,12 +123,12 @@ typedef struct MemoryRow {
     int64_t elems, of, bytes;
 } MemoryRow;
 
-static void put_totals(Text *out, const Plan *p, const Role *r, int64_t rank)
+static void put_totals(Text *out, const Plan *p, const Role *role, int64_t rank)
 {
     MemoryRow *v = NULL;
 
-    for (int i = 0; i < r->ntensor; i++) {
-        const Tensor *x = &r->tensor[i];
+    for (int i = 0; i < role->ntensor; i++) {
+        const Tensor *x = &role->tensor[i];
         int64_t first, n = elems_of(p, x, rank, &first);
         size_t k = 0;
         while (k < vec_len(v) && v[k].kind != x->kind)

@@ -72,12 +72,12 @@ const char *pattern_of(const char *path, int64_t *number)
     return intern(out.s ? out.s : "");
 }
 
-static int like(const ParamRow *r, const char *pattern, const Param *param)
+static int like(const ParamRow *row, const char *pattern, const Param *param)
 {
-    if (r->pattern != pattern || r->p->nd != param->nd ||
-        r->p->kind != param->kind)
+    if (row->pattern != pattern || row->p->nd != param->nd ||
+        row->p->kind != param->kind)
         return 0;
-    return !memcmp(r->p->dim, param->dim,
+    return !memcmp(row->p->dim, param->dim,
                    (size_t)param->nd * sizeof *param->dim);
 }
 
@@ -100,20 +100,20 @@ static void add_row(ParamRow **rows, const Param *param)
 }
 
 /* "layers.0-31.attn.wq" */
-static const char *row_name(const ParamRow *r)
+static const char *row_name(const ParamRow *row)
 {
     Text out = { .arena = forever };
     int done = 0;
 
-    for (const char *s = r->pattern; *s; s++)
+    for (const char *s = row->pattern; *s; s++)
         if (*s != '*')
             putn(&out, s, 1);
         else if (done++)
             put(&out, "*");
-        else if (r->first == r->last)
-            put(&out, "%" PRId64, r->first);
+        else if (row->first == row->last)
+            put(&out, "%" PRId64, row->first);
         else
-            put(&out, "%" PRId64 "-%" PRId64, r->first, r->last);
+            put(&out, "%" PRId64 "-%" PRId64, row->first, row->last);
     return out.s;
 }
 
@@ -169,11 +169,11 @@ void report_json(FILE *out, const Graph *g)
     for (size_t i = 0; i < vec_len(g->param); i++)
         add_row(&rows, g->param[i]);
     for (size_t i = 0; i < vec_len(rows); i++) {
-        const ParamRow *r = &rows[i];
-        j = json_pack("{s:s, s:s, s:I, s:b}", "name", row_name(r), "axes",
-                      row_axes(r->p), "elements",
-                      (json_int_t)(param_elems(r->p) * r->count), "state",
-                      r->p->kind == TKstate);
+        const ParamRow *row = &rows[i];
+        j = json_pack("{s:s, s:s, s:I, s:b}", "name", row_name(row), "axes",
+                      row_axes(row->p), "elements",
+                      (json_int_t)(param_elems(row->p) * row->count), "state",
+                      row->p->kind == TKstate);
         json_array_append_new(all, j);
     }
     j = json_pack("{s:I, s:I, s:I, s:o}", "parameters", (json_int_t)params,
@@ -215,10 +215,10 @@ static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
 
     for (int f = 0; f < prog->nphase; f++)
         for (int i = 0; i < prog->phase[f].n; i++) {
-            const Instr *s = &prog->instr[prog->phase[f].first + i];
-            InstrClass k = instr_info(s->kind)->cls;
+            const Instr *instr = &prog->instr[prog->phase[f].first + i];
+            InstrClass k = instr_info(instr->kind)->cls;
             if (k == CLASScollective || k == CLASStransfer)
-                all += s->secs * (double)phase_runs(prog, f);
+                all += instr->secs * (double)phase_runs(prog, f);
         }
     if (all > 0)
         fprintf(out,
@@ -313,12 +313,12 @@ void report_plan(FILE *out, const Plan *p)
             commas(p->params), commas(p->active), commas(p->tokens),
             scaled(p->flops));
     for (int i = 0; i < p->nrole; i++) {
-        const Role *r = &p->role[i];
+        const Role *role = &p->role[i];
         if (p->nrole > 1)
             fprintf(out, "\nstage %d\n", i);
-        report_stage_memory(out, p, r);
-        for (int k = 0; k < r->nprog; k++)
-            show_program(out, p, i, &r->prog[k]);
+        report_stage_memory(out, p, role);
+        for (int k = 0; k < role->nprog; k++)
+            show_program(out, p, i, &role->prog[k]);
     }
     fprintf(out, "\n%d kernels, %s of text; %d Hugging Face names\n",
             p->nkernel, bytes_text((int64_t)text), p->nhf);
@@ -345,23 +345,25 @@ void report_memory(FILE *out, const Plan *p)
           "\tslots\n",
           out);
     for (int i = 0; i < p->nrole; i++) {
-        const Role *r = &p->role[i];
-        const Buf **v = alloc(forever, ((size_t)r->nbuf + 1) * sizeof *v);
-        for (int k = 0; k < r->nbuf; k++)
-            v[k] = &r->buf[k];
-        qsort(v, (size_t)r->nbuf, sizeof *v, by_offset);
-        for (int k = 0; k < r->nbuf; k++) {
+        const Role *role = &p->role[i];
+        const Buf **v = alloc(forever, ((size_t)role->nbuf + 1) * sizeof *v);
+        for (int k = 0; k < role->nbuf; k++)
+            v[k] = &role->buf[k];
+        qsort(v, (size_t)role->nbuf, sizeof *v, by_offset);
+        for (int k = 0; k < role->nbuf; k++) {
             const Buf *b = v[k];
             fprintf(
                 out, "%d\t%" PRId64 "\t%" PRId64 "\t%s\t%s\t%s\t%d\t%d\t%s\t",
                 i, b->offset % HOSTSPACE, b->bytes,
-                in_host(r, b) ? "host" : bufclasses[b->cls], dtypes[b->dt].name,
-                b->prog < 0 ? "all" : programnames[r->prog[b->prog].kind],
+                in_host(role, b) ? "host" : bufclasses[b->cls],
+                dtypes[b->dt].name,
+                b->prog < 0 ? "all" : programnames[role->prog[b->prog].kind],
                 b->born, b->dies, b->name);
             if (b->file)
                 fprintf(out, "%s:%d", b->file, b->line);
             fprintf(out, "\t%d\n",
-                    b->frame ? r->prog[b->prog].frame[b->frame - 1].nslot : 0);
+                    b->frame ? role->prog[b->prog].frame[b->frame - 1].nslot
+                             : 0);
         }
     }
 }

@@ -67,11 +67,11 @@ static int keys_have(const Node *call, const Axis *a)
 static void score_roles(const Node *call)
 {
     const Graph *body = call->body;
-    const Node *p = body->node[vec_len(body->node) - 1]->in[0];
+    const Node *node = body->node[vec_len(body->node) - 1]->in[0];
 
     take_role(call->at.call.key, ROLEkey);
-    for (int i = 0; i < p->nd; i++) {
-        Axis *a = p->dim[i].a;
+    for (int i = 0; i < node->nd; i++) {
+        Axis *a = node->dim[i].a;
         if (a != call->at.call.key && a != call->at.call.query)
             take_role(a, keys_have(call, a) ? ROLEheads : ROLEgroup);
     }
@@ -130,21 +130,22 @@ typedef struct FfnCandidate {
     int made, used, other; /* by a product; otherwise than elementwise */
 } FfnCandidate;
 
-static void product_between(FfnCandidate *b, const Node *n)
+static void product_between(FfnCandidate *candidate, const Node *n)
 {
     for (int k = 0; k < 2; k++) {
         const Node *w = n->in[k], *x = n->in[!k];
-        if (dim_of(w, b->a) < 0 || !is_weight(w))
+        if (dim_of(w, candidate->a) < 0 || !is_weight(w))
             continue;
-        if (axes_at(&n->at.dot.axes, b->a) >= 0 && dim_of(x, b->a) >= 0)
-            b->used = 1;
-        else if (dim_of(x, b->a) < 0)
-            b->made = 1;
+        if (axes_at(&n->at.dot.axes, candidate->a) >= 0 &&
+            dim_of(x, candidate->a) >= 0)
+            candidate->used = 1;
+        else if (dim_of(x, candidate->a) < 0)
+            candidate->made = 1;
         else
-            b->other = 1;
+            candidate->other = 1;
         return;
     }
-    b->other = 1;
+    candidate->other = 1;
 }
 
 static int has_axis(const Node *n, const Axis *a)
@@ -156,34 +157,34 @@ static int has_axis(const Node *n, const Axis *a)
     return has;
 }
 
-static void walk_between(FfnCandidate *b, const Graph *g)
+static void walk_between(FfnCandidate *candidate, const Graph *g)
 {
-    for (size_t i = 0; i < vec_len(g->node) && !b->other; i++) {
+    for (size_t i = 0; i < vec_len(g->node) && !candidate->other; i++) {
         const Node *n = g->node[i];
         if (n->body)
-            walk_between(b, n->body);
-        else if (!has_axis(n, b->a) || optab[n->op].cls == EW ||
+            walk_between(candidate, n->body);
+        else if (!has_axis(n, candidate->a) || optab[n->op].cls == EW ||
                  n->op == Oparam || n->op == Oarg || n->op == Opick)
             continue;
         else if (n->op == Odot)
-            product_between(b, n);
+            product_between(candidate, n);
         else
-            b->other |= !(n->op == Ogather && is_weight(n));
+            candidate->other |= !(n->op == Ogather && is_weight(n));
     }
 }
 
-static void apply_stated(const Front *f, AxisRole role)
+static void apply_stated(const Front *front, AxisRole role)
 {
-    for (size_t i = 0; i < vec_len(f->stated); i++)
-        if (f->stated[i].role == role)
-            take_role(f->stated[i].a, role);
+    for (size_t i = 0; i < vec_len(front->stated); i++)
+        if (front->stated[i].role == role)
+            take_role(front->stated[i].a, role);
 }
 
 /* ---- entry --------------------------------------------------------------- */
 
-void find_roles(Front *f)
+void find_roles(Front *front)
 {
-    const Graph *g = f->g;
+    const Graph *g = front->g;
 
     input_roles(g);
     each_node(g, visit_scores);
@@ -195,14 +196,14 @@ void find_roles(Front *f)
         if (b.made && b.used && !b.other)
             take_role(g->axis[i], ROLEffn);
     }
-    apply_stated(f, ROLEvocab);
+    apply_stated(front, ROLEvocab);
     each_node(g, visit_pick);
-    apply_stated(f, ROLEchoice);
+    apply_stated(front, ROLEchoice);
 }
 
-void known_role(Front *f, Axis *a, AxisRole role)
+void known_role(Front *front, Axis *a, AxisRole role)
 {
-    vec_push(f->g->arena, f->stated, ((Stated){ a, role }));
+    vec_push(front->g->arena, front->stated, ((Stated){ a, role }));
 }
 
 /* role(axis, name): what a layer of the prelude knows its axis to be. */

@@ -25,20 +25,21 @@ enum { SEQUENCES = 8, CHUNKS = 8, TOKENS = 512 }; /* see add_all */
 /* ---- the space ----------------------------------------------------------- */
 
 /* What the command line gives; 0 (schedule and zero: -1): it is free. */
-static void read_pins(Space *x)
+static void read_pins(Space *space)
 {
-    const Opts *o = x->args->keys;
+    const Opts *opts = space->args->keys;
 
     for (int a = 0; a < NMESH; a++)
         if (a != Medp)
-            x->pin.size[a] =
-                opts_int_given(o, strf(forever, "fold.%s", meshnames[a]));
-    x->pin.vpp = opts_int_given(o, "fold.vpp");
-    x->pin.zero = opts_given(o, "fold.zero") ? opts_int(o, "fold.zero") : -1;
-    x->pin.batch = opts_int_given(o, x->s.batch_key);
-    x->pin.schedule =
-        opts_given(o, "fold.schedule")
-            ? key_word("fold.schedule", opts_str(o, "fold.schedule"))
+            space->pin.size[a] =
+                opts_int_given(opts, strf(forever, "fold.%s", meshnames[a]));
+    space->pin.vpp = opts_int_given(opts, "fold.vpp");
+    space->pin.zero =
+        opts_given(opts, "fold.zero") ? opts_int(opts, "fold.zero") : -1;
+    space->pin.batch = opts_int_given(opts, space->s.batch_key);
+    space->pin.schedule =
+        opts_given(opts, "fold.schedule")
+            ? key_word("fold.schedule", opts_str(opts, "fold.schedule"))
             : -1;
 }
 
@@ -48,53 +49,57 @@ static int may_be(int64_t pin, int64_t v)
 }
 
 /* Does a schedule take so many chunks and micro-batches? */
-static int schedule_takes(const Point *p, int kind, int64_t micros)
+static int schedule_takes(const Point *point, int kind, int64_t micros)
 {
-    int64_t pp = p->size[Mpp];
+    int64_t pp = point->size[Mpp];
 
     switch (kind) {
-    case SCHEDULE1f1b: return p->vpp == 1;
-    case SCHEDULEinterleaved: return pp > 1 && p->vpp > 1 && micros >= pp;
-    case SCHEDULEzerobubble: return pp > 1 && p->vpp == 1;
-    default: return pp > 1 && p->vpp == 2 && micros >= 2 * pp;
+    case SCHEDULE1f1b: return point->vpp == 1;
+    case SCHEDULEinterleaved: return pp > 1 && point->vpp > 1 && micros >= pp;
+    case SCHEDULEzerobubble: return pp > 1 && point->vpp == 1;
+    default: return pp > 1 && point->vpp == 2 && micros >= 2 * pp;
     }
 }
 
-double search_estimate(const Space *x, const Candidate *c)
+double search_estimate(const Space *space, const Candidate *candidate)
 {
-    double ratio = x->ratios ? exp(x->log_ratio / x->ratios) : 1;
+    double ratio = space->ratios ? exp(space->log_ratio / space->ratios) : 1;
 
-    return c->known == PRICEscaled ? c->f.secs * ratio : c->f.secs;
+    return candidate->known == PRICEscaled ? candidate->f.secs * ratio
+                                           : candidate->f.secs;
 }
 
-static int fits(const Space *x, const Forecast *f)
+static int fits(const Space *space, const Forecast *forecast)
 {
-    return !x->s.limit || f->bytes <= (double)x->s.limit;
+    return !space->s.limit || forecast->bytes <= (double)space->s.limit;
 }
 
-double search_bytes(const Space *x, const Candidate *c)
+double search_bytes(const Space *space, const Candidate *candidate)
 {
-    double more = c->known < PRICEcompiled ? x->more[c->p.schedule] : 1;
+    double more = candidate->known < PRICEcompiled
+                      ? space->more[candidate->p.schedule]
+                      : 1;
 
-    return c->f.bytes * fmax(more, 1);
+    return candidate->f.bytes * fmax(more, 1);
 }
 
-int search_fits(const Space *x, const Candidate *c)
+int search_fits(const Space *space, const Candidate *candidate)
 {
-    return !x->s.limit || search_bytes(x, c) <= (double)x->s.limit;
+    return !space->s.limit ||
+           search_bytes(space, candidate) <= (double)space->s.limit;
 }
 
 /* Nothing rebuilt where that fits; else as much as it takes, at a straight line
  * to what rebuilding all costs. An estimate leaves room for how wrong it is. */
-static Forecast with_limit(const Space *x, Forecast none, Forecast all)
+static Forecast with_limit(const Space *space, Forecast none, Forecast all)
 {
-    double room = WRONG * (double)x->s.limit, more = none.bytes - all.bytes;
+    double room = WRONG * (double)space->s.limit, more = none.bytes - all.bytes;
 
-    none.bytes *= x->s.limit ? 1 / WRONG : 1;
-    all.bytes *= x->s.limit ? 1 / WRONG : 1;
-    if (fits(x, &none) || more <= 0)
+    none.bytes *= space->s.limit ? 1 / WRONG : 1;
+    all.bytes *= space->s.limit ? 1 / WRONG : 1;
+    if (fits(space, &none) || more <= 0)
         return none;
-    double share = fits(x, &all) ? (WRONG * none.bytes - room) / more : 1;
+    double share = fits(space, &all) ? (WRONG * none.bytes - room) / more : 1;
     all.again = all.secs > none.secs ? all.secs - none.secs : 0;
     all.secs = none.secs + share * all.again;
     all.again *= share;
@@ -102,83 +107,86 @@ static Forecast with_limit(const Space *x, Forecast none, Forecast all)
     return all;
 }
 
-static void add_schedules(Space *x, Point p, const ModelCost cost[2])
+static void add_schedules(Space *space, Point p, const ModelCost cost[2])
 {
-    int64_t micros = x->s.batch / (p.batch * p.size[Mdp]);
+    int64_t micros = space->s.batch / (p.batch * p.size[Mdp]);
 
     for (int kind = SCHEDULE1f1b; kind <= SCHEDULEdualpipev; kind++) {
-        if ((x->pin.schedule >= 0 && x->pin.schedule != kind) ||
+        if ((space->pin.schedule >= 0 && space->pin.schedule != kind) ||
             !schedule_takes(&p, kind, micros))
             continue;
         p.schedule = kind;
-        Forecast none = search_combine(&x->s, &p, &cost[0]);
-        Forecast all = search_combine(&x->s, &p, &cost[1]);
-        Forecast f = with_limit(x, none, all);
-        x->legal++;
-        if (x->s.world > EXACT && x->s.limit &&
-            f.bytes > 1.5 * (double)x->s.limit)
+        Forecast none = search_combine(&space->s, &p, &cost[0]);
+        Forecast all = search_combine(&space->s, &p, &cost[1]);
+        Forecast f = with_limit(space, none, all);
+        space->legal++;
+        if (space->s.world > EXACT && space->s.limit &&
+            f.bytes > 1.5 * (double)space->s.limit)
             continue;
-        vec_push(forever, x->at, ((Candidate){ p, f, f, PRICEscaled }));
+        vec_push(forever, space->at, ((Candidate){ p, f, f, PRICEscaled }));
     }
 }
 
 /* A fallback runs rarely: it rebuilds all, before a step rebuilds anything. */
-static void rebuilt_fallback(const Space *x, ModelCost cost[2])
+static void rebuilt_fallback(const Space *space, ModelCost cost[2])
 {
-    for (int r = 0; r < x->s.units.nrun; r++)
+    for (int r = 0; r < space->s.units.nrun; r++)
         cost[0].unit[r].fallback_bytes = cost[1].unit[r].fallback_bytes;
     cost[0].ends.fallback_bytes = cost[1].ends.fallback_bytes;
 }
 
-static void add_chunks(Space *x, Point p, const ModelCost ref[2])
+static void add_chunks(Space *space, Point p, const ModelCost ref[2])
 {
-    ModelCost cost[2] = { search_scaled(&x->s, &p, &ref[0]),
-                          search_scaled(&x->s, &p, &ref[1]) };
+    ModelCost cost[2] = { search_scaled(&space->s, &p, &ref[0]),
+                          search_scaled(&space->s, &p, &ref[1]) };
 
-    rebuilt_fallback(x, cost);
-    int64_t units = x->s.units.nunit + 2, most = units / p.size[Mpp];
+    rebuilt_fallback(space, cost);
+    int64_t units = space->s.units.nunit + 2, most = units / p.size[Mpp];
 
-    most = p.size[Mpp] == 1 ? 1 : x->pin.vpp || most < CHUNKS ? most : CHUNKS;
+    most = p.size[Mpp] == 1                  ? 1
+           : space->pin.vpp || most < CHUNKS ? most
+                                             : CHUNKS;
     for (p.vpp = 1; p.vpp <= most; p.vpp++)
-        if (x->pin.vpp ? p.vpp == x->pin.vpp : !(p.vpp & (p.vpp - 1)))
-            add_schedules(x, p, cost);
+        if (space->pin.vpp ? p.vpp == space->pin.vpp : !(p.vpp & (p.vpp - 1)))
+            add_schedules(space, p, cost);
 }
 
-static void add_batches(Space *x, Point p, const ModelCost ref[2])
+static void add_batches(Space *space, Point p, const ModelCost ref[2])
 {
-    size_t used = arena_used(x->s.scratch);
+    size_t used = arena_used(space->s.scratch);
     int64_t copies = p.size[Mdp] * p.size[Mcp];
 
-    for (size_t i = 0; i < vec_len(x->s.model); i++) {
-        p.batch = x->s.model[i].batch;
-        if (x->s.batch % (p.batch * p.size[Mdp]))
+    for (size_t i = 0; i < vec_len(space->s.model); i++) {
+        p.batch = space->s.model[i].batch;
+        if (space->s.batch % (p.batch * p.size[Mdp]))
             continue;
         for (p.zero = 0; p.zero <= 3; p.zero++)
-            if (x->pin.zero >= 0 ? p.zero == x->pin.zero
-                                 : p.zero == 1 || (p.zero > 1 && copies > 1))
-                add_chunks(x, p, ref);
+            if (space->pin.zero >= 0
+                    ? p.zero == space->pin.zero
+                    : p.zero == 1 || (p.zero > 1 && copies > 1))
+                add_chunks(space, p, ref);
     }
-    if (arena_used(x->s.scratch) - used > 1 << 20)
-        arena_reset(x->s.scratch);
+    if (arena_used(space->s.scratch) - used > 1 << 20)
+        arena_reset(space->s.scratch);
 }
 
-static void add_experts(Space *x, Point p, const ModelCost ref[2])
+static void add_experts(Space *space, Point p, const ModelCost ref[2])
 {
-    int64_t stage = x->s.world / p.size[Mpp], n = x->s.experts;
-    const char *order = opts_str(x->s.model[0].g->opts, "fold.order");
+    int64_t stage = space->s.world / p.size[Mpp], n = space->s.experts;
+    const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
 
     for (int64_t ep = 1; ep <= (n ? n : 1); ep++)
         for (int64_t etp = 1; etp <= stage && etp <= (n ? stage : 1); etp++) {
-            if (stage % (ep * etp) || (n % ep && !x->pin.size[Mep]) ||
-                (p.size[Mtp] % etp && !x->pin.size[Metp]) ||
-                !may_be(x->pin.size[Mep], ep) ||
-                !may_be(x->pin.size[Metp], etp))
+            if (stage % (ep * etp) || (n % ep && !space->pin.size[Mep]) ||
+                (p.size[Mtp] % etp && !space->pin.size[Metp]) ||
+                !may_be(space->pin.size[Mep], ep) ||
+                !may_be(space->pin.size[Metp], etp))
                 continue;
             p.size[Mep] = ep;
             p.size[Metp] = etp;
             p.size[Medp] = stage / (ep * etp);
-            if (mesh_legal(x->s.world, p.size, order))
-                add_batches(x, p, ref);
+            if (mesh_legal(space->s.world, p.size, order))
+                add_batches(space, p, ref);
         }
 }
 
@@ -186,10 +194,10 @@ static void add_experts(Space *x, Point p, const ModelCost ref[2])
  * divides tp, ep the experts; a rank has TOKENS of a sequence at least, where
  * cp cuts it; up to SEQUENCES of a micro-batch, up to CHUNKS of a stage, powers
  * of two. */
-static void add_all(Space *x, const ModelCost ref[2])
+static void add_all(Space *space, const ModelCost ref[2])
 {
-    int64_t world = x->s.world, seq = x->s.seq;
-    const int64_t *pin = x->pin.size;
+    int64_t world = space->s.world, seq = space->s.seq;
+    const int64_t *pin = space->pin.size;
 
     for (int64_t tp = 1; tp <= world; tp++)
         for (int64_t cp = 1; cp <= world / tp && world % tp == 0; cp++)
@@ -197,13 +205,13 @@ static void add_all(Space *x, const ModelCost ref[2])
                 Point p = { .size = { [Mtp] = tp, [Mcp] = cp, [Mpp] = pp } };
                 if (world % (tp * cp * pp) || !may_be(pin[Mtp], tp) ||
                     !may_be(pin[Mcp], cp) || !may_be(pin[Mpp], pp) ||
-                    (tp > x->s.tensor && !pin[Mtp]) ||
-                    (pp > 1 && pp > x->s.units.nunit + 2) ||
+                    (tp > space->s.tensor && !pin[Mtp]) ||
+                    (pp > 1 && pp > space->s.units.nunit + 2) ||
                     (cp > 1 && !pin[Mcp] && seq < TOKENS * cp * tp))
                     continue;
                 p.size[Mdp] = world / (tp * cp * pp);
                 if (may_be(pin[Mdp], p.size[Mdp]))
-                    add_experts(x, p, ref);
+                    add_experts(space, p, ref);
             }
 }
 
@@ -223,34 +231,35 @@ static int by_price(const void *a, const void *b)
     return refused ? refused : large ? large : (x > y) - (x < y);
 }
 
-static void sort_candidates(Space *x)
+static void sort_candidates(Space *space)
 {
-    sorting = x;
-    qsort(x->at, vec_len(x->at), sizeof *x->at, by_price);
+    sorting = space;
+    qsort(space->at, vec_len(space->at), sizeof *space->at, by_price);
 }
 
 /* Costs of one rank with the least batch; 0: the model has no such plan. */
-static int price_reference(Space *x, ModelCost ref[2])
+static int price_reference(Space *space, ModelCost ref[2])
 {
-    const SearchModel *m = &x->s.units;
-    ShortPlan *want = alloc(forever, 2 * (size_t)(m->nrun + 1) * sizeof *want);
+    const SearchModel *model = &space->s.units;
+    ShortPlan *want =
+        alloc(forever, 2 * (size_t)(model->nrun + 1) * sizeof *want);
     ShortPlan one = { .world = 1 };
 
     for (int a = 0; a < NMESH; a++)
         one.point.size[a] = 1;
     one.point.vpp = one.point.batch = one.point.zero = 1;
-    one.point.batch = x->s.model[0].batch;
-    int n = search_shorts(m, &one, want);
+    one.point.batch = space->s.model[0].batch;
+    int n = search_shorts(model, &one, want);
     one.rebuild = 1;
-    n += search_shorts(m, &one, want + n);
+    n += search_shorts(model, &one, want + n);
     UnitCost *cost = alloc(forever, (size_t)n * sizeof *cost);
-    ShortJobs jobs = { &x->s, want };
-    char *done = search_short(&jobs, n, cost, x->begun + LATE);
+    ShortJobs jobs = { &space->s, want };
+    char *done = search_short(&jobs, n, cost, space->begun + LATE);
     for (int i = 0; i < n; i++)
         if (done[i] != JOBdone)
             return 0;
-    ref[0] = search_costs(m, cost);
-    ref[1] = search_costs(m, cost + n / 2);
+    ref[0] = search_costs(model, cost);
+    ref[1] = search_costs(model, cost + n / 2);
     return 1;
 }
 
@@ -261,51 +270,56 @@ static int same_fold(const Point *a, const Point *b)
            a->zero == b->zero;
 }
 
-static void take_short(Space *x, const Point *p, const ModelCost cost[2])
+static void take_short(Space *space, const Point *point,
+                       const ModelCost cost[2])
 {
-    for (size_t i = 0; i < vec_len(x->at); i++) {
-        Candidate *c = &x->at[i];
-        if (c->known != PRICEscaled || !same_fold(&c->p, p))
+    for (size_t i = 0; i < vec_len(space->at); i++) {
+        Candidate *candidate = &space->at[i];
+        if (candidate->known != PRICEscaled || !same_fold(&candidate->p, point))
             continue;
-        Forecast none = search_combine(&x->s, &c->p, &cost[0]);
-        c->guess = c->f;
-        c->f = with_limit(x, none, search_combine(&x->s, &c->p, &cost[1]));
-        c->known = PRICEshort;
-        if (c->f.secs > 0 && c->guess.secs > 0) {
-            x->log_ratio += log(c->f.secs / c->guess.secs);
-            x->ratios++;
+        Forecast none = search_combine(&space->s, &candidate->p, &cost[0]);
+        candidate->guess = candidate->f;
+        candidate->f = with_limit(
+            space, none, search_combine(&space->s, &candidate->p, &cost[1]));
+        candidate->known = PRICEshort;
+        if (candidate->f.secs > 0 && candidate->guess.secs > 0) {
+            space->log_ratio += log(candidate->f.secs / candidate->guess.secs);
+            space->ratios++;
         }
     }
 }
 
-static void refuse_fold(Space *x, const Point *p)
+static void refuse_fold(Space *space, const Point *point)
 {
-    for (size_t i = 0; i < vec_len(x->at); i++)
-        if (x->at[i].known == PRICEscaled && same_fold(&x->at[i].p, p))
-            x->at[i].known = PRICErefused;
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        if (space->at[i].known == PRICEscaled &&
+            same_fold(&space->at[i].p, point))
+            space->at[i].known = PRICErefused;
 }
 
 /* The best fold that is only scaled gets short plans of its own; 0: none of the
  * best is. */
-static int refine(Space *x, double end)
+static int refine(Space *space, double end)
 {
-    const SearchModel *m = &x->s.units;
+    const SearchModel *model = &space->s.units;
     size_t i = 0;
 
-    while (i < vec_len(x->at) && i < SHOWN && x->at[i].known != PRICEscaled)
+    while (i < vec_len(space->at) && i < SHOWN &&
+           space->at[i].known != PRICEscaled)
         i++;
-    if (i == vec_len(x->at) || i == SHOWN)
+    if (i == vec_len(space->at) || i == SHOWN)
         return 0;
-    Point p = x->at[i].p;
-    double room = (double)x->s.limit;
-    int free = !room || x->at[i].f.bytes < 0.7 * room;
-    ShortPlan *want = alloc(forever, 2 * (size_t)(m->nrun + 1) * sizeof *want);
-    ShortPlan like = { .point = p, .world = x->s.world / p.size[Mpp] };
-    int n = search_shorts(m, &like, want), all = n;
+    Point p = space->at[i].p;
+    double room = (double)space->s.limit;
+    int free = !room || space->at[i].f.bytes < 0.7 * room;
+    ShortPlan *want =
+        alloc(forever, 2 * (size_t)(model->nrun + 1) * sizeof *want);
+    ShortPlan like = { .point = p, .world = space->s.world / p.size[Mpp] };
+    int n = search_shorts(model, &like, want), all = n;
     like.rebuild = 1;
-    all += free ? 0 : search_shorts(m, &like, want + n);
+    all += free ? 0 : search_shorts(model, &like, want + n);
     UnitCost *cost = alloc(forever, (size_t)all * sizeof *cost);
-    ShortJobs jobs = { &x->s, want };
+    ShortJobs jobs = { &space->s, want };
     char *done = search_short(&jobs, all, cost, end);
     int worst = JOBdone;
     for (int k = 0; k < all; k++)
@@ -313,47 +327,48 @@ static int refine(Space *x, double end)
     if (worst == JOBnot)
         return 0;
     if (worst == JOBrefused)
-        refuse_fold(x, &p);
+        refuse_fold(space, &p);
     else {
-        ModelCost own[2] = { search_costs(m, cost),
-                             search_costs(m, cost + all - n) };
-        rebuilt_fallback(x, own);
-        take_short(x, &p, own);
+        ModelCost own[2] = { search_costs(model, cost),
+                             search_costs(model, cost + all - n) };
+        rebuilt_fallback(space, own);
+        take_short(space, &p, own);
     }
-    sort_candidates(x);
+    sort_candidates(space);
     return 1;
 }
 
 /* ---- whole plans --------------------------------------------------------- */
 
 /* The best compiled one that fits; null: none yet. */
-static const Candidate *chosen(const Space *x)
+static const Candidate *chosen(const Space *space)
 {
     const Candidate *best = NULL;
 
-    for (size_t i = 0; i < vec_len(x->at); i++) {
-        const Candidate *c = &x->at[i];
-        if (c->known == PRICEcompiled && fits(x, &c->f) &&
-            (!best || c->f.secs < best->f.secs))
-            best = c;
+    for (size_t i = 0; i < vec_len(space->at); i++) {
+        const Candidate *candidate = &space->at[i];
+        if (candidate->known == PRICEcompiled && fits(space, &candidate->f) &&
+            (!best || candidate->f.secs < best->f.secs))
+            best = candidate;
     }
     return best;
 }
 
-static void take_whole(Space *x, Candidate *c, const Forecast *f)
+static void take_whole(Space *space, Candidate *candidate,
+                       const Forecast *forecast)
 {
-    double *more = &x->more[c->p.schedule];
+    double *more = &space->more[candidate->p.schedule];
 
-    c->guess = c->f;
-    c->guess.secs = search_estimate(x, c);
-    c->f = *f;
-    c->known = PRICEcompiled;
-    *more = fmax(*more, f->bytes / c->guess.bytes);
+    candidate->guess = candidate->f;
+    candidate->guess.secs = search_estimate(space, candidate);
+    candidate->f = *forecast;
+    candidate->known = PRICEcompiled;
+    *more = fmax(*more, forecast->bytes / candidate->guess.bytes);
 }
 
 /* Compiles the next `most` of those that have such prices, `one`: of each
  * schedule one; 0: none was. */
-static int compile_next(Space *x, PriceKind first, int most, int one,
+static int compile_next(Space *space, PriceKind first, int most, int one,
                         double end)
 {
     const Point *p[EXACT];
@@ -361,224 +376,230 @@ static int compile_next(Space *x, PriceKind first, int most, int one,
     Forecast f[EXACT];
     int n = 0, ran = 0, seen = 0;
 
-    for (size_t i = 0; i < vec_len(x->at) && n < most; i++) {
-        int kind = x->at[i].p.schedule, price = x->at[i].known;
+    for (size_t i = 0; i < vec_len(space->at) && n < most; i++) {
+        int kind = space->at[i].p.schedule, price = space->at[i].known;
         if (price < (int)first || price > PRICEshort ||
             (one && seen >> kind & 1))
             continue;
         seen |= 1 << kind;
-        p[n] = &x->at[i].p;
-        c[n++] = &x->at[i];
+        p[n] = &space->at[i].p;
+        c[n++] = &space->at[i];
     }
     if (!n)
         return 0;
-    char *done = search_whole(&x->s, p, n, f, end);
+    char *done = search_whole(&space->s, p, n, f, end);
     for (int i = 0; i < n; i++) {
         ran += done[i] != JOBnot;
         if (done[i] == JOBdone)
-            take_whole(x, c[i], &f[i]);
+            take_whole(space, c[i], &f[i]);
         else if (done[i] == JOBrefused)
             c[i]->known = PRICErefused;
     }
-    sort_candidates(x);
+    sort_candidates(space);
     return ran;
 }
 
 /* Seconds below which no plan of the model can be on these ranks. */
-double search_least(const Space *x)
+double search_least(const Space *space)
 {
-    return x->s.flops / ((double)x->s.world * x->s.machine.gemm);
+    return space->s.flops / ((double)space->s.world * space->s.machine.gemm);
 }
 
-static int is_decided(const Space *x)
+static int is_decided(const Space *space)
 {
-    const Candidate *best = chosen(x);
-    double least = search_least(x);
+    const Candidate *best = chosen(space);
+    double least = search_least(space);
 
-    for (size_t i = 0; i < vec_len(x->at); i++)
-        if (x->at[i].known < PRICEcompiled && (!best || best->f.secs > least))
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        if (space->at[i].known < PRICEcompiled &&
+            (!best || best->f.secs > least))
             return 0;
     return 1;
 }
 
 /* Those after the best compiled one are worse by their short plans. */
-static int is_settled(const Space *x)
+static int is_settled(const Space *space)
 {
-    const Candidate *best = chosen(x);
+    const Candidate *best = chosen(space);
 
-    return best && best == &x->at[0];
+    return best && best == &space->at[0];
 }
 
-static void compile_best(Space *x)
+static void compile_best(Space *space)
 {
-    int exact = x->s.world <= EXACT;
-    double late = x->begun + LATE;
+    int exact = space->s.world <= EXACT;
+    double late = space->begun + LATE;
     PriceKind first = PRICEshort;
 
-    while (!is_settled(x) && (!chosen(x) || search_clock() < x->end))
-        if (!compile_next(x, first, 2, 1, chosen(x) ? x->end : late)) {
+    while (!is_settled(space) &&
+           (!chosen(space) || search_clock() < space->end))
+        if (!compile_next(space, first, 2, 1,
+                          chosen(space) ? space->end : late)) {
             if (first == PRICEscaled)
                 break;
             first = PRICEscaled;
         }
-    while (exact && !is_decided(x) && search_clock() < x->end)
-        if (!compile_next(x, PRICEscaled, EXACT, 0, x->end))
+    while (exact && !is_decided(space) && search_clock() < space->end)
+        if (!compile_next(space, PRICEscaled, EXACT, 0, space->end))
             break;
-    x->proven = exact && is_decided(x);
+    space->proven = exact && is_decided(space);
 }
 
 /* ---- the model --------------------------------------------------------- */
 
 /* The model with so many sequences in a micro-batch; 0: as it says. What its
  * own fold{} says does not bind a search. */
-static Graph *traced(const Space *x, int64_t batch)
+static Graph *traced(const Space *space, int64_t batch)
 {
     Opts *o = opts_new(forever);
 
-    opts_copy(o, x->args->keys);
+    opts_copy(o, space->args->keys);
     if (!opts_given(o, "target"))
         opts_set(o, "target", "null", NULL);
     if (batch)
-        opts_set(o, x->s.batch_key, strf(forever, "%lld", (long long)batch),
+        opts_set(o, space->s.batch_key, strf(forever, "%lld", (long long)batch),
                  NULL);
-    return trace(x->args->file, o, TRACEquiet).g;
+    return trace(space->args->file, o, TRACEquiet).g;
 }
 
-static void read_sizes(Space *x, Graph *g)
+static void read_sizes(Space *space, Graph *g)
 {
     const Axis *seq = g_role(g, ROLEseq);
     int64_t params, active;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        if (n->op == Opick && n->at.pick.axis->n > x->s.experts)
-            x->s.experts = n->at.pick.axis->n;
-        if (n->op == Oinput && !x->s.tokens)
-            x->s.tokens = (double)g_elems(n);
+        if (n->op == Opick && n->at.pick.axis->n > space->s.experts)
+            space->s.experts = n->at.pick.axis->n;
+        if (n->op == Oinput && !space->s.tokens)
+            space->s.tokens = (double)g_elems(n);
     }
-    x->s.seq = seq ? seq->n : 0;
-    x->s.flops = flops_per_token(g, &params, &active);
+    space->s.seq = seq ? seq->n : 0;
+    space->s.flops = flops_per_token(g, &params, &active);
 }
 
-static void set_world(Space *x, Graph *g)
+static void set_world(Space *space, Graph *g)
 {
-    const Opts *o = g->opts;
+    const Opts *opts = g->opts;
 
-    if (!opts_given(o, "world"))
+    if (!opts_given(opts, "world"))
         err(NULL, "search: for how many ranks? cluster=h100x64 says a machine "
                   "and their number, or world=64");
-    x->s.world = opts_int(o, "world");
-    x->s.host = opts_int(o, "fold.host");
-    x->s.target = target_of(o);
-    x->s.machine = machine_speeds(o, x->s.target->machine);
-    x->s.limit = memory_limit(o, x->s.target);
-    x->s.tensor = x->s.host ? x->s.host : x->s.world;
-    x->s.weight = dtypes[opts_dtype(o)].bytes;
+    space->s.world = opts_int(opts, "world");
+    space->s.host = opts_int(opts, "fold.host");
+    space->s.target = target_of(opts);
+    space->s.machine = machine_speeds(opts, space->s.target->machine);
+    space->s.limit = memory_limit(opts, space->s.target);
+    space->s.tensor = space->s.host ? space->s.host : space->s.world;
+    space->s.weight = dtypes[opts_dtype(opts)].bytes;
 }
 
 /* Micro-batches of 1, 2, 4 .. sequences, or of as many as are given. */
-static void set_models(Space *x)
+static void set_models(Space *space)
 {
-    Graph *g = traced(x, 0);
+    Graph *g = traced(space, 0);
     const Axis *a = g_role(g, ROLEbatch);
 
     if (!a)
         err(NULL, "search: the model has no axis of sequences");
-    x->s.batch_key = strf(forever, "axes.%s", a->name);
-    set_world(x, g);
-    read_sizes(x, g);
-    x->s.batch = opts_given(g->opts, "train.batch")
-                     ? opts_int(g->opts, "train.batch")
-                     : a->n;
-    x->s.tokens *= (double)x->s.batch / (double)a->n;
-    x->s.flops *= x->s.tokens;
-    int given = opts_given(x->args->keys, x->s.batch_key);
+    space->s.batch_key = strf(forever, "axes.%s", a->name);
+    set_world(space, g);
+    read_sizes(space, g);
+    space->s.batch = opts_given(g->opts, "train.batch")
+                         ? opts_int(g->opts, "train.batch")
+                         : a->n;
+    space->s.tokens *= (double)space->s.batch / (double)a->n;
+    space->s.flops *= space->s.tokens;
+    int given = opts_given(space->args->keys, space->s.batch_key);
     for (int64_t b = given ? a->n : 1; b <= (given ? a->n : SEQUENCES); b *= 2)
-        if (x->s.batch % b == 0)
-            vec_push(forever, x->s.model,
-                     ((SearchTrace){ b, b == a->n ? g : traced(x, b) }));
-    if (!x->s.model)
+        if (space->s.batch % b == 0)
+            vec_push(forever, space->s.model,
+                     ((SearchTrace){ b, b == a->n ? g : traced(space, b) }));
+    if (!space->s.model)
         err(NULL, "search: %lld sequences a step are no multiple of %s=%lld",
-            (long long)x->s.batch, x->s.batch_key, (long long)a->n);
-    search_units(&x->s.units, x->s.model[0].g);
-    search_shapes(&x->s.units, x->s.model[0].g);
-    for (int r = 0; r < x->s.units.nrun; r++)
-        x->s.units.shape[r].row *= x->s.weight / (double)x->s.model[0].batch;
+            (long long)space->s.batch, space->s.batch_key, (long long)a->n);
+    search_units(&space->s.units, space->s.model[0].g);
+    search_shapes(&space->s.units, space->s.model[0].g);
+    for (int r = 0; r < space->s.units.nrun; r++)
+        space->s.units.shape[r].row *=
+            space->s.weight / (double)space->s.model[0].batch;
 }
 
 /* Nothing of the space is left: a compile says why. */
-static _Noreturn void no_point(Space *x)
+static _Noreturn void no_point(Space *space)
 {
-    Graph *g = traced(x, x->s.model[0].batch);
+    Graph *g = traced(space, space->s.model[0].batch);
     CompileOptions o = { .out = stderr };
 
-    compile(g, x->s.target, &o);
+    compile(g, space->s.target, &o);
     err(NULL,
         "search: %lld ranks and %lld sequences a step have no legal fold "
         "with these keys",
-        (long long)x->s.world, (long long)x->s.batch);
+        (long long)space->s.world, (long long)space->s.batch);
 }
 
-static const Candidate *smallest(const Space *x)
+static const Candidate *smallest(const Space *space)
 {
     const Candidate *best = NULL;
 
-    for (size_t i = 0; i < vec_len(x->at); i++)
-        if (x->at[i].known != PRICErefused &&
-            (!best || search_bytes(x, &x->at[i]) < search_bytes(x, best)))
-            best = &x->at[i];
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        if (space->at[i].known != PRICErefused &&
+            (!best ||
+             search_bytes(space, &space->at[i]) < search_bytes(space, best)))
+            best = &space->at[i];
     return best;
 }
 
-static _Noreturn void nothing_fits(const Space *x)
+static _Noreturn void nothing_fits(const Space *space)
 {
-    const Candidate *c = smallest(x);
+    const Candidate *candidate = smallest(space);
     Text t = { .arena = forever };
 
-    if (!c)
-        no_point((Space *)(uintptr_t)x);
-    put_point(&t, x, &c->p);
+    if (!candidate)
+        no_point((Space *)(uintptr_t)space);
+    put_point(&t, space, &candidate->p);
     err(NULL,
         "search: no plan fits into %s of a rank; the least, %s, is that "
         "of %s "
         "(pleat compile with these says whose)",
-        bytes_text(x->s.limit), bytes_text((int64_t)search_bytes(x, c)), t.s);
+        bytes_text(space->s.limit),
+        bytes_text((int64_t)search_bytes(space, candidate)), t.s);
 }
 
 /* ---- a plan that does not fit -------------------------------------------- */
 
-static Point point_of(const Space *x, const Plan *p)
+static Point point_of(const Space *space, const Plan *p)
 {
-    const Opts *o = p->opts;
-    Point at = { .vpp = opts_int(o, "fold.vpp"),
-                 .zero = opts_int(o, "fold.zero"),
-                 .batch = x->s.model[0].batch,
-                 .schedule = (int)opts_pp_schedule(o) };
+    const Opts *opts = p->opts;
+    Point at = { .vpp = opts_int(opts, "fold.vpp"),
+                 .zero = opts_int(opts, "fold.zero"),
+                 .batch = space->s.model[0].batch,
+                 .schedule = (int)opts_pp_schedule(opts) };
 
     memcpy(at.size, p->mesh->size, sizeof at.size);
     return at;
 }
 
 /* Twice as many ranks of a, if that leaves whole numbers of others. */
-static void add_ranks(const Space *x, Point **v, Point p, MeshAxis a)
+static void add_ranks(const Space *space, Point **v, Point p, MeshAxis a)
 {
-    const char *order = opts_str(x->s.model[0].g->opts, "fold.order");
+    const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
     int64_t *n = p.size;
 
     n[a] *= 2;
     int64_t dense = n[Mtp] * n[Mcp] * n[Mpp], expert = n[Metp] * n[Mep];
-    n[Mdp] = x->s.world / dense;
-    n[Medp] = x->s.world / n[Mpp] / (expert ? expert : 1);
-    if (dense * n[Mdp] == x->s.world &&
-        expert * n[Medp] * n[Mpp] == x->s.world && n[Mdp] && n[Medp] &&
-        x->s.batch % (p.batch * n[Mdp]) == 0 &&
-        (a != Mep || n[Mep] <= x->s.experts) &&
-        mesh_legal(x->s.world, n, order))
+    n[Mdp] = space->s.world / dense;
+    n[Medp] = space->s.world / n[Mpp] / (expert ? expert : 1);
+    if (dense * n[Mdp] == space->s.world &&
+        expert * n[Medp] * n[Mpp] == space->s.world && n[Mdp] && n[Medp] &&
+        space->s.batch % (p.batch * n[Mdp]) == 0 &&
+        (a != Mep || n[Mep] <= space->s.experts) &&
+        mesh_legal(space->s.world, n, order))
         vec_push(forever, *v, p);
 }
 
 /* One step away from it, in what takes less memory. */
-static Point *smaller_points(const Space *x, Point p)
+static Point *smaller_points(const Space *space, Point p)
 {
     static const MeshAxis axis[] = { Mep, Mpp, Mtp, Mcp };
     Point *v = NULL, q = p;
@@ -587,36 +608,36 @@ static Point *smaller_points(const Space *x, Point p)
          q.zero++)
         vec_push(forever, v, q);
     for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        add_ranks(x, &v, p, axis[i]);
-    for (size_t i = 1; i < vec_len(x->s.model); i++) {
-        p.batch = x->s.model[i].batch;
+        add_ranks(space, &v, p, axis[i]);
+    for (size_t i = 1; i < vec_len(space->s.model); i++) {
+        p.batch = space->s.model[i].batch;
         vec_push(forever, v, p);
     }
     return v;
 }
 
-static void set_fixes(Space *x, const Plan *p)
+static void set_fixes(Space *space, const Plan *p)
 {
-    Graph *g = traced(x, 0);
+    Graph *g = traced(space, 0);
     const Axis *a = g_role(g, ROLEbatch);
 
-    x->s.world = p->mesh->world;
-    x->s.target = target_named(p->target);
-    x->s.limit = memory_limit(p->opts, x->s.target);
-    x->s.batch_key = a ? strf(forever, "axes.%s", a->name) : NULL;
-    read_sizes(x, g);
-    vec_push(forever, x->s.model, ((SearchTrace){ a ? a->n : 1, g }));
-    x->s.batch = opts_given(p->opts, "train.batch")
-                     ? opts_int(p->opts, "train.batch")
-                     : x->s.model[0].batch;
+    space->s.world = p->mesh->world;
+    space->s.target = target_named(p->target);
+    space->s.limit = memory_limit(p->opts, space->s.target);
+    space->s.batch_key = a ? strf(forever, "axes.%s", a->name) : NULL;
+    read_sizes(space, g);
+    vec_push(forever, space->s.model, ((SearchTrace){ a ? a->n : 1, g }));
+    space->s.batch = opts_given(p->opts, "train.batch")
+                         ? opts_int(p->opts, "train.batch")
+                         : space->s.model[0].batch;
     for (int64_t b = 2; a && b <= 4 && a->n % b == 0; b *= 2)
-        vec_push(forever, x->s.model,
-                 ((SearchTrace){ a->n / b, traced(x, a->n / b) }));
+        vec_push(forever, space->s.model,
+                 ((SearchTrace){ a->n / b, traced(space, a->n / b) }));
 }
 
-void put_fixes(Text *out, const Args *a, const Plan *p)
+void put_fixes(Text *out, const Args *args, const Plan *p)
 {
-    Space x = { .args = a, .begun = search_clock() };
+    Space x = { .args = args, .begun = search_clock() };
 
     set_fixes(&x, p);
     Point *v = smaller_points(&x, point_of(&x, p));
@@ -642,32 +663,33 @@ void put_fixes(Text *out, const Args *a, const Plan *p)
 /* ---- the command --------------------------------------------------------- */
 
 /* The best compiled plan that fits; err() where there is none. */
-static const Candidate *search_space(Space *x)
+static const Candidate *search_space(Space *space)
 {
     ModelCost ref[2];
 
-    x->begun = search_clock();
-    x->end = x->args->seconds > 0 ? x->begun + x->args->seconds : HUGE_VAL;
-    x->s.scratch = arena_new();
-    x->s.cuts = table_new(forever);
-    set_models(x);
-    read_pins(x);
-    if (!price_reference(x, ref))
-        no_point(x);
+    space->begun = search_clock();
+    space->end = space->args->seconds > 0 ? space->begun + space->args->seconds
+                                          : HUGE_VAL;
+    space->s.scratch = arena_new();
+    space->s.cuts = table_new(forever);
+    set_models(space);
+    read_pins(space);
+    if (!price_reference(space, ref))
+        no_point(space);
 
-    add_all(x, ref);
-    if (!x->at)
-        x->legal ? nothing_fits(x) : no_point(x);
-    sort_candidates(x);
-    if (x->s.world > EXACT && vec_len(x->at) > MOST)
-        vec_cut(x->at, MOST);
-    while (search_clock() < x->end && refine(x, x->end))
+    add_all(space, ref);
+    if (!space->at)
+        space->legal ? nothing_fits(space) : no_point(space);
+    sort_candidates(space);
+    if (space->s.world > EXACT && vec_len(space->at) > MOST)
+        vec_cut(space->at, MOST);
+    while (search_clock() < space->end && refine(space, space->end))
         ;
-    compile_best(x);
-    if (!chosen(x))
-        nothing_fits(x);
-    sort_candidates(x);
-    return chosen(x);
+    compile_best(space);
+    if (!chosen(space))
+        nothing_fits(space);
+    sort_candidates(space);
+    return chosen(space);
 }
 
 static int search_job(void *arg, FILE *out)
@@ -678,18 +700,18 @@ static int search_job(void *arg, FILE *out)
     return 0;
 }
 
-int cmd_search(Args *a)
+int cmd_search(Args *args)
 {
-    return guarded(search_job, a, NULL);
+    return guarded(search_job, args, NULL);
 }
 
 /* ---- the fold of a run --------------------------------------------------- */
 
-int states_fold(const Opts *o)
+int states_fold(const Opts *opts)
 {
     for (const KeyInfo *k = keytab; k->name; k++)
         if (!strcmp(k->table, "fold") && strcmp(k->name, "host") &&
-            opts_given(o, key_name(k)))
+            opts_given(opts, key_name(k)))
             return 1;
     return 0;
 }
@@ -721,10 +743,10 @@ static int fold_of_run_job(void *arg, FILE *out)
     return 0;
 }
 
-const char *search_fold(const Args *a)
+const char *search_fold(const Args *args)
 {
     Text t = { .arena = forever };
-    int status = guarded(fold_of_run_job, (void *)(uintptr_t)a, &t);
+    int status = guarded(fold_of_run_job, (void *)(uintptr_t)args, &t);
 
     if (status)
         exit(status);

@@ -40,46 +40,47 @@ static UnitCost weighted(UnitCost a, double k, UnitCost b)
 /* ---- from short plans ---------------------------------------------------- */
 
 /* The run whose units cost what run r's only one does; r: none. */
-static int run_like(const SearchModel *m, int r)
+static int run_like(const SearchModel *model, int r)
 {
     double own = 0, flops = 0;
     int best = r;
 
-    for (int u = 0; u < m->nunit; u++)
-        own = m->unit[u].run == r ? m->unit[u].flops : own;
-    for (int u = 0; u < m->nunit && m->left[r] == 1; u++) {
-        flops = m->unit[u].flops;
-        if (m->left[m->unit[u].run] > 1 && fabs(flops / own - 1) < 0.05)
-            best = m->unit[u].run;
+    for (int u = 0; u < model->nunit; u++)
+        own = model->unit[u].run == r ? model->unit[u].flops : own;
+    for (int u = 0; u < model->nunit && model->left[r] == 1; u++) {
+        flops = model->unit[u].flops;
+        if (model->left[model->unit[u].run] > 1 && fabs(flops / own - 1) < 0.05)
+            best = model->unit[u].run;
     }
     return best;
 }
 
-int search_shorts(const SearchModel *m, const ShortPlan *like, ShortPlan *out)
+int search_shorts(const SearchModel *model, const ShortPlan *like,
+                  ShortPlan *out)
 {
     int n = 0;
 
     out[n] = *like;
     out[n++].run = -1;
-    for (int r = 0; r < m->nrun; r++)
-        if (m->left[r] > 1) {
+    for (int r = 0; r < model->nrun; r++)
+        if (model->left[r] > 1) {
             out[n] = *like;
             out[n++].run = r;
         }
     return n;
 }
 
-ModelCost search_costs(const SearchModel *m, const UnitCost *plan)
+ModelCost search_costs(const SearchModel *model, const UnitCost *plan)
 {
     ModelCost c = { .ends = plan[0] };
     int n = 1;
 
-    c.unit = alloc(forever, (size_t)(m->nrun + 1) * sizeof *c.unit);
-    for (int r = 0; r < m->nrun; r++)
-        if (m->left[r] > 1)
+    c.unit = alloc(forever, (size_t)(model->nrun + 1) * sizeof *c.unit);
+    for (int r = 0; r < model->nrun; r++)
+        if (model->left[r] > 1)
             c.unit[r] = weighted(plan[n++], -1, plan[0]);
-    for (int r = 0; r < m->nrun; r++) {
-        c.unit[r] = c.unit[run_like(m, r)];
+    for (int r = 0; r < model->nrun; r++) {
+        c.unit[r] = c.unit[run_like(model, r)];
         c.ends = weighted(c.ends, -1, c.unit[r]);
     }
     return c;
@@ -89,14 +90,15 @@ ModelCost search_costs(const SearchModel *m, const UnitCost *plan)
 
 /* Seconds of a collective of n ranks, `stride` apart, each of which sends so
  * many bytes in all. */
-static double send_secs(const Search *s, int64_t n, int64_t stride,
+static double send_secs(const Search *search, int64_t n, int64_t stride,
                         double bytes, int each)
 {
-    double all = (double)n, here = (double)(s->host ? s->host / stride : n);
+    double all = (double)n,
+           here = (double)(search->host ? search->host / stride : n);
 
     return n < 2 ? 0
-                 : transfer_secs(&s->machine, all, fmin(fmax(here, 1), all),
-                                 bytes, each);
+                 : transfer_secs(&search->machine, all,
+                                 fmin(fmax(here, 1), all), bytes, each);
 }
 
 typedef struct Sharing {  /* of a point */
@@ -104,130 +106,136 @@ typedef struct Sharing {  /* of a point */
     double dp, edp;       /* that hold the same part */
 } Sharing;
 
-static Sharing sharing_of(const Point *p)
+static Sharing sharing_of(const Point *point)
 {
-    const int64_t *n = p->size;
+    const int64_t *n = point->size;
 
     return (Sharing){ (double)n[Mtp], (double)(n[Metp] * n[Mep]),
                       (double)(n[Mdp] * n[Mcp]), (double)n[Medp] };
 }
 
 /* Bytes of parameters whose total is `each` an element, `cut` of it shared. */
-static double held(const Sharing *x, const UnitShape *u, double each, int cut)
+static double held(const Sharing *sharing, const UnitShape *shape, double each,
+                   int cut)
 {
-    return each * (u->dense / x->dense / (cut ? x->dp : 1) +
-                   u->expert / x->expert / (cut ? x->edp : 1));
+    return each * (shape->dense / sharing->dense / (cut ? sharing->dp : 1) +
+                   shape->expert / sharing->expert / (cut ? sharing->edp : 1));
 }
 
-static double unit_transfers(const Search *s, const Point *p,
-                             const UnitShape *u)
+static double unit_transfers(const Search *search, const Point *point,
+                             const UnitShape *shape)
 {
-    const int64_t *n = p->size;
-    double rows = u->row * (double)p->batch / (double)n[Mcp];
+    const int64_t *n = point->size;
+    double rows = shape->row * (double)point->batch / (double)n[Mcp];
     double own = rows / (double)n[Mtp], ep = (double)n[Mep];
-    double hit = ep * (1 - pow(1 - 1 / ep, u->chosen));
-    int times = u->expert > 0 ? 5 : 9;
+    double hit = ep * (1 - pow(1 - 1 / ep, shape->chosen));
+    int times = shape->expert > 0 ? 5 : 9;
 
-    return times * send_secs(s, n[Mtp], 1, rows, 0) +
-           3 * send_secs(s, n[Mcp], n[Mtp], rows / 2, 0) +
-           (u->expert > 0 ? 4 * send_secs(s, n[Mep], n[Metp], own * hit, 1) +
-                                4 * send_secs(s, n[Metp], 1,
-                                              own * hit * (double)n[Metp], 0)
-                          : 0);
+    return times * send_secs(search, n[Mtp], 1, rows, 0) +
+           3 * send_secs(search, n[Mcp], n[Mtp], rows / 2, 0) +
+           (shape->expert > 0
+                ? 4 * send_secs(search, n[Mep], n[Metp], own * hit, 1) +
+                      4 * send_secs(search, n[Metp], 1,
+                                    own * hit * (double)n[Metp], 0)
+                : 0);
 }
 
-/* One unit of shape u, which costs `ref` on one rank with one sequence. */
-static UnitCost scaled_unit(const Search *s, const Point *p, UnitCost ref,
-                            const UnitShape *u)
+/* One unit of shape, which costs `ref` on one rank with one sequence. */
+static UnitCost scaled_unit(const Search *search, const Point *point,
+                            UnitCost ref, const UnitShape *shape)
 {
-    Sharing x = sharing_of(p);
-    double launch = s->machine.launch * ref.calls;
-    double share = (double)p->batch / (x.dense * (double)p->size[Mcp]);
-    double all = u->dense + u->expert, now = held(&x, u, 1, 0);
+    Sharing x = sharing_of(point);
+    double launch = search->machine.launch * ref.calls;
+    double share = (double)point->batch / (x.dense * (double)point->size[Mcp]);
+    double all = shape->dense + shape->expert, now = held(&x, shape, 1, 0);
     double each = all > 0 ? ref.persist / all : 0;
-    double weights = each > s->weight ? s->weight : each;
+    double weights = each > search->weight ? search->weight : each;
     UnitCost c = { .calls = ref.calls };
 
-    c.open = unit_transfers(s, p, u);
-    if (p->zero > 1)
-        c.open += send_secs(s, (int64_t)x.dp, (int64_t)x.dense, 4 * now, 0);
-    if (p->zero == 3)
-        c.open += 2 * send_secs(s, (int64_t)x.dp, (int64_t)x.dense,
-                                s->weight * now, 0);
+    c.open = unit_transfers(search, point, shape);
+    if (point->zero > 1)
+        c.open +=
+            send_secs(search, (int64_t)x.dp, (int64_t)x.dense, 4 * now, 0);
+    if (point->zero == 3)
+        c.open += 2 * send_secs(search, (int64_t)x.dp, (int64_t)x.dense,
+                                search->weight * now, 0);
     c.body = (ref.body - launch) * share + launch + c.open;
-    c.rest = all > 0 ? ref.rest * held(&x, u, 1, p->zero > 0) / all : 0;
-    c.rest += send_secs(s, (int64_t)x.dp, (int64_t)x.dense,
-                        (4 + s->weight) * u->dense / x.dense, 0) +
-              send_secs(s, (int64_t)x.edp, (int64_t)x.expert,
-                        (4 + s->weight) * u->expert / x.expert, 0);
-    c.persist = held(&x, u, weights, p->zero == 3) +
-                held(&x, u, each - weights, p->zero > 0);
-    c.accum = all > 0 ? held(&x, u, ref.accum / all, p->zero > 1) : 0;
+    c.rest = all > 0 ? ref.rest * held(&x, shape, 1, point->zero > 0) / all : 0;
+    c.rest += send_secs(search, (int64_t)x.dp, (int64_t)x.dense,
+                        (4 + search->weight) * shape->dense / x.dense, 0) +
+              send_secs(search, (int64_t)x.edp, (int64_t)x.expert,
+                        (4 + search->weight) * shape->expert / x.expert, 0);
+    c.persist = held(&x, shape, weights, point->zero == 3) +
+                held(&x, shape, each - weights, point->zero > 0);
+    c.accum = all > 0 ? held(&x, shape, ref.accum / all, point->zero > 1) : 0;
     c.body_bytes = c.accum + (ref.body_bytes - ref.accum) * share;
     c.fallback_bytes = c.accum + (ref.fallback_bytes - ref.accum) * share;
-    c.post_bytes = all > 0 ? held(&x, u, ref.post_bytes / all, p->zero > 1) : 0;
+    c.post_bytes =
+        all > 0 ? held(&x, shape, ref.post_bytes / all, point->zero > 1) : 0;
     return c;
 }
 
-ModelCost search_scaled(const Search *s, const Point *p, const ModelCost *ref)
+ModelCost search_scaled(const Search *search, const Point *point,
+                        const ModelCost *ref)
 {
-    const SearchModel *m = &s->units;
-    ModelCost c = { .ends = scaled_unit(s, p, ref->ends, &m->ends) };
+    const SearchModel *model = &search->units;
+    ModelCost c = { .ends =
+                        scaled_unit(search, point, ref->ends, &model->ends) };
 
-    c.unit = alloc(s->scratch, (size_t)(m->nrun + 1) * sizeof *c.unit);
-    for (int r = 0; r < m->nrun; r++)
-        c.unit[r] = scaled_unit(s, p, ref->unit[r], &m->shape[r]);
+    c.unit = alloc(search->scratch, (size_t)(model->nrun + 1) * sizeof *c.unit);
+    for (int r = 0; r < model->nrun; r++)
+        c.unit[r] = scaled_unit(search, point, ref->unit[r], &model->shape[r]);
     return c;
 }
 
 /* ---- put together -------------------------------------------------------- */
 
-static int is_folded(const Point *p)
+static int is_folded(const Point *point)
 {
-    return p->schedule == SCHEDULEdualpipev;
+    return point->schedule == SCHEDULEdualpipev;
 }
 
-static int stage_of(const Point *p, int chunk)
+static int stage_of(const Point *point, int chunk)
 {
-    int pp = (int)p->size[Mpp];
+    int pp = (int)point->size[Mpp];
 
-    return is_folded(p) && chunk >= pp ? 2 * pp - 1 - chunk : chunk % pp;
+    return is_folded(point) && chunk >= pp ? 2 * pp - 1 - chunk : chunk % pp;
 }
 
 /* Where the units are; made once for each number of chunks. */
-static const Stages *cut_of(Search *s, const Point *p)
+static const Stages *cut_of(Search *search, const Point *point)
 {
-    Graph *g = s->model[0].g;
-    int chunks = (int)(p->size[Mpp] * p->vpp);
+    Graph *g = search->model[0].g;
+    int chunks = (int)(point->size[Mpp] * point->vpp);
     const Stages **at =
-        (const Stages **)(void *)table_at(s->cuts, (uint64_t)chunks);
+        (const Stages **)(void *)table_at(search->cuts, (uint64_t)chunks);
 
-    if (!*at && p->size[Mpp] > 1) {
-        search_keys(g->opts, p);
+    if (!*at && point->size[Mpp] > 1) {
+        search_keys(g->opts, point);
         *at = stages_cut(g);
     }
     return *at;
 }
 
-static double alive_on(const Point *p, int stage, double micros)
+static double alive_on(const Point *point, int stage, double micros)
 {
-    double pp = (double)p->size[Mpp], v = (double)p->vpp;
+    double pp = (double)point->size[Mpp], v = (double)point->vpp;
     double most = pp - stage;
 
-    if (p->schedule == SCHEDULEinterleaved)
+    if (point->schedule == SCHEDULEinterleaved)
         most = (2 * (pp - stage - 1) + (v - 1) * pp + 1) / v;
-    if (p->schedule == SCHEDULEzerobubble)
+    if (point->schedule == SCHEDULEzerobubble)
         return 1.5 * fmin(pp, micros);
-    if (is_folded(p))
+    if (is_folded(point))
         return 1.5 * fmin(pp, micros) + 0.5;
     return fmin(most, micros);
 }
 
 /* Bytes of a rank of a stage whose units cost c, what else it has `ends`. */
-static double bytes_on(const Point *p, int stage, double micros, UnitCost c,
+static double bytes_on(const Point *point, int stage, double micros, UnitCost c,
                        UnitCost ends)
 {
-    double alive = alive_on(p, stage, micros), accum = c.accum + ends.accum;
+    double alive = alive_on(point, stage, micros), accum = c.accum + ends.accum;
     double step = (c.body_bytes - c.accum) * alive + ends.body_bytes;
     double fallback =
         (c.fallback_bytes - c.accum) * alive + ends.fallback_bytes;
@@ -237,42 +245,46 @@ static double bytes_on(const Point *p, int stage, double micros, UnitCost c,
            fmax(body, c.post_bytes + ends.post_bytes);
 }
 
-Forecast search_combine(Search *s, const Point *p, const ModelCost *c)
+Forecast search_combine(Search *search, const Point *point,
+                        const ModelCost *cost)
 {
-    const SearchModel *m = &s->units;
-    const Stages *cut = cut_of(s, p);
-    int pp = (int)p->size[Mpp], chunks = pp * (int)p->vpp;
-    double micros = (double)s->batch / (double)(p->batch * p->size[Mdp]);
+    const SearchModel *model = &search->units;
+    const Stages *cut = cut_of(search, point);
+    int pp = (int)point->size[Mpp], chunks = pp * (int)point->vpp;
+    double micros =
+        (double)search->batch / (double)(point->batch * point->size[Mdp]);
     double most = 0, sum = 0, rest = 0, open = 0, bytes = 0, fill;
-    UnitCost *at = alloc(s->scratch, (size_t)pp * sizeof *at);
+    UnitCost *at = alloc(search->scratch, (size_t)pp * sizeof *at);
 
-    for (int u = 0; u < m->nunit; u++) {
-        UnitCost *to = &at[cut ? stage_of(p, cut->chunk[u]) : 0];
-        *to = weighted(*to, 1, c->unit[m->unit[u].run]);
+    for (int u = 0; u < model->nunit; u++) {
+        UnitCost *to = &at[cut ? stage_of(point, cut->chunk[u]) : 0];
+        *to = weighted(*to, 1, cost->unit[model->unit[u].run]);
     }
     for (int i = 0; i < pp; i++) {
-        int last = i == stage_of(p, chunks - 1), first = !i;
+        int last = i == stage_of(point, chunks - 1), first = !i;
         double part = last ? 1 : 0, params = 0.5 * (first + last);
-        UnitCost ends = weighted((UnitCost){ 0 }, part, c->ends);
-        ends.persist = params * c->ends.persist;
-        ends.accum = params * c->ends.accum;
-        ends.body_bytes = part * (c->ends.body_bytes - c->ends.accum);
-        ends.fallback_bytes = part * (c->ends.fallback_bytes - c->ends.accum);
+        UnitCost ends = weighted((UnitCost){ 0 }, part, cost->ends);
+        ends.persist = params * cost->ends.persist;
+        ends.accum = params * cost->ends.accum;
+        ends.body_bytes = part * (cost->ends.body_bytes - cost->ends.accum);
+        ends.fallback_bytes =
+            part * (cost->ends.fallback_bytes - cost->ends.accum);
         double body = at[i].body + ends.body;
         most = fmax(most, body);
         open = fmax(open, at[i].open + ends.open);
         rest = fmax(rest, at[i].rest + ends.rest);
         sum += body;
-        bytes = fmax(bytes, bytes_on(p, i, micros, at[i], ends));
+        bytes = fmax(bytes, bytes_on(point, i, micros, at[i], ends));
     }
-    fill = p->schedule == SCHEDULEinterleaved ? (pp - 1) * most / (double)p->vpp
-           : p->schedule == SCHEDULE1f1b      ? sum - most
-                                              : (pp - 1) * most / 3;
-    double row = m->nrun ? m->shape[0].row : 0;
+    fill = point->schedule == SCHEDULEinterleaved
+               ? (pp - 1) * most / (double)point->vpp
+           : point->schedule == SCHEDULE1f1b ? sum - most
+                                             : (pp - 1) * most / 3;
+    double row = model->nrun ? model->shape[0].row : 0;
     double hops = 2.0 * (chunks - 1) *
-                  send_secs(s, pp, s->world / pp,
-                            row * (double)p->batch /
-                                (double)(p->size[Mtp] * p->size[Mcp]),
+                  send_secs(search, pp, search->world / pp,
+                            row * (double)point->batch /
+                                (double)(point->size[Mtp] * point->size[Mcp]),
                             0);
     return (Forecast){ .secs = micros * most + fill + rest + hops,
                        .open = micros * open + hops,

@@ -37,50 +37,52 @@ typedef struct Jobs {
     int running;
 } Jobs;
 
-static _Noreturn void run_job(const Jobs *x, int i, SearchJob *f, void *ctx)
+static _Noreturn void run_job(const Jobs *jobs, int i, SearchJob *job,
+                              void *ctx)
 {
     int null = open("/dev/null", O_WRONLY);
 
     dup2(null, STDERR_FILENO);
     dup2(null, STDOUT_FILENO);
-    x->done[i] = f(ctx, i, x->out + x->size * (size_t)i) ? JOBdone : JOBrefused;
+    jobs->done[i] =
+        job(ctx, i, jobs->out + jobs->size * (size_t)i) ? JOBdone : JOBrefused;
     _exit(0);
 }
 
 /* One of them has ended: which? -1: none has yet. */
-static int reap(Jobs *x, int flags)
+static int reap(Jobs *jobs, int flags)
 {
     int status;
     pid_t pid = waitpid(-1, &status, flags);
 
-    for (int i = 0; i < x->n && pid > 0; i++)
-        if (x->pid[i] == pid) {
-            x->pid[i] = 0;
-            x->running--;
-            if (x->done[i] == JOBnot)
-                x->done[i] = JOBrefused;
+    for (int i = 0; i < jobs->n && pid > 0; i++)
+        if (jobs->pid[i] == pid) {
+            jobs->pid[i] = 0;
+            jobs->running--;
+            if (jobs->done[i] == JOBnot)
+                jobs->done[i] = JOBrefused;
             return i;
         }
     return -1;
 }
 
-static void stop_jobs(Jobs *x)
+static void stop_jobs(Jobs *jobs)
 {
-    for (int i = 0; i < x->n; i++)
-        if (x->pid[i] > 0)
-            kill(x->pid[i], SIGKILL);
-    while (x->running) {
-        int i = reap(x, 0);
-        if (i >= 0 && x->done[i] == JOBrefused)
-            x->done[i] = JOBnot;
+    for (int i = 0; i < jobs->n; i++)
+        if (jobs->pid[i] > 0)
+            kill(jobs->pid[i], SIGKILL);
+    while (jobs->running) {
+        int i = reap(jobs, 0);
+        if (i >= 0 && jobs->done[i] == JOBrefused)
+            jobs->done[i] = JOBnot;
     }
 }
 
 /* f(ctx, i, out of size bytes) of each i < n in a process of its own, as many
  * at once as there are processors, until search_clock() is `end`. Which of them
  * returned 1, which ended otherwise, which were not or not wholly run. */
-static char *search_run(int n, size_t size, void *out, double end, SearchJob *f,
-                        void *ctx)
+static char *search_run(int n, size_t size, void *out, double end,
+                        SearchJob *job, void *ctx)
 {
     size_t bytes = (size_t)n * (size + 1) + 1;
     int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -97,7 +99,7 @@ static char *search_run(int n, size_t size, void *out, double end, SearchJob *f,
         if (x.running < (cores > 0 ? cores : 1)) {
             x.pid[i] = fork();
             if (!x.pid[i])
-                run_job(&x, i, f, ctx);
+                run_job(&x, i, job, ctx);
             x.running += x.pid[i] > 0;
             i++;
         } else if (reap(&x, WNOHANG) < 0) {
@@ -117,10 +119,10 @@ static char *search_run(int n, size_t size, void *out, double end, SearchJob *f,
 
 /* ---- units that are alike ------------------------------------------------ */
 
-static int layer_of(const SearchModel *m, const Node *n)
+static int layer_of(const SearchModel *model, const Node *n)
 {
-    for (int i = 0; i < m->nunit && n->scope->unit; i++)
-        if (m->unit[i].scope == n->scope->unit)
+    for (int i = 0; i < model->nunit && n->scope->unit; i++)
+        if (model->unit[i].scope == n->scope->unit)
             return i;
     return -1;
 }
@@ -135,7 +137,7 @@ static double flops_in(const Graph *g, const Node *n)
 }
 
 /* Same ops of the same sizes on the same values of their own. */
-static int same_node(const SearchModel *m, const Node *a, const Node *b)
+static int same_node(const SearchModel *model, const Node *a, const Node *b)
 {
     int same =
         a->op == b->op && a->dt == b->dt && a->nd == b->nd && a->nin == b->nin;
@@ -143,108 +145,111 @@ static int same_node(const SearchModel *m, const Node *a, const Node *b)
     for (int i = 0; i < a->nd && same; i++)
         same = a->dim[i].n == b->dim[i].n;
     for (int i = 0; i < a->nin && same; i++) {
-        int x = layer_of(m, a->in[i]) == layer_of(m, a);
-        int y = layer_of(m, b->in[i]) == layer_of(m, b);
+        int x = layer_of(model, a->in[i]) == layer_of(model, a);
+        int y = layer_of(model, b->in[i]) == layer_of(model, b);
         same = x == y && (!x || a->in[i]->mark == b->in[i]->mark);
     }
     return same;
 }
 
-static int alike(const SearchModel *m, const SearchUnit *a, const SearchUnit *b)
+static int alike(const SearchModel *model, const SearchUnit *a,
+                 const SearchUnit *b)
 {
     size_t n = vec_len(a->node);
     int same = n == vec_len(b->node) && a->scope->kind == b->scope->kind;
 
     for (size_t i = 0; i < n && same; i++)
-        same = same_node(m, a->node[i], b->node[i]);
+        same = same_node(model, a->node[i], b->node[i]);
     return same;
 }
 
-static void find_model_units(SearchModel *m, Graph *g)
+static void find_model_units(SearchModel *model, Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         if (!n->scope->unit)
             continue;
-        int u = layer_of(m, n);
+        int u = layer_of(model, n);
         if (u < 0) {
             SearchUnit unit = { .scope = n->scope->unit };
-            vec_push(forever, m->unit, unit);
-            u = m->nunit++;
+            vec_push(forever, model->unit, unit);
+            u = model->nunit++;
         }
-        n->mark = (int)vec_len(m->unit[u].node);
-        vec_push(forever, m->unit[u].node, n);
-        m->unit[u].flops += flops_in(g, n);
+        n->mark = (int)vec_len(model->unit[u].node);
+        vec_push(forever, model->unit[u].node, n);
+        model->unit[u].flops += flops_in(g, n);
     }
 }
 
 /* Elements of the parameters that unit u reads, -1: those of no unit; what the
  * units behind it read of it. */
-static UnitShape shape_of(const SearchModel *m, Graph *g, int u)
+static UnitShape shape_of(const SearchModel *model, Graph *g, int u)
 {
     UnitShape s = { 0 };
     Table *picked = table_new(forever);
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        int in = layer_of(m, n) == u;
+        int in = layer_of(model, n) == u;
         if (n->op == Opick && in) {
             *table_at(picked, KEYP(n->in[0])) = g->node[i];
             const Node *e = choice_of(n->in[1]);
             s.chosen = e->op == Otopk ? (double)e->at.topk.k : 1;
         }
         for (int k = 0; k < n->nin && !in && u >= 0; k++)
-            if (layer_of(m, n->in[k]) == u && !is_lasting(n->in[k]) &&
+            if (layer_of(model, n->in[k]) == u && !is_lasting(n->in[k]) &&
                 s.row < (double)g_elems(n->in[k]))
                 s.row = (double)g_elems(n->in[k]);
     }
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         double *to = table_get(picked, KEYP(n)) ? &s.expert : &s.dense;
-        if (n->op == Oparam && layer_of(m, n) == u)
+        if (n->op == Oparam && layer_of(model, n) == u)
             *to += (double)g_elems(n);
     }
     return s;
 }
 
-void search_units(SearchModel *m, Graph *g)
+void search_units(SearchModel *model, Graph *g)
 {
-    *m = (SearchModel){ 0 };
+    *model = (SearchModel){ 0 };
     g_renumber(g);
-    find_model_units(m, g);
-    for (int u = 0; u < m->nunit; u++) {
-        if (!u || !alike(m, &m->unit[u - 1], &m->unit[u]))
-            m->nrun++;
-        m->unit[u].run = m->nrun - 1;
+    find_model_units(model, g);
+    for (int u = 0; u < model->nunit; u++) {
+        if (!u || !alike(model, &model->unit[u - 1], &model->unit[u]))
+            model->nrun++;
+        model->unit[u].run = model->nrun - 1;
     }
-    m->left = alloc(forever, (size_t)(m->nrun + 1) * sizeof *m->left);
-    for (int u = 0; u < m->nunit; u++)
-        m->left[m->unit[u].run]++;
+    model->left =
+        alloc(forever, (size_t)(model->nrun + 1) * sizeof *model->left);
+    for (int u = 0; u < model->nunit; u++)
+        model->left[model->unit[u].run]++;
 }
 
-void search_shapes(SearchModel *m, Graph *g)
+void search_shapes(SearchModel *model, Graph *g)
 {
-    m->shape = alloc(forever, (size_t)(m->nrun + 1) * sizeof *m->shape);
-    for (int u = 0; u < m->nunit; u++)
-        if (!u || m->unit[u].run != m->unit[u - 1].run)
-            m->shape[m->unit[u].run] = shape_of(m, g, u);
-    m->ends = shape_of(m, g, -1);
+    model->shape =
+        alloc(forever, (size_t)(model->nrun + 1) * sizeof *model->shape);
+    for (int u = 0; u < model->nunit; u++)
+        if (!u || model->unit[u].run != model->unit[u - 1].run)
+            model->shape[model->unit[u].run] = shape_of(model, g, u);
+    model->ends = shape_of(model, g, -1);
 }
 
 /* g with keep[r] units of each run r, the first ones; what others make, the
  * last of these stands for. */
-static void shorten(Graph *g, const SearchModel *m, const int *keep)
+static void shorten(Graph *g, const SearchModel *model, const int *keep)
 {
     Node **to = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *to),
          **v = NULL;
     Table *there = table_new(g->arena);
     Param **params = NULL;
 
-    for (int u = 0, at = 0, last = 0; u < m->nunit; u++) {
-        at = u && m->unit[u].run == m->unit[u - 1].run ? at + 1 : 0;
-        last = at < keep[m->unit[u].run] ? u : last;
-        for (size_t j = 0; last != u && j < vec_len(m->unit[u].node); j++)
-            to[m->unit[u].node[j]->id] = m->unit[last].node[j];
+    for (int u = 0, at = 0, last = 0; u < model->nunit; u++) {
+        at = u && model->unit[u].run == model->unit[u - 1].run ? at + 1 : 0;
+        last = at < keep[model->unit[u].run] ? u : last;
+        for (size_t j = 0; last != u && j < vec_len(model->unit[u].node); j++)
+            to[model->unit[u].node[j]->id] = model->unit[last].node[j];
     }
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
@@ -271,49 +276,49 @@ static void shorten(Graph *g, const SearchModel *m, const int *keep)
 
 /* ---- plans --------------------------------------------------------------- */
 
-static void set_key(Opts *o, const char *key, int64_t v)
+static void set_key(Opts *opts, const char *key, int64_t v)
 {
-    opts_set(o, key, strf(forever, "%lld", (long long)v), NULL);
+    opts_set(opts, key, strf(forever, "%lld", (long long)v), NULL);
 }
 
-void search_keys(Opts *o, const Point *p)
+void search_keys(Opts *opts, const Point *point)
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mdp, Mpp, Metp, Mep };
 
     for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        set_key(o, strf(forever, "fold.%s", meshnames[axis[i]]),
-                p->size[axis[i]]);
-    set_key(o, "fold.vpp", p->vpp);
-    set_key(o, "fold.zero", p->zero);
-    opts_set(o, "fold.schedule", key_word_text("fold.schedule", p->schedule),
-             NULL);
-    set_key(o, "axes.batch", p->batch);
+        set_key(opts, strf(forever, "fold.%s", meshnames[axis[i]]),
+                point->size[axis[i]]);
+    set_key(opts, "fold.vpp", point->vpp);
+    set_key(opts, "fold.zero", point->zero);
+    opts_set(opts, "fold.schedule",
+             key_word_text("fold.schedule", point->schedule), NULL);
+    set_key(opts, "axes.batch", point->batch);
 }
 
-static Graph *graph_of(const Search *s, const Point *p)
+static Graph *graph_of(const Search *search, const Point *point)
 {
-    for (size_t i = 0; i < vec_len(s->model); i++)
-        if (s->model[i].batch == p->batch)
-            return s->model[i].g;
-    die("search: no model has a batch of %lld", (long long)p->batch);
+    for (size_t i = 0; i < vec_len(search->model); i++)
+        if (search->model[i].batch == point->batch)
+            return search->model[i].g;
+    die("search: no model has a batch of %lld", (long long)point->batch);
 }
 
-static Plan *compile_point(const Search *s, Graph *g, const Point *p,
+static Plan *compile_point(const Search *search, Graph *g, const Point *point,
                            unsigned without)
 {
     CompileOptions o = { .out = stdout, .prices = 1, .without = without };
 
-    search_keys(g->opts, p);
+    search_keys(g->opts, point);
     opts_check(g->opts);
-    return compile(g, s->target, &o);
+    return compile(g, search->target, &o);
 }
 
 /* Seconds of a step that has n micro-batches on one stage; of them those in
  * which transfers are not hidden. */
 static double secs_of_micros(Plan *p, int64_t n, double *open)
 {
-    const Role *r = p->role;
-    Program *step = &r->prog[role_prog(r, PGstep)];
+    const Role *role = p->role;
+    Program *step = &role->prog[role_prog(role, PGstep)];
 
     for (int f = 0; f < step->nphase; f++)
         if (step->phase[f].reg == REGbody || step->phase[f].reg == REGden)
@@ -324,9 +329,9 @@ static double secs_of_micros(Plan *p, int64_t n, double *open)
 }
 
 /* Bytes alive in each region of program k, body and post. */
-static void peaks_of(const Role *r, int k, double peak[2], double *accum)
+static void peaks_of(const Role *role, int k, double peak[2], double *accum)
 {
-    const Program *step = &r->prog[k];
+    const Program *step = &role->prog[k];
     double *more = alloc(forever, ((size_t)step->ninstr + 2) * sizeof *more);
     double now = 0;
     int last = 0;
@@ -334,9 +339,9 @@ static void peaks_of(const Role *r, int k, double peak[2], double *accum)
     for (int f = 0; f < step->nphase; f++)
         if (step->phase[f].reg == REGbody)
             last = step->phase[f].first + step->phase[f].n - 1;
-    for (int i = 0; i < r->nbuf; i++) {
-        const Buf *b = &r->buf[i];
-        if (b->prog != k || b->stack || in_host(r, b))
+    for (int i = 0; i < role->nbuf; i++) {
+        const Buf *b = &role->buf[i];
+        if (b->prog != k || b->stack || in_host(role, b))
             continue;
         more[b->born] += (double)b->bytes;
         more[b->dies + 1] -= (double)b->bytes;
@@ -351,36 +356,36 @@ static void peaks_of(const Role *r, int k, double peak[2], double *accum)
 
 static void measure(const Plan *p, UnitCost *out)
 {
-    const Role *r = p->role;
-    int k = role_prog(r, PGstep), other = role_prog(r, PGfallback);
+    const Role *role = p->role;
+    int k = role_prog(role, PGstep), other = role_prog(role, PGfallback);
     double peak[2] = { 0 }, rare[2] = { 0 }, accum = 0;
 
-    peaks_of(r, k, peak, &out->accum);
+    peaks_of(role, k, peak, &out->accum);
     if (other >= 0)
-        peaks_of(r, other, rare, &accum);
-    for (int f = 0; f < r->prog[k].nphase; f++)
-        if (r->prog[k].phase[f].reg == REGbody)
-            out->calls = r->prog[k].phase[f].n;
+        peaks_of(role, other, rare, &accum);
+    for (int f = 0; f < role->prog[k].nphase; f++)
+        if (role->prog[k].phase[f].reg == REGbody)
+            out->calls = role->prog[k].phase[f].n;
     out->body_bytes = peak[0];
     out->post_bytes = peak[1];
     out->fallback_bytes = rare[0];
-    out->persist = (double)r->persist;
+    out->persist = (double)role->persist;
 }
 
 static int short_job(void *ctx, int i, void *result)
 {
-    const ShortJobs *x = ctx;
-    const ShortPlan *want = &x->want[i];
-    const Search *s = x->search;
-    const SearchModel *m = &s->units;
-    Graph *g = graph_of(s, &want->point);
+    const ShortJobs *jobs = ctx;
+    const ShortPlan *want = &jobs->want[i];
+    const Search *search = jobs->search;
+    const SearchModel *model = &search->units;
+    Graph *g = graph_of(search, &want->point);
     Point p = want->point;
     UnitCost *out = result;
     SearchModel own;
     double open1, open2;
 
-    int *keep = alloc(forever, (size_t)(m->nrun + 1) * sizeof *keep);
-    for (int r = 0; r < m->nrun; r++)
+    int *keep = alloc(forever, (size_t)(model->nrun + 1) * sizeof *keep);
+    for (int r = 0; r < model->nrun; r++)
         keep[r] = r == want->run ? 2 : 1;
     search_units(&own, g);
     shorten(g, &own, keep);
@@ -390,8 +395,8 @@ static int short_job(void *ctx, int i, void *result)
         opts_set(g->opts, "train.recompute", "1e12", NULL);
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
-    Plan *plan =
-        compile_point(s, g, &p, 1u << PGeval | 1u << PGforward | 1u << PGinit);
+    Plan *plan = compile_point(search, g, &p,
+                               1u << PGeval | 1u << PGforward | 1u << PGinit);
     measure(plan, out);
     double one = secs_of_micros(plan, 1, &open1);
     double two = secs_of_micros(plan, 2, &open2);
@@ -401,9 +406,9 @@ static int short_job(void *ctx, int i, void *result)
     return 1;
 }
 
-char *search_short(ShortJobs *x, int n, UnitCost *out, double end)
+char *search_short(ShortJobs *jobs, int n, UnitCost *out, double end)
 {
-    return search_run(n, sizeof *out, out, end, short_job, x);
+    return search_run(n, sizeof *out, out, end, short_job, jobs);
 }
 
 /* ---- whole plans --------------------------------------------------------- */
@@ -444,18 +449,19 @@ typedef struct WholeJobs {
 
 static int whole_job(void *ctx, int i, void *result)
 {
-    const WholeJobs *x = ctx;
-    const Search *s = x->search;
-    Plan *p = compile_point(s, graph_of(s, x->point[i]), x->point[i], 0);
+    const WholeJobs *jobs = ctx;
+    const Search *search = jobs->search;
+    Plan *p = compile_point(search, graph_of(search, jobs->point[i]),
+                            jobs->point[i], 0);
 
     *(Forecast *)result = search_forecast(p);
     return plan_time(forever, p, PGstep).stuck == NULL;
 }
 
-char *search_whole(const Search *s, const Point *const *p, int n, Forecast *out,
-                   double end)
+char *search_whole(const Search *search, const Point *const *p, int n,
+                   Forecast *out, double end)
 {
-    WholeJobs x = { s, p };
+    WholeJobs x = { search, p };
 
     return search_run(n, sizeof *out, out, end, whole_job, &x);
 }

@@ -12,35 +12,36 @@
 static const char *const known_words[] = { "scaled", "short", "compiled",
                                            "refused" };
 
-void put_fold(Text *out, const Point *p)
+void put_fold(Text *out, const Point *point)
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mpp, Mep, Metp };
 
     for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        if (p->size[axis[i]] > 1)
+        if (point->size[axis[i]] > 1)
             put(out, "fold.%s=%lld ", meshnames[axis[i]],
-                (long long)p->size[axis[i]]);
-    if (p->vpp > 1)
-        put(out, "fold.vpp=%lld ", (long long)p->vpp);
-    if (p->schedule != SCHEDULE1f1b)
+                (long long)point->size[axis[i]]);
+    if (point->vpp > 1)
+        put(out, "fold.vpp=%lld ", (long long)point->vpp);
+    if (point->schedule != SCHEDULE1f1b)
         put(out, "fold.schedule=%s ",
-            key_word_text("fold.schedule", p->schedule));
-    put(out, "fold.zero=%lld", (long long)p->zero);
+            key_word_text("fold.schedule", point->schedule));
+    put(out, "fold.zero=%lld", (long long)point->zero);
 }
 
-void put_point(Text *out, const Space *x, const Point *p)
+void put_point(Text *out, const Space *space, const Point *point)
 {
-    put_fold(out, p);
-    put(out, " %s=%lld", x->s.batch_key, (long long)p->batch);
+    put_fold(out, point);
+    put(out, " %s=%lld", space->s.batch_key, (long long)point->batch);
 }
 
 /* What it has more of than the best, in ms: by plans where both have one, else
  * by estimates, whose parts are not those of a plan. */
-static void put_reason(Text *out, const Space *x, const Candidate *best,
-                       const Candidate *c)
+static void put_reason(Text *out, const Space *space, const Candidate *best,
+                       const Candidate *candidate)
 {
-    int other = c->known != PRICEcompiled;
-    const Forecast *own = &c->f, *least = other ? &best->guess : &best->f;
+    int other = candidate->known != PRICEcompiled;
+    const Forecast *own = &candidate->f,
+                   *least = other ? &best->guess : &best->f;
     const struct {
         const char *what;
         double more;
@@ -52,18 +53,20 @@ static void put_reason(Text *out, const Space *x, const Candidate *best,
     double work = own->secs - least->secs;
     int most = 0;
 
-    if (!search_fits(x, c)) {
-        put(out, "needs %s of %s", bytes_text((int64_t)search_bytes(x, c)),
-            bytes_text(x->s.limit));
+    if (!search_fits(space, candidate)) {
+        put(out, "needs %s of %s",
+            bytes_text((int64_t)search_bytes(space, candidate)),
+            bytes_text(space->s.limit));
         return;
     }
     for (int i = 0; i < 3; i++) {
         work -= part[i].more;
         most = part[i].more > part[most].more ? i : most;
     }
-    if (c == best)
+    if (candidate == best)
         put(out, "the best");
-    else if (c->known != PRICEcompiled && search_estimate(x, c) < best->f.secs)
+    else if (candidate->known != PRICEcompiled &&
+             search_estimate(space, candidate) < best->f.secs)
         put(out, "not compiled");
     else if (work > part[most].more)
         put(out, "kernels and updates +%.3g ms", 1e3 * work);
@@ -71,31 +74,35 @@ static void put_reason(Text *out, const Space *x, const Candidate *best,
         put(out, "%s +%.3g ms", part[most].what, 1e3 * part[most].more);
 }
 
-static double tokens_per_second(const Space *x, const Candidate *c)
+static double tokens_per_second(const Space *space, const Candidate *candidate)
 {
-    return x->s.tokens / search_estimate(x, c);
+    return space->s.tokens / search_estimate(space, candidate);
 }
 
-static double mfu(const Space *x, const Candidate *c)
+static double mfu(const Space *space, const Candidate *candidate)
 {
-    double peak = x->s.machine.peak * (double)x->s.world;
+    double peak = space->s.machine.peak * (double)space->s.world;
 
-    return peak > 0 ? x->s.flops / search_estimate(x, c) / peak : 0;
+    return peak > 0 ? space->s.flops / search_estimate(space, candidate) / peak
+                    : 0;
 }
 
-static void put_row(Text *out, const Space *x, const Candidate *best,
-                    const Candidate *c)
+static void put_row(Text *out, const Space *space, const Candidate *best,
+                    const Candidate *candidate)
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mdp, Mpp, Mep, Metp };
 
-    put(out, "%10.1f %9.4g %5.1f %7.2f", 1e3 * search_estimate(x, c),
-        tokens_per_second(x, c), 100 * mfu(x, c), search_bytes(x, c) / 0x1p30);
+    put(out, "%10.1f %9.4g %5.1f %7.2f",
+        1e3 * search_estimate(space, candidate),
+        tokens_per_second(space, candidate), 100 * mfu(space, candidate),
+        search_bytes(space, candidate) / 0x1p30);
     for (size_t i = 0; i < sizeof axis / sizeof *axis; i++)
-        put(out, " %4lld", (long long)c->p.size[axis[i]]);
-    put(out, " %3lld %-11s %4lld %5lld  %-8s  ", (long long)c->p.vpp,
-        key_word_text("fold.schedule", c->p.schedule), (long long)c->p.zero,
-        (long long)c->p.batch, known_words[c->known]);
-    put_reason(out, x, best, c);
+        put(out, " %4lld", (long long)candidate->p.size[axis[i]]);
+    put(out, " %3lld %-11s %4lld %5lld  %-8s  ", (long long)candidate->p.vpp,
+        key_word_text("fold.schedule", candidate->p.schedule),
+        (long long)candidate->p.zero, (long long)candidate->p.batch,
+        known_words[candidate->known]);
+    put_reason(out, space, best, candidate);
     put(out, "\n");
 }
 
@@ -111,7 +118,7 @@ static int differences(const Point *a, const Point *b)
     return n;
 }
 
-static void put_table(Text *out, const Space *x, const Candidate *best)
+static void put_table(Text *out, const Space *space, const Candidate *best)
 {
     static const char head[] =
         "   ms/step  tokens/s MFU %      GiB   tp   cp   dp   pp   ep  etp vpp "
@@ -119,28 +126,29 @@ static void put_table(Text *out, const Space *x, const Candidate *best)
     int n = 0;
 
     put(out, "%s", head);
-    for (size_t i = 0; i < vec_len(x->at) && n < SHOWN; i++, n++)
-        if (x->at[i].known != PRICErefused)
-            put_row(out, x, best, &x->at[i]);
+    for (size_t i = 0; i < vec_len(space->at) && n < SHOWN; i++, n++)
+        if (space->at[i].known != PRICErefused)
+            put_row(out, space, best, &space->at[i]);
     put(out, "\nneighbours of the best\n");
     n = 0;
-    for (size_t i = 0; i < vec_len(x->at) && n < SHOWN; i++)
-        if (x->at[i].known != PRICErefused &&
-            differences(&best->p, &x->at[i].p) == 1) {
-            put_row(out, x, best, &x->at[i]);
+    for (size_t i = 0; i < vec_len(space->at) && n < SHOWN; i++)
+        if (space->at[i].known != PRICErefused &&
+            differences(&best->p, &space->at[i].p) == 1) {
+            put_row(out, space, best, &space->at[i]);
             n++;
         }
 }
 
 /* Of the plans that were compiled. */
-static void put_accuracy(Text *out, const Space *x)
+static void put_accuracy(Text *out, const Space *space)
 {
     double secs[2] = { HUGE_VAL, 0 }, bytes[2] = { HUGE_VAL, 0 };
 
-    for (size_t i = 0; i < vec_len(x->at); i++) {
-        const Candidate *c = &x->at[i];
-        double t = c->f.secs / c->guess.secs, b = c->f.bytes / c->guess.bytes;
-        if (c->known != PRICEcompiled)
+    for (size_t i = 0; i < vec_len(space->at); i++) {
+        const Candidate *candidate = &space->at[i];
+        double t = candidate->f.secs / candidate->guess.secs,
+               b = candidate->f.bytes / candidate->guess.bytes;
+        if (candidate->known != PRICEcompiled)
             continue;
         secs[0] = fmin(secs[0], t);
         secs[1] = fmax(secs[1], t);
@@ -153,67 +161,69 @@ static void put_accuracy(Text *out, const Space *x)
         secs[0], secs[1], bytes[0], bytes[1]);
 }
 
-static void put_verdict(Text *out, const Space *x)
+static void put_verdict(Text *out, const Space *space)
 {
     size_t known[NPRICE] = { 0 };
 
-    for (size_t i = 0; i < vec_len(x->at); i++)
-        known[x->at[i].known]++;
+    for (size_t i = 0; i < vec_len(space->at); i++)
+        known[space->at[i].known]++;
     put(out,
         "\n%zu points: %zu compiled, %zu from short plans, %zu refused; %.1f "
         "s. ",
-        x->legal, known[PRICEcompiled], known[PRICEshort], known[PRICErefused],
-        search_clock() - x->begun);
-    put_accuracy(out, x);
-    if (x->proven)
+        space->legal, known[PRICEcompiled], known[PRICEshort],
+        known[PRICErefused], search_clock() - space->begun);
+    put_accuracy(out, space);
+    if (space->proven)
         put(out, "No other point is faster.\n");
     else
         put(out, "No point can take less than %.1f ms.\n",
-            1e3 * search_least(x));
+            1e3 * search_least(space));
 }
 
-static json_t *json_row(const Space *x, const Candidate *best,
-                        const Candidate *c)
+static json_t *json_row(const Space *space, const Candidate *best,
+                        const Candidate *candidate)
 {
     Text keys = { .arena = forever }, why = { .arena = forever };
 
-    put_point(&keys, x, &c->p);
-    put_reason(&why, x, best, c);
+    put_point(&keys, space, &candidate->p);
+    put_reason(&why, space, best, candidate);
     return json_pack("{s:s, s:f, s:f, s:f, s:I, s:b, s:s, s:s}", "keys", keys.s,
-                     "ms", 1e3 * search_estimate(x, c), "tokens_per_s",
-                     tokens_per_second(x, c), "mfu", mfu(x, c), "bytes",
-                     (json_int_t)search_bytes(x, c), "fits", search_fits(x, c),
-                     "price", known_words[c->known], "why", why.s);
+                     "ms", 1e3 * search_estimate(space, candidate),
+                     "tokens_per_s", tokens_per_second(space, candidate), "mfu",
+                     mfu(space, candidate), "bytes",
+                     (json_int_t)search_bytes(space, candidate), "fits",
+                     search_fits(space, candidate), "price",
+                     known_words[candidate->known], "why", why.s);
 }
 
-static void report_json_of(FILE *out, const Space *x, const Candidate *best)
+static void report_json_of(FILE *out, const Space *space, const Candidate *best)
 {
     json_t *rows = json_array();
 
-    for (size_t i = 0; i < vec_len(x->at) && i < SHOWN; i++)
-        if (x->at[i].known != PRICErefused)
-            json_array_append_new(rows, json_row(x, best, &x->at[i]));
-    json_t *j =
-        json_pack("{s:I, s:b, s:f, s:f, s:o, s:o}", "points",
-                  (json_int_t)x->legal, "proven", x->proven, "least_ms",
-                  1e3 * search_least(x), "seconds", search_clock() - x->begun,
-                  "best", json_row(x, best, best), "plans", rows);
+    for (size_t i = 0; i < vec_len(space->at) && i < SHOWN; i++)
+        if (space->at[i].known != PRICErefused)
+            json_array_append_new(rows, json_row(space, best, &space->at[i]));
+    json_t *j = json_pack("{s:I, s:b, s:f, s:f, s:o, s:o}", "points",
+                          (json_int_t)space->legal, "proven", space->proven,
+                          "least_ms", 1e3 * search_least(space), "seconds",
+                          search_clock() - space->begun, "best",
+                          json_row(space, best, best), "plans", rows);
     json_dumpf(j, out, JSON_COMPACT);
     fputc('\n', out);
     json_decref(j);
 }
 
-void search_report(FILE *out, const Space *x, const Candidate *best)
+void search_report(FILE *out, const Space *space, const Candidate *best)
 {
     Text t = { .arena = forever };
 
-    if (x->args->json) {
-        report_json_of(out, x, best);
+    if (space->args->json) {
+        report_json_of(out, space, best);
         return;
     }
-    put_table(&t, x, best);
-    put_verdict(&t, x);
-    put_point(&t, x, &best->p);
+    put_table(&t, space, best);
+    put_verdict(&t, space);
+    put_point(&t, space, &best->p);
     put(&t, "\n");
     fputs(t.s, out);
 }

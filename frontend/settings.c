@@ -54,9 +54,9 @@ static void need_modules(const Graph *g)
     Arena *a = g->arena;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Scope *s = g->node[i]->scope;
-        have |= s->marks & ~(unsigned)MARKSONE;
-        have |= s->unit ? 1u << MODULEfull : 0;
+        const Scope *scope = g->node[i]->scope;
+        have |= scope->marks & ~(unsigned)MARKSONE;
+        have |= scope->unit ? 1u << MODULEfull : 0;
     }
     unsigned none = asked & ~have;
     if (none)

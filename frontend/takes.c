@@ -180,48 +180,49 @@ static int in_bound(lua_State *L, int i, const char *bound)
     return !*bound || v > least || (equal && v == least);
 }
 
-static const char *expected(Front *f, const TakesItem *x)
+static const char *expected(Front *front, const TakesItem *item)
 {
-    const char *what = kinds[kind_named(x->kind)].what;
+    const char *what = kinds[kind_named(item->kind)].what;
 
-    if (!*x->bound)
+    if (!*item->bound)
         return what;
-    if (x->bound[1] == '=')
-        return strf(f->g->arena, "%s, at least %s", what, x->bound + 2);
-    return strf(f->g->arena, "%s above %s", what, x->bound + 1);
+    if (item->bound[1] == '=')
+        return strf(front->g->arena, "%s, at least %s", what, item->bound + 2);
+    return strf(front->g->arena, "%s above %s", what, item->bound + 1);
 }
 
-static int fits(lua_State *L, int i, const TakesItem *x)
+static int fits(lua_State *L, int i, const TakesItem *item)
 {
     if (lua_isnoneornil(L, i))
-        return x->optional;
-    return kinds[kind_named(x->kind)].is(L, i) && in_bound(L, i, x->bound);
+        return item->optional;
+    return kinds[kind_named(item->kind)].is(L, i) &&
+           in_bound(L, i, item->bound);
 }
 
 /* ---- messages ------------------------------------------------------------ */
 
-static void put_item(Text *out, const TakesItem *x)
+static void put_item(Text *out, const TakesItem *item)
 {
-    const char *form = kinds[kind_named(x->kind)].usage;
+    const char *form = kinds[kind_named(item->kind)].usage;
     const char *hole = form ? strstr(form, "%s") : NULL;
 
     if (!form)
-        put(out, "%s", x->name);
+        put(out, "%s", item->name);
     else if (!hole)
         put(out, "%s", form);
     else
-        put(out, "%.*s%s%s", (int)(hole - form), form, x->name, hole + 2);
+        put(out, "%.*s%s%s", (int)(hole - form), form, item->name, hole + 2);
 }
 
 /* rope(x, "axis", "pos", theta [, options]), axes { name=size, ... } */
-static const char *usage(Front *f, const TakesRow *r)
+static const char *usage(Front *front, const TakesRow *row)
 {
-    Text out = { .arena = f->g->arena };
+    Text out = { .arena = front->g->arena };
     TakesItem x[MAXITEM];
-    int open, n = read_items(r->items, x, &open), left = 0;
+    int open, n = read_items(row->items, x, &open), left = 0;
     int table = n == 1 && kinds[kind_named(x[0].kind)].is == is_table;
 
-    put(&out, "%s%s", r->name, table ? " " : "(");
+    put(&out, "%s%s", row->name, table ? " " : "(");
     for (int i = 0; i < n; i++) {
         left += x[i].optional;
         put(&out, "%s%s", x[i].optional ? i ? " [" : "[" : "", i ? ", " : "");
@@ -234,64 +235,64 @@ static const char *usage(Front *f, const TakesRow *r)
     return out.s;
 }
 
-/* r: null for the field of a table. */
+/* row: null for the field of a table. */
 static _Noreturn void bad_item(lua_State *L, int i, const char *where,
-                               const TakesItem *x, const TakesRow *r)
+                               const TakesItem *item, const TakesRow *row)
 {
     Front *f = front(L);
     int infinite = lua_type(L, i) == LUA_TNUMBER && !is_number(L, i);
 
     if (lua_type(L, i) == LUA_TSTRING && !is_text(L, i))
-        err(f->loc, "%s: '%s' holds a zero byte", where, x->name);
+        err(f->loc, "%s: '%s' holds a zero byte", where, item->name);
     if (lua_isnoneornil(L, i))
-        err(f->loc, "%s: '%s' is missing%s%s", where, x->name,
-            r ? "; write " : "", r ? usage(f, r) : "");
-    err(f->loc, "%s: '%s' must be %s%s, got %s%s%s", where, x->name,
-        expected(f, x), infinite ? ", finite" : "", kind_of(L, i),
-        r ? "; write " : "", r ? usage(f, r) : "");
+        err(f->loc, "%s: '%s' is missing%s%s", where, item->name,
+            row ? "; write " : "", row ? usage(f, row) : "");
+    err(f->loc, "%s: '%s' must be %s%s, got %s%s%s", where, item->name,
+        expected(f, item), infinite ? ", finite" : "", kind_of(L, i),
+        row ? "; write " : "", row ? usage(f, row) : "");
 }
 
 /* ---- tables of options --------------------------------------------------- */
 
 static void check_fields(lua_State *L, int at, const char *where,
-                         const TakesRow *r);
+                         const TakesRow *row);
 
-static void unknown_field(Front *f, const char *where, const char *name,
-                          const TakesItem *x, int n)
+static void unknown_field(Front *front, const char *where, const char *name,
+                          const TakesItem *item, int n)
 {
-    Text out = { .arena = f->g->arena };
+    Text out = { .arena = front->g->arena };
     const char *names[MAXITEM];
 
     for (int i = 0; i < n; i++) {
-        names[i] = x[i].name;
-        put(&out, "%s%s", i ? ", " : "", x[i].name);
+        names[i] = item[i].name;
+        put(&out, "%s%s", i ? ", " : "", item[i].name);
     }
     const char *near = did_you_mean(name, names, (size_t)n);
-    err(f->loc, "%s: unknown option '%s'%s%s", where, name,
+    err(front->loc, "%s: unknown option '%s'%s%s", where, name,
         *near ? near : "; it knows ", *near ? "" : out.s);
 }
 
 static void check_field(lua_State *L, int at, const char *where,
-                        const TakesItem *x)
+                        const TakesItem *item)
 {
     Front *f = front(L);
-    const TakesRow *inner = fields_of(x->kind);
+    const TakesRow *inner = fields_of(item->kind);
 
-    lua_getfield(L, at, x->name);
-    if (!fits(L, -1, x))
-        bad_item(L, -1, where, x, NULL);
+    lua_getfield(L, at, item->name);
+    if (!fits(L, -1, item))
+        bad_item(L, -1, where, item, NULL);
     if (inner && !lua_isnil(L, -1))
         check_fields(L, lua_gettop(L),
-                     strf(f->g->arena, "%s: %s", where, x->name), inner);
+                     strf(f->g->arena, "%s: %s", where, item->name), inner);
     lua_pop(L, 1);
 }
 
 static void check_fields(lua_State *L, int at, const char *where,
-                         const TakesRow *r)
+                         const TakesRow *row)
 {
     Front *f = front(L);
     TakesItem x[MAXITEM];
-    int open, n = read_items(r->items, x, &open), given;
+    int open, n = read_items(row->items, x, &open), given;
     const char **key = sorted_keys(L, at, &given);
 
     for (int i = 0; i < given; i++) {
@@ -310,10 +311,10 @@ static void check_fields(lua_State *L, int at, const char *where,
 
 /* The first argument that does not fit, from 1; 0: all do. One too many is
  * the one behind the last. */
-static int misfit(lua_State *L, const TakesRow *r)
+static int misfit(lua_State *L, const TakesRow *row)
 {
     TakesItem x[MAXITEM];
-    int open, n = read_items(r->items, x, &open);
+    int open, n = read_items(row->items, x, &open);
 
     for (int i = 0; i < n; i++)
         if (!fits(L, i + 1, &x[i]))
@@ -321,27 +322,27 @@ static int misfit(lua_State *L, const TakesRow *r)
     return !open && lua_gettop(L) > n ? n + 1 : 0;
 }
 
-static _Noreturn void refuse(lua_State *L, const TakesRow *r, int at)
+static _Noreturn void refuse(lua_State *L, const TakesRow *row, int at)
 {
-    Front *f = enter(L, r->name);
+    Front *f = enter(L, row->name);
     TakesItem x[MAXITEM];
-    int open, n = read_items(r->items, x, &open);
+    int open, n = read_items(row->items, x, &open);
 
     if (at > n)
-        err(f->loc, "%s: %d arguments, it takes %d; write %s", r->name,
-            lua_gettop(L), n, usage(f, r));
-    bad_item(L, at, r->name, &x[at - 1], r);
+        err(f->loc, "%s: %d arguments, it takes %d; write %s", row->name,
+            lua_gettop(L), n, usage(f, row));
+    bad_item(L, at, row->name, &x[at - 1], row);
 }
 
 /* Of several ways to write a call, the one that fits furthest. */
-static void check_call(lua_State *L, const TakesRow *r)
+static void check_call(lua_State *L, const TakesRow *row)
 {
-    const TakesRow *best = r;
+    const TakesRow *best = row;
     int most = -1, at;
     TakesItem x[MAXITEM];
     int open;
 
-    for (const TakesRow *way = r; way->name && !strcmp(way->name, r->name);
+    for (const TakesRow *way = row; way->name && !strcmp(way->name, row->name);
          way++) {
         at = misfit(L, way);
         if (at > most || !at) {
@@ -358,8 +359,8 @@ static void check_call(lua_State *L, const TakesRow *r)
         const TakesRow *inner = fields_of(x[i].kind);
         if (!inner || lua_isnoneornil(L, i + 1))
             continue;
-        enter(L, r->name);
-        check_fields(L, i + 1, r->name, inner);
+        enter(L, row->name);
+        check_fields(L, i + 1, row->name, inner);
     }
 }
 
@@ -380,13 +381,13 @@ static int checked(lua_State *L)
 
 int takes_wrap(lua_State *L, const char *name)
 {
-    const TakesRow *r = calls;
+    const TakesRow *row = calls;
 
-    while (r->name && strcmp(r->name, name))
-        r++;
-    if (!r->name)
+    while (row->name && strcmp(row->name, name))
+        row++;
+    if (!row->name)
         return 0;
-    lua_pushlightuserdata(L, (void *)(uintptr_t)r);
+    lua_pushlightuserdata(L, (void *)(uintptr_t)row);
     lua_pushcclosure(L, checked, 2);
     return 1;
 }

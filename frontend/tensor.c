@@ -47,9 +47,9 @@ const char *kind_of(lua_State *L, int arg)
     }
 }
 
-const char *dims_text(Front *f, const Node *n)
+const char *dims_text(Front *front, const Node *n)
 {
-    return shape_text(f->g, n);
+    return shape_text(front->g, n);
 }
 
 /* ---- values -------------------------------------------------------------- */
@@ -84,42 +84,42 @@ int push_node(lua_State *L, Node *n)
     return push_index(L, n, NULL, 0);
 }
 
-Graph *current(Front *f)
+Graph *current(Front *front)
 {
-    return f->body ? f->body->g : f->g;
+    return front->body ? front->body->g : front->g;
 }
 
-static Node *new_arg(Front *f, Body *b, const Node *of)
+static Node *new_arg(Front *front, Body *body, const Node *of)
 {
-    Node *n = g_node(b->g, Oarg, of->loc, 0, NULL);
+    Node *n = g_node(body->g, Oarg, of->loc, 0, NULL);
 
-    n->at.arg.index = (int64_t)vec_len(b->outer);
+    n->at.arg.index = (int64_t)vec_len(body->outer);
     n->dt = of->dt;
     n->nd = of->nd;
     memcpy(n->dim, of->dim, sizeof n->dim);
     if (n->at.arg.index == MAXIN)
-        err(f->loc, "%s: more than %d operands", f->fn, MAXIN);
-    return infer(b->g, n);
+        err(front->loc, "%s: more than %d operands", front->fn, MAXIN);
+    return infer(body->g, n);
 }
 
-/* n of body `in`, seen from body b inside of it. */
-static Node *seen_from(Front *f, Body *b, Node *n, const Body *in)
+/* n of body `in`, seen from body inside of it. */
+static Node *seen_from(Front *front, Body *body, Node *n, const Body *in)
 {
-    if (b == in)
+    if (body == in)
         return n;
-    if (!b)
-        die("%s: a tensor left the composite that made it", f->fn);
-    n = seen_from(f, b->up, n, in);
-    for (size_t i = 0; i < vec_len(b->outer); i++)
-        if (b->outer[i] == n)
-            return b->arg[i];
-    Node *a = new_arg(f, b, n);
-    vec_push(f->g->arena, b->outer, n);
-    vec_push(f->g->arena, b->arg, a);
+    if (!body)
+        die("%s: a tensor left the composite that made it", front->fn);
+    n = seen_from(front, body->up, n, in);
+    for (size_t i = 0; i < vec_len(body->outer); i++)
+        if (body->outer[i] == n)
+            return body->arg[i];
+    Node *a = new_arg(front, body, n);
+    vec_push(front->g->arena, body->outer, n);
+    vec_push(front->g->arena, body->arg, a);
     return a;
 }
 
-static const char *size_text(Front *f, const Node *n)
+static const char *size_text(Front *front, const Node *n)
 {
     static const char *const unit[] = { "KB", "MB", "GB", "TB", "PB", "EB" };
     double bytes = 4;
@@ -129,45 +129,45 @@ static const char *size_text(Front *f, const Node *n)
         bytes *= (double)n->dim[i].n;
     for (bytes /= 1000; bytes >= 1000 && u < 5; u++)
         bytes /= 1000;
-    return strf(f->g->arena, "%.1f %s", bytes, unit[u]);
+    return strf(front->g->arena, "%.1f %s", bytes, unit[u]);
 }
 
 /* A vector for each expert (a bias) is as large as its result anyway: gather
  * it. A matrix for each token never is. */
-static Node *picked(Front *f, Node *n)
+static Node *picked(Front *front, Node *n)
 {
     if (n->in[0]->nd > 2)
-        err(f->loc,
+        err(front->loc,
             "%s: an indexed weight such as W[e] may only be used inside dot(); "
             "materialising %s would need %s",
-            f->fn, dims_text(f, n), size_text(f, n));
-    return gathered(f, n->in[0], n->in[1], n->at.pick.axis);
+            front->fn, dims_text(front, n), size_text(front, n));
+    return gathered(front, n->in[0], n->in[1], n->at.pick.axis);
 }
 
-Node *use(Front *f, const LuaTensor *v)
+Node *use(Front *front, const LuaTensor *tensor)
 {
-    Body *inner = f->body;
-    Node *n = v->n;
+    Body *inner = front->body;
+    Node *n = tensor->n;
 
     if (n->op == Opick) {
-        f->body = v->in;
-        n = picked(f, n);
-        f->body = inner;
+        front->body = tensor->in;
+        n = picked(front, n);
+        front->body = inner;
     }
-    return seen_from(f, inner, n, v->in);
+    return seen_from(front, inner, n, tensor->in);
 }
 
 /* An indexed weight is virtual: inside a body it is made again. */
-Node *use_any(Front *f, const LuaTensor *v)
+Node *use_any(Front *front, const LuaTensor *tensor)
 {
-    if (v->n->op != Opick || v->in == f->body)
-        return seen_from(f, f->body, v->n, v->in);
+    if (tensor->n->op != Opick || tensor->in == front->body)
+        return seen_from(front, front->body, tensor->n, tensor->in);
     Node *in[2], *n;
     for (int k = 0; k < 2; k++)
-        in[k] = seen_from(f, f->body, v->n->in[k], v->in);
-    n = make(f, Opick, 2, in);
-    n->at.pick.axis = v->n->at.pick.axis;
-    return infer(current(f), n);
+        in[k] = seen_from(front, front->body, tensor->n->in[k], tensor->in);
+    n = make(front, Opick, 2, in);
+    n->at.pick.axis = tensor->n->at.pick.axis;
+    return infer(current(front), n);
 }
 
 Node *operand(lua_State *L, int arg, const char *what)
@@ -177,85 +177,86 @@ Node *operand(lua_State *L, int arg, const char *what)
 
 /* ---- building ------------------------------------------------------------ */
 
-Node *make(Front *f, Op op, int nin, Node *const *in)
+Node *make(Front *front, Op op, int nin, Node *const *in)
 {
-    Graph *g = current(f);
+    Graph *g = current(front);
 
     if (vec_len(g->node) > MAXNODES)
-        err(f->loc, "the model has more than %d operations", MAXNODES);
-    Node *n = g_node(g, op, f->loc, nin, in);
-    n->scope = f->scope;
+        err(front->loc, "the model has more than %d operations", MAXNODES);
+    Node *n = g_node(g, op, front->loc, nin, in);
+    n->scope = front->scope;
     return n;
 }
 
-Node *ew(Front *f, Op op, Node *a, Node *b, Node *c)
+Node *ew(Front *front, Op op, Node *a, Node *b, Node *c)
 {
     Node *in[3] = { a, b, c };
 
-    return infer(current(f), make(f, op, c ? 3 : b ? 2 : 1, in));
+    return infer(current(front), make(front, op, c ? 3 : b ? 2 : 1, in));
 }
 
-Node *constant(Front *f, Dtype dt, double v)
+Node *constant(Front *front, Dtype dt, double v)
 {
-    Node *n = make(f, Oconst, 0, NULL);
+    Node *n = make(front, Oconst, 0, NULL);
 
     n->dt = dt;
     n->at.constant.value = v;
-    return infer(current(f), n);
+    return infer(current(front), n);
 }
 
-Node *cast_to(Front *f, Node *a, Dtype dt)
+Node *cast_to(Front *front, Node *a, Dtype dt)
 {
     if (a->dt == dt)
         return a;
-    Node *n = make(f, Ocast, 1, &a);
+    Node *n = make(front, Ocast, 1, &a);
     n->at.cast.to = dt;
-    return infer(current(f), n);
+    return infer(current(front), n);
 }
 
-Node *reduce(Front *f, Op op, Node *a, Axis *const *A, int nA)
+Node *reduce(Front *front, Op op, Node *a, Axis *const *A, int nA)
 {
     if (nA == 0)
         return a;
-    Node *n = make(f, op, 1, &a);
-    *n_axes(n) = g_axes(f->g, A, nA);
-    return infer(current(f), n);
+    Node *n = make(front, op, 1, &a);
+    *n_axes(n) = g_axes(front->g, A, nA);
+    return infer(current(front), n);
 }
 
-Node *iota_of(Front *f, Axis *a, int64_t size)
+Node *iota_of(Front *front, Axis *a, int64_t size)
 {
-    Node *n = make(f, Oiota, 0, NULL);
+    Node *n = make(front, Oiota, 0, NULL);
 
     n->at.iota.axis = a;
     n->nd = 1;
     n->dim[0] = (Dim){ a, size };
-    return infer(current(f), n);
+    return infer(current(front), n);
 }
 
 /* ---- elementwise operands ------------------------------------------------ */
 
 /* A number takes the dtype of the tensors beside it. Beside integers a float
  * stays one. */
-static Node *number(Front *f, lua_State *L, int arg, Dtype beside)
+static Node *number(Front *front, lua_State *L, int arg, Dtype beside)
 {
     double v = lua_tonumber(L, arg);
 
     if (dtypes[beside].kind == 'f')
-        return constant(f, arithmetic_dtype(beside), v);
+        return constant(front, arithmetic_dtype(beside), v);
     if (!lua_isinteger(L, arg))
-        return constant(f, Df32, v);
+        return constant(front, Df32, v);
     if (v < INT32_MIN || v > INT32_MAX)
-        err(f->loc, "%s: the number %s is too large for integers of 32 bits",
-            f->fn, lua_tostring(L, arg));
-    return constant(f, beside == Dbool ? Di32 : beside, v);
+        err(front->loc,
+            "%s: the number %s is too large for integers of 32 bits", front->fn,
+            lua_tostring(L, arg));
+    return constant(front, beside == Dbool ? Di32 : beside, v);
 }
 
-static void bad_operand(lua_State *L, Front *f, int arg, int i, int n)
+static void bad_operand(lua_State *L, Front *front, int arg, int i, int n)
 {
     if (n > 1)
-        err(f->loc, "%s: argument %d must be a tensor or a number, got %s",
-            f->fn, i + 1, kind_of(L, arg));
-    err(f->loc, "%s: the argument must be a tensor, got %s", f->fn,
+        err(front->loc, "%s: argument %d must be a tensor or a number, got %s",
+            front->fn, i + 1, kind_of(L, arg));
+    err(front->loc, "%s: the argument must be a tensor, got %s", front->fn,
         kind_of(L, arg));
 }
 

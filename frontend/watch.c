@@ -16,26 +16,26 @@ static void put_value(Text *out, double x)
 }
 
 /* As many as are drawn, the last one too. */
-static void put_series(Text *out, const RunSeries *s)
+static void put_series(Text *out, const RunSeries *series)
 {
-    size_t n = vec_len(s->at), per = (n + POINTS - 1) / POINTS;
+    size_t n = vec_len(series->at), per = (n + POINTS - 1) / POINTS;
 
-    put_page(out, s->name);
+    put_page(out, series->name);
     put(out, ":[");
     for (size_t i = (n - 1) % per; i < n; i += per) {
-        put(out, "%s[%.0f,", i >= per ? "," : "", s->at[i].step);
-        put_value(out, s->at[i].value);
+        put(out, "%s[%.0f,", i >= per ? "," : "", series->at[i].step);
+        put_value(out, series->at[i].value);
         put(out, "]");
     }
     put(out, "]");
 }
 
 /* Numbers of single layers are maps: a row a layer, steps to the right. */
-static int is_layers(const RunSeries *s)
+static int is_layers(const RunSeries *series)
 {
     int64_t number;
 
-    return pattern_of(s->name, &number) && number >= 0;
+    return pattern_of(series->name, &number) && number >= 0;
 }
 
 static void put_all_series(Text *out, const RunLog *run)
@@ -44,28 +44,28 @@ static void put_all_series(Text *out, const RunLog *run)
 
     put(out, ",\"series\":{");
     for (size_t i = 0; i < vec_len(run->series); i++) {
-        const RunSeries *s = &run->series[i];
-        if (!vec_len(s->at) || is_layers(s))
+        const RunSeries *series = &run->series[i];
+        if (!vec_len(series->at) || is_layers(series))
             continue;
         put(out, count++ ? "," : "");
-        put_series(out, s);
+        put_series(out, series);
     }
     put(out, "}");
 }
 
-static void put_layer(Text *out, const RunSeries *s)
+static void put_layer(Text *out, const RunSeries *series)
 {
-    size_t n = vec_len(s->at), per = (n + LAYERSTEPS - 1) / LAYERSTEPS;
+    size_t n = vec_len(series->at), per = (n + LAYERSTEPS - 1) / LAYERSTEPS;
 
-    put_page(out, s->name);
+    put_page(out, series->name);
     put(out, ",[");
-    for (size_t i = 0; i < vec_len(s->list); i++) {
+    for (size_t i = 0; i < vec_len(series->list); i++) {
         put(out, i ? "," : "");
-        put_value(out, s->list[i]);
+        put_value(out, series->list[i]);
     }
     for (size_t i = n ? (n - 1) % per : 0; i < n; i += per) {
         put(out, i >= per ? "," : "");
-        put_value(out, s->at[i].value);
+        put_value(out, series->at[i].value);
     }
     put(out, "]");
 }
@@ -78,11 +78,11 @@ static void put_maps(Text *out, const RunLog *run)
 
     put(out, ",\"maps\":[");
     for (size_t i = 0; i < vec_len(run->series); i++) {
-        const RunSeries *s = &run->series[i];
-        const char *pattern = pattern_of(s->name, &number);
+        const RunSeries *series = &run->series[i];
+        const char *pattern = pattern_of(series->name, &number);
         size_t k = 0;
         int rows = 0;
-        if (number < 0 && !vec_len(s->list))
+        if (number < 0 && !vec_len(series->list))
             continue;
         while (k < vec_len(done) && done[k] != pattern)
             k++;
@@ -91,7 +91,7 @@ static void put_maps(Text *out, const RunLog *run)
         put(out, "%s[", vec_len(done) ? "," : "");
         vec_push(out->arena, done, pattern);
         put_page(out, pattern);
-        put(out, ",%d,[", vec_len(s->list) > 0);
+        put(out, ",%d,[", vec_len(series->list) > 0);
         for (size_t j = i; j < vec_len(run->series); j++)
             if (pattern_of(run->series[j].name, &number) == pattern) {
                 put(out, rows++ ? ",[" : "[");
@@ -139,16 +139,16 @@ static void put_planned(Text *out, const RunLog *run)
 }
 
 /* Is there more to come? */
-static int write_run(const Args *a, const char *path)
+static int write_run(const Args *args, const char *path)
 {
     Text out = { .arena = arena_new() };
-    const RunLog *run = run_log(out.arena, a->file);
+    const RunLog *run = run_log(out.arena, args->file);
     int more = !run->settings ||
                last_step(run) < opts_int(run->settings->given, "train.steps");
 
     put(&out, "{\"run\":{\"name\":");
-    put_page(&out, a->file);
-    put_page_number(&out, "every", more ? a->every : 0);
+    put_page(&out, args->file);
+    put_page_number(&out, "every", more ? args->every : 0);
     put_page_number(&out, "median", 1e-3 * series_median(run, "step_ms"));
     put_planned(&out, run);
     put_all_series(&out, run);
@@ -157,21 +157,22 @@ static int write_run(const Args *a, const char *path)
     put(&out, "}}");
     write_page(path, out.s);
     arena_free(out.arena);
-    return more && a->every > 0;
+    return more && args->every > 0;
 }
 
-int cmd_watch(Args *a)
+int cmd_watch(Args *args)
 {
     const char *path =
-        a->out ? a->out : strf(forever, "%s/watch.html", a->file);
-    struct timespec pause = { .tv_sec = a->every < 1 ? 1 : (time_t)a->every };
-    int more = write_run(a, path);
+        args->out ? args->out : strf(forever, "%s/watch.html", args->file);
+    struct timespec pause = { .tv_sec =
+                                  args->every < 1 ? 1 : (time_t)args->every };
+    int more = write_run(args, path);
 
     printf("%s\n", path);
     while (more) {
         fflush(stdout);
         nanosleep(&pause, NULL);
-        more = write_run(a, path);
+        more = write_run(args, path);
     }
     return 0;
 }

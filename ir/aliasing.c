@@ -15,17 +15,17 @@ static int renames(const Node *n)
 }
 
 /* Do the dims of `fine` become those of `coarse` when the axes v of fine, as
- * neighbours in that order, stand for the one axis x of coarse? */
+ * neighbours in that order, stand for the one axis of coarse? */
 static int merges(const Node *fine, const Node *coarse, Axis *const *v, int nv,
-                  const Axis *x)
+                  const Axis *axis)
 {
     int i = 0;
 
     for (int k = 0; k < coarse->nd; k++) {
-        int run = coarse->dim[k].a == x ? nv : 1;
+        int run = coarse->dim[k].a == axis ? nv : 1;
         for (int q = 0; q < run; q++, i++)
             if (i >= fine->nd ||
-                fine->dim[i].a != (run == nv && coarse->dim[k].a == x
+                fine->dim[i].a != (run == nv && coarse->dim[k].a == axis
                                        ? v[q]
                                        : coarse->dim[k].a))
                 return 0;

@@ -65,11 +65,11 @@ static void push_block(Arena *a, size_t bytes)
         size = LARGEST;
     if (size < bytes)
         size = bytes;
-    ArenaBlock *b = malloc(sizeof *b + size);
-    if (!b)
-        b = claim(sizeof *b + (size = bytes));
-    *b = (ArenaBlock){ .next = a->top, .size = size };
-    a->top = b;
+    ArenaBlock *block = malloc(sizeof *block + size);
+    if (!block)
+        block = claim(sizeof *block + (size = bytes));
+    *block = (ArenaBlock){ .next = a->top, .size = size };
+    a->top = block;
 }
 
 void *alloc(Arena *a, size_t bytes)
@@ -85,20 +85,20 @@ void *alloc(Arena *a, size_t bytes)
     return memset(p, 0, bytes);
 }
 
-static void drop(ArenaBlock *b)
+static void drop(ArenaBlock *block)
 {
 #ifdef HARDMEM
-    memset(b + 1, 0xa5, b->size);
+    memset(block + 1, 0xa5, block->size);
 #endif
-    free(b);
+    free(block);
 }
 
 void arena_reset(Arena *a)
 {
     while (a->top && a->top->next) {
-        ArenaBlock *b = a->top;
-        a->top = b->next;
-        drop(b);
+        ArenaBlock *block = a->top;
+        a->top = block->next;
+        drop(block);
     }
     a->used = 0;
     if (!a->top)

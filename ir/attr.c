@@ -40,19 +40,19 @@ size_t attr_width(AttrType t)
     }
 }
 
-void *attr_at(const Node *n, const AttrInfo *t)
+void *attr_at(const Node *n, const AttrInfo *info)
 {
-    return (char *)(uintptr_t)&n->at + t->at;
+    return (char *)(uintptr_t)&n->at + info->at;
 }
 
-int attr_unsaid(const Node *n, const AttrInfo *t)
+int attr_unsaid(const Node *n, const AttrInfo *info)
 {
     static const char none[sizeof(Axes)];
-    const void *v = attr_at(n, t);
+    const void *v = attr_at(n, info);
 
-    if (t->type == ATaxes)
+    if (info->type == ATaxes)
         return ((const Axes *)v)->n == 0;
-    return !memcmp(v, none, attr_width(t->type));
+    return !memcmp(v, none, attr_width(info->type));
 }
 
 const AttrInfo *attr_named(Op op, const char *name)
@@ -83,8 +83,8 @@ static uint64_t hash_value(uint64_t h, AttrType type, const void *p)
 uint64_t attrs_hash(uint64_t h, const Node *n)
 {
     for (int i = 0; i < optab[n->op].nattr; i++) {
-        const AttrInfo *t = &optab[n->op].attr[i];
-        h = hash_value(h, t->type, attr_at(n, t));
+        const AttrInfo *info = &optab[n->op].attr[i];
+        h = hash_value(h, info->type, attr_at(n, info));
     }
     return h;
 }
@@ -113,8 +113,8 @@ static int same_value(AttrType type, const void *a, const void *b)
 int same_attrs(const Node *a, const Node *b)
 {
     for (int i = 0; i < optab[a->op].nattr; i++) {
-        const AttrInfo *t = &optab[a->op].attr[i];
-        if (!same_value(t->type, attr_at(a, t), attr_at(b, t)))
+        const AttrInfo *info = &optab[a->op].attr[i];
+        if (!same_value(info->type, attr_at(a, info), attr_at(b, info)))
             return 0;
     }
     return 1;
@@ -123,10 +123,10 @@ int same_attrs(const Node *a, const Node *b)
 void attrs_like(Node *n, const Node *from)
 {
     for (int i = 0; i < optab[n->op].nattr; i++) {
-        const AttrInfo *t = &optab[n->op].attr[i];
-        const AttrInfo *f = attr_named(from->op, t->name);
-        if (f && f->type == t->type)
-            memcpy(attr_at(n, t), attr_at(from, f), attr_width(t->type));
+        const AttrInfo *info = &optab[n->op].attr[i];
+        const AttrInfo *f = attr_named(from->op, info->name);
+        if (f && f->type == info->type)
+            memcpy(attr_at(n, info), attr_at(from, f), attr_width(info->type));
     }
 }
 
@@ -140,11 +140,11 @@ Axes g_axes(Graph *g, Axis *const *v, int n)
     return x;
 }
 
-Axes attr_axes(const Node *n, const AttrInfo *t)
+Axes attr_axes(const Node *n, const AttrInfo *info)
 {
-    if (t->type == ATaxes)
-        return *(Axes *)attr_at(n, t);
-    Axis **v = t->type == ATaxis ? attr_at(n, t) : NULL;
+    if (info->type == ATaxes)
+        return *(Axes *)attr_at(n, info);
+    Axis **v = info->type == ATaxis ? attr_at(n, info) : NULL;
     return (Axes){ v && *v, v };
 }
 
@@ -161,13 +161,13 @@ int attrs_name(const Node *n, const Axis *a)
 void attrs_replace(Graph *g, Node *n, const Axis *a, Axis *by)
 {
     for (int i = 0; i < optab[n->op].nattr; i++) {
-        const AttrInfo *t = &optab[n->op].attr[i];
-        Axes x = attr_axes(n, t);
+        const AttrInfo *info = &optab[n->op].attr[i];
+        Axes x = attr_axes(n, info);
         int k = axis_at(x.v, x.n, a);
         if (k < 0)
             continue;
-        if (t->type == ATaxes) /* other nodes may share the list */
-            *(Axes *)attr_at(n, t) = x = g_axes(g, x.v, x.n);
+        if (info->type == ATaxes) /* other nodes may share the list */
+            *(Axes *)attr_at(n, info) = x = g_axes(g, x.v, x.n);
         x.v[k] = by;
     }
 }
@@ -184,11 +184,11 @@ Axis *whole_axis(const Node *n)
 
 static void *shared(const Node *n, SharedAttr k, const char *name)
 {
-    const AttrInfo *t = optab[n->op].shared[k];
+    const AttrInfo *info = optab[n->op].shared[k];
 
-    if (!t)
+    if (!info)
         die("%s has no attribute '%s'", optab[n->op].name, name);
-    return attr_at(n, t);
+    return attr_at(n, info);
 }
 
 Axis *n_axis(const Node *n)

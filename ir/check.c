@@ -49,10 +49,10 @@ bad(GraphCheck *c, const Node *n, const char *fmt, ...)
 }
 
 /* Position in the graph, -1: it is not there. Ids are positions (nodes()). */
-static int64_t place_of(GraphCheck *c, const Node *n)
+static int64_t place_of(GraphCheck *check, const Node *n)
 {
-    int here = n->id >= 0 && (size_t)n->id < vec_len(c->g->node) &&
-               c->g->node[n->id] == n;
+    int here = n->id >= 0 && (size_t)n->id < vec_len(check->g->node) &&
+               check->g->node[n->id] == n;
 
     return here ? n->id : -1;
 }
@@ -72,30 +72,31 @@ int takes(Op op, int nin)
            (op == Ogmm && nin == 5) || (op == Oquantize_blocks && nin == 2);
 }
 
-static int operands(GraphCheck *c, const Node *n, int64_t at)
+static int operands(GraphCheck *check, const Node *n, int64_t at)
 {
     if (!takes(n->op, n->nin))
-        return bad(c, n, "%d operands, not %d", n->nin, optab[n->op].nin);
+        return bad(check, n, "%d operands, not %d", n->nin, optab[n->op].nin);
     for (int i = 0; i < n->nin; i++) {
-        int64_t p = n->in[i] ? place_of(c, n->in[i]) : -1;
+        int64_t p = n->in[i] ? place_of(check, n->in[i]) : -1;
         if (p < 0)
-            return bad(c, n, "operand %d is not in the graph", i + 1);
+            return bad(check, n, "operand %d is not in the graph", i + 1);
         if (p >= at)
-            return bad(c, n, "operand %d, %%%s, stands below", i + 1,
+            return bad(check, n, "operand %d, %%%s, stands below", i + 1,
                        n->in[i]->name ? n->in[i]->name : "?");
     }
     return 0;
 }
 
-static const char *attr_wrong(Arena *a, const Node *n, const AttrInfo *t)
+static const char *attr_wrong(Arena *a, const Node *n, const AttrInfo *info)
 {
-    Axes x = attr_axes(n, t);
+    Axes x = attr_axes(n, info);
 
-    if (t->use != ATmay && attr_unsaid(n, t) &&
-        (t->type == ATaxis || t->type == ATaxes || t->type == ATstr ||
-         t->type == ATdtype || t->type == ATscales))
-        return strf(a, "lacks '%s'", t->name);
-    if (t->use == ATnew && x.v[0] != n_axis(n) && dim_of(n->in[0], x.v[0]) >= 0)
+    if (info->use != ATmay && attr_unsaid(n, info) &&
+        (info->type == ATaxis || info->type == ATaxes || info->type == ATstr ||
+         info->type == ATdtype || info->type == ATscales))
+        return strf(a, "lacks '%s'", info->name);
+    if (info->use == ATnew && x.v[0] != n_axis(n) &&
+        dim_of(n->in[0], x.v[0]) >= 0)
         return strf(a, "its operand has the axis '%s'", x.v[0]->name);
     return NULL;
 }
@@ -123,11 +124,11 @@ const char *attrs_wrong(Arena *a, const Node *n)
                                                                : NULL;
 }
 
-static int attributes(GraphCheck *c, const Node *n)
+static int attributes(GraphCheck *check, const Node *n)
 {
-    const char *why = attrs_wrong(c->arena, n);
+    const char *why = attrs_wrong(check->arena, n);
 
-    return why && bad(c, n, "%s", why);
+    return why && bad(check, n, "%s", why);
 }
 
 /* Does a pad what it says, as g_padded makes it? */
@@ -139,37 +140,37 @@ static int pads(const Axis *a)
            a->n == sat_mul(of->n / a->parts + 1, a->parts);
 }
 
-static int one_axis(GraphCheck *c, const Node *n, Axis *a)
+static int one_axis(GraphCheck *check, const Node *n, Axis *a)
 {
-    const Axis **lately = &c->lately[KEYP(a) / 16 % 64];
+    const Axis **lately = &check->lately[KEYP(a) / 16 % 64];
     if (*lately == a)
         return 0;
-    void **known = table_at(c->axes, KEYP(a->name));
+    void **known = table_at(check->axes, KEYP(a->name));
     if (!*known)
         *known = a;
     *lately = a;
     if (a->parts && !pads(a))
-        return bad(c, n, "axis '%s' is no axis in %lld parts with padding",
+        return bad(check, n, "axis '%s' is no axis in %lld parts with padding",
                    a->name, (long long)a->parts);
-    return *known != a && bad(c, n, "two axes are called '%s'", a->name);
+    return *known != a && bad(check, n, "two axes are called '%s'", a->name);
 }
 
-static int axes(GraphCheck *c, const Node *n)
+static int axes(GraphCheck *check, const Node *n)
 {
     for (int i = 0; i < optab[n->op].nattr; i++) {
         Axes x = attr_axes(n, &optab[n->op].attr[i]);
         for (int k = 0; k < x.n; k++)
-            if (one_axis(c, n, x.v[k]))
+            if (one_axis(check, n, x.v[k]))
                 return 1;
     }
     for (int i = 0; i < n->nd; i++) {
-        if (one_axis(c, n, n->dim[i].a))
+        if (one_axis(check, n, n->dim[i].a))
             return 1;
         if (n->dim[i].n < 1)
-            return bad(c, n, "axis '%s' is %lld", n->dim[i].a->name,
+            return bad(check, n, "axis '%s' is %lld", n->dim[i].a->name,
                        (long long)n->dim[i].n);
         if (dim_of(n, n->dim[i].a) != i)
-            return bad(c, n, "axis '%s' stands twice", n->dim[i].a->name);
+            return bad(check, n, "axis '%s' stands twice", n->dim[i].a->name);
     }
     return 0;
 }
@@ -184,39 +185,39 @@ static void hear(const char *msg)
 }
 
 /* Null, or what infer says against n. */
-static const char *inferred(GraphCheck *c, Node *n)
+static const char *inferred(GraphCheck *check, Node *n)
 {
     void (*hook)(const char *) = err_hook;
 
     said = NULL;
     err_hook = hear;
     if (!setjmp(failed))
-        infer((Graph *)c->g, n);
+        infer((Graph *)check->g, n);
     err_hook = hook;
     return said;
 }
 
-static int dims(GraphCheck *c, const Node *n)
+static int dims(GraphCheck *check, const Node *n)
 {
     Node copy = *n;
 
     if (n->op == Omerge && !are_neighbours(n->in[0], &n->at.merge.axes))
-        return bad(c, n, "the merged axes are no neighbours");
-    const char *wrong = inferred(c, &copy);
+        return bad(check, n, "the merged axes are no neighbours");
+    const char *wrong = inferred(check, &copy);
     if (wrong)
-        return bad(c, n, "%s", wrong);
+        return bad(check, n, "%s", wrong);
     int same = copy.nd == n->nd;
     for (int i = 0; i < n->nd && same; i++)
         same = copy.dim[i].a == n->dim[i].a && copy.dim[i].n == n->dim[i].n;
     if (same && copy.dt != n->dt)
-        return bad(c, n, "is %s, and its operands make %s", dtypes[n->dt].name,
-                   dtypes[copy.dt].name);
+        return bad(check, n, "is %s, and its operands make %s",
+                   dtypes[n->dt].name, dtypes[copy.dt].name);
     if (same)
         return 0;
-    Text have = { .arena = c->arena }, want = have;
+    Text have = { .arena = check->arena }, want = have;
     print_dims(&have, n);
     print_dims(&want, &copy);
-    return bad(c, n, "is %s, and its operands make %s", have.s, want.s);
+    return bad(check, n, "is %s, and its operands make %s", have.s, want.s);
 }
 
 /* May region r read o? Losses, metrics and updates are read by pass `step`. */
@@ -235,192 +236,196 @@ static int reads(const Node *n, const Node *o)
     return o->reg == n->reg;
 }
 
-static int regions_ok(GraphCheck *c, const Node *n)
+static int regions_ok(GraphCheck *check, const Node *n)
 {
     for (int i = 0; i < n->nin; i++)
         if (!reads(n, n->in[i]))
-            return bad(c, n, "in %s reads %%%s of %s", regions[n->reg],
+            return bad(check, n, "in %s reads %%%s of %s", regions[n->reg],
                        n->in[i]->name ? n->in[i]->name : "?",
                        regions[n->in[i]->reg]);
     return 0;
 }
 
-static int rows(GraphCheck *c, const Node *n, int64_t at)
+static int rows(GraphCheck *check, const Node *n, int64_t at)
 {
     int has = 0;
 
     for (int i = 0; i < n->nd; i++)
         has |= g_isrow(n->dim[i].a);
     if (has && (!n->map || n->map->op != Oroute))
-        return bad(c, n, "has rows and no route");
+        return bad(check, n, "has rows and no route");
     if (!has && n->map)
-        return bad(c, n, "has a route and no rows");
-    if (n->map && (place_of(c, n->map) < 0 || place_of(c, n->map) >= at))
-        return bad(c, n, "its route does not stand above");
+        return bad(check, n, "has a route and no rows");
+    if (n->map &&
+        (place_of(check, n->map) < 0 || place_of(check, n->map) >= at))
+        return bad(check, n, "its route does not stand above");
     return 0;
 }
 
 /* ---- single ops ---------------------------------------------------------- */
 
-static int declared(GraphCheck *c, const Node *n)
+static int declared(GraphCheck *check, const Node *n)
 {
     const char *path = n_name(n);
-    const Param *param = g_param((Graph *)c->top, path);
+    const Param *param = g_param((Graph *)check->top, path);
 
     if (!param)
-        return bad(c, n, "'%s' is not in the table", path);
+        return bad(check, n, "'%s' is not in the table", path);
     if ((param->kind == TKparam) != (n->op == Oparam))
-        return bad(c, n, "'%s' is a %s", path, tensor_kinds[param->kind].name);
+        return bad(check, n, "'%s' is a %s", path,
+                   tensor_kinds[param->kind].name);
     if (!has_dims(n, param->dim, param->nd) || param->dt != n->dt)
-        return bad(c, n, "has not the type '%s' is declared with", path);
+        return bad(check, n, "has not the type '%s' is declared with", path);
     return 0;
 }
 
-static int integer(GraphCheck *c, const Node *n, int k)
+static int integer(GraphCheck *check, const Node *n, int k)
 {
     Dtype t = n->in[k]->dt;
 
     return (dtypes[t].kind != 'i' || t == Dnone) &&
-           bad(c, n, "operand %d is %s, not an integer", k + 1, dtypes[t].name);
+           bad(check, n, "operand %d is %s, not an integer", k + 1,
+               dtypes[t].name);
 }
 
 /* What is picked along or added into is one axis, the index's own another. */
-static int indexes(GraphCheck *c, const Node *n)
+static int indexes(GraphCheck *check, const Node *n)
 {
     for (int k = n->op == Ogather; k < 2; k++)
         if (dim_of(n->in[k], n_axis(n)) >= 0)
-            return bad(c, n, "operand %d has the axis '%s' that is indexed",
+            return bad(check, n, "operand %d has the axis '%s' that is indexed",
                        k + 1, n_axis(n)->name);
-    return integer(c, n, 1);
+    return integer(check, n, 1);
 }
 
-static int part(GraphCheck *c, const Node *n)
+static int part(GraphCheck *check, const Node *n)
 {
-    const Node *t = n->in[0];
-    int count = t->op == Oattn              ? 2
-                : t->op == Oattn_bwd        ? t->nin - 3
-                : t->op == Oquantize_blocks ? 4
-                                            : 0;
+    const Node *node = n->in[0];
+    int count = node->op == Oattn              ? 2
+                : node->op == Oattn_bwd        ? node->nin - 3
+                : node->op == Oquantize_blocks ? 4
+                                               : 0;
 
     return (n->at.part.index < 0 || n->at.part.index >= count) &&
-           bad(c, n, "part %lld of %d", (long long)n->at.part.index, count);
+           bad(check, n, "part %lld of %d", (long long)n->at.part.index, count);
 }
 
-static int write_ok(GraphCheck *c, const Node *n)
+static int write_ok(GraphCheck *check, const Node *n)
 {
     const Node *s = n->in[0];
 
     if (s->op != Oparam && s->op != Ostate)
-        return bad(c, n, "writes what is no parameter and no state");
+        return bad(check, n, "writes what is no parameter and no state");
     if (!same_dims(s, n->in[1]) || s->dt != n->in[1]->dt)
-        return bad(c, n, "writes a value of another type");
+        return bad(check, n, "writes a value of another type");
     return 0;
 }
 
-static int uses_of_pick(GraphCheck *c, const Node *n)
+static int uses_of_pick(GraphCheck *check, const Node *n)
 {
     for (int i = 0; i < n->nin; i++)
         if (n->in[i]->op == Opick && n->op != Odot)
-            return bad(c, n, "uses an indexed weight outside a product");
+            return bad(check, n, "uses an indexed weight outside a product");
     return 0;
 }
 
-static int special(GraphCheck *c, const Node *n)
+static int special(GraphCheck *check, const Node *n)
 {
-    if (uses_of_pick(c, n))
+    if (uses_of_pick(check, n))
         return 1;
     switch (n->op) {
     case Oparam:
-    case Ostate: return declared(c, n);
-    case Oarg: return c->g == c->top && bad(c, n, "stands outside a body");
-    case Opart: return part(c, n);
+    case Ostate: return declared(check, n);
+    case Oarg:
+        return check->g == check->top && bad(check, n, "stands outside a body");
+    case Opart: return part(check, n);
     case Odrop_to_capacity:
-    case Oroute: return integer(c, n, 0);
+    case Oroute: return integer(check, n, 0);
     case Ogather:
-    case Oscatter_add: return indexes(c, n);
-    case Opick: return integer(c, n, 1);
-    case Owrite: return write_ok(c, n);
+    case Oscatter_add: return indexes(check, n);
+    case Opick: return integer(check, n, 1);
+    case Owrite: return write_ok(check, n);
     case Oaccum:
         return n->reg != REGden && n->reg != REGbody &&
-               bad(c, n, "accumulates in %s", regions[n->reg]);
+               bad(check, n, "accumulates in %s", regions[n->reg]);
     default: return 0;
     }
 }
 
 /* ---- bodies -------------------------------------------------------------- */
 
-static int nodes(GraphCheck *c, const Graph *g);
+static int nodes(GraphCheck *check, const Graph *g);
 
 /* Arguments are the operands, in type and number; the last node is the
  * result. */
-static int binds(GraphCheck *c, const Node *n)
+static int binds(GraphCheck *check, const Node *n)
 {
-    const Graph *b = n->body;
-    size_t len = vec_len(b->node);
+    const Graph *graph = n->body;
+    size_t len = vec_len(graph->node);
     int nin = n->op == Oattn_bwd ? n->nin - 3 : n->nin;
 
     if (!len)
-        return bad(c, n, "has an empty body");
+        return bad(check, n, "has an empty body");
     for (size_t i = 0; i < len; i++) {
-        const Node *a = b->node[i];
+        const Node *a = graph->node[i];
         if (a->op != Oarg)
             continue;
         int64_t k = a->at.arg.index;
         if (k < 0 || k >= nin)
-            return bad(c, n, "its body has an argument %lld", (long long)k);
+            return bad(check, n, "its body has an argument %lld", (long long)k);
         const Node *o = n->in[k];
         if (!same_dims(a, o) || a->dt != o->dt)
-            return bad(c, n,
+            return bad(check, n,
                        "operand %lld has not the type of the body's argument",
                        (long long)k + 1);
     }
-    const Node *r = b->node[len - 1];
+    const Node *r = graph->node[len - 1];
     if (n->op == Ocall && (!same_dims(r, n) || r->dt != n->dt))
-        return bad(c, n, "has not the type of its body's result");
+        return bad(check, n, "has not the type of its body's result");
     return 0;
 }
 
-static int body(GraphCheck *c, const Node *n)
+static int body(GraphCheck *check, const Node *n)
 {
     if (optab[n->op].cls != COMP)
-        return bad(c, n, "has a body");
-    if (binds(c, n))
+        return bad(check, n, "has a body");
+    if (binds(check, n))
         return 1;
-    void **done = table_at(c->bodies, KEYP(n->body));
+    void **done = table_at(check->bodies, KEYP(n->body));
     if (*done)
         return 0;
-    *done = c;
-    const Graph *g = c->g;
-    int wrong = nodes(c, n->body);
-    c->g = g;
+    *done = check;
+    const Graph *g = check->g;
+    int wrong = nodes(check, n->body);
+    check->g = g;
     return wrong;
 }
 
 /* ---- placed and local ---------------------------------------------------- */
 
-static int leftover(GraphCheck *c, const Node *n)
+static int leftover(GraphCheck *check, const Node *n)
 {
     switch (n->op) {
     case Ocall:
     case Oloss:
     case Ometric:
     case Oupdate:
-    case Opick: return bad(c, n, "should be gone");
-    default: return n->dt == Dreal && bad(c, n, "has no precision");
+    case Opick: return bad(check, n, "should be gone");
+    default: return n->dt == Dreal && bad(check, n, "has no precision");
     }
 }
 
 /* Each axis that is cut divides. */
-static int divides(GraphCheck *c, const Node *n)
+static int divides(GraphCheck *check, const Node *n)
 {
     for (int d = 0; d < n->nd; d++) {
         uint32_t atoms = 0;
-        for (int t = 0; t < c->g->mesh->natom; t++)
+        for (int t = 0; t < check->g->mesh->natom; t++)
             if (n->sh[t].k == S && n->sh[t].a == n->dim[d].a)
                 atoms |= 1u << t;
-        int64_t parts = cut_parts(c->g->mesh, n->dim[d].a, atoms);
+        int64_t parts = cut_parts(check->g->mesh, n->dim[d].a, atoms);
         if (n->dim[d].n % parts)
-            return bad(c, n, "axis '%s' of %lld is cut into %lld",
+            return bad(check, n, "axis '%s' of %lld is cut into %lld",
                        n->dim[d].a->name, (long long)n->dim[d].n,
                        (long long)parts);
     }
@@ -428,62 +433,62 @@ static int divides(GraphCheck *c, const Node *n)
 }
 
 /* Over each atom some way of running n makes its type. */
-static int makes(GraphCheck *c, const Node *n)
+static int makes(GraphCheck *check, const Node *n)
 {
     ShardStrategy w[MAXWAY];
 
     if (optab[n->op].cls == SRC || optab[n->op].cls == COMM)
         return 0;
-    for (int t = 0; t < c->g->mesh->natom; t++) {
-        int k = ways(c->g, n, t, w);
+    for (int t = 0; t < check->g->mesh->natom; t++) {
+        int k = ways(check->g, n, t, w);
         while (k-- > 0 && !same_shard(&w[k].out, &n->sh[t]))
             ;
         if (k < 0)
-            return bad(c, n, "no way to run it makes its type");
+            return bad(check, n, "no way to run it makes its type");
     }
     return 0;
 }
 
 /* What is exchanged moves as it lies in memory. */
-static int lies_alike(GraphCheck *c, const Node *n)
+static int lies_alike(GraphCheck *check, const Node *n)
 {
     const Node *x = n->in[0];
 
     for (int d = 0; d < n->nd && n->nin; d++)
         if (n->dim[d].a != x->dim[d].a)
-            return bad(c, n,
+            return bad(check, n,
                        "its axes are in another order than its operand's");
     return 0;
 }
 
-static int types(GraphCheck *c, const Node *n)
+static int types(GraphCheck *check, const Node *n)
 {
-    if (leftover(c, n))
+    if (leftover(check, n))
         return 1;
-    if (!c->g->mesh)
-        return bad(c, n, "has a type and no mesh");
-    if (optab[n->op].cls == COMM && lies_alike(c, n))
+    if (!check->g->mesh)
+        return bad(check, n, "has a type and no mesh");
+    if (optab[n->op].cls == COMM && lies_alike(check, n))
         return 1;
-    if (divides(c, n))
+    if (divides(check, n))
         return 1;
-    if (c->g->level == PLACED)
-        return makes(c, n);
-    if (c->g->level == LEGAL)
+    if (check->g->level == PLACED)
+        return makes(check, n);
+    if (check->g->level == LEGAL)
         return 0;
-    const char *wrong = type_wrong(c->g, n);
-    return wrong && bad(c, n, "%s", wrong);
+    const char *wrong = type_wrong(check->g, n);
+    return wrong && bad(check, n, "%s", wrong);
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static int kernel(GraphCheck *c, const Node *n)
+static int kernel(GraphCheck *check, const Node *n)
 {
     if (!n->kernel)
         return 0;
-    if (c->g->level != LEGAL || (size_t)n->kernel > vec_len(c->g->node))
-        return bad(c, n, "there is no kernel %d", n->kernel);
+    if (check->g->level != LEGAL || (size_t)n->kernel > vec_len(check->g->node))
+        return bad(check, n, "there is no kernel %d", n->kernel);
     const Node **first =
-        (const Node **)table_at(c->kernels, (uint64_t)n->kernel);
+        (const Node **)table_at(check->kernels, (uint64_t)n->kernel);
     if (!*first)
         *first = n;
     const Node *was = *first;
@@ -491,28 +496,30 @@ static int kernel(GraphCheck *c, const Node *n)
         *first = n;
     return (!same_section(was, n) ||
             (was->piece && n->piece && was->piece != n->piece)) &&
-           bad(c, n, "%%%s, of its kernel, is of another part of the step",
+           bad(check, n, "%%%s, of its kernel, is of another part of the step",
                was->name);
 }
 
-static int node(GraphCheck *c, const Node *n, int64_t at)
+static int node(GraphCheck *check, const Node *n, int64_t at)
 {
     if (n->id != at)
-        return bad(c, n, "stands twice");
-    if (operands(c, n, at) || attributes(c, n) || axes(c, n) || dims(c, n) ||
-        regions_ok(c, n) || rows(c, n, at) || special(c, n))
+        return bad(check, n, "stands twice");
+    if (operands(check, n, at) || attributes(check, n) || axes(check, n) ||
+        dims(check, n) || regions_ok(check, n) || rows(check, n, at) ||
+        special(check, n))
         return 1;
-    if ((n->body && body(c, n)) || kernel(c, n))
+    if ((n->body && body(check, n)) || kernel(check, n))
         return 1;
-    return c->g == c->top && c->g->level != LOGICAL && types(c, n);
+    return check->g == check->top && check->g->level != LOGICAL &&
+           types(check, n);
 }
 
-static int nodes(GraphCheck *c, const Graph *g)
+static int nodes(GraphCheck *check, const Graph *g)
 {
-    c->g = g;
+    check->g = g;
     g_renumber((Graph *)g);
     for (size_t i = 0; i < vec_len(g->node); i++)
-        if (node(c, g->node[i], (int64_t)i))
+        if (node(check, g->node[i], (int64_t)i))
             return 1;
     return 0;
 }

@@ -12,203 +12,204 @@ static void put_blank(Text *out)
         putn(out, " ", 1);
 }
 
-const char *code_word(Codec *t, const char *s)
+const char *code_word(Codec *codec, const char *s)
 {
-    if (t->in)
-        return lex_word(t->in);
-    put_blank(t->out);
-    put_word(t->out, s ? s : "");
+    if (codec->in)
+        return lex_word(codec->in);
+    put_blank(codec->out);
+    put_word(codec->out, s ? s : "");
     return s;
 }
 
-int64_t code_range(Codec *t, const char *what, int64_t min, int64_t max,
+int64_t code_range(Codec *codec, const char *what, int64_t min, int64_t max,
                    int64_t v)
 {
-    if (t->in)
-        return lex_range(t->in, what, min, max);
-    put_blank(t->out);
-    put_int(t->out, v);
+    if (codec->in)
+        return lex_range(codec->in, what, min, max);
+    put_blank(codec->out);
+    put_int(codec->out, v);
     return v;
 }
 
-int64_t code_int(Codec *t, int64_t v)
+int64_t code_int(Codec *codec, int64_t v)
 {
-    return code_range(t, "a number", INT64_MIN, INT64_MAX, v);
+    return code_range(codec, "a number", INT64_MIN, INT64_MAX, v);
 }
 
-int code_index(Codec *t, const char *what, int v)
+int code_index(Codec *codec, const char *what, int v)
 {
-    return (int)code_range(t, what, -1, INT32_MAX - 1, v);
+    return (int)code_range(codec, what, -1, INT32_MAX - 1, v);
 }
 
-double code_num(Codec *t, double v)
+double code_num(Codec *codec, double v)
 {
-    if (t->in)
-        return lex_num(t->in);
-    put_blank(t->out);
-    put_hex(t->out, v);
+    if (codec->in)
+        return lex_num(codec->in);
+    put_blank(codec->out);
+    put_hex(codec->out, v);
     return v;
 }
 
-int64_t code_digits(Codec *t, const char *what, int64_t min, int64_t max,
+int64_t code_digits(Codec *codec, const char *what, int64_t min, int64_t max,
                     int64_t v)
 {
-    if (!t->in) {
-        put_int(t->out, v);
+    if (!codec->in) {
+        put_int(codec->out, v);
         return v;
     }
-    lex_more(t->in);
-    v = lex_digits(t->in);
+    lex_more(codec->in);
+    v = lex_digits(codec->in);
     if (v < min || v > max)
-        lex_err(t->in, "no %s %lld", what, (long long)v);
+        lex_err(codec->in, "no %s %lld", what, (long long)v);
     return v;
 }
 
-uint64_t code_hash(Codec *t, uint64_t v)
+uint64_t code_hash(Codec *codec, uint64_t v)
 {
-    if (t->in)
-        return lex_bits(t->in);
-    put_blank(t->out);
-    put_bits(t->out, v);
+    if (codec->in)
+        return lex_bits(codec->in);
+    put_blank(codec->out);
+    put_bits(codec->out, v);
     return v;
 }
 
-RankAffine code_aff(Codec *t, RankAffine x)
+RankAffine code_aff(Codec *codec, RankAffine x)
 {
-    if (t->in)
-        return lex_aff(t->in);
-    put_aff(t->out, &x);
+    if (codec->in)
+        return lex_aff(codec->in);
+    put_aff(codec->out, &x);
     return x;
 }
 
-int code_choice(Codec *t, const char *const *names, int n, int v)
+int code_choice(Codec *codec, const char *const *names, int n, int v)
 {
-    if (t->in)
-        return lex_choice(t->in, names, n);
-    code_word(t, names[v]);
+    if (codec->in)
+        return lex_choice(codec->in, names, n);
+    code_word(codec, names[v]);
     return v;
 }
 
-Dtype code_dtype(Codec *t, Dtype dt)
+Dtype code_dtype(Codec *codec, Dtype dt)
 {
-    if (t->in)
-        return lex_dtype(t->in);
-    code_word(t, dtypes[dt].name);
+    if (codec->in)
+        return lex_dtype(codec->in);
+    code_word(codec, dtypes[dt].name);
     return dt;
 }
 
 /* A mark, and " " before it where the text has one. */
-int code_mark(Codec *t, const char *s, int there)
+int code_mark(Codec *codec, const char *s, int there)
 {
-    if (t->in)
-        return lex_mark(t->in, s[strspn(s, " ")]);
+    if (codec->in)
+        return lex_mark(codec->in, s[strspn(s, " ")]);
     if (there)
-        putn(t->out, s, strlen(s));
+        putn(codec->out, s, strlen(s));
     return there;
 }
 
-void code_need(Codec *t, const char *s)
+void code_need(Codec *codec, const char *s)
 {
-    if (!code_mark(t, s, 1))
-        lex_err(t->in, "expected '%s'", s + strspn(s, " "));
+    if (!code_mark(codec, s, 1))
+        lex_err(codec->in, "expected '%s'", s + strspn(s, " "));
 }
 
 /* A word that says that something follows. */
-int code_option(Codec *t, const char *s, int there)
+int code_option(Codec *codec, const char *s, int there)
 {
-    if (t->in)
-        return lex_take(t->in, s);
+    if (codec->in)
+        return lex_take(codec->in, s);
     if (there)
-        code_word(t, s);
+        code_word(codec, s);
     return there;
 }
 
-void code_expect(Codec *t, const char *s)
+void code_expect(Codec *codec, const char *s)
 {
-    if (!code_option(t, s, 1))
-        lex_err(t->in, "expected '%s'", s);
+    if (!code_option(codec, s, 1))
+        lex_err(codec->in, "expected '%s'", s);
 }
 
-int code_key(Codec *t, const char *name, int there)
+int code_key(Codec *codec, const char *name, int there)
 {
-    if (t->in)
-        return lex_key(t->in, name);
+    if (codec->in)
+        return lex_key(codec->in, name);
     if (there) {
-        code_word(t, name);
-        putn(t->out, "=", 1);
+        code_word(codec, name);
+        putn(codec->out, "=", 1);
     }
     return there;
 }
 
 /* Optional: a set of atoms that is not empty. */
-uint32_t code_atoms(Codec *t, const char *s, uint32_t set)
+uint32_t code_atoms(Codec *codec, const char *s, uint32_t set)
 {
-    return code_option(t, s, set != 0)
-               ? (uint32_t)code_range(t, "atoms", 0, UINT32_MAX, set)
+    return code_option(codec, s, set != 0)
+               ? (uint32_t)code_range(codec, "atoms", 0, UINT32_MAX, set)
                : set;
 }
 
 /* ---- lines --------------------------------------------------------------- */
 
-void code_end(Codec *t)
+void code_end(Codec *codec)
 {
-    if (t->in)
-        lex_next(t->in);
+    if (codec->in)
+        lex_next(codec->in);
     else
-        putn(t->out, "\n", 1);
+        putn(codec->out, "\n", 1);
 }
 
-void code_place(Codec *t, const char **file, int *at)
+void code_place(Codec *codec, const char **file, int *at)
 {
-    if (t->in) {
-        lex_place(t->in, file, at);
+    if (codec->in) {
+        lex_place(codec->in, file, at);
     } else if (*file) {
-        putn(t->out, " @", 2);
-        code_word(t, *file);
-        code_int(t, *at);
+        putn(codec->out, " @", 2);
+        code_word(codec, *file);
+        code_int(codec, *at);
     }
-    code_end(t);
+    code_end(codec);
 }
 
 /* "kernel" name length, and the text below. */
-const char *code_text(Codec *t, const char *what, const char **name,
+const char *code_text(Codec *codec, const char *what, const char **name,
                       const char *s)
 {
-    if (!t->in) {
-        put_text(t->out, what, name ? *name : NULL, s);
+    if (!codec->in) {
+        put_text(codec->out, what, name ? *name : NULL, s);
         return s;
     }
     if (name)
-        *name = lex_word(t->in);
-    s = lex_text(t->in);
-    code_end(t);
+        *name = lex_word(codec->in);
+    s = lex_text(codec->in);
+    code_end(codec);
     return s;
 }
 
 /* ---- lists --------------------------------------------------------------- */
 
-void *code_room(Codec *t, void *v, int *n, size_t size)
+void *code_room(Codec *codec, void *v, int *n, size_t size)
 {
-    if (!t->in)
+    if (!codec->in)
         return v;
-    v = vec_grow(t->in->arena, v, size);
+    v = vec_grow(codec->in->arena, v, size);
     memset((char *)v + (size_t)*n * size, 0, size);
     *n = (int)++((VecHead *)v)[-1].len;
     return v;
 }
 
 /* Does a number come, of no more than MANYNUMBERS? */
-int code_number_next(Codec *t, int i, int n)
+int code_number_next(Codec *codec, int i, int n)
 {
-    if (!t->in)
+    if (!codec->in)
         return i < n;
     if (i > MANYNUMBERS)
-        lex_err(t->in, "more than %d numbers", MANYNUMBERS);
-    return lex_more(t->in) && (lex_isdigit(*t->in->p) || *t->in->p == '-');
+        lex_err(codec->in, "more than %d numbers", MANYNUMBERS);
+    return lex_more(codec->in) &&
+           (lex_isdigit(*codec->in->p) || *codec->in->p == '-');
 }
 
-void code_limit(Codec *t, int i, int most, const char *what)
+void code_limit(Codec *codec, int i, int most, const char *what)
 {
-    if (t->in && i == most)
-        lex_err(t->in, "more than %d %s", most, what);
+    if (codec->in && i == most)
+        lex_err(codec->in, "more than %d %s", most, what);
 }

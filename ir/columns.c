@@ -40,36 +40,36 @@ typedef struct Columns {
     size_t name, what, type, shard;
 } Columns;
 
-static Columns columns(const ListingLine *v, size_t n)
+static Columns columns(const ListingLine *line, size_t n)
 {
     Columns c = { 0 };
 
     for (size_t i = 0; i < n; i++) {
-        c.name = width(v[i].name, c.name, NAMECOL);
-        c.what = width(v[i].what, c.what, WHATCOL);
-        c.type = width(v[i].type, c.type, TYPECOL);
-        c.shard = width(v[i].shard, c.shard, TYPECOL);
+        c.name = width(line[i].name, c.name, NAMECOL);
+        c.what = width(line[i].what, c.what, WHATCOL);
+        c.type = width(line[i].type, c.type, TYPECOL);
+        c.shard = width(line[i].shard, c.shard, TYPECOL);
     }
     return c;
 }
 
-static void put_line(Text *out, const ListingLine *l, Columns c,
+static void put_line(Text *out, const ListingLine *line, Columns c,
                      const char *indent, const char *eq)
 {
-    int last = l->loc ? 4 : l->shard ? 3 : l->type ? 2 : 1;
+    int last = line->loc ? 4 : line->shard ? 3 : line->type ? 2 : 1;
 
     put(out, "%s", indent);
-    put_cell(out, l->name, c.name, 0);
+    put_cell(out, line->name, c.name, 0);
     put(out, "%s", eq);
-    put_cell(out, l->what, c.what, last == 1);
+    put_cell(out, line->what, c.what, last == 1);
     if (last > 1)
         put(out, "  ");
-    put_cell(out, l->type, c.type, last <= 2);
-    if (l->shard || (l->loc && c.shard))
+    put_cell(out, line->type, c.type, last <= 2);
+    if (line->shard || (line->loc && c.shard))
         put(out, "  ");
-    put_cell(out, l->shard, c.shard, last <= 3);
-    if (l->loc)
-        put(out, "  %s", l->loc);
+    put_cell(out, line->shard, c.shard, last <= 3);
+    if (line->loc)
+        put(out, "  %s", line->loc);
     put(out, "\n");
 }
 
@@ -194,14 +194,15 @@ static int same_text(const char *a, const char *b)
 }
 
 /* Length of the run of lines from i on that belong to one unit. */
-static size_t run_at(const ListingLine *v, size_t n, size_t i, NumberedScope *u)
+static size_t run_at(const ListingLine *line, size_t n, size_t i,
+                     NumberedScope *scope)
 {
     size_t k = i;
 
-    *u = unit_of(v[i].path);
-    for (; k < n && v[k].reg == v[i].reg; k++) {
-        NumberedScope x = unit_of(v[k].path);
-        if (x.at != u->at || !same_stem(x, *u))
+    *scope = unit_of(line[i].path);
+    for (; k < n && line[k].reg == line[i].reg; k++) {
+        NumberedScope x = unit_of(line[k].path);
+        if (x.at != scope->at || !same_stem(x, *scope))
             break;
     }
     return k - i;
@@ -222,7 +223,7 @@ static int same_run(Arena *a, const ListingLine *v, const ListingLine *w,
 }
 
 /* How many runs like the one at i follow each other, it included. */
-static size_t repeats(Arena *a, const ListingLine *v, size_t n, size_t i,
+static size_t repeats(Arena *a, const ListingLine *line, size_t n, size_t i,
                       size_t len, NumberedScope u, long *last)
 {
     size_t count = 1;
@@ -231,46 +232,47 @@ static size_t repeats(Arena *a, const ListingLine *v, size_t n, size_t i,
     *last = u.at;
     for (size_t k = i + len; u.at >= 0 && k < n; k += len, count++) {
         NumberedScope x;
-        if (run_at(v, n, k, &x) != len || !same_stem(u, x))
+        if (run_at(line, n, k, &x) != len || !same_stem(u, x))
             break;
         if (!way)
             way = x.at - *last;
-        if (x.at - *last != way || labs(way) != 1 || v[k].reg != v[i].reg ||
-            !same_run(a, v + i, v + k, len, u, x))
+        if (x.at - *last != way || labs(way) != 1 ||
+            line[k].reg != line[i].reg ||
+            !same_run(a, line + i, line + k, len, u, x))
             break;
         *last = x.at;
     }
     return count;
 }
 
-void stand_ins(Arena *a, const ListingLine *v, size_t n, StandIn *s)
+void stand_ins(Arena *a, const ListingLine *line, size_t n, StandIn *in)
 {
     for (size_t i = 0; i < n;) {
         NumberedScope u;
         long last;
-        size_t w, len = run_at(v, n, i, &u);
-        size_t times = repeats(a, v, n, i, len, u, &last);
+        size_t w, len = run_at(line, n, i, &u);
+        size_t times = repeats(a, line, n, i, len, u, &last);
         const char *word = last_word(u, &w), *text = NULL;
         if (times > 1)
             text = strf(a, "%.*s.%ld .. %.*s.%ld: x%zu", (int)w, word, u.at,
                         (int)w, word, last, times);
         for (size_t k = 0; k < times * len; k++)
-            s[i + k] = (StandIn){ times > 1 ? i + len + k % len : i + k,
-                                  times > 1 ? k / len : 0, text };
+            in[i + k] = (StandIn){ times > 1 ? i + len + k % len : i + k,
+                                   times > 1 ? k / len : 0, text };
         i += times * len;
     }
 }
 
 /* The lines with every repeat folded into one copy behind a comment. */
-static ListingLine *folded(Arena *a, const ListingLine *v, size_t n)
+static ListingLine *folded(Arena *a, const ListingLine *line, size_t n)
 {
     ListingLine *out = NULL;
     StandIn *s = alloc(a, (n + 1) * sizeof *s);
 
-    stand_ins(a, v, n, s);
+    stand_ins(a, line, n, s);
     for (size_t i = 0; i < n; i++) {
-        NumberedScope u = unit_of(v[i].path);
-        ListingLine l = v[i];
+        NumberedScope u = unit_of(line[i].path);
+        ListingLine l = line[i];
         if (s[i].line != i)
             continue;
         if (s[i].repeat && s[i - 1].line != i - 1) {
@@ -284,12 +286,12 @@ static ListingLine *folded(Arena *a, const ListingLine *v, size_t n)
     return out;
 }
 
-void put_lines(Text *out, const ListingLine *v, size_t n, const char *indent,
+void put_lines(Text *out, const ListingLine *line, size_t n, const char *indent,
                const char *eq, int fold)
 {
     Arena *a = arena_new();
-    ListingLine *f = fold ? folded(a, v, n) : NULL;
-    const ListingLine *show = fold ? f : v;
+    ListingLine *f = fold ? folded(a, line, n) : NULL;
+    const ListingLine *show = fold ? f : line;
     size_t count = fold ? vec_len(f) : n;
     Columns c = columns(show, count);
 

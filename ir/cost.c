@@ -77,10 +77,10 @@ static double product_of(const Node *n)
 }
 
 /* The router's own product is not counted, as in the formula. */
-static int is_router(const FlopCount *c, const Node *n)
+static int is_router(const FlopCount *count, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
-        if (axis_at(c->chosen, c->nchosen, n->dim[i].a) >= 0)
+        if (axis_at(count->chosen, count->nchosen, n->dim[i].a) >= 0)
             return 1;
     return 0;
 }
@@ -92,20 +92,20 @@ static int weight(const Node *n, Node *const *arg)
     return n->op == Oparam || n->op == Opick;
 }
 
-static void count_dots(FlopCount *c, const Graph *g, Node *const *arg,
+static void count_dots(FlopCount *count, const Graph *g, Node *const *arg,
                        double share)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
         if (n->op == Ocall)
-            count_dots(c, n->body, n->in, is_attention(n) ? 0.5 : 0);
+            count_dots(count, n->body, n->in, is_attention(n) ? 0.5 : 0);
         if (n->op != Odot)
             continue;
         if (share > 0)
-            c->macs += share * product_of(n);
+            count->macs += share * product_of(n);
         else if ((weight(n->in[0], arg) || weight(n->in[1], arg)) &&
-                 !is_router(c, n))
-            c->macs += product_of(n);
+                 !is_router(count, n))
+            count->macs += product_of(n);
     }
 }
 
@@ -128,7 +128,7 @@ static int64_t chosen_of(const Graph *g, const Node *e)
 }
 
 /* Parameters in use for one token: of an expert weight, the chosen share. */
-static void count_params(const Graph *g, FlopCount *c, int64_t *all,
+static void count_params(const Graph *g, FlopCount *count, int64_t *all,
                          int64_t *active)
 {
     Table *share = table_new(g->arena);
@@ -138,8 +138,9 @@ static void count_params(const Graph *g, FlopCount *c, int64_t *all,
         if (n->op != Opick)
             continue;
         Axis *experts = unpadded(n->at.pick.axis);
-        if (axis_at(c->chosen, c->nchosen, experts) < 0 && c->nchosen < 64)
-            c->chosen[c->nchosen++] = experts;
+        if (axis_at(count->chosen, count->nchosen, experts) < 0 &&
+            count->nchosen < 64)
+            count->chosen[count->nchosen++] = experts;
         if (n->in[0]->op == Oparam)
             *table_at(share, KEYP(n->in[0]->at.param.path)) = n;
     }

@@ -21,152 +21,154 @@ typedef struct Csv {
     int cells;
 } Csv;
 
-static _Noreturn void bad_cell(const Csv *c, const char *cell)
+static _Noreturn void bad_cell(const Csv *csv, const char *cell)
 {
-    int n = (int)(c->end - cell), k = 0;
+    int n = (int)(csv->end - cell), k = 0;
     while (k < n && k < 40 && cell[k] != ',' && (unsigned char)cell[k] >= ' ')
         k++;
-    err(&c->at,
+    err(&csv->at,
         "'%.*s' is not a cell like 0F0, 2B1, 3I0, 3W0 or (0F1;3B1)OVERLAP_F_B",
         k, cell);
 }
 
-static void blanks(Csv *c)
+static void blanks(Csv *csv)
 {
-    while (c->p < c->end && *c->p == ' ')
-        c->p++;
+    while (csv->p < csv->end && *csv->p == ' ')
+        csv->p++;
 }
 
-static int digits(Csv *c, int *v)
+static int digits(Csv *csv, int *v)
 {
-    const char *from = c->p;
+    const char *from = csv->p;
     *v = 0;
-    for (; c->p < c->end && *c->p >= '0' && *c->p <= '9'; c->p++)
-        *v = *v < MOST ? *v * 10 + (*c->p - '0') : MOST;
-    return c->p > from;
+    for (; csv->p < csv->end && *csv->p >= '0' && *csv->p <= '9'; csv->p++)
+        *v = *v < MOST ? *v * 10 + (*csv->p - '0') : MOST;
+    return csv->p > from;
 }
 
-static int take(Csv *c, const char *word)
+static int take(Csv *csv, const char *word)
 {
     size_t n = strlen(word);
-    if ((size_t)(c->end - c->p) < n || memcmp(c->p, word, n))
+    if ((size_t)(csv->end - csv->p) < n || memcmp(csv->p, word, n))
         return 0;
-    c->p += n;
+    csv->p += n;
     return 1;
 }
 
 /* What the tables of PyTorch's runtime also hold. */
-static int other_cell(Csv *c)
+static int other_cell(Csv *csv)
 {
     static const char *const words[] = {
         "SEND_F",  "RECV_F",  "SEND_B",      "RECV_B",
         "UNSHARD", "RESHARD", "REDUCE_GRAD",
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (take(c, words[i]))
+        if (take(csv, words[i]))
             return 1;
     return 0;
 }
 
-static void seen_on(Csv *c, const ScheduleEntry *q)
+static void seen_on(Csv *csv, const ScheduleEntry *entry)
 {
-    while (vec_len(c->rank) <= (size_t)q->chunk)
-        vec_push(c->arena, c->rank, -1);
-    if (c->rank[q->chunk] < 0)
-        c->rank[q->chunk] = c->s->ranks;
-    c->s->micros = q->micro >= c->s->micros ? q->micro + 1 : c->s->micros;
-    c->cells++;
+    while (vec_len(csv->rank) <= (size_t)entry->chunk)
+        vec_push(csv->arena, csv->rank, -1);
+    if (csv->rank[entry->chunk] < 0)
+        csv->rank[entry->chunk] = csv->s->ranks;
+    csv->s->micros =
+        entry->micro >= csv->s->micros ? entry->micro + 1 : csv->s->micros;
+    csv->cells++;
 }
 
 /* "0F3" to the row; zero: a cell that is left out. */
-static int act(Csv *c, ScheduleEntry **row, const char *cell)
+static int act(Csv *csv, ScheduleEntry **row, const char *cell)
 {
     ScheduleEntry q = { .pair = 0 };
-    if (!digits(c, &q.chunk) || q.chunk == MOST || c->p == c->end)
-        bad_cell(c, cell);
-    if (other_cell(c)) {
-        digits(c, &q.micro);
+    if (!digits(csv, &q.chunk) || q.chunk == MOST || csv->p == csv->end)
+        bad_cell(csv, cell);
+    if (other_cell(csv)) {
+        digits(csv, &q.micro);
         return 0;
     }
-    const char *job = strchr(jobnames, *c->p++);
-    if (!job || !*job || !digits(c, &q.micro) || q.micro == MOST)
-        bad_cell(c, cell);
+    const char *job = strchr(jobnames, *csv->p++);
+    if (!job || !*job || !digits(csv, &q.micro) || q.micro == MOST)
+        bad_cell(csv, cell);
     q.w = (WorkKind)(job - jobnames);
-    seen_on(c, &q);
-    vec_push(c->arena, *row, q);
+    seen_on(csv, &q);
+    vec_push(csv->arena, *row, q);
     return 1;
 }
 
-static void cell(Csv *c, ScheduleEntry **row)
+static void cell(Csv *csv, ScheduleEntry **row)
 {
-    blanks(c);
-    const char *from = c->p;
-    if (c->p == c->end || *c->p == ',')
+    blanks(csv);
+    const char *from = csv->p;
+    if (csv->p == csv->end || *csv->p == ',')
         return;
-    if (!take(c, "(")) {
-        act(c, row, from);
+    if (!take(csv, "(")) {
+        act(csv, row, from);
     } else {
         size_t first = vec_len(*row);
-        if (!act(c, row, from) || !take(c, ";") || !act(c, row, from) ||
-            !take(c, ")OVERLAP_F_B"))
-            bad_cell(c, from);
+        if (!act(csv, row, from) || !take(csv, ";") || !act(csv, row, from) ||
+            !take(csv, ")OVERLAP_F_B"))
+            bad_cell(csv, from);
         (*row)[first].pair = 1;
     }
-    blanks(c);
-    if (c->p < c->end && *c->p != ',')
-        bad_cell(c, from);
+    blanks(csv);
+    if (csv->p < csv->end && *csv->p != ',')
+        bad_cell(csv, from);
 }
 
-static void line(Csv *c)
+static void line(Csv *csv)
 {
     ScheduleEntry *row = NULL;
     for (;;) {
-        cell(c, &row);
-        if (c->p == c->end)
+        cell(csv, &row);
+        if (csv->p == csv->end)
             break;
-        c->p++;
+        csv->p++;
     }
     if (!vec_len(row))
-        err(&c->at, "rank %d has nothing to do", c->s->ranks);
-    vec_push(c->arena, c->s->row, row);
-    c->s->ranks++;
+        err(&csv->at, "rank %d has nothing to do", csv->s->ranks);
+    vec_push(csv->arena, csv->s->row, row);
+    csv->s->ranks++;
 }
 
-static void lines(Csv *c, const char *text, size_t len)
+static void lines(Csv *csv, const char *text, size_t len)
 {
     const char *end = text + len;
     while (end > text && strchr("\r\n", end[-1]) && end[-1])
         end--;
-    for (const char *p = text; p < end; p = c->end + 1) {
+    for (const char *p = text; p < end; p = csv->end + 1) {
         const char *nl = memchr(p, '\n', (size_t)(end - p));
-        c->at.line++;
-        c->p = p;
-        c->end = nl ? nl : end;
-        const char *stop = c->end;
-        if (c->end > p && c->end[-1] == '\r')
-            c->end--;
-        line(c);
-        c->end = stop;
+        csv->at.line++;
+        csv->p = p;
+        csv->end = nl ? nl : end;
+        const char *stop = csv->end;
+        if (csv->end > p && csv->end[-1] == '\r')
+            csv->end--;
+        line(csv);
+        csv->end = stop;
     }
 }
 
-static void check(Csv *c)
+static void check(Csv *csv)
 {
-    Schedule *s = c->s;
+    Schedule *s = csv->s;
     int r = 0;
-    s->chunks = (int)vec_len(c->rank);
-    s->rank = c->rank;
+    s->chunks = (int)vec_len(csv->rank);
+    s->rank = csv->rank;
     for (int k = 0; k < s->chunks; k++)
         if (s->rank[k] < 0)
-            err(&c->at, "no rank has chunk %d, and there are %d", k, s->chunks);
+            err(&csv->at, "no rank has chunk %d, and there are %d", k,
+                s->chunks);
     /* bounds what is allocated by the text's size */
-    if ((int64_t)s->chunks * s->micros > c->cells)
-        err(&c->at, "%d cells are too few for %d chunks of %d micro-batches",
-            c->cells, s->chunks, s->micros);
-    const char *why = schedule_wrong(c->arena, s, &r);
-    c->at.line = r + 1;
+    if ((int64_t)s->chunks * s->micros > csv->cells)
+        err(&csv->at, "%d cells are too few for %d chunks of %d micro-batches",
+            csv->cells, s->chunks, s->micros);
+    const char *why = schedule_wrong(csv->arena, s, &r);
+    csv->at.line = r + 1;
     if (why)
-        err(&c->at, "rank %d: %s", r, why);
+        err(&csv->at, "rank %d: %s", r, why);
 }
 
 Schedule *schedule_csv(Arena *a, const char *text, size_t len, const char *name)
@@ -191,16 +193,16 @@ Schedule *schedule_read(Arena *a, const char *path)
     return s ? schedule_csv(a, s, n, path) : NULL;
 }
 
-static void put_act(Text *out, const ScheduleEntry *q)
+static void put_act(Text *out, const ScheduleEntry *entry)
 {
-    put(out, "%d%c%d", q->chunk, jobnames[q->w], q->micro);
+    put(out, "%d%c%d", entry->chunk, jobnames[entry->w], entry->micro);
 }
 
-char *schedule_print(Arena *a, const Schedule *s)
+char *schedule_print(Arena *a, const Schedule *schedule)
 {
     Text out = { .arena = a };
-    for (int r = 0; r < s->ranks; r++) {
-        const ScheduleEntry *row = s->row[r];
+    for (int r = 0; r < schedule->ranks; r++) {
+        const ScheduleEntry *row = schedule->row[r];
         for (size_t i = 0; i < vec_len(row); i++) {
             const char *open = row[i].pair ? "(" : "";
             put(&out, "%s%s", i ? "," : "", open);

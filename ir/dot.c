@@ -107,7 +107,7 @@ static const char *short_name(const Node *n)
 
 /* ---- boxes by scope ------------------------------------------------------ */
 
-static DotBox *box_in(Drawing *d, DotBox *up, const char *name,
+static DotBox *box_in(Drawing *drawing, DotBox *up, const char *name,
                       const char *repeat)
 {
     DotBox *b;
@@ -115,11 +115,11 @@ static DotBox *box_in(Drawing *d, DotBox *up, const char *name,
     for (size_t i = 0; i < vec_len(up->in); i++)
         if (up->in[i]->name == name && up->in[i]->repeat == repeat)
             return up->in[i];
-    b = alloc(d->arena, sizeof *b);
+    b = alloc(drawing->arena, sizeof *b);
     b->name = name;
     b->label = name;
     b->repeat = repeat;
-    vec_push(d->arena, up->in, b);
+    vec_push(drawing->arena, up->in, b);
     return b;
 }
 
@@ -137,24 +137,24 @@ static size_t component(const char *s)
     return n;
 }
 
-static void put_node_in(Drawing *d, DotBox *b, const Node *n)
+static void put_node_in(Drawing *drawing, DotBox *box, const Node *n)
 {
     const char *repeat = NULL, *s = n->scope->path;
 
-    d->part[n->id] = b;
+    drawing->part[n->id] = box;
     for (size_t len; *s; s += len + (s[len] == '.')) {
         len = component(s);
         const char *name = internn(s, len);
         int numbered = !repeat && memchr(s, '.', len);
         if (numbered)
-            repeat = d->stand[n->id].repeat;
-        b = box_in(d, b, name, repeat);
+            repeat = drawing->stand[n->id].repeat;
+        box = box_in(drawing, box, name, repeat);
         if (numbered && repeat)
-            b->label = repeat;
+            box->label = repeat;
         else if (!strcmp(name, "d"))
-            d->part[n->id] = b, b->label = "backward";
+            drawing->part[n->id] = box, box->label = "backward";
     }
-    vec_push(d->arena, b->node, n->id);
+    vec_push(drawing->arena, box->node, n->id);
 }
 
 /* ---- text ---------------------------------------------------------------- */
@@ -173,12 +173,12 @@ static const char *look_of(const Node *n)
     }
 }
 
-static void put_box(Drawing *d, Text *out, const Node *n, int depth)
+static void put_box(Drawing *drawing, Text *out, const Node *n, int depth)
 {
     const char *op = optab[n->op].name, *name = short_name(n);
-    const char *attrs = attrs_of(d->arena, d->line[n->id].what);
+    const char *attrs = attrs_of(drawing->arena, drawing->line[n->id].what);
 
-    put(out, "%*sg%dn%d [label=\"", 2 * depth, "", d->k, n->id);
+    put(out, "%*sg%dn%d [label=\"", 2 * depth, "", drawing->k, n->id);
     if (n->op == Ocall && n->at.call.name)
         op = n->at.call.name;
     if (strncmp(name, op, strlen(op))) {
@@ -200,86 +200,91 @@ static void put_box(Drawing *d, Text *out, const Node *n, int depth)
     put(out, "\", %s];\n", look_of(n));
 }
 
-static void put_inside(Drawing *d, Text *out, const DotBox *b, int depth)
+static void put_inside(Drawing *drawing, Text *out, const DotBox *box,
+                       int depth)
 {
-    for (size_t i = 0; i < vec_len(b->node); i++)
-        put_box(d, out, d->g->node[b->node[i]], depth);
-    for (size_t i = 0; i < vec_len(b->in); i++) {
-        b->in[i]->number = d->nbox++;
+    for (size_t i = 0; i < vec_len(box->node); i++)
+        put_box(drawing, out, drawing->g->node[box->node[i]], depth);
+    for (size_t i = 0; i < vec_len(box->in); i++) {
+        box->in[i]->number = drawing->nbox++;
         put(out, "%*ssubgraph cluster_%d_%d {\n%*slabel=\"", 2 * depth, "",
-            d->k, b->in[i]->number, 2 * depth + 2, "");
-        put_escaped(out, b->in[i]->label);
+            drawing->k, box->in[i]->number, 2 * depth + 2, "");
+        put_escaped(out, box->in[i]->label);
         put(out, "\";\n");
-        put_inside(d, out, b->in[i], depth + 1);
+        put_inside(drawing, out, box->in[i], depth + 1);
         put(out, "%*s}\n", 2 * depth, "");
     }
 }
 
 /* x as it is called where it comes from another part. */
-static void put_name(Drawing *d, Text *out, const Node *x, const DotBox *part)
+static void put_name(Drawing *drawing, Text *out, const Node *x,
+                     const DotBox *part)
 {
-    void **seen =
-        table_at(d->drawn, (uint64_t)1 << 63 | (uint64_t)part->number << 32 |
-                               (uint64_t)x->id);
+    void **seen = table_at(drawing->drawn, (uint64_t)1 << 63 |
+                                               (uint64_t)part->number << 32 |
+                                               (uint64_t)x->id);
 
     if (!*seen) {
-        put(out, "    subgraph cluster_%d_%d { g%dn%d_%d [label=\"", d->k,
-            part->number, d->k, x->id, part->number);
+        put(out, "    subgraph cluster_%d_%d { g%dn%d_%d [label=\"", drawing->k,
+            part->number, drawing->k, x->id, part->number);
         put_escaped(out, x->name);
         put(out, "\", shape=plaintext]; }\n");
     }
-    *seen = d;
+    *seen = drawing;
 }
 
 /* What operand k brings to n, by those that stand for both; once. */
-static void put_arrow(Drawing *d, Text *out, const Node *n, int k)
+static void put_arrow(Drawing *drawing, Text *out, const Node *n, int k)
 {
-    const StandIn *from = &d->stand[n->in[k]->id], *to = &d->stand[n->id];
-    const Node *x = d->g->node[from->line];
-    const DotBox *part = d->part[to->line];
+    const StandIn *from = &drawing->stand[n->in[k]->id],
+                  *to = &drawing->stand[n->id];
+    const Node *x = drawing->g->node[from->line];
+    const DotBox *part = drawing->part[to->line];
     int around = from->repeat && from->repeat == to->repeat &&
                  from->turn != to->turn,
-        far = d->part[x->id] != part;
-    void **seen = table_at(d->drawn, (uint64_t)from->line << 36 |
-                                         (uint64_t)to->line << 9 |
-                                         (uint64_t)k << 1 | (uint64_t)around);
+        far = drawing->part[x->id] != part;
+    void **seen = table_at(
+        drawing->drawn, (uint64_t)from->line << 36 | (uint64_t)to->line << 9 |
+                            (uint64_t)k << 1 | (uint64_t)around);
 
     if (*seen || is_number(x))
         return;
-    *seen = d;
+    *seen = drawing;
     if (far)
-        put_name(d, out, x, part);
-    put(out, "    g%dn%d%s -> g%dn%zu [label=\"%s ", d->k, x->id,
-        far ? strf(d->arena, "_%d", part->number) : "", d->k, to->line,
-        dtypes[x->dt].name);
-    put_escaped(out, shape_text(d->g, x));
-    if (d->line[x->id].shard) {
+        put_name(drawing, out, x, part);
+    put(out, "    g%dn%d%s -> g%dn%zu [label=\"%s ", drawing->k, x->id,
+        far ? strf(drawing->arena, "_%d", part->number) : "", drawing->k,
+        to->line, dtypes[x->dt].name);
+    put_escaped(out, shape_text(drawing->g, x));
+    if (drawing->line[x->id].shard) {
         put(out, "\\n");
-        put_escaped(out, d->line[x->id].shard);
+        put_escaped(out, drawing->line[x->id].shard);
     }
     put(out, "\"%s];\n", around ? ", style=dashed, constraint=false" : "");
 }
 
 /* Nodes of one region, or call, from i on; where they end. */
-static size_t section(Drawing *d, size_t i, DotBox *all)
+static size_t section(Drawing *drawing, size_t i, DotBox *all)
 {
-    Node *const *v = d->g->node;
+    Node *const *v = drawing->g->node;
     size_t end = i;
     const Node *first = v[i];
-    const char *name = first->call
-                           ? call_name(d->arena, &d->g->call[first->call - 1])
-                           : regions[first->reg];
+    const char *name =
+        first->call
+            ? call_name(drawing->arena, &drawing->g->call[first->call - 1])
+            : regions[first->reg];
 
     while (end < vec_len(v) && same_section(v[end], first))
         end++;
-    if (d->fold)
-        stand_ins(d->arena, d->line + i, end - i, d->stand + i);
+    if (drawing->fold)
+        stand_ins(drawing->arena, drawing->line + i, end - i,
+                  drawing->stand + i);
     for (size_t k = i; k < end; k++)
-        d->stand[k].line = d->fold ? d->stand[k].line + i : k;
-    DotBox *b = box_in(d, all, intern(name), NULL);
+        drawing->stand[k].line = drawing->fold ? drawing->stand[k].line + i : k;
+    DotBox *b = box_in(drawing, all, intern(name), NULL);
     for (size_t k = i; k < end; k++)
-        if (d->stand[k].line == k && !is_number(v[k]))
-            put_node_in(d, b, v[k]);
+        if (drawing->stand[k].line == k && !is_number(v[k]))
+            put_node_in(drawing, b, v[k]);
     return end;
 }
 

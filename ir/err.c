@@ -41,16 +41,16 @@ void source_add(const char *file, const char *text, size_t len)
 }
 
 /* The line's text without its indent; null: no such source or line. */
-static const char *line_of(const Loc *l, size_t *len)
+static const char *line_of(const Loc *loc, size_t *len)
 {
-    const SourceText *s = 0;
+    const SourceText *text = 0;
     for (size_t i = 0; i < vec_len(sources); i++)
-        if (!strcmp(sources[i].file, l->file))
-            s = &sources[i];
-    if (!s || l->line < 1)
+        if (!strcmp(sources[i].file, loc->file))
+            text = &sources[i];
+    if (!text || loc->line < 1)
         return 0;
-    const char *p = s->text, *end = s->text + s->len;
-    for (int i = 1; i < l->line; i++) {
+    const char *p = text->text, *end = text->text + text->len;
+    for (int i = 1; i < loc->line; i++) {
         p = memchr(p, '\n', (size_t)(end - p));
         if (!p)
             return 0;
@@ -66,10 +66,10 @@ static const char *line_of(const Loc *l, size_t *len)
     return p;
 }
 
-static void put_source(Text *out, const Loc *l)
+static void put_source(Text *out, const Loc *loc)
 {
     size_t n;
-    const char *s = line_of(l, &n);
+    const char *s = line_of(loc, &n);
     if (!s || !n)
         return;
     put(out, "    ");
@@ -77,43 +77,43 @@ static void put_source(Text *out, const Loc *l)
     put(out, "\n");
 }
 
-static void put_place(Text *out, const Loc *l)
+static void put_place(Text *out, const Loc *loc)
 {
-    if (l && l->file && l->line)
-        put(out, "%s:%d: ", l->file, l->line);
-    else if (l && l->file)
-        put(out, "%s: ", l->file);
+    if (loc && loc->file && loc->line)
+        put(out, "%s:%d: ", loc->file, loc->line);
+    else if (loc && loc->file)
+        put(out, "%s: ", loc->file);
 }
 
 /* `place: kind: message`, the source line, then who called. */
-static void put_message(Text *out, const Loc *l, const char *kind,
+static void put_message(Text *out, const Loc *loc, const char *kind,
                         const char *fmt, va_list ap)
 {
-    put_place(out, l);
+    put_place(out, loc);
     put(out, "%s: ", kind);
     char *s = vstrf(out->arena, fmt, ap);
     putn(out, s, strlen(s));
     put(out, "\n");
-    if (!l || !l->file)
+    if (!loc || !loc->file)
         return;
-    put_source(out, l);
-    const Loc *below = l;
-    for (l = l->up; l && l->file; below = l, l = l->up) {
-        if (l->file == below->file && l->line == below->line)
+    put_source(out, loc);
+    const Loc *below = loc;
+    for (loc = loc->up; loc && loc->file; below = loc, loc = loc->up) {
+        if (loc->file == below->file && loc->line == below->line)
             continue;
-        put_place(out, l);
+        put_place(out, loc);
         put(out, "note: called from here\n");
-        put_source(out, l);
+        put_source(out, loc);
     }
 }
 
-void note(const Loc *l, const char *fmt, ...)
+void note(const Loc *loc, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
     if (!notes.arena)
         notes.arena = forever;
-    put_message(&notes, l, "note", fmt, ap);
+    put_message(&notes, loc, "note", fmt, ap);
     va_end(ap);
 }
 
@@ -124,10 +124,11 @@ void err_hint(const char *word, const char *text)
 }
 
 /* Message and pending notes as one text; the notes are then gone. */
-static Text compose(const Loc *l, const char *kind, const char *fmt, va_list ap)
+static Text compose(const Loc *loc, const char *kind, const char *fmt,
+                    va_list ap)
 {
     Text out = { .arena = forever };
-    put_message(&out, l, kind, fmt, ap);
+    put_message(&out, loc, kind, fmt, ap);
     if (notes.len)
         putn(&out, notes.s, notes.len);
     notes.len = 0;
@@ -165,11 +166,11 @@ static void show(const char *s)
     }
 }
 
-void warn(const Loc *l, const char *fmt, ...)
+void warn(const Loc *loc, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    Text out = compose(l, "warning", fmt, ap);
+    Text out = compose(loc, "warning", fmt, ap);
     va_end(ap);
     show(out.s);
 }
@@ -183,13 +184,13 @@ static _Noreturn void end(Text out, int status)
     exit(status);
 }
 
-void err(const Loc *l, const char *fmt, ...)
+void err(const Loc *loc, const char *fmt, ...)
 {
     va_list ap;
     va_start(ap, fmt);
-    Text out = compose(l, "error", fmt, ap);
+    Text out = compose(loc, "error", fmt, ap);
     va_end(ap);
-    for (size_t i = 0; l && i < vec_len(hints); i++)
+    for (size_t i = 0; loc && i < vec_len(hints); i++)
         if (strstr(out.s, hints[i].word))
             put(&out, "note: %s\n", hints[i].text);
     end(out, err_status);

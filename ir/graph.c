@@ -100,13 +100,13 @@ int64_t param_elems(const Param *param)
     return n;
 }
 
-Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in)
+Node *g_node(Graph *g, Op op, const Loc *loc, int nin, Node *const *in)
 {
     Node *n = alloc(g->arena, sizeof *n);
 
     n->op = op;
     n->reg = REGbody;
-    n->loc = l;
+    n->loc = loc;
     n->nin = nin;
     n->in = alloc(g->arena, ((size_t)nin + 1) * sizeof *n->in);
     n->scope = g->top;
@@ -128,17 +128,17 @@ Node *g_placed(Node *n, const Node *by)
     return n;
 }
 
-Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c)
+Node *g_ew(Graph *g, Op op, const Loc *loc, Node *a, Node *b, Node *c)
 {
     Node *in[3] = { a, b, c };
     int nin = c ? 3 : b ? 2 : 1;
 
-    return infer(g, g_placed(g_node(g, op, l, nin, in), a));
+    return infer(g, g_placed(g_node(g, op, loc, nin, in), a));
 }
 
-Node *g_const(Graph *g, const Loc *l, Dtype dt, double v)
+Node *g_const(Graph *g, const Loc *loc, Dtype dt, double v)
 {
-    Node *n = g_node(g, Oconst, l, 0, NULL);
+    Node *n = g_node(g, Oconst, loc, 0, NULL);
 
     n->dt = dt;
     n->at.constant.value = v;
@@ -199,11 +199,11 @@ static void reorder(Node *n, const Node *to)
     memcpy(n->dim, d, (size_t)k * sizeof *d);
 }
 
-Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
+Node *g_dot(Graph *g, const Loc *loc, Node *a, Node *b, Axis **ax, int n,
             const Node *order)
 {
     Node *in[2] = { a, b };
-    Node *r = g_placed(g_node(g, Odot, l, 2, in), a);
+    Node *r = g_placed(g_node(g, Odot, loc, 2, in), a);
 
     r->at.dot.axes = g_axes(g, ax, n);
     infer(g, r);
@@ -330,9 +330,9 @@ int is_transfer(const Node *n)
     return n->op == Osend || n->op == Orecv || n->op == Opp_sum;
 }
 
-int axes_at(const Axes *x, const Axis *a)
+int axes_at(const Axes *axes, const Axis *a)
 {
-    return axis_at(x->v, x->n, a);
+    return axis_at(axes->v, axes->n, a);
 }
 
 int axis_at(Axis *const *v, int n, const Axis *a)

@@ -71,27 +71,29 @@ static int digits(int64_t v)
 }
 
 /* "dp1 cp0 |  4  5  6  7": the coordinates that a row does not run through. */
-static void put_row(Text *out, const Mesh *m, const GridRanks *g, int64_t row)
+static void put_row(Text *out, const Mesh *m, const GridRanks *ranks,
+                    int64_t row)
 {
-    int64_t first = row * g->across, whole = 1;
+    int64_t first = row * ranks->across, whole = 1;
     Text label = { .arena = out->arena };
 
-    if (first >= g->n)
+    if (first >= ranks->n)
         return;
     put(&label, "%s", "");
     for (int i = 0; i < 3; i++) {
-        MeshAxis x = g->axis[i];
+        MeshAxis x = ranks->axis[i];
         whole *= m->size[x];
-        if (m->size[x] > 1 && g->across < whole) {
+        if (m->size[x] > 1 && ranks->across < whole) {
             Text more = { .arena = out->arena };
             put(&more, "%s%lld %s", meshnames[x],
-                (long long)mesh_pos(m, m->mask[x], g->rank[first]), label.s);
+                (long long)mesh_pos(m, m->mask[x], ranks->rank[first]),
+                label.s);
             label = more;
         }
     }
     put(out, "%10s|", label.s);
-    for (int64_t i = first; i < first + g->across; i++)
-        put(out, " %*lld", digits(m->world - 1), (long long)g->rank[i]);
+    for (int64_t i = first; i < first + ranks->across; i++)
+        put(out, " %*lld", digits(m->world - 1), (long long)ranks->rank[i]);
 }
 
 static void pad_to(Text *out, size_t start, int64_t width)
@@ -100,17 +102,17 @@ static void pad_to(Text *out, size_t start, int64_t width)
         put(out, " ");
 }
 
-static void put_axes(Text *out, const Mesh *m, const GridRanks *g)
+static void put_axes(Text *out, const Mesh *m, const GridRanks *ranks)
 {
     int64_t n = 1;
 
     put(out, "  along a row:");
     for (int i = 0; i < 3; i++) {
-        if (m->size[g->axis[i]] > 1 && n < g->across)
-            put(out, " %s", meshnames[g->axis[i]]);
-        n *= m->size[g->axis[i]];
+        if (m->size[ranks->axis[i]] > 1 && n < ranks->across)
+            put(out, " %s", meshnames[ranks->axis[i]]);
+        n *= m->size[ranks->axis[i]];
     }
-    if (g->across == 1)
+    if (ranks->across == 1)
         put(out, " -");
 }
 

@@ -40,30 +40,30 @@ int by_key(const void *a, const void *b)
                             : (x->id > y->id) - (x->id < y->id);
 }
 
-void heap_add(Arena *a, Heap *h, int64_t key, int id)
+void heap_add(Arena *a, Heap *heap, int64_t key, int id)
 {
     Keyed x = { key, id };
-    int i = h->n++;
+    int i = heap->n++;
 
-    if (vec_len(h->at) < (size_t)h->n)
-        vec_push(a, h->at, x);
-    for (; i > 0 && by_key(&x, &h->at[(i - 1) / 2]) < 0; i = (i - 1) / 2)
-        h->at[i] = h->at[(i - 1) / 2];
-    h->at[i] = x;
+    if (vec_len(heap->at) < (size_t)heap->n)
+        vec_push(a, heap->at, x);
+    for (; i > 0 && by_key(&x, &heap->at[(i - 1) / 2]) < 0; i = (i - 1) / 2)
+        heap->at[i] = heap->at[(i - 1) / 2];
+    heap->at[i] = x;
 }
 
-Keyed heap_take(Heap *h)
+Keyed heap_take(Heap *heap)
 {
-    Keyed top = h->at[0], x = h->at[--h->n];
+    Keyed top = heap->at[0], x = heap->at[--heap->n];
     int i = 0;
 
-    for (int c; (c = 2 * i + 1) < h->n; i = c) {
-        if (c + 1 < h->n && by_key(&h->at[c + 1], &h->at[c]) < 0)
+    for (int c; (c = 2 * i + 1) < heap->n; i = c) {
+        if (c + 1 < heap->n && by_key(&heap->at[c + 1], &heap->at[c]) < 0)
             c++;
-        if (by_key(&h->at[c], &x) >= 0)
+        if (by_key(&heap->at[c], &x) >= 0)
             break;
-        h->at[i] = h->at[c];
+        heap->at[i] = heap->at[c];
     }
-    h->at[i] = x;
+    heap->at[i] = x;
     return top;
 }

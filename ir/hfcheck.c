@@ -11,9 +11,10 @@ typedef struct HfCheck {
     const Plan *p;
 } HfCheck;
 
-static const char *wrong(const HfCheck *x, const HfMap *h, const char *why)
+static const char *wrong(const HfCheck *check, const HfMap *map,
+                         const char *why)
 {
-    return strf(x->arena, "hf '%s' of '%s' %s", h->hf, h->param, why);
+    return strf(check->arena, "hf '%s' of '%s' %s", map->hf, map->param, why);
 }
 
 /* ---- a row --------------------------------------------------------------- */
@@ -37,64 +38,65 @@ static const PlanDim *axis_of(const Tensor *tensor, const char *name)
     return NULL;
 }
 
-static int is_inside(const HfFactor *f)
+static int is_inside(const HfFactor *factor)
 {
-    return f->total >= 1 && f->start >= 0 && f->n >= 1 &&
-           f->start <= f->total - f->n;
+    return factor->total >= 1 && factor->start >= 0 && factor->n >= 1 &&
+           factor->start <= factor->total - factor->n;
 }
 
 /* How often a row names an axis. */
-static int named(const HfMap *h, const char *axis)
+static int named(const HfMap *map, const char *axis)
 {
     int n = 0;
-    for (int i = 0; i < h->nfix; i++)
-        n += !strcmp(h->fixaxis[i], axis);
-    for (int d = 0; d < h->nd; d++)
-        for (int k = 0; k < h->dim[d].nf; k++)
-            n += h->dim[d].f[k].axis && !strcmp(h->dim[d].f[k].axis, axis);
+    for (int i = 0; i < map->nfix; i++)
+        n += !strcmp(map->fixaxis[i], axis);
+    for (int d = 0; d < map->nd; d++)
+        for (int k = 0; k < map->dim[d].nf; k++)
+            n += map->dim[d].f[k].axis && !strcmp(map->dim[d].f[k].axis, axis);
     return n;
 }
 
-static const char *factor_wrong(const Tensor *tensor, const HfFactor *f)
+static const char *factor_wrong(const Tensor *tensor, const HfFactor *factor)
 {
-    const PlanDim *d = f->axis ? axis_of(tensor, f->axis) : NULL;
-    if (!is_inside(f) && law(Lhf_inside))
+    const PlanDim *d = factor->axis ? axis_of(tensor, factor->axis) : NULL;
+    if (!is_inside(factor) && law(Lhf_inside))
         return "goes beyond an axis";
-    if ((f->axis ? !d || d->n != f->n : f->n != 1) && law(Lhf_factor))
+    if ((factor->axis ? !d || d->n != factor->n : factor->n != 1) &&
+        law(Lhf_factor))
         return "has a factor that is no axis of it";
     return NULL;
 }
 
-static const char *row_wrong(const HfCheck *x, const HfMap *h)
+static const char *row_wrong(const HfCheck *check, const HfMap *map)
 {
-    const Tensor *tensor = owner(x->p, h->param);
+    const Tensor *tensor = owner(check->p, map->param);
     const char *why = NULL;
     if (!tensor && law(Lhf_param))
-        return wrong(x, h, "is for no parameter or state");
-    for (int d = 0; d < h->nd && !why; d++)
-        for (int k = 0; k < h->dim[d].nf && !why; k++)
-            why = factor_wrong(tensor, &h->dim[d].f[k]);
-    for (int i = 0; i < h->nfix && !why; i++) {
-        const PlanDim *d = axis_of(tensor, h->fixaxis[i]);
-        if ((!d || h->fixat[i] < -1 || h->fixat[i] >= d->n) &&
+        return wrong(check, map, "is for no parameter or state");
+    for (int d = 0; d < map->nd && !why; d++)
+        for (int k = 0; k < map->dim[d].nf && !why; k++)
+            why = factor_wrong(tensor, &map->dim[d].f[k]);
+    for (int i = 0; i < map->nfix && !why; i++) {
+        const PlanDim *d = axis_of(tensor, map->fixaxis[i]);
+        if ((!d || map->fixat[i] < -1 || map->fixat[i] >= d->n) &&
             law(Lhf_unrolled))
             why = "unrolls what is no axis of it";
     }
     for (int d = 0; d < tensor->nd && !why; d++)
-        if (named(h, tensor->dim[d].axis) != 1 && law(Lhf_axis_once))
-            why = strf(x->arena, "does not have axis '%s' once",
+        if (named(map, tensor->dim[d].axis) != 1 && law(Lhf_axis_once))
+            why = strf(check->arena, "does not have axis '%s' once",
                        tensor->dim[d].axis);
-    return why ? wrong(x, h, why) : NULL;
+    return why ? wrong(check, map, why) : NULL;
 }
 
 /* ---- a tensor ------------------------------------------------------------ */
 
-static int64_t volume(const HfMap *h, int whole)
+static int64_t volume(const HfMap *map, int whole)
 {
     int64_t n = 1;
-    for (int d = 0; d < h->nd; d++)
-        for (int k = 0; k < h->dim[d].nf; k++)
-            n = sat_mul(n, whole ? h->dim[d].f[k].total : h->dim[d].f[k].n);
+    for (int d = 0; d < map->nd; d++)
+        for (int k = 0; k < map->dim[d].nf; k++)
+            n = sat_mul(n, whole ? map->dim[d].f[k].total : map->dim[d].f[k].n);
     return n;
 }
 
@@ -130,19 +132,19 @@ static int by_tensor(const void *a, const void *b)
 }
 
 /* Rows v[0] .. v[n-1] are those of one tensor. */
-static const char *tensor_wrong(const HfCheck *x, const HfMap **v, int n)
+static const char *tensor_wrong(const HfCheck *check, const HfMap **v, int n)
 {
     int64_t sum = 0;
     for (int i = 0; i < n; i++) {
         if (!same_factors(v[i], v[0]) && law(Lhf_alike))
-            return wrong(x, v[i], "has other factors than its other rows");
+            return wrong(check, v[i], "has other factors than its other rows");
         for (int k = 0; k < i; k++)
             if (boxes_meet(v[i], v[k]) && law(Lhf_apart))
-                return wrong(x, v[i], "shares elements with another");
+                return wrong(check, v[i], "shares elements with another");
         sum = sat_add(sum, volume(v[i], 0));
     }
     return sum != volume(v[0], 1) && law(Lhf_full)
-               ? wrong(x, v[0], "does not fill its tensor")
+               ? wrong(check, v[0], "does not fill its tensor")
                : NULL;
 }
 

@@ -11,19 +11,19 @@ typedef struct Dims {
     Dim d[2 * MAXD];
 } Dims;
 
-static int find(const Dims *s, const Axis *a)
+static int find(const Dims *dims, const Axis *a)
 {
-    for (int i = 0; i < s->n; i++)
-        if (s->d[i].a == a)
+    for (int i = 0; i < dims->n; i++)
+        if (dims->d[i].a == a)
             return i;
     return -1;
 }
 
-static void push(const Node *n, Dims *s, Axis *a, int64_t size)
+static void push(const Node *n, Dims *dims, Axis *a, int64_t size)
 {
-    if (s->n == 2 * MAXD)
+    if (dims->n == 2 * MAXD)
         err(n->loc, "%s: more than %d axes", optab[n->op].name, MAXD);
-    s->d[s->n++] = (Dim){ a, size };
+    dims->d[dims->n++] = (Dim){ a, size };
 }
 
 const char *shape_text(const Graph *g, const Node *n)
@@ -89,10 +89,10 @@ static void need_one(Graph *g, const Node *n, int k, const Axis *a)
         missing(g, n, k, a);
 }
 
-static void need(Graph *g, const Node *n, int k, const Axes *x)
+static void need(Graph *g, const Node *n, int k, const Axes *axes)
 {
-    for (int i = 0; i < x->n; i++)
-        need_one(g, n, k, x->v[i]);
+    for (int i = 0; i < axes->n; i++)
+        need_one(g, n, k, axes->v[i]);
 }
 
 /* ---- axes by class ------------------------------------------------------- */
@@ -136,23 +136,23 @@ static Dims unite(Graph *g, const Node *n, int nin)
     return s;
 }
 
-static Dims without(const Node *a, const Axes *x)
+static Dims without(const Node *a, const Axes *axes)
 {
     Dims s;
 
     s.n = 0;
     for (int i = 0; i < a->nd; i++)
-        if (axes_at(x, a->dim[i].a) < 0)
+        if (axes_at(axes, a->dim[i].a) < 0)
             s.d[s.n++] = a->dim[i];
     return s;
 }
 
-static void extend(const Node *n, Dims *s, const Node *b, Axis *const *v,
+static void extend(const Node *n, Dims *dims, const Node *b, Axis *const *v,
                    int nv)
 {
     for (int i = 0; i < b->nd; i++)
-        if (axis_at(v, nv, b->dim[i].a) < 0 && find(s, b->dim[i].a) < 0)
-            push(n, s, b->dim[i].a, b->dim[i].n);
+        if (axis_at(v, nv, b->dim[i].a) < 0 && find(dims, b->dim[i].a) < 0)
+            push(n, dims, b->dim[i].a, b->dim[i].n);
 }
 
 static Dims dot_dims(Graph *g, const Node *n)
@@ -165,12 +165,12 @@ static Dims dot_dims(Graph *g, const Node *n)
     return s;
 }
 
-static Dims replace(const Node *a, const Axis *x, Axis *by, int64_t size)
+static Dims replace(const Node *a, const Axis *axis, Axis *by, int64_t size)
 {
     Dims s = dims_of(a);
 
     for (int i = 0; i < s.n; i++)
-        if (s.d[i].a == x)
+        if (s.d[i].a == axis)
             s.d[i] = (Dim){ by, size };
     return s;
 }
@@ -198,8 +198,8 @@ static Dims split_dims(Graph *g, const Node *n)
 {
     const Node *a = n->in[0];
     const Axes *into = &n->at.split.into;
-    const Axis *x = n->at.split.axis;
-    int at = dim_of(a, x), open = -1;
+    const Axis *axis = n->at.split.axis;
+    int at = dim_of(a, axis), open = -1;
     int64_t rest = a->dim[at].n, size[MAXD];
     Dims s = { 0 };
 
@@ -210,7 +210,7 @@ static Dims split_dims(Graph *g, const Node *n)
             open = i;
         else if (size[i] == 0 || rest % size[i])
             err(n->loc, "split: axis '%s' of %lld does not divide into '%s'%s",
-                x->name, (long long)a->dim[at].n, into->v[i]->name,
+                axis->name, (long long)a->dim[at].n, into->v[i]->name,
                 size[i] ? strf(g->arena, " of %lld", (long long)size[i])
                         : ", whose size is not declared");
         else
@@ -220,7 +220,7 @@ static Dims split_dims(Graph *g, const Node *n)
         size[open] = rest;
     else if (rest != 1)
         err(n->loc, "split: axis '%s' of %lld is not the product of its parts",
-            x->name, (long long)a->dim[at].n);
+            axis->name, (long long)a->dim[at].n);
     for (int i = 0; i < a->nd; i++)
         if (i != at)
             push(n, &s, a->dim[i].a, a->dim[i].n);
@@ -230,12 +230,12 @@ static Dims split_dims(Graph *g, const Node *n)
     return s;
 }
 
-int are_neighbours(const Node *a, const Axes *x)
+int are_neighbours(const Node *a, const Axes *axes)
 {
-    int at = dim_of(a, x->v[0]);
+    int at = dim_of(a, axes->v[0]);
 
-    for (int i = 0; i < x->n; i++)
-        if (at < 0 || dim_of(a, x->v[i]) != at + i)
+    for (int i = 0; i < axes->n; i++)
+        if (at < 0 || dim_of(a, axes->v[i]) != at + i)
             return 0;
     return 1;
 }
@@ -245,7 +245,7 @@ int are_neighbours(const Node *a, const Axes *x)
 static void gather_axes(Graph *g, Node *n)
 {
     Node *a = n->in[0], *p = g_node(g, Opermute, n->loc, 1, &a);
-    const Axes *x = &n->at.merge.axes;
+    const Axes *axes = &n->at.merge.axes;
     size_t len = vec_len(g->node);
     int k = 0;
 
@@ -255,10 +255,10 @@ static void gather_axes(Graph *g, Node *n)
     p->dt = a->dt;
     p->map = a->map;
     for (int i = 0; i < a->nd; i++) {
-        if (a->dim[i].a == x->v[0])
-            for (int q = 0; q < x->n; q++)
-                p->dim[k++] = a->dim[dim_of(a, x->v[q])];
-        else if (axes_at(x, a->dim[i].a) < 0)
+        if (a->dim[i].a == axes->v[0])
+            for (int q = 0; q < axes->n; q++)
+                p->dim[k++] = a->dim[dim_of(a, axes->v[q])];
+        else if (axes_at(axes, a->dim[i].a) < 0)
             p->dim[k++] = a->dim[i];
     }
     p->nd = k;
@@ -272,25 +272,25 @@ static void gather_axes(Graph *g, Node *n)
 
 static Dims merge_dims(Graph *g, Node *n)
 {
-    const Axes *x = &n->at.merge.axes;
+    const Axes *axes = &n->at.merge.axes;
     Axis *to = n->at.merge.new;
     int64_t size = 1;
     Dims s = { 0 };
 
-    if (!are_neighbours(n->in[0], x))
+    if (!are_neighbours(n->in[0], axes))
         gather_axes(g, n);
     const Node *a = n->in[0];
-    for (int i = 0; i < x->n; i++)
-        size *= a->dim[dim_of(a, x->v[i])].n;
+    for (int i = 0; i < axes->n; i++)
+        size *= a->dim[dim_of(a, axes->v[i])].n;
     for (int i = 0; i < a->nd; i++) {
-        if (a->dim[i].a == x->v[0])
+        if (a->dim[i].a == axes->v[0])
             push(n, &s, to, size);
-        else if (axes_at(x, a->dim[i].a) < 0)
+        else if (axes_at(axes, a->dim[i].a) < 0)
             push(n, &s, a->dim[i].a, a->dim[i].n);
     }
-    if (to->nfactor == 0 && x->n <= 4)
-        for (int i = 0; i < x->n; i++)
-            to->factor[to->nfactor++] = x->v[i];
+    if (to->nfactor == 0 && axes->n <= 4)
+        for (int i = 0; i < axes->n; i++)
+            to->factor[to->nfactor++] = axes->v[i];
     return s;
 }
 
@@ -438,12 +438,12 @@ static Dims gmm_wgrad_dims(const Node *n)
 }
 
 /* The route node whose rows n is laid out in. */
-static Node *row_map(const Node *n, const Dims *s)
+static Node *row_map(const Node *n, const Dims *dims)
 {
     const Node *of = n->op == Opart ? n->in[0] : n;
 
-    for (int i = 0; i < s->n; i++) {
-        if (!g_isrow(s->d[i].a))
+    for (int i = 0; i < dims->n; i++) {
+        if (!g_isrow(dims->d[i].a))
             continue;
         if (n->op == Odispatch || n->op == Ogmm)
             return n->in[n->op == Ogmm ? 2 : 1];
@@ -525,8 +525,8 @@ Axis *n_pairs(const Node *n)
 static void check_blocks(const Node *n)
 {
     const struct amax_attrs *t = &n->at.amax;
-    const ScaleInfo *s = &scales[t->layout];
-    int cut = !s->cols ? 0 : s->rows > 1 ? 2 : 1;
+    const ScaleInfo *info = &scales[t->layout];
+    int cut = !info->cols ? 0 : info->rows > 1 ? 2 : 1;
 
     if (!t->axes.n)
         err(n->loc, "%s: 'axes' names none", opname(n));
@@ -675,21 +675,21 @@ static Dims rule(Graph *g, Node *n)
 }
 
 /* Keep an order of the same axes that the builder chose. */
-static void set_dims(Node *n, const Dims *s)
+static void set_dims(Node *n, const Dims *dims)
 {
-    int same = n->nd == s->n;
+    int same = n->nd == dims->n;
 
-    if (are_dims(n, s->d, s->n))
+    if (are_dims(n, dims->d, dims->n))
         return;
-    for (int i = 0; same && i < s->n; i++)
-        same = dim_of(n, s->d[i].a) >= 0;
+    for (int i = 0; same && i < dims->n; i++)
+        same = dim_of(n, dims->d[i].a) >= 0;
     if (!same) {
-        memcpy(n->dim, s->d, (size_t)s->n * sizeof *s->d);
-        n->nd = s->n;
+        memcpy(n->dim, dims->d, (size_t)dims->n * sizeof *dims->d);
+        n->nd = dims->n;
         return;
     }
-    for (int i = 0; i < s->n; i++)
-        n->dim[dim_of(n, s->d[i].a)].n = s->d[i].n;
+    for (int i = 0; i < dims->n; i++)
+        n->dim[dim_of(n, dims->d[i].a)].n = dims->d[i].n;
 }
 
 Node *infer(Graph *g, Node *n)

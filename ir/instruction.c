@@ -57,47 +57,49 @@ const InstrInfo *instr_info(InstrKind k)
 
 /* ---- operands ------------------------------------------------------------ */
 
-int instr_many(const InstrInfo *o)
+int instr_many(const InstrInfo *info)
 {
-    return o->op[o->nop - 1].use >= USEeach;
+    return info->op[info->nop - 1].use >= USEeach;
 }
 
-const OperandInfo *instr_operand(const Instr *s, int i)
+const OperandInfo *instr_operand(const Instr *instr, int i)
 {
-    const InstrInfo *o = instr_info(s->kind);
-    return &o->op[i < o->nop ? i : o->nop - 1];
+    const InstrInfo *info = instr_info(instr->kind);
+    return &info->op[i < info->nop ? i : info->nop - 1];
 }
 
-void instr_store(Instr *s)
+void instr_store(Instr *instr)
 {
-    if (s->kind == Igemm)
-        s->gemm.beta = 0;
-    else if (s->kind == Igmm || s->kind == Igmm_wgrad)
-        s->gmm.beta = 0;
-    for (int i = 0; i < s->nword; i++)
-        if (s->word[i].type == WORDadd)
-            s->word[i].at.c = 0;
+    if (instr->kind == Igemm)
+        instr->gemm.beta = 0;
+    else if (instr->kind == Igmm || instr->kind == Igmm_wgrad)
+        instr->gmm.beta = 0;
+    for (int i = 0; i < instr->nword; i++)
+        if (instr->word[i].type == WORDadd)
+            instr->word[i].at.c = 0;
 }
 
-char instr_use(const Instr *s, int i)
+char instr_use(const Instr *instr, int i)
 {
-    switch (instr_operand(s, i)->use) {
+    switch (instr_operand(instr, i)->use) {
     case USEread:
     case USEeach: return 'r';
     case USEwrite: return 'w';
     case USEwork: return '-';
     case USEadd:
-        return (s->kind == Igemm ? s->gemm.beta : s->gmm.beta) ? 'b' : 'w';
+        return (instr->kind == Igemm ? instr->gemm.beta : instr->gmm.beta)
+                   ? 'b'
+                   : 'w';
     case USEown: break;
     }
-    return s->rw ? s->rw[i] : 'b';
+    return instr->rw ? instr->rw[i] : 'b';
 }
 
-const char *instr_label(const Instr *s)
+const char *instr_label(const Instr *instr)
 {
-    return s->label    ? s->label
-           : s->kernel ? s->kernel
-                       : instr_info(s->kind)->name;
+    return instr->label    ? instr->label
+           : instr->kernel ? instr->kernel
+                           : instr_info(instr->kind)->name;
 }
 
 /* ---- words of kernels ---------------------------------------------------- */
@@ -145,12 +147,13 @@ static int64_t value_of(const void *args, const Field *f)
     }
 }
 
-Dtype instr_dtype(const Instr *s, int i)
+Dtype instr_dtype(const Instr *instr, int i)
 {
-    const OperandInfo *o = instr_operand(s, i);
-    return o->typed ? *(const Dtype *)(const void *)((const char *)&s->none +
-                                                     o->dtype)
-                    : Dnone;
+    const OperandInfo *o = instr_operand(instr, i);
+    return o->typed
+               ? *(const Dtype *)(const void *)((const char *)&instr->none +
+                                                o->dtype)
+               : Dnone;
 }
 
 int same_args(const Instr *x, const Instr *y)
@@ -186,112 +189,113 @@ static int is_wrong(const void *args, const Field *f)
     return 0;
 }
 
-const char *args_wrong(Arena *a, const Instr *s)
+const char *args_wrong(Arena *a, const Instr *instr)
 {
-    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
-        if (is_wrong(&s->none, f))
+    for (const Field *f = instr_info(instr->kind)->fields(); f->name; f++)
+        if (is_wrong(&instr->none, f))
             return strf(a, "has a '%s' out of its range", f->name);
     return NULL;
 }
 
-const char *launch_wrong(const Launch *l)
+const char *launch_wrong(const Launch *launch)
 {
     for (const Field *f = launch_fields(); f->name; f++)
-        if (is_wrong(l, f))
+        if (is_wrong(launch, f))
             return f->name;
     return NULL;
 }
 
 /* ---- text ---------------------------------------------------------------- */
 
-static void need_key(Codec *t, const char *name)
+static void need_key(Codec *codec, const char *name)
 {
-    if (!code_key(t, name, 1))
-        lex_err(t->in, "expected '%s='", name);
+    if (!code_key(codec, name, 1))
+        lex_err(codec->in, "expected '%s='", name);
 }
 
-static int buffer_text(Codec *t, int buf)
+static int buffer_text(Codec *codec, int buf)
 {
-    if (code_mark(t, "-", buf < 0))
+    if (code_mark(codec, "-", buf < 0))
         return -1;
-    return (int)code_digits(t, "buffer", 0, INT32_MAX - 1, buf);
+    return (int)code_digits(codec, "buffer", 0, INT32_MAX - 1, buf);
 }
 
 /* Operands by name, "-" for none, but that of work space is left out; a list
  * with commas where there may be any number. */
-static void operands_text(Codec *t, Instr *s)
+static void operands_text(Codec *codec, Instr *instr)
 {
-    const InstrInfo *o = instr_info(s->kind);
-    int fixed = o->nop - instr_many(o), i = 0;
+    const InstrInfo *info = instr_info(instr->kind);
+    int fixed = info->nop - instr_many(info), i = 0;
 
-    for (; i < fixed && (t->in || i < s->nbuf); i++) {
-        int *buf = code_at(t, s->buf, s->nbuf, i), there = 1;
-        if (o->op[i].use != USEwork)
-            need_key(t, o->op[i].name);
+    for (; i < fixed && (codec->in || i < instr->nbuf); i++) {
+        int *buf = code_at(codec, instr->buf, instr->nbuf, i), there = 1;
+        if (info->op[i].use != USEwork)
+            need_key(codec, info->op[i].name);
         else
-            there = code_key(t, o->op[i].name, *buf >= 0);
-        *buf = there ? buffer_text(t, *buf) : -1;
+            there = code_key(codec, info->op[i].name, *buf >= 0);
+        *buf = there ? buffer_text(codec, *buf) : -1;
     }
-    if (!instr_many(o) || !code_key(t, o->op[fixed].name, i < s->nbuf))
+    if (!instr_many(info) ||
+        !code_key(codec, info->op[fixed].name, i < instr->nbuf))
         return;
     do {
-        int *buf = code_at(t, s->buf, s->nbuf, i);
-        *buf = buffer_text(t, *buf);
+        int *buf = code_at(codec, instr->buf, instr->nbuf, i);
+        *buf = buffer_text(codec, *buf);
         i++;
-    } while (code_mark(t, ",", i < s->nbuf));
+    } while (code_mark(codec, ",", i < instr->nbuf));
 }
 
-static void list_text(Codec *t, void *args, const Field *f)
+static void list_text(Codec *codec, void *args, const Field *f)
 {
     List l = list_of(args, f);
     int n = l.n * (int)f->min;
 
-    for (int i = 0; code_key(t, f->name, i < n);)
+    for (int i = 0; code_key(codec, f->name, i < n);)
         for (int64_t k = 0; k < f->min; k++, i++) {
             if (k)
-                code_need(t, ",");
-            int64_t *v = code_at(t, l.at, n, i);
-            *v = code_digits(t, f->name, INT64_MIN, INT64_MAX, *v);
+                code_need(codec, ",");
+            int64_t *v = code_at(codec, l.at, n, i);
+            *v = code_digits(codec, f->name, INT64_MIN, INT64_MAX, *v);
         }
     l.n = n / (int)f->min;
     memcpy((char *)args + f->at, &l, sizeof l);
 }
 
 /* Behind "name=". */
-static void value_text(Codec *t, void *args, const Field *f)
+static void value_text(Codec *codec, void *args, const Field *f)
 {
     void *at = (char *)args + f->at;
     Reduce *reduce = at;
     int *flag = at;
 
     switch (f->type) {
-    case FIELDdtype: *(Dtype *)at = code_dtype(t, *(Dtype *)at); break;
+    case FIELDdtype: *(Dtype *)at = code_dtype(codec, *(Dtype *)at); break;
     case FIELDreduce:
-        *reduce = (Reduce)code_choice(t, reduces, Rmin + 1, (int)*reduce);
+        *reduce = (Reduce)code_choice(codec, reduces, Rmin + 1, (int)*reduce);
         break;
     case FIELDflag:
-        *flag = (int)code_range(t, f->name, INT32_MIN, INT32_MAX, *flag);
+        *flag = (int)code_range(codec, f->name, INT32_MIN, INT32_MAX, *flag);
         break;
-    case FIELDhash: *(uint64_t *)at = code_hash(t, *(uint64_t *)at); break;
-    default: *(int64_t *)at = code_int(t, *(int64_t *)at);
+    case FIELDhash: *(uint64_t *)at = code_hash(codec, *(uint64_t *)at); break;
+    default: *(int64_t *)at = code_int(codec, *(int64_t *)at);
     }
 }
 
-void args_text(Codec *t, Instr *s)
+void args_text(Codec *codec, Instr *instr)
 {
-    operands_text(t, s);
-    for (const Field *f = instr_info(s->kind)->fields(); f->name; f++)
+    operands_text(codec, instr);
+    for (const Field *f = instr_info(instr->kind)->fields(); f->name; f++)
         if (f->type == FIELDlist) {
-            list_text(t, &s->none, f);
+            list_text(codec, &instr->none, f);
         } else {
-            need_key(t, f->name);
-            value_text(t, &s->none, f);
+            need_key(codec, f->name);
+            value_text(codec, &instr->none, f);
         }
 }
 
-void launch_text(Codec *t, Launch *l)
+void launch_text(Codec *codec, Launch *launch)
 {
     for (const Field *f = launch_fields(); f->name; f++)
-        if (code_key(t, f->name, value_of(l, f) != 0))
-            value_text(t, l, f);
+        if (code_key(codec, f->name, value_of(launch, f) != 0))
+            value_text(codec, launch, f);
 }

@@ -110,7 +110,7 @@ typedef struct InstrInfo {
     const OperandInfo *op;
 } InstrInfo;
 const InstrInfo *instr_info(InstrKind k);
-int instr_many(const InstrInfo *o); /* any number of its last operand? */
+int instr_many(const InstrInfo *info); /* any number of its last operand? */
 
 /* ---- one of them --------------------------------------------------------- */
 
@@ -139,7 +139,7 @@ typedef struct Word {
 } Word;
 Word word_int(int64_t x);
 /* As the kernel gets it; m null: the integer on the first rank. */
-int64_t word_value(const Mesh *m, const Word *p, int64_t rank);
+int64_t word_value(const Mesh *m, const Word *word, int64_t rank);
 
 /* How a kernel takes one of its buffers: elements that lie row-major, the last
  * extent fastest. A row map has one extent, work space is bytes. Ragged rows
@@ -188,7 +188,7 @@ typedef struct Issue {
     int priority; /* kernels; 1: its blocks start before others' that wait */
     int sms;      /* kernels: multiprocessors it may hold; 0: any number */
 } Issue;
-void issue_text(Codec *t, Issue *l);
+void issue_text(Codec *codec, Issue *issue);
 
 /* What predicts its seconds: the larger of its FLOPs by one number of the
  * machine and its bytes by another; size: of the first. Only while a plan is
@@ -232,17 +232,17 @@ typedef struct Instr {
                                      the stage do more than once */
     int experts;  /* takes tokens to experts, or back */
 } Instr;
-const char *instr_label(const Instr *s); /* for people; never null */
-const OperandInfo *instr_operand(const Instr *s, int i);
+const char *instr_label(const Instr *instr); /* for people; never null */
+const OperandInfo *instr_operand(const Instr *instr, int i);
 /* How it uses its i-th operand: r, w, b for both, - for work space. */
-char instr_use(const Instr *s, int i);
+char instr_use(const Instr *instr, int i);
 /* Of its i-th operand, as it says; Dnone: it does not. */
-Dtype instr_dtype(const Instr *s, int i);
-void instr_store(Instr *s); /* what it would add to what is there */
+Dtype instr_dtype(const Instr *instr, int i);
+void instr_store(Instr *instr); /* what it would add to what is there */
 int same_args(const Instr *x, const Instr *y);
-const char *args_wrong(Arena *a, const Instr *s); /* null, or what is */
-void args_text(Codec *t, Instr *s);
-void launch_text(Codec *t, Launch *l);
-const char *launch_wrong(const Launch *l); /* null, or the field */
+const char *args_wrong(Arena *a, const Instr *instr); /* null, or what is */
+void args_text(Codec *codec, Instr *instr);
+void launch_text(Codec *codec, Launch *launch);
+const char *launch_wrong(const Launch *launch); /* null, or the field */
 
 #endif

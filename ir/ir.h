@@ -129,7 +129,7 @@ struct ScalarExpr {
 const ScalarExpr *scalar_parse(const char *text, const char *names);
 /* With what every op in it computes in its place, down to operators of C and
  * primitives: ops of which kernels have a function. */
-const ScalarExpr *scalar_open(const ScalarExpr *e);
+const ScalarExpr *scalar_open(const ScalarExpr *scalar);
 int scalar_is_primitive(Op op);
 /* The gradient of operand k of an op; null: none. By the chain rule where the
  * op's row leaves it to its expression. */
@@ -430,7 +430,7 @@ int is_member(const Param *param, const char *bucket);
 
 /* Build: a node of op with operands, appended to g->node. Set attributes, then
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc). */
-Node *g_node(Graph *g, Op op, const Loc *l, int nin, Node *const *in);
+Node *g_node(Graph *g, Op op, const Loc *loc, int nin, Node *const *in);
 Node *infer(Graph *g, Node *n);
 Dtype infer_dtype(const Node *n); /* promote.c */
 /* amax, quantize, dequantize: elements of a block along the i-th of its axes,
@@ -442,17 +442,18 @@ Dtype arithmetic_dtype(Dtype t);  /* in which values of t are computed with */
 /* For messages: "[batch=2 seq=8]", without the implicit micro axis. */
 const char *shape_text(const Graph *g, const Node *n);
 /* Do these axes of a stand side by side, in this order? */
-int are_neighbours(const Node *a, const Axes *x);
+int are_neighbours(const Node *a, const Axes *axes);
 /* What infer would set: dims by the op's class and rule, without touching
  * n->dim when the text form or a pass fixed another order of the same axes. */
 
 /* attr.c. For code that knows the op only by its table: */
-void *attr_at(const Node *n, const AttrInfo *t);
-size_t attr_width(AttrType t);                       /* bytes of one */
-int attr_unsaid(const Node *n, const AttrInfo *t);   /* 0, none, empty */
-const AttrInfo *attr_named(Op op, const char *name); /* null: it has none */
-Axes attr_axes(const Node *n, const AttrInfo *t); /* of one: a list; in place */
-int same_attrs(const Node *a, const Node *b);     /* of one op */
+void *attr_at(const Node *n, const AttrInfo *info);
+size_t attr_width(AttrType t);                        /* bytes of one */
+int attr_unsaid(const Node *n, const AttrInfo *info); /* 0, none, empty */
+const AttrInfo *attr_named(Op op, const char *name);  /* null: it has none */
+Axes attr_axes(const Node *n,
+               const AttrInfo *info);         /* of one: a list; in place */
+int same_attrs(const Node *a, const Node *b); /* of one op */
 uint64_t attrs_hash(uint64_t h, const Node *n);
 void attrs_like(Node *n, const Node *from);   /* those of one name and type */
 int attrs_name(const Node *n, const Axis *a); /* does one name the axis? */
@@ -474,13 +475,13 @@ Axes g_axes(Graph *g, Axis *const *v, int n); /* a copy */
  * none. */
 Node *g_placed(Node *n, const Node *by);
 /* Shorthands: build and infer. */
-Node *g_ew(Graph *g, Op op, const Loc *l, Node *a, Node *b, Node *c);
-Node *g_const(Graph *g, const Loc *l, Dtype dt, double v);
+Node *g_ew(Graph *g, Op op, const Loc *loc, Node *a, Node *b, Node *c);
+Node *g_const(Graph *g, const Loc *loc, Dtype dt, double v);
 Node *g_cast(Graph *g, Node *a, Dtype dt); /* a itself when it has dt */
 Node *g_red(Graph *g, Op op, Node *a, Axis **ax, int n);
 Node *g_sumto(Graph *g, Node *a, const Node *like); /* sum axes `like` lacks */
 Node *g_broadcast(Graph *g, Node *a, const Node *like); /* to like's dims */
-Node *g_dot(Graph *g, const Loc *l, Node *a, Node *b, Axis **ax, int n,
+Node *g_dot(Graph *g, const Loc *loc, Node *a, Node *b, Axis **ax, int n,
             const Node *order); /* order: null, or whose axis order to take */
 Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs */
 
@@ -498,7 +499,7 @@ int has_dims(const Node *n, const Dim *d, int nd); /* the same as these */
 int same_section(const Node *a, const Node *b);    /* region and call */
 int is_transfer(const Node *n); /* send, recv, pp_sum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
-int axes_at(const Axes *x, const Axis *a);
+int axes_at(const Axes *axes, const Axis *a);
 int g_isrow(const Axis *a); /* the ragged axis */
 int g_ismicro(const Axis *a);
 int axis_covers(const Axis *a, AxisRole role); /* it or a factor of it */
@@ -521,15 +522,16 @@ void scopes_init(Graph *g);
 const Scope *g_scope(Graph *g, const char *path);
 /* The same; it becomes a unit unless it is in one. */
 const Scope *g_unit(Graph *g, const char *path, UnitKind kind);
-const Scope *g_backward(Graph *g, const Scope *s); /* of s; itself: s is one */
-/* In s, whose modules it is of. */
-const Scope *g_inner(Graph *g, const Scope *s, const char *name);
-/* Where s is, of a model or a backward, with these marks for its own. */
-const Scope *g_marked(Graph *g, const Scope *s, unsigned marks);
+const Scope *
+g_backward(Graph *g, const Scope *scope); /* of scope; itself: scope is one */
+/* In scope, whose modules it is of. */
+const Scope *g_inner(Graph *g, const Scope *scope, const char *name);
+/* Where scope is, of a model or a backward, with these marks for its own. */
+const Scope *g_marked(Graph *g, const Scope *scope, unsigned marks);
 /* Words of marks, "layernorm,keep", and back; 0: there is no such word. */
 const char *marks_text(Arena *a, unsigned marks);
 unsigned mark_named(const char *word);
-int in_scope(const Scope *s, const Scope *outer); /* forward or backward */
+int in_scope(const Scope *scope, const Scope *outer); /* forward or backward */
 const Scope *g_partscope(Graph *g, ProgramPart part, const char *path);
 /* The part that a path in text means unless it is told otherwise: "d" and
  * "d.<path>" are backwards, "grad" gradients, "post" and "post.<path>" post. */
@@ -575,14 +577,15 @@ typedef struct MapLayout {
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
 /* Of a rank, by a router that treats all experts alike. */
-double expected_rows(const Node *route, const MapLayout *l);
+double expected_rows(const Node *route, const MapLayout *layout);
 /* Of one of its experts, of which there is room for. */
 double rows_of_expert(const Graph *g, const Node *route);
 /* The axis of its index that counts the choices of a token; null: one each. */
 const Axis *route_slot(const Node *route);
 /* Does the axis number rows of the route: ragged ones, or those in blocks? */
 int is_rows(const Node *route, const Axis *a);
-Axis *axis_cut_over(const Axes *x, int atom); /* one cut over it; null: none */
+Axis *axis_cut_over(const Axes *axes,
+                    int atom); /* one cut over it; null: none */
 /* Over an atom where the route's tokens are cut, the axis that is cut in their
  * stead where they stand in blocks; null: they keep their own. */
 Axis *block_axis(const Node *route, int atom);
@@ -596,8 +599,8 @@ typedef struct RowExchange {
 } RowExchange;
 /* Is all-to-all n one that takes rows to their ranks, sum n one of rows that
  * came back? */
-int sends_rows(const Graph *g, const Node *n, RowExchange *x);
-int returns_rows(const Graph *g, const Node *n, RowExchange *x);
+int sends_rows(const Graph *g, const Node *n, RowExchange *exchange);
+int returns_rows(const Graph *g, const Node *n, RowExchange *exchange);
 
 /* ---- route_model.c: which experts tokens choose, before they do ---------- */
 
@@ -619,14 +622,14 @@ void find_groups(Node *map); /* attributes groups and kept, from its index */
 /* By the router, which may be limited to groups, and by route.assume; even: all
  * experts are as likely whatever that says. */
 RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even);
-int routes_even(const Opts *o);            /* route.assume=uniform */
-int64_t route_places(const RouteModel *r); /* for experts, on all parts */
+int routes_even(const Opts *opts);             /* route.assume=uniform */
+int64_t route_places(const RouteModel *model); /* for experts, on all parts */
 /* Probability that a token has one of the experts at n places from `first`, how
  * many of them it is expected to have, and the rows of the rank that has most
  * of them over an equal share. */
-double route_hit(const RouteModel *r, int64_t first, int64_t n);
-double route_pairs(const RouteModel *r, int64_t first, int64_t n);
-double route_skew(const RouteModel *r, int64_t ranks);
+double route_hit(const RouteModel *model, int64_t first, int64_t n);
+double route_pairs(const RouteModel *model, int64_t first, int64_t n);
+double route_skew(const RouteModel *model, int64_t ranks);
 
 /* ---- sharding_rules.c: how an op may be cut ------------------------------ */
 
@@ -637,7 +640,7 @@ typedef struct ShardStrategy {
 enum { MAXWAY = 48 };
 /* All ways, whatever the sizes; those of the node's class first by its axes.
  * Sources and collectives have none. */
-int ways(const Graph *g, const Node *n, int atom, ShardStrategy *w);
+int ways(const Graph *g, const Node *n, int atom, ShardStrategy *strategy);
 int same_shard(const Shard *x, const Shard *y);
 /* Null when each operand's type is what some way of n asks for and n's type
  * what it makes; otherwise what is wrong. For graphs at level LOCAL. */
@@ -651,17 +654,18 @@ typedef struct Reshard {
     Axis *a, *b;
     uint32_t atoms;
 } Reshard;
-/* The next step that takes a value of type t[] towards want[], which becomes
- * its type; 0: it is there. Steps that shrink the value come first. A scalar
- * may go from R to P(add) (op add: position 0 keeps it, others have 0); any
- * other value that should become partial is our fault. */
-int reshard_step(const Mesh *m, Shard *t, const Shard *want, Reshard *r);
-void reshard_attrs(Node *n, const Reshard *r); /* n is of r's op */
-/* Bytes of n on one rank if its type were t[], and bytes one rank receives for
- * the step r that starts from type t[]. */
-double bytes_as(const Graph *g, const Node *n, const Shard *t);
-double bytes_sent(const Graph *g, const Node *n, const Shard *t,
-                  const Reshard *r);
+/* The next step that takes a value of type shard[] towards want[], which
+ * becomes its type; 0: it is there. Steps that shrink the value come first. A
+ * scalar may go from R to P(add) (op add: position 0 keeps it, others have 0);
+ * any other value that should become partial is our fault. */
+int reshard_step(const Mesh *m, Shard *shard, const Shard *want,
+                 Reshard *reshard);
+void reshard_attrs(Node *n, const Reshard *reshard); /* n is of reshard's op */
+/* Bytes of n on one rank if its type were shard[], and bytes one rank receives
+ * for the step r that starts from type shard[]. */
+double bytes_as(const Graph *g, const Node *n, const Shard *shard);
+double bytes_sent(const Graph *g, const Node *n, const Shard *shard,
+                  const Reshard *reshard);
 
 /* ---- aliasing.c: whose buffer holds a value ------------------------------ */
 
@@ -686,7 +690,7 @@ typedef struct Matrix {
 /* Operands a and b to a result laid out like c; 0: some layout does not allow
  * it. */
 int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
-              Matrix *x);
+              Matrix *matrix);
 
 /* ---- composite.c --------------------------------------------------------- */
 
@@ -722,10 +726,10 @@ typedef struct StandIn {
     size_t line, turn;
     const char *repeat;
 } StandIn;
-void stand_ins(Arena *a, const ListingLine *v, size_t n, StandIn *s);
+void stand_ins(Arena *a, const ListingLine *line, size_t n, StandIn *in);
 
 /* With `fold` scopes that repeat with a number stand there once. */
-void put_lines(Text *out, const ListingLine *v, size_t n, const char *indent,
+void put_lines(Text *out, const ListingLine *line, size_t n, const char *indent,
                const char *eq, int fold);
 
 /* ---- print.c parse.c parsenode.c shardtext.c check.c dot.c --------------- */
@@ -754,9 +758,9 @@ Node *text_map(const Node *n);
 /* "@ dp:batch tp:+"; null: n is whole, or types are not known yet. */
 const char *shard_text(Arena *a, const Graph *g, const Node *n);
 void put_atoms(Text *out, const Mesh *m, uint32_t set); /* "tp,dp" */
-void lex_shards(Lex *x, const Graph *g, Node *n);       /* into n->sh */
-int64_t lex_atoms(Lex *x, const Mesh *m);
-Axis *lex_axis(const Lex *x, const Graph *g, const char *name);
+void lex_shards(Lex *lex, const Graph *g, Node *n);     /* into n->sh */
+int64_t lex_atoms(Lex *lex, const Mesh *m);
+Axis *lex_axis(const Lex *lex, const Graph *g, const char *name);
 
 typedef struct GraphReader {
     Lex x;

@@ -20,6 +20,6 @@
 /* "0:1,0.5:0.2,1:0": its value at t, between points on a line; NaN: it is no
  * such list of points from 0 to 1, of values that are at least 0. */
 double opts_curve(const char *s, double t);
-Dtype opts_dtype(const Opts *o); /* of real values, by precision.policy */
+Dtype opts_dtype(const Opts *opts); /* of real values, by precision.policy */
 
 #endif

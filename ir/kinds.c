@@ -88,41 +88,43 @@ static char *list_of(Arena *a, const char *s, const char *const *w, int n)
     return out.s;
 }
 
-static _Noreturn void below(const KeyInput *x, const char *s, const char *least)
+static _Noreturn void below(const KeyInput *key, const char *s,
+                            const char *least)
 {
-    err(x->l, "%s: %s is below the least value %s", x->key, s, least);
+    err(key->l, "%s: %s is below the least value %s", key->key, s, least);
 }
 
-static _Noreturn void above(const KeyInput *x, const char *s, const char *most)
+static _Noreturn void above(const KeyInput *key, const char *s,
+                            const char *most)
 {
-    err(x->l, "%s: %s is above the largest value %s", x->key, s, most);
+    err(key->l, "%s: %s is above the largest value %s", key->key, s, most);
 }
 
-static const char *check_int(const KeyInput *x, const char *s)
+static const char *check_int(const KeyInput *key, const char *s)
 {
     const char *w[2];
     int64_t v, end;
-    int n = words(x->a, x->kind, w, 2);
+    int n = words(key->a, key->kind, w, 2);
     if (!read_int(s, &v))
-        err(x->l, "%s: '%s' is not an integer", x->key, s);
+        err(key->l, "%s: '%s' is not an integer", key->key, s);
     if (n > 0 && read_int(w[0], &end) && v < end)
-        below(x, s, w[0]);
+        below(key, s, w[0]);
     if (n > 1 && read_int(w[1], &end) && v > end)
-        above(x, s, w[1]);
+        above(key, s, w[1]);
     return s;
 }
 
-static const char *check_num(const KeyInput *x, const char *s)
+static const char *check_num(const KeyInput *key, const char *s)
 {
     const char *w[2];
     double v, end;
-    int n = words(x->a, x->kind, w, 2);
+    int n = words(key->a, key->kind, w, 2);
     if (!read_num(s, &v))
-        err(x->l, "%s: '%s' is not a number", x->key, s);
+        err(key->l, "%s: '%s' is not a number", key->key, s);
     if (n > 0 && read_num(w[0], &end) && v < end)
-        below(x, s, w[0]);
+        below(key, s, w[0]);
     if (n > 1 && read_num(w[1], &end) && v > end)
-        above(x, s, w[1]);
+        above(key, s, w[1]);
     return s;
 }
 
@@ -145,30 +147,30 @@ static double read_size(const char *s)
     return -1;
 }
 
-static const char *check_size(const KeyInput *x, const char *s)
+static const char *check_size(const KeyInput *key, const char *s)
 {
     double v = read_size(s);
     if (!(v >= 1 && v < 1e18))
-        err(x->l, "%s: '%s' is not a size like 76GiB or 80GB", x->key, s);
+        err(key->l, "%s: '%s' is not a size like 76GiB or 80GB", key->key, s);
     return s;
 }
 
-static const char *check_bool(const KeyInput *x, const char *s)
+static const char *check_bool(const KeyInput *key, const char *s)
 {
     if (!strcmp(s, "1") || !strcmp(s, "true"))
         return "1";
     if (!strcmp(s, "0") || !strcmp(s, "false"))
         return "0";
-    err(x->l, "%s: '%s' is neither 0 nor 1", x->key, s);
+    err(key->l, "%s: '%s' is neither 0 nor 1", key->key, s);
 }
 
-static const char *check_enum(const KeyInput *x, const char *s)
+static const char *check_enum(const KeyInput *key, const char *s)
 {
     const char *w[MAXWORDS];
-    int n = words(x->a, x->kind, w, MAXWORDS);
-    if (kind_word(x->kind, s) < 0)
-        err(x->l, "%s: '%s' is not one of %s", x->key, s,
-            list_of(x->a, s, w, n));
+    int n = words(key->a, key->kind, w, MAXWORDS);
+    if (kind_word(key->kind, s) < 0)
+        err(key->l, "%s: '%s' is not one of %s", key->key, s,
+            list_of(key->a, s, w, n));
     return s;
 }
 
@@ -188,55 +190,55 @@ double opts_curve(const char *s, double t)
     return at == 1 ? value : NAN;
 }
 
-static const char *check_curve(const KeyInput *x, const char *s)
+static const char *check_curve(const KeyInput *key, const char *s)
 {
     if (strchr(s, ':') && isnan(opts_curve(s, 0)))
-        err(x->l,
+        err(key->l,
             "%s: '%.40s%s' is no curve \"0:1,0.5:0.2,1:0\": shares of the run "
             "from 0 to 1 with shares of lr that are at least 0",
-            x->key, s, strlen(s) > 40 ? ".." : "");
-    return strchr(s, ':') ? s : check_enum(x, s);
+            key->key, s, strlen(s) > 40 ? ".." : "");
+    return strchr(s, ':') ? s : check_enum(key, s);
 }
 
 /* Words with commas between. */
-static void check_each(const KeyInput *x, const char *s, const char *wrong)
+static void check_each(const KeyInput *key, const char *s, const char *wrong)
 {
     const char *w[MAXWORDS];
-    int n = words(x->a, x->kind, w, MAXWORDS);
+    int n = words(key->a, key->kind, w, MAXWORDS);
     for (;; s += strspn(s, " ,")) {
-        const char *word = strf(x->a, "%.*s", (int)strcspn(s, " ,"), s);
+        const char *word = strf(key->a, "%.*s", (int)strcspn(s, " ,"), s);
         s += strlen(word);
-        if (kind_word(x->kind, word) < 0)
-            err(x->l, "%s: '%s' is %s of %s", x->key, word, wrong,
-                list_of(x->a, word, w, n));
+        if (kind_word(key->kind, word) < 0)
+            err(key->l, "%s: '%s' is %s of %s", key->key, word, wrong,
+                list_of(key->a, word, w, n));
         if (!*s)
             break;
     }
 }
 
-static const char *check_price(const KeyInput *x, const char *s)
+static const char *check_price(const KeyInput *key, const char *s)
 {
     double v;
     int number = read_num(s, &v);
     if (number && v < 0)
-        below(x, s, "0");
+        below(key, s, "0");
     if (!number)
-        check_each(x, s, "neither a number nor one");
+        check_each(key, s, "neither a number nor one");
     return s;
 }
 
-static const char *check_words(const KeyInput *x, const char *s)
+static const char *check_words(const KeyInput *key, const char *s)
 {
-    check_each(x, s, "not one");
-    unsigned all = kind_words(x->kind, s);
+    check_each(key, s, "not one");
+    unsigned all = kind_words(key->kind, s);
     if (all & 1 && all > 1)
-        err(x->l, "%s: 'none' stands alone", x->key);
+        err(key->l, "%s: 'none' stands alone", key->key);
     return s;
 }
 
-static const char *check_any(const KeyInput *x, const char *s)
+static const char *check_any(const KeyInput *key, const char *s)
 {
-    (void)x;
+    (void)key;
     return s;
 }
 
@@ -255,14 +257,14 @@ static int read_pair(const char *s, double v[2])
     return read_num(first, &v[0]) && read_num(comma, &v[1]);
 }
 
-static const char *check_pair(const KeyInput *x, const char *s)
+static const char *check_pair(const KeyInput *key, const char *s)
 {
     double v[2];
     if (!read_pair(s, v))
-        err(x->l, "%s: '%s' is not two numbers like 0.9,0.95", x->key, s);
+        err(key->l, "%s: '%s' is not two numbers like 0.9,0.95", key->key, s);
     for (int i = 0; i < 2; i++)
         if (!(v[i] >= 0 && v[i] < 1))
-            err(x->l, "%s: %g is not at least 0 and below 1", x->key, v[i]);
+            err(key->l, "%s: %g is not at least 0 and below 1", key->key, v[i]);
     return s;
 }
 
@@ -281,26 +283,27 @@ static int count_numbers(const char *s, double least, int whole)
     }
 }
 
-static const char *check_counts(const KeyInput *x, const char *s)
+static const char *check_counts(const KeyInput *key, const char *s)
 {
     int64_t n = 0;
-    if (read_int(x->kind + strlen("counts "), &n) && *s &&
+    if (read_int(key->kind + strlen("counts "), &n) && *s &&
         count_numbers(s, 1, 1) != n)
-        err(x->l, "%s: '%s' is not %lld whole numbers above 0 like 16,16,8000",
-            x->key, s, (long long)n);
+        err(key->l,
+            "%s: '%s' is not %lld whole numbers above 0 like 16,16,8000",
+            key->key, s, (long long)n);
     return s;
 }
 
-static const char *check_shares(const KeyInput *x, const char *s)
+static const char *check_shares(const KeyInput *key, const char *s)
 {
     int64_t most = 0;
     int n = count_numbers(s, 0, 0);
-    if (read_int(x->kind + strlen("shares "), &most) &&
+    if (read_int(key->kind + strlen("shares "), &most) &&
         (n < 1 || n > most || !strpbrk(s, "123456789")))
-        err(x->l,
+        err(key->l,
             "%s: '%s' is not like 969,30,1: up to %lld numbers at least 0, not "
             "all of them 0",
-            x->key, s, (long long)most);
+            key->key, s, (long long)most);
     return s;
 }
 
@@ -320,11 +323,11 @@ static const char *limit_of(const char *s, const char *what, size_t n)
     return 0;
 }
 
-static const char *check_limits(const KeyInput *x, const char *s)
+static const char *check_limits(const KeyInput *key, const char *s)
 {
-    Arena *a = x->a;
+    Arena *a = key->a;
     const char *w[BESTOF], *rest = s;
-    int n = words(a, x->kind, w, BESTOF), seen = 0;
+    int n = words(a, key->kind, w, BESTOF), seen = 0;
     for (rest += strspn(rest, " ,"); *rest; rest += strspn(rest, " ,")) {
         const char *word = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
         rest += strlen(word);
@@ -336,7 +339,7 @@ static const char *check_limits(const KeyInput *x, const char *s)
         while (i < n && strcmp(w[i], word))
             i++;
         if (i == n || seen >> i & 1 || !read_num(number, &v) || !(v > 0))
-            err(x->l, "%s: '%s' is not like \"%s 10\"%s%s", x->key, s, w[0],
+            err(key->l, "%s: '%s' is not like \"%s 10\"%s%s", key->key, s, w[0],
                 n > 1 ? " or " : "",
                 n > 1 ? strf(a, "\"%s 4 %s 10\"", w[0], w[1]) : "");
         seen |= 1 << i;
@@ -346,18 +349,18 @@ static const char *check_limits(const KeyInput *x, const char *s)
 
 /* ---- other texts --------------------------------------------------------- */
 
-static const char *check_order(const KeyInput *x, const char *s)
+static const char *check_order(const KeyInput *key, const char *s)
 {
-    order_check(s, x->l);
+    order_check(s, key->l);
     return s;
 }
 
 /* Letters of the kind, with counts "*3" and groups "(a,b)" of them. */
-static const char *check_layout(const KeyInput *x, const char *s)
+static const char *check_layout(const KeyInput *key, const char *s)
 {
-    const char *letters = x->kind + strlen("layout ");
-    Text out = { .arena = x->a };
-    size_t n = strspn(s, strf(x->a, "%s*(),0123456789", letters));
+    const char *letters = key->kind + strlen("layout ");
+    Text out = { .arena = key->a };
+    size_t n = strspn(s, strf(key->a, "%s*(),0123456789", letters));
     if (!s[n])
         return s;
     for (const char *c = letters; *c; c++)
@@ -365,8 +368,8 @@ static const char *check_layout(const KeyInput *x, const char *s)
     char other = (char)(s[n] ^ ' ');
     if (other != ' ' && strchr(letters, other))
         put(&out, " (did you mean '%c'?)", other);
-    err(x->l, "%s %s, position %d: '%c' is none of %s", x->key, s, (int)n + 1,
-        s[n], out.s);
+    err(key->l, "%s %s, position %d: '%c' is none of %s", key->key, s,
+        (int)n + 1, s[n], out.s);
 }
 
 /* ---- paths --------------------------------------------------------------- */
@@ -383,16 +386,16 @@ typedef struct PathMap {
 /* A path is relative to the file that names it; ctx is that place. */
 static const char *beside_file(Arena *a, const char *s, void *ctx)
 {
-    const Loc *l = ctx;
-    const char *dir = l && l->file ? strrchr(l->file, '/') : 0;
+    const Loc *loc = ctx;
+    const char *dir = loc && loc->file ? strrchr(loc->file, '/') : 0;
     if (!dir || !*s || *s == '/')
         return s;
-    return strf(a, "%.*s%s", (int)(dir - l->file + 1), l->file, s);
+    return strf(a, "%.*s%s", (int)(dir - loc->file + 1), loc->file, s);
 }
 
-static const char *map_path(const PathMap *m, const char *kind, const char *s)
+static const char *map_path(const PathMap *map, const char *kind, const char *s)
 {
-    return kind_word(kind, s) < 0 ? m->f(m->a, s, m->ctx) : s;
+    return kind_word(kind, s) < 0 ? map->f(map->a, s, map->ctx) : s;
 }
 
 int opts_blend(const char *s)
@@ -424,30 +427,30 @@ int opts_named(const char *s, int i, const char **name, const char **path)
 }
 
 /* "wiki=a code=b", each path mapped; null: it is no such list. */
-static const char *map_named(const PathMap *m, const char *s)
+static const char *map_named(const PathMap *map, const char *s)
 {
     const char *name, *path, *rest = strrchr(s, ' ');
-    Text out = { .arena = m->a };
+    Text out = { .arena = map->a };
     int n = 0;
     for (; opts_named(s, n, &name, &path); n++)
-        put(&out, "%s%s=%s", n ? " " : "", name, map_path(m, "path", path));
+        put(&out, "%s%s=%s", n ? " " : "", name, map_path(map, "path", path));
     if (n && rest && rest[1] && !opts_named(rest, 0, &name, &path))
-        err(m->l, "%s: '%s' has no name (name=path name=path ...)", m->key,
+        err(map->l, "%s: '%s' has no name (name=path name=path ...)", map->key,
             rest + 1);
     return n ? out.s : NULL;
 }
 
 /* "0.7 a 0.3 b", each path mapped. */
-static const char *map_blend(const PathMap *m, const char *s)
+static const char *map_blend(const PathMap *map, const char *s)
 {
-    Arena *a = m->a;
-    const char *key = m->key, *named = map_named(m, s);
-    const Loc *l = m->l;
+    Arena *a = map->a;
+    const char *key = map->key, *named = map_named(map, s);
+    const Loc *loc = map->l;
     Text out = { .arena = a };
     int sized = !strncmp(s, "size ", 5);
     double w;
     if (named || !opts_blend(s))
-        return named ? named : map_path(m, "path", s);
+        return named ? named : map_path(map, "path", s);
     for (s += strspn(s, " "); *s;) {
         const char *weight = strf(a, "%.*s", (int)strcspn(s, " "), s);
         s += strcspn(s, " ");
@@ -457,28 +460,29 @@ static const char *map_blend(const PathMap *m, const char *s)
         s += strspn(s, " ");
         int number = read_num(weight, &w);
         if (sized ? number : !strcmp(weight, "size"))
-            err(l, "%s: a blend has a weight for each path, or for none", key);
+            err(loc, "%s: a blend has a weight for each path, or for none",
+                key);
         if (sized ? strcmp(weight, "size") : !number || !(w > 0))
-            err(l,
+            err(loc,
                 "%s: '%s' is not a positive weight (a blend is weight path "
                 "weight path ..., paths without spaces)",
                 key, weight);
         if (!*path)
-            err(l, "%s: no path after the weight %s", key, weight);
+            err(loc, "%s: no path after the weight %s", key, weight);
         put(&out, "%s%s %s", out.len ? " " : "", weight,
-            map_path(m, "path", path));
+            map_path(map, "path", path));
     }
     return out.s;
 }
 
 /* A number, or numbers by sizes, ascending: "1e9:3e13,1e12:6e14". */
-static const char *check_speed(const KeyInput *x, const char *s)
+static const char *check_speed(const KeyInput *key, const char *s)
 {
     double last = 0, size;
-    char *next = strf(x->a, "%s", s);
+    char *next = strf(key->a, "%s", s);
 
     if (!strchr(s, ':'))
-        return check_num(x, s);
+        return check_num(key, s);
     while (next) {
         char *part = next, *value;
         next = strchr(part, ',');
@@ -486,23 +490,24 @@ static const char *check_speed(const KeyInput *x, const char *s)
             *next++ = 0;
         value = strchr(part, ':');
         if (!value)
-            err(x->l, "%s: '%s' is not size:number", x->key, part);
+            err(key->l, "%s: '%s' is not size:number", key->key, part);
         *value++ = 0;
         if (!read_num(part, &size) || !(size > last))
-            err(x->l, "%s: size '%s' is not above the one before", x->key,
+            err(key->l, "%s: size '%s' is not above the one before", key->key,
                 part);
         last = size;
-        check_num(x, value);
+        check_num(key, value);
     }
     return s;
 }
 
 /* A name of machines.def, or a path, which cluster_settle reads. */
-static const char *check_machine(const KeyInput *x, const char *s)
+static const char *check_machine(const KeyInput *key, const char *s)
 {
     if (!*s)
-        err(x->l, "%s: no machine is named", x->key);
-    return strpbrk(s, "/.") ? beside_file(x->a, s, (void *)(uintptr_t)x->l) : s;
+        err(key->l, "%s: no machine is named", key->key);
+    return strpbrk(s, "/.") ? beside_file(key->a, s, (void *)(uintptr_t)key->l)
+                            : s;
 }
 
 /* ---- the kinds ----------------------------------------------------------- */
@@ -533,9 +538,9 @@ static int has_paths(const char *kind)
 }
 
 const char *kind_paths(Arena *a, const char *key, const char *kind,
-                       const char *s, const Loc *l, PathFn *f, void *ctx)
+                       const char *s, const Loc *loc, PathFn *fn, void *ctx)
 {
-    PathMap m = { a, key, l, f, ctx };
+    PathMap m = { a, key, loc, fn, ctx };
     return !has_paths(kind)         ? s
            : is_kind(kind, "blend") ? map_blend(&m, s)
                                     : map_path(&m, kind, s);
@@ -544,7 +549,7 @@ const char *kind_paths(Arena *a, const char *key, const char *kind,
 /* What stands behind the slash in a kind is all that is built so far. Returns
  * the kind without it. */
 static const char *check_built(Arena *a, const char *key, const char *kind,
-                               const char *s, const Loc *l)
+                               const char *s, const Loc *loc)
 {
     const char *slash = strstr(kind, " /"), *w[16];
     if (!slash)
@@ -554,45 +559,45 @@ static const char *check_built(Arena *a, const char *key, const char *kind,
         built |= !strcmp(w[i], s);
     kind = strf(a, "%.*s", (int)(slash - kind), kind);
     if (is_kind(kind, "enum"))
-        check_enum(&(KeyInput){ a, key, kind, l }, s);
+        check_enum(&(KeyInput){ a, key, kind, loc }, s);
     if (!built)
-        err(l, "%s: '%s' is planned, but not built yet", key, s);
+        err(loc, "%s: '%s' is planned, but not built yet", key, s);
     return kind;
 }
 
 const char *kind_check(Arena *a, const char *key, const char *kind,
-                       const char *s, const Loc *l)
+                       const char *s, const Loc *loc)
 {
-    kind = check_built(a, key, kind, s, l);
+    kind = check_built(a, key, kind, s, loc);
     for (const char *c = s; *c; c++)
         if (*c == '\n' || *c == '\r' || (*c == '"' && !is_kind(kind, "json")))
-            err(l, "%s: a value has no quotes and no line ends", key);
+            err(loc, "%s: a value has no quotes and no line ends", key);
     if (has_paths(kind))
-        return kind_paths(a, key, kind, s, l, beside_file,
-                          (void *)(uintptr_t)l);
+        return kind_paths(a, key, kind, s, loc, beside_file,
+                          (void *)(uintptr_t)loc);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (is_kind(kind, kinds[i].name))
-            return kinds[i].check(&(KeyInput){ a, key, kind, l }, s);
+            return kinds[i].check(&(KeyInput){ a, key, kind, loc }, s);
     die("keys.def: %s is of no kind", key);
 }
 
 /* ---- reading ------------------------------------------------------------- */
 
-int64_t opts_bytes(const Opts *o, const char *key)
+int64_t opts_bytes(const Opts *opts, const char *key)
 {
-    const char *s = opts_str(o, key);
+    const char *s = opts_str(opts, key);
     return s ? (int64_t)read_size(s) : 0;
 }
 
-void opts_pair(const Opts *o, const char *key, double v[2])
+void opts_pair(const Opts *opts, const char *key, double v[2])
 {
-    if (!read_pair(opts_str(o, key), v))
+    if (!read_pair(opts_str(opts, key), v))
         die("key '%s' is not a pair", key);
 }
 
-int opts_limit(const Opts *o, const char *key, const char *what, double *v)
+int opts_limit(const Opts *opts, const char *key, const char *what, double *v)
 {
-    const char *s = opts_str(o, key);
+    const char *s = opts_str(opts, key);
     const char *number = s ? limit_of(s, what, strlen(what)) : 0;
     *v = number ? strtod(number, 0) : INFINITY;
     return number != 0;
@@ -601,41 +606,42 @@ int opts_limit(const Opts *o, const char *key, const char *what, double *v)
 /* ---- what values ask of each other, and of files ------------------------- */
 
 /* "num 0 lr": at most the lr of the same table. */
-static void check_bound(const Opts *o, const KeyInfo *k)
+static void check_bound(const Opts *opts, const KeyInfo *info)
 {
-    const char *key = key_name(k), *w[2];
+    const char *key = key_name(info), *w[2];
     double v;
-    if (words(forever, k->kind, w, 2) < 2 || read_num(w[1], &v))
+    if (words(forever, info->kind, w, 2) < 2 || read_num(w[1], &v))
         return;
-    const char *most = strf(forever, "%s.%s", k->table, w[1]);
-    if (opts_num(o, key) <= opts_num(o, most))
+    const char *most = strf(forever, "%s.%s", info->table, w[1]);
+    if (opts_num(opts, key) <= opts_num(opts, most))
         return;
-    const Loc *at = opts_loc(o, key);
-    if (at && opts_given(o, most) && !opts_loc(o, most))
+    const Loc *at = opts_loc(opts, key);
+    if (at && opts_given(opts, most) && !opts_loc(opts, most))
         err(0, "%s=%s is below %s=%s of %s:%d: give both", most,
-            opts_str(o, most), key, opts_str(o, key), at->file, at->line);
-    err(at, "%s: %s is above %s=%s", key, opts_str(o, key), most,
-        opts_str(o, most));
+            opts_str(opts, most), key, opts_str(opts, key), at->file, at->line);
+    err(at, "%s: %s is above %s=%s", key, opts_str(opts, key), most,
+        opts_str(opts, most));
 }
 
-void opts_check(const Opts *o)
+void opts_check(const Opts *opts)
 {
     for (const KeyInfo *k = keytab; k->name; k++)
-        if (is_kind(k->kind, "num") && opts_given(o, key_name(k)))
-            check_bound(o, k);
+        if (is_kind(k->kind, "num") && opts_given(opts, key_name(k)))
+            check_bound(opts, k);
 }
 
-void opts_files(const Opts *o)
+void opts_files(const Opts *opts)
 {
     const char *w[MAXWORDS];
     for (const KeyInfo *k = keytab; k->name; k++) {
-        const char *key = key_name(k), *s = opts_str(o, key);
+        const char *key = key_name(k), *s = opts_str(opts, key);
         if (!is_kind(k->kind, "file") || !s)
             continue;
         int n = words(forever, k->kind, w, MAXWORDS);
         const char *slash = strrchr(s, '/');
         if (kind_word(k->kind, s) < 0 && access(s, R_OK))
-            err(opts_loc(o, key), "%s: '%s' is no file to read, nor one of %s",
-                key, s, list_of(forever, slash ? slash + 1 : s, w, n));
+            err(opts_loc(opts, key),
+                "%s: '%s' is no file to read, nor one of %s", key, s,
+                list_of(forever, slash ? slash + 1 : s, w, n));
     }
 }

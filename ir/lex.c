@@ -5,12 +5,12 @@
 #include <string.h>
 #include "plan.h"
 
-void lex_err(const Lex *x, const char *fmt, ...)
+void lex_err(const Lex *lex, const char *fmt, ...)
 {
     va_list ap;
-    Loc l = { x->file, x->line, 0 };
+    Loc l = { lex->file, lex->line, 0 };
     va_start(ap, fmt);
-    char *s = vstrf(x->arena, fmt, ap);
+    char *s = vstrf(lex->arena, fmt, ap);
     va_end(ap);
     err(&l, "%s", s);
 }
@@ -105,20 +105,20 @@ void put_bits(Text *out, uint64_t v)
 }
 
 /* aff = int { "+" int "*a" atom } [ "!" place ] */
-void put_aff(Text *out, const RankAffine *x)
+void put_aff(Text *out, const RankAffine *affine)
 {
     putn(out, " ", 1);
-    put_int(out, x->c);
+    put_int(out, affine->c);
     for (int i = 0; i < MAXATOM; i++)
-        if (x->k[i]) {
+        if (affine->k[i]) {
             putn(out, "+", 1);
-            put_int(out, x->k[i]);
+            put_int(out, affine->k[i]);
             putn(out, "*a", 2);
             put_int(out, i);
         }
-    if (x->place) {
+    if (affine->place) {
         putn(out, "!", 1);
-        put_int(out, x->place);
+        put_int(out, affine->place);
     }
 }
 
@@ -139,65 +139,66 @@ void put_text(Text *out, const char *what, const char *name, const char *text)
 
 /* ---- in ------------------------------------------------------------------ */
 
-int lex_more(Lex *x)
+int lex_more(Lex *lex)
 {
-    while (x->p < x->end && (*x->p == ' ' || *x->p == '\t' || *x->p == '\r'))
-        x->p++;
-    return x->p < x->end && *x->p != '\n' && *x->p != '#';
+    while (lex->p < lex->end &&
+           (*lex->p == ' ' || *lex->p == '\t' || *lex->p == '\r'))
+        lex->p++;
+    return lex->p < lex->end && *lex->p != '\n' && *lex->p != '#';
 }
 
-static void skip_comment(Lex *x)
+static void skip_comment(Lex *lex)
 {
-    if (x->p < x->end && *x->p == '#')
-        while (x->p < x->end && *x->p != '\n')
-            x->p++;
+    if (lex->p < lex->end && *lex->p == '#')
+        while (lex->p < lex->end && *lex->p != '\n')
+            lex->p++;
 }
 
-int lex_next(Lex *x)
+int lex_next(Lex *lex)
 {
-    if (x->line && lex_more(x))
-        lex_err(x, "unexpected '%c' before the end of the line", *x->p);
-    if (!x->line)
-        x->line = 1;
+    if (lex->line && lex_more(lex))
+        lex_err(lex, "unexpected '%c' before the end of the line", *lex->p);
+    if (!lex->line)
+        lex->line = 1;
     for (;;) {
-        if (lex_more(x))
+        if (lex_more(lex))
             return 1;
-        skip_comment(x);
-        if (x->p == x->end)
+        skip_comment(lex);
+        if (lex->p == lex->end)
             return 0;
-        x->p++;
-        x->line++;
+        lex->p++;
+        lex->line++;
     }
 }
 
-int lex_mark(Lex *x, char c)
+int lex_mark(Lex *lex, char c)
 {
-    if (!lex_more(x) || *x->p != c)
+    if (!lex_more(lex) || *lex->p != c)
         return 0;
-    x->p++;
+    lex->p++;
     return 1;
 }
 
-int lex_key(Lex *x, const char *name)
+int lex_key(Lex *lex, const char *name)
 {
     size_t n = strlen(name);
-    if (!lex_more(x) || (size_t)(x->end - x->p) <= n || x->p[n] != '=' ||
-        memcmp(x->p, name, n))
+    if (!lex_more(lex) || (size_t)(lex->end - lex->p) <= n ||
+        lex->p[n] != '=' || memcmp(lex->p, name, n))
         return 0;
-    x->p += n + 1;
+    lex->p += n + 1;
     return 1;
 }
 
-void lex_need(Lex *x, char c)
+void lex_need(Lex *lex, char c)
 {
-    if (!lex_mark(x, c))
-        lex_err(x, "expected '%c'", c);
+    if (!lex_mark(lex, c))
+        lex_err(lex, "expected '%c'", c);
 }
 
-void lex_line(Lex *x)
+void lex_line(Lex *lex)
 {
-    if (!lex_next(x))
-        lex_err(x, "the text ends too early");
+    if (!lex_next(lex))
+        lex_err(lex, "the text ends too early");
 }
 
 static int hex(int c)
@@ -208,90 +209,92 @@ static int hex(int c)
 }
 
 /* string = '"' { char | \" | \\ | \xHH } '"' */
-static const char *string(Lex *x)
+static const char *string(Lex *lex)
 {
-    Text out = { .arena = x->arena };
+    Text out = { .arena = lex->arena };
     putn(&out, "", 0);
-    for (x->p++; x->p < x->end && *x->p != '"' && *x->p != '\n'; x->p++) {
-        char c = *x->p;
+    for (lex->p++; lex->p < lex->end && *lex->p != '"' && *lex->p != '\n';
+         lex->p++) {
+        char c = *lex->p;
         if (!c)
-            lex_err(x, "a zero byte in a string");
-        if (c == '\\' && x->end - x->p > 4 && x->p[1] == 'x') {
-            int h = hex(x->p[2]), l = hex(x->p[3]);
+            lex_err(lex, "a zero byte in a string");
+        if (c == '\\' && lex->end - lex->p > 4 && lex->p[1] == 'x') {
+            int h = hex(lex->p[2]), l = hex(lex->p[3]);
             if (h < 0 || l < 0 || h + l == 0)
-                lex_err(x, "bad \\x in a string");
+                lex_err(lex, "bad \\x in a string");
             c = (char)(16 * h + l);
-            x->p += 3;
-        } else if (c == '\\' && x->end - x->p > 2) {
-            c = *++x->p;
+            lex->p += 3;
+        } else if (c == '\\' && lex->end - lex->p > 2) {
+            c = *++lex->p;
         }
         putn(&out, &c, 1);
     }
-    if (x->p == x->end || *x->p != '"')
-        lex_err(x, "string without end");
-    x->p++;
+    if (lex->p == lex->end || *lex->p != '"')
+        lex_err(lex, "string without end");
+    lex->p++;
     return intern(out.s);
 }
 
 /* The extent of the bare word ahead; err when there is none. */
-static size_t bare(Lex *x)
+static size_t bare(Lex *lex)
 {
-    const char *s = x->p;
-    if (!lex_more(x))
-        lex_err(x, "the line ends too early");
-    for (s = x->p; s < x->end && is_bare((unsigned char)*s); s++)
+    const char *s = lex->p;
+    if (!lex_more(lex))
+        lex_err(lex, "the line ends too early");
+    for (s = lex->p; s < lex->end && is_bare((unsigned char)*s); s++)
         ;
-    if (s == x->p)
-        lex_err(x, "expected a word, not '%c'", *x->p);
-    return (size_t)(s - x->p);
+    if (s == lex->p)
+        lex_err(lex, "expected a word, not '%c'", *lex->p);
+    return (size_t)(s - lex->p);
 }
 
-const char *lex_word(Lex *x)
+const char *lex_word(Lex *lex)
 {
-    if (lex_more(x) && *x->p == '"')
-        return string(x);
-    size_t n = bare(x);
-    x->p += n;
-    return internn(x->p - n, n);
+    if (lex_more(lex) && *lex->p == '"')
+        return string(lex);
+    size_t n = bare(lex);
+    lex->p += n;
+    return internn(lex->p - n, n);
 }
 
-int lex_take(Lex *x, const char *word)
+int lex_take(Lex *lex, const char *word)
 {
     size_t n = strlen(word);
-    if (!lex_more(x) || (size_t)(x->end - x->p) < n || memcmp(x->p, word, n))
+    if (!lex_more(lex) || (size_t)(lex->end - lex->p) < n ||
+        memcmp(lex->p, word, n))
         return 0;
-    if (x->p + n < x->end && is_bare((unsigned char)x->p[n]))
+    if (lex->p + n < lex->end && is_bare((unsigned char)lex->p[n]))
         return 0;
-    x->p += n;
+    lex->p += n;
     return 1;
 }
 
 /* int = [ - ] digits */
-int64_t lex_int(Lex *x)
+int64_t lex_int(Lex *lex)
 {
-    size_t n = bare(x), i = *x->p == '-';
+    size_t n = bare(lex), i = *lex->p == '-';
     uint64_t v = 0, limit = (uint64_t)INT64_MAX + i;
     if (i == n)
-        lex_err(x, "'%.*s' is not an integer", (int)n, x->p);
+        lex_err(lex, "'%.*s' is not an integer", (int)n, lex->p);
     for (; i < n; i++) {
-        unsigned d = (unsigned char)x->p[i] - '0';
+        unsigned d = (unsigned char)lex->p[i] - '0';
         if (d > 9)
-            lex_err(x, "'%.*s' is not an integer", (int)n, x->p);
+            lex_err(lex, "'%.*s' is not an integer", (int)n, lex->p);
         if (v > (limit - d) / 10)
-            lex_err(x, "'%.*s' is too large", (int)n, x->p);
+            lex_err(lex, "'%.*s' is too large", (int)n, lex->p);
         v = 10 * v + d;
     }
-    int minus = *x->p == '-';
-    x->p += n;
+    int minus = *lex->p == '-';
+    lex->p += n;
     return minus ? (int64_t)(0 - v) : (int64_t)v;
 }
 
-int64_t lex_range(Lex *x, const char *what, int64_t min, int64_t max)
+int64_t lex_range(Lex *lex, const char *what, int64_t min, int64_t max)
 {
-    int64_t v = lex_int(x);
+    int64_t v = lex_int(lex);
     if (v < min || v > max)
-        lex_err(x, "%s is %lld, not between %lld and %lld", what, (long long)v,
-                (long long)min, (long long)max);
+        lex_err(lex, "%s is %lld, not between %lld and %lld", what,
+                (long long)v, (long long)min, (long long)max);
     return v;
 }
 
@@ -300,121 +303,121 @@ int lex_isdigit(char c)
     return c >= '0' && c <= '9';
 }
 
-int64_t lex_digits(Lex *x)
+int64_t lex_digits(Lex *lex)
 {
-    int minus = x->p < x->end && *x->p == '-';
+    int minus = lex->p < lex->end && *lex->p == '-';
     uint64_t v = 0, limit = (uint64_t)INT64_MAX + (unsigned)minus;
-    x->p += minus;
-    if (x->p == x->end || !lex_isdigit(*x->p))
-        lex_err(x, "expected an integer");
-    for (; x->p < x->end && lex_isdigit(*x->p); x->p++) {
-        unsigned d = (unsigned)(*x->p - '0');
+    lex->p += minus;
+    if (lex->p == lex->end || !lex_isdigit(*lex->p))
+        lex_err(lex, "expected an integer");
+    for (; lex->p < lex->end && lex_isdigit(*lex->p); lex->p++) {
+        unsigned d = (unsigned)(*lex->p - '0');
         if (v > (limit - d) / 10)
-            lex_err(x, "an integer is too large");
+            lex_err(lex, "an integer is too large");
         v = 10 * v + d;
     }
     return (int64_t)(minus ? 0 - v : v);
 }
 
 /* aff = int { "+" int "*a" atom } */
-RankAffine lex_aff(Lex *x)
+RankAffine lex_aff(Lex *lex)
 {
-    if (!lex_more(x))
-        lex_err(x, "the line ends too early");
-    RankAffine a = aff(lex_digits(x));
-    while (x->p < x->end && *x->p == '+') {
-        x->p++;
-        int64_t k = lex_digits(x);
-        if (x->end - x->p < 3 || x->p[0] != '*' || x->p[1] != 'a')
-            lex_err(x, "expected '*a' and an atom");
-        x->p += 2;
-        int64_t at = lex_digits(x);
+    if (!lex_more(lex))
+        lex_err(lex, "the line ends too early");
+    RankAffine a = aff(lex_digits(lex));
+    while (lex->p < lex->end && *lex->p == '+') {
+        lex->p++;
+        int64_t k = lex_digits(lex);
+        if (lex->end - lex->p < 3 || lex->p[0] != '*' || lex->p[1] != 'a')
+            lex_err(lex, "expected '*a' and an atom");
+        lex->p += 2;
+        int64_t at = lex_digits(lex);
         if (at < 0 || at >= MAXATOM)
-            lex_err(x, "atom %lld of %d", (long long)at, MAXATOM);
+            lex_err(lex, "atom %lld of %d", (long long)at, MAXATOM);
         a.k[at] = k;
     }
-    if (x->p < x->end && *x->p == '!') {
-        x->p++;
-        a.place = lex_digits(x);
+    if (lex->p < lex->end && *lex->p == '!') {
+        lex->p++;
+        a.place = lex_digits(lex);
     }
     return a;
 }
 
-Dtype lex_dtype(Lex *x)
+Dtype lex_dtype(Lex *lex)
 {
-    const char *s = lex_word(x);
+    const char *s = lex_word(lex);
     int d = dtype_named(s);
     if (d < 0)
-        lex_err(x, "no dtype '%s'", s);
+        lex_err(lex, "no dtype '%s'", s);
     return (Dtype)d;
 }
 
-void lex_place(Lex *x, const char **file, int *at)
+void lex_place(Lex *lex, const char **file, int *at)
 {
-    if (!lex_mark(x, '@'))
+    if (!lex_mark(lex, '@'))
         return;
-    *file = lex_word(x);
-    *at = (int)lex_range(x, "line", 0, INT32_MAX);
+    *file = lex_word(lex);
+    *at = (int)lex_range(lex, "line", 0, INT32_MAX);
 }
 
-double lex_num(Lex *x)
+double lex_num(Lex *lex)
 {
     char s[64], *end;
-    size_t n = bare(x);
+    size_t n = bare(lex);
     if (n >= sizeof s)
-        lex_err(x, "'%.*s' is not a number", (int)n, x->p);
-    memcpy(s, x->p, n);
+        lex_err(lex, "'%.*s' is not a number", (int)n, lex->p);
+    memcpy(s, lex->p, n);
     s[n] = 0;
     double v = strtod(s, &end);
     if (*end)
-        lex_err(x, "'%s' is not a number", s);
-    x->p += n;
+        lex_err(lex, "'%s' is not a number", s);
+    lex->p += n;
     return v;
 }
 
-uint64_t lex_bits(Lex *x)
+uint64_t lex_bits(Lex *lex)
 {
     uint64_t v = 0;
-    size_t n = bare(x);
+    size_t n = bare(lex);
     for (size_t i = 0; i < n; i++) {
-        const char *digit = "0123456789abcdef", *at = strchr(digit, x->p[i]);
+        const char *digit = "0123456789abcdef", *at = strchr(digit, lex->p[i]);
         if (n != 16 || !at)
-            lex_err(x, "'%.*s' is no hash", (int)n, x->p);
+            lex_err(lex, "'%.*s' is no hash", (int)n, lex->p);
         v = v << 4 | (uint64_t)(at - digit);
     }
-    x->p += n;
+    lex->p += n;
     return v;
 }
 
-const char *lex_text(Lex *x)
+const char *lex_text(Lex *lex)
 {
-    int64_t n = lex_range(x, "length", 0, x->end - x->p);
-    if (lex_more(x) || x->p == x->end || *x->p != '\n')
-        lex_err(x, "expected the end of the line");
-    x->p++;
-    x->line++;
-    if (x->end - x->p < n)
-        lex_err(x, "%lld bytes are announced, %lld are left", (long long)n,
-                (long long)(x->end - x->p));
-    if (memchr(x->p, 0, (size_t)n))
-        lex_err(x, "a zero byte in a text");
-    char *s = alloc(x->arena, (size_t)n + 1);
-    memcpy(s, x->p, (size_t)n);
+    int64_t n = lex_range(lex, "length", 0, lex->end - lex->p);
+    if (lex_more(lex) || lex->p == lex->end || *lex->p != '\n')
+        lex_err(lex, "expected the end of the line");
+    lex->p++;
+    lex->line++;
+    if (lex->end - lex->p < n)
+        lex_err(lex, "%lld bytes are announced, %lld are left", (long long)n,
+                (long long)(lex->end - lex->p));
+    if (memchr(lex->p, 0, (size_t)n))
+        lex_err(lex, "a zero byte in a text");
+    char *s = alloc(lex->arena, (size_t)n + 1);
+    memcpy(s, lex->p, (size_t)n);
     for (int64_t i = 0; i < n; i++)
-        x->line += s[i] == '\n';
-    x->p += n;
+        lex->line += s[i] == '\n';
+    lex->p += n;
     return s;
 }
 
-int lex_choice(Lex *x, const char *const *v, int n)
+int lex_choice(Lex *lex, const char *const *v, int n)
 {
-    const char *s = lex_word(x);
-    Text all = { .arena = x->arena };
+    const char *s = lex_word(lex);
+    Text all = { .arena = lex->arena };
 
     int is = word_index(s, v, n);
     if (is >= 0)
         return is;
     for (int i = 0; i < n; i++)
         put(&all, "%s%s", i ? ", " : "", v[i]);
-    lex_err(x, "'%s' is none of %s", s, all.s);
+    lex_err(lex, "'%s' is none of %s", s, all.s);
 }

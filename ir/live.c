@@ -7,14 +7,16 @@
 
 #include "plan.h"
 
-const char *life_wrong(const SlotLives *l, const char *what, int buf, int instr)
+const char *life_wrong(const SlotLives *lives, const char *what, int buf,
+                       int instr)
 {
-    const Program *p = &l->r->prog[l->prog];
-    const char *label = instr < p->ninstr ? p->instr[instr].label : "the end";
+    const Program *program = &lives->r->prog[lives->prog];
+    const char *label =
+        instr < program->ninstr ? program->instr[instr].label : "the end";
 
-    return strf(l->arena, "program %s, instruction %d (%s): '%s' %s",
-                programnames[p->kind], instr, label ? label : "?",
-                l->r->buf[buf].name, what);
+    return strf(lives->arena, "program %s, instruction %d (%s): '%s' %s",
+                programnames[program->kind], instr, label ? label : "?",
+                lives->r->buf[buf].name, what);
 }
 
 static const Phase *phase_of(const Program *prog, int instr)
@@ -26,10 +28,10 @@ static const Phase *phase_of(const Program *prog, int instr)
     return NULL;
 }
 
-int joined(const Role *r, int buf, int instr)
+int joined(const Role *role, int buf, int instr)
 {
-    const Buf *b = &r->buf[buf];
-    const Instr *s = b->prog < 0 ? NULL : &r->prog[b->prog].instr[instr];
+    const Buf *b = &role->buf[buf];
+    const Instr *s = b->prog < 0 ? NULL : &role->prog[b->prog].instr[instr];
 
     if (!s || s->kind != Ijoin || b->born == instr || b->frame)
         return 0;
@@ -41,73 +43,75 @@ int joined(const Role *r, int buf, int instr)
 
 /* ---- lives --------------------------------------------------------------- */
 
-int only_writes(const Instr *s, int i)
+int only_writes(const Instr *instr, int i)
 {
-    return strchr("w-", instr_use(s, i)) || (s->kind == Ikernel && !s->rw);
+    return strchr("w-", instr_use(instr, i)) ||
+           (instr->kind == Ikernel && !instr->rw);
 }
 
 /* Instruction instr names a buffer, or what lies in that stack. */
-static const char *name_buffer(SlotLives *l, int buf, int instr, int writes)
+static const char *name_buffer(SlotLives *lives, int buf, int instr, int writes)
 {
-    const Program *p = &l->r->prog[l->prog];
-    const Buf *b = &l->r->buf[buf];
-    SlotLife *x = &l->of[buf];
+    const Program *program = &lives->r->prog[lives->prog];
+    const Buf *b = &lives->r->buf[buf];
+    SlotLife *life = &lives->of[buf];
 
-    if (x->first < 0 && !writes && !b->frame)
-        return life_wrong(l, "is read and was never written", buf, instr);
-    if (x->first < 0)
-        *x = (SlotLife){ buf, instr, instr, b->offset, instr };
-    if (!b->frame && x->first >= l->from && instr <= l->to &&
-        phase_of(p, x->first) != phase_of(p, instr)) {
+    if (life->first < 0 && !writes && !b->frame)
+        return life_wrong(lives, "is read and was never written", buf, instr);
+    if (life->first < 0)
+        *life = (SlotLife){ buf, instr, instr, b->offset, instr };
+    if (!b->frame && life->first >= lives->from && instr <= lives->to &&
+        phase_of(program, life->first) != phase_of(program, instr)) {
         if (!writes)
-            return life_wrong(l, "is kept from call to call in one place", buf,
-                              instr);
-        x->first = l->from;
+            return life_wrong(lives, "is kept from call to call in one place",
+                              buf, instr);
+        life->first = lives->from;
     }
-    x->last = instr;
-    if (x->held < l->behind[instr] - 1)
-        x->held = l->behind[instr] - 1;
+    life->last = instr;
+    if (life->held < lives->behind[instr] - 1)
+        life->held = lives->behind[instr] - 1;
     return NULL;
 }
 
-static const char *name_buffers(SlotLives *l, int instr)
+static const char *name_buffers(SlotLives *lives, int instr)
 {
-    const Instr *s = &l->r->prog[l->prog].instr[instr];
+    const Instr *s = &lives->r->prog[lives->prog].instr[instr];
     const char *why = NULL;
 
     for (int i = 0; i < s->nbuf && !why; i++) {
-        const Buf *b = s->buf[i] < 0 ? NULL : &l->r->buf[s->buf[i]];
+        const Buf *b = s->buf[i] < 0 ? NULL : &lives->r->buf[s->buf[i]];
         if (!b || b->prog == -1)
             continue;
-        why = name_buffer(l, s->buf[i], instr, only_writes(s, i));
+        why = name_buffer(lives, s->buf[i], instr, only_writes(s, i));
         if (b->stack && !why)
-            why = name_buffer(l, b->stack - 1, instr, 1);
+            why = name_buffer(lives, b->stack - 1, instr, 1);
     }
     return why;
 }
 
 /* A phase that repeats, and a table, need again what they found when they
  * began. Outputs are read at the end. */
-static void extend(SlotLives *l)
+static void extend(SlotLives *lives)
 {
-    const Program *p = &l->r->prog[l->prog];
+    const Program *program = &lives->r->prog[lives->prog];
 
-    for (int i = 0; i < l->r->ntensor; i++) {
-        const Tensor *t = &l->r->tensor[i];
-        if (t->kind == TKoutput && l->of[t->buf].first >= 0)
-            l->of[t->buf].last = p->ninstr - 1;
+    for (int i = 0; i < lives->r->ntensor; i++) {
+        const Tensor *tensor = &lives->r->tensor[i];
+        if (tensor->kind == TKoutput && lives->of[tensor->buf].first >= 0)
+            lives->of[tensor->buf].last = program->ninstr - 1;
     }
-    for (int i = 0; i < l->r->nbuf; i++) {
-        SlotLife *x = &l->of[i];
-        const Phase *f = x->first < 0 ? NULL : phase_of(p, x->last);
-        if (f && f->repeat > 1 && x->first < f->first)
-            x->last = f->first + f->n - 1;
-        if (!f || l->from > l->to || x->first > l->to || x->last < l->from)
+    for (int i = 0; i < lives->r->nbuf; i++) {
+        SlotLife *life = &lives->of[i];
+        const Phase *f = life->first < 0 ? NULL : phase_of(program, life->last);
+        if (f && f->repeat > 1 && life->first < f->first)
+            life->last = f->first + f->n - 1;
+        if (!f || lives->from > lives->to || life->first > lives->to ||
+            life->last < lives->from)
             continue;
-        if (x->first < l->from && x->last < l->to)
-            x->last = l->to;
-        if (x->last > l->to && x->first > l->from)
-            x->first = l->from;
+        if (life->first < lives->from && life->last < lives->to)
+            life->last = lives->to;
+        if (life->last > lives->to && life->first > lives->from)
+            life->first = lives->from;
     }
 }
 
@@ -120,63 +124,65 @@ SlotLife *no_lives(Arena *a, int n)
     return v;
 }
 
-const char *lives_of(Arena *a, const Role *r, int prog, SlotLives *l)
+const char *lives_of(Arena *a, const Role *role, int prog, SlotLives *lives)
 {
-    const Program *p = &r->prog[prog];
+    const Program *program = &role->prog[prog];
     const char *why = NULL;
 
-    *l = (SlotLives){ .arena = a,
-                      .r = r,
-                      .prog = prog,
-                      .of = no_lives(a, r->nbuf),
-                      .from = p->ninstr,
-                      .to = -1,
-                      .behind = instrs_behind(a, p) };
-    for (int f = 0; f < p->nphase; f++) {
-        const Phase *x = &p->phase[f];
-        if (x->repeat || !x->n)
+    *lives = (SlotLives){ .arena = a,
+                          .r = role,
+                          .prog = prog,
+                          .of = no_lives(a, role->nbuf),
+                          .from = program->ninstr,
+                          .to = -1,
+                          .behind = instrs_behind(a, program) };
+    for (int f = 0; f < program->nphase; f++) {
+        const Phase *phase = &program->phase[f];
+        if (phase->repeat || !phase->n)
             continue;
-        l->from = x->first < l->from ? x->first : l->from;
-        l->to = x->first + x->n - 1;
+        lives->from = phase->first < lives->from ? phase->first : lives->from;
+        lives->to = phase->first + phase->n - 1;
     }
-    for (int s = 0; s < p->ninstr && !why; s++)
-        why = name_buffers(l, s);
-    extend(l);
+    for (int s = 0; s < program->ninstr && !why; s++)
+        why = name_buffers(lives, s);
+    extend(lives);
     return why;
 }
 
 /* Lives that are longer than needed, or shorter. Gradients and outputs stay to
  * the end, what other streams name may until they are done. */
-static const char *loose(const SlotLives *l)
+static const char *loose(const SlotLives *lives)
 {
-    int end = l->r->prog[l->prog].ninstr - 1;
+    int end = lives->r->prog[lives->prog].ninstr - 1;
 
-    for (int i = 0; i < l->r->nbuf; i++) {
-        const SlotLife *x = &l->of[i];
-        const Buf *b = &l->r->buf[i];
-        if (b->prog == l->prog && x->first < 0 && law(Llive_tight))
-            return life_wrong(l, "is never used", i, b->born);
-        int kept = b->dies == end || (x->held > x->last && b->dies == x->held);
-        int born = x->first == b->born ||
-                   (kept && b->born == l->from && x->first <= l->to);
-        if (b->prog == l->prog && b->born == l->from && b->dies == l->to)
+    for (int i = 0; i < lives->r->nbuf; i++) {
+        const SlotLife *life = &lives->of[i];
+        const Buf *b = &lives->r->buf[i];
+        if (b->prog == lives->prog && life->first < 0 && law(Llive_tight))
+            return life_wrong(lives, "is never used", i, b->born);
+        int kept = b->dies == end ||
+                   (life->held > life->last && b->dies == life->held);
+        int born = life->first == b->born ||
+                   (kept && b->born == lives->from && life->first <= lives->to);
+        if (b->prog == lives->prog && b->born == lives->from &&
+            b->dies == lives->to)
             continue; /* there through the whole table */
-        if (b->prog == l->prog && (!born || (x->last != b->dies && !kept)) &&
-            law(Llive_tight))
-            return life_wrong(l,
-                              strf(l->arena,
+        if (b->prog == lives->prog &&
+            (!born || (life->last != b->dies && !kept)) && law(Llive_tight))
+            return life_wrong(lives,
+                              strf(lives->arena,
                                    "lives from instruction %d to %d, its "
                                    "instructions say %d to %d",
-                                   b->born, b->dies, x->first, x->last),
-                              i, x->first);
+                                   b->born, b->dies, life->first, life->last),
+                              i, life->first);
     }
     return NULL;
 }
 
-const char *lives_loose(Arena *a, const Role *r, int prog)
+const char *lives_loose(Arena *a, const Role *role, int prog)
 {
     SlotLives l;
-    const char *why = lives_of(a, r, prog, &l);
+    const char *why = lives_of(a, role, prog, &l);
 
     return why ? why : loose(&l);
 }
@@ -191,18 +197,20 @@ static int by_instr(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-LastUse *deaths(Arena *a, const Role *r, int prog)
+LastUse *deaths(Arena *a, const Role *role, int prog)
 {
-    const Program *p = &r->prog[prog];
+    const Program *program = &role->prog[prog];
     LastUse *v = NULL;
 
-    vec_push(a, v, ((LastUse){ -1, r->persist, r->arena - r->persist, 0 }));
-    for (int i = 0; i < r->nbuf; i++) {
-        const Buf *b = &r->buf[i];
-        if (b->prog != prog || !b->bytes || b->dies == p->ninstr - 1 ||
-            b->frame || b->stack || joined(r, i, b->dies) || in_host(r, b))
+    vec_push(a, v,
+             ((LastUse){ -1, role->persist, role->arena - role->persist, 0 }));
+    for (int i = 0; i < role->nbuf; i++) {
+        const Buf *b = &role->buf[i];
+        if (b->prog != prog || !b->bytes || b->dies == program->ninstr - 1 ||
+            b->frame || b->stack || joined(role, i, b->dies) ||
+            in_host(role, b))
             continue;
-        const Phase *f = phase_of(p, b->dies);
+        const Phase *f = phase_of(program, b->dies);
         if (f && !f->repeat && b->born < f->first)
             continue; /* dies with the whole table */
         int last = f && f->repeat > 1 && b->born < f->first;

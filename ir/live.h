@@ -20,15 +20,15 @@ typedef struct SlotLives {
 SlotLife *no_lives(Arena *a, int n);
 /* What instructions say of a program's buffers. Null, or what one reads that
  * was never written; life_wrong() says it as others find more. */
-const char *lives_of(Arena *a, const Role *r, int prog, SlotLives *l);
-const char *life_wrong(const SlotLives *l, const char *what, int buf,
+const char *lives_of(Arena *a, const Role *role, int prog, SlotLives *lives);
+const char *life_wrong(const SlotLives *lives, const char *what, int buf,
                        int instr);
-int only_writes(const Instr *s, int i); /* 1 where a kernel does not say */
+int only_writes(const Instr *instr, int i); /* 1 where a kernel does not say */
 /* Does a join at this instruction make buf a part of another? Then it may lie
  * where that one does, and is alive up to the instruction before. */
-int joined(const Role *r, int buf, int instr);
+int joined(const Role *role, int buf, int instr);
 /* Null, or a buffer whose born and dies are not what the instructions say. */
-const char *lives_loose(Arena *a, const Role *r, int prog);
+const char *lives_loose(Arena *a, const Role *role, int prog);
 /* After instruction `instr` nothing reads these bytes before they are
  * written again; with `last` only after the last run of the instruction's
  * phase. Instruction -1: before the first. By instruction; what is alive at the
@@ -40,6 +40,6 @@ typedef struct LastUse {
     int64_t offset, bytes;
     int last;
 } LastUse;
-LastUse *deaths(Arena *a, const Role *r, int prog); /* vec */
+LastUse *deaths(Arena *a, const Role *role, int prog); /* vec */
 
 #endif

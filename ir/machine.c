@@ -140,9 +140,9 @@ static void fill_unknown(MachineSpeeds *m)
         }
 }
 
-MachineSpeeds machine_speeds(const Opts *o, Machine machine)
+MachineSpeeds machine_speeds(const Opts *opts, Machine machine)
 {
-    const char *chip = o ? opts_str(o, "cluster.chip") : NULL;
+    const char *chip = opts ? opts_str(opts, "cluster.chip") : NULL;
     int row = chip ? word_index(chip, machine_names, NMACHINE) : -1;
     Machine of = row < 0 ? machine : (Machine)row;
     MachineSpeeds m = machines[of];
@@ -150,25 +150,26 @@ MachineSpeeds machine_speeds(const Opts *o, Machine machine)
     for (int i = 0; i < NFIGURES; i++)
         if (figures[i].machine == of)
             set_points(&m, (int)figures[i].speed, figures[i].points);
-    for (int i = 0; i < NSPEEDS && o; i++)
-        if (opts_given(o, column[i].key))
-            set_speed(&m, i, opts_str(o, column[i].key));
+    for (int i = 0; i < NSPEEDS && opts; i++)
+        if (opts_given(opts, column[i].key))
+            set_speed(&m, i, opts_str(opts, column[i].key));
     fill_unknown(&m);
     return m;
 }
 
 double speed_at(const MachineSpeeds *m, Speed speed, double size)
 {
-    const SpeedPoint *p = m->points[speed];
+    const SpeedPoint *point = m->points[speed];
 
-    if (!p)
+    if (!point)
         return number_of(m, (int)speed);
-    while (p[1].size > 0 && p[1].size <= size)
-        p++;
-    if (p[1].size == 0 || size <= p->size)
-        return p->value;
-    return p->value * pow(p[1].value / p->value,
-                          log(size / p->size) / log(p[1].size / p->size));
+    while (point[1].size > 0 && point[1].size <= size)
+        point++;
+    if (point[1].size == 0 || size <= point->size)
+        return point->value;
+    return point->value *
+           pow(point[1].value / point->value,
+               log(size / point->size) / log(point[1].size / point->size));
 }
 
 double transfer_secs(const MachineSpeeds *m, double all, double here,
@@ -199,13 +200,13 @@ static size_t split_name(const char *s, int64_t *ranks)
     return n - digits - 1;
 }
 
-static void set_count(Opts *o, const char *key, int64_t n, const Loc *l)
+static void set_count(Opts *opts, const char *key, int64_t n, const Loc *loc)
 {
-    opts_set(o, key, strf(forever, "%lld", (long long)n), l);
+    opts_set(opts, key, strf(forever, "%lld", (long long)n), loc);
 }
 
 /* "network 2.5e10 measured", "gemm 5e14 measured 1e11" */
-static void read_line(Opts *o, char *line, const Loc *l)
+static void read_line(Opts *opts, char *line, const Loc *loc)
 {
     static const char *const from[] = { "measured", "datasheet", "fitted" };
     char *next, *name = strtok_r(line, " \t\r", &next);
@@ -213,7 +214,7 @@ static void read_line(Opts *o, char *line, const Loc *l)
     if (!name || *name == '#')
         return;
     if (!strcmp(name, "device")) { /* a name of several words */
-        opts_set(o, "cluster.device", next + strspn(next, " \t"), l);
+        opts_set(opts, "cluster.device", next + strspn(next, " \t"), loc);
         return;
     }
     const char *value = strtok_r(NULL, " \t\r", &next);
@@ -222,25 +223,25 @@ static void read_line(Opts *o, char *line, const Loc *l)
     const char *key = strf(forever, "cluster.%s", name);
     int chip = !strcmp(name, "chip"), count = !strcmp(name, "ranks");
     if (!value)
-        err(l, "%s: no value stands behind it", name);
+        err(loc, "%s: no value stands behind it", name);
     if (!chip && !count && (!source || word_index(source, from, 3) < 0))
-        err(l,
+        err(loc,
             "%s %s: behind a number stands where it is from: measured, "
             "datasheet or fitted",
             name, value);
     if (chip && word_index(value, machine_names, NMACHINE) < 0)
-        err(l, "chip: there is no machine '%s'%s", value,
+        err(loc, "chip: there is no machine '%s'%s", value,
             did_you_mean(value, machine_names, NMACHINE));
     if (size) {
-        const char *before = opts_given(o, key) ? opts_str(o, key) : NULL;
+        const char *before = opts_given(opts, key) ? opts_str(opts, key) : NULL;
         value = strf(forever, "%s%s%s:%s", before ? before : "",
                      before ? "," : "", size, value);
     }
-    opts_set(o, key, value, l);
+    opts_set(opts, key, value, loc);
 }
 
-/* Its chip, and of the rest what o does not have. */
-static void read_machine(Opts *o, const char *path, const Loc *l)
+/* Its chip, and of the rest what opts does not have. */
+static void read_machine(Opts *opts, const char *path, const Loc *loc)
 {
     Opts *own = opts_new(forever);
     const char *key, *value;
@@ -249,12 +250,12 @@ static void read_machine(Opts *o, const char *path, const Loc *l)
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
 
     if (!text)
-        err(l,
+        err(loc,
             "cluster: '%s' is neither a machine nor a file of one%s; see pleat "
             "help machines",
             name, did_you_mean(name, machine_names, NMACHINE));
     source_add(path, text, n);
-    opts_set(own, "cluster.chip", machine_names[MACHINEh200], l);
+    opts_set(own, "cluster.chip", machine_names[MACHINEh200], loc);
     text = strf(forever, "%s", text);
     for (int line = 1; text; text = next) {
         Loc *at = alloc(forever, sizeof *at);
@@ -264,10 +265,10 @@ static void read_machine(Opts *o, const char *path, const Loc *l)
             *next++ = 0;
         read_line(own, text, at);
     }
-    opts_set(o, "cluster.chip", opts_str(own, "cluster.chip"), l);
+    opts_set(opts, "cluster.chip", opts_str(own, "cluster.chip"), loc);
     for (int i = 0; opts_each(own, i, &key, &value); i++)
-        if (!opts_given(o, key))
-            opts_set(o, key, value, opts_loc(own, key));
+        if (!opts_given(opts, key))
+            opts_set(opts, key, value, opts_loc(own, key));
 }
 
 /* Ranks of a host are a divisor of all. */
@@ -278,34 +279,34 @@ static int64_t host_of(int64_t ranks, int64_t host)
     return host;
 }
 
-void cluster_settle(Opts *o)
+void cluster_settle(Opts *opts)
 {
-    const char *s = opts_str(o, "cluster.chip");
-    const Loc *l = opts_loc(o, "cluster.chip");
+    const char *s = opts_str(opts, "cluster.chip");
+    const Loc *l = opts_loc(opts, "cluster.chip");
     int64_t ranks;
 
     if (!s)
         return;
     const char *name = internn(s, split_name(s, &ranks));
     if (word_index(name, machine_names, NMACHINE) >= 0)
-        opts_set(o, "cluster.chip", name, l);
+        opts_set(opts, "cluster.chip", name, l);
     else
-        read_machine(o, name, l);
+        read_machine(opts, name, l);
     if (ranks)
-        set_count(o, "cluster.ranks", ranks, l);
-    if (!opts_given(o, "cluster.ranks"))
+        set_count(opts, "cluster.ranks", ranks, l);
+    if (!opts_given(opts, "cluster.ranks"))
         return;
-    ranks = opts_int(o, "cluster.ranks");
-    if (opts_given(o, "world") && opts_int(o, "world") != ranks)
-        err(opts_loc(o, "world"),
+    ranks = opts_int(opts, "cluster.ranks");
+    if (opts_given(opts, "world") && opts_int(opts, "world") != ranks)
+        err(opts_loc(opts, "world"),
             "world=%s, but the cluster has %lld ranks (world=%lld, or "
             "cluster=%sx%s)",
-            opts_str(o, "world"), (long long)ranks, (long long)ranks,
-            opts_str(o, "cluster.chip"), opts_str(o, "world"));
-    set_count(o, "world", ranks, l);
-    int64_t host = host_of(ranks, (int64_t)machine_speeds(o, 0).host);
-    if (!opts_given(o, "fold.host") && host && host < ranks)
-        set_count(o, "fold.host", host, l);
+            opts_str(opts, "world"), (long long)ranks, (long long)ranks,
+            opts_str(opts, "cluster.chip"), opts_str(opts, "world"));
+    set_count(opts, "world", ranks, l);
+    int64_t host = host_of(ranks, (int64_t)machine_speeds(opts, 0).host);
+    if (!opts_given(opts, "fold.host") && host && host < ranks)
+        set_count(opts, "fold.host", host, l);
 }
 
 static void put_figures(Text *out)

@@ -38,20 +38,20 @@ typedef struct MachineSpeeds {
 const char *machine_name(Machine m);
 const char *speed_name(Speed s);
 /* What cluster{} says, over the numbers of its chip, or of m without one. */
-MachineSpeeds machine_speeds(const Opts *o, Machine m);
+MachineSpeeds machine_speeds(const Opts *opts, Machine m);
 /* For work of that size: between two points by the logarithms of both, beyond
  * the last ones as at them. */
-double speed_at(const MachineSpeeds *m, Speed s, double size);
+double speed_at(const MachineSpeeds *speeds, Speed s, double size);
 /* Of a collective of `all` ranks, `here` of them on a host, in which a rank
  * sends so many bytes to the others: of an all-to-all those rows leave the host
  * whose ranks are on others; of others each byte once for all ranks of a host,
  * which share that work. */
-double transfer_secs(const MachineSpeeds *m, double all, double here,
+double transfer_secs(const MachineSpeeds *speeds, double all, double here,
                      double bytes, int alltoall);
 /* cluster=h100x64, or =FILE, as what it stands for: cluster.chip a row,
  * cluster.ranks, other numbers of the file, and where they are not given world
  * and fold.host. err() where they do not go together. */
-void cluster_settle(Opts *o);
+void cluster_settle(Opts *opts);
 /* All rows, a line a column, with a letter for where each number is from. */
 void put_machines(Text *out);
 

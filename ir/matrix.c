@@ -14,18 +14,18 @@ typedef struct Sides {
     Side at[4 * MAXD];
 } Sides;
 
-static void collapse(Sides *v)
+static void collapse(Sides *sides)
 {
-    for (int p = 0; p < v->n; p++)
-        for (int q = 0; q < v->n; q++) {
-            Side *x = &v->at[p], *y = &v->at[q];
+    for (int p = 0; p < sides->n; p++)
+        for (int q = 0; q < sides->n; q++) {
+            Side *x = &sides->at[p], *y = &sides->at[q];
             int same = p != q;
             for (int i = 0; i < 3; i++)
                 same = same && x->s[i] == y->n * y->s[i];
             if (!same)
                 continue;
             y->n *= x->n;
-            *x = v->at[--v->n];
+            *x = sides->at[--sides->n];
             p = -1;
             break;
         }
@@ -33,13 +33,13 @@ static void collapse(Sides *v)
 
 enum { BATCH, M_, N_, K_, NKIND };
 
-static int kind_of(const Side *x)
+static int kind_of(const Side *side)
 {
-    return !x->s[2] ? K_ : !x->s[1] ? M_ : !x->s[0] ? N_ : BATCH;
+    return !side->s[2] ? K_ : !side->s[1] ? M_ : !side->s[0] ? N_ : BATCH;
 }
 
 static void add_sides(const Graph *g, const Node *of, const Node *const t[3],
-                      int only_new, Sides *v)
+                      int only_new, Sides *sides)
 {
     for (int d = 0; d < of->nd; d++) {
         const Axis *a = of->dim[d].a;
@@ -48,7 +48,7 @@ static void add_sides(const Graph *g, const Node *of, const Node *const t[3],
             continue;
         for (int i = 0; i < 3; i++)
             x.s[i] = local_stride(g, t[i], a);
-        Sides *to = &v[kind_of(&x)];
+        Sides *to = &sides[kind_of(&x)];
         to->at[to->n++] = x;
     }
 }
@@ -77,44 +77,46 @@ static int orient(const Side *r, const Side *c, int i, int64_t *ld)
     return -1;
 }
 
-static int fits(const Side *m, const Side *n, const Side *k, Matrix *x)
+static int fits(const Side *m, const Side *n, const Side *k, Matrix *matrix)
 {
     Side one = { 1, { 0 } };
 
     m = m ? m : &one;
     n = n ? n : &one;
     k = k ? k : &one;
-    x->M = m->n;
-    x->N = n->n;
-    x->K = k->n;
-    x->ta = orient(m, k, 0, &x->lda);
-    x->tb = orient(k, n, 1, &x->ldb);
-    return x->ta >= 0 && x->tb >= 0 && orient(m, n, 2, &x->ldc) == 0;
+    matrix->M = m->n;
+    matrix->N = n->n;
+    matrix->K = k->n;
+    matrix->ta = orient(m, k, 0, &matrix->lda);
+    matrix->tb = orient(k, n, 1, &matrix->ldb);
+    return matrix->ta >= 0 && matrix->tb >= 0 &&
+           orient(m, n, 2, &matrix->ldc) == 0;
 }
 
-static int add_batch(Matrix *x, const Sides *v, const Side *but)
+static int add_batch(Matrix *matrix, const Sides *sides, const Side *but)
 {
-    for (int i = 0; i < v->n; i++) {
-        const Side *s = &v->at[i];
-        if (s == but)
+    for (int i = 0; i < sides->n; i++) {
+        const Side *side = &sides->at[i];
+        if (side == but)
             continue;
-        if (x->nbatch == 3)
+        if (matrix->nbatch == 3)
             return 0;
-        x->batch[x->nbatch] = s->n;
-        x->sa[x->nbatch] = s->s[0];
-        x->sb[x->nbatch] = s->s[1];
-        x->sc[x->nbatch++] = s->s[2];
+        matrix->batch[matrix->nbatch] = side->n;
+        matrix->sa[matrix->nbatch] = side->s[0];
+        matrix->sb[matrix->nbatch] = side->s[1];
+        matrix->sc[matrix->nbatch++] = side->s[2];
     }
     return 1;
 }
 
-static void try_pair(const Sides *v, const Side *m, const Side *n, Matrix *best)
+static void try_pair(const Sides *sides, const Side *m, const Side *n,
+                     Matrix *best)
 {
     Matrix x = { 0 };
-    const Side *k = v[K_].n ? &v[K_].at[0] : NULL;
+    const Side *k = sides[K_].n ? &sides[K_].at[0] : NULL;
 
-    if (!fits(m, n, k, &x) || !add_batch(&x, &v[BATCH], NULL) ||
-        !add_batch(&x, &v[M_], m) || !add_batch(&x, &v[N_], n))
+    if (!fits(m, n, k, &x) || !add_batch(&x, &sides[BATCH], NULL) ||
+        !add_batch(&x, &sides[M_], m) || !add_batch(&x, &sides[N_], n))
         return;
     if (x.M * x.N > best->M * best->N)
         *best = x;
@@ -141,14 +143,14 @@ static int plain(const Graph *g, const Node *a, const Node *b, const Node *c,
 }
 
 int as_matrix(const Graph *g, const Node *a, const Node *b, const Node *c,
-              Matrix *x)
+              Matrix *matrix)
 {
     Matrix y;
-    int ok = plain(g, a, b, c, x), turned = plain(g, b, a, c, &y);
+    int ok = plain(g, a, b, c, matrix), turned = plain(g, b, a, c, &y);
 
-    if (turned && (!ok || y.M * y.N > x->M * x->N)) {
-        *x = y;
-        x->swap = 1;
+    if (turned && (!ok || y.M * y.N > matrix->M * matrix->N)) {
+        *matrix = y;
+        matrix->swap = 1;
     }
     return ok || turned;
 }

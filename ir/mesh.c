@@ -37,26 +37,26 @@ typedef struct GridOrder {
     int64_t within, host;
 } GridOrder;
 
-static void push(GridAxes *g, MeshAxis a)
+static void push(GridAxes *axes, MeshAxis a)
 {
-    g->axis[g->n++] = a;
+    axes->axis[axes->n++] = a;
 }
 
 /* One word of the order: its place in the dense grid, the expert grid or
  * both. */
-static void place(GridOrder *o, int word, int epnamed)
+static void place(GridOrder *order, int word, int epnamed)
 {
     static const MeshAxis dense[] = { Mtp, Mcp, Mdp, Mpp };
     static const MeshAxis expert[] = { Metp, NMESH, Medp, Mpp };
     if (word == 4) {
-        push(&o->expert, Mep);
+        push(&order->expert, Mep);
         return;
     }
-    push(&o->dense, dense[word]);
+    push(&order->dense, dense[word]);
     if (dense[word] == Mdp && !epnamed)
-        push(&o->expert, Mep);
+        push(&order->expert, Mep);
     if (expert[word] != NMESH)
-        push(&o->expert, expert[word]);
+        push(&order->expert, expert[word]);
 }
 
 /* "tp-cp-dp-pp": the expert grid has etp for tp, ep edp for dp; "ep" may be
@@ -64,7 +64,7 @@ static void place(GridOrder *o, int word, int epnamed)
  * the end: ranks that share parameters keep shards of them within groups of 4,
  * so there is a cut where such a group ends. ":0:8": hosts have 8 ranks; there
  * is a cut where one ends, if that divides the others. */
-static GridOrder order_read(const char *s, const Loc *l)
+static GridOrder order_read(const char *s, const Loc *loc)
 {
     static const char *const names[] = { "tp", "cp", "dp", "pp", "ep" };
     GridOrder o = { 0 };
@@ -79,25 +79,25 @@ static GridOrder order_read(const char *s, const Loc *l)
         while (w < 5 && (strlen(names[w]) != n || strncmp(names[w], p, n)))
             w++;
         if (w == 5)
-            err(l, "fold.order '%s': '%.*s' is not one of tp, cp, ep, dp, pp",
+            err(loc, "fold.order '%s': '%.*s' is not one of tp, cp, ep, dp, pp",
                 s, (int)n, p);
         if (seen[w]++)
-            err(l, "fold.order '%s' names '%s' twice", s, names[w]);
+            err(loc, "fold.order '%s' names '%s' twice", s, names[w]);
         place(&o, w, epnamed);
         p += n + 1;
     }
     for (int w = 0; w < 4; w++)
         if (!seen[w])
-            err(l, "fold.order '%s' lacks '%s' (the default is tp-cp-dp-pp)", s,
-                names[w]);
+            err(loc, "fold.order '%s' lacks '%s' (the default is tp-cp-dp-pp)",
+                s, names[w]);
     return o;
 }
 
-void order_check(const char *s, const Loc *l)
+void order_check(const char *s, const Loc *loc)
 {
     if (strchr(s, ':'))
-        err(l, "fold.order '%s': between names stands '-'", s);
-    order_read(s, l);
+        err(loc, "fold.order '%s': between names stands '-'", s);
+    order_read(s, loc);
 }
 
 /* ---- sizes --------------------------------------------------------------- */
@@ -124,136 +124,141 @@ static int64_t gcd(int64_t a, int64_t b)
 }
 
 /* Ones for what was not given, dp and edp from what is left of the world. */
-static FoldError fill(FoldSolve *v)
+static FoldError fill(FoldSolve *solve)
 {
-    int64_t *n = v->size;
+    int64_t *n = solve->size;
     for (int a = 0; a < NMESH; a++)
         if (!n[a] && a != Mdp && a != Medp)
             n[a] = 1;
     int64_t dense = times(times(n[Mtp], n[Mcp]), n[Mpp]);
     int64_t expert = times(times(n[Metp], n[Mep]), n[Mpp]);
-    if (!v->world)
-        v->world = n[Mdp] ? times(dense, n[Mdp])
-                          : times(dense, expert / gcd(dense, expert));
-    if (dense > v->world || v->world % dense)
+    if (!solve->world)
+        solve->world = n[Mdp] ? times(dense, n[Mdp])
+                              : times(dense, expert / gcd(dense, expert));
+    if (dense > solve->world || solve->world % dense)
         return DENSE;
     if (!n[Mdp])
-        n[Mdp] = v->world / dense;
-    if (n[Mdp] != v->world / dense)
+        n[Mdp] = solve->world / dense;
+    if (n[Mdp] != solve->world / dense)
         return DENSE;
-    if (expert > v->world || v->world % expert)
+    if (expert > solve->world || solve->world % expert)
         return EXPERT;
     if (!n[Medp])
-        n[Medp] = v->world / expert;
-    return n[Medp] == v->world / expert ? NONE : EXPERT;
+        n[Medp] = solve->world / expert;
+    return n[Medp] == solve->world / expert ? NONE : EXPERT;
 }
 
 /* Product of the sizes before pp. */
-static int64_t below_pp(const FoldSolve *v, const GridAxes *g)
+static int64_t below_pp(const FoldSolve *solve, const GridAxes *axes)
 {
     int64_t p = 1;
-    for (int i = 0; i < g->n && g->axis[i] != Mpp; i++)
-        p *= v->size[g->axis[i]];
+    for (int i = 0; i < axes->n && axes->axis[i] != Mpp; i++)
+        p *= solve->size[axes->axis[i]];
     return p;
 }
 
-static void cut(FoldSolve *v, int64_t at)
+static void cut(FoldSolve *solve, int64_t at)
 {
-    int i = v->ncut;
-    for (int k = 0; k < v->ncut; k++)
-        if (v->at[k] == at)
+    int i = solve->ncut;
+    for (int k = 0; k < solve->ncut; k++)
+        if (solve->at[k] == at)
             return;
-    for (; i > 0 && v->at[i - 1] > at; i--)
-        v->at[i] = v->at[i - 1];
-    v->at[i] = at;
-    v->ncut++;
+    for (; i > 0 && solve->at[i - 1] > at; i--)
+        solve->at[i] = solve->at[i - 1];
+    solve->at[i] = at;
+    solve->ncut++;
 }
 
-static void cut_grid(FoldSolve *v, const GridAxes *g)
+static void cut_grid(FoldSolve *solve, const GridAxes *axes)
 {
     int64_t p = 1;
-    for (int i = 0; i < g->n; i++)
-        if (g->axis[i] != Mpp)
-            cut(v, p *= v->size[g->axis[i]]);
+    for (int i = 0; i < axes->n; i++)
+        if (axes->axis[i] != Mpp)
+            cut(solve, p *= solve->size[axes->axis[i]]);
 }
 
 /* Groups of n ranks inside those that differ only along these axes. */
-static void cut_within(FoldSolve *v, const GridAxes *g, uint32_t axes,
-                       int64_t n)
+static void cut_within(FoldSolve *solve, const GridAxes *grid_axes,
+                       uint32_t axes, int64_t n)
 {
     int64_t p = 1, all = 1;
-    for (int i = 0; i < g->n; i++)
-        if (axes >> g->axis[i] & 1)
-            all *= v->size[g->axis[i]];
-    for (int i = 0; i < g->n && !(axes >> g->axis[i] & 1); i++)
-        if (g->axis[i] != Mpp)
-            p *= v->size[g->axis[i]];
+    for (int i = 0; i < grid_axes->n; i++)
+        if (axes >> grid_axes->axis[i] & 1)
+            all *= solve->size[grid_axes->axis[i]];
+    for (int i = 0; i < grid_axes->n && !(axes >> grid_axes->axis[i] & 1); i++)
+        if (grid_axes->axis[i] != Mpp)
+            p *= solve->size[grid_axes->axis[i]];
     if (n > 0 && n < all)
-        cut(v, times(p, n));
+        cut(solve, times(p, n));
 }
 
 /* Where a host ends in a stage, if its ranks begin and end with parts of it. */
-static void cut_hosts(FoldSolve *v, int64_t host)
+static void cut_hosts(FoldSolve *solve, int64_t host)
 {
     int i = 0;
 
-    if (host > v->ppstride)
-        host = host % v->size[Mpp] ? 0 : host / v->size[Mpp];
-    while (i < v->ncut && v->at[i] < host)
+    if (host > solve->ppstride)
+        host = host % solve->size[Mpp] ? 0 : host / solve->size[Mpp];
+    while (i < solve->ncut && solve->at[i] < host)
         i++;
-    if (i > 0 && i < v->ncut && v->at[i] % host == 0 &&
-        host % v->at[i - 1] == 0)
-        cut(v, host);
+    if (i > 0 && i < solve->ncut && solve->at[i] % host == 0 &&
+        host % solve->at[i - 1] == 0)
+        cut(solve, host);
 }
 
-static FoldError solve(FoldSolve *v, const GridOrder *o)
+static FoldError solve(FoldSolve *fold_solve, const GridOrder *order)
 {
-    FoldError f = fill(v);
+    FoldError f = fill(fold_solve);
     if (f)
         return f;
-    v->ppstride = below_pp(v, &o->dense);
-    if (v->size[Mpp] > 1 && v->ppstride != below_pp(v, &o->expert))
+    fold_solve->ppstride = below_pp(fold_solve, &order->dense);
+    if (fold_solve->size[Mpp] > 1 &&
+        fold_solve->ppstride != below_pp(fold_solve, &order->expert))
         return STAGES;
-    v->ncut = 0;
-    cut(v, 1);
-    cut_grid(v, &o->dense);
-    cut_grid(v, &o->expert);
-    cut_within(v, &o->dense, 1u << Mcp | 1u << Mdp, o->within);
-    cut_within(v, &o->expert, 1u << Medp, o->within);
-    for (int i = 1; i < v->ncut; i++)
-        if (v->at[i] % v->at[i - 1]) {
-            v->bad[0] = v->at[i - 1];
-            v->bad[1] = v->at[i];
+    fold_solve->ncut = 0;
+    cut(fold_solve, 1);
+    cut_grid(fold_solve, &order->dense);
+    cut_grid(fold_solve, &order->expert);
+    cut_within(fold_solve, &order->dense, 1u << Mcp | 1u << Mdp, order->within);
+    cut_within(fold_solve, &order->expert, 1u << Medp, order->within);
+    for (int i = 1; i < fold_solve->ncut; i++)
+        if (fold_solve->at[i] % fold_solve->at[i - 1]) {
+            fold_solve->bad[0] = fold_solve->at[i - 1];
+            fold_solve->bad[1] = fold_solve->at[i];
             return CUTS;
         }
-    cut_hosts(v, o->host);
+    cut_hosts(fold_solve, order->host);
     return NONE;
 }
 
 /* ---- refusals ------------------------------------------------------------ */
 
 /* Nearest legal value of one axis, all others as given; 0: there is none. */
-static int64_t legal(const FoldSolve *v, const GridOrder *o, MeshAxis a)
+static int64_t legal(const FoldSolve *fold_solve, const GridOrder *order,
+                     MeshAxis a)
 {
-    for (int64_t d = 1; d <= v->world; d++)
+    for (int64_t d = 1; d <= fold_solve->world; d++)
         for (int up = 0; up < 2; up++) {
-            FoldSolve t = *v;
+            FoldSolve t = *fold_solve;
             t.size[a] += up ? d : -d;
-            if (t.size[a] > 0 && v->world % t.size[a] == 0 && !solve(&t, o))
+            if (t.size[a] > 0 && fold_solve->world % t.size[a] == 0 &&
+                !solve(&t, order))
                 return t.size[a];
         }
     return 0;
 }
 
 /* " (nearest legal: ep=4, or etp=2)": each axis alone, the rest as it is. */
-static const char *advice(const FoldSolve *v, const GridOrder *o, unsigned axes)
+static const char *advice(const FoldSolve *solve, const GridOrder *order,
+                          unsigned axes)
 {
     Text out = { .arena = forever };
     putn(&out, "", 0);
     for (int a = 0; a < NMESH; a++) {
-        if (!(axes >> a & 1) || v->size[a] < 1 || (v->size[a] == 1 && a != Mdp))
+        if (!(axes >> a & 1) || solve->size[a] < 1 ||
+            (solve->size[a] == 1 && a != Mdp))
             continue;
-        int64_t n = legal(v, o, (MeshAxis)a);
+        int64_t n = legal(solve, order, (MeshAxis)a);
         if (n)
             put(&out, "%s%s=%lld",
                 out.len ? ", or " : " (nearest legal: ", meshnames[a],
@@ -265,27 +270,27 @@ static const char *advice(const FoldSolve *v, const GridOrder *o, unsigned axes)
 }
 
 /* "tp*cp*pp = 3*1*1 = 3" */
-static const char *product(const FoldSolve *v, const MeshAxis *axis, int n)
+static const char *product(const FoldSolve *solve, const MeshAxis *axis, int n)
 {
     Text out = { .arena = forever };
     int64_t p = 1;
     for (int i = 0; i < n; i++) {
         put(&out, "%s%s", i ? "*" : "", meshnames[axis[i]]);
-        p = times(p, v->size[axis[i]]);
+        p = times(p, solve->size[axis[i]]);
     }
     for (int i = 0; i < n; i++)
-        put(&out, "%s%lld", i ? "*" : " = ", (long long)v->size[axis[i]]);
+        put(&out, "%s%lld", i ? "*" : " = ", (long long)solve->size[axis[i]]);
     put(&out, " = %lld", (long long)p);
     return out.s;
 }
 
 /* Ranks of a group for shards that have a fold, nearest to what was asked. */
-static int64_t legal_within(const FoldSolve *v, const GridOrder *o)
+static int64_t legal_within(const FoldSolve *fold_solve, const GridOrder *order)
 {
-    for (int64_t d = 1; d <= v->world; d++)
+    for (int64_t d = 1; d <= fold_solve->world; d++)
         for (int up = 0; up < 2; up++) {
-            FoldSolve t = *v;
-            GridOrder q = *o;
+            FoldSolve t = *fold_solve;
+            GridOrder q = *order;
             q.within += up ? d : -d;
             if (q.within > 0 && !solve(&t, &q))
                 return q.within;
@@ -294,8 +299,8 @@ static int64_t legal_within(const FoldSolve *v, const GridOrder *o)
 }
 
 static _Noreturn void refuse(FoldError f, const FoldSolve *given,
-                             const FoldSolve *v, const GridOrder *o,
-                             const Loc *l)
+                             const FoldSolve *fold_solve,
+                             const GridOrder *order, const Loc *loc)
 {
     static const MeshAxis dense[] = { Mtp, Mcp, Mpp, Mdp };
     static const MeshAxis expert[] = { Metp, Mep, Mpp, Medp };
@@ -308,46 +313,47 @@ static _Noreturn void refuse(FoldError f, const FoldSolve *given,
         EP = 1 << Mep
     };
     FoldSolve g = *given;
-    g.world = v->world;
+    g.world = fold_solve->world;
     for (int a = 0; a < NMESH; a++)
         if (!g.size[a] && a != Mdp && a != Medp)
             g.size[a] = 1;
-    long long w = v->world;
+    long long w = fold_solve->world;
     if (w > LARGEST)
-        err(l, "fold: more than %d ranks", LARGEST);
+        err(loc, "fold: more than %d ranks", LARGEST);
     if (f == DENSE && g.size[Mdp])
-        err(l, "fold: %s, but the world has %lld ranks%s",
-            product(&g, dense, 4), w, advice(&g, o, TP | CP | DP));
+        err(loc, "fold: %s, but the world has %lld ranks%s",
+            product(&g, dense, 4), w, advice(&g, order, TP | CP | DP));
     if (f == DENSE)
-        err(l, "fold: %s does not divide the %lld ranks of the world%s",
-            product(&g, dense, 3), w, advice(&g, o, TP | CP | PP));
+        err(loc, "fold: %s does not divide the %lld ranks of the world%s",
+            product(&g, dense, 3), w, advice(&g, order, TP | CP | PP));
     if (f == EXPERT && g.size[Medp])
-        err(l, "fold: %s, but the world has %lld ranks%s",
-            product(&g, expert, 4), w, advice(&g, o, ETP | EP));
+        err(loc, "fold: %s, but the world has %lld ranks%s",
+            product(&g, expert, 4), w, advice(&g, order, ETP | EP));
     if (f == EXPERT)
-        err(l, "fold: %s does not divide the %lld ranks of the world%s",
-            product(&g, expert, 3), w, advice(&g, o, ETP | EP | PP));
+        err(loc, "fold: %s does not divide the %lld ranks of the world%s",
+            product(&g, expert, 3), w, advice(&g, order, ETP | EP | PP));
     if (f == STAGES)
-        err(l,
+        err(loc,
             "fold: pipeline stages differ between the grids: below pp lie %lld "
             "ranks of the dense and %lld of the expert grid (put pp last in "
             "order)",
-            (long long)below_pp(v, &o->dense),
-            (long long)below_pp(v, &o->expert));
+            (long long)below_pp(fold_solve, &order->dense),
+            (long long)below_pp(fold_solve, &order->expert));
     FoldSolve t = *given;
-    GridOrder whole = *o;
+    GridOrder whole = *order;
     whole.within = 0;
-    if (o->within && !solve(&t, &whole))
-        err(l,
+    if (order->within && !solve(&t, &whole))
+        err(loc,
             "fold: shards within %lld ranks cut a stage at %lld and at %lld "
             "ranks, which do not divide each other (nearest legal: %lld)",
-            (long long)o->within, (long long)v->bad[0], (long long)v->bad[1],
-            (long long)legal_within(v, o));
-    err(l,
+            (long long)order->within, (long long)fold_solve->bad[0],
+            (long long)fold_solve->bad[1],
+            (long long)legal_within(fold_solve, order));
+    err(loc,
         "fold: the dense and the expert grid cut a stage at %lld and at %lld "
         "ranks, which do not divide each other%s",
-        (long long)v->bad[0], (long long)v->bad[1],
-        advice(&g, o, ETP | EP | TP | CP));
+        (long long)fold_solve->bad[0], (long long)fold_solve->bad[1],
+        advice(&g, order, ETP | EP | TP | CP));
 }
 
 /* ---- atoms --------------------------------------------------------------- */
@@ -361,17 +367,17 @@ static void add_atom(Mesh *m, int64_t size, int64_t stride)
 }
 
 /* The atoms of a stage between its cuts, pp's at its own stride. */
-static void make_atoms(Mesh *m, const FoldSolve *v)
+static void make_atoms(Mesh *m, const FoldSolve *solve)
 {
-    int64_t pp = v->size[Mpp];
-    for (int i = 1; i < v->ncut; i++) {
-        int64_t at = v->at[i - 1];
-        if (at == v->ppstride)
+    int64_t pp = solve->size[Mpp];
+    for (int i = 1; i < solve->ncut; i++) {
+        int64_t at = solve->at[i - 1];
+        if (at == solve->ppstride)
             add_atom(m, pp, at);
-        add_atom(m, v->at[i] / at, at >= v->ppstride ? at * pp : at);
+        add_atom(m, solve->at[i] / at, at >= solve->ppstride ? at * pp : at);
     }
-    if (v->at[v->ncut - 1] == v->ppstride)
-        add_atom(m, pp, v->ppstride);
+    if (solve->at[solve->ncut - 1] == solve->ppstride)
+        add_atom(m, pp, solve->ppstride);
 }
 
 /* tp and etp down to primes, small ones first, so that a tensor axis too short
@@ -394,15 +400,15 @@ static void split_atoms(Mesh *m)
 }
 
 /* An axis is the run of atoms whose strides lie in its range of the rank. */
-static void name_atoms(Mesh *m, const GridAxes *g)
+static void name_atoms(Mesh *m, const GridAxes *axes)
 {
     int64_t from = 1;
-    for (int i = 0; i < g->n; i++) {
-        int64_t to = from * m->size[g->axis[i]];
-        m->mask[g->axis[i]] = 0;
+    for (int i = 0; i < axes->n; i++) {
+        int64_t to = from * m->size[axes->axis[i]];
+        m->mask[axes->axis[i]] = 0;
         for (int k = 0; k < m->natom; k++)
             if (m->atom[k].stride >= from && m->atom[k].stride < to)
-                m->mask[g->axis[i]] |= 1u << k;
+                m->mask[axes->axis[i]] |= 1u << k;
         from = to;
     }
 }
@@ -492,13 +498,13 @@ RankAffine aff(int64_t c)
     return (RankAffine){ .c = c };
 }
 
-/* x += what each coordinate over `atoms` adds, the fastest `stride`. */
-static void step_by(const Mesh *m, RankAffine *x, uint32_t atoms,
+/* affine += what each coordinate over `atoms` adds, the fastest `stride`. */
+static void step_by(const Mesh *m, RankAffine *affine, uint32_t atoms,
                     int64_t stride)
 {
     for (int i = 0; i < m->natom; i++)
         if (atoms >> i & 1) {
-            x->k[i] = stride;
+            affine->k[i] = stride;
             stride *= m->atom[i].size;
         }
 }
@@ -540,12 +546,12 @@ int64_t uneven_place(int64_t n, int64_t parts, int64_t i)
     return rest < 0 ? i + i / each : rest * (each + 1) + each;
 }
 
-int64_t aff_at(const Mesh *m, const RankAffine *x, int64_t rank)
+int64_t aff_at(const Mesh *m, const RankAffine *affine, int64_t rank)
 {
-    int64_t v = x->c;
+    int64_t v = affine->c;
     for (int i = 0; i < m->natom; i++)
-        if (x->k[i])
-            v += x->k[i] * mesh_coord(m, rank, i);
+        if (affine->k[i])
+            v += affine->k[i] * mesh_coord(m, rank, i);
     return v;
 }
 
@@ -559,23 +565,23 @@ int mesh_legal(int64_t world, const int64_t size[NMESH], const char *order)
 }
 
 Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
-               const char *order, const Loc *l)
+               const char *order, const Loc *loc)
 {
-    GridOrder o = order_read(order, l);
+    GridOrder o = order_read(order, loc);
     FoldSolve given = { .world = world };
     if (world < 0 || world > LARGEST)
-        err(l, "world: %lld is not between 1 and %d", (long long)world,
+        err(loc, "world: %lld is not between 1 and %d", (long long)world,
             LARGEST);
     for (int i = 0; i < NMESH; i++) {
         given.size[i] = size[i];
         if (size[i] < 0 || size[i] > LARGEST)
-            err(l, "%s: %lld is not between 1 and %d", meshnames[i],
+            err(loc, "%s: %lld is not between 1 and %d", meshnames[i],
                 (long long)size[i], LARGEST);
     }
     FoldSolve v = given;
     FoldError f = solve(&v, &o);
     if (f || v.world > LARGEST)
-        refuse(f, &given, &v, &o, l);
+        refuse(f, &given, &v, &o, loc);
     Mesh *m = alloc(a, sizeof *m);
     m->world = v.world;
     memcpy(m->size, v.size, sizeof m->size);

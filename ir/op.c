@@ -26,7 +26,7 @@ enum { NROW = sizeof row / sizeof *row };
 const int op_count = NROW;
 OpInfo optab[NROW];
 
-static void set_attrs(OpInfo *o, const AttrInfo *v)
+static void set_attrs(OpInfo *info, const AttrInfo *v)
 {
     static const char *const shared[NSHARED] = {
         [SHaxis] = "axis",
@@ -35,11 +35,11 @@ static void set_attrs(OpInfo *o, const AttrInfo *v)
         [SHchan] = "chan",
     };
 
-    o->attr = v;
-    for (; v->name; v++, o->nattr++)
+    info->attr = v;
+    for (; v->name; v++, info->nattr++)
         for (int k = 0; k < NSHARED; k++)
             if (shared[k] ? !strcmp(v->name, shared[k]) : v->type == ATstr)
-                o->shared[k] = v;
+                info->shared[k] = v;
 }
 
 static void set_all_attrs(void)
@@ -68,38 +68,40 @@ static int count_words(const char *s)
 }
 
 /* E("dy * b", "0") -> the trees of the texts between quotes; "0": null */
-static void read_exprs(const OpInfo *o, const char *s, const ScalarExpr **out)
+static void read_exprs(const OpInfo *info, const char *s,
+                       const ScalarExpr **out)
 {
     while ((s = strchr(s, '"'))) {
         size_t len = strcspn(s + 1, "\"");
         const char *text = internn(s + 1, len);
-        *out++ = text == intern("0") ? NULL : scalar_parse(text, o->operands);
+        *out++ =
+            text == intern("0") ? NULL : scalar_parse(text, info->operands);
         s += len + 2;
     }
 }
 
 /* Texts name ops, so all names come before them. */
-static void read_texts(OpInfo *o, const char *grad, const char *lower)
+static void read_texts(OpInfo *info, const char *grad, const char *lower)
 {
-    o->gradkind = !strcmp(grad, "NONE") ? 0 : grad[0];
-    if (o->gradkind == 'E')
-        read_exprs(o, grad, o->grad);
+    info->gradkind = !strcmp(grad, "NONE") ? 0 : grad[0];
+    if (info->gradkind == 'E')
+        read_exprs(info, grad, info->grad);
     if (lower[0] == 'E')
-        read_exprs(o, lower, &o->expr);
+        read_exprs(info, lower, &info->expr);
 }
 
 /* Gradients that follow from what the op computes. */
 static void derive(Op op)
 {
-    OpInfo *o = &optab[op];
+    OpInfo *info = &optab[op];
     const ScalarExpr *d[3] = { 0 };
 
-    if (o->gradkind != 'A' || !o->expr)
+    if (info->gradkind != 'A' || !info->expr)
         return;
-    for (int k = 0; k < o->nin; k++)
+    for (int k = 0; k < info->nin; k++)
         d[k] = scalar_grad(op, k);
-    memcpy(o->grad, d, sizeof d);
-    o->gradkind = 'E';
+    memcpy(info->grad, d, sizeof d);
+    info->gradkind = 'E';
 }
 
 __attribute__((constructor)) static void read_table(void)

@@ -27,10 +27,10 @@ typedef struct Loops {
     OperandLoop at[MAXLOOP];
 } Loops;
 
-static void add_loop(Loops *v, int64_t n, int64_t a, int64_t b, int64_t c)
+static void add_loop(Loops *loops, int64_t n, int64_t a, int64_t b, int64_t c)
 {
-    if (n != 1 && v->n < MAXLOOP)
-        v->at[v->n++] = (OperandLoop){ n, { a, b, c } };
+    if (n != 1 && loops->n < MAXLOOP)
+        loops->at[loops->n++] = (OperandLoop){ n, { a, b, c } };
 }
 
 /* Two loops that walk every operand as one would are one. */
@@ -53,16 +53,16 @@ static int by_stride(const void *a, const void *b)
     return (x->n > y->n) - (x->n < y->n);
 }
 
-static void simplify(Loops *v)
+static void simplify(Loops *loops)
 {
-    for (int i = 0; i < v->n; i++)
-        for (int k = 0; k < v->n; k++)
-            if (i != k && merged(&v->at[i], &v->at[k])) {
-                v->at[k] = v->at[--v->n];
+    for (int i = 0; i < loops->n; i++)
+        for (int k = 0; k < loops->n; k++)
+            if (i != k && merged(&loops->at[i], &loops->at[k])) {
+                loops->at[k] = loops->at[--loops->n];
                 i = -1;
                 break;
             }
-    qsort(v->at, (size_t)v->n, sizeof *v->at, by_stride);
+    qsort(loops->at, (size_t)loops->n, sizeof *loops->at, by_stride);
 }
 
 static int same_loops(Loops *x, Loops *y)
@@ -74,78 +74,81 @@ static int same_loops(Loops *x, Loops *y)
 
 /* ---- products ------------------------------------------------------------ */
 
-static void gemm_loops(const GemmArgs *g, Loops *v)
+static void gemm_loops(const GemmArgs *args, Loops *loops)
 {
-    add_loop(v, g->m, g->ta ? 1 : g->lda, 0, g->ldc);
-    add_loop(v, g->n, 0, g->tb ? g->ldb : 1, 1);
-    add_loop(v, g->k, g->ta ? g->lda : 1, g->tb ? 1 : g->ldb, 0);
-    for (int i = 0; i < g->batch.n; i++) {
-        const BatchLoop *x = &g->batch.at[i];
-        add_loop(v, x->n, x->a, x->b, x->c);
+    add_loop(loops, args->m, args->ta ? 1 : args->lda, 0, args->ldc);
+    add_loop(loops, args->n, 0, args->tb ? args->ldb : 1, 1);
+    add_loop(loops, args->k, args->ta ? args->lda : 1, args->tb ? 1 : args->ldb,
+             0);
+    for (int i = 0; i < args->batch.n; i++) {
+        const BatchLoop *loop = &args->batch.at[i];
+        add_loop(loops, loop->n, loop->a, loop->b, loop->c);
     }
 }
 
 /* Operands: rows weights rows, or rows rows weights. */
-static void grouped_loops(const Instr *s, Loops *v)
+static void grouped_loops(const Instr *instr, Loops *loops)
 {
-    const GmmArgs *g = &s->gmm;
-    int64_t wide = g->tw ? 1 : g->ldw, deep = g->tw ? g->ldw : 1;
-    if (s->kind == Igmm) {
-        add_loop(v, g->cap, g->k, 0, g->n);
-        add_loop(v, g->k, 1, wide, 0);
-        add_loop(v, g->n, 0, deep, 1);
-        add_loop(v, g->experts, 0, g->stride, 0);
+    const GmmArgs *args = &instr->gmm;
+    int64_t wide = args->tw ? 1 : args->ldw, deep = args->tw ? args->ldw : 1;
+    if (instr->kind == Igmm) {
+        add_loop(loops, args->cap, args->k, 0, args->n);
+        add_loop(loops, args->k, 1, wide, 0);
+        add_loop(loops, args->n, 0, deep, 1);
+        add_loop(loops, args->experts, 0, args->stride, 0);
     } else {
-        add_loop(v, g->cap, g->k, g->n, 0);
-        add_loop(v, g->k, 1, 0, wide);
-        add_loop(v, g->n, 0, 1, deep);
-        add_loop(v, g->experts, 0, 0, g->stride);
+        add_loop(loops, args->cap, args->k, args->n, 0);
+        add_loop(loops, args->k, 1, 0, wide);
+        add_loop(loops, args->n, 0, 1, deep);
+        add_loop(loops, args->experts, 0, 0, args->stride);
     }
 }
 
-static int64_t stride_of(const ValueShape *x, int dim)
+static int64_t stride_of(const ValueShape *shape, int dim)
 {
     int64_t n = 1;
-    for (int d = x->nd - 1; d > dim; d--)
-        n = sat_mul(n, x->dim[d].n);
+    for (int d = shape->nd - 1; d > dim; d--)
+        n = sat_mul(n, shape->dim[d].n);
     return n;
 }
 
 /* Null, or an axis that has another size in another operand. */
-static const char *axis_loops(const ValueShape *const op[OPERANDS], Loops *v)
+static const char *axis_loops(const ValueShape *const op[OPERANDS],
+                              Loops *loops)
 {
     for (int i = 0; i < OPERANDS; i++)
         for (int d = 0; d < op[i]->nd; d++) {
-            const ValueDim *a = &op[i]->dim[d];
+            const ValueDim *dim = &op[i]->dim[d];
             int64_t stride[OPERANDS] = { 0 };
             int seen = 0;
             for (int k = 0; k < OPERANDS; k++) {
-                int at = shape_dim(op[k], a->axis);
+                int at = shape_dim(op[k], dim->axis);
                 if (at < 0)
                     continue;
-                if (op[k]->dim[at].n != a->n)
-                    return a->axis;
+                if (op[k]->dim[at].n != dim->n)
+                    return dim->axis;
                 stride[k] = stride_of(op[k], at);
                 seen |= k < i;
             }
             if (!seen)
-                add_loop(v, a->n, stride[0], stride[1], stride[2]);
+                add_loop(loops, dim->n, stride[0], stride[1], stride[2]);
         }
     return NULL;
 }
 
-static const char *product_wrong(const PlanCheck *c, const Instr *s,
+static const char *product_wrong(const PlanCheck *check, const Instr *instr,
                                  const ValueShape *const op[OPERANDS])
 {
     Loops have = { 0 }, want = { 0 };
     const char *axis = axis_loops(op, &want);
-    if (s->kind == Igemm)
-        gemm_loops(&s->gemm, &have);
+    if (instr->kind == Igemm)
+        gemm_loops(&instr->gemm, &have);
     else
-        grouped_loops(s, &have);
+        grouped_loops(instr, &have);
     if ((!axis && same_loops(&have, &want)) || !law(Lproduct_loops))
         return NULL;
-    return axis ? strf(c->arena, "has operands of other sizes along '%s'", axis)
+    return axis ? strf(check->arena, "has operands of other sizes along '%s'",
+                       axis)
                 : "has sizes and strides that are not those of its operands";
 }
 
@@ -155,24 +158,24 @@ typedef struct IndexedBlocks { /* of a gather or scatter */
     int64_t outer, inner, zig, low;
 } IndexedBlocks;
 
-static int64_t product(const ValueShape *x, int from, int to)
+static int64_t product(const ValueShape *shape, int from, int to)
 {
     int64_t n = 1;
     for (int d = from; d < to; d++)
-        n = sat_mul(n, x->dim[d].n);
+        n = sat_mul(n, shape->dim[d].n);
     return n;
 }
 
 /* Atoms of the group that cut an axis in two pieces. */
-static uint32_t piecing(const Mesh *m, const ValueDim *d, uint32_t atoms)
+static uint32_t piecing(const Mesh *m, const ValueDim *dim, uint32_t atoms)
 {
-    return d->zigzag ? d->cut & m->mask[Mcp] & atoms : 0;
+    return dim->zigzag ? dim->cut & m->mask[Mcp] & atoms : 0;
 }
 
 /* 2 where the axis stays in pieces, each of them an axis of its own. */
-static int64_t halves(const Mesh *m, const ValueDim *d, uint32_t atoms)
+static int64_t halves(const Mesh *m, const ValueDim *dim, uint32_t atoms)
 {
-    return d->zigzag && !piecing(m, d, atoms) ? 2 : 1;
+    return dim->zigzag && !piecing(m, dim, atoms) ? 2 : 1;
 }
 
 static int64_t lower(const Mesh *m, uint32_t z, uint32_t atoms)
@@ -213,7 +216,7 @@ static int differing(const ValueShape *x, const ValueShape *y, int at[2])
 
 /* All-gather, reduce-scatter: along one axis of `whole` and `cut`. */
 static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
-                 uint32_t atoms, IndexedBlocks *b)
+                 uint32_t atoms, IndexedBlocks *blocks)
 {
     int at[2];
     if (differing(whole, cut, at) != 1 ||
@@ -222,10 +225,10 @@ static int along(const Mesh *m, const ValueShape *whole, const ValueShape *cut,
     const ValueDim *d = &cut->dim[at[0]];
     uint32_t z = piecing(m, d, atoms);
     int64_t h = halves(m, d, atoms);
-    b->outer = sat_mul(product(cut, 0, at[0]), h);
-    b->inner = product(cut, at[0], cut->nd) / h;
-    b->zig = z ? mesh_extent(m, z) : 0;
-    b->low = lower(m, z, atoms);
+    blocks->outer = sat_mul(product(cut, 0, at[0]), h);
+    blocks->inner = product(cut, at[0], cut->nd) / h;
+    blocks->zig = z ? mesh_extent(m, z) : 0;
+    blocks->low = lower(m, z, atoms);
     return 1;
 }
 
@@ -254,57 +257,60 @@ static int exchanged(const Mesh *m, const ValueShape *x, const ValueShape *y,
     return 1;
 }
 
-static int has_blocks(const Instr *s, const IndexedBlocks *b)
+static int has_blocks(const Instr *instr, const IndexedBlocks *blocks)
 {
-    const AllgatherArgs *x = &s->allgather;
-    const ReducescatterArgs *y = &s->reducescatter;
-    if (s->kind == Iallgather)
-        return x->outer == b->outer && x->chunk == b->inner &&
-               x->zig == b->zig && x->low == b->low;
-    return y->outer == b->outer && y->chunk == b->inner && y->zig == b->zig &&
-           y->low == b->low;
+    const AllgatherArgs *args = &instr->allgather;
+    const ReducescatterArgs *reducescatter_args = &instr->reducescatter;
+    if (instr->kind == Iallgather)
+        return args->outer == blocks->outer && args->chunk == blocks->inner &&
+               args->zig == blocks->zig && args->low == blocks->low;
+    return reducescatter_args->outer == blocks->outer &&
+           reducescatter_args->chunk == blocks->inner &&
+           reducescatter_args->zig == blocks->zig &&
+           reducescatter_args->low == blocks->low;
 }
 
 /* Do these atoms, and no others, cut an axis? */
-static int is_ring(const ValueShape *x, uint32_t atoms)
+static int is_ring(const ValueShape *shape, uint32_t atoms)
 {
-    for (int d = 0; d < x->nd; d++)
-        if (x->dim[d].cut == atoms)
+    for (int d = 0; d < shape->nd; d++)
+        if (shape->dim[d].cut == atoms)
             return 1;
     return 0;
 }
 
 /* All of a rank's tokens on one side, on the other a block of each rank; both
  * cut over the group. */
-static int fits_rows(const Mesh *m, const Instr *s, const ValueShape *x,
+static int fits_rows(const Mesh *m, const Instr *instr, const ValueShape *x,
                      const ValueShape *y)
 {
-    const RowsArgs *v = &s->rows;
-    const ValueShape *tokens = s->kind == Isendrows ? x : y;
-    const ValueShape *blocks = s->kind == Isendrows ? y : x;
-    int64_t rows = sat_mul(v->pair, mesh_extent(m, s->atoms));
-    return tokens->elems == sat_mul(v->tokens, v->width) &&
-           blocks->elems == sat_mul(rows, v->width) && tokens->dt == v->dt &&
-           blocks->dt == v->dt && !(s->atoms & ~shape_cut(tokens)) &&
-           !(s->atoms & ~shape_cut(blocks));
+    const RowsArgs *args = &instr->rows;
+    const ValueShape *tokens = instr->kind == Isendrows ? x : y;
+    const ValueShape *blocks = instr->kind == Isendrows ? y : x;
+    int64_t rows = sat_mul(args->pair, mesh_extent(m, instr->atoms));
+    return tokens->elems == sat_mul(args->tokens, args->width) &&
+           blocks->elems == sat_mul(rows, args->width) &&
+           tokens->dt == args->dt && blocks->dt == args->dt &&
+           !(instr->atoms & ~shape_cut(tokens)) &&
+           !(instr->atoms & ~shape_cut(blocks));
 }
 
-static const char *collective_wrong(const PlanCheck *c, const Instr *s,
+static const char *collective_wrong(const PlanCheck *check, const Instr *instr,
                                     const ValueShape *x, const ValueShape *y)
 {
-    const Mesh *m = c->p->mesh;
-    uint32_t atoms = s->atoms & ~m->mask[Mpp];
-    Instr want = *s;
+    const Mesh *m = check->p->mesh;
+    uint32_t atoms = instr->atoms & ~m->mask[Mpp];
+    Instr want = *instr;
     IndexedBlocks b = { 0 };
-    int gathers = s->kind == Iallgather;
-    switch (s->kind) {
+    int gathers = instr->kind == Iallgather;
+    switch (instr->kind) {
     case Iallgather:
     case Ireducescatter:
         if (!along(m, gathers ? y : x, gathers ? x : y, atoms, &b))
             return law(Lgather_blocks)
                        ? "does not make an axis whole, or cut, over its group"
                        : NULL;
-        return !has_blocks(s, &b) && law(Lgather_blocks)
+        return !has_blocks(instr, &b) && law(Lgather_blocks)
                    ? "has other blocks than its operands"
                    : NULL;
     case Ialltoall:
@@ -312,16 +318,16 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
             return law(Lexchange_blocks)
                        ? "does not exchange two axes over its group"
                        : NULL;
-        return !same_args(s, &want) && law(Lexchange_blocks)
+        return !same_args(instr, &want) && law(Lexchange_blocks)
                    ? "has other blocks than its operands"
                    : NULL;
     case Isendrows:
     case Ireturnrows:
-        return !fits_rows(m, s, x, y) && law(Lrows_blocks)
+        return !fits_rows(m, instr, x, y) && law(Lrows_blocks)
                    ? "has other tokens and blocks than its operands"
                    : NULL;
     case Ippermute:
-        if (s->ppermute.by != 1 && law(Lppermute_next))
+        if (instr->ppermute.by != 1 && law(Lppermute_next))
             return "turns to another rank than the next";
         if (!is_ring(x, atoms) && law(Lppermute_ring))
             return "turns over other ranks than cut an axis";
@@ -335,26 +341,26 @@ static const char *collective_wrong(const PlanCheck *c, const Instr *s,
 
 /* ---- the whole ----------------------------------------------------------- */
 
-const char *operands_wrong(const PlanCheck *c, const Instr *s,
+const char *operands_wrong(const PlanCheck *check, const Instr *instr,
                            const ValueShape *const *in,
                            const ValueShape *const *out)
 {
     const ValueShape *op[OPERANDS];
-    switch (s->kind) {
-    case Ikernel: return places_wrong(c, s, in, out);
+    switch (instr->kind) {
+    case Ikernel: return places_wrong(check, instr, in, out);
     case Igemm:
     case Igmm:
     case Igmm_wgrad:
         for (int i = 0; i < OPERANDS; i++)
             op[i] = out[i] ? out[i] : in[i];
-        return product_wrong(c, s, op);
+        return product_wrong(check, instr, op);
     case Iallgather:
     case Ireducescatter:
     case Iallreduce:
     case Ialltoall:
     case Ippermute:
     case Isendrows:
-    case Ireturnrows: return collective_wrong(c, s, in[0], out[1]);
+    case Ireturnrows: return collective_wrong(check, instr, in[0], out[1]);
     default: return NULL;
     }
 }

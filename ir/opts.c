@@ -60,9 +60,9 @@ static const char *fullname(int i)
     return names[i];
 }
 
-const char *key_name(const KeyInfo *k)
+const char *key_name(const KeyInfo *info)
 {
-    return fullname((int)(k - keytab));
+    return fullname((int)(info - keytab));
 }
 
 static int find(const char *key)
@@ -125,14 +125,14 @@ const char *key_meant(const char *typed)
     return NULL;
 }
 
-static _Noreturn void unknown(const char *key, const Loc *l)
+static _Noreturn void unknown(const char *key, const Loc *loc)
 {
     const char *names[NKEY], *meant = key_meant(key);
     for (int i = 0; i < NKEY; i++)
         names[i] = fullname(i);
     if (meant)
-        err(l, "unknown key '%s' (did you mean '%s'?)", key, meant);
-    err(l, "unknown key '%s'%s", key, did_you_mean(key, names, NKEY));
+        err(loc, "unknown key '%s' (did you mean '%s'?)", key, meant);
+    err(loc, "unknown key '%s'%s", key, did_you_mean(key, names, NKEY));
 }
 
 /* ---- reading ------------------------------------------------------------- */
@@ -245,13 +245,13 @@ int opts_match(const Opts *o, const char *key, const char *s)
     return 0;
 }
 
-const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
+const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
                        void *ctx)
 {
     int i = is_axis(key) ? -1 : must_find(key);
     if (i < 0 || !value)
         return value;
-    return kind_paths(a, key, keytab[i].kind, value, 0, f, ctx);
+    return kind_paths(a, key, keytab[i].kind, value, 0, fn, ctx);
 }
 
 static const OptValue *given(const Opts *o, const char *key)
@@ -324,17 +324,17 @@ static const char *longhand(const char *key, const char **value)
     return record ? "route.record" : "route.replay";
 }
 
-void opts_set(Opts *o, const char *key, const char *value, const Loc *l)
+void opts_set(Opts *o, const char *key, const char *value, const Loc *loc)
 {
     key = longhand(key, &value);
-    OptValue v = { strf(o->arena, "%s", value), l };
+    OptValue v = { strf(o->arena, "%s", value), loc };
     if (is_axis(key)) {
         set_axis(o, key, v);
         return;
     }
     int i = find(key);
     if (i < 0)
-        unknown(key, l);
-    v.text = kind_check(o->arena, key, keytab[i].kind, v.text, l);
+        unknown(key, loc);
+    v.text = kind_check(o->arena, key, keytab[i].kind, v.text, loc);
     o->value[i] = v;
 }

@@ -53,18 +53,18 @@ static void read_option(GraphReader *reader)
 
 static void read_mesh(GraphReader *reader)
 {
-    Lex *x = &reader->x;
-    Loc l = { x->file, x->line, NULL };
+    Lex *lex = &reader->x;
+    Loc l = { lex->file, lex->line, NULL };
     int64_t world, size[NMESH] = { 0 };
 
-    lex_take(x, "world"), lex_need(x, '=');
-    world = lex_int(x);
-    lex_take(x, "order"), lex_need(x, '=');
-    const char *order = lex_word(x);
-    while (lex_more(x)) {
-        int i = lex_choice(x, meshnames, NMESH);
-        lex_need(x, '=');
-        size[i] = lex_int(x);
+    lex_take(lex, "world"), lex_need(lex, '=');
+    world = lex_int(lex);
+    lex_take(lex, "order"), lex_need(lex, '=');
+    const char *order = lex_word(lex);
+    while (lex_more(lex)) {
+        int i = lex_choice(lex, meshnames, NMESH);
+        lex_need(lex, '=');
+        size[i] = lex_int(lex);
     }
     reader->g->mesh = mesh_new(reader->g->arena, world, size, order, &l);
 }
@@ -146,82 +146,82 @@ static void declare_axes(GraphReader *reader)
     }
 }
 
-static AxisRole read_axis_role(Lex *x)
+static AxisRole read_axis_role(Lex *lex)
 {
-    const char *s = lex_word(x);
+    const char *s = lex_word(lex);
     int r = role_named(s);
 
     if (r <= ROLErow)
-        lex_err(x, "no role '%s' of an axis", s);
+        lex_err(lex, "no role '%s' of an axis", s);
     return (AxisRole)r;
 }
 
-static void read_taken(Lex *x, Axis *a)
+static void read_taken(Lex *lex, Axis *a)
 {
-    int m = lex_choice(x, meshnames, NMESH);
+    int m = lex_choice(lex, meshnames, NMESH);
 
-    lex_need(x, '(');
-    a->taken[m] = (char)lex_range(x, "place", 1, 64);
-    lex_need(x, ')');
+    lex_need(lex, '(');
+    a->taken[m] = (char)lex_range(lex, "place", 1, 64);
+    lex_need(lex, ')');
 }
 
 static void read_axis_line(GraphReader *reader)
 {
-    Lex *x = &reader->x;
+    Lex *lex = &reader->x;
     Axis *a = parse_axis(reader);
 
-    if (lex_mark(x, '(')) {
+    if (lex_mark(lex, '(')) {
         *table_at(reader->usual, KEYP(a)) =
-            (void *)(uintptr_t)lex_range(x, "size", 1, INT64_MAX);
-        lex_need(x, ')');
+            (void *)(uintptr_t)lex_range(lex, "size", 1, INT64_MAX);
+        lex_need(lex, ')');
     } else {
-        a->n = lex_range(x, "size", 0, INT64_MAX);
+        a->n = lex_range(lex, "size", 0, INT64_MAX);
     }
-    if (lex_key(x, "root"))
+    if (lex_key(lex, "root"))
         a->root = parse_axis(reader);
-    a->zigzag = lex_take(x, "zigzag");
-    if (lex_key(x, "parts"))
-        a->parts = lex_range(x, "parts", 1, INT32_MAX);
-    if (lex_key(x, "role"))
-        a->role = read_axis_role(x);
-    while (lex_key(x, "shard"))
-        read_taken(x, a);
-    if (lex_key(x, "atoms"))
-        a->atoms = (uint32_t)lex_range(x, "atoms", 1, (1 << MAXATOM) - 1);
+    a->zigzag = lex_take(lex, "zigzag");
+    if (lex_key(lex, "parts"))
+        a->parts = lex_range(lex, "parts", 1, INT32_MAX);
+    if (lex_key(lex, "role"))
+        a->role = read_axis_role(lex);
+    while (lex_key(lex, "shard"))
+        read_taken(lex, a);
+    if (lex_key(lex, "atoms"))
+        a->atoms = (uint32_t)lex_range(lex, "atoms", 1, (1 << MAXATOM) - 1);
     a->nfactor = 0;
-    if (lex_key(x, "of"))
+    if (lex_key(lex, "of"))
         do {
             if (a->nfactor == 4)
-                lex_err(x, "more than 4 factors");
+                lex_err(lex, "more than 4 factors");
             a->factor[a->nfactor++] = parse_axis(reader);
-        } while (lex_mark(x, ','));
+        } while (lex_mark(lex, ','));
     a->loc = parse_places(reader);
 }
 
 static void read_param(GraphReader *reader, TensorKind kind)
 {
-    Lex *x = &reader->x;
+    Lex *lex = &reader->x;
     Param *v = alloc(reader->g->arena, sizeof *v);
 
     v->kind = kind;
-    v->path = lex_word(x);
-    v->init = (InitKind)lex_choice(x, initkinds, NINIT);
-    v->arg = lex_num(x);
-    if (lex_key(x, "of"))
-        v->of = lex_word(x);
-    if (lex_key(x, "expert"))
+    v->path = lex_word(lex);
+    v->init = (InitKind)lex_choice(lex, initkinds, NINIT);
+    v->arg = lex_num(lex);
+    if (lex_key(lex, "of"))
+        v->of = lex_word(lex);
+    if (lex_key(lex, "expert"))
         v->expert = parse_axis(reader);
-    if (lex_key(x, "bucket")) {
-        v->bucket = lex_word(x);
-        if (!lex_key(x, "at"))
-            lex_err(x, "a member of a bucket lies at an element");
-        v->at = lex_int(x);
+    if (lex_key(lex, "bucket")) {
+        v->bucket = lex_word(lex);
+        if (!lex_key(lex, "at"))
+            lex_err(lex, "a member of a bucket lies at an element");
+        v->at = lex_int(lex);
     }
-    v->copy = lex_take(x, "copy");
+    v->copy = lex_take(lex, "copy");
     parse_type(reader, &v->dt, v->dim, &v->nd);
     v->loc = parse_places(reader);
     if (g_param(reader->g, v->path))
-        lex_err(x, "two parameters '%s'", v->path);
+        lex_err(lex, "two parameters '%s'", v->path);
     vec_push(reader->g->arena, reader->g->param, v);
 }
 
@@ -256,32 +256,32 @@ static void read_hf(GraphReader *reader)
 
 static void read_item(GraphReader *reader)
 {
-    Lex *x = &reader->x;
+    Lex *lex = &reader->x;
 
     for (int i = TKparam; i <= TKv; i++)
-        if (lex_take(x, tensor_kinds[i].name)) {
+        if (lex_take(lex, tensor_kinds[i].name)) {
             read_param(reader, (TensorKind)i);
             return;
         }
-    if (lex_take(x, "axis"))
+    if (lex_take(lex, "axis"))
         read_axis_line(reader);
-    else if (lex_take(x, "option"))
+    else if (lex_take(lex, "option"))
         read_option(reader);
-    else if (lex_take(x, "mesh"))
+    else if (lex_take(lex, "mesh"))
         read_mesh(reader);
-    else if (lex_take(x, "role"))
+    else if (lex_take(lex, "role"))
         read_role(reader);
-    else if (lex_take(x, "units"))
+    else if (lex_take(lex, "units"))
         read_units(reader);
-    else if (lex_take(x, "calls"))
-        while (lex_more(x))
+    else if (lex_take(lex, "calls"))
+        while (lex_more(lex))
             read_call(reader);
-    else if (lex_take(x, "slots"))
-        while (lex_more(x))
+    else if (lex_take(lex, "slots"))
+        while (lex_more(lex))
             read_slot(reader);
-    else if (lex_take(x, "hf"))
+    else if (lex_take(lex, "hf"))
         read_hf(reader);
-    else if (lex_take(x, "def"))
+    else if (lex_take(lex, "def"))
         read_def(reader);
     else
         parse_nodes(reader);
@@ -289,36 +289,36 @@ static void read_item(GraphReader *reader)
 
 static void read_head(GraphReader *reader)
 {
-    Lex *x = &reader->x;
+    Lex *lex = &reader->x;
 
-    if (!lex_take(x, "graph"))
-        lex_err(x, "not a graph: expected 'graph'");
-    reader->g->name = lex_word(x);
-    reader->g->prog = (ProgramKind)lex_choice(x, programnames, NPROGRAM);
-    reader->g->level = (Level)lex_choice(x, levels, NLEVEL);
-    if (lex_take(x, "after"))
-        reader->g->after = lex_word(x);
+    if (!lex_take(lex, "graph"))
+        lex_err(lex, "not a graph: expected 'graph'");
+    reader->g->name = lex_word(lex);
+    reader->g->prog = (ProgramKind)lex_choice(lex, programnames, NPROGRAM);
+    reader->g->level = (Level)lex_choice(lex, levels, NLEVEL);
+    if (lex_take(lex, "after"))
+        reader->g->after = lex_word(lex);
     for (int t = TURNSalone; t < NTURNS; t++)
-        if (lex_take(x, turnwords[t]))
+        if (lex_take(lex, turnwords[t]))
             reader->g->turns = (Turns)t;
     for (int i = OFFLOADactivations; i <= OFFLOADmasters; i++)
-        if (lex_take(x, key_word_text("train.offload", i)))
+        if (lex_take(lex, key_word_text("train.offload", i)))
             reader->g->offloads |= 1u << i;
-    lex_need(x, '{');
+    lex_need(lex, '{');
     declare_axes(reader);
 }
 
-/* One graph; x stands behind it afterwards. first: of the same text, whose
+/* One graph; lex stands behind it afterwards. first: of the same text, whose
  * scopes are this graph's too; or null. */
-static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis,
+static Graph *read_graph(Arena *a, Lex *lex, Opts *opts, Table *axis,
                          const Graph *first)
 {
     GraphReader reader = {
-        .x = *x,
-        .g = g_new(a, x->file),
-        .node = table_new(x->arena),
-        .body = table_new(x->arena),
-        .usual = table_new(x->arena),
+        .x = *lex,
+        .g = g_new(a, lex->file),
+        .node = table_new(lex->arena),
+        .body = table_new(lex->arena),
+        .usual = table_new(lex->arena),
         .axis = axis,
         .reg = REGbody,
     };
@@ -331,10 +331,10 @@ static Graph *read_graph(Arena *a, Lex *x, Opts *opts, Table *axis,
     read_head(&reader);
     for (lex_line(&reader.x); !lex_mark(&reader.x, '}'); lex_line(&reader.x))
         read_item(&reader);
-    const char *wrong = graph_wrong(x->arena, reader.g);
+    const char *wrong = graph_wrong(lex->arena, reader.g);
     if (wrong)
         lex_err(&reader.x, "%s", wrong);
-    *x = reader.x;
+    *lex = reader.x;
     return reader.g;
 }
 

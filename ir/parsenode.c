@@ -103,32 +103,32 @@ int parse_type(GraphReader *reader, Dtype *dt, Dim *dim, int *nd)
 
 /* ---- nodes --------------------------------------------------------------- */
 
-static void read_value(GraphReader *reader, const AttrInfo *a, void *v)
+static void read_value(GraphReader *reader, const AttrInfo *info, void *v)
 {
-    Lex *x = &reader->x;
+    Lex *lex = &reader->x;
 
-    switch (a->type) {
-    case ATint: *(int64_t *)v = lex_int(x); break;
-    case ATreal: *(double *)v = lex_num(x); break;
-    case ATflag: *(int *)v = (int)lex_range(x, a->name, 0, 1); break;
-    case ATstr: *(const char **)v = lex_word(x); break;
+    switch (info->type) {
+    case ATint: *(int64_t *)v = lex_int(lex); break;
+    case ATreal: *(double *)v = lex_num(lex); break;
+    case ATflag: *(int *)v = (int)lex_range(lex, info->name, 0, 1); break;
+    case ATstr: *(const char **)v = lex_word(lex); break;
     case ATaxis: *(Axis **)v = parse_axis(reader); break;
     case ATaxes: *(Axes *)v = read_axes(reader); break;
     case ATatoms:
-        *(uint32_t *)v = (uint32_t)lex_atoms(x, reader->g->mesh);
+        *(uint32_t *)v = (uint32_t)lex_atoms(lex, reader->g->mesh);
         break;
-    case ATdtype: *(Dtype *)v = lex_dtype(x); break;
+    case ATdtype: *(Dtype *)v = lex_dtype(lex); break;
     case ATscales:
-        *(ScaleLayout *)v = (ScaleLayout)lex_choice(x, scalenames, NSCALE);
+        *(ScaleLayout *)v = (ScaleLayout)lex_choice(lex, scalenames, NSCALE);
         break;
     case ATreduce:
-        *(Reduce *)v = (Reduce)lex_choice(x, reduces, NREDUCE);
+        *(Reduce *)v = (Reduce)lex_choice(lex, reduces, NREDUCE);
         break;
     case ATrandom:
-        *(RandomKind *)v = (RandomKind)lex_choice(x, randomkinds, NRANDOM);
+        *(RandomKind *)v = (RandomKind)lex_choice(lex, randomkinds, NRANDOM);
         break;
     case ATstepvalue:
-        *(StepValue *)v = (StepValue)lex_choice(x, stepvalues, NSTEPVALUE);
+        *(StepValue *)v = (StepValue)lex_choice(lex, stepvalues, NSTEPVALUE);
         break;
     }
 }
@@ -142,60 +142,61 @@ typedef struct NodeExtra {
 
 /* A name may stand elsewhere: attrs_wrong() looks. */
 static void need_attrs(const GraphReader *reader, const Node *n,
-                       const NodeExtra *e)
+                       const NodeExtra *extra)
 {
-    const OpInfo *o = &optab[n->op];
+    const OpInfo *info = &optab[n->op];
 
-    for (int i = 0; i < o->nattr; i++)
-        if (o->attr[i].use != ATmay && o->attr[i].type != ATstr &&
-            !(e->said >> i & 1))
-            lex_err(&reader->x, "%s: lacks '%s'", o->name, o->attr[i].name);
+    for (int i = 0; i < info->nattr; i++)
+        if (info->attr[i].use != ATmay && info->attr[i].type != ATstr &&
+            !(extra->said >> i & 1))
+            lex_err(&reader->x, "%s: lacks '%s'", info->name,
+                    info->attr[i].name);
 }
 
-static unsigned read_marks(Lex *x)
+static unsigned read_marks(Lex *lex)
 {
     unsigned marks = 0, one;
 
     do {
-        const char *word = lex_word(x);
+        const char *word = lex_word(lex);
         if (!(one = mark_named(word)))
-            lex_err(x, "no mark '%s'", word);
+            lex_err(lex, "no mark '%s'", word);
         marks |= one;
-    } while (lex_mark(x, ','));
+    } while (lex_mark(lex, ','));
     return marks;
 }
 
-static void read_attr(GraphReader *reader, Node *n, NodeExtra *e)
+static void read_attr(GraphReader *reader, Node *n, NodeExtra *extra)
 {
-    Lex *x = &reader->x;
-    const char *name = lex_word(x);
+    Lex *lex = &reader->x;
+    const char *name = lex_word(lex);
     const AttrInfo *a = attr_named(n->op, name);
 
-    lex_need(x, '=');
+    lex_need(lex, '=');
     if (a) {
         read_value(reader, a, attr_at(n, a));
-        e->said |= 1u << (a - optab[n->op].attr);
+        extra->said |= 1u << (a - optab[n->op].attr);
     } else if (!strcmp(name, "map")) {
-        e->map = 1;
-        n->map = lex_mark(x, '%') ? read_operand(reader) : NULL;
-        if (!n->map && !lex_take(x, "none"))
-            lex_err(x, "map is neither a node nor none");
+        extra->map = 1;
+        n->map = lex_mark(lex, '%') ? read_operand(reader) : NULL;
+        if (!n->map && !lex_take(lex, "none"))
+            lex_err(lex, "map is neither a node nor none");
     } else if (!strcmp(name, "again")) {
-        n->again = (int)lex_range(x, name, 0, INT32_MAX);
+        n->again = (int)lex_range(lex, name, 0, INT32_MAX);
     } else if (!strcmp(name, "piece")) {
-        n->piece = (int)lex_range(x, name, 0, INT32_MAX);
+        n->piece = (int)lex_range(lex, name, 0, INT32_MAX);
     } else if (!strcmp(name, "kernel")) {
-        n->kernel = (int)lex_range(x, name, 1, INT32_MAX);
+        n->kernel = (int)lex_range(lex, name, 1, INT32_MAX);
     } else if (!strcmp(name, "scope")) {
-        e->scope = lex_word(x);
+        extra->scope = lex_word(lex);
     } else if (!strcmp(name, "marks")) {
-        e->marks = read_marks(x);
+        extra->marks = read_marks(lex);
     } else if (!strcmp(name, "part")) {
-        e->part = lex_choice(x, programparts, NPART);
+        extra->part = lex_choice(lex, programparts, NPART);
     } else if (!strcmp(name, "of")) {
-        n->of = lex_word(x);
+        n->of = lex_word(lex);
     } else {
-        lex_err(x, "%s has no attribute '%s'", optab[n->op].name, name);
+        lex_err(lex, "%s has no attribute '%s'", optab[n->op].name, name);
     }
 }
 
@@ -271,15 +272,17 @@ static void add_node(GraphReader *reader, Node *n)
     vec_push(reader->g->arena, reader->g->node, n);
 }
 
-static const Scope *read_scope(Graph *g, const NodeExtra *e, const char *said)
+static const Scope *read_scope(Graph *g, const NodeExtra *extra,
+                               const char *said)
 {
-    const char *path = e->scope ? e->scope : said;
+    const char *path = extra->scope ? extra->scope : said;
 
-    return g_marked(
-        g,
-        g_partscope(g, e->part < 0 ? part_of_text(path) : (ProgramPart)e->part,
-                    path),
-        e->marks);
+    return g_marked(g,
+                    g_partscope(g,
+                                extra->part < 0 ? part_of_text(path)
+                                                : (ProgramPart)extra->part,
+                                path),
+                    extra->marks);
 }
 
 /* node = "%" name "=" op ... */
@@ -302,8 +305,9 @@ static void read_node(GraphReader *reader)
         read_attr(reader, n, &e);
     lex_shards(&reader->x, reader->g, n);
     n->loc = parse_places(reader);
-    const AttrInfo *s = optab[n->op].shared[SHname];
-    if (s && s->use == ATmust && optab[n->op].cls == SRC && attr_unsaid(n, s))
+    const AttrInfo *info = optab[n->op].shared[SHname];
+    if (info && info->use == ATmust && optab[n->op].cls == SRC &&
+        attr_unsaid(n, info))
         set_name(n, n->name);
     if (!e.map)
         n->map = text_map(n);

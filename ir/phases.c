@@ -12,56 +12,56 @@ static const char start_name[] = "start";
 
 /* ---- calls --------------------------------------------------------------- */
 
-const char *call_name(Arena *a, const Call *c)
+const char *call_name(Arena *a, const Call *call)
 {
-    const char *row = rownames[c->k];
+    const char *row = rownames[call->k];
 
-    if (c->k == ROWwork)
-        return strf(a, "%c%d", jobnames[c->w], c->chunk);
-    return strf(a, "%s%c%d.%c%d", row, jobnames[c->w], c->chunk,
-                jobnames[c->to], c->other);
+    if (call->k == ROWwork)
+        return strf(a, "%c%d", jobnames[call->w], call->chunk);
+    return strf(a, "%s%c%d.%c%d", row, jobnames[call->w], call->chunk,
+                jobnames[call->to], call->other);
 }
 
 /* "F3", and s moves behind it; 0: it is none. */
-static int read_job(const char **s, WorkKind *w, int *chunk)
+static int read_job(const char **s, WorkKind *kind, int *chunk)
 {
     const char *job = **s ? strchr(jobnames, **s) : NULL;
     char *end;
 
     if (!job)
         return 0;
-    *w = (WorkKind)(job - jobnames);
+    *kind = (WorkKind)(job - jobnames);
     *chunk = (int)strtol(*s + 1, &end, 10);
     *s = end;
     return 1;
 }
 
-int call_named(Arena *a, const char *name, Call *c)
+int call_named(Arena *a, const char *name, Call *call)
 {
     const char *s = name;
 
-    *c = (Call){ .k = ROWwork };
+    *call = (Call){ .k = ROWwork };
     for (int k = ROWsend; k <= ROWwait; k++)
         if (!strncmp(name, rownames[k], strlen(rownames[k]))) {
-            c->k = (RowKind)k;
+            call->k = (RowKind)k;
             s = name + strlen(rownames[k]);
         }
-    int ok = read_job(&s, &c->w, &c->chunk);
-    if (ok && c->k != ROWwork)
-        ok = *s++ == '.' && read_job(&s, &c->to, &c->other);
-    return ok && !strcmp(call_name(a, c), name);
+    int ok = read_job(&s, &call->w, &call->chunk);
+    if (ok && call->k != ROWwork)
+        ok = *s++ == '.' && read_job(&s, &call->to, &call->other);
+    return ok && !strcmp(call_name(a, call), name);
 }
 
 /* ---- phases -------------------------------------------------------------- */
 
-int64_t phase_micro(const Phase *f, int64_t run, int second)
+int64_t phase_micro(const Phase *phase, int64_t run, int second)
 {
-    return f->pair ? 2 * run + second : run;
+    return phase->pair ? 2 * run + second : run;
 }
 
-int phase_names(const Program *prog, const Phase *f, int buf)
+int phase_names(const Program *prog, const Phase *phase, int buf)
 {
-    for (int k = f->first; k < f->first + f->n; k++)
+    for (int k = phase->first; k < phase->first + phase->n; k++)
         for (int i = 0; i < prog->instr[k].nbuf; i++)
             if (prog->instr[k].buf[i] == buf)
                 return 1;
@@ -73,25 +73,25 @@ Phase phase_of_region(Region r, int start)
     return (Phase){ .name = start ? start_name : regions[r], .reg = r };
 }
 
-Phase phase_of_call(Arena *a, const Call *c)
+Phase phase_of_call(Arena *a, const Call *call)
 {
-    return (Phase){ .name = call_name(a, c), .reg = REGbody, .call = *c };
+    return (Phase){ .name = call_name(a, call), .reg = REGbody, .call = *call };
 }
 
-int phase_named(Arena *a, const char *name, Phase *f)
+int phase_named(Arena *a, const char *name, Phase *phase)
 {
     Call c;
     int r = word_index(name, regions, NREGION);
     if (r >= 0) {
-        *f = phase_of_region((Region)r, 0);
+        *phase = phase_of_region((Region)r, 0);
         return 1;
     }
     if (!strcmp(name, start_name)) {
-        *f = phase_of_region(REGpre, 1);
+        *phase = phase_of_region(REGpre, 1);
         return 1;
     }
     if (!call_named(a, name, &c))
         return 0;
-    *f = phase_of_call(a, &c);
+    *phase = phase_of_call(a, &c);
     return 1;
 }

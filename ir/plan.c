@@ -29,14 +29,14 @@ int role_of(const Plan *p, int64_t rank)
     return (int)mesh_pos(p->mesh, p->mesh->mask[Mpp], rank);
 }
 
-int frame_in_host(const SlotGroup *f)
+int frame_in_host(const SlotGroup *group)
 {
-    return f->nslot && f->slot[0] >= HOSTSPACE;
+    return group->nslot && group->slot[0] >= HOSTSPACE;
 }
 
-int in_host(const Role *r, const Buf *b)
+int in_host(const Role *role, const Buf *b)
 {
-    return b->frame ? frame_in_host(&r->prog[b->prog].frame[b->frame - 1])
+    return b->frame ? frame_in_host(&role->prog[b->prog].frame[b->frame - 1])
                     : b->offset >= HOSTSPACE;
 }
 
@@ -46,9 +46,9 @@ double expert_bytes(const Program *prog, int routed)
 
     for (int f = 0; f < prog->nphase; f++)
         for (int i = 0; i < prog->phase[f].n; i++) {
-            const Instr *s = &prog->instr[prog->phase[f].first + i];
-            if (s->experts && moves_rows(s->kind) == routed)
-                sum += s->bytes * (double)phase_runs(prog, f);
+            const Instr *instr = &prog->instr[prog->phase[f].first + i];
+            if (instr->experts && moves_rows(instr->kind) == routed)
+                sum += instr->bytes * (double)phase_runs(prog, f);
         }
     return sum;
 }
@@ -60,20 +60,20 @@ uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind))
     for (int r = 0; r < p->nrole; r++)
         for (int g = 0; g < p->role[r].nprog; g++)
             for (int k = 0; k < p->role[r].prog[g].ninstr; k++) {
-                const Instr *s = &p->role[r].prog[g].instr[k];
+                const Instr *instr = &p->role[r].prog[g].instr[k];
                 size_t i = 0;
-                while (i < vec_len(seen) && seen[i] != s->atoms)
+                while (i < vec_len(seen) && seen[i] != instr->atoms)
                     i++;
-                if (is(s->kind) && i == vec_len(seen))
-                    vec_push(a, seen, s->atoms);
+                if (is(instr->kind) && i == vec_len(seen))
+                    vec_push(a, seen, instr->atoms);
             }
     return seen;
 }
 
-int role_tensor(const Role *r, const char *name)
+int role_tensor(const Role *role, const char *name)
 {
-    for (int i = 0; i < r->ntensor; i++)
-        if (!r->tensor[i].second && !strcmp(r->tensor[i].name, name))
+    for (int i = 0; i < role->ntensor; i++)
+        if (!role->tensor[i].second && !strcmp(role->tensor[i].name, name))
             return i;
     return -1;
 }
@@ -88,19 +88,19 @@ int is_copy(const Tensor *tensor)
     return tensor_is(tensor, COPIEDTENSORS);
 }
 
-int role_prog(const Role *r, ProgramKind k)
+int role_prog(const Role *role, ProgramKind k)
 {
-    for (int i = 0; i < r->nprog; i++)
-        if (r->prog[i].kind == k)
+    for (int i = 0; i < role->nprog; i++)
+        if (role->prog[i].kind == k)
             return i;
     return -1;
 }
 
-const Program *role_program(const Role *r, ProgramKind k)
+const Program *role_program(const Role *role, ProgramKind k)
 {
-    int i = role_prog(r, k);
+    int i = role_prog(role, k);
 
-    return i < 0 ? NULL : &r->prog[i];
+    return i < 0 ? NULL : &role->prog[i];
 }
 
 const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k)

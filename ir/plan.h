@@ -43,27 +43,7 @@ void *vec_grow(Arena *a, void *v, size_t elem); /* room for one more */
 #define vec_sort(v, f) \
     ((v) ? qsort((v), vec_len(v), sizeof *(v), (f)) : (void)0)
 
-/* ---- heap.c: order by keys ----------------------------------------------- */
-
-typedef struct Keyed {
-    int64_t key;
-    int id; /* decides among equal keys */
-} Keyed;
-/* For qsort and bsearch, ascending: Keyed, int64_t, pointers, strings. */
-int by_key(const void *a, const void *b);
-int by_value(const void *a, const void *b);
-int by_pointer(const void *a, const void *b);
-int by_text(const void *a, const void *b);
-/* Of n ascending numbers the first that is not below `least`; n: none is. */
-int first_from(const int64_t *v, int n, int64_t least);
-
-/* The least on top; all zero: empty. */
-typedef struct Heap {
-    Keyed *at; /* vec, n of it in use */
-    int n;
-} Heap;
-void heap_add(Arena *a, Heap *h, int64_t key, int id);
-Keyed heap_take(Heap *h);
+#include "heap.h"
 
 /* ---- str.c: interned strings are equal when their pointers are ----------- */
 
@@ -143,11 +123,11 @@ struct Loc {
 void source_add(const char *file, const char *text, size_t len);
 /* The user's fault: `file:line: error: ...`, the source line, then every note
  * given since the last message; exit status 1. */
-_Noreturn void err(const Loc *l, const char *fmt, ...)
+_Noreturn void err(const Loc *loc, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
-void note(const Loc *l, const char *fmt, ...) /* printed with the next err */
+void note(const Loc *loc, const char *fmt, ...) /* printed with the next err */
     __attribute__((format(printf, 2, 3)));
-void warn(const Loc *l, const char *fmt, ...)
+void warn(const Loc *loc, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 /* The command line is wrong: as err, with exit status 2. */
 _Noreturn void err_usage(const char *fmt, ...)
@@ -235,11 +215,11 @@ extern const char *const meshnames[NMESH]; /* "tp" ... "edp" */
 /* Cut the radices of both grids to their common refinement. sizes not given
  * are 0 and get their defaults; err() when something does not divide. */
 Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
-               const char *order, const Loc *l);
+               const char *order, const Loc *loc);
 /* Would mesh_new make it, of a right order? */
 int mesh_legal(int64_t world, const int64_t size[NMESH], const char *order);
 /* err() where fold.order is none. */
-void order_check(const char *s, const Loc *l);
+void order_check(const char *s, const Loc *loc);
 int64_t mesh_coord(const Mesh *m, int64_t rank, int atom);
 int64_t mesh_extent(const Mesh *m, uint32_t atoms); /* product of sizes */
 /* Position of rank in its group over atoms, later atoms major; the group's
@@ -260,7 +240,7 @@ typedef struct RankAffine {
     int64_t place; /* what it is to a kernel: see rank_offsets.c */
 } RankAffine;
 RankAffine aff(int64_t c);
-int64_t aff_at(const Mesh *m, const RankAffine *x, int64_t rank);
+int64_t aff_at(const Mesh *m, const RankAffine *affine, int64_t rank);
 /* Part of an axis: [start, start+len) in global indices. */
 typedef struct Piece {
     RankAffine start;
@@ -297,7 +277,7 @@ typedef struct KeyInfo {
     const char *table, *name, *kind, *dflt, *doc;
 } KeyInfo;
 extern const KeyInfo keytab[];
-const char *key_name(const KeyInfo *k); /* "train.lr" */
+const char *key_name(const KeyInfo *info); /* "train.lr" */
 /* Which of the key's words s is, counted as in its enum (keys.h); -1: none. */
 int key_word(const char *key, const char *s);
 const char *key_word_text(const char *key, int i);
@@ -306,33 +286,35 @@ typedef struct Opts Opts; /* key -> text; defaults come from keys.def */
 Opts *opts_new(Arena *a);
 /* Set by full name ("fold.ep"). Unknown key or value of the wrong kind: err()
  * with a suggestion. `axes.<name>` is accepted for any name. */
-void opts_set(Opts *o, const char *key, const char *value, const Loc *l);
-const char *opts_str(const Opts *o, const char *key); /* null: not given */
-int64_t opts_int(const Opts *o, const char *key);
-int64_t opts_int_given(const Opts *o, const char *key); /* 0: default */
-double opts_num(const Opts *o, const char *key);
-int64_t opts_bytes(const Opts *o, const char *key);
+void opts_set(Opts *opts, const char *key, const char *value, const Loc *loc);
+const char *opts_str(const Opts *opts, const char *key); /* null: not given */
+int64_t opts_int(const Opts *opts, const char *key);
+int64_t opts_int_given(const Opts *opts, const char *key); /* 0: default */
+double opts_num(const Opts *opts, const char *key);
+int64_t opts_bytes(const Opts *opts, const char *key);
 /* The key's words in its value, a bit each; 0: none, as of a number. */
-unsigned opts_words(const Opts *o, const char *key);
-int opts_given(const Opts *o, const char *key);      /* set, not default */
-const Loc *opts_loc(const Opts *o, const char *key); /* where it was set */
+unsigned opts_words(const Opts *opts, const char *key);
+int opts_given(const Opts *opts, const char *key);      /* set, not default */
+const Loc *opts_loc(const Opts *opts, const char *key); /* where it was set */
 /* The i-th of "wiki=a.bin code=b.bin"; 0: there is none. */
 int opts_named(const char *s, int i, const char **name, const char **path);
 int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
-void opts_pair(const Opts *o, const char *key, double v[2]); /* train.betas */
+void opts_pair(const Opts *opts, const char *key,
+               double v[2]); /* train.betas */
 /* "gnorm 10": 1 and the number for such a word; 0 and infinity. */
-int opts_limit(const Opts *o, const char *key, const char *what, double *v);
+int opts_limit(const Opts *opts, const char *key, const char *what, double *v);
 /* The i-th of a key's patterns ("*.bias norm.*"); null: past the end. */
-const char *opts_pattern(const Opts *o, const char *key, int i);
+const char *opts_pattern(const Opts *opts, const char *key, int i);
 int pattern_match(const char *p, const char *s); /* * is any text */
-int opts_match(const Opts *o, const char *key, const char *s); /* one of them */
+int opts_match(const Opts *opts, const char *key,
+               const char *s); /* one of them */
 /* The key's value with f of each path in it; other values as they are. */
 typedef const char *PathFn(Arena *a, const char *path, void *ctx);
-const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *f,
+const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
                        void *ctx);
 /* In keys.def's order, then axes: the i-th key that was set; 0: past the
  * end. */
-int opts_each(const Opts *o, int i, const char **key, const char **value);
+int opts_each(const Opts *opts, int i, const char **key, const char **value);
 void opts_copy(Opts *to, const Opts *from); /* all that were set */
 /* The key that is meant by a name of other programs ("--learning-rate"), or by
  * one without its table; null: none. */
@@ -346,13 +328,13 @@ int kind_word(const char *kind, const char *s);
 unsigned kind_words(const char *kind, const char *s); /* "A,B": a bit each */
 /* The value as it is kept; err() names the key and what is allowed. */
 const char *kind_check(Arena *a, const char *key, const char *kind,
-                       const char *s, const Loc *l);
+                       const char *s, const Loc *loc);
 const char *kind_paths(Arena *a, const char *key, const char *kind,
-                       const char *s, const Loc *l, PathFn *f, void *ctx);
+                       const char *s, const Loc *loc, PathFn *fn, void *ctx);
 /* When all keys are set: what one asks of another; the files that a compiler
  * reads. */
-void opts_check(const Opts *o);
-void opts_files(const Opts *o);
+void opts_check(const Opts *opts);
+void opts_files(const Opts *opts);
 
 #include "lex.h"
 #include "machine.h"
@@ -414,13 +396,13 @@ typedef struct ValueShape {
 } ValueShape;
 /* "flat.a1.a2": an axis that buckets have, cut over the atoms. */
 const char *bucket_axis(Arena *a, const char *what, uint32_t atoms);
-uint32_t shape_cut(const ValueShape *x);  /* over all axes */
-int64_t shape_elems(const ValueShape *x); /* the product of its axes */
-int64_t shape_bytes(const ValueShape *x);
+uint32_t shape_cut(const ValueShape *shape);  /* over all axes */
+int64_t shape_elems(const ValueShape *shape); /* the product of its axes */
+int64_t shape_bytes(const ValueShape *shape);
 /* How many scales lie beside it; -1: a block would not be whole. */
-int64_t shape_scales(const ValueShape *x);
+int64_t shape_scales(const ValueShape *shape);
 int shapes_equal(const ValueShape *x, const ValueShape *y);
-int shape_dim(const ValueShape *x, const char *axis); /* -1: none */
+int shape_dim(const ValueShape *shape, const char *axis); /* -1: none */
 
 #include "instruction.h"
 
@@ -455,8 +437,8 @@ typedef struct Call {
     WorkKind to; /* of a transfer: who reads what w of chunk makes, */
     int other;   /* and in which chunk */
 } Call;
-const char *call_name(Arena *a, const Call *c);
-int call_named(Arena *a, const char *s, Call *c); /* 0: no call */
+const char *call_name(Arena *a, const Call *call);
+int call_named(Arena *a, const char *s, Call *call); /* 0: no call */
 
 /* Phases run in order. Calls follow each other, and in their place the
  * program's rows run. */
@@ -468,12 +450,12 @@ typedef struct Phase {
     Region reg;       /* start: pre, before den */
     Call call;
 } Phase;
-/* Of those that a rank runs in a step, the one that a run of f has first, or
- * second. */
-int64_t phase_micro(const Phase *f, int64_t run, int second);
+/* Of those that a rank runs in a step, the one that a run of phase has first,
+ * or second. */
+int64_t phase_micro(const Phase *phase, int64_t run, int second);
 Phase phase_of_region(Region r, int start);
-Phase phase_of_call(Arena *a, const Call *c);
-int phase_named(Arena *a, const char *name, Phase *f); /* 0: no phase */
+Phase phase_of_call(Arena *a, const Call *call);
+int phase_named(Arena *a, const char *name, Phase *phase); /* 0: no phase */
 
 /* One row of a stage's table: that phase for the micro-th micro-batch that its
  * ranks run. pair: it may overlap with the next row (F with B). */
@@ -528,7 +510,8 @@ typedef struct Program {
     double rebuilt; /* seconds of a run in which instructions make again
                        what is not kept for the backward */
 } Program;
-int phase_names(const Program *prog, const Phase *f, int buf); /* any instr */
+int phase_names(const Program *prog, const Phase *phase,
+                int buf); /* any instr */
 /* All rows in the order in which they run; of phases that repeat, one for each
  * micro-batch. A vec. */
 ScheduleSlot *program_rows(Arena *a, const Program *prog);
@@ -638,8 +621,8 @@ typedef struct Scalar {
     ResultKind result; /* of the result block */
     const char *own;   /* ... "lm" of "loss.lm" */
 } Scalar;
-int64_t scalar_elems(const Scalar *s);
-int result_named(Scalar *s); /* from its name; 0: there is none such */
+int64_t scalar_elems(const Scalar *scalar);
+int result_named(Scalar *scalar); /* from its name; 0: there is none such */
 
 /* One Hugging Face tensor, or part of one, as it maps to a parameter. Each dim
  * is a mixed radix of factors, major first: an axis of the parameter at an
@@ -709,12 +692,13 @@ typedef struct Plan {
 } Plan;
 
 /* signature.c: one line; the words of a kernel's instruction from it. */
-void signature_text(Codec *t, KernelSignature *s); /* behind "sig" */
-void set_signature_hash(Arena *a, KernelSignature *s);
-void bind_signature(Arena *a, const KernelSignature *d, Instr *s);
-void put_hf(Text *out, const HfMap *h); /* one line of words */
-void lex_hf(Lex *x, HfMap *h);
-void program_text(Codec *t, Program *prog);             /* behind "program" */
+void signature_text(Codec *codec,
+                    KernelSignature *signature); /* behind "sig" */
+void set_signature_hash(Arena *a, KernelSignature *signature);
+void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);
+void put_hf(Text *out, const HfMap *map); /* one line of words */
+void lex_hf(Lex *lex, HfMap *map);
+void program_text(Codec *codec, Program *prog);         /* behind "program" */
 char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */
 /* Parse and validate (every count, index, offset and size). err() when not a
  * plan, damaged, or inconsistent; `name` is what messages call the file. */
@@ -723,7 +707,7 @@ Plan *plan_parse(Arena *a, const char *text, size_t len, const char *name);
  * made from its rest. Else err() names both. */
 extern Plan *(*plan_anew)(const Plan *rest, int64_t format, const char *name);
 /* Length without the hash line; err() when that is not there or not right. */
-size_t plan_verify(const char *text, size_t len, const Loc *l);
+size_t plan_verify(const char *text, size_t len, const Loc *loc);
 /* planold.c: of any format. 0: not a plan. Model, target, keys and sources. */
 int64_t plan_format(const char *text, size_t len);
 Plan *plan_rest(Arena *a, const char *text, size_t len, const char *name);
@@ -767,19 +751,21 @@ typedef struct PlanCheck {
 /* Sums and products saturate. */
 int64_t sat_mul(int64_t a, int64_t b);
 int64_t sat_add(int64_t a, int64_t b);
-int aff_stray(const Mesh *m, const RankAffine *x); /* atoms the mesh lacks? */
+int aff_stray(const Mesh *m,
+              const RankAffine *affine); /* atoms the mesh lacks? */
 /* Why, said of a program or of an instruction in it. */
-const char *program_told(const PlanCheck *c, ProgramKind k, const char *why);
-const char *instr_told(const PlanCheck *c, const Program *g, int instr,
-                       const char *why);
+const char *program_told(const PlanCheck *check, ProgramKind k,
+                         const char *why);
+const char *instr_told(const PlanCheck *check, const Program *program,
+                       int instr, const char *why);
 const char *place_text(Arena *a, const char *file,
                        int line); /* "" or " (..)" */
-const char *instr_wrong(const PlanCheck *c, int prog, int instr);
-const char *table_wrong(const PlanCheck *c, int prog);
-const char *tensors_wrong(const PlanCheck *c);
-const char *tensors_loose(const PlanCheck *c); /* plans with flow */
+const char *instr_wrong(const PlanCheck *check, int prog, int instr);
+const char *table_wrong(const PlanCheck *check, int prog);
+const char *tensors_wrong(const PlanCheck *check);
+const char *tensors_loose(const PlanCheck *check); /* plans with flow */
 const char *shared_wrong(Arena *a, const Plan *p);
-const char *purposes_wrong(const PlanCheck *c);
+const char *purposes_wrong(const PlanCheck *check);
 const char *hf_wrong(Arena *a, const Plan *p);
 
 typedef struct Span { /* bytes alive at times from..to, both */
@@ -790,44 +776,45 @@ typedef struct Span { /* bytes alive at times from..to, both */
 } Span;
 /* value_check.c value_types.c extent_check.c stage_match.c: of plans whose
  * instructions say what they read and make. */
-int has_flow(const Role *r);
+int has_flow(const Role *role);
 /* By number: who makes it (-1: nobody) and of what type, when all is well. */
 typedef struct ValueOrigin {
     int instr;
     const ValueUse *f;
 } ValueOrigin;
-const char *values_wrong(const PlanCheck *c, int prog, ValueOrigin **made);
-const char *shapes_wrong(const PlanCheck *c);
-const char *signatures_wrong(const PlanCheck *c);
-int64_t operand_bytes(const KernelOperand *o);
+const char *values_wrong(const PlanCheck *check, int prog, ValueOrigin **made);
+const char *shapes_wrong(const PlanCheck *check);
+const char *signatures_wrong(const PlanCheck *check);
+int64_t operand_bytes(const KernelOperand *operand);
 /* The operand, a row map, that says at which row of a stack operand i begins;
  * -1: it begins at its place. */
-int rows_from(const Plan *p, const Instr *s, int i);
-void tensor_shape(const Tensor *tensor, ValueShape *x); /* not of a bucket */
-uint32_t plan_dim_cut(const PlanDim *d);                /* atoms that cut it */
-int is_zigzag(const PlanDim *d); /* its second pieces go backwards */
+int rows_from(const Plan *p, const Instr *instr, int i);
+void tensor_shape(const Tensor *tensor,
+                  ValueShape *shape);      /* not of a bucket */
+uint32_t plan_dim_cut(const PlanDim *dim); /* atoms that cut it */
+int is_zigzag(const PlanDim *dim);         /* its second pieces go backwards */
 /* By buffer: how what lives there always lies, from its tensors. */
-ValueShape **lasting_shapes(const PlanCheck *c);
+ValueShape **lasting_shapes(const PlanCheck *check);
 /* May what lies like x be read like y, without a byte moved? */
 int is_view_of(const ValueShape *y, const ValueShape *x);
 /* Shapes by slot, null: it reads, or makes, nothing there. */
-const char *places_wrong(const PlanCheck *c, const Instr *s,
+const char *places_wrong(const PlanCheck *check, const Instr *instr,
                          const ValueShape *const *in,
                          const ValueShape *const *out);
 /* Say of a kernel's integers which places they are. */
-void mark_places(Arena *a, const Mesh *m, Instr *s, const ValueShape *const *in,
-                 const ValueShape *const *out);
-const char *operands_wrong(const PlanCheck *c, const Instr *s,
+void mark_places(Arena *a, const Mesh *m, Instr *instr,
+                 const ValueShape *const *in, const ValueShape *const *out);
+const char *operands_wrong(const PlanCheck *check, const Instr *instr,
                            const ValueShape *const *in,
                            const ValueShape *const *out);
-const char *flow_wrong(const PlanCheck *c, int prog);
-const char *streams_wrong(const PlanCheck *c, int prog);
-const char *sizes_wrong(const PlanCheck *c);
+const char *flow_wrong(const PlanCheck *check, int prog);
+const char *streams_wrong(const PlanCheck *check, int prog);
+const char *sizes_wrong(const PlanCheck *check);
 const char *meets_wrong(Arena *a, const Plan *p); /* stages with each other */
-/* Do any two overlap while both are alive? Then their ids. Sorts v. */
-int spans_meet(Span *v, int n, int *one, int *two);
+/* Do any two overlap while both are alive? Then their ids. Sorts span. */
+int spans_meet(Span *span, int n, int *one, int *two);
 /* Append the bytes of prog's frames as spans that do not overlap, id -1. */
-void frame_runs(const PlanCheck *c, int prog, Span **v);
+void frame_runs(const PlanCheck *check, int prog, Span **v);
 
 /* workspace.c: bytes of work space (operand `work`) that a product or a
  * collective over `ranks` needs on the host. */
@@ -835,7 +822,7 @@ enum {
     GATHERSUM = 1 << 16
 }; /* all-reduce: up to so many bytes of all
                                      ranks each rank gathers them all */
-int64_t instr_work(const Instr *s, int64_t ranks);
+int64_t instr_work(const Instr *instr, int64_t ranks);
 
 /* row_map.c: where words of the map of an exchange of rows begin, and how many
  * there are. pair[slot]: token * ranks + rank of what stands in that row of all
@@ -844,24 +831,25 @@ int64_t instr_work(const Instr *s, int64_t ranks);
 typedef struct RowsMap {
     int64_t pair, row, n;
 } RowsMap;
-RowsMap rows_map(const RowsArgs *x, int64_t ranks);
+RowsMap rows_map(const RowsArgs *args, int64_t ranks);
 int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
-int in_host(const Role *r, const Buf *b); /* does it lie in the host's arena? */
-int frame_in_host(const SlotGroup *f);
+int in_host(const Role *role,
+            const Buf *b); /* does it lie in the host's arena? */
+int frame_in_host(const SlotGroup *group);
 /* Of such instructions the sets of atoms, in the order of the plan: a vec. */
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));
-int role_tensor(const Role *r, const char *name);    /* -1: none */
+int role_tensor(const Role *role, const char *name); /* -1: none */
 int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k);
-int role_prog(const Role *r, ProgramKind k);               /* -1: none */
-const Program *role_program(const Role *r, ProgramKind k); /* or null */
-int role_value(const Role *r, StepValue v);   /* of `in`; -1: none */
-int role_result(const Role *r, ResultKind k); /* of `out`; -1: none */
+int role_prog(const Role *role, ProgramKind k);               /* -1: none */
+const Program *role_program(const Role *role, ProgramKind k); /* or null */
+int role_value(const Role *role, StepValue v);   /* of `in`; -1: none */
+int role_result(const Role *role, ResultKind k); /* of `out`; -1: none */
 
 #include "schedule.h"
 

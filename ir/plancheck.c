@@ -27,26 +27,26 @@ static int lies_in(const Buf *b, int64_t from, int64_t bytes)
 }
 
 /* Does b lie in a stack of its own kind of life? */
-static int in_stack(const Role *r, const Buf *b)
+static int in_stack(const Role *role, const Buf *b)
 {
-    if (b->stack < 0 || b->stack > r->nbuf)
+    if (b->stack < 0 || b->stack > role->nbuf)
         return 0;
-    const Buf *s = &r->buf[b->stack - 1];
-    return s->cls == Bstash && !s->stack && b->cls == Btemp &&
-           s->prog == b->prog && s->frame == b->frame &&
-           s->offset == b->offset && s->bytes >= b->bytes &&
-           s->born <= b->born && b->dies <= s->dies;
+    const Buf *buf = &role->buf[b->stack - 1];
+    return buf->cls == Bstash && !buf->stack && b->cls == Btemp &&
+           buf->prog == b->prog && buf->frame == b->frame &&
+           buf->offset == b->offset && buf->bytes >= b->bytes &&
+           buf->born <= b->born && b->dies <= buf->dies;
 }
 
-static const char *buf_wrong(const PlanCheck *c, const Buf *b)
+static const char *buf_wrong(const PlanCheck *check, const Buf *b)
 {
-    const Role *r = c->r;
+    const Role *role = check->r;
     if (b->offset % BUFALIGN && law(Lbuf_aligned))
         return "is not aligned to 256 bytes";
-    if (!b->frame && !lies_in(b, 0, r->arena) &&
-        !lies_in(b, HOSTSPACE, r->host) && law(Lbuf_in_arena))
+    if (!b->frame && !lies_in(b, 0, role->arena) &&
+        !lies_in(b, HOSTSPACE, role->host) && law(Lbuf_in_arena))
         return "does not lie in an arena";
-    if ((b->prog >= r->nprog || b->prog < -1) && law(Lbuf_program))
+    if ((b->prog >= role->nprog || b->prog < -1) && law(Lbuf_program))
         return "belongs to no program";
     if (b->cls == Bscratch && b->dt != Du8 && law(Lwork_dtype))
         return "is work space of another dtype than u8";
@@ -54,17 +54,18 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
         return "of a persistent class does not live always";
     if (b->prog >= 0 &&
         (b->born < 0 || b->born > b->dies ||
-         b->dies >= r->prog[b->prog].ninstr) &&
+         b->dies >= role->prog[b->prog].ninstr) &&
         law(Lbuf_life))
         return "has a life outside its program";
-    if (b->stack && !in_stack(r, b) && law(Lstack_place))
+    if (b->stack && !in_stack(role, b) && law(Lstack_place))
         return "does not lie in a stack";
     if (!b->frame)
         return 0;
-    if ((b->prog < 0 || b->frame < 0 || b->frame > r->prog[b->prog].nframe) &&
+    if ((b->prog < 0 || b->frame < 0 ||
+         b->frame > role->prog[b->prog].nframe) &&
         law(Lbuf_frame))
         return "lies in a frame that does not exist";
-    if (!lies_in(b, 0, r->prog[b->prog].frame[b->frame - 1].bytes) &&
+    if (!lies_in(b, 0, role->prog[b->prog].frame[b->frame - 1].bytes) &&
         law(Lbuf_in_frame))
         return "does not lie in its frame";
     return 0;
@@ -73,11 +74,11 @@ static const char *buf_wrong(const PlanCheck *c, const Buf *b)
 /* Buffers with one place that are alive in a program: what lives always is born
  * at -1. What lies in a stack is told apart by words of the device. Frames are
  * there while the table runs. */
-static int gather(const PlanCheck *c, int prog, Span **out)
+static int gather(const PlanCheck *check, int prog, Span **out)
 {
     Span *v = NULL;
-    for (int i = 0; i < c->r->nbuf; i++) {
-        const Buf *b = &c->r->buf[i];
+    for (int i = 0; i < check->r->nbuf; i++) {
+        const Buf *b = &check->r->buf[i];
         if (!b->bytes || b->frame || b->stack ||
             (b->prog != -1 && b->prog != prog))
             continue;
@@ -86,126 +87,128 @@ static int gather(const PlanCheck *c, int prog, Span **out)
                    .bytes = b->bytes,
                    .from = b->prog < 0 ? -1 : b->born,
                    .to = b->prog < 0 ? INT32_MAX
-                                     : b->dies - joined(c->r, i, b->dies) };
-        vec_push(c->arena, v, x);
+                                     : b->dies - joined(check->r, i, b->dies) };
+        vec_push(check->arena, v, x);
     }
     if (prog >= 0)
-        frame_runs(c, prog, &v);
+        frame_runs(check, prog, &v);
     *out = v;
     return (int)vec_len(v);
 }
 
-static const char *name_of(const PlanCheck *c, int id)
+static const char *name_of(const PlanCheck *check, int id)
 {
-    return id < 0 ? "frames" : c->r->buf[id].name;
+    return id < 0 ? "frames" : check->r->buf[id].name;
 }
 
-static const char *overlaps(const PlanCheck *c, int prog)
+static const char *overlaps(const PlanCheck *check, int prog)
 {
     int one, two, n;
-    Span *v;
-    n = gather(c, prog, &v);
-    if (!spans_meet(v, n, &one, &two) || !law(Lbufs_apart))
+    Span *span;
+    n = gather(check, prog, &span);
+    if (!spans_meet(span, n, &one, &two) || !law(Lbufs_apart))
         return 0;
-    return strf(c->arena,
+    return strf(check->arena,
                 "role %d: buffers '%s' and '%s' overlap while both are alive",
-                c->role, name_of(c, one), name_of(c, two));
+                check->role, name_of(check, one), name_of(check, two));
 }
 
-static const char *bufs_wrong(const PlanCheck *c)
+static const char *bufs_wrong(const PlanCheck *check)
 {
-    const Role *r = c->r;
+    const Role *role = check->r;
     const char *why;
-    if ((r->arena < 0 || r->arena > HOSTSPACE || r->persist < 0 ||
-         r->persist > r->arena || r->host < 0 || r->host > HOSTSPACE) &&
+    if ((role->arena < 0 || role->arena > HOSTSPACE || role->persist < 0 ||
+         role->persist > role->arena || role->host < 0 ||
+         role->host > HOSTSPACE) &&
         law(Larena_size))
-        return strf(c->arena,
+        return strf(check->arena,
                     "role %d: arena of %lld bytes, %lld of them always, and "
                     "%lld of the host",
-                    c->role, (long long)r->arena, (long long)r->persist,
-                    (long long)r->host);
-    for (int i = 0; i < r->nbuf; i++)
-        if ((why = buf_wrong(c, &r->buf[i])))
-            return strf(c->arena, "role %d: buffer '%s' %s", c->role,
-                        r->buf[i].name, why);
+                    check->role, (long long)role->arena,
+                    (long long)role->persist, (long long)role->host);
+    for (int i = 0; i < role->nbuf; i++)
+        if ((why = buf_wrong(check, &role->buf[i])))
+            return strf(check->arena, "role %d: buffer '%s' %s", check->role,
+                        role->buf[i].name, why);
     return 0;
 }
 
 /* ---- programs ------------------------------------------------------------ */
 
 /* Phases follow each other and cover all instructions. */
-static const char *phases_wrong(const PlanCheck *c, const Program *prog)
+static const char *phases_wrong(const PlanCheck *check, const Program *prog)
 {
     int64_t at = 0;
     for (int i = 0; i < prog->nphase; i++) {
-        const Phase *f = &prog->phase[i];
-        if ((f->first != at || f->n < 0 || f->repeat < 0) &&
+        const Phase *phase = &prog->phase[i];
+        if ((phase->first != at || phase->n < 0 || phase->repeat < 0) &&
             law(Lphases_follow))
-            return strf(c->arena,
+            return strf(check->arena,
                         "role %d: program '%s': phase '%s' does not follow",
-                        c->role, programnames[prog->kind], f->name);
-        at += f->n;
+                        check->role, programnames[prog->kind], phase->name);
+        at += phase->n;
     }
     if (at != prog->ninstr && law(Lphases_cover))
         return strf(
-            c->arena,
+            check->arena,
             "role %d: program '%s' has %d instructions and phases for %lld",
-            c->role, programnames[prog->kind], prog->ninstr, (long long)at);
+            check->role, programnames[prog->kind], prog->ninstr, (long long)at);
     return 0;
 }
 
 /* What lies where is looked at when all phases and tables are known to be
  * sound. */
-static const char *programs_wrong(const PlanCheck *c)
+static const char *programs_wrong(const PlanCheck *check)
 {
-    const Role *r = c->r;
+    const Role *role = check->r;
     const char *why = 0;
-    for (int k = 0; k < r->nprog && !why; k++)
-        why = phases_wrong(c, &r->prog[k]);
+    for (int k = 0; k < role->nprog && !why; k++)
+        why = phases_wrong(check, &role->prog[k]);
     if (!why)
-        why = bufs_wrong(c);
-    for (int k = 0; k < r->nprog && !why; k++)
-        for (int i = 0; i < r->prog[k].ninstr && !why; i++)
-            why = instr_wrong(c, k, i);
-    for (int k = 0; k < r->nprog && !why; k++)
-        why = table_wrong(c, k);
-    for (int k = -1; k < r->nprog && !why; k++)
-        why = overlaps(c, k);
-    for (int k = 0; k < r->nprog && !why; k++)
-        why = streams_wrong(c, k);
+        why = bufs_wrong(check);
+    for (int k = 0; k < role->nprog && !why; k++)
+        for (int i = 0; i < role->prog[k].ninstr && !why; i++)
+            why = instr_wrong(check, k, i);
+    for (int k = 0; k < role->nprog && !why; k++)
+        why = table_wrong(check, k);
+    for (int k = -1; k < role->nprog && !why; k++)
+        why = overlaps(check, k);
+    for (int k = 0; k < role->nprog && !why; k++)
+        why = streams_wrong(check, k);
     return why;
 }
 
 /* ---- a stage ------------------------------------------------------------- */
 
-static const char *role_wrong(PlanCheck *c)
+static const char *role_wrong(PlanCheck *check)
 {
-    const Role *r = c->r;
-    const char *why = programs_wrong(c);
+    const Role *role = check->r;
+    const char *why = programs_wrong(check);
     if (!why)
-        why = tensors_wrong(c);
-    if (why || !has_flow(r))
+        why = tensors_wrong(check);
+    if (why || !has_flow(role))
         return why;
-    why = tensors_loose(c);
-    why = why ? why : purposes_wrong(c);
-    c->lasting = why ? NULL : lasting_shapes(c);
-    for (int k = 0; k < r->nprog && !why; k++)
-        why = flow_wrong(c, k);
-    return why ? why : sizes_wrong(c);
+    why = tensors_loose(check);
+    why = why ? why : purposes_wrong(check);
+    check->lasting = why ? NULL : lasting_shapes(check);
+    for (int k = 0; k < role->nprog && !why; k++)
+        why = flow_wrong(check, k);
+    return why ? why : sizes_wrong(check);
 }
 
 /* ---- the rest ------------------------------------------------------------ */
 
-static const char *kernels_wrong(PlanCheck *c)
+static const char *kernels_wrong(PlanCheck *check)
 {
-    int n = c->p->nkernel;
-    c->kernels = alloc(c->arena, ((size_t)n + 1) * sizeof *c->kernels);
+    int n = check->p->nkernel;
+    check->kernels =
+        alloc(check->arena, ((size_t)n + 1) * sizeof *check->kernels);
     for (int i = 0; i < n; i++)
-        c->kernels[i] = intern(c->p->kernel[i].name);
-    qsort(c->kernels, (size_t)n, sizeof *c->kernels, by_pointer);
+        check->kernels[i] = intern(check->p->kernel[i].name);
+    qsort(check->kernels, (size_t)n, sizeof *check->kernels, by_pointer);
     for (int i = 1; i < n; i++)
-        if (c->kernels[i] == c->kernels[i - 1] && law(Lkernels_once))
-            return strf(c->arena, "two kernels '%s'", c->kernels[i]);
+        if (check->kernels[i] == check->kernels[i - 1] && law(Lkernels_once))
+            return strf(check->arena, "two kernels '%s'", check->kernels[i]);
     return 0;
 }
 

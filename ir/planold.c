@@ -18,39 +18,39 @@ int64_t plan_format(const char *text, size_t len)
 }
 
 /* To the end of a line that is not read; *depth: of braces. */
-static void skip_line(Lex *x, int *depth)
+static void skip_line(Lex *lex, int *depth)
 {
-    const char *from = x->p;
+    const char *from = lex->p;
 
-    while (x->p < x->end && *x->p != '\n')
-        x->p++;
-    if (x->p == from)
+    while (lex->p < lex->end && *lex->p != '\n')
+        lex->p++;
+    if (lex->p == from)
         return;
-    *depth += x->p[-1] == '{';
-    *depth -= x->p == from + 1 && *from == '}';
+    *depth += lex->p[-1] == '{';
+    *depth -= lex->p == from + 1 && *from == '}';
 }
 
-static void read_line(Lex *x, Plan *p, int *depth)
+static void read_line(Lex *lex, Plan *p, int *depth)
 {
     if (*depth) {
-        skip_line(x, depth);
-    } else if (lex_take(x, "model")) {
-        p->model = lex_word(x);
-        p->target = lex_word(x);
-    } else if (lex_take(x, "option")) {
-        const char *key = lex_word(x);
-        opts_set(p->opts, key, lex_word(x), NULL);
-    } else if (lex_take(x, "source")) {
-        Source s = { .file = lex_word(x) };
-        s.text = lex_text(x);
-        vec_push(x->arena, p->source, s);
-    } else if (lex_take(x, "kernel")) {
-        lex_word(x);
-        lex_text(x);
-    } else if (lex_take(x, "prelude")) {
-        lex_text(x);
+        skip_line(lex, depth);
+    } else if (lex_take(lex, "model")) {
+        p->model = lex_word(lex);
+        p->target = lex_word(lex);
+    } else if (lex_take(lex, "option")) {
+        const char *key = lex_word(lex);
+        opts_set(p->opts, key, lex_word(lex), NULL);
+    } else if (lex_take(lex, "source")) {
+        Source s = { .file = lex_word(lex) };
+        s.text = lex_text(lex);
+        vec_push(lex->arena, p->source, s);
+    } else if (lex_take(lex, "kernel")) {
+        lex_word(lex);
+        lex_text(lex);
+    } else if (lex_take(lex, "prelude")) {
+        lex_text(lex);
     } else {
-        skip_line(x, depth);
+        skip_line(lex, depth);
     }
 }
 

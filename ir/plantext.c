@@ -58,303 +58,311 @@ enum { HASHLINE = 5 + 32 + 1 };
 
 /* ---- roles --------------------------------------------------------------- */
 
-static void buf_text(Codec *t, Buf *b)
+static void buf_text(Codec *codec, Buf *b)
 {
-    b->name = code_word(t, b->name);
-    b->cls = (BufClass)code_choice(t, bufclasses, NBUFCLASS, (int)b->cls);
-    b->dt = code_dtype(t, b->dt);
-    b->offset = code_int(t, b->offset);
-    b->bytes = code_int(t, b->bytes);
-    if (code_option(t, "life", b->prog >= 0)) {
-        b->prog = code_index(t, "program", b->prog);
-        b->born = code_index(t, "instruction", b->born);
-        b->dies = code_index(t, "instruction", b->dies);
-        if (code_option(t, "frame", b->frame != 0))
+    b->name = code_word(codec, b->name);
+    b->cls = (BufClass)code_choice(codec, bufclasses, NBUFCLASS, (int)b->cls);
+    b->dt = code_dtype(codec, b->dt);
+    b->offset = code_int(codec, b->offset);
+    b->bytes = code_int(codec, b->bytes);
+    if (code_option(codec, "life", b->prog >= 0)) {
+        b->prog = code_index(codec, "program", b->prog);
+        b->born = code_index(codec, "instruction", b->born);
+        b->dies = code_index(codec, "instruction", b->dies);
+        if (code_option(codec, "frame", b->frame != 0))
             b->frame =
-                1 + (int)code_range(t, "frame", 0, 1 << 30, b->frame - 1);
-        if (code_option(t, "stack", b->stack != 0))
-            b->stack = 1 + code_index(t, "buffer", b->stack - 1);
+                1 + (int)code_range(codec, "frame", 0, 1 << 30, b->frame - 1);
+        if (code_option(codec, "stack", b->stack != 0))
+            b->stack = 1 + code_index(codec, "buffer", b->stack - 1);
     } else {
         b->prog = -1;
     }
-    code_place(t, &b->file, &b->line);
+    code_place(codec, &b->file, &b->line);
 }
 
-static void pieces_text(Codec *t, PlanDim *d)
+static void pieces_text(Codec *codec, PlanDim *dim)
 {
-    for (int i = 0; !code_mark(t, " )", i == d->npiece); i++) {
-        code_limit(t, i, MANYNUMBERS, "pieces");
-        Piece *piece = code_at(t, d->piece, d->npiece, i);
-        piece->start = code_aff(t, piece->start);
-        piece->len = code_int(t, piece->len);
+    for (int i = 0; !code_mark(codec, " )", i == dim->npiece); i++) {
+        code_limit(codec, i, MANYNUMBERS, "pieces");
+        Piece *piece = code_at(codec, dim->piece, dim->npiece, i);
+        piece->start = code_aff(codec, piece->start);
+        piece->len = code_int(codec, piece->len);
     }
 }
 
-static void dim_text(Codec *t, PlanDim *d)
+static void dim_text(Codec *codec, PlanDim *dim)
 {
-    d->axis = code_word(t, d->axis);
-    if (code_option(t, "as", d->role != ROLEnone))
-        d->role = (AxisRole)code_choice(t, axisroles, NROLE, (int)d->role);
-    d->n = code_int(t, d->n);
-    pieces_text(t, d);
+    dim->axis = code_word(codec, dim->axis);
+    if (code_option(codec, "as", dim->role != ROLEnone))
+        dim->role =
+            (AxisRole)code_choice(codec, axisroles, NROLE, (int)dim->role);
+    dim->n = code_int(codec, dim->n);
+    pieces_text(codec, dim);
 }
 
-static TensorKind tensor_kind(Codec *t, TensorKind kind)
+static TensorKind tensor_kind(Codec *codec, TensorKind kind)
 {
-    const char *s = code_word(t, tensor_kinds[kind].name);
+    const char *s = code_word(codec, tensor_kinds[kind].name);
 
     for (int i = 0; i < NTENSORKIND; i++)
         if (!strcmp(tensor_kinds[i].name, s))
             return (TensorKind)i;
-    lex_err(t->in, "no kind of tensors '%s'", s);
+    lex_err(codec->in, "no kind of tensors '%s'", s);
 }
 
-static void tensor_text(Codec *t, Tensor *x)
+static void tensor_text(Codec *codec, Tensor *tensor)
 {
-    x->name = code_word(t, x->name);
-    x->kind = tensor_kind(t, x->kind);
-    x->dt = code_dtype(t, x->dt);
-    x->buf = code_index(t, "buffer", x->buf);
-    for (int i = 0; code_mark(t, " (", i < x->nd); i++) {
-        code_limit(t, i, MAXD, "axes");
-        x->nd = t->in ? i + 1 : x->nd;
-        dim_text(t, &x->dim[i]);
+    tensor->name = code_word(codec, tensor->name);
+    tensor->kind = tensor_kind(codec, tensor->kind);
+    tensor->dt = code_dtype(codec, tensor->dt);
+    tensor->buf = code_index(codec, "buffer", tensor->buf);
+    for (int i = 0; code_mark(codec, " (", i < tensor->nd); i++) {
+        code_limit(codec, i, MAXD, "axes");
+        tensor->nd = codec->in ? i + 1 : tensor->nd;
+        dim_text(codec, &tensor->dim[i]);
     }
-    if (code_option(t, "at", x->at || x->run || x->shard)) {
-        x->at = code_int(t, x->at);
-        x->run = code_int(t, x->run);
-        x->shard = (uint32_t)code_range(t, "atoms", 0, UINT32_MAX, x->shard);
+    if (code_option(codec, "at", tensor->at || tensor->run || tensor->shard)) {
+        tensor->at = code_int(codec, tensor->at);
+        tensor->run = code_int(codec, tensor->run);
+        tensor->shard =
+            (uint32_t)code_range(codec, "atoms", 0, UINT32_MAX, tensor->shard);
     }
-    if (x->kind == TKinput)
-        x->second = code_option(t, "second", x->second);
-    code_place(t, &x->file, &x->line);
+    if (tensor->kind == TKinput)
+        tensor->second = code_option(codec, "second", tensor->second);
+    code_place(codec, &tensor->file, &tensor->line);
 }
 
-static void scalar_text(Codec *t, Scalar *s)
+static void scalar_text(Codec *codec, Scalar *scalar)
 {
-    s->dt = code_dtype(t, s->dt);
-    s->buf = code_index(t, "buffer", s->buf);
-    if (code_option(t, "along", s->dim.n != 0)) {
-        s->dim.axis = code_word(t, s->dim.axis);
-        s->dim.n = code_range(t, "elements", 1, INT32_MAX, s->dim.n);
+    scalar->dt = code_dtype(codec, scalar->dt);
+    scalar->buf = code_index(codec, "buffer", scalar->buf);
+    if (code_option(codec, "along", scalar->dim.n != 0)) {
+        scalar->dim.axis = code_word(codec, scalar->dim.axis);
+        scalar->dim.n =
+            code_range(codec, "elements", 1, INT32_MAX, scalar->dim.n);
     }
-    code_end(t);
+    code_end(codec);
 }
 
-static void given_text(Codec *t, Scalar *s)
+static void given_text(Codec *codec, Scalar *scalar)
 {
-    s->name = code_word(t, s->name);
-    if (t->in) {
-        int value = word_index(s->name, stepvalues, NSTEPVALUE);
+    scalar->name = code_word(codec, scalar->name);
+    if (codec->in) {
+        int value = word_index(scalar->name, stepvalues, NSTEPVALUE);
         if (value < 0)
-            lex_err(t->in, "no number of a step '%s'", s->name);
-        s->value = (StepValue)value;
+            lex_err(codec->in, "no number of a step '%s'", scalar->name);
+        scalar->value = (StepValue)value;
     }
-    scalar_text(t, s);
+    scalar_text(codec, scalar);
 }
 
-static void result_text(Codec *t, Scalar *s)
+static void result_text(Codec *codec, Scalar *scalar)
 {
-    s->name = code_word(t, s->name);
-    if (t->in && !result_named(s))
-        lex_err(t->in, "no result '%s'", s->name);
-    scalar_text(t, s);
+    scalar->name = code_word(codec, scalar->name);
+    if (codec->in && !result_named(scalar))
+        lex_err(codec->in, "no result '%s'", scalar->name);
+    scalar_text(codec, scalar);
 }
 
-static void role_text(Codec *t, Role *o)
+static void role_text(Codec *codec, Role *role)
 {
-    code_expect(t, "arena");
-    o->arena = code_int(t, o->arena);
-    code_expect(t, "persist");
-    o->persist = code_int(t, o->persist);
-    if (code_option(t, "host", o->host != 0))
-        o->host = code_int(t, o->host);
-    code_need(t, " {");
-    code_end(t);
-    for (int i = 0; code_option(t, "buf", i < o->nbuf); i++)
-        buf_text(t, code_at(t, o->buf, o->nbuf, i));
-    for (int i = 0; code_option(t, "tensor", i < o->ntensor); i++)
-        tensor_text(t, code_at(t, o->tensor, o->ntensor, i));
-    for (int i = 0; code_option(t, "in", i < o->nin); i++)
-        given_text(t, code_at(t, o->in, o->nin, i));
-    for (int i = 0; code_option(t, "out", i < o->nout); i++)
-        result_text(t, code_at(t, o->out, o->nout, i));
-    for (int i = 0; code_option(t, "program", i < o->nprog); i++)
-        program_text(t, code_at(t, o->prog, o->nprog, i));
-    if (!code_mark(t, "}", 1))
-        lex_err(t->in, "a role has no '%s'", lex_word(t->in));
-    code_end(t);
+    code_expect(codec, "arena");
+    role->arena = code_int(codec, role->arena);
+    code_expect(codec, "persist");
+    role->persist = code_int(codec, role->persist);
+    if (code_option(codec, "host", role->host != 0))
+        role->host = code_int(codec, role->host);
+    code_need(codec, " {");
+    code_end(codec);
+    for (int i = 0; code_option(codec, "buf", i < role->nbuf); i++)
+        buf_text(codec, code_at(codec, role->buf, role->nbuf, i));
+    for (int i = 0; code_option(codec, "tensor", i < role->ntensor); i++)
+        tensor_text(codec, code_at(codec, role->tensor, role->ntensor, i));
+    for (int i = 0; code_option(codec, "in", i < role->nin); i++)
+        given_text(codec, code_at(codec, role->in, role->nin, i));
+    for (int i = 0; code_option(codec, "out", i < role->nout); i++)
+        result_text(codec, code_at(codec, role->out, role->nout, i));
+    for (int i = 0; code_option(codec, "program", i < role->nprog); i++)
+        program_text(codec, code_at(codec, role->prog, role->nprog, i));
+    if (!code_mark(codec, "}", 1))
+        lex_err(codec->in, "a role has no '%s'", lex_word(codec->in));
+    code_end(codec);
 }
 
 /* ---- the rest ------------------------------------------------------------ */
 
-static void hfdim_text(Codec *t, HfDim *d)
+static void hfdim_text(Codec *codec, HfDim *dim)
 {
-    for (int i = 0; !code_mark(t, " )", i == d->nf); i++) {
-        HfFactor *f = &d->f[i];
-        code_limit(t, i, 4, "factors");
-        d->nf = t->in ? i + 1 : d->nf;
-        const char *axis = code_word(t, f->axis);
-        f->axis = axis && *axis ? axis : NULL;
-        f->total = code_int(t, f->total);
-        f->start = code_int(t, f->start);
-        f->n = code_int(t, f->n);
+    for (int i = 0; !code_mark(codec, " )", i == dim->nf); i++) {
+        HfFactor *factor = &dim->f[i];
+        code_limit(codec, i, 4, "factors");
+        dim->nf = codec->in ? i + 1 : dim->nf;
+        const char *axis = code_word(codec, factor->axis);
+        factor->axis = axis && *axis ? axis : NULL;
+        factor->total = code_int(codec, factor->total);
+        factor->start = code_int(codec, factor->start);
+        factor->n = code_int(codec, factor->n);
     }
 }
 
-static void hf_text(Codec *t, HfMap *h)
+static void hf_text(Codec *codec, HfMap *map)
 {
-    h->hf = code_word(t, h->hf);
-    h->param = code_word(t, h->param);
-    for (int i = 0; t->in ? lex_more(t->in) && *t->in->p != '(' : i < h->nfix;
+    map->hf = code_word(codec, map->hf);
+    map->param = code_word(codec, map->param);
+    for (int i = 0; codec->in ? lex_more(codec->in) && *codec->in->p != '('
+                              : i < map->nfix;
          i++) {
-        code_limit(t, i, 4, "unrolled axes");
-        h->nfix = t->in ? i + 1 : h->nfix;
-        h->fixaxis[i] = code_word(t, h->fixaxis[i]);
-        code_need(t, "=");
-        h->fixat[i] = code_int(t, h->fixat[i]);
+        code_limit(codec, i, 4, "unrolled axes");
+        map->nfix = codec->in ? i + 1 : map->nfix;
+        map->fixaxis[i] = code_word(codec, map->fixaxis[i]);
+        code_need(codec, "=");
+        map->fixat[i] = code_int(codec, map->fixat[i]);
     }
-    for (int i = 0; code_mark(t, " (", i < h->nd); i++) {
-        code_limit(t, i, MAXD, "axes");
-        h->nd = t->in ? i + 1 : h->nd;
-        hfdim_text(t, &h->dim[i]);
+    for (int i = 0; code_mark(codec, " (", i < map->nd); i++) {
+        code_limit(codec, i, MAXD, "axes");
+        map->nd = codec->in ? i + 1 : map->nd;
+        hfdim_text(codec, &map->dim[i]);
     }
 }
 
-void put_hf(Text *out, const HfMap *h)
+void put_hf(Text *out, const HfMap *map)
 {
-    HfMap copy = *h;
+    HfMap copy = *map;
 
     putn(out, "hf", 2);
     hf_text(&(Codec){ .out = out }, &copy);
     putn(out, "\n", 1);
 }
 
-void lex_hf(Lex *x, HfMap *h)
+void lex_hf(Lex *lex, HfMap *map)
 {
-    *h = (HfMap){ 0 };
-    hf_text(&(Codec){ .in = x }, h);
+    *map = (HfMap){ 0 };
+    hf_text(&(Codec){ .in = lex }, map);
 }
 
-static void shape_text(Codec *t, ValueShape *x)
+static void shape_text(Codec *codec, ValueShape *shape)
 {
-    x->dt = code_dtype(t, x->dt);
-    if (code_option(t, "scaled", x->scale != 0))
-        x->scale =
-            (ScaleLayout)code_choice(t, scalenames, NSCALE, (int)x->scale);
-    x->map = code_option(t, "map", x->map);
-    if (x->map)
-        x->elems = code_range(t, "elements", 0, HUGEBYTES, x->elems);
-    for (int i = 0; code_mark(t, " (", i < x->nd); i++) {
-        ValueDim *d = &x->dim[i];
-        code_limit(t, i, MAXD, "axes");
-        x->nd = t->in ? i + 1 : x->nd;
-        d->axis = code_word(t, d->axis);
-        d->n = code_range(t, "size", 0, HUGEBYTES, d->n);
-        d->cut = code_atoms(t, "cut", d->cut);
-        d->zigzag = code_option(t, "zigzag", d->zigzag);
-        code_need(t, " )");
+    shape->dt = code_dtype(codec, shape->dt);
+    if (code_option(codec, "scaled", shape->scale != 0))
+        shape->scale = (ScaleLayout)code_choice(codec, scalenames, NSCALE,
+                                                (int)shape->scale);
+    shape->map = code_option(codec, "map", shape->map);
+    if (shape->map)
+        shape->elems =
+            code_range(codec, "elements", 0, HUGEBYTES, shape->elems);
+    for (int i = 0; code_mark(codec, " (", i < shape->nd); i++) {
+        ValueDim *dim = &shape->dim[i];
+        code_limit(codec, i, MAXD, "axes");
+        shape->nd = codec->in ? i + 1 : shape->nd;
+        dim->axis = code_word(codec, dim->axis);
+        dim->n = code_range(codec, "size", 0, HUGEBYTES, dim->n);
+        dim->cut = code_atoms(codec, "cut", dim->cut);
+        dim->zigzag = code_option(codec, "zigzag", dim->zigzag);
+        code_need(codec, " )");
     }
-    if (t->in && !x->map)
-        x->elems = shape_elems(x);
-    code_end(t);
+    if (codec->in && !shape->map)
+        shape->elems = shape_elems(shape);
+    code_end(codec);
 }
 
-static void mesh_text(Codec *t, Mesh **m)
+static void mesh_text(Codec *codec, Mesh **m)
 {
-    Loc l = { t->in ? t->in->file : NULL, t->in ? t->in->line : 0, NULL };
+    Loc l = { codec->in ? codec->in->file : NULL,
+              codec->in ? codec->in->line : 0, NULL };
     int64_t size[NMESH] = { 0 };
 
-    if (!t->in)
+    if (!codec->in)
         memcpy(size, (*m)->size, sizeof size);
     int64_t world =
-        code_range(t, "world", 1, INT32_MAX, t->in ? 0 : (*m)->world);
-    const char *order = code_word(t, t->in ? NULL : (*m)->order);
+        code_range(codec, "world", 1, INT32_MAX, codec->in ? 0 : (*m)->world);
+    const char *order = code_word(codec, codec->in ? NULL : (*m)->order);
     for (int i = 0; i < NMESH; i++)
-        size[i] = code_range(t, meshnames[i], 1, INT32_MAX, size[i]);
-    if (t->in)
-        *m = mesh_new(t->in->arena, world, size, order, &l);
-    code_end(t);
+        size[i] = code_range(codec, meshnames[i], 1, INT32_MAX, size[i]);
+    if (codec->in)
+        *m = mesh_new(codec->in->arena, world, size, order, &l);
+    code_end(codec);
 }
 
-static void check_format(const Codec *t, int64_t format)
+static void check_format(const Codec *codec, int64_t format)
 {
     if (format != format_now(FMTplan))
-        err(&(Loc){ t->in->file, 0, NULL },
+        err(&(Loc){ codec->in->file, 0, NULL },
             "is a plan of format %lld; Pleat %s executes format %d (`pleat "
             "run` compiles it anew from the sources it carries)",
             (long long)format, program_version, format_now(FMTplan));
 }
 
-static void options_text(Codec *t, Plan *p)
+static void options_text(Codec *codec, Plan *p)
 {
     const char *key = NULL, *value = NULL;
 
-    if (t->in)
-        p->opts = opts_new(t->in->arena);
-    for (int i = 0;
-         code_option(t, "option",
-                     !t->in && p->opts && opts_each(p->opts, i, &key, &value));
+    if (codec->in)
+        p->opts = opts_new(codec->in->arena);
+    for (int i = 0; code_option(codec, "option",
+                                !codec->in && p->opts &&
+                                    opts_each(p->opts, i, &key, &value));
          i++) {
-        key = code_word(t, key);
-        value = code_word(t, value);
-        if (t->in)
+        key = code_word(codec, key);
+        value = code_word(codec, value);
+        if (codec->in)
             opts_set(p->opts, key, value, NULL);
-        code_end(t);
+        code_end(codec);
     }
 }
 
-static void head_text(Codec *t, Plan *p)
+static void head_text(Codec *codec, Plan *p)
 {
-    code_expect(t, "pleat-plan");
-    check_format(t, code_int(t, format_now(FMTplan)));
-    code_end(t);
-    code_expect(t, "model");
-    p->model = code_word(t, p->model);
-    p->target = code_word(t, p->target);
-    code_end(t);
-    code_expect(t, "tokens");
-    p->tokens = code_int(t, p->tokens);
-    code_end(t);
-    code_expect(t, "params");
-    p->params = code_int(t, p->params);
-    p->active = code_int(t, p->active);
-    code_end(t);
-    code_expect(t, "flops");
-    p->flops = code_num(t, p->flops);
-    code_end(t);
-    code_expect(t, "mesh");
-    mesh_text(t, &p->mesh);
-    options_text(t, p);
+    code_expect(codec, "pleat-plan");
+    check_format(codec, code_int(codec, format_now(FMTplan)));
+    code_end(codec);
+    code_expect(codec, "model");
+    p->model = code_word(codec, p->model);
+    p->target = code_word(codec, p->target);
+    code_end(codec);
+    code_expect(codec, "tokens");
+    p->tokens = code_int(codec, p->tokens);
+    code_end(codec);
+    code_expect(codec, "params");
+    p->params = code_int(codec, p->params);
+    p->active = code_int(codec, p->active);
+    code_end(codec);
+    code_expect(codec, "flops");
+    p->flops = code_num(codec, p->flops);
+    code_end(codec);
+    code_expect(codec, "mesh");
+    mesh_text(codec, &p->mesh);
+    options_text(codec, p);
 }
 
-static void plan_text(Codec *t, Plan *p)
+static void plan_text(Codec *codec, Plan *p)
 {
-    head_text(t, p);
-    for (int i = 0; code_option(t, "hf", i < p->nhf); i++) {
-        hf_text(t, code_at(t, p->hf, p->nhf, i));
-        code_end(t);
+    head_text(codec, p);
+    for (int i = 0; code_option(codec, "hf", i < p->nhf); i++) {
+        hf_text(codec, code_at(codec, p->hf, p->nhf, i));
+        code_end(codec);
     }
-    for (int i = 0; code_option(t, "shape", i < p->nshape); i++)
-        shape_text(t, code_at(t, p->shape, p->nshape, i));
-    for (int i = 0; code_option(t, "sig", i < p->nsig); i++) {
-        signature_text(t, code_at(t, p->sig, p->nsig, i));
-        code_end(t);
+    for (int i = 0; code_option(codec, "shape", i < p->nshape); i++)
+        shape_text(codec, code_at(codec, p->shape, p->nshape, i));
+    for (int i = 0; code_option(codec, "sig", i < p->nsig); i++) {
+        signature_text(codec, code_at(codec, p->sig, p->nsig, i));
+        code_end(codec);
     }
-    for (int i = 0; code_option(t, "role", i < p->nrole); i++)
-        role_text(t, code_at(t, p->role, p->nrole, i));
-    if (t->in ? lex_take(t->in, "prelude") : p->prelude != NULL)
-        p->prelude = code_text(t, "prelude", NULL, p->prelude);
-    for (int i = 0; t->in ? lex_take(t->in, "kernel") : i < p->nkernel; i++) {
-        Kernel *kernel = code_at(t, p->kernel, p->nkernel, i);
-        kernel->text = code_text(t, "kernel", &kernel->name, kernel->text);
+    for (int i = 0; code_option(codec, "role", i < p->nrole); i++)
+        role_text(codec, code_at(codec, p->role, p->nrole, i));
+    if (codec->in ? lex_take(codec->in, "prelude") : p->prelude != NULL)
+        p->prelude = code_text(codec, "prelude", NULL, p->prelude);
+    for (int i = 0; codec->in ? lex_take(codec->in, "kernel") : i < p->nkernel;
+         i++) {
+        Kernel *kernel = code_at(codec, p->kernel, p->nkernel, i);
+        kernel->text = code_text(codec, "kernel", &kernel->name, kernel->text);
     }
-    for (int i = 0; t->in ? lex_take(t->in, "source") : i < p->nsource; i++) {
-        Source *source = code_at(t, p->source, p->nsource, i);
-        source->text = code_text(t, "source", &source->file, source->text);
+    for (int i = 0; codec->in ? lex_take(codec->in, "source") : i < p->nsource;
+         i++) {
+        Source *source = code_at(codec, p->source, p->nsource, i);
+        source->text = code_text(codec, "source", &source->file, source->text);
     }
-    if (t->in && lex_more(t->in))
-        lex_err(t->in, "a plan has no '%s'", lex_word(t->in));
+    if (codec->in && lex_more(codec->in))
+        lex_err(codec->in, "a plan has no '%s'", lex_word(codec->in));
 }
 
 /* ---- the whole ----------------------------------------------------------- */
@@ -383,26 +391,26 @@ static void bind_kernels(Arena *a, Plan *p)
     for (int r = 0; r < p->nrole; r++)
         for (int k = 0; k < p->role[r].nprog; k++)
             for (int i = 0; i < p->role[r].prog[k].ninstr; i++) {
-                Instr *s = &p->role[r].prog[k].instr[i];
-                if (s->kind == Ikernel && s->call.sig >= 0 &&
-                    s->call.sig < p->nsig)
-                    bind_signature(a, &p->sig[s->call.sig], s);
+                Instr *instr = &p->role[r].prog[k].instr[i];
+                if (instr->kind == Ikernel && instr->call.sig >= 0 &&
+                    instr->call.sig < p->nsig)
+                    bind_signature(a, &p->sig[instr->call.sig], instr);
             }
 }
 
-size_t plan_verify(const char *text, size_t len, const Loc *l)
+size_t plan_verify(const char *text, size_t len, const Loc *loc)
 {
     static const char magic[] = "pleat-plan ";
     char want[64];
     if (len < sizeof magic || memcmp(text, magic, sizeof magic - 1))
-        err(l, "not a plan");
+        err(loc, "not a plan");
     if (len < HASHLINE || memcmp(text + len - HASHLINE, "xxh3 ", 5))
-        err(l, "damaged: the last line is not its hash");
+        err(loc, "damaged: the last line is not its hash");
     XXH128_hash_t h = XXH3_128bits(text, len - HASHLINE);
     snprintf(want, sizeof want, "xxh3 %016llx%016llx\n",
              (unsigned long long)h.high64, (unsigned long long)h.low64);
     if (memcmp(text + len - HASHLINE, want, HASHLINE))
-        err(l, "damaged: its text does not have the hash of its last line");
+        err(loc, "damaged: its text does not have the hash of its last line");
     return len - HASHLINE;
 }
 

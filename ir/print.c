@@ -145,13 +145,13 @@ static const char *type_text(GraphPrinter *printer, Dtype dt, const Dim *d,
     return out.s;
 }
 
-static const char *loc_text(GraphPrinter *printer, const Loc *l)
+static const char *loc_text(GraphPrinter *printer, const Loc *loc)
 {
     Text out = { .arena = printer->arena };
 
-    for (const char *mark = "!"; l && l->file; l = l->up, mark = " <") {
+    for (const char *mark = "!"; loc && loc->file; loc = loc->up, mark = " <") {
         put(&out, "%s", mark);
-        put_word(&out, strf(printer->arena, "%s:%d", l->file, l->line));
+        put_word(&out, strf(printer->arena, "%s:%d", loc->file, loc->line));
     }
     return out.s;
 }
@@ -175,25 +175,25 @@ static void put_node(GraphPrinter *printer, Text *out, const Node *n)
 
 /* Needs no saying: what is optional and not set, a source's name where the node
  * has it too, a composite's where its body says it. */
-static int is_plain(GraphPrinter *printer, const Node *n, const AttrInfo *a)
+static int is_plain(GraphPrinter *printer, const Node *n, const AttrInfo *info)
 {
-    int unsaid = attr_unsaid(n, a);
+    int unsaid = attr_unsaid(n, info);
 
-    if (a->type == ATstr)
+    if (info->type == ATstr)
         return unsaid || (n->op == Ocall && n->body) ||
                (optab[n->op].cls == SRC &&
                 !strcmp(n_name(n), name_of(printer, n)));
-    return unsaid && (a->use == ATmay || a->type == ATaxis);
+    return unsaid && (info->use == ATmay || info->type == ATaxis);
 }
 
 static void put_attr(GraphPrinter *printer, Text *out, const Graph *g,
-                     const Node *n, const AttrInfo *a)
+                     const Node *n, const AttrInfo *info)
 {
-    const void *v = attr_at(n, a);
-    Axes x = attr_axes(n, a);
+    const void *v = attr_at(n, info);
+    Axes x = attr_axes(n, info);
 
-    put(out, " %s=", a->name);
-    switch (a->type) {
+    put(out, " %s=", info->name);
+    switch (info->type) {
     case ATint: put(out, "%lld", (long long)*(const int64_t *)v); break;
     case ATreal: put_num(out, *(const double *)v); break;
     case ATflag: put(out, "%d", *(const int *)v); break;
@@ -274,7 +274,7 @@ static ListingLine line_of(GraphPrinter *printer, const Graph *g, const Node *n)
 
 /* ---- graphs -------------------------------------------------------------- */
 
-static void name_body(GraphPrinter *p, const Graph *g, const Node *n);
+static void name_body(GraphPrinter *printer, const Graph *g, const Node *n);
 
 static ListingLine *node_lines(GraphPrinter *printer, const Graph *g)
 {
@@ -317,17 +317,19 @@ static size_t prefix(const char *name, const char *scope)
 
 /* A body reads the same wherever it is called: its names without the scope of
  * the call, told apart by a number where that makes them equal. */
-static Table *aliases(GraphPrinter *printer, const Graph *b, const char *scope)
+static Table *aliases(GraphPrinter *printer, const Graph *graph,
+                      const char *scope)
 {
     Table *alias = table_new(printer->arena), *used = table_new(printer->arena);
 
-    for (size_t i = 0; i < vec_len(b->node); i++) {
-        const char *s = b->node[i]->name + prefix(b->node[i]->name, scope);
+    for (size_t i = 0; i < vec_len(graph->node); i++) {
+        const char *s =
+            graph->node[i]->name + prefix(graph->node[i]->name, scope);
         const char *name = intern(s);
         for (int k = 2; table_get(used, KEYP(name)); k++)
             name = intern(strf(printer->arena, "%s.%d", s, k));
         *table_at(used, KEYP(name)) = printer;
-        *table_at(alias, KEYP(b->node[i])) = (void *)(uintptr_t)name;
+        *table_at(alias, KEYP(graph->node[i])) = (void *)(uintptr_t)name;
     }
     return alias;
 }
@@ -364,11 +366,11 @@ static void name_body(GraphPrinter *printer, const Graph *g, const Node *n)
     *table_at(printer->label, KEYP(n->body)) = *known;
 }
 
-static void put_options(Text *out, const Opts *o)
+static void put_options(Text *out, const Opts *opts)
 {
     const char *key, *value;
 
-    for (int i = 0; o && opts_each(o, i, &key, &value); i++) {
+    for (int i = 0; opts && opts_each(opts, i, &key, &value); i++) {
         put(out, "  option %s ", key);
         put_word(out, value);
         put(out, "\n");
@@ -396,9 +398,10 @@ static void put_stage(Text *out, Arena *a, const Graph *g)
     for (size_t i = 0; i < vec_len(g->call); i++)
         put(out, " %s", call_name(a, &g->call[i]));
     for (size_t i = 0; i < vec_len(g->slot); i++) {
-        const ScheduleSlot *r = &g->slot[i];
+        const ScheduleSlot *slot = &g->slot[i];
         put(out, "%s %s:%d%s", i % ROWS ? "" : "\n  slots",
-            call_name(a, &g->call[r->phase]), r->micro, r->pair ? "+" : "");
+            call_name(a, &g->call[slot->phase]), slot->micro,
+            slot->pair ? "+" : "");
     }
     put(out, "\n");
 }
@@ -449,35 +452,35 @@ static void put_axis_lines(GraphPrinter *printer, Text *out)
     put_lines(out, v, vec_len(v), "  ", "   ", 0);
 }
 
-static ListingLine param_line(GraphPrinter *printer, const Param *x)
+static ListingLine param_line(GraphPrinter *printer, const Param *param)
 {
     Text name = { .arena = printer->arena }, what = { .arena = printer->arena };
 
-    put(&name, "%s ", tensor_kinds[x->kind].name);
-    put_word(&name, x->path);
-    put(&what, "%s ", initkinds[x->init]);
-    put_num(&what, x->arg);
-    if (x->of) {
+    put(&name, "%s ", tensor_kinds[param->kind].name);
+    put_word(&name, param->path);
+    put(&what, "%s ", initkinds[param->init]);
+    put_num(&what, param->arg);
+    if (param->of) {
         put(&what, " of=");
-        put_word(&what, x->of);
+        put_word(&what, param->of);
     }
-    if (x->expert) {
+    if (param->expert) {
         put(&what, " expert=");
-        put_axes(printer, &what, &x->expert, 1);
+        put_axes(printer, &what, &param->expert, 1);
     }
-    if (x->bucket) {
+    if (param->bucket) {
         put(&what, " bucket=");
-        put_word(&what, x->bucket);
-        put(&what, " at=%lld", (long long)x->at);
+        put_word(&what, param->bucket);
+        put(&what, " at=%lld", (long long)param->at);
     }
-    if (x->copy)
+    if (param->copy)
         put(&what, " copy");
     return (ListingLine){
         .name = name.s,
         .what = what.s,
-        .type = type_text(printer, x->dt, x->dim, x->nd),
-        .loc = printer->flags & PRINTloc ? loc_text(printer, x->loc) : NULL,
-        .path = x->path,
+        .type = type_text(printer, param->dt, param->dim, param->nd),
+        .loc = printer->flags & PRINTloc ? loc_text(printer, param->loc) : NULL,
+        .path = param->path,
     };
 }
 
@@ -494,12 +497,12 @@ static void put_params(GraphPrinter *printer, Text *out, const Graph *g)
 static void add_unit(GraphPrinter *printer, const Graph *g, const Scope ***v)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Scope *u = g->node[i]->scope->unit;
+        const Scope *scope = g->node[i]->scope->unit;
         size_t k = 0;
-        while (u && k < vec_len(*v) && (*v)[k] != u)
+        while (scope && k < vec_len(*v) && (*v)[k] != scope)
             k++;
-        if (u && k == vec_len(*v))
-            vec_push(printer->arena, *v, u);
+        if (scope && k == vec_len(*v))
+            vec_push(printer->arena, *v, scope);
         if (g->node[i]->body)
             add_unit(printer, g->node[i]->body, v);
     }

@@ -54,19 +54,19 @@ ScheduleSlot *program_rows(Arena *a, const Program *prog)
     return v;
 }
 
-const char *program_told(const PlanCheck *c, ProgramKind k, const char *why)
+const char *program_told(const PlanCheck *check, ProgramKind k, const char *why)
 {
-    return strf(c->arena, "role %d: program '%s' %s", c->role, programnames[k],
-                why);
+    return strf(check->arena, "role %d: program '%s' %s", check->role,
+                programnames[k], why);
 }
 
-const char *instr_told(const PlanCheck *c, const Program *g, int instr,
-                       const char *why)
+const char *instr_told(const PlanCheck *check, const Program *program,
+                       int instr, const char *why)
 {
-    const Instr *s = &g->instr[instr];
-    return strf(c->arena, "role %d: program '%s': instruction %d '%s'%s %s",
-                c->role, programnames[g->kind], instr, instr_label(s),
-                place_text(c->arena, s->file, s->line), why);
+    const Instr *s = &program->instr[instr];
+    return strf(check->arena, "role %d: program '%s': instruction %d '%s'%s %s",
+                check->role, programnames[program->kind], instr, instr_label(s),
+                place_text(check->arena, s->file, s->line), why);
 }
 
 const char *place_text(Arena *a, const char *file, int line)
@@ -85,28 +85,32 @@ static int writes(const Program *prog, int buf)
 /* ---- each ---------------------------------------------------------------- */
 
 /* By buffer: does the program end with something in it? */
-static char *written(const PlanCheck *c, const Program *prog)
+static char *written(const PlanCheck *check, const Program *prog)
 {
-    char *v = alloc(c->arena, (size_t)c->r->nbuf + 1);
+    char *v = alloc(check->arena, (size_t)check->r->nbuf + 1);
     for (int i = 0; i < prog->nend; i++)
-        if (prog->end[i].buf >= 0 && prog->end[i].buf < c->r->nbuf)
+        if (prog->end[i].buf >= 0 && prog->end[i].buf < check->r->nbuf)
             v[prog->end[i].buf] = 1;
     return v;
 }
 
-static const char *program_wrong(const PlanCheck *c, const Program *g)
+static const char *program_wrong(const PlanCheck *check, const Program *program)
 {
-    const char *v = written(c, g);
-    for (int i = 0; i < c->r->nbuf; i++) {
-        const Buf *b = &c->r->buf[i];
+    const char *v = written(check, program);
+    for (int i = 0; i < check->r->nbuf; i++) {
+        const Buf *b = &check->r->buf[i];
         if (b->prog >= 0)
             continue;
-        if (v[i] && !(writable[g->kind].may >> b->cls & 1) && law(Lmay_write))
-            return program_told(c, g->kind,
-                                strf(c->arena, "may not write '%s'", b->name));
-        if (!v[i] && writable[g->kind].must >> b->cls & 1 && law(Lmust_write))
-            return program_told(c, g->kind,
-                                strf(c->arena, "does not write '%s'", b->name));
+        if (v[i] && !(writable[program->kind].may >> b->cls & 1) &&
+            law(Lmay_write))
+            return program_told(
+                check, program->kind,
+                strf(check->arena, "may not write '%s'", b->name));
+        if (!v[i] && writable[program->kind].must >> b->cls & 1 &&
+            law(Lmust_write))
+            return program_told(
+                check, program->kind,
+                strf(check->arena, "does not write '%s'", b->name));
     }
     return NULL;
 }
@@ -114,54 +118,56 @@ static const char *program_wrong(const PlanCheck *c, const Program *g)
 /* ---- all ----------------------------------------------------------------- */
 
 /* What may overflow says so and has a fallback, which cannot. */
-static const char *fallback_wrong(const PlanCheck *c)
+static const char *fallback_wrong(const PlanCheck *check)
 {
-    const Role *r = c->r;
-    int over = role_result(r, RESULToverflow);
-    int step = role_prog(r, PGstep), back = role_prog(r, PGfallback);
+    const Role *role = check->r;
+    int over = role_result(role, RESULToverflow);
+    int step = role_prog(role, PGstep), back = role_prog(role, PGfallback);
     if (over < 0)
         return NULL;
     if ((step < 0 || back < 0) && law(Lfallback_there))
-        return program_told(c, PGstep, "may overflow and has no fallback");
-    int buf = r->out[over].buf;
-    int swapped = !writes(&r->prog[step], buf) || writes(&r->prog[back], buf);
+        return program_told(check, PGstep, "may overflow and has no fallback");
+    int buf = role->out[over].buf;
+    int swapped =
+        !writes(&role->prog[step], buf) || writes(&role->prog[back], buf);
     return swapped && law(Lfallback_not_step)
-               ? program_told(c, PGfallback, "is taken for the step")
+               ? program_told(check, PGfallback, "is taken for the step")
                : NULL;
 }
 
 /* What lives from step to step begins with values. Other stages have the
  * programs of the first. */
-static const char *init_wrong(const PlanCheck *c)
+static const char *init_wrong(const PlanCheck *check)
 {
-    const Role *r = c->r;
+    const Role *role = check->r;
     int kept = 0;
-    for (int i = 0; i < r->nbuf && c->role == 0; i++)
-        kept |=
-            r->buf[i].prog < 0 && (writable[PGinit].must >> r->buf[i].cls & 1);
-    return kept && role_prog(r, PGinit) < 0 && law(Linit_there)
-               ? program_told(c, PGinit, "is missing")
+    for (int i = 0; i < role->nbuf && check->role == 0; i++)
+        kept |= role->buf[i].prog < 0 &&
+                (writable[PGinit].must >> role->buf[i].cls & 1);
+    return kept && role_prog(role, PGinit) < 0 && law(Linit_there)
+               ? program_told(check, PGinit, "is missing")
                : NULL;
 }
 
-static const char *set_wrong(const PlanCheck *c)
+static const char *set_wrong(const PlanCheck *check)
 {
-    const Role *r = c->r;
+    const Role *role = check->r;
     int last = -1;
-    for (int i = 0; i < r->nprog; i++) {
-        int k = (int)r->prog[i].kind;
+    for (int i = 0; i < role->nprog; i++) {
+        int k = (int)role->prog[i].kind;
         if (k <= last && law(Lprogram_order))
-            return program_told(c, r->prog[i].kind, "is not in its place");
+            return program_told(check, role->prog[i].kind,
+                                "is not in its place");
         last = k;
     }
-    const char *why = init_wrong(c);
-    return why ? why : fallback_wrong(c);
+    const char *why = init_wrong(check);
+    return why ? why : fallback_wrong(check);
 }
 
-const char *purposes_wrong(const PlanCheck *c)
+const char *purposes_wrong(const PlanCheck *check)
 {
-    const char *why = set_wrong(c);
-    for (int i = 0; i < c->r->nprog && !why; i++)
-        why = program_wrong(c, &c->r->prog[i]);
+    const char *why = set_wrong(check);
+    for (int i = 0; i < check->r->nprog && !why; i++)
+        why = program_wrong(check, &check->r->prog[i]);
     return why;
 }

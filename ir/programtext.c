@@ -5,179 +5,184 @@
 
 /* ---- instructions -------------------------------------------------------- */
 
-static void use_text(Codec *t, ValueUse *f)
+static void use_text(Codec *codec, ValueUse *use)
 {
     static const char *const marks[] = { "+", "^", "_" };
 
-    if (t->in)
-        *f = (ValueUse){ .as = -1, .shape = -1 };
-    if (code_mark(t, "-", !f->read && !f->make))
+    if (codec->in)
+        *use = (ValueUse){ .as = -1, .shape = -1 };
+    if (code_mark(codec, "-", !use->read && !use->make))
         return;
-    if (code_mark(t, "=", f->read < 0))
-        f->read = ~(int)code_digits(t, "buffer", 0, INT32_MAX, ~f->read);
-    else if (t->in ? lex_more(t->in) && lex_isdigit(*t->in->p) : f->read)
-        f->read = (int)code_digits(t, "value", 1, INT32_MAX, f->read);
-    if (code_mark(t, "/", f->read && f->as >= 0))
-        f->as = (int)code_digits(t, "shape", 0, INT32_MAX, f->as);
-    if (!code_mark(t, ">", f->make))
+    if (code_mark(codec, "=", use->read < 0))
+        use->read =
+            ~(int)code_digits(codec, "buffer", 0, INT32_MAX, ~use->read);
+    else if (codec->in ? lex_more(codec->in) && lex_isdigit(*codec->in->p)
+                       : use->read)
+        use->read = (int)code_digits(codec, "value", 1, INT32_MAX, use->read);
+    if (code_mark(codec, "/", use->read && use->as >= 0))
+        use->as = (int)code_digits(codec, "shape", 0, INT32_MAX, use->as);
+    if (!code_mark(codec, ">", use->make))
         return;
-    f->make = (int)code_digits(t, "value", 1, INT32_MAX, f->make);
-    code_need(t, ":");
-    f->shape = (int)code_digits(t, "shape", 0, INT32_MAX, f->shape);
+    use->make = (int)code_digits(codec, "value", 1, INT32_MAX, use->make);
+    code_need(codec, ":");
+    use->shape = (int)code_digits(codec, "shape", 0, INT32_MAX, use->shape);
     for (int k = 0; k < 3; k++)
-        if (code_mark(t, marks[k], f->part[k] != 0))
-            f->part[k] =
-                (uint32_t)code_digits(t, "group", 1, UINT32_MAX, f->part[k]);
+        if (code_mark(codec, marks[k], use->part[k] != 0))
+            use->part[k] = (uint32_t)code_digits(codec, "group", 1, UINT32_MAX,
+                                                 use->part[k]);
 }
 
-static ValueUse *flow_text(Codec *t, ValueUse *flow, int n)
+static ValueUse *flow_text(Codec *codec, ValueUse *flow, int n)
 {
-    if (t->in)
-        flow = alloc(t->in->arena, (size_t)(n + 1) * sizeof *flow);
+    if (codec->in)
+        flow = alloc(codec->in->arena, (size_t)(n + 1) * sizeof *flow);
     else
-        putn(t->out, " ", 1);
+        putn(codec->out, " ", 1);
     for (int i = 0; i < n; i++) {
         ValueUse use = flow[i];
         if (i)
-            code_need(t, ",");
-        use_text(t, &use);
-        if (t->in)
+            code_need(codec, ",");
+        use_text(codec, &use);
+        if (codec->in)
             flow[i] = use;
     }
     return flow;
 }
 
-static InstrKind kind_text(Codec *t, InstrKind kind)
+static InstrKind kind_text(Codec *codec, InstrKind kind)
 {
-    const char *s = code_word(t, instr_info(kind)->name);
+    const char *s = code_word(codec, instr_info(kind)->name);
     for (int i = 0; i < NINSTR; i++)
         if (!strcmp(instr_info((InstrKind)i)->name, s))
             return (InstrKind)i;
-    lex_err(t->in, "no instruction '%s'", s);
+    lex_err(codec->in, "no instruction '%s'", s);
 }
 
-static void instr_text(Codec *t, Instr *s)
+static void instr_text(Codec *codec, Instr *instr)
 {
-    s->kind = kind_text(t, s->kind);
-    s->label = code_word(t, s->label);
-    args_text(t, s);
-    if (code_option(t, "v", s->flow && s->nbuf))
-        s->flow = flow_text(t, s->flow, s->nbuf);
-    s->inner = code_atoms(t, "inner", s->inner);
-    s->spread = code_atoms(t, "spread", s->spread);
-    s->atoms = code_atoms(t, "g", s->atoms);
-    issue_text(t, &s->issue);
-    if (code_option(t, "c", s->flops != 0 || s->bytes != 0 || s->secs != 0)) {
-        s->flops = code_num(t, s->flops);
-        s->bytes = code_num(t, s->bytes);
-        s->secs = code_num(t, s->secs);
-        if (code_option(t, "again", s->again != 0))
-            s->again = code_num(t, s->again);
-        s->experts = code_option(t, "experts", s->experts);
+    instr->kind = kind_text(codec, instr->kind);
+    instr->label = code_word(codec, instr->label);
+    args_text(codec, instr);
+    if (code_option(codec, "v", instr->flow && instr->nbuf))
+        instr->flow = flow_text(codec, instr->flow, instr->nbuf);
+    instr->inner = code_atoms(codec, "inner", instr->inner);
+    instr->spread = code_atoms(codec, "spread", instr->spread);
+    instr->atoms = code_atoms(codec, "g", instr->atoms);
+    issue_text(codec, &instr->issue);
+    if (code_option(codec, "c",
+                    instr->flops != 0 || instr->bytes != 0 ||
+                        instr->secs != 0)) {
+        instr->flops = code_num(codec, instr->flops);
+        instr->bytes = code_num(codec, instr->bytes);
+        instr->secs = code_num(codec, instr->secs);
+        if (code_option(codec, "again", instr->again != 0))
+            instr->again = code_num(codec, instr->again);
+        instr->experts = code_option(codec, "experts", instr->experts);
     }
-    code_place(t, &s->file, &s->line);
+    code_place(codec, &instr->file, &instr->line);
 }
 
 /* ---- programs ------------------------------------------------------------ */
 
-static void phase_text(Codec *t, Phase *f)
+static void phase_text(Codec *codec, Phase *phase)
 {
-    const char *name = code_word(t, f->name);
+    const char *name = code_word(codec, phase->name);
 
-    if (t->in && !phase_named(t->in->arena, name, f))
-        lex_err(t->in, "no phase '%s'", name);
-    f->first = code_index(t, "first instruction", f->first);
-    f->n = code_index(t, "count", f->n);
-    f->repeat = code_range(t, "micro-batches", 0, MAXMICROS, f->repeat);
-    f->pair = code_option(t, "pair", f->pair);
-    code_end(t);
+    if (codec->in && !phase_named(codec->in->arena, name, phase))
+        lex_err(codec->in, "no phase '%s'", name);
+    phase->first = code_index(codec, "first instruction", phase->first);
+    phase->n = code_index(codec, "count", phase->n);
+    phase->repeat =
+        code_range(codec, "micro-batches", 0, MAXMICROS, phase->repeat);
+    phase->pair = code_option(codec, "pair", phase->pair);
+    code_end(codec);
 }
 
 /* A row of a table: the phase, "=" micro-batch where that is not the one after
  * the phase's last (next, by phase), "&" when it may overlap with the next. */
-static void slot_text(Codec *t, ScheduleSlot *s, int *next, int nphase)
+static void slot_text(Codec *codec, ScheduleSlot *slot, int *next, int nphase)
 {
-    s->phase = code_index(t, "phase", s->phase);
-    if (t->in && (s->phase < 0 || s->phase >= nphase))
-        lex_err(t->in, "phase %d of %d", s->phase, nphase);
-    if (code_mark(t, " = ", s->micro != next[s->phase]))
-        s->micro =
-            (int)code_range(t, "micro-batch", 0, MAXMICROS - 1, s->micro);
+    slot->phase = code_index(codec, "phase", slot->phase);
+    if (codec->in && (slot->phase < 0 || slot->phase >= nphase))
+        lex_err(codec->in, "phase %d of %d", slot->phase, nphase);
+    if (code_mark(codec, " = ", slot->micro != next[slot->phase]))
+        slot->micro = (int)code_range(codec, "micro-batch", 0, MAXMICROS - 1,
+                                      slot->micro);
     else
-        s->micro = next[s->phase];
-    s->pair = code_mark(t, " &", s->pair);
-    next[s->phase] = s->micro + 1;
+        slot->micro = next[slot->phase];
+    slot->pair = code_mark(codec, " &", slot->pair);
+    next[slot->phase] = slot->micro + 1;
 }
 
 /* Does a line of a list begin, which has so many items? */
-static int row_of(Codec *t, const char *s, int i, int n, int per_line)
+static int row_of(Codec *codec, const char *s, int i, int n, int per_line)
 {
-    if (t->in ? lex_more(t->in) && i : i < n && i % per_line)
+    if (codec->in ? lex_more(codec->in) && i : i < n && i % per_line)
         return 1;
     if (i)
-        code_end(t);
-    return code_option(t, s, i < n);
+        code_end(codec);
+    return code_option(codec, s, i < n);
 }
 
-static void slots_text(Codec *t, Program *prog)
+static void slots_text(Codec *codec, Program *prog)
 {
     enum { PERLINE = 32 };
-    Arena *a = t->in ? t->in->arena : t->out->arena;
+    Arena *a = codec->in ? codec->in->arena : codec->out->arena;
     int *next = alloc(a, sizeof *next * (size_t)(prog->nphase + 1));
 
-    for (int i = 0; row_of(t, "slots", i, prog->nslot, PERLINE); i++) {
-        ScheduleSlot *slot = code_at(t, prog->slot, prog->nslot, i);
-        slot_text(t, slot, next, prog->nphase);
+    for (int i = 0; row_of(codec, "slots", i, prog->nslot, PERLINE); i++) {
+        ScheduleSlot *slot = code_at(codec, prog->slot, prog->nslot, i);
+        slot_text(codec, slot, next, prog->nphase);
     }
 }
 
-static void frame_text(Codec *t, SlotGroup *f)
+static void frame_text(Codec *codec, SlotGroup *group)
 {
-    f->name = code_word(t, f->name);
-    f->bytes = code_int(t, f->bytes);
-    code_expect(t, "s");
-    for (int i = 0; code_number_next(t, i, f->nslot); i++) {
-        int64_t *slot = code_at(t, f->slot, f->nslot, i);
-        *slot = code_int(t, *slot);
+    group->name = code_word(codec, group->name);
+    group->bytes = code_int(codec, group->bytes);
+    code_expect(codec, "s");
+    for (int i = 0; code_number_next(codec, i, group->nslot); i++) {
+        int64_t *slot = code_at(codec, group->slot, group->nslot, i);
+        *slot = code_int(codec, *slot);
     }
-    code_expect(t, "o");
-    for (int i = 0; code_number_next(t, i, f->nof); i++) {
-        int *of = code_at(t, f->of, f->nof, i);
-        *of = code_index(t, "slot", *of);
+    code_expect(codec, "o");
+    for (int i = 0; code_number_next(codec, i, group->nof); i++) {
+        int *of = code_at(codec, group->of, group->nof, i);
+        *of = code_index(codec, "slot", *of);
     }
-    code_end(t);
+    code_end(codec);
 }
 
-static void ends_text(Codec *t, Program *prog)
+static void ends_text(Codec *codec, Program *prog)
 {
     enum { PERLINE = 16 };
 
-    for (int i = 0; row_of(t, "end", i, prog->nend, PERLINE); i++) {
-        FinalValue *last = code_at(t, prog->end, prog->nend, i);
-        last->buf = code_index(t, "buffer", last->buf);
-        last->value = code_index(t, "value", last->value);
+    for (int i = 0; row_of(codec, "end", i, prog->nend, PERLINE); i++) {
+        FinalValue *last = code_at(codec, prog->end, prog->nend, i);
+        last->buf = code_index(codec, "buffer", last->buf);
+        last->value = code_index(codec, "value", last->value);
     }
 }
 
-void program_text(Codec *t, Program *prog)
+void program_text(Codec *codec, Program *prog)
 {
     prog->kind =
-        (ProgramKind)code_choice(t, programnames, NPROGRAM, prog->kind);
-    code_expect(t, "transient");
-    prog->transient = code_int(t, prog->transient);
-    code_expect(t, "bound");
-    prog->bound = code_int(t, prog->bound);
-    if (code_option(t, "rebuilt", prog->rebuilt > 0))
-        prog->rebuilt = code_num(t, prog->rebuilt);
-    code_need(t, " {");
-    code_end(t);
-    for (int i = 0; code_option(t, "phase", i < prog->nphase); i++)
-        phase_text(t, code_at(t, prog->phase, prog->nphase, i));
-    slots_text(t, prog);
-    for (int i = 0; code_option(t, "frame", i < prog->nframe); i++)
-        frame_text(t, code_at(t, prog->frame, prog->nframe, i));
-    ends_text(t, prog);
-    for (int i = 0; !code_mark(t, "}", i == prog->ninstr); i++)
-        instr_text(t, code_at(t, prog->instr, prog->ninstr, i));
-    code_end(t);
+        (ProgramKind)code_choice(codec, programnames, NPROGRAM, prog->kind);
+    code_expect(codec, "transient");
+    prog->transient = code_int(codec, prog->transient);
+    code_expect(codec, "bound");
+    prog->bound = code_int(codec, prog->bound);
+    if (code_option(codec, "rebuilt", prog->rebuilt > 0))
+        prog->rebuilt = code_num(codec, prog->rebuilt);
+    code_need(codec, " {");
+    code_end(codec);
+    for (int i = 0; code_option(codec, "phase", i < prog->nphase); i++)
+        phase_text(codec, code_at(codec, prog->phase, prog->nphase, i));
+    slots_text(codec, prog);
+    for (int i = 0; code_option(codec, "frame", i < prog->nframe); i++)
+        frame_text(codec, code_at(codec, prog->frame, prog->nframe, i));
+    ends_text(codec, prog);
+    for (int i = 0; !code_mark(codec, "}", i == prog->ninstr); i++)
+        instr_text(codec, code_at(codec, prog->instr, prog->ninstr, i));
+    code_end(codec);
 }

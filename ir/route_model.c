@@ -86,9 +86,9 @@ static int64_t kept_groups(const Node *merge, const Axis *groups)
     if (c->op != Omax || c->in[0]->op != Oeq)
         return 0;
     for (int k = 0; k < 2; k++) {
-        const Node *t = behind_casts(c->in[0]->in[k]);
-        if (t->op == Otopk && t->at.topk.axis == groups)
-            return t->at.topk.k;
+        const Node *node = behind_casts(c->in[0]->in[k]);
+        if (node->op == Otopk && node->at.topk.axis == groups)
+            return node->at.topk.k;
     }
     return 0;
 }
@@ -109,20 +109,20 @@ void find_groups(Node *map)
 
 /* ---- odds ---------------------------------------------------------------- */
 
-static double *odds_in(Arena *a, const Opts *o, int64_t experts)
+static double *odds_in(Arena *a, const Opts *opts, int64_t experts)
 {
-    const char *path = opts_str(o, "route.assume");
+    const char *path = opts_str(opts, "route.assume");
     size_t n;
     char *s = file_read(a, path, &n), *end;
     double *v = alloc(a, (size_t)experts * sizeof *v);
 
     if (!s)
-        err(opts_loc(o, "route.assume"), "cannot read %s", path);
+        err(opts_loc(opts, "route.assume"), "cannot read %s", path);
     s = strf(a, "%.*s", (int)n, s);
     for (int64_t i = 0; i < experts; i++, s = end) {
         v[i] = strtod(s, &end);
         if (end == s || !(v[i] > 0) || isinf(v[i]))
-            err(opts_loc(o, "route.assume"),
+            err(opts_loc(opts, "route.assume"),
                 "%s: the odds of %lld experts are wanted, numbers above 0; "
                 "number %lld is none",
                 path, (long long)experts, (long long)i + 1);
@@ -139,9 +139,9 @@ static double *zipf(Arena *a, double s, int64_t experts)
     return v;
 }
 
-int routes_even(const Opts *o)
+int routes_even(const Opts *opts)
 {
-    return !strcmp(opts_str(o, "route.assume"), "uniform");
+    return !strcmp(opts_str(opts, "route.assume"), "uniform");
 }
 
 double map_choices(const Node *map)
@@ -172,82 +172,84 @@ RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 
 enum { MOST = 64 }; /* experts of a token, groups: beyond, all are alike */
 
-int64_t route_places(const RouteModel *r)
+int64_t route_places(const RouteModel *model)
 {
-    return (r->experts + r->parts - 1) / r->parts * r->parts;
+    return (model->experts + model->parts - 1) / model->parts * model->parts;
 }
 
 /* Does expert i stand at places [first, end)? */
-static int stands_in(const RouteModel *r, int64_t i, int64_t first, int64_t end)
+static int stands_in(const RouteModel *model, int64_t i, int64_t first,
+                     int64_t end)
 {
-    int64_t at = uneven_place(r->experts, r->parts, i);
+    int64_t at = uneven_place(model->experts, model->parts, i);
 
     return at >= first && at < end;
 }
 
 /* Sums over sets of 0 .. many experts of [from, to) that stand outside [first,
  * end). */
-static void sets_of(const RouteModel *r, int64_t many, int64_t from, int64_t to,
-                    int64_t first, int64_t end, double *e)
+static void sets_of(const RouteModel *model, int64_t many, int64_t from,
+                    int64_t to, int64_t first, int64_t end, double *e)
 {
     memset(e, 0, (size_t)(many + 1) * sizeof *e);
     e[0] = 1;
     for (int64_t i = from; i < to; i++)
-        if (!stands_in(r, i, first, end))
+        if (!stands_in(model, i, first, end))
             for (int64_t k = many; k > 0; k--)
-                e[k] += e[k - 1] * r->odds[i];
+                e[k] += e[k - 1] * model->odds[i];
 }
 
-static double sets_outside(const RouteModel *r, int64_t many, int64_t first,
+static double sets_outside(const RouteModel *model, int64_t many, int64_t first,
                            int64_t end)
 {
     double sum[MOST + 1][MOST + 1]; /* by groups and experts so far */
     double e[MOST + 1];
-    int64_t size = r->experts / r->groups;
+    int64_t size = model->experts / model->groups;
 
-    memset(sum, 0, (size_t)(r->kept + 1) * sizeof *sum);
+    memset(sum, 0, (size_t)(model->kept + 1) * sizeof *sum);
     sum[0][0] = 1;
-    for (int64_t g = 0; g < r->groups; g++) {
-        sets_of(r, many, g * size, (g + 1) * size, first, end, e);
-        for (int64_t m = r->kept; m > 0; m--)
+    for (int64_t g = 0; g < model->groups; g++) {
+        sets_of(model, many, g * size, (g + 1) * size, first, end, e);
+        for (int64_t m = model->kept; m > 0; m--)
             for (int64_t k = many; k >= 0; k--)
                 for (int64_t j = 0; j <= k; j++)
                     sum[m][k] += sum[m - 1][k - j] * e[j];
     }
-    return sum[r->kept][many];
+    return sum[model->kept][many];
 }
 
 /* Of a mean that is no whole number the numbers beside it: of all mixtures
  * with that mean the one that hits most. */
-double route_hit(const RouteModel *r, int64_t first, int64_t n)
+double route_hit(const RouteModel *model, int64_t first, int64_t n)
 {
-    int64_t few = (int64_t)r->chosen;
-    double more = r->chosen - (double)few, hit = 0;
+    int64_t few = (int64_t)model->chosen;
+    double more = model->chosen - (double)few, hit = 0;
 
-    if (few + (more > 0) > MOST || r->kept > MOST)
+    if (few + (more > 0) > MOST || model->kept > MOST)
         return 1;
     for (int64_t k = few; k <= few + (more > 0); k++)
         hit += (k == few ? 1 - more : more) *
-               (1 - sets_outside(r, k, first, first + n) /
-                        sets_outside(r, k, 0, 0));
+               (1 - sets_outside(model, k, first, first + n) /
+                        sets_outside(model, k, 0, 0));
     return hit;
 }
 
-double route_pairs(const RouteModel *r, int64_t first, int64_t n)
+double route_pairs(const RouteModel *model, int64_t first, int64_t n)
 {
     double sum = 0;
 
     for (int64_t i = first; i < first + n; i++)
-        sum += route_hit(r, i, 1);
+        sum += route_hit(model, i, 1);
     return sum;
 }
 
-double route_skew(const RouteModel *r, int64_t ranks)
+double route_skew(const RouteModel *model, int64_t ranks)
 {
-    int64_t n = route_places(r) / ranks; /* of those equals share */
-    double most = 0, equal = r->chosen / ((double)r->experts / (double)n);
+    int64_t n = route_places(model) / ranks; /* of those equals share */
+    double most = 0,
+           equal = model->chosen / ((double)model->experts / (double)n);
 
     for (int64_t k = 0; k < ranks; k++)
-        most = fmax(most, route_pairs(r, k * n, n));
+        most = fmax(most, route_pairs(model, k * n, n));
     return most / equal;
 }

@@ -2,12 +2,12 @@
  * a block of rows for each rank. */
 #include "plan.h"
 
-RowsMap rows_map(const RowsArgs *x, int64_t ranks)
+RowsMap rows_map(const RowsArgs *args, int64_t ranks)
 {
     RowsMap m = { .pair = ranks + 1 };
 
-    m.row = sat_add(m.pair, sat_mul(ranks, x->pair));
-    m.n = sat_add(m.row, sat_mul(ranks, x->tokens));
+    m.row = sat_add(m.pair, sat_mul(ranks, args->pair));
+    m.n = sat_add(m.row, sat_mul(ranks, args->tokens));
     return m;
 }
 

@@ -64,10 +64,10 @@ static const ScalarExpr *leaf(ScalarKind kind, int operand)
     return shared((ScalarExpr){ .kind = kind, .operand = operand, .op = NOP });
 }
 
-static const ScalarExpr *inner(const ScalarWord *w, Op op, int n,
+static const ScalarExpr *inner(const ScalarWord *word, Op op, int n,
                                const ScalarExpr *const *in)
 {
-    ScalarExpr e = { .kind = SCop, .word = w, .op = op, .n = n };
+    ScalarExpr e = { .kind = SCop, .word = word, .op = op, .n = n };
 
     memcpy(e.in, in, (size_t)n * sizeof *in);
     return shared(e);
@@ -80,62 +80,64 @@ typedef struct ScalarReader {
     const char *names; /* of operands: "c a b" */
 } ScalarReader;
 
-static const ScalarExpr *expression(ScalarReader *r, int level);
+static const ScalarExpr *expression(ScalarReader *reader, int level);
 
-static int eat(ScalarReader *r, const char *word)
+static int eat(ScalarReader *reader, const char *word)
 {
     size_t n = strlen(word);
 
-    r->s += strspn(r->s, " ");
-    if (strncmp(r->s, word, n))
+    reader->s += strspn(reader->s, " ");
+    if (strncmp(reader->s, word, n))
         return 0;
-    r->s += n;
+    reader->s += n;
     return 1;
 }
 
-static void need(ScalarReader *r, const char *word)
+static void need(ScalarReader *reader, const char *word)
 {
-    if (!eat(r, word))
-        die("expression '%s': no '%s' before '%s'", r->text, word, r->s);
+    if (!eat(reader, word))
+        die("expression '%s': no '%s' before '%s'", reader->text, word,
+            reader->s);
 }
 
 /* The operator of that many operands that comes next, if it is of the level. */
-static const ScalarWord *next(ScalarReader *r, int nin, int level)
+static const ScalarWord *next(ScalarReader *reader, int nin, int level)
 {
-    r->s += strspn(r->s, " ");
+    reader->s += strspn(reader->s, " ");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        const ScalarWord *w = &words[i];
-        size_t n = strlen(w->text);
-        if (w->nin != nin || w->level == SCALARCALL ||
-            strncmp(r->s, w->text, n))
+        const ScalarWord *word = &words[i];
+        size_t n = strlen(word->text);
+        if (word->nin != nin || word->level == SCALARCALL ||
+            strncmp(reader->s, word->text, n))
             continue;
-        r->s += w->level == level ? n : 0;
-        return w->level == level ? w : NULL;
+        reader->s += word->level == level ? n : 0;
+        return word->level == level ? word : NULL;
     }
     return NULL;
 }
 
-static const ScalarExpr *number(ScalarReader *r)
+static const ScalarExpr *number(ScalarReader *reader)
 {
     ScalarExpr e = { .kind = SCnumber, .op = NOP };
     char *end;
 
-    e.number = strtod(r->s, &end);
-    e.literal = internn(r->s, (size_t)(end - r->s));
-    r->s = end;
+    e.number = strtod(reader->s, &end);
+    e.literal = internn(reader->s, (size_t)(end - reader->s));
+    reader->s = end;
     return shared(e);
 }
 
-static const ScalarExpr *named(const ScalarReader *r, const char *w, size_t n)
+static const ScalarExpr *named(const ScalarReader *reader, const char *w,
+                               size_t n)
 {
-    const char *at = n == 1 ? strchr(r->names, *w) : NULL;
+    const char *at = n == 1 ? strchr(reader->names, *w) : NULL;
 
     if (at)
-        return leaf(SCoperand, (int)(at - r->names) / 2);
+        return leaf(SCoperand, (int)(at - reader->names) / 2);
     if (n == 1 && *w == 'y')
         return leaf(SCresult, 0);
     if (n != 2 || strncmp(w, "dy", 2))
-        die("expression '%s': unknown name at '%s'", r->text, w);
+        die("expression '%s': unknown name at '%s'", reader->text, w);
     return leaf(SCgrad, 0);
 }
 
@@ -158,66 +160,67 @@ static const ScalarWord *function(const char *name)
     return NULL;
 }
 
-static const ScalarExpr *call(ScalarReader *r, const char *name)
+static const ScalarExpr *call(ScalarReader *reader, const char *name)
 {
     const ScalarExpr *in[SCALARIN] = { 0 };
-    const ScalarWord *w = function(name);
-    int n = 0, op = w ? NOP : op_named(name);
+    const ScalarWord *word = function(name);
+    int n = 0, op = word ? NOP : op_named(name);
 
-    if (!w && op < 0)
-        die("expression '%s': no op '%s'", r->text, name);
+    if (!word && op < 0)
+        die("expression '%s': no op '%s'", reader->text, name);
     do
-        in[n++] = expression(r, 1);
-    while (n < SCALARIN && eat(r, ","));
-    need(r, ")");
-    if (n != (w ? w->nin : optab[op].nin))
-        die("expression '%s': %s has not %d operands", r->text, name, n);
-    return inner(w ? w : operator_of((Op)op), (Op)op, n, in);
+        in[n++] = expression(reader, 1);
+    while (n < SCALARIN && eat(reader, ","));
+    need(reader, ")");
+    if (n != (word ? word->nin : optab[op].nin))
+        die("expression '%s': %s has not %d operands", reader->text, name, n);
+    return inner(word ? word : operator_of((Op)op), (Op)op, n, in);
 }
 
-static const ScalarExpr *unary(ScalarReader *r)
+static const ScalarExpr *unary(ScalarReader *reader)
 {
-    const ScalarWord *w = next(r, 1, SCALARCALL - 1);
+    const ScalarWord *w = next(reader, 1, SCALARCALL - 1);
     const ScalarExpr *e;
     size_t len = 0;
 
     if (w) {
-        e = unary(r);
+        e = unary(reader);
         return inner(w, w->op, 1, &e);
     }
-    if (eat(r, "(")) {
-        e = expression(r, 1);
-        need(r, ")");
+    if (eat(reader, "(")) {
+        e = expression(reader, 1);
+        need(reader, ")");
         return e;
     }
-    if (isdigit((unsigned char)*r->s))
-        return number(r);
-    const char *s = r->s;
+    if (isdigit((unsigned char)*reader->s))
+        return number(reader);
+    const char *s = reader->s;
     while (isalnum((unsigned char)s[len]) || s[len] == '_')
         len++;
-    r->s += len;
-    return eat(r, "(") ? call(r, internn(s, len)) : named(r, s, len);
+    reader->s += len;
+    return eat(reader, "(") ? call(reader, internn(s, len))
+                            : named(reader, s, len);
 }
 
 /* What binds at least as closely as `level`: operators of one level from left
  * to right, a choice from right to left. */
-static const ScalarExpr *expression(ScalarReader *r, int level)
+static const ScalarExpr *expression(ScalarReader *reader, int level)
 {
     const ScalarExpr *in[3];
-    const ScalarWord *w;
+    const ScalarWord *word;
 
     if (level == SCALARCALL - 1)
-        return unary(r);
-    in[0] = expression(r, level + 1);
-    if (level == 1 && eat(r, "?")) {
-        in[1] = expression(r, 1);
-        need(r, ":");
-        in[2] = expression(r, 1);
+        return unary(reader);
+    in[0] = expression(reader, level + 1);
+    if (level == 1 && eat(reader, "?")) {
+        in[1] = expression(reader, 1);
+        need(reader, ":");
+        in[2] = expression(reader, 1);
         return inner(&choice, Owhere, 3, in);
     }
-    while ((w = next(r, 2, level))) {
-        in[1] = expression(r, level + 1);
-        in[0] = inner(w, w->op, 2, in);
+    while ((word = next(reader, 2, level))) {
+        in[1] = expression(reader, level + 1);
+        in[0] = inner(word, word->op, 2, in);
     }
     return in[0];
 }
@@ -240,20 +243,20 @@ typedef struct Meaning {
     const ScalarExpr *result, *grad;
 } Meaning;
 
-static const ScalarExpr *meant(const ScalarExpr *e, const Meaning *m)
+static const ScalarExpr *meant(const ScalarExpr *scalar, const Meaning *meaning)
 {
     const ScalarExpr *in[SCALARIN];
 
-    switch (e->kind) {
-    case SCoperand: return m->operand[e->operand];
-    case SCresult: return m->result;
-    case SCgrad: return m->grad;
-    case SCnumber: return e;
+    switch (scalar->kind) {
+    case SCoperand: return meaning->operand[scalar->operand];
+    case SCresult: return meaning->result;
+    case SCgrad: return meaning->grad;
+    case SCnumber: return scalar;
     default: break;
     }
-    for (int i = 0; i < e->n; i++)
-        in[i] = meant(e->in[i], m);
-    return inner(e->word, e->op, e->n, in);
+    for (int i = 0; i < scalar->n; i++)
+        in[i] = meant(scalar->in[i], meaning);
+    return inner(scalar->word, scalar->op, scalar->n, in);
 }
 
 int scalar_is_primitive(Op op)
@@ -261,25 +264,27 @@ int scalar_is_primitive(Op op)
     return optab[op].expr && optab[op].expr->op == op;
 }
 
-const ScalarExpr *scalar_open(const ScalarExpr *e)
+const ScalarExpr *scalar_open(const ScalarExpr *scalar)
 {
     const ScalarExpr *in[SCALARIN];
 
-    if (e->kind != SCop)
-        return e;
-    for (int i = 0; i < e->n; i++)
-        in[i] = scalar_open(e->in[i]);
-    if (e->op == NOP || e->word || scalar_is_primitive(e->op))
-        return inner(e->word, e->op, e->n, in);
-    return scalar_open(meant(optab[e->op].expr, &(Meaning){ in, NULL, NULL }));
+    if (scalar->kind != SCop)
+        return scalar;
+    for (int i = 0; i < scalar->n; i++)
+        in[i] = scalar_open(scalar->in[i]);
+    if (scalar->op == NOP || scalar->word || scalar_is_primitive(scalar->op))
+        return inner(scalar->word, scalar->op, scalar->n, in);
+    return scalar_open(
+        meant(optab[scalar->op].expr, &(Meaning){ in, NULL, NULL }));
 }
 
-static int calls(const ScalarExpr *e)
+static int calls(const ScalarExpr *scalar)
 {
-    int yes = e->kind == SCop && (!e->word || e->word->level == SCALARCALL);
+    int yes = scalar->kind == SCop &&
+              (!scalar->word || scalar->word->level == SCALARCALL);
 
-    for (int i = 0; i < e->n; i++)
-        yes |= calls(e->in[i]);
+    for (int i = 0; i < scalar->n; i++)
+        yes |= calls(scalar->in[i]);
     return yes;
 }
 
@@ -315,9 +320,9 @@ static const ScalarExpr *back(const ScalarExpr *e, const ScalarExpr *y,
 
 const ScalarExpr *scalar_grad(Op op, int k)
 {
-    const OpInfo *o = &optab[op];
+    const OpInfo *info = &optab[op];
 
-    if (o->gradkind != 'A')
-        return o->grad[k];
-    return back(o->expr, leaf(SCresult, 0), leaf(SCgrad, 0), k);
+    if (info->gradkind != 'A')
+        return info->grad[k];
+    return back(info->expr, leaf(SCresult, 0), leaf(SCgrad, 0), k);
 }

@@ -14,37 +14,38 @@ static const char *const results[NRESULT] = {
     [RESULTterm] = "loss.", [RESULTmetric] = "metric.",
 };
 
-int64_t scalar_elems(const Scalar *s)
+int64_t scalar_elems(const Scalar *scalar)
 {
-    return s->dim.n ? s->dim.n : 1;
+    return scalar->dim.n ? scalar->dim.n : 1;
 }
 
-int result_named(Scalar *s)
+int result_named(Scalar *scalar)
 {
     for (int k = 0; k < NRESULT; k++) {
         size_t n = strlen(results[k]);
         int own = results[k][n - 1] == '.';
-        if (!strncmp(s->name, results[k], n) && (s->name[n] != 0) == own) {
-            s->result = (ResultKind)k;
-            s->own = s->name + (own ? n : 0);
+        if (!strncmp(scalar->name, results[k], n) &&
+            (scalar->name[n] != 0) == own) {
+            scalar->result = (ResultKind)k;
+            scalar->own = scalar->name + (own ? n : 0);
             return 1;
         }
     }
     return 0;
 }
 
-int role_value(const Role *r, StepValue v)
+int role_value(const Role *role, StepValue v)
 {
-    for (int i = 0; i < r->nin; i++)
-        if (r->in[i].value == v)
+    for (int i = 0; i < role->nin; i++)
+        if (role->in[i].value == v)
             return i;
     return -1;
 }
 
-int role_result(const Role *r, ResultKind k)
+int role_result(const Role *role, ResultKind k)
 {
-    for (int i = 0; i < r->nout; i++)
-        if (r->out[i].result == k)
+    for (int i = 0; i < role->nout; i++)
+        if (role->out[i].result == k)
             return i;
     return -1;
 }

@@ -29,9 +29,9 @@ static Schedule *table(Arena *a, const char *name, int ranks, int chunks,
     return s;
 }
 
-static void add(Arena *a, Schedule *s, int r, ScheduleEntry q)
+static void add(Arena *a, Schedule *schedule, int r, ScheduleEntry q)
 {
-    vec_push(a, s->row[r], q);
+    vec_push(a, schedule->row[r], q);
 }
 
 /* ---- 1F1B and interleaved ------------------------------------------------ */
@@ -43,17 +43,19 @@ typedef struct ScheduleGroups {
     int n, size, longer;
 } ScheduleGroups;
 
-static ScheduleGroups groups_of(const Schedule *s)
+static ScheduleGroups groups_of(const Schedule *schedule)
 {
-    int n = s->micros / s->ranks > 1 ? s->micros / s->ranks : 1;
-    return (ScheduleGroups){ n, s->micros / n, s->micros % n };
+    int n = schedule->micros / schedule->ranks > 1
+                ? schedule->micros / schedule->ranks
+                : 1;
+    return (ScheduleGroups){ n, schedule->micros / n, schedule->micros % n };
 }
 
 /* The k-th forward of a rank, and with `back` the k-th backward. */
-static ScheduleEntry kth(const Schedule *s, int r, int k, int back)
+static ScheduleEntry kth(const Schedule *schedule, int r, int k, int back)
 {
-    ScheduleGroups g = groups_of(s);
-    int v = s->chunks / s->ranks, first = 0, n = g.size + 1;
+    ScheduleGroups g = groups_of(schedule);
+    int v = schedule->chunks / schedule->ranks, first = 0, n = g.size + 1;
     if (k < g.longer * n * v) {
         first = k / (n * v) * n;
     } else {
@@ -63,23 +65,24 @@ static ScheduleEntry kth(const Schedule *s, int r, int k, int back)
     }
     int in = k - first * v, c = in / n;
     return (ScheduleEntry){ back ? WB : WF,
-                            (back ? v - 1 - c : c) * s->ranks + r,
+                            (back ? v - 1 - c : c) * schedule->ranks + r,
                             first + in % n, 0 };
 }
 
-static void one_f_one_b(Arena *a, Schedule *s)
+static void one_f_one_b(Arena *a, Schedule *schedule)
 {
-    ScheduleGroups g = groups_of(s);
-    int v = s->chunks / s->ranks, p = s->ranks, all = s->micros * v;
+    ScheduleGroups g = groups_of(schedule);
+    int v = schedule->chunks / schedule->ranks, p = schedule->ranks,
+        all = schedule->micros * v;
     for (int r = 0; r < p; r++) {
         int warm = v == 1 ? p - r - 1
                           : 2 * (p - r - 1) + (v - 1) * (g.size + !!g.longer);
         warm = least(warm, all);
         for (int k = 0; k < all + warm; k++) {
             if (k < all)
-                add(a, s, r, kth(s, r, k, 0));
+                add(a, schedule, r, kth(schedule, r, k, 0));
             if (k >= warm)
-                add(a, s, r, kth(s, r, k - warm, 1));
+                add(a, schedule, r, kth(schedule, r, k - warm, 1));
         }
     }
 }
@@ -88,22 +91,22 @@ static void one_f_one_b(Arena *a, Schedule *s)
 
 /* 1F1B whose W wait, on rank r for the r-th micro-batch: then no rank has more
  * alive than rank 0, and the last W fill the end, where 1F1B idles. */
-static void zero_bubble(Arena *a, Schedule *s)
+static void zero_bubble(Arena *a, Schedule *schedule)
 {
-    int m = s->micros;
-    for (int r = 0; r < s->ranks; r++) {
-        int warm = least(s->ranks - r - 1, m), late = least(r, m - warm);
+    int m = schedule->micros;
+    for (int r = 0; r < schedule->ranks; r++) {
+        int warm = least(schedule->ranks - r - 1, m), late = least(r, m - warm);
         for (int k = 0; k < warm; k++)
-            add(a, s, r, (ScheduleEntry){ WF, r, k, 0 });
+            add(a, schedule, r, (ScheduleEntry){ WF, r, k, 0 });
         for (int k = 0; k < m; k++) {
             if (warm + k < m)
-                add(a, s, r, (ScheduleEntry){ WF, r, warm + k, 0 });
-            add(a, s, r, (ScheduleEntry){ WI, r, k, 0 });
+                add(a, schedule, r, (ScheduleEntry){ WF, r, warm + k, 0 });
+            add(a, schedule, r, (ScheduleEntry){ WI, r, k, 0 });
             if (k >= late)
-                add(a, s, r, (ScheduleEntry){ WW, r, k - late, 0 });
+                add(a, schedule, r, (ScheduleEntry){ WW, r, k - late, 0 });
         }
         for (int k = m - late; k < m; k++)
-            add(a, s, r, (ScheduleEntry){ WW, r, k, 0 });
+            add(a, schedule, r, (ScheduleEntry){ WW, r, k, 0 });
     }
 }
 
@@ -118,88 +121,89 @@ typedef struct VScheduleRank {
     size_t done; /* vec: W put off, and how many were done */
 } VScheduleRank;
 
-static void forward(VScheduleRank *v, int up, int pair)
+static void forward(VScheduleRank *rank, int up, int pair)
 {
-    int c = up ? v->s->chunks - 1 - v->r : v->r;
-    add(v->a, v->s, v->r, (ScheduleEntry){ WF, c, v->f[up]++, pair });
+    int c = up ? rank->s->chunks - 1 - rank->r : rank->r;
+    add(rank->a, rank->s, rank->r,
+        (ScheduleEntry){ WF, c, rank->f[up]++, pair });
 }
 
-static void backward(VScheduleRank *v, int up, int split)
+static void backward(VScheduleRank *rank, int up, int split)
 {
-    int c = up ? v->s->chunks - 1 - v->r : v->r;
-    ScheduleEntry q = { split ? WI : WB, c, v->b[up]++, 0 };
-    add(v->a, v->s, v->r, q);
+    int c = up ? rank->s->chunks - 1 - rank->r : rank->r;
+    ScheduleEntry q = { split ? WI : WB, c, rank->b[up]++, 0 };
+    add(rank->a, rank->s, rank->r, q);
     q.w = WW;
     if (split)
-        vec_push(v->a, v->late, q);
+        vec_push(rank->a, rank->late, q);
 }
 
-static void weights(VScheduleRank *v)
+static void weights(VScheduleRank *rank)
 {
-    add(v->a, v->s, v->r, v->late[v->done++]);
+    add(rank->a, rank->s, rank->r, rank->late[rank->done++]);
 }
 
-static void both(VScheduleRank *v, int up)
+static void both(VScheduleRank *rank, int up)
 {
-    forward(v, up, 1);
-    backward(v, !up, 0);
+    forward(rank, up, 1);
+    backward(rank, !up, 0);
 }
 
-static void vee_start(VScheduleRank *v)
+static void vee_start(VScheduleRank *rank)
 {
-    int p = v->s->ranks, r = v->r;
+    int p = rank->s->ranks, r = rank->r;
     for (int i = 0; i < 2 * (p - r - 1); i++)
-        forward(v, 0, 0);
+        forward(rank, 0, 0);
     for (int i = 0; i < r + 1; i++) {
-        forward(v, 0, 0);
-        forward(v, 1, 0);
+        forward(rank, 0, 0);
+        forward(rank, 1, 0);
     }
     for (int i = 0; i < p - r - 1; i++) {
-        backward(v, 1, 1);
-        weights(v);
-        forward(v, 1, 0);
+        backward(rank, 1, 1);
+        weights(rank);
+        forward(rank, 1, 0);
     }
 }
 
-static void vee_main(VScheduleRank *v)
+static void vee_main(VScheduleRank *rank)
 {
-    int p = v->s->ranks, r = v->r;
-    for (int i = 0; i < v->s->micros - 2 * p + r + 1; i++) {
+    int p = rank->s->ranks, r = rank->r;
+    for (int i = 0; i < rank->s->micros - 2 * p + r + 1; i++) {
         if (i || r < p - 1) {
-            both(v, 0);
+            both(rank, 0);
         } else { /* the last rank has nothing to overlap yet */
-            forward(v, 0, 0);
-            backward(v, 1, 0);
+            forward(rank, 0, 0);
+            backward(rank, 1, 0);
         }
-        both(v, 1);
+        both(rank, 1);
     }
     for (int i = 0; i < p - r - 1; i++) {
-        backward(v, 1, 0);
-        both(v, 1);
+        backward(rank, 1, 0);
+        both(rank, 1);
     }
 }
 
-static void vee_end(VScheduleRank *v)
+static void vee_end(VScheduleRank *rank)
 {
-    int p = v->s->ranks, r = v->r, half = (r + 1) / 2;
+    int p = rank->s->ranks, r = rank->r, half = (r + 1) / 2;
     for (int i = 0; i < r + 1; i++) {
-        backward(v, 1, i > half || (i == half && r % 2));
-        backward(v, 0, i >= half);
+        backward(rank, 1, i > half || (i == half && r % 2));
+        backward(rank, 0, i >= half);
     }
     for (int i = 0; i < p - r - 1; i++) {
-        weights(v);
-        backward(v, 0, 1);
+        weights(rank);
+        backward(rank, 0, 1);
     }
     for (int i = 0; i < r + 1; i++)
-        weights(v);
+        weights(rank);
 }
 
-static void dualpipev(Arena *a, Schedule *s)
+static void dualpipev(Arena *a, Schedule *schedule)
 {
-    for (int c = s->ranks; c < s->chunks; c++)
-        s->rank[c] = s->chunks - 1 - c;
-    for (int r = 0; r < s->ranks; r++) {
-        VScheduleRank v = { .a = a, .s = s, .r = r };
+    for (int c = schedule->ranks; c < schedule->chunks; c++)
+        schedule->rank[c] = schedule->chunks - 1 - c;
+    for (int r = 0; r < schedule->ranks; r++) {
+        VScheduleRank v = { .a = a, .s = schedule, .r = r };
         vee_start(&v);
         vee_main(&v);
         vee_end(&v);
@@ -234,104 +238,107 @@ typedef struct ScheduleSim {
     double **start;
 } ScheduleSim;
 
-static double cost_of_act(const ScheduleSim *x, const ScheduleEntry *q)
+static double cost_of_act(const ScheduleSim *sim, const ScheduleEntry *entry)
 {
-    const double *c = x->cost + q->chunk;
-    int n = x->s->chunks;
-    if (q->w == WB && c[WB * n] == 0)
+    const double *c = sim->cost + entry->chunk;
+    int n = sim->s->chunks;
+    if (entry->w == WB && c[WB * n] == 0)
         return c[WI * n] + c[WW * n];
-    return c[(int)q->w * n];
+    return c[(int)entry->w * n];
 }
 
-/* Is chunk c done with its F (or backward) of q's micro-batch? *t: not before
- * q's rank knows. */
-static int after(const ScheduleSim *x, int back, int c, const ScheduleEntry *q,
-                 double *t)
+/* Is chunk c done with its F (or backward) of entry's micro-batch? *t: not
+ * before entry's rank knows. */
+static int after(const ScheduleSim *sim, int back, int c,
+                 const ScheduleEntry *entry, double *t)
 {
-    const Schedule *s = x->s;
-    double end = x->end[back][(size_t)c * (size_t)s->micros + (size_t)q->micro];
+    const Schedule *schedule = sim->s;
+    double end = sim->end[back][(size_t)c * (size_t)schedule->micros +
+                                (size_t)entry->micro];
     if (end < 0)
         return 0;
-    if (s->rank[c] != s->rank[q->chunk])
-        end += x->hop;
+    if (schedule->rank[c] != schedule->rank[entry->chunk])
+        end += sim->hop;
     *t = end > *t ? end : *t;
     return 1;
 }
 
-static int ready(const ScheduleSim *x, const ScheduleEntry *q, double *t)
+static int ready(const ScheduleSim *sim, const ScheduleEntry *entry, double *t)
 {
-    int c = q->chunk;
-    if (q->w == WF)
-        return !c || after(x, 0, c - 1, q, t);
-    if (q->w == WW)
-        return after(x, 1, c, q, t);
-    return after(x, 0, c, q, t) &&
-           (c == x->s->chunks - 1 || after(x, 1, c + 1, q, t));
+    int c = entry->chunk;
+    if (entry->w == WF)
+        return !c || after(sim, 0, c - 1, entry, t);
+    if (entry->w == WW)
+        return after(sim, 1, c, entry, t);
+    return after(sim, 0, c, entry, t) &&
+           (c == sim->s->chunks - 1 || after(sim, 1, c + 1, entry, t));
 }
 
 /* A rank's next act, or two that overlap: they start when both can. */
-static int advance(ScheduleSim *x, int r)
+static int advance(ScheduleSim *sim, int r)
 {
-    const Schedule *s = x->s;
-    const ScheduleEntry *q = s->row[r] + x->next[r];
-    double t = x->clock[r], start;
-    size_t n = q->pair ? 2 : 1;
+    const Schedule *schedule = sim->s;
+    const ScheduleEntry *entry = schedule->row[r] + sim->next[r];
+    double t = sim->clock[r], start;
+    size_t n = entry->pair ? 2 : 1;
     for (size_t i = 0; i < n; i++)
-        if (!ready(x, q + i, &t))
+        if (!ready(sim, entry + i, &t))
             return 0;
     start = t;
     for (size_t i = 0; i < n; i++)
-        t += cost_of_act(x, q + i);
+        t += cost_of_act(sim, entry + i);
     for (size_t i = 0; i < n; i++) {
-        size_t k = (size_t)q[i].chunk * (size_t)s->micros + (size_t)q[i].micro;
-        if (q[i].w != WW)
-            x->end[q[i].w != WF][k] = t;
-        x->start[r][x->next[r]++] = start;
+        size_t k = (size_t)entry[i].chunk * (size_t)schedule->micros +
+                   (size_t)entry[i].micro;
+        if (entry[i].w != WW)
+            sim->end[entry[i].w != WF][k] = t;
+        sim->start[r][sim->next[r]++] = start;
     }
-    x->clock[r] = t;
+    sim->clock[r] = t;
     return 1;
 }
 
 /* The first rank that never comes to its end, or -1. */
-static int simulate(Arena *a, ScheduleSim *x)
+static int simulate(Arena *a, ScheduleSim *sim)
 {
-    const Schedule *s = x->s;
-    size_t all = (size_t)s->chunks * (size_t)s->micros;
+    const Schedule *schedule = sim->s;
+    size_t all = (size_t)schedule->chunks * (size_t)schedule->micros;
     for (int k = 0; k < 2; k++) {
-        x->end[k] = alloc(a, all * sizeof **x->end);
+        sim->end[k] = alloc(a, all * sizeof **sim->end);
         for (size_t i = 0; i < all; i++)
-            x->end[k][i] = -1;
+            sim->end[k][i] = -1;
     }
-    x->clock = alloc(a, (size_t)s->ranks * sizeof *x->clock);
-    x->next = alloc(a, (size_t)s->ranks * sizeof *x->next);
-    x->start = alloc(a, (size_t)s->ranks * sizeof *x->start);
-    for (int r = 0; r < s->ranks; r++)
-        x->start[r] = alloc(a, (vec_len(s->row[r]) + 1) * sizeof **x->start);
+    sim->clock = alloc(a, (size_t)schedule->ranks * sizeof *sim->clock);
+    sim->next = alloc(a, (size_t)schedule->ranks * sizeof *sim->next);
+    sim->start = alloc(a, (size_t)schedule->ranks * sizeof *sim->start);
+    for (int r = 0; r < schedule->ranks; r++)
+        sim->start[r] =
+            alloc(a, (vec_len(schedule->row[r]) + 1) * sizeof **sim->start);
     for (int moved = 1; moved;) {
         moved = 0;
-        for (int r = 0; r < s->ranks; r++)
-            while (x->next[r] < vec_len(s->row[r]) && advance(x, r))
+        for (int r = 0; r < schedule->ranks; r++)
+            while (sim->next[r] < vec_len(schedule->row[r]) && advance(sim, r))
                 moved = 1;
     }
-    for (int r = 0; r < s->ranks; r++)
-        if (x->next[r] < vec_len(s->row[r]))
+    for (int r = 0; r < schedule->ranks; r++)
+        if (sim->next[r] < vec_len(schedule->row[r]))
             return r;
     return -1;
 }
 
-int schedule_splits(const Schedule *s)
+int schedule_splits(const Schedule *schedule)
 {
-    for (int r = 0; r < s->ranks; r++)
-        for (size_t i = 0; i < vec_len(s->row[r]); i++)
-            if (s->row[r][i].w == WI)
+    for (int r = 0; r < schedule->ranks; r++)
+        for (size_t i = 0; i < vec_len(schedule->row[r]); i++)
+            if (schedule->row[r][i].w == WI)
                 return 1;
     return 0;
 }
 
-static int goes_back(const Schedule *s)
+static int goes_back(const Schedule *schedule)
 {
-    for (size_t i = 0; i < vec_len(s->row[0]); i++)
-        if (s->row[0][i].w != WF)
+    for (size_t i = 0; i < vec_len(schedule->row[0]); i++)
+        if (schedule->row[0][i].w != WF)
             return 1;
     return 0;
 }
@@ -347,21 +354,21 @@ static int peak_of(const ScheduleEntry *row, int back)
     return peak;
 }
 
-Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
+Timing schedule_time(Arena *a, const Schedule *schedule, const double *cost,
                      double hop)
 {
-    ScheduleSim x = { .s = s, .cost = cost, .hop = hop };
+    ScheduleSim x = { .s = schedule, .cost = cost, .hop = hop };
     Timing t = { 0 };
-    int stuck = simulate(a, &x), back = goes_back(s);
+    int stuck = simulate(a, &x), back = goes_back(schedule);
     if (stuck >= 0)
-        die("schedule %s: rank %d has no end", s->name, stuck);
+        die("schedule %s: rank %d has no end", schedule->name, stuck);
     t.start = x.start;
-    t.busy = alloc(a, (size_t)s->ranks * sizeof *t.busy);
-    t.peak = alloc(a, (size_t)s->ranks * sizeof *t.peak);
-    for (int r = 0; r < s->ranks; r++) {
-        for (size_t i = 0; i < vec_len(s->row[r]); i++)
-            t.busy[r] += cost_of_act(&x, &s->row[r][i]);
-        t.peak[r] = peak_of(s->row[r], back);
+    t.busy = alloc(a, (size_t)schedule->ranks * sizeof *t.busy);
+    t.peak = alloc(a, (size_t)schedule->ranks * sizeof *t.peak);
+    for (int r = 0; r < schedule->ranks; r++) {
+        for (size_t i = 0; i < vec_len(schedule->row[r]); i++)
+            t.busy[r] += cost_of_act(&x, &schedule->row[r][i]);
+        t.peak[r] = peak_of(schedule->row[r], back);
         t.makespan = x.clock[r] > t.makespan ? x.clock[r] : t.makespan;
     }
     return t;
@@ -369,26 +376,27 @@ Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
 
 /* ---- what must hold ------------------------------------------------------ */
 
-static const char *act_name(Arena *a, const ScheduleEntry *q)
+static const char *act_name(Arena *a, const ScheduleEntry *entry)
 {
-    return strf(a, "%d%c%d", q->chunk, jobnames[q->w], q->micro);
+    return strf(a, "%d%c%d", entry->chunk, jobnames[entry->w], entry->micro);
 }
 
-/* seen: which jobs of this chunk and micro-batch were done before q. */
-static const char *act_wrong(Arena *a, const Schedule *s, int r,
-                             const ScheduleEntry *q, int seen)
+/* seen: which jobs of this chunk and micro-batch were done before entry. */
+static const char *act_wrong(Arena *a, const Schedule *schedule, int r,
+                             const ScheduleEntry *entry, int seen)
 {
-    const char *name = act_name(a, q);
-    if (s->rank[q->chunk] != r)
-        return strf(a, "%s: chunk %d is on rank %d", name, q->chunk,
-                    s->rank[q->chunk]);
-    if (seen >> q->w & 1)
+    const char *name = act_name(a, entry);
+    if (schedule->rank[entry->chunk] != r)
+        return strf(a, "%s: chunk %d is on rank %d", name, entry->chunk,
+                    schedule->rank[entry->chunk]);
+    if (seen >> entry->w & 1)
         return strf(a, "%s stands there twice", name);
-    if (q->w != WF && !(seen >> WF & 1))
+    if (entry->w != WF && !(seen >> WF & 1))
         return strf(a, "%s stands before its F", name);
-    if (q->w == WW && !(seen >> WI & 1) && !(seen >> WB & 1))
+    if (entry->w == WW && !(seen >> WI & 1) && !(seen >> WB & 1))
         return strf(a, "%s stands before its I", name);
-    if ((q->w == WB && seen != 1 << WF) || (q->w != WF && seen >> WB & 1))
+    if ((entry->w == WB && seen != 1 << WF) ||
+        (entry->w != WF && seen >> WB & 1))
         return strf(a, "%s: a backward is either B, or I and W", name);
     return NULL;
 }
@@ -404,18 +412,19 @@ static const char *pair_wrong(Arena *a, const ScheduleEntry *row, size_t i)
     return NULL;
 }
 
-static const char *rows_wrong(Arena *a, const Schedule *s, char *seen, int *r)
+static const char *rows_wrong(Arena *a, const Schedule *schedule, char *seen,
+                              int *r)
 {
-    for (*r = 0; *r < s->ranks; ++*r) {
-        const ScheduleEntry *row = s->row[*r];
+    for (*r = 0; *r < schedule->ranks; ++*r) {
+        const ScheduleEntry *row = schedule->row[*r];
         for (size_t i = 0; i < vec_len(row); i++) {
             const ScheduleEntry *q = row + i;
-            if (q->w >= NJOB || q->chunk < 0 || q->chunk >= s->chunks ||
-                q->micro < 0 || q->micro >= s->micros)
+            if (q->w >= NJOB || q->chunk < 0 || q->chunk >= schedule->chunks ||
+                q->micro < 0 || q->micro >= schedule->micros)
                 return "an act of no chunk";
-            char *was =
-                &seen[(size_t)q->chunk * (size_t)s->micros + (size_t)q->micro];
-            const char *why = act_wrong(a, s, *r, q, *was);
+            char *was = &seen[(size_t)q->chunk * (size_t)schedule->micros +
+                              (size_t)q->micro];
+            const char *why = act_wrong(a, schedule, *r, q, *was);
             if (!why)
                 why = pair_wrong(a, row, i);
             if (why)
@@ -429,15 +438,17 @@ static const char *rows_wrong(Arena *a, const Schedule *s, char *seen, int *r)
 }
 
 /* Everything is there; all backward or none. */
-static const char *lacks(Arena *a, const Schedule *s, const char *seen, int *r)
+static const char *lacks(Arena *a, const Schedule *schedule, const char *seen,
+                         int *r)
 {
     int back = 0;
-    for (size_t i = 0; i < (size_t)s->chunks * (size_t)s->micros; i++)
+    for (size_t i = 0; i < (size_t)schedule->chunks * (size_t)schedule->micros;
+         i++)
         back |= seen[i] & ~(1 << WF);
-    for (int c = 0; c < s->chunks; c++)
-        for (int m = 0; m < s->micros; m++) {
-            int has = seen[(size_t)c * (size_t)s->micros + (size_t)m];
-            *r = s->rank[c];
+    for (int c = 0; c < schedule->chunks; c++)
+        for (int m = 0; m < schedule->micros; m++) {
+            int has = seen[(size_t)c * (size_t)schedule->micros + (size_t)m];
+            *r = schedule->rank[c];
             if (!(has >> WF & 1))
                 return strf(a, "%dF%d is not there", c, m);
             if (back && has == 1 << WF)
@@ -448,40 +459,41 @@ static const char *lacks(Arena *a, const Schedule *s, const char *seen, int *r)
     return NULL;
 }
 
-const char *schedule_wrong(Arena *a, const Schedule *s, int *rank)
+const char *schedule_wrong(Arena *a, const Schedule *schedule, int *rank)
 {
     int nowhere, *r = rank ? rank : &nowhere;
-    char *seen = alloc(a, (size_t)s->chunks * (size_t)s->micros + 1);
-    double *unit = alloc(a, NJOB * (size_t)s->chunks * sizeof *unit);
-    ScheduleSim x = { .s = s, .cost = unit };
-    const char *why = rows_wrong(a, s, seen, r);
+    char *seen =
+        alloc(a, (size_t)schedule->chunks * (size_t)schedule->micros + 1);
+    double *unit = alloc(a, NJOB * (size_t)schedule->chunks * sizeof *unit);
+    ScheduleSim x = { .s = schedule, .cost = unit };
+    const char *why = rows_wrong(a, schedule, seen, r);
 
     if (!why)
-        why = lacks(a, s, seen, r);
+        why = lacks(a, schedule, seen, r);
     if (why)
         return why;
     *r = simulate(a, &x);
     if (*r < 0)
         return NULL;
-    const ScheduleEntry *q = s->row[*r] + x.next[*r];
-    return strf(a, "waits for ever at %s", act_name(a, q));
+    const ScheduleEntry *entry = schedule->row[*r] + x.next[*r];
+    return strf(a, "waits for ever at %s", act_name(a, entry));
 }
 
 /* ---- by name ------------------------------------------------------------- */
 
 static void check_numbers(int k, const char *kind, int ranks, int vpp,
-                          int micros, const Loc *l)
+                          int micros, const Loc *loc)
 {
     int need = k == SCHEDULEzerobubble ? 1 : 2;
     if (k != SCHEDULEzerobubble && k != SCHEDULEdualpipev)
         return;
     if (vpp != need)
-        err(l,
+        err(loc,
             "schedule %s has %d chunk%s a rank, and fold.vpp is %d (nearest "
             "legal: vpp=%d)",
             kind, need, need > 1 ? "s" : "", vpp, need);
     if (need == 2 && micros < 2 * ranks)
-        err(l,
+        err(loc,
             "schedule %s on %d ranks needs %d micro-batches for a rank to run "
             "in turn, and there %s %d (nearest legal: %d)",
             kind, ranks, 2 * ranks, micros > 1 ? "are" : "is", micros,
@@ -502,33 +514,33 @@ static Schedule *generated(Arena *a, int k, const char *kind, int ranks,
 
 /* A file's table has its own numbers; they must be the fold's. */
 static Schedule *from_file(Arena *a, const char *path, int ranks, int vpp,
-                           int micros, const Loc *l)
+                           int micros, const Loc *loc)
 {
     Schedule *s = schedule_read(a, path);
     if (!s)
-        err(l, "schedule '%s' is neither a kind nor a file that can be read",
+        err(loc, "schedule '%s' is neither a kind nor a file that can be read",
             path);
     if (s->ranks != ranks || s->chunks != ranks * vpp)
-        err(l,
+        err(loc,
             "schedule %s has %d chunks on %d ranks, and fold.pp=%d fold.vpp=%d "
             "make %d on %d",
             path, s->chunks, s->ranks, ranks, vpp, ranks * vpp, ranks);
     if (s->micros != micros)
-        err(l, "schedule %s has %d micro-batches, and a rank runs %d in turn",
+        err(loc, "schedule %s has %d micro-batches, and a rank runs %d in turn",
             path, s->micros, micros);
     return s;
 }
 
 Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
-                        int micros, const Loc *l)
+                        int micros, const Loc *loc)
 {
     int k = key_word("fold.schedule", kind), r;
     if (ranks < 1 || vpp < 1 || micros < 1)
         die("schedule %s: %d ranks, %d chunks, %d micro-batches", kind, ranks,
             vpp, micros);
-    check_numbers(k, kind, ranks, vpp, micros, l);
+    check_numbers(k, kind, ranks, vpp, micros, loc);
     if (k < 0)
-        return from_file(a, kind, ranks, vpp, micros, l);
+        return from_file(a, kind, ranks, vpp, micros, loc);
     Schedule *s = generated(a, k, kind, ranks, vpp, micros);
     const char *why = schedule_wrong(a, s, &r);
     if (why)

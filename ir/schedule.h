@@ -22,16 +22,16 @@ typedef struct Schedule {
  * "(0F1;3B1)OVERLAP_F_B"). chunks = ranks * vpp. err() when the kind
  * cannot have these numbers, with the nearest that it can. */
 Schedule *schedule_make(Arena *a, const char *kind, int ranks, int vpp,
-                        int micros, const Loc *l);
+                        int micros, const Loc *loc);
 /* For eval: only the forwards, with the chunks where `like` has them. */
 Schedule *schedule_forward(Arena *a, const Schedule *like, int micros);
 Schedule *schedule_csv(Arena *a, const char *text, size_t len,
                        const char *name);            /* err() with the line */
 Schedule *schedule_read(Arena *a, const char *path); /* null: no such file */
-char *schedule_print(Arena *a, const Schedule *s);   /* the same CSV */
+char *schedule_print(Arena *a, const Schedule *schedule); /* the same CSV */
 /* Null, or what is wrong, and (rank not null) with whose row. */
-const char *schedule_wrong(Arena *a, const Schedule *s, int *rank);
-int schedule_splits(const Schedule *s); /* has I and W rows */
+const char *schedule_wrong(Arena *a, const Schedule *schedule, int *rank);
+int schedule_splits(const Schedule *schedule); /* has I and W rows */
 
 /* Seconds of work w on chunk c at cost[w * chunks + c] (B: I + W when 0), of a
  * transfer between ranks `hop`. Rows that overlap start and end together. */
@@ -42,7 +42,7 @@ typedef struct Timing {
                                      to the end of B or W (of F without them) */
     double **start; /* by rank and row */
 } Timing;
-Timing schedule_time(Arena *a, const Schedule *s, const double *cost,
+Timing schedule_time(Arena *a, const Schedule *schedule, const double *cost,
                      double hop);
 
 /* A value made by `from` on chunk a that `to` on chunk b of another rank reads.
@@ -66,7 +66,7 @@ typedef struct PipeRow {
     int micro, pair;
 } PipeRow;
 /* By rank: vec. Edges between chunks of one rank make no rows. */
-PipeRow **schedule_rows(Arena *a, const Schedule *s, const StageTransfer *e,
-                        int n);
+PipeRow **schedule_rows(Arena *a, const Schedule *schedule,
+                        const StageTransfer *transfer, int n);
 
 #endif

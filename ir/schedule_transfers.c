@@ -34,15 +34,15 @@ typedef struct TransferInsertion {
 
 /* ---- the work ------------------------------------------------------------ */
 
-static Schedule *split(Arena *a, const Schedule *s)
+static Schedule *split(Arena *a, const Schedule *schedule)
 {
     Schedule *x = alloc(a, sizeof *x);
-    int splits = schedule_splits(s);
-    *x = *s;
-    x->row = alloc(a, (size_t)s->ranks * sizeof *x->row);
-    for (int r = 0; r < s->ranks; r++)
-        for (size_t i = 0; i < vec_len(s->row[r]); i++) {
-            ScheduleEntry q = s->row[r][i];
+    int splits = schedule_splits(schedule);
+    *x = *schedule;
+    x->row = alloc(a, (size_t)schedule->ranks * sizeof *x->row);
+    for (int r = 0; r < schedule->ranks; r++)
+        for (size_t i = 0; i < vec_len(schedule->row[r]); i++) {
+            ScheduleEntry q = schedule->row[r][i];
             int both = splits && q.w == WB;
             if (both)
                 q.w = WI;
@@ -54,55 +54,63 @@ static Schedule *split(Arena *a, const Schedule *s)
     return x;
 }
 
-static size_t *place(const TransferInsertion *t, WorkKind w, int chunk,
+static size_t *place(const TransferInsertion *insertion, WorkKind w, int chunk,
                      int micro)
 {
-    const Schedule *s = t->s;
-    return &t->at[((size_t)w * (size_t)s->chunks + (size_t)chunk) *
-                      (size_t)s->micros +
-                  (size_t)micro];
+    const Schedule *schedule = insertion->s;
+    return &insertion
+                ->at[((size_t)w * (size_t)schedule->chunks + (size_t)chunk) *
+                         (size_t)schedule->micros +
+                     (size_t)micro];
 }
 
-static void note_places(TransferInsertion *t)
+static void note_places(TransferInsertion *insertion)
 {
-    const Schedule *s = t->s;
-    size_t n = NJOB * (size_t)s->chunks * (size_t)s->micros;
-    t->at = alloc(t->arena, n * sizeof *t->at);
-    memset(t->at, 0xff, n * sizeof *t->at);
-    t->rows = alloc(t->arena, NJOB * (size_t)s->chunks * sizeof *t->rows);
-    for (int r = 0; r < s->ranks; r++)
-        for (size_t i = 0; i < vec_len(s->row[r]); i++) {
-            const ScheduleEntry *q = &s->row[r][i];
-            *place(t, q->w, q->chunk, q->micro) = i;
-            vec_push(t->arena, t->rows[(int)q->w * s->chunks + q->chunk], i);
+    const Schedule *schedule = insertion->s;
+    size_t n = NJOB * (size_t)schedule->chunks * (size_t)schedule->micros;
+    insertion->at = alloc(insertion->arena, n * sizeof *insertion->at);
+    memset(insertion->at, 0xff, n * sizeof *insertion->at);
+    insertion->rows = alloc(insertion->arena, NJOB * (size_t)schedule->chunks *
+                                                  sizeof *insertion->rows);
+    for (int r = 0; r < schedule->ranks; r++)
+        for (size_t i = 0; i < vec_len(schedule->row[r]); i++) {
+            const ScheduleEntry *entry = &schedule->row[r][i];
+            *place(insertion, entry->w, entry->chunk, entry->micro) = i;
+            vec_push(insertion->arena,
+                     insertion->rows[(int)entry->w * schedule->chunks +
+                                     entry->chunk],
+                     i);
         }
 }
 
-static void times(TransferInsertion *t)
+static void times(TransferInsertion *insertion)
 {
     static const double of[NJOB] = { [WF] = 1, [WB] = 2, [WI] = 1, [WW] = 1 };
-    size_t n = (size_t)t->s->chunks;
-    double *cost = alloc(t->arena, NJOB * n * sizeof *cost);
+    size_t n = (size_t)insertion->s->chunks;
+    double *cost = alloc(insertion->arena, NJOB * n * sizeof *cost);
     for (size_t i = 0; i < NJOB * n; i++)
         cost[i] = of[i / n];
-    t->start = schedule_time(t->arena, t->s, cost, 0).start;
+    insertion->start =
+        schedule_time(insertion->arena, insertion->s, cost, 0).start;
 }
 
 /* ---- transfers ----------------------------------------------------------- */
 
 /* Is row i of rank r behind row j of rank q in the one order? */
-static int behind(const TransferInsertion *t, int r, size_t i, int q, size_t j)
+static int behind(const TransferInsertion *insertion, int r, size_t i, int q,
+                  size_t j)
 {
-    double x = t->start[r][i], y = t->start[q][j];
+    double x = insertion->start[r][i], y = insertion->start[q][j];
     return x > y || (x == y && r > q);
 }
 
-static size_t next_behind(const TransferInsertion *t, int r, int q, size_t j)
+static size_t next_behind(const TransferInsertion *insertion, int r, int q,
+                          size_t j)
 {
-    size_t low = 0, high = vec_len(t->s->row[r]);
+    size_t low = 0, high = vec_len(insertion->s->row[r]);
     while (low < high) {
         size_t mid = (low + high) / 2;
-        if (behind(t, r, mid, q, j))
+        if (behind(insertion, r, mid, q, j))
             high = mid;
         else
             low = mid + 1;
@@ -110,11 +118,11 @@ static size_t next_behind(const TransferInsertion *t, int r, int q, size_t j)
     return low;
 }
 
-static void extra(TransferInsertion *t, int r, size_t slot, size_t order,
-                  PipeRow row)
+static void extra(TransferInsertion *insertion, int r, size_t slot,
+                  size_t order, PipeRow row)
 {
     PendingTransfer x = { slot, order, row };
-    vec_push(t->arena, t->extra[r], x);
+    vec_push(insertion->arena, insertion->extra[r], x);
 }
 
 /* Two rows that overlap stand together: transfers go before or after both. */
@@ -130,36 +138,43 @@ static size_t behind_it(const ScheduleEntry *row, size_t i)
 
 /* Values arrive in the order they were sent; a recv stands before the first row
  * that needs its value or one sent later. Backwards over the sends. */
-static void transfer(TransferInsertion *t, int e)
+static void transfer(TransferInsertion *insertion, int e)
 {
-    const StageTransfer *h = &t->edge[e];
-    const Schedule *s = t->s;
-    int from = s->rank[h->a], to = s->rank[h->b];
-    const ScheduleEntry *there = s->row[to];
-    const size_t *made = t->rows[(int)h->from * s->chunks + h->a];
+    const StageTransfer *stage_transfer = &insertion->edge[e];
+    const Schedule *schedule = insertion->s;
+    int from = schedule->rank[stage_transfer->a],
+        to = schedule->rank[stage_transfer->b];
+    const ScheduleEntry *there = schedule->row[to];
+    const size_t *made =
+        insertion->rows[(int)stage_transfer->from * schedule->chunks +
+                        stage_transfer->a];
     size_t need = SIZE_MAX;
     for (size_t last = vec_len(made); last-- > 0;) {
         size_t i = made[last];
-        const ScheduleEntry *q = &s->row[from][i];
-        size_t k = *place(t, h->to, h->b, q->micro);
+        const ScheduleEntry *entry = &schedule->row[from][i];
+        size_t k = *place(insertion, stage_transfer->to, stage_transfer->b,
+                          entry->micro);
         if (k == SIZE_MAX)
-            die("schedule %s has no %d%c%d", s->name, h->b, jobnames[h->to],
-                q->micro);
+            die("schedule %s has no %d%c%d", schedule->name, stage_transfer->b,
+                jobnames[stage_transfer->to], entry->micro);
         need = k < need ? k : need;
-        if (!behind(t, to, need, from, i))
-            die("schedule %s: %d%c%d is needed before it is there", s->name,
-                h->a, jobnames[h->from], q->micro);
+        if (!behind(insertion, to, need, from, i))
+            die("schedule %s: %d%c%d is needed before it is there",
+                schedule->name, stage_transfer->a,
+                jobnames[stage_transfer->from], entry->micro);
         PipeRow w = { .k = ROWsend,
-                      .w = h->from,
-                      .chunk = h->a,
+                      .w = stage_transfer->from,
+                      .chunk = stage_transfer->a,
                       .edge = e,
-                      .micro = q->micro };
-        extra(t, from, behind_it(s->row[from], i), i, w);
+                      .micro = entry->micro };
+        extra(insertion, from, behind_it(schedule->row[from], i), i, w);
         w.k = ROWrecv;
-        extra(t, to, before(there, need), i, w);
+        extra(insertion, to, before(there, need), i, w);
         w.k = ROWwait;
-        extra(t, from, before(s->row[from], next_behind(t, from, to, need)), i,
-              w);
+        extra(
+            insertion, from,
+            before(schedule->row[from], next_behind(insertion, from, to, need)),
+            i, w);
     }
 }
 
@@ -178,26 +193,26 @@ static int by_slot(const void *pa, const void *pb)
     return a->order < b->order ? -1 : 1;
 }
 
-static PipeRow *merge(const TransferInsertion *t, int r)
+static PipeRow *merge(const TransferInsertion *insertion, int r)
 {
     PipeRow *out = NULL;
-    PendingTransfer *x = t->extra[r];
-    size_t n = vec_len(x), k = 0, rows = vec_len(t->s->row[r]);
+    PendingTransfer *x = insertion->extra[r];
+    size_t n = vec_len(x), k = 0, rows = vec_len(insertion->s->row[r]);
     if (n)
         qsort(x, n, sizeof *x, by_slot);
     for (size_t i = 0; i <= rows; i++) {
         for (; k < n && x[k].slot <= 2 * i; k++)
-            vec_push(t->arena, out, x[k].row);
+            vec_push(insertion->arena, out, x[k].row);
         if (i == rows)
             break;
-        const ScheduleEntry *q = &t->s->row[r][i];
+        const ScheduleEntry *entry = &insertion->s->row[r][i];
         PipeRow w = { .k = ROWwork,
-                      .w = q->w,
-                      .chunk = q->chunk,
+                      .w = entry->w,
+                      .chunk = entry->chunk,
                       .edge = -1,
-                      .micro = q->micro,
-                      .pair = q->pair };
-        vec_push(t->arena, out, w);
+                      .micro = entry->micro,
+                      .pair = entry->pair };
+        vec_push(insertion->arena, out, w);
     }
     return out;
 }
@@ -207,23 +222,24 @@ typedef struct TransferCount {
     int sent, received, waited;
 } TransferCount;
 
-static int runs(const PipeRow *w, TransferCount *c)
+static int runs(const PipeRow *row, TransferCount *count)
 {
-    c += w->edge;
-    switch (w->k) {
-    case ROWsend: c->sent++; break;
-    case ROWrecv: return c->sent > c->received ? ++c->received : 0;
-    case ROWwait: return c->received > c->waited ? ++c->waited : 0;
+    count += row->edge;
+    switch (row->k) {
+    case ROWsend: count->sent++; break;
+    case ROWrecv: return count->sent > count->received ? ++count->received : 0;
+    case ROWwait: return count->received > count->waited ? ++count->waited : 0;
     case ROWwork: break;
     }
     return 1;
 }
 
-static void check_end(const TransferInsertion *t, PipeRow **row)
+static void check_end(const TransferInsertion *insertion, PipeRow **row)
 {
-    size_t n = (size_t)t->s->ranks;
-    size_t *next = alloc(t->arena, n * sizeof *next);
-    TransferCount *c = alloc(t->arena, ((size_t)t->nedge + 1) * sizeof *c);
+    size_t n = (size_t)insertion->s->ranks;
+    size_t *next = alloc(insertion->arena, n * sizeof *next);
+    TransferCount *c =
+        alloc(insertion->arena, ((size_t)insertion->nedge + 1) * sizeof *c);
     for (int moved = 1; moved;) {
         moved = 0;
         for (size_t r = 0; r < n; r++)
@@ -234,24 +250,25 @@ static void check_end(const TransferInsertion *t, PipeRow **row)
     }
     for (size_t r = 0; r < n; r++)
         if (next[r] < vec_len(row[r]))
-            die("schedule %s: rank %d never comes to an end", t->s->name,
-                (int)r);
+            die("schedule %s: rank %d never comes to an end",
+                insertion->s->name, (int)r);
 }
 
-PipeRow **schedule_rows(Arena *a, const Schedule *s, const StageTransfer *e,
-                        int n)
+PipeRow **schedule_rows(Arena *a, const Schedule *schedule,
+                        const StageTransfer *stage_transfer, int n)
 {
     TransferInsertion t = {
-        .arena = a, .s = split(a, s), .edge = e, .nedge = n
+        .arena = a, .s = split(a, schedule), .edge = stage_transfer, .nedge = n
     };
-    PipeRow **row = alloc(a, (size_t)s->ranks * sizeof *row);
-    t.extra = alloc(a, (size_t)s->ranks * sizeof *t.extra);
+    PipeRow **row = alloc(a, (size_t)schedule->ranks * sizeof *row);
+    t.extra = alloc(a, (size_t)schedule->ranks * sizeof *t.extra);
     note_places(&t);
     times(&t);
     for (int i = 0; i < n; i++)
-        if (s->rank[e[i].a] != s->rank[e[i].b])
+        if (schedule->rank[stage_transfer[i].a] !=
+            schedule->rank[stage_transfer[i].b])
             transfer(&t, i);
-    for (int r = 0; r < s->ranks; r++)
+    for (int r = 0; r < schedule->ranks; r++)
         row[r] = merge(&t, r);
     check_end(&t, row);
     return row;

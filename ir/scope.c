@@ -81,14 +81,14 @@ const Scope *g_backward(Graph *g, const Scope *s)
     return s->twin;
 }
 
-const Scope *g_inner(Graph *g, const Scope *s, const char *name)
+const Scope *g_inner(Graph *g, const Scope *scope, const char *name)
 {
-    const Scope *f = s->part == PARTbackward ? s->twin : s;
+    const Scope *f = scope->part == PARTbackward ? scope->twin : scope;
     const Scope *in =
         g_scope(g, *f->path ? strf(g->arena, "%s.%s", f->path, name) : name);
 
     in = g_marked(g, in, f->marks & ~(unsigned)MARKSONE);
-    return f == s ? in : g_backward(g, in);
+    return f == scope ? in : g_backward(g, in);
 }
 
 /* ---- marks --------------------------------------------------------------- */
@@ -110,14 +110,14 @@ static const Scope *with_marks(Graph *g, const Scope *base, unsigned marks)
     return b->marked = s;
 }
 
-const Scope *g_marked(Graph *g, const Scope *s, unsigned marks)
+const Scope *g_marked(Graph *g, const Scope *scope, unsigned marks)
 {
-    const Scope *f = s->part == PARTbackward ? s->twin : s;
+    const Scope *f = scope->part == PARTbackward ? scope->twin : scope;
 
-    if (marks == s->marks || (f == s && s->part != PARTmodel))
-        return s;
+    if (marks == scope->marks || (f == scope && scope->part != PARTmodel))
+        return scope;
     f = marks ? with_marks(g, f->base, marks) : f->base;
-    return s->part == PARTbackward ? g_backward(g, f) : f;
+    return scope->part == PARTbackward ? g_backward(g, f) : f;
 }
 
 static const struct {
@@ -153,12 +153,12 @@ unsigned mark_named(const char *word)
 
 /* -------------------------------------------------------------------------- */
 
-int in_scope(const Scope *s, const Scope *outer)
+int in_scope(const Scope *scope, const Scope *outer)
 {
-    s = s->part == PARTbackward ? s->twin : s;
-    for (s = s->base; s && s != outer->base; s = s->up)
+    scope = scope->part == PARTbackward ? scope->twin : scope;
+    for (scope = scope->base; scope && scope != outer->base; scope = scope->up)
         ;
-    return s != NULL;
+    return scope != NULL;
 }
 
 static int is_in(const char *path, const char *name)

@@ -5,25 +5,25 @@
 
 #include "plan.h"
 
-uint32_t shape_cut(const ValueShape *x)
+uint32_t shape_cut(const ValueShape *shape)
 {
     uint32_t cut = 0;
-    for (int d = 0; d < x->nd; d++)
-        cut |= x->dim[d].cut;
+    for (int d = 0; d < shape->nd; d++)
+        cut |= shape->dim[d].cut;
     return cut;
 }
 
-int64_t shape_elems(const ValueShape *x)
+int64_t shape_elems(const ValueShape *shape)
 {
     int64_t n = 1;
-    for (int d = 0; d < x->nd; d++)
-        n = sat_mul(n, x->dim[d].n);
+    for (int d = 0; d < shape->nd; d++)
+        n = sat_mul(n, shape->dim[d].n);
     return n;
 }
 
-int64_t shape_bytes(const ValueShape *x)
+int64_t shape_bytes(const ValueShape *shape)
 {
-    return sat_mul(x->elems, dtypes[x->dt].bytes);
+    return sat_mul(shape->elems, dtypes[shape->dt].bytes);
 }
 
 /* Blocks of an axis; -1: the last would not be whole. */
@@ -32,19 +32,19 @@ static int64_t blocks(int64_t n, int64_t block)
     return !block ? 1 : n % block ? -1 : n / block;
 }
 
-int64_t shape_scales(const ValueShape *x)
+int64_t shape_scales(const ValueShape *shape)
 {
-    const ScaleInfo *s = &scales[x->scale];
+    const ScaleInfo *info = &scales[shape->scale];
     int64_t many = 1;
 
-    if (x->scale == SCALEnone || x->scale == SCALEtensor)
-        return x->scale == SCALEtensor;
-    if (x->nd < 2)
+    if (shape->scale == SCALEnone || shape->scale == SCALEtensor)
+        return shape->scale == SCALEtensor;
+    if (shape->nd < 2)
         return -1;
-    for (int d = 0; d < x->nd - 2; d++)
-        many = sat_mul(many, x->dim[d].n);
-    int64_t rows = blocks(x->dim[x->nd - 2].n, s->rows);
-    int64_t cols = blocks(x->dim[x->nd - 1].n, s->cols);
+    for (int d = 0; d < shape->nd - 2; d++)
+        many = sat_mul(many, shape->dim[d].n);
+    int64_t rows = blocks(shape->dim[shape->nd - 2].n, info->rows);
+    int64_t cols = blocks(shape->dim[shape->nd - 1].n, info->cols);
     return rows < 0 || cols < 0 ? -1 : sat_mul(many, sat_mul(rows, cols));
 }
 
@@ -70,10 +70,10 @@ int shapes_equal(const ValueShape *x, const ValueShape *y)
            x->elems == y->elems && x->scale == y->scale;
 }
 
-int shape_dim(const ValueShape *x, const char *axis)
+int shape_dim(const ValueShape *shape, const char *axis)
 {
-    for (int d = 0; d < x->nd; d++)
-        if (same_name(x->dim[d].axis, axis))
+    for (int d = 0; d < shape->nd; d++)
+        if (same_name(shape->dim[d].axis, axis))
             return d;
     return -1;
 }
@@ -96,68 +96,71 @@ int is_view_of(const ValueShape *y, const ValueShape *x)
 
 /* ---- each ---------------------------------------------------------------- */
 
-static const char *shape_wrong(const PlanCheck *c, const ValueShape *x)
+static const char *shape_wrong(const PlanCheck *check, const ValueShape *shape)
 {
-    const Mesh *m = c->p->mesh;
+    const Mesh *m = check->p->mesh;
     uint32_t seen = 0;
-    for (int d = 0; d < x->nd; d++) {
-        const ValueDim *a = &x->dim[d];
-        if ((a->cut >> m->natom || a->cut & m->mask[Mpp]) && law(Lshape_atoms))
+    for (int d = 0; d < shape->nd; d++) {
+        const ValueDim *dim = &shape->dim[d];
+        if ((dim->cut >> m->natom || dim->cut & m->mask[Mpp]) &&
+            law(Lshape_atoms))
             return "is cut over other atoms than those of a stage";
-        if (a->cut & seen && law(Lshape_cut_once))
+        if (dim->cut & seen && law(Lshape_cut_once))
             return "is cut twice over the same ranks";
-        if (a->zigzag && (!(a->cut & m->mask[Mcp]) || a->n % 2) &&
+        if (dim->zigzag && (!(dim->cut & m->mask[Mcp]) || dim->n % 2) &&
             law(Lshape_zigzag))
             return "has an axis in two pieces that its ranks do not have";
-        if (shape_dim(x, a->axis) != d && law(Lshape_axis_once))
+        if (shape_dim(shape, dim->axis) != d && law(Lshape_axis_once))
             return "has an axis twice";
-        seen |= a->cut;
+        seen |= dim->cut;
     }
-    if (x->scale && (dtypes[x->dt].kind != 'f' || shape_scales(x) < 0) &&
+    if (shape->scale &&
+        (dtypes[shape->dt].kind != 'f' || shape_scales(shape) < 0) &&
         law(Lshape_scale))
         return "is scaled in blocks that it does not have";
     return NULL;
 }
 
-const char *shapes_wrong(const PlanCheck *c)
+const char *shapes_wrong(const PlanCheck *check)
 {
-    for (int i = 0; i < c->p->nshape; i++) {
-        const char *why = shape_wrong(c, &c->p->shape[i]);
+    for (int i = 0; i < check->p->nshape; i++) {
+        const char *why = shape_wrong(check, &check->p->shape[i]);
         if (why)
-            return strf(c->arena, "shape %d %s", i, why);
+            return strf(check->arena, "shape %d %s", i, why);
     }
     return NULL;
 }
 
 /* ---- what lives always --------------------------------------------------- */
 
-uint32_t plan_dim_cut(const PlanDim *d)
+uint32_t plan_dim_cut(const PlanDim *dim)
 {
     uint32_t cut = 0;
-    for (int i = 0; i < d->npiece; i++)
+    for (int i = 0; i < dim->npiece; i++)
         for (int k = 0; k < MAXATOM; k++)
-            cut |= d->piece[i].start.k[k] ? 1u << k : 0;
+            cut |= dim->piece[i].start.k[k] ? 1u << k : 0;
     return cut;
 }
 
-int is_zigzag(const PlanDim *d)
+int is_zigzag(const PlanDim *dim)
 {
-    for (int k = 0; k < MAXATOM && d->npiece > 1; k++)
-        if (d->piece[1].start.k[k] < 0)
+    for (int k = 0; k < MAXATOM && dim->npiece > 1; k++)
+        if (dim->piece[1].start.k[k] < 0)
             return 1;
     return 0;
 }
 
-void tensor_shape(const Tensor *tensor, ValueShape *x)
+void tensor_shape(const Tensor *tensor, ValueShape *shape)
 {
-    *x = (ValueShape){ .dt = tensor->dt, .nd = tensor->nd };
+    *shape = (ValueShape){ .dt = tensor->dt, .nd = tensor->nd };
     for (int d = 0; d < tensor->nd; d++) {
-        const PlanDim *p = &tensor->dim[d];
-        x->dim[d] = (ValueDim){ p->axis, 0, plan_dim_cut(p), is_zigzag(p) };
-        for (int i = 0; i < p->npiece; i++)
-            x->dim[d].n += p->piece[i].len;
+        const PlanDim *dim = &tensor->dim[d];
+        shape->dim[d] =
+            (ValueDim){ dim->axis, 0, plan_dim_cut(dim), is_zigzag(dim) };
+        for (int i = 0; i < dim->npiece; i++)
+            shape->dim[d].n += dim->piece[i].len;
     }
-    x->elems = shape_elems(x);
+    shape->elems = shape_elems(shape);
 }
 
 const char *bucket_axis(Arena *a, const char *what, uint32_t atoms)
@@ -170,44 +173,48 @@ const char *bucket_axis(Arena *a, const char *what, uint32_t atoms)
     return out.s;
 }
 
-static void of_bucket(Arena *a, const Tensor *tensor, ValueShape *x)
+static void of_bucket(Arena *a, const Tensor *tensor, ValueShape *shape)
 {
     uint32_t own = 0;
     for (int d = 0; d < tensor->nd; d++)
         own |= plan_dim_cut(&tensor->dim[d]);
-    *x = (ValueShape){ .dt = tensor->dt, .elems = tensor->run };
+    *shape = (ValueShape){ .dt = tensor->dt, .elems = tensor->run };
     if (own)
-        x->dim[x->nd++] = (ValueDim){ bucket_axis(a, "own", own), 1, own, 0 };
-    x->dim[x->nd++] = (ValueDim){ bucket_axis(a, "flat", tensor->shard),
-                                  tensor->run, tensor->shard, 0 };
+        shape->dim[shape->nd++] =
+            (ValueDim){ bucket_axis(a, "own", own), 1, own, 0 };
+    shape->dim[shape->nd++] = (ValueDim){ bucket_axis(a, "flat", tensor->shard),
+                                          tensor->run, tensor->shard, 0 };
 }
 
-static void of_scalars(const Scalar *s, int n, ValueShape **v, ValueShape *room)
+static void of_scalars(const Scalar *scalar, int n, ValueShape **v,
+                       ValueShape *room)
 {
     for (int i = 0; i < n; i++) {
-        room[i] = (ValueShape){ .dt = s[i].dt, .elems = scalar_elems(&s[i]) };
-        if (s[i].dim.n)
-            room[i].dim[room[i].nd++] = s[i].dim;
-        v[s[i].buf] = &room[i];
+        room[i] = (ValueShape){ .dt = scalar[i].dt,
+                                .elems = scalar_elems(&scalar[i]) };
+        if (scalar[i].dim.n)
+            room[i].dim[room[i].nd++] = scalar[i].dim;
+        v[scalar[i].buf] = &room[i];
     }
 }
 
-ValueShape **lasting_shapes(const PlanCheck *c)
+ValueShape **lasting_shapes(const PlanCheck *check)
 {
-    const Role *r = c->r;
-    size_t n = (size_t)(r->nbuf + r->ntensor + r->nin + r->nout) + 1;
-    ValueShape **v = alloc(c->arena, n * sizeof *v);
-    ValueShape *room = alloc(c->arena, n * sizeof *room);
-    of_scalars(r->in, r->nin, v, room);
-    of_scalars(r->out, r->nout, v, room + r->nin);
-    room += r->nin + r->nout;
-    for (int i = 0; i < r->ntensor; i++) {
-        const Tensor *t = &r->tensor[i];
+    const Role *role = check->r;
+    size_t n =
+        (size_t)(role->nbuf + role->ntensor + role->nin + role->nout) + 1;
+    ValueShape **v = alloc(check->arena, n * sizeof *v);
+    ValueShape *room = alloc(check->arena, n * sizeof *room);
+    of_scalars(role->in, role->nin, v, room);
+    of_scalars(role->out, role->nout, v, room + role->nin);
+    room += role->nin + role->nout;
+    for (int i = 0; i < role->ntensor; i++) {
+        const Tensor *t = &role->tensor[i];
         if (t->kind == TKoutput || v[t->buf])
             continue;
         v[t->buf] = room++;
         if (t->run)
-            of_bucket(c->arena, t, v[t->buf]);
+            of_bucket(check->arena, t, v[t->buf]);
         else
             tensor_shape(t, v[t->buf]);
     }

@@ -128,7 +128,7 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-double expected_rows(const Node *route, const MapLayout *l)
+double expected_rows(const Node *route, const MapLayout *layout)
 {
     const struct route_attrs *t = &route->at.route;
     double share = t->load > 0 ? t->load : 1;
@@ -136,29 +136,32 @@ double expected_rows(const Node *route, const MapLayout *l)
     if (t->mean > 0)
         share *=
             t->mean / (double)route->in[0]->dim[dim_of(route->in[0], t->top)].n;
-    return (double)l->pairs * (double)l->experts /
+    return (double)layout->pairs * (double)layout->experts /
            (double)unpadded(t->axis)->n * share;
 }
 
-/* Rows of a rank: l has experts and pairs, in so many micro-batches, all in
- * all of `tokens` tokens. An expert has a token once when `once`. */
-static void capacity(const Node *route, MapLayout *l, int64_t micros,
+/* Rows of a rank: layout has experts and pairs, in so many micro-batches, all
+ * in all of `tokens` tokens. An expert has a token once when `once`. */
+static void capacity(const Node *route, MapLayout *layout, int64_t micros,
                      int64_t tokens, int once)
 {
     const struct route_attrs *t = &route->at.route;
-    int64_t most = once ? tokens : l->pairs;
+    int64_t most = once ? tokens : layout->pairs;
 
-    l->cap = once ? least(l->pairs, tokens * l->experts) : l->pairs;
+    layout->cap =
+        once ? least(layout->pairs, tokens * layout->experts) : layout->pairs;
     if (t->budget > 0) {
-        double share = expected_rows(route, l) * t->budget;
-        l->cap = least(l->cap, (int64_t)fmax(ceil(share * (1 - 1e-12)), 1));
-        l->first = t->round * l->cap;
+        double share = expected_rows(route, layout) * t->budget;
+        layout->cap =
+            least(layout->cap, (int64_t)fmax(ceil(share * (1 - 1e-12)), 1));
+        layout->first = t->round * layout->cap;
     }
     if (!t->capacity)
         return;
     most = least(most, t->capacity * micros);
-    l->each = t->padded ? most : 0;
-    l->cap = t->padded ? l->experts * most : least(l->cap, l->experts * most);
+    layout->each = t->padded ? most : 0;
+    layout->cap = t->padded ? layout->experts * most
+                            : least(layout->cap, layout->experts * most);
 }
 
 int64_t bucket_at(const Node *pack, int k)
@@ -181,11 +184,11 @@ int is_rows(const Node *route, const Axis *a)
     return g_isrow(a) || axes_at(&route->at.route.blocks, a) >= 0;
 }
 
-Axis *axis_cut_over(const Axes *x, int atom)
+Axis *axis_cut_over(const Axes *axes, int atom)
 {
-    for (int i = 0; i < x->n; i++)
-        if (x->v[i]->atoms >> atom & 1)
-            return x->v[i];
+    for (int i = 0; i < axes->n; i++)
+        if (axes->v[i]->atoms >> atom & 1)
+            return axes->v[i];
     return NULL;
 }
 

@@ -98,7 +98,7 @@ void put_atoms(Text *out, const Mesh *m, uint32_t set)
 
 /* ---- in ------------------------------------------------------------------ */
 
-Axis *lex_axis(const Lex *x, const Graph *g, const char *name)
+Axis *lex_axis(const Lex *lex, const Graph *g, const char *name)
 {
     const char *all[64];
     size_t n = 0;
@@ -109,56 +109,57 @@ Axis *lex_axis(const Lex *x, const Graph *g, const char *name)
         if (n < 64)
             all[n++] = g->axis[i]->name;
     }
-    lex_err(x, "unknown axis '%s'%s", name, did_you_mean(name, all, n));
+    lex_err(lex, "unknown axis '%s'%s", name, did_you_mean(name, all, n));
 }
 
 /* A set of atoms, from the n bytes at s. */
-static uint32_t lex_where(const Lex *x, const Mesh *m, const char *s, size_t n)
+static uint32_t lex_where(const Lex *lex, const Mesh *m, const char *s,
+                          size_t n)
 {
     for (int i = 0; m && i < NMESH; i++)
         if (strlen(meshnames[i]) == n && !memcmp(meshnames[i], s, n))
             return m->mask[i];
     int at = n > 1 && s[0] == 'a' ? atoi(s + 1) : -1;
     if (at < 0 || at >= MAXATOM)
-        lex_err(x, "'%.*s' is no mesh axis and no atom", (int)n, s);
+        lex_err(lex, "'%.*s' is no mesh axis and no atom", (int)n, s);
     return 1u << at;
 }
 
-static Shard lex_shard(const Lex *x, const Graph *g, const char *s)
+static Shard lex_shard(const Lex *lex, const Graph *g, const char *s)
 {
     int op = word_index(s, terms, 3);
     if (op >= 0)
         return (Shard){ .k = P, .op = (Reduce)op };
     if (!strcmp(s, "~"))
         return (Shard){ .k = F };
-    return (Shard){ .k = S, .a = lex_axis(x, g, intern(s)) };
+    return (Shard){ .k = S, .a = lex_axis(lex, g, intern(s)) };
 }
 
-void lex_shards(Lex *x, const Graph *g, Node *n)
+void lex_shards(Lex *lex, const Graph *g, Node *n)
 {
-    if (!lex_mark(x, '@'))
+    if (!lex_mark(lex, '@'))
         return;
-    while (lex_more(x) && *x->p != '!') {
-        const char *s = lex_word(x), *colon = strchr(s, ':');
+    while (lex_more(lex) && *lex->p != '!') {
+        const char *s = lex_word(lex), *colon = strchr(s, ':');
         if (!colon)
-            lex_err(x, "'%s' is not mesh-axis:shard", s);
-        uint32_t set = lex_where(x, g->mesh, s, (size_t)(colon - s));
-        Shard h = lex_shard(x, g, colon + 1);
+            lex_err(lex, "'%s' is not mesh-axis:shard", s);
+        uint32_t set = lex_where(lex, g->mesh, s, (size_t)(colon - s));
+        Shard h = lex_shard(lex, g, colon + 1);
         for (int i = 0; i < MAXATOM; i++)
             if (set >> i & 1)
                 n->sh[i] = h;
     }
 }
 
-int64_t lex_atoms(Lex *x, const Mesh *m)
+int64_t lex_atoms(Lex *lex, const Mesh *m)
 {
     uint32_t set = 0;
 
-    if (lex_take(x, "none"))
+    if (lex_take(lex, "none"))
         return 0;
     do {
-        const char *s = lex_word(x);
-        set |= lex_where(x, m, s, strlen(s));
-    } while (lex_mark(x, ','));
+        const char *s = lex_word(lex);
+        set |= lex_where(lex, m, s, strlen(s));
+    } while (lex_mark(lex, ','));
     return set;
 }

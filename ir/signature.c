@@ -23,172 +23,187 @@
 
 /* ---- text ---------------------------------------------------------------- */
 
-static void operand_text(Codec *t, char *use, KernelOperand *o)
+static void operand_text(Codec *codec, char *use, KernelOperand *operand)
 {
-    const char *word = code_word(t, (char[]){ *use, 0 });
+    const char *word = code_word(codec, (char[]){ *use, 0 });
 
-    if (t->in && (!strchr("rwb-", *word) || word[1]))
-        lex_err(t->in, "no use '%s' of an operand", word);
+    if (codec->in && (!strchr("rwb-", *word) || word[1]))
+        lex_err(codec->in, "no use '%s' of an operand", word);
     *use = *word;
-    o->dt = *use == '-' ? Dnone : code_dtype(t, o->dt);
-    int64_t *extent = (int64_t *)o->n;
-    for (int i = 0; code_number_next(t, i, o->nd); i++) {
-        code_limit(t, i, MAXD + 1, "extents");
-        int64_t *n = code_at(t, extent, o->nd, i);
-        *n = code_range(t, "extent", 0, HUGEBYTES, *n);
+    operand->dt = *use == '-' ? Dnone : code_dtype(codec, operand->dt);
+    int64_t *extent = (int64_t *)operand->n;
+    for (int i = 0; code_number_next(codec, i, operand->nd); i++) {
+        code_limit(codec, i, MAXD + 1, "extents");
+        int64_t *n = code_at(codec, extent, operand->nd, i);
+        *n = code_range(codec, "extent", 0, HUGEBYTES, *n);
     }
-    o->n = extent;
-    if (code_option(t, "from", o->base))
-        o->base =
-            1 + (int)code_range(t, "operand", 0, INT32_MAX - 1, o->base - 1);
-    code_need(t, " )");
+    operand->n = extent;
+    if (code_option(codec, "from", operand->base))
+        operand->base = 1 + (int)code_range(codec, "operand", 0, INT32_MAX - 1,
+                                            operand->base - 1);
+    code_need(codec, " )");
 }
 
-static void kernel_word(Codec *t, Word *w)
+static void kernel_word(Codec *codec, Word *word)
 {
     static const char *const marks[] = { NULL, " +", " $", " =" };
 
     for (int type = WORDadd; type <= WORDreal; type++)
-        if (code_mark(t, marks[type], (int)w->type == type)) {
-            w->type = (WordType)type;
+        if (code_mark(codec, marks[type], (int)word->type == type)) {
+            word->type = (WordType)type;
             break;
         }
-    if (w->type == WORDint)
-        w->at = code_aff(t, w->at);
-    else if (w->type == WORDreal)
-        w->real = code_num(t, w->real);
+    if (word->type == WORDint)
+        word->at = code_aff(codec, word->at);
+    else if (word->type == WORDreal)
+        word->real = code_num(codec, word->real);
     else
-        w->at.c = code_digits(t, "word", INT64_MIN, INT64_MAX, w->at.c);
+        word->at.c =
+            code_digits(codec, "word", INT64_MIN, INT64_MAX, word->at.c);
 }
 
 /* Behind "sig". */
-void signature_text(Codec *t, KernelSignature *s)
+void signature_text(Codec *codec, KernelSignature *signature)
 {
     char *uses = NULL;
     int nop = 0;
 
-    s->kernel = code_word(t, s->kernel);
-    s->expr = code_hash(t, s->expr);
-    launch_text(t, &s->launch);
-    for (int i = 0; code_mark(t, " (", !t->in && s->use[i]); i++) {
-        char use = t->in ? 0 : s->use[i];
-        operand_text(t, &use, code_at(t, s->op, nop, i));
-        if (t->in)
-            vec_push(t->in->arena, uses, use);
+    signature->kernel = code_word(codec, signature->kernel);
+    signature->expr = code_hash(codec, signature->expr);
+    launch_text(codec, &signature->launch);
+    for (int i = 0; code_mark(codec, " (", !codec->in && signature->use[i]);
+         i++) {
+        char use = codec->in ? 0 : signature->use[i];
+        operand_text(codec, &use, code_at(codec, signature->op, nop, i));
+        if (codec->in)
+            vec_push(codec->in->arena, uses, use);
     }
-    if (code_option(t, "i", s->nword))
-        for (int i = 0; t->in ? lex_more(t->in) : i < s->nword; i++)
-            kernel_word(t, code_at(t, s->word, s->nword, i));
-    if (!t->in)
+    if (code_option(codec, "i", signature->nword))
+        for (int i = 0; codec->in ? lex_more(codec->in) : i < signature->nword;
+             i++)
+            kernel_word(codec,
+                        code_at(codec, signature->word, signature->nword, i));
+    if (!codec->in)
         return;
-    vec_push(t->in->arena, uses, 0);
-    s->use = uses;
-    set_signature_hash(t->in->arena, s);
+    vec_push(codec->in->arena, uses, 0);
+    signature->use = uses;
+    set_signature_hash(codec->in->arena, signature);
 }
 
-void set_signature_hash(Arena *a, KernelSignature *s)
+void set_signature_hash(Arena *a, KernelSignature *signature)
 {
     Text out = { .arena = a };
-    KernelSignature copy = *s;
+    KernelSignature copy = *signature;
 
     putn(&out, "sig", 3);
     signature_text(&(Codec){ .out = &out }, &copy);
     putn(&out, "\n", 1);
-    s->hash = XXH3_64bits(out.s, out.len);
+    signature->hash = XXH3_64bits(out.s, out.len);
 }
 
 /* ---- calls --------------------------------------------------------------- */
 
 /* By operand what the call does to its buffer: several may have one. */
-static const char *uses(Arena *a, const KernelSignature *d, const Instr *s)
+static const char *uses(Arena *a, const KernelSignature *signature,
+                        const Instr *instr)
 {
     char *rw = NULL;
-    for (int i = 0; i < s->nbuf; i++)
-        for (int k = 0; k < s->nbuf; k++)
-            if (s->buf[i] >= 0 && s->buf[i] == s->buf[k] &&
-                d->use[i] != d->use[k]) {
-                rw = rw ? rw : strf(a, "%s", d->use);
+    for (int i = 0; i < instr->nbuf; i++)
+        for (int k = 0; k < instr->nbuf; k++)
+            if (instr->buf[i] >= 0 && instr->buf[i] == instr->buf[k] &&
+                signature->use[i] != signature->use[k]) {
+                rw = rw ? rw : strf(a, "%s", signature->use);
                 rw[i] = 'b';
             }
-    return rw ? rw : d->use;
+    return rw ? rw : signature->use;
 }
 
-void bind_signature(Arena *a, const KernelSignature *d, Instr *s)
+void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr)
 {
-    s->kernel = d->kernel;
-    s->launch = d->launch;
-    s->word = d->word;
-    s->nword = d->nword;
-    s->rw = strlen(d->use) == (size_t)s->nbuf ? uses(a, d, s) : NULL;
+    instr->kernel = signature->kernel;
+    instr->launch = signature->launch;
+    instr->word = signature->word;
+    instr->nword = signature->nword;
+    instr->rw = strlen(signature->use) == (size_t)instr->nbuf
+                    ? uses(a, signature, instr)
+                    : NULL;
 }
 
 /* ---- each ---------------------------------------------------------------- */
 
-int64_t operand_bytes(const KernelOperand *o)
+int64_t operand_bytes(const KernelOperand *operand)
 {
-    int64_t n = dtypes[o->dt].bytes;
-    for (int d = 0; d < o->nd; d++)
-        n = sat_mul(n, o->n[d]);
+    int64_t n = dtypes[operand->dt].bytes;
+    for (int d = 0; d < operand->nd; d++)
+        n = sat_mul(n, operand->n[d]);
     return n;
 }
 
-int rows_from(const Plan *p, const Instr *s, int i)
+int rows_from(const Plan *p, const Instr *instr, int i)
 {
-    if (s->kind == Ikernel && s->call.sig < p->nsig)
-        return i < (int)strlen(p->sig[s->call.sig].use)
-                   ? p->sig[s->call.sig].op[i].base - 1
+    if (instr->kind == Ikernel && instr->call.sig < p->nsig)
+        return i < (int)strlen(p->sig[instr->call.sig].use)
+                   ? p->sig[instr->call.sig].op[i].base - 1
                    : -1;
-    if (s->kind == Igmm || s->kind == Igmm_wgrad)
-        return i < 3 && s->gmm.stash >> i & 1 ? OPERAND(gmm, map) : -1;
+    if (instr->kind == Igmm || instr->kind == Igmm_wgrad)
+        return i < 3 && instr->gmm.stash >> i & 1 ? OPERAND(gmm, map) : -1;
     return -1;
 }
 
 /* Is what says where an operand's rows begin one that is read, a map? */
-static int begins(const KernelSignature *s, const KernelOperand *o)
+static int begins(const KernelSignature *signature,
+                  const KernelOperand *operand)
 {
-    int b = o->base - 1;
-    return b >= 0 && b < (int)strlen(s->use) && s->use[b] == 'r' &&
-           s->op[b].dt == Di32 && s->op[b].nd == 1 && o->nd > 1;
+    int b = operand->base - 1;
+    return b >= 0 && b < (int)strlen(signature->use) &&
+           signature->use[b] == 'r' && signature->op[b].dt == Di32 &&
+           signature->op[b].nd == 1 && operand->nd > 1;
 }
 
-static const char *signature_wrong(const PlanCheck *c, const KernelSignature *s)
+static const char *signature_wrong(const PlanCheck *check,
+                                   const KernelSignature *signature)
 {
-    const Mesh *m = c->p->mesh;
-    const char *name = intern(s->kernel);
-    if (!bsearch(&name, c->kernels, (size_t)c->p->nkernel, sizeof name,
+    const Mesh *m = check->p->mesh;
+    const char *name = intern(signature->kernel);
+    if (!bsearch(&name, check->kernels, (size_t)check->p->nkernel, sizeof name,
                  by_pointer) &&
         law(Lkernel_there))
         return "is of a kernel that is not in the plan";
-    const Launch *l = &s->launch;
-    const char *field = launch_wrong(l);
+    const Launch *launch = &signature->launch;
+    const char *field = launch_wrong(launch);
     if (field && law(Llaunch_range))
-        return strf(c->arena, "has a '%s' out of its range", field);
-    if ((l->threads ? l->grain || !l->y || !l->z || !l->then != !l->pairs ||
-                          (l->then && l->persistent)
-                    : !l->grain || l->y || l->z || l->shared || l->persistent ||
-                          l->hopper || l->then || l->pairs) &&
+        return strf(check->arena, "has a '%s' out of its range", field);
+    if ((launch->threads
+             ? launch->grain || !launch->y || !launch->z ||
+                   !launch->then != !launch->pairs ||
+                   (launch->then && launch->persistent)
+             : !launch->grain || launch->y || launch->z || launch->shared ||
+                   launch->persistent || launch->hopper || launch->then ||
+                   launch->pairs) &&
         law(Llaunch))
         return "runs neither on a host nor on a GPU";
-    for (int i = 0; i < s->nword; i++)
-        if (aff_stray(m, &s->word[i].at) && law(Lint_atoms))
+    for (int i = 0; i < signature->nword; i++)
+        if (aff_stray(m, &signature->word[i].at) && law(Lint_atoms))
             return "speaks of atoms that the mesh does not have";
-    for (int i = 0; i < s->nword; i++)
-        if (s->word[i].type == WORDadd &&
-            s->word[i].at.c != (strchr(s->use, 'b') != NULL) && law(Lsig_adds))
+    for (int i = 0; i < signature->nword; i++)
+        if (signature->word[i].type == WORDadd &&
+            signature->word[i].at.c != (strchr(signature->use, 'b') != NULL) &&
+            law(Lsig_adds))
             return "does not say whether it adds to an operand";
-    for (int i = 0; s->use[i]; i++)
-        if (s->op[i].base && !begins(s, &s->op[i]) && law(Lragged_base))
+    for (int i = 0; signature->use[i]; i++)
+        if (signature->op[i].base && !begins(signature, &signature->op[i]) &&
+            law(Lragged_base))
             return "has rows that begin where no operand says";
     return NULL;
 }
 
-const char *signatures_wrong(const PlanCheck *c)
+const char *signatures_wrong(const PlanCheck *check)
 {
-    for (int i = 0; i < c->p->nsig; i++) {
-        const char *why = signature_wrong(c, &c->p->sig[i]);
+    for (int i = 0; i < check->p->nsig; i++) {
+        const char *why = signature_wrong(check, &check->p->sig[i]);
         if (why)
-            return strf(c->arena, "signature %d of '%s' %s", i,
-                        c->p->sig[i].kernel, why);
+            return strf(check->arena, "signature %d of '%s' %s", i,
+                        check->p->sig[i].kernel, why);
     }
     return NULL;
 }

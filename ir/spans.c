@@ -11,32 +11,33 @@ typedef struct SpanCover {
     int n, *top, *own;
 } SpanCover;
 
-static void cover(SpanCover *t, int i, int lo, int hi, int a, int b, int v)
+static void cover(SpanCover *span_cover, int i, int lo, int hi, int a, int b,
+                  int v)
 {
     if (b <= lo || hi <= a)
         return;
     if (a <= lo && hi <= b) {
-        t->own[i] += v;
-        t->top[i] += v;
+        span_cover->own[i] += v;
+        span_cover->top[i] += v;
         return;
     }
     int mid = (lo + hi) / 2;
-    cover(t, 2 * i, lo, mid, a, b, v);
-    cover(t, 2 * i + 1, mid, hi, a, b, v);
-    int l = t->top[2 * i], r = t->top[2 * i + 1];
-    t->top[i] = t->own[i] + (l > r ? l : r);
+    cover(span_cover, 2 * i, lo, mid, a, b, v);
+    cover(span_cover, 2 * i + 1, mid, hi, a, b, v);
+    int l = span_cover->top[2 * i], r = span_cover->top[2 * i + 1];
+    span_cover->top[i] = span_cover->own[i] + (l > r ? l : r);
 }
 
-static int covered(const SpanCover *t, int i, int lo, int hi, int a, int b)
+static int covered(const SpanCover *cover, int i, int lo, int hi, int a, int b)
 {
     if (b <= lo || hi <= a)
         return 0;
     if (a <= lo && hi <= b)
-        return t->top[i];
+        return cover->top[i];
     int mid = (lo + hi) / 2;
-    int l = covered(t, 2 * i, lo, mid, a, b);
-    int r = covered(t, 2 * i + 1, mid, hi, a, b);
-    return t->own[i] + (l > r ? l : r);
+    int l = covered(cover, 2 * i, lo, mid, a, b);
+    int r = covered(cover, 2 * i + 1, mid, hi, a, b);
+    return cover->own[i] + (l > r ? l : r);
 }
 
 static int by_from(const void *a, const void *b)
@@ -58,58 +59,58 @@ static int rank_in(const int64_t *v, int n, int64_t x)
     return (int)(at - v);
 }
 
-/* Who overlaps v[at]. */
-static int partner(const Span *v, int at)
+/* Who overlaps span[at]. */
+static int partner(const Span *span, int at)
 {
-    const Span *x = &v[at];
+    const Span *x = &span[at];
     for (int i = 0; i < at; i++)
-        if (v[i].to >= x->from && v[i].lo < x->hi && x->lo < v[i].hi)
+        if (span[i].to >= x->from && span[i].lo < x->hi && x->lo < span[i].hi)
             return i;
     die("spans: an overlap with nobody");
 }
 
 /* Number the ends of all n spans; returns how many runs lie between them. */
-static int number_ends(Arena *a, Span *v, int n)
+static int number_ends(Arena *a, Span *span, int n)
 {
     int64_t *end = alloc(a, (2 * (size_t)n + 1) * sizeof *end);
     int k = 0;
     for (int i = 0; i < n; i++) {
-        end[2 * i] = v[i].offset;
-        end[2 * i + 1] = v[i].offset + v[i].bytes;
+        end[2 * i] = span[i].offset;
+        end[2 * i + 1] = span[i].offset + span[i].bytes;
     }
     qsort(end, 2 * (size_t)n, sizeof *end, by_value);
     for (int i = 0; i < 2 * n; i++)
         if (!i || end[i] != end[k - 1])
             end[k++] = end[i];
     for (int i = 0; i < n; i++) {
-        v[i].lo = rank_in(end, k, v[i].offset);
-        v[i].hi = rank_in(end, k, v[i].offset + v[i].bytes);
+        span[i].lo = rank_in(end, k, span[i].offset);
+        span[i].hi = rank_in(end, k, span[i].offset + span[i].bytes);
     }
     return k;
 }
 
-int spans_meet(Span *v, int n, int *one, int *two)
+int spans_meet(Span *span, int n, int *one, int *two)
 {
     Arena *a = arena_new();
     Span **ends = alloc(a, ((size_t)n + 1) * sizeof *ends);
     int done = 0, found = 0;
-    SpanCover t = { .n = number_ends(a, v, n) };
+    SpanCover t = { .n = number_ends(a, span, n) };
 
     t.top = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.top);
     t.own = alloc(a, 4 * ((size_t)t.n + 1) * sizeof *t.own);
-    qsort(v, (size_t)n, sizeof *v, by_from);
+    qsort(span, (size_t)n, sizeof *span, by_from);
     for (int i = 0; i < n; i++)
-        ends[i] = &v[i];
+        ends[i] = &span[i];
     qsort(ends, (size_t)n, sizeof *ends, by_to);
     for (int i = 0; i < n && !found; i++) {
-        for (; ends[done]->to < v[i].from; done++)
+        for (; ends[done]->to < span[i].from; done++)
             cover(&t, 1, 0, t.n, ends[done]->lo, ends[done]->hi, -1);
-        if (covered(&t, 1, 0, t.n, v[i].lo, v[i].hi)) {
-            *one = v[partner(v, i)].id;
-            *two = v[i].id;
+        if (covered(&t, 1, 0, t.n, span[i].lo, span[i].hi)) {
+            *one = span[partner(span, i)].id;
+            *two = span[i].id;
             found = 1;
         }
-        cover(&t, 1, 0, t.n, v[i].lo, v[i].hi, 1);
+        cover(&t, 1, 0, t.n, span[i].lo, span[i].hi, 1);
     }
     arena_free(a);
     return found;

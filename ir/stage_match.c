@@ -36,66 +36,69 @@ typedef struct StageMatch {
     const Program **g;   /* by role */
 } StageMatch;
 
-static const char *wrong(const StageMatch *x, int role, const Instr *s,
+static const char *wrong(const StageMatch *match, int role, const Instr *instr,
                          const char *what)
 {
-    return strf(x->arena, "role %d: program '%s': '%s'%s %s", role,
-                programnames[x->program], s->label ? s->label : "",
-                place_text(x->arena, s->file, s->line), what);
+    return strf(match->arena, "role %d: program '%s': '%s'%s %s", role,
+                programnames[match->program], instr->label ? instr->label : "",
+                place_text(match->arena, instr->file, instr->line), what);
 }
 
 /* ---- what each stage does with others ------------------------------------ */
 
-static StageLink *wire_of(StageMatch *x, int role, const Instr *s)
+static StageLink *wire_of(StageMatch *match, int role, const Instr *instr)
 {
-    int peer = (int)s->transfer.peer;
-    int from = s->kind == Isend ? role : peer,
-        to = s->kind == Isend ? peer : role;
-    for (size_t i = 0; i < vec_len(x->wire); i++) {
-        StageLink *w = &x->wire[i];
-        if (w->from == from && w->to == to && w->chan == s->transfer.chan)
+    int peer = (int)instr->transfer.peer;
+    int from = instr->kind == Isend ? role : peer,
+        to = instr->kind == Isend ? peer : role;
+    for (size_t i = 0; i < vec_len(match->wire); i++) {
+        StageLink *w = &match->wire[i];
+        if (w->from == from && w->to == to && w->chan == instr->transfer.chan)
             return w;
     }
-    vec_push(x->arena, x->wire,
-             ((StageLink){ from, to, s->transfer.chan, 0, 0 }));
-    return &x->wire[vec_len(x->wire) - 1];
+    vec_push(match->arena, match->wire,
+             ((StageLink){ from, to, instr->transfer.chan, 0, 0 }));
+    return &match->wire[vec_len(match->wire) - 1];
 }
 
-static void note_instr(StageMatch *x, int role, const Instr *s, int micro)
+static void note_instr(StageMatch *match, int role, const Instr *instr,
+                       int micro)
 {
-    if (s->kind == Isend || s->kind == Irecv) {
-        StageLink *w = wire_of(x, role, s);
-        if (s->kind == Isend)
-            vec_push(x->arena, w->sent, ((Message){ s, micro }));
+    if (instr->kind == Isend || instr->kind == Irecv) {
+        StageLink *w = wire_of(match, role, instr);
+        if (instr->kind == Isend)
+            vec_push(match->arena, w->sent, ((Message){ instr, micro }));
         else
-            vec_push(x->arena, w->got, ((Message){ s, micro }));
-    } else if (s->kind != Iwait && s->atoms & x->p->mesh->mask[Mpp]) {
-        vec_push(x->arena, x->wide[role], s);
+            vec_push(match->arena, w->got, ((Message){ instr, micro }));
+    } else if (instr->kind != Iwait &&
+               instr->atoms & match->p->mesh->mask[Mpp]) {
+        vec_push(match->arena, match->wide[role], instr);
     }
 }
 
 /* Instructions of each phase that concern other stages. */
-static const Instr ***far_instrs(const StageMatch *x, const Program *prog)
+static const Instr ***far_instrs(const StageMatch *match, const Program *prog)
 {
-    const Instr ***v = alloc(x->arena, sizeof *v * (size_t)(prog->nphase + 1));
+    const Instr ***v =
+        alloc(match->arena, sizeof *v * (size_t)(prog->nphase + 1));
     for (int f = 0; f < prog->nphase; f++)
         for (int i = 0; i < prog->phase[f].n; i++) {
-            const Instr *s = &prog->instr[prog->phase[f].first + i];
-            if (s->atoms & x->p->mesh->mask[Mpp])
-                vec_push(x->arena, v[f], s);
+            const Instr *instr = &prog->instr[prog->phase[f].first + i];
+            if (instr->atoms & match->p->mesh->mask[Mpp])
+                vec_push(match->arena, v[f], instr);
         }
     return v;
 }
 
-static void note_role(StageMatch *x, int role)
+static void note_role(StageMatch *match, int role)
 {
-    const Program *prog = x->g[role];
-    const Instr ***v = far_instrs(x, prog);
-    const ScheduleSlot *row = program_rows(x->arena, prog);
+    const Program *prog = match->g[role];
+    const Instr ***v = far_instrs(match, prog);
+    const ScheduleSlot *row = program_rows(match->arena, prog);
     for (size_t t = 0; t < vec_len(row); t++) {
         const Instr **far = v[row[t].phase];
         for (size_t i = 0; i < vec_len(far); i++)
-            note_instr(x, role, far[i], row[t].micro);
+            note_instr(match, role, far[i], row[t].micro);
     }
 }
 
@@ -115,75 +118,77 @@ static const uint32_t *parts_of(const Program *prog, int v, int *shape)
 }
 
 /* Does b receive what a sends, lying as a reads it? */
-static int same_type(const StageMatch *x, int role, const Instr *a,
+static int same_type(const StageMatch *match, int role, const Instr *a,
                      const Instr *i)
 {
     const ValueUse *f = &a->flow[0], *t = &i->flow[0];
     int shape = 0;
-    const uint32_t *part = parts_of(x->g[role], f->read, &shape);
+    const uint32_t *part = parts_of(match->g[role], f->read, &shape);
     shape = f->as >= 0 ? f->as : shape;
-    return shapes_equal(&x->p->shape[shape], &x->p->shape[t->shape]) &&
+    return shapes_equal(&match->p->shape[shape], &match->p->shape[t->shape]) &&
            !memcmp(part, t->part, sizeof t->part);
 }
 
-static const char *wire_wrong(const StageMatch *x, const StageLink *w)
+static const char *wire_wrong(const StageMatch *match, const StageLink *link)
 {
-    size_t n = vec_len(w->sent), m = vec_len(w->got);
+    size_t n = vec_len(link->sent), m = vec_len(link->got);
     const Instr *last = 0;
     for (size_t i = 0; i < n || i < m; i++) {
         if (i >= n && law(Lreceived_is_sent))
-            return wrong(x, w->to, w->got[i].s, "receives what nobody sends");
-        const Message *a = &w->sent[i], *b = &w->got[i];
+            return wrong(match, link->to, link->got[i].s,
+                         "receives what nobody sends");
+        const Message *a = &link->sent[i], *b = &link->got[i];
         if (i >= m && law(Lsent_is_received))
-            return wrong(x, w->from, a->s, "sends what nobody receives");
+            return wrong(match, link->from, a->s, "sends what nobody receives");
         if (a->micro != b->micro && law(Lsame_micro))
-            return wrong(x, w->from, a->s,
-                         strf(x->arena,
+            return wrong(match, link->from, a->s,
+                         strf(match->arena,
                               "sends micro-batch %d where stage %d receives %d",
-                              a->micro, w->to, b->micro));
+                              a->micro, link->to, b->micro));
         if (a->s == last)
             continue;
         last = a->s;
-        if (a->s->flow && b->s->flow && !same_type(x, w->from, a->s, b->s) &&
-            law(Lsame_type))
-            return wrong(x, w->from, a->s,
+        if (a->s->flow && b->s->flow &&
+            !same_type(match, link->from, a->s, b->s) && law(Lsame_type))
+            return wrong(match, link->from, a->s,
                          "sends another type than is received");
     }
     return 0;
 }
 
-static const char *wide_wrong(const StageMatch *x, int role)
+static const char *wide_wrong(const StageMatch *match, int role)
 {
-    size_t n = vec_len(x->wide[0]), m = vec_len(x->wide[role]);
+    size_t n = vec_len(match->wide[0]), m = vec_len(match->wide[role]);
     for (size_t i = 0; i < m; i++) {
-        const Instr *b = x->wide[role][i], *a = i < n ? x->wide[0][i] : NULL;
+        const Instr *b = match->wide[role][i],
+                    *a = i < n ? match->wide[0][i] : NULL;
         if ((!a || a->atoms != b->atoms || !same_args(a, b)) && law(Lwide_same))
-            return wrong(x, role, b,
+            return wrong(match, role, b,
                          "is another collective than that of the other stages");
     }
     if (n != m && law(Lwide_count))
-        return wrong(x, 0, x->wide[0][m],
+        return wrong(match, 0, match->wide[0][m],
                      "is a collective that not all stages have");
     return NULL;
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
-static const char *program_meets(StageMatch *x)
+static const char *program_meets(StageMatch *match)
 {
     const char *why = 0;
-    for (int i = 0; i < x->p->nrole; i++)
-        note_role(x, i);
-    for (size_t i = 0; i < vec_len(x->wire) && !why; i++)
-        why = wire_wrong(x, &x->wire[i]);
-    for (int i = 0; i < x->p->nrole && !why; i++)
-        why = wide_wrong(x, i);
+    for (int i = 0; i < match->p->nrole; i++)
+        note_role(match, i);
+    for (size_t i = 0; i < vec_len(match->wire) && !why; i++)
+        why = wire_wrong(match, &match->wire[i]);
+    for (int i = 0; i < match->p->nrole && !why; i++)
+        why = wide_wrong(match, i);
     if (why)
         return why;
-    const char *stuck = plan_time(x->arena, x->p, x->program).stuck;
+    const char *stuck = plan_time(match->arena, match->p, match->program).stuck;
     return stuck && law(Lno_deadlock)
-               ? strf(x->arena, "program '%s': deadlock: %s",
-                      programnames[x->program], stuck)
+               ? strf(match->arena, "program '%s': deadlock: %s",
+                      programnames[match->program], stuck)
                : NULL;
 }
 

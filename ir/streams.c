@@ -29,35 +29,37 @@ const char *const streamnames[NSTREAM] = { "compute", "comm", "copy", "p2p",
 
 /* ---- text ---------------------------------------------------------------- */
 
-static int event_text(Codec *t, int event)
+static int event_text(Codec *codec, int event)
 {
-    code_need(t, "e");
-    return (int)code_digits(t, "event", 1, MAXEVENT, event);
+    code_need(codec, "e");
+    return (int)code_digits(codec, "event", 1, MAXEVENT, event);
 }
 
-void issue_text(Codec *t, Issue *l)
+void issue_text(Codec *codec, Issue *issue)
 {
-    if (code_key(t, "stream", l->stream != STREAMcompute))
-        l->stream =
-            (StreamKind)code_choice(t, streamnames, NSTREAM, (int)l->stream);
-    if (code_key(t, "wait", l->nwait > 0))
-        for (int i = 0; !i || code_mark(t, ",", i < l->nwait); i++) {
-            int *event = code_at(t, l->wait, l->nwait, i);
-            *event = event_text(t, *event);
+    if (code_key(codec, "stream", issue->stream != STREAMcompute))
+        issue->stream = (StreamKind)code_choice(codec, streamnames, NSTREAM,
+                                                (int)issue->stream);
+    if (code_key(codec, "wait", issue->nwait > 0))
+        for (int i = 0; !i || code_mark(codec, ",", i < issue->nwait); i++) {
+            int *event = code_at(codec, issue->wait, issue->nwait, i);
+            *event = event_text(codec, *event);
         }
-    if (code_key(t, "record", l->record))
-        l->record = event_text(t, l->record);
-    if (code_key(t, "priority", l->priority))
-        l->priority = (int)code_range(t, "priority", 1, 1, l->priority);
-    if (code_key(t, "sms", l->sms))
-        l->sms = (int)code_range(t, "multiprocessors", 1, MAXSMS, l->sms);
+    if (code_key(codec, "record", issue->record))
+        issue->record = event_text(codec, issue->record);
+    if (code_key(codec, "priority", issue->priority))
+        issue->priority =
+            (int)code_range(codec, "priority", 1, 1, issue->priority);
+    if (code_key(codec, "sms", issue->sms))
+        issue->sms =
+            (int)code_range(codec, "multiprocessors", 1, MAXSMS, issue->sms);
 }
 
-int program_streams(const Program *g)
+int program_streams(const Program *program)
 {
-    for (int i = 0; i < g->ninstr; i++) {
-        const Issue *l = &g->instr[i].issue;
-        if (l->stream != STREAMcompute || l->record || l->nwait)
+    for (int i = 0; i < program->ninstr; i++) {
+        const Issue *issue = &program->instr[i].issue;
+        if (issue->stream != STREAMcompute || issue->record || issue->nwait)
             return 1;
     }
     return 0;
@@ -68,33 +70,34 @@ typedef struct Behind {
     int done[NSTREAM], *recorder;
 } Behind;
 
-static void pass_wait(Behind *x, const Program *g, int *behind, int instr,
+static void pass_wait(Behind *x, const Program *program, int *behind, int instr,
                       int recorder)
 {
-    StreamKind on = g->instr[recorder].issue.stream;
+    StreamKind on = program->instr[recorder].issue.stream;
     if (on == STREAMcompute)
         return;
     for (int i = x->done[on]; i <= recorder; i++)
-        if (g->instr[i].issue.stream == on)
+        if (program->instr[i].issue.stream == on)
             behind[i] = instr;
     if (x->done[on] <= recorder)
         x->done[on] = recorder + 1;
 }
 
-int *instrs_behind(Arena *a, const Program *g)
+int *instrs_behind(Arena *a, const Program *program)
 {
-    int *behind = alloc(a, sizeof *behind * (size_t)(g->ninstr + 1));
+    int *behind = alloc(a, sizeof *behind * (size_t)(program->ninstr + 1));
     Behind x = { { 0 }, NULL };
-    for (int i = 0; i < g->ninstr; i++) {
-        const Issue *l = &g->instr[i].issue;
-        behind[i] = l->stream ? g->ninstr : i + 1;
-        for (int k = 0; k < l->nwait && l->stream == STREAMcompute; k++)
-            if ((size_t)l->wait[k] < vec_len(x.recorder) && l->wait[k] > 0)
-                pass_wait(&x, g, behind, i, x.recorder[l->wait[k]]);
-        while (l->record && vec_len(x.recorder) <= (size_t)l->record)
+    for (int i = 0; i < program->ninstr; i++) {
+        const Issue *issue = &program->instr[i].issue;
+        behind[i] = issue->stream ? program->ninstr : i + 1;
+        for (int k = 0; k < issue->nwait && issue->stream == STREAMcompute; k++)
+            if ((size_t)issue->wait[k] < vec_len(x.recorder) &&
+                issue->wait[k] > 0)
+                pass_wait(&x, program, behind, i, x.recorder[issue->wait[k]]);
+        while (issue->record && vec_len(x.recorder) <= (size_t)issue->record)
             vec_push(a, x.recorder, i);
-        if (l->record)
-            x.recorder[l->record] = i;
+        if (issue->record)
+            x.recorder[issue->record] = i;
     }
     return behind;
 }
@@ -133,119 +136,124 @@ typedef struct StreamWalk {
     Cell *cell;
 } StreamWalk;
 
-static const char *wrong(const StreamWalk *x, int instr, const char *what)
+static const char *wrong(const StreamWalk *walk, int instr, const char *what)
 {
-    return instr_told(x->c, x->g, instr, what);
+    return instr_told(walk->c, walk->g, instr, what);
 }
 
-static EventUse *event_of(StreamWalk *x, int e)
+static EventUse *event_of(StreamWalk *walk, int e)
 {
-    while (vec_len(x->event) <= (size_t)e)
-        vec_push(x->c->arena, x->event, ((EventUse){ 0 }));
-    return &x->event[e];
+    while (vec_len(walk->event) <= (size_t)e)
+        vec_push(walk->c->arena, walk->event, ((EventUse){ 0 }));
+    return &walk->event[e];
 }
 
-static const char *issue_wrong(StreamWalk *x, int instr)
+static const char *issue_wrong(StreamWalk *walk, int instr)
 {
-    const Instr *s = &x->g->instr[instr];
-    const Issue *l = &s->issue;
+    const Instr *s = &walk->g->instr[instr];
+    const Issue *issue = &s->issue;
     int kernel = instr_info(s->kind)->cls == CLASScompute;
-    if ((l->sms || l->priority) && !kernel && law(Lissue_kernel))
-        return wrong(x, instr, "is no kernel, and has a priority or a budget");
-    for (int i = 0; i < l->nwait; i++)
-        event_of(x, l->wait[i])->waited++;
-    if (!l->record)
+    if ((issue->sms || issue->priority) && !kernel && law(Lissue_kernel))
+        return wrong(walk, instr,
+                     "is no kernel, and has a priority or a budget");
+    for (int i = 0; i < issue->nwait; i++)
+        event_of(walk, issue->wait[i])->waited++;
+    if (!issue->record)
         return NULL;
-    EventUse *e = event_of(x, l->record);
+    EventUse *e = event_of(walk, issue->record);
     if (e->recorder && law(Levent_once))
-        return wrong(
-            x, instr,
-            strf(x->c->arena, "records event %d, as another does", l->record));
+        return wrong(walk, instr,
+                     strf(walk->c->arena, "records event %d, as another does",
+                          issue->record));
     e->recorder = instr + 1;
     return NULL;
 }
 
-static const char *events_wrong(StreamWalk *x)
+static const char *events_wrong(StreamWalk *walk)
 {
     const char *why = NULL;
-    for (int i = 0; i < x->g->ninstr && !why; i++)
-        why = issue_wrong(x, i);
-    for (size_t e = 0; e < vec_len(x->event) && !why; e++)
-        if (x->event[e].recorder && !x->event[e].waited && law(Levent_waited))
-            why = wrong(x, x->event[e].recorder - 1,
+    for (int i = 0; i < walk->g->ninstr && !why; i++)
+        why = issue_wrong(walk, i);
+    for (size_t e = 0; e < vec_len(walk->event) && !why; e++)
+        if (walk->event[e].recorder && !walk->event[e].waited &&
+            law(Levent_waited))
+            why = wrong(walk, walk->event[e].recorder - 1,
                         "records an event for which nobody waits");
     return why;
 }
 
 /* ---- bytes --------------------------------------------------------------- */
 
-static const SlotGroup *frame_of(const StreamWalk *x, const Buf *b)
+static const SlotGroup *frame_of(const StreamWalk *walk, const Buf *b)
 {
-    return b->frame ? &x->g->frame[b->frame - 1] : NULL;
+    return b->frame ? &walk->g->frame[b->frame - 1] : NULL;
 }
 
 /* From its place on: what lies in a stack may begin at any of its rows. */
-static int64_t reach(const StreamWalk *x, const Buf *b)
+static int64_t reach(const StreamWalk *walk, const Buf *b)
 {
-    return b->stack ? x->c->r->buf[b->stack - 1].bytes : b->bytes;
+    return b->stack ? walk->c->r->buf[b->stack - 1].bytes : b->bytes;
 }
 
 /* A buffer has a place, one in a frame as many as that has slots. */
-static int places(const StreamWalk *x, const Buf *b)
+static int places(const StreamWalk *walk, const Buf *b)
 {
-    return b->frame ? frame_of(x, b)->nslot : 1;
+    return b->frame ? frame_of(walk, b)->nslot : 1;
 }
 
-static int64_t place(const StreamWalk *x, const Buf *b, int slot)
+static int64_t place(const StreamWalk *walk, const Buf *b, int slot)
 {
-    return b->offset + (b->frame ? frame_of(x, b)->slot[slot] : 0);
+    return b->offset + (b->frame ? frame_of(walk, b)->slot[slot] : 0);
 }
 
-static void cut(StreamWalk *x, int64_t from, int64_t bytes)
+static void cut(StreamWalk *walk, int64_t from, int64_t bytes)
 {
-    vec_push(x->c->arena, x->edge, from);
-    vec_push(x->c->arena, x->edge, from + bytes);
+    vec_push(walk->c->arena, walk->edge, from);
+    vec_push(walk->c->arena, walk->edge, from + bytes);
 }
 
-static int lives_in(const StreamWalk *x, const Buf *b)
+static int lives_in(const StreamWalk *walk, const Buf *b)
 {
-    return b->prog < 0 || b->prog == x->prog;
+    return b->prog < 0 || b->prog == walk->prog;
 }
 
 /* Of every buffer that may be touched, at every place. */
-static void cut_cells(StreamWalk *x)
+static void cut_cells(StreamWalk *walk)
 {
     for (int k = TRANSFERS; k <= PRODUCTS; k++)
-        cut(x, k, 1);
-    for (int i = 0; i < x->c->r->nbuf; i++) {
-        const Buf *b = &x->c->r->buf[i];
-        for (int k = 0; lives_in(x, b) && k < places(x, b); k++)
-            cut(x, place(x, b, k), reach(x, b));
+        cut(walk, k, 1);
+    for (int i = 0; i < walk->c->r->nbuf; i++) {
+        const Buf *b = &walk->c->r->buf[i];
+        for (int k = 0; lives_in(walk, b) && k < places(walk, b); k++)
+            cut(walk, place(walk, b, k), reach(walk, b));
     }
-    vec_sort(x->edge, by_value);
-    for (size_t i = 0; i < vec_len(x->edge); i++)
-        if (!x->nedge || x->edge[i] != x->edge[x->nedge - 1])
-            x->edge[x->nedge++] = x->edge[i];
-    x->cell = alloc(x->c->arena, (size_t)x->nedge * sizeof *x->cell);
+    vec_sort(walk->edge, by_value);
+    for (size_t i = 0; i < vec_len(walk->edge); i++)
+        if (!walk->nedge || walk->edge[i] != walk->edge[walk->nedge - 1])
+            walk->edge[walk->nedge++] = walk->edge[i];
+    walk->cell =
+        alloc(walk->c->arena, (size_t)walk->nedge * sizeof *walk->cell);
 }
 
 /* The first cell of each place of each buffer. */
-static void find_cells(StreamWalk *x)
+static void find_cells(StreamWalk *walk)
 {
-    int n = x->c->r->nbuf;
-    x->first = alloc(x->c->arena, sizeof *x->first * (size_t)(n + 1));
+    int n = walk->c->r->nbuf;
+    walk->first = alloc(walk->c->arena, sizeof *walk->first * (size_t)(n + 1));
     for (int i = 0; i < n; i++) {
-        const Buf *b = &x->c->r->buf[i];
-        size_t many = lives_in(x, b) ? (size_t)places(x, b) : 0;
-        x->first[i] = alloc(x->c->arena, sizeof **x->first * (many + 1));
+        const Buf *b = &walk->c->r->buf[i];
+        size_t many = lives_in(walk, b) ? (size_t)places(walk, b) : 0;
+        walk->first[i] =
+            alloc(walk->c->arena, sizeof **walk->first * (many + 1));
         for (int k = 0; k < (int)many; k++)
-            x->first[i][k] = first_from(x->edge, x->nedge, place(x, b, k));
+            walk->first[i][k] =
+                first_from(walk->edge, walk->nedge, place(walk, b, k));
     }
 }
 
-static int shared_byte(const Instr *s)
+static int shared_byte(const Instr *instr)
 {
-    switch (instr_info(s->kind)->cls) {
+    switch (instr_info(instr->kind)->cls) {
     case CLASStransfer: return TRANSFERS;
     case CLASScollective: return COLLECTIVES;
     case CLASSproduct: return PRODUCTS;
@@ -254,95 +262,100 @@ static int shared_byte(const Instr *s)
 }
 
 /* Any cell that the instruction may touch, if f is true of one. */
-static int any_cell(StreamWalk *x, const Instr *s, int f(StreamWalk *, int))
+static int any_cell(StreamWalk *walk, const Instr *instr,
+                    int f(StreamWalk *, int))
 {
-    int both = shared_byte(s), any = both && f(x, both - TRANSFERS);
-    for (int i = 0; i < s->nbuf; i++) {
-        const Buf *b = s->buf[i] < 0 ? NULL : &x->c->r->buf[s->buf[i]];
-        for (int p = 0; b && p < places(x, b); p++)
-            for (int c = x->first[s->buf[i]][p];
-                 x->edge[c] < place(x, b, p) + reach(x, b); c++)
-                any |= f(x, c);
+    int both = shared_byte(instr), any = both && f(walk, both - TRANSFERS);
+    for (int i = 0; i < instr->nbuf; i++) {
+        const Buf *b =
+            instr->buf[i] < 0 ? NULL : &walk->c->r->buf[instr->buf[i]];
+        for (int p = 0; b && p < places(walk, b); p++)
+            for (int c = walk->first[instr->buf[i]][p];
+                 walk->edge[c] < place(walk, b, p) + reach(walk, b); c++)
+                any |= f(walk, c);
     }
     return any;
 }
 
-static int mark_raced(StreamWalk *x, int cell)
+static int mark_raced(StreamWalk *walk, int cell)
 {
-    return x->raced[cell] = 1;
+    return walk->raced[cell] = 1;
 }
 
-static int is_raced(StreamWalk *x, int cell)
+static int is_raced(StreamWalk *walk, int cell)
 {
-    return x->raced[cell];
+    return walk->raced[cell];
 }
 
 /* What only compute touches cannot race: only cells that an instruction of
  * another stream touches are looked at. */
-static void find_raced(StreamWalk *x)
+static void find_raced(StreamWalk *walk)
 {
-    x->raced = alloc(x->c->arena, (size_t)x->nedge * sizeof *x->raced);
-    for (int k = 0; k < x->g->ninstr; k++)
-        if (x->g->instr[k].issue.stream)
-            any_cell(x, &x->g->instr[k], mark_raced);
+    walk->raced =
+        alloc(walk->c->arena, (size_t)walk->nedge * sizeof *walk->raced);
+    for (int k = 0; k < walk->g->ninstr; k++)
+        if (walk->g->instr[k].issue.stream)
+            any_cell(walk, &walk->g->instr[k], mark_raced);
 }
 
 /* From each cell the way to the next of them. */
-static void chain_raced(StreamWalk *x)
+static void chain_raced(StreamWalk *walk)
 {
-    for (int c = x->nedge - 1, next = c; c >= 0; c--)
-        x->raced[c] = next = x->raced[c] ? c : next;
+    for (int c = walk->nedge - 1, next = c; c >= 0; c--)
+        walk->raced[c] = next = walk->raced[c] ? c : next;
 }
 
 /* Of the bytes from a cell on, up to a place: does the stream know of all that
  * it must not race with? */
-static int touch(StreamWalk *x, StreamKind on, int from, int64_t to, int writes)
+static int touch(StreamWalk *walk, StreamKind on, int from, int64_t to,
+                 int writes)
 {
-    const Clock *now = &x->now[on];
+    const Clock *now = &walk->now[on];
     int known = 1;
-    for (int i = x->raced[from]; x->edge[i] < to; i = x->raced[i + 1]) {
-        Cell *c = &x->cell[i];
-        known &= now->of[c->writer] >= c->wrote;
+    for (int i = walk->raced[from]; walk->edge[i] < to;
+         i = walk->raced[i + 1]) {
+        Cell *cell = &walk->cell[i];
+        known &= now->of[cell->writer] >= cell->wrote;
         for (int s = 0; s < NSTREAM && writes; s++)
-            known &= now->of[s] >= c->read[s];
+            known &= now->of[s] >= cell->read[s];
         if (writes)
-            *c = (Cell){ .wrote = now->of[on], .writer = on };
+            *cell = (Cell){ .wrote = now->of[on], .writer = on };
         else
-            c->read[on] = now->of[on];
+            cell->read[on] = now->of[on];
     }
     return known;
 }
 
-static int touch_buffer(StreamWalk *x, StreamKind on, int buf, int micro,
+static int touch_buffer(StreamWalk *walk, StreamKind on, int buf, int micro,
                         int writes)
 {
-    const Buf *b = &x->c->r->buf[buf];
-    int slot = b->frame ? frame_of(x, b)->of[micro] : 0;
-    return touch(x, on, x->first[buf][slot], place(x, b, slot) + reach(x, b),
-                 writes);
+    const Buf *b = &walk->c->r->buf[buf];
+    int slot = b->frame ? frame_of(walk, b)->of[micro] : 0;
+    return touch(walk, on, walk->first[buf][slot],
+                 place(walk, b, slot) + reach(walk, b), writes);
 }
 
 /* ---- instructions -------------------------------------------------------- */
 
-static const char *accesses_wrong(StreamWalk *x, int instr, int micro)
+static const char *accesses_wrong(StreamWalk *walk, int instr, int micro)
 {
-    const Instr *s = &x->g->instr[instr];
+    const Instr *s = &walk->g->instr[instr];
     StreamKind on = s->issue.stream;
     int both = shared_byte(s);
-    if (both && !touch(x, on, both - TRANSFERS, both + 1, 1) &&
+    if (both && !touch(walk, on, both - TRANSFERS, both + 1, 1) &&
         law(Lclass_ordered))
         return wrong(
-            x, instr,
+            walk, instr,
             "is not ordered with what is of its class on another stream");
     for (int i = 0; i < s->nbuf; i++)
         if (s->buf[i] >= 0 &&
-            !touch_buffer(x, on, s->buf[i], micro, instr_use(s, i) != 'r') &&
+            !touch_buffer(walk, on, s->buf[i], micro, instr_use(s, i) != 'r') &&
             law(Laccess_ordered))
             return wrong(
-                x, instr,
-                strf(x->c->arena,
+                walk, instr,
+                strf(walk->c->arena,
                      "uses '%s' while another stream may use its bytes",
-                     x->c->r->buf[s->buf[i]].name));
+                     walk->c->r->buf[s->buf[i]].name));
     return NULL;
 }
 
@@ -353,96 +366,98 @@ static void join(Clock *to, const Clock *from)
             to->of[s] = from->of[s];
 }
 
-static const char *begin(StreamWalk *x, int instr, int micro)
+static const char *begin(StreamWalk *walk, int instr, int micro)
 {
-    const Issue *l = &x->g->instr[instr].issue;
-    Clock *now = &x->now[l->stream];
-    for (int i = 0; i < l->nwait; i++) {
-        const Clock *e = &event_of(x, l->wait[i])->at;
+    const Issue *issue = &walk->g->instr[instr].issue;
+    Clock *now = &walk->now[issue->stream];
+    for (int i = 0; i < issue->nwait; i++) {
+        const Clock *e = &event_of(walk, issue->wait[i])->at;
         if (!e->of[STREAMcompute] && law(Levent_recorded))
-            return wrong(x, instr,
-                         strf(x->c->arena,
+            return wrong(walk, instr,
+                         strf(walk->c->arena,
                               "waits for event %d, which is not recorded yet",
-                              l->wait[i]));
+                              issue->wait[i]));
         join(now, e);
     }
     if (!now->of[STREAMcompute] && law(Lstream_begins))
-        return wrong(x, instr, "begins a stream behind nothing");
-    now->of[l->stream]++;
-    const char *why = accesses_wrong(x, instr, micro);
-    if (l->record)
-        event_of(x, l->record)->at = *now;
+        return wrong(walk, instr, "begins a stream behind nothing");
+    now->of[issue->stream]++;
+    const char *why = accesses_wrong(walk, instr, micro);
+    if (issue->record)
+        event_of(walk, issue->record)->at = *now;
     return why;
 }
 
 /* By buffer: does it say a row's micro-batch, or hold its inputs? */
-static char *loaded(const StreamWalk *x)
+static char *loaded(const StreamWalk *walk)
 {
-    const Role *r = x->c->r;
-    char *is = alloc(x->c->arena, (size_t)r->nbuf + 1);
-    for (int i = 0; i < r->ntensor; i++)
-        if (r->tensor[i].kind == TKinput)
-            is[r->tensor[i].buf] = 1;
-    for (int i = 0; i < r->nin; i++)
-        if (r->in[i].value == STEPmicro)
-            is[r->in[i].buf] = 1;
+    const Role *role = walk->c->r;
+    char *is = alloc(walk->c->arena, (size_t)role->nbuf + 1);
+    for (int i = 0; i < role->ntensor; i++)
+        if (role->tensor[i].kind == TKinput)
+            is[role->tensor[i].buf] = 1;
+    for (int i = 0; i < role->nin; i++)
+        if (role->in[i].value == STEPmicro)
+            is[role->in[i].buf] = 1;
     return is;
 }
 
 /* What of each phase must be looked at in each of its rows. */
-static void list_phases(StreamWalk *x)
+static void list_phases(StreamWalk *walk)
 {
-    Arena *a = x->c->arena;
-    const char *is = loaded(x);
-    x->heard = alloc(a, sizeof *x->heard * (size_t)(x->g->nphase + 1));
-    x->given = alloc(a, sizeof *x->given * (size_t)(x->g->nphase + 1));
-    for (int p = 0; p < x->g->nphase; p++)
-        for (int i = 0; i < x->g->phase[p].n; i++) {
-            int at = x->g->phase[p].first + i;
-            const Instr *s = &x->g->instr[at];
+    Arena *a = walk->c->arena;
+    const char *is = loaded(walk);
+    walk->heard = alloc(a, sizeof *walk->heard * (size_t)(walk->g->nphase + 1));
+    walk->given = alloc(a, sizeof *walk->given * (size_t)(walk->g->nphase + 1));
+    for (int p = 0; p < walk->g->nphase; p++)
+        for (int i = 0; i < walk->g->phase[p].n; i++) {
+            int at = walk->g->phase[p].first + i;
+            const Instr *s = &walk->g->instr[at];
             if (s->issue.stream || s->issue.nwait || s->issue.record ||
-                any_cell(x, s, is_raced))
-                vec_push(a, x->heard[p], at);
+                any_cell(walk, s, is_raced))
+                vec_push(a, walk->heard[p], at);
             for (int k = 0; k < s->nbuf; k++)
                 if (s->buf[k] >= 0 && is[s->buf[k]])
-                    vec_push(a, x->given[p], s->buf[k]);
+                    vec_push(a, walk->given[p], s->buf[k]);
         }
 }
 
 /* Before a row compute gets what it reads of its micro-batch. */
-static const char *load(StreamWalk *x, int phase)
+static const char *load(StreamWalk *walk, int phase)
 {
-    const int *v = x->given[phase];
-    x->now[STREAMcompute].of[STREAMcompute]++;
+    const int *v = walk->given[phase];
+    walk->now[STREAMcompute].of[STREAMcompute]++;
     for (size_t i = 0; i < vec_len(v); i++)
-        if (!touch_buffer(x, STREAMcompute, v[i], 0, 1) && law(Laccess_ordered))
-            return wrong(x, x->g->phase[phase].first,
-                         strf(x->c->arena,
+        if (!touch_buffer(walk, STREAMcompute, v[i], 0, 1) &&
+            law(Laccess_ordered))
+            return wrong(walk, walk->g->phase[phase].first,
+                         strf(walk->c->arena,
                               "begins a row, which gets '%s' while another "
                               "stream may use it",
-                              x->c->r->buf[v[i]].name));
+                              walk->c->r->buf[v[i]].name));
     return NULL;
 }
 
-static const char *walk(StreamWalk *x)
+static const char *walk(StreamWalk *stream_walk)
 {
-    const ScheduleSlot *row = program_rows(x->c->arena, x->g);
+    const ScheduleSlot *row =
+        program_rows(stream_walk->c->arena, stream_walk->g);
     const char *why = NULL;
     for (size_t t = 0; t < vec_len(row) && !why; t++) {
         int p = row[t].phase;
-        const int *v = x->heard[p];
-        if (x->g->phase[p].repeat && row[t].micro > 1)
+        const int *v = stream_walk->heard[p];
+        if (stream_walk->g->phase[p].repeat && row[t].micro > 1)
             continue;
-        why = load(x, p);
+        why = load(stream_walk, p);
         for (size_t k = 0; k < vec_len(v) && !why; k++)
-            why = begin(x, v[k], row[t].micro);
+            why = begin(stream_walk, v[k], row[t].micro);
     }
     return why;
 }
 
-const char *streams_wrong(const PlanCheck *c, int prog)
+const char *streams_wrong(const PlanCheck *check, int prog)
 {
-    StreamWalk x = { .c = c, .g = &c->r->prog[prog], .prog = prog };
+    StreamWalk x = { .c = check, .g = &check->r->prog[prog], .prog = prog };
     const char *why = events_wrong(&x);
     if (why || !program_streams(x.g))
         return why;
@@ -454,8 +469,8 @@ const char *streams_wrong(const PlanCheck *c, int prog)
     why = walk(&x);
     for (int s = 0; s < NSTREAM && !why; s++)
         if (x.now[STREAMcompute].of[s] < x.now[s].of[s] && law(Lstream_ends))
-            why = strf(c->arena,
+            why = strf(check->arena,
                        "role %d: program '%s' ends while its stream %s goes on",
-                       c->role, programnames[x.g->kind], streamnames[s]);
+                       check->role, programnames[x.g->kind], streamnames[s]);
     return why;
 }

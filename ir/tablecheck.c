@@ -20,207 +20,220 @@ typedef struct TableCheck { /* a program's table being looked at */
     int **uses; /* by call: vec of the frames it names */
 } TableCheck;
 
-static const char *wrong(const TableCheck *t, const char *what)
+static const char *wrong(const TableCheck *check, const char *what)
 {
-    return program_told(t->c, t->g->kind, what);
+    return program_told(check->c, check->g->kind, what);
 }
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static void find_calls(TableCheck *t)
+static void find_calls(TableCheck *check)
 {
-    const Program *prog = t->g;
-    while (t->call < prog->nphase && prog->phase[t->call].repeat)
-        t->call++;
-    while (t->call + t->ncall < prog->nphase &&
-           !prog->phase[t->call + t->ncall].repeat)
-        t->ncall++;
-    if (!t->ncall)
+    const Program *prog = check->g;
+    while (check->call < prog->nphase && prog->phase[check->call].repeat)
+        check->call++;
+    while (check->call + check->ncall < prog->nphase &&
+           !prog->phase[check->call + check->ncall].repeat)
+        check->ncall++;
+    if (!check->ncall)
         return;
-    const Phase *last = &prog->phase[t->call + t->ncall - 1];
-    t->first = prog->phase[t->call].first;
-    t->end = last->first + last->n;
+    const Phase *last = &prog->phase[check->call + check->ncall - 1];
+    check->first = prog->phase[check->call].first;
+    check->end = last->first + last->n;
 }
 
-static const char *slots_wrong(TableCheck *t)
+static const char *slots_wrong(TableCheck *check)
 {
-    const Program *prog = t->g;
-    if (!t->ncall)
+    const Program *prog = check->g;
+    if (!check->ncall)
         return prog->nslot && law(Ltable_calls)
-                   ? wrong(t, "has a table and no calls")
+                   ? wrong(check, "has a table and no calls")
                    : NULL;
-    if ((!prog->nslot || prog->nslot % t->ncall) && law(Ltable_full))
+    if ((!prog->nslot || prog->nslot % check->ncall) && law(Ltable_full))
         return wrong(
-            t, "has a table that does not have each call for each micro-batch");
-    t->micros = prog->nslot / t->ncall;
-    char *seen = alloc(t->c->arena, (size_t)prog->nslot);
+            check,
+            "has a table that does not have each call for each micro-batch");
+    check->micros = prog->nslot / check->ncall;
+    char *seen = alloc(check->c->arena, (size_t)prog->nslot);
     for (int i = 0; i < prog->nslot; i++) {
-        const ScheduleSlot *r = &prog->slot[i];
-        if ((r->phase < t->call || r->phase >= t->call + t->ncall ||
-             r->micro < 0 || r->micro >= t->micros) &&
+        const ScheduleSlot *slot = &prog->slot[i];
+        if ((slot->phase < check->call ||
+             slot->phase >= check->call + check->ncall || slot->micro < 0 ||
+             slot->micro >= check->micros) &&
             law(Lrow_known))
-            return wrong(t, strf(t->c->arena,
-                                 "has no row %d: phase %d, micro-batch %d", i,
-                                 r->phase, r->micro));
-        char *at = &seen[(int64_t)(r->phase - t->call) * t->micros + r->micro];
+            return wrong(check, strf(check->c->arena,
+                                     "has no row %d: phase %d, micro-batch %d",
+                                     i, slot->phase, slot->micro));
+        char *at = &seen[(int64_t)(slot->phase - check->call) * check->micros +
+                         slot->micro];
         if (*at && law(Lrow_once))
-            return wrong(t,
-                         strf(t->c->arena, "has '%s' of micro-batch %d twice",
-                              prog->phase[r->phase].name, r->micro));
+            return wrong(
+                check, strf(check->c->arena, "has '%s' of micro-batch %d twice",
+                            prog->phase[slot->phase].name, slot->micro));
         *at = 1;
     }
     return 0;
 }
 
 /* What else repeats does so for each micro-batch. */
-static const char *repeats_wrong(const TableCheck *t)
+static const char *repeats_wrong(const TableCheck *check)
 {
-    for (int i = 0; i < t->g->nphase && t->ncall; i++) {
-        const Phase *f = &t->g->phase[i];
-        if (f->repeat > 1 && f->repeat != t->micros && law(Ltable_repeats))
-            return wrong(t, strf(t->c->arena,
-                                 "has %d micro-batches, its phase '%s' %lld",
-                                 t->micros, f->name, (long long)f->repeat));
+    for (int i = 0; i < check->g->nphase && check->ncall; i++) {
+        const Phase *phase = &check->g->phase[i];
+        if (phase->repeat > 1 && phase->repeat != check->micros &&
+            law(Ltable_repeats))
+            return wrong(check,
+                         strf(check->c->arena,
+                              "has %d micro-batches, its phase '%s' %lld",
+                              check->micros, phase->name,
+                              (long long)phase->repeat));
     }
     return 0;
 }
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static const Phase *call_of(const TableCheck *t, int instr)
+static const Phase *call_of(const TableCheck *check, int instr)
 {
-    int lo = t->call, hi = t->call + t->ncall - 1;
+    int lo = check->call, hi = check->call + check->ncall - 1;
     while (lo < hi) {
         int mid = (lo + hi + 1) / 2;
-        if (t->g->phase[mid].first <= instr)
+        if (check->g->phase[mid].first <= instr)
             lo = mid;
         else
             hi = mid - 1;
     }
-    return &t->g->phase[lo];
+    return &check->g->phase[lo];
 }
 
-static const char *lives_wrong_in(const TableCheck *t, const Buf *b)
+static const char *lives_wrong_in(const TableCheck *check, const Buf *b)
 {
     if (b->frame)
-        return (b->born < t->first || b->dies >= t->end) && law(Lframe_life)
+        return (b->born < check->first || b->dies >= check->end) &&
+                       law(Lframe_life)
                    ? "is in a frame and lives beyond the table"
                    : NULL;
-    if (b->dies < t->first || b->born >= t->end ||
-        (b->born <= t->first && b->dies >= t->end - 1))
+    if (b->dies < check->first || b->born >= check->end ||
+        (b->born <= check->first && b->dies >= check->end - 1))
         return 0;
-    if ((b->born < t->first || b->dies >= t->end) && law(Ltable_life))
+    if ((b->born < check->first || b->dies >= check->end) && law(Ltable_life))
         return "lives through a part of the table";
-    const Phase *f = call_of(t, b->born);
+    const Phase *f = call_of(check, b->born);
     return b->dies >= f->first + f->n && law(Lcall_life)
                ? "is kept from one call to another without a frame"
                : NULL;
 }
 
-static const char *bufs_wrong(const TableCheck *t)
+static const char *bufs_wrong(const TableCheck *check)
 {
-    const Role *r = t->c->r;
-    for (int i = 0; i < r->nbuf; i++) {
-        const Buf *b = &r->buf[i];
-        const char *why = b->prog == t->prog ? lives_wrong_in(t, b) : NULL;
+    const Role *role = check->c->r;
+    for (int i = 0; i < role->nbuf; i++) {
+        const Buf *b = &role->buf[i];
+        const char *why =
+            b->prog == check->prog ? lives_wrong_in(check, b) : NULL;
         if (why)
-            return wrong(t, strf(t->c->arena, "has a buffer '%s' that %s",
-                                 b->name, why));
+            return wrong(check,
+                         strf(check->c->arena, "has a buffer '%s' that %s",
+                              b->name, why));
     }
     return 0;
 }
 
 /* ---- frames -------------------------------------------------------------- */
 
-static const char *frame_wrong(const TableCheck *t, const SlotGroup *f)
+static const char *frame_wrong(const TableCheck *check, const SlotGroup *group)
 {
-    const Role *r = t->c->r;
-    if ((f->bytes < 0 || f->bytes > r->arena + r->host ||
-         f->bytes % BUFALIGN) &&
+    const Role *role = check->c->r;
+    if ((group->bytes < 0 || group->bytes > role->arena + role->host ||
+         group->bytes % BUFALIGN) &&
         law(Lframe_size))
         return "has no size";
-    if ((f->nof != t->micros || f->nslot < 0) && law(Lframe_slots))
+    if ((group->nof != check->micros || group->nslot < 0) && law(Lframe_slots))
         return "does not have a slot for each micro-batch";
-    for (int i = 0; i < f->nof; i++)
-        if ((f->of[i] < 0 || f->of[i] >= f->nslot) && law(Lslot_known))
+    for (int i = 0; i < group->nof; i++)
+        if ((group->of[i] < 0 || group->of[i] >= group->nslot) &&
+            law(Lslot_known))
             return "names a slot that does not exist";
-    int host = f->nslot && f->slot[0] >= HOSTSPACE;
-    int64_t from = host ? HOSTSPACE : r->persist;
-    int64_t to = host ? HOSTSPACE + r->host : r->arena;
-    for (int i = 0; i < f->nslot; i++)
-        if ((f->slot[i] < from || f->slot[i] % BUFALIGN ||
-             f->slot[i] > to - f->bytes) &&
+    int host = group->nslot && group->slot[0] >= HOSTSPACE;
+    int64_t from = host ? HOSTSPACE : role->persist;
+    int64_t to = host ? HOSTSPACE + role->host : role->arena;
+    for (int i = 0; i < group->nslot; i++)
+        if ((group->slot[i] < from || group->slot[i] % BUFALIGN ||
+             group->slot[i] > to - group->bytes) &&
             law(Lslot_place))
             return "has a slot outside the arena";
     return 0;
 }
 
 /* Which frames the instructions of each call name. */
-static void find_uses(TableCheck *t)
+static void find_uses(TableCheck *check)
 {
-    const Role *r = t->c->r;
-    int *seen = alloc(t->c->arena, ((size_t)t->g->nframe + 1) * sizeof *seen);
-    t->uses = alloc(t->c->arena, ((size_t)t->ncall + 1) * sizeof *t->uses);
-    for (int k = 0; k < t->ncall; k++) {
-        const Phase *f = &t->g->phase[t->call + k];
-        for (int i = f->first; i < f->first + f->n; i++) {
-            const Instr *s = &t->g->instr[i];
-            for (int j = 0; j < s->nbuf; j++) {
-                int u = s->buf[j] < 0 ? 0 : r->buf[s->buf[j]].frame;
+    const Role *role = check->c->r;
+    int *seen =
+        alloc(check->c->arena, ((size_t)check->g->nframe + 1) * sizeof *seen);
+    check->uses = alloc(check->c->arena,
+                        ((size_t)check->ncall + 1) * sizeof *check->uses);
+    for (int k = 0; k < check->ncall; k++) {
+        const Phase *phase = &check->g->phase[check->call + k];
+        for (int i = phase->first; i < phase->first + phase->n; i++) {
+            const Instr *instr = &check->g->instr[i];
+            for (int j = 0; j < instr->nbuf; j++) {
+                int u = instr->buf[j] < 0 ? 0 : role->buf[instr->buf[j]].frame;
                 if (!u || seen[u] == k + 1)
                     continue;
                 seen[u] = k + 1;
-                vec_push(t->c->arena, t->uses[k], u - 1);
+                vec_push(check->c->arena, check->uses[k], u - 1);
             }
         }
     }
 }
 
 /* Rows in which each micro-batch needs its slot of frame u: v[u][micro]. */
-static Span **find_spans(const TableCheck *t)
+static Span **find_spans(const TableCheck *check)
 {
-    Arena *a = t->c->arena;
-    Span **v = alloc(a, ((size_t)t->g->nframe + 1) * sizeof *v);
-    for (int u = 0; u < t->g->nframe; u++) {
-        const SlotGroup *f = &t->g->frame[u];
-        v[u] = alloc(a, (size_t)t->micros * sizeof **v);
-        for (int m = 0; m < t->micros; m++)
+    Arena *a = check->c->arena;
+    Span **v = alloc(a, ((size_t)check->g->nframe + 1) * sizeof *v);
+    for (int u = 0; u < check->g->nframe; u++) {
+        const SlotGroup *group = &check->g->frame[u];
+        v[u] = alloc(a, (size_t)check->micros * sizeof **v);
+        for (int m = 0; m < check->micros; m++)
             v[u][m] = (Span){ .id = u,
-                              .offset = f->slot[f->of[m]],
-                              .bytes = f->bytes,
+                              .offset = group->slot[group->of[m]],
+                              .bytes = group->bytes,
                               .from = -1 };
     }
-    for (int i = 0; i < t->g->nslot; i++) {
-        const ScheduleSlot *r = &t->g->slot[i];
-        const int *use = t->uses[r->phase - t->call];
+    for (int i = 0; i < check->g->nslot; i++) {
+        const ScheduleSlot *slot = &check->g->slot[i];
+        const int *use = check->uses[slot->phase - check->call];
         for (size_t k = 0; k < vec_len(use); k++) {
-            Span *x = &v[use[k]][r->micro];
-            x->from = x->from < 0 ? i : x->from;
-            x->to = i;
+            Span *span = &v[use[k]][slot->micro];
+            span->from = span->from < 0 ? i : span->from;
+            span->to = i;
         }
     }
     return v;
 }
 
-static const char *frames_overlap(TableCheck *t)
+static const char *frames_overlap(TableCheck *check)
 {
-    Span **v = find_spans(t), *all = NULL;
+    Span **v = find_spans(check), *all = NULL;
     int one, two;
-    for (int u = 0; u < t->g->nframe; u++)
-        for (int m = 0; m < t->micros; m++)
+    for (int u = 0; u < check->g->nframe; u++)
+        for (int m = 0; m < check->micros; m++)
             if (v[u][m].from >= 0 && v[u][m].bytes)
-                vec_push(t->c->arena, all, v[u][m]);
+                vec_push(check->c->arena, all, v[u][m]);
     if (!spans_meet(all, (int)vec_len(all), &one, &two) || !law(Lslots_apart))
         return 0;
-    return wrong(t, strf(t->c->arena,
-                         "has frames '%s' and '%s' of micro-batches that "
-                         "overlap while both are alive",
-                         t->g->frame[one].name, t->g->frame[two].name));
+    return wrong(check,
+                 strf(check->c->arena,
+                      "has frames '%s' and '%s' of micro-batches that "
+                      "overlap while both are alive",
+                      check->g->frame[one].name, check->g->frame[two].name));
 }
 
-const char *table_wrong(const PlanCheck *c, int prog)
+const char *table_wrong(const PlanCheck *check, int prog)
 {
-    TableCheck t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
+    TableCheck t = { .c = check, .g = &check->r->prog[prog], .prog = prog };
     const char *why;
 
     find_calls(&t);
@@ -232,7 +245,7 @@ const char *table_wrong(const PlanCheck *c, int prog)
                    : NULL;
     for (int i = 0; i < t.g->nframe; i++)
         if ((why = frame_wrong(&t, &t.g->frame[i])))
-            return wrong(&t, strf(c->arena, "has a frame '%s' that %s",
+            return wrong(&t, strf(check->arena, "has a frame '%s' that %s",
                                   t.g->frame[i].name, why));
     if ((why = bufs_wrong(&t)))
         return why;
@@ -252,17 +265,18 @@ static int by_from(const void *a, const void *b)
     return (x->from > y->from) - (x->from < y->from);
 }
 
-void frame_runs(const PlanCheck *c, int prog, Span **v)
+void frame_runs(const PlanCheck *check, int prog, Span **v)
 {
-    TableCheck t = { .c = c, .g = &c->r->prog[prog], .prog = prog };
+    TableCheck t = { .c = check, .g = &check->r->prog[prog], .prog = prog };
     SlotRange *r = NULL, at = { 0, 0 };
 
     find_calls(&t);
     for (int i = 0; i < t.g->nframe; i++)
         for (int k = 0; k < t.g->frame[i].nslot; k++) {
-            const SlotGroup *f = &t.g->frame[i];
-            vec_push(c->arena, r,
-                     ((SlotRange){ f->slot[k], f->slot[k] + f->bytes }));
+            const SlotGroup *group = &t.g->frame[i];
+            vec_push(
+                check->arena, r,
+                ((SlotRange){ group->slot[k], group->slot[k] + group->bytes }));
         }
     vec_sort(r, by_from);
     for (size_t i = 0; i <= vec_len(r); i++) {
@@ -277,7 +291,7 @@ void frame_runs(const PlanCheck *c, int prog, Span **v)
                    .from = t.first,
                    .to = t.end - 1 };
         if (x.bytes && t.end > t.first)
-            vec_push(c->arena, *v, x);
+            vec_push(check->arena, *v, x);
         at = more ? r[i] : at;
     }
 }

@@ -22,10 +22,12 @@ static const TensorInfo *kind_of(const Tensor *tensor)
     return &tensor_kinds[tensor->kind];
 }
 
-static const char *wrong(const PlanCheck *c, const Tensor *t, const char *why)
+static const char *wrong(const PlanCheck *check, const Tensor *tensor,
+                         const char *why)
 {
-    return strf(c->arena, "role %d: tensor '%s'%s %s", c->role, t->name,
-                place_text(c->arena, t->file, t->line), why);
+    return strf(check->arena, "role %d: tensor '%s'%s %s", check->role,
+                tensor->name,
+                place_text(check->arena, tensor->file, tensor->line), why);
 }
 
 /* ---- axes ---------------------------------------------------------------- */
@@ -48,56 +50,59 @@ static int is_uneven(int64_t n, int64_t len, int64_t ranks)
 }
 
 /* Are the pieces what ranks hold of an axis cut over those atoms? */
-static const char *axis_wrong(const PlanCheck *c, const Tensor *tensor,
-                              const PlanDim *d)
+static const char *axis_wrong(const PlanCheck *check, const Tensor *tensor,
+                              const PlanDim *dim)
 {
-    const Mesh *m = c->p->mesh;
-    uint32_t cut = plan_dim_cut(d);
-    uint32_t zigzag = is_zigzag(d) ? m->mask[Mcp] : 0;
+    const Mesh *m = check->p->mesh;
+    uint32_t cut = plan_dim_cut(dim);
+    uint32_t zigzag = is_zigzag(dim) ? m->mask[Mcp] : 0;
     int64_t len = 0, ranks;
     Piece want[MAXPIECE];
 
     if ((cut >> m->natom || cut & m->mask[Mpp]) && law(Laxis_atoms))
         return strf(
-            c->arena,
+            check->arena,
             "has an axis '%s' cut over other atoms than those of a stage",
-            d->axis);
-    for (int i = 0; i < d->npiece; i++)
-        len = sat_add(len, d->piece[i].len);
+            dim->axis);
+    for (int i = 0; i < dim->npiece; i++)
+        len = sat_add(len, dim->piece[i].len);
     ranks = mesh_extent(m, cut);
     int uneven = !tensor_is(tensor, 1 << TKinput | 1 << TKoutput) && !zigzag &&
-                 is_uneven(d->n, len, ranks);
-    if ((d->n < 1 || sat_mul(len, ranks) != d->n) && !uneven && law(Laxis_all))
-        return strf(c->arena, "does not have all of axis '%s' on its ranks",
-                    d->axis);
-    PlanDim like = { .axis = d->axis, .n = d->n, .npiece = 2, .piece = want };
+                 is_uneven(dim->n, len, ranks);
+    if ((dim->n < 1 || sat_mul(len, ranks) != dim->n) && !uneven &&
+        law(Laxis_all))
+        return strf(check->arena, "does not have all of axis '%s' on its ranks",
+                    dim->axis);
+    PlanDim like = {
+        .axis = dim->axis, .n = dim->n, .npiece = 2, .piece = want
+    };
     if (uneven)
-        uneven_pieces(m, d->n, cut, want);
+        uneven_pieces(m, dim->n, cut, want);
     else
         like.npiece = axis_pieces(m, len, cut, zigzag, want);
-    if (!same_pieces(d, &like) && law(Laxis_pieces))
-        return strf(c->arena, "has other pieces of axis '%s' than ranks hold",
-                    d->axis);
+    if (!same_pieces(dim, &like) && law(Laxis_pieces))
+        return strf(check->arena,
+                    "has other pieces of axis '%s' than ranks hold", dim->axis);
     return NULL;
 }
 
-static const char *axes_wrong(const PlanCheck *c, const Tensor *tensor)
+static const char *axes_wrong(const PlanCheck *check, const Tensor *tensor)
 {
     uint32_t seen = tensor->shard;
     for (int i = 0; i < tensor->nd; i++) {
-        const char *why = axis_wrong(c, tensor, &tensor->dim[i]);
+        const char *why = axis_wrong(check, tensor, &tensor->dim[i]);
         uint32_t cut = plan_dim_cut(&tensor->dim[i]);
         if (why)
             return why;
         if (seen & cut && law(Laxis_cut_once))
-            return strf(c->arena,
+            return strf(check->arena,
                         "is cut twice over the ranks that cut axis '%s'",
                         tensor->dim[i].axis);
         seen |= cut;
         for (int k = 0; k < i; k++)
             if (!strcmp(tensor->dim[i].axis, tensor->dim[k].axis) &&
                 law(Laxis_once))
-                return strf(c->arena, "has axis '%s' twice",
+                return strf(check->arena, "has axis '%s' twice",
                             tensor->dim[i].axis);
     }
     return NULL;
@@ -125,10 +130,10 @@ static int64_t reach(const Tensor *tensor, int64_t end)
     return tensor->run && last > tensor->run ? tensor->run : last;
 }
 
-static const char *place_wrong(const PlanCheck *c, const Tensor *tensor)
+static const char *place_wrong(const PlanCheck *check, const Tensor *tensor)
 {
-    const Mesh *m = c->p->mesh;
-    const Buf *b = &c->r->buf[tensor->buf];
+    const Mesh *m = check->p->mesh;
+    const Buf *b = &check->r->buf[tensor->buf];
     int64_t end = sat_add(tensor->at, local_elems(tensor));
     if ((tensor->at < 0 || tensor->run < 0 || (!tensor->run && tensor->shard) ||
          (uint64_t)tensor->shard >> m->natom || tensor->shard & m->mask[Mpp]) &&
@@ -147,17 +152,18 @@ static const char *place_wrong(const PlanCheck *c, const Tensor *tensor)
                : NULL;
 }
 
-static const char *tensor_wrong(const PlanCheck *c, const Tensor *tensor)
+static const char *tensor_wrong(const PlanCheck *check, const Tensor *tensor)
 {
     const char *why;
     if (!*tensor->name && law(Ltensor_name))
         return "has no name";
-    if ((tensor->buf < 0 || tensor->buf >= c->r->nbuf) && law(Ltensor_buffer))
+    if ((tensor->buf < 0 || tensor->buf >= check->r->nbuf) &&
+        law(Ltensor_buffer))
         return "names a buffer that does not exist";
     if (dtypes[tensor->dt].bytes == 0 && law(Ltensor_dtype))
         return "has a dtype without size";
-    why = axes_wrong(c, tensor);
-    return why ? why : place_wrong(c, tensor);
+    why = axes_wrong(check, tensor);
+    return why ? why : place_wrong(check, tensor);
 }
 
 static int by_name(const void *a, const void *b)
@@ -168,91 +174,95 @@ static int by_name(const void *a, const void *b)
 }
 
 /* A role's tensors by name, for bsearch. */
-static const Tensor **sorted(Arena *a, const Role *r)
+static const Tensor **sorted(Arena *a, const Role *role)
 {
-    const Tensor **v = alloc(a, ((size_t)r->ntensor + 1) * sizeof *v);
-    for (int i = 0; i < r->ntensor; i++)
-        v[i] = &r->tensor[i];
-    qsort(v, (size_t)r->ntensor, sizeof *v, by_name);
+    const Tensor **v = alloc(a, ((size_t)role->ntensor + 1) * sizeof *v);
+    for (int i = 0; i < role->ntensor; i++)
+        v[i] = &role->tensor[i];
+    qsort(v, (size_t)role->ntensor, sizeof *v, by_name);
     return v;
 }
 
-static const char *twice(const PlanCheck *c)
+static const char *twice(const PlanCheck *check)
 {
-    const Tensor **v = sorted(c->arena, c->r);
-    for (int i = 0; i < c->r->ntensor; i++) {
+    const Tensor **v = sorted(check->arena, check->r);
+    for (int i = 0; i < check->r->ntensor; i++) {
         const Tensor *t = v[i], *last = i ? v[i - 1] : NULL;
         if (last && !by_name(&last, &t) && law(Ltensor_once))
-            return wrong(c, t, "has the name of another");
+            return wrong(check, t, "has the name of another");
         if (t->second && (!last || strcmp(last->name, t->name) != 0) &&
             law(Lsecond_of))
-            return wrong(c, t, "is a pair's second and there is no first");
+            return wrong(check, t, "is a pair's second and there is no first");
     }
     return NULL;
 }
 
-static const char *scalar_wrong(const PlanCheck *c, const Scalar *s)
+static const char *scalar_wrong(const PlanCheck *check, const Scalar *scalar)
 {
-    if ((s->buf < 0 || s->buf >= c->r->nbuf) && law(Lscalar_buffer))
+    if ((scalar->buf < 0 || scalar->buf >= check->r->nbuf) &&
+        law(Lscalar_buffer))
         return "names a buffer that does not exist";
-    if (dtypes[s->dt].bytes == 0 && law(Lscalar_dtype))
+    if (dtypes[scalar->dt].bytes == 0 && law(Lscalar_dtype))
         return "has a dtype without size";
-    if (c->r->buf[s->buf].frame && law(Lscalar_frame))
+    if (check->r->buf[scalar->buf].frame && law(Lscalar_frame))
         return "lies in a frame";
-    if (scalar_elems(s) * dtypes[s->dt].bytes > c->r->buf[s->buf].bytes &&
+    if (scalar_elems(scalar) * dtypes[scalar->dt].bytes >
+            check->r->buf[scalar->buf].bytes &&
         law(Lscalar_bounds))
         return "is larger than its buffer";
     return 0;
 }
 
-static const char *scalars_wrong(const PlanCheck *c, const Scalar *s, int n)
+static const char *scalars_wrong(const PlanCheck *check, const Scalar *scalar,
+                                 int n)
 {
     const char *why;
     for (int i = 0; i < n; i++)
-        if ((why = scalar_wrong(c, &s[i])))
-            return strf(c->arena, "role %d: scalar '%s' %s", c->role, s[i].name,
-                        why);
+        if ((why = scalar_wrong(check, &scalar[i])))
+            return strf(check->arena, "role %d: scalar '%s' %s", check->role,
+                        scalar[i].name, why);
     return 0;
 }
 
-const char *tensors_wrong(const PlanCheck *c)
+const char *tensors_wrong(const PlanCheck *check)
 {
-    const Role *r = c->r;
-    const char *why = twice(c);
-    for (int i = 0; i < r->ntensor && !why; i++)
-        if ((why = tensor_wrong(c, &r->tensor[i])))
-            why = wrong(c, &r->tensor[i], why);
+    const Role *role = check->r;
+    const char *why = twice(check);
+    for (int i = 0; i < role->ntensor && !why; i++)
+        if ((why = tensor_wrong(check, &role->tensor[i])))
+            why = wrong(check, &role->tensor[i], why);
     if (!why)
-        why = scalars_wrong(c, r->in, r->nin);
-    return why ? why : scalars_wrong(c, r->out, r->nout);
+        why = scalars_wrong(check, role->in, role->nin);
+    return why ? why : scalars_wrong(check, role->out, role->nout);
 }
 
 /* ---- buffers of their own, or buckets ------------------------------------ */
 
-static int is_end(const PlanCheck *c, int buf)
+static int is_end(const PlanCheck *check, int buf)
 {
-    for (int k = 0; k < c->r->nprog; k++)
-        for (int i = 0; i < c->r->prog[k].nend; i++)
-            if (c->r->prog[k].end[i].buf == buf)
+    for (int k = 0; k < check->r->nprog; k++)
+        for (int i = 0; i < check->r->prog[k].nend; i++)
+            if (check->r->prog[k].end[i].buf == buf)
                 return 1;
-    return c->r->buf[buf].prog < 0;
+    return check->r->buf[buf].prog < 0;
 }
 
 /* A buffer of outputs has the name of one. */
-static const char *output_wrong(const PlanCheck *c, const Tensor *t)
+static const char *output_wrong(const PlanCheck *check, const Tensor *tensor)
 {
-    const Buf *b = &c->r->buf[t->buf];
-    int at = role_tensor(c->r, b->name);
-    if (!is_end(c, t->buf) && law(Loutput_end))
+    const Buf *b = &check->r->buf[tensor->buf];
+    int at = role_tensor(check->r, b->name);
+    if (!is_end(check, tensor->buf) && law(Loutput_end))
         return "is not there at the end";
-    int own = b->prog < 0 || (at >= 0 && c->r->tensor[at].buf == t->buf);
+    int own =
+        b->prog < 0 || (at >= 0 && check->r->tensor[at].buf == tensor->buf);
     return !own && law(Loutput_name) ? "lies in the buffer of another" : NULL;
 }
 
-static const char *buffer_wrong(const PlanCheck *c, const Tensor *tensor)
+static const char *buffer_wrong(const PlanCheck *check, const Tensor *tensor)
 {
-    const Buf *b = &c->r->buf[tensor->buf];
-    const TensorInfo *k = kind_of(tensor);
+    const Buf *b = &check->r->buf[tensor->buf];
+    const TensorInfo *info = kind_of(tensor);
     int64_t n = tensor->run ? tensor->run : local_elems(tensor);
 
     if (tensor->dt != b->dt && law(Ltensor_as_buffer))
@@ -260,10 +270,10 @@ static const char *buffer_wrong(const PlanCheck *c, const Tensor *tensor)
     if (sat_mul(n, dtypes[tensor->dt].bytes) != b->bytes && law(Ltensor_fills))
         return "is not as large as its buffer";
     if (tensor->kind == TKoutput)
-        return output_wrong(c, tensor);
-    if ((b->cls != k->cls || b->prog >= 0) && law(Ltensor_class))
+        return output_wrong(check, tensor);
+    if ((b->cls != info->cls || b->prog >= 0) && law(Ltensor_class))
         return "lies in a buffer of another class";
-    if (strncmp(tensor->name, k->prefix, strlen(k->prefix)) != 0 &&
+    if (strncmp(tensor->name, info->prefix, strlen(info->prefix)) != 0 &&
         law(Ltensor_prefix))
         return "has a name of another kind";
     if (!tensor->run)
@@ -271,7 +281,7 @@ static const char *buffer_wrong(const PlanCheck *c, const Tensor *tensor)
                        law(Ltensor_own)
                    ? "lies in the buffer of another"
                    : NULL;
-    return strncmp(b->name, k->prefix, strlen(k->prefix)) != 0 &&
+    return strncmp(b->name, info->prefix, strlen(info->prefix)) != 0 &&
                    law(Lbucket_kind)
                ? "lies in the bucket of another kind"
                : NULL;
@@ -291,29 +301,29 @@ static int by_place(const void *a, const void *b)
 
 /* Members of a bucket follow each other from its first element to the last, cut
  * over the same ranks. */
-static const char *members_wrong(const PlanCheck *c)
+static const char *members_wrong(const PlanCheck *check)
 {
     const Tensor **v = NULL, *last = NULL;
-    for (int i = 0; i < c->r->ntensor; i++)
-        if (c->r->tensor[i].run)
-            vec_push(c->arena, v, &c->r->tensor[i]);
+    for (int i = 0; i < check->r->ntensor; i++)
+        if (check->r->tensor[i].run)
+            vec_push(check->arena, v, &check->r->tensor[i]);
     vec_sort(v, by_place);
     for (size_t i = 0; i < vec_len(v); i++) {
         const Tensor *t = v[i], *next = i + 1 < vec_len(v) ? v[i + 1] : NULL;
         int first = !last || last->buf != t->buf;
-        int64_t ranks = mesh_extent(c->p->mesh, t->shard);
+        int64_t ranks = mesh_extent(check->p->mesh, t->shard);
         int64_t end = padded(t->at + local_elems(t), PACKALIGN);
         if ((first
                  ? t->at != 0
                  : padded(last->at + local_elems(last), PACKALIGN) != t->at) &&
             law(Lmember_follows))
-            return wrong(c, t, "does not follow in its bucket");
+            return wrong(check, t, "does not follow in its bucket");
         if (!first && (t->run != last->run || t->shard != last->shard) &&
             law(Lmember_cut))
-            return wrong(c, t, "is cut otherwise than its bucket");
+            return wrong(check, t, "is cut otherwise than its bucket");
         if ((!next || next->buf != t->buf) &&
             padded(end, PACKRUN * ranks) != t->run * ranks && law(Lmember_last))
-            return wrong(c, t, "does not end its bucket");
+            return wrong(check, t, "does not end its bucket");
         last = t;
     }
     return NULL;
@@ -340,39 +350,43 @@ typedef struct TensorsByName {
     int n;
 } TensorsByName;
 
-static const Tensor *find(const TensorsByName *x, const char *prefix,
+static const Tensor *find(const TensorsByName *name, const char *prefix,
                           const char *path)
 {
-    Tensor key = { .name = strf(x->c->arena, "%s%s", prefix, path) }, *k = &key;
-    const Tensor **at = bsearch(&k, x->v, (size_t)x->n, sizeof *x->v, by_name);
+    Tensor key = { .name = strf(name->c->arena, "%s%s", prefix, path) },
+           *k = &key;
+    const Tensor **at =
+        bsearch(&k, name->v, (size_t)name->n, sizeof *name->v, by_name);
     return at ? *at : NULL;
 }
 
 /* The name of its buffer, behind that of its kind. */
-static const char *bucket_of(const TensorsByName *x, const Tensor *tensor)
+static const char *bucket_of(const TensorsByName *tensors_by_name,
+                             const Tensor *tensor)
 {
-    const char *name = x->c->r->buf[tensor->buf].name,
+    const char *name = tensors_by_name->c->r->buf[tensor->buf].name,
                *kind = kind_of(tensor)->prefix;
     return name + (strncmp(name, kind, strlen(kind)) ? 0 : strlen(kind));
 }
 
-static int same_bucket(const TensorsByName *x, const Tensor *a,
+static int same_bucket(const TensorsByName *name, const Tensor *a,
                        const Tensor *tensor)
 {
-    return !a->run || !strcmp(bucket_of(x, a), bucket_of(x, tensor));
+    return !a->run || !strcmp(bucket_of(name, a), bucket_of(name, tensor));
 }
 
 /* A parameter with what the optimizer keeps of it. */
-static const char *moments_wrong(const TensorsByName *x, const Tensor *tensor)
+static const char *moments_wrong(const TensorsByName *name,
+                                 const Tensor *tensor)
 {
     const Tensor *of[3], *first = NULL;
     for (int i = 0; i < 3; i++) {
-        of[i] = find(x, tensor_kinds[TKmaster + i].prefix, tensor->name);
+        of[i] = find(name, tensor_kinds[TKmaster + i].prefix, tensor->name);
         if (of[i] && !same_axes(tensor, of[i]) && law(Lmoment_axes))
             return "has other axes or pieces than its moments";
         if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
             return "has moments in different parts of their buckets";
-        if (of[i] && first && !same_bucket(x, of[i], first) &&
+        if (of[i] && first && !same_bucket(name, of[i], first) &&
             law(Lmoment_bucket))
             return "has moments in different buckets";
         first = first ? first : of[i];
@@ -380,7 +394,7 @@ static const char *moments_wrong(const TensorsByName *x, const Tensor *tensor)
     if (first && tensor->run && !same_place(tensor, first) &&
         law(Lmoment_shards))
         return "has moments in other parts of their buckets";
-    if (first && !same_bucket(x, tensor, first) && law(Lmoment_bucket))
+    if (first && !same_bucket(name, tensor, first) && law(Lmoment_bucket))
         return "has moments in another bucket";
     if (!of[1] != !of[2] && law(Lmoment_pair))
         return "has one moment";
@@ -389,66 +403,71 @@ static const char *moments_wrong(const TensorsByName *x, const Tensor *tensor)
                : NULL;
 }
 
-static const char *families_wrong(const TensorsByName *x)
+static const char *families_wrong(const TensorsByName *name)
 {
-    const PlanCheck *c = x->c;
-    for (int i = 0; i < c->r->ntensor; i++) {
-        const Tensor *t = &c->r->tensor[i];
+    const PlanCheck *check = name->c;
+    for (int i = 0; i < check->r->ntensor; i++) {
+        const Tensor *t = &check->r->tensor[i];
         size_t skip = strlen(kind_of(t)->prefix);
-        const Tensor *p = skip ? find(x, "", t->name + skip) : t;
+        const Tensor *p = skip ? find(name, "", t->name + skip) : t;
         if ((!p || (skip && p->kind != TKparam)) && law(Lmoment_owner))
-            return wrong(c, t, "belongs to no parameter");
-        const char *why = t->kind == TKparam ? moments_wrong(x, t) : NULL;
+            return wrong(check, t, "belongs to no parameter");
+        const char *why = t->kind == TKparam ? moments_wrong(name, t) : NULL;
         if (why)
-            return wrong(c, t, why);
+            return wrong(check, t, why);
     }
     return NULL;
 }
 
 /* ---- what lives always --------------------------------------------------- */
 
-static const char *blocks_wrong(const PlanCheck *c, const Scalar *s, int n,
-                                const char *block, int *owners)
+static const char *blocks_wrong(const PlanCheck *check, const Scalar *scalar,
+                                int n, const char *block, int *owners)
 {
     for (int i = 0; i < n; i++) {
-        const Buf *b = &c->r->buf[s[i].buf];
-        if (strcmp(b->name, strf(c->arena, "%s.%s", block, s[i].name)) &&
+        const Buf *b = &check->r->buf[scalar[i].buf];
+        if (strcmp(b->name,
+                   strf(check->arena, "%s.%s", block, scalar[i].name)) &&
             law(Lscalar_own))
-            return strf(c->arena,
+            return strf(check->arena,
                         "role %d: scalar '%s' lies in the buffer of another",
-                        c->role, s[i].name);
-        if ((b->dt != s[i].dt ||
-             b->bytes != scalar_elems(&s[i]) * dtypes[s[i].dt].bytes) &&
+                        check->role, scalar[i].name);
+        if ((b->dt != scalar[i].dt ||
+             b->bytes !=
+                 scalar_elems(&scalar[i]) * dtypes[scalar[i].dt].bytes) &&
             law(Lscalar_as_buffer))
             return strf(
-                c->arena,
+                check->arena,
                 "role %d: scalar '%s' has another dtype than its buffer",
-                c->role, s[i].name);
+                check->role, scalar[i].name);
         if ((b->cls != Bio || b->prog >= 0) && law(Lscalar_class))
             return strf(
-                c->arena,
+                check->arena,
                 "role %d: scalar '%s' lies in a buffer of another class",
-                c->role, s[i].name);
-        owners[s[i].buf]++;
+                check->role, scalar[i].name);
+        owners[scalar[i].buf]++;
     }
     return NULL;
 }
 
 /* Each buffer belongs to one tensor or scalar, or to the members of a bucket */
-static const char *owners_wrong(const PlanCheck *c)
+static const char *owners_wrong(const PlanCheck *check)
 {
-    const Role *r = c->r;
-    int *owners = alloc(c->arena, ((size_t)r->nbuf + 1) * sizeof *owners);
-    const char *why = blocks_wrong(c, r->in, r->nin, "step", owners);
-    why = why ? why : blocks_wrong(c, r->out, r->nout, "result", owners);
-    for (int i = 0; i < r->ntensor && !why; i++)
-        if (r->tensor[i].kind != TKoutput)
-            owners[r->tensor[i].buf] +=
-                !(r->tensor[i].run && owners[r->tensor[i].buf]);
-    for (int i = 0; i < r->nbuf && !why; i++)
-        if (r->buf[i].prog < 0 && owners[i] != 1 && law(Lone_tensor))
-            why = strf(c->arena, "role %d: buffer '%s' belongs to %d tensors",
-                       c->role, r->buf[i].name, owners[i]);
+    const Role *role = check->r;
+    int *owners =
+        alloc(check->arena, ((size_t)role->nbuf + 1) * sizeof *owners);
+    const char *why = blocks_wrong(check, role->in, role->nin, "step", owners);
+    why = why ? why
+              : blocks_wrong(check, role->out, role->nout, "result", owners);
+    for (int i = 0; i < role->ntensor && !why; i++)
+        if (role->tensor[i].kind != TKoutput)
+            owners[role->tensor[i].buf] +=
+                !(role->tensor[i].run && owners[role->tensor[i].buf]);
+    for (int i = 0; i < role->nbuf && !why; i++)
+        if (role->buf[i].prog < 0 && owners[i] != 1 && law(Lone_tensor))
+            why =
+                strf(check->arena, "role %d: buffer '%s' belongs to %d tensors",
+                     check->role, role->buf[i].name, owners[i]);
     return why;
 }
 
@@ -459,35 +478,35 @@ static int by_axis(const void *a, const void *b)
     return strcmp((*x)->axis, (*y)->axis);
 }
 
-static const char *roles_wrong(const PlanCheck *c)
+static const char *roles_wrong(const PlanCheck *check)
 {
-    size_t n = 0, most = (size_t)c->r->ntensor * MAXD + 1;
-    const PlanDim **v = alloc(c->arena, most * sizeof *v);
+    size_t n = 0, most = (size_t)check->r->ntensor * MAXD + 1;
+    const PlanDim **v = alloc(check->arena, most * sizeof *v);
 
-    for (int i = 0; i < c->r->ntensor; i++)
-        for (int d = 0; d < c->r->tensor[i].nd; d++)
-            v[n++] = &c->r->tensor[i].dim[d];
+    for (int i = 0; i < check->r->ntensor; i++)
+        for (int d = 0; d < check->r->tensor[i].nd; d++)
+            v[n++] = &check->r->tensor[i].dim[d];
     qsort(v, n, sizeof *v, by_axis);
     for (size_t i = 1; i < n; i++)
         if (v[i]->role != v[i - 1]->role && !by_axis(v + i, v + i - 1) &&
             law(Laxis_role))
-            return strf(c->arena, "role %d: axis '%s' has two roles", c->role,
-                        v[i]->axis);
+            return strf(check->arena, "role %d: axis '%s' has two roles",
+                        check->role, v[i]->axis);
     return NULL;
 }
 
-const char *tensors_loose(const PlanCheck *c)
+const char *tensors_loose(const PlanCheck *check)
 {
-    const Role *r = c->r;
-    TensorsByName x = { c, sorted(c->arena, r), r->ntensor };
+    const Role *role = check->r;
+    TensorsByName x = { check, sorted(check->arena, role), role->ntensor };
     const char *why = NULL;
-    for (int i = 0; i < r->ntensor && !why; i++)
-        if ((why = buffer_wrong(c, &r->tensor[i])))
-            why = wrong(c, &r->tensor[i], why);
-    why = why ? why : members_wrong(c);
+    for (int i = 0; i < role->ntensor && !why; i++)
+        if ((why = buffer_wrong(check, &role->tensor[i])))
+            why = wrong(check, &role->tensor[i], why);
+    why = why ? why : members_wrong(check);
     why = why ? why : families_wrong(&x);
-    why = why ? why : roles_wrong(c);
-    return why ? why : owners_wrong(c);
+    why = why ? why : roles_wrong(check);
+    return why ? why : owners_wrong(check);
 }
 
 /* ---- stages -------------------------------------------------------------- */

@@ -51,70 +51,76 @@ typedef struct TimeWalk {
 
 /* ---- what there is to do ------------------------------------------------- */
 
-static int link_of(TimeWalk *x, int from, int to, int64_t chan)
+static int link_of(TimeWalk *walk, int from, int to, int64_t chan)
 {
-    for (size_t i = 0; i < vec_len(x->link); i++)
-        if (x->link[i].from == from && x->link[i].to == to &&
-            x->link[i].chan == chan)
+    for (size_t i = 0; i < vec_len(walk->link); i++)
+        if (walk->link[i].from == from && walk->link[i].to == to &&
+            walk->link[i].chan == chan)
             return (int)i;
-    vec_push(x->arena, x->link,
+    vec_push(walk->arena, walk->link,
              ((LinkTimes){ .from = from, .to = to, .chan = chan }));
-    return (int)vec_len(x->link) - 1;
+    return (int)vec_len(walk->link) - 1;
 }
 
-static double secs_of(const TimeWalk *x, const Instr *s)
+static double secs_of(const TimeWalk *walk, const Instr *instr)
 {
-    InstrClass k = instr_info(s->kind)->cls;
-    return x->bare && (k == CLASStransfer || k == CLASScollective) ? 0
-                                                                   : s->secs;
+    InstrClass k = instr_info(instr->kind)->cls;
+    return walk->bare && (k == CLASStransfer || k == CLASScollective)
+               ? 0
+               : instr->secs;
 }
 
 /* Is it done with other stages? */
-static int is_far(const Plan *p, const Instr *s)
+static int is_far(const Plan *p, const Instr *instr)
 {
-    return p->nrole > 1 && (s->atoms & p->mesh->mask[Mpp]);
+    return p->nrole > 1 && (instr->atoms & p->mesh->mask[Mpp]);
 }
 
-static int is_stop(const TimeWalk *x, const Instr *s)
+static int is_stop(const TimeWalk *walk, const Instr *instr)
 {
-    const Issue *l = &s->issue;
-    return x->watch || instr_info(s->kind)->cls == CLASStransfer ||
-           is_far(x->p, s) || l->stream || l->nwait || l->record;
+    const Issue *issue = &instr->issue;
+    return walk->watch || instr_info(instr->kind)->cls == CLASStransfer ||
+           is_far(walk->p, instr) || issue->stream || issue->nwait ||
+           issue->record;
 }
 
-static PhaseTimeline course_of(TimeWalk *x, int role, const Program *g,
-                               const Phase *f)
+static PhaseTimeline course_of(TimeWalk *walk, int role, const Program *program,
+                               const Phase *phase)
 {
     PhaseTimeline c = { 0 };
-    for (int i = f->first; i < f->first + f->n; i++) {
-        const Instr *s = &g->instr[i];
-        if (!is_stop(x, s)) {
-            c.after += secs_of(x, s);
+    for (int i = phase->first; i < phase->first + phase->n; i++) {
+        const Instr *instr = &program->instr[i];
+        if (!is_stop(walk, instr)) {
+            c.after += secs_of(walk, instr);
             continue;
         }
-        WaitPoint t = { s, c.after, -1 };
-        if (s->kind == Irecv)
-            t.link = link_of(x, (int)s->transfer.peer, role, s->transfer.chan);
-        else if (instr_info(s->kind)->cls == CLASStransfer)
-            t.link = link_of(x, role, (int)s->transfer.peer, s->transfer.chan);
-        vec_push(x->arena, c.stop, t);
+        WaitPoint t = { instr, c.after, -1 };
+        if (instr->kind == Irecv)
+            t.link = link_of(walk, (int)instr->transfer.peer, role,
+                             instr->transfer.chan);
+        else if (instr_info(instr->kind)->cls == CLASStransfer)
+            t.link = link_of(walk, role, (int)instr->transfer.peer,
+                             instr->transfer.chan);
+        vec_push(walk->arena, c.stop, t);
         c.after = 0;
     }
     return c;
 }
 
-static void begin(TimeWalk *x, int role, ProgramKind program)
+static void begin(TimeWalk *walk, int role, ProgramKind program)
 {
-    const Role *r = &x->p->role[role];
+    const Role *r = &walk->p->role[role];
     int k = role_prog(r, program);
-    Walker *w = &x->w[role];
+    Walker *walker = &walk->w[role];
     if (k < 0)
         return;
-    w->g = &r->prog[k];
-    w->course = alloc(x->arena, sizeof *w->course * (size_t)(w->g->nphase + 1));
-    for (int f = 0; f < w->g->nphase; f++)
-        w->course[f] = course_of(x, role, w->g, &w->g->phase[f]);
-    w->row = program_rows(x->arena, w->g);
+    walker->g = &r->prog[k];
+    walker->course = alloc(walk->arena, sizeof *walker->course *
+                                            (size_t)(walker->g->nphase + 1));
+    for (int f = 0; f < walker->g->nphase; f++)
+        walker->course[f] =
+            course_of(walk, role, walker->g, &walker->g->phase[f]);
+    walker->row = program_rows(walk->arena, walker->g);
 }
 
 /* ---- going --------------------------------------------------------------- */
@@ -124,143 +130,151 @@ static double later(double a, double b)
     return a > b ? a : b;
 }
 
-static void await_events(Walker *w, const Issue *l)
+static void await_events(Walker *walker, const Issue *issue)
 {
-    double *now = &w->now[l->stream], before = *now;
-    for (int i = 0; i < l->nwait; i++)
-        if ((size_t)l->wait[i] < vec_len(w->event))
-            *now = later(*now, w->event[l->wait[i]]);
-    if (l->stream == STREAMcompute)
-        w->busy += *now - before;
+    double *now = &walker->now[issue->stream], before = *now;
+    for (int i = 0; i < issue->nwait; i++)
+        if ((size_t)issue->wait[i] < vec_len(walker->event))
+            *now = later(*now, walker->event[issue->wait[i]]);
+    if (issue->stream == STREAMcompute)
+        walker->busy += *now - before;
 }
 
-static void record_event(const TimeWalk *x, Walker *w, const Issue *l)
+static void record_event(const TimeWalk *walk, Walker *walker,
+                         const Issue *issue)
 {
-    while (l->record && vec_len(w->event) <= (size_t)l->record)
-        vec_push(x->arena, w->event, 0);
-    if (l->record)
-        w->event[l->record] = w->now[l->stream];
+    while (issue->record && vec_len(walker->event) <= (size_t)issue->record)
+        vec_push(walk->arena, walker->event, 0);
+    if (issue->record)
+        walker->event[issue->record] = walker->now[issue->stream];
 }
 
-/* w works on s until `end`. */
-static void report_span(const TimeWalk *x, const Walker *w, const Instr *s,
-                        double end)
+/* walker works on instr until `end`. */
+static void report_span(const TimeWalk *walk, const Walker *walker,
+                        const Instr *instr, double end)
 {
-    if (x->watch)
-        x->watch(x->context, &(InstrSpan){ (int)(w - x->w), &w->row[w->at], s,
-                                           end - secs_of(x, s), end });
+    if (walk->watch)
+        walk->watch(walk->context,
+                    &(InstrSpan){ (int)(walker - walk->w),
+                                  &walker->row[walker->at], instr,
+                                  end - secs_of(walk, instr), end });
 }
 
 /* May the stage go past this stop? Then it did. */
-static int pass(TimeWalk *x, Walker *w, const WaitPoint *t)
+static int pass(TimeWalk *walk, Walker *walker, const WaitPoint *point)
 {
-    LinkTimes *l = t->link < 0 ? NULL : &x->link[t->link];
-    double *now = &w->now[t->s->issue.stream], secs = secs_of(x, t->s);
+    LinkTimes *times = point->link < 0 ? NULL : &walk->link[point->link];
+    double *now = &walker->now[point->s->issue.stream],
+           secs = secs_of(walk, point->s);
 
-    switch (t->s->kind) {
+    switch (point->s->kind) {
     case Isend:
-        l->free = later(*now, l->free) + secs;
-        vec_push(x->arena, l->sent, l->free);
-        report_span(x, w, t->s, l->free);
+        times->free = later(*now, times->free) + secs;
+        vec_push(walk->arena, times->sent, times->free);
+        report_span(walk, walker, point->s, times->free);
         return 1;
     case Irecv:
-        if (w->received[t->link] >= vec_len(l->sent))
+        if (walker->received[point->link] >= vec_len(times->sent))
             return 0;
-        *now = later(*now, l->sent[w->received[t->link]++]);
-        vec_push(x->arena, l->taken, *now);
+        *now = later(*now, times->sent[walker->received[point->link]++]);
+        vec_push(walk->arena, times->taken, *now);
         return 1;
     case Iwait:
-        if (w->waited[t->link] >= vec_len(l->taken))
+        if (walker->waited[point->link] >= vec_len(times->taken))
             return 0;
-        *now = later(*now, l->taken[w->waited[t->link]++]);
+        *now = later(*now, times->taken[walker->waited[point->link]++]);
         return 1;
     default: break;
     }
-    w->meets = is_far(x->p, t->s);
-    if (w->meets)
+    walker->meets = is_far(walk->p, point->s);
+    if (walker->meets)
         return 0;
     *now += secs;
-    if (now == w->now)
-        w->busy += secs;
-    report_span(x, w, t->s, *now);
+    if (now == walker->now)
+        walker->busy += secs;
+    report_span(walk, walker, point->s, *now);
     return 1;
 }
 
-static int is_done(const Walker *w)
+static int is_done(const Walker *walker)
 {
-    return w->at == vec_len(w->row);
+    return walker->at == vec_len(walker->row);
 }
 
-/* As far as w can go; did it move? */
-static int advance(TimeWalk *x, Walker *w)
+/* As far as walker can go; did it move? */
+static int advance(TimeWalk *walk, Walker *walker)
 {
     int moved = 0;
-    while (!is_done(w) && !w->meets) {
-        const PhaseTimeline *c = &w->course[w->row[w->at].phase];
-        int end = w->stop == vec_len(c->stop);
-        double secs = end ? c->after : c->stop[w->stop].before;
-        if (!w->came) {
-            w->now[STREAMcompute] += secs;
-            w->busy += secs;
+    while (!is_done(walker) && !walker->meets) {
+        const PhaseTimeline *timeline =
+            &walker->course[walker->row[walker->at].phase];
+        int end = walker->stop == vec_len(timeline->stop);
+        double secs =
+            end ? timeline->after : timeline->stop[walker->stop].before;
+        if (!walker->came) {
+            walker->now[STREAMcompute] += secs;
+            walker->busy += secs;
             if (!end)
-                await_events(w, &c->stop[w->stop].s->issue);
+                await_events(walker, &timeline->stop[walker->stop].s->issue);
         }
-        w->came = 1;
-        if (!end && !pass(x, w, &c->stop[w->stop]))
+        walker->came = 1;
+        if (!end && !pass(walk, walker, &timeline->stop[walker->stop]))
             return moved;
         if (!end)
-            record_event(x, w, &c->stop[w->stop].s->issue);
-        w->came = 0;
-        w->stop = end ? 0 : w->stop + 1;
-        w->at += end;
+            record_event(walk, walker, &timeline->stop[walker->stop].s->issue);
+        walker->came = 0;
+        walker->stop = end ? 0 : walker->stop + 1;
+        walker->at += end;
         moved = 1;
     }
     return moved;
 }
 
 /* All stages stand in a collective over stages: it runs. */
-static int meet(const TimeWalk *x)
+static int meet(const TimeWalk *walk)
 {
     double start = 0;
-    for (int i = 0; i < x->p->nrole; i++) {
-        if (!x->w[i].meets)
+    for (int i = 0; i < walk->p->nrole; i++) {
+        if (!walk->w[i].meets)
             return 0;
-        start = later(start, x->w[i].now[STREAMcompute]);
+        start = later(start, walk->w[i].now[STREAMcompute]);
     }
-    for (int i = 0; i < x->p->nrole; i++) {
-        Walker *w = &x->w[i];
+    for (int i = 0; i < walk->p->nrole; i++) {
+        Walker *w = &walk->w[i];
         const Instr *s = w->course[w->row[w->at].phase].stop[w->stop].s;
-        w->now[STREAMcompute] = start + secs_of(x, s);
-        w->busy += secs_of(x, s);
-        report_span(x, w, s, w->now[STREAMcompute]);
-        record_event(x, w, &s->issue);
+        w->now[STREAMcompute] = start + secs_of(walk, s);
+        w->busy += secs_of(walk, s);
+        report_span(walk, w, s, w->now[STREAMcompute]);
+        record_event(walk, w, &s->issue);
         w->meets = w->came = 0;
         w->stop++;
     }
     return 1;
 }
 
-static const char *stuck(const TimeWalk *x)
+static const char *stuck(const TimeWalk *walk)
 {
-    Text t = { .arena = x->arena };
-    for (int i = 0; i < x->p->nrole; i++) {
-        const Walker *w = &x->w[i];
-        if (is_done(w))
+    Text t = { .arena = walk->arena };
+    for (int i = 0; i < walk->p->nrole; i++) {
+        const Walker *walker = &walk->w[i];
+        if (is_done(walker))
             continue;
-        const Phase *f = &w->g->phase[w->row[w->at].phase];
-        const Instr *s = w->course[w->row[w->at].phase].stop[w->stop].s;
+        const Phase *phase = &walker->g->phase[walker->row[walker->at].phase];
+        const Instr *instr =
+            walker->course[walker->row[walker->at].phase].stop[walker->stop].s;
         put(&t, "%sstage %d in %s '%s' of %s", t.len ? ", " : "", i,
-            instr_info(s->kind)->name, s->label ? s->label : "", f->name);
+            instr_info(instr->kind)->name, instr->label ? instr->label : "",
+            phase->name);
     }
     return t.len ? t.s : NULL;
 }
 
-static double end_of(const TimeWalk *x)
+static double end_of(const TimeWalk *walk)
 {
     double end = 0;
-    for (int i = 0; i < x->p->nrole; i++)
+    for (int i = 0; i < walk->p->nrole; i++)
         for (int s = 0; s < NSTREAM; s++)
-            end = later(end, x->w[i].now[s]);
+            end = later(end, walk->w[i].now[s]);
     return end;
 }
 
@@ -326,20 +340,20 @@ double plan_secs(const Plan *p, ProgramKind k)
 int64_t plan_micros(const Plan *p, ProgramKind k)
 {
     int i = role_prog(&p->role[0], k);
-    const Program *g = i < 0 ? NULL : &p->role[0].prog[i];
+    const Program *program = i < 0 ? NULL : &p->role[0].prog[i];
     int64_t n = 1;
-    for (int f = 0; g && f < g->nphase; f++)
-        if (g->phase[f].reg == REGbody && g->phase[f].repeat)
-            n = phase_micro(&g->phase[f], g->phase[f].repeat, 0);
-    for (int t = 0; g && t < g->nslot; t++)
-        n = g->slot[t].micro < n ? n : g->slot[t].micro + 1;
+    for (int f = 0; program && f < program->nphase; f++)
+        if (program->phase[f].reg == REGbody && program->phase[f].repeat)
+            n = phase_micro(&program->phase[f], program->phase[f].repeat, 0);
+    for (int t = 0; program && t < program->nslot; t++)
+        n = program->slot[t].micro < n ? n : program->slot[t].micro + 1;
     return n;
 }
 
-int64_t phase_runs(const Program *g, int phase)
+int64_t phase_runs(const Program *program, int phase)
 {
-    int64_t n = g->phase[phase].repeat;
-    for (int t = 0; t < g->nslot; t++)
-        n += g->slot[t].phase == phase;
+    int64_t n = program->phase[phase].repeat;
+    for (int t = 0; t < program->nslot; t++)
+        n += program->slot[t].phase == phase;
     return n;
 }

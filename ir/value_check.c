@@ -51,60 +51,64 @@ typedef struct ValueFlow {
     int phase, micro, row; /* now */
 } ValueFlow;
 
-static const char *lost(const ValueFlow *x, int v)
+static const char *lost(const ValueFlow *flow, int v)
 {
-    const ValueOrigin *m = v > 0 ? &x->made[v] : NULL;
-    if (!m)
+    const ValueOrigin *origin = v > 0 ? &flow->made[v] : NULL;
+    if (!origin)
         return "what was there when the program began";
-    return strf(x->c->arena, "what '%s' makes", x->g->instr[m->instr].label);
+    return strf(flow->c->arena, "what '%s' makes",
+                flow->g->instr[origin->instr].label);
 }
 
-static BufferState *place_of(ValueFlow *x, int b)
+static BufferState *place_of(ValueFlow *flow, int b)
 {
-    const Buf *u = &x->c->r->buf[b];
-    if (!u->frame)
-        return &x->at[b];
-    if (!x->framed[b])
-        x->framed[b] =
-            alloc(x->c->arena, sizeof(BufferState) *
-                                   ((size_t)x->g->frame[u->frame - 1].nof + 1));
-    return &x->framed[b][x->micro];
+    const Buf *buf = &flow->c->r->buf[b];
+    if (!buf->frame)
+        return &flow->at[b];
+    if (!flow->framed[b])
+        flow->framed[b] =
+            alloc(flow->c->arena,
+                  sizeof(BufferState) *
+                      ((size_t)flow->g->frame[buf->frame - 1].nof + 1));
+    return &flow->framed[b][flow->micro];
 }
 
 /* ---- instructions -------------------------------------------------------- */
 
 /* Is value v `made`, with more added by later instructions of the phase? */
-static int goes_on(const ValueFlow *x, int v, int made)
+static int goes_on(const ValueFlow *flow, int v, int made)
 {
-    const Phase *f = &x->g->phase[x->phase];
+    const Phase *phase = &flow->g->phase[flow->phase];
     while (v > 0 && v != made) {
-        const ValueOrigin *o = &x->made[v];
-        if (o->instr < f->first || o->instr >= f->first + f->n)
+        const ValueOrigin *origin = &flow->made[v];
+        if (origin->instr < phase->first ||
+            origin->instr >= phase->first + phase->n)
             return 0;
-        v = o->f->read;
+        v = origin->f->read;
     }
     return v == made;
 }
 
-static const char *reads(ValueFlow *x, const Instr *s, int i)
+static const char *reads(ValueFlow *flow, const Instr *instr, int i)
 {
-    const ValueUse *f = &s->flow[i];
-    const Buf *b = &x->c->r->buf[s->buf[i]];
-    BufferState *p = place_of(x, s->buf[i]);
-    int has = x->brief[s->buf[i]] && p->row != x->row ? 0 : p->value;
-    if ((has == f->read && has) || !law(Lfinds))
+    const ValueUse *use = &instr->flow[i];
+    const Buf *b = &flow->c->r->buf[instr->buf[i]];
+    BufferState *p = place_of(flow, instr->buf[i]);
+    int has = flow->brief[instr->buf[i]] && p->row != flow->row ? 0 : p->value;
+    if ((has == use->read && has) || !law(Lfinds))
         return 0;
-    if (f->make && x->runs[x->phase] && goes_on(x, has, f->make))
+    if (use->make && flow->runs[flow->phase] && goes_on(flow, has, use->make))
         return 0; /* added to in a run before */
-    return strf(x->c->arena, "needs %s and finds %s in '%s'", lost(x, f->read),
-                has ? lost(x, has) : "nothing", b->name);
+    return strf(flow->c->arena, "needs %s and finds %s in '%s'",
+                lost(flow, use->read), has ? lost(flow, has) : "nothing",
+                b->name);
 }
 
-static const char *makes(ValueFlow *x, const Instr *s, int i)
+static const char *makes(ValueFlow *flow, const Instr *instr, int i)
 {
-    BufferState *p = place_of(x, s->buf[i]);
-    p->value = s->flow[i].make;
-    p->row = x->row;
+    BufferState *p = place_of(flow, instr->buf[i]);
+    p->value = instr->flow[i].make;
+    p->row = flow->row;
     return 0;
 }
 
@@ -116,45 +120,49 @@ static int is_free(const Plan *p)
     return s && key_word("fold.schedule", s) < 0;
 }
 
-static const char *adds(const ValueFlow *x, const ValueUse *f)
+static const char *adds(const ValueFlow *flow, const ValueUse *use)
 {
-    if (!x->free && f->read && f->make && x->micro < x->last[x->phase] &&
-        law(Ladds_in_order))
+    if (!flow->free && use->read && use->make &&
+        flow->micro < flow->last[flow->phase] && law(Ladds_in_order))
         return "adds up micro-batches out of order";
     return 0;
 }
 
-static SendQueue *line_of(ValueFlow *x, const TransferArgs *v)
+static SendQueue *line_of(ValueFlow *flow, const TransferArgs *args)
 {
-    for (size_t i = 0; i < vec_len(x->line); i++)
-        if (x->line[i].peer == v->peer && x->line[i].chan == v->chan)
-            return &x->line[i];
-    vec_push(x->c->arena, x->line, ((SendQueue){ v->peer, v->chan, 0, 0 }));
-    return &x->line[vec_len(x->line) - 1];
+    for (size_t i = 0; i < vec_len(flow->line); i++)
+        if (flow->line[i].peer == args->peer &&
+            flow->line[i].chan == args->chan)
+            return &flow->line[i];
+    vec_push(flow->c->arena, flow->line,
+             ((SendQueue){ args->peer, args->chan, 0, 0 }));
+    return &flow->line[vec_len(flow->line) - 1];
 }
 
 /* All stages make the transfers of a row in the order of their channels. */
-static const char *in_order(const ValueFlow *x, const Instr *s)
+static const char *in_order(const ValueFlow *flow, const Instr *instr)
 {
-    const Phase *f = &x->g->phase[x->phase];
-    for (const Instr *i = s - 1; i >= &x->g->instr[f->first]; i--)
-        if (i->kind == s->kind)
-            return i->transfer.chan >= s->transfer.chan && law(Lchannel_order)
+    const Phase *phase = &flow->g->phase[flow->phase];
+    for (const Instr *i = instr - 1; i >= &flow->g->instr[phase->first]; i--)
+        if (i->kind == instr->kind)
+            return i->transfer.chan >= instr->transfer.chan &&
+                           law(Lchannel_order)
                        ? "is not in the order of channels"
                        : NULL;
     return 0;
 }
 
-static const char *transfer(ValueFlow *x, const Instr *s)
+static const char *transfer(ValueFlow *flow, const Instr *instr)
 {
-    const char *why = in_order(x, s);
+    const char *why = in_order(flow, instr);
     if (why)
         return why;
-    SendQueue *l = s->kind == Irecv ? NULL : line_of(x, &s->transfer);
-    SentBuffer now = { s->buf[0], x->micro };
-    if (s->kind == Isend) {
-        vec_push(x->c->arena, l->sent, now);
-    } else if (s->kind == Iwait) {
+    SendQueue *l =
+        instr->kind == Irecv ? NULL : line_of(flow, &instr->transfer);
+    SentBuffer now = { instr->buf[0], flow->micro };
+    if (instr->kind == Isend) {
+        vec_push(flow->c->arena, l->sent, now);
+    } else if (instr->kind == Iwait) {
         const SentBuffer *was = &l->sent[l->first];
         if (l->first == vec_len(l->sent) && law(Lwait_sent))
             return "waits for a send that was not started";
@@ -165,60 +173,60 @@ static const char *transfer(ValueFlow *x, const Instr *s)
     return 0;
 }
 
-static const char *instr_flow(ValueFlow *x, const Instr *s)
+static const char *instr_flow(ValueFlow *flow, const Instr *instr)
 {
     const char *why = 0;
-    for (int i = 0; i < s->nbuf && !why; i++)
-        if (s->flow[i].read)
-            why = reads(x, s, i);
-    for (int i = 0; i < s->nbuf && !why; i++)
-        why = adds(x, &s->flow[i]);
-    for (int i = 0; i < s->nbuf && !why; i++)
-        if (s->flow[i].make)
-            why = makes(x, s, i);
-    if (!why && instr_info(s->kind)->cls == CLASStransfer)
-        why = transfer(x, s);
+    for (int i = 0; i < instr->nbuf && !why; i++)
+        if (instr->flow[i].read)
+            why = reads(flow, instr, i);
+    for (int i = 0; i < instr->nbuf && !why; i++)
+        why = adds(flow, &instr->flow[i]);
+    for (int i = 0; i < instr->nbuf && !why; i++)
+        if (instr->flow[i].make)
+            why = makes(flow, instr, i);
+    if (!why && instr_info(instr->kind)->cls == CLASStransfer)
+        why = transfer(flow, instr);
     return why;
 }
 
 /* ---- rows ---------------------------------------------------------------- */
 
-static const char *where(const ValueFlow *x, int instr, const char *why)
+static const char *where(const ValueFlow *flow, int instr, const char *why)
 {
-    const Phase *f = &x->g->phase[x->phase];
-    return instr_told(x->c, x->g, instr,
-                      f->repeat
+    const Phase *phase = &flow->g->phase[flow->phase];
+    return instr_told(flow->c, flow->g, instr,
+                      phase->repeat
                           ? why
-                          : strf(x->c->arena, "in %s of micro-batch %d %s",
-                                 f->name, x->micro, why));
+                          : strf(flow->c->arena, "in %s of micro-batch %d %s",
+                                 phase->name, flow->micro, why));
 }
 
-static const char *run_row(ValueFlow *x, int phase, int micro)
+static const char *run_row(ValueFlow *flow, int phase, int micro)
 {
-    const Phase *f = &x->g->phase[phase];
+    const Phase *f = &flow->g->phase[phase];
     const char *why = 0;
-    x->phase = phase;
-    x->micro = micro;
-    x->row++;
+    flow->phase = phase;
+    flow->micro = micro;
+    flow->row++;
     for (int i = f->first; i < f->first + f->n; i++)
-        if ((why = instr_flow(x, &x->g->instr[i])))
-            return where(x, i, why);
-    x->last[phase] = micro;
-    x->runs[phase]++;
+        if ((why = instr_flow(flow, &flow->g->instr[i])))
+            return where(flow, i, why);
+    flow->last[phase] = micro;
+    flow->runs[phase]++;
     return 0;
 }
 
-static const char *run_rows(ValueFlow *x)
+static const char *run_rows(ValueFlow *flow)
 {
-    const Program *prog = x->g;
+    const Program *prog = flow->g;
     const char *why = 0;
     int tabled = 0;
     for (int f = 0; f < prog->nphase && !why; f++) {
         int64_t n = prog->phase[f].repeat < 2 ? prog->phase[f].repeat : 2;
         for (int k = 0; k < n && !why; k++)
-            why = run_row(x, f, k);
+            why = run_row(flow, f, k);
         for (int t = 0; t < prog->nslot && !n && !tabled && !why; t++)
-            why = run_row(x, prog->slot[t].phase, prog->slot[t].micro);
+            why = run_row(flow, prog->slot[t].phase, prog->slot[t].micro);
         tabled |= !n;
     }
     return why;
@@ -226,129 +234,139 @@ static const char *run_rows(ValueFlow *x)
 
 /* ---- the end ------------------------------------------------------------- */
 
-static int has_shape(const Plan *p, const ValueShape *s)
+static int has_shape(const Plan *p, const ValueShape *shape)
 {
     for (int i = 0; i < p->nshape; i++)
-        if (shapes_equal(&p->shape[i], s))
+        if (shapes_equal(&p->shape[i], shape))
             return 1;
     return 0;
 }
 
-/* An output lies in its buffer as the value y, under names of its own. The
+/* An output lies in its buffer as the value shape, under names of its own. The
  * plan's shapes have these too: a tensor that names an axis otherwise
  * contradicts them. */
-static const char *output_wrong(const ValueFlow *x, const Tensor *tensor,
-                                const ValueShape *y)
+static const char *output_wrong(const ValueFlow *flow, const Tensor *tensor,
+                                const ValueShape *shape)
 {
     ValueShape s;
     tensor_shape(tensor, &s);
-    if (!is_view_of(&s, y) && law(Loutput_shape))
-        return strf(x->c->arena, "ends with output '%s' in another shape",
+    if (!is_view_of(&s, shape) && law(Loutput_shape))
+        return strf(flow->c->arena, "ends with output '%s' in another shape",
                     tensor->name);
-    if (!has_shape(x->c->p, &s) && law(Loutput_axes))
-        return strf(x->c->arena,
+    if (!has_shape(flow->c->p, &s) && law(Loutput_axes))
+        return strf(flow->c->arena,
                     "ends with output '%s' in a shape that is not there",
                     tensor->name);
     return NULL;
 }
 
-/* Those in a buffer that ends as y, or, y null, in what lives always. */
-static const char *outputs_wrong(const ValueFlow *x, int buf,
-                                 const ValueShape *y)
+/* Those in a buffer that ends as shape, or, shape null, in what lives always.
+ * */
+static const char *outputs_wrong(const ValueFlow *flow, int buf,
+                                 const ValueShape *shape)
 {
-    const Role *r = x->c->r;
+    const Role *role = flow->c->r;
     const char *why = NULL;
-    for (int i = 0; i < r->ntensor && !why; i++) {
-        const Tensor *t = &r->tensor[i];
+    for (int i = 0; i < role->ntensor && !why; i++) {
+        const Tensor *t = &role->tensor[i];
         if (t->kind == TKoutput &&
-            (y ? t->buf == buf : r->buf[t->buf].prog < 0))
-            why = output_wrong(x, t, y ? y : x->c->lasting[t->buf]);
+            (shape ? t->buf == buf : role->buf[t->buf].prog < 0))
+            why =
+                output_wrong(flow, t, shape ? shape : flow->c->lasting[t->buf]);
     }
     return why;
 }
 
-static const char *end_wrong(ValueFlow *x, const FinalValue *e)
+static const char *end_wrong(ValueFlow *flow, const FinalValue *value)
 {
-    const Role *r = x->c->r;
-    if ((e->buf < 0 || e->buf >= r->nbuf || r->buf[e->buf].frame) &&
+    const Role *role = flow->c->r;
+    if ((value->buf < 0 || value->buf >= role->nbuf ||
+         role->buf[value->buf].frame) &&
         law(Lend_buffer))
         return "ends with a buffer that does not exist";
-    const Buf *b = &r->buf[e->buf];
-    if ((e->value <= 0 || x->at[e->buf].value != e->value) && law(Lend_value))
-        return strf(x->c->arena, "ends without the new value of '%s'", b->name);
-    const ValueUse *f = x->made[e->value].f;
-    if (b->prog == -1 && (f->part[0] || f->part[1] || f->part[2]) &&
+    const Buf *b = &role->buf[value->buf];
+    if ((value->value <= 0 || flow->at[value->buf].value != value->value) &&
+        law(Lend_value))
+        return strf(flow->c->arena, "ends without the new value of '%s'",
+                    b->name);
+    const ValueUse *use = flow->made[value->value].f;
+    if (b->prog == -1 && (use->part[0] || use->part[1] || use->part[2]) &&
         law(Lend_whole))
-        return strf(x->c->arena, "leaves in '%s' terms of a sum", b->name);
+        return strf(flow->c->arena, "leaves in '%s' terms of a sum", b->name);
     if (b->prog == -1 &&
-        !shapes_equal(&x->c->p->shape[f->shape], x->c->lasting[e->buf]) &&
+        !shapes_equal(&flow->c->p->shape[use->shape],
+                      flow->c->lasting[value->buf]) &&
         law(Lend_shape))
-        return strf(x->c->arena, "leaves in '%s' what lies otherwise", b->name);
+        return strf(flow->c->arena, "leaves in '%s' what lies otherwise",
+                    b->name);
     if (b->prog >= 0)
-        return outputs_wrong(x, e->buf, &x->c->p->shape[f->shape]);
+        return outputs_wrong(flow, value->buf, &flow->c->p->shape[use->shape]);
     return 0;
 }
 
-static const char *ends_wrong(ValueFlow *x)
+static const char *ends_wrong(ValueFlow *flow)
 {
     const char *why = 0;
-    for (int i = 0; i < x->g->nend && !why; i++) {
-        why = end_wrong(x, &x->g->end[i]);
-        if (!why && x->at[x->g->end[i].buf].row < 0 && law(Lend_once))
+    for (int i = 0; i < flow->g->nend && !why; i++) {
+        why = end_wrong(flow, &flow->g->end[i]);
+        if (!why && flow->at[flow->g->end[i].buf].row < 0 && law(Lend_once))
             why = "ends twice with one buffer";
         if (!why)
-            x->at[x->g->end[i].buf].row = -1;
+            flow->at[flow->g->end[i].buf].row = -1;
     }
-    why = why ? why : outputs_wrong(x, -1, NULL);
-    for (int b = 0; b < x->c->r->nbuf && !why; b++)
-        if (x->c->r->buf[b].prog == -1 && x->at[b].row >= 0 &&
-            x->at[b].value != ~b && law(Lend_said))
-            why = strf(x->c->arena, "writes '%s', which it does not say",
-                       x->c->r->buf[b].name);
-    for (size_t i = 0; i < vec_len(x->line) && !why; i++)
-        if (x->line[i].first != vec_len(x->line[i].sent) && law(Lsend_waited))
+    why = why ? why : outputs_wrong(flow, -1, NULL);
+    for (int b = 0; b < flow->c->r->nbuf && !why; b++)
+        if (flow->c->r->buf[b].prog == -1 && flow->at[b].row >= 0 &&
+            flow->at[b].value != ~b && law(Lend_said))
+            why = strf(flow->c->arena, "writes '%s', which it does not say",
+                       flow->c->r->buf[b].name);
+    for (size_t i = 0; i < vec_len(flow->line) && !why; i++)
+        if (flow->line[i].first != vec_len(flow->line[i].sent) &&
+            law(Lsend_waited))
             why = "ends with a send that nothing waits for";
-    return why ? program_told(x->c, x->g->kind, why) : NULL;
+    return why ? program_told(flow->c, flow->g->kind, why) : NULL;
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
 /* What lies in a place of its own inside a phase that is run again. */
-static void find_brief(ValueFlow *x)
+static void find_brief(ValueFlow *flow)
 {
-    const Program *g = x->g;
-    for (int i = 0; i < x->c->r->nbuf; i++) {
-        const Buf *b = &x->c->r->buf[i];
+    const Program *program = flow->g;
+    for (int i = 0; i < flow->c->r->nbuf; i++) {
+        const Buf *b = &flow->c->r->buf[i];
         int f = 0;
-        if (b->prog != x->prog || b->frame)
+        if (b->prog != flow->prog || b->frame)
             continue;
-        while (f < g->nphase - 1 && b->born >= g->phase[f + 1].first)
+        while (f < program->nphase - 1 &&
+               b->born >= program->phase[f + 1].first)
             f++;
-        x->brief[i] = g->phase[f].repeat != 1 &&
-                      b->dies < g->phase[f].first + g->phase[f].n;
+        flow->brief[i] =
+            program->phase[f].repeat != 1 &&
+            b->dies < program->phase[f].first + program->phase[f].n;
     }
 }
 
-const char *flow_wrong(const PlanCheck *c, int prog)
+const char *flow_wrong(const PlanCheck *check, int prog)
 {
-    ValueFlow x = { .c = c, .g = &c->r->prog[prog], .prog = prog };
-    size_t nbuf = (size_t)c->r->nbuf + 1, nphase = (size_t)x.g->nphase + 1;
+    ValueFlow x = { .c = check, .g = &check->r->prog[prog], .prog = prog };
+    size_t nbuf = (size_t)check->r->nbuf + 1, nphase = (size_t)x.g->nphase + 1;
     ValueOrigin *made;
-    const char *why = lives_loose(c->arena, c->r, prog);
+    const char *why = lives_loose(check->arena, check->r, prog);
 
     if (!why)
-        why = values_wrong(c, prog, &made);
+        why = values_wrong(check, prog, &made);
     if (why)
         return why;
     x.made = made;
-    x.free = is_free(c->p);
-    x.at = alloc(c->arena, nbuf * sizeof *x.at);
-    x.framed = alloc(c->arena, nbuf * sizeof *x.framed);
-    x.brief = alloc(c->arena, nbuf);
-    x.last = alloc(c->arena, nphase * sizeof *x.last);
-    x.runs = alloc(c->arena, nphase * sizeof *x.runs);
-    for (int b = 0; b < c->r->nbuf; b++)
-        x.at[b].value = c->r->buf[b].prog < 0 ? ~b : 0;
+    x.free = is_free(check->p);
+    x.at = alloc(check->arena, nbuf * sizeof *x.at);
+    x.framed = alloc(check->arena, nbuf * sizeof *x.framed);
+    x.brief = alloc(check->arena, nbuf);
+    x.last = alloc(check->arena, nphase * sizeof *x.last);
+    x.runs = alloc(check->arena, nphase * sizeof *x.runs);
+    for (int b = 0; b < check->r->nbuf; b++)
+        x.at[b].value = check->r->buf[b].prog < 0 ? ~b : 0;
     find_brief(&x);
     why = run_rows(&x);
     return why ? why : ends_wrong(&x);

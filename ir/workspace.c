@@ -7,71 +7,73 @@
  *                used when all ranks share one process */
 #include "plan.h"
 
-static int64_t gemm_work(const GemmArgs *g)
+static int64_t gemm_work(const GemmArgs *args)
 {
-    int64_t a = g->m * g->k, b = g->k * g->n, c = g->m * g->n;
+    int64_t a = args->m * args->k, b = args->k * args->n, c = args->m * args->n;
 
-    for (int i = 0; i < g->batch.n; i++) {
-        const BatchLoop *x = &g->batch.at[i];
-        a *= x->a ? x->n : 1; /* stride 0: the same one again */
-        b *= x->b ? x->n : 1;
-        c *= x->n;
+    for (int i = 0; i < args->batch.n; i++) {
+        const BatchLoop *loop = &args->batch.at[i];
+        a *= loop->a ? loop->n : 1; /* stride 0: the same one again */
+        b *= loop->b ? loop->n : 1;
+        c *= loop->n;
     }
-    return 4 * ((g->in == Dbf16 ? a + b : 0) + (g->out == Dbf16 ? c : 0));
+    return 4 * ((args->in == Dbf16 ? a + b : 0) + (args->out == Dbf16 ? c : 0));
 }
 
-static int64_t grouped_work(InstrKind k, const GmmArgs *g)
+static int64_t grouped_work(InstrKind k, const GmmArgs *args)
 {
-    int64_t weights = g->experts * g->k * g->n, n = 0;
+    int64_t weights = args->experts * args->k * args->n, n = 0;
 
-    if (g->in == Dbf16)
-        n += g->cap * g->k + (k == Igmm ? weights : g->cap * g->n);
-    if (g->out == Dbf16)
-        n += k == Igmm ? g->cap * g->n : weights;
+    if (args->in == Dbf16)
+        n += args->cap * args->k + (k == Igmm ? weights : args->cap * args->n);
+    if (args->out == Dbf16)
+        n += k == Igmm ? args->cap * args->n : weights;
     return 4 * n;
 }
 
-static int64_t allreduce_work(const AllreduceArgs *x, int64_t ranks)
+static int64_t allreduce_work(const AllreduceArgs *args, int64_t ranks)
 {
-    int64_t size = dtypes[x->dt].bytes;
+    int64_t size = dtypes[args->dt].bytes;
 
-    if (x->n * ranks * size <= GATHERSUM)
-        return x->n * ranks * size;
-    return 2 * ((x->n + ranks - 1) / ranks) * ranks * size; /* equal shares */
+    if (args->n * ranks * size <= GATHERSUM)
+        return args->n * ranks * size;
+    return 2 * ((args->n + ranks - 1) / ranks) * ranks *
+           size; /* equal shares */
 }
 
-static int64_t allgather_work(const AllgatherArgs *x, int64_t ranks)
+static int64_t allgather_work(const AllgatherArgs *args, int64_t ranks)
 {
-    int64_t n = x->outer * x->chunk * dtypes[x->dt].bytes;
+    int64_t n = args->outer * args->chunk * dtypes[args->dt].bytes;
 
-    return x->outer > 1 || x->zig ? n * (ranks + 1) : 0;
+    return args->outer > 1 || args->zig ? n * (ranks + 1) : 0;
 }
 
-static int64_t reducescatter_work(const ReducescatterArgs *x, int64_t ranks)
+static int64_t reducescatter_work(const ReducescatterArgs *args, int64_t ranks)
 {
-    int64_t n = x->outer * x->chunk * dtypes[x->dt].bytes;
+    int64_t n = args->outer * args->chunk * dtypes[args->dt].bytes;
 
-    return (x->outer > 1 || x->zig ? 2 : 1) * n * ranks;
+    return (args->outer > 1 || args->zig ? 2 : 1) * n * ranks;
 }
 
-static int64_t alltoall_work(const AlltoallArgs *x, int64_t ranks)
+static int64_t alltoall_work(const AlltoallArgs *args, int64_t ranks)
 {
-    return 2 * x->outer * (x->a / ranks) * x->mid * x->b * x->inner *
-           dtypes[x->dt].bytes;
+    return 2 * args->outer * (args->a / ranks) * args->mid * args->b *
+           args->inner * dtypes[args->dt].bytes;
 }
 
-int64_t instr_work(const Instr *s, int64_t ranks)
+int64_t instr_work(const Instr *instr, int64_t ranks)
 {
-    if (instr_info(s->kind)->cls == CLASScollective && ranks < 2)
+    if (instr_info(instr->kind)->cls == CLASScollective && ranks < 2)
         return 0;
-    switch (s->kind) {
-    case Igemm: return gemm_work(&s->gemm);
+    switch (instr->kind) {
+    case Igemm: return gemm_work(&instr->gemm);
     case Igmm:
-    case Igmm_wgrad: return grouped_work(s->kind, &s->gmm);
-    case Iallgather: return allgather_work(&s->allgather, ranks);
-    case Ireducescatter: return reducescatter_work(&s->reducescatter, ranks);
-    case Iallreduce: return allreduce_work(&s->allreduce, ranks);
-    case Ialltoall: return alltoall_work(&s->alltoall, ranks);
+    case Igmm_wgrad: return grouped_work(instr->kind, &instr->gmm);
+    case Iallgather: return allgather_work(&instr->allgather, ranks);
+    case Ireducescatter:
+        return reducescatter_work(&instr->reducescatter, ranks);
+    case Iallreduce: return allreduce_work(&instr->allreduce, ranks);
+    case Ialltoall: return alltoall_work(&instr->alltoall, ranks);
     default: return 0;
     }
 }

@@ -67,42 +67,42 @@ static double price_at(int i)
     return price;
 }
 
-static void set_price(const FitSearch *s, Graph *h, PricePoint c)
+static void set_price(const FitSearch *search, Graph *graph, PricePoint c)
 {
-    Table *dear = table_new(h->arena);
+    Table *dear = table_new(graph->arena);
 
     for (int u = 0; u < c.units; u++)
-        *table_at(dear, KEYP(s->unit[u])) = h;
-    h->price = price_at(c.price);
-    h->dear = c.units ? dear : NULL;
-    h->dear_price = price_at(c.price + 1);
+        *table_at(dear, KEYP(search->unit[u])) = graph;
+    graph->price = price_at(c.price);
+    graph->dear = c.units ? dear : NULL;
+    graph->dear_price = price_at(c.price + 1);
 }
 
-static Graph *copy_at(const FitSearch *s, Arena *a, PricePoint c)
+static Graph *copy_at(const FitSearch *search, Arena *a, PricePoint c)
 {
-    Graph *h = stage_copy(a, s->g);
+    Graph *h = stage_copy(a, search->g);
 
-    set_price(s, h, c);
+    set_price(search, h, c);
     return h;
 }
 
-static ProgramBuilder *make(const FitSearch *s, PricePoint c)
+static ProgramBuilder *make(const FitSearch *search, PricePoint c)
 {
-    return place_stage(copy_at(s, s->g->arena, c));
+    return place_stage(copy_at(search, search->g->arena, c));
 }
 
 /* The first pass that asks how micro-batches go, or what is offloaded, is pair;
  * stash asks it of two of them. */
-static ProgramBuilder *make_free(FitSearch *s)
+static ProgramBuilder *make_free(FitSearch *search)
 {
-    Graph *g = s->g;
+    Graph *g = search->g;
 
-    if (!s->free) {
-        s->free = copy_at(s, g->arena, (PricePoint){ 0 });
-        run_up_to(s->free,
+    if (!search->free) {
+        search->free = copy_at(search, g->arena, (PricePoint){ 0 });
+        run_up_to(search->free,
                   g->mesh && micro_turns(g) == 2 ? pass_recompute : pass_fuse);
     }
-    Graph *h = stage_copy(g->arena, s->free);
+    Graph *h = stage_copy(g->arena, search->free);
     h->turns = g->turns;
     h->offloads = g->offloads;
     return place_stage(h);
@@ -110,67 +110,68 @@ static ProgramBuilder *make_free(FitSearch *s)
 
 /* ---- what is kept at a price --------------------------------------------- */
 
-static void find_fit_units(FitSearch *s)
+static void find_fit_units(FitSearch *search)
 {
-    Arena *a = s->g->arena;
+    Arena *a = search->g->arena;
 
-    if (s->number)
+    if (search->number)
         return;
-    s->number = table_new(a);
-    for (size_t i = 0; i < vec_len(s->g->node); i++) {
-        const Node *n = s->g->node[i];
+    search->number = table_new(a);
+    for (size_t i = 0; i < vec_len(search->g->node); i++) {
+        const Node *n = search->g->node[i];
         void **at = n->scope->unit && !is_backward(n)
-                        ? table_at(s->number, KEYP(n->scope->unit))
+                        ? table_at(search->number, KEYP(n->scope->unit))
                         : NULL;
         if (!at || *at)
             continue;
-        vec_push(a, s->unit, n->scope->unit);
-        *at = (void *)vec_len(s->unit);
+        vec_push(a, search->unit, n->scope->unit);
+        *at = (void *)vec_len(search->unit);
     }
 }
 
-static const int64_t *kept_at(FitSearch *s, int price)
+static const int64_t *kept_at(FitSearch *search, int price)
 {
-    if (s->kept[price])
-        return s->kept[price];
+    if (search->kept[price])
+        return search->kept[price];
     Arena *a = arena_new();
-    Graph *h = copy_at(s, a, (PricePoint){ price, 0 });
+    Graph *h = copy_at(search, a, (PricePoint){ price, 0 });
 
     run_up_to(h, pass_recompute);
-    s->kept[price] =
-        alloc(s->g->arena, (vec_len(s->unit) + 1) * sizeof *s->kept[price]);
-    kept_bytes(h, s->number, s->kept[price]);
-    s->cost[price] = h->rebuilding.cost;
+    search->kept[price] =
+        alloc(search->g->arena,
+              (vec_len(search->unit) + 1) * sizeof *search->kept[price]);
+    kept_bytes(h, search->number, search->kept[price]);
+    search->cost[price] = h->rebuilding.cost;
     arena_free(a);
-    return s->kept[price];
+    return search->kept[price];
 }
 
-static int64_t all_kept(FitSearch *s, int price)
+static int64_t all_kept(FitSearch *search, int price)
 {
-    const int64_t *kept = kept_at(s, price);
+    const int64_t *kept = kept_at(search, price);
     int64_t sum = 0;
 
-    for (size_t u = 0; u <= vec_len(s->unit); u++)
+    for (size_t u = 0; u <= vec_len(search->unit); u++)
         sum += kept[u];
     return sum;
 }
 
 /* The least price, and the fewest units at the next one, that keep no more. */
-static PricePoint choice_for(FitSearch *s, int64_t bytes)
+static PricePoint choice_for(FitSearch *search, int64_t bytes)
 {
     int low = 0, high = PRICES;
     PricePoint c = { 0 };
 
     while (high - low > 1) {
         int middle = (low + high) / 2;
-        if (all_kept(s, middle) > bytes)
+        if (all_kept(search, middle) > bytes)
             low = middle;
         else
             high = middle;
     }
-    const int64_t *from = kept_at(s, low), *to = kept_at(s, high);
-    int64_t sum = all_kept(s, low);
-    for (c.price = low; sum > bytes && c.units < (int)vec_len(s->unit);) {
+    const int64_t *from = kept_at(search, low), *to = kept_at(search, high);
+    int64_t sum = all_kept(search, low);
+    for (c.price = low; sum > bytes && c.units < (int)vec_len(search->unit);) {
         c.units++;
         sum += to[c.units] - from[c.units];
     }
@@ -184,32 +185,32 @@ typedef struct Fit {
     PricePoint choice;
 } Fit;
 
-static Fit level_of(FitSearch *s, PricePoint c)
+static Fit level_of(FitSearch *search, PricePoint c)
 {
-    return (Fit){ make(s, c), c };
+    return (Fit){ make(search, c), c };
 }
 
 /* Bytes that it keeps. */
-static int64_t kept_of_level(FitSearch *s, int level)
+static int64_t kept_of_level(FitSearch *search, int level)
 {
-    int64_t all = all_kept(s, 0), span = all - all_kept(s, PRICES);
+    int64_t all = all_kept(search, 0), span = all - all_kept(search, PRICES);
 
     return all - (int64_t)((double)span * level / LEVELS);
 }
 
-static int fits(const FitSearch *s, const ProgramBuilder *b)
+static int fits(const FitSearch *search, const ProgramBuilder *builder)
 {
-    return b->prog.transient <= s->room;
+    return builder->prog.transient <= search->room;
 }
 
 /* The first level from k on that fits if it takes as much beside what it keeps
- * as b does, which keeps `kept`. */
-static int should_fit(FitSearch *s, int k, const ProgramBuilder *b,
+ * as builder does, which keeps `kept`. */
+static int should_fit(FitSearch *search, int k, const ProgramBuilder *builder,
                       int64_t kept)
 {
-    int64_t beside = b->prog.transient - kept;
+    int64_t beside = builder->prog.transient - kept;
 
-    while (k < LEVELS && kept_of_level(s, k) + beside > s->room)
+    while (k < LEVELS && kept_of_level(search, k) + beside > search->room)
         k++;
     return k;
 }
@@ -222,117 +223,122 @@ static int is_faster(const ProgramBuilder *a, const ProgramBuilder *b)
 
 /* The last level of the first segment whose last fits, or of all. Levels before
  * it take no more beside what they keep. */
-static Fit search(FitSearch *s, ProgramBuilder *first)
+static Fit search(FitSearch *fit_search, ProgramBuilder *first)
 {
     Fit none = { first, { 0 } }, end, l = none;
 
-    find_fit_units(s);
-    int64_t all = kept_of_level(s, 0);
-    if (all <= kept_of_level(s, LEVELS))
+    find_fit_units(fit_search);
+    int64_t all = kept_of_level(fit_search, 0);
+    if (all <= kept_of_level(fit_search, LEVELS))
         return none;
-    int low = should_fit(s, 1, first, all), last = low;
+    int low = should_fit(fit_search, 1, first, all), last = low;
     do {
         last += SEGMENT - 1 - (last - 1) % SEGMENT;
-        end = level_of(s, choice_for(s, kept_of_level(s, last)));
-    } while (!fits(s, end.made) && last++ < LEVELS);
+        end = level_of(fit_search,
+                       choice_for(fit_search, kept_of_level(fit_search, last)));
+    } while (!fits(fit_search, end.made) && last++ < LEVELS);
     low = low > last - SEGMENT ? low : last - SEGMENT + 1;
-    low = should_fit(s, low, end.made, kept_of_level(s, last));
-    for (; low < last && fits(s, end.made); low++) {
-        PricePoint c = choice_for(s, kept_of_level(s, low));
+    low =
+        should_fit(fit_search, low, end.made, kept_of_level(fit_search, last));
+    for (; low < last && fits(fit_search, end.made); low++) {
+        PricePoint c = choice_for(fit_search, kept_of_level(fit_search, low));
         if (c.price == l.choice.price && c.units == l.choice.units)
             continue;
-        l = level_of(s, c);
-        if (fits(s, l.made))
+        l = level_of(fit_search, c);
+        if (fits(fit_search, l.made))
             return is_faster(end.made, l.made) ? end : l;
     }
     return end;
 }
 
 /* Seconds of a micro-batch, at least, for all choices that keep as little. */
-static double least_secs(const FitSearch *s, double kept)
+static double least_secs(const FitSearch *search, double kept)
 {
     double most = 0;
 
     for (int i = 1; i <= PRICES; i++)
-        if (s->kept[i])
-            most = fmax(most, (s->cost[i] - kept) * price_at(i));
+        if (search->kept[i])
+            most = fmax(most, (search->cost[i] - kept) * price_at(i));
     return most;
 }
 
-static void explain(const FitSearch *s, const ProgramBuilder *first, Fit l)
+static void explain(const FitSearch *search, const ProgramBuilder *first, Fit l)
 {
     const double gib = 1 << 30;
-    const Rebuilding *r = &l.made->graph->rebuilding;
+    const Rebuilding *rebuilding = &l.made->graph->rebuilding;
     PricePoint c = l.choice;
 
-    why(s->g, NULL,
+    why(search->g, NULL,
         "temporaries have %.4g GiB: %.4g where nothing that costs time is "
         "rebuilt, %.4g at %.3g ms of a micro-batch for each GiB, %.3g in the "
         "first %d layers",
-        (double)s->room / gib, (double)first->prog.transient / gib,
+        (double)search->room / gib, (double)first->prog.transient / gib,
         (double)l.made->prog.transient / gib, 1e3 * gib * price_at(c.price),
         1e3 * gib * price_at(c.price + (c.units > 0)), c.units);
-    if (s->unit)
-        why(s->g, NULL,
+    if (search->unit)
+        why(search->g, NULL,
             "rebuilding takes %.5g ms of a micro-batch; whatever else is kept, "
             "of as many bytes, it takes at least %.5g",
-            1e3 * r->secs, 1e3 * least_secs(s, r->kept));
+            1e3 * rebuilding->secs, 1e3 * least_secs(search, rebuilding->kept));
 }
 
 /* ---- pairs of micro-batches ---------------------------------------------- */
 
 /* With pairs, if there are any: their inputs live always. */
-static int pairs_fit(const FitSearch *s, const ProgramBuilder *made)
+static int pairs_fit(const FitSearch *search, const ProgramBuilder *made)
 {
     Arena *a = made->arena;
     int64_t inputs =
-        lasting_bytes(a, &made->graph, 1) - lasting_bytes(a, &s->g, 1);
+        lasting_bytes(a, &made->graph, 1) - lasting_bytes(a, &search->g, 1);
 
-    return !made->pair || made->prog.transient <= s->room - inputs;
+    return !made->pair || made->prog.transient <= search->room - inputs;
 }
 
-static ProgramBuilder *make_turns(FitSearch *s, Turns turns)
+static ProgramBuilder *make_turns(FitSearch *search, Turns turns)
 {
-    s->g->turns = turns;
-    return make_free(s);
+    search->g->turns = turns;
+    return make_free(search);
 }
 
 /* As asked for, where they fit. */
-static ProgramBuilder *asked_pairs(FitSearch *s)
+static ProgramBuilder *asked_pairs(FitSearch *search)
 {
-    ProgramBuilder *two = make_turns(s, TURNSpairs);
+    ProgramBuilder *two = make_turns(search, TURNSpairs);
 
-    if (pairs_fit(s, two))
+    if (pairs_fit(search, two))
         return two;
-    s->turns = "micro-batches go one by one: the plan of pairs would have to "
-               "rebuild values";
-    return make_turns(s, TURNSalone);
+    search->turns =
+        "micro-batches go one by one: the plan of pairs would have to "
+        "rebuild values";
+    return make_turns(search, TURNSalone);
 }
 
 enum { LITTLE = 100 };
 
 /* A second copy is made only where transfers of bodies that nothing hides take
  * more than a LITTLEth of the step: pairs can save no more. */
-static ProgramBuilder *cheaper_turns(FitSearch *s)
+static ProgramBuilder *cheaper_turns(FitSearch *search)
 {
-    ProgramBuilder *one = make_turns(s, TURNSalone), *two;
+    ProgramBuilder *one = make_turns(search, TURNSalone), *two;
     double secs = program_secs(one), both = 0;
     Arena *a = one->arena;
 
-    if (one->prog.transient > s->room || program_unhidden(one) * LITTLE <= secs)
+    if (one->prog.transient > search->room ||
+        program_unhidden(one) * LITTLE <= secs)
         return one;
-    two = make_turns(s, TURNSpairs);
-    if (two->pair && pairs_fit(s, two))
+    two = make_turns(search, TURNSpairs);
+    if (two->pair && pairs_fit(search, two))
         both = program_secs(two);
     int better = both > 0 && both < secs;
     const char *other = both > 0    ? strf(a, "%.4g in pairs", 1e3 * both)
                         : two->pair ? "pairs do not fit"
                                     : "there is nothing to pair";
-    s->turns = strf(a, "micro-batches go %s: %.4g ms a step one by one, %s",
-                    better ? "in pairs" : "one by one", 1e3 * secs, other);
+    search->turns =
+        strf(a, "micro-batches go %s: %.4g ms a step one by one, %s",
+             better ? "in pairs" : "one by one", 1e3 * secs, other);
     if (better)
         return two;
-    s->g->turns = TURNSalone;
+    search->g->turns = TURNSalone;
     return one;
 }
 

@@ -40,10 +40,11 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room);
 
 /* ---- run.c --------------------------------------------------------------- */
 
-/* Every program of a logical graph as one plan. With o->stop: null, and the
- * logical graph, all programs after that pass and the sources are written to
- * o->out; read back as `stage`, they make the same plan. */
-Plan *compile(Graph *logical, const Target *T, const CompileOptions *o);
+/* Every program of a logical graph as one plan. With options->stop: null, and
+ * the logical graph, all programs after that pass and the sources are written
+ * to options->out; read back as `stage`, they make the same plan. */
+Plan *compile(Graph *logical, const Target *target,
+              const CompileOptions *options);
 
 /* For fit.c: a copy of a stage; its passes up to the one, all of them and the
  * places of its instructions' values. */
@@ -52,9 +53,9 @@ void run_up_to(Graph *g, void (*pass)(Graph *g));
 ProgramBuilder *place_stage(Graph *g);
 /* One pass on g, checked; for tests and tools. err() when there is none of
  * that name. */
-void run_pass(Graph *g, const Target *T, const char *name);
-/* Rows that make g legal for T's kernels, unchecked (a graph of a test has no
- * mesh), and its kernels: as fuse. */
-Group **run_fuse(Graph *g, const Target *T, Arena *a);
+void run_pass(Graph *g, const Target *target, const char *name);
+/* Rows that make g legal for target's kernels, unchecked (a graph of a test
+ * has no mesh), and its kernels: as fuse. */
+Group **run_fuse(Graph *g, const Target *target, Arena *a);
 
 #endif

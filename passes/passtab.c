@@ -67,15 +67,15 @@ const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
     unsigned have = TRACED;
 
     for (int i = 0; i < n; i++) {
-        const PassInfo *p = &tab[i];
-        if (!(p->programs >> k & 1) || (skip && !strcmp(skip, p->name)))
+        const PassInfo *info = &tab[i];
+        if (!(info->programs >> k & 1) || (skip && !strcmp(skip, info->name)))
             continue;
         for (int f = 0; f < NFACT; f++)
-            if (p->needs & ~have & 1u << f)
+            if (info->needs & ~have & 1u << f)
                 return strf(a, "pass '%s' of program '%s' needs that %s%s",
-                            p->name, programnames[k], facts[f],
+                            info->name, programnames[k], facts[f],
                             maker(a, tab, n, 1u << f));
-        have = (have | p->makes) & ~p->breaks;
+        have = (have | info->makes) & ~info->breaks;
     }
     return NULL;
 }

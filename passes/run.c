@@ -10,13 +10,13 @@
 
 /* ---- the program's graph ------------------------------------------------- */
 
-static Node *copy_node(Graph *h, const Node *n, Node **to)
+static Node *copy_node(Graph *graph, const Node *n, Node **to)
 {
-    Node **in = alloc(h->arena, sizeof *in * (size_t)(n->nin + 1)), *c;
+    Node **in = alloc(graph->arena, sizeof *in * (size_t)(n->nin + 1)), *c;
 
     for (int i = 0; i < n->nin; i++)
         in[i] = to[n->in[i]->id];
-    c = g_copyof(h, n, in);
+    c = g_copyof(graph, n, in);
     c->name = n->name;
     c->map = n->map ? to[n->map->id] : NULL;
     return c;
@@ -35,15 +35,15 @@ static int keeps(ProgramKind k, Op op)
 }
 
 /* Each program decides its own dtypes. */
-static void copy_params(Graph *h)
+static void copy_params(Graph *graph)
 {
-    Param **old = h->param;
+    Param **old = graph->param;
 
-    h->param = NULL;
+    graph->param = NULL;
     for (size_t i = 0; i < vec_len(old); i++) {
-        Param *p = alloc(h->arena, sizeof *p);
+        Param *p = alloc(graph->arena, sizeof *p);
         *p = *old[i];
-        vec_push(h->arena, h->param, p);
+        vec_push(graph->arena, graph->param, p);
     }
 }
 
@@ -79,9 +79,9 @@ static int has(const Graph *g, Op op)
 
 /* ---- running the table --------------------------------------------------- */
 
-static int is_option(const char *name, const PassInfo *p)
+static int is_option(const char *name, const PassInfo *info)
 {
-    return name && !strcmp(name, p->name);
+    return name && !strcmp(name, info->name);
 }
 
 #ifdef PLEAT_DEBUG
@@ -102,77 +102,78 @@ static void round_trip(Graph *g)
 /* Behind passes whose work is kernels: these, unless a picture is asked for. */
 static void show_kernels(Graph *g)
 {
-    const CompileOptions *o = &g->compile->options;
+    const CompileOptions *options = &g->compile->options;
 
-    if (o->dot)
+    if (options->dot)
         show_graph(g);
     else if (is_shown(g))
         show_text(g, groups_print(g->arena, groups_of(g, g->arena),
                                   !is_asked(g->compile, "+all")));
 }
 
-/* Is p the last pass of its level that g's program goes through? */
-static int ends_level(const Graph *g, const PassInfo *p)
+/* Is info the last pass of its level that g's program goes through? */
+static int ends_level(const Graph *g, const PassInfo *info)
 {
     do
-        p++;
-    while (p->run && !(p->programs >> g->prog & 1));
-    return !p->run || p->level > g->level;
+        info++;
+    while (info->run && !(info->programs >> g->prog & 1));
+    return !info->run || info->level > g->level;
 }
 
-static void finish_pass(Graph *g, const PassInfo *p)
+static void finish_pass(Graph *g, const PassInfo *info)
 {
-    if (g->level < p->level)
-        g->level = p->level;
+    if (g->level < info->level)
+        g->level = info->level;
     g_renumber(g);
     g_names(g);
-    if (g->compile->checks_all || ends_level(g, p))
+    if (g->compile->checks_all || ends_level(g, info))
         check_graph(g);
 #ifdef PLEAT_DEBUG
     round_trip(g);
 #endif
-    if (p->run == pass_fuse || p->run == pass_sched || p->run == pass_offload)
+    if (info->run == pass_fuse || info->run == pass_sched ||
+        info->run == pass_offload)
         show_kernels(g);
     else
         show_graph(g);
 }
 
 /* One pass on a program: on its graph, from pipe on on those of all stages. */
-static void one_pass(Graph *g, const PassInfo *p)
+static void one_pass(Graph *g, const PassInfo *info)
 {
-    int left_out = is_option(g->compile->options.skip, p);
+    int left_out = is_option(g->compile->options.skip, info);
 
-    g->compile->pass = p->name;
-    if (p->run == pass_pipe)
-        p->run(g);
+    g->compile->pass = info->name;
+    if (info->run == pass_pipe)
+        info->run(g);
     for (Graph *h = g; h; h = h->next) {
-        if (p->run != pass_pipe && !left_out)
-            p->run(h);
-        finish_pass(h, p);
+        if (info->run != pass_pipe && !left_out)
+            info->run(h);
+        finish_pass(h, info);
     }
 }
 
-static int done(const Graph *g, const PassInfo *p)
+static int done(const Graph *g, const PassInfo *info)
 {
-    for (; p->run && g->after; p++)
-        if (!strcmp(g->after, p->name))
+    for (; info->run && g->after; info++)
+        if (!strcmp(g->after, info->name))
             return 1;
     return 0;
 }
 
-/* The rows from p on, before `end`, that g has not been through; zero when
+/* The rows from info on, before `end`, that g has not been through; zero when
  * stopped, also at a pass of other programs. */
-static int run_passes(Graph *g, const PassInfo *p, const PassInfo *end)
+static int run_passes(Graph *g, const PassInfo *info, const PassInfo *end)
 {
-    for (; p < end; p++) {
-        if (!done(g, p)) {
-            if (p->programs >> g->prog & 1)
-                one_pass(g, p);
+    for (; info < end; info++) {
+        if (!done(g, info)) {
+            if (info->programs >> g->prog & 1)
+                one_pass(g, info);
             for (Graph *h = g; h; h = h->next)
-                h->after = p->name;
+                h->after = info->name;
         }
-        if (is_option(g->compile->options.stop, p) &&
-            !strcmp(g->after, p->name))
+        if (is_option(g->compile->options.stop, info) &&
+            !strcmp(g->after, info->name))
             return 0;
     }
     return 1;
@@ -190,25 +191,25 @@ static const PassInfo *row_of(void (*run)(Graph *g))
 /* All programs at once: which stages have a parameter is one decision. */
 static void run_pipe(Graph *const *v)
 {
-    const PassInfo *p = row_of(pass_pipe);
+    const PassInfo *info = row_of(pass_pipe);
     Graph **some = NULL;
 
     for (size_t i = 0; i < vec_len(v); i++)
-        if (!done(v[i], p))
+        if (!done(v[i], info))
             vec_push(v[i]->arena, some, v[i]);
     if (some)
-        some[0]->compile->pass = p->name;
+        some[0]->compile->pass = info->name;
     pipe_programs(some);
     for (size_t i = 0; i < vec_len(some); i++)
         for (Graph *h = some[i]; h; h = h->next) {
-            h->after = p->name;
-            finish_pass(h, p);
+            h->after = info->name;
+            finish_pass(h, info);
         }
 }
 
-void run_pass(Graph *g, const Target *T, const char *name)
+void run_pass(Graph *g, const Target *target, const char *name)
 {
-    compile_begin(g, T, &(CompileOptions){ .prog = PGstep });
+    compile_begin(g, target, &(CompileOptions){ .prog = PGstep });
     g->compile->checks_all = 1;
     for (const PassInfo *p = passtab; p->run; p++)
         if (!strcmp(p->name, name)) {
@@ -218,9 +219,9 @@ void run_pass(Graph *g, const Target *T, const char *name)
     err(NULL, "there is no pass '%s'", name);
 }
 
-Group **run_fuse(Graph *g, const Target *T, Arena *a)
+Group **run_fuse(Graph *g, const Target *target, Arena *a)
 {
-    compile_begin(g, T, &(CompileOptions){ .prog = PGstep });
+    compile_begin(g, target, &(CompileOptions){ .prog = PGstep });
     for (const PassInfo *p = row_of(pass_legalize); p->run != pass_sched; p++)
         p->run(g);
     g_names(g);
@@ -274,15 +275,16 @@ static Graph *program(Graph *g, ProgramKind k)
 /* What -x writes: the model, the programs where they stopped, the sources. */
 static void write_stage(Graph *g, Graph *const *stopped)
 {
-    const CompileOptions *o = &g->compile->options;
+    const CompileOptions *options = &g->compile->options;
     Text t = { .arena = g->arena };
 
     put(&t, "%s", graph_print(g->arena, g, PRINTloc));
     for (size_t i = 0; i < vec_len(stopped); i++)
         for (const Graph *h = stopped[i]; h; h = h->next)
             put(&t, "%s", graph_print(g->arena, h, PRINTloc));
-    for (int i = 0; i < o->nsource; i++)
-        put_text(&t, "source", o->source[i].file, o->source[i].text);
+    for (int i = 0; i < options->nsource; i++)
+        put_text(&t, "source", options->source[i].file,
+                 options->source[i].text);
     fputs(t.s, compile_out(g->compile));
 }
 
@@ -476,11 +478,11 @@ static double least_secs(const FittedProgram *step, int64_t bytes)
 
     for (size_t k = 0; k < n; k++) {
         most[k] = step->made[k]->unlimited;
-        const Program *p = &most[k]->prog;
-        const Phase *f = &p->phase[p->nphase - 1];
+        const Program *program = &most[k]->prog;
+        const Phase *phase = &program->phase[program->nphase - 1];
         double post = 0;
-        for (int i = f->first; i < f->first + f->n; i++)
-            post += p->instr[i].secs;
+        for (int i = phase->first; i < phase->first + phase->n; i++)
+            post += program->instr[i].secs;
         updates = post > updates ? post : updates;
     }
     double copies = bytes ? copy_secs(step->first, (double)bytes) - updates : 0;
@@ -524,8 +526,8 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
 /* Where dumps are asked for, the graphs go through their passes once more. */
 static FittedProgram *fit_all(Graph *const *v)
 {
-    const CompileOptions *o = &v[0]->compile->options;
-    int dumps = o->dump || o->stop || o->dot;
+    const CompileOptions *options = &v[0]->compile->options;
+    int dumps = options->dump || options->stop || options->dot;
     Turns *turns = NULL;
 
     for (size_t i = 0; i < vec_len(v); i++)
@@ -538,29 +540,29 @@ static FittedProgram *fit_all(Graph *const *v)
 }
 
 /* A program into the plan, of all its stages; zero: stopped. */
-static int emit_stages(Emit *e, Graph *first, ProgramBuilder *const *made)
+static int emit_stages(Emit *emit, Graph *first, ProgramBuilder *const *made)
 {
     for (size_t k = 0; k < vec_len(made); k++)
-        emit_program(e, made[k]);
+        emit_program(emit, made[k]);
     if (made)
         return 1;
     if (!run_passes(first, passtab, row_of(pass_offload) + 1))
         return 0;
     for (Graph *h = first; h; h = h->next)
-        emit_program(e, place_stage(h));
+        emit_program(emit, place_stage(h));
     return 1;
 }
 
-Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
+Plan *compile(Graph *g, const Target *target, const CompileOptions *options)
 {
     Graph **stopped = NULL, **v;
 
-    compile_begin(g, T, o);
+    compile_begin(g, target, options);
     check_order(g);
     g->stages = stages_cut(g);
     g->compile->pass = "fold";
     fold_model(g);
-    Emit *e = emit_new(g->arena, g, T);
+    Emit *e = emit_new(g->arena, g, target);
 
     v = programs(g, &stopped);
     run_pipe(v);
@@ -574,9 +576,9 @@ Plan *compile(Graph *g, const Target *T, const CompileOptions *o)
         write_stage(g, stopped);
         return NULL;
     }
-    if (!(o->without >> PGinit & 1)) {
+    if (!(options->without >> PGinit & 1)) {
         Graph *init = vec_len(v) ? init_of(v) : initial_graph(g);
         emit_stages(e, init, NULL);
     }
-    return emit_finish(e, o);
+    return emit_finish(e, options);
 }

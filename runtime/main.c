@@ -26,12 +26,13 @@ static const char *settings_of(const char *path, Settings **c)
     return strf(forever, "%s/plan", path);
 }
 
-static void lay_settings(Plan *p, const Settings *c, const char *dir)
+static void lay_settings(Plan *p, const Settings *settings, const char *dir)
 {
     const char *key, *value;
 
-    for (int i = 0; c && opts_each(c->given, i, &key, &value); i++)
-        if (run_key(key) && !key_same(c, p, key))
+    for (int i = 0; settings && opts_each(settings->given, i, &key, &value);
+         i++)
+        if (run_key(key) && !key_same(settings, p, key))
             opts_set(p->opts, key, value, NULL);
     opts_set(p->opts, "name", dir, NULL);
 }

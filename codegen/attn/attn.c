@@ -27,42 +27,42 @@ static const Node *arg_of(const Node *n)
 }
 
 /* o = dot(y, v): finds v and the score. */
-static int read_result(Attn *t)
+static int read_result(Attn *attn)
 {
-    const Node *o = unrounded(t->body->node[vec_len(t->body->node) - 1]);
+    const Node *o = unrounded(attn->body->node[vec_len(attn->body->node) - 1]);
 
     if (o->op != Odot || o->at.dot.axes.n != 1)
         return 0;
-    const Axis *key =
-        t->node->op == Ocall ? t->node->at.call.key : t->node->at.attn.key;
-    t->key = o->at.dot.axes.v[0];
-    if (key && key != t->key)
+    const Axis *key = attn->node->op == Ocall ? attn->node->at.call.key
+                                              : attn->node->at.attn.key;
+    attn->key = o->at.dot.axes.v[0];
+    if (key && key != attn->key)
         return 0;
     for (int k = 0; k < 2; k++) {
         const Node *v = arg_of(o->in[k]);
         const Axis *over;
-        t->score = softmax_scores(unrounded(o->in[!k]), &over);
-        if (v && t->score && over == t->key) {
-            t->values = (int)v->at.arg.index;
-            return dim_of(v, t->key) >= 0;
+        attn->score = softmax_scores(unrounded(o->in[!k]), &over);
+        if (v && attn->score && over == attn->key) {
+            attn->values = (int)v->at.arg.index;
+            return dim_of(v, attn->key) >= 0;
         }
     }
     return 0;
 }
 
-static int read_query(Attn *t)
+static int read_query(Attn *attn)
 {
-    t->query =
-        t->node->op == Ocall ? t->node->at.call.query : t->node->at.attn.query;
-    if (!t->query)
-        t->query = t->key->root;
-    return t->query != t->key && dim_of(t->score, t->query) >= 0 &&
-           dim_of(t->score, t->key) >= 0;
+    attn->query = attn->node->op == Ocall ? attn->node->at.call.query
+                                          : attn->node->at.attn.query;
+    if (!attn->query)
+        attn->query = attn->key->root;
+    return attn->query != attn->key && dim_of(attn->score, attn->query) >= 0 &&
+           dim_of(attn->score, attn->key) >= 0;
 }
 
 static int read_dot(Attn *attn, const Node *n)
 {
-    AttnDot *d = &attn->dot[attn->ndot];
+    AttnDot *dot = &attn->dot[attn->ndot];
 
     for (int i = 0; i < attn->ndot; i++)
         if (attn->dot[i].n == n)
@@ -75,7 +75,7 @@ static int read_dot(Attn *attn, const Node *n)
             continue;
         if (dim_of(p, attn->key) < 0 || dim_of(p, attn->query) >= 0)
             continue;
-        *d = (AttnDot){ n, (int)q->at.arg.index, (int)p->at.arg.index, 0 };
+        *dot = (AttnDot){ n, (int)q->at.arg.index, (int)p->at.arg.index, 0 };
         attn->ndot++;
         return 1;
     }
@@ -209,16 +209,16 @@ int attn_inner(const Attn *attn, const Node *n, Axis **out)
 }
 
 /* A dot contracts all inner axes of its operands: both have the same. */
-static int dot_fits(const Attn *attn, const AttnDot *d)
+static int dot_fits(const Attn *attn, const AttnDot *dot)
 {
     Axis *q[MAXD], *k[MAXD];
-    int nq = attn_inner(attn, attn->node->in[d->q], q);
-    int nk = attn_inner(attn, attn->node->in[d->k], k);
+    int nq = attn_inner(attn, attn->node->in[dot->q], q);
+    int nk = attn_inner(attn, attn->node->in[dot->k], k);
 
-    if (nq != d->n->at.dot.axes.n || nk != d->n->at.dot.axes.n)
+    if (nq != dot->n->at.dot.axes.n || nk != dot->n->at.dot.axes.n)
         return 0;
     for (int i = 0; i < nk; i++)
-        if (dim_of(attn->node->in[d->q], k[i]) < 0)
+        if (dim_of(attn->node->in[dot->q], k[i]) < 0)
             return 0;
     return 1;
 }

@@ -8,8 +8,8 @@
 extern const char attn_pre[];
 
 int attn_can(const Graph *g, const Node *n); /* attn.c */
-void attn_lower(Graph *g, Group *k, Arena *a);
-void attn_bwd_lower(Graph *g, Group *k, Arena *a);
+void attn_lower(Graph *g, Group *group, Arena *a);
+void attn_bwd_lower(Graph *g, Group *group, Arena *a);
 
 enum {
     ATROWS = 48,
@@ -74,7 +74,7 @@ int attn_inner(const Attn *attn, const Node *n, Axis **out);
 int attn_keyside(const Attn *attn, int op);
 const char *attn_code(const Attn *attn, const Axis *a);
 
-void attn_begin(Attn *attn, Group *k, Arena *a);
+void attn_begin(Attn *attn, Group *group, Arena *a);
 void attn_finish(Attn *attn);
 const char *attn_int(Attn *attn, const char *name, RankAffine x);
 int64_t attn_count(const Attn *attn, const Axis *a);
@@ -113,7 +113,7 @@ void attn_packkeys(Attn *attn, int depth, int op, int flip);
 void attn_packqueries(Attn *attn, int depth);
 void attn_visible(Attn *attn, int depth);
 void attn_products(Attn *attn, int depth);
-Node *attn_main(const Group *k);
+Node *attn_main(const Group *group);
 Node *attn_part(const Attn *attn, int i);
 
 /* score.c: scores of row r, columns j < cols of a tile, from the terms' tiles

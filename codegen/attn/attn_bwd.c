@@ -336,14 +336,14 @@ static void tile_scores(Backward *back, int depth)
 static void query_gradient(Backward *back, int depth, int i, AttnView sum)
 {
     Attn *attn = &back->attn;
-    const AttnDot *d = &attn->dot[i];
-    const char *w = attn_widthname(attn, d->k);
+    const AttnDot *dot = &attn->dot[i];
+    const char *w = attn_widthname(attn, dot->k);
 
     put_line(&attn->out, depth, "if (queries) {");
     put_line(&attn->out, depth + 1,
              "at_mm_%s(rows, %s, seen, t%d, at_ld, 1, b%d, %s, qt, %s, 0);",
-             attn->type, w, d->term, d->k, w, w);
-    attn_move(attn, depth + 1, ATadd, sum, attn->query, d->k, "qt");
+             attn->type, w, dot->term, dot->k, w, w);
+    attn_move(attn, depth + 1, ATadd, sum, attn->query, dot->k, "qt");
     put_line(&attn->out, depth, "}");
 }
 
@@ -381,12 +381,13 @@ static void tile_gradients(Backward *back, int depth, const AttnView *sum)
     if (back->grad[attn->values])
         key_gradient(back, depth, attn->values, "pt", "et");
     for (int i = 0; i < attn->ndot; i++) {
-        const AttnDot *d = &attn->dot[i];
-        if (back->grad[d->k])
-            key_gradient(back, depth, d->k, strf(attn->arena, "t%d", d->term),
+        const AttnDot *dot = &attn->dot[i];
+        if (back->grad[dot->k])
+            key_gradient(back, depth, dot->k,
+                         strf(attn->arena, "t%d", dot->term),
                          strf(attn->arena, "a%d", i));
-        if (sum[d->q].n)
-            query_gradient(back, depth, i, sum[d->q]);
+        if (sum[dot->q].n)
+            query_gradient(back, depth, i, sum[dot->q]);
     }
 }
 
@@ -505,14 +506,14 @@ static void each_item(Backward *back)
     attn_coords(attn, 2, "item / parts", back->over, back->own);
 }
 
-void attn_bwd_lower(Graph *g, Group *k, Arena *a)
+void attn_bwd_lower(Graph *g, Group *group, Arena *a)
 {
     Backward back = { 0 };
     AttnView sum[MAXIN] = { 0 };
 
-    if (!attn_read(&back.attn, g, attn_main(k)))
+    if (!attn_read(&back.attn, g, attn_main(group)))
         die("attention: kept, but its body does not fit");
-    attn_begin(&back.attn, k, a);
+    attn_begin(&back.attn, group, a);
     find_gradients(&back);
     split_axes(&back);
     counts(&back);

@@ -56,31 +56,33 @@ const char *attn_size(Attn *attn, const Axis *a)
 
 /* What stands at x is keys of the rank `round` before this one: x by that one's
  * position. */
-static const char *start_of(Attn *t, const char *name, const Node *n,
+static const char *start_of(Attn *attn, const char *name, const Node *n,
                             RankAffine x)
 {
-    uint32_t ring = t->node->at.attn.ring;
+    uint32_t ring = attn->node->at.attn.ring;
     RankAffine pos = aff(0);
     int64_t ranks = 1, low = 0;
 
-    if (!t->node->at.attn.round || dim_of(n, t->key) < 0)
-        return attn_int(t, name, x);
-    for (int i = t->graph->mesh->natom; i-- > 0;)
+    if (!attn->node->at.attn.round || dim_of(n, attn->key) < 0)
+        return attn_int(attn, name, x);
+    for (int i = attn->graph->mesh->natom; i-- > 0;)
         low = ring >> i & 1 ? i : low;
-    for (int i = 0; i < t->graph->mesh->natom; i++)
+    for (int i = 0; i < attn->graph->mesh->natom; i++)
         if (ring >> i & 1) {
             pos.k[i] = ranks;
-            ranks *= t->graph->mesh->atom[i].size;
+            ranks *= attn->graph->mesh->atom[i].size;
         }
-    const char *me = attn_int(t, "ring_me", pos);
-    const char *all = attn_int(t, "ring_all", aff(ranks));
+    const char *me = attn_int(attn, "ring_me", pos);
+    const char *all = attn_int(attn, "ring_all", aff(ranks));
     const char *back =
-        attn_int(t, "ring_round", aff(t->node->at.attn.round - 1));
-    const char *zero = attn_int(t, strf(t->arena, "%s_0", name), aff(x.c));
-    const char *one = attn_int(t, strf(t->arena, "%s_1", name), aff(x.k[low]));
+        attn_int(attn, "ring_round", aff(attn->node->at.attn.round - 1));
+    const char *zero =
+        attn_int(attn, strf(attn->arena, "%s_0", name), aff(x.c));
+    const char *one =
+        attn_int(attn, strf(attn->arena, "%s_1", name), aff(x.k[low]));
     name = intern(name);
-    if (!declared(t, name))
-        put_line(&t->decl, 1,
+    if (!declared(attn, name))
+        put_line(&attn->decl, 1,
                  "const int64_t %s = %s + (%s + %s - %s) %% %s * %s;", name,
                  zero, me, all, back, all, one);
     return name;
@@ -341,13 +343,13 @@ void attn_products(Attn *attn, int depth)
     int begun[ATDOTS] = { 0 };
 
     for (int i = 0; i < attn->ndot; i++) {
-        const AttnDot *d = &attn->dot[i];
+        const AttnDot *dot = &attn->dot[i];
         put_line(&attn->out, depth,
                  "at_mm_%s(rows, wide, %s, a%d, %s, 1, f%d, at_keys, t%d, "
                  "at_ld, %d);",
-                 attn->type, attn_widthname(attn, d->k), i,
-                 attn_widthname(attn, d->k), d->k, d->term,
-                 begun[d->term]++ > 0);
+                 attn->type, attn_widthname(attn, dot->k), i,
+                 attn_widthname(attn, dot->k), dot->k, dot->term,
+                 begun[dot->term]++ > 0);
     }
 }
 
@@ -361,9 +363,9 @@ static int is64(const Attn *attn)
     return 0;
 }
 
-void attn_begin(Attn *attn, Group *k, Arena *a)
+void attn_begin(Attn *attn, Group *group, Arena *a)
 {
-    attn->group = k;
+    attn->group = group;
     attn->arena = attn->decl.arena = attn->out.arena = a;
     attn->dt = is64(attn) ? Df64 : Df32;
     attn->type = dtypes[attn->dt].name;
@@ -398,10 +400,10 @@ Node *attn_part(const Attn *attn, int i)
     return NULL;
 }
 
-Node *attn_main(const Group *k)
+Node *attn_main(const Group *group)
 {
-    for (int i = 0; i < k->n; i++)
-        if (k->node[i]->op == Oattn || k->node[i]->op == Oattn_bwd)
-            return k->node[i];
+    for (int i = 0; i < group->n; i++)
+        if (group->node[i]->op == Oattn || group->node[i]->op == Oattn_bwd)
+            return group->node[i];
     die("attention: a group without one");
 }

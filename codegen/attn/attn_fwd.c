@@ -27,9 +27,9 @@ typedef struct Forward {
     int64_t row; /* work elements of one tile of queries */
 } Forward;
 
-static void split_axes(Forward *f)
+static void split_axes(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
 
     for (int i = 0; i < attn->nx; i++) {
         int keys = 0;
@@ -37,9 +37,9 @@ static void split_axes(Forward *f)
             keys |= attn_keyside(attn, op) &&
                     dim_of(attn->node->in[op], attn->x[i]) >= 0;
         if (keys)
-            f->over[f->own++] = attn->x[i];
+            forward->over[forward->own++] = attn->x[i];
         else
-            f->free[f->nfree++] = attn->x[i];
+            forward->free[forward->nfree++] = attn->x[i];
     }
 }
 
@@ -49,50 +49,53 @@ static int64_t tiles_of(int64_t n, int64_t size)
 }
 
 /* Query tiles a chunk: what shares one packing of keys, within 400 KiB. */
-static void plan_chunks(Forward *f)
+static void plan_chunks(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
     int64_t bytes = dtypes[attn->dt].bytes, tiles, chunk;
 
-    f->row = ATROWS * (attn_width(attn, attn->values) + 2);
+    forward->row = ATROWS * (attn_width(attn, attn->values) + 2);
     for (int i = 0; i < attn->ndot; i++)
-        f->row += ATROWS * attn_width(attn, attn->dot[i].k);
+        forward->row += ATROWS * attn_width(attn, attn->dot[i].k);
     tiles = tiles_of(attn_count(attn, attn->query), ATROWS) *
-            attn_product(attn, f->free, f->nfree);
-    chunk = 400 * 1024 / (f->row * bytes);
+            attn_product(attn, forward->free, forward->nfree);
+    chunk = 400 * 1024 / (forward->row * bytes);
     chunk = chunk < 1 ? 1 : chunk > 8 ? 8 : chunk;
     chunk = tiles_of(tiles, tiles_of(tiles, chunk));
     set_items(attn->group,
-              attn_product(attn, f->over, f->own) * tiles_of(tiles, chunk), 1);
+              attn_product(attn, forward->over, forward->own) *
+                  tiles_of(tiles, chunk),
+              1);
     attn_int(attn, "ntile", aff(tiles));
     attn_int(attn, "chunk", aff(chunk));
     attn_int(attn, "nchunk", aff(tiles_of(tiles, chunk)));
-    attn_int(attn, "nfree", aff(attn_product(attn, f->free, f->nfree)));
-    f->attn.work += f->row * chunk;
+    attn_int(attn, "nfree",
+             aff(attn_product(attn, forward->free, forward->nfree)));
+    forward->attn.work += forward->row * chunk;
 }
 
 /* ---- work space ---------------------------------------------------------- */
 
-static void workspace(Forward *f)
+static void workspace(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
 
     attn_keytiles(attn, 0);
     for (int i = 0; i < attn->nterm; i++)
         attn_tile(attn, strf(attn->arena, "t%d", i), "at_rows * at_ld",
                   ATROWS * ATLD);
-    attn_int(attn, "rowwork", aff(f->row));
+    attn_int(attn, "rowwork", aff(forward->row));
 }
 
 /* The loop over the chunk's query tiles, with names for the pieces of each
  * one's work space. Ends inside of its body. */
-static void each_tile(Forward *f, int depth)
+static void each_tile(Forward *forward, int depth)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
     const char *at = "ws + (m - m0) * rowwork";
 
     put_line(&attn->out, depth++, "for (int64_t m = m0; m < m1; m++) {");
-    attn_querytile(attn, depth, f->free, f->nfree);
+    attn_querytile(attn, depth, forward->free, forward->nfree);
     for (int i = 0; i < attn->ndot; i++) {
         put_line(&attn->out, depth, "at_%s *const a%d = %s;", attn->type, i,
                  at);
@@ -108,11 +111,11 @@ static void each_tile(Forward *f, int depth)
 
 /* ---- phases -------------------------------------------------------------- */
 
-static void pack_chunk(Forward *f)
+static void pack_chunk(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
 
-    each_tile(f, 2);
+    each_tile(forward, 2);
     put_line(&attn->out, 3,
              "memset(acc, 0, sizeof *acc * at_rows * (size_t)(%s + 2));",
              attn_widthname(attn, attn->values));
@@ -122,9 +125,9 @@ static void pack_chunk(Forward *f)
     put_line(&attn->out, 2, "}");
 }
 
-static void key_tile(Forward *f)
+static void key_tile(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
     const char *unseen = attn_unseen(attn, "qlo", "qhi");
 
     put_line(&attn->out, 2, "for (int64_t k0 = 0; k0 < %s; k0 += at_keys) {",
@@ -135,7 +138,7 @@ static void key_tile(Forward *f)
     for (int op = 0; op < attn->nop; op++)
         if (attn_keyside(attn, op))
             attn_packkeys(attn, 3, op, attn_contracted(attn, op));
-    each_tile(f, 3);
+    each_tile(forward, 3);
     attn_skip(attn, 4, attn_unseen(attn, "q0", "(q0 + rows)"));
     attn_visible(attn, 4);
     attn_products(attn, 4);
@@ -152,38 +155,40 @@ static void key_tile(Forward *f)
     put_line(&attn->out, 2, "}");
 }
 
-static void store_lse(Forward *f)
+static void store_lse(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
 
     put_line(&attn->out, 3, "for (int64_t r = 0; r < rows; r++)");
-    put_line(&attn->out, 4, "(%s)[(q0 + r) * %s] =", attn_at(attn, f->lse),
-             attn_stride(attn, f->lse, attn->query));
+    put_line(&attn->out, 4,
+             "(%s)[(q0 + r) * %s] =", attn_at(attn, forward->lse),
+             attn_stride(attn, forward->lse, attn->query));
     put_line(&attn->out, 5, "max[r] + (sum[r] > 0 ? log_%s(sum[r]) : 0);",
              attn->type);
 }
 
-static void store_chunk(Forward *f)
+static void store_chunk(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
 
-    each_tile(f, 2);
-    if (f->lse.n)
-        store_lse(f);
-    if (f->out.n) {
+    each_tile(forward, 2);
+    if (forward->lse.n)
+        store_lse(forward);
+    if (forward->out.n) {
         put_line(&attn->out, 3, "at_divide_%s(rows, acc, sum, %s);", attn->type,
                  attn_widthname(attn, attn->values));
-        attn_move(attn, 3, ATput, f->out, attn->query, attn->values, "acc");
+        attn_move(attn, 3, ATput, forward->out, attn->query, attn->values,
+                  "acc");
     }
     put_line(&attn->out, 2, "}");
 }
 
-static void item(Forward *f)
+static void item(Forward *forward)
 {
-    Attn *attn = &f->attn;
+    Attn *attn = &forward->attn;
 
     put_line(&attn->out, 1, "for (int64_t item = lo; item < hi; item++) {");
-    attn_coords(attn, 2, "item / nchunk", f->over, f->own);
+    attn_coords(attn, 2, "item / nchunk", forward->over, forward->own);
     put_line(&attn->out, 2, "const int64_t m0 = item %% nchunk * chunk;");
     put_line(&attn->out, 2, "const int64_t m1 = at_least(m0 + chunk, ntile);");
     if (attn_unseen(attn, "", "")) {
@@ -193,20 +198,20 @@ static void item(Forward *f)
                  "at_rows, %s);",
                  attn_size(attn, attn->query));
     }
-    pack_chunk(f);
-    key_tile(f);
-    store_chunk(f);
+    pack_chunk(forward);
+    key_tile(forward);
+    store_chunk(forward);
     put_line(&attn->out, 1, "}");
 }
 
-void attn_lower(Graph *g, Group *k, Arena *a)
+void attn_lower(Graph *g, Group *group, Arena *a)
 {
     Forward f = { 0 };
-    Node *n = attn_main(k);
+    Node *n = attn_main(group);
 
     if (!attn_read(&f.attn, g, n))
         die("attention: kept, but its body does not fit");
-    attn_begin(&f.attn, k, a);
+    attn_begin(&f.attn, group, a);
     split_axes(&f);
     plan_chunks(&f);
     f.out = (AttnView){ "o", attn_part(&f.attn, 0), ATresult, 0 };

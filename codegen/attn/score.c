@@ -41,33 +41,35 @@ static int varies(const ScorePrinter *s, const Node *n) /* along the columns */
     return dim_of(n, s->attn->key) >= 0;
 }
 
-static const char *local(ScorePrinter *s, const Node *n, const char *expr)
+static const char *local(ScorePrinter *printer, const Node *n, const char *expr)
 {
-    const char *name = strf(s->attn->arena, "v%d", attn_node(s->attn, n));
+    const char *name =
+        strf(printer->attn->arena, "v%d", attn_node(printer->attn, n));
 
-    put_line(varies(s, n) ? &s->col : &s->row, s->depth + varies(s, n),
-             "const %s %s = %s;", c_type(s->attn, n), name, expr);
+    put_line(varies(printer, n) ? &printer->col : &printer->row,
+             printer->depth + varies(printer, n), "const %s %s = %s;",
+             c_type(printer->attn, n), name, expr);
     return name;
 }
 
 /* ---- values -------------------------------------------------------------- */
 
-static const char *number(const ScorePrinter *s, const Node *n)
+static const char *number(const ScorePrinter *printer, const Node *n)
 {
     double v = n->at.constant.value;
 
     if (!isfloat(n))
-        return strf(s->attn->arena, "%lld", (long long)v);
+        return strf(printer->attn->arena, "%lld", (long long)v);
     if (isinf(v))
         return v > 0 ? "INFINITY" : "-INFINITY";
     if (isnan(v))
         return "NAN";
-    return strf(s->attn->arena, "(%s)%a", float_type(s->attn), v);
+    return strf(printer->attn->arena, "(%s)%a", float_type(printer->attn), v);
 }
 
-static const char *position(ScorePrinter *s, const Node *n)
+static const char *position(ScorePrinter *printer, const Node *n)
 {
-    Attn *attn = s->attn;
+    Attn *attn = printer->attn;
     const Axis *a = n->dim[0].a;
     AttnPlace p = attn_place(attn, a);
     const char *i = a == attn->query
@@ -75,70 +77,72 @@ static const char *position(ScorePrinter *s, const Node *n)
                         : strf(attn->arena, "i_%s", attn_code(attn, a));
 
     if (a == attn->key && p.two)
-        return local(s, n,
+        return local(printer, n,
                      strf(attn->arena,
                           "(int32_t)k0 + j + (j < (int32_t)(%s - k0) ? "
                           "(int32_t)%s : (int32_t)%s)",
                           p.half, p.at, p.to));
     if (a == attn->key)
-        return local(s, n, strf(attn->arena, "(int32_t)(%s + k0) + j", p.at));
-    return local(s, n,
+        return local(printer, n,
+                     strf(attn->arena, "(int32_t)(%s + k0) + j", p.at));
+    return local(printer, n,
                  strf(attn->arena, "(int32_t)(%s)", attn_global(attn, a, i)));
 }
 
-static const char *load(ScorePrinter *s, const Node *n)
+static const char *load(ScorePrinter *printer, const Node *n)
 {
-    Attn *attn = s->attn;
+    Attn *attn = printer->attn;
     AttnView v = attn_operand(attn, (int)n->at.arg.index);
     Text x = { .arena = attn->arena };
 
     if (v.n->nd == 1 && v.n->dt == Di32 && is_position(v.n))
-        return position(s, n);
+        return position(printer, n);
     put(&x, "*(%s", attn_at(attn, v));
     if (dim_of(v.n, attn->query) >= 0)
         put(&x, " + (q0 + r) * %s", attn_stride(attn, v, attn->query));
     if (dim_of(v.n, attn->key) >= 0)
         put(&x, " + (k0 + j) * %s", attn_stride(attn, v, attn->key));
     put(&x, ")");
-    return local(s, n, text_load(attn->arena, v.n->dt, x.s));
+    return local(printer, n, text_load(attn->arena, v.n->dt, x.s));
 }
 
 /* Operand k of n, of n's kind. */
-static const char *operand(const ScorePrinter *s, const Node *n, int k)
+static const char *operand(const ScorePrinter *printer, const Node *n, int k)
 {
     const Node *a = n->in[k];
-    const char *v = s->val[attn_node(s->attn, a)];
+    const char *v = printer->val[attn_node(printer->attn, a)];
 
     if (isfloat(n) && !isfloat(a) && !(n->op == Owhere && k == 0))
-        return strf(s->attn->arena, "(%s)%s", float_type(s->attn), v);
+        return strf(printer->attn->arena, "(%s)%s", float_type(printer->attn),
+                    v);
     return v;
 }
 
-/* e of the row of n's op; dy: the gradient of n. */
-static const char *in_c(const ScorePrinter *s, const ScalarExpr *e,
+/* scalar of the row of n's op; dy: the gradient of n. */
+static const char *in_c(const ScorePrinter *printer, const ScalarExpr *scalar,
                         const Node *n, const char *dy)
 {
     const char *arg[SCALARIN];
-    Text x = { .arena = s->attn->arena };
+    Text x = { .arena = printer->attn->arena };
 
     for (int k = 0; k < n->nin; k++)
-        arg[k] = operand(s, n, k);
-    put_scalar(
-        &x, e,
-        &(ScalarNames){ arg, s->val[attn_node(s->attn, n)], dy, s->attn->dt });
+        arg[k] = operand(printer, n, k);
+    put_scalar(&x, scalar,
+               &(ScalarNames){ arg, printer->val[attn_node(printer->attn, n)],
+                               dy, printer->attn->dt });
     return x.s;
 }
 
 /* Division by a constant, as all scaling is, multiplies: the score is not
  * rounded on its way, so it may. Null: not a division by a constant. */
-static const char *reciprocal(const ScorePrinter *s, const Node *n)
+static const char *reciprocal(const ScorePrinter *printer, const Node *n)
 {
     if (n->op != Odiv || !isfloat(n) || n->in[1]->op != Oconst)
         return NULL;
     if (!isfinite(n->in[1]->at.constant.value) ||
         n->in[1]->at.constant.value == 0)
         return NULL;
-    return strf(s->attn->arena, "(%s)%a", float_type(s->attn),
+    return strf(printer->attn->arena, "(%s)%a", float_type(printer->attn),
                 1 / n->in[1]->at.constant.value);
 }
 
@@ -225,44 +229,46 @@ static int is_scaling(const Attn *attn, const Node *n)
            passed;
 }
 
-static const char *elementwise(ScorePrinter *s, const Node *n)
+static const char *elementwise(ScorePrinter *printer, const Node *n)
 {
-    const char *r = reciprocal(s, n);
+    const char *r = reciprocal(printer, n);
 
-    if (is_scaling(s->attn, n)) {
+    if (is_scaling(printer->attn, n)) {
         int k;
         factor(n, &k);
-        return operand(s, n, k);
+        return operand(printer, n, k);
     }
     if (r)
-        return local(s, n,
-                     strf(s->attn->arena, "%s * %s", operand(s, n, 0), r));
-    return local(s, n, in_c(s, optab[n->op].expr, n, NULL));
+        return local(
+            printer, n,
+            strf(printer->attn->arena, "%s * %s", operand(printer, n, 0), r));
+    return local(printer, n, in_c(printer, optab[n->op].expr, n, NULL));
 }
 
-static void value(ScorePrinter *s, const Node *n)
+static void value(ScorePrinter *printer, const Node *n)
 {
-    const char **v = &s->val[attn_node(s->attn, n)];
-    int term = term_of(s->attn, n);
+    const char **v = &printer->val[attn_node(printer->attn, n)];
+    int term = term_of(printer->attn, n);
 
     if (*v)
         return;
     if (term >= 0)
-        *v = local(s, n,
-                   strf(s->attn->arena, s->attn->gpu ? "s%d" : "s%d[j]", term));
-    else if (attn_isopen(s->attn, n)) {
-        value(s, n->in[1]);
-        *v = s->val[attn_node(s->attn, n->in[1])];
+        *v = local(printer, n,
+                   strf(printer->attn->arena,
+                        printer->attn->gpu ? "s%d" : "s%d[j]", term));
+    else if (attn_isopen(printer->attn, n)) {
+        value(printer, n->in[1]);
+        *v = printer->val[attn_node(printer->attn, n->in[1])];
     } else if (n->op == Oconst)
-        *v = number(s, n);
+        *v = number(printer, n);
     else if (n->op == Oarg)
-        *v = load(s, n);
+        *v = load(printer, n);
     else if (is_position(n))
-        *v = position(s, n);
+        *v = position(printer, n);
     else {
         for (int k = 0; k < n->nin; k++)
-            value(s, n->in[k]);
-        *v = elementwise(s, n);
+            value(printer, n->in[k]);
+        *v = elementwise(printer, n);
     }
 }
 
@@ -279,82 +285,83 @@ static int is_wanted(const Attn *attn, const Node *n)
     return n->op == Oarg && (attn->wanted >> n->at.arg.index & 1);
 }
 
-static int depends(ScorePrinter *s, const Node *n)
+static int depends(ScorePrinter *printer, const Node *n)
 {
-    int at = attn_node(s->attn, n);
-    int yes = term_of(s->attn, n) >= 0 || is_wanted(s->attn, n);
+    int at = attn_node(printer->attn, n);
+    int yes = term_of(printer->attn, n) >= 0 || is_wanted(printer->attn, n);
 
-    if (s->dep[at])
-        return s->dep[at] - 1;
+    if (printer->dep[at])
+        return printer->dep[at] - 1;
     if (!yes && optab[n->op].cls == EW && passes_gradient(n))
         for (int k = 0; k < n->nin; k++)
-            yes |= depends(s, n->in[k]);
-    s->dep[at] = (char)(1 + yes);
+            yes |= depends(printer, n->in[k]);
+    printer->dep[at] = (char)(1 + yes);
     return yes;
 }
 
 /* What operand k of n gets of dy, the gradient of n; null: nothing. */
-static const char *gradient(const ScorePrinter *s, const Node *n, int k,
+static const char *gradient(const ScorePrinter *printer, const Node *n, int k,
                             const char *dy)
 {
-    const char *r = reciprocal(s, n);
-    const ScalarExpr *e = optab[n->op].grad[k];
+    const char *r = reciprocal(printer, n);
+    const ScalarExpr *scalar = optab[n->op].grad[k];
 
     if (optab[n->op].gradkind != 'E')
         return dy;
     if (r)
-        return strf(s->attn->arena, "%s * %s", dy, r);
-    return e ? in_c(s, scalar_open(e), n, dy) : NULL;
+        return strf(printer->attn->arena, "%s * %s", dy, r);
+    return scalar ? in_c(printer, scalar_open(scalar), n, dy) : NULL;
 }
 
-static void give(ScorePrinter *s, const Node *n, const char *expr)
+static void give(ScorePrinter *printer, const Node *n, const char *expr)
 {
-    const char **d = &s->dy[attn_node(s->attn, n)];
+    const char **d = &printer->dy[attn_node(printer->attn, n)];
 
-    *d = *d ? strf(s->attn->arena, "%s + (%s)", *d, expr) : expr;
+    *d = *d ? strf(printer->attn->arena, "%s + (%s)", *d, expr) : expr;
 }
 
-static void backward(ScorePrinter *s, const Node *n)
+static void backward(ScorePrinter *printer, const Node *n)
 {
-    int at = attn_node(s->attn, n);
-    const char *dy = strf(s->attn->arena, "g%d", at);
+    int at = attn_node(printer->attn, n);
+    const char *dy = strf(printer->attn->arena, "g%d", at);
 
-    if (!s->dy[at])
+    if (!printer->dy[at])
         return;
-    put_line(&s->col, s->depth + 1, "const %s %s = %s;", float_type(s->attn),
-             dy, s->dy[at]);
-    if (is_wanted(s->attn, n))
-        put_line(&s->col, s->depth + 1, "ur%d[j] = ds != 0 ? %s : 0;",
-                 (int)n->at.arg.index, dy);
-    if (term_of(s->attn, n) >= 0)
+    put_line(&printer->col, printer->depth + 1, "const %s %s = %s;",
+             float_type(printer->attn), dy, printer->dy[at]);
+    if (is_wanted(printer->attn, n))
+        put_line(&printer->col, printer->depth + 1,
+                 "ur%d[j] = ds != 0 ? %s : 0;", (int)n->at.arg.index, dy);
+    if (term_of(printer->attn, n) >= 0)
         return;
-    if (attn_isopen(s->attn, n)) {
-        give(s, n->in[1], dy);
+    if (attn_isopen(printer->attn, n)) {
+        give(printer, n->in[1], dy);
         return;
     }
     for (int k = 0; k < n->nin; k++) {
-        const char *d = gradient(s, n, k, dy);
-        if (d && depends(s, n->in[k]))
-            give(s, n->in[k], d);
+        const char *d = gradient(printer, n, k, dy);
+        if (d && depends(printer, n->in[k]))
+            give(printer, n->in[k], d);
     }
 }
 
-static void store_gradients(ScorePrinter *s)
+static void store_gradients(ScorePrinter *printer)
 {
-    Attn *attn = s->attn;
+    Attn *attn = printer->attn;
     const char *j = attn->gpu ? "" : "[j]";
 
     for (int i = 0; i < attn->nterm; i++) {
         int at = attn_node(attn, attn->term[i]);
-        if (s->dy[at])
-            put_line(&s->col, s->depth + 1, "s%d%s = g%d;", i, j, at);
+        if (printer->dy[at])
+            put_line(&printer->col, printer->depth + 1, "s%d%s = g%d;", i, j,
+                     at);
         else
-            put_line(&s->col, s->depth + 1, "s%d%s = 0;", i, j);
+            put_line(&printer->col, printer->depth + 1, "s%d%s = 0;", i, j);
     }
 }
 
 /* From the score's value on: weight, gradient of the score, and back. */
-static void weigh(ScorePrinter *s)
+static void weigh(ScorePrinter *printer)
 {
     /* clang-format off */
     static const char *const lines[2][3] = {
@@ -364,32 +371,34 @@ static void weigh(ScorePrinter *s)
           "const %s ds = p * (dp - delta);", "pr = p;" },
     };
     /* clang-format on */
-    Attn *attn = s->attn;
-    const char *f = float_type(attn), *z = s->val[attn_node(attn, attn->score)];
+    Attn *attn = printer->attn;
+    const char *f = float_type(attn),
+               *z = printer->val[attn_node(attn, attn->score)];
     const char *const *say = lines[attn->gpu != 0];
 
-    put_line(&s->col, s->depth + 1, say[0], f, attn->type, z);
-    put_line(&s->col, s->depth + 1, say[1], f);
-    put_line(&s->col, s->depth + 1, "%s", say[2]);
-    depends(s, attn->score);
-    give(s, attn->score, "ds");
+    put_line(&printer->col, printer->depth + 1, say[0], f, attn->type, z);
+    put_line(&printer->col, printer->depth + 1, say[1], f);
+    put_line(&printer->col, printer->depth + 1, "%s", say[2]);
+    depends(printer, attn->score);
+    give(printer, attn->score, "ds");
     for (int i = attn_node(attn, attn->score); i >= 0; i--)
-        backward(s, attn->body->node[i]);
-    store_gradients(s);
+        backward(printer, attn->body->node[i]);
+    store_gradients(printer);
 }
 
-static void tail(ScorePrinter *s, int grad)
+static void tail(ScorePrinter *printer, int grad)
 {
-    Attn *attn = s->attn;
+    Attn *attn = printer->attn;
     Text z = { .arena = attn->arena };
 
     if (grad)
         put(&z, "pr[j] = ");
     for (int i = 0; i < attn->nterm && grad; i++)
         put(&z, "s%d[j] = ", i);
-    put_line(&attn->out, s->depth, "for (int j = (int)seen; j < at_keys; j++)");
-    put_line(&attn->out, s->depth + 1, grad ? "%s0;" : "%ss0[j] = -INFINITY;",
-             z.s ? z.s : "");
+    put_line(&attn->out, printer->depth,
+             "for (int j = (int)seen; j < at_keys; j++)");
+    put_line(&attn->out, printer->depth + 1,
+             grad ? "%s0;" : "%ss0[j] = -INFINITY;", z.s ? z.s : "");
 }
 
 static ScorePrinter score_new(Attn *attn, int depth)

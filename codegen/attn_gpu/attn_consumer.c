@@ -11,10 +11,10 @@ enum { MANY = 256 }; /* sums that leave room for s and d */
 
 /* Element i's query r and key j. Beyond the last row or column, what the score
  * reads is read of the last; such columns have no weight. */
-static void put_element(AttnWg *w, int depth)
+static void put_element(AttnWg *wg, int depth)
 {
-    Attn *attn = &w->gpu->attn;
-    int keys = w->job->keys;
+    Attn *attn = &wg->gpu->attn;
+    int keys = wg->job->keys;
     const char *col = "(i >> 2) * 8 + (lane & 3) * 2 + (i & 1)";
     const char *row = "row + (i & 2) * 4";
     const char *nr = keys ? "cols" : "rows", *nc = keys ? "rows" : "cols";
@@ -25,9 +25,9 @@ static void put_element(AttnWg *w, int depth)
         row = strf(attn->arena, "(int)at_least(%s, %s - 1)", row, nr);
     put_line(&attn->out, depth, "const int at = %s;", col);
     put_line(&attn->out, depth, "const int in = %s;",
-             cols % w->cols && !attn->open ? strf(attn->arena, "at < %s", nc)
-                                           : "1");
-    if (cols % w->cols && !attn->open)
+             cols % wg->cols && !attn->open ? strf(attn->arena, "at < %s", nc)
+                                            : "1");
+    if (cols % wg->cols && !attn->open)
         col = strf(attn->arena, "in ? at : %s - 1", nc);
     else
         col = "at";
@@ -36,237 +36,240 @@ static void put_element(AttnWg *w, int depth)
 }
 
 /* lse and delta of element i: a thread has two rows, or 2 of 8 columns. */
-static void put_number(AttnWg *w, int depth, const char *name)
+static void put_number(AttnWg *wg, int depth, const char *name)
 {
-    put_line(&w->gpu->attn.out, depth,
-             w->job->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y : "
-                            "%s_of[(i >> 2) * 4].x;"
-                          : "const float %s = %s_of[i >> 1 & 1];",
+    put_line(&wg->gpu->attn.out, depth,
+             wg->job->keys ? "const float %s = i & 1 ? %s_of[(i >> 2) * 4].y : "
+                             "%s_of[(i >> 2) * 4].x;"
+                           : "const float %s = %s_of[i >> 1 & 1];",
              name, name, name);
 }
 
-static void open_elements(AttnWg *w, int depth, int open)
+static void open_elements(AttnWg *wg, int depth, int open)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     attn->open = open;
     put(&attn->out, "#pragma unroll\n");
     put_line(&attn->out, depth, "for (int i = 0; i < %lld; i++) {",
-             (long long)w->cols / 2);
-    put_element(w, depth + 1);
+             (long long)wg->cols / 2);
+    put_element(wg, depth + 1);
 }
 
-static void close_elements(AttnWg *w, int depth)
+static void close_elements(AttnWg *wg, int depth)
 {
-    put_line(&w->gpu->attn.out, depth, "}");
-    w->gpu->attn.open = 0;
+    put_line(&wg->gpu->attn.out, depth, "}");
+    wg->gpu->attn.open = 0;
 }
 
 /* s: scores, or backward weights. */
-static void put_weights(AttnWg *w, int depth, int open)
+static void put_weights(AttnWg *wg, int depth, int open)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    open_elements(w, depth, open);
+    open_elements(wg, depth, open);
     put_line(&attn->out, depth + 1, "const float s0 = s[i];");
     put_line(&attn->out, depth + 1, "float z;");
     attn_score1(attn, depth + 1, 0);
-    if (w->gpu->back) {
-        put_number(w, depth + 1, "lse");
+    if (wg->gpu->back) {
+        put_number(wg, depth + 1, "lse");
         put_line(&attn->out, depth + 1, "s[i] = weight_%s(z, lse);",
                  attn_hides(attn) ? "f32" : "seen");
     } else {
         put_line(&attn->out, depth + 1, "s[i] = z;");
     }
-    close_elements(w, depth);
+    close_elements(wg, depth);
 }
 
 /* s: gradients of dots, d: weights. */
-static void put_gradients(AttnWg *w, int depth, int open)
+static void put_gradients(AttnWg *wg, int depth, int open)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    open_elements(w, depth, open);
+    open_elements(wg, depth, open);
     put_line(&attn->out, depth + 1, "float s0 = s[i], pr;");
     put_line(&attn->out, depth + 1, "const float dp = d[i];");
-    put_number(w, depth + 1, "lse");
-    put_number(w, depth + 1, "delta");
+    put_number(wg, depth + 1, "lse");
+    put_number(wg, depth + 1, "delta");
     attn_score1(attn, depth + 1, 1);
     put_line(&attn->out, depth + 1, "s[i] = s0, d[i] = pr;");
-    close_elements(w, depth);
+    close_elements(wg, depth);
 }
 
 /* Tiles in which all conditions of the mask hold, and that are whole, need not
  * ask them of each pair. (A score with functions in it does: two texts of 64
  * tanh compile for seconds.) */
-static const char *whole_tile(AttnWg *w)
+static const char *whole_tile(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
-    int keys = w->job->keys;
+    Attn *attn = &wg->gpu->attn;
+    int keys = wg->job->keys;
     int64_t n = attn_count(attn, keys ? attn->query : attn->key);
     const char *all = attn_allseen(attn);
 
-    if (n % w->cols == 0)
+    if (n % wg->cols == 0)
         return all;
     const char *full = strf(attn->arena, "%s == %lld", keys ? "rows" : "cols",
-                            (long long)w->cols);
+                            (long long)wg->cols);
     return all ? strf(attn->arena, "%s && %s", full, all) : full;
 }
 
-static void put_scores(AttnWg *w, int depth,
-                       void (*put_them)(AttnWg *w, int depth, int open))
+static void put_scores(AttnWg *wg, int depth,
+                       void (*put_them)(AttnWg *wg, int depth, int open))
 {
-    Attn *attn = &w->gpu->attn;
-    const char *all = whole_tile(w);
+    Attn *attn = &wg->gpu->attn;
+    const char *all = whole_tile(wg);
 
     if (!all || attn_unit(attn) == 0) {
-        put_them(w, depth, !all);
+        put_them(wg, depth, !all);
         return;
     }
     put_line(&attn->out, depth, "if (%s) {", all);
-    put_them(w, depth + 1, 1);
+    put_them(wg, depth + 1, 1);
     put_line(&attn->out, depth, "} else {");
-    put_them(w, depth + 1, 0);
+    put_them(wg, depth + 1, 0);
     put_line(&attn->out, depth, "}");
 }
 
 /* ---- products ------------------------------------------------------------ */
 
 /* Rows times columns of slabs [from, to), into s or d. */
-static void put_product(AttnWg *w, int depth, const char *sum, int from, int to)
+static void put_product(AttnWg *wg, int depth, const char *sum, int from,
+                        int to)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     for (int i = from; i < to; i++)
         put_line(&attn->out, depth,
                  "rows_by_cols<%lld, %lld>(%s, line + %lld, from + %lld, %d);",
-                 (long long)w->row[i].W, (long long)w->cols, sum,
-                 (long long)w->row[i].at, (long long)w->col[i].at, i > from);
+                 (long long)wg->row[i].W, (long long)wg->cols, sum,
+                 (long long)wg->row[i].at, (long long)wg->col[i].at, i > from);
     put_line(&attn->out, depth, "wg_commit();");
 }
 
 /* The tile before meets its values; not waited for. */
-static void put_values(AttnWg *w, int depth)
+static void put_values(AttnWg *wg, int depth)
 {
-    Attn *attn = &w->gpu->attn;
-    const AttnSlab *v = &w->col[attn->ndot];
+    Attn *attn = &wg->gpu->attn;
+    const AttnSlab *slab = &wg->col[attn->ndot];
 
     put_line(&attn->out, depth, "hold(p);");
     put_line(&attn->out, depth, "hold(o%d);", attn->values);
     put_line(&attn->out, depth, "wg_fence();");
     put_line(&attn->out, depth,
              "weigh_cols<%lld, %lld>(o%d, p, base + %lld + last * %lld);",
-             (long long)v->W, (long long)w->cols, attn->values,
-             (long long)(attn_wg_tiles(w) + v->at), (long long)w->colbytes);
+             (long long)slab->W, (long long)wg->cols, attn->values,
+             (long long)(attn_wg_tiles(wg) + slab->at),
+             (long long)wg->colbytes);
     put_line(&attn->out, depth, "wg_commit();");
 }
 
 /* ---- sums ---------------------------------------------------------------- */
 
-static int has_out(const AttnWg *w, int op)
+static int has_out(const AttnWg *wg, int op)
 {
-    for (int i = 0; i < w->job->nout; i++)
-        if (w->job->out[i] == op)
+    for (int i = 0; i < wg->job->nout; i++)
+        if (wg->job->out[i] == op)
             return 1;
     return 0;
 }
 
 /* Which gradient the columns of slab i are summed into, or -1. */
-static int sum_of(const AttnWg *w, int i)
+static int sum_of(const AttnWg *wg, int i)
 {
-    const Attn *attn = &w->gpu->attn;
+    const Attn *attn = &wg->gpu->attn;
 
-    if (!w->gpu->back)
+    if (!wg->gpu->back)
         return i == attn->ndot ? attn->values : -1;
-    if (i == attn->ndot && !w->job->keys)
+    if (i == attn->ndot && !wg->job->keys)
         return -1;
     int op = i == attn->ndot ? attn->values
-             : w->job->keys  ? attn->dot[i].k
+             : wg->job->keys ? attn->dot[i].k
                              : attn->dot[i].q;
-    return has_out(w, op) ? op : -1;
+    return has_out(wg, op) ? op : -1;
 }
 
 /* Sums of slabs [from, to) with weights `p` made of `x`; not waited for. */
-static void put_sums(AttnWg *w, const char *p, const char *x, int from, int to)
+static void put_sums(AttnWg *wg, const char *p, const char *x, int from, int to)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
     int any = 0;
 
     for (int i = from; i < to; i++)
-        any |= sum_of(w, i) >= 0;
+        any |= sum_of(wg, i) >= 0;
     if (!any)
         return;
     put_line(&attn->out, 4, "uint32_t %s[%lld][4];", p,
-             (long long)w->cols / 16);
+             (long long)wg->cols / 16);
     put_line(&attn->out, 4, "pack(%s, %s), hold(%s);", p, x, p);
     put_line(&attn->out, 4, "wg_fence();");
     for (int i = to; i-- > from;)
-        if (sum_of(w, i) >= 0)
+        if (sum_of(wg, i) >= 0)
             put_line(&attn->out, 4,
                      "weigh_cols<%lld, %lld>(o%d, %s, from + %lld);",
-                     (long long)w->col[i].W, (long long)w->cols, sum_of(w, i),
-                     p, (long long)w->col[i].at);
+                     (long long)wg->col[i].W, (long long)wg->cols,
+                     sum_of(wg, i), p, (long long)wg->col[i].at);
     put_line(&attn->out, 4, "wg_commit();");
-    if (w->job->stores && from == 0)
+    if (wg->job->stores && from == 0)
         put_line(&attn->out, 4, "store_dscores<%lld>(%s, %s, q0, row, cols);",
-                 (long long)w->cols, attn_dscores_at(w->gpu, w->job), p);
+                 (long long)wg->cols, attn_dscores_at(wg->gpu, wg->job), p);
 }
 
-static void hold_sums(AttnWg *w)
+static void hold_sums(AttnWg *wg)
 {
     const char *p[2] = { NULL, NULL };
 
-    for (int i = 0; i < w->ncol; i++)
-        if (sum_of(w, i) >= 0) {
-            put_line(&w->gpu->attn.out, 4, "hold(o%d);", sum_of(w, i));
-            p[i == w->gpu->attn.ndot] = i == w->gpu->attn.ndot ? "p" : "ps";
+    for (int i = 0; i < wg->ncol; i++)
+        if (sum_of(wg, i) >= 0) {
+            put_line(&wg->gpu->attn.out, 4, "hold(o%d);", sum_of(wg, i));
+            p[i == wg->gpu->attn.ndot] = i == wg->gpu->attn.ndot ? "p" : "ps";
         }
     for (int i = 0; i < 2; i++)
         if (p[i])
-            put_line(&w->gpu->attn.out, 4, "hold(%s);", p[i]);
+            put_line(&wg->gpu->attn.out, 4, "hold(%s);", p[i]);
 }
 
 /* "what(o, place);" for each result, in turns of the item's sums that `when`
  * says, of the block that has them. It may end there. */
-static void put_waiting(AttnWg *w, const char *when, const char *what, int ends)
+static void put_waiting(AttnWg *wg, const char *when, const char *what,
+                        int ends)
 {
-    Attn *attn = &w->gpu->attn;
-    int64_t turns = attn_sum_turns(w->gpu, w->job);
+    Attn *attn = &wg->gpu->attn;
+    int64_t turns = attn_sum_turns(wg->gpu, wg->job);
 
     if (turns == 1)
         return;
     put_line(&attn->out, 3, "if (launch / 2 %% %lld %s%s) {", (long long)turns,
              strf(attn->arena, when, (long long)turns - 1),
-             w->job->split > 1 ? " && share == 0" : "");
-    for (int i = 0; i < w->job->nout; i++)
-        put_line(&attn->out, 4, "%s(o%d, %s);", what, w->job->out[i],
-                 attn_waiting_at(w->gpu, w->job, i));
+             wg->job->split > 1 ? " && share == 0" : "");
+    for (int i = 0; i < wg->job->nout; i++)
+        put_line(&attn->out, 4, "%s(o%d, %s);", what, wg->job->out[i],
+                 attn_waiting_at(wg->gpu, wg->job, i));
     if (ends)
         put_line(&attn->out, 4, "return;");
     put_line(&attn->out, 3, "}");
 }
 
-static void zero_sums(AttnWg *w)
+static void zero_sums(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    for (int i = 0; i < w->ncol; i++) {
-        int op = sum_of(w, i);
+    for (int i = 0; i < wg->ncol; i++) {
+        int op = sum_of(wg, i);
         if (op < 0)
             continue;
         put_line(&attn->out, 3, "float o%d[%lld];", op,
-                 (long long)w->col[i].W / 2);
+                 (long long)wg->col[i].W / 2);
         put_line(&attn->out, 3, "zero(o%d);", op);
     }
-    put_waiting(w, "> 0", "get_waiting", 0);
+    put_waiting(wg, "> 0", "get_waiting", 0);
 }
 
 /* To rows from `to` on, as many as `rows` says. */
-static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
+static void put_store(AttnWg *wg, int depth, AttnView v, int op, const char *to,
                       const char *rows, const char *f0, const char *f1)
 {
-    Attn *attn = &w->gpu->attn;
-    Axis *in[MAXD], *a = w->job->keys ? attn->key : attn->query;
+    Attn *attn = &wg->gpu->attn;
+    Axis *in[MAXD], *a = wg->job->keys ? attn->key : attn->query;
 
     attn_inner(attn, attn->node->in[op], in);
     AttnSlab s = attn_slab(attn, v, a, in[0]);
@@ -275,7 +278,7 @@ static void put_store(AttnWg *w, int depth, AttnView v, int op, const char *to,
              "%s);",
              (long long)s.W,
              attn_straight(attn, &s, 2) + attn_straight(attn, &s, 8),
-             w->job->loads ? 2 : 8, to, attn_stride(attn, v, a),
+             wg->job->loads ? 2 : 8, to, attn_stride(attn, v, a),
              attn_stride(attn, v, s.in), op, rows, (long long)s.w, f0, f1);
 }
 
@@ -291,31 +294,31 @@ static const char *rows_at(Attn *attn, AttnView v, const Axis *a,
 /* A tile's scores while the tile before meets its values, also if that is the
  * last one of the item before. (Of a block's first tile there is none: what is
  * summed is anything, and let go.) */
-static void open_tile(AttnWg *w, int depth, const char *first)
+static void open_tile(AttnWg *wg, int depth, const char *first)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    attn_wg_place(w, depth);
+    attn_wg_place(wg, depth);
     put_line(&attn->out, depth,
              "const uint32_t from = base + %lld + stage * %lld;",
-             (long long)attn_wg_tiles(w), (long long)w->colbytes);
+             (long long)attn_wg_tiles(wg), (long long)wg->colbytes);
     put_line(&attn->out, depth, "float s[%lld], scale[2];",
-             (long long)w->cols / 2);
+             (long long)wg->cols / 2);
     put_line(&attn->out, depth, "await(ring_full(0, stage), phase);");
     put_line(&attn->out, depth, "%sawait(ring_full(1, last), late);", first);
     put_line(&attn->out, depth, "fetch_fence();");
     put_line(&attn->out, depth, "wg_fence();");
-    put_product(w, depth, "s", 0, attn->ndot);
-    put_values(w, depth);
+    put_product(wg, depth, "s", 0, attn->ndot);
+    put_values(wg, depth);
     put_line(&attn->out, depth, "wg_wait<1>();");
     put_line(&attn->out, depth, "hold(s);");
     put_line(&attn->out, depth, "used(ring_empty(0, stage));");
-    put_scores(w, depth, put_weights);
+    put_scores(wg, depth, put_weights);
 }
 
-static void await_values(AttnWg *w, int depth, const char *first)
+static void await_values(AttnWg *wg, int depth, const char *first)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, depth, "wg_wait<0>();");
     put_line(&attn->out, depth, "%sused(ring_empty(1, last));", first);
@@ -324,38 +327,38 @@ static void await_values(AttnWg *w, int depth, const char *first)
 }
 
 /* The item whose last values have been summed. */
-static void put_results(AttnWg *w, int depth)
+static void put_results(AttnWg *wg, int depth)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, depth,
              "sum[0] = row_sum(sum[0]), sum[1] = row_sum(sum[1]);");
-    if (w->gpu->lse.n) {
+    if (wg->gpu->lse.n) {
         put_line(&attn->out, depth, "for (int h = 0; h < 2; h++)");
         put_line(&attn->out, depth + 1,
                  "if ((lane & 3) == 0 && row + 8 * h < held)");
         put_line(&attn->out, depth + 2,
                  "lse_to[(row + 8 * h) * %s] = max[h] * UNIT + (sum[h] > 0 ? "
                  "log_f32(sum[h]) : 0);",
-                 attn_stride(attn, w->gpu->lse, attn->query));
+                 attn_stride(attn, wg->gpu->lse, attn->query));
     }
-    if (w->gpu->out.n)
-        put_store(w, depth, w->gpu->out, attn->values, "out_to", "held",
+    if (wg->gpu->out.n)
+        put_store(wg, depth, wg->gpu->out, attn->values, "out_to", "held",
                   "(sum[0] != 0 ? 1 / sum[0] : 0)",
                   "(sum[1] != 0 ? 1 / sum[1] : 0)");
 }
 
-static void first_tile(AttnWg *w, int depth)
+static void first_tile(AttnWg *wg, int depth)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    open_tile(w, depth, "if (round) ");
+    open_tile(wg, depth, "if (round) ");
     put_line(&attn->out, depth, "float most[2] = { -INFINITY, -INFINITY };");
     put_line(&attn->out, depth, "float all[2] = { };");
     put_line(&attn->out, depth, "soften(s, most, all, scale);");
-    await_values(w, depth, "if (round) ");
+    await_values(wg, depth, "if (round) ");
     put_line(&attn->out, depth, "if (round) {");
-    put_results(w, depth + 1);
+    put_results(wg, depth + 1);
     put_line(&attn->out, depth, "}");
     put_line(&attn->out, depth, "zero(o%d);", attn->values);
     put_line(&attn->out, depth, "for (int h = 0; h < 2; h++)");
@@ -363,22 +366,22 @@ static void first_tile(AttnWg *w, int depth)
     put_line(&attn->out, depth, "pack(p, s);");
 }
 
-static void next_tile(AttnWg *w, int depth)
+static void next_tile(AttnWg *wg, int depth)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    open_tile(w, depth, "");
+    open_tile(wg, depth, "");
     put_line(&attn->out, depth, "soften(s, max, sum, scale);");
-    await_values(w, depth, "");
+    await_values(wg, depth, "");
     put_line(&attn->out, depth, "rescale(o%d, scale);", attn->values);
     put_line(&attn->out, depth, "pack(p, s);");
 }
 
 /* Before a block's first item: sums, and where the item before goes. */
-void attn_wg_open(AttnGpu *x)
+void attn_wg_open(AttnGpu *gpu)
 {
-    Attn *attn = &x->attn;
-    AttnWg w = attn_wg(x, x->job);
+    Attn *attn = &gpu->attn;
+    AttnWg w = attn_wg(gpu, gpu->job);
 
     put_line(&attn->out, 1, "const int lane = TID & 31;");
     put_line(&attn->out, 1,
@@ -388,18 +391,19 @@ void attn_wg_open(AttnGpu *x)
     put_line(&attn->out, 1, "uint32_t p[%lld][4] = { };",
              (long long)w.cols / 16);
     put_line(&attn->out, 1, "int last = 0, late = 0, held = 0;");
-    if (x->out.n)
-        put_line(&attn->out, 1, "%s *out_to = %s;", dtypes[x->out.n->dt].store,
-                 attn_base(attn, x->out));
-    if (x->lse.n)
-        put_line(&attn->out, 1, "float *lse_to = %s;", attn_base(attn, x->lse));
+    if (gpu->out.n)
+        put_line(&attn->out, 1, "%s *out_to = %s;",
+                 dtypes[gpu->out.n->dt].store, attn_base(attn, gpu->out));
+    if (gpu->lse.n)
+        put_line(&attn->out, 1, "float *lse_to = %s;",
+                 attn_base(attn, gpu->lse));
     put_line(&attn->out, 1, "zero(o%d);", attn->values);
 }
 
-void attn_wg_close(AttnGpu *x)
+void attn_wg_close(AttnGpu *gpu)
 {
-    Attn *attn = &x->attn;
-    AttnWg w = attn_wg(x, x->job);
+    Attn *attn = &gpu->attn;
+    AttnWg w = attn_wg(gpu, gpu->job);
 
     put_line(&attn->out, 1, "await(ring_full(1, last), late);");
     put_line(&attn->out, 1, "fetch_fence();");
@@ -408,27 +412,27 @@ void attn_wg_close(AttnGpu *x)
     put_results(&w, 1);
 }
 
-static void forward(AttnWg *w)
+static void forward(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, 3, "await(LINE_FULL(at), round / %lld & 1);",
-             (long long)w->lines);
-    attn_wg_first(w);
+             (long long)wg->lines);
+    attn_wg_first(wg);
     put_line(&attn->out, 3, "{");
-    first_tile(w, 4);
+    first_tile(wg, 4);
     put_line(&attn->out, 3, "}");
     put_line(&attn->out, 3, "held = rows;");
-    if (w->gpu->out.n)
+    if (wg->gpu->out.n)
         put_line(&attn->out, 3, "out_to = %s;",
-                 rows_at(attn, w->gpu->out, attn->query, "q0"));
-    if (w->gpu->lse.n)
+                 rows_at(attn, wg->gpu->out, attn->query, "q0"));
+    if (wg->gpu->lse.n)
         put_line(&attn->out, 3, "lse_to = %s;",
-                 rows_at(attn, w->gpu->lse, attn->query, "q0"));
+                 rows_at(attn, wg->gpu->lse, attn->query, "q0"));
     put_line(&attn->out, 3, "for (;;) {");
     put_line(&attn->out, 4, "last = stage, late = phase;");
-    attn_wg_follow(w);
-    next_tile(w, 4);
+    attn_wg_follow(wg);
+    next_tile(wg, 4);
     put_line(&attn->out, 3, "}");
     put_line(&attn->out, 3, "used(LINE_EMPTY(at));");
 }
@@ -436,12 +440,12 @@ static void forward(AttnWg *w)
 /* ---- backward ------------------------------------------------------------ */
 
 /* Logsumexps, times log2 e, and deltas of a thread's two rows. */
-static void open_backward(AttnWg *w)
+static void open_backward(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
-    const AttnView *v[2] = { &w->gpu->lse, &w->gpu->delta };
+    Attn *attn = &wg->gpu->attn;
+    const AttnView *v[2] = { &wg->gpu->lse, &wg->gpu->delta };
 
-    if (w->job->keys || w->job->loads)
+    if (wg->job->keys || wg->job->loads)
         return;
     put_line(&attn->out, 3, "float lse_of[2], delta_of[2];");
     put_line(&attn->out, 3, "for (int h = 0; h < 2; h++) {");
@@ -454,197 +458,199 @@ static void open_backward(AttnWg *w)
     put_line(&attn->out, 3, "}");
 }
 
-static void put_number_places(AttnWg *w)
+static void put_number_places(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, 4,
              "const float2 *const lse_of = (const float2 *)(room + (from - "
              "shared_at(room)) + %lld) + (lane & 3);",
-             (long long)w->colbytes - 1024);
+             (long long)wg->colbytes - 1024);
     put_line(&attn->out, 4, "const float2 *const delta_of = lse_of + %lld;",
-             (long long)w->cols / 2);
+             (long long)wg->cols / 2);
 }
 
 /* x[i], the gradient of a score, from its weight and d[i]. */
-static void put_dscores(AttnWg *w, const char *x, const char *weight)
+static void put_dscores(AttnWg *wg, const char *x, const char *weight)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     put(&attn->out, "#pragma unroll\n");
     put_line(&attn->out, 4, "for (int i = 0; i < %lld; i++) {",
-             (long long)w->cols / 2);
-    put_number(w, 5, "delta");
+             (long long)wg->cols / 2);
+    put_number(wg, 5, "delta");
     put_line(&attn->out, 5, "%s[i] = %s * (d[i] - delta);", x, weight);
     put_line(&attn->out, 4, "}");
 }
 
 /* Weights beside the product that makes d, gradients of scores beside that of
  * the values' gradient. */
-static void scaled_tile(AttnWg *w)
+static void scaled_tile(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    put_product(w, 4, "s", 0, attn->ndot);
-    put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
+    put_product(wg, 4, "s", 0, attn->ndot);
+    put_product(wg, 4, "d", attn->ndot, attn->ndot + 1);
     put_line(&attn->out, 4, "wg_wait<1>();");
     put_line(&attn->out, 4, "hold(s);");
-    put_scores(w, 4, put_weights);
-    put_sums(w, "p", "s", attn->ndot, attn->ndot + 1);
-    put_line(&attn->out, 4, "wg_wait<%d>();", sum_of(w, attn->ndot) >= 0);
+    put_scores(wg, 4, put_weights);
+    put_sums(wg, "p", "s", attn->ndot, attn->ndot + 1);
+    put_line(&attn->out, 4, "wg_wait<%d>();", sum_of(wg, attn->ndot) >= 0);
     put_line(&attn->out, 4, "hold(d);");
-    put_dscores(w, "s", "s[i]");
-    put_sums(w, "ps", "s", 0, attn->ndot);
+    put_dscores(wg, "s", "s[i]");
+    put_sums(wg, "ps", "s", 0, attn->ndot);
 }
 
 /* With more sums, s is gone before d comes: weights are those that the values'
  * gradient was summed with, of bf16. */
-static void tight_tile(AttnWg *w)
+static void tight_tile(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    put_product(w, 4, "s", 0, attn->ndot);
+    put_product(wg, 4, "s", 0, attn->ndot);
     put_line(&attn->out, 4, "wg_wait<0>();");
     put_line(&attn->out, 4, "hold(s);");
-    put_scores(w, 4, put_weights);
-    put_sums(w, "p", "s", attn->ndot, attn->ndot + 1);
-    put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
+    put_scores(wg, 4, put_weights);
+    put_sums(wg, "p", "s", attn->ndot, attn->ndot + 1);
+    put_product(wg, 4, "d", attn->ndot, attn->ndot + 1);
     put_line(&attn->out, 4, "wg_wait<0>();");
     put_line(&attn->out, 4, "hold(d);");
-    put_dscores(w, "d", "unpacked(p, i)");
-    put_sums(w, "ps", "d", 0, attn->ndot);
+    put_dscores(wg, "d", "unpacked(p, i)");
+    put_sums(wg, "ps", "d", 0, attn->ndot);
 }
 
-static void any_tile(AttnWg *w)
+static void any_tile(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    put_product(w, 4, "s", 0, attn->ndot);
-    put_product(w, 4, "d", attn->ndot, attn->ndot + 1);
+    put_product(wg, 4, "s", 0, attn->ndot);
+    put_product(wg, 4, "d", attn->ndot, attn->ndot + 1);
     put_line(&attn->out, 4, "wg_wait<0>();");
     put_line(&attn->out, 4, "hold(s);");
     put_line(&attn->out, 4, "hold(d);");
-    put_scores(w, 4, put_gradients);
-    put_sums(w, "p", "d", attn->ndot, attn->ndot + 1);
-    put_sums(w, "ps", "s", 0, attn->ndot);
+    put_scores(wg, 4, put_gradients);
+    put_sums(wg, "p", "d", attn->ndot, attn->ndot + 1);
+    put_sums(wg, "ps", "s", 0, attn->ndot);
 }
 
 /* Gradients of scores meet keys. */
-static void loaded_tile(AttnWg *w)
+static void loaded_tile(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, 4, "wg_fence();");
-    for (int i = 0; i < w->ncol; i++)
-        if (sum_of(w, i) >= 0)
+    for (int i = 0; i < wg->ncol; i++)
+        if (sum_of(wg, i) >= 0)
             put_line(&attn->out, 4,
                      "weigh_keys<%lld>(o%d, from + %lld, from + %lld);",
-                     (long long)w->col[i].W, sum_of(w, i),
-                     (long long)w->dscores, (long long)w->col[i].at);
+                     (long long)wg->col[i].W, sum_of(wg, i),
+                     (long long)wg->dscores, (long long)wg->col[i].at);
     put_line(&attn->out, 4, "wg_commit();");
     put_line(&attn->out, 4, "wg_wait<0>();");
-    for (int i = 0; i < w->ncol; i++)
-        if (sum_of(w, i) >= 0)
-            put_line(&attn->out, 4, "hold(o%d);", sum_of(w, i));
+    for (int i = 0; i < wg->ncol; i++)
+        if (sum_of(wg, i) >= 0)
+            put_line(&attn->out, 4, "hold(o%d);", sum_of(wg, i));
     put_line(&attn->out, 4, "used(ring_empty(0, stage));");
 }
 
-static void backward_tile(AttnWg *w)
+static void backward_tile(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    put_line(&attn->out, 4, "float s[%lld], d[%lld];", (long long)w->cols / 2,
-             (long long)w->cols / 2);
-    if (w->job->keys)
-        put_number_places(w);
+    put_line(&attn->out, 4, "float s[%lld], d[%lld];", (long long)wg->cols / 2,
+             (long long)wg->cols / 2);
+    if (wg->job->keys)
+        put_number_places(wg);
     put_line(&attn->out, 4, "wg_fence();");
     if (attn_unit(attn) == 0)
-        any_tile(w);
-    else if (attn_wg_sums(w->gpu, w->job) > MANY && sum_of(w, attn->ndot) >= 0)
-        tight_tile(w);
+        any_tile(wg);
+    else if (attn_wg_sums(wg->gpu, wg->job) > MANY &&
+             sum_of(wg, attn->ndot) >= 0)
+        tight_tile(wg);
     else
-        scaled_tile(w);
+        scaled_tile(wg);
     put_line(&attn->out, 4, "wg_wait<0>();");
-    hold_sums(w);
+    hold_sums(wg);
     put_line(&attn->out, 4, "used(ring_empty(0, stage));");
 }
 
-static void put_change(AttnWg *w)
+static void put_change(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
     put_line(&attn->out, 4, "if (now / %lld != combination) {",
-             (long long)w->tiles);
-    put_line(&attn->out, 5, "combination = now / %lld;", (long long)w->tiles);
+             (long long)wg->tiles);
+    put_line(&attn->out, 5, "combination = now / %lld;", (long long)wg->tiles);
     put_line(&attn->out, 5, "if (changes)");
     put_line(&attn->out, 6, "used(CHANGE_EMPTY);");
     put_line(&attn->out, 5, "await(CHANGE_FULL, changes++ & 1);");
     put_line(&attn->out, 4, "}");
 }
 
-static void backward(AttnWg *w)
+static void backward(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    open_backward(w);
-    if (attn_wg_changes(w))
+    open_backward(wg);
+    if (attn_wg_changes(wg))
         put_line(&attn->out, 3, "int combination = -1, changes = 0;");
-    attn_wg_over(w);
-    if (attn_wg_changes(w))
-        put_change(w);
+    attn_wg_over(wg);
+    if (attn_wg_changes(wg))
+        put_change(wg);
     put_line(&attn->out, 4, "const uint32_t from = base + %lld + stage * %lld;",
-             (long long)attn_wg_tiles(w), (long long)w->colbytes);
+             (long long)attn_wg_tiles(wg), (long long)wg->colbytes);
     put_line(&attn->out, 4, "await(ring_full(0, stage), phase);");
     put_line(&attn->out, 4, "fetch_fence();");
-    if (w->job->loads)
-        loaded_tile(w);
+    if (wg->job->loads)
+        loaded_tile(wg);
     else
-        backward_tile(w);
-    attn_wg_next(w, 4);
+        backward_tile(wg);
+    attn_wg_next(wg, 4);
     put_line(&attn->out, 3, "}");
 }
 
-static void close_backward(AttnWg *w)
+static void close_backward(AttnWg *wg)
 {
-    Attn *attn = &w->gpu->attn;
+    Attn *attn = &wg->gpu->attn;
 
-    for (int i = 0; i < w->job->nout && w->job->split > 1; i++)
+    for (int i = 0; i < wg->job->nout && wg->job->split > 1; i++)
         put_line(&attn->out, 3, "gather_sums(o%d, base, share, %lld);",
-                 w->job->out[i], (long long)w->job->split);
-    if (w->job->split > 1) {
+                 wg->job->out[i], (long long)wg->job->split);
+    if (wg->job->split > 1) {
         put_line(&attn->out, 3, "if (share)");
         put_line(&attn->out, 4, "return;");
     }
-    put_waiting(w, "< %lld", "put_waiting", 1);
-    for (int i = 0; i < w->job->nout; i++) {
-        int op = w->job->out[i];
+    put_waiting(wg, "< %lld", "put_waiting", 1);
+    for (int i = 0; i < wg->job->nout; i++) {
+        int op = wg->job->out[i];
         const char *f = op == attn->values ? "1" : "UNIT";
-        AttnView v = attn_grad(w->gpu, op);
-        put_store(w, 3, v, op,
-                  w->job->keys ? rows_at(attn, v, attn->key, "k0")
-                               : rows_at(attn, v, attn->query, "q0"),
-                  w->job->keys ? "cols" : "rows", f, f);
+        AttnView v = attn_grad(wg->gpu, op);
+        put_store(wg, 3, v, op,
+                  wg->job->keys ? rows_at(attn, v, attn->key, "k0")
+                                : rows_at(attn, v, attn->query, "q0"),
+                  wg->job->keys ? "cols" : "rows", f, f);
     }
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-void attn_wg_job(AttnGpu *x, const AttnJob *j)
+void attn_wg_job(AttnGpu *gpu, const AttnJob *job)
 {
-    Attn *attn = &x->attn;
-    AttnWg w = attn_wg(x, j);
+    Attn *attn = &gpu->attn;
+    AttnWg w = attn_wg(gpu, job);
 
     attn_wg_line(&w);
-    if (!x->back) {
+    if (!gpu->back) {
         forward(&w);
         return;
     }
     put_line(&attn->out, 3, "const int lane = TID & 31;");
     put_line(&attn->out, 3,
-             j->loads ? "const int row = dscores_row();"
-                      : "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
+             job->loads
+                 ? "const int row = dscores_row();"
+                 : "const int row = ((TID >> 5) - 4) * 16 + (lane >> 2);");
     zero_sums(&w);
-    if (!j->loads)
+    if (!job->loads)
         put_line(&attn->out, 3, "await(ROWS_FULL, 0);");
     backward(&w);
     close_backward(&w);

@@ -45,36 +45,37 @@ static int64_t all_combinations(const Attn *attn)
     return attn_product(attn, attn->x, attn->nx);
 }
 
-static int64_t over(const AttnGpu *x, const AttnJob *j)
+static int64_t over(const AttnGpu *attn, const AttnJob *job)
 {
-    return attn_product(&x->attn, j->over, j->nover);
+    return attn_product(&attn->attn, job->over, job->nover);
 }
 
 /* Turns that the sums of a block of the job take. */
-int64_t attn_sum_turns(const AttnGpu *x, const AttnJob *j)
+int64_t attn_sum_turns(const AttnGpu *attn, const AttnJob *job)
 {
-    return x->pairs > over(x, j) ? x->pairs / over(x, j) : 1;
+    return attn->pairs > over(attn, job) ? attn->pairs / over(attn, job) : 1;
 }
 
-int64_t attn_combinations(const AttnGpu *x, const AttnJob *j)
+int64_t attn_combinations(const AttnGpu *attn, const AttnJob *job)
 {
-    int64_t turns = (x->pairs ? x->pairs : 1) / attn_sum_turns(x, j);
+    int64_t turns = (attn->pairs ? attn->pairs : 1) / attn_sum_turns(attn, job);
 
-    return over(x, j) / turns;
+    return over(attn, job) / turns;
 }
 
 /* Its place for the block's rows and the tile's columns. */
-const char *attn_dscores_at(AttnGpu *x, const AttnJob *j)
+const char *attn_dscores_at(AttnGpu *gpu, const AttnJob *job)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
     int64_t keys = blocks_along(attn, attn->key);
-    int64_t loop = attn_product(attn, j->loop, j->nloop) / attn_sum_turns(x, j);
-    const char *c =
-        strf(attn->arena, "item %% %lld", (long long)attn_combinations(x, j));
+    int64_t loop =
+        attn_product(attn, job->loop, job->nloop) / attn_sum_turns(gpu, job);
+    const char *c = strf(attn->arena, "item %% %lld",
+                         (long long)attn_combinations(gpu, job));
 
-    if (j->nloop)
+    if (job->nloop)
         c = strf(attn->arena, "(%s) * %lld + now / %lld %% %lld", c,
-                 (long long)loop, (long long)attn_wg(x, j).tiles,
+                 (long long)loop, (long long)attn_wg(gpu, job).tiles,
                  (long long)loop);
     const char *square =
         attn_is_causal(attn)
@@ -87,68 +88,69 @@ const char *attn_dscores_at(AttnGpu *x, const AttnJob *j)
 }
 
 /* Bytes of the gradients of scores of a turn; behind them sums wait. */
-static int64_t stored_bytes(const AttnGpu *x)
+static int64_t stored_bytes(const AttnGpu *attn)
 {
-    return squares(&x->attn) * all_combinations(&x->attn) / x->pairs * ATSQUARE;
+    return squares(&attn->attn) * all_combinations(&attn->attn) / attn->pairs *
+           ATSQUARE;
 }
 
-static int64_t item_bytes(const AttnGpu *x, const AttnJob *j)
+static int64_t item_bytes(const AttnGpu *attn, const AttnJob *job)
 {
-    return attn_job_width(x, j) * ATWGROWS * 4;
+    return attn_job_width(attn, job) * ATWGROWS * 4;
 }
 
-static int64_t waiting_bytes(const AttnGpu *x, const AttnJob *to)
+static int64_t waiting_bytes(const AttnGpu *attn, const AttnJob *to)
 {
     int64_t sum = 0;
 
-    for (const AttnJob *j = x->job; j < to; j++)
-        if (attn_sum_turns(x, j) > 1)
-            sum += item_bytes(x, j) * attn_combinations(x, j) *
-                   blocks_along(&x->attn, x->attn.key);
+    for (const AttnJob *j = attn->job; j < to; j++)
+        if (attn_sum_turns(attn, j) > 1)
+            sum += item_bytes(attn, j) * attn_combinations(attn, j) *
+                   blocks_along(&attn->attn, attn->attn.key);
     return sum;
 }
 
 /* Where the item's sums of its results before `out` end. */
-const char *attn_waiting_at(AttnGpu *x, const AttnJob *j, int out)
+const char *attn_waiting_at(AttnGpu *attn, const AttnJob *job, int out)
 {
-    AttnJob before = *j;
+    AttnJob before = *job;
 
     before.nout = out;
-    return strf(x->attn.arena, "dscores + %lld + item * %lld",
-                (long long)(stored_bytes(x) + waiting_bytes(x, j) +
-                            item_bytes(x, &before)),
-                (long long)item_bytes(x, j));
+    return strf(attn->attn.arena, "dscores + %lld + item * %lld",
+                (long long)(stored_bytes(attn) + waiting_bytes(attn, job) +
+                            item_bytes(attn, &before)),
+                (long long)item_bytes(attn, job));
 }
 
 /* Are its axes the first of the score's, so that its turns are the queries'? */
-static int is_prefix(const Attn *attn, const AttnJob *j)
+static int is_prefix(const Attn *attn, const AttnJob *job)
 {
-    for (int i = 0; i < j->nover; i++)
-        if (j->over[i] != attn->x[i])
+    for (int i = 0; i < job->nover; i++)
+        if (job->over[i] != attn->x[i])
             return 0;
     return 1;
 }
 
 /* The job of keys that has gradients of scores, or null. */
-static AttnJob *storing(AttnGpu *x)
+static AttnJob *storing(AttnGpu *attn)
 {
-    for (int i = 0; i < x->njob; i++)
-        for (int k = 0; k < x->job[i].nout && x->job[i].keys; k++)
-            if (attn_contracted(&x->attn, x->job[i].out[k]))
-                return &x->job[i];
+    for (int i = 0; i < attn->njob; i++)
+        for (int k = 0; k < attn->job[i].nout && attn->job[i].keys; k++)
+            if (attn_contracted(&attn->attn, attn->job[i].out[k]))
+                return &attn->job[i];
     return NULL;
 }
 
 /* Jobs of keys take turns alike, and one of queries has all axes. */
-static int turns_fit(const AttnGpu *x)
+static int turns_fit(const AttnGpu *attn)
 {
     int queries = 0;
 
-    for (int i = 0; i < x->njob; i++) {
-        const AttnJob *j = &x->job[i];
-        queries += !j->keys;
-        if (!is_prefix(&x->attn, j) || (!j->keys && j->nloop) ||
-            (j->keys && j->nover != x->job[0].nover))
+    for (int i = 0; i < attn->njob; i++) {
+        const AttnJob *job = &attn->job[i];
+        queries += !job->keys;
+        if (!is_prefix(&attn->attn, job) || (!job->keys && job->nloop) ||
+            (job->keys && job->nover != attn->job[0].nover))
             return 0;
     }
     return queries == 1;
@@ -156,11 +158,11 @@ static int turns_fit(const AttnGpu *x)
 
 /* Turns that leave no more than is wanted, or twice that of one combination; 0:
  * it is more, or does not pay. */
-static int64_t turns(const AttnGpu *x, const AttnJob *j)
+static int64_t turns(const AttnGpu *attn, const AttnJob *job)
 {
-    int64_t width = attn_job_width(x, j);
-    int64_t keys = over(x, j), all = all_combinations(&x->attn), n = 1;
-    int64_t bytes = squares(&x->attn) * all * ATSQUARE;
+    int64_t width = attn_job_width(attn, job);
+    int64_t keys = over(attn, job), all = all_combinations(&attn->attn), n = 1;
+    int64_t bytes = squares(&attn->attn) * all * ATSQUARE;
 
     if (width <= LEAST || width > MOST)
         return 0;
@@ -170,27 +172,27 @@ static int64_t turns(const AttnGpu *x, const AttnJob *j)
     return bytes / n <= 2 * attn_space ? n : 0;
 }
 
-static void share(AttnGpu *x, int on)
+static void share(AttnGpu *attn, int on)
 {
-    for (int i = 0; i < x->njob; i++)
-        x->job[i].loads = on && !x->job[i].keys;
-    storing(x)->stores = on;
+    for (int i = 0; i < attn->njob; i++)
+        attn->job[i].loads = on && !attn->job[i].keys;
+    storing(attn)->stores = on;
 }
 
-void attn_share_dscores(AttnGpu *x)
+void attn_share_dscores(AttnGpu *attn)
 {
-    AttnJob *j = storing(x);
-    int64_t n = j && turns_fit(x) ? turns(x, j) : 0;
+    AttnJob *job = storing(attn);
+    int64_t n = job && turns_fit(attn) ? turns(attn, job) : 0;
 
     if (!n)
         return;
-    share(x, 1);
-    if (!attn_wg_fits(x)) {
-        share(x, 0);
-        attn_wg_fits(x);
+    share(attn, 1);
+    if (!attn_wg_fits(attn)) {
+        share(attn, 0);
+        attn_wg_fits(attn);
         return;
     }
-    x->pairs = n;
-    x->attn.group->scratch =
-        stored_bytes(x) + waiting_bytes(x, x->job + x->njob);
+    attn->pairs = n;
+    attn->attn.group->scratch =
+        stored_bytes(attn) + waiting_bytes(attn, attn->job + attn->njob);
 }

@@ -68,107 +68,108 @@ int attn_can_cuda(const Graph *g, const Node *n)
 
 /* ---- the text ------------------------------------------------------------ */
 
-static void make_views(AttnGpu *x)
+static void make_views(AttnGpu *gpu)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
 
-    if (!x->back) {
-        x->out = (AttnView){ "o", attn_part(attn, 0), ATresult, 0 };
-        x->lse = (AttnView){ "l", attn_part(attn, 1), ATresult, 0 };
+    if (!gpu->back) {
+        gpu->out = (AttnView){ "o", attn_part(attn, 0), ATresult, 0 };
+        gpu->lse = (AttnView){ "l", attn_part(attn, 1), ATresult, 0 };
         return;
     }
-    x->delta = (AttnView){ "u", attn->node->in[attn->nop], AToperand, 0 };
-    x->lse = (AttnView){ "l", attn->node->in[attn->nop + 1], AToperand, 0 };
-    x->dout = (AttnView){ "e", attn->node->in[attn->nop + 2], AToperand, 0 };
+    gpu->delta = (AttnView){ "u", attn->node->in[attn->nop], AToperand, 0 };
+    gpu->lse = (AttnView){ "l", attn->node->in[attn->nop + 1], AToperand, 0 };
+    gpu->dout = (AttnView){ "e", attn->node->in[attn->nop + 2], AToperand, 0 };
     for (int op = 0; op < attn->nop; op++)
-        if ((x->grad[op] = attn_part(attn, op)) && attn->leaf >> op & 1)
+        if ((gpu->grad[op] = attn_part(attn, op)) && attn->leaf >> op & 1)
             die("attention: a trained operand of a score on a GPU");
 }
 
 /* Blocks of rows along its axis, and items of a launch. */
-static int64_t blocks_of_rows(const AttnGpu *x, const AttnJob *j, int64_t rows)
+static int64_t blocks_of_rows(const AttnGpu *gpu, const AttnJob *job,
+                              int64_t rows)
 {
-    const Attn *attn = &x->attn;
-    int64_t n = attn_count(attn, j->keys ? attn->key : attn->query);
+    const Attn *attn = &gpu->attn;
+    int64_t n = attn_count(attn, job->keys ? attn->key : attn->query);
 
     return (n + rows - 1) / rows;
 }
 
-static int64_t items_of(const AttnGpu *x, const AttnJob *j, int64_t rows)
+static int64_t items_of(const AttnGpu *attn, const AttnJob *job, int64_t rows)
 {
-    return blocks_of_rows(x, j, rows) * attn_combinations(x, j);
+    return blocks_of_rows(attn, job, rows) * attn_combinations(attn, job);
 }
 
 /* Under a causal mask the first keys are seen by all queries, so a block of
  * them takes twice the mean: where blocks are few, two of a cluster share it
  * (128 blocks of keys: 433 to 465 TFLOP/s). */
-static void split_jobs(AttnGpu *x)
+static void split_jobs(AttnGpu *attn)
 {
-    x->cluster = 1;
-    for (int i = 0; i < x->njob && x->back; i++) {
-        AttnJob *j = &x->job[i];
-        int64_t loop =
-            attn_product(&x->attn, j->loop, j->nloop) / attn_sum_turns(x, j);
-        if (items_of(x, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
-            x->cluster = j->split = 2;
+    attn->cluster = 1;
+    for (int i = 0; i < attn->njob && attn->back; i++) {
+        AttnJob *j = &attn->job[i];
+        int64_t loop = attn_product(&attn->attn, j->loop, j->nloop) /
+                       attn_sum_turns(attn, j);
+        if (items_of(attn, j, ATWGROWS) < 2 * GPUBLOCKS && loop % 2 == 0)
+            attn->cluster = j->split = 2;
     }
 }
 
 /* The coordinates of an item's combination and its rows, the longest work
  * first: late queries see most keys, early keys are seen by most queries. */
-static void put_item(AttnGpu *x, const AttnJob *j, int64_t rows)
+static void put_item(AttnGpu *gpu, const AttnJob *job, int64_t rows)
 {
-    Attn *attn = &x->attn;
-    Axis *a = j->keys ? attn->key : attn->query;
-    int64_t over = attn_combinations(x, j);
-    int64_t n = blocks_of_rows(x, j, rows);
+    Attn *attn = &gpu->attn;
+    Axis *a = job->keys ? attn->key : attn->query;
+    int64_t over = attn_combinations(gpu, job);
+    int64_t n = blocks_of_rows(gpu, job, rows);
     const char *c = strf(attn->arena, "(item %% %lld)", (long long)over);
 
-    if (x->pairs > 1)
+    if (gpu->pairs > 1)
         c = strf(attn->arena, "(launch / %lld * %lld + item %% %lld)",
-                 2 * (long long)attn_sum_turns(x, j), (long long)over,
+                 2 * (long long)attn_sum_turns(gpu, job), (long long)over,
                  (long long)over);
 
-    attn_coords(attn, 2, c, (Axis *const *)j->over, j->nover);
+    attn_coords(attn, 2, c, (Axis *const *)job->over, job->nover);
     put_line(&attn->out, 2, "const int %s = (int)(%sitem / %lld) * %lld;",
-             j->keys ? "k0" : "q0",
-             j->keys ? "" : strf(attn->arena, "%lld - ", (long long)n - 1),
+             job->keys ? "k0" : "q0",
+             job->keys ? "" : strf(attn->arena, "%lld - ", (long long)n - 1),
              (long long)over, (long long)rows);
     put_line(&attn->out, 2, "const int %s = (int)at_least(%s - %s, %lld);",
-             j->keys ? "cols" : "rows", attn_size(attn, a),
-             j->keys ? "k0" : "q0", (long long)rows);
+             job->keys ? "cols" : "rows", attn_size(attn, a),
+             job->keys ? "k0" : "q0", (long long)rows);
 }
 
 /* A block has an item, or with others of its cluster a share of one. */
-static int64_t open_job(AttnGpu *x, const AttnJob *j, int64_t rows)
+static int64_t open_job(AttnGpu *gpu, const AttnJob *job, int64_t rows)
 {
-    Attn *attn = &x->attn;
-    int64_t items = items_of(x, j, rows);
-    int64_t blocks = items * j->split;
+    Attn *attn = &gpu->attn;
+    int64_t items = items_of(gpu, job, rows);
+    int64_t blocks = items * job->split;
 
-    blocks = (blocks + x->cluster - 1) / x->cluster * x->cluster;
+    blocks = (blocks + gpu->cluster - 1) / gpu->cluster * gpu->cluster;
     put_line(&attn->out, 1, "if (block < %lld) {", (long long)blocks);
     put_line(&attn->out, 2, "const int64_t item = block / %lld;",
-             (long long)j->split);
-    if (blocks > items * j->split) {
+             (long long)job->split);
+    if (blocks > items * job->split) {
         put_line(&attn->out, 2, "if (item >= %lld)", (long long)items);
         put_line(&attn->out, 3, "return;");
     }
-    if (j->split > 1)
+    if (job->split > 1)
         put_line(&attn->out, 2, "const int share = (int)(block %% %lld);",
-                 (long long)j->split);
-    put_item(x, j, rows);
+                 (long long)job->split);
+    put_item(gpu, job, rows);
     return blocks;
 }
 
 /* A block of each multiprocessor has items one behind the other, forth and back
  * over the blocks: the next one's rows come and its first scores are made while
  * the last one ends (508 to 580 TFLOP/s; items taken off a counter: 564). */
-static int64_t put_walk(AttnGpu *x, const AttnJob *j,
-                        void (*put_job)(AttnGpu *x, const AttnJob *j))
+static int64_t put_walk(AttnGpu *gpu, const AttnJob *job,
+                        void (*put_job)(AttnGpu *gpu, const AttnJob *job))
 {
-    Attn *attn = &x->attn;
-    int64_t items = items_of(x, j, ATWGROWS);
+    Attn *attn = &gpu->attn;
+    int64_t items = items_of(gpu, job, ATWGROWS);
     int64_t blocks = items < GPUBLOCKS ? items : GPUBLOCKS;
 
     put_line(&attn->out, 1, "int stage = 0, phase = 0;");
@@ -178,25 +179,25 @@ static int64_t put_walk(AttnGpu *x, const AttnJob *j,
              "gridDim.x - 1 - blockIdx.x : blockIdx.x);");
     put_line(&attn->out, 2, "if (item >= %lld)", (long long)items);
     put_line(&attn->out, 3, "break;");
-    put_item(x, j, ATWGROWS);
-    put_job(x, j);
+    put_item(gpu, job, ATWGROWS);
+    put_job(gpu, job);
     put_line(&attn->out, 1, "}");
-    return (blocks + x->cluster - 1) / x->cluster * x->cluster;
+    return (blocks + gpu->cluster - 1) / gpu->cluster * gpu->cluster;
 }
 
-static int64_t put_jobs(AttnGpu *x, int64_t rows,
-                        void (*put_job)(AttnGpu *x, const AttnJob *j))
+static int64_t put_jobs(AttnGpu *gpu, int64_t rows,
+                        void (*put_job)(AttnGpu *gpu, const AttnJob *j))
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
     int64_t blocks = 0;
 
     put_line(&attn->out, 1, "int64_t block = blockIdx.x;");
-    for (int i = 0; i < x->njob; i++) {
-        const AttnJob *j = &x->job[i];
+    for (int i = 0; i < gpu->njob; i++) {
+        const AttnJob *j = &gpu->job[i];
         if (j->loads)
             continue;
-        int64_t n = open_job(x, j, rows);
-        put_job(x, j);
+        int64_t n = open_job(gpu, j, rows);
+        put_job(gpu, j);
         put_line(&attn->out, 2, "return;");
         put_line(&attn->out, 1, "}");
         put_line(&attn->out, 1, "block -= %lld;", (long long)n);
@@ -205,29 +206,29 @@ static int64_t put_jobs(AttnGpu *x, int64_t rows,
     return blocks;
 }
 
-static void put_backward(AttnGpu *x,
-                         void (*put_job)(AttnGpu *x, const AttnJob *j))
+static void put_backward(AttnGpu *gpu,
+                         void (*put_job)(AttnGpu *gpu, const AttnJob *j))
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
 
-    for (int i = 0; i < x->njob; i++)
-        if (x->job[i].loads) {
+    for (int i = 0; i < gpu->njob; i++)
+        if (gpu->job[i].loads) {
             put_line(&attn->out, 1, "if (launch & 1) {");
-            x->then = put_walk(x, &x->job[i], put_job);
+            gpu->then = put_walk(gpu, &gpu->job[i], put_job);
             put_line(&attn->out, 1, "return;");
             put_line(&attn->out, 1, "}");
         }
-    x->blocks = put_jobs(x, ATWGROWS, put_job);
+    gpu->blocks = put_jobs(gpu, ATWGROWS, put_job);
 }
 
 /* A warpgroup fetches for all jobs, two multiply. */
-static void put_roles(AttnGpu *x)
+static void put_roles(AttnGpu *gpu)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
     int many = 0;
 
-    for (int i = 0; i < x->njob; i++)
-        many |= attn_job_width(x, &x->job[i]) > 256 || x->pairs;
+    for (int i = 0; i < gpu->njob; i++)
+        many |= attn_job_width(gpu, &gpu->job[i]) > 256 || gpu->pairs;
     put_line(&attn->out, 1,
              "extern __shared__ __align__(1024) uint8_t room[];");
     put_line(&attn->out, 1,
@@ -237,30 +238,30 @@ static void put_roles(AttnGpu *x)
     put_line(&attn->out, 1, "make_barriers(barriers);");
     put_line(&attn->out, 1, "if (__shfl_sync(~0u, TID >> 7, 0) == 0) {");
     put_line(&attn->out, 1, "few_registers<%d>();", many ? 24 : 40);
-    if (x->back)
-        put_backward(x, attn_wg_fetch);
+    if (gpu->back)
+        put_backward(gpu, attn_wg_fetch);
     else
-        put_walk(x, x->job, attn_wg_fetch);
+        put_walk(gpu, gpu->job, attn_wg_fetch);
     put_line(&attn->out, 1, "} else {");
     put_line(&attn->out, 1, "many_registers<%d>();", many ? 240 : 232);
-    if (x->back) {
-        put_backward(x, attn_wg_job);
+    if (gpu->back) {
+        put_backward(gpu, attn_wg_job);
     } else {
-        attn_wg_open(x);
-        x->blocks = put_walk(x, x->job, attn_wg_job);
-        attn_wg_close(x);
+        attn_wg_open(gpu);
+        gpu->blocks = put_walk(gpu, gpu->job, attn_wg_job);
+        attn_wg_close(gpu);
     }
     put_line(&attn->out, 1, "}");
 }
 
-void attn_lower_cuda(Graph *g, Group *k, Arena *a)
+void attn_lower_cuda(Graph *g, Group *group, Arena *a)
 {
     AttnGpu x = { 0 };
     Text s = { .arena = a };
 
-    if (!attn_read(&x.attn, g, attn_main(k)))
+    if (!attn_read(&x.attn, g, attn_main(group)))
         die("attention: kept, but its body does not fit");
-    attn_begin(&x.attn, k, a);
+    attn_begin(&x.attn, group, a);
     x.attn.gpu = 1;
     x.back = x.attn.node->op == Oattn_bwd;
     make_views(&x);
@@ -276,7 +277,7 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
         put_roles(&x);
     else
         x.blocks = put_jobs(&x, ATWARPS, attn_warp_job);
-    k->instr.launch.then = x.then;
+    group->instr.launch.then = x.then;
     int threads = x.tensor ? 384 : 256;
     put(&s, "%s%s", attn_gpu_pre, x.tensor ? hopper_pre : "");
     if (x.tensor)
@@ -287,14 +288,14 @@ void attn_lower_cuda(Graph *g, Group *k, Arena *a)
     if (x.cluster > 1)
         put(&s, "__cluster_dims__(%lld, 1, 1) ", (long long)x.cluster);
     put(&s, "__launch_bounds__(%d, 1)\n@(", threads);
-    cuda_put_parameters(&s, k);
+    cuda_put_parameters(&s, group);
     if (x.pairs)
-        put(&s, "    uint8_t *const dscores = buf[%d];\n", k->narg);
+        put(&s, "    uint8_t *const dscores = buf[%d];\n", group->narg);
     put(&s, "%s%s}\n", x.attn.decl.s, x.attn.out.s);
-    set_text_named(k, a, s.s);
-    set_label(k, a, x.attn.node);
+    set_text_named(group, a, s.s);
+    set_label(group, a, x.attn.node);
     attn_cost(&x.attn);
-    cuda_set_launch(k, a,
+    cuda_set_launch(group, a,
                     (Launch){ .items = x.blocks,
                               .threads = threads,
                               .shared = x.shared,

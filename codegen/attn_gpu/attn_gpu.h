@@ -35,26 +35,28 @@ typedef struct AttnGpu {
 } AttnGpu;
 
 int attn_can_cuda(const Graph *g, const Node *n);
-void attn_lower_cuda(Graph *g, Group *k, Arena *a); /* and backward */
+void attn_lower_cuda(Graph *g, Group *group, Arena *a); /* and backward */
 /* attn_jobs.c */
 int64_t attn_inner_count(const Attn *attn, int op);
-void attn_make_jobs(AttnGpu *x);
-int64_t attn_job_width(const AttnGpu *x, const AttnJob *j); /* of its sums */
-int64_t attn_most(const AttnGpu *x);
-AttnView attn_grad(const AttnGpu *x, int op);
+void attn_make_jobs(AttnGpu *attn);
+int64_t attn_job_width(const AttnGpu *attn,
+                       const AttnJob *job); /* of its sums */
+int64_t attn_most(const AttnGpu *attn);
+AttnView attn_grad(const AttnGpu *attn, int op);
 /* attn_dscores.c */
 extern int64_t attn_space; /* bytes of work space; tests want less */
-void attn_share_dscores(AttnGpu *x);
-const char *attn_dscores_at(AttnGpu *x, const AttnJob *j);
-int64_t attn_sum_turns(const AttnGpu *x, const AttnJob *j);
-const char *attn_waiting_at(AttnGpu *x, const AttnJob *j, int out);
-int64_t attn_combinations(const AttnGpu *x, const AttnJob *j); /* a launch's */
-void attn_warp_job(AttnGpu *x, const AttnJob *j);              /* attn_warp.c */
-void attn_wg_job(AttnGpu *x, const AttnJob *j);   /* attn_consumer.c */
-void attn_wg_fetch(AttnGpu *x, const AttnJob *j); /* what the job reads */
-void attn_wg_open(AttnGpu *x); /* forward: around a block's items */
-void attn_wg_close(AttnGpu *x);
-int attn_wg_fits(AttnGpu *x); /* also fills x->shared */
+void attn_share_dscores(AttnGpu *attn);
+const char *attn_dscores_at(AttnGpu *attn, const AttnJob *job);
+int64_t attn_sum_turns(const AttnGpu *attn, const AttnJob *job);
+const char *attn_waiting_at(AttnGpu *attn, const AttnJob *job, int out);
+int64_t attn_combinations(const AttnGpu *attn,
+                          const AttnJob *job);         /* a launch's */
+void attn_warp_job(AttnGpu *attn, const AttnJob *job); /* attn_warp.c */
+void attn_wg_job(AttnGpu *attn, const AttnJob *job);   /* attn_consumer.c */
+void attn_wg_fetch(AttnGpu *attn, const AttnJob *job); /* what the job reads */
+void attn_wg_open(AttnGpu *attn); /* forward: around a block's items */
+void attn_wg_close(AttnGpu *attn);
+int attn_wg_fits(AttnGpu *attn); /* also fills attn->shared */
 
 /* attn_producer.c: how a job lies in shared memory, what its two roles both
  * say. */
@@ -80,17 +82,17 @@ typedef struct AttnWg {
     int64_t tiles, total; /* of one combination, of all */
 } AttnWg;
 
-AttnWg attn_wg(AttnGpu *x, const AttnJob *j);
+AttnWg attn_wg(AttnGpu *attn, const AttnJob *job);
 AttnSlab attn_slab(const Attn *attn, AttnView v, Axis *a, Axis *in);
-int attn_straight(const Attn *attn, const AttnSlab *s, int64_t k);
-int64_t attn_wg_sums(const AttnGpu *x, const AttnJob *j);
-int64_t attn_wg_tiles(const AttnWg *w); /* byte where tiles begin */
-int attn_wg_changes(const AttnWg *w);
-void attn_wg_line(AttnWg *w);
-void attn_wg_over(AttnWg *w);
-void attn_wg_place(AttnWg *w, int depth);
-void attn_wg_first(AttnWg *w);
-void attn_wg_follow(AttnWg *w);
-void attn_wg_next(AttnWg *w, int depth);
+int attn_straight(const Attn *attn, const AttnSlab *slab, int64_t k);
+int64_t attn_wg_sums(const AttnGpu *attn, const AttnJob *job);
+int64_t attn_wg_tiles(const AttnWg *wg); /* byte where tiles begin */
+int attn_wg_changes(const AttnWg *wg);
+void attn_wg_line(AttnWg *wg);
+void attn_wg_over(AttnWg *wg);
+void attn_wg_place(AttnWg *wg, int depth);
+void attn_wg_first(AttnWg *wg);
+void attn_wg_follow(AttnWg *wg);
+void attn_wg_next(AttnWg *wg, int depth);
 
 #endif

@@ -18,64 +18,64 @@ static int same_axes(const Attn *attn, const Node *p, const Node *q)
     return 1;
 }
 
-int64_t attn_job_width(const AttnGpu *x, const AttnJob *j)
+int64_t attn_job_width(const AttnGpu *attn, const AttnJob *job)
 {
     int64_t w = 0;
 
-    for (int i = 0; i < j->nout; i++)
-        w += (attn_inner_count(&x->attn, j->out[i]) + 63) / 64 * 64;
+    for (int i = 0; i < job->nout; i++)
+        w += (attn_inner_count(&attn->attn, job->out[i]) + 63) / 64 * 64;
     return w;
 }
 
 /* Accumulators of a job, columns: registers say it. */
-int64_t attn_most(const AttnGpu *x)
+int64_t attn_most(const AttnGpu *attn)
 {
-    return attn_unit(&x->attn) > 0 ? 320 : 256;
+    return attn_unit(&attn->attn) > 0 ? 320 : 256;
 }
 
-static void split_axes(const Attn *attn, AttnJob *j, const Node *n)
+static void split_axes(const Attn *attn, AttnJob *job, const Node *n)
 {
     for (int i = 0; i < attn->nx; i++)
         if (!n || has_dim(n, attn->x[i]))
-            j->over[j->nover++] = attn->x[i];
+            job->over[job->nover++] = attn->x[i];
         else
-            j->loop[j->nloop++] = attn->x[i];
+            job->loop[job->nloop++] = attn->x[i];
 }
 
-static AttnJob *job_for(AttnGpu *x, int op)
+static AttnJob *job_for(AttnGpu *attn, int op)
 {
-    int64_t w = (attn_inner_count(&x->attn, op) + 63) / 64 * 64;
-    int keys = attn_keyside(&x->attn, op);
+    int64_t w = (attn_inner_count(&attn->attn, op) + 63) / 64 * 64;
+    int keys = attn_keyside(&attn->attn, op);
 
-    for (int i = 0; i < x->njob; i++) {
-        AttnJob *j = &x->job[i];
-        if (j->keys == keys && attn_job_width(x, j) + w <= attn_most(x) &&
-            same_axes(&x->attn, x->grad[j->out[0]], x->grad[op]))
+    for (int i = 0; i < attn->njob; i++) {
+        AttnJob *j = &attn->job[i];
+        if (j->keys == keys && attn_job_width(attn, j) + w <= attn_most(attn) &&
+            same_axes(&attn->attn, attn->grad[j->out[0]], attn->grad[op]))
             return j;
     }
-    AttnJob *j = &x->job[x->njob++];
+    AttnJob *j = &attn->job[attn->njob++];
     *j = (AttnJob){ .keys = keys, .split = 1 };
-    split_axes(&x->attn, j, x->grad[op]);
+    split_axes(&attn->attn, j, attn->grad[op]);
     return j;
 }
 
-void attn_make_jobs(AttnGpu *x)
+void attn_make_jobs(AttnGpu *attn)
 {
-    if (!x->back) {
-        x->job[0].split = 1;
-        split_axes(&x->attn, &x->job[x->njob++], NULL);
+    if (!attn->back) {
+        attn->job[0].split = 1;
+        split_axes(&attn->attn, &attn->job[attn->njob++], NULL);
         return;
     }
     for (int keys = 1; keys >= 0; keys--)
-        for (int op = 0; op < x->attn.nop; op++)
-            if (x->grad[op] && attn_keyside(&x->attn, op) == keys) {
-                AttnJob *j = job_for(x, op);
+        for (int op = 0; op < attn->attn.nop; op++)
+            if (attn->grad[op] && attn_keyside(&attn->attn, op) == keys) {
+                AttnJob *j = job_for(attn, op);
                 j->out[j->nout++] = op;
             }
 }
 
-AttnView attn_grad(const AttnGpu *x, int op)
+AttnView attn_grad(const AttnGpu *attn, int op)
 {
-    return (AttnView){ strf(x->attn.arena, "g%d", op), x->grad[op], ATresult,
-                       0 };
+    return (AttnView){ strf(attn->attn.arena, "g%d", op), attn->grad[op],
+                       ATresult, 0 };
 }

@@ -81,38 +81,38 @@ static void put_dot(Attn *attn, int depth, const char *to, Pair p,
 static void put_terms(Attn *attn, int depth)
 {
     for (int i = 0; i < attn->ndot; i++) {
-        const AttnDot *d = &attn->dot[i];
+        const AttnDot *dot = &attn->dot[i];
         Axis *in[MAXD];
-        int n = attn_inner(attn, attn->node->in[d->k], in);
-        Pair p = { attn_operand(attn, d->q),
-                   attn_operand(attn, d->k),
+        int n = attn_inner(attn, attn->node->in[dot->k], in);
+        Pair p = { attn_operand(attn, dot->q),
+                   attn_operand(attn, dot->k),
                    attn->query,
                    attn->key,
                    "q0 + r",
                    "k0 + j" };
-        put_dot(attn, depth, strf(attn->arena, "s%d", d->term), p, in, n);
+        put_dot(attn, depth, strf(attn->arena, "s%d", dot->term), p, in, n);
     }
 }
 
 /* delta: a row's gradient times its result; dp: times a value. */
-static void put_delta(AttnGpu *x, int depth)
+static void put_delta(AttnGpu *gpu, int depth)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
 
     put_line(&attn->out, depth, "lse = row_lse((at_%s)(%s)[(q0 + r) * %s]);",
-             attn->type, attn_at(attn, x->lse),
-             attn_stride(attn, x->lse, attn->query));
+             attn->type, attn_at(attn, gpu->lse),
+             attn_stride(attn, gpu->lse, attn->query));
     put_line(&attn->out, depth, "delta = (at_%s)(%s)[(q0 + r) * %s];",
-             attn->type, attn_at(attn, x->delta),
-             attn_stride(attn, x->delta, attn->query));
+             attn->type, attn_at(attn, gpu->delta),
+             attn_stride(attn, gpu->delta, attn->query));
 }
 
-static void put_dp(AttnGpu *x, int depth)
+static void put_dp(AttnGpu *gpu, int depth)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
     Axis *in[MAXD];
     int n = attn_inner(attn, attn->node->in[attn->values], in);
-    Pair p = { x->dout,     attn_operand(attn, attn->values),
+    Pair p = { gpu->dout,   attn_operand(attn, attn->values),
                attn->query, attn->key,
                "q0 + r",    "k0 + j" };
 
@@ -177,41 +177,42 @@ static void put_result(Attn *attn, AttnView v, Axis *a, const char *at,
 
 /* ---- a tile -------------------------------------------------------------- */
 
-static void put_pairs(AttnGpu *x, int depth)
+static void put_pairs(AttnGpu *gpu, int depth)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
 
     for (int i = 0; i < attn->nterm; i++)
         put_line(&attn->out, depth, "at_%s s%d = 0;", attn->type, i);
-    if (x->back)
+    if (gpu->back)
         put_line(&attn->out, depth, "at_%s dp = 0, pr = 0;", attn->type);
     else
         put_line(&attn->out, depth, "at_%s z = -INFINITY;", attn->type);
     put_line(&attn->out, depth, "if (in) {");
     put_terms(attn, depth + 1);
-    if (x->back)
-        put_dp(x, depth + 1);
-    attn_score1(attn, depth + 1, x->back);
+    if (gpu->back)
+        put_dp(gpu, depth + 1);
+    attn_score1(attn, depth + 1, gpu->back);
     put_line(&attn->out, depth, "}");
 }
 
 /* Columns 32 at a time, of all combinations of the job's other axes. */
-static int open_columns(AttnGpu *x, const AttnJob *j)
+static int open_columns(AttnGpu *gpu, const AttnJob *job)
 {
-    Attn *attn = &x->attn;
-    Axis *a = j->keys ? attn->query : attn->key;
-    const char *from = j->keys ? "q0" : "k0", *n = j->keys ? "rows" : "cols";
+    Attn *attn = &gpu->attn;
+    Axis *a = job->keys ? attn->query : attn->key;
+    const char *from = job->keys ? "q0" : "k0",
+               *n = job->keys ? "rows" : "cols";
     int depth = 2;
 
-    for (int i = 0; i < j->nloop; i++) {
-        const char *c = attn_code(attn, j->loop[i]);
+    for (int i = 0; i < job->nloop; i++) {
+        const char *c = attn_code(attn, job->loop[i]);
         put_line(&attn->out, depth++,
                  "for (int64_t i_%s = 0; i_%s < %s; i_%s++) {", c, c,
-                 attn_size(attn, j->loop[i]), c);
+                 attn_size(attn, job->loop[i]), c);
     }
-    if (x->back && !j->keys) {
+    if (gpu->back && !job->keys) {
         put_line(&attn->out, depth, "lse = INFINITY, delta = 0;");
-        put_delta(x, depth);
+        put_delta(gpu, depth);
     }
     put_line(&attn->out, depth++, "for (int %s = 0; %s < %s; %s += 32) {", from,
              from, attn_size(attn, a), from);
@@ -219,19 +220,19 @@ static int open_columns(AttnGpu *x, const AttnJob *j)
              attn_size(attn, a), from);
     attn_skip(attn, depth, attn_unseen(attn, "q0", "(q0 + rows)"));
     put_line(&attn->out, depth, "const int %s = lane, in = lane < %s;",
-             j->keys ? "r" : "j", n);
+             job->keys ? "r" : "j", n);
     return depth;
 }
 
-static void close_columns(AttnGpu *x, int depth)
+static void close_columns(AttnGpu *attn, int depth)
 {
     while (depth-- > 2)
-        put_line(&x->attn.out, depth, "}");
+        put_line(&attn->attn.out, depth, "}");
 }
 
 /* ---- jobs ---------------------------------------------------------------- */
 
-static void forward(AttnGpu *x, const AttnJob *j)
+static void forward(AttnGpu *gpu, const AttnJob *job)
 {
     /* clang-format off */
     static const char *const line[] = {
@@ -241,13 +242,13 @@ static void forward(AttnGpu *x, const AttnJob *j)
         "sum = sum * old + warp_sum(p), max = most;",
     };
     /* clang-format on */
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
     int64_t n = lanes(attn, attn->values);
 
     put_sum(attn, "acc", n);
     put_line(&attn->out, 2, "at_%s max = -INFINITY, sum = 0;", attn->type);
-    int depth = open_columns(x, j);
-    put_pairs(x, depth);
+    int depth = open_columns(gpu, job);
+    put_pairs(gpu, depth);
     for (size_t i = 0; i < sizeof line / sizeof *line; i++)
         put_line(&attn->out, depth, line[i], attn->type, attn->type,
                  attn->type);
@@ -255,29 +256,30 @@ static void forward(AttnGpu *x, const AttnJob *j)
     put_line(&attn->out, depth + 1, "acc[u] *= old;");
     put_weighed(attn, depth, "acc", "p", attn_operand(attn, attn->values),
                 attn->key, "k0 + i", attn->values);
-    close_columns(x, depth);
-    if (x->lse.n) {
+    close_columns(gpu, depth);
+    if (gpu->lse.n) {
         put_line(&attn->out, 2, "if (lane == 0)");
         put_line(&attn->out, 3,
                  "(%s)[(q0 + r) * %s] = max + (sum > 0 ? log_%s(sum) : 0);",
-                 attn_at(attn, x->lse), attn_stride(attn, x->lse, attn->query),
-                 attn->type);
+                 attn_at(attn, gpu->lse),
+                 attn_stride(attn, gpu->lse, attn->query), attn->type);
     }
     put_line(&attn->out, 2, "const at_%s f = sum != 0 ? 1 / sum : 0;",
              attn->type);
     put_line(&attn->out, 2, "for (int u = 0; u < %lld; u++)", (long long)n);
     put_line(&attn->out, 3, "acc[u] *= f;");
-    if (x->out.n)
-        put_result(attn, x->out, attn->query, "q0 + r", "acc", attn->values);
+    if (gpu->out.n)
+        put_result(attn, gpu->out, attn->query, "q0 + r", "acc", attn->values);
 }
 
 /* What a tile adds to the gradient of operand op. */
-static void put_parts(AttnGpu *x, int depth, const char *acc, int op)
+static void put_parts(AttnGpu *gpu, int depth, const char *acc, int op)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
 
     if (op == attn->values)
-        put_weighed(attn, depth, acc, "pr", x->dout, attn->query, "q0 + i", op);
+        put_weighed(attn, depth, acc, "pr", gpu->dout, attn->query, "q0 + i",
+                    op);
     for (int i = 0; i < attn->ndot; i++) {
         const char *s = strf(attn->arena, "s%d", attn->dot[i].term);
         if (attn->dot[i].k == op)
@@ -289,43 +291,44 @@ static void put_parts(AttnGpu *x, int depth, const char *acc, int op)
     }
 }
 
-static void backward(AttnGpu *x, const AttnJob *j)
+static void backward(AttnGpu *gpu, const AttnJob *job)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
 
-    for (int i = 0; i < j->nout; i++)
-        put_sum(attn, strf(attn->arena, "acc%d", j->out[i]),
-                lanes(attn, j->out[i]));
+    for (int i = 0; i < job->nout; i++)
+        put_sum(attn, strf(attn->arena, "acc%d", job->out[i]),
+                lanes(attn, job->out[i]));
     put_line(&attn->out, 2, "at_%s lse = INFINITY, delta = 0;", attn->type);
-    int depth = open_columns(x, j);
-    if (j->keys) {
+    int depth = open_columns(gpu, job);
+    if (job->keys) {
         put_line(&attn->out, depth, "lse = INFINITY, delta = 0;");
         put_line(&attn->out, depth, "if (in) {");
-        put_delta(x, depth + 1);
+        put_delta(gpu, depth + 1);
         put_line(&attn->out, depth, "}");
     }
-    put_pairs(x, depth);
-    for (int i = 0; i < j->nout; i++)
-        put_parts(x, depth, strf(attn->arena, "acc%d", j->out[i]), j->out[i]);
-    close_columns(x, depth);
-    for (int i = 0; i < j->nout; i++)
-        put_result(attn, attn_grad(x, j->out[i]),
-                   j->keys ? attn->key : attn->query,
-                   j->keys ? "k0 + j" : "q0 + r",
-                   strf(attn->arena, "acc%d", j->out[i]), j->out[i]);
+    put_pairs(gpu, depth);
+    for (int i = 0; i < job->nout; i++)
+        put_parts(gpu, depth, strf(attn->arena, "acc%d", job->out[i]),
+                  job->out[i]);
+    close_columns(gpu, depth);
+    for (int i = 0; i < job->nout; i++)
+        put_result(attn, attn_grad(gpu, job->out[i]),
+                   job->keys ? attn->key : attn->query,
+                   job->keys ? "k0 + j" : "q0 + r",
+                   strf(attn->arena, "acc%d", job->out[i]), job->out[i]);
 }
 
-void attn_warp_job(AttnGpu *x, const AttnJob *j)
+void attn_warp_job(AttnGpu *gpu, const AttnJob *job)
 {
-    Attn *attn = &x->attn;
+    Attn *attn = &gpu->attn;
 
     put_line(&attn->out, 2, "const int lane = TID & 31, %s = TID >> 5;",
-             j->keys ? "j" : "r");
-    put_line(&attn->out, 2, "if (%s >= %s)", j->keys ? "j" : "r",
-             j->keys ? "cols" : "rows");
+             job->keys ? "j" : "r");
+    put_line(&attn->out, 2, "if (%s >= %s)", job->keys ? "j" : "r",
+             job->keys ? "cols" : "rows");
     put_line(&attn->out, 3, "return;");
-    if (x->back)
-        backward(x, j);
+    if (gpu->back)
+        backward(gpu, job);
     else
-        forward(x, j);
+        forward(gpu, job);
 }

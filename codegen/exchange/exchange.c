@@ -16,18 +16,18 @@ typedef struct CopyShape {
     int64_t threads, stages, unread, part, place; /* part: 0: no ring */
 } CopyShape;
 
-static void put_define(Text *t, const char *name, int64_t v)
+static void put_define(Text *out, const char *name, int64_t v)
 {
-    put(t, "#define %s %lld\n", name, (long long)v);
+    put(out, "#define %s %lld\n", name, (long long)v);
 }
 
 /* Elements that a thread moves at once: 16 bytes where rows are whole pieces
  * of that. */
-static int64_t piece_of(const RowsArgs *v)
+static int64_t piece_of(const RowsArgs *args)
 {
-    int64_t n = 16 / dtypes[v->dt].bytes;
+    int64_t n = 16 / dtypes[args->dt].bytes;
 
-    while (v->width % n)
+    while (args->width % n)
         n /= 2;
     return n;
 }
@@ -57,41 +57,41 @@ static int64_t part_of(int64_t n, int64_t rows)
 /* Rows that come wait for loads; stores to memory that is near read their place
  * soon. Of what returns a place has a row of each rank, and threads sum: 16
  * warps with 3 places were the fastest of 8 sizes on two H200. */
-static CopyShape shape_of(const RowsArgs *v, int sends, int64_t ranks)
+static CopyShape shape_of(const RowsArgs *args, int sends, int64_t ranks)
 {
     CopyShape s = sends ? (CopyShape){ 256, 6, 1, 0, 1 }
                         : (CopyShape){ 512, 3, 0, 0, ranks };
-    int64_t piece = piece_of(v), places = s.threads / WARP * s.stages;
+    int64_t piece = piece_of(args), places = s.threads / WARP * s.stages;
 
-    if (piece * dtypes[v->dt].bytes == 16 && ranks <= WARP)
-        s.part = part_of(v->width / piece, places * s.place);
+    if (piece * dtypes[args->dt].bytes == 16 && ranks <= WARP)
+        s.part = part_of(args->width / piece, places * s.place);
     return s.part ? s : (CopyShape){ .threads = 512 };
 }
 
-static void put_sizes(Text *t, const RowsArgs *v, const CopyShape *s,
+static void put_sizes(Text *out, const RowsArgs *args, const CopyShape *shape,
                       int64_t most)
 {
-    int64_t piece = piece_of(v), pieces = v->width / piece;
+    int64_t piece = piece_of(args), pieces = args->width / piece;
     int64_t team = share_of(pieces, WARP);
 
-    put_define(t, "TOKENS", v->tokens);
-    put_define(t, "PAIR", v->pair);
-    put_define(t, "PIECE", piece);
-    put_define(t, "ROWPIECES", pieces);
-    put_define(t, "TEAM", team);
-    put_define(t, "EACH", share_of(pieces / team, most));
-    put_define(t, "THREADS", s->threads);
-    put_define(t, "BULK", s->part > 0);
-    put_define(t, "PART", s->part);
-    put_define(t, "STAGES", s->stages);
-    put_define(t, "UNREAD", s->unread);
+    put_define(out, "TOKENS", args->tokens);
+    put_define(out, "PAIR", args->pair);
+    put_define(out, "PIECE", piece);
+    put_define(out, "ROWPIECES", pieces);
+    put_define(out, "TEAM", team);
+    put_define(out, "EACH", share_of(pieces / team, most));
+    put_define(out, "THREADS", shape->threads);
+    put_define(out, "BULK", shape->part > 0);
+    put_define(out, "PART", shape->part);
+    put_define(out, "STAGES", shape->stages);
+    put_define(out, "UNREAD", shape->unread);
 }
 
-char *exchange_text(Arena *a, const Instr *i, int64_t ranks)
+char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
 {
     Text t = { .arena = a };
-    const RowsArgs *v = &i->rows;
-    int sends = i->kind == Isendrows;
+    const RowsArgs *v = &instr->rows;
+    int sends = instr->kind == Isendrows;
     CopyShape s = shape_of(v, sends, ranks);
 
     put(&t, "#undef THREADS\n#define T %s\n#define TC %s\n",
@@ -115,15 +115,16 @@ char *exchange_text(Arena *a, const Instr *i, int64_t ranks)
     return t.s;
 }
 
-void exchange_lower_cuda(const Graph *g, Group *k, Arena *a)
+void exchange_lower_cuda(const Graph *g, Group *group, Arena *a)
 {
-    InstrKind kind = k->instr.kind;
-    int64_t ranks = mesh_extent(g->mesh, k->instr.atoms);
-    CopyShape s = shape_of(&k->instr.rows, kind == Isendrows, ranks);
+    InstrKind kind = group->instr.kind;
+    int64_t ranks = mesh_extent(g->mesh, group->instr.atoms);
+    CopyShape s = shape_of(&group->instr.rows, kind == Isendrows, ranks);
 
-    set_text_named(k, a, exchange_text(a, &k->instr, ranks));
-    k->instr.kind = kind;
-    k->instr.rows.blocks = BLOCKS;
-    k->instr.rows.threads = (int)s.threads;
-    k->instr.rows.shared = s.threads / WARP * s.stages * s.place * s.part * 16;
+    set_text_named(group, a, exchange_text(a, &group->instr, ranks));
+    group->instr.kind = kind;
+    group->instr.rows.blocks = BLOCKS;
+    group->instr.rows.threads = (int)s.threads;
+    group->instr.rows.shared =
+        s.threads / WARP * s.stages * s.place * s.part * 16;
 }

@@ -108,17 +108,18 @@ const SizeProduct *mono_div(SizePool *pool, const SizeProduct *x,
 
 /* Defined only before use elsewhere makes no difference to correctness: a size
  * without its definition merely hides that two strides agree. */
-void mono_same(SizePool *pool, const Axis *a, int64_t n, const SizeProduct *m)
+void mono_same(SizePool *pool, const Axis *a, int64_t n,
+               const SizeProduct *product)
 {
     int id = size_id(pool, a, n);
     const SizeProduct *now = mono_size(pool, a, n);
 
-    if (now == m || pool->size[id].def || m->v != n)
+    if (now == product || pool->size[id].def || product->v != n)
         return;
-    for (int i = 0; i < m->n; i++)
-        if (m->f[i] == id)
+    for (int i = 0; i < product->n; i++)
+        if (product->f[i] == id)
             return;
-    pool->size[id].def = m;
+    pool->size[id].def = product;
 }
 
 /* ---- linear expressions -------------------------------------------------- */
@@ -153,29 +154,29 @@ static int join(SizePool *pool, Term *hi, const Term *lo)
     return 1;
 }
 
-static int join_any(SizePool *pool, Term *t, int n)
+static int join_any(SizePool *pool, Term *term, int n)
 {
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++)
-            if (i != j && join(pool, &t[i], &t[j])) {
-                t[j] = t[n - 1];
+            if (i != j && join(pool, &term[i], &term[j])) {
+                term[j] = term[n - 1];
                 return n - 1;
             }
     return n;
 }
 
-static uint64_t hash_lin(const AffineExpr *l)
+static uint64_t hash_lin(const AffineExpr *affine)
 {
-    uint64_t h = mix64(7, (uint64_t)l->off.c);
+    uint64_t h = mix64(7, (uint64_t)affine->off.c);
 
     for (int i = 0; i < MAXATOM; i++)
-        h = mix64(h, (uint64_t)l->off.k[i]);
-    for (int i = 0; i < l->nt; i++) {
-        const Term *t = &l->term[i];
-        h = mix64(mix64(h, (uint64_t)t->var), KEYP(t->div));
-        h = mix64(mix64(h, KEYP(t->mod)), KEYP(t->k));
+        h = mix64(h, (uint64_t)affine->off.k[i]);
+    for (int i = 0; i < affine->nt; i++) {
+        const Term *term = &affine->term[i];
+        h = mix64(mix64(h, (uint64_t)term->var), KEYP(term->div));
+        h = mix64(mix64(h, KEYP(term->mod)), KEYP(term->k));
     }
-    return mix64(h, (uint64_t)l->hasoff);
+    return mix64(h, (uint64_t)affine->hasoff);
 }
 
 /* Field by field: a Term has padding. */
@@ -193,13 +194,13 @@ static int same_lin(const AffineExpr *x, const AffineExpr *y)
 }
 
 const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
-                           const Term *t, int nt)
+                           const Term *term, int nt)
 {
     AffineExpr l = { .off = off, .hasoff = hasoff, .nt = nt };
 
     l.term = alloc(pool->arena, ((size_t)nt + 1) * sizeof *l.term);
     if (nt)
-        memcpy(l.term, t, (size_t)nt * sizeof *t);
+        memcpy(l.term, term, (size_t)nt * sizeof *term);
     for (int n = -1; n != l.nt;)
         n = l.nt, l.nt = join_any(pool, l.term, l.nt);
     qsort(l.term, (size_t)l.nt, sizeof *l.term, by_term);
@@ -239,44 +240,45 @@ const AffineExpr *lin_add(SizePool *pool, const AffineExpr *x,
     return lin_make(pool, aff_add(x->off, y->off), x->hasoff | y->hasoff, t, n);
 }
 
-const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *x,
-                          const SizeProduct *k)
+const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *affine,
+                          const SizeProduct *product)
 {
-    Term *t = alloc(pool->arena, ((size_t)x->nt + 1) * sizeof *t);
+    Term *t = alloc(pool->arena, ((size_t)affine->nt + 1) * sizeof *t);
 
-    for (int i = 0; i < x->nt; i++) {
-        t[i] = x->term[i];
-        t[i].k = mono_mul(pool, t[i].k, k);
+    for (int i = 0; i < affine->nt; i++) {
+        t[i] = affine->term[i];
+        t[i].k = mono_mul(pool, t[i].k, product);
     }
-    return lin_make(pool, aff_scale(x->off, k->v), x->hasoff, t, x->nt);
+    return lin_make(pool, aff_scale(affine->off, product->v), affine->hasoff, t,
+                    affine->nt);
 }
 
 /* ---- digits -------------------------------------------------------------- */
 
 typedef const SizeProduct *Extent(void *ctx, int var);
 
-static const SizeProduct *term_extent(SizePool *pool, const Term *t,
+static const SizeProduct *term_extent(SizePool *pool, const Term *term,
                                       Extent *extent, void *ctx)
 {
-    if (t->mod)
-        return t->mod;
-    const SizeProduct *n = extent(ctx, t->var);
-    return n ? mono_div(pool, n, t->div) : NULL;
+    if (term->mod)
+        return term->mod;
+    const SizeProduct *n = extent(ctx, term->var);
+    return n ? mono_div(pool, n, term->div) : NULL;
 }
 
 /* Is the sum of terms a number in the mixed radix 1 ... whole, so that it is
  * always below `whole`? */
-static int fills(SizePool *pool, const Term *t, int n, const SizeProduct *whole,
-                 Extent *extent, void *ctx)
+static int fills(SizePool *pool, const Term *term, int n,
+                 const SizeProduct *whole, Extent *extent, void *ctx)
 {
     const SizeProduct *at = mono_one(pool);
 
     for (int used = 0; used < n; used++) {
         int i = 0;
-        while (i < n && t[i].k != at)
+        while (i < n && term[i].k != at)
             i++;
         const SizeProduct *m =
-            i < n ? term_extent(pool, &t[i], extent, ctx) : NULL;
+            i < n ? term_extent(pool, &term[i], extent, ctx) : NULL;
         if (!m)
             return 0;
         at = mono_mul(pool, at, m);
@@ -300,19 +302,20 @@ static const AffineExpr *digit_of_one(SizePool *pool, Term t,
     return lin_make(pool, aff(0), 0, &t, 1);
 }
 
-/* Terms of x that are multiples of m go to hi (divided by m), others to lo. */
-static int part(SizePool *pool, const AffineExpr *x, const SizeProduct *m,
-                Term *hi, Term *lo)
+/* Terms of affine that are multiples of product go to hi (divided by product),
+ * others to lo. */
+static int part(SizePool *pool, const AffineExpr *affine,
+                const SizeProduct *product, Term *hi, Term *lo)
 {
     int nhi = 0, nlo = 0;
 
-    for (int i = 0; i < x->nt; i++) {
-        const SizeProduct *k = mono_div(pool, x->term[i].k, m);
+    for (int i = 0; i < affine->nt; i++) {
+        const SizeProduct *k = mono_div(pool, affine->term[i].k, product);
         if (k) {
-            hi[nhi] = x->term[i];
+            hi[nhi] = affine->term[i];
             hi[nhi++].k = k;
         } else {
-            lo[nlo++] = x->term[i];
+            lo[nlo++] = affine->term[i];
         }
     }
     return nhi;
@@ -320,31 +323,33 @@ static int part(SizePool *pool, const AffineExpr *x, const SizeProduct *m,
 
 enum { ABOVE, BELOW };
 
-/* x divided by m, or what is left of it then; null: cannot be told. */
-static const AffineExpr *cut_at(SizePool *pool, const AffineExpr *x,
-                                const SizeProduct *m, int side, Extent *extent,
-                                void *ctx)
+/* affine divided by product, or what is left of it then; null: cannot be told.
+ * */
+static const AffineExpr *cut_at(SizePool *pool, const AffineExpr *affine,
+                                const SizeProduct *product, int side,
+                                Extent *extent, void *ctx)
 {
-    Term *hi = alloc(pool->arena, ((size_t)x->nt + 1) * sizeof *hi * 2);
-    Term *lo = hi + x->nt + 1;
-    int nhi = part(pool, x, m, hi, lo);
+    Term *hi = alloc(pool->arena, ((size_t)affine->nt + 1) * sizeof *hi * 2);
+    Term *lo = hi + affine->nt + 1;
+    int nhi = part(pool, affine, product, hi, lo);
 
-    if (!fills(pool, lo, x->nt - nhi, m, extent, ctx))
+    if (!fills(pool, lo, affine->nt - nhi, product, extent, ctx))
         return NULL;
     return side == ABOVE ? lin_make(pool, aff(0), 0, hi, nhi)
-                         : lin_make(pool, aff(0), 0, lo, x->nt - nhi);
+                         : lin_make(pool, aff(0), 0, lo, affine->nt - nhi);
 }
 
-const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *x,
+const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *affine,
                             const SizeProduct *div, const SizeProduct *mod,
                             Extent *extent, void *ctx)
 {
     if (div->n == 0 && !mod)
-        return x;
-    if (x->hasoff)
+        return affine;
+    if (affine->hasoff)
         return NULL;
-    if (x->nt == 1 && x->term[0].k->n == 0)
-        return digit_of_one(pool, x->term[0], div, mod);
-    x = cut_at(pool, x, div, ABOVE, extent, ctx);
-    return x && mod ? cut_at(pool, x, mod, BELOW, extent, ctx) : x;
+    if (affine->nt == 1 && affine->term[0].k->n == 0)
+        return digit_of_one(pool, affine->term[0], div, mod);
+    affine = cut_at(pool, affine, div, ABOVE, extent, ctx);
+    return affine && mod ? cut_at(pool, affine, mod, BELOW, extent, ctx)
+                         : affine;
 }

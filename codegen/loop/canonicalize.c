@@ -12,61 +12,62 @@
 
 /* ---- all index expressions in use ---------------------------------------- */
 
-static void mark(LoopKernel *c, Expr *e);
+static void mark(LoopKernel *kernel, Expr *expr);
 
-static void mark_lin(LoopKernel *c, const AffineExpr *l)
+static void mark_lin(LoopKernel *kernel, const AffineExpr *affine)
 {
-    for (int i = 0; l && i < l->nt; i++)
-        if (l->term[i].var >= MAXLOOP)
-            mark(c, c->ex[l->term[i].var - MAXLOOP]);
+    for (int i = 0; affine && i < affine->nt; i++)
+        if (affine->term[i].var >= MAXLOOP)
+            mark(kernel, kernel->ex[affine->term[i].var - MAXLOOP]);
 }
 
-/* Marks what e needs and finds deps anew. */
-static void mark(LoopKernel *c, Expr *e)
+/* Marks what expr needs and finds deps anew. */
+static void mark(LoopKernel *kernel, Expr *expr)
 {
-    if (e->seen)
+    if (expr->seen)
         return;
-    e->seen = 1;
-    e->deps = 0;
-    mark_lin(c, e->lin);
-    for (int i = 0; e->lin && i < e->lin->nt; i++) {
-        int v = e->lin->term[i].var;
-        e->deps |= v < MAXLOOP ? 1ull << v : c->ex[v - MAXLOOP]->deps;
+    expr->seen = 1;
+    expr->deps = 0;
+    mark_lin(kernel, expr->lin);
+    for (int i = 0; expr->lin && i < expr->lin->nt; i++) {
+        int v = expr->lin->term[i].var;
+        expr->deps |= v < MAXLOOP ? 1ull << v : kernel->ex[v - MAXLOOP]->deps;
     }
-    for (int i = 0; i < e->na; i++)
-        if (e->arg[i]) {
-            mark(c, e->arg[i]);
-            e->deps |= e->arg[i]->deps;
+    for (int i = 0; i < expr->na; i++)
+        if (expr->arg[i]) {
+            mark(kernel, expr->arg[i]);
+            expr->deps |= expr->arg[i]->deps;
         }
-    e->deps &= ~e->K;
+    expr->deps &= ~expr->K;
 }
 
-static void mark_used(LoopKernel *c)
+static void mark_used(LoopKernel *kernel)
 {
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        c->ex[i]->seen = 0;
-    for (size_t i = 0; i < vec_len(c->st); i++) {
-        mark(c, c->st[i].val);
-        mark_lin(c, c->st[i].addr);
+    for (size_t i = 0; i < vec_len(kernel->ex); i++)
+        kernel->ex[i]->seen = 0;
+    for (size_t i = 0; i < vec_len(kernel->st); i++) {
+        mark(kernel, kernel->st[i].val);
+        mark_lin(kernel, kernel->st[i].addr);
     }
 }
 
 /* The i-th index expression in use, or null past the end. */
-static const AffineExpr **lin_at(LoopKernel *c, size_t i)
+static const AffineExpr **lin_at(LoopKernel *kernel, size_t i)
 {
-    size_t n = vec_len(c->ex);
+    size_t n = vec_len(kernel->ex);
 
-    return i < n ? &c->ex[i]->lin : &c->st[i - n].addr;
+    return i < n ? &kernel->ex[i]->lin : &kernel->st[i - n].addr;
 }
 
-static size_t lin_count(const LoopKernel *c)
+static size_t lin_count(const LoopKernel *kernel)
 {
-    return vec_len(c->ex) + vec_len(c->st);
+    return vec_len(kernel->ex) + vec_len(kernel->st);
 }
 
-static int lin_used(const LoopKernel *c, size_t i)
+static int lin_used(const LoopKernel *kernel, size_t i)
 {
-    return i >= vec_len(c->ex) || (c->ex[i]->seen && c->ex[i]->lin);
+    return i >= vec_len(kernel->ex) ||
+           (kernel->ex[i]->seen && kernel->ex[i]->lin);
 }
 
 /* ---- cutting ------------------------------------------------------------- */
@@ -79,15 +80,15 @@ typedef struct Cuts {
 } Cuts;
 
 /* Loops that every result and every sum has. */
-static uint64_t common(const LoopKernel *c)
+static uint64_t common(const LoopKernel *kernel)
 {
     uint64_t m = ~(uint64_t)0;
 
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        m &= c->st[i].loops;
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        if (c->ex[i]->seen && c->ex[i]->kind == Xred)
-            m &= c->ex[i]->deps;
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        m &= kernel->st[i].loops;
+    for (size_t i = 0; i < vec_len(kernel->ex); i++)
+        if (kernel->ex[i]->seen && kernel->ex[i]->kind == Xred)
+            m &= kernel->ex[i]->deps;
     return m;
 }
 
@@ -98,32 +99,33 @@ static int has_both(uint64_t m, int p, int q)
 
 /* May loop p take the name of loop q? Nothing runs over both, and a sum over q
  * is made before any loop of a row is open. */
-static int can_be(const LoopKernel *c, int p, int q)
+static int can_be(const LoopKernel *kernel, int p, int q)
 {
-    uint64_t items = common(c);
+    uint64_t items = common(kernel);
 
-    if (p == q || c->loop[q].gone || c->loop[q].map)
+    if (p == q || kernel->loop[q].gone || kernel->loop[q].map)
         return 0;
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        if (has_both(c->st[i].loops, p, q))
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        if (has_both(kernel->st[i].loops, p, q))
             return 0;
-    for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Expr *e = c->ex[i];
-        if (e->seen && (has_both(e->deps | e->K, p, q) ||
-                        (e->kind == Xred && (e->K >> q & 1 || e->K >> p & 1) &&
-                         (e->deps & ~items))))
+    for (size_t i = 0; i < vec_len(kernel->ex); i++) {
+        const Expr *expr = kernel->ex[i];
+        if (expr->seen &&
+            (has_both(expr->deps | expr->K, p, q) ||
+             (expr->kind == Xred && (expr->K >> q & 1 || expr->K >> p & 1) &&
+              (expr->deps & ~items))))
             return 0;
     }
     return 1;
 }
 
-static void add_cut(Cuts *s, const SizeProduct *m)
+static void add_cut(Cuts *cuts, const SizeProduct *product)
 {
-    for (int i = 0; i < s->n; i++)
-        if (s->at[i] == m)
+    for (int i = 0; i < cuts->n; i++)
+        if (cuts->at[i] == product)
             return;
-    if (s->n < MAXCUT)
-        s->at[s->n++] = m;
+    if (cuts->n < MAXCUT)
+        cuts->at[cuts->n++] = product;
 }
 
 static int by_factors(const void *x, const void *y)
@@ -135,16 +137,17 @@ static int by_factors(const void *x, const void *y)
 }
 
 /* Does an access walk p and q as one loop, q the faster? */
-static int walked(LoopKernel *c, int p, int q)
+static int walked(LoopKernel *kernel, int p, int q)
 {
-    for (size_t i = 0; i < lin_count(c); i++) {
-        const AffineExpr *l = lin_used(c, i) ? *lin_at(c, i) : NULL;
+    for (size_t i = 0; i < lin_count(kernel); i++) {
+        const AffineExpr *l = lin_used(kernel, i) ? *lin_at(kernel, i) : NULL;
         const SizeProduct *k = NULL, *want = NULL;
         for (int j = 0; l && j < l->nt; j++) {
             if (l->term[j].var == p)
                 k = l->term[j].k;
             if (l->term[j].var == q)
-                want = mono_mul(c->pool, l->term[j].k, c->loop[q].extent);
+                want = mono_mul(kernel->pool, l->term[j].k,
+                                kernel->loop[q].extent);
         }
         if (k && k == want)
             return 1;
@@ -154,200 +157,211 @@ static int walked(LoopKernel *c, int p, int q)
 
 /* On a GPU a row's loop is cut as another part of the kernel has it, so that
  * both are one and the row is held (map_gpu.c). */
-static void cut_like_others(LoopKernel *c, int loop, Cuts *s)
+static void cut_like_others(LoopKernel *kernel, int loop, Cuts *cuts)
 {
-    for (int p = 0; p < c->nloop; p++)
-        for (int q = 0; q < c->nloop; q++)
-            if (p != q && can_be(c, loop, p) && can_be(c, loop, q) &&
-                mono_mul(c->pool, c->loop[p].extent, c->loop[q].extent) ==
-                    c->loop[loop].extent &&
-                walked(c, p, q))
-                add_cut(s, c->loop[q].extent);
+    for (int p = 0; p < kernel->nloop; p++)
+        for (int q = 0; q < kernel->nloop; q++)
+            if (p != q && can_be(kernel, loop, p) && can_be(kernel, loop, q) &&
+                mono_mul(kernel->pool, kernel->loop[p].extent,
+                         kernel->loop[q].extent) == kernel->loop[loop].extent &&
+                walked(kernel, p, q))
+                add_cut(cuts, kernel->loop[q].extent);
 }
 
-static Cuts cuts_of(LoopKernel *c, int loop)
+static Cuts cuts_of(LoopKernel *kernel, int loop)
 {
     Cuts s = { 0 };
 
-    add_cut(&s, mono_one(c->pool));
-    add_cut(&s, c->loop[loop].extent);
-    if (c->gpu)
-        cut_like_others(c, loop, &s);
-    for (size_t i = 0; i < lin_count(c); i++) {
-        if (!lin_used(c, i))
+    add_cut(&s, mono_one(kernel->pool));
+    add_cut(&s, kernel->loop[loop].extent);
+    if (kernel->gpu)
+        cut_like_others(kernel, loop, &s);
+    for (size_t i = 0; i < lin_count(kernel); i++) {
+        if (!lin_used(kernel, i))
             continue;
-        const AffineExpr *l = *lin_at(c, i);
+        const AffineExpr *l = *lin_at(kernel, i);
         for (int k = 0; k < l->nt; k++) {
-            const Term *t = &l->term[k];
-            if (t->var != loop)
+            const Term *term = &l->term[k];
+            if (term->var != loop)
                 continue;
-            add_cut(&s, t->div);
-            if (t->mod)
-                add_cut(&s, mono_mul(c->pool, t->div, t->mod));
+            add_cut(&s, term->div);
+            if (term->mod)
+                add_cut(&s, mono_mul(kernel->pool, term->div, term->mod));
         }
     }
     qsort(s.at, (size_t)s.n, sizeof *s.at, by_factors);
     return s;
 }
 
-static int chained(LoopKernel *c, const Cuts *s)
+static int chained(LoopKernel *kernel, const Cuts *cuts)
 {
-    for (int i = 1; i < s->n; i++)
-        if (!mono_div(c->pool, s->at[i], s->at[i - 1]))
+    for (int i = 1; i < cuts->n; i++)
+        if (!mono_div(kernel->pool, cuts->at[i], cuts->at[i - 1]))
             return 0;
     return 1;
 }
 
 /* Terms of a cut loop become sums over the new loops. */
-static const AffineExpr *cut_lin(LoopKernel *c, const AffineExpr *l, int loop,
-                                 const Cuts *s)
+static const AffineExpr *cut_lin(LoopKernel *kernel, const AffineExpr *affine,
+                                 int loop, const Cuts *cuts)
 {
     Term t[256];
     int n = 0;
 
-    for (int i = 0; i < l->nt; i++) {
-        const Term *x = &l->term[i];
-        if (x->var != loop) {
-            t[n++] = *x;
+    for (int i = 0; i < affine->nt; i++) {
+        const Term *term = &affine->term[i];
+        if (term->var != loop) {
+            t[n++] = *term;
             continue;
         }
         const SizeProduct *end =
-            x->mod ? mono_mul(c->pool, x->div, x->mod) : c->loop[loop].extent;
-        for (int k = 0; k + 1 < s->n; k++) {
-            const SizeProduct *f = mono_div(c->pool, s->at[k], x->div);
-            if (f && mono_div(c->pool, end, s->at[k + 1]) && n < 256)
-                t[n++] = (Term){ s->loop[k], mono_one(c->pool), NULL,
-                                 mono_mul(c->pool, x->k, f) };
+            term->mod ? mono_mul(kernel->pool, term->div, term->mod)
+                      : kernel->loop[loop].extent;
+        for (int k = 0; k + 1 < cuts->n; k++) {
+            const SizeProduct *f =
+                mono_div(kernel->pool, cuts->at[k], term->div);
+            if (f && mono_div(kernel->pool, end, cuts->at[k + 1]) && n < 256)
+                t[n++] = (Term){ cuts->loop[k], mono_one(kernel->pool), NULL,
+                                 mono_mul(kernel->pool, term->k, f) };
         }
     }
-    return lin_make(c->pool, l->off, l->hasoff, t, n);
+    return lin_make(kernel->pool, affine->off, affine->hasoff, t, n);
 }
 
-static uint64_t cut_mask(uint64_t m, int loop, const Cuts *s)
+static uint64_t cut_mask(uint64_t m, int loop, const Cuts *cuts)
 {
     if (!(m >> loop & 1))
         return m;
     m &= ~(1ull << loop);
-    for (int k = 0; k + 1 < s->n; k++)
-        m |= 1ull << s->loop[k];
+    for (int k = 0; k + 1 < cuts->n; k++)
+        m |= 1ull << cuts->loop[k];
     return m;
 }
 
-/* A loop of n rounds for a digit of loop p: one there is, or a new one. */
-static int loop_of_digit(LoopKernel *c, int p, const SizeProduct *n,
+/* A loop of product rounds for a digit of loop p: one there is, or a new one.
+ * */
+static int loop_of_digit(LoopKernel *kernel, int p, const SizeProduct *product,
                          uint64_t taken)
 {
-    for (int q = 0; q < c->nloop && c->gpu; q++)
-        if (c->loop[q].extent == n && !(taken >> q & 1) && can_be(c, p, q))
+    for (int q = 0; q < kernel->nloop && kernel->gpu; q++)
+        if (kernel->loop[q].extent == product && !(taken >> q & 1) &&
+            can_be(kernel, p, q))
             return q;
-    if (c->nloop == MAXLOOP)
+    if (kernel->nloop == MAXLOOP)
         die("a kernel of more than %d loops", MAXLOOP);
-    c->loop[c->nloop] = (Loop){ .axis = c->loop[p].axis, .extent = n };
-    return c->nloop++;
+    kernel->loop[kernel->nloop] =
+        (Loop){ .axis = kernel->loop[p].axis, .extent = product };
+    return kernel->nloop++;
 }
 
-static void cut(LoopKernel *c, int loop, Cuts *s)
+static void cut(LoopKernel *kernel, int loop, Cuts *cuts)
 {
     uint64_t taken = 0;
 
-    for (int k = 0; k + 1 < s->n; k++) {
-        s->loop[k] = loop_of_digit(
-            c, loop, mono_div(c->pool, s->at[k + 1], s->at[k]), taken);
-        taken |= 1ull << s->loop[k];
+    for (int k = 0; k + 1 < cuts->n; k++) {
+        cuts->loop[k] = loop_of_digit(
+            kernel, loop, mono_div(kernel->pool, cuts->at[k + 1], cuts->at[k]),
+            taken);
+        taken |= 1ull << cuts->loop[k];
     }
-    for (size_t i = 0; i < lin_count(c); i++)
-        if (lin_used(c, i))
-            *lin_at(c, i) = cut_lin(c, *lin_at(c, i), loop, s);
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        c->ex[i]->K = cut_mask(c->ex[i]->K, loop, s);
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        c->st[i].loops = cut_mask(c->st[i].loops, loop, s);
-    c->loop[loop].gone = 1;
-    mark_used(c);
+    for (size_t i = 0; i < lin_count(kernel); i++)
+        if (lin_used(kernel, i))
+            *lin_at(kernel, i) =
+                cut_lin(kernel, *lin_at(kernel, i), loop, cuts);
+    for (size_t i = 0; i < vec_len(kernel->ex); i++)
+        kernel->ex[i]->K = cut_mask(kernel->ex[i]->K, loop, cuts);
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        kernel->st[i].loops = cut_mask(kernel->st[i].loops, loop, cuts);
+    kernel->loop[loop].gone = 1;
+    mark_used(kernel);
 }
 
-static void cut_all(LoopKernel *c)
+static void cut_all(LoopKernel *kernel)
 {
-    int n = c->nloop;
+    int n = kernel->nloop;
 
     for (int i = 0; i < n; i++) {
-        Cuts s = cuts_of(c, i);
-        if (s.n > 2 && !c->loop[i].map && chained(c, &s))
-            cut(c, i, &s);
+        Cuts s = cuts_of(kernel, i);
+        if (s.n > 2 && !kernel->loop[i].map && chained(kernel, &s))
+            cut(kernel, i, &s);
     }
 }
 
 /* ---- digits that remain -------------------------------------------------- */
 
-static int divide(LoopKernel *c, const Term *t)
+static int divide(LoopKernel *kernel, const Term *term)
 {
-    Term whole = { t->var, mono_one(c->pool), NULL, mono_one(c->pool) };
-    const AffineExpr *x = lin_make(c->pool, aff(0), 0, &whole, 1);
-    Expr *arg[2] = { ex_lin(c, Di64, x), ex_int(c, aff(t->div->v)) };
+    Term whole = { term->var, mono_one(kernel->pool), NULL,
+                   mono_one(kernel->pool) };
+    const AffineExpr *x = lin_make(kernel->pool, aff(0), 0, &whole, 1);
+    Expr *arg[2] = { ex_lin(kernel, Di64, x),
+                     ex_int(kernel, aff(term->div->v)) };
 
-    if (t->div->n)
-        arg[0] = ex_expr(c, Di64, "a / b", 2, arg);
-    if (t->mod) {
-        arg[1] = ex_int(c, aff(t->mod->v));
-        arg[0] = ex_expr(c, Di64, "a % b", 2, arg);
+    if (term->div->n)
+        arg[0] = ex_expr(kernel, Di64, "a / b", 2, arg);
+    if (term->mod) {
+        arg[1] = ex_int(kernel, aff(term->mod->v));
+        arg[0] = ex_expr(kernel, Di64, "a % b", 2, arg);
     }
     return MAXLOOP + arg[0]->id;
 }
 
-static const AffineExpr *without_digits(LoopKernel *c, const AffineExpr *l)
+static const AffineExpr *without_digits(LoopKernel *kernel,
+                                        const AffineExpr *affine)
 {
     int any = 0;
 
-    for (int i = 0; i < l->nt; i++)
-        any |= l->term[i].mod || l->term[i].div->n;
+    for (int i = 0; i < affine->nt; i++)
+        any |= affine->term[i].mod || affine->term[i].div->n;
     if (!any)
-        return l;
-    Term *t = alloc(c->arena, ((size_t)l->nt + 1) * sizeof *t);
-    for (int i = 0; i < l->nt; i++) {
-        t[i] = l->term[i];
+        return affine;
+    Term *t = alloc(kernel->arena, ((size_t)affine->nt + 1) * sizeof *t);
+    for (int i = 0; i < affine->nt; i++) {
+        t[i] = affine->term[i];
         if (!t[i].mod && !t[i].div->n)
             continue;
-        t[i] =
-            (Term){ divide(c, &l->term[i]), mono_one(c->pool), NULL, t[i].k };
+        t[i] = (Term){ divide(kernel, &affine->term[i]), mono_one(kernel->pool),
+                       NULL, t[i].k };
     }
-    return lin_make(c->pool, l->off, l->hasoff, t, l->nt);
+    return lin_make(kernel->pool, affine->off, affine->hasoff, t, affine->nt);
 }
 
-static void divide_digits(LoopKernel *c)
+static void divide_digits(LoopKernel *kernel)
 {
-    size_t n = vec_len(c->ex);
+    size_t n = vec_len(kernel->ex);
 
     for (size_t i = 0; i < n; i++)
-        if (c->ex[i]->seen && c->ex[i]->lin)
-            c->ex[i]->lin = without_digits(c, c->ex[i]->lin);
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        c->st[i].addr = without_digits(c, c->st[i].addr);
+        if (kernel->ex[i]->seen && kernel->ex[i]->lin)
+            kernel->ex[i]->lin = without_digits(kernel, kernel->ex[i]->lin);
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        kernel->st[i].addr = without_digits(kernel, kernel->st[i].addr);
 }
 
 /* ---- merging ------------------------------------------------------------- */
 
-static int factors_of(const AffineExpr *l, int loop, const SizeProduct **k)
+static int factors_of(const AffineExpr *affine, int loop, const SizeProduct **k)
 {
     int n = 0;
 
-    for (int i = 0; i < l->nt; i++)
-        if (l->term[i].var == loop)
-            k[n++] = l->term[i].k;
+    for (int i = 0; i < affine->nt; i++)
+        if (affine->term[i].var == loop)
+            k[n++] = affine->term[i].k;
     return n;
 }
 
-/* Does l walk p and q as one loop, q the faster? */
-static int as_one(LoopKernel *c, const AffineExpr *l, int p, int q)
+/* Does affine walk p and q as one loop, q the faster? */
+static int as_one(LoopKernel *kernel, const AffineExpr *affine, int p, int q)
 {
     const SizeProduct *kp[64], *kq[64];
 
-    if (l->nt > 64)
+    if (affine->nt > 64)
         return 0;
-    int np = factors_of(l, p, kp), nq = factors_of(l, q, kq);
+    int np = factors_of(affine, p, kp), nq = factors_of(affine, q, kq);
     if (np != nq)
         return 0;
     for (int i = 0; i < nq; i++) {
-        const SizeProduct *want = mono_mul(c->pool, kq[i], c->loop[q].extent);
+        const SizeProduct *want =
+            mono_mul(kernel->pool, kq[i], kernel->loop[q].extent);
         int j = 0;
         while (j < np && kp[j] != want)
             j++;
@@ -363,71 +377,74 @@ static int together(uint64_t m, int p, int q)
     return (m >> p & 1) == (m >> q & 1);
 }
 
-static int can_merge(LoopKernel *c, int p, int q)
+static int can_merge(LoopKernel *kernel, int p, int q)
 {
-    if (c->loop[q].map)
+    if (kernel->loop[q].map)
         return 0;
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        if (!together(c->st[i].loops, p, q))
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        if (!together(kernel->st[i].loops, p, q))
             return 0;
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        if (c->ex[i]->seen && !together(c->ex[i]->K, p, q))
+    for (size_t i = 0; i < vec_len(kernel->ex); i++)
+        if (kernel->ex[i]->seen && !together(kernel->ex[i]->K, p, q))
             return 0;
-    for (size_t i = 0; i < lin_count(c); i++)
-        if (lin_used(c, i) && !as_one(c, *lin_at(c, i), p, q))
+    for (size_t i = 0; i < lin_count(kernel); i++)
+        if (lin_used(kernel, i) && !as_one(kernel, *lin_at(kernel, i), p, q))
             return 0;
     return 1;
 }
 
-static const AffineExpr *without_loop(LoopKernel *c, const AffineExpr *l, int p)
+static const AffineExpr *without_loop(LoopKernel *kernel,
+                                      const AffineExpr *affine, int p)
 {
-    Term *t = alloc(c->pool->arena, ((size_t)l->nt + 1) * sizeof *t);
+    Term *t = alloc(kernel->pool->arena, ((size_t)affine->nt + 1) * sizeof *t);
     int n = 0;
 
-    for (int i = 0; i < l->nt; i++)
-        if (l->term[i].var != p)
-            t[n++] = l->term[i];
-    return n == l->nt ? l : lin_make(c->pool, l->off, l->hasoff, t, n);
+    for (int i = 0; i < affine->nt; i++)
+        if (affine->term[i].var != p)
+            t[n++] = affine->term[i];
+    return n == affine->nt
+               ? affine
+               : lin_make(kernel->pool, affine->off, affine->hasoff, t, n);
 }
 
-static void merge(LoopKernel *c, int p, int q)
+static void merge(LoopKernel *kernel, int p, int q)
 {
-    Loop *a = &c->loop[p], *b = &c->loop[q];
+    Loop *a = &kernel->loop[p], *b = &kernel->loop[q];
 
-    for (size_t i = 0; i < lin_count(c); i++)
-        if (lin_used(c, i))
-            *lin_at(c, i) = without_loop(c, *lin_at(c, i), p);
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        c->ex[i]->K &= ~(1ull << p);
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        c->st[i].loops &= ~(1ull << p);
+    for (size_t i = 0; i < lin_count(kernel); i++)
+        if (lin_used(kernel, i))
+            *lin_at(kernel, i) = without_loop(kernel, *lin_at(kernel, i), p);
+    for (size_t i = 0; i < vec_len(kernel->ex); i++)
+        kernel->ex[i]->K &= ~(1ull << p);
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        kernel->st[i].loops &= ~(1ull << p);
     if (a->map) {
         b->map = a->map;
-        b->per = a->per ? mono_mul(c->pool, a->per, b->extent) : b->extent;
+        b->per = a->per ? mono_mul(kernel->pool, a->per, b->extent) : b->extent;
     }
-    b->extent = mono_mul(c->pool, a->extent, b->extent);
+    b->extent = mono_mul(kernel->pool, a->extent, b->extent);
     a->gone = 1;
 }
 
-static int merge_any(LoopKernel *c)
+static int merge_any(LoopKernel *kernel)
 {
-    for (int p = 0; p < c->nloop; p++)
-        for (int q = 0; q < c->nloop; q++)
-            if (p != q && !c->loop[p].gone && !c->loop[q].gone &&
-                can_merge(c, p, q)) {
-                merge(c, p, q);
+    for (int p = 0; p < kernel->nloop; p++)
+        for (int q = 0; q < kernel->nloop; q++)
+            if (p != q && !kernel->loop[p].gone && !kernel->loop[q].gone &&
+                can_merge(kernel, p, q)) {
+                merge(kernel, p, q);
                 return 1;
             }
     return 0;
 }
 
-void kern_tidy(LoopKernel *c)
+void kern_tidy(LoopKernel *kernel)
 {
-    mark_used(c);
-    cut_all(c);
-    divide_digits(c);
-    mark_used(c);
-    while (merge_any(c))
+    mark_used(kernel);
+    cut_all(kernel);
+    divide_digits(kernel);
+    mark_used(kernel);
+    while (merge_any(kernel))
         ;
-    mark_used(c);
+    mark_used(kernel);
 }

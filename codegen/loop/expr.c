@@ -3,26 +3,27 @@
 
 #include <string.h>
 
-uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l)
+uint64_t lin_deps(const LoopKernel *kernel, const AffineExpr *affine)
 {
     uint64_t m = 0;
 
-    for (int i = 0; l && i < l->nt; i++) {
-        int v = l->term[i].var;
-        m |= v < MAXLOOP ? 1ull << v : c->ex[v - MAXLOOP]->deps;
+    for (int i = 0; affine && i < affine->nt; i++) {
+        int v = affine->term[i].var;
+        m |= v < MAXLOOP ? 1ull << v : kernel->ex[v - MAXLOOP]->deps;
     }
     return m;
 }
 
-static uint64_t hash_ex(const Expr *e)
+static uint64_t hash_ex(const Expr *expr)
 {
-    uint64_t bits, h = mix64(mix64((uint64_t)e->kind, e->dt), e->K);
+    uint64_t bits, h = mix64(mix64((uint64_t)expr->kind, expr->dt), expr->K);
 
-    memcpy(&bits, &e->f, 8);
-    h = mix64(mix64(mix64(h, KEYP(e->of)), KEYP(e->lin)), KEYP(e->buf));
-    h = mix64(mix64(mix64(h, bits), (uint64_t)e->op), (uint64_t)e->iv.c);
-    for (int i = 0; i < e->na; i++)
-        h = mix64(h, e->arg[i] ? (uint64_t)e->arg[i]->id : ~0ull);
+    memcpy(&bits, &expr->f, 8);
+    h = mix64(mix64(mix64(h, KEYP(expr->of)), KEYP(expr->lin)),
+              KEYP(expr->buf));
+    h = mix64(mix64(mix64(h, bits), (uint64_t)expr->op), (uint64_t)expr->iv.c);
+    for (int i = 0; i < expr->na; i++)
+        h = mix64(h, expr->arg[i] ? (uint64_t)expr->arg[i]->id : ~0ull);
     return h;
 }
 
@@ -36,28 +37,28 @@ static int same_ex(const Expr *x, const Expr *y)
            !memcmp(x->arg, y->arg, sizeof x->arg);
 }
 
-Expr *ex_make(LoopKernel *c, Expr *e)
+Expr *ex_make(LoopKernel *kernel, Expr *expr)
 {
-    for (uint64_t h = hash_ex(e);; h++) {
-        void **slot = table_at(c->exof, h);
-        if (*slot && same_ex(*slot, e))
+    for (uint64_t h = hash_ex(expr);; h++) {
+        void **slot = table_at(kernel->exof, h);
+        if (*slot && same_ex(*slot, expr))
             return *slot;
         if (*slot)
             continue;
-        Expr *x = alloc(c->arena, sizeof *x);
-        *x = *e;
-        x->id = (int)vec_len(c->ex);
-        x->deps = lin_deps(c, e->lin);
-        for (int i = 0; i < e->na; i++)
-            x->deps |= e->arg[i] ? e->arg[i]->deps : 0;
-        x->deps &= ~e->K;
-        vec_push(c->arena, c->ex, x);
+        Expr *x = alloc(kernel->arena, sizeof *x);
+        *x = *expr;
+        x->id = (int)vec_len(kernel->ex);
+        x->deps = lin_deps(kernel, expr->lin);
+        for (int i = 0; i < expr->na; i++)
+            x->deps |= expr->arg[i] ? expr->arg[i]->deps : 0;
+        x->deps &= ~expr->K;
+        vec_push(kernel->arena, kernel->ex, x);
         return *slot = x;
     }
 }
 
-Expr *ex_scalar(LoopKernel *c, Dtype dt, const ScalarExpr *of, int raw, int na,
-                Expr *const *arg)
+Expr *ex_scalar(LoopKernel *kernel, Dtype dt, const ScalarExpr *of, int raw,
+                int na, Expr *const *arg)
 {
     Expr e = { .kind = Xexpr,
                .dt = dt,
@@ -71,100 +72,102 @@ Expr *ex_scalar(LoopKernel *c, Dtype dt, const ScalarExpr *of, int raw, int na,
         if (arg[i]->dt == Df64)
             e.calls = Df64;
     }
-    return ex_make(c, &e);
+    return ex_make(kernel, &e);
 }
 
-Expr *ex_expr(LoopKernel *c, Dtype dt, const char *text, int na,
+Expr *ex_expr(LoopKernel *kernel, Dtype dt, const char *text, int na,
               Expr *const *arg)
 {
-    return ex_scalar(c, dt, scalar_of(text), ~0, na, arg);
+    return ex_scalar(kernel, dt, scalar_of(text), ~0, na, arg);
 }
 
-Expr *ex_op(LoopKernel *c, Dtype dt, const char *text, Expr *a, Expr *b,
+Expr *ex_op(LoopKernel *kernel, Dtype dt, const char *text, Expr *a, Expr *b,
             Expr *d)
 {
     Expr *arg[3] = { a, b, d };
 
-    return ex_expr(c, dt, text, d ? 3 : b ? 2 : 1, arg);
+    return ex_expr(kernel, dt, text, d ? 3 : b ? 2 : 1, arg);
 }
 
-Expr *ex_num(LoopKernel *c, Dtype dt, double f)
+Expr *ex_num(LoopKernel *kernel, Dtype dt, double f)
 {
-    return ex_make(c, &(Expr){ .kind = Xnum, .dt = dt, .f = f });
+    return ex_make(kernel, &(Expr){ .kind = Xnum, .dt = dt, .f = f });
 }
 
-Expr *ex_key(LoopKernel *c, int64_t x)
+Expr *ex_key(LoopKernel *kernel, int64_t x)
 {
-    return ex_make(c, &(Expr){ .kind = Xkey, .dt = Di64, .iv = aff(x) });
+    return ex_make(kernel, &(Expr){ .kind = Xkey, .dt = Di64, .iv = aff(x) });
 }
 
-Expr *ex_int(LoopKernel *c, RankAffine x)
+Expr *ex_int(LoopKernel *kernel, RankAffine x)
 {
-    return ex_make(c, &(Expr){ .kind = Xint, .dt = Di64, .iv = x });
+    return ex_make(kernel, &(Expr){ .kind = Xint, .dt = Di64, .iv = x });
 }
 
-Expr *ex_lin(LoopKernel *c, Dtype dt, const AffineExpr *l)
+Expr *ex_lin(LoopKernel *kernel, Dtype dt, const AffineExpr *affine)
 {
-    return ex_make(c, &(Expr){ .kind = Xlin, .dt = dt, .lin = l });
+    return ex_make(kernel, &(Expr){ .kind = Xlin, .dt = dt, .lin = affine });
 }
 
-Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x)
+Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr)
 {
-    if (x->kind == Xnum)
-        return ex_num(c, dt, x->f);
-    return x->dt == dt ? x : ex_scalar(c, dt, scalar_of("a"), 0, 1, &x);
+    if (expr->kind == Xnum)
+        return ex_num(kernel, dt, expr->f);
+    return expr->dt == dt ? expr
+                          : ex_scalar(kernel, dt, scalar_of("a"), 0, 1, &expr);
 }
 
 /* An integer value as a variable of index expressions. */
-const AffineExpr *ex_index(LoopKernel *c, Expr *x)
+const AffineExpr *ex_index(LoopKernel *kernel, Expr *expr)
 {
-    if (x->kind == Xlin)
-        return x->lin;
-    return lin_var(c->pool, MAXLOOP + ex_as(c, Di64, x)->id);
+    if (expr->kind == Xlin)
+        return expr->lin;
+    return lin_var(kernel->pool, MAXLOOP + ex_as(kernel, Di64, expr)->id);
 }
 
-Expr *ex_rounded(LoopKernel *c, Dtype dt, Expr *x)
+Expr *ex_rounded(LoopKernel *kernel, Dtype dt, Expr *expr)
 {
     Dtype ct = compute_type(dt);
 
-    x = ex_as(c, ct, x);
-    if (!*dtypes[dt].round || (x->kind == Xload && x->buf->dt == dt))
-        return x;
-    return ex_op(c, ct, dtypes[dt].round, x, NULL, NULL);
+    expr = ex_as(kernel, ct, expr);
+    if (!*dtypes[dt].round || (expr->kind == Xload && expr->buf->dt == dt))
+        return expr;
+    return ex_op(kernel, ct, dtypes[dt].round, expr, NULL, NULL);
 }
 
-Expr *ex_unrounded(Dtype dt, Expr *x)
+Expr *ex_unrounded(Dtype dt, Expr *expr)
 {
     const char *round = dtypes[dt].round;
 
-    return *round && x->kind == Xexpr && x->of == scalar_of(round) ? x->arg[0]
-                                                                   : x;
+    return *round && expr->kind == Xexpr && expr->of == scalar_of(round)
+               ? expr->arg[0]
+               : expr;
 }
 
-Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no)
+Expr *ex_select(LoopKernel *kernel, Expr *guard, Expr *yes, Expr *no)
 {
-    return ex_op(c, yes->dt, "a ? b : c", guard, yes, no);
+    return ex_op(kernel, yes->dt, "a ? b : c", guard, yes, no);
 }
 
-Expr *ex_both(LoopKernel *c, Expr *x, Expr *y)
+Expr *ex_both(LoopKernel *kernel, Expr *x, Expr *y)
 {
-    return !x ? y : !y ? x : ex_op(c, Di32, "a & b", x, y, NULL);
+    return !x ? y : !y ? x : ex_op(kernel, Di32, "a & b", x, y, NULL);
 }
 
-/* 0 <= l < n */
-Expr *ex_within(LoopKernel *c, const AffineExpr *l, RankAffine n)
+/* 0 <= affine < n */
+Expr *ex_within(LoopKernel *kernel, const AffineExpr *affine, RankAffine n)
 {
-    return ex_op(c, Di32, "(uint64_t)a < (uint64_t)b", ex_lin(c, Di64, l),
-                 ex_int(c, n), NULL);
+    return ex_op(kernel, Di32, "(uint64_t)a < (uint64_t)b",
+                 ex_lin(kernel, Di64, affine), ex_int(kernel, n), NULL);
 }
 
-Expr *ex_load(LoopKernel *c, Node *buf, Dtype dt, const AffineExpr *at,
+Expr *ex_load(LoopKernel *kernel, Node *buf, Dtype dt, const AffineExpr *at,
               Expr *guard)
 {
-    return ex_make(c, &(Expr){ .kind = Xload,
-                               .dt = compute_type(dt),
-                               .buf = buf,
-                               .lin = at,
-                               .na = 1,
-                               .arg = { guard } });
+    return ex_make(kernel, &(Expr){ .kind = Xload,
+                                    .dt = compute_type(dt),
+                                    .buf = buf,
+                                    .lin = at,
+                                    .na = 1,
+                                    .arg = { guard } });
 }

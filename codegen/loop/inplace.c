@@ -16,24 +16,25 @@
 #include "loop.h"
 
 /* Loops that all stores and reductions have: those over the kernel's items. */
-static uint64_t item_loops(const LoopKernel *c)
+static uint64_t item_loops(const LoopKernel *kernel)
 {
     uint64_t m = ~(uint64_t)0;
 
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        m &= c->st[i].loops;
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        if (c->ex[i]->kind == Xred)
-            m &= c->ex[i]->deps;
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        m &= kernel->st[i].loops;
+    for (size_t i = 0; i < vec_len(kernel->ex); i++)
+        if (kernel->ex[i]->kind == Xred)
+            m &= kernel->ex[i]->deps;
     return m;
 }
 
 /* Is every reduction over this loop one value an item? */
-static int by_item(const LoopKernel *c, int loop, uint64_t items)
+static int by_item(const LoopKernel *kernel, int loop, uint64_t items)
 {
-    for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Expr *e = c->ex[i];
-        if (e->kind == Xred && (e->K >> loop & 1) && (e->deps & ~items))
+    for (size_t i = 0; i < vec_len(kernel->ex); i++) {
+        const Expr *expr = kernel->ex[i];
+        if (expr->kind == Xred && (expr->K >> loop & 1) &&
+            (expr->deps & ~items))
             return 0;
     }
     return 1;
@@ -41,7 +42,7 @@ static int by_item(const LoopKernel *c, int loop, uint64_t items)
 
 /* Does y differ from x, where the result is stored, only in that it runs over
  * other loops of the same axes, and those inside an item? */
-static int same_item(const LoopKernel *c, const AffineExpr *x,
+static int same_item(const LoopKernel *kernel, const AffineExpr *x,
                      const AffineExpr *y, uint64_t loops, uint64_t items)
 {
     if (x->nt != y->nt || x->hasoff || y->hasoff)
@@ -53,28 +54,29 @@ static int same_item(const LoopKernel *c, const AffineExpr *x,
         if (s->var == t->var)
             continue;
         if (s->var >= MAXLOOP || t->var >= MAXLOOP ||
-            c->loop[s->var].axis != c->loop[t->var].axis ||
-            c->loop[s->var].extent != c->loop[t->var].extent ||
+            kernel->loop[s->var].axis != kernel->loop[t->var].axis ||
+            kernel->loop[s->var].extent != kernel->loop[t->var].extent ||
             (items >> s->var & 1) || (loops >> t->var & 1) ||
-            !by_item(c, t->var, items))
+            !by_item(kernel, t->var, items))
             return 0;
     }
     return 1;
 }
 
-static int only_at(const LoopKernel *c, const Node *buf, const Store *s)
+static int only_at(const LoopKernel *kernel, const Node *buf,
+                   const Store *store)
 {
-    uint64_t items = item_loops(c);
+    uint64_t items = item_loops(kernel);
     int loads = 0;
 
-    for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Expr *e = c->ex[i];
-        if (e->kind != Xload || storage(e->buf) != buf)
+    for (size_t i = 0; i < vec_len(kernel->ex); i++) {
+        const Expr *expr = kernel->ex[i];
+        if (expr->kind != Xload || storage(expr->buf) != buf)
             continue;
-        if (e->lin != s->addr &&
-            !same_item(c, s->addr, e->lin, s->loops, items))
+        if (expr->lin != store->addr &&
+            !same_item(kernel, store->addr, expr->lin, store->loops, items))
             return 0;
-        if (e->passes & s->apart)
+        if (expr->passes & store->apart)
             return 0;
         loads++;
     }
@@ -89,22 +91,23 @@ static int index_of(Node *const *v, int n, const Node *x)
     return -1;
 }
 
-void find_inplace(LoopKernel *c)
+void find_inplace(LoopKernel *kernel)
 {
-    Group *k = c->group;
-    size_t most = vec_len(c->st) * (size_t)k->nin;
+    Group *group = kernel->group;
+    size_t most = vec_len(kernel->st) * (size_t)group->nin;
 
-    k->ninplace = 0;
-    k->inplace = alloc(c->arena, (most + 1) * sizeof *k->inplace);
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        for (int j = 0; j < k->nin; j++) {
-            const Store *s = &c->st[i];
-            int out = index_of(k->out, k->nout, s->node);
-            if (out < 0 || !s->stage || s->stage != c->nstage ||
-                dtypes[s->node->dt].bytes != dtypes[k->in[j]->dt].bytes ||
-                !only_at(c, storage(k->in[j]), s))
+    group->ninplace = 0;
+    group->inplace = alloc(kernel->arena, (most + 1) * sizeof *group->inplace);
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        for (int j = 0; j < group->nin; j++) {
+            const Store *store = &kernel->st[i];
+            int out = index_of(group->out, group->nout, store->node);
+            if (out < 0 || !store->stage || store->stage != kernel->nstage ||
+                dtypes[store->node->dt].bytes !=
+                    dtypes[group->in[j]->dt].bytes ||
+                !only_at(kernel, storage(group->in[j]), store))
                 continue;
-            k->inplace[k->ninplace][0] = out;
-            k->inplace[k->ninplace++][1] = j;
+            group->inplace[group->ninplace][0] = out;
+            group->inplace[group->ninplace++][1] = j;
         }
 }

@@ -18,15 +18,15 @@ int wide_count(const KernelPrinter *printer)
     return printer->width * printer->beside;
 }
 
-int wide_has(const KernelPrinter *printer, const Expr *e)
+int wide_has(const KernelPrinter *printer, const Expr *expr)
 {
-    return wide_count(printer) > 1 && (e->deps & printer->lane);
+    return wide_count(printer) > 1 && (expr->deps & printer->lane);
 }
 
 /* Of a loop, elements that come in whole lanes wherever it ends. */
-static int64_t whole_of(const Loop *l)
+static int64_t whole_of(const Loop *loop)
 {
-    return !l->map ? l->extent->v : l->per ? l->per->v : 1;
+    return !loop->map ? loop->extent->v : loop->per ? loop->per->v : 1;
 }
 
 static void weigh(const AffineExpr *at, int u, const Node *buf, int *small,
@@ -47,9 +47,9 @@ int wide_width(KernelPrinter *printer, int u)
         weigh(printer->kernel->st[i].addr, u,
               storage(printer->kernel->st[i].node), &small, &large);
     for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
-        const Expr *e = printer->kernel->ex[i];
-        if (e->seen && e->kind == Xload)
-            weigh(e->lin, u, e->buf, &small, &large);
+        const Expr *expr = printer->kernel->ex[i];
+        if (expr->seen && expr->kind == Xload)
+            weigh(expr->lin, u, expr->buf, &small, &large);
     }
     int w = !small && !large ? 1 : small >= large ? 8 : 4;
     while (whole_of(&printer->kernel->loop[u]) % w)
@@ -73,13 +73,13 @@ static int piece_of(const KernelPrinter *printer, const AffineExpr *at)
     int a = printer->width, along = 0;
 
     for (int i = 0; i < at->nt; i++) {
-        const Term *t = &at->term[i];
-        if (t->var == printer->lv && (t->k->v != 1 || along++))
+        const Term *term = &at->term[i];
+        if (term->var == printer->lv && (term->k->v != 1 || along++))
             return 1;
-        if (t->var >= MAXLOOP &&
-            wide_has(printer, printer->kernel->ex[t->var - MAXLOOP]))
+        if (term->var >= MAXLOOP &&
+            wide_has(printer, printer->kernel->ex[term->var - MAXLOOP]))
             return 1; /* lanes lie where their own index says */
-        while (t->var != printer->lv && t->k->v % a)
+        while (term->var != printer->lv && term->k->v % a)
             a /= 2;
     }
     while (at->hasoff && at->off.c % a)
@@ -119,10 +119,10 @@ static const char *each_piece(KernelPrinter *printer)
                                        wide_count(printer), printer->width);
 }
 
-static void load(KernelPrinter *printer, Expr *e, Node *buf,
+static void load(KernelPrinter *printer, Expr *expr, Node *buf,
                  const AffineExpr *at, Expr *guard)
 {
-    const char *type = dtypes[e->dt].compute;
+    const char *type = dtypes[expr->dt].compute;
     int piece = guard && wide_has(printer, guard) ? 1 : piece_of(printer, at);
     const char *g = guard ? nest_ref(printer, guard) : NULL;
 
@@ -130,12 +130,12 @@ static void load(KernelPrinter *printer, Expr *e, Node *buf,
         const char *x = nest_load(printer, buf, at);
         if (g)
             x = strf(printer->arena, "%s ? %s : 0", g, x);
-        int t = nest_local(printer, e);
+        int t = nest_local(printer, expr);
         nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
                   wide_count(printer), wide_each(printer), t, x);
     } else {
         const char *from = address(printer, buf, at, g);
-        int t = nest_local(printer, e);
+        int t = nest_local(printer, expr);
         nest_line(printer, "%s t%d[%d]; %sload<%d, %d>(t%d%s, %s);", type, t,
                   wide_count(printer), each_piece(printer), printer->width,
                   piece, t, printer->beside > 1 ? " + l" : "", from);
@@ -143,7 +143,7 @@ static void load(KernelPrinter *printer, Expr *e, Node *buf,
             nest_line(printer, "%st%d[l] = %s ? t%d[l] : 0;",
                       wide_each(printer), t, g, t);
     }
-    e->array = 1;
+    expr->array = 1;
 }
 
 uint64_t wide_pass(const KernelPrinter *printer)
@@ -151,52 +151,53 @@ uint64_t wide_pass(const KernelPrinter *printer)
     return BIT(printer->passes < 63 ? printer->passes : 63);
 }
 
-void wide_compute(KernelPrinter *printer, Expr *e)
+void wide_compute(KernelPrinter *printer, Expr *expr)
 {
-    Store *s = nest_saved(printer, e);
+    Store *s = nest_saved(printer, expr);
 
-    if (nest_inline(e) || e->local)
+    if (nest_inline(expr) || expr->local)
         return;
-    if (e->kind == Xload && !printer->own &&
-        !wide_has(printer, e)) { /* by all threads */
-        e->passes |= wide_pass(printer);
+    if (expr->kind == Xload && !printer->own &&
+        !wide_has(printer, expr)) { /* by all threads */
+        expr->passes |= wide_pass(printer);
         printer->apart |= wide_pass(printer);
     }
-    if (!wide_has(printer, e)) {
-        nest_compute(printer, e);
+    if (!wide_has(printer, expr)) {
+        nest_compute(printer, expr);
     } else if (s) {
-        load(printer, e, storage(s->node), s->addr, NULL);
-    } else if (e->kind == Xload) {
-        load(printer, e, e->buf, e->lin, e->arg[0]);
+        load(printer, expr, storage(s->node), s->addr, NULL);
+    } else if (expr->kind == Xload) {
+        load(printer, expr, expr->buf, expr->lin, expr->arg[0]);
     } else {
-        const char *x = nest_value(printer, e);
-        int t = nest_local(printer, e);
-        nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", dtypes[e->dt].compute,
-                  t, wide_count(printer), wide_each(printer), t, x);
-        e->array = 1;
+        const char *x = nest_value(printer, expr);
+        int t = nest_local(printer, expr);
+        nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;",
+                  dtypes[expr->dt].compute, t, wide_count(printer),
+                  wide_each(printer), t, x);
+        expr->array = 1;
     }
 }
 
-static const char *only(KernelPrinter *printer, const Store *s)
+static const char *only(KernelPrinter *printer, const Store *store)
 {
-    if (!printer->own && !(s->loops & printer->lane))
+    if (!printer->own && !(store->loops & printer->lane))
         return "if (lane == 0) ";
     return printer->on ? strf(printer->arena, "if (%s) ", printer->on) : "";
 }
 
-void wide_store(KernelPrinter *printer, Store *s)
+void wide_store(KernelPrinter *printer, Store *store)
 {
-    Node *to = storage(s->node);
-    int wide = wide_count(printer) > 1 && (s->loops & printer->lane);
-    Expr *val = nest_stored(s);
-    int piece = wide ? piece_of(printer, s->addr) : 1, t = val->local;
+    Node *to = storage(store->node);
+    int wide = wide_count(printer) > 1 && (store->loops & printer->lane);
+    Expr *val = nest_stored(store);
+    int piece = wide ? piece_of(printer, store->addr) : 1, t = val->local;
     const char *x = nest_ref(printer, val);
 
-    s->apart = printer->team > 1 ? printer->apart : 0;
+    store->apart = printer->team > 1 ? printer->apart : 0;
     if (piece == 1) {
-        nest_line(printer, "%s%s%s = %s;", only(printer, s),
+        nest_line(printer, "%s%s%s = %s;", only(printer, store),
                   wide ? wide_each(printer) : "",
-                  nest_element(printer, to, s->addr),
+                  nest_element(printer, to, store->addr),
                   text_save(printer->arena, to->dt, x));
         return;
     }
@@ -206,8 +207,8 @@ void wide_store(KernelPrinter *printer, Store *s)
                   dtypes[val->dt].compute, t, wide_count(printer),
                   wide_each(printer), t, x);
     }
-    nest_line(printer, "%s%sstore<%d, %d>(%s, t%d%s);", only(printer, s),
+    nest_line(printer, "%s%sstore<%d, %d>(%s, t%d%s);", only(printer, store),
               each_piece(printer), printer->width, piece,
-              address(printer, to, s->addr, NULL), t,
+              address(printer, to, store->addr, NULL), t,
               printer->beside > 1 ? " + l" : "");
 }

@@ -18,162 +18,165 @@ typedef struct IndexMemo {
 
 /* ---- loops and sizes ----------------------------------------------------- */
 
-const SizeProduct *kern_size(LoopKernel *c, const Node *n, int d)
+const SizeProduct *kern_size(LoopKernel *kernel, const Node *n, int d)
 {
-    return mono_size(c->pool, n->dim[d].a, local_n(c->graph, n, d));
+    return mono_size(kernel->pool, n->dim[d].a, local_n(kernel->graph, n, d));
 }
 
-static int loop_for(LoopKernel *c, const Axis *a, const SizeProduct *n,
-                    const Node *map, int copy)
+static int loop_for(LoopKernel *kernel, const Axis *a,
+                    const SizeProduct *product, const Node *map, int copy)
 {
-    for (int i = 0; i < c->nloop; i++) {
-        const Loop *l = &c->loop[i];
-        if (l->axis == a && l->extent == n && l->map == map && l->copy == copy)
+    for (int i = 0; i < kernel->nloop; i++) {
+        const Loop *loop = &kernel->loop[i];
+        if (loop->axis == a && loop->extent == product && loop->map == map &&
+            loop->copy == copy)
             return i;
     }
-    if (c->nloop == MAXLOOP)
+    if (kernel->nloop == MAXLOOP)
         die("a kernel of more than %d loops", MAXLOOP);
-    c->loop[c->nloop] =
-        (Loop){ .axis = a, .extent = n, .map = map, .copy = copy };
-    return c->nloop++;
+    kernel->loop[kernel->nloop] =
+        (Loop){ .axis = a, .extent = product, .map = map, .copy = copy };
+    return kernel->nloop++;
 }
 
-static int loop_of(LoopKernel *c, const Node *n, int d, int copy)
+static int loop_of(LoopKernel *kernel, const Node *n, int d, int copy)
 {
     const Node *map = g_isrow(n->dim[d].a) ? n->map : NULL;
 
-    return loop_for(c, n->dim[d].a, kern_size(c, n, d), map, copy);
+    return loop_for(kernel, n->dim[d].a, kern_size(kernel, n, d), map, copy);
 }
 
-static const AffineExpr *stride_sum(LoopKernel *c, const Node *n,
+static const AffineExpr *stride_sum(LoopKernel *kernel, const Node *n,
                                     const Index *ix)
 {
-    const SizeProduct *stride = mono_one(c->pool);
-    const AffineExpr *at = lin_make(c->pool, aff(0), 0, NULL, 0);
+    const SizeProduct *stride = mono_one(kernel->pool);
+    const AffineExpr *at = lin_make(kernel->pool, aff(0), 0, NULL, 0);
 
     for (int d = n->nd - 1; d >= 0; d--) {
-        at = lin_add(c->pool, at, lin_mul(c->pool, ix->at[d], stride));
-        stride = mono_mul(c->pool, stride, kern_size(c, n, d));
+        at =
+            lin_add(kernel->pool, at, lin_mul(kernel->pool, ix->at[d], stride));
+        stride = mono_mul(kernel->pool, stride, kern_size(kernel, n, d));
     }
     return at;
 }
 
-static Expr *load(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
+static Expr *load(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 {
-    return ex_load(c, storage(n), n->dt, stride_sum(c, n, ix), guard);
+    return ex_load(kernel, storage(n), n->dt, stride_sum(kernel, n, ix), guard);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
 
 /* A loop for each reduced axis: none that the index or the guard is using. */
-static Expr *reduce(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
+static Expr *reduce(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 {
     Node *a = n->in[0];
     uint64_t used = guard ? guard->deps : 0, K = 0;
     Index jx = { { 0 } };
 
     for (int d = 0; d < n->nd; d++)
-        used |= lin_deps(c, ix->at[d]);
+        used |= lin_deps(kernel, ix->at[d]);
     for (int d = 0; d < a->nd; d++) {
         int k = dim_of(n, a->dim[d].a), copy = 0, l;
         if (k >= 0) {
             jx.at[d] = ix->at[k];
             continue;
         }
-        while (used >> (l = loop_of(c, a, d, copy)) & 1)
+        while (used >> (l = loop_of(kernel, a, d, copy)) & 1)
             copy++;
         K |= 1ull << l;
-        jx.at[d] = lin_var(c->pool, l);
+        jx.at[d] = lin_var(kernel->pool, l);
     }
     Dtype dt = compute_type(n->dt);
-    Expr *body = ex_as(c, dt, kern_value(c, a, &jx, guard));
-    return ex_make(c, &(Expr){ .kind = Xred,
-                               .dt = dt,
-                               .op = n->op,
-                               .K = K,
-                               .na = 1,
-                               .arg = { body } });
+    Expr *body = ex_as(kernel, dt, kern_value(kernel, a, &jx, guard));
+    return ex_make(kernel, &(Expr){ .kind = Xred,
+                                    .dt = dt,
+                                    .op = n->op,
+                                    .K = K,
+                                    .na = 1,
+                                    .arg = { body } });
 }
 
 /* ---- elementwise --------------------------------------------------------- */
 
-static const AffineExpr *global_index(LoopKernel *c, const Node *n,
+static const AffineExpr *global_index(LoopKernel *kernel, const Node *n,
                                       const Index *ix, const int *order)
 {
-    const AffineExpr *at = lin_make(c->pool, aff(0), 0, NULL, 0);
-    const SizeProduct *stride = mono_one(c->pool);
+    const AffineExpr *at = lin_make(kernel->pool, aff(0), 0, NULL, 0);
+    const SizeProduct *stride = mono_one(kernel->pool);
 
     for (int i = n->nd - 1; i >= 0; i--) {
         int d = order[i];
-        const AffineExpr *x = global_at(c, n, d, ix->at[d]);
-        at = lin_add(c->pool, at, lin_mul(c->pool, x, stride));
-        stride = mono_mul(c->pool, stride,
-                          mono_size(c->pool, n->dim[d].a, n->dim[d].n));
+        const AffineExpr *x = global_at(kernel, n, d, ix->at[d]);
+        at = lin_add(kernel->pool, at, lin_mul(kernel->pool, x, stride));
+        stride = mono_mul(kernel->pool, stride,
+                          mono_size(kernel->pool, n->dim[d].a, n->dim[d].n));
     }
     return at;
 }
 
-static int axis_order(const LoopKernel *c, const Axis *a)
+static int axis_order(const LoopKernel *kernel, const Axis *a)
 {
     int i = 0;
 
-    while (c->graph->axis[i] != a)
+    while (kernel->graph->axis[i] != a)
         i++;
     return i;
 }
 
 /* Dims in the order of their axes in the graph, which no layout changes. */
-static void mask_order(const LoopKernel *c, const Node *n, int *order)
+static void mask_order(const LoopKernel *kernel, const Node *n, int *order)
 {
     for (int i = 0; i < n->nd; i++) {
-        int k = i, at = axis_order(c, n->dim[i].a);
-        for (; k > 0 && axis_order(c, n->dim[order[k - 1]].a) > at; k--)
+        int k = i, at = axis_order(kernel, n->dim[i].a);
+        for (; k > 0 && axis_order(kernel, n->dim[order[k - 1]].a) > at; k--)
             order[k] = order[k - 1];
         order[k] = i;
     }
 }
 
-static Expr *random_value(LoopKernel *c, Node *n, const Index *ix)
+static Expr *random_value(LoopKernel *kernel, Node *n, const Index *ix)
 {
     int order[MAXD];
     Expr *arg[3];
 
     for (int i = 0; i < n->nd; i++)
         order[i] = i;
-    arg[0] = ex_key(c, n->at.random.key);
-    arg[1] = ex_lin(c, Di64, global_index(c, n, ix, order));
-    arg[2] = ex_num(c, Df32, n->at.random.arg);
+    arg[0] = ex_key(kernel, n->at.random.key);
+    arg[1] = ex_lin(kernel, Di64, global_index(kernel, n, ix, order));
+    arg[2] = ex_num(kernel, Df32, n->at.random.arg);
     const char *text = n->at.random.kind == RANDuniform
                            ? "(2 * uniform(a, b) - 1) * c"
                            : "normal(a, b) * c";
-    return ex_rounded(c, n->dt, ex_expr(c, Df32, text, 3, arg));
+    return ex_rounded(kernel, n->dt, ex_expr(kernel, Df32, text, 3, arg));
 }
 
 /* Number of the micro-batch at index ix of the step: operand 2 is that of the
  * first of the turn, turn * dp. */
-static Expr *micro_batch(LoopKernel *c, Node *n, const Index *ix)
+static Expr *micro_batch(LoopKernel *kernel, Node *n, const Index *ix)
 {
     int d = 0;
 
     while (d < n->nd && !g_ismicro(n->dim[d].a))
         d++;
-    Expr *first = kern_value(c, n->in[2], &(Index){ { 0 } }, NULL);
+    Expr *first = kern_value(kernel, n->in[2], &(Index){ { 0 } }, NULL);
     if (d == n->nd)
         return first;
-    const AffineExpr *at = global_at(c, n, d, ix->at[d]);
-    return ex_op(c, Di64, "a + b", first, ex_lin(c, Di64, at), NULL);
+    const AffineExpr *at = global_at(kernel, n, d, ix->at[d]);
+    return ex_op(kernel, Di64, "a + b", first, ex_lin(kernel, Di64, at), NULL);
 }
 
 /* Kept or not by the element's index in its micro-batch, the micro-batch and
  * the step: the same in every layout and fold, and in the backward. */
-static Expr *dropout_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
+static Expr *dropout_value(LoopKernel *kernel, Node *n, const Index *ix,
+                           Expr *guard)
 {
     int order[MAXD], k = 0;
-    Index jx = by_axis(c, n->in[0], n, ix);
+    Index jx = by_axis(kernel, n->in[0], n, ix);
     Dtype dt = compute_type(n->dt);
     Node one = *n;
     Index in_one = { { 0 } };
-    Expr *arg[4] = { ex_key(c, n->at.dropout.key) };
+    Expr *arg[4] = { ex_key(kernel, n->at.dropout.key) };
 
     for (int d = 0; d < n->nd; d++)
         if (!g_ismicro(n->dim[d].a)) {
@@ -181,29 +184,31 @@ static Expr *dropout_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
             in_one.at[k++] = ix->at[d];
         }
     one.nd = k;
-    mask_order(c, &one, order);
-    arg[1] = ex_lin(c, Di64, global_index(c, &one, &in_one, order));
-    arg[2] = n->nin < 3 ? ex_num(c, Di64, 0) : micro_batch(c, n, ix);
-    arg[3] = n->nin < 3 ? ex_num(c, Di64, 0)
-                        : kern_value(c, n->in[1], &(Index){ { 0 } }, NULL);
-    Expr *u = ex_expr(c, Df32, "uniform_at(a, b, c, d)", 4, arg);
-    Expr *keep =
-        ex_op(c, Di32, "a >= b", u, ex_num(c, Df32, n->at.dropout.p), NULL);
-    Expr *v = ex_op(c, dt, "a * b", kern_value(c, n->in[0], &jx, guard),
-                    ex_num(c, dt, 1 / (1 - n->at.dropout.p)), NULL);
-    return ex_rounded(c, n->dt, ex_select(c, keep, v, ex_num(c, dt, 0)));
+    mask_order(kernel, &one, order);
+    arg[1] = ex_lin(kernel, Di64, global_index(kernel, &one, &in_one, order));
+    arg[2] = n->nin < 3 ? ex_num(kernel, Di64, 0) : micro_batch(kernel, n, ix);
+    arg[3] = n->nin < 3 ? ex_num(kernel, Di64, 0)
+                        : kern_value(kernel, n->in[1], &(Index){ { 0 } }, NULL);
+    Expr *u = ex_expr(kernel, Df32, "uniform_at(a, b, c, d)", 4, arg);
+    Expr *keep = ex_op(kernel, Di32, "a >= b", u,
+                       ex_num(kernel, Df32, n->at.dropout.p), NULL);
+    Expr *v =
+        ex_op(kernel, dt, "a * b", kern_value(kernel, n->in[0], &jx, guard),
+              ex_num(kernel, dt, 1 / (1 - n->at.dropout.p)), NULL);
+    return ex_rounded(kernel, n->dt,
+                      ex_select(kernel, keep, v, ex_num(kernel, dt, 0)));
 }
 
-static Expr *const_value(LoopKernel *c, const Node *n)
+static Expr *const_value(LoopKernel *kernel, const Node *n)
 {
     double f = n->at.constant.value;
 
     if (*dtypes[n->dt].round)
         f = dtype_rounded(n->dt, (float)f);
-    return ex_num(c, compute_type(n->dt), f);
+    return ex_num(kernel, compute_type(n->dt), f);
 }
 
-static Expr *pow_value(LoopKernel *c, Node *n, Expr *a, Expr *b)
+static Expr *pow_value(LoopKernel *kernel, Node *n, Expr *a, Expr *b)
 {
     /* clang-format off */
     static const struct { double p; const char *text; } known[] = {
@@ -219,7 +224,7 @@ static Expr *pow_value(LoopKernel *c, Node *n, Expr *a, Expr *b)
     for (size_t i = 0; b->kind == Xnum && i < sizeof known / sizeof *known; i++)
         if (known[i].p == b->f)
             of = scalar_of(known[i].text), na = 1;
-    return ex_scalar(c, dt, of, 0, na, (Expr *[]){ a, b });
+    return ex_scalar(kernel, dt, of, 0, na, (Expr *[]){ a, b });
 }
 
 /* Ops that only choose or negate one of their operands need no rounding when
@@ -237,60 +242,62 @@ static int chooses(const Node *n)
     return k;
 }
 
-static Expr *cast_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
+static Expr *cast_value(LoopKernel *kernel, Node *n, const Index *ix,
+                        Expr *guard)
 {
     Node *a = n->in[0];
-    Index jx = by_axis(c, a, n, ix);
-    Expr *x = kern_value(c, a, &jx, guard);
+    Index jx = by_axis(kernel, a, n, ix);
+    Expr *x = kern_value(kernel, a, &jx, guard);
 
     if (n->dt == Dbool)
-        return ex_op(c, Di32, "a != 0", x, NULL, NULL);
+        return ex_op(kernel, Di32, "a != 0", x, NULL, NULL);
     if (n->dt == Du8 || n->dt == De2m1x2)
-        return ex_op(c, Di32, "(uint8_t)a", x, NULL, NULL);
-    return ex_rounded(c, n->dt, x);
+        return ex_op(kernel, Di32, "(uint8_t)a", x, NULL, NULL);
+    return ex_rounded(kernel, n->dt, x);
 }
 
-static Expr *ew_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
+static Expr *ew_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 {
     Expr *arg[SCALARIN];
 
     for (int i = 0; i < n->nin; i++) {
-        Index jx = by_axis(c, n->in[i], n, ix);
-        arg[i] = kern_value(c, n->in[i], &jx, guard);
+        Index jx = by_axis(kernel, n->in[i], n, ix);
+        arg[i] = kern_value(kernel, n->in[i], &jx, guard);
     }
     if (n->op == Obroadcast)
         return arg[0];
     if (n->op == Opow)
-        return ex_rounded(c, n->dt, pow_value(c, n, arg[0], arg[1]));
+        return ex_rounded(kernel, n->dt, pow_value(kernel, n, arg[0], arg[1]));
     int raw = op_is(n->op, "cmp") ? ~0 : n->op == Owhere;
-    Expr *x =
-        ex_scalar(c, compute_type(n->dt), optab[n->op].expr, raw, n->nin, arg);
-    return chooses(n) ? x : ex_rounded(c, n->dt, x);
+    Expr *x = ex_scalar(kernel, compute_type(n->dt), optab[n->op].expr, raw,
+                        n->nin, arg);
+    return chooses(n) ? x : ex_rounded(kernel, n->dt, x);
 }
 
 /* ---- one node ------------------------------------------------------------ */
 
-static Expr *compute(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
+static Expr *compute(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 {
-    Expr *from = move_value(c, n, ix, guard);
+    Expr *from = move_value(kernel, n, ix, guard);
 
     if (from)
         return from;
     switch (n->op) {
-    case Oconst: return const_value(c, n);
+    case Oconst: return const_value(kernel, n);
     case Oiota:
-        return ex_as(c, compute_type(n->dt),
-                     ex_lin(c, Di32, global_index(c, n, ix, (int[]){ 0 })));
-    case Orandom: return random_value(c, n, ix);
-    case Odropout: return dropout_value(c, n, ix, guard);
-    case Ocast: return cast_value(c, n, ix, guard);
+        return ex_as(
+            kernel, compute_type(n->dt),
+            ex_lin(kernel, Di32, global_index(kernel, n, ix, (int[]){ 0 })));
+    case Orandom: return random_value(kernel, n, ix);
+    case Odropout: return dropout_value(kernel, n, ix, guard);
+    case Ocast: return cast_value(kernel, n, ix, guard);
     default: break;
     }
     if (optab[n->op].cls == RED)
-        return ex_rounded(c, n->dt, reduce(c, n, ix, guard));
+        return ex_rounded(kernel, n->dt, reduce(kernel, n, ix, guard));
     if (optab[n->op].expr)
-        return ew_value(c, n, ix, guard);
-    return load(c, n, ix, guard);
+        return ew_value(kernel, n, ix, guard);
+    return load(kernel, n, ix, guard);
 }
 
 static uint64_t memo_key(const Node *n, const Index *ix, const Expr *guard)
@@ -304,58 +311,60 @@ static uint64_t memo_key(const Node *n, const Index *ix, const Expr *guard)
 
 /* Does each index run over no more than the whole dim? Then no guard is needed:
  * one that rules out indices behind this node's is not this node's. */
-static int all_inside(LoopKernel *c, const Node *n, const Index *ix)
+static int all_inside(LoopKernel *kernel, const Node *n, const Index *ix)
 {
     for (int d = 0; d < n->nd; d++) {
-        const AffineExpr *l = ix->at[d];
-        const Term *t = l->term;
-        if (l->hasoff || l->nt != 1 || t->var >= MAXLOOP || t->div->n ||
-            t->mod || t->k->n || g_isrow(n->dim[d].a) ||
-            c->loop[t->var].extent->v > local_n(c->graph, n, d))
+        const AffineExpr *affine = ix->at[d];
+        const Term *term = affine->term;
+        if (affine->hasoff || affine->nt != 1 || term->var >= MAXLOOP ||
+            term->div->n || term->mod || term->k->n || g_isrow(n->dim[d].a) ||
+            kernel->loop[term->var].extent->v > local_n(kernel->graph, n, d))
             return 0;
     }
     return 1;
 }
 
-Expr *kern_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard)
+Expr *kern_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
 {
-    if (guard && c->gpu && all_inside(c, n, ix))
+    if (guard && kernel->gpu && all_inside(kernel, n, ix))
         guard = NULL;
     for (int d = 0; d < n->nd; d++)
         if (!ix->at[d])
             die("%s: no index for axis %s", optab[n->op].name,
                 n->dim[d].a->name);
-    if (table_get(c->member, KEYP(n)))
-        return load(c, n, ix, guard);
+    if (table_get(kernel->member, KEYP(n)))
+        return load(kernel, n, ix, guard);
     for (uint64_t h = memo_key(n, ix, guard);; h++) {
-        IndexMemo *m = table_get(c->memo, h);
+        IndexMemo *m = table_get(kernel->memo, h);
         if (m && m->n == n && m->guard == guard &&
             !memcmp(m->ix.at, ix->at, (size_t)n->nd * sizeof *ix->at))
             return m->ex;
         if (m)
             continue;
-        m = alloc(c->arena, sizeof *m);
-        *m = (IndexMemo){ n, *ix, guard, compute(c, n, ix, guard) };
-        *table_at(c->memo, h) = m;
+        m = alloc(kernel->arena, sizeof *m);
+        *m = (IndexMemo){ n, *ix, guard, compute(kernel, n, ix, guard) };
+        *table_at(kernel->memo, h) = m;
         return m->ex;
     }
 }
 
 /* ---- what is stored ------------------------------------------------------ */
 
-static Expr *accumulated(LoopKernel *c, Node *n, const Index *ix, Expr *v)
+static Expr *accumulated(LoopKernel *kernel, Node *n, const Index *ix,
+                         Expr *expr)
 {
     const char *f = n->at.accum.op == Radd   ? "a + b"
                     : n->at.accum.op == Rmax ? "b > a ? b : a"
                                              : "b < a ? b : a";
 
     if (n->at.accum.op == Rlast)
-        return v;
-    Expr *old = load(c, n, ix, NULL);
-    return ex_rounded(c, n->dt, ex_op(c, compute_type(n->dt), f, old, v, NULL));
+        return expr;
+    Expr *old = load(kernel, n, ix, NULL);
+    return ex_rounded(kernel, n->dt,
+                      ex_op(kernel, compute_type(n->dt), f, old, expr, NULL));
 }
 
-static void store(LoopKernel *c, Node *n)
+static void store(LoopKernel *kernel, Node *n)
 {
     Node *to = n->op == Owrite ? n->in[0] : n;
     Node *from = n->op == Owrite ? n->in[1] : n->in[0];
@@ -363,20 +372,20 @@ static void store(LoopKernel *c, Node *n)
     Store s = { .node = n };
 
     for (int d = 0; d < to->nd; d++) {
-        int l = loop_of(c, to, d, 0);
+        int l = loop_of(kernel, to, d, 0);
         s.loops |= 1ull << l;
-        ix.at[d] = lin_var(c->pool, l);
+        ix.at[d] = lin_var(kernel->pool, l);
     }
     if (optab[n->op].cls == SINK) {
-        Index jx = by_axis(c, from, to, &ix);
-        s.val = kern_value(c, from, &jx, NULL);
+        Index jx = by_axis(kernel, from, to, &ix);
+        s.val = kern_value(kernel, from, &jx, NULL);
         if (n->op == Oaccum)
-            s.val = accumulated(c, n, &ix, s.val);
+            s.val = accumulated(kernel, n, &ix, s.val);
     } else {
-        s.val = compute(c, n, &ix, NULL);
+        s.val = compute(kernel, n, &ix, NULL);
     }
-    s.addr = stride_sum(c, to, &ix);
-    vec_push(c->arena, c->st, s);
+    s.addr = stride_sum(kernel, to, &ix);
+    vec_push(kernel->arena, kernel->st, s);
 }
 
 static size_t defined(const SizePool *pool)
@@ -391,36 +400,36 @@ static size_t defined(const SizePool *pool)
 /* Once more while sizes turn out to be products: then a loop that was made
  * before that was known can be cut. */
 /* Fills ex, loop and st from the group. */
-static void kern_build(LoopKernel *c)
+static void kern_build(LoopKernel *kernel)
 {
     size_t was;
 
-    c->pool = pool_new(c->arena);
+    kernel->pool = pool_new(kernel->arena);
     do {
-        was = defined(c->pool);
-        c->memo = table_new(c->arena);
-        c->exof = table_new(c->arena);
-        c->member = table_new(c->arena);
-        c->ex = NULL;
-        c->st = NULL;
-        c->nloop = 0;
-        for (int i = 0; i < c->group->nin; i++) {
-            Node *in = c->group->in[i], *at = storage(in);
-            *table_at(c->member, KEYP(in)) = in;
-            *table_at(c->member, KEYP(at)) = at;
+        was = defined(kernel->pool);
+        kernel->memo = table_new(kernel->arena);
+        kernel->exof = table_new(kernel->arena);
+        kernel->member = table_new(kernel->arena);
+        kernel->ex = NULL;
+        kernel->st = NULL;
+        kernel->nloop = 0;
+        for (int i = 0; i < kernel->group->nin; i++) {
+            Node *in = kernel->group->in[i], *at = storage(in);
+            *table_at(kernel->member, KEYP(in)) = in;
+            *table_at(kernel->member, KEYP(at)) = at;
         }
-        for (int i = 0; i < c->group->nout; i++)
-            store(c, c->group->out[i]);
-    } while (c->gpu && defined(c->pool) > was);
+        for (int i = 0; i < kernel->group->nout; i++)
+            store(kernel, kernel->group->out[i]);
+    } while (kernel->gpu && defined(kernel->pool) > was);
 }
 
-static void lower(Graph *g, Group *k, Arena *a, int gpu)
+static void lower(Graph *g, Group *group, Arena *a, int gpu)
 {
-    LoopKernel c = { .graph = g, .group = k, .arena = a, .gpu = gpu };
-    const Group was = *k;
+    LoopKernel c = { .graph = g, .group = group, .arena = a, .gpu = gpu };
+    const Group was = *group;
 
     for (int form = STAGEdealt; form < STAGEFORMS; form++) {
-        *k = was;
+        *group = was;
         c.form = (StageForm)form;
         c.uneven = c.nstage = 0;
         kern_build(&c);
@@ -430,15 +439,15 @@ static void lower(Graph *g, Group *k, Arena *a, int gpu)
             break;
     }
     find_inplace(&c);
-    set_label(k, a, k->out[0]);
+    set_label(group, a, group->out[0]);
 }
 
-void loop_lower(Graph *g, Group *k, Arena *a)
+void loop_lower(Graph *g, Group *group, Arena *a)
 {
-    lower(g, k, a, 0);
+    lower(g, group, a, 0);
 }
 
-void loop_lower_cuda(Graph *g, Group *k, Arena *a)
+void loop_lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    lower(g, k, a, 1);
+    lower(g, group, a, 1);
 }

@@ -4,8 +4,8 @@
 
 #include "../text/text.h"
 
-void loop_lower(Graph *g, Group *k, Arena *a);
-void loop_lower_cuda(Graph *g, Group *k, Arena *a);
+void loop_lower(Graph *g, Group *group, Arena *a);
+void loop_lower_cuda(Graph *g, Group *group, Arena *a);
 
 /* ---- affine.c: sizes and linear index expressions ------------------------ */
 
@@ -57,19 +57,20 @@ const SizeProduct *mono_mul(SizePool *pool, const SizeProduct *x,
 /* Null when y does not divide x. */
 const SizeProduct *mono_div(SizePool *pool, const SizeProduct *x,
                             const SizeProduct *y);
-/* Axis a of size n is the product m. */
-void mono_same(SizePool *pool, const Axis *a, int64_t n, const SizeProduct *m);
+/* Axis a of size n is the product. */
+void mono_same(SizePool *pool, const Axis *a, int64_t n,
+               const SizeProduct *product);
 const AffineExpr *lin_var(SizePool *pool, int var);
 const AffineExpr *lin_const(SizePool *pool, RankAffine off);
 const AffineExpr *lin_add(SizePool *pool, const AffineExpr *x,
                           const AffineExpr *y);
-const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *x,
-                          const SizeProduct *k);
+const AffineExpr *lin_mul(SizePool *pool, const AffineExpr *affine,
+                          const SizeProduct *product);
 const AffineExpr *lin_make(SizePool *pool, RankAffine off, int hasoff,
-                           const Term *t, int nt);
-/* (x / div) % mod (mod null: no remainder), or null when that is not linear.
- * extent gives a variable's size (null: unknown). */
-const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *x,
+                           const Term *term, int nt);
+/* (affine / div) % mod (mod null: no remainder), or null when that is not
+ * linear. extent gives a variable's size (null: unknown). */
+const AffineExpr *lin_digit(SizePool *pool, const AffineExpr *affine,
                             const SizeProduct *div, const SizeProduct *mod,
                             const SizeProduct *(*extent)(void *ctx, int var),
                             void *ctx);
@@ -173,47 +174,49 @@ typedef struct Index {
 } Index;
 
 /* What n holds at ix; where guard is false it is not read, and 0. */
-Expr *kern_value(LoopKernel *c, Node *n, const Index *ix, Expr *guard);
-const SizeProduct *kern_size(LoopKernel *c, const Node *n, int d);
+Expr *kern_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard);
+const SizeProduct *kern_size(LoopKernel *kernel, const Node *n, int d);
 
 /* move.c */
-Expr *move_value(LoopKernel *c, Node *n, const Index *ix,
+Expr *move_value(LoopKernel *kernel, Node *n, const Index *ix,
                  Expr *guard); /* null: none */
 /* The index of operand a under the result's index, axes matched by name. */
-Index by_axis(LoopKernel *c, const Node *a, const Node *n, const Index *ix);
-/* The global index at the local index l along dim d of n. */
-const AffineExpr *global_at(LoopKernel *c, const Node *n, int d,
-                            const AffineExpr *l);
+Index by_axis(LoopKernel *kernel, const Node *a, const Node *n,
+              const Index *ix);
+/* The global index at the local index affine along dim d of n. */
+const AffineExpr *global_at(LoopKernel *kernel, const Node *n, int d,
+                            const AffineExpr *affine);
 
 /* expr.c: each returns the one object that is equal. Integers 1 stand for
  * truth. */
-Expr *ex_make(LoopKernel *c, Expr *e);
-Expr *ex_scalar(LoopKernel *c, Dtype dt, const ScalarExpr *of, int raw, int na,
-                Expr *const *arg);
-Expr *ex_expr(LoopKernel *c, Dtype dt, const char *text, int na,
-              Expr *const *arg); /* text: over a b c d */
-Expr *ex_op(LoopKernel *c, Dtype dt, const char *text, Expr *a, Expr *b,
+Expr *ex_make(LoopKernel *kernel, Expr *expr);
+Expr *ex_scalar(LoopKernel *kernel, Dtype dt, const ScalarExpr *of, int raw,
+                int na, Expr *const *arg);
+Expr *ex_expr(LoopKernel *kernel, Dtype dt, const char *text, int na,
+              Expr *const *arg); /* text: over a b kernel d */
+Expr *ex_op(LoopKernel *kernel, Dtype dt, const char *text, Expr *a, Expr *b,
             Expr *d);
-Expr *ex_num(LoopKernel *c, Dtype dt, double f);
-Expr *ex_int(LoopKernel *c, RankAffine x);
-Expr *ex_key(LoopKernel *c, int64_t x);
-Expr *ex_lin(LoopKernel *c, Dtype dt, const AffineExpr *l);
-Expr *ex_load(LoopKernel *c, Node *buf, Dtype dt, const AffineExpr *at,
+Expr *ex_num(LoopKernel *kernel, Dtype dt, double f);
+Expr *ex_int(LoopKernel *kernel, RankAffine x);
+Expr *ex_key(LoopKernel *kernel, int64_t x);
+Expr *ex_lin(LoopKernel *kernel, Dtype dt, const AffineExpr *affine);
+Expr *ex_load(LoopKernel *kernel, Node *buf, Dtype dt, const AffineExpr *at,
               Expr *guard);
-Expr *ex_as(LoopKernel *c, Dtype dt, Expr *x); /* converted */
-Expr *ex_rounded(LoopKernel *c, Dtype dt,
-                 Expr *x);             /* to a value that dt holds */
-Expr *ex_unrounded(Dtype dt, Expr *x); /* of y rounded to dt: y */
-Expr *ex_select(LoopKernel *c, Expr *guard, Expr *yes, Expr *no);
-Expr *ex_both(LoopKernel *c, Expr *x, Expr *y); /* null: true */
-Expr *ex_within(LoopKernel *c, const AffineExpr *l,
-                RankAffine n); /* 0 <= l < n */
-const AffineExpr *ex_index(LoopKernel *c,
-                           Expr *x); /* an integer as a variable */
-uint64_t lin_deps(const LoopKernel *c, const AffineExpr *l); /* loops */
-void kern_tidy(LoopKernel *c);    /* canonicalize.c: cuts and merges loops */
-void kern_print(LoopKernel *c);   /* loop_schedule.c: fills instr and text */
-void find_inplace(LoopKernel *c); /* inplace.c: fills the group's pairs */
+Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr); /* converted */
+Expr *ex_rounded(LoopKernel *kernel, Dtype dt,
+                 Expr *expr);             /* to a value that dt holds */
+Expr *ex_unrounded(Dtype dt, Expr *expr); /* of y rounded to dt: y */
+Expr *ex_select(LoopKernel *kernel, Expr *guard, Expr *yes, Expr *no);
+Expr *ex_both(LoopKernel *kernel, Expr *x, Expr *y); /* null: true */
+Expr *ex_within(LoopKernel *kernel, const AffineExpr *affine,
+                RankAffine n); /* 0 <= affine < n */
+const AffineExpr *ex_index(LoopKernel *kernel,
+                           Expr *expr); /* an integer as a variable */
+uint64_t lin_deps(const LoopKernel *kernel,
+                  const AffineExpr *affine); /* loops */
+void kern_tidy(LoopKernel *kernel);  /* canonicalize.c: cuts and merges loops */
+void kern_print(LoopKernel *kernel); /* loop_schedule.c: fills instr and text */
+void find_inplace(LoopKernel *kernel); /* inplace.c: fills the group's pairs */
 
 /* ---- loop_print.c value_print.c: text of a loop kernel ------------------- */
 
@@ -278,22 +281,23 @@ typedef struct Braces {
 
 /* value_print.c: how values are written: operands at hand, an expression,
  * addresses and what is there. */
-const char *nest_ref(KernelPrinter *printer, Expr *e);
-const char *nest_value(KernelPrinter *printer, Expr *e);
-/* The function that exp e calls. */
-const char *nest_exp(const KernelPrinter *printer, const Expr *e);
-const char *nest_lin(KernelPrinter *printer, const AffineExpr *l);
+const char *nest_ref(KernelPrinter *printer, Expr *expr);
+const char *nest_value(KernelPrinter *printer, Expr *expr);
+/* The function that exp expr calls. */
+const char *nest_exp(const KernelPrinter *printer, const Expr *expr);
+const char *nest_lin(KernelPrinter *printer, const AffineExpr *affine);
 const char *nest_element(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at);
 const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at);
-const char *nest_first(const Expr *r); /* what a reduction starts from */
+const char *nest_first(const Expr *expr); /* what a reduction starts from */
 /* What a store rounds: its value, or what that was rounded from. */
-Expr *nest_stored(const Store *s);
-int nest_inline(const Expr *e);
-int nest_local(KernelPrinter *printer, Expr *e);    /* e gets a number */
-void nest_compute(KernelPrinter *printer, Expr *e); /* as a scalar */
-/* The store of e that was done for this item, if its element can be named. */
-Store *nest_saved(KernelPrinter *printer, const Expr *e);
+Expr *nest_stored(const Store *store);
+int nest_inline(const Expr *expr);
+int nest_local(KernelPrinter *printer, Expr *expr);    /* expr gets a number */
+void nest_compute(KernelPrinter *printer, Expr *expr); /* as a scalar */
+/* The store of expr that was done for this item, if its element can be named.
+ * */
+Store *nest_saved(KernelPrinter *printer, const Expr *expr);
 /* Values not at hand that the roots need, operands first. */
 Expr **nest_reached(KernelPrinter *printer, Expr *const *root, int nroot);
 /* Reductions among them that can be done once the loops in `open` are. */
@@ -303,24 +307,24 @@ Expr **nest_pending(KernelPrinter *printer, Expr *const *root, int nroot,
 Expr **nest_apart(KernelPrinter *printer, Expr *const *root, int nroot,
                   uint64_t open, uint64_t with);
 /* Stores that can be done on the way of a reduction over K in an item. */
-void nest_ride(KernelPrinter *printer, uint64_t K, LoopBody *b);
+void nest_ride(KernelPrinter *printer, uint64_t K, LoopBody *body);
 
 void nest_line(KernelPrinter *printer, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 int nest_size(KernelPrinter *printer,
-              const SizeProduct *m); /* its index in iv */
+              const SizeProduct *product); /* its index in iv */
 const char *nest_limit(KernelPrinter *printer,
                        int loop); /* where a loop ends */
 Braces nest_enter(KernelPrinter *printer,
                   uint64_t loops); /* after a line that ends in "{" */
 Braces nest_open(KernelPrinter *printer, int u); /* all of loop u */
 void nest_leave(KernelPrinter *printer, Braces s);
-void nest_leave_all(KernelPrinter *printer, const Braces *s, int ns);
+void nest_leave_all(KernelPrinter *printer, const Braces *out, int ns);
 /* Reductions of one pass; a store that is done on its way; `how` x goes into
  * what r has gathered in t. */
 LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr);
-void nest_add_store(KernelPrinter *printer, LoopBody *b, Store *s);
-void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
+void nest_add_store(KernelPrinter *printer, LoopBody *body, Store *store);
+void nest_gather(KernelPrinter *printer, const Expr *expr, const char *how,
                  const char *t, const char *x);
 /* What the roots need of the loops open now, operands first: values one by one,
  * reductions that share a pass together. nest_need and wide_need compute it. */
@@ -328,22 +332,22 @@ void nest_walk(KernelPrinter *printer, Expr *const *root, int nroot,
                void (*value)(KernelPrinter *printer, Expr *e),
                void (*sums)(KernelPrinter *printer, Expr **r, int nr));
 void nest_need(KernelPrinter *printer, Expr *const *root, int nroot);
-void nest_store(KernelPrinter *printer, Store *s);
-void nest_body(KernelPrinter *printer, const LoopBody *b, const char *lane);
-void nest_plain(KernelPrinter *printer, int u, const LoopBody *b,
+void nest_store(KernelPrinter *printer, Store *store);
+void nest_body(KernelPrinter *printer, const LoopBody *body, const char *lane);
+void nest_plain(KernelPrinter *printer, int u, const LoopBody *body,
                 const char *from, const char *to);
 void nest_inner(KernelPrinter *printer, int u,
-                const LoopBody *b); /* all of loop u */
+                const LoopBody *body); /* all of loop u */
 void nest_block(KernelPrinter *printer, int u,
-                const LoopBody *b); /* elements v<u> .. w<u> */
-/* Opens all loops of K but the last; returns the last, the scopes in s. */
-int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *b, Braces *s,
-               int *ns);
+                const LoopBody *body); /* elements v<u> .. w<u> */
+/* Opens all loops of K but the last; returns the last, the scopes in out. */
+int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *body,
+               Braces *out, int *ns);
 
 /* ---- loop_schedule.c map_gpu.c lanes_gpu.c vectorize_gpu.c --------------- */
 
 Expr **form_values(KernelPrinter *printer); /* of all stores */
-const SizeProduct *form_stride(const AffineExpr *l, int loop);
+const SizeProduct *form_stride(const AffineExpr *affine, int loop);
 int form_items(KernelPrinter *printer, uint64_t m,
                int *u); /* loops, ragged one first */
 const SizeProduct *form_count(KernelPrinter *printer, const int *u, int from,
@@ -362,12 +366,12 @@ int wide_width(KernelPrinter *printer, int u); /* lanes that loop u is worth */
 void wide_open(KernelPrinter *printer, int u, int width, int x);
 int wide_count(const KernelPrinter *printer); /* lanes that are open */
 int wide_has(const KernelPrinter *printer,
-             const Expr *e);                   /* an element for each lane */
+             const Expr *expr);                /* an element for each lane */
 const char *wide_each(KernelPrinter *printer); /* before a line for each lane */
 uint64_t
 wide_pass(const KernelPrinter *printer); /* the bit of the present pass */
-void wide_compute(KernelPrinter *printer, Expr *e); /* not a reduction */
-void wide_store(KernelPrinter *printer, Store *s);
+void wide_compute(KernelPrinter *printer, Expr *expr); /* not a reduction */
+void wide_store(KernelPrinter *printer, Store *store);
 int64_t wide_pieces(KernelPrinter *printer,
                     uint64_t K); /* that a team would share */
 void wide_stages(

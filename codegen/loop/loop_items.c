@@ -2,11 +2,11 @@
  * loops an item has, how many there are, where one stands, what it stores. */
 #include "loop.h"
 
-const SizeProduct *form_stride(const AffineExpr *l, int loop)
+const SizeProduct *form_stride(const AffineExpr *affine, int loop)
 {
-    for (int i = 0; i < l->nt; i++)
-        if (l->term[i].var == loop)
-            return l->term[i].k;
+    for (int i = 0; i < affine->nt; i++)
+        if (affine->term[i].var == loop)
+            return affine->term[i].k;
     return NULL;
 }
 
@@ -55,12 +55,12 @@ LoopBody form_stage(KernelPrinter *printer, uint64_t loops)
 
     printer->kernel->nstage++;
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
-        Store *s = &printer->kernel->st[i];
-        if (s->done || s->loops != loops)
+        Store *store = &printer->kernel->st[i];
+        if (store->done || store->loops != loops)
             continue;
-        s->stage = printer->kernel->nstage;
-        vec_push(printer->arena, b.root, nest_stored(s));
-        vec_push(printer->arena, b.st, s);
+        store->stage = printer->kernel->nstage;
+        vec_push(printer->arena, b.root, nest_stored(store));
+        vec_push(printer->arena, b.st, store);
         b.nroot = ++b.nst;
     }
     return b;

@@ -38,72 +38,72 @@ void nest_leave(KernelPrinter *printer, Braces s)
     nest_line(printer, "}");
 }
 
-void nest_leave_all(KernelPrinter *printer, const Braces *s, int ns)
+void nest_leave_all(KernelPrinter *printer, const Braces *out, int ns)
 {
     while (ns)
-        nest_leave(printer, s[--ns]);
+        nest_leave(printer, out[--ns]);
 }
 
-int nest_local(KernelPrinter *printer, Expr *e)
+int nest_local(KernelPrinter *printer, Expr *expr)
 {
-    e->local = ++printer->nlocal;
-    vec_push(printer->arena, printer->done, e);
-    return e->local;
+    expr->local = ++printer->nlocal;
+    vec_push(printer->arena, printer->done, expr);
+    return expr->local;
 }
 
-void nest_compute(KernelPrinter *printer, Expr *e)
+void nest_compute(KernelPrinter *printer, Expr *expr)
 {
-    Store *s = nest_saved(printer, e);
+    Store *s = nest_saved(printer, expr);
 
-    if (nest_inline(e) || e->local)
+    if (nest_inline(expr) || expr->local)
         return;
     const char *text = s ? nest_load(printer, storage(s->node), s->addr)
-                         : nest_value(printer, e);
-    nest_line(printer, "const %s t%d = %s;", dtypes[e->dt].compute,
-              nest_local(printer, e), text);
+                         : nest_value(printer, expr);
+    nest_line(printer, "const %s t%d = %s;", dtypes[expr->dt].compute,
+              nest_local(printer, expr), text);
 }
 
 /* ---- innermost lines ----------------------------------------------------- */
 
-void nest_gather(KernelPrinter *printer, const Expr *r, const char *how,
+void nest_gather(KernelPrinter *printer, const Expr *expr, const char *how,
                  const char *t, const char *x)
 {
-    if (r->op == Osum)
+    if (expr->op == Osum)
         nest_line(printer, "%s%s += %s;", how, t, x);
     else
         nest_line(printer, "%s%s = %s %c %s ? %s : %s;", how, t, x,
-                  r->op == Omax ? '>' : '<', t, x, t);
+                  expr->op == Omax ? '>' : '<', t, x, t);
 }
 
-Expr *nest_stored(const Store *s)
+Expr *nest_stored(const Store *store)
 {
-    return ex_unrounded(storage(s->node)->dt, s->val);
+    return ex_unrounded(storage(store->node)->dt, store->val);
 }
 
-void nest_store(KernelPrinter *printer, Store *s)
+void nest_store(KernelPrinter *printer, Store *store)
 {
-    Node *to = storage(s->node);
-    const char *at = nest_element(printer, to, s->addr),
-               *x = nest_ref(printer, nest_stored(s));
+    Node *to = storage(store->node);
+    const char *at = nest_element(printer, to, store->addr),
+               *x = nest_ref(printer, nest_stored(store));
 
     nest_line(printer, "%s = %s;", at, text_save(printer->arena, to->dt, x));
 }
 
-void nest_body(KernelPrinter *printer, const LoopBody *b, const char *lane)
+void nest_body(KernelPrinter *printer, const LoopBody *body, const char *lane)
 {
-    nest_need(printer, b->root, b->nroot);
-    for (int i = 0; i < b->nacc; i++) {
-        const Expr *r = b->acc[i];
+    nest_need(printer, body->root, body->nroot);
+    for (int i = 0; i < body->nacc; i++) {
+        const Expr *r = body->acc[i];
         const char *x = nest_ref(printer, r->arg[0]);
         nest_gather(printer, r, "",
                     strf(printer->arena, "t%d[%s]", r->local, lane), x);
     }
-    for (int i = 0; i < b->nst; i++)
-        nest_store(printer, b->st[i]);
+    for (int i = 0; i < body->nst; i++)
+        nest_store(printer, body->st[i]);
 }
 
 /* Loop u from `from` (a multiple of LANES) to `to`. */
-static void lanes(KernelPrinter *printer, int u, const LoopBody *b,
+static void lanes(KernelPrinter *printer, int u, const LoopBody *body,
                   const char *from, const char *to)
 {
     nest_line(printer, "for (ix j = %s; j + %d <= %s; j += %d)", from, LANES,
@@ -113,35 +113,35 @@ static void lanes(KernelPrinter *printer, int u, const LoopBody *b,
     nest_line(printer, "for (int l = 0; l < %d; l++) {", LANES);
     Braces s = nest_enter(printer, BIT(u));
     nest_line(printer, "const ix i%d = j + l;", u);
-    nest_body(printer, b, "l");
+    nest_body(printer, body, "l");
     nest_leave(printer, s);
     nest_line(printer, "for (ix i%d = %s & -%d; i%d < %s; i%d++) {", u, to,
               LANES, u, to, u);
     s = nest_enter(printer, BIT(u));
-    nest_body(printer, b, strf(printer->arena, "i%d & %d", u, LANES - 1));
+    nest_body(printer, body, strf(printer->arena, "i%d & %d", u, LANES - 1));
     nest_leave(printer, s);
 }
 
-void nest_plain(KernelPrinter *printer, int u, const LoopBody *b,
+void nest_plain(KernelPrinter *printer, int u, const LoopBody *body,
                 const char *from, const char *to)
 {
     nest_line(printer, "#pragma GCC ivdep");
     nest_line(printer, "for (ix i%d = %s; i%d < %s; i%d++) {", u, from, u, to,
               u);
     Braces s = nest_enter(printer, BIT(u));
-    nest_body(printer, b, strf(printer->arena, "i%d - v%d", u, u));
+    nest_body(printer, body, strf(printer->arena, "i%d - v%d", u, u));
     nest_leave(printer, s);
 }
 
 /* ---- reductions ---------------------------------------------------------- */
 
-const char *nest_first(const Expr *r)
+const char *nest_first(const Expr *expr)
 {
-    if (r->op == Osum)
+    if (expr->op == Osum)
         return "0";
-    if (r->dt == Df32 || r->dt == Df64)
-        return r->op == Omax ? "-INFINITY" : "INFINITY";
-    return r->op == Omax ? "INT32_MIN" : "INT32_MAX";
+    if (expr->dt == Df32 || expr->dt == Df64)
+        return expr->op == Omax ? "-INFINITY" : "INFINITY";
+    return expr->op == Omax ? "INT32_MIN" : "INT32_MAX";
 }
 
 static void declare(KernelPrinter *printer, Expr *const *r, int nr, int width,
@@ -158,17 +158,17 @@ static void declare(KernelPrinter *printer, Expr *const *r, int nr, int width,
     nest_line(printer, "}");
 }
 
-static void fold(KernelPrinter *printer, Expr *r)
+static void fold(KernelPrinter *printer, Expr *expr)
 {
-    int from = r->local;
+    int from = expr->local;
 
     nest_line(printer, "for (int h = %d; h; h /= 2)", LANES / 2);
     nest_line(printer, "for (int l = 0; l < h; l++)");
-    nest_gather(printer, r, "    ", strf(printer->arena, "t%d[l]", from),
+    nest_gather(printer, expr, "    ", strf(printer->arena, "t%d[l]", from),
                 strf(printer->arena, "t%d[l + h]", from));
-    nest_line(printer, "const %s t%d = t%d[0];", dtypes[r->dt].compute,
+    nest_line(printer, "const %s t%d = t%d[0];", dtypes[expr->dt].compute,
               ++printer->nlocal, from);
-    r->local = printer->nlocal;
+    expr->local = printer->nlocal;
 }
 
 LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr)
@@ -180,55 +180,55 @@ LoopBody nest_sums(KernelPrinter *printer, Expr **r, int nr)
     return b;
 }
 
-void nest_add_store(KernelPrinter *printer, LoopBody *b, Store *s)
+void nest_add_store(KernelPrinter *printer, LoopBody *body, Store *store)
 {
-    vec_push(printer->arena, b->root, nest_stored(s));
-    vec_push(printer->arena, b->st, s);
-    b->nroot++;
-    b->nst++;
+    vec_push(printer->arena, body->root, nest_stored(store));
+    vec_push(printer->arena, body->st, store);
+    body->nroot++;
+    body->nst++;
 }
 
-static void arrays(KernelPrinter *n, const LoopBody *b);
+static void arrays(KernelPrinter *printer, const LoopBody *body);
 
-/* Opens all loops of K but the last; returns the last, the scopes in s. What
- * needs none of them is computed first, arrays over b->block too. */
-int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *b, Braces *s,
-               int *ns)
+/* Opens all loops of K but the last; returns the last, the scopes in out. What
+ * needs none of them is computed first, arrays over body->block too. */
+int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *body,
+               Braces *out, int *ns)
 {
     int last = -1;
 
     *ns = 0;
-    arrays(printer, b);
+    arrays(printer, body);
     for (int i = 0; i < printer->norder; i++) {
         int u = printer->order[i];
         if (!(K & BIT(u)))
             continue;
         if (last >= 0) {
-            s[(*ns)++] = nest_open(printer, last);
-            nest_need(printer, b->root, b->nroot);
-            arrays(printer, b);
+            out[(*ns)++] = nest_open(printer, last);
+            nest_need(printer, body->root, body->nroot);
+            arrays(printer, body);
         }
         last = u;
     }
     return last;
 }
 
-static int has_vertical(KernelPrinter *printer, int u, const LoopBody *b)
+static int has_vertical(KernelPrinter *printer, int u, const LoopBody *body)
 {
     return u == printer->v &&
-           vec_len(nest_pending(printer, b->root, b->nroot,
+           vec_len(nest_pending(printer, body->root, body->nroot,
                                 printer->bound | BIT(u), BIT(u)));
 }
 
-void nest_inner(KernelPrinter *printer, int u, const LoopBody *b)
+void nest_inner(KernelPrinter *printer, int u, const LoopBody *body)
 {
     const char *end = nest_limit(printer, u);
 
-    if (!has_vertical(printer, u, b)) {
-        if (b->nacc)
-            lanes(printer, u, b, "0", end);
+    if (!has_vertical(printer, u, body)) {
+        if (body->nacc)
+            lanes(printer, u, body, "0", end);
         else
-            nest_plain(printer, u, b, "0", end);
+            nest_plain(printer, u, body, "0", end);
         return;
     }
     nest_line(printer, "for (ix v%d = 0; v%d < %s; v%d += %d) {", u, u, end, u,
@@ -236,7 +236,7 @@ void nest_inner(KernelPrinter *printer, int u, const LoopBody *b)
     Braces s = nest_enter(printer, 0);
     nest_line(printer, "const ix w%d = %s - v%d < %d ? %s : v%d + %d;", u, end,
               u, BLOCK, end, u, BLOCK);
-    nest_block(printer, u, b);
+    nest_block(printer, u, body);
     nest_leave(printer, s);
 }
 
@@ -262,21 +262,21 @@ static int computes(KernelPrinter *printer, Expr *e, const Expr *x)
 }
 
 /* Stores that can be done on the way of a reduction over K in an item. */
-void nest_ride(KernelPrinter *printer, uint64_t K, LoopBody *b)
+void nest_ride(KernelPrinter *printer, uint64_t K, LoopBody *body)
 {
-    int sums = b->nroot;
+    int sums = body->nroot;
 
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
-        Store *s = &printer->kernel->st[i];
+        Store *store = &printer->kernel->st[i];
         int found = 0;
-        if (s->done || s->loops != (printer->items | K) ||
+        if (store->done || store->loops != (printer->items | K) ||
             printer->bound != printer->items)
             continue;
         printer->stamp++;
         for (int j = 0; j < sums && !found; j++)
-            found = computes(printer, b->root[j], s->val);
+            found = computes(printer, body->root[j], store->val);
         if (found)
-            nest_add_store(printer, b, s);
+            nest_add_store(printer, body, store);
     }
 }
 
@@ -298,10 +298,10 @@ static void pass(KernelPrinter *printer, Expr **r, int nr)
         b.st[i]->done = 1;
 }
 
-static int is_ready(KernelPrinter *printer, Expr *r, Expr *const *pend,
+static int is_ready(KernelPrinter *printer, Expr *expr, Expr *const *pend,
                     size_t np)
 {
-    Expr **all = nest_reached(printer, r->arg, 1);
+    Expr **all = nest_reached(printer, expr->arg, 1);
 
     for (size_t i = 0; i < vec_len(all); i++)
         for (size_t k = 0; k < np; k++)
@@ -310,15 +310,15 @@ static int is_ready(KernelPrinter *printer, Expr *r, Expr *const *pend,
     return 1;
 }
 
-/* The reductions of pend that share a pass with r, r first. */
-static Expr **share(KernelPrinter *printer, Expr *r, Expr *const *pend)
+/* The reductions of pend that share a pass with expr, expr first. */
+static Expr **share(KernelPrinter *printer, Expr *expr, Expr *const *pend)
 {
     Expr **out = NULL;
     size_t np = vec_len(pend);
 
-    vec_push(printer->arena, out, r);
+    vec_push(printer->arena, out, expr);
     for (size_t i = 0; i < np; i++)
-        if (pend[i] != r && !pend[i]->local && pend[i]->K == r->K &&
+        if (pend[i] != expr && !pend[i]->local && pend[i]->K == expr->K &&
             is_ready(printer, pend[i], pend, np))
             vec_push(printer->arena, out, pend[i]);
     return out;
@@ -369,15 +369,16 @@ static void vertical(KernelPrinter *printer, int u, Expr **r, int nr)
         r[i]->array = u + 1;
 }
 
-/* Reductions that keep loop b->block - 1 and need no loop that is not open. */
-static void arrays(KernelPrinter *printer, const LoopBody *b)
+/* Reductions that keep loop body->block - 1 and need no loop that is not open.
+ * */
+static void arrays(KernelPrinter *printer, const LoopBody *body)
 {
-    int u = b->block - 1;
+    int u = body->block - 1;
 
     if (u < 0)
         return;
-    Expr **pend =
-        nest_apart(printer, b->root, b->nroot, printer->bound | BIT(u), BIT(u));
+    Expr **pend = nest_apart(printer, body->root, body->nroot,
+                             printer->bound | BIT(u), BIT(u));
     for (size_t i = 0; i < vec_len(pend); i++) {
         if (pend[i]->local)
             continue;
@@ -387,16 +388,16 @@ static void arrays(KernelPrinter *printer, const LoopBody *b)
 }
 
 /* The body for elements v .. w of loop u. */
-void nest_block(KernelPrinter *printer, int u, const LoopBody *b)
+void nest_block(KernelPrinter *printer, int u, const LoopBody *body)
 {
     const char *v = strf(printer->arena, "v%d", u),
                *w = strf(printer->arena, "w%d", u);
-    LoopBody x = *b;
+    LoopBody x = *body;
 
     x.block = u + 1;
     arrays(printer, &x);
-    if (b->nacc && !b->vertical)
-        lanes(printer, u, b, v, w);
+    if (body->nacc && !body->vertical)
+        lanes(printer, u, body, v, w);
     else
-        nest_plain(printer, u, b, v, w);
+        nest_plain(printer, u, body, v, w);
 }

@@ -17,31 +17,31 @@ enum { GRAIN = 16384 }; /* elements worth a thread */
 
 /* ---- order of loops ------------------------------------------------------ */
 
-static uint64_t loops_of(const LoopKernel *c, const AffineExpr *l)
+static uint64_t loops_of(const LoopKernel *kernel, const AffineExpr *affine)
 {
     uint64_t m = 0;
 
-    for (int i = 0; i < l->nt; i++)
-        if (l->term[i].var < MAXLOOP)
-            m |= BIT(l->term[i].var);
-    (void)c;
+    for (int i = 0; i < affine->nt; i++)
+        if (affine->term[i].var < MAXLOOP)
+            m |= BIT(affine->term[i].var);
+    (void)kernel;
     return m;
 }
 
-/* Put the loops of access l that are not ordered yet outside those that are, by
- * falling stride. */
-static void order_by(KernelPrinter *printer, const AffineExpr *l,
+/* Put the loops of access affine that are not ordered yet outside those that
+ * are, by falling stride. */
+static void order_by(KernelPrinter *printer, const AffineExpr *affine,
                      uint64_t *left)
 {
     int add[MAXLOOP], k = 0;
-    uint64_t m = loops_of(printer->kernel, l) & *left;
+    uint64_t m = loops_of(printer->kernel, affine) & *left;
 
     for (int u = 0; u < printer->kernel->nloop; u++) {
         if (!(m & BIT(u)))
             continue;
         int at = k++;
-        int factors = form_stride(l, u)->n;
-        for (; at > 0 && form_stride(l, add[at - 1])->n < factors; at--)
+        int factors = form_stride(affine, u)->n;
+        for (; at > 0 && form_stride(affine, add[at - 1])->n < factors; at--)
             add[at] = add[at - 1];
         add[at] = u;
     }
@@ -64,14 +64,14 @@ static int count_bits(uint64_t m)
 /* Accesses, stores first, then loads in use. */
 static const AffineExpr **accesses(KernelPrinter *printer)
 {
-    LoopKernel *c = printer->kernel;
+    LoopKernel *kernel = printer->kernel;
     const AffineExpr **v = NULL;
 
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        vec_push(printer->arena, v, c->st[i].addr);
-    for (size_t i = 0; i < vec_len(c->ex); i++)
-        if (c->ex[i]->seen && c->ex[i]->kind == Xload)
-            vec_push(printer->arena, v, c->ex[i]->lin);
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        vec_push(printer->arena, v, kernel->st[i].addr);
+    for (size_t i = 0; i < vec_len(kernel->ex); i++)
+        if (kernel->ex[i]->seen && kernel->ex[i]->kind == Xload)
+            vec_push(printer->arena, v, kernel->ex[i]->lin);
     return v;
 }
 
@@ -337,44 +337,44 @@ static void prologue(KernelPrinter *printer, Text *out)
  * elements that look. */
 static double traffic(KernelPrinter *printer, const Node *buf)
 {
-    const LoopKernel *c = printer->kernel;
-    double all = (double)local_bytes(c->graph, buf), least = 0, sum = 0;
+    const LoopKernel *kernel = printer->kernel;
+    double all = (double)local_bytes(kernel->graph, buf), least = 0, sum = 0;
 
-    for (size_t i = 0; i < vec_len(c->ex); i++) {
-        const Expr *e = c->ex[i];
-        if (!e->seen || e->kind != Xload || storage(e->buf) != buf)
+    for (size_t i = 0; i < vec_len(kernel->ex); i++) {
+        const Expr *expr = kernel->ex[i];
+        if (!expr->seen || expr->kind != Xload || storage(expr->buf) != buf)
             continue;
-        double b = form_elements(printer, lin_deps(c, e->lin)) *
-                   dtypes[e->buf->dt].bytes;
+        double b = form_elements(printer, lin_deps(kernel, expr->lin)) *
+                   dtypes[expr->buf->dt].bytes;
         least = b > least ? b : least;
     }
     sum = least < all ? least : all;
-    for (size_t i = 0; i < vec_len(c->st); i++)
-        if (storage(c->st[i].node) == buf)
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        if (storage(kernel->st[i].node) == buf)
             sum += all;
     return sum > 0 ? sum : all;
 }
 
 static void set_cost(KernelPrinter *printer)
 {
-    Group *k = printer->group;
+    Group *group = printer->group;
     const Graph *g = printer->kernel->graph;
 
-    for (int i = 0; i < k->narg; i++)
-        k->instr.bytes += traffic(printer, k->arg[i]);
-    for (int i = 0; i < k->n; i++)
-        k->instr.flops += cost_of(g, k->node[i]).flops;
+    for (int i = 0; i < group->narg; i++)
+        group->instr.bytes += traffic(printer, group->arg[i]);
+    for (int i = 0; i < group->n; i++)
+        group->instr.flops += cost_of(g, group->node[i]).flops;
 }
 
-void kern_print(LoopKernel *c)
+void kern_print(LoopKernel *kernel)
 {
-    KernelPrinter printer = { .kernel = c,
-                              .group = c->group,
-                              .arena = c->arena,
+    KernelPrinter printer = { .kernel = kernel,
+                              .group = kernel->group,
+                              .arena = kernel->arena,
                               .depth = 1,
-                              .gpu = c->gpu,
-                              .text = { .arena = c->arena } };
-    Text all = { .arena = c->arena };
+                              .gpu = kernel->gpu,
+                              .text = { .arena = kernel->arena } };
+    Text all = { .arena = kernel->arena };
     Expr **red = reductions(&printer);
 
     printer.stamp = 1;
@@ -382,20 +382,21 @@ void kern_print(LoopKernel *c)
     printer.items = common_loops(&printer, red);
     int map = is_map(&printer, red),
         cols = printer.v >= 0 && (printer.items & BIT(printer.v));
-    if (c->gpu) {
+    if (kernel->gpu) {
         threads_form(&printer, red, map || cols);
     } else {
         int64_t items = map    ? map_form(&printer)
                         : cols ? columns_form(&printer)
                                : rows_form(&printer);
         double per = work(&printer, red) / (double)(items ? items : 1);
-        set_items(c->group, items, per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
+        set_items(kernel->group, items,
+                  per >= GRAIN ? 1 : (int64_t)(GRAIN / per));
     }
     for (size_t i = 0; i < vec_len(printer.ext); i++)
-        add_arg(c->group, c->arena, storage((Node *)printer.ext[i]));
+        add_arg(kernel->group, kernel->arena, storage((Node *)printer.ext[i]));
     prologue(&printer, &all);
     putn(&all, printer.text.s, printer.text.len);
     put(&all, "}\n");
-    set_text(c->group, c->arena, all.s);
+    set_text(kernel->group, kernel->arena, all.s);
     set_cost(&printer);
 }

@@ -217,16 +217,16 @@ static int reads_once(KernelPrinter *printer, Expr *const *red)
 static int team_of_row(KernelPrinter *printer, int beside, int *strips)
 {
     enum { MOSTSTRIPS = 4, MOSTLANES = 32, WARP = 32 };
-    const Loop *l = &printer->kernel->loop[printer->v];
+    const Loop *loop = &printer->kernel->loop[printer->v];
     int w = wide_width(printer, printer->v);
-    int64_t pieces = l->extent->v / w;
+    int64_t pieces = loop->extent->v / w;
 
     *strips = 1;
     if (pieces <= WARP)
         return power_of_two(pieces, WARP);
     for (int s = 1; s <= MOSTSTRIPS && s * w <= MOSTLANES; s++)
-        if ((s == 1 || (beside < 0 && !l->map)) && pieces % (s * WARP) == 0 &&
-            pieces / s <= MOSTTEAM) {
+        if ((s == 1 || (beside < 0 && !loop->map)) &&
+            pieces % (s * WARP) == 0 && pieces / s <= MOSTTEAM) {
             *strips = s;
             return (int)(pieces / s);
         }
@@ -266,9 +266,9 @@ static int can_hold(KernelPrinter *printer, Expr *const *red, uint64_t row,
     return team && (team <= 32 || !reads_once(printer, red));
 }
 
-static int needs_sum(KernelPrinter *printer, Expr *e)
+static int needs_sum(KernelPrinter *printer, Expr *expr)
 {
-    Expr **x = nest_reached(printer, &e, 1);
+    Expr **x = nest_reached(printer, &expr, 1);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xred)
@@ -278,7 +278,7 @@ static int needs_sum(KernelPrinter *printer, Expr *e)
 
 /* Sums over all of the row, and results of it that need none of them: all are
  * made on one way along it, and nothing is held, where a team would be large
- * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/s). */
+ * (three rows of 14336 in and two out, on an H200: 2.0 to 2.85 TB/store). */
 static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
 {
     int results = 0;
@@ -287,10 +287,11 @@ static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
         if (red[i]->K != row || needs_sum(printer, red[i]->arg[0]))
             return 0;
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
-        const Store *s = &printer->kernel->st[i];
-        if (!(s->loops & ~printer->items))
+        const Store *store = &printer->kernel->st[i];
+        if (!(store->loops & ~printer->items))
             continue;
-        if (s->loops != (printer->items | row) || needs_sum(printer, s->val))
+        if (store->loops != (printer->items | row) ||
+            needs_sum(printer, store->val))
             return 0;
         results++;
     }
@@ -336,13 +337,14 @@ static int reads_one(KernelPrinter *printer)
     const Expr *one = NULL;
 
     for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
-        const Expr *e = printer->kernel->ex[i];
-        if (!e->seen || e->kind != Xload || !(e->deps & ~printer->items))
+        const Expr *expr = printer->kernel->ex[i];
+        if (!expr->seen || expr->kind != Xload ||
+            !(expr->deps & ~printer->items))
             continue;
-        if (dtypes[e->buf->dt].bytes > 4 ||
-            (one && (one->buf != e->buf || one->lin != e->lin)))
+        if (dtypes[expr->buf->dt].bytes > 4 ||
+            (one && (one->buf != expr->buf || one->lin != expr->lin)))
             return 0;
-        one = e;
+        one = expr;
     }
     return one != NULL;
 }

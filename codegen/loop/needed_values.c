@@ -2,49 +2,50 @@
  * text is being written. */
 #include "loop.h"
 
-int nest_inline(const Expr *e)
+int nest_inline(const Expr *expr)
 {
-    return e->kind == Xnum || e->kind == Xint || e->kind == Xkey ||
-           e->kind == Xlin;
+    return expr->kind == Xnum || expr->kind == Xint || expr->kind == Xkey ||
+           expr->kind == Xlin;
 }
 
-static int is_cheap(const Expr *e)
+static int is_cheap(const Expr *expr)
 {
-    return nest_inline(e) || e->kind == Xload ||
-           (e->kind == Xexpr && e->na == 1 && is_cheap(e->arg[0]));
+    return nest_inline(expr) || expr->kind == Xload ||
+           (expr->kind == Xexpr && expr->na == 1 && is_cheap(expr->arg[0]));
 }
 
-/* The store of e that was done for this item, if its element can be named: one
- * element, not one for each lane where e is the same in all. */
-Store *nest_saved(KernelPrinter *printer, const Expr *e)
+/* The store of expr that was done for this item, if its element can be named:
+ * one element, not one for each lane where expr is the same in all. */
+Store *nest_saved(KernelPrinter *printer, const Expr *expr)
 {
-    if (is_cheap(e) || printer->flat)
+    if (is_cheap(expr) || printer->flat)
         return NULL;
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
         Store *s = &printer->kernel->st[i];
-        if (s->done && s->val == e && !(s->loops & ~printer->bound) &&
-            !(s->loops & printer->lane & ~e->deps) &&
+        if (s->done && s->val == expr && !(s->loops & ~printer->bound) &&
+            !(s->loops & printer->lane & ~expr->deps) &&
             !(printer->gpu && (s->flat || !(s->loops & ~printer->items))))
             return s;
     }
     return NULL;
 }
 
-static void reach(KernelPrinter *printer, Expr *e, Expr ***out)
+static void reach(KernelPrinter *printer, Expr *expr, Expr ***out)
 {
-    if (e->seen == printer->stamp || e->local)
+    if (expr->seen == printer->stamp || expr->local)
         return;
-    e->seen = printer->stamp;
-    if (!nest_saved(printer, e)) {
-        for (int i = 0; e->lin && i < e->lin->nt; i++)
-            if (e->lin->term[i].var >= MAXLOOP)
+    expr->seen = printer->stamp;
+    if (!nest_saved(printer, expr)) {
+        for (int i = 0; expr->lin && i < expr->lin->nt; i++)
+            if (expr->lin->term[i].var >= MAXLOOP)
                 reach(printer,
-                      printer->kernel->ex[e->lin->term[i].var - MAXLOOP], out);
-        for (int i = 0; i < e->na; i++)
-            if (e->arg[i])
-                reach(printer, e->arg[i], out);
+                      printer->kernel->ex[expr->lin->term[i].var - MAXLOOP],
+                      out);
+        for (int i = 0; i < expr->na; i++)
+            if (expr->arg[i])
+                reach(printer, expr->arg[i], out);
     }
-    vec_push(printer->arena, *out, e);
+    vec_push(printer->arena, *out, expr);
 }
 
 /* Values not at hand that the roots need, operands first. */
@@ -65,10 +66,10 @@ Expr **nest_pending(KernelPrinter *printer, Expr *const *root, int nroot,
     Expr **all = nest_reached(printer, root, nroot), **out = NULL;
 
     for (size_t i = 0; i < vec_len(all); i++) {
-        Expr *e = all[i];
-        if (e->kind == Xred && !nest_saved(printer, e) && !(e->deps & ~open) &&
-            (e->deps & with) == with)
-            vec_push(printer->arena, out, e);
+        Expr *expr = all[i];
+        if (expr->kind == Xred && !nest_saved(printer, expr) &&
+            !(expr->deps & ~open) && (expr->deps & with) == with)
+            vec_push(printer->arena, out, expr);
     }
     return out;
 }

@@ -20,68 +20,71 @@ typedef struct Renaming {
     Expr **made;       /* by id */
 } Renaming;
 
-static Expr *renamed(Renaming *r, Expr *e);
+static Expr *renamed(Renaming *renaming, Expr *expr);
 
-static const AffineExpr *renamed_lin(Renaming *r, const AffineExpr *l)
+static const AffineExpr *renamed_lin(Renaming *renaming,
+                                     const AffineExpr *affine)
 {
-    LoopKernel *c = r->n->kernel;
+    LoopKernel *kernel = renaming->n->kernel;
 
-    if (!l || !(lin_deps(c, l) & r->from))
-        return l;
-    Term *t = alloc(r->n->arena, ((size_t)l->nt + 1) * sizeof *t);
-    for (int i = 0; i < l->nt; i++) {
-        t[i] = l->term[i];
+    if (!affine || !(lin_deps(kernel, affine) & renaming->from))
+        return affine;
+    Term *t = alloc(renaming->n->arena, ((size_t)affine->nt + 1) * sizeof *t);
+    for (int i = 0; i < affine->nt; i++) {
+        t[i] = affine->term[i];
         if (t[i].var >= MAXLOOP)
-            t[i].var = MAXLOOP + renamed(r, c->ex[t[i].var - MAXLOOP])->id;
-        else if (r->from & BIT(t[i].var))
-            t[i].var = r->loop[t[i].var];
+            t[i].var =
+                MAXLOOP + renamed(renaming, kernel->ex[t[i].var - MAXLOOP])->id;
+        else if (renaming->from & BIT(t[i].var))
+            t[i].var = renaming->loop[t[i].var];
     }
-    return lin_make(c->pool, l->off, l->hasoff, t, l->nt);
+    return lin_make(kernel->pool, affine->off, affine->hasoff, t, affine->nt);
 }
 
-/* e over the other loops; e itself where it depends on none of them. */
-static Expr *renamed(Renaming *r, Expr *e)
+/* expr over the other loops; expr itself where it depends on none of them. */
+static Expr *renamed(Renaming *renaming, Expr *expr)
 {
-    if (!(e->deps & r->from))
-        return e;
-    if (e->kind == Xred && (e->K & r->to))
+    if (!(expr->deps & renaming->from))
+        return expr;
+    if (expr->kind == Xred && (expr->K & renaming->to))
         die("a sum inside has the loop that is to be another's");
-    if (r->made[e->id])
-        return r->made[e->id];
-    Expr x = *e;
+    if (renaming->made[expr->id])
+        return renaming->made[expr->id];
+    Expr x = *expr;
     x.local = x.array = 0;
-    x.lin = renamed_lin(r, e->lin);
-    for (int i = 0; i < e->na; i++)
-        x.arg[i] = e->arg[i] ? renamed(r, e->arg[i]) : NULL;
-    return r->made[e->id] = ex_make(r->n->kernel, &x);
+    x.lin = renamed_lin(renaming, expr->lin);
+    for (int i = 0; i < expr->na; i++)
+        x.arg[i] = expr->arg[i] ? renamed(renaming, expr->arg[i]) : NULL;
+    return renaming->made[expr->id] = ex_make(renaming->n->kernel, &x);
 }
 
 /* A loop like u that is not among those in use. */
 static int other_loop(KernelPrinter *printer, int u, uint64_t used)
 {
-    LoopKernel *c = printer->kernel;
+    LoopKernel *kernel = printer->kernel;
 
     while (used & BIT(u)) {
-        if (!c->loop[u].other) {
-            if (c->nloop == MAXLOOP)
+        if (!kernel->loop[u].other) {
+            if (kernel->nloop == MAXLOOP)
                 die("a kernel of more than %d loops", MAXLOOP);
-            c->loop[c->nloop] = c->loop[u];
-            c->loop[c->nloop].other = 0;
-            c->loop[u].other = c->nloop;
-            printer->order[printer->norder++] = c->nloop++;
+            kernel->loop[kernel->nloop] = kernel->loop[u];
+            kernel->loop[kernel->nloop].other = 0;
+            kernel->loop[u].other = kernel->nloop;
+            printer->order[printer->norder++] = kernel->nloop++;
         }
-        u = c->loop[u].other;
+        u = kernel->loop[u].other;
     }
     return u;
 }
 
-/* Gives the sum s other loops in place of those that are open: 1 if any is. A
- * loop whose elements a team holds is open to all sums over it (map_gpu.c). */
-static int set_apart(KernelPrinter *printer, Expr *s)
+/* Gives the sum expr other loops in place of those that are open: 1 if any is.
+ * A loop whose elements a team holds is open to all sums over it (map_gpu.c).
+ * */
+static int set_apart(KernelPrinter *printer, Expr *expr)
 {
     Renaming r = { .n = printer,
-                   .from = s->K & printer->bound & ~printer->row };
-    uint64_t used = printer->bound | s->K | s->arg[0]->deps;
+                   .from = expr->K & printer->bound & ~printer->row };
+    uint64_t used = printer->bound | expr->K | expr->arg[0]->deps;
 
     if (!r.from)
         return 0;
@@ -95,8 +98,8 @@ static int set_apart(KernelPrinter *printer, Expr *s)
         used |= BIT(r.loop[u]);
         r.to |= BIT(r.loop[u]);
     }
-    s->arg[0] = renamed(&r, s->arg[0]);
-    s->K = (s->K & ~r.from) | r.to;
+    expr->arg[0] = renamed(&r, expr->arg[0]);
+    expr->K = (expr->K & ~r.from) | r.to;
     return 1;
 }
 

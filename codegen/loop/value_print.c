@@ -17,39 +17,39 @@ void nest_line(KernelPrinter *printer, const char *fmt, ...)
 
 /* ---- arguments ----------------------------------------------------------- */
 
-int nest_size(KernelPrinter *printer, const SizeProduct *m)
+int nest_size(KernelPrinter *printer, const SizeProduct *product)
 {
     for (size_t i = 0; i < vec_len(printer->size); i++)
-        if (printer->size[i] == m)
+        if (printer->size[i] == product)
             return printer->sizeat[i];
-    int at = add_size(printer->group, printer->arena, m->v);
-    vec_push(printer->arena, printer->size, m);
+    int at = add_size(printer->group, printer->arena, product->v);
+    vec_push(printer->arena, printer->size, product);
     vec_push(printer->arena, printer->sizeat, at);
     return at;
 }
 
-static int int_of_off(KernelPrinter *printer, const AffineExpr *l)
+static int int_of_off(KernelPrinter *printer, const AffineExpr *affine)
 {
     for (size_t i = 0; i < vec_len(printer->off); i++)
-        if (!memcmp(&printer->off[i]->off, &l->off, sizeof l->off))
+        if (!memcmp(&printer->off[i]->off, &affine->off, sizeof affine->off))
             return printer->offat[i];
-    int at = add_int(printer->group, printer->arena, l->off);
-    vec_push(printer->arena, printer->off, l);
+    int at = add_int(printer->group, printer->arena, affine->off);
+    vec_push(printer->arena, printer->off, affine);
     vec_push(printer->arena, printer->offat, at);
     return at;
 }
 
-static int int_of_ex(KernelPrinter *printer, Expr *e)
+static int int_of_ex(KernelPrinter *printer, Expr *expr)
 {
     for (size_t i = 0; i < vec_len(printer->num); i++)
-        if (printer->num[i] == e)
+        if (printer->num[i] == expr)
             return printer->numat[i];
-    WordType type = e->kind == Xnum   ? WORDreal
-                    : e->kind == Xkey ? WORDkey
-                                      : WORDint;
-    int at =
-        add_word(printer->group, printer->arena, (Word){ type, e->iv, e->f });
-    vec_push(printer->arena, printer->num, e);
+    WordType type = expr->kind == Xnum   ? WORDreal
+                    : expr->kind == Xkey ? WORDkey
+                                         : WORDint;
+    int at = add_word(printer->group, printer->arena,
+                      (Word){ type, expr->iv, expr->f });
+    vec_push(printer->arena, printer->num, expr);
     vec_push(printer->arena, printer->numat, at);
     return at;
 }
@@ -88,46 +88,46 @@ static int plain_number(double f)
     return a == 0 || a == 0.5 || a == 1 || a == 2 || a == 3 || a == 4;
 }
 
-static const char *number(KernelPrinter *printer, Expr *e)
+static const char *number(KernelPrinter *printer, Expr *expr)
 {
-    const char *s = e->dt == Df32 ? "f" : "";
+    const char *s = expr->dt == Df32 ? "f" : "";
 
-    if (e->dt == Di32 || e->dt == Di64)
-        return plain_number(e->f) && e->f == floor(e->f)
-                   ? strf(printer->arena, e->f < 0 ? "(%g)" : "%g", e->f)
-                   : strf(printer->arena, "(%s)c%d", dtypes[e->dt].compute,
-                          int_of_ex(printer, e));
-    if (isinf(e->f))
-        return e->f < 0 ? "(-INFINITY)" : "INFINITY";
-    if (plain_number(e->f))
-        return strf(printer->arena, signbit(e->f) ? "(%.1f%s)" : "%.1f%s", e->f,
-                    s);
-    return strf(printer->arena, e->dt == Df32 ? "(float)c%d" : "c%d",
-                int_of_ex(printer, e));
+    if (expr->dt == Di32 || expr->dt == Di64)
+        return plain_number(expr->f) && expr->f == floor(expr->f)
+                   ? strf(printer->arena, expr->f < 0 ? "(%g)" : "%g", expr->f)
+                   : strf(printer->arena, "(%s)c%d", dtypes[expr->dt].compute,
+                          int_of_ex(printer, expr));
+    if (isinf(expr->f))
+        return expr->f < 0 ? "(-INFINITY)" : "INFINITY";
+    if (plain_number(expr->f))
+        return strf(printer->arena, signbit(expr->f) ? "(%.1f%s)" : "%.1f%s",
+                    expr->f, s);
+    return strf(printer->arena, expr->dt == Df32 ? "(float)c%d" : "c%d",
+                int_of_ex(printer, expr));
 }
 
 /* How a value that is at hand is written. */
-const char *nest_ref(KernelPrinter *printer, Expr *e)
+const char *nest_ref(KernelPrinter *printer, Expr *expr)
 {
-    switch (e->kind) {
-    case Xnum: return number(printer, e);
+    switch (expr->kind) {
+    case Xnum: return number(printer, expr);
     case Xkey:
-    case Xint: return strf(printer->arena, "n%d", int_of_ex(printer, e));
+    case Xint: return strf(printer->arena, "n%d", int_of_ex(printer, expr));
     case Xlin:
-        return e->dt == Di64
-                   ? strf(printer->arena, "(%s)", nest_lin(printer, e->lin))
+        return expr->dt == Di64
+                   ? strf(printer->arena, "(%s)", nest_lin(printer, expr->lin))
                    : strf(printer->arena, "(int32_t)(%s)",
-                          nest_lin(printer, e->lin));
+                          nest_lin(printer, expr->lin));
     default: break;
     }
-    if (!e->local)
+    if (!expr->local)
         die("a value is used before it is computed");
-    if (e->array && printer->gpu)
-        return strf(printer->arena, "t%d[l]", e->local);
-    if (e->array)
-        return strf(printer->arena, "t%d[i%d - v%d]", e->local, e->array - 1,
-                    e->array - 1);
-    return strf(printer->arena, "t%d", e->local);
+    if (expr->array && printer->gpu)
+        return strf(printer->arena, "t%d[l]", expr->local);
+    if (expr->array)
+        return strf(printer->arena, "t%d[i%d - v%d]", expr->local,
+                    expr->array - 1, expr->array - 1);
+    return strf(printer->arena, "t%d", expr->local);
 }
 
 /* Its index; of a loop whose elements are a thread's lanes, that of lane l, or
@@ -151,28 +151,28 @@ static const char *loop_text(KernelPrinter *printer, int u)
                : strf(printer->arena, "(v%d + l)", u);
 }
 
-static const char *term_text(KernelPrinter *printer, const Term *t)
+static const char *term_text(KernelPrinter *printer, const Term *term)
 {
     const char *v =
-        t->var < MAXLOOP
-            ? loop_text(printer, t->var)
-            : nest_ref(printer, printer->kernel->ex[t->var - MAXLOOP]);
+        term->var < MAXLOOP
+            ? loop_text(printer, term->var)
+            : nest_ref(printer, printer->kernel->ex[term->var - MAXLOOP]);
 
-    return t->k->n
-               ? strf(printer->arena, "%s * n%d", v, nest_size(printer, t->k))
-               : v;
+    return term->k->n ? strf(printer->arena, "%s * n%d", v,
+                             nest_size(printer, term->k))
+                      : v;
 }
 
-const char *nest_lin(KernelPrinter *printer, const AffineExpr *l)
+const char *nest_lin(KernelPrinter *printer, const AffineExpr *affine)
 {
     const char *s = "";
 
-    for (int i = 0; i < l->nt; i++)
+    for (int i = 0; i < affine->nt; i++)
         s = strf(printer->arena, "%s%s%s", s, *s ? " + " : "",
-                 term_text(printer, &l->term[i]));
-    if (l->hasoff)
+                 term_text(printer, &affine->term[i]));
+    if (affine->hasoff)
         s = strf(printer->arena, "%s%sn%d", s, *s ? " + " : "",
-                 int_of_off(printer, l));
+                 int_of_off(printer, affine));
     return *s ? s : "0";
 }
 
@@ -189,49 +189,50 @@ const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at)
     return text_load(printer->arena, buf->dt, nest_element(printer, buf, at));
 }
 
-static const char *operand(KernelPrinter *printer, const Expr *e, int i)
+static const char *operand(KernelPrinter *printer, const Expr *expr, int i)
 {
-    const char *s = nest_ref(printer, e->arg[i]);
+    const char *s = nest_ref(printer, expr->arg[i]);
 
-    if (e->arg[i]->dt == e->dt || (e->raw >> i & 1))
+    if (expr->arg[i]->dt == expr->dt || (expr->raw >> i & 1))
         return s;
-    return strf(printer->arena, "(%s)%s", dtypes[e->dt].compute, s);
+    return strf(printer->arena, "(%s)%s", dtypes[expr->dt].compute, s);
 }
 
-static int is_rounded(const Expr *e)
+static int is_rounded(const Expr *expr)
 {
-    return e->kind == Xload && dtypes[e->buf->dt].kind == 'f' &&
-           dtypes[e->buf->dt].bytes <= 2;
+    return expr->kind == Xload && dtypes[expr->buf->dt].kind == 'f' &&
+           dtypes[expr->buf->dt].bytes <= 2;
 }
 
 /* An exponent that has an error of 2^-9 where it comes from, alone or less
  * something, gets no more than a GPU's own instruction: a quarter of those that
  * round well, of which a row of logits has two an element. */
-const char *nest_exp(const KernelPrinter *printer, const Expr *e)
+const char *nest_exp(const KernelPrinter *printer, const Expr *expr)
 {
-    const Expr *x = e->arg[0];
+    const Expr *x = expr->arg[0];
 
     if (x->kind == Xexpr && x->of == optab[Osub].expr)
         x = x->arg[0];
-    return printer->gpu && e->dt == Df32 && is_rounded(x) ? "exp_near_f32"
-                                                          : "exp_f32";
+    return printer->gpu && expr->dt == Df32 && is_rounded(x) ? "exp_near_f32"
+                                                             : "exp_f32";
 }
 
-const char *nest_value(KernelPrinter *printer, Expr *e)
+const char *nest_value(KernelPrinter *printer, Expr *expr)
 {
     const char *arg[SCALARIN];
     Text out = { .arena = printer->arena };
 
-    if (e->kind == Xload) {
-        const char *s = nest_load(printer, e->buf, e->lin);
-        return e->arg[0] ? strf(printer->arena, "%s ? %s : 0",
-                                nest_ref(printer, e->arg[0]), s)
-                         : s;
+    if (expr->kind == Xload) {
+        const char *s = nest_load(printer, expr->buf, expr->lin);
+        return expr->arg[0] ? strf(printer->arena, "%s ? %s : 0",
+                                   nest_ref(printer, expr->arg[0]), s)
+                            : s;
     }
-    for (int i = 0; i < e->na; i++)
-        arg[i] = operand(printer, e, i);
-    if (e->of == optab[Oexp].expr && e->calls == Df32)
-        return strf(printer->arena, "%s(%s)", nest_exp(printer, e), arg[0]);
-    put_scalar(&out, e->of, &(ScalarNames){ .operand = arg, .dt = e->calls });
+    for (int i = 0; i < expr->na; i++)
+        arg[i] = operand(printer, expr, i);
+    if (expr->of == optab[Oexp].expr && expr->calls == Df32)
+        return strf(printer->arena, "%s(%s)", nest_exp(printer, expr), arg[0]);
+    put_scalar(&out, expr->of,
+               &(ScalarNames){ .operand = arg, .dt = expr->calls });
     return out.s;
 }

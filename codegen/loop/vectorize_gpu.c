@@ -5,32 +5,32 @@
 
 #include <string.h>
 
-static void wide_need(KernelPrinter *n, Expr *const *root, int nroot);
+static void wide_need(KernelPrinter *printer, Expr *const *root, int nroot);
 
 enum { UNROLL = 4, UNROLLED = 8 };
 
 /* ---- loops inside an item ------------------------------------------------ */
 
-static void open_loop(KernelPrinter *printer, int u, int innermost, Braces *s)
+static void open_loop(KernelPrinter *printer, int u, int innermost, Braces *out)
 {
-    const Loop *l = &printer->kernel->loop[u];
+    const Loop *loop = &printer->kernel->loop[u];
     const char *first = "0", *by = "1";
 
     if (u == printer->shared)
         first = "group", by = strf(printer->arena, "%d", printer->groups);
     if (innermost)
         nest_line(printer, "#pragma unroll %d",
-                  l->map                     ? 1
-                  : l->extent->v <= UNROLLED ? UNROLLED
-                                             : UNROLL);
+                  loop->map                     ? 1
+                  : loop->extent->v <= UNROLLED ? UNROLLED
+                                                : UNROLL);
     nest_line(printer, "for (ix i%d = %s; i%d < %s; i%d += %s) {", u, first, u,
               nest_limit(printer, u), u, by);
-    *s = nest_enter(printer, BIT(u));
+    *out = nest_enter(printer, BIT(u));
 }
 
 /* One after another, each with what can be computed in it. */
-static int open_loops(KernelPrinter *printer, uint64_t K, const LoopBody *b,
-                      Braces *s)
+static int open_loops(KernelPrinter *printer, uint64_t K, const LoopBody *body,
+                      Braces *out)
 {
     int k = 0;
 
@@ -39,8 +39,8 @@ static int open_loops(KernelPrinter *printer, uint64_t K, const LoopBody *b,
         if (!(K & BIT(u)))
             continue;
         K &= ~BIT(u);
-        open_loop(printer, u, !K, &s[k++]);
-        wide_need(printer, b->root, b->nroot);
+        open_loop(printer, u, !K, &out[k++]);
+        wide_need(printer, body->root, body->nroot);
     }
     return k;
 }
@@ -92,11 +92,11 @@ static void soften(KernelPrinter *printer, const char *x)
 }
 
 /* What the innermost lines do: all that is needed, sums, stores. */
-static void innermost(KernelPrinter *printer, const LoopBody *b)
+static void innermost(KernelPrinter *printer, const LoopBody *body)
 {
-    wide_need(printer, b->root, b->nroot);
-    for (int i = 0; i < b->nacc; i++) {
-        Expr *r = b->acc[i];
+    wide_need(printer, body->root, body->nroot);
+    for (int i = 0; i < body->nacc; i++) {
+        Expr *r = body->acc[i];
         int along = (r->K & printer->lane) != 0, wide = wide_has(printer, r);
         const char *x = nest_ref(printer, r->arg[0]);
         if (r == printer->top) {
@@ -111,21 +111,21 @@ static void innermost(KernelPrinter *printer, const LoopBody *b)
             along || wide ? wide_each(printer) : "");
         nest_gather(printer, r, how, t, x);
     }
-    for (int i = 0; i < b->nst; i++)
-        wide_store(printer, b->st[i]);
+    for (int i = 0; i < body->nst; i++)
+        wide_store(printer, body->st[i]);
 }
 
-static void declare(KernelPrinter *printer, Expr *r)
+static void declare(KernelPrinter *printer, Expr *expr)
 {
-    const char *type = dtypes[r->dt].compute, *first = nest_first(r);
-    int wide = wide_has(printer, r), t = nest_local(printer, r);
+    const char *type = dtypes[expr->dt].compute, *first = nest_first(expr);
+    int wide = wide_has(printer, expr), t = nest_local(printer, expr);
 
     if (wide)
         nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
                   wide_count(printer), wide_each(printer), t, first);
     else
         nest_line(printer, "%s t%d = %s;", type, t, first);
-    r->array = wide;
+    expr->array = wide;
 }
 
 /* ---- loops dealt out to a team ------------------------------------------- */
@@ -139,8 +139,9 @@ typedef struct LoopSplit {
 static int sums_inside(KernelPrinter *printer, uint64_t K)
 {
     for (size_t i = 0; i < vec_len(printer->kernel->ex); i++) {
-        const Expr *e = printer->kernel->ex[i];
-        if (e->seen && e->kind == Xred && (e->K & K) && (e->deps & K))
+        const Expr *expr = printer->kernel->ex[i];
+        if (expr->seen && expr->kind == Xred && (expr->K & K) &&
+            (expr->deps & K))
             return 1;
     }
     return 0;
@@ -174,16 +175,17 @@ int64_t wide_pieces(KernelPrinter *printer, uint64_t K)
 
 /* Does it read what a pass before it has stored for the item? That was dealt
  * out along another loop, so other threads did: the team meets in between. */
-static void meet_team(KernelPrinter *printer, const LoopBody *b)
+static void meet_team(KernelPrinter *printer, const LoopBody *body)
 {
-    Expr **x = nest_reached(printer, b->root, b->nroot);
+    Expr **x = nest_reached(printer, body->root, body->nroot);
     int reads = 0;
 
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
-        const Store *s = &printer->kernel->st[i];
-        if (s->done && !s->seen && !s->flat && (s->loops & ~printer->items))
+        const Store *store = &printer->kernel->st[i];
+        if (store->done && !store->seen && !store->flat &&
+            (store->loops & ~printer->items))
             for (size_t k = 0; k < vec_len(x); k++)
-                reads |= x[k] == s->val;
+                reads |= x[k] == store->val;
     }
     if (!reads)
         return;
@@ -194,16 +196,16 @@ static void meet_team(KernelPrinter *printer, const LoopBody *b)
 }
 
 /* For find_inplace: this pass reads them. */
-static void note_reads(KernelPrinter *printer, const LoopBody *b)
+static void note_reads(KernelPrinter *printer, const LoopBody *body)
 {
-    Expr **x = nest_reached(printer, b->root, b->nroot);
+    Expr **x = nest_reached(printer, body->root, body->nroot);
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xload)
             x[i]->passes |= wide_pass(printer);
 }
 
-static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *b)
+static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
 {
     LoopSplit d = deal_of(printer, K);
     Braces s[MAXLOOP];
@@ -212,8 +214,8 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *b)
     uint64_t open = d.flat ? K : BIT(u);
 
     if (!d.flat)
-        meet_team(printer, b);
-    note_reads(printer, b);
+        meet_team(printer, body);
+    note_reads(printer, body);
     if (d.flat) {
         nest_line(printer, "for (ix f = lane; f < %lld; f += %d) {",
                   (long long)wide_pieces(printer, K), printer->team);
@@ -224,8 +226,8 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *b)
                     strf(printer->arena, "f / %lld", (long long)d.per));
         printer->depth--;
     } else {
-        ns = open_loops(printer, K & ~BIT(u), b, s);
-        nest_line(printer, "#pragma unroll %d", b->nst ? 1 : UNROLL);
+        ns = open_loops(printer, K & ~BIT(u), body, s);
+        nest_line(printer, "#pragma unroll %d", body->nst ? 1 : UNROLL);
         nest_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name,
                   w, name, nest_limit(printer, u), name, printer->team * w);
     }
@@ -233,11 +235,11 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *b)
     wide_open(printer, u, w, -1);
     printer->own = 1;
     printer->flat = d.flat;
-    innermost(printer, b);
+    innermost(printer, body);
     printer->apart |= wide_pass(printer);
     printer->passes++;
-    for (int i = 0; i < b->nst; i++)
-        b->st[i]->flat = d.flat;
+    for (int i = 0; i < body->nst; i++)
+        body->st[i]->flat = d.flat;
     printer->flat = printer->own = 0;
     printer->lane = 0;
     printer->width = printer->beside = 1;
@@ -247,39 +249,40 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *b)
 /* ---- reductions ---------------------------------------------------------- */
 
 /* Its rounding depends on the order of what is added. */
-static int is_rounded_sum(const Expr *e)
+static int is_rounded_sum(const Expr *expr)
 {
-    return e->kind == Xred && e->op == Osum && (e->dt == Df32 || e->dt == Df64);
+    return expr->kind == Xred && expr->op == Osum &&
+           (expr->dt == Df32 || expr->dt == Df64);
 }
 
-static void note_order(KernelPrinter *printer, Expr *r, SumOrder order)
+static void note_order(KernelPrinter *printer, Expr *expr, SumOrder order)
 {
-    if (!is_rounded_sum(r))
+    if (!is_rounded_sum(expr))
         return;
-    printer->kernel->uneven |= r->summed && r->summed != (int)order;
-    r->summed = (int)order;
+    printer->kernel->uneven |= expr->summed && expr->summed != (int)order;
+    expr->summed = (int)order;
 }
 
 /* Threads of an item meet where they add up, and only there: a sum of what each
  * has of a held row is its own. */
-static void fold(KernelPrinter *printer, Expr *r)
+static void fold(KernelPrinter *printer, Expr *expr)
 {
-    const char *op = optab[r->op].name;
-    int team = !printer->own && (!printer->lane || (r->K & printer->lane));
-    int group = printer->shared >= 0 && (r->K & BIT(printer->shared));
+    const char *op = optab[expr->op].name;
+    int team = !printer->own && (!printer->lane || (expr->K & printer->lane));
+    int group = printer->shared >= 0 && (expr->K & BIT(printer->shared));
 
-    note_order(printer, r,
-               r == printer->soft          ? SUMscaled
+    note_order(printer, expr,
+               expr == printer->soft       ? SUMscaled
                : team && printer->team > 1 ? SUMteam
                                            : SUMthread);
     if (team)
-        nest_line(printer, "t%d = team_%s<%d>(t%d);", r->local, op,
-                  printer->team, r->local);
+        nest_line(printer, "t%d = team_%s<%d>(t%d);", expr->local, op,
+                  printer->team, expr->local);
     else if (group)
         nest_line(printer, "%st%d%s = group_%s<%d, %d>(t%d%s);",
-                  r->array ? wide_each(printer) : "", r->local,
-                  r->array ? "[l]" : "", op, printer->team, printer->groups,
-                  r->local, r->array ? "[l]" : "");
+                  expr->array ? wide_each(printer) : "", expr->local,
+                  expr->array ? "[l]" : "", op, printer->team, printer->groups,
+                  expr->local, expr->array ? "[l]" : "");
     if (team || group)
         printer->apart = 0;
 }
@@ -299,13 +302,13 @@ static void fold_softened(KernelPrinter *printer)
 
 /* What is stored on the only way along a row, as it comes: it may lie where an
  * operand lay. */
-static void stream(KernelPrinter *printer, uint64_t K, LoopBody *b)
+static void stream(KernelPrinter *printer, uint64_t K, LoopBody *body)
 {
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {
-        Store *s = &printer->kernel->st[i];
-        if (s->done || s->loops != (printer->items | K))
+        Store *store = &printer->kernel->st[i];
+        if (store->done || store->loops != (printer->items | K))
             continue;
-        nest_add_store(printer, b, s);
+        nest_add_store(printer, body, store);
     }
 }
 
@@ -357,13 +360,13 @@ static void wide_need(KernelPrinter *printer, Expr *const *root, int nroot)
     nest_walk(printer, root, nroot, wide_compute, pass);
 }
 
-static int is_plain(const Expr *e)
+static int is_plain(const Expr *expr)
 {
     int k = 0;
 
-    while (k < e->lin->nt && e->lin->term[k].var < MAXLOOP)
+    while (k < expr->lin->nt && expr->lin->term[k].var < MAXLOOP)
         k++;
-    return k == e->lin->nt && !e->arg[0];
+    return k == expr->lin->nt && !expr->arg[0];
 }
 
 /* What is read of a held row, and numbers of an item that need no sum of it,
@@ -379,25 +382,26 @@ static void need_early(KernelPrinter *printer, Expr **all)
             !(x[i]->deps & ~printer->bound) && is_plain(x[i]))
             wide_compute(printer, x[i]);
     for (size_t i = 0; i < vec_len(x); i++) {
-        Expr *e = x[i];
-        const AffineExpr *l = e->lin;
-        late[e->id] = e->kind == Xred || wide_has(printer, e) ||
-                      (e->deps & ~printer->bound) || nest_saved(printer, e);
-        for (int k = 0; k < e->na; k++)
-            late[e->id] |= e->arg[k] && late[e->arg[k]->id];
-        for (int k = 0; l && k < l->nt; k++)
-            late[e->id] |=
-                l->term[k].var >= MAXLOOP && late[l->term[k].var - MAXLOOP];
-        if (!late[e->id])
-            wide_compute(printer, e);
+        Expr *expr = x[i];
+        const AffineExpr *affine = expr->lin;
+        late[expr->id] = expr->kind == Xred || wide_has(printer, expr) ||
+                         (expr->deps & ~printer->bound) ||
+                         nest_saved(printer, expr);
+        for (int k = 0; k < expr->na; k++)
+            late[expr->id] |= expr->arg[k] && late[expr->arg[k]->id];
+        for (int k = 0; affine && k < affine->nt; k++)
+            late[expr->id] |= affine->term[k].var >= MAXLOOP &&
+                              late[affine->term[k].var - MAXLOOP];
+        if (!late[expr->id])
+            wide_compute(printer, expr);
     }
 }
 
 /* Of a stage's loops K, those that sums depend on which it needs. */
 static uint64_t loops_of_sums(KernelPrinter *printer, uint64_t K,
-                              const LoopBody *b)
+                              const LoopBody *body)
 {
-    Expr **x = nest_reached(printer, b->root, b->nroot);
+    Expr **x = nest_reached(printer, body->root, body->nroot);
     uint64_t m = 0;
 
     for (size_t i = 0; i < vec_len(x); i++)
@@ -409,36 +413,36 @@ static uint64_t loops_of_sums(KernelPrinter *printer, uint64_t K,
 /* A stage of which the team makes the sums together: all of its threads are at
  * the same element of the loops `each`. */
 static void together(KernelPrinter *printer, uint64_t K, uint64_t each,
-                     const LoopBody *b)
+                     const LoopBody *body)
 {
     Braces s[MAXLOOP];
 
-    meet_team(printer, b);
-    int ns = open_loops(printer, each, b, s);
+    meet_team(printer, body);
+    int ns = open_loops(printer, each, body, s);
     if (K & ~each)
-        dealt(printer, K & ~each, b);
+        dealt(printer, K & ~each, body);
     else
-        innermost(printer, b);
+        innermost(printer, body);
     nest_leave_all(printer, s, ns);
     printer->passes++;
 }
 
 /* What is left of a stage is its loops K. */
-static void stage(KernelPrinter *printer, uint64_t K, const LoopBody *b)
+static void stage(KernelPrinter *printer, uint64_t K, const LoopBody *body)
 {
     int team = K && !printer->own && !printer->lane;
     uint64_t each = 0;
     Braces s[MAXLOOP];
 
     if (team && printer->kernel->form == STAGEtogether)
-        each = loops_of_sums(printer, K, b);
+        each = loops_of_sums(printer, K, body);
     if (each) {
-        together(printer, K, each, b);
+        together(printer, K, each, body);
     } else if (team) {
-        dealt(printer, K, b);
+        dealt(printer, K, body);
     } else {
-        int ns = open_loops(printer, K, b, s);
-        innermost(printer, b);
+        int ns = open_loops(printer, K, body, s);
+        innermost(printer, body);
         nest_leave_all(printer, s, ns);
     }
 }

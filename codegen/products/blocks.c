@@ -21,12 +21,12 @@ static int64_t blocks_along(int64_t n)
 
 /* Weights: all they have, in the orders that are read. Rows: those that the map
  * says there are, which may begin somewhere in a stack. */
-static void put_kernel(Text *t, const Graph *g, const Node *n, int lies,
+static void put_kernel(Text *out, const Graph *g, const Node *n, int lies,
                        int turned)
 {
-    put(t, "extern \"C\" __global__ void __launch_bounds__(%d)\n", THREADS);
+    put(out, "extern \"C\" __global__ void __launch_bounds__(%d)\n", THREADS);
     if (n->nin == 1) {
-        put(t,
+        put(out,
             "@(const uint16_t *w%s%s)\n{\n    quantize_square<%d, %d>(w, "
             "%s, %s);\n}\n",
             lies ? ", uint8_t *q, float *s" : "",
@@ -35,19 +35,23 @@ static void put_kernel(Text *t, const Graph *g, const Node *n, int lies,
         return;
     }
     long long experts = map_layout(g, n->in[1]).experts;
-    put(t, "@(const uint16_t *x, uint8_t *q, float *s, const int32_t *off)\n"
-           "{\n    quantize_rows(x");
+    put(out, "@(const uint16_t *x, uint8_t *q, float *s, const int32_t *off)\n"
+             "{\n    quantize_rows(x");
     if (storage(n->in[0])->stash)
-        put(t, " + (int64_t)off[%lld] * Q", experts + 1);
-    put(t, ", q, s, off[%lld]);\n}\n", experts);
+        put(out, " + (int64_t)off[%lld] * Q", experts + 1);
+    put(out, ", q, s, off[%lld]);\n}\n", experts);
 }
 
-void blocks_lower_cuda(Graph *g, Group *k, Arena *a)
+void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->node[0], *x = n->in[0], *map = n->nin > 1 ? n->in[1] : NULL;
-    Node *arg[6] = {
-        x, part_of(k, 0), part_of(k, 1), part_of(k, 2), part_of(k, 3), map
-    };
+    Node *n = group->node[0], *x = n->in[0],
+         *map = n->nin > 1 ? n->in[1] : NULL;
+    Node *arg[6] = { x,
+                     part_of(group, 0),
+                     part_of(group, 1),
+                     part_of(group, 2),
+                     part_of(group, 3),
+                     map };
     int last = x->nd - 1;
     int64_t p = local_n(g, x, last - 1), q = local_n(g, x, last);
     int64_t blocks = blocks_along(q) * (map ? p : blocks_along(p));
@@ -56,16 +60,16 @@ void blocks_lower_cuda(Graph *g, Group *k, Arena *a)
 
     for (int i = 0; i < 6; i++)
         if (arg[i])
-            vec_push(a, k->arg, storage(arg[i]));
-    k->narg = (int)vec_len(k->arg);
-    k->maystore = 1;
-    k->instr.kind = Ikernel;
+            vec_push(a, group->arg, storage(arg[i]));
+    group->narg = (int)vec_len(group->arg);
+    group->maystore = 1;
+    group->instr.kind = Ikernel;
     put(&t, "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n%s",
         (long long)p, (long long)q, ATONCE, blocks_pre);
     put_kernel(&t, g, n, arg[1] != NULL, arg[3] != NULL);
-    set_text_named(k, a, t.s);
-    set_label(k, a, n);
-    cuda_set_launch(k, a,
+    set_text_named(group, a, t.s);
+    set_label(group, a, n);
+    cuda_set_launch(group, a,
                     (Launch){ .items = map ? (blocks + turn - 1) / turn
                                            : local_n(g, x, 0) * blocks,
                               .threads = THREADS });

@@ -3,44 +3,45 @@
 #include "products.h"
 
 /* The group stores the product, or the accumulator it adds to. */
-static int is_accum(const Group *k)
+static int is_accum(const Group *group)
 {
-    return k->out[0]->op == Oaccum;
+    return group->out[0]->op == Oaccum;
 }
 
-static void set_args(Group *k, Arena *a, Node *const *n, int count)
+static void set_args(Group *group, Arena *a, Node *const *n, int count)
 {
-    k->narg = 0;
+    group->narg = 0;
     for (int i = 0; i < count; i++) {
-        vec_push(a, k->arg, n[i] ? storage(n[i]) : NULL);
-        vec_push(a, k->view, n[i]);
-        k->narg++;
+        vec_push(a, group->arg, n[i] ? storage(n[i]) : NULL);
+        vec_push(a, group->view, n[i]);
+        group->narg++;
     }
 }
 
-static void set_cost(const Graph *g, Group *k, const Node *product)
+static void set_cost(const Graph *g, Group *group, const Node *product)
 {
-    k->instr.flops = cost_of(g, product).flops;
-    for (int i = 0; i < k->narg; i++)
-        if (k->arg[i])
-            k->instr.bytes += (double)local_bytes(g, k->arg[i]);
+    group->instr.flops = cost_of(g, product).flops;
+    for (int i = 0; i < group->narg; i++)
+        if (group->arg[i])
+            group->instr.bytes += (double)local_bytes(g, group->arg[i]);
 }
 
 /* Libraries multiply bf16 at full speed in rows of whole 16-byte pieces. */
-static ProductPath path_of(const GemmArgs *v)
+static ProductPath path_of(const GemmArgs *args)
 {
-    int64_t in = v->lda | v->ldb, out = v->ldc * dtypes[v->out].bytes;
+    int64_t in = args->lda | args->ldb,
+            out = args->ldc * dtypes[args->out].bytes;
 
-    for (int i = 0; i < v->batch.n; i++) {
-        in |= v->batch.at[i].a | v->batch.at[i].b;
-        out |= v->batch.at[i].c * dtypes[v->out].bytes;
+    for (int i = 0; i < args->batch.n; i++) {
+        in |= args->batch.at[i].a | args->batch.at[i].b;
+        out |= args->batch.at[i].c * dtypes[args->out].bytes;
     }
-    return v->in == Dbf16 && (in % 8 || out % 16) ? PATHunaligned : PATHfast;
+    return args->in == Dbf16 && (in % 8 || out % 16) ? PATHunaligned : PATHfast;
 }
 
-void gemm_lower(Graph *g, Group *k, Arena *a)
+void gemm_lower(Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->node[0], *out = k->out[0];
+    Node *n = group->node[0], *out = group->out[0];
     Matrix m;
 
     if (!as_matrix(g, n->in[0], n->in[1], out, &m))
@@ -49,9 +50,9 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
     BatchLoop *batch = alloc(a, MAXBATCH * sizeof *batch);
     for (int i = 0; i < m.nbatch; i++)
         batch[i] = (BatchLoop){ m.batch[i], m.sa[i], m.sb[i], m.sc[i] };
-    k->maystore = 1;
-    k->instr.kind = Igemm;
-    k->instr.gemm = (GemmArgs){
+    group->maystore = 1;
+    group->instr.kind = Igemm;
+    group->instr.gemm = (GemmArgs){
         .in = n->in[0]->dt,
         .out = out->dt,
         .m = m.M,
@@ -62,13 +63,13 @@ void gemm_lower(Graph *g, Group *k, Arena *a)
         .ldc = m.ldc,
         .ta = m.ta,
         .tb = m.tb,
-        .beta = is_accum(k),
+        .beta = is_accum(group),
         .batch = { m.nbatch, batch },
     };
-    k->path = path_of(&k->instr.gemm);
-    set_args(k, a, arg, 4);
-    set_cost(g, k, n);
-    set_label(k, a, n);
+    group->path = path_of(&group->instr.gemm);
+    set_args(group, a, arg, 4);
+    set_cost(g, group, n);
+    set_label(group, a, n);
 }
 
 /* Elements of x along its dims that are in (or, with `in` 0, not in) list v,
@@ -83,30 +84,30 @@ static int64_t width(const Graph *g, const Node *x, const Axis *expert)
     return w;
 }
 
-int grouped_terms(const Group *k)
+int grouped_terms(const Group *group)
 {
-    return k->fam == FAMgmm && k->n > 1 ? 2 : 1;
+    return group->fam == FAMgmm && group->n > 1 ? 2 : 1;
 }
 
 /* With sums of squares, or with another gmm whose sum with it is made. */
-static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
+static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
                     int64_t N, int transposed)
 {
-    Node *n = k->node[0], *out = k->out[0];
+    Node *n = group->node[0], *out = group->out[0];
     MapLayout l = map_layout(g, n->in[2]);
     Node *arg[6] = { n->in[0], n->in[1], out, n->in[2] };
-    int terms = grouped_terms(k), scaled = is_scaled_product(n);
+    int terms = grouped_terms(group), scaled = is_scaled_product(n);
 
-    if (k->nout > 1)
-        arg[4] = k->out[1];
+    if (group->nout > 1)
+        arg[4] = group->out[1];
     for (int i = 0; i < 2 && terms > 1; i++)
-        arg[4 + i] = k->node[1]->in[i];
+        arg[4 + i] = group->node[1]->in[i];
     for (int i = 0; i < 2 && scaled; i++)
         arg[4 + i] = n->in[3 + i];
 
-    k->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
-    k->instr.kind = kind;
-    k->instr.gmm = (GmmArgs){
+    group->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
+    group->instr.kind = kind;
+    group->instr.gmm = (GmmArgs){
         .in = n->in[0]->dt,
         .out = out->dt,
         .experts = l.experts,
@@ -115,36 +116,36 @@ static void grouped(Graph *g, Group *k, Arena *a, InstrKind kind, int64_t K,
         .ldw = transposed ? K : N,
         .tw = transposed,
         .stride = K * N,
-        .beta = is_accum(k),
+        .beta = is_accum(group),
         .cap = l.cap,
     };
-    set_args(k, a, arg, terms > 1 || scaled ? 6 : 5);
+    set_args(group, a, arg, terms > 1 || scaled ? 6 : 5);
     for (int i = 0; i < 3; i++)
-        k->instr.gmm.stash |= (k->arg[i]->stash > 0) << i;
-    set_cost(g, k, n);
-    k->instr.flops *= terms;
-    set_label(k, a, n);
+        group->instr.gmm.stash |= (group->arg[i]->stash > 0) << i;
+    set_cost(g, group, n);
+    group->instr.flops *= terms;
+    set_label(group, a, n);
 }
 
 /* rows [row K] x W [expert K N] or [expert N K] -> [row N] */
-void gmm_lower(Graph *g, Group *k, Arena *a)
+void gmm_lower(Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->node[0];
+    Node *n = group->node[0];
     const Axis *expert = n->in[2]->at.route.axis;
     const Node *w = n->in[1];
     int transposed = axes_at(&n->at.gmm.axes, w->dim[w->nd - 1].a) >= 0;
 
-    grouped(g, k, a, Igmm, width(g, n->in[0], expert), width(g, n, expert),
+    grouped(g, group, a, Igmm, width(g, n->in[0], expert), width(g, n, expert),
             transposed && n->at.gmm.axes.n < w->nd - 1);
 }
 
 /* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
-void gmm_wgrad_lower(Graph *g, Group *k, Arena *a)
+void gmm_wgrad_lower(Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->node[0], *out = k->out[0];
+    Node *n = group->node[0], *out = group->out[0];
     const Axis *expert = n->in[2]->at.route.axis;
     int transposed = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
-    grouped(g, k, a, Igmm_wgrad, width(g, n->in[0], expert),
+    grouped(g, group, a, Igmm_wgrad, width(g, n->in[0], expert),
             width(g, n->in[1], expert), transposed);
 }

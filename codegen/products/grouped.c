@@ -31,13 +31,13 @@ enum {
 
 /* Tensor cores take bf16 in rows of whole 16-byte pieces, and e4m3 whose k is
  * contiguous. */
-static int has_tensor_cores(const GmmArgs *v)
+static int has_tensor_cores(const GmmArgs *args)
 {
-    int piece = 16 / (int)dtypes[v->in].bytes;
+    int piece = 16 / (int)dtypes[args->in].bytes;
 
-    return (v->in == Dbf16 || (v->in == De4m3 && v->tw)) &&
-           (v->out == Dbf16 || v->out == Df32) && v->k % piece == 0 &&
-           v->n % 8 == 0 && v->ldw % piece == 0 && v->experts <= 4096;
+    return (args->in == Dbf16 || (args->in == De4m3 && args->tw)) &&
+           (args->out == Dbf16 || args->out == Df32) && args->k % piece == 0 &&
+           args->n % 8 == 0 && args->ldw % piece == 0 && args->experts <= 4096;
 }
 
 int grouped_scaled(const Graph *g, const Node *n)
@@ -144,7 +144,7 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  * evict-first hint on their way out (the same). A step of 4 x 4 sequences
  * takes 690 of the chip's 700 W, its clock is 1.6 of 1.98 GHz: weights of 1024
  * rows make 402 to 456 there and 512 to 540 alone, adding. */
-static GroupedTile best_tile(const GmmArgs *v, int weight, int terms)
+static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
 {
     /* clang-format off */
     static const struct {
@@ -159,15 +159,15 @@ static GroupedTile best_tile(const GmmArgs *v, int weight, int terms)
         { { 128, 64, 0 }, 0, 0, 0, 0.6 },
     };
     /* clang-format on */
-    int64_t n = weight && v->tw ? v->k : v->n;
-    int64_t sum = weight ? v->cap / v->experts : v->k;
+    int64_t n = weight && args->tw ? args->k : args->n;
+    int64_t sum = weight ? args->cap / args->experts : args->k;
     size_t best = 0;
     double most = 0;
 
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
         double use =
             (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
-        double rate = use * (v->in == De4m3             ? tile[i].scaled
+        double rate = use * (args->in == De4m3          ? tile[i].scaled
                              : weight && sum <= FEWROWS ? tile[i].few
                              : sum < 8192 && terms < 2  ? tile[i].rate
                                                         : tile[i].deep);
@@ -186,21 +186,21 @@ static const char *rows_at(Arena *a, const char *name, int stash, int64_t wide)
 }
 
 /* The kernel, of operands in the order of their buffers. */
-static void put_kernel(Text *t, const GmmArgs *v, const GroupedForm *form)
+static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
 {
-    int swap = form->weight && v->tw;
-    int64_t wide[2] = { v->k, v->n };
-    const char *left =
-        rows_at(t->arena, swap ? "b" : "a", v->stash >> swap & 1, wide[swap]);
-    const char *right =
-        rows_at(t->arena, swap ? "a" : "b", v->stash >> !swap & 1, wide[!swap]);
-    int scaled = v->in == De4m3;
+    int swap = form->weight && args->tw;
+    int64_t wide[2] = { args->k, args->n };
+    const char *left = rows_at(out->arena, swap ? "b" : "a",
+                               args->stash >> swap & 1, wide[swap]);
+    const char *right = rows_at(out->arena, swap ? "a" : "b",
+                                args->stash >> !swap & 1, wide[!swap]);
+    int scaled = args->in == De4m3;
     const char *more = form->squares     ? "float *squares, "
                        : form->terms > 1 ? "const TI *a2, const TI *b2, "
                        : scaled          ? "const float *sa, const float *sb, "
                                          : "";
 
-    put(t,
+    put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const TI *a, const TI *b, TO *c, const int32_t *off,\n"
         "  %suint8_t *work, int64_t add)\n"
@@ -208,25 +208,26 @@ static void put_kernel(Text *t, const GmmArgs *v, const GroupedForm *form)
         "    const Scales scales = { %s };\n"
         "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
         WGTHREADS, more, left, right,
-        form->terms > 1 ? rows_at(t->arena, "a2", form->stash, v->k) : "0",
+        form->terms > 1 ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
         form->terms > 1 ? "b2" : "0", scaled ? "sa, sb" : "",
-        rows_at(t->arena, "c", v->stash >> 2 & 1, v->n),
+        rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
         form->squares ? "squares" : "0");
 }
 
 /* wgmma.pre. A weight gradient that is stored transposed is made so: its
  * operands change places. */
-char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
+char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared)
 {
     Text t = { .arena = a };
     GroupedTile tile = form.tile;
     int weight = form.weight;
-    int swap = weight && v->tw;
-    int64_t m = swap ? v->n : v->k, n = weight && swap ? v->k : v->n;
+    int swap = weight && args->tw;
+    int64_t m = swap ? args->n : args->k,
+            n = weight && swap ? args->k : args->n;
     int64_t slice = (tile.rows + tile.cols) * DEEP;
-    int scaled = v->in == De4m3;
-    int64_t stages = (SHARED - BESIDE - (v->experts + 1) * 4) / slice;
+    int scaled = args->in == De4m3;
+    int64_t stages = (SHARED - BESIDE - (args->experts + 1) * 4) / slice;
 
     if (stages > MAXSTAGES)
         stages = MAXSTAGES;
@@ -236,49 +237,50 @@ char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
     put_define(&t, "TERMS", form.terms);
     put_define(&t, "M", m);
     put_define(&t, "N", n);
-    put_define(&t, "K", v->k);
-    put_define(&t, "LDA", weight ? m : v->k);
-    put_define(&t, "LDB", weight ? n : v->ldw);
-    put_define(&t, "LDC", weight ? v->ldw : v->n);
-    put_define(&t, "EXPERTS", v->experts);
-    put_define(&t, "CAP", v->cap);
+    put_define(&t, "K", args->k);
+    put_define(&t, "LDA", weight ? m : args->k);
+    put_define(&t, "LDB", weight ? n : args->ldw);
+    put_define(&t, "LDC", weight ? args->ldw : args->n);
+    put_define(&t, "EXPERTS", args->experts);
+    put_define(&t, "CAP", args->cap);
     put_define(&t, "TRANSA", weight);
-    put_define(&t, "TRANSB", weight || !v->tw);
-    put_define(&t, "STRIDEB", v->stride);
-    put_define(&t, "STRIDEC", v->stride);
+    put_define(&t, "TRANSB", weight || !args->tw);
+    put_define(&t, "STRIDEB", args->stride);
+    put_define(&t, "STRIDEC", args->stride);
     put_define(&t, "BM", tile.rows);
     put_define(&t, "BN", tile.cols);
     put_define(&t, "STAGES", stages);
     put_define(&t, "PINGPONG", tile.pingpong);
     put_define(&t, "SCALED", scaled);
     put_define(&t, "TIKIND", scaled ? 0 : 10);
-    put_define(&t, "TOKIND", v->out == Dbf16 ? 10 : 7);
+    put_define(&t, "TOKIND", args->out == Dbf16 ? 10 : 7);
     put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
-        dtypes[v->out].store);
-    put_product(&t, scaled && tile.cols > 128 ? 128 : tile.cols, v->in,
-                scaled   ? ""
-                : weight ? ", 1, 1"
-                : v->tw  ? ", 0, 0"
-                         : ", 0, 1");
+        dtypes[args->out].store);
+    put_product(&t, scaled && tile.cols > 128 ? 128 : tile.cols, args->in,
+                scaled     ? ""
+                : weight   ? ", 1, 1"
+                : args->tw ? ", 0, 0"
+                           : ", 0, 1");
     put(&t, "%s", wgmma_pre);
-    put_kernel(&t, v, &form);
+    put_kernel(&t, args, &form);
     return t.s;
 }
 
-static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
+static void on_tensor_cores(Group *group, Arena *a, const GmmArgs *args,
+                            int weight)
 {
     int64_t shared = 0;
     GroupedForm form = { .weight = weight,
-                         .squares = k->nout > 1,
-                         .terms = grouped_terms(k) };
+                         .squares = group->nout > 1,
+                         .terms = grouped_terms(group) };
 
-    form.tile = best_tile(v, weight, form.terms);
+    form.tile = best_tile(args, weight, form.terms);
     if (form.terms > 1)
-        form.stash = k->arg[4]->stash > 0;
-    set_text_named(k, a, grouped_text(a, v, form, &shared));
-    k->narg = form.terms > 1 || v->in == De4m3 ? 6 : 4 + form.squares;
-    k->scratch = GPUBLOCKS * MAPS;
-    cuda_set_launch(k, a,
+        form.stash = group->arg[4]->stash > 0;
+    set_text_named(group, a, grouped_text(a, args, form, &shared));
+    group->narg = form.terms > 1 || args->in == De4m3 ? 6 : 4 + form.squares;
+    group->scratch = GPUBLOCKS * MAPS;
+    cuda_set_launch(group, a,
                     (Launch){ .items = GPUBLOCKS,
                               .threads = WGTHREADS,
                               .shared = shared,
@@ -288,58 +290,59 @@ static void on_tensor_cores(Group *k, Arena *a, const GmmArgs *v, int weight)
 
 /* ---- all others ---------------------------------------------------------- */
 
-static void on_threads(Group *k, Arena *a, const GmmArgs *v, int weight)
+static void on_threads(Group *group, Arena *a, const GmmArgs *args, int weight)
 {
-    const DtypeInfo *in = &dtypes[v->in], *out = &dtypes[v->out];
+    const DtypeInfo *in = &dtypes[args->in], *out = &dtypes[args->out];
     Text t = { .arena = a };
 
     put(&t, "#define TA %s\n#define TC %s\n#define TO %s\n", in->store,
         in->compute, out->store);
-    put_define(&t, "EXPERTS", v->experts);
-    put_define(&t, "K", v->k);
-    put_define(&t, "N", v->n);
-    put_define(&t, "LDW", v->ldw);
-    put_define(&t, "TW", v->tw);
-    put_define(&t, "STRIDEW", v->stride);
+    put_define(&t, "EXPERTS", args->experts);
+    put_define(&t, "K", args->k);
+    put_define(&t, "N", args->n);
+    put_define(&t, "LDW", args->ldw);
+    put_define(&t, "TW", args->tw);
+    put_define(&t, "STRIDEW", args->stride);
     put(&t, "%s", gmm_pre);
     put(&t,
         "extern \"C\" __global__ void __launch_bounds__(%d)\n"
         "@(const TA *a, const TA *b, TO *c, const int32_t *off, int64_t add)\n"
         "{\n    %s(%s, %s, %s, off, (int)add);\n}\n",
         GMMTHREADS, weight ? "gmm_wgrad_tile" : "gmm_tile",
-        rows_at(a, "a", v->stash & 1, v->k),
-        rows_at(a, "b", v->stash >> 1 & 1, v->n),
-        rows_at(a, "c", v->stash >> 2 & 1, v->n));
-    set_text_named(k, a, t.s);
-    k->narg = 4;
-    int64_t rows = ceil_of(v->cap, GMMTILE) + v->experts;
-    cuda_set_launch(k, a,
-                    (Launch){ .items = weight ? ceil_of(v->k, GMMTILE) : rows,
-                              .threads = GMMTHREADS,
-                              .y = ceil_of(v->n, GMMTILE),
-                              .z = weight ? v->experts : 1 });
+        rows_at(a, "a", args->stash & 1, args->k),
+        rows_at(a, "b", args->stash >> 1 & 1, args->n),
+        rows_at(a, "c", args->stash >> 2 & 1, args->n));
+    set_text_named(group, a, t.s);
+    group->narg = 4;
+    int64_t rows = ceil_of(args->cap, GMMTILE) + args->experts;
+    cuda_set_launch(
+        group, a,
+        (Launch){ .items = weight ? ceil_of(args->k, GMMTILE) : rows,
+                  .threads = GMMTHREADS,
+                  .y = ceil_of(args->n, GMMTILE),
+                  .z = weight ? args->experts : 1 });
 }
 
-ProductPath grouped_path(const Group *k)
+ProductPath grouped_path(const Group *group)
 {
-    return k->instr.gmm.in != Dbf16 || has_tensor_cores(&k->instr.gmm)
+    return group->instr.gmm.in != Dbf16 || has_tensor_cores(&group->instr.gmm)
                ? PATHfast
                : PATHthreads;
 }
 
-void grouped_lower_cuda(Graph *g, Group *k, Arena *a)
+void grouped_lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    int weight = k->fam == FAMgmm_wgrad;
+    int weight = group->fam == FAMgmm_wgrad;
 
-    (weight ? gmm_wgrad_lower : gmm_lower)(g, k, a);
-    const GmmArgs v = k->instr.gmm;
+    (weight ? gmm_wgrad_lower : gmm_lower)(g, group, a);
+    const GmmArgs v = group->instr.gmm;
 
-    k->path = grouped_path(k);
-    if (is_scaled_product(k->node[0]))
-        k->view = NULL;
+    group->path = grouped_path(group);
+    if (is_scaled_product(group->node[0]))
+        group->view = NULL;
     if (has_tensor_cores(&v))
-        on_tensor_cores(k, a, &v, weight);
+        on_tensor_cores(group, a, &v, weight);
     else
-        on_threads(k, a, &v, weight);
-    add_word(k, a, (Word){ WORDadd, aff(v.beta), 0 });
+        on_threads(group, a, &v, weight);
+    add_word(group, a, (Word){ WORDadd, aff(v.beta), 0 });
 }

@@ -4,11 +4,11 @@
 
 #include "../text/text.h"
 
-void gemm_lower(Graph *g, Group *k, Arena *a); /* gemm.c */
-void gmm_lower(Graph *g, Group *k, Arena *a);
-void gmm_wgrad_lower(Graph *g, Group *k, Arena *a);
+void gemm_lower(Graph *g, Group *group, Arena *a); /* gemm.c */
+void gmm_lower(Graph *g, Group *group, Arena *a);
+void gmm_wgrad_lower(Graph *g, Group *group, Arena *a);
 
-void blocks_lower_cuda(Graph *g, Group *k, Arena *a); /* blocks.c */
+void blocks_lower_cuda(Graph *g, Group *group, Arena *a); /* blocks.c */
 
 /* In the text that needs them. */
 extern const char gmm_pre[], blocks_pre[], wgmma_pre[];
@@ -25,15 +25,15 @@ typedef struct GroupedForm {
     int stash;   /* of terms: the second's rows lie in a stack */
     GroupedTile tile;
 } GroupedForm;
-void grouped_lower_cuda(Graph *g, Group *k, Arena *a);
-ProductPath grouped_path(const Group *k);
+void grouped_lower_cuda(Graph *g, Group *group, Arena *a);
+ProductPath grouped_path(const Group *group);
 /* Of the instruction's integers v (instructions.def): the text of a tile (@ for
  * its name), the bytes of shared memory it takes. */
-char *grouped_text(Arena *a, const GmmArgs *v, GroupedForm form,
+char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared);
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
-int grouped_terms(const Group *k); /* products whose sum it makes */
+int grouped_terms(const Group *group); /* products whose sum it makes */
 int grouped_scaled(const Graph *g, const Node *n); /* Target.scaled */
 
 #endif

@@ -7,184 +7,184 @@
 /* ---- keep ---------------------------------------------------------------- */
 
 /* The pairs of each expert one after another in s, off[x] behind its last. */
-static void sort_by_expert(RowText *o, const RowWalks *w)
+static void sort_by_expert(RowText *row, const RowWalks *walks)
 {
-    row_line(o, "int32_t *const off = work + p * (experts + 2 * n);");
-    row_line(o, "int32_t *const sorted = off + experts;");
-    row_line(o, "for (int64_t x = 0; x < experts; x++)");
-    row_line(o, "    off[x] = 0;");
-    row_line(o, "for (int64_t q = 0; q < n; q++) {");
-    row_decode(o, w, "q", "q", 2);
-    row_line(o, "    const int64_t x = e[p1 + q1];");
-    row_line(o, "    y[p0 + q0] = e[p1 + q1];");
-    row_line(o, "    if ((uint64_t)x < (uint64_t)experts)");
-    row_line(o, "        off[x]++;");
-    row_line(o, "}");
-    row_line(o, "for (int64_t x = 0, sum = 0; x < experts; x++) {");
-    row_line(o, "    const int32_t many = off[x];");
-    row_line(o, "    off[x] = (int32_t)sum;");
-    row_line(o, "    sum += many;");
-    row_line(o, "}");
-    row_line(o, "for (int64_t q = 0; q < n; q++) {");
-    row_decode(o, w, "q", "q", 2);
-    row_line(o, "    const int64_t x = e[p1 + q1];");
-    row_line(o, "    if ((uint64_t)x < (uint64_t)experts)");
-    row_line(o, "        sorted[off[x]++] = (int32_t)q;");
-    row_line(o, "}");
+    row_line(row, "int32_t *const off = work + p * (experts + 2 * n);");
+    row_line(row, "int32_t *const sorted = off + experts;");
+    row_line(row, "for (int64_t x = 0; x < experts; x++)");
+    row_line(row, "    off[x] = 0;");
+    row_line(row, "for (int64_t q = 0; q < n; q++) {");
+    row_decode(row, walks, "q", "q", 2);
+    row_line(row, "    const int64_t x = e[p1 + q1];");
+    row_line(row, "    y[p0 + q0] = e[p1 + q1];");
+    row_line(row, "    if ((uint64_t)x < (uint64_t)experts)");
+    row_line(row, "        off[x]++;");
+    row_line(row, "}");
+    row_line(row, "for (int64_t x = 0, sum = 0; x < experts; x++) {");
+    row_line(row, "    const int32_t many = off[x];");
+    row_line(row, "    off[x] = (int32_t)sum;");
+    row_line(row, "    sum += many;");
+    row_line(row, "}");
+    row_line(row, "for (int64_t q = 0; q < n; q++) {");
+    row_decode(row, walks, "q", "q", 2);
+    row_line(row, "    const int64_t x = e[p1 + q1];");
+    row_line(row, "    if ((uint64_t)x < (uint64_t)experts)");
+    row_line(row, "        sorted[off[x]++] = (int32_t)q;");
+    row_line(row, "}");
 }
 
 /* Weights are compared to fewer bits than they have. Equal tokens have equal
  * weights but for the order of sums, which differs between folds: the earlier
  * token stays, in all of them. */
-static void weight_of(RowText *o, const RowWalks *w, const char *q,
+static void weight_of(RowText *row, const RowWalks *walks, const char *q,
                       const char *name, Dtype dt)
 {
     const char *ct = dtypes[compute_type(dt)].compute;
 
-    row_decode(o, w, q, name, 3);
-    row_line(o, "const %s v%s = coarse_%s(%s);", ct, name,
+    row_decode(row, walks, q, name, 3);
+    row_line(row, "const %s v%s = coarse_%s(%s);", ct, name,
              dtypes[compute_type(dt)].name,
-             text_load(o->arena, dt, strf(o->arena, "g[p2 + %s2]", name)));
+             text_load(row->arena, dt, strf(row->arena, "g[p2 + %s2]", name)));
 }
 
 /* Stable merge sort of s[0..len) by weight, largest first; d: as much room. */
-static void sort_by_weight(RowText *o, const RowWalks *w, Dtype dt)
+static void sort_by_weight(RowText *row, const RowWalks *walks, Dtype dt)
 {
-    row_line(o, "for (int64_t u = 1; u < len; u *= 2) {");
-    row_line(o, "for (int64_t f = 0; f < len; f += 2 * u) {");
-    row_line(o, "    int64_t m = f + u < len ? f + u : len;");
-    row_line(o, "    const int64_t end = m + u < len ? m + u : len, h = m;");
-    row_line(o, "    for (int64_t a = f, c = f; c < end; c++) {");
-    row_line(o, "        int left = a < h;");
-    row_line(o, "        if (left && m < end) {");
-    weight_of(o, w, "s[a]", "l", dt);
-    weight_of(o, w, "s[m]", "r", dt);
-    row_line(o, "            left = BEFORE(vl, 0, vr, 1);");
-    row_line(o, "        }");
-    row_line(o, "        d[c] = left ? s[a++] : s[m++];");
-    row_line(o, "    }");
-    row_line(o, "}");
-    row_line(o, "int32_t *t = s;");
-    row_line(o, "s = d, d = t;");
-    row_line(o, "}");
+    row_line(row, "for (int64_t u = 1; u < len; u *= 2) {");
+    row_line(row, "for (int64_t f = 0; f < len; f += 2 * u) {");
+    row_line(row, "    int64_t m = f + u < len ? f + u : len;");
+    row_line(row, "    const int64_t end = m + u < len ? m + u : len, h = m;");
+    row_line(row, "    for (int64_t a = f, c = f; c < end; c++) {");
+    row_line(row, "        int left = a < h;");
+    row_line(row, "        if (left && m < end) {");
+    weight_of(row, walks, "s[a]", "l", dt);
+    weight_of(row, walks, "s[m]", "r", dt);
+    row_line(row, "            left = BEFORE(vl, 0, vr, 1);");
+    row_line(row, "        }");
+    row_line(row, "        d[c] = left ? s[a++] : s[m++];");
+    row_line(row, "    }");
+    row_line(row, "}");
+    row_line(row, "int32_t *t = s;");
+    row_line(row, "s = d, d = t;");
+    row_line(row, "}");
 }
 
 /* For a GPU: a block an expert. It lists the expert's pairs in their order,
  * then finds the weight of which `room` are as large or larger, a bit at a
  * time; of those that have just this weight the first stay. */
-static void list_mine(RowText *o, const RowWalks *w)
+static void list_mine(RowText *row, const RowWalks *walks)
 {
-    row_line(o, "enum { EACH = 8 };");
-    row_line(o, "int before = 0, len = 0;");
-    row_line(o, "for (int q = TID; q < n; q += THREADS) {");
-    row_decode(o, w, "q", "q", 2);
-    row_line(o, "    const int64_t w = e[p1 + q1];");
-    row_line(o, "    (void)q0;");
-    row_line(o, "    before += w >= 0 && w < x;");
-    row_line(o, "    len += w == x;");
-    row_line(o, "}");
-    row_line(o, "before = block_sum(before), len = block_sum(len);");
-    row_line(o, "int32_t *const s = work + p * n + before;");
-    row_line(o, "for (int i0 = 0, at = 0; i0 < n; i0 += THREADS * EACH) {");
-    row_line(o, "    const int from = i0 + TID * EACH;");
-    row_line(o, "    int have = 0, all;");
-    row_line(o, "    for (int j = 0; j < EACH && from + j < n; j++) {");
-    row_decode(o, w, "from + j", "q", 2);
-    row_line(o, "        const int64_t w = e[p1 + q1];");
-    row_line(o, "        have |= (w == x ? 1 : 0) << j;");
+    row_line(row, "enum { EACH = 8 };");
+    row_line(row, "int before = 0, len = 0;");
+    row_line(row, "for (int q = TID; q < n; q += THREADS) {");
+    row_decode(row, walks, "q", "q", 2);
+    row_line(row, "    const int64_t w = e[p1 + q1];");
+    row_line(row, "    (void)q0;");
+    row_line(row, "    before += w >= 0 && w < x;");
+    row_line(row, "    len += w == x;");
+    row_line(row, "}");
+    row_line(row, "before = block_sum(before), len = block_sum(len);");
+    row_line(row, "int32_t *const s = work + p * n + before;");
+    row_line(row, "for (int i0 = 0, at = 0; i0 < n; i0 += THREADS * EACH) {");
+    row_line(row, "    const int from = i0 + TID * EACH;");
+    row_line(row, "    int have = 0, all;");
+    row_line(row, "    for (int j = 0; j < EACH && from + j < n; j++) {");
+    row_decode(row, walks, "from + j", "q", 2);
+    row_line(row, "        const int64_t w = e[p1 + q1];");
+    row_line(row, "        have |= (w == x ? 1 : 0) << j;");
     row_line(
-        o,
+        row,
         "        if (w == x || (x == 0 && (uint64_t)w >= (uint64_t)experts))");
-    row_line(o, "            y[p0 + q0] = e[p1 + q1];");
-    row_line(o, "    }");
-    row_line(o, "    int to = at + block_before(__popc(have), all);");
-    row_line(o, "    for (int j = 0; j < EACH; j++)");
-    row_line(o, "        if (have >> j & 1)");
-    row_line(o, "            s[to++] = from + j;");
-    row_line(o, "    at += all;");
-    row_line(o, "}");
-    row_line(o, "__syncthreads();");
+    row_line(row, "            y[p0 + q0] = e[p1 + q1];");
+    row_line(row, "    }");
+    row_line(row, "    int to = at + block_before(__popc(have), all);");
+    row_line(row, "    for (int j = 0; j < EACH; j++)");
+    row_line(row, "        if (have >> j & 1)");
+    row_line(row, "            s[to++] = from + j;");
+    row_line(row, "    at += all;");
+    row_line(row, "}");
+    row_line(row, "__syncthreads();");
 }
 
-static void drop_least(RowText *o, const RowWalks *w, Dtype dt)
+static void drop_least(RowText *row, const RowWalks *walks, Dtype dt)
 {
     Dtype ct = compute_type(dt);
 
-    row_line(o, "const auto key = [&](int i) {");
-    weight_of(o, w, "s[i]", "k", dt);
-    row_line(o, "    (void)k0, (void)k1;");
-    row_line(o, "    return order_key(vk);");
-    row_line(o, "};");
-    row_line(o, "uint64_t edge = 0;");
-    row_line(o, "for (int b = %d; b >= 0; b--) {", ct == Df64 ? 63 : 31);
-    row_line(o, "    const uint64_t t = edge | (uint64_t)1 << b;");
-    row_line(o, "    int many = 0;");
-    row_line(o, "    for (int i = TID; i < len; i += THREADS)");
-    row_line(o, "        many += key(i) >= t;");
-    row_line(o, "    edge = block_sum(many) >= room ? t : edge;");
-    row_line(o, "}");
-    row_line(o, "int more = 0;");
-    row_line(o, "for (int i = TID; i < len; i += THREADS)");
-    row_line(o, "    more += key(i) > edge;");
-    row_line(o, "more = block_sum(more);");
-    row_line(o, "for (int i0 = 0; i0 < len; i0 += THREADS) {");
-    row_line(o, "    const int i = i0 + TID;");
-    row_line(o, "    const uint64_t w = i < len ? key(i) : 0;");
-    row_line(o, "    int all, same = i < len && w == edge;");
-    row_line(o, "    const int at = more + block_before(same, all);");
-    row_line(o, "    if (i < len && (w < edge || (same && at >= room))) {");
-    row_decode(o, w, "s[i]", "q", 1);
-    row_line(o, "        y[p0 + q0] = -1;");
-    row_line(o, "    }");
-    row_line(o, "    more += all;");
-    row_line(o, "}");
+    row_line(row, "const auto key = [&](int i) {");
+    weight_of(row, walks, "s[i]", "k", dt);
+    row_line(row, "    (void)k0, (void)k1;");
+    row_line(row, "    return order_key(vk);");
+    row_line(row, "};");
+    row_line(row, "uint64_t edge = 0;");
+    row_line(row, "for (int b = %d; b >= 0; b--) {", ct == Df64 ? 63 : 31);
+    row_line(row, "    const uint64_t t = edge | (uint64_t)1 << b;");
+    row_line(row, "    int many = 0;");
+    row_line(row, "    for (int i = TID; i < len; i += THREADS)");
+    row_line(row, "        many += key(i) >= t;");
+    row_line(row, "    edge = block_sum(many) >= room ? t : edge;");
+    row_line(row, "}");
+    row_line(row, "int more = 0;");
+    row_line(row, "for (int i = TID; i < len; i += THREADS)");
+    row_line(row, "    more += key(i) > edge;");
+    row_line(row, "more = block_sum(more);");
+    row_line(row, "for (int i0 = 0; i0 < len; i0 += THREADS) {");
+    row_line(row, "    const int i = i0 + TID;");
+    row_line(row, "    const uint64_t w = i < len ? key(i) : 0;");
+    row_line(row, "    int all, same = i < len && w == edge;");
+    row_line(row, "    const int at = more + block_before(same, all);");
+    row_line(row, "    if (i < len && (w < edge || (same && at >= room))) {");
+    row_decode(row, walks, "s[i]", "q", 1);
+    row_line(row, "        y[p0 + q0] = -1;");
+    row_line(row, "    }");
+    row_line(row, "    more += all;");
+    row_line(row, "}");
 }
 
-static void keep_blocks(RowText *o, const RowWalks *item, const RowWalks *pair,
-                        const Node *n)
+static void keep_blocks(RowText *row, const RowWalks *item,
+                        const RowWalks *pair, const Node *n)
 {
-    row_line(o, "const int x = (int)(blockIdx.x %% experts);");
-    row_line(o, "const int64_t p = blockIdx.x / experts;");
-    row_decode(o, item, "p", "p", 3);
-    row_line(o, "(void)p2;");
-    list_mine(o, pair);
-    row_line(o, "if (len <= room)");
-    row_line(o, "    return;");
+    row_line(row, "const int x = (int)(blockIdx.x %% experts);");
+    row_line(row, "const int64_t p = blockIdx.x / experts;");
+    row_decode(row, item, "p", "p", 3);
+    row_line(row, "(void)p2;");
+    list_mine(row, pair);
+    row_line(row, "if (len <= room)");
+    row_line(row, "    return;");
     if (!n->at.drop_to_capacity.first) {
-        drop_least(o, pair, n->in[1]->dt);
+        drop_least(row, pair, n->in[1]->dt);
         return;
     }
-    row_line(o, "for (int i = (int)room + TID; i < len; i += THREADS) {");
-    row_decode(o, pair, "s[i]", "q", 1);
-    row_line(o, "    y[p0 + q0] = -1;");
-    row_line(o, "}");
+    row_line(row, "for (int i = (int)room + TID; i < len; i += THREADS) {");
+    row_decode(row, pair, "s[i]", "q", 1);
+    row_line(row, "    y[p0 + q0] = -1;");
+    row_line(row, "}");
 }
 
-static void keep_items(RowText *o, const RowWalks *item, const RowWalks *pair,
+static void keep_items(RowText *row, const RowWalks *item, const RowWalks *pair,
                        const Node *n)
 {
-    put(&o->text, "%s", row_before);
-    row_line(o, "for (int64_t p = lo; p < hi; p++) {");
-    row_decode(o, item, "p", "p", 3);
-    row_line(o, "(void)p2;");
-    sort_by_expert(o, pair);
-    row_line(o, "for (int64_t x = 0; x < experts; x++) {");
-    row_line(o,
+    put(&row->text, "%s", row_before);
+    row_line(row, "for (int64_t p = lo; p < hi; p++) {");
+    row_decode(row, item, "p", "p", 3);
+    row_line(row, "(void)p2;");
+    sort_by_expert(row, pair);
+    row_line(row, "for (int64_t x = 0; x < experts; x++) {");
+    row_line(row,
              "const int64_t from = x ? off[x - 1] : 0, len = off[x] - from;");
-    row_line(o, "if (len <= room)");
-    row_line(o, "    continue;");
-    row_line(o, "int32_t *s = sorted + from, *d = s + n;");
+    row_line(row, "if (len <= room)");
+    row_line(row, "    continue;");
+    row_line(row, "int32_t *s = sorted + from, *d = s + n;");
     if (!n->at.drop_to_capacity.first)
-        sort_by_weight(o, pair, n->in[1]->dt);
+        sort_by_weight(row, pair, n->in[1]->dt);
     else
-        row_line(o, "(void)d;");
-    row_line(o, "for (int64_t i = room; i < len; i++) {");
-    row_decode(o, pair, "s[i]", "q", 1);
-    row_line(o, "    y[p0 + q0] = -1;");
-    row_line(o, "}");
-    row_line(o, "}");
-    row_line(o, "}");
-    put(&o->text, "#undef BEFORE\n");
+        row_line(row, "(void)d;");
+    row_line(row, "for (int64_t i = room; i < len; i++) {");
+    row_decode(row, pair, "s[i]", "q", 1);
+    row_line(row, "    y[p0 + q0] = -1;");
+    row_line(row, "}");
+    row_line(row, "}");
+    row_line(row, "}");
+    put(&row->text, "#undef BEFORE\n");
 }
 
 /* Threads of a block that goes through n pairs, twice: what it waits for is
@@ -197,12 +197,12 @@ static int block_of_pairs(int64_t n)
 }
 
 /* Of each micro-batch all tokens, in the order of the result's axes. */
-int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu)
+int drop_to_capacity_lower(Graph *g, Group *group, Arena *a, int gpu)
 {
-    Node *n = k->node[0], *e = n->in[0], *weight = n->in[1];
+    Node *n = group->node[0], *e = n->in[0], *weight = n->in[1];
     const Node *t[3] = { n, e, weight };
     RowWalks item = { 0 }, pair = { 0 };
-    RowText o = row_begin(k, a);
+    RowText o = row_begin(group, a);
 
     for (int d = 0; d < n->nd; d++)
         row_walk(g, g_ismicro(n->dim[d].a) ? &item : &pair, n, d, t);
@@ -212,7 +212,7 @@ int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu)
     if (!n->at.drop_to_capacity.first)
         row_buffer(&o, "g", weight, weight->dt);
     row_buffer(&o, "y", n, n->dt);
-    row_line(&o, "int32_t *const work = buf[%d];", k->narg);
+    row_line(&o, "int32_t *const work = buf[%d];", group->narg);
     row_line(&o, "const int64_t n = iv[%d], experts = iv[%d], room = iv[%d];",
              row_size(&o, pairs), row_size(&o, x),
              row_size(&o, n->at.drop_to_capacity.rows));
@@ -220,7 +220,7 @@ int drop_to_capacity_lower(Graph *g, Group *k, Arena *a, int gpu)
         keep_blocks(&o, &item, &pair, n);
     else
         keep_items(&o, &item, &pair, n);
-    k->scratch = items * (gpu ? pairs : x + 2 * pairs) * 4;
+    group->scratch = items * (gpu ? pairs : x + 2 * pairs) * 4;
     row_finish(&o, g, gpu ? items * x : items, items * pairs * 16);
     return gpu ? block_of_pairs(pairs) : 0;
 }
@@ -383,44 +383,46 @@ static const char route_blocks[] =
 /* Where its rows begin in the stacks: behind those of the route before, by
  * whole blocks of 128. There is always room for all that this one may have:
  * where there should not be, it has too many rows. */
-static void put_stash(RowText *o, const Graph *g, Node *n, int gpu)
+static void put_stash(RowText *row, const Graph *g, Node *n, int gpu)
 {
     MapLayout l = map_layout(g, n);
 
-    row_line(o, gpu ? "if (TID == 0 && last) {" : "{");
+    row_line(row, gpu ? "if (TID == 0 && last) {" : "{");
     if (n->nin > 1) {
         int64_t rows = map_layout(g, n->in[1]).experts;
-        row_buffer(o, "below", n->in[1], Di32);
-        row_line(o, "    const int64_t rows = iv[%d];", row_size(o, rows));
-        row_line(o, "    const int64_t base = below[rows + 1] + "
-                    "(int64_t)((below[rows] + 127) & ~127);");
+        row_buffer(row, "below", n->in[1], Di32);
+        row_line(row, "    const int64_t rows = iv[%d];", row_size(row, rows));
+        row_line(row, "    const int64_t base = below[rows + 1] + "
+                      "(int64_t)((below[rows] + 127) & ~127);");
     } else {
-        row_line(o, "    const int64_t base = 0;");
+        row_line(row, "    const int64_t base = 0;");
     }
-    row_line(o, "    const int64_t most = iv[%d];",
-             row_size(o, n->at.route.stash - l.cap));
-    row_line(o, "    off[experts + 1] = (int32_t)(base < most ? base : most);");
-    row_line(o, "    if (base > most)");
-    row_line(o, "        *total = INT32_MAX;");
-    row_line(o, "}");
+    row_line(row, "    const int64_t most = iv[%d];",
+             row_size(row, n->at.route.stash - l.cap));
+    row_line(row,
+             "    off[experts + 1] = (int32_t)(base < most ? base : most);");
+    row_line(row, "    if (base > most)");
+    row_line(row, "        *total = INT32_MAX;");
+    row_line(row, "}");
 }
 
-static void put_block_rules(RowText *o, int padded, int budget)
+static void put_block_rules(RowText *row, int padded, int budget)
 {
-    put(&o->text, "#define BEGIN (%s)\n",
+    put(&row->text, "#define BEGIN (%s)\n",
         padded   ? "x * each"
         : budget ? "(int64_t)before - from"
                  : "(int64_t)before");
-    put(&o->text, "#define END (%s)\n", padded ? "(x + 1) * each" : "cap");
-    put(&o->text, "#define PADDED %d\n", padded);
-    put(&o->text, "#define TOTAL(n) %s(n)\n", budget ? "*total = " : "(void)");
+    put(&row->text, "#define END (%s)\n", padded ? "(x + 1) * each" : "cap");
+    put(&row->text, "#define PADDED %d\n", padded);
+    put(&row->text, "#define TOTAL(n) %s(n)\n",
+        budget ? "*total = " : "(void)");
 }
 
-int route_lower(Graph *g, Group *k, Arena *a, int gpu)
+int route_lower(Graph *g, Group *group, Arena *a, int gpu)
 {
-    Node *n = k->node[0], *e = n->in[0];
+    Node *n = group->node[0], *e = n->in[0];
     MapLayout l = map_layout(g, n);
-    RowText o = row_begin(k, a);
+    RowText o = row_begin(group, a);
     int64_t top, behind;
 
     around_top(g, n, &top, &behind);
@@ -434,7 +436,7 @@ int route_lower(Graph *g, Group *k, Arena *a, int gpu)
              "*const row = map + iv[%d];",
              row_size(&o, l.offset), row_size(&o, l.pair), row_size(&o, l.row));
     row_line(&o, "const int64_t first = iv[%d], top = iv[%d], in = iv[%d];",
-             add_int(k, a, first_expert(g, n)), row_size(&o, top),
+             add_int(group, a, first_expert(g, n)), row_size(&o, top),
              row_size(&o, behind));
     put(&o.text, "#define EXPERT(i) (e[%s] - first)\n",
         behind == 1
@@ -472,16 +474,16 @@ static int is_plain(const Node *x)
     return !is_view(x);
 }
 
-/* What has the rows that group k dispatches, spread over top or not. Null when
+/* What has the rows that group dispatches, spread over top or not. Null when
  * that is not in memory. */
-static Node *row_source(const Group *k, const Node *n)
+static Node *row_source(const Group *group, const Node *n)
 {
     Node *x = n->in[0];
 
     if (x->op == Obroadcast)
         x = x->in[0];
-    for (int i = 0; i < k->nin && is_plain(x); i++)
-        if (storage(k->in[i]) == storage(x))
+    for (int i = 0; i < group->nin && is_plain(x); i++)
+        if (storage(group->in[i]) == storage(x))
             return x;
     return NULL;
 }
@@ -552,11 +554,12 @@ static const char copy_row[] =
 
 /* A group that only dispatches rows of whole 16-byte pieces; 0: it is another,
  * nothing was done. */
-int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
+int dispatch_lower_cuda(Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->n == 1 ? k->node[0] : NULL;
-    Node *x =
-        n && n->op == Odispatch && k->out[0] == n ? row_source(k, n) : NULL;
+    Node *n = group->n == 1 ? group->node[0] : NULL;
+    Node *x = n && n->op == Odispatch && group->out[0] == n
+                  ? row_source(group, n)
+                  : NULL;
     int64_t bytes = x ? row_elems(g, n, x) * dtypes[n->dt].bytes : 0;
     int64_t top, behind;
 
@@ -565,11 +568,12 @@ int dispatch_lower_cuda(Graph *g, Group *k, Arena *a)
     Node *map = n->in[1];
     MapLayout l = map_layout(g, map);
     around_top(g, map, &top, &behind);
-    RowText o = row_begin(k, a);
-    int at[3] = { add_arg(k, a, map), add_arg(k, a, x), add_arg(k, a, n) };
+    RowText o = row_begin(group, a);
+    int at[3] = { add_arg(group, a, map), add_arg(group, a, x),
+                  add_arg(group, a, n) };
     row_line(&o, "const int32_t *const map = buf[%d];", at[0]);
     row_line(&o, "const uint4 *const x = buf[%d];", at[1]);
-    put_pointer(&o.text, g, k, a, at[2], "uint4", 16, "y");
+    put_pointer(&o.text, g, group, a, at[2], "uint4", 16, "y");
     row_line(&o, "const int64_t top = iv[%d];", row_size(&o, top));
     row_line(&o, "enum { EACH = 8, PIECES = %lld };", (long long)bytes / 16);
     if (l.each) {

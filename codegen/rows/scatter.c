@@ -38,56 +38,56 @@ static Scatter scatter_axes(const Graph *g, const Node *n, const Node *out)
 }
 
 /* x: the local place that index q names; two: of an axis in two pieces. */
-static void put_place(RowText *o, int two)
+static void put_place(RowText *row, int two)
 {
-    row_line(o, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
-                    : "const int64_t x = (int64_t)e[p2 + q2] - first;");
+    row_line(row, two ? "int64_t x = (int64_t)e[p2 + q2] - first;"
+                      : "const int64_t x = (int64_t)e[p2 + q2] - first;");
     if (two) {
-        row_line(o, "if ((uint64_t)x >= (uint64_t)half) {");
-        row_line(o, "    x += first - second;");
-        row_line(o, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
-        row_line(o, "}");
+        row_line(row, "if ((uint64_t)x >= (uint64_t)half) {");
+        row_line(row, "    x += first - second;");
+        row_line(row, "    x = (uint64_t)x < (uint64_t)half ? x + half : -1;");
+        row_line(row, "}");
     }
 }
 
-static void scatter_text(RowText *o, const Node *n, const Node *out,
-                         const Scatter *s, int adds, int two)
+static void scatter_text(RowText *row, const Node *n, const Node *out,
+                         const Scatter *scatter, int adds, int two)
 {
     Dtype dt = out->dt;
     int wide = dt == Dbf16; /* sums in fp32 work space */
     const char *to = wide ? "work[x * 64 + l]" : "y[p0 + x * sx + l]";
 
-    row_line(o, "for (int64_t p = lo; p < hi; p++) {");
-    row_line(o, "const int64_t f = p %% nb * %d;", COLUMNS);
-    row_line(o, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS,
+    row_line(row, "for (int64_t p = lo; p < hi; p++) {");
+    row_line(row, "const int64_t f = p %% nb * %d;", COLUMNS);
+    row_line(row, "const int64_t w = width - f < %d ? width - f : %d;", COLUMNS,
              COLUMNS);
-    row_decode(o, &s->item, "p / nb", "p", 3);
-    row_line(o, "p0 += f, p1 += f * sv;");
+    row_decode(row, &scatter->item, "p / nb", "p", 3);
+    row_line(row, "p0 += f, p1 += f * sv;");
     if (wide)
-        row_line(o, "float *const work = (float *)buf[%d] + p * n * %d;",
-                 o->group->narg, COLUMNS);
+        row_line(row, "float *const work = (float *)buf[%d] + p * n * %d;",
+                 row->group->narg, COLUMNS);
     if (!adds) {
-        row_line(o, "for (int64_t x = 0; x < n; x++)");
-        row_line(o, "    for (int64_t l = 0; l < w; l++)");
-        row_line(o, "        %s = 0;", to);
+        row_line(row, "for (int64_t x = 0; x < n; x++)");
+        row_line(row, "    for (int64_t l = 0; l < w; l++)");
+        row_line(row, "        %s = 0;", to);
     }
-    row_line(o, "for (int64_t q = 0; q < many; q++) {");
-    row_decode(o, &s->sum, "q", "q", 3);
-    put_place(o, two);
-    row_line(o, "if ((uint64_t)x >= (uint64_t)n)");
-    row_line(o, "    continue;");
-    put(&o->text, "#pragma GCC ivdep\n");
-    row_line(o, "for (int64_t l = 0; l < w; l++)");
-    row_line(o, "    %s += %s;", to,
-             text_load(o->arena, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
-    row_line(o, "}");
+    row_line(row, "for (int64_t q = 0; q < many; q++) {");
+    row_decode(row, &scatter->sum, "q", "q", 3);
+    put_place(row, two);
+    row_line(row, "if ((uint64_t)x >= (uint64_t)n)");
+    row_line(row, "    continue;");
+    put(&row->text, "#pragma GCC ivdep\n");
+    row_line(row, "for (int64_t l = 0; l < w; l++)");
+    row_line(row, "    %s += %s;", to,
+             text_load(row->arena, n->in[0]->dt, "v[p1 + q1 + l * sv]"));
+    row_line(row, "}");
     if (wide) {
-        row_line(o, "for (int64_t x = 0; x < n; x++)");
-        row_line(o, "    for (int64_t l = 0; l < w; l++)");
-        row_line(o, "        y[p0 + x * sx + l] = %s;",
-                 text_save(o->arena, dt, to));
+        row_line(row, "for (int64_t x = 0; x < n; x++)");
+        row_line(row, "    for (int64_t l = 0; l < w; l++)");
+        row_line(row, "        y[p0 + x * sx + l] = %s;",
+                 text_save(row->arena, dt, to));
     }
-    row_line(o, "}");
+    row_line(row, "}");
 }
 
 /* For a GPU: a block has one of `parts` ranges of places, and 256 columns of
@@ -101,102 +101,104 @@ static void scatter_text(RowText *o, const Node *n, const Node *out,
  */
 enum { PARTS = 512, BLOCKS = 512 };
 
-static void put_hits(RowText *o, const Scatter *s, int two)
+static void put_hits(RowText *row, const Scatter *scatter, int two)
 {
-    row_line(o, "const int64_t q = i0 + TID;");
-    row_line(o, "int64_t to_x = 0, to_v = 0;");
-    row_line(o, "int hit = 0, all;");
-    row_line(o, "if (q < many) {");
-    row_decode(o, &s->sum, "q", "q", 3);
-    row_line(o, "(void)q0;");
-    put_place(o, two);
-    row_line(o, "hit = x >= from && x < to;");
-    row_line(o, "to_x = x * sx, to_v = q1;");
-    row_line(o, "}");
-    row_line(o, "const int at = have + block_before(hit, all);");
-    row_line(o, "if (hit)");
-    row_line(o, "    place[at] = to_x, value[at] = to_v;");
-    row_line(o, "have += all;");
-    row_line(o, "if (have <= THREADS && i0 + THREADS < many)");
-    row_line(o, "    continue;");
-    row_line(o, "__syncthreads();");
+    row_line(row, "const int64_t q = i0 + TID;");
+    row_line(row, "int64_t to_x = 0, to_v = 0;");
+    row_line(row, "int hit = 0, all;");
+    row_line(row, "if (q < many) {");
+    row_decode(row, &scatter->sum, "q", "q", 3);
+    row_line(row, "(void)q0;");
+    put_place(row, two);
+    row_line(row, "hit = x >= from && x < to;");
+    row_line(row, "to_x = x * sx, to_v = q1;");
+    row_line(row, "}");
+    row_line(row, "const int at = have + block_before(hit, all);");
+    row_line(row, "if (hit)");
+    row_line(row, "    place[at] = to_x, value[at] = to_v;");
+    row_line(row, "have += all;");
+    row_line(row, "if (have <= THREADS && i0 + THREADS < many)");
+    row_line(row, "    continue;");
+    row_line(row, "__syncthreads();");
 }
 
 /* Of the block: a thread keeps its own, so nobody else reads what it adds. */
-static void put_columns(RowText *o)
+static void put_columns(RowText *row)
 {
-    row_line(o, "for (int64_t l = l0; l < width; l += nb * THREADS)");
+    row_line(row, "for (int64_t l = l0; l < width; l += nb * THREADS)");
 }
 
-static void scatter_blocks(RowText *o, const Node *n, const Node *out,
-                           const Scatter *s, int adds, int two)
+static void scatter_blocks(RowText *row, const Node *n, const Node *out,
+                           const Scatter *scatter, int adds, int two)
 {
     Dtype sum = compute_type(out->dt);
     const char *ct = dtypes[compute_type(n->in[0]->dt)].compute;
 
-    row_line(o, "enum { AHEAD = 8 };");
-    row_line(o, "__shared__ int64_t place[2 * THREADS], value[2 * THREADS];");
-    row_line(o, "int have = 0;");
+    row_line(row, "enum { AHEAD = 8 };");
+    row_line(row, "__shared__ int64_t place[2 * THREADS], value[2 * THREADS];");
+    row_line(row, "int have = 0;");
     if (sum != out->dt)
-        row_line(o, "%s *const sum = buf[%d];", dtypes[sum].store,
-                 o->group->narg);
+        row_line(row, "%s *const sum = buf[%d];", dtypes[sum].store,
+                 row->group->narg);
     else
-        row_line(o, "%s *const sum = y;", dtypes[sum].store);
-    row_line(o, "const int64_t p = blockIdx.x, l0 = p %% nb * THREADS + TID;");
-    row_line(o, "const int64_t from = n * (p / nb %% parts) / parts;");
-    row_line(o, "const int64_t to = n * (p / nb %% parts + 1) / parts;");
-    row_decode(o, &s->item, "p / nb / parts", "p", 3);
+        row_line(row, "%s *const sum = y;", dtypes[sum].store);
+    row_line(row,
+             "const int64_t p = blockIdx.x, l0 = p %% nb * THREADS + TID;");
+    row_line(row, "const int64_t from = n * (p / nb %% parts) / parts;");
+    row_line(row, "const int64_t to = n * (p / nb %% parts + 1) / parts;");
+    row_decode(row, &scatter->item, "p / nb / parts", "p", 3);
     if (!adds || sum != out->dt) {
-        put_columns(o);
-        row_line(o, "    for (int64_t x = from; x < to; x++)");
-        row_line(o, "        sum[p0 + x * sx + l] = %s;",
+        put_columns(row);
+        row_line(row, "    for (int64_t x = from; x < to; x++)");
+        row_line(row, "        sum[p0 + x * sx + l] = %s;",
                  !adds ? "0"
-                       : text_load(o->arena, out->dt, "y[p0 + x * sx + l]"));
+                       : text_load(row->arena, out->dt, "y[p0 + x * sx + l]"));
     }
-    row_line(o, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
-    put_hits(o, s, two);
-    put_columns(o);
-    row_line(o, "for (int h = 0; h < have; h += AHEAD) {");
-    row_line(o, "    int64_t x[AHEAD];");
-    row_line(o, "    %s w[AHEAD];", ct);
-    row_line(o, "    %s z[AHEAD];", dtypes[sum].store);
-    put(&o->text, "#pragma unroll\n");
-    row_line(o, "    for (int j = 0; j < AHEAD; j++) {");
-    row_line(o, "        const bool in = h + j < have;");
-    row_line(o, "        x[j] = in ? p0 + place[h + j] + l : -1;");
-    row_line(o, "        w[j] = in ? %s : (%s)0;",
-             text_load(o->arena, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"),
-             ct);
-    row_line(o, "        z[j] = in ? sum[x[j]] : 0;");
-    row_line(o, "    }");
-    put(&o->text, "#pragma unroll\n");
-    row_line(o, "    for (int j = 0; j < AHEAD; j++) {");
-    put(&o->text, "#pragma unroll\n");
-    row_line(o, "        for (int i = 0; i < j; i++)");
-    row_line(o, "            z[j] = x[i] == x[j] ? z[i] : z[j];");
-    row_line(o, "        z[j] += w[j];");
-    row_line(o, "    }");
-    put(&o->text, "#pragma unroll\n");
-    row_line(o, "    for (int j = 0; j < AHEAD; j++)");
-    row_line(o, "        if (h + j < have)");
-    row_line(o, "            sum[x[j]] = z[j];");
-    row_line(o, "}");
-    row_line(o, "have = 0;");
-    row_line(o, "}");
+    row_line(row, "for (int64_t i0 = 0; i0 < many; i0 += THREADS) {");
+    put_hits(row, scatter, two);
+    put_columns(row);
+    row_line(row, "for (int h = 0; h < have; h += AHEAD) {");
+    row_line(row, "    int64_t x[AHEAD];");
+    row_line(row, "    %s w[AHEAD];", ct);
+    row_line(row, "    %s z[AHEAD];", dtypes[sum].store);
+    put(&row->text, "#pragma unroll\n");
+    row_line(row, "    for (int j = 0; j < AHEAD; j++) {");
+    row_line(row, "        const bool in = h + j < have;");
+    row_line(row, "        x[j] = in ? p0 + place[h + j] + l : -1;");
+    row_line(
+        row, "        w[j] = in ? %s : (%s)0;",
+        text_load(row->arena, n->in[0]->dt, "v[p1 + value[h + j] + l * sv]"),
+        ct);
+    row_line(row, "        z[j] = in ? sum[x[j]] : 0;");
+    row_line(row, "    }");
+    put(&row->text, "#pragma unroll\n");
+    row_line(row, "    for (int j = 0; j < AHEAD; j++) {");
+    put(&row->text, "#pragma unroll\n");
+    row_line(row, "        for (int i = 0; i < j; i++)");
+    row_line(row, "            z[j] = x[i] == x[j] ? z[i] : z[j];");
+    row_line(row, "        z[j] += w[j];");
+    row_line(row, "    }");
+    put(&row->text, "#pragma unroll\n");
+    row_line(row, "    for (int j = 0; j < AHEAD; j++)");
+    row_line(row, "        if (h + j < have)");
+    row_line(row, "            sum[x[j]] = z[j];");
+    row_line(row, "}");
+    row_line(row, "have = 0;");
+    row_line(row, "}");
     if (sum != out->dt) {
-        put_columns(o);
-        row_line(o, "    for (int64_t x = from; x < to; x++)");
-        row_line(o, "        y[p0 + x * sx + l] = %s;",
-                 text_save(o->arena, out->dt, "sum[p0 + x * sx + l]"));
+        put_columns(row);
+        row_line(row, "    for (int64_t x = from; x < to; x++)");
+        row_line(row, "        y[p0 + x * sx + l] = %s;",
+                 text_save(row->arena, out->dt, "sum[p0 + x * sx + l]"));
     }
 }
 
-int scatter_lower(Graph *g, Group *k, Arena *a, int gpu)
+int scatter_lower(Graph *g, Group *group, Arena *a, int gpu)
 {
-    Node *n = k->node[0], *out = k->out[0];
+    Node *n = group->node[0], *out = group->out[0];
     int at = dim_of(out, n->at.scatter_add.axis), adds = out->op == Oaccum;
     Scatter s = scatter_axes(g, n, out);
-    RowText o = row_begin(k, a);
+    RowText o = row_begin(group, a);
     int64_t wide = gpu ? THREADMAP : COLUMNS;
     int64_t nb = (s.width + wide - 1) / wide, len = local_n(g, out, at);
     int64_t parts = !gpu ? 1 : len < PARTS ? len : PARTS;
@@ -212,10 +214,10 @@ int scatter_lower(Graph *g, Group *k, Arena *a, int gpu)
     row_line(&o, "const int64_t n = iv[%d], sx = iv[%d], first = iv[%d];",
              row_size(&o, len),
              row_size(&o, local_stride(g, out, n->at.scatter_add.axis)),
-             add_int(k, a, p[0].start));
+             add_int(group, a, p[0].start));
     if (two)
         row_line(&o, "const int64_t half = n / 2, second = iv[%d];",
-                 add_int(k, a, p[1].start));
+                 add_int(group, a, p[1].start));
     row_line(&o, "const int64_t width = iv[%d], nb = iv[%d], sv = iv[%d];",
              row_size(&o, s.width), row_size(&o, nb), row_size(&o, s.sv));
     row_line(&o, "const int64_t many = iv[%d];",
@@ -227,10 +229,11 @@ int scatter_lower(Graph *g, Group *k, Arena *a, int gpu)
         scatter_text(&o, n, out, &s, adds, two);
     }
     if (out->dt == Dbf16)
-        k->scratch = gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
+        group->scratch =
+            gpu ? local_elems(g, out) * 4 : items * len * COLUMNS * 4;
     row_finish(&o, g, items * parts, items * wide * (len + row_count(&s.sum)));
     if (adds) /* touches only the rows that are added to */
-        k->instr.bytes =
+        group->instr.bytes =
             (double)(local_bytes(g, n->in[0]) + local_bytes(g, n->in[1]) +
                      2 * local_elems(g, n->in[0]) * dtypes[out->dt].bytes);
     return gpu ? THREADMAP : 0;

@@ -14,50 +14,50 @@
 
 /* What is a parameter of the kernel and no constant of its text: what depends
  * on the rank, and keys and doubles, which would make every text its own. */
-static int of_rank(const Word *x)
+static int of_rank(const Word *word)
 {
-    if (x->type != WORDint)
+    if (word->type != WORDint)
         return 1;
     for (int i = 0; i < MAXATOM; i++)
-        if (x->at.k[i])
+        if (word->at.k[i])
             return 1;
     return 0;
 }
 
-void cuda_put_parameters(Text *out, const Group *k)
+void cuda_put_parameters(Text *out, const Group *group)
 {
-    int nbuf = k->narg + (k->scratch > 0);
+    int nbuf = group->narg + (group->scratch > 0);
 
     for (int i = 0; i < nbuf; i++)
         put(out, "%svoid *q%d", i ? ", " : "", i);
-    for (int i = 0; i < k->instr.nword; i++)
-        if (of_rank(&k->instr.word[i]))
+    for (int i = 0; i < group->instr.nword; i++)
+        if (of_rank(&group->instr.word[i]))
             put(out, ", int64_t r%d", i);
-    if (k->instr.launch.then)
+    if (group->instr.launch.then)
         put(out, ", int64_t launch");
     put(out, ")\n{\n    const Ptr buf[] = { ");
     for (int i = 0; i < nbuf; i++)
         put(out, "{ q%d }, ", i);
     put(out, "};\n    const int64_t iv[] = { ");
-    for (int i = 0; i < k->instr.nword; i++)
-        if (of_rank(&k->instr.word[i]))
+    for (int i = 0; i < group->instr.nword; i++)
+        if (of_rank(&group->instr.word[i]))
             put(out, "r%d, ", i);
         else
-            put(out, "%lld, ", (long long)k->instr.word[i].at.c);
-    put(out, "%s};\n", k->instr.nword ? "" : "0 ");
+            put(out, "%lld, ", (long long)group->instr.word[i].at.c);
+    put(out, "%s};\n", group->instr.nword ? "" : "0 ");
 }
 
-void cuda_set_launch(Group *k, Arena *a, Launch l)
+void cuda_set_launch(Group *group, Arena *a, Launch l)
 {
-    Word *was = k->instr.word;
-    int n = k->instr.nword;
+    Word *was = group->instr.word;
+    int n = group->instr.nword;
 
     l.y = l.y ? l.y : 1;
     l.z = l.z ? l.z : 1;
-    k->instr.launch = l;
-    k->instr.word = NULL;
-    k->instr.nword = 0;
+    group->instr.launch = l;
+    group->instr.word = NULL;
+    group->instr.nword = 0;
     for (int i = 0; i < n; i++)
         if (of_rank(&was[i]))
-            add_word(k, a, was[i]);
+            add_word(group, a, was[i]);
 }

@@ -4,53 +4,53 @@
 
 #include <string.h>
 
-int add_arg(Group *k, Arena *a, Node *n)
+int add_arg(Group *group, Arena *a, Node *n)
 {
     n = storage(n);
-    for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] == n)
+    for (int i = 0; i < group->narg; i++)
+        if (group->arg[i] == n)
             return i;
-    vec_push(a, k->arg, n);
-    return k->narg++;
+    vec_push(a, group->arg, n);
+    return group->narg++;
 }
 
-int add_word(Group *k, Arena *a, Word x)
+int add_word(Group *group, Arena *a, Word x)
 {
-    vec_push(a, k->instr.word, x);
-    return k->instr.nword++;
+    vec_push(a, group->instr.word, x);
+    return group->instr.nword++;
 }
 
-int add_int(Group *k, Arena *a, RankAffine x)
+int add_int(Group *group, Arena *a, RankAffine x)
 {
-    return add_word(k, a, (Word){ .at = x });
+    return add_word(group, a, (Word){ .at = x });
 }
 
-int add_size(Group *k, Arena *a, int64_t x)
+int add_size(Group *group, Arena *a, int64_t x)
 {
-    return add_int(k, a, aff(x));
+    return add_int(group, a, aff(x));
 }
 
-void put_pointer(Text *out, const Graph *g, Group *k, Arena *a, int i,
+void put_pointer(Text *out, const Graph *g, Group *group, Arena *a, int i,
                  const char *type, int bytes, const char *name)
 {
-    const Node *n = k->arg[i];
+    const Node *n = group->arg[i];
 
     if (!n->stash) {
         put(out, "    %s *const %s = buf[%d];\n", type, name, i);
         return;
     }
     MapLayout l = map_layout(g, n->map);
-    int map = add_arg(k, a, n->map), word = add_size(k, a, l.base);
-    int row = add_size(k, a, local_bytes(g, n) / l.cap / bytes);
+    int map = add_arg(group, a, n->map), word = add_size(group, a, l.base);
+    int row = add_size(group, a, local_bytes(g, n) / l.cap / bytes);
     put(out,
         "    %s *const %s = (%s *)buf[%d] + "
         "((const int32_t *)buf[%d])[iv[%d]] * iv[%d];\n",
         type, name, type, i, map, word, row);
 }
 
-void set_items(Group *k, int64_t items, int64_t grain)
+void set_items(Group *group, int64_t items, int64_t grain)
 {
-    k->instr.launch = (Launch){ .items = items, .grain = grain };
+    group->instr.launch = (Launch){ .items = items, .grain = grain };
 }
 
 static uint64_t hash_text(const char *s)
@@ -62,41 +62,42 @@ static uint64_t hash_text(const char *s)
     return h;
 }
 
-void set_text(Group *k, Arena *a, const char *body)
+void set_text(Group *group, Arena *a, const char *body)
 {
     unsigned long long h = hash_text(body);
     const char *name = strf(a, "k_%016llx", h);
 
-    k->instr.kind = Ikernel;
-    k->instr.kernel = intern(name);
-    k->text = strf(a,
-                   "void %s(void *const *buf, const int64_t *iv,\n"
-                   "    int64_t lo, int64_t hi)\n%s",
-                   name, body);
+    group->instr.kind = Ikernel;
+    group->instr.kernel = intern(name);
+    group->text = strf(a,
+                       "void %s(void *const *buf, const int64_t *iv,\n"
+                       "    int64_t lo, int64_t hi)\n%s",
+                       name, body);
 }
 
 /* The name stands for the @ before the parameters: it is the text's hash. */
-void set_text_named(Group *k, Arena *a, const char *text)
+void set_text_named(Group *group, Arena *a, const char *text)
 {
     unsigned long long h = hash_text(text);
     const char *name = strf(a, "k_%016llx", h);
     const char *at = strstr(text, "@(");
 
-    k->instr.kind = Ikernel;
-    k->instr.kernel = intern(name);
-    k->text = strf(a, "%.*s%s%s", (int)(at - text), text, name, at + 1);
+    group->instr.kind = Ikernel;
+    group->instr.kernel = intern(name);
+    group->text = strf(a, "%.*s%s%s", (int)(at - text), text, name, at + 1);
 }
 
-void set_label(Group *k, Arena *a, const Node *n)
+void set_label(Group *group, Arena *a, const Node *n)
 {
     if (n->name)
-        k->instr.label = n->name;
+        group->instr.label = n->name;
     else if (*n->scope->path)
-        k->instr.label = strf(a, "%s.%s", n->scope->path, optab[n->op].name);
+        group->instr.label =
+            strf(a, "%s.%s", n->scope->path, optab[n->op].name);
     else
-        k->instr.label = optab[n->op].name;
-    k->instr.file = n->loc ? n->loc->file : NULL;
-    k->instr.line = n->loc ? n->loc->line : 0;
+        group->instr.label = optab[n->op].name;
+    group->instr.file = n->loc ? n->loc->file : NULL;
+    group->instr.line = n->loc ? n->loc->line : 0;
 }
 
 /* ---- lines --------------------------------------------------------------- */
@@ -130,66 +131,69 @@ const ScalarExpr *scalar_of(const char *text)
     return *slot;
 }
 
-static void put_level(Text *t, const ScalarExpr *e, const ScalarNames *v,
-                      int level);
+static void put_level(Text *out, const ScalarExpr *scalar,
+                      const ScalarNames *names, int level);
 
-static void put_call(Text *out, const ScalarExpr *e, const ScalarNames *v)
+static void put_call(Text *out, const ScalarExpr *scalar,
+                     const ScalarNames *names)
 {
-    put(out, "%s%s(", e->word ? e->word->text : optab[e->op].name,
-        v->dt == Df64 ? "_f64" : "_f32");
-    for (int i = 0; i < e->n; i++) {
+    put(out, "%s%s(",
+        scalar->word ? scalar->word->text : optab[scalar->op].name,
+        names->dt == Df64 ? "_f64" : "_f32");
+    for (int i = 0; i < scalar->n; i++) {
         put(out, "%s", i ? ", " : "");
-        put_level(out, e->in[i], v, 1);
+        put_level(out, scalar->in[i], names, 1);
     }
     put(out, ")");
 }
 
 /* Operators of one level go from left to right. */
-static void put_operator(Text *out, const ScalarExpr *e, const ScalarNames *v)
+static void put_operator(Text *out, const ScalarExpr *scalar,
+                         const ScalarNames *names)
 {
-    int level = e->word->level;
+    int level = scalar->word->level;
 
-    if (e->n == 1) {
-        put(out, "%s", e->word->text);
-        put_level(out, e->in[0], v, level);
+    if (scalar->n == 1) {
+        put(out, "%s", scalar->word->text);
+        put_level(out, scalar->in[0], names, level);
         return;
     }
-    put_level(out, e->in[0], v, level + (e->n == 3));
-    put(out, " %s ", e->word->text);
-    put_level(out, e->in[1], v, e->n == 3 ? level : level + 1);
-    if (e->n == 3) {
+    put_level(out, scalar->in[0], names, level + (scalar->n == 3));
+    put(out, " %s ", scalar->word->text);
+    put_level(out, scalar->in[1], names, scalar->n == 3 ? level : level + 1);
+    if (scalar->n == 3) {
         put(out, " : ");
-        put_level(out, e->in[2], v, level);
+        put_level(out, scalar->in[2], names, level);
     }
 }
 
 /* In parentheses if it binds less closely than `level`. */
-static void put_level(Text *out, const ScalarExpr *e, const ScalarNames *v,
-                      int level)
+static void put_level(Text *out, const ScalarExpr *scalar,
+                      const ScalarNames *names, int level)
 {
-    int inside = e->word && e->word->level < level;
+    int inside = scalar->word && scalar->word->level < level;
 
     put(out, "%s", inside ? "(" : "");
-    switch (e->kind) {
-    case SCoperand: put(out, "%s", v->operand[e->operand]); break;
-    case SCresult: put(out, "%s", v->result); break;
-    case SCgrad: put(out, "%s", v->grad); break;
+    switch (scalar->kind) {
+    case SCoperand: put(out, "%s", names->operand[scalar->operand]); break;
+    case SCresult: put(out, "%s", names->result); break;
+    case SCgrad: put(out, "%s", names->grad); break;
     case SCnumber:
-        put(out, "%s%s", e->literal,
-            strchr(e->literal, '.') && v->dt != Df64 ? "f" : "");
+        put(out, "%s%s", scalar->literal,
+            strchr(scalar->literal, '.') && names->dt != Df64 ? "f" : "");
         break;
     case SCop:
-        if (!e->word || e->word->level == SCALARCALL)
-            put_call(out, e, v);
+        if (!scalar->word || scalar->word->level == SCALARCALL)
+            put_call(out, scalar, names);
         else
-            put_operator(out, e, v);
+            put_operator(out, scalar, names);
     }
     put(out, "%s", inside ? ")" : "");
 }
 
-void put_scalar(Text *out, const ScalarExpr *e, const ScalarNames *v)
+void put_scalar(Text *out, const ScalarExpr *scalar, const ScalarNames *names)
 {
-    put_level(out, e, v, 1);
+    put_level(out, scalar, names, 1);
 }
 
 /* ---- numbers that depend on the rank ------------------------------------- */
@@ -210,12 +214,12 @@ RankAffine aff_scale(RankAffine x, int64_t k)
     return x;
 }
 
-int aff_zero(const RankAffine *x)
+int aff_zero(const RankAffine *affine)
 {
     for (int i = 0; i < MAXATOM; i++)
-        if (x->k[i])
+        if (affine->k[i])
             return 0;
-    return x->c == 0;
+    return affine->c == 0;
 }
 
 Dtype compute_type(Dtype t)

@@ -67,8 +67,8 @@ typedef struct Slices { /* of one head */
 
 /* The operand of n with tokens, if n may be a head; or null. */
 Node *head_tokens(Graph *g, const Node *n);
-/* In how many slices s->head is made; s has g, a, head and x and gets the rest
- * but what slices are. err() when train.slices divides no axis. */
-int cut_head(Slices *s);
+/* In how many slices->head is made; slices has g, a, head and x and gets the
+ * rest but what slices are. err() when train.slices divides no axis. */
+int cut_head(Slices *slices);
 
 #endif

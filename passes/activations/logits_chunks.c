@@ -25,10 +25,10 @@
 
 /* ---- operands ------------------------------------------------------------ */
 
-static Node *as(const Slices *s, Node *n, const Node *like)
+static Node *as(const Slices *slices, Node *n, const Node *like)
 {
-    n->reg = s->head->reg;
-    n->call = s->head->call;
+    n->reg = slices->head->reg;
+    n->call = slices->head->call;
     n->scope = like->scope;
     n->dt = like->dt;
     return n;
@@ -44,131 +44,133 @@ static void take_types(Node *n, const Node *x, const Axis *a, Axis *b)
 }
 
 /* What stands for the axis where it is in parts. */
-static Axes both(const Slices *s)
+static Axes both(const Slices *slices)
 {
-    return g_axes(s->graph, (Axis *[]){ s->part, s->rest }, 2);
+    return g_axes(slices->graph, (Axis *[]){ slices->part, slices->rest }, 2);
 }
 
 /* x's dims, the axis as `len` elements: of itself, or of each part. */
-static void take_dims(const Slices *s, Node *n, const Node *x, int64_t len)
+static void take_dims(const Slices *slices, Node *n, const Node *x, int64_t len)
 {
     n->nd = 0;
     for (int d = 0; d < x->nd; d++) {
         Dim dim = x->dim[d];
-        if (dim.a == s->axis && s->part)
-            n->dim[n->nd++] = (Dim){ s->part, s->parts };
-        if (dim.a == s->axis)
-            dim = (Dim){ s->rest, len };
+        if (dim.a == slices->axis && slices->part)
+            n->dim[n->nd++] = (Dim){ slices->part, slices->parts };
+        if (dim.a == slices->axis)
+            dim = (Dim){ slices->rest, len };
         n->dim[n->nd++] = dim;
     }
 }
 
-static Node *in_parts(const Slices *s, Node *x)
+static Node *in_parts(const Slices *slices, Node *x)
 {
-    if (!s->part)
+    if (!slices->part)
         return x;
-    Node *n = as(s, g_node(s->graph, Osplit, x->loc, 1, &x), x);
-    n->at.split.axis = s->axis;
-    n->at.split.into = both(s);
-    take_dims(s, n, x, s->len * s->count);
-    take_types(n, x, s->axis, s->part);
-    return infer(s->graph, n);
+    Node *n = as(slices, g_node(slices->graph, Osplit, x->loc, 1, &x), x);
+    n->at.split.axis = slices->axis;
+    n->at.split.into = both(slices);
+    take_dims(slices, n, x, slices->len * slices->count);
+    take_types(n, x, slices->axis, slices->part);
+    return infer(slices->graph, n);
 }
 
 /* In the call of the head, what another call makes of what is there. */
-static Node *early(Slices *s, Node *n)
+static Node *early(Slices *slices, Node *n)
 {
     Node *in[MAXIN];
 
-    if (s->early[n->id])
-        return s->early[n->id];
+    if (slices->early[n->id])
+        return slices->early[n->id];
     for (int k = 0; k < n->nin; k++)
-        in[k] = early(s, n->in[k]);
-    Node *c = g_copyof(s->graph, n, in);
-    c->call = s->head->call;
-    return s->early[n->id] = c;
+        in[k] = early(slices, n->in[k]);
+    Node *c = g_copyof(slices->graph, n, in);
+    c->call = slices->head->call;
+    return slices->early[n->id] = c;
 }
 
-static Node *slice(Slices *s, Node *x, int k)
+static Node *slice(Slices *slices, Node *x, int k)
 {
-    Node ***v = &s->piece[x->id];
+    Node ***v = &slices->piece[x->id];
 
-    if (!has_dim(x, s->axis))
-        return early(s, x);
-    *v = *v ? *v : alloc(s->arena, (size_t)s->count * sizeof **v);
+    if (!has_dim(x, slices->axis))
+        return early(slices, x);
+    *v = *v ? *v : alloc(slices->arena, (size_t)slices->count * sizeof **v);
     if ((*v)[k])
         return (*v)[k];
-    Node *all = in_parts(s, early(s, x));
-    Node *n = as(s, g_node(s->graph, Oslice, x->loc, 1, &all), all);
-    n->at.slice = (struct slice_attrs){ s->rest, k * s->len, s->len };
-    take_dims(s, n, x, s->len);
-    take_types(n, x, s->axis, s->part ? s->part : s->axis);
-    return (*v)[k] = infer(s->graph, n);
+    Node *all = in_parts(slices, early(slices, x));
+    Node *n = as(slices, g_node(slices->graph, Oslice, x->loc, 1, &all), all);
+    n->at.slice =
+        (struct slice_attrs){ slices->rest, k * slices->len, slices->len };
+    take_dims(slices, n, x, slices->len);
+    take_types(n, x, slices->axis, slices->part ? slices->part : slices->axis);
+    return (*v)[k] = infer(slices->graph, n);
 }
 
 /* ---- slices -------------------------------------------------------------- */
 
 /* The axis in attributes: a sum over it is one over what it is split into,
  * ranks exchange parts. */
-static void take_axes(const Slices *s, Node *c, int sums)
+static void take_axes(const Slices *slices, Node *c, int sums)
 {
     Axis *ax[MAXD + 1];
     int k = 0;
 
-    if (!s->part)
+    if (!slices->part)
         return;
-    attrs_replace(s->graph, c, s->axis, s->part);
+    attrs_replace(slices->graph, c, slices->axis, slices->part);
     if (!sums)
         return;
     for (; k < n_axes(c)->n; k++)
         ax[k] = n_axes(c)->v[k];
-    ax[k++] = s->rest;
-    *n_axes(c) = g_axes(s->graph, ax, k);
+    ax[k++] = slices->rest;
+    *n_axes(c) = g_axes(slices->graph, ax, k);
 }
 
-static Node *copy(Slices *s, Node *n, int k)
+static Node *copy(Slices *slices, Node *n, int k)
 {
     Node *in[MAXIN];
-    int sums = s->is[n->id] == SLICEdw;
+    int sums = slices->is[n->id] == SLICEdw;
 
     for (int i = 0; i < n->nin; i++)
-        in[i] = s->is[n->in[i]->id] ? s->copy[n->in[i]->id][k]
-                                    : slice(s, n->in[i], k);
-    Node *c = g_copyof(s->graph, n, in);
-    c->call = s->head->call;
-    take_axes(s, c, sums);
+        in[i] = slices->is[n->in[i]->id] ? slices->copy[n->in[i]->id][k]
+                                         : slice(slices, n->in[i], k);
+    Node *c = g_copyof(slices->graph, n, in);
+    c->call = slices->head->call;
+    take_axes(slices, c, sums);
     if (sums && c->dt == Dbf16)
         c->dt = Df32;
-    take_dims(s, c, n, s->len);
-    take_types(c, n, s->axis, s->part ? s->part : s->axis);
+    take_dims(slices, c, n, slices->len);
+    take_types(c, n, slices->axis, slices->part ? slices->part : slices->axis);
     if (optab[n->op].cls == EW || optab[n->op].cls == RED)
-        c->piece = s->id + k;
-    return infer(s->graph, c);
+        c->piece = slices->id + k;
+    return infer(slices->graph, c);
 }
 
-static void make_slice(Slices *s, size_t count, int k)
+static void make_slice(Slices *slices, size_t count, int k)
 {
     for (size_t i = 0; i < count; i++) {
-        if (!s->is[i])
+        if (!slices->is[i])
             continue;
-        if (!s->copy[i])
-            s->copy[i] = alloc(s->arena, (size_t)s->count * sizeof *s->copy[i]);
-        s->copy[i][k] = copy(s, s->graph->node[i], k);
+        if (!slices->copy[i])
+            slices->copy[i] = alloc(slices->arena, (size_t)slices->count *
+                                                       sizeof *slices->copy[i]);
+        slices->copy[i][k] = copy(slices, slices->graph->node[i], k);
     }
 }
 
 /* ---- together again ------------------------------------------------------ */
 
-static Node *sum(Slices *s, const Node *n)
+static Node *sum(Slices *slices, const Node *n)
 {
-    Node **v = s->copy[n->id], *r = v[0];
+    Node **v = slices->copy[n->id], *r = v[0];
 
-    for (int k = 1; k < s->count; k++) {
-        r = as(s, g_ew(s->graph, Oadd, n->loc, r, v[k], NULL), v[0]);
+    for (int k = 1; k < slices->count; k++) {
+        r = as(slices, g_ew(slices->graph, Oadd, n->loc, r, v[k], NULL), v[0]);
         memcpy(r->sh, n->sh, sizeof r->sh);
     }
     if (r->dt != n->dt) {
-        r = as(s, g_cast(s->graph, r, n->dt), v[0]);
+        r = as(slices, g_cast(slices->graph, r, n->dt), v[0]);
         r->dt = n->dt;
         memcpy(r->sh, n->sh, sizeof r->sh);
     }
@@ -176,81 +178,85 @@ static Node *sum(Slices *s, const Node *n)
 }
 
 /* Some slices of n, of len elements in all. */
-static Node *row(const Slices *s, const Node *n, Node *const *v, int count,
+static Node *row(const Slices *slices, const Node *n, Node *const *v, int count,
                  int64_t len)
 {
-    Node *r = as(s, g_node(s->graph, Oconcat, n->loc, count, v), v[0]);
+    Node *r =
+        as(slices, g_node(slices->graph, Oconcat, n->loc, count, v), v[0]);
 
-    r->at.concat.axis = s->rest;
-    take_dims(s, r, n, len);
-    take_types(r, n, s->axis, s->part ? s->part : s->axis);
-    return infer(s->graph, r);
+    r->at.concat.axis = slices->rest;
+    take_dims(slices, r, n, len);
+    take_types(r, n, slices->axis, slices->part ? slices->part : slices->axis);
+    return infer(slices->graph, r);
 }
 
 /* As many at a time as an op may read. */
-static Node *gathered(Slices *s, const Node *n)
+static Node *gathered(Slices *slices, const Node *n)
 {
-    Node **v = s->copy[n->id], *some[MAXIN];
-    int each = (s->count + MAXIN - 1) / MAXIN, k = 0;
+    Node **v = slices->copy[n->id], *some[MAXIN];
+    int each = (slices->count + MAXIN - 1) / MAXIN, k = 0;
 
-    for (int at = 0; at < s->count; at += each) {
-        int here = s->count - at < each ? s->count - at : each;
-        some[k++] = here == 1 ? v[at] : row(s, n, v + at, here, s->len * here);
+    for (int at = 0; at < slices->count; at += each) {
+        int here = slices->count - at < each ? slices->count - at : each;
+        some[k++] = here == 1
+                        ? v[at]
+                        : row(slices, n, v + at, here, slices->len * here);
     }
-    Node *r = row(s, n, some, k, s->len * s->count);
-    if (!s->part)
+    Node *r = row(slices, n, some, k, slices->len * slices->count);
+    if (!slices->part)
         return r;
-    Node *m = as(s, g_node(s->graph, Omerge, n->loc, 1, &r), r);
-    m->at.merge.axes = both(s);
-    m->at.merge.new = s->axis;
+    Node *m = as(slices, g_node(slices->graph, Omerge, n->loc, 1, &r), r);
+    m->at.merge.axes = both(slices);
+    m->at.merge.new = slices->axis;
     m->nd = n->nd;
     memcpy(m->dim, n->dim, sizeof m->dim);
     memcpy(m->sh, n->sh, sizeof m->sh);
-    return infer(s->graph, m);
+    return infer(slices->graph, m);
 }
 
-static Node *whole(Slices *s, Node *n)
+static Node *whole(Slices *slices, Node *n)
 {
-    Node **r = &s->whole[n->id];
+    Node **r = &slices->whole[n->id];
 
     if (!*r)
-        *r = s->is[n->id] == SLICEdw ? sum(s, n) : gathered(s, n);
+        *r =
+            slices->is[n->id] == SLICEdw ? sum(slices, n) : gathered(slices, n);
     return *r;
 }
 
 /* What reads a result reads it whole; what only adds up gradients goes where
  * they are made now. */
-static void read_whole(Slices *s, size_t count)
+static void read_whole(Slices *slices, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        Node *n = s->graph->node[i];
+        Node *n = slices->graph->node[i];
         int here = n->op == Oadd || n->op == Ocast || n->op == Opack ||
                    n->op == Oreducescatter || n->op == Oaccum,
             sums = 0;
-        for (int k = 0; k < n->nin && !s->is[i]; k++) {
+        for (int k = 0; k < n->nin && !slices->is[i]; k++) {
             int id = n->in[k]->id;
-            sums |= s->is[id] == SLICEdw || s->late[id] == 2;
-            if (s->is[id])
-                n->in[k] = whole(s, n->in[k]);
-            here &= n->in[k]->call == s->head->call;
+            sums |= slices->is[id] == SLICEdw || slices->late[id] == 2;
+            if (slices->is[id])
+                n->in[k] = whole(slices, n->in[k]);
+            here &= n->in[k]->call == slices->head->call;
         }
         if (sums && here) {
-            n->call = s->head->call;
-            s->late[i] = 2;
+            n->call = slices->head->call;
+            slices->late[i] = 2;
         }
     }
 }
 
 /* New nodes stand where the head stood, operands before users. */
-static void put_in_place(Slices *s, size_t count)
+static void put_in_place(Slices *slices, size_t count)
 {
-    Graph *g = s->graph;
+    Graph *g = slices->graph;
     Node **old = g->node;
-    size_t at = (size_t)s->head->id, all = vec_len(old);
+    size_t at = (size_t)slices->head->id, all = vec_len(old);
 
     g->node = NULL;
     for (size_t i = 0; i < all; i++)
-        old[i]->mark = i < count && s->is[i];
+        old[i]->mark = i < count && slices->is[i];
     for (size_t i = 0; i < at; i++)
         g_visit(old[i], &g->node, g->arena);
     for (size_t i = count; i < all; i++)
@@ -263,36 +269,38 @@ static void put_in_place(Slices *s, size_t count)
 /* ---- the pass ------------------------------------------------------------ */
 
 /* A split axis keeps lying in pieces where it did. */
-static void name_axes(Slices *s)
+static void name_axes(Slices *slices)
 {
-    Graph *g = s->graph;
-    const char *name = s->axis->name;
+    Graph *g = slices->graph;
+    const char *name = slices->axis->name;
 
-    s->part = NULL;
-    s->rest = s->axis;
-    if (s->parts == 1)
+    slices->part = NULL;
+    slices->rest = slices->axis;
+    if (slices->parts == 1)
         return;
-    s->part = g_axis(g, strf(g->arena, "%s'part", name));
-    s->rest = g_axis(g, strf(g->arena, "%s'rest", name));
-    s->part->zigzag = s->axis->root && s->axis->root->zigzag;
+    slices->part = g_axis(g, strf(g->arena, "%s'part", name));
+    slices->rest = g_axis(g, strf(g->arena, "%s'rest", name));
+    slices->part->zigzag = slices->axis->root && slices->axis->root->zigzag;
 }
 
-static void cut_up(Slices *s)
+static void cut_up(Slices *slices)
 {
-    size_t count = vec_len(s->graph->node);
+    size_t count = vec_len(slices->graph->node);
 
-    why(s->graph, s->head, "in %d slices of %lld along %s, %lld bytes each",
-        s->count,
-        (long long)(s->head->dim[dim_of(s->head, s->axis)].n / s->count),
-        s->axis->name, (long long)(local_bytes(s->graph, s->head) / s->count));
-    s->copy = alloc(s->arena, (count + 1) * sizeof *s->copy);
-    s->piece = alloc(s->arena, (count + 1) * sizeof *s->piece);
-    s->whole = alloc(s->arena, (count + 1) * sizeof *s->whole);
-    name_axes(s);
-    for (int k = 0; k < s->count; k++)
-        make_slice(s, count, k);
-    read_whole(s, count);
-    put_in_place(s, count);
+    why(slices->graph, slices->head,
+        "in %d slices of %lld along %s, %lld bytes each", slices->count,
+        (long long)(slices->head->dim[dim_of(slices->head, slices->axis)].n /
+                    slices->count),
+        slices->axis->name,
+        (long long)(local_bytes(slices->graph, slices->head) / slices->count));
+    slices->copy = alloc(slices->arena, (count + 1) * sizeof *slices->copy);
+    slices->piece = alloc(slices->arena, (count + 1) * sizeof *slices->piece);
+    slices->whole = alloc(slices->arena, (count + 1) * sizeof *slices->whole);
+    name_axes(slices);
+    for (int k = 0; k < slices->count; k++)
+        make_slice(slices, count, k);
+    read_whole(slices, count);
+    put_in_place(slices, count);
 }
 
 void pass_logits_chunks(Graph *g)

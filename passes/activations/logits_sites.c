@@ -35,10 +35,11 @@ static int is_given(const Graph *g)
 /* ---- what is sliced ------------------------------------------------------ */
 
 /* Has n more than one number a token? */
-static int is_wide(const Slices *s, const Node *n)
+static int is_wide(const Slices *slices, const Node *n)
 {
     for (int i = 0; i < n->nd; i++)
-        if (!has_dim(s->operand, n->dim[i].a) || !has_dim(s->head, n->dim[i].a))
+        if (!has_dim(slices->operand, n->dim[i].a) ||
+            !has_dim(slices->head, n->dim[i].a))
             return 1;
     return 0;
 }
@@ -61,86 +62,87 @@ static int by_token(const Node *n, const Axis *a)
 }
 
 /* Some operand of n that is sliced, the widest; null: none. */
-static const Node *sliced(const Slices *s, const Node *n)
+static const Node *sliced(const Slices *slices, const Node *n)
 {
     const Node *x = NULL;
 
     for (int k = 0; k < n->nin; k++)
-        if (s->is[n->in[k]->id] == SLICEeach && (!x || is_wide(s, n->in[k])))
+        if (slices->is[n->in[k]->id] == SLICEeach &&
+            (!x || is_wide(slices, n->in[k])))
             x = n->in[k];
     return x;
 }
 
 /* Sets what becomes of n, which reads what stands after the head or not;
  * returns null, or why that cannot be. */
-static const char *kind_of(const Slices *s, const Node *n, int after,
+static const char *kind_of(const Slices *slices, const Node *n, int after,
                            char *kind)
 {
-    const Node *x = sliced(s, n);
+    const Node *x = sliced(slices, n);
 
     *kind = SLICEnot;
     if (!x)
         return NULL;
-    if (n->op == Odot && is_backward(n) && is_wide(s, x)) {
-        int both = s->is[n->in[0]->id] && s->is[n->in[1]->id];
-        *kind = has_dim(n, s->axis) ? SLICEdx : SLICEdw;
+    if (n->op == Odot && is_backward(n) && is_wide(slices, x)) {
+        int both = slices->is[n->in[0]->id] && slices->is[n->in[1]->id];
+        *kind = has_dim(n, slices->axis) ? SLICEdx : SLICEdw;
         return both ? "a product of two of its values" : NULL;
     }
-    if (by_token(n, s->axis) && (is_wide(s, n) || !after))
+    if (by_token(n, slices->axis) && (is_wide(slices, n) || !after))
         *kind = SLICEeach;
-    else if (is_wide(s, x))
-        return strf(s->arena, "%s reads it whole", optab[n->op].name);
+    else if (is_wide(slices, x))
+        return strf(slices->arena, "%s reads it whole", optab[n->op].name);
     return NULL;
 }
 
 /* What only slices read, of their own size, is made a slice at a time too
  * (what a cross entropy makes of labels). */
-static void find_more(Slices *s)
+static void find_more(Slices *slices)
 {
-    Node **v = s->graph->node;
-    char *other = alloc(s->arena, vec_len(v) + 1);
-    char *one = alloc(s->arena, vec_len(v) + 1);
+    Node **v = slices->graph->node;
+    char *other = alloc(slices->arena, vec_len(v) + 1);
+    char *one = alloc(slices->arena, vec_len(v) + 1);
 
     for (size_t i = vec_len(v); i-- > 0;) {
         const Node *n = v[i];
-        int small = n->nin && n->reg == REGbody && by_token(n, s->axis) &&
+        int small = n->nin && n->reg == REGbody && by_token(n, slices->axis) &&
                     optab[n->op].cls != COMM;
         for (int d = 0; d < n->nd; d++)
-            small &= has_dim(s->head, n->dim[d].a);
+            small &= has_dim(slices->head, n->dim[d].a);
         if (small && one[i] && !other[i])
-            s->is[i] = SLICEeach;
+            slices->is[i] = SLICEeach;
         for (int k = 0; k < n->nin; k++)
-            (s->is[i] ? one : other)[n->in[k]->id] = 1;
+            (slices->is[i] ? one : other)[n->in[k]->id] = 1;
     }
 }
 
 /* Null, or why the head cannot be cut along the axis. */
-static const char *find(Slices *s)
+static const char *find(Slices *slices)
 {
-    Node **v = s->graph->node;
+    Node **v = slices->graph->node;
     int back = 0;
 
-    memset(s->is, 0, vec_len(v));
-    memset(s->late, 0, vec_len(v));
-    s->is[s->head->id] = SLICEeach;
-    for (size_t i = (size_t)s->head->id + 1; i < vec_len(v); i++) {
+    memset(slices->is, 0, vec_len(v));
+    memset(slices->late, 0, vec_len(v));
+    slices->is[slices->head->id] = SLICEeach;
+    for (size_t i = (size_t)slices->head->id + 1; i < vec_len(v); i++) {
         const Node *n = v[i];
         int after = 0;
         for (int k = 0; k < n->nin; k++)
-            after |= s->late[n->in[k]->id];
-        const char *why = kind_of(s, n, after, &s->is[i]);
+            after |= slices->late[n->in[k]->id];
+        const char *why = kind_of(slices, n, after, &slices->is[i]);
         if (why)
             return why;
-        if (after && s->is[i])
+        if (after && slices->is[i])
             return "its gradient needs the loss of other tokens";
-        for (int k = 0; k < n->nin && !s->is[i]; k++)
-            after |= s->is[n->in[k]->id];
-        s->late[i] = after != 0;
-        back |= s->is[i] == SLICEdw;
+        for (int k = 0; k < n->nin && !slices->is[i]; k++)
+            after |= slices->is[n->in[k]->id];
+        slices->late[i] = after != 0;
+        back |= slices->is[i] == SLICEdw;
     }
-    if (!back && program_trains(s->graph->prog))
+    if (!back && program_trains(slices->graph->prog))
         return "nobody trains it";
-    find_more(s);
+    find_more(slices);
     return NULL;
 }
 
@@ -157,144 +159,150 @@ static int64_t held_in(const Graph *g, const Node *n, const Axis *a)
     return cut_parts(g->mesh, a, atoms);
 }
 
-static void find_parts(Slices *s)
+static void find_parts(Slices *slices)
 {
-    s->parts = 1;
-    for (size_t i = 0; i < vec_len(s->graph->node); i++) {
-        const Node *n = s->graph->node[i];
-        for (int k = -1; k < n->nin && s->is[i]; k++) {
-            int64_t p = held_in(s->graph, k < 0 ? n : n->in[k], s->axis);
-            s->parts = p > s->parts ? p : s->parts;
+    slices->parts = 1;
+    for (size_t i = 0; i < vec_len(slices->graph->node); i++) {
+        const Node *n = slices->graph->node[i];
+        for (int k = -1; k < n->nin && slices->is[i]; k++) {
+            int64_t p =
+                held_in(slices->graph, k < 0 ? n : n->in[k], slices->axis);
+            slices->parts = p > slices->parts ? p : slices->parts;
         }
     }
 }
 
 /* In bytes: the logits of a slice and their gradient's cast, and the time of
  * n - 1 slices, each of which reads and writes the weight's gradient. */
-static double slices_cost(const Slices *s, double price, int64_t n)
+static double slices_cost(const Slices *slices, double price, int64_t n)
 {
-    const Node *w = s->head->in[s->head->in[0] == s->operand];
-    double bytes = 2.0 * (double)local_elems(s->graph, w) * dtypes[Df32].bytes;
-    double secs = bytes / machine_of(s->graph)->memory;
+    const Node *w = slices->head->in[slices->head->in[0] == slices->operand];
+    double bytes =
+        2.0 * (double)local_elems(slices->graph, w) * dtypes[Df32].bytes;
+    double secs = bytes / machine_of(slices->graph)->memory;
 
-    return 1.5 * (double)local_bytes(s->graph, s->head) / (double)n +
+    return 1.5 * (double)local_bytes(slices->graph, slices->head) / (double)n +
            price * secs * (double)(n - 1);
 }
 
 /* Slices: as asked for, or as many as have LEAST tokens each, or as are worth
  * their time, up to MOST and WORTH: each is a copy of the head's nodes. */
-static int count_for(const Slices *s, int64_t of)
+static int count_for(const Slices *slices, int64_t of)
 {
-    const Graph *g = s->graph;
-    int64_t tokens = local_elems(g, s->operand), n = 1;
+    const Graph *g = slices->graph;
+    int64_t tokens = local_elems(g, slices->operand), n = 1;
 
     if (is_given(g)) {
         n = opts_int(g->opts, "train.slices");
         return of % n ? 0 : (int)n;
     }
-    for (int d = 0; d < s->operand->nd; d++)
-        if (axes_at(&s->head->at.dot.axes, s->operand->dim[d].a) >= 0)
-            tokens /= local_n(g, s->operand, d);
-    if (local_bytes(g, s->head) < LITTLE)
+    for (int d = 0; d < slices->operand->nd; d++)
+        if (axes_at(&slices->head->at.dot.axes, slices->operand->dim[d].a) >= 0)
+            tokens /= local_n(g, slices->operand, d);
+    if (local_bytes(g, slices->head) < LITTLE)
         return 1;
     for (int64_t k = 2; k <= of && k <= MOST && tokens / k >= LEAST; k++)
         n = of % k ? n : k;
     double price = bytes_a_second(g, NULL);
     for (int64_t k = n + 1; k <= of && k <= WORTH && price < HUGE_VAL; k++)
-        if (of % k == 0 && slices_cost(s, price, k) < slices_cost(s, price, n))
+        if (of % k == 0 &&
+            slices_cost(slices, price, k) < slices_cost(slices, price, n))
             n = k;
     return (int)n;
 }
 
-/* Along the d-th axis of the head; null: so it is, in s->n slices. */
-static const char *cut_along(Slices *s, int d)
+/* Along the d-th axis of the head; null: so it is, in slices->n slices. */
+static const char *cut_along(Slices *slices, int d)
 {
-    s->axis = s->head->dim[d].a;
-    const char *why = find(s);
+    slices->axis = slices->head->dim[d].a;
+    const char *why = find(slices);
     if (why)
         return why;
-    find_parts(s);
-    int64_t all = s->head->dim[d].n, of = all / s->parts;
-    s->count = all % s->parts ? 0 : count_for(s, of);
-    s->len = s->count ? of / s->count : 0;
+    find_parts(slices);
+    int64_t all = slices->head->dim[d].n, of = all / slices->parts;
+    slices->count = all % slices->parts ? 0 : count_for(slices, of);
+    slices->len = slices->count ? of / slices->count : 0;
     return NULL;
 }
 
-static int is_tokens(const Slices *s, const Dim *d)
+static int is_tokens(const Slices *slices, const Dim *d)
 {
-    return has_dim(s->operand, d->a) && !g_ismicro(d->a) && !g_isrow(d->a) &&
-           (s->head->in[0] == s->operand ? !has_dim(s->head->in[1], d->a)
-                                         : !has_dim(s->head->in[0], d->a));
+    return has_dim(slices->operand, d->a) && !g_ismicro(d->a) &&
+           !g_isrow(d->a) &&
+           (slices->head->in[0] == slices->operand
+                ? !has_dim(slices->head->in[1], d->a)
+                : !has_dim(slices->head->in[0], d->a));
 }
 
 /* Along the axis of most slices, the first of equals. */
-static const char *cut(Slices *s)
+static const char *cut(Slices *slices)
 {
     const char *why = "it has no tokens";
-    const Graph *g = s->graph;
+    const Graph *g = slices->graph;
     int best = -1, most = 0, any = 0;
 
-    for (int d = 0; d < s->head->nd; d++) {
-        if (!is_tokens(s, &s->head->dim[d]))
+    for (int d = 0; d < slices->head->nd; d++) {
+        if (!is_tokens(slices, &slices->head->dim[d]))
             continue;
-        const char *no = cut_along(s, d);
+        const char *no = cut_along(slices, d);
         any |= !no;
-        if (!no && s->count > most) {
-            most = s->count;
+        if (!no && slices->count > most) {
+            most = slices->count;
             best = d;
         }
         why = no;
     }
     if (best < 0 && any && is_given(g))
-        err(s->head->loc,
+        err(slices->head->loc,
             "train.slices=%lld divides none of the axes %s that a rank has",
             (long long)opts_int(g->opts, "train.slices"),
-            shape_text(g, s->operand));
-    return best < 0 ? why : cut_along(s, best);
+            shape_text(g, slices->operand));
+    return best < 0 ? why : cut_along(slices, best);
 }
 
 /* ---- the calls of a stage ------------------------------------------------ */
 
 /* There when the head's call runs: it is of that call or read by it. */
-static void find_there(Slices *s)
+static void find_there(Slices *slices)
 {
-    Node **v = s->graph->node;
+    Node **v = slices->graph->node;
 
     for (size_t i = 0; i < vec_len(v); i++) {
-        if (v[i]->reg != REGbody || v[i]->call == s->head->call || !v[i]->call)
-            s->early[i] = v[i];
-        for (int k = 0; k < v[i]->nin && v[i]->call == s->head->call; k++)
-            s->early[v[i]->in[k]->id] = v[i]->in[k];
+        if (v[i]->reg != REGbody || v[i]->call == slices->head->call ||
+            !v[i]->call)
+            slices->early[i] = v[i];
+        for (int k = 0; k < v[i]->nin && v[i]->call == slices->head->call; k++)
+            slices->early[v[i]->in[k]->id] = v[i]->in[k];
     }
 }
 
 /* Null, or an operand that only a later call can make. */
-static const Node *comes_late(const Slices *s, const Node *n)
+static const Node *comes_late(const Slices *slices, const Node *n)
 {
     OpClass c = optab[n->op].cls;
     const Node *late = NULL;
 
-    if (s->early[n->id] || n->mark)
+    if (slices->early[n->id] || n->mark)
         return NULL;
     if ((c != EW && c != VIEW && c != SRC && c != MOVE && c != RED &&
          n->op != Oallgather && n->op != Oshard_slice) ||
         is_transfer(n))
         return n;
     for (int k = 0; k < n->nin && !late; k++)
-        late = s->is[n->in[k]->id] ? n : comes_late(s, n->in[k]);
+        late = slices->is[n->in[k]->id] ? n : comes_late(slices, n->in[k]);
     if (!late)
         ((Node *)(uintptr_t)n)->mark = 1;
     return late;
 }
 
-static int may_run_early(const Slices *s)
+static int may_run_early(const Slices *slices)
 {
-    for (size_t i = 0; i < vec_len(s->graph->node); i++)
-        s->graph->node[i]->mark = 0;
-    for (size_t i = 0; i < vec_len(s->graph->node); i++) {
-        const Node *n = s->graph->node[i];
-        for (int k = 0; k < n->nin && s->is[i]; k++)
-            if (!s->is[n->in[k]->id] && comes_late(s, n->in[k]))
+    for (size_t i = 0; i < vec_len(slices->graph->node); i++)
+        slices->graph->node[i]->mark = 0;
+    for (size_t i = 0; i < vec_len(slices->graph->node); i++) {
+        const Node *n = slices->graph->node[i];
+        for (int k = 0; k < n->nin && slices->is[i]; k++)
+            if (!slices->is[n->in[k]->id] && comes_late(slices, n->in[k]))
                 return 0;
     }
     return 1;
@@ -313,22 +321,24 @@ Node *head_tokens(Graph *g, const Node *n)
     return has_dim(n->in[0], micro) ? n->in[0] : n->in[1];
 }
 
-int cut_head(Slices *s)
+int cut_head(Slices *slices)
 {
-    size_t count = vec_len(s->graph->node) + 1;
-    int large = local_bytes(s->graph, s->head) >= LITTLE || is_given(s->graph);
+    size_t count = vec_len(slices->graph->node) + 1;
+    int large = local_bytes(slices->graph, slices->head) >= LITTLE ||
+                is_given(slices->graph);
 
     if (!large)
         return 1;
-    s->is = alloc(s->arena, count);
-    s->late = alloc(s->arena, count);
-    const char *no = cut(s);
-    if (!no && s->count > 1) {
-        s->early = alloc(s->arena, count * sizeof *s->early);
-        find_there(s);
-        no = may_run_early(s) ? NULL : "its gradient needs what comes later";
+    slices->is = alloc(slices->arena, count);
+    slices->late = alloc(slices->arena, count);
+    const char *no = cut(slices);
+    if (!no && slices->count > 1) {
+        slices->early = alloc(slices->arena, count * sizeof *slices->early);
+        find_there(slices);
+        no = may_run_early(slices) ? NULL
+                                   : "its gradient needs what comes later";
     }
     if (no)
-        why(s->graph, s->head, "is not made in slices: %s", no);
-    return no ? 1 : s->count;
+        why(slices->graph, slices->head, "is not made in slices: %s", no);
+    return no ? 1 : slices->count;
 }

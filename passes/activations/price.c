@@ -33,20 +33,21 @@ static Speed work_of(const Node *n)
 
 double seconds_of(const Graph *g, const Node *n)
 {
-    const MachineSpeeds *m = machine_of(g);
+    const MachineSpeeds *speeds = machine_of(g);
     Speed speed = work_of(n);
     Cost cost = cost_of(g, n);
 
     if (optab[n->op].cls == COMM) {
         double in = n->nin ? (double)local_bytes(g, n->in[0]) : 0;
         double bytes = fmax(in, (double)local_bytes(g, n));
-        return m->hop + bytes / speed_at(m, SPEEDlink, bytes);
+        return speeds->hop + bytes / speed_at(speeds, SPEEDlink, bytes);
     }
     double size = speed == SPEEDgrouped || speed == SPEEDweights
                       ? rows_of_expert(g, n->map)
                       : cost.flops;
-    return m->launch + fmax(cost.flops / speed_at(m, speed, size),
-                            cost.bytes / speed_at(m, SPEEDmemory, cost.bytes));
+    return speeds->launch +
+           fmax(cost.flops / speed_at(speeds, speed, size),
+                cost.bytes / speed_at(speeds, SPEEDmemory, cost.bytes));
 }
 
 /* ---- what is kept -------------------------------------------------------- */

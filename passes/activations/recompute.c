@@ -46,49 +46,50 @@ typedef struct FlowNetwork { /* vertices: 2i in, 2i+1 out, then s, t */
 enum { STORING = 64 };
 static const int64_t INF = INT64_MAX / 4;
 
-static void edge(FlowNetwork *f, int u, int v, int64_t cap)
+static void edge(FlowNetwork *network, int u, int v, int64_t cap)
 {
-    Edge a = { v, (int)vec_len(f->adj[v]), cap };
-    Edge b = { u, (int)vec_len(f->adj[u]), 0 };
+    Edge a = { v, (int)vec_len(network->adj[v]), cap };
+    Edge b = { u, (int)vec_len(network->adj[u]), 0 };
 
-    vec_push(f->arena, f->adj[u], a);
-    vec_push(f->arena, f->adj[v], b);
+    vec_push(network->arena, network->adj[u], a);
+    vec_push(network->arena, network->adj[v], b);
 }
 
 /* Distances from s over edges with room; is t reached? */
-static int bfs(FlowNetwork *f, int *queue)
+static int bfs(FlowNetwork *network, int *queue)
 {
     int head = 0, tail = 0;
 
-    for (int i = 0; i < f->nv; i++)
-        f->level[i] = -1;
-    f->level[f->s] = 0;
-    queue[tail++] = f->s;
+    for (int i = 0; i < network->nv; i++)
+        network->level[i] = -1;
+    network->level[network->s] = 0;
+    queue[tail++] = network->s;
     while (head < tail) {
         int u = queue[head++];
-        for (size_t i = 0; i < vec_len(f->adj[u]); i++) {
-            Edge *e = &f->adj[u][i];
-            if (e->cap > 0 && f->level[e->to] < 0) {
-                f->level[e->to] = f->level[u] + 1;
-                queue[tail++] = e->to;
+        for (size_t i = 0; i < vec_len(network->adj[u]); i++) {
+            Edge *edge = &network->adj[u][i];
+            if (edge->cap > 0 && network->level[edge->to] < 0) {
+                network->level[edge->to] = network->level[u] + 1;
+                queue[tail++] = edge->to;
             }
         }
     }
-    return f->level[f->t] >= 0;
+    return network->level[network->t] >= 0;
 }
 
-static int64_t push_flow(FlowNetwork *f, int u, int64_t limit)
+static int64_t push_flow(FlowNetwork *network, int u, int64_t limit)
 {
-    if (u == f->t)
+    if (u == network->t)
         return limit;
-    for (; f->at[u] < (int)vec_len(f->adj[u]); f->at[u]++) {
-        Edge *e = &f->adj[u][f->at[u]];
-        if (e->cap <= 0 || f->level[e->to] != f->level[u] + 1)
+    for (; network->at[u] < (int)vec_len(network->adj[u]); network->at[u]++) {
+        Edge *edge = &network->adj[u][network->at[u]];
+        if (edge->cap <= 0 || network->level[edge->to] != network->level[u] + 1)
             continue;
-        int64_t got = push_flow(f, e->to, limit < e->cap ? limit : e->cap);
+        int64_t got =
+            push_flow(network, edge->to, limit < edge->cap ? limit : edge->cap);
         if (got > 0) {
-            e->cap -= got;
-            f->adj[e->to][e->rev].cap += got;
+            edge->cap -= got;
+            network->adj[edge->to][edge->rev].cap += got;
             return got;
         }
     }
@@ -97,38 +98,39 @@ static int64_t push_flow(FlowNetwork *f, int u, int64_t limit)
 
 /* Of all minimum cuts the one nearest the sink, which rebuilds least: level 1
  * marks the vertices from which the sink can still be reached, others get 0. */
-static void sink_side(FlowNetwork *f, int *queue)
+static void sink_side(FlowNetwork *network, int *queue)
 {
     int head = 0, tail = 0;
 
-    memset(f->level, 0, (size_t)f->nv * sizeof *f->level);
-    f->level[f->t] = 1;
-    queue[tail++] = f->t;
+    memset(network->level, 0, (size_t)network->nv * sizeof *network->level);
+    network->level[network->t] = 1;
+    queue[tail++] = network->t;
     while (head < tail) {
         int v = queue[head++];
-        for (size_t i = 0; i < vec_len(f->adj[v]); i++) {
-            Edge *e = &f->adj[v][i];
-            if (f->adj[e->to][e->rev].cap > 0 && !f->level[e->to]) {
-                f->level[e->to] = 1;
-                queue[tail++] = e->to;
+        for (size_t i = 0; i < vec_len(network->adj[v]); i++) {
+            Edge *edge = &network->adj[v][i];
+            if (network->adj[edge->to][edge->rev].cap > 0 &&
+                !network->level[edge->to]) {
+                network->level[edge->to] = 1;
+                queue[tail++] = edge->to;
             }
         }
     }
 }
 
 /* Dinic 1970. */
-static double max_flow(FlowNetwork *f)
+static double max_flow(FlowNetwork *network)
 {
-    int *queue = alloc(f->arena, (size_t)f->nv * sizeof *queue);
+    int *queue = alloc(network->arena, (size_t)network->nv * sizeof *queue);
     double sum = 0;
     int64_t got;
 
-    while (bfs(f, queue)) {
-        memset(f->at, 0, (size_t)f->nv * sizeof *f->at);
-        while ((got = push_flow(f, f->s, INF)))
+    while (bfs(network, queue)) {
+        memset(network->at, 0, (size_t)network->nv * sizeof *network->at);
+        while ((got = push_flow(network, network->s, INF)))
             sum += (double)got;
     }
-    sink_side(f, queue);
+    sink_side(network, queue);
     return sum;
 }
 
@@ -204,11 +206,11 @@ static unsigned *modules_left(const Graph *g, char *read, Arena *a)
     unsigned *left = alloc(a, (vec_len(g->node) + 1) * sizeof *left);
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *u = g->node[i];
-        for (int k = 0; k < u->nin && !(u->mark & BACK); k++) {
-            const Node *x = u->in[k], *end = owner_of_bytes(u->in[k]);
-            unsigned shared = modules_of(u);
-            if (x->scope->unit != u->scope->unit)
+        const Node *node = g->node[i];
+        for (int k = 0; k < node->nin && !(node->mark & BACK); k++) {
+            const Node *x = node->in[k], *end = owner_of_bytes(node->in[k]);
+            unsigned shared = modules_of(node);
+            if (x->scope->unit != node->scope->unit)
                 shared &= ~(1u << MODULEfull);
             for (;; x = x->in[0]) {
                 left[x->id] |= ~shared;
@@ -325,10 +327,10 @@ static int64_t keep_cost(const Graph *g, const Node *n, int alive)
     return n->mark & LIES ? bytes : bytes + bytes / STORING;
 }
 
-static void build(FlowNetwork *f, Graph *g)
+static void build(FlowNetwork *network, Graph *g)
 {
     const int *alive = micros_alive(g);
-    const int64_t *after = kept_after(g, alive, f->arena);
+    const int64_t *after = kept_after(g, alive, network->arena);
     if (share_gathers(g, after))
         mark_all(g);
     double p = bytes_a_second(g, NULL);
@@ -341,15 +343,15 @@ static void build(FlowNetwork *f, Graph *g)
         int in = 2 * (int)i, out = in + 1;
         if (always_there(n) || n->mark & BACK)
             continue;
-        edge(f, in, out, keep_cost(g, n, alive[n->call]));
+        edge(network, in, out, keep_cost(g, n, alive[n->call]));
         if (n->mark & NEEDED)
-            edge(f, out, f->t, INF);
+            edge(network, out, network->t, INF);
         p = bytes_a_second(g, n->scope->unit);
-        edge(f, f->s, in,
+        edge(network, network->s, in,
              rebuildable(g, n) ? rebuild_cost(g, n, p, after[i]) : INF);
         for (int k = 0; k < n->nin && rebuildable(g, n); k++)
             if (!always_there(n->in[k]) && !n->in[k]->tmp)
-                edge(f, 2 * n->in[k]->id + 1, in, INF);
+                edge(network, 2 * n->in[k]->id + 1, in, INF);
     }
 }
 
@@ -371,7 +373,7 @@ static void say(const Graph *g, const Node *n, int kept)
 }
 
 /* What lies beyond the cut is rebuilt, what lies on it is kept. */
-static void mark_rebuilt(const FlowNetwork *f, Graph *g, double cost)
+static void mark_rebuilt(const FlowNetwork *network, Graph *g, double cost)
 {
     const int *alive = micros_alive(g);
     Rebuilding *sum = &g->rebuilding;
@@ -381,8 +383,8 @@ static void mark_rebuilt(const FlowNetwork *f, Graph *g, double cost)
         Node *n = g->node[i];
         if (n->mark & BACK || always_there(n))
             continue;
-        int kept = f->level[2 * i + 1] && !f->level[2 * i];
-        if (f->level[2 * i] && rebuildable(g, n))
+        int kept = network->level[2 * i + 1] && !network->level[2 * i];
+        if (network->level[2 * i] && rebuildable(g, n))
             n->mark |= REBUILT;
         if (kept)
             sum->kept += (double)keep_cost(g, n, alive[n->call]);

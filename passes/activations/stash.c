@@ -127,20 +127,21 @@ typedef struct Stack { /* one in the making */
 } Stack;
 
 /* Do kernels of its family add the word of the map? */
-static int finds_rows(const Group *k)
+static int finds_rows(const Group *group)
 {
-    return k->fam == FAMloop || k->fam == FAMgmm || k->fam == FAMgmm_wgrad;
+    return group->fam == FAMloop || group->fam == FAMgmm ||
+           group->fam == FAMgmm_wgrad;
 }
 
-static void mark_value(const Group *k, Node *n)
+static void mark_value(const Group *group, Node *n)
 {
     Node *x = storage(n);
 
     if (!is_ragged(x) || !x->map->at.route.stash)
         return;
-    if (!finds_rows(k))
+    if (!finds_rows(group))
         x->mark |= OTHER;
-    if (runs_backward(k->node[0]))
+    if (runs_backward(group->node[0]))
         x->mark |= KEPT;
 }
 
@@ -180,9 +181,9 @@ static int find_stack(const Graph *g, Stack **all, const Node *n)
     int i = 0;
 
     for (; i < (int)vec_len(*all); i++) {
-        const Stack *x = &(*all)[i];
-        if (x->first == first && x->dt == n->dt && x->row == row &&
-            !table_get(x->maps, KEYP(n->map)))
+        const Stack *stack = &(*all)[i];
+        if (stack->first == first && stack->dt == n->dt && stack->row == row &&
+            !table_get(stack->maps, KEYP(n->map)))
             break;
     }
     if (i == (int)vec_len(*all))

@@ -6,15 +6,17 @@
 #include "../../ir/keys.h"
 #include "core.h"
 
-void compile_begin(Graph *g, const Target *T, const CompileOptions *o)
+void compile_begin(Graph *g, const Target *target,
+                   const CompileOptions *options)
 {
     g->compile = alloc(g->arena, sizeof *g->compile);
-    *g->compile = (Compile){ .options = *o, .target = T, .pass = "" };
+    *g->compile =
+        (Compile){ .options = *options, .target = target, .pass = "" };
     g->compile->checks_all = getenv("PLEAT_CHECK") != NULL;
     g->compile->said = table_new(g->arena);
     g->compile->lowered = table_new(g->arena);
     g->compile->fitted = table_new(g->arena);
-    g->compile->machine = machine_speeds(g->opts, T->machine);
+    g->compile->machine = machine_speeds(g->opts, target->machine);
     if (g->opts)
         g->price = opts_num(g->opts, "train.recompute") * 1e-3 / (1 << 30);
 }
@@ -29,10 +31,10 @@ const MachineSpeeds *machine_of(const Graph *g)
     return &g->compile->machine;
 }
 
-int states_price(const Opts *o)
+int states_price(const Opts *opts)
 {
-    return opts_given(o, "train.recompute") &&
-           !opts_words(o, "train.recompute");
+    return opts_given(opts, "train.recompute") &&
+           !opts_words(opts, "train.recompute");
 }
 
 /* Those over which the ranks of each run of so many differ; 0: of all. */
@@ -46,11 +48,11 @@ static uint32_t atoms_within(const Mesh *m, int64_t ranks)
     return within;
 }
 
-int64_t memory_limit(const Opts *o, const Target *T)
+int64_t memory_limit(const Opts *opts, const Target *target)
 {
-    return opts_given(o, "memory")
-               ? opts_bytes(o, "memory")
-               : (int64_t)machine_speeds(o, T->machine).capacity;
+    return opts_given(opts, "memory")
+               ? opts_bytes(opts, "memory")
+               : (int64_t)machine_speeds(opts, target->machine).capacity;
 }
 
 unsigned offload_classes(const Graph *g)
@@ -89,25 +91,25 @@ double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall)
                          bytes, alltoall);
 }
 
-FILE *compile_out(const Compile *c)
+FILE *compile_out(const Compile *compile)
 {
-    return c->options.out ? c->options.out : stdout;
+    return compile->options.out ? compile->options.out : stdout;
 }
 
-int is_asked(const Compile *c, const char *word)
+int is_asked(const Compile *compile, const char *word)
 {
-    return has_word(c->options.dump, ',', word);
+    return has_word(compile->options.dump, ',', word);
 }
 
 void why(const Graph *g, const Node *n, const char *fmt, ...)
 {
-    const Compile *c = g->compile;
-    FILE *f = compile_out(c);
+    const Compile *compile = g->compile;
+    FILE *f = compile_out(compile);
     va_list ap;
 
-    if (!is_asked(c, "why"))
+    if (!is_asked(compile, "why"))
         return;
-    fprintf(f, "%s: ", c->pass);
+    fprintf(f, "%s: ", compile->pass);
     if (n)
         fprintf(f, "%%%s", n->name ? n->name : optab[n->op].name);
     if (n && n->loc && n->loc->file)
@@ -121,10 +123,11 @@ void why(const Graph *g, const Node *n, const char *fmt, ...)
 
 int is_shown(const Graph *g)
 {
-    const Compile *c = g->compile;
+    const Compile *compile = g->compile;
 
-    return g->prog == c->options.prog &&
-           (is_asked(c, "all") || is_asked(c, "+all") || is_asked(c, c->pass));
+    return g->prog == compile->options.prog &&
+           (is_asked(compile, "all") || is_asked(compile, "+all") ||
+            is_asked(compile, compile->pass));
 }
 
 void show_text(const Graph *g, const char *text)
@@ -139,15 +142,15 @@ void show_text(const Graph *g, const char *text)
 
 void show_graph(Graph *g)
 {
-    Compile *c = g->compile;
-    int whole = is_asked(c, "+all");
+    Compile *compile = g->compile;
+    int whole = is_asked(compile, "+all");
 
     if (!is_shown(g))
         return;
-    if (c->options.dot)
-        graph_dot(c->options.dot, g, c->ndot++, !whole);
+    if (compile->options.dot)
+        graph_dot(compile->options.dot, g, compile->ndot++, !whole);
     else
         show_text(g, graph_print(g->arena, g,
-                                 (is_asked(c, "+loc") ? PRINTloc : 0) |
+                                 (is_asked(compile, "+loc") ? PRINTloc : 0) |
                                      (whole ? 0 : PRINTfold)));
 }

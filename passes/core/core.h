@@ -37,14 +37,15 @@ typedef struct Compile {
     Table *fitted;         /* fit.c: by stage, what was kept at prices */
 } Compile;
 
-void compile_begin(Graph *g, const Target *T, const CompileOptions *o);
+void compile_begin(Graph *g, const Target *target,
+                   const CompileOptions *options);
 const Target *pass_target(const Graph *g); /* the one compiled for */
 /* Of the machine that it is compiled for: cluster{}, or the target's. */
 const MachineSpeeds *machine_of(const Graph *g);
-/* Bytes that a rank's arena may have: `memory`, or what T's machine has; 0: not
- * known. */
-int64_t memory_limit(const Opts *o, const Target *T);
-int states_price(const Opts *o); /* does train.recompute say a number? */
+/* Bytes that a rank's arena may have: `memory`, or what target's machine has;
+ * 0: not known. */
+int64_t memory_limit(const Opts *opts, const Target *target);
+int states_price(const Opts *opts); /* does train.recompute say a number? */
 /* Classes of train.offload, a bit each: as it says, or fitting chose. Is n of
  * the optimizer, and of one of them? */
 unsigned offload_classes(const Graph *g);
@@ -55,7 +56,7 @@ int goes_to_host(Graph *g, const Node *n);
 uint32_t near_atoms(const Graph *g);
 uint32_t sharing_atoms(const Graph *g);
 double link_secs(const Graph *g, uint32_t atoms, double bytes, int alltoall);
-FILE *compile_out(const Compile *c);
+FILE *compile_out(const Compile *compile);
 /* One line per decision, shown by -d why. n: what it is about, or null. */
 void why(const Graph *g, const Node *n, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
@@ -64,7 +65,7 @@ void show_graph(Graph *g);
 /* For what else is shown there: is the pass asked for, in this program; a word
  * of -d; a text below the line "> after ..". */
 int is_shown(const Graph *g);
-int is_asked(const Compile *c, const char *word);
+int is_asked(const Compile *compile, const char *word);
 void show_text(const Graph *g, const char *text);
 
 /* ---- rewrite.c ----------------------------------------------------------- */
@@ -79,7 +80,7 @@ Node *new_part(Graph *g, Node *of, int index, Dtype dt, const Node *like);
 /* Copy body (a composite's meaning) into g with its args bound to `in`; returns
  * its last node. */
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,
-                  const Scope *scope, const Loc *l);
+                  const Scope *scope, const Loc *loc);
 /* Operands first, otherwise in the order there is. */
 void g_sort(Graph *g);
 /* Appends n to the vec, behind its operands, unless it is marked. */

@@ -38,23 +38,23 @@ int *use_counts(const Graph *g, Arena *a)
 }
 
 static Node *bound(Graph *g, const Node *n, Node **to, const Scope *scope,
-                   const Loc *l)
+                   const Loc *loc)
 {
     Node *in[MAXIN], *c;
 
     for (int k = 0; k < n->nin; k++)
         in[k] = to[n->in[k]->id];
     if (n->op == Ocall)
-        return inline_body(g, n->body, in, scope, l);
+        return inline_body(g, n->body, in, scope, loc);
     c = g_copyof(g, n, in);
     c->scope = scope;
     if (!c->loc)
-        c->loc = l;
+        c->loc = loc;
     return infer(g, c);
 }
 
 Node *inline_body(Graph *g, const Graph *body, Node *const *in,
-                  const Scope *scope, const Loc *l)
+                  const Scope *scope, const Loc *loc)
 {
     size_t count = vec_len(body->node);
     Arena *scratch = arena_new();
@@ -63,7 +63,8 @@ Node *inline_body(Graph *g, const Graph *body, Node *const *in,
     for (size_t i = 0; i < count; i++) {
         Node *n = body->node[i];
         n->id = (int)i;
-        to[i] = n->op == Oarg ? in[n->at.arg.index] : bound(g, n, to, scope, l);
+        to[i] =
+            n->op == Oarg ? in[n->at.arg.index] : bound(g, n, to, scope, loc);
     }
     last = to[count - 1];
     arena_free(scratch);

@@ -27,33 +27,33 @@ struct OffloadCopies {
     Group ***of; /* by phase: vec */
 };
 
-static int copies_value(const Group *k)
+static int copies_value(const Group *group)
 {
-    return k->fam == FAMcopy;
+    return group->fam == FAMcopy;
 }
 
-OffloadCopies *take_copies(ProgramBuilder *m)
+OffloadCopies *take_copies(ProgramBuilder *builder)
 {
-    OffloadCopies *x = alloc(m->arena, sizeof *x);
+    OffloadCopies *x = alloc(builder->arena, sizeof *x);
     Group **kept = NULL;
-    int any = 0, nphase = (int)vec_len(m->phase);
+    int any = 0, nphase = (int)vec_len(builder->phase);
 
-    x->of = alloc(m->arena, sizeof *x->of * (size_t)(nphase + 1));
+    x->of = alloc(builder->arena, sizeof *x->of * (size_t)(nphase + 1));
     for (int p = 0; p < nphase; p++) {
-        Phase *f = &m->phase[p];
+        Phase *phase = &builder->phase[p];
         int first = (int)vec_len(kept);
-        for (int i = f->first; i < f->first + f->n; i++) {
-            if (copies_value(m->group[i]))
-                vec_push(m->arena, x->of[p], m->group[i]);
+        for (int i = phase->first; i < phase->first + phase->n; i++) {
+            if (copies_value(builder->group[i]))
+                vec_push(builder->arena, x->of[p], builder->group[i]);
             else
-                vec_push(m->arena, kept, m->group[i]);
+                vec_push(builder->arena, kept, builder->group[i]);
         }
-        f->first = first;
-        f->n = (int)vec_len(kept) - first;
+        phase->first = first;
+        phase->n = (int)vec_len(kept) - first;
         any |= x->of[p] != NULL;
     }
     if (any)
-        m->group = kept;
+        builder->group = kept;
     return any ? x : NULL;
 }
 
@@ -68,59 +68,60 @@ typedef struct PhaseCopies {
     int *at;       /* by copy: the instruction before which it runs */
 } PhaseCopies;
 
-static Group *group_at(const PhaseCopies *x, int i)
+static Group *group_at(const PhaseCopies *copies, int i)
 {
-    return x->m->group[x->phase->first + i];
+    return copies->m->group[copies->phase->first + i];
 }
 
-static void note_uses(PhaseCopies *x)
+static void note_uses(PhaseCopies *copies)
 {
     double now = 0;
-    int beside = (int)opts_int(x->m->graph->opts, "fold.overlap");
+    int beside = (int)opts_int(copies->m->graph->opts, "fold.overlap");
 
-    for (int i = 0; i < x->phase->n; i++) {
-        const Group *k = group_at(x, i);
+    for (int i = 0; i < copies->phase->n; i++) {
+        const Group *k = group_at(copies, i);
         for (int j = 0; j < k->narg; j++) {
             Node *n = k->named[j].stored;
-            void **first = n ? table_at(x->read, KEYP(n)) : NULL;
+            void **first = n ? table_at(copies->read, KEYP(n)) : NULL;
             if (first && !*first)
                 *first = (void *)(uintptr_t)(i + 1);
             if (k->named[j].writes)
-                *table_at(x->made, KEYP(n)) = (void *)(uintptr_t)(i + 1);
+                *table_at(copies->made, KEYP(n)) = (void *)(uintptr_t)(i + 1);
         }
-        x->start[i] = now;
-        if (!beside || !runs_beside(x->m, &k->instr))
+        copies->start[i] = now;
+        if (!beside || !runs_beside(copies->m, &k->instr))
             now += k->instr.secs;
     }
 }
 
-static int found(Table *t, const Group *k, const Node *n)
+static int found(Table *t, const Group *group, const Node *n)
 {
     int i = (int)(uintptr_t)table_get(t, KEYP(storage((Node *)(uintptr_t)n)));
 
     if (!i)
-        die("copies: nobody else names what %s copies", k->instr.label);
+        die("copies: nobody else names what %s copies", group->instr.label);
     return i;
 }
 
-/* Where the copy to the host stands that k brings back; 0: in another phase. */
-static int place_of_offload(const PhaseCopies *x, Group *const *v,
-                            const Group *k)
+/* Where the copy to the host stands that group brings back; 0: in another
+ * phase. */
+static int place_of_offload(const PhaseCopies *copies, Group *const *v,
+                            const Group *group)
 {
     for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i]->node[0] == k->node[0]->in[0])
-            return x->at[i];
+        if (v[i]->node[0] == group->node[0]->in[0])
+            return copies->at[i];
     return 0;
 }
 
 /* Behind all updates but the last before it, whose reader is `at`. */
-static int place_of_state(const PhaseCopies *x, Group *const *v, int at)
+static int place_of_state(const PhaseCopies *copies, Group *const *v, int at)
 {
     int before = 1;
 
     for (size_t i = 0; i < vec_len(v); i++) {
         const Node *n = v[i]->node[0];
-        int reader = n->op == Oreload ? found(x->read, v[i], n) - 1 : 0;
+        int reader = n->op == Oreload ? found(copies->read, v[i], n) - 1 : 0;
         if (reader > before && reader < at)
             before = reader;
     }
@@ -129,7 +130,7 @@ static int place_of_state(const PhaseCopies *x, Group *const *v, int at)
 
 /* From the last on: each is there when it is read first, and its stream is free
  * for the one behind it. */
-static void place_reloads(PhaseCopies *x, Group *const *v)
+static void place_reloads(PhaseCopies *copies, Group *const *v)
 {
     double next = HUGE_VAL;
 
@@ -137,77 +138,80 @@ static void place_reloads(PhaseCopies *x, Group *const *v)
         const Group *k = v[i];
         if (k->node[0]->op != Oreload)
             continue;
-        int at = found(x->read, k, k->node[0]) - 1;
+        int at = found(copies->read, k, k->node[0]) - 1;
         if (is_hosted(k->node[0]->in[0])) {
-            x->at[i] = place_of_state(x, v, at);
+            copies->at[i] = place_of_state(copies, v, at);
             continue;
         }
-        int least = place_of_offload(x, v, k);
+        int least = place_of_offload(copies, v, k);
         double secs = k->instr.secs;
-        next = (x->start[at] < next ? x->start[at] : next) - secs;
-        while (at > 1 && at > least && x->start[at] > next - secs / EARLY)
+        next = (copies->start[at] < next ? copies->start[at] : next) - secs;
+        while (at > 1 && at > least && copies->start[at] > next - secs / EARLY)
             at--;
-        x->at[i] = at;
+        copies->at[i] = at;
     }
 }
 
-static void place_copies(PhaseCopies *x, Group *const *v)
+static void place_copies(PhaseCopies *copies, Group *const *v)
 {
     for (size_t i = 0; i < vec_len(v); i++) {
         const Node *n = v[i]->node[0];
         if (n->op != Oreload)
-            x->at[i] = found(x->made, v[i], n->in[n->op == Owrite]);
+            copies->at[i] = found(copies->made, v[i], n->in[n->op == Owrite]);
     }
-    place_reloads(x, v);
+    place_reloads(copies, v);
 }
 
 /* Appends the phase with its copies to out. */
-static Group **merge(const PhaseCopies *x, Group *const *v, Group **out)
+static Group **merge(const PhaseCopies *copies, Group *const *v, Group **out)
 {
-    for (int i = 0; i <= x->phase->n; i++) {
+    for (int i = 0; i <= copies->phase->n; i++) {
         for (size_t k = 0; k < vec_len(v); k++)
-            if (x->at[k] == i)
-                vec_push(x->m->arena, out, v[k]);
-        if (i < x->phase->n)
-            vec_push(x->m->arena, out, group_at(x, i));
+            if (copies->at[k] == i)
+                vec_push(copies->m->arena, out, v[k]);
+        if (i < copies->phase->n)
+            vec_push(copies->m->arena, out, group_at(copies, i));
     }
     return out;
 }
 
-static PhaseCopies open_phase(ProgramBuilder *m, Phase *f, size_t ncopy)
+static PhaseCopies open_phase(ProgramBuilder *builder, Phase *phase,
+                              size_t ncopy)
 {
-    Arena *a = m->arena;
-    PhaseCopies x = { .m = m, .phase = f };
+    Arena *a = builder->arena;
+    PhaseCopies x = { .m = builder, .phase = phase };
 
-    x.start = alloc(a, sizeof *x.start * (size_t)(f->n + 1));
+    x.start = alloc(a, sizeof *x.start * (size_t)(phase->n + 1));
     x.at = alloc(a, sizeof *x.at * (ncopy + 1));
     x.made = table_new(a);
     x.read = table_new(a);
     return x;
 }
 
-void put_copies(ProgramBuilder *m, Program *p, const OffloadCopies *copies)
+void put_copies(ProgramBuilder *builder, Program *program,
+                const OffloadCopies *copies)
 {
     Group **out = NULL;
 
-    for (int f = 0; f < p->nphase; f++) {
+    for (int f = 0; f < program->nphase; f++) {
         Group **v = copies->of[f];
         int first = (int)vec_len(out);
-        PhaseCopies x = open_phase(m, &p->phase[f], vec_len(v));
+        PhaseCopies x = open_phase(builder, &program->phase[f], vec_len(v));
         for (size_t i = 0; i < vec_len(v); i++)
-            predict(m->graph, v[i], &v[i]->instr);
+            predict(builder->graph, v[i], &v[i]->instr);
         if (v) {
             note_uses(&x);
             place_copies(&x, v);
         }
         out = merge(&x, v, out);
-        p->phase[f].first = first;
-        p->phase[f].n = (int)vec_len(out) - first;
+        program->phase[f].first = first;
+        program->phase[f].n = (int)vec_len(out) - first;
     }
-    m->group = out;
-    p->ninstr = (int)vec_len(out);
-    p->instr = alloc(m->arena, sizeof *p->instr * (size_t)(p->ninstr + 1));
-    for (int i = 0; i < p->ninstr; i++)
-        p->instr[i] = out[i]->instr;
-    put_streams(m, p);
+    builder->group = out;
+    program->ninstr = (int)vec_len(out);
+    program->instr = alloc(builder->arena, sizeof *program->instr *
+                                               (size_t)(program->ninstr + 1));
+    for (int i = 0; i < program->ninstr; i++)
+        program->instr[i] = out[i]->instr;
+    put_streams(builder, program);
 }

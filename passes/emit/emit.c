@@ -42,38 +42,39 @@ struct Emit {
 
 /* ---- what lives always --------------------------------------------------- */
 
-static void place_of(const Loc *l, const char **file, int *line)
+static void place_of(const Loc *loc, const char **file, int *line)
 {
-    *file = l ? l->file : NULL;
-    *line = l ? l->line : 0;
+    *file = loc ? loc->file : NULL;
+    *line = loc ? loc->line : 0;
 }
 
-static int add_buf(Emit *e, Buf b, const Loc *l)
+static int add_buf(Emit *emit, Buf b, const Loc *loc)
 {
-    place_of(l, &b.file, &b.line);
-    vec_push(e->arena, e->now->buf, b);
-    return (int)vec_len(e->now->buf) - 1;
+    place_of(loc, &b.file, &b.line);
+    vec_push(emit->arena, emit->now->buf, b);
+    return (int)vec_len(emit->now->buf) - 1;
 }
 
-static void fill_dim(Emit *e, const Graph *g, const Node *n, int d, PlanDim *p)
+static void fill_dim(Emit *emit, const Graph *g, const Node *n, int d,
+                     PlanDim *dim)
 {
     Piece piece[MAXPIECE];
     Axis *a = n->dim[d].a;
 
-    p->axis = unpadded(a)->name;
-    p->role = a->role;
-    p->n = a->parts ? unpadded(a)->n : n->dim[d].n;
-    p->npiece = pieces(g, n, d, piece);
+    dim->axis = unpadded(a)->name;
+    dim->role = a->role;
+    dim->n = a->parts ? unpadded(a)->n : n->dim[d].n;
+    dim->npiece = pieces(g, n, d, piece);
     if (a->parts) {
-        p->npiece = 2;
-        uneven_pieces(g->mesh, p->n, cut_atoms(g->mesh, n, a), piece);
+        dim->npiece = 2;
+        uneven_pieces(g->mesh, dim->n, cut_atoms(g->mesh, n, a), piece);
     }
-    p->piece = alloc(e->arena, sizeof *piece * (size_t)p->npiece);
-    memcpy(p->piece, piece, sizeof *piece * (size_t)p->npiece);
+    dim->piece = alloc(emit->arena, sizeof *piece * (size_t)dim->npiece);
+    memcpy(dim->piece, piece, sizeof *piece * (size_t)dim->npiece);
 }
 
-static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *name,
-                       TensorKind kind, int buf)
+static void add_tensor(Emit *emit, const Graph *g, const Node *n,
+                       const char *name, TensorKind kind, int buf)
 {
     Tensor t = {
         .name = name, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
@@ -81,42 +82,42 @@ static void add_tensor(Emit *e, const Graph *g, const Node *n, const char *name,
     t.second = n->op == Oinput && n->at.input.second;
 
     for (int d = 0; d < n->nd; d++)
-        fill_dim(e, g, n, d, &t.dim[d]);
+        fill_dim(emit, g, n, d, &t.dim[d]);
     place_of(n->loc, &t.file, &t.line);
-    vec_push(e->arena, e->now->tensor, t);
+    vec_push(emit->arena, emit->now->tensor, t);
 }
 
 /* What this rank has of a bucket's member, as the optimizer's value. */
-static void add_member(Emit *e, Graph *g, const Node *bucket, const Param *of,
-                       const Param *p, int buf)
+static void add_member(Emit *emit, Graph *g, const Node *bucket,
+                       const Param *of, const Param *p, int buf)
 {
     const Axis *flat = bucket->dim[bucket->nd - 1].a;
     Node n = { .op = Oparam, .dt = of->dt, .nd = p->nd, .loc = p->loc };
-    size_t last = vec_len(e->now->tensor);
+    size_t last = vec_len(emit->now->tensor);
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     param_type(g, p, n.sh);
     const char *prefix = tensor_kinds[of->kind].prefix;
-    const char *name = intern(strf(e->arena, "%s%s", prefix, p->path));
+    const char *name = intern(strf(emit->arena, "%s%s", prefix, p->path));
     int copy = of->kind == TKparam && p->copy;
-    add_tensor(e, g, &n, name, copy ? TKcopy : of->kind, buf);
-    Tensor *t = &e->now->tensor[last];
-    t->at = p->at;
-    t->run = local_n(g, bucket, bucket->nd - 1);
-    t->shard = flat->atoms;
+    add_tensor(emit, g, &n, name, copy ? TKcopy : of->kind, buf);
+    Tensor *tensor = &emit->now->tensor[last];
+    tensor->at = p->at;
+    tensor->run = local_n(g, bucket, bucket->nd - 1);
+    tensor->shard = flat->atoms;
 }
 
-static void add_members(Emit *e, Graph *g, const Node *n, const Param *of,
+static void add_members(Emit *emit, Graph *g, const Node *n, const Param *of,
                         int buf)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         const Param *p = g->param[i];
         if (is_member(p, of->bucket))
-            add_member(e, g, n, of, p, buf);
+            add_member(emit, g, n, of, p, buf);
     }
 }
 
-static int add_lasting(Emit *e, Graph *g, const Node *n)
+static int add_lasting(Emit *emit, Graph *g, const Node *n)
 {
     Buf b = { .name = n_name(n),
               .cls = Bio,
@@ -127,30 +128,30 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
 
     if (n->op == Ostepval || n->op == Oresult) {
         int in = n->op == Ostepval;
-        b.name = strf(e->arena, in ? "step.%s" : "result.%s", n_name(n));
+        b.name = strf(emit->arena, in ? "step.%s" : "result.%s", n_name(n));
         Scalar s = { .name = n_name(n), .dt = n->dt };
         if (n->nd)
             s.dim = (ValueDim){ unpadded(n->dim[0].a)->name, local_n(g, n, 0),
                                 0, 0 };
-        s.buf = add_buf(e, b, in ? NULL : n->loc);
+        s.buf = add_buf(emit, b, in ? NULL : n->loc);
         if (in)
             s.value = n->at.stepval.name;
         else if (!result_named(&s))
             die("emit: no result '%s'", s.name);
         if (in)
-            vec_push(e->arena, e->now->in, s);
+            vec_push(emit->arena, emit->now->in, s);
         else
-            vec_push(e->arena, e->now->out, s);
+            vec_push(emit->arena, emit->now->out, s);
         return s.buf;
     }
     const Param *p = n->op == Oinput ? NULL : g_param(g, n_name(n));
     if (p)
         b.cls = tensor_kinds[p->kind].cls;
-    int i = add_buf(e, b, n->loc);
+    int i = add_buf(emit, b, n->loc);
     if (p && p->bucket && !is_member(p, NULL))
-        add_members(e, g, n, p, i);
+        add_members(emit, g, n, p, i);
     else
-        add_tensor(e, g, n, n_name(n),
+        add_tensor(emit, g, n, n_name(n),
                    !p                   ? TKinput
                    : !p->copy           ? p->kind
                    : p->kind == TKparam ? TKcopy
@@ -159,14 +160,14 @@ static int add_lasting(Emit *e, Graph *g, const Node *n)
     return i;
 }
 
-static const char *key_of(const Emit *e, const Node *n)
+static const char *key_of(const Emit *emit, const Node *n)
 {
     static const char *const prefix[] = {
         [Oinput] = "input", [Ostepval] = "step", [Oresult] = "result",
         [Oparam] = "param", [Ostate] = "param",
     };
     int second = n->op == Oinput && n->at.input.second;
-    return intern(strf(e->arena, "%s%s %s", second ? "second " : "",
+    return intern(strf(emit->arena, "%s%s %s", second ? "second " : "",
                        prefix[n->op], n_name(n)));
 }
 
@@ -176,10 +177,10 @@ typedef struct Lasting {
 } Lasting;
 
 /* Programs must agree on what they share. */
-static void same_as_before(const Emit *e, const Graph *g, const Node *n,
+static void same_as_before(const Emit *emit, const Graph *g, const Node *n,
                            const Lasting *was)
 {
-    const Buf *b = &e->now->buf[was->buf];
+    const Buf *b = &emit->now->buf[was->buf];
 
     if (b->bytes != local_bytes(g, n) || b->dt != n->dt)
         die("emit: '%s' is %s of %lld bytes in program %s, %s of %lld before",
@@ -194,93 +195,96 @@ static void same_as_before(const Emit *e, const Graph *g, const Node *n,
                 programnames[g->prog]);
 }
 
-static int lasting(Emit *e, Graph *g, const Node *n)
+static int lasting(Emit *emit, Graph *g, const Node *n)
 {
-    Lasting **at = (Lasting **)table_at(e->now->named, KEYP(key_of(e, n)));
+    Lasting **at =
+        (Lasting **)table_at(emit->now->named, KEYP(key_of(emit, n)));
 
     if (*at) {
-        same_as_before(e, g, n, *at);
+        same_as_before(emit, g, n, *at);
     } else {
-        *at = alloc(e->arena, sizeof **at);
-        **at = (Lasting){ n, add_lasting(e, g, n) };
+        *at = alloc(emit->arena, sizeof **at);
+        **at = (Lasting){ n, add_lasting(emit, g, n) };
     }
     return (*at)->buf;
 }
 
 /* ---- buffers ------------------------------------------------------------- */
 
-static const char *live_name(const ProgramBuilder *m, const Live *x)
+static const char *live_name(const ProgramBuilder *builder, const Live *live)
 {
-    if (x->stack)
-        return strf(m->emit->arena, "stash.%d", x->stack);
-    return x->node ? x->node->name
-                   : strf(m->emit->arena, "work of %s",
-                          m->group[x->instr]->instr.label);
+    if (live->stack)
+        return strf(builder->emit->arena, "stash.%d", live->stack);
+    return live->node ? live->node->name
+                      : strf(builder->emit->arena, "work of %s",
+                             builder->group[live->instr]->instr.label);
 }
 
-static void add_live(ProgramBuilder *m, Live *x, int stack)
+static void add_live(ProgramBuilder *builder, Live *live, int stack)
 {
-    Buf b = { .name = live_name(m, x),
-              .cls = x->stack  ? Bstash
-                     : x->node ? Btemp
-                               : Bscratch,
-              .dt = x->node ? x->node->dt : Du8,
-              .offset = x->offset,
-              .bytes = x->bytes,
-              .born = x->born,
-              .dies = x->dies,
-              .frame = x->frame,
+    Buf b = { .name = live_name(builder, live),
+              .cls = live->stack  ? Bstash
+                     : live->node ? Btemp
+                                  : Bscratch,
+              .dt = live->node ? live->node->dt : Du8,
+              .offset = live->offset,
+              .bytes = live->bytes,
+              .born = live->born,
+              .dies = live->dies,
+              .frame = live->frame,
               .stack = stack,
-              .prog = (int)vec_len(m->emit->now->prog) };
-    int i = add_buf(m->emit, b, x->node ? x->node->loc : NULL);
+              .prog = (int)vec_len(builder->emit->now->prog) };
+    int i = add_buf(builder->emit, b, live->node ? live->node->loc : NULL);
 
-    if (x->stack)
-        x->buf = i;
-    else if (x->node)
-        x->node->buf = i;
+    if (live->stack)
+        live->buf = i;
+    else if (live->node)
+        live->node->buf = i;
     else
-        m->work[x->instr] = i;
+        builder->work[live->instr] = i;
 }
 
 /* The buffer of what lies where another does: of its own in a stack. */
-static void add_to(ProgramBuilder *m, Live *x, const Live *root)
+static void add_to(ProgramBuilder *builder, Live *live, const Live *root)
 {
     if (!root->stack) {
-        x->node->buf = root->node->buf;
+        live->node->buf = root->node->buf;
         return;
     }
-    x->offset = root->offset;
-    x->frame = root->frame;
-    add_live(m, x, 1 + root->buf);
+    live->offset = root->offset;
+    live->frame = root->frame;
+    add_live(builder, live, 1 + root->buf);
 }
 
 /* From here on n->buf is the buffer of a stored value. Those that took over
  * another's follow once that one has a number. */
-static void number_buffers(ProgramBuilder *m)
+static void number_buffers(ProgramBuilder *builder)
 {
-    Graph *g = m->graph;
-    Layout *l = m->layout;
+    Graph *g = builder->graph;
+    Layout *layout = builder->layout;
 
-    m->work = alloc(m->emit->arena, sizeof(int) * (vec_len(m->group) + 1));
-    for (size_t i = 0; i < vec_len(m->group); i++)
-        m->work[i] = -1;
+    builder->work = alloc(builder->emit->arena,
+                          sizeof(int) * (vec_len(builder->group) + 1));
+    for (size_t i = 0; i < vec_len(builder->group); i++)
+        builder->work[i] = -1;
     for (size_t i = 0; i < vec_len(g->node); i++)
         g->node[i]->buf = -1;
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (is_persistent(g->node[i]))
-            g->node[i]->buf = lasting(m->emit, g, g->node[i]);
-    for (int i = 0; i < l->n; i++)
-        if (l->live[i].same < 0)
-            add_live(m, &l->live[i], 0);
-    for (int i = 0; i < l->n; i++)
-        if (l->live[i].node && l->live[i].same >= 0)
-            add_to(m, &l->live[i], &l->live[layout_root(l, i)]);
+            g->node[i]->buf = lasting(builder->emit, g, g->node[i]);
+    for (int i = 0; i < layout->n; i++)
+        if (layout->live[i].same < 0)
+            add_live(builder, &layout->live[i], 0);
+    for (int i = 0; i < layout->n; i++)
+        if (layout->live[i].node && layout->live[i].same >= 0)
+            add_to(builder, &layout->live[i],
+                   &layout->live[layout_root(layout, i)]);
 }
 
-static void add_outputs(ProgramBuilder *m)
+static void add_outputs(ProgramBuilder *builder)
 {
-    for (size_t i = 0; i < vec_len(m->graph->node); i++) {
-        Node *n = m->graph->node[i], view;
+    for (size_t i = 0; i < vec_len(builder->graph->node); i++) {
+        Node *n = builder->graph->node[i], view;
         if (n->op != Ooutput)
             continue;
         int b = storage(n->in[0])->buf;
@@ -288,97 +292,100 @@ static void add_outputs(ProgramBuilder *m)
             die("emit: output '%s' was never made", n->at.output.name);
         view = *n->in[0];
         view.loc = n->loc;
-        add_tensor(m->emit, m->graph, &view, n->at.output.name, TKoutput, b);
-        if (m->emit->now->buf[b].prog >= 0)
-            m->emit->now->buf[b].name = n->at.output.name;
+        add_tensor(builder->emit, builder->graph, &view, n->at.output.name,
+                   TKoutput, b);
+        if (builder->emit->now->buf[b].prog >= 0)
+            builder->emit->now->buf[b].name = n->at.output.name;
     }
 }
 
 /* ---- instructions -------------------------------------------------------- */
 
-static void add_shared(Emit *e, const char *text)
+static void add_shared(Emit *emit, const char *text)
 {
-    void **at = table_at(e->shared, KEYP(text));
+    void **at = table_at(emit->shared, KEYP(text));
 
     if (!*at)
-        put(&e->prelude, "%s", text);
-    *at = e;
+        put(&emit->prelude, "%s", text);
+    *at = emit;
 }
 
-/* Its number; -1: k has none. */
-static int add_kernel(Emit *e, const Group *k)
+/* Its number; -1: group has none. */
+static int add_kernel(Emit *emit, const Group *group)
 {
-    if (!k->instr.kernel)
+    if (!group->instr.kernel)
         return -1;
-    const char *name = intern(k->instr.kernel);
-    void **at = table_at(e->kernels, KEYP(name));
+    const char *name = intern(group->instr.kernel);
+    void **at = table_at(emit->kernels, KEYP(name));
     if (!*at) {
-        vec_push(e->arena, e->kernel, ((Kernel){ name, k->text }));
-        if (k->shared)
-            add_shared(e, k->shared);
-        *at = (void *)(uintptr_t)vec_len(e->kernel);
+        vec_push(emit->arena, emit->kernel, ((Kernel){ name, group->text }));
+        if (group->shared)
+            add_shared(emit, group->shared);
+        *at = (void *)(uintptr_t)vec_len(emit->kernel);
     }
     return (int)(uintptr_t)*at - 1;
 }
 
-static void fill_instr(ProgramBuilder *m, int i, Instr *s)
+static void fill_instr(ProgramBuilder *builder, int i, Instr *instr)
 {
-    const Group *k = m->group[i];
-    const InstrInfo *o = instr_info(k->instr.kind);
-    int work = m->work[i];
-    int n = instr_many(o) ? k->narg + (work >= 0) : o->nop;
-    Issue issue = s->issue;
+    const Group *k = builder->group[i];
+    const InstrInfo *info = instr_info(k->instr.kind);
+    int work = builder->work[i];
+    int n = instr_many(info) ? k->narg + (work >= 0) : info->nop;
+    Issue issue = instr->issue;
 
-    *s = k->instr;
-    s->issue = issue;
-    s->nbuf = n;
-    s->buf = alloc(m->emit->arena, sizeof *s->buf * (size_t)(n + 1));
+    *instr = k->instr;
+    instr->issue = issue;
+    instr->nbuf = n;
+    instr->buf =
+        alloc(builder->emit->arena, sizeof *instr->buf * (size_t)(n + 1));
     for (int j = 0; j < n; j++)
-        s->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
+        instr->buf[j] = j < k->narg && k->arg[j] ? storage(k->arg[j])->buf : -1;
     if (work >= 0)
-        s->buf[n - 1] = work;
-    if (m->graph->compile->options.prices)
+        instr->buf[n - 1] = work;
+    if (builder->graph->compile->options.prices)
         return;
-    flow_instr(m, k, s);
-    if (moves_rows(s->kind)) {
-        s->rows.kernel = add_kernel(m->emit, k);
-        s->kernel = NULL;
+    flow_instr(builder, k, instr);
+    if (moves_rows(instr->kind)) {
+        instr->rows.kernel = add_kernel(builder->emit, k);
+        instr->kernel = NULL;
     }
-    if (s->kind != Ikernel)
+    if (instr->kind != Ikernel)
         return;
-    sign_call(m, k, s);
-    add_kernel(m->emit, k);
+    sign_call(builder, k, instr);
+    add_kernel(builder->emit, k);
 }
 
-static void enter_stage(Emit *e, const Graph *g)
+static void enter_stage(Emit *emit, const Graph *g)
 {
     int n = g->nrole ? g->nrole : 1;
 
-    if (!e->stage) {
-        e->stage = alloc(e->arena, sizeof *e->stage * (size_t)n);
-        e->nstage = n;
+    if (!emit->stage) {
+        emit->stage = alloc(emit->arena, sizeof *emit->stage * (size_t)n);
+        emit->nstage = n;
         for (int i = 0; i < n; i++)
-            e->stage[i].named = table_new(e->arena);
+            emit->stage[i].named = table_new(emit->arena);
     }
-    if (n != e->nstage || g->role < 0 || g->role >= n)
+    if (n != emit->nstage || g->role < 0 || g->role >= n)
         die("emit: program %s of stage %d of %d, not %d", programnames[g->prog],
-            g->role, n, e->nstage);
-    e->now = &e->stage[g->role];
+            g->role, n, emit->nstage);
+    emit->now = &emit->stage[g->role];
 }
 
-static double seconds_rebuilt(const ProgramBuilder *m, const Program *p)
+static double seconds_rebuilt(const ProgramBuilder *builder,
+                              const Program *program)
 {
     double sum = 0;
 
-    for (int f = 0; f < p->nphase; f++)
-        for (int i = p->phase[f].first; i < p->phase[f].first + p->phase[f].n;
-             i++) {
-            const Group *k = m->group[i];
-            int again = k->nout > 0;
-            for (int j = 0; j < k->nout; j++)
-                again &= is_rebuilt(k->out[j]);
+    for (int f = 0; f < program->nphase; f++)
+        for (int i = program->phase[f].first;
+             i < program->phase[f].first + program->phase[f].n; i++) {
+            const Group *group = builder->group[i];
+            int again = group->nout > 0;
+            for (int j = 0; j < group->nout; j++)
+                again &= is_rebuilt(group->out[j]);
             if (again)
-                sum += k->instr.secs * (double)phase_runs(p, f);
+                sum += group->instr.secs * (double)phase_runs(program, f);
         }
     return sum;
 }
@@ -420,18 +427,18 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
     return m;
 }
 
-static Plan plan_like(const ProgramBuilder *m, Role *role, Program *prog)
+static Plan plan_like(const ProgramBuilder *builder, Role *role, Program *prog)
 {
-    *prog = m->prog;
+    *prog = builder->prog;
     *role = (Role){ .nprog = 1, .prog = prog };
-    return (Plan){ .mesh = m->graph->mesh, .nrole = 1, .role = role };
+    return (Plan){ .mesh = builder->graph->mesh, .nrole = 1, .role = role };
 }
 
-double program_secs(const ProgramBuilder *m)
+double program_secs(const ProgramBuilder *builder)
 {
     Program prog;
     Role role;
-    Plan p = plan_like(m, &role, &prog);
+    Plan p = plan_like(builder, &role, &prog);
 
     return plan_secs(&p, prog.kind);
 }
@@ -447,52 +454,53 @@ double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n)
     return plan_secs(&p, prog->kind);
 }
 
-double program_unhidden(const ProgramBuilder *m)
+double program_unhidden(const ProgramBuilder *builder)
 {
     Program prog;
     Role role;
-    Plan p = plan_like(m, &role, &prog);
+    Plan p = plan_like(builder, &role, &prog);
 
-    prog.phase = alloc(m->arena, sizeof *prog.phase * (size_t)prog.nphase);
+    prog.phase =
+        alloc(builder->arena, sizeof *prog.phase * (size_t)prog.nphase);
     prog.nphase = 0;
-    for (int f = 0; f < m->prog.nphase; f++)
-        if (m->phase[f].reg == REGden || m->phase[f].reg == REGbody)
-            prog.phase[prog.nphase++] = m->phase[f];
+    for (int f = 0; f < builder->prog.nphase; f++)
+        if (builder->phase[f].reg == REGden || builder->phase[f].reg == REGbody)
+            prog.phase[prog.nphase++] = builder->phase[f];
     return plan_secs(&p, prog.kind) - plan_bare(&p, prog.kind);
 }
 
-void emit_program(Emit *e, ProgramBuilder *m)
+void emit_program(Emit *emit, ProgramBuilder *builder)
 {
-    Program *p = &m->prog;
+    Program *program = &builder->prog;
 
-    m->emit = e;
-    m->shapes = e->shapes;
-    m->sigs = e->sigs;
-    if (!e->mesh)
-        e->mesh = m->graph->mesh;
-    enter_stage(e, m->graph);
-    if (e->now->host < m->layout->host)
-        e->now->host = m->layout->host;
-    number_buffers(m);
-    add_outputs(m);
-    for (int i = 0; i < p->ninstr; i++)
-        fill_instr(m, i, &p->instr[i]);
-    if (!m->graph->compile->options.prices)
-        flow_ends(m, p);
-    vec_push(e->arena, e->now->prog, *p);
+    builder->emit = emit;
+    builder->shapes = emit->shapes;
+    builder->sigs = emit->sigs;
+    if (!emit->mesh)
+        emit->mesh = builder->graph->mesh;
+    enter_stage(emit, builder->graph);
+    if (emit->now->host < builder->layout->host)
+        emit->now->host = builder->layout->host;
+    number_buffers(builder);
+    add_outputs(builder);
+    for (int i = 0; i < program->ninstr; i++)
+        fill_instr(builder, i, &program->instr[i]);
+    if (!builder->graph->compile->options.prices)
+        flow_ends(builder, program);
+    vec_push(emit->arena, emit->now->prog, *program);
 }
 
 /* ---- the whole ----------------------------------------------------------- */
 
-Emit *emit_new(Arena *a, Graph *g, const Target *T)
+Emit *emit_new(Arena *a, Graph *g, const Target *target)
 {
     Emit *e = alloc(a, sizeof *e);
 
-    *e = (Emit){ .arena = a, .logical = g, .target = T };
+    *e = (Emit){ .arena = a, .logical = g, .target = target };
     e->kernels = table_new(a);
     e->prelude.arena = a;
     e->shared = table_new(a);
-    put(&e->prelude, "%s", T->prelude);
+    put(&e->prelude, "%s", target->prelude);
     e->shapes = shapes_new(a);
     e->sigs = signatures_new(a);
     return e;
@@ -500,13 +508,13 @@ Emit *emit_new(Arena *a, Graph *g, const Target *T)
 
 /* What lives always in an arena, classes one after another from `from` on; its
  * bytes. */
-static int64_t place_lasting(Role *r, int64_t from)
+static int64_t place_lasting(Role *role, int64_t from)
 {
     int64_t at = from;
 
     for (int c = 0; c < NBUFCLASS; c++)
-        for (int i = 0; i < r->nbuf; i++) {
-            Buf *b = &r->buf[i];
+        for (int i = 0; i < role->nbuf; i++) {
+            Buf *b = &role->buf[i];
             if (b->prog >= 0 || b->cls != (BufClass)c ||
                 b->offset / HOSTSPACE != from / HOSTSPACE)
                 continue;
@@ -517,46 +525,47 @@ static int64_t place_lasting(Role *r, int64_t from)
 }
 
 /* What lives always, then the part that programs share. */
-static void place_all(Role *r)
+static void place_all(Role *role)
 {
-    int64_t most = 0, host = place_lasting(r, HOSTSPACE);
+    int64_t most = 0, host = place_lasting(role, HOSTSPACE);
 
-    r->persist = place_lasting(r, 0);
-    r->host += host;
-    for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog >= 0 && !r->buf[i].frame)
-            r->buf[i].offset +=
-                r->buf[i].offset < HOSTSPACE ? r->persist : host;
-    for (int i = 0; i < r->nprog; i++) {
-        Program *p = &r->prog[i];
-        for (int f = 0; f < p->nframe; f++)
-            for (int k = 0; k < p->frame[f].nslot; k++)
-                p->frame[f].slot[k] +=
-                    p->frame[f].slot[k] < HOSTSPACE ? r->persist : host;
-        if (p->transient > most)
-            most = p->transient;
+    role->persist = place_lasting(role, 0);
+    role->host += host;
+    for (int i = 0; i < role->nbuf; i++)
+        if (role->buf[i].prog >= 0 && !role->buf[i].frame)
+            role->buf[i].offset +=
+                role->buf[i].offset < HOSTSPACE ? role->persist : host;
+    for (int i = 0; i < role->nprog; i++) {
+        Program *program = &role->prog[i];
+        for (int f = 0; f < program->nframe; f++)
+            for (int k = 0; k < program->frame[f].nslot; k++)
+                program->frame[f].slot[k] +=
+                    program->frame[f].slot[k] < HOSTSPACE ? role->persist
+                                                          : host;
+        if (program->transient > most)
+            most = program->transient;
     }
-    r->arena = r->persist + most;
+    role->arena = role->persist + most;
 }
 
-static Role *make_roles(const Emit *e)
+static Role *make_roles(const Emit *emit)
 {
-    Role *r = alloc(e->arena, sizeof *r * (size_t)e->nstage);
+    Role *r = alloc(emit->arena, sizeof *r * (size_t)emit->nstage);
 
-    for (int i = 0; i < e->nstage; i++) {
-        const StageBuilder *s = &e->stage[i];
+    for (int i = 0; i < emit->nstage; i++) {
+        const StageBuilder *builder = &emit->stage[i];
         r[i] = (Role){
-            .nbuf = (int)vec_len(s->buf),
-            .buf = s->buf,
-            .nprog = (int)vec_len(s->prog),
-            .prog = s->prog,
-            .ntensor = (int)vec_len(s->tensor),
-            .tensor = s->tensor,
-            .nin = (int)vec_len(s->in),
-            .in = s->in,
-            .nout = (int)vec_len(s->out),
-            .out = s->out,
-            .host = s->host,
+            .nbuf = (int)vec_len(builder->buf),
+            .buf = builder->buf,
+            .nprog = (int)vec_len(builder->prog),
+            .prog = builder->prog,
+            .ntensor = (int)vec_len(builder->tensor),
+            .tensor = builder->tensor,
+            .nin = (int)vec_len(builder->in),
+            .in = builder->in,
+            .nout = (int)vec_len(builder->out),
+            .out = builder->out,
+            .host = builder->host,
         };
         place_all(&r[i]);
     }
@@ -572,34 +581,34 @@ static int64_t tokens_of(const Graph *g)
     return 0;
 }
 
-Plan *emit_finish(Emit *e, const CompileOptions *o)
+Plan *emit_finish(Emit *emit, const CompileOptions *options)
 {
-    Plan *p = alloc(e->arena, sizeof *p);
-    Graph *g = e->logical;
+    Plan *p = alloc(emit->arena, sizeof *p);
+    Graph *g = emit->logical;
 
     *p = (Plan){
         .model = g->name,
-        .target = e->target->name,
-        .mesh = e->mesh,
+        .target = emit->target->name,
+        .mesh = emit->mesh,
         .opts = g->opts,
-        .nshape = (int)vec_len(shapes_all(e->shapes)),
-        .shape = shapes_all(e->shapes),
-        .nrole = e->nstage,
-        .role = make_roles(e),
-        .prelude = e->prelude.s,
-        .nkernel = (int)vec_len(e->kernel),
-        .kernel = e->kernel,
+        .nshape = (int)vec_len(shapes_all(emit->shapes)),
+        .shape = shapes_all(emit->shapes),
+        .nrole = emit->nstage,
+        .role = make_roles(emit),
+        .prelude = emit->prelude.s,
+        .nkernel = (int)vec_len(emit->kernel),
+        .kernel = emit->kernel,
         .nhf = g->nhf,
         .hf = g->hf,
     };
     p->tokens = (int64_t)micro_batches(g) * tokens_of(g);
     p->flops = flops_per_token(g, &p->params, &p->active) * (double)p->tokens;
-    signatures_give(e->sigs, p);
-    if (o) {
-        p->nsource = o->nsource;
-        p->source = o->source;
+    signatures_give(emit->sigs, p);
+    if (options) {
+        p->nsource = options->nsource;
+        p->source = options->source;
     }
-    if (!o || !o->prices)
+    if (!options || !options->prices)
         plan_check(p);
     return p;
 }

@@ -12,11 +12,11 @@
 /* instr_cost.c: sets s->flops, bytes (unless they are known), again, secs and,
  * by the marks of mark_experts, experts. */
 void mark_experts(Graph *g);
-void predict(const Graph *g, const Group *k, Instr *s);
+void predict(const Graph *g, const Group *group, Instr *instr);
 double copy_secs(const Graph *g, double bytes); /* to the host's memory */
-/* plain_products.c: once for each axis and path. The seconds that k takes, and
- * would take on the fast one. */
-void warn_path(const Graph *g, const Group *k, double secs, double fast);
+/* plain_products.c: once for each axis and path. The seconds that group takes,
+ * and would take on the fast one. */
+void warn_path(const Graph *g, const Group *group, double secs, double fast);
 typedef struct Emit Emit;
 typedef struct Shapes Shapes; /* of values, each once */
 typedef struct Signatures Signatures;
@@ -44,53 +44,56 @@ typedef struct ProgramBuilder { /* one program being made */
     Signatures *sigs;
 } ProgramBuilder;
 
-void make_phases(ProgramBuilder *m,
+void make_phases(ProgramBuilder *builder,
                  Group **k); /* fills group, phase, slot, repeat */
 void make_joins(
-    ProgramBuilder *m); /* grad_buckets.c: packs that need no copy are joins */
+    ProgramBuilder
+        *builder); /* grad_buckets.c: packs that need no copy are joins */
 /* streams.c: on which stream each instruction runs, behind which events. */
-void put_streams(ProgramBuilder *m, Program *p);
-int runs_beside(const ProgramBuilder *m, const Instr *s);
-int joins_next(const Program *p, int phase); /* phase and the next: one */
+void put_streams(ProgramBuilder *builder, Program *program);
+int runs_beside(const ProgramBuilder *builder, const Instr *instr);
+int joins_next(const Program *program, int phase); /* phase and the next: one */
 /* offload.c: may a stage that does not fit offload what costs no time? */
 int may_offload(const Graph *g);
 /* copies.c: out of the program, if there are any; and in again, each where it
  * should run, and all instructions on their streams. */
 typedef struct OffloadCopies OffloadCopies;
-OffloadCopies *take_copies(ProgramBuilder *m);
-void put_copies(ProgramBuilder *m, Program *p, const OffloadCopies *copies);
+OffloadCopies *take_copies(ProgramBuilder *builder);
+void put_copies(ProgramBuilder *builder, Program *program,
+                const OffloadCopies *copies);
 /* overlap.c: the order of instructions, and with it their streams. */
-void order_beside(ProgramBuilder *m, Program *p);
+void order_beside(ProgramBuilder *builder, Program *program);
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 
-/* instr_values.c: what instruction s of group k reads and makes, and what must
- * be there at the end. Buffers have numbers. */
-void flow_instr(ProgramBuilder *m, const Group *k, Instr *s);
-const Node *made_in(const Group *k, const Node *n); /* what k leaves in n's
+/* instr_values.c: what instruction instr of group reads and makes, and what
+ * must be there at the end. Buffers have numbers. */
+void flow_instr(ProgramBuilder *builder, const Group *group, Instr *instr);
+const Node *made_in(const Group *group,
+                    const Node *n); /* what group leaves in n's
                                      buffer; null: nothing */
-/* Does k add to what n holds (rather than clear it)? */
-int accumulates(const Group *k, const Node *n);
-void flow_ends(ProgramBuilder *m, Program *p);
+/* Does group add to what n holds (rather than clear it)? */
+int accumulates(const Group *group, const Node *n);
+void flow_ends(ProgramBuilder *builder, Program *program);
 /* signatures.c: what kernel s of group k declares. Buffers have numbers, and s
  * its words, which the plan has with its signatures. */
 Signatures *signatures_new(Arena *a);
-void signatures_give(const Signatures *x, Plan *p);
-void sign_call(ProgramBuilder *m, const Group *k, Instr *s);
+void signatures_give(const Signatures *signatures, Plan *p);
+void sign_call(ProgramBuilder *builder, const Group *group, Instr *instr);
 Shapes *shapes_new(Arena *a);
-ValueShape *shapes_all(const Shapes *x);                   /* vec */
-int shape_index(Shapes *x, const Graph *g, const Node *n); /* its index */
+ValueShape *shapes_all(const Shapes *shapes);                   /* vec */
+int shape_index(Shapes *shapes, const Graph *g, const Node *n); /* its index */
 
-Emit *emit_new(Arena *a, Graph *g, const Target *T);
+Emit *emit_new(Arena *a, Graph *g, const Target *target);
 /* A stage's program: its instructions in order, their streams, the places of
  * its buffers. */
 ProgramBuilder *place_program(Graph *g, Group **groups);
 /* Predicted seconds of a run, where there is one stage; of its bodies, those in
  * which transfers have nothing beside them. */
-double program_secs(const ProgramBuilder *m);
-double program_unhidden(const ProgramBuilder *m);
+double program_secs(const ProgramBuilder *builder);
+double program_unhidden(const ProgramBuilder *builder);
 /* ... of all stages. */
 double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n);
-void emit_program(Emit *e, ProgramBuilder *m); /* it joins the plan */
-Plan *emit_finish(Emit *e, const CompileOptions *o);
+void emit_program(Emit *emit, ProgramBuilder *builder); /* it joins the plan */
+Plan *emit_finish(Emit *emit, const CompileOptions *options);
 
 #endif

@@ -13,14 +13,14 @@
 #include "emit.h"
 
 /* Stored value -> 1 + the last instruction that names it. */
-static Table *last_uses(const ProgramBuilder *m)
+static Table *last_uses(const ProgramBuilder *builder)
 {
-    Table *t = table_new(m->arena);
+    Table *t = table_new(builder->arena);
 
-    for (size_t i = 0; i < vec_len(m->group); i++)
-        for (int j = 0; j < m->group[i]->narg; j++)
-            if (m->group[i]->arg[j])
-                *table_at(t, KEYP(storage(m->group[i]->arg[j]))) =
+    for (size_t i = 0; i < vec_len(builder->group); i++)
+        for (int j = 0; j < builder->group[i]->narg; j++)
+            if (builder->group[i]->arg[j])
+                *table_at(t, KEYP(storage(builder->group[i]->arg[j]))) =
                     (void *)(uintptr_t)(i + 1);
     return t;
 }
@@ -37,13 +37,13 @@ static int lies_so(const Node *x, const Node *pack, Axis *const *order)
     return 1;
 }
 
-static int joins(const Graph *g, const Group *k, size_t instr,
+static int joins(const Graph *g, const Group *group, size_t instr,
                  const Table *last)
 {
-    const Node *n = k->node[0];
+    const Node *n = group->node[0];
 
-    if (k->n != 1 || n->op != Opack || k->instr.kind != Ikernel || n->nin < 1 ||
-        local_n(g, n, n->nd - 1) != n->dim[n->nd - 1].n)
+    if (group->n != 1 || n->op != Opack || group->instr.kind != Ikernel ||
+        n->nin < 1 || local_n(g, n, n->nd - 1) != n->dim[n->nd - 1].n)
         return 0;
     Axis *const *order = n->at.pack.order.v;
     for (int i = 0; i < n->nin; i++) {
@@ -65,9 +65,9 @@ static void add_gap(Arena *a, Gap **v, int64_t from, int64_t to)
         vec_push(a, *v, ((Gap){ from, to - from }));
 }
 
-static void join(const Graph *g, Group *k, Arena *a)
+static void join(const Graph *g, Group *group, Arena *a)
 {
-    Node *n = k->node[0], **arg = NULL;
+    Node *n = group->node[0], **arg = NULL;
     Gap *gap = NULL;
     int64_t end = 0, gaps = local_bytes(g, n);
 
@@ -79,24 +79,25 @@ static void join(const Graph *g, Group *k, Arena *a)
         vec_push(a, arg, n->in[i]);
     }
     add_gap(a, &gap, end, local_bytes(g, n));
-    k->instr.kind = Ijoin;
-    k->instr.kernel = NULL;
-    k->instr.flops = 0;
-    k->instr.bytes = (double)gaps;
-    k->instr.word = NULL;
-    k->instr.nword = 0;
-    k->instr.join = (JoinArgs){ n->dt, { (int)vec_len(gap), gap } };
-    k->arg = arg;
-    k->narg = (int)vec_len(arg);
-    k->text = NULL;
-    k->scratch = k->ninplace = 0;
+    group->instr.kind = Ijoin;
+    group->instr.kernel = NULL;
+    group->instr.flops = 0;
+    group->instr.bytes = (double)gaps;
+    group->instr.word = NULL;
+    group->instr.nword = 0;
+    group->instr.join = (JoinArgs){ n->dt, { (int)vec_len(gap), gap } };
+    group->arg = arg;
+    group->narg = (int)vec_len(arg);
+    group->text = NULL;
+    group->scratch = group->ninplace = 0;
 }
 
-void make_joins(ProgramBuilder *m)
+void make_joins(ProgramBuilder *builder)
 {
-    Table *last = last_uses(m);
+    Table *last = last_uses(builder);
 
-    for (size_t i = 0; i < vec_len(m->group); i++)
-        if (m->group[i]->n && joins(m->graph, m->group[i], i, last))
-            join(m->graph, m->group[i], m->arena);
+    for (size_t i = 0; i < vec_len(builder->group); i++)
+        if (builder->group[i]->n &&
+            joins(builder->graph, builder->group[i], i, last))
+            join(builder->graph, builder->group[i], builder->arena);
 }

@@ -25,17 +25,17 @@ static const InstrSpeeds family_speeds[NFAMILY] = {
 };
 
 /* Members cost their arithmetic; memory sees what goes in and out. */
-static void count(const Graph *g, const Group *k, Instr *s)
+static void count(const Graph *g, const Group *group, Instr *instr)
 {
-    s->flops = s->bytes = 0;
-    if (s->kind == Ijoin)
+    instr->flops = instr->bytes = 0;
+    if (instr->kind == Ijoin)
         return;
-    for (int i = 0; i < k->n; i++)
-        s->flops += cost_of(g, k->node[i]).flops;
-    for (int i = 0; i < k->nin; i++)
-        s->bytes += (double)local_bytes(g, k->in[i]);
-    for (int i = 0; i < k->nout; i++)
-        s->bytes += (double)local_bytes(g, k->out[i]);
+    for (int i = 0; i < group->n; i++)
+        instr->flops += cost_of(g, group->node[i]).flops;
+    for (int i = 0; i < group->nin; i++)
+        instr->bytes += (double)local_bytes(g, group->in[i]);
+    for (int i = 0; i < group->nout; i++)
+        instr->bytes += (double)local_bytes(g, group->out[i]);
 }
 
 /* How many ranks of a stage do the same of n: all but those that a tensor it
@@ -53,14 +53,14 @@ static double copies_of(const Graph *g, const Node *n)
     return (double)mesh_extent(m, ~cut & ((1u << m->natom) - 1));
 }
 
-static double share_again(const Graph *g, const Group *k)
+static double share_again(const Graph *g, const Group *group)
 {
     double all = 0, once = 0;
 
-    for (int i = 0; i < k->n && g->mesh; i++) {
-        double f = cost_of(g, k->node[i]).flops + 1;
+    for (int i = 0; i < group->n && g->mesh; i++) {
+        double f = cost_of(g, group->node[i]).flops + 1;
         all += f;
-        once += f / copies_of(g, k->node[i]);
+        once += f / copies_of(g, group->node[i]);
     }
     return all > 0 ? 1 - once / all : 0;
 }
@@ -126,80 +126,87 @@ static int serves_experts(const Graph *g, const Node *n)
 
 /* ---- seconds ------------------------------------------------------------- */
 
-static const Node *map_of(const Group *k)
+static const Node *map_of(const Group *group)
 {
-    const Node *map = k->map;
+    const Node *map = group->map;
 
-    for (int i = 0; i < k->n && !map; i++) {
-        map = k->node[i]->map;
-        for (int j = 0; j < k->node[i]->nin && !map; j++)
-            map = k->node[i]->in[j]->map;
+    for (int i = 0; i < group->n && !map; i++) {
+        map = group->node[i]->map;
+        for (int j = 0; j < group->node[i]->nin && !map; j++)
+            map = group->node[i]->in[j]->map;
     }
     return map;
 }
 
-static int is_single(const Group *k)
+static int is_single(const Group *group)
 {
-    return k->node[0]->nin && k->node[0]->in[0]->dt == Df32;
+    return group->node[0]->nin && group->node[0]->in[0]->dt == Df32;
 }
 
 /* By what its path and type allow. */
-static InstrSpeeds speeds_of(const Graph *g, const Group *k, const Instr *s)
+static InstrSpeeds speeds_of(const Graph *g, const Group *group,
+                             const Instr *instr)
 {
-    InstrSpeeds v = family_speeds[k->fam];
-    int grouped = k->fam == FAMgmm || k->fam == FAMgmm_wgrad;
-    int attention = k->fam == FAMattn || k->fam == FAMattn_bwd;
+    InstrSpeeds v = family_speeds[group->fam];
+    int grouped = group->fam == FAMgmm || group->fam == FAMgmm_wgrad;
+    int attention = group->fam == FAMattn || group->fam == FAMattn_bwd;
 
-    v.size = grouped ? rows_of_expert(g, map_of(k)) : s->flops;
-    if (k->path == PATHthreads || (attention && is_single(k)))
+    v.size = grouped ? rows_of_expert(g, map_of(group)) : instr->flops;
+    if (group->path == PATHthreads || (attention && is_single(group)))
         v.work = SPEEDplain;
-    else if (k->path != PATHfast)
+    else if (group->path != PATHfast)
         v.work = SPEEDunaligned;
-    else if (v.work == SPEEDgemm && is_single(k))
+    else if (v.work == SPEEDgemm && is_single(group))
         v.work = SPEEDsingle;
-    else if (k->fam == FAMgmm && is_scaled_product(k->node[0]))
+    else if (group->fam == FAMgmm && is_scaled_product(group->node[0]))
         v.work = SPEEDnarrow;
-    if (moves_rows(s->kind))
+    if (moves_rows(instr->kind))
         v.move = SPEEDrows;
     return v;
 }
 
-static double secs_by(const MachineSpeeds *m, const Instr *s, InstrSpeeds v)
+static double secs_by(const MachineSpeeds *speeds, const Instr *instr,
+                      InstrSpeeds v)
 {
-    return m->launch + fmax(s->flops / speed_at(m, v.work, v.size),
-                            s->bytes / speed_at(m, v.move, s->bytes));
+    return speeds->launch +
+           fmax(instr->flops / speed_at(speeds, v.work, v.size),
+                instr->bytes / speed_at(speeds, v.move, instr->bytes));
 }
 
 double copy_secs(const Graph *g, double bytes)
 {
-    const MachineSpeeds *m = machine_of(g);
+    const MachineSpeeds *speeds = machine_of(g);
 
-    return m->launch + bytes / (m->offload > 0 ? m->offload : m->memory);
+    return speeds->launch +
+           bytes / (speeds->offload > 0 ? speeds->offload : speeds->memory);
 }
 
-void predict(const Graph *g, const Group *k, Instr *s)
+void predict(const Graph *g, const Group *group, Instr *instr)
 {
-    const MachineSpeeds *m = machine_of(g);
+    const MachineSpeeds *speeds = machine_of(g);
 
-    if (s->flops == 0 && s->bytes == 0)
-        count(g, k, s);
-    s->again = s->flops * share_again(g, k);
-    s->speeds = speeds_of(g, k, s);
-    if (k->fam == FAMcopy) {
-        s->secs = copy_secs(g, s->bytes);
+    if (instr->flops == 0 && instr->bytes == 0)
+        count(g, group, instr);
+    instr->again = instr->flops * share_again(g, group);
+    instr->speeds = speeds_of(g, group, instr);
+    if (group->fam == FAMcopy) {
+        instr->secs = copy_secs(g, instr->bytes);
         return;
     }
-    if (moves_rows(s->kind))
-        s->secs = m->hop + s->bytes / speed_at(m, SPEEDrows, s->bytes);
-    else if (k->fam == FAMcomm)
-        s->secs = link_secs(g, s->atoms, s->bytes, s->kind == Ialltoall);
+    if (moves_rows(instr->kind))
+        instr->secs = speeds->hop +
+                      instr->bytes / speed_at(speeds, SPEEDrows, instr->bytes);
+    else if (group->fam == FAMcomm)
+        instr->secs =
+            link_secs(g, instr->atoms, instr->bytes, instr->kind == Ialltoall);
     else
-        s->secs = secs_by(m, s, s->speeds);
-    if (k->path != PATHfast) {
-        InstrSpeeds fast = family_speeds[k->fam];
-        fast.size = s->speeds.size;
-        warn_path(g, k, s->secs, secs_by(m, s, fast));
+        instr->secs = secs_by(speeds, instr, instr->speeds);
+    if (group->path != PATHfast) {
+        InstrSpeeds fast = family_speeds[group->fam];
+        fast.size = instr->speeds.size;
+        warn_path(g, group, instr->secs, secs_by(speeds, instr, fast));
     }
-    s->experts = moves_rows(s->kind) ||
-                 (k->fam == FAMcomm && serves_experts(g, k->node[0]));
+    instr->experts =
+        moves_rows(instr->kind) ||
+        (group->fam == FAMcomm && serves_experts(g, group->node[0]));
 }

@@ -54,16 +54,16 @@ typedef struct Offload {
 } Offload;
 
 /* A kernel of the backward, but for sums over micro-batches. */
-static int is_late(const Group *k)
+static int is_late(const Group *group)
 {
     int all = 1, any = 0;
 
-    for (int i = 0; i < k->n; i++) {
-        const Node *n = k->node[i];
+    for (int i = 0; i < group->n; i++) {
+        const Node *n = group->node[i];
         any |= runs_backward(n);
         all &= runs_backward(n) || n->op == Oaccum || n->op == Osum_sq;
     }
-    return k->reg == REGbody && all && any;
+    return group->reg == REGbody && all && any;
 }
 
 static uint64_t late_key(const Node *n, int call)
@@ -72,9 +72,9 @@ static uint64_t late_key(const Node *n, int call)
 }
 
 /* n made of x, where `by` stands. */
-static Node *copy_of(Offload *f, Op op, Node *x, const Node *by)
+static Node *copy_of(Offload *offload, Op op, Node *x, const Node *by)
 {
-    Node *n = g_node(f->graph, op, x->loc, 1, &x);
+    Node *n = g_node(offload->graph, op, x->loc, 1, &x);
 
     n->dt = x->dt;
     n->nd = x->nd;
@@ -90,14 +90,15 @@ static Node *copy_of(Offload *f, Op op, Node *x, const Node *by)
 /* ---- which --------------------------------------------------------------- */
 
 /* By id of what kernels of the forward store: its kernel. */
-static int *makers(const Offload *f)
+static int *makers(const Offload *offload)
 {
-    int *made = alloc(f->arena, sizeof *made * vec_len(f->graph->node));
+    int *made =
+        alloc(offload->arena, sizeof *made * vec_len(offload->graph->node));
 
-    for (size_t i = 0; i < vec_len(f->group); i++) {
-        const Group *k = f->group[i];
-        for (int j = 0; j < k->nout && k->reg == REGbody; j++) {
-            const Node *n = k->out[j];
+    for (size_t i = 0; i < vec_len(offload->group); i++) {
+        const Group *group = offload->group[i];
+        for (int j = 0; j < group->nout && group->reg == REGbody; j++) {
+            const Node *n = group->out[j];
             OpClass c = optab[n->op].cls;
             if (c != SINK && n->op != Oroute && !runs_backward(n))
                 made[n->id] = (int)i + 1;
@@ -106,26 +107,26 @@ static int *makers(const Offload *f)
     return made;
 }
 
-static void add_candidate(Offload *f, Node *x, int made, int read)
+static void add_candidate(Offload *offload, Node *x, int made, int read)
 {
-    double bytes = (double)local_bytes(f->graph, x);
-    OffloadChoice c = { x, made, read, copy_secs(f->graph, bytes), 0, 1 };
+    double bytes = (double)local_bytes(offload->graph, x);
+    OffloadChoice c = { x, made, read, copy_secs(offload->graph, bytes), 0, 1 };
 
-    vec_push(f->arena, f->may, c);
+    vec_push(offload->arena, offload->may, c);
 }
 
 /* What kernels of the backward read, in the order in which they do first. */
-static void find_candidates(Offload *f)
+static void find_candidates(Offload *offload)
 {
-    const int *made = makers(f);
-    char *seen = alloc(f->arena, vec_len(f->graph->node));
+    const int *made = makers(offload);
+    char *seen = alloc(offload->arena, vec_len(offload->graph->node));
 
-    for (size_t i = 0; i < vec_len(f->group); i++) {
-        const Group *k = f->group[i];
-        for (int j = 0; j < k->nin && is_late(k); j++) {
-            Node *x = k->in[j];
+    for (size_t i = 0; i < vec_len(offload->group); i++) {
+        const Group *group = offload->group[i];
+        for (int j = 0; j < group->nin && is_late(group); j++) {
+            Node *x = group->in[j];
             if (made[x->id] && !seen[x->id])
-                add_candidate(f, x, made[x->id] - 1, (int)i);
+                add_candidate(offload, x, made[x->id] - 1, (int)i);
             seen[x->id] = 1;
         }
     }
@@ -140,26 +141,26 @@ static int same_phase(const Group *a, const Group *b)
 
 /* When each kernel begins and ends, and its phase, in seconds; collectives run
  * beside others. */
-static void clock_kernels(Offload *f)
+static void clock_kernels(Offload *offload)
 {
-    size_t n = vec_len(f->group);
+    size_t n = vec_len(offload->group);
     double now = 0;
 
-    f->start = alloc(f->arena, (n + 1) * sizeof *f->start);
-    f->over = alloc(f->arena, (n + 1) * sizeof *f->over);
-    f->end = alloc(f->arena, (n + 1) * sizeof *f->end);
+    offload->start = alloc(offload->arena, (n + 1) * sizeof *offload->start);
+    offload->over = alloc(offload->arena, (n + 1) * sizeof *offload->over);
+    offload->end = alloc(offload->arena, (n + 1) * sizeof *offload->end);
     for (size_t i = 0; i < n; i++) {
         Instr s = { .kind = Ikernel };
-        if (i && !same_phase(f->group[i - 1], f->group[i]))
+        if (i && !same_phase(offload->group[i - 1], offload->group[i]))
             now = 0;
-        f->start[i] = now;
-        if (f->group[i]->fam != FAMcomm)
-            predict(f->graph, f->group[i], &s);
-        f->over[i] = f->end[i] = now += s.secs;
+        offload->start[i] = now;
+        if (offload->group[i]->fam != FAMcomm)
+            predict(offload->graph, offload->group[i], &s);
+        offload->over[i] = offload->end[i] = now += s.secs;
     }
     for (size_t i = n; i-- > 1;)
-        if (same_phase(f->group[i - 1], f->group[i]))
-            f->end[i - 1] = f->end[i];
+        if (same_phase(offload->group[i - 1], offload->group[i]))
+            offload->end[i - 1] = offload->end[i];
 }
 
 static int by_maker(const void *a, const void *b)
@@ -178,68 +179,75 @@ static int by_reader(const void *a, const void *b)
 
 /* To the host: begun as soon as it is made, or the copies before it are done,
  * which may take a LAGth of the phase. */
-static void hide_offloads(Offload *f)
+static void hide_offloads(Offload *offload)
 {
     double now = 0;
 
-    vec_sort(f->may, by_maker);
-    for (size_t i = 0; i < vec_len(f->may); i++) {
-        OffloadChoice *c = &f->may[i];
-        int made = c->made;
-        if (i && !same_phase(f->group[made], f->group[c[-1].made]))
+    vec_sort(offload->may, by_maker);
+    for (size_t i = 0; i < vec_len(offload->may); i++) {
+        OffloadChoice *choice = &offload->may[i];
+        int made = choice->made;
+        if (i &&
+            !same_phase(offload->group[made], offload->group[choice[-1].made]))
             now = 0;
-        double from = fmax(now, f->over[made]);
-        c->done = from + c->secs;
-        c->taken = c->secs > WORTH * machine_of(f->graph)->launch &&
-                   from - f->over[made] < f->end[made] / LAG &&
-                   c->done < f->end[made];
-        now = c->taken ? c->done : now;
+        double from = fmax(now, offload->over[made]);
+        choice->done = from + choice->secs;
+        choice->taken =
+            choice->secs > WORTH * machine_of(offload->graph)->launch &&
+            from - offload->over[made] < offload->end[made] / LAG &&
+            choice->done < offload->end[made];
+        now = choice->taken ? choice->done : now;
     }
 }
 
 /* From it, backwards: there when it is read, and the stream free for the copies
  * behind it. */
-static void hide_reloads(Offload *f)
+static void hide_reloads(Offload *offload)
 {
     double next = HUGE_VAL;
 
-    vec_sort(f->may, by_reader);
-    for (size_t i = vec_len(f->may); i-- > 0;) {
-        OffloadChoice *c = &f->may[i];
-        int one = same_phase(f->group[c->made], f->group[c->read]);
-        if (i + 1 < vec_len(f->may) &&
-            !same_phase(f->group[c->read], f->group[c[1].read]))
+    vec_sort(offload->may, by_reader);
+    for (size_t i = vec_len(offload->may); i-- > 0;) {
+        OffloadChoice *choice = &offload->may[i];
+        int one = same_phase(offload->group[choice->made],
+                             offload->group[choice->read]);
+        if (i + 1 < vec_len(offload->may) &&
+            !same_phase(offload->group[choice->read],
+                        offload->group[choice[1].read]))
             next = HUGE_VAL;
-        double from = fmin(next, f->start[c->read]) - c->secs;
-        c->taken &= from > (one ? c->done + c->secs : 0) &&
-                    f->start[c->read] - from < f->end[c->read] / LAG;
-        next = c->taken ? from : next;
+        double from = fmin(next, offload->start[choice->read]) - choice->secs;
+        choice->taken &= from > (one ? choice->done + choice->secs : 0) &&
+                         offload->start[choice->read] - from <
+                             offload->end[choice->read] / LAG;
+        next = choice->taken ? from : next;
     }
 }
 
-static void choose(Offload *f, int all)
+static void choose(Offload *offload, int all)
 {
     double bytes = 0;
 
-    find_candidates(f);
+    find_candidates(offload);
     if (!all) {
-        clock_kernels(f);
-        hide_offloads(f);
-        hide_reloads(f);
+        clock_kernels(offload);
+        hide_offloads(offload);
+        hide_reloads(offload);
     }
-    for (size_t i = 0; i < vec_len(f->may); i++) {
-        const OffloadChoice *c = &f->may[i];
-        double mib = (double)local_bytes(f->graph, c->x) / (1 << 20);
-        if (!c->taken)
+    for (size_t i = 0; i < vec_len(offload->may); i++) {
+        const OffloadChoice *choice = &offload->may[i];
+        double mib = (double)local_bytes(offload->graph, choice->x) / (1 << 20);
+        if (!choice->taken)
             continue;
-        f->to[c->x->id] = copy_of(f, Ooffload, c->x, c->x);
-        vec_push(f->arena, f->after[c->made + 1], f->to[c->x->id]);
-        why(f->graph, c->x, "offloaded, %.3g MiB in %.3g ms each way", mib,
-            1e3 * c->secs);
+        offload->to[choice->x->id] =
+            copy_of(offload, Ooffload, choice->x, choice->x);
+        vec_push(offload->arena, offload->after[choice->made + 1],
+                 offload->to[choice->x->id]);
+        why(offload->graph, choice->x,
+            "offloaded, %.3g MiB in %.3g ms each way", mib, 1e3 * choice->secs);
         bytes += mib;
     }
     if (bytes > 0)
-        why(f->graph, NULL,
+        why(offload->graph, NULL,
             "%.4g GiB of a micro-batch wait in the host's memory",
             bytes / 1024);
 }
@@ -247,26 +255,27 @@ static void choose(Offload *f, int all)
 /* ---- what the backward reads --------------------------------------------- */
 
 /* In the place of operand x of a node of kernel k, where `by` stands. */
-static Node *late(Offload *f, Node *x, int k, const Node *by)
+static Node *late(Offload *offload, Node *x, int k, const Node *by)
 {
-    void **at = table_at(f->late, late_key(x, by->call));
-    Node *in[MAXIN], *to = f->to[x->id];
+    void **at = table_at(offload->late, late_key(x, by->call));
+    Node *in[MAXIN], *to = offload->to[x->id];
     int changed = 0;
 
     if (*at)
         return *at;
     if (to) {
-        *at = copy_of(f, Oreload, to, by);
-        vec_push(f->arena, f->before[k], *at);
+        *at = copy_of(offload, Oreload, to, by);
+        vec_push(offload->arena, offload->before[k], *at);
         return *at;
     }
-    int clear = !x->kernel && x->op != Opart && x->reg == f->group[k - 1]->reg;
+    int clear =
+        !x->kernel && x->op != Opart && x->reg == offload->group[k - 1]->reg;
     for (int i = 0; i < x->nin && clear; i++) {
-        in[i] = late(f, x->in[i], k, by);
+        in[i] = late(offload, x->in[i], k, by);
         changed |= in[i] != x->in[i];
     }
     if (changed) {
-        Node *c = g_copyof(f->graph, x, in);
+        Node *c = g_copyof(offload->graph, x, in);
         c->call = by->call;
         c->scope = by->scope;
         x = c;
@@ -274,15 +283,16 @@ static Node *late(Offload *f, Node *x, int k, const Node *by)
     return *at = x;
 }
 
-static void read_late(Offload *f)
+static void read_late(Offload *offload)
 {
-    for (size_t i = 0; i < vec_len(f->group); i++) {
-        const Group *k = f->group[i];
-        int reads = k->reg == REGpost || is_late(k);
-        for (int j = 0; j < k->n && reads; j++)
-            for (int p = k->node[j]->op == Owrite; p < k->node[j]->nin; p++)
-                k->node[j]->in[p] =
-                    late(f, k->node[j]->in[p], (int)i + 1, k->node[j]);
+    for (size_t i = 0; i < vec_len(offload->group); i++) {
+        const Group *group = offload->group[i];
+        int reads = group->reg == REGpost || is_late(group);
+        for (int j = 0; j < group->n && reads; j++)
+            for (int p = group->node[j]->op == Owrite; p < group->node[j]->nin;
+                 p++)
+                group->node[j]->in[p] = late(offload, group->node[j]->in[p],
+                                             (int)i + 1, group->node[j]);
     }
 }
 
@@ -290,45 +300,46 @@ static void read_late(Offload *f)
 
 /* Behind the kernel that makes the new value; what none does (a constant) gets
  * one. */
-static void write_behind(Offload *f, Node *w, int k)
+static void write_behind(Offload *offload, Node *w, int k)
 {
     Node *v = w->in[1];
 
     if (!v->kernel && !is_view(v)) {
-        w->in[1] = g_copyof(f->graph, v, v->in);
-        vec_push(f->arena, f->before[k], w->in[1]);
+        w->in[1] = g_copyof(offload->graph, v, v->in);
+        vec_push(offload->arena, offload->before[k], w->in[1]);
     }
-    vec_push(f->arena, f->after[k], w);
+    vec_push(offload->arena, offload->after[k], w);
 }
 
-static void write_states(Offload *f)
+static void write_states(Offload *offload)
 {
-    for (size_t i = 0; i < vec_len(f->group); i++) {
-        const Group *k = f->group[i];
-        for (int j = 0; j < k->n; j++)
-            if (k->node[j]->op == Owrite && is_hosted(k->node[j]->in[0]))
-                write_behind(f, k->node[j], (int)i + 1);
+    for (size_t i = 0; i < vec_len(offload->group); i++) {
+        const Group *group = offload->group[i];
+        for (int j = 0; j < group->n; j++)
+            if (group->node[j]->op == Owrite &&
+                is_hosted(group->node[j]->in[0]))
+                write_behind(offload, group->node[j], (int)i + 1);
     }
 }
 
 /* What of the optimizer lives in the host's memory. */
-static void host_states(Offload *f)
+static void host_states(Offload *offload)
 {
     double bytes = 0;
 
-    for (size_t i = 0; i < vec_len(f->graph->node); i++) {
-        Node *n = f->graph->node[i];
-        if (!goes_to_host(f->graph, n))
+    for (size_t i = 0; i < vec_len(offload->graph->node); i++) {
+        Node *n = offload->graph->node[i];
+        if (!goes_to_host(offload->graph, n))
             continue;
         n->at.state.host = 1;
-        f->to[n->id] = n;
-        bytes += (double)local_bytes(f->graph, n);
+        offload->to[n->id] = n;
+        bytes += (double)local_bytes(offload->graph, n);
     }
-    if (bytes > 0 && program_trains(f->graph->prog))
-        why(f->graph, NULL,
+    if (bytes > 0 && program_trains(offload->graph->prog))
+        why(offload->graph, NULL,
             "%.4g GiB of the optimizer live in the host's memory: an update "
             "takes %.4g ms of copies each way",
-            bytes / (1 << 30), 1e3 * copy_secs(f->graph, bytes));
+            bytes / (1 << 30), 1e3 * copy_secs(offload->graph, bytes));
 }
 
 /* ---- their kernels ------------------------------------------------------- */
@@ -340,15 +351,15 @@ static int number(Node **v, int last)
     return last;
 }
 
-static void number_kernels(Offload *f)
+static void number_kernels(Offload *offload)
 {
     int last = 0;
 
-    for (size_t i = 0; i < vec_len(f->group); i++) {
-        last = number(f->before[i + 1], last) + 1;
-        for (int j = 0; j < f->group[i]->n; j++)
-            f->group[i]->node[j]->kernel = last;
-        last = number(f->after[i + 1], last);
+    for (size_t i = 0; i < vec_len(offload->group); i++) {
+        last = number(offload->before[i + 1], last) + 1;
+        for (int j = 0; j < offload->group[i]->n; j++)
+            offload->group[i]->node[j]->kernel = last;
+        last = number(offload->after[i + 1], last);
     }
 }
 

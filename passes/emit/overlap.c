@@ -64,82 +64,83 @@ typedef struct Overlap {
     int *seq;
 } Overlap;
 
-static const Group *group_of(const Overlap *x, int i)
+static const Group *group_of(const Overlap *overlap, int i)
 {
-    return x->builder->group[x->first + i];
+    return overlap->builder->group[overlap->first + i];
 }
 
 /* ---- what waits for what ------------------------------------------------- */
 
-static void after(Overlap *x, int first, int then)
+static void after(Overlap *overlap, int first, int then)
 {
     if (first < 0 || first == then)
         return;
-    vec_push(x->arena, x->timed[first].next, then);
-    x->timed[then].wait++;
+    vec_push(overlap->arena, overlap->timed[first].next, then);
+    overlap->timed[then].wait++;
 }
 
-static void note_use(Overlap *x, int i, int number, int write)
+static void note_use(Overlap *overlap, int i, int number, int write)
 {
-    ValueOrder *u = &x->uses[number];
+    ValueOrder *order = &overlap->uses[number];
 
-    after(x, u->wrote - 1, i);
+    after(overlap, order->wrote - 1, i);
     if (!write) {
-        vec_push(x->arena, u->read, i);
+        vec_push(overlap->arena, order->read, i);
         return;
     }
-    for (size_t k = 0; k < vec_len(u->read); k++)
-        after(x, u->read[k], i);
-    *u = (ValueOrder){ .wrote = i + 1 };
+    for (size_t k = 0; k < vec_len(order->read); k++)
+        after(overlap, order->read[k], i);
+    *order = (ValueOrder){ .wrote = i + 1 };
 }
 
-static void list_task(Overlap *x, int i)
+static void list_task(Overlap *overlap, int i)
 {
-    const Group *k = group_of(x, i);
-    TimedInstr *t = &x->timed[i];
+    const Group *k = group_of(overlap, i);
+    TimedInstr *instr = &overlap->timed[i];
 
-    t->beside = runs_beside(x->builder, &k->instr);
-    t->bytes = t->beside ? 0 : x->load.ends[x->first + i];
+    instr->beside = runs_beside(overlap->builder, &k->instr);
+    instr->bytes = instr->beside ? 0 : overlap->load.ends[overlap->first + i];
     for (int j = 0; j < k->narg; j++) {
-        const NamedValue *v = &k->named[j];
-        Node *n = v->stored;
+        const NamedValue *value = &k->named[j];
+        Node *n = value->stored;
         if (!n)
             continue;
-        note_use(x, i, v->number, v->writes);
-        if (v->source >= 0) /* copies stand aside (copies.c) */
-            note_use(x, i, v->source, 0);
-        t->bytes += t->beside ? local_bytes(x->builder->graph, n) : 0;
+        note_use(overlap, i, value->number, value->writes);
+        if (value->source >= 0) /* copies stand aside (copies.c) */
+            note_use(overlap, i, value->source, 0);
+        instr->bytes +=
+            instr->beside ? local_bytes(overlap->builder->graph, n) : 0;
     }
-    if (t->beside && t->bytes * ROOM > x->room)
-        x->room = t->bytes * ROOM;
+    if (instr->beside && instr->bytes * ROOM > overlap->room)
+        overlap->room = instr->bytes * ROOM;
 }
 
-static void list_tasks(Overlap *x)
+static void list_tasks(Overlap *overlap)
 {
     int transfer = -1;
 
-    for (int i = 0; i < x->n; i++) {
-        list_task(x, i);
-        InstrClass c = instr_info(group_of(x, i)->instr.kind)->cls;
+    for (int i = 0; i < overlap->n; i++) {
+        list_task(overlap, i);
+        InstrClass c = instr_info(group_of(overlap, i)->instr.kind)->cls;
         if (c == CLASStransfer ||
-            (c == CLASScollective && !x->timed[i].beside)) {
-            after(x, transfer, i);
+            (c == CLASScollective && !overlap->timed[i].beside)) {
+            after(overlap, transfer, i);
             transfer = i;
         }
     }
 }
 
-static void measure_tails(Overlap *x)
+static void measure_tails(Overlap *overlap)
 {
-    for (int i = x->n - 1; i >= 0; i--) {
-        TimedInstr *t = &x->timed[i];
+    for (int i = overlap->n - 1; i >= 0; i--) {
+        TimedInstr *t = &overlap->timed[i];
         for (size_t k = 0; k < vec_len(t->next); k++) {
-            const TimedInstr *o = &x->timed[t->next[k]];
+            const TimedInstr *o = &overlap->timed[t->next[k]];
             double leads = o->beside ? o->tail : o->leads;
             t->tail = t->tail > o->tail ? t->tail : o->tail;
             t->leads = t->leads > leads ? t->leads : leads;
         }
-        t->tail += group_of(x, i)->instr.secs;
+        t->tail += group_of(overlap, i)->instr.secs;
     }
 }
 
@@ -148,17 +149,18 @@ static void measure_tails(Overlap *x)
 /* The collective that most work waits for, of those that are due or, if the one
  * before it is done and what is on its way leaves room, early; of equals the
  * first in the model's order; -1: none. */
-static int next_beside(const Overlap *x)
+static int next_beside(const Overlap *overlap)
 {
     int first = -1;
 
-    for (size_t k = 0; k < vec_len(x->ready); k++) {
-        int i = x->ready[k];
-        const TimedInstr *t = &x->timed[i];
-        int room = !x->held || x->held + t->bytes <= x->room;
-        double tail = first < 0 ? -1 : x->timed[first].tail;
-        if ((i < x->low || (room && x->comm <= x->compute)) &&
-            (t->tail > tail || (t->tail == tail && i < first)))
+    for (size_t k = 0; k < vec_len(overlap->ready); k++) {
+        int i = overlap->ready[k];
+        const TimedInstr *instr = &overlap->timed[i];
+        int room =
+            !overlap->held || overlap->held + instr->bytes <= overlap->room;
+        double tail = first < 0 ? -1 : overlap->timed[first].tail;
+        if ((i < overlap->low || (room && overlap->comm <= overlap->compute)) &&
+            (instr->tail > tail || (instr->tail == tail && i < first)))
             first = i;
     }
     return first;
@@ -166,132 +168,139 @@ static int next_beside(const Overlap *x)
 
 /* Of those whose operands are there by now the one that leads to the longest
  * work behind a collective; if there is none, the one that waits least. */
-static int next_compute(const Overlap *x)
+static int next_compute(const Overlap *overlap)
 {
-    int first = -1, best = -1, ahead = x->held > x->room ? 1 : AHEAD;
+    int first = -1, best = -1,
+        ahead = overlap->held > overlap->room ? 1 : AHEAD;
     int64_t passed = 0;
 
-    for (int i = x->low; i < x->n && ahead; i++) {
-        const TimedInstr *t = &x->timed[i];
-        if (passed && x->load.alive[x->first + i] + passed > x->load.most)
+    for (int i = overlap->low; i < overlap->n && ahead; i++) {
+        const TimedInstr *instr = &overlap->timed[i];
+        if (passed && overlap->load.alive[overlap->first + i] + passed >
+                          overlap->load.most)
             break;
-        if (t->beside || t->taken)
+        if (instr->beside || instr->taken)
             continue;
         ahead--;
-        if (t->wait)
+        if (instr->wait)
             continue;
         first = first < 0 ? i : first;
-        if (t->from > x->compute)
+        if (instr->from > overlap->compute)
             continue;
-        if (best < 0 || t->leads > x->timed[best].leads)
+        if (best < 0 || instr->leads > overlap->timed[best].leads)
             best = i;
-        passed += t->bytes;
+        passed += instr->bytes;
     }
     return best < 0 ? first : best;
 }
 
-static int any_beside(const Overlap *x)
+static int any_beside(const Overlap *overlap)
 {
     int first = -1;
 
-    for (size_t k = 0; k < vec_len(x->ready); k++)
-        first = first < 0 || x->ready[k] < first ? x->ready[k] : first;
+    for (size_t k = 0; k < vec_len(overlap->ready); k++)
+        first =
+            first < 0 || overlap->ready[k] < first ? overlap->ready[k] : first;
     return first;
 }
 
 /* ---- taking it ----------------------------------------------------------- */
 
-static void begin_beside(Overlap *x, int i)
+static void begin_beside(Overlap *overlap, int i)
 {
-    const TimedInstr *t = &x->timed[i];
+    const TimedInstr *instr = &overlap->timed[i];
     size_t left = 0;
 
-    for (size_t k = 0; k < vec_len(x->ready); k++)
-        if (x->ready[k] != i)
-            x->ready[left++] = x->ready[k];
-    vec_cut(x->ready, left);
-    vec_push(x->arena, x->flight, i);
-    x->held += t->bytes;
-    for (size_t k = 0; k < vec_len(t->next); k++)
-        x->timed[t->next[k]].behind = (int)vec_len(x->flight);
+    for (size_t k = 0; k < vec_len(overlap->ready); k++)
+        if (overlap->ready[k] != i)
+            overlap->ready[left++] = overlap->ready[k];
+    vec_cut(overlap->ready, left);
+    vec_push(overlap->arena, overlap->flight, i);
+    overlap->held += instr->bytes;
+    for (size_t k = 0; k < vec_len(instr->next); k++)
+        overlap->timed[instr->next[k]].behind = (int)vec_len(overlap->flight);
 }
 
-static void take(Overlap *x, int i)
+static void take(Overlap *overlap, int i)
 {
-    TimedInstr *t = &x->timed[i];
-    double *clock = t->beside ? &x->comm : &x->compute;
-    double start = t->from > x->compute ? t->from : x->compute;
+    TimedInstr *t = &overlap->timed[i];
+    double *clock = t->beside ? &overlap->comm : &overlap->compute;
+    double start = t->from > overlap->compute ? t->from : overlap->compute;
 
     start = start > *clock ? start : *clock;
-    t->end = *clock = start + group_of(x, i)->instr.secs;
+    t->end = *clock = start + group_of(overlap, i)->instr.secs;
     t->taken = 1;
-    vec_push(x->arena, x->seq, i);
+    vec_push(overlap->arena, overlap->seq, i);
     for (size_t k = 0; k < vec_len(t->next); k++) {
-        TimedInstr *o = &x->timed[t->next[k]];
+        TimedInstr *o = &overlap->timed[t->next[k]];
         if (!--o->wait && o->beside)
-            vec_push(x->arena, x->ready, t->next[k]);
+            vec_push(overlap->arena, overlap->ready, t->next[k]);
         o->from = o->from > t->end ? o->from : t->end;
     }
     if (t->beside)
-        begin_beside(x, i);
-    while (!t->beside && x->done < t->behind)
-        x->held -= x->timed[x->flight[x->done++]].bytes;
+        begin_beside(overlap, i);
+    while (!t->beside && overlap->done < t->behind)
+        overlap->held -= overlap->timed[overlap->flight[overlap->done++]].bytes;
 }
 
-static int next(Overlap *x)
+static int next(Overlap *overlap)
 {
-    while (x->low < x->n && (x->timed[x->low].beside || x->timed[x->low].taken))
-        x->low++;
-    int i = vec_len(x->seq) ? next_beside(x) : -1;
+    while (overlap->low < overlap->n && (overlap->timed[overlap->low].beside ||
+                                         overlap->timed[overlap->low].taken))
+        overlap->low++;
+    int i = vec_len(overlap->seq) ? next_beside(overlap) : -1;
 
-    i = i < 0 ? next_compute(x) : i;
-    i = i < 0 ? any_beside(x) : i;
+    i = i < 0 ? next_compute(overlap) : i;
+    i = i < 0 ? any_beside(overlap) : i;
     if (i < 0)
         die("overlap: instructions wait for each other");
     return i;
 }
 
-static Overlap span_of(ProgramBuilder *m, const Program *p, int f, Load load)
+static Overlap span_of(ProgramBuilder *builder, const Program *program, int f,
+                       Load load)
 {
-    const Phase *at = &p->phase[f];
-    int n = at->n + (joins_next(p, f) ? at[1].n : 0);
-    Overlap x = { .builder = m,
+    const Phase *at = &program->phase[f];
+    int n = at->n + (joins_next(program, f) ? at[1].n : 0);
+    Overlap x = { .builder = builder,
                   .arena = arena_new(),
-                  .prog = p,
+                  .prog = program,
                   .first = at->first,
                   .n = n,
                   .load = load };
 
     x.timed = alloc(x.arena, sizeof *x.timed * (size_t)(n + 1));
-    x.uses = alloc(x.arena, sizeof *x.uses * (size_t)(m->nnamed + 1));
+    x.uses = alloc(x.arena, sizeof *x.uses * (size_t)(builder->nnamed + 1));
     list_tasks(&x);
     return x;
 }
 
 /* The order seq becomes the program's; the first phase of the span ends with
  * the last of those that it had, `had`. */
-static void give_order(Overlap *x, Phase *f, int had, int joined)
+static void give_order(Overlap *overlap, Phase *phase, int had, int joined)
 {
     Group **was = NULL;
     int end = had;
 
-    for (int k = 0; k < x->n; k++)
-        vec_push(x->arena, was, x->builder->group[x->first + k]);
-    for (int k = 0; k < x->n; k++)
-        x->builder->group[x->first + k] = was[x->seq[k]];
-    for (int k = 0; k < x->n - 1; k++)
-        if (x->seq[k] < had)
+    for (int k = 0; k < overlap->n; k++)
+        vec_push(overlap->arena, was,
+                 overlap->builder->group[overlap->first + k]);
+    for (int k = 0; k < overlap->n; k++)
+        overlap->builder->group[overlap->first + k] = was[overlap->seq[k]];
+    for (int k = 0; k < overlap->n - 1; k++)
+        if (overlap->seq[k] < had)
             end = k + 1;
     if (!joined)
         return;
-    f[1].n += f->n - end;
-    f[1].first += end - f->n;
-    f->n = end;
+    phase[1].n += phase->n - end;
+    phase[1].first += end - phase->n;
+    phase->n = end;
 }
 
-static void order_span(ProgramBuilder *m, const Program *p, int f, Load load)
+static void order_span(ProgramBuilder *builder, const Program *program, int f,
+                       Load load)
 {
-    Overlap x = span_of(m, p, f, load);
+    Overlap x = span_of(builder, program, f, load);
 
     measure_tails(&x);
     for (int i = 0; i < x.n; i++)
@@ -300,17 +309,18 @@ static void order_span(ProgramBuilder *m, const Program *p, int f, Load load)
     for (int k = 0; k < x.n && x.room; k++)
         take(&x, next(&x));
     if (x.room)
-        give_order(&x, &p->phase[f], p->phase[f].n, joins_next(p, f));
+        give_order(&x, &program->phase[f], program->phase[f].n,
+                   joins_next(program, f));
     arena_free(x.arena);
 }
 
 /* Buckets are reduced in post: in the model's order of a span, as soon as their
  * gradients are there. */
-static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
-                             Load load)
+static void hoist_reductions(ProgramBuilder *builder, const Program *program,
+                             int f, Load load)
 {
-    Overlap x = span_of(m, p, f, load);
-    Phase *at = &p->phase[f];
+    Overlap x = span_of(builder, program, f, load);
+    Phase *at = &program->phase[f];
     int *place = alloc(x.arena, sizeof *place * (size_t)(x.n + 1));
     int *first = alloc(x.arena, sizeof *first * (size_t)(x.n + 1));
     int *after = alloc(x.arena, sizeof *after * (size_t)(x.n + 1));
@@ -341,43 +351,47 @@ static void hoist_reductions(ProgramBuilder *m, const Program *p, int f,
 
 /* With so much more alive than in the model's order, as far as that tells; how
  * much there is. */
-static int64_t spread(ProgramBuilder *m, Program *p, Load load, int64_t more)
+static int64_t spread(ProgramBuilder *builder, Program *program, Load load,
+                      int64_t more)
 {
     load.most += more;
-    for (int f = 0; f < p->nphase; f += 1 + joins_next(p, f))
-        order_span(m, p, f, load);
-    for (int i = 0; i < p->ninstr; i++)
-        p->instr[i] = m->group[i]->instr;
-    put_streams(m, p);
-    return layout_load(m->arena, m->graph, m->group, p).most;
+    for (int f = 0; f < program->nphase; f += 1 + joins_next(program, f))
+        order_span(builder, program, f, load);
+    for (int i = 0; i < program->ninstr; i++)
+        program->instr[i] = builder->group[i]->instr;
+    put_streams(builder, program);
+    return layout_load(builder->arena, builder->graph, builder->group, program)
+        .most;
 }
 
-void order_beside(ProgramBuilder *m, Program *p)
+void order_beside(ProgramBuilder *builder, Program *program)
 {
     Group **group = NULL;
     Phase *phase = NULL;
     int beside = 0;
 
-    for (int i = 0; i < p->ninstr; i++)
-        beside |= runs_beside(m, &p->instr[i]);
+    for (int i = 0; i < program->ninstr; i++)
+        beside |= runs_beside(builder, &program->instr[i]);
     if (!beside)
         return;
-    Load load = layout_load(m->arena, m->graph, m->group, p);
+    Load load =
+        layout_load(builder->arena, builder->graph, builder->group, program);
     int64_t most = load.most;
-    int64_t more = (most + lasting_bytes(m->arena, &m->graph, 1)) / GROWTH;
-    for (int f = 0; f < p->nphase; f++)
-        if (joins_next(p, f))
-            hoist_reductions(m, p, f, load);
-    load = layout_load(m->arena, m->graph, m->group, p);
+    int64_t more =
+        (most + lasting_bytes(builder->arena, &builder->graph, 1)) / GROWTH;
+    for (int f = 0; f < program->nphase; f++)
+        if (joins_next(program, f))
+            hoist_reductions(builder, program, f, load);
+    load = layout_load(builder->arena, builder->graph, builder->group, program);
     load.most = most;
-    for (int i = 0; i < p->ninstr; i++)
-        vec_push(m->arena, group, m->group[i]);
-    for (int i = 0; i < p->nphase; i++)
-        vec_push(m->arena, phase, p->phase[i]);
+    for (int i = 0; i < program->ninstr; i++)
+        vec_push(builder->arena, group, builder->group[i]);
+    for (int i = 0; i < program->nphase; i++)
+        vec_push(builder->arena, phase, program->phase[i]);
     int64_t room = more;
-    while (spread(m, p, load, room) > most + more && room) {
+    while (spread(builder, program, load, room) > most + more && room) {
         room = room > more / GROWTH ? room / 4 : 0;
-        memcpy(m->group, group, sizeof *group * (size_t)p->ninstr);
-        memcpy(p->phase, phase, sizeof *phase * (size_t)p->nphase);
+        memcpy(builder->group, group, sizeof *group * (size_t)program->ninstr);
+        memcpy(program->phase, phase, sizeof *phase * (size_t)program->nphase);
     }
 }

@@ -28,22 +28,22 @@ static Group *storing(Arena *a, Family fam, Region reg, Node *n)
     return k;
 }
 
-static Group *zeroing(ProgramBuilder *m, Node *acc, Region reg)
+static Group *zeroing(ProgramBuilder *builder, Node *acc, Region reg)
 {
-    Group *k = storing(m->arena, FAMzero, reg, acc);
+    Group *k = storing(builder->arena, FAMzero, reg, acc);
 
     k->instr.kind = Izero;
-    k->instr.label = strf(m->arena, "clear %s", acc->name);
+    k->instr.label = strf(builder->arena, "clear %s", acc->name);
     k->instr.file = acc->loc ? acc->loc->file : NULL;
     k->instr.line = acc->loc ? acc->loc->line : 0;
     return k;
 }
 
 /* A kernel that stores f everywhere in acc. */
-static Group *filling(ProgramBuilder *m, Node *acc, Region reg, double f)
+static Group *filling(ProgramBuilder *builder, Node *acc, Region reg, double f)
 {
-    Node *c = g_node(m->graph, Oconst, acc->loc, 0, NULL);
-    Group *k = storing(m->arena, FAMloop, reg, c);
+    Node *c = g_node(builder->graph, Oconst, acc->loc, 0, NULL);
+    Group *k = storing(builder->arena, FAMloop, reg, c);
 
     c->at.constant.value = f;
     c->dt = acc->dt;
@@ -51,9 +51,9 @@ static Group *filling(ProgramBuilder *m, Node *acc, Region reg, double f)
     c->nd = acc->nd;
     memcpy(c->dim, acc->dim, sizeof c->dim);
     memcpy(c->sh, acc->sh, sizeof c->sh);
-    c->name = strf(m->arena, "clear %s", acc->name);
+    c->name = strf(builder->arena, "clear %s", acc->name);
     k->narg = 0;
-    m->target->lower(m->graph, k, m->arena);
+    builder->target->lower(builder->graph, k, builder->arena);
     for (int i = 0; i < k->narg; i++)
         if (k->arg[i] == c)
             k->arg[i] = acc;
@@ -63,52 +63,54 @@ static Group *filling(ProgramBuilder *m, Node *acc, Region reg, double f)
 
 /* An accumulator starts from zero, for max and min from what all numbers
  * beat. */
-static Group *clearing(ProgramBuilder *m, Node *acc, Region reg)
+static Group *clearing(ProgramBuilder *builder, Node *acc, Region reg)
 {
     if (acc->at.accum.op == Radd)
-        return zeroing(m, acc, reg);
-    return filling(m, acc, reg,
+        return zeroing(builder, acc, reg);
+    return filling(builder, acc, reg,
                    acc->at.accum.op != Rmax ? INFINITY : -INFINITY);
 }
 
 /* With one micro-batch a product may store what it would add to zero. Its
  * accumulator then lives from there: at the peak most gradients are still to
  * come. */
-static int store_only(ProgramBuilder *m, Group *k, const Node *acc)
+static int store_only(ProgramBuilder *builder, Group *group, const Node *acc)
 {
-    if (!m->once || acc->at.accum.op != Radd || !k->maystore)
+    if (!builder->once || acc->at.accum.op != Radd || !group->maystore)
         return 0;
-    instr_store(&k->instr);
-    k->stores = 1;
+    instr_store(&group->instr);
+    group->stores = 1;
     return 1;
 }
 
-static void clear_results(ProgramBuilder *m, Group *k)
+static void clear_results(ProgramBuilder *builder, Group *group)
 {
-    for (int j = 0; j < k->nout; j++) {
-        Node *n = k->out[j];
+    for (int j = 0; j < group->nout; j++) {
+        Node *n = group->out[j];
         if (n->op == Oaccum && n->nin == 1 && n->at.accum.op != Rlast &&
-            !store_only(m, k, n))
-            vec_push(m->arena, m->group, clearing(m, n, k->reg));
+            !store_only(builder, group, n))
+            vec_push(builder->arena, builder->group,
+                     clearing(builder, n, group->reg));
     }
 }
 
-static void clear_accumulators(ProgramBuilder *m, Group **k, Region reg)
+static void clear_accumulators(ProgramBuilder *builder, Group **k, Region reg)
 {
-    for (size_t i = 0; i < vec_len(k) && !m->once; i++)
+    for (size_t i = 0; i < vec_len(k) && !builder->once; i++)
         if (k[i]->reg == reg)
-            clear_results(m, k[i]);
+            clear_results(builder, k[i]);
 }
 
 /* The groups from `first` on; none: no phase. */
-static void end_phase(ProgramBuilder *m, Phase f, int first, int64_t repeat)
+static void end_phase(ProgramBuilder *builder, Phase f, int first,
+                      int64_t repeat)
 {
     f.first = first;
-    f.n = (int)vec_len(m->group) - first;
+    f.n = (int)vec_len(builder->group) - first;
     f.repeat = repeat;
-    f.pair = m->pair && (f.reg == REGden || f.reg == REGbody);
+    f.pair = builder->pair && (f.reg == REGden || f.reg == REGbody);
     if (f.n || !repeat)
-        vec_push(m->arena, m->phase, f);
+        vec_push(builder->arena, builder->phase, f);
 }
 
 /* ---- calls --------------------------------------------------------------- */
@@ -121,32 +123,32 @@ static int waits_for(const Call *wait, const Call *send)
 }
 
 /* The same buffer, peer and channel as the send's. */
-static void add_wait(ProgramBuilder *m, const Group *send)
+static void add_wait(ProgramBuilder *builder, const Group *send)
 {
-    Group *k = alloc(m->arena, sizeof *k);
+    Group *k = alloc(builder->arena, sizeof *k);
 
     *k = *send;
     k->nout = k->ninplace = 0;
     k->instr.kind = Iwait;
     k->instr.bytes = 0;
-    k->instr.label = strf(m->arena, "wait %s", send->instr.label);
-    vec_push(m->arena, m->group, k);
+    k->instr.label = strf(builder->arena, "wait %s", send->instr.label);
+    vec_push(builder->arena, builder->group, k);
 }
 
-static int overwrites(const Group *k, const Group *send)
+static int overwrites(const Group *group, const Group *send)
 {
     const Node *sent = storage(send->in[0]);
 
-    for (int j = 0; j < k->nout; j++)
-        if (k->out[j]->op == Owrite && is_lasting(sent) &&
-            n_name(storage(k->out[j])) == n_name(sent))
+    for (int j = 0; j < group->nout; j++)
+        if (group->out[j]->op == Owrite && is_lasting(sent) &&
+            n_name(storage(group->out[j])) == n_name(sent))
             return 1;
     return 0;
 }
 
 /* From the at-th on: what was sent has left before `by` overwrites it, in the
  * order in which it was sent; null: all has. What is still to wait for. */
-static size_t end_sends(ProgramBuilder *m, Group **sent, size_t at,
+static size_t end_sends(ProgramBuilder *builder, Group **sent, size_t at,
                         const Group *by)
 {
     size_t end = vec_len(sent);
@@ -154,88 +156,89 @@ static size_t end_sends(ProgramBuilder *m, Group **sent, size_t at,
     while (by && end > at && !overwrites(by, sent[end - 1]))
         end--;
     for (; at < end; at++)
-        add_wait(m, sent[at]);
+        add_wait(builder, sent[at]);
     return at;
 }
 
-static size_t add_groups(ProgramBuilder *m, Group **k, size_t i, Region reg)
+static size_t add_groups(ProgramBuilder *builder, Group **k, size_t i,
+                         Region reg)
 {
     Group **sent = NULL;
     size_t left = 0;
 
     for (; i < vec_len(k) && k[i]->reg == reg; i++) {
-        if (m->once)
-            clear_results(m, k[i]);
-        left = end_sends(m, sent, left, k[i]);
-        vec_push(m->arena, m->group, k[i]);
+        if (builder->once)
+            clear_results(builder, k[i]);
+        left = end_sends(builder, sent, left, k[i]);
+        vec_push(builder->arena, builder->group, k[i]);
         if (k[i]->instr.kind == Isend)
-            vec_push(m->arena, sent, k[i]);
+            vec_push(builder->arena, sent, k[i]);
     }
-    end_sends(m, sent, left, NULL);
+    end_sends(builder, sent, left, NULL);
     return i;
 }
 
 /* Instructions of the groups k[0, n) of the body that call c has. */
-static void add_call(ProgramBuilder *m, Group *const *k, size_t n, int c)
+static void add_call(ProgramBuilder *builder, Group *const *k, size_t n, int c)
 {
-    const Call *call = m->graph->call;
-    int first = (int)vec_len(m->group);
+    const Call *call = builder->graph->call;
+    int first = (int)vec_len(builder->group);
 
     for (size_t i = 0; i < n; i++) {
         if (k[i]->call < 1 || (size_t)k[i]->call > vec_len(call))
             die("emit: %s is in no call", k[i]->node[0]->name);
         if (k[i]->call == c + 1)
-            vec_push(m->arena, m->group, k[i]);
+            vec_push(builder->arena, builder->group, k[i]);
         else if (waits_for(&call[c], &call[k[i]->call - 1]))
-            add_wait(m, k[i]);
+            add_wait(builder, k[i]);
     }
-    end_phase(m, phase_of_call(m->arena, &call[c]), first, 0);
+    end_phase(builder, phase_of_call(builder->arena, &call[c]), first, 0);
 }
 
-static size_t add_calls(ProgramBuilder *m, Group *const *k, size_t at)
+static size_t add_calls(ProgramBuilder *builder, Group *const *k, size_t at)
 {
     size_t n = 0;
-    int first = (int)vec_len(m->phase);
+    int first = (int)vec_len(builder->phase);
 
     while (at + n < vec_len(k) && k[at + n]->reg == REGbody)
         n++;
-    for (size_t c = 0; c < vec_len(m->graph->call); c++)
-        add_call(m, k + at, n, (int)c);
-    for (size_t i = 0; i < vec_len(m->graph->slot); i++) {
-        ScheduleSlot t = m->graph->slot[i];
+    for (size_t c = 0; c < vec_len(builder->graph->call); c++)
+        add_call(builder, k + at, n, (int)c);
+    for (size_t i = 0; i < vec_len(builder->graph->slot); i++) {
+        ScheduleSlot t = builder->graph->slot[i];
         t.phase += first;
-        vec_push(m->arena, m->slot, t);
+        vec_push(builder->arena, builder->slot, t);
     }
     return at + n;
 }
 
 /* sched puts what den needs of pre before it. */
-void make_phases(ProgramBuilder *m, Group **k)
+void make_phases(ProgramBuilder *builder, Group **k)
 {
     size_t at = 0, den = 0;
 
-    m->pair = m->graph->turns == TURNSpaired;
-    m->repeat = micros(m->graph) / (1 + m->pair);
-    m->once = m->repeat == 1 && !m->graph->call;
+    builder->pair = builder->graph->turns == TURNSpaired;
+    builder->repeat = micros(builder->graph) / (1 + builder->pair);
+    builder->once = builder->repeat == 1 && !builder->graph->call;
     while (den < vec_len(k) && k[den]->reg != REGden)
         den++;
     int first = 0;
-    clear_accumulators(m, k, REGden);
+    clear_accumulators(builder, k, REGden);
     if (den < vec_len(k))
-        at = add_groups(m, k, at, REGpre);
-    end_phase(m, phase_of_region(REGpre, 1), first, 1);
+        at = add_groups(builder, k, at, REGpre);
+    end_phase(builder, phase_of_region(REGpre, 1), first, 1);
     for (int r = REGden; r < NREGION; r++) {
-        first = (int)vec_len(m->group);
-        if (r == REGbody && m->graph->call) {
-            at = add_calls(m, k, at);
+        first = (int)vec_len(builder->group);
+        if (r == REGbody && builder->graph->call) {
+            at = add_calls(builder, k, at);
             continue;
         }
-        at = add_groups(m, k, at, (Region)r);
+        at = add_groups(builder, k, at, (Region)r);
         if (r == REGpre)
-            clear_accumulators(m, k, REGbody);
-        end_phase(m, phase_of_region((Region)r, 0), first,
-                  r == REGden || r == REGbody ? m->repeat : 1);
+            clear_accumulators(builder, k, REGbody);
+        end_phase(builder, phase_of_region((Region)r, 0), first,
+                  r == REGden || r == REGbody ? builder->repeat : 1);
     }
     if (at != vec_len(k))
-        die("emit: phases of program %s", programnames[m->graph->prog]);
+        die("emit: phases of program %s", programnames[builder->graph->prog]);
 }

@@ -22,34 +22,34 @@ Shapes *shapes_new(Arena *a)
     return x;
 }
 
-ValueShape *shapes_all(const Shapes *x)
+ValueShape *shapes_all(const Shapes *shapes)
 {
-    return x->all;
+    return shapes->all;
 }
 
-static uint64_t hash(const ValueShape *s)
+static uint64_t hash(const ValueShape *shape)
 {
-    uint64_t h = mix64((uint64_t)s->dt, (uint64_t)s->elems);
+    uint64_t h = mix64((uint64_t)shape->dt, (uint64_t)shape->elems);
 
-    for (int d = 0; d < s->nd; d++) {
-        h = mix64(h, KEYP(s->dim[d].axis));
-        h = mix64(h, (uint64_t)s->dim[d].n << 20 ^ s->dim[d].cut);
+    for (int d = 0; d < shape->nd; d++) {
+        h = mix64(h, KEYP(shape->dim[d].axis));
+        h = mix64(h, (uint64_t)shape->dim[d].n << 20 ^ shape->dim[d].cut);
     }
     return h;
 }
 
-static int keep(Shapes *x, const ValueShape *s)
+static int keep(Shapes *shapes, const ValueShape *shape)
 {
-    void **slot = table_at(x->at, hash(s) | 1);
+    void **slot = table_at(shapes->at, hash(shape) | 1);
     int i = (int)(uintptr_t)*slot - 1;
 
-    for (; i >= 0; i = x->next[i])
-        if (shapes_equal(&x->all[i], s))
+    for (; i >= 0; i = shapes->next[i])
+        if (shapes_equal(&shapes->all[i], shape))
             return i;
-    vec_push(x->arena, x->all, *s);
-    vec_push(x->arena, x->next, (int)(uintptr_t)*slot - 1);
-    *slot = (void *)(uintptr_t)vec_len(x->all);
-    return (int)vec_len(x->all) - 1;
+    vec_push(shapes->arena, shapes->all, *shape);
+    vec_push(shapes->arena, shapes->next, (int)(uintptr_t)*slot - 1);
+    *slot = (void *)(uintptr_t)vec_len(shapes->all);
+    return (int)vec_len(shapes->all) - 1;
 }
 
 /* Atoms that cut n and none of its axes: those of the map of its rows. */
@@ -63,17 +63,17 @@ static uint32_t unnamed(const Graph *g, const Node *n)
 }
 
 /* Padding has no name of its own: tensors have none. */
-static void add_dim(ValueShape *s, Axis *a, int64_t n, uint32_t cut,
+static void add_dim(ValueShape *shape, Axis *a, int64_t n, uint32_t cut,
                     uint32_t zigzag)
 {
-    if (s->nd == MAXD)
+    if (shape->nd == MAXD)
         die("shape: more than %d axes", MAXD);
-    s->dim[s->nd++] =
+    shape->dim[shape->nd++] =
         (ValueDim){ unpadded(a)->name, n, cut, (cut & zigzag) != 0 };
 }
 
 /* A row map lies by counts; the axes that cut it stand for it, each once. */
-static void map_shape(const Graph *g, const Node *n, ValueShape *s)
+static void map_shape(const Graph *g, const Node *n, ValueShape *shape)
 {
     const Mesh *m = g->mesh;
 
@@ -90,11 +90,11 @@ static void map_shape(const Graph *g, const Node *n, ValueShape *s)
             continue;
         int at = dim_of(n->in[0], a);
         int64_t all = at < 0 ? a->n : n->in[0]->dim[at].n;
-        add_dim(s, a, all / mesh_extent(m, cut), cut, zigzag_atoms(m, a));
+        add_dim(shape, a, all / mesh_extent(m, cut), cut, zigzag_atoms(m, a));
     }
 }
 
-int shape_index(Shapes *x, const Graph *g, const Node *n)
+int shape_index(Shapes *shapes, const Graph *g, const Node *n)
 {
     ValueShape s = { .dt = n->dt,
                      .elems = local_elems(g, n),
@@ -110,5 +110,5 @@ int shape_index(Shapes *x, const Graph *g, const Node *n)
                 cut_atoms(g->mesh, n, a) | (row ? rest : 0),
                 zigzag_atoms(g->mesh, a));
     }
-    return keep(x, &s);
+    return keep(shapes, &s);
 }

@@ -21,45 +21,45 @@ typedef struct ExpressionHash {
     uint64_t nodes, axes, h;
 } ExpressionHash;
 
-static void add(ExpressionHash *x, uint64_t v)
+static void add(ExpressionHash *hash, uint64_t v)
 {
-    x->h = mix64(x->h, v);
+    hash->h = mix64(hash->h, v);
 }
 
 /* A word of a table, whose rows may get other numbers. */
-static void add_name(ExpressionHash *x, const char *s)
+static void add_name(ExpressionHash *hash, const char *s)
 {
     for (; *s; s++)
-        add(x, (unsigned char)*s);
+        add(hash, (unsigned char)*s);
 }
 
-static uint64_t axis_number(ExpressionHash *x, const Axis *a)
+static uint64_t axis_number(ExpressionHash *hash, const Axis *a)
 {
-    void **at = table_at(x->axis, KEYP(a));
+    void **at = table_at(hash->axis, KEYP(a));
 
     if (!*at)
-        *at = (void *)(uintptr_t)++x->axes;
+        *at = (void *)(uintptr_t)++hash->axes;
     return (uint64_t)(uintptr_t)*at;
 }
 
 /* A rename is of pairs, and what is summed over axes, in no order; others are
  * lists. */
-static void add_axes(ExpressionHash *x, const Node *n, Axes v)
+static void add_axes(ExpressionHash *hash, const Node *n, Axes v)
 {
     int any =
         optab[n->op].cls == RED || optab[n->op].cls == EIN || n->op == Orename;
     uint64_t all = (uint64_t)v.n;
 
     for (int d = 0; d < v.n; d++) {
-        uint64_t a = axis_number(x, v.v[d]);
+        uint64_t a = axis_number(hash, v.v[d]);
         if (n->op == Orename)
-            a = mix64(a, axis_number(x, n->at.rename.to.v[d]));
+            a = mix64(a, axis_number(hash, n->at.rename.to.v[d]));
         all = any ? all + mix64(1, a) : mix64(all, a);
     }
-    add(x, all);
+    add(hash, all);
 }
 
-static void add_attrs(ExpressionHash *x, const Node *n)
+static void add_attrs(ExpressionHash *hash, const Node *n)
 {
     Node plain = { .op = n->op, .at = n->at };
 
@@ -68,95 +68,98 @@ static void add_attrs(ExpressionHash *x, const Node *n)
     if (n->op == Odropout)
         plain.at.dropout.key = 0;
     for (int i = 0; i < optab[n->op].nattr; i++) {
-        const AttrInfo *t = &optab[n->op].attr[i];
+        const AttrInfo *info = &optab[n->op].attr[i];
         uint64_t bits = 0;
-        if (t->type == ATint || t->type == ATreal)
-            memcpy(&bits, attr_at(&plain, t), sizeof bits);
-        else if (t->type == ATaxis || t->type == ATaxes)
-            add_axes(x, n, attr_axes(n, t));
-        else if (t->type != ATstr) /* a name */
-            bits = *(const unsigned *)attr_at(n, t);
-        add(x, bits);
+        if (info->type == ATint || info->type == ATreal)
+            memcpy(&bits, attr_at(&plain, info), sizeof bits);
+        else if (info->type == ATaxis || info->type == ATaxes)
+            add_axes(hash, n, attr_axes(n, info));
+        else if (info->type != ATstr) /* a name */
+            bits = *(const unsigned *)attr_at(n, info);
+        add(hash, bits);
     }
 }
 
 /* The operand that n lies in; -1: none. */
-static int operand_of(const Group *k, const Node *n)
+static int operand_of(const Group *group, const Node *n)
 {
-    for (int i = 0; i < k->narg; i++)
-        if (k->arg[i] && storage(k->arg[i]) == storage((Node *)(uintptr_t)n))
+    for (int i = 0; i < group->narg; i++)
+        if (group->arg[i] &&
+            storage(group->arg[i]) == storage((Node *)(uintptr_t)n))
             return i;
     return -1;
 }
 
-static int is_read(const Group *k, const Node *n)
+static int is_read(const Group *group, const Node *n)
 {
-    for (int i = 0; i < k->nin; i++)
-        if (k->in[i] == n)
+    for (int i = 0; i < group->nin; i++)
+        if (group->in[i] == n)
             return 1;
     return 0;
 }
 
 /* An accumulator that the kernel clears: what is added to it is not its own. */
-static int is_cleared(const Group *k, const Node *n)
+static int is_cleared(const Group *group, const Node *n)
 {
-    for (int i = 0; i < k->n; i++)
-        if (k->node[i] == n)
+    for (int i = 0; i < group->n; i++)
+        if (group->node[i] == n)
             return 0;
     return n->op == Oaccum;
 }
 
 /* Numbers n behind what it is computed of. */
-static uint64_t visit(ExpressionHash *x, const Node *n)
+static uint64_t visit(ExpressionHash *hash, const Node *n)
 {
     uint64_t of[MAXIN + 1] = { 0 };
 
-    if (!n || table_get(x->node, KEYP(n)))
-        return n ? (uint64_t)(uintptr_t)table_get(x->node, KEYP(n)) : 0;
-    int leaf = is_read(x->k, n) || is_cleared(x->k, n);
+    if (!n || table_get(hash->node, KEYP(n)))
+        return n ? (uint64_t)(uintptr_t)table_get(hash->node, KEYP(n)) : 0;
+    int leaf = is_read(hash->k, n) || is_cleared(hash->k, n);
     int count = leaf ? 0 : n->nin;
     for (int i = 0; i < count; i++)
-        of[i] = visit(x, n->in[i]);
-    of[count] = visit(x, n->map);
+        of[i] = visit(hash, n->in[i]);
+    of[count] = visit(hash, n->map);
     for (size_t i = 0; n->body && i < vec_len(n->body->node); i++)
-        visit(x, n->body->node[i]);
-    add_name(x, leaf ? "" : optab[n->op].name);
-    add(x, leaf ? (uint64_t)operand_of(x->k, n) : 0);
-    add_name(x, dtypes[n->dt].name);
+        visit(hash, n->body->node[i]);
+    add_name(hash, leaf ? "" : optab[n->op].name);
+    add(hash, leaf ? (uint64_t)operand_of(hash->k, n) : 0);
+    add_name(hash, dtypes[n->dt].name);
     for (int d = 0; d < n->nd; d++)
-        add(x, axis_number(x, n->dim[d].a));
+        add(hash, axis_number(hash, n->dim[d].a));
     for (int i = 0; i <= count; i++)
-        add(x, of[i]);
+        add(hash, of[i]);
     if (!leaf)
-        add_attrs(x, n);
-    *table_at(x->node, KEYP(n)) = (void *)(uintptr_t)++x->nodes;
-    return x->nodes;
+        add_attrs(hash, n);
+    *table_at(hash->node, KEYP(n)) = (void *)(uintptr_t)++hash->nodes;
+    return hash->nodes;
 }
 
-static uint64_t expression_hash(Arena *a, const Group *k)
+static uint64_t expression_hash(Arena *a, const Group *group)
 {
-    ExpressionHash x = { .k = k, .node = table_new(a), .axis = table_new(a) };
+    ExpressionHash x = { .k = group,
+                         .node = table_new(a),
+                         .axis = table_new(a) };
 
-    add_name(&x, families[k->fam]);
-    for (int i = 0; i < k->n; i++)
-        visit(&x, k->node[i]);
-    for (int i = 0; i < k->nout; i++) {
-        add(&x, visit(&x, k->out[i]));
-        add(&x, (uint64_t)operand_of(k, k->out[i]));
+    add_name(&x, families[group->fam]);
+    for (int i = 0; i < group->n; i++)
+        visit(&x, group->node[i]);
+    for (int i = 0; i < group->nout; i++) {
+        add(&x, visit(&x, group->out[i]));
+        add(&x, (uint64_t)operand_of(group, group->out[i]));
     }
     return x.h;
 }
 
 /* ---- operands ------------------------------------------------------------ */
 
-/* What k does to n, whose buffer is its own. */
-static char use_of(const Group *k, const Node *n)
+/* What group does to n, whose buffer is its own. */
+static char use_of(const Group *group, const Node *n)
 {
-    const Node *made = made_in(k, n);
-    int reads = !made || (accumulates(k, made) && !k->stores);
+    const Node *made = made_in(group, n);
+    int reads = !made || (accumulates(group, made) && !group->stores);
 
-    for (int i = 0; i < k->nin; i++)
-        reads |= storage(k->in[i]) == n;
+    for (int i = 0; i < group->nin; i++)
+        reads |= storage(group->in[i]) == n;
     return !made ? 'r' : reads ? 'b' : 'w';
 }
 
@@ -172,27 +175,29 @@ static KernelOperand operand(Arena *a, const Graph *g, const Node *n)
     return (KernelOperand){ n->dt, map ? 1 : n->nd, v, 0 };
 }
 
-/* 1 + the operand of k that says where rows of n begin in their stack. */
-static int base_of(const Group *k, const Node *n)
+/* 1 + the operand of group that says where rows of n begin in their stack. */
+static int base_of(const Group *group, const Node *n)
 {
-    return n->stash ? 1 + operand_of(k, n->map) : 0;
+    return n->stash ? 1 + operand_of(group, n->map) : 0;
 }
 
-static void declare_operands(ProgramBuilder *m, const Group *k, const Instr *s,
-                             KernelSignature *d)
+static void declare_operands(ProgramBuilder *builder, const Group *group,
+                             const Instr *instr, KernelSignature *signature)
 {
-    char *use = alloc(m->arena, (size_t)s->nbuf + 1);
+    char *use = alloc(builder->arena, (size_t)instr->nbuf + 1);
 
-    d->use = use;
-    d->op = alloc(m->arena, sizeof *d->op * (size_t)(s->nbuf + 1));
-    for (int i = 0; i < s->nbuf; i++) {
-        const Node *n = i < k->narg && k->arg[i] ? storage(k->arg[i]) : NULL;
-        use[i] = s->buf[i] < 0 ? '-' : n ? use_of(k, n) : 'w';
-        if (n && s->buf[i] >= 0) {
-            d->op[i] = operand(m->arena, m->graph, n);
-            d->op[i].base = base_of(k, n);
-        } else if (s->buf[i] >= 0)
-            d->op[i] = (KernelOperand){ Du8, 1, &k->scratch, 0 };
+    signature->use = use;
+    signature->op = alloc(builder->arena,
+                          sizeof *signature->op * (size_t)(instr->nbuf + 1));
+    for (int i = 0; i < instr->nbuf; i++) {
+        const Node *n =
+            i < group->narg && group->arg[i] ? storage(group->arg[i]) : NULL;
+        use[i] = instr->buf[i] < 0 ? '-' : n ? use_of(group, n) : 'w';
+        if (n && instr->buf[i] >= 0) {
+            signature->op[i] = operand(builder->arena, builder->graph, n);
+            signature->op[i].base = base_of(group, n);
+        } else if (instr->buf[i] >= 0)
+            signature->op[i] = (KernelOperand){ Du8, 1, &group->scratch, 0 };
     }
 }
 
@@ -211,28 +216,28 @@ Signatures *signatures_new(Arena *a)
     return x;
 }
 
-void signatures_give(const Signatures *x, Plan *p)
+void signatures_give(const Signatures *signatures, Plan *p)
 {
-    p->nsig = (int)vec_len(x->all);
-    p->sig = x->all;
+    p->nsig = (int)vec_len(signatures->all);
+    p->sig = signatures->all;
 }
 
-void sign_call(ProgramBuilder *m, const Group *k, Instr *s)
+void sign_call(ProgramBuilder *builder, const Group *group, Instr *instr)
 {
-    Signatures *x = m->sigs;
-    KernelSignature d = { .kernel = s->kernel,
-                          .launch = s->launch,
-                          .nword = s->nword,
-                          .word = s->word };
+    Signatures *signatures = builder->sigs;
+    KernelSignature d = { .kernel = instr->kernel,
+                          .launch = instr->launch,
+                          .nword = instr->nword,
+                          .word = instr->word };
 
-    d.expr = expression_hash(m->arena, k);
-    declare_operands(m, k, s, &d);
-    set_signature_hash(m->arena, &d);
-    void **at = table_at(x->at, d.hash);
+    d.expr = expression_hash(builder->arena, group);
+    declare_operands(builder, group, instr, &d);
+    set_signature_hash(builder->arena, &d);
+    void **at = table_at(signatures->at, d.hash);
     if (!*at) {
-        vec_push(m->arena, x->all, d);
-        *at = (void *)(uintptr_t)vec_len(x->all);
+        vec_push(builder->arena, signatures->all, d);
+        *at = (void *)(uintptr_t)vec_len(signatures->all);
     }
-    s->call = (KernelArgs){ (int64_t)(uintptr_t)*at - 1, d.hash };
-    bind_signature(m->arena, &d, s);
+    instr->call = (KernelArgs){ (int64_t)(uintptr_t)*at - 1, d.hash };
+    bind_signature(builder->arena, &d, instr);
 }

@@ -38,150 +38,158 @@ typedef struct Streams {
     int events;
 } Streams;
 
-static void send_off(Streams *x, StreamKind on, int i)
+static void send_off(Streams *streams, StreamKind on, int i)
 {
-    const Group *k = x->builder->group[i];
+    const Group *group = streams->builder->group[i];
 
-    for (int j = 0; j < k->narg; j++) {
-        const NamedValue *n = &k->named[j];
-        if (!n->stored)
+    for (int j = 0; j < group->narg; j++) {
+        const NamedValue *value = &group->named[j];
+        if (!value->stored)
             continue;
-        x->flight[n->number].named[on] = i + 1;
-        if (n->writes)
-            x->flight[n->number].wrote[on] = i + 1;
+        streams->flight[value->number].named[on] = i + 1;
+        if (value->writes)
+            streams->flight[value->number].wrote[on] = i + 1;
     }
 }
 
 /* The last instruction of a stream that i has to be behind; 0: none. */
-static int meets(const Streams *x, int i, StreamKind with)
+static int meets(const Streams *streams, int i, StreamKind with)
 {
-    const Group *k = x->builder->group[i];
+    const Group *group = streams->builder->group[i];
     int last = 0;
 
-    for (int j = 0; j < k->narg; j++) {
-        const NamedValue *n = &k->named[j];
-        const InFlight *f = &x->flight[n->number];
-        int at = !n->stored ? 0 : n->writes ? f->named[with] : f->wrote[with];
+    for (int j = 0; j < group->narg; j++) {
+        const NamedValue *value = &group->named[j];
+        const InFlight *flight = &streams->flight[value->number];
+        int at = !value->stored  ? 0
+                 : value->writes ? flight->named[with]
+                                 : flight->wrote[with];
         last = at > last ? at : last;
     }
     return last;
 }
 
 /* One over stages stays: the others stand in it with their compute. */
-int runs_beside(const ProgramBuilder *m, const Instr *s)
+int runs_beside(const ProgramBuilder *builder, const Instr *instr)
 {
-    return instr_info(s->kind)->cls == CLASScollective &&
-           !(m->graph->mesh && s->atoms & m->graph->mesh->mask[Mpp]);
+    return instr_info(instr->kind)->cls == CLASScollective &&
+           !(builder->graph->mesh &&
+             instr->atoms & builder->graph->mesh->mask[Mpp]);
 }
 
 /* Of stream `on`, which waits for the instruction before `behind` where it is
  * not behind that: so it is behind all that compute was behind there. */
-static void stay_behind(Streams *x, int i, StreamKind on, StreamKind of,
+static void stay_behind(Streams *streams, int i, StreamKind on, StreamKind of,
                         int behind)
 {
-    Issue *l = &x->prog->instr[i].issue;
+    Issue *issue = &streams->prog->instr[i].issue;
 
-    if (behind <= x->known[on][of])
+    if (behind <= streams->known[on][of])
         return;
-    Issue *first = &x->prog->instr[behind - 1].issue;
+    Issue *first = &streams->prog->instr[behind - 1].issue;
     if (!first->record)
-        first->record = ++x->events;
-    vec_push(x->builder->arena, l->wait, first->record);
-    l->nwait++;
-    x->known[on][of] = behind;
+        first->record = ++streams->events;
+    vec_push(streams->builder->arena, issue->wait, first->record);
+    issue->nwait++;
+    streams->known[on][of] = behind;
     for (int t = 0; t < NSTREAM && of == STREAMcompute; t++)
-        if (x->known[on][t] < x->known[of][t])
-            x->known[on][t] = x->known[of][t];
-    if (x->now[on] < x->end[behind - 1])
-        x->now[on] = x->end[behind - 1];
+        if (streams->known[on][t] < streams->known[of][t])
+            streams->known[on][t] = streams->known[of][t];
+    if (streams->now[on] < streams->end[behind - 1])
+        streams->now[on] = streams->end[behind - 1];
 }
 
 /* Body, and post behind it: both run once, so nothing keeps them apart. */
-int joins_next(const Program *p, int phase)
+int joins_next(const Program *program, int phase)
 {
-    const Phase *f = &p->phase[phase];
+    const Phase *f = &program->phase[phase];
 
-    return phase + 1 < p->nphase && f->reg == REGbody && f->repeat == 1 &&
+    return phase + 1 < program->nphase && f->reg == REGbody && f->repeat == 1 &&
            f[1].repeat == 1;
 }
 
 /* A collective does not leave where the next instruction would have to wait for
  * it, and for it alone. */
-static int leaves(Streams *x, int i)
+static int leaves(Streams *streams, int i)
 {
-    send_off(x, STREAMcomm, i);
-    if (x->last[STREAMcomm] > x->known[STREAMcompute][STREAMcomm] ||
-        meets(x, i + 1, STREAMcomm) != i + 1)
+    send_off(streams, STREAMcomm, i);
+    if (streams->last[STREAMcomm] > streams->known[STREAMcompute][STREAMcomm] ||
+        meets(streams, i + 1, STREAMcomm) != i + 1)
         return 1;
-    x->known[STREAMcompute][STREAMcomm] = i + 1;
+    streams->known[STREAMcompute][STREAMcomm] = i + 1;
     return 0;
 }
 
-static StreamKind stream_of(Streams *x, int i)
+static StreamKind stream_of(Streams *streams, int i)
 {
-    const Group *k = x->builder->group[i];
+    const Group *group = streams->builder->group[i];
 
-    if (k->fam != FAMcopy)
-        return x->overlap && runs_beside(x->builder, &x->prog->instr[i]) &&
-                       leaves(x, i)
+    if (group->fam != FAMcopy)
+        return streams->overlap &&
+                       runs_beside(streams->builder,
+                                   &streams->prog->instr[i]) &&
+                       leaves(streams, i)
                    ? STREAMcomm
                    : STREAMcompute;
-    if (!program_trains(x->builder->graph->prog))
+    if (!program_trains(streams->builder->graph->prog))
         return STREAMcompute; /* init's are done one after another */
-    StreamKind on = k->node[0]->op == Oreload ? STREAMreload : STREAMcopy;
-    send_off(x, on, i);
+    StreamKind on = group->node[0]->op == Oreload ? STREAMreload : STREAMcopy;
+    send_off(streams, on, i);
     if (on == STREAMcopy)
-        vec_push(x->arena, x->copy, i);
+        vec_push(streams->arena, streams->copy, i);
     return on;
 }
 
 /* The last copy to the host that is over by now. */
-static int copied(Streams *x)
+static int copied(Streams *streams)
 {
-    while (x->done < vec_len(x->copy) &&
-           x->end[x->copy[x->done]] <= x->now[STREAMcompute])
-        x->done++;
-    return x->done ? x->copy[x->done - 1] + 1 : 0;
+    while (streams->done < vec_len(streams->copy) &&
+           streams->end[streams->copy[streams->done]] <=
+               streams->now[STREAMcompute])
+        streams->done++;
+    return streams->done ? streams->copy[streams->done - 1] + 1 : 0;
 }
 
-static int behind_which(Streams *x, int i, StreamKind on, StreamKind of,
+static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
                         int end)
 {
-    const Instr *s = &x->prog->instr[i];
-    int all = end ||
-              (of == STREAMcomm && instr_info(s->kind)->cls == CLASScollective);
+    const Instr *instr = &streams->prog->instr[i];
+    int all = end || (of == STREAMcomm &&
+                      instr_info(instr->kind)->cls == CLASScollective);
 
     if (of == STREAMcompute || (all && on == STREAMcompute))
-        return x->last[of];
-    int meet = meets(x, i, of), over = of == STREAMcopy ? copied(x) : 0;
+        return streams->last[of];
+    int meet = meets(streams, i, of),
+        over = of == STREAMcopy ? copied(streams) : 0;
     return on == STREAMcompute && over > meet ? over : meet;
 }
 
-static void put_instr(Streams *x, int phase, int i)
+static void put_instr(Streams *streams, int phase, int i)
 {
-    Instr *s = &x->prog->instr[i];
-    const Phase *f = &x->prog->phase[phase];
-    int end = i == f->first + f->n - 1 && !joins_next(x->prog, phase);
-    StreamKind on = i > f->first && !end ? stream_of(x, i) : STREAMcompute;
+    Instr *instr = &streams->prog->instr[i];
+    const Phase *f = &streams->prog->phase[phase];
+    int end = i == f->first + f->n - 1 && !joins_next(streams->prog, phase);
+    StreamKind on =
+        i > f->first && !end ? stream_of(streams, i) : STREAMcompute;
 
     for (int of = 0; of < NSTREAM; of++)
         if ((StreamKind)of != on)
-            stay_behind(x, i, on, (StreamKind)of,
-                        behind_which(x, i, on, (StreamKind)of, end));
-    s->issue.stream = on;
-    x->last[on] = i + 1;
-    x->end[i] = x->now[on] += s->secs;
+            stay_behind(streams, i, on, (StreamKind)of,
+                        behind_which(streams, i, on, (StreamKind)of, end));
+    instr->issue.stream = on;
+    streams->last[on] = i + 1;
+    streams->end[i] = streams->now[on] += instr->secs;
 }
 
-void put_streams(ProgramBuilder *m, Program *p)
+void put_streams(ProgramBuilder *builder, Program *program)
 {
-    Streams x = { .builder = m, .prog = p, .arena = arena_new() };
+    Streams x = { .builder = builder, .prog = program, .arena = arena_new() };
 
-    x.flight = alloc(x.arena, sizeof *x.flight * (size_t)(m->nnamed + 1));
-    x.overlap = (int)opts_int(m->graph->opts, "fold.overlap");
-    x.end = alloc(x.arena, sizeof *x.end * (size_t)(p->ninstr + 1));
-    for (int f = 0; f < p->nphase; f++)
-        for (int k = 0; k < p->phase[f].n; k++)
-            put_instr(&x, f, p->phase[f].first + k);
+    x.flight = alloc(x.arena, sizeof *x.flight * (size_t)(builder->nnamed + 1));
+    x.overlap = (int)opts_int(builder->graph->opts, "fold.overlap");
+    x.end = alloc(x.arena, sizeof *x.end * (size_t)(program->ninstr + 1));
+    for (int f = 0; f < program->nphase; f++)
+        for (int k = 0; k < program->phase[f].n; k++)
+            put_instr(&x, f, program->phase[f].first + k);
     arena_free(x.arena);
 }

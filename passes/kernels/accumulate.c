@@ -20,9 +20,9 @@ typedef struct Accumulators {
     Node **term, **rest; /* vecs, of the accumulator at hand */
 } Accumulators;
 
-static int only_use(const Accumulators *s, const Node *n)
+static int only_use(const Accumulators *accumulators, const Node *n)
 {
-    return (uintptr_t)table_get(s->uses, KEYP(n)) == 1;
+    return (uintptr_t)table_get(accumulators->uses, KEYP(n)) == 1;
 }
 
 static int lies_as(const Node *a, const Node *b)
@@ -39,9 +39,10 @@ static int is_product(const Node *n)
 }
 
 /* May n be added right where it is made to what lies as `to` does? */
-static int is_term(const Accumulators *s, const Node *n, const Node *to)
+static int is_term(const Accumulators *accumulators, const Node *n,
+                   const Node *to)
 {
-    return is_product(n) && only_use(s, n) && lies_as(n, to) &&
+    return is_product(n) && only_use(accumulators, n) && lies_as(n, to) &&
            (to->dt == Df32 || to->dt == Df64) && n->dt == to->dt;
 }
 
@@ -67,18 +68,19 @@ static int goes_on(const Node *n)
 }
 
 /* A sum of two that are products, or such sums, and read by nobody else. */
-static Node *sum(Graph *g, Node *n, Accumulators *s)
+static Node *sum(Graph *g, Node *n, Accumulators *accumulators)
 {
     for (int k = 0; k < 2; k++) {
         Node *x = n->in[k], *to = n->in[!k];
-        if (x == to || !is_term(s, x, n) || !lies_as(to, n) ||
-            to->dt != n->dt || !only_use(s, to) ||
+        if (x == to || !is_term(accumulators, x, n) || !lies_as(to, n) ||
+            to->dt != n->dt || !only_use(accumulators, to) ||
             !(is_product(to) || goes_on(to)))
             continue;
         if (!goes_on(to) && to->id > x->id)
             continue;
         Node *r = add_to(g, x, to, n);
-        *table_at(s->uses, KEYP(r)) = table_get(s->uses, KEYP(n));
+        *table_at(accumulators->uses, KEYP(r)) =
+            table_get(accumulators->uses, KEYP(n));
         return r;
     }
     return n;
@@ -86,50 +88,55 @@ static Node *sum(Graph *g, Node *n, Accumulators *s)
 
 /* ---- accumulators -------------------------------------------------------- */
 
-static void add_terms(Graph *g, Accumulators *s, Node *n, const Node *acc)
+static void add_terms(Graph *g, Accumulators *accumulators, Node *n,
+                      const Node *acc)
 {
-    int inner = only_use(s, n) && n->dt == acc->dt && lies_as(n, acc);
+    int inner =
+        only_use(accumulators, n) && n->dt == acc->dt && lies_as(n, acc);
 
     if (inner && (n->op == Oadd || goes_on(n))) {
-        add_terms(g, s, n->in[goes_on(n)], acc);
-        add_terms(g, s, n->in[!goes_on(n)], acc);
-    } else if (is_term(s, n, acc)) {
-        size_t k = vec_len(s->term);
-        vec_push(g->arena, s->term, n);
-        for (; k > 0 && s->term[k - 1]->id > n->id; k--)
-            s->term[k] = s->term[k - 1];
-        s->term[k] = n;
+        add_terms(g, accumulators, n->in[goes_on(n)], acc);
+        add_terms(g, accumulators, n->in[!goes_on(n)], acc);
+    } else if (is_term(accumulators, n, acc)) {
+        size_t k = vec_len(accumulators->term);
+        vec_push(g->arena, accumulators->term, n);
+        for (; k > 0 && accumulators->term[k - 1]->id > n->id; k--)
+            accumulators->term[k] = accumulators->term[k - 1];
+        accumulators->term[k] = n;
     } else {
-        vec_push(g->arena, s->rest, n);
+        vec_push(g->arena, accumulators->rest, n);
     }
 }
 
-static Node *sum_of_rest(Graph *g, const Accumulators *s, const Node *acc)
+static Node *sum_of_rest(Graph *g, const Accumulators *accumulators,
+                         const Node *acc)
 {
-    Node *r = s->rest[0];
+    Node *r = accumulators->rest[0];
 
-    for (size_t i = 1; i < vec_len(s->rest); i++) {
-        r = g_placed(g_ew(g, Oadd, acc->loc, r, s->rest[i], NULL), acc);
+    for (size_t i = 1; i < vec_len(accumulators->rest); i++) {
+        r = g_placed(g_ew(g, Oadd, acc->loc, r, accumulators->rest[i], NULL),
+                     acc);
         memcpy(r->sh, acc->sh, sizeof r->sh);
     }
     return r;
 }
 
 /* acc is the first term's; what post reads is the last. */
-static Node *accumulate(Graph *g, Node *acc, Accumulators *s)
+static Node *accumulate(Graph *g, Node *acc, Accumulators *accumulators)
 {
     Node *n = acc;
 
-    s->term = s->rest = NULL;
-    add_terms(g, s, acc->in[0], acc);
-    if (!vec_len(s->term) || vec_len(s->term) + vec_len(s->rest) < 2)
+    accumulators->term = accumulators->rest = NULL;
+    add_terms(g, accumulators, acc->in[0], acc);
+    if (!vec_len(accumulators->term) ||
+        vec_len(accumulators->term) + vec_len(accumulators->rest) < 2)
         return acc;
-    acc->in[0] = s->term[0];
+    acc->in[0] = accumulators->term[0];
     vec_push(g->arena, g->node, acc);
-    for (size_t i = 1; i < vec_len(s->term); i++)
-        n = add_to(g, s->term[i], n, acc);
-    if (vec_len(s->rest))
-        n = add_to(g, sum_of_rest(g, s, acc), n, acc);
+    for (size_t i = 1; i < vec_len(accumulators->term); i++)
+        n = add_to(g, accumulators->term[i], n, acc);
+    if (vec_len(accumulators->rest))
+        n = add_to(g, sum_of_rest(g, accumulators, acc), n, acc);
     return n;
 }
 

@@ -21,21 +21,21 @@ static int is_source(const Node *n)
            n->op == Oarg || n->op == Opart;
 }
 
-static int in_loop(const Fuse *f, const Node *n)
+static int in_loop(const Fuse *fuse, const Node *n)
 {
-    return !is_view(n) && f->exchange[n->id] != MEMBER &&
-           f->target->loops(f->graph, n);
+    return !is_view(n) && fuse->exchange[n->id] != MEMBER &&
+           fuse->target->loops(fuse->graph, n);
 }
 
-Family family_of(const Fuse *f, const Node *n)
+Family family_of(const Fuse *fuse, const Node *n)
 {
     if (is_source(n) || is_view(n) || n->op == Ooutput || n->op == Osum_sq)
         return FAMnone;
-    if (f->exchange[n->id] == MEMBER)
+    if (fuse->exchange[n->id] == MEMBER)
         return FAMcomm;
     if (n->op == Owrite && is_hosted(n->in[0]))
         return FAMcopy;
-    if (f->target->loops(f->graph, n))
+    if (fuse->target->loops(fuse->graph, n))
         return FAMloop;
     if (optab[n->op].fam == FAMnone)
         die("fuse: no kernel family for %s", optab[n->op].name);
@@ -47,39 +47,39 @@ static int bytes_of(const Node *n)
     return dtypes[n->dt].bytes;
 }
 
-static int is_constant(const Fuse *f, const Node *x)
+static int is_constant(const Fuse *fuse, const Node *x)
 {
-    return x->op == Oconst || x->op == Oiota || f->clear[x->id] == 2;
+    return x->op == Oconst || x->op == Oiota || fuse->clear[x->id] == 2;
 }
 
 /* A stored value much smaller than what the comparison n makes of it. */
-static int is_small(const Fuse *f, const Node *n, const Node *x)
+static int is_small(const Fuse *fuse, const Node *n, const Node *x)
 {
-    return op_is(n->op, "cmp") && !in_loop(f, x) && !is_view(x) &&
-           4 * local_elems(f->graph, x) <= local_elems(f->graph, n);
+    return op_is(n->op, "cmp") && !in_loop(fuse, x) && !is_view(x) &&
+           4 * local_elems(fuse->graph, x) <= local_elems(fuse->graph, n);
 }
 
 /* Arithmetic on one large tensor and constants for several users: each may as
  * well read what it is made of, and nobody need write it. */
-static int is_of_one(const Fuse *f, const Node *n)
+static int is_of_one(const Fuse *fuse, const Node *n)
 {
     enum { LARGE = 1 << 14 };
     const Node *x = NULL;
 
     for (int k = 0; k < n->nin; k++) {
-        if (is_constant(f, n->in[k]))
+        if (is_constant(fuse, n->in[k]))
             continue;
         if (x && n->in[k] != x)
             return 0;
         x = n->in[k];
     }
-    return x && !is_reduction(x) && vec_len(f->user[n->id]) > 1 &&
-           bytes_of(n) >= bytes_of(x) && local_elems(f->graph, n) >= LARGE &&
-           local_elems(f->graph, n) == local_elems(f->graph, x);
+    return x && !is_reduction(x) && vec_len(fuse->user[n->id]) > 1 &&
+           bytes_of(n) >= bytes_of(x) && local_elems(fuse->graph, n) >= LARGE &&
+           local_elems(fuse->graph, n) == local_elems(fuse->graph, x);
 }
 
 /* May be rebuilt at each use without a thought; 2: and is made of constants. */
-static int is_clear(const Fuse *f, const Node *n)
+static int is_clear(const Fuse *fuse, const Node *n)
 {
     switch (n->op) {
     case Oconst:
@@ -100,23 +100,24 @@ static int is_clear(const Fuse *f, const Node *n)
     if (!optab[n->op].expr || op_calls(n->op) || n->nin == 0)
         return 0;
     for (int k = 0; k < n->nin; k++)
-        if (!is_constant(f, n->in[k]) && !is_small(f, n, n->in[k]))
-            return is_of_one(f, n);
+        if (!is_constant(fuse, n->in[k]) && !is_small(fuse, n, n->in[k]))
+            return is_of_one(fuse, n);
     return 2;
 }
 
-int passes_by(const Fuse *f, const Node *n)
+int passes_by(const Fuse *fuse, const Node *n)
 {
-    return f->clear[n->id] || is_view(n);
+    return fuse->clear[n->id] || is_view(n);
 }
 
 /* Is n, or what is made of it for free, used by something that reads memory? */
-static int memory_use(const Fuse *f, const Node *n)
+static int memory_use(const Fuse *fuse, const Node *n)
 {
-    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
-        const Node *u = f->user[n->id][i];
-        if (is_view(u) ? memory_use(f, u)
-                       : !in_loop(f, u) && f->exchange[n->id] != PASSED)
+    for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++) {
+        const Node *node = fuse->user[n->id][i];
+        if (is_view(node)
+                ? memory_use(fuse, node)
+                : !in_loop(fuse, node) && fuse->exchange[n->id] != PASSED)
             return 1;
     }
     return 0;
@@ -124,15 +125,15 @@ static int memory_use(const Fuse *f, const Node *n)
 
 /* ---- operands through what is clear -------------------------------------- */
 
-static Axis **with(const Fuse *f, Axis **v, Axis *a)
+static Axis **with(const Fuse *fuse, Axis **v, Axis *a)
 {
     for (size_t i = 0; i < vec_len(v); i++)
         if (v[i] == a)
             return v;
     Axis **w = NULL;
     for (size_t i = 0; i < vec_len(v); i++)
-        vec_push(f->arena, w, v[i]);
-    vec_push(f->arena, w, a);
+        vec_push(fuse->arena, w, v[i]);
+    vec_push(fuse->arena, w, a);
     return w;
 }
 
@@ -147,15 +148,15 @@ static uint64_t path_of(const Node *n, int k, uint64_t path)
     return mix64(h, KEYP(n) + (uint64_t)k);
 }
 
-static Axis **with_all(const Fuse *f, Axis **v, const Axes *x)
+static Axis **with_all(const Fuse *fuse, Axis **v, const Axes *axes)
 {
-    for (int i = 0; i < x->n; i++)
-        v = with(f, v, x->v[i]);
+    for (int i = 0; i < axes->n; i++)
+        v = with(fuse, v, axes->v[i]);
     return v;
 }
 
 /* Operand k of n, which is itself read as `at` says. */
-static Operand operand_at(const Fuse *f, const Node *n, int k,
+static Operand operand_at(const Fuse *fuse, const Node *n, int k,
                           const Operand *at)
 {
     Node *x = n->in[k];
@@ -163,18 +164,18 @@ static Operand operand_at(const Fuse *f, const Node *n, int k,
     int all = n->op == Opack || n->op == Ounpack;
 
     switch (n->op) {
-    case Orename: o.moved = with_all(f, o.moved, &n->at.rename.from); break;
-    case Omerge: o.moved = with_all(f, o.moved, &n->at.merge.axes); break;
+    case Orename: o.moved = with_all(fuse, o.moved, &n->at.rename.from); break;
+    case Omerge: o.moved = with_all(fuse, o.moved, &n->at.merge.axes); break;
     case Osplit:
     case Oslice:
     case Opad:
     case Oconcat:
     case Oshift:
-    case Oshard_slice: o.moved = with(f, o.moved, n_axis(n)); break;
+    case Oshard_slice: o.moved = with(fuse, o.moved, n_axis(n)); break;
     case Ogather:
         if (k > 0)
             return o;
-        o.moved = with(f, o.moved, n->at.gather.axis);
+        o.moved = with(fuse, o.moved, n->at.gather.axis);
         break;
     case Opack:
     case Ounpack:
@@ -184,7 +185,7 @@ static Operand operand_at(const Fuse *f, const Node *n, int k,
             return o;
         for (int d = 0; d < x->nd; d++)
             if (all || dim_of(n, x->dim[d].a) < 0)
-                o.moved = with(f, o.moved, x->dim[d].a);
+                o.moved = with(fuse, o.moved, x->dim[d].a);
         break;
     default: return o;
     }
@@ -203,70 +204,72 @@ static int same_operand(const Operand *o, const Operand *q)
     return 1;
 }
 
-static int add_operand(const Fuse *f, Operand **v, Operand o)
+static int add_operand(const Fuse *fuse, Operand **v, Operand o)
 {
     for (size_t i = 0; i < vec_len(*v); i++)
         if (same_operand(&(*v)[i], &o))
             return 0;
-    vec_push(f->arena, *v, o);
+    vec_push(fuse->arena, *v, o);
     return 1;
 }
 
 /* Each operand once, by whatever number of ways: `by` are those passed by. */
-static void walk(const Fuse *f, const Node *n, const Operand *at, Operand **by,
-                 Operand **out)
+static void walk(const Fuse *fuse, const Node *n, const Operand *at,
+                 Operand **by, Operand **out)
 {
     for (int k = n->op == Owrite; k < n->nin; k++) {
-        Operand o = operand_at(f, n, k, at);
-        if (!passes_by(f, o.node))
-            add_operand(f, out, o);
-        else if (add_operand(f, by, o))
-            walk(f, o.node, &o, by, out);
+        Operand o = operand_at(fuse, n, k, at);
+        if (!passes_by(fuse, o.node))
+            add_operand(fuse, out, o);
+        else if (add_operand(fuse, by, o))
+            walk(fuse, o.node, &o, by, out);
     }
     if (n->map)
-        add_operand(f, out, (Operand){ .node = n->map });
+        add_operand(fuse, out, (Operand){ .node = n->map });
 }
 
-Operand *operands_of(Fuse *f, const Node *n)
+Operand *operands_of(Fuse *fuse, const Node *n)
 {
     Operand *by = NULL;
 
-    if (!f->operand[n->id])
-        walk(f, n, &(Operand){ 0 }, &by, &f->operand[n->id]);
-    return f->operand[n->id];
+    if (!fuse->operand[n->id])
+        walk(fuse, n, &(Operand){ 0 }, &by, &fuse->operand[n->id]);
+    return fuse->operand[n->id];
 }
 
-FuseUnit *unit_root(FuseUnit *u)
+FuseUnit *unit_root(FuseUnit *unit)
 {
-    while (u && u->into)
-        u = u->into;
-    return u;
+    while (unit && unit->into)
+        unit = unit->into;
+    return unit;
 }
 
-FuseUnit *unit_of(const Fuse *f, const Node *n)
+FuseUnit *unit_of(const Fuse *fuse, const Node *n)
 {
-    return unit_root(f->unit[n->id]);
+    return unit_root(fuse->unit[n->id]);
 }
 
 /* ---- the set that would be one kernel ------------------------------------ */
 
-int set_has(const FuseSet *s, const Node *n)
+int set_has(const FuseSet *set, const Node *n)
 {
-    FuseUnit *u = unit_of(s->fuse, n);
+    FuseUnit *u = unit_of(set->fuse, n);
 
-    return n == s->node[vec_len(s->node) - 1] || (u && u->seen == s->stamp);
+    return n == set->node[vec_len(set->node) - 1] ||
+           (u && u->seen == set->stamp);
 }
 
 /* Is n needed by anything but the set? */
-int is_stored(const FuseSet *s, const Node *n)
+int is_stored(const FuseSet *set, const Node *n)
 {
     if (optab[n->op].cls == SINK)
         return 1;
-    for (size_t i = 0; i < vec_len(s->fuse->user[n->id]); i++) {
-        Node *u = s->fuse->user[n->id][i];
-        if (passes_by(s->fuse, u)
-                ? is_stored(s, u)
-                : !set_has(s, u) || u->reg != n->reg || u->call != n->call)
+    for (size_t i = 0; i < vec_len(set->fuse->user[n->id]); i++) {
+        Node *node = set->fuse->user[n->id][i];
+        if (passes_by(set->fuse, node)
+                ? is_stored(set, node)
+                : !set_has(set, node) || node->reg != n->reg ||
+                      node->call != n->call)
             return 1;
     }
     return 0;
@@ -277,10 +280,10 @@ const Node *layout_of(const Node *n) /* dims of what it stores */
     return n->op == Owrite ? n->in[0] : n;
 }
 
-static int has_axis(const AxisSet *s, const Axis *a)
+static int has_axis(const AxisSet *set, const Axis *a)
 {
-    for (int i = 0; i < s->n; i++)
-        if (s->a[i] == a)
+    for (int i = 0; i < set->n; i++)
+        if (set->a[i] == a)
             return 1;
     return 0;
 }
@@ -306,21 +309,21 @@ static void keep_common(AxisSet *s, const AxisSet *t)
     s->n = k;
 }
 
-/* Are O the slowest axes of n? */
-int axes_lead(const Graph *g, const AxisSet *O, const Node *n)
+/* Are set the slowest axes of n? */
+int axes_lead(const Graph *g, const AxisSet *set, const Node *n)
 {
     AxisSet t = axes_here(g, n);
 
-    for (int i = 0; i < O->n; i++)
-        if (i >= t.n || !has_axis(O, t.a[i]))
+    for (int i = 0; i < set->n; i++)
+        if (i >= t.n || !has_axis(set, t.a[i]))
             return 0;
     return 1;
 }
 
-static int crosses(const Operand *o, const AxisSet *O)
+static int crosses(const Operand *operand, const AxisSet *set)
 {
-    for (size_t i = 0; i < vec_len(o->moved); i++)
-        if (has_axis(O, o->moved[i]))
+    for (size_t i = 0; i < vec_len(operand->moved); i++)
+        if (has_axis(set, operand->moved[i]))
             return 1;
     return 0;
 }
@@ -339,14 +342,14 @@ typedef struct Use {
     const Node *as, *by;
 } Use;
 
-static void add_uses(const Fuse *f, const Node *n, Use **out)
+static void add_uses(const Fuse *fuse, const Node *n, Use **out)
 {
-    for (size_t i = 0; i < vec_len(f->user[n->id]); i++) {
-        const Node *u = f->user[n->id][i];
-        if (passes_by(f, u))
-            add_uses(f, u, out);
+    for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++) {
+        const Node *u = fuse->user[n->id][i];
+        if (passes_by(fuse, u))
+            add_uses(fuse, u, out);
         else
-            vec_push(f->arena, *out, ((Use){ n, u }));
+            vec_push(fuse->arena, *out, ((Use){ n, u }));
     }
 }
 
@@ -358,102 +361,106 @@ static int is_late(const Node *n)
 /* A value per row that a kernel over rows reads next to its rows: made anew in
  * each kernel that needs it, before the row's own loop, it ties none of them to
  * the others. All users are near, and one is much larger. */
-static int is_link(const Fuse *f, const Node *n)
+static int is_link(const Fuse *fuse, const Node *n)
 {
     enum { NEAR = 64, USES = 4, MUCH = 16 };
-    const Graph *g = f->graph;
+    const Graph *g = fuse->graph;
     int much = 0;
     Use *use = NULL;
 
-    if (!(optab[n->op].expr || n->op == Ogather) || n->map || memory_use(f, n))
+    if (!(optab[n->op].expr || n->op == Ogather) || n->map ||
+        memory_use(fuse, n))
         return 0;
-    add_uses(f, n, &use);
+    add_uses(fuse, n, &use);
     if (vec_len(use) < 2 || vec_len(use) > USES)
         return 0;
     for (size_t i = 0; i < vec_len(use); i++) {
-        const Node *u = use[i].by;
-        if (!in_loop(f, u) || u->reg != n->reg || u->call != n->call ||
-            u->id - n->id > NEAR || is_late(u) != is_late(n))
+        const Node *node = use[i].by;
+        if (!in_loop(fuse, node) || node->reg != n->reg ||
+            node->call != n->call || node->id - n->id > NEAR ||
+            is_late(node) != is_late(n))
             return 0;
         AxisSet as = axes_here(g, use[i].as);
-        int64_t size = local_elems(g, space_of(u));
+        int64_t size = local_elems(g, space_of(node));
         much |= size >= MUCH * local_elems(g, n);
         if (size > local_elems(g, use[i].as) &&
-            (as.n == 0 || !axes_lead(g, &as, space_of(u))))
+            (as.n == 0 || !axes_lead(g, &as, space_of(node))))
             return 0;
     }
     return much;
 }
 
-static void find_places(Fuse *f)
+static void find_places(Fuse *fuse)
 {
     int place = 0;
 
-    for (int i = 0; i < f->count; i++)
-        f->place[i] = place += f->graph->node[i]->nd > 0;
+    for (int i = 0; i < fuse->count; i++)
+        fuse->place[i] = place += fuse->graph->node[i]->nd > 0;
 }
 
 /* A user once, however often it reads the node. */
-static void find_users(Fuse *f)
+static void find_users(Fuse *fuse)
 {
-    for (int i = 0; i < f->count; i++)
-        for (int k = 0; k < f->graph->node[i]->nin; k++) {
-            Node *n = f->graph->node[i], ***v = &f->user[n->in[k]->id];
+    for (int i = 0; i < fuse->count; i++)
+        for (int k = 0; k < fuse->graph->node[i]->nin; k++) {
+            Node *n = fuse->graph->node[i], ***v = &fuse->user[n->in[k]->id];
             if (!*v || (*v)[vec_len(*v) - 1] != n)
-                vec_push(f->arena, *v, n);
+                vec_push(fuse->arena, *v, n);
         }
 }
 
-static void find_clear(Fuse *f)
+static void find_clear(Fuse *fuse)
 {
-    for (int i = 0; i < f->count; i++) {
-        Node *n = f->graph->node[i];
-        f->clear[i] = in_loop(f, n) ? (char)is_clear(f, n) : 0;
+    for (int i = 0; i < fuse->count; i++) {
+        Node *n = fuse->graph->node[i];
+        fuse->clear[i] = in_loop(fuse, n) ? (char)is_clear(fuse, n) : 0;
     }
-    for (int i = 0; i < f->count; i++)
-        if (f->clear[i] && memory_use(f, f->graph->node[i]))
-            f->clear[i] = 0;
-    for (int i = f->count; i-- > 0;)
-        if (!f->clear[i] && in_loop(f, f->graph->node[i]))
-            f->clear[i] = (char)is_link(f, f->graph->node[i]);
+    for (int i = 0; i < fuse->count; i++)
+        if (fuse->clear[i] && memory_use(fuse, fuse->graph->node[i]))
+            fuse->clear[i] = 0;
+    for (int i = fuse->count; i-- > 0;)
+        if (!fuse->clear[i] && in_loop(fuse, fuse->graph->node[i]))
+            fuse->clear[i] = (char)is_link(fuse, fuse->graph->node[i]);
 }
 
 /* Of n and the views of it: the only user; null: there are several. */
-static Node *last_user(const Fuse *f, const Node *n)
+static Node *last_user(const Fuse *fuse, const Node *n)
 {
     do {
-        if (vec_len(f->user[n->id]) != 1)
+        if (vec_len(fuse->user[n->id]) != 1)
             return NULL;
-        n = f->user[n->id][0];
+        n = fuse->user[n->id][0];
     } while (is_view(n));
-    return f->graph->node[n->id];
+    return fuse->graph->node[n->id];
 }
 
 /* Exchanges of rows whose parts nobody else reads. */
-static void find_exchanges(Fuse *f)
+static void find_exchanges(Fuse *fuse)
 {
     RowExchange x;
 
-    for (int i = 0; i < f->count; i++) {
-        const Node *n = f->graph->node[i];
-        int sends = sends_rows(f->graph, n, &x) && last_user(f, x.member) == n;
-        int back = !sends && returns_rows(f->graph, n, &x) &&
-                   last_user(f, x.alltoall) == x.member &&
-                   last_user(f, x.member) == n;
+    for (int i = 0; i < fuse->count; i++) {
+        const Node *n = fuse->graph->node[i];
+        int sends =
+            sends_rows(fuse->graph, n, &x) && last_user(fuse, x.member) == n;
+        int back = !sends && returns_rows(fuse->graph, n, &x) &&
+                   last_user(fuse, x.alltoall) == x.member &&
+                   last_user(fuse, x.member) == n;
         if (!sends && !back)
             continue;
-        f->exchange[i] = f->exchange[x.alltoall->id] = MEMBER;
-        f->exchange[x.member->id] = sends ? MEMBER : PASSED;
-        f->partner[sends ? x.member->id : x.alltoall->id] = f->graph->node[i];
+        fuse->exchange[i] = fuse->exchange[x.alltoall->id] = MEMBER;
+        fuse->exchange[x.member->id] = sends ? MEMBER : PASSED;
+        fuse->partner[sends ? x.member->id : x.alltoall->id] =
+            fuse->graph->node[i];
     }
 }
 
 /* What is in no kernel is clear, whoever uses it by now. */
-static void read_clear(Fuse *f)
+static void read_clear(Fuse *fuse)
 {
-    for (int i = 0; i < f->count; i++) {
-        const Node *n = f->graph->node[i];
-        f->clear[i] = in_loop(f, n) && !n->kernel && !is_reduction(n);
+    for (int i = 0; i < fuse->count; i++) {
+        const Node *n = fuse->graph->node[i];
+        fuse->clear[i] = in_loop(fuse, n) && !n->kernel && !is_reduction(n);
     }
 }
 
@@ -498,10 +505,10 @@ Fuse fuse_again(Graph *g, Arena *a)
 
 /* ---- the rule ------------------------------------------------------------ */
 
-static int is_reduced(const Fuse *f, const Node *m)
+static int is_reduced(const Fuse *fuse, const Node *m)
 {
-    for (size_t i = 0; i < vec_len(f->user[m->id]); i++)
-        if (is_reduction(f->user[m->id][i]))
+    for (size_t i = 0; i < vec_len(fuse->user[m->id]); i++)
+        if (is_reduction(fuse->user[m->id][i]))
             return 1;
     return 0;
 }
@@ -510,81 +517,82 @@ static int is_reduced(const Fuse *f, const Node *m)
  * of m's, then it is computed once for each of their settings. What is stored
  * and reduced at another index, as for the largest of a block, is computed for
  * each of these, and again for what is made of the result. */
-static int repeats(const FuseSet *s, const Node *m, const Operand *o)
+static int repeats(const FuseSet *set, const Node *m, const Operand *operand)
 {
-    const Graph *g = s->fuse->graph;
+    const Graph *g = set->fuse->graph;
 
-    if (!s->fuse->costly[o->node->id])
+    if (!set->fuse->costly[operand->node->id])
         return 0;
-    AxisSet p = axes_here(g, o->node), q = axes_here(g, space_of(m));
-    if (o->moved)
-        return (is_stored(s, o->node) && is_reduced(s->fuse, m)) ||
-               local_elems(g, space_of(m)) > local_elems(g, o->node);
+    AxisSet p = axes_here(g, operand->node), q = axes_here(g, space_of(m));
+    if (operand->moved)
+        return (is_stored(set, operand->node) && is_reduced(set->fuse, m)) ||
+               local_elems(g, space_of(m)) > local_elems(g, operand->node);
     return q.n > p.n && !axes_lead(g, &p, space_of(m));
 }
 
 /* Costly to rebuild: a function of a value that is not stored, or a reduction;
  * mark: needs a reduction of the set. */
-static void mark_costly(FuseSet *s)
+static void mark_costly(FuseSet *set)
 {
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        Node *n = s->node[i];
-        Operand *op = operands_of(s->fuse, n);
+    for (size_t i = 0; i < vec_len(set->node); i++) {
+        Node *n = set->node[i];
+        Operand *op = operands_of(set->fuse, n);
         int c = is_reduction(n) || op_calls(n->op) || n->op == Orandom ||
                 n->op == Odropout;
         n->mark = is_reduction(n);
         for (size_t k = 0; k < vec_len(op); k++) {
-            if (!set_has(s, op[k].node))
+            if (!set_has(set, op[k].node))
                 continue;
-            c |= s->fuse->costly[op[k].node->id];
+            c |= set->fuse->costly[op[k].node->id];
             n->mark |= op[k].node->mark;
         }
-        s->fuse->costly[n->id] = (char)c;
+        set->fuse->costly[n->id] = (char)c;
     }
 }
 
 /* Does a reduction of the set that n needs have one of the axes? Not by way of
  * what the walk of that stamp has seen. */
-static int has_sum_over(const FuseSet *s, const Node *n, Axis *const *moved,
+static int has_sum_over(const FuseSet *set, const Node *n, Axis *const *moved,
                         int stamp)
 {
-    if (!n->mark || s->fuse->seen[n->id] == stamp)
+    if (!n->mark || set->fuse->seen[n->id] == stamp)
         return 0;
-    s->fuse->seen[n->id] = stamp;
+    set->fuse->seen[n->id] = stamp;
     for (size_t i = 0; i < vec_len(moved) && is_reduction(n); i++)
         if (dim_of(n, moved[i]) >= 0)
             return 1;
-    Operand *op = operands_of(s->fuse, n);
+    Operand *op = operands_of(set->fuse, n);
     for (size_t k = 0; k < vec_len(op); k++)
-        if (set_has(s, op[k].node) && has_sum_over(s, op[k].node, moved, stamp))
+        if (set_has(set, op[k].node) &&
+            has_sum_over(set, op[k].node, moved, stamp))
             return 1;
     return 0;
 }
 
 /* The axes that all stored members and all reductions have; 0 when some stored
  * member does not have them as its slowest. */
-static int item_axes(FuseSet *s, AxisSet *O)
+static int item_axes(FuseSet *set, AxisSet *axis_set)
 {
-    Graph *g = s->fuse->graph;
+    Graph *g = set->fuse->graph;
     int first = 1;
 
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        Node *n = s->node[i];
-        if (!is_stored(s, n) && !is_reduction(n))
+    for (size_t i = 0; i < vec_len(set->node); i++) {
+        Node *n = set->node[i];
+        if (!is_stored(set, n) && !is_reduction(n))
             continue;
         AxisSet t = axes_here(g, layout_of(n));
         if (first)
-            *O = t;
+            *axis_set = t;
         else
-            keep_common(O, &t);
+            keep_common(axis_set, &t);
         first = 0;
     }
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        const Node *n = s->node[i];
-        if (!is_stored(s, n))
+    for (size_t i = 0; i < vec_len(set->node); i++) {
+        const Node *n = set->node[i];
+        if (!is_stored(set, n))
             continue;
-        if ((O->n == 0 && axes_here(g, layout_of(n)).n) ||
-            !axes_lead(g, O, layout_of(n)))
+        if ((axis_set->n == 0 && axes_here(g, layout_of(n)).n) ||
+            !axes_lead(g, axis_set, layout_of(n)))
             return 0;
     }
     return 1;
@@ -592,12 +600,12 @@ static int item_axes(FuseSet *s, AxisSet *O)
 
 /* Sums over rounds (overflow_fallback.c) are numbered, and what is made of a
  * slice (logits_chunks.c); each waits for its own. */
-static int two_rounds(const FuseSet *s)
+static int two_rounds(const FuseSet *set)
 {
     int seen = 0;
 
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        int piece = s->node[i]->piece;
+    for (size_t i = 0; i < vec_len(set->node); i++) {
+        int piece = set->node[i]->piece;
         if (!piece)
             continue;
         if (seen && seen != piece)
@@ -609,12 +617,12 @@ static int two_rounds(const FuseSet *s)
 
 /* ---- on a grid, where an item is a block --------------------------------- */
 
-static int64_t items_of(const Graph *g, const Node *n, const AxisSet *O)
+static int64_t items_of(const Graph *g, const Node *n, const AxisSet *set)
 {
     int64_t items = 1;
 
-    for (int k = 0; k < O->n; k++) {
-        int d = dim_of(n, O->a[k]);
+    for (int k = 0; k < set->n; k++) {
+        int d = dim_of(n, set->a[k]);
         items *= d < 0 ? 1 : local_n(g, n, d);
     }
     return items;
@@ -632,52 +640,52 @@ static const Node *reduced(const Node *n)
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
  * their own would have more: a sum of sums, of what is made of large sums, or
  * two large results that share few axes? */
-static int too_few(FuseSet *s, const AxisSet *O)
+static int too_few(FuseSet *set, const AxisSet *axis_set)
 {
-    const Graph *g = s->fuse->graph;
-    int64_t wanted = s->fuse->target->items;
+    const Graph *g = set->fuse->graph;
+    int64_t wanted = set->fuse->target->items;
     int large = 0;
 
-    for (size_t i = 0; i < vec_len(s->node) && s->fuse->target->grid; i++) {
-        const Node *n = s->node[i], *in = is_reduction(n) ? reduced(n) : n;
-        int64_t items = items_of(g, in, O);
-        if (in != n && is_reduction(in) && set_has(s, in) &&
+    for (size_t i = 0; i < vec_len(set->node) && set->fuse->target->grid; i++) {
+        const Node *n = set->node[i], *in = is_reduction(n) ? reduced(n) : n;
+        int64_t items = items_of(g, in, axis_set);
+        if (in != n && is_reduction(in) && set_has(set, in) &&
             items < wanted * 128 && local_elems(g, in) >= 16 * items)
             return 1;
-        int64_t rows = is_reduction(n) ? items_of(g, n, O) : wanted;
+        int64_t rows = is_reduction(n) ? items_of(g, n, axis_set) : wanted;
         if (rows < wanted && local_elems(g, n) >= 16 * rows &&
             local_elems(g, space_of(n)) >= 64 * wanted)
             return 1;
-        large += is_stored(s, n) && items < wanted &&
+        large += is_stored(set, n) && items < wanted &&
                  local_elems(g, n) >= 64 * wanted;
     }
     return large > 1;
 }
 
-const char *one_nest(FuseSet *s)
+const char *one_nest(FuseSet *set)
 {
     AxisSet O = { 0 };
 
-    if (two_rounds(s))
+    if (two_rounds(set))
         return "two rounds or slices";
-    if (!item_axes(s, &O))
+    if (!item_axes(set, &O))
         return "what both store has no slowest axes in common";
-    if (too_few(s, &O))
+    if (too_few(set, &O))
         return "a sum of sums would have too few items";
-    mark_costly(s);
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        Operand *op = operands_of(s->fuse, s->node[i]);
+    mark_costly(set);
+    for (size_t i = 0; i < vec_len(set->node); i++) {
+        Operand *op = operands_of(set->fuse, set->node[i]);
         for (size_t k = 0; k < vec_len(op); k++) {
-            if (!set_has(s, op[k].node))
+            if (!set_has(set, op[k].node))
                 continue;
             int kept =
-                op[k].node->mark || (op[k].moved && is_stored(s, op[k].node));
+                op[k].node->mark || (op[k].moved && is_stored(set, op[k].node));
             if (kept && crosses(&op[k], &O))
                 return "an item needs another item's result";
             if (op[k].moved &&
-                has_sum_over(s, op[k].node, op[k].moved, ++s->fuse->stamp))
+                has_sum_over(set, op[k].node, op[k].moved, ++set->fuse->stamp))
                 return "a sum made again over other loops has other bits";
-            if (repeats(s, s->node[i], &op[k]))
+            if (repeats(set, set->node[i], &op[k]))
                 return "costly work would be done again and again";
         }
     }

@@ -48,13 +48,13 @@ static Node *summed(const Node *s, const int *uses)
     return s->nd == 0 && m->op == Omul && m->in[0] == m->in[1] ? m : NULL;
 }
 
-static int64_t squares_of(const Graph *g, const Target *T, const Node *a,
+static int64_t squares_of(const Graph *g, const Target *target, const Node *a,
                           const int *uses)
 {
     const Node *n = a->op == Oaccum ? a->in[0] : NULL;
 
     return n && n->op == Ogmm_wgrad && uses[n->id] == 1 && feeds(g, n, a)
-               ? T->squares(g, n)
+               ? target->squares(g, n)
                : 0;
 }
 
@@ -89,31 +89,32 @@ typedef struct Squares {
     char *gone;  /* between squares and their sum */
 } Squares;
 
-static void find(Squares *q, const Target *T, Node *s, const int *uses)
+static void find(Squares *squares, const Target *target, Node *s,
+                 const int *uses)
 {
     Node *m = s->op == Osum && s->reg == REGpost ? summed(s, uses) : NULL;
 
-    if (!m || !squares_of(q->graph, T, m->in[0], uses))
+    if (!m || !squares_of(squares->graph, target, m->in[0], uses))
         return;
-    q->sum[m->in[0]->id] = s;
-    q->late[m->id] = m;
+    squares->sum[m->in[0]->id] = s;
+    squares->late[m->id] = m;
     for (const Node *x = s->in[0]; x != m; x = x->in[0])
-        q->gone[x->id] = 1;
+        squares->gone[x->id] = 1;
 }
 
 /* A square that is used elsewhere too (AdamW's) goes there: none keeps it. */
-static void put_node(Squares *q, Node *n)
+static void put_node(Squares *squares, Node *n)
 {
-    if (q->late[n->id] == n || q->gone[n->id])
+    if (squares->late[n->id] == n || squares->gone[n->id])
         return;
     for (int k = 0; k < n->nin; k++) {
         Node *m = n->in[k];
-        if (q->late[m->id] != m)
+        if (squares->late[m->id] != m)
             continue;
-        q->late[m->id] = NULL;
-        vec_push(q->graph->arena, q->graph->node, m);
+        squares->late[m->id] = NULL;
+        vec_push(squares->graph->arena, squares->graph->node, m);
     }
-    vec_push(q->graph->arena, q->graph->node, n);
+    vec_push(squares->graph->arena, squares->graph->node, n);
 }
 
 void pass_grad_norm(Graph *g)

@@ -12,73 +12,75 @@ static void add_once(Arena *a, Node ***v, int *n, Node *x)
     ++*n;
 }
 
-static void add_inputs(Fuse *f, Group *k, FuseUnit *u, Node *n)
+static void add_inputs(Fuse *fuse, Group *group, FuseUnit *unit, Node *n)
 {
-    Operand *op = operands_of(f, n);
+    Operand *op = operands_of(fuse, n);
 
     for (size_t i = 0; i < vec_len(op); i++)
-        if (unit_of(f, op[i].node) != u)
-            add_once(f->arena, &k->in, &k->nin, viewed(op[i].node));
+        if (unit_of(fuse, op[i].node) != unit)
+            add_once(fuse->arena, &group->in, &group->nin, viewed(op[i].node));
 }
 
 /* Of a product with its accumulator the latter is stored, of two products their
  * sum. */
-static void add_results(Fuse *f, Group *k, FuseUnit *u)
+static void add_results(Fuse *fuse, Group *group, FuseUnit *unit)
 {
-    FuseSet s = { .fuse = f, .stamp = ++f->stamp, .node = u->node };
+    FuseSet s = { .fuse = fuse, .stamp = ++fuse->stamp, .node = unit->node };
 
-    u->seen = s.stamp;
-    for (size_t i = 0; i < vec_len(u->node); i++) {
-        Node *n = u->node[i];
-        if (u->fam == FAMloop  ? is_stored(&s, n)
-            : u->fam == FAMgmm ? (int)i + 1 == k->n
-                               : i > 0 || k->n == 1)
-            add_once(f->arena, &k->out, &k->nout, n);
+    unit->seen = s.stamp;
+    for (size_t i = 0; i < vec_len(unit->node); i++) {
+        Node *n = unit->node[i];
+        if (unit->fam == FAMloop  ? is_stored(&s, n)
+            : unit->fam == FAMgmm ? (int)i + 1 == group->n
+                                  : i > 0 || group->n == 1)
+            add_once(fuse->arena, &group->out, &group->nout, n);
     }
 }
 
 /* Results of a node with several are its parts. */
-static void add_parts(Fuse *f, Group *k, Node *n)
+static void add_parts(Fuse *fuse, Group *group, Node *n)
 {
-    k->out = NULL;
-    k->nout = 0;
-    for (size_t i = 0; i < vec_len(f->user[n->id]); i++)
-        if (f->user[n->id][i]->op == Opart)
-            add_once(f->arena, &k->out, &k->nout, f->user[n->id][i]);
+    group->out = NULL;
+    group->nout = 0;
+    for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++)
+        if (fuse->user[n->id][i]->op == Opart)
+            add_once(fuse->arena, &group->out, &group->nout,
+                     fuse->user[n->id][i]);
 }
 
-static Group *group_of(Fuse *f, FuseUnit *u)
+static Group *group_of(Fuse *fuse, FuseUnit *unit)
 {
-    Group *k = alloc(f->arena, sizeof *k);
+    Group *k = alloc(fuse->arena, sizeof *k);
 
-    k->fam = u->fam;
-    k->reg = u->reg;
-    k->call = u->call;
-    k->n = (int)vec_len(u->node);
-    k->node = u->node;
+    k->fam = unit->fam;
+    k->reg = unit->reg;
+    k->call = unit->call;
+    k->n = (int)vec_len(unit->node);
+    k->node = unit->node;
     for (int i = 0; i < k->n; i++) {
-        add_inputs(f, k, u, u->node[i]);
-        if (u->node[i]->map)
-            k->map = u->node[i]->map;
+        add_inputs(fuse, k, unit, unit->node[i]);
+        if (unit->node[i]->map)
+            k->map = unit->node[i]->map;
     }
-    add_results(f, k, u);
-    if (u->fam == FAMattn || u->fam == FAMattn_bwd || u->fam == FAMblocks)
-        add_parts(f, k, u->node[0]);
+    add_results(fuse, k, unit);
+    if (unit->fam == FAMattn || unit->fam == FAMattn_bwd ||
+        unit->fam == FAMblocks)
+        add_parts(fuse, k, unit->node[0]);
     return k;
 }
 
-static void add_member(Fuse *f, FuseUnit **unit, Node *n)
+static void add_member(Fuse *fuse, FuseUnit **unit, Node *n)
 {
-    FuseUnit *u = unit[n->kernel];
+    FuseUnit *fuse_unit = unit[n->kernel];
 
-    if (!u) {
-        u = unit[n->kernel] = alloc(f->arena, sizeof *u);
-        *u = (FuseUnit){ .fam = family_of(f, n),
-                         .reg = n->reg,
-                         .call = n->call };
+    if (!fuse_unit) {
+        fuse_unit = unit[n->kernel] = alloc(fuse->arena, sizeof *fuse_unit);
+        *fuse_unit = (FuseUnit){ .fam = family_of(fuse, n),
+                                 .reg = n->reg,
+                                 .call = n->call };
     }
-    vec_push(f->arena, u->node, n);
-    f->unit[n->id] = u;
+    vec_push(fuse->arena, fuse_unit->node, n);
+    fuse->unit[n->id] = fuse_unit;
 }
 
 static int count_kernels(const Graph *g)
@@ -93,15 +95,15 @@ static int count_kernels(const Graph *g)
 
 /* By number, null where there is none. Members stand in the graph's order;
  * writes, which fuse adds last, behind. */
-static FuseUnit **units_of(Fuse *f, int n)
+static FuseUnit **units_of(Fuse *fuse, int n)
 {
-    FuseUnit **unit = alloc(f->arena, ((size_t)n + 1) * sizeof *unit);
+    FuseUnit **unit = alloc(fuse->arena, ((size_t)n + 1) * sizeof *unit);
 
     for (int write = 0; write < 2; write++)
-        for (int i = 0; i < f->count; i++)
-            if (f->graph->node[i]->kernel &&
-                (f->graph->node[i]->op == Owrite) == write)
-                add_member(f, unit, f->graph->node[i]);
+        for (int i = 0; i < fuse->count; i++)
+            if (fuse->graph->node[i]->kernel &&
+                (fuse->graph->node[i]->op == Owrite) == write)
+                add_member(fuse, unit, fuse->graph->node[i]);
     return unit;
 }
 
@@ -111,22 +113,24 @@ static int in_joint_sum(const Node *sum, const Node *n)
 }
 
 /* Null, or why n cannot be in that kernel, whatever else is. */
-static const char *member_wrong(const Fuse *f, const FuseUnit *u, const Node *n)
+static const char *member_wrong(const Fuse *fuse, const FuseUnit *unit,
+                                const Node *n)
 {
-    const Node *first = u->node[0];
+    const Node *first = unit->node[0];
 
-    if (u->fam != FAMloop)
-        return n == first || f->partner[first->id] == n ||
-                       feeds(f->graph, first, n) || n->op == Osum_sq ||
-                       in_joint_sum(joint_sum(f, first), n)
+    if (unit->fam != FAMloop)
+        return n == first || fuse->partner[first->id] == n ||
+                       feeds(fuse->graph, first, n) || n->op == Osum_sq ||
+                       in_joint_sum(joint_sum(fuse, first), n)
                    ? NULL
-                   : strf(f->arena,
+                   : strf(fuse->arena,
                           "a kernel of %s takes in only what adds it up",
                           optab[first->op].name);
     if (n->op == Owrite && n != first)
-        return unit_of(f, n->in[1]) == u ? NULL
-                                         : "it does not make what it writes";
-    return family_of(f, n) == FAMloop ? NULL : "it is no loop as that is";
+        return unit_of(fuse, n->in[1]) == unit
+                   ? NULL
+                   : "it does not make what it writes";
+    return family_of(fuse, n) == FAMloop ? NULL : "it is no loop as that is";
 }
 
 void check_kernels(Graph *g)

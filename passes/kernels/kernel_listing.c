@@ -11,37 +11,37 @@ static void put_names(Text *out, Node *const *v, int n)
         put(out, "%s%%%s", i ? " " : "", v[i]->name);
 }
 
-static const char *stored(Arena *a, const Group *k)
+static const char *stored(Arena *a, const Group *group)
 {
     Text t = { .arena = a };
 
-    put_names(&t, k->out, k->nout);
+    put_names(&t, group->out, group->nout);
     return t.s ? t.s : "";
 }
 
 /* Ops in order; runs of one op once. */
-static const char *computed(Arena *a, const Group *k)
+static const char *computed(Arena *a, const Group *group)
 {
     Text out = { .arena = a };
 
-    put(&out, "%s", families[k->fam]);
-    for (int i = 0; i < k->n; i++)
-        if (i == 0 || k->node[i]->op != k->node[i - 1]->op)
-            put(&out, " %s", optab[k->node[i]->op].name);
-    if (k->nin)
+    put(&out, "%s", families[group->fam]);
+    for (int i = 0; i < group->n; i++)
+        if (i == 0 || group->node[i]->op != group->node[i - 1]->op)
+            put(&out, " %s", optab[group->node[i]->op].name);
+    if (group->nin)
         put(&out, " reads ");
-    put_names(&out, k->in, k->nin);
+    put_names(&out, group->in, group->nin);
     return out.s;
 }
 
-static const char *type_of(Arena *a, const Group *k)
+static const char *type_of(Arena *a, const Group *group)
 {
     Text t = { .arena = a };
 
-    if (!k->nout || k->out[0]->dt == Dnone)
+    if (!group->nout || group->out[0]->dt == Dnone)
         return NULL;
-    put(&t, "%s ", dtypes[k->out[0]->dt].name);
-    print_dims(&t, k->out[0]);
+    put(&t, "%s ", dtypes[group->out[0]->dt].name);
+    print_dims(&t, group->out[0]);
     return t.s;
 }
 

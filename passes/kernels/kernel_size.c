@@ -18,13 +18,13 @@ typedef struct ReadSites {
     } at[MOSTCOPIES];
 } ReadSites;
 
-static int count_axes(const FuseSet *s)
+static int count_axes(const FuseSet *set)
 {
     const Axis *a[MOSTNODES * MAXD];
     int n = 0;
 
-    for (size_t i = 0; i < vec_len(s->node); i++) {
-        const Node *x = space_of(s->node[i]);
+    for (size_t i = 0; i < vec_len(set->node); i++) {
+        const Node *x = space_of(set->node[i]);
         for (int d = 0; d < x->nd; d++) {
             int k = 0;
             while (k < n && a[k] != x->dim[d].a)
@@ -36,49 +36,49 @@ static int count_axes(const FuseSet *s)
     return n;
 }
 
-static int member_at(const FuseSet *s, const Node *n)
+static int member_at(const FuseSet *set, const Node *n)
 {
-    int i = (int)vec_len(s->node);
+    int i = (int)vec_len(set->node);
 
-    while (i-- > 0 && s->node[i] != n)
+    while (i-- > 0 && set->node[i] != n)
         ;
     return i;
 }
 
 /* 0 when there is no room for it. */
-static int add_copy(ReadSites *c, int member, uint64_t path)
+static int add_copy(ReadSites *sites, int member, uint64_t path)
 {
-    for (int i = c->first[member]; i; i = c->at[i - 1].next)
-        if (c->at[i - 1].path == path)
+    for (int i = sites->first[member]; i; i = sites->at[i - 1].next)
+        if (sites->at[i - 1].path == path)
             return 1;
-    if (c->n == MOSTCOPIES)
+    if (sites->n == MOSTCOPIES)
         return 0;
-    c->at[c->n].path = path;
-    c->at[c->n].next = c->first[member];
-    c->first[member] = ++c->n;
+    sites->at[sites->n].path = path;
+    sites->at[sites->n].next = sites->first[member];
+    sites->first[member] = ++sites->n;
     return 1;
 }
 
-/* Where a copy of n at `path` reads o. A sum has loops of its own, others where
- * the index has taken the usual ones. */
-static uint64_t further(const Node *n, uint64_t path, const Operand *o)
+/* Where a copy of n at `path` reads operand. A sum has loops of its own,
+ * others where the index has taken the usual ones. */
+static uint64_t further(const Node *n, uint64_t path, const Operand *operand)
 {
     uint64_t p = path && is_reduction(n) ? mix64(path, (uint64_t)n->op) : path;
 
-    return o->path ? mix64(p, o->path) : p;
+    return operand->path ? mix64(p, operand->path) : p;
 }
 
-static int copies_fit(const FuseSet *s)
+static int copies_fit(const FuseSet *set)
 {
     ReadSites c = { 0 };
 
-    for (int m = (int)vec_len(s->node); m-- > 0;) { /* users first */
-        const Node *n = s->node[m];
-        Operand *op = operands_of(s->fuse, n);
-        if (is_stored(s, n) && !add_copy(&c, m, 0))
+    for (int m = (int)vec_len(set->node); m-- > 0;) { /* users first */
+        const Node *n = set->node[m];
+        Operand *op = operands_of(set->fuse, n);
+        if (is_stored(set, n) && !add_copy(&c, m, 0))
             return 0;
         for (size_t k = 0; k < vec_len(op); k++) {
-            int to = set_has(s, op[k].node) ? member_at(s, op[k].node) : -1;
+            int to = set_has(set, op[k].node) ? member_at(set, op[k].node) : -1;
             for (int i = c.first[m]; i && to >= 0; i = c.at[i - 1].next) {
                 if (!add_copy(&c, to, further(n, c.at[i - 1].path, &op[k])))
                     return 0;
@@ -88,8 +88,8 @@ static int copies_fit(const FuseSet *s)
     return 1;
 }
 
-int is_large(const FuseSet *s)
+int is_large(const FuseSet *set)
 {
-    return vec_len(s->node) > MOSTNODES || count_axes(s) > MOSTAXES ||
-           !copies_fit(s);
+    return vec_len(set->node) > MOSTNODES || count_axes(set) > MOSTAXES ||
+           !copies_fit(set);
 }

@@ -85,32 +85,32 @@ typedef struct AxisSet {
 } AxisSet;
 
 int is_reduction(const Node *n);
-int passes_by(const Fuse *f, const Node *n); /* belongs to no kernel */
+int passes_by(const Fuse *fuse, const Node *n); /* belongs to no kernel */
 Fuse fuse_begin(Graph *g, Arena *a);
 Fuse fuse_again(Graph *g, Arena *a); /* by the kernels that nodes have */
-Family family_of(const Fuse *f, const Node *n); /* FAMnone: of no kernel */
-Operand *operands_of(Fuse *f, const Node *n);
-FuseUnit *unit_root(FuseUnit *u);
-FuseUnit *unit_of(const Fuse *f, const Node *n);
-int set_has(const FuseSet *s, const Node *n);
-int is_stored(const FuseSet *s, const Node *n); /* needed outside the set */
-const Node *space_of(const Node *n);            /* whose dims n's loops have */
-const Node *layout_of(const Node *n);           /* whose dims n stores */
+Family family_of(const Fuse *fuse, const Node *n); /* FAMnone: of no kernel */
+Operand *operands_of(Fuse *fuse, const Node *n);
+FuseUnit *unit_root(FuseUnit *unit);
+FuseUnit *unit_of(const Fuse *fuse, const Node *n);
+int set_has(const FuseSet *set, const Node *n);
+int is_stored(const FuseSet *set, const Node *n); /* needed outside the set */
+const Node *space_of(const Node *n);  /* whose dims n's loops have */
+const Node *layout_of(const Node *n); /* whose dims n stores */
 AxisSet axes_here(const Graph *g, const Node *n); /* of more than one element */
-int axes_lead(const Graph *g, const AxisSet *O,
-              const Node *n);     /* slowest of n */
-const char *one_nest(FuseSet *s); /* null: yes; else why not */
-int is_large(const FuseSet *s);   /* kernel_size.c: too large for one kernel */
+int axes_lead(const Graph *g, const AxisSet *set,
+              const Node *n);       /* slowest of n */
+const char *one_nest(FuseSet *set); /* null: yes; else why not */
+int is_large(const FuseSet *set); /* kernel_size.c: too large for one kernel */
 
 /* ---- fuse.c -------------------------------------------------------------- */
 
 /* The sum that one kernel makes of gmm n and another; null: none. */
-Node *joint_sum(const Fuse *f, const Node *n);
+Node *joint_sum(const Fuse *fuse, const Node *n);
 
 /* ---- lower.c ------------------------------------------------------------- */
 
 /* What the target makes of the group: instruction, operands, text. */
-void lower_group(Graph *g, Group *k);
+void lower_group(Graph *g, Group *group);
 
 /* ---- kernel_listing.c ---------------------------------------------------- */
 

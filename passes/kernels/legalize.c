@@ -67,40 +67,40 @@ typedef struct DimOrder {
     Dim d[2 * MAXD];
 } DimOrder;
 
-static void add_dims(DimOrder *o, const Node *from, const Node *has,
+static void add_dims(DimOrder *order, const Node *from, const Node *has,
                      const Node *lacks)
 {
     for (int i = 0; i < from->nd; i++) {
         Dim d = from->dim[i];
         if ((!has || dim_of(has, d.a) >= 0) &&
             (!lacks || dim_of(lacks, d.a) < 0))
-            o->d[o->n++] = d;
+            order->d[order->n++] = d;
     }
 }
 
-static int has_order(const Node *n, const DimOrder *o)
+static int has_order(const Node *n, const DimOrder *order)
 {
     for (int i = 0; i < n->nd; i++)
-        if (n->dim[i].a != o->d[i].a)
+        if (n->dim[i].a != order->d[i].a)
             return 0;
-    return n->nd == o->n;
+    return n->nd == order->n;
 }
 
-static Node *permuted(Graph *g, Node *x, const DimOrder *o, const Node *by)
+static Node *permuted(Graph *g, Node *x, const DimOrder *order, const Node *by)
 {
-    if (has_order(x, o))
+    if (has_order(x, order))
         return x;
     Node *p = in_place_of(g_node(g, Opermute, x->loc, 1, &x), x, by);
-    p->nd = o->n;
-    memcpy(p->dim, o->d, (size_t)o->n * sizeof *o->d);
+    p->nd = order->n;
+    memcpy(p->dim, order->d, (size_t)order->n * sizeof *order->d);
     p->dt = x->dt;
     memcpy(p->sh, x->sh, sizeof p->sh);
     return infer(g, p);
 }
 
-static void take_order(Node *n, const DimOrder *o)
+static void take_order(Node *n, const DimOrder *order)
 {
-    memcpy(n->dim, o->d, (size_t)o->n * sizeof *o->d);
+    memcpy(n->dim, order->d, (size_t)order->n * sizeof *order->d);
 }
 
 static Node *cast_to(Graph *g, Node *x, Dtype t, const Node *by)
@@ -189,11 +189,11 @@ static void one_dtype(Graph *g, Node *n)
 
 /* ---- grouped products ---------------------------------------------------- */
 
-static void add_rows(DimOrder *o, const Node *x)
+static void add_rows(DimOrder *order, const Node *x)
 {
     for (int i = 0; i < x->nd; i++)
         if (g_isrow(x->dim[i].a))
-            o->d[o->n++] = x->dim[i];
+            order->d[order->n++] = x->dim[i];
 }
 
 /* Scales of rows [row kb], w [expert N K], its scales [expert nb kb]. */

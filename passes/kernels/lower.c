@@ -48,74 +48,74 @@ typedef struct Lowered {
     int label, *arg; /* numbers of nodes; label: its name is the kernel's */
 } Lowered;
 
-static void put_number(GroupShape *s, int64_t x)
+static void put_number(GroupShape *shape, int64_t x)
 {
-    vec_push(s->arena, s->row, x);
+    vec_push(shape->arena, shape->row, x);
 }
 
 /* ---- axes ---------------------------------------------------------------- */
 
-static void put_axis(GroupShape *s, const Axis *a)
+static void put_axis(GroupShape *shape, const Axis *a)
 {
     size_t i = 0;
 
-    while (i < vec_len(s->axis) && s->axis[i] != a)
+    while (i < vec_len(shape->axis) && shape->axis[i] != a)
         i++;
-    put_number(s, a ? (int64_t)i : NONE);
-    if (!a || i < vec_len(s->axis))
+    put_number(shape, a ? (int64_t)i : NONE);
+    if (!a || i < vec_len(shape->axis))
         return;
-    vec_push(s->arena, s->axis, a);
-    put_number(s, a->role);
-    put_number(s, a->atoms);
-    put_number(s, a->n);
-    put_number(s, a->parts);
-    put_number(s, a->zigzag);
-    put_number(s, a->nfactor);
+    vec_push(shape->arena, shape->axis, a);
+    put_number(shape, a->role);
+    put_number(shape, a->atoms);
+    put_number(shape, a->n);
+    put_number(shape, a->parts);
+    put_number(shape, a->zigzag);
+    put_number(shape, a->nfactor);
     for (int k = 0; k < a->nfactor; k++)
-        put_axis(s, a->factor[k]);
-    put_axis(s, a->root);
+        put_axis(shape, a->factor[k]);
+    put_axis(shape, a->root);
 }
 
-static void put_attr(GroupShape *s, const Node *n, const AttrInfo *t)
+static void put_attr(GroupShape *shape, const Node *n, const AttrInfo *info)
 {
-    const void *v = attr_at(n, t);
-    Axes x = attr_axes(n, t);
+    const void *v = attr_at(n, info);
+    Axes x = attr_axes(n, info);
     int64_t bits = 0;
 
-    switch (t->type) {
-    case ATstr: s->refused |= n->op != Oresult; return;
+    switch (info->type) {
+    case ATstr: shape->refused |= n->op != Oresult; return;
     case ATaxis:
     case ATaxes:
-        put_number(s, x.n);
+        put_number(shape, x.n);
         for (int i = 0; i < x.n; i++)
-            put_axis(s, x.v[i]);
+            put_axis(shape, x.v[i]);
         return;
-    default: memcpy(&bits, v, attr_width(t->type)); put_number(s, bits);
+    default: memcpy(&bits, v, attr_width(info->type)); put_number(shape, bits);
     }
 }
 
 /* ---- nodes --------------------------------------------------------------- */
 
-static int is_numbered(const GroupShape *s, const Node *n)
+static int is_numbered(const GroupShape *shape, const Node *n)
 {
-    return n->mark >= 0 && (size_t)n->mark < vec_len(s->node) &&
-           s->node[n->mark] == n;
+    return n->mark >= 0 && (size_t)n->mark < vec_len(shape->node) &&
+           shape->node[n->mark] == n;
 }
 
-static void put_type(GroupShape *s, const Node *n)
+static void put_type(GroupShape *shape, const Node *n)
 {
-    put_number(s, n->op);
-    put_number(s, n->dt);
-    put_number(s, n->stash != 0);
-    put_number(s, n->nd);
+    put_number(shape, n->op);
+    put_number(shape, n->dt);
+    put_number(shape, n->stash != 0);
+    put_number(shape, n->nd);
     for (int d = 0; d < n->nd; d++) {
-        put_axis(s, n->dim[d].a);
-        put_number(s, n->dim[d].n);
+        put_axis(shape, n->dim[d].a);
+        put_number(shape, n->dim[d].n);
     }
-    for (int t = 0; s->graph->mesh && t < s->graph->mesh->natom; t++) {
-        put_number(s, n->sh[t].k);
-        put_number(s, n->sh[t].op);
-        put_axis(s, n->sh[t].k == S ? n->sh[t].a : NULL);
+    for (int t = 0; shape->graph->mesh && t < shape->graph->mesh->natom; t++) {
+        put_number(shape, n->sh[t].k);
+        put_number(shape, n->sh[t].op);
+        put_axis(shape, n->sh[t].k == S ? n->sh[t].a : NULL);
     }
 }
 
@@ -126,98 +126,100 @@ static int is_end(const Node *n)
            n->op == Oarg || n->op == Opart || n->op == Oroute;
 }
 
-static void put_attrs(GroupShape *s, const Node *n)
+static void put_attrs(GroupShape *shape, const Node *n)
 {
     for (int i = 0; i < optab[n->op].nattr; i++)
-        put_attr(s, n, &optab[n->op].attr[i]);
+        put_attr(shape, n, &optab[n->op].attr[i]);
 }
 
 /* The place of the axes in the graph: a mask is counted in that order. */
-static void put_order(GroupShape *s, const Node *n)
+static void put_order(GroupShape *shape, const Node *n)
 {
     for (int d = 0; d < n->nd; d++)
-        put_number(s, axis_at(s->graph->axis, s->graph->naxis, n->dim[d].a));
+        put_number(shape, axis_at(shape->graph->axis, shape->graph->naxis,
+                                  n->dim[d].a));
 }
 
-static void put_node(GroupShape *s, Node *n, int how);
+static void put_node(GroupShape *shape, Node *n, int how);
 
 /* A sum that goes on where another lies is of that only what is there; a route
  * says how its rows lie, of what it routes the type is enough. */
-static void put_operands(GroupShape *s, Node *n)
+static void put_operands(GroupShape *shape, Node *n)
 {
     if (n->op == Oroute) {
-        put_node(s, n->in[0], TYPE);
+        put_node(shape, n->in[0], TYPE);
         return;
     }
-    put_number(s, n->nin);
+    put_number(shape, n->nin);
     for (int k = 0; k < n->nin; k++)
         if (n->op == Oaccum && k > 0) {
-            put_node(s, n->in[k], READ);
-            put_node(s, storage(n->in[k]), READ);
+            put_node(shape, n->in[k], READ);
+            put_node(shape, storage(n->in[k]), READ);
         } else {
-            put_node(s, n->in[k], WHOLE);
+            put_node(shape, n->in[k], WHOLE);
         }
 }
 
 /* A composite's: of its operands, too, which they are. */
-static void put_body(GroupShape *s, const Graph *body)
+static void put_body(GroupShape *shape, const Graph *body)
 {
     for (size_t i = 0; i < vec_len(body->node); i++) {
-        put_node(s, body->node[i], WHOLE);
-        put_attrs(s, body->node[i]);
+        put_node(shape, body->node[i], WHOLE);
+        put_attrs(shape, body->node[i]);
     }
 }
 
-static void put_node(GroupShape *s, Node *n, int how)
+static void put_node(GroupShape *shape, Node *n, int how)
 {
-    int known = is_numbered(s, n);
+    int known = is_numbered(shape, n);
 
-    put_number(s, known ? n->mark : NONE);
+    put_number(shape, known ? n->mark : NONE);
     if (known)
-        s->refused |= how == WHOLE && s->how[n->mark] == TYPE && !is_end(n);
-    if (known || s->refused)
+        shape->refused |=
+            how == WHOLE && shape->how[n->mark] == TYPE && !is_end(n);
+    if (known || shape->refused)
         return;
-    n->mark = (int)vec_len(s->node);
-    vec_push(s->arena, s->node, n);
-    vec_push(s->arena, s->how, (char)how);
-    put_type(s, n);
-    put_number(s, n->map != NULL);
+    n->mark = (int)vec_len(shape->node);
+    vec_push(shape->arena, shape->node, n);
+    vec_push(shape->arena, shape->how, (char)how);
+    put_type(shape, n);
+    put_number(shape, n->map != NULL);
     if (n->map)
-        put_node(s, n->map, TYPE);
-    s->refused |= vec_len(s->node) > MOSTSHAPE;
+        put_node(shape, n->map, TYPE);
+    shape->refused |= vec_len(shape->node) > MOSTSHAPE;
     if (n->op != Oroute && (how != WHOLE || is_end(n)))
         return;
-    put_attrs(s, n);
+    put_attrs(shape, n);
     if (n->body)
-        put_body(s, n->body);
+        put_body(shape, n->body);
     if (n->op == Odropout)
-        put_order(s, n->in[0]);
-    put_operands(s, n);
+        put_order(shape, n->in[0]);
+    put_operands(shape, n);
 }
 
-static void put_list(GroupShape *s, Node *const *v, int n, int how)
+static void put_list(GroupShape *shape, Node *const *v, int n, int how)
 {
-    put_number(s, n);
+    put_number(shape, n);
     for (int i = 0; i < n; i++)
-        put_node(s, v[i], how);
+        put_node(shape, v[i], how);
 }
 
 /* What it reads comes first: no member is looked for behind that. */
-static GroupShape shape_of(const Graph *g, const Group *k, Arena *a)
+static GroupShape shape_of(const Graph *g, const Group *group, Arena *a)
 {
-    GroupShape s = { .graph = g, .group = k, .arena = a };
+    GroupShape s = { .graph = g, .group = group, .arena = a };
 
-    s.refused = !(HAVETEXT >> k->fam & 1);
+    s.refused = !(HAVETEXT >> group->fam & 1);
     if (s.refused)
         return s;
     put_number(&s, (int64_t)(uintptr_t)g->mesh);
-    put_number(&s, k->fam);
-    for (int i = 0; i < k->nin; i++)
-        put_node(&s, storage(k->in[i]), READ);
-    put_list(&s, k->in, k->nin, READ);
-    put_list(&s, &k->map, k->map != NULL, READ);
-    put_list(&s, k->node, k->n, WHOLE);
-    put_list(&s, k->out, k->nout, WHOLE);
+    put_number(&s, group->fam);
+    for (int i = 0; i < group->nin; i++)
+        put_node(&s, storage(group->in[i]), READ);
+    put_list(&s, group->in, group->nin, READ);
+    put_list(&s, &group->map, group->map != NULL, READ);
+    put_list(&s, group->node, group->n, WHOLE);
+    put_list(&s, group->out, group->nout, WHOLE);
     return s;
 }
 
@@ -237,65 +239,68 @@ static int same_row(const int64_t *a, const int64_t *b)
 
 /* ---- what was made ------------------------------------------------------- */
 
-static int number_of(GroupShape *s, const Node *n)
+static int number_of(GroupShape *shape, const Node *n)
 {
-    if (n && !is_numbered(s, n))
-        s->refused = 1;
-    return n && !s->refused ? n->mark : NONE;
+    if (n && !is_numbered(shape, n))
+        shape->refused = 1;
+    return n && !shape->refused ? n->mark : NONE;
 }
 
 /* Emit writes into a call's words: each has its own. */
-static Word *own_words(const Group *k, Arena *a)
+static Word *own_words(const Group *group, Arena *a)
 {
-    size_t n = (size_t)k->instr.nword;
+    size_t n = (size_t)group->instr.nword;
     Word *own = alloc(a, (n + 1) * sizeof *own);
 
     if (n)
-        memcpy(own, k->instr.word, n * sizeof *own);
+        memcpy(own, group->instr.word, n * sizeof *own);
     return own;
 }
 
 /* Notes what the group became; refused: it names what its shape has not. */
-static void take_note(Lowered *m, const Group *k)
+static void take_note(Lowered *lowered, const Group *group)
 {
-    GroupShape *s = &m->shape;
+    GroupShape *shape = &lowered->shape;
 
-    m->made = *k;
-    m->made.instr.word = own_words(k, s->arena);
-    m->label = NONE;
-    m->arg = alloc(s->arena, ((size_t)k->narg + 1) * sizeof *m->arg);
-    for (int i = 0; i < k->narg; i++)
-        m->arg[i] = number_of(s, k->arg[i]);
-    for (int i = 0; i < k->nout && m->label < 0; i++)
-        if (k->out[i]->name == k->instr.label)
-            m->label = number_of(s, k->out[i]);
-    for (int i = 0; i < k->n && m->label < 0; i++)
-        if (k->node[i]->name == k->instr.label)
-            m->label = number_of(s, k->node[i]);
-    s->refused |= m->label < 0 || k->view != NULL;
+    lowered->made = *group;
+    lowered->made.instr.word = own_words(group, shape->arena);
+    lowered->label = NONE;
+    lowered->arg =
+        alloc(shape->arena, ((size_t)group->narg + 1) * sizeof *lowered->arg);
+    for (int i = 0; i < group->narg; i++)
+        lowered->arg[i] = number_of(shape, group->arg[i]);
+    for (int i = 0; i < group->nout && lowered->label < 0; i++)
+        if (group->out[i]->name == group->instr.label)
+            lowered->label = number_of(shape, group->out[i]);
+    for (int i = 0; i < group->n && lowered->label < 0; i++)
+        if (group->node[i]->name == group->instr.label)
+            lowered->label = number_of(shape, group->node[i]);
+    shape->refused |= lowered->label < 0 || group->view != NULL;
 }
 
-/* The group k of shape s is like m. */
-static void fill(Group *k, const GroupShape *s, const Lowered *m, Arena *a)
+/* The group of shape is like lowered. */
+static void fill(Group *group, const GroupShape *shape, const Lowered *lowered,
+                 Arena *a)
 {
-    const Group *was = &m->made;
-    const Node *n = s->node[m->label];
+    const Group *was = &lowered->made;
+    const Node *n = shape->node[lowered->label];
 
-    k->scratch = was->scratch;
-    k->ninplace = was->ninplace;
-    k->inplace = was->inplace;
-    k->instr = was->instr;
-    k->instr.word = own_words(was, a);
-    k->instr.label = n->name;
-    k->instr.file = n->loc ? n->loc->file : NULL;
-    k->instr.line = n->loc ? n->loc->line : 0;
-    k->maystore = was->maystore;
-    k->path = was->path;
-    k->text = was->text;
-    k->narg = was->narg;
-    k->arg = alloc(a, ((size_t)k->narg + 1) * sizeof *k->arg);
-    for (int i = 0; i < k->narg; i++)
-        k->arg[i] = m->arg[i] < 0 ? NULL : s->node[m->arg[i]];
+    group->scratch = was->scratch;
+    group->ninplace = was->ninplace;
+    group->inplace = was->inplace;
+    group->instr = was->instr;
+    group->instr.word = own_words(was, a);
+    group->instr.label = n->name;
+    group->instr.file = n->loc ? n->loc->file : NULL;
+    group->instr.line = n->loc ? n->loc->line : 0;
+    group->maystore = was->maystore;
+    group->path = was->path;
+    group->text = was->text;
+    group->narg = was->narg;
+    group->arg = alloc(a, ((size_t)group->narg + 1) * sizeof *group->arg);
+    for (int i = 0; i < group->narg; i++)
+        group->arg[i] =
+            lowered->arg[i] < 0 ? NULL : shape->node[lowered->arg[i]];
 }
 
 #ifdef PLEAT_DEBUG
@@ -305,28 +310,29 @@ static int same_word(const Word *x, const Word *y)
            !memcmp(&x->real, &y->real, sizeof x->real);
 }
 
-static void compare(Graph *g, const Group *k, Arena *a)
+static void compare(Graph *g, const Group *group, Arena *a)
 {
-    Group x = *k;
+    Group x = *group;
 
     x.scratch = x.ninplace = x.maystore = 0;
     x.inplace = NULL;
     x.instr = (Instr){ 0 };
     pass_target(g)->lower(g, &x, a);
-    int same =
-        x.narg == k->narg && x.scratch == k->scratch &&
-        x.ninplace == k->ninplace && x.maystore == k->maystore &&
-        x.path == k->path && x.instr.kernel == k->instr.kernel &&
-        x.instr.label == k->instr.label && x.instr.line == k->instr.line &&
-        x.instr.nword == k->instr.nword && x.instr.flops == k->instr.flops &&
-        x.instr.bytes == k->instr.bytes &&
-        !memcmp(&x.instr.launch, &k->instr.launch, sizeof(Launch));
+    int same = x.narg == group->narg && x.scratch == group->scratch &&
+               x.ninplace == group->ninplace && x.maystore == group->maystore &&
+               x.path == group->path && x.instr.kernel == group->instr.kernel &&
+               x.instr.label == group->instr.label &&
+               x.instr.line == group->instr.line &&
+               x.instr.nword == group->instr.nword &&
+               x.instr.flops == group->instr.flops &&
+               x.instr.bytes == group->instr.bytes &&
+               !memcmp(&x.instr.launch, &group->instr.launch, sizeof(Launch));
     for (int i = 0; i < x.narg && same; i++)
-        same = x.arg[i] == k->arg[i];
+        same = x.arg[i] == group->arg[i];
     for (int i = 0; i < x.ninplace && same; i++)
-        same = !memcmp(x.inplace[i], k->inplace[i], sizeof *x.inplace);
+        same = !memcmp(x.inplace[i], group->inplace[i], sizeof *x.inplace);
     for (int i = 0; i < x.instr.nword && same; i++)
-        same = same_word(&x.instr.word[i], &k->instr.word[i]);
+        same = same_word(&x.instr.word[i], &group->instr.word[i]);
     if (!same)
         die("lower: %s is not like the kernel of its shape", x.instr.label);
 }
@@ -334,33 +340,33 @@ static void compare(Graph *g, const Group *k, Arena *a)
 
 /* ---- entry --------------------------------------------------------------- */
 
-void lower_group(Graph *g, Group *k)
+void lower_group(Graph *g, Group *group)
 {
-    Compile *c = g->compile;
+    Compile *compile = g->compile;
     Arena *scratch = arena_new();
-    GroupShape s = shape_of(g, k, scratch);
+    GroupShape s = shape_of(g, group, scratch);
     void **slot = NULL;
 
     for (uint64_t h = hash_row(s.row); !s.refused; h++) {
-        slot = table_at(c->lowered, h);
+        slot = table_at(compile->lowered, h);
         if (!*slot || same_row(((Lowered *)*slot)->shape.row, s.row))
             break;
     }
     if (slot && *slot) {
-        fill(k, &s, *slot, g->arena);
+        fill(group, &s, *slot, g->arena);
 #ifdef PLEAT_DEBUG
-        compare(g, k, scratch);
+        compare(g, group, scratch);
 #endif
     } else if (slot) {
-        Arena *a = table_arena(c->lowered);
+        Arena *a = table_arena(compile->lowered);
         Lowered *m = alloc(a, sizeof *m);
-        m->shape = shape_of(g, k, a);
-        pass_target(g)->lower(g, k, a);
-        take_note(m, k);
+        m->shape = shape_of(g, group, a);
+        pass_target(g)->lower(g, group, a);
+        take_note(m, group);
         if (!m->shape.refused)
             *slot = m;
     } else {
-        pass_target(g)->lower(g, k, g->arena);
+        pass_target(g)->lower(g, group, g->arena);
     }
     arena_free(scratch);
 }

@@ -56,84 +56,84 @@ static int is_total(const Node *n)
     return n->op == Oaccum;
 }
 
-static int depends(const Twins *x, const Node *n)
+static int depends(const Twins *twins, const Node *n)
 {
     if (n->op == Oinput || is_micro(n))
         return 1;
     if (any_region(n) || !in_turn(n))
         return 0;
-    int yes = is_total(n) || (n->kernel && x->twice[n->kernel]) ||
-              (n->map && x->depends[n->map->id]);
+    int yes = is_total(n) || (n->kernel && twins->twice[n->kernel]) ||
+              (n->map && twins->depends[n->map->id]);
     for (int i = 0; i < n->nin; i++)
-        yes |= x->depends[n->in[i]->id] &&
+        yes |= twins->depends[n->in[i]->id] &&
                (n->in[i]->op != Oaccum || n->in[i]->reg == n->reg);
     return yes;
 }
 
-static void add_twin(Twins *x, const Node *n)
+static void add_twin(Twins *twins, const Node *n)
 {
-    x->depends[n->id] = 1;
-    x->twice[n->kernel] = n->kernel > 0;
-    x->ends[n->kernel] |= n->kernel && optab[n->op].cls == COMM;
+    twins->depends[n->id] = 1;
+    twins->twice[n->kernel] = n->kernel > 0;
+    twins->ends[n->kernel] |= n->kernel && optab[n->op].cls == COMM;
 }
 
 /* Does it have a twin, and what it adds to where that lies has none? */
-static int needs_place(const Twins *x, const Node *n)
+static int needs_place(const Twins *twins, const Node *n)
 {
-    return n->op == Oaccum && n->nin > 1 && x->depends[n->id] &&
-           !x->depends[n->in[1]->id];
+    return n->op == Oaccum && n->nin > 1 && twins->depends[n->id] &&
+           !twins->depends[n->in[1]->id];
 }
 
 /* A kernel has a twin as a whole, so its nodes come to depend on data. */
-static void find_twice(Twins *x)
+static void find_twice(Twins *twins)
 {
     for (int more = 1; more;) {
         more = 0;
-        for (size_t i = 0; i < vec_len(x->g->node); i++) {
-            const Node *n = x->g->node[i];
-            int place = needs_place(x, n);
-            if (!place && (x->depends[i] || !depends(x, n)))
+        for (size_t i = 0; i < vec_len(twins->g->node); i++) {
+            const Node *n = twins->g->node[i];
+            int place = needs_place(twins, n);
+            if (!place && (twins->depends[i] || !depends(twins, n)))
                 continue;
-            add_twin(x, place ? n->in[1] : n);
+            add_twin(twins, place ? n->in[1] : n);
             more = 1;
         }
     }
 }
 
 /* Where sums end that several nodes add to (accumulate.c). */
-static void find_ends(Twins *x)
+static void find_ends(Twins *twins)
 {
-    for (size_t i = vec_len(x->g->node); i-- > 0;) {
-        Node *n = x->g->node[i];
+    for (size_t i = vec_len(twins->g->node); i-- > 0;) {
+        Node *n = twins->g->node[i];
         if (n->op != Oaccum)
             continue;
-        x->last[i] = x->last[i] ? x->last[i] : n;
+        twins->last[i] = twins->last[i] ? twins->last[i] : n;
         if (n->nin > 1)
-            x->last[n->in[1]->id] = x->last[i];
+            twins->last[n->in[1]->id] = twins->last[i];
     }
 }
 
 /* ---- turns --------------------------------------------------------------- */
 
 /* Up to an exchange the first's kernels, then their twins. */
-static void take_turns(Twins *x)
+static void take_turns(Twins *twins)
 {
-    int next = x->early, from = 1;
+    int next = twins->early, from = 1;
 
-    for (int k = 1; k <= x->nkernel; k++) {
-        x->first[k] = ++next;
-        if (!x->ends[k] && k < x->nkernel)
+    for (int k = 1; k <= twins->nkernel; k++) {
+        twins->first[k] = ++next;
+        if (!twins->ends[k] && k < twins->nkernel)
             continue;
         for (; from <= k; from++)
-            x->second[from] = x->twice[from] ? ++next : 0;
+            twins->second[from] = twins->twice[from] ? ++next : 0;
     }
 }
 
 /* ---- twins --------------------------------------------------------------- */
 
-static Node *twin_of(const Twins *x, Node *n)
+static Node *twin_of(const Twins *twins, Node *n)
 {
-    return x->twin[n->id] ? x->twin[n->id] : n;
+    return twins->twin[n->id] ? twins->twin[n->id] : n;
 }
 
 /* "layers.0.attn.dot.2" as "layers.0.attn.dot'2.2". */
@@ -148,58 +148,60 @@ static const char *twin_name(Arena *a, const char *name)
 }
 
 /* The number of the second's micro-batch: dp behind the first's. */
-static Node *second_micro(Twins *x, Node *n)
+static Node *second_micro(Twins *twins, Node *n)
 {
-    Node *dp = g_const(x->g, n->loc, n->dt, (double)x->g->mesh->size[Mdp]);
-    Node *sum = g_ew(x->g, Oadd, n->loc, n, dp, NULL);
+    Node *dp =
+        g_const(twins->g, n->loc, n->dt, (double)twins->g->mesh->size[Mdp]);
+    Node *sum = g_ew(twins->g, Oadd, n->loc, n, dp, NULL);
 
     g_placed(dp, n);
     g_placed(sum, n);
     sum->reg = dp->reg = REGbody;
-    sum->kernel = ++x->early;
+    sum->kernel = ++twins->early;
     return sum;
 }
 
-static Node *make_twin(Twins *x, Node *n)
+static Node *make_twin(Twins *twins, Node *n)
 {
-    Node **in = alloc(x->arena, sizeof *in * (size_t)(n->nin + 2)), like = *n;
+    Node **in = alloc(twins->arena, sizeof *in * (size_t)(n->nin + 2)),
+         like = *n;
 
     for (int i = 0; i < n->nin; i++)
-        in[i] = twin_of(x, n->in[i]);
+        in[i] = twin_of(twins, n->in[i]);
     if (n->op == Oaccum && n->nin == 1)
-        in[like.nin++] = x->last[n->id];
-    Node *t = g_copyof(x->g, &like, in);
-    t->map = n->map ? twin_of(x, n->map) : NULL;
-    t->name = n->name ? twin_name(x->g->arena, n->name) : NULL;
-    t->kernel = x->second[n->kernel];
+        in[like.nin++] = twins->last[n->id];
+    Node *t = g_copyof(twins->g, &like, in);
+    t->map = n->map ? twin_of(twins, n->map) : NULL;
+    t->name = n->name ? twin_name(twins->g->arena, n->name) : NULL;
+    t->kernel = twins->second[n->kernel];
     if (t->op == Oinput)
         t->at.input.second = 1;
     return t;
 }
 
 /* Behind all nodes but those of post, of which this takes the second's sums. */
-static void make_twins(Twins *x)
+static void make_twins(Twins *twins)
 {
-    Node **old = x->g->node, **post = NULL;
+    Node **old = twins->g->node, **post = NULL;
     size_t count = vec_len(old);
 
-    x->g->node = NULL;
+    twins->g->node = NULL;
     for (size_t i = 0; i < count; i++)
         if (any_region(old[i]) || old[i]->reg != REGpost)
-            vec_push(x->g->arena, x->g->node, old[i]);
+            vec_push(twins->g->arena, twins->g->node, old[i]);
         else
-            vec_push(x->arena, post, old[i]);
+            vec_push(twins->arena, post, old[i]);
     for (size_t i = 0; i < count; i++)
-        if (x->depends[i])
-            x->twin[i] = is_micro(old[i]) ? second_micro(x, old[i])
-                                          : make_twin(x, old[i]);
+        if (twins->depends[i])
+            twins->twin[i] = is_micro(old[i]) ? second_micro(twins, old[i])
+                                              : make_twin(twins, old[i]);
     for (size_t i = 0; i < count; i++) {
-        for (int k = 0; k < old[i]->nin && !x->depends[i]; k++)
-            old[i]->in[k] = twin_of(x, old[i]->in[k]);
-        old[i]->kernel = x->first[old[i]->kernel];
+        for (int k = 0; k < old[i]->nin && !twins->depends[i]; k++)
+            old[i]->in[k] = twin_of(twins, old[i]->in[k]);
+        old[i]->kernel = twins->first[old[i]->kernel];
     }
     for (size_t i = 0; i < vec_len(post); i++)
-        vec_push(x->g->arena, x->g->node, post[i]);
+        vec_push(twins->g->arena, twins->g->node, post[i]);
 }
 
 /* ---- entry --------------------------------------------------------------- */

@@ -34,12 +34,12 @@ typedef struct Readers {
     int *task;
 } Readers;
 
-static void after(Sched *s, int first, int then)
+static void after(Sched *sched, int first, int then)
 {
     if (first == then)
         return;
-    vec_push(s->arena, s->task[first].next, then);
-    s->task[then].wait++;
+    vec_push(sched->arena, sched->task[first].next, then);
+    sched->task[then].wait++;
 }
 
 /* ---- who makes and reads what -------------------------------------------- */
@@ -49,32 +49,32 @@ static void *number(int i)
     return (void *)(uintptr_t)(unsigned)(i + 1);
 }
 
-static int maker(const Sched *s, Node *n)
+static int maker(const Sched *sched, Node *n)
 {
-    return (int)(uintptr_t)table_get(s->maker, KEYP(viewed(n))) - 1;
+    return (int)(uintptr_t)table_get(sched->maker, KEYP(viewed(n))) - 1;
 }
 
-static void note_results(Sched *s, int i)
+static void note_results(Sched *sched, int i)
 {
-    const Group *k = s->task[i].group;
+    const Group *group = sched->task[i].group;
 
-    for (int j = 0; j < k->nout; j++)
-        if (k->out[j]->op != Owrite)
-            *table_at(s->maker, KEYP(viewed(k->out[j]))) = number(i);
+    for (int j = 0; j < group->nout; j++)
+        if (group->out[j]->op != Owrite)
+            *table_at(sched->maker, KEYP(viewed(group->out[j]))) = number(i);
 }
 
-static void note_reads(Sched *s, int i)
+static void note_reads(Sched *sched, int i)
 {
-    const Group *k = s->task[i].group;
+    const Group *group = sched->task[i].group;
 
-    for (int j = 0; j < k->nin; j++) {
-        Node *n = storage(k->in[j]);
+    for (int j = 0; j < group->nin; j++) {
+        Node *n = storage(group->in[j]);
         if (!is_lasting(n))
             continue;
-        Readers **r = (Readers **)table_at(s->readers, KEYP(n_name(n)));
+        Readers **r = (Readers **)table_at(sched->readers, KEYP(n_name(n)));
         if (!*r)
-            *r = alloc(s->arena, sizeof **r);
-        vec_push(s->arena, (*r)->task, i);
+            *r = alloc(sched->arena, sizeof **r);
+        vec_push(sched->arena, (*r)->task, i);
     }
 }
 
@@ -82,43 +82,43 @@ static void note_reads(Sched *s, int i)
 
 /* Does task a run in a later region than b? Which call of a body runs first is
  * the table's business. */
-static int is_later(const Sched *s, int a, int b)
+static int is_later(const Sched *sched, int a, int b)
 {
-    return s->task[a].phase > s->task[b].phase &&
-           s->task[a].group->reg != s->task[b].group->reg;
+    return sched->task[a].phase > sched->task[b].phase &&
+           sched->task[a].group->reg != sched->task[b].group->reg;
 }
 
-static void wait_for_operands(Sched *s, int i)
+static void wait_for_operands(Sched *sched, int i)
 {
-    const Group *k = s->task[i].group;
+    const Group *group = sched->task[i].group;
 
-    for (int j = 0; j < k->nin; j++) {
-        int m = maker(s, k->in[j]);
+    for (int j = 0; j < group->nin; j++) {
+        int m = maker(sched, group->in[j]);
         if (m < 0 || m == i)
             continue;
-        if (is_later(s, m, i))
-            die("sched: %%%s is read in %s but made in %s", k->in[j]->name,
-                regions[k->reg], regions[s->task[m].group->reg]);
-        if (s->task[m].phase == s->task[i].phase)
-            after(s, m, i);
+        if (is_later(sched, m, i))
+            die("sched: %%%s is read in %s but made in %s", group->in[j]->name,
+                regions[group->reg], regions[sched->task[m].group->reg]);
+        if (sched->task[m].phase == sched->task[i].phase)
+            after(sched, m, i);
     }
 }
 
-static void wait_for_readers(Sched *s, int i)
+static void wait_for_readers(Sched *sched, int i)
 {
-    const Group *k = s->task[i].group;
+    const Group *group = sched->task[i].group;
 
-    for (int j = 0; j < k->nout; j++) {
-        if (k->out[j]->op != Owrite)
+    for (int j = 0; j < group->nout; j++) {
+        if (group->out[j]->op != Owrite)
             continue;
         const Readers *r =
-            table_get(s->readers, KEYP(n_name(storage(k->out[j]))));
+            table_get(sched->readers, KEYP(n_name(storage(group->out[j]))));
         for (size_t q = 0; r && q < vec_len(r->task); q++) {
-            if (is_later(s, r->task[q], i))
+            if (is_later(sched, r->task[q], i))
                 die("sched: %%%s is written before it is read",
-                    storage(k->out[j])->name);
-            if (s->task[r->task[q]].phase == s->task[i].phase)
-                after(s, r->task[q], i);
+                    storage(group->out[j])->name);
+            if (sched->task[r->task[q]].phase == sched->task[i].phase)
+                after(sched, r->task[q], i);
         }
     }
 }
@@ -127,26 +127,28 @@ static void wait_for_readers(Sched *s, int i)
 
 enum { START = -1 }; /* before den: what den reads of pre */
 
-static int phase_of(const Sched *s, const Group *k)
+static int phase_of(const Sched *sched, const Group *group)
 {
-    int calls = k->reg < REGpost ? k->call : (int)vec_len(s->graph->call);
+    int calls =
+        group->reg < REGpost ? group->call : (int)vec_len(sched->graph->call);
 
-    return (int)k->reg + calls;
+    return (int)group->reg + calls;
 }
 
-/* Operands come first in k, so one walk backwards finds all that den needs. */
-static void find_phases(Sched *s)
+/* Operands come first in group, so one walk backwards finds all that den
+ * needs. */
+static void find_phases(Sched *sched)
 {
-    for (int i = 0; i < s->count; i++)
-        s->task[i].phase = phase_of(s, s->task[i].group);
-    for (int i = s->count; i-- > 0;) {
-        const Group *k = s->task[i].group;
-        if (s->task[i].phase > REGden)
+    for (int i = 0; i < sched->count; i++)
+        sched->task[i].phase = phase_of(sched, sched->task[i].group);
+    for (int i = sched->count; i-- > 0;) {
+        const Group *group = sched->task[i].group;
+        if (sched->task[i].phase > REGden)
             continue;
-        for (int j = 0; j < k->nin; j++) {
-            int m = maker(s, k->in[j]);
-            if (m >= 0 && s->task[m].phase == REGpre)
-                s->task[m].phase = START;
+        for (int j = 0; j < group->nin; j++) {
+            int m = maker(sched, group->in[j]);
+            if (m >= 0 && sched->task[m].phase == REGpre)
+                sched->task[m].phase = START;
         }
     }
 }
@@ -160,57 +162,60 @@ static int stands_after(const Node *a, const Node *b)
 
 /* What stages do together, in a call and outside all, goes in the order that
  * all of them keep. */
-static void keep_order(Sched *s)
+static void keep_order(Sched *sched)
 {
     int *v = NULL;
 
-    for (int i = 0; i < s->count; i++) {
-        const Node *n = s->task[i].group->node[0];
+    for (int i = 0; i < sched->count; i++) {
+        const Node *n = sched->task[i].group->node[0];
         size_t k = vec_len(v);
         if (!is_transfer(n))
             continue;
-        vec_push(s->arena, v, i);
-        for (; k > 0 && stands_after(s->task[v[k - 1]].group->node[0], n); k--)
+        vec_push(sched->arena, v, i);
+        for (; k > 0 && stands_after(sched->task[v[k - 1]].group->node[0], n);
+             k--)
             v[k] = v[k - 1];
         v[k] = i;
     }
     for (size_t k = 1; k < vec_len(v); k++)
-        if (s->task[v[k - 1]].group->call == s->task[v[k]].group->call)
-            after(s, v[k - 1], v[k]);
+        if (sched->task[v[k - 1]].group->call == sched->task[v[k]].group->call)
+            after(sched, v[k - 1], v[k]);
 }
 
 /* ---- order --------------------------------------------------------------- */
 
 /* Of the tasks that could run, the earliest in the model first. */
-static int *order(Sched *s)
+static int *order(Sched *sched)
 {
     Heap h = { 0 };
-    int *seq = alloc(s->arena, sizeof(int) * (size_t)(s->count + 1)), n = 0;
+    int *seq = alloc(sched->arena, sizeof(int) * (size_t)(sched->count + 1)),
+        n = 0;
 
-    for (int i = 0; i < s->count; i++)
-        if (!s->task[i].wait)
-            heap_add(s->arena, &h, s->task[i].phase, i);
-    while (n < s->count) {
+    for (int i = 0; i < sched->count; i++)
+        if (!sched->task[i].wait)
+            heap_add(sched->arena, &h, sched->task[i].phase, i);
+    while (n < sched->count) {
         if (!h.n)
             err(NULL, "%s: %d kernels wait for each other",
-                programnames[s->graph->prog], s->count - n);
+                programnames[sched->graph->prog], sched->count - n);
         int i = heap_take(&h).id;
         seq[n++] = i;
-        for (size_t j = 0; j < vec_len(s->task[i].next); j++) {
-            int k = s->task[i].next[j];
-            if (!--s->task[k].wait)
-                heap_add(s->arena, &h, s->task[k].phase, k);
+        for (size_t j = 0; j < vec_len(sched->task[i].next); j++) {
+            int k = sched->task[i].next[j];
+            if (!--sched->task[k].wait)
+                heap_add(sched->arena, &h, sched->task[k].phase, k);
         }
     }
     return seq;
 }
 
-static void list_tasks(Sched *s, Group *const *k)
+static void list_tasks(Sched *sched, Group *const *k)
 {
-    s->count = (int)vec_len(k);
-    s->task = alloc(s->arena, sizeof *s->task * (size_t)(s->count + 1));
-    for (int i = 0; i < s->count; i++)
-        s->task[i].group = k[i];
+    sched->count = (int)vec_len(k);
+    sched->task =
+        alloc(sched->arena, sizeof *sched->task * (size_t)(sched->count + 1));
+    for (int i = 0; i < sched->count; i++)
+        sched->task[i].group = k[i];
 }
 
 Group **sched(Graph *g, Group *const *k, Arena *a)

@@ -46,9 +46,9 @@ CallTimes *rows_of(Arena *a, const Program *prog)
     return t;
 }
 
-static int row_of(const CallTimes *t, const Used *u, int micro)
+static int row_of(const CallTimes *times, const Used *used, int micro)
 {
-    return t->at[(u->phase - t->call) * t->micros + micro];
+    return times->at[(used->phase - times->call) * times->micros + micro];
 }
 
 /* The first and the last of the calls of x for a micro-batch. */
@@ -56,15 +56,15 @@ typedef struct CallSpan {
     int first, last;
 } CallSpan; /* indices of used */
 
-static CallSpan ends_of(const CallTimes *t, const Live *x, int micro)
+static CallSpan ends_of(const CallTimes *times, const Live *live, int micro)
 {
     CallSpan e = { 0, 0 };
 
-    for (int i = 1; i < (int)vec_len(x->used); i++) {
-        int row = row_of(t, &x->used[i], micro);
-        if (row < row_of(t, &x->used[e.first], micro))
+    for (int i = 1; i < (int)vec_len(live->used); i++) {
+        int row = row_of(times, &live->used[i], micro);
+        if (row < row_of(times, &live->used[e.first], micro))
             e.first = i;
-        if (row > row_of(t, &x->used[e.last], micro))
+        if (row > row_of(times, &live->used[e.last], micro))
             e.last = i;
     }
     return e;
@@ -72,39 +72,39 @@ static CallSpan ends_of(const CallTimes *t, const Live *x, int micro)
 
 /* ---- lives --------------------------------------------------------------- */
 
-static void settle_rows(const CallTimes *t, Live *x)
+static void settle_rows(const CallTimes *times, Live *live)
 {
-    CallSpan e = ends_of(t, x, 0);
+    CallSpan e = ends_of(times, live, 0);
     int same = 1;
 
-    for (int m = 1; m < t->micros; m++) {
-        CallSpan o = ends_of(t, x, m);
+    for (int m = 1; m < times->micros; m++) {
+        CallSpan o = ends_of(times, live, m);
         if (o.first != e.first)
-            die("alloc: %s is made in two calls", x->node->name);
+            die("alloc: %s is made in two calls", live->node->name);
         same &= o.last == e.last;
     }
-    x->first = x->used[e.first].first;
-    x->last = same ? x->used[e.last].last : -1;
+    live->first = live->used[e.first].first;
+    live->last = same ? live->used[e.last].last : -1;
 }
 
-void rows_settle(const CallTimes *t, Live *x)
+void rows_settle(const CallTimes *times, Live *live)
 {
-    if (!x->used)
+    if (!live->used)
         return;
-    if (x->node && (x->node->op == Oaccum || x->node->op == Osum_sq))
-        x->outside = 1;
-    if (!x->outside) {
-        settle_rows(t, x);
+    if (live->node && (live->node->op == Oaccum || live->node->op == Osum_sq))
+        live->outside = 1;
+    if (!live->outside) {
+        settle_rows(times, live);
         return;
     }
-    x->born = x->born < t->from ? x->born : t->from;
-    if (x->dies <= t->to) {
-        x->dies = t->to;
-        x->last = -1;
+    live->born = live->born < times->from ? live->born : times->from;
+    if (live->dies <= times->to) {
+        live->dies = times->to;
+        live->last = -1;
     }
 }
 
-void rows_join(const CallTimes *t, Live *y, const Live *x)
+void rows_join(const CallTimes *times, Live *y, const Live *x)
 {
     Used *all = NULL;
     size_t i = 0, j = 0;
@@ -119,7 +119,7 @@ void rows_join(const CallTimes *t, Live *y, const Live *x)
         }
         i += a && a->phase == u.phase;
         j += b && b->phase == u.phase;
-        vec_push(t->arena, all, u);
+        vec_push(times->arena, all, u);
     }
     y->used = all;
     y->born = x->born < y->born ? x->born : y->born;
@@ -128,37 +128,38 @@ void rows_join(const CallTimes *t, Live *y, const Live *x)
 
 /* ---- what is private to a call ------------------------------------------- */
 
-static int is_private(const Live *x)
+static int is_private(const Live *live)
 {
-    return x->same < 0 && !x->outside && vec_len(x->used) == 1;
+    return live->same < 0 && !live->outside && vec_len(live->used) == 1;
 }
 
-static int is_framed(const Live *x)
+static int is_framed(const Live *live)
 {
-    return x->same < 0 && !x->outside && vec_len(x->used) > 1;
+    return live->same < 0 && !live->outside && vec_len(live->used) > 1;
 }
 
 /* Packs each call's; most[call] becomes what it cannot do without. */
-static int64_t place_private(const CallTimes *t, Layout *l, int host,
+static int64_t place_private(const CallTimes *times, Layout *layout, int host,
                              int64_t *most)
 {
-    Rect *r = alloc(t->arena, sizeof *r * (size_t)(l->n + 1));
-    int *id = alloc(t->arena, sizeof *id * (size_t)(l->n + 1));
-    int **of = alloc(t->arena, sizeof *of * (size_t)t->ncall);
+    Rect *r = alloc(times->arena, sizeof *r * (size_t)(layout->n + 1));
+    int *id = alloc(times->arena, sizeof *id * (size_t)(layout->n + 1));
+    int **of = alloc(times->arena, sizeof *of * (size_t)times->ncall);
     int64_t height = 0;
 
-    for (int i = 0; i < l->n; i++)
-        if (is_private(&l->live[i]) && l->live[i].host == host)
-            vec_push(t->arena, of[l->live[i].used->phase - t->call], i);
-    for (int c = 0; c < t->ncall; c++) {
+    for (int i = 0; i < layout->n; i++)
+        if (is_private(&layout->live[i]) && layout->live[i].host == host)
+            vec_push(times->arena,
+                     of[layout->live[i].used->phase - times->call], i);
+    for (int c = 0; c < times->ncall; c++) {
         int n = (int)vec_len(of[c]);
         for (int i = 0; i < n; i++) {
-            const Live *x = &l->live[id[i] = of[c][i]];
-            r[i] = (Rect){ x->born, x->dies, x->bytes, -1, 0 };
+            const Live *live = &layout->live[id[i] = of[c][i]];
+            r[i] = (Rect){ live->born, live->dies, live->bytes, -1, 0 };
         }
-        Packed p = pack(t->arena, r, n, 0, PACKWORK / t->ncall);
+        Packed p = pack(times->arena, r, n, 0, PACKWORK / times->ncall);
         for (int i = 0; i < n; i++)
-            l->live[id[i]].offset = r[i].offset;
+            layout->live[id[i]].offset = r[i].offset;
         height = p.height > height ? p.height : height;
         most[c] = p.bound;
     }
@@ -172,85 +173,87 @@ typedef struct SlotLifetime { /* a frame in the making */
     int64_t bytes;
 } SlotLifetime;
 
-static CallSpan *rows_alive(const CallTimes *t, const Live *x)
+static CallSpan *rows_alive(const CallTimes *times, const Live *live)
 {
-    CallSpan *v = alloc(t->arena, sizeof *v * (size_t)t->micros);
+    CallSpan *v = alloc(times->arena, sizeof *v * (size_t)times->micros);
 
-    for (int m = 0; m < t->micros; m++) {
-        CallSpan e = ends_of(t, x, m);
-        v[m] = (CallSpan){ row_of(t, &x->used[e.first], m),
-                           row_of(t, &x->used[e.last], m) };
+    for (int m = 0; m < times->micros; m++) {
+        CallSpan e = ends_of(times, live, m);
+        v[m] = (CallSpan){ row_of(times, &live->used[e.first], m),
+                           row_of(times, &live->used[e.last], m) };
     }
     return v;
 }
 
-static const char *frame_name(const CallTimes *t, const CallSpan *row)
+static const char *frame_name(const CallTimes *times, const CallSpan *row)
 {
-    const Program *prog = t->prog;
+    const Program *prog = times->prog;
 
-    return strf(t->arena, "%s-%s",
+    return strf(times->arena, "%s-%s",
                 prog->phase[prog->slot[row->first].phase].name,
                 prog->phase[prog->slot[row->last].phase].name);
 }
 
 /* Every framed value to the frame that lives as it does. */
-static SlotLifetime *fill_frames(const CallTimes *t, Layout *l, int host)
+static SlotLifetime *fill_frames(const CallTimes *times, Layout *layout,
+                                 int host)
 {
-    size_t bytes = sizeof(CallSpan) * (size_t)t->micros;
-    size_t first = vec_len(l->frame);
+    size_t bytes = sizeof(CallSpan) * (size_t)times->micros;
+    size_t first = vec_len(layout->frame);
     SlotLifetime *v = NULL;
 
-    for (int i = 0; i < l->n; i++) {
-        Live *x = &l->live[i];
+    for (int i = 0; i < layout->n; i++) {
+        Live *live = &layout->live[i];
         size_t k = 0;
-        if (!is_framed(x) || x->host != host)
+        if (!is_framed(live) || live->host != host)
             continue;
-        CallSpan *row = rows_alive(t, x);
+        CallSpan *row = rows_alive(times, live);
         while (k < vec_len(v) && memcmp(v[k].row, row, bytes))
             k++;
         if (k == vec_len(v)) {
-            SlotGroup f = { .name = frame_name(t, row) };
-            vec_push(t->arena, v, ((SlotLifetime){ row, 0 }));
-            vec_push(t->arena, l->frame, f);
+            SlotGroup f = { .name = frame_name(times, row) };
+            vec_push(times->arena, v, ((SlotLifetime){ row, 0 }));
+            vec_push(times->arena, layout->frame, f);
         }
-        x->frame = (int)(first + k) + 1;
-        x->offset = v[k].bytes;
-        v[k].bytes += (x->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
+        live->frame = (int)(first + k) + 1;
+        live->offset = v[k].bytes;
+        v[k].bytes += (live->bytes + BUFALIGN - 1) / BUFALIGN * BUFALIGN;
     }
     return v;
 }
 
 /* The offsets of a frame by micro-batch as slots. */
-static void name_slots(const CallTimes *t, SlotGroup *f, const Rect *r)
+static void name_slots(const CallTimes *times, SlotGroup *group,
+                       const Rect *rect)
 {
-    int64_t *at = alloc(t->arena, sizeof *at * (size_t)t->micros);
+    int64_t *at = alloc(times->arena, sizeof *at * (size_t)times->micros);
 
-    for (int m = 0; m < t->micros; m++)
-        at[m] = r[m].offset;
-    qsort(at, (size_t)t->micros, sizeof *at, by_value);
-    for (int m = 0; m < t->micros; m++)
+    for (int m = 0; m < times->micros; m++)
+        at[m] = rect[m].offset;
+    qsort(at, (size_t)times->micros, sizeof *at, by_value);
+    for (int m = 0; m < times->micros; m++)
         if (!m || at[m] != at[m - 1])
-            at[f->nslot++] = at[m];
-    f->slot = at;
-    f->nof = t->micros;
-    f->of = alloc(t->arena, sizeof *f->of * (size_t)t->micros);
-    for (int m = 0; m < t->micros; m++) {
-        const int64_t *s =
-            bsearch(&r[m].offset, at, (size_t)f->nslot, sizeof *at, by_value);
-        f->of[m] = (int)(s - at);
+            at[group->nslot++] = at[m];
+    group->slot = at;
+    group->nof = times->micros;
+    group->of = alloc(times->arena, sizeof *group->of * (size_t)times->micros);
+    for (int m = 0; m < times->micros; m++) {
+        const int64_t *s = bsearch(&rect[m].offset, at, (size_t)group->nslot,
+                                   sizeof *at, by_value);
+        group->of[m] = (int)(s - at);
     }
 }
 
 /* Each frame by itself: a micro-batch takes the first slot that is free. */
-static int64_t place_apart(const CallTimes *t, Rect *r, size_t n)
+static int64_t place_apart(const CallTimes *times, Rect *rect, size_t n)
 {
-    int *until = alloc(t->arena, sizeof *until * (size_t)t->micros);
+    int *until = alloc(times->arena, sizeof *until * (size_t)times->micros);
     int64_t height = 0;
 
     for (size_t k = 0; k < n; k++) {
-        Rect *x = &r[k * (size_t)t->micros];
+        Rect *x = &rect[k * (size_t)times->micros];
         int slots = 0;
-        for (int m = 0; m < t->micros; m++) {
+        for (int m = 0; m < times->micros; m++) {
             int s = 0;
             while (s < slots && until[s] >= x[m].born)
                 s++;
@@ -265,73 +268,76 @@ static int64_t place_apart(const CallTimes *t, Rect *r, size_t n)
 
 enum { POOLWORK = 2000000 }; /* units of pack() that a pool is worth */
 
-static int64_t place_pool(const CallTimes *t, SlotGroup *frame,
-                          const SlotLifetime *v, Rect *r)
+static int64_t place_pool(const CallTimes *times, SlotGroup *frame,
+                          const SlotLifetime *lifetime, Rect *rect)
 {
-    size_t n = vec_len(v), all = n * (size_t)t->micros;
-    Rect *apart = alloc(t->arena, sizeof *apart * (all + 1));
+    size_t n = vec_len(lifetime), all = n * (size_t)times->micros;
+    Rect *apart = alloc(times->arena, sizeof *apart * (all + 1));
     const char *wrong;
 
     for (size_t k = 0; k < n; k++)
-        for (int m = 0; m < t->micros; m++)
-            r[k * (size_t)t->micros + (size_t)m] =
-                (Rect){ v[k].row[m].first, v[k].row[m].last, v[k].bytes, -1,
-                        0 };
-    memcpy(apart, r, sizeof *r * all);
-    int64_t height = place_apart(t, apart, n);
-    Packed p = pack(t->arena, r, (int)all, 0, POOLWORK);
+        for (int m = 0; m < times->micros; m++)
+            rect[k * (size_t)times->micros + (size_t)m] =
+                (Rect){ lifetime[k].row[m].first, lifetime[k].row[m].last,
+                        lifetime[k].bytes, -1, 0 };
+    memcpy(apart, rect, sizeof *rect * all);
+    int64_t height = place_apart(times, apart, n);
+    Packed p = pack(times->arena, rect, (int)all, 0, POOLWORK);
     if (height <= p.height)
-        memcpy(r, apart, sizeof *r * all);
+        memcpy(rect, apart, sizeof *rect * all);
     else
         height = p.height;
-    if ((wrong = pack_wrong(t->arena, r, (int)all, height)))
+    if ((wrong = pack_wrong(times->arena, rect, (int)all, height)))
         die("alloc: frames: %s", wrong);
     for (size_t k = 0; k < n; k++) {
-        frame[k].bytes = v[k].bytes;
-        name_slots(t, &frame[k], r + k * (size_t)t->micros);
+        frame[k].bytes = lifetime[k].bytes;
+        name_slots(times, &frame[k], rect + k * (size_t)times->micros);
     }
     return height;
 }
 
 /* Bytes of frames alive in each row, with the private ones of its call. */
-static int64_t most_alive(const CallTimes *t, const Rect *r, size_t n,
+static int64_t most_alive(const CallTimes *times, const Rect *rect, size_t n,
                           const int64_t *priv)
 {
-    int64_t *d = alloc(t->arena, sizeof *d * (size_t)(t->prog->nslot + 1));
+    int64_t *d =
+        alloc(times->arena, sizeof *d * (size_t)(times->prog->nslot + 1));
     int64_t load = 0, most = 0;
 
     for (size_t i = 0; i < n; i++) {
-        d[r[i].born] += r[i].bytes;
-        d[r[i].dies + 1] -= r[i].bytes;
+        d[rect[i].born] += rect[i].bytes;
+        d[rect[i].dies + 1] -= rect[i].bytes;
     }
-    for (int i = 0; i < t->prog->nslot; i++) {
+    for (int i = 0; i < times->prog->nslot; i++) {
         load += d[i];
-        int64_t here = load + priv[t->prog->slot[i].phase - t->call];
+        int64_t here = load + priv[times->prog->slot[i].phase - times->call];
         most = here > most ? here : most;
     }
     return most;
 }
 
-TableMemory rows_place(const CallTimes *t, Layout *l, int host)
+TableMemory rows_place(const CallTimes *times, Layout *layout, int host)
 {
-    int64_t *priv = alloc(t->arena, sizeof *priv * (size_t)t->ncall);
-    TableMemory out = { .host = host, .first = vec_len(l->frame) };
+    int64_t *priv = alloc(times->arena, sizeof *priv * (size_t)times->ncall);
+    TableMemory out = { .host = host, .first = vec_len(layout->frame) };
 
-    out.priv = place_private(t, l, host, priv);
-    SlotLifetime *v = fill_frames(t, l, host);
-    size_t all = vec_len(v) * (size_t)t->micros;
-    Rect *r = alloc(t->arena, sizeof *r * (all + 1));
-    out.pool = place_pool(t, l->frame + out.first, v, r);
-    out.bound = most_alive(t, r, all, priv);
+    out.priv = place_private(times, layout, host, priv);
+    SlotLifetime *v = fill_frames(times, layout, host);
+    size_t all = vec_len(v) * (size_t)times->micros;
+    Rect *r = alloc(times->arena, sizeof *r * (all + 1));
+    out.pool = place_pool(times, layout->frame + out.first, v, r);
+    out.bound = most_alive(times, r, all, priv);
     return out;
 }
 
-void rows_move(Layout *l, const TableMemory *t, int64_t priv, int64_t pool)
+void rows_move(Layout *layout, const TableMemory *memory, int64_t priv,
+               int64_t pool)
 {
-    for (int i = 0; i < l->n; i++)
-        if (is_private(&l->live[i]) && l->live[i].host == t->host)
-            l->live[i].offset += priv;
-    for (size_t k = t->first; k < vec_len(l->frame); k++)
-        for (int s = 0; s < l->frame[k].nslot; s++)
-            l->frame[k].slot[s] += pool;
+    for (int i = 0; i < layout->n; i++)
+        if (is_private(&layout->live[i]) &&
+            layout->live[i].host == memory->host)
+            layout->live[i].offset += priv;
+    for (size_t k = memory->first; k < vec_len(layout->frame); k++)
+        for (int s = 0; s < layout->frame[k].nslot; s++)
+            layout->frame[k].slot[s] += pool;
 }

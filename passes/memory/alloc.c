@@ -75,12 +75,12 @@ int64_t lasting_bytes(Arena *a, Graph *const *g, int n)
     return bytes;
 }
 
-static int writes(const Group *k, const Node *stored)
+static int writes(const Group *group, const Node *stored)
 {
-    for (int j = 0; j < k->nout; j++)
-        if (storage(k->out[j]) == stored)
+    for (int j = 0; j < group->nout; j++)
+        if (storage(group->out[j]) == stored)
             return 1;
-    return k->instr.kind == Ijoin;
+    return group->instr.kind == Ijoin;
 }
 
 static int number_of(Table *numbers, Node *stored, int *count)
@@ -101,14 +101,14 @@ int name_values(Arena *a, Group *const *k, int n)
     for (int i = 0; i < n; i++) {
         k[i]->named = alloc(a, sizeof *k[i]->named * (size_t)(k[i]->narg + 1));
         for (int j = 0; j < k[i]->narg; j++) {
-            NamedValue *v = &k[i]->named[j];
+            NamedValue *value = &k[i]->named[j];
             Node *x = k[i]->arg[j] ? storage(k[i]->arg[j]) : NULL;
             if (!x)
                 continue;
-            *v = (NamedValue){ x, number_of(numbers, x, &count),
-                               writes(k[i], x), -1 };
+            *value = (NamedValue){ x, number_of(numbers, x, &count),
+                                   writes(k[i], x), -1 };
             if (x->op == Oreload && x->in[0]->nin)
-                v->source =
+                value->source =
                     number_of(numbers, storage(x->in[0]->in[0]), &count);
         }
     }
@@ -118,76 +118,77 @@ int name_values(Arena *a, Group *const *k, int n)
 
 /* ---- lives --------------------------------------------------------------- */
 
-static const Phase *phase_at(const Alloc *a, int instr)
+static const Phase *phase_at(const Alloc *alloc, int instr)
 {
-    const Phase *p = a->prog->phase;
+    const Phase *p = alloc->prog->phase;
     while (instr >= p->first + p->n)
         p++;
     return p;
 }
 
-/* The calls of a stage that name x. */
-static void note_call(const Alloc *a, Live *x, int instr)
+/* The calls of a stage that name live. */
+static void note_call(const Alloc *alloc, Live *live, int instr)
 {
-    const Phase *p = a->rows ? phase_at(a, instr) : NULL;
+    const Phase *p = alloc->rows ? phase_at(alloc, instr) : NULL;
     if (!p || p->repeat) {
-        x->outside = 1;
+        live->outside = 1;
         return;
     }
-    int phase = (int)(p - a->prog->phase);
-    size_t n = vec_len(x->used);
-    if (!n || x->used[n - 1].phase != phase)
-        vec_push(a->arena, x->used, ((Used){ phase, instr, instr }));
+    int phase = (int)(p - alloc->prog->phase);
+    size_t n = vec_len(live->used);
+    if (!n || live->used[n - 1].phase != phase)
+        vec_push(alloc->arena, live->used, ((Used){ phase, instr, instr }));
     else
-        x->used[n - 1].last = instr;
+        live->used[n - 1].last = instr;
 }
 
 /* Until another instruction may have its place. */
-static void hold(const Alloc *a, Live *x, int instr)
+static void hold(const Alloc *alloc, Live *live, int instr)
 {
-    int until = a->behind[instr] - 1;
+    int until = alloc->behind[instr] - 1;
 
-    if (a->prog->instr[instr].issue.stream && x->busy <= until)
-        x->busy = until + 1;
-    if (x->dies < until)
-        x->dies = until;
+    if (alloc->prog->instr[instr].issue.stream && live->busy <= until)
+        live->busy = until + 1;
+    if (live->dies < until)
+        live->dies = until;
 }
 
 /* Index of the stored value's life; -1: it has none. */
-static int life_of(const Layout *l, const Node *stored)
+static int life_of(const Layout *layout, const Node *stored)
 {
     int i = stored->mark - 1;
 
-    return i >= 0 && (size_t)i < vec_len(l->live) && l->live[i].node == stored
+    return i >= 0 && (size_t)i < vec_len(layout->live) &&
+                   layout->live[i].node == stored
                ? i
                : -1;
 }
 
-static void touch(Alloc *a, Node *n, int instr)
+static void touch(Alloc *alloc, Node *n, int instr)
 {
     if (is_persistent(n))
         return;
-    if (life_of(a->layout, n) < 0) {
+    if (life_of(alloc->layout, n) < 0) {
         Live x = { .node = n,
-                   .bytes = local_bytes(a->graph, n),
+                   .bytes = local_bytes(alloc->graph, n),
                    .born = instr,
                    .first = instr,
                    .same = -1,
                    .within = -1,
                    .host = n->op == Ooffload };
-        vec_push(a->arena, a->layout->live, x);
-        n->mark = (int)vec_len(a->layout->live);
+        vec_push(alloc->arena, alloc->layout->live, x);
+        n->mark = (int)vec_len(alloc->layout->live);
     }
-    Live *x = &a->layout->live[n->mark - 1];
+    Live *x = &alloc->layout->live[n->mark - 1];
     x->last = instr;
-    hold(a, x, instr);
-    note_call(a, x, instr);
+    hold(alloc, x, instr);
+    note_call(alloc, x, instr);
 }
 
-static void add_scratch(Alloc *a, int instr)
+static void add_scratch(Alloc *alloc, int instr)
 {
     Live x = { .instr = instr,
-               .bytes = a->group[instr]->scratch,
+               .bytes = alloc->group[instr]->scratch,
                .born = instr,
                .first = instr,
                .last = instr,
@@ -195,27 +196,27 @@ static void add_scratch(Alloc *a, int instr)
                .within = -1 };
     if (!x.bytes)
         return;
-    hold(a, &x, instr);
-    note_call(a, &x, instr);
-    vec_push(a->arena, a->layout->live, x);
+    hold(alloc, &x, instr);
+    note_call(alloc, &x, instr);
+    vec_push(alloc->arena, alloc->layout->live, x);
 }
 
 /* The next run of a phase needs again what was there when it began. */
-static void outlast_repeats(Alloc *a)
+static void outlast_repeats(Alloc *alloc)
 {
-    for (size_t i = 0; i < vec_len(a->layout->live); i++) {
-        Live *x = &a->layout->live[i];
-        const Phase *p = phase_at(a, x->dies);
-        if (p->repeat <= 1 || x->born >= p->first)
+    for (size_t i = 0; i < vec_len(alloc->layout->live); i++) {
+        Live *live = &alloc->layout->live[i];
+        const Phase *p = phase_at(alloc, live->dies);
+        if (p->repeat <= 1 || live->born >= p->first)
             continue;
-        x->dies = p->first + p->n - 1;
-        x->last = NEVER;
+        live->dies = p->first + p->n - 1;
+        live->last = NEVER;
     }
 }
 
-static int own(const Layout *l, Node *n)
+static int own(const Layout *layout, Node *n)
 {
-    return life_of(l, storage(n));
+    return life_of(layout, storage(n));
 }
 
 static int is_gradient(const Node *n)
@@ -225,21 +226,21 @@ static int is_gradient(const Node *n)
 
 /* Outputs are read when the program has ended, gradients too (by tests; they
  * are there at the peak in any case). */
-static void keep_to_end(Alloc *a)
+static void keep_to_end(Alloc *alloc)
 {
-    for (size_t i = 0; i < vec_len(a->graph->node); i++) {
-        Node *n = a->graph->node[i];
+    for (size_t i = 0; i < vec_len(alloc->graph->node); i++) {
+        Node *n = alloc->graph->node[i];
         if (n->op != Ooutput && !is_gradient(n))
             continue;
-        int at = own(a->layout, n->op == Ooutput ? n->in[0] : n);
+        int at = own(alloc->layout, n->op == Ooutput ? n->in[0] : n);
         if (at < 0)
             continue;
-        if (a->layout->live[at].within >= 0)
-            at = a->layout->live[at].within;
-        a->layout->live[at].kept = a->layout->live[at].outside = 1;
-        a->layout->live[at].dies = a->count - 1;
+        if (alloc->layout->live[at].within >= 0)
+            at = alloc->layout->live[at].within;
+        alloc->layout->live[at].kept = alloc->layout->live[at].outside = 1;
+        alloc->layout->live[at].dies = alloc->count - 1;
         if (n->op == Ooutput)
-            a->layout->live[at].last = NEVER;
+            alloc->layout->live[at].last = NEVER;
     }
 }
 
@@ -250,94 +251,97 @@ int64_t join_at(const Node *pack, int i)
 
 /* ---- parts of buckets ---------------------------------------------------- */
 
-static void find_parts(Alloc *a)
+static void find_parts(Alloc *alloc)
 {
-    for (int s = 0; s < a->count; s++) {
-        const Group *k = a->group[s];
-        if (k->instr.kind != Ijoin)
+    for (int s = 0; s < alloc->count; s++) {
+        const Group *group = alloc->group[s];
+        if (group->instr.kind != Ijoin)
             continue;
-        int all = own(a->layout, k->arg[0]);
-        for (int i = 1; i < k->narg; i++) {
-            Live *x = &a->layout->live[own(a->layout, k->arg[i])];
+        int all = own(alloc->layout, group->arg[0]);
+        for (int i = 1; i < group->narg; i++) {
+            Live *x = &alloc->layout->live[own(alloc->layout, group->arg[i])];
             x->within = all;
-            x->offset = join_at(k->arg[0], i - 1);
+            x->offset = join_at(group->arg[0], i - 1);
         }
     }
 }
 
 /* A bucket's place is taken when the first of its parts is born. */
-static void start_places(Alloc *a)
+static void start_places(Alloc *alloc)
 {
-    for (int i = 0; i < a->layout->n; i++)
-        a->layout->live[i].start = a->layout->live[i].born;
-    for (int i = 0; i < a->layout->n; i++) {
-        const Live *x = &a->layout->live[i];
-        if (x->within >= 0 && x->born < a->layout->live[x->within].start)
-            a->layout->live[x->within].start = x->born;
+    for (int i = 0; i < alloc->layout->n; i++)
+        alloc->layout->live[i].start = alloc->layout->live[i].born;
+    for (int i = 0; i < alloc->layout->n; i++) {
+        const Live *live = &alloc->layout->live[i];
+        if (live->within >= 0 &&
+            live->born < alloc->layout->live[live->within].start)
+            alloc->layout->live[live->within].start = live->born;
     }
 }
 
 /* ---- stacks -------------------------------------------------------------- */
 
-/* The stack where x lies; one that is not there yet is as x, but higher. */
-static int stack_of(Alloc *a, int first, const Live *x)
+/* The stack where live lies; one that is not there yet is as live, but higher.
+ * */
+static int stack_of(Alloc *alloc, int first, const Live *live)
 {
-    const Node *map = x->node->map;
-    Live s = *x;
+    const Node *map = live->node->map;
+    Live s = *live;
     int i = first;
 
-    while (i < (int)vec_len(a->layout->live) &&
-           a->layout->live[i].stack != x->node->stash)
+    while (i < (int)vec_len(alloc->layout->live) &&
+           alloc->layout->live[i].stack != live->node->stash)
         i++;
-    if (i < (int)vec_len(a->layout->live))
+    if (i < (int)vec_len(alloc->layout->live))
         return i;
-    s.stack = x->node->stash;
-    s.bytes = x->bytes / map_layout(a->graph, map).cap * map->at.route.stash;
-    vec_push(a->arena, a->layout->live, s);
+    s.stack = live->node->stash;
+    s.bytes =
+        live->bytes / map_layout(alloc->graph, map).cap * map->at.route.stash;
+    vec_push(alloc->arena, alloc->layout->live, s);
     return i;
 }
 
 /* A stack is there as long as any of its values. */
-static void make_stacks(Alloc *a)
+static void make_stacks(Alloc *alloc)
 {
-    int count = (int)vec_len(a->layout->live);
+    int count = (int)vec_len(alloc->layout->live);
 
     for (int i = 0; i < count; i++) {
-        const Node *n = a->layout->live[i].node;
+        const Node *n = alloc->layout->live[i].node;
         if (!n || !n->stash)
             continue;
-        int at = stack_of(a, count, &a->layout->live[i]);
-        Live *x = &a->layout->live[i], *s = &a->layout->live[at];
+        int at = stack_of(alloc, count, &alloc->layout->live[i]);
+        Live *x = &alloc->layout->live[i], *s = &alloc->layout->live[at];
         x->same = at;
         s->busy = x->busy > s->busy ? x->busy : s->busy;
-        rows_join(a->rows, s, x);
+        rows_join(alloc->rows, s, x);
     }
 }
 
 /* ---- results in place of operands ---------------------------------------- */
 
-int layout_root(const Layout *l, int i)
+int layout_root(const Layout *layout, int i)
 {
-    while (l->live[i].same >= 0)
-        i = l->live[i].same;
+    while (layout->live[i].same >= 0)
+        i = layout->live[i].same;
     return i;
 }
 
-static void take_over(Alloc *a, int instr)
+static void take_over(Alloc *alloc, int instr)
 {
-    const Group *k = a->group[instr];
+    const Group *group = alloc->group[instr];
 
-    for (int j = 0; j < k->ninplace; j++) {
-        int out = own(a->layout, k->out[k->inplace[j][0]]);
-        int in = own(a->layout, k->in[k->inplace[j][1]]);
+    for (int j = 0; j < group->ninplace; j++) {
+        int out = own(alloc->layout, group->out[group->inplace[j][0]]);
+        int in = own(alloc->layout, group->in[group->inplace[j][1]]);
         if (out < 0 || in < 0)
             continue;
-        in = layout_root(a->layout, in);
-        Live *x = &a->layout->live[out], *y = &a->layout->live[in];
+        in = layout_root(alloc->layout, in);
+        Live *x = &alloc->layout->live[out], *y = &alloc->layout->live[in];
         /* A gradient may be reduced over ranks where it lies. */
         int free = y->last == instr && !y->stack &&
-                   (!y->kept || k->fam == FAMcomm) &&
-                   (a->prog->instr[instr].issue.stream || y->busy <= instr);
+                   (!y->kept || group->fam == FAMcomm) &&
+                   (alloc->prog->instr[instr].issue.stream || y->busy <= instr);
         if (x->within >= 0 || y->within >= 0)
             continue;
         if (x->same >= 0 || x->first != instr || x->bytes != y->bytes || !free)
@@ -348,7 +352,7 @@ static void take_over(Alloc *a, int instr)
         y->last = x->last;
         y->busy = x->busy > y->busy ? x->busy : y->busy;
         if (x->used)
-            rows_join(a->rows, y, x);
+            rows_join(alloc->rows, y, x);
         else if (!y->kept && y->dies < x->dies)
             y->dies = x->dies;
     }
@@ -356,15 +360,15 @@ static void take_over(Alloc *a, int instr)
 
 /* ---- places -------------------------------------------------------------- */
 
-static Load load_of(Arena *arena, const Alloc *a, const Rect *r, int n)
+static Load load_of(Arena *arena, const Alloc *a, const Rect *rect, int n)
 {
     size_t size = sizeof(int64_t) * (size_t)(a->count + 1);
     Load l = { alloc(arena, size), alloc(arena, size), 0 };
 
     for (int i = 0; i < n; i++) {
-        int64_t bytes = aligned(r[i].bytes);
-        l.alive[r[i].born] += bytes;
-        l.ends[r[i].dies] += bytes;
+        int64_t bytes = aligned(rect[i].bytes);
+        l.alive[rect[i].born] += bytes;
+        l.ends[rect[i].dies] += bytes;
     }
     for (int s = 0; s < a->count; s++) {
         l.alive[s] += s ? l.alive[s - 1] - l.ends[s - 1] : 0;
@@ -374,10 +378,10 @@ static Load load_of(Arena *arena, const Alloc *a, const Rect *r, int n)
 }
 
 /* Of one arena: one with a place of its own, outside of calls? */
-static int is_apart(const Live *x, int host)
+static int is_apart(const Live *live, int host)
 {
-    return x->same < 0 && x->within < 0 && x->host == host &&
-           (!x->used || x->outside);
+    return live->same < 0 && live->within < 0 && live->host == host &&
+           (!live->used || live->outside);
 }
 
 /* Of a stage, the private part of its calls and the frames are a rectangle
@@ -393,11 +397,11 @@ static Packed place(Alloc *a, int host)
     const char *wrong;
 
     for (int i = 0; i < l->n; i++) {
-        const Live *x = &l->live[i];
-        if (!is_apart(x, host))
+        const Live *live = &l->live[i];
+        if (!is_apart(live, host))
             continue;
         id[n] = i;
-        r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
+        r[n++] = (Rect){ live->start, live->dies, live->bytes, -1, 0 };
     }
     int count = n;
     if (a->rows) {
@@ -417,19 +421,20 @@ static Packed place(Alloc *a, int host)
     return p;
 }
 
-static void place_all(Alloc *a)
+static void place_all(Alloc *alloc)
 {
-    Layout *l = a->layout;
-    Packed p = place(a, 0);
+    Layout *layout = alloc->layout;
+    Packed p = place(alloc, 0);
 
-    l->height = p.height;
-    l->bound = p.bound;
-    for (int i = 0; i < l->n && !l->host; i++)
-        l->host = l->live[i].host;
-    l->host = l->host ? place(a, 1).height : 0;
-    for (int i = 0; i < l->n; i++)
-        if (l->live[i].within >= 0)
-            l->live[i].offset += l->live[l->live[i].within].offset;
+    layout->height = p.height;
+    layout->bound = p.bound;
+    for (int i = 0; i < layout->n && !layout->host; i++)
+        layout->host = layout->live[i].host;
+    layout->host = layout->host ? place(alloc, 1).height : 0;
+    for (int i = 0; i < layout->n; i++)
+        if (layout->live[i].within >= 0)
+            layout->live[i].offset +=
+                layout->live[layout->live[i].within].offset;
 }
 
 static Alloc live_in(Arena *arena, Graph *g, Group *const *k,
@@ -468,9 +473,9 @@ Load layout_load(Arena *arena, Graph *g, Group *const *k, const Program *prog)
     int n = 0;
 
     for (int i = 0; i < a.layout->n; i++) {
-        const Live *x = &a.layout->live[i];
-        if (x->same < 0 && x->within < 0 && !x->host)
-            r[n++] = (Rect){ x->start, x->dies, x->bytes, -1, 0 };
+        const Live *live = &a.layout->live[i];
+        if (live->same < 0 && live->within < 0 && !live->host)
+            r[n++] = (Rect){ live->start, live->dies, live->bytes, -1, 0 };
     }
     Load l = load_of(arena, &a, r, n);
     arena_free(scratch);

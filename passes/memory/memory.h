@@ -69,8 +69,8 @@ typedef struct Load {
     int64_t *alive, *ends, most;
 } Load;
 Load layout_load(Arena *a, Graph *g, Group *const *k, const Program *prog);
-int layout_root(const Layout *l, int i);  /* whose buffer i lies in */
-int64_t join_at(const Node *pack, int i); /* byte where member i lies */
+int layout_root(const Layout *layout, int i); /* whose buffer i lies in */
+int64_t join_at(const Node *pack, int i);     /* byte where member i lies */
 
 /* ---- activation_slots.c: what a stage's calls have, what they keep ------- */
 
@@ -85,11 +85,11 @@ typedef struct CallTimes {
 } CallTimes;
 
 CallTimes *rows_of(Arena *a, const Program *prog); /* null: no table */
-/* How long x lives, now that all who name it are known: in one call, through
+/* How long live lives, now that all who name it are known: in one call, through
  * the whole table, or from row to row. */
-void rows_settle(const CallTimes *t, Live *x);
+void rows_settle(const CallTimes *times, Live *live);
 /* x took over y's place: y's life becomes both. */
-void rows_join(const CallTimes *t, Live *y, const Live *x);
+void rows_join(const CallTimes *times, Live *y, const Live *x);
 /* Places what is private to calls and what frames hold, both from 0 on; of what
  * lies in the host's arena, or in the other. */
 typedef struct TableMemory {
@@ -98,8 +98,9 @@ typedef struct TableMemory {
     int host;
     size_t first; /* of its frames */
 } TableMemory;
-TableMemory rows_place(const CallTimes *t, Layout *l, int host);
+TableMemory rows_place(const CallTimes *times, Layout *layout, int host);
 /* To these offsets. */
-void rows_move(Layout *l, const TableMemory *t, int64_t priv, int64_t pool);
+void rows_move(Layout *layout, const TableMemory *memory, int64_t priv,
+               int64_t pool);
 
 #endif

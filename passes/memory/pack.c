@@ -76,13 +76,13 @@ static int good(const Pack *pack)
 
 /* Times become sections: a new one starts where something is born after
  * something died, so every section is a largest set of what lives together. */
-static void cut_sections(Pack *pack, const Rect *r)
+static void cut_sections(Pack *pack, const Rect *rect)
 {
     Keyed *e = alloc(pack->arena, sizeof *e * (size_t)(2 * pack->count + 1));
     int died = 0, s = 0;
 
     for (int i = 0; i < pack->count; i++) {
-        const Rect *x = &r[pack->item[i].id];
+        const Rect *x = &rect[pack->item[i].id];
         e[2 * i] = (Keyed){ 2 * (int64_t)x->born, 2 * i };
         e[2 * i + 1] = (Keyed){ 2 * (int64_t)x->dies + 1, 2 * i + 1 };
     }
@@ -150,15 +150,15 @@ static const char *const orders[] = {
 };
 enum { NORDER = sizeof orders / sizeof *orders };
 
-static int64_t trait(const PackItem *x, char c)
+static int64_t trait(const PackItem *item, char c)
 {
-    int64_t len = x->hi - x->lo + 1;
+    int64_t len = item->hi - item->lo + 1;
     switch (c) {
     case 'L': return -len;
-    case 'S': return -x->size;
-    case 'A': return -len * (x->size / ALIGN + 1);
-    case 'B': return x->lo;
-    default: return -x->load;
+    case 'S': return -item->size;
+    case 'A': return -len * (item->size / ALIGN + 1);
+    case 'B': return item->lo;
+    default: return -item->load;
     }
 }
 
@@ -226,17 +226,17 @@ static uint64_t spread_bits(uint64_t x)
     return y;
 }
 
-static void join(Tree *t, int x)
+static void join(Tree *tree, int x)
 {
-    const LifeBox *a = &t->at[2 * x], *b = &t->at[2 * x + 1];
-    t->at[x] = (LifeBox){
+    const LifeBox *a = &tree->at[2 * x], *b = &tree->at[2 * x + 1];
+    tree->at[x] = (LifeBox){
         least(a->best, b->best),  least(a->minlo, b->minlo),
         most(a->maxlo, b->maxlo), least(a->minhi, b->minhi),
         most(a->maxhi, b->maxhi),
     };
 }
 
-static void find_leaves(Pack *pack, Tree *t)
+static void find_leaves(Pack *pack, Tree *tree)
 {
     Keyed *e = alloc(pack->arena, sizeof *e * (size_t)pack->count);
 
@@ -246,47 +246,48 @@ static void find_leaves(Pack *pack, Tree *t)
         e[i] = (Keyed){ (int64_t)(spread_bits(lo) << 1 | spread_bits(hi)), i };
     }
     qsort(e, (size_t)pack->count, sizeof *e, by_key);
-    t->leaf = alloc(pack->arena, sizeof(int) * (size_t)pack->count);
+    tree->leaf = alloc(pack->arena, sizeof(int) * (size_t)pack->count);
     for (int k = 0; k < pack->count; k++)
-        t->leaf[e[k].id] = k;
+        tree->leaf[e[k].id] = k;
 }
 
 /* seq[rank] = item. */
-static void fill_tree(const Pack *pack, Tree *t, const int *seq)
+static void fill_tree(const Pack *pack, Tree *tree, const int *seq)
 {
-    for (int k = 0; k < t->half; k++)
-        t->at[t->half + k] = nothing;
+    for (int k = 0; k < tree->half; k++)
+        tree->at[tree->half + k] = nothing;
     for (int k = 0; k < pack->count; k++) {
-        const PackItem *x = &pack->item[seq[k]];
-        t->at[t->half + t->leaf[seq[k]]] =
-            (LifeBox){ k, x->lo, x->lo, x->hi, x->hi };
+        const PackItem *item = &pack->item[seq[k]];
+        tree->at[tree->half + tree->leaf[seq[k]]] =
+            (LifeBox){ k, item->lo, item->lo, item->hi, item->hi };
     }
-    for (int k = t->half - 1; k > 0; k--)
-        join(t, k);
+    for (int k = tree->half - 1; k > 0; k--)
+        join(tree, k);
 }
 
-static void take(Tree *t, int item)
+static void take(Tree *tree, int item)
 {
-    int x = t->half + t->leaf[item];
-    t->at[x] = nothing;
+    int x = tree->half + tree->leaf[item];
+    tree->at[x] = nothing;
     for (x /= 2; x; x /= 2)
-        join(t, x);
+        join(tree, x);
 }
 
 /* The best rank below x among lives within [lo, hi], if better than `best`. */
-static int best_within(Pack *pack, const Tree *t, int x, int lo, int hi,
+static int best_within(Pack *pack, const Tree *tree, int x, int lo, int hi,
                        int best)
 {
-    const LifeBox *b = &t->at[x];
+    const LifeBox *box = &tree->at[x];
 
     pack->work--;
-    if (b->best >= best || b->maxlo < lo || b->minhi > hi)
+    if (box->best >= best || box->maxlo < lo || box->minhi > hi)
         return best;
-    if (b->minlo >= lo && b->maxhi <= hi)
-        return b->best;
-    int first = t->at[2 * x].best < t->at[2 * x + 1].best ? 2 * x : 2 * x + 1;
-    best = best_within(pack, t, first, lo, hi, best);
-    return best_within(pack, t, first ^ 1, lo, hi, best);
+    if (box->minlo >= lo && box->maxhi <= hi)
+        return box->best;
+    int first =
+        tree->at[2 * x].best < tree->at[2 * x + 1].best ? 2 * x : 2 * x + 1;
+    best = best_within(pack, tree, first, lo, hi, best);
+    return best_within(pack, tree, first ^ 1, lo, hi, best);
 }
 
 /* ---- skyline ------------------------------------------------------------- */
@@ -303,80 +304,80 @@ typedef struct Skyline {
         low; /* runs by height; an entry counts while its run has that height */
 } Skyline;
 
-static void push_run(Pack *pack, Skyline *k, int run)
+static void push_run(Pack *pack, Skyline *skyline, int run)
 {
-    heap_add(pack->arena, &k->low, k->run[run].top, run);
+    heap_add(pack->arena, &skyline->low, skyline->run[run].top, run);
 }
 
 /* Let run i swallow the next one. */
-static void swallow(Skyline *k, int i)
+static void swallow(Skyline *skyline, int i)
 {
-    int j = k->run[i].next;
+    int j = skyline->run[i].next;
 
-    k->run[i].end = k->run[j].end;
-    k->run[i].next = k->run[j].next;
-    if (k->run[j].next >= 0)
-        k->run[k->run[j].next].prev = i;
-    k->run[j].top = -1;
+    skyline->run[i].end = skyline->run[j].end;
+    skyline->run[i].next = skyline->run[j].next;
+    if (skyline->run[j].next >= 0)
+        skyline->run[skyline->run[j].next].prev = i;
+    skyline->run[j].top = -1;
 }
 
 /* Run i has a new height: one run with neighbours of the same height. */
-static void settle(Pack *pack, Skyline *k, int i)
+static void settle(Pack *pack, Skyline *skyline, int i)
 {
-    SkylineRun *r = k->run;
+    SkylineRun *run = skyline->run;
 
-    if (r[i].next >= 0 && r[r[i].next].top == r[i].top)
-        swallow(k, i);
-    if (r[i].prev >= 0 && r[r[i].prev].top == r[i].top) {
-        i = r[i].prev;
-        swallow(k, i);
+    if (run[i].next >= 0 && run[run[i].next].top == run[i].top)
+        swallow(skyline, i);
+    if (run[i].prev >= 0 && run[run[i].prev].top == run[i].top) {
+        i = run[i].prev;
+        swallow(skyline, i);
     }
-    push_run(pack, k, i);
+    push_run(pack, skyline, i);
 }
 
 /* Cut run i before section s; returns the second part. */
-static int cut_run(Skyline *k, int i, int s)
+static int cut_run(Skyline *skyline, int i, int s)
 {
-    SkylineRun *r = k->run;
+    SkylineRun *run = skyline->run;
 
-    r[s] = (SkylineRun){ r[i].end, i, r[i].next, r[i].top };
-    if (r[i].next >= 0)
-        r[r[i].next].prev = s;
-    r[i].next = s;
-    r[i].end = s - 1;
+    run[s] = (SkylineRun){ run[i].end, i, run[i].next, run[i].top };
+    if (run[i].next >= 0)
+        run[run[i].next].prev = s;
+    run[i].next = s;
+    run[i].end = s - 1;
     return s;
 }
 
-static void put_on(Pack *pack, Skyline *k, int i, PackItem *x)
+static void put_on(Pack *pack, Skyline *skyline, int i, PackItem *item)
 {
-    x->off = k->run[i].top;
-    if (k->run[i].end > x->hi)
-        push_run(pack, k, cut_run(k, i, x->hi + 1));
-    if (i < x->lo) {
-        push_run(pack, k, i);
-        i = cut_run(k, i, x->lo);
+    item->off = skyline->run[i].top;
+    if (skyline->run[i].end > item->hi)
+        push_run(pack, skyline, cut_run(skyline, i, item->hi + 1));
+    if (i < item->lo) {
+        push_run(pack, skyline, i);
+        i = cut_run(skyline, i, item->lo);
     }
-    k->run[i].top += x->size;
-    settle(pack, k, i);
+    skyline->run[i].top += item->size;
+    settle(pack, skyline, i);
 }
 
 /* Nothing fits into the lowest run: fill it up to its lower neighbour. */
-static void fill_up(Pack *pack, Skyline *k, int i)
+static void fill_up(Pack *pack, Skyline *skyline, int i)
 {
-    SkylineRun *r = k->run;
-    int64_t a = r[i].prev >= 0 ? r[r[i].prev].top : INT64_MAX;
-    int64_t b = r[i].next >= 0 ? r[r[i].next].top : INT64_MAX;
+    SkylineRun *run = skyline->run;
+    int64_t a = run[i].prev >= 0 ? run[run[i].prev].top : INT64_MAX;
+    int64_t b = run[i].next >= 0 ? run[run[i].next].top : INT64_MAX;
 
-    r[i].top = a < b ? a : b;
-    settle(pack, k, i);
+    run[i].top = a < b ? a : b;
+    settle(pack, skyline, i);
 }
 
-static int64_t skyline(Pack *pack, Tree *t, const int *seq, const char *how)
+static int64_t skyline(Pack *pack, Tree *tree, const int *seq, const char *how)
 {
     Skyline k = { .run = pack->run, .low = { pack->low, 0 } };
     int left = pack->count;
 
-    fill_tree(pack, t, seq);
+    fill_tree(pack, tree, seq);
     k.run[0] = (SkylineRun){ pack->nsec - 1, -1, -1, 0 };
     push_run(pack, &k, 0);
     pack->work -= 4 * pack->count;
@@ -384,12 +385,12 @@ static int64_t skyline(Pack *pack, Tree *t, const int *seq, const char *how)
         Keyed l = heap_take(&k.low);
         if (k.run[l.id].top != l.key)
             continue;
-        int best = best_within(pack, t, 1, l.id, k.run[l.id].end, INT_MAX);
+        int best = best_within(pack, tree, 1, l.id, k.run[l.id].end, INT_MAX);
         if (best == INT_MAX) {
             fill_up(pack, &k, l.id);
             continue;
         }
-        take(t, seq[best]);
+        take(tree, seq[best]);
         put_on(pack, &k, l.id, &pack->item[seq[best]]);
         left--;
     }
@@ -401,29 +402,29 @@ static int64_t skyline(Pack *pack, Tree *t, const int *seq, const char *how)
 
 /* ---- first fit ----------------------------------------------------------- */
 
-/* Lowest place for x among the n placed, sorted by offset. */
+/* Lowest place for item among the n placed, sorted by offset. */
 static int64_t lowest_gap(Pack *pack, PackItem *const *placed, int n,
-                          const PackItem *x)
+                          const PackItem *item)
 {
     int64_t o = 0;
 
     pack->work -= n / 4;
     for (int k = 0; k < n; k++) {
-        const PackItem *y = placed[k];
-        if (y->lo > x->hi || y->hi < x->lo)
+        const PackItem *pack_item = placed[k];
+        if (pack_item->lo > item->hi || pack_item->hi < item->lo)
             continue;
-        if (y->off >= o + x->size)
+        if (pack_item->off >= o + item->size)
             return o;
-        o = max64(o, y->off + y->size);
+        o = max64(o, pack_item->off + pack_item->size);
     }
     return o;
 }
 
-static void insert(PackItem **placed, int n, PackItem *x)
+static void insert(PackItem **placed, int n, PackItem *item)
 {
-    for (; n > 0 && placed[n - 1]->off > x->off; n--)
+    for (; n > 0 && placed[n - 1]->off > item->off; n--)
         placed[n] = placed[n - 1];
-    placed[n] = x;
+    placed[n] = item;
 }
 
 /* Around the fixed ones; the rest in order. */
@@ -437,11 +438,11 @@ static void firstfit(Pack *pack, const int *seq)
         if (pack->item[i].fixed >= 0)
             insert(placed, n++, &pack->item[i]);
     for (int i = 0; i < pack->count; i++) {
-        PackItem *x = &pack->item[seq[i]];
-        if (x->fixed >= 0)
+        PackItem *item = &pack->item[seq[i]];
+        if (item->fixed >= 0)
             continue;
-        x->off = lowest_gap(pack, placed, n, x);
-        insert(placed, n++, x);
+        item->off = lowest_gap(pack, placed, n, item);
+        insert(placed, n++, item);
     }
     keep(pack, height_of(pack), "first fit");
 }
@@ -455,8 +456,8 @@ static void promote(Pack *pack, int *seq, int64_t aim)
     SortKey *r = alloc(pack->arena, sizeof *r * (size_t)pack->count);
 
     for (int k = 0; k < pack->count; k++) {
-        const PackItem *x = &pack->item[seq[k]];
-        int out = x->off + x->size > aim;
+        const PackItem *item = &pack->item[seq[k]];
+        int out = item->off + item->size > aim;
         r[k] = (SortKey){ { out ? k - 1 : 2 * (int64_t)k, !out, 0 }, seq[k] };
     }
     qsort(r, (size_t)pack->count, sizeof *r, by_rank);
@@ -464,14 +465,14 @@ static void promote(Pack *pack, int *seq, int64_t aim)
         seq[k] = r[k].rect;
 }
 
-static void squeeze(Pack *pack, Tree *t, int *seq, int64_t work)
+static void squeeze(Pack *pack, Tree *tree, int *seq, int64_t work)
 {
     int64_t stop = pack->work - work, best = INT64_MAX;
 
     for (int idle = 0; idle < IDLE && !good(pack) && pack->work > stop;
          idle++) {
         promote(pack, seq, aim(pack));
-        int64_t h = skyline(pack, t, seq, "squeeze");
+        int64_t h = skyline(pack, tree, seq, "squeeze");
         pack->work -= pack->count;
         if (h < best)
             idle = 0;
@@ -481,25 +482,25 @@ static void squeeze(Pack *pack, Tree *t, int *seq, int64_t work)
 
 /* ---- entry --------------------------------------------------------------- */
 
-static void setup(Pack *pack, Rect *r, int n)
+static void setup(Pack *pack, Rect *rect, int n)
 {
     pack->item = alloc(pack->arena, sizeof *pack->item * (size_t)(n + 1));
     pack->best = alloc(pack->arena, sizeof *pack->best * (size_t)(n + 1));
     pack->height = INT64_MAX;
     for (int i = 0; i < n; i++) {
-        r[i].offset = r[i].fixed >= 0 ? r[i].fixed : 0;
-        if (r[i].bytes <= 0)
+        rect[i].offset = rect[i].fixed >= 0 ? rect[i].fixed : 0;
+        if (rect[i].bytes <= 0)
             continue;
-        pack->nfixed += r[i].fixed >= 0;
+        pack->nfixed += rect[i].fixed >= 0;
         pack->item[pack->count++] = (PackItem){
             .id = i,
-            .fixed = r[i].fixed,
-            .off = r[i].offset,
-            .size = (r[i].bytes + ALIGN - 1) / ALIGN * ALIGN,
-            .time = r[i].dies - r[i].born + 1,
+            .fixed = rect[i].fixed,
+            .off = rect[i].offset,
+            .size = (rect[i].bytes + ALIGN - 1) / ALIGN * ALIGN,
+            .time = rect[i].dies - rect[i].born + 1,
         };
     }
-    cut_sections(pack, r);
+    cut_sections(pack, rect);
     find_bound(pack);
 }
 
@@ -510,8 +511,8 @@ static int search(Pack *pack, const int *seq, int64_t cap, int64_t limit)
     int64_t left = limit;
 
     for (int i = 0; i < pack->count; i++) {
-        const PackItem *x = &pack->item[seq[i]];
-        r[i] = (Rect){ x->lo, x->hi, x->size, -1, 0 };
+        const PackItem *item = &pack->item[seq[i]];
+        r[i] = (Rect){ item->lo, item->hi, item->size, -1, 0 };
     }
     int ok = pack_under(a, r, pack->count, cap, &left);
     pack->work -= limit - left;
@@ -561,12 +562,13 @@ static void sort_by_chance(Pack *pack, int *seq)
     int64_t timed = below(pack, 2);
 
     for (int i = 0; i < pack->count; i++) {
-        const PackItem *x = &pack->item[i];
+        const PackItem *item = &pack->item[i];
         r[i] = (SortKey){ .rect = i };
-        r[i].key[0] = -length * log_of(timed ? x->time : x->hi - x->lo + 1) -
-                      size * log_of(x->size / ALIGN) -
-                      load * log_of(x->load / ALIGN) -
-                      noise * (below(pack, 2049) - 1024);
+        r[i].key[0] =
+            -length * log_of(timed ? item->time : item->hi - item->lo + 1) -
+            size * log_of(item->size / ALIGN) -
+            load * log_of(item->load / ALIGN) -
+            noise * (below(pack, 2049) - 1024);
     }
     qsort(r, (size_t)pack->count, sizeof *r, by_rank);
     for (int i = 0; i < pack->count; i++)
@@ -625,15 +627,15 @@ static void try_all(Pack *pack)
         squeeze(pack, &t, seq[k], pack->work / (NORDER - k));
 }
 
-Packed pack(Arena *a, Rect *r, int n, int64_t goal, int64_t work)
+Packed pack(Arena *a, Rect *rect, int n, int64_t goal, int64_t work)
 {
     Pack p = { .arena = a, .goal = goal, .work = work };
 
-    setup(&p, r, n);
+    setup(&p, rect, n);
     if (!p.count)
         return (Packed){ .how = "empty" };
     try_all(&p);
     for (int i = 0; i < p.count; i++)
-        r[p.item[i].id].offset = p.best[i];
+        rect[p.item[i].id].offset = p.best[i];
     return (Packed){ p.height, p.bound, work - p.work, p.how };
 }

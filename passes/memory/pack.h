@@ -20,14 +20,14 @@ typedef struct Packed {
 
 enum { PACKWORK = 30000000 }; /* default limit of work */
 /* goal: a height that is low enough; 0: what is near the bound. */
-Packed pack(Arena *a, Rect *r, int n, int64_t goal, int64_t work);
+Packed pack(Arena *a, Rect *rect, int n, int64_t goal, int64_t work);
 /* pack_search.c: offsets under cap, by search; born and dies are sections,
- * bytes multiples of the alignment, none fixed. The order of r is the order of
- * trial. Takes from *work; zero when it found none (r's offsets are then
+ * bytes multiples of the alignment, none fixed. The order of rect is the order
+ * of trial. Takes from *work; zero when it found none (rect's offsets are then
  * undefined). */
-int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work);
+int pack_under(Arena *a, Rect *rect, int n, int64_t cap, int64_t *work);
 /* Null when no two rectangles overlap, all lie in [0, height) and are aligned;
  * otherwise what is wrong. Knows nothing of how they were placed. */
-const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height);
+const char *pack_wrong(Arena *a, const Rect *rect, int n, int64_t height);
 
 #endif

@@ -54,56 +54,57 @@ static int after(Mark a, Mark b)
 
 /* ---- the sections -------------------------------------------------------- */
 
-static void list_sections(PackSearch *s)
+static void list_sections(PackSearch *search)
 {
     size_t total = 0, *end;
 
-    s->at = alloc(s->arena, sizeof(int) * (size_t)(s->nsec + 1));
-    s->first = alloc(s->arena, sizeof(int) * (size_t)(s->nsec + 2));
-    s->order = alloc(s->arena, sizeof(int) * (size_t)s->count);
-    end = alloc(s->arena, sizeof *end * (size_t)(s->nsec + 2));
-    for (int i = 0; i < s->count; i++) {
-        s->first[s->rect[i].born + 1]++;
-        for (int k = s->rect[i].born; k <= s->rect[i].dies; k++)
+    search->at = alloc(search->arena, sizeof(int) * (size_t)(search->nsec + 1));
+    search->first =
+        alloc(search->arena, sizeof(int) * (size_t)(search->nsec + 2));
+    search->order = alloc(search->arena, sizeof(int) * (size_t)search->count);
+    end = alloc(search->arena, sizeof *end * (size_t)(search->nsec + 2));
+    for (int i = 0; i < search->count; i++) {
+        search->first[search->rect[i].born + 1]++;
+        for (int k = search->rect[i].born; k <= search->rect[i].dies; k++)
             end[k + 1]++;
     }
-    for (int k = 0; k <= s->nsec; k++) {
-        s->first[k + 1] += s->first[k];
+    for (int k = 0; k <= search->nsec; k++) {
+        search->first[k + 1] += search->first[k];
         end[k + 1] += end[k];
-        s->at[k] = (int)end[k];
+        search->at[k] = (int)end[k];
     }
-    total = end[s->nsec];
-    s->list = alloc(s->arena, sizeof(int) * (total + 1));
-    int *next = alloc(s->arena, sizeof(int) * (size_t)(s->nsec + 1));
-    memcpy(next, s->first, sizeof(int) * (size_t)s->nsec);
-    for (int i = 0; i < s->count; i++) {
-        s->order[next[s->rect[i].born]++] = i;
-        for (int k = s->rect[i].born; k <= s->rect[i].dies; k++)
-            s->list[end[k]++] = i;
+    total = end[search->nsec];
+    search->list = alloc(search->arena, sizeof(int) * (total + 1));
+    int *next = alloc(search->arena, sizeof(int) * (size_t)(search->nsec + 1));
+    memcpy(next, search->first, sizeof(int) * (size_t)search->nsec);
+    for (int i = 0; i < search->count; i++) {
+        search->order[next[search->rect[i].born]++] = i;
+        for (int k = search->rect[i].born; k <= search->rect[i].dies; k++)
+            search->list[end[k]++] = i;
     }
 }
 
 /* Can what is to come in section k still fit above where it must start? */
-static int section_fits(PackSearch *s, int k, int64_t level)
+static int section_fits(PackSearch *search, int k, int64_t level)
 {
-    int64_t most = s->cap - s->rest[k];
-    int w = s->witness[k];
+    int64_t most = search->cap - search->rest[k];
+    int w = search->witness[k];
 
-    if (!s->rest[k])
+    if (!search->rest[k])
         return 1;
     if (level > most)
         return 0;
-    if (!s->done[w] && s->low[w] <= most)
+    if (!search->done[w] && search->low[w] <= most)
         return 1;
-    for (int j = s->at[k]; j < s->at[k + 1]; j++) {
-        w = s->list[j];
-        if (s->done[w] || s->low[w] > most)
+    for (int j = search->at[k]; j < search->at[k + 1]; j++) {
+        w = search->list[j];
+        if (search->done[w] || search->low[w] > most)
             continue;
-        s->work -= j - s->at[k];
-        s->witness[k] = w;
+        search->work -= j - search->at[k];
+        search->witness[k] = w;
         return 1;
     }
-    s->work -= s->at[k + 1] - s->at[k];
+    search->work -= search->at[k + 1] - search->at[k];
     return 0;
 }
 
@@ -113,69 +114,71 @@ typedef struct Reach {
     int lo, hi, above;
 } Reach;
 
-static int lift(PackSearch *s, int j, int64_t top, Reach *h)
+static int lift(PackSearch *search, int j, int64_t top, Reach *reach)
 {
-    if (s->done[j])
+    if (search->done[j])
         return 1;
-    h->above = 1;
-    if (s->low[j] >= top)
+    reach->above = 1;
+    if (search->low[j] >= top)
         return 1;
-    vec_push(s->arena, s->old, ((UndoEntry){ j, s->low[j] }));
-    s->low[j] = top;
-    if (s->rect[j].born < h->lo)
-        h->lo = s->rect[j].born;
-    if (s->rect[j].dies > h->hi)
-        h->hi = s->rect[j].dies;
-    return top + s->rect[j].bytes <= s->cap;
+    vec_push(search->arena, search->old, ((UndoEntry){ j, search->low[j] }));
+    search->low[j] = top;
+    if (search->rect[j].born < reach->lo)
+        reach->lo = search->rect[j].born;
+    if (search->rect[j].dies > reach->hi)
+        reach->hi = search->rect[j].dies;
+    return top + search->rect[j].bytes <= search->cap;
 }
 
-static void count(PackSearch *s, int i, int sign)
+static void count(PackSearch *search, int i, int sign)
 {
-    const Rect *x = &s->rect[i];
+    const Rect *rect = &search->rect[i];
 
-    s->done[i] = sign < 0;
-    for (int k = x->born; k <= x->dies; k++)
-        s->rest[k] += sign * x->bytes;
-    for (int k = x->born; k < x->dies; k++)
-        s->cross[k] += sign;
+    search->done[i] = sign < 0;
+    for (int k = rect->born; k <= rect->dies; k++)
+        search->rest[k] += sign * rect->bytes;
+    for (int k = rect->born; k < rect->dies; k++)
+        search->cross[k] += sign;
 }
 
 /* Put i at its low; zero when that cannot lead anywhere, to be undone then.
- * h->above: something still to come lies above i. */
-static int place(PackSearch *s, int i, Reach *h)
+ * reach->above: something still to come lies above i. */
+static int place(PackSearch *search, int i, Reach *reach)
 {
-    const Rect *x = &s->rect[i];
-    int64_t top = s->low[i] + x->bytes;
+    const Rect *rect = &search->rect[i];
+    int64_t top = search->low[i] + rect->bytes;
     int ok = 1;
 
-    *h = (Reach){ x->born, x->dies, 0 };
-    count(s, i, -1);
-    vec_push(s->arena, s->old, ((UndoEntry){ ~i, 0 }));
-    for (int k = s->at[x->born]; k < s->at[x->born + 1] && ok; k++)
-        ok = lift(s, s->list[k], top, h);
-    int end = s->first[x->dies + 1];
-    for (int k = s->first[x->born + 1]; k < end && ok; k++)
-        ok = lift(s, s->order[k], top, h);
-    s->work -= end - s->first[x->born] + s->at[x->born + 1] - s->at[x->born];
+    *reach = (Reach){ rect->born, rect->dies, 0 };
+    count(search, i, -1);
+    vec_push(search->arena, search->old, ((UndoEntry){ ~i, 0 }));
+    for (int k = search->at[rect->born]; k < search->at[rect->born + 1] && ok;
+         k++)
+        ok = lift(search, search->list[k], top, reach);
+    int end = search->first[rect->dies + 1];
+    for (int k = search->first[rect->born + 1]; k < end && ok; k++)
+        ok = lift(search, search->order[k], top, reach);
+    search->work -= end - search->first[rect->born] +
+                    search->at[rect->born + 1] - search->at[rect->born];
     return ok;
 }
 
-static void undo(PackSearch *s, size_t mark)
+static void undo(PackSearch *search, size_t mark)
 {
-    while (vec_len(s->old) > mark) {
-        UndoEntry o = s->old[--((VecHead *)(void *)s->old)[-1].len];
+    while (vec_len(search->old) > mark) {
+        UndoEntry o = search->old[--((VecHead *)(void *)search->old)[-1].len];
         if (o.item < 0)
-            count(s, ~o.item, 1);
+            count(search, ~o.item, 1);
         else
-            s->low[o.item] = o.low;
+            search->low[o.item] = o.low;
     }
 }
 
-static int sections_fit(PackSearch *s, Reach h, int64_t level)
+static int sections_fit(PackSearch *search, Reach h, int64_t level)
 {
-    s->work -= (h.hi - h.lo) / 4;
+    search->work -= (h.hi - h.lo) / 4;
     for (int k = h.lo; k <= h.hi; k++)
-        if (!section_fits(s, k, level))
+        if (!section_fits(search, k, level))
             return 0;
     return 1;
 }
@@ -184,35 +187,35 @@ static int sections_fit(PackSearch *s, Reach h, int64_t level)
 
 /* How high the next of todo[a..b) may lie: all that is still to come in a
  * section lies above it. */
-static int64_t ceiling_of(PackSearch *s, int a, int b)
+static int64_t ceiling_of(PackSearch *search, int a, int b)
 {
-    int from = s->nsec, to = -1;
+    int from = search->nsec, to = -1;
     int64_t most = 0;
 
     for (int k = a; k < b; k++) {
-        const Rect *x = &s->rect[s->todo[k]];
-        from = x->born < from ? x->born : from;
-        to = x->dies > to ? x->dies : to;
+        const Rect *rect = &search->rect[search->todo[k]];
+        from = rect->born < from ? rect->born : from;
+        to = rect->dies > to ? rect->dies : to;
     }
     for (int k = from; k <= to; k++)
-        most = s->rest[k] > most ? s->rest[k] : most;
-    s->work -= (b - a) / 2 + (to - from) / 8;
-    return s->cap - most;
+        most = search->rest[k] > most ? search->rest[k] : most;
+    search->work -= (b - a) / 2 + (to - from) / 8;
+    return search->cap - most;
 }
 
 /* Next rectangle to try in todo[a..b): the lowest after `tried`, if that is not
  * above `ceiling` and no other fits wholly below it. -1: none left. */
-static int choose(PackSearch *s, int a, int b, Mark tried, int64_t ceiling)
+static int choose(PackSearch *search, int a, int b, Mark tried, int64_t ceiling)
 {
     Mark best = { INT64_MAX, -1 };
     int64_t least = INT64_MAX;
     int where = -1;
 
-    s->work -= (b - a) / 2;
+    search->work -= (b - a) / 2;
     for (int k = a; k < b; k++) {
-        int i = s->todo[k];
-        Mark m = { s->low[i], i };
-        int64_t top = m.low + s->rect[i].bytes;
+        int i = search->todo[k];
+        Mark m = { search->low[i], i };
+        int64_t top = m.low + search->rect[i].bytes;
         if (top < least)
             least = top;
         if (after(m, tried) && after(best, m))
@@ -221,73 +224,75 @@ static int choose(PackSearch *s, int a, int b, Mark tried, int64_t ceiling)
     return best.low < least && best.low <= ceiling ? where : -1;
 }
 
-static int solve(PackSearch *s, int a, int b, Mark last);
+static int solve(PackSearch *search, int a, int b, Mark last);
 
 /* Sort todo[a..b) into runs that share no section and solve each. */
-static int solve_parts(PackSearch *s, int a, int b, Reach cut, Mark last)
+static int solve_parts(PackSearch *search, int a, int b, Reach cut, Mark last)
 {
     for (int k = cut.lo; k < cut.hi; k++) {
-        if (s->cross[k])
+        if (search->cross[k])
             continue;
         int m = a;
         for (int j = a; j < b; j++) {
-            int i = s->todo[j];
-            if (s->rect[i].dies > k)
+            int i = search->todo[j];
+            if (search->rect[i].dies > k)
                 continue;
-            s->todo[j] = s->todo[m];
-            s->todo[m++] = i;
+            search->todo[j] = search->todo[m];
+            search->todo[m++] = i;
         }
-        s->work -= b - a;
+        search->work -= b - a;
         if (m == a || m == b)
             continue;
         cut.lo = k + 1;
-        return solve(s, a, m, last) && solve_parts(s, m, b, cut, last);
+        return solve(search, a, m, last) &&
+               solve_parts(search, m, b, cut, last);
     }
-    return a == b || solve(s, a, b, last);
+    return a == b || solve(search, a, b, last);
 }
 
-static int solve(PackSearch *s, int a, int b, Mark last)
+static int solve(PackSearch *search, int a, int b, Mark last)
 {
-    int64_t ceiling = ceiling_of(s, a, b);
+    int64_t ceiling = ceiling_of(search, a, b);
     Mark tried = last;
 
     for (;;) {
-        int k = choose(s, a, b, tried, ceiling);
-        if (k < 0 || s->work < 0)
+        int k = choose(search, a, b, tried, ceiling);
+        if (k < 0 || search->work < 0)
             return 0;
-        int i = s->todo[k];
-        size_t mark = vec_len(s->old);
+        int i = search->todo[k];
+        size_t mark = vec_len(search->old);
         Reach h;
-        tried = (Mark){ s->low[i], i };
-        s->todo[k] = s->todo[a];
-        s->todo[a] = i;
-        int ok = place(s, i, &h);
+        tried = (Mark){ search->low[i], i };
+        search->todo[k] = search->todo[a];
+        search->todo[a] = i;
+        int ok = place(search, i, &h);
         Mark next = h.above ? tried : last;
-        if (ok && sections_fit(s, h, next.low)) {
-            Reach cut = { s->rect[i].born - 1, s->rect[i].dies + 1, 0 };
+        if (ok && sections_fit(search, h, next.low)) {
+            Reach cut = { search->rect[i].born - 1, search->rect[i].dies + 1,
+                          0 };
             if (cut.lo < 0)
                 cut.lo = 0;
-            if (cut.hi > s->nsec - 1)
-                cut.hi = s->nsec - 1;
-            s->rect[i].offset = tried.low;
-            if (solve_parts(s, a + 1, b, cut, next))
+            if (cut.hi > search->nsec - 1)
+                cut.hi = search->nsec - 1;
+            search->rect[i].offset = tried.low;
+            if (solve_parts(search, a + 1, b, cut, next))
                 return 1;
         }
-        undo(s, mark);
+        undo(search, mark);
         if (ok && !h.above)
             return 0;
     }
 }
 
-int pack_under(Arena *a, Rect *r, int n, int64_t cap, int64_t *work)
+int pack_under(Arena *a, Rect *rect, int n, int64_t cap, int64_t *work)
 {
     PackSearch s = {
-        .arena = a, .rect = r, .count = n, .cap = cap, .work = *work
+        .arena = a, .rect = rect, .count = n, .cap = cap, .work = *work
     };
 
     for (int i = 0; i < n; i++)
-        if (r[i].dies >= s.nsec)
-            s.nsec = r[i].dies + 1;
+        if (rect[i].dies >= s.nsec)
+            s.nsec = rect[i].dies + 1;
     s.low = alloc(a, sizeof *s.low * (size_t)n);
     s.done = alloc(a, (size_t)n);
     s.todo = alloc(a, sizeof *s.todo * (size_t)n);

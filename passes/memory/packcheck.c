@@ -14,17 +14,17 @@ typedef struct PrefixCounts {
     int n, *at;
 } PrefixCounts;
 
-static void count(PrefixCounts *c, int i, int v)
+static void count(PrefixCounts *counts, int i, int v)
 {
-    for (; i <= c->n; i += i & -i)
-        c->at[i] += v;
+    for (; i <= counts->n; i += i & -i)
+        counts->at[i] += v;
 }
 
-static int count_to(const PrefixCounts *c, int i)
+static int count_to(const PrefixCounts *counts, int i)
 {
     int v = 0;
     for (; i; i -= i & -i)
-        v += c->at[i];
+        v += counts->at[i];
     return v;
 }
 
@@ -58,57 +58,59 @@ static int by_time(const void *x, const void *y)
     return a->i - b->i;
 }
 
-static const char *place_wrong(Arena *a, const Rect *r, int i, int64_t height)
+static const char *place_wrong(Arena *a, const Rect *rect, int i,
+                               int64_t height)
 {
-    if (r[i].offset < 0 || r[i].offset + r[i].bytes > height)
+    if (rect[i].offset < 0 || rect[i].offset + rect[i].bytes > height)
         return strf(a, "buffer %d lies beyond %lld bytes", i,
                     (long long)height);
-    if (r[i].offset % ALIGN)
+    if (rect[i].offset % ALIGN)
         return strf(a, "buffer %d lies at %lld, not a multiple of %d", i,
-                    (long long)r[i].offset, ALIGN);
-    if (r[i].fixed >= 0 && r[i].offset != r[i].fixed)
+                    (long long)rect[i].offset, ALIGN);
+    if (rect[i].fixed >= 0 && rect[i].offset != rect[i].fixed)
         return strf(a, "buffer %d lies at %lld and not at %lld", i,
-                    (long long)r[i].offset, (long long)r[i].fixed);
+                    (long long)rect[i].offset, (long long)rect[i].fixed);
     return NULL;
 }
 
-static const char *sweep(Arena *a, const Rect *r, const Moment *m, int n)
+static const char *sweep(Arena *a, const Rect *rect, const Moment *moment,
+                         int n)
 {
     int64_t *v = alloc(a, sizeof *v * (size_t)(n + 1));
     for (int k = 0; k < n; k++) {
-        const Rect *x = &r[m[k].i];
-        v[k] = x->offset + (m[k].dies ? x->bytes : 0);
+        const Rect *x = &rect[moment[k].i];
+        v[k] = x->offset + (moment[k].dies ? x->bytes : 0);
     }
     qsort(v, (size_t)n, sizeof *v, by_value);
     size_t bytes = sizeof(int) * (size_t)(n + 2);
     PrefixCounts begin = { n, alloc(a, bytes) }, end = { n, alloc(a, bytes) };
     for (int k = 0; k < n; k++) {
-        const Rect *x = &r[m[k].i];
+        const Rect *x = &rect[moment[k].i];
         int lo = position(v, n, x->offset);
         int hi = position(v, n, x->offset + x->bytes);
-        if (!m[k].dies && count_to(&begin, hi - 1) > count_to(&end, lo))
+        if (!moment[k].dies && count_to(&begin, hi - 1) > count_to(&end, lo))
             return strf(a, "buffer %d overlaps another while both are alive",
-                        m[k].i);
-        count(&begin, lo, m[k].dies ? -1 : 1);
-        count(&end, hi, m[k].dies ? -1 : 1);
+                        moment[k].i);
+        count(&begin, lo, moment[k].dies ? -1 : 1);
+        count(&end, hi, moment[k].dies ? -1 : 1);
     }
     return NULL;
 }
 
-const char *pack_wrong(Arena *a, const Rect *r, int n, int64_t height)
+const char *pack_wrong(Arena *a, const Rect *rect, int n, int64_t height)
 {
     Moment *m = alloc(a, sizeof *m * (size_t)(2 * n + 1));
     const char *wrong;
     int k = 0;
 
     for (int i = 0; i < n; i++) {
-        if (r[i].bytes <= 0)
+        if (rect[i].bytes <= 0)
             continue;
-        if ((wrong = place_wrong(a, r, i, height)))
+        if ((wrong = place_wrong(a, rect, i, height)))
             return wrong;
-        m[k++] = (Moment){ r[i].born, i, 0 };
-        m[k++] = (Moment){ r[i].dies, i, 1 };
+        m[k++] = (Moment){ rect[i].born, i, 0 };
+        m[k++] = (Moment){ rect[i].dies, i, 1 };
     }
     qsort(m, (size_t)k, sizeof *m, by_time);
-    return sweep(a, r, m, k);
+    return sweep(a, rect, m, k);
 }

@@ -13,10 +13,10 @@
 #include "../../ir/keys.h"
 #include "model.h"
 
-static int has_metric(const Graph *g, const Scope *s, const char *name)
+static int has_metric(const Graph *g, const Scope *scope, const char *name)
 {
     for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Ometric && g->node[i]->scope == s &&
+        if (g->node[i]->op == Ometric && g->node[i]->scope == scope &&
             g->node[i]->at.metric.name == name)
             return 1;
     return 0;
@@ -123,11 +123,11 @@ static Node *add_layer(Graph *g, const Node *pick, Node *e, Node *most)
     return most ? two(g, Omaximum, most, full) : full;
 }
 
-static const Scope *outermost(const Scope *s)
+static const Scope *outermost(const Scope *scope)
 {
-    while (s->up)
-        s = s->up;
-    return s;
+    while (scope->up)
+        scope = scope->up;
+    return scope;
 }
 
 void expert_metrics(Graph *g)

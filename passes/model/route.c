@@ -111,10 +111,11 @@ static Node *rowwise(Graph *g, Node *n, Node *map)
  * others. */
 static int inside_rows(const Node *n)
 {
-    const Axes *x = n_axes(n);
+    const Axes *axes = n_axes(n);
 
-    for (int i = 0; i < x->n; i++)
-        if (dim_of(n->in[0], x->v[i]) < 0 || axis_covers(x->v[i], ROLEbatch))
+    for (int i = 0; i < axes->n; i++)
+        if (dim_of(n->in[0], axes->v[i]) < 0 ||
+            axis_covers(axes->v[i], ROLEbatch))
             return 0;
     return 1;
 }

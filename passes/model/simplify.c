@@ -88,15 +88,16 @@ static Node *power(Graph *g, Node *n)
 
 /* n = sum(mul(g, dot(h, W[e])), top): which operand of the product is the
  * dot? */
-static Node *projection(const Node *n, const Simplify *s, int *at)
+static Node *projection(const Node *n, const Simplify *simplify, int *at)
 {
     const Node *m = n->in[0];
 
-    if (m->op != Omul || s->uses[m->id] != 1)
+    if (m->op != Omul || simplify->uses[m->id] != 1)
         return NULL;
     for (*at = 0; *at < 2; ++*at) {
         Node *d = m->in[*at];
-        if (d->op == Odot && d->in[1]->op == Opick && s->uses[d->id] == 1)
+        if (d->op == Odot && d->in[1]->op == Opick &&
+            simplify->uses[d->id] == 1)
             return d;
     }
     return NULL;
@@ -111,10 +112,10 @@ static int within(const Node *a, const Node *b)
     return 1;
 }
 
-static Node *weigh_first(Graph *g, Node *n, const Simplify *s)
+static Node *weigh_first(Graph *g, Node *n, const Simplify *simplify)
 {
     int at;
-    Node *d = projection(n, s, &at), *w, *h, *y;
+    Node *d = projection(n, simplify, &at), *w, *h, *y;
 
     if (!d)
         return n;
@@ -134,15 +135,15 @@ static Node *weigh_first(Graph *g, Node *n, const Simplify *s)
 
 static Node *simpler(Graph *g, Node *n, void *ctx)
 {
-    Simplify *s = ctx;
+    Simplify *simplify = ctx;
     Node *r = n;
 
     if (optab[n->op].cls == EW && n->nin <= 2)
         r = folds(n) ? fold(g, n) : identity(n);
     if (r == n && n->op == Opow)
         r = power(g, n);
-    if (r == n && n->op == Osum && s->uses)
-        r = weigh_first(g, n, s);
+    if (r == n && n->op == Osum && simplify->uses)
+        r = weigh_first(g, n, simplify);
     return r;
 }
 

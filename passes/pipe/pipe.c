@@ -49,48 +49,48 @@ static void find_crossings(Pipe *pipe)
 /* ---- parts --------------------------------------------------------------- */
 
 /* n as call `call` (1 + its index) of stage s reads it. */
-static Node *seen(Pipe *p, int s, int call, Node *n)
+static Node *seen(Pipe *pipe, int s, int call, Node *n)
 {
-    StagePart *x = &p->part[s];
+    StagePart *part = &pipe->part[s];
     Node *in[MAXIN], *map;
 
     if (n->op != Oconst && (n->reg != REGbody || any_region(n)))
-        return pipe_shared(p, s, n);
-    if (p->spot[n->id].chunk >= 0) {
-        if (!x->at[n->id])
+        return pipe_shared(pipe, s, n);
+    if (pipe->spot[n->id].chunk >= 0) {
+        if (!part->at[n->id])
             die("pipe: %%%s is read on stage %d before it is there", n->name,
                 s);
-        return x->at[n->id];
+        return part->at[n->id];
     }
     uint64_t key =
-        (uint64_t)n->id * (vec_len(x->graph->call) + 1) + (uint64_t)call;
-    void **anew = table_at(x->anew, key);
+        (uint64_t)n->id * (vec_len(part->graph->call) + 1) + (uint64_t)call;
+    void **anew = table_at(part->anew, key);
     if (*anew)
         return *anew;
     for (int k = 0; k < n->nin; k++)
-        in[k] = seen(p, s, call, n->in[k]);
-    map = n->map ? seen(p, s, call, n->map) : NULL;
-    Node *c = pipe_copy(p, s, &x->body, n, in);
+        in[k] = seen(pipe, s, call, n->in[k]);
+    map = n->map ? seen(pipe, s, call, n->map) : NULL;
+    Node *c = pipe_copy(pipe, s, &part->body, n, in);
     c->name = NULL;
     c->reg = REGbody;
     c->map = map;
     c->call = call;
-    return *table_at(x->anew, key) = c;
+    return *table_at(part->anew, key) = c;
 }
 
 /* n, or a copy of a route, in a call of stage s. */
 static void put_in_call(Pipe *pipe, int s, int call, Node *n)
 {
-    StagePart *x = &pipe->part[s];
+    StagePart *part = &pipe->part[s];
     Node **in = alloc(pipe->arena, ((size_t)n->nin + 1) * sizeof *in);
 
     for (int k = 0; k < n->nin; k++)
         in[k] = seen(pipe, s, call, n->in[k]);
     Node *map = n->map ? seen(pipe, s, call, n->map) : NULL;
-    Node *c = pipe_copy(pipe, s, &x->body, n, in);
+    Node *c = pipe_copy(pipe, s, &part->body, n, in);
     c->map = map;
     c->call = call;
-    x->at[n->id] = c;
+    part->at[n->id] = c;
 }
 
 static int same_call(const Call *a, const Call *b)
@@ -112,9 +112,9 @@ static Call work_call(WorkKind w, int chunk)
     return (Call){ .k = ROWwork, .w = w, .chunk = chunk };
 }
 
-static Call edge_call(RowKind k, const StageTransfer *e)
+static Call edge_call(RowKind k, const StageTransfer *transfer)
 {
-    return (Call){ k, e->from, e->a, e->to, e->b };
+    return (Call){ k, transfer->from, transfer->a, transfer->to, transfer->b };
 }
 
 static int transfer_call(const Pipe *pipe, int s, RowKind k, int edge)
@@ -122,44 +122,45 @@ static int transfer_call(const Pipe *pipe, int s, RowKind k, int edge)
     return call_index(pipe->part[s].graph, edge_call(k, &pipe->edge[edge])) + 1;
 }
 
-static void put_recv(Pipe *pipe, const StageRead *x, int reader)
+static void put_recv(Pipe *pipe, const StageRead *read, int reader)
 {
-    int call = transfer_call(pipe, x->stage, ROWrecv, x->edge);
-    StagePart *part = &pipe->part[x->stage];
-    Node *map =
-        x->node->map ? seen(pipe, x->stage, reader, x->node->map) : NULL;
+    int call = transfer_call(pipe, read->stage, ROWrecv, read->edge);
+    StagePart *part = &pipe->part[read->stage];
+    Node *map = read->node->map
+                    ? seen(pipe, read->stage, reader, read->node->map)
+                    : NULL;
 
     part->graph->node = part->body;
-    Node *r = g_node(part->graph, Orecv, x->node->loc, 0, NULL);
+    Node *r = g_node(part->graph, Orecv, read->node->loc, 0, NULL);
     part->body = part->graph->node;
     part->graph->node = NULL;
-    r->dt = x->node->dt;
-    r->nd = x->node->nd;
-    memcpy(r->dim, x->node->dim, sizeof r->dim);
-    memcpy(r->sh, x->node->sh, sizeof r->sh);
+    r->dt = read->node->dt;
+    r->nd = read->node->nd;
+    memcpy(r->dim, read->node->dim, sizeof r->dim);
+    memcpy(r->sh, read->node->sh, sizeof r->sh);
     r->map = map;
-    r->scope = x->node->scope;
-    r->again = x->node->again;
-    r->at.recv.peer = pipe_stage_at(pipe, x->node);
-    r->at.recv.chan = x->chan;
+    r->scope = read->node->scope;
+    r->again = read->node->again;
+    r->at.recv.peer = pipe_stage_at(pipe, read->node);
+    r->at.recv.chan = read->chan;
     r->call = call;
-    part->at[x->node->id] = r;
+    part->at[read->node->id] = r;
 }
 
-static void put_send(Pipe *pipe, const StageRead *x)
+static void put_send(Pipe *pipe, const StageRead *read)
 {
-    int s = pipe_stage_at(pipe, x->node);
-    int call = transfer_call(pipe, s, ROWsend, x->edge);
+    int s = pipe_stage_at(pipe, read->node);
+    int call = transfer_call(pipe, s, ROWsend, read->edge);
     StagePart *part = &pipe->part[s];
-    Node *v = part->at[x->node->id];
+    Node *v = part->at[read->node->id];
 
     part->graph->node = part->body;
-    Node *r = g_node(part->graph, Osend, x->node->loc, 1, &v);
+    Node *r = g_node(part->graph, Osend, read->node->loc, 1, &v);
     part->body = part->graph->node;
     part->graph->node = NULL;
-    r->scope = x->node->scope;
-    r->at.send.peer = x->stage;
-    r->at.send.chan = x->chan;
+    r->scope = read->node->scope;
+    r->at.send.peer = read->stage;
+    r->at.send.chan = read->chan;
     r->call = call;
 }
 
@@ -185,25 +186,26 @@ static void list_calls(Pipe *pipe, Graph *g)
             add_call(g, work_call(pipe->splits ? WW : WB, c));
     }
     for (size_t i = 0; i < vec_len(pipe->edge); i++) {
-        const StageTransfer *e = &pipe->edge[i];
-        if (pipe->schedule->rank[e->a] == g->role) {
-            add_call(g, edge_call(ROWsend, e));
-            add_call(g, edge_call(ROWwait, e));
+        const StageTransfer *transfer = &pipe->edge[i];
+        if (pipe->schedule->rank[transfer->a] == g->role) {
+            add_call(g, edge_call(ROWsend, transfer));
+            add_call(g, edge_call(ROWwait, transfer));
         }
-        if (pipe->schedule->rank[e->b] == g->role)
-            add_call(g, edge_call(ROWrecv, e));
+        if (pipe->schedule->rank[transfer->b] == g->role)
+            add_call(g, edge_call(ROWrecv, transfer));
     }
 }
 
 static void list_turns(Pipe *pipe, Graph *g, const PipeRow *row)
 {
     for (size_t i = 0; i < vec_len(row); i++) {
-        const PipeRow *r = &row[i];
-        int call = r->k == ROWwork
-                       ? call_index(g, work_call(r->w, r->chunk))
-                       : transfer_call(pipe, g->role, r->k, r->edge) - 1;
+        const PipeRow *pipe_row = &row[i];
+        int call =
+            pipe_row->k == ROWwork
+                ? call_index(g, work_call(pipe_row->w, pipe_row->chunk))
+                : transfer_call(pipe, g->role, pipe_row->k, pipe_row->edge) - 1;
         vec_push(g->arena, g->slot,
-                 ((ScheduleSlot){ call, r->micro, r->pair }));
+                 ((ScheduleSlot){ call, pipe_row->micro, pipe_row->pair }));
     }
 }
 
@@ -213,14 +215,14 @@ static void make_parts(Pipe *pipe)
 
     pipe->part = alloc(pipe->arena, (size_t)pipe->stages * sizeof *pipe->part);
     for (int s = 0; s < pipe->stages; s++) {
-        StagePart *x = &pipe->part[s];
-        x->graph = g_like(pipe->graph);
-        x->graph->role = s;
-        x->graph->nrole = pipe->stages;
-        x->at = alloc(pipe->arena, count * sizeof *x->at);
-        x->all = alloc(pipe->arena, count * sizeof *x->all);
-        x->anew = table_new(pipe->arena);
-        list_calls(pipe, x->graph);
+        StagePart *part = &pipe->part[s];
+        part->graph = g_like(pipe->graph);
+        part->graph->role = s;
+        part->graph->nrole = pipe->stages;
+        part->at = alloc(pipe->arena, count * sizeof *part->at);
+        part->all = alloc(pipe->arena, count * sizeof *part->all);
+        part->anew = table_new(pipe->arena);
+        list_calls(pipe, part->graph);
     }
     PipeRow **row = schedule_rows(pipe->arena, pipe->schedule, pipe->edge,
                                   (int)vec_len(pipe->edge));
@@ -244,8 +246,8 @@ static void fill_call(Pipe *pipe, Assignment at)
 
     for (size_t i = 0; i < vec_len(pipe->cross); i++) {
         const StageRead *x = &pipe->cross[i];
-        const StageTransfer *e = &pipe->edge[x->edge];
-        if (e->b != at.chunk || e->to != at.work)
+        const StageTransfer *transfer = &pipe->edge[x->edge];
+        if (transfer->b != at.chunk || transfer->to != at.work)
             continue;
         if (x->chan < 0)
             put_in_call(pipe, s, call, x->node);
@@ -284,10 +286,10 @@ static void append(Graph *g, Node **v, Region reg)
 }
 
 /* What stands ready goes to the first region that reads it. */
-static void place_sources(const StagePart *x, Node *const *all)
+static void place_sources(const StagePart *part, Node *const *all)
 {
-    for (size_t i = 0; i < vec_len(x->source); i++)
-        x->source[i]->reg = REGpost;
+    for (size_t i = 0; i < vec_len(part->source); i++)
+        part->source[i]->reg = REGpost;
     for (size_t i = 0; i < vec_len(all); i++)
         for (int k = 0; k < all[i]->nin; k++) {
             Node *o = all[i]->in[k];
@@ -296,35 +298,35 @@ static void place_sources(const StagePart *x, Node *const *all)
         }
 }
 
-static void join_parts(StagePart *x)
+static void join_parts(StagePart *part)
 {
-    Graph *g = x->graph;
+    Graph *g = part->graph;
     Node **all = NULL;
 
-    for (size_t i = 0; i < vec_len(x->before); i++)
-        vec_push(g->arena, all, x->before[i]);
-    for (size_t i = 0; i < vec_len(x->body); i++)
-        vec_push(g->arena, all, x->body[i]);
-    for (size_t i = 0; i < vec_len(x->post); i++)
-        vec_push(g->arena, all, x->post[i]);
-    place_sources(x, all);
+    for (size_t i = 0; i < vec_len(part->before); i++)
+        vec_push(g->arena, all, part->before[i]);
+    for (size_t i = 0; i < vec_len(part->body); i++)
+        vec_push(g->arena, all, part->body[i]);
+    for (size_t i = 0; i < vec_len(part->post); i++)
+        vec_push(g->arena, all, part->post[i]);
+    place_sources(part, all);
     for (Region r = REGden; r < NREGION; r++) {
-        append(g, x->source, r);
+        append(g, part->source, r);
         append(g,
-               r == REGpost   ? x->post
-               : r == REGbody ? x->body
-                              : x->before,
+               r == REGpost   ? part->post
+               : r == REGbody ? part->body
+                              : part->before,
                r);
     }
 }
 
 /* Where its value lies: a member of a bucket that ranks keep shards of has none
  * of its own. */
-static const Holders *held_of(const Pipe *pipe, const Param *x)
+static const Holders *held_of(const Pipe *pipe, const Param *param)
 {
-    int packed = is_member(x, NULL) && g_param(pipe->graph, x->bucket);
+    int packed = is_member(param, NULL) && g_param(pipe->graph, param->bucket);
 
-    return pipe_held(pipe->held, packed ? x->bucket : x->path);
+    return pipe_held(pipe->held, packed ? param->bucket : param->path);
 }
 
 /* Those that the stage has in any program; the first has those that nobody

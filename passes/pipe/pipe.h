@@ -69,10 +69,10 @@ void pipe_programs(Graph *const *g);
 /* pipe_own.c. A moment: a place in the order of the calls of a micro-batch. */
 /* The k-th value that n reads, its row map behind the operands; or null. */
 Node *read_by(const Node *n, int k);
-int pipe_stage_at(const Pipe *p, const Node *n); /* -1: of no call */
-Assignment pipe_moment(const Pipe *p, int moment);
-void pipe_needs(Pipe *p); /* first */
-void pipe_hold(Pipe *p);  /* adds to held what the bodies of p need */
+int pipe_stage_at(const Pipe *pipe, const Node *n); /* -1: of no call */
+Assignment pipe_moment(const Pipe *pipe, int moment);
+void pipe_needs(Pipe *pipe); /* first */
+void pipe_hold(Pipe *pipe);  /* adds to held what the bodies of pipe need */
 Holders *pipe_held(const Table *held, const char *path);
 int pipe_owner(const Table *held, const char *path); /* -1: none yet */
 
@@ -80,11 +80,12 @@ int pipe_owner(const Table *held, const char *path); /* -1: none yet */
 Table *pipe_alone(Graph *g);
 
 const Schedule *pipe_schedule(Graph *g, int *splits);
-void pipe_assign(Pipe *p); /* spot, first */
-void pipe_post(Pipe *p);   /* what follows the bodies */
+void pipe_assign(Pipe *pipe); /* spot, first */
+void pipe_post(Pipe *pipe);   /* what follows the bodies */
 /* A copy of n, with operands in, at the end of a list of stage s. */
-Node *pipe_copy(Pipe *p, int s, Node ***list, const Node *n, Node *const *in);
+Node *pipe_copy(Pipe *pipe, int s, Node ***list, const Node *n,
+                Node *const *in);
 /* n, of den or pre or standing ready, on stage s. */
-Node *pipe_shared(Pipe *p, int s, Node *n);
+Node *pipe_shared(Pipe *pipe, int s, Node *n);
 
 #endif

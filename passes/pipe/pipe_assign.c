@@ -47,22 +47,22 @@ static int is_sink(const Node *n)
 }
 
 /* Made anew by each call that reads it. */
-static int is_free(const Assign *a, const Node *n)
+static int is_free(const Assign *assign, const Node *n)
 {
     return optab[n->op].cls == SRC || n->reg != REGbody ||
-           (!is_sink(n) && a->needs[n->id] != (DATA | WEIGHT));
+           (!is_sink(n) && assign->needs[n->id] != (DATA | WEIGHT));
 }
 
-static void find_needs(Assign *a)
+static void find_needs(Assign *assign)
 {
-    for (size_t i = 0; i < vec_len(a->graph->node); i++) {
-        const Node *n = a->graph->node[i];
+    for (size_t i = 0; i < vec_len(assign->graph->node); i++) {
+        const Node *n = assign->graph->node[i];
         char x = n->op == Oinput ? DATA : is_lasting(n) ? WEIGHT : 0;
         for (int k = 0; k < n->nin; k++)
-            x |= a->needs[n->in[k]->id];
+            x |= assign->needs[n->in[k]->id];
         if (n->map)
-            x |= a->needs[n->map->id];
-        a->needs[i] = n->op == Oaccum && n->reg == REGden ? 0 : x;
+            x |= assign->needs[n->map->id];
+        assign->needs[i] = n->op == Oaccum && n->reg == REGden ? 0 : x;
     }
 }
 
@@ -74,16 +74,16 @@ static int is_between(const Stages *st, const Scope *scope)
     return 0;
 }
 
-static void find_feeds(Assign *a)
+static void find_feeds(Assign *assign)
 {
-    for (size_t i = vec_len(a->graph->node); i-- > 0;) {
-        const Node *n = a->graph->node[i];
+    for (size_t i = vec_len(assign->graph->node); i-- > 0;) {
+        const Node *n = assign->graph->node[i];
         if (n->reg != REGbody || is_backward(n))
             continue;
-        a->feeds[n->id] |=
-            unit_at(a->st, n->scope) >= 0 || is_between(a->st, n->scope);
-        for (int k = 0; k < n->nin && a->feeds[n->id]; k++)
-            a->feeds[n->in[k]->id] = 1;
+        assign->feeds[n->id] |= unit_at(assign->st, n->scope) >= 0 ||
+                                is_between(assign->st, n->scope);
+        for (int k = 0; k < n->nin && assign->feeds[n->id]; k++)
+            assign->feeds[n->in[k]->id] = 1;
     }
 }
 
@@ -99,34 +99,36 @@ static int min(int x, int y)
 }
 
 /* The backward of this scope will stand where its forward does. */
-static int live_at(Assign *a, const Scope *scope, int chunk)
+static int live_at(Assign *assign, const Scope *scope, int chunk)
 {
-    if (scope->base != a->graph->top)
-        *table_at(a->home, KEYP(scope->base)) = (void *)(uintptr_t)(chunk + 1);
+    if (scope->base != assign->graph->top)
+        *table_at(assign->home, KEYP(scope->base)) =
+            (void *)(uintptr_t)(chunk + 1);
     return chunk;
 }
 
-static void forward(Assign *a, const Node *n, Assignment *s)
+static void forward(Assign *assign, const Node *n, Assignment *assignment)
 {
-    int unit = unit_at(a->st, n->scope), at = -1;
+    int unit = unit_at(assign->st, n->scope), at = -1;
 
-    a->ends[n->id] = unit >= 0 && unit == a->last;
+    assign->ends[n->id] = unit >= 0 && unit == assign->last;
     for (int k = 0; k <= n->nin; k++) {
         const Node *x = read_by(n, k);
-        if (!x || is_free(a, x))
+        if (!x || is_free(assign, x))
             continue;
-        at = max(at, a->pipe->spot[x->id].chunk);
-        a->ends[n->id] |= a->ends[x->id];
+        at = max(at, assign->pipe->spot[x->id].chunk);
+        assign->ends[n->id] |= assign->ends[x->id];
     }
     if (is_sink(n) && at >= 0)
-        s->chunk = at;
+        assignment->chunk = at;
     else if (unit >= 0)
-        s->chunk = max(at, a->st->chunk[unit]);
-    else if (a->feeds[n->id] && at >= 0)
-        s->chunk = live_at(a, n->scope, at);
+        assignment->chunk = max(at, assign->st->chunk[unit]);
+    else if (assign->feeds[n->id] && at >= 0)
+        assignment->chunk = live_at(assign, n->scope, at);
     else
-        s->chunk =
-            max(at, a->ends[n->id] || is_sink(n) ? a->st->last : a->st->first);
+        assignment->chunk =
+            max(at, assign->ends[n->id] || is_sink(n) ? assign->st->last
+                                                      : assign->st->first);
 }
 
 /* ---- backward ------------------------------------------------------------ */
@@ -140,91 +142,92 @@ static int is_gradient_sum(const Node *n)
 
 /* What reads no gradient of a unit stands where its forward stands, and later
  * where it is first read (settle). */
-static void backward_of(Assign *a, const Node *n, Assignment *s)
+static void backward_of(Assign *assign, const Node *n, Assignment *assignment)
 {
-    int unit = unit_at(a->st, n->scope), at = NOBODY, fwd = -1, reads = 0;
+    int unit = unit_at(assign->st, n->scope), at = NOBODY, fwd = -1, reads = 0;
 
-    a->ends[n->id] = unit == 0;
+    assign->ends[n->id] = unit == 0;
     for (int k = 0; k <= n->nin; k++) {
         const Node *x = read_by(n, k);
-        if (!x || is_free(a, x))
+        if (!x || is_free(assign, x))
             continue;
-        int chunk = a->pipe->spot[x->id].chunk;
-        reads |= a->back[x->id];
-        if (a->back[x->id] == 1) {
+        int chunk = assign->pipe->spot[x->id].chunk;
+        reads |= assign->back[x->id];
+        if (assign->back[x->id] == 1) {
             at = min(at, chunk);
-            a->ends[n->id] |= a->ends[x->id];
+            assign->ends[n->id] |= assign->ends[x->id];
         } else {
             fwd = max(fwd, chunk);
         }
     }
-    a->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
-    int home =
-        is_backward(n)
-            ? (int)(uintptr_t)table_get(a->home, KEYP(n->scope->twin->base))
-            : 0;
+    assign->back[n->id] = at == NOBODY && (unit < 0 || !reads) ? 2 : 1;
+    int home = is_backward(n) ? (int)(uintptr_t)table_get(
+                                    assign->home, KEYP(n->scope->twin->base))
+                              : 0;
     if (unit >= 0)
-        s->chunk = min(at, a->st->chunk[unit]);
+        assignment->chunk = min(at, assign->st->chunk[unit]);
     else if (home)
-        s->chunk = min(at, home - 1);
+        assignment->chunk = min(at, home - 1);
     else if (at == NOBODY)
-        s->chunk = fwd >= 0 ? fwd : a->st->last;
+        assignment->chunk = fwd >= 0 ? fwd : assign->st->last;
     else
-        s->chunk =
-            a->ends[n->id] && !is_gradient_sum(n) ? min(at, a->st->first) : at;
+        assignment->chunk = assign->ends[n->id] && !is_gradient_sum(n)
+                                ? min(at, assign->st->first)
+                                : at;
 }
 
 /* From the last node to the first: f on each backward node that backward node i
  * reads. */
-static void for_each_backward_read(Assign *a,
-                                   void (*f)(Assign *a, int read, int by))
+static void for_each_backward_read(Assign *assign,
+                                   void (*f)(Assign *assign, int read, int by))
 {
-    for (int i = (int)vec_len(a->graph->node); i-- > 0;) {
-        const Node *n = a->graph->node[i];
-        if (!a->back[i] || is_free(a, n))
+    for (int i = (int)vec_len(assign->graph->node); i-- > 0;) {
+        const Node *n = assign->graph->node[i];
+        if (!assign->back[i] || is_free(assign, n))
             continue;
         for (int k = 0; k <= n->nin; k++) {
             const Node *x = read_by(n, k);
-            if (x && a->back[x->id] && !is_free(a, x))
-                f(a, x->id, i);
+            if (x && assign->back[x->id] && !is_free(assign, x))
+                f(assign, x->id, i);
         }
     }
 }
 
 /* Backward nodes that read no gradient run no later than what reads them. */
-static void settle(Assign *a, int read, int by)
+static void settle(Assign *assign, int read, int by)
 {
-    Assignment *x = &a->pipe->spot[read];
+    Assignment *assignment = &assign->pipe->spot[read];
 
-    if (a->back[read] == 2)
-        x->chunk = max(x->chunk, a->pipe->spot[by].chunk);
+    if (assign->back[read] == 2)
+        assignment->chunk =
+            max(assignment->chunk, assign->pipe->spot[by].chunk);
 }
 
 /* By id the one chunk that reads it, -1: none, -2: several. */
-static int *only_readers(const Assign *a)
+static int *only_readers(const Assign *assign)
 {
-    int *only =
-        alloc(a->pipe->arena, (vec_len(a->graph->node) + 1) * sizeof *only);
+    int *only = alloc(assign->pipe->arena,
+                      (vec_len(assign->graph->node) + 1) * sizeof *only);
 
-    for (size_t i = 0; i < vec_len(a->graph->node); i++)
+    for (size_t i = 0; i < vec_len(assign->graph->node); i++)
         only[i] = -1;
     return only;
 }
 
 /* A whole or a part of it made from shards only for another chunk is made there
  * (of the same direction: what F keeps for a later B stays). */
-static void gather_at_reader(Assign *a)
+static void gather_at_reader(Assign *assign)
 {
-    Assignment *spot = a->pipe->spot;
-    int *only = only_readers(a);
-    char *fwd = alloc(a->pipe->arena, vec_len(a->graph->node) + 1);
+    Assignment *spot = assign->pipe->spot;
+    int *only = only_readers(assign);
+    char *fwd = alloc(assign->pipe->arena, vec_len(assign->graph->node) + 1);
 
-    for (size_t i = vec_len(a->graph->node); i-- > 0;) {
-        const Node *n = a->graph->node[i];
-        if (is_free(a, n))
+    for (size_t i = vec_len(assign->graph->node); i-- > 0;) {
+        const Node *n = assign->graph->node[i];
+        if (is_free(assign, n))
             continue;
         if ((n->op == Oallgather || n->op == Oshard_slice) && only[i] >= 0 &&
-            (a->back[i] || fwd[i]))
+            (assign->back[i] || fwd[i]))
             spot[i].chunk = only[i];
         for (int k = 0; k <= n->nin; k++) {
             const Node *x = read_by(n, k);
@@ -233,15 +236,15 @@ static void gather_at_reader(Assign *a)
             only[x->id] = only[x->id] == -1 || only[x->id] == spot[i].chunk
                               ? spot[i].chunk
                               : -2;
-            fwd[x->id] |= !a->back[i];
+            fwd[x->id] |= !assign->back[i];
         }
     }
 }
 
 /* I: some earlier chunk needs it. */
-static void split_backward(Assign *a, int read, int by)
+static void split_backward(Assign *assign, int read, int by)
 {
-    Assignment *x = &a->pipe->spot[read], *y = &a->pipe->spot[by];
+    Assignment *x = &assign->pipe->spot[read], *y = &assign->pipe->spot[by];
 
     if (x->chunk > y->chunk || y->work == WI)
         x->work = WI;
@@ -250,41 +253,45 @@ static void split_backward(Assign *a, int read, int by)
 /* ---- all ----------------------------------------------------------------- */
 
 /* What several results are taken from, and a sink's operand, say where. */
-static int follows(const Assign *a, const Node *n)
+static int follows(const Assign *assign, const Node *n)
 {
-    return n->nin && !is_free(a, n->in[0]) && (n->op == Opart || is_sink(n));
+    return n->nin && !is_free(assign, n->in[0]) &&
+           (n->op == Opart || is_sink(n));
 }
 
-static void follow(Assign *a)
+static void follow(Assign *assign)
 {
-    for (size_t i = 0; i < vec_len(a->graph->node); i++) {
-        const Node *n = a->graph->node[i];
-        if (n->reg != REGbody || !follows(a, n) || is_free(a, n))
+    for (size_t i = 0; i < vec_len(assign->graph->node); i++) {
+        const Node *n = assign->graph->node[i];
+        if (n->reg != REGbody || !follows(assign, n) || is_free(assign, n))
             continue;
-        Assignment *s = &a->pipe->spot[i], *of = &a->pipe->spot[n->in[0]->id];
+        Assignment *s = &assign->pipe->spot[i],
+                   *of = &assign->pipe->spot[n->in[0]->id];
         s->chunk = of->chunk;
-        if (n->op == Opart || of->work == WF || a->pipe->spot[i].work == WF)
+        if (n->op == Opart || of->work == WF ||
+            assign->pipe->spot[i].work == WF)
             s->work = of->work;
     }
 }
 
-static void place(Assign *a, Node *n)
+static void place(Assign *assign, Node *n)
 {
-    Assignment *s = &a->pipe->spot[n->id];
+    Assignment *assignment = &assign->pipe->spot[n->id];
 
-    s->chunk = -1;
-    if (is_free(a, n))
+    assignment->chunk = -1;
+    if (is_free(assign, n))
         return;
-    a->back[n->id] = (char)is_backward(n);
+    assign->back[n->id] = (char)is_backward(n);
     for (int k = 0; k < n->nin; k++)
-        a->back[n->id] |= a->back[n->in[k]->id] != 0;
+        assign->back[n->id] |= assign->back[n->in[k]->id] != 0;
     if (n->op == Opart)
-        a->back[n->id] = a->back[n->in[0]->id];
-    s->work = a->back[n->id] ? a->pipe->splits ? WW : WB : WF;
-    if (a->back[n->id])
-        backward_of(a, n, s);
+        assign->back[n->id] = assign->back[n->in[0]->id];
+    assignment->work =
+        assign->back[n->id] ? assign->pipe->splits ? WW : WB : WF;
+    if (assign->back[n->id])
+        backward_of(assign, n, assignment);
     else
-        forward(a, n, s);
+        forward(assign, n, assignment);
 }
 
 /* Chunks, works, and what crosses stages. */
@@ -323,24 +330,25 @@ typedef struct Terms {
     Node **term;
 } Terms;
 
-static void add_terms(Pipe *pipe, Node *n, const int *uses, Terms *t, int top)
+static void add_terms(Pipe *pipe, Node *n, const int *uses, Terms *terms,
+                      int top)
 {
     if (n->op != Oadd || (!top && uses[n->id] > 1) ||
         pipe->spot[n->id].chunk < 0 || !same_dims(n->in[0], n->in[1])) {
-        vec_push(pipe->arena, t->term, n);
+        vec_push(pipe->arena, terms->term, n);
         return;
     }
-    add_terms(pipe, n->in[0], uses, t, 0);
-    add_terms(pipe, n->in[1], uses, t, 0);
+    add_terms(pipe, n->in[0], uses, terms, 0);
+    add_terms(pipe, n->in[1], uses, terms, 0);
 }
 
 /* The terms that lie in chunk, added; null: none. */
-static Node *sum_in(Pipe *pipe, const Terms *t, const Node *like, int chunk)
+static Node *sum_in(Pipe *pipe, const Terms *terms, const Node *like, int chunk)
 {
     Node *sum = NULL;
 
-    for (size_t i = 0; i < vec_len(t->term); i++) {
-        Node *x = t->term[i];
+    for (size_t i = 0; i < vec_len(terms->term); i++) {
+        Node *x = terms->term[i];
         if (pipe->spot[x->id].chunk != chunk)
             continue;
         if (!sum) {
@@ -355,12 +363,12 @@ static Node *sum_in(Pipe *pipe, const Terms *t, const Node *like, int chunk)
 
 /* Accumulators of the chunks other than `own`, added to acc; null: there is no
  * other. */
-static Node *split_accum(Pipe *pipe, Node *acc, const Terms *t, int own)
+static Node *split_accum(Pipe *pipe, Node *acc, const Terms *terms, int own)
 {
     Node *add = acc->in[0], *all = NULL;
 
     for (int c = 0; c < pipe->chunks; c++) {
-        Node *x = c == own ? NULL : sum_in(pipe, t, add, c);
+        Node *x = c == own ? NULL : sum_in(pipe, terms, add, c);
         if (!x)
             continue;
         Node *more = g_copyof(pipe->graph, acc, &x);
@@ -374,19 +382,19 @@ static Node *split_accum(Pipe *pipe, Node *acc, const Terms *t, int own)
         memcpy(all->dim, acc->dim, sizeof all->dim);
     }
     if (all)
-        acc->in[0] = sum_in(pipe, t, add, own);
+        acc->in[0] = sum_in(pipe, terms, add, own);
     return all;
 }
 
 /* Chunk of the first term on the stage that owns what acc is the gradient of,
  * or else of the first term; -2: a term is in no chunk. */
 static int own_chunk(const Pipe *pipe, const Table *held, const Node *acc,
-                     const Terms *t)
+                     const Terms *terms)
 {
     int owner = acc->of ? pipe_owner(held, acc->of) : -1, own = -1;
 
-    for (size_t i = 0; i < vec_len(t->term); i++) {
-        int c = pipe->spot[t->term[i]->id].chunk;
+    for (size_t i = 0; i < vec_len(terms->term); i++) {
+        int c = pipe->spot[terms->term[i]->id].chunk;
         if (c < 0)
             return -2;
         if (own < 0 || (pipe->schedule->rank[c] == owner &&

@@ -15,16 +15,16 @@ Node *pipe_copy(Pipe *pipe, int s, Node ***list, const Node *n, Node *const *in)
 
 Node *pipe_shared(Pipe *pipe, int s, Node *n)
 {
-    StagePart *x = &pipe->part[s];
+    StagePart *part = &pipe->part[s];
     Node *in[MAXIN];
 
-    if (x->at[n->id])
-        return x->at[n->id];
+    if (part->at[n->id])
+        return part->at[n->id];
     for (int k = 0; k < n->nin; k++)
         in[k] = pipe_shared(pipe, s, n->in[k]);
     Node *map = n->map ? pipe_shared(pipe, s, n->map) : NULL;
-    Node *c =
-        pipe_copy(pipe, s, any_region(n) ? &x->source : &x->before, n, in);
+    Node *c = pipe_copy(pipe, s, any_region(n) ? &part->source : &part->before,
+                        n, in);
     c->map = map;
-    return x->at[n->id] = c;
+    return part->at[n->id] = c;
 }

@@ -31,9 +31,10 @@ int pipe_stage_at(const Pipe *pipe, const Node *n)
 
 /* Calls of one micro-batch in the order of time, as far as it is known: F up,
  * then B or I down. W stands with its I. */
-static int moment(const Pipe *pipe, const Assignment *s)
+static int moment(const Pipe *pipe, const Assignment *assignment)
 {
-    return s->work == WF ? s->chunk : 2 * pipe->chunks - 1 - s->chunk;
+    return assignment->work == WF ? assignment->chunk
+                                  : 2 * pipe->chunks - 1 - assignment->chunk;
 }
 
 Assignment pipe_moment(const Pipe *pipe, int m)
@@ -119,8 +120,8 @@ static void hold(Pipe *pipe, const Node *n)
 void pipe_hold(Pipe *pipe)
 {
     for (size_t i = 0; i < vec_len(pipe->graph->param); i++) {
-        const Param *x = pipe->graph->param[i];
-        held_at(pipe, x->path, x->bucket ? x->bucket : x->of);
+        const Param *param = pipe->graph->param[i];
+        held_at(pipe, param->path, param->bucket ? param->bucket : param->of);
     }
     for (size_t i = 0; i < vec_len(pipe->graph->node); i++)
         if (is_lasting(pipe->graph->node[i]))

@@ -27,7 +27,7 @@
 
 enum { ANY = -1, SUM = -2 }; /* homes: every stage, a sum over several */
 
-static Node *value(Pipe *p, int s, Node *n);
+static Node *value(Pipe *pipe, int s, Node *n);
 
 /* ---- homes --------------------------------------------------------------- */
 
@@ -102,12 +102,12 @@ static void find_homes(Pipe *pipe)
 static Node *made_of(Pipe *pipe, int s, Op op, const Node *n, int nin,
                      Node *const *in)
 {
-    StagePart *x = &pipe->part[s];
+    StagePart *part = &pipe->part[s];
 
-    x->graph->node = x->post;
-    Node *r = g_node(x->graph, op, n->loc, nin, in);
-    x->post = x->graph->node;
-    x->graph->node = NULL;
+    part->graph->node = part->post;
+    Node *r = g_node(part->graph, op, n->loc, nin, in);
+    part->post = part->graph->node;
+    part->graph->node = NULL;
     r->scope = n->scope;
     r->reg = REGpost;
     if (op == Osend)
@@ -295,21 +295,21 @@ static int stands_on(const Pipe *pipe, int s, const Node *n)
 static Node *value(Pipe *pipe, int s, Node *n)
 {
     int home = pipe->home[n->id];
-    StagePart *x = &pipe->part[s];
+    StagePart *part = &pipe->part[s];
 
     if (stands_on(pipe, s, n))
         return pipe_shared(pipe, s, n);
-    if (x->at[n->id] && (home == ANY || home == s))
-        return x->at[n->id];
-    if (x->all[n->id])
-        return x->all[n->id];
+    if (part->at[n->id] && (home == ANY || home == s))
+        return part->at[n->id];
+    if (part->all[n->id])
+        return part->all[n->id];
     if (home == SUM || (home >= 0 && home != s && n->nd == 0))
         to_all(pipe, &n, 1);
     else if (home >= 0 && home != s)
         sent(pipe, home, s, n);
     else
-        return x->at[n->id] = copied(pipe, s, n);
-    return x->all[n->id];
+        return part->at[n->id] = copied(pipe, s, n);
+    return part->all[n->id];
 }
 
 /* ---- sinks --------------------------------------------------------------- */
@@ -362,69 +362,70 @@ typedef struct ScalarTransfers {
     int last;   /* round */
 } ScalarTransfers;
 
-static int rounds(ScalarTransfers *x, int s, Node *n);
+static int rounds(ScalarTransfers *transfers, int s, Node *n);
 
-static int most_of(ScalarTransfers *x, int s, const Node *n)
+static int most_of(ScalarTransfers *transfers, int s, const Node *n)
 {
     int most = 0;
 
     for (int k = 0; k <= n->nin; k++) {
-        int r = read_by(n, k) ? rounds(x, s, read_by(n, k)) : 0;
+        int r = read_by(n, k) ? rounds(transfers, s, read_by(n, k)) : 0;
         most = r > most ? r : most;
     }
     return most;
 }
 
-static int asked(ScalarTransfers *x, Node *n)
+static int asked(ScalarTransfers *transfers, Node *n)
 {
     Node **term = NULL;
     int most = 0;
 
-    if (x->round[n->id])
-        return x->round[n->id];
-    terms_of(x->pipe, n, &term);
+    if (transfers->round[n->id])
+        return transfers->round[n->id];
+    terms_of(transfers->pipe, n, &term);
     for (size_t i = 0; i < vec_len(term); i++) {
-        int home = x->pipe->home[term[i]->id];
-        int r = rounds(x, home < 0 ? 0 : home, term[i]);
+        int home = transfers->pipe->home[term[i]->id];
+        int r = rounds(transfers, home < 0 ? 0 : home, term[i]);
         most = r > most ? r : most;
     }
-    vec_push(x->pipe->arena, x->all, n);
-    x->last = most + 1 > x->last ? most + 1 : x->last;
-    return x->round[n->id] = most + 1;
+    vec_push(transfers->pipe->arena, transfers->all, n);
+    transfers->last = most + 1 > transfers->last ? most + 1 : transfers->last;
+    return transfers->round[n->id] = most + 1;
 }
 
-static int rounds_before(ScalarTransfers *x, int s, Node *n)
+static int rounds_before(ScalarTransfers *transfers, int s, Node *n)
 {
-    int home = x->pipe->home[n->id];
+    int home = transfers->pipe->home[n->id];
     int near = home == ANY || home == s;
 
-    if (stands_on(x->pipe, s, n))
+    if (stands_on(transfers->pipe, s, n))
         return 0;
     if (home == SUM || (!near && n->nd == 0))
-        return asked(x, n);
+        return asked(transfers, n);
     if (near)
-        return most_of(x, s, n);
-    int there = rounds(x, home, n), map = n->map ? rounds(x, s, n->map) : 0;
+        return most_of(transfers, s, n);
+    int there = rounds(transfers, home, n),
+        map = n->map ? rounds(transfers, s, n->map) : 0;
     return map > there ? map : there;
 }
 
 /* Sums that must be done before n is on stage s. */
-static int rounds(ScalarTransfers *x, int s, Node *n)
+static int rounds(ScalarTransfers *transfers, int s, Node *n)
 {
-    int *seen = &x->seen[n->id * x->pipe->stages + s];
+    int *seen = &transfers->seen[n->id * transfers->pipe->stages + s];
 
     if (!*seen)
-        *seen = 1 + rounds_before(x, s, n);
+        *seen = 1 + rounds_before(transfers, s, n);
     return *seen - 1;
 }
 
-static void ask(ScalarTransfers *x, Node *n)
+static void ask(ScalarTransfers *transfers, Node *n)
 {
-    for (int s = 0; s < x->pipe->stages; s++)
+    for (int s = 0; s < transfers->pipe->stages; s++)
         if (n->op != Owrite)
-            most_of(x, s, n);
-        else if (writes_on(x->pipe, n, s))
-            rounds(x, s, n->in[1]);
+            most_of(transfers, s, n);
+        else if (writes_on(transfers->pipe, n, s))
+            rounds(transfers, s, n->in[1]);
 }
 
 /* As elements of one vector: only what is whole, or a sum, may be one. */
@@ -437,20 +438,21 @@ static int go_together(const Node *x, const Node *y)
     return like_sum(x).dt == like_sum(y).dt;
 }
 
-static void sum_round(const ScalarTransfers *x, int round)
+static void sum_round(const ScalarTransfers *transfers, int round)
 {
-    Node *const *done = x->pipe->part[0].all;
+    Node *const *done = transfers->pipe->part[0].all;
 
-    for (size_t i = 0; i < vec_len(x->all); i++) {
-        Node *v[MAXIN] = { x->all[i] };
+    for (size_t i = 0; i < vec_len(transfers->all); i++) {
+        Node *v[MAXIN] = { transfers->all[i] };
         int k = 1;
-        if (x->round[v[0]->id] != round || done[v[0]->id])
+        if (transfers->round[v[0]->id] != round || done[v[0]->id])
             continue;
-        for (size_t j = i + 1; j < vec_len(x->all) && k < MAXIN; j++)
-            if (x->round[x->all[j]->id] == round && !done[x->all[j]->id] &&
-                go_together(v[0], x->all[j]))
-                v[k++] = x->all[j];
-        to_all(x->pipe, v, k);
+        for (size_t j = i + 1; j < vec_len(transfers->all) && k < MAXIN; j++)
+            if (transfers->round[transfers->all[j]->id] == round &&
+                !done[transfers->all[j]->id] &&
+                go_together(v[0], transfers->all[j]))
+                v[k++] = transfers->all[j];
+        to_all(transfers->pipe, v, k);
     }
 }
 

@@ -49,31 +49,33 @@ static double flops_of(const Graph *g, const Node *n)
     return f;
 }
 
-static void find_units(StageCut *x)
+static void find_units(StageCut *cut)
 {
-    const Graph *g = x->graph;
+    const Graph *g = cut->graph;
     int now = 0;
 
-    vec_push(g->arena, x->cost, 0);
+    vec_push(g->arena, cut->cost, 0);
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Scope *unit = g->node[i]->scope->unit;
-        if (!unit || unit_index(x->st, unit) >= 0)
+        if (!unit || unit_index(cut->st, unit) >= 0)
             continue;
-        vec_push(g->arena, x->st->unit, unit);
-        x->st->nunit++;
-        vec_push(g->arena, x->cost, 0);
+        vec_push(g->arena, cut->st->unit, unit);
+        cut->st->nunit++;
+        vec_push(g->arena, cut->cost, 0);
     }
-    vec_push(g->arena, x->cost, 0);
+    vec_push(g->arena, cut->cost, 0);
     size_t last = 0;
     for (size_t i = 0; i < vec_len(g->node); i++)
         last = g->node[i]->scope->unit ? i : last;
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Scope *unit = g->node[i]->scope->unit;
         if (unit)
-            now = unit_index(x->st, unit) + 1;
-        x->cost[i > last ? x->st->nunit + 1 : now] += flops_of(g, g->node[i]);
+            now = unit_index(cut->st, unit) + 1;
+        cut->cost[i > last ? cut->st->nunit + 1 : now] +=
+            flops_of(g, g->node[i]);
     }
-    x->st->chunk = alloc(g->arena, (size_t)(x->st->nunit + 1) * sizeof(int));
+    cut->st->chunk =
+        alloc(g->arena, (size_t)(cut->st->nunit + 1) * sizeof(int));
 }
 
 /* ---- the layout string --------------------------------------------------- */
@@ -89,90 +91,91 @@ typedef struct PatternReader {
     Letter *out; /* vec: without counts and parentheses */
 } PatternReader;
 
-static _Noreturn void bad(const PatternReader *x, int at, const char *fmt, ...)
-    __attribute__((format(printf, 3, 4)));
+static _Noreturn void bad(const PatternReader *reader, int at, const char *fmt,
+                          ...) __attribute__((format(printf, 3, 4)));
 
-static _Noreturn void bad(const PatternReader *x, int at, const char *fmt, ...)
+static _Noreturn void bad(const PatternReader *reader, int at, const char *fmt,
+                          ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
-    char *why = vstrf(x->graph->arena, fmt, ap);
+    char *why = vstrf(reader->graph->arena, fmt, ap);
     va_end(ap);
-    err(opts_loc(x->graph->opts, "fold.layout"),
-        "fold.layout %s, position %d: %s", x->s, at, why);
+    err(opts_loc(reader->graph->opts, "fold.layout"),
+        "fold.layout %s, position %d: %s", reader->s, at, why);
 }
 
-static void letter(PatternReader *x)
+static void letter(PatternReader *reader)
 {
     static const char *const cases[] = { "eE", "Tt", "Mm", "lL" };
-    int at = (int)(x->p - x->s) + 1;
-    char c = *x->p++;
+    int at = (int)(reader->p - reader->s) + 1;
+    char c = *reader->p++;
 
     if (strchr("EtmL|", c)) {
         Letter l = { c, at };
-        vec_push(x->graph->arena, x->out, l);
+        vec_push(reader->graph->arena, reader->out, l);
         return;
     }
     for (int i = 0; i < 4; i++)
         if (c == cases[i][0])
-            bad(x, at, "'%c' is none of E t m L | (did you mean '%c'?)", c,
+            bad(reader, at, "'%c' is none of E t m L | (did you mean '%c'?)", c,
                 cases[i][1]);
-    bad(x, at, "'%c' is none of E t m L |", c);
+    bad(reader, at, "'%c' is none of E t m L |", c);
 }
 
 /* "*29" behind the letters from `first` on. */
-static void repeat(PatternReader *x, size_t first)
+static void repeat(PatternReader *reader, size_t first)
 {
-    int at = (int)(x->p++ - x->s) + 1;
-    size_t len = vec_len(x->out) - first;
+    int at = (int)(reader->p++ - reader->s) + 1;
+    size_t len = vec_len(reader->out) - first;
     long n = 0;
 
-    for (; isdigit((unsigned char)*x->p); x->p++)
-        n = n < LONGEST ? n * 10 + (*x->p - '0') : LONGEST;
+    for (; isdigit((unsigned char)*reader->p); reader->p++)
+        n = n < LONGEST ? n * 10 + (*reader->p - '0') : LONGEST;
     if (!n || !len)
-        bad(x, at, "'*' stands between what is repeated and how often");
+        bad(reader, at, "'*' stands between what is repeated and how often");
     if ((size_t)n * len + first > LONGEST)
-        bad(x, at, "more than %d letters", LONGEST);
+        bad(reader, at, "more than %d letters", LONGEST);
     for (size_t i = 0; i < (size_t)(n - 1) * len; i++) {
-        Letter l = x->out[first + i];
-        vec_push(x->graph->arena, x->out, l);
+        Letter l = reader->out[first + i];
+        vec_push(reader->graph->arena, reader->out, l);
     }
 }
 
-static void letters(PatternReader *x, int depth)
+static void letters(PatternReader *reader, int depth)
 {
-    while (*x->p && *x->p != ')') {
-        size_t first = vec_len(x->out);
-        if (*x->p == ',' || *x->p == ' ') {
-            x->p++;
+    while (*reader->p && *reader->p != ')') {
+        size_t first = vec_len(reader->out);
+        if (*reader->p == ',' || *reader->p == ' ') {
+            reader->p++;
             continue;
         }
-        if (*x->p == '(') {
-            int at = (int)(x->p++ - x->s) + 1;
+        if (*reader->p == '(') {
+            int at = (int)(reader->p++ - reader->s) + 1;
             if (depth > 8)
-                bad(x, at, "too many parentheses");
-            letters(x, depth + 1);
-            if (*x->p++ != ')')
-                bad(x, at, "'(' without ')'");
+                bad(reader, at, "too many parentheses");
+            letters(reader, depth + 1);
+            if (*reader->p++ != ')')
+                bad(reader, at, "'(' without ')'");
         } else {
-            letter(x);
+            letter(reader);
         }
-        if (*x->p == '*')
-            repeat(x, first);
+        if (*reader->p == '*')
+            repeat(reader, first);
     }
-    if (*x->p && !depth)
-        bad(x, (int)(x->p - x->s) + 1, "')' without '('");
+    if (*reader->p && !depth)
+        bad(reader, (int)(reader->p - reader->s) + 1, "')' without '('");
 }
 
 /* ---- what it means ------------------------------------------------------- */
 
-static int count_letters(const PatternReader *x, char c)
+static int count_letters(const PatternReader *reader, char c)
 {
     int n = 0;
 
-    for (size_t i = 0; i < vec_len(x->out); i++)
-        n += x->out[i].letter == c;
+    for (size_t i = 0; i < vec_len(reader->out); i++)
+        n += reader->out[i].letter == c;
     return n;
 }
 
@@ -186,46 +189,46 @@ static const char *first_unit(const Stages *st, int mtp, int last)
     return s;
 }
 
-static void check_units(const PatternReader *x, const Stages *st, int mtp)
+static void check_units(const PatternReader *reader, const Stages *st, int mtp)
 {
-    int has = count_letters(x, mtp ? 'm' : 't'), needs = 0;
+    int has = count_letters(reader, mtp ? 'm' : 't'), needs = 0;
 
     for (int i = 0; i < st->nunit; i++)
         needs += is_mtp(st->unit[i]) == mtp;
     if (has == needs || (mtp && !needs))
         return;
     if (!needs)
-        err(opts_loc(x->graph->opts, "fold.layout"),
+        err(opts_loc(reader->graph->opts, "fold.layout"),
             "fold.layout %s has %d t, and "
             "the model has none",
-            x->s, has);
-    err(opts_loc(x->graph->opts, "fold.layout"),
+            reader->s, has);
+    err(opts_loc(reader->graph->opts, "fold.layout"),
         "fold.layout %s has %d %c, and "
         "the model has %d: %s to %s",
-        x->s, has, mtp ? 'm' : 't', needs, first_unit(st, mtp, 0),
+        reader->s, has, mtp ? 'm' : 't', needs, first_unit(st, mtp, 0),
         first_unit(st, mtp, 1));
 }
 
-static void check_counts(const PatternReader *x, const Stages *st)
+static void check_counts(const PatternReader *reader, const Stages *st)
 {
-    const Opts *o = x->graph->opts;
-    int has = count_letters(x, '|') + 1;
+    const Opts *opts = reader->graph->opts;
+    int has = count_letters(reader, '|') + 1;
 
     for (const char *c = "EL"; *c; c++)
-        if (count_letters(x, *c) != 1)
-            err(opts_loc(o, "fold.layout"),
+        if (count_letters(reader, *c) != 1)
+            err(opts_loc(opts, "fold.layout"),
                 "fold.layout %s has %d %c, and "
                 "needs one: %s",
-                x->s, count_letters(x, *c), *c,
+                reader->s, count_letters(reader, *c), *c,
                 *c == 'E' ? "the embedding" : "the head and the loss");
     if (has != st->nchunk)
-        err(opts_loc(o, "fold.layout"),
+        err(opts_loc(opts, "fold.layout"),
             "fold.layout %s has %d chunk%s, and "
             "fold.pp=%s fold.vpp=%s make %d",
-            x->s, has, has > 1 ? "s" : "", opts_str(o, "fold.pp"),
-            opts_str(o, "fold.vpp"), st->nchunk);
-    check_units(x, st, 0);
-    check_units(x, st, 1);
+            reader->s, has, has > 1 ? "s" : "", opts_str(opts, "fold.pp"),
+            opts_str(opts, "fold.vpp"), st->nchunk);
+    check_units(reader, st, 0);
+    check_units(reader, st, 1);
 }
 
 /* The next unit of a kind; where the model has none, nothing. */
@@ -355,15 +358,15 @@ static double shares(Arena *a, const double *cost, int n, int chunks,
 }
 
 /* The largest chunk as small as can be; of all such cuts the most even. */
-static void cut_by_cost(StageCut *x)
+static void cut_by_cost(StageCut *cut)
 {
-    Stages *st = x->st;
+    Stages *st = cut->st;
     Arena *a = arena_new();
     int n = st->nunit + 2, *begin = alloc(a, (size_t)st->nchunk * sizeof(int));
-    double max = shares(a, x->cost, n, st->nchunk, 0, begin);
+    double max = shares(a, cut->cost, n, st->nchunk, 0, begin);
 
     if (max > 0)
-        shares(a, x->cost, n, st->nchunk, max, begin);
+        shares(a, cut->cost, n, st->nchunk, max, begin);
     for (int c = 0; c < st->nchunk; c++)
         for (int i = begin[c]; i < (c + 1 < st->nchunk ? begin[c + 1] : n); i++)
             if (i && i < n - 1)

@@ -55,17 +55,17 @@ static int others_have(const Node *n, const Node *x, Axis *const *a, int na)
 
 /* The part with those axes in front of its keys. What is partial over ranks is
  * not converted on its way. */
-static Node *wide_part(Graph *g, const Node *p, Axis *const *a, int na)
+static Node *wide_part(Graph *g, const Node *node, Axis *const *a, int na)
 {
-    Node *n = p->in[0], *lse = n->in[n->nin - 2];
-    Node *q = as(g_node(g, Opart, p->loc, 1, &n), p, p);
+    Node *n = node->in[0], *lse = n->in[n->nin - 2];
+    Node *q = as(g_node(g, Opart, node->loc, 1, &n), node, node);
 
-    q->at.part.index = p->at.part.index;
-    q->dt = atoms_of(g, p, P) ? p->dt : lse->dt;
-    for (int d = 0; d < p->nd; d++) {
-        for (int i = 0; i < na && p->dim[d].a == n->at.attn.key; i++)
+    q->at.part.index = node->at.part.index;
+    q->dt = atoms_of(g, node, P) ? node->dt : lse->dt;
+    for (int d = 0; d < node->nd; d++) {
+        for (int i = 0; i < na && node->dim[d].a == n->at.attn.key; i++)
             q->dim[q->nd++] = lse->dim[dim_of(lse, a[i])];
-        q->dim[q->nd++] = p->dim[d];
+        q->dim[q->nd++] = node->dim[d];
     }
     for (int i = 0; i < MAXATOM; i++)
         if (n->sh[i].k == S && dim_of(q, n->sh[i].a) >= 0)
@@ -73,22 +73,23 @@ static Node *wide_part(Graph *g, const Node *p, Axis *const *a, int na)
     return infer(g, q);
 }
 
-static Node *of_heads(Graph *g, Node *p)
+static Node *of_heads(Graph *g, Node *node)
 {
-    const Node *n = p->in[0], *lse = n->in[n->nin - 2];
+    const Node *n = node->in[0], *lse = n->in[n->nin - 2];
     Axis *a[MAXD];
-    int na = axes_lacking(p, lse, a), keep = 0;
+    int na = axes_lacking(node, lse, a), keep = 0;
 
     for (int i = 0; i < na; i++)
         if (a[i] != n->at.attn.query)
             a[keep++] = a[i];
-    if (!keep || dim_of(p, n->at.attn.key) < 0 ||
-        dim_of(p, n->at.attn.query) >= 0 ||
-        !others_have(n, n->in[p->at.part.index], a, keep))
-        return p;
-    why(g, p, "of each head, summed after");
-    Node *sum = as(g_red(g, Osum, wide_part(g, p, a, keep), a, keep), p, p);
-    return as(g_cast(g, sum, p->dt), p, p);
+    if (!keep || dim_of(node, n->at.attn.key) < 0 ||
+        dim_of(node, n->at.attn.query) >= 0 ||
+        !others_have(n, n->in[node->at.part.index], a, keep))
+        return node;
+    why(g, node, "of each head, summed after");
+    Node *sum =
+        as(g_red(g, Osum, wide_part(g, node, a, keep), a, keep), node, node);
+    return as(g_cast(g, sum, node->dt), node, node);
 }
 
 /* ---- the pass ------------------------------------------------------------ */

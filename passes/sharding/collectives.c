@@ -21,15 +21,15 @@ static int tuple(const Node *n)
 
 /* The operands of n, resharded. Old nodes keep their own operands until the
  * end, since later choices look at them. */
-static Node **operands(Partitioner *p, Node *n)
+static Node **operands(Partitioner *part, Node *n)
 {
-    Node **in = alloc(p->graph->arena, ((size_t)n->nin + 1) * sizeof *in);
+    Node **in = alloc(part->graph->arena, ((size_t)n->nin + 1) * sizeof *in);
     OperandShards need;
 
     if (n->nin)
-        choose_strategy(p, n, need);
+        choose_strategy(part, n, need);
     for (int k = 0; k < n->nin; k++)
-        in[k] = tuple(n->in[k]) ? n->in[k] : demand(p, n, k, need[k]);
+        in[k] = tuple(n->in[k]) ? n->in[k] : demand(part, n, k, need[k]);
     return in;
 }
 

@@ -67,267 +67,279 @@ static Node *as(Node *n, const Node *like)
     return n;
 }
 
-static Node *ew(const Exchange *x, const Node *by, Op op, Node *a, Node *b,
-                Node *c)
+static Node *ew(const Exchange *exchange, const Node *by, Op op, Node *a,
+                Node *b, Node *c)
 {
-    return as(g_ew(x->graph, op, by->loc, a, b, c), by);
+    return as(g_ew(exchange->graph, op, by->loc, a, b, c), by);
 }
 
-static Node *number(const Exchange *x, int64_t v)
+static Node *number(const Exchange *exchange, int64_t v)
 {
-    return g_const(x->graph, x->old->loc, Di32, (double)v);
+    return g_const(exchange->graph, exchange->old->loc, Di32, (double)v);
 }
 
-static Node *iota(const Exchange *x, Axis *a)
+static Node *iota(const Exchange *exchange, Axis *a)
 {
-    Node *n = g_node(x->graph, Oiota, x->old->loc, 0, NULL);
+    Node *n = g_node(exchange->graph, Oiota, exchange->old->loc, 0, NULL);
 
     n->at.iota.axis = a;
     n->dt = Di32;
-    return as(infer(x->graph, n), x->old);
+    return as(infer(exchange->graph, n), exchange->old);
 }
 
-static Node *move(const Exchange *x, Op op, Node *v, Node *map, const Node *by)
+static Node *move(const Exchange *exchange, Op op, Node *v, Node *map,
+                  const Node *by)
 {
     Node *in[2] = { v, map };
 
-    return infer(x->graph, as(g_node(x->graph, op, by->loc, 2, in), by));
+    return infer(exchange->graph,
+                 as(g_node(exchange->graph, op, by->loc, 2, in), by));
 }
 
-static void add_axis(const Exchange *x, Axes *l, Axis *a)
+static void add_axis(const Exchange *exchange, Axes *axes, Axis *a)
 {
-    Axis **v = alloc(x->graph->arena, (size_t)(l->n + 1) * sizeof *v);
+    Axis **v = alloc(exchange->graph->arena, (size_t)(axes->n + 1) * sizeof *v);
 
     if (!a)
         return;
-    memcpy(v, l->v, (size_t)l->n * sizeof *v);
-    v[l->n++] = a;
-    l->v = v;
+    memcpy(v, axes->v, (size_t)axes->n * sizeof *v);
+    v[axes->n++] = a;
+    axes->v = v;
 }
 
-static Axes axes_of(const Exchange *x, Axis *a, Axis *b)
+static Axes axes_of(const Exchange *exchange, Axis *a, Axis *b)
 {
     Axes l = { 0 };
 
-    add_axis(x, &l, a);
-    add_axis(x, &l, b);
+    add_axis(exchange, &l, a);
+    add_axis(exchange, &l, b);
     return l;
 }
 
 /* ---- where a token goes -------------------------------------------------- */
 
-static int is_token(const Exchange *x, const Axis *a)
+static int is_token(const Exchange *exchange, const Axis *a)
 {
-    const Node *e = x->old->in[0];
+    const Node *e = exchange->old->in[0];
 
-    return a != x->old->at.route.top && dim_of(e, a) >= 0;
+    return a != exchange->old->at.route.top && dim_of(e, a) >= 0;
 }
 
-static int per_token(const Exchange *x, const Node *v)
+static int per_token(const Exchange *exchange, const Node *v)
 {
     for (int i = 0; i < v->nd; i++)
-        if (is_token(x, v->dim[i].a))
+        if (is_token(exchange, v->dim[i].a))
             return 1;
     return 0;
 }
 
-/* Of i < all the multiples of lo below hi. */
-static Node *digits(const Exchange *x, Node *i, int64_t lo, int64_t hi,
-                    int64_t all)
+/* Of node < all the multiples of lo below hi. */
+static Node *digits(const Exchange *exchange, Node *node, int64_t lo,
+                    int64_t hi, int64_t all)
 {
-    Node *top = hi == all ? i : ew(x, x->old, Omod, i, number(x, hi), NULL);
+    Node *top = hi == all ? node
+                          : ew(exchange, exchange->old, Omod, node,
+                               number(exchange, hi), NULL);
 
     if (lo == 1)
         return top;
-    Node *rest = ew(x, x->old, Omod, i, number(x, lo), NULL);
-    return ew(x, x->old, Osub, top, rest, NULL);
+    Node *rest =
+        ew(exchange, exchange->old, Omod, node, number(exchange, lo), NULL);
+    return ew(exchange, exchange->old, Osub, top, rest, NULL);
 }
 
-static Node *plus(const Exchange *x, Node *a, Node *b)
+static Node *plus(const Exchange *exchange, Node *a, Node *b)
 {
-    return a ? ew(x, x->old, Oadd, a, b, NULL) : b;
+    return a ? ew(exchange, exchange->old, Oadd, a, b, NULL) : b;
 }
 
 /* Does expert e lie on peer p? Experts are numbered by all of ep's atoms, peers
  * by those of them that cut tokens: the digits that both have are compared, as
  * part of the expert's number. */
-static Node *lies_on(const Exchange *x, Node *e, Node *p)
+static Node *lies_on(const Exchange *exchange, Node *e, Node *p)
 {
-    const Mesh *m = x->graph->mesh;
-    int64_t experts = x->old->at.route.axis->n;
+    const Mesh *m = exchange->graph->mesh;
+    int64_t experts = exchange->old->at.route.axis->n;
     int64_t unit = experts / mesh_extent(m, m->mask[Mep]), peer = 1;
     Node *of_e = NULL, *of_p = NULL;
 
-    e = g_to_padded(x->graph, x->old->at.route.axis, e);
+    e = g_to_padded(exchange->graph, exchange->old->at.route.axis, e);
     for (int t = 0; t < m->natom; t++) {
         int64_t lo = unit, plo = peer;
-        for (; t < m->natom && x->atoms[NOW] >> t & 1; t++) {
+        for (; t < m->natom && exchange->atoms[NOW] >> t & 1; t++) {
             unit *= m->atom[t].size;
             peer *= m->atom[t].size;
         }
         if (peer > plo) {
-            of_e = plus(x, of_e, digits(x, e, lo, unit, experts));
-            Node *d = digits(x, p, plo, peer, x->peers);
-            d = ew(x, x->old, Omul, d, number(x, lo / plo), NULL);
-            of_p = plus(x, of_p, d);
+            of_e = plus(exchange, of_e, digits(exchange, e, lo, unit, experts));
+            Node *d = digits(exchange, p, plo, peer, exchange->peers);
+            d = ew(exchange, exchange->old, Omul, d, number(exchange, lo / plo),
+                   NULL);
+            of_p = plus(exchange, of_p, d);
         }
         if (t < m->natom && m->mask[Mep] >> t & 1)
             unit *= m->atom[t].size;
     }
-    Node *any = ew(x, x->old, Oge, e, number(x, 0), NULL);
-    Node *same = ew(x, x->old, Oeq, of_e, of_p, NULL);
-    return ew(x, x->old, Oland, any, same, NULL);
+    Node *any = ew(exchange, exchange->old, Oge, e, number(exchange, 0), NULL);
+    Node *same = ew(exchange, exchange->old, Oeq, of_e, of_p, NULL);
+    return ew(exchange, exchange->old, Oland, any, same, NULL);
 }
 
-static Node *send_map(const Exchange *x)
+static Node *send_map(const Exchange *exchange)
 {
-    Graph *g = x->graph;
-    Node *e = x->old->in[0], *to = iota(x, x->to);
-    Axis *top = x->old->at.route.top;
+    Graph *g = exchange->graph;
+    Node *e = exchange->old->in[0], *to = iota(exchange, exchange->to);
+    Axis *top = exchange->old->at.route.top;
 
-    Node *p = ew(x, x->old, Owhere, lies_on(x, e, to), to, number(x, -1));
+    Node *p = ew(exchange, exchange->old, Owhere, lies_on(exchange, e, to), to,
+                 number(exchange, -1));
     if (top)
-        p = as(g_red(g, Omax, p, &top, 1), x->old);
-    Node *m = as(g_node(g, Oroute, x->old->loc, 1, &p), x->old);
+        p = as(g_red(g, Omax, p, &top, 1), exchange->old);
+    Node *m = as(g_node(g, Oroute, exchange->old->loc, 1, &p), exchange->old);
     struct route_attrs *t = &m->at.route;
-    t->axis = x->peer;
-    t->top = x->to;
-    t->capacity = x->pair;
+    t->axis = exchange->peer;
+    t->top = exchange->to;
+    t->capacity = exchange->pair;
     t->padded = 1;
-    t->direct = x->direct;
-    t->peers = x->old->at.route.peers;
+    t->direct = exchange->direct;
+    t->peers = exchange->old->at.route.peers;
     for (int k = SOURCES; k-- > 0;)
-        add_axis(x, &t->blocks, x->source[k]);
-    add_axis(x, &t->blocks, x->slot);
+        add_axis(exchange, &t->blocks, exchange->source[k]);
+    add_axis(exchange, &t->blocks, exchange->slot);
     return infer(g, m);
 }
 
 /* ---- values in blocks ---------------------------------------------------- */
 
-static Node *in_blocks(const Exchange *x, Node *v, const Node *by);
+static Node *in_blocks(const Exchange *exchange, Node *v, const Node *by);
 
 /* A broadcast of what is sent travels as what it is of. */
-static Node *spread(const Exchange *x, const Node *v, const Node *by)
+static Node *spread(const Exchange *exchange, const Node *v, const Node *by)
 {
-    Node *in = in_blocks(x, v->in[0], by);
-    Node *n = as(g_node(x->graph, Obroadcast, v->loc, 1, &in), by);
+    Node *in = in_blocks(exchange, v->in[0], by);
+    Node *n = as(g_node(exchange->graph, Obroadcast, v->loc, 1, &in), by);
 
     n->nd = in->nd;
     memcpy(n->dim, in->dim, sizeof n->dim);
     for (int d = 0; d < v->nd; d++)
-        if (!is_token(x, v->dim[d].a) && dim_of(in, v->dim[d].a) < 0)
+        if (!is_token(exchange, v->dim[d].a) && dim_of(in, v->dim[d].a) < 0)
             n->dim[n->nd++] = v->dim[d];
-    return infer(x->graph, n);
+    return infer(exchange->graph, n);
 }
 
 /* Is n made of what each expert has, by the choices that are sent anyway? */
-static int by_choice(const Exchange *x, const Node *n, const Node *of)
+static int by_choice(const Exchange *exchange, const Node *n, const Node *of)
 {
-    const Node *e = x->old->in[0];
+    const Node *e = exchange->old->in[0];
     const Node *all = e->op == Odrop_to_capacity ? e->in[0] : e;
 
-    return x->received && (n->in[1] == e || n->in[1] == all) &&
-           !per_token(x, of);
+    return exchange->received && (n->in[1] == e || n->in[1] == all) &&
+           !per_token(exchange, of);
 }
 
 /* The same by the choices that came. */
-static Node *with_choices(const Exchange *x, const Node *n, Node *v, Node *e)
+static Node *with_choices(const Exchange *exchange, const Node *n, Node *v,
+                          Node *e)
 {
     Node *in[2] = { v, e };
-    Node *c = as(g_copyof(x->graph, n, in), n);
+    Node *c = as(g_copyof(exchange->graph, n, in), n);
 
     if (n->op == Ogather)
         c->nd = 0;
     c->dt = n->dt;
-    return infer(x->graph, c);
+    return infer(exchange->graph, c);
 }
 
 /* v [tokens ..] as [sources peer row ..]; by: where it is wanted. */
-static Node *in_blocks(const Exchange *x, Node *v, const Node *by)
+static Node *in_blocks(const Exchange *exchange, Node *v, const Node *by)
 {
-    if (!per_token(x, v))
+    if (!per_token(exchange, v))
         return v;
-    if (v->op == Obroadcast && per_token(x, v->in[0]))
-        return spread(x, v, by);
-    Node *b = move(x, Odispatch, v, x->send, by);
-    Node *n = as(g_node(x->graph, Osplit, by->loc, 1, &b), by);
-    n->at.split.axis = x->slot;
-    n->at.split.into = axes_of(x, x->peer, x->row);
-    return infer(x->graph, n);
+    if (v->op == Obroadcast && per_token(exchange, v->in[0]))
+        return spread(exchange, v, by);
+    Node *b = move(exchange, Odispatch, v, exchange->send, by);
+    Node *n = as(g_node(exchange->graph, Osplit, by->loc, 1, &b), by);
+    n->at.split.axis = exchange->slot;
+    n->at.split.into = axes_of(exchange, exchange->peer, exchange->row);
+    return infer(exchange->graph, n);
 }
 
 /* Terms [sources peer row ..] as their sum [tokens ..]. */
-static Node *at_home(const Exchange *x, Node *v, const Node *by)
+static Node *at_home(const Exchange *exchange, Node *v, const Node *by)
 {
-    Axis *to = x->to;
-    Node *n = as(g_node(x->graph, Omerge, by->loc, 1, &v), by);
+    Axis *to = exchange->to;
+    Node *n = as(g_node(exchange->graph, Omerge, by->loc, 1, &v), by);
 
-    n->at.merge.axes = axes_of(x, x->peer, x->row);
-    n->at.merge.new = x->slot;
-    n = move(x, Ocombine, infer(x->graph, n), x->send, by);
-    return as(g_red(x->graph, Osum, n, &to, 1), by);
+    n->at.merge.axes = axes_of(exchange, exchange->peer, exchange->row);
+    n->at.merge.new = exchange->slot;
+    n = move(exchange, Ocombine, infer(exchange->graph, n), exchange->send, by);
+    return as(g_red(exchange->graph, Osum, n, &to, 1), by);
 }
 
-static Node *received_map(const Exchange *x)
+static Node *received_map(const Exchange *exchange)
 {
-    Graph *g = x->graph;
-    Node *e = x->old->in[0], *one = number(x, 1);
+    Graph *g = exchange->graph;
+    Node *e = exchange->old->in[0], *one = number(exchange, 1);
 
-    e = in_blocks(x, ew(x, x->old, Oadd, e, one, NULL), x->old);
-    e = ew(x, x->old, Osub, e, one, NULL); /* rows of nobody: -1 */
-    e = ew(x, x->old, Owhere, lies_on(x, e, iota(x, x->peer)), e,
-           number(x, -1));
-    Node *m = as(g_node(g, Oroute, x->old->loc, 1, &e), x->old);
+    e = in_blocks(exchange, ew(exchange, exchange->old, Oadd, e, one, NULL),
+                  exchange->old);
+    e = ew(exchange, exchange->old, Osub, e, one,
+           NULL); /* rows of nobody: -1 */
+    e = ew(exchange, exchange->old, Owhere,
+           lies_on(exchange, e, iota(exchange, exchange->peer)), e,
+           number(exchange, -1));
+    Node *m = as(g_node(g, Oroute, exchange->old->loc, 1, &e), exchange->old);
     struct route_attrs *t = &m->at.route;
     int64_t micros = 1;
-    for (int d = 0; d < x->old->in[0]->nd; d++) {
-        Dim k = x->old->in[0]->dim[d];
+    for (int d = 0; d < exchange->old->in[0]->nd; d++) {
+        Dim k = exchange->old->in[0]->dim[d];
         if (g_ismicro(k.a))
-            micros =
-                k.n / mesh_extent(g->mesh, cut_atoms(g->mesh, x->old, k.a));
+            micros = k.n / mesh_extent(g->mesh,
+                                       cut_atoms(g->mesh, exchange->old, k.a));
     }
-    *t = x->old->at.route;
+    *t = exchange->old->at.route;
     t->capacity *= micros;
-    t->peers = axes_of(x, x->source[BEFORE], x->peer);
-    t->load = map_load(x->old) * (double)x->tokens / (double)x->pair;
+    t->peers = axes_of(exchange, exchange->source[BEFORE], exchange->peer);
+    t->load = map_load(exchange->old) * (double)exchange->tokens /
+              (double)exchange->pair;
     return infer(g, m);
 }
 
 /* ---- the old map's users ------------------------------------------------- */
 
-static Node *only_user(const Exchange *x, const Node *n)
+static Node *only_user(const Exchange *exchange, const Node *n)
 {
-    Node **u = n->id < (int)x->count ? x->user[n->id] : NULL;
+    Node **u = n->id < (int)exchange->count ? exchange->user[n->id] : NULL;
 
     return vec_len(u) == 1 ? u[0] : NULL;
 }
 
-static int sums_choices(const Exchange *x, const Node *n)
+static int sums_choices(const Exchange *exchange, const Node *n)
 {
     int any = 0;
 
     for (int i = 0; n->op == Osum && i < n->at.sum.axes.n; i++) {
-        if (is_token(x, n->at.sum.axes.v[i]))
+        if (is_token(exchange, n->at.sum.axes.v[i]))
             return 0;
-        any |= n->at.sum.axes.v[i] == x->old->at.route.top;
+        any |= n->at.sum.axes.v[i] == exchange->old->at.route.top;
     }
     return any;
 }
 
 /* What is the same of terms and of their sum, up to the sum over choices: one
  * row comes home of each peer. */
-static Node *last_term(const Exchange *x, Node *u)
+static Node *last_term(const Exchange *exchange, Node *node)
 {
-    Node *n = u, *at;
+    Node *n = node, *at;
 
-    while ((at = only_user(x, n)) && at->op == Ocast)
+    while ((at = only_user(exchange, n)) && at->op == Ocast)
         n = at;
-    return at && sums_choices(x, at) ? at : u;
+    return at && sums_choices(exchange, at) ? at : node;
 }
 
-static void replace(const Exchange *x, const Node *n, Node *by)
+static void replace(const Exchange *exchange, const Node *n, Node *by)
 {
-    Node **u = x->user[n->id];
+    Node **u = exchange->user[n->id];
 
     for (size_t i = 0; i < vec_len(u); i++)
         for (int k = 0; k < u[i]->nin; k++)
@@ -336,71 +348,76 @@ static void replace(const Exchange *x, const Node *n, Node *by)
 }
 
 /* u and what follows it up to `last`, of received rows. */
-static Node *term(const Exchange *x, Node *n, const Node *u)
+static Node *term(const Exchange *exchange, Node *n, const Node *u)
 {
     if (n == u)
-        return move(x, Ocombine, u->in[0], x->received, u);
-    Node *in = term(x, n->in[0], u);
-    Node *c = as(g_copyof(x->graph, n, &in), n);
+        return move(exchange, Ocombine, u->in[0], exchange->received, u);
+    Node *in = term(exchange, n->in[0], u);
+    Node *c = as(g_copyof(exchange->graph, n, &in), n);
     c->nd = 0;
     c->dt = n->dt;
-    return infer(x->graph, c);
+    return infer(exchange->graph, c);
 }
 
-/* The sum of terms by their expert, up to which nothing but u is read: a
+/* The sum of terms by their expert, up to which nothing but node is read: a
  * gradient of what each expert has; null: there is none. */
-static Node *sum_by_choice(const Exchange *x, Node *u)
+static Node *sum_by_choice(const Exchange *exchange, Node *node)
 {
-    Node *n = u, *at;
+    Node *n = node, *at;
 
-    while ((at = only_user(x, n)) && at->op == Ocast)
+    while ((at = only_user(exchange, n)) && at->op == Ocast)
         n = at;
     return at && at->op == Oscatter_add && at->in[0] == n &&
-                   by_choice(x, at, at)
+                   by_choice(exchange, at, at)
                ? at
                : NULL;
 }
 
-static void bring_home(const Exchange *x, Node *u)
+static void bring_home(const Exchange *exchange, Node *node)
 {
-    Node *last = last_term(x, u), *sum = sum_by_choice(x, u);
+    Node *last = last_term(exchange, node),
+         *sum = sum_by_choice(exchange, node);
 
     if (sum) {
-        replace(
-            x, sum,
-            with_choices(x, sum, term(x, sum->in[0], u), x->received->in[0]));
+        replace(exchange, sum,
+                with_choices(exchange, sum, term(exchange, sum->in[0], node),
+                             exchange->received->in[0]));
         return;
     }
-    replace(x, last, at_home(x, term(x, last, u), last));
+    replace(exchange, last,
+            at_home(exchange, term(exchange, last, node), last));
 }
 
 /* Does any of this rank's tokens find no row to some peer? */
-static Node *blocks_full(const Exchange *x, const Node *by)
+static Node *blocks_full(const Exchange *exchange, const Node *by)
 {
-    Graph *g = x->graph;
-    Node *one = number(x, 1);
+    Graph *g = exchange->graph;
+    Node *one = number(exchange, 1);
     Node *n = as(g_node(g, Obroadcast, by->loc, 1, &one), by);
     Axis *all[MAXD];
 
     for (int k = SOURCES; k-- > 0;)
-        if (x->source[k])
-            n->dim[n->nd++] = (Dim){ x->source[k], x->source[k]->n };
-    n->dim[n->nd++] = (Dim){ x->slot, x->slot->n };
-    n = move(x, Ocombine, infer(g, n), x->send, by);
-    Node *sent = ew(x, by, Oge, x->send->in[0], number(x, 0), NULL);
-    n = ew(x, by, Oland, sent, ew(x, by, Olnot, n, NULL, NULL), NULL);
+        if (exchange->source[k])
+            n->dim[n->nd++] =
+                (Dim){ exchange->source[k], exchange->source[k]->n };
+    n->dim[n->nd++] = (Dim){ exchange->slot, exchange->slot->n };
+    n = move(exchange, Ocombine, infer(g, n), exchange->send, by);
+    Node *sent =
+        ew(exchange, by, Oge, exchange->send->in[0], number(exchange, 0), NULL);
+    n = ew(exchange, by, Oland, sent, ew(exchange, by, Olnot, n, NULL, NULL),
+           NULL);
     n = as(g_cast(g, n, by->dt), by);
     for (int d = 0; d < n->nd; d++)
         all[d] = n->dim[d].a;
     return as(g_red(g, Omax, n, all, n->nd), by);
 }
 
-static void watch(const Exchange *x, Node *n)
+static void watch(const Exchange *exchange, Node *n)
 {
-    Node *full = blocks_full(x, n);
-    Node *either = ew(x, n, Omaximum, n, full, NULL);
+    Node *full = blocks_full(exchange, n);
+    Node *either = ew(exchange, n, Omaximum, n, full, NULL);
 
-    replace(x, n, either);
+    replace(exchange, n, either);
 }
 
 static void follow(Node *n, Node *map)
@@ -411,53 +428,55 @@ static void follow(Node *n, Node *map)
             n->dim[d].n = g_elems(map->in[0]);
 }
 
-static void send(const Exchange *x, Node *n)
+static void send(const Exchange *exchange, Node *n)
 {
     Node *v = n->in[0];
 
-    if (v->op != Ogather || !by_choice(x, v, v->in[0])) {
-        n->in[0] = in_blocks(x, v, n);
+    if (v->op != Ogather || !by_choice(exchange, v, v->in[0])) {
+        n->in[0] = in_blocks(exchange, v, n);
         return;
     }
-    Node *e = move(x, Odispatch, x->received->in[0], x->received, n);
-    replace(x, n, with_choices(x, v, v->in[0], e));
+    Node *e = move(exchange, Odispatch, exchange->received->in[0],
+                   exchange->received, n);
+    replace(exchange, n, with_choices(exchange, v, v->in[0], e));
 }
 
-static void send_and_return(const Exchange *x)
+static void send_and_return(const Exchange *exchange)
 {
-    for (size_t i = 0; i < x->count; i++) {
-        Node *n = x->node[i];
-        if (n->map == x->old)
-            follow(n, x->received);
-        if (!n->nin || n->in[n->nin - 1] != x->old)
+    for (size_t i = 0; i < exchange->count; i++) {
+        Node *n = exchange->node[i];
+        if (n->map == exchange->old)
+            follow(n, exchange->received);
+        if (!n->nin || n->in[n->nin - 1] != exchange->old)
             continue;
         if (n->op == Ocombine)
-            bring_home(x, n);
+            bring_home(exchange, n);
         if (n->op == Odispatch)
-            send(x, n);
-        n->in[n->nin - 1] = x->received;
-        if (n->op == Ooverflow && x->pair < x->tokens)
-            watch(x, n);
+            send(exchange, n);
+        n->in[n->nin - 1] = exchange->received;
+        if (n->op == Ooverflow && exchange->pair < exchange->tokens)
+            watch(exchange, n);
     }
 }
 
 /* ---- whom and how much --------------------------------------------------- */
 
 /* What is sent: the tokens; null: nothing of theirs is. */
-static const Node *tokens_of(const Exchange *x)
+static const Node *tokens_of(const Exchange *exchange)
 {
-    for (size_t i = 0; i < x->count; i++) {
-        const Node *n = x->node[i];
-        if (n->op == Odispatch && n->in[1] == x->old && per_token(x, n->in[0]))
+    for (size_t i = 0; i < exchange->count; i++) {
+        const Node *n = exchange->node[i];
+        if (n->op == Odispatch && n->in[1] == exchange->old &&
+            per_token(exchange, n->in[0]))
             return n->in[0];
     }
     return NULL;
 }
 
-static int kind_of(const Exchange *x, int atom)
+static int kind_of(const Exchange *exchange, int atom)
 {
-    const Mesh *m = x->graph->mesh;
-    const Axes *peers = &x->old->at.route.peers;
+    const Mesh *m = exchange->graph->mesh;
+    const Axes *peers = &exchange->old->at.route.peers;
 
     return axis_cut_over(peers, atom)  ? BEFORE
            : m->mask[Mep] >> atom & 1  ? NOW
@@ -466,32 +485,33 @@ static int kind_of(const Exchange *x, int atom)
 }
 
 /* Which atoms cut the tokens, and how many of them a rank has. */
-static int find_sources(Exchange *x)
+static int find_sources(Exchange *exchange)
 {
-    const Mesh *m = x->graph->mesh;
-    const Node *v = tokens_of(x), *e = x->old->in[0];
+    const Mesh *m = exchange->graph->mesh;
+    const Node *v = tokens_of(exchange), *e = exchange->old->in[0];
 
-    x->tokens = x->wide = 1;
+    exchange->tokens = exchange->wide = 1;
     for (int d = 0; v && d < e->nd; d++)
-        x->tokens *= is_token(x, e->dim[d].a) ? e->dim[d].n : 1;
+        exchange->tokens *= is_token(exchange, e->dim[d].a) ? e->dim[d].n : 1;
     for (int d = 0; v && d < v->nd; d++)
-        x->wide *= is_token(x, v->dim[d].a) ? 1 : v->dim[d].n;
+        exchange->wide *= is_token(exchange, v->dim[d].a) ? 1 : v->dim[d].n;
     for (int t = 0; v && t < m->natom; t++) {
-        if (v->sh[t].k != S || !is_token(x, v->sh[t].a))
+        if (v->sh[t].k != S || !is_token(exchange, v->sh[t].a))
             continue;
-        x->atoms[kind_of(x, t)] |= 1u << t;
-        x->tokens /= m->atom[t].size;
+        exchange->atoms[kind_of(exchange, t)] |= 1u << t;
+        exchange->tokens /= m->atom[t].size;
     }
-    x->wide *= v ? dtypes[v->dt].bytes : 0;
-    return x->atoms[NOW] != 0;
+    exchange->wide *= v ? dtypes[v->dt].bytes : 0;
+    return exchange->atoms[NOW] != 0;
 }
 
 /* An axis of that size for those atoms, the same for all maps. */
-static Axis *axis_for(const Exchange *x, const char *name, uint32_t atoms,
-                      int64_t n)
+static Axis *axis_for(const Exchange *exchange, const char *name,
+                      uint32_t atoms, int64_t n)
 {
     for (int k = 1;; k++) {
-        Axis *a = g_axis(x->graph, strf(x->graph->arena, "%s'%d", name, k));
+        Axis *a = g_axis(exchange->graph,
+                         strf(exchange->graph->arena, "%s'%d", name, k));
         if (!a->n) {
             a->n = n;
             a->atoms = atoms;
@@ -501,64 +521,70 @@ static Axis *axis_for(const Exchange *x, const char *name, uint32_t atoms,
     }
 }
 
-static void make_axes(Exchange *x)
+static void make_axes(Exchange *exchange)
 {
     static const char *const name[SOURCES] = { "src", "host", "local", "etpsrc",
                                                "edpsrc" };
 
     for (int k = SOURCES; k-- > 0;)
-        if (x->atoms[k])
-            x->source[k] = axis_for(x, name[k], x->atoms[k],
-                                    mesh_extent(x->graph->mesh, x->atoms[k]));
-    x->to = axis_for(x, "to", 0, x->peers);
-    x->peer = axis_for(x, "peer", x->atoms[NOW], x->peers);
-    x->row = axis_for(x, "sent", 0, x->pair);
-    x->slot = axis_for(x, "slot", 0, x->peers * x->pair);
+        if (exchange->atoms[k])
+            exchange->source[k] = axis_for(
+                exchange, name[k], exchange->atoms[k],
+                mesh_extent(exchange->graph->mesh, exchange->atoms[k]));
+    exchange->to = axis_for(exchange, "to", 0, exchange->peers);
+    exchange->peer =
+        axis_for(exchange, "peer", exchange->atoms[NOW], exchange->peers);
+    exchange->row = axis_for(exchange, "sent", 0, exchange->pair);
+    exchange->slot =
+        axis_for(exchange, "slot", 0, exchange->peers * exchange->pair);
 }
 
 /* Among ranks of the same number on their hosts first, then on each host. */
-static int choose_level(Exchange *x, int first)
+static int choose_level(Exchange *exchange, int first)
 {
-    const Mesh *m = x->graph->mesh;
-    uint32_t near = x->atoms[NOW] & near_atoms(x->graph);
-    TokenFlow f = { x->graph,
-                    x->old,
-                    x->atoms[NOW],
-                    x->atoms[BEFORE],
-                    x->tokens,
-                    x->wide,
-                    route_model(x->graph->arena, x->graph, x->old, 1) };
+    const Mesh *m = exchange->graph->mesh;
+    uint32_t near = exchange->atoms[NOW] & near_atoms(exchange->graph);
+    TokenFlow f = { exchange->graph,
+                    exchange->old,
+                    exchange->atoms[NOW],
+                    exchange->atoms[BEFORE],
+                    exchange->tokens,
+                    exchange->wide,
+                    route_model(exchange->graph->arena, exchange->graph,
+                                exchange->old, 1) };
 
-    if (first && (!near || near == x->atoms[NOW]))
+    if (first && (!near || near == exchange->atoms[NOW]))
         return 0;
     Way way = way_of(&f, first);
     if (first ? way != WAYhosts : way == WAYgather)
         return 0;
     if (first) {
-        x->atoms[LATER] = near;
-        x->atoms[NOW] &= ~near;
+        exchange->atoms[LATER] = near;
+        exchange->atoms[NOW] &= ~near;
     }
-    x->peers = mesh_extent(m, x->atoms[NOW]);
-    int64_t all = x->peers * mesh_extent(m, x->atoms[BEFORE]);
-    x->pair = block_rows(&f, x->tokens, all);
+    exchange->peers = mesh_extent(m, exchange->atoms[NOW]);
+    int64_t all = exchange->peers * mesh_extent(m, exchange->atoms[BEFORE]);
+    exchange->pair = block_rows(&f, exchange->tokens, all);
     if (way == WAYpeer)
-        x->direct = rows_for(&f, x->tokens, all) / (double)x->pair;
-    f.now = x->atoms[NOW];
-    report_assumed_routes(&f, x->pair);
+        exchange->direct =
+            rows_for(&f, exchange->tokens, all) / (double)exchange->pair;
+    f.now = exchange->atoms[NOW];
+    report_assumed_routes(&f, exchange->pair);
     return 1;
 }
 
 /* Over some atoms of the experts all ranks have the same tokens: which of them
  * sends a row is not decided, so tokens are gathered over the others. */
-static int are_tokens_whole(const Exchange *x)
+static int are_tokens_whole(const Exchange *exchange)
 {
-    uint32_t whole = x->graph->mesh->mask[Mep] &
-                     ~(x->atoms[NOW] | x->atoms[BEFORE] | x->atoms[LATER]);
+    uint32_t whole = exchange->graph->mesh->mask[Mep] &
+                     ~(exchange->atoms[NOW] | exchange->atoms[BEFORE] |
+                       exchange->atoms[LATER]);
 
     if (whole)
-        why(x->graph, x->old,
+        why(exchange->graph, exchange->old,
             "no exchange: %lld ranks of experts have each token",
-            (long long)mesh_extent(x->graph->mesh, whole));
+            (long long)mesh_extent(exchange->graph->mesh, whole));
     return whole != 0;
 }
 
@@ -587,7 +613,7 @@ static Node ***users(const Graph *g)
 
 static void exchange_all(Graph *g, int first)
 {
-    Partitioner *p = place_nodes(g);
+    Partitioner *part = place_nodes(g);
     Exchange x = { .graph = g, .count = vec_len(g->node), .user = users(g) };
     Node **old = alloc(g->arena, (x.count + 1) * sizeof *old);
 
@@ -596,7 +622,7 @@ static void exchange_all(Graph *g, int first)
     for (size_t i = 0; i < x.count; i++)
         if (old[i]->op == Oroute && !old[i]->at.route.blocks.n)
             exchange(x, old[i], first);
-    arena_free(p->arena);
+    arena_free(part->arena);
     g_sort(g);
     g_tidy(g);
 }

@@ -26,15 +26,15 @@ double map_load(const Node *map)
     return map->at.route.load > 0 ? map->at.route.load : 1;
 }
 
-double rows_for(const TokenFlow *f, int64_t tokens, int64_t peers)
+double rows_for(const TokenFlow *flow, int64_t tokens, int64_t peers)
 {
-    return map_load(f->map) * (double)tokens *
-           route_hit(&f->even, 0, route_places(&f->even) / peers);
+    return map_load(flow->map) * (double)tokens *
+           route_hit(&flow->even, 0, route_places(&flow->even) / peers);
 }
 
-int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers)
+int64_t block_rows(const TokenFlow *flow, int64_t tokens, int64_t peers)
 {
-    double n = f->map->at.route.budget * rows_for(f, tokens, peers);
+    double n = flow->map->at.route.budget * rows_for(flow, tokens, peers);
     int64_t rows = (int64_t)ceil(n / 16 * (1 - 1e-12)) * 16;
 
     return rows > 0 && rows < tokens ? rows : tokens;
@@ -43,24 +43,24 @@ int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers)
 /* ---- time ---------------------------------------------------------------- */
 
 /* Can the ranks of a host among these reach each other's memory? */
-static int hosts_share(const TokenFlow *f)
+static int hosts_share(const TokenFlow *flow)
 {
-    return !(f->now & near_atoms(f->graph) & ~sharing_atoms(f->graph));
+    return !(flow->now & near_atoms(flow->graph) & ~sharing_atoms(flow->graph));
 }
 
-static WayCost cost_of_way(const TokenFlow *f, Way way)
+static WayCost cost_of_way(const TokenFlow *flow, Way way)
 {
-    const MachineSpeeds *m = machine_of(f->graph);
-    const Mesh *mesh = f->graph->mesh;
-    int64_t here = mesh_extent(mesh, near_atoms(f->graph) & f->now);
-    int64_t peers = mesh_extent(mesh, f->now), hosts = peers / here;
-    double t = (double)f->tokens, inside = (double)(here - 1);
+    const MachineSpeeds *speeds = machine_of(flow->graph);
+    const Mesh *mesh = flow->graph->mesh;
+    int64_t here = mesh_extent(mesh, near_atoms(flow->graph) & flow->now);
+    int64_t peers = mesh_extent(mesh, flow->now), hosts = peers / here;
+    double t = (double)flow->tokens, inside = (double)(here - 1);
     double out = (double)(hosts - 1), all = (double)peers;
-    int64_t ranks = peers * mesh_extent(mesh, f->before);
-    double pair = (double)block_rows(f, f->tokens, ranks);
-    double share = rows_for(f, f->tokens, ranks);
-    double far = (double)block_rows(f, f->tokens, hosts);
-    double last = (double)block_rows(f, f->tokens * hosts, peers);
+    int64_t ranks = peers * mesh_extent(mesh, flow->before);
+    double pair = (double)block_rows(flow, flow->tokens, ranks);
+    double share = rows_for(flow, flow->tokens, ranks);
+    double far = (double)block_rows(flow, flow->tokens, hosts);
+    double last = (double)block_rows(flow, flow->tokens * hosts, peers);
     double once = t + 2 * (out + 1) * far;
     WayCost w[NWAY] = {
         [WAYgather] = { .network = out * t,
@@ -74,16 +74,18 @@ static WayCost cost_of_way(const TokenFlow *f, Way way)
     };
     WayCost *c = &w[way];
 
-    if (hosts_share(f)) {
-        w[WAYhosts].shared = inside * rows_for(f, f->tokens * hosts, peers);
+    if (hosts_share(flow)) {
+        w[WAYhosts].shared =
+            inside * rows_for(flow, flow->tokens * hosts, peers);
     } else {
         w[WAYhosts].link = inside * last;
         w[WAYhosts].copied += (inside + 1) * last;
     }
-    c->secs = (double)f->wide * (c->network / m->network + c->link / m->link +
-                                 c->shared / m->rows + c->copied / m->memory);
-    c->secs += way == WAYhosts ? 2 * m->hop : m->hop;
-    c->secs += way == WAYranks || way == WAYhosts ? m->launch : 0;
+    c->secs = (double)flow->wide *
+              (c->network / speeds->network + c->link / speeds->link +
+               c->shared / speeds->rows + c->copied / speeds->memory);
+    c->secs += way == WAYhosts ? 2 * speeds->hop : speeds->hop;
+    c->secs += way == WAYranks || way == WAYhosts ? speeds->launch : 0;
     return *c;
 }
 
@@ -96,23 +98,24 @@ static double too_small(double mean, double variance, double room)
 
 /* What route.assume makes of one map and micro-batch: the ranks that a token
  * goes to, the probability that a block or a rank's room is too small. */
-void report_assumed_routes(const TokenFlow *f, int64_t pair)
+void report_assumed_routes(const TokenFlow *flow, int64_t pair)
 {
-    RouteModel r = route_model(f->graph->arena, f->graph, f->map, 0);
-    MapLayout l = map_layout(f->graph, f->map);
-    int64_t peers = mesh_extent(f->graph->mesh, f->now | f->before);
+    RouteModel r = route_model(flow->graph->arena, flow->graph, flow->map, 0);
+    MapLayout l = map_layout(flow->graph, flow->map);
+    int64_t peers = mesh_extent(flow->graph->mesh, flow->now | flow->before);
     int64_t n = route_places(&r) / peers;
-    double sources = (double)mesh_extent(f->graph->mesh, f->now);
-    double t = map_load(f->map) * (double)f->tokens, all = t * sources;
+    double sources = (double)mesh_extent(flow->graph->mesh, flow->now);
+    double t = map_load(flow->map) * (double)flow->tokens, all = t * sources;
     double distinct = 0, block = 1, rows = 1;
 
-    for (int64_t p = 0; p < peers && is_asked(f->graph->compile, "why"); p++) {
+    for (int64_t p = 0; p < peers && is_asked(flow->graph->compile, "why");
+         p++) {
         double hit = route_hit(&r, p * n, n), have = route_pairs(&r, p * n, n);
         distinct += hit;
         block *= 1 - too_small(t * hit, t * hit * (1 - hit), (double)pair);
         rows *= 1 - too_small(all * have, all * have, (double)l.cap);
     }
-    why(f->graph, f->map,
+    why(flow->graph, flow->map,
         "route.assume: a token has experts on %.3g of %lld peers; blocks have "
         "%lld rows for %.0f expected, %.3g times; a micro-batch overflows a "
         "block with probability %.2g, the rows of a rank with %.2g",
@@ -123,49 +126,49 @@ void report_assumed_routes(const TokenFlow *f, int64_t pair)
 }
 
 /* Is it among the ways that there are: two: over hosts, then inside them? */
-static int is_there(const TokenFlow *f, int two, Way way)
+static int is_there(const TokenFlow *flow, int two, Way way)
 {
-    return way == WAYpeer    ? !(f->now & ~sharing_atoms(f->graph))
+    return way == WAYpeer    ? !(flow->now & ~sharing_atoms(flow->graph))
            : way == WAYhosts ? two
                              : 1;
 }
 
 /* What was asked for, as far as there are hosts, or memory that ranks share;
  * else what takes least. */
-static Way choose(const TokenFlow *f, int two, const WayCost *cost)
+static Way choose(const TokenFlow *flow, int two, const WayCost *cost)
 {
-    int near = !(f->now & ~near_atoms(f->graph));
+    int near = !(flow->now & ~near_atoms(flow->graph));
     Way best = WAYgather;
 
-    switch (opts_dispatcher(f->graph->opts)) {
+    switch (opts_dispatcher(flow->graph->opts)) {
     case DISPATCHalltoall: return WAYranks;
     case DISPATCHpeer: return two ? WAYhosts : near ? WAYpeer : WAYranks;
     case DISPATCHhosts: return two ? WAYhosts : WAYranks;
     default: break;
     }
     for (Way w = WAYgather; w < NWAY; w++)
-        if (is_there(f, two, w) && cost[w].secs < cost[best].secs)
+        if (is_there(flow, two, w) && cost[w].secs < cost[best].secs)
             best = w;
     return best;
 }
 
 /* In every way a token's row is compared; what is sent beside it is little. */
-Way way_of(const TokenFlow *f, int two)
+Way way_of(const TokenFlow *flow, int two)
 {
     WayCost cost[NWAY];
 
     for (Way w = WAYgather; w < NWAY; w++)
-        cost[w] = cost_of_way(f, w);
-    Way best = choose(f, two, cost);
+        cost[w] = cost_of_way(flow, w);
+    Way best = choose(flow, two, cost);
     for (Way w = WAYgather; w < NWAY && (!two || best == WAYhosts); w++)
-        if (w == best || is_there(f, two, w))
-            why(f->graph, f->map,
+        if (w == best || is_there(flow, two, w))
+            why(flow->graph, flow->map,
                 "%s %s over %lld ranks: %.3g rows a token to other hosts, %.3g "
                 "inside, %.3g ms a way",
                 w == best ? "takes" : "not", wayname[w],
-                (long long)mesh_extent(f->graph->mesh, f->now),
-                cost[w].network / (double)f->tokens,
-                (cost[w].link + cost[w].shared) / (double)f->tokens,
+                (long long)mesh_extent(flow->graph->mesh, flow->now),
+                cost[w].network / (double)flow->tokens,
+                (cost[w].link + cost[w].shared) / (double)flow->tokens,
                 1e3 * cost[w].secs);
     return best;
 }

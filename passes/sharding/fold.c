@@ -20,13 +20,13 @@ Mesh *fold_mesh(Graph *g)
         [Mpp] = "fold.pp", [Metp] = "fold.etp", [Mep] = "fold.ep",
     };
     int64_t size[NMESH] = { 0 }, world = 0;
-    const Loc *l = NULL;
+    const Loc *loc = NULL;
 
     for (int i = 0; i < NMESH; i++) {
         if (!keys[i] || !opts_given(g->opts, keys[i]))
             continue;
         size[i] = opts_int(g->opts, keys[i]);
-        l = opts_loc(g->opts, keys[i]) ? opts_loc(g->opts, keys[i]) : l;
+        loc = opts_loc(g->opts, keys[i]) ? opts_loc(g->opts, keys[i]) : loc;
     }
     if (opts_given(g->opts, "world"))
         world = opts_int(g->opts, "world");
@@ -34,13 +34,13 @@ Mesh *fold_mesh(Graph *g)
     int64_t hybrid = 0, host = opts_int(g->opts, "fold.host");
     if (opts_given(g->opts, "fold.hybrid")) {
         hybrid = opts_int(g->opts, "fold.hybrid");
-        l = opts_loc(g->opts, "fold.hybrid");
+        loc = opts_loc(g->opts, "fold.hybrid");
     }
     if (hybrid || host)
         order = strf(g->arena, "%s:%lld", order, (long long)hybrid);
     if (host)
         order = strf(g->arena, "%s:%lld", order, (long long)host);
-    return mesh_new(g->arena, world, size, order, l);
+    return mesh_new(g->arena, world, size, order, loc);
 }
 
 /* ---- micro-batches ------------------------------------------------------- */
@@ -70,11 +70,11 @@ static void widen_bodies(Graph *g, const Axis *micro, int64_t dp)
             for (size_t k = 0; k < vec_len(g->node[i]->body->node); k++)
                 g->node[i]->body->node[k]->mark = 0;
     for (size_t i = 0; i < vec_len(g->node); i++) {
-        Graph *b = g->node[i]->body;
-        if (!b || !vec_len(b->node) || b->node[0]->mark)
+        Graph *graph = g->node[i]->body;
+        if (!graph || !vec_len(graph->node) || graph->node[0]->mark)
             continue;
-        widen(b->node, micro, dp);
-        b->node[0]->mark = 1;
+        widen(graph->node, micro, dp);
+        graph->node[0]->mark = 1;
     }
 }
 

@@ -43,42 +43,43 @@ static Node *as(Node *n, const Node *like, Region reg)
 }
 
 /* An elementwise op on values of a's type. */
-static Node *ew(const Ring *r, Op op, Node *a, Node *b, Node *c)
+static Node *ew(const Ring *ring, Op op, Node *a, Node *b, Node *c)
 {
-    return as(g_ew(r->graph, op, r->node->loc, a, b, c), a, r->node->reg);
+    return as(g_ew(ring->graph, op, ring->node->loc, a, b, c), a,
+              ring->node->reg);
 }
 
-static Node *rotated(const Ring *r, Node *x, int again)
+static Node *rotated(const Ring *ring, Node *x, int again)
 {
-    Node *n = g_node(r->graph, Oppermute, r->node->loc, 1, &x);
+    Node *n = g_node(ring->graph, Oppermute, ring->node->loc, 1, &x);
 
-    n->at.ppermute = (struct ppermute_attrs){ r->node->at.attn.key,
-                                              r->node->at.attn.ring, 1 };
+    n->at.ppermute = (struct ppermute_attrs){ ring->node->at.attn.key,
+                                              ring->node->at.attn.ring, 1 };
     n->again = again;
-    as(infer(r->graph, n), x, r->node->reg);
-    n->scope = r->node->scope;
+    as(infer(ring->graph, n), x, ring->node->reg);
+    n->scope = ring->node->scope;
     return n;
 }
 
-static int travels(const Ring *r, const Node *x)
+static int travels(const Ring *ring, const Node *x)
 {
-    return dim_of(x, r->node->at.attn.key) >= 0 && !is_position(x);
+    return dim_of(x, ring->node->at.attn.key) >= 0 && !is_position(x);
 }
 
 /* Round s, on operands that are there. */
-static Node *round_of(const Ring *r, Node *const *in, int64_t s)
+static Node *round_of(const Ring *ring, Node *const *in, int64_t s)
 {
-    Node *n = g_copyof(r->graph, r->node, in);
+    Node *n = g_copyof(ring->graph, ring->node, in);
 
     n->at.attn.round = 1 + s;
-    return infer(r->graph, n);
+    return infer(ring->graph, n);
 }
 
-static Node *part_of(const Ring *r, Node *of, const Node *like, Dtype dt)
+static Node *part_of(const Ring *ring, Node *of, const Node *like, Dtype dt)
 {
-    Node *p = new_part(r->graph, of, like->at.part.index, dt, like);
+    Node *p = new_part(ring->graph, of, like->at.part.index, dt, like);
 
-    return as(p, like, r->node->reg);
+    return as(p, like, ring->node->reg);
 }
 
 static Dtype sum_type(const Node *n)
@@ -89,11 +90,11 @@ static Dtype sum_type(const Node *n)
     return Df32;
 }
 
-static void turn(const Ring *r, Node **in, int n, int again)
+static void turn(const Ring *ring, Node **in, int n, int again)
 {
     for (int k = 0; k < n; k++)
-        if (travels(r, in[k]))
-            in[k] = rotated(r, in[k], again);
+        if (travels(ring, in[k]))
+            in[k] = rotated(ring, in[k], again);
 }
 
 /* ---- forward ------------------------------------------------------------- */
@@ -102,98 +103,100 @@ typedef struct Merged {
     Node *out, *lse;
 } Merged;
 
-static Node *sum_of(const Ring *r, Node *const *v, int64_t n)
+static Node *sum_of(const Ring *ring, Node *const *v, int64_t n)
 {
     Node *s = v[0];
 
     for (int64_t i = 1; i < n; i++)
-        s = ew(r, Oadd, s, v[i], NULL);
+        s = ew(ring, Oadd, s, v[i], NULL);
     return s;
 }
 
-static Node *number(const Ring *r, Dtype dt, double v)
+static Node *number(const Ring *ring, Dtype dt, double v)
 {
-    Node *c = g_const(r->graph, r->node->loc, dt, v);
+    Node *c = g_const(ring->graph, ring->node->loc, dt, v);
 
-    c->reg = r->node->reg;
-    c->scope = r->node->scope;
+    c->reg = ring->node->reg;
+    c->scope = ring->node->scope;
     return c;
 }
 
 /* Of queries that see no key in any round, logsumexp -inf, the result is 0. */
-static Merged merge(const Ring *r, Node **out, Node **lse, int64_t n)
+static Merged merge(const Ring *ring, Node **out, Node **lse, int64_t n)
 {
     Dtype dt = lse[0]->dt;
     Node *top = lse[0];
 
     for (int64_t s = 1; s < n; s++)
-        top = ew(r, Omaximum, top, lse[s], NULL);
-    Node *none = ew(r, Oeq, top, number(r, dt, -INFINITY), NULL);
-    Node *base = ew(r, Owhere, none, number(r, dt, 0), top);
+        top = ew(ring, Omaximum, top, lse[s], NULL);
+    Node *none = ew(ring, Oeq, top, number(ring, dt, -INFINITY), NULL);
+    Node *base = ew(ring, Owhere, none, number(ring, dt, 0), top);
     for (int64_t s = 0; s < n; s++) {
-        lse[s] = ew(r, Oexp, ew(r, Osub, lse[s], base, NULL), NULL, NULL);
-        out[s] = ew(r, Omul, out[s], lse[s], NULL);
+        lse[s] = ew(ring, Oexp, ew(ring, Osub, lse[s], base, NULL), NULL, NULL);
+        out[s] = ew(ring, Omul, out[s], lse[s], NULL);
     }
-    Node *sum = sum_of(r, lse, n);
-    sum = ew(r, Owhere, none, number(r, dt, 1), sum);
-    Node *all = ew(r, Oadd, base, ew(r, Olog, sum, NULL, NULL), NULL);
-    return (Merged){ ew(r, Odiv, sum_of(r, out, n), sum, NULL),
-                     ew(r, Owhere, none, top, all) };
+    Node *sum = sum_of(ring, lse, n);
+    sum = ew(ring, Owhere, none, number(ring, dt, 1), sum);
+    Node *all = ew(ring, Oadd, base, ew(ring, Olog, sum, NULL, NULL), NULL);
+    return (Merged){ ew(ring, Odiv, sum_of(ring, out, n), sum, NULL),
+                     ew(ring, Owhere, none, top, all) };
 }
 
-static Merged forward(const Ring *r, const Parts *p)
+static Merged forward(const Ring *ring, const Parts *parts)
 {
-    Graph *g = r->graph;
-    const Node *n = r->node, *o = p->old[0];
+    Graph *g = ring->graph;
+    const Node *n = ring->node, *o = parts->old[0];
     int64_t ranks = mesh_extent(g->mesh, n->at.attn.ring);
     Node **out = alloc(g->arena, (size_t)ranks * sizeof *out);
     Node **lse = alloc(g->arena, (size_t)ranks * sizeof *lse), *in[MAXIN];
 
-    for (size_t i = 0; i < vec_len(p->old); i++)
-        o = p->old[i]->at.part.index == 0 ? p->old[i] : o;
+    for (size_t i = 0; i < vec_len(parts->old); i++)
+        o = parts->old[i]->at.part.index == 0 ? parts->old[i] : o;
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     for (int64_t s = 0; s < ranks; s++) {
         if (s)
-            turn(r, in, n->nin, 0);
-        Node *a = round_of(r, in, s);
-        out[s] = part_of(r, a, o, sum_type(n));
+            turn(ring, in, n->nin, 0);
+        Node *a = round_of(ring, in, s);
+        out[s] = part_of(ring, a, o, sum_type(n));
         lse[s] = as(logsumexp_part(g, a, o), o, n->reg);
         lse[s]->dt = sum_type(n);
     }
-    return merge(r, out, lse, ranks);
+    return merge(ring, out, lse, ranks);
 }
 
 /* ---- backward ------------------------------------------------------------ */
 
 /* A partial sum over ranks is not rounded on its way. */
-static Dtype gradient_type(const Ring *r, const Node *p)
+static Dtype gradient_type(const Ring *ring, const Node *node)
 {
-    return atoms_of(r->graph, p, P) ? p->dt : sum_type(r->node);
+    return atoms_of(ring->graph, node, P) ? node->dt : sum_type(ring->node);
 }
 
-static void backward_rounds(const Ring *r, Parts *p)
+static void backward_rounds(const Ring *ring, Parts *parts)
 {
-    const Node *n = r->node;
-    int64_t ranks = mesh_extent(r->graph->mesh, n->at.attn.ring);
-    size_t np = vec_len(p->old);
-    Node *in[MAXIN + 3], **sum = alloc(r->graph->arena, (np + 1) * sizeof *sum);
+    const Node *n = ring->node;
+    int64_t ranks = mesh_extent(ring->graph->mesh, n->at.attn.ring);
+    size_t np = vec_len(parts->old);
+    Node *in[MAXIN + 3],
+        **sum = alloc(ring->graph->arena, (np + 1) * sizeof *sum);
 
     memcpy(in, n->in, (size_t)n->nin * sizeof *in);
     for (int64_t s = 0; s < ranks; s++) {
         if (s)
-            turn(r, in, n->nin - 3, 1);
-        Node *b = round_of(r, in, s);
+            turn(ring, in, n->nin - 3, 1);
+        Node *b = round_of(ring, in, s);
         for (size_t i = 0; i < np; i++) {
-            Node *o = p->old[i], *x = part_of(r, b, o, gradient_type(r, o));
-            if (sum[i] && travels(r, o))
-                sum[i] = rotated(r, sum[i], 0);
-            sum[i] = sum[i] ? ew(r, Oadd, sum[i], x, NULL) : x;
+            Node *o = parts->old[i],
+                 *x = part_of(ring, b, o, gradient_type(ring, o));
+            if (sum[i] && travels(ring, o))
+                sum[i] = rotated(ring, sum[i], 0);
+            sum[i] = sum[i] ? ew(ring, Oadd, sum[i], x, NULL) : x;
         }
     }
     for (size_t i = 0; i < np; i++) {
-        if (travels(r, p->old[i]))
-            sum[i] = rotated(r, sum[i], 0);
-        vec_push(r->graph->arena, p->now, sum[i]);
+        if (travels(ring, parts->old[i]))
+            sum[i] = rotated(ring, sum[i], 0);
+        vec_push(ring->graph->arena, parts->now, sum[i]);
     }
 }
 
@@ -205,34 +208,34 @@ static int is_ring(const Node *n)
            !n->at.attn.round;
 }
 
-static void take_apart(Ring *r, Node *n)
+static void take_apart(Ring *ring, Node *n)
 {
-    Parts *p = table_get(r->parts, KEYP(n));
+    Parts *p = table_get(ring->parts, KEYP(n));
 
-    r->node = n;
+    ring->node = n;
     if (!p)
         return;
-    why(r->graph, n, "keys stay cut over %lld ranks and go around them",
-        (long long)mesh_extent(r->graph->mesh, n->at.attn.ring));
+    why(ring->graph, n, "keys stay cut over %lld ranks and go around them",
+        (long long)mesh_extent(ring->graph->mesh, n->at.attn.ring));
     if (n->op == Oattn_bwd) {
-        backward_rounds(r, p);
+        backward_rounds(ring, p);
         return;
     }
-    Merged m = forward(r, p);
+    Merged m = forward(ring, p);
     for (size_t i = 0; i < vec_len(p->old); i++)
-        vec_push(r->graph->arena, p->now,
+        vec_push(ring->graph->arena, p->now,
                  p->old[i]->at.part.index ? m.lse : m.out);
 }
 
 static Node *replace(Graph *g, Node *n, void *ctx)
 {
-    Ring *r = ctx;
+    Ring *ring = ctx;
 
     if (is_ring(n))
-        take_apart(r, n);
+        take_apart(ring, n);
     if (n->op != Opart || !is_ring(n->in[0]))
         return n;
-    Parts *p = table_get(r->parts, KEYP(n->in[0]));
+    Parts *p = table_get(ring->parts, KEYP(n->in[0]));
     size_t i = 0;
     while (p->old[i] != n)
         i++;

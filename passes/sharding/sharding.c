@@ -51,22 +51,23 @@ static const AxisPreference *seed_at(const Graph *g,
     return NULL;
 }
 
-/* Can dim d of n be cut once more, over atom, when it is as in t below it? */
-static int fits(const Graph *g, const Dim *d, const Shard *t, int atom)
+/* Can dim d of n be cut once more, over atom, when it is as in shard below it?
+ * */
+static int fits(const Graph *g, const Dim *d, const Shard *shard, int atom)
 {
     uint32_t atoms = 1u << atom;
 
     for (int i = 0; i < atom; i++)
-        if (t[i].k == S && t[i].a == d->a)
+        if (shard[i].k == S && shard[i].a == d->a)
             atoms |= 1u << i;
     return d->n % cut_parts(g->mesh, d->a, atoms) == 0;
 }
 
 static Axis *in_role(const Graph *g, const Dim *dim, int nd, AxisRole role,
-                     const Shard *t, int atom)
+                     const Shard *shard, int atom)
 {
     for (int d = 0; d < nd; d++)
-        if (dim[d].a->role == role && fits(g, &dim[d], t, atom))
+        if (dim[d].a->role == role && fits(g, &dim[d], shard, atom))
             return dim[d].a;
     return NULL;
 }
@@ -82,14 +83,14 @@ static Axis *bucketed(const Dim *dim, int nd, int atom)
 
 /* The first that the model says mesh axis m cuts. */
 static Axis *stated(const Graph *g, MeshAxis m, const Dim *dim, int nd,
-                    const Shard *t, int atom)
+                    const Shard *shard, int atom)
 {
     Axis *best = NULL;
 
     for (int d = 0; d < nd; d++) {
         Axis *a = dim[d].a;
         if (a->taken[m] && (!best || a->taken[m] < best->taken[m]) &&
-            fits(g, &dim[d], t, atom))
+            fits(g, &dim[d], shard, atom))
             best = a;
     }
     return best;
@@ -98,17 +99,17 @@ static Axis *stated(const Graph *g, MeshAxis m, const Dim *dim, int nd,
 /* The type that the axes ask for over one atom: what the model says, then their
  * roles. */
 static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
-                  const Shard *t, int atom)
+                  const Shard *shard, int atom)
 {
     const AxisPreference *s = seed_at(g, onexperts ? expert : dense, atom);
     Axis *b = bucketed(dim, nd, atom);
 
     if (!b && s)
-        b = stated(g, s->axis, dim, nd, t, atom);
+        b = stated(g, s->axis, dim, nd, shard, atom);
     if (b)
         return (Shard){ S, Radd, b };
     for (int i = 0; s && i < 6 && s->role[i]; i++) {
-        Axis *a = in_role(g, dim, nd, s->role[i], t, atom);
+        Axis *a = in_role(g, dim, nd, s->role[i], shard, atom);
         if (a)
             return (Shard){ S, Radd, a };
     }
@@ -166,12 +167,13 @@ static const Node *shape_of(const Node *n)
 /* Is an atom below this one to keep, or to get, the axis a? Then a change of a
  * at this atom goes through the whole axis. */
 static int blocked(const Mesh *m, const Shard *have, const Shard *want,
-                   int atom, const Shard *x)
+                   int atom, const Shard *shard)
 {
     for (int i = 0; i < atom; i++)
-        if (have[i].k == S && have[i].a == x->a &&
+        if (have[i].k == S && have[i].a == shard->a &&
             same_shard(&have[i], &want[i]) &&
-            stride_order(m, x->a, 1u << i) < stride_order(m, x->a, 1u << atom))
+            stride_order(m, shard->a, 1u << i) <
+                stride_order(m, shard->a, 1u << atom))
             return 1;
     return 0;
 }
@@ -203,23 +205,23 @@ static double step_price(const Graph *g, const Node *o, const Shard *have,
     return to->k == S ? b / n : b;
 }
 
-static double price(const Partitioner *p, const Node *o, const Shard *want,
+static double price(const Partitioner *part, const Node *o, const Shard *want,
                     int atom, const Shard *to)
 {
     Shard below[MAXATOM];
 
     if (same_shard(to, &o->sh[atom]))
         return 0;
-    if (p->free[o->id])
+    if (part->free[o->id])
         return to->k == P ? NEVER : 0;
     if (o->op == Obroadcast) {
         Shard in = shard_through(o, 0, to);
-        type_through(p, o, 0, want, below);
-        return price(p, o->in[0], below, atom, &in);
+        type_through(part, o, 0, want, below);
+        return price(part, o->in[0], below, atom, &in);
     }
-    double least = step_price(p->graph, o, o->sh, want, atom, to);
-    for (const Version *v = p->have[o->id]; v && least > 0; v = v->next) {
-        double c = step_price(p->graph, o, v->sh, want, atom, to);
+    double least = step_price(part->graph, o, o->sh, want, atom, to);
+    for (const Version *v = part->have[o->id]; v && least > 0; v = v->next) {
+        double c = step_price(part->graph, o, v->sh, want, atom, to);
         least = c < least ? c : least;
     }
     if (is_lasting(o) && least < NEVER)
@@ -227,19 +229,19 @@ static double price(const Partitioner *p, const Node *o, const Shard *want,
     return least;
 }
 
-static int passes_partial(const Node *n, const ShardStrategy *w)
+static int passes_partial(const Node *n, const ShardStrategy *strategy)
 {
     for (int k = 0; k < n->nin; k++)
-        if (w->in[k].k == P)
-            return w->out.k == P;
+        if (strategy->in[k].k == P)
+            return strategy->out.k == P;
     return 0;
 }
 
 /* Is the operand that is passed on partial over another atom as well? */
-static int partial_above(const Node *n, const ShardStrategy *w, int atom)
+static int partial_above(const Node *n, const ShardStrategy *strategy, int atom)
 {
     for (int k = 0; k < n->nin; k++)
-        if (w->in[k].k == P && n->in[k]->sh[atom].k == P)
+        if (strategy->in[k].k == P && n->in[k]->sh[atom].k == P)
             return 1;
     return 0;
 }
@@ -247,49 +249,51 @@ static int partial_above(const Node *n, const ShardStrategy *w, int atom)
 /* What the result would still cost on its way to its seed. A new partial sum of
  * which every rank wants all is reduced sooner or later in any case, but one
  * passed on should not grow before that. */
-static double cost_to_seed(const Partitioner *p, const Node *n, int atom,
-                           const ShardStrategy *w, const Shard *goal)
+static double cost_to_seed(const Partitioner *part, const Node *n, int atom,
+                           const ShardStrategy *strategy, const Shard *goal)
 {
     const Node *x = shape_of(n);
-    double size = (double)p->graph->mesh->atom[atom].size;
-    const Shard *out = &w->out;
+    double size = (double)part->graph->mesh->atom[atom].size;
+    const Shard *out = &strategy->out;
     Shard t[MAXATOM];
 
     if (same_shard(out, goal) || out->k == R || n->nd == 0 ||
-        (goal->k == R && (n->op == Oaccum || !passes_partial(n, w))))
+        (goal->k == R && (n->op == Oaccum || !passes_partial(n, strategy))))
         return 0;
     memset(t, 0, sizeof t);
     memcpy(t, n->sh, (size_t)atom * sizeof *t);
-    for (int i = atom + 1; i < p->graph->mesh->natom; i++)
-        if (!partial_above(n, w, i))
-            t[i] = seed(p->graph, x->dim, x->nd, p->grid[n->id], t, i);
-    double b = bytes_as(p->graph, x, t) * (size - 1) / size;
+    for (int i = atom + 1; i < part->graph->mesh->natom; i++)
+        if (!partial_above(n, strategy, i))
+            t[i] = seed(part->graph, x->dim, x->nd, part->grid[n->id], t, i);
+    double b = bytes_as(part->graph, x, t) * (size - 1) / size;
     return out->k == S ? b / size : goal->k == R ? 2 * b : b;
 }
 
 /* ---- the choice ---------------------------------------------------------- */
 
-static int cuts_evenly(const Partitioner *p, const Node *n, OperandShards need,
-                       int atom, const ShardStrategy *w)
+static int cuts_evenly(const Partitioner *part, const Node *n,
+                       OperandShards need, int atom,
+                       const ShardStrategy *strategy)
 {
     const Node *x = shape_of(n);
     int d;
 
-    if (w->out.k == S && (d = dim_of(x, w->out.a)) >= 0 &&
-        !fits(p->graph, &x->dim[d], n->sh, atom))
+    if (strategy->out.k == S && (d = dim_of(x, strategy->out.a)) >= 0 &&
+        !fits(part->graph, &x->dim[d], n->sh, atom))
         return 0;
     for (int k = 0; k < n->nin; k++)
-        if (w->in[k].k == S && (d = dim_of(n->in[k], w->in[k].a)) >= 0 &&
+        if (strategy->in[k].k == S &&
+            (d = dim_of(n->in[k], strategy->in[k].a)) >= 0 &&
             !(n->in[k]->map && n->in[k]->map->sh[atom].k == S) &&
-            !fits(p->graph, &n->in[k]->dim[d], need[k], atom))
+            !fits(part->graph, &n->in[k]->dim[d], need[k], atom))
             return 0;
     return 1;
 }
 
-static int cut_already(const Node *n, int atom, const Shard *t)
+static int cut_already(const Node *n, int atom, const Shard *shard)
 {
     for (int k = 0; k < n->nin; k++)
-        if (same_shard(&n->in[k]->sh[atom], t))
+        if (same_shard(&n->in[k]->sh[atom], shard))
             return 1;
     return 0;
 }
@@ -298,16 +302,17 @@ static int cut_already(const Node *n, int atom, const Shard *t)
  * parameter's) or as another operand is, not along any axis that happens to be
  * cheap. In post, gradients are reduced before their first use; only scalars go
  * on partial (the sum of squares). */
-static int allowed(const Node *n, int atom, const ShardStrategy *w,
+static int allowed(const Node *n, int atom, const ShardStrategy *strategy,
                    const Shard *goal)
 {
-    if (w->out.k == P && n->reg == REGpost && optab[n->op].cls == EW && n->nd)
+    if (strategy->out.k == P && n->reg == REGpost && optab[n->op].cls == EW &&
+        n->nd)
         return 0;
     for (int k = 0; k < n->nin; k++) {
-        int sent = w->in[k].k == S && n->in[k]->sh[atom].k != R &&
-                   !same_shard(&w->in[k], goal) && n->op != Opack;
-        int split = w->in[k].k == P && n->in[k]->sh[atom].k == R;
-        if ((sent || split) && !cut_already(n, atom, &w->in[k]))
+        int sent = strategy->in[k].k == S && n->in[k]->sh[atom].k != R &&
+                   !same_shard(&strategy->in[k], goal) && n->op != Opack;
+        int split = strategy->in[k].k == P && n->in[k]->sh[atom].k == R;
+        if ((sent || split) && !cut_already(n, atom, &strategy->in[k]))
             return 0;
     }
     return 1;
@@ -315,53 +320,54 @@ static int allowed(const Node *n, int atom, const ShardStrategy *w,
 
 /* Among ways of one price: a partial operand that nobody else reads goes on
  * partial; else the seed; else not whole. */
-static int rank_of(const Partitioner *p, const Node *n, const ShardStrategy *w,
-                   const Shard *goal)
+static int rank_of(const Partitioner *part, const Node *n,
+                   const ShardStrategy *strategy, const Shard *goal)
 {
-    for (int k = 0; k < n->nin && w->out.k == P; k++)
-        if (w->in[k].k == P && p->uses[n->in[k]->id] > 1)
+    for (int k = 0; k < n->nin && strategy->out.k == P; k++)
+        if (strategy->in[k].k == P && part->uses[n->in[k]->id] > 1)
             return 3;
-        else if (w->in[k].k == P)
+        else if (strategy->in[k].k == P)
             return 0;
-    return same_shard(&w->out, goal) ? 1 : w->out.k == R ? 3 : 2;
+    return same_shard(&strategy->out, goal) ? 1 : strategy->out.k == R ? 3 : 2;
 }
 
-static double total(const Partitioner *p, const Node *n, OperandShards need,
-                    int atom, const ShardStrategy *w, const Shard *goal)
+static double total(const Partitioner *part, const Node *n, OperandShards need,
+                    int atom, const ShardStrategy *strategy, const Shard *goal)
 {
-    double sum = cost_to_seed(p, n, atom, w, goal);
+    double sum = cost_to_seed(part, n, atom, strategy, goal);
 
     for (int k = 0; k < n->nin && sum < NEVER; k++)
-        sum += price(p, n->in[k], need[k], atom, &w->in[k]);
+        sum += price(part, n->in[k], need[k], atom, &strategy->in[k]);
     return sum;
 }
 
 /* An attention whose keys stay cut: passes/sharding/ring_attention.c. */
-static int keeps_keys(const Node *n, const ShardStrategy *w)
+static int keeps_keys(const Node *n, const ShardStrategy *strategy)
 {
     for (int k = 0; k < n->nin; k++)
-        if ((n->op == Oattn || n->op == Oattn_bwd) && w->in[k].k == S &&
-            w->in[k].a == n->at.attn.key)
+        if ((n->op == Oattn || n->op == Oattn_bwd) && strategy->in[k].k == S &&
+            strategy->in[k].a == n->at.attn.key)
             return 1;
     return 0;
 }
 
-static void choose_at(Partitioner *p, Node *n, OperandShards need, int atom)
+static void choose_at(Partitioner *part, Node *n, OperandShards need, int atom)
 {
     const Node *x = shape_of(n);
-    Shard goal = seed(p->graph, x->dim, x->nd, p->grid[n->id], n->sh, atom);
+    Shard goal =
+        seed(part->graph, x->dim, x->nd, part->grid[n->id], n->sh, atom);
     ShardStrategy w[MAXWAY];
-    int count = ways(p->graph, n, atom, w), best = -1, rank = 0;
+    int count = ways(part->graph, n, atom, w), best = -1, rank = 0;
     double least = NEVER;
 
     for (int i = 0; i < count; i++) {
-        if (p->build && !same_shard(&w[i].out, &n->sh[atom]))
+        if (part->build && !same_shard(&w[i].out, &n->sh[atom]))
             continue;
         if ((count > 1 && !allowed(n, atom, &w[i], &goal)) ||
-            !cuts_evenly(p, n, need, atom, &w[i]))
+            !cuts_evenly(part, n, need, atom, &w[i]))
             continue;
-        double c = total(p, n, need, atom, &w[i], &goal);
-        int r = rank_of(p, n, &w[i], &goal);
+        double c = total(part, n, need, atom, &w[i], &goal);
+        int r = rank_of(part, n, &w[i], &goal);
         if (c < least || (c == least && best >= 0 && r < rank)) {
             least = c;
             best = i;
@@ -372,38 +378,38 @@ static void choose_at(Partitioner *p, Node *n, OperandShards need, int atom)
         die("%s (%s): no way to place it over atom %d", n->name ? n->name : "?",
             optab[n->op].name, atom);
     n->sh[atom] = w[best].out;
-    if (!p->build && keeps_keys(n, &w[best]))
+    if (!part->build && keeps_keys(n, &w[best]))
         n->at.attn.ring |= 1u << atom;
     for (int k = 0; k < n->nin; k++)
         need[k][atom] = w[best].in[k];
 }
 
-void choose_strategy(Partitioner *p, Node *n, OperandShards need)
+void choose_strategy(Partitioner *part, Node *n, OperandShards need)
 {
     memset(need, 0, sizeof(OperandShards));
-    for (int t = 0; t < p->graph->mesh->natom; t++)
-        if (p->free[n->id])
+    for (int t = 0; t < part->graph->mesh->natom; t++)
+        if (part->free[n->id])
             for (int k = 0; k < n->nin; k++)
                 need[k][t] = shard_through(n, k, &n->sh[t]);
         else
-            choose_at(p, n, need, t);
+            choose_at(part, n, need, t);
 }
 
 /* ---- the pass ------------------------------------------------------------ */
 
-static void place_node(Partitioner *p, Node *n)
+static void place_node(Partitioner *part, Node *n)
 {
     OperandShards need;
 
     memset(n->sh, 0, sizeof n->sh);
     if (!n->nin) {
-        for (int t = 0; t < p->graph->mesh->natom; t++)
-            n->sh[t] = seed_source(p->graph, n, t);
+        for (int t = 0; t < part->graph->mesh->natom; t++)
+            n->sh[t] = seed_source(part->graph, n, t);
         return;
     }
-    choose_strategy(p, n, need);
+    choose_strategy(part, n, need);
     for (int k = 0; k < n->nin; k++)
-        demand(p, n, k, need[k]);
+        demand(part, n, k, need[k]);
 }
 
 Partitioner *place_nodes(Graph *g)
@@ -418,9 +424,9 @@ Partitioner *place_nodes(Graph *g)
 
 void pass_sharding(Graph *g)
 {
-    Partitioner *p = place_nodes(g);
+    Partitioner *part = place_nodes(g);
 
     if (g->prog == PGstep)
-        report_sharding(p);
-    arena_free(p->arena);
+        report_sharding(part);
+    arena_free(part->arena);
 }

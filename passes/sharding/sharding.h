@@ -40,20 +40,20 @@ typedef Shard OperandShards[MAXIN][MAXATOM]; /* types asked of operands */
 
 Partitioner *partitioner_new(Graph *g, int build);
 /* Operand k of n in the type asked for. */
-Node *demand(Partitioner *p, const Node *n, int k, const Shard *want);
+Node *demand(Partitioner *part, const Node *n, int k, const Shard *want);
 /* What operand k of a node that is made anew must be for the node to be
  * want. */
-void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
-                  Shard *out);
+void type_through(const Partitioner *part, const Node *n, int k,
+                  const Shard *want, Shard *out);
 Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
 
 /* ---- sharding.c sharding_report.c ---------------------------------------- */
 
 /* Choose n's type and what it asks of its operands; when n has its type already
  * (level PLACED), only the latter. */
-void choose_strategy(Partitioner *p, Node *n, OperandShards need);
+void choose_strategy(Partitioner *part, Node *n, OperandShards need);
 Partitioner *place_nodes(Graph *g); /* all of them; the caller's to free */
-void report_sharding(const Partitioner *p);
+void report_sharding(const Partitioner *part);
 
 /* ---- exchange_way.c ------------------------------------------------------ */
 
@@ -68,14 +68,14 @@ typedef struct TokenFlow {
     RouteModel even;      /* room is made for */
 } TokenFlow;
 
-Way way_of(const TokenFlow *f, int two); /* levels: one there is, or two */
+Way way_of(const TokenFlow *flow, int two); /* levels: one there is, or two */
 /* Rows of a block for one of so many peers: room for all tokens where nothing
  * may overflow, since no program takes what did not fit. */
-int64_t block_rows(const TokenFlow *f, int64_t tokens, int64_t peers);
+int64_t block_rows(const TokenFlow *flow, int64_t tokens, int64_t peers);
 /* Of those of so many tokens, when all choices are as likely. */
-double rows_for(const TokenFlow *f, int64_t tokens, int64_t peers);
+double rows_for(const TokenFlow *flow, int64_t tokens, int64_t peers);
 /* A line of -d why. */
-void report_assumed_routes(const TokenFlow *f, int64_t pair);
+void report_assumed_routes(const TokenFlow *flow, int64_t pair);
 double map_load(const Node *map); /* of the rows it has room for: expected */
 
 void attn_bwd_apart(Graph *g); /* attn_bwd.c, whatever the target is */

@@ -20,42 +20,42 @@ static const double MIB = 1 << 20;
 /* ---- why ----------------------------------------------------------------- */
 
 /* The optimizer's work is ZeRO's to share out. */
-static int on_grid(const Partitioner *p, const Node *n, MeshAxis m)
+static int on_grid(const Partitioner *part, const Node *n, MeshAxis m)
 {
-    return n->reg != REGpost && p->grid[n->id] == (m == Metp || m == Mep);
+    return n->reg != REGpost && part->grid[n->id] == (m == Metp || m == Mep);
 }
 
-static int cuts(const Partitioner *p, MeshAxis m, const Axis *a)
+static int cuts(const Partitioner *part, MeshAxis m, const Axis *a)
 {
-    const Graph *g = p->graph;
+    const Graph *g = part->graph;
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         for (int t = 0; t < g->mesh->natom; t++)
-            if (g->mesh->mask[m] >> t & 1 && on_grid(p, g->node[i], m) &&
+            if (g->mesh->mask[m] >> t & 1 && on_grid(part, g->node[i], m) &&
                 g->node[i]->sh[t].k == S && g->node[i]->sh[t].a == a)
                 return 1;
     return 0;
 }
 
-static void put_reason(Text *t, MeshAxis m, const Axis *a)
+static void put_reason(Text *out, MeshAxis m, const Axis *a)
 {
     if (a->taken[m])
-        put(t, " (stated)");
+        put(out, " (stated)");
     else if (a->role != ROLEnone)
-        put(t, " (%s)", axisroles[a->role]);
+        put(out, " (%s)", axisroles[a->role]);
     else if (a->atoms)
-        put(t, " (bucket)");
+        put(out, " (bucket)");
 }
 
-static void say_cuts(const Partitioner *p, MeshAxis m)
+static void say_cuts(const Partitioner *part, MeshAxis m)
 {
-    const Graph *g = p->graph;
+    const Graph *g = part->graph;
     Text t = { .arena = g->arena };
     int n = 0;
 
     put(&t, "%s", "");
     for (int i = 0; i < g->naxis; i++)
-        if (!g->axis[i]->atoms && cuts(p, m, g->axis[i])) {
+        if (!g->axis[i]->atoms && cuts(part, m, g->axis[i])) {
             put(&t, "%s%s", n++ ? ", " : "", g->axis[i]->name);
             put_reason(&t, m, g->axis[i]);
         }
@@ -83,11 +83,11 @@ static void add_waste(Arena *a, Waste **v, const Node *n, double x)
     if (k == vec_len(*v))
         vec_push(a, *v,
                  ((Waste){ .loc = { n->loc->file, n->loc->line, NULL } }));
-    Waste *w = &(*v)[k];
-    w->sum += x;
-    if (x > w->most) {
-        w->most = x;
-        w->node = n;
+    Waste *waste = &(*v)[k];
+    waste->sum += x;
+    if (x > waste->most) {
+        waste->most = x;
+        waste->node = n;
     }
 }
 
@@ -132,52 +132,52 @@ static double sum_of(const Graph *g, Measure *measure)
 }
 
 /* What more than one rank of m does, or holds. */
-static Waste *wasted(const Partitioner *p, MeshAxis m, Measure *measure)
+static Waste *wasted(const Partitioner *part, MeshAxis m, Measure *measure)
 {
-    const Graph *g = p->graph;
+    const Graph *g = part->graph;
     Waste *v = NULL;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i];
-        if (on_grid(p, n, m))
+        if (on_grid(part, n, m))
             add_waste(g->arena, &v, n,
                       measure(g, n) * (1 - 1 / copies(g, n, m)));
     }
     return v;
 }
 
-static void warn_whole(const Partitioner *p, const Waste *w, MeshAxis m,
+static void warn_whole(const Partitioner *part, const Waste *waste, MeshAxis m,
                        const char *what)
 {
-    warn(&w->loc,
+    warn(&waste->loc,
          "%s: it cuts no axis of %s; axes{ x={ size, shard=\"%s\" } } says "
          "what it could cut",
-         what, shape_text(p->graph, w->node), meshnames[m]);
+         what, shape_text(part->graph, waste->node), meshnames[m]);
 }
 
-static void warn_work(const Partitioner *p, MeshAxis m)
+static void warn_work(const Partitioner *part, MeshAxis m)
 {
-    double all = sum_of(p->graph, work);
-    Waste *v = wasted(p, m, work);
+    double all = sum_of(part->graph, work);
+    Waste *v = wasted(part, m, work);
 
     for (size_t k = 0; k < vec_len(v); k++)
         if (v[k].sum > SHARE * all)
-            warn_whole(p, &v[k], m,
-                       strf(p->arena,
+            warn_whole(part, &v[k], m,
+                       strf(part->arena,
                             "%.1f %% of a step's FLOPs are done by more than "
                             "one rank of %s",
                             100 * v[k].sum / all, meshnames[m]));
 }
 
-static void warn_params(const Partitioner *p, MeshAxis m)
+static void warn_params(const Partitioner *part, MeshAxis m)
 {
-    double all = sum_of(p->graph, parameters);
-    Waste *v = wasted(p, m, parameters);
+    double all = sum_of(part->graph, parameters);
+    Waste *v = wasted(part, m, parameters);
 
     for (size_t k = 0; k < vec_len(v); k++)
         if (v[k].sum > MIB && v[k].sum > SHARE * all)
-            warn_whole(p, &v[k], m,
-                       strf(p->arena,
+            warn_whole(part, &v[k], m,
+                       strf(part->arena,
                             "%.1f MiB of parameters are more than a rank of "
                             "%s needs",
                             v[k].sum / MIB, meshnames[m]));
@@ -185,18 +185,18 @@ static void warn_params(const Partitioner *p, MeshAxis m)
 
 /* ---- entry --------------------------------------------------------------- */
 
-void report_sharding(const Partitioner *p)
+void report_sharding(const Partitioner *part)
 {
     static const MeshAxis all[] = { Mtp, Mcp, Mdp, Metp, Mep };
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         MeshAxis m = all[i];
-        if (p->graph->mesh->size[m] == 1)
+        if (part->graph->mesh->size[m] == 1)
             continue;
-        say_cuts(p, m);
+        say_cuts(part, m);
         if (m == Mtp || m == Mcp || m == Metp)
-            warn_work(p, m);
+            warn_work(part, m);
         if (m == Mtp || m == Metp)
-            warn_params(p, m);
+            warn_params(part, m);
     }
 }

@@ -8,7 +8,7 @@
 
 /* ---- a graph's values ---------------------------------------------------- */
 
-static int is_free(const Partitioner *p, const Node *n)
+static int is_free(const Partitioner *part, const Node *n)
 {
     if (n->op == Oconst || n->op == Oiota || n->op == Orandom)
         return 1;
@@ -16,7 +16,7 @@ static int is_free(const Partitioner *p, const Node *n)
         n->op == Odropout)
         return 0;
     for (int k = 0; k < n->nin; k++)
-        if (!p->free[n->in[k]->id])
+        if (!part->free[n->in[k]->id])
             return 0;
     return n->nin > 0;
 }
@@ -31,18 +31,18 @@ static int has_expert(const Node *n)
 
 /* On the expert grid is what descends from indexed weights, and a product whose
  * operands both have `expert` without contracting it. */
-static int on_experts(const Partitioner *p, const Node *n)
+static int on_experts(const Partitioner *part, const Node *n)
 {
     int any = n->op == Ogmm || n->op == Ogmm_wgrad || n->map != NULL;
 
     if (is_lasting(n)) {
-        const Param *q = g_param(p->graph, n_name(n));
+        const Param *q = g_param(part->graph, n_name(n));
         return q && q->expert;
     }
     if (n->op == Odot)
         return has_expert(n) && has_expert(n->in[0]) && has_expert(n->in[1]);
     for (int k = 0; k < n->nin && !any; k++)
-        any = p->grid[n->in[k]->id] && has_expert(n);
+        any = part->grid[n->in[k]->id] && has_expert(n);
     return any;
 }
 
@@ -64,9 +64,9 @@ Partitioner *partitioner_new(Graph *g, int build)
     return p;
 }
 
-static int is_anew(const Partitioner *p, const Node *n)
+static int is_anew(const Partitioner *part, const Node *n)
 {
-    return p->free[n->id] || n->op == Obroadcast;
+    return part->free[n->id] || n->op == Obroadcast;
 }
 
 Shard shard_through(const Node *n, int k, const Shard *want)
@@ -82,12 +82,12 @@ Shard shard_through(const Node *n, int k, const Shard *want)
     return t;
 }
 
-void type_through(const Partitioner *p, const Node *n, int k, const Shard *want,
-                  Shard *out)
+void type_through(const Partitioner *part, const Node *n, int k,
+                  const Shard *want, Shard *out)
 {
     for (int i = 0; i < MAXATOM; i++)
-        out[i] = i < p->graph->mesh->natom ? shard_through(n, k, &want[i])
-                                           : (Shard){ .k = R };
+        out[i] = i < part->graph->mesh->natom ? shard_through(n, k, &want[i])
+                                              : (Shard){ .k = R };
 }
 
 /* ---- where a reshard stands ---------------------------------------------- */
@@ -109,16 +109,16 @@ static Region region_of(const Node *o, Region user)
 
 /* A fallback keeps nothing of its rounds, so neither the tokens of all ranks
  * that they take their rows from. */
-static const Scope *again_for(const Partitioner *p, const Node *user)
+static const Scope *again_for(const Partitioner *part, const Node *user)
 {
-    return p->graph->prog == PGfallback && user->again ? user->scope->base
-                                                       : NULL;
+    return part->graph->prog == PGfallback && user->again ? user->scope->base
+                                                          : NULL;
 }
 
-static int usable(const Version *v, Region reg, const Scope *again)
+static int usable(const Version *version, Region reg, const Scope *again)
 {
-    return v->again == again &&
-           (v->reg == reg || (v->reg == REGpre && reg == REGpost));
+    return version->again == again &&
+           (version->reg == reg || (version->reg == REGpre && reg == REGpost));
 }
 
 static int equal(const Graph *g, const Shard *a, const Shard *b)
@@ -129,19 +129,19 @@ static int equal(const Graph *g, const Shard *a, const Shard *b)
     return 1;
 }
 
-static Version *find(const Partitioner *p, const Node *o, const Shard *want,
+static Version *find(const Partitioner *part, const Node *o, const Shard *want,
                      Region reg, const Scope *again)
 {
-    for (Version *v = p->have[o->id]; v; v = v->next)
-        if (usable(v, reg, again) && equal(p->graph, v->sh, want))
+    for (Version *v = part->have[o->id]; v; v = v->next)
+        if (usable(v, reg, again) && equal(part->graph, v->sh, want))
             return v;
     return NULL;
 }
 
-static Version *keep(Partitioner *p, const Node *o, const Shard *sh, Region reg,
-                     Node *node)
+static Version *keep(Partitioner *part, const Node *o, const Shard *sh,
+                     Region reg, Node *node)
 {
-    Version *v = alloc(p->arena, sizeof *v), **end = &p->have[o->id];
+    Version *v = alloc(part->arena, sizeof *v), **end = &part->have[o->id];
 
     memcpy(v->sh, sh, sizeof v->sh);
     v->reg = reg;
@@ -172,8 +172,8 @@ static int is_partial(const Node *x)
 /* x on the rank at position 0 over atoms, else 0, as [rank] cut into single
  * elements, and summed. What is partial can only be multiplied; elsewhere 0 is
  * chosen, so that an infinity stays one. */
-static Node *keep_first(Graph *g, Node *x, const Node *o, const Reshard *r,
-                        const Shard *to, Region reg)
+static Node *keep_first(Graph *g, Node *x, const Node *o,
+                        const Reshard *reshard, const Shard *to, Region reg)
 {
     Shard cut[MAXATOM];
     Axis *rank = g_axis(g, "rank'1");
@@ -181,12 +181,12 @@ static Node *keep_first(Graph *g, Node *x, const Node *o, const Reshard *r,
 
     memcpy(cut, x->sh, sizeof cut);
     for (int t = 0; t < MAXATOM; t++)
-        if (r->atoms >> t & 1)
+        if (reshard->atoms >> t & 1)
             cut[t] = (Shard){ S, Radd, rank };
         else if (cut[t].k == P)
             cut[t] = (Shard){ .k = R };
     i->at.iota.axis = rank;
-    i->dim[i->nd++] = (Dim){ rank, mesh_extent(g->mesh, r->atoms) };
+    i->dim[i->nd++] = (Dim){ rank, mesh_extent(g->mesh, reshard->atoms) };
     infer(g, like(i, o, cut, reg));
     Node *zero = g_const(g, o->loc, Di32, 0);
     zero->reg = reg;
@@ -206,19 +206,19 @@ static Node *keep_first(Graph *g, Node *x, const Node *o, const Reshard *r,
     return like(g_red(g, Osum, first, &rank, 1), o, to, reg);
 }
 
-static Node *collective(Graph *g, Node *x, const Node *o, const Reshard *r,
-                        const Shard *to, Region reg)
+static Node *collective(Graph *g, Node *x, const Node *o,
+                        const Reshard *reshard, const Shard *to, Region reg)
 {
-    if (r->op == Oadd)
-        return keep_first(g, x, o, r, to, reg);
-    Node *n = g_node(g, r->op, o->loc, 1, &x);
-    reshard_attrs(n, r);
+    if (reshard->op == Oadd)
+        return keep_first(g, x, o, reshard, to, reg);
+    Node *n = g_node(g, reshard->op, o->loc, 1, &x);
+    reshard_attrs(n, reshard);
     return infer(g, like(n, o, to, reg));
 }
 
 /* ---- from the cheapest version ------------------------------------------- */
 
-static double price(const Partitioner *p, const Node *o, const Shard *from,
+static double price(const Partitioner *part, const Node *o, const Shard *from,
                     const Shard *want)
 {
     Shard t[MAXATOM], before[MAXATOM];
@@ -227,8 +227,8 @@ static double price(const Partitioner *p, const Node *o, const Shard *from,
 
     memcpy(t, from, sizeof t);
     memcpy(before, from, sizeof t);
-    while (reshard_step(p->graph->mesh, t, want, &r)) {
-        sum += bytes_sent(p->graph, o, before, &r);
+    while (reshard_step(part->graph->mesh, t, want, &r)) {
+        sum += bytes_sent(part->graph, o, before, &r);
         memcpy(before, t, sizeof t);
     }
     return sum;
@@ -246,32 +246,35 @@ static int leads(const Graph *g, const Shard *from, const Shard *want, int nd)
 }
 
 /* One line for -d why: what is sent, how much of it, and for whom first. */
-static void explain(const Partitioner *p, const Node *o, const Shard *from,
-                    const Reshard *r, const Node *user)
+static void explain(const Partitioner *part, const Node *o, const Shard *from,
+                    const Reshard *reshard, const Node *user)
 {
-    double mib = bytes_sent(p->graph, o, from, r) / (1 << 20);
+    double mib = bytes_sent(part->graph, o, from, reshard) / (1 << 20);
 
-    if (p->build && mib > 0)
-        why(p->graph, o, "%s%s%s over %lld ranks, %.3g MiB to each, for %%%s",
-            optab[r->op].name, r->a ? " of " : "", r->a ? r->a->name : "",
-            (long long)mesh_extent(p->graph->mesh, r->atoms), mib,
+    if (part->build && mib > 0)
+        why(part->graph, o,
+            "%s%s%s over %lld ranks, %.3g MiB to each, for %%%s",
+            optab[reshard->op].name, reshard->a ? " of " : "",
+            reshard->a ? reshard->a->name : "",
+            (long long)mesh_extent(part->graph->mesh, reshard->atoms), mib,
             user->name ? user->name : optab[user->op].name);
 }
 
-static Node *resharded(Partitioner *p, Node *o, const Shard *want, Region reg,
-                       const Node *user)
+static Node *resharded(Partitioner *part, Node *o, const Shard *want,
+                       Region reg, const Node *user)
 {
     const Version *best = NULL;
-    const Scope *again = again_for(p, user);
+    const Scope *again = again_for(part, user);
     Shard t[MAXATOM], from[MAXATOM];
     Reshard r;
-    double least =
-        leads(p->graph, o->sh, want, o->nd) ? price(p, o, o->sh, want) : -1;
+    double least = leads(part->graph, o->sh, want, o->nd)
+                       ? price(part, o, o->sh, want)
+                       : -1;
 
-    for (const Version *v = p->have[o->id]; v; v = v->next) {
-        if (!usable(v, reg, again) || !leads(p->graph, v->sh, want, o->nd))
+    for (const Version *v = part->have[o->id]; v; v = v->next) {
+        if (!usable(v, reg, again) || !leads(part->graph, v->sh, want, o->nd))
             continue;
-        double cost = price(p, o, v->sh, want);
+        double cost = price(part, o, v->sh, want);
         if (least < 0 || cost < least) {
             least = cost;
             best = v;
@@ -282,60 +285,60 @@ static Node *resharded(Partitioner *p, Node *o, const Shard *want, Region reg,
     Node *x = best ? best->node : o;
     memcpy(t, best ? best->sh : o->sh, sizeof t);
     memcpy(from, t, sizeof from);
-    while (reshard_step(p->graph->mesh, t, want, &r)) {
-        explain(p, o, from, &r, user);
+    while (reshard_step(part->graph->mesh, t, want, &r)) {
+        explain(part, o, from, &r, user);
         memcpy(from, t, sizeof from);
-        if (p->build)
-            x = collective(p->graph, x, o, &r, t, reg);
-        if (p->build && again) {
+        if (part->build)
+            x = collective(part->graph, x, o, &r, t, reg);
+        if (part->build && again) {
             x->scope = again;
             x->again = 1;
         }
-        keep(p, o, t, reg, x)->again = again;
+        keep(part, o, t, reg, x)->again = again;
     }
     return x;
 }
 
 /* ---- made anew ----------------------------------------------------------- */
 
-static Node *get(Partitioner *p, Node *o, const Shard *want, Region reg,
+static Node *get(Partitioner *part, Node *o, const Shard *want, Region reg,
                  const Node *user);
 
-static Node *again(Partitioner *p, Node *o, const Shard *want, Region reg,
+static Node *again(Partitioner *part, Node *o, const Shard *want, Region reg,
                    const Node *user)
 {
     Node *in[MAXIN], *n = NULL;
     Shard t[MAXATOM];
 
     for (int k = 0; k < o->nin; k++) {
-        type_through(p, o, k, want, t);
-        in[k] = get(p, o->in[k], t, reg, user);
+        type_through(part, o, k, want, t);
+        in[k] = get(part, o->in[k], t, reg, user);
     }
-    if (p->build) {
-        n = g_copyof(p->graph, o, in);
+    if (part->build) {
+        n = g_copyof(part->graph, o, in);
         n->name = NULL;
         memcpy(n->sh, want, sizeof n->sh);
     }
-    keep(p, o, want, reg, n);
+    keep(part, o, want, reg, n);
     return n;
 }
 
 /* o, an old node, in type want, for `user` in a region. */
-static Node *get(Partitioner *p, Node *o, const Shard *want, Region reg,
+static Node *get(Partitioner *part, Node *o, const Shard *want, Region reg,
                  const Node *user)
 {
     reg = region_of(o, reg);
 
-    if (equal(p->graph, o->sh, want))
+    if (equal(part->graph, o->sh, want))
         return o;
-    const Version *v = find(p, o, want, reg, again_for(p, user));
+    const Version *v = find(part, o, want, reg, again_for(part, user));
     if (v)
         return v->node;
-    return is_anew(p, o) ? again(p, o, want, reg, user)
-                         : resharded(p, o, want, reg, user);
+    return is_anew(part, o) ? again(part, o, want, reg, user)
+                            : resharded(part, o, want, reg, user);
 }
 
-Node *demand(Partitioner *p, const Node *n, int k, const Shard *want)
+Node *demand(Partitioner *part, const Node *n, int k, const Shard *want)
 {
-    return get(p, n->in[k], want, n->reg, n);
+    return get(part, n->in[k], want, n->reg, n);
 }

@@ -83,9 +83,9 @@ static Axis *axis_over(Graph *g, const char *what, uint32_t atoms)
     return a;
 }
 
-static Axis **join(Arena *a, Axis **v, Axis *x)
+static Axis **join(Arena *a, Axis **v, Axis *axis)
 {
-    vec_push(a, v, x);
+    vec_push(a, v, axis);
     return v;
 }
 
@@ -123,53 +123,54 @@ typedef struct BucketBuilder {
     int count;         /* that have members of several ranks */
 } BucketBuilder;
 
-static Bucket *add_bucket(BucketBuilder *m, const BucketKey *k,
+static Bucket *add_bucket(BucketBuilder *builder, const BucketKey *key,
                           const Param *param)
 {
-    Graph *g = m->g;
+    Graph *g = builder->g;
     Bucket *bucket = alloc(g->arena, sizeof *bucket);
 
     bucket->name = param->path;
-    bucket->ranks = mesh_extent(g->mesh, k->cut);
-    if (k->flat) {
-        bucket->name = intern(strf(g->arena, "zero.%d", m->count++));
-        bucket->own = axis_over(g, "own", k->cut);
-        bucket->flat = axis_over(g, "flat", k->flat);
-        bucket->unit = k->unit;
+    bucket->ranks = mesh_extent(g->mesh, key->cut);
+    if (key->flat) {
+        bucket->name = intern(strf(g->arena, "zero.%d", builder->count++));
+        bucket->own = axis_over(g, "own", key->cut);
+        bucket->flat = axis_over(g, "flat", key->flat);
+        bucket->unit = key->unit;
         bucket->shards = bucket->unit && opts_int(g->opts, "fold.zero") == 3;
     }
-    vec_push(g->arena, m->all, bucket);
+    vec_push(g->arena, builder->all, bucket);
     return bucket;
 }
 
-static OpenBucket *open_for(BucketBuilder *m, const BucketKey *k)
+static OpenBucket *open_for(BucketBuilder *builder, const BucketKey *key)
 {
-    for (size_t i = 0; i < vec_len(m->open); i++)
-        if (same_kind(&m->open[i].kind, k))
-            return &m->open[i];
-    vec_push(m->g->arena, m->open, ((OpenBucket){ *k, NULL }));
-    return &m->open[vec_len(m->open) - 1];
+    for (size_t i = 0; i < vec_len(builder->open); i++)
+        if (same_kind(&builder->open[i].kind, key))
+            return &builder->open[i];
+    vec_push(builder->g->arena, builder->open, ((OpenBucket){ *key, NULL }));
+    return &builder->open[vec_len(builder->open) - 1];
 }
 
-static Bucket *bucket_for(BucketBuilder *m, Param *p, double rule)
+static Bucket *bucket_for(BucketBuilder *builder, Param *p, double rule)
 {
     Shard sh[MAXATOM] = { 0 };
-    BucketKey k = kind_of(m->g, m->held, p, rule, sh);
-    k.unit = m->unit && k.flat ? table_get(m->unit, KEYP(p->path)) : NULL;
-    k.unit = k.unit == m->g->top ? NULL : k.unit;
-    OpenBucket *o = open_for(m, &k);
-    int64_t n =
-        padded(param_elems(p) / mesh_extent(m->g->mesh, k.cut), PACKALIGN);
+    BucketKey k = kind_of(builder->g, builder->held, p, rule, sh);
+    k.unit = builder->unit && k.flat ? table_get(builder->unit, KEYP(p->path))
+                                     : NULL;
+    k.unit = k.unit == builder->g->top ? NULL : k.unit;
+    OpenBucket *o = open_for(builder, &k);
+    int64_t n = padded(param_elems(p) / mesh_extent(builder->g->mesh, k.cut),
+                       PACKALIGN);
 
     if (!k.flat || !o->b || vec_len(o->b->param) == MAXIN ||
         o->b->size + n > MOST)
-        o->b = add_bucket(m, &k, p);
+        o->b = add_bucket(builder, &k, p);
     if (k.flat) {
         p->bucket = o->b->name;
         p->at = o->b->size;
     }
     o->b->size += n;
-    add_member(m->g, o->b, p, sh);
+    add_member(builder->g, o->b, p, sh);
     return o->b;
 }
 

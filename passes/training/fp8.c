@@ -123,35 +123,36 @@ static int is_gradient(const Node *x)
     return is_backward(x) && !x->again;
 }
 
-/* The products that x is the sum of make p's gradient. */
-static void note_gradient(Placement *p, const Node *x, const Param *param)
+/* The products that x is the sum of make placement's gradient. */
+static void note_gradient(Placement *placement, const Node *x,
+                          const Param *param)
 {
     if (x->op == Odot || x->op == Ogmm_wgrad) {
-        *table_at(p->gradient, KEYP(x)) = (void *)(uintptr_t)param;
+        *table_at(placement->gradient, KEYP(x)) = (void *)(uintptr_t)param;
         return;
     }
     if (x->op != Ocast && x->op != Oadd && x->op != Opermute &&
         optab[x->op].cls != VIEW)
         return;
     for (int k = 0; k < x->nin; k++)
-        note_gradient(p, x->in[k], param);
+        note_gradient(placement, x->in[k], param);
 }
 
-static void find_gradients(Placement *p)
+static void find_gradients(Placement *placement)
 {
-    Graph *g = p->g;
+    Graph *g = placement->g;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i], *x = n->nin ? n->in[0] : NULL;
         if (n->op != Oaccum || !n->of)
             continue;
         if (x->op != Opack) {
-            note_gradient(p, x, g_param(g, n->of));
+            note_gradient(placement, x, g_param(g, n->of));
             continue;
         }
         const Bucket *b = bucket_named(g, n->of);
         for (int k = 0; k < x->nin; k++)
-            note_gradient(p, x->in[k], b->param[k]);
+            note_gradient(placement, x->in[k], b->param[k]);
     }
 }
 
@@ -192,9 +193,10 @@ static int axes_cut(ScaleLayout layout, const Node *n, const Node *x,
 
 /* Whether operand k of n can be cut so: it has the axes, and two numbers make
  * an element. */
-static int can_cut(const Placement *p, const Node *n, int k, OperandUse use)
+static int can_cut(const Placement *placement, const Node *n, int k,
+                   OperandUse use)
 {
-    const ScaledDtype *to = &p->recipe[use];
+    const ScaledDtype *to = &placement->recipe[use];
     const Node *x = n->in[k];
     Axis *cut[2];
     int ncut = axes_cut(to->layout, n, x, cut);
@@ -215,23 +217,23 @@ static const Axis *role_in(const Node *n, AxisRole role)
 
 /* Null, or why products of the weight, operand w of n, are not scaled however
  * long they take. */
-static const char *must_stay(const Placement *p, const Node *n, int w,
+static const char *must_stay(const Placement *placement, const Node *n, int w,
                              const Param *param)
 {
     const Axis *choice = role_in(n->in[w], ROLEchoice);
 
-    if (opts_match(p->g->opts, "precision.keep", param->path))
+    if (opts_match(placement->g->opts, "precision.keep", param->path))
         return "precision.keep names it";
     if (role_in(n->in[w], ROLEvocab))
         return "of a vocabulary";
     if (choice && n->op == Odot && !has_dim(n->in[!w], choice))
         return "of a router";
-    if (n->in[0]->dt != p->real || n->in[1]->dt != p->real)
+    if (n->in[0]->dt != placement->real || n->in[1]->dt != placement->real)
         return "the model asks for another dtype";
     if (!n_axes(n)->n)
         return "it sums over nothing";
     for (int k = 0; k < 2; k++)
-        if (!can_cut(p, n, k, k == w ? USEweight : USEvalue))
+        if (!can_cut(placement, n, k, k == w ? USEweight : USEvalue))
             return "its axes cannot be cut into the recipe's blocks";
     return NULL;
 }
@@ -313,16 +315,17 @@ static double rounding_bytes(const Graph *g, const Node *x, double elements)
  * its rows save, less those to read their operands in bf16 and store them in a
  * byte, the rows shared by all products that read the same. Tokens are as many
  * as a rank has. */
-static double predicted_gain(const Placement *p, const Node *n, int w,
+static double predicted_gain(const Placement *placement, const Node *n, int w,
                              const Param *param)
 {
     enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16 };
-    const Graph *g = p->g;
-    const MachineSpeeds *m = machine_of(g);
+    const Graph *g = placement->g;
+    const MachineSpeeds *speeds = machine_of(g);
     Shard sh[MAXATOM] = { 0 };
-    double share = (double)(uintptr_t)table_get(p->readers, KEYP(n->in[!w]));
+    double share =
+        (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
 
-    param_type(p->g, param, sh);
+    param_type(placement->g, param, sh);
     double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
     double rows = rows_of(g, n, n->in[!w]);
     if (fmod(K, PIECE) != 0 || fmod(N, PIECE) != 0) /* no tensor cores */
@@ -332,35 +335,36 @@ static double predicted_gain(const Placement *p, const Node *n, int w,
     double flops = PRODUCTS * 2 * rows * K * N;
     double bytes =
         ROWBYTES * rows * (K / share + N) + rounding_bytes(g, n->in[w], weight);
-    return flops / speed_at(m, SPEEDgrouped, each) -
-           flops / speed_at(m, SPEEDnarrow, each) -
-           bytes / speed_at(m, SPEEDmemory, bytes);
+    return flops / speed_at(speeds, SPEEDgrouped, each) -
+           flops / speed_at(speeds, SPEEDnarrow, each) -
+           bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
-static void judge(Placement *p, const Node *n, int w)
+static void judge(Placement *placement, const Node *n, int w)
 {
-    const Graph *g = p->g;
-    const Param *param = weight_of(p->g, n->in[w]);
-    WeightChoice **at = (WeightChoice **)table_at(p->choice, KEYP(param));
-    int pays = p->pays;
+    const Graph *g = placement->g;
+    const Param *param = weight_of(placement->g, n->in[w]);
+    WeightChoice **at =
+        (WeightChoice **)table_at(placement->choice, KEYP(param));
+    int pays = placement->pays;
 
     if (!*at) {
         *at = alloc(g->arena, sizeof **at);
         (*at)->n = n;
     }
     if (!(*at)->stays)
-        (*at)->stays = must_stay(p, n, w, param);
-    if (pays && !(*at)->stays && (!p->kernels || n->op != Ogmm))
+        (*at)->stays = must_stay(placement, n, w, param);
+    if (pays && !(*at)->stays && (!placement->kernels || n->op != Ogmm))
         (*at)->stays = "no kernel multiplies such numbers";
     if (pays && !(*at)->stays)
-        (*at)->gain += predicted_gain(p, n, w, param);
+        (*at)->gain += predicted_gain(placement, n, w, param);
     if (pays && !(*at)->stays && (*at)->gain < 0)
         (*at)->stays = "it would take longer";
 }
 
-static void judge_all(Placement *p)
+static void judge_all(Placement *placement)
 {
-    Graph *g = p->g;
+    Graph *g = placement->g;
 
     for (int counting = 1; counting >= 0; counting--)
         for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -369,20 +373,20 @@ static void judge_all(Placement *p)
             if (w < 0 || is_backward(n))
                 continue;
             if (counting)
-                ++*(uintptr_t *)table_at(p->readers, KEYP(n->in[!w]));
+                ++*(uintptr_t *)table_at(placement->readers, KEYP(n->in[!w]));
             else
-                judge(p, n, w);
+                judge(placement, n, w);
         }
 }
 
-static void report(const Placement *p)
+static void report(const Placement *placement)
 {
-    const Graph *g = p->g;
-    const char *word =
-        key_word_text("precision.recipe", (int)(p->recipe - recipes[0]) / NUSE);
+    const Graph *g = placement->g;
+    const char *word = key_word_text(
+        "precision.recipe", (int)(placement->recipe - recipes[0]) / NUSE);
 
     for (size_t i = 0; i < vec_len(g->param); i++) {
-        const WeightChoice *v = table_get(p->choice, KEYP(g->param[i]));
+        const WeightChoice *v = table_get(placement->choice, KEYP(g->param[i]));
         if (!v)
             continue;
         const char *rows =
@@ -417,55 +421,58 @@ typedef struct OperandBuilder {
     Axis *pairs;
 } OperandBuilder;
 
-static Node *here(const OperandBuilder *b, Node *n)
+static Node *here(const OperandBuilder *builder, Node *n)
 {
-    n->again = b->again;
-    g_placed(n, b->at)->reg = b->reg;
+    n->again = builder->again;
+    g_placed(n, builder->at)->reg = builder->reg;
     return n;
 }
 
-static Node *ew(const OperandBuilder *b, Op op, Node *x, Node *y)
+static Node *ew(const OperandBuilder *builder, Op op, Node *x, Node *y)
 {
-    return here(b, g_ew(b->g, op, b->at->loc, x, y, NULL));
+    return here(builder, g_ew(builder->g, op, builder->at->loc, x, y, NULL));
 }
 
-static Node *number(const OperandBuilder *b, double v)
+static Node *number(const OperandBuilder *builder, double v)
 {
-    return g_const(b->g, b->at->loc, Df32, v);
+    return g_const(builder->g, builder->at->loc, Df32, v);
 }
 
-static Node *as(const OperandBuilder *b, Node *x, Dtype t)
+static Node *as(const OperandBuilder *builder, Node *x, Dtype t)
 {
-    return x->dt == t ? x : here(b, g_cast(b->g, x, t));
+    return x->dt == t ? x : here(builder, g_cast(builder->g, x, t));
 }
 
-static Node *largest(const OperandBuilder *b, Node *x)
+static Node *largest(const OperandBuilder *builder, Node *x)
 {
-    Node *n = here(b, g_node(b->g, Oamax, b->at->loc, 1, &x));
+    Node *n = here(builder, g_node(builder->g, Oamax, builder->at->loc, 1, &x));
 
-    n->at.amax = (struct amax_attrs){ b->to.layout, b->axes, b->blocks };
-    return infer(b->g, n);
+    n->at.amax = (struct amax_attrs){ builder->to.layout, builder->axes,
+                                      builder->blocks };
+    return infer(builder->g, n);
 }
 
 /* Of all values that have one second scale. */
-static Node *largest_of_all(const OperandBuilder *b, Node *x)
+static Node *largest_of_all(const OperandBuilder *builder, Node *x)
 {
-    OperandBuilder all = *b;
+    OperandBuilder all = *builder;
 
     all.to.layout = SCALEtensor;
-    all.axes = b->own;
+    all.axes = builder->own;
     all.blocks = (Axes){ 0 };
     return largest(&all, x);
 }
 
-static Node *quantized(const OperandBuilder *b, Node *x, Node *scale)
+static Node *quantized(const OperandBuilder *builder, Node *x, Node *scale)
 {
     Node *in[2] = { x, scale };
-    Node *n = here(b, g_node(b->g, Oquantize, b->at->loc, 2, in));
+    Node *n =
+        here(builder, g_node(builder->g, Oquantize, builder->at->loc, 2, in));
 
-    n->at.quantize = (struct quantize_attrs){ b->to.layout, b->axes, b->blocks,
-                                              b->to.to, b->pairs };
-    return infer(b->g, n);
+    n->at.quantize = (struct quantize_attrs){ builder->to.layout, builder->axes,
+                                              builder->blocks, builder->to.to,
+                                              builder->pairs };
+    return infer(builder->g, n);
 }
 
 /* The largest number of a dtype. */
@@ -474,51 +481,60 @@ static double largest_number(Dtype t)
     return t == De2m1x2 ? 6 : dtype_rounded(t, FLT_MAX);
 }
 
-static Rounding rounded(const OperandBuilder *b, Node *x)
+static Rounding rounded(const OperandBuilder *builder, Node *x)
 {
-    double most = largest_number(b->to.to);
-    Node *a = largest(b, x), *one = number(b, 1), *s, *t;
-    Rounding r = { x, b->axes, b->blocks, b->pairs, NULL, NULL, NULL };
+    double most = largest_number(builder->to.to);
+    Node *a = largest(builder, x), *one = number(builder, 1), *s, *t;
+    Rounding r = { x,    builder->axes, builder->blocks, builder->pairs, NULL,
+                   NULL, NULL };
 
-    switch (b->to.formula) {
+    switch (builder->to.formula) {
     case FORMULAamax:
-        s = ew(b, Oamax_scale, a, number(b, most));
-        r.numbers = quantized(b, x, s);
-        r.outer = ew(b, Odiv, one, s);
+        s = ew(builder, Oamax_scale, a, number(builder, most));
+        r.numbers = quantized(builder, x, s);
+        r.outer = ew(builder, Odiv, one, s);
         return r;
     case FORMULApow2:
-        s = ew(b, Opow2_scale, a, number(b, most));
-        r.numbers = quantized(b, x, s);
-        r.inverse = ew(b, Odiv, one, s);
+        s = ew(builder, Opow2_scale, a, number(builder, most));
+        r.numbers = quantized(builder, x, s);
+        r.inverse = ew(builder, Odiv, one, s);
         return r;
     case FORMULAmx:
-        s = as(b, ew(b, Omx_inverse, a, number(b, most)), De8m0);
-        r.numbers = quantized(b, x, ew(b, Omx_scale, s, NULL));
+        s = as(builder, ew(builder, Omx_inverse, a, number(builder, most)),
+               De8m0);
+        r.numbers = quantized(builder, x, ew(builder, Omx_scale, s, NULL));
         r.inverse = s;
         return r;
     default: break;
     }
     most *= largest_number(De4m3);
-    t = ew(b, Oamax_scale, largest_of_all(b, x), number(b, most));
-    s = as(b, ew(b, Onv_inverse, a, t), De4m3);
-    r.numbers = quantized(b, x, ew(b, Onv_scale, s, t));
+    t = ew(builder, Oamax_scale, largest_of_all(builder, x),
+           number(builder, most));
+    s = as(builder, ew(builder, Onv_inverse, a, t), De4m3);
+    r.numbers = quantized(builder, x, ew(builder, Onv_scale, s, t));
     r.inverse = s;
-    r.outer = ew(b, Odiv, one, t);
+    r.outer = ew(builder, Odiv, one, t);
     return r;
 }
 
 /* What the numbers are times their scales of blocks, which x's dtype holds
  * exactly. */
-static ScaledOperand operand_of(const OperandBuilder *b, const Rounding *r)
+static ScaledOperand operand_of(const OperandBuilder *builder,
+                                const Rounding *rounding)
 {
-    Node *in[2] = { r->numbers, r->inverse };
+    Node *in[2] = { rounding->numbers, rounding->inverse };
 
-    if (!r->inverse)
-        return (ScaledOperand){ as(b, r->numbers, r->of->dt), r->outer };
-    Node *n = here(b, g_node(b->g, Odequantize, b->at->loc, 2, in));
+    if (!rounding->inverse)
+        return (ScaledOperand){
+            as(builder, rounding->numbers, rounding->of->dt), rounding->outer
+        };
+    Node *n =
+        here(builder, g_node(builder->g, Odequantize, builder->at->loc, 2, in));
     n->at.dequantize =
-        (struct dequantize_attrs){ b->to.layout, r->axes, r->blocks, r->pairs };
-    return (ScaledOperand){ as(b, infer(b->g, n), r->of->dt), r->outer };
+        (struct dequantize_attrs){ builder->to.layout, rounding->axes,
+                                   rounding->blocks, rounding->pairs };
+    return (ScaledOperand){ as(builder, infer(builder->g, n), rounding->of->dt),
+                            rounding->outer };
 }
 
 static Axis *counts(Graph *g, Axis *a, int size)
@@ -539,53 +555,55 @@ static Axes own_axes(Graph *g, const Node *x)
 }
 
 /* Blocks along these axes, and pairs of numbers. */
-static void cut_into_blocks(OperandBuilder *b, Axis *const *cut, int ncut)
+static void cut_into_blocks(OperandBuilder *builder, Axis *const *cut, int ncut)
 {
-    const ScaleInfo *s = &scales[b->to.layout];
+    const ScaleInfo *info = &scales[builder->to.layout];
     Axis *blocks[2];
 
     for (int i = 0; i < ncut; i++)
-        blocks[i] = counts(b->g, cut[i], i + 1 < ncut ? s->rows : s->cols);
+        blocks[i] =
+            counts(builder->g, cut[i], i + 1 < ncut ? info->rows : info->cols);
     if (ncut) {
-        b->axes = g_axes(b->g, cut, ncut);
-        b->blocks = g_axes(b->g, blocks, ncut);
+        builder->axes = g_axes(builder->g, cut, ncut);
+        builder->blocks = g_axes(builder->g, blocks, ncut);
     }
-    if (b->to.to == De2m1x2)
-        b->pairs = counts(b->g, b->axes.v[b->axes.n - 1], 2);
+    if (builder->to.to == De2m1x2)
+        builder->pairs =
+            counts(builder->g, builder->axes.v[builder->axes.n - 1], 2);
 }
 
-static int same_axes(const Axes *a, Axis *const *v, int n)
+static int same_axes(const Axes *axes, Axis *const *v, int n)
 {
-    int same = a->n == n;
+    int same = axes->n == n;
 
     for (int i = 0; i < n && same; i++)
-        same = a->v[i] == v[i];
+        same = axes->v[i] == v[i];
     return same;
 }
 
 /* Parameter x rounded with blocks along these axes, once a step. */
-static Rounding rounded_once(OperandBuilder b, WeightChoice *w, Node *x,
+static Rounding rounded_once(OperandBuilder b, WeightChoice *choice, Node *x,
                              Axis *const *cut, int ncut)
 {
-    for (size_t i = 0; i < vec_len(w->once); i++)
-        if (!ncut || same_axes(&w->once[i].axes, cut, ncut))
-            return w->once[i];
+    for (size_t i = 0; i < vec_len(choice->once); i++)
+        if (!ncut || same_axes(&choice->once[i].axes, cut, ncut))
+            return choice->once[i];
     b.at = x;
     b.reg = REGpre;
     b.again = 0;
     cut_into_blocks(&b, cut, ncut);
     Rounding r = rounded(&b, x);
-    vec_push(b.g->arena, w->once, r);
+    vec_push(b.g->arena, choice->once, r);
     return r;
 }
 
-static ScaledOperand operand(const Placement *p, const Node *n, int k,
-                             OperandUse use, WeightChoice *w)
+static ScaledOperand operand(const Placement *placement, const Node *n, int k,
+                             OperandUse use, WeightChoice *choice)
 {
-    Graph *g = p->g;
+    Graph *g = placement->g;
     Node *x = n->in[k];
     OperandBuilder b = { .g = g,
-                         .to = p->recipe[use],
+                         .to = placement->recipe[use],
                          .at = n,
                          .reg = n->reg,
                          .again = use == USEweight && is_backward(n) };
@@ -596,7 +614,7 @@ static ScaledOperand operand(const Placement *p, const Node *n, int k,
 
     b.own = b.axes = own_axes(g, x);
     if (once) {
-        r = rounded_once(b, w, x, cut, ncut);
+        r = rounded_once(b, choice, x, cut, ncut);
     } else {
         cut_into_blocks(&b, cut, ncut);
         r = rounded(&b, x);
@@ -629,18 +647,18 @@ static Node *times(Graph *g, const Node *n, Node *y, Node *outer)
     return outer ? g_placed(g_ew(g, Omul, n->loc, y, outer, NULL), n) : y;
 }
 
-static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *x)
+static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
 {
     Dtype was = n->dt;
 
     for (int k = 0; k < 2; k++)
-        n->in[k] = x[k].values;
-    if (!x[0].outer && !x[1].outer)
+        n->in[k] = operand[k].values;
+    if (!operand[0].outer && !operand[1].outer)
         return n;
     n->dt = was == Df64 ? Df64 : Df32;
     Axis *micro = keep_micro(g, n);
     vec_push(g->arena, g->node, n);
-    Node *y = times(g, n, times(g, n, n, x[0].outer), x[1].outer);
+    Node *y = times(g, n, times(g, n, n, operand[0].outer), operand[1].outer);
     if (micro)
         y = g_placed(g_red(g, Osum, y, &micro, 1), n);
     return g_placed(g_cast(g, y, was), n);
@@ -648,11 +666,11 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *x)
 
 static Node *scaled(Graph *g, Node *n, void *ctx)
 {
-    const Placement *p = ctx;
+    const Placement *placement = ctx;
     int w = weight_at(g, n);
-    const Param *param =
-        w >= 0 ? weight_of(g, n->in[w]) : table_get(p->gradient, KEYP(n));
-    WeightChoice *v = param ? table_get(p->choice, KEYP(param)) : NULL;
+    const Param *param = w >= 0 ? weight_of(g, n->in[w])
+                                : table_get(placement->gradient, KEYP(n));
+    WeightChoice *v = param ? table_get(placement->choice, KEYP(param)) : NULL;
     OperandUse use[2];
     ScaledOperand x[2];
 
@@ -662,18 +680,18 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
         use[k] = k == w                  ? USEweight
                  : is_gradient(n->in[k]) ? USEgradient
                                          : USEvalue;
-        if (!can_cut(p, n, k, use[k]))
+        if (!can_cut(placement, n, k, use[k]))
             return n;
     }
     for (int k = 0; k < 2; k++)
-        x[k] = operand(p, n, k, use[k], v);
+        x[k] = operand(placement, n, k, use[k], v);
     return of_scaled(g, n, x);
 }
 
 void pass_fp8(Graph *g)
 {
     enum scaling_recipe r = opts_scaling_recipe(g->opts);
-    const MachineSpeeds *m = machine_of(g);
+    const MachineSpeeds *speeds = machine_of(g);
 
     if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8)
         return;
@@ -681,7 +699,8 @@ void pass_fp8(Graph *g)
         .g = g,
         .recipe = recipes[(int)r < 0 ? RECIPEblockwise : r],
         .real = opts_dtype(g->opts),
-        .pays = opts_scaled_products(g->opts) == PLACEpays && m->narrow > 0,
+        .pays =
+            opts_scaled_products(g->opts) == PLACEpays && speeds->narrow > 0,
         .readers = table_new(g->arena),
         .choice = table_new(g->arena),
         .gradient = table_new(g->arena),

@@ -32,23 +32,23 @@ static void add_to(Back *back, Node *x, Node *d)
 /* ---- gradients that rows of ops.def say ---------------------------------- */
 
 /* The value of a gradient's expression for n. */
-static Node *built(Graph *g, const ScalarExpr *e, Node *n, Node *dy)
+static Node *built(Graph *g, const ScalarExpr *scalar, Node *n, Node *dy)
 {
     Node *in[SCALARIN] = { 0 };
 
-    switch (e->kind) {
-    case SCoperand: return n->in[e->operand];
+    switch (scalar->kind) {
+    case SCoperand: return n->in[scalar->operand];
     case SCresult: return n;
     case SCgrad: return dy;
-    case SCnumber: return g_const(g, n->loc, dy->dt, e->number);
+    case SCnumber: return g_const(g, n->loc, dy->dt, scalar->number);
     default: break;
     }
-    if (e->op == NOP)
+    if (scalar->op == NOP)
         die("gradient of %s: %s is of kernels", optab[n->op].name,
-            e->word->text);
-    for (int i = 0; i < e->n; i++)
-        in[i] = built(g, e->in[i], n, dy);
-    return g_ew(g, e->op, n->loc, in[0], in[1], in[2]);
+            scalar->word->text);
+    for (int i = 0; i < scalar->n; i++)
+        in[i] = built(g, scalar->in[i], n, dy);
+    return g_ew(g, scalar->op, n->loc, in[0], in[1], in[2]);
 }
 
 static void by_expression(Back *back, Node *n, Node *dy)

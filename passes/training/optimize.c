@@ -14,14 +14,14 @@
 
 /* ---- what is trained ----------------------------------------------------- */
 
-static double decay(const TrainStep *s, const Param *param)
+static double decay(const TrainStep *step, const Param *param)
 {
-    const Opts *o = s->g->opts;
-    int none = opts_str(o, "train.no_decay")
-                   ? opts_match(o, "train.no_decay", param->path)
+    const Opts *opts = step->g->opts;
+    int none = opts_str(opts, "train.no_decay")
+                   ? opts_match(opts, "train.no_decay", param->path)
                    : param->nd <= 1;
 
-    return none ? 0 : opts_num(o, "train.weight_decay");
+    return none ? 0 : opts_num(opts, "train.weight_decay");
 }
 
 static Table *gradients(Graph *g, Node **node, size_t count)
@@ -34,10 +34,10 @@ static Table *gradients(Graph *g, Node **node, size_t count)
     return t;
 }
 
-size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param)
+size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param)
 {
-    Arena *a = s->g->arena;
-    Table *grads = gradients(s->g, node, count);
+    Arena *a = step->g->arena;
+    Table *grads = gradients(step->g, node, count);
     Node **grad = alloc(a, (count + 1) * sizeof *grad);
     double *wd = alloc(a, (count + 1) * sizeof *wd);
     Bucket **by = alloc(a, (count + 1) * sizeof *by);
@@ -48,34 +48,34 @@ size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param)
             continue;
         param[n] = node[i];
         grad[n] = table_get(grads, KEYP(node[i]->at.param.path));
-        wd[n] = decay(s, g_param(s->g, node[i]->at.param.path));
+        wd[n] = decay(step, g_param(step->g, node[i]->at.param.path));
         n += grad[n] != NULL;
     }
-    buckets_of(s->g, param, grad, wd, n, by);
+    buckets_of(step->g, param, grad, wd, n, by);
     for (size_t i = 0; i < n; i++) {
-        *table_at(s->bucket, KEYP(param[i]->at.param.path)) = by[i];
+        *table_at(step->bucket, KEYP(param[i]->at.param.path)) = by[i];
         if (by[i]->unit && !by[i]->sum)
-            bucket_scatter(s->g, by[i]);
+            bucket_scatter(step->g, by[i]);
     }
     return n;
 }
 
 /* ---- gradient norm ------------------------------------------------------- */
 
-static Node *square_sum(TrainStep *s, Node *x)
+static Node *square_sum(TrainStep *step, Node *x)
 {
-    return in_post(g_total(s->g, post_op2(s, Omul, x, x)));
+    return in_post(g_total(step->g, post_op2(step, Omul, x, x)));
 }
 
 /* Sums of eight at a time, so that no kernel reads a thousand operands. */
-static Node *sum_all(TrainStep *s, Node **v, size_t n)
+static Node *sum_all(TrainStep *step, Node **v, size_t n)
 {
     while (n > 1) {
         size_t k = 0;
         for (size_t i = 0; i < n; i += 8) {
             Node *t = v[i];
             for (size_t j = i + 1; j < n && j < i + 8; j++)
-                t = post_op2(s, Oadd, t, v[j]);
+                t = post_op2(step, Oadd, t, v[j]);
             v[k++] = t;
         }
         n = k;
@@ -83,65 +83,68 @@ static Node *sum_all(TrainStep *s, Node **v, size_t n)
     return v[0];
 }
 
-static Node *packed(TrainStep *s, const Bucket *bucket, Node *const *in)
+static Node *packed(TrainStep *step, const Bucket *bucket, Node *const *in)
 {
-    Node *n = bucket_pack(s->g, bucket, in);
+    Node *n = bucket_pack(step->g, bucket, in);
 
     if (bucket->flat)
-        in_post(n)->scope = s->scope;
+        in_post(n)->scope = step->scope;
     return n;
 }
 
 /* The gradients of each bucket, packed, and the squares of all. */
-static size_t add_squares(TrainStep *s, Node **sq)
+static size_t add_squares(TrainStep *step, Node **sq)
 {
-    Graph *g = s->g;
+    Graph *g = step->g;
     size_t n = 0;
 
     for (size_t i = 0; i < vec_len(g->param); i++) {
-        Bucket *b = table_get(s->bucket, KEYP(g->param[i]->path));
+        Bucket *b = table_get(step->bucket, KEYP(g->param[i]->path));
         if (!b || b->seen & 1)
             continue;
         b->seen = 1;
-        s->scope = g_partscope(g, PARTpost, strf(g->arena, "post.%s", b->name));
-        b->sum = b->unit ? b->sum : packed(s, b, b->grad);
-        sq[n++] = square_sum(s, b->sum);
+        step->scope =
+            g_partscope(g, PARTpost, strf(g->arena, "post.%s", b->name));
+        b->sum = b->unit ? b->sum : packed(step, b, b->grad);
+        sq[n++] = square_sum(step, b->sum);
     }
     return n;
 }
 
 /* A step whose loss or norm is above its limit, a scalar of the step block,
  * writes nothing. */
-static void limit(TrainStep *s, const char *what, StepValue most, Node *value)
+static void limit(TrainStep *step, const char *what, StepValue most,
+                  Node *value)
 {
     double v;
 
-    if (opts_limit(s->g->opts, "train.skip_above", what, &v))
-        s->ok = post_op2(s, Oland, s->ok,
-                         post_op2(s, Ole, value, post_scalar(s, most)));
+    if (opts_limit(step->g->opts, "train.skip_above", what, &v))
+        step->ok =
+            post_op2(step, Oland, step->ok,
+                     post_op2(step, Ole, value, post_scalar(step, most)));
 }
 
-void step_clip(TrainStep *s)
+void step_clip(TrainStep *step)
 {
-    Graph *g = s->g;
+    Graph *g = step->g;
     Node **sq = alloc(g->arena, (vec_len(g->param) + 1) * sizeof *sq), *norm;
     double clip = opts_num(g->opts, "train.clip");
-    size_t n = add_squares(s, sq);
+    size_t n = add_squares(step, sq);
 
-    s->scope = g_partscope(g, PARTpost, "post");
-    s->ok = post_op1(s, Oisfinite, s->total);
-    limit(s, "loss", STEPskip_loss, s->total);
+    step->scope = g_partscope(g, PARTpost, "post");
+    step->ok = post_op1(step, Oisfinite, step->total);
+    limit(step, "loss", STEPskip_loss, step->total);
     if (n == 0)
         return;
-    norm = post_op1(s, Osqrt, sum_all(s, sq, n));
-    post_result(s, "grad_norm", norm);
-    s->ok = post_op2(s, Oland, s->ok, post_op1(s, Oisfinite, norm));
-    limit(s, "gnorm", STEPskip_gnorm, norm);
+    norm = post_op1(step, Osqrt, sum_all(step, sq, n));
+    post_result(step, "grad_norm", norm);
+    step->ok = post_op2(step, Oland, step->ok, post_op1(step, Oisfinite, norm));
+    limit(step, "gnorm", STEPskip_gnorm, norm);
     if (clip > 0)
-        s->scale =
-            post_op2(s, Ominimum, post_num(s, 1),
-                     post_op2(s, Odiv, post_num(s, clip),
-                              post_op2(s, Oadd, norm, post_num(s, 1e-6))));
+        step->scale = post_op2(
+            step, Ominimum, post_num(step, 1),
+            post_op2(step, Odiv, post_num(step, clip),
+                     post_op2(step, Oadd, norm, post_num(step, 1e-6))));
 }
 
 /* ---- AdamW --------------------------------------------------------------- */
@@ -154,26 +157,26 @@ static Dtype companion_dtype(const Graph *g, TensorKind kind)
 }
 
 /* A master starts as a copy of its parameter, or of all of the bucket. */
-static void set_start(Param *q, const Bucket *bucket)
+static void set_start(Param *param, const Bucket *bucket)
 {
     const Param *p = bucket->param[0];
 
-    q->init = q->kind != TKmaster ? INITconst
-              : bucket->flat      ? INITpack
-                                  : INITcopy;
-    q->of = bucket->flat ? NULL : p->path;
-    q->arg = 0;
+    param->init = param->kind != TKmaster ? INITconst
+                  : bucket->flat          ? INITpack
+                                          : INITcopy;
+    param->of = bucket->flat ? NULL : p->path;
+    param->arg = 0;
     if (!bucket->flat)
         return;
-    q->expert = NULL;
-    q->at = 0;
-    q->nd = bucket_dims(bucket, q->dim);
+    param->expert = NULL;
+    param->at = 0;
+    param->nd = bucket_dims(bucket, param->dim);
 }
 
 /* A value of the optimizer beside a bucket's parameters. */
-static Node *companion(TrainStep *s, const Bucket *bucket, TensorKind kind)
+static Node *companion(TrainStep *step, const Bucket *bucket, TensorKind kind)
 {
-    Graph *g = s->g;
+    Graph *g = step->g;
     Param *q = alloc(g->arena, sizeof *q);
     Node *n = g_node(g, Ostate, bucket->param[0]->loc, 0, NULL);
 
@@ -192,96 +195,100 @@ static Node *companion(TrainStep *s, const Bucket *bucket, TensorKind kind)
     return infer(g, in_post(n));
 }
 
-static Node *moment(TrainStep *s, Node *old, Node *x, double beta)
+static Node *moment(TrainStep *step, Node *old, Node *x, double beta)
 {
-    return post_op2(s, Oadd, post_op2(s, Omul, old, post_num(s, beta)),
-                    post_op2(s, Omul, x, post_num(s, 1 - beta)));
+    return post_op2(step, Oadd, post_op2(step, Omul, old, post_num(step, beta)),
+                    post_op2(step, Omul, x, post_num(step, 1 - beta)));
 }
 
 /* The arithmetic is fp32 whatever a value is stored as. */
-static Node *high(TrainStep *s, Node *n)
+static Node *high(TrainStep *step, Node *n)
 {
-    Node *c = g_cast(s->g, n, Df32);
+    Node *c = g_cast(step->g, n, Df32);
 
     if (c != n)
-        in_post(c)->scope = s->scope;
+        in_post(c)->scope = step->scope;
     return c;
 }
 
 /* The new value of w by its gradient d; the moments m and v are written. */
-static Node *adamw(TrainStep *s, Node *w, Node *d, Node *m, Node *v, double wd)
+static Node *adamw(TrainStep *step, Node *w, Node *d, Node *m, Node *v,
+                   double wd)
 {
-    double eps = opts_num(s->g->opts, "train.eps");
+    double eps = opts_num(step->g->opts, "train.eps");
     Node *m1, *v1, *den;
 
-    if (s->scale)
-        d = post_op2(s, Omul, d, s->scale);
-    m1 = moment(s, high(s, m), d, s->b1);
-    v1 = moment(s, high(s, v), post_op2(s, Omul, d, d), s->b2);
-    den = post_op2(s, Omul, post_op1(s, Osqrt, v1), s->root);
-    den = post_op2(s, Oadd, den, post_num(s, eps));
+    if (step->scale)
+        d = post_op2(step, Omul, d, step->scale);
+    m1 = moment(step, high(step, m), d, step->b1);
+    v1 = moment(step, high(step, v), post_op2(step, Omul, d, d), step->b2);
+    den = post_op2(step, Omul, post_op1(step, Osqrt, v1), step->root);
+    den = post_op2(step, Oadd, den, post_num(step, eps));
     if (wd > 0) {
-        Node *lost = post_op2(s, Omul, s->lr, post_num(s, wd));
-        w = post_op2(s, Omul, w, post_op2(s, Osub, post_num(s, 1), lost));
+        Node *lost = post_op2(step, Omul, step->lr, post_num(step, wd));
+        w = post_op2(step, Omul, w,
+                     post_op2(step, Osub, post_num(step, 1), lost));
     }
-    Node *move = post_op2(s, Odiv, post_op2(s, Omul, s->rate, m1), den);
-    w = post_op2(s, Osub, w, move);
-    post_write(s, m, m1);
-    post_write(s, v, v1);
+    Node *move =
+        post_op2(step, Odiv, post_op2(step, Omul, step->rate, m1), den);
+    w = post_op2(step, Osub, w, move);
+    post_write(step, m, m1);
+    post_write(step, v, v1);
     return w;
 }
 
-static void write_members(TrainStep *s, const Bucket *bucket, Node *value)
+static void write_members(TrainStep *step, const Bucket *bucket, Node *value)
 {
     for (size_t k = 0; k < vec_len(bucket->param); k++) {
-        Node *x = bucket_unpack(s->g, bucket, k, value);
-        in_post(x)->scope = s->scope;
-        post_set(s, bucket->node[k], x);
+        Node *x = bucket_unpack(step->g, bucket, k, value);
+        in_post(x)->scope = step->scope;
+        post_set(step, bucket->node[k], x);
     }
 }
 
 /* A master that is kept is what its parameter is rounded from. */
-static void optimize_bucket(TrainStep *s, const Bucket *bucket)
+static void optimize_bucket(TrainStep *step, const Bucket *bucket)
 {
-    int low = opts_dtype(s->g->opts) == Dbf16;
-    Node *m = companion(s, bucket, TKm), *v = companion(s, bucket, TKv);
+    int low = opts_dtype(step->g->opts) == Dbf16;
+    Node *m = companion(step, bucket, TKm), *v = companion(step, bucket, TKv);
     Node *old = bucket->shards        ? bucket->node[0]
                 : bucket->flat && low ? NULL
-                                      : packed(s, bucket, bucket->node);
-    Node *w = low ? companion(s, bucket, TKmaster) : high(s, old);
-    Node *w1 = adamw(s, w, bucket->sum, m, v, decay(s, bucket->param[0]));
+                                      : packed(step, bucket, bucket->node);
+    Node *w = low ? companion(step, bucket, TKmaster) : high(step, old);
+    Node *w1 = adamw(step, w, bucket->sum, m, v, decay(step, bucket->param[0]));
 
     if (low)
-        post_write(s, w, w1);
+        post_write(step, w, w1);
     if (!bucket->flat || bucket->shards)
-        post_set(s, old,
-                 !low ? post_if_ok(s, w1, old)
-                      : in_post(g_cast(s->g, post_if_ok(s, w1, w), old->dt)));
+        post_set(
+            step, old,
+            !low ? post_if_ok(step, w1, old)
+                 : in_post(g_cast(step->g, post_if_ok(step, w1, w), old->dt)));
     else
-        write_members(s, bucket,
-                      old ? post_if_ok(s, w1, old)
-                          : in_post(g_cast(s->g, post_if_ok(s, w1, w),
+        write_members(step, bucket,
+                      old ? post_if_ok(step, w1, old)
+                          : in_post(g_cast(step->g, post_if_ok(step, w1, w),
                                            bucket->param[0]->dt)));
 }
 
-void step_optimize(TrainStep *s, Node **param, size_t n)
+void step_optimize(TrainStep *step, Node **param, size_t n)
 {
     double betas[2];
 
-    opts_pair(s->g->opts, "train.betas", betas);
-    s->b1 = betas[0];
-    s->b2 = betas[1];
-    s->lr = post_scalar(s, STEPlr);
-    s->rate = post_op2(s, Odiv, s->lr, post_scalar(s, STEPbc1));
-    s->root = post_op1(s, Orsqrt, post_scalar(s, STEPbc2));
+    opts_pair(step->g->opts, "train.betas", betas);
+    step->b1 = betas[0];
+    step->b2 = betas[1];
+    step->lr = post_scalar(step, STEPlr);
+    step->rate = post_op2(step, Odiv, step->lr, post_scalar(step, STEPbc1));
+    step->root = post_op1(step, Orsqrt, post_scalar(step, STEPbc2));
     for (size_t i = 0; i < n; i++) {
-        Bucket *b = table_get(s->bucket, KEYP(param[i]->at.param.path));
+        Bucket *b = table_get(step->bucket, KEYP(param[i]->at.param.path));
         if (!b || b->seen & 2)
             continue;
         b->seen |= 2;
-        s->l = b->param[0]->loc;
-        s->scope =
-            g_partscope(s->g, PARTpost, strf(s->g->arena, "post.%s", b->name));
-        optimize_bucket(s, b);
+        step->l = b->param[0]->loc;
+        step->scope = g_partscope(step->g, PARTpost,
+                                  strf(step->g->arena, "post.%s", b->name));
+        optimize_bucket(step, b);
     }
 }

@@ -1,45 +1,45 @@
 /* post.c: nodes of `post`, which runs once a step after its micro-batches. */
 #include "training.h"
 
-Node *post_op2(TrainStep *s, Op op, Node *a, Node *b)
+Node *post_op2(TrainStep *step, Op op, Node *a, Node *b)
 {
-    Node *n = g_ew(s->g, op, s->l, a, b, NULL);
+    Node *n = g_ew(step->g, op, step->l, a, b, NULL);
 
     n->reg = REGpost;
-    n->scope = s->scope;
+    n->scope = step->scope;
     return n;
 }
 
-Node *post_op1(TrainStep *s, Op op, Node *a)
+Node *post_op1(TrainStep *step, Op op, Node *a)
 {
-    return post_op2(s, op, a, NULL);
+    return post_op2(step, op, a, NULL);
 }
 
-Node *post_num(TrainStep *s, double v)
+Node *post_num(TrainStep *step, double v)
 {
-    Node *n = g_const(s->g, s->l, Df32, v);
+    Node *n = g_const(step->g, step->l, Df32, v);
 
     n->reg = REGpost;
     return n;
 }
 
-Node *post_scalar(TrainStep *s, StepValue v)
+Node *post_scalar(TrainStep *step, StepValue v)
 {
-    Node *n = g_node(s->g, Ostepval, NULL, 0, NULL);
+    Node *n = g_node(step->g, Ostepval, NULL, 0, NULL);
 
     n->at.stepval.name = v;
     n->dt = Df32;
     n->reg = REGpost;
-    return infer(s->g, n);
+    return infer(step->g, n);
 }
 
-void post_result(TrainStep *s, const char *name, Node *n)
+void post_result(TrainStep *step, const char *name, Node *n)
 {
-    Node *r = g_node(s->g, Oresult, n->loc, 1, &n);
+    Node *r = g_node(step->g, Oresult, n->loc, 1, &n);
 
     r->at.result.name = intern(name);
     r->reg = REGpost;
-    infer(s->g, r);
+    infer(step->g, r);
 }
 
 Node *in_post(Node *n)
@@ -48,26 +48,26 @@ Node *in_post(Node *n)
     return n;
 }
 
-void post_set(TrainStep *s, Node *state, Node *value)
+void post_set(TrainStep *step, Node *state, Node *value)
 {
     Node *in[2] = { state, value };
-    Node *w = g_node(s->g, Owrite, s->l, 2, in);
+    Node *w = g_node(step->g, Owrite, step->l, 2, in);
 
-    w->scope = s->scope;
-    infer(s->g, in_post(w));
+    w->scope = step->scope;
+    infer(step->g, in_post(w));
 }
 
 /* The value, or the old one when something is not finite. */
-Node *post_if_ok(TrainStep *s, Node *value, Node *old)
+Node *post_if_ok(TrainStep *step, Node *value, Node *old)
 {
-    Node *n = g_cast(s->g, value, old->dt);
+    Node *n = g_cast(step->g, value, old->dt);
 
-    n = in_post(g_ew(s->g, Owhere, s->l, s->ok, n, old));
-    n->scope = s->scope;
+    n = in_post(g_ew(step->g, Owhere, step->l, step->ok, n, old));
+    n->scope = step->scope;
     return n;
 }
 
-void post_write(TrainStep *s, Node *state, Node *value)
+void post_write(TrainStep *step, Node *state, Node *value)
 {
-    post_set(s, state, post_if_ok(s, value, state));
+    post_set(step, state, post_if_ok(step, value, state));
 }

@@ -35,34 +35,35 @@ static Policy policy_of(const Graph *g)
     return (Policy){ real, all64 ? Df64 : Df32, all64 };
 }
 
-static Dtype decided(const Policy *p, Dtype t)
+static Dtype decided(const Policy *policy, Dtype t)
 {
     if (t == Dreal)
-        return p->real;
-    return p->all64 && dtypes[t].kind == 'f' ? Df64 : t;
+        return policy->real;
+    return policy->all64 && dtypes[t].kind == 'f' ? Df64 : t;
 }
 
-static Dtype of_param(const Policy *p, const Param *x)
+static Dtype of_param(const Policy *policy, const Param *param)
 {
-    if (x->dt == Dreal && x->kind != TKparam)
-        return p->high;
-    return decided(p, x->dt);
+    if (param->dt == Dreal && param->kind != TKparam)
+        return policy->high;
+    return decided(policy, param->dt);
 }
 
-static Node *leaf(Graph *g, Node *n, const Policy *p)
+static Node *leaf(Graph *g, Node *n, const Policy *policy)
 {
     if (is_lasting(n)) {
         Param *x = g_param(g, n_name(n));
-        n->dt = x->dt = of_param(p, x);
+        n->dt = x->dt = of_param(policy, x);
     } else {
-        n->dt = n->op == Oconst && n->dt == Dreal ? p->high : decided(p, n->dt);
+        n->dt = n->op == Oconst && n->dt == Dreal ? policy->high
+                                                  : decided(policy, n->dt);
     }
     return n;
 }
 
-static Node *cast(Graph *g, Node *n, const Policy *p)
+static Node *cast(Graph *g, Node *n, const Policy *policy)
 {
-    Dtype t = decided(p, n->at.cast.to);
+    Dtype t = decided(policy, n->at.cast.to);
 
     if (n->in[0]->dt == t && n->in[0]->mark)
         return g_cast(g, n->in[0]->in[0], t);
@@ -88,20 +89,20 @@ static int adds(const Node *n)
 }
 
 /* The dtype in which n takes its operand: of f32() and accumulators. */
-static Dtype taken(const Policy *p, const Node *n)
+static Dtype taken(const Policy *policy, const Node *n)
 {
-    return n->op == Ocast    ? decided(p, n->at.cast.to)
-           : n->op == Oaccum ? decided(p, n->dt)
+    return n->op == Ocast    ? decided(policy, n->at.cast.to)
+           : n->op == Oaccum ? decided(policy, n->dt)
                              : Dnone;
 }
 
 /* mark: the sum is fp32. */
-static void mark_sums(Graph *g, const Policy *p)
+static void mark_sums(Graph *g, const Policy *policy)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         n->mark = 0;
-        if (taken(p, n) == Df32 && adds(n->in[0]))
+        if (taken(policy, n) == Df32 && adds(n->in[0]))
             n->in[0]->mark = 1;
     }
 }
@@ -151,14 +152,14 @@ static Node *rounded(Graph *g, Node *n)
 }
 
 /* A product or sum; if it is fp32 in place of bf16, its rounding. */
-static Node *sum(Graph *g, Node *n, const Policy *p)
+static Node *sum(Graph *g, Node *n, const Policy *policy)
 {
     n->dt = Dnone;
     if (optab[n->op].cls == EIN)
         product(g, n);
     else
         infer(g, n);
-    Dtype t = n->dt = decided(p, n->dt);
+    Dtype t = n->dt = decided(policy, n->dt);
     int wide = t == Dbf16 && n->mark;
     n->mark = 0;
     if (n->op == Omean) {
@@ -234,7 +235,7 @@ static void as_arguments(Graph *g, Node *n)
 static Node *decide(Graph *g, Node *n, void *ctx)
 {
     Decide *d = ctx;
-    const Policy *p = &d->p;
+    const Policy *policy = &d->p;
 
     if (n->body) {
         inside(n->body, d);
@@ -242,21 +243,23 @@ static Node *decide(Graph *g, Node *n, void *ctx)
     }
     if (d->terms && d->terms[n->id])
         return term(g, n);
-    if (taken(p, n) == Df32 && n->in[0]->mark)
+    if (taken(policy, n) == Df32 && n->in[0]->mark)
         n->in[0] = n->in[0]->in[0];
     if (adds(n))
-        return sum(g, n, p);
+        return sum(g, n, policy);
     switch (n->op) {
-    case Ocast: return cast(g, n, p);
-    case Oquantize: n->at.quantize.to = decided(p, n->at.quantize.to); break;
+    case Ocast: return cast(g, n, policy);
+    case Oquantize:
+        n->at.quantize.to = decided(policy, n->at.quantize.to);
+        break;
     case Oaccum:
-    case Opart: n->dt = decided(p, n->dt); break;
+    case Opart: n->dt = decided(policy, n->dt); break;
     default: break;
     }
     if (optab[n->op].cls == SRC)
-        return leaf(g, n, p);
+        return leaf(g, n, policy);
     infer(g, n);
-    return p->all64 && n->dt == Df32 ? of_reals(g, n) : n;
+    return policy->all64 && n->dt == Df32 ? of_reals(g, n) : n;
 }
 
 /* The sums that n reads, which is one or takes one whole, and nobody else. */
@@ -274,19 +277,19 @@ static void find_terms(const Node *n, const int *uses, char *terms)
 }
 
 /* Sums that accumulators add, or buckets of gradients that accumulators do. */
-static void find_all_terms(Graph *g, Decide *d)
+static void find_all_terms(Graph *g, Decide *decide)
 {
     g_renumber(g);
     int *uses = use_counts(g, g->arena);
-    d->terms = alloc(g->arena, vec_len(g->node) + 1);
+    decide->terms = alloc(g->arena, vec_len(g->node) + 1);
     for (size_t i = 0; i < vec_len(g->node); i++) {
         const Node *n = g->node[i], *x = n->nin ? n->in[0] : NULL;
         if (n->op != Oaccum || n->at.accum.op != Radd)
             continue;
-        find_terms(n, uses, d->terms);
+        find_terms(n, uses, decide->terms);
         for (int k = 0; x->op == Opack && k < x->nin; k++)
             if (x->in[k]->op == Ocast)
-                find_terms(x->in[k], uses, d->terms);
+                find_terms(x->in[k], uses, decide->terms);
     }
 }
 

@@ -9,7 +9,7 @@
 /* ---- statistics over the step -------------------------------------------- */
 
 /* A reduction over batch as post sees it: over all micro-batches as well. */
-static Node *statistic(TrainStep *s, Node *n)
+static Node *statistic(TrainStep *step, Node *n)
 {
     static const Reduce ops[] = {
         [Osum] = Radd, [Omean] = Radd, [Omax] = Rmax, [Omin] = Rmin
@@ -19,20 +19,21 @@ static Node *statistic(TrainStep *s, Node *n)
 
     for (int i = 0; i < n_axes(n)->n; i++)
         ax[k++] = n_axes(n)->v[i];
-    ax[k++] = g_micro(s->g);
-    Node *x = g_per_micro(s->g, n->in[0]);
+    ax[k++] = g_micro(step->g);
+    Node *x = g_per_micro(step->g, n->in[0]);
     if (n->op == Odot) {
-        Node *y = g_per_micro(s->g, n->in[1]);
-        return g_accum(s->g, g_dot(s->g, n->loc, x, y, ax, k, NULL), Radd);
+        Node *y = g_per_micro(step->g, n->in[1]);
+        return g_accum(step->g, g_dot(step->g, n->loc, x, y, ax, k, NULL),
+                       Radd);
     }
-    x = g_cast(s->g, x, Df32);
-    Node *part = g_red(s->g, n->op == Omean ? Osum : n->op, x, ax, k);
-    Node *all = g_accum(s->g, part, ops[n->op]);
+    x = g_cast(step->g, x, Df32);
+    Node *part = g_red(step->g, n->op == Omean ? Osum : n->op, x, ax, k);
+    Node *all = g_accum(step->g, part, ops[n->op]);
     if (n->op != Omean)
         return all;
     double count = (double)g_elems(n->in[0]) / (double)g_elems(n);
-    count *= micro_batches(s->g);
-    return post_op2(s, Omul, all, post_num(s, 1 / count));
+    count *= micro_batches(step->g);
+    return post_op2(step, Omul, all, post_num(step, 1 / count));
 }
 
 /* Those that infer cannot know. */
@@ -63,38 +64,38 @@ static void own_dims(Graph *g, Node *n)
                 (size_t)(--n->nd - at) * sizeof *n->dim);
 }
 
-static Node *post_value(TrainStep *s, Node *n, const Node *user);
+static Node *post_value(TrainStep *step, Node *n, const Node *user);
 
-static Node *copy_in_post(TrainStep *s, const Node *n, const Node *user)
+static Node *copy_in_post(TrainStep *step, const Node *n, const Node *user)
 {
     Node *in[MAXIN], *c;
 
-    if (n->op == Oaccum || (n->nin == 0 && g_is_data(s->g, n)))
+    if (n->op == Oaccum || (n->nin == 0 && g_is_data(step->g, n)))
         err(user->loc,
             "%s: the value depends on data other than through a "
             "reduction over 'batch'",
             optab[user->op].name);
     for (int k = 0; k < n->nin; k++) {
-        in[k] = post_value(s, n->in[k], user);
+        in[k] = post_value(step, n->in[k], user);
         if (n->body && in[k]->dt != n->in[k]->dt) /* the type its body takes */
-            in[k] = in_post(g_cast(s->g, in[k], n->in[k]->dt));
+            in[k] = in_post(g_cast(step->g, in[k], n->in[k]->dt));
     }
-    c = g_copyof(s->g, n, in);
-    own_dims(s->g, c);
-    return in_post(infer(s->g, c));
+    c = g_copyof(step->g, n, in);
+    own_dims(step->g, c);
+    return in_post(infer(step->g, c));
 }
 
 /* The value of n in post. */
-static Node *post_value(TrainStep *s, Node *n, const Node *user)
+static Node *post_value(TrainStep *step, Node *n, const Node *user)
 {
-    void **to = table_at(s->post, KEYP(n));
+    void **to = table_at(step->post, KEYP(n));
 
     if (*to)
         return *to;
-    Node *r = !g_is_data(s->g, n) && any_region(n) ? n
-              : g_over_batch(s->g, n)              ? statistic(s, n)
-                                                   : copy_in_post(s, n, user);
-    return *table_at(s->post, KEYP(n)) = r;
+    Node *r = !g_is_data(step->g, n) && any_region(n) ? n
+              : g_over_batch(step->g, n)              ? statistic(step, n)
+                                         : copy_in_post(step, n, user);
+    return *table_at(step->post, KEYP(n)) = r;
 }
 
 /* ---- losses -------------------------------------------------------------- */
@@ -105,27 +106,28 @@ static Node *over_step(Graph *g, Node *n)
 }
 
 /* Sum over micro-batches of t, divided by the same sum of den. */
-static Node *loss_value(TrainStep *s, const Node *n)
+static Node *loss_value(TrainStep *step, const Node *n)
 {
-    Node *den = n->nin > 1 ? over_step(s->g, n->in[1])
-                           : post_num(s, micro_batches(s->g));
+    Node *den = n->nin > 1 ? over_step(step->g, n->in[1])
+                           : post_num(step, micro_batches(step->g));
 
-    return post_op2(s, Odiv, over_step(s->g, n->in[0]), den);
+    return post_op2(step, Odiv, over_step(step->g, n->in[0]), den);
 }
 
 /* Losses of one name (a router's in every layer) are reported as their sum. */
-static void add_loss(TrainStep *s, const Node *n, Table *named)
+static void add_loss(TrainStep *step, const Node *n, Table *named)
 {
-    Node *v = loss_value(s, n);
+    Node *v = loss_value(step, n);
     double weight = n->at.loss.weight;
-    Node *w = weight == 1 ? v : post_op2(s, Omul, v, post_num(s, weight));
+    Node *w = weight == 1 ? v : post_op2(step, Omul, v, post_num(step, weight));
     void **sum = table_at(named, KEYP(intern(n->at.loss.name)));
 
-    *sum = *sum ? post_op2(s, Oadd, *sum, v) : v;
-    s->total = s->total ? post_op2(s, Oadd, s->total, w) : w;
+    *sum = *sum ? post_op2(step, Oadd, *sum, v) : v;
+    step->total = step->total ? post_op2(step, Oadd, step->total, w) : w;
 }
 
-static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
+static void report_losses(TrainStep *step, Node **node, size_t count,
+                          Table *named)
 {
     for (size_t i = 0; i < count; i++) {
         if (node[i]->op != Oloss)
@@ -133,7 +135,7 @@ static void report_losses(TrainStep *s, Node **node, size_t count, Table *named)
         const char *name = node[i]->at.loss.name;
         void **sum = table_at(named, KEYP(intern(name)));
         if (*sum)
-            post_result(s, strf(s->g->arena, "loss.%s", name), *sum);
+            post_result(step, strf(step->g->arena, "loss.%s", name), *sum);
         *sum = NULL;
     }
 }
@@ -148,28 +150,29 @@ static const char *metric_name(Graph *g, const Node *n)
 }
 
 /* One sweep over the nodes there were: what kind each is decides. */
-static void add_sinks(TrainStep *s, Node **node, size_t count)
+static void add_sinks(TrainStep *step, Node **node, size_t count)
 {
-    Table *named = table_new(s->g->arena);
+    Table *named = table_new(step->g->arena);
 
     for (size_t i = 0; i < count; i++) {
         Node *n = node[i];
-        s->l = n->loc;
+        step->l = n->loc;
         if (n->op == Oloss)
-            add_loss(s, n, named);
+            add_loss(step, n, named);
         else if (n->op == Ometric)
-            post_result(s, metric_name(s->g, n), post_value(s, n->in[0], n));
+            post_result(step, metric_name(step->g, n),
+                        post_value(step, n->in[0], n));
     }
-    report_losses(s, node, count, named);
+    report_losses(step, node, count, named);
 }
 
-static void add_updates(TrainStep *s, Node **node, size_t count)
+static void add_updates(TrainStep *step, Node **node, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (node[i]->op == Oupdate) {
-            s->l = node[i]->loc;
-            post_write(s, node[i]->in[0],
-                       post_value(s, node[i]->in[1], node[i]));
+            step->l = node[i]->loc;
+            post_write(step, node[i]->in[0],
+                       post_value(step, node[i]->in[1], node[i]));
         }
 }
 
@@ -177,7 +180,7 @@ static void add_updates(TrainStep *s, Node **node, size_t count)
  * layers where are counted: stages add theirs up at once. A step that is told
  * to hold, because the one before it may have to run again, writes nothing
  * either and says the same. */
-static void stop_on_overflow(TrainStep *s, Node **node, size_t count)
+static void stop_on_overflow(TrainStep *step, Node **node, size_t count)
 {
     Node *any = NULL;
 
@@ -186,13 +189,14 @@ static void stop_on_overflow(TrainStep *s, Node **node, size_t count)
         if (a->op != Oaccum || a->in[0]->op != Ocast ||
             a->in[0]->in[0]->op != Ooverflow)
             continue;
-        any = any ? post_op2(s, Oadd, any, a) : a;
+        any = any ? post_op2(step, Oadd, any, a) : a;
     }
     if (!any)
         return;
-    any = post_op2(s, Oadd, any, post_scalar(s, STEPhold));
-    post_result(s, "overflow", any);
-    s->ok = post_op2(s, Oland, s->ok, post_op2(s, Ole, any, post_num(s, 0)));
+    any = post_op2(step, Oadd, any, post_scalar(step, STEPhold));
+    post_result(step, "overflow", any);
+    step->ok = post_op2(step, Oland, step->ok,
+                        post_op2(step, Ole, any, post_num(step, 0)));
 }
 
 /* Regions one after another, for readers; what stands ready goes where it is

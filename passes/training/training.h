@@ -30,16 +30,17 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
                     size_t n, Bucket **by);
 Bucket *bucket_named(Graph *g, const char *name); /* interned path; from its
                                                      parameters */
-int bucket_dims(const Bucket *b, Dim *dim); /* of what all are packed to: nd */
-Node *bucket_pack(Graph *g, const Bucket *b, Node *const *in);
-Node *bucket_unpack(Graph *g, const Bucket *b, size_t k, Node *x);
+int bucket_dims(const Bucket *bucket,
+                Dim *dim); /* of what all are packed to: nd */
+Node *bucket_pack(Graph *g, const Bucket *bucket, Node *const *in);
+Node *bucket_unpack(Graph *g, const Bucket *bucket, size_t k, Node *x);
 
 /* ---- zero3.c ------------------------------------------------------------- */
 
-/* b->sum becomes the bucket's accumulator in place of its members'. If ranks
- * keep shards of parameters, members are read from the bucket's own, which
- * becomes b->node[0]. */
-void bucket_scatter(Graph *g, Bucket *b);
+/* bucket->sum becomes the bucket's accumulator in place of its members'. If
+ * ranks keep shards of parameters, members are read from the bucket's own,
+ * which becomes bucket->node[0]. */
+void bucket_scatter(Graph *g, Bucket *bucket);
 /* Other programs keep the same shards as `step`. */
 void shards_like(Graph *g, const Graph *step);
 
@@ -58,23 +59,23 @@ typedef struct TrainStep {
     Table *bucket; /* a trained parameter's path -> its Bucket */
 } TrainStep;
 
-/* fp32 arithmetic of post, in s->scope; values of the step block by name; what
- * the step reports. */
-Node *post_op1(TrainStep *s, Op op, Node *a);
-Node *post_op2(TrainStep *s, Op op, Node *a, Node *b);
-Node *post_num(TrainStep *s, double v);
-Node *post_scalar(TrainStep *s, StepValue v);
-void post_result(TrainStep *s, const char *name, Node *n);
+/* fp32 arithmetic of post, in step->scope; values of the step block by name;
+ * what the step reports. */
+Node *post_op1(TrainStep *step, Op op, Node *a);
+Node *post_op2(TrainStep *step, Op op, Node *a, Node *b);
+Node *post_num(TrainStep *step, double v);
+Node *post_scalar(TrainStep *step, StepValue v);
+void post_result(TrainStep *step, const char *name, Node *n);
 Node *in_post(Node *n);
-void post_set(TrainStep *s, Node *state, Node *value);
-Node *post_if_ok(TrainStep *s, Node *value, Node *old); /* finite: all is */
+void post_set(TrainStep *step, Node *state, Node *value);
+Node *post_if_ok(TrainStep *step, Node *value, Node *old); /* finite: all is */
 /* Writes the value, or the old one when something is not finite. */
-void post_write(TrainStep *s, Node *state, Node *value);
+void post_write(TrainStep *step, Node *state, Node *value);
 
-/* Fills s->bucket; param: those that have gradients, in order. How many. */
-size_t step_buckets(TrainStep *s, Node **node, size_t count, Node **param);
-void step_clip(TrainStep *s); /* sets ok and scale */
-void step_optimize(TrainStep *s, Node **param, size_t n);
+/* Fills step->bucket; param: those that have gradients, in order. How many. */
+size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param);
+void step_clip(TrainStep *step); /* sets ok and scale */
+void step_optimize(TrainStep *step, Node **param, size_t n);
 
 /* ---- grad.c -------------------------------------------------------------- */
 

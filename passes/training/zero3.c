@@ -17,20 +17,20 @@
 /* ---- parameters ---------------------------------------------------------- */
 
 /* The bucket's own parameter, `like` a member; at -1 tells it from those. */
-static void declare(Graph *g, const Bucket *b, const Param *like)
+static void declare(Graph *g, const Bucket *bucket, const Param *like)
 {
     Param *p = alloc(g->arena, sizeof *p);
 
-    if (g_param(g, b->name))
+    if (g_param(g, bucket->name))
         return;
     *p = *like;
-    p->path = b->name;
+    p->path = bucket->name;
     p->init = INITpack;
-    p->bucket = b->name;
+    p->bucket = bucket->name;
     p->at = -1;
     p->arg = 0;
     p->expert = NULL;
-    p->nd = bucket_dims(b, p->dim);
+    p->nd = bucket_dims(bucket, p->dim);
     vec_push(g->arena, g->param, p);
 }
 
@@ -56,12 +56,12 @@ typedef struct BucketReads {
 } BucketReads;
 
 /* Member k, made right before the first node that reads it. */
-static Node *member(Graph *g, BucketReads *r, int way, size_t k)
+static Node *member(Graph *g, BucketReads *reads, int way, size_t k)
 {
-    Node **n = &r->made[way][k];
+    Node **n = &reads->made[way][k];
 
     if (!*n) {
-        *n = bucket_unpack(g, r->b, k, r->z[way]);
+        *n = bucket_unpack(g, reads->b, k, reads->z[way]);
         (*n)->reg = REGbody;
         (*n)->again = way;
     }

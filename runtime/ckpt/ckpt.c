@@ -26,12 +26,12 @@ static const unsigned ourkinds[] = { MODELTENSORS, MOMENTS };
 /* ---- which tensors go where ---------------------------------------------- */
 
 /* What holds a tensor's exact value: its master, if it has one. */
-static const Tensor *source_of(Arena *a, const Role *r, const Tensor *t)
+static const Tensor *source_of(Arena *a, const Role *role, const Tensor *tensor)
 {
-    int i =
-        role_tensor(r, strf(a, "%s%s", tensor_kinds[TKmaster].prefix, t->name));
+    int i = role_tensor(
+        role, strf(a, "%s%s", tensor_kinds[TKmaster].prefix, tensor->name));
 
-    return i < 0 ? t : &r->tensor[i];
+    return i < 0 ? tensor : &role->tensor[i];
 }
 
 static const char *axes_of(Arena *a, const Tensor *tensor)
@@ -57,10 +57,10 @@ StTensor ckpt_describe(Arena *a, const Tensor *tensor, const char *name)
     return s;
 }
 
-static int listed(const StTensor *v, const char *name)
+static int listed(const StTensor *tensor, const char *name)
 {
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (!strcmp(v[i].name, name))
+    for (size_t i = 0; i < vec_len(tensor); i++)
+        if (!strcmp(tensor[i].name, name))
             return 1;
     return 0;
 }
@@ -72,11 +72,12 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
 
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++) {
-            const Tensor *t = &p->role[r].tensor[i];
-            if (!tensor_is(t, ourkinds[file]) || (r && listed(v, t->name)))
+            const Tensor *tensor = &p->role[r].tensor[i];
+            if (!tensor_is(tensor, ourkinds[file]) ||
+                (r && listed(v, tensor->name)))
                 continue;
-            const Tensor *of = source_of(a, &p->role[r], t);
-            StTensor s = ckpt_describe(a, of, t->name);
+            const Tensor *of = source_of(a, &p->role[r], tensor);
+            StTensor s = ckpt_describe(a, of, tensor->name);
             vec_push(a, v, s);
         }
     return v;
@@ -85,36 +86,38 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
 /* ---- saving -------------------------------------------------------------- */
 
 /* What this process writes of tensors that begin at `data` of a file: a vec. */
-static FilePart *boxes_of(Exec *x, Arena *a, const StTensor *v, int64_t data)
+static FilePart *boxes_of(Exec *exec, Arena *a, const StTensor *tensor,
+                          int64_t data)
 {
     FilePart *box = NULL;
 
-    for (int64_t k = 0; k < x->comm->n; k++) {
-        int64_t rank = x->comm->first + k;
-        const Role *r = exec_role(x, rank);
-        for (size_t i = 0; i < vec_len(v); i++) {
-            int at = role_tensor(r, v[i].name);
+    for (int64_t k = 0; k < exec->comm->n; k++) {
+        int64_t rank = exec->comm->first + k;
+        const Role *r = exec_role(exec, rank);
+        for (size_t i = 0; i < vec_len(tensor); i++) {
+            int at = role_tensor(r, tensor[i].name);
             if (at < 0)
                 continue;
             const Tensor *t = source_of(a, r, &r->tensor[at]);
-            if (tensor_owner(x->plan->mesh, t, rank))
+            if (tensor_owner(exec->plan->mesh, t, rank))
                 vec_push(a, box,
-                         ((FilePart){ t, rank, data + v[i].begin,
-                                      v[i].end - v[i].begin, v[i].bytes,
-                                      exec_buf(x, rank, t->buf), NULL }));
+                         ((FilePart){ t, rank, data + tensor[i].begin,
+                                      tensor[i].end - tensor[i].begin,
+                                      tensor[i].bytes,
+                                      exec_buf(exec, rank, t->buf), NULL }));
         }
     }
     return box;
 }
 
-CkptFile ckpt_file(Arena *a, Exec *x, int file)
+CkptFile ckpt_file(Arena *a, Exec *exec, int file)
 {
-    StTensor *v = list_tensors(a, x->plan, file);
+    StTensor *v = list_tensors(a, exec->plan, file);
     CkptFile f = { NULL };
 
     f.head = st_header(a, v, (int)vec_len(v), &f.len, &f.total);
-    f.box = boxes_of(x, a, v, (int64_t)f.len);
-    if (x->comm->first == 0)
+    f.box = boxes_of(exec, a, v, (int64_t)f.len);
+    if (exec->comm->first == 0)
         vec_push(a, f.box,
                  ((FilePart){ NULL, 0, 0, (int64_t)f.len, 1, f.head, NULL }));
     return f;
@@ -141,23 +144,23 @@ static int by_place(const void *a, const void *b)
 }
 
 /* Neighbours become one: a gap is what alignment leaves. */
-static Extent *neighbours(Arena *a, Extent *v)
+static Extent *neighbours(Arena *a, Extent *extent)
 {
     enum { GAP = 4096 };
     Extent *out = NULL;
     int64_t to = 0;
 
-    vec_sort(v, by_place);
-    for (size_t i = 0; i < vec_len(v); i++) {
+    vec_sort(extent, by_place);
+    for (size_t i = 0; i < vec_len(extent); i++) {
         Extent *last = out ? &out[vec_len(out) - 1] : NULL;
-        int64_t end = v[i].at + v[i].bytes;
-        if (last && v[i].at <= last->at + last->bytes + GAP) {
+        int64_t end = extent[i].at + extent[i].bytes;
+        if (last && extent[i].at <= last->at + last->bytes + GAP) {
             int64_t more = end - (last->at + last->bytes);
             last->bytes += more > 0 ? more : 0;
             continue;
         }
         to += last ? (last->bytes + GAP - 1) / GAP * GAP : 0;
-        vec_push(a, out, ((Extent){ v[i].at, v[i].bytes, to }));
+        vec_push(a, out, ((Extent){ extent[i].at, extent[i].bytes, to }));
     }
     return out;
 }
@@ -181,19 +184,19 @@ Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
 
 /* ---- loading ------------------------------------------------------------- */
 
-static _Noreturn void bad_shape(const StFile *f, const StTensor *s,
+static _Noreturn void bad_shape(const StFile *file, const StTensor *st_tensor,
                                 const Tensor *tensor)
 {
     Text a = { .arena = forever }, b = { .arena = forever };
 
-    for (int d = 0; d < s->nd; d++)
-        put(&a, "%s%lld", d ? " " : "", (long long)s->n[d]);
+    for (int d = 0; d < st_tensor->nd; d++)
+        put(&a, "%s%lld", d ? " " : "", (long long)st_tensor->n[d]);
     for (int d = 0; d < tensor->nd; d++)
         put(&b, "%s%s=%lld", d ? " " : "", tensor->dim[d].axis,
             (long long)tensor->dim[d].n);
     err(&(Loc){ tensor->file, tensor->line, NULL },
         "'%s' is [%s] here and [%s] in %s", tensor->name, b.s ? b.s : "",
-        a.s ? a.s : "", f->path);
+        a.s ? a.s : "", file->path);
 }
 
 /* Position of an axis in a list of names, or -1. */
@@ -211,26 +214,28 @@ static int axis_at(const char *axes, const char *axis)
 }
 
 /* By axis name where the file says them, else dim by dim. */
-View ckpt_view(const StFile *f, const StTensor *s, const Tensor *tensor)
+View ckpt_view(const StFile *file, const StTensor *st_tensor,
+               const Tensor *tensor)
 {
-    View v = { .data = f->data + s->begin, .dt = s->dt };
+    View v = { .data = file->data + st_tensor->begin, .dt = st_tensor->dt };
     int64_t stride[MAXD], step = 1;
 
-    if (s->nd != tensor->nd)
-        bad_shape(f, s, tensor);
-    for (int d = s->nd - 1; d >= 0; step *= s->n[d--])
+    if (st_tensor->nd != tensor->nd)
+        bad_shape(file, st_tensor, tensor);
+    for (int d = st_tensor->nd - 1; d >= 0; step *= st_tensor->n[d--])
         stride[d] = step;
     for (int d = 0; d < tensor->nd; d++) {
-        int k = s->axes ? axis_at(s->axes, tensor->dim[d].axis) : d;
-        if (k < 0 || k >= s->nd || s->n[k] != tensor->dim[d].n)
-            bad_shape(f, s, tensor);
+        int k =
+            st_tensor->axes ? axis_at(st_tensor->axes, tensor->dim[d].axis) : d;
+        if (k < 0 || k >= st_tensor->nd || st_tensor->n[k] != tensor->dim[d].n)
+            bad_shape(file, st_tensor, tensor);
         v.stride[d] = stride[k];
         v.fix[d] = -1;
     }
-    if (strcmp(s->dt, dtypes[tensor->dt].st) &&
-        (dtypes[tensor->dt].kind == 'f') != st_isfloat(s->dt))
+    if (strcmp(st_tensor->dt, dtypes[tensor->dt].st) &&
+        (dtypes[tensor->dt].kind == 'f') != st_isfloat(st_tensor->dt))
         err(NULL, "'%s' is %s here and %s in %s", tensor->name,
-            dtypes[tensor->dt].name, s->dt, f->path);
+            dtypes[tensor->dt].name, st_tensor->dt, file->path);
     return v;
 }
 
@@ -265,8 +270,8 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
     const TensorLoads *all = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        const TensorLoad *l = &all->load[i];
-        view_load(all->mesh, l->t, l->rank, &l->v, l->to);
+        const TensorLoad *load = &all->load[i];
+        view_load(all->mesh, load->t, load->rank, &load->v, load->to);
     }
 }
 
@@ -277,54 +282,56 @@ enum {
 
 /* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
  * be in the files. */
-static void load_tensors(Exec *x, const Files *s, unsigned kinds, unsigned must)
+static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
+                         unsigned must)
 {
     Arena *a = arena_new();
     TensorLoad *load = NULL;
 
-    exec_guard(x, STREAMcompute);
-    for (int64_t k = 0; k < x->comm->n; k++) {
-        int64_t rank = x->comm->first + k;
-        const Role *r = exec_role(x, rank);
+    exec_guard(exec, STREAMcompute);
+    for (int64_t k = 0; k < exec->comm->n; k++) {
+        int64_t rank = exec->comm->first + k;
+        const Role *r = exec_role(exec, rank);
         for (int i = 0; i < r->ntensor; i++) {
-            const Tensor *t = &r->tensor[i];
-            StFile *f;
-            if (!tensor_is(t, kinds))
+            const Tensor *tensor = &r->tensor[i];
+            StFile *file;
+            if (!tensor_is(tensor, kinds))
                 continue;
-            StTensor *st = st_find_in(s->file, s->n, stored_name(t), &f);
-            if (!st && tensor_is(t, must))
-                err(&(Loc){ t->file, t->line, NULL }, "%s has no tensor '%s'",
-                    s->what, stored_name(t));
+            StTensor *st =
+                st_find_in(files->file, files->n, stored_name(tensor), &file);
+            if (!st && tensor_is(tensor, must))
+                err(&(Loc){ tensor->file, tensor->line, NULL },
+                    "%s has no tensor '%s'", files->what, stored_name(tensor));
             if (!st)
                 continue;
             vec_push(a, load,
-                     ((TensorLoad){ t, rank, ckpt_view(f, st, t),
-                                    exec_buf(x, rank, t->buf) }));
+                     ((TensorLoad){ tensor, rank, ckpt_view(file, st, tensor),
+                                    exec_buf(exec, rank, tensor->buf) }));
         }
     }
-    pool_run(x->pool, load_some, &(TensorLoads){ x->plan->mesh, load },
+    pool_run(exec->pool, load_some, &(TensorLoads){ exec->plan->mesh, load },
              (int64_t)vec_len(load), 1);
     arena_free(a);
 }
 
 /* A tensor of the files that no role knows. */
-static void refuse_leftovers(const Plan *p, const Files *s)
+static void refuse_leftovers(const Plan *p, const Files *files)
 {
-    for (int i = 0; i < s->n; i++)
-        for (int k = 0; k < s->file[i]->n; k++) {
-            const char *name = s->file[i]->t[k].name;
+    for (int i = 0; i < files->n; i++)
+        for (int k = 0; k < files->file[i]->n; k++) {
+            const char *name = files->file[i]->t[k].name;
             int known = 0;
             for (int r = 0; r < p->nrole && !known; r++)
                 known = role_tensor(&p->role[r], name) >= 0;
             if (!known)
                 err(NULL, "%s has a tensor '%s' that the model has not",
-                    s->what, name);
+                    files->what, name);
         }
 }
 
 /* ---- resuming ------------------------------------------------------------ */
 
-void ckpt_load(Exec *x, const char *path, const State *s)
+void ckpt_load(Exec *exec, const char *path, const State *state)
 {
     Arena *a = forever;
     StFile *file[2];
@@ -332,19 +339,19 @@ void ckpt_load(Exec *x, const char *path, const State *s)
     for (int i = MODEL; i <= OPTIM; i++)
         file[i] = st_need(a, strf(a, "%s/%s", path, ckptfile[i]));
     Files src = { file, 2, path };
-    refuse_leftovers(x->plan, &src);
-    load_tensors(x, &src, VALUES | MOMENTS,
-                 s->step ? VALUES | MOMENTS : WEIGHTS | 1 << TKmaster);
+    refuse_leftovers(exec->plan, &src);
+    load_tensors(exec, &src, VALUES | MOMENTS,
+                 state->step ? VALUES | MOMENTS : WEIGHTS | 1 << TKmaster);
     st_close(file[0]);
     st_close(file[1]);
 }
 
-int ckpt_resume(Exec *x, const char *dir, State *s)
+int ckpt_resume(Exec *exec, const char *dir, State *state)
 {
-    char *path = ckpt_newest(forever, dir, s, x->comm);
+    char *path = ckpt_newest(forever, dir, state, exec->comm);
 
     if (path)
-        ckpt_load(x, path, s);
+        ckpt_load(exec, path, state);
     return path != NULL;
 }
 
@@ -430,28 +437,28 @@ StFile **ckpt_files(Arena *a, const char *path)
     return one_file(a, single);
 }
 
-static int uses_hf_names(const Plan *p, const Files *s)
+static int uses_hf_names(const Plan *p, const Files *files)
 {
-    StFile *f;
+    StFile *file;
 
     for (int i = 0; i < p->nhf; i++)
-        if (st_find_in(s->file, s->n, p->hf[i].hf, &f))
+        if (st_find_in(files->file, files->n, p->hf[i].hf, &file))
             return 1;
     return 0;
 }
 
-void ckpt_from(Exec *x, const char *path)
+void ckpt_from(Exec *exec, const char *path)
 {
     StFile **v = ckpt_files(forever, path);
     Files s = { v, (int)vec_len(v), path };
 
-    if (uses_hf_names(x->plan, &s)) {
-        hf_agree(x->plan, path);
-        hf_load(x, v, s.n, path);
+    if (uses_hf_names(exec->plan, &s)) {
+        hf_agree(exec->plan, path);
+        hf_load(exec, v, s.n, path);
     } else {
-        if (role_prog(&x->plan->role[0], PGstep) >= 0)
-            refuse_leftovers(x->plan, &s);
-        load_tensors(x, &s, VALUES, WEIGHTS);
+        if (role_prog(&exec->plan->role[0], PGstep) >= 0)
+            refuse_leftovers(exec->plan, &s);
+        load_tensors(exec, &s, VALUES, WEIGHTS);
     }
     for (int i = 0; i < s.n; i++)
         st_close(v[i]);

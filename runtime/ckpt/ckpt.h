@@ -17,10 +17,10 @@ typedef struct View {
     const float *scale;
     int64_t cols;
 } View;
-double view_get(const View *v, int64_t at);  /* the source's element */
-float view_scale(const View *v, int64_t at); /* its scale; 1: it has none */
+double view_get(const View *view, int64_t at);  /* the source's element */
+float view_scale(const View *view, int64_t at); /* its scale; 1: it has none */
 /* How many elements from `at` on, `step` apart, lie in the same block. */
-int64_t view_same(const View *v, int64_t at, int64_t step);
+int64_t view_same(const View *view, int64_t at, int64_t step);
 
 /* ---- safetensors.c ------------------------------------------------------- */
 
@@ -46,8 +46,8 @@ typedef struct StFile {
 /* Null and *out, or the reason why the file is refused. */
 const char *st_open(Arena *a, const char *path, StFile **out);
 StFile *st_need(Arena *a, const char *path); /* or err() */
-void st_close(StFile *f);
-StTensor *st_find(const StFile *f, const char *name);
+void st_close(StFile *file);
+StTensor *st_find(const StFile *file, const char *name);
 /* In the first of n files that has it; null: none. */
 StTensor *st_find_in(StFile *const *file, int n, const char *name, StFile **in);
 double st_get(const char *dt, const uint8_t *p, int64_t i);
@@ -57,11 +57,11 @@ int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
 void st_set(const char *dt, uint8_t *p, int64_t i, double v); /* of floats */
 int st_bytes(const char *dt); /* of an element */
 int st_isfloat(const char *dt);
-int64_t st_elems(const StTensor *t);
+int64_t st_elems(const StTensor *tensor);
 /* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements
  * first: sets begin and end, returns the header with its length, *total the
  * file's size. */
-char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total);
+char *st_header(Arena *a, StTensor *tensor, int n, size_t *len, int64_t *total);
 
 /* ---- ckpt.c hf.c: saved runs --------------------------------------------- */
 
@@ -75,7 +75,7 @@ typedef struct State {       /* state.json */
 
 /* Write dir/step-NNNNNNNN and dir/latest, while all wait. 0, or -1 with a
  * warning. */
-int ckpt_save(Exec *x, const char *dir, const State *s);
+int ckpt_save(Exec *exec, const char *dir, const State *state);
 /* One of its files: head and data, and what this process writes of them. */
 typedef struct CkptFile {
     char *head;
@@ -83,7 +83,7 @@ typedef struct CkptFile {
     int64_t total;        /* bytes */
     struct FilePart *box; /* vec; from: the tensors themselves */
 } CkptFile;
-CkptFile ckpt_file(Arena *a, Exec *x, int file);
+CkptFile ckpt_file(Arena *a, Exec *exec, int file);
 int64_t ckpt_bytes(Arena *a, const Plan *p); /* of the files, by the plan */
 /* Bytes of a rank's arena that it writes into checkpoints, by place: a vec. to:
  * where they are in a copy of all of them. */
@@ -91,16 +91,17 @@ typedef struct Extent {
     int64_t at, bytes, to;
 } Extent;
 Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank);
-/* The newest good checkpoint of dir into x; earlier ones with a note when the
- * newest is damaged. 0: there is none. */
-int ckpt_resume(Exec *x, const char *dir, State *s);
-void ckpt_load(Exec *x, const char *path, const State *s); /* a verified one */
+/* The newest good checkpoint of dir into exec; earlier ones with a note when
+ * the newest is damaged. 0: there is none. */
+int ckpt_resume(Exec *exec, const char *dir, State *state);
+void ckpt_load(Exec *exec, const char *path,
+               const State *state); /* a verified one */
 /* Weights from a checkpoint, a run, a Hugging Face folder or a file; err()
  * names what is left over or missing. */
-void ckpt_from(Exec *x, const char *path);
+void ckpt_from(Exec *exec, const char *path);
 /* Null, or why the checkpoint folder is damaged. Prints nothing. */
-const char *ckpt_verify(Arena *a, const char *dir, State *s);
-void hf_load(Exec *x, StFile **file, int n, const char *what);
+const char *ckpt_verify(Arena *a, const char *dir, State *state);
+void hf_load(Exec *exec, StFile **file, int n, const char *what);
 /* The files behind a `from`: a vec. */
 StFile **ckpt_files(Arena *a, const char *path);
 
@@ -112,7 +113,7 @@ enum { MODEL, OPTIM, STATE, NCKPTFILE };
 extern const char *const ckptfile[NCKPTFILE];
 const char *ckpt_begin(Arena *a, const char *dir, const char *tmp);
 const char *ckpt_end(Arena *a, Pool *pool, const char *dir, const char *tmp,
-                     const State *s, const Text *tuned);
+                     const State *state, const Text *tuned);
 /* A file of its full size with its head, so that a full disk shows here. */
 const char *ckpt_layout(Arena *a, const char *path, const char *head,
                         size_t len, int64_t total);
@@ -121,22 +122,23 @@ int ckpt_complain(const char *why); /* not null: a warning, and -1 */
 uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null */
 /* A tensor as our files hold it, and the view of one that they hold. */
 StTensor ckpt_describe(Arena *a, const Tensor *tensor, const char *name);
-View ckpt_view(const StFile *f, const StTensor *s, const Tensor *tensor);
+View ckpt_view(const StFile *file, const StTensor *st_tensor,
+               const Tensor *tensor);
 char *hash_text(Arena *a, const void *p, size_t n); /* XXH3-128, 32 digits */
 /* ckpt_verify with these threads; by all processes together, the first one
  * judging; of state.json alone. */
-const char *ckpt_read(Arena *a, Pool *pool, const char *dir, State *s);
-const char *ckpt_verify_together(Arena *a, struct Comm *c, const char *dir,
-                                 State *s);
-const char *ckpt_state(Arena *a, const char *dir, State *s);
+const char *ckpt_read(Arena *a, Pool *pool, const char *dir, State *state);
+const char *ckpt_verify_together(Arena *a, struct Comm *comm, const char *dir,
+                                 State *state);
+const char *ckpt_state(Arena *a, const char *dir, State *state);
 
 /* ckpt_retention.c: the folders of a run's checkpoints */
 char *ckpt_folder(Arena *a, const char *dir, int64_t step);
 int ckpt_exists(const char *dir);
 int64_t ckpt_last(const char *dir); /* the newest step by its name; -1 */
-/* The newest checkpoint that verifies, with a note for each that does not. c:
- * all its processes do so together; null: this one alone. */
-char *ckpt_newest(Arena *a, const char *dir, State *s, struct Comm *c);
+/* The newest checkpoint that verifies, with a note for each that does not.
+ * comm: all its processes do so together; null: this one alone. */
+char *ckpt_newest(Arena *a, const char *dir, State *state, struct Comm *comm);
 /* The folder tmp becomes that of its step, in place of one that is there. */
 const char *ckpt_place(Arena *a, const char *dir, const char *tmp,
                        int64_t step);
@@ -153,11 +155,11 @@ typedef struct Retention {
     int64_t most;
     Known *known; /* vec */
 } Retention;
-void ckpt_knows(Retention *k, int64_t step, int whole);
+void ckpt_knows(Retention *retention, int64_t step, int whole);
 /* Before the first step: err() when the disk has no room for one checkpoint, a
  * warning when it has not for all that will be there. */
 void ckpt_room(const char *dir, int64_t bytes, int64_t keep, int64_t saves);
-void ckpt_prune(Arena *a, Pool *pool, Retention *k, const char *dir,
+void ckpt_prune(Arena *a, Pool *pool, Retention *retention, const char *dir,
                 int64_t newest);
 
 /* ckpt_write.c: what this process holds of a file: a tensor's part, in bytes of
@@ -187,7 +189,7 @@ void pieces_remove(Arena *a, const char *path);
 /* Hashes of a file's pieces: those kept beside it, or null; those which all
  * processes find, each for a part. */
 const void *pieces_kept(Arena *a, const char *path);
-const void *pieces_shared(Arena *a, Pool *pool, struct Comm *c,
+const void *pieces_shared(Arena *a, Pool *pool, struct Comm *comm,
                           const char *path);
 /* The hash of a file and its size; known: its pieces', or null. Of the whole,
  * as checkpoints of before have it. Null: it cannot be read, or is empty. */
@@ -198,17 +200,17 @@ char *pieces_whole(Arena *a, const char *path);
 /* snapshot.c: a copy of what this process writes, in the host's memory */
 typedef struct Snapshot Snapshot;
 int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank); /* planned */
-int64_t snapshot_size(const Snapshot *s); /* of all ranks here */
+int64_t snapshot_size(const Snapshot *snapshot); /* of all ranks here */
 /* All processes; null: saves wait. A line about it to t. */
-Snapshot *snapshot_open(Arena *a, Exec *x, Text *out);
-void snapshot_close(Snapshot *s);
+Snapshot *snapshot_open(Arena *a, Exec *exec, Text *out);
+void snapshot_close(Snapshot *snapshot);
 /* Take it: what lasts may change again when the second one, which any thread
  * may call, has returned 0; a GPU waits for that by itself. -1: it failed. */
-void snapshot_start(Snapshot *s);
+void snapshot_start(Snapshot *snapshot);
 /* Is some of it copied by this process, before anything writes it again? */
-int snapshot_by_threads(const Snapshot *s);
-int snapshot_wait(Snapshot *s, Pool *pool);
-const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p);
+int snapshot_by_threads(const Snapshot *snapshot);
+int snapshot_wait(Snapshot *snapshot, Pool *pool);
+const void *snapshot_of(const Snapshot *snapshot, int64_t rank, const void *p);
 
 /* ckpt_save.c: checkpoints while training goes on. All processes call these. */
 typedef struct Saver Saver;
@@ -222,15 +224,16 @@ typedef struct Saved { /* how a save went */
 } Saved;
 /* keep: whole checkpoints that stay, 0: all; good: the step of one known to be
  * whole, or -1. SAVEbeside: if there is room; a line about it to t. */
-Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
+Saver *saver_open(Exec *exec, const char *dir, int64_t keep, int64_t good,
                   SaveHow how, Text *out);
-void saver_close(Saver *s); /* when none is in flight */
+void saver_close(Saver *saver); /* when none is in flight */
 /* A save of what x holds now, when none is in flight. tuned may be null. */
-void saver_save(Saver *s, const State *state, const Text *tuned, SaveHow how);
+void saver_save(Saver *saver, const State *state, const Text *tuned,
+                SaveHow how);
 /* Not null, once: a save is done; why it failed was said. Saves go on in here,
  * so it is to be called often. */
-const Saved *saver_poll(Saver *s);
-const Saved *saver_wait(Saver *s); /* ... until none is in flight */
+const Saved *saver_poll(Saver *saver);
+const Saved *saver_wait(Saver *saver); /* ... until none is in flight */
 /* Before this process ends or becomes another: waits for a save in flight that
  * needs no other process. */
 void saver_finish(void);
@@ -239,9 +242,9 @@ void saver_finish(void);
 int ckpt_command(int n, char **arg);
 int ckpt_export(char **arg); /* RUN OUT [bf16] [fused] [5GB], null */
 
-/* Copy what of v rank holds into dst, converted to t's dtype. */
-void view_load(const Mesh *m, const Tensor *tensor, int64_t rank, const View *v,
-               void *dst);
+/* Copy what of view rank holds into dst, converted to t's dtype. */
+void view_load(const Mesh *m, const Tensor *tensor, int64_t rank,
+               const View *view, void *dst);
 
 /* One Hugging Face tensor of one parameter: where it stands, and the view of
  * it; scale: null, or what each 128 x 128 block is multiplied by. */
@@ -258,7 +261,7 @@ typedef struct HfRow {
  * fill each other. No files: as `state` says, fused or not. */
 HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what,
                int state);
-int64_t hf_dim(const HfDim *d); /* its size */
+int64_t hf_dim(const HfDim *dim); /* its size */
 
 /* ---- strided_copy.c: from one order of elements to another --------------- */
 
@@ -275,7 +278,7 @@ void strided_merge(Strided *strided);
 int64_t strided_room(const Strided *strided); /* elements turned at once */
 /* The boxes of p whose places in the destination lie in [lo, hi). */
 typedef void BoxFn(void *ctx, const Stride *l, int n, int64_t to, int64_t from);
-void strided_boxes(const Strided *strided, int64_t lo, int64_t hi, BoxFn *f,
+void strided_boxes(const Strided *strided, int64_t lo, int64_t hi, BoxFn *fn,
                    void *ctx);
 /* Elements of `size` bytes; `to` holds the destination from element lo on. */
 void strided_copy(const Strided *strided, int size, const uint8_t *from,
@@ -299,10 +302,10 @@ typedef struct OutTensor {
 
 /* Bytes [lo, hi) of the tensor, whole elements, to `to`; raw: CKPTPIECE bytes
  * of this thread. hi - lo is at most CKPTPIECE. */
-void tensor_gather(const OutTensor *o, int64_t lo, int64_t hi, uint8_t *to,
+void tensor_gather(const OutTensor *tensor, int64_t lo, int64_t hi, uint8_t *to,
                    uint8_t *raw);
 /* The disk is asked for what these bytes are made of. */
-void tensor_ahead(const OutTensor *o, int64_t lo, int64_t hi);
+void tensor_ahead(const OutTensor *tensor, int64_t lo, int64_t hi);
 /* ---- hfconfig.c: config.json --------------------------------------------- */
 
 struct json_t; /* jansson's */
@@ -334,7 +337,7 @@ struct json_t *hf_config_read(const char *folder); /* null: none; or err() */
  * than the model's hf{ config={..} }. */
 void hf_agree(const Plan *p, const char *path);
 /* Sets data.tokenizer, where it is not given, to that of `from`. */
-void tokenizer_from(Opts *o);
+void tokenizer_from(Opts *opts);
 void hf_copy(const char *from, const char *to); /* config.json and others */
 /* What is beside the weights of `from`, into a run's folder. */
 void hf_keep(const Plan *p, const char *dir);

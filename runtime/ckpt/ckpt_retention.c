@@ -73,16 +73,16 @@ static int64_t hidden_named(const char *name, const char *what)
  * there has none, and a file has none. */
 static char **names_in(Arena *a, const char *dir, int *bad)
 {
-    DIR *d = opendir(dir);
+    DIR *d_i_r = opendir(dir);
     struct dirent *e;
     char **v = NULL;
 
-    *bad = d || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
-    while (d && (errno = 0, e = readdir(d)))
+    *bad = d_i_r || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
+    while (d_i_r && (errno = 0, e = readdir(d_i_r)))
         vec_push(a, v, strf(a, "%s", e->d_name));
-    if (d) {
+    if (d_i_r) {
         *bad = errno;
-        closedir(d);
+        closedir(d_i_r);
     }
     return v;
 }
@@ -96,10 +96,10 @@ static int newest_first(const void *a, const void *b)
     return x->step < y->step ? 1 : x->step > y->step ? -1 : 0;
 }
 
-static int is_listed(const FoundCheckpoint *v, int64_t step)
+static int is_listed(const FoundCheckpoint *checkpoint, int64_t step)
 {
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i].step == step)
+    for (size_t i = 0; i < vec_len(checkpoint); i++)
+        if (checkpoint[i].step == step)
             return 1;
     return 0;
 }
@@ -161,16 +161,17 @@ int ckpt_exists(const char *dir)
 
 /* Null, or why a folder is not what its name says. */
 static const char *other_step(Arena *a, const char *why, int64_t step,
-                              const State *s)
+                              const State *state)
 {
-    return !why && s->step != step
-               ? strf(a, "it is a checkpoint of step %lld", (long long)s->step)
+    return !why && state->step != step
+               ? strf(a, "it is a checkpoint of step %lld",
+                      (long long)state->step)
                : why;
 }
 
-char *ckpt_newest(Arena *a, const char *dir, State *s, Comm *c)
+char *ckpt_newest(Arena *a, const char *dir, State *state, Comm *comm)
 {
-    int several = c && c->n < c->world;
+    int several = comm && comm->n < comm->world;
     FoundCheckpoint *v = list_or_err(a, dir), at = { -1, "" };
     char name[64];
     size_t i = 0;
@@ -179,18 +180,18 @@ char *ckpt_newest(Arena *a, const char *dir, State *s, Comm *c)
         at = i < vec_len(v) ? v[i] : (FoundCheckpoint){ -1, "" };
         snprintf(name, sizeof name, "%s", at.name);
         if (several) {
-            comm_share(c, name, sizeof name);
-            comm_share(c, &at.step, sizeof at.step);
+            comm_share(comm, name, sizeof name);
+            comm_share(comm, &at.step, sizeof at.step);
         }
         if (at.step < 0)
             break;
         char *path = strf(a, "%s/%s", dir, name);
-        const char *why = several ? ckpt_verify_together(a, c, path, s)
-                                  : ckpt_verify(a, path, s);
-        why = other_step(a, why, at.step, s);
+        const char *why = several ? ckpt_verify_together(a, comm, path, state)
+                                  : ckpt_verify(a, path, state);
+        why = other_step(a, why, at.step, state);
         if (!why)
             return path;
-        if (!several || !c->first)
+        if (!several || !comm->first)
             warn(NULL, "%s is not used: %s", path, why);
     }
     if (i)
@@ -264,28 +265,29 @@ const char *ckpt_place(Arena *a, const char *dir, const char *tmp, int64_t step)
 
 /* ---- how many stay ------------------------------------------------------- */
 
-void ckpt_knows(Retention *k, int64_t step, int whole)
+void ckpt_knows(Retention *retention, int64_t step, int whole)
 {
-    for (size_t i = 0; i < vec_len(k->known); i++)
-        if (k->known[i].step == step) {
-            k->known[i].whole = whole;
+    for (size_t i = 0; i < vec_len(retention->known); i++)
+        if (retention->known[i].step == step) {
+            retention->known[i].whole = whole;
             return;
         }
-    vec_push(k->mem, k->known, ((Known){ step, whole }));
+    vec_push(retention->mem, retention->known, ((Known){ step, whole }));
 }
 
 /* What is known already is not read again. */
-static int is_whole(Arena *a, Pool *pool, Retention *k, const char *dir,
-                    const FoundCheckpoint *f)
+static int is_whole(Arena *a, Pool *pool, Retention *retention, const char *dir,
+                    const FoundCheckpoint *checkpoint)
 {
     State s = { 0 };
 
-    for (size_t i = 0; i < vec_len(k->known); i++)
-        if (k->known[i].step == f->step)
-            return k->known[i].whole;
-    const char *why = ckpt_read(a, pool, strf(a, "%s/%s", dir, f->name), &s);
-    int whole = !other_step(a, why, f->step, &s);
-    ckpt_knows(k, f->step, whole);
+    for (size_t i = 0; i < vec_len(retention->known); i++)
+        if (retention->known[i].step == checkpoint->step)
+            return retention->known[i].whole;
+    const char *why =
+        ckpt_read(a, pool, strf(a, "%s/%s", dir, checkpoint->name), &s);
+    int whole = !other_step(a, why, checkpoint->step, &s);
+    ckpt_knows(retention, checkpoint->step, whole);
     return whole;
 }
 
@@ -312,28 +314,30 @@ static int is_ours(Arena *a, const char *path, int64_t step)
            !ckpt_state(a, path, &s) && s.step == step;
 }
 
-static void throw_away(Arena *a, const char *dir, const FoundCheckpoint *f)
+static void throw_away(Arena *a, const char *dir,
+                       const FoundCheckpoint *checkpoint)
 {
-    char *path = strf(a, "%s/%s", dir, f->name);
-    char *gone = hidden(a, dir, f->step, "gone");
+    char *path = strf(a, "%s/%s", dir, checkpoint->name);
+    char *gone = hidden(a, dir, checkpoint->step, "gone");
 
-    if (is_ours(a, path, f->step) && !rename(path, gone) && !file_sync(dir))
+    if (is_ours(a, path, checkpoint->step) && !rename(path, gone) &&
+        !file_sync(dir))
         ckpt_remove(a, gone);
 }
 
-void ckpt_prune(Arena *a, Pool *pool, Retention *k, const char *dir,
+void ckpt_prune(Arena *a, Pool *pool, Retention *retention, const char *dir,
                 int64_t newest)
 {
     int bad;
     FoundCheckpoint *v = list_checkpoints(a, dir, &bad);
     int64_t whole = 1; /* the newest, which was written just now */
 
-    ckpt_knows(k, newest, 1);
-    for (size_t i = 0; i < vec_len(v) && k->most > 0 && !bad; i++) {
+    ckpt_knows(retention, newest, 1);
+    for (size_t i = 0; i < vec_len(v) && retention->most > 0 && !bad; i++) {
         if (v[i].step >= newest)
             continue;
-        if (whole < k->most)
-            whole += is_whole(a, pool, k, dir, &v[i]);
+        if (whole < retention->most)
+            whole += is_whole(a, pool, retention, dir, &v[i]);
         else
             throw_away(a, dir, &v[i]);
     }

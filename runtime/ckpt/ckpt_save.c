@@ -57,67 +57,72 @@ static Saver *current; /* for saver_finish */
 
 /* ---- stages -------------------------------------------------------------- */
 
-static const char *path_of(Saver *s, int file)
+static const char *path_of(Saver *saver, int file)
 {
-    return strf(s->a, "%s/%s", s->tmp, ckptfile[file]);
+    return strf(saver->a, "%s/%s", saver->tmp, ckptfile[file]);
 }
 
-static const char *copy(Saver *s)
+static const char *copy(Saver *saver)
 {
     double began = monotonic();
-    int bad = s->file == s->copied && snapshot_wait(s->snap, s->pool);
+    int bad =
+        saver->file == saver->copied && snapshot_wait(saver->snap, saver->pool);
 
-    s->saved.copied = monotonic() - began;
-    pthread_mutex_lock(&s->lock);
-    s->there = 1;
-    pthread_cond_broadcast(&s->turn);
-    pthread_mutex_unlock(&s->lock);
+    saver->saved.copied = monotonic() - began;
+    pthread_mutex_lock(&saver->lock);
+    saver->there = 1;
+    pthread_cond_broadcast(&saver->turn);
+    pthread_mutex_unlock(&saver->lock);
     return bad ? "the device gave no copy of what it holds" : NULL;
 }
 
-static const char *begin(Saver *s)
+static const char *begin(Saver *saver)
 {
-    const char *why = ckpt_begin(s->a, s->dir, s->tmp);
+    const char *why = ckpt_begin(saver->a, saver->dir, saver->tmp);
 
     for (int i = MODEL; i <= OPTIM && !why; i++) {
-        const CkptFile *f = &s->file[i];
-        why = pieces_layout(s->a, path_of(s, i), f->head, f->len, f->total);
+        const CkptFile *file = &saver->file[i];
+        why = pieces_layout(saver->a, path_of(saver, i), file->head, file->len,
+                            file->total);
     }
     return why;
 }
 
-static const char *write_boxes(Saver *s)
+static const char *write_boxes(Saver *saver)
 {
     const char *why = NULL;
 
     for (int i = MODEL; i <= OPTIM && !why; i++) {
-        const CkptFile *f = &s->file[i];
-        why = pieces_write(s->a, s->pool, path_of(s, i), s->x->plan->mesh,
-                           f->box, f->total, PWhashed);
+        const CkptFile *file = &saver->file[i];
+        why = pieces_write(saver->a, saver->pool, path_of(saver, i),
+                           saver->x->plan->mesh, file->box, file->total,
+                           PWhashed);
     }
     return why;
 }
 
-static const char *rest(Saver *s)
+static const char *rest(Saver *saver)
 {
     const char *why = NULL;
 
-    for (int i = MODEL; i <= OPTIM && !why && s->several; i++)
-        why = pieces_rest(s->a, s->pool, path_of(s, i), s->x->comm->first,
-                          s->x->comm->world);
+    for (int i = MODEL; i <= OPTIM && !why && saver->several; i++)
+        why = pieces_rest(saver->a, saver->pool, path_of(saver, i),
+                          saver->x->comm->first, saver->x->comm->world);
     return why;
 }
 
-static const char *end(Saver *s)
+static const char *end(Saver *saver)
 {
     const char *why = NULL;
 
-    if (!s->bad)
-        why = ckpt_end(s->a, s->pool, s->dir, s->tmp, &s->state, &s->tuned);
-    if (s->bad || why)
-        ckpt_remove(s->a, s->tmp);
+    if (!saver->bad)
+        why = ckpt_end(saver->a, saver->pool, saver->dir, saver->tmp,
+                       &saver->state, &saver->tuned);
+    if (saver->bad || why)
+        ckpt_remove(saver->a, saver->tmp);
     else
-        ckpt_prune(s->a, s->pool, &s->keep, s->dir, s->state.step);
+        ckpt_prune(saver->a, saver->pool, &saver->keep, saver->dir,
+                   saver->state.step);
     return why;
 }
 
@@ -138,303 +143,304 @@ static const struct {
 enum { NSTAGE = sizeof stages / sizeof *stages, END = NSTAGE - 1 };
 
 /* From the next stage to one where all meet, or to the last. */
-static void run_stages(Saver *s)
+static void run_stages(Saver *saver)
 {
     int meets = 0;
 
-    while (s->at < NSTAGE && !meets) {
-        int i = s->at++, mine = stages[i].all || s->first;
-        meets = s->several && stages[i].meets;
-        if (!mine || (s->bad && i != END))
+    while (saver->at < NSTAGE && !meets) {
+        int i = saver->at++, mine = stages[i].all || saver->first;
+        meets = saver->several && stages[i].meets;
+        if (!mine || (saver->bad && i != END))
             continue;
-        const char *why = stages[i].run(s);
-        s->why = s->why ? s->why : why;
-        s->bad |= why != NULL;
+        const char *why = stages[i].run(saver);
+        saver->why = saver->why ? saver->why : why;
+        saver->bad |= why != NULL;
     }
 }
 
 static void *work(void *self)
 {
-    Saver *s = self;
+    Saver *saver = self;
 
-    pthread_mutex_lock(&s->lock);
-    while (!s->stop) {
-        if (!s->go) {
-            pthread_cond_wait(&s->turn, &s->lock);
+    pthread_mutex_lock(&saver->lock);
+    while (!saver->stop) {
+        if (!saver->go) {
+            pthread_cond_wait(&saver->turn, &saver->lock);
             continue;
         }
-        pthread_mutex_unlock(&s->lock);
-        run_stages(s);
-        pthread_mutex_lock(&s->lock);
-        s->go = 0;
-        pthread_cond_broadcast(&s->turn);
+        pthread_mutex_unlock(&saver->lock);
+        run_stages(saver);
+        pthread_mutex_lock(&saver->lock);
+        saver->go = 0;
+        pthread_cond_broadcast(&saver->turn);
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&saver->lock);
     return NULL;
 }
 
 /* ---- the trainer's side -------------------------------------------------- */
 
-static void take_turn(Saver *s)
+static void take_turn(Saver *saver)
 {
-    if (!s->beside) {
+    if (!saver->beside) {
         watch_works(1);
-        run_stages(s);
+        run_stages(saver);
         watch_works(0);
         return;
     }
-    pthread_mutex_lock(&s->lock);
-    s->go = 1;
-    pthread_cond_broadcast(&s->turn);
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&saver->lock);
+    saver->go = 1;
+    pthread_cond_broadcast(&saver->turn);
+    pthread_mutex_unlock(&saver->lock);
 }
 
-static int is_working(Saver *s)
+static int is_working(Saver *saver)
 {
-    pthread_mutex_lock(&s->lock);
-    int go = s->go;
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&saver->lock);
+    int go = saver->go;
+    pthread_mutex_unlock(&saver->lock);
     return go;
 }
 
 /* Do all know how all are? The lowest rank that failed says why. */
-static int agreed(Saver *s)
+static int agreed(Saver *saver)
 {
-    const Comm *c = s->x->comm;
-    int64_t mine = s->bad ? c->world - c->first : 0, most;
+    const Comm *comm = saver->x->comm;
+    int64_t mine = saver->bad ? comm->world - comm->first : 0, most;
 
-    if (!s->asking)
-        comm_ask(s->x->comm, mine);
-    s->asking = !comm_answer(s->x->comm, &most);
-    if (s->asking)
+    if (!saver->asking)
+        comm_ask(saver->x->comm, mine);
+    saver->asking = !comm_answer(saver->x->comm, &most);
+    if (saver->asking)
         return 0;
-    s->speaks |= most && s->why && most == mine;
-    s->bad = most != 0;
+    saver->speaks |= most && saver->why && most == mine;
+    saver->bad = most != 0;
     return 1;
 }
 
-static void finish(Saver *s)
+static void finish(Saver *saver)
 {
-    if (s->file == s->live)
-        exec_drop(s->x);
-    s->saved.bad = s->bad;
-    s->saved.took = monotonic() - s->began;
-    if (s->why && (s->speaks || !s->several))
-        ckpt_complain(s->why);
-    arena_free(s->a);
-    s->busy = 0;
-    s->ready = 1;
+    if (saver->file == saver->live)
+        exec_drop(saver->x);
+    saver->saved.bad = saver->bad;
+    saver->saved.took = monotonic() - saver->began;
+    if (saver->why && (saver->speaks || !saver->several))
+        ckpt_complain(saver->why);
+    arena_free(saver->a);
+    saver->busy = 0;
+    saver->ready = 1;
 }
 
 /* As far as it goes without waiting. */
 static void advance(void *self)
 {
-    Saver *s = self;
+    Saver *saver = self;
 
-    if (!s->busy || is_working(s) || (s->several && !agreed(s)))
+    if (!saver->busy || is_working(saver) || (saver->several && !agreed(saver)))
         return;
-    if (s->at == NSTAGE) {
-        finish(s);
+    if (saver->at == NSTAGE) {
+        finish(saver);
         return;
     }
-    if (s->bad)
-        s->at = END;
-    take_turn(s);
+    if (saver->bad)
+        saver->at = END;
+    take_turn(saver);
 }
 
-const Saved *saver_poll(Saver *s)
+const Saved *saver_poll(Saver *saver)
 {
-    advance(s);
-    if (!s->ready)
+    advance(saver);
+    if (!saver->ready)
         return NULL;
-    s->ready = 0;
-    return &s->saved;
+    saver->ready = 0;
+    return &saver->saved;
 }
 
 /* Until none is in flight: for this process, or for others. */
-static void wait_here(Saver *s)
+static void wait_here(Saver *saver)
 {
     int others = 0;
 
-    while (s->busy) {
-        advance(s);
-        int mine = is_working(s);
-        watch_works(mine && s->busy);
-        if (!mine && s->busy && !others)
+    while (saver->busy) {
+        advance(saver);
+        int mine = is_working(saver);
+        watch_works(mine && saver->busy);
+        if (!mine && saver->busy && !others)
             watch_others();
-        others = !mine && s->busy;
+        others = !mine && saver->busy;
         if (!others)
             watch_leave();
-        if (s->busy)
+        if (saver->busy)
             nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
     }
 }
 
-const Saved *saver_wait(Saver *s)
+const Saved *saver_wait(Saver *saver)
 {
     double began = monotonic();
 
-    wait_here(s);
-    s->waited += monotonic() - began;
-    return saver_poll(s);
+    wait_here(saver);
+    saver->waited += monotonic() - began;
+    return saver_poll(saver);
 }
 
 /* Before the first step that writes what lasts. */
 static void guard(void *self)
 {
-    Saver *s = self;
+    Saver *saver = self;
     double began = monotonic();
 
-    pthread_mutex_lock(&s->lock);
-    while (!s->there)
-        pthread_cond_wait(&s->turn, &s->lock);
-    pthread_mutex_unlock(&s->lock);
-    s->x->guard = NULL;
-    s->saved.stopped += monotonic() - began;
+    pthread_mutex_lock(&saver->lock);
+    while (!saver->there)
+        pthread_cond_wait(&saver->turn, &saver->lock);
+    pthread_mutex_unlock(&saver->lock);
+    saver->x->guard = NULL;
+    saver->saved.stopped += monotonic() - began;
 }
 
 /* Where its bytes come from, and who moves them. */
-static void take_source(Saver *s, SaveHow how)
+static void take_source(Saver *saver, SaveHow how)
 {
-    int copies = s->snap && (how == SAVEbeside || exec_apart(s->x));
+    int copies = saver->snap && (how == SAVEbeside || exec_apart(saver->x));
 
-    s->beside = s->snap && how == SAVEbeside;
-    s->file = copies ? s->copied : s->live;
-    s->pool = s->beside ? s->own : s->x->pool;
-    s->there = 0;
-    s->saved.snapshot = copies ? snapshot_size(s->snap) : 0;
+    saver->beside = saver->snap && how == SAVEbeside;
+    saver->file = copies ? saver->copied : saver->live;
+    saver->pool = saver->beside ? saver->own : saver->x->pool;
+    saver->there = 0;
+    saver->saved.snapshot = copies ? snapshot_size(saver->snap) : 0;
     if (copies)
-        snapshot_start(s->snap);
+        snapshot_start(saver->snap);
     else
-        exec_pull(s->x);
-    if (s->beside && snapshot_by_threads(s->snap)) {
-        s->x->guarded = s;
-        s->x->guard = guard;
+        exec_pull(saver->x);
+    if (saver->beside && snapshot_by_threads(saver->snap)) {
+        saver->x->guarded = saver;
+        saver->x->guard = guard;
     }
 }
 
-void saver_save(Saver *s, const State *state, const Text *tuned, SaveHow how)
+void saver_save(Saver *saver, const State *state, const Text *tuned,
+                SaveHow how)
 {
-    if (s->busy)
+    if (saver->busy)
         die("save: one is in flight");
-    s->began = monotonic();
-    s->saved = (Saved){ .step = state->step,
-                        .bytes = s->saved.bytes,
-                        .stopped = s->waited };
-    s->waited = 0;
-    s->state = *state;
-    s->a = arena_new();
-    s->tmp = ckpt_folder(s->a, s->dir, state->step);
-    s->tuned = (Text){ .arena = s->a };
+    saver->began = monotonic();
+    saver->saved = (Saved){ .step = state->step,
+                            .bytes = saver->saved.bytes,
+                            .stopped = saver->waited };
+    saver->waited = 0;
+    saver->state = *state;
+    saver->a = arena_new();
+    saver->tmp = ckpt_folder(saver->a, saver->dir, state->step);
+    saver->tuned = (Text){ .arena = saver->a };
     if (tuned && tuned->len)
-        putn(&s->tuned, tuned->s, tuned->len);
-    s->at = s->bad = s->speaks = s->ready = 0;
-    s->why = NULL;
-    s->busy = 1;
-    take_source(s, how);
-    take_turn(s);
-    if (!s->beside)
-        wait_here(s);
-    s->saved.stopped += monotonic() - s->began;
+        putn(&saver->tuned, tuned->s, tuned->len);
+    saver->at = saver->bad = saver->speaks = saver->ready = 0;
+    saver->why = NULL;
+    saver->busy = 1;
+    take_source(saver, how);
+    take_turn(saver);
+    if (!saver->beside)
+        wait_here(saver);
+    saver->saved.stopped += monotonic() - saver->began;
 }
 
 /* ---- opening ------------------------------------------------------------- */
 
 /* Few threads beside those that compute: on a GPU nearly all are idle. */
-static int threads_beside(const Exec *x)
+static int threads_beside(const Exec *exec)
 {
-    int n = pool_size(x->pool);
+    int n = pool_size(exec->pool);
 
-    n = exec_apart(x) ? n : n / PERTHREAD;
+    n = exec_apart(exec) ? n : n / PERTHREAD;
     return n < 1 ? 1 : n > MOSTTHREADS ? MOSTTHREADS : n;
 }
 
 /* The same boxes, in the snapshot. */
-static void copy_files(Saver *s)
+static void copy_files(Saver *saver)
 {
     for (int i = MODEL; i <= OPTIM; i++) {
-        const FilePart *box = s->live[i].box;
-        s->copied[i] = s->live[i];
-        s->copied[i].box = NULL;
+        const FilePart *box = saver->live[i].box;
+        saver->copied[i] = saver->live[i];
+        saver->copied[i].box = NULL;
         for (size_t k = 0; k < vec_len(box); k++) {
             FilePart b = box[k];
             if (b.t)
-                b.from = snapshot_of(s->snap, b.rank, b.from);
-            vec_push(s->mem, s->copied[i].box, b);
+                b.from = snapshot_of(saver->snap, b.rank, b.from);
+            vec_push(saver->mem, saver->copied[i].box, b);
         }
     }
 }
 
-static void open_beside(Saver *s, Text *out)
+static void open_beside(Saver *saver, Text *out)
 {
     static int ends;
 
-    s->snap = snapshot_open(s->mem, s->x, out);
-    int bad = s->snap && pthread_create(&s->thread, NULL, work, s);
-    if (comm_max(s->x->comm, bad) && s->snap) {
+    saver->snap = snapshot_open(saver->mem, saver->x, out);
+    int bad = saver->snap && pthread_create(&saver->thread, NULL, work, saver);
+    if (comm_max(saver->x->comm, bad) && saver->snap) {
         put(out,
             "checkpoints: training waits for each; there are no threads\n");
-        snapshot_close(s->snap);
-        s->snap = NULL;
+        snapshot_close(saver->snap);
+        saver->snap = NULL;
     }
-    if (!s->snap)
+    if (!saver->snap)
         return;
-    s->own = pool_open(threads_beside(s->x));
+    saver->own = pool_open(threads_beside(saver->x));
     if (!ends++)
         atexit(saver_finish), fault_first(saver_finish);
-    copy_files(s);
-    s->x->idle = s->several ? advance : NULL;
-    s->x->idler = s;
+    copy_files(saver);
+    saver->x->idle = saver->several ? advance : NULL;
+    saver->x->idler = saver;
 }
 
-Saver *saver_open(Exec *x, const char *dir, int64_t keep, int64_t good,
+Saver *saver_open(Exec *exec, const char *dir, int64_t keep, int64_t good,
                   SaveHow how, Text *out)
 {
     Arena *a = arena_new();
     Saver *s = alloc(a, sizeof *s);
 
     *s = (Saver){ .mem = a,
-                  .x = x,
+                  .x = exec,
                   .dir = dir,
-                  .first = x->comm->first == 0,
-                  .several = x->comm->n < x->comm->world,
+                  .first = exec->comm->first == 0,
+                  .several = exec->comm->n < exec->comm->world,
                   .keep = { .mem = arena_new(), .most = keep } };
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->turn, NULL);
     for (int i = MODEL; i <= OPTIM; i++) {
-        s->live[i] = ckpt_file(a, x, i);
+        s->live[i] = ckpt_file(a, exec, i);
         s->saved.bytes += s->live[i].total;
     }
     if (good >= 0)
         ckpt_knows(&s->keep, good, 1);
-    comm_questions(x->comm);
+    comm_questions(exec->comm);
     if (how == SAVEbeside)
         open_beside(s, out);
     current = s;
     return s;
 }
 
-void saver_close(Saver *s)
+void saver_close(Saver *saver)
 {
     current = NULL;
-    if (s->snap) {
-        pthread_mutex_lock(&s->lock);
-        s->stop = 1;
-        pthread_cond_broadcast(&s->turn);
-        pthread_mutex_unlock(&s->lock);
-        pthread_join(s->thread, NULL);
-        pool_close(s->own);
-        s->x->idle = NULL;
-        snapshot_close(s->snap);
+    if (saver->snap) {
+        pthread_mutex_lock(&saver->lock);
+        saver->stop = 1;
+        pthread_cond_broadcast(&saver->turn);
+        pthread_mutex_unlock(&saver->lock);
+        pthread_join(saver->thread, NULL);
+        pool_close(saver->own);
+        saver->x->idle = NULL;
+        snapshot_close(saver->snap);
     }
-    s->x->guard = NULL;
-    arena_free(s->keep.mem);
-    arena_free(s->mem);
+    saver->x->guard = NULL;
+    arena_free(saver->keep.mem);
+    arena_free(saver->mem);
 }
 
-int ckpt_save(Exec *x, const char *dir, const State *state)
+int ckpt_save(Exec *exec, const char *dir, const State *state)
 {
-    Saver *s = saver_open(x, dir, 0, -1, SAVEwaits, NULL);
+    Saver *s = saver_open(exec, dir, 0, -1, SAVEwaits, NULL);
 
     saver_save(s, state, NULL, SAVEwaits);
     int bad = saver_poll(s)->bad;
@@ -445,17 +451,17 @@ int ckpt_save(Exec *x, const char *dir, const State *state)
 /* A GPU that hangs gives no snapshot. */
 void saver_finish(void)
 {
-    Saver *s = current;
+    Saver *saver = current;
     double began = monotonic();
 
-    if (!s || !s->busy || !s->beside || s->several ||
-        pthread_equal(pthread_self(), s->thread))
+    if (!saver || !saver->busy || !saver->beside || saver->several ||
+        pthread_equal(pthread_self(), saver->thread))
         return;
-    pthread_mutex_lock(&s->lock);
-    while (s->go && (s->there || monotonic() - began < GIVEUP)) {
-        pthread_mutex_unlock(&s->lock);
+    pthread_mutex_lock(&saver->lock);
+    while (saver->go && (saver->there || monotonic() - began < GIVEUP)) {
+        pthread_mutex_unlock(&saver->lock);
         nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
-        pthread_mutex_lock(&s->lock);
+        pthread_mutex_lock(&saver->lock);
     }
-    pthread_mutex_unlock(&s->lock);
+    pthread_mutex_unlock(&saver->lock);
 }

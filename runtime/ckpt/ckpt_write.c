@@ -73,14 +73,15 @@ typedef struct PieceFill {
     int write; /* write the runs instead */
 } PieceFill;
 
-static void put_at(Writer *w, int fd, const void *p, int64_t n, int64_t at)
+static void put_at(Writer *writer, int fd, const void *p, int64_t n, int64_t at)
 {
-    for (const char *s = p; n && !w->error;) {
+    for (const char *s = p; n && !writer->error;) {
         ssize_t k = pwrite(fd, s, (size_t)n, at);
-        if (k < 0 && errno == EINVAL && fd == w->direct && fd != w->fd)
-            fd = w->fd;
+        if (k < 0 && errno == EINVAL && fd == writer->direct &&
+            fd != writer->fd)
+            fd = writer->fd;
         else if (k == 0 || (k < 0 && errno != EINTR))
-            w->error = k ? errno : EIO;
+            writer->error = k ? errno : EIO;
         s += k > 0 ? k : 0;
         at += k > 0 ? k : 0;
         n -= k > 0 ? k : 0;
@@ -89,79 +90,82 @@ static void put_at(Writer *w, int fd, const void *p, int64_t n, int64_t at)
 
 static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
-    PieceFill *f = ctx;
-    int64_t size = f->box->size, at = f->box->at + global * size;
-    int64_t lo = at > f->lo ? at : f->lo, end = at + n * size;
-    int64_t hi = end < f->hi ? end : f->hi;
+    PieceFill *fill = ctx;
+    int64_t size = fill->box->size, at = fill->box->at + global * size;
+    int64_t lo = at > fill->lo ? at : fill->lo, end = at + n * size;
+    int64_t hi = end < fill->hi ? end : fill->hi;
 
     if (lo >= hi)
         return;
     const uint8_t *from =
-        (const uint8_t *)f->box->from + local * size + (lo - at);
-    if (f->write)
-        put_at(f->w, f->w->fd, from, hi - lo, lo);
+        (const uint8_t *)fill->box->from + local * size + (lo - at);
+    if (fill->write)
+        put_at(fill->w, fill->w->fd, from, hi - lo, lo);
     else
-        memcpy(f->piece + (lo - f->lo), from, (size_t)(hi - lo));
-    f->filled += hi - lo;
+        memcpy(fill->piece + (lo - fill->lo), from, (size_t)(hi - lo));
+    fill->filled += hi - lo;
 }
 
-static int in_piece(const PieceFill *f, const FilePart *box)
+static int in_piece(const PieceFill *fill, const FilePart *box)
 {
-    return box->at < f->hi && box->at + box->bytes > f->lo;
+    return box->at < fill->hi && box->at + box->bytes > fill->lo;
 }
 
 /* What is made of other files. */
-static void one_made(PieceFill *f)
+static void one_made(PieceFill *fill)
 {
-    const FilePart *b = f->box;
-    int64_t lo = b->at > f->lo ? b->at : f->lo, end = b->at + b->bytes;
-    int64_t hi = end < f->hi ? end : f->hi;
+    const FilePart *part = fill->box;
+    int64_t lo = part->at > fill->lo ? part->at : fill->lo,
+            end = part->at + part->bytes;
+    int64_t hi = end < fill->hi ? end : fill->hi;
 
-    tensor_gather(b->made, lo - b->at, hi - b->at, f->piece + (lo - f->lo),
-                  f->raw);
-    f->filled += hi - lo;
+    tensor_gather(part->made, lo - part->at, hi - part->at,
+                  fill->piece + (lo - fill->lo), fill->raw);
+    fill->filled += hi - lo;
 }
 
-static void all_runs(PieceFill *f)
+static void all_runs(PieceFill *fill)
 {
-    for (size_t i = 0; i < vec_len(f->w->box); i++) {
-        f->box = &f->w->box[i];
-        if (!in_piece(f, f->box))
+    for (size_t i = 0; i < vec_len(fill->w->box); i++) {
+        fill->box = &fill->w->box[i];
+        if (!in_piece(fill, fill->box))
             continue;
-        if (f->box->made)
-            one_made(f);
-        else if (f->box->t)
-            tensor_runs(f->w->mesh, f->box->t, f->box->rank, one_run, f);
+        if (fill->box->made)
+            one_made(fill);
+        else if (fill->box->t)
+            tensor_runs(fill->w->mesh, fill->box->t, fill->box->rank, one_run,
+                        fill);
         else
-            one_run(f, 0, 0, f->box->bytes);
+            one_run(fill, 0, 0, fill->box->bytes);
     }
 }
 
-static PieceFill piece_at(Writer *w, int64_t i)
+static PieceFill piece_at(Writer *writer, int64_t i)
 {
-    int64_t lo = i * CKPTPIECE,
-            hi = lo + CKPTPIECE < w->bytes ? lo + CKPTPIECE : w->bytes;
+    int64_t lo = i * CKPTPIECE, hi = lo + CKPTPIECE < writer->bytes
+                                         ? lo + CKPTPIECE
+                                         : writer->bytes;
 
-    return (PieceFill){ .w = w, .lo = lo, .hi = hi };
+    return (PieceFill){ .w = writer, .lo = lo, .hi = hi };
 }
 
 /* What piece i is made of is read from its files. */
-static void read_ahead(Writer *w, int64_t i)
+static void read_ahead(Writer *writer, int64_t i)
 {
-    PieceFill f = piece_at(w, i);
+    PieceFill f = piece_at(writer, i);
 
-    for (size_t k = 0; k < vec_len(w->box) && f.lo < f.hi; k++) {
-        const FilePart *b = &w->box[k];
-        int64_t lo = f.lo - b->at, hi = f.hi - b->at;
-        if (b->made && in_piece(&f, b))
-            tensor_ahead(b->made, lo > 0 ? lo : 0,
-                         hi < b->bytes ? hi : b->bytes);
+    for (size_t k = 0; k < vec_len(writer->box) && f.lo < f.hi; k++) {
+        const FilePart *part = &writer->box[k];
+        int64_t lo = f.lo - part->at, hi = f.hi - part->at;
+        if (part->made && in_piece(&f, part))
+            tensor_ahead(part->made, lo > 0 ? lo : 0,
+                         hi < part->bytes ? hi : part->bytes);
     }
 }
 
-static void one_piece(Writer *w, int64_t i, uint8_t *piece)
+static void one_piece(Writer *writer, int64_t i, uint8_t *piece)
 {
-    PieceFill f = piece_at(w, i);
+    PieceFill f = piece_at(writer, i);
     int64_t lo = f.lo, hi = f.hi;
     Hash h;
 
@@ -170,9 +174,10 @@ static void one_piece(Writer *w, int64_t i, uint8_t *piece)
     all_runs(&f);
     if (f.filled == hi - lo) {
         XXH128_canonicalFromHash(&h, XXH3_128bits(piece, (size_t)(hi - lo)));
-        if (w->hashes >= 0)
-            put_at(w, w->hashes, &h, sizeof h, i * (int64_t)sizeof h);
-        put_at(w, (hi - lo) % PAGE ? w->fd : w->direct, piece, hi - lo, lo);
+        if (writer->hashes >= 0)
+            put_at(writer, writer->hashes, &h, sizeof h, i * (int64_t)sizeof h);
+        put_at(writer, (hi - lo) % PAGE ? writer->fd : writer->direct, piece,
+               hi - lo, lo);
     } else if (f.filled) {
         f.write = 1;
         all_runs(&f);
@@ -181,16 +186,16 @@ static void one_piece(Writer *w, int64_t i, uint8_t *piece)
 
 static void some_pieces(void *ctx, int64_t from, int64_t to)
 {
-    Writer *w = ctx;
+    Writer *writer = ctx;
     void *piece = NULL;
 
     if (posix_memalign(&piece, PAGE, 2 * CKPTPIECE))
-        w->error = ENOMEM;
-    for (int64_t i = from; i < from + AHEAD && !w->error; i++)
-        read_ahead(w, i);
-    for (int64_t i = from; i < to && !w->error; i++) {
-        read_ahead(w, i + AHEAD);
-        one_piece(w, i, piece);
+        writer->error = ENOMEM;
+    for (int64_t i = from; i < from + AHEAD && !writer->error; i++)
+        read_ahead(writer, i);
+    for (int64_t i = from; i < to && !writer->error; i++) {
+        read_ahead(writer, i + AHEAD);
+        one_piece(writer, i, piece);
     }
     free(piece);
 }
@@ -209,27 +214,28 @@ const char *pieces_layout(Arena *a, const char *path, const char *head,
 }
 
 /* Both files, and the first once more to go past the cache. */
-static int open_all(Arena *a, Writer *w, const char *path, PieceWrite how)
+static int open_all(Arena *a, Writer *writer, const char *path, PieceWrite how)
 {
-    w->fd = open(path, O_RDWR | O_CLOEXEC);
+    writer->fd = open(path, O_RDWR | O_CLOEXEC);
     if (how == PWhashed)
-        w->hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
-    if (w->fd < 0 || (how == PWhashed && w->hashes < 0))
-        return w->error = errno;
-    w->direct = open(path, O_RDWR | O_CLOEXEC | O_DIRECT);
-    w->direct = w->direct < 0 ? w->fd : w->direct;
+        writer->hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
+    if (writer->fd < 0 || (how == PWhashed && writer->hashes < 0))
+        return writer->error = errno;
+    writer->direct = open(path, O_RDWR | O_CLOEXEC | O_DIRECT);
+    writer->direct = writer->direct < 0 ? writer->fd : writer->direct;
     return 0;
 }
 
 /* Some file systems tell here what they could not write. */
-static void close_all(Writer *w)
+static void close_all(Writer *writer)
 {
-    if (w->direct >= 0 && w->direct != w->fd && close(w->direct) && !w->error)
-        w->error = errno;
-    if (w->fd >= 0 && close(w->fd) && !w->error)
-        w->error = errno;
-    if (w->hashes >= 0 && close(w->hashes) && !w->error)
-        w->error = errno;
+    if (writer->direct >= 0 && writer->direct != writer->fd &&
+        close(writer->direct) && !writer->error)
+        writer->error = errno;
+    if (writer->fd >= 0 && close(writer->fd) && !writer->error)
+        writer->error = errno;
+    if (writer->hashes >= 0 && close(writer->hashes) && !writer->error)
+        writer->error = errno;
 }
 
 const char *pieces_write(Arena *a, Pool *pool, const char *path, const Mesh *m,
@@ -258,28 +264,28 @@ typedef struct PieceReader {
     _Atomic int error;
 } PieceReader;
 
-static int is_known(const Hash *h)
+static int is_known(const Hash *hash)
 {
     static const Hash unknown;
 
-    return memcmp(h, &unknown, sizeof unknown) != 0;
+    return memcmp(hash, &unknown, sizeof unknown) != 0;
 }
 
-static int64_t piece_bytes(const PieceReader *r, int64_t i)
+static int64_t piece_bytes(const PieceReader *reader, int64_t i)
 {
-    int64_t left = r->bytes - i * CKPTPIECE;
+    int64_t left = reader->bytes - i * CKPTPIECE;
 
     return left < CKPTPIECE ? left : CKPTPIECE;
 }
 
-static void read_piece(PieceReader *r, int64_t i, uint8_t *to)
+static void read_piece(PieceReader *reader, int64_t i, uint8_t *to)
 {
-    int64_t at = i * CKPTPIECE, n = piece_bytes(r, i);
+    int64_t at = i * CKPTPIECE, n = piece_bytes(reader, i);
 
-    while (n && !r->error) {
-        ssize_t k = pread(r->fd, to, (size_t)n, at);
+    while (n && !reader->error) {
+        ssize_t k = pread(reader->fd, to, (size_t)n, at);
         if (k == 0 || (k < 0 && errno != EINTR))
-            r->error = k ? errno : EIO;
+            reader->error = k ? errno : EIO;
         to += k > 0 ? k : 0;
         at += k > 0 ? k : 0;
         n -= k > 0 ? k : 0;
@@ -289,21 +295,22 @@ static void read_piece(PieceReader *r, int64_t i, uint8_t *to)
 /* The disk reads the next piece while one is hashed. */
 static void hash_pieces(void *ctx, int64_t lo, int64_t hi)
 {
-    PieceReader *r = ctx;
+    PieceReader *reader = ctx;
     uint8_t *piece = malloc(CKPTPIECE);
 
     if (!piece)
-        r->error = ENOMEM;
-    for (int64_t k = lo; k < hi && !r->error; k++) {
-        int64_t i = r->first + k;
-        if (is_known(&r->hash[i]) || k % r->parts != r->part)
+        reader->error = ENOMEM;
+    for (int64_t k = lo; k < hi && !reader->error; k++) {
+        int64_t i = reader->first + k;
+        if (is_known(&reader->hash[i]) || k % reader->parts != reader->part)
             continue;
-        posix_fadvise(r->fd, (i + 1) * CKPTPIECE, CKPTPIECE,
+        posix_fadvise(reader->fd, (i + 1) * CKPTPIECE, CKPTPIECE,
                       POSIX_FADV_WILLNEED);
-        read_piece(r, i, piece);
-        if (!r->error)
+        read_piece(reader, i, piece);
+        if (!reader->error)
             XXH128_canonicalFromHash(
-                &r->hash[i], XXH3_128bits(piece, (size_t)piece_bytes(r, i)));
+                &reader->hash[i],
+                XXH3_128bits(piece, (size_t)piece_bytes(reader, i)));
     }
     free(piece);
 }
@@ -318,26 +325,27 @@ static Hash *unknown_hashes(Arena *a, int64_t n)
 }
 
 /* 0, or -1 and errno. */
-static int open_reader(Arena *a, PieceReader *r, const char *path)
+static int open_reader(Arena *a, PieceReader *reader, const char *path)
 {
     struct stat st;
 
-    *r = (PieceReader){ .fd = open(path, O_RDONLY | O_CLOEXEC), .parts = 1 };
-    if (r->fd < 0 || fstat(r->fd, &st))
+    *reader =
+        (PieceReader){ .fd = open(path, O_RDONLY | O_CLOEXEC), .parts = 1 };
+    if (reader->fd < 0 || fstat(reader->fd, &st))
         return -1;
-    r->bytes = st.st_size;
-    r->hash = unknown_hashes(a, count_of(r->bytes));
+    reader->bytes = st.st_size;
+    reader->hash = unknown_hashes(a, count_of(reader->bytes));
     return 0;
 }
 
-static int close_reader(PieceReader *r)
+static int close_reader(PieceReader *reader)
 {
-    int why = r->error ? r->error : errno;
+    int why = reader->error ? reader->error : errno;
 
-    if (r->fd >= 0)
-        close(r->fd);
+    if (reader->fd >= 0)
+        close(reader->fd);
     errno = why;
-    return r->error ? -1 : 0;
+    return reader->error ? -1 : 0;
 }
 
 const void *pieces_kept(Arena *a, const char *path)
@@ -356,14 +364,14 @@ const void *pieces_kept(Arena *a, const char *path)
     return hash;
 }
 
-static void take_known(PieceReader *r, const void *known)
+static void take_known(PieceReader *reader, const void *known)
 {
-    if (vec_len(known) == vec_len(r->hash) && known)
-        memcpy(r->hash, known, vec_len(known) * sizeof(Hash));
+    if (vec_len(known) == vec_len(reader->hash) && known)
+        memcpy(reader->hash, known, vec_len(known) * sizeof(Hash));
 }
 
 /* What this process found is written beside. */
-static int keep_part(Arena *a, PieceReader *r, const char *path,
+static int keep_part(Arena *a, PieceReader *reader, const char *path,
                      const Hash *before)
 {
     Writer w = { .fd = -1, .direct = -1 };
@@ -371,9 +379,9 @@ static int keep_part(Arena *a, PieceReader *r, const char *path,
     w.hashes = open(beside(a, path), O_RDWR | O_CLOEXEC);
     if (w.hashes < 0)
         return -1;
-    for (size_t i = 0; i < vec_len(r->hash) && !w.error; i++)
-        if (is_known(&r->hash[i]) && !(before && is_known(&before[i])))
-            put_at(&w, w.hashes, &r->hash[i], sizeof(Hash),
+    for (size_t i = 0; i < vec_len(reader->hash) && !w.error; i++)
+        if (is_known(&reader->hash[i]) && !(before && is_known(&before[i])))
+            put_at(&w, w.hashes, &reader->hash[i], sizeof(Hash),
                    (int64_t)(i * sizeof(Hash)));
     close_all(&w);
     errno = w.error;
@@ -397,17 +405,17 @@ const char *pieces_rest(Arena *a, Pool *pool, const char *path, int64_t part,
 }
 
 /* Who cannot read its part, or sees another file, leaves it unknown. */
-const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
+const void *pieces_shared(Arena *a, Pool *pool, Comm *comm, const char *path)
 {
     PieceReader r;
     int bad = open_reader(a, &r, path);
     int64_t bytes = bad ? 0 : r.bytes;
 
-    comm_share(c, &bytes, sizeof bytes);
-    int64_t n = count_of(bytes), each = (n + c->world - 1) / c->world;
-    int64_t lo = c->first * each < n ? c->first * each : n;
+    comm_share(comm, &bytes, sizeof bytes);
+    int64_t n = count_of(bytes), each = (n + comm->world - 1) / comm->world;
+    int64_t lo = comm->first * each < n ? comm->first * each : n;
     int64_t hi = lo + each < n ? lo + each : n;
-    Hash *all = alloc(a, (size_t)((each + 1) * c->world) * sizeof *all);
+    Hash *all = alloc(a, (size_t)((each + 1) * comm->world) * sizeof *all);
     Hash *mine = alloc(a, (size_t)(each + 1) * sizeof *mine);
     r.first = lo;
     if (!bad && r.bytes == bytes) {
@@ -416,7 +424,7 @@ const void *pieces_shared(Arena *a, Pool *pool, Comm *c, const char *path)
             memcpy(mine, r.hash + lo, (size_t)(hi - lo) * sizeof *mine);
     }
     close_reader(&r);
-    comm_gather(c, mine, all, each * (int64_t)sizeof *mine);
+    comm_gather(comm, mine, all, each * (int64_t)sizeof *mine);
     Hash *v = unknown_hashes(a, n);
     if (n)
         memcpy(v, all, (size_t)n * sizeof *v);
@@ -447,17 +455,18 @@ char *pieces_whole(Arena *a, const char *path)
     PieceReader r;
     int bad = open_reader(a, &r, path);
     uint8_t *piece = malloc(CKPTPIECE);
-    XXH3_state_t *s = XXH3_createState();
+    XXH3_state_t *x_x_h3_state_t = XXH3_createState();
 
-    bad = bad || !piece || !s;
+    bad = bad || !piece || !x_x_h3_state_t;
     if (!bad)
-        XXH3_128bits_reset(s);
+        XXH3_128bits_reset(x_x_h3_state_t);
     for (int64_t i = 0; !bad && i < count_of(r.bytes) && !r.error; i++) {
         read_piece(&r, i, piece);
-        XXH3_128bits_update(s, piece, (size_t)piece_bytes(&r, i));
+        XXH3_128bits_update(x_x_h3_state_t, piece, (size_t)piece_bytes(&r, i));
     }
-    XXH128_hash_t h = bad ? (XXH128_hash_t){ 0 } : XXH3_128bits_digest(s);
-    XXH3_freeState(s);
+    XXH128_hash_t h =
+        bad ? (XXH128_hash_t){ 0 } : XXH3_128bits_digest(x_x_h3_state_t);
+    XXH3_freeState(x_x_h3_state_t);
     free(piece);
     bad = close_reader(&r) || bad;
     return bad ? NULL : digits(a, h);

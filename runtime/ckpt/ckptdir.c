@@ -80,7 +80,7 @@ static const char *write_one(Arena *a, const char *path, const Text *out)
                : NULL;
 }
 
-static const char *write_state(Arena *a, const char *dir, const State *s)
+static const char *write_state(Arena *a, const char *dir, const State *state)
 {
     Text out = { .arena = a };
 
@@ -88,9 +88,10 @@ static const char *write_state(Arena *a, const char *dir, const State *s)
         "{\"format\": \"pleat %d\", \"step\": %lld, \"tokens\": %lld, "
         "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, \"plan\": "
         "\"%s\"}\n",
-        format_now(FMTcheckpoint), (long long)s->step, (long long)s->tokens,
-        (long long)s->samples, (long long)s->skipped,
-        (unsigned long long)s->seed, s->plan ? s->plan : "");
+        format_now(FMTcheckpoint), (long long)state->step,
+        (long long)state->tokens, (long long)state->samples,
+        (long long)state->skipped, (unsigned long long)state->seed,
+        state->plan ? state->plan : "");
     return write_one(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &out);
 }
 
@@ -138,15 +139,15 @@ const char *ckpt_begin(Arena *a, const char *dir, const char *tmp)
 }
 
 const char *ckpt_end(Arena *a, Pool *pool, const char *dir, const char *tmp,
-                     const State *s, const Text *tuned)
+                     const State *state, const Text *tuned)
 {
-    const char *why = write_state(a, tmp, s);
+    const char *why = write_state(a, tmp, state);
 
     if (!why && tuned && tuned->len)
         why = write_one(a, strf(a, "%s/tuned", tmp), tuned);
     if (!why)
         why = write_index(a, pool, tmp);
-    return why ? why : commit(a, dir, tmp, s->step);
+    return why ? why : commit(a, dir, tmp, state->step);
 }
 
 /* ---- checking ------------------------------------------------------------ */
@@ -211,7 +212,7 @@ static const char *format_of(Arena *a, const json_t *j)
     return why ? strf(a, "it %s", why) : NULL;
 }
 
-const char *ckpt_state(Arena *a, const char *dir, State *s)
+const char *ckpt_state(Arena *a, const char *dir, State *state)
 {
     json_error_t e;
     json_t *j = json_load_file(strf(a, "%s/%s", dir, ckptfile[STATE]),
@@ -225,12 +226,12 @@ const char *ckpt_state(Arena *a, const char *dir, State *s)
         json_decref(j);
         return why;
     }
-    s->step = json_integer_value(json_object_get(j, "step"));
-    s->tokens = json_integer_value(json_object_get(j, "tokens"));
-    s->samples = json_integer_value(json_object_get(j, "samples"));
-    s->skipped = json_integer_value(json_object_get(j, "skipped"));
-    s->seed = (uint64_t)json_integer_value(json_object_get(j, "seed"));
-    s->plan = strf(a, "%s", plan);
+    state->step = json_integer_value(json_object_get(j, "step"));
+    state->tokens = json_integer_value(json_object_get(j, "tokens"));
+    state->samples = json_integer_value(json_object_get(j, "samples"));
+    state->skipped = json_integer_value(json_object_get(j, "skipped"));
+    state->seed = (uint64_t)json_integer_value(json_object_get(j, "seed"));
+    state->plan = strf(a, "%s", plan);
     json_decref(j);
     return NULL;
 }
@@ -239,33 +240,34 @@ static const char *check_folder(Arena *a, Pool *pool, const char *dir,
                                 const void *const *known)
 {
     const char *why = check_index(a, pool, dir, known);
-    StFile *f;
+    StFile *file;
 
     for (int i = MODEL; i <= OPTIM && !why; i++) {
-        why = st_open(a, strf(a, "%s/%s", dir, ckptfile[i]), &f);
+        why = st_open(a, strf(a, "%s/%s", dir, ckptfile[i]), &file);
         if (!why)
-            st_close(f);
+            st_close(file);
     }
     return why;
 }
 
-const char *ckpt_read(Arena *a, Pool *pool, const char *dir, State *s)
+const char *ckpt_read(Arena *a, Pool *pool, const char *dir, State *state)
 {
     const char *why = check_folder(a, pool, dir, NULL);
 
-    return why ? why : ckpt_state(a, dir, s);
+    return why ? why : ckpt_state(a, dir, state);
 }
 
-const char *ckpt_verify(Arena *a, const char *dir, State *s)
+const char *ckpt_verify(Arena *a, const char *dir, State *state)
 {
     Pool *pool = pool_open(0);
-    const char *why = ckpt_read(a, pool, dir, s);
+    const char *why = ckpt_read(a, pool, dir, state);
 
     pool_close(pool);
     return why;
 }
 
-const char *ckpt_verify_together(Arena *a, Comm *c, const char *dir, State *s)
+const char *ckpt_verify_together(Arena *a, Comm *comm, const char *dir,
+                                 State *state)
 {
     Pool *pool = pool_open(0);
     const void *known[NCKPTFILE] = { NULL };
@@ -273,10 +275,10 @@ const char *ckpt_verify_together(Arena *a, Comm *c, const char *dir, State *s)
 
     for (int i = MODEL; i <= OPTIM; i++)
         known[i] =
-            pieces_shared(a, pool, c, strf(a, "%s/%s", dir, ckptfile[i]));
-    const char *why = c->first ? NULL : check_folder(a, pool, dir, known);
+            pieces_shared(a, pool, comm, strf(a, "%s/%s", dir, ckptfile[i]));
+    const char *why = comm->first ? NULL : check_folder(a, pool, dir, known);
     pool_close(pool);
     snprintf(said, sizeof said, "%s", why ? why : "");
-    comm_share(c, said, sizeof said);
-    return *said ? strf(a, "%s", said) : ckpt_state(a, dir, s);
+    comm_share(comm, said, sizeof said);
+    return *said ? strf(a, "%s", said) : ckpt_state(a, dir, state);
 }

@@ -23,13 +23,13 @@ static char **find_all(Arena *a, const char *dir)
         return v;
     }
     const char *where = access(inside, F_OK) ? dir : inside;
-    DIR *d = opendir(where);
-    if (!d)
+    DIR *d_i_r = opendir(where);
+    if (!d_i_r)
         err(NULL, "cannot read %s: %s", where, strerror(errno));
-    while ((e = readdir(d)))
+    while ((e = readdir(d_i_r)))
         if (!strncmp(e->d_name, "step-", 5))
             vec_push(a, v, strf(a, "%s/%s", where, e->d_name));
-    closedir(d);
+    closedir(d_i_r);
     if (!v)
         err(NULL, "no checkpoint in %s", dir);
     qsort(v, vec_len(v), sizeof *v, by_text);
@@ -84,8 +84,8 @@ static int same_shape(const StTensor *x, const StTensor *y)
 }
 
 /* Largest difference and where; 1: they differ. */
-static int diff_tensor(const StFile *f, const StTensor *x, const StFile *file,
-                       const StTensor *y)
+static int diff_tensor(const StFile *st_file, const StTensor *x,
+                       const StFile *file, const StTensor *y)
 {
     int64_t n = (x->end - x->begin) / x->bytes, count = 0;
     double worst = 0, top = 0;
@@ -95,7 +95,7 @@ static int diff_tensor(const StFile *f, const StTensor *x, const StFile *file,
         return 1;
     }
     for (int64_t i = 0; i < n; i++) {
-        double a = st_get(x->dt, f->data + x->begin, i);
+        double a = st_get(x->dt, st_file->data + x->begin, i);
         double b = st_get(y->dt, file->data + y->begin, i);
         double d = fabs(a - b);
         if (a != b && !(a != a && b != b)) {

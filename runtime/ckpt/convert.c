@@ -13,28 +13,28 @@
 
 /* ---- parts --------------------------------------------------------------- */
 
-static void add_part(Arena *a, OutTensor *o, const HfRow *r, const int64_t *to,
-                     int64_t tobase, const View *from)
+static void add_part(Arena *a, OutTensor *tensor, const HfRow *row,
+                     const int64_t *to, int64_t tobase, const View *from)
 {
     Share p = { { .to = tobase, .from = from->base }, *from };
     int64_t n = 1;
 
-    for (int d = 0; d < r->t->nd; d++) {
-        int64_t fix = r->v.fix[d] < 0 ? 0 : r->v.fix[d];
-        int64_t len = r->v.fix[d] < 0 ? r->t->dim[d].n : 1;
+    for (int d = 0; d < row->t->nd; d++) {
+        int64_t fix = row->v.fix[d] < 0 ? 0 : row->v.fix[d];
+        int64_t len = row->v.fix[d] < 0 ? row->t->dim[d].n : 1;
         p.p.to += fix * to[d];
         p.p.from += fix * from->stride[d];
         strided_loop(&p.p, len, to[d], from->stride[d]);
         n *= len;
     }
     strided_merge(&p.p);
-    o->filled += n;
-    if (!o->part)
-        o->from = from->dt;
-    else if (o->from &&
-             (strcmp(from->dt, o->from) || !from->scale != !o->part[0].v.scale))
-        o->from = NULL;
-    vec_push(a, o->part, p);
+    tensor->filled += n;
+    if (!tensor->part)
+        tensor->from = from->dt;
+    else if (tensor->from && (strcmp(from->dt, tensor->from) ||
+                              !from->scale != !tensor->part[0].v.scale))
+        tensor->from = NULL;
+    vec_push(a, tensor->part, p);
 }
 
 /* ---- files --------------------------------------------------------------- */
@@ -153,12 +153,12 @@ static int *number_tensors(Arena *a, const HfRow *row)
     return first;
 }
 
-static OutTensor new_out(const HfRow *r)
+static OutTensor new_out(const HfRow *row)
 {
-    OutTensor o = { .st = { .name = r->h->hf, .nd = r->h->nd } };
+    OutTensor o = { .st = { .name = row->h->hf, .nd = row->h->nd } };
 
-    for (int d = 0; d < r->h->nd; d++)
-        o.st.n[d] = hf_dim(&r->h->dim[d]);
+    for (int d = 0; d < row->h->nd; d++)
+        o.st.n[d] = hf_dim(&row->h->dim[d]);
     return o;
 }
 
@@ -170,13 +170,13 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
 
     for (size_t i = 0; i < vec_len(row); i++) {
         const HfRow *r = &row[i];
-        StFile *f = NULL;
-        StTensor *s = st_find_in(file, nfile, r->t->name, &f);
+        StFile *st_file = NULL;
+        StTensor *s = st_find_in(file, nfile, r->t->name, &st_file);
         if (!s)
             err(NULL, "%s has no tensor '%s'", file[0]->path, r->t->name);
         if (number[i] == (int)vec_len(v))
             vec_push(a, v, new_out(r));
-        View from = ckpt_view(f, s, r->t);
+        View from = ckpt_view(st_file, s, r->t);
         add_part(a, &v[number[i]], r, r->v.stride, r->v.base, &from);
     }
     for (size_t i = 0; i < vec_len(v); i++) {
@@ -191,19 +191,19 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
 }
 
 /* Files of at most `shard` bytes, but one tensor each at least. */
-static int deal(OutTensor *v, int64_t shard)
+static int deal(OutTensor *tensor, int64_t shard)
 {
     int64_t held = 0;
     int k = 0;
 
-    for (size_t i = 0; i < vec_len(v); i++) {
-        int64_t bytes = st_elems(&v[i].st) * v[i].st.bytes;
+    for (size_t i = 0; i < vec_len(tensor); i++) {
+        int64_t bytes = st_elems(&tensor[i].st) * tensor[i].st.bytes;
         if (held && held + bytes > shard) {
             k++;
             held = 0;
         }
         held += bytes;
-        v[i].file = k;
+        tensor[i].file = k;
     }
     return k + 1;
 }
@@ -214,16 +214,16 @@ static const char *file_name(Arena *a, int k, int n)
                   : strf(a, "model-%05d-of-%05d.safetensors", k + 1, n);
 }
 
-static int write_weight_map(Arena *a, const OutTensor *v, int nfile,
+static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
                             const char *to)
 {
     json_t *map = json_object(), *j = json_object(), *meta = json_object();
     int64_t total = 0;
 
-    for (size_t i = 0; i < vec_len(v); i++) {
-        total += st_elems(&v[i].st) * v[i].st.bytes;
-        json_object_set_new(map, v[i].st.name,
-                            json_string(file_name(a, v[i].file, nfile)));
+    for (size_t i = 0; i < vec_len(tensor); i++) {
+        total += st_elems(&tensor[i].st) * tensor[i].st.bytes;
+        json_object_set_new(map, tensor[i].st.name,
+                            json_string(file_name(a, tensor[i].file, nfile)));
     }
     json_object_set_new(meta, "total_size", json_integer(total));
     json_object_set_new(j, "metadata", meta);

@@ -14,12 +14,12 @@
 
 /* ---- one row of the table ------------------------------------------------ */
 
-int64_t hf_dim(const HfDim *d)
+int64_t hf_dim(const HfDim *dim)
 {
     int64_t n = 1;
 
-    for (int i = 0; i < d->nf; i++)
-        n *= d->f[i].total;
+    for (int i = 0; i < dim->nf; i++)
+        n *= dim->f[i].total;
     return n;
 }
 
@@ -33,7 +33,7 @@ static int dim_at(const Tensor *tensor, const char *axis)
 }
 
 /* base, strides and fixed axes; *cover: elements that the row carries. */
-static View row_view(const HfMap *h, const Tensor *tensor, int64_t *cover)
+static View row_view(const HfMap *map, const Tensor *tensor, int64_t *cover)
 {
     View v = { 0 };
     int64_t step = 1;
@@ -41,17 +41,17 @@ static View row_view(const HfMap *h, const Tensor *tensor, int64_t *cover)
     *cover = 1;
     for (int d = 0; d < tensor->nd; d++)
         v.fix[d] = -1;
-    for (int i = 0; i < h->nfix; i++)
-        v.fix[dim_at(tensor, h->fixaxis[i])] = h->fixat[i];
-    for (int k = h->nd - 1; k >= 0; k--)
-        for (int i = h->dim[k].nf - 1; i >= 0; i--) {
-            const HfFactor *f = &h->dim[k].f[i];
-            v.base += f->start * step;
-            if (f->axis && *f->axis) {
-                v.stride[dim_at(tensor, f->axis)] = step;
-                *cover *= f->n;
+    for (int i = 0; i < map->nfix; i++)
+        v.fix[dim_at(tensor, map->fixaxis[i])] = map->fixat[i];
+    for (int k = map->nd - 1; k >= 0; k--)
+        for (int i = map->dim[k].nf - 1; i >= 0; i--) {
+            const HfFactor *factor = &map->dim[k].f[i];
+            v.base += factor->start * step;
+            if (factor->axis && *factor->axis) {
+                v.stride[dim_at(tensor, factor->axis)] = step;
+                *cover *= factor->n;
             }
-            step *= f->total;
+            step *= factor->total;
         }
     for (int d = 0; d < tensor->nd; d++)
         if (v.fix[d] >= 0)
@@ -59,29 +59,30 @@ static View row_view(const HfMap *h, const Tensor *tensor, int64_t *cover)
     return v;
 }
 
-static void check_row(const HfRow *r, const StTensor *scale)
+static void check_row(const HfRow *row, const StTensor *scale)
 {
-    const HfMap *h = r->h;
-    const StTensor *s = r->s;
-    int ok = s->nd == h->nd;
+    const HfMap *map = row->h;
+    const StTensor *tensor = row->s;
+    int ok = tensor->nd == map->nd;
 
-    for (int k = 0; k < h->nd && ok; k++)
-        ok = s->n[k] == hf_dim(&h->dim[k]);
+    for (int k = 0; k < map->nd && ok; k++)
+        ok = tensor->n[k] == hf_dim(&map->dim[k]);
     if (!ok) {
         Text a = { .arena = forever }, b = { .arena = forever };
-        for (int k = 0; k < s->nd; k++)
-            put(&a, "%s%lld", k ? " " : "", (long long)s->n[k]);
-        for (int k = 0; k < h->nd; k++)
-            put(&b, "%s%lld", k ? " " : "", (long long)hf_dim(&h->dim[k]));
-        err(NULL, "'%s' is [%s] in %s, parameter '%s' makes it [%s]", s->name,
-            a.s ? a.s : "", r->f->path, h->param, b.s ? b.s : "");
+        for (int k = 0; k < tensor->nd; k++)
+            put(&a, "%s%lld", k ? " " : "", (long long)tensor->n[k]);
+        for (int k = 0; k < map->nd; k++)
+            put(&b, "%s%lld", k ? " " : "", (long long)hf_dim(&map->dim[k]));
+        err(NULL, "'%s' is [%s] in %s, parameter '%s' makes it [%s]",
+            tensor->name, a.s ? a.s : "", row->f->path, map->param,
+            b.s ? b.s : "");
     }
-    if (!strncmp(s->dt, "F8", 2) && !scale)
-        err(NULL, "'%s' in %s is %s without '%s_scale_inv'", s->name,
-            r->f->path, s->dt, s->name);
-    if (!st_isfloat(s->dt) && strncmp(s->dt, "F8", 2))
+    if (!strncmp(tensor->dt, "F8", 2) && !scale)
+        err(NULL, "'%s' in %s is %s without '%s_scale_inv'", tensor->name,
+            row->f->path, tensor->dt, tensor->name);
+    if (!st_isfloat(tensor->dt) && strncmp(tensor->dt, "F8", 2))
         err(NULL, "'%s' in %s is %s; convert it to F32, BF16 or F16 first",
-            s->name, r->f->path, s->dt);
+            tensor->name, row->f->path, tensor->dt);
 }
 
 /* ---- spellings ----------------------------------------------------------- */
@@ -121,24 +122,24 @@ static int ends_like(const char *s, const char *pattern)
 }
 
 /* The row as fused names spell it; 0: they do not. */
-static int respell(const HfMap *h, const Tensor *tensor, HfMap *to)
+static int respell(const HfMap *map, const Tensor *tensor, HfMap *to)
 {
     for (int i = 0; i < NFUSED; i++) {
-        int at = ends_like(h->hf, fused[i].hub), unrolled = h->nfix == 1;
+        int at = ends_like(map->hf, fused[i].hub), unrolled = map->nfix == 1;
         if (at < 0 || unrolled != (strchr(fused[i].hub, '%') != NULL))
             continue;
-        *to = *h;
-        to->hf = strf(forever, "%.*s%s", at, h->hf, fused[i].state);
+        *to = *map;
+        to->hf = strf(forever, "%.*s%s", at, map->hf, fused[i].state);
         if (!unrolled)
             return 1;
-        if (h->fixat[0] >= 0 || h->nd == MAXD || !h->nd)
+        if (map->fixat[0] >= 0 || map->nd == MAXD || !map->nd)
             return 0;
-        int64_t n = 0, rows = hf_dim(&h->dim[0]);
+        int64_t n = 0, rows = hf_dim(&map->dim[0]);
         for (int d = 0; d < tensor->nd; d++)
-            if (!strcmp(tensor->dim[d].axis, h->fixaxis[0]))
+            if (!strcmp(tensor->dim[d].axis, map->fixaxis[0]))
                 n = tensor->dim[d].n;
-        memcpy(to->dim + 1, h->dim, (size_t)h->nd * sizeof *h->dim);
-        to->dim[0] = (HfDim){ 1, { { h->fixaxis[0], n, 0, n } } };
+        memcpy(to->dim + 1, map->dim, (size_t)map->nd * sizeof *map->dim);
+        to->dim[0] = (HfDim){ 1, { { map->fixaxis[0], n, 0, n } } };
         to->nd++;
         to->nfix = 0;
         HfDim *d = &to->dim[1];
@@ -146,7 +147,7 @@ static int respell(const HfMap *h, const Tensor *tensor, HfMap *to)
             d->f[0].total = rows * fused[i].parts;
             d->f[0].start = rows * fused[i].at;
         }
-        return fused[i].parts == 1 || h->dim[0].nf == 1;
+        return fused[i].parts == 1 || map->dim[0].nf == 1;
     }
     return 0;
 }
@@ -162,13 +163,13 @@ typedef struct HfRows {
     HfRow *v; /* vec */
 } HfRows;
 
-static StTensor *find_tensor(HfRows *r, const char *name)
+static StTensor *find_tensor(HfRows *rows, const char *name)
 {
-    for (int i = 0; i < r->n; i++) {
-        int at = (r->last + i) % r->n;
-        StTensor *t = st_find(r->file[at], name);
+    for (int i = 0; i < rows->n; i++) {
+        int at = (rows->last + i) % rows->n;
+        StTensor *t = st_find(rows->file[at], name);
         if (t) {
-            r->last = at;
+            rows->last = at;
             return t;
         }
     }
@@ -187,27 +188,28 @@ static const Tensor *plan_tensor(const Plan *p, const char *name)
 }
 
 /* Their tensor of a row: the element type, and scales if it has them. */
-static void attach(HfRows *r, HfRow *x)
+static void attach(HfRows *rows, HfRow *row)
 {
-    x->s = find_tensor(r, x->h->hf);
-    if (!x->s)
+    row->s = find_tensor(rows, row->h->hf);
+    if (!row->s)
         return;
-    x->f = r->file[r->last];
-    StTensor *scale = find_tensor(r, strf(forever, "%s_scale_inv", x->h->hf));
-    const StFile *f = r->file[r->last];
-    check_row(x, scale);
-    x->v.data = x->f->data + x->s->begin;
-    x->v.dt = x->s->dt;
+    row->f = rows->file[rows->last];
+    StTensor *scale =
+        find_tensor(rows, strf(forever, "%s_scale_inv", row->h->hf));
+    const StFile *file = rows->file[rows->last];
+    check_row(row, scale);
+    row->v.data = row->f->data + row->s->begin;
+    row->v.dt = row->s->dt;
     if (!scale)
         return;
-    x->v.cols = x->s->nd == 2 ? x->s->n[1] : 0;
-    if (x->s->nd != 2 || scale->nd != 2 || strcmp(scale->dt, "F32") ||
-        scale->n[0] != (x->s->n[0] + 127) / 128 ||
-        scale->n[1] != (x->s->n[1] + 127) / 128 ||
-        (uintptr_t)(f->data + scale->begin) % 4)
+    row->v.cols = row->s->nd == 2 ? row->s->n[1] : 0;
+    if (row->s->nd != 2 || scale->nd != 2 || strcmp(scale->dt, "F32") ||
+        scale->n[0] != (row->s->n[0] + 127) / 128 ||
+        scale->n[1] != (row->s->n[1] + 127) / 128 ||
+        (uintptr_t)(file->data + scale->begin) % 4)
         err(NULL, "'%s' in %s is not one F32 for each block of 128 x 128",
-            scale->name, f->path);
-    x->v.scale = (const void *)(f->data + scale->begin);
+            scale->name, file->path);
+    row->v.scale = (const void *)(file->data + scale->begin);
     scale->taken = scale->n[0] * scale->n[1];
 }
 
@@ -221,68 +223,70 @@ static int64_t layer_of(const char *name)
                : strtoll(name + sizeof head - 1, NULL, 10);
 }
 
-static int has_layer(const HfRows *r, int64_t layer)
+static int has_layer(const HfRows *rows, int64_t layer)
 {
-    for (int i = 0; i < r->n; i++)
-        for (int k = 0; k < r->file[i]->n; k++)
-            if (layer_of(r->file[i]->t[k].name) == layer)
+    for (int i = 0; i < rows->n; i++)
+        for (int k = 0; k < rows->file[i]->n; k++)
+            if (layer_of(rows->file[i]->t[k].name) == layer)
                 return 1;
     return 0;
 }
 
-static _Noreturn void missing(const HfRows *r, const HfMap *h)
+static _Noreturn void missing(const HfRows *rows, const HfMap *map)
 {
-    int64_t layer = layer_of(h->hf);
+    int64_t layer = layer_of(map->hf);
 
-    if (layer >= 0 && !has_layer(r, layer))
+    if (layer >= 0 && !has_layer(rows, layer))
         err(NULL,
             "%s has no layer %lld, which the model has: are there fewer "
             "layers, or none that predicts a token further (MTP)? No '%s' for "
             "parameter '%s'",
-            r->what, (long long)layer, h->hf, h->param);
-    err(NULL, "%s has no tensor '%s' for parameter '%s'", r->what, h->hf,
-        h->param);
+            rows->what, (long long)layer, map->hf, map->param);
+    err(NULL, "%s has no tensor '%s' for parameter '%s'", rows->what, map->hf,
+        map->param);
 }
 
-static void add_row(HfRows *r, const HfMap *h, const Tensor *tensor,
+static void add_row(HfRows *rows, const HfMap *map, const Tensor *tensor,
                     int64_t *filled)
 {
-    HfRow x = { .h = h, .t = tensor, .elems = tensor_elems(tensor) };
+    HfRow x = { .h = map, .t = tensor, .elems = tensor_elems(tensor) };
     int64_t cover;
 
-    x.v = row_view(h, tensor, &cover);
-    if (r->n)
-        attach(r, &x);
-    if (r->n && !x.s && tensor->kind == TKparam)
-        missing(r, h);
+    x.v = row_view(map, tensor, &cover);
+    if (rows->n)
+        attach(rows, &x);
+    if (rows->n && !x.s && tensor->kind == TKparam)
+        missing(rows, map);
     if (x.s)
         x.s->taken += cover;
     *filled += cover;
-    vec_push(forever, r->v, x);
+    vec_push(forever, rows->v, x);
 }
 
-/* h, or with {axis} in its name one row for each index of the axis. */
-static void unroll(HfRows *r, const HfMap *h, const Tensor *tensor,
+/* map, or with {axis} in its name one row for each index of the axis. */
+static void unroll(HfRows *rows, const HfMap *map, const Tensor *tensor,
                    int64_t *filled)
 {
     int i = 0;
 
-    while (i < h->nfix && h->fixat[i] >= 0)
+    while (i < map->nfix && map->fixat[i] >= 0)
         i++;
-    if (i == h->nfix) {
-        add_row(r, h, tensor, filled);
+    if (i == map->nfix) {
+        add_row(rows, map, tensor, filled);
         return;
     }
-    char *word = strf(forever, "{%s}", h->fixaxis[i]);
-    const char *at = strstr(h->hf, word);
-    int head = at ? (int)(at - h->hf) : (int)strlen(h->hf);
+    char *word = strf(forever, "{%s}", map->fixaxis[i]);
+    const char *at = strstr(map->hf, word);
+    int head = at ? (int)(at - map->hf) : (int)strlen(map->hf);
     const char *rest = at ? at + strlen(word) : "";
-    for (int64_t k = 0; k < tensor->dim[dim_at(tensor, h->fixaxis[i])].n; k++) {
+    for (int64_t k = 0; k < tensor->dim[dim_at(tensor, map->fixaxis[i])].n;
+         k++) {
         HfMap *one = alloc(forever, sizeof *one);
-        *one = *h;
-        one->hf = strf(forever, "%.*s%lld%s", head, h->hf, (long long)k, rest);
+        *one = *map;
+        one->hf =
+            strf(forever, "%.*s%lld%s", head, map->hf, (long long)k, rest);
         one->fixat[i] = k;
-        unroll(r, one, tensor, filled);
+        unroll(rows, one, tensor, filled);
     }
 }
 
@@ -292,13 +296,13 @@ static void refuse_unnamed(const Plan *p)
 {
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++) {
-            const Tensor *t = &p->role[r].tensor[i];
+            const Tensor *tensor = &p->role[r].tensor[i];
             int k = 0;
-            while (k < p->nhf && strcmp(p->hf[k].param, t->name))
+            while (k < p->nhf && strcmp(p->hf[k].param, tensor->name))
                 k++;
-            if (k == p->nhf && t->kind == TKparam)
-                err(&(Loc){ t->file, t->line, NULL },
-                    "hf{} does not name parameter '%s'", t->name);
+            if (k == p->nhf && tensor->kind == TKparam)
+                err(&(Loc){ tensor->file, tensor->line, NULL },
+                    "hf{} does not name parameter '%s'", tensor->name);
         }
 }
 
@@ -320,19 +324,22 @@ static void refuse_unfilled(const Plan *p, const int64_t *filled,
 
 /* Tied weights are stored again by some: a copy of one that was taken, or what
  * is computed anyway. */
-static int is_spare(const HfRows *r, const StFile *f, const StTensor *s)
+static int is_spare(const HfRows *rows, const StFile *file,
+                    const StTensor *tensor)
 {
     static const char freq[] = ".inv_freq";
-    size_t n = strlen(s->name), k = sizeof freq - 1;
+    size_t n = strlen(tensor->name), k = sizeof freq - 1;
 
-    if (n > k && !strcmp(s->name + n - k, freq))
+    if (n > k && !strcmp(tensor->name + n - k, freq))
         return 1;
-    for (size_t i = 0; i < vec_len(r->v); i++) {
-        const StTensor *x = r->v[i].s;
-        if (x && !strcmp(x->dt, s->dt) && x->nd == s->nd &&
-            !memcmp(x->n, s->n, sizeof x->n) &&
-            !memcmp(r->v[i].f->data + x->begin, f->data + s->begin,
-                    (size_t)(s->end - s->begin)))
+    for (size_t i = 0; i < vec_len(rows->v); i++) {
+        const StTensor *st_tensor = rows->v[i].s;
+        if (st_tensor && !strcmp(st_tensor->dt, tensor->dt) &&
+            st_tensor->nd == tensor->nd &&
+            !memcmp(st_tensor->n, tensor->n, sizeof st_tensor->n) &&
+            !memcmp(rows->v[i].f->data + st_tensor->begin,
+                    file->data + tensor->begin,
+                    (size_t)(tensor->end - tensor->begin)))
             return 1;
     }
     return 0;
@@ -341,54 +348,57 @@ static int is_spare(const HfRows *r, const StFile *f, const StTensor *s)
 /* A layer beyond the model's that joins a position with the token after it: it
  * predicts a token further (MTP) and changes nothing of what the others do, so
  * a model without it may leave it out. */
-static int64_t further_layer(HfRows *r)
+static int64_t further_layer(HfRows *rows)
 {
     int64_t beyond = 0;
 
-    for (size_t i = 0; i < vec_len(r->v); i++) {
-        int64_t k = layer_of(r->v[i].h->hf) + 1;
+    for (size_t i = 0; i < vec_len(rows->v); i++) {
+        int64_t k = layer_of(rows->v[i].h->hf) + 1;
         beyond = k > beyond ? k : beyond;
     }
     const char *name =
         strf(forever, "model.layers.%lld.eh_proj.weight", (long long)beyond);
-    return beyond && find_tensor(r, name) ? beyond : INT64_MAX;
+    return beyond && find_tensor(rows, name) ? beyond : INT64_MAX;
 }
 
-static void refuse_leftovers(HfRows *r)
+static void refuse_leftovers(HfRows *rows)
 {
     Text names = { .arena = forever };
-    int64_t left = 0, ignored = 0, further = further_layer(r);
+    int64_t left = 0, ignored = 0, further = further_layer(rows);
 
-    for (int i = 0; i < r->n; i++)
-        for (int k = 0; k < r->file[i]->n; k++) {
-            const StTensor *s = &r->file[i]->t[k];
-            int64_t elems = (s->end - s->begin) / s->bytes;
-            int beyond = s->taken < elems && layer_of(s->name) >= further;
+    for (int i = 0; i < rows->n; i++)
+        for (int k = 0; k < rows->file[i]->n; k++) {
+            const StTensor *tensor = &rows->file[i]->t[k];
+            int64_t elems = (tensor->end - tensor->begin) / tensor->bytes;
+            int beyond =
+                tensor->taken < elems && layer_of(tensor->name) >= further;
             ignored += beyond;
-            if (s->taken >= elems || beyond || is_spare(r, r->file[i], s))
+            if (tensor->taken >= elems || beyond ||
+                is_spare(rows, rows->file[i], tensor))
                 continue;
             if (left++ < 3)
-                put(&names, "%s'%s'", left > 1 ? ", " : "", s->name);
+                put(&names, "%s'%s'", left > 1 ? ", " : "", tensor->name);
         }
     if (left)
-        err(NULL, "%s has %lld tensor%s that no parameter takes: %s%s", r->what,
-            (long long)left, left > 1 ? "s" : "", names.s,
+        err(NULL, "%s has %lld tensor%s that no parameter takes: %s%s",
+            rows->what, (long long)left, left > 1 ? "s" : "", names.s,
             left > 3 ? ", ..." : "");
     if (ignored)
         warn(NULL,
              "%s: %lld tensors of layers from %lld on, which predict a token "
              "further (MTP), are ignored: the model has none",
-             r->what, (long long)ignored, (long long)further);
+             rows->what, (long long)ignored, (long long)further);
 }
 
 /* Do the files have the first tensor of this row? */
-static int is_there(HfRows *r, const HfMap *h)
+static int is_there(HfRows *rows, const HfMap *map)
 {
-    const char *open = strchr(h->hf, '{'), *end = open ? strchr(open, '}') : 0;
+    const char *open = strchr(map->hf, '{'),
+               *end = open ? strchr(open, '}') : 0;
 
-    return find_tensor(r, end ? strf(forever, "%.*s0%s", (int)(open - h->hf),
-                                     h->hf, end + 1)
-                              : h->hf) != NULL;
+    return find_tensor(rows, end ? strf(forever, "%.*s0%s",
+                                        (int)(open - map->hf), map->hf, end + 1)
+                                 : map->hf) != NULL;
 }
 
 HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
@@ -417,29 +427,30 @@ HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
 
 /* ---- loading ------------------------------------------------------------- */
 
-static void load_row(Exec *x, const HfRow *row, const char *name)
+static void load_row(Exec *exec, const HfRow *row, const char *name)
 {
-    for (int64_t k = 0; k < x->comm->n; k++) {
-        int64_t rank = x->comm->first + k;
-        const Role *r = exec_role(x, rank);
+    for (int64_t k = 0; k < exec->comm->n; k++) {
+        int64_t rank = exec->comm->first + k;
+        const Role *r = exec_role(exec, rank);
         int i = role_tensor(r, name);
         if (i < 0)
             continue;
         const Tensor *t = &r->tensor[i];
-        view_load(x->plan->mesh, t, rank, &row->v, exec_buf(x, rank, t->buf));
+        view_load(exec->plan->mesh, t, rank, &row->v,
+                  exec_buf(exec, rank, t->buf));
     }
 }
 
-void hf_load(Exec *x, StFile **file, int n, const char *what)
+void hf_load(Exec *exec, StFile **file, int n, const char *what)
 {
-    HfRow *row = hf_rows(x->plan, file, n, what, 0);
+    HfRow *row = hf_rows(exec->plan, file, n, what, 0);
 
     for (size_t i = 0; i < vec_len(row); i++) {
         const char *name = row[i].h->param;
         if (!row[i].s)
             continue;
-        load_row(x, &row[i], name);
-        load_row(x, &row[i],
+        load_row(exec, &row[i], name);
+        load_row(exec, &row[i],
                  strf(forever, "%s%s", tensor_kinds[TKmaster].prefix, name));
     }
 }

@@ -98,16 +98,16 @@ static int is_run(const char *path)
            exists(strf(forever, "%s/ckpt", path)) || ckpt_exists(path);
 }
 
-void tokenizer_from(Opts *o)
+void tokenizer_from(Opts *opts)
 {
-    const char *from = opts_str(o, "from"), *name = "tokenizer.json";
+    const char *from = opts_str(opts, "from"), *name = "tokenizer.json";
 
-    if (!from || opts_given(o, "data.tokenizer"))
+    if (!from || opts_given(opts, "data.tokenizer"))
         return;
     const char *path = is_run(from) ? run_file_near(forever, from, name)
                                     : strf(forever, "%s/%s", from, name);
     if (path && exists(path))
-        opts_set(o, "data.tokenizer", path, opts_loc(o, "from"));
+        opts_set(opts, "data.tokenizer", path, opts_loc(opts, "from"));
 }
 
 /* ---- what is beside weights ---------------------------------------------- */
@@ -124,10 +124,10 @@ static int is_beside(const char *name)
 void hf_copy(const char *from, const char *to)
 {
     Arena *a = arena_new();
-    DIR *d = opendir(from);
+    DIR *d_i_r = opendir(from);
     struct dirent *e;
 
-    while (d && (e = readdir(d))) {
+    while (d_i_r && (e = readdir(d_i_r))) {
         size_t n = 0;
         if (!is_beside(e->d_name))
             continue;
@@ -137,8 +137,8 @@ void hf_copy(const char *from, const char *to)
         if (s && file_write(path, s, n))
             ckpt_complain(ckpt_why(a, "cannot write", path));
     }
-    if (d)
-        closedir(d);
+    if (d_i_r)
+        closedir(d_i_r);
     arena_free(a);
 }
 
@@ -310,15 +310,15 @@ int hf_finish_export(const Plan *p, const char *from, const char *to,
 /* An empty folder, or none yet. */
 void hf_need_empty(const char *to)
 {
-    DIR *d = opendir(to);
+    DIR *d_i_r = opendir(to);
     struct dirent *e;
 
-    if (!d && errno != ENOENT)
+    if (!d_i_r && errno != ENOENT)
         err(NULL, "cannot read %s: %s", to, strerror(errno));
-    while (d && (e = readdir(d)))
+    while (d_i_r && (e = readdir(d_i_r)))
         if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
             err(NULL, "%s holds files already; an export takes a new folder",
                 to);
-    if (d)
-        closedir(d);
+    if (d_i_r)
+        closedir(d_i_r);
 }

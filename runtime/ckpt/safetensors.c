@@ -93,12 +93,12 @@ int st_bytes(const char *dt)
     return types[type_named(dt)].bytes;
 }
 
-int64_t st_elems(const StTensor *t)
+int64_t st_elems(const StTensor *tensor)
 {
     int64_t n = 1;
 
-    for (int d = 0; d < t->nd; d++)
-        n *= t->n[d];
+    for (int d = 0; d < tensor->nd; d++)
+        n *= tensor->n[d];
     return n;
 }
 
@@ -175,43 +175,44 @@ double st_get(const char *dt, const uint8_t *p, int64_t i)
 
 /* ---- reading ------------------------------------------------------------- */
 
-static const char *read_shape(StTensor *t, const json_t *shape, int64_t *elems)
+static const char *read_shape(StTensor *tensor, const json_t *shape,
+                              int64_t *elems)
 {
     size_t nd = json_array_size(shape);
 
     if (!json_is_array(shape) || nd > MAXD)
         return "its shape is not a short list";
     *elems = 1;
-    for (t->nd = 0; t->nd < (int)nd; t->nd++) {
-        const json_t *n = json_array_get(shape, (size_t)t->nd);
-        t->n[t->nd] = json_integer_value(n);
-        if (!json_is_integer(n) || t->n[t->nd] < 0)
+    for (tensor->nd = 0; tensor->nd < (int)nd; tensor->nd++) {
+        const json_t *n = json_array_get(shape, (size_t)tensor->nd);
+        tensor->n[tensor->nd] = json_integer_value(n);
+        if (!json_is_integer(n) || tensor->n[tensor->nd] < 0)
             return "its shape is not made of sizes";
-        if (__builtin_mul_overflow(*elems, t->n[t->nd], elems))
+        if (__builtin_mul_overflow(*elems, tensor->n[tensor->nd], elems))
             return "its shape is too large";
     }
     return NULL;
 }
 
-static const char *read_offsets(StTensor *t, const json_t *off, int64_t elems,
-                                int64_t avail)
+static const char *read_offsets(StTensor *tensor, const json_t *off,
+                                int64_t elems, int64_t avail)
 {
     const json_t *b = json_array_get(off, 0), *e = json_array_get(off, 1);
     int64_t bytes;
 
     if (json_array_size(off) != 2 || !json_is_integer(b) || !json_is_integer(e))
         return "its data_offsets are not two numbers";
-    t->begin = json_integer_value(b);
-    t->end = json_integer_value(e);
-    if (t->begin < 0 || t->end < t->begin || t->end > avail)
+    tensor->begin = json_integer_value(b);
+    tensor->end = json_integer_value(e);
+    if (tensor->begin < 0 || tensor->end < tensor->begin || tensor->end > avail)
         return "its data lies outside the file (cut off?)";
-    if (__builtin_mul_overflow(elems, (int64_t)t->bytes, &bytes) ||
-        bytes != t->end - t->begin)
+    if (__builtin_mul_overflow(elems, (int64_t)tensor->bytes, &bytes) ||
+        bytes != tensor->end - tensor->begin)
         return "its size does not fit its shape";
     return NULL;
 }
 
-static const char *read_tensor(Arena *a, StTensor *t, const char *name,
+static const char *read_tensor(Arena *a, StTensor *tensor, const char *name,
                                const json_t *v, int64_t avail)
 {
     const char *dt = json_string_value(json_object_get(v, "dtype"));
@@ -220,13 +221,14 @@ static const char *read_tensor(Arena *a, StTensor *t, const char *name,
 
     if (k < 0)
         return "its dtype is not known";
-    t->name = strf(a, "%s", name);
-    t->dt = types[k].name;
-    t->bytes = types[k].bytes;
-    const char *why = read_shape(t, json_object_get(v, "shape"), &elems);
+    tensor->name = strf(a, "%s", name);
+    tensor->dt = types[k].name;
+    tensor->bytes = types[k].bytes;
+    const char *why = read_shape(tensor, json_object_get(v, "shape"), &elems);
     if (why)
         return why;
-    return read_offsets(t, json_object_get(v, "data_offsets"), elems, avail);
+    return read_offsets(tensor, json_object_get(v, "data_offsets"), elems,
+                        avail);
 }
 
 static int by_offset(const void *a, const void *b)
@@ -243,31 +245,32 @@ static int by_name(const void *a, const void *b)
     return strcmp(((const StTensor *)a)->name, ((const StTensor *)b)->name);
 }
 
-static const char *check_tiling(Arena *a, const StFile *f, int64_t avail)
+static const char *check_tiling(Arena *a, const StFile *file, int64_t avail)
 {
     int64_t at = 0;
 
-    qsort(f->t, (size_t)f->n, sizeof *f->t, by_offset);
-    for (int i = 0; i < f->n; at = f->t[i++].end)
-        if (f->t[i].begin != at)
-            return strf(a, "tensor '%s' %s", f->t[i].name,
-                        f->t[i].begin < at ? "overlaps another"
-                                           : "leaves a hole before it");
+    qsort(file->t, (size_t)file->n, sizeof *file->t, by_offset);
+    for (int i = 0; i < file->n; at = file->t[i++].end)
+        if (file->t[i].begin != at)
+            return strf(a, "tensor '%s' %s", file->t[i].name,
+                        file->t[i].begin < at ? "overlaps another"
+                                              : "leaves a hole before it");
     return at == avail ? NULL : "bytes follow the last tensor";
 }
 
-static const char *read_header(Arena *a, StFile *f, json_t *head, int64_t avail)
+static const char *read_header(Arena *a, StFile *file, json_t *head,
+                               int64_t avail)
 {
     const char *name;
     json_t *v;
     const json_t *meta = json_object_get(head, "__metadata__");
 
-    f->t = alloc(a, (json_object_size(head) + 1) * sizeof *f->t);
+    file->t = alloc(a, (json_object_size(head) + 1) * sizeof *file->t);
     json_object_foreach(head, name, v)
     {
         if (v == meta)
             continue;
-        StTensor *t = &f->t[f->n++];
+        StTensor *t = &file->t[file->n++];
         const char *why = read_tensor(a, t, name, v, avail);
         if (why)
             return strf(a, "tensor '%s': %s", name, why);
@@ -275,32 +278,33 @@ static const char *read_header(Arena *a, StFile *f, json_t *head, int64_t avail)
             json_string_value(json_object_get(meta, strf(a, "axes %s", name)));
         t->axes = axes ? strf(a, "%s", axes) : NULL;
     }
-    const char *why = check_tiling(a, f, avail);
-    qsort(f->t, (size_t)f->n, sizeof *f->t, by_name);
+    const char *why = check_tiling(a, file, avail);
+    qsort(file->t, (size_t)file->n, sizeof *file->t, by_name);
     return why;
 }
 
-static const char *read_file(Arena *a, StFile *f)
+static const char *read_file(Arena *a, StFile *file)
 {
     uint64_t n = 0;
     json_error_t e;
 
-    if (f->size < 10)
+    if (file->size < 10)
         return "too short";
     for (int i = 7; i >= 0; i--)
-        n = n << 8 | f->map[i];
-    if (n > MAXHEADER || (int64_t)n > f->size - 8)
+        n = n << 8 | file->map[i];
+    if (n > MAXHEADER || (int64_t)n > file->size - 8)
         return "its header is longer than the file";
-    if (f->map[8] != '{')
+    if (file->map[8] != '{')
         return "its header is not JSON";
     json_t *head =
-        json_loadb((const char *)f->map + 8, n, JSON_REJECT_DUPLICATES, &e);
+        json_loadb((const char *)file->map + 8, n, JSON_REJECT_DUPLICATES, &e);
     if (!head)
         return strf(a, "its header: %s", e.text);
-    f->data = f->map + 8 + n;
-    const char *why = json_is_object(head)
-                          ? read_header(a, f, head, f->size - 8 - (int64_t)n)
-                          : "its header is not an object";
+    file->data = file->map + 8 + n;
+    const char *why =
+        json_is_object(head)
+            ? read_header(a, file, head, file->size - 8 - (int64_t)n)
+            : "its header is not an object";
     json_decref(head);
     return why;
 }
@@ -337,17 +341,17 @@ const char *st_open(Arena *a, const char *path, StFile **out)
     return strf(a, "%s: %s", path, why);
 }
 
-void st_close(StFile *f)
+void st_close(StFile *file)
 {
-    munmap((void *)(uintptr_t)f->map, (size_t)f->size);
-    close(f->fd);
+    munmap((void *)(uintptr_t)file->map, (size_t)file->size);
+    close(file->fd);
 }
 
-StTensor *st_find(const StFile *f, const char *name)
+StTensor *st_find(const StFile *file, const char *name)
 {
     StTensor key = { .name = name };
 
-    return bsearch(&key, f->t, (size_t)f->n, sizeof *f->t, by_name);
+    return bsearch(&key, file->t, (size_t)file->n, sizeof *file->t, by_name);
 }
 
 StTensor *st_find_in(StFile *const *file, int n, const char *name, StFile **in)
@@ -381,41 +385,41 @@ static int by_size(const void *a, const void *b)
                                 : strcmp(x->name, y->name);
 }
 
-static void put_tensor(Text *h, const StTensor *t)
+static void put_tensor(Text *out, const StTensor *tensor)
 {
-    put(h, ",");
-    put_json(h, t->name);
-    put(h, ":{\"dtype\":\"%s\",\"shape\":[", t->dt);
-    for (int d = 0; d < t->nd; d++)
-        put(h, "%s%lld", d ? "," : "", (long long)t->n[d]);
-    put(h, "],\"data_offsets\":[%lld,%lld]}", (long long)t->begin,
-        (long long)t->end);
+    put(out, ",");
+    put_json(out, tensor->name);
+    put(out, ":{\"dtype\":\"%s\",\"shape\":[", tensor->dt);
+    for (int d = 0; d < tensor->nd; d++)
+        put(out, "%s%lld", d ? "," : "", (long long)tensor->n[d]);
+    put(out, "],\"data_offsets\":[%lld,%lld]}", (long long)tensor->begin,
+        (long long)tensor->end);
 }
 
-char *st_header(Arena *a, StTensor *t, int n, size_t *len, int64_t *total)
+char *st_header(Arena *a, StTensor *tensor, int n, size_t *len, int64_t *total)
 {
     Text h = { .arena = a };
     int64_t at = 0;
 
-    qsort(t, (size_t)n, sizeof *t, by_size);
+    qsort(tensor, (size_t)n, sizeof *tensor, by_size);
     putn(&h, "\0\0\0\0\0\0\0\0", 8);
     put(&h, "{\"__metadata__\":{\"format\":\"pt\"");
     for (int i = 0; i < n; i++) {
-        if (!t[i].axes)
+        if (!tensor[i].axes)
             continue;
         put(&h, ",");
-        put_json(&h, strf(a, "axes %s", t[i].name));
+        put_json(&h, strf(a, "axes %s", tensor[i].name));
         put(&h, ":");
-        put_json(&h, t[i].axes);
+        put_json(&h, tensor[i].axes);
     }
     put(&h, "}");
     for (int i = 0; i < n; i++) {
-        int64_t bytes = t[i].bytes;
-        for (int d = 0; d < t[i].nd; d++)
-            bytes *= t[i].n[d];
-        t[i].begin = at;
-        t[i].end = at += bytes;
-        put_tensor(&h, &t[i]);
+        int64_t bytes = tensor[i].bytes;
+        for (int d = 0; d < tensor[i].nd; d++)
+            bytes *= tensor[i].n[d];
+        tensor[i].begin = at;
+        tensor[i].end = at += bytes;
+        put_tensor(&h, &tensor[i]);
     }
     put(&h, "}");
     while (h.len % 8)

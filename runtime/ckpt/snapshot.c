@@ -34,11 +34,12 @@ struct Snapshot {
 
 /* ---- how large ----------------------------------------------------------- */
 
-static int64_t copied_bytes(const Extent *v)
+static int64_t copied_bytes(const Extent *extent)
 {
-    size_t n = vec_len(v);
+    size_t n = vec_len(extent);
 
-    return n ? (v[n - 1].to + v[n - 1].bytes + PAGE - 1) / PAGE * PAGE : 0;
+    return n ? (extent[n - 1].to + extent[n - 1].bytes + PAGE - 1) / PAGE * PAGE
+             : 0;
 }
 
 int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank)
@@ -46,26 +47,26 @@ int64_t snapshot_bytes(Arena *a, const Plan *p, int64_t rank)
     return copied_bytes(ckpt_ranges(a, p, rank));
 }
 
-static int64_t room_bytes(const Snapshot *s)
+static int64_t room_bytes(const Snapshot *snapshot)
 {
-    return s->bytes ? s->bytes : PAGE;
+    return snapshot->bytes ? snapshot->bytes : PAGE;
 }
 
-int64_t snapshot_size(const Snapshot *s)
+int64_t snapshot_size(const Snapshot *snapshot)
 {
-    return s->bytes;
+    return snapshot->bytes;
 }
 
-static void plan_ranges(Arena *a, Snapshot *s)
+static void plan_ranges(Arena *a, Snapshot *snapshot)
 {
-    const Comm *c = s->x->comm;
+    const Comm *comm = snapshot->x->comm;
 
-    s->range = alloc(a, (size_t)c->n * sizeof(Extent *));
-    s->at = alloc(a, (size_t)c->n * sizeof *s->at);
-    for (int64_t i = 0; i < c->n; i++) {
-        s->range[i] = ckpt_ranges(a, s->x->plan, c->first + i);
-        s->at[i] = s->bytes;
-        s->bytes += copied_bytes(s->range[i]);
+    snapshot->range = alloc(a, (size_t)comm->n * sizeof(Extent *));
+    snapshot->at = alloc(a, (size_t)comm->n * sizeof *snapshot->at);
+    for (int64_t i = 0; i < comm->n; i++) {
+        snapshot->range[i] = ckpt_ranges(a, snapshot->x->plan, comm->first + i);
+        snapshot->at[i] = snapshot->bytes;
+        snapshot->bytes += copied_bytes(snapshot->range[i]);
     }
 }
 
@@ -76,29 +77,30 @@ typedef struct Demand {
 } Demand;
 
 /* On a device with memory of its own steps take none of the host's. */
-static Demand demand_of(const Snapshot *s)
+static Demand demand_of(const Snapshot *snapshot)
 {
-    Demand m = { s->bytes, 0 };
+    Demand m = { snapshot->bytes, 0 };
 
-    for (int64_t i = 0; i < s->x->comm->n && !exec_apart(s->x); i++) {
-        const Role *r = s->x->rank[i].role;
-        m.steps += r->arena - r->persist + r->host;
+    for (int64_t i = 0; i < snapshot->x->comm->n && !exec_apart(snapshot->x);
+         i++) {
+        const Role *role = snapshot->x->rank[i].role;
+        m.steps += role->arena - role->persist + role->host;
     }
     return m;
 }
 
 /* Of all processes of this host. */
-static Demand demand_here(Arena *a, const Snapshot *s)
+static Demand demand_here(Arena *a, const Snapshot *snapshot)
 {
-    Comm *c = s->x->comm;
-    Demand mine = demand_of(s), sum = { 0, 0 }, *all;
+    Comm *comm = snapshot->x->comm;
+    Demand mine = demand_of(snapshot), sum = { 0, 0 }, *all;
 
-    if (c->n == c->world)
+    if (comm->n == comm->world)
         return mine;
-    all = alloc(a, (size_t)c->world * sizeof *all);
-    comm_gather(c, &mine, all, sizeof mine);
-    for (int64_t r = 0; r < c->world; r++)
-        if (!strcmp(c->peer[r].host, c->peer[c->first].host)) {
+    all = alloc(a, (size_t)comm->world * sizeof *all);
+    comm_gather(comm, &mine, all, sizeof mine);
+    for (int64_t r = 0; r < comm->world; r++)
+        if (!strcmp(comm->peer[r].host, comm->peer[comm->first].host)) {
             sum.snapshot += all[r].snapshot;
             sum.steps += all[r].steps;
         }
@@ -106,14 +108,14 @@ static Demand demand_here(Arena *a, const Snapshot *s)
 }
 
 /* What it is allowed to take, or can, less what steps need and some spare. */
-static int64_t room_for(const Exec *x, const Demand *m)
+static int64_t room_for(const Exec *exec, const Demand *demand)
 {
-    const char *given = opts_str(x->plan->opts, "train.snapshot");
+    const char *given = opts_str(exec->plan->opts, "train.snapshot");
     int64_t all = (int64_t)sysconf(_SC_PHYS_PAGES) * PAGE;
 
     if (given)
-        return (int64_t)(opts_num(x->plan->opts, "train.snapshot") * 0x1p30);
-    return host_free() - m->steps - all / SPARE;
+        return (int64_t)(opts_num(exec->plan->opts, "train.snapshot") * 0x1p30);
+    return host_free() - demand->steps - all / SPARE;
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -125,20 +127,21 @@ static void touch(void *ctx, int64_t lo, int64_t hi)
 
 /* Touched now, so that no save pays for its pages; some devices want them to
  * stay. 0: there is no room after all. */
-static int take_room(Snapshot *s)
+static int take_room(Snapshot *snapshot)
 {
-    size_t n = (size_t)room_bytes(s);
+    size_t n = (size_t)room_bytes(snapshot);
     void *p = NULL;
 
     if (posix_memalign(&p, n < HUGE_PAGE ? PAGE : HUGE_PAGE, n))
         return 0;
-    s->mem = p;
+    snapshot->mem = p;
     madvise(p, n, MADV_HUGEPAGE);
-    pool_run(s->x->pool, touch, p, (int64_t)n, GRAIN);
-    if (!exec_apart(s->x) || s->x->dev->pin(s->x->on, p, (int64_t)n))
+    pool_run(snapshot->x->pool, touch, p, (int64_t)n, GRAIN);
+    if (!exec_apart(snapshot->x) ||
+        snapshot->x->dev->pin(snapshot->x->on, p, (int64_t)n))
         return 1;
     free(p);
-    s->mem = NULL;
+    snapshot->mem = NULL;
     return 0;
 }
 
@@ -168,27 +171,27 @@ static void say_room(Text *out, int64_t need, int64_t room, int given)
 
 /* In a graph the wait for a copy is a node of its own: the graph of a step is
  * the same whether there is a copy or not. */
-static void open_copies(Snapshot *s)
+static void open_copies(Snapshot *snapshot)
 {
-    Exec *x = s->x;
+    Exec *exec = snapshot->x;
 
-    s->behind = x->dev->event(x->on, EVENTplain);
-    x->copied = x->dev->event(x->on, EVENToutside);
-    x->dev->record(x->on, STREAMcopy, x->copied);
+    snapshot->behind = exec->dev->event(exec->on, EVENTplain);
+    exec->copied = exec->dev->event(exec->on, EVENToutside);
+    exec->dev->record(exec->on, STREAMcopy, exec->copied);
 }
 
-Snapshot *snapshot_open(Arena *a, Exec *x, Text *out)
+Snapshot *snapshot_open(Arena *a, Exec *exec, Text *out)
 {
     Snapshot *s = alloc(a, sizeof *s);
 
-    s->x = x;
+    s->x = exec;
     plan_ranges(a, s);
     Demand m = demand_here(a, s);
-    int64_t room = room_for(x, &m);
+    int64_t room = room_for(exec, &m);
     int given = m.snapshot <= room && take_room(s);
-    int all = !comm_max(x->comm, !given);
+    int all = !comm_max(exec->comm, !given);
     say_room(out, m.snapshot, room, all);
-    if (all && exec_apart(x))
+    if (all && exec_apart(exec))
         open_copies(s);
     if (all)
         return s;
@@ -196,75 +199,80 @@ Snapshot *snapshot_open(Arena *a, Exec *x, Text *out)
     return NULL;
 }
 
-void snapshot_close(Snapshot *s)
+void snapshot_close(Snapshot *snapshot)
 {
-    if (!s || !s->mem)
+    if (!snapshot || !snapshot->mem)
         return;
-    Exec *x = s->x;
-    if (x->copied)
-        x->dev->sync(x->on, STREAMcopy);
-    x->copied = NULL; /* the event stays: graphs may name it */
-    if (exec_apart(x))
-        x->dev->unpin(x->on, s->mem, room_bytes(s));
-    free(s->mem);
-    s->mem = NULL;
+    Exec *exec = snapshot->x;
+    if (exec->copied)
+        exec->dev->sync(exec->on, STREAMcopy);
+    exec->copied = NULL; /* the event stays: graphs may name it */
+    if (exec_apart(exec))
+        exec->dev->unpin(exec->on, snapshot->mem, room_bytes(snapshot));
+    free(snapshot->mem);
+    snapshot->mem = NULL;
 }
 
 /* ---- taking it ----------------------------------------------------------- */
 
-const void *snapshot_of(const Snapshot *s, int64_t rank, const void *p)
+const void *snapshot_of(const Snapshot *snapshot, int64_t rank, const void *p)
 {
-    int64_t i = rank - s->x->comm->first;
-    const Rank *r = &s->x->rank[i];
+    int64_t i = rank - snapshot->x->comm->first;
+    const Rank *r = &snapshot->x->rank[i];
     int64_t at = rank_hosts(r, p) ? HOSTSPACE + ((const uint8_t *)p - r->host)
                                   : (const uint8_t *)p - r->arena;
-    const Extent *v = s->range[i];
+    const Extent *extent = snapshot->range[i];
 
-    for (size_t k = 0; k < vec_len(v); k++)
-        if (at >= v[k].at && at < v[k].at + v[k].bytes)
-            return s->mem + s->at[i] + v[k].to + (at - v[k].at);
+    for (size_t k = 0; k < vec_len(extent); k++)
+        if (at >= extent[k].at && at < extent[k].at + extent[k].bytes)
+            return snapshot->mem + snapshot->at[i] + extent[k].to +
+                   (at - extent[k].at);
     die("snapshot: byte %lld of rank %lld is not in it", (long long)at,
         (long long)rank);
 }
 
 /* A device with memory of its own copies what it has by itself, behind what was
  * launched, and its own next writer of what lasts waits for that. */
-void snapshot_start(Snapshot *s)
+void snapshot_start(Snapshot *snapshot)
 {
-    Exec *x = s->x;
-    const Extent *v = s->range[0];
+    Exec *exec = snapshot->x;
+    const Extent *extent = snapshot->range[0];
 
-    if (!exec_apart(x))
+    if (!exec_apart(exec))
         return;
-    x->dev->record(x->on, STREAMcompute, s->behind);
-    x->dev->wait(x->on, STREAMcopy, s->behind);
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i].at < HOSTSPACE)
-            x->dev->copy(x->on, STREAMcopy, COPYout, s->mem + v[i].to,
-                         x->rank[0].base + v[i].at, v[i].bytes);
-    x->dev->record(x->on, STREAMcopy, x->copied);
+    exec->dev->record(exec->on, STREAMcompute, snapshot->behind);
+    exec->dev->wait(exec->on, STREAMcopy, snapshot->behind);
+    for (size_t i = 0; i < vec_len(extent); i++)
+        if (extent[i].at < HOSTSPACE)
+            exec->dev->copy(exec->on, STREAMcopy, COPYout,
+                            snapshot->mem + extent[i].to,
+                            exec->rank[0].base + extent[i].at, extent[i].bytes);
+    exec->dev->record(exec->on, STREAMcopy, exec->copied);
 }
 
-int snapshot_by_threads(const Snapshot *s)
+int snapshot_by_threads(const Snapshot *snapshot)
 {
-    const Extent *v = s->range[0];
+    const Extent *extent = snapshot->range[0];
 
-    return !exec_apart(s->x) ||
-           (vec_len(v) && v[vec_len(v) - 1].at >= HOSTSPACE);
+    return !exec_apart(snapshot->x) ||
+           (vec_len(extent) && extent[vec_len(extent) - 1].at >= HOSTSPACE);
 }
 
-int snapshot_wait(Snapshot *s, Pool *pool)
+int snapshot_wait(Snapshot *snapshot, Pool *pool)
 {
     int e = 0;
 
-    while (s->x->copied && (e = s->x->dev->query(s->x->on, s->x->copied)) > 0)
+    while (snapshot->x->copied &&
+           (e = snapshot->x->dev->query(snapshot->x->on, snapshot->x->copied)) >
+               0)
         nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
-    for (int64_t i = 0; i < s->x->comm->n && !e; i++)
-        for (size_t k = 0; k < vec_len(s->range[i]); k++) {
-            const Extent *r = &s->range[i][k];
-            if (!exec_apart(s->x) || r->at >= HOSTSPACE)
-                pool_copy(pool, s->mem + s->at[i] + r->to,
-                          rank_mirror(&s->x->rank[i], r->at), r->bytes);
+    for (int64_t i = 0; i < snapshot->x->comm->n && !e; i++)
+        for (size_t k = 0; k < vec_len(snapshot->range[i]); k++) {
+            const Extent *extent = &snapshot->range[i][k];
+            if (!exec_apart(snapshot->x) || extent->at >= HOSTSPACE)
+                pool_copy(pool, snapshot->mem + snapshot->at[i] + extent->to,
+                          rank_mirror(&snapshot->x->rank[i], extent->at),
+                          extent->bytes);
         }
     return e;
 }

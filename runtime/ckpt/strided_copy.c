@@ -29,23 +29,24 @@ void strided_merge(Strided *strided)
     int n = 0;
 
     for (int k = 0; k < strided->n; k++) {
-        const Stride *x = &strided->loop[k];
+        const Stride *stride = &strided->loop[k];
         Stride *last = n ? &strided->loop[n - 1] : NULL;
-        if (last && last->to == x->to * x->n && last->from == x->from * x->n)
-            *last = (Stride){ last->n * x->n, x->to, x->from };
+        if (last && last->to == stride->to * stride->n &&
+            last->from == stride->from * stride->n)
+            *last = (Stride){ last->n * stride->n, stride->to, stride->from };
         else
-            strided->loop[n++] = *x;
+            strided->loop[n++] = *stride;
     }
     strided->n = n;
 }
 
 /* The loop whose elements are nearest in the source. */
-static int nearest_loop(const Stride *l, int n)
+static int nearest_loop(const Stride *stride, int n)
 {
     int s = n - 1;
 
     for (int k = n - 1; k >= 0; k--)
-        if (l[k].from < l[s].from)
+        if (stride[k].from < stride[s].from)
             s = k;
     return s;
 }
@@ -77,37 +78,39 @@ static int64_t span(const Strided *strided, int k)
     return n;
 }
 
-static void cut(const Within *c, int k, int64_t to, int64_t from)
+static void cut(const Within *within, int k, int64_t to, int64_t from)
 {
-    int64_t all = span(c->p, k);
+    int64_t all = span(within->p, k);
 
-    if (to >= c->hi || to + all <= c->lo)
+    if (to >= within->hi || to + all <= within->lo)
         return;
-    if (to >= c->lo && to + all <= c->hi) {
-        c->f(c->ctx, c->p->loop + k, c->p->n - k, to, from);
+    if (to >= within->lo && to + all <= within->hi) {
+        within->f(within->ctx, within->p->loop + k, within->p->n - k, to, from);
         return;
     }
     Stride box[MAXD], *l = box;
-    int64_t inner = span(c->p, k + 1);
-    memcpy(box, c->p->loop + k, (size_t)(c->p->n - k) * sizeof *box);
-    int64_t first = c->lo - inner - to, end = (c->hi - to + l->to - 1) / l->to;
+    int64_t inner = span(within->p, k + 1);
+    memcpy(box, within->p->loop + k, (size_t)(within->p->n - k) * sizeof *box);
+    int64_t first = within->lo - inner - to,
+            end = (within->hi - to + l->to - 1) / l->to;
     first = first < 0 ? 0 : first / l->to + 1;
     end = end < l->n ? end : l->n;
-    int64_t a = first + (to + first * l->to < c->lo), b = end;
-    b -= to + (end - 1) * l->to + inner > c->hi;
+    int64_t a = first + (to + first * l->to < within->lo), b = end;
+    b -= to + (end - 1) * l->to + inner > within->hi;
     if (a > first)
-        cut(c, k + 1, to + first * l->to, from + first * l->from);
+        cut(within, k + 1, to + first * l->to, from + first * l->from);
     l->n = b - a;
     if (a < b)
-        c->f(c->ctx, box, c->p->n - k, to + a * l->to, from + a * l->from);
+        within->f(within->ctx, box, within->p->n - k, to + a * l->to,
+                  from + a * l->from);
     if (b < end && b >= a)
-        cut(c, k + 1, to + b * l->to, from + b * l->from);
+        cut(within, k + 1, to + b * l->to, from + b * l->from);
 }
 
-void strided_boxes(const Strided *strided, int64_t lo, int64_t hi, BoxFn *f,
+void strided_boxes(const Strided *strided, int64_t lo, int64_t hi, BoxFn *fn,
                    void *ctx)
 {
-    Within c = { strided, lo, hi, f, ctx };
+    Within c = { strided, lo, hi, fn, ctx };
 
     cut(&c, 0, strided->to, strided->from);
 }
@@ -272,25 +275,26 @@ static void copy_innermost(const uint8_t *from, uint8_t *to, int size,
         plain(from, to, size, &once, d);
 }
 
-static void copy_box(void *ctx, const Stride *l, int n, int64_t to,
+static void copy_box(void *ctx, const Stride *stride, int n, int64_t to,
                      int64_t from)
 {
     static const Stride once = { 1, 1, 1 };
-    const StridedRun *c = ctx;
+    const StridedRun *run = ctx;
     int64_t at[MAXD] = { 0 };
-    int s = n ? nearest_loop(l, n) : 0, d = n - 1, k;
+    int s = n ? nearest_loop(stride, n) : 0, d = n - 1, k;
 
-    to -= c->lo;
+    to -= run->lo;
     do {
         int64_t x = from, y = to;
         for (k = 0; k < n; k++) {
-            x += at[k] * l[k].from;
-            y += at[k] * l[k].to;
+            x += at[k] * stride[k].from;
+            y += at[k] * stride[k].to;
         }
-        copy_innermost(c->from + x * c->size, c->to + y * c->size, c->size,
-                       n ? &l[s] : &once, n ? &l[d] : &once);
+        copy_innermost(run->from + x * run->size, run->to + y * run->size,
+                       run->size, n ? &stride[s] : &once,
+                       n ? &stride[d] : &once);
         for (k = n - 1; k >= 0; at[k--] = 0)
-            if (k != s && k != d && ++at[k] < l[k].n)
+            if (k != s && k != d && ++at[k] < stride[k].n)
                 break;
     } while (k >= 0);
 }

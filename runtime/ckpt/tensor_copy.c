@@ -42,42 +42,45 @@ typedef struct UnitFill {
 } UnitFill;
 
 /* Element by element: parts of several dtypes. */
-static void value_box(void *ctx, const Stride *l, int n, int64_t to,
+static void value_box(void *ctx, const Stride *stride, int n, int64_t to,
                       int64_t from)
 {
-    const UnitFill *f = ctx;
+    const UnitFill *fill = ctx;
 
     if (n == 0) {
-        st_set(f->u->o->st.dt, f->to, to - f->u->lo,
-               view_get(&f->part->v, from));
+        st_set(fill->u->o->st.dt, fill->to, to - fill->u->lo,
+               view_get(&fill->part->v, from));
         return;
     }
-    for (int64_t i = 0; i < l->n; i++)
-        value_box(ctx, l + 1, n - 1, to + i * l->to, from + i * l->from);
+    for (int64_t i = 0; i < stride->n; i++)
+        value_box(ctx, stride + 1, n - 1, to + i * stride->to,
+                  from + i * stride->from);
 }
 
 /* FP8 with a scale for each block, to F32. The innermost loop is contiguous
  * where it goes. */
-static void scale_box(void *ctx, const Stride *l, int n, int64_t to,
+static void scale_box(void *ctx, const Stride *stride, int n, int64_t to,
                       int64_t from)
 {
     static const Stride once = { 1, 1, 1 };
-    const UnitFill *f = ctx;
-    const View *v = &f->part->v;
-    const float *value = f8_values[!strcmp(v->dt, "F8_E5M2")];
+    const UnitFill *fill = ctx;
+    const View *view = &fill->part->v;
+    const float *value = f8_values[!strcmp(view->dt, "F8_E5M2")];
 
-    if (n > 1 || (n == 1 && l->to != 1)) {
-        for (int64_t i = 0; i < l->n; i++)
-            scale_box(ctx, l + 1, n - 1, to + i * l->to, from + i * l->from);
+    if (n > 1 || (n == 1 && stride->to != 1)) {
+        for (int64_t i = 0; i < stride->n; i++)
+            scale_box(ctx, stride + 1, n - 1, to + i * stride->to,
+                      from + i * stride->from);
         return;
     }
-    l = n ? l : &once;
-    const uint8_t *x = f->raw + to - f->u->lo;
-    float *y = (float *)(void *)f->to + (to - f->u->lo);
-    for (int64_t i = 0; i < l->n;) {
-        int64_t at = from + i * l->from, k = view_same(v, at, l->from);
-        float s = view_scale(v, at);
-        for (k = k < l->n - i ? i + k : l->n; i < k; i++)
+    stride = n ? stride : &once;
+    const uint8_t *x = fill->raw + to - fill->u->lo;
+    float *y = (float *)(void *)fill->to + (to - fill->u->lo);
+    for (int64_t i = 0; i < stride->n;) {
+        int64_t at = from + i * stride->from,
+                k = view_same(view, at, stride->from);
+        float s = view_scale(view, at);
+        for (k = k < stride->n - i ? i + k : stride->n; i < k; i++)
             y[i] = value[x[i]] * s;
     }
 }
@@ -110,79 +113,80 @@ static void cast(const char *from, const uint8_t *x, const char *dt, uint8_t *y,
 }
 
 /* The unit's bytes, to `to`; raw: as many elements of the sources' dtype. */
-static void gather(const CopyUnit *u, uint8_t *raw, uint8_t *to)
+static void gather(const CopyUnit *unit, uint8_t *raw, uint8_t *to)
 {
-    const OutTensor *o = u->o;
-    int same = o->from && !strcmp(o->from, o->st.dt), scaled = 0;
+    const OutTensor *tensor = unit->o;
+    int same = tensor->from && !strcmp(tensor->from, tensor->st.dt), scaled = 0;
 
-    for (size_t i = 0; i < vec_len(o->part); i++) {
-        const Share *p = &o->part[i];
-        UnitFill f = { p, u, raw, to };
-        if (!o->from) {
-            strided_boxes(&p->p, u->lo, u->hi, value_box, &f);
+    for (size_t i = 0; i < vec_len(tensor->part); i++) {
+        const Share *share = &tensor->part[i];
+        UnitFill f = { share, unit, raw, to };
+        if (!tensor->from) {
+            strided_boxes(&share->p, unit->lo, unit->hi, value_box, &f);
             continue;
         }
-        strided_copy(&p->p, st_bytes(o->from), p->v.data, same ? to : raw,
-                     u->lo, u->hi);
-        if (p->v.scale)
-            strided_boxes(&p->p, u->lo, u->hi, scale_box, &f);
-        scaled |= p->v.scale != NULL;
+        strided_copy(&share->p, st_bytes(tensor->from), share->v.data,
+                     same ? to : raw, unit->lo, unit->hi);
+        if (share->v.scale)
+            strided_boxes(&share->p, unit->lo, unit->hi, scale_box, &f);
+        scaled |= share->v.scale != NULL;
     }
-    if (o->from && !same && !scaled)
-        cast(o->from, raw, o->st.dt, to, u->hi - u->lo);
+    if (tensor->from && !same && !scaled)
+        cast(tensor->from, raw, tensor->st.dt, to, unit->hi - unit->lo);
 }
 
 /* ---- bytes --------------------------------------------------------------- */
 
 /* Units large enough that source rows are read in whole lines; the dtype of the
  * sources may be the largest one. */
-static int64_t unit_elems(const OutTensor *o)
+static int64_t unit_elems(const OutTensor *tensor)
 {
-    int64_t each = UNIT / o->st.bytes, most = CKPTPIECE / 8, room = 1;
+    int64_t each = UNIT / tensor->st.bytes, most = CKPTPIECE / 8, room = 1;
 
-    for (size_t i = 0; i < vec_len(o->part); i++) {
-        int64_t r = strided_room(&o->part[i].p);
+    for (size_t i = 0; i < vec_len(tensor->part); i++) {
+        int64_t r = strided_room(&tensor->part[i].p);
         room = r > room ? r : room;
     }
     each = each > room ? each / room * room : room;
     return each < most ? each : most;
 }
 
-void tensor_gather(const OutTensor *o, int64_t lo, int64_t hi, uint8_t *to,
+void tensor_gather(const OutTensor *tensor, int64_t lo, int64_t hi, uint8_t *to,
                    uint8_t *raw)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    int64_t size = o->st.bytes, each = unit_elems(o), end = hi / size;
+    int64_t size = tensor->st.bytes, each = unit_elems(tensor), end = hi / size;
 
     pthread_once(&once, read_f8);
     for (int64_t at = lo / size; at < end;) {
         int64_t next = (at / each + 1) * each;
-        CopyUnit u = { o, at, next < end ? next : end };
+        CopyUnit u = { tensor, at, next < end ? next : end };
         gather(&u, raw, to + at * size - lo);
         at = u.hi;
     }
 }
 
 /* Where the elements of a box lie in its file, to be read. */
-static void read_box(void *ctx, const Stride *l, int n, int64_t to,
+static void read_box(void *ctx, const Stride *stride, int n, int64_t to,
                      int64_t from)
 {
-    const View *v = ctx;
+    const View *view = ctx;
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), size, at;
     int64_t elems = 1;
 
     (void)to;
     for (int k = 0; k < n; k++)
-        elems += (l[k].n - 1) * l[k].from;
-    size = (uintptr_t)st_bytes(v->dt);
-    at = (uintptr_t)v->data + (uintptr_t)from * size;
+        elems += (stride[k].n - 1) * stride[k].from;
+    size = (uintptr_t)st_bytes(view->dt);
+    at = (uintptr_t)view->data + (uintptr_t)from * size;
     madvise((void *)(at / page * page), at % page + (uintptr_t)elems * size,
             MADV_WILLNEED);
 }
 
-void tensor_ahead(const OutTensor *o, int64_t lo, int64_t hi)
+void tensor_ahead(const OutTensor *tensor, int64_t lo, int64_t hi)
 {
-    for (size_t i = 0; i < vec_len(o->part); i++)
-        strided_boxes(&o->part[i].p, lo / o->st.bytes, hi / o->st.bytes,
-                      read_box, (void *)(uintptr_t)&o->part[i].v);
+    for (size_t i = 0; i < vec_len(tensor->part); i++)
+        strided_boxes(&tensor->part[i].p, lo / tensor->st.bytes,
+                      hi / tensor->st.bytes, read_box,
+                      (void *)(uintptr_t)&tensor->part[i].v);
 }

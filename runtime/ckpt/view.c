@@ -6,30 +6,30 @@
 
 enum { BLOCK = 128 }; /* rows and columns of one scale */
 
-float view_scale(const View *v, int64_t at)
+float view_scale(const View *view, int64_t at)
 {
-    if (!v->scale)
+    if (!view->scale)
         return 1;
-    int64_t row = at / v->cols / BLOCK, col = at % v->cols / BLOCK;
-    return v->scale[row * ((v->cols + BLOCK - 1) / BLOCK) + col];
+    int64_t row = at / view->cols / BLOCK, col = at % view->cols / BLOCK;
+    return view->scale[row * ((view->cols + BLOCK - 1) / BLOCK) + col];
 }
 
-double view_get(const View *v, int64_t at)
+double view_get(const View *view, int64_t at)
 {
-    double x = st_get(v->dt, v->data, at);
+    double x = st_get(view->dt, view->data, at);
 
-    return v->scale ? x * view_scale(v, at) : x;
+    return view->scale ? x * view_scale(view, at) : x;
 }
 
-int64_t view_same(const View *v, int64_t at, int64_t step)
+int64_t view_same(const View *view, int64_t at, int64_t step)
 {
-    int64_t row = at / v->cols % BLOCK, col = at % v->cols;
-    int64_t down = step / v->cols, right = BLOCK - col % BLOCK;
+    int64_t row = at / view->cols % BLOCK, col = at % view->cols;
+    int64_t down = step / view->cols, right = BLOCK - col % BLOCK;
 
-    right = right < v->cols - col ? right : v->cols - col;
-    if (step < v->cols)
+    right = right < view->cols - col ? right : view->cols - col;
+    if (step < view->cols)
         return (right + step - 1) / step;
-    return step % v->cols ? 1 : (BLOCK - row + down - 1) / down;
+    return step % view->cols ? 1 : (BLOCK - row + down - 1) / down;
 }
 
 typedef struct ShardLoad {
@@ -54,99 +54,102 @@ static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
 }
 
 /* By way of floats, which hold what is read: no element asks what it is. */
-static int load_floats(const ShardLoad *l, int64_t src, int64_t step,
+static int load_floats(const ShardLoad *load, int64_t src, int64_t step,
                        int64_t dst, int64_t n)
 {
     enum { SOME = 1024 };
-    const View *v = l->v;
+    const View *view = load->v;
     int64_t k;
     float x[SOME];
 
     for (; n > 0; n -= k, src += k * step, dst += k) {
         k = n < SOME ? n : SOME;
-        int64_t same = v->scale ? view_same(v, src, step) : k;
+        int64_t same = view->scale ? view_same(view, src, step) : k;
         k = k < same ? k : same;
-        if (!st_floats(v->dt, v->data, src, step, k, x))
+        if (!st_floats(view->dt, view->data, src, step, k, x))
             return 0;
-        float s = view_scale(v, src);
-        for (int64_t i = 0; v->scale && i < k; i++)
+        float s = view_scale(view, src);
+        for (int64_t i = 0; view->scale && i < k; i++)
             x[i] *= s;
-        if (l->t->dt == Df32)
-            memcpy((float *)l->dst + dst, x, (size_t)k * sizeof *x);
+        if (load->t->dt == Df32)
+            memcpy((float *)load->dst + dst, x, (size_t)k * sizeof *x);
         else
-            round_row((uint16_t *)l->dst + dst, (const void *)x, k);
+            round_row((uint16_t *)load->dst + dst, (const void *)x, k);
     }
     return 1;
 }
 
-static void load_row(const ShardLoad *l, int64_t src, int64_t step, int64_t dst,
-                     int64_t n)
+static void load_row(const ShardLoad *load, int64_t src, int64_t step,
+                     int64_t dst, int64_t n)
 {
-    int size = dtypes[l->t->dt].bytes;
-    int64_t skip = dst < l->clip.lo ? l->clip.lo - dst : 0;
+    int size = dtypes[load->t->dt].bytes;
+    int64_t skip = dst < load->clip.lo ? load->clip.lo - dst : 0;
 
-    n = n < l->clip.hi - dst ? n : l->clip.hi - dst;
+    n = n < load->clip.hi - dst ? n : load->clip.hi - dst;
     if (n <= skip)
         return;
     src += skip * step;
-    dst += skip + l->clip.shift;
+    dst += skip + load->clip.shift;
     n -= skip;
-    if (l->same && step == 1) {
-        memcpy((char *)l->dst + dst * size, l->v->data + src * size,
+    if (load->same && step == 1) {
+        memcpy((char *)load->dst + dst * size, load->v->data + src * size,
                (size_t)(n * size));
         return;
     }
-    if (step == 1 && l->t->dt == Dbf16 && !strcmp(l->v->dt, "F32")) {
-        round_row((uint16_t *)l->dst + dst, l->v->data + src * 4, n);
+    if (step == 1 && load->t->dt == Dbf16 && !strcmp(load->v->dt, "F32")) {
+        round_row((uint16_t *)load->dst + dst, load->v->data + src * 4, n);
         return;
     }
-    if ((l->t->dt == Df32 || l->t->dt == Dbf16) &&
-        load_floats(l, src, step, dst, n))
+    if ((load->t->dt == Df32 || load->t->dt == Dbf16) &&
+        load_floats(load, src, step, dst, n))
         return;
     for (int64_t i = 0; i < n; i++)
-        elem_set(l->t->dt, l->dst, dst + i, view_get(l->v, src + i * step));
+        elem_set(load->t->dt, load->dst, dst + i,
+                 view_get(load->v, src + i * step));
 }
 
 /* Dim d of the part: src is the element in the source, dst the place among the
  * rows of dim d. */
-static void load(const ShardLoad *l, int d, int64_t src, int64_t dst)
+static void load(const ShardLoad *shard_load, int d, int64_t src, int64_t dst)
 {
-    if (d == l->t->nd) {
-        load_row(l, src, 1, dst, 1);
+    if (d == shard_load->t->nd) {
+        load_row(shard_load, src, 1, dst, 1);
         return;
     }
-    const PlanDim *p = &l->t->dim[d];
-    int64_t step = l->v->stride[d];
-    dst *= dim_held(p);
-    for (int i = 0; i < p->npiece; dst += p->piece[i++].len) {
-        int64_t s = aff_at(l->m, &p->piece[i].start, l->rank);
-        int64_t e = s + p->piece[i].len < p->n ? s + p->piece[i].len : p->n;
-        int64_t lo = s, fix = l->v->fix[d];
+    const PlanDim *dim = &shard_load->t->dim[d];
+    int64_t step = shard_load->v->stride[d];
+    dst *= dim_held(dim);
+    for (int i = 0; i < dim->npiece; dst += dim->piece[i++].len) {
+        int64_t s =
+            aff_at(shard_load->m, &dim->piece[i].start, shard_load->rank);
+        int64_t e =
+            s + dim->piece[i].len < dim->n ? s + dim->piece[i].len : dim->n;
+        int64_t lo = s, fix = shard_load->v->fix[d];
         if (fix >= 0) {
             if (fix < s || fix >= e)
                 continue;
             lo = fix;
             e = fix + 1;
         }
-        if (d + 1 == l->t->nd) {
-            load_row(l, src + lo * step, step, dst + lo - s, e - lo);
+        if (d + 1 == shard_load->t->nd) {
+            load_row(shard_load, src + lo * step, step, dst + lo - s, e - lo);
             continue;
         }
         for (int64_t j = lo; j < e; j++)
-            load(l, d + 1, src + j * step, dst + j - s);
+            load(shard_load, d + 1, src + j * step, dst + j - s);
     }
 }
 
-void view_load(const Mesh *m, const Tensor *tensor, int64_t rank, const View *v,
-               void *dst)
+void view_load(const Mesh *m, const Tensor *tensor, int64_t rank,
+               const View *view, void *dst)
 {
     ShardLoad l = { m,
                     tensor,
                     rank,
-                    v,
+                    view,
                     dst,
                     clip_of(m, tensor, rank),
-                    !strcmp(v->dt, dtypes[tensor->dt].st) };
+                    !strcmp(view->dt, dtypes[tensor->dt].st) };
 
-    load(&l, 0, v->base, 0);
+    load(&l, 0, view->base, 0);
 }

@@ -32,16 +32,16 @@ static Comm *started(void)
     return c;
 }
 
-void comm_plan(Text *t)
+void comm_plan(Text *out)
 {
-    Comm *c = started();
-    int64_t n = (int64_t)t->len;
+    Comm *comm = started();
+    int64_t n = (int64_t)out->len;
 
-    comm_share(c, &n, sizeof n);
-    if (c->first)
-        *t = (Text){ forever, alloc(forever, (size_t)n + 1), (size_t)n,
-                     (size_t)n + 1 };
-    comm_share(c, t->s, n);
+    comm_share(comm, &n, sizeof n);
+    if (comm->first)
+        *out = (Text){ forever, alloc(forever, (size_t)n + 1), (size_t)n,
+                       (size_t)n + 1 };
+    comm_share(comm, out->s, n);
 }
 
 /* Checked before MPI starts, when all ranks still see the same. */
@@ -63,52 +63,52 @@ Comm *comm_open(Arena *a, int64_t world)
     return started();
 }
 
-void comm_close(Comm *c)
+void comm_close(Comm *comm)
 {
-    (void)c;
+    (void)comm;
     if (mpi_running()) {
         watch_close();
         mpi_stop();
     }
 }
 
-int comm_speaks(Comm *c, int knows)
+int comm_speaks(Comm *comm, int knows)
 {
-    int64_t mine = knows ? c->world - c->first : 0;
-    int64_t best = comm_max(c, mine);
+    int64_t mine = knows ? comm->world - comm->first : 0;
+    int64_t best = comm_max(comm, mine);
 
-    if (c->n == c->world || (best ? mine == best : !c->first))
+    if (comm->n == comm->world || (best ? mine == best : !comm->first))
         return 1;
     sleep(SILENCE);
     _exit(err_status);
 }
 
-void comm_barrier(Comm *c)
+void comm_barrier(Comm *comm)
 {
-    if (c->n == c->world)
+    if (comm->n == comm->world)
         return;
     watch_all();
     mpi_barrier();
     watch_leave();
 }
 
-void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes)
+void comm_share_from(Comm *comm, int64_t rank, void *p, int64_t bytes)
 {
-    if (c->n == c->world)
+    if (comm->n == comm->world)
         return;
     watch_all();
     mpi_bcast(p, bytes, rank);
     watch_leave();
 }
 
-void comm_share(Comm *c, void *p, int64_t bytes)
+void comm_share(Comm *comm, void *p, int64_t bytes)
 {
-    comm_share_from(c, 0, p, bytes);
+    comm_share_from(comm, 0, p, bytes);
 }
 
-int64_t comm_max(Comm *c, int64_t v)
+int64_t comm_max(Comm *comm, int64_t v)
 {
-    if (c->n == c->world)
+    if (comm->n == comm->world)
         return v;
     watch_all();
     v = mpi_max(v);
@@ -116,30 +116,30 @@ int64_t comm_max(Comm *c, int64_t v)
     return v;
 }
 
-void comm_questions(Comm *c)
+void comm_questions(Comm *comm)
 {
-    if (c->n < c->world)
+    if (comm->n < comm->world)
         mpi_questions();
 }
 
 static int64_t asked; /* local: of the one process */
 
-void comm_ask(Comm *c, int64_t v)
+void comm_ask(Comm *comm, int64_t v)
 {
     asked = v;
-    if (c->n < c->world)
+    if (comm->n < comm->world)
         mpi_ask(v);
 }
 
-int comm_answer(Comm *c, int64_t *most)
+int comm_answer(Comm *comm, int64_t *most)
 {
     *most = asked;
-    return c->n == c->world || mpi_answer(most);
+    return comm->n == comm->world || mpi_answer(most);
 }
 
-void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes)
+void comm_gather(Comm *comm, const void *mine, void *all, int64_t bytes)
 {
-    if (c->n == c->world) {
+    if (comm->n == comm->world) {
         memcpy(all, mine, (size_t)bytes);
         return;
     }
@@ -251,7 +251,7 @@ static void far_ppermute(const Coll *k)
                  k->ranks[rotated_from(k, k->me)], rotated_bytes(k));
 }
 
-static void local_allreduce(const Coll *k, Pool *p)
+static void local_allreduce(const Coll *k, Pool *pool)
 {
     static const uint8_t *src[MAXGROUP];
     static uint8_t *dst[MAXGROUP];
@@ -262,18 +262,18 @@ static void local_allreduce(const Coll *k, Pool *p)
         src[r] = k->part[r].send;
         dst[r] = k->part[r].recv;
     }
-    pool_run(p, sum_range, &s, x->n, GRAIN);
+    pool_run(pool, sum_range, &s, x->n, GRAIN);
 }
 
-static void local_reducescatter(const Coll *k, Pool *p)
+static void local_reducescatter(const Coll *k, Pool *pool)
 {
     static const uint8_t *src[MAXGROUP];
-    const ReducescatterArgs *v = &k->instr->reducescatter;
-    int size = dtypes[v->dt].bytes;
+    const ReducescatterArgs *args = &k->instr->reducescatter;
+    int size = dtypes[args->dt].bytes;
     BlockLayout x = blocks_of(k->instr, k->size);
     uint8_t *to;
-    Sum s = { v->dt, v->op, k->size, src, x.run, k->size * v->chunk,
-              &to,   1,     v->chunk };
+    Sum s = { args->dt, args->op, k->size,    src, x.run, k->size * args->chunk,
+              &to,      1,        args->chunk };
 
     for (int64_t me = 0; me < k->size; me++)
         for (int64_t h = 0; h < x.halves; h++) {
@@ -281,7 +281,7 @@ static void local_reducescatter(const Coll *k, Pool *p)
                 src[r] = (uint8_t *)k->part[r].send +
                          block_place(&x, &x.to, me, h) * size;
             to = (uint8_t *)k->part[me].recv + h * x.run * size;
-            pool_run(p, sum_range, &s, v->outer * x.run, GRAIN);
+            pool_run(pool, sum_range, &s, args->outer * x.run, GRAIN);
         }
 }
 
@@ -334,7 +334,7 @@ static void far_pairs(const Coll *k, const BlockLayout *s, int size)
     mpi_forget(in);
 }
 
-static void far_blocks(const Coll *k, int size, UnderWay *u)
+static void far_blocks(const Coll *k, int size, UnderWay *way)
 {
     BlockLayout shape = blocks_of(k->instr, k->size), *s = &shape;
     int64_t bytes = block_elems(s) * size;
@@ -349,11 +349,11 @@ static void far_blocks(const Coll *k, int size, UnderWay *u)
         return;
     }
     if (k->instr->kind == Iallgather)
-        mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes, u->later);
+        mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes, way->later);
     else
         mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes,
-                     u->later);
-    u->in = direct ? NULL : in;
+                     way->later);
+    way->in = direct ? NULL : in;
 }
 
 static void place_blocks(const Coll *k, int size, const uint8_t *in)
@@ -367,7 +367,7 @@ static void place_blocks(const Coll *k, int size, const uint8_t *in)
 }
 
 /* elems of every rank, one rank after another, summed into dst. */
-static void far_sum(const Coll *k, Pool *p, const uint8_t *in, Dtype dt,
+static void far_sum(const Coll *k, Pool *pool, const uint8_t *in, Dtype dt,
                     Reduce op, int64_t elems, void *dst)
 {
     static const uint8_t *src[MAXGROUP];
@@ -376,10 +376,10 @@ static void far_sum(const Coll *k, Pool *p, const uint8_t *in, Dtype dt,
 
     for (int64_t r = 0; r < k->size; r++)
         src[r] = in + r * elems * dtypes[dt].bytes;
-    pool_run(p, sum_range, &s, elems, GRAIN);
+    pool_run(pool, sum_range, &s, elems, GRAIN);
 }
 
-static void far_reducescatter(const Coll *k, UnderWay *u)
+static void far_reducescatter(const Coll *k, UnderWay *way)
 {
     const ReducescatterArgs *x = &k->instr->reducescatter;
     int size = dtypes[x->dt].bytes;
@@ -388,12 +388,12 @@ static void far_reducescatter(const Coll *k, UnderWay *u)
     uint8_t *in = k->stage;
 
     mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes,
-                 u->later);
-    u->in = in;
+                 way->later);
+    way->in = in;
 }
 
 /* Each rank sums an equal share, then the shares are gathered. */
-static void far_shares(const Coll *k, Pool *p)
+static void far_shares(const Coll *k, Pool *pool)
 {
     const AllreduceArgs *x = &k->instr->allreduce;
     int size = dtypes[x->dt].bytes;
@@ -407,37 +407,39 @@ static void far_shares(const Coll *k, Pool *p)
         memset(sum + n * size, 0, (size_t)((share * g - n) * size));
     }
     mpi_alltoall(k, out, in, share * size, NULL);
-    far_sum(k, p, in, x->dt, x->op, share, sum + k->me * share * size);
+    far_sum(k, pool, in, x->dt, x->op, share, sum + k->me * share * size);
     mpi_allgather(k, sum + k->me * share * size, sum, share * size, NULL);
     if (share * g != n)
         memcpy(k->part[0].recv, sum, (size_t)(n * size));
 }
 
 /* Few bytes are gathered and summed on every rank: half the messages. */
-static void far_allreduce(const Coll *k, Pool *p, UnderWay *u)
+static void far_allreduce(const Coll *k, Pool *pool, UnderWay *way)
 {
     const AllreduceArgs *x = &k->instr->allreduce;
     int64_t bytes = x->n * dtypes[x->dt].bytes;
 
     if (bytes * k->size > GATHERSUM) {
-        far_shares(k, p);
+        far_shares(k, pool);
         return;
     }
-    mpi_allgather(k, k->part[0].send, k->stage, bytes, u->later);
-    u->in = k->stage;
+    mpi_allgather(k, k->part[0].send, k->stage, bytes, way->later);
+    way->in = k->stage;
 }
 
 /* What has arrived, to its place. */
-static void far_end(const Coll *k, Pool *p, const uint8_t *in)
+static void far_end(const Coll *k, Pool *pool, const uint8_t *in)
 {
-    const AllreduceArgs *a = &k->instr->allreduce;
+    const AllreduceArgs *args = &k->instr->allreduce;
     const ReducescatterArgs *r = &k->instr->reducescatter;
     void *to = k->part[0].recv;
 
     switch (k->instr->kind) {
-    case Iallreduce: far_sum(k, p, in, a->dt, a->op, a->n, to); break;
+    case Iallreduce:
+        far_sum(k, pool, in, args->dt, args->op, args->n, to);
+        break;
     case Ireducescatter:
-        far_sum(k, p, in, r->dt, r->op, r->outer * r->chunk, to);
+        far_sum(k, pool, in, r->dt, r->op, r->outer * r->chunk, to);
         break;
     default: place_blocks(k, dtypes[instr_dtype(k->instr, 0)].bytes, in);
     }
@@ -451,13 +453,14 @@ typedef struct CommGroup {
 } CommGroup;
 
 /* In the order of their atoms, so that no two ranks wait for each other. */
-void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms, int n)
+void comm_groups(Comm *comm, Arena *a, const Mesh *m, const uint32_t *atoms,
+                 int n)
 {
-    int64_t *ranks = alloc(a, (size_t)c->world * sizeof *ranks);
+    int64_t *ranks = alloc(a, (size_t)comm->world * sizeof *ranks);
 
-    if (c->n == c->world)
+    if (comm->n == comm->world)
         return;
-    c->group = alloc(a, (size_t)n * sizeof *c->group);
+    comm->group = alloc(a, (size_t)n * sizeof *comm->group);
     for (uint32_t least = 0;;) {
         uint32_t next = UINT32_MAX;
         for (int i = 0; i < n; i++)
@@ -465,40 +468,40 @@ void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms, int n)
                 next = atoms[i];
         if (next == UINT32_MAX)
             return;
-        mesh_group(m, next, c->first, ranks);
+        mesh_group(m, next, comm->first, ranks);
         watch_enter(next, ranks, mesh_extent(m, next));
-        c->group[c->ngroup++] =
+        comm->group[comm->ngroup++] =
             (CommGroup){ next, mpi_group(ranks, mesh_extent(m, next)) };
         watch_leave();
         least = next;
     }
 }
 
-static void *group_of(const Comm *c, uint32_t atoms)
+static void *group_of(const Comm *comm, uint32_t atoms)
 {
-    for (int i = 0; i < c->ngroup; i++)
-        if (c->group[i].atoms == atoms)
-            return c->group[i].comm;
+    for (int i = 0; i < comm->ngroup; i++)
+        if (comm->group[i].atoms == atoms)
+            return comm->group[i].comm;
     die("comm: a collective over atoms %x was not announced", atoms);
 }
 
-static void far_begin(const Coll *k, Pool *p, UnderWay *u)
+static void far_begin(const Coll *k, Pool *pool, UnderWay *way)
 {
     switch (k->instr->kind) {
-    case Iallreduce: far_allreduce(k, p, u); break;
-    case Ireducescatter: far_reducescatter(k, u); break;
+    case Iallreduce: far_allreduce(k, pool, way); break;
+    case Ireducescatter: far_reducescatter(k, way); break;
     case Ippermute: far_ppermute(k); break;
-    default: far_blocks(k, dtypes[instr_dtype(k->instr, 0)].bytes, u);
+    default: far_blocks(k, dtypes[instr_dtype(k->instr, 0)].bytes, way);
     }
 }
 
-static void run_here(const Coll *k, Pool *p)
+static void run_here(const Coll *k, Pool *pool)
 {
     BlockLayout s;
 
     switch (k->instr->kind) {
-    case Iallreduce: local_allreduce(k, p); break;
-    case Ireducescatter: local_reducescatter(k, p); break;
+    case Iallreduce: local_allreduce(k, pool); break;
+    case Ireducescatter: local_reducescatter(k, pool); break;
     case Ippermute: local_ppermute(k); break;
     default:
         s = blocks_of(k->instr, k->size);
@@ -506,48 +509,48 @@ static void run_here(const Coll *k, Pool *p)
     }
 }
 
-static void begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
+static void begin(Comm *comm, Pool *pool, Coll *k, UnderWay *way)
 {
     if (k->size > MAXGROUP)
         err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
             MAXGROUP);
     if (moves_rows(k->instr->kind)) {
         watch_enter(k->instr->atoms, k->ranks, k->size);
-        comm_rows(c, p, k);
+        comm_rows(comm, pool, k);
         watch_leave();
         return;
     }
-    if (c->n == c->world || k->size == 1) {
-        run_here(k, p);
+    if (comm->n == comm->world || k->size == 1) {
+        run_here(k, pool);
         return;
     }
-    k->group = group_of(c, k->instr->atoms);
+    k->group = group_of(comm, k->instr->atoms);
     watch_enter(k->instr->atoms, k->ranks, k->size);
-    far_begin(k, p, u);
+    far_begin(k, pool, way);
     watch_leave();
 }
 
-void comm_begin(Comm *c, Pool *p, Coll *k, UnderWay *u)
+void comm_begin(Comm *comm, Pool *pool, Coll *k, UnderWay *way)
 {
-    *u = (UnderWay){ .later = &u->request };
-    begin(c, p, k, u);
+    *way = (UnderWay){ .later = &way->request };
+    begin(comm, pool, k, way);
 }
 
-void comm_end(Pool *p, const Coll *k, UnderWay *u)
+void comm_end(Pool *pool, const Coll *k, UnderWay *way)
 {
-    if (u->request) {
+    if (way->request) {
         watch_enter(k->instr->atoms, k->ranks, k->size);
-        mpi_wait(&u->request, 1);
+        mpi_wait(&way->request, 1);
         watch_leave();
     }
-    if (u->in)
-        far_end(k, p, u->in);
+    if (way->in)
+        far_end(k, pool, way->in);
 }
 
-void comm_run(Comm *c, Pool *p, Coll *k)
+void comm_run(Comm *comm, Pool *pool, Coll *k)
 {
     UnderWay u = { 0 };
 
-    begin(c, p, k, &u);
-    comm_end(p, k, &u);
+    begin(comm, pool, k, &u);
+    comm_end(pool, k, &u);
 }

@@ -9,22 +9,22 @@
 
 /* n elements that follow each other both in the logical tensor and locally. */
 typedef void RunFn(void *ctx, int64_t global, int64_t local, int64_t n);
-void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
+void tensor_runs(const Mesh *m, const Tensor *tensor, int64_t rank, RunFn *fn,
                  void *ctx);
 /* Of the local part's elements the rank has [lo, hi); element i is at i + shift
  * of its buffer. */
 typedef struct Clip {
     int64_t lo, hi, shift;
 } Clip;
-Clip clip_of(const Mesh *m, const Tensor *t, int64_t rank);
-int64_t tensor_elems(const Tensor *t); /* of the logical tensor */
-int64_t tensor_held(const Tensor *t);  /* of dim[]'s part of a rank */
+Clip clip_of(const Mesh *m, const Tensor *tensor, int64_t rank);
+int64_t tensor_elems(const Tensor *tensor); /* of the logical tensor */
+int64_t tensor_held(const Tensor *tensor);  /* of dim[]'s part of a rank */
 /* Of the ranks that hold equal parts, the one that writes it; never one with a
  * copy. */
-int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank);
-/* The j-th global index held along dim d. */
-int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j);
-int64_t dim_held(const PlanDim *d);
+int tensor_owner(const Mesh *m, const Tensor *tensor, int64_t rank);
+/* The j-th global index held along dim. */
+int64_t tensor_at(const Mesh *m, const PlanDim *dim, int64_t rank, int64_t j);
+int64_t dim_held(const PlanDim *dim);
 
 /* ---- comm.c mpi.c: ranks and their collectives --------------------------- */
 
@@ -45,25 +45,25 @@ void launch_errors(void); /* fail.c: one line, from one rank */
 /* Under a launcher MPI (started by the first call); else all ranks here. */
 Comm *comm_open(Arena *a, int64_t world);
 /* Under a launcher: rank 0's text to all. */
-void comm_plan(Text *t);
-void comm_close(Comm *c);
+void comm_plan(Text *out);
+void comm_close(Comm *comm);
 /* All ranks come to the same failure. 1: this one says so (the first with
  * knows, or rank 0 when none does); the others wait here for the end. */
-int comm_speaks(Comm *c, int knows);
-void comm_barrier(Comm *c);
-void comm_share(Comm *c, void *p, int64_t bytes); /* rank 0's to all */
-void comm_share_from(Comm *c, int64_t rank, void *p, int64_t bytes);
-int64_t comm_max(Comm *c, int64_t v); /* over all processes */
+int comm_speaks(Comm *comm, int knows);
+void comm_barrier(Comm *comm);
+void comm_share(Comm *comm, void *p, int64_t bytes); /* rank 0's to all */
+void comm_share_from(Comm *comm, int64_t rank, void *p, int64_t bytes);
+int64_t comm_max(Comm *comm, int64_t v); /* over all processes */
 /* The same in two halves, the second called until it gives 1: neither waits.
  * One question at a time. Before the first, by all processes together: */
-void comm_questions(Comm *c);
-void comm_ask(Comm *c, int64_t v);
-int comm_answer(Comm *c, int64_t *most);
+void comm_questions(Comm *comm);
+void comm_ask(Comm *comm, int64_t v);
+int comm_answer(Comm *comm, int64_t *most);
 /* `bytes` of each process to all, by rank. */
-void comm_gather(Comm *c, const void *mine, void *all, int64_t bytes);
+void comm_gather(Comm *comm, const void *mine, void *all, int64_t bytes);
 /* Before the first comm_run: the sets of atoms over which this process's ranks
  * run collectives. Every member of a group must name it. */
-void comm_groups(Comm *c, Arena *a, const Mesh *m, const uint32_t *atoms,
+void comm_groups(Comm *comm, Arena *a, const Mesh *m, const uint32_t *atoms,
                  int n);
 
 int is_collective(InstrKind k);
@@ -71,7 +71,7 @@ int is_collective(InstrKind k);
  * other on both sides, at `out` of what is sent to a peer and at `in` of where
  * the peer's go; the peer names the same in the same order. */
 typedef void PairFn(void *ctx, int64_t out, int64_t in, int64_t n);
-void comm_runs(const Instr *s, int64_t size, int64_t peer, PairFn *f,
+void comm_runs(const Instr *instr, int64_t size, int64_t peer, PairFn *fn,
                void *ctx);
 
 /* One collective as one rank sees it. */
@@ -89,35 +89,36 @@ typedef struct Coll {
     void *group;           /* mpi: set by comm_run */
     struct Shared *shared; /* mpi: memory for exchanges of rows */
 } Coll;
-void comm_run(Comm *c, Pool *p, Coll *k);
+void comm_run(Comm *comm, Pool *pool, Coll *coll);
 /* The same in two calls, between which others may run: MPI has no more than one
  * under way. k and what it names stay as they are. */
 typedef struct UnderWay {
     void *request, **later; /* MPI's; null: it waits */
     const uint8_t *in;      /* what arrives; null: it is in its place */
 } UnderWay;
-void comm_begin(Comm *c, Pool *p, Coll *k, UnderWay *u);
-void comm_end(Pool *p, const Coll *k, UnderWay *u);
+void comm_begin(Comm *comm, Pool *pool, Coll *coll, UnderWay *way);
+void comm_end(Pool *pool, const Coll *coll, UnderWay *way);
 
 /* peer_memory.c: is a rank on this machine? */
-int comm_near(const Comm *c, int64_t rank);
+int comm_near(const Comm *comm, int64_t rank);
 /* Memory that these read and write, as Device.peers. */
-void **comm_peers(Arena *a, Comm *c, int64_t bytes, const char *what);
-void comm_drop_peers(Comm *c, void **at, int64_t bytes);
+void **comm_peers(Arena *a, Comm *comm, int64_t bytes, const char *what);
+void comm_drop_peers(Comm *comm, void **at, int64_t bytes);
 /* peer_rows.c: under MPI, this rank's arena, which those of its machine reach;
  * ranks that exchange rows have one stage, and as many bytes. */
 typedef struct Shared Shared;
-Shared *comm_shared(Comm *c, Arena *a, int64_t bytes, const char *what);
-void *comm_own(const Shared *s);
-void comm_drop_shared(Comm *c, Shared *s);
+Shared *comm_shared(Comm *comm, Arena *a, int64_t bytes, const char *what);
+void *comm_own(const Shared *shared);
+void comm_drop_shared(Comm *comm, Shared *shared);
 /* All ranks: err() where ranks that exchange rows are on different machines. */
-void comm_need_near(Comm *c, const Plan *p);
-void comm_rows(Comm *c, Pool *p, const Coll *k); /* called by comm_run */
+void comm_need_near(Comm *comm, const Plan *p);
+void comm_rows(Comm *comm, Pool *pool,
+               const Coll *coll); /* called by comm_run */
 /* All ranks: err() where one of them cannot. */
-void comm_agree(Comm *c, int bad, const char *what);
+void comm_agree(Comm *comm, int bad, const char *what);
 
 /* mpi.c, called by comm.c and p2p_host.c */
-void mpi_start(Comm *c);
+void mpi_start(Comm *comm);
 void mpi_stop(void);
 int mpi_running(void);
 void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
@@ -125,11 +126,11 @@ void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
 void *mpi_group(const int64_t *ranks, int64_t n);
 /* `bytes` from each rank; out may be its place in `in`. */
 /* later: null, or gets the request. */
-void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
+void mpi_allgather(const Coll *coll, const uint8_t *out, uint8_t *in,
                    int64_t bytes, void **later);
 /* Block i of out to rank i of the group, block i of in from it. */
-void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes,
-                  void **later);
+void mpi_alltoall(const Coll *coll, const uint8_t *out, uint8_t *in,
+                  int64_t bytes, void **later);
 void mpi_bcast(void *p, int64_t bytes, int64_t from);
 void mpi_barrier(void);
 void mpi_gather(const void *mine, void *all, int64_t bytes);
@@ -154,7 +155,7 @@ void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
 _Noreturn void mpi_abort(int status);
 
 /* ranks.c: who runs where; of more than `most` ranks only some. */
-void ranks_table(Text *t, const Plan *p, const Comm *c, int64_t most);
+void ranks_table(Text *out, const Plan *p, const Comm *comm, int64_t most);
 
 /* ---- collective_layout.c: what two ranks of a collective exchange -------- */
 
@@ -184,18 +185,18 @@ typedef struct BlockLayout {
 
 typedef enum DenseSide { NEITHER, DSTDENSE, SRCDENSE } DenseSide;
 
-BlockLayout blocks_of(const Instr *s, int64_t ranks);
+BlockLayout blocks_of(const Instr *instr, int64_t ranks);
 /* Half h of the block of a position, in elements. */
-int64_t block_place(const BlockLayout *s, const BlockPlace *x, int64_t pos,
-                    int64_t h);
-int64_t block_elems(const BlockLayout *s);
+int64_t block_place(const BlockLayout *layout, const BlockPlace *place,
+                    int64_t pos, int64_t h);
+int64_t block_elems(const BlockLayout *layout);
 /* Are blocks (or the only one) dense in a buffer, in group order? */
-int is_dense(const BlockLayout *s, const int64_t *stride, const BlockPlace *x,
-             int one);
+int is_dense(const BlockLayout *layout, const int64_t *stride,
+             const BlockPlace *place, int one);
 /* The block from position `from` to position `to`. A dense side's pointer is
  * where the block begins, the other's where the buffer does. */
-void copy_block(const BlockLayout *s, int size, const uint8_t *src, int64_t to,
-                uint8_t *dst, int64_t from, DenseSide dense);
+void copy_block(const BlockLayout *layout, int size, const uint8_t *src,
+                int64_t to, uint8_t *dst, int64_t from, DenseSide dense);
 
 /* ---- watchdog.c: a rank that waits for ever ------------------------------ */
 
@@ -219,7 +220,7 @@ typedef struct Progress {
     const Instr *(*where)(const void *device, int *ended); /* Device.where */
     const void *device;
 } Progress;
-void watch_start(const Progress *x); /* from now on it must grow */
+void watch_start(const Progress *progress); /* from now on it must grow */
 void watch_stop(void);
 void watch_signal(void); /* the launcher ends the run; may be called
                                      in a signal's handler */

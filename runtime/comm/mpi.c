@@ -30,7 +30,7 @@ static void abort_others(void)
         mpi_abort(err_status);
 }
 
-void mpi_start(Comm *c)
+void mpi_start(Comm *comm)
 {
     int got, rank, size;
 
@@ -44,7 +44,7 @@ void mpi_start(Comm *c)
     running = 1;
     dl.MPI_Comm_rank(dl.ompi_mpi_comm_world, &rank);
     dl.MPI_Comm_size(dl.ompi_mpi_comm_world, &size);
-    *c = (Comm){ .name = "mpi", .world = size, .first = rank, .n = 1 };
+    *comm = (Comm){ .name = "mpi", .world = size, .first = rank, .n = 1 };
 }
 
 void mpi_stop(void)
@@ -131,48 +131,48 @@ void mpi_swap(const void *out, void *otype, int64_t dest, void *in, void *itype,
 
 /* Block i of `out` (outstep bytes apart; 0: the same to all) to rank i of the
  * group, block i of `in` from it. */
-static void pairwise(const Coll *k, const uint8_t *out, int64_t outstep,
+static void pairwise(const Coll *coll, const uint8_t *out, int64_t outstep,
                      uint8_t *in, int64_t bytes)
 {
-    int64_t g = k->size, me = k->me;
+    int64_t g = coll->size, me = coll->me;
 
     memmove(in + me * bytes, out + me * outstep, (size_t)bytes);
     for (int64_t i = 1; i < g; i++) {
         int64_t to = (me + i) % g, from = (me + g - i) % g;
-        mpi_sendrecv(out + to * outstep, k->ranks[to], in + from * bytes,
-                     k->ranks[from], bytes);
+        mpi_sendrecv(out + to * outstep, coll->ranks[to], in + from * bytes,
+                     coll->ranks[from], bytes);
     }
 }
 
-void mpi_allgather(const Coll *k, const uint8_t *out, uint8_t *in,
+void mpi_allgather(const Coll *coll, const uint8_t *out, uint8_t *in,
                    int64_t bytes, void **later)
 {
     void *byte = dl.ompi_mpi_byte, *soon;
     int n = (int)bytes;
 
-    if (bytes * k->size > PIECE) {
-        pairwise(k, out, 0, in, bytes);
+    if (bytes * coll->size > PIECE) {
+        pairwise(coll, out, 0, in, bytes);
         return;
     }
-    const void *from = out == in + k->me * bytes ? IN_PLACE : out;
-    if (dl.MPI_Iallgather(from, n, byte, in, n, byte, k->group,
+    const void *from = out == in + coll->me * bytes ? IN_PLACE : out;
+    if (dl.MPI_Iallgather(from, n, byte, in, n, byte, coll->group,
                           later ? later : &soon))
         err(NULL, "MPI_Iallgather failed");
     if (!later)
         finish(&soon);
 }
 
-void mpi_alltoall(const Coll *k, const uint8_t *out, uint8_t *in, int64_t bytes,
-                  void **later)
+void mpi_alltoall(const Coll *coll, const uint8_t *out, uint8_t *in,
+                  int64_t bytes, void **later)
 {
     void *byte = dl.ompi_mpi_byte, *soon;
     int n = (int)bytes;
 
-    if (bytes * k->size > PIECE) {
-        pairwise(k, out, bytes, in, bytes);
+    if (bytes * coll->size > PIECE) {
+        pairwise(coll, out, bytes, in, bytes);
         return;
     }
-    if (dl.MPI_Ialltoall(out, n, byte, in, n, byte, k->group,
+    if (dl.MPI_Ialltoall(out, n, byte, in, n, byte, coll->group,
                          later ? later : &soon))
         err(NULL, "MPI_Ialltoall failed");
     if (!later)

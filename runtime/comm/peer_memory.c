@@ -10,10 +10,10 @@
 
 #include "comm.h"
 
-int comm_near(const Comm *c, int64_t rank)
+int comm_near(const Comm *comm, int64_t rank)
 {
-    return c->n == c->world ||
-           !strcmp(c->peer[rank].host, c->peer[c->first].host);
+    return comm->n == comm->world ||
+           !strcmp(comm->peer[rank].host, comm->peer[comm->first].host);
 }
 
 static void *map_file(int fd, int64_t bytes)
@@ -25,14 +25,14 @@ static void *map_file(int fd, int64_t bytes)
 }
 
 /* That of a rank, which has it under this number; null: not to be had. */
-static void *map_peer(const Peer *p, int number, int64_t bytes)
+static void *map_peer(const Peer *peer, int number, int64_t bytes)
 {
     char path[64];
 
-    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)p->pid, number);
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)peer->pid, number);
     int fd = number < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
     void *at = map_file(fd, bytes);
-    if (at && memcmp(at, &p->token, sizeof p->token)) {
+    if (at && memcmp(at, &peer->token, sizeof peer->token)) {
         munmap(at, (size_t)bytes);
         at = NULL;
     }
@@ -41,23 +41,23 @@ static void *map_peer(const Peer *p, int number, int64_t bytes)
     return at;
 }
 
-void comm_agree(Comm *c, int bad, const char *what)
+void comm_agree(Comm *comm, int bad, const char *what)
 {
-    int64_t any = comm_max(c, bad ? c->first : -1);
+    int64_t any = comm_max(comm, bad ? comm->first : -1);
 
-    if (any >= 0 && comm_speaks(c, any == c->first))
+    if (any >= 0 && comm_speaks(comm, any == comm->first))
         err(NULL,
             "rank %lld cannot share memory with the others of %s: %s "
             "(route.dispatcher=alltoall needs none)",
-            (long long)any, c->peer[any].host, what);
+            (long long)any, comm->peer[any].host, what);
 }
 
 /* Under MPI, where one rank lives here. */
-static void share(Comm *c, void **at, int64_t bytes, const char *what)
+static void share(Comm *comm, void **at, int64_t bytes, const char *what)
 {
-    int64_t me = c->first;
+    int64_t me = comm->first;
     int fd = memfd_create("pleat", MFD_CLOEXEC), bad = 0;
-    int *number = alloc(forever, (size_t)c->world * sizeof *number);
+    int *number = alloc(forever, (size_t)comm->world * sizeof *number);
 
     if (fd >= 0 && ftruncate(fd, bytes)) {
         close(fd);
@@ -65,17 +65,17 @@ static void share(Comm *c, void **at, int64_t bytes, const char *what)
     }
     at[me] = map_file(fd, bytes);
     if (at[me])
-        memcpy(at[me], &c->peer[me].token, sizeof c->peer[me].token);
-    comm_gather(c, &fd, number, sizeof fd);
-    for (int64_t r = 0; r < c->world; r++) {
-        if (r != me && comm_near(c, r))
-            at[r] = map_peer(&c->peer[r], number[r], bytes);
-        bad |= comm_near(c, r) && !at[r];
+        memcpy(at[me], &comm->peer[me].token, sizeof comm->peer[me].token);
+    comm_gather(comm, &fd, number, sizeof fd);
+    for (int64_t r = 0; r < comm->world; r++) {
+        if (r != me && comm_near(comm, r))
+            at[r] = map_peer(&comm->peer[r], number[r], bytes);
+        bad |= comm_near(comm, r) && !at[r];
     }
-    comm_agree(c, bad, what);
-    memset(at[me], 0, sizeof c->peer[me].token);
+    comm_agree(comm, bad, what);
+    memset(at[me], 0, sizeof comm->peer[me].token);
     poison_pages(at[me], bytes);
-    comm_barrier(c);
+    comm_barrier(comm);
     close(fd);
 }
 
@@ -87,19 +87,19 @@ static int64_t rounded(int64_t bytes)
     return bytes / PAGE * PAGE + PAGE;
 }
 
-void **comm_peers(Arena *a, Comm *c, int64_t bytes, const char *what)
+void **comm_peers(Arena *a, Comm *comm, int64_t bytes, const char *what)
 {
-    void **at = alloc(a, (size_t)c->world * sizeof *at);
+    void **at = alloc(a, (size_t)comm->world * sizeof *at);
 
-    if (c->n < c->world)
-        share(c, at, rounded(bytes), what);
-    for (int64_t r = 0; r < c->world && c->n == c->world; r++)
+    if (comm->n < comm->world)
+        share(comm, at, rounded(bytes), what);
+    for (int64_t r = 0; r < comm->world && comm->n == comm->world; r++)
         at[r] = poison_pages(pages(bytes, what), bytes);
     return at;
 }
 
-void comm_drop_peers(Comm *c, void **at, int64_t bytes)
+void comm_drop_peers(Comm *comm, void **at, int64_t bytes)
 {
-    for (int64_t r = 0; r < c->world; r++)
-        drop_pages(at[r], c->n < c->world ? rounded(bytes) : bytes);
+    for (int64_t r = 0; r < comm->world; r++)
+        drop_pages(at[r], comm->n < comm->world ? rounded(bytes) : bytes);
 }

@@ -37,61 +37,63 @@ typedef struct Rows {
 
 /* ---- memory and words ---------------------------------------------------- */
 
-static _Atomic uint64_t *word(const Shared *s, int64_t world, int64_t rank,
+static _Atomic uint64_t *word(const Shared *shared, int64_t world, int64_t rank,
                               int meeting, int64_t from)
 {
-    uint8_t *p = (uint8_t *)s->at[rank] + s->bytes;
+    uint8_t *p = (uint8_t *)shared->at[rank] + shared->bytes;
 
     return (_Atomic uint64_t *)(void *)p + meeting * world + from;
 }
 
-static int64_t words(const Comm *c)
+static int64_t words(const Comm *comm)
 {
-    return MEETINGS * c->world * (int64_t)sizeof(uint64_t);
+    return MEETINGS * comm->world * (int64_t)sizeof(uint64_t);
 }
 
-Shared *comm_shared(Comm *c, Arena *a, int64_t bytes, const char *what)
+Shared *comm_shared(Comm *comm, Arena *a, int64_t bytes, const char *what)
 {
     Shared *s = alloc(a, sizeof *s);
 
-    s->me = c->first;
+    s->me = comm->first;
     s->bytes = (bytes + 7) / 8 * 8;
-    s->at = comm_peers(a, c, s->bytes + words(c), what);
-    s->times = alloc(a, (size_t)c->world * sizeof *s->times);
-    memset((uint8_t *)s->at[s->me] + s->bytes, 0, (size_t)words(c));
-    comm_barrier(c);
+    s->at = comm_peers(a, comm, s->bytes + words(comm), what);
+    s->times = alloc(a, (size_t)comm->world * sizeof *s->times);
+    memset((uint8_t *)s->at[s->me] + s->bytes, 0, (size_t)words(comm));
+    comm_barrier(comm);
     return s;
 }
 
-void *comm_own(const Shared *s)
+void *comm_own(const Shared *shared)
 {
-    return s->at[s->me];
+    return shared->at[shared->me];
 }
 
-void comm_drop_shared(Comm *c, Shared *s)
+void comm_drop_shared(Comm *comm, Shared *shared)
 {
-    comm_drop_peers(c, s->at, s->bytes + words(c));
+    comm_drop_peers(comm, shared->at, shared->bytes + words(comm));
 }
 
 /* All ranks of the group come here. rows: sent to each. */
-static void meet(const Comm *c, const Coll *k, int meeting, const int64_t *rows,
-                 int64_t *came)
+static void meet(const Comm *comm, const Coll *coll, int meeting,
+                 const int64_t *rows, int64_t *came)
 {
-    Shared *s = k->shared;
+    Shared *shared = coll->shared;
 
-    for (int64_t j = 0; j < k->size; j++) {
-        int64_t r = k->ranks[j];
-        uint64_t times = meeting == BEFORE ? ++s->times[r] : s->times[r];
-        atomic_store_explicit(word(s, c->world, r, meeting, c->first),
-                              times << ROWBITS | (uint64_t)rows[j],
-                              memory_order_release);
+    for (int64_t j = 0; j < coll->size; j++) {
+        int64_t r = coll->ranks[j];
+        uint64_t times =
+            meeting == BEFORE ? ++shared->times[r] : shared->times[r];
+        atomic_store_explicit(
+            word(shared, comm->world, r, meeting, comm->first),
+            times << ROWBITS | (uint64_t)rows[j], memory_order_release);
     }
-    for (int64_t j = 0; j < k->size; j++) {
-        int64_t r = k->ranks[j];
-        _Atomic uint64_t *w = word(s, c->world, c->first, meeting, r);
+    for (int64_t j = 0; j < coll->size; j++) {
+        int64_t r = coll->ranks[j];
+        _Atomic uint64_t *w =
+            word(shared, comm->world, comm->first, meeting, r);
         uint64_t v;
         while ((v = atomic_load_explicit(w, memory_order_acquire)) >> ROWBITS !=
-               s->times[r])
+               shared->times[r])
             sched_yield();
         came[j] = (int64_t)(uint32_t)v;
     }
@@ -100,7 +102,7 @@ static void meet(const Comm *c, const Coll *k, int meeting, const int64_t *rows,
 /* ---- who shares it ------------------------------------------------------- */
 
 /* Of the group of a rank, one of another machine; -1: there is none. */
-static int64_t far_rank(const Comm *c, const Mesh *m, uint32_t atoms,
+static int64_t far_rank(const Comm *comm, const Mesh *m, uint32_t atoms,
                         int64_t rank)
 {
     static int64_t ranks[MAXRANKS];
@@ -108,17 +110,17 @@ static int64_t far_rank(const Comm *c, const Mesh *m, uint32_t atoms,
 
     mesh_group(m, atoms, rank, ranks);
     for (int64_t j = 0; j < n; j++)
-        if (strcmp(c->peer[ranks[j]].host, c->peer[rank].host))
+        if (strcmp(comm->peer[ranks[j]].host, comm->peer[rank].host))
             return ranks[j];
     return -1;
 }
 
-static void need_near(Comm *c, const Mesh *m, const Instr *s)
+static void need_near(Comm *comm, const Mesh *m, const Instr *instr)
 {
-    for (int64_t r = 0; r < c->world; r++) {
-        int64_t other = far_rank(c, m, s->atoms, r);
-        if (other >= 0 && comm_speaks(c, 1))
-            err(&(Loc){ s->file, s->line, NULL },
+    for (int64_t r = 0; r < comm->world; r++) {
+        int64_t other = far_rank(comm, m, instr->atoms, r);
+        if (other >= 0 && comm_speaks(comm, 1))
+            err(&(Loc){ instr->file, instr->line, NULL },
                 "rows go through memory that ranks share, but ranks %lld and "
                 "%lld are on different machines (route.dispatcher=alltoall "
                 "exchanges between these; fold.host=N: ranks of a machine)",
@@ -126,18 +128,18 @@ static void need_near(Comm *c, const Mesh *m, const Instr *s)
     }
 }
 
-void comm_need_near(Comm *c, const Plan *p)
+void comm_need_near(Comm *comm, const Plan *p)
 {
     uint32_t seen = 0;
 
-    for (int r = 0; r < p->nrole && c->n < c->world; r++)
+    for (int r = 0; r < p->nrole && comm->n < comm->world; r++)
         for (int g = 0; g < p->role[r].nprog; g++)
             for (int i = 0; i < p->role[r].prog[g].ninstr; i++) {
-                const Instr *s = &p->role[r].prog[g].instr[i];
-                if (!moves_rows(s->kind) || s->atoms == seen)
+                const Instr *instr = &p->role[r].prog[g].instr[i];
+                if (!moves_rows(instr->kind) || instr->atoms == seen)
                     continue;
-                need_near(c, p->mesh, s);
-                seen = s->atoms;
+                need_near(comm, p->mesh, instr);
+                seen = instr->atoms;
             }
 }
 
@@ -216,93 +218,94 @@ static void sum_range(void *ctx, int64_t lo, int64_t hi)
 /* ---- interface ----------------------------------------------------------- */
 
 /* As rank `me` sees it; at: the blocks of each rank. */
-static Rows rows_of(const Coll *k, const Part *p, int64_t me, uint8_t **at,
-                    int64_t *came)
+static Rows rows_of(const Coll *coll, const Part *part, int64_t me,
+                    uint8_t **at, int64_t *came)
 {
-    const RowsArgs *v = &k->instr->rows;
-    int sends = k->instr->kind == Isendrows;
+    const RowsArgs *args = &coll->instr->rows;
+    int sends = coll->instr->kind == Isendrows;
 
-    return (Rows){ .args = v,
-                   .layout = rows_map(v, k->size),
-                   .ranks = k->size,
+    return (Rows){ .args = args,
+                   .layout = rows_map(args, coll->size),
+                   .ranks = coll->size,
                    .me = me,
-                   .bytes = v->width * dtypes[v->dt].bytes,
-                   .map = p->map,
-                   .own = sends ? p->send : p->recv,
-                   .here = sends ? p->recv : p->send,
+                   .bytes = args->width * dtypes[args->dt].bytes,
+                   .map = part->map,
+                   .own = sends ? part->send : part->recv,
+                   .here = sends ? part->recv : part->send,
                    .at = at,
                    .came = came };
 }
 
-static void move(Pool *p, const Coll *k, Rows *x)
+static void move(Pool *pool, const Coll *coll, Rows *x)
 {
-    if (k->instr->kind == Isendrows)
-        pool_run(p, send_range, x, x->ranks * x->args->pair, ROWGRAIN);
+    if (coll->instr->kind == Isendrows)
+        pool_run(pool, send_range, x, x->ranks * x->args->pair, ROWGRAIN);
     else
-        pool_run(p, sum_range, x, x->args->tokens, ROWGRAIN);
+        pool_run(pool, sum_range, x, x->args->tokens, ROWGRAIN);
 }
 
-static void clear(Pool *p, const Coll *k, Rows *x)
+static void clear(Pool *pool, const Coll *coll, Rows *x)
 {
-    if (k->instr->kind == Isendrows)
-        pool_run(p, clear_range, x, x->ranks * x->args->pair, ROWGRAIN);
+    if (coll->instr->kind == Isendrows)
+        pool_run(pool, clear_range, x, x->ranks * x->args->pair, ROWGRAIN);
 }
 
-static void count(Comm *c, const Rows *x, const int64_t *rows)
+static void count(Comm *comm, const Rows *x, const int64_t *rows)
 {
-    c->counts = 1;
+    comm->counts = 1;
     for (int64_t j = 0; j < x->ranks; j++)
-        c->moved += j == x->me ? 0 : rows[j] * x->bytes;
+        comm->moved += j == x->me ? 0 : rows[j] * x->bytes;
 }
 
-static void rows_here(Comm *c, Pool *p, const Coll *k)
+static void rows_here(Comm *comm, Pool *pool, const Coll *coll)
 {
     static uint8_t *at[MAXRANKS];
     static int64_t came[MAXRANKS], sent[MAXRANKS];
 
-    for (int64_t j = 0; j < k->size; j++)
-        at[j] = k->instr->kind == Isendrows ? k->part[j].recv : k->part[j].send;
-    for (int64_t me = 0; me < k->size; me++) {
-        Rows x = rows_of(k, &k->part[me], me, at, came);
-        for (int64_t j = 0; j < k->size; j++)
+    for (int64_t j = 0; j < coll->size; j++)
+        at[j] = coll->instr->kind == Isendrows ? coll->part[j].recv
+                                               : coll->part[j].send;
+    for (int64_t me = 0; me < coll->size; me++) {
+        Rows x = rows_of(coll, &coll->part[me], me, at, came);
+        for (int64_t j = 0; j < coll->size; j++)
             sent[j] = rows_in(&x, j);
-        count(c, &x, sent);
-        move(p, k, &x);
+        count(comm, &x, sent);
+        move(pool, coll, &x);
     }
-    for (int64_t me = 0; me < k->size; me++) {
-        Rows x = rows_of(k, &k->part[me], me, at, came);
-        for (int64_t j = 0; j < k->size; j++)
+    for (int64_t me = 0; me < coll->size; me++) {
+        Rows x = rows_of(coll, &coll->part[me], me, at, came);
+        for (int64_t j = 0; j < coll->size; j++)
             came[j] = rows_in(&(Rows){ .args = x.args,
                                        .layout = x.layout,
-                                       .map = k->part[j].map },
+                                       .map = coll->part[j].map },
                               me);
-        clear(p, k, &x);
+        clear(pool, coll, &x);
     }
 }
 
-static void rows_far(Comm *c, Pool *p, const Coll *k)
+static void rows_far(Comm *comm, Pool *pool, const Coll *coll)
 {
     static uint8_t *at[MAXRANKS];
     static int64_t came[MAXRANKS], sent[MAXRANKS];
-    Shared *s = k->shared;
-    Rows x = rows_of(k, k->part, k->me, at, came);
+    Shared *shared = coll->shared;
+    Rows x = rows_of(coll, coll->part, coll->me, at, came);
 
-    for (int64_t j = 0; j < k->size; j++) {
-        at[j] = (uint8_t *)s->at[k->ranks[j]] +
-                (x.here - (uint8_t *)s->at[c->first]);
+    for (int64_t j = 0; j < coll->size; j++) {
+        at[j] = (uint8_t *)shared->at[coll->ranks[j]] +
+                (x.here - (uint8_t *)shared->at[comm->first]);
         sent[j] = rows_in(&x, j);
     }
-    meet(c, k, BEFORE, sent, came);
-    move(p, k, &x);
-    meet(c, k, AFTER, sent, came);
-    clear(p, k, &x);
-    count(c, &x, sent);
+    meet(comm, coll, BEFORE, sent, came);
+    move(pool, coll, &x);
+    meet(comm, coll, AFTER, sent, came);
+    clear(pool, coll, &x);
+    count(comm, &x, sent);
 }
 
-void comm_rows(Comm *c, Pool *p, const Coll *k)
+void comm_rows(Comm *comm, Pool *pool, const Coll *coll)
 {
-    if (c->n == c->world || k->size == 1)
-        rows_here(c, p, k);
+    if (comm->n == comm->world || coll->size == 1)
+        rows_here(comm, pool, coll);
     else
-        rows_far(c, p, k);
+        rows_far(comm, pool, coll);
 }

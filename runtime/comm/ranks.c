@@ -3,35 +3,35 @@
 
 #include "comm.h"
 
-static void put_rank(Text *t, const Plan *p, const Comm *c, int64_t r)
+static void put_rank(Text *out, const Plan *p, const Comm *comm, int64_t r)
 {
     const Mesh *m = p->mesh;
 
-    put(t, "%5lld  ", (long long)r);
-    if (c->peer)
-        put(t, "%-16s %7d  %-8s ", c->peer[r].host, (int)c->peer[r].pid,
-            c->peer[r].cpus);
+    put(out, "%5lld  ", (long long)r);
+    if (comm->peer)
+        put(out, "%-16s %7d  %-8s ", comm->peer[r].host, (int)comm->peer[r].pid,
+            comm->peer[r].cpus);
     else
-        put(t, "%-16s %7s  %-8s ", "this process", "", "");
+        put(out, "%-16s %7s  %-8s ", "this process", "", "");
     for (int a = 0; a < NMESH; a++)
-        put(t, "%s%4lld", a == Metp ? "   " : "",
+        put(out, "%s%4lld", a == Metp ? "   " : "",
             (long long)mesh_pos(m, m->mask[a], r));
-    put(t, "\n");
+    put(out, "\n");
 }
 
-void ranks_table(Text *t, const Plan *p, const Comm *c, int64_t most)
+void ranks_table(Text *out, const Plan *p, const Comm *comm, int64_t most)
 {
     int64_t n = p->mesh->world, shown = n <= most ? n : most / 2;
 
-    put(t, "%5s  %-16s %7s  %-8s ", "rank", "host", "pid", "cores");
+    put(out, "%5s  %-16s %7s  %-8s ", "rank", "host", "pid", "cores");
     for (int a = 0; a < NMESH; a++)
-        put(t, "%s%4s", a == Metp ? "   " : "", meshnames[a]);
-    put(t, "\n");
+        put(out, "%s%4s", a == Metp ? "   " : "", meshnames[a]);
+    put(out, "\n");
     for (int64_t r = 0; r < shown; r++)
-        put_rank(t, p, c, r);
+        put_rank(out, p, comm, r);
     if (shown < n) {
-        put(t, "  ...\n");
-        put_rank(t, p, c, n - 1);
+        put(out, "  ...\n");
+        put_rank(out, p, comm, n - 1);
     }
-    put_groups(t, p->mesh);
+    put_groups(out, p->mesh);
 }

@@ -7,70 +7,70 @@
 
 #include "comm.h"
 
-int64_t dim_held(const PlanDim *d)
+int64_t dim_held(const PlanDim *dim)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < d->npiece; i++)
-        n += d->piece[i].len;
+    for (int i = 0; i < dim->npiece; i++)
+        n += dim->piece[i].len;
     return n;
 }
 
-int64_t tensor_elems(const Tensor *t)
+int64_t tensor_elems(const Tensor *tensor)
 {
     int64_t n = 1;
 
-    for (int d = 0; d < t->nd; d++)
-        n *= t->dim[d].n;
+    for (int d = 0; d < tensor->nd; d++)
+        n *= tensor->dim[d].n;
     return n;
 }
 
-int64_t tensor_held(const Tensor *t)
+int64_t tensor_held(const Tensor *tensor)
 {
     int64_t n = 1;
 
-    for (int d = 0; d < t->nd; d++)
-        n *= dim_held(&t->dim[d]);
+    for (int d = 0; d < tensor->nd; d++)
+        n *= dim_held(&tensor->dim[d]);
     return n;
 }
 
-int64_t tensor_at(const Mesh *m, const PlanDim *d, int64_t rank, int64_t j)
+int64_t tensor_at(const Mesh *m, const PlanDim *dim, int64_t rank, int64_t j)
 {
     int i = 0;
 
-    while (i + 1 < d->npiece && j >= d->piece[i].len)
-        j -= d->piece[i++].len;
-    return aff_at(m, &d->piece[i].start, rank) + j;
+    while (i + 1 < dim->npiece && j >= dim->piece[i].len)
+        j -= dim->piece[i++].len;
+    return aff_at(m, &dim->piece[i].start, rank) + j;
 }
 
 /* Ranks that differ only in atoms the tensor does not depend on hold equal
  * parts; the one with zeros there writes. Stages hold different tensors, apart
  * from copies. */
-int tensor_owner(const Mesh *m, const Tensor *t, int64_t rank)
+int tensor_owner(const Mesh *m, const Tensor *tensor, int64_t rank)
 {
-    if (is_copy(t))
+    if (is_copy(tensor))
         return 0;
     for (int a = 0; a < m->natom; a++) {
         if (m->mask[Mpp] >> a & 1 || !mesh_coord(m, rank, a))
             continue;
-        int used = t->run && t->shard >> a & 1;
-        for (int d = 0; d < t->nd; d++)
-            for (int i = 0; i < t->dim[d].npiece; i++)
-                used |= t->dim[d].piece[i].start.k[a] != 0;
+        int used = tensor->run && tensor->shard >> a & 1;
+        for (int d = 0; d < tensor->nd; d++)
+            for (int i = 0; i < tensor->dim[d].npiece; i++)
+                used |= tensor->dim[d].piece[i].start.k[a] != 0;
         if (!used)
             return 0;
     }
     return 1;
 }
 
-Clip clip_of(const Mesh *m, const Tensor *t, int64_t rank)
+Clip clip_of(const Mesh *m, const Tensor *tensor, int64_t rank)
 {
-    int64_t n = tensor_held(t);
+    int64_t n = tensor_held(tensor);
 
-    if (!t->run)
-        return (Clip){ 0, n, t->at };
-    int64_t lo = mesh_pos(m, t->shard, rank) * t->run - t->at;
-    int64_t hi = lo + t->run;
+    if (!tensor->run)
+        return (Clip){ 0, n, tensor->at };
+    int64_t lo = mesh_pos(m, tensor->shard, rank) * tensor->run - tensor->at;
+    int64_t hi = lo + tensor->run;
     return (Clip){ lo < 0 ? 0 : lo, hi < n ? hi : n, -lo };
 }
 
@@ -85,50 +85,57 @@ typedef struct ShardWalk {
     void *ctx;
 } ShardWalk;
 
-static void give(const ShardWalk *w, int64_t global, int64_t local, int64_t n)
+static void give(const ShardWalk *walk, int64_t global, int64_t local,
+                 int64_t n)
 {
-    int64_t skip = local < w->clip.lo ? w->clip.lo - local : 0;
+    int64_t skip = local < walk->clip.lo ? walk->clip.lo - local : 0;
 
-    if (n > w->clip.hi - local)
-        n = w->clip.hi - local;
+    if (n > walk->clip.hi - local)
+        n = walk->clip.hi - local;
     if (n > skip)
-        w->run(w->ctx, global + skip, local + skip + w->clip.shift, n - skip);
+        walk->run(walk->ctx, global + skip, local + skip + walk->clip.shift,
+                  n - skip);
 }
 
-static int is_whole(const ShardWalk *w, int d)
+static int is_whole(const ShardWalk *walk, int d)
 {
-    const PlanDim *p = &w->tensor->dim[d];
+    const PlanDim *dim = &walk->tensor->dim[d];
 
-    return p->npiece == 1 && p->piece[0].len == p->n &&
-           aff_at(w->mesh, &p->piece[0].start, w->rank) == 0;
+    return dim->npiece == 1 && dim->piece[0].len == dim->n &&
+           aff_at(walk->mesh, &dim->piece[0].start, walk->rank) == 0;
 }
 
 /* Rows of dim d at (global, local), both in units of that dim's rows. */
-static void walk(const ShardWalk *w, int d, int64_t global, int64_t local)
+static void walk(const ShardWalk *shard_walk, int d, int64_t global,
+                 int64_t local)
 {
-    const PlanDim *p = &w->tensor->dim[d];
-    int last = d + 1 == w->whole;
-    int64_t held = dim_held(p);
+    const PlanDim *dim = &shard_walk->tensor->dim[d];
+    int last = d + 1 == shard_walk->whole;
+    int64_t held = dim_held(dim);
 
-    global *= p->n;
+    global *= dim->n;
     local *= held;
-    for (int i = 0; i < p->npiece; local += p->piece[i++].len) {
-        int64_t s = aff_at(w->mesh, &p->piece[i].start, w->rank);
-        int64_t len = p->piece[i].len < p->n - s ? p->piece[i].len : p->n - s;
+    for (int i = 0; i < dim->npiece; local += dim->piece[i++].len) {
+        int64_t s =
+            aff_at(shard_walk->mesh, &dim->piece[i].start, shard_walk->rank);
+        int64_t len =
+            dim->piece[i].len < dim->n - s ? dim->piece[i].len : dim->n - s;
         if (last && len > 0)
-            give(w, (global + s) * w->inner, local * w->inner, len * w->inner);
+            give(shard_walk, (global + s) * shard_walk->inner,
+                 local * shard_walk->inner, len * shard_walk->inner);
         for (int64_t j = 0; j < len && !last; j++)
-            walk(w, d + 1, global + s + j, local + j);
+            walk(shard_walk, d + 1, global + s + j, local + j);
     }
 }
 
-void tensor_runs(const Mesh *m, const Tensor *t, int64_t rank, RunFn *f,
+void tensor_runs(const Mesh *m, const Tensor *tensor, int64_t rank, RunFn *fn,
                  void *ctx)
 {
-    ShardWalk w = { m, t, rank, t->nd, 1, clip_of(m, t, rank), f, ctx };
+    ShardWalk w = { m,  tensor, rank, tensor->nd, 1, clip_of(m, tensor, rank),
+                    fn, ctx };
 
     while (w.whole > 0 && is_whole(&w, w.whole - 1))
-        w.inner *= t->dim[--w.whole].n;
+        w.inner *= tensor->dim[--w.whole].n;
     if (w.whole)
         walk(&w, 0, 0, 0);
     else

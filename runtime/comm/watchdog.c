@@ -174,18 +174,20 @@ void watch_signal(void)
  * "after" its last collective. */
 static void put_where(char *s, size_t size)
 {
-    const Progress *x = atomic_load(&w.run);
-    const Instr *at_step = x ? atomic_load(&x->now) : NULL;
+    const Progress *progress = atomic_load(&w.run);
+    const Instr *at_step = progress ? atomic_load(&progress->now) : NULL;
     const Instr *trail = NULL;
     char group[64] = "", line[96] = "";
     int ended = 0;
-    int64_t awaited = x ? atomic_load(&x->awaited) : 0;
+    int64_t awaited = progress ? atomic_load(&progress->awaited) : 0;
 
-    if (x && x->where && (trail = x->where(x->device, &ended)) &&
+    if (progress && progress->where &&
+        (trail = progress->where(progress->device, &ended)) &&
         (at_step || awaited || !ended))
         at_step = trail;
-    if (!at_step && x)
-        snprintf(s, size, "between steps, after %lld", (long long)x->step + 1);
+    if (!at_step && progress)
+        snprintf(s, size, "between steps, after %lld",
+                 (long long)progress->step + 1);
     else if (!at_step)
         snprintf(s, size, "starting");
     if (!at_step)
@@ -194,25 +196,26 @@ static void put_where(char *s, size_t size)
     if (!label || !strcmp(label, kind))
         label = "";
     if (at_step->atoms)
-        mesh_words(x->mesh, at_step->atoms, group, sizeof group);
+        mesh_words(progress->mesh, at_step->atoms, group, sizeof group);
     if (at_step->file)
         snprintf(line, sizeof line, " (%s:%d)", at_step->file, at_step->line);
     snprintf(s, size, "step %lld %s%s%s%s%s%s%s",
-             (long long)(awaited ? awaited : x->step + 1),
+             (long long)(awaited ? awaited : progress->step + 1),
              ended ? "after " : "", kind, *group ? " over " : "", group,
              *label ? " " : "", label, line);
 }
 
 /* ---- datagrams ----------------------------------------------------------- */
 
-static void post(int64_t rank, const Note *n)
+static void post(int64_t rank, const Note *note)
 {
     const Peer *p = &w.peer[rank], *me = &w.peer[w.me];
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = p->port };
 
     to.sin_addr.s_addr =
         strcmp(p->host, me->host) ? p->address : htonl(INADDR_LOOPBACK);
-    sendto(w.fd, n, sizeof *n, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof to);
+    sendto(w.fd, note, sizeof *note, MSG_DONTWAIT, (struct sockaddr *)&to,
+           sizeof to);
 }
 
 static void tell(const Note *ask)
@@ -234,7 +237,7 @@ static void tell(const Note *ask)
 
 /* Read what comes for so long; answers go to a[], by place in ranks[0..n). */
 static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
-                       Answer *a)
+                       Answer *answer)
 {
     struct pollfd p = { .fd = w.fd, .events = POLLIN };
     Note m;
@@ -253,18 +256,18 @@ static void listen_for(int ms, const int64_t *ranks, int64_t n, int64_t count,
         }
         for (int64_t i = 0; i < n && m.kind == TELL; i++)
             if (ranks[i] == m.rank) {
-                a[i] =
+                answer[i] =
                     (Answer){ 1, (int)m.inside, count && m.count >= count, "" };
-                memcpy(a[i].where, m.where, sizeof m.where);
+                memcpy(answer[i].where, m.where, sizeof m.where);
             }
     }
 }
 
 static void listen_long(int ms, const int64_t *ranks, int64_t n, int64_t count,
-                        Answer *a)
+                        Answer *answer)
 {
     for (double end = monotonic() + ms * 1e-3; monotonic() < end;)
-        listen_for(10, ranks, n, count, a);
+        listen_for(10, ranks, n, count, answer);
 }
 
 static void idle(int ms)
@@ -293,16 +296,17 @@ int watch_claim(void)
 
 /* ---- the report ---------------------------------------------------------- */
 
-static void put_missing(Text *t, int64_t rank, const Answer *a, int ended)
+static void put_missing(Text *out, int64_t rank, const Answer *answer,
+                        int ended)
 {
-    const Peer *p = &w.peer[rank];
+    const Peer *peer = &w.peer[rank];
 
-    put(t, " rank %lld", (long long)rank);
-    if (!a->came)
-        put(t, " (host %s, pid %d), which %s", p->host, (int)p->pid,
+    put(out, " rank %lld", (long long)rank);
+    if (!answer->came)
+        put(out, " (host %s, pid %d), which %s", peer->host, (int)peer->pid,
             ended ? "is gone" : "does not answer: stopped or dead");
     else
-        put(t, ", which is at %s", a->where);
+        put(out, ", which is at %s", answer->where);
 }
 
 static _Noreturn void leave(void)
@@ -318,14 +322,14 @@ typedef struct StallReason {
     const char *nccl; /* what it says; null: nothing */
 } StallReason;
 
-static void put_worry(Text *t, const StallReason *y)
+static void put_worry(Text *out, const StallReason *reason)
 {
-    if (y->nccl)
-        put(t, "NCCL: %s", y->nccl);
-    else if (y->ended)
-        put(t, "the run was ended");
+    if (reason->nccl)
+        put(out, "NCCL: %s", reason->nccl);
+    else if (reason->ended)
+        put(out, "the run was ended");
     else
-        put(t, "no progress for %.0f s", y->waited);
+        put(out, "no progress for %.0f s", reason->waited);
 }
 
 /* The ranks that this one waits for, and what they answered. */
@@ -353,52 +357,55 @@ static Inquiry inquire(void)
 }
 
 /* Ask those who have not answered yet; how many still have not. */
-static int64_t ask(const Inquiry *q)
+static int64_t ask(const Inquiry *inquiry)
 {
     Note n = { .token = w.token,
                .kind = ASK,
                .rank = (int32_t)w.me,
-               .atoms = q->atoms,
-               .count = q->count };
+               .atoms = inquiry->atoms,
+               .count = inquiry->count };
     int64_t silent = 0;
 
-    for (int64_t i = 0; i < q->n; i++)
-        if (q->ranks[i] != w.me && !q->answer[i].came)
-            post(q->ranks[i], &n);
-    listen_long(ANSWER, q->ranks, q->n, q->count, q->answer);
-    for (int64_t i = 0; i < q->n; i++)
-        silent += q->ranks[i] != w.me && !q->answer[i].came;
+    for (int64_t i = 0; i < inquiry->n; i++)
+        if (inquiry->ranks[i] != w.me && !inquiry->answer[i].came)
+            post(inquiry->ranks[i], &n);
+    listen_long(ANSWER, inquiry->ranks, inquiry->n, inquiry->count,
+                inquiry->answer);
+    for (int64_t i = 0; i < inquiry->n; i++)
+        silent += inquiry->ranks[i] != w.me && !inquiry->answer[i].came;
     return silent;
 }
 
 /* Who is not where this rank is; 1: that is why it waits. *works: some write a
  * checkpoint. */
-static int put_missing_ranks(Text *t, const Inquiry *q, int ended, int *works)
+static int put_missing_ranks(Text *out, const Inquiry *inquiry, int ended,
+                             int *works)
 {
     int64_t listed = 0;
     int knows = 0;
 
-    for (int64_t i = 0; i < q->n; i++) {
-        const Answer *a = &q->answer[i];
-        if (q->ranks[i] == w.me || (a->came && (a->there || ended)))
+    for (int64_t i = 0; i < inquiry->n; i++) {
+        const Answer *a = &inquiry->answer[i];
+        if (inquiry->ranks[i] == w.me || (a->came && (a->there || ended)))
             continue;
         knows |= !a->came || !a->inside;
         *works |= a->inside == WORKS;
         if (listed++ < LISTED) {
-            put(t, listed == 1 ? "; waits for" : ",");
-            put_missing(t, q->ranks[i], a, ended);
+            put(out, listed == 1 ? "; waits for" : ",");
+            put_missing(out, inquiry->ranks[i], a, ended);
         }
     }
     if (listed > LISTED)
-        put(t, " and %lld more", (long long)(listed - LISTED));
+        put(out, " and %lld more", (long long)(listed - LISTED));
     return knows;
 }
 
 /* Says what came out. 0: others may know more, or all ranks answer and there is
  * still time; -1: they write a checkpoint. */
-static int report(const StallReason *y)
+static int report(const StallReason *reason)
 {
-    int soon = y->ended || y->nccl, late = soon || y->waited >= w.limit;
+    int soon = reason->ended || reason->nccl,
+        late = soon || reason->waited >= w.limit;
     Inquiry q = inquire();
     int64_t silent = q.n && !atomic_load(&w.said) ? ask(&q) : 0;
     int works = 0;
@@ -410,10 +417,11 @@ static int report(const StallReason *y)
     Text t = { .arena = q.mem };
     put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
         where);
-    put_worry(&t, y);
-    int knows = put_missing_ranks(&t, &q, y->ended, &works) || y->nccl ||
-                (!q.n && !y->ended);
-    int waits = !knows && (y->ended || y->waited < w.limit + PATIENCE);
+    put_worry(&t, reason);
+    int knows = put_missing_ranks(&t, &q, reason->ended, &works) ||
+                reason->nccl || (!q.n && !reason->ended);
+    int waits =
+        !knows && (reason->ended || reason->waited < w.limit + PATIENCE);
     works = works && !knows;
     if (waits || works || (!late && !silent) || !watch_claim()) {
         arena_free(q.mem);
@@ -487,9 +495,9 @@ static void *watch(void *arg)
     return arg;
 }
 
-void watch_start(const Progress *x)
+void watch_start(const Progress *progress)
 {
-    atomic_store(&w.run, atomic_load(&w.on) ? x : NULL);
+    atomic_store(&w.run, atomic_load(&w.on) ? progress : NULL);
 }
 
 void watch_stop(void)

@@ -42,67 +42,68 @@ struct ArrowRows {
 /* ---- places -------------------------------------------------------------- */
 
 /* A little-endian number of n bytes, its sign kept; 0 beyond the file. */
-static int64_t number_at(ArrowRows *a, int64_t at, int n)
+static int64_t number_at(ArrowRows *rows, int64_t at, int n)
 {
     uint64_t v = 0;
 
-    if (at < 0 || at > a->size - n) {
-        a->bad = 1;
+    if (at < 0 || at > rows->size - n) {
+        rows->bad = 1;
         return 0;
     }
     for (int i = 0; i < n; i++)
-        v |= (uint64_t)a->map[at + i] << 8 * i;
+        v |= (uint64_t)rows->map[at + i] << 8 * i;
     return n == 8                 ? (int64_t)v
            : v >> (8 * n - 1) & 1 ? (int64_t)(v | ~0ull << 8 * n)
                                   : (int64_t)v;
 }
 
-static int64_t follow(ArrowRows *a, int64_t at)
+static int64_t follow(ArrowRows *rows, int64_t at)
 {
-    return at ? at + (int64_t)(uint32_t)number_at(a, at, 4) : 0;
+    return at ? at + (int64_t)(uint32_t)number_at(rows, at, 4) : 0;
 }
 
 /* Field i of a table; 0: it has none. */
-static int64_t field_at(ArrowRows *a, int64_t table, int i)
+static int64_t field_at(ArrowRows *rows, int64_t table, int i)
 {
-    int64_t entry = table - number_at(a, table, 4);
+    int64_t entry = table - number_at(rows, table, 4);
     int64_t slot = 4 + 2 * i;
 
-    if (a->bad || slot + 2 > (uint16_t)number_at(a, entry, 2))
+    if (rows->bad || slot + 2 > (uint16_t)number_at(rows, entry, 2))
         return 0;
-    int64_t offset = (uint16_t)number_at(a, entry + slot, 2);
+    int64_t offset = (uint16_t)number_at(rows, entry + slot, 2);
     return offset ? table + offset : 0;
 }
 
 /* A vector: its first element, and how many of so many bytes. */
-static int64_t vector_at(ArrowRows *a, int64_t table, int i, int64_t bytes,
+static int64_t vector_at(ArrowRows *rows, int64_t table, int i, int64_t bytes,
                          int64_t *n)
 {
-    int64_t at = follow(a, field_at(a, table, i));
+    int64_t at = follow(rows, field_at(rows, table, i));
 
-    *n = at ? (uint32_t)number_at(a, at, 4) : 0;
-    if (*n > 0 && *n > (a->size - at - 4) / bytes)
-        a->bad = 1;
-    *n = a->bad ? 0 : *n;
+    *n = at ? (uint32_t)number_at(rows, at, 4) : 0;
+    if (*n > 0 && *n > (rows->size - at - 4) / bytes)
+        rows->bad = 1;
+    *n = rows->bad ? 0 : *n;
     return at + 4;
 }
 
 /* ---- the schema ---------------------------------------------------------- */
 
 /* Buffers that a field itself has; -1: of a type that is not known here. */
-static int64_t buffers_of(ArrowRows *a, int64_t field)
+static int64_t buffers_of(ArrowRows *rows, int64_t field)
 {
-    int64_t at = field_at(a, field, 2), type = at ? number_at(a, at, 1) : 0;
-    int64_t mode = field_at(a, follow(a, field_at(a, field, 3)), 0);
+    int64_t at = field_at(rows, field, 2),
+            type = at ? number_at(rows, at, 1) : 0;
+    int64_t mode = field_at(rows, follow(rows, field_at(rows, field, 3)), 0);
 
-    if (field_at(a, field, 4)) /* indices of a dictionary */
+    if (field_at(rows, field, 4)) /* indices of a dictionary */
         return 2;
     switch (type) {
     case ARROWnull:
     case ARROWrun_end: return 0;
     case ARROWstruct:
     case ARROWfixed_list: return 1;
-    case ARROWunion: return mode && number_at(a, mode, 2) ? 2 : 1;
+    case ARROWunion: return mode && number_at(rows, mode, 2) ? 2 : 1;
     case ARROWbinary:
     case ARROWutf8:
     case ARROWlarge_binary:
@@ -112,115 +113,119 @@ static int64_t buffers_of(ArrowRows *a, int64_t field)
 }
 
 /* Counts nodes and buffers of a field and those in it; null, or why not. */
-static const char *pass_field(ArrowRows *a, int64_t field, int depth)
+static const char *pass_field(ArrowRows *rows, int64_t field, int depth)
 {
-    int64_t n, own = buffers_of(a, field);
-    int64_t child = vector_at(a, field, 5, 4, &n);
+    int64_t n, own = buffers_of(rows, field);
+    int64_t child = vector_at(rows, field, 5, 4, &n);
 
-    if (a->bad || own < 0 || depth > 32 || ++a->fields > MOSTFIELDS)
+    if (rows->bad || own < 0 || depth > 32 || ++rows->fields > MOSTFIELDS)
         return "has a column of a type that is not read";
-    a->node++;
-    a->buffer += own;
-    n = field_at(a, field, 4) ? 0 : n;
+    rows->node++;
+    rows->buffer += own;
+    n = field_at(rows, field, 4) ? 0 : n;
     for (int64_t i = 0; i < n; i++) {
-        const char *why = pass_field(a, follow(a, child + 4 * i), depth + 1);
+        const char *why =
+            pass_field(rows, follow(rows, child + 4 * i), depth + 1);
         if (why)
             return why;
     }
     return NULL;
 }
 
-static int is_named(ArrowRows *a, int64_t field, const char *column)
+static int is_named(ArrowRows *rows, int64_t field, const char *column)
 {
-    int64_t n, at = vector_at(a, field, 0, 1, &n);
+    int64_t n, at = vector_at(rows, field, 0, 1, &n);
 
     return n == (int64_t)strlen(column) && n > 0 &&
-           !memcmp(a->map + at, column, (size_t)n);
+           !memcmp(rows->map + at, column, (size_t)n);
 }
 
-static const char *read_schema(Arena *mem, ArrowRows *a, int64_t schema,
+static const char *read_schema(Arena *mem, ArrowRows *rows, int64_t schema,
                                const char *column)
 {
-    int64_t n, at = vector_at(a, schema, 1, 4, &n);
+    int64_t n, at = vector_at(rows, schema, 1, 4, &n);
 
-    for (int64_t i = 0; i < n && !a->found; i++) {
-        int64_t field = follow(a, at + 4 * i);
-        int64_t place = field_at(a, field, 2);
-        int64_t type = place ? number_at(a, place, 1) : 0;
-        a->found = is_named(a, field, column);
-        a->wide = type == ARROWlarge_utf8;
-        if (a->found && !a->wide && type != ARROWutf8)
+    for (int64_t i = 0; i < n && !rows->found; i++) {
+        int64_t field = follow(rows, at + 4 * i);
+        int64_t place = field_at(rows, field, 2);
+        int64_t type = place ? number_at(rows, place, 1) : 0;
+        rows->found = is_named(rows, field, column);
+        rows->wide = type == ARROWlarge_utf8;
+        if (rows->found && !rows->wide && type != ARROWutf8)
             return strf(mem, "has a column \"%s\" that holds no texts", column);
-        const char *why = a->found ? NULL : pass_field(a, field, 0);
+        const char *why = rows->found ? NULL : pass_field(rows, field, 0);
         if (why)
             return why;
     }
-    return a->found ? NULL
-                    : strf(mem, "has no column \"%s\" (data.field)", column);
+    return rows->found ? NULL
+                       : strf(mem, "has no column \"%s\" (data.field)", column);
 }
 
 /* ---- batches ------------------------------------------------------------- */
 
 /* Where buffer i of a batch lies: its bytes. */
-static int64_t buffer_at(ArrowRows *a, int64_t first, int64_t body, int64_t i,
-                         int64_t *place)
+static int64_t buffer_at(ArrowRows *rows, int64_t first, int64_t body,
+                         int64_t i, int64_t *place)
 {
-    int64_t offset = number_at(a, first + 16 * i, 8);
-    int64_t bytes = number_at(a, first + 16 * i + 8, 8);
+    int64_t offset = number_at(rows, first + 16 * i, 8);
+    int64_t bytes = number_at(rows, first + 16 * i + 8, 8);
 
-    if (offset < 0 || bytes < 0 || offset > a->size - body ||
-        bytes > a->size - body - offset)
-        a->bad = 1;
-    *place = a->bad ? 0 : body + offset;
-    return a->bad ? 0 : bytes;
+    if (offset < 0 || bytes < 0 || offset > rows->size - body ||
+        bytes > rows->size - body - offset)
+        rows->bad = 1;
+    *place = rows->bad ? 0 : body + offset;
+    return rows->bad ? 0 : bytes;
 }
 
-static const char *read_batch(ArrowRows *a, int64_t batch, int64_t body)
+static const char *read_batch(ArrowRows *rows, int64_t batch, int64_t body)
 {
-    int64_t nodes, buffers, node = vector_at(a, batch, 1, 16, &nodes);
-    int64_t first = vector_at(a, batch, 2, 16, &buffers);
+    int64_t nodes, buffers, node = vector_at(rows, batch, 1, 16, &nodes);
+    int64_t first = vector_at(rows, batch, 2, 16, &buffers);
 
-    if (field_at(a, batch, 3))
+    if (field_at(rows, batch, 3))
         return "is compressed inside, which is not read";
-    if (a->bad || a->node >= nodes || a->buffer + 3 > buffers)
+    if (rows->bad || rows->node >= nodes || rows->buffer + 3 > buffers)
         return "is damaged";
-    a->rows = number_at(a, node + 16 * a->node, 8);
-    a->row = 0;
-    int64_t has = buffer_at(a, first, body, a->buffer, &a->valid);
-    int64_t offsets = buffer_at(a, first, body, a->buffer + 1, &a->offsets);
-    a->bytes = buffer_at(a, first, body, a->buffer + 2, &a->data);
-    int64_t each = a->wide ? 8 : 4;
-    if (a->bad || a->rows < 0 || (a->rows && a->rows >= offsets / each) ||
-        (has && has < (a->rows + 7) / 8))
+    rows->rows = number_at(rows, node + 16 * rows->node, 8);
+    rows->row = 0;
+    int64_t has = buffer_at(rows, first, body, rows->buffer, &rows->valid);
+    int64_t offsets =
+        buffer_at(rows, first, body, rows->buffer + 1, &rows->offsets);
+    rows->bytes = buffer_at(rows, first, body, rows->buffer + 2, &rows->data);
+    int64_t each = rows->wide ? 8 : 4;
+    if (rows->bad || rows->rows < 0 ||
+        (rows->rows && rows->rows >= offsets / each) ||
+        (has && has < (rows->rows + 7) / 8))
         return "is damaged";
-    a->valid = has ? a->valid : 0;
+    rows->valid = has ? rows->valid : 0;
     return NULL;
 }
 
 /* The next message that is wanted. */
-static const char *next_message(Arena *mem, ArrowRows *a, const char *column)
+static const char *next_message(Arena *mem, ArrowRows *rows, const char *column)
 {
-    while (a->at < a->size) {
-        int64_t head = number_at(a, a->at + 4, 4), start = a->at + 8;
-        if (number_at(a, a->at, 4) != CONTINUES || a->bad)
+    while (rows->at < rows->size) {
+        int64_t head = number_at(rows, rows->at + 4, 4), start = rows->at + 8;
+        if (number_at(rows, rows->at, 4) != CONTINUES || rows->bad)
             return "is damaged";
         if (!head)
             break;
-        int64_t message = start + (uint32_t)number_at(a, start, 4);
-        int64_t length = field_at(a, message, 3);
-        int64_t body = start + head, n = length ? number_at(a, length, 8) : 0;
-        int64_t kind = field_at(a, message, 1);
-        int64_t table = follow(a, field_at(a, message, 2));
-        if (a->bad || head < 0 || n < 0 || n > a->size - body)
+        int64_t message = start + (uint32_t)number_at(rows, start, 4);
+        int64_t length = field_at(rows, message, 3);
+        int64_t body = start + head,
+                n = length ? number_at(rows, length, 8) : 0;
+        int64_t kind = field_at(rows, message, 1);
+        int64_t table = follow(rows, field_at(rows, message, 2));
+        if (rows->bad || head < 0 || n < 0 || n > rows->size - body)
             return "is cut off";
-        a->at = body + n;
-        kind = kind ? number_at(a, kind, 1) : 0;
-        if (kind == HEADERschema && !a->found)
-            return read_schema(mem, a, table, column);
-        if (kind == HEADERbatch && a->found)
-            return read_batch(a, table, body);
+        rows->at = body + n;
+        kind = kind ? number_at(rows, kind, 1) : 0;
+        if (kind == HEADERschema && !rows->found)
+            return read_schema(mem, rows, table, column);
+        if (kind == HEADERbatch && rows->found)
+            return read_batch(rows, table, body);
     }
-    a->over = 1;
+    rows->over = 1;
     return NULL;
 }
 
@@ -240,29 +245,29 @@ const char *arrow_open(Arena *mem, ArrowRows **out, const char *path,
     return why || a->found ? why : "is no file of Arrow's IPC format";
 }
 
-const char *arrow_next(ArrowRows *a, const char **why, size_t *n)
+const char *arrow_next(ArrowRows *rows, const char **why, size_t *n)
 {
-    while (a->row == a->rows) {
-        a->rows = a->row = 0;
-        *why = next_message(forever, a, NULL);
-        if (*why || a->over)
+    while (rows->row == rows->rows) {
+        rows->rows = rows->row = 0;
+        *why = next_message(forever, rows, NULL);
+        if (*why || rows->over)
             return NULL;
     }
-    int64_t i = a->row++, each = a->wide ? 8 : 4;
-    int64_t from = number_at(a, a->offsets + i * each, (int)each);
-    int64_t to = number_at(a, a->offsets + (i + 1) * each, (int)each);
-    if (a->valid && !(a->map[a->valid + i / 8] >> i % 8 & 1))
+    int64_t i = rows->row++, each = rows->wide ? 8 : 4;
+    int64_t from = number_at(rows, rows->offsets + i * each, (int)each);
+    int64_t to = number_at(rows, rows->offsets + (i + 1) * each, (int)each);
+    if (rows->valid && !(rows->map[rows->valid + i / 8] >> i % 8 & 1))
         from = to = 0;
-    if (from < 0 || to < from || to > a->bytes) {
+    if (from < 0 || to < from || to > rows->bytes) {
         *why = "is damaged";
         return NULL;
     }
     *n = (size_t)(to - from);
-    return (const char *)a->map + a->data + from;
+    return (const char *)rows->map + rows->data + from;
 }
 
-void arrow_close(ArrowRows *a)
+void arrow_close(ArrowRows *rows)
 {
-    if (a && a->map)
-        munmap((void *)(uintptr_t)a->map, (size_t)a->size);
+    if (rows && rows->map)
+        munmap((void *)(uintptr_t)rows->map, (size_t)rows->size);
 }

@@ -21,30 +21,30 @@ struct BinIdx {
     int64_t n, cap, limit; /* limit: of a token */
 };
 
-void binidx_drop(BinIdx *b)
+void binidx_drop(BinIdx *idx)
 {
-    unlink(b->temp[0]);
-    unlink(b->temp[1]);
-    if (b->bin)
-        fclose(b->bin);
-    free(b->len);
+    unlink(idx->temp[0]);
+    unlink(idx->temp[1]);
+    if (idx->bin)
+        fclose(idx->bin);
+    free(idx->len);
 }
 
-static _Noreturn void failed(BinIdx *b, int i)
+static _Noreturn void failed(BinIdx *idx, int i)
 {
     int why = errno;
 
-    b->bin = NULL; /* may be closed already */
-    binidx_drop(b);
-    err(NULL, "cannot write %s: %s", b->path[i], strerror(why));
+    idx->bin = NULL; /* may be closed already */
+    binidx_drop(idx);
+    err(NULL, "cannot write %s: %s", idx->path[i], strerror(why));
 }
 
-static FILE *create(BinIdx *b, int i)
+static FILE *create(BinIdx *idx, int i)
 {
-    FILE *f = fopen(b->temp[i], "wbe");
+    FILE *f = fopen(idx->temp[i], "wbe");
 
     if (!f)
-        failed(b, i);
+        failed(idx, i);
     setvbuf(f, NULL, _IOFBF, 1 << 20);
     return f;
 }
@@ -64,36 +64,36 @@ BinIdx *binidx_create(const char *prefix, int64_t vocab)
     return b;
 }
 
-static void put_tokens(BinIdx *b, const int32_t *token, int64_t n)
+static void put_tokens(BinIdx *idx, const int32_t *token, int64_t n)
 {
     uint16_t small[BATCH];
 
     for (int64_t k; n > 0; token += k, n -= k) {
         k = n < BATCH ? n : BATCH;
         for (int64_t i = 0; i < k; i++) {
-            if (token[i] < 0 || token[i] > b->limit)
-                die("token %d does not fit %s", (int)token[i], b->path[0]);
+            if (token[i] < 0 || token[i] > idx->limit)
+                die("token %d does not fit %s", (int)token[i], idx->path[0]);
             small[i] = (uint16_t)token[i];
         }
-        const void *p = b->wide ? (const void *)token : small;
-        if (!fwrite(p, (size_t)k * (b->wide ? 4 : 2), 1, b->bin))
-            failed(b, 0);
+        const void *p = idx->wide ? (const void *)token : small;
+        if (!fwrite(p, (size_t)k * (idx->wide ? 4 : 2), 1, idx->bin))
+            failed(idx, 0);
     }
 }
 
-void binidx_add(BinIdx *b, const int32_t *token, int64_t n)
+void binidx_add(BinIdx *idx, const int32_t *token, int64_t n)
 {
     if (n > INT32_MAX)
         err(NULL, "document %lld has %lld tokens; %s holds at most %d of one",
-            (long long)b->n + 1, (long long)n, b->path[1], INT32_MAX);
-    if (b->n == b->cap) {
-        b->cap = b->cap ? 2 * b->cap : 1 << 12;
-        b->len = realloc(b->len, (size_t)b->cap * sizeof *b->len);
-        if (!b->len)
-            err(NULL, "out of memory: %lld documents", (long long)b->cap);
+            (long long)idx->n + 1, (long long)n, idx->path[1], INT32_MAX);
+    if (idx->n == idx->cap) {
+        idx->cap = idx->cap ? 2 * idx->cap : 1 << 12;
+        idx->len = realloc(idx->len, (size_t)idx->cap * sizeof *idx->len);
+        if (!idx->len)
+            err(NULL, "out of memory: %lld documents", (long long)idx->cap);
     }
-    put_tokens(b, token, n);
-    b->len[b->n++] = (int32_t)n;
+    put_tokens(idx, token, n);
+    idx->len[idx->n++] = (int32_t)n;
 }
 
 static void put64(FILE *f, int64_t v)
@@ -101,45 +101,45 @@ static void put64(FILE *f, int64_t v)
     fwrite(&v, sizeof v, 1, f); /* ferror is looked at when all is written */
 }
 
-static void put_index(const BinIdx *b, FILE *f)
+static void put_index(const BinIdx *idx, FILE *f)
 {
     int64_t sequences = 0, at = 0;
 
-    for (int64_t i = 0; i < b->n; i++)
-        sequences += b->len[i] > 0;
+    for (int64_t i = 0; i < idx->n; i++)
+        sequences += idx->len[i] > 0;
     fwrite("MMIDIDX\0", 9, 1, f);
     put64(f, 1);
-    fputc(b->wide ? TI32 : TU16, f);
+    fputc(idx->wide ? TI32 : TU16, f);
     put64(f, sequences);
-    put64(f, b->n + 1);
-    for (int64_t i = 0; i < b->n; i++)
-        if (b->len[i])
-            fwrite(&b->len[i], sizeof *b->len, 1, f);
-    for (int64_t i = 0; i < b->n; at += b->len[i++])
-        if (b->len[i])
-            put64(f, at * (b->wide ? 4 : 2));
+    put64(f, idx->n + 1);
+    for (int64_t i = 0; i < idx->n; i++)
+        if (idx->len[i])
+            fwrite(&idx->len[i], sizeof *idx->len, 1, f);
+    for (int64_t i = 0; i < idx->n; at += idx->len[i++])
+        if (idx->len[i])
+            put64(f, at * (idx->wide ? 4 : 2));
     put64(f, sequences = 0);
-    for (int64_t i = 0; i < b->n; i++)
-        put64(f, sequences += b->len[i] > 0);
+    for (int64_t i = 0; i < idx->n; i++)
+        put64(f, sequences += idx->len[i] > 0);
 }
 
-static void finish(BinIdx *b, int i, FILE *f)
+static void finish(BinIdx *idx, int i, FILE *f)
 {
     int bad = fflush(f) || ferror(f) || fsync(fileno(f));
 
     if (fclose(f) || bad)
-        failed(b, i);
+        failed(idx, i);
 }
 
-void binidx_close(BinIdx *b)
+void binidx_close(BinIdx *bin_idx)
 {
-    FILE *idx = create(b, 1);
+    FILE *idx = create(bin_idx, 1);
 
-    put_index(b, idx);
-    finish(b, 0, b->bin);
-    finish(b, 1, idx);
+    put_index(bin_idx, idx);
+    finish(bin_idx, 0, bin_idx->bin);
+    finish(bin_idx, 1, idx);
     for (int i = 0; i < 2; i++) /* the index last: with it they are whole */
-        if (rename(b->temp[i], b->path[i]))
-            failed(b, i);
-    free(b->len);
+        if (rename(bin_idx->temp[i], bin_idx->path[i]))
+            failed(bin_idx, i);
+    free(bin_idx->len);
 }

@@ -40,13 +40,13 @@ Blend *blend_new(Arena *a, const double *w, int n)
     return b;
 }
 
-static int most_behind(const Blend *b, int64_t i)
+static int most_behind(const Blend *blend, int64_t i)
 {
     double x = i > 1 ? (double)i : 1, most = 0;
     int at = 0;
 
-    for (int d = 0; d < b->n; d++) {
-        double lag = b->w[d] * x - (double)b->now[d];
+    for (int d = 0; d < blend->n; d++) {
+        double lag = blend->w[d] * x - (double)blend->now[d];
         if (!d || lag > most) {
             most = lag;
             at = d;
@@ -55,32 +55,33 @@ static int most_behind(const Blend *b, int64_t i)
     return at;
 }
 
-static void fill_block(Blend *b, int64_t block)
+static void fill_block(Blend *blend, int64_t block)
 {
-    size_t known = vec_len(b->count) / (size_t)b->n;
-    struct Kept *k = &b->kept[block % 2];
+    size_t known = vec_len(blend->count) / (size_t)blend->n;
+    struct Kept *k = &blend->kept[block % 2];
 
-    memcpy(b->now, b->count + block * b->n, (size_t)b->n * sizeof *b->now);
+    memcpy(blend->now, blend->count + block * blend->n,
+           (size_t)blend->n * sizeof *blend->now);
     for (int64_t i = 0; i < BLOCK; i++) {
-        int d = most_behind(b, block * BLOCK + i);
+        int d = most_behind(blend, block * BLOCK + i);
         k->set[i] = (int16_t)d;
-        k->within[i] = b->now[d]++;
+        k->within[i] = blend->now[d]++;
     }
     k->block = block;
     if (known == (size_t)block + 1)
-        for (int d = 0; d < b->n; d++)
-            vec_push(b->mem, b->count, b->now[d]);
+        for (int d = 0; d < blend->n; d++)
+            vec_push(blend->mem, blend->count, blend->now[d]);
 }
 
-int blend_at(Blend *b, int64_t i, int64_t *within)
+int blend_at(Blend *blend, int64_t i, int64_t *within)
 {
     int64_t block = i / BLOCK;
 
-    while ((int64_t)vec_len(b->count) / b->n <= block)
-        fill_block(b, (int64_t)vec_len(b->count) / b->n - 1);
-    const struct Kept *k = &b->kept[block % 2];
+    while ((int64_t)vec_len(blend->count) / blend->n <= block)
+        fill_block(blend, (int64_t)vec_len(blend->count) / blend->n - 1);
+    const struct Kept *k = &blend->kept[block % 2];
     if (k->block != block)
-        fill_block(b, block);
+        fill_block(blend, block);
     *within = k->within[i % BLOCK];
     return k->set[i % BLOCK];
 }

@@ -14,7 +14,7 @@ typedef struct Tool {
 } Tool;
 
 /* "0.7 a 0.3 b" from one word or several; paths alone count by size. */
-static const char *spec_of(int n, char **word, const Opts *o)
+static const char *spec_of(int n, char **word, const Opts *opts)
 {
     Text out = { .arena = forever };
     int bare = n > 1 && !opts_blend(strf(forever, "%s ", word[0]));
@@ -23,68 +23,69 @@ static const char *spec_of(int n, char **word, const Opts *o)
     for (int i = 0; i < n; i++)
         put(&out, "%s%s%s", i ? " " : "", bare ? "size " : "", word[i]);
     if (!n)
-        return opts_str(o, "data.train");
+        return opts_str(opts, "data.train");
     opts_set(checked, "data.train", out.s, NULL);
     return opts_str(checked, "data.train");
 }
 
-static Samples *open_samples(const char *spec, const Opts *o, int64_t asked)
+static Samples *open_samples(const char *spec, const Opts *opts, int64_t asked)
 {
-    enum sample_order order = opts_sample_order(o);
+    enum sample_order order = opts_sample_order(opts);
     TextArgs *text = alloc(forever, sizeof *text);
     SampleWant w = {
         .key = "data.train",
         .spec = spec,
-        .format = opts_data_format(o),
-        .seq = opts_int(o, "axes.seq"),
+        .format = opts_data_format(opts),
+        .seq = opts_int(opts, "axes.seq"),
         .share = { 0, 1 },
         .samples = asked,
-        .seed = (uint64_t)opts_int(o, "seed"),
+        .seed = (uint64_t)opts_int(opts, "seed"),
         .shuffle = order == ORDERshuffle,
         .megatron = order == ORDERmegatron,
     };
-    const char *split = opts_str(o, "data.split");
+    const char *split = opts_str(opts, "data.split");
 
     if (split && w.megatron && split_share(split, 0, w.share) < 1)
         err(NULL, "data.split: '%s' is not like 969,30,1", split);
     w.split = split && w.megatron;
-    *text = text_args(o);
+    *text = text_args(opts);
     w.text = text->t ? text : NULL;
     w.seq = w.seq ? w.seq : 1024;
     return samples_open(forever, &w);
 }
 
-static void count_parts(Tool *t)
+static void count_parts(Tool *tool)
 {
     int64_t within;
 
-    t->count = alloc(forever, vec_len(t->s->part) * sizeof *t->count);
-    for (int64_t i = 0; i < t->drawn; i++)
-        t->count[t->s->blend ? blend_at(t->s->blend, i, &within) : 0]++;
+    tool->count = alloc(forever, vec_len(tool->s->part) * sizeof *tool->count);
+    for (int64_t i = 0; i < tool->drawn; i++)
+        tool->count[tool->s->blend ? blend_at(tool->s->blend, i, &within)
+                                   : 0]++;
 }
 
 /* Samples of one epoch: Megatron's order is already as long as the run. */
-static int64_t epoch_of(const Samples *s, const Corpus *p)
+static int64_t epoch_of(const Samples *samples, const Corpus *corpus)
 {
-    int64_t tokens = p->file[0].t.n;
+    int64_t tokens = corpus->file[0].t.n;
 
-    return p->order ? (tokens - 1) / s->want.seq : p->n;
+    return corpus->order ? (tokens - 1) / samples->want.seq : corpus->n;
 }
 
-static void print_part(const Tool *t, int i)
+static void print_part(const Tool *tool, int i)
 {
-    const Corpus *p = &t->s->part[i];
-    int64_t docs = 0, tokens = 0, epoch = epoch_of(t->s, p);
+    const Corpus *corpus = &tool->s->part[i];
+    int64_t docs = 0, tokens = 0, epoch = epoch_of(tool->s, corpus);
 
-    for (size_t k = 0; k < vec_len(p->file); k++) {
-        docs += p->file[k].t.docs;
-        tokens += p->file[k].t.n;
+    for (size_t k = 0; k < vec_len(corpus->file); k++) {
+        docs += corpus->file[k].t.docs;
+        tokens += corpus->file[k].t.n;
     }
     printf("%6.2f %% %12lld %14lld %12lld %12lld %8.3f  %s\n",
-           t->drawn ? 100 * (double)t->count[i] / (double)t->drawn : 0,
+           tool->drawn ? 100 * (double)tool->count[i] / (double)tool->drawn : 0,
            (long long)docs, (long long)tokens, (long long)epoch,
-           (long long)t->count[i],
-           epoch ? (double)t->count[i] / (double)epoch : 0, p->path);
+           (long long)tool->count[i],
+           epoch ? (double)tool->count[i] / (double)epoch : 0, corpus->path);
 }
 
 /* ---- the order, as BlendedDataset keeps it ------------------------------- */
@@ -108,9 +109,9 @@ static void write_npy(const char *path, const char *type, size_t size,
     printf("%s\n", path);
 }
 
-static void write_order(const Tool *t, const char *out)
+static void write_order(const Tool *tool, const char *out)
 {
-    size_t n = (size_t)t->drawn;
+    size_t n = (size_t)tool->drawn;
     int16_t *set = calloc(n + 1, sizeof *set);
     int64_t *within = calloc(n + 1, sizeof *within);
 
@@ -118,35 +119,35 @@ static void write_order(const Tool *t, const char *out)
         err(NULL, "out of memory: an order of %zu samples", n);
     for (size_t i = 0; i < n; i++) {
         within[i] = (int64_t)i;
-        if (t->s->blend)
-            set[i] = (int16_t)blend_at(t->s->blend, (int64_t)i, &within[i]);
+        if (tool->s->blend)
+            set[i] = (int16_t)blend_at(tool->s->blend, (int64_t)i, &within[i]);
     }
     write_npy(strf(forever, "%s-dataset_index.npy", out), "<i2", sizeof *set,
-              set, t->drawn);
+              set, tool->drawn);
     write_npy(strf(forever, "%s-dataset_sample_index.npy", out), "<i8",
-              sizeof *within, within, t->drawn);
+              sizeof *within, within, tool->drawn);
     free(set);
     free(within);
 }
 
-int blend_command(int n, char **word, const Opts *o, const char *out)
+int blend_command(int n, char **word, const Opts *opts, const char *out)
 {
-    const char *spec = spec_of(n, word, o);
-    int64_t batch = opts_int(o, "train.batch");
-    int64_t asked = opts_given(o, "train.steps")
-                        ? opts_int(o, "train.steps") * (batch ? batch : 1)
+    const char *spec = spec_of(n, word, opts);
+    int64_t batch = opts_int(opts, "train.batch");
+    int64_t asked = opts_given(opts, "train.steps")
+                        ? opts_int(opts, "train.steps") * (batch ? batch : 1)
                         : 0;
 
     if (!spec)
         err(NULL, "data blend: which files? (0.7 books 0.3 code axes.seq=4096 "
                   "train.steps=1000 train.batch=64)");
-    Tool t = { .s = open_samples(spec, o, asked) };
+    Tool t = { .s = open_samples(spec, opts, asked) };
     t.drawn = asked ? asked : t.s->n;
     count_parts(&t);
     printf("%lld samples of %lld tokens%s, order %s, seed %lld\n",
            (long long)t.drawn, (long long)t.s->want.seq,
            asked ? "" : " (one epoch; train.steps and train.batch set others)",
-           opts_str(o, "data.order"), (long long)t.s->want.seed);
+           opts_str(opts, "data.order"), (long long)t.s->want.seed);
     printf("%8s %12s %14s %12s %12s %8s\n", "share", "documents", "tokens",
            "samples", "drawn", "epochs");
     for (size_t i = 0; i < vec_len(t.s->part); i++)

@@ -32,23 +32,23 @@ int64_t plan_vocab(const Plan *p)
 }
 
 /* BatchLoop, sequence length and vocabulary are read off the plan's tensors. */
-static void read_shape(Data *d)
+static void read_shape(Data *data)
 {
-    const Plan *p = d->plan;
+    const Plan *p = data->plan;
     const Tensor *tensor;
     int64_t micro = 1;
 
-    d->batch = 1;
-    for (int i = 0; (tensor = plan_input(d->plan, i)); i++) {
+    data->batch = 1;
+    for (int i = 0; (tensor = plan_input(data->plan, i)); i++) {
         const PlanDim *b = tensor_axis(tensor, ROLEbatch);
         const PlanDim *m = tensor_axis(tensor, ROLEmicro);
-        d->batch = b ? b->n : d->batch;
+        data->batch = b ? b->n : data->batch;
         micro = m ? m->n : micro;
-        if (!strcmp(tensor->name, "tokens") || !d->seq)
-            d->seq = sample_elems(tensor);
+        if (!strcmp(tensor->name, "tokens") || !data->seq)
+            data->seq = sample_elems(tensor);
     }
-    d->vocab = plan_vocab(p);
-    d->perstep = plan_micros(d->plan, PGstep) * micro * d->batch;
+    data->vocab = plan_vocab(p);
+    data->perstep = plan_micros(data->plan, PGstep) * micro * data->batch;
 }
 
 /* ---- filling ------------------------------------------------------------- */
@@ -61,39 +61,39 @@ typedef struct BatchFill {
     int64_t shift; /* labels: 1 */
 } BatchFill;
 
-static int is_tokens(const BatchFill *f)
+static int is_tokens(const BatchFill *fill)
 {
-    return !strcmp(f->t->name, "tokens") || !strcmp(f->t->name, "labels");
+    return !strcmp(fill->t->name, "tokens") || !strcmp(fill->t->name, "labels");
 }
 
-static void check_token(const BatchFill *f, const Tokens *tokens, int64_t at,
+static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
                         double v)
 {
-    const Data *d = f->d;
-    double least = strcmp(f->t->name, "labels") ? 0 : -1; /* -1: no loss */
+    const Data *data = fill->d;
+    double least = strcmp(fill->t->name, "labels") ? 0 : -1; /* -1: no loss */
 
-    if (!(v >= least) || (d->vocab && v >= (double)d->vocab))
-        err(d->loc,
+    if (!(v >= least) || (data->vocab && v >= (double)data->vocab))
+        err(data->loc,
             "%s: token %.0f at %lld of %s is beyond the vocabulary of %lld",
-            d->key, v, (long long)at, tokens->path, (long long)d->vocab);
+            data->key, v, (long long)at, tokens->path, (long long)data->vocab);
 }
 
 enum { LOOK = 1 << 24 }; /* tokens, of all files together */
 
 /* A wrong file is known when a run starts, by the beginning of each. */
-static void look_ahead(const Data *d)
+static void look_ahead(const Data *data)
 {
-    const Samples *s = d->set;
+    const Samples *samples = data->set;
     int64_t files = 0;
 
-    for (size_t i = 0; i < vec_len(s->part); i++)
-        files += (int64_t)vec_len(s->part[i].file);
-    for (size_t i = 0; i < vec_len(s->part); i++)
-        for (size_t k = 0; k < vec_len(s->part[i].file); k++) {
-            const SampleFile *file = &s->part[i].file[k];
+    for (size_t i = 0; i < vec_len(samples->part); i++)
+        files += (int64_t)vec_len(samples->part[i].file);
+    for (size_t i = 0; i < vec_len(samples->part); i++)
+        for (size_t k = 0; k < vec_len(samples->part[i].file); k++) {
+            const SampleFile *file = &samples->part[i].file[k];
             const Tensor tensor = { .name =
                                         file->input ? file->input : "tokens" };
-            BatchFill f = { .d = d, .t = &tensor };
+            BatchFill f = { .d = data, .t = &tensor };
             if (strcmp(tensor.name, "tokens") && strcmp(tensor.name, "labels"))
                 continue;
             int64_t n = file->t.n < LOOK / files ? file->t.n : LOOK / files;
@@ -105,10 +105,10 @@ static void look_ahead(const Data *d)
 
 /* Most tokens by far: of 32 bits, and looked at one by one only when one of
  * them may be wrong. */
-static void fill_i32(const BatchFill *f, const Tokens *tokens, int64_t at,
+static void fill_i32(const BatchFill *fill, const Tokens *tokens, int64_t at,
                      int64_t n, int32_t *dst)
 {
-    int64_t vocab = f->d->vocab ? f->d->vocab : INT32_MAX;
+    int64_t vocab = fill->d->vocab ? fill->d->vocab : INT32_MAX;
     int32_t least = 0, most = 0;
 
     tokens_take(tokens, at, n, dst);
@@ -118,32 +118,32 @@ static void fill_i32(const BatchFill *f, const Tokens *tokens, int64_t at,
     }
     if (least < 0 || most >= vocab)
         for (int64_t i = 0; i < n; i++)
-            check_token(f, tokens, at + i, tokens_at(tokens, at + i));
+            check_token(fill, tokens, at + i, tokens_at(tokens, at + i));
 }
 
-static void fill_any(const BatchFill *f, const Tokens *t, int64_t at, int64_t n,
-                     int64_t to)
+static void fill_any(const BatchFill *fill, const Tokens *t, int64_t at,
+                     int64_t n, int64_t to)
 {
-    int tokens = is_tokens(f);
+    int tokens = is_tokens(fill);
 
-    if (tokens && f->t->dt == Di32) {
-        fill_i32(f, t, at, n, (int32_t *)f->dst + to);
+    if (tokens && fill->t->dt == Di32) {
+        fill_i32(fill, t, at, n, (int32_t *)fill->dst + to);
         return;
     }
     for (int64_t i = 0; i < n; i++) {
         double v = tokens_at(t, at + i);
         if (tokens)
-            check_token(f, t, at + i, v);
-        elem_set(f->t->dt, f->dst, to + i, v);
+            check_token(fill, t, at + i, v);
+        elem_set(fill->t->dt, fill->dst, to + i, v);
     }
 }
 
 /* What this rank reads of the next step. */
-static void read_ahead(const BatchFill *f, int64_t number, int64_t from,
+static void read_ahead(const BatchFill *fill, int64_t number, int64_t from,
                        int64_t n)
 {
-    SampleReader r =
-        samples_read(f->d->set, number + f->d->perstep, from, f->t->name);
+    SampleReader r = samples_read(fill->d->set, number + fill->d->perstep, from,
+                                  fill->t->name);
     int64_t at, k;
 
     while (n > 0 && (k = reader_next(&r, &at)) > 0) {
@@ -154,120 +154,120 @@ static void read_ahead(const BatchFill *f, int64_t number, int64_t from,
 }
 
 /* Elements [from, from + n) of a sample to dst[to ...]; -1 beyond its end. */
-static void fill_row(const BatchFill *f, int64_t number, int64_t from,
+static void fill_row(const BatchFill *fill, int64_t number, int64_t from,
                      int64_t n, int64_t to)
 {
     SampleReader r =
-        samples_read(f->d->set, number, from + f->shift, f->t->name);
+        samples_read(fill->d->set, number, from + fill->shift, fill->t->name);
     int64_t at, k, left = n;
 
     while (left > 0 && (k = reader_next(&r, &at)) > 0) {
         k = k < left ? k : left;
-        fill_any(f, r.t, at, k, to);
+        fill_any(fill, r.t, at, k, to);
         to += k;
         left -= k;
     }
     for (int64_t i = 0; i < left; i++)
-        elem_set(f->t->dt, f->dst, to + i, -1);
-    if (!f->shift)
-        read_ahead(f, number, from, n);
+        elem_set(fill->t->dt, fill->dst, to + i, -1);
+    if (!fill->shift)
+        read_ahead(fill, number, from, n);
 }
 
 /* Dim d; micro and batch name the sample, the others the place inside it. */
-static void fill_dim(const BatchFill *f, int d, int64_t micro, int64_t b,
+static void fill_dim(const BatchFill *fill, int d, int64_t micro, int64_t b,
                      int64_t inside, int64_t to)
 {
-    if (d == f->t->nd) {
-        const Data *k = f->d;
+    if (d == fill->t->nd) {
+        const Data *k = fill->d;
         int64_t first = k->first + micro * k->batch + b;
-        fill_row(f, first, inside, 1, to);
+        fill_row(fill, first, inside, 1, to);
         return;
     }
-    const PlanDim *p = &f->t->dim[d];
-    const Mesh *m = f->d->plan->mesh;
+    const PlanDim *p = &fill->t->dim[d];
+    const Mesh *m = fill->d->plan->mesh;
     int ismicro = p->role == ROLEmicro;
     int isbatch = p->role == ROLEbatch;
     int64_t held = dim_held(p);
     to *= held;
-    if (d + 1 == f->t->nd && !ismicro && !isbatch) {
-        const Data *k = f->d;
+    if (d + 1 == fill->t->nd && !ismicro && !isbatch) {
+        const Data *k = fill->d;
         int64_t first = k->first + micro * k->batch + b;
         for (int i = 0; i < p->npiece; to += p->piece[i++].len)
-            fill_row(f, first,
-                     inside * p->n + aff_at(m, &p->piece[i].start, f->rank),
+            fill_row(fill, first,
+                     inside * p->n + aff_at(m, &p->piece[i].start, fill->rank),
                      p->piece[i].len, to);
         return;
     }
     for (int64_t j = 0; j < held; j++) {
-        int64_t x = tensor_at(m, p, f->rank, j);
+        int64_t x = tensor_at(m, p, fill->rank, j);
         if (ismicro)
-            fill_dim(f, d + 1, f->micro * p->n + x, b, inside, to + j);
+            fill_dim(fill, d + 1, fill->micro * p->n + x, b, inside, to + j);
         else if (isbatch)
-            fill_dim(f, d + 1, micro, x, inside, to + j);
+            fill_dim(fill, d + 1, micro, x, inside, to + j);
         else
-            fill_dim(f, d + 1, micro, b, inside * p->n + x, to + j);
+            fill_dim(fill, d + 1, micro, b, inside * p->n + x, to + j);
     }
 }
 
 static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
-    const Data *d = self;
-    BatchFill f = { d, tensor, rank, micro, dst, 0 };
+    const Data *data = self;
+    BatchFill f = { data, tensor, rank, micro, dst, 0 };
 
-    if (!d->set->part[0].file[0].input) {
+    if (!data->set->part[0].file[0].input) {
         f.shift = !strcmp(tensor->name, "labels");
         if (!f.shift && strcmp(tensor->name, "tokens"))
             err(&(Loc){ tensor->file, tensor->line, NULL },
                 "%s holds tokens; input '%s' needs a folder with %s.npy",
-                d->key, tensor->name, tensor->name);
+                data->key, tensor->name, tensor->name);
     }
     fill_dim(&f, 0, 0, 0, 0, 0);
 }
 
 /* ---- interface ----------------------------------------------------------- */
 
-Feed data_feed(Data *d, int64_t first)
+Feed data_feed(Data *data, int64_t first)
 {
-    d->first = first;
-    return (Feed){ fill, d };
+    data->first = first;
+    return (Feed){ fill, data };
 }
 
-int64_t data_samples(const Data *d)
+int64_t data_samples(const Data *data)
 {
-    return d->set->n;
+    return data->set->n;
 }
 
-int64_t data_perstep(const Data *d)
+int64_t data_perstep(const Data *data)
 {
-    return d->perstep;
+    return data->perstep;
 }
 
-int64_t data_vocab(const Data *d)
+int64_t data_vocab(const Data *data)
 {
-    return d->vocab;
+    return data->vocab;
 }
 
-const Samples *data_source(const Data *d)
+const Samples *data_source(const Data *data)
 {
-    return d->set;
+    return data->set;
 }
 
-int64_t data_sample(const Data *d, int64_t i, int32_t *out)
+int64_t data_sample(const Data *data, int64_t i, int32_t *out)
 {
-    const Samples *s = d->set;
+    const Samples *samples = data->set;
     int64_t at, n, k = 0;
 
-    if (s->part[0].file[0].input)
+    if (samples->part[0].file[0].input)
         return 0;
-    SampleReader r =
-        s->want.shuffle ? samples_plain(s, i) : samples_read(s, i, 0, "");
-    while (out && k <= d->seq && (n = reader_next(&r, &at)) > 0)
-        for (int64_t j = 0; j < n && k <= d->seq; j++)
+    SampleReader r = samples->want.shuffle ? samples_plain(samples, i)
+                                           : samples_read(samples, i, 0, "");
+    while (out && k <= data->seq && (n = reader_next(&r, &at)) > 0)
+        for (int64_t j = 0; j < n && k <= data->seq; j++)
             out[k++] = (int32_t)tokens_at(r.t, at + j);
-    while (out && k <= d->seq)
+    while (out && k <= data->seq)
         out[k++] = -1;
-    return d->seq + 1;
+    return data->seq + 1;
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -291,73 +291,73 @@ static double tail_share(const Plan *p)
 
 /* Samples that a run draws, by which Megatron's order goes: those of all steps,
  * or of all validations. */
-static int64_t drawn(const Data *d, int valid)
+static int64_t drawn(const Data *data, int valid)
 {
-    const Opts *o = d->plan->opts;
-    int64_t steps = opts_int(o, "train.steps");
-    int64_t every = opts_int(o, "train.eval_every");
+    const Opts *opts = data->plan->opts;
+    int64_t steps = opts_int(opts, "train.steps");
+    int64_t every = opts_int(opts, "train.eval_every");
 
     if (valid)
-        steps =
-            ((every ? steps / every : 0) + 1) * opts_int(o, "train.eval_steps");
-    return steps * d->perstep;
+        steps = ((every ? steps / every : 0) + 1) *
+                opts_int(opts, "train.eval_steps");
+    return steps * data->perstep;
 }
 
 /* data.split: what data.train gives this key. 0: nothing. */
-static int take_share(const Data *d, int valid, SampleWant *w)
+static int take_share(const Data *data, int valid, SampleWant *want)
 {
-    const Opts *o = d->plan->opts;
-    const char *split = opts_str(o, "data.split");
-    const Loc *loc = opts_loc(o, "data.split");
+    const Opts *opts = data->plan->opts;
+    const char *split = opts_str(opts, "data.split");
+    const Loc *loc = opts_loc(opts, "data.split");
 
     if (!split)
         return 1;
-    if (!w->megatron)
+    if (!want->megatron)
         err(loc,
             "data.split is a share of documents and needs data.order=megatron "
             "(data.valid=tail:0.1 holds samples out in any order)");
-    if (valid && w->spec && *w->spec)
+    if (valid && want->spec && *want->spec)
         err(loc, "data.split gives a part of data.train to validation, and "
                  "data.valid is set too");
-    int k = split_share(split, valid, w->share);
+    int k = split_share(split, valid, want->share);
     if (k < 0 || (!k && !valid))
         err(loc,
             "data.split: '%s' is not like 969,30,1, with something for "
             "training",
             split);
-    w->split = 1;
-    w->spec = valid ? opts_str(o, "data.train") : w->spec;
+    want->split = 1;
+    want->spec = valid ? opts_str(opts, "data.train") : want->spec;
     return k;
 }
 
-static int take_tail(const Data *d, int valid, SampleWant *w)
+static int take_tail(const Data *data, int valid, SampleWant *want)
 {
-    w->tail = tail_share(d->plan);
-    if (w->tail == 0)
+    want->tail = tail_share(data->plan);
+    if (want->tail == 0)
         return 1;
-    if (w->megatron)
-        err(d->loc, "data.valid: a tail is a share of samples in the files' "
-                    "order; data.order=megatron needs data.split");
-    w->held = valid;
+    if (want->megatron)
+        err(data->loc, "data.valid: a tail is a share of samples in the files' "
+                       "order; data.order=megatron needs data.split");
+    want->held = valid;
     if (valid)
-        w->spec = opts_str(d->plan->opts, "data.train");
-    if (!w->spec || !*w->spec)
-        err(d->loc, "%s takes the tail of data.train, which is not set",
-            d->key);
+        want->spec = opts_str(data->plan->opts, "data.train");
+    if (!want->spec || !*want->spec)
+        err(data->loc, "%s takes the tail of data.train, which is not set",
+            data->key);
     return 1;
 }
 
 /* The tokenizer of texts, if there is one and the model has all its tokens. */
-static const TextArgs *take_text(Arena *a, const Data *d)
+static const TextArgs *take_text(Arena *a, const Data *data)
 {
-    const Opts *o = d->plan->opts;
+    const Opts *opts = data->plan->opts;
     TextArgs *t = alloc(a, sizeof *t);
 
-    *t = text_args(o);
-    if (t->t && d->vocab && t->t->vocab > d->vocab)
-        err(opts_loc(o, "data.tokenizer"),
+    *t = text_args(opts);
+    if (t->t && data->vocab && t->t->vocab > data->vocab)
+        err(opts_loc(opts, "data.tokenizer"),
             "%s has %lld tokens, the model's vocabulary %lld (axes.vocab)",
-            t->t->path, (long long)t->t->vocab, (long long)d->vocab);
+            t->t->path, (long long)t->t->vocab, (long long)data->vocab);
     return t->t ? t : NULL;
 }
 
@@ -369,28 +369,28 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags)
 Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
                    int flags)
 {
-    const Opts *o = p->opts;
-    enum sample_order order = opts_sample_order(o);
+    const Opts *opts = p->opts;
+    enum sample_order order = opts_sample_order(opts);
     int valid = !strcmp(key, "data.valid");
     Data *d = alloc(a, sizeof *d);
 
-    *d = (Data){ .plan = p, .key = key, .loc = opts_loc(o, key) };
+    *d = (Data){ .plan = p, .key = key, .loc = opts_loc(opts, key) };
     SampleWant w = {
         .key = key,
         .loc = d->loc,
         .spec = spec,
         .plan = p,
-        .format = opts_data_format(o),
+        .format = opts_data_format(opts),
         .share = { 0, 1 },
-        .seed = (uint64_t)opts_int(o, "seed"),
+        .seed = (uint64_t)opts_int(opts, "seed"),
         .megatron = order == ORDERmegatron,
         .shuffle = flags & DATAshuffle && order == ORDERshuffle,
     };
     if (!plan_input(p, 0) || !take_share(d, valid, &w) || !w.spec || !*w.spec)
         return NULL;
     take_tail(d, valid, &w);
-    if (w.megatron && opts_given(o, "train.ramp"))
-        err(opts_loc(o, "train.ramp"),
+    if (w.megatron && opts_given(opts, "train.ramp"))
+        err(opts_loc(opts, "train.ramp"),
             "data.order=megatron goes by the samples of the whole run, which "
             "train.ramp leaves open");
     read_shape(d);

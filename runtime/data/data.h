@@ -50,9 +50,9 @@ typedef struct TextLines {
     size_t at, end, cap; /* malloc'd */
     int64_t number;      /* of the line, from 1 */
 } TextLines;
-const char *lines_open(TextLines *l, const char *path);
-const char *lines_next(TextLines *l, size_t *len);
-const char *lines_close(TextLines *l);
+const char *lines_open(TextLines *lines, const char *path);
+const char *lines_next(TextLines *lines, size_t *len);
+const char *lines_close(TextLines *lines);
 
 /* rows.c arrow.c parquet.c: the texts of a column. rows_open: null, or why not;
  * rows_close after either (what it said is in its arena: read it before).
@@ -67,18 +67,18 @@ typedef struct TextRows {
     const char *why;
     int64_t number; /* of the row, from 1 */
 } TextRows;
-const char *rows_open(TextRows *r, const char *path, enum data_format format,
+const char *rows_open(TextRows *rows, const char *path, enum data_format format,
                       const char *column);
-const char *rows_next(TextRows *r, size_t *n);
-void rows_close(TextRows *r);
+const char *rows_next(TextRows *rows, size_t *n);
+void rows_close(TextRows *rows);
 const char *arrow_open(Arena *a, ArrowRows **out, const char *path,
                        const char *column);
-const char *arrow_next(ArrowRows *a, const char **why, size_t *n);
-void arrow_close(ArrowRows *a);
+const char *arrow_next(ArrowRows *rows, const char **why, size_t *n);
+void arrow_close(ArrowRows *rows);
 const char *parquet_open(Arena *a, ParquetRows **out, const char *path,
                          const char *column);
-const char *parquet_next(ParquetRows *p, const char **why, size_t *n);
-void parquet_close(ParquetRows *p);
+const char *parquet_next(ParquetRows *rows, const char **why, size_t *n);
+void parquet_close(ParquetRows *rows);
 
 /* Is it of texts, which become tokens? The others hold tokens. */
 int format_is_text(enum data_format format);
@@ -115,9 +115,9 @@ typedef struct NpRandom {
     uint32_t key[624];
     int pos;
 } NpRandom;
-void np_seed(NpRandom *r, uint32_t seed); /* RandomState(seed) */
-uint32_t np_next(NpRandom *r);
-void np_shuffle(NpRandom *r, uint32_t *v, int64_t n);
+void np_seed(NpRandom *random, uint32_t seed); /* RandomState(seed) */
+uint32_t np_next(NpRandom *random);
+void np_shuffle(NpRandom *random, uint32_t *v, int64_t n);
 double np_sum(const double *v, int64_t n);
 
 /* ---- blend.c megatron.c: which sample comes when ------------------------- */
@@ -126,7 +126,7 @@ double np_sum(const double *v, int64_t n);
 typedef struct Blend Blend;
 Blend *blend_new(Arena *a, const double *w, int n);
 /* Sample i of the blend: its dataset, and which of that one's samples. */
-int blend_at(Blend *b, int64_t i, int64_t *within);
+int blend_at(Blend *blend, int64_t i, int64_t *within);
 void blend_normalize(double *w, int n);
 int64_t blend_size(int64_t samples, double w, int64_t *built);
 int split_share(const char *s, int i, double end[2]);
@@ -137,13 +137,13 @@ typedef struct SampleOrder SampleOrder;
 const char *order_new(Arena *a, const Tokens *tokens, int64_t lo, int64_t hi,
                       int64_t seq, int64_t samples, uint32_t seed,
                       SampleOrder **out);
-int64_t order_samples(const SampleOrder *o);
+int64_t order_samples(const SampleOrder *order);
 typedef struct TokenCursor { /* through the tokens of one sample */
     const SampleOrder *o;
     int64_t doc, at, left;
 } TokenCursor;
-TokenCursor order_walk(const SampleOrder *o, int64_t i, int64_t from);
-int64_t order_next(TokenCursor *w, int64_t *at);
+TokenCursor order_walk(const SampleOrder *order, int64_t i, int64_t from);
+int64_t order_next(TokenCursor *cursor, int64_t *at);
 
 typedef struct TextArgs TextArgs;
 
@@ -187,7 +187,7 @@ typedef struct Samples {
     Blend *blend; /* null: one part */
     int64_t n;    /* of an epoch, or of the run */
 } Samples;
-Samples *samples_open(Arena *a, const SampleWant *w); /* err() with loc */
+Samples *samples_open(Arena *a, const SampleWant *want); /* err() with loc */
 
 /* What a sample holds, in stretches: reader_next gives the length of the next
  * and where in r->t it begins; 0: no more. */
@@ -198,10 +198,11 @@ typedef struct SampleReader {
 } SampleReader;
 /* Sample i of the run without its first `from` elements. input: whose, where
  * files feed one input each. */
-SampleReader samples_read(const Samples *s, int64_t i, int64_t from,
+SampleReader samples_read(const Samples *samples, int64_t i, int64_t from,
                           const char *input);
-SampleReader samples_plain(const Samples *s, int64_t i); /* as in the files */
-int64_t reader_next(SampleReader *r, int64_t *at);
+SampleReader samples_plain(const Samples *samples,
+                           int64_t i); /* as in the files */
+int64_t reader_next(SampleReader *reader, int64_t *at);
 /* i of [0, n) to its place in the seed's order of epoch (a permutation). */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 
@@ -211,9 +212,9 @@ typedef struct BinIdx BinIdx;
 /* Tokens are u16 where vocab < 65500, else i32. prefix.bin and prefix.idx
  * appear when it is closed; err() when they cannot be written. */
 BinIdx *binidx_create(const char *prefix, int64_t vocab);
-void binidx_add(BinIdx *b, const int32_t *token, int64_t n); /* a document */
-void binidx_close(BinIdx *b);
-void binidx_drop(BinIdx *b); /* instead: no files */
+void binidx_add(BinIdx *idx, const int32_t *token, int64_t n); /* a document */
+void binidx_close(BinIdx *idx);
+void binidx_drop(BinIdx *idx); /* instead: no files */
 
 /* ---- tokenize.c: texts to tokens ----------------------------------------- */
 
@@ -224,21 +225,21 @@ struct TextArgs {
     int template;      /* as the tokenizer begins and ends texts */
     const char *field; /* of a .jsonl's lines */
 };
-TextArgs text_args(const Opts *o); /* err() at the key */
+TextArgs text_args(const Opts *opts); /* err() at the key */
 
 typedef struct TextCount {
     int64_t docs, empty, tokens, bytes;
 } TextCount;
 /* The documents of n files (a .jsonl's lines, else a file) to prefix.bin and
  * prefix.idx; err() with file and line. */
-TextCount tokenize(const TextArgs *a, const char *const *path, int n,
+TextCount tokenize(const TextArgs *args, const char *const *path, int n,
                    enum data_format format, const char *prefix);
 /* The .bin that holds a text's tokens, made once and kept in cache_folder(). */
-const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
+const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
                       enum data_format format);
 /* datatool.c: `data tokenize` and its kin; the exit status. */
-int data_command(int n, char **word, const Opts *o, const char *out);
-int blend_command(int n, char **word, const Opts *o, const char *out);
+int data_command(int n, char **word, const Opts *opts, const char *out);
+int blend_command(int n, char **word, const Opts *opts, const char *out);
 
 /* ---- questions.c: multiple choice ---------------------------------------- */
 
@@ -262,16 +263,16 @@ Data *data_open(Arena *a, const Plan *p, const char *key, int flags);
 Data *data_open_at(Arena *a, const Plan *p, const char *key, const char *spec,
                    int flags);
 /* Inputs of the step that begins with this sample of the order. */
-Feed data_feed(Data *d, int64_t first);
-int64_t data_samples(const Data *d);
-int64_t data_perstep(const Data *d); /* samples of one step */
-int64_t data_vocab(const Data *d);   /* 0: unknown */
-const Samples *data_source(const Data *d);
+Feed data_feed(Data *data, int64_t first);
+int64_t data_samples(const Data *data);
+int64_t data_perstep(const Data *data); /* samples of one step */
+int64_t data_vocab(const Data *data);   /* 0: unknown */
+const Samples *data_source(const Data *data);
 int64_t sample_elems(const Tensor *tensor); /* without micro and batch */
 int64_t plan_vocab(const Plan *p); /* the largest axis of that role; 0: none */
 /* The i-th sample in the files' order: its tokens, seq + 1 of them, to out when
  * there is one; -1 beyond the end. Returns how many; 0: these are no tokens. */
-int64_t data_sample(const Data *d, int64_t i, int32_t *out);
+int64_t data_sample(const Data *data, int64_t i, int32_t *out);
 
 /* ---- ngram.c: what counting alone predicts ------------------------------- */
 

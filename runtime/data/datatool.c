@@ -10,9 +10,9 @@ enum { SHOWN = 16, SAMPLE = 400 }; /* tokens and bytes of a sample */
 /* ---- tokenize ------------------------------------------------------------ */
 
 /* The keys as text_args has them, bytes made a tokenizer too. */
-static TextArgs tokenizer_args(const Opts *o)
+static TextArgs tokenizer_args(const Opts *opts)
 {
-    TextArgs a = text_args(o);
+    TextArgs a = text_args(opts);
 
     if (!a.t) {
         a.t = tokenizer_bytes();
@@ -21,9 +21,9 @@ static TextArgs tokenizer_args(const Opts *o)
     return a;
 }
 
-static int do_tokenize(int n, char **path, const Opts *o, const char *out)
+static int do_tokenize(int n, char **path, const Opts *opts, const char *out)
 {
-    TextArgs a = tokenizer_args(o);
+    TextArgs a = tokenizer_args(opts);
     size_t len = out ? strlen(out) : 0;
     double start = monotonic();
 
@@ -34,7 +34,7 @@ static int do_tokenize(int n, char **path, const Opts *o, const char *out)
         (!strcmp(out + len - 4, ".bin") || !strcmp(out + len - 4, ".idx")))
         out = strf(forever, "%.*s", (int)len - 4, out);
     TextCount c =
-        tokenize(&a, (const char *const *)path, n, opts_data_format(o), out);
+        tokenize(&a, (const char *const *)path, n, opts_data_format(opts), out);
     double s = monotonic() - start;
     size_t k = 0;
     const char *end = a.eod >= 0 ? tokenizer_text(a.t, a.eod, &k) : NULL;
@@ -89,43 +89,43 @@ static int64_t documents(const Tokens *tokens)
     return bounds - 1;
 }
 
-static void print_docs(const Tokens *t)
+static void print_docs(const Tokens *tokens)
 {
     int64_t least = INT64_MAX, most = 0, start;
 
-    for (int64_t i = 0; i < t->docs; i++) {
-        int64_t n = tokens_doc(t, i, &start);
+    for (int64_t i = 0; i < tokens->docs; i++) {
+        int64_t n = tokens_doc(tokens, i, &start);
         if (n < 0)
-            err(NULL, "%s: document %lld lies outside the file", t->path,
+            err(NULL, "%s: document %lld lies outside the file", tokens->path,
                 (long long)i);
         least = n < least ? n : least;
         most = n > most ? n : most;
     }
-    if (t->docs > 1)
+    if (tokens->docs > 1)
         printf("  documents  %lld, of %lld to %lld tokens\n",
-               (long long)t->docs, (long long)least, (long long)most);
-    if (t->idx && documents(t) != t->docs)
+               (long long)tokens->docs, (long long)least, (long long)most);
+    if (tokens->idx && documents(tokens) != tokens->docs)
         printf("  index      %lld sequences of %lld documents\n",
-               (long long)t->docs, (long long)documents(t));
+               (long long)tokens->docs, (long long)documents(tokens));
 }
 
-static void print_range(const Tokens *t)
+static void print_range(const Tokens *tokens)
 {
     double least = 0, most = 0;
 
-    for (int64_t i = 0; i < t->n; i++) {
-        double v = tokens_at(t, i);
+    for (int64_t i = 0; i < tokens->n; i++) {
+        double v = tokens_at(tokens, i);
         least = !i || v < least ? v : least;
         most = !i || v > most ? v : most;
     }
-    printf("  tokens     %lld (%s), from %g to %.17g\n", (long long)t->n,
-           elems[t->e], least, most);
-    if (t->rows)
-        printf("  rows       %lld of %lld\n", (long long)t->rows,
-               (long long)t->cols);
+    printf("  tokens     %lld (%s), from %g to %.17g\n", (long long)tokens->n,
+           elems[tokens->e], least, most);
+    if (tokens->rows)
+        printf("  rows       %lld of %lld\n", (long long)tokens->rows,
+               (long long)tokens->cols);
 }
 
-static void print_first(const Tokens *tokens, const Tokenizer *k)
+static void print_first(const Tokens *tokens, const Tokenizer *tokenizer)
 {
     int64_t start = 0, n = tokens->docs ? tokens_doc(tokens, 0, &start) : 0;
     int32_t id[SAMPLE];
@@ -141,8 +141,8 @@ static void print_first(const Tokens *tokens, const Tokenizer *k)
             printf(" %g", v);
     }
     printf("%s\n", n > SHOWN ? " ..." : "");
-    if (k)
-        decode(k, id, n, &s);
+    if (tokenizer)
+        decode(tokenizer, id, n, &s);
     else if (tokens->e == EU8)
         putn(&s, (const char *)tokens->data + start, (size_t)n);
     if (s.len) {
@@ -151,9 +151,9 @@ static void print_first(const Tokens *tokens, const Tokenizer *k)
     }
 }
 
-static int do_inspect(int n, char **path, const Opts *o, const char *out)
+static int do_inspect(int n, char **path, const Opts *opts, const char *out)
 {
-    const Tokenizer *k = text_args(o).t;
+    const Tokenizer *tokenizer = text_args(opts).t;
     Tokens tokens;
 
     (void)out;
@@ -162,7 +162,7 @@ static int do_inspect(int n, char **path, const Opts *o, const char *out)
         if (access(name, F_OK) && !access(bin, F_OK))
             name = bin; /* as data.train takes it */
         const char *why =
-            tokens_open(forever, name, opts_data_format(o), &tokens);
+            tokens_open(forever, name, opts_data_format(opts), &tokens);
         if (why)
             err(NULL, "%s %s", name, why);
         printf("%s: %s, %lld bytes\n", name,
@@ -170,7 +170,7 @@ static int do_inspect(int n, char **path, const Opts *o, const char *out)
                (long long)tokens.size);
         print_range(&tokens);
         print_docs(&tokens);
-        print_first(&tokens, format_is_text(tokens.format) ? NULL : k);
+        print_first(&tokens, format_is_text(tokens.format) ? NULL : tokenizer);
         tokens_close(&tokens);
     }
     return n < 1;
@@ -196,7 +196,7 @@ static const struct {
 
 enum { NCOMMAND = sizeof commands / sizeof *commands };
 
-int data_command(int n, char **word, const Opts *o, const char *out)
+int data_command(int n, char **word, const Opts *opts, const char *out)
 {
     Text t = { .arena = forever };
     int known = 0;
@@ -204,7 +204,7 @@ int data_command(int n, char **word, const Opts *o, const char *out)
     for (int i = 0; i < NCOMMAND && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) &&
             (n > 1 || commands[i].f == blend_command))
-            return commands[i].f(n - 1, word + 1, o, out);
+            return commands[i].f(n - 1, word + 1, opts, out);
     for (int i = 0; i < NCOMMAND; i++) {
         known |= n > 0 && !strcmp(commands[i].name, word[0]);
         put(&t, "\ndata %s %s\n    %s", commands[i].name, commands[i].args,

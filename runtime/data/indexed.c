@@ -85,20 +85,20 @@ static const char *read_head(Arena *a, const char *path, Tokens *tokens)
     return NULL;
 }
 
-const char *indexed_read(Arena *a, Tokens *t)
+const char *indexed_read(Arena *a, Tokens *tokens)
 {
-    size_t n = strlen(t->path);
+    size_t n = strlen(tokens->path);
     int64_t start = 0, len = 0;
 
-    if (n < 4 || strcmp(t->path + n - 4, ".bin"))
+    if (n < 4 || strcmp(tokens->path + n - 4, ".bin"))
         return "is not named .bin, as Megatron's data is";
-    char *idx = strf(a, "%.*sidx", (int)n - 3, t->path);
-    const char *why = read_head(a, idx, t);
-    if (!why && t->docs)
-        len = indexed_doc(t, t->docs - 1, &start);
+    char *idx = strf(a, "%.*sidx", (int)n - 3, tokens->path);
+    const char *why = read_head(a, idx, tokens);
+    if (!why && tokens->docs)
+        len = indexed_doc(tokens, tokens->docs - 1, &start);
     if (!why && len < 0)
         why = strf(a, "is cut off: %s names more tokens than it has", idx);
-    t->data = t->map;
-    t->n = start + (len < 0 ? 0 : len);
+    tokens->data = tokens->map;
+    tokens->n = start + (len < 0 ? 0 : len);
     return why;
 }

@@ -13,21 +13,24 @@ typedef struct Stream {
     size_t docs, slots;
 } Stream;
 
-static void keep(Stream *s, const char *text, size_t n)
+static void keep(Stream *stream, const char *text, size_t n)
 {
-    if (s->room - s->n < n + 1)
-        s->out = enlarge(s->out, s->room = 2 * s->room + n + 1);
+    if (stream->room - stream->n < n + 1)
+        stream->out =
+            enlarge(stream->out, stream->room = 2 * stream->room + n + 1);
     if (n)
-        memcpy(s->out + s->n, text, n);
-    s->n += n;
-    s->out[s->n++] = 0;
-    if (s->docs == s->slots)
-        s->ends =
-            enlarge(s->ends, sizeof *s->ends * (s->slots = 2 * s->slots + 64));
-    s->ends[s->docs++] = (int64_t)s->n;
+        memcpy(stream->out + stream->n, text, n);
+    stream->n += n;
+    stream->out[stream->n++] = 0;
+    if (stream->docs == stream->slots)
+        stream->ends =
+            enlarge(stream->ends, sizeof *stream->ends *
+                                      (stream->slots = 2 * stream->slots + 64));
+    stream->ends[stream->docs++] = (int64_t)stream->n;
 }
 
-static const char *take_text(Arena *a, Stream *s, const char *line, size_t len)
+static const char *take_text(Arena *a, Stream *stream, const char *line,
+                             size_t len)
 {
     json_error_t e;
     json_t *j = json_loadb(line, len, JSON_ALLOW_NUL, &e);
@@ -35,22 +38,22 @@ static const char *take_text(Arena *a, Stream *s, const char *line, size_t len)
     const char *why = NULL;
 
     if (json_is_string(text))
-        keep(s, json_string_value(text), json_string_length(text));
+        keep(stream, json_string_value(text), json_string_length(text));
     else
-        why = strf(a, "line %lld: %s", (long long)s->in.number,
+        why = strf(a, "line %lld: %s", (long long)stream->in.number,
                    j ? "has no \"text\"" : e.text);
     json_decref(j);
     return why;
 }
 
-static const char *give(const Stream *s, Tokens *tokens, const char *why)
+static const char *give(const Stream *stream, Tokens *tokens, const char *why)
 {
     tokens->e = EU8;
-    tokens->own = s->out;
-    tokens->n = (int64_t)s->n;
-    tokens->ends = s->ends;
-    tokens->docs = (int64_t)s->docs;
-    return why || s->docs ? why : "has no texts";
+    tokens->own = stream->out;
+    tokens->n = (int64_t)stream->n;
+    tokens->ends = stream->ends;
+    tokens->docs = (int64_t)stream->docs;
+    return why || stream->docs ? why : "has no texts";
 }
 
 const char *jsonl_read(Arena *a, Tokens *tokens)

@@ -16,106 +16,107 @@ typedef struct ZstdBuffer {
 } ZstdBuffer;
 
 /* As gzread; -1: what was read is no frame of zstd. */
-static int zstd_read(TextLines *l, char *to, size_t n)
+static int zstd_read(TextLines *lines, char *to, size_t n)
 {
     ZstdBuffer out = { to, n, 0 };
 
-    for (int over = 0; !out.at && !over && !dl.ZSTD_isError(l->rest);) {
-        if (l->taken == l->read) {
-            l->taken = 0;
-            l->read = fread(l->packed, 1, CHUNK, l->file);
-            over = !l->read; /* but for what the stream still holds */
+    for (int over = 0; !out.at && !over && !dl.ZSTD_isError(lines->rest);) {
+        if (lines->taken == lines->read) {
+            lines->taken = 0;
+            lines->read = fread(lines->packed, 1, CHUNK, lines->file);
+            over = !lines->read; /* but for what the stream still holds */
         }
-        ZstdBuffer in = { l->packed, l->read, l->taken };
-        size_t rest = dl.ZSTD_decompressStream(l->zstd, &out, &in);
-        l->rest = over && !out.at ? l->rest : rest;
-        l->taken = in.at;
+        ZstdBuffer in = { lines->packed, lines->read, lines->taken };
+        size_t rest = dl.ZSTD_decompressStream(lines->zstd, &out, &in);
+        lines->rest = over && !out.at ? lines->rest : rest;
+        lines->taken = in.at;
     }
-    return dl.ZSTD_isError(l->rest) ? -1 : (int)out.at;
+    return dl.ZSTD_isError(lines->rest) ? -1 : (int)out.at;
 }
 
-static const char *zstd_open(TextLines *l, const char *path)
+static const char *zstd_open(TextLines *lines, const char *path)
 {
     if (!dl_open(LIBzstd))
         return strf(forever, "needs libzstd: %s", dl_why(LIBzstd));
-    l->file = fopen(path, "rb");
-    if (!l->file)
+    lines->file = fopen(path, "rb");
+    if (!lines->file)
         return "cannot be opened";
-    l->zstd = dl.ZSTD_createDStream();
-    l->packed = enlarge(NULL, CHUNK);
-    l->buf = enlarge(NULL, l->cap = CHUNK);
+    lines->zstd = dl.ZSTD_createDStream();
+    lines->packed = enlarge(NULL, CHUNK);
+    lines->buf = enlarge(NULL, lines->cap = CHUNK);
     return NULL;
 }
 
-static const char *zstd_close(TextLines *l)
+static const char *zstd_close(TextLines *lines)
 {
-    int bad = l->rest != 0 || ferror(l->file);
+    int bad = lines->rest != 0 || ferror(lines->file);
 
-    fclose(l->file);
-    dl.ZSTD_freeDStream(l->zstd);
-    free(l->packed);
-    free(l->buf);
+    fclose(lines->file);
+    dl.ZSTD_freeDStream(lines->zstd);
+    free(lines->packed);
+    free(lines->buf);
     return bad ? "is damaged" : NULL;
 }
 
 /* More bytes behind those not yet taken; 0: there are none. */
-static int more(TextLines *l)
+static int more(TextLines *lines)
 {
-    memmove(l->buf, l->buf + l->at, l->end - l->at);
-    l->end -= l->at;
-    l->at = 0;
-    if (l->cap - l->end < CHUNK)
-        l->buf = enlarge(l->buf, l->cap = 2 * l->cap + CHUNK);
-    int k = l->zstd ? zstd_read(l, l->buf + l->end, CHUNK)
-                    : gzread(l->file, l->buf + l->end, CHUNK);
-    l->end += k > 0 ? (size_t)k : 0;
+    memmove(lines->buf, lines->buf + lines->at, lines->end - lines->at);
+    lines->end -= lines->at;
+    lines->at = 0;
+    if (lines->cap - lines->end < CHUNK)
+        lines->buf = enlarge(lines->buf, lines->cap = 2 * lines->cap + CHUNK);
+    int k = lines->zstd ? zstd_read(lines, lines->buf + lines->end, CHUNK)
+                        : gzread(lines->file, lines->buf + lines->end, CHUNK);
+    lines->end += k > 0 ? (size_t)k : 0;
     return k > 0;
 }
 
-const char *lines_open(TextLines *l, const char *path)
+const char *lines_open(TextLines *lines, const char *path)
 {
-    *l = (TextLines){ 0 };
+    *lines = (TextLines){ 0 };
     if (ends_with(path, ".zst"))
-        return zstd_open(l, path);
-    l->file = gzopen(path, "rb");
-    if (!l->file)
+        return zstd_open(lines, path);
+    lines->file = gzopen(path, "rb");
+    if (!lines->file)
         return "cannot be opened";
-    l->buf = enlarge(NULL, l->cap = CHUNK);
-    gzbuffer(l->file, 4 * CHUNK);
+    lines->buf = enlarge(NULL, lines->cap = CHUNK);
+    gzbuffer(lines->file, 4 * CHUNK);
     return NULL;
 }
 
-const char *lines_next(TextLines *l, size_t *len)
+const char *lines_next(TextLines *lines, size_t *len)
 {
     size_t seen = 0;
     char *nl = NULL;
 
     for (;;) {
-        if (l->end - l->at > seen)
-            nl = memchr(l->buf + l->at + seen, '\n', l->end - l->at - seen);
-        seen = l->end - l->at;
-        if (nl || !more(l))
+        if (lines->end - lines->at > seen)
+            nl = memchr(lines->buf + lines->at + seen, '\n',
+                        lines->end - lines->at - seen);
+        seen = lines->end - lines->at;
+        if (nl || !more(lines))
             break;
     }
-    if (!nl && l->at == l->end)
+    if (!nl && lines->at == lines->end)
         return NULL;
-    const char *line = l->buf + l->at;
-    *len = nl ? (size_t)(nl - line) : l->end - l->at;
-    l->at += *len + (nl != NULL);
-    l->number++;
+    const char *line = lines->buf + lines->at;
+    *len = nl ? (size_t)(nl - line) : lines->end - lines->at;
+    lines->at += *len + (nl != NULL);
+    lines->number++;
     while (*len && line[*len - 1] == '\r')
         --*len;
     return line;
 }
 
-const char *lines_close(TextLines *l)
+const char *lines_close(TextLines *lines)
 {
     int code = Z_OK;
 
-    if (!l->file || l->zstd)
-        return l->zstd ? zstd_close(l) : NULL;
-    gzerror(l->file, &code);
-    gzclose(l->file);
-    free(l->buf);
+    if (!lines->file || lines->zstd)
+        return lines->zstd ? zstd_close(lines) : NULL;
+    gzerror(lines->file, &code);
+    gzclose(lines->file);
+    free(lines->buf);
     return code == Z_OK || code == Z_STREAM_END ? NULL : "is damaged";
 }

@@ -25,13 +25,13 @@ struct SampleOrder {
 };
 
 /* Tokens of documents [lo, hi). */
-static int64_t count_tokens(const Tokens *t, int64_t lo, int64_t hi,
+static int64_t count_tokens(const Tokens *tokens, int64_t lo, int64_t hi,
                             const char **why)
 {
     int64_t sum = 0, start;
 
     for (int64_t i = lo; i < hi; i++) {
-        int64_t len = tokens_doc(t, i, &start);
+        int64_t len = tokens_doc(tokens, i, &start);
         if (len < 0 || len > INT32_MAX)
             *why = len < 0 ? "names tokens that are not in the file"
                            : "has a document of more than 2^31 - 1 tokens";
@@ -41,26 +41,26 @@ static int64_t count_tokens(const Tokens *t, int64_t lo, int64_t hi,
 }
 
 /* Epochs of documents [lo, hi), shuffled together. */
-static void put_documents(NpRandom *r, uint32_t *doc, int64_t lo, int64_t hi,
-                          int64_t epochs)
+static void put_documents(NpRandom *random, uint32_t *doc, int64_t lo,
+                          int64_t hi, int64_t epochs)
 {
     int64_t n = 0;
 
     for (int64_t e = 0; e < epochs; e++)
         for (int64_t i = lo; i < hi; i++)
             doc[n++] = (uint32_t)i;
-    np_shuffle(r, doc, n);
+    np_shuffle(random, doc, n);
 }
 
-static void cut_samples(SampleOrder *o)
+static void cut_samples(SampleOrder *order)
 {
-    int64_t doc = 0, at = 0, start, left = o->seq;
+    int64_t doc = 0, at = 0, start, left = order->seq;
 
-    for (int64_t i = 0; i < o->n; i++, left = o->seq) {
-        o->begin[i] = (struct Begin){ doc, at };
+    for (int64_t i = 0; i < order->n; i++, left = order->seq) {
+        order->begin[i] = (struct Begin){ doc, at };
         for (;;) {
-            int64_t len = tokens_doc(o->t, o->doc[doc], &start) - at;
-            if (len > left || doc + 1 == o->ndoc)
+            int64_t len = tokens_doc(order->t, order->doc[doc], &start) - at;
+            if (len > left || doc + 1 == order->ndoc)
                 break;
             left -= len;
             at = 0;
@@ -70,11 +70,12 @@ static void cut_samples(SampleOrder *o)
     }
 }
 
-static void put_samples(NpRandom *r, uint32_t *shuffle, int64_t lo, int64_t hi)
+static void put_samples(NpRandom *random, uint32_t *shuffle, int64_t lo,
+                        int64_t hi)
 {
     for (int64_t i = lo; i < hi; i++)
         shuffle[i] = (uint32_t)i;
-    np_shuffle(r, shuffle + lo, hi - lo);
+    np_shuffle(random, shuffle + lo, hi - lo);
 }
 
 /* Is the last of more than one epoch shuffled apart? *whole: the samples of
@@ -128,34 +129,35 @@ const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
     return NULL;
 }
 
-int64_t order_samples(const SampleOrder *o)
+int64_t order_samples(const SampleOrder *order)
 {
-    return o->n;
+    return order->n;
 }
 
 /* ---- the tokens of a sample ---------------------------------------------- */
 
-TokenCursor order_walk(const SampleOrder *o, int64_t i, int64_t from)
+TokenCursor order_walk(const SampleOrder *order, int64_t i, int64_t from)
 {
-    const struct Begin *b = &o->begin[o->shuffle[i % o->n]];
+    const struct Begin *b = &order->begin[order->shuffle[i % order->n]];
 
-    return (TokenCursor){ o, b->doc, b->at + from, o->seq + 1 - from };
+    return (TokenCursor){ order, b->doc, b->at + from, order->seq + 1 - from };
 }
 
 /* The next stretch that lies together: its length, 0 at the sample's end. */
-int64_t order_next(TokenCursor *w, int64_t *at)
+int64_t order_next(TokenCursor *cursor, int64_t *at)
 {
-    for (; w->left > 0 && w->doc < w->o->ndoc; w->doc++) {
-        int64_t start, len = tokens_doc(w->o->t, w->o->doc[w->doc], &start);
-        int64_t rest = len - w->at;
+    for (; cursor->left > 0 && cursor->doc < cursor->o->ndoc; cursor->doc++) {
+        int64_t start,
+            len = tokens_doc(cursor->o->t, cursor->o->doc[cursor->doc], &start);
+        int64_t rest = len - cursor->at;
         if (rest <= 0) {
-            w->at = -rest;
+            cursor->at = -rest;
             continue;
         }
-        *at = start + w->at;
-        rest = rest < w->left ? rest : w->left;
-        w->left -= rest;
-        w->at += rest;
+        *at = start + cursor->at;
+        rest = rest < cursor->left ? rest : cursor->left;
+        cursor->left -= rest;
+        cursor->at += rest;
         return rest;
     }
     return 0;

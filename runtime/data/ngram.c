@@ -23,33 +23,34 @@ typedef struct NgramCounts { /* of one context length */
     uint32_t *total, *kinds; /* [contexts] */
 } NgramCounts;
 
-static int counts_new(NgramCounts *c, int64_t contexts)
+static int counts_new(NgramCounts *counts, int64_t contexts)
 {
-    c->contexts = contexts;
-    c->pair = calloc((size_t)(contexts * BYTES), sizeof *c->pair);
-    c->total = calloc((size_t)contexts, sizeof *c->total);
-    c->kinds = calloc((size_t)contexts, sizeof *c->kinds);
-    return c->pair && c->total && c->kinds;
+    counts->contexts = contexts;
+    counts->pair = calloc((size_t)(contexts * BYTES), sizeof *counts->pair);
+    counts->total = calloc((size_t)contexts, sizeof *counts->total);
+    counts->kinds = calloc((size_t)contexts, sizeof *counts->kinds);
+    return counts->pair && counts->total && counts->kinds;
 }
 
-static void counts_free(NgramCounts *c)
+static void counts_free(NgramCounts *counts)
 {
-    free(c->pair);
-    free(c->total);
-    free(c->kinds);
+    free(counts->pair);
+    free(counts->total);
+    free(counts->kinds);
 }
 
-static void count(NgramCounts *c, int64_t h, int32_t w)
+static void count(NgramCounts *counts, int64_t h, int32_t w)
 {
-    c->kinds[h] += c->pair[h * BYTES + w]++ == 0;
-    c->total[h]++;
+    counts->kinds[h] += counts->pair[h * BYTES + w]++ == 0;
+    counts->total[h]++;
 }
 
-static double prob(const NgramCounts *c, int64_t h, int32_t w, double shorter)
+static double prob(const NgramCounts *counts, int64_t h, int32_t w,
+                   double shorter)
 {
-    double t = c->kinds[h], n = c->total[h];
+    double t = counts->kinds[h], n = counts->total[h];
 
-    return n ? (c->pair[h * BYTES + w] + t * shorter) / (n + t) : shorter;
+    return n ? (counts->pair[h * BYTES + w] + t * shorter) / (n + t) : shorter;
 }
 
 static void learn(NgramCounts c[NGRAM], const int32_t *s, int64_t n)
@@ -84,11 +85,11 @@ static int is_bytes(const int32_t *s, int64_t n)
     return n == 0;
 }
 
-static int each(NgramCounts c[NGRAM], const Data *d, int64_t samples,
+static int each(NgramCounts c[NGRAM], const Data *data, int64_t samples,
                 int32_t *s, double sum[NGRAM])
 {
     for (int64_t k = 0; k < samples; k++) {
-        int64_t n = data_sample(d, k, s);
+        int64_t n = data_sample(data, k, s);
         if (!is_bytes(s, n))
             return 0;
         if (sum)

@@ -61,28 +61,28 @@ static const char *take_shape(Tokens *tokens, const char *s)
     return NULL;
 }
 
-const char *npy_read(Arena *a, Tokens *t)
+const char *npy_read(Arena *a, Tokens *tokens)
 {
-    if (t->size < 12 || memcmp(t->map, "\x93NUMPY", 6))
+    if (tokens->size < 12 || memcmp(tokens->map, "\x93NUMPY", 6))
         return "is no .npy file (raw tokens of 16 bits are "
                "data.format=nanogpt)";
-    int version = t->map[6];
+    int version = tokens->map[6];
     int64_t at = version == 1 ? 10 : 12;
-    int64_t len =
-        version == 1 ? t->map[8] | t->map[9] << 8 : (int64_t)u32_at(t->map + 8);
+    int64_t len = version == 1 ? tokens->map[8] | tokens->map[9] << 8
+                               : (int64_t)u32_at(tokens->map + 8);
     if (version < 1 || version > 3)
         return strf(a, "is a .npy file of version %d; 1 to 3 are known",
                     version);
-    if (len > t->size - at)
+    if (len > tokens->size - at)
         return "has a damaged header";
-    char *head = strf(a, "%.*s", (int)len, (const char *)t->map + at);
-    const char *why = take_elem(a, t, value_of(head, "'descr'"));
+    char *head = strf(a, "%.*s", (int)len, (const char *)tokens->map + at);
+    const char *why = take_elem(a, tokens, value_of(head, "'descr'"));
     if (!why && strncmp(value_of(head, "'fortran_order'"), "False", 5))
         why = "is in Fortran order";
     if (!why)
-        why = take_shape(t, value_of(head, "'shape'"));
-    if (!why && t->n > (t->size - at - len) / elem_bytes(t->e))
+        why = take_shape(tokens, value_of(head, "'shape'"));
+    if (!why && tokens->n > (tokens->size - at - len) / elem_bytes(tokens->e))
         why = "is cut off";
-    t->data = t->map + at + len;
+    tokens->data = tokens->map + at + len;
     return why;
 }

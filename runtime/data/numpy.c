@@ -7,31 +7,31 @@
 enum { N = 624, M = 397, BLOCK = 128 };
 
 /* Knuth's generator fills the state, as of an integer seed. */
-void np_seed(NpRandom *r, uint32_t seed)
+void np_seed(NpRandom *random, uint32_t seed)
 {
     for (int i = 0; i < N; i++) {
-        r->key[i] = seed;
+        random->key[i] = seed;
         seed = 1812433253u * (seed ^ seed >> 30) + (uint32_t)i + 1;
     }
-    r->pos = N;
+    random->pos = N;
 }
 
-static void next_block(NpRandom *r)
+static void next_block(NpRandom *random)
 {
-    uint32_t *k = r->key;
+    uint32_t *k = random->key;
 
     for (int i = 0; i < N; i++) {
         uint32_t y = (k[i] & 0x80000000u) | (k[(i + 1) % N] & 0x7fffffffu);
         k[i] = k[(i + M) % N] ^ y >> 1 ^ (y & 1 ? 0x9908b0dfu : 0);
     }
-    r->pos = 0;
+    random->pos = 0;
 }
 
-uint32_t np_next(NpRandom *r)
+uint32_t np_next(NpRandom *random)
 {
-    if (r->pos == N)
-        next_block(r);
-    uint32_t y = r->key[r->pos++];
+    if (random->pos == N)
+        next_block(random);
+    uint32_t y = random->key[random->pos++];
     y ^= y >> 11;
     y ^= y << 7 & 0x9d2c5680u;
     y ^= y << 15 & 0xefc60000u;
@@ -39,22 +39,22 @@ uint32_t np_next(NpRandom *r)
 }
 
 /* One of 0 ... max. */
-static uint32_t draw(NpRandom *r, uint32_t max)
+static uint32_t draw(NpRandom *random, uint32_t max)
 {
     uint32_t mask = max, v;
 
     for (int i = 1; i < 32; i *= 2)
         mask |= mask >> i;
     do
-        v = np_next(r) & mask;
+        v = np_next(random) & mask;
     while (v > max);
     return v;
 }
 
-void np_shuffle(NpRandom *r, uint32_t *v, int64_t n)
+void np_shuffle(NpRandom *random, uint32_t *v, int64_t n)
 {
     for (int64_t i = n - 1; i > 0; i--) {
-        int64_t j = draw(r, (uint32_t)i);
+        int64_t j = draw(random, (uint32_t)i);
         uint32_t t = v[i];
         v[i] = v[j];
         v[j] = t;

@@ -45,23 +45,23 @@ static const char *said(Arena *a, const char *what)
                 what ? (int)strcspn(what, "\n") : 0, what ? what : "");
 }
 
-static const char *start(Arena *a, ParquetRows *p, const char *path,
+static const char *start(Arena *a, ParquetRows *rows, const char *path,
                          const char *column)
 {
     const char *sql = strf(a, "SELECT %s FROM read_parquet(%s)",
                            quoted(a, column, '"'), quoted(a, path, '\''));
 
-    if (dl.duckdb_open(NULL, &p->database) ||
-        dl.duckdb_connect(p->database, &p->connection))
+    if (dl.duckdb_open(NULL, &rows->database) ||
+        dl.duckdb_connect(rows->database, &rows->connection))
         return "cannot be read: DuckDB does not open";
-    if (dl.duckdb_prepare(p->connection, sql, &p->statement))
-        return said(a, dl.duckdb_prepare_error(p->statement));
-    if (dl.duckdb_pending_prepared_streaming(p->statement, &p->pending))
-        return said(a, dl.duckdb_pending_error(p->pending));
-    p->running = 1;
-    if (dl.duckdb_execute_pending(p->pending, &p->result))
-        return said(a, dl.duckdb_result_error(&p->result));
-    if (dl.duckdb_column_type(&p->result, 0) != VARCHAR)
+    if (dl.duckdb_prepare(rows->connection, sql, &rows->statement))
+        return said(a, dl.duckdb_prepare_error(rows->statement));
+    if (dl.duckdb_pending_prepared_streaming(rows->statement, &rows->pending))
+        return said(a, dl.duckdb_pending_error(rows->pending));
+    rows->running = 1;
+    if (dl.duckdb_execute_pending(rows->pending, &rows->result))
+        return said(a, dl.duckdb_result_error(&rows->result));
+    if (dl.duckdb_column_type(&rows->result, 0) != VARCHAR)
         return strf(a, "has a column \"%s\" that holds no texts", column);
     return NULL;
 }
@@ -78,45 +78,47 @@ const char *parquet_open(Arena *a, ParquetRows **out, const char *path,
 }
 
 /* 0: there is no more, or *why. */
-static int next_chunk(ParquetRows *p, const char **why)
+static int next_chunk(ParquetRows *rows, const char **why)
 {
-    if (p->chunk)
-        dl.duckdb_destroy_data_chunk(&p->chunk);
-    p->chunk = dl.duckdb_fetch_chunk(p->result);
-    const char *wrong = dl.duckdb_result_error(&p->result);
-    if (!p->chunk && wrong && *wrong)
+    if (rows->chunk)
+        dl.duckdb_destroy_data_chunk(&rows->chunk);
+    rows->chunk = dl.duckdb_fetch_chunk(rows->result);
+    const char *wrong = dl.duckdb_result_error(&rows->result);
+    if (!rows->chunk && wrong && *wrong)
         *why = said(forever, wrong);
-    if (!p->chunk)
+    if (!rows->chunk)
         return 0;
-    void *column = dl.duckdb_data_chunk_get_vector(p->chunk, 0);
-    p->rows = dl.duckdb_data_chunk_get_size(p->chunk);
-    p->row = 0;
-    p->text = dl.duckdb_vector_get_data(column);
-    p->valid = dl.duckdb_vector_get_validity(column);
-    return p->rows > 0;
+    void *column = dl.duckdb_data_chunk_get_vector(rows->chunk, 0);
+    rows->rows = dl.duckdb_data_chunk_get_size(rows->chunk);
+    rows->row = 0;
+    rows->text = dl.duckdb_vector_get_data(column);
+    rows->valid = dl.duckdb_vector_get_validity(column);
+    return rows->rows > 0;
 }
 
-const char *parquet_next(ParquetRows *p, const char **why, size_t *n)
+const char *parquet_next(ParquetRows *rows, const char **why, size_t *n)
 {
-    if (p->row == p->rows && !next_chunk(p, why))
+    if (rows->row == rows->rows && !next_chunk(rows, why))
         return NULL;
-    uint64_t i = p->row++;
-    const DuckString *s = &p->text[i];
-    int is = !p->valid || p->valid[i / 64] >> i % 64 & 1;
-    *n = is ? s->n : 0;
-    return !is ? "" : s->n <= SHORT ? (const char *)s + 4 : s->value.s;
+    uint64_t i = rows->row++;
+    const DuckString *string = &rows->text[i];
+    int is = !rows->valid || rows->valid[i / 64] >> i % 64 & 1;
+    *n = is ? string->n : 0;
+    return !is                  ? ""
+           : string->n <= SHORT ? (const char *)string + 4
+                                : string->value.s;
 }
 
-void parquet_close(ParquetRows *p)
+void parquet_close(ParquetRows *rows)
 {
-    if (!p)
+    if (!rows)
         return;
-    if (p->chunk)
-        dl.duckdb_destroy_data_chunk(&p->chunk);
-    if (p->running)
-        dl.duckdb_destroy_result(&p->result);
-    dl.duckdb_destroy_pending(&p->pending);
-    dl.duckdb_destroy_prepare(&p->statement);
-    dl.duckdb_disconnect(&p->connection);
-    dl.duckdb_close(&p->database);
+    if (rows->chunk)
+        dl.duckdb_destroy_data_chunk(&rows->chunk);
+    if (rows->running)
+        dl.duckdb_destroy_result(&rows->result);
+    dl.duckdb_destroy_pending(&rows->pending);
+    dl.duckdb_destroy_prepare(&rows->statement);
+    dl.duckdb_disconnect(&rows->connection);
+    dl.duckdb_close(&rows->database);
 }

@@ -123,25 +123,27 @@ static const char *context_of(Arena *a, const json_t *line, int *clean)
 }
 
 /* Null, or what is wrong with the line. */
-static const char *take_question(Arena *a, const json_t *line, Question *q)
+static const char *take_question(Arena *a, const json_t *line,
+                                 Question *question)
 {
     const json_t *endings = json_object_get(line, "endings");
     int clean = 0;
 
-    *q = (Question){ .context = context_of(a, line, &clean),
-                     .right = label_of(line) };
-    if (!q->context)
+    *question = (Question){ .context = context_of(a, line, &clean),
+                            .right = label_of(line) };
+    if (!question->context)
         return "has no \"ctx\" that is a text";
-    q->context = strf(a, "%s", q->context);
+    question->context = strf(a, "%s", question->context);
     for (size_t i = 0; i < json_array_size(endings); i++) {
         const char *s = json_string_value(json_array_get(endings, i));
         if (!s)
             return "has an ending that is no text";
-        vec_push(a, q->ending, clean ? cleaned(a, s) : strf(a, "%s", s));
+        vec_push(a, question->ending, clean ? cleaned(a, s) : strf(a, "%s", s));
     }
-    if (vec_len(q->ending) < 2)
+    if (vec_len(question->ending) < 2)
         return "has no \"endings\", two or more";
-    if (q->right < 0 || q->right >= (int64_t)vec_len(q->ending))
+    if (question->right < 0 ||
+        question->right >= (int64_t)vec_len(question->ending))
         return "has no \"label\" that is the number of an ending, from 0";
     return NULL;
 }

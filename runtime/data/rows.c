@@ -2,25 +2,25 @@
  * format that has such. */
 #include "data.h"
 
-const char *rows_open(TextRows *r, const char *path, enum data_format format,
+const char *rows_open(TextRows *rows, const char *path, enum data_format format,
                       const char *column)
 {
-    *r = (TextRows){ .mem = arena_new() };
+    *rows = (TextRows){ .mem = arena_new() };
     return format == FORMATparquet
-               ? parquet_open(r->mem, &r->parquet, path, column)
-               : arrow_open(r->mem, &r->arrow, path, column);
+               ? parquet_open(rows->mem, &rows->parquet, path, column)
+               : arrow_open(rows->mem, &rows->arrow, path, column);
 }
 
-const char *rows_next(TextRows *r, size_t *n)
+const char *rows_next(TextRows *rows, size_t *n)
 {
-    r->number++;
-    return r->parquet ? parquet_next(r->parquet, &r->why, n)
-                      : arrow_next(r->arrow, &r->why, n);
+    rows->number++;
+    return rows->parquet ? parquet_next(rows->parquet, &rows->why, n)
+                         : arrow_next(rows->arrow, &rows->why, n);
 }
 
-void rows_close(TextRows *r)
+void rows_close(TextRows *rows)
 {
-    parquet_close(r->parquet);
-    arrow_close(r->arrow);
-    arena_free(r->mem);
+    parquet_close(rows->parquet);
+    arrow_close(rows->arrow);
+    arena_free(rows->mem);
 }

@@ -33,232 +33,240 @@ int64_t sample_elems(const Tensor *tensor)
 /* ---- which files --------------------------------------------------------- */
 
 /* Weights of a Hugging Face folder know other tokens than bytes. */
-static void need_tokenizer(const Samples *s, const char *path)
+static void need_tokenizer(const Samples *samples, const char *path)
 {
-    const Opts *o = s->want.plan ? s->want.plan->opts : NULL;
-    const char *from = o ? opts_str(o, "from") : NULL;
+    const Opts *opts = samples->want.plan ? samples->want.plan->opts : NULL;
+    const char *from = opts ? opts_str(opts, "from") : NULL;
 
-    if (!s->want.text && from && !opts_given(o, "data.tokenizer") &&
-        !access(strf(s->mem, "%s/config.json", from), F_OK))
-        err(s->want.loc,
+    if (!samples->want.text && from && !opts_given(opts, "data.tokenizer") &&
+        !access(strf(samples->mem, "%s/config.json", from), F_OK))
+        err(samples->want.loc,
             "%s: %s is a text, and %s has no tokenizer.json; "
             "data.tokenizer=FILE names one, data.tokenizer=bytes takes bytes",
-            s->want.key, path, from);
+            samples->want.key, path, from);
 }
 
-static void add_file(const Samples *s, Corpus *p, const char *path,
+static void add_file(const Samples *samples, Corpus *corpus, const char *path,
                      const char *input)
 {
     SampleFile f = { .input = input };
-    enum data_format format = s->want.format;
+    enum data_format format = samples->want.format;
     const char *from = path;
     const char *why =
-        s->want.text ? tokens_format(s->mem, path, &format) : NULL;
+        samples->want.text ? tokens_format(samples->mem, path, &format) : NULL;
 
-    if (!why && s->want.text && format_is_text(format)) {
-        from = tokenized(s->mem, s->want.text, path, format);
+    if (!why && samples->want.text && format_is_text(format)) {
+        from = tokenized(samples->mem, samples->want.text, path, format);
         format = FORMATmegatron;
     }
     if (!why)
-        why = tokens_open(s->mem, from, format, &f.t);
+        why = tokens_open(samples->mem, from, format, &f.t);
 
     if (why)
-        err(s->want.loc, "%s: %s %s", s->want.key, from, why);
-    f.t.path = strf(s->mem, "%s", path); /* what people know it by */
+        err(samples->want.loc, "%s: %s %s", samples->want.key, from, why);
+    f.t.path = strf(samples->mem, "%s", path); /* what people know it by */
     if (format_is_text(f.t.format))
-        need_tokenizer(s, path);
-    if (s->want.shuffle || s->want.megatron)
+        need_tokenizer(samples, path);
+    if (samples->want.shuffle || samples->want.megatron)
         tokens_scattered(&f.t);
-    vec_push(s->mem, p->file, f);
+    vec_push(samples->mem, corpus->file, f);
 }
 
 /* A folder with one array for each input. */
-static int add_arrays(Samples *s, Corpus *p, const char *dir)
+static int add_arrays(Samples *samples, Corpus *corpus, const char *dir)
 {
     const Tensor *tensor;
     int n = 0;
 
-    for (; s->want.plan && (tensor = plan_input(s->want.plan, n)); n++)
-        if (access(strf(s->mem, "%s/%s.npy", dir, tensor->name), R_OK))
+    for (; samples->want.plan && (tensor = plan_input(samples->want.plan, n));
+         n++)
+        if (access(strf(samples->mem, "%s/%s.npy", dir, tensor->name), R_OK))
             return 0;
-    s->want.format = n ? FORMATnpy : s->want.format;
+    samples->want.format = n ? FORMATnpy : samples->want.format;
     for (int i = 0; i < n; i++) {
-        tensor = plan_input(s->want.plan, i);
-        add_file(s, p, strf(s->mem, "%s/%s.npy", dir, tensor->name),
+        tensor = plan_input(samples->want.plan, i);
+        add_file(samples, corpus,
+                 strf(samples->mem, "%s/%s.npy", dir, tensor->name),
                  tensor->name);
     }
     return n;
 }
 
 /* Beside its .bin a Megatron index is no data. */
-static int is_index(const Samples *s, const char *path)
+static int is_index(const Samples *samples, const char *path)
 {
     return ends_with(path, ".idx") &&
-           !access(strf(s->mem, "%.*sbin", (int)strlen(path) - 3, path), F_OK);
+           !access(strf(samples->mem, "%.*sbin", (int)strlen(path) - 3, path),
+                   F_OK);
 }
 
-static void add_pattern(const Samples *s, Corpus *p, const char *pattern)
+static void add_pattern(const Samples *samples, Corpus *corpus,
+                        const char *pattern)
 {
-    const char *key = s->want.key;
+    const char *key = samples->want.key;
     glob_t g = { 0 };
 
     if (glob(pattern, GLOB_BRACE, NULL, &g) || !g.gl_pathc)
-        err(s->want.loc,
+        err(samples->want.loc,
             "%s: no file %s (a path in a model file is relative to it; %s=path "
             "sets another)",
-            key, p->path, key);
+            key, corpus->path, key);
     for (size_t i = 0; i < g.gl_pathc; i++)
-        if (!folder_exists(g.gl_pathv[i]) && !is_index(s, g.gl_pathv[i]))
-            add_file(s, p, g.gl_pathv[i], NULL);
+        if (!folder_exists(g.gl_pathv[i]) && !is_index(samples, g.gl_pathv[i]))
+            add_file(samples, corpus, g.gl_pathv[i], NULL);
     globfree(&g);
-    if (!vec_len(p->file))
-        err(s->want.loc, "%s: no files in %s", key, p->path);
+    if (!vec_len(corpus->file))
+        err(samples->want.loc, "%s: no files in %s", key, corpus->path);
 }
 
 /* Of a folder that holds tables, as Hugging Face datasets are on disk, these
  * only; of one of splits, "train". */
-static const char *files_of(const Samples *s, const char *dir)
+static const char *files_of(const Samples *samples, const char *dir)
 {
     static const char *const ends[] = { "*.arrow", "*.parquet",
                                         "data/*.parquet" };
-    const char *split = strf(s->mem, "%s/train", dir);
+    const char *split = strf(samples->mem, "%s/train", dir);
     glob_t g = { 0 };
 
-    if (!access(strf(s->mem, "%s/dataset_dict.json", dir), F_OK) &&
+    if (!access(strf(samples->mem, "%s/dataset_dict.json", dir), F_OK) &&
         folder_exists(split))
         dir = split;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        const char *pattern = strf(s->mem, "%s/%s", dir, ends[i]);
+        const char *pattern = strf(samples->mem, "%s/%s", dir, ends[i]);
         int none = glob(pattern, 0, NULL, &g) || !g.gl_pathc;
         globfree(&g);
         if (!none)
             return pattern;
     }
-    return strf(s->mem, "%s/*", dir);
+    return strf(samples->mem, "%s/*", dir);
 }
 
-static void add_path(Samples *s, Corpus *p)
+static void add_path(Samples *samples, Corpus *corpus)
 {
-    const char *path = p->path;
+    const char *path = corpus->path;
 
     if (folder_exists(path)) {
-        if (!add_arrays(s, p, path))
-            add_pattern(s, p, files_of(s, path));
+        if (!add_arrays(samples, corpus, path))
+            add_pattern(samples, corpus, files_of(samples, path));
     } else if (!access(path, F_OK)) {
-        add_file(s, p, path, NULL);
-    } else if (!access(strf(s->mem, "%s.idx", path), R_OK)) {
-        add_file(s, p, strf(s->mem, "%s.bin", path), NULL);
+        add_file(samples, corpus, path, NULL);
+    } else if (!access(strf(samples->mem, "%s.idx", path), R_OK)) {
+        add_file(samples, corpus, strf(samples->mem, "%s.bin", path), NULL);
     } else {
-        add_pattern(s, p, path);
+        add_pattern(samples, corpus, path);
     }
 }
 
 /* ---- samples ------------------------------------------------------------- */
 
-static void count_rows(const Samples *s, SampleFile *f)
+static void count_rows(const Samples *samples, SampleFile *file)
 {
-    const SampleWant *w = &s->want;
+    const SampleWant *want = &samples->want;
     const Tensor *tensor;
 
-    f->samples = f->t.rows;
-    for (int i = 0; f->input && (tensor = plan_input(w->plan, i)); i++)
-        if (!strcmp(tensor->name, f->input) &&
-            f->t.cols != sample_elems(tensor))
-            err(w->loc,
+    file->samples = file->t.rows;
+    for (int i = 0; file->input && (tensor = plan_input(want->plan, i)); i++)
+        if (!strcmp(tensor->name, file->input) &&
+            file->t.cols != sample_elems(tensor))
+            err(want->loc,
                 "%s: a row of %s has %lld elements, input '%s' needs %lld",
-                w->key, f->t.path, (long long)f->t.cols, tensor->name,
+                want->key, file->t.path, (long long)file->t.cols, tensor->name,
                 (long long)sample_elems(tensor));
-    if (!f->input && f->t.cols != w->seq + 1 && f->t.cols != w->seq)
-        err(w->loc,
+    if (!file->input && file->t.cols != want->seq + 1 &&
+        file->t.cols != want->seq)
+        err(want->loc,
             "%s: a row of %s has %lld tokens, seq is %lld (rows have seq or "
             "seq + 1 tokens)",
-            w->key, f->t.path, (long long)f->t.cols, (long long)w->seq);
+            want->key, file->t.path, (long long)file->t.cols,
+            (long long)want->seq);
 }
 
-static void count_samples(const Samples *s, Corpus *p)
+static void count_samples(const Samples *samples, Corpus *corpus)
 {
-    const SampleWant *w = &s->want;
+    const SampleWant *want = &samples->want;
     int64_t total = 0;
 
-    for (size_t i = 0; i < vec_len(p->file); i++) {
-        SampleFile *f = &p->file[i];
-        f->samples = f->t.n > w->seq ? (f->t.n - 1) / w->seq : 0;
-        if (f->t.rows) {
-            count_rows(s, f);
-            p->rows = 1;
+    for (size_t i = 0; i < vec_len(corpus->file); i++) {
+        SampleFile *file = &corpus->file[i];
+        file->samples = file->t.n > want->seq ? (file->t.n - 1) / want->seq : 0;
+        if (file->t.rows) {
+            count_rows(samples, file);
+            corpus->rows = 1;
         }
-        if (!f->samples)
-            err(w->loc, "%s: %s has %lld tokens, a sample needs %lld", w->key,
-                f->t.path, (long long)f->t.n, (long long)w->seq + 1);
-        f->first = f->input ? 0 : total;
-        total = f->input && i && total < f->samples ? total
-                : f->input                          ? f->samples
-                                                    : total + f->samples;
+        if (!file->samples)
+            err(want->loc, "%s: %s has %lld tokens, a sample needs %lld",
+                want->key, file->t.path, (long long)file->t.n,
+                (long long)want->seq + 1);
+        file->first = file->input ? 0 : total;
+        total = file->input && i && total < file->samples ? total
+                : file->input                             ? file->samples
+                              : total + file->samples;
     }
-    p->n = total;
+    corpus->n = total;
 }
 
 /* The last share is held out, for validation. */
-static void hold_out(const Samples *s, Corpus *p)
+static void hold_out(const Samples *samples, Corpus *corpus)
 {
-    double share = s->want.tail;
-    int64_t held = (int64_t)((double)p->n * share);
+    double share = samples->want.tail;
+    int64_t held = (int64_t)((double)corpus->n * share);
 
     held = held < 1 ? 1 : held;
-    if (share < 0 || share >= 1 || held >= p->n)
-        err(s->want.loc, "data.valid: %lld samples cannot be split at %g",
-            (long long)p->n, share);
-    p->lo = s->want.held ? p->n - held : 0;
-    p->n = s->want.held ? held : p->n - held;
+    if (share < 0 || share >= 1 || held >= corpus->n)
+        err(samples->want.loc, "data.valid: %lld samples cannot be split at %g",
+            (long long)corpus->n, share);
+    corpus->lo = samples->want.held ? corpus->n - held : 0;
+    corpus->n = samples->want.held ? held : corpus->n - held;
 }
 
 /* ---- Megatron's order ---------------------------------------------------- */
 
-static void order_part(const Samples *s, Corpus *p, int64_t samples)
+static void order_part(const Samples *s, Corpus *corpus, int64_t samples)
 {
-    const SampleWant *w = &s->want;
-    const Tokens *tokens = &p->file[0].t;
-    int64_t lo = (int64_t)rint(w->share[0] * (double)tokens->docs);
-    int64_t hi = (int64_t)rint(w->share[1] * (double)tokens->docs);
+    const SampleWant *want = &s->want;
+    const Tokens *tokens = &corpus->file[0].t;
+    int64_t lo = (int64_t)rint(want->share[0] * (double)tokens->docs);
+    int64_t hi = (int64_t)rint(want->share[1] * (double)tokens->docs);
 
-    if (vec_len(p->file) > 1 || tokens->rows)
-        err(w->loc, "%s: data.order=megatron takes one dataset, and %s is %s",
-            w->key, p->path,
+    if (vec_len(corpus->file) > 1 || tokens->rows)
+        err(want->loc,
+            "%s: data.order=megatron takes one dataset, and %s is %s",
+            want->key, corpus->path,
             tokens->rows ? "an array of rows"
                          : "several (name each, with a weight)");
-    if (w->seed > UINT32_MAX)
-        err(w->loc, "data.order=megatron needs a seed below 2^32");
-    const char *why = order_new(s->mem, tokens, lo, hi, w->seq, samples,
-                                (uint32_t)w->seed, &p->order);
+    if (want->seed > UINT32_MAX)
+        err(want->loc, "data.order=megatron needs a seed below 2^32");
+    const char *why = order_new(s->mem, tokens, lo, hi, want->seq, samples,
+                                (uint32_t)want->seed, &corpus->order);
     if (why)
-        err(w->loc, "%s: %s %s", w->key, tokens->path, why);
-    p->n = order_samples(p->order);
+        err(want->loc, "%s: %s %s", want->key, tokens->path, why);
+    corpus->n = order_samples(corpus->order);
 }
 
 /* Samples of each part and of all, as BlendedMegatronDatasetBuilder counts. */
-static void order_parts(Samples *s, double *weight, int n)
+static void order_parts(Samples *samples, double *weight, int n)
 {
     int64_t all = 0, built;
 
-    if (n == 1 && (!s->weighted || !s->want.split)) {
-        order_part(s, &s->part[0], s->want.samples);
-        s->n = s->part[0].n;
+    if (n == 1 && (!samples->weighted || !samples->want.split)) {
+        order_part(samples, &samples->part[0], samples->want.samples);
+        samples->n = samples->part[0].n;
         return;
     }
-    if (s->weighted)
+    if (samples->weighted)
         blend_normalize(weight, n);
     for (int i = 0; i < n; i++) {
-        if (s->weighted)
-            s->n += blend_size(s->want.samples, weight[i], &built);
-        order_part(s, &s->part[i], s->weighted ? built : 0);
-        all += s->part[i].n;
-        if (!s->weighted)
-            weight[i] = (double)s->part[i].n;
+        if (samples->weighted)
+            samples->n += blend_size(samples->want.samples, weight[i], &built);
+        order_part(samples, &samples->part[i], samples->weighted ? built : 0);
+        all += samples->part[i].n;
+        if (!samples->weighted)
+            weight[i] = (double)samples->part[i].n;
     }
-    if (!s->weighted)
-        s->n = all < s->want.samples ? all : s->want.samples;
+    if (!samples->weighted)
+        samples->n = all < samples->want.samples ? all : samples->want.samples;
     blend_normalize(weight, n);
-    s->blend = blend_new(s->mem, weight, n);
+    samples->blend = blend_new(samples->mem, weight, n);
 }
 
 /* ---- order --------------------------------------------------------------- */
@@ -298,30 +306,32 @@ int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
 }
 
 /* Sample number i of the run, as a sample of a part. */
-static const Corpus *part_of(const Samples *s, int64_t i, int64_t *sample)
+static const Corpus *part_of(const Samples *samples, int64_t i, int64_t *sample)
 {
-    const Corpus *p = s->part;
+    const Corpus *p = samples->part;
 
-    i = s->want.megatron ? i % s->n : i;
-    if (s->blend)
-        p += blend_at(s->blend, i, &i);
+    i = samples->want.megatron ? i % samples->n : i;
+    if (samples->blend)
+        p += blend_at(samples->blend, i, &i);
     if (p->order && i >= p->n)
-        err(s->want.loc, "%s: the blend takes more than the %lld samples of %s",
-            s->want.key, (long long)p->n, p->path);
-    if (p->order || !s->want.shuffle || p->rows)
+        err(samples->want.loc,
+            "%s: the blend takes more than the %lld samples of %s",
+            samples->want.key, (long long)p->n, p->path);
+    if (p->order || !samples->want.shuffle || p->rows)
         *sample = p->lo + i % p->n;
     else
-        *sample = p->lo + data_order(s->want.seed + (uint64_t)(p - s->part),
-                                     i / p->n, i % p->n, p->n);
+        *sample = p->lo +
+                  data_order(samples->want.seed + (uint64_t)(p - samples->part),
+                             i / p->n, i % p->n, p->n);
     return p;
 }
 
 /* ---- reading ------------------------------------------------------------- */
 
-static const SampleFile *file_of(const Corpus *p, int64_t sample,
+static const SampleFile *file_of(const Corpus *corpus, int64_t sample,
                                  const char *input)
 {
-    const SampleFile *files = p->file;
+    const SampleFile *files = corpus->file;
     size_t lo = 0, n = vec_len(files);
 
     if (files[0].input) {
@@ -339,102 +349,103 @@ static const SampleFile *file_of(const Corpus *p, int64_t sample,
     return &files[lo];
 }
 
-static SampleReader reader(const Samples *s, const Corpus *p, int64_t i,
-                           int64_t from, const char *input)
+static SampleReader reader(const Samples *samples, const Corpus *corpus,
+                           int64_t i, int64_t from, const char *input)
 {
-    const SampleFile *f = file_of(p, p->order ? 0 : i, input);
+    const SampleFile *f = file_of(corpus, corpus->order ? 0 : i, input);
     SampleReader r = { .t = &f->t };
 
-    if (p->order) {
-        r.walk = order_walk(p->order, i, from);
+    if (corpus->order) {
+        r.walk = order_walk(corpus->order, i, from);
         return r;
     }
-    int64_t row = f->t.rows ? f->t.cols : s->want.seq;
+    int64_t row = f->t.rows ? f->t.cols : samples->want.seq;
     int64_t end = f->t.rows ? (i - f->first + 1) * row : f->t.n;
     r.at = (i - f->first) * row + from;
     r.n = end > r.at ? end - r.at : 0;
     return r;
 }
 
-SampleReader samples_read(const Samples *s, int64_t i, int64_t from,
+SampleReader samples_read(const Samples *samples, int64_t i, int64_t from,
                           const char *input)
 {
     int64_t sample;
-    const Corpus *p = part_of(s, i, &sample);
+    const Corpus *p = part_of(samples, i, &sample);
 
-    return reader(s, p, sample, from, input);
+    return reader(samples, p, sample, from, input);
 }
 
-int64_t reader_next(SampleReader *r, int64_t *at)
+int64_t reader_next(SampleReader *reader, int64_t *at)
 {
-    int64_t n = r->n;
+    int64_t n = reader->n;
 
-    if (r->walk.o)
-        return order_next(&r->walk, at);
-    *at = r->at;
-    r->n = 0;
+    if (reader->walk.o)
+        return order_next(&reader->walk, at);
+    *at = reader->at;
+    reader->n = 0;
     return n;
 }
 
 /* Sample i of all parts, one after the other. */
-SampleReader samples_plain(const Samples *s, int64_t i)
+SampleReader samples_plain(const Samples *samples, int64_t i)
 {
-    const Corpus *p = s->part;
+    const Corpus *p = samples->part;
 
-    while (i >= p->n && p + 1 < s->part + vec_len(s->part))
+    while (i >= p->n && p + 1 < samples->part + vec_len(samples->part))
         i -= p++->n;
-    return reader(s, p, p->lo + i % p->n, 0, "");
+    return reader(samples, p, p->lo + i % p->n, 0, "");
 }
 
 /* ---- opening ------------------------------------------------------------- */
 
 /* "0.7 a 0.3 b" or "size a size b"; anything else is one path. Weights of size
  * are left 0. */
-static double *split_spec(Samples *s)
+static double *split_spec(Samples *samples)
 {
-    const char *rest = s->want.spec, *word;
+    const char *rest = samples->want.spec, *word;
     double *weight = NULL;
 
-    s->weighted = opts_blend(rest) != 0;
-    if (!s->weighted) {
-        vec_push(s->mem, s->part, (Corpus){ .path = rest });
-        vec_push(s->mem, weight, 1.0);
+    samples->weighted = opts_blend(rest) != 0;
+    if (!samples->weighted) {
+        vec_push(samples->mem, samples->part, (Corpus){ .path = rest });
+        vec_push(samples->mem, weight, 1.0);
         return weight;
     }
     while (*(rest += strspn(rest, " "))) {
-        s->weighted = strncmp(rest, "size ", 5) != 0;
-        vec_push(s->mem, weight, s->weighted ? strtod(rest, NULL) : 0);
+        samples->weighted = strncmp(rest, "size ", 5) != 0;
+        vec_push(samples->mem, weight,
+                 samples->weighted ? strtod(rest, NULL) : 0);
         rest += strcspn(rest, " ");
         word = rest += strspn(rest, " ");
         rest += strcspn(rest, " ");
-        vec_push(
-            s->mem, s->part,
-            (Corpus){ .path = strf(s->mem, "%.*s", (int)(rest - word), word) });
+        vec_push(samples->mem, samples->part,
+                 (Corpus){ .path = strf(samples->mem, "%.*s",
+                                        (int)(rest - word), word) });
     }
     return weight;
 }
 
-Samples *samples_open(Arena *a, const SampleWant *w)
+Samples *samples_open(Arena *a, const SampleWant *want)
 {
     Samples *s = alloc(a, sizeof *s);
 
-    *s = (Samples){ .mem = a, .want = *w };
+    *s = (Samples){ .mem = a, .want = *want };
     double *weight = split_spec(s);
     int n = (int)vec_len(s->part);
     for (int i = 0; i < n; i++)
         add_path(s, &s->part[i]);
-    if (w->megatron) {
+    if (want->megatron) {
         order_parts(s, weight, n);
         return s;
     }
     for (int i = 0; i < n; i++) {
-        Corpus *p = &s->part[i];
-        count_samples(s, p);
-        if (w->tail != 0)
-            hold_out(s, p);
-        s->n += p->n;
+        Corpus *corpus = &s->part[i];
+        count_samples(s, corpus);
+        if (want->tail != 0)
+            hold_out(s, corpus);
+        s->n += corpus->n;
         if (!s->weighted)
-            weight[i] = (double)p->n;
+            weight[i] = (double)corpus->n;
     }
     if (n > 1) {
         blend_normalize(weight, n);

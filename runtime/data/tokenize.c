@@ -49,22 +49,22 @@ typedef struct Batch {
 
 /* ---- one document -------------------------------------------------------- */
 
-static Encoder *borrow(Batch *b)
+static Encoder *borrow(Batch *batch)
 {
-    Encoder *e = NULL;
+    Encoder *encoder = NULL;
 
-    pthread_mutex_lock(&b->lock);
-    if (b->nidle)
-        e = b->idle[--b->nidle];
-    pthread_mutex_unlock(&b->lock);
-    return e ? e : encoder_new(b->a->t);
+    pthread_mutex_lock(&batch->lock);
+    if (batch->nidle)
+        encoder = batch->idle[--batch->nidle];
+    pthread_mutex_unlock(&batch->lock);
+    return encoder ? encoder : encoder_new(batch->a->t);
 }
 
-static void give_back(Batch *b, Encoder *e)
+static void give_back(Batch *batch, Encoder *encoder)
 {
-    pthread_mutex_lock(&b->lock);
-    b->idle[b->nidle++] = e;
-    pthread_mutex_unlock(&b->lock);
+    pthread_mutex_lock(&batch->lock);
+    batch->idle[batch->nidle++] = encoder;
+    pthread_mutex_unlock(&batch->lock);
 }
 
 static char *why_of(const char *what, const char *name)
@@ -76,178 +76,182 @@ static char *why_of(const char *what, const char *name)
     return s;
 }
 
-static void encode_doc(const Batch *b, Encoder *e, Doc *d, const char *s,
-                       size_t n)
+static void encode_doc(const Batch *batch, Encoder *encoder, Doc *doc,
+                       const char *s, size_t n)
 {
-    const TextArgs *a = b->a;
-    const char *why = encode(e, s, n, a->template ? ENCtemplate : 0);
+    const TextArgs *args = batch->a;
+    const char *why = encode(encoder, s, n, args->template ? ENCtemplate : 0);
 
     if (why)
-        d->why = why_of("%s", why);
-    int32_t last = e->n ? e->id[e->n - 1] : -1;
-    if (n && a->eod >= 0 && !(a->template && last == a->eod))
-        encode_id(e, a->eod);
-    d->nid = n ? e->n : 0;
-    d->id = enlarge(NULL, (size_t)d->nid * sizeof *d->id + 1);
-    memcpy(d->id, e->id, (size_t)d->nid * sizeof *d->id);
+        doc->why = why_of("%s", why);
+    int32_t last = encoder->n ? encoder->id[encoder->n - 1] : -1;
+    if (n && args->eod >= 0 && !(args->template && last == args->eod))
+        encode_id(encoder, args->eod);
+    doc->nid = n ? encoder->n : 0;
+    doc->id = enlarge(NULL, (size_t)doc->nid * sizeof *doc->id + 1);
+    memcpy(doc->id, encoder->id, (size_t)doc->nid * sizeof *doc->id);
 }
 
-static void encode_line(const Batch *b, Encoder *e, Doc *d)
+static void encode_line(const Batch *batch, Encoder *encoder, Doc *doc)
 {
     json_error_t at;
-    json_t *root = json_loadb(d->s, d->n, JSON_ALLOW_NUL, &at);
-    const json_t *text = json_object_get(root, b->a->field);
+    json_t *root = json_loadb(doc->s, doc->n, JSON_ALLOW_NUL, &at);
+    const json_t *text = json_object_get(root, batch->a->field);
 
     if (!root)
-        d->why = why_of("%s", at.text);
+        doc->why = why_of("%s", at.text);
     else if (!json_is_string(text))
-        d->why = why_of("has no \"%s\" that is a text", b->a->field);
+        doc->why = why_of("has no \"%s\" that is a text", batch->a->field);
     else
-        encode_doc(b, e, d, json_string_value(text), json_string_length(text));
+        encode_doc(batch, encoder, doc, json_string_value(text),
+                   json_string_length(text));
     json_decref(root);
 }
 
-static void encode_text(const Batch *b, Encoder *e, Doc *d)
+static void encode_text(const Batch *batch, Encoder *encoder, Doc *doc)
 {
-    int64_t bad = b->a->t->bytes ? -1 : utf8_bad(d->s, d->n);
+    int64_t bad = batch->a->t->bytes ? -1 : utf8_bad(doc->s, doc->n);
 
     for (int64_t i = 0; i < bad; i++)
-        d->line += d->s[i] == '\n';
+        doc->line += doc->s[i] == '\n';
     if (bad >= 0)
-        d->why = why_of("%s", "is no valid UTF-8");
+        doc->why = why_of("%s", "is no valid UTF-8");
     else
-        encode_doc(b, e, d, d->s, d->n);
+        encode_doc(batch, encoder, doc, doc->s, doc->n);
 }
 
 static void encode_some(void *ctx, int64_t lo, int64_t hi)
 {
-    Batch *b = ctx;
-    Encoder *e = borrow(b);
+    Batch *batch = ctx;
+    Encoder *e = borrow(batch);
 
     for (int64_t i = lo; i < hi; i++)
-        if (b->jsonl)
-            encode_line(b, e, &b->doc[i]);
+        if (batch->jsonl)
+            encode_line(batch, e, &batch->doc[i]);
         else
-            encode_text(b, e, &b->doc[i]);
-    give_back(b, e);
+            encode_text(batch, e, &batch->doc[i]);
+    give_back(batch, e);
 }
 
 /* ---- batches ------------------------------------------------------------- */
 
-static _Noreturn void stop(Batch *b, int64_t line, const char *fmt, ...)
+static _Noreturn void stop(Batch *batch, int64_t line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* The files so far are no use to anybody. */
-static _Noreturn void stop(Batch *b, int64_t line, const char *fmt, ...)
+static _Noreturn void stop(Batch *batch, int64_t line, const char *fmt, ...)
 {
     va_list ap;
 
     va_start(ap, fmt);
     char *s = vstrf(forever, fmt, ap);
     va_end(ap);
-    binidx_drop(b->out);
-    err(&(Loc){ b->path, (int)line, NULL }, "%s", s);
+    binidx_drop(batch->out);
+    err(&(Loc){ batch->path, (int)line, NULL }, "%s", s);
 }
 
-static void run_batch(Batch *b)
+static void run_batch(Batch *batch)
 {
-    pool_run(b->pool, encode_some, b, b->ndoc, 1);
-    for (int64_t i = 0; i < b->ndoc; i++) {
-        Doc *d = &b->doc[i];
-        if (d->why)
-            stop(b, d->line, "%s", d->why);
-        binidx_add(b->out, d->id, d->nid);
-        b->count.docs++;
-        b->count.empty += !d->nid;
-        b->count.tokens += d->nid;
-        b->count.bytes += (int64_t)d->n;
-        free(d->id);
+    pool_run(batch->pool, encode_some, batch, batch->ndoc, 1);
+    for (int64_t i = 0; i < batch->ndoc; i++) {
+        Doc *doc = &batch->doc[i];
+        if (doc->why)
+            stop(batch, doc->line, "%s", doc->why);
+        binidx_add(batch->out, doc->id, doc->nid);
+        batch->count.docs++;
+        batch->count.empty += !doc->nid;
+        batch->count.tokens += doc->nid;
+        batch->count.bytes += (int64_t)doc->n;
+        free(doc->id);
     }
-    b->ndoc = 0;
-    b->text.n = 0;
+    batch->ndoc = 0;
+    batch->text.n = 0;
     if (isatty(2))
         fprintf(stderr, "\r%lld MB, %lld tokens ",
-                (long long)(b->count.bytes >> 20), (long long)b->count.tokens);
+                (long long)(batch->count.bytes >> 20),
+                (long long)batch->count.tokens);
 }
 
-static Doc *new_doc(Batch *b, const char *s, size_t n, int64_t line)
+static Doc *new_doc(Batch *batch, const char *s, size_t n, int64_t line)
 {
-    if (b->ndoc == b->cap)
-        b->doc = enlarge(b->doc,
-                         sizeof *b->doc * (size_t)(b->cap = 2 * b->cap + 64));
-    b->doc[b->ndoc] = (Doc){ .s = s, .n = n, .line = line };
-    return &b->doc[b->ndoc++];
+    if (batch->ndoc == batch->cap)
+        batch->doc =
+            enlarge(batch->doc, sizeof *batch->doc *
+                                    (size_t)(batch->cap = 2 * batch->cap + 64));
+    batch->doc[batch->ndoc] = (Doc){ .s = s, .n = n, .line = line };
+    return &batch->doc[batch->ndoc++];
 }
 
-/* Lines lie behind each other in b->text, which moves as it grows: their places
- * are known when it is full. */
-static void place_lines(Batch *b)
+/* Lines lie behind each other in batch->text, which moves as it grows: their
+ * places are known when it is full. */
+static void place_lines(Batch *batch)
 {
     size_t at = 0;
 
-    for (int64_t i = 0; i < b->ndoc; at += b->doc[i++].n)
-        b->doc[i].s = b->text.s + at;
-    run_batch(b);
+    for (int64_t i = 0; i < batch->ndoc; at += batch->doc[i++].n)
+        batch->doc[i].s = batch->text.s + at;
+    run_batch(batch);
 }
 
-static void read_lines(Batch *b)
+static void read_lines(Batch *batch)
 {
     TextLines in;
-    const char *why = lines_open(&in, b->path), *line;
+    const char *why = lines_open(&in, batch->path), *line;
     size_t len;
 
     while (!why && (line = lines_next(&in, &len))) {
         if (!len)
             continue;
-        bytes_add(&b->text, line, len);
-        new_doc(b, NULL, len, in.number);
-        if (b->text.n >= b->limit)
-            place_lines(b);
+        bytes_add(&batch->text, line, len);
+        new_doc(batch, NULL, len, in.number);
+        if (batch->text.n >= batch->limit)
+            place_lines(batch);
     }
     if (!why)
         why = lines_close(&in);
     if (why)
-        stop(b, 0, "%s", why);
-    place_lines(b);
+        stop(batch, 0, "%s", why);
+    place_lines(batch);
 }
 
-static void read_rows(Batch *b, enum data_format format)
+static void read_rows(Batch *batch, enum data_format format)
 {
     TextRows rows;
-    const char *why = rows_open(&rows, b->path, format, b->a->field), *text;
+    const char *why = rows_open(&rows, batch->path, format, batch->a->field),
+               *text;
     size_t len;
 
     while (!why && (text = rows_next(&rows, &len))) {
-        bytes_add(&b->text, text, len);
-        new_doc(b, NULL, len, rows.number);
-        if (b->text.n >= b->limit)
-            place_lines(b);
+        bytes_add(&batch->text, text, len);
+        new_doc(batch, NULL, len, rows.number);
+        if (batch->text.n >= batch->limit)
+            place_lines(batch);
     }
     why = why ? why : rows.why;
     if (why)
-        stop(b, 0, "%s", why);
+        stop(batch, 0, "%s", why);
     rows_close(&rows);
-    place_lines(b);
+    place_lines(batch);
 }
 
-static void read_text(Batch *b)
+static void read_text(Batch *batch)
 {
     const uint8_t *s;
     int64_t n;
-    const char *why = map_whole(forever, b->path, &s, &n);
+    const char *why = map_whole(forever, batch->path, &s, &n);
 
     if (why)
-        stop(b, 0, "%s", why);
-    new_doc(b, (const char *)s, (size_t)n, 1);
-    run_batch(b);
+        stop(batch, 0, "%s", why);
+    new_doc(batch, (const char *)s, (size_t)n, 1);
+    run_batch(batch);
     munmap((void *)(uintptr_t)s, (size_t)n);
 }
 
-TextCount tokenize(const TextArgs *a, const char *const *path, int n,
+TextCount tokenize(const TextArgs *args, const char *const *path, int n,
                    enum data_format format, const char *prefix)
 {
-    Batch b = { .a = a,
-                .out = binidx_create(prefix, a->t->vocab),
+    Batch b = { .a = args,
+                .out = binidx_create(prefix, args->t->vocab),
                 .pool = pool_open(0) };
 
     pthread_mutex_init(&b.lock, NULL);
@@ -286,26 +290,27 @@ TextCount tokenize(const TextArgs *a, const char *const *path, int n,
 
 /* ---- for a run ----------------------------------------------------------- */
 
-TextArgs text_args(const Opts *o)
+TextArgs text_args(const Opts *opts)
 {
-    int bytes = opts_text_tokenizer(o) == TOKENIZERbytes;
-    TextArgs a = { .field = opts_str(o, "data.field"),
-                   .template = (int)opts_int(o, "data.template") };
+    int bytes = opts_text_tokenizer(opts) == TOKENIZERbytes;
+    TextArgs a = { .field = opts_str(opts, "data.field"),
+                   .template = (int)opts_int(opts, "data.template") };
 
-    if (bytes && !opts_given(o, "data.eod") && !opts_given(o, "data.field") &&
-        !a.template)
+    if (bytes && !opts_given(opts, "data.eod") &&
+        !opts_given(opts, "data.field") && !a.template)
         return a;
     a.t = bytes ? tokenizer_bytes()
-                : tokenizer_open(opts_str(o, "data.tokenizer"),
-                                 opts_loc(o, "data.tokenizer"));
-    a.eod = opts_eod(o) == EODnone ? -1
-                                   : tokenizer_end(a.t, opts_str(o, "data.eod"),
-                                                   opts_loc(o, "data.eod"));
+                : tokenizer_open(opts_str(opts, "data.tokenizer"),
+                                 opts_loc(opts, "data.tokenizer"));
+    a.eod = opts_eod(opts) == EODnone
+                ? -1
+                : tokenizer_end(a.t, opts_str(opts, "data.eod"),
+                                opts_loc(opts, "data.eod"));
     return a;
 }
 
 /* All that the tokens depend on; of the text its name, size and time. */
-static char *cache_prefix(Arena *mem, const TextArgs *a, const char *path,
+static char *cache_prefix(Arena *mem, const TextArgs *args, const char *path,
                           enum data_format format)
 {
     char full[PATH_MAX];
@@ -314,21 +319,21 @@ static char *cache_prefix(Arena *mem, const TextArgs *a, const char *path,
     char *name = realpath(path, full) ? full : "";
 
     stat(path, &st);
-    char *s =
-        strf(mem, "1 %s %lld %lld.%09ld %s %s %llx %lld %d %d %s", name,
-             (long long)st.st_size, (long long)st.st_mtim.tv_sec,
-             st.st_mtim.tv_nsec, key_word_text("data.format", (int)format),
-             a->t->path, (unsigned long long)a->t->hash, (long long)a->t->vocab,
-             (int)a->eod, a->template, a->field);
+    char *s = strf(mem, "1 %s %lld %lld.%09ld %s %s %llx %lld %d %d %s", name,
+                   (long long)st.st_size, (long long)st.st_mtim.tv_sec,
+                   st.st_mtim.tv_nsec,
+                   key_word_text("data.format", (int)format), args->t->path,
+                   (unsigned long long)args->t->hash, (long long)args->t->vocab,
+                   (int)args->eod, args->template, args->field);
     XXH128_hash_t h = XXH3_128bits(s, strlen(s));
     return strf(mem, "%s/tokens-%016llx%016llx", dir,
                 (unsigned long long)h.high64, (unsigned long long)h.low64);
 }
 
-const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
+const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
                       enum data_format format)
 {
-    char *prefix = cache_prefix(mem, a, path, format);
+    char *prefix = cache_prefix(mem, args, path, format);
     char *bin = strf(mem, "%s.bin", prefix);
     int lock =
         open(strf(mem, "%s.lock", prefix), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -336,7 +341,7 @@ const char *tokenized(Arena *mem, const TextArgs *a, const char *path,
     if (lock >= 0)
         flock(lock, LOCK_EX);
     if (access(bin, R_OK) || access(strf(mem, "%s.idx", prefix), R_OK)) {
-        TextCount c = tokenize(a, &path, 1, format, prefix);
+        TextCount c = tokenize(args, &path, 1, format, prefix);
         fprintf(stderr, "%s: %lld documents, %lld tokens, kept as %s\n", path,
                 (long long)c.docs, (long long)c.tokens, bin);
     }

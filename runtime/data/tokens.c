@@ -120,27 +120,27 @@ static const struct {
     Elem e;
 } llmc[] = { { 20240520, 1, EU16 }, { 20240801, 7, EU32 } };
 
-static const char *open_llmc(Arena *a, Tokens *t)
+static const char *open_llmc(Arena *a, Tokens *tokens)
 {
-    if (t->size < LLMCHEAD)
+    if (tokens->size < LLMCHEAD)
         return "is too short for an llm.c header";
-    uint32_t magic = u32_at(t->map), version = u32_at(t->map + 4);
-    int64_t said = (int32_t)u32_at(t->map + 8), room;
-    t->e = NELEM;
+    uint32_t magic = u32_at(tokens->map), version = u32_at(tokens->map + 4);
+    int64_t said = (int32_t)u32_at(tokens->map + 8), room;
+    tokens->e = NELEM;
     for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
         if (llmc[i].magic == magic && llmc[i].version == version)
-            t->e = llmc[i].e;
+            tokens->e = llmc[i].e;
     if (magic == LLMCEVAL)
         return "is an evaluation set of llm.c, which is no stream of tokens";
-    if (t->e == NELEM)
+    if (tokens->e == NELEM)
         return strf(a, "is no llm.c file (magic %u, version %u)", magic,
                     version);
-    room = (t->size - LLMCHEAD) / elembytes[t->e];
+    room = (tokens->size - LLMCHEAD) / elembytes[tokens->e];
     if (said < 0 || said > room)
         return strf(a, "is cut off: %lld of %lld tokens", (long long)room,
                     (long long)said);
-    t->data = t->map + LLMCHEAD;
-    t->n = said;
+    tokens->data = tokens->map + LLMCHEAD;
+    tokens->n = said;
     return NULL;
 }
 

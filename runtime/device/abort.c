@@ -51,21 +51,21 @@ static const char *asked(void)
     return why;
 }
 
-void gpu_drop_graphs(Gpu *x)
+void gpu_drop_graphs(Gpu *gpu)
 {
-    for (size_t i = 0; i < vec_len(x->graph); i++)
-        dl.cuGraphExecDestroy(x->graph[i]);
+    for (size_t i = 0; i < vec_len(gpu->graph); i++)
+        dl.cuGraphExecDestroy(gpu->graph[i]);
 }
 
 static void *end_all(void *arg)
 {
-    Gpu *x = arg;
+    Gpu *gpu = arg;
 
-    if (!dl.cuCtxSetCurrent(x->context)) {
-        peer_abort(x);
-        nccl_abort(x->nccl);
-        gpu_drop_graphs(x);
-        nccl_reclaim(x->nccl);
+    if (!dl.cuCtxSetCurrent(gpu->context)) {
+        peer_abort(gpu);
+        nccl_abort(gpu->nccl);
+        gpu_drop_graphs(gpu);
+        nccl_reclaim(gpu->nccl);
     }
     atomic_store(&now.done, 1);
     return NULL;
@@ -89,13 +89,13 @@ static void gpu_abort(void)
 
     if (!hold_soon())
         return;
-    Gpu *x = now.gpu;
+    Gpu *gpu = now.gpu;
     now.gpu = NULL;
-    if (!x) {
+    if (!gpu) {
         abort_release();
         return;
     }
-    if (pthread_create(&thread, NULL, end_all, x))
+    if (pthread_create(&thread, NULL, end_all, gpu))
         return;
     pthread_detach(thread);
     for (end = monotonic() + LIMIT;
@@ -103,10 +103,10 @@ static void gpu_abort(void)
         nanosleep(&(struct timespec){ 0, POLL }, NULL);
 }
 
-void abort_watch(Gpu *x)
+void abort_watch(Gpu *gpu)
 {
     abort_hold();
-    now.gpu = x && x->comm->world > 1 ? x : NULL;
+    now.gpu = gpu && gpu->comm->world > 1 ? gpu : NULL;
     abort_release();
     watch_ends(gpu_abort, asked);
 }

@@ -48,24 +48,24 @@ typedef struct RowCopy { /* n rows of `width` elements */
 
 CLONES static void widen_rows(void *ctx, int64_t lo, int64_t hi)
 {
-    const RowCopy *r = ctx;
+    const RowCopy *copy = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        const uint16_t *s = (const uint16_t *)r->src + i * r->sld;
-        uint32_t *d = (uint32_t *)r->dst + i * r->dld;
-        for (int64_t j = 0; j < r->width; j++)
+        const uint16_t *s = (const uint16_t *)copy->src + i * copy->sld;
+        uint32_t *d = (uint32_t *)copy->dst + i * copy->dld;
+        for (int64_t j = 0; j < copy->width; j++)
             d[j] = (uint32_t)s[j] << 16;
     }
 }
 
 CLONES static void round_rows(void *ctx, int64_t lo, int64_t hi)
 {
-    const RowCopy *r = ctx;
+    const RowCopy *copy = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        const uint32_t *s = (const uint32_t *)r->src + i * r->sld;
-        uint16_t *d = (uint16_t *)r->dst + i * r->dld;
-        for (int64_t j = 0; j < r->width; j++) {
+        const uint32_t *s = (const uint32_t *)copy->src + i * copy->sld;
+        uint16_t *d = (uint16_t *)copy->dst + i * copy->dld;
+        for (int64_t j = 0; j < copy->width; j++) {
             uint32_t x = s[j], nan = (x & 0x7fffffff) > 0x7f800000;
             uint32_t up = (x + 0x7fff + (x >> 16 & 1)) >> 16;
             d[j] = (uint16_t)(nan ? x >> 16 | 0x40 : up);
@@ -139,37 +139,38 @@ typedef struct Gemm {
 } Gemm;
 
 /* Offset of batch item i in an operand with strides s. */
-static int64_t item_at(const Gemm *g, const int64_t *s, int64_t i)
+static int64_t item_at(const Gemm *gemm, const int64_t *s, int64_t i)
 {
     int64_t off = 0;
 
-    for (int b = g->nb - 1; b >= 0; b--) {
-        off += i % g->bn[b] * s[b];
-        i /= g->bn[b];
+    for (int b = gemm->nb - 1; b >= 0; b--) {
+        off += i % gemm->bn[b] * s[b];
+        i /= gemm->bn[b];
     }
     return off;
 }
 
-static void gemm_block(const Gemm *g, int64_t i)
+static void gemm_block(const Gemm *gemm, int64_t i)
 {
-    int64_t item = i / g->blocks, lo = i % g->blocks * g->blk;
-    int64_t m = g->m, n = g->n, *cut = g->alongn ? &n : &m;
-    Mat a = g->a, b = g->b, c = g->c;
+    int64_t item = i / gemm->blocks, lo = i % gemm->blocks * gemm->blk;
+    int64_t m = gemm->m, n = gemm->n, *cut = gemm->alongn ? &n : &m;
+    Mat a = gemm->a, b = gemm->b, c = gemm->c;
 
-    *cut = *cut - lo < g->blk ? *cut - lo : g->blk;
-    int64_t oa = item_at(g, g->sa, item), ob = item_at(g, g->sb, item);
-    int64_t oc = item_at(g, g->sc, item);
-    if (g->alongn) {
+    *cut = *cut - lo < gemm->blk ? *cut - lo : gemm->blk;
+    int64_t oa = item_at(gemm, gemm->sa, item),
+            ob = item_at(gemm, gemm->sb, item);
+    int64_t oc = item_at(gemm, gemm->sc, item);
+    if (gemm->alongn) {
         ob += b.t ? lo * b.ld : lo;
         oc += lo;
     } else {
         oa += a.t ? lo : lo * a.ld;
         oc += lo * c.ld;
     }
-    a.p = at(a.p, g->dt, oa);
-    b.p = at(b.p, g->dt, ob);
-    c.p = at(c.p, g->dt, oc);
-    product(g->dt, m, n, g->k, a, b, c, g->acc);
+    a.p = at(a.p, gemm->dt, oa);
+    b.p = at(b.p, gemm->dt, ob);
+    c.p = at(c.p, gemm->dt, oc);
+    product(gemm->dt, m, n, gemm->k, a, b, c, gemm->acc);
 }
 
 static void gemm_blocks(void *ctx, int64_t lo, int64_t hi)
@@ -200,64 +201,64 @@ static void convert_rows(Blas *bl, uint16_t *p, int64_t ld, float *dense,
         each_row(bl->pool, round_rows, dense, cols, p, ld, rows, cols);
 }
 
-/* Convert all items of an operand (rows x cols each) between its place and
+/* Convert all items of an operand (rows mat cols each) between its place and
  * dense fp32 at `dense`; with WIDEN the operand becomes the dense copy. */
-static void convert(Blas *bl, const Gemm *g, Mat *x, int64_t *s, int64_t rows,
-                    int64_t cols, float *dense, CastDirection way)
+static void convert(Blas *bl, const Gemm *gemm, Mat *mat, int64_t *s,
+                    int64_t rows, int64_t cols, float *dense, CastDirection way)
 {
-    int64_t items = distinct(g->nb, g->bn, s), ds[MAXBATCH], stride = 1;
+    int64_t items = distinct(gemm->nb, gemm->bn, s), ds[MAXBATCH], stride = 1;
 
-    for (int b = g->nb - 1; b >= 0; b--) {
+    for (int b = gemm->nb - 1; b >= 0; b--) {
         ds[b] = s[b] ? stride * rows * cols : 0;
-        stride *= s[b] ? g->bn[b] : 1;
+        stride *= s[b] ? gemm->bn[b] : 1;
     }
     for (int64_t i = 0; i < items; i++) {
         int64_t off = 0, r = i;
-        for (int b = g->nb - 1; b >= 0; b--)
+        for (int b = gemm->nb - 1; b >= 0; b--)
             if (s[b]) {
-                off += r % g->bn[b] * s[b];
-                r /= g->bn[b];
+                off += r % gemm->bn[b] * s[b];
+                r /= gemm->bn[b];
             }
-        convert_rows(bl, (uint16_t *)x->p + off, x->ld, dense + i * rows * cols,
-                     rows, cols, way);
+        convert_rows(bl, (uint16_t *)mat->p + off, mat->ld,
+                     dense + i * rows * cols, rows, cols, way);
     }
     if (way == ROUND)
         return;
-    x->p = dense;
-    x->ld = cols;
+    mat->p = dense;
+    mat->ld = cols;
     memcpy(s, ds, sizeof ds);
 }
 
-static Gemm gemm_read(void *const *buf, const GemmArgs *x)
+static Gemm gemm_read(void *const *buf, const GemmArgs *args)
 {
-    Gemm g = { .dt = x->in == Df64 ? Df64 : Df32,
-               .m = x->m,
-               .n = x->n,
-               .k = x->k,
-               .acc = x->beta,
-               .nb = x->batch.n,
+    Gemm g = { .dt = args->in == Df64 ? Df64 : Df32,
+               .m = args->m,
+               .n = args->n,
+               .k = args->k,
+               .acc = args->beta,
+               .nb = args->batch.n,
                .items = 1 };
 
-    g.a = (Mat){ buf[OPERAND(gemm, a)], x->lda, x->ta };
-    g.b = (Mat){ buf[OPERAND(gemm, b)], x->ldb, x->tb };
-    g.c = (Mat){ buf[OPERAND(gemm, c)], x->ldc, 0 };
+    g.a = (Mat){ buf[OPERAND(gemm, a)], args->lda, args->ta };
+    g.b = (Mat){ buf[OPERAND(gemm, b)], args->ldb, args->tb };
+    g.c = (Mat){ buf[OPERAND(gemm, c)], args->ldc, 0 };
     for (int b = 0; b < g.nb; b++) {
-        const BatchLoop *v = &x->batch.at[b];
-        g.bn[b] = v->n;
-        g.sa[b] = v->a;
-        g.sb[b] = v->b;
-        g.sc[b] = v->c;
-        g.items *= v->n;
+        const BatchLoop *loop = &args->batch.at[b];
+        g.bn[b] = loop->n;
+        g.sa[b] = loop->a;
+        g.sb[b] = loop->b;
+        g.sc[b] = loop->c;
+        g.items *= loop->n;
     }
     return g;
 }
 
-static void gemm_run(Blas *bl, void *const *buf, const GemmArgs *x,
+static void gemm_run(Blas *bl, void *const *buf, const GemmArgs *args,
                      float *scratch)
 {
-    Gemm g = gemm_read(buf, x), whole = g;
+    Gemm g = gemm_read(buf, args), whole = g;
 
-    if (x->in == Dbf16) {
+    if (args->in == Dbf16) {
         int64_t na = distinct(g.nb, g.bn, g.sa) * g.m * g.k;
         int64_t nb = distinct(g.nb, g.bn, g.sb) * g.k * g.n;
         convert(bl, &whole, &g.a, g.sa, g.a.t ? g.k : g.m, g.a.t ? g.m : g.k,
@@ -266,9 +267,9 @@ static void gemm_run(Blas *bl, void *const *buf, const GemmArgs *x,
                 scratch + na, WIDEN);
         scratch += na + nb;
     }
-    if (x->out == Dbf16 && g.acc) {
+    if (args->out == Dbf16 && g.acc) {
         convert(bl, &whole, &g.c, g.sc, g.m, g.n, scratch, WIDEN);
-    } else if (x->out == Dbf16) {
+    } else if (args->out == Dbf16) {
         int64_t stride = g.m * g.n;
         for (int b = g.nb - 1; b >= 0; stride *= g.bn[b--])
             g.sc[b] = stride;
@@ -281,7 +282,7 @@ static void gemm_run(Blas *bl, void *const *buf, const GemmArgs *x,
     int64_t small = 2000000 / (2 * g.m * g.n * g.k + 1) + 1;
     pool_run(bl->pool, gemm_blocks, &g, g.items * g.blocks,
              g.blocks > 1 ? 1 : small);
-    if (x->out == Dbf16)
+    if (args->out == Dbf16)
         convert(bl, &whole, &whole.c, whole.sc, g.m, g.n, scratch, ROUND);
 }
 
@@ -298,124 +299,129 @@ typedef struct Gmm {
 } Gmm;
 
 /* Rows of one expert: out = rows x W[e]. */
-static void rows_block(const Gmm *g, int64_t e, int64_t blk)
+static void rows_block(const Gmm *gmm, int64_t e, int64_t blk)
 {
-    int64_t r = g->off[e] + blk * g->blk, m = g->off[e + 1] - r;
-    Mat a = g->a, b = g->b, c = g->c;
+    int64_t r = gmm->off[e] + blk * gmm->blk, m = gmm->off[e + 1] - r;
+    Mat a = gmm->a, b = gmm->b, c = gmm->c;
 
-    a.p = at(a.p, g->dt, r * a.ld);
-    b.p = at(b.p, g->dt, e * g->stride);
-    c.p = at(c.p, g->dt, r * c.ld);
-    product(g->dt, m < g->blk ? m : g->blk, g->n, g->k, a, b, c, g->acc);
+    a.p = at(a.p, gmm->dt, r * a.ld);
+    b.p = at(b.p, gmm->dt, e * gmm->stride);
+    c.p = at(c.p, gmm->dt, r * c.ld);
+    product(gmm->dt, m < gmm->blk ? m : gmm->blk, gmm->n, gmm->k, a, b, c,
+            gmm->acc);
 }
 
 /* Some rows of dW[e] as it is stored: k x n, or n x k when transposed. */
-static void weights_block(const Gmm *g, int64_t e, int64_t blk)
+static void weights_block(const Gmm *gmm, int64_t e, int64_t blk)
 {
-    int64_t r = g->off[e], m = g->off[e + 1] - r, lo = blk * g->blk;
-    Mat a = g->c.t ? g->b : g->a, b = g->c.t ? g->a : g->b, c = g->c;
-    int64_t rows = g->c.t ? g->n : g->k, cols = g->c.t ? g->k : g->n;
+    int64_t r = gmm->off[e], m = gmm->off[e + 1] - r, lo = blk * gmm->blk;
+    Mat a = gmm->c.t ? gmm->b : gmm->a, b = gmm->c.t ? gmm->a : gmm->b,
+        c = gmm->c;
+    int64_t rows = gmm->c.t ? gmm->n : gmm->k,
+            cols = gmm->c.t ? gmm->k : gmm->n;
 
-    a.p = at(a.p, g->dt, r * a.ld + lo);
+    a.p = at(a.p, gmm->dt, r * a.ld + lo);
     a.t = 1;
-    b.p = at(b.p, g->dt, r * b.ld);
-    c.p = at(c.p, g->dt, e * g->stride + lo * c.ld);
-    rows = rows - lo < g->blk ? rows - lo : g->blk;
-    product(g->dt, rows, cols, m, a, b, c, g->acc);
+    b.p = at(b.p, gmm->dt, r * b.ld);
+    c.p = at(c.p, gmm->dt, e * gmm->stride + lo * c.ld);
+    rows = rows - lo < gmm->blk ? rows - lo : gmm->blk;
+    product(gmm->dt, rows, cols, m, a, b, c, gmm->acc);
 }
 
 static void gmm_blocks(void *ctx, int64_t lo, int64_t hi)
 {
-    const Gmm *g = ctx;
+    const Gmm *gmm = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        int64_t e = first_from(g->first, (int)g->experts, i + 1) - 1;
-        if (g->weights)
-            weights_block(g, e, i - g->first[e]);
+        int64_t e = first_from(gmm->first, (int)gmm->experts, i + 1) - 1;
+        if (gmm->weights)
+            weights_block(gmm, e, i - gmm->first[e]);
         else
-            rows_block(g, e, i - g->first[e]);
+            rows_block(gmm, e, i - gmm->first[e]);
     }
 }
 
 /* Tasks of every expert to bl->first; how many there are. */
-static int64_t plan_tasks(Blas *bl, Gmm *g)
+static int64_t plan_tasks(Blas *bl, Gmm *gmm)
 {
-    int64_t n = 0, rows = g->c.t ? g->n : g->k;
+    int64_t n = 0, rows = gmm->c.t ? gmm->n : gmm->k;
 
-    g->blk = g->weights ? block_of(rows, g->k + g->n - rows, 64)
-                        : block_of(256, g->n, g->k);
-    for (int64_t e = 0; e < g->experts; e++) {
-        int64_t m = g->weights ? rows : g->off[e + 1] - g->off[e];
+    gmm->blk = gmm->weights ? block_of(rows, gmm->k + gmm->n - rows, 64)
+                            : block_of(256, gmm->n, gmm->k);
+    for (int64_t e = 0; e < gmm->experts; e++) {
+        int64_t m = gmm->weights ? rows : gmm->off[e + 1] - gmm->off[e];
         bl->first[e] = n;
-        n += (m + g->blk - 1) / g->blk;
+        n += (m + gmm->blk - 1) / gmm->blk;
     }
-    bl->first[g->experts] = n;
-    g->first = bl->first;
+    bl->first[gmm->experts] = n;
+    gmm->first = bl->first;
     return n;
 }
 
-/* All experts' weights, dense fp32 at d; the strided bf16 ones at x. */
-static void convert_weights(Blas *bl, const Gmm *g, const Mat *x, float *d,
+/* All experts' weights, dense fp32 at d; the strided bf16 ones at mat. */
+static void convert_weights(Blas *bl, const Gmm *gmm, const Mat *mat, float *d,
                             CastDirection way)
 {
-    int64_t rows = x->t ? g->n : g->k, cols = x->t ? g->k : g->n;
+    int64_t rows = mat->t ? gmm->n : gmm->k, cols = mat->t ? gmm->k : gmm->n;
 
-    for (int64_t e = 0; e < g->experts; e++)
-        convert_rows(bl, (uint16_t *)x->p + e * g->stride, x->ld,
+    for (int64_t e = 0; e < gmm->experts; e++)
+        convert_rows(bl, (uint16_t *)mat->p + e * gmm->stride, mat->ld,
                      d + e * rows * cols, rows, cols, way);
 }
 
-static float *widen(Blas *bl, Mat *x, int64_t rows, int64_t cap, int64_t width,
-                    float *to)
+static float *widen(Blas *bl, Mat *mat, int64_t rows, int64_t cap,
+                    int64_t width, float *to)
 {
-    each_row(bl->pool, widen_rows, x->p, width, to, width, rows, width);
-    x->p = to;
+    each_row(bl->pool, widen_rows, mat->p, width, to, width, rows, width);
+    mat->p = to;
     return to + cap * width;
 }
 
 /* Row 0 of operand i, whose rows have n elements. */
-static void *rows_of(const Instr *s, void *const *buf, int i, int64_t n)
+static void *rows_of(const Instr *instr, void *const *buf, int i, int64_t n)
 {
     const int32_t *map = buf[OPERAND(gmm, map)];
-    int64_t base = s->gmm.stash >> i & 1 ? map[s->gmm.experts + 1] : 0;
+    int64_t base = instr->gmm.stash >> i & 1 ? map[instr->gmm.experts + 1] : 0;
 
-    return (uint8_t *)buf[i] + base * n * dtypes[instr_dtype(s, i)].bytes;
+    return (uint8_t *)buf[i] + base * n * dtypes[instr_dtype(instr, i)].bytes;
 }
 
-static Gmm gmm_read(const Instr *s, void *const *buf)
+static Gmm gmm_read(const Instr *instr, void *const *buf)
 {
-    const GmmArgs *x = &s->gmm;
-    Gmm g = { .dt = x->in == Df64 ? Df64 : Df32,
-              .k = x->k,
-              .n = x->n,
-              .acc = x->beta,
-              .experts = x->experts,
-              .stride = x->stride,
+    const GmmArgs *args = &instr->gmm;
+    Gmm g = { .dt = args->in == Df64 ? Df64 : Df32,
+              .k = args->k,
+              .n = args->n,
+              .acc = args->beta,
+              .experts = args->experts,
+              .stride = args->stride,
               .off = buf[OPERAND(gmm, map)],
-              .weights = s->kind == Igmm_wgrad };
-    Mat w = { buf[g.weights ? OPERAND(gmm_wgrad, dw) : OPERAND(gmm, w)], x->ldw,
-              x->tw };
+              .weights = instr->kind == Igmm_wgrad };
+    Mat w = { buf[g.weights ? OPERAND(gmm_wgrad, dw) : OPERAND(gmm, w)],
+              args->ldw, args->tw };
 
     if (g.experts > MAXEXPERT)
         err(NULL, "%lld experts on a rank, at most %d", (long long)g.experts,
             MAXEXPERT);
-    g.a = (Mat){ rows_of(s, buf, 0, g.k), g.k, 0 };
+    g.a = (Mat){ rows_of(instr, buf, 0, g.k), g.k, 0 };
     g.b = g.weights
-              ? (Mat){ rows_of(s, buf, OPERAND(gmm_wgrad, b), g.n), g.n, 0 }
+              ? (Mat){ rows_of(instr, buf, OPERAND(gmm_wgrad, b), g.n), g.n, 0 }
               : w;
-    g.c = g.weights ? w
-                    : (Mat){ rows_of(s, buf, OPERAND(gmm, out), g.n), g.n, 0 };
+    g.c = g.weights
+              ? w
+              : (Mat){ rows_of(instr, buf, OPERAND(gmm, out), g.n), g.n, 0 };
     return g;
 }
 
-static void gmm_run(Blas *bl, const Instr *s, void *const *buf, float *scratch)
+static void gmm_run(Blas *bl, const Instr *instr, void *const *buf,
+                    float *scratch)
 {
-    Gmm g = gmm_read(s, buf), whole = g;
-    int64_t cap = s->gmm.cap, extent = g.off[g.experts];
-    int64_t wcols = s->gmm.tw ? g.k : g.n;
-    int outb = s->gmm.out == Dbf16;
+    Gmm g = gmm_read(instr, buf), whole = g;
+    int64_t cap = instr->gmm.cap, extent = g.off[g.experts];
+    int64_t wcols = instr->gmm.tw ? g.k : g.n;
+    int outb = instr->gmm.out == Dbf16;
 
-    if (s->gmm.in == Dbf16) {
+    if (instr->gmm.in == Dbf16) {
         scratch = widen(bl, &g.a, extent, cap, g.k, scratch);
         if (g.weights) {
             scratch = widen(bl, &g.b, extent, cap, g.n, scratch);
@@ -448,7 +454,7 @@ static void gmm_run(Blas *bl, const Instr *s, void *const *buf, float *scratch)
 
 /* ---- interface ----------------------------------------------------------- */
 
-Blas *blas_open(Arena *a, Pool *p)
+Blas *blas_open(Arena *a, Pool *pool)
 {
     Blas *blas = alloc(a, sizeof *blas);
 
@@ -457,7 +463,7 @@ Blas *blas_open(Arena *a, Pool *p)
     if (blas_wrong())
         err(NULL, "%s", blas_note());
     dl.openblas_set_num_threads(1);
-    blas->pool = p;
+    blas->pool = pool;
     return blas;
 }
 
@@ -487,10 +493,10 @@ void blas_reserve(const Pool *pool)
     arena_free(a);
 }
 
-void blas_run(Blas *blas, const Instr *s, void *const *buf, void *scratch)
+void blas_run(Blas *blas, const Instr *instr, void *const *buf, void *scratch)
 {
-    if (s->kind == Igemm)
-        gemm_run(blas, buf, &s->gemm, scratch);
+    if (instr->kind == Igemm)
+        gemm_run(blas, buf, &instr->gemm, scratch);
     else
-        gmm_run(blas, s, buf, scratch);
+        gmm_run(blas, instr, buf, scratch);
 }

@@ -81,33 +81,35 @@ static void *matrix(Dtype dt, int64_t rows, int64_t cols, int64_t ld,
 /* ---- shapes -------------------------------------------------------------- */
 
 /* Of operand i over all calls, in bytes. */
-static int alignment(const LtCall *c, int i)
+static int alignment(const LtCall *call, int i)
 {
-    uint64_t bits = (uint64_t)(uintptr_t)c->buf[i] | ALIGNED;
+    uint64_t bits = (uint64_t)(uintptr_t)call->buf[i] | ALIGNED;
 
     for (int k = 0; k < 2; k++)
-        bits |= c->n[k] > 1 ? (uint64_t)c->stride[k][i] : 0;
+        bits |= call->n[k] > 1 ? (uint64_t)call->stride[k][i] : 0;
     return (int)(bits & -bits);
 }
 
 /* "1,0,4096,...,256": what an algorithm depends on. */
-static char *key_of(const Lt *l, const LtCall *c, const GemmArgs *g)
+static char *key_of(const Lt *lt, const LtCall *call, const GemmArgs *args)
 {
-    Text t = { .arena = l->mem };
-    const BatchLoop *last = g->batch.n ? &g->batch.at[g->batch.n - 1] : NULL;
+    Text t = { .arena = lt->mem };
+    const BatchLoop *last =
+        args->batch.n ? &args->batch.at[args->batch.n - 1] : NULL;
 
-    put(&t, "%d,%d,%lld,%lld,%lld,%lld,%lld,%lld,%d,%d,%d,", g->in, g->out,
-        (long long)g->m, (long long)g->n, (long long)g->k, (long long)g->lda,
-        (long long)g->ldb, (long long)g->ldc, g->ta, g->tb, g->beta);
+    put(&t, "%d,%d,%lld,%lld,%lld,%lld,%lld,%lld,%d,%d,%d,", args->in,
+        args->out, (long long)args->m, (long long)args->n, (long long)args->k,
+        (long long)args->lda, (long long)args->ldb, (long long)args->ldc,
+        args->ta, args->tb, args->beta);
     if (last)
         put(&t, "%lld,%lld,%lld,%lld,", (long long)last->n, (long long)last->a,
             (long long)last->b, (long long)last->c);
     for (int i = 0; i < 3; i++)
-        put(&t, "%d%s", alignment(c, i), i < 2 ? "," : "");
+        put(&t, "%d%s", alignment(call, i), i < 2 ? "," : "");
     return t.s;
 }
 
-static int propose(Lt *l, const LtCall *c, LtHeuristic *f)
+static int propose(Lt *lt, const LtCall *call, LtHeuristic *heuristic)
 {
     size_t most = LTWORK;
     uint32_t sums = INCOMPUTETYPE;
@@ -123,63 +125,64 @@ static int propose(Lt *l, const LtCall *c, LtHeuristic *f)
        "a preference");
     for (int i = 0; i < 4; i++) { /* cuBLASLt's A B C D */
         static const int operand[] = { 1, 0, 2, 2 };
-        uint32_t n = (uint32_t)alignment(c, operand[i]);
+        uint32_t n = (uint32_t)alignment(call, operand[i]);
         ok(dl.cublasLtMatmulPreferenceSetAttribute(pref, ALIGNA + i, &n,
                                                    sizeof n),
            "a preference");
     }
-    ok(dl.cublasLtMatmulAlgoGetHeuristic(l->handle, c->desc, c->A, c->B, c->C,
-                                         c->C, pref, CANDIDATES, f, &found),
+    ok(dl.cublasLtMatmulAlgoGetHeuristic(lt->handle, call->desc, call->A,
+                                         call->B, call->C, call->C, pref,
+                                         CANDIDATES, heuristic, &found),
        "choosing an algorithm");
     dl.cublasLtMatmulPreferenceDestroy(pref);
     return found;
 }
 
-static LtShape *shape_of(Lt *l, LtCall *c, const GemmArgs *g)
+static LtShape *shape_of(Lt *lt, LtCall *call, const GemmArgs *args)
 {
-    const char *key = intern(key_of(l, c, g));
+    const char *key = intern(key_of(lt, call, args));
     LtHeuristic f[CANDIDATES];
 
-    for (size_t i = 0; i < vec_len(l->shape); i++)
-        if (l->shape[i]->key == key)
-            return l->shape[i];
-    LtShape *s = alloc(l->mem, sizeof *s);
-    *s = (LtShape){ .key = key, .call = c };
-    if (!propose(l, c, f))
+    for (size_t i = 0; i < vec_len(lt->shape); i++)
+        if (lt->shape[i]->key == key)
+            return lt->shape[i];
+    LtShape *s = alloc(lt->mem, sizeof *s);
+    *s = (LtShape){ .key = key, .call = call };
+    if (!propose(lt, call, f))
         err(NULL, "cuBLASLt has no algorithm for a product of this plan");
     memcpy(s->algo, f[0].algo, sizeof s->algo);
-    vec_push(l->mem, l->shape, s);
+    vec_push(lt->mem, lt->shape, s);
     return s;
 }
 
 /* ---- binding ------------------------------------------------------------- */
 
 /* All batch axes but the last: calls one after another. */
-static void bind_outer(LtCall *c, const GemmArgs *g)
+static void bind_outer(LtCall *call, const GemmArgs *args)
 {
-    int64_t in = dtypes[g->in].bytes, out = dtypes[g->out].bytes;
+    int64_t in = dtypes[args->in].bytes, out = dtypes[args->out].bytes;
 
-    c->n[0] = c->n[1] = 1;
-    for (int k = 0; k < g->batch.n - 1; k++) {
-        const BatchLoop *b = &g->batch.at[k];
-        c->n[k] = b->n;
-        c->stride[k][0] = b->a * in;
-        c->stride[k][1] = b->b * in;
-        c->stride[k][2] = b->c * out;
+    call->n[0] = call->n[1] = 1;
+    for (int k = 0; k < args->batch.n - 1; k++) {
+        const BatchLoop *loop = &args->batch.at[k];
+        call->n[k] = loop->n;
+        call->stride[k][0] = loop->a * in;
+        call->stride[k][1] = loop->b * in;
+        call->stride[k][2] = loop->c * out;
     }
 }
 
-LtCall *lt_bind(Lt *l, const GemmArgs *g, void *const *buf)
+LtCall *lt_bind(Lt *lt, const GemmArgs *args, void *const *buf)
 {
-    LtCall *c = alloc(l->mem, sizeof *c);
-    BatchLoop b =
-        g->batch.n ? g->batch.at[g->batch.n - 1] : (BatchLoop){ .n = 1 };
-    int turnA = g->tb, turnB = g->ta;
+    LtCall *c = alloc(lt->mem, sizeof *c);
+    BatchLoop b = args->batch.n ? args->batch.at[args->batch.n - 1]
+                                : (BatchLoop){ .n = 1 };
+    int turnA = args->tb, turnB = args->ta;
 
     c->buf = buf;
-    bind_outer(c, g);
-    c->f64 = g->out == Df64;
-    c->beta = g->beta;
+    bind_outer(c, args);
+    c->f64 = args->out == Df64;
+    c->beta = args->beta;
     ok(dl.cublasLtMatmulDescCreate(&c->desc, c->f64 ? COMPUTE64F : COMPUTE32F,
                                    c->f64 ? R64F : R32F),
        "a description");
@@ -187,61 +190,63 @@ LtCall *lt_bind(Lt *l, const GemmArgs *g, void *const *buf)
        "a description");
     ok(dl.cublasLtMatmulDescSetAttribute(c->desc, TRANSB, &turnB, 4),
        "a description");
-    c->A = matrix(g->in, g->tb ? g->n : g->k, g->tb ? g->k : g->n, g->ldb, b.n,
-                  b.b);
-    c->B = matrix(g->in, g->ta ? g->k : g->m, g->ta ? g->m : g->k, g->lda, b.n,
-                  b.a);
-    c->C = matrix(g->out, g->m, g->n, g->ldc, b.n, b.c);
-    c->shape = shape_of(l, c, g);
+    c->A = matrix(args->in, args->tb ? args->n : args->k,
+                  args->tb ? args->k : args->n, args->ldb, b.n, b.b);
+    c->B = matrix(args->in, args->ta ? args->k : args->m,
+                  args->ta ? args->m : args->k, args->lda, b.n, b.a);
+    c->C = matrix(args->out, args->m, args->n, args->ldc, b.n, b.c);
+    c->shape = shape_of(lt, c, args);
     return c;
 }
 
-static int call(Lt *l, const LtCall *c, const uint64_t *algo,
+static int call(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
                 const int64_t off[3], void *stream)
 {
-    float one = 1, beta = (float)c->beta;
+    float one = 1, beta = (float)lt_call->beta;
     double one64 = 1;
     void *p[3];
 
     for (int i = 0; i < 3; i++)
-        p[i] = (uint8_t *)c->buf[i] + off[i];
+        p[i] = (uint8_t *)lt_call->buf[i] + off[i];
     return dl.cublasLtMatmul(
-        l->handle, c->desc, c->f64 ? (void *)&one64 : (void *)&one, p[1], c->A,
-        p[0], c->B, c->f64 ? (const void *)&c->beta : &beta, p[2], c->C, p[2],
-        c->C, algo, (void *)(uintptr_t)l->work, LTWORK, stream);
+        lt->handle, lt_call->desc, lt_call->f64 ? (void *)&one64 : (void *)&one,
+        p[1], lt_call->A, p[0], lt_call->B,
+        lt_call->f64 ? (const void *)&lt_call->beta : &beta, p[2], lt_call->C,
+        p[2], lt_call->C, algo, (void *)(uintptr_t)lt->work, LTWORK, stream);
 }
 
-void lt_run(Lt *l, const LtCall *c, void *stream)
+void lt_run(Lt *lt, const LtCall *lt_call, void *stream)
 {
-    for (int64_t i = 0; i < c->n[0]; i++)
-        for (int64_t j = 0; j < c->n[1]; j++) {
+    for (int64_t i = 0; i < lt_call->n[0]; i++)
+        for (int64_t j = 0; j < lt_call->n[1]; j++) {
             int64_t off[3];
             for (int k = 0; k < 3; k++)
-                off[k] = i * c->stride[0][k] + j * c->stride[1][k];
-            ok(call(l, c, c->shape->algo, off, stream), "a product");
+                off[k] = i * lt_call->stride[0][k] + j * lt_call->stride[1][k];
+            ok(call(lt, lt_call, lt_call->shape->algo, off, stream),
+               "a product");
         }
 }
 
 /* ---- which algorithm ----------------------------------------------------- */
 
-LtShape **lt_shapes(const Lt *l)
+LtShape **lt_shapes(const Lt *lt)
 {
-    return l->shape;
+    return lt->shape;
 }
 
-int lt_accepts(const Lt *l, const LtShape *s, const uint64_t *algo)
+int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo)
 {
-    const LtCall *c = s->call;
+    const LtCall *call = shape->call;
     LtHeuristic f = { 0 };
 
-    return !dl.cublasLtMatmulAlgoCheck(l->handle, c->desc, c->A, c->B, c->C,
-                                       c->C, algo, &f) &&
+    return !dl.cublasLtMatmulAlgoCheck(lt->handle, call->desc, call->A, call->B,
+                                       call->C, call->C, algo, &f) &&
            f.work <= LTWORK;
 }
 
 /* Milliseconds of one product; < 0: it does not run. */
-static float time_of(Lt *l, const LtCall *c, const uint64_t *algo, int times,
-                     void *stream, void *const event[2])
+static float time_of(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
+                     int times, void *stream, void *const event[2])
 {
     static const int64_t first[3];
     float ms = 0;
@@ -249,7 +254,7 @@ static float time_of(Lt *l, const LtCall *c, const uint64_t *algo, int times,
 
     dl.cuEventRecord(event[0], stream);
     for (int i = 0; i < times && !bad; i++)
-        bad = call(l, c, algo, first, stream);
+        bad = call(lt, lt_call, algo, first, stream);
     dl.cuEventRecord(event[1], stream);
     gpu_ok(dl.cuEventSynchronize(event[1]), "timing a product");
     dl.cuEventElapsedTime(&ms, event[0], event[1]);
@@ -258,22 +263,22 @@ static float time_of(Lt *l, const LtCall *c, const uint64_t *algo, int times,
 
 /* Those that are far behind once are not timed again; of equals the one that
  * was proposed first. */
-void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2])
+void lt_measure(Lt *lt, LtShape *shape, void *stream, void *const event[2])
 {
     LtHeuristic f[CANDIDATES];
-    int n = propose(l, s->call, f);
+    int n = propose(lt, shape->call, f);
     float best = 0;
 
     for (int i = 0; i < n; i++) {
-        float ms = time_of(l, s->call, f[i].algo, 1, stream, event);
+        float ms = time_of(lt, shape->call, f[i].algo, 1, stream, event);
         if (ms >= 0 && (!best || ms < 2 * best))
-            ms = time_of(l, s->call, f[i].algo, REPEATS, stream, event);
+            ms = time_of(lt, shape->call, f[i].algo, REPEATS, stream, event);
         if (ms < 0 || (best && ms > 0.99f * best))
             continue;
         best = ms;
-        memcpy(s->algo, f[i].algo, sizeof s->algo);
+        memcpy(shape->algo, f[i].algo, sizeof shape->algo);
     }
-    s->ms = best;
+    shape->ms = best;
 }
 
 Lt *lt_open(Arena *a, uint64_t work)

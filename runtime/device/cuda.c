@@ -48,19 +48,19 @@ static uint64_t address(const void *p)
 
 /* ---- kernels ------------------------------------------------------------- */
 
-static void load_kernels(Gpu *x)
+static void load_kernels(Gpu *gpu)
 {
     start_phase("kernels");
-    Cubin *c = nvrtc_all(x->mem, x->plan, x->pool, x->arch, x->comm);
-    int n = x->plan->nkernel;
+    Cubin *c = nvrtc_all(gpu->mem, gpu->plan, gpu->pool, gpu->arch, gpu->comm);
+    int n = gpu->plan->nkernel;
 
     start_phase("modules");
-    x->fn = alloc(x->mem, (size_t)(n + 1) * sizeof *x->fn);
+    gpu->fn = alloc(gpu->mem, (size_t)(n + 1) * sizeof *gpu->fn);
     for (int i = 0; i < n; i++) {
-        const char *name = x->plan->kernel[i].name;
+        const char *name = gpu->plan->kernel[i].name;
         void *module = NULL;
         gpu_ok(dl.cuModuleLoadData(&module, c[i].image), name);
-        gpu_ok(dl.cuModuleGetFunction(&x->fn[i], module, name), name);
+        gpu_ok(dl.cuModuleGetFunction(&gpu->fn[i], module, name), name);
         free(c[i].image);
     }
 }
@@ -81,105 +81,106 @@ void gpu_allow(void *fn, int64_t shared, const char *what)
 
 static void load(void *d)
 {
-    Gpu *x = d;
+    Gpu *gpu = d;
 
-    x->work = device_take(x, LTWORK, "work space of products");
-    load_kernels(x);
-    device_count(x, "kernels");
+    gpu->work = device_take(gpu, LTWORK, "work space of products");
+    load_kernels(gpu);
+    device_count(gpu, "kernels");
     start_phase("products");
-    x->lt = lt_open(x->mem, x->work);
+    gpu->lt = lt_open(gpu->mem, gpu->work);
     start_phase("communicators");
-    x->nccl = nccl_open(x->mem, x->plan, x->comm);
-    x->links = links_open(x->mem, x->plan, x->rank, x->nccl);
-    device_count(x, "communicators");
+    gpu->nccl = nccl_open(gpu->mem, gpu->plan, gpu->comm);
+    gpu->links = links_open(gpu->mem, gpu->plan, gpu->rank, gpu->nccl);
+    device_count(gpu, "communicators");
 }
 
 /* ---- binding ------------------------------------------------------------- */
 
 /* Blocks that take work in turns are as many as run at a time. */
-static int64_t launch_blocks(const Gpu *x, const Instr *s)
+static int64_t launch_blocks(const Gpu *gpu, const Instr *instr)
 {
-    int most = s->issue.sms;
+    int most = instr->issue.sms;
 
-    if (!s->launch.persistent && !most)
-        return s->launch.items;
-    if (!s->launch.persistent)
-        err(&(Loc){ s->file, s->line, NULL },
+    if (!instr->launch.persistent && !most)
+        return instr->launch.items;
+    if (!instr->launch.persistent)
+        err(&(Loc){ instr->file, instr->line, NULL },
             "%s may hold %d multiprocessors, and its blocks do not take work "
             "in turns",
-            s->kernel, most);
-    most = most && most < x->cores ? most : x->cores;
-    return s->launch.items < most ? s->launch.items : most;
+            instr->kernel, most);
+    most = most && most < gpu->cores ? most : gpu->cores;
+    return instr->launch.items < most ? instr->launch.items : most;
 }
 
-static void bind_kernel(Gpu *x, const BoundInstr *b, GpuCall *c)
+static void bind_kernel(Gpu *gpu, const BoundInstr *bound, GpuCall *call)
 {
-    const Instr *s = b->instr;
+    const Instr *instr = bound->instr;
 
-    c->blocks = launch_blocks(x, s);
-    c->fn = x->fn[kernel_named(x->plan, s->kernel)];
-    c->param =
-        alloc(x->mem, (size_t)(s->nbuf + s->nword + 1) * sizeof *c->param);
-    for (int i = 0; i < s->nbuf; i++)
-        c->param[i] = &b->buf[i];
-    for (int i = 0; i < s->nword; i++)
-        c->param[s->nbuf + i] = &b->iv[i];
-    gpu_allow(c->fn, s->launch.shared, s->kernel);
+    call->blocks = launch_blocks(gpu, instr);
+    call->fn = gpu->fn[kernel_named(gpu->plan, instr->kernel)];
+    call->param = alloc(gpu->mem, (size_t)(instr->nbuf + instr->nword + 1) *
+                                      sizeof *call->param);
+    for (int i = 0; i < instr->nbuf; i++)
+        call->param[i] = &bound->buf[i];
+    for (int i = 0; i < instr->nword; i++)
+        call->param[instr->nbuf + i] = &bound->iv[i];
+    gpu_allow(call->fn, instr->launch.shared, instr->kernel);
 }
 
-static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)
+static void bind(void *d, BoundInstr *bound, const Program *prog, int64_t runs)
 {
-    Gpu *x = d;
-    const Instr *s = b->instr;
-    GpuCall *c = b->own = alloc(x->mem, sizeof *c);
+    Gpu *gpu = d;
+    const Instr *s = bound->instr;
+    GpuCall *c = bound->own = alloc(gpu->mem, sizeof *c);
 
-    c->place = trail_place(x, prog, s);
+    c->place = trail_place(gpu, prog, s);
     switch (instr_info(s->kind)->cls) {
-    case CLASScompute: bind_kernel(x, b, c); return;
+    case CLASScompute: bind_kernel(gpu, bound, c); return;
     case CLASSmemory: return;
     case CLASScollective:
         if (moves_rows(s->kind))
-            c->peer = peer_bind(x, b);
-        else if (b->group > 1)
-            c->comm = nccl_group(x->nccl, s->atoms);
+            c->peer = peer_bind(gpu, bound);
+        else if (bound->group > 1)
+            c->comm = nccl_group(gpu->nccl, s->atoms);
         return;
     case CLASStransfer:
-        c->end = link_bind(x->links, prog->kind, s, runs);
+        c->end = link_bind(gpu->links, prog->kind, s, runs);
         return;
     case CLASSproduct: break;
     }
     if (s->kind != Igemm)
         err(&(Loc){ s->file, s->line, NULL },
             "instruction %s does not run on a GPU", instr_info(s->kind)->name);
-    c->lt = lt_bind(x->lt, &s->gemm, b->buf);
+    c->lt = lt_bind(gpu->lt, &s->gemm, bound->buf);
 }
 
 static void bound(void *d)
 {
-    Gpu *x = d;
+    Gpu *gpu = d;
 
-    trail_open(x);
-    tune(x);
-    device_count(x, "products");
-    abort_watch(x);
+    trail_open(gpu);
+    tune(gpu);
+    device_count(gpu, "products");
+    abort_watch(gpu);
     abort_hold();
     watch_all();
-    links_warm(x->links, x->work, x->stream[STREAMcompute]);
+    links_warm(gpu->links, gpu->work, gpu->stream[STREAMcompute]);
     watch_leave();
     abort_release();
-    device_count(x, "communicators");
+    device_count(gpu, "communicators");
 }
 
-static void *open(const DeviceArgs *a)
+static void *open(const DeviceArgs *args)
 {
-    Gpu *x = alloc(a->mem, sizeof *x);
+    Gpu *x = alloc(args->mem, sizeof *x);
 
-    *x = (Gpu){ .mem = a->mem,
-                .plan = a->plan,
-                .comm = a->comm,
-                .pool = a->pool,
-                .rank = a->comm->first,
-                .role = &a->plan->role[role_of(a->plan, a->comm->first)],
+    *x = (Gpu){ .mem = args->mem,
+                .plan = args->plan,
+                .comm = args->comm,
+                .pool = args->pool,
+                .rank = args->comm->first,
+                .role =
+                    &args->plan->role[role_of(args->plan, args->comm->first)],
                 .each = getenv("PLEAT_SYNC") != NULL,
                 .step = -1 };
     device_open(x);
@@ -188,14 +189,14 @@ static void *open(const DeviceArgs *a)
 
 static void close(void *d)
 {
-    Gpu *x = d;
+    Gpu *gpu = d;
 
-    dl.cuStreamSynchronize(x->stream[STREAMcompute]);
+    dl.cuStreamSynchronize(gpu->stream[STREAMcompute]);
     abort_watch(NULL);
-    gpu_drop_graphs(x); /* they hold communicators */
-    nccl_close(x->nccl);
-    dl.cuMemFree_v2(x->work);
-    dl.cuDevicePrimaryCtxRelease_v2(x->device);
+    gpu_drop_graphs(gpu); /* they hold communicators */
+    nccl_close(gpu->nccl);
+    dl.cuMemFree_v2(gpu->work);
+    dl.cuDevicePrimaryCtxRelease_v2(gpu->device);
 }
 
 /* ---- memory -------------------------------------------------------------- */
@@ -211,13 +212,13 @@ static void *take(void *d, ArenaKind k, int64_t bytes, const char *what)
 
 static void give(void *d, ArenaKind k, void *p, int64_t bytes)
 {
-    Gpu *x = d;
+    Gpu *gpu = d;
 
     if (k == ARENApinned) {
         dl.cuMemFreeHost(p);
-        x->pinned -= bytes;
+        gpu->pinned -= bytes;
     } else if (k == ARENApeer) {
-        gpu_drop_peers(x, x->peer);
+        gpu_drop_peers(gpu, gpu->peer);
     } else {
         dl.cuMemFree_v2(address(p));
     }
@@ -236,11 +237,11 @@ static void drop_peers(void *d, void **at, int64_t bytes)
 
 static int pin(void *d, void *p, int64_t bytes)
 {
-    Gpu *x = d;
+    Gpu *gpu = d;
 
     if (dl.cuMemHostRegister_v2(p, (size_t)bytes, 0))
         return 0;
-    x->pinned += bytes;
+    gpu->pinned += bytes;
     return 1;
 }
 
@@ -252,16 +253,16 @@ static void unpin(void *d, void *p, int64_t bytes)
 
 /* What runs beside compute is to start before blocks of compute that wait for a
  * multiprocessor. */
-static void *stream(Gpu *x, StreamKind on)
+static void *stream(Gpu *gpu, StreamKind on)
 {
     int least, first;
 
-    if (!x->stream[on]) {
+    if (!gpu->stream[on]) {
         dl.cuCtxGetStreamPriorityRange(&least, &first);
-        gpu_ok(dl.cuStreamCreateWithPriority(&x->stream[on], 1, first),
+        gpu_ok(dl.cuStreamCreateWithPriority(&gpu->stream[on], 1, first),
                "a stream");
     }
-    return x->stream[on];
+    return gpu->stream[on];
 }
 
 static void clear(void *d, StreamKind on, void *p, int64_t bytes)
@@ -305,110 +306,114 @@ static void finish(void *d)
 }
 
 /* A stage's stream waits, not who launches. */
-static int ready(void *d, const BoundInstr *b)
+static int ready(void *d, const BoundInstr *bound)
 {
-    (void)d, (void)b;
+    (void)d, (void)bound;
     return 1;
 }
 
 /* Before blocks of other streams that wait to start. */
-static int launch_first(Gpu *x, const BoundInstr *b, int64_t blocks)
+static int launch_first(Gpu *gpu, const BoundInstr *bound, int64_t blocks)
 {
-    const GpuCall *c = b->own;
-    const Launch *l = &b->instr->launch;
+    const GpuCall *call = bound->own;
+    const Launch *launch = &bound->instr->launch;
     int least = 0;
     LaunchAttribute a = { .id = PRIORITY };
     LaunchConfig k = {
-        .grid = { (unsigned)blocks, (unsigned)l->y, (unsigned)l->z },
-        .block = { (unsigned)l->threads, 1, 1 },
-        .shared = (unsigned)l->shared,
-        .stream = stream(x, b->on),
+        .grid = { (unsigned)blocks, (unsigned)launch->y, (unsigned)launch->z },
+        .block = { (unsigned)launch->threads, 1, 1 },
+        .shared = (unsigned)launch->shared,
+        .stream = stream(gpu, bound->on),
         .attribute = &a,
         .n = 1,
     };
 
     dl.cuCtxGetStreamPriorityRange(&least, &a.priority);
-    return dl.cuLaunchKernelEx(&k, c->fn, c->param, NULL);
+    return dl.cuLaunchKernelEx(&k, call->fn, call->param, NULL);
 }
 
-static void launch_grid(Gpu *x, const BoundInstr *b, int64_t blocks)
+static void launch_grid(Gpu *gpu, const BoundInstr *bound, int64_t blocks)
 {
-    const GpuCall *c = b->own;
-    const Launch *l = &b->instr->launch;
+    const GpuCall *call = bound->own;
+    const Launch *launch = &bound->instr->launch;
 
-    gpu_ok(b->instr->issue.priority
-               ? launch_first(x, b, blocks)
-               : dl.cuLaunchKernel(c->fn, (unsigned)blocks, (unsigned)l->y,
-                                   (unsigned)l->z, (unsigned)l->threads, 1, 1,
-                                   (unsigned)l->shared, stream(x, b->on),
-                                   c->param, NULL),
-           instr_label(b->instr));
+    gpu_ok(bound->instr->issue.priority
+               ? launch_first(gpu, bound, blocks)
+               : dl.cuLaunchKernel(call->fn, (unsigned)blocks,
+                                   (unsigned)launch->y, (unsigned)launch->z,
+                                   (unsigned)launch->threads, 1, 1,
+                                   (unsigned)launch->shared,
+                                   stream(gpu, bound->on), call->param, NULL),
+           instr_label(bound->instr));
 }
 
-static void launch(void *d, const BoundInstr *b)
+static void launch(void *d, const BoundInstr *bound)
 {
-    const GpuCall *c = b->own;
-    const Launch *l = &b->instr->launch;
+    const GpuCall *call = bound->own;
+    const Launch *l = &bound->instr->launch;
     int64_t number = 0;
 
-    c->param[b->instr->nbuf + b->instr->nword] = &number;
+    call->param[bound->instr->nbuf + bound->instr->nword] = &number;
     for (; number < (l->then ? 2 * l->pairs : 1); number++)
-        if (c->blocks)
-            launch_grid(d, b, number % 2 ? l->then : c->blocks);
+        if (call->blocks)
+            launch_grid(d, bound, number % 2 ? l->then : call->blocks);
 }
 
-static void product(void *d, const BoundInstr *b)
+static void product(void *d, const BoundInstr *bound)
 {
-    lt_run(((Gpu *)d)->lt, ((GpuCall *)b->own)->lt, stream(d, b->on));
+    lt_run(((Gpu *)d)->lt, ((GpuCall *)bound->own)->lt, stream(d, bound->on));
 }
 
-static void transfer(void *d, const BoundInstr *b)
+static void transfer(void *d, const BoundInstr *bound)
 {
-    const GpuCall *c = b->own;
+    const GpuCall *call = bound->own;
 
-    trail_put(d, c->place, 0, b->on);
-    link_run(c->end, b->instr, address(b->buf[0]), stream(d, b->on));
-    trail_put(d, c->place, 1, b->on);
+    trail_put(d, call->place, 0, bound->on);
+    link_run(call->end, bound->instr, address(bound->buf[0]),
+             stream(d, bound->on));
+    trail_put(d, call->place, 1, bound->on);
 }
 
-static void collective(void *d, const BoundInstr *b, const Part *part)
+static void collective(void *d, const BoundInstr *bound, const Part *part)
 {
-    const GpuCall *c = b->own;
+    const GpuCall *call = bound->own;
 
-    if (c->peer) {
-        trail_put(d, c->place, 0, b->on);
-        peer_run(c->peer, &b->instr->rows, stream(d, b->on));
-        trail_put(d, c->place, 1, b->on);
+    if (call->peer) {
+        trail_put(d, call->place, 0, bound->on);
+        peer_run(call->peer, &bound->instr->rows, stream(d, bound->on));
+        trail_put(d, call->place, 1, bound->on);
         return;
     }
-    if (!c->comm) {
+    if (!call->comm) {
         if (part->send != part->recv)
-            copy(d, b->on, COPYwithin, part->recv, part->send, b->bytes);
+            copy(d, bound->on, COPYwithin, part->recv, part->send,
+                 bound->bytes);
         return;
     }
-    trail_put(d, c->place, 0, b->on);
-    nccl_run(c->comm, b->instr, b->group, b->me, address(part->send),
-             address(part->recv), stream(d, b->on));
-    trail_put(d, c->place, 1, b->on);
+    trail_put(d, call->place, 0, bound->on);
+    nccl_run(call->comm, bound->instr, bound->group, bound->me,
+             address(part->send), address(part->recv), stream(d, bound->on));
+    trail_put(d, call->place, 1, bound->on);
 }
 
 /* With PLEAT_SYNC: is all well after it? */
-static void issued(void *d, const BoundInstr *b)
+static void issued(void *d, const BoundInstr *bound)
 {
-    const Gpu *x = d;
+    const Gpu *gpu = d;
     const char *text = "?";
     char when[32] = "";
-    int e = x->each ? dl.cuStreamSynchronize(x->stream[b->on]) : 0;
+    int e = gpu->each ? dl.cuStreamSynchronize(gpu->stream[bound->on]) : 0;
 
     if (!e)
         return;
     dl.cuGetErrorString(e, &text);
-    if (x->step >= 0)
-        snprintf(when, sizeof when, "step %lld, ", (long long)x->step + 1);
-    err(&(Loc){ b->instr->file, b->instr->line, NULL },
+    if (gpu->step >= 0)
+        snprintf(when, sizeof when, "step %lld, ", (long long)gpu->step + 1);
+    err(&(Loc){ bound->instr->file, bound->instr->line, NULL },
         "GPU: %s: in %s%s %s (%s)", text, when,
-        instr_info(b->instr->kind)->name,
-        b->instr->kernel ? b->instr->kernel : "", instr_label(b->instr));
+        instr_info(bound->instr->kind)->name,
+        bound->instr->kernel ? bound->instr->kernel : "",
+        instr_label(bound->instr));
 }
 
 /* ---- events -------------------------------------------------------------- */
@@ -425,33 +430,33 @@ static void *event(void *d, EventKind k)
 
 static void record(void *d, StreamKind on, void *event)
 {
-    const GpuEvent *e = event;
+    const GpuEvent *gpu_event = event;
 
-    gpu_ok(dl.cuEventRecord(e->handle, stream(d, on)), "an event");
+    gpu_ok(dl.cuEventRecord(gpu_event->handle, stream(d, on)), "an event");
 }
 
 /* The event of a captured stream would be one inside of the graph. */
 static void wait(void *d, StreamKind on, void *event)
 {
-    const GpuEvent *e = event;
-    int outside = ((Gpu *)d)->capturing && e->kind == EVENToutside;
+    const GpuEvent *gpu_event = event;
+    int outside = ((Gpu *)d)->capturing && gpu_event->kind == EVENToutside;
 
-    gpu_ok(
-        dl.cuStreamWaitEvent(stream(d, on), e->handle, outside ? OUTSIDE : 0),
-        "an event");
+    gpu_ok(dl.cuStreamWaitEvent(stream(d, on), gpu_event->handle,
+                                outside ? OUTSIDE : 0),
+           "an event");
 }
 
 static int query(void *d, void *event)
 {
     static _Thread_local void *current;
-    Gpu *x = d;
-    const GpuEvent *e = event;
-    int error = current == x->context ? 0 : dl.cuCtxSetCurrent(x->context);
+    Gpu *gpu = d;
+    const GpuEvent *gpu_event = event;
+    int error = current == gpu->context ? 0 : dl.cuCtxSetCurrent(gpu->context);
 
-    current = x->context;
-    error = error ? error : dl.cuEventQuery(e->handle);
+    current = gpu->context;
+    error = error ? error : dl.cuEventQuery(gpu_event->handle);
     if (error && error != NOTREADY)
-        x->error = error;
+        gpu->error = error;
     return error == NOTREADY ? 1 : error ? -1 : 0;
 }
 
@@ -474,27 +479,27 @@ static double between(void *d, void *from, void *to)
 
 static void capture(void *d)
 {
-    Gpu *x = d;
+    Gpu *gpu = d;
 
-    gpu_ok(dl.cuStreamBeginCapture_v2(x->stream[STREAMcompute], 1),
+    gpu_ok(dl.cuStreamBeginCapture_v2(gpu->stream[STREAMcompute], 1),
            "capturing");
-    x->capturing = 1;
+    gpu->capturing = 1;
 }
 
 static void *captured(void *d, size_t *nodes)
 {
-    Gpu *x = d;
+    Gpu *gpu = d;
     void *graph = NULL, *exec = NULL;
     size_t n = 0;
 
-    x->capturing = 0;
-    gpu_ok(dl.cuStreamEndCapture(x->stream[STREAMcompute], &graph),
+    gpu->capturing = 0;
+    gpu_ok(dl.cuStreamEndCapture(gpu->stream[STREAMcompute], &graph),
            "capturing");
     dl.cuGraphGetNodes(graph, NULL, &n);
     gpu_ok(dl.cuGraphInstantiateWithFlags(&exec, graph, 0), "the graph");
     dl.cuGraphDestroy(graph);
     *nodes += n;
-    vec_push(x->mem, x->graph, exec);
+    vec_push(gpu->mem, gpu->graph, exec);
     return exec;
 }
 

@@ -83,31 +83,31 @@ void gpu_doctor(FILE *f)
 /* ---- can the plan run here? ---------------------------------------------- */
 
 /* Kernels that use an architecture's own instructions run on no other. */
-static void check_kernels(const Gpu *x)
+static void check_kernels(const Gpu *gpu)
 {
-    const Plan *p = x->plan;
+    const Plan *p = gpu->plan;
     int hopper = 0;
 
     for (int i = 0; i < p->nsig; i++)
         hopper |= p->sig[i].launch.hopper;
-    if (hopper && strcmp(x->arch, "sm_90a"))
+    if (hopper && strcmp(gpu->arch, "sm_90a"))
         err(NULL,
             "the plan's kernels are for sm_90a (H100, H200); this GPU is %s, "
             "%s",
-            x->name, x->arch);
+            gpu->name, gpu->arch);
 }
 
 /* Plans split work evenly, and the same text must give the same code. */
-static void check_kinds(const Gpu *x)
+static void check_kinds(const Gpu *gpu)
 {
     char mine[160] = "", first[160] = "";
 
-    snprintf(mine, sizeof mine, "%s (%s)", x->name, x->arch);
+    snprintf(mine, sizeof mine, "%s (%s)", gpu->name, gpu->arch);
     memcpy(first, mine, sizeof mine);
-    comm_share(x->comm, first, sizeof first);
+    comm_share(gpu->comm, first, sizeof first);
     int differ = strcmp(mine, first) != 0;
-    int64_t any = comm_max(x->comm, differ ? x->rank : -1);
-    if (any >= 0 && comm_speaks(x->comm, any == x->rank))
+    int64_t any = comm_max(gpu->comm, differ ? gpu->rank : -1);
+    if (any >= 0 && comm_speaks(gpu->comm, any == gpu->rank))
         err(NULL, "mixed GPUs: rank %lld has %s, rank 0 %s", (long long)any,
             mine, first);
 }
@@ -117,40 +117,40 @@ typedef struct DeviceId {
 } DeviceId;
 
 /* Two ranks on one GPU wait for each other inside a collective for ever. */
-static void check_places(const Gpu *x)
+static void check_places(const Gpu *gpu)
 {
-    int64_t n = x->comm->world, twin = -1;
-    DeviceId *p = alloc(x->mem, (size_t)n * sizeof *p), mine = { 0 };
+    int64_t n = gpu->comm->world, twin = -1;
+    DeviceId *p = alloc(gpu->mem, (size_t)n * sizeof *p), mine = { 0 };
 
     if (n == 1)
         return;
     gethostname(mine.host, sizeof mine.host - 1);
-    dl.cuDeviceGetUuid_v2(mine.uuid, x->device);
-    comm_gather(x->comm, &mine, p, sizeof mine);
-    for (int64_t i = 0; i < x->rank && twin < 0; i++)
+    dl.cuDeviceGetUuid_v2(mine.uuid, gpu->device);
+    comm_gather(gpu->comm, &mine, p, sizeof mine);
+    for (int64_t i = 0; i < gpu->rank && twin < 0; i++)
         if (!memcmp(&p[i], &mine, sizeof mine))
             twin = i;
-    int64_t any = comm_max(x->comm, twin < 0 ? -1 : x->rank);
-    if (any >= 0 && comm_speaks(x->comm, any == x->rank))
+    int64_t any = comm_max(gpu->comm, twin < 0 ? -1 : gpu->rank);
+    if (any >= 0 && comm_speaks(gpu->comm, any == gpu->rank))
         err(NULL,
             "too few GPUs on host %s: %lld ranks, ranks %lld and %lld would "
             "share GPU %d",
             mine.host, (long long)launch_local(), (long long)twin,
-            (long long)x->rank, x->device);
+            (long long)gpu->rank, gpu->device);
 }
 
-static void name_device(Gpu *x)
+static void name_device(Gpu *gpu)
 {
     size_t bytes = 0;
 
-    dl.cuDeviceGetName(x->name, sizeof x->name, x->device);
-    arch_of(x->device, x->arch, sizeof x->arch);
-    dl.cuDeviceGetAttribute(&x->cores, PROCESSORS, x->device);
-    dl.cuDeviceTotalMem_v2(&bytes, x->device);
-    x->total = (int64_t)bytes;
+    dl.cuDeviceGetName(gpu->name, sizeof gpu->name, gpu->device);
+    arch_of(gpu->device, gpu->arch, sizeof gpu->arch);
+    dl.cuDeviceGetAttribute(&gpu->cores, PROCESSORS, gpu->device);
+    dl.cuDeviceTotalMem_v2(&bytes, gpu->device);
+    gpu->total = (int64_t)bytes;
 }
 
-void device_open(Gpu *x)
+void device_open(Gpu *gpu)
 {
     start_phase("GPU");
     if (!dl_open(LIBcuda))
@@ -159,54 +159,55 @@ void device_open(Gpu *x)
     int count = gpu_count();
     if (!count)
         err(NULL, "target=cuda needs a GPU and there is none");
-    x->device = (int)(launch_place() % count);
-    name_device(x);
-    check_kinds(x);
-    check_places(x);
-    check_kernels(x);
-    gpu_ok(dl.cuDevicePrimaryCtxRetain(&x->context, x->device), "opening it");
-    gpu_ok(dl.cuCtxSetCurrent(x->context), "using it");
-    gpu_ok(dl.cuStreamCreate(&x->stream[STREAMcompute], 1), "a stream");
-    device_count(x, gone);
+    gpu->device = (int)(launch_place() % count);
+    name_device(gpu);
+    check_kinds(gpu);
+    check_places(gpu);
+    check_kernels(gpu);
+    gpu_ok(dl.cuDevicePrimaryCtxRetain(&gpu->context, gpu->device),
+           "opening it");
+    gpu_ok(dl.cuCtxSetCurrent(gpu->context), "using it");
+    gpu_ok(dl.cuStreamCreate(&gpu->stream[STREAMcompute], 1), "a stream");
+    device_count(gpu, gone);
 }
 
 /* ---- memory -------------------------------------------------------------- */
 
-static void add_use(Gpu *x, const char *what, int64_t bytes)
+static void add_use(Gpu *gpu, const char *what, int64_t bytes)
 {
     int i = 0;
 
-    while (i < x->nuse && strcmp(x->use[i].what, what))
+    while (i < gpu->nuse && strcmp(gpu->use[i].what, what))
         i++;
-    if (i == sizeof x->use / sizeof *x->use)
+    if (i == sizeof gpu->use / sizeof *gpu->use)
         return;
-    x->use[i].what = what;
-    x->use[i].bytes += bytes;
-    x->nuse = i < x->nuse ? x->nuse : i + 1;
+    gpu->use[i].what = what;
+    gpu->use[i].bytes += bytes;
+    gpu->nuse = i < gpu->nuse ? gpu->nuse : i + 1;
 }
 
-void device_count(Gpu *x, const char *what)
+void device_count(Gpu *gpu, const char *what)
 {
     size_t left = 0, total = 0;
 
     dl.cuMemGetInfo_v2(&left, &total);
     int64_t now = (int64_t)(total - left);
-    add_use(x, what, now - x->used);
-    x->used = now;
+    add_use(gpu, what, now - gpu->used);
+    gpu->used = now;
 }
 
 /* "param 1.25, optim 7.50, temp 3.00": GiB by class; what programs share is
  * temp. */
-static char *classes(Gpu *x)
+static char *classes(Gpu *gpu)
 {
-    const Role *r = x->role;
-    Text out = { .arena = x->mem };
+    const Role *role = gpu->role;
+    Text out = { .arena = gpu->mem };
     int64_t n[NBUFCLASS] = { 0 };
 
-    for (int i = 0; i < r->nbuf; i++)
-        if (r->buf[i].prog < 0 && !in_host(r, &r->buf[i]))
-            n[r->buf[i].cls] += r->buf[i].bytes;
-    n[Btemp] += r->arena - r->persist;
+    for (int i = 0; i < role->nbuf; i++)
+        if (role->buf[i].prog < 0 && !in_host(role, &role->buf[i]))
+            n[role->buf[i].cls] += role->buf[i].bytes;
+    n[Btemp] += role->arena - role->persist;
     for (int i = 0; i < NBUFCLASS; i++)
         if (n[i])
             put(&out, "%s%s %.2f", out.len ? ", " : "", bufclasses[i],
@@ -214,7 +215,7 @@ static char *classes(Gpu *x)
     return out.s ? out.s : "";
 }
 
-uint64_t device_take(Gpu *x, int64_t bytes, const char *what)
+uint64_t device_take(Gpu *gpu, int64_t bytes, const char *what)
 {
     size_t left = 0, total = 0;
     uint64_t p = 0;
@@ -224,57 +225,57 @@ uint64_t device_take(Gpu *x, int64_t bytes, const char *what)
         err(NULL,
             "out of memory on GPU %d (rank %lld): %s needs %s GiB; %s of %.2f "
             "GiB are free (the plan in GiB: %s)",
-            x->device, (long long)x->rank, what,
-            gib_text(x->mem, bytes, (int64_t)left),
-            gib_text(x->mem, (int64_t)left, bytes), gib((int64_t)total),
-            classes(x));
-    device_count(x, what);
+            gpu->device, (long long)gpu->rank, what,
+            gib_text(gpu->mem, bytes, (int64_t)left),
+            gib_text(gpu->mem, (int64_t)left, bytes), gib((int64_t)total),
+            classes(gpu));
+    device_count(gpu, what);
     return p;
 }
 
-void *gpu_pinned(Gpu *x, int64_t bytes)
+void *gpu_pinned(Gpu *gpu, int64_t bytes)
 {
     void *p = NULL;
 
     gpu_ok(dl.cuMemHostAlloc(&p, (size_t)(bytes ? bytes : 1), 0),
            "pinned memory");
-    x->pinned += bytes;
+    gpu->pinned += bytes;
     return p;
 }
 
 /* Each has an allocation of its own, of whole blocks: a handle is of what lies
  * in one block together. */
-void **gpu_peers(Gpu *x, int64_t bytes, const char *what)
+void **gpu_peers(Gpu *gpu, int64_t bytes, const char *what)
 {
     enum { BLOCK = 2 << 20, REACHED = 1 };
-    Comm *c = x->comm;
-    void **at = alloc(x->mem, (size_t)c->world * sizeof *at);
-    IpcHandle *all = alloc(x->mem, (size_t)c->world * sizeof *all), mine;
-    uint64_t p = device_take(x, (bytes / BLOCK + 1) * BLOCK, what);
+    Comm *comm = gpu->comm;
+    void **at = alloc(gpu->mem, (size_t)comm->world * sizeof *at);
+    IpcHandle *all = alloc(gpu->mem, (size_t)comm->world * sizeof *all), mine;
+    uint64_t p = device_take(gpu, (bytes / BLOCK + 1) * BLOCK, what);
     int bad = 0;
 
-    at[x->rank] = (void *)(uintptr_t)p;
-    if (c->world == 1)
+    at[gpu->rank] = (void *)(uintptr_t)p;
+    if (comm->world == 1)
         return at;
     gpu_ok(dl.cuIpcGetMemHandle(&mine, p), what);
-    comm_gather(c, &mine, all, sizeof mine);
-    for (int64_t r = 0; r < c->world; r++) {
-        if (r == x->rank || !comm_near(c, r))
+    comm_gather(comm, &mine, all, sizeof mine);
+    for (int64_t r = 0; r < comm->world; r++) {
+        if (r == gpu->rank || !comm_near(comm, r))
             continue;
         bad |= dl.cuIpcOpenMemHandle_v2(&p, all[r], REACHED);
         at[r] = (void *)(uintptr_t)p;
     }
-    comm_agree(c, bad, what);
+    comm_agree(comm, bad, what);
     return at;
 }
 
-void gpu_drop_peers(Gpu *x, void **at)
+void gpu_drop_peers(Gpu *gpu, void **at)
 {
-    for (int64_t r = 0; r < x->comm->world; r++)
-        if (r != x->rank && at[r])
+    for (int64_t r = 0; r < gpu->comm->world; r++)
+        if (r != gpu->rank && at[r])
             dl.cuIpcCloseMemHandle((uint64_t)(uintptr_t)at[r]);
-    comm_barrier(x->comm);
-    dl.cuMemFree_v2((uint64_t)(uintptr_t)at[x->rank]);
+    comm_barrier(gpu->comm);
+    dl.cuMemFree_v2((uint64_t)(uintptr_t)at[gpu->rank]);
 }
 
 int64_t gpu_memory(void *gpu, Text *out)

@@ -146,7 +146,7 @@ extern const Device host_device, cuda_device, null_device;
 const Device *device_here(void);
 const Device *device_named(const char *name); /* null: no such row */
 /* The one that runs p, for comm's ranks; err() where it lacks an ability. */
-const Device *device_for(const Plan *p, const Comm *c);
+const Device *device_for(const Plan *p, const Comm *comm);
 
 /* err() where nothing executes it */
 void need_device(const Plan *p);

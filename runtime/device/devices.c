@@ -29,10 +29,10 @@ const Device *device_named(const char *name)
 
 void need_device(const Plan *p)
 {
-    const Device *d = device_named(p->target);
+    const Device *device = device_named(p->target);
     Text out = { .arena = forever };
 
-    if (d && d->can & CANrun)
+    if (device && device->can & CANrun)
         return;
     for (int i = NDEVICE; i--;)
         if (devices[i]->can & CANrun)
@@ -41,15 +41,15 @@ void need_device(const Plan *p)
         out.s);
 }
 
-const Device *device_for(const Plan *p, const Comm *c)
+const Device *device_for(const Plan *p, const Comm *comm)
 {
     const Device *d = device_named(p->target);
 
     need_device(p);
-    if (c->n > 1 && !(d->can & CANranks))
+    if (comm->n > 1 && !(d->can & CANranks))
         err(NULL, "a plan for %lld GPUs runs under mpirun, one rank a GPU",
-            (long long)c->world);
-    if (opts_sum_order(p->opts) == SUMSplacement && c->world > 1 &&
+            (long long)comm->world);
+    if (opts_sum_order(p->opts) == SUMSplacement && comm->world > 1 &&
         !(d->can & CANorder))
         err(opts_loc(p->opts, "deterministic"),
             "deterministic=placement needs sums in rank order; on several GPUs "

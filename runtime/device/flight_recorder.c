@@ -9,53 +9,54 @@
 enum { MAPPED = 2, STEPBITS = 24 };
 
 /* Does a graph write? */
-static int works(Gpu *x)
+static int works(Gpu *gpu)
 {
     void *graph = NULL, *exec = NULL;
-    int bad = dl.cuStreamBeginCapture_v2(x->stream[STREAMcompute], 1) ||
-              dl.cuMemsetD32Async(x->trailat, 1, 1, x->stream[STREAMcompute]);
+    int bad =
+        dl.cuStreamBeginCapture_v2(gpu->stream[STREAMcompute], 1) ||
+        dl.cuMemsetD32Async(gpu->trailat, 1, 1, gpu->stream[STREAMcompute]);
 
-    bad |= dl.cuStreamEndCapture(x->stream[STREAMcompute], &graph);
+    bad |= dl.cuStreamEndCapture(gpu->stream[STREAMcompute], &graph);
     bad = bad || dl.cuGraphInstantiateWithFlags(&exec, graph, 0) ||
-          dl.cuGraphLaunch(exec, x->stream[STREAMcompute]) ||
-          dl.cuStreamSynchronize(x->stream[STREAMcompute]);
+          dl.cuGraphLaunch(exec, gpu->stream[STREAMcompute]) ||
+          dl.cuStreamSynchronize(gpu->stream[STREAMcompute]);
     if (exec)
         dl.cuGraphExecDestroy(exec);
     if (graph)
         dl.cuGraphDestroy(graph);
-    return !bad && *x->trail == 1;
+    return !bad && *gpu->trail == 1;
 }
 
-void trail_open(Gpu *x)
+void trail_open(Gpu *gpu)
 {
     void *p = NULL;
 
-    if (x->comm->world == 1 ||
-        dl.cuMemHostAlloc(&p, sizeof *x->trail, MAPPED) ||
-        dl.cuMemHostGetDevicePointer_v2(&x->trailat, p, 0))
+    if (gpu->comm->world == 1 ||
+        dl.cuMemHostAlloc(&p, sizeof *gpu->trail, MAPPED) ||
+        dl.cuMemHostGetDevicePointer_v2(&gpu->trailat, p, 0))
         return;
-    x->trail = p;
-    *x->trail = 0;
-    if (!works(x))
-        x->trailat = 0;
-    *x->trail = 0;
+    gpu->trail = p;
+    *gpu->trail = 0;
+    if (!works(gpu))
+        gpu->trailat = 0;
+    *gpu->trail = 0;
 }
 
 /* 0: it has none. */
-uint32_t trail_place(const Gpu *x, const Program *g, const Instr *s)
+uint32_t trail_place(const Gpu *gpu, const Program *program, const Instr *instr)
 {
-    uint32_t at = (uint32_t)(s - g->instr);
+    uint32_t at = (uint32_t)(instr - program->instr);
 
     return at < 1u << (STEPBITS - 1)
-               ? (uint32_t)(g - x->role->prog + 1) << STEPBITS | at << 1
+               ? (uint32_t)(program - gpu->role->prog + 1) << STEPBITS | at << 1
                : 0;
 }
 
-void trail_put(Gpu *x, uint32_t place, int ended, StreamKind on)
+void trail_put(Gpu *gpu, uint32_t place, int ended, StreamKind on)
 {
-    if (x->trailat && place)
-        gpu_ok(dl.cuMemsetD32Async(x->trailat, place | (uint32_t)ended, 1,
-                                   x->stream[on]),
+    if (gpu->trailat && place)
+        gpu_ok(dl.cuMemsetD32Async(gpu->trailat, place | (uint32_t)ended, 1,
+                                   gpu->stream[on]),
                "saying where it is");
 }
 

@@ -14,15 +14,15 @@ typedef struct Cubin {
 } Cubin;
 /* Of every kernel of the plan for "sm_90a", from the cache if it has them. */
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
-                 Comm *c);
+                 Comm *comm);
 
 enum { LTWORK = 32 << 20 };
 typedef struct Lt Lt;
 typedef struct LtCall LtCall;
 Lt *lt_open(Arena *a, uint64_t work);
 /* buf stays the caller's and is read at every lt_run. */
-LtCall *lt_bind(Lt *l, const GemmArgs *g, void *const *buf);
-void lt_run(Lt *l, const LtCall *c, void *stream);
+LtCall *lt_bind(Lt *lt, const GemmArgs *args, void *const *buf);
+void lt_run(Lt *lt, const LtCall *call, void *stream);
 
 /* What an algorithm depends on: products that share one. */
 typedef struct LtShape {
@@ -31,14 +31,14 @@ typedef struct LtShape {
     uint64_t algo[8]; /* cuBLASLt's own form */
     double ms;        /* as measured; 0: it was not */
 } LtShape;
-LtShape **lt_shapes(const Lt *l); /* vec */
-int lt_accepts(const Lt *l, const LtShape *s, const uint64_t *algo);
+LtShape **lt_shapes(const Lt *lt); /* vec */
+int lt_accepts(const Lt *lt, const LtShape *shape, const uint64_t *algo);
 /* Run each proposed algorithm, keep the fastest; overwrites what the product
  * writes. */
-void lt_measure(Lt *l, LtShape *s, void *stream, void *const event[2]);
+void lt_measure(Lt *lt, LtShape *shape, void *stream, void *const event[2]);
 
 /* tune.c: one algorithm a shape on all ranks, from a file that lasts. */
-void tune(Gpu *x);
+void tune(Gpu *gpu);
 void tune_text(const void *gpu, Text *out); /* the file's lines */
 /* Its whole lines whose key is not in v yet, to v; others are left out. */
 enum { ALGOWORDS = 8 };
@@ -49,17 +49,17 @@ typedef struct TunedAlgo {
 void tune_read(Arena *a, TunedAlgo **v, const char *s);
 
 typedef struct Nccl Nccl;
-Nccl *nccl_open(Arena *a, const Plan *p, Comm *c);
-void nccl_close(Nccl *x);
+Nccl *nccl_open(Arena *a, const Plan *p, Comm *comm);
+void nccl_close(Nccl *nccl);
 /* ncclCommAbort in two halves: what runs ends; what nothing holds is freed. */
-void nccl_abort(Nccl *x);
-void nccl_reclaim(Nccl *x);
-const char *nccl_check(const Nccl *x);
-void *nccl_group(const Nccl *x, uint32_t atoms);
+void nccl_abort(Nccl *nccl);
+void nccl_reclaim(Nccl *nccl);
+const char *nccl_check(const Nccl *nccl);
+void *nccl_group(const Nccl *nccl, uint32_t atoms);
 /* A communicator of the ranks that name the same color, by key; -1: none, null.
  * All ranks ask at once. */
-void *nccl_pair(Nccl *x, int64_t color, int64_t key);
-void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
+void *nccl_pair(Nccl *nccl, int64_t color, int64_t key);
+void nccl_run(void *comm, const Instr *instr, int64_t ranks, int64_t me,
               uint64_t send, uint64_t recv, void *stream);
 void nccl_send(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
                void *stream);
@@ -69,19 +69,20 @@ void nccl_recv(void *comm, Dtype dt, int64_t n, uint64_t buf, int peer,
 typedef struct Links Links;
 typedef struct LinkEnd LinkEnd;
 Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl);
-void links_warm(Links *x, uint64_t work, void *stream);
+void links_warm(Links *links, uint64_t work, void *stream);
 /* For a send, recv or wait; runs: how often. */
-LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t runs);
-void links_reset(Links *x); /* before a program */
-void link_run(LinkEnd *e, const Instr *s, uint64_t buf, void *stream);
-void links_finish(Links *x); /* after it */
+LinkEnd *link_bind(Links *links, ProgramKind prog, const Instr *instr,
+                   int64_t runs);
+void links_reset(Links *links); /* before a program */
+void link_run(LinkEnd *end, const Instr *instr, uint64_t buf, void *stream);
+void links_finish(Links *links); /* after it */
 
 /* peer_gpu.c: exchanges of rows. The arena that others reach, as alloc. */
-void *gpu_shared(Gpu *x, int64_t bytes, const char *what);
+void *gpu_shared(Gpu *gpu, int64_t bytes, const char *what);
 typedef struct PeerCall PeerCall;
-PeerCall *peer_bind(Gpu *x, const BoundInstr *b);
-void peer_abort(Gpu *x); /* kernels in flight end */
-void peer_run(const PeerCall *c, const RowsArgs *v, void *stream);
+PeerCall *peer_bind(Gpu *gpu, const BoundInstr *bound);
+void peer_abort(Gpu *gpu); /* kernels in flight end */
+void peer_run(const PeerCall *call, const RowsArgs *args, void *stream);
 
 /* ---- cuda.c: a plan on a GPU --------------------------------------------- */
 
@@ -125,11 +126,11 @@ void gpu_ok(int error, const char *what); /* err() unless error is 0 */
 /* A kernel may be given so many bytes of shared memory; unasked it has 48 KiB,
  * of which its own variables take some. */
 void gpu_allow(void *fn, int64_t shared, const char *what);
-void gpu_drop_graphs(Gpu *x);
+void gpu_drop_graphs(Gpu *gpu);
 
-/* abort.c: from now on, when the run fails, what x waits for is aborted; null:
- * nothing is. */
-void abort_watch(Gpu *x);
+/* abort.c: from now on, when the run fails, what gpu waits for is aborted;
+ * null: nothing is. */
+void abort_watch(Gpu *gpu);
 /* Around launching and taking results: after an abort others stay in hold. */
 void abort_hold(void);
 void abort_release(void);
@@ -138,23 +139,24 @@ void abort_release(void);
  * the run that is launched, or the one that was launched before and not
  * read. */
 void gpu_fault(int error);
-void fault_launching(Gpu *x, ProgramKind prog, int64_t step); /* x or null */
+void fault_launching(Gpu *gpu, ProgramKind prog,
+                     int64_t step); /* gpu or null */
 
 /* flight_recorder.c: at which collective the GPU is */
-void trail_open(Gpu *x);
-uint32_t trail_place(const Gpu *x, const Program *prog, const Instr *s);
-void trail_put(Gpu *x, uint32_t place, int ended, StreamKind on);
+void trail_open(Gpu *gpu);
+uint32_t trail_place(const Gpu *gpu, const Program *prog, const Instr *instr);
+void trail_put(Gpu *gpu, uint32_t place, int ended, StreamKind on);
 /* As Device.where. */
 const Instr *trail_at(const void *gpu, int *ended);
 
 /* device.c */
 void gpu_doctor(FILE *f); /* gpu_list, then what targets lack */
-void device_open(Gpu *x);
-uint64_t device_take(Gpu *x, int64_t bytes, const char *what);
-void device_count(Gpu *x, const char *what); /* what is newly used, is its */
-void *gpu_pinned(Gpu *x, int64_t bytes);
-void **gpu_peers(Gpu *x, int64_t bytes, const char *what);
-void gpu_drop_peers(Gpu *x, void **at);
+void device_open(Gpu *gpu);
+uint64_t device_take(Gpu *gpu, int64_t bytes, const char *what);
+void device_count(Gpu *gpu, const char *what); /* what is newly used, is its */
+void *gpu_pinned(Gpu *gpu, int64_t bytes);
+void **gpu_peers(Gpu *gpu, int64_t bytes, const char *what);
+void gpu_drop_peers(Gpu *gpu, void **at);
 int64_t gpu_memory(void *gpu, Text *out); /* as Device.usage */
 Roofline gpu_peak(const char *name, Dtype dt);
 

@@ -26,9 +26,9 @@ void fault_first(void (*f)(void))
     run.first = f;
 }
 
-void fault_launching(Gpu *x, ProgramKind prog, int64_t step)
+void fault_launching(Gpu *gpu, ProgramKind prog, int64_t step)
 {
-    run.gpu = x;
+    run.gpu = gpu;
     run.prog = prog;
     run.step = step;
 }
@@ -61,7 +61,7 @@ static void start_again(int64_t step)
         execv("/proc/self/exe", arg);
 }
 
-static _Noreturn void say_fault(const Gpu *x, const char *name, int64_t step,
+static _Noreturn void say_fault(const Gpu *gpu, const char *name, int64_t step,
                                 int error)
 {
     const char *text = "?";
@@ -70,7 +70,7 @@ static _Noreturn void say_fault(const Gpu *x, const char *name, int64_t step,
     dl.cuGetErrorString(error, &text);
     if (step >= 0)
         snprintf(when, sizeof when, " of step %lld", (long long)step + 1);
-    if (!launched() && !x->each) {
+    if (!launched() && !gpu->each) {
         warn(NULL, "GPU: %s in program %s%s; once more, call by call", text,
              name, when);
         start_again(step);
@@ -78,7 +78,7 @@ static _Noreturn void say_fault(const Gpu *x, const char *name, int64_t step,
     err(NULL,
         "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in which "
         "call)",
-        (long long)x->rank, text, name, when);
+        (long long)gpu->rank, text, name, when);
 }
 
 void gpu_fault(int error)

@@ -338,7 +338,7 @@ static void keep_link(Arena *a, const char *dir, const char *key,
 }
 
 /* The kernels that no library of the cache has, to one. */
-static void make_rest(Arena *a, Code *c, const Plan *p, const char *dir,
+static void make_rest(Arena *a, Code *code, const Plan *p, const char *dir,
                       char *const *key)
 {
     Plan rest = *p;
@@ -347,7 +347,7 @@ static void make_rest(Arena *a, Code *c, const Plan *p, const char *dir,
     rest.kernel = alloc(a, sizeof *rest.kernel * (size_t)p->nkernel);
     rest.nkernel = 0;
     for (int i = 0; i < p->nkernel; i++)
-        if (!c->so[i]) {
+        if (!code->so[i]) {
             missing[rest.nkernel] = key[i];
             rest.kernel[rest.nkernel++] = p->kernel[i];
         }
@@ -360,20 +360,20 @@ static void make_rest(Arena *a, Code *c, const Plan *p, const char *dir,
     if (!so)
         err(NULL, "cannot load the compiled kernels: %s", dlerror());
     for (int i = 0; i < p->nkernel; i++)
-        if (!c->so[i]) {
-            c->so[i] = so;
+        if (!code->so[i]) {
+            code->so[i] = so;
             keep_link(a, dir, key[i], name);
         }
 }
 
-KernelFn *host_kernel(const Code *c, const char *name)
+KernelFn *host_kernel(const Code *code, const char *name)
 {
     KernelFn *f;
     void *p = NULL;
 
-    for (int i = 0; i < c->n && !p; i++)
-        if (!strcmp(c->kernel[i].name, name))
-            p = dlsym(c->so[i], name);
+    for (int i = 0; i < code->n && !p; i++)
+        if (!strcmp(code->kernel[i].name, name))
+            p = dlsym(code->so[i], name);
     if (!p)
         err(NULL, "the plan has no kernel '%s'", name);
     memcpy(&f, &p, sizeof f);

@@ -54,121 +54,127 @@ static int one(void)
     return 1;
 }
 
-static void *open(const DeviceArgs *a)
+static void *open(const DeviceArgs *args)
 {
-    Host *h = alloc(a->mem, sizeof *h);
+    Host *h = alloc(args->mem, sizeof *h);
 
-    *h = (Host){ .mem = a->mem,
-                 .plan = a->plan,
-                 .comm = a->comm,
-                 .pool = a->pool,
-                 .channels = channels_new(a->mem, a->comm) };
+    *h = (Host){ .mem = args->mem,
+                 .plan = args->plan,
+                 .comm = args->comm,
+                 .pool = args->pool,
+                 .channels = channels_new(args->mem, args->comm) };
     return h;
 }
 
 static void load(void *d)
 {
-    Host *h = d;
+    Host *host = d;
 
-    h->code = host_load(h->mem, h->plan);
-    h->blas = blas_open(h->mem, h->pool);
+    host->code = host_load(host->mem, host->plan);
+    host->blas = blas_open(host->mem, host->pool);
 }
 
 /* Its own scratch buffer, if that is enough. */
-static void bind_scratch(const Host *h, const BoundInstr *b, HostCall *c)
+static void bind_scratch(const Host *host, const BoundInstr *bound,
+                         HostCall *call)
 {
-    const Role *r = &h->plan->role[role_of(h->plan, b->rank)];
-    int last = b->instr->nbuf ? b->instr->buf[b->instr->nbuf - 1] : -1;
+    const Role *r = &host->plan->role[role_of(host->plan, bound->rank)];
+    int last =
+        bound->instr->nbuf ? bound->instr->buf[bound->instr->nbuf - 1] : -1;
 
-    c->need = instr_work(b->instr, b->group);
-    if (last >= 0 && r->buf[last].bytes >= c->need && !r->buf[last].frame)
-        c->scratch = b->buf[b->instr->nbuf - 1];
+    call->need = instr_work(bound->instr, bound->group);
+    if (last >= 0 && r->buf[last].bytes >= call->need && !r->buf[last].frame)
+        call->scratch = bound->buf[bound->instr->nbuf - 1];
 }
 
-static void bind(void *d, BoundInstr *b, const Program *prog, int64_t runs)
+static void bind(void *d, BoundInstr *bound, const Program *prog, int64_t runs)
 {
-    Host *h = d;
-    HostCall *c = alloc(h->mem, sizeof *c);
+    Host *host = d;
+    HostCall *c = alloc(host->mem, sizeof *c);
 
     (void)prog;
-    b->own = c;
-    vec_push(h->mem, h->call, c);
-    switch (instr_info(b->instr->kind)->cls) {
-    case CLASScompute: c->fn = host_kernel(h->code, b->instr->kernel); break;
-    case CLASStransfer: c->chan = channel_bind(h->channels, b, runs); break;
-    case CLASSproduct: bind_scratch(h, b, c); break;
+    bound->own = c;
+    vec_push(host->mem, host->call, c);
+    switch (instr_info(bound->instr->kind)->cls) {
+    case CLASScompute:
+        c->fn = host_kernel(host->code, bound->instr->kernel);
+        break;
+    case CLASStransfer:
+        c->chan = channel_bind(host->channels, bound, runs);
+        break;
+    case CLASSproduct: bind_scratch(host, bound, c); break;
     case CLASScollective:
-        vec_push(h->mem, h->atoms, b->instr->atoms);
-        c->beside = b->on != STREAMcompute;
-        if (h->comm->n < h->comm->world)
-            bind_scratch(h, b, c);
+        vec_push(host->mem, host->atoms, bound->instr->atoms);
+        c->beside = bound->on != STREAMcompute;
+        if (host->comm->n < host->comm->world)
+            bind_scratch(host, bound, c);
         break;
     case CLASSmemory: break;
     }
 }
 
 /* Of those that have none: calls beside compute, or the others. */
-static void share_work(Host *h, int beside, void **work, int64_t *bytes)
+static void share_work(Host *host, int beside, void **work, int64_t *bytes)
 {
-    for (size_t i = 0; i < vec_len(h->call); i++) {
-        const HostCall *c = h->call[i];
-        if (c->beside == beside && !c->scratch && c->need > *bytes)
-            *bytes = c->need;
+    for (size_t i = 0; i < vec_len(host->call); i++) {
+        const HostCall *call = host->call[i];
+        if (call->beside == beside && !call->scratch && call->need > *bytes)
+            *bytes = call->need;
     }
     if (*bytes)
         *work = poison_pages(pages(*bytes, "work space"), *bytes);
-    for (size_t i = 0; i < vec_len(h->call); i++)
-        if (h->call[i]->beside == beside && !h->call[i]->scratch)
-            h->call[i]->scratch = *work;
+    for (size_t i = 0; i < vec_len(host->call); i++)
+        if (host->call[i]->beside == beside && !host->call[i]->scratch)
+            host->call[i]->scratch = *work;
 }
 
 static void bound(void *d)
 {
-    Host *h = d;
+    Host *host = d;
 
-    share_work(h, 0, &h->work, &h->nwork);
-    share_work(h, 1, &h->apart, &h->napart);
-    comm_groups(h->comm, h->mem, h->plan->mesh, h->atoms,
-                (int)vec_len(h->atoms));
-    channels_open(h->channels);
-    blas_reserve(h->pool);
+    share_work(host, 0, &host->work, &host->nwork);
+    share_work(host, 1, &host->apart, &host->napart);
+    comm_groups(host->comm, host->mem, host->plan->mesh, host->atoms,
+                (int)vec_len(host->atoms));
+    channels_open(host->channels);
+    blas_reserve(host->pool);
 }
 
 static void close(void *d)
 {
-    Host *h = d;
+    Host *host = d;
 
-    drop_pages(h->work, h->nwork);
-    drop_pages(h->apart, h->napart);
+    drop_pages(host->work, host->nwork);
+    drop_pages(host->apart, host->napart);
 }
 
 /* ---- memory -------------------------------------------------------------- */
 
 static void *take(void *d, ArenaKind k, int64_t bytes, const char *what)
 {
-    Host *h = d;
+    Host *host = d;
 
-    if (k != ARENApeer || h->comm->n == h->comm->world)
+    if (k != ARENApeer || host->comm->n == host->comm->world)
         return pages(bytes, what);
-    h->shared = comm_shared(h->comm, h->mem, bytes, what);
-    return comm_own(h->shared);
+    host->shared = comm_shared(host->comm, host->mem, bytes, what);
+    return comm_own(host->shared);
 }
 
 static void give(void *d, ArenaKind k, void *p, int64_t bytes)
 {
-    Host *h = d;
+    Host *host = d;
 
-    if (k == ARENApeer && h->shared)
-        comm_drop_shared(h->comm, h->shared);
+    if (k == ARENApeer && host->shared)
+        comm_drop_shared(host->comm, host->shared);
     else
         drop_pages(p, bytes);
 }
 
 static void **peers(void *d, int64_t bytes, const char *what)
 {
-    Host *h = d;
+    Host *host = d;
 
-    return comm_peers(h->mem, h->comm, bytes, what);
+    return comm_peers(host->mem, host->comm, bytes, what);
 }
 
 static void drop_peers(void *d, void **at, int64_t bytes)
@@ -183,16 +189,16 @@ static void begin(void *d)
     channels_reset(((Host *)d)->channels);
 }
 
-static void end_beside(Host *h)
+static void end_beside(Host *host)
 {
-    struct Beside *b = &h->beside;
+    struct Beside *b = &host->beside;
 
     if (b->done == b->n)
         return;
     b->done = b->n;
-    atomic_store(&h->ending, b->k.instr);
-    comm_end(h->pool, &b->k, &b->way);
-    atomic_store(&h->ending, NULL);
+    atomic_store(&host->ending, b->k.instr);
+    comm_end(host->pool, &b->k, &b->way);
+    atomic_store(&host->ending, NULL);
 }
 
 /* For the watchdog: which collective, not which instruction comes after it. */
@@ -214,69 +220,69 @@ static Host *follow(void *d, StreamKind on)
 
 static void finish(void *d)
 {
-    Host *h = d;
+    Host *host = d;
 
-    end_beside(h);
-    channels_finish(h->channels);
+    end_beside(host);
+    channels_finish(host->channels);
 }
 
-static int ready(void *d, const BoundInstr *b)
+static int ready(void *d, const BoundInstr *bound)
 {
-    const HostCall *c = b->own;
+    const HostCall *call = bound->own;
 
     (void)d;
-    return !c->chan || channel_ready(c->chan, b);
+    return !call->chan || channel_ready(call->chan, bound);
 }
 
 static void call_kernel(void *ctx, int64_t lo, int64_t hi)
 {
-    const BoundInstr *b = ctx;
+    const BoundInstr *bound = ctx;
 
-    ((HostCall *)b->own)->fn(b->buf, b->iv, lo, hi);
+    ((HostCall *)bound->own)->fn(bound->buf, bound->iv, lo, hi);
 }
 
-static void launch(void *d, const BoundInstr *b)
+static void launch(void *d, const BoundInstr *bound)
 {
-    pool_run(follow(d, b->on)->pool, call_kernel, (void *)b,
-             b->instr->launch.items, b->instr->launch.grain);
+    pool_run(follow(d, bound->on)->pool, call_kernel, (void *)bound,
+             bound->instr->launch.items, bound->instr->launch.grain);
 }
 
-static void product(void *d, const BoundInstr *b)
+static void product(void *d, const BoundInstr *bound)
 {
-    blas_run(follow(d, b->on)->blas, b->instr, b->buf,
-             ((HostCall *)b->own)->scratch);
+    blas_run(follow(d, bound->on)->blas, bound->instr, bound->buf,
+             ((HostCall *)bound->own)->scratch);
 }
 
-static void transfer(void *d, const BoundInstr *b)
+static void transfer(void *d, const BoundInstr *bound)
 {
-    follow(d, b->on);
-    channel_run(((HostCall *)b->own)->chan, b);
+    follow(d, bound->on);
+    channel_run(((HostCall *)bound->own)->chan, bound);
 }
 
-static void collective(void *d, const BoundInstr *b, const Part *part)
+static void collective(void *d, const BoundInstr *bound, const Part *part)
 {
-    Host *h = d;
-    struct Beside *x = &h->beside;
-    HostCall *c = b->own;
-    Coll k = { .instr = b->instr,
-               .size = b->group,
-               .ranks = b->ranks,
+    Host *host = d;
+    struct Beside *x = &host->beside;
+    HostCall *call = bound->own;
+    Coll k = { .instr = bound->instr,
+               .size = bound->group,
+               .ranks = bound->ranks,
                .part = part,
-               .me = b->me,
-               .stage = c->scratch,
-               .shared = h->shared };
+               .me = bound->me,
+               .stage = call->scratch,
+               .shared = host->shared };
 
-    end_beside(h);
-    if (!c->beside || h->comm->n == h->comm->world) {
-        comm_run(h->comm, h->pool, &k);
+    end_beside(host);
+    if (!call->beside || host->comm->n == host->comm->world) {
+        comm_run(host->comm, host->pool, &k);
         return;
     }
     x->n++;
-    x->on = b->on;
+    x->on = bound->on;
     x->k = k;
     x->part = *part;
     x->k.part = &x->part;
-    comm_begin(h->comm, h->pool, &x->k, &x->way);
+    comm_begin(host->comm, host->pool, &x->k, &x->way);
 }
 
 static void clear(void *d, StreamKind on, void *p, int64_t bytes)
@@ -303,20 +309,20 @@ static void *event(void *d, EventKind k)
 
 static void record(void *d, StreamKind on, void *e)
 {
-    const Host *h = d;
+    const Host *host = d;
 
     *(HostEvent *)e =
         (HostEvent){ monotonic(),
-                     on == STREAMcompute ? h->beside.done : h->beside.n };
+                     on == STREAMcompute ? host->beside.done : host->beside.n };
 }
 
 static void wait(void *d, StreamKind on, void *e)
 {
-    Host *h = d;
+    Host *host = d;
 
     (void)on;
-    if (((HostEvent *)e)->behind > h->beside.done)
-        end_beside(h);
+    if (((HostEvent *)e)->behind > host->beside.done)
+        end_beside(host);
 }
 
 static int query(void *d, void *e)
@@ -359,9 +365,9 @@ static int64_t usage(void *d, Text *out)
 
 static Roofline peak(void *d, Dtype dt)
 {
-    const Host *h = d;
+    const Host *host = d;
 
-    return host_peak(h->blas, h->pool, dt);
+    return host_peak(host->blas, host->pool, dt);
 }
 
 static void tuned(const void *d, Text *out)

@@ -69,73 +69,73 @@ static Config config(int ctas, int share)
                      least,          ctas,       NULL,  share };
 }
 
-static void *split(Nccl *x, uint32_t atoms, int64_t color, int64_t key)
+static void *split(Nccl *nccl, uint32_t atoms, int64_t color, int64_t key)
 {
     NcclGroup g = { .atoms = atoms };
-    Config c = atoms ? config(x->ctas, 1) : config(PAIRCTAS, 0);
+    Config c = atoms ? config(nccl->ctas, 1) : config(PAIRCTAS, 0);
 
     watch_all();
-    ok(dl.ncclCommSplit(x->world, (int)color, (int)key, &g.comm, &c),
+    ok(dl.ncclCommSplit(nccl->world, (int)color, (int)key, &g.comm, &c),
        "splitting a communicator");
     watch_leave();
     if (g.comm)
-        vec_push(x->mem, x->group, g);
+        vec_push(nccl->mem, nccl->group, g);
     return g.comm;
 }
 
-static int is_named(const Role *r, uint32_t atoms)
+static int is_named(const Role *role, uint32_t atoms)
 {
-    for (int g = 0; g < r->nprog; g++)
-        for (int k = 0; k < r->prog[g].ninstr; k++)
-            if (is_collective(r->prog[g].instr[k].kind) &&
-                r->prog[g].instr[k].atoms == atoms)
+    for (int g = 0; g < role->nprog; g++)
+        for (int k = 0; k < role->prog[g].ninstr; k++)
+            if (is_collective(role->prog[g].instr[k].kind) &&
+                role->prog[g].instr[k].atoms == atoms)
                 return 1;
     return 0;
 }
 
 /* The ranks that share these atoms with this one, if its role speaks to them;
  * all ranks in their own order: the world's communicator. */
-static void open_group(Nccl *x, const Role *mine, uint32_t atoms)
+static void open_group(Nccl *nccl, const Role *mine, uint32_t atoms)
 {
-    int64_t n = mesh_extent(x->mesh, atoms);
-    int64_t *ranks = alloc(x->mem, (size_t)n * sizeof *ranks), straight = 0;
+    int64_t n = mesh_extent(nccl->mesh, atoms);
+    int64_t *ranks = alloc(nccl->mem, (size_t)n * sizeof *ranks), straight = 0;
 
-    mesh_group(x->mesh, atoms, x->rank, ranks);
+    mesh_group(nccl->mesh, atoms, nccl->rank, ranks);
     while (straight < n && ranks[straight] == straight)
         straight++;
-    if (straight == x->mesh->world)
-        vec_push(x->mem, x->group, ((NcclGroup){ atoms, x->world }));
+    if (straight == nccl->mesh->world)
+        vec_push(nccl->mem, nccl->group, ((NcclGroup){ atoms, nccl->world }));
     else if (n > 1)
-        split(x, atoms, is_named(mine, atoms) ? ranks[0] : NOCOLOR,
-              mesh_pos(x->mesh, atoms, x->rank));
+        split(nccl, atoms, is_named(mine, atoms) ? ranks[0] : NOCOLOR,
+              mesh_pos(nccl->mesh, atoms, nccl->rank));
 }
 
-Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
+Nccl *nccl_open(Arena *a, const Plan *p, Comm *comm)
 {
     Nccl *x = alloc(a, sizeof *x);
     NcclId id;
 
-    *x = (Nccl){ .mem = a, .mesh = p->mesh, .rank = c->first, .comm = c };
-    if (c->world == 1)
+    *x = (Nccl){ .mem = a, .mesh = p->mesh, .rank = comm->first, .comm = comm };
+    if (comm->world == 1)
         return x;
     setenv("NCCL_NVLS_ENABLE", "0", 0); /* NVLink multicast */
     setenv("NCCL_MAX_P2P_NCHANNELS", "8", 0);
     if (!dl_open(LIBnccl))
         err(NULL, "several GPUs need NCCL: %s", dl_why(LIBnccl));
     memset(&id, 0, sizeof id);
-    if (c->first == 0)
+    if (comm->first == 0)
         ok(dl.ncclGetUniqueId(&id), "making an id");
-    comm_share(c, &id, sizeof id);
+    comm_share(comm, &id, sizeof id);
     uint32_t *set = plan_groups(a, p, is_collective);
     x->ctas = p->nrole > 1 ? CTAS : INT_MIN;
     for (size_t i = 0; i < vec_len(set); i++)
         if (mesh_extent(p->mesh, set[i]) > 1 &&
-            mesh_extent(p->mesh, set[i]) < c->world)
+            mesh_extent(p->mesh, set[i]) < comm->world)
             x->ctas = CTAS;
     Config cf = config(x->ctas, INT_MIN);
     watch_all();
-    ok(dl.ncclCommInitRankConfig(&x->world, (int)c->world, id, (int)c->first,
-                                 &cf),
+    ok(dl.ncclCommInitRankConfig(&x->world, (int)comm->world, id,
+                                 (int)comm->first, &cf),
        "starting");
     watch_leave();
     for (size_t i = 0; i < vec_len(set); i++)
@@ -145,65 +145,65 @@ Nccl *nccl_open(Arena *a, const Plan *p, Comm *c)
 
 /* Of all ranks together and in one order: each waits for its members. What was
  * captured with a communicator must be gone before. */
-void nccl_close(Nccl *x)
+void nccl_close(Nccl *nccl)
 {
-    comm_barrier(x->comm);
+    comm_barrier(nccl->comm);
     watch_all();
-    for (size_t i = 0; i < vec_len(x->group); i++)
-        if (x->group[i].comm != x->world) {
-            dl.ncclCommFinalize(x->group[i].comm);
-            dl.ncclCommDestroy(x->group[i].comm);
+    for (size_t i = 0; i < vec_len(nccl->group); i++)
+        if (nccl->group[i].comm != nccl->world) {
+            dl.ncclCommFinalize(nccl->group[i].comm);
+            dl.ncclCommDestroy(nccl->group[i].comm);
         }
-    if (x->world) {
-        dl.ncclCommFinalize(x->world);
-        dl.ncclCommDestroy(x->world);
+    if (nccl->world) {
+        dl.ncclCommFinalize(nccl->world);
+        dl.ncclCommDestroy(nccl->world);
     }
     watch_leave();
 }
 
 /* Kernels in flight end, calls return; nothing is freed yet. */
-void nccl_abort(Nccl *x)
+void nccl_abort(Nccl *nccl)
 {
     dl.ncclGroupStart();
-    for (size_t i = 0; i < vec_len(x->group); i++)
-        if (x->group[i].comm != x->world)
-            dl.ncclCommAbort(x->group[i].comm);
-    if (x->world)
-        dl.ncclCommAbort(x->world);
+    for (size_t i = 0; i < vec_len(nccl->group); i++)
+        if (nccl->group[i].comm != nccl->world)
+            dl.ncclCommAbort(nccl->group[i].comm);
+    if (nccl->world)
+        dl.ncclCommAbort(nccl->world);
 }
 
-void nccl_reclaim(Nccl *x)
+void nccl_reclaim(Nccl *nccl)
 {
     dl.ncclGroupEnd();
-    x->world = NULL;
-    x->group = NULL;
+    nccl->world = NULL;
+    nccl->group = NULL;
 }
 
 /* Null, or how another rank or the network has failed. */
-const char *nccl_check(const Nccl *x)
+const char *nccl_check(const Nccl *nccl)
 {
     int e = 0, asked = 0;
 
-    if (x->world)
-        asked = dl.ncclCommGetAsyncError(x->world, &e);
-    for (size_t i = 0; i < vec_len(x->group) && !e && !asked; i++)
-        asked = dl.ncclCommGetAsyncError(x->group[i].comm, &e);
+    if (nccl->world)
+        asked = dl.ncclCommGetAsyncError(nccl->world, &e);
+    for (size_t i = 0; i < vec_len(nccl->group) && !e && !asked; i++)
+        asked = dl.ncclCommGetAsyncError(nccl->group[i].comm, &e);
     if (asked || (e && e != INPROGRESS))
         return dl.ncclGetErrorString(asked ? asked : e);
     return NULL;
 }
 
-void *nccl_group(const Nccl *x, uint32_t atoms)
+void *nccl_group(const Nccl *nccl, uint32_t atoms)
 {
-    for (size_t i = 0; i < vec_len(x->group); i++)
-        if (x->group[i].atoms == atoms)
-            return x->group[i].comm;
+    for (size_t i = 0; i < vec_len(nccl->group); i++)
+        if (nccl->group[i].atoms == atoms)
+            return nccl->group[i].comm;
     die("nccl: no communicator of atoms %x", atoms);
 }
 
-void *nccl_pair(Nccl *x, int64_t color, int64_t key)
+void *nccl_pair(Nccl *nccl, int64_t color, int64_t key)
 {
-    return split(x, 0, color < 0 ? NOCOLOR : color, key);
+    return split(nccl, 0, color < 0 ? NOCOLOR : color, key);
 }
 
 /* ---- what NCCL is asked for ---------------------------------------------- */
@@ -249,96 +249,99 @@ typedef struct NcclCall { /* one collective */
  * and the place of this rank's own. */
 static void piece(void *ctx, int64_t out, int64_t in, int64_t n)
 {
-    const NcclCall *c = ctx;
-    int64_t size = dtypes[c->dt].bytes;
-    uint64_t from = c->from + (uint64_t)(out * size);
-    uint64_t to = c->to + (uint64_t)(in * size);
+    const NcclCall *call = ctx;
+    int64_t size = dtypes[call->dt].bytes;
+    uint64_t from = call->from + (uint64_t)(out * size);
+    uint64_t to = call->to + (uint64_t)(in * size);
 
-    if (c->kind == Ireducescatter) {
+    if (call->kind == Ireducescatter) {
         ok(dl.ncclReduce((void *)(uintptr_t)from, (void *)(uintptr_t)to,
-                         (size_t)n, type_of(c->dt), c->op, (int)c->peer,
-                         c->comm, c->stream),
+                         (size_t)n, type_of(call->dt), call->op,
+                         (int)call->peer, call->comm, call->stream),
            "a sum");
         return;
     }
-    nccl_send(c->comm, c->dt, n, from, (int)c->peer, c->stream);
-    nccl_recv(c->comm, c->dt, n, to, (int)c->peer, c->stream);
+    nccl_send(call->comm, call->dt, n, from, (int)call->peer, call->stream);
+    nccl_recv(call->comm, call->dt, n, to, (int)call->peer, call->stream);
 }
 
 /* Dense blocks as NCCL has them: an all-gather's, or a reduce-scatter's. */
-static void blocks(const NcclCall *c, int64_t outer, int64_t chunk,
+static void blocks(const NcclCall *call, int64_t outer, int64_t chunk,
                    int64_t ranks)
 {
-    char *one = (char *)(uintptr_t)(c->kind == Iallgather ? c->from : c->to);
-    char *all = (char *)(uintptr_t)(c->kind == Iallgather ? c->to : c->from);
-    int64_t bytes = chunk * dtypes[c->dt].bytes;
-    int type = type_of(c->dt);
+    char *one =
+        (char *)(uintptr_t)(call->kind == Iallgather ? call->from : call->to);
+    char *all =
+        (char *)(uintptr_t)(call->kind == Iallgather ? call->to : call->from);
+    int64_t bytes = chunk * dtypes[call->dt].bytes;
+    int type = type_of(call->dt);
     size_t n = (size_t)chunk;
 
     for (; outer > 0; outer--, one += bytes, all += bytes * ranks)
-        if (c->kind == Iallgather)
-            ok(dl.ncclAllGather(one, all, n, type, c->comm, c->stream),
+        if (call->kind == Iallgather)
+            ok(dl.ncclAllGather(one, all, n, type, call->comm, call->stream),
                "all-gather");
         else
-            ok(dl.ncclReduceScatter(all, one, n, type, c->op, c->comm,
-                                    c->stream),
+            ok(dl.ncclReduceScatter(all, one, n, type, call->op, call->comm,
+                                    call->stream),
                "reduce-scatter");
 }
 
-static void allreduce(const NcclCall *c, const AllreduceArgs *x)
+static void allreduce(const NcclCall *call, const AllreduceArgs *args)
 {
-    ok(dl.ncclAllReduce((void *)(uintptr_t)c->from, (void *)(uintptr_t)c->to,
-                        (size_t)x->n, type_of(c->dt), c->op, c->comm,
-                        c->stream),
+    ok(dl.ncclAllReduce((void *)(uintptr_t)call->from,
+                        (void *)(uintptr_t)call->to, (size_t)args->n,
+                        type_of(call->dt), call->op, call->comm, call->stream),
        "all-reduce");
 }
 
-static void ppermute(const NcclCall *c, const PpermuteArgs *x, int64_t ranks,
-                     int64_t me)
+static void ppermute(const NcclCall *call, const PpermuteArgs *args,
+                     int64_t ranks, int64_t me)
 {
-    nccl_send(c->comm, c->dt, x->n, c->from, (int)((me + x->by) % ranks),
-              c->stream);
-    nccl_recv(c->comm, c->dt, x->n, c->to, (int)((me + ranks - x->by) % ranks),
-              c->stream);
+    nccl_send(call->comm, call->dt, args->n, call->from,
+              (int)((me + args->by) % ranks), call->stream);
+    nccl_recv(call->comm, call->dt, args->n, call->to,
+              (int)((me + ranks - args->by) % ranks), call->stream);
 }
 
 /* Runs to and from each rank, in any layout. */
-static void pieces(NcclCall *c, const Instr *s, int64_t ranks)
+static void pieces(NcclCall *call, const Instr *instr, int64_t ranks)
 {
-    for (c->peer = 0; c->peer < ranks; c->peer++)
-        comm_runs(s, ranks, c->peer, piece, c);
+    for (call->peer = 0; call->peer < ranks; call->peer++)
+        comm_runs(instr, ranks, call->peer, piece, call);
 }
 
-static int op_of(const Instr *s)
+static int op_of(const Instr *instr)
 {
     static const int ops[] = { [Radd] = NSUM, [Rmax] = NMAX, [Rmin] = NMIN };
 
-    return s->kind == Ireducescatter ? ops[s->reducescatter.op]
-           : s->kind == Iallreduce   ? ops[s->allreduce.op]
-                                     : NSUM;
+    return instr->kind == Ireducescatter ? ops[instr->reducescatter.op]
+           : instr->kind == Iallreduce   ? ops[instr->allreduce.op]
+                                         : NSUM;
 }
 
-void nccl_run(void *comm, const Instr *s, int64_t ranks, int64_t me,
+void nccl_run(void *comm, const Instr *instr, int64_t ranks, int64_t me,
               uint64_t send, uint64_t recv, void *stream)
 {
     NcclCall c = { .comm = comm,
                    .stream = stream,
-                   .kind = s->kind,
-                   .dt = instr_dtype(s, 0),
-                   .op = op_of(s),
+                   .kind = instr->kind,
+                   .dt = instr_dtype(instr, 0),
+                   .op = op_of(instr),
                    .from = send,
                    .to = recv };
 
     ok(dl.ncclGroupStart(), "a group");
-    if (s->kind == Ippermute)
-        ppermute(&c, &s->ppermute, ranks, me);
-    else if (s->kind == Iallreduce)
-        allreduce(&c, &s->allreduce);
-    else if (s->kind == Iallgather && !s->allgather.zig)
-        blocks(&c, s->allgather.outer, s->allgather.chunk, ranks);
-    else if (s->kind == Ireducescatter && !s->reducescatter.zig)
-        blocks(&c, s->reducescatter.outer, s->reducescatter.chunk, ranks);
+    if (instr->kind == Ippermute)
+        ppermute(&c, &instr->ppermute, ranks, me);
+    else if (instr->kind == Iallreduce)
+        allreduce(&c, &instr->allreduce);
+    else if (instr->kind == Iallgather && !instr->allgather.zig)
+        blocks(&c, instr->allgather.outer, instr->allgather.chunk, ranks);
+    else if (instr->kind == Ireducescatter && !instr->reducescatter.zig)
+        blocks(&c, instr->reducescatter.outer, instr->reducescatter.chunk,
+               ranks);
     else
-        pieces(&c, s, ranks);
+        pieces(&c, instr, ranks);
     ok(dl.ncclGroupEnd(), "a group");
 }

@@ -12,21 +12,21 @@
 
 static void put_role(FILE *out, const Plan *p, int i)
 {
-    const Role *r = &p->role[i];
+    const Role *role = &p->role[i];
     int64_t sum[NBUFCLASS] = { 0 };
 
-    for (int k = 0; k < r->nbuf; k++)
-        sum[r->buf[k].cls] += r->buf[k].bytes;
+    for (int k = 0; k < role->nbuf; k++)
+        sum[role->buf[k].cls] += role->buf[k].bytes;
     fprintf(out,
             "stage %d, %" PRId64 " rank%s: %" PRId64 " bytes each, %" PRId64
             " always\n  ",
             i, p->mesh->world / p->nrole, p->mesh->world == p->nrole ? "" : "s",
-            r->arena, r->persist);
+            role->arena, role->persist);
     for (int c = 0; c < Btemp; c++)
         fprintf(out, " %s %" PRId64 ",", bufclasses[c], sum[c]);
-    for (int k = 0; k < r->nprog; k++)
+    for (int k = 0; k < role->nprog; k++)
         fprintf(out, "%s %s %" PRId64, k ? "," : " temporary in",
-                programnames[r->prog[k].kind], r->prog[k].transient);
+                programnames[role->prog[k].kind], role->prog[k].transient);
     fputc('\n', out);
 }
 
@@ -43,39 +43,41 @@ static int is_moved(InstrKind k)
     return instr_info(k)->cls == CLASScollective || k == Isend || k == Irecv;
 }
 
-static Traffic *traffic_of(const Role *r)
+static Traffic *traffic_of(const Role *role)
 {
-    const Program *prog = role_program(r, PGstep);
+    const Program *prog = role_program(role, PGstep);
     Traffic *v = NULL;
 
     for (int f = 0; prog && f < prog->nphase; f++)
         for (int k = 0; k < prog->phase[f].n; k++) {
-            const Instr *s = &prog->instr[prog->phase[f].first + k];
+            const Instr *instr = &prog->instr[prog->phase[f].first + k];
             double n = (double)phase_runs(prog, f);
             size_t i = 0;
-            if (!is_moved(s->kind))
+            if (!is_moved(instr->kind))
                 continue;
             while (i < vec_len(v) &&
-                   (v[i].kind != s->kind || v[i].atoms != s->atoms))
+                   (v[i].kind != instr->kind || v[i].atoms != instr->atoms))
                 i++;
             if (i == vec_len(v))
-                vec_push(forever, v, ((Traffic){ s->kind, s->atoms, 0, 0 }));
+                vec_push(forever, v,
+                         ((Traffic){ instr->kind, instr->atoms, 0, 0 }));
             v[i].times += n;
-            v[i].bytes += n * s->bytes;
+            v[i].bytes += n * instr->bytes;
         }
     return v;
 }
 
 static void put_traffic(FILE *out, const Plan *p, int role)
 {
-    Traffic *v = traffic_of(&p->role[role]);
+    Traffic *traffic = traffic_of(&p->role[role]);
     char group[64];
 
-    for (size_t i = 0; i < vec_len(v); i++) {
-        mesh_words(p->mesh, v[i].atoms, group, sizeof group);
+    for (size_t i = 0; i < vec_len(traffic); i++) {
+        mesh_words(p->mesh, traffic[i].atoms, group, sizeof group);
         fprintf(out, "%5d  %-14s %-12s %6" PRId64 " %9.0f %15.0f\n", role,
-                instr_info(v[i].kind)->name, group,
-                mesh_extent(p->mesh, v[i].atoms), v[i].times, v[i].bytes);
+                instr_info(traffic[i].kind)->name, group,
+                mesh_extent(p->mesh, traffic[i].atoms), traffic[i].times,
+                traffic[i].bytes);
     }
 }
 
@@ -85,23 +87,23 @@ typedef struct Flops {
     double all, products, again; /* FLOPs of one rank and step */
 } Flops;
 
-static int is_product(const Instr *s)
+static int is_product(const Instr *instr)
 {
-    return instr_info(s->kind)->cls == CLASSproduct;
+    return instr_info(instr->kind)->cls == CLASSproduct;
 }
 
-static Flops flops_of(const Role *r)
+static Flops flops_of(const Role *role)
 {
-    const Program *prog = role_program(r, PGstep);
+    const Program *prog = role_program(role, PGstep);
     Flops w = { 0 };
 
     for (int f = 0; prog && f < prog->nphase; f++)
         for (int k = 0; k < prog->phase[f].n; k++) {
-            const Instr *s = &prog->instr[prog->phase[f].first + k];
+            const Instr *instr = &prog->instr[prog->phase[f].first + k];
             double n = (double)phase_runs(prog, f);
-            w.all += n * s->flops;
-            w.again += n * s->again;
-            w.products += is_product(s) ? n * s->flops : 0;
+            w.all += n * instr->flops;
+            w.again += n * instr->again;
+            w.products += is_product(instr) ? n * instr->flops : 0;
         }
     return w;
 }
@@ -173,14 +175,15 @@ static CopyTotals *copies_of(const Plan *p, int64_t *once, int64_t *all)
     *once = *all = 0;
     for (int i = 0; i < p->nrole; i++)
         for (int k = 0; k < p->role[i].ntensor; k++) {
-            const Tensor *t = &p->role[i].tensor[k];
-            int copy = t->kind == TKcopy;
-            if (t->kind != TKparam && !copy)
+            const Tensor *tensor = &p->role[i].tensor[k];
+            int copy = tensor->kind == TKcopy;
+            if (tensor->kind != TKparam && !copy)
                 continue;
-            int64_t one = tensor_elems(t) * dtypes[t->dt].bytes;
-            int64_t held = tensor_held(t) * dtypes[t->dt].bytes *
-                           (p->mesh->world / p->nrole) /
-                           (t->run ? mesh_extent(p->mesh, t->shard) : 1);
+            int64_t one = tensor_elems(tensor) * dtypes[tensor->dt].bytes;
+            int64_t held =
+                tensor_held(tensor) * dtypes[tensor->dt].bytes *
+                (p->mesh->world / p->nrole) /
+                (tensor->run ? mesh_extent(p->mesh, tensor->shard) : 1);
             int64_t n = one ? held / one : 0;
             size_t j = 0;
             *once += copy ? 0 : one;

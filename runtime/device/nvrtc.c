@@ -23,9 +23,9 @@ typedef struct Build {
 
 enum { NFLAG = 4 };
 
-static void flags_of(const Build *b, const char *flag[NFLAG])
+static void flags_of(const Build *build, const char *flag[NFLAG])
 {
-    flag[0] = b->arch;
+    flag[0] = build->arch;
     flag[1] = "--fmad=false";
     flag[2] = "--std=c++17";
     flag[3] = "-default-device";
@@ -33,35 +33,36 @@ static void flags_of(const Build *b, const char *flag[NFLAG])
 
 /* ---- files --------------------------------------------------------------- */
 
-static void path_of(const Build *b, int i, char *path, size_t n)
+static void path_of(const Build *build, int i, char *path, size_t n)
 {
     const char *flag[NFLAG];
-    XXH3_state_t *s = XXH3_createState();
-    const char *part[] = { b->plan->prelude, b->plan->kernel[i].text,
-                           b->version };
+    XXH3_state_t *x_x_h3_state_t = XXH3_createState();
+    const char *part[] = { build->plan->prelude, build->plan->kernel[i].text,
+                           build->version };
 
-    flags_of(b, flag);
-    XXH3_128bits_reset(s);
+    flags_of(build, flag);
+    XXH3_128bits_reset(x_x_h3_state_t);
     for (size_t k = 0; k < sizeof part / sizeof *part; k++)
-        XXH3_128bits_update(s, part[k], strlen(part[k]) + 1);
+        XXH3_128bits_update(x_x_h3_state_t, part[k], strlen(part[k]) + 1);
     for (int k = 0; k < NFLAG; k++)
-        XXH3_128bits_update(s, flag[k], strlen(flag[k]) + 1);
-    XXH128_hash_t h = XXH3_128bits_digest(s);
-    XXH3_freeState(s);
-    snprintf(path, n, "%s/%016llx%016llx.cubin", b->dir,
+        XXH3_128bits_update(x_x_h3_state_t, flag[k], strlen(flag[k]) + 1);
+    XXH128_hash_t h = XXH3_128bits_digest(x_x_h3_state_t);
+    XXH3_freeState(x_x_h3_state_t);
+    snprintf(path, n, "%s/%016llx%016llx.cubin", build->dir,
              (unsigned long long)h.high64, (unsigned long long)h.low64);
 }
 
-static int load(const char *path, Cubin *c)
+static int load(const char *path, Cubin *cubin)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     int ok = fd >= 0 && !fstat(fd, &st) && st.st_size > 0;
 
     if (ok) {
-        c->n = (size_t)st.st_size;
-        c->image = malloc(c->n);
-        ok = c->image && read(fd, c->image, c->n) == (ssize_t)c->n;
+        cubin->n = (size_t)st.st_size;
+        cubin->image = malloc(cubin->n);
+        ok = cubin->image &&
+             read(fd, cubin->image, cubin->n) == (ssize_t)cubin->n;
     }
     if (fd >= 0)
         close(fd);
@@ -80,24 +81,26 @@ static char *log_of(void *prog)
     return s;
 }
 
-static void compile(Build *b, int i)
+static void compile(Build *build, int i)
 {
-    size_t np = strlen(b->plan->prelude), nt = strlen(b->plan->kernel[i].text);
+    size_t np = strlen(build->plan->prelude),
+           nt = strlen(build->plan->kernel[i].text);
     const char *flag[NFLAG];
     char *text = malloc(np + nt + 1);
     void *prog = NULL;
-    Cubin *c = &b->out[i];
+    Cubin *cubin = &build->out[i];
 
-    memcpy(text, b->plan->prelude, np);
-    memcpy(text + np, b->plan->kernel[i].text, nt + 1);
-    flags_of(b, flag);
-    dl.nvrtcCreateProgram(&prog, text, b->plan->kernel[i].name, 0, NULL, NULL);
+    memcpy(text, build->plan->prelude, np);
+    memcpy(text + np, build->plan->kernel[i].text, nt + 1);
+    flags_of(build, flag);
+    dl.nvrtcCreateProgram(&prog, text, build->plan->kernel[i].name, 0, NULL,
+                          NULL);
     if (dl.nvrtcCompileProgram(prog, NFLAG, flag)) {
-        b->why[i] = log_of(prog);
+        build->why[i] = log_of(prog);
     } else {
-        dl.nvrtcGetCUBINSize(prog, &c->n);
-        c->image = malloc(c->n);
-        dl.nvrtcGetCUBIN(prog, c->image);
+        dl.nvrtcGetCUBINSize(prog, &cubin->n);
+        cubin->image = malloc(cubin->n);
+        dl.nvrtcGetCUBIN(prog, cubin->image);
     }
     dl.nvrtcDestroyProgram(&prog);
     free(text);
@@ -105,52 +108,54 @@ static void compile(Build *b, int i)
 
 static void one(void *ctx, int64_t lo, int64_t hi)
 {
-    Build *b = ctx;
+    Build *build = ctx;
     char path[4096];
 
     for (int64_t i = lo; i < hi; i++) {
-        path_of(b, (int)i, path, sizeof path);
-        if (i % b->ranks != b->place || b->out[i].image || b->why[i] ||
-            load(path, &b->out[i]))
+        path_of(build, (int)i, path, sizeof path);
+        if (i % build->ranks != build->place || build->out[i].image ||
+            build->why[i] || load(path, &build->out[i]))
             continue;
-        compile(b, (int)i);
-        if (b->out[i].image)
-            cache_keep(path, b->out[i].image, b->out[i].n);
+        compile(build, (int)i);
+        if (build->out[i].image)
+            cache_keep(path, build->out[i].image, build->out[i].n);
     }
 }
 
 /* ---- all of them --------------------------------------------------------- */
 
-static _Noreturn void refuse(Arena *a, const Build *b, int i)
+static _Noreturn void refuse(Arena *a, const Build *build, int i)
 {
-    const Kernel *k = &b->plan->kernel[i];
-    char *text = strf(a, "%s/%s.cu", b->dir, k->name);
-    char *log = strf(a, "%s/%s.log", b->dir, k->name);
-    char *all = strf(a, "%s%s", b->plan->prelude, k->text);
+    const Kernel *kernel = &build->plan->kernel[i];
+    char *text = strf(a, "%s/%s.cu", build->dir, kernel->name);
+    char *log = strf(a, "%s/%s.log", build->dir, kernel->name);
+    char *all = strf(a, "%s%s", build->plan->prelude, kernel->text);
 
     cache_keep(text, all, strlen(all));
-    cache_keep(log, b->why[i], strlen(b->why[i]));
+    cache_keep(log, build->why[i], strlen(build->why[i]));
     err(NULL,
         "NVRTC refuses kernel %s: %.*s (its text is in %s, the log in %s)",
-        k->name, (int)strcspn(b->why[i], "\n"), b->why[i], text, log);
+        kernel->name, (int)strcspn(build->why[i], "\n"), build->why[i], text,
+        log);
 }
 
 /* Ranks of one host compile a part each, and take the others' from the cache;
  * what is not there (another file system, a kernel refused) each compiles. */
-static void build(Build *b, Pool *pool, Comm *c)
+static void build(Build *b, Pool *pool, Comm *comm)
 {
     b->ranks = launch_local();
     b->place = launch_place() % b->ranks;
     pool_run(pool, one, b, b->plan->nkernel, 1);
     if (b->ranks == 1)
         return;
-    comm_barrier(c);
+    comm_barrier(comm);
     b->ranks = 1;
     b->place = 0;
     pool_run(pool, one, b, b->plan->nkernel, 1);
 }
 
-Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch, Comm *c)
+Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
+                 Comm *comm)
 {
     size_t n = (size_t)p->nkernel + 1;
     int major = 0, minor = 0;
@@ -163,7 +168,7 @@ Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch, Comm *c)
     b.version = strf(a, "nvrtc %d.%d", major, minor);
     b.out = alloc(a, n * sizeof *b.out);
     b.why = alloc(a, n * sizeof *b.why);
-    build(&b, pool, c);
+    build(&b, pool, comm);
     for (int i = 0; i < p->nkernel; i++)
         if (b.why[i])
             refuse(a, &b, i);

@@ -20,121 +20,125 @@ struct Channels {
     Channel **chan; /* vec: what ranks here send */
 };
 
-Channels *channels_new(Arena *a, const Comm *c)
+Channels *channels_new(Arena *a, const Comm *comm)
 {
     Channels *x = alloc(a, sizeof *x);
 
-    *x = (Channels){ .mem = a, .comm = c };
+    *x = (Channels){ .mem = a, .comm = comm };
     return x;
 }
 
-static int is_here(const Comm *c, int64_t rank)
+static int is_here(const Comm *comm, int64_t rank)
 {
-    return rank >= c->first && rank < c->first + c->n;
+    return rank >= comm->first && rank < comm->first + comm->n;
 }
 
-static Channel *find(Channels *x, int64_t from, int64_t to, int64_t tag)
+static Channel *find(Channels *channels, int64_t from, int64_t to, int64_t tag)
 {
-    for (size_t i = 0; i < vec_len(x->chan); i++) {
-        Channel *c = x->chan[i];
+    for (size_t i = 0; i < vec_len(channels->chan); i++) {
+        Channel *c = channels->chan[i];
         if (c->from == from && c->to == to && c->tag == tag)
             return c;
     }
-    Channel *c = alloc(x->mem, sizeof *c);
+    Channel *c = alloc(channels->mem, sizeof *c);
     *c = (Channel){ .from = from, .to = to, .tag = tag, .pieces = 1 };
-    vec_push(x->mem, x->chan, c);
+    vec_push(channels->mem, channels->chan, c);
     return c;
 }
 
-Channel *channel_bind(Channels *x, const BoundInstr *b, int64_t runs)
+Channel *channel_bind(Channels *channels, const BoundInstr *bound, int64_t runs)
 {
-    int64_t peer = b->ranks[b->instr->transfer.peer],
-            tag = b->instr->transfer.chan;
+    int64_t peer = bound->ranks[bound->instr->transfer.peer],
+            tag = bound->instr->transfer.chan;
 
-    if (b->instr->kind == Irecv)
-        return is_here(x->comm, peer) && x->comm->n > 1
-                   ? find(x, peer, b->rank, tag)
+    if (bound->instr->kind == Irecv)
+        return is_here(channels->comm, peer) && channels->comm->n > 1
+                   ? find(channels, peer, bound->rank, tag)
                    : NULL;
-    Channel *c = find(x, b->rank, peer, tag);
-    if (b->instr->kind == Isend)
+    Channel *c = find(channels, bound->rank, peer, tag);
+    if (bound->instr->kind == Isend)
         c->room += runs;
-    if (c->pieces < mpi_pieces(b->bytes))
-        c->pieces = mpi_pieces(b->bytes);
+    if (c->pieces < mpi_pieces(bound->bytes))
+        c->pieces = mpi_pieces(bound->bytes);
     return c;
 }
 
-void channels_open(Channels *x)
+void channels_open(Channels *channels)
 {
-    for (size_t k = 0; k < vec_len(x->chan); k++) {
-        Channel *c = x->chan[k];
-        c->queue =
-            alloc(x->mem, (size_t)(c->room * c->pieces + 1) * sizeof *c->queue);
+    for (size_t k = 0; k < vec_len(channels->chan); k++) {
+        Channel *channel = channels->chan[k];
+        channel->queue =
+            alloc(channels->mem, (size_t)(channel->room * channel->pieces + 1) *
+                                     sizeof *channel->queue);
     }
 }
 
-void channels_reset(Channels *x)
+void channels_reset(Channels *channels)
 {
-    for (size_t k = 0; k < vec_len(x->chan); k++) {
-        Channel *c = x->chan[k];
-        c->sent = c->taken = c->waited = 0;
+    for (size_t k = 0; k < vec_len(channels->chan); k++) {
+        Channel *channel = channels->chan[k];
+        channel->sent = channel->taken = channel->waited = 0;
     }
 }
 
 /* Would the instruction return at once? Between processes it may block. */
-int channel_ready(const Channel *c, const BoundInstr *b)
+int channel_ready(const Channel *channel, const BoundInstr *bound)
 {
-    if (mpi_running() || b->instr->kind == Isend)
+    if (mpi_running() || bound->instr->kind == Isend)
         return 1;
-    return b->instr->kind == Irecv ? c->taken < c->sent : c->waited < c->taken;
+    return bound->instr->kind == Irecv ? channel->taken < channel->sent
+                                       : channel->waited < channel->taken;
 }
 
-static void run_here(Channel *c, const BoundInstr *b)
+static void run_here(Channel *channel, const BoundInstr *bound)
 {
-    if (b->instr->kind == Isend)
-        c->queue[c->sent++] = b->buf[0];
-    else if (b->instr->kind == Irecv)
-        memcpy(b->buf[0], c->queue[c->taken++], (size_t)b->bytes);
+    if (bound->instr->kind == Isend)
+        channel->queue[channel->sent++] = bound->buf[0];
+    else if (bound->instr->kind == Irecv)
+        memcpy(bound->buf[0], channel->queue[channel->taken++],
+               (size_t)bound->bytes);
     else
-        c->waited++;
+        channel->waited++;
 }
 
-static void run_mpi(Channel *c, const BoundInstr *b)
+static void run_mpi(Channel *channel, const BoundInstr *bound)
 {
-    int64_t peer = b->ranks[b->instr->transfer.peer],
-            tag = b->instr->transfer.chan;
+    int64_t peer = bound->ranks[bound->instr->transfer.peer],
+            tag = bound->instr->transfer.chan;
 
     watch_enter(0, &peer, 1);
-    if (b->instr->kind == Irecv)
-        mpi_recv(b->buf[0], b->bytes, peer, tag);
-    else if (b->instr->kind == Isend)
-        mpi_send(b->buf[0], b->bytes, peer, tag,
-                 c->queue + c->pieces * c->sent++);
-    else if (c->waited < c->sent)
-        mpi_wait(c->queue + c->pieces * c->waited++, mpi_pieces(b->bytes));
+    if (bound->instr->kind == Irecv)
+        mpi_recv(bound->buf[0], bound->bytes, peer, tag);
+    else if (bound->instr->kind == Isend)
+        mpi_send(bound->buf[0], bound->bytes, peer, tag,
+                 channel->queue + channel->pieces * channel->sent++);
+    else if (channel->waited < channel->sent)
+        mpi_wait(channel->queue + channel->pieces * channel->waited++,
+                 mpi_pieces(bound->bytes));
     else
         err(NULL, "a wait for what was not sent (%s)",
-            b->instr->label ? b->instr->label : "?");
+            bound->instr->label ? bound->instr->label : "?");
     watch_leave();
 }
 
-void channel_run(Channel *c, const BoundInstr *b)
+void channel_run(Channel *channel, const BoundInstr *bound)
 {
     if (mpi_running())
-        run_mpi(c, b);
+        run_mpi(channel, bound);
     else
-        run_here(c, b);
+        run_here(channel, bound);
 }
 
 /* A table sends, receives and waits equally often; if one did not, the next run
  * would begin with an old message. */
-void channels_finish(const Channels *x)
+void channels_finish(const Channels *channels)
 {
-    for (size_t k = 0; k < vec_len(x->chan); k++) {
-        const Channel *c = x->chan[k];
-        if (c->waited != c->sent)
+    for (size_t k = 0; k < vec_len(channels->chan); k++) {
+        const Channel *channel = channels->chan[k];
+        if (channel->waited != channel->sent)
             err(NULL,
                 "%lld messages to rank %lld on channel %lld, %lld waited for",
-                (long long)c->sent, (long long)c->to, (long long)c->tag,
-                (long long)c->waited);
+                (long long)channel->sent, (long long)channel->to,
+                (long long)channel->tag, (long long)channel->waited);
     }
 }

@@ -42,22 +42,22 @@ struct Links {
 /* ---- which link ---------------------------------------------------------- */
 
 /* Channels of what a stage sends to (or receives from) another, in order. */
-static int64_t *order(const Links *x, int stage, ProgramKind prog, InstrKind k,
-                      int other)
+static int64_t *order(const Links *links, int stage, ProgramKind prog,
+                      InstrKind k, int other)
 {
-    const Plan *p = x->plan;
-    const Role *r = &p->role[stage];
-    int at = role_prog(r, prog);
-    const Program *g = at < 0 ? NULL : &r->prog[at];
-    ScheduleSlot *row = g ? program_rows(x->mem, g) : NULL;
+    const Plan *p = links->plan;
+    const Role *role = &p->role[stage];
+    int at = role_prog(role, prog);
+    const Program *program = at < 0 ? NULL : &role->prog[at];
+    ScheduleSlot *row = program ? program_rows(links->mem, program) : NULL;
     int64_t *v = NULL;
 
     for (size_t i = 0; i < vec_len(row); i++) {
-        const Phase *f = &g->phase[row[i].phase];
-        for (int n = f->first; n < f->first + f->n; n++) {
-            const Instr *s = &g->instr[n];
-            if (s->kind == k && s->transfer.peer == other)
-                vec_push(x->mem, v, s->transfer.chan);
+        const Phase *phase = &program->phase[row[i].phase];
+        for (int n = phase->first; n < phase->first + phase->n; n++) {
+            const Instr *instr = &program->instr[n];
+            if (instr->kind == k && instr->transfer.peer == other)
+                vec_push(links->mem, v, instr->transfer.chan);
         }
     }
     return v;
@@ -68,20 +68,21 @@ typedef struct Choice {
     int link;
 } Choice;
 
-static Choice *choice_of(Choice *v, int64_t chan)
+static Choice *choice_of(Choice *choice, int64_t chan)
 {
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i].chan == chan)
-            return &v[i];
+    for (size_t i = 0; i < vec_len(choice); i++)
+        if (choice[i].chan == chan)
+            return &choice[i];
     return NULL;
 }
 
 /* The next message of a link, or of chan, from *i on; -1: no more. */
-static int64_t next_of(int64_t *v, size_t *i, Choice *c, int link, int64_t chan)
+static int64_t next_of(int64_t *v, size_t *i, Choice *choice, int link,
+                       int64_t chan)
 {
     while (*i < vec_len(v)) {
         int64_t m = v[(*i)++];
-        const Choice *k = choice_of(c, m);
+        const Choice *k = choice_of(choice, m);
         if (m == chan || (k && k->link == link))
             return m;
     }
@@ -89,13 +90,14 @@ static int64_t next_of(int64_t *v, size_t *i, Choice *c, int link, int64_t chan)
 }
 
 /* Does the channel fit: is everything still received as it is sent? */
-static int fits(int64_t *sent, int64_t *got, Choice *c, int link, int64_t chan)
+static int fits(int64_t *sent, int64_t *got, Choice *choice, int link,
+                int64_t chan)
 {
     size_t i = 0, j = 0;
 
     for (;;) {
-        int64_t a = next_of(sent, &i, c, link, chan);
-        int64_t b = next_of(got, &j, c, link, chan);
+        int64_t a = next_of(sent, &i, choice, link, chan);
+        int64_t b = next_of(got, &j, choice, link, chan);
         if (a != b)
             return 0;
         if (a < 0)
@@ -104,11 +106,11 @@ static int fits(int64_t *sent, int64_t *got, Choice *c, int link, int64_t chan)
 }
 
 /* Channels from one stage to another by link; how many links. */
-static int choose(const Links *x, int from, int to, ProgramKind prog,
+static int choose(const Links *links, int from, int to, ProgramKind prog,
                   Choice **out)
 {
-    int64_t *sent = order(x, from, prog, Isend, to);
-    int64_t *got = order(x, to, prog, Irecv, from);
+    int64_t *sent = order(links, from, prog, Isend, to);
+    int64_t *got = order(links, to, prog, Irecv, from);
     Choice *c = NULL;
     int n = 0;
 
@@ -123,7 +125,7 @@ static int choose(const Links *x, int from, int to, ProgramKind prog,
                 "stage %d sends on channel %lld what stage %d does not receive",
                 from, (long long)sent[i], to);
         n = link == n ? n + 1 : n;
-        vec_push(x->mem, c, ((Choice){ sent[i], link }));
+        vec_push(links->mem, c, ((Choice){ sent[i], link }));
     }
     *out = c;
     return n;
@@ -131,54 +133,56 @@ static int choose(const Links *x, int from, int to, ProgramKind prog,
 
 /* ---- opening ------------------------------------------------------------- */
 
-static NcclLink *open_link(Links *x, Nccl *nccl, int from, int to, int index)
+static NcclLink *open_link(Links *links, Nccl *nccl, int from, int to,
+                           int index)
 {
-    NcclLink *l = alloc(x->mem, sizeof *l);
-    int mine = x->me == from || x->me == to;
+    NcclLink *l = alloc(links->mem, sizeof *l);
+    int mine = links->me == from || links->me == to;
 
     *l = (NcclLink){ .from = from, .to = to, .index = index };
-    l->comm = nccl_pair(nccl, mine ? x->rank[0] : -1,
-                        x->me == from ? SENDER : RECEIVER);
-    if (x->me == from) {
+    l->comm = nccl_pair(nccl, mine ? links->rank[0] : -1,
+                        links->me == from ? SENDER : RECEIVER);
+    if (links->me == from) {
         gpu_ok(dl.cuStreamCreate(&l->stream, 1), "a stream");
         gpu_ok(dl.cuEventCreate(&l->ready, UNTIMED), "an event");
     }
     return l;
 }
 
-static void add_ends(Links *x, int from, int to, ProgramKind prog, Choice *c)
+static void add_ends(Links *links, int from, int to, ProgramKind prog,
+                     Choice *choice)
 {
-    for (size_t i = 0; i < vec_len(c); i++) {
-        LinkEnd *e = alloc(x->mem, sizeof *e);
+    for (size_t i = 0; i < vec_len(choice); i++) {
+        LinkEnd *e = alloc(links->mem, sizeof *e);
         *e = (LinkEnd){ .prog = prog,
                         .from = from,
                         .to = to,
-                        .chan = c[i].chan,
-                        .index = c[i].link };
-        if (x->me == from || x->me == to)
-            vec_push(x->mem, x->end, e);
+                        .chan = choice[i].chan,
+                        .index = choice[i].link };
+        if (links->me == from || links->me == to)
+            vec_push(links->mem, links->end, e);
     }
 }
 
-static void open_pair(Links *x, Nccl *nccl, int from, int to)
+static void open_pair(Links *links, Nccl *nccl, int from, int to)
 {
-    const Role *r = &x->plan->role[from];
+    const Role *role = &links->plan->role[from];
     int most = 0;
 
-    for (int g = 0; g < r->nprog; g++) {
-        Choice *c = NULL;
-        int n = choose(x, from, to, r->prog[g].kind, &c);
-        add_ends(x, from, to, r->prog[g].kind, c);
+    for (int g = 0; g < role->nprog; g++) {
+        Choice *choice = NULL;
+        int n = choose(links, from, to, role->prog[g].kind, &choice);
+        add_ends(links, from, to, role->prog[g].kind, choice);
         most = n > most ? n : most;
     }
     for (int i = 0; i < most; i++)
-        vec_push(x->mem, x->link, open_link(x, nccl, from, to, i));
+        vec_push(links->mem, links->link, open_link(links, nccl, from, to, i));
 }
 
-static NcclLink *link_of(const Links *x, int from, int to, int index)
+static NcclLink *link_of(const Links *links, int from, int to, int index)
 {
-    for (size_t i = 0; i < vec_len(x->link); i++) {
-        NcclLink *l = x->link[i];
+    for (size_t i = 0; i < vec_len(links->link); i++) {
+        NcclLink *l = links->link[i];
         if (l->from == from && l->to == to && l->index == index)
             return l;
     }
@@ -207,89 +211,91 @@ Links *links_open(Arena *a, const Plan *p, int64_t rank, Nccl *nccl)
 
 /* A byte over every link, in one order on all ranks: NCCL connects two ranks
  * when they first speak, and that blocks the host. */
-void links_warm(Links *x, uint64_t work, void *stream)
+void links_warm(Links *links, uint64_t work, void *stream)
 {
-    if (!x->link)
+    if (!links->link)
         return;
-    for (size_t i = 0; i < vec_len(x->link); i++) {
-        const NcclLink *l = x->link[i];
-        if (x->me == l->from)
-            nccl_send(l->comm, Dbool, 1, work, RECEIVER, stream);
-        else if (x->me == l->to)
-            nccl_recv(l->comm, Dbool, 1, work, SENDER, stream);
+    for (size_t i = 0; i < vec_len(links->link); i++) {
+        const NcclLink *link = links->link[i];
+        if (links->me == link->from)
+            nccl_send(link->comm, Dbool, 1, work, RECEIVER, stream);
+        else if (links->me == link->to)
+            nccl_recv(link->comm, Dbool, 1, work, SENDER, stream);
     }
     gpu_ok(dl.cuStreamSynchronize(stream), "speaking to other stages");
 }
 
 /* ---- instructions -------------------------------------------------------- */
 
-LinkEnd *link_bind(Links *x, ProgramKind prog, const Instr *s, int64_t runs)
+LinkEnd *link_bind(Links *links, ProgramKind prog, const Instr *instr,
+                   int64_t runs)
 {
-    const TransferArgs *v = &s->transfer;
-    int from = s->kind == Irecv ? (int)v->peer : x->me;
-    int to = s->kind == Irecv ? x->me : (int)v->peer;
+    const TransferArgs *args = &instr->transfer;
+    int from = instr->kind == Irecv ? (int)args->peer : links->me;
+    int to = instr->kind == Irecv ? links->me : (int)args->peer;
     size_t i = 0;
 
-    while (i < vec_len(x->end) &&
-           (x->end[i]->prog != prog || x->end[i]->from != from ||
-            x->end[i]->to != to || x->end[i]->chan != v->chan))
+    while (i < vec_len(links->end) &&
+           (links->end[i]->prog != prog || links->end[i]->from != from ||
+            links->end[i]->to != to || links->end[i]->chan != args->chan))
         i++;
-    if (i == vec_len(x->end))
+    if (i == vec_len(links->end))
         err(NULL, "stages %d and %d have no channel %lld", from, to,
-            (long long)v->chan);
-    LinkEnd *e = x->end[i];
-    for (int64_t n = 0; n < runs && s->kind == Isend; n++) {
+            (long long)args->chan);
+    LinkEnd *e = links->end[i];
+    for (int64_t n = 0; n < runs && instr->kind == Isend; n++) {
         void *event = NULL;
         gpu_ok(dl.cuEventCreate(&event, UNTIMED), "an event");
-        vec_push(x->mem, e->done, event);
+        vec_push(links->mem, e->done, event);
         e->room++;
     }
     return e;
 }
 
-void links_reset(Links *x)
+void links_reset(Links *links)
 {
-    for (size_t i = 0; i < vec_len(x->end); i++)
-        x->end[i]->sent = x->end[i]->waited = 0;
+    for (size_t i = 0; i < vec_len(links->end); i++)
+        links->end[i]->sent = links->end[i]->waited = 0;
 }
 
-static void start_send(LinkEnd *e, const TransferArgs *v, uint64_t buf,
+static void start_send(LinkEnd *end, const TransferArgs *args, uint64_t buf,
                        void *stream)
 {
-    NcclLink *l = e->link;
+    NcclLink *link = end->link;
 
-    if (e->sent == e->room)
-        die("link: channel %lld sends more than %lld times", (long long)e->chan,
-            (long long)e->room);
-    gpu_ok(dl.cuEventRecord(l->ready, stream), "an event");
-    gpu_ok(dl.cuStreamWaitEvent(l->stream, l->ready, 0), "an event");
-    nccl_send(l->comm, v->dt, v->n, buf, RECEIVER, l->stream);
-    gpu_ok(dl.cuEventRecord(e->done[e->sent++], l->stream), "an event");
+    if (end->sent == end->room)
+        die("link: channel %lld sends more than %lld times",
+            (long long)end->chan, (long long)end->room);
+    gpu_ok(dl.cuEventRecord(link->ready, stream), "an event");
+    gpu_ok(dl.cuStreamWaitEvent(link->stream, link->ready, 0), "an event");
+    nccl_send(link->comm, args->dt, args->n, buf, RECEIVER, link->stream);
+    gpu_ok(dl.cuEventRecord(end->done[end->sent++], link->stream), "an event");
 }
 
-void link_run(LinkEnd *e, const Instr *s, uint64_t buf, void *stream)
+void link_run(LinkEnd *end, const Instr *instr, uint64_t buf, void *stream)
 {
-    const TransferArgs *v = &s->transfer;
+    const TransferArgs *v = &instr->transfer;
 
-    if (s->kind == Isend)
-        start_send(e, v, buf, stream);
-    else if (s->kind == Irecv)
-        nccl_recv(e->link->comm, v->dt, v->n, buf, SENDER, stream);
-    else if (e->waited < e->sent)
-        gpu_ok(dl.cuStreamWaitEvent(stream, e->done[e->waited++], 0),
+    if (instr->kind == Isend)
+        start_send(end, v, buf, stream);
+    else if (instr->kind == Irecv)
+        nccl_recv(end->link->comm, v->dt, v->n, buf, SENDER, stream);
+    else if (end->waited < end->sent)
+        gpu_ok(dl.cuStreamWaitEvent(stream, end->done[end->waited++], 0),
                "an event");
     else
         err(NULL, "a wait for what was not sent (channel %lld)",
-            (long long)e->chan);
+            (long long)end->chan);
 }
 
 /* What was not waited for would be outside of the graph. */
-void links_finish(Links *x)
+void links_finish(Links *links)
 {
-    for (size_t i = 0; i < vec_len(x->end); i++) {
-        const LinkEnd *e = x->end[i];
-        if (e->waited != e->sent)
+    for (size_t i = 0; i < vec_len(links->end); i++) {
+        const LinkEnd *end = links->end[i];
+        if (end->waited != end->sent)
             err(NULL, "%lld messages on channel %lld, %lld waited for",
-                (long long)e->sent, (long long)e->chan, (long long)e->waited);
+                (long long)end->sent, (long long)end->chan,
+                (long long)end->waited);
     }
 }

@@ -13,93 +13,94 @@ struct PeerCall {
 
 /* ---- arenas and words ---------------------------------------------------- */
 
-static int64_t words_of(const Gpu *x, uint32_t atoms)
+static int64_t words_of(const Gpu *gpu, uint32_t atoms)
 {
-    return MAXBLOCKS * (MEETINGS * mesh_extent(x->plan->mesh, atoms) + 1) *
+    return MAXBLOCKS * (MEETINGS * mesh_extent(gpu->plan->mesh, atoms) + 1) *
            WORD;
 }
 
 /* Where the words of a set of ranks begin behind the arenas' bytes, the same on
  * all ranks: sets follow each other as the plan names them. None: all words. */
-static int64_t words_at(const Gpu *x, uint32_t atoms)
+static int64_t words_at(const Gpu *gpu, uint32_t atoms)
 {
-    const uint32_t *set = plan_groups(x->mem, x->plan, moves_rows);
+    const uint32_t *set = plan_groups(gpu->mem, gpu->plan, moves_rows);
     int64_t at = 0;
 
     for (size_t i = 0; i < vec_len(set) && set[i] != atoms; i++)
-        at += words_of(x, set[i]);
+        at += words_of(gpu, set[i]);
     return at;
 }
 
 /* A word of the host's memory that kernels which wait look at. */
-static void open_stop(Gpu *x)
+static void open_stop(Gpu *gpu)
 {
     enum { MAPPED = 2 };
     void *p = NULL;
 
-    gpu_ok(dl.cuMemHostAlloc(&p, sizeof *x->stop, MAPPED), "a mapped word");
-    gpu_ok(dl.cuMemHostGetDevicePointer_v2(&x->stopat, p, 0), "a mapped word");
-    x->stop = p;
-    *x->stop = 0;
+    gpu_ok(dl.cuMemHostAlloc(&p, sizeof *gpu->stop, MAPPED), "a mapped word");
+    gpu_ok(dl.cuMemHostGetDevicePointer_v2(&gpu->stopat, p, 0),
+           "a mapped word");
+    gpu->stop = p;
+    *gpu->stop = 0;
 }
 
-void peer_abort(Gpu *x)
+void peer_abort(Gpu *gpu)
 {
-    if (x->stop)
-        *x->stop = 1;
+    if (gpu->stop)
+        *gpu->stop = 1;
 }
 
-void *gpu_shared(Gpu *x, int64_t bytes, const char *what)
+void *gpu_shared(Gpu *gpu, int64_t bytes, const char *what)
 {
-    int64_t words = words_at(x, 0);
+    int64_t words = words_at(gpu, 0);
 
-    x->words = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    x->peer = gpu_peers(x, x->words + words, what);
-    gpu_ok(dl.cuMemsetD8Async((uint64_t)(uintptr_t)x->peer[x->rank] +
-                                  (uint64_t)x->words,
-                              0, (size_t)words, x->stream[STREAMcompute]),
+    gpu->words = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    gpu->peer = gpu_peers(gpu, gpu->words + words, what);
+    gpu_ok(dl.cuMemsetD8Async((uint64_t)(uintptr_t)gpu->peer[gpu->rank] +
+                                  (uint64_t)gpu->words,
+                              0, (size_t)words, gpu->stream[STREAMcompute]),
            what);
-    gpu_ok(dl.cuStreamSynchronize(x->stream[STREAMcompute]), what);
-    open_stop(x);
-    comm_barrier(x->comm);
-    return x->peer[x->rank];
+    gpu_ok(dl.cuStreamSynchronize(gpu->stream[STREAMcompute]), what);
+    open_stop(gpu);
+    comm_barrier(gpu->comm);
+    return gpu->peer[gpu->rank];
 }
 
 /* ---- calls --------------------------------------------------------------- */
 
-PeerCall *peer_bind(Gpu *x, const BoundInstr *b)
+PeerCall *peer_bind(Gpu *gpu, const BoundInstr *bound)
 {
     enum { OPERANDS = 3, OWN = OPERANDS, WORDS, ME, STOP, BEFORE };
-    const Instr *s = b->instr;
-    size_t n = (size_t)b->group;
-    PeerCall *c = alloc(x->mem, sizeof *c + n * sizeof *c->at);
-    int64_t *number = alloc(x->mem, 2 * sizeof *number);
+    const Instr *instr = bound->instr;
+    size_t n = (size_t)bound->group;
+    PeerCall *c = alloc(gpu->mem, sizeof *c + n * sizeof *c->at);
+    int64_t *number = alloc(gpu->mem, 2 * sizeof *number);
 
-    if (s->rows.kernel < 0)
-        err(&(Loc){ s->file, s->line, NULL }, "%s has no kernel",
-            instr_label(s));
-    c->fn = x->fn[s->rows.kernel];
-    gpu_allow(c->fn, s->rows.shared, instr_label(s));
-    c->param = alloc(x->mem, (BEFORE + n) * sizeof *c->param);
+    if (instr->rows.kernel < 0)
+        err(&(Loc){ instr->file, instr->line, NULL }, "%s has no kernel",
+            instr_label(instr));
+    c->fn = gpu->fn[instr->rows.kernel];
+    gpu_allow(c->fn, instr->rows.shared, instr_label(instr));
+    c->param = alloc(gpu->mem, (BEFORE + n) * sizeof *c->param);
     for (int i = 0; i < OPERANDS; i++)
-        c->param[i] = &b->buf[i];
-    number[0] = x->words + words_at(x, s->atoms);
-    number[1] = b->me;
-    c->param[OWN] = &x->peer[x->rank];
+        c->param[i] = &bound->buf[i];
+    number[0] = gpu->words + words_at(gpu, instr->atoms);
+    number[1] = bound->me;
+    c->param[OWN] = &gpu->peer[gpu->rank];
     c->param[WORDS] = &number[0];
     c->param[ME] = &number[1];
-    c->param[STOP] = &x->stopat;
+    c->param[STOP] = &gpu->stopat;
     for (size_t j = 0; j < n; j++) {
-        c->at[j] = x->peer[b->ranks[j]];
+        c->at[j] = gpu->peer[bound->ranks[j]];
         c->param[BEFORE + j] = &c->at[j];
     }
     return c;
 }
 
-void peer_run(const PeerCall *c, const RowsArgs *v, void *stream)
+void peer_run(const PeerCall *call, const RowsArgs *args, void *stream)
 {
-    gpu_ok(dl.cuLaunchKernel(c->fn, (unsigned)v->blocks, 1, 1,
-                             (unsigned)v->threads, 1, 1, (unsigned)v->shared,
-                             stream, c->param, NULL),
+    gpu_ok(dl.cuLaunchKernel(call->fn, (unsigned)args->blocks, 1, 1,
+                             (unsigned)args->threads, 1, 1,
+                             (unsigned)args->shared, stream, call->param, NULL),
            "an exchange of rows");
 }

@@ -25,12 +25,12 @@ static const ChipSheet sheets[] = {
 Roofline gpu_peak(const char *name, Dtype dt)
 {
     for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
-        const ChipSheet *s = &sheets[i];
-        if (strstr(name, s->name))
-            return (Roofline){ dt == Df64   ? s->fp64
-                               : dt == Df32 ? s->fp32
-                                            : s->bf16,
-                               s->bytes };
+        const ChipSheet *sheet = &sheets[i];
+        if (strstr(name, sheet->name))
+            return (Roofline){ dt == Df64   ? sheet->fp64
+                               : dt == Df32 ? sheet->fp32
+                                            : sheet->bf16,
+                               sheet->bytes };
     }
     return (Roofline){ 0, 0 };
 }

@@ -23,13 +23,13 @@ void tune_from(const char *path)
 
 /* ---- text ---------------------------------------------------------------- */
 
-static char *made_with(Arena *a, const Gpu *x)
+static char *made_with(Arena *a, const Gpu *gpu)
 {
     int driver = 0;
 
     dl.cuDriverGetVersion(&driver);
-    return strf(a, "gpu %s %s\ncublaslt %zu driver %d work %d\n", x->name,
-                x->arch, dl.cublasLtGetVersion(), driver, LTWORK);
+    return strf(a, "gpu %s %s\ncublaslt %zu driver %d work %d\n", gpu->name,
+                gpu->arch, dl.cublasLtGetVersion(), driver, LTWORK);
 }
 
 static uint64_t check_of(const char *key, const uint64_t *algo)
@@ -46,31 +46,31 @@ static void put_choice(Text *out, const char *key, const uint64_t *algo)
     put(out, " %016" PRIx64 "\n", check_of(key, algo));
 }
 
-/* A line to *c; 0: it is damaged. */
-static int read_choice(const char *line, size_t n, TunedAlgo *c)
+/* A line to *algo; 0: it is damaged. */
+static int read_choice(const char *line, size_t n, TunedAlgo *algo)
 {
     char word[17] = "";
     size_t len = strcspn(line, " ");
 
     if (n != len + 1 + 16 * WORDS + 1 + 16)
         return 0;
-    c->key = intern(strf(forever, "%.*s", (int)len, line));
+    algo->key = intern(strf(forever, "%.*s", (int)len, line));
     for (int i = 0; i <= WORDS; i++) {
         memcpy(word, line + len + 1 + 16 * i + (i == WORDS), 16);
         uint64_t v = strtoull(word, NULL, 16);
         if (i < WORDS)
-            c->algo[i] = v;
-        else if (v != check_of(c->key, c->algo))
+            algo->algo[i] = v;
+        else if (v != check_of(algo->key, algo->algo))
             return 0;
     }
     return 1;
 }
 
-static TunedAlgo *choice_of(TunedAlgo *v, const char *key)
+static TunedAlgo *choice_of(TunedAlgo *algo, const char *key)
 {
-    for (size_t i = 0; i < vec_len(v); i++)
-        if (v[i].key == key)
-            return &v[i];
+    for (size_t i = 0; i < vec_len(algo); i++)
+        if (algo[i].key == key)
+            return &algo[i];
     return NULL;
 }
 
@@ -98,28 +98,28 @@ void tune_text(const void *gpu, Text *out)
 /* ---- ranks --------------------------------------------------------------- */
 
 /* The text of `rank` to all. */
-static const char *share(Gpu *x, int64_t rank, Text *out)
+static const char *share(Gpu *gpu, int64_t rank, Text *out)
 {
     int64_t n = (int64_t)out->len;
 
-    comm_share_from(x->comm, rank, &n, sizeof n);
-    char *s = alloc(x->mem, (size_t)n + 1);
-    if (x->rank == rank && n)
+    comm_share_from(gpu->comm, rank, &n, sizeof n);
+    char *s = alloc(gpu->mem, (size_t)n + 1);
+    if (gpu->rank == rank && n)
         memcpy(s, out->s, (size_t)n);
-    comm_share_from(x->comm, rank, s, n);
+    comm_share_from(gpu->comm, rank, s, n);
     return s;
 }
 
 /* What rank 0's files know: the resumed run's first, if it was made alike. */
-static TunedAlgo *known(Gpu *x, const char *cache)
+static TunedAlgo *known(Gpu *gpu, const char *cache)
 {
-    Text out = { .arena = x->mem };
-    const char *with = made_with(x->mem, x);
+    Text out = { .arena = gpu->mem };
+    const char *with = made_with(gpu->mem, gpu);
     TunedAlgo *v = NULL;
     size_t n;
 
-    if (!x->rank && first) {
-        char *all = file_read(x->mem, first, &n);
+    if (!gpu->rank && first) {
+        char *all = file_read(gpu->mem, first, &n);
         const char *s = all ? strstr(all, with) : NULL;
         put(&out, "%s", s ? s + strlen(with) : "");
         if (!s)
@@ -128,81 +128,81 @@ static TunedAlgo *known(Gpu *x, const char *cache)
                  "differently from here on",
                  first);
     }
-    const char *kept = x->rank ? NULL : file_read(x->mem, cache, &n);
+    const char *kept = gpu->rank ? NULL : file_read(gpu->mem, cache, &n);
     put(&out, "%s", kept ? kept : "");
-    tune_read(x->mem, &v, share(x, 0, &out));
+    tune_read(gpu->mem, &v, share(gpu, 0, &out));
     return v;
 }
 
-static int leads(const Gpu *x)
+static int leads(const Gpu *gpu)
 {
-    const Plan *p = x->plan;
+    const Plan *p = gpu->plan;
     int64_t r = 0;
 
-    while (role_of(p, r) != role_of(p, x->rank))
+    while (role_of(p, r) != role_of(p, gpu->rank))
         r++;
-    return r == x->rank;
+    return r == gpu->rank;
 }
 
 /* What this rank's role needs and no file knows. */
-static void measure(Gpu *x, TunedAlgo *v, Text *out)
+static void measure(Gpu *gpu, TunedAlgo *algo, Text *out)
 {
-    LtShape **s = lt_shapes(x->lt);
+    LtShape **s = lt_shapes(gpu->lt);
     void *event[2];
     double warm = 0;
 
     for (int i = 0; i < 2; i++)
         gpu_ok(dl.cuEventCreate(&event[i], 0), "an event");
     for (size_t i = 0; i < vec_len(s); i++) {
-        TunedAlgo *c = choice_of(v, s[i]->key);
-        if (c && lt_accepts(x->lt, s[i], c->algo))
+        TunedAlgo *c = choice_of(algo, s[i]->key);
+        if (c && lt_accepts(gpu->lt, s[i], c->algo))
             continue;
         double until = warm ? 0 : monotonic() + 1e-3 * WARM;
         do
-            lt_measure(x->lt, s[i], x->stream[STREAMcompute], event);
+            lt_measure(gpu->lt, s[i], gpu->stream[STREAMcompute], event);
         while (monotonic() < until);
         warm = 1;
-        x->tuned++;
+        gpu->tuned++;
         put_choice(out, s[i]->key, s[i]->algo);
     }
     for (int i = 0; i < 2; i++)
         dl.cuEventDestroy_v2(event[i]);
 }
 
-static void keep(const Gpu *x, const char *path, TunedAlgo *v)
+static void keep(const Gpu *gpu, const char *path, TunedAlgo *algo)
 {
-    Text out = { .arena = x->mem };
+    Text out = { .arena = gpu->mem };
 
-    put(&out, "%s", made_with(x->mem, x));
-    for (size_t i = 0; i < vec_len(v); i++)
-        put_choice(&out, v[i].key, v[i].algo);
+    put(&out, "%s", made_with(gpu->mem, gpu));
+    for (size_t i = 0; i < vec_len(algo); i++)
+        put_choice(&out, algo[i].key, algo[i].algo);
     cache_keep(path, out.s, out.len);
 }
 
-void tune(Gpu *x)
+void tune(Gpu *gpu)
 {
-    const char *with = made_with(x->mem, x);
-    char *path = strf(x->mem, "%s/tuned.%016" PRIx64, cache_folder(),
+    const char *with = made_with(gpu->mem, gpu);
+    char *path = strf(gpu->mem, "%s/tuned.%016" PRIx64, cache_folder(),
                       (uint64_t)XXH3_64bits(with, strlen(with)));
-    TunedAlgo *v = known(x, path), *all = NULL;
-    Text mine = { .arena = x->mem };
-    LtShape **s = lt_shapes(x->lt);
+    TunedAlgo *v = known(gpu, path), *all = NULL;
+    Text mine = { .arena = gpu->mem };
+    LtShape **s = lt_shapes(gpu->lt);
 
     start_phase("tuning");
-    if (leads(x))
-        measure(x, v, &mine);
-    for (int i = 0; i < x->plan->nrole; i++) {
+    if (leads(gpu))
+        measure(gpu, v, &mine);
+    for (int i = 0; i < gpu->plan->nrole; i++) {
         int64_t r = 0;
-        while (role_of(x->plan, r) != i)
+        while (role_of(gpu->plan, r) != i)
             r++;
-        tune_read(x->mem, &all, share(x, r, &mine));
+        tune_read(gpu->mem, &all, share(gpu, r, &mine));
     }
     int new = vec_len(all) > 0;
     for (size_t i = 0; i < vec_len(v); i++)
         if (!choice_of(all, v[i].key))
-            vec_push(x->mem, all, v[i]);
-    if (new && !x->rank)
-        keep(x, path, all);
+            vec_push(gpu->mem, all, v[i]);
+    if (new && !gpu->rank)
+        keep(gpu, path, all);
     for (size_t i = 0; i < vec_len(s); i++) {
         TunedAlgo *c = choice_of(all, s[i]->key);
         if (c)

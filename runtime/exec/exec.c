@@ -12,37 +12,38 @@
 
 /* ---- addresses ----------------------------------------------------------- */
 
-uint8_t *rank_place(const Rank *r, int64_t address)
+uint8_t *rank_place(const Rank *rank, int64_t address)
 {
-    return address < HOSTSPACE ? r->base + address
-                               : r->host + (address - HOSTSPACE);
+    return address < HOSTSPACE ? rank->base + address
+                               : rank->host + (address - HOSTSPACE);
 }
 
-uint8_t *rank_mirror(const Rank *r, int64_t address)
+uint8_t *rank_mirror(const Rank *rank, int64_t address)
 {
-    return address < HOSTSPACE ? r->arena + address
-                               : r->host + (address - HOSTSPACE);
+    return address < HOSTSPACE ? rank->arena + address
+                               : rank->host + (address - HOSTSPACE);
 }
 
-int rank_hosts(const Rank *r, const void *p)
+int rank_hosts(const Rank *rank, const void *p)
 {
     const uint8_t *at = p;
 
-    return r->host && at >= r->host && at < r->host + r->role->host;
+    return rank->host && at >= rank->host && at < rank->host + rank->role->host;
 }
 
 /* Of those in frames: of the first micro-batch. */
-static int64_t address_of(const Role *r, const Buf *b)
+static int64_t address_of(const Role *role, const Buf *b)
 {
-    const SlotGroup *f =
-        b->frame && b->prog >= 0 ? &r->prog[b->prog].frame[b->frame - 1] : NULL;
+    const SlotGroup *group = b->frame && b->prog >= 0
+                                 ? &role->prog[b->prog].frame[b->frame - 1]
+                                 : NULL;
 
-    return b->offset + (f ? f->slot[0] : 0);
+    return b->offset + (group ? group->slot[0] : 0);
 }
 
-uint8_t *rank_address(const Rank *r, int buf)
+uint8_t *rank_address(const Rank *rank, int buf)
 {
-    return rank_place(r, address_of(r->role, &r->role->buf[buf]));
+    return rank_place(rank, address_of(rank->role, &rank->role->buf[buf]));
 }
 
 /* ---- binding instructions ------------------------------------------------ */
@@ -52,120 +53,137 @@ static int is_transfer(InstrKind k)
     return instr_info(k)->cls == CLASStransfer;
 }
 
-static void bind_group(Exec *x, BoundInstr *b)
+static void bind_group(Exec *exec, BoundInstr *bound)
 {
-    const Mesh *m = x->plan->mesh;
+    const Mesh *m = exec->plan->mesh;
 
-    b->group = mesh_extent(m, b->instr->atoms);
-    b->ranks = alloc(x->mem, (size_t)b->group * sizeof *b->ranks);
-    mesh_group(m, b->instr->atoms, b->rank, b->ranks);
-    b->me = mesh_pos(m, b->instr->atoms, b->rank);
-    for (int64_t j = 0; j < b->group && is_collective(b->instr->kind); j++)
-        b->wide |= role_of(x->plan, b->ranks[j]) != role_of(x->plan, b->rank);
+    bound->group = mesh_extent(m, bound->instr->atoms);
+    bound->ranks =
+        alloc(exec->mem, (size_t)bound->group * sizeof *bound->ranks);
+    mesh_group(m, bound->instr->atoms, bound->rank, bound->ranks);
+    bound->me = mesh_pos(m, bound->instr->atoms, bound->rank);
+    for (int64_t j = 0; j < bound->group && is_collective(bound->instr->kind);
+         j++)
+        bound->wide |= role_of(exec->plan, bound->ranks[j]) !=
+                       role_of(exec->plan, bound->rank);
 }
 
-int instr_lasts(const Role *r, const Instr *s)
+int instr_lasts(const Role *role, const Instr *instr)
 {
-    for (int i = 0; i < s->nbuf; i++) {
-        const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
-        if (b && b->prog < 0 && b->cls <= Boptim && instr_use(s, i) != 'r')
+    for (int i = 0; i < instr->nbuf; i++) {
+        const Buf *b = instr->buf[i] < 0 ? NULL : &role->buf[instr->buf[i]];
+        if (b && b->prog < 0 && b->cls <= Boptim && instr_use(instr, i) != 'r')
             return 1;
     }
     return 0;
 }
 
 /* events: of the program on this rank, by number; made when first named. */
-static void *event_of(Exec *x, void ***events, int e)
+static void *event_of(Exec *exec, void ***events, int e)
 {
     while (vec_len(*events) <= (size_t)e)
-        vec_push(x->mem, *events, NULL);
+        vec_push(exec->mem, *events, NULL);
     if (!(*events)[e])
-        (*events)[e] = x->dev->event(x->on, EVENTplain);
+        (*events)[e] = exec->dev->event(exec->on, EVENTplain);
     return (*events)[e];
 }
 
-static void bind_launch(Exec *x, BoundInstr *b, void ***events)
+static void bind_launch(Exec *exec, BoundInstr *bound, void ***events)
 {
-    const Issue *l = &b->instr->issue;
+    const Issue *issue = &bound->instr->issue;
 
-    b->on = l->stream;
-    for (int i = 0; i < l->nwait; i++) {
-        void *e = event_of(x, events, l->wait[i]);
-        vec_push(x->mem, b->wait, e);
+    bound->on = issue->stream;
+    for (int i = 0; i < issue->nwait; i++) {
+        void *e = event_of(exec, events, issue->wait[i]);
+        vec_push(exec->mem, bound->wait, e);
     }
-    b->signal = l->record ? event_of(x, events, l->record) : NULL;
+    bound->signal =
+        issue->record ? event_of(exec, events, issue->record) : NULL;
 }
 
-static CopyKind copy_kind(const Role *r, const Instr *s)
+static CopyKind copy_kind(const Role *role, const Instr *instr)
 {
-    if (in_host(r, &r->buf[s->buf[OPERAND(copy, from)]]))
+    if (in_host(role, &role->buf[instr->buf[OPERAND(copy, from)]]))
         return COPYin;
-    return in_host(r, &r->buf[s->buf[OPERAND(copy, to)]]) ? COPYout
-                                                          : COPYwithin;
+    return in_host(role, &role->buf[instr->buf[OPERAND(copy, to)]])
+               ? COPYout
+               : COPYwithin;
 }
 
-static void bind_instr(Exec *x, const Rank *r, BoundInstr *b, const Instr *s)
+static void bind_instr(Exec *exec, const Rank *rank, BoundInstr *bound,
+                       const Instr *instr)
 {
-    *b = (BoundInstr){ .instr = s, .rank = r->id };
-    b->lasts = instr_lasts(r->role, s);
-    b->buf = alloc(x->mem, (size_t)(s->nbuf + 1) * sizeof *b->buf);
-    for (int i = 0; i < s->nbuf; i++)
-        b->buf[i] = s->buf[i] < 0 ? NULL : rank_address(r, s->buf[i]);
-    if (s->kind == Icopy)
-        b->copy = copy_kind(r->role, s);
-    b->iv = alloc(x->mem, (size_t)(s->nword + 2) * sizeof *b->iv);
-    for (int i = 0; i < s->nword; i++)
-        b->iv[i] = word_value(x->plan->mesh, &s->word[i], r->id);
-    b->bytes = s->nbuf && s->buf[0] >= 0 ? r->role->buf[s->buf[0]].bytes : 0;
-    if (is_transfer(s->kind))
-        b->bytes = s->transfer.n * dtypes[s->transfer.dt].bytes;
-    if (is_collective(s->kind) || is_transfer(s->kind))
-        bind_group(x, b);
+    *bound = (BoundInstr){ .instr = instr, .rank = rank->id };
+    bound->lasts = instr_lasts(rank->role, instr);
+    bound->buf =
+        alloc(exec->mem, (size_t)(instr->nbuf + 1) * sizeof *bound->buf);
+    for (int i = 0; i < instr->nbuf; i++)
+        bound->buf[i] =
+            instr->buf[i] < 0 ? NULL : rank_address(rank, instr->buf[i]);
+    if (instr->kind == Icopy)
+        bound->copy = copy_kind(rank->role, instr);
+    bound->iv =
+        alloc(exec->mem, (size_t)(instr->nword + 2) * sizeof *bound->iv);
+    for (int i = 0; i < instr->nword; i++)
+        bound->iv[i] = word_value(exec->plan->mesh, &instr->word[i], rank->id);
+    bound->bytes = instr->nbuf && instr->buf[0] >= 0
+                       ? rank->role->buf[instr->buf[0]].bytes
+                       : 0;
+    if (is_transfer(instr->kind))
+        bound->bytes = instr->transfer.n * dtypes[instr->transfer.dt].bytes;
+    if (is_collective(instr->kind) || is_transfer(instr->kind))
+        bind_group(exec, bound);
 }
 
 /* ---- binding phases ------------------------------------------------------ */
 
-static void bind_patches(Exec *x, const Rank *r, int g, int f)
+static void bind_patches(Exec *exec, const Rank *rank, int g, int f)
 {
-    const Phase *p = &r->role->prog[g].phase[f];
+    const Phase *phase = &rank->role->prog[g].phase[f];
 
-    for (int k = p->first; k < p->first + p->n; k++) {
-        const BoundInstr *b = &r->bound[g][k];
-        for (int i = 0; i < b->instr->nbuf; i++) {
-            const Buf *t =
-                b->instr->buf[i] < 0 ? NULL : &r->role->buf[b->instr->buf[i]];
-            Patch q = { &b->buf[i], t ? t->offset : 0, t ? t->frame - 1 : -1 };
-            if (q.frame >= 0 && t->prog == g)
-                vec_push(x->mem, r->patch[g][f], q);
+    for (int k = phase->first; k < phase->first + phase->n; k++) {
+        const BoundInstr *bound = &rank->bound[g][k];
+        for (int i = 0; i < bound->instr->nbuf; i++) {
+            const Buf *buf = bound->instr->buf[i] < 0
+                                 ? NULL
+                                 : &rank->role->buf[bound->instr->buf[i]];
+            Patch q = { &bound->buf[i], buf ? buf->offset : 0,
+                        buf ? buf->frame - 1 : -1 };
+            if (q.frame >= 0 && buf->prog == g)
+                vec_push(exec->mem, rank->patch[g][f], q);
         }
     }
 }
 
-static void bind_program(Exec *x, Rank *r, int g)
+static void bind_program(Exec *exec, Rank *rank, int g)
 {
-    const Program *p = &r->role->prog[g];
+    const Program *p = &rank->role->prog[g];
     void **events = NULL;
 
-    r->bound[g] = alloc(x->mem, (size_t)(p->ninstr + 1) * sizeof **r->bound);
-    r->patch[g] = alloc(x->mem, (size_t)(p->nphase + 1) * sizeof **r->patch);
+    rank->bound[g] =
+        alloc(exec->mem, (size_t)(p->ninstr + 1) * sizeof **rank->bound);
+    rank->patch[g] =
+        alloc(exec->mem, (size_t)(p->nphase + 1) * sizeof **rank->patch);
     for (int f = 0; f < p->nphase; f++) {
         for (int k = p->phase[f].first; k < p->phase[f].first + p->phase[f].n;
              k++) {
-            BoundInstr *b = &r->bound[g][k];
-            bind_instr(x, r, b, &p->instr[k]);
-            bind_launch(x, b, &events);
-            x->dev->bind(x->on, b, p, phase_runs(p, f));
+            BoundInstr *b = &rank->bound[g][k];
+            bind_instr(exec, rank, b, &p->instr[k]);
+            bind_launch(exec, b, &events);
+            exec->dev->bind(exec->on, b, p, phase_runs(p, f));
         }
-        bind_patches(x, r, g, f);
+        bind_patches(exec, rank, g, f);
     }
 }
 
-static void bind_rank(Exec *x, Rank *r)
+static void bind_rank(Exec *exec, Rank *rank)
 {
-    r->bound = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->bound);
-    r->patch = alloc(x->mem, (size_t)r->role->nprog * sizeof *r->patch);
-    for (int g = 0; g < r->role->nprog; g++)
-        bind_program(x, r, g);
+    rank->bound =
+        alloc(exec->mem, (size_t)rank->role->nprog * sizeof *rank->bound);
+    rank->patch =
+        alloc(exec->mem, (size_t)rank->role->nprog * sizeof *rank->patch);
+    for (int g = 0; g < rank->role->nprog; g++)
+        bind_program(exec, rank, g);
 }
 
 /* ---- opening ------------------------------------------------------------- */
@@ -182,9 +200,9 @@ static Limits limits_of(const Plan *p)
 }
 
 /* What no memory can hold would be found out only as the pages fill. */
-static void need_room(const Exec *x)
+static void need_room(const Exec *exec)
 {
-    int64_t need = exec_bytes(x), have = host_free();
+    int64_t need = exec_bytes(exec), have = host_free();
 
     if (need > have)
         err(NULL,
@@ -193,156 +211,161 @@ static void need_room(const Exec *x)
             (double)need / (1 << 30), (double)have / (1 << 30));
 }
 
-static void open_rank(Exec *x, Rank *r, int64_t id)
+static void open_rank(Exec *exec, Rank *rank, int64_t id)
 {
-    int role = role_of(x->plan, id);
+    int role = role_of(exec->plan, id);
 
-    *r = (Rank){ .id = id,
-                 .role = &x->plan->role[role],
-                 .stage = exec_stage(x, role) };
-    vec_push(x->mem, r->stage->rank, r);
-    r->stage->nrank++;
+    *rank = (Rank){ .id = id,
+                    .role = &exec->plan->role[role],
+                    .stage = exec_stage(exec, role) };
+    vec_push(exec->mem, rank->stage->rank, rank);
+    rank->stage->nrank++;
 }
 
 /* What ranks of this machine offload, before any of them takes it. */
-static void need_host_room(Exec *x)
+static void need_host_room(Exec *exec)
 {
-    const Comm *c = x->comm;
+    const Comm *comm = exec->comm;
     int64_t have = host_free(), mine = 0, need = 0, any = 0;
-    int64_t *all = alloc(x->mem, (size_t)c->world * sizeof *all);
+    int64_t *all = alloc(exec->mem, (size_t)comm->world * sizeof *all);
 
-    for (int i = 0; i < x->plan->nrole; i++)
-        any |= x->plan->role[i].host;
-    for (int64_t i = 0; i < c->n; i++)
-        mine += x->rank[i].role->host;
-    if (any && c->n < c->world)
-        comm_gather(x->comm, &mine, all, sizeof mine);
-    for (int64_t r = 0; r < c->world && c->n < c->world; r++)
-        if (!strcmp(c->peer[r].host, c->peer[c->first].host))
+    for (int i = 0; i < exec->plan->nrole; i++)
+        any |= exec->plan->role[i].host;
+    for (int64_t i = 0; i < comm->n; i++)
+        mine += exec->rank[i].role->host;
+    if (any && comm->n < comm->world)
+        comm_gather(exec->comm, &mine, all, sizeof mine);
+    for (int64_t r = 0; r < comm->world && comm->n < comm->world; r++)
+        if (!strcmp(comm->peer[r].host, comm->peer[comm->first].host))
             need += all[r];
-    need = c->n < c->world ? need : mine;
+    need = comm->n < comm->world ? need : mine;
     if (need > have)
         err(NULL,
             "out of memory: ranks of this machine offload %s GiB to its "
             "memory, and may take %s GiB of it (train.offload=none keeps it)",
-            gib_text(x->mem, need, have), gib_text(x->mem, have, need));
+            gib_text(exec->mem, need, have), gib_text(exec->mem, have, need));
 }
 
 /* What it offloads; pages of this process, which some devices want to stay. */
-static uint8_t *open_host_arena(Exec *x, const Role *r)
+static uint8_t *open_host_arena(Exec *exec, const Role *role)
 {
     static const char what[] = "what the plan offloads";
 
-    if (!r->host)
+    if (!role->host)
         return NULL;
-    uint8_t *p = x->dev->alloc(x->on, ARENApinned, r->host, what);
-    return exec_apart(x) ? p : poison_pages(p, r->host);
+    uint8_t *p = exec->dev->alloc(exec->on, ARENApinned, role->host, what);
+    return exec_apart(exec) ? p : poison_pages(p, role->host);
 }
 
 /* Its arenas, and where buffers lie in them. */
-static void open_arena(Exec *x, Rank *r)
+static void open_arena(Exec *exec, Rank *rank)
 {
     static const char what[] = "the plan";
 
-    r->base = x->dev->alloc(x->on, x->arenas, r->role->arena, what);
-    r->arena = exec_apart(x) ? pages(r->role->arena, what)
-                             : poison_pages(r->base, r->role->arena);
-    r->host = open_host_arena(x, r->role);
-    r->buf = alloc(x->mem, (size_t)r->role->nbuf * sizeof *r->buf);
-    for (int i = 0; i < r->role->nbuf; i++)
-        r->buf[i] = rank_mirror(r, address_of(r->role, &r->role->buf[i]));
+    rank->base =
+        exec->dev->alloc(exec->on, exec->arenas, rank->role->arena, what);
+    rank->arena = exec_apart(exec)
+                      ? pages(rank->role->arena, what)
+                      : poison_pages(rank->base, rank->role->arena);
+    rank->host = open_host_arena(exec, rank->role);
+    rank->buf = alloc(exec->mem, (size_t)rank->role->nbuf * sizeof *rank->buf);
+    for (int i = 0; i < rank->role->nbuf; i++)
+        rank->buf[i] =
+            rank_mirror(rank, address_of(rank->role, &rank->role->buf[i]));
 }
 
 /* A calibration says on which chip it was measured. */
-static void check_chip(const Exec *x)
+static void check_chip(const Exec *exec)
 {
-    const char *measured = opts_str(x->plan->opts, "cluster.device");
+    const char *measured = opts_str(exec->plan->opts, "cluster.device");
 
-    if (measured && x->dev->chip && strcmp(measured, x->dev->chip(x->on)))
-        err(opts_loc(x->plan->opts, "cluster.device"),
+    if (measured && exec->dev->chip &&
+        strcmp(measured, exec->dev->chip(exec->on)))
+        err(opts_loc(exec->plan->opts, "cluster.device"),
             "the plan's times are of another chip: its machine was measured on "
             "%s, this is %s (pleat bench --calibrate FILE measures it)",
-            measured, x->dev->chip(x->on));
+            measured, exec->dev->chip(exec->on));
 }
 
-Exec *exec_open_on(const Device *d, const Plan *p, Comm *c)
+Exec *exec_open_on(const Device *device, const Plan *p, Comm *comm)
 {
     Arena *a = arena_new();
     Exec *x = alloc(a, sizeof *x);
 
-    *x = (Exec){ .plan = p, .mem = a, .comm = c, .dev = d };
+    *x = (Exec){ .plan = p, .mem = a, .comm = comm, .dev = device };
     x->limits = limits_of(p);
-    comm_need_near(c, p);
+    comm_need_near(comm, p);
     x->arenas = plan_shares(p) ? ARENApeer : ARENAdevice;
     x->progress.mesh = p->mesh;
-    x->progress.where = d->where;
+    x->progress.where = device->where;
     start_phase("binding");
     x->pool = pool_open(0);
-    x->on = d->open(&(DeviceArgs){ a, p, c, x->pool });
+    x->on = device->open(&(DeviceArgs){ a, p, comm, x->pool });
     x->progress.device = x->on;
     check_chip(x);
-    x->rank = alloc(a, (size_t)c->n * sizeof *x->rank);
+    x->rank = alloc(a, (size_t)comm->n * sizeof *x->rank);
     x->stage = alloc(a, (size_t)p->nrole * sizeof *x->stage);
     x->meet = alloc(a, (size_t)p->nrole * sizeof *x->meet);
-    for (int64_t i = 0; i < c->n; i++)
-        open_rank(x, &x->rank[i], c->first + i);
+    for (int64_t i = 0; i < comm->n; i++)
+        open_rank(x, &x->rank[i], comm->first + i);
     if (!exec_apart(x))
         need_room(x);
     need_host_room(x);
-    for (int64_t i = 0; i < c->n; i++)
+    for (int64_t i = 0; i < comm->n; i++)
         open_arena(x, &x->rank[i]);
-    d->load(x->on);
+    device->load(x->on);
     start_phase("binding");
-    for (int64_t i = 0; i < c->n; i++)
+    for (int64_t i = 0; i < comm->n; i++)
         bind_rank(x, &x->rank[i]);
-    d->bound(x->on);
+    device->bound(x->on);
     x->poison = poison_asked() && !exec_apart(x);
     if (exec_apart(x))
         staged_open(x);
     return x;
 }
 
-Exec *exec_open(const Plan *p, Comm *c)
+Exec *exec_open(const Plan *p, Comm *comm)
 {
-    return exec_open_on(device_for(p, c), p, c);
+    return exec_open_on(device_for(p, comm), p, comm);
 }
 
-void exec_close(Exec *x)
+void exec_close(Exec *exec)
 {
-    if (x->staged)
-        staged_close(x);
-    for (int64_t i = 0; i < x->comm->n; i++) {
-        Rank *r = &x->rank[i];
-        x->dev->free(x->on, x->arenas, r->base, r->role->arena);
-        if (r->host)
-            x->dev->free(x->on, ARENApinned, r->host, r->role->host);
-        if (exec_apart(x))
-            drop_pages(r->arena, r->role->arena);
+    if (exec->staged)
+        staged_close(exec);
+    for (int64_t i = 0; i < exec->comm->n; i++) {
+        Rank *rank = &exec->rank[i];
+        exec->dev->free(exec->on, exec->arenas, rank->base, rank->role->arena);
+        if (rank->host)
+            exec->dev->free(exec->on, ARENApinned, rank->host,
+                            rank->role->host);
+        if (exec_apart(exec))
+            drop_pages(rank->arena, rank->role->arena);
     }
-    x->dev->close(x->on);
-    pool_close(x->pool);
-    arena_free(x->mem);
+    exec->dev->close(exec->on);
+    pool_close(exec->pool);
+    arena_free(exec->mem);
 }
 
 /* ---- reading from outside ------------------------------------------ */
 
-const Role *exec_role(const Exec *x, int64_t rank)
+const Role *exec_role(const Exec *exec, int64_t rank)
 {
-    return x->rank[rank - x->comm->first].role;
+    return exec->rank[rank - exec->comm->first].role;
 }
 
-void *exec_buf(const Exec *x, int64_t rank, int buf)
+void *exec_buf(const Exec *exec, int64_t rank, int buf)
 {
-    return x->rank[rank - x->comm->first].buf[buf];
+    return exec->rank[rank - exec->comm->first].buf[buf];
 }
 
-int64_t exec_bytes(const Exec *x)
+int64_t exec_bytes(const Exec *exec)
 {
     int64_t n = 0;
 
-    for (int64_t i = 0; i < x->comm->n; i++)
-        n += x->rank[i].role->arena +
-             (exec_apart(x) ? 0 : x->rank[i].role->host);
+    for (int64_t i = 0; i < exec->comm->n; i++)
+        n += exec->rank[i].role->arena +
+             (exec_apart(exec) ? 0 : exec->rank[i].role->host);
     return n;
 }
 
@@ -351,31 +374,31 @@ double plain_nan(double v)
     return v == v ? v : fabs(v);
 }
 
-double exec_out_at(const Exec *x, int i, int64_t k)
+double exec_out_at(const Exec *exec, int i, int64_t k)
 {
-    const Scalar *s = &x->rank[0].role->out[i];
+    const Scalar *scalar = &exec->rank[0].role->out[i];
 
-    return plain_nan(elem_get(s->dt, x->rank[0].buf[s->buf], k));
+    return plain_nan(elem_get(scalar->dt, exec->rank[0].buf[scalar->buf], k));
 }
 
-double exec_out(const Exec *x, int i)
+double exec_out(const Exec *exec, int i)
 {
-    return exec_out_at(x, i, 0);
+    return exec_out_at(exec, i, 0);
 }
 
-double exec_result(const Exec *x, ResultKind k)
+double exec_result(const Exec *exec, ResultKind k)
 {
-    int i = role_result(x->rank[0].role, k);
+    int i = role_result(exec->rank[0].role, k);
 
-    return i < 0 ? NAN : exec_out(x, i);
+    return i < 0 ? NAN : exec_out(exec, i);
 }
 
-int64_t exec_usage(Exec *x, Text *out)
+int64_t exec_usage(Exec *exec, Text *out)
 {
-    int64_t outside = x->dev->usage(x->on, out);
+    int64_t outside = exec->dev->usage(exec->on, out);
 
-    if (x->staged)
-        staged_usage(x, out);
+    if (exec->staged)
+        staged_usage(exec, out);
     return outside;
 }
 

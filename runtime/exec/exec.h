@@ -123,98 +123,102 @@ typedef struct Exec {
     void *idler;
 } Exec;
 
-Exec *exec_open(const Plan *p, Comm *c);
-Exec *exec_open_on(const Device *d, const Plan *p, Comm *c);
-void exec_close(Exec *x);
+Exec *exec_open(const Plan *p, Comm *comm);
+Exec *exec_open_on(const Device *device, const Plan *p, Comm *comm);
+void exec_close(Exec *exec);
 /* Has its device memory of its own? Then arenas here are a mirror of it. */
-int exec_apart(const Exec *x);
+int exec_apart(const Exec *exec);
 /* A table of the device's memory. Bytes outside of the plan. */
-int64_t exec_usage(Exec *x, Text *out);
+int64_t exec_usage(Exec *exec, Text *out);
 /* poison.c: what it does not write becomes no number */
-void poison_instr(const Rank *r, const BoundInstr *b);
-/* Run a program once. feed and b may be null for programs without inputs.
+void poison_instr(const Rank *rank, const BoundInstr *bound);
+/* Run a program once. feed and values may be null for programs without inputs.
  * err() when stages wait for each other. */
-void exec_run(Exec *x, ProgramKind program, const StepValues *b,
+void exec_run(Exec *exec, ProgramKind program, const StepValues *values,
               const Feed *feed);
 /* The same, and where rows did not fit its fallback: 1 then. */
-int exec_exact(Exec *x, ProgramKind program, const StepValues *b,
+int exec_exact(Exec *exec, ProgramKind program, const StepValues *values,
                const Feed *feed);
-int exec_settle(Exec *x); /* after late runs: the last one's results;
+int exec_settle(Exec *exec); /* after late runs: the last one's results;
                                      0: they were here */
 /* The same, after every instruction looking for the first NaN or infinity it
  * makes: one line that names tensor, place and rank; null: none. */
-const char *exec_checked(Exec *x, ProgramKind program, const StepValues *b,
-                         const Feed *feed);
-/* From now on x->ran holds what the last run of this program did; NPROGRAM:
+const char *exec_checked(Exec *exec, ProgramKind program,
+                         const StepValues *values, const Feed *feed);
+/* From now on exec->ran holds what the last run of this program did; NPROGRAM:
  * no longer. */
-void exec_record(Exec *x, ProgramKind program);
+void exec_record(Exec *exec, ProgramKind program);
 /* That as Chrome's trace events: a process a stage; thread 0 has the rows, 1
  * the instructions. */
-char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len);
+char *exec_trace(Arena *a, const Exec *exec, ProgramKind program, size_t *len);
 /* Seconds of it in instructions that need no other rank. */
-double exec_alone(const Exec *x, ProgramKind program);
+double exec_alone(const Exec *exec, ProgramKind program);
 /* A result of the last run; NAN: no such result. */
-double exec_result(const Exec *x, ResultKind k);
+double exec_result(const Exec *exec, ResultKind k);
 /* The i-th of the result block; element k of it, if it is a vector. */
-double exec_out(const Exec *x, int i);
-double exec_out_at(const Exec *x, int i, int64_t k);
+double exec_out(const Exec *exec, int i);
+double exec_out_at(const Exec *exec, int i, int64_t k);
 double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
-void exec_pull(Exec *x);    /* what lasts, to the mirror: before reading */
-void exec_push(Exec *x);    /* ... from it: after writing */
-void exec_drop(Exec *x);    /* the mirror is not read again */
-int64_t exec_bytes(const Exec *x); /* arenas of all ranks here */
-const Role *exec_role(const Exec *x, int64_t rank);
-void *exec_buf(const Exec *x, int64_t rank, int buf);
-void *exec_fetch(const Exec *x, int64_t rank, int buf); /* ... as it is now */
+void exec_pull(Exec *exec); /* what lasts, to the mirror: before reading */
+void exec_push(Exec *exec); /* ... from it: after writing */
+void exec_drop(Exec *exec); /* the mirror is not read again */
+int64_t exec_bytes(const Exec *exec); /* arenas of all ranks here */
+const Role *exec_role(const Exec *exec, int64_t rank);
+void *exec_buf(const Exec *exec, int64_t rank, int buf);
+void *exec_fetch(const Exec *exec, int64_t rank,
+                 int buf); /* ... as it is now */
 /* Of bytes in the device's arena: where the host has them, as they are now. */
-void *exec_seen(const Exec *x, const Rank *r, const void *p, int64_t bytes);
+void *exec_seen(const Exec *exec, const Rank *rank, const void *p,
+                int64_t bytes);
 /* Every input once, whatever stages read it; null: past the end. */
 const Tensor *plan_input(const Plan *p, int i);
 
 /* ---- for each other ------------------------------------------------------ */
 
-int instr_lasts(const Role *r, const Instr *s); /* does it write what lasts?*/
+int instr_lasts(const Role *role,
+                const Instr *instr); /* does it write what lasts?*/
 /* What lies at an address of the plan: for the device; for the host. */
-uint8_t *rank_place(const Rank *r, int64_t address);
-uint8_t *rank_mirror(const Rank *r, int64_t address);
+uint8_t *rank_place(const Rank *rank, int64_t address);
+uint8_t *rank_mirror(const Rank *rank, int64_t address);
 /* Does p lie in the host's arena of the plan? */
-int rank_hosts(const Rank *r, const void *p);
-/* Where the device has a buffer that rank r->buf holds. */
-uint8_t *rank_address(const Rank *r, int buf);
+int rank_hosts(const Rank *rank, const void *p);
+/* Where the device has a buffer that rank->buf holds. */
+uint8_t *rank_address(const Rank *rank, int buf);
 /* mirror.c: before what lasts is written */
-void exec_guard(Exec *x, StreamKind on);
+void exec_guard(Exec *exec, StreamKind on);
 
 /* stage.c: where a stage stands */
-Stage *exec_stage(Exec *x, int role); /* opened when missing */
-const Program *stage_program(const Stage *s);
-const ScheduleSlot *stage_slot(const Stage *s);
-int stage_instr(const Stage *s); /* of the program */
-int stage_ended(const Stage *s);
-BoundInstr *rank_instr(const Rank *r);
+Stage *exec_stage(Exec *exec, int role); /* opened when missing */
+const Program *stage_program(const Stage *stage);
+const ScheduleSlot *stage_slot(const Stage *stage);
+int stage_instr(const Stage *stage); /* of the program */
+int stage_ended(const Stage *stage);
+BoundInstr *rank_instr(const Rank *rank);
 /* The first micro-batch of those that run at once, among all of the step. */
-double first_micro(const Exec *x, int64_t micro);
+double first_micro(const Exec *exec, int64_t micro);
 /* What is the same for all of a step, so not `micro`. */
-double step_value(const Exec *x, const StepValues *b, StepValue v);
+double step_value(const Exec *exec, const StepValues *values, StepValue v);
 
 /* interpreter.c: instructions, in the order of each stage */
-void exec_start(Exec *x, ProgramKind program); /* all stages */
-void stage_next(Exec *x,
-                Stage *s); /* its next instruction; row -1: the first */
-void run_instr(Exec *x, Stage *const *s, int n);
-void exec_stages(Exec *x);              /* to their ends */
-void exec_times(Exec *x, double began); /* of the marks to x->ran */
+void exec_start(Exec *exec, ProgramKind program); /* all stages */
+void stage_next(Exec *exec,
+                Stage *stage); /* its next instruction; row -1: the first */
+void run_instr(Exec *exec, Stage *const *s, int n);
+void exec_stages(Exec *exec);              /* to their ends */
+void exec_times(Exec *exec, double began); /* of the marks to exec->ran */
 
 /* replay.c: programs on a device with memory of its own */
 typedef struct Staged Staged;
-void staged_open(Exec *x);
-void staged_close(Exec *x);
-void staged_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed);
-void staged_usage(const Exec *x, Text *out);
+void staged_open(Exec *exec);
+void staged_close(Exec *exec);
+void staged_run(Exec *exec, ProgramKind k, const StepValues *values,
+                const Feed *feed);
+void staged_usage(const Exec *exec, Text *out);
 
 /* nan_check.c: the first bad number */
-void look_open(Exec *x);
-void look_close(Exec *x);
-void look_before(Exec *x, Stage *const *s, int n);
-void look_after(Exec *x, Stage *const *s, int n);
+void look_open(Exec *exec);
+void look_close(Exec *exec);
+void look_before(Exec *exec, Stage *const *s, int n);
+void look_after(Exec *exec, Stage *const *s, int n);
 
 #endif

@@ -11,38 +11,40 @@
 /* ---- what a micro-batch needs -------------------------------------------- */
 
 /* From the feed, or from where the run has staged it. */
-static void load(Exec *x, Stage *s, const ScheduleSlot *row)
+static void load(Exec *exec, Stage *stage, const ScheduleSlot *row)
 {
-    const Needs *n = &s->course[s->prog].needs[row->phase];
-    const Phase *f = &stage_program(s)->phase[row->phase];
-    int64_t micro = phase_micro(f, row->micro, 0);
+    const Needs *needs = &stage->course[stage->prog].needs[row->phase];
+    const Phase *phase = &stage_program(stage)->phase[row->phase];
+    int64_t micro = phase_micro(phase, row->micro, 0);
 
-    for (size_t k = 0; k < vec_len(n->input) && x->feed; k++) {
-        const Tensor *t = &s->rank[0]->role->tensor[n->input[k]];
-        int64_t own = phase_micro(f, row->micro, t->second);
-        if (s->loaded[n->input[k]] == own)
+    for (size_t k = 0; k < vec_len(needs->input) && exec->feed; k++) {
+        const Tensor *t = &stage->rank[0]->role->tensor[needs->input[k]];
+        int64_t own = phase_micro(phase, row->micro, t->second);
+        if (stage->loaded[needs->input[k]] == own)
             continue;
-        for (int64_t i = 0; i < s->nrank; i++)
-            x->feed->fill(x->feed->self, t, s->rank[i]->id, own,
-                          s->rank[i]->buf[t->buf]);
-        s->loaded[n->input[k]] = own;
+        for (int64_t i = 0; i < stage->nrank; i++)
+            exec->feed->fill(exec->feed->self, t, stage->rank[i]->id, own,
+                             stage->rank[i]->buf[t->buf]);
+        stage->loaded[needs->input[k]] = own;
     }
-    for (int64_t i = 0; i < s->nrank && n->micro && s->micro != micro; i++)
-        x->micro(x, s->rank[i], micro);
-    s->micro = n->micro ? micro : s->micro;
+    for (int64_t i = 0;
+         i < stage->nrank && needs->micro && stage->micro != micro; i++)
+        exec->micro(exec, stage->rank[i], micro);
+    stage->micro = needs->micro ? micro : stage->micro;
 }
 
 /* Buffers in frames lie where this micro-batch has them. */
-static void patch(const Stage *s, const ScheduleSlot *t)
+static void patch(const Stage *stage, const ScheduleSlot *slot)
 {
-    const SlotGroup *frame = stage_program(s)->frame;
+    const SlotGroup *frame = stage_program(stage)->frame;
 
-    for (int64_t i = 0; i < s->nrank; i++) {
-        Patch *p = s->rank[i]->patch[s->prog][t->phase];
+    for (int64_t i = 0; i < stage->nrank; i++) {
+        Patch *p = stage->rank[i]->patch[stage->prog][slot->phase];
         for (size_t k = 0; k < vec_len(p); k++) {
-            const SlotGroup *f = &frame[p[k].frame];
+            const SlotGroup *group = &frame[p[k].frame];
             *p[k].at =
-                rank_place(s->rank[i], f->slot[f->of[t->micro]] + p[k].offset);
+                rank_place(stage->rank[i],
+                           group->slot[group->of[slot->micro]] + p[k].offset);
         }
     }
 }
@@ -51,185 +53,195 @@ static void patch(const Stage *s, const ScheduleSlot *t)
 
 /* What came to its end now, and began at the mark before; instr -1: a row,
  * which begins. */
-static void record(Exec *x, const Stage *s, int instr, int from)
+static void record(Exec *exec, const Stage *stage, int instr, int from)
 {
-    const ScheduleSlot *t = stage_slot(s);
+    const ScheduleSlot *slot = stage_slot(stage);
 
-    if (x->nran < x->maxran)
-        x->ran[x->nran++] =
-            (InstrTiming){ s->role, t->phase, instr, t->micro,
-                           0,       0,        from,  x->nmark - 1 };
+    if (exec->nran < exec->maxran)
+        exec->ran[exec->nran++] =
+            (InstrTiming){ stage->role, slot->phase, instr, slot->micro,
+                           0,           0,           from,  exec->nmark - 1 };
 }
 
-static void mark(Exec *x)
+static void mark(Exec *exec)
 {
-    if (x->nmark == x->maxran)
+    if (exec->nmark == exec->maxran)
         return;
-    void **e = &x->mark[x->nmark++];
+    void **e = &exec->mark[exec->nmark++];
     if (!*e)
-        *e = x->dev->event(x->on, EVENTtimed);
-    x->dev->record(x->on, STREAMcompute, *e);
+        *e = exec->dev->event(exec->on, EVENTtimed);
+    exec->dev->record(exec->on, STREAMcompute, *e);
 }
 
-void exec_times(Exec *x, double began)
+void exec_times(Exec *exec, double began)
 {
-    for (int64_t i = 0; i < x->nran; i++) {
-        InstrTiming *r = &x->ran[i];
-        r->start = began + x->dev->between(x->on, x->mark[0], x->mark[r->from]);
-        r->end = began + x->dev->between(x->on, x->mark[0], x->mark[r->to]);
+    for (int64_t i = 0; i < exec->nran; i++) {
+        InstrTiming *timing = &exec->ran[i];
+        timing->start = began + exec->dev->between(exec->on, exec->mark[0],
+                                                   exec->mark[timing->from]);
+        timing->end = began + exec->dev->between(exec->on, exec->mark[0],
+                                                 exec->mark[timing->to]);
     }
 }
 
-static void begin_row(Exec *x, Stage *s)
+static void begin_row(Exec *exec, Stage *stage)
 {
-    const ScheduleSlot *t = stage_slot(s);
+    const ScheduleSlot *slot = stage_slot(stage);
 
-    if (x->nstage == 1)
-        nvtx_begin(stage_program(s)->phase[t->phase].name);
-    load(x, s, t);
-    patch(s, t);
-    if (!x->maxran)
+    if (exec->nstage == 1)
+        nvtx_begin(stage_program(stage)->phase[slot->phase].name);
+    load(exec, stage, slot);
+    patch(stage, slot);
+    if (!exec->maxran)
         return;
-    mark(x);
-    record(x, s, -1, x->nmark - 1);
+    mark(exec);
+    record(exec, stage, -1, exec->nmark - 1);
 }
 
 /* To the next instruction, over the ends of rows; row -1: from the start. */
-void stage_next(Exec *x, Stage *s)
+void stage_next(Exec *exec, Stage *stage)
 {
-    s->instr++;
-    while (!stage_ended(s)) {
-        if (s->row >= 0 &&
-            s->instr < stage_program(s)->phase[stage_slot(s)->phase].n)
+    stage->instr++;
+    while (!stage_ended(stage)) {
+        if (stage->row >= 0 &&
+            stage->instr <
+                stage_program(stage)->phase[stage_slot(stage)->phase].n)
             return;
-        if (s->row >= 0 && x->nstage == 1)
+        if (stage->row >= 0 && exec->nstage == 1)
             nvtx_end();
-        s->row++;
-        s->instr = 0;
-        if (!stage_ended(s))
-            begin_row(x, s);
+        stage->row++;
+        stage->instr = 0;
+        if (!stage_ended(stage))
+            begin_row(exec, stage);
     }
 }
 
 /* ---- one instruction ----------------------------------------------------- */
 
-static void run_memory(Exec *x, const BoundInstr *b)
+static void run_memory(Exec *exec, const BoundInstr *bound)
 {
-    const GapList *gap = &b->instr->join.gap;
+    const GapList *gap = &bound->instr->join.gap;
 
-    switch (b->instr->kind) {
-    case Izero: x->dev->clear(x->on, b->on, b->buf[0], b->bytes); break;
+    switch (bound->instr->kind) {
+    case Izero:
+        exec->dev->clear(exec->on, bound->on, bound->buf[0], bound->bytes);
+        break;
     case Ijoin:
         for (int i = 0; i < gap->n; i++)
-            x->dev->clear(x->on, b->on, (uint8_t *)b->buf[0] + gap->at[i].from,
-                          gap->at[i].bytes);
+            exec->dev->clear(exec->on, bound->on,
+                             (uint8_t *)bound->buf[0] + gap->at[i].from,
+                             gap->at[i].bytes);
         break;
     default:
-        x->dev->copy(x->on, b->on, b->copy, b->buf[1], b->buf[0], b->bytes);
+        exec->dev->copy(exec->on, bound->on, bound->copy, bound->buf[1],
+                        bound->buf[0], bound->bytes);
     }
 }
 
 /* The collective at which rank r stands, with all members that are here; the
  * group's first member runs it for the others. */
-static void run_group(Exec *x, const BoundInstr *b)
+static void run_group(Exec *exec, const BoundInstr *bound)
 {
     enum { MAXLOCAL = 1024 };
     static Part part[MAXLOCAL];
-    int64_t n = x->comm->n < x->comm->world ? 1 : b->group;
+    int64_t n = exec->comm->n < exec->comm->world ? 1 : bound->group;
 
-    if (n > 1 && b->me != 0)
+    if (n > 1 && bound->me != 0)
         return;
     if (n > MAXLOCAL)
         err(NULL, "a group of %lld ranks in one process", (long long)n);
     for (int64_t j = 0; j < n; j++) {
-        const BoundInstr *o =
-            n == 1 ? b : rank_instr(&x->rank[b->ranks[j] - x->comm->first]);
-        part[j] = (Part){ o->buf[0], o->buf[1], o->buf[2] };
+        const BoundInstr *instr =
+            n == 1
+                ? bound
+                : rank_instr(&exec->rank[bound->ranks[j] - exec->comm->first]);
+        part[j] = (Part){ instr->buf[0], instr->buf[1], instr->buf[2] };
     }
-    x->dev->collective(x->on, b, part);
+    exec->dev->collective(exec->on, bound, part);
 }
 
 /* In place of a collective: bytes of the rank's own, from the first on as often
  * as they fit. Blocks of an all-to-all so get what this rank would send away;
  * all that is read later was written, and numbers stay in their ranges. */
-static void fill_with_own(Exec *x, const BoundInstr *b)
+static void fill_with_own(Exec *exec, const BoundInstr *bound)
 {
-    const Role *r = x->rank[b->rank - x->comm->first].role;
-    int64_t from = r->buf[b->instr->buf[0]].bytes,
-            to = r->buf[b->instr->buf[1]].bytes;
-    uint8_t *send = b->buf[0], *recv = b->buf[1];
+    const Role *role = exec->rank[bound->rank - exec->comm->first].role;
+    int64_t from = role->buf[bound->instr->buf[0]].bytes,
+            to = role->buf[bound->instr->buf[1]].bytes;
+    uint8_t *send = bound->buf[0], *recv = bound->buf[1];
 
     for (int64_t at = 0; at < to && from; at += from) {
         int64_t n = to - at < from ? to - at : from;
         if (recv + at + n <= send || send + n <= recv + at)
-            x->dev->copy(x->on, b->on, COPYwithin, recv + at, send, n);
+            exec->dev->copy(exec->on, bound->on, COPYwithin, recv + at, send,
+                            n);
     }
 }
 
-static void await_events(Exec *x, const BoundInstr *b)
+static void await_events(Exec *exec, const BoundInstr *bound)
 {
-    for (size_t i = 0; i < vec_len(b->wait); i++)
-        x->dev->wait(x->on, b->on, b->wait[i]);
+    for (size_t i = 0; i < vec_len(bound->wait); i++)
+        exec->dev->wait(exec->on, bound->on, bound->wait[i]);
 }
 
-static void run_one(Exec *x, const BoundInstr *b)
+static void run_one(Exec *exec, const BoundInstr *bound)
 {
-    switch (instr_info(b->instr->kind)->cls) {
-    case CLASScompute: x->dev->launch(x->on, b); break;
-    case CLASSproduct: x->dev->product(x->on, b); break;
-    case CLASSmemory: run_memory(x, b); break;
-    case CLASStransfer: x->dev->transfer(x->on, b); break;
+    switch (instr_info(bound->instr->kind)->cls) {
+    case CLASScompute: exec->dev->launch(exec->on, bound); break;
+    case CLASSproduct: exec->dev->product(exec->on, bound); break;
+    case CLASSmemory: run_memory(exec, bound); break;
+    case CLASStransfer: exec->dev->transfer(exec->on, bound); break;
     case CLASScollective:
-        if (x->alone)
-            fill_with_own(x, b);
+        if (exec->alone)
+            fill_with_own(exec, bound);
         else
-            run_group(x, b);
+            run_group(exec, bound);
         break;
     }
-    if (b->signal)
-        x->dev->record(x->on, b->on, b->signal);
-    if (x->dev->issued)
-        x->dev->issued(x->on, b);
+    if (bound->signal)
+        exec->dev->record(exec->on, bound->on, bound->signal);
+    if (exec->dev->issued)
+        exec->dev->issued(exec->on, bound);
 }
 
 /* What stands before it on its stream must not read what is poisoned. */
-static void poison(Exec *x, const Rank *r)
+static void poison(Exec *exec, const Rank *rank)
 {
-    const BoundInstr *b = rank_instr(r);
+    const BoundInstr *bound = rank_instr(rank);
 
-    if (b->on != STREAMcompute)
-        x->dev->sync(x->on, b->on);
-    poison_instr(r, b);
+    if (bound->on != STREAMcompute)
+        exec->dev->sync(exec->on, bound->on);
+    poison_instr(rank, bound);
 }
 
 /* The instruction at which these stages stand; several: a wide collective. */
-void run_instr(Exec *x, Stage *const *s, int n)
+void run_instr(Exec *exec, Stage *const *s, int n)
 {
     const Instr *now = rank_instr(s[0]->rank[0])->instr;
 
     nvtx_begin(instr_label(now));
-    atomic_store_explicit(&x->progress.now, now, memory_order_relaxed);
-    atomic_fetch_add_explicit(&x->progress.ticks, 1, memory_order_relaxed);
+    atomic_store_explicit(&exec->progress.now, now, memory_order_relaxed);
+    atomic_fetch_add_explicit(&exec->progress.ticks, 1, memory_order_relaxed);
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++)
-            await_events(x, rank_instr(s[i]->rank[k]));
+            await_events(exec, rank_instr(s[i]->rank[k]));
     for (int i = 0; i < n; i++) /* its stream is in the capture by now */
         if (rank_instr(s[i]->rank[0])->lasts)
-            exec_guard(x, rank_instr(s[i]->rank[0])->on);
-    if (x->copy && !x->bad)
-        look_before(x, s, n);
-    for (int i = 0; i < n && x->poison && !x->copy; i++)
+            exec_guard(exec, rank_instr(s[i]->rank[0])->on);
+    if (exec->copy && !exec->bad)
+        look_before(exec, s, n);
+    for (int i = 0; i < n && exec->poison && !exec->copy; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++)
-            poison(x, s[i]->rank[k]);
+            poison(exec, s[i]->rank[k]);
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++)
-            run_one(x, rank_instr(s[i]->rank[k]));
-    if (x->copy && !x->bad)
-        look_after(x, s, n);
-    if (x->maxran)
-        mark(x);
-    for (int i = 0; i < n && x->maxran; i++)
-        record(x, s[i], stage_instr(s[i]), x->nmark - 2);
+            run_one(exec, rank_instr(s[i]->rank[k]));
+    if (exec->copy && !exec->bad)
+        look_after(exec, s, n);
+    if (exec->maxran)
+        mark(exec);
+    for (int i = 0; i < n && exec->maxran; i++)
+        record(exec, s[i], stage_instr(s[i]), exec->nmark - 2);
     nvtx_end();
 }
 
@@ -240,102 +252,102 @@ static int same_call(const BoundInstr *a, const BoundInstr *b)
     return a->instr->atoms == b->instr->atoms && same_args(a->instr, b->instr);
 }
 
-/* The stages of a wide collective's members to x->meet when all have come to
+/* The stages of a wide collective's members to exec->meet when all have come to
  * it; how many, or 0. */
-static int meet(Exec *x, Stage *s)
+static int meet(Exec *exec, Stage *stage)
 {
-    const BoundInstr *b = rank_instr(s->rank[0]);
+    const BoundInstr *bound = rank_instr(stage->rank[0]);
     int n = 0;
 
-    for (int i = 0; i < x->nstage; i++)
-        x->stage[i].met = 0;
-    for (int64_t j = 0; j < b->group; j++) {
-        const Rank *r = &x->rank[b->ranks[j] - x->comm->first];
-        if (r->stage->met)
+    for (int i = 0; i < exec->nstage; i++)
+        exec->stage[i].met = 0;
+    for (int64_t j = 0; j < bound->group; j++) {
+        const Rank *rank = &exec->rank[bound->ranks[j] - exec->comm->first];
+        if (rank->stage->met)
             continue;
-        if (stage_ended(r->stage) || !same_call(rank_instr(r), b))
+        if (stage_ended(rank->stage) || !same_call(rank_instr(rank), bound))
             return 0;
-        r->stage->met = 1;
-        x->meet[n++] = r->stage;
+        rank->stage->met = 1;
+        exec->meet[n++] = rank->stage;
     }
     return n;
 }
 
 /* One instruction of a stage, and of those that take it together; 0: it must
  * wait. */
-static int advance(Exec *x, Stage *s)
+static int advance(Exec *exec, Stage *stage)
 {
-    if (stage_ended(s))
+    if (stage_ended(stage))
         return 0;
-    const BoundInstr *b = rank_instr(s->rank[0]);
+    const BoundInstr *bound = rank_instr(stage->rank[0]);
     int n = 1;
-    x->meet[0] = s;
-    if (b->wide && x->comm->n > 1)
-        n = meet(x, s);
-    for (int64_t i = 0; i < s->nrank && n; i++)
-        n = x->dev->ready(x->on, rank_instr(s->rank[i])) ? n : 0;
+    exec->meet[0] = stage;
+    if (bound->wide && exec->comm->n > 1)
+        n = meet(exec, stage);
+    for (int64_t i = 0; i < stage->nrank && n; i++)
+        n = exec->dev->ready(exec->on, rank_instr(stage->rank[i])) ? n : 0;
     if (n)
-        run_instr(x, x->meet, n);
+        run_instr(exec, exec->meet, n);
     for (int i = 0; i < n; i++)
-        stage_next(x, x->meet[i]);
+        stage_next(exec, exec->meet[i]);
     return n > 0;
 }
 
-static _Noreturn void deadlock(const Exec *x)
+static _Noreturn void deadlock(const Exec *exec)
 {
     int stuck = 0;
 
-    for (int i = 0; i < x->nstage; i++) {
-        const Stage *s = &x->stage[i];
-        if (stage_ended(s))
+    for (int i = 0; i < exec->nstage; i++) {
+        const Stage *stage = &exec->stage[i];
+        if (stage_ended(stage))
             continue;
-        const Instr *p = rank_instr(s->rank[0])->instr;
-        note(&(Loc){ p->file, p->line, NULL },
-             "stage %d stands at %s %s (%s, micro-batch %d)", s->role,
-             instr_info(p->kind)->name, p->label ? p->label : "",
-             stage_program(s)->phase[stage_slot(s)->phase].name,
-             stage_slot(s)->micro);
+        const Instr *instr = rank_instr(stage->rank[0])->instr;
+        note(&(Loc){ instr->file, instr->line, NULL },
+             "stage %d stands at %s %s (%s, micro-batch %d)", stage->role,
+             instr_info(instr->kind)->name, instr->label ? instr->label : "",
+             stage_program(stage)->phase[stage_slot(stage)->phase].name,
+             stage_slot(stage)->micro);
         stuck++;
     }
     err(NULL, "deadlock: %d of %d pipeline stages wait for each other", stuck,
-        x->nstage);
+        exec->nstage);
 }
 
-void exec_stages(Exec *x)
+void exec_stages(Exec *exec)
 {
-    int moved = 1, left = x->nstage;
+    int moved = 1, left = exec->nstage;
 
-    for (int i = 0; i < x->nstage; i++)
-        stage_next(x, &x->stage[i]);
+    for (int i = 0; i < exec->nstage; i++)
+        stage_next(exec, &exec->stage[i]);
     while (left) {
         if (!moved)
-            deadlock(x);
+            deadlock(exec);
         left = moved = 0;
-        for (int i = 0; i < x->nstage; i++) {
-            while (advance(x, &x->stage[i]))
+        for (int i = 0; i < exec->nstage; i++) {
+            while (advance(exec, &exec->stage[i]))
                 moved = 1;
-            left += !stage_ended(&x->stage[i]);
+            left += !stage_ended(&exec->stage[i]);
         }
     }
 }
 
 /* ---- interface ----------------------------------------------------------- */
 
-void exec_start(Exec *x, ProgramKind program)
+void exec_start(Exec *exec, ProgramKind program)
 {
-    for (int i = 0; i < x->nstage; i++) {
-        Stage *s = &x->stage[i];
-        const Role *r = s->rank[0]->role;
-        s->prog = role_prog(r, program);
-        if (s->prog < 0)
+    for (int i = 0; i < exec->nstage; i++) {
+        Stage *stage = &exec->stage[i];
+        const Role *role = stage->rank[0]->role;
+        stage->prog = role_prog(role, program);
+        if (stage->prog < 0)
             err(NULL, "the plan has no program '%s'", programnames[program]);
-        s->row = s->instr = -1;
-        s->micro = -1;
-        for (int k = 0; k < r->ntensor; k++)
-            s->loaded[k] = -1;
+        stage->row = stage->instr = -1;
+        stage->micro = -1;
+        for (int k = 0; k < role->ntensor; k++)
+            stage->loaded[k] = -1;
     }
-    x->nran = 0;
-    x->nmark = 0;
-    x->ordered = 0;
-    x->dev->begin(x->on);
+    exec->nran = 0;
+    exec->nmark = 0;
+    exec->ordered = 0;
+    exec->dev->begin(exec->on);
 }

@@ -8,132 +8,137 @@
 
 enum { PIECE = 32 << 20, PAGE = 4096 }; /* bytes */
 
-int exec_apart(const Exec *x)
+int exec_apart(const Exec *exec)
 {
-    return (x->dev->can & OWNmemory) != 0;
+    return (exec->dev->can & OWNmemory) != 0;
 }
 
-void exec_guard(Exec *x, StreamKind on)
+void exec_guard(Exec *exec, StreamKind on)
 {
-    if (x->guard)
-        x->guard(x->guarded);
-    if (x->copied && !(x->ordered & 1u << on))
-        x->dev->wait(x->on, on, x->copied);
-    x->ordered |= 1u << on;
+    if (exec->guard)
+        exec->guard(exec->guarded);
+    if (exec->copied && !(exec->ordered & 1u << on))
+        exec->dev->wait(exec->on, on, exec->copied);
+    exec->ordered |= 1u << on;
 }
 
-static int64_t piece_bytes(const Rank *r, int64_t at)
+static int64_t piece_bytes(const Rank *rank, int64_t at)
 {
-    int64_t left = r->role->persist - at;
+    int64_t left = rank->role->persist - at;
 
     return left < PIECE ? left : PIECE;
 }
 
-static void await(Exec *x, void *event)
+static void await(Exec *exec, void *event)
 {
     int e;
 
-    while ((e = x->dev->query(x->on, event)) > 0)
+    while ((e = exec->dev->query(exec->on, event)) > 0)
         ;
     if (e)
-        x->dev->fault(x->on, "moving the state");
+        exec->dev->fault(exec->on, "moving the state");
 }
 
 /* Through two pinned blocks: one is copied by all threads while the other is
  * on its way. */
-static void pull_pieces(Exec *x, uint8_t *const block[2], void *const there[2])
+static void pull_pieces(Exec *exec, uint8_t *const block[2],
+                        void *const there[2])
 {
-    const Rank *r = x->rank;
+    const Rank *rank = exec->rank;
 
-    for (int64_t at = 0, i = 0; at < r->role->persist + PIECE;
+    for (int64_t at = 0, i = 0; at < rank->role->persist + PIECE;
          at += PIECE, i ^= 1) {
-        int64_t n = piece_bytes(r, at), before = at - PIECE;
+        int64_t n = piece_bytes(rank, at), before = at - PIECE;
         if (n > 0) {
-            x->dev->copy(x->on, STREAMcompute, COPYout, block[i], r->base + at,
-                         n);
-            x->dev->record(x->on, STREAMcompute, there[i]);
+            exec->dev->copy(exec->on, STREAMcompute, COPYout, block[i],
+                            rank->base + at, n);
+            exec->dev->record(exec->on, STREAMcompute, there[i]);
         }
         if (before < 0)
             continue;
-        await(x, there[i ^ 1]);
-        pool_copy(x->pool, r->arena + before, block[i ^ 1],
-                  piece_bytes(r, before));
+        await(exec, there[i ^ 1]);
+        pool_copy(exec->pool, rank->arena + before, block[i ^ 1],
+                  piece_bytes(rank, before));
     }
 }
 
-static void push_pieces(Exec *x, uint8_t *const block[2], void *const there[2])
+static void push_pieces(Exec *exec, uint8_t *const block[2],
+                        void *const there[2])
 {
-    const Rank *r = x->rank;
+    const Rank *rank = exec->rank;
 
-    for (int64_t at = 0, i = 0; at < r->role->persist; at += PIECE, i ^= 1) {
-        int64_t n = piece_bytes(r, at);
+    for (int64_t at = 0, i = 0; at < rank->role->persist; at += PIECE, i ^= 1) {
+        int64_t n = piece_bytes(rank, at);
         if (at >= 2 * PIECE)
-            await(x, there[i]);
-        pool_copy(x->pool, block[i], r->arena + at, n);
-        x->dev->copy(x->on, STREAMcompute, COPYin, r->base + at, block[i], n);
-        x->dev->record(x->on, STREAMcompute, there[i]);
+            await(exec, there[i]);
+        pool_copy(exec->pool, block[i], rank->arena + at, n);
+        exec->dev->copy(exec->on, STREAMcompute, COPYin, rank->base + at,
+                        block[i], n);
+        exec->dev->record(exec->on, STREAMcompute, there[i]);
     }
 }
 
-static void move(Exec *x, void f(Exec *, uint8_t *const *, void *const *))
+static void move(Exec *exec, void f(Exec *, uint8_t *const *, void *const *))
 {
     uint8_t *block[2];
 
     for (int i = 0; i < 2; i++) {
-        block[i] = x->dev->alloc(x->on, ARENApinned, PIECE, "moving the state");
-        if (!x->there[i])
-            x->there[i] = x->dev->event(x->on, EVENTplain);
+        block[i] =
+            exec->dev->alloc(exec->on, ARENApinned, PIECE, "moving the state");
+        if (!exec->there[i])
+            exec->there[i] = exec->dev->event(exec->on, EVENTplain);
     }
-    f(x, block, x->there);
-    x->dev->sync(x->on, STREAMcompute);
+    f(exec, block, exec->there);
+    exec->dev->sync(exec->on, STREAMcompute);
     for (int i = 0; i < 2; i++)
-        x->dev->free(x->on, ARENApinned, block[i], PIECE);
+        exec->dev->free(exec->on, ARENApinned, block[i], PIECE);
 }
 
-void exec_pull(Exec *x)
+void exec_pull(Exec *exec)
 {
-    if (exec_apart(x))
-        move(x, pull_pieces);
+    if (exec_apart(exec))
+        move(exec, pull_pieces);
 }
 
-void exec_push(Exec *x)
+void exec_push(Exec *exec)
 {
-    if (!exec_apart(x))
+    if (!exec_apart(exec))
         return;
-    x->ordered = 0;
-    exec_guard(x, STREAMcompute);
-    move(x, push_pieces);
-    exec_drop(x);
+    exec->ordered = 0;
+    exec_guard(exec, STREAMcompute);
+    move(exec, push_pieces);
+    exec_drop(exec);
 }
 
 /* The mirror's pages, which come back as zeros. */
-void exec_drop(Exec *x)
+void exec_drop(Exec *exec)
 {
-    const Rank *r = x->rank;
+    const Rank *rank = exec->rank;
 
-    if (exec_apart(x))
-        madvise(r->arena, (size_t)(r->role->persist / PAGE * PAGE),
+    if (exec_apart(exec))
+        madvise(rank->arena, (size_t)(rank->role->persist / PAGE * PAGE),
                 MADV_DONTNEED);
 }
 
-void *exec_seen(const Exec *x, const Rank *r, const void *p, int64_t bytes)
+void *exec_seen(const Exec *exec, const Rank *rank, const void *p,
+                int64_t bytes)
 {
-    int here = rank_hosts(r, p);
+    int here = rank_hosts(rank, p);
     uint8_t *to = here ? (uint8_t *)(uintptr_t)p
-                       : r->arena + ((const uint8_t *)p - r->base);
+                       : rank->arena + ((const uint8_t *)p - rank->base);
 
-    if (exec_apart(x))
-        x->dev->sync(x->on, STREAMcompute);
-    if (exec_apart(x) && !here) {
-        x->dev->copy(x->on, STREAMcompute, COPYout, to, p, bytes);
-        x->dev->sync(x->on, STREAMcompute);
+    if (exec_apart(exec))
+        exec->dev->sync(exec->on, STREAMcompute);
+    if (exec_apart(exec) && !here) {
+        exec->dev->copy(exec->on, STREAMcompute, COPYout, to, p, bytes);
+        exec->dev->sync(exec->on, STREAMcompute);
     }
     return to;
 }
 
-void *exec_fetch(const Exec *x, int64_t rank, int buf)
+void *exec_fetch(const Exec *exec, int64_t rank, int buf)
 {
-    const Rank *r = &x->rank[rank - x->comm->first];
+    const Rank *r = &exec->rank[rank - exec->comm->first];
 
-    return exec_seen(x, r, rank_address(r, buf), r->role->buf[buf].bytes);
+    return exec_seen(exec, r, rank_address(r, buf), r->role->buf[buf].bytes);
 }

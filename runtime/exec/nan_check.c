@@ -11,14 +11,14 @@
 
 /* The i-th buffer of an instruction if it can make a bad number in it. Rows of
  * a stack are seen where they are read. */
-static const Buf *looked_at(const Role *r, const Instr *s, int i)
+static const Buf *looked_at(const Role *role, const Instr *instr, int i)
 {
-    const Buf *b = s->buf[i] < 0 ? NULL : &r->buf[s->buf[i]];
+    const Buf *b = instr->buf[i] < 0 ? NULL : &role->buf[instr->buf[i]];
 
     if (!b || b->cls == Bscratch || b->stack || dtypes[b->dt].kind != 'f' ||
-        (s->kind == Ikernel && instr_use(s, i) == 'r'))
+        (instr->kind == Ikernel && instr_use(instr, i) == 'r'))
         return NULL;
-    switch (s->kind) {
+    switch (instr->kind) {
     case Ikernel:
     case Igemm:
     case Igmm:
@@ -29,12 +29,12 @@ static const Buf *looked_at(const Role *r, const Instr *s, int i)
     }
 }
 
-static int64_t instr_bytes(const Role *r, const Instr *s)
+static int64_t instr_bytes(const Role *role, const Instr *instr)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < s->nbuf; i++) {
-        const Buf *b = looked_at(r, s, i);
+    for (int i = 0; i < instr->nbuf; i++) {
+        const Buf *b = looked_at(role, instr, i);
         n += b ? b->bytes : 0;
     }
     return n;
@@ -42,51 +42,52 @@ static int64_t instr_bytes(const Role *r, const Instr *s)
 
 /* Room for what any instruction changes on all ranks here; all transient bytes
  * are zero. */
-void look_open(Exec *x)
+void look_open(Exec *exec)
 {
     int64_t room = 0;
 
-    for (int i = 0; i < x->nstage; i++) {
-        const Role *r = x->stage[i].rank[0]->role;
+    for (int i = 0; i < exec->nstage; i++) {
+        const Role *r = exec->stage[i].rank[0]->role;
         int64_t most = 0;
         for (int g = 0; g < r->nprog; g++)
             for (int k = 0; k < r->prog[g].ninstr; k++) {
                 int64_t n = instr_bytes(r, &r->prog[g].instr[k]);
                 most = n > most ? n : most;
             }
-        room += most * x->stage[i].nrank;
+        room += most * exec->stage[i].nrank;
     }
-    for (int64_t i = 0; i < x->comm->n; i++) {
-        const Role *r = x->rank[i].role;
-        x->dev->clear(x->on, STREAMcompute, x->rank[i].base + r->persist,
-                      r->arena - r->persist);
+    for (int64_t i = 0; i < exec->comm->n; i++) {
+        const Role *r = exec->rank[i].role;
+        exec->dev->clear(exec->on, STREAMcompute,
+                         exec->rank[i].base + r->persist,
+                         r->arena - r->persist);
     }
-    x->ncopy = room + 1;
-    x->copy = pages(x->ncopy, "looking for the first NaN");
-    x->bad = NULL;
+    exec->ncopy = room + 1;
+    exec->copy = pages(exec->ncopy, "looking for the first NaN");
+    exec->bad = NULL;
 }
 
-void look_close(Exec *x)
+void look_close(Exec *exec)
 {
-    drop_pages(x->copy, x->ncopy);
-    x->copy = NULL;
+    drop_pages(exec->copy, exec->ncopy);
+    exec->copy = NULL;
 }
 
 /* ---- one instruction ----------------------------------------------------- */
 
-void look_before(Exec *x, Stage *const *s, int n)
+void look_before(Exec *exec, Stage *const *s, int n)
 {
-    uint8_t *to = x->copy;
+    uint8_t *to = exec->copy;
 
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++) {
             const Rank *r = s[i]->rank[k];
-            const BoundInstr *b = rank_instr(r);
-            for (int j = 0; j < b->instr->nbuf; j++) {
-                const Buf *f = looked_at(r->role, b->instr, j);
+            const BoundInstr *bound = rank_instr(r);
+            for (int j = 0; j < bound->instr->nbuf; j++) {
+                const Buf *f = looked_at(r->role, bound->instr, j);
                 if (!f)
                     continue;
-                memcpy(to, exec_seen(x, r, b->buf[j], f->bytes),
+                memcpy(to, exec_seen(exec, r, bound->buf[j], f->bytes),
                        (size_t)f->bytes);
                 to += f->bytes;
             }
@@ -118,47 +119,49 @@ static const char *new_bad(const Buf *b, const uint8_t *now,
 }
 
 /* A result in place of an operand has the operand's buffer, not its name. */
-static int in_place(const Instr *s, int i)
+static int in_place(const Instr *instr, int i)
 {
     int k = 0;
 
-    while (s->buf[k] != s->buf[i])
+    while (instr->buf[k] != instr->buf[i])
         k++;
     return k < i;
 }
 
-static char *say(const Exec *x, const Rank *r, const Instr *s, int i,
+static char *say(const Exec *exec, const Rank *rank, const Instr *instr, int i,
                  const char *what)
 {
-    const Buf *b = &r->role->buf[s->buf[i]];
-    const char *label = s->label ? s->label : instr_info(s->kind)->name;
-    int own = b->file && !in_place(s, i);
-    const char *file = own ? b->file : s->file;
-    int line = own ? b->line : s->line;
+    const Buf *b = &rank->role->buf[instr->buf[i]];
+    const char *label =
+        instr->label ? instr->label : instr_info(instr->kind)->name;
+    int own = b->file && !in_place(instr, i);
+    const char *file = own ? b->file : instr->file;
+    int line = own ? b->line : instr->line;
 
-    return strf(x->mem, "first %s in %s%s (rank %lld)", what,
-                in_place(s, i) ? strf(x->mem, "a result of %s", label)
-                               : strf(x->mem, "'%s' after %s", b->name, label),
-                place_text(x->mem, file, line), (long long)r->id);
+    return strf(exec->mem, "first %s in %s%s (rank %lld)", what,
+                in_place(instr, i)
+                    ? strf(exec->mem, "a result of %s", label)
+                    : strf(exec->mem, "'%s' after %s", b->name, label),
+                place_text(exec->mem, file, line), (long long)rank->id);
 }
 
-void look_after(Exec *x, Stage *const *s, int n)
+void look_after(Exec *exec, Stage *const *s, int n)
 {
-    const uint8_t *before = x->copy;
+    const uint8_t *before = exec->copy;
 
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++) {
             const Rank *r = s[i]->rank[k];
-            const BoundInstr *b = rank_instr(r);
-            x->dev->sync(x->on, b->on);
-            for (int j = 0; j < b->instr->nbuf && !x->bad; j++) {
-                const Buf *f = looked_at(r->role, b->instr, j);
+            const BoundInstr *bound = rank_instr(r);
+            exec->dev->sync(exec->on, bound->on);
+            for (int j = 0; j < bound->instr->nbuf && !exec->bad; j++) {
+                const Buf *f = looked_at(r->role, bound->instr, j);
                 if (!f)
                     continue;
-                const char *what =
-                    new_bad(f, exec_seen(x, r, b->buf[j], f->bytes), before);
+                const char *what = new_bad(
+                    f, exec_seen(exec, r, bound->buf[j], f->bytes), before);
                 if (what)
-                    x->bad = say(x, r, b->instr, j, what);
+                    exec->bad = say(exec, r, bound->instr, j, what);
                 before += f->bytes;
             }
         }

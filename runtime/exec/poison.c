@@ -13,36 +13,39 @@ static int overlap(const uint8_t *a, int64_t n, const uint8_t *b, int64_t m)
     return a < b + m && b < a + n;
 }
 
-static int64_t buf_bytes(const Rank *r, const Instr *s, int i)
+static int64_t buf_bytes(const Rank *rank, const Instr *instr, int i)
 {
-    return r->role->buf[s->buf[i]].bytes;
+    return rank->role->buf[instr->buf[i]].bytes;
 }
 
 /* Does the instruction read some of what operand i holds? Parts that are joined
  * lie in the whole, a result may have an operand's place. */
-static int is_read(const Rank *r, const BoundInstr *b, int i)
+static int is_read(const Rank *rank, const BoundInstr *bound, int i)
 {
-    const Instr *s = b->instr;
+    const Instr *s = bound->instr;
 
     for (int k = 0; k < s->nbuf; k++)
         if (s->buf[k] >= 0 && s->flow[k].read &&
-            overlap(b->buf[i], buf_bytes(r, s, i), b->buf[k],
-                    buf_bytes(r, s, k)))
+            overlap(bound->buf[i], buf_bytes(rank, s, i), bound->buf[k],
+                    buf_bytes(rank, s, k)))
             return 1;
     return 0;
 }
 
-void poison_instr(const Rank *r, const BoundInstr *b)
+void poison_instr(const Rank *rank, const BoundInstr *bound)
 {
-    const Instr *s = b->instr;
+    const Instr *instr = bound->instr;
 
-    for (int i = 0; i < s->nbuf && s->flow; i++) {
-        const Buf *t = s->buf[i] < 0 ? NULL : &r->role->buf[s->buf[i]];
-        if (!t || t->stack || is_read(r, b, i)) /* whose rows lie elsewhere */
+    for (int i = 0; i < instr->nbuf && instr->flow; i++) {
+        const Buf *buf =
+            instr->buf[i] < 0 ? NULL : &rank->role->buf[instr->buf[i]];
+        if (!buf || buf->stack ||
+            is_read(rank, bound, i)) /* whose rows lie elsewhere */
             continue;
         /* a value is as large as its buffer (ir/value_types.c) */
-        int real = t->cls == Bscratch || dtypes[t->dt].kind == 'f';
-        if (t->cls == Bscratch || s->flow[i].make)
-            memset(b->buf[i], real ? NOTNUMBER : HUGE_INDEX, (size_t)t->bytes);
+        int real = buf->cls == Bscratch || dtypes[buf->dt].kind == 'f';
+        if (buf->cls == Bscratch || instr->flow[i].make)
+            memset(bound->buf[i], real ? NOTNUMBER : HUGE_INDEX,
+                   (size_t)buf->bytes);
     }
 }

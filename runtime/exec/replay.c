@@ -72,422 +72,442 @@ static int64_t aligned(int64_t n)
     return (n + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static void copy(Exec *x, void *to, const void *from, int64_t bytes)
+static void copy(Exec *exec, void *to, const void *from, int64_t bytes)
 {
-    x->dev->copy(x->on, STREAMcompute, COPYwithin, to, from, bytes);
+    exec->dev->copy(exec->on, STREAMcompute, COPYwithin, to, from, bytes);
 }
 
-static int64_t scalar_bytes(const Scalar *v)
+static int64_t scalar_bytes(const Scalar *scalar)
 {
-    return scalar_elems(v) * dtypes[v->dt].bytes;
+    return scalar_elems(scalar) * dtypes[scalar->dt].bytes;
 }
 
 /* Its room among the results. */
-static int64_t result_bytes(const Scalar *v)
+static int64_t result_bytes(const Scalar *scalar)
 {
-    return (scalar_bytes(v) + WORD - 1) / WORD * WORD;
+    return (scalar_bytes(scalar) + WORD - 1) / WORD * WORD;
 }
 
 /* ---- opening ------------------------------------------------------------- */
 
 /* Of a micro-batch: the scalar `micro`, then the inputs. */
-static void place_inputs(Exec *x, StagedProgram *g)
+static void place_inputs(Exec *exec, StagedProgram *program)
 {
-    const Role *r = x->rank[0].role;
+    const Role *role = exec->rank[0].role;
 
-    g->scalars = aligned(WORD * (r->nin + 1));
-    g->permicro = aligned(WORD);
-    for (int i = 0; i < r->ntensor; i++) {
-        if (r->tensor[i].kind != TKinput || r->tensor[i].second)
+    program->scalars = aligned(WORD * (role->nin + 1));
+    program->permicro = aligned(WORD);
+    for (int i = 0; i < role->ntensor; i++) {
+        if (role->tensor[i].kind != TKinput || role->tensor[i].second)
             continue;
-        vec_push(x->mem, g->input, ((StagedInput){ i, g->permicro }));
-        g->permicro += aligned(r->buf[r->tensor[i].buf].bytes);
+        vec_push(exec->mem, program->input,
+                 ((StagedInput){ i, program->permicro }));
+        program->permicro += aligned(role->buf[role->tensor[i].buf].bytes);
     }
-    g->micro = role_value(r, STEPmicro);
-    g->nin = g->scalars + g->micros * g->permicro;
-    for (int i = 0; i < r->nout; i++)
-        g->nout += result_bytes(&r->out[i]);
-    g->nout = aligned(g->nout + WORD);
+    program->micro = role_value(role, STEPmicro);
+    program->nin = program->scalars + program->micros * program->permicro;
+    for (int i = 0; i < role->nout; i++)
+        program->nout += result_bytes(&role->out[i]);
+    program->nout = aligned(program->nout + WORD);
 }
 
-static void *pinned(Exec *x, int64_t bytes)
+static void *pinned(Exec *exec, int64_t bytes)
 {
-    return x->dev->alloc(x->on, ARENApinned, bytes, "inputs and results");
+    return exec->dev->alloc(exec->on, ARENApinned, bytes, "inputs and results");
 }
 
-static void open_program(Exec *x, StagedProgram *g, int prog)
+static void open_program(Exec *exec, StagedProgram *program, int prog)
 {
-    g->prog = &x->rank[0].role->prog[prog];
-    g->course = &x->stage[0].course[prog];
-    g->micros = plan_micros(x->plan, g->prog->kind);
-    place_inputs(x, g);
+    program->prog = &exec->rank[0].role->prog[prog];
+    program->course = &exec->stage[0].course[prog];
+    program->micros = plan_micros(exec->plan, program->prog->kind);
+    place_inputs(exec, program);
     for (int i = 0; i < 2; i++) {
-        g->in[i] = pinned(x, g->nin);
-        g->out[i] = pinned(x, g->nout);
-        g->done[i] = x->dev->event(x->on, EVENTplain);
+        program->in[i] = pinned(exec, program->nin);
+        program->out[i] = pinned(exec, program->nout);
+        program->done[i] = exec->dev->event(exec->on, EVENTplain);
     }
 }
 
-void staged_open(Exec *x)
+void staged_open(Exec *exec)
 {
-    Staged *v = x->staged = alloc(x->mem, sizeof *v);
-    int n = x->rank[0].role->nprog;
+    Staged *v = exec->staged = alloc(exec->mem, sizeof *v);
+    int n = exec->rank[0].role->nprog;
 
-    v->prog = alloc(x->mem, (size_t)n * sizeof *v->prog);
+    v->prog = alloc(exec->mem, (size_t)n * sizeof *v->prog);
     for (int i = 0; i < n; i++) {
         StagedProgram *g = &v->prog[i];
-        open_program(x, g, i);
+        open_program(exec, g, i);
         v->nstage = v->nstage < g->nin + g->nout ? g->nin + g->nout : v->nstage;
     }
-    v->word = pinned(x, WORD);
-    v->stage = x->dev->alloc(x->on, ARENAdevice, v->nstage + ALIGN,
-                             "inputs and results");
+    v->word = pinned(exec, WORD);
+    v->stage = exec->dev->alloc(exec->on, ARENAdevice, v->nstage + ALIGN,
+                                "inputs and results");
     v->hold = v->stage + v->nstage;
 }
 
-void staged_close(Exec *x)
+void staged_close(Exec *exec)
 {
-    Staged *v = x->staged;
+    Staged *staged = exec->staged;
 
-    x->dev->sync(x->on, STREAMcompute);
-    for (int i = 0; i < x->rank[0].role->nprog; i++)
+    exec->dev->sync(exec->on, STREAMcompute);
+    for (int i = 0; i < exec->rank[0].role->nprog; i++)
         for (int k = 0; k < 2; k++) {
-            StagedProgram *g = &v->prog[i];
-            x->dev->free(x->on, ARENApinned, g->in[k], g->nin);
-            x->dev->free(x->on, ARENApinned, g->out[k], g->nout);
+            StagedProgram *program = &staged->prog[i];
+            exec->dev->free(exec->on, ARENApinned, program->in[k],
+                            program->nin);
+            exec->dev->free(exec->on, ARENApinned, program->out[k],
+                            program->nout);
         }
-    x->dev->free(x->on, ARENApinned, v->word, WORD);
-    x->dev->free(x->on, ARENAdevice, v->stage, v->nstage + ALIGN);
+    exec->dev->free(exec->on, ARENApinned, staged->word, WORD);
+    exec->dev->free(exec->on, ARENAdevice, staged->stage,
+                    staged->nstage + ALIGN);
 }
 
-void staged_usage(const Exec *x, Text *out)
+void staged_usage(const Exec *exec, Text *out)
 {
-    for (int i = 0; i < x->rank[0].role->nprog; i++) {
-        const StagedProgram *g = &x->staged->prog[i];
-        if (g->graphs[0].nodes)
-            put(out, "%10zu nodes in the graph of %s\n", g->graphs[0].nodes,
-                programnames[g->prog->kind]);
+    for (int i = 0; i < exec->rank[0].role->nprog; i++) {
+        const StagedProgram *program = &exec->staged->prog[i];
+        if (program->graphs[0].nodes)
+            put(out, "%10zu nodes in the graph of %s\n",
+                program->graphs[0].nodes, programnames[program->prog->kind]);
     }
 }
 
 /* ---- one row ------------------------------------------------------------- */
 
-static uint8_t *micro_at(const Staged *v, int64_t micro)
+static uint8_t *micro_at(const Staged *staged, int64_t micro)
 {
-    return v->stage + v->running->scalars + micro * v->running->permicro;
+    return staged->stage + staged->running->scalars +
+           micro * staged->running->permicro;
 }
 
 /* A micro-batch of an input, from the stage; a pair's second lies there as
  * others do. */
-static void fill_staged(void *self, const Tensor *t, int64_t rank,
+static void fill_staged(void *self, const Tensor *tensor, int64_t rank,
                         int64_t micro, void *dst)
 {
-    Exec *x = self;
-    const Rank *r = x->rank;
-    const StagedInput *v = x->staged->running->input;
+    Exec *exec = self;
+    const Rank *r = exec->rank;
+    const StagedInput *input = exec->staged->running->input;
 
     (void)rank, (void)dst;
-    while (strcmp(r->role->tensor[v->tensor].name, t->name))
-        v++;
-    copy(x, rank_address(r, t->buf), micro_at(x->staged, micro) + v->at,
-         r->role->buf[t->buf].bytes);
+    while (strcmp(r->role->tensor[input->tensor].name, tensor->name))
+        input++;
+    copy(exec, rank_address(r, tensor->buf),
+         micro_at(exec->staged, micro) + input->at,
+         r->role->buf[tensor->buf].bytes);
 }
 
-static void take_micro(Exec *x, const Rank *r, int64_t micro)
+static void take_micro(Exec *exec, const Rank *rank, int64_t micro)
 {
-    int m = x->staged->running->micro;
+    int m = exec->staged->running->micro;
 
     if (m >= 0)
-        copy(x, rank_address(r, r->role->in[m].buf), micro_at(x->staged, micro),
-             scalar_bytes(&r->role->in[m]));
+        copy(exec, rank_address(rank, rank->role->in[m].buf),
+             micro_at(exec->staged, micro), scalar_bytes(&rank->role->in[m]));
 }
 
 /* ---- rows as graphs ------------------------------------------------------ */
 
 /* The calls of the row at which the stage stands. */
-static void run_row(Exec *x, Stage *s)
+static void run_row(Exec *exec, Stage *stage)
 {
-    int phase = s->course[s->prog].row[s->row].phase;
-    int n = s->rank[0]->role->prog[s->prog].phase[phase].n;
+    int phase = stage->course[stage->prog].row[stage->row].phase;
+    int n = stage->rank[0]->role->prog[stage->prog].phase[phase].n;
 
-    for (s->instr = 0; s->instr < n; s->instr++)
-        run_instr(x, &s, 1);
-    s->instr = n - 1;
+    for (stage->instr = 0; stage->instr < n; stage->instr++)
+        run_instr(exec, &stage, 1);
+    stage->instr = n - 1;
 }
 
 /* Its graph, whose addresses are those that are patched in now. */
-static const Segment *segment_of(Exec *x, StagedProgram *g, Stage *s)
+static const Segment *segment_of(Exec *exec, StagedProgram *program,
+                                 Stage *stage)
 {
-    int phase = g->course->row[s->row].phase;
-    const Patch *p = x->rank[0].patch[s->prog][phase];
-    size_t n = vec_len(p);
-    struct Graphs *all = &g->graphs[x->alone];
+    int phase = program->course->row[stage->row].phase;
+    const Patch *patch = exec->rank[0].patch[stage->prog][phase];
+    size_t n = vec_len(patch);
+    struct Graphs *all = &program->graphs[exec->alone];
     Segment new = { .phase = phase };
 
     for (size_t i = 0; i < vec_len(all->segment); i++) {
         const Segment *old = &all->segment[i];
         size_t k = 0;
-        while (old->phase == phase && k < n && old->at[k] == *p[k].at)
+        while (old->phase == phase && k < n && old->at[k] == *patch[k].at)
             k++;
         if (old->phase == phase && k == n)
             return old;
     }
-    new.at = alloc(x->mem, (n + 1) * sizeof *new.at);
+    new.at = alloc(exec->mem, (n + 1) * sizeof *new.at);
     for (size_t k = 0; k < n; k++)
-        new.at[k] = *p[k].at;
-    x->ordered = 0;
-    x->dev->capture(x->on);
-    run_row(x, s);
-    new.graph = x->dev->captured(x->on, &all->nodes);
-    vec_push(x->mem, all->segment, new);
+        new.at[k] = *patch[k].at;
+    exec->ordered = 0;
+    exec->dev->capture(exec->on);
+    run_row(exec, stage);
+    new.graph = exec->dev->captured(exec->on, &all->nodes);
+    vec_push(exec->mem, all->segment, new);
     return &all->segment[vec_len(all->segment) - 1];
 }
 
-static void run_segments(Exec *x, StagedProgram *g)
+static void run_segments(Exec *exec, StagedProgram *program)
 {
-    Stage *s = &x->stage[0];
+    Stage *stage = &exec->stage[0];
 
-    for (stage_next(x, s); s->row < g->course->nrow; stage_next(x, s)) {
-        x->dev->replay(x->on, segment_of(x, g, s)->graph);
-        s->instr = g->prog->phase[g->course->row[s->row].phase].n - 1;
+    for (stage_next(exec, stage); stage->row < program->course->nrow;
+         stage_next(exec, stage)) {
+        exec->dev->replay(exec->on, segment_of(exec, program, stage)->graph);
+        stage->instr =
+            program->prog->phase[program->course->row[stage->row].phase].n - 1;
     }
 }
 
 /* Too many nodes for one graph, and rows that are graphs of their own: nothing
  * between stages, and no stream that goes on from row to row? */
-static int in_segments(const Exec *x, const StagedProgram *g)
+static int in_segments(const Exec *exec, const StagedProgram *program)
 {
     const char *most = getenv("PLEAT_NODES");
     int64_t n = 0;
 
-    for (int i = 0; i < g->course->nrow; i++)
-        n += g->prog->phase[g->course->row[i].phase].n;
-    return x->plan->nrole == 1 && !program_streams(g->prog) &&
+    for (int i = 0; i < program->course->nrow; i++)
+        n += program->prog->phase[program->course->row[i].phase].n;
+    return exec->plan->nrole == 1 && !program_streams(program->prog) &&
            n > (most ? atoll(most) : MAXNODES);
 }
 
 /* ---- one program --------------------------------------------------------- */
 
-static void take_scalars(Exec *x, const StagedProgram *g)
+static void take_scalars(Exec *exec, const StagedProgram *program)
 {
-    const Rank *r = x->rank;
-    int hold = role_value(r->role, STEPhold);
+    const Rank *rank = exec->rank;
+    int hold = role_value(rank->role, STEPhold);
 
-    for (int i = 0; i < r->role->nin; i++)
-        if (i != g->micro)
-            copy(x, rank_address(r, r->role->in[i].buf),
-                 i == hold ? x->staged->hold : x->staged->stage + WORD * i,
-                 scalar_bytes(&r->role->in[i]));
+    for (int i = 0; i < rank->role->nin; i++)
+        if (i != program->micro)
+            copy(exec, rank_address(rank, rank->role->in[i].buf),
+                 i == hold ? exec->staged->hold
+                           : exec->staged->stage + WORD * i,
+                 scalar_bytes(&rank->role->in[i]));
 }
 
-static void give_results(Exec *x, const StagedProgram *g)
+static void give_results(Exec *exec, const StagedProgram *program)
 {
-    const Rank *r = x->rank;
-    int hold = role_value(r->role, STEPhold);
-    int over = role_result(r->role, RESULToverflow);
+    const Rank *rank = exec->rank;
+    int hold = role_value(rank->role, STEPhold);
+    int over = role_result(rank->role, RESULToverflow);
 
     if (hold >= 0 && over >= 0)
-        copy(x, x->staged->hold, rank_address(r, r->role->out[over].buf),
-             scalar_bytes(&r->role->in[hold]));
-    uint8_t *to = x->staged->stage + g->nin;
-    for (int i = 0; i < r->role->nout; to += result_bytes(&r->role->out[i++]))
-        copy(x, to, rank_address(r, r->role->out[i].buf),
-             scalar_bytes(&r->role->out[i]));
+        copy(exec, exec->staged->hold,
+             rank_address(rank, rank->role->out[over].buf),
+             scalar_bytes(&rank->role->in[hold]));
+    uint8_t *to = exec->staged->stage + program->nin;
+    for (int i = 0; i < rank->role->nout;
+         to += result_bytes(&rank->role->out[i++]))
+        copy(exec, to, rank_address(rank, rank->role->out[i].buf),
+             scalar_bytes(&rank->role->out[i]));
 }
 
-static void issue(Exec *x, StagedProgram *g,
+static void issue(Exec *exec, StagedProgram *program,
                   void calls(Exec *, StagedProgram *))
 {
-    const Feed f = { fill_staged, x };
+    const Feed f = { fill_staged, exec };
 
-    exec_start(x, g->prog->kind);
-    x->staged->running = g;
-    take_scalars(x, g);
-    x->feed = &f;
-    x->micro = take_micro;
-    calls(x, g);
-    x->feed = NULL;
-    x->dev->finish(x->on);
-    give_results(x, g);
+    exec_start(exec, program->prog->kind);
+    exec->staged->running = program;
+    take_scalars(exec, program);
+    exec->feed = &f;
+    exec->micro = take_micro;
+    calls(exec, program);
+    exec->feed = NULL;
+    exec->dev->finish(exec->on);
+    give_results(exec, program);
 }
 
-static void run_calls(Exec *x, StagedProgram *g)
+static void run_calls(Exec *exec, StagedProgram *program)
 {
-    (void)g;
-    exec_stages(x);
+    (void)program;
+    exec_stages(exec);
 }
 
-static void replay(Exec *x, StagedProgram *g)
+static void replay(Exec *exec, StagedProgram *program)
 {
-    struct Graphs *all = &g->graphs[x->alone];
+    struct Graphs *all = &program->graphs[exec->alone];
 
-    if (!all->whole && in_segments(x, g)) {
-        issue(x, g, run_segments);
+    if (!all->whole && in_segments(exec, program)) {
+        issue(exec, program, run_segments);
         return;
     }
     if (!all->whole) {
-        x->dev->capture(x->on);
-        issue(x, g, run_calls);
-        all->whole = x->dev->captured(x->on, &all->nodes);
+        exec->dev->capture(exec->on);
+        issue(exec, program, run_calls);
+        all->whole = exec->dev->captured(exec->on, &all->nodes);
     }
-    x->dev->replay(x->on, all->whole);
+    exec->dev->replay(exec->on, all->whole);
 }
 
 /* The first run launches, so that what is made on first use (library kernels,
  * connections) is there; the second is captured. */
-static void go(Exec *x, StagedProgram *g, int slot)
+static void go(Exec *exec, StagedProgram *program, int slot)
 {
-    Staged *v = x->staged;
-    int plain = !g->runs++ || x->maxran || x->copy ||
-                !(x->dev->can & CANcapture) || getenv("PLEAT_SYNC") ||
+    Staged *staged = exec->staged;
+    int plain = !program->runs++ || exec->maxran || exec->copy ||
+                !(exec->dev->can & CANcapture) || getenv("PLEAT_SYNC") ||
                 getenv("PLEAT_NOGRAPH");
 
-    x->dev->copy(x->on, STREAMcompute, COPYin, v->stage, g->in[slot], g->nin);
+    exec->dev->copy(exec->on, STREAMcompute, COPYin, staged->stage,
+                    program->in[slot], program->nin);
     if (plain)
-        issue(x, g, run_calls);
+        issue(exec, program, run_calls);
     else
-        replay(x, g);
-    x->dev->copy(x->on, STREAMcompute, COPYout, g->out[slot], v->stage + g->nin,
-                 g->nout);
-    x->dev->record(x->on, STREAMcompute, g->done[slot]);
+        replay(exec, program);
+    exec->dev->copy(exec->on, STREAMcompute, COPYout, program->out[slot],
+                    staged->stage + program->nin, program->nout);
+    exec->dev->record(exec->on, STREAMcompute, program->done[slot]);
 }
 
 /* ---- its inputs ---------------------------------------------------------- */
 
-static void fill_scalars(Exec *x, uint8_t *in, const StepValues *b)
+static void fill_scalars(Exec *exec, uint8_t *in, const StepValues *values)
 {
-    const Role *r = x->rank[0].role;
+    const Role *role = exec->rank[0].role;
 
-    for (int i = 0; i < r->nin && b; i++)
-        if (r->in[i].value != STEPmicro)
-            elem_set(r->in[i].dt, in + WORD * i, 0,
-                     step_value(x, b, r->in[i].value));
+    for (int i = 0; i < role->nin && values; i++)
+        if (role->in[i].value != STEPmicro)
+            elem_set(role->in[i].dt, in + WORD * i, 0,
+                     step_value(exec, values, role->in[i].value));
 }
 
-static void fill_micros(Exec *x, StagedProgram *g, uint8_t *in,
+static void fill_micros(Exec *exec, StagedProgram *program, uint8_t *in,
                         const Feed *feed)
 {
-    const Role *r = x->rank[0].role;
+    const Role *role = exec->rank[0].role;
 
-    for (int64_t micro = 0; micro < g->micros; micro++) {
-        uint8_t *to = in + g->scalars + micro * g->permicro;
-        if (g->micro >= 0)
-            elem_set(r->in[g->micro].dt, to, 0, first_micro(x, micro));
-        for (size_t i = 0; i < vec_len(g->input) && feed; i++)
-            feed->fill(feed->self, &r->tensor[g->input[i].tensor],
-                       x->rank[0].id, micro, to + g->input[i].at);
+    for (int64_t micro = 0; micro < program->micros; micro++) {
+        uint8_t *to = in + program->scalars + micro * program->permicro;
+        if (program->micro >= 0)
+            elem_set(role->in[program->micro].dt, to, 0,
+                     first_micro(exec, micro));
+        for (size_t i = 0; i < vec_len(program->input) && feed; i++)
+            feed->fill(feed->self, &role->tensor[program->input[i].tensor],
+                       exec->rank[0].id, micro, to + program->input[i].at);
     }
 }
 
 /* For a run behind none; of one behind another the device knows. */
-static void set_hold(Exec *x)
+static void set_hold(Exec *exec)
 {
-    Staged *v = x->staged;
-    int i = role_value(x->rank[0].role, STEPhold);
+    Staged *staged = exec->staged;
+    int i = role_value(exec->rank[0].role, STEPhold);
 
-    memset(v->word, 0, WORD);
+    memset(staged->word, 0, WORD);
     if (i >= 0)
-        elem_set(x->rank[0].role->in[i].dt, v->word, 0, x->hold);
-    x->dev->copy(x->on, STREAMcompute, COPYin, v->hold, v->word, WORD);
+        elem_set(exec->rank[0].role->in[i].dt, staged->word, 0, exec->hold);
+    exec->dev->copy(exec->on, STREAMcompute, COPYin, staged->hold, staged->word,
+                    WORD);
 }
 
 /* ---- the end of a run ---------------------------------------------------- */
 
-static void pause_for(Exec *x)
+static void pause_for(Exec *exec)
 {
-    if (x->idle)
-        x->idle(x->idler);
+    if (exec->idle)
+        exec->idle(exec->idler);
     nanosleep(&(struct timespec){ 0, PAUSE }, NULL);
 }
 
 /* Waits for the run of this slot, and for ranks that it waits for: one that is
  * dead, and what NCCL says of it, ends in the watchdog's line. */
-static void settle(Exec *x, StagedProgram *g, int slot)
+static void settle(Exec *exec, StagedProgram *program, int slot)
 {
-    const Rank *r = x->rank;
+    const Rank *rank = exec->rank;
     double begun = monotonic();
     int e;
 
     watch_all();
-    atomic_store(&x->progress.awaited, g->at[slot] + 1);
-    for (int64_t n = 1; (e = x->dev->query(x->on, g->done[slot])) > 0; n++)
+    atomic_store(&exec->progress.awaited, program->at[slot] + 1);
+    for (int64_t n = 1;
+         (e = exec->dev->query(exec->on, program->done[slot])) > 0; n++)
         if (n > SPINS)
-            pause_for(x);
+            pause_for(exec);
     watch_leave();
-    x->dev->enter(x->on, g->prog->kind, g->at[slot], x->at);
-    atomic_store(&x->progress.awaited, 0);
-    x->waited += monotonic() - begun;
+    exec->dev->enter(exec->on, program->prog->kind, program->at[slot],
+                     exec->at);
+    atomic_store(&exec->progress.awaited, 0);
+    exec->waited += monotonic() - begun;
     if (e)
-        x->dev->fault(x->on, "a run");
-    const uint8_t *from = g->out[slot];
-    for (int i = 0; i < r->role->nout; from += result_bytes(&r->role->out[i++]))
-        memcpy(r->buf[r->role->out[i].buf], from,
-               (size_t)scalar_bytes(&r->role->out[i]));
-    x->dev->leave(x->on);
+        exec->dev->fault(exec->on, "a run");
+    const uint8_t *from = program->out[slot];
+    for (int i = 0; i < rank->role->nout;
+         from += result_bytes(&rank->role->out[i++]))
+        memcpy(rank->buf[rank->role->out[i].buf], from,
+               (size_t)scalar_bytes(&rank->role->out[i]));
+    exec->dev->leave(exec->on);
 }
 
-int exec_settle(Exec *x)
+int exec_settle(Exec *exec)
 {
-    StagedProgram *g = x->staged ? x->staged->last : NULL;
+    StagedProgram *g = exec->staged ? exec->staged->last : NULL;
 
     if (!g)
         return 0;
-    x->staged->last = NULL;
-    settle(x, g, x->staged->slot);
+    exec->staged->last = NULL;
+    settle(exec, g, exec->staged->slot);
     return 1;
 }
 
 /* ---- interface ----------------------------------------------------------- */
 
-static void launch(Exec *x, StagedProgram *g, int slot,
+static void launch(Exec *exec, StagedProgram *program, int slot,
                    const StagedProgram *before)
 {
-    int old = x->staged->slot;
+    int old = exec->staged->slot;
 
-    if (x->guard && program_trains(g->prog->kind))
-        x->guard(x->guarded);
-    nvtx_begin(programnames[g->prog->kind]);
+    if (exec->guard && program_trains(program->prog->kind))
+        exec->guard(exec->guarded);
+    nvtx_begin(programnames[program->prog->kind]);
     watch_all();
-    x->at = g->at[slot];
-    x->dev->enter(x->on, before ? before->prog->kind : g->prog->kind,
-                  before ? before->at[old] : x->at, x->at);
+    exec->at = program->at[slot];
+    exec->dev->enter(exec->on,
+                     before ? before->prog->kind : program->prog->kind,
+                     before ? before->at[old] : exec->at, exec->at);
     if (!before)
-        set_hold(x);
-    go(x, g, slot);
-    x->dev->leave(x->on);
+        set_hold(exec);
+    go(exec, program, slot);
+    exec->dev->leave(exec->on);
     watch_leave();
     nvtx_end();
 }
 
-void staged_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
+void staged_run(Exec *exec, ProgramKind k, const StepValues *values,
+                const Feed *feed)
 {
     static const Instr graph = { .kind = Ikernel,
                                  .label = "of the GPU's graph" };
-    int prog = role_prog(x->rank[0].role, k), late = x->late, old;
+    int prog = role_prog(exec->rank[0].role, k), late = exec->late, old;
 
     if (prog < 0)
         err(NULL, "the plan has no program '%s'", programnames[k]);
-    StagedProgram *g = &x->staged->prog[prog];
-    StagedProgram *before = late ? x->staged->last : NULL;
+    StagedProgram *g = &exec->staged->prog[prog];
+    StagedProgram *before = late ? exec->staged->last : NULL;
     int slot = (int)(g->runs & 1);
-    old = x->staged->slot;
-    atomic_store_explicit(&x->progress.now, &graph, memory_order_relaxed);
-    atomic_fetch_add_explicit(&x->progress.ticks, 1, memory_order_relaxed);
+    old = exec->staged->slot;
+    atomic_store_explicit(&exec->progress.now, &graph, memory_order_relaxed);
+    atomic_fetch_add_explicit(&exec->progress.ticks, 1, memory_order_relaxed);
     if (!before)
-        exec_settle(x);
-    g->at[slot] = b ? b->step : -1;
-    fill_scalars(x, g->in[slot], b);
-    fill_micros(x, g, g->in[slot], feed);
+        exec_settle(exec);
+    g->at[slot] = values ? values->step : -1;
+    fill_scalars(exec, g->in[slot], values);
+    fill_micros(exec, g, g->in[slot], feed);
     double began = monotonic();
-    launch(x, g, slot, before);
-    atomic_store_explicit(&x->progress.now, &graph, memory_order_relaxed);
-    x->staged->last = g;
-    x->staged->slot = slot;
+    launch(exec, g, slot, before);
+    atomic_store_explicit(&exec->progress.now, &graph, memory_order_relaxed);
+    exec->staged->last = g;
+    exec->staged->slot = slot;
     if (before)
-        settle(x, before, old);
+        settle(exec, before, old);
     if (!late)
-        exec_settle(x);
-    if (x->maxran)
-        exec_times(x, began);
-    atomic_store_explicit(&x->progress.now, NULL, memory_order_relaxed);
+        exec_settle(exec);
+    if (exec->maxran)
+        exec_times(exec, began);
+    atomic_store_explicit(&exec->progress.now, NULL, memory_order_relaxed);
 }

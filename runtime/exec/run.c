@@ -4,101 +4,107 @@
 
 #include "exec.h"
 
-static void set_scalar(const Rank *r, const Scalar *s, double v)
+static void set_scalar(const Rank *rank, const Scalar *scalar, double v)
 {
-    elem_set(s->dt, r->buf[s->buf], 0, v);
+    elem_set(scalar->dt, rank->buf[scalar->buf], 0, v);
 }
 
-static void set_micro(Exec *x, const Rank *r, int64_t micro)
+static void set_micro(Exec *exec, const Rank *rank, int64_t micro)
 {
-    int i = role_value(r->role, STEPmicro);
+    int i = role_value(rank->role, STEPmicro);
 
     if (i >= 0)
-        set_scalar(r, &r->role->in[i], first_micro(x, micro));
+        set_scalar(rank, &rank->role->in[i], first_micro(exec, micro));
 }
 
-static void set_scalars(Exec *x, const Rank *r, const StepValues *b)
+static void set_scalars(Exec *exec, const Rank *rank, const StepValues *values)
 {
-    for (int i = 0; i < r->role->nin; i++) {
-        const Scalar *s = &r->role->in[i];
+    for (int i = 0; i < rank->role->nin; i++) {
+        const Scalar *s = &rank->role->in[i];
         if (s->value != STEPmicro)
-            set_scalar(r, s, step_value(x, b, s->value));
+            set_scalar(rank, s, step_value(exec, values, s->value));
     }
 }
 
-void exec_run(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
+void exec_run(Exec *exec, ProgramKind k, const StepValues *values,
+              const Feed *feed)
 {
     double began = monotonic();
 
-    x->progress.step = b ? b->step : x->progress.step;
-    if (x->staged) {
-        staged_run(x, k, b, feed);
+    exec->progress.step = values ? values->step : exec->progress.step;
+    if (exec->staged) {
+        staged_run(exec, k, values, feed);
         return;
     }
-    exec_start(x, k);
-    for (int64_t r = 0; r < x->comm->n && b; r++)
-        set_scalars(x, &x->rank[r], b);
-    x->feed = feed;
-    x->micro = set_micro;
-    exec_stages(x);
-    x->dev->finish(x->on);
-    x->feed = NULL;
-    atomic_store_explicit(&x->progress.now, NULL, memory_order_relaxed);
-    exec_times(x, began);
+    exec_start(exec, k);
+    for (int64_t r = 0; r < exec->comm->n && values; r++)
+        set_scalars(exec, &exec->rank[r], values);
+    exec->feed = feed;
+    exec->micro = set_micro;
+    exec_stages(exec);
+    exec->dev->finish(exec->on);
+    exec->feed = NULL;
+    atomic_store_explicit(&exec->progress.now, NULL, memory_order_relaxed);
+    exec_times(exec, began);
 }
 
-int exec_exact(Exec *x, ProgramKind k, const StepValues *b, const Feed *feed)
+int exec_exact(Exec *exec, ProgramKind k, const StepValues *values,
+               const Feed *feed)
 {
-    exec_run(x, k, b, feed);
-    if (k != PGstep || !(exec_result(x, RESULToverflow) > 0))
+    exec_run(exec, k, values, feed);
+    if (k != PGstep || !(exec_result(exec, RESULToverflow) > 0))
         return 0;
-    exec_run(x, PGfallback, b, feed);
+    exec_run(exec, PGfallback, values, feed);
     return 1;
 }
 
 /* A loss of -infinity, which is no fault in any other tensor. Null: none. */
-static const char *bad_loss(Exec *x)
+static const char *bad_loss(Exec *exec)
 {
-    const Role *r = x->rank[0].role;
+    const Role *role = exec->rank[0].role;
 
-    for (int i = 0; i < r->nout; i++) {
-        const Buf *b = &r->buf[r->out[i].buf];
-        if (r->out[i].result == RESULTterm && isinf(exec_out(x, i)))
-            return strf(x->mem, "%s is infinite%s", r->out[i].name,
-                        place_text(x->mem, b->file, b->line));
+    for (int i = 0; i < role->nout; i++) {
+        const Buf *b = &role->buf[role->out[i].buf];
+        if (role->out[i].result == RESULTterm && isinf(exec_out(exec, i)))
+            return strf(exec->mem, "%s is infinite%s", role->out[i].name,
+                        place_text(exec->mem, b->file, b->line));
     }
     return NULL;
 }
 
-const char *exec_checked(Exec *x, ProgramKind k, const StepValues *b,
+const char *exec_checked(Exec *exec, ProgramKind k, const StepValues *values,
                          const Feed *feed)
 {
-    look_open(x);
-    exec_exact(x, k, b, feed);
-    look_close(x);
-    return x->bad ? x->bad : bad_loss(x);
+    look_open(exec);
+    exec_exact(exec, k, values, feed);
+    look_close(exec);
+    return exec->bad ? exec->bad : bad_loss(exec);
 }
 
-void exec_record(Exec *x, ProgramKind program)
+void exec_record(Exec *exec, ProgramKind program)
 {
     int64_t n = 0;
 
-    for (int i = 0; i < x->nstage && program < NPROGRAM; i++) {
-        const Stage *s = &x->stage[i];
-        int prog = role_prog(s->rank[0]->role, program);
-        const UnrolledProgram *c = prog < 0 ? NULL : &s->course[prog];
-        for (int k = 0; c && k < c->nrow; k++)
-            n += 1 + s->rank[0]->role->prog[prog].phase[c->row[k].phase].n;
+    for (int i = 0; i < exec->nstage && program < NPROGRAM; i++) {
+        const Stage *stage = &exec->stage[i];
+        int prog = role_prog(stage->rank[0]->role, program);
+        const UnrolledProgram *unrolled_program =
+            prog < 0 ? NULL : &stage->course[prog];
+        for (int k = 0; unrolled_program && k < unrolled_program->nrow; k++)
+            n += 1 + stage->rank[0]
+                         ->role->prog[prog]
+                         .phase[unrolled_program->row[k].phase]
+                         .n;
     }
-    x->ran = n ? alloc(x->mem, (size_t)n * sizeof *x->ran) : NULL;
-    x->mark = n ? alloc(x->mem, (size_t)n * sizeof *x->mark) : NULL;
-    x->maxran = n;
-    x->nran = 0;
+    exec->ran = n ? alloc(exec->mem, (size_t)n * sizeof *exec->ran) : NULL;
+    exec->mark = n ? alloc(exec->mem, (size_t)n * sizeof *exec->mark) : NULL;
+    exec->maxran = n;
+    exec->nran = 0;
 }
 
 /* ---- what ran, as a file ------------------------------------------------- */
 
-static void put_event(Text *out, const InstrTiming *r, const char *name,
+static void put_event(Text *out, const InstrTiming *timing, const char *name,
                       double end)
 {
     put(out, "%s{\"name\": ", out->len > 1 ? ",\n" : "\n");
@@ -106,75 +112,76 @@ static void put_event(Text *out, const InstrTiming *r, const char *name,
     put(out,
         ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": "
         "%.3f, \"args\": {\"micro\": %lld",
-        r->stage, r->instr >= 0, r->start * 1e6, (end - r->start) * 1e6,
-        (long long)r->micro);
+        timing->stage, timing->instr >= 0, timing->start * 1e6,
+        (end - timing->start) * 1e6, (long long)timing->micro);
 }
 
 /* Further what a user looks for, and the kernel a profiler names. */
-static void put_facts(Text *out, const Instr *s)
+static void put_facts(Text *out, const Instr *instr)
 {
-    if (s && s->kernel)
-        put(out, ", \"kernel\": \"%s\"", s->kernel);
-    if (s && s->file) {
+    if (instr && instr->kernel)
+        put(out, ", \"kernel\": \"%s\"", instr->kernel);
+    if (instr && instr->file) {
         put(out, ", \"at\": ");
-        put_json(out, strf(out->arena, "%s:%d", s->file, s->line));
+        put_json(out, strf(out->arena, "%s:%d", instr->file, instr->line));
     }
-    if (s && s->secs > 0)
-        put(out, ", \"planned us\": %.1f", s->secs * 1e6);
+    if (instr && instr->secs > 0)
+        put(out, ", \"planned us\": %.1f", instr->secs * 1e6);
     put(out, "}}");
 }
 
 /* Where the row that began at k ends: with its last instruction. */
-static double row_end(const Exec *x, int64_t k)
+static double row_end(const Exec *exec, int64_t k)
 {
-    const InstrTiming *row = &x->ran[k];
+    const InstrTiming *row = &exec->ran[k];
     double end = row->start;
 
-    for (k++; k < x->nran; k++) {
-        const InstrTiming *r = &x->ran[k];
-        if (r->stage == row->stage && r->instr < 0)
+    for (k++; k < exec->nran; k++) {
+        const InstrTiming *timing = &exec->ran[k];
+        if (timing->stage == row->stage && timing->instr < 0)
             break;
-        end = r->stage == row->stage ? r->end : end;
+        end = timing->stage == row->stage ? timing->end : end;
     }
     return end;
 }
 
-static const Instr *timed_instr(const Exec *x, const InstrTiming *r,
+static const Instr *timed_instr(const Exec *exec, const InstrTiming *timing,
                                 ProgramKind program)
 {
-    const Role *role = &x->plan->role[r->stage];
+    const Role *role = &exec->plan->role[timing->stage];
 
-    return r->instr < 0 ? NULL
-                        : &role->prog[role_prog(role, program)].instr[r->instr];
+    return timing->instr < 0
+               ? NULL
+               : &role->prog[role_prog(role, program)].instr[timing->instr];
 }
 
-double exec_alone(const Exec *x, ProgramKind program)
+double exec_alone(const Exec *exec, ProgramKind program)
 {
     double secs = 0;
 
-    for (int64_t k = 0; k < x->nran; k++) {
-        const Instr *s = timed_instr(x, &x->ran[k], program);
+    for (int64_t k = 0; k < exec->nran; k++) {
+        const Instr *s = timed_instr(exec, &exec->ran[k], program);
         if (s && instr_info(s->kind)->cls < CLASScollective)
-            secs += x->ran[k].end - x->ran[k].start;
+            secs += exec->ran[k].end - exec->ran[k].start;
     }
     return secs;
 }
 
-char *exec_trace(Arena *a, const Exec *x, ProgramKind program, size_t *len)
+char *exec_trace(Arena *a, const Exec *exec, ProgramKind program, size_t *len)
 {
     Text out = { .arena = a };
 
     put(&out, "[");
-    for (int64_t k = 0; k < x->nran; k++) {
-        const InstrTiming *r = &x->ran[k];
-        const Role *role = &x->plan->role[r->stage];
+    for (int64_t k = 0; k < exec->nran; k++) {
+        const InstrTiming *r = &exec->ran[k];
+        const Role *role = &exec->plan->role[r->stage];
         const Program *g = &role->prog[role_prog(role, program)];
-        const Instr *s = timed_instr(x, r, program);
+        const Instr *s = timed_instr(exec, r, program);
         put_event(&out, r,
                   !s         ? g->phase[r->phase].name
                   : s->label ? s->label
                              : instr_info(s->kind)->name,
-                  s ? r->end : row_end(x, k));
+                  s ? r->end : row_end(exec, k));
         put_facts(&out, s);
     }
     put(&out, "\n]\n");

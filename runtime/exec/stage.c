@@ -6,101 +6,104 @@
 
 /* ---- opening ------------------------------------------------------------- */
 
-static Needs needs_of(Exec *x, const Role *r, const Program *prog,
-                      const Phase *f)
+static Needs needs_of(Exec *exec, const Role *role, const Program *prog,
+                      const Phase *phase)
 {
     Needs n = { 0 };
 
-    for (int i = 0; i < r->ntensor; i++)
-        if (r->tensor[i].kind == TKinput &&
-            phase_names(prog, f, r->tensor[i].buf))
-            vec_push(x->mem, n.input, i);
-    for (int i = 0; i < r->nin; i++)
-        if (r->in[i].value == STEPmicro)
-            n.micro |= phase_names(prog, f, r->in[i].buf);
+    for (int i = 0; i < role->ntensor; i++)
+        if (role->tensor[i].kind == TKinput &&
+            phase_names(prog, phase, role->tensor[i].buf))
+            vec_push(exec->mem, n.input, i);
+    for (int i = 0; i < role->nin; i++)
+        if (role->in[i].value == STEPmicro)
+            n.micro |= phase_names(prog, phase, role->in[i].buf);
     return n;
 }
 
-static UnrolledProgram course_of(Exec *x, const Role *r, const Program *prog)
+static UnrolledProgram course_of(Exec *exec, const Role *role,
+                                 const Program *prog)
 {
-    UnrolledProgram c = { .row = program_rows(x->mem, prog) };
+    UnrolledProgram c = { .row = program_rows(exec->mem, prog) };
 
-    c.needs = alloc(x->mem, (size_t)(prog->nphase + 1) * sizeof *c.needs);
+    c.needs = alloc(exec->mem, (size_t)(prog->nphase + 1) * sizeof *c.needs);
     for (int f = 0; f < prog->nphase; f++)
-        c.needs[f] = needs_of(x, r, prog, &prog->phase[f]);
+        c.needs[f] = needs_of(exec, role, prog, &prog->phase[f]);
     c.nrow = (int)vec_len(c.row);
     return c;
 }
 
-static void open_stage(Exec *x, Stage *s, int role)
+static void open_stage(Exec *exec, Stage *stage, int role)
 {
-    const Role *r = &x->plan->role[role];
+    const Role *r = &exec->plan->role[role];
 
-    s->role = role;
-    s->course = alloc(x->mem, (size_t)r->nprog * sizeof *s->course);
+    stage->role = role;
+    stage->course = alloc(exec->mem, (size_t)r->nprog * sizeof *stage->course);
     for (int g = 0; g < r->nprog; g++)
-        s->course[g] = course_of(x, r, &r->prog[g]);
-    s->loaded = alloc(x->mem, (size_t)(r->ntensor + 1) * sizeof *s->loaded);
+        stage->course[g] = course_of(exec, r, &r->prog[g]);
+    stage->loaded =
+        alloc(exec->mem, (size_t)(r->ntensor + 1) * sizeof *stage->loaded);
 }
 
-Stage *exec_stage(Exec *x, int role)
+Stage *exec_stage(Exec *exec, int role)
 {
     int i = 0;
 
-    while (i < x->nstage && x->stage[i].role != role)
+    while (i < exec->nstage && exec->stage[i].role != role)
         i++;
-    if (i == x->nstage)
-        open_stage(x, &x->stage[x->nstage++], role);
-    return &x->stage[i];
+    if (i == exec->nstage)
+        open_stage(exec, &exec->stage[exec->nstage++], role);
+    return &exec->stage[i];
 }
 
 /* ---- where a stage stands ------------------------------------------------ */
 
-const Program *stage_program(const Stage *s)
+const Program *stage_program(const Stage *stage)
 {
-    return &s->rank[0]->role->prog[s->prog];
+    return &stage->rank[0]->role->prog[stage->prog];
 }
 
-int stage_ended(const Stage *s)
+int stage_ended(const Stage *stage)
 {
-    return s->row == s->course[s->prog].nrow;
+    return stage->row == stage->course[stage->prog].nrow;
 }
 
-const ScheduleSlot *stage_slot(const Stage *s)
+const ScheduleSlot *stage_slot(const Stage *stage)
 {
-    return &s->course[s->prog].row[s->row];
+    return &stage->course[stage->prog].row[stage->row];
 }
 
-int stage_instr(const Stage *s)
+int stage_instr(const Stage *stage)
 {
-    return stage_program(s)->phase[stage_slot(s)->phase].first + s->instr;
+    return stage_program(stage)->phase[stage_slot(stage)->phase].first +
+           stage->instr;
 }
 
-BoundInstr *rank_instr(const Rank *r)
+BoundInstr *rank_instr(const Rank *rank)
 {
-    return &r->bound[r->stage->prog][stage_instr(r->stage)];
+    return &rank->bound[rank->stage->prog][stage_instr(rank->stage)];
 }
 
 /* ---- what a step is given ------------------------------------------------ */
 
 /* Of those that run at once, so the same on all ranks. */
-double first_micro(const Exec *x, int64_t micro)
+double first_micro(const Exec *exec, int64_t micro)
 {
-    int64_t v = micro * x->plan->mesh->size[Mdp];
+    int64_t v = micro * exec->plan->mesh->size[Mdp];
 
     return (double)v;
 }
 
-double step_value(const Exec *x, const StepValues *b, StepValue v)
+double step_value(const Exec *exec, const StepValues *values, StepValue v)
 {
     switch (v) {
-    case STEPlr: return b->lr;
-    case STEPbc1: return b->bc1;
-    case STEPbc2: return b->bc2;
-    case STEPstep: return (double)b->step;
-    case STEPhold: return x->hold;
-    case STEPskip_loss: return x->limits.loss;
-    case STEPskip_gnorm: return x->limits.gnorm;
+    case STEPlr: return values->lr;
+    case STEPbc1: return values->bc1;
+    case STEPbc2: return values->bc2;
+    case STEPstep: return (double)values->step;
+    case STEPhold: return exec->hold;
+    case STEPskip_loss: return exec->limits.loss;
+    case STEPskip_gnorm: return exec->limits.gnorm;
     case STEPmicro:
     case NSTEPVALUE: break;
     }

@@ -136,41 +136,42 @@ typedef struct ProductCheck {
     void *pa, *pb, *pc;        /* as the library gets them */
 } ProductCheck;
 
-static int one_product(ProductCheck *c, Dtype dt, Shape s, int ta, int tb)
+static int one_product(ProductCheck *check, Dtype dt, Shape s, int ta, int tb)
 {
     const int code[] = { 111, 112 };
     int la = (ta ? s.m : s.k) + PAD, lb = (tb ? s.k : s.n) + PAD;
     int lc = s.n + PAD;
 
-    lay(dt, c->pa, c->a, s.m, s.k, ta);
-    lay(dt, c->pb, c->b, s.k, s.n, tb);
+    lay(dt, check->pa, check->a, s.m, s.k, ta);
+    lay(dt, check->pb, check->b, s.k, s.n, tb);
     for (int i = 0; i < s.m * lc; i++) /* without beta C is not read */
-        elem_set(dt, c->pc, i, s.beta ? 1e6 : (double)NAN);
+        elem_set(dt, check->pc, i, s.beta ? 1e6 : (double)NAN);
     for (int i = 0; s.beta && i < s.m; i++)
         for (int j = 0; j < s.n; j++)
-            elem_set(dt, c->pc, i * lc + j, c->c0[i * s.n + j]);
+            elem_set(dt, check->pc, i * lc + j, check->c0[i * s.n + j]);
     if (dt == Df64)
-        dl.cblas_dgemm(101, code[ta], code[tb], s.m, s.n, s.k, 1, c->pa, la,
-                       c->pb, lb, s.beta, c->pc, lc);
+        dl.cblas_dgemm(101, code[ta], code[tb], s.m, s.n, s.k, 1, check->pa, la,
+                       check->pb, lb, s.beta, check->pc, lc);
     else
-        dl.cblas_sgemm(101, code[ta], code[tb], s.m, s.n, s.k, 1, c->pa, la,
-                       c->pb, lb, (float)s.beta, c->pc, lc);
+        dl.cblas_sgemm(101, code[ta], code[tb], s.m, s.n, s.k, 1, check->pa, la,
+                       check->pb, lb, (float)s.beta, check->pc, lc);
     for (int i = 0; i < s.m; i++)
         for (int j = 0; j < s.n; j++)
-            if (elem_get(dt, c->pc, i * lc + j) != c->want[i * s.n + j])
+            if (elem_get(dt, check->pc, i * lc + j) != check->want[i * s.n + j])
                 return 0;
     return 1;
 }
 
-static void reference(ProductCheck *c, Shape s)
+static void reference(ProductCheck *check, Shape s)
 {
     for (int i = 0; i < s.m; i++)
         for (int j = 0; j < s.n; j++)
-            c->want[i * s.n + j] = s.beta ? c->c0[i * s.n + j] : 0;
+            check->want[i * s.n + j] = s.beta ? check->c0[i * s.n + j] : 0;
     for (int i = 0; i < s.m; i++)
         for (int k = 0; k < s.k; k++)
             for (int j = 0; j < s.n; j++)
-                c->want[i * s.n + j] += c->a[i * s.k + k] * c->b[k * s.n + j];
+                check->want[i * s.n + j] +=
+                    check->a[i * s.k + k] * check->b[k * s.n + j];
 }
 
 static Shape shape(int i)
@@ -213,7 +214,7 @@ static int products_right(void)
 
 /* ---- trials -------------------------------------------------------------- */
 
-static void look(Trial *t)
+static void look(Trial *trial)
 {
     Dl_info in;
     struct stat st;
@@ -221,14 +222,14 @@ static void look(Trial *t)
     if (!dl_open(LIBblas))
         return;
     dl.openblas_set_num_threads(1);
-    snprintf(t->core, sizeof t->core, "%s", dl.openblas_get_corename());
+    snprintf(trial->core, sizeof trial->core, "%s", dl.openblas_get_corename());
     if (dladdr((void *)(uintptr_t)dl.cblas_sgemm, &in) && in.dli_fname &&
         !stat(in.dli_fname, &st)) {
-        snprintf(t->path, sizeof t->path, "%s", in.dli_fname);
-        t->size = st.st_size;
-        t->mtime = st.st_mtime;
+        snprintf(trial->path, sizeof trial->path, "%s", in.dli_fname);
+        trial->size = st.st_size;
+        trial->mtime = st.st_mtime;
     }
-    t->right = products_right();
+    trial->right = products_right();
 }
 
 /* In a process of its own: a wrong kernel may also die. core: null for the
@@ -290,32 +291,35 @@ static char *cache_path(const char *cpu)
 }
 
 /* A verdict on the file that is still there; 0: none. */
-static int recall(const char *path, Verdict *v)
+static int recall(const char *path, Verdict *verdict)
 {
     FILE *f = fopen(path, "r");
     struct stat st;
     char use[CORE] = "";
     long long size = 0, mtime = 0;
-    int n = f ? fscanf(f, "%1023s %lld %lld %31s %d %31s", v->own.path, &size,
-                       &mtime, v->own.core, &v->own.right, use)
-              : 0;
+    int n =
+        f ? fscanf(f, "%1023s %lld %lld %31s %d %31s", verdict->own.path, &size,
+                   &mtime, verdict->own.core, &verdict->own.right, use)
+          : 0;
 
     if (f)
         fclose(f);
-    if (n != 6 || stat(v->own.path, &st) || st.st_size != size ||
+    if (n != 6 || stat(verdict->own.path, &st) || st.st_size != size ||
         st.st_mtime != mtime)
         return 0;
-    snprintf(v->use, sizeof v->use, "%s", strcmp(use, "-") ? use : "");
+    snprintf(verdict->use, sizeof verdict->use, "%s",
+             strcmp(use, "-") ? use : "");
     return 1;
 }
 
-static void keep(const char *path, const Verdict *v)
+static void keep(const char *path, const Verdict *verdict)
 {
-    char *s = strf(forever, "%s %lld %lld %s %d %s\n", v->own.path,
-                   (long long)v->own.size, (long long)v->own.mtime, v->own.core,
-                   v->own.right, v->use[0] ? v->use : "-");
+    char *s = strf(forever, "%s %lld %lld %s %d %s\n", verdict->own.path,
+                   (long long)verdict->own.size, (long long)verdict->own.mtime,
+                   verdict->own.core, verdict->own.right,
+                   verdict->use[0] ? verdict->use : "-");
 
-    if (v->own.path[0])
+    if (verdict->own.path[0])
         cache_keep(path, s, strlen(s));
 }
 

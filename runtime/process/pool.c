@@ -196,9 +196,9 @@ typedef struct CopyWork {
 
 static void copy_some(void *ctx, int64_t lo, int64_t hi)
 {
-    const CopyWork *c = ctx;
+    const CopyWork *work = ctx;
 
-    memcpy(c->to + lo, c->from + lo, (size_t)(hi - lo));
+    memcpy(work->to + lo, work->from + lo, (size_t)(hi - lo));
 }
 
 void pool_copy(Pool *pool, void *to, const void *from, int64_t bytes)

@@ -8,52 +8,52 @@
 
 /* ---- a tree of their bytes ----------------------------------------------- */
 
-static int child_of(const Trie *t, int node, uint8_t byte)
+static int child_of(const Trie *trie, int node, uint8_t byte)
 {
-    int i = t->node[node].child;
+    int i = trie->node[node].child;
 
-    while (i > 0 && t->node[i].byte != byte)
-        i = t->node[i].next;
+    while (i > 0 && trie->node[i].byte != byte)
+        i = trie->node[i].next;
     return i;
 }
 
-void trie_add(Trie *t, const Added *a, int index)
+void trie_add(Trie *trie, const Added *added, int index)
 {
     int at = 0;
 
-    if (!t->node)
-        vec_push(forever, t->node, (TrieNode){ .added = -1 });
-    t->first[(uint8_t)a->text[0]] = 1;
-    for (int i = 0; i < a->len; i++) {
-        uint8_t byte = (uint8_t)a->text[i];
-        int down = child_of(t, at, byte);
+    if (!trie->node)
+        vec_push(forever, trie->node, (TrieNode){ .added = -1 });
+    trie->first[(uint8_t)added->text[0]] = 1;
+    for (int i = 0; i < added->len; i++) {
+        uint8_t byte = (uint8_t)added->text[i];
+        int down = child_of(trie, at, byte);
         if (!down) {
-            down = (int)vec_len(t->node);
-            TrieNode n = { .next = t->node[at].child,
+            down = (int)vec_len(trie->node);
+            TrieNode n = { .next = trie->node[at].child,
                            .added = -1,
                            .byte = byte };
-            vec_push(forever, t->node, n);
-            t->node[at].child = down;
+            vec_push(forever, trie->node, n);
+            trie->node[at].child = down;
         }
         at = down;
     }
-    t->node[at].added = index;
+    trie->node[at].added = index;
 }
 
 /* The longest token at s; null: none. */
-static const Added *longest(const Tokenizer *k, const Trie *t, const char *s,
-                            size_t n)
+static const Added *longest(const Tokenizer *tokenizer, const Trie *trie,
+                            const char *s, size_t n)
 {
     int found = -1;
 
     for (size_t i = 0, at = 0; i < n; i++) {
-        at = (size_t)child_of(t, (int)at, (uint8_t)s[i]);
+        at = (size_t)child_of(trie, (int)at, (uint8_t)s[i]);
         if (!at)
             break;
-        if (t->node[at].added >= 0)
-            found = t->node[at].added;
+        if (trie->node[at].added >= 0)
+            found = trie->node[at].added;
     }
-    return found < 0 ? NULL : &k->added[found];
+    return found < 0 ? NULL : &tokenizer->added[found];
 }
 
 /* ---- what stands around them --------------------------------------------- */
@@ -108,17 +108,17 @@ static int32_t char_before(const char *s, size_t i, size_t *len)
 
 /* ---- splitting ----------------------------------------------------------- */
 
-static void between(Encoder *e, int pass, const char *s, size_t n)
+static void between(Encoder *encoder, int pass, const char *s, size_t n)
 {
     if (!n)
         return;
     if (pass) {
-        cut_text(e, 0, s, n);
+        cut_text(encoder, 0, s, n);
     } else {
-        const Bytes *b = normalize(e, s, n);
-        added_split(e, 1, b ? b->s : s, b ? b->n : n);
+        const Bytes *b = normalize(encoder, s, n);
+        added_split(encoder, 1, b ? b->s : s, b ? b->n : n);
     }
-    e->first = 0;
+    encoder->first = 0;
 }
 
 /* Where a token's spaces begin (not before from) and end. */
@@ -140,41 +140,41 @@ static size_t spaces_after(const char *s, size_t n, size_t at)
     return at;
 }
 
-static int stands_alone(const Added *a, const char *s, size_t n, size_t at)
+static int stands_alone(const Added *added, const char *s, size_t n, size_t at)
 {
     size_t len;
 
     return !is_word(char_before(s, at, &len)) &&
-           !is_word(char_at(s, n, at + (size_t)a->len, &len));
+           !is_word(char_at(s, n, at + (size_t)added->len, &len));
 }
 
 /* pass 0: a part of the text as it came; 1: normalized. */
-void added_split(Encoder *e, int pass, const char *s, size_t n)
+void added_split(Encoder *encoder, int pass, const char *s, size_t n)
 {
-    const Trie *t = &e->t->trie[pass];
+    const Trie *t = &encoder->t->trie[pass];
     size_t done = 0;
 
     for (size_t i = 0; t->node && i < n;) {
-        const Added *a = NULL;
+        const Added *added = NULL;
         while (i < n && !(t->first[(uint8_t)s[i]] &&
-                          (a = longest(e->t, t, s + i, n - i))))
+                          (added = longest(encoder->t, t, s + i, n - i))))
             i++;
-        if (!a)
+        if (!added)
             break;
-        size_t from = i, to = i + (size_t)a->len;
+        size_t from = i, to = i + (size_t)added->len;
         i = to;
-        if (a->word && !stands_alone(a, s, n, from))
+        if (added->word && !stands_alone(added, s, n, from))
             continue;
-        if (a->lstrip)
+        if (added->lstrip)
             from = spaces_before(s, from, done);
-        if (a->rstrip)
+        if (added->rstrip)
             to = spaces_after(s, n, to);
         if (from > done)
-            between(e, pass, s + done, from - done);
-        encode_id(e, a->id);
-        e->first = 0;
+            between(encoder, pass, s + done, from - done);
+        encode_id(encoder, added->id);
+        encoder->first = 0;
         done = to;
     }
     if (done < n)
-        between(e, pass, s + done, n - done);
+        between(encoder, pass, s + done, n - done);
 }

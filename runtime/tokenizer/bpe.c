@@ -22,22 +22,23 @@ void *enlarge(void *p, size_t bytes)
     return q;
 }
 
-void bytes_add(Bytes *b, const char *s, size_t n)
+void bytes_add(Bytes *bytes, const char *s, size_t n)
 {
-    if (b->cap - b->n < n)
-        b->s = enlarge(b->s, b->cap = 2 * b->cap + n);
+    if (bytes->cap - bytes->n < n)
+        bytes->s = enlarge(bytes->s, bytes->cap = 2 * bytes->cap + n);
     if (n)
-        memcpy(b->s + b->n, s, n);
-    b->n += n;
+        memcpy(bytes->s + bytes->n, s, n);
+    bytes->n += n;
 }
 
-void encode_id(Encoder *e, int32_t id)
+void encode_id(Encoder *encoder, int32_t id)
 {
-    if (e->n == e->cap) {
-        e->cap = 2 * e->cap + 64;
-        e->id = enlarge(e->id, (size_t)e->cap * sizeof *e->id);
+    if (encoder->n == encoder->cap) {
+        encoder->cap = 2 * encoder->cap + 64;
+        encoder->id =
+            enlarge(encoder->id, (size_t)encoder->cap * sizeof *encoder->id);
     }
-    e->id[e->n++] = id;
+    encoder->id[encoder->n++] = id;
 }
 
 /* ---- tables -------------------------------------------------------------- */
@@ -51,42 +52,43 @@ static uint64_t power_above(int64_t n)
     return size;
 }
 
-int32_t bpe_find(const Bpe *b, const char *s, size_t n)
+int32_t bpe_find(const Bpe *bpe, const char *s, size_t n)
 {
     for (uint64_t i = XXH3_64bits(s, n);; i++) {
-        int32_t id = b->slot[i & b->mask];
-        if (id < 0 || ((size_t)b->len[id] == n && !memcmp(b->text[id], s, n)))
+        int32_t id = bpe->slot[i & bpe->mask];
+        if (id < 0 ||
+            ((size_t)bpe->len[id] == n && !memcmp(bpe->text[id], s, n)))
             return id;
     }
 }
 
-void bpe_index(Bpe *b, int nmerge)
+void bpe_index(Bpe *bpe, int nmerge)
 {
-    uint64_t size = power_above(b->nid), msize = power_above(nmerge);
+    uint64_t size = power_above(bpe->nid), msize = power_above(nmerge);
 
-    b->slot = alloc(forever, size * sizeof *b->slot);
-    b->merge = alloc(forever, msize * sizeof *b->merge);
-    b->mask = size - 1;
-    b->mmask = msize - 1;
-    memset(b->slot, -1, size * sizeof *b->slot);
+    bpe->slot = alloc(forever, size * sizeof *bpe->slot);
+    bpe->merge = alloc(forever, msize * sizeof *bpe->merge);
+    bpe->mask = size - 1;
+    bpe->mmask = msize - 1;
+    memset(bpe->slot, -1, size * sizeof *bpe->slot);
     for (uint64_t i = 0; i < msize; i++)
-        b->merge[i].id = -1;
-    for (int32_t id = 0; id < b->nid; id++) {
-        if (!b->text[id])
+        bpe->merge[i].id = -1;
+    for (int32_t id = 0; id < bpe->nid; id++) {
+        if (!bpe->text[id])
             continue;
-        uint64_t i = XXH3_64bits(b->text[id], (size_t)b->len[id]);
-        while (b->slot[i & b->mask] >= 0)
+        uint64_t i = XXH3_64bits(bpe->text[id], (size_t)bpe->len[id]);
+        while (bpe->slot[i & bpe->mask] >= 0)
             i++;
-        b->slot[i & b->mask] = id;
+        bpe->slot[i & bpe->mask] = id;
     }
 }
 
-static const Merge *slot_of(const Bpe *b, uint64_t pair)
+static const Merge *slot_of(const Bpe *bpe, uint64_t pair)
 {
     uint64_t i = pair * 0x9e3779b97f4a7c15ull;
 
     for (i ^= i >> 29;; i++) {
-        const Merge *m = &b->merge[i & b->mmask];
+        const Merge *m = &bpe->merge[i & bpe->mmask];
         if (m->id < 0 || m->pair == pair)
             return m;
     }
@@ -98,32 +100,32 @@ static uint64_t pair_of(int32_t left, int32_t right)
 }
 
 /* The same pair again: the later rank holds, as in a dictionary. */
-void bpe_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id)
+void bpe_merge(Bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id)
 {
     uint64_t pair = pair_of(left, right);
-    Merge *m = &b->merge[slot_of(b, pair) - b->merge];
+    Merge *m = &bpe->merge[slot_of(bpe, pair) - bpe->merge];
 
     *m = (Merge){ pair, rank, id };
 }
 
-static int32_t rank_of(const Bpe *b, int32_t left, int32_t right)
+static int32_t rank_of(const Bpe *bpe, int32_t left, int32_t right)
 {
-    const Merge *m = slot_of(b, pair_of(left, right));
+    const Merge *m = slot_of(bpe, pair_of(left, right));
 
     return m->id < 0 ? NORANK : m->rank;
 }
 
-static int32_t merged(const Bpe *b, int32_t left, int32_t right)
+static int32_t merged(const Bpe *bpe, int32_t left, int32_t right)
 {
-    return slot_of(b, pair_of(left, right))->id;
+    return slot_of(bpe, pair_of(left, right))->id;
 }
 
 /* ---- symbols: what a word starts as -------------------------------------- */
 
-static int64_t fallback(const Bpe *b, const char *s, size_t n, int32_t *out)
+static int64_t fallback(const Bpe *bpe, const char *s, size_t n, int32_t *out)
 {
     for (size_t i = 0; i < n; i++)
-        if ((out[i] = b->byte[(uint8_t)s[i]]) < 0)
+        if ((out[i] = bpe->byte[(uint8_t)s[i]]) < 0)
             return 0;
     return (int64_t)n;
 }
@@ -138,25 +140,25 @@ static size_t char_len(const char *s, size_t n)
 }
 
 /* out has room for n. What has no token becomes unk, or nothing. */
-static int64_t symbols(const Bpe *b, const char *s, size_t n, int32_t *out)
+static int64_t symbols(const Bpe *bpe, const char *s, size_t n, int32_t *out)
 {
     int64_t k = 0;
     int wasunk = 0;
 
     for (size_t i = 0, len; i < n; i += len) {
-        len = b->bytelevel ? 1 : char_len(s + i, n - i);
-        int32_t id =
-            b->bytelevel ? b->byte[(uint8_t)s[i]] : bpe_find(b, s + i, len);
+        len = bpe->bytelevel ? 1 : char_len(s + i, n - i);
+        int32_t id = bpe->bytelevel ? bpe->byte[(uint8_t)s[i]]
+                                    : bpe_find(bpe, s + i, len);
         int64_t more = 0;
         if (id >= 0)
             out[k++] = id;
-        else if (!b->bytelevel)
-            k += more = fallback(b, s + i, len, out + k);
-        if (id < 0 && !more && b->unk >= 0) {
-            if (!(wasunk && b->fuse))
-                out[k++] = b->unk;
+        else if (!bpe->bytelevel)
+            k += more = fallback(bpe, s + i, len, out + k);
+        if (id < 0 && !more && bpe->unk >= 0) {
+            if (!(wasunk && bpe->fuse))
+                out[k++] = bpe->unk;
             wasunk = 1;
-        } else if (id >= 0 || !b->fuse) {
+        } else if (id >= 0 || !bpe->fuse) {
             wasunk = 0;
         }
     }
@@ -165,12 +167,12 @@ static int64_t symbols(const Bpe *b, const char *s, size_t n, int32_t *out)
 
 /* ---- merging ------------------------------------------------------------- */
 
-static int64_t merge_short(const Bpe *b, int32_t *x, int64_t n)
+static int64_t merge_short(const Bpe *bpe, int32_t *x, int64_t n)
 {
     int32_t rank[SCAN];
 
     for (int64_t i = 0; i + 1 < n; i++)
-        rank[i] = rank_of(b, x[i], x[i + 1]);
+        rank[i] = rank_of(bpe, x[i], x[i + 1]);
     while (n > 1) {
         int64_t at = 0;
         for (int64_t i = 1; i + 1 < n; i++)
@@ -178,153 +180,156 @@ static int64_t merge_short(const Bpe *b, int32_t *x, int64_t n)
                 at = i;
         if (rank[at] == NORANK)
             break;
-        x[at] = merged(b, x[at], x[at + 1]);
+        x[at] = merged(bpe, x[at], x[at + 1]);
         n--;
         for (int64_t i = at + 1; i < n; i++) {
             x[i] = x[i + 1];
             rank[i - 1] = rank[i];
         }
         if (at + 1 < n)
-            rank[at] = rank_of(b, x[at], x[at + 1]);
+            rank[at] = rank_of(bpe, x[at], x[at + 1]);
         if (at > 0)
-            rank[at - 1] = rank_of(b, x[at - 1], x[at]);
+            rank[at - 1] = rank_of(bpe, x[at - 1], x[at]);
     }
     return n;
 }
 
-static void heap_push(Encoder *e, uint64_t key)
+static void heap_push(Encoder *encoder, uint64_t key)
 {
-    int64_t i = e->nheap++;
+    int64_t i = encoder->nheap++;
 
-    for (int64_t up; i > 0 && e->heap[up = (i - 1) / 2] > key; i = up)
-        e->heap[i] = e->heap[up];
-    e->heap[i] = key;
+    for (int64_t up; i > 0 && encoder->heap[up = (i - 1) / 2] > key; i = up)
+        encoder->heap[i] = encoder->heap[up];
+    encoder->heap[i] = key;
 }
 
-static uint64_t heap_pop(Encoder *e)
+static uint64_t heap_pop(Encoder *encoder)
 {
-    uint64_t least = e->heap[0], key = e->heap[--e->nheap];
+    uint64_t least = encoder->heap[0], key = encoder->heap[--encoder->nheap];
     int64_t i = 0;
 
-    for (int64_t k; (k = 2 * i + 1) < e->nheap; i = k) {
-        k += k + 1 < e->nheap && e->heap[k + 1] < e->heap[k];
-        if (e->heap[k] >= key)
+    for (int64_t k; (k = 2 * i + 1) < encoder->nheap; i = k) {
+        k += k + 1 < encoder->nheap && encoder->heap[k + 1] < encoder->heap[k];
+        if (encoder->heap[k] >= key)
             break;
-        e->heap[i] = e->heap[k];
+        encoder->heap[i] = encoder->heap[k];
     }
-    e->heap[i] = key;
+    encoder->heap[i] = key;
     return least;
 }
 
 /* The pair that starts at i, if it has a rank: rank, then place. */
-static void heap_pair(Encoder *e, int32_t i)
+static void heap_pair(Encoder *encoder, int32_t i)
 {
-    int32_t rank = i < 0 || e->next[i] < 0 ? NORANK
-                                           : rank_of(&e->t->bpe, e->symbol[i],
-                                                     e->symbol[e->next[i]]);
+    int32_t rank = i < 0 || encoder->next[i] < 0
+                       ? NORANK
+                       : rank_of(&encoder->t->bpe, encoder->symbol[i],
+                                 encoder->symbol[encoder->next[i]]);
 
     if (rank != NORANK)
-        heap_push(e, pair_of(rank, i));
+        heap_push(encoder, pair_of(rank, i));
 }
 
 /* A pair that was pushed may be gone: then its rank is no longer that of what
  * starts at its place. Each merge pushes two at most, so 3 n are enough. */
-static int64_t merge_long(Encoder *e, int64_t n)
+static int64_t merge_long(Encoder *encoder, int64_t n)
 {
-    const Bpe *b = &e->t->bpe;
+    const Bpe *bpe = &encoder->t->bpe;
     int64_t left = 0;
 
     for (int32_t i = 0; i < n; i++) {
-        e->prev[i] = i - 1;
-        e->next[i] = i + 1 < n ? i + 1 : -1;
+        encoder->prev[i] = i - 1;
+        encoder->next[i] = i + 1 < n ? i + 1 : -1;
     }
-    e->nheap = 0;
+    encoder->nheap = 0;
     for (int32_t i = 0; i < n; i++)
-        heap_pair(e, i);
-    while (e->nheap) {
-        uint64_t key = heap_pop(e);
-        int32_t i = (int32_t)key, k = e->next[i];
-        if (e->symbol[i] < 0 || k < 0 ||
-            rank_of(b, e->symbol[i], e->symbol[k]) != (int32_t)(key >> 32))
+        heap_pair(encoder, i);
+    while (encoder->nheap) {
+        uint64_t key = heap_pop(encoder);
+        int32_t i = (int32_t)key, k = encoder->next[i];
+        if (encoder->symbol[i] < 0 || k < 0 ||
+            rank_of(bpe, encoder->symbol[i], encoder->symbol[k]) !=
+                (int32_t)(key >> 32))
             continue;
-        e->symbol[i] = merged(b, e->symbol[i], e->symbol[k]);
-        e->symbol[k] = -1;
-        e->next[i] = e->next[k];
-        if (e->next[i] >= 0)
-            e->prev[e->next[i]] = i;
-        heap_pair(e, e->prev[i]);
-        heap_pair(e, i);
+        encoder->symbol[i] =
+            merged(bpe, encoder->symbol[i], encoder->symbol[k]);
+        encoder->symbol[k] = -1;
+        encoder->next[i] = encoder->next[k];
+        if (encoder->next[i] >= 0)
+            encoder->prev[encoder->next[i]] = i;
+        heap_pair(encoder, encoder->prev[i]);
+        heap_pair(encoder, i);
     }
     for (int64_t i = 0; i < n; i++)
-        if (e->symbol[i] >= 0)
-            e->symbol[left++] = e->symbol[i];
+        if (encoder->symbol[i] >= 0)
+            encoder->symbol[left++] = encoder->symbol[i];
     return left;
 }
 
-static void make_room(Encoder *e, size_t n)
+static void make_room(Encoder *encoder, size_t n)
 {
     if (n > INT32_MAX / 2)
         err(NULL, "a word of %zu bytes is too long", n);
-    if (e->room >= (int64_t)n)
+    if (encoder->room >= (int64_t)n)
         return;
-    e->room = (int64_t)n;
-    e->symbol = enlarge(e->symbol, n * sizeof *e->symbol);
-    e->prev = enlarge(e->prev, n * sizeof *e->prev);
-    e->next = enlarge(e->next, n * sizeof *e->next);
-    e->heap = enlarge(e->heap, 3 * n * sizeof *e->heap);
+    encoder->room = (int64_t)n;
+    encoder->symbol = enlarge(encoder->symbol, n * sizeof *encoder->symbol);
+    encoder->prev = enlarge(encoder->prev, n * sizeof *encoder->prev);
+    encoder->next = enlarge(encoder->next, n * sizeof *encoder->next);
+    encoder->heap = enlarge(encoder->heap, 3 * n * sizeof *encoder->heap);
 }
 
 /* ---- words --------------------------------------------------------------- */
 
-static void put_ids(Encoder *e, const int32_t *id, int64_t n)
+static void put_ids(Encoder *encoder, const int32_t *id, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        encode_id(e, id[i]);
+        encode_id(encoder, id[i]);
 }
 
-static int64_t short_word(const Bpe *b, const char *s, size_t n, int32_t *x)
+static int64_t short_word(const Bpe *bpe, const char *s, size_t n, int32_t *x)
 {
-    if (b->whole && (*x = bpe_find(b, s, n)) >= 0)
+    if (bpe->whole && (*x = bpe_find(bpe, s, n)) >= 0)
         return 1;
-    return merge_short(b, x, symbols(b, s, n, x));
+    return merge_short(bpe, x, symbols(bpe, s, n, x));
 }
 
-static void long_word(Encoder *e, const char *s, size_t n)
+static void long_word(Encoder *encoder, const char *s, size_t n)
 {
-    const Bpe *b = &e->t->bpe;
-    int32_t id = b->whole ? bpe_find(b, s, n) : -1;
+    const Bpe *bpe = &encoder->t->bpe;
+    int32_t id = bpe->whole ? bpe_find(bpe, s, n) : -1;
 
     if (id >= 0) {
-        encode_id(e, id);
+        encode_id(encoder, id);
         return;
     }
-    make_room(e, n);
-    int64_t k = symbols(b, s, n, e->symbol);
-    put_ids(e, e->symbol, merge_long(e, k));
+    make_room(encoder, n);
+    int64_t k = symbols(bpe, s, n, encoder->symbol);
+    put_ids(encoder, encoder->symbol, merge_long(encoder, k));
 }
 
-void bpe_word(Encoder *e, const char *s, size_t n)
+void bpe_word(Encoder *encoder, const char *s, size_t n)
 {
     int32_t x[SCAN];
 
     if (n > SCAN) {
-        long_word(e, s, n);
+        long_word(encoder, s, n);
         return;
     }
-    if (!e->memo)
-        e->memo = enlarge(NULL, sizeof *e->memo << MEMOBITS),
-        memset(e->memo, 0, sizeof *e->memo << MEMOBITS);
-    WordMemo *m = &e->memo[XXH3_64bits(s, n) >> (64 - MEMOBITS)];
+    if (!encoder->memo)
+        encoder->memo = enlarge(NULL, sizeof *encoder->memo << MEMOBITS),
+        memset(encoder->memo, 0, sizeof *encoder->memo << MEMOBITS);
+    WordMemo *m = &encoder->memo[XXH3_64bits(s, n) >> (64 - MEMOBITS)];
     if (m->len == n && !memcmp(m->text, s, n)) {
-        put_ids(e, m->id, m->n);
+        put_ids(encoder, m->id, m->n);
         return;
     }
-    int64_t k = short_word(&e->t->bpe, s, n, x);
+    int64_t k = short_word(&encoder->t->bpe, s, n, x);
     if (k <= SHORTIDS) {
         m->len = (uint8_t)n;
         m->n = (uint8_t)k;
         memcpy(m->text, s, n);
         memcpy(m->id, x, (size_t)k * sizeof *x);
     }
-    put_ids(e, x, k);
+    put_ids(encoder, x, k);
 }

@@ -57,29 +57,29 @@ Encoder *encoder_new(const Tokenizer *tokenizer)
     return e;
 }
 
-void encoder_free(Encoder *e)
+void encoder_free(Encoder *encoder)
 {
-    pcre2_match_data_free(e->match);
-    pcre2_match_context_free(e->context);
-    pcre2_jit_stack_free(e->stack);
-    for (size_t i = 0; i < vec_len(e->t->cut); i++)
-        free(e->cut[i].s);
-    free(e->cut);
-    free(e->normal[0].s);
-    free(e->normal[1].s);
-    free(e->id);
-    free(e->memo);
-    free(e->symbol);
-    free(e->prev);
-    free(e->next);
-    free(e->heap);
-    free(e);
+    pcre2_match_data_free(encoder->match);
+    pcre2_match_context_free(encoder->context);
+    pcre2_jit_stack_free(encoder->stack);
+    for (size_t i = 0; i < vec_len(encoder->t->cut); i++)
+        free(encoder->cut[i].s);
+    free(encoder->cut);
+    free(encoder->normal[0].s);
+    free(encoder->normal[1].s);
+    free(encoder->id);
+    free(encoder->memo);
+    free(encoder->symbol);
+    free(encoder->prev);
+    free(encoder->next);
+    free(encoder->heap);
+    free(encoder);
 }
 
-static void put_template(Encoder *e, const int32_t *v)
+static void put_template(Encoder *encoder, const int32_t *v)
 {
     for (size_t i = 0; i < vec_len(v); i++)
-        encode_id(e, v[i]);
+        encode_id(encoder, v[i]);
 }
 
 void decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n, Text *out)
@@ -96,18 +96,18 @@ void decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n, Text *out)
     }
 }
 
-const char *encode(Encoder *e, const char *s, size_t n, int flags)
+const char *encode(Encoder *encoder, const char *s, size_t n, int flags)
 {
-    e->n = 0;
-    e->why = NULL;
-    e->first = 1;
+    encoder->n = 0;
+    encoder->why = NULL;
+    encoder->first = 1;
     if (flags & ENCtemplate)
-        put_template(e, e->t->before);
-    for (size_t i = 0; e->t->bytes && i < n; i++)
-        encode_id(e, (unsigned char)s[i]);
-    if (!e->t->bytes)
-        added_split(e, 0, s, n);
+        put_template(encoder, encoder->t->before);
+    for (size_t i = 0; encoder->t->bytes && i < n; i++)
+        encode_id(encoder, (unsigned char)s[i]);
+    if (!encoder->t->bytes)
+        added_split(encoder, 0, s, n);
     if (flags & ENCtemplate)
-        put_template(e, e->t->after);
-    return e->why;
+        put_template(encoder, encoder->t->after);
+    return encoder->why;
 }

@@ -79,7 +79,7 @@ static int ascii(const char *s, size_t n)
     return or < 0x80;
 }
 
-static void map_span(Encoder *e, int options, const char *s, size_t n,
+static void map_span(Encoder *encoder, int options, const char *s, size_t n,
                      Bytes *out)
 {
     utf8proc_uint8_t *p = NULL;
@@ -87,7 +87,7 @@ static void map_span(Encoder *e, int options, const char *s, size_t n,
                                         &p, (utf8proc_option_t)options);
 
     if (len < 0) {
-        e->why = utf8proc_errmsg(len);
+        encoder->why = utf8proc_errmsg(len);
         return;
     }
     bytes_add(out, (const char *)p, (size_t)len);
@@ -95,7 +95,7 @@ static void map_span(Encoder *e, int options, const char *s, size_t n,
 }
 
 /* Newer marks stay; what is between them is mapped. */
-static void map_line(Encoder *e, int options, const char *s, size_t n,
+static void map_line(Encoder *encoder, int options, const char *s, size_t n,
                      Bytes *out)
 {
     size_t done = 0;
@@ -106,13 +106,13 @@ static void map_line(Encoder *e, int options, const char *s, size_t n,
                                                 (utf8proc_ssize_t)(n - i), &c);
         size_t to = i + (len > 0 ? (size_t)len : 1);
         if (c >= newer[0][0] && is_newer(c)) {
-            map_span(e, options, s + done, i - done, out);
+            map_span(encoder, options, s + done, i - done, out);
             bytes_add(out, s + i, to - i);
             done = to;
         }
         i = to;
     }
-    map_span(e, options, s + done, n - done, out);
+    map_span(encoder, options, s + done, n - done, out);
 }
 
 static int is_formed(int options, const char *s, size_t n)
@@ -124,29 +124,30 @@ static int is_formed(int options, const char *s, size_t n)
 
 /* Line by line: nothing joins or moves across a line's end, and few lines need
  * anything. */
-static int form(Encoder *e, int options, const char *s, size_t n, Bytes *out)
+static int form(Encoder *encoder, int options, const char *s, size_t n,
+                Bytes *out)
 {
     if (is_formed(options, s, n))
         return 0;
-    for (size_t i = 0, len; i < n && !e->why; i += len) {
+    for (size_t i = 0, len; i < n && !encoder->why; i += len) {
         const char *end = memchr(s + i, '\n', n - i);
         len = end ? (size_t)(end - s) + 1 - i : n - i;
         if (is_formed(options, s + i, len))
             bytes_add(out, s + i, len);
         else
-            map_line(e, options, s + i, len, out);
+            map_line(encoder, options, s + i, len, out);
     }
     return 1;
 }
 
-static int replace(const Norm *m, const char *s, size_t n, Bytes *out)
+static int replace(const Norm *norm, const char *s, size_t n, Bytes *out)
 {
-    size_t from = strlen(m->from), to = strlen(m->to);
+    size_t from = strlen(norm->from), to = strlen(norm->to);
     int any = 0;
 
-    for (const char *p; (p = memmem(s, n, m->from, from)); any = 1) {
+    for (const char *p; (p = memmem(s, n, norm->from, from)); any = 1) {
         bytes_add(out, s, (size_t)(p - s));
-        bytes_add(out, m->to, to);
+        bytes_add(out, norm->to, to);
         n -= (size_t)(p - s) + from;
         s = p + from;
     }
@@ -155,24 +156,25 @@ static int replace(const Norm *m, const char *s, size_t n, Bytes *out)
     return any;
 }
 
-/* The forms take turns in e->normal and a spare. */
-const Bytes *normalize(Encoder *e, const char *s, size_t n)
+/* The forms take turns in encoder->normal and a spare. */
+const Bytes *normalize(Encoder *encoder, const char *s, size_t n)
 {
     const Bytes *now = NULL;
 
-    for (size_t i = 0; i < vec_len(e->t->norm); i++) {
-        const Norm *m = &e->t->norm[i];
-        Bytes *out = now == &e->normal[0] ? &e->normal[1] : &e->normal[0];
+    for (size_t i = 0; i < vec_len(encoder->t->norm); i++) {
+        const Norm *norm = &encoder->t->norm[i];
+        Bytes *out = now == &encoder->normal[0] ? &encoder->normal[1]
+                                                : &encoder->normal[0];
         const char *from = now ? now->s : s;
         size_t len = now ? now->n : n;
         int changed = 1;
         out->n = 0;
-        if (m->kind == NORMform) {
-            changed = form(e, m->form, from, len, out);
-        } else if (m->kind == NORMreplace) {
-            changed = replace(m, from, len, out);
+        if (norm->kind == NORMform) {
+            changed = form(encoder, norm->form, from, len, out);
+        } else if (norm->kind == NORMreplace) {
+            changed = replace(norm, from, len, out);
         } else {
-            bytes_add(out, m->to, strlen(m->to));
+            bytes_add(out, norm->to, strlen(norm->to));
             bytes_add(out, from, len);
         }
         now = changed ? out : now;

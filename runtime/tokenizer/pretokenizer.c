@@ -54,16 +54,16 @@ static void put_set(Text *out, const char *set)
 }
 
 /* After a backslash; returns how many bytes it took. */
-static size_t put_escape(Text *out, const char *s, int inside, const Loc *l)
+static size_t put_escape(Text *out, const char *s, int inside, const Loc *loc)
 {
     int lower = s[0] | 0x20;
     const char *set = lower == s[0] || !inside ? classes[lower & 127] : NULL;
     size_t len = s[0] && s[1] == '{' ? strcspn(s, "}") + 1 : 1; /* \p{L} */
 
     if (s[0] && s[1] == '{' && !strchr(s, '}'))
-        err(l, "pattern: \\%c{ without }", s[0]);
+        err(loc, "pattern: \\%c{ without }", s[0]);
     if (strchr("hHGKXRQEyYNO", s[0]) || !s[0])
-        err(l, "pattern: \\%c is not known here", s[0] ? s[0] : ' ');
+        err(loc, "pattern: \\%c is not known here", s[0] ? s[0] : ' ');
     if (set) {
         put(out, "%s", inside ? "" : s[0] == lower ? "[" : "[^");
         put_set(out, set);
@@ -77,7 +77,7 @@ static size_t put_escape(Text *out, const char *s, int inside, const Loc *l)
 }
 
 /* s behind '[': to behind its ']'. */
-static size_t put_class(Text *out, const char *s, const Loc *l)
+static size_t put_class(Text *out, const char *s, const Loc *loc)
 {
     size_t i = s[0] == '^';
 
@@ -89,9 +89,9 @@ static size_t put_class(Text *out, const char *s, const Loc *l)
             put(out, "%.*s", (int)posix, s + i);
             i += posix - 1;
         } else if (s[i] == '[' || (s[i] == '&' && s[i + 1] == '&')) {
-            err(l, "pattern: sets inside [] are not known here");
+            err(loc, "pattern: sets inside [] are not known here");
         } else if (s[i] == '\\') {
-            i += put_escape(out, s + i + 1, 1, l);
+            i += put_escape(out, s + i + 1, 1, loc);
         } else {
             put(out, "%c", s[i]);
         }
@@ -100,7 +100,7 @@ static size_t put_class(Text *out, const char *s, const Loc *l)
     return i + (s[i] == ']');
 }
 
-static char *translated(const char *s, const Loc *l)
+static char *translated(const char *s, const Loc *loc)
 {
     Text out = { .arena = forever };
 
@@ -108,22 +108,22 @@ static char *translated(const char *s, const Loc *l)
     while (*s) {
         int c = *s++;
         if (c == '\\')
-            s += put_escape(&out, s, 0, l);
+            s += put_escape(&out, s, 0, loc);
         else if (c == '[')
-            s += put_class(&out, s, l);
+            s += put_class(&out, s, loc);
         else
             put(&out, "%c", c);
         if (c == '}' && *s == '+')
-            err(l, "pattern: {..}+ is not known here");
+            err(loc, "pattern: {..}+ is not known here");
         if (c == '(' && *s == '?' && memchr(s, 'm', strspn(s, "?imx-")))
-            err(l, "pattern: (?m) is not known here");
+            err(loc, "pattern: (?m) is not known here");
     }
     return out.s;
 }
 
-void *cut_compile(const char *pattern, const Loc *l)
+void *cut_compile(const char *pattern, const Loc *loc)
 {
-    const char *text = translated(pattern, l);
+    const char *text = translated(pattern, loc);
     int code;
     size_t at;
     pcre2_code *p = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED,
@@ -134,7 +134,7 @@ void *cut_compile(const char *pattern, const Loc *l)
     if (!p) {
         PCRE2_UCHAR why[128];
         pcre2_get_error_message(code, why, sizeof why);
-        err(l, "pattern '%.60s': %s", pattern, (char *)why);
+        err(loc, "pattern '%.60s': %s", pattern, (char *)why);
     }
     pcre2_jit_compile(p, PCRE2_JIT_COMPLETE); /* without it: slower */
     return p;
@@ -142,33 +142,35 @@ void *cut_compile(const char *pattern, const Loc *l)
 
 /* ---- matching ------------------------------------------------------------ */
 
-static void open_matcher(Encoder *e)
+static void open_matcher(Encoder *encoder)
 {
-    e->match = pcre2_match_data_create(1, NULL);
-    e->context = pcre2_match_context_create(NULL);
-    e->stack = pcre2_jit_stack_create(32 << 10, 64 << 20, NULL);
-    if (!e->match || !e->context || !e->stack)
+    encoder->match = pcre2_match_data_create(1, NULL);
+    encoder->context = pcre2_match_context_create(NULL);
+    encoder->stack = pcre2_jit_stack_create(32 << 10, 64 << 20, NULL);
+    if (!encoder->match || !encoder->context || !encoder->stack)
         err(NULL, "out of memory: a matcher");
-    pcre2_jit_stack_assign(e->context, NULL, e->stack);
+    pcre2_jit_stack_assign(encoder->context, NULL, encoder->stack);
 }
 
 /* The next match in s from at on. 0: no more. */
-static int next_match(Encoder *e, const PreTokenizer *c, const char *s,
-                      size_t n, size_t at, size_t *from, size_t *to)
+static int next_match(Encoder *encoder, const PreTokenizer *tokenizer,
+                      const char *s, size_t n, size_t at, size_t *from,
+                      size_t *to)
 {
-    if (!e->match)
-        open_matcher(e);
+    if (!encoder->match)
+        open_matcher(encoder);
     if (at >= n)
         return 0;
-    int r = pcre2_match(c->code, (PCRE2_SPTR)s, n, at, PCRE2_NO_UTF_CHECK,
-                        e->match, e->context);
+    int r = pcre2_match(tokenizer->code, (PCRE2_SPTR)s, n, at,
+                        PCRE2_NO_UTF_CHECK, encoder->match, encoder->context);
     if (r < 0 && r != PCRE2_ERROR_NOMATCH)
-        e->why = "the tokenizer's pattern needs too much memory or time";
+        encoder->why = "the tokenizer's pattern needs too much memory or time";
     if (r < 0)
         return 0;
-    const PCRE2_SIZE *v = pcre2_get_ovector_pointer(e->match);
-    *from = v[0];
-    *to = v[1];
+    const PCRE2_SIZE *p_c_r_e2__s_i_z_e =
+        pcre2_get_ovector_pointer(encoder->match);
+    *from = p_c_r_e2__s_i_z_e[0];
+    *to = p_c_r_e2__s_i_z_e[1];
     return 1;
 }
 
@@ -180,78 +182,80 @@ typedef struct PendingPart {
     int any, match;
 } PendingPart;
 
-static void release(Encoder *e, size_t k, const char *s, PendingPart *h)
+static void release(Encoder *encoder, size_t k, const char *s,
+                    PendingPart *part)
 {
-    if (h->any)
-        cut_text(e, k + 1, s + h->from, h->to - h->from);
-    h->any = 0;
+    if (part->any)
+        cut_text(encoder, k + 1, s + part->from, part->to - part->from);
+    part->any = 0;
 }
 
 /* One of the parts that cover a text, in order, with what matched between what
  * did not. */
-static void part(Encoder *e, size_t k, const char *s, PendingPart *h,
-                 size_t from, size_t to, int match)
+static void part(Encoder *encoder, size_t k, const char *s,
+                 PendingPart *pending_part, size_t from, size_t to, int match)
 {
-    const PreTokenizer *c = &e->t->cut[k];
+    const PreTokenizer *tokenizer = &encoder->t->cut[k];
     int joins = 0;
 
-    match ^= c->invert;
-    if (c->how == CUTisolated || c->how == CUTremoved) {
-        if (c->how == CUTisolated || !match)
-            cut_text(e, k + 1, s + from, to - from);
+    match ^= tokenizer->invert;
+    if (tokenizer->how == CUTisolated || tokenizer->how == CUTremoved) {
+        if (tokenizer->how == CUTisolated || !match)
+            cut_text(encoder, k + 1, s + from, to - from);
         return;
     }
-    if (c->how == CUTprevious)
-        joins = match && !h->match;
-    else if (c->how == CUTnext)
-        joins = !match && h->match;
+    if (tokenizer->how == CUTprevious)
+        joins = match && !pending_part->match;
+    else if (tokenizer->how == CUTnext)
+        joins = !match && pending_part->match;
     else
-        joins = match == h->match;
-    if (!h->any || !joins) {
-        release(e, k, s, h);
-        h->from = from;
+        joins = match == pending_part->match;
+    if (!pending_part->any || !joins) {
+        release(encoder, k, s, pending_part);
+        pending_part->from = from;
     }
-    h->to = to;
-    h->any = 1;
-    h->match = match;
+    pending_part->to = to;
+    pending_part->any = 1;
+    pending_part->match = match;
 }
 
-static void cut_match(Encoder *e, size_t k, const char *s, size_t n)
+static void cut_match(Encoder *encoder, size_t k, const char *s, size_t n)
 {
-    const PreTokenizer *c = &e->t->cut[k];
+    const PreTokenizer *c = &encoder->t->cut[k];
     size_t done = 0, at = 0, from, to;
     PendingPart h = { 0 };
 
-    while (!e->why && next_match(e, c, s, n, at, &from, &to)) {
+    while (!encoder->why && next_match(encoder, c, s, n, at, &from, &to)) {
         if (from > done)
-            part(e, k, s, &h, done, from, 0);
+            part(encoder, k, s, &h, done, from, 0);
         if (to > from)
-            part(e, k, s, &h, from, to, 1);
+            part(encoder, k, s, &h, from, to, 1);
         done = at = to;
         while (from == to && at < n && ((uint8_t)s[++at] & 0xc0) == 0x80 &&
                at < n)
             ;
     }
     if (n > done)
-        part(e, k, s, &h, done, n, 0);
-    release(e, k, s, &h);
+        part(encoder, k, s, &h, done, n, 0);
+    release(encoder, k, s, &h);
 }
 
 /* ---- spaces -------------------------------------------------------------- */
 
-/* s with a space in front, and with c->space for each. */
-static const Bytes *spaced(Encoder *e, size_t k, const char *s, size_t n)
+/* s with a space in front, and with tokenizer->space for each. */
+static const Bytes *spaced(Encoder *encoder, size_t k, const char *s, size_t n)
 {
-    const PreTokenizer *c = &e->t->cut[k];
-    const char *space = c->space ? c->space : " ";
+    const PreTokenizer *tokenizer = &encoder->t->cut[k];
+    const char *space = tokenizer->space ? tokenizer->space : " ";
     size_t len = strlen(space);
-    Bytes *b = &e->cut[k];
+    Bytes *b = &encoder->cut[k];
     int has = (n >= len && !memcmp(s, space, len)) || *s == ' ';
 
     b->n = 0;
-    if (!has && (c->prefix == PREalways || (c->prefix == PREfirst && e->first)))
+    if (!has && (tokenizer->prefix == PREalways ||
+                 (tokenizer->prefix == PREfirst && encoder->first)))
         bytes_add(b, space, len);
-    while (c->space && n) {
+    while (tokenizer->space && n) {
         const char *p = memchr(s, ' ', n);
         size_t i = p ? (size_t)(p - s) : n;
         bytes_add(b, s, i);
@@ -264,20 +268,20 @@ static const Bytes *spaced(Encoder *e, size_t k, const char *s, size_t n)
     return b;
 }
 
-void cut_text(Encoder *e, size_t k, const char *s, size_t n)
+void cut_text(Encoder *encoder, size_t k, const char *s, size_t n)
 {
-    if (!n || e->why)
+    if (!n || encoder->why)
         return;
-    if (k == vec_len(e->t->cut)) {
-        bpe_word(e, s, n);
+    if (k == vec_len(encoder->t->cut)) {
+        bpe_word(encoder, s, n);
         return;
     }
-    const PreTokenizer *c = &e->t->cut[k];
-    if (c->kind == CUTspace) {
-        const Bytes *b = spaced(e, k, s, n);
-        e->first = 0;
-        cut_text(e, k + 1, b->s, b->n);
+    const PreTokenizer *tokenizer = &encoder->t->cut[k];
+    if (tokenizer->kind == CUTspace) {
+        const Bytes *b = spaced(encoder, k, s, n);
+        encoder->first = 0;
+        cut_text(encoder, k + 1, b->s, b->n);
     } else {
-        cut_match(e, k, s, n);
+        cut_match(encoder, k, s, n);
     }
 }

@@ -8,7 +8,7 @@
 
 /* Its text; null: the file does not say. */
 static const char *said(const Tokenizer *tokenizer, const char *key,
-                        const Loc *l)
+                        const Loc *loc)
 {
     json_error_t e;
     const char *slash = strrchr(tokenizer->path, '/');
@@ -17,7 +17,7 @@ static const char *said(const Tokenizer *tokenizer, const char *key,
              slash ? (int)(slash - tokenizer->path + 1) : 0, tokenizer->path);
     json_t *config = json_load_file(path, 0, &e);
     if (!config && !access(path, F_OK))
-        err(l, "%s: %s (data.eod=TOKEN does without it)", path, e.text);
+        err(loc, "%s: %s (data.eod=TOKEN does without it)", path, e.text);
     const json_t *v = json_object_get(config, key);
     const char *s = json_string_value(
         json_is_object(v) ? json_object_get(v, "content") : v);
@@ -28,15 +28,15 @@ static const char *said(const Tokenizer *tokenizer, const char *key,
 }
 
 int32_t tokenizer_special(const Tokenizer *tokenizer, const char *key,
-                          const Loc *l)
+                          const Loc *loc)
 {
-    const char *s = tokenizer->bytes ? NULL : said(tokenizer, key, l);
+    const char *s = tokenizer->bytes ? NULL : said(tokenizer, key, loc);
 
     return s ? tokenizer_id(tokenizer, s) : -1;
 }
 
 int32_t tokenizer_end(const Tokenizer *tokenizer, const char *name,
-                      const Loc *l)
+                      const Loc *loc)
 {
     /* clang-format off */
     static const char *const usual[] = {
@@ -48,10 +48,10 @@ int32_t tokenizer_end(const Tokenizer *tokenizer, const char *name,
     };
     /* clang-format on */
     int32_t id = name ? tokenizer_id(tokenizer, name)
-                      : tokenizer_special(tokenizer, "eos_token", l);
+                      : tokenizer_special(tokenizer, "eos_token", loc);
 
     if (name && id < 0)
-        err(l, "data.eod: %s has no token '%s'", tokenizer->path, name);
+        err(loc, "data.eod: %s has no token '%s'", tokenizer->path, name);
     if (tokenizer->bytes && !name)
         return 0; /* bytes: as jsonl.c */
     for (size_t i = 0; id < 0 && i < sizeof usual / sizeof *usual; i++)

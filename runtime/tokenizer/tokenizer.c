@@ -30,23 +30,23 @@ static const char *plain_pattern(const json_t *j)
 /* f on j, or on each of the parts when j is a Sequence of them. */
 typedef void PartFn(TokenizerLoad *l, const json_t *j);
 
-static void each(TokenizerLoad *l, const json_t *j, const char *parts,
-                 PartFn *f)
+static void each(TokenizerLoad *load, const json_t *j, const char *parts,
+                 PartFn *fn)
 {
     if (!j || json_is_null(j))
         return;
     if (strcmp(part_type(j), "Sequence")) {
-        f(l, j);
+        fn(load, j);
         return;
     }
     const json_t *list = json_object_get(j, parts);
     for (size_t i = 0; i < json_array_size(list); i++)
-        each(l, json_array_get(list, i), parts, f);
+        each(load, json_array_get(list, i), parts, fn);
 }
 
 /* ---- normalizers --------------------------------------------------------- */
 
-static void add_norm(TokenizerLoad *l, const json_t *j)
+static void add_norm(TokenizerLoad *load, const json_t *j)
 {
     /* clang-format off */
     static const struct { const char *name; int form; } forms[] = {
@@ -63,22 +63,22 @@ static void add_norm(TokenizerLoad *l, const json_t *j)
             n.form = forms[i].form;
     if (!strcmp(part_type(j), "Prepend")) {
         n.kind = NORMprefix;
-        n.to = part_text(l, j, "prepend");
+        n.to = part_text(load, j, "prepend");
     } else if (!strcmp(part_type(j), "Replace")) {
         n.kind = NORMreplace;
         n.from = plain_pattern(j);
-        n.to = part_text(l, j, "content");
+        n.to = part_text(load, j, "content");
         if (!n.from || !*n.from)
-            err(l->loc,
+            err(load->loc,
                 "normalizer Replace: only texts can be replaced, no patterns");
         n.from = intern(n.from);
     } else if (!n.form) {
-        err(l->loc,
+        err(load->loc,
             "normalizer %s is not known here (NFC, NFD, NFKC, NFKD, Prepend, "
             "Replace are)",
             part_type(j));
     }
-    vec_push(forever, l->t->norm, n);
+    vec_push(forever, load->t->norm, n);
 }
 
 /* ---- pre-tokenizers ------------------------------------------------------ */
@@ -110,16 +110,16 @@ static const char *punctuation(void)
     return out.s;
 }
 
-static int behavior(const TokenizerLoad *l, const json_t *j)
+static int behavior(const TokenizerLoad *load, const json_t *j)
 {
     static const char *const names[] = { "Isolated", "Removed",
                                          "MergedWithPrevious", "MergedWithNext",
                                          "Contiguous" };
-    const char *s = part_text(l, j, "behavior");
+    const char *s = part_text(load, j, "behavior");
 
     int i = word_index(s, names, 5);
     if (i < 0)
-        err(l->loc, "pre_tokenizer %s: behavior %s is not known here",
+        err(load->loc, "pre_tokenizer %s: behavior %s is not known here",
             part_type(j), s);
     return i;
 }
@@ -134,80 +134,81 @@ static const char *quoted(const char *s)
     return out.s;
 }
 
-static void add_match(TokenizerLoad *l, const char *pattern, int how,
+static void add_match(TokenizerLoad *load, const char *pattern, int how,
                       int invert)
 {
     PreTokenizer c = { .kind = CUTmatch,
                        .how = how,
                        .invert = invert,
-                       .code = cut_compile(pattern, l->loc) };
+                       .code = cut_compile(pattern, load->loc) };
 
-    vec_push(forever, l->t->cut, c);
+    vec_push(forever, load->t->cut, c);
 }
 
-static void add_split(TokenizerLoad *l, const json_t *j)
+static void add_split(TokenizerLoad *load, const json_t *j)
 {
     const json_t *p = json_object_get(j, "pattern");
     const char *regex = json_string_value(json_object_get(p, "Regex"));
     const char *plain = json_string_value(json_object_get(p, "String"));
 
     if (!regex && !(plain && *plain))
-        err(l->loc, "pre_tokenizer Split has no pattern");
-    add_match(l, regex ? regex : quoted(plain), behavior(l, j),
+        err(load->loc, "pre_tokenizer Split has no pattern");
+    add_match(load, regex ? regex : quoted(plain), behavior(load, j),
               part_flag(j, "invert", 0));
 }
 
-static void add_bytelevel(TokenizerLoad *l, const json_t *j)
+static void add_bytelevel(TokenizerLoad *load, const json_t *j)
 {
     PreTokenizer space = { .kind = CUTspace, .prefix = PREalways };
 
     if (part_flag(j, "add_prefix_space", 1))
-        vec_push(forever, l->t->cut, space);
+        vec_push(forever, load->t->cut, space);
     if (part_flag(j, "use_regex", 1))
-        add_match(l, gpt2, CUTisolated, 0);
-    l->bytelevel = 1;
+        add_match(load, gpt2, CUTisolated, 0);
+    load->bytelevel = 1;
 }
 
-static void add_metaspace(TokenizerLoad *l, const json_t *j)
+static void add_metaspace(TokenizerLoad *load, const json_t *j)
 {
     PreTokenizer c = { .kind = CUTspace,
                        .prefix = PREalways,
-                       .space = part_text(l, j, "replacement") };
+                       .space = part_text(load, j, "replacement") };
     const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
 
     if ((s && !strcmp(s, "never")) || !part_flag(j, "add_prefix_space", 1))
         c.prefix = PREnever;
     else if (s && !strcmp(s, "first"))
         c.prefix = PREfirst;
-    vec_push(forever, l->t->cut, c);
+    vec_push(forever, load->t->cut, c);
     if (part_flag(j, "split", 1))
-        add_match(l, quoted(c.space), CUTnext, 0);
+        add_match(load, quoted(c.space), CUTnext, 0);
 }
 
-static void add_cut(TokenizerLoad *l, const json_t *j)
+static void add_cut(TokenizerLoad *load, const json_t *j)
 {
     const char *type = part_type(j);
 
-    if (l->bytelevel)
-        err(l->loc, "pre_tokenizer %s after ByteLevel is not known here", type);
+    if (load->bytelevel)
+        err(load->loc, "pre_tokenizer %s after ByteLevel is not known here",
+            type);
     if (!strcmp(type, "ByteLevel"))
-        add_bytelevel(l, j);
+        add_bytelevel(load, j);
     else if (!strcmp(type, "Split"))
-        add_split(l, j);
+        add_split(load, j);
     else if (!strcmp(type, "Metaspace"))
-        add_metaspace(l, j);
+        add_metaspace(load, j);
     else if (!strcmp(type, "Digits"))
         add_match(
-            l, digit,
+            load, digit,
             part_flag(j, "individual_digits", 0) ? CUTisolated : CUTjoined, 0);
     else if (!strcmp(type, "Punctuation"))
-        add_match(l, punctuation(), behavior(l, j), 0);
+        add_match(load, punctuation(), behavior(load, j), 0);
     else if (!strcmp(type, "WhitespaceSplit"))
-        add_match(l, "\\s", CUTremoved, 0);
+        add_match(load, "\\s", CUTremoved, 0);
     else if (!strcmp(type, "Whitespace"))
-        add_match(l, "\\w+|[^\\w\\s]+", CUTremoved, 1);
+        add_match(load, "\\w+|[^\\w\\s]+", CUTremoved, 1);
     else
-        err(l->loc,
+        err(load->loc,
             "pre_tokenizer %s is not known here (ByteLevel, Split, Metaspace, "
             "Digits, Punctuation, Whitespace are)",
             type);
@@ -215,20 +216,20 @@ static void add_cut(TokenizerLoad *l, const json_t *j)
 
 /* ---- added tokens -------------------------------------------------------- */
 
-static void read_added(TokenizerLoad *l)
+static void read_added(TokenizerLoad *load)
 {
-    const json_t *list = json_object_get(l->root, "added_tokens");
-    Tokenizer *tokenizer = l->t;
+    const json_t *list = json_object_get(load->root, "added_tokens");
+    Tokenizer *tokenizer = load->t;
     Encoder e = { .t = tokenizer };
 
     tokenizer->vocab = tokenizer->bpe.nid;
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *j = json_array_get(list, i);
-        const char *s = part_text(l, j, "content");
+        const char *s = part_text(load, j, "content");
         json_int_t id = json_integer_value(json_object_get(j, "id"));
-        int32_t known = vocab_id(l, s);
+        int32_t known = vocab_id(load, s);
         if (id < 0 || id >= MAXID || !*s || (known >= 0 && known != id))
-            err(l->loc, "added_tokens: '%s' has the wrong number", s);
+            err(load->loc, "added_tokens: '%s' has the wrong number", s);
         Added a = { .text = s,
                     .content = s,
                     .len = (int)strlen(s),
@@ -260,27 +261,27 @@ static void read_added(TokenizerLoad *l)
 
 /* ---- templates ----------------------------------------------------------- */
 
-static void add_pair(TokenizerLoad *l, const json_t *pair, int32_t **v)
+static void add_pair(TokenizerLoad *load, const json_t *pair, int32_t **v)
 {
     const json_t *id = json_array_get(pair, 1);
 
     if (!json_is_integer(id))
-        err(l->loc, "post_processor: a token has no number");
+        err(load->loc, "post_processor: a token has no number");
     vec_push(forever, *v, (int32_t)json_integer_value(id));
 }
 
-static void add_template(TokenizerLoad *l, const json_t *j)
+static void add_template(TokenizerLoad *load, const json_t *j)
 {
     const json_t *list = json_object_get(j, "single");
     const json_t *special = json_object_get(j, "special_tokens");
-    int32_t **v = &l->t->before;
+    int32_t **v = &load->t->before;
 
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *part = json_array_get(list, i);
         const json_t *name =
             json_object_get(json_object_get(part, "SpecialToken"), "id");
         if (!name) {
-            v = &l->t->after;
+            v = &load->t->after;
             continue;
         }
         const json_t *ids = json_object_get(
@@ -291,32 +292,32 @@ static void add_template(TokenizerLoad *l, const json_t *j)
     }
 }
 
-static void add_processor(TokenizerLoad *l, const json_t *j)
+static void add_processor(TokenizerLoad *load, const json_t *j)
 {
     const char *type = part_type(j);
-    Tokenizer *tokenizer = l->t;
+    Tokenizer *tokenizer = load->t;
 
     if (!strcmp(type, "ByteLevel"))
         return; /* only where tokens stood in the text */
     if (vec_len(tokenizer->before) || vec_len(tokenizer->after))
-        err(l->loc, "post_processor: two templates");
+        err(load->loc, "post_processor: two templates");
     if (!strcmp(type, "TemplateProcessing")) {
-        add_template(l, j);
+        add_template(load, j);
     } else if (!strcmp(type, "RobertaProcessing") ||
                !strcmp(type, "BertProcessing")) {
-        add_pair(l, json_object_get(j, "cls"), &tokenizer->before);
-        add_pair(l, json_object_get(j, "sep"), &tokenizer->after);
+        add_pair(load, json_object_get(j, "cls"), &tokenizer->before);
+        add_pair(load, json_object_get(j, "sep"), &tokenizer->after);
     } else {
-        err(l->loc, "post_processor %s is not known here", type);
+        err(load->loc, "post_processor %s is not known here", type);
     }
 }
 
 /* ---- decoders ------------------------------------------------------------ */
 
-static void add_decoder(TokenizerLoad *l, const json_t *j)
+static void add_decoder(TokenizerLoad *load, const json_t *j)
 {
     const char *type = part_type(j);
-    Tokenizer *tokenizer = l->t;
+    Tokenizer *tokenizer = load->t;
 
     if (!strcmp(type, "Replace")) {
         tokenizer->space = plain_pattern(j);
@@ -324,13 +325,13 @@ static void add_decoder(TokenizerLoad *l, const json_t *j)
     } else if (!strcmp(type, "Metaspace")) {
         const char *s = json_string_value(json_object_get(j, "prepend_scheme"));
         int never = s && !strcmp(s, "never");
-        tokenizer->space = part_text(l, j, "replacement");
+        tokenizer->space = part_text(load, j, "replacement");
         tokenizer->strip = !never && part_flag(j, "add_prefix_space", 1);
     } else if (!strcmp(type, "Strip")) {
         tokenizer->strip = json_integer_value(json_object_get(j, "start")) > 0;
     } else if (strcmp(type, "ByteLevel") && strcmp(type, "ByteFallback") &&
                strcmp(type, "Fuse")) {
-        err(l->loc, "decoder %s is not known here", type);
+        err(load->loc, "decoder %s is not known here", type);
     }
 }
 
@@ -348,19 +349,20 @@ static int byte_token(const char *s)
 /* What a token of a text over characters stands for: spaces and bytes back. */
 static void plain_texts(Tokenizer *tokenizer)
 {
-    Bpe *b = &tokenizer->bpe;
+    Bpe *bpe = &tokenizer->bpe;
     size_t n = tokenizer->space ? strlen(tokenizer->space) : 0;
 
     tokenizer->plain =
-        alloc(forever, (size_t)b->nid * sizeof *tokenizer->plain);
-    for (int id = 0; id < b->nid; id++) {
-        const char *s = b->text[id];
+        alloc(forever, (size_t)bpe->nid * sizeof *tokenizer->plain);
+    for (int id = 0; id < bpe->nid; id++) {
+        const char *s = bpe->text[id];
         Text out = { .arena = forever };
         put(&out, "%s", "");
-        int byte = s && !b->bytelevel && b->byte[0] >= 0 ? byte_token(s) : -1;
+        int byte =
+            s && !bpe->bytelevel && bpe->byte[0] >= 0 ? byte_token(s) : -1;
         if (byte >= 0)
             putn(&out, (char[]){ (char)byte }, 1);
-        for (int i = 0; s && byte < 0 && i < b->len[id];) {
+        for (int i = 0; s && byte < 0 && i < bpe->len[id];) {
             int space = n && !strncmp(s + i, tokenizer->space, n);
             putn(&out, space ? " " : s + i, 1);
             i += space ? (int)n : 1;
@@ -397,18 +399,18 @@ int32_t tokenizer_id(const Tokenizer *tokenizer, const char *text)
 Tokenizer *tokenizer_bytes(void)
 {
     Tokenizer *tokenizer = alloc(forever, sizeof *tokenizer);
-    Bpe *b = &tokenizer->bpe;
+    Bpe *bpe = &tokenizer->bpe;
 
     *tokenizer = (Tokenizer){ .path = "bytes", .vocab = NBYTE, .bytes = 1 };
-    *b = (Bpe){ .nid = NBYTE, .bytelevel = 1, .unk = -1 };
-    b->text = alloc(forever, NBYTE * sizeof *b->text);
-    b->len = alloc(forever, NBYTE * sizeof *b->len);
+    *bpe = (Bpe){ .nid = NBYTE, .bytelevel = 1, .unk = -1 };
+    bpe->text = alloc(forever, NBYTE * sizeof *bpe->text);
+    bpe->len = alloc(forever, NBYTE * sizeof *bpe->len);
     for (int i = 0; i < NBYTE; i++) {
-        b->text[i] = internn((char[]){ (char)i }, 1);
-        b->len[i] = 1;
-        b->byte[i] = i;
+        bpe->text[i] = internn((char[]){ (char)i }, 1);
+        bpe->len[i] = 1;
+        bpe->byte[i] = i;
     }
-    bpe_index(b, 0);
+    bpe_index(bpe, 0);
     plain_texts(tokenizer);
     return tokenizer;
 }

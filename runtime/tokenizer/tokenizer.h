@@ -103,28 +103,28 @@ typedef struct Encoder { /* one thread's */
     const char *why;               /* what went wrong */
 } Encoder;
 
-/* Reads a tokenizer.json; err() at l when it is damaged or of a kind not known
- * here. */
-Tokenizer *tokenizer_open(const char *path, const Loc *l);
+/* Reads a tokenizer.json; err() at loc when it is damaged or of a kind not
+ * known here. */
+Tokenizer *tokenizer_open(const char *path, const Loc *loc);
 Tokenizer *tokenizer_bytes(void); /* a byte is a token */
 int32_t tokenizer_id(const Tokenizer *tokenizer,
                      const char *text); /* -1: none */
 /* A token that tokenizer_config.json beside the file names ("bos_token"), and
  * the one after each text: `name`, or null: its own, or a usual one. -1: none.
- * Errors at l. */
+ * Errors at loc. */
 int32_t tokenizer_special(const Tokenizer *tokenizer, const char *key,
-                          const Loc *l);
+                          const Loc *loc);
 int32_t tokenizer_end(const Tokenizer *tokenizer, const char *name,
-                      const Loc *l);
+                      const Loc *loc);
 /* The bytes that a token stands for; null: no such token. */
 const char *tokenizer_text(const Tokenizer *tokenizer, int32_t id, size_t *n);
 
 enum { ENCtemplate = 1 };
 Encoder *encoder_new(const Tokenizer *tokenizer);
-void encoder_free(Encoder *e);
-/* Tokens of a text of valid UTF-8, e->n of them at e->id until the next call.
- * Null, or what went wrong. */
-const char *encode(Encoder *e, const char *s, size_t n, int flags);
+void encoder_free(Encoder *encoder);
+/* Tokens of a text of valid UTF-8, encoder->n of them at encoder->id until the
+ * next call. Null, or what went wrong. */
+const char *encode(Encoder *encoder, const char *s, size_t n, int flags);
 /* Their text; a part of a character is left as it is. */
 void decode(const Tokenizer *tokenizer, const int32_t *id, int64_t n,
             Text *out);
@@ -132,21 +132,21 @@ int64_t utf8_bad(const char *s, size_t n); /* first bad byte; -1: none */
 
 /* bpe.c pretokenizer.c normalizer.c added_tokens.c encode.c, for each other */
 void *enlarge(void *p, size_t bytes); /* realloc, or err() */
-void bytes_add(Bytes *b, const char *s, size_t n);
-void bpe_index(Bpe *b, int nmerge); /* texts are known: hash them */
-void bpe_merge(Bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id);
-int32_t bpe_find(const Bpe *b, const char *s, size_t n); /* -1: none */
-void bpe_word(Encoder *e, const char *s, size_t n);
-void encode_id(Encoder *e, int32_t id);
+void bytes_add(Bytes *bytes, const char *s, size_t n);
+void bpe_index(Bpe *bpe, int nmerge); /* texts are known: hash them */
+void bpe_merge(Bpe *bpe, int32_t left, int32_t right, int32_t rank, int32_t id);
+int32_t bpe_find(const Bpe *bpe, const char *s, size_t n); /* -1: none */
+void bpe_word(Encoder *encoder, const char *s, size_t n);
+void encode_id(Encoder *encoder, int32_t id);
 /* unicode16.c: to a [] of a pattern, what Unicode 15 and 16 added to a
  * category, "L" or "Lu". */
 void put_newer(Text *out, const char *category, size_t n);
-void *cut_compile(const char *pattern, const Loc *l);
-void cut_text(Encoder *e, size_t k, const char *s, size_t n);
+void *cut_compile(const char *pattern, const Loc *loc);
+void cut_text(Encoder *encoder, size_t k, const char *s, size_t n);
 /* Null, or what stands for s. */
-const Bytes *normalize(Encoder *e, const char *s, size_t n);
-void trie_add(Trie *t, const Added *a, int index);
-void added_split(Encoder *e, int pass, const char *s, size_t n);
+const Bytes *normalize(Encoder *encoder, const char *s, size_t n);
+void trie_add(Trie *trie, const Added *added, int index);
+void added_split(Encoder *encoder, int pass, const char *s, size_t n);
 
 /* ---- tokenizer.c vocabulary.c: a file being read ------------------------- */
 
@@ -162,12 +162,12 @@ typedef struct TokenizerLoad {
 
 struct json_t;
 const char *part_type(const struct json_t *j);
-const char *part_text(const TokenizerLoad *l, const struct json_t *j,
+const char *part_text(const TokenizerLoad *load, const struct json_t *j,
                       const char *key);
 int part_flag(const struct json_t *j, const char *key, int dflt);
 int part_set(const struct json_t *j,
              const char *key); /* and no 0, and not "" */
-int32_t vocab_id(const TokenizerLoad *l, const char *s); /* -1: none */
-void vocabulary_read(TokenizerLoad *l);
+int32_t vocab_id(const TokenizerLoad *load, const char *s); /* -1: none */
+void vocabulary_read(TokenizerLoad *load);
 
 #endif

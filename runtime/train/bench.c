@@ -73,10 +73,10 @@ static uint64_t noise_at(uint64_t key, int64_t i)
 static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
-    const Bench *b = self;
+    const Bench *bench = self;
     int64_t n = tensor_held(tensor);
-    uint64_t key = noise((uint64_t)(rank * 65536 + micro + b->micro));
-    uint64_t vocab = b->vocab ? (uint64_t)b->vocab : 2;
+    uint64_t key = noise((uint64_t)(rank * 65536 + micro + bench->micro));
+    uint64_t vocab = bench->vocab ? (uint64_t)bench->vocab : 2;
 
     if (tensor->dt == Di32)
         for (int64_t i = 0; i < n; i++)
@@ -110,32 +110,33 @@ static char *without_numbers(const char *s)
     return out.s ? out.s : "";
 }
 
-static BenchRow *named(BenchRow **v, const char *name, const Instr *s)
+static BenchRow *named(BenchRow **v, const char *name, const Instr *instr)
 {
     name = intern(name);
     for (size_t i = 0; i < vec_len(*v); i++)
         if ((*v)[i].name == name)
             return &(*v)[i];
-    BenchRow l = { .name = name, .file = s->file, .line = s->line };
+    BenchRow l = { .name = name, .file = instr->file, .line = instr->line };
     vec_push(forever, *v, l);
     return &(*v)[vec_len(*v) - 1];
 }
 
-static BenchRow *line_for(Bench *b, const Instr *s)
+static BenchRow *line_for(Bench *bench, const Instr *instr)
 {
-    const char *what = s->kernel ? s->kernel : instr_info(s->kind)->name;
+    const char *what =
+        instr->kernel ? instr->kernel : instr_info(instr->kind)->name;
 
-    return named(&b->line,
+    return named(&bench->line,
                  strf(forever, "%-18s %s", what,
-                      without_numbers(s->label ? s->label : "")),
-                 s);
+                      without_numbers(instr->label ? instr->label : "")),
+                 instr);
 }
 
 /* "d.layers.*.moe.w1" is of "layers.*.moe", "head" of itself. */
-static BenchRow *part_for(Bench *b, const Instr *s)
+static BenchRow *part_for(Bench *bench, const Instr *instr)
 {
     static const char *const before[] = { "clear ", "post.", "d.", "grad." };
-    const char *path = without_numbers(s->label ? s->label : "");
+    const char *path = without_numbers(instr->label ? instr->label : "");
     size_t n = 0;
 
     for (size_t i = 0; i < sizeof before / sizeof *before; i++)
@@ -143,32 +144,33 @@ static BenchRow *part_for(Bench *b, const Instr *s)
             path += strlen(before[i]);
     for (int dots = 0; path[n] && (path[n] != '.' || dots < 2); n++)
         dots += path[n] == '.';
-    BenchRow *l = named(&b->part,
+    BenchRow *l = named(&bench->part,
                         *path ? strf(forever, "%.*s", (int)n, path)
-                              : instr_info(s->kind)->name,
-                        s);
+                              : instr_info(instr->kind)->name,
+                        instr);
     l->file = NULL;
     return l;
 }
 
-static Limit limit_of(const Bench *b, const Instr *s)
+static Limit limit_of(const Bench *bench, const Instr *instr)
 {
-    InstrClass c = instr_info(s->kind)->cls;
+    InstrClass c = instr_info(instr->kind)->cls;
 
     if (c == CLASScollective || c == CLASStransfer)
         return LIMcomm;
     if (c == CLASSmemory)
         return LIMcopy;
-    return s->flops * b->peak.bytes > s->bytes * b->peak.flops ? LIMproduct
-                                                               : LIMmemory;
+    return instr->flops * bench->peak.bytes > instr->bytes * bench->peak.flops
+               ? LIMproduct
+               : LIMmemory;
 }
 
-static double floor_of(const Bench *b, const Instr *s)
+static double floor_of(const Bench *bench, const Instr *instr)
 {
-    double work = b->peak.flops > 0 ? s->flops / b->peak.flops : 0;
-    double move = b->peak.bytes > 0 ? s->bytes / b->peak.bytes : 0;
+    double work = bench->peak.flops > 0 ? instr->flops / bench->peak.flops : 0;
+    double move = bench->peak.bytes > 0 ? instr->bytes / bench->peak.bytes : 0;
 
-    return limit_of(b, s) == LIMcomm ? 0 : work > move ? work : move;
+    return limit_of(bench, instr) == LIMcomm ? 0 : work > move ? work : move;
 }
 
 static void add(BenchRow *l, const BenchRow *x)
@@ -181,62 +183,62 @@ static void add(BenchRow *l, const BenchRow *x)
     l->bytes += x->bytes;
 }
 
-static const Program *step_program(const Stage *s)
+static const Program *step_program(const Stage *stage)
 {
-    const Role *r = s->rank[0]->role;
-    int prog = role_prog(r, PGstep);
+    const Role *role = stage->rank[0]->role;
+    int prog = role_prog(role, PGstep);
 
     if (prog < 0)
         err(NULL, "the plan has no program 'step'");
-    return &r->prog[prog];
+    return &role->prog[prog];
 }
 
-static void gather(Bench *b, int stage, int64_t steps)
+static void gather(Bench *bench, int stage, int64_t steps)
 {
-    const Stage *s = &b->x->stage[stage];
+    const Stage *s = &bench->x->stage[stage];
     const Program *prog = step_program(s);
 
     for (int f = 0; f < prog->nphase; f++)
         for (int k = 0; k < prog->phase[f].n; k++) {
             int at = prog->phase[f].first + k;
-            const Instr *i = &prog->instr[at];
+            const Instr *instr = &prog->instr[at];
             double all = (double)(phase_runs(prog, f) * s->nrank);
             BenchRow l = { .calls = (int)phase_runs(prog, f),
-                           .secs = b->spent[stage][at] / (double)steps,
-                           .predicted = i->secs * all,
-                           .floor = floor_of(b, i) * all,
-                           .flops = i->flops * all,
-                           .bytes = i->bytes * all };
-            add(line_for(b, i), &l);
-            add(part_for(b, i), &l);
-            add(&b->limit[limit_of(b, i)], &l);
+                           .secs = bench->spent[stage][at] / (double)steps,
+                           .predicted = instr->secs * all,
+                           .floor = floor_of(bench, instr) * all,
+                           .flops = instr->flops * all,
+                           .bytes = instr->bytes * all };
+            add(line_for(bench, instr), &l);
+            add(part_for(bench, instr), &l);
+            add(&bench->limit[limit_of(bench, instr)], &l);
         }
 }
 
 /* What the steps of the run took is added. */
-static void add_run(Bench *b)
+static void add_run(Bench *bench)
 {
-    for (int64_t i = 0; i < b->x->nran; i++) {
-        const InstrTiming *r = &b->x->ran[i];
+    for (int64_t i = 0; i < bench->x->nran; i++) {
+        const InstrTiming *timing = &bench->x->ran[i];
         int stage = 0;
-        while (b->x->stage[stage].role != r->stage)
+        while (bench->x->stage[stage].role != timing->stage)
             stage++;
-        if (r->instr >= 0)
-            b->spent[stage][r->instr] += r->end - r->start;
+        if (timing->instr >= 0)
+            bench->spent[stage][timing->instr] += timing->end - timing->start;
     }
 }
 
 /* A clock for every step from now on. */
-static void start_clocks(Bench *b)
+static void start_clocks(Bench *bench)
 {
-    Exec *x = b->x;
+    Exec *exec = bench->x;
 
-    b->spent = alloc(forever, (size_t)x->nstage * sizeof *b->spent);
-    for (int i = 0; i < x->nstage; i++)
-        b->spent[i] =
-            alloc(forever, (size_t)(step_program(&x->stage[i])->ninstr + 1) *
-                               sizeof **b->spent);
-    exec_record(x, PGstep);
+    bench->spent = alloc(forever, (size_t)exec->nstage * sizeof *bench->spent);
+    for (int i = 0; i < exec->nstage; i++)
+        bench->spent[i] =
+            alloc(forever, (size_t)(step_program(&exec->stage[i])->ninstr + 1) *
+                               sizeof **bench->spent);
+    exec_record(exec, PGstep);
 }
 
 static int slowest_first(const void *a, const void *b)
@@ -259,118 +261,127 @@ static double per(double a, double b)
     return b > 0 ? a / b : 0;
 }
 
-static void print_line(const BenchRow *l, double sum, FILE *out)
+static void print_line(const BenchRow *row, double sum, FILE *out)
 {
-    if (!l->calls)
+    if (!row->calls)
         return;
     fprintf(out, "%8.3f %6.1f %6d %9.1f %8.1f %8.3f %7.2f %7.2f  %s",
-            l->secs * 1e3, 100 * per(l->secs, sum), l->calls,
-            per(l->flops, l->secs) * 1e-9, per(l->bytes, l->secs) * 1e-9,
-            l->predicted * 1e3, per(l->secs, l->predicted),
-            per(l->secs, l->floor), l->name);
-    if (l->file)
-        fprintf(out, " (%s:%d)", l->file, l->line);
+            row->secs * 1e3, 100 * per(row->secs, sum), row->calls,
+            per(row->flops, row->secs) * 1e-9,
+            per(row->bytes, row->secs) * 1e-9, row->predicted * 1e3,
+            per(row->secs, row->predicted), per(row->secs, row->floor),
+            row->name);
+    if (row->file)
+        fprintf(out, " (%s:%d)", row->file, row->line);
     fprintf(out, "\n");
 }
 
-static void print_lines(const BenchRow *v, size_t n, size_t most,
+static void print_lines(const BenchRow *row, size_t n, size_t most,
                         const char *what, double sum, FILE *out)
 {
     fprintf(out, "%8s %6s %6s %9s %8s %8s %7s %7s  %s\n", "ms", "%", "calls",
             "GFLOP/s", "GB/s", "plan ms", "x plan", "x floor", what);
     for (size_t i = 0; i < n && i < most; i++)
-        print_line(&v[i], sum, out);
+        print_line(&row[i], sum, out);
 }
 
-static void print_tables(Bench *b, double sum, FILE *out)
+static void print_tables(Bench *bench, double sum, FILE *out)
 {
     const char *most = getenv("PLEAT_LINES");
 
     for (int i = 0; i < NLIMIT; i++)
-        b->limit[i].name = limits[i];
-    print_lines(b->line, vec_len(b->line), most ? (size_t)atoi(most) : MOST,
-                "kernel, place", sum, out);
-    qsort(b->line, vec_len(b->line), sizeof *b->line, farthest_first);
-    print_lines(b->line, vec_len(b->line), most ? (size_t)atoi(most) : MOSTFAR,
+        bench->limit[i].name = limits[i];
+    print_lines(bench->line, vec_len(bench->line),
+                most ? (size_t)atoi(most) : MOST, "kernel, place", sum, out);
+    qsort(bench->line, vec_len(bench->line), sizeof *bench->line,
+          farthest_first);
+    print_lines(bench->line, vec_len(bench->line),
+                most ? (size_t)atoi(most) : MOSTFAR,
                 "kernel, place, farthest from the plan first", sum, out);
-    print_lines(b->part, vec_len(b->part), MOSTPARTS, "part of the model", sum,
-                out);
-    print_lines(b->limit, NLIMIT, NLIMIT, "limited by", sum, out);
-    if (b->peak.flops > 0)
-        fprintf(out, "peaks: %.1f GFLOP/s, %.1f GB/s\n", b->peak.flops * 1e-9,
-                b->peak.bytes * 1e-9);
+    print_lines(bench->part, vec_len(bench->part), MOSTPARTS,
+                "part of the model", sum, out);
+    print_lines(bench->limit, NLIMIT, NLIMIT, "limited by", sum, out);
+    if (bench->peak.flops > 0)
+        fprintf(out, "peaks: %.1f GFLOP/s, %.1f GB/s\n",
+                bench->peak.flops * 1e-9, bench->peak.bytes * 1e-9);
 }
 
-static double share_exposed(const Exposed *e)
+static double share_exposed(const Exposed *exposed)
 {
-    return e->step > 0 ? 100 * (e->step - e->alone) / e->step : 0;
+    return exposed->step > 0
+               ? 100 * (exposed->step - exposed->alone) / exposed->step
+               : 0;
 }
 
-static void print_exposed(const Exposed *e, FILE *out)
+static void print_exposed(const Exposed *exposed, FILE *out)
 {
     fprintf(
         out,
         "not hidden: %.2f %% (%.3f ms a step, %.3f ms with %lld collectives "
         "left out: copies of %.1f MB in a rank's memory in their place",
-        share_exposed(e), e->step * 1e3, e->alone * 1e3,
-        (long long)e->collectives, (double)e->copied * 1e-6);
-    if (e->transfers)
+        share_exposed(exposed), exposed->step * 1e3, exposed->alone * 1e3,
+        (long long)exposed->collectives, (double)exposed->copied * 1e-6);
+    if (exposed->transfers)
         fprintf(out, "; %lld transfers between stages stay",
-                (long long)e->transfers);
+                (long long)exposed->transfers);
     fprintf(out, ")\n");
 }
 
 /* The last line is for programs: words and numbers, one pair after another. */
-static void print(Bench *b, const Walls *w, const Exposed *e, FILE *out)
+static void print(Bench *bench, const Walls *walls, const Exposed *exposed,
+                  FILE *out)
 {
-    const Plan *p = b->x->plan;
+    const Plan *p = bench->x->plan;
     Text memory = { .arena = forever };
     double outside = 0, sum = 0, predicted = 0, least = 0;
 
-    for (size_t i = 0; i < vec_len(b->line); i++) {
-        sum += b->line[i].secs;
-        predicted += b->line[i].predicted;
-        least += b->line[i].floor;
+    for (size_t i = 0; i < vec_len(bench->line); i++) {
+        sum += bench->line[i].secs;
+        predicted += bench->line[i].predicted;
+        least += bench->line[i].floor;
     }
-    print_tables(b, sum, out);
+    print_tables(bench, sum, out);
     fprintf(out,
             "%8.3f ms in steps, %.3f ms a step of training, %.3f ms planned, "
             "%.3f ms floor, %d threads\n",
-            sum * 1e3, w->step * 1e3, predicted * 1e3, least * 1e3,
-            pool_size(b->x->pool));
-    outside = (double)exec_usage(b->x, &memory);
+            sum * 1e3, walls->step * 1e3, predicted * 1e3, least * 1e3,
+            pool_size(bench->x->pool));
+    outside = (double)exec_usage(bench->x, &memory);
     fprintf(out, "%s", memory.s ? memory.s : "");
-    if (e->step > 0)
-        print_exposed(e, out);
+    if (exposed->step > 0)
+        print_exposed(exposed, out);
     fprintf(out,
             "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f arena_gib %.3f "
             "outside_gib %.3f not_hidden %.2f ranks %lld plan_ms %.3f\n",
-            w->step * 1e3, w->host * 1e3, per((double)p->tokens, w->step),
-            per(p->flops, w->step) * 1e-12, (double)exec_bytes(b->x) / 0x1p30,
-            outside / 0x1p30, share_exposed(e), (long long)p->mesh->world,
+            walls->step * 1e3, walls->host * 1e3,
+            per((double)p->tokens, walls->step),
+            per(p->flops, walls->step) * 1e-12,
+            (double)exec_bytes(bench->x) / 0x1p30, outside / 0x1p30,
+            share_exposed(exposed), (long long)p->mesh->world,
             plan_secs(p, PGstep) * 1e3);
 }
 
 /* Steps as a run has them, not timed one by one: on a GPU one graph each, made
  * ready while the one before runs. The host's time is without its waits. */
-static Walls whole_steps(Bench *b, const Feed *f, int64_t steps)
+static Walls whole_steps(Bench *bench, const Feed *feed, int64_t steps)
 {
     double start = 0, waited = 0;
 
-    exec_record(b->x, NPROGRAM);
+    exec_record(bench->x, NPROGRAM);
     for (int64_t i = -2; i < steps; i++) {
         if (!i) {
-            exec_settle(b->x);
+            exec_settle(bench->x);
             start = monotonic();
-            waited = b->x->waited;
+            waited = bench->x->waited;
         }
-        b->x->late = 1;
-        exec_run(b->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 100 }, f);
-        b->x->late = 0;
+        bench->x->late = 1;
+        exec_run(bench->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 100 },
+                 feed);
+        bench->x->late = 0;
     }
-    exec_settle(b->x);
+    exec_settle(bench->x);
     double all = monotonic() - start;
-    waited = b->x->waited - waited;
+    waited = bench->x->waited - waited;
     return (Walls){ all / (double)steps, (all - waited) / (double)steps };
 }
 
@@ -382,83 +393,85 @@ static int ascending(const void *a, const void *b)
 }
 
 /* What a step of this rank has of collectives and transfers. */
-static void count_exposed(const Bench *b, Exposed *e)
+static void count_exposed(const Bench *bench, Exposed *exposed)
 {
-    const Stage *s = &b->x->stage[0];
-    const Role *r = s->rank[0]->role;
-    const Program *g = step_program(s);
+    const Stage *stage = &bench->x->stage[0];
+    const Role *role = stage->rank[0]->role;
+    const Program *program = step_program(stage);
 
-    for (int f = 0; f < g->nphase; f++)
-        for (int k = 0; k < g->phase[f].n; k++) {
-            const Instr *i = &g->instr[g->phase[f].first + k];
-            int64_t runs = phase_runs(g, f);
-            InstrClass c = instr_info(i->kind)->cls;
-            e->collectives += c == CLASScollective ? runs : 0;
-            e->copied +=
-                c == CLASScollective ? runs * r->buf[i->buf[1]].bytes : 0;
-            e->transfers += c == CLASStransfer ? runs : 0;
+    for (int f = 0; f < program->nphase; f++)
+        for (int k = 0; k < program->phase[f].n; k++) {
+            const Instr *instr = &program->instr[program->phase[f].first + k];
+            int64_t runs = phase_runs(program, f);
+            InstrClass c = instr_info(instr->kind)->cls;
+            exposed->collectives += c == CLASScollective ? runs : 0;
+            exposed->copied += c == CLASScollective
+                                   ? runs * role->buf[instr->buf[1]].bytes
+                                   : 0;
+            exposed->transfers += c == CLASStransfer ? runs : 0;
         }
 }
 
 /* In turns; medians. One process that has all ranks has none who waits. */
-static Exposed exposed(Bench *b, const Feed *f, int64_t steps)
+static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
 {
     double all[2][ROUNDS];
     Exposed e = { 0 };
 
-    if (b->x->comm->n == b->x->comm->world)
+    if (bench->x->comm->n == bench->x->comm->world)
         return e;
     for (int i = 0; i < 2 * ROUNDS; i++) {
-        b->x->alone = i % 2;
-        double mine = whole_steps(b, f, steps).step;
+        bench->x->alone = i % 2;
+        double mine = whole_steps(bench, feed, steps).step;
         all[i % 2][i / 2] =
-            1e-9 * (double)comm_max(b->x->comm, (int64_t)(mine * 1e9));
+            1e-9 * (double)comm_max(bench->x->comm, (int64_t)(mine * 1e9));
     }
-    b->x->alone = 0;
+    bench->x->alone = 0;
     for (int i = 0; i < 2; i++)
         qsort(all[i], ROUNDS, sizeof **all, ascending);
-    count_exposed(b, &e);
+    count_exposed(bench, &e);
     e.step = all[0][ROUNDS / 2];
     e.alone = all[1][ROUNDS / 2];
     return e;
 }
 
 /* Steps with a clock around each instruction, then as a run has them. */
-static Walls timed_steps(Bench *b, const Feed *f, int64_t steps)
+static Walls timed_steps(Bench *bench, const Feed *feed, int64_t steps)
 {
     double start = 0;
 
-    if (role_prog(&b->x->plan->role[0], PGinit) >= 0)
-        exec_run(b->x, PGinit, NULL, NULL);
+    if (role_prog(&bench->x->plan->role[0], PGinit) >= 0)
+        exec_run(bench->x, PGinit, NULL, NULL);
     for (int64_t i = -1; i < steps; i++) { /* the first warms up */
         if (!i)
             start = monotonic();
-        b->micro = i * 1000003;
-        exec_run(b->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 1 }, f);
+        bench->micro = i * 1000003;
+        exec_run(bench->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 1 },
+                 feed);
         if (i < 0)
-            start_clocks(b);
+            start_clocks(bench);
         else
-            add_run(b);
+            add_run(bench);
     }
     Walls w = { (monotonic() - start) / (double)steps, 0 };
-    return exec_apart(b->x) ? whole_steps(b, f, steps) : w;
+    return exec_apart(bench->x) ? whole_steps(bench, feed, steps) : w;
 }
 
-double bench_instrs(Plan *p, Comm *c, double enough, InstrSeconds **out,
+double bench_instrs(Plan *p, Comm *comm, double enough, InstrSeconds **out,
                     const char **chip)
 {
-    Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
+    Bench b = { .x = exec_open(p, comm), .vocab = plan_vocab(p) };
     double plan = plan_secs(p, PGstep);
     int64_t steps = 5 + (plan > 0 ? (int64_t)fmin(enough / plan, 100) : 0);
     Walls w = timed_steps(&b, &(Feed){ fill, &b }, steps);
-    const Stage *s = &b.x->stage[0];
-    const Program *g = step_program(s);
+    const Stage *stage = &b.x->stage[0];
+    const Program *program = step_program(stage);
 
-    for (int f = 0; f < g->nphase; f++)
-        for (int k = 0; k < g->phase[f].n; k++) {
-            int at = g->phase[f].first + k;
-            double runs = (double)(phase_runs(g, f) * s->nrank);
-            InstrSeconds v = { &g->instr[at], runs,
+    for (int f = 0; f < program->nphase; f++)
+        for (int k = 0; k < program->phase[f].n; k++) {
+            int at = program->phase[f].first + k;
+            double runs = (double)(phase_runs(program, f) * stage->nrank);
+            InstrSeconds v = { &program->instr[at], runs,
                                b.spent[0][at] / (double)steps / runs };
             vec_push(forever, *out, v);
         }

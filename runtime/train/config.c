@@ -140,12 +140,12 @@ static void put_given(Text *out, const Plan *p, const char *dir)
     free(real);
 }
 
-static void put_defaults(Text *out, const Opts *o)
+static void put_defaults(Text *out, const Opts *opts)
 {
     put(out, "  defaults = {\n");
     for (const KeyInfo *k = keytab; k->name; k++) {
         const char *key = key_name(k);
-        if (k->dflt && is_kept(key) && !opts_given(o, key))
+        if (k->dflt && is_kept(key) && !opts_given(opts, key))
             put_item(out, "    ", key, k->dflt);
     }
     put(out, "  },\n");
@@ -173,157 +173,158 @@ typedef struct ConfigText {
     Settings *to;
 } ConfigText;
 
-static _Noreturn void wrong(const ConfigText *r, const char *what)
+static _Noreturn void wrong(const ConfigText *text, const char *what)
 {
-    err(&(Loc){ r->file, r->line, NULL }, "%s", what);
+    err(&(Loc){ text->file, text->line, NULL }, "%s", what);
 }
 
 /* Blanks and comments. */
-static void skip(ConfigText *r)
+static void skip(ConfigText *text)
 {
-    for (;; r->p++) {
-        if (r->p[0] == '-' && r->p[1] == '-')
-            r->p += strcspn(r->p, "\n");
-        if (*r->p == '\n')
-            r->line++;
-        else if (!*r->p || !strchr(" \t\r", *r->p))
+    for (;; text->p++) {
+        if (text->p[0] == '-' && text->p[1] == '-')
+            text->p += strcspn(text->p, "\n");
+        if (*text->p == '\n')
+            text->line++;
+        else if (!*text->p || !strchr(" \t\r", *text->p))
             return;
     }
 }
 
-static int take(ConfigText *r, char c)
+static int take(ConfigText *text, char c)
 {
-    skip(r);
-    if (*r->p != c)
+    skip(text);
+    if (*text->p != c)
         return 0;
-    r->p++;
+    text->p++;
     return 1;
 }
 
-static void need(ConfigText *r, char c)
+static void need(ConfigText *text, char c)
 {
     char what[] = "expected 'x'";
 
     what[10] = c;
-    if (!take(r, c))
-        wrong(r, what);
+    if (!take(text, c))
+        wrong(text, what);
 }
 
 /* \n, \", \\, \065 */
-static char escaped(ConfigText *r)
+static char escaped(ConfigText *text)
 {
     static const char from[] = "ntr\"\\'", to[] = "\n\t\r\"\\'";
-    const char *at = *r->p ? strchr(from, *r->p) : NULL;
+    const char *at = *text->p ? strchr(from, *text->p) : NULL;
     int v = 0, n = 0;
 
     if (at) {
-        r->p++;
+        text->p++;
         return to[at - from];
     }
-    for (; n < 3 && *r->p >= '0' && *r->p <= '9'; n++)
-        v = 10 * v + *r->p++ - '0';
+    for (; n < 3 && *text->p >= '0' && *text->p <= '9'; n++)
+        v = 10 * v + *text->p++ - '0';
     if (!n || !v || v > 255)
-        wrong(r, "a '\\' that is not read here");
+        wrong(text, "a '\\' that is not read here");
     return (char)v;
 }
 
-static const char *string(ConfigText *r)
+static const char *string(ConfigText *text)
 {
-    Text out = { .arena = r->a };
-    char end = *r->p++;
+    Text out = { .arena = text->a };
+    char end = *text->p++;
 
     put(&out, "%s", "");
-    while (*r->p != end) {
-        if (!*r->p || *r->p == '\n')
-            wrong(r, "a string without its end");
-        char c = *r->p++;
-        c = c == '\\' ? escaped(r) : c;
+    while (*text->p != end) {
+        if (!*text->p || *text->p == '\n')
+            wrong(text, "a string without its end");
+        char c = *text->p++;
+        c = c == '\\' ? escaped(text) : c;
         putn(&out, &c, 1);
     }
-    r->p++;
+    text->p++;
     return out.s ? out.s : "";
 }
 
 /* A string, a number or a name, as text. */
-static const char *word(ConfigText *r)
+static const char *word(ConfigText *text)
 {
     static const char letters[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.+-";
 
-    skip(r);
-    if (*r->p == '"' || *r->p == '\'')
-        return string(r);
-    size_t n = strspn(r->p, letters);
+    skip(text);
+    if (*text->p == '"' || *text->p == '\'')
+        return string(text);
+    size_t n = strspn(text->p, letters);
     if (!n)
-        wrong(r, *r->p ? "expected a value" : "the file is cut off");
-    r->p += n;
-    return strf(r->a, "%.*s", (int)n, r->p - n);
+        wrong(text, *text->p ? "expected a value" : "the file is cut off");
+    text->p += n;
+    return strf(text->a, "%.*s", (int)n, text->p - n);
 }
 
-static int64_t whole(ConfigText *r, const char *s)
+static int64_t whole(ConfigText *text, const char *s)
 {
     char *end;
     long long v = strtoll(s, &end, 10);
 
     if (end == s || *end)
-        wrong(r, "expected an integer");
+        wrong(text, "expected an integer");
     return v;
 }
 
-static void set_item(ConfigText *r, const char *key, int named, Opts *o)
+static void set_item(ConfigText *text, const char *key, int named, Opts *opts)
 {
     Loc *l = alloc(forever, sizeof *l);
-    const char *why, *value = word(r);
+    const char *why, *value = word(text);
 
-    *l = (Loc){ r->file, r->line, NULL };
+    *l = (Loc){ text->file, text->line, NULL };
     if (!named) {
-        opts_set(o, key, value, l);
+        opts_set(opts, key, value, l);
     } else if (!strcmp(key, "format")) {
-        r->to->format = whole(r, value);
-        if ((why = format_wrong(r->a, FMTrun, r->to->format)))
-            wrong(r, why);
+        text->to->format = whole(text, value);
+        if ((why = format_wrong(text->a, FMTrun, text->to->format)))
+            wrong(text, why);
     } else if (!strcmp(key, "from_step")) {
-        r->to->from_step = whole(r, value);
+        text->to->from_step = whole(text, value);
     } else if (strcmp(key, "version")) {
-        wrong(r, strf(r->a, "'%s' is not known here", key));
+        wrong(text, strf(text->a, "'%s' is not known here", key));
     }
 }
 
-static void table(ConfigText *r, Opts *o, int depth)
+static void table(ConfigText *text, Opts *opts, int depth)
 {
-    need(r, '{');
-    while (!take(r, '}')) {
-        int named = !take(r, '[');
-        const char *key = word(r);
+    need(text, '{');
+    while (!take(text, '}')) {
+        int named = !take(text, '[');
+        const char *key = word(text);
         if (!named)
-            need(r, ']');
-        need(r, '=');
-        skip(r);
-        if (*r->p == '{' && !depth && named && !strcmp(key, "defaults"))
-            table(r, r->to->defaults, 1);
+            need(text, ']');
+        need(text, '=');
+        skip(text);
+        if (*text->p == '{' && !depth && named && !strcmp(key, "defaults"))
+            table(text, text->to->defaults, 1);
         else
-            set_item(r, key, named, o);
-        if (!take(r, ',') && !take(r, ';')) {
-            need(r, '}');
+            set_item(text, key, named, opts);
+        if (!take(text, ',') && !take(text, ';')) {
+            need(text, '}');
             return;
         }
     }
 }
 
 /* Values were not escaped. */
-static void read_first(ConfigText *r)
+static void read_first(ConfigText *text)
 {
-    for (; *r->p; r->p += *r->p == '\n', r->line++) {
-        size_t n = strcspn(r->p, "\n"), k;
-        const char *s = r->p, *eq;
-        r->p += n;
+    for (; *text->p; text->p += *text->p == '\n', text->line++) {
+        size_t n = strcspn(text->p, "\n"), k;
+        const char *s = text->p, *eq;
+        text->p += n;
         s += strspn(s, " ");
         if (strncmp(s, "[\"", 2) || !(eq = strstr(s, "\"] = \"")) ||
-            eq + 8 > r->p || strncmp(r->p - 2, "\",", 2))
+            eq + 8 > text->p || strncmp(text->p - 2, "\",", 2))
             continue;
         k = (size_t)(eq - s) - 2;
-        opts_set(r->to->given, strf(r->a, "%.*s", (int)k, s + 2),
-                 strf(r->a, "%.*s", (int)(r->p - 2 - (eq + 6)), eq + 6), NULL);
+        opts_set(text->to->given, strf(text->a, "%.*s", (int)k, s + 2),
+                 strf(text->a, "%.*s", (int)(text->p - 2 - (eq + 6)), eq + 6),
+                 NULL);
     }
 }
 

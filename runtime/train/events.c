@@ -26,41 +26,41 @@ struct Events {
 
 enum { VARINT, EIGHT, LENGTH, FOUR = 5 }; /* wire types */
 
-static void add(EventRecord *b, const void *p, size_t n)
+static void add(EventRecord *record, const void *p, size_t n)
 {
-    memcpy(b->p + b->n, p, n);
-    b->n += n;
+    memcpy(record->p + record->n, p, n);
+    record->n += n;
 }
 
-static void add_le(EventRecord *b, uint64_t v, size_t n)
+static void add_le(EventRecord *record, uint64_t v, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        b->p[b->n++] = (uint8_t)(v >> 8 * i);
+        record->p[record->n++] = (uint8_t)(v >> 8 * i);
 }
 
-static void add_varint(EventRecord *b, uint64_t v)
+static void add_varint(EventRecord *record, uint64_t v)
 {
     for (; v > 127; v >>= 7)
-        b->p[b->n++] = (uint8_t)(v | 128);
-    b->p[b->n++] = (uint8_t)v;
+        record->p[record->n++] = (uint8_t)(v | 128);
+    record->p[record->n++] = (uint8_t)v;
 }
 
-static void add_key(EventRecord *b, int field, int wire)
+static void add_key(EventRecord *record, int field, int wire)
 {
-    add_varint(b, (uint64_t)(field << 3 | wire));
+    add_varint(record, (uint64_t)(field << 3 | wire));
 }
 
-static void add_int(EventRecord *b, int field, int64_t v)
+static void add_int(EventRecord *record, int field, int64_t v)
 {
-    add_key(b, field, VARINT);
-    add_varint(b, (uint64_t)v);
+    add_key(record, field, VARINT);
+    add_varint(record, (uint64_t)v);
 }
 
-static void add_bytes(EventRecord *b, int field, const void *p, size_t n)
+static void add_bytes(EventRecord *record, int field, const void *p, size_t n)
 {
-    add_key(b, field, LENGTH);
-    add_varint(b, n);
-    add(b, p, n);
+    add_key(record, field, LENGTH);
+    add_varint(record, n);
+    add(record, p, n);
 }
 
 /* ---- records ------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static uint32_t masked_crc(const uint8_t *p, size_t n)
     return (c >> 15 | c << 17) + 0xa282ead8u;
 }
 
-static void begin(Events *e)
+static void begin(Events *events)
 {
     struct timespec t;
     double now;
@@ -87,34 +87,35 @@ static void begin(Events *e)
     clock_gettime(CLOCK_REALTIME, &t);
     now = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
     memcpy(&bits, &now, sizeof bits);
-    e->in.n = e->value.n = e->summary.n = e->event.n = e->record.n = 0;
-    add_key(&e->event, 1, EIGHT); /* wall_time */
-    add_le(&e->event, bits, 8);
+    events->in.n = events->value.n = events->summary.n = events->event.n =
+        events->record.n = 0;
+    add_key(&events->event, 1, EIGHT); /* wall_time */
+    add_le(&events->event, bits, 8);
 }
 
-static void end(Events *e)
+static void end(Events *events)
 {
-    EventRecord *r = &e->record;
+    EventRecord *record = &events->record;
 
-    add_le(r, e->event.n, 8);
-    add_le(r, masked_crc(r->p, 8), 4);
-    add(r, e->event.p, e->event.n);
-    add_le(r, masked_crc(e->event.p, e->event.n), 4);
-    if (!file_put(e->fd, r->p, r->n))
+    add_le(record, events->event.n, 8);
+    add_le(record, masked_crc(record->p, 8), 4);
+    add(record, events->event.p, events->event.n);
+    add_le(record, masked_crc(events->event.p, events->event.n), 4);
+    if (!file_put(events->fd, record->p, record->n))
         return;
     warn(NULL, "cannot write the events of TensorBoard: %s; they end here",
          strerror(errno));
-    close(e->fd);
-    e->fd = -1;
+    close(events->fd);
+    events->fd = -1;
 }
 
 /* The value under its step: Event.step, Event.summary.value. */
-static void end_value(Events *e, int64_t step)
+static void end_value(Events *events, int64_t step)
 {
-    add_int(&e->event, 2, step);
-    add_bytes(&e->summary, 1, e->value.p, e->value.n);
-    add_bytes(&e->event, 5, e->summary.p, e->summary.n);
-    end(e);
+    add_int(&events->event, 2, step);
+    add_bytes(&events->summary, 1, events->value.p, events->value.n);
+    add_bytes(&events->event, 5, events->summary.p, events->summary.n);
+    end(events);
 }
 
 /* ---- interface ----------------------------------------------------------- */
@@ -134,67 +135,67 @@ Events *events_open(Arena *a, int fd)
     return e;
 }
 
-void event_scalar(Events *e, int64_t step, const char *tag, double v)
+void event_scalar(Events *events, int64_t step, const char *tag, double v)
 {
     float f = (float)v;
     uint32_t bits;
 
-    if (!e || e->fd < 0 || strlen(tag) > TAG)
+    if (!events || events->fd < 0 || strlen(tag) > TAG)
         return;
-    begin(e);
+    begin(events);
     memcpy(&bits, &f, sizeof bits);
-    add_bytes(&e->value, 1, tag, strlen(tag));
-    add_key(&e->value, 2, FOUR); /* simple_value */
-    add_le(&e->value, bits, 4);
-    end_value(e, step);
+    add_bytes(&events->value, 1, tag, strlen(tag));
+    add_key(&events->value, 2, FOUR); /* simple_value */
+    add_le(&events->value, bits, 4);
+    end_value(events, step);
 }
 
-static void add_double(EventRecord *b, int field, double v)
+static void add_double(EventRecord *record, int field, double v)
 {
     uint64_t bits;
 
     memcpy(&bits, &v, sizeof bits);
-    add_key(b, field, EIGHT);
-    add_le(b, bits, 8);
+    add_key(record, field, EIGHT);
+    add_le(record, bits, 8);
 }
 
 /* bucket_limit and bucket: repeated doubles. Of `per` elements each. */
-static void add_buckets(Events *e, const double *v, int64_t n, int64_t per)
+static void add_buckets(Events *events, const double *v, int64_t n, int64_t per)
 {
     for (int64_t i = 0; i < n; i += per)
-        add_double(&e->in, 6, (double)(i + per < n ? i + per : n));
+        add_double(&events->in, 6, (double)(i + per < n ? i + per : n));
     for (int64_t i = 0; i < n; i += per) {
         double sum = 0;
         for (int64_t k = i; k < i + per && k < n; k++)
             sum += v[k];
-        add_double(&e->in, 7, sum);
+        add_double(&events->in, 7, sum);
     }
 }
 
-void event_vector(Events *e, int64_t step, const char *tag, const double *v,
-                  int64_t n)
+void event_vector(Events *events, int64_t step, const char *tag,
+                  const double *v, int64_t n)
 {
     int64_t per = (n + BUCKETS - 1) / BUCKETS;
     double sum = 0, first = 0, second = 0;
 
-    if (!e || e->fd < 0 || strlen(tag) > TAG)
+    if (!events || events->fd < 0 || strlen(tag) > TAG)
         return;
-    begin(e);
-    add_bytes(&e->value, 1, tag, strlen(tag));
+    begin(events);
+    add_bytes(&events->value, 1, tag, strlen(tag));
     for (int64_t i = 0; i < n; i++) {
         double at = (double)i + 0.5;
         sum += v[i];
         first += v[i] * at;
         second += v[i] * at * at;
     }
-    add_double(&e->in, 1, 0); /* min, max, num, sum, sum_squares */
-    add_double(&e->in, 2, (double)n);
-    add_double(&e->in, 3, sum);
-    add_double(&e->in, 4, first);
-    add_double(&e->in, 5, second);
-    add_buckets(e, v, n, per);
-    add_bytes(&e->value, 5, e->in.p, e->in.n); /* histo */
-    end_value(e, step);
+    add_double(&events->in, 1, 0); /* min, max, num, sum, sum_squares */
+    add_double(&events->in, 2, (double)n);
+    add_double(&events->in, 3, sum);
+    add_double(&events->in, 4, first);
+    add_double(&events->in, 5, second);
+    add_buckets(events, v, n, per);
+    add_bytes(&events->value, 5, events->in.p, events->in.n); /* histo */
+    end_value(events, step);
 }
 
 /* Not in the middle of a character. */
@@ -207,26 +208,26 @@ static size_t cut(const char *s, size_t n)
     return n;
 }
 
-void event_text(Events *e, int64_t step, const char *tag, const char *s,
+void event_text(Events *events, int64_t step, const char *tag, const char *s,
                 size_t n)
 {
     static const uint8_t plugin[] = "\x0a\x06\x0a\x04text";
     static const uint8_t shape[] = { 2 << 3 | LENGTH, 2, 1 << 3, 1 };
 
-    if (!e || e->fd < 0 || strlen(tag) > TAG)
+    if (!events || events->fd < 0 || strlen(tag) > TAG)
         return;
-    begin(e);
-    add_bytes(&e->value, 1, tag, strlen(tag));
-    add_bytes(&e->value, 9, plugin, sizeof plugin - 1); /* metadata */
-    add_int(&e->in, 1, 7);                              /* DT_STRING */
-    add_bytes(&e->in, 2, shape, sizeof shape);          /* [1] */
-    add_bytes(&e->in, 8, s, cut(s, n));                 /* string_val */
-    add_bytes(&e->value, 8, e->in.p, e->in.n);          /* tensor */
-    end_value(e, step);
+    begin(events);
+    add_bytes(&events->value, 1, tag, strlen(tag));
+    add_bytes(&events->value, 9, plugin, sizeof plugin - 1);  /* metadata */
+    add_int(&events->in, 1, 7);                               /* DT_STRING */
+    add_bytes(&events->in, 2, shape, sizeof shape);           /* [1] */
+    add_bytes(&events->in, 8, s, cut(s, n));                  /* string_val */
+    add_bytes(&events->value, 8, events->in.p, events->in.n); /* tensor */
+    end_value(events, step);
 }
 
-void events_close(Events *e)
+void events_close(Events *events)
 {
-    if (e && e->fd >= 0)
-        close(e->fd);
+    if (events && events->fd >= 0)
+        close(events->fd);
 }

@@ -13,7 +13,7 @@ static int axis_at(const Tensor *tensor, AxisRole role)
 
 /* Where element i that a rank holds is: its place in a sequence, and which one;
  * -1: in another micro-batch. */
-static int64_t place_of(const ForwardPass *f, const Tensor *tensor,
+static int64_t place_of(const ForwardPass *pass, const Tensor *tensor,
                         int64_t rank, int64_t i, int64_t *sequence)
 {
     int64_t place = -1;
@@ -22,7 +22,7 @@ static int64_t place_of(const ForwardPass *f, const Tensor *tensor,
     for (int d = tensor->nd - 1; d >= 0; d--) {
         int64_t held = dim_held(&tensor->dim[d]);
         int64_t at =
-            tensor_at(f->x->plan->mesh, &tensor->dim[d], rank, i % held);
+            tensor_at(pass->x->plan->mesh, &tensor->dim[d], rank, i % held);
         i /= held;
         if (tensor->dim[d].role == ROLEseq)
             place = at;
@@ -38,17 +38,17 @@ static int64_t place_of(const ForwardPass *f, const Tensor *tensor,
 static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
                  void *dst)
 {
-    const ForwardPass *f = self;
+    const ForwardPass *pass = self;
     int tokens = !strcmp(tensor->name, "tokens");
     int64_t n = tensor_held(tensor), sequence = 0;
 
     for (int64_t i = 0; i < n; i++) {
         int64_t at =
-            tokens && !micro ? place_of(f, tensor, rank, i, &sequence) : -1;
-        int there = at >= 0 && at < f->n[sequence];
+            tokens && !micro ? place_of(pass, tensor, rank, i, &sequence) : -1;
+        int there = at >= 0 && at < pass->n[sequence];
         elem_set(tensor->dt, dst, i,
                  !tokens ? -1
-                 : there ? (double)f->window[sequence * f->seq + at]
+                 : there ? (double)pass->window[sequence * pass->seq + at]
                          : 0);
     }
 }
@@ -92,80 +92,82 @@ const PlanDim *forward_batch(const Plan *p)
     return tensor_axis(tokens_of(p), ROLEbatch);
 }
 
-const char *forward_open(ForwardPass *f, Exec *x)
+const char *forward_open(ForwardPass *pass, Exec *exec)
 {
-    const Plan *p = x->plan;
+    const Plan *p = exec->plan;
 
-    *f = (ForwardPass){ .x = x,
-                        .tokens = find_tensor(p, "tokens", TKinput),
-                        .logits = find_tensor(p, "logits", TKoutput) };
-    if (!f->tokens || !f->logits)
-        return p->nrole > 1 ? "the fold has pipeline stages"
-               : f->tokens  ? "the model has no output 'logits'"
-                            : "the model has no input 'tokens'";
-    int seq = axis_at(f->tokens, ROLEseq),
-        batch = axis_at(f->tokens, ROLEbatch);
-    if (seq < 0 || axis_at(f->logits, ROLEseq) < 0)
+    *pass = (ForwardPass){ .x = exec,
+                           .tokens = find_tensor(p, "tokens", TKinput),
+                           .logits = find_tensor(p, "logits", TKoutput) };
+    if (!pass->tokens || !pass->logits)
+        return p->nrole > 1   ? "the fold has pipeline stages"
+               : pass->tokens ? "the model has no output 'logits'"
+                              : "the model has no input 'tokens'";
+    int seq = axis_at(pass->tokens, ROLEseq),
+        batch = axis_at(pass->tokens, ROLEbatch);
+    if (seq < 0 || axis_at(pass->logits, ROLEseq) < 0)
         return "tokens and logits need an axis of sequences";
-    f->seq = f->tokens->dim[seq].n;
-    f->batch = batch < 0 ? 1 : f->tokens->dim[batch].n;
-    f->vocab = tensor_elems(f->logits) / tensor_elems(f->tokens);
-    for (int d = 0; d < f->logits->nd; d++)
-        if (f->logits->dim[d].role != ROLEbatch &&
-            f->logits->dim[d].role != ROLEmicro &&
-            dim_held(&f->logits->dim[d]) != f->logits->dim[d].n)
+    pass->seq = pass->tokens->dim[seq].n;
+    pass->batch = batch < 0 ? 1 : pass->tokens->dim[batch].n;
+    pass->vocab = tensor_elems(pass->logits) / tensor_elems(pass->tokens);
+    for (int d = 0; d < pass->logits->nd; d++)
+        if (pass->logits->dim[d].role != ROLEbatch &&
+            pass->logits->dim[d].role != ROLEmicro &&
+            dim_held(&pass->logits->dim[d]) != pass->logits->dim[d].n)
             return "a rank has a part of the logits of a sequence (fold.tp, "
                    "fold.cp)";
-    f->window = alloc(forever, (size_t)(f->batch * f->seq) * sizeof *f->window);
-    f->n = alloc(forever, (size_t)f->batch * sizeof *f->n);
-    f->text = forward_text(p);
+    pass->window = alloc(forever, (size_t)(pass->batch * pass->seq) *
+                                      sizeof *pass->window);
+    pass->n = alloc(forever, (size_t)pass->batch * sizeof *pass->n);
+    pass->text = forward_text(p);
     return NULL;
 }
 
-void forward_alone(ForwardPass *f, Plan *p)
+void forward_alone(ForwardPass *pass, Plan *p)
 {
     const char *from = opts_str(p->opts, "from");
 
     if (p->mesh->world != 1)
         err(NULL, "text goes through a model on one rank; the plan is for %lld",
             (long long)p->mesh->world);
-    const char *why = forward_open(f, exec_open(p, comm_open(forever, 1)));
+    const char *why = forward_open(pass, exec_open(p, comm_open(forever, 1)));
     if (why)
         err(NULL, "no logits: %s", why);
     if (role_prog(&p->role[0], PGinit) >= 0)
-        exec_run(f->x, PGinit, NULL, NULL);
+        exec_run(pass->x, PGinit, NULL, NULL);
     if (from) {
-        exec_pull(f->x);
-        ckpt_from(f->x, from);
-        exec_push(f->x);
+        exec_pull(pass->x);
+        ckpt_from(pass->x, from);
+        exec_push(pass->x);
     }
 }
 
-void forward_run(ForwardPass *f)
+void forward_run(ForwardPass *pass)
 {
-    Feed feed = { fill, f };
+    Feed feed = { fill, pass };
 
-    exec_run(f->x, PGforward, &(StepValues){ 0 }, &feed);
-    f->out = f->x->comm->first ? NULL : exec_fetch(f->x, 0, f->logits->buf);
+    exec_run(pass->x, PGforward, &(StepValues){ 0 }, &feed);
+    pass->out =
+        pass->x->comm->first ? NULL : exec_fetch(pass->x, 0, pass->logits->buf);
 }
 
-void forward_logits(const ForwardPass *f, int64_t sequence, int64_t at,
+void forward_logits(const ForwardPass *pass, int64_t sequence, int64_t at,
                     double *out)
 {
-    const Tensor *tensor = f->logits;
+    const Tensor *tensor = pass->logits;
     int64_t step = 1, from = 0, stride = 1;
 
     for (int d = tensor->nd - 1; d >= 0; step *= dim_held(&tensor->dim[d--])) {
         AxisRole role = tensor->dim[d].role;
         if (role == ROLEseq || role == ROLEbatch)
             from += step * (role == ROLEseq ? at : sequence);
-        else if (role != ROLEmicro && tensor->dim[d].n == f->vocab)
+        else if (role != ROLEmicro && tensor->dim[d].n == pass->vocab)
             stride = step;
     }
     if (tensor->dt == Df32 && stride == 1)
-        for (int64_t v = 0; v < f->vocab; v++)
-            out[v] = ((const float *)f->out)[from + v];
+        for (int64_t v = 0; v < pass->vocab; v++)
+            out[v] = ((const float *)pass->out)[from + v];
     else
-        for (int64_t v = 0; v < f->vocab; v++)
-            out[v] = elem_get(tensor->dt, f->out, from + v * stride);
+        for (int64_t v = 0; v < pass->vocab; v++)
+            out[v] = elem_get(tensor->dt, pass->out, from + v * stride);
 }

@@ -21,13 +21,13 @@ TextArgs forward_text(const Plan *p);
 const PlanDim *forward_seq(const Plan *p);
 const PlanDim *forward_batch(const Plan *p);
 /* Null, or why this model or fold cannot. */
-const char *forward_open(ForwardPass *f, Exec *x);
+const char *forward_open(ForwardPass *pass, Exec *exec);
 /* The plan on one rank with the values that its key `from` names; err(). */
-void forward_alone(ForwardPass *f, Plan *p);
-void forward_run(ForwardPass *f);
+void forward_alone(ForwardPass *pass, Plan *p);
+void forward_run(ForwardPass *pass);
 /* The logits [vocab] behind token `at` of a sequence. In a fold only those of
  * sequence 0, by the first process. */
-void forward_logits(const ForwardPass *f, int64_t sequence, int64_t at,
+void forward_logits(const ForwardPass *pass, int64_t sequence, int64_t at,
                     double *out);
 
 #endif

@@ -39,7 +39,7 @@ static double cutoff(const Gen *gen, int64_t k)
     return least;
 }
 
-static int64_t draw(Gen *gen, const GenArgs *a)
+static int64_t draw(Gen *gen, const GenArgs *args)
 {
     double max = -INFINITY, sum = 0, floor_ = -INFINITY;
     int64_t best = 0;
@@ -49,13 +49,13 @@ static int64_t draw(Gen *gen, const GenArgs *a)
             max = gen->p[v];
             best = v;
         }
-    if (a->temperature <= 0)
+    if (args->temperature <= 0)
         return best;
-    if (a->topk > 0 && a->topk < gen->f.vocab)
-        floor_ = cutoff(gen, a->topk);
+    if (args->topk > 0 && args->topk < gen->f.vocab)
+        floor_ = cutoff(gen, args->topk);
     for (int64_t v = 0; v < gen->f.vocab; v++) {
         gen->p[v] =
-            gen->p[v] < floor_ ? 0 : exp((gen->p[v] - max) / a->temperature);
+            gen->p[v] < floor_ ? 0 : exp((gen->p[v] - max) / args->temperature);
         sum += gen->p[v];
     }
     double at = uniform(&gen->state) * sum;
@@ -66,11 +66,11 @@ static int64_t draw(Gen *gen, const GenArgs *a)
 }
 
 /* Null, or why not. */
-static const char *open_gen(Gen *gen, Exec *x, const GenArgs *a)
+static const char *open_gen(Gen *gen, Exec *exec, const GenArgs *args)
 {
-    const char *why = forward_open(&gen->f, x);
+    const char *why = forward_open(&gen->f, exec);
 
-    gen->args = *a;
+    gen->args = *args;
     if (!why)
         gen->p = alloc(forever, (size_t)gen->f.vocab * sizeof *gen->p);
     return why;
@@ -78,42 +78,42 @@ static const char *open_gen(Gen *gen, Exec *x, const GenArgs *a)
 
 static void push(Gen *gen, int64_t token)
 {
-    ForwardPass *f = &gen->f;
+    ForwardPass *pass = &gen->f;
 
-    if (*f->n == f->seq) {
-        int64_t keep = f->seq / 2;
-        memmove(f->window, f->window + *f->n - keep,
-                (size_t)keep * sizeof *f->window);
-        *f->n = keep;
+    if (*pass->n == pass->seq) {
+        int64_t keep = pass->seq / 2;
+        memmove(pass->window, pass->window + *pass->n - keep,
+                (size_t)keep * sizeof *pass->window);
+        *pass->n = keep;
     }
-    f->window[(*f->n)++] = (int32_t)token;
+    pass->window[(*pass->n)++] = (int32_t)token;
 }
 
 static void push_prompt(Gen *gen, const char *prompt)
 {
     const Tokenizer *tokenizer = gen->f.text.t;
-    Encoder *e = encoder_new(tokenizer);
+    Encoder *encoder = encoder_new(tokenizer);
     size_t n = strlen(prompt);
     int start = gen->f.text.eod >= 0 ? gen->f.text.eod : '\n';
 
     if (!tokenizer->bytes && utf8_bad(prompt, n) >= 0)
         err(NULL, "the prompt is no valid UTF-8");
-    const char *why = encode(e, prompt, n, 0);
+    const char *why = encode(encoder, prompt, n, 0);
     if (why)
         err(NULL, "the prompt: %s", why);
     for (size_t i = 0; gen->f.text.template && i < vec_len(tokenizer->before);
          i++)
         push(gen, tokenizer->before[i]);
-    for (int64_t i = 0; i < e->n; i++) {
-        if (e->id[i] >= gen->f.vocab)
+    for (int64_t i = 0; i < encoder->n; i++) {
+        if (encoder->id[i] >= gen->f.vocab)
             err(NULL, "%s %d of the prompt is beyond the vocabulary of %lld",
-                tokenizer->bytes ? "byte" : "token", (int)e->id[i],
+                tokenizer->bytes ? "byte" : "token", (int)encoder->id[i],
                 (long long)gen->f.vocab);
-        push(gen, e->id[i]);
+        push(gen, encoder->id[i]);
     }
     if (!*gen->f.n)
         push(gen, start < gen->f.vocab ? start : 0);
-    encoder_free(e);
+    encoder_free(encoder);
 }
 
 /* 0: the text ends here. */
@@ -153,21 +153,21 @@ static int64_t next(Gen *gen)
 }
 
 /* The model with its values and the prompt. */
-static void open_alone(Gen *gen, Plan *p, const GenArgs *a)
+static void open_alone(Gen *gen, Plan *p, const GenArgs *args)
 {
     forward_alone(&gen->f, p);
-    gen->args = *a;
+    gen->args = *args;
     gen->p = alloc(forever, (size_t)gen->f.vocab * sizeof *gen->p);
-    push_prompt(gen, a->prompt);
+    push_prompt(gen, args->prompt);
 }
 
-int generate_plan(Plan *p, const GenArgs *a, FILE *out)
+int generate_plan(Plan *p, const GenArgs *args, FILE *out)
 {
-    Gen gen = { .state = a->seed };
+    Gen gen = { .state = args->seed };
 
-    open_alone(&gen, p, a);
-    fputs(a->prompt, out);
-    for (int64_t i = 0; i < a->n; i++)
+    open_alone(&gen, p, args);
+    fputs(args->prompt, out);
+    for (int64_t i = 0; i < args->n; i++)
         if (!print_token(&gen, next(&gen), out))
             break;
     fputc('\n', out);
@@ -187,13 +187,13 @@ static void print_logit(const Gen *gen, int64_t token, double total, FILE *out)
 }
 
 /* The largest first, with their probabilities. */
-int logits_plan(Plan *p, const GenArgs *a, FILE *out)
+int logits_plan(Plan *p, const GenArgs *args, FILE *out)
 {
-    Gen gen = { .state = a->seed };
-    int64_t k = a->topk > 0 ? a->topk : 10;
+    Gen gen = { .state = args->seed };
+    int64_t k = args->topk > 0 ? args->topk : 10;
     double max = -INFINITY, sum = 0;
 
-    open_alone(&gen, p, a);
+    open_alone(&gen, p, args);
     forward_run(&gen.f);
     read_logits(&gen);
     for (int64_t v = 0; v < gen.f.vocab; v++)
@@ -221,25 +221,25 @@ struct Sampler {
     size_t size;
 };
 
-Sampler *sampler_open(Arena *a, Exec *x)
+Sampler *sampler_open(Arena *a, Exec *exec)
 {
     Sampler *s = alloc(a, sizeof *s);
-    const char *prompt = opts_str(x->plan->opts, "train.sample_prompt");
+    const char *prompt = opts_str(exec->plan->opts, "train.sample_prompt");
     GenArgs args = { .prompt = prompt ? prompt : "",
                      .temperature = 0.8,
-                     .n = opts_int(x->plan->opts, "train.sample_tokens") };
-    const char *why = open_gen(&s->g, x, &args);
+                     .n = opts_int(exec->plan->opts, "train.sample_tokens") };
+    const char *why = open_gen(&s->g, exec, &args);
 
     if (why)
-        err(opts_loc(x->plan->opts, "train.sample_every"),
+        err(opts_loc(exec->plan->opts, "train.sample_every"),
             "train.sample_every: %s", why);
     return s;
 }
 
-char *sample(Sampler *s, int64_t step, size_t *n)
+char *sample(Sampler *sampler, int64_t step, size_t *n)
 {
-    FILE *out = open_memstream(&s->text, &s->size);
-    Gen *gen = &s->g;
+    FILE *out = open_memstream(&sampler->text, &sampler->size);
+    Gen *gen = &sampler->g;
 
     if (!out)
         return NULL;
@@ -251,6 +251,6 @@ char *sample(Sampler *s, int64_t step, size_t *n)
         if (!print_token(gen, next(gen), out))
             break;
     fclose(out);
-    *n = s->size;
-    return s->text;
+    *n = sampler->size;
+    return sampler->text;
 }

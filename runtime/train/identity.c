@@ -20,22 +20,22 @@
 /* Bytes that are hashed as they are; pieces of others; samples. */
 enum { WHOLE = 16 << 20, PIECE = 64 << 10, PIECES = 128, ORDERED = 1024 };
 
-static void put_hash(Text *out, XXH3_state_t *x)
+static void put_hash(Text *out, XXH3_state_t *x_x_h3_state_t)
 {
-    XXH128_hash_t h = XXH3_128bits_digest(x);
+    XXH128_hash_t h = XXH3_128bits_digest(x_x_h3_state_t);
 
     put(out, "%016llx%016llx", (unsigned long long)h.high64,
         (unsigned long long)h.low64);
 }
 
 /* Mappings of shuffled data are read page by page unless they are announced. */
-static void add_bytes(XXH3_state_t *x, const uint8_t *p, int64_t n)
+static void add_bytes(XXH3_state_t *x_x_h3_state_t, const uint8_t *p, int64_t n)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
     uintptr_t at = (uintptr_t)p & ~page;
 
     madvise((void *)at, (size_t)((uintptr_t)(p + n) - at), MADV_WILLNEED);
-    XXH3_128bits_update(x, p, (size_t)n);
+    XXH3_128bits_update(x_x_h3_state_t, p, (size_t)n);
 }
 
 static void put_bytes(Text *out, const char *what, const char *path,
@@ -56,40 +56,41 @@ static void put_bytes(Text *out, const char *what, const char *path,
     put(out, "  %s\n", path_absolute(out->arena, path, NULL));
 }
 
-static void put_file(Text *out, const char *what, const SampleFile *f)
+static void put_file(Text *out, const char *what, const SampleFile *file)
 {
-    const Tokens *k = &f->t;
+    const Tokens *tokens = &file->t;
 
-    if (k->map)
-        put_bytes(out, what, k->path, k->map, k->size);
+    if (tokens->map)
+        put_bytes(out, what, tokens->path, tokens->map, tokens->size);
     else
-        put_bytes(out, what, k->path, k->data, k->n * elem_bytes(k->e));
-    if (k->idx)
-        put_bytes(out, what, strf(out->arena, "%s (index)", k->path), k->idx,
-                  k->idxsize);
+        put_bytes(out, what, tokens->path, tokens->data,
+                  tokens->n * elem_bytes(tokens->e));
+    if (tokens->idx)
+        put_bytes(out, what, strf(out->arena, "%s (index)", tokens->path),
+                  tokens->idx, tokens->idxsize);
 }
 
 /* Which file of all this is. */
-static int64_t file_number(const Samples *s, const Tokens *tokens)
+static int64_t file_number(const Samples *samples, const Tokens *tokens)
 {
     int64_t n = 0;
 
-    for (size_t i = 0; i < vec_len(s->part); i++)
-        for (size_t k = 0; k < vec_len(s->part[i].file); k++, n++)
-            if (&s->part[i].file[k].t == tokens)
+    for (size_t i = 0; i < vec_len(samples->part); i++)
+        for (size_t k = 0; k < vec_len(samples->part[i].file); k++, n++)
+            if (&samples->part[i].file[k].t == tokens)
                 return n;
     return -1;
 }
 
-static void put_order(Text *out, const char *what, const Samples *s)
+static void put_order(Text *out, const char *what, const Samples *samples)
 {
-    const char *input = s->part[0].file[0].input;
+    const char *input = samples->part[0].file[0].input;
     XXH3_state_t x;
 
     XXH3_128bits_reset(&x);
     for (int64_t i = 0; i < ORDERED; i++) {
-        SampleReader r = samples_read(s, i, 0, input ? input : "");
-        int64_t at[2] = { file_number(s, r.t), 0 };
+        SampleReader r = samples_read(samples, i, 0, input ? input : "");
+        int64_t at[2] = { file_number(samples, r.t), 0 };
         reader_next(&r, &at[1]);
         XXH3_128bits_update(&x, at, sizeof at);
     }
@@ -98,17 +99,17 @@ static void put_order(Text *out, const char *what, const Samples *s)
     put(out, "\n");
 }
 
-void put_data(Text *out, const char *what, const Data *d)
+void put_data(Text *out, const char *what, const Data *data)
 {
-    const Samples *s = data_source(d);
+    const Samples *samples = data_source(data);
 
-    for (size_t i = 0; i < vec_len(s->part); i++) {
-        const Corpus *p = &s->part[i];
-        for (size_t k = 0; k < vec_len(p->file); k++)
-            put_file(out, what, &p->file[k]);
-        if (!p->order) /* else their order says it */
+    for (size_t i = 0; i < vec_len(samples->part); i++) {
+        const Corpus *corpus = &samples->part[i];
+        for (size_t k = 0; k < vec_len(corpus->file); k++)
+            put_file(out, what, &corpus->file[k]);
+        if (!corpus->order) /* else their order says it */
             put(out, "%s samples %lld from %lld of part %zu\n", what,
-                (long long)p->n, (long long)p->lo, i);
+                (long long)corpus->n, (long long)corpus->lo, i);
     }
-    put_order(out, what, s);
+    put_order(out, what, samples);
 }

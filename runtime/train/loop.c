@@ -17,17 +17,18 @@ enum { MAXBAD = 3, MAXCOUNTED = 1 << 26 };
 enum { REPLAYED = 2, SLOW = 1 }; /* SLOW: seconds */
 
 /* For a byte model's last line: what counting alone would have reached. */
-static const char *beside(Train *t, Data *valid, int64_t samples)
+static const char *beside(Train *train, Data *valid, int64_t samples)
 {
     double loss[NGRAM];
 
-    if (t->comm->first || !t->train || data_vocab(valid) != 256 ||
-        data_samples(t->train) * t->plan->tokens / data_perstep(t->train) >
+    if (train->comm->first || !train->train || data_vocab(valid) != 256 ||
+        data_samples(train->train) * train->plan->tokens /
+                data_perstep(train->train) >
             MAXCOUNTED ||
-        !ngrams(t->mem, t->train, valid, samples, loss))
+        !ngrams(train->mem, train->train, valid, samples, loss))
         return "";
-    return strf(t->mem, " (uniform %.3f, bigram %.3f, trigram %.3f)", log(256),
-                loss[1], loss[2]);
+    return strf(train->mem, " (uniform %.3f, bigram %.3f, trigram %.3f)",
+                log(256), loss[1], loss[2]);
 }
 
 /* By rank 0's clock, so that all ranks end after the same step. */
@@ -43,28 +44,29 @@ static int stopping(Train *train)
 
 /* Mean results over eval_steps steps, always of the same samples; none if a
  * signal comes meanwhile. */
-static void validate_on(Train *t, const ValidSet *v)
+static void validate_on(Train *train, const ValidSet *set)
 {
-    const Role *r = exec_role(t->x, t->comm->first);
-    int64_t n = opts_int(t->plan->opts, "train.eval_steps");
+    const Role *r = exec_role(train->x, train->comm->first);
+    int64_t n = opts_int(train->plan->opts, "train.eval_steps");
     double *sum = calloc((size_t)r->nout + 1, sizeof *sum);
 
     if (!sum)
         die("not enough memory");
     for (int64_t k = 0; k < n; k++) {
-        if (stopping(t)) {
+        if (stopping(train)) {
             free(sum);
             return;
         }
-        Feed f = data_feed(v->data, k * data_perstep(v->data));
-        StepValues b = step_block(t->plan->opts, t->state.step);
-        exec_run(t->x, PGeval, &b, &f);
+        Feed f = data_feed(set->data, k * data_perstep(set->data));
+        StepValues b = step_block(train->plan->opts, train->state.step);
+        exec_run(train->x, PGeval, &b, &f);
         for (int i = 0; i < r->nout; i++)
-            sum[i] = plain_nan(sum[i] + exec_out(t->x, i) / (double)n);
+            sum[i] = plain_nan(sum[i] + exec_out(train->x, i) / (double)n);
     }
-    int last = t->state.step >= opts_int(t->plan->opts, "train.steps");
-    log_valid(t->log, t->state.step, v->name, sum,
-              last ? beside(t, v->data, n * data_perstep(v->data)) : "");
+    int last = train->state.step >= opts_int(train->plan->opts, "train.steps");
+    log_valid(train->log, train->state.step, set->name, sum,
+              last ? beside(train, set->data, n * data_perstep(set->data))
+                   : "");
     free(sum);
 }
 
@@ -77,22 +79,23 @@ void validate(Train *train)
 }
 
 /* What became of a save. */
-static void told(Train *train, const Saved *s)
+static void told(Train *train, const Saved *saved)
 {
-    if (!s)
+    if (!saved)
         return;
-    train->unsaved = s->bad;
-    if (s->bad)
+    train->unsaved = saved->bad;
+    if (saved->bad)
         return;
-    train->saved = s->step;
-    log_saved(train->log, s);
+    train->saved = saved->step;
+    log_saved(train->log, saved);
 }
 
 /* The same inputs again, looking for where it begins; then the end. */
-static _Noreturn void stop_bad(Train *train, const StepValues *b, const Feed *f)
+static _Noreturn void stop_bad(Train *train, const StepValues *values,
+                               const Feed *feed)
 {
     told(train, saver_wait(train->saver));
-    const char *what = exec_checked(train->x, PGstep, b, f);
+    const char *what = exec_checked(train->x, PGstep, values, feed);
 
     if (comm_speaks(train->comm, what != NULL))
         err(NULL, "%d steps in a row without a finite gradient: %s", MAXBAD,
@@ -101,23 +104,23 @@ static _Noreturn void stop_bad(Train *train, const StepValues *b, const Feed *f)
 }
 
 /* Beyond train.skip_above: said, and perhaps back to the last save. */
-static int count_spike(Train *t, const PendingStep *s)
+static int count_spike(Train *train, const PendingStep *step)
 {
-    const char *what = spike_seen(t->mem, t->x);
-    int rewind = opts_spike(t->plan->opts) == SPIKErewind;
+    const char *what = spike_seen(train->mem, train->x);
+    int rewind = opts_spike(train->plan->opts) == SPIKErewind;
 
-    spike_count(&t->spike, what, s->step + 1);
+    spike_count(&train->spike, what, step->step + 1);
     if (!what)
         return 0;
-    t->state.skipped++;
-    log_note(t->log, "step %lld changed nothing: %s\n", (long long)s->step + 1,
-             what);
-    if (rewind && t->train)
-        t->spike.back = s->first + data_perstep(t->train);
+    train->state.skipped++;
+    log_note(train->log, "step %lld changed nothing: %s\n",
+             (long long)step->step + 1, what);
+    if (rewind && train->train)
+        train->spike.back = step->first + data_perstep(train->train);
     return 1;
 }
 
-static void count_bad(Train *train, const StepValues *b, const Feed *f)
+static void count_bad(Train *train, const StepValues *values, const Feed *feed)
 {
     double ok = exec_result(train->x, RESULTok);
 
@@ -127,7 +130,7 @@ static void count_bad(Train *train, const StepValues *b, const Feed *f)
     }
     train->state.skipped++;
     if (++train->bad == MAXBAD)
-        stop_bad(train, b, f);
+        stop_bad(train, values, feed);
 }
 
 static void say_start(Train *train)
@@ -150,88 +153,89 @@ static void write_trace(Train *train)
 }
 
 /* Rows are counted as they are moved; others have the plan's sizes. */
-static double sent_to_experts(const Train *t)
+static double sent_to_experts(const Train *train)
 {
-    int over = exec_result(t->x, RESULToverflow) > 0;
-    double rows = 0, sum = (double)(t->comm->moved - t->moved);
+    int over = exec_result(train->x, RESULToverflow) > 0;
+    double rows = 0, sum = (double)(train->comm->moved - train->moved);
 
-    for (int64_t i = 0; i < t->comm->n; i++)
+    for (int64_t i = 0; i < train->comm->n; i++)
         for (ProgramKind k = PGstep; k < NPROGRAM; k++) {
-            const Program *p = role_program(t->x->rank[i].role, k);
+            const Program *p = role_program(train->x->rank[i].role, k);
             if (!p || !(k == PGstep || (k == PGfallback && over)))
                 continue;
             rows += expert_bytes(p, 1);
             sum += expert_bytes(p, 0);
         }
-    return rows > 0 && !t->comm->counts ? -1 : sum / (double)t->comm->n;
+    return rows > 0 && !train->comm->counts ? -1 : sum / (double)train->comm->n;
 }
 
 /* By rank, the seconds of a step of which it waited for no other. Null where
  * nobody knows: ranks of one process take turns, and a device with memory of
  * its own waits by itself, but for a step that is traced. */
-static const double *alone(Train *t, double secs)
+static const double *alone(Train *train, double secs)
 {
-    double among = watch_waited(), mine = secs - (among - t->among);
-    int known = !exec_apart(t->x) || t->traced >= 0;
+    double among = watch_waited(), mine = secs - (among - train->among);
+    int known = !exec_apart(train->x) || train->traced >= 0;
 
-    t->among = among;
-    mine = t->traced >= 0 ? t->traced : mine;
-    t->traced = -1;
-    if (!t->alone || !known)
+    train->among = among;
+    mine = train->traced >= 0 ? train->traced : mine;
+    train->traced = -1;
+    if (!train->alone || !known)
         return NULL;
-    comm_gather(t->comm, &mine, t->alone, sizeof mine);
-    return t->alone;
+    comm_gather(train->comm, &mine, train->alone, sizeof mine);
+    return train->alone;
 }
 
-static void begin_clocks(Train *t)
+static void begin_clocks(Train *train)
 {
-    t->since = monotonic();
-    t->among = watch_waited();
+    train->since = monotonic();
+    train->among = watch_waited();
 }
 
 /* A step's results are here. */
-static void read_step(Train *t, const PendingStep *s)
+static void read_step(Train *train, const PendingStep *step)
 {
-    double end = monotonic(), secs = end - t->since;
-    double host = secs - (t->x->waited - t->waited);
-    const double *each = alone(t, secs);
+    double end = monotonic(), secs = end - train->since;
+    double host = secs - (train->x->waited - train->waited);
+    const double *each = alone(train, secs);
 
-    t->since = end;
-    t->waited = t->x->waited;
-    log_step(t->log, t->x,
-             &(Logged){ s->step + 1,
-                        s->first + (t->train ? data_perstep(t->train) : 0),
-                        s->b.lr, secs, t->late ? host : -1, sent_to_experts(t),
-                        each });
-    if (t->late && !t->read)
-        say_start(t);
-    if (t->late && t->read == REPLAYED)
-        show_memory(t, 0);
-    t->read++;
-    if (!count_spike(t, s))
-        count_bad(t, &s->b, &s->f);
+    train->since = end;
+    train->waited = train->x->waited;
+    log_step(train->log, train->x,
+             &(Logged){ step->step + 1,
+                        step->first +
+                            (train->train ? data_perstep(train->train) : 0),
+                        step->b.lr, secs, train->late ? host : -1,
+                        sent_to_experts(train), each });
+    if (train->late && !train->read)
+        say_start(train);
+    if (train->late && train->read == REPLAYED)
+        show_memory(train, 0);
+    train->read++;
+    if (!count_spike(train, step))
+        count_bad(train, &step->b, &step->f);
 }
 
-void run_sent(Train *t, ProgramKind program, PendingStep *s, int late)
+void run_sent(Train *train, ProgramKind program, PendingStep *step, int late)
 {
-    if (t->train)
-        s->f = data_feed(t->train, s->first);
-    t->x->late = late;
-    exec_run(t->x, program, &s->b, t->train ? &s->f : NULL);
-    t->x->late = 0;
+    if (train->train)
+        step->f = data_feed(train->train, step->first);
+    train->x->late = late;
+    exec_run(train->x, program, &step->b, train->train ? &step->f : NULL);
+    train->x->late = 0;
 }
 
 /* A step's results are here, or that its rows did not fit. behind: null, or the
  * one that was launched after it. */
-static void finish(Train *train, PendingStep *s, PendingStep *behind)
+static void finish(Train *train, PendingStep *step, PendingStep *behind)
 {
     int over = exec_result(train->x, RESULToverflow) > 0;
 
     if (over) {
-        run_sent(train, PGfallback, s, 0);
+        run_sent(train, PGfallback, step, 0);
         train->fallbacks++;
     }
-    read_step(train, s);
+    read_step(train, step);
     if (over && behind)
         run_sent(train, PGstep, behind, 1);
 }
@@ -246,37 +250,37 @@ static void settle(Train *train)
     finish(train, &train->sent, NULL);
 }
 
-static void one_step(Train *t)
+static void one_step(Train *train)
 {
-    int64_t step = t->state.step;
+    int64_t step = train->state.step;
     PendingStep s = { .step = step,
-                      .b = step_block(t->plan->opts, step),
-                      .first = t->state.samples };
-    int traced = step + 1 == opts_int(t->plan->opts, "train.trace");
-    int late = t->late && !t->bad && !traced;
+                      .b = step_block(train->plan->opts, step),
+                      .first = train->state.samples };
+    int traced = step + 1 == opts_int(train->plan->opts, "train.trace");
+    int late = train->late && !train->bad && !traced;
 
     if (!late)
-        settle(t);
+        settle(train);
     if (traced)
-        exec_record(t->x, PGstep);
-    if (!t->nsent)
-        begin_clocks(t);
-    t->moved = t->comm->moved;
-    run_sent(t, PGstep, &s, late);
+        exec_record(train->x, PGstep);
+    if (!train->nsent)
+        begin_clocks(train);
+    train->moved = train->comm->moved;
+    run_sent(train, PGstep, &s, late);
     if (traced) {
-        write_trace(t);
-        t->traced = exec_alone(t->x, PGstep);
-        exec_record(t->x, NPROGRAM);
+        write_trace(train);
+        train->traced = exec_alone(train->x, PGstep);
+        exec_record(train->x, NPROGRAM);
     }
-    t->state.step = step + 1;
-    t->state.tokens += t->plan->tokens;
-    t->state.samples += t->train ? data_perstep(t->train) : 0;
+    train->state.step = step + 1;
+    train->state.tokens += train->plan->tokens;
+    train->state.samples += train->train ? data_perstep(train->train) : 0;
     if (!late)
-        finish(t, &s, NULL);
-    else if (t->nsent)
-        finish(t, &t->sent, &s);
-    t->nsent = late;
-    t->sent = s;
+        finish(train, &s, NULL);
+    else if (train->nsent)
+        finish(train, &train->sent, &s);
+    train->nsent = late;
+    train->sent = s;
 }
 
 static int is_time(int64_t step, int64_t every)
@@ -302,32 +306,33 @@ static void compare_ranks(Train *train)
 }
 
 /* Is it time to? At saves, if no key says when; on a GPU it costs a copy. */
-static int compares(const Train *t, int saves)
+static int compares(const Train *train, int saves)
 {
-    const Opts *o = t->plan->opts;
+    const Opts *opts = train->plan->opts;
 
-    return opts_str(o, "train.check_every")
-               ? t->state.step > 0 &&
-                     is_time(t->state.step, opts_int(o, "train.check_every"))
-               : saves && !exec_apart(t->x);
+    return opts_str(opts, "train.check_every")
+               ? train->state.step > 0 &&
+                     is_time(train->state.step,
+                             opts_int(opts, "train.check_every"))
+               : saves && !exec_apart(train->x);
 }
 
-static void save(Train *t, SaveHow how)
+static void save(Train *train, SaveHow how)
 {
     Text tuned = { .arena = arena_new() };
     double began = monotonic();
 
-    told(t, saver_wait(t->saver));
+    told(train, saver_wait(train->saver));
     if (how == SAVEbeside && monotonic() - began > SLOW)
-        log_note(t->log,
+        log_note(train->log,
                  "training waited %.1f s for the save before: its disk is "
                  "slower than train.save_every\n",
                  monotonic() - began);
-    if (t->saved != t->state.step) {
-        run_tuned(t->x, &tuned);
-        saver_save(t->saver, &t->state, &tuned, how);
+    if (train->saved != train->state.step) {
+        run_tuned(train->x, &tuned);
+        saver_save(train->saver, &train->state, &tuned, how);
     }
-    told(t, saver_poll(t->saver));
+    told(train, saver_poll(train->saver));
     arena_free(tuned.arena);
 }
 
@@ -373,60 +378,61 @@ int64_t grows_at(const Train *train)
                : INT64_MAX;
 }
 
-int run_steps(Train *t)
+int run_steps(Train *train)
 {
-    const Opts *o = t->plan->opts;
-    int64_t steps = opts_int(o, "train.steps");
-    int64_t eval = opts_int(o, "train.eval_every");
-    int64_t keep = opts_int(o, "train.save_every");
-    int64_t samples = opts_int(o, "train.sample_every");
+    const Opts *opts = train->plan->opts;
+    int64_t steps = opts_int(opts, "train.steps");
+    int64_t eval = opts_int(opts, "train.eval_every");
+    int64_t keep = opts_int(opts, "train.save_every");
+    int64_t samples = opts_int(opts, "train.sample_every");
 
-    while (t->state.step < steps &&
-           !comm_max(t->comm, signalled() || out_of_time(t)) &&
-           t->state.samples < grows_at(t)) {
+    while (train->state.step < steps &&
+           !comm_max(train->comm, signalled() || out_of_time(train)) &&
+           train->state.samples < grows_at(train)) {
         err_status = FAILED;
-        one_step(t);
-        told(t, saver_poll(t->saver));
-        int checks = is_time(t->state.step, eval) && t->state.step < steps;
-        int keeps = is_time(t->state.step, keep);
-        int speaks = is_time(t->state.step, samples);
-        int ends = t->state.step == steps;
-        int compare = compares(t, keeps || ends);
+        one_step(train);
+        told(train, saver_poll(train->saver));
+        int checks =
+            is_time(train->state.step, eval) && train->state.step < steps;
+        int keeps = is_time(train->state.step, keep);
+        int speaks = is_time(train->state.step, samples);
+        int ends = train->state.step == steps;
+        int compare = compares(train, keeps || ends);
         if (checks || keeps || speaks || compare || ends)
-            settle(t);
-        if (t->spike.back) {
-            go_back(t);
+            settle(train);
+        if (train->spike.back) {
+            go_back(train);
             continue;
         }
         if (compare)
-            compare_ranks(t);
+            compare_ranks(train);
         if (speaks)
-            take_sample(t);
+            take_sample(train);
         if (checks)
-            validate(t);
+            validate(train);
         if (keeps)
-            save(t, SAVEbeside);
+            save(train, SAVEbeside);
     }
-    settle(t);
-    if (t->state.step < steps) {
-        if (compares(t, 1))
-            compare_ranks(t);
-        save(t, SAVEwaits);
-        if (t->state.samples >= grows_at(t))
+    settle(train);
+    if (train->state.step < steps) {
+        if (compares(train, 1))
+            compare_ranks(train);
+        save(train, SAVEwaits);
+        if (train->state.samples >= grows_at(train))
             return 1;
-        log_note(t->log, "%sstopped at step %lld; resume=1 continues\n",
-                 out_of_time(t) ? "train.hours are over: " : "",
-                 (long long)t->state.step);
-        t->stopped = 1;
+        log_note(train->log, "%sstopped at step %lld; resume=1 continues\n",
+                 out_of_time(train) ? "train.hours are over: " : "",
+                 (long long)train->state.step);
+        train->stopped = 1;
         return 0;
     }
-    validate(t);
+    validate(train);
     if (steps > 0)
-        save(t, SAVEwaits);
-    if (t->fallbacks)
-        log_note(t->log,
+        save(train, SAVEwaits);
+    if (train->fallbacks)
+        log_note(train->log,
                  "%lld steps had more rows than route.factor gives room for "
                  "and ran as step.fallback\n",
-                 (long long)t->fallbacks);
+                 (long long)train->fallbacks);
     return 0;
 }

@@ -19,40 +19,41 @@ typedef double Curve(const ScheduleTime *);
 static const double PI = 3.14159265358979323846;
 
 /* How far between the end of the warm-up and the end of the run: 0 to 1. */
-static double progress(const ScheduleTime *s)
+static double progress(const ScheduleTime *time)
 {
-    double t =
-        s->steps > s->warm ? (s->step - s->warm) / (s->steps - s->warm) : 0;
+    double t = time->steps > time->warm
+                   ? (time->step - time->warm) / (time->steps - time->warm)
+                   : 0;
 
     return t > 1 ? 1 : t;
 }
 
-static double linear(const ScheduleTime *s)
+static double linear(const ScheduleTime *time)
 {
-    return 1 - progress(s);
+    return 1 - progress(time);
 }
 
-static double cosine(const ScheduleTime *s)
+static double cosine(const ScheduleTime *time)
 {
-    return 0.5 * (1 + cos(PI * progress(s)));
+    return 0.5 * (1 + cos(PI * progress(time)));
 }
 
 /* Warm-up, stable, decay (Hu et al. 2024, section 4). */
-static double wsd(const ScheduleTime *s)
+static double wsd(const ScheduleTime *time)
 {
-    double start = s->steps - s->decay;
+    double start = time->steps - time->decay;
 
-    if (s->step < start || s->decay <= 0)
+    if (time->step < start || time->decay <= 0)
         return 1;
-    double t = (s->step - start) / s->decay;
+    double t = (time->step - start) / time->decay;
     t = t > 1 ? 1 : t;
-    switch (s->style) {
+    switch (time->style) {
     case DECAYexponential: return 2 * pow(0.5, t) - 1;
     case DECAYlinear: return 1 - t;
     case DECAYcosine: return 0.5 * (1 + cos(PI * t));
     case DECAYminus_sqrt: return 1 - sqrt(t);
     }
-    die("decay style %d", s->style);
+    die("decay style %d", time->style);
 }
 
 static Curve *const curves[] = {
@@ -68,40 +69,41 @@ static double inverse_sqrt(double lr, double min, double warm, double step)
     return r > min ? r : min;
 }
 
-double rate(const Opts *o, int64_t step)
+double rate(const Opts *opts, int64_t step)
 {
-    double lr = opts_num(o, "train.lr"), min = opts_num(o, "train.min_lr");
-    int schedule = (int)opts_lr_schedule(o); /* -1: a curve's points */
+    double lr = opts_num(opts, "train.lr"),
+           min = opts_num(opts, "train.min_lr");
+    int schedule = (int)opts_lr_schedule(opts); /* -1: a curve's points */
     ScheduleTime s = { .step = (double)step,
-                       .warm = (double)opts_int(o, "train.warmup"),
-                       .steps = (double)opts_int(o, "train.steps"),
-                       .style = opts_decay_style(o) };
+                       .warm = (double)opts_int(opts, "train.warmup"),
+                       .steps = (double)opts_int(opts, "train.steps"),
+                       .style = opts_decay_style(opts) };
 
-    s.decay = floor(opts_num(o, "train.decay") * s.steps + 0.5);
+    s.decay = floor(opts_num(opts, "train.decay") * s.steps + 0.5);
     if (s.step < s.warm)
         return lr * (s.step + 1) / s.warm;
     if (schedule == LRconstant)
         return lr;
     if (schedule == LRinverse_sqrt)
         return inverse_sqrt(lr, min, s.warm, s.step);
-    double left = schedule < 0
-                      ? opts_curve(opts_str(o, "train.schedule"), progress(&s))
-                      : curves[schedule](&s);
+    double left = schedule < 0 ? opts_curve(opts_str(opts, "train.schedule"),
+                                            progress(&s))
+                               : curves[schedule](&s);
     return min + (lr - min) * left;
 }
 
-int64_t ramp(const Opts *o, int i, int64_t *until)
+int64_t ramp(const Opts *opts, int i, int64_t *until)
 {
-    const char *s = opts_str(o, "train.ramp");
+    const char *s = opts_str(opts, "train.ramp");
     long long first, more, samples;
-    int64_t batch = opts_int(o, "train.batch");
+    int64_t batch = opts_int(opts, "train.batch");
 
     if (!s || !*s)
         return 0;
     if (sscanf(s, "%lld,%lld,%lld", &first, &more, &samples) != 3)
         die("train.ramp=%s was not checked", s);
     if (batch < first || (batch - first) % more)
-        err(opts_loc(o, "train.ramp"),
+        err(opts_loc(opts, "train.ramp"),
             "train.ramp: from %lld by %lld does not reach train.batch=%lld",
             first, more, (long long)batch);
     int64_t n = (batch - first) / more;
@@ -109,11 +111,12 @@ int64_t ramp(const Opts *o, int i, int64_t *until)
     return i < n ? first + i * more : 0;
 }
 
-StepValues step_block(const Opts *o, int64_t step)
+StepValues step_block(const Opts *opts, int64_t step)
 {
     double betas[2];
 
-    opts_pair(o, "train.betas", betas);
-    return (StepValues){ rate(o, step), 1 - pow(betas[0], (double)(step + 1)),
+    opts_pair(opts, "train.betas", betas);
+    return (StepValues){ rate(opts, step),
+                         1 - pow(betas[0], (double)(step + 1)),
                          1 - pow(betas[1], (double)(step + 1)), step };
 }

@@ -38,7 +38,7 @@ static void put_linked(Text *out)
 }
 
 /* What f prints. */
-static void put_printed(Text *t, void (*f)(FILE *out, int all), int all)
+static void put_printed(Text *text, void (*f)(FILE *out, int all), int all)
 {
     char *s = NULL;
     size_t n;
@@ -48,7 +48,7 @@ static void put_printed(Text *t, void (*f)(FILE *out, int all), int all)
         err(NULL, "out of memory");
     f(out, all);
     fclose(out);
-    putn(t, s, n);
+    putn(text, s, n);
     free(s);
 }
 

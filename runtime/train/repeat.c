@@ -87,11 +87,11 @@ static int recorded_same(double recorded, double v)
 /* The step of the newest name not above `most`; -1: none. */
 static int64_t step_below(Arena *a, const char *dir, int64_t most)
 {
-    DIR *d = opendir(dir);
+    DIR *d_i_r = opendir(dir);
     struct dirent *e;
     int64_t best = -1;
 
-    while (d && (e = readdir(d))) {
+    while (d_i_r && (e = readdir(d_i_r))) {
         int64_t step = strncmp(e->d_name, "step-", 5)
                            ? -1
                            : strtoll(e->d_name + 5, NULL, 10);
@@ -99,16 +99,16 @@ static int64_t step_below(Arena *a, const char *dir, int64_t most)
             !strcmp(e->d_name, strf(a, "step-%08lld", (long long)step)))
             best = step;
     }
-    if (d)
-        closedir(d);
+    if (d_i_r)
+        closedir(d_i_r);
     return best;
 }
 
-char *ckpt_before(Arena *a, const char *dir, int64_t most, State *s)
+char *ckpt_before(Arena *a, const char *dir, int64_t most, State *state)
 {
     for (int64_t step = most; (step = step_below(a, dir, step)) >= 0; step--) {
         char *path = strf(a, "%s/step-%08lld", dir, (long long)step);
-        const char *why = ckpt_verify(a, path, s);
+        const char *why = ckpt_verify(a, path, state);
         if (!why)
             return path;
         if (!launch_rank())
@@ -133,62 +133,67 @@ void need_step(Arena *a, const char *dir, int64_t step)
 
 /* Its results, in hex so that bits show, beside what was recorded. 1: they
  * differ. */
-static int print_repeated(const Exec *x, Log *log, int64_t step,
-                          const Recorded *r)
+static int print_repeated(const Exec *exec, Log *log, int64_t step,
+                          const Recorded *recorded)
 {
-    double loss = exec_result(x, RESULTloss);
-    double norm = exec_result(x, RESULTgrad_norm);
-    int same = recorded_same(r->loss, loss) && recorded_same(r->norm, norm);
+    double loss = exec_result(exec, RESULTloss);
+    double norm = exec_result(exec, RESULTgrad_norm);
+    int same = recorded_same(recorded->loss, loss) &&
+               recorded_same(recorded->norm, norm);
 
     log_note(log, "step %lld loss %a (%.9g) gnorm %a (%.9g)%s\n",
              (long long)step, loss, loss, norm, norm,
-             !r->known ? ": not in metrics.jsonl"
-             : same    ? ": as recorded"
-                       : "");
-    if (r->known && !same)
-        log_note(log, "  recorded: loss %.9g gnorm %.9g\n", r->loss, r->norm);
-    return r->known && !same;
+             !recorded->known ? ": not in metrics.jsonl"
+             : same           ? ": as recorded"
+                              : "");
+    if (recorded->known && !same)
+        log_note(log, "  recorded: loss %.9g gnorm %.9g\n", recorded->loss,
+                 recorded->norm);
+    return recorded->known && !same;
 }
 
 /* One more step, by its record at the same place in the data. */
-static int repeat_step(Exec *x, Data *d, Log *log, State *s, const Recorded *r)
+static int repeat_step(Exec *exec, Data *data, Log *log, State *state,
+                       const Recorded *recorded)
 {
-    int64_t n = d ? data_perstep(d) : 0;
-    int64_t first = r->samples >= n ? r->samples - n : s->samples;
-    StepValues b = step_block(x->plan->opts, s->step);
-    Feed f = d ? data_feed(d, first) : (Feed){ 0 };
+    int64_t n = data ? data_perstep(data) : 0;
+    int64_t first =
+        recorded->samples >= n ? recorded->samples - n : state->samples;
+    StepValues b = step_block(exec->plan->opts, state->step);
+    Feed f = data ? data_feed(data, first) : (Feed){ 0 };
 
-    exec_exact(x, PGstep, &b, d ? &f : NULL);
-    s->step++;
-    s->samples = first + n;
-    return print_repeated(x, log, s->step, r);
+    exec_exact(exec, PGstep, &b, data ? &f : NULL);
+    state->step++;
+    state->samples = first + n;
+    return print_repeated(exec, log, state->step, recorded);
 }
 
 /* Is there a checkpoint of this step? Then it holds what was reached. */
-static int compare_saved(Exec *x, Log *log, const char *ckpt, int64_t step)
+static int compare_saved(Exec *exec, Log *log, const char *ckpt, int64_t step)
 {
-    uint64_t reached = values_hash(x);
+    uint64_t reached = values_hash(exec);
     State s;
     char *path = ckpt_before(forever, ckpt, step, &s);
 
     if (!path || s.step != step)
         return 0;
-    ckpt_load(x, path, &s);
-    exec_push(x);
-    int differ = (int)comm_max(x->comm, values_hash(x) != reached);
+    ckpt_load(exec, path, &s);
+    exec_push(exec);
+    int differ = (int)comm_max(exec->comm, values_hash(exec) != reached);
     log_note(log, "%s holds %s\n", path,
              differ ? "other values" : "the same values, to the bit");
     return differ;
 }
 
-int repeat_to(Exec *x, Data *d, Log *log, const char *dir, State *s, int64_t to)
+int repeat_to(Exec *exec, Data *data, Log *log, const char *dir, State *state,
+              int64_t to)
 {
-    int64_t from = s->step;
+    int64_t from = state->step;
     Recorded *r =
         records_read(forever, strf(forever, "%s/metrics.jsonl", dir), from, to);
     int differ = 0;
 
     for (int64_t k = from; k < to; k++)
-        differ |= repeat_step(x, d, log, s, &r[k - from]);
-    return differ | compare_saved(x, log, strf(forever, "%s/ckpt", dir), to);
+        differ |= repeat_step(exec, data, log, state, &r[k - from]);
+    return differ | compare_saved(exec, log, strf(forever, "%s/ckpt", dir), to);
 }

@@ -42,16 +42,16 @@ typedef struct Summed {
 
 static void add_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
-    Summed *s = ctx;
-    const uint8_t *p = s->p + local * s->size;
+    Summed *summed = ctx;
+    const uint8_t *p = summed->p + local * summed->size;
     uint64_t at = (uint64_t)global * 0x9e3779b97f4a7c15ull, sum = 0;
 
     for (int64_t i = 0; i < n; i++, at += 0x9e3779b97f4a7c15ull) {
         uint64_t bits = 0;
-        memcpy(&bits, p + i * s->size, (size_t)s->size);
+        memcpy(&bits, p + i * summed->size, (size_t)summed->size);
         sum += mix(bits ^ at);
     }
-    s->sum += sum;
+    summed->sum += sum;
 }
 
 /* Sums of all tensors of the ranks here: rank k's tensor i at k * most + i. */
@@ -68,18 +68,20 @@ static int lasts(const Tensor *tensor)
 
 static void sum_tensors(void *ctx, int64_t lo, int64_t hi)
 {
-    const TensorSums *s = ctx;
+    const TensorSums *sums = ctx;
 
     for (int64_t i = lo; i < hi; i++) {
-        int64_t rank = s->x->comm->first + i / s->most, k = i % s->most;
-        const Role *r = exec_role(s->x, rank);
+        int64_t rank = sums->x->comm->first + i / sums->most,
+                k = i % sums->most;
+        const Role *r = exec_role(sums->x, rank);
         const Tensor *t = &r->tensor[k];
-        s->sum[i] = 0;
+        sums->sum[i] = 0;
         if (k >= r->ntensor || !lasts(t))
             continue;
-        Summed one = { exec_buf(s->x, rank, t->buf), dtypes[t->dt].bytes, 0 };
-        tensor_runs(s->x->plan->mesh, t, rank, add_run, &one);
-        s->sum[i] = one.sum;
+        Summed one = { exec_buf(sums->x, rank, t->buf), dtypes[t->dt].bytes,
+                       0 };
+        tensor_runs(sums->x->plan->mesh, t, rank, add_run, &one);
+        sums->sum[i] = one.sum;
     }
 }
 
@@ -104,13 +106,13 @@ static uint32_t shared_over(const Mesh *m, uint64_t used)
     return (uint32_t)(((1ull << m->natom) - 1) & ~used & ~m->mask[Mpp]);
 }
 
-static Digests digests(const Exec *x, int64_t rank, const uint64_t *sum)
+static Digests digests(const Exec *exec, int64_t rank, const uint64_t *sum)
 {
-    const Role *r = exec_role(x, rank);
+    const Role *r = exec_role(exec, rank);
     Digests v = { 0 };
 
     for (int i = 0; i < r->ntensor; i++) {
-        uint64_t used = cut_over(x->plan->mesh, &r->tensor[i]);
+        uint64_t used = cut_over(exec->plan->mesh, &r->tensor[i]);
         int64_t k = 0;
         if (!lasts(&r->tensor[i]))
             continue;
@@ -148,10 +150,10 @@ typedef struct ReplicaGroup { /* ranks that must agree */
     uint64_t used;
 } ReplicaGroup;
 
-static int agrees(const ReplicaGroup *g)
+static int agrees(const ReplicaGroup *group)
 {
-    for (int64_t i = 1; i < g->n; i++)
-        if (g->says[i] != g->says[0])
+    for (int64_t i = 1; i < group->n; i++)
+        if (group->says[i] != group->says[0])
             return 0;
     return 1;
 }
@@ -180,13 +182,14 @@ static ReplicaGroup find_other(Arena *a, const Mesh *m, const Digests *all)
 }
 
 /* The ranks that do, or do not, say what most say. */
-static void put_side(Text *out, const ReplicaGroup *g, uint64_t best, int same)
+static void put_side(Text *out, const ReplicaGroup *group, uint64_t best,
+                     int same)
 {
-    int64_t *v = alloc(out->arena, (size_t)(g->n + 1) * sizeof *v), n = 0;
+    int64_t *v = alloc(out->arena, (size_t)(group->n + 1) * sizeof *v), n = 0;
 
-    for (int64_t i = 0; i < g->n; i++)
-        if ((g->says[i] == best) == same)
-            v[n++] = g->rank[i];
+    for (int64_t i = 0; i < group->n; i++)
+        if ((group->says[i] == best) == same)
+            v[n++] = group->rank[i];
     if (n == 1) {
         put(out, "rank %lld", (long long)v[0]);
         return;
@@ -195,34 +198,34 @@ static void put_side(Text *out, const ReplicaGroup *g, uint64_t best, int same)
     put_ranks(out, v, n);
 }
 
-static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
+static const char *words(Arena *a, const Exec *exec, ReplicaGroup *group,
                          const uint64_t *sums, int64_t most, int64_t step,
                          int64_t agreed)
 {
-    const Role *r = &x->plan->role[role_of(x->plan, g->rank[0])];
+    const Role *r = &exec->plan->role[role_of(exec->plan, group->rank[0])];
     Text out = { .arena = a };
     int64_t count, i = 0;
 
     for (; i < r->ntensor; i++) {
         if (!lasts(&r->tensor[i]) ||
-            cut_over(x->plan->mesh, &r->tensor[i]) != g->used)
+            cut_over(exec->plan->mesh, &r->tensor[i]) != group->used)
             continue;
-        for (int64_t k = 0; k < g->n; k++)
-            g->says[k] = sums[g->rank[k] * most + i];
-        if (!agrees(g))
+        for (int64_t k = 0; k < group->n; k++)
+            group->says[k] = sums[group->rank[k] * most + i];
+        if (!agrees(group))
             break;
     }
-    uint64_t best = majority(g->says, g->n, &count);
-    int known = 2 * count > g->n;
+    uint64_t best = majority(group->says, group->n, &count);
+    int known = 2 * count > group->n;
     if (known)
-        put_side(&out, g, best, 0);
+        put_side(&out, group, best, 0);
     else
-        put(&out, "ranks"), put_ranks(&out, g->rank, g->n);
+        put(&out, "ranks"), put_ranks(&out, group->rank, group->n);
     put(&out, " hold%s other values of '%s' than ",
-        known && g->n - count == 1 ? "s" : "",
+        known && group->n - count == 1 ? "s" : "",
         i < r->ntensor ? r->tensor[i].name : "?");
     if (known)
-        put_side(&out, g, best, 1);
+        put_side(&out, group, best, 1);
     else
         put(&out, "each other");
     put(&out,
@@ -234,48 +237,49 @@ static const char *words(Arena *a, const Exec *x, ReplicaGroup *g,
 
 /* ---- interface ----------------------------------------------------------- */
 
-static TensorSums sums_here(Arena *a, Exec *x)
+static TensorSums sums_here(Arena *a, Exec *exec)
 {
-    TensorSums s = { .x = x };
+    TensorSums s = { .x = exec };
 
-    for (int i = 0; i < x->plan->nrole; i++)
-        if (s.most < x->plan->role[i].ntensor)
-            s.most = x->plan->role[i].ntensor;
-    s.sum = alloc(a, (size_t)(x->comm->n * s.most + 1) * sizeof *s.sum);
-    exec_pull(x);
-    pool_run(x->pool, sum_tensors, &s, x->comm->n * s.most, 1);
+    for (int i = 0; i < exec->plan->nrole; i++)
+        if (s.most < exec->plan->role[i].ntensor)
+            s.most = exec->plan->role[i].ntensor;
+    s.sum = alloc(a, (size_t)(exec->comm->n * s.most + 1) * sizeof *s.sum);
+    exec_pull(exec);
+    pool_run(exec->pool, sum_tensors, &s, exec->comm->n * s.most, 1);
     return s;
 }
 
-uint64_t values_hash(Exec *x)
+uint64_t values_hash(Exec *exec)
 {
     Arena *a = arena_new();
-    TensorSums s = sums_here(a, x);
+    TensorSums s = sums_here(a, exec);
     uint64_t h = 0;
 
-    for (int64_t i = 0; i < x->comm->n * s.most; i++)
+    for (int64_t i = 0; i < exec->comm->n * s.most; i++)
         h = mix(h + s.sum[i]);
     arena_free(a);
     return h;
 }
 
-const char *replicas_differ(Exec *x, int64_t step, int64_t agreed)
+const char *replicas_differ(Exec *exec, int64_t step, int64_t agreed)
 {
-    Comm *c = x->comm;
+    Comm *comm = exec->comm;
     Arena *a = arena_new();
-    TensorSums s = sums_here(a, x);
-    Digests *here = alloc(a, (size_t)c->n * sizeof *here);
-    Digests *all = alloc(a, (size_t)c->world * sizeof *all);
-    for (int64_t k = 0; k < c->n; k++)
-        here[k] = digests(x, c->first + k, s.sum + k * s.most);
-    comm_gather(c, here, all, c->n * (int64_t)sizeof *here);
-    ReplicaGroup g = find_other(a, x->plan->mesh, all);
+    TensorSums s = sums_here(a, exec);
+    Digests *here = alloc(a, (size_t)comm->n * sizeof *here);
+    Digests *all = alloc(a, (size_t)comm->world * sizeof *all);
+    for (int64_t k = 0; k < comm->n; k++)
+        here[k] = digests(exec, comm->first + k, s.sum + k * s.most);
+    comm_gather(comm, here, all, comm->n * (int64_t)sizeof *here);
+    ReplicaGroup g = find_other(a, exec->plan->mesh, all);
     const char *why = NULL;
     if (g.n) {
         uint64_t *sums =
-            alloc(a, (size_t)(c->world * s.most + 1) * sizeof *sums);
-        comm_gather(c, s.sum, sums, c->n * s.most * (int64_t)sizeof *s.sum);
-        why = words(forever, x, &g, sums, s.most, step, agreed);
+            alloc(a, (size_t)(comm->world * s.most + 1) * sizeof *sums);
+        comm_gather(comm, s.sum, sums,
+                    comm->n * s.most * (int64_t)sizeof *s.sum);
+        why = words(forever, exec, &g, sums, s.most, step, agreed);
     }
     arena_free(a);
     return why;

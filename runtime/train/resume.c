@@ -67,14 +67,17 @@ int run_key(const char *key)
 /* ---- settings ------------------------------------------------------------ */
 
 /* What the run had; null: not set. */
-static const char *value_then(const Settings *c, const char *key)
+static const char *value_then(const Settings *settings, const char *key)
 {
-    const char *s = opts_given(c->given, key) ? opts_str(c->given, key) : NULL;
+    const char *s = opts_given(settings->given, key)
+                        ? opts_str(settings->given, key)
+                        : NULL;
 
-    return s                              ? s
-           : opts_given(c->defaults, key) ? opts_str(c->defaults, key)
-           : strncmp(key, "axes.", 5)     ? opts_str(c->given, key)
-                                          : NULL;
+    return s ? s
+           : opts_given(settings->defaults, key)
+               ? opts_str(settings->defaults, key)
+           : strncmp(key, "axes.", 5) ? opts_str(settings->given, key)
+                                      : NULL;
 }
 
 /* The size of an axis where no key says it: a plan's tensors have it. */
@@ -83,9 +86,9 @@ static const char *axis_in(Arena *a, const Plan *p, const char *name)
     for (int r = 0; r < p->nrole; r++)
         for (int i = 0; i < p->role[r].ntensor; i++)
             for (int d = 0; d < p->role[r].tensor[i].nd; d++) {
-                const PlanDim *x = &p->role[r].tensor[i].dim[d];
-                if (!strcmp(x->axis, name))
-                    return strf(a, "%lld", (long long)x->n);
+                const PlanDim *dim = &p->role[r].tensor[i].dim[d];
+                if (!strcmp(dim->axis, name))
+                    return strf(a, "%lld", (long long)dim->n);
             }
     return NULL;
 }
@@ -129,27 +132,28 @@ static int same_value(const char *key, const char *a, const char *b)
     return same;
 }
 
-int key_same(const Settings *c, const Plan *p, const char *key)
+int key_same(const Settings *settings, const Plan *p, const char *key)
 {
     /* The first format did not say where it ran. */
-    if (c->format == 1 && (!strcmp(key, "target") || !strcmp(key, "world")) &&
-        !opts_given(c->given, key))
+    if (settings->format == 1 &&
+        (!strcmp(key, "target") || !strcmp(key, "world")) &&
+        !opts_given(settings->given, key))
         return 1;
-    return same_value(key, value_then(c, key), value_now(p, key));
+    return same_value(key, value_then(settings, key), value_now(p, key));
 }
 
-static void compare_key(Text *out, const Settings *c, const Plan *p,
+static void compare_key(Text *out, const Settings *settings, const Plan *p,
                         const char *key)
 {
-    const char *then = value_then(c, key), *now = value_now(p, key);
+    const char *then = value_then(settings, key), *now = value_now(p, key);
     const struct KeyRow *r = row_of(key);
 
-    if ((r && r->use == APART) || key_same(c, p, key))
+    if ((r && r->use == APART) || key_same(settings, p, key))
         return;
     if (r && r->use == ONCE && !now)
         return;
     if (!strncmp(key, "axes.", 5)) {
-        const Plan *past = then ? NULL : plan_then(out->arena, c->path);
+        const Plan *past = then ? NULL : plan_then(out->arena, settings->path);
         then = past ? axis_in(out->arena, past, key + 5) : then;
         now = now ? now : axis_in(out->arena, p, key + 5);
         if (then && now && !strcmp(then, now))
@@ -161,20 +165,21 @@ static void compare_key(Text *out, const Settings *c, const Plan *p,
         err(NULL,
             "%s is %s in %s and %s now: %s; it cannot change in a run "
             "(from=... name=... starts another with its weights)",
-            key, then, c->path, now, r->why);
+            key, then, settings->path, now, r->why);
     put(out, "%s %s -> %s\n", key, then, now);
 }
 
 /* Axes that either side sets. */
-static void compare_axes(Text *out, const Settings *c, const Plan *p)
+static void compare_axes(Text *out, const Settings *settings, const Plan *p)
 {
-    const Opts *side[] = { c->given, p->opts };
+    const Opts *side[] = { settings->given, p->opts };
     const char *key, *value;
 
     for (int s = 0; s < 2; s++)
         for (int i = 0; opts_each(side[s], i, &key, &value); i++)
-            if (!strncmp(key, "axes.", 5) && !(s && opts_given(c->given, key)))
-                compare_key(out, c, p, key);
+            if (!strncmp(key, "axes.", 5) &&
+                !(s && opts_given(settings->given, key)))
+                compare_key(out, settings, p, key);
 }
 
 void resume_name(const char *dir, const Opts *typed)

@@ -60,33 +60,35 @@ typedef struct Train {
 int64_t failed_step(void);
 int resumes(const Plan *p);
 /* The folder of a run and its checkpoints; err() if another run is there. */
-void name_folders(Train *t);
-void show_memory(Train *t, int loud); /* to its folder; loud: printed too */
-const char *describe_data(Train *t);  /* for the folder; "" without any */
-/* Of a run that goes on: to t->changes what is not as it was, a line each. By
- * rank 0: its settings and data before anything is loaded or written, its
+void name_folders(Train *train);
+void show_memory(Train *train, int loud); /* to its folder; loud: printed too */
+const char *describe_data(Train *train);  /* for the folder; "" without any */
+/* Of a run that goes on: to train->changes what is not as it was, a line each.
+ * By rank 0: its settings and data before anything is loaded or written, its
  * machine once libraries are open. */
-void compare_past(Train *t, const Plan *p);
-void compare_machine(Train *t, const Plan *p);
-void need_from(const Train *t); /* err() if `from` is no folder to read */
-int is_past(Train *t);          /* have all steps been done? Then it says so */
-void compare_plans(Train *t, const RunArgs *a); /* err() if ranks differ */
-void open_valid(Train *t);                      /* the data of validation */
-void open_data(Train *t);                       /* and of training */
-void open_exec(Train *t);
+void compare_past(Train *train, const Plan *p);
+void compare_machine(Train *train, const Plan *p);
+void need_from(const Train *train); /* err() if `from` is no folder to read */
+int is_past(Train *train); /* have all steps been done? Then it says so */
+void compare_plans(Train *train,
+                   const RunArgs *args); /* err() if ranks differ */
+void open_valid(Train *train);           /* the data of validation */
+void open_data(Train *train);            /* and of training */
+void open_exec(Train *train);
 /* Initial values, those of the last checkpoint, or of `from`. */
-void start_values(Train *t, int resume);
-void open_saver(Train *t);
-void say_products(Train *t); /* ranks that would differ in their last bits */
+void start_values(Train *train, int resume);
+void open_saver(Train *train);
+void say_products(
+    Train *train); /* ranks that would differ in their last bits */
 
 /* ---- loop.c: steps ------------------------------------------------------- */
 
-void validate(Train *t);
+void validate(Train *train);
 /* A program launched for a step; late: its results are read after the next. */
-void run_sent(Train *t, ProgramKind program, PendingStep *s, int late);
-int64_t grows_at(const Train *t); /* the sample at which the batch grows */
+void run_sent(Train *train, ProgramKind program, PendingStep *step, int late);
+int64_t grows_at(const Train *train); /* the sample at which the batch grows */
 /* Until the end, a signal, the last of train.hours, or a larger batch; 1: it
  * was the batch. */
-int run_steps(Train *t);
+int run_steps(Train *train);
 
 #endif

@@ -127,20 +127,20 @@ void run_file(const char *path, const char *s, size_t n)
         cannot_write(path);
 }
 
-void run_tuned(const Exec *x, Text *out)
+void run_tuned(const Exec *exec, Text *out)
 {
-    x->dev->tuned(x->on, out);
-    put(out, "threads %d\n", pool_size(x->pool));
+    exec->dev->tuned(exec->on, out);
+    put(out, "threads %d\n", pool_size(exec->pool));
 }
 
-void run_ranks(const Exec *x, const char *dir)
+void run_ranks(const Exec *exec, const char *dir)
 {
     Text some = { .arena = forever }, all = { .arena = forever };
 
-    if (x->comm->first || x->comm->world == 1)
+    if (exec->comm->first || exec->comm->world == 1)
         return;
-    ranks_table(&some, x->plan, x->comm, MAXSHOWN);
-    ranks_table(&all, x->plan, x->comm, x->comm->world);
+    ranks_table(&some, exec->plan, exec->comm, MAXSHOWN);
+    ranks_table(&all, exec->plan, exec->comm, exec->comm->world);
     fwrite(some.s, 1, some.len, stdout);
     fflush(stdout);
     run_file(strf(forever, "%s/ranks", dir), all.s, all.len);
@@ -209,36 +209,38 @@ static int same_settings(const char *path, const Plan *p)
 }
 
 /* The settings and the plan of one start have one number. */
-static void keep_settings(const Plan *p, const char *dir, const RunArgs *a,
+static void keep_settings(const Plan *p, const char *dir, const RunArgs *args,
                           int64_t step)
 {
     const char *file[] = { strf(forever, "%s/config.lua", dir),
                            strf(forever, "%s/plan", dir) };
     Text out = { .arena = forever };
 
-    if (same_settings(file[0], p) && holds(file[1], a->text, a->len))
+    if (same_settings(file[0], p) && holds(file[1], args->text, args->len))
         return;
     config_put(&out, p, dir, step);
-    if (put_aside(file, 2) || file_replace(file[1], a->text, a->len))
+    if (put_aside(file, 2) || file_replace(file[1], args->text, args->len))
         cannot_write(file[1]);
     if (file_replace(file[0], out.s, out.len))
         cannot_write(file[0]);
 }
 
-void run_folder(const Exec *x, const Plan *p, const char *dir, const RunArgs *a,
-                const RunRecord *r)
+void run_folder(const Exec *exec, const Plan *p, const char *dir,
+                const RunArgs *args, const RunRecord *record)
 {
     Text tuned = { .arena = forever };
 
-    if (x->comm->first)
+    if (exec->comm->first)
         return;
-    keep_settings(p, dir, a, r->step);
+    keep_settings(p, dir, args, record->step);
     keep_model(p, dir);
     keep_tokenizer(p, dir);
     hf_keep(p, dir);
-    run_file(strf(forever, "%s/machine", dir), r->machine, strlen(r->machine));
-    if (*r->data)
-        run_file(strf(forever, "%s/data", dir), r->data, strlen(r->data));
-    run_tuned(x, &tuned);
+    run_file(strf(forever, "%s/machine", dir), record->machine,
+             strlen(record->machine));
+    if (*record->data)
+        run_file(strf(forever, "%s/data", dir), record->data,
+                 strlen(record->data));
+    run_tuned(exec, &tuned);
     run_file(strf(forever, "%s/tuned", dir), tuned.s, tuned.len);
 }

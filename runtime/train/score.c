@@ -30,17 +30,19 @@ struct ScoreJob {
 /* ---- rows ---------------------------------------------------------------- */
 
 /* The token before a text that begins; -1: none. */
-static int32_t begin_of(const TextArgs *a)
+static int32_t begin_of(const TextArgs *args)
 {
-    size_t n = vec_len(a->t->before);
+    size_t n = vec_len(args->t->before);
 
-    return a->template && n ? a->t->before[n - 1] : a->eod;
+    return args->template && n ? args->t->before[n - 1] : args->eod;
 }
 
-static void encode_text(Encoder *e, const char *path, const char *s, size_t n)
+static void encode_text(Encoder *encoder, const char *path, const char *s,
+                        size_t n)
 {
-    const char *why = utf8_bad(s, n) >= 0 && !e->t->bytes ? "is no valid UTF-8"
-                                                          : encode(e, s, n, 0);
+    const char *why = utf8_bad(s, n) >= 0 && !encoder->t->bytes
+                          ? "is no valid UTF-8"
+                          : encode(encoder, s, n, 0);
 
     if (why)
         err(NULL, "%s: \"%.60s\" %s", path, s, why);
@@ -48,52 +50,53 @@ static void encode_text(Encoder *e, const char *path, const char *s, size_t n)
 
 /* The context's tokens, and how many they are of the whole's: white space at
  * the context's end is the ending's. */
-static void add_ending(ScoreJob *j, Encoder *e, const Question *q,
-                       const char *ending)
+static void add_ending(ScoreJob *job, Encoder *encoder,
+                       const Question *question, const char *ending)
 {
-    size_t first, keep = text_stripped(q->context, &first);
-    const char *whole = strf(forever, "%s %s", q->context, ending);
-    int32_t begin = begin_of(&j->text);
-    int lead = j->text.template || !keep;
+    size_t first, keep = text_stripped(question->context, &first);
+    const char *whole = strf(forever, "%s %s", question->context, ending);
+    int32_t begin = begin_of(&job->text);
+    int lead = job->text.template || !keep;
 
-    encode_text(e, j->args->choices, whole, keep);
-    int64_t context = e->n;
-    encode_text(e, j->args->choices, whole, strlen(whole));
+    encode_text(encoder, job->args->choices, whole, keep);
+    int64_t context = encoder->n;
+    encode_text(encoder, job->args->choices, whole, strlen(whole));
     if (lead && begin < 0)
         err(NULL,
             "%s: a context is empty, and the tokenizer has no token that ends "
             "a text (data.eod)",
-            j->args->choices);
-    if (e->n <= context)
+            job->args->choices);
+    if (encoder->n <= context)
         err(NULL, "%s: the ending \"%.60s\" has no tokens of its own",
-            j->args->choices, ending);
-    int32_t *id = alloc(forever, (size_t)(e->n + 1) * sizeof *id);
+            job->args->choices, ending);
+    int32_t *id = alloc(forever, (size_t)(encoder->n + 1) * sizeof *id);
     id[0] = begin;
-    memcpy(id + lead, e->id, (size_t)e->n * sizeof *id);
-    vec_push(forever, j->row,
-             ((ScoreRow){ id, e->n + lead, context + lead, 0 }));
+    memcpy(id + lead, encoder->id, (size_t)encoder->n * sizeof *id);
+    vec_push(forever, job->row,
+             ((ScoreRow){ id, encoder->n + lead, context + lead, 0 }));
 }
 
-static void add_questions(ScoreJob *j)
+static void add_questions(ScoreJob *job)
 {
-    Encoder *e = encoder_new(j->text.t);
+    Encoder *e = encoder_new(job->text.t);
 
-    j->question = questions_read(forever, j->args->choices);
-    for (size_t i = 0; i < vec_len(j->question); i++) {
-        const Question *q = &j->question[i];
+    job->question = questions_read(forever, job->args->choices);
+    for (size_t i = 0; i < vec_len(job->question); i++) {
+        const Question *q = &job->question[i];
         for (size_t k = 0; k < vec_len(q->ending); k++)
-            add_ending(j, e, q, q->ending[k]);
+            add_ending(job, e, q, q->ending[k]);
     }
-    j->choices = (int64_t)vec_len(j->row);
+    job->choices = (int64_t)vec_len(job->row);
     encoder_free(e);
 }
 
 /* A document in windows of seq inputs: each token is predicted once, the first
  * by `begin`; the last window reaches back so that it is full. */
-static void add_document(ScoreJob *j, const int32_t *id, int64_t n, int64_t seq)
+static void add_document(ScoreJob *job, const int32_t *id, int64_t n,
+                         int64_t seq)
 {
     int32_t *all = alloc(forever, (size_t)(n + 1) * sizeof *all);
-    int32_t begin = begin_of(&j->text);
+    int32_t begin = begin_of(&job->text);
     int lead = begin >= 0;
     Text text = { .arena = arena_new() };
 
@@ -103,18 +106,18 @@ static void add_document(ScoreJob *j, const int32_t *id, int64_t n, int64_t seq)
     for (int64_t from = 1; from < n; from += seq) {
         int64_t end = from + seq < n ? from + seq : n;
         int64_t at = end - seq - 1 > 0 ? end - seq - 1 : 0;
-        vec_push(forever, j->row,
+        vec_push(forever, job->row,
                  ((ScoreRow){ all + at, end - at, from - at, 0 }));
     }
-    decode(j->text.t, all + 1, n - 1, &text);
-    j->bytes += (int64_t)text.len;
+    decode(job->text.t, all + 1, n - 1, &text);
+    job->bytes += (int64_t)text.len;
     arena_free(text.arena);
 }
 
-static void add_texts(ScoreJob *j, const Plan *p, int64_t seq)
+static void add_texts(ScoreJob *job, const Plan *p, int64_t seq)
 {
-    TextArgs a = j->text;
-    const char *path = j->args->perplexity;
+    TextArgs a = job->text;
+    const char *path = job->args->perplexity;
     enum data_format format = opts_data_format(p->opts);
     Tokens tokens;
     const char *why = tokens_format(forever, path, &format);
@@ -135,7 +138,7 @@ static void add_texts(ScoreJob *j, const Plan *p, int64_t seq)
                 (long long)i);
         int32_t *id = alloc(forever, (size_t)n * sizeof *id + 1);
         tokens_take(&tokens, start, n, id);
-        add_document(j, id, n, seq);
+        add_document(job, id, n, seq);
     }
     tokens_close(&tokens);
 }
@@ -160,57 +163,58 @@ static double logprob(const double *logit, int64_t n, int32_t token)
 
 static void score_rows(void *ctx, int64_t lo, int64_t hi)
 {
-    const ScoreBatch *b = ctx;
-    const ForwardPass *f = b->f;
-    double *logit = malloc((size_t)f->vocab * sizeof *logit);
+    const ScoreBatch *batch = ctx;
+    const ForwardPass *pass = batch->f;
+    double *logit = malloc((size_t)pass->vocab * sizeof *logit);
 
     if (!logit)
         die("not enough memory");
     for (int64_t r = lo; r < hi; r++)
-        for (int64_t i = b->row[r].from; i < b->row[r].n; i++) {
-            forward_logits(f, r, i - 1, logit);
-            b->row[r].logprob += logprob(logit, f->vocab, b->row[r].id[i]);
+        for (int64_t i = batch->row[r].from; i < batch->row[r].n; i++) {
+            forward_logits(pass, r, i - 1, logit);
+            batch->row[r].logprob +=
+                logprob(logit, pass->vocab, batch->row[r].id[i]);
         }
     free(logit);
 }
 
 /* What a sequence has no room for is left out at its beginning. */
-static void put_row(ForwardPass *f, int64_t sequence, ScoreRow *r,
+static void put_row(ForwardPass *pass, int64_t sequence, ScoreRow *row,
                     const char *path)
 {
-    int64_t cut = r->n - 1 > f->seq ? r->n - 1 - f->seq : 0;
+    int64_t cut = row->n - 1 > pass->seq ? row->n - 1 - pass->seq : 0;
 
-    if (r->from - cut < 1)
+    if (row->from - cut < 1)
         err(NULL, "%s: %lld tokens to predict, axes.%s is %lld", path,
-            (long long)(r->n - r->from), tensor_axis(f->tokens, ROLEseq)->axis,
-            (long long)f->seq);
-    r->id += cut;
-    r->n -= cut;
-    r->from -= cut;
-    for (int64_t i = 0; i < r->n; i++)
-        if (r->id[i] < 0 || r->id[i] >= f->vocab)
+            (long long)(row->n - row->from),
+            tensor_axis(pass->tokens, ROLEseq)->axis, (long long)pass->seq);
+    row->id += cut;
+    row->n -= cut;
+    row->from -= cut;
+    for (int64_t i = 0; i < row->n; i++)
+        if (row->id[i] < 0 || row->id[i] >= pass->vocab)
             err(NULL, "%s: token %d is beyond the vocabulary of %lld", path,
-                (int)r->id[i], (long long)f->vocab);
-    f->n[sequence] = r->n - 1;
-    memcpy(f->window + sequence * f->seq, r->id,
-           (size_t)(r->n - 1) * sizeof *r->id);
+                (int)row->id[i], (long long)pass->vocab);
+    pass->n[sequence] = row->n - 1;
+    memcpy(pass->window + sequence * pass->seq, row->id,
+           (size_t)(row->n - 1) * sizeof *row->id);
 }
 
-static void score_all(ScoreJob *j, ForwardPass *f)
+static void score_all(ScoreJob *job, ForwardPass *pass)
 {
     Pool *pool = pool_open(0);
-    int64_t n = (int64_t)vec_len(j->row), k;
+    int64_t n = (int64_t)vec_len(job->row), k;
 
     for (int64_t at = 0; at < n; at += k) {
-        k = n - at < f->batch ? n - at : f->batch;
-        for (int64_t i = 0; i < f->batch; i++)
-            f->n[i] = 0;
+        k = n - at < pass->batch ? n - at : pass->batch;
+        for (int64_t i = 0; i < pass->batch; i++)
+            pass->n[i] = 0;
         for (int64_t i = 0; i < k; i++)
-            put_row(f, i, &j->row[at + i],
-                    at + i < j->choices ? j->args->choices
-                                        : j->args->perplexity);
-        forward_run(f);
-        pool_run(pool, score_rows, &(ScoreBatch){ f, j->row + at }, k, 1);
+            put_row(pass, i, &job->row[at + i],
+                    at + i < job->choices ? job->args->choices
+                                          : job->args->perplexity);
+        forward_run(pass);
+        pool_run(pool, score_rows, &(ScoreBatch){ pass, job->row + at }, k, 1);
         if (isatty(2))
             fprintf(stderr, "\r%lld of %lld sequences ", (long long)(at + k),
                     (long long)n);
@@ -223,14 +227,15 @@ static void score_all(ScoreJob *j, ForwardPass *f)
 /* ---- results ------------------------------------------------------------- */
 
 /* The first of the largest; characters: each divided by its ending's. */
-static int64_t best_of(const ScoreRow *row, const Question *q, int characters)
+static int64_t best_of(const ScoreRow *row, const Question *question,
+                       int characters)
 {
     int64_t best = 0;
     double most = -INFINITY;
 
-    for (size_t i = 0; i < vec_len(q->ending); i++) {
+    for (size_t i = 0; i < vec_len(question->ending); i++) {
         int64_t count = 0;
-        for (const char *s = q->ending[i]; *s; s++)
+        for (const char *s = question->ending[i]; *s; s++)
             count += (*s & 0xc0) != 0x80;
         double v = row[i].logprob / (double)(characters ? count : 1);
         if (v > most) {
@@ -241,18 +246,18 @@ static int64_t best_of(const ScoreRow *row, const Question *q, int characters)
     return best;
 }
 
-static void print_choices(const ScoreJob *j, FILE *out)
+static void print_choices(const ScoreJob *job, FILE *out)
 {
-    double n = (double)vec_len(j->question), right[2] = { 0, 0 };
-    const ScoreRow *row = j->row;
+    double n = (double)vec_len(job->question), right[2] = { 0, 0 };
+    const ScoreRow *row = job->row;
 
-    for (size_t i = 0; i < vec_len(j->question); i++) {
-        const Question *q = &j->question[i];
+    for (size_t i = 0; i < vec_len(job->question); i++) {
+        const Question *q = &job->question[i];
         for (int k = 0; k < 2; k++)
             right[k] += best_of(row, q, k) == q->right;
         row += vec_len(q->ending);
     }
-    fprintf(out, "%s: ", j->args->choices);
+    fprintf(out, "%s: ", job->args->choices);
     for (int k = 0; k < 2; k++) {
         double p = right[k] / n;
         fprintf(out, "%s %.4f", k ? ", acc_norm" : "acc", p);
@@ -262,71 +267,73 @@ static void print_choices(const ScoreJob *j, FILE *out)
     fprintf(out, ", %.0f questions\n", n);
 }
 
-static void print_perplexity(const ScoreJob *j, FILE *out)
+static void print_perplexity(const ScoreJob *job, FILE *out)
 {
     double sum = 0, count = 0;
 
-    for (size_t i = (size_t)j->choices; i < vec_len(j->row); i++) {
-        sum += j->row[i].logprob;
-        count += (double)(j->row[i].n - j->row[i].from);
+    for (size_t i = (size_t)job->choices; i < vec_len(job->row); i++) {
+        sum += job->row[i].logprob;
+        count += (double)(job->row[i].n - job->row[i].from);
     }
     fprintf(out,
             "%s: perplexity %.6g of a token (loss %.6f), %.6f bits a byte; "
             "%.0f tokens, %lld bytes\n",
-            j->args->perplexity, exp(-sum / count), -sum / count,
-            -sum / log(2) / (double)j->bytes, count, (long long)j->bytes);
+            job->args->perplexity, exp(-sum / count), -sum / count,
+            -sum / log(2) / (double)job->bytes, count, (long long)job->bytes);
 }
 
 /* ---- interface ----------------------------------------------------------- */
 
 enum { MOSTTOKENS = 4096, MOSTLOGITS = 1 << 28, ROUND = 32 };
 
-ScoreJob *score_open(const Plan *p, const GenArgs *a)
+ScoreJob *score_open(const Plan *p, const GenArgs *args)
 {
     ScoreJob *j = alloc(forever, sizeof *j);
 
-    *j = (ScoreJob){ .args = a, .text = forward_text(p) };
-    if (a->choices)
+    *j = (ScoreJob){ .args = args, .text = forward_text(p) };
+    if (args->choices)
         add_questions(j);
-    if (a->perplexity)
+    if (args->perplexity)
         add_texts(j, p, forward_seq(p)->n);
-    if (vec_len(j->row) == (size_t)j->choices && a->perplexity)
-        err(NULL, "%s has no tokens to predict", a->perplexity);
+    if (vec_len(j->row) == (size_t)j->choices && args->perplexity)
+        err(NULL, "%s has no tokens to predict", args->perplexity);
     return j;
 }
 
 /* Values that have the axis of sequences are of that length only. */
 static int fixed_seq(const Plan *p)
 {
-    const Role *r = &p->role[0];
+    const Role *role = &p->role[0];
 
-    for (int i = 0; i < r->ntensor; i++)
-        if (r->tensor[i].kind != TKinput && r->tensor[i].kind != TKoutput &&
-            tensor_axis(&r->tensor[i], ROLEseq))
+    for (int i = 0; i < role->ntensor; i++)
+        if (role->tensor[i].kind != TKinput &&
+            role->tensor[i].kind != TKoutput &&
+            tensor_axis(&role->tensor[i], ROLEseq))
             return 1;
     return 0;
 }
 
-static int set_axis(Opts *o, const PlanDim *d, int64_t n)
+static int set_axis(Opts *opts, const PlanDim *dim, int64_t n)
 {
-    const char *key = intern(strf(forever, "axes.%s", d->axis));
+    const char *key = intern(strf(forever, "axes.%s", dim->axis));
 
-    if (n == d->n)
+    if (n == dim->n)
         return 0;
-    opts_set(o, key, strf(forever, "%lld", (long long)n), NULL);
+    opts_set(opts, key, strf(forever, "%lld", (long long)n), NULL);
     return 1;
 }
 
-int score_sizes(const ScoreJob *j, const Plan *p, Opts *o)
+int score_sizes(const ScoreJob *job, const Plan *p, Opts *opts)
 {
     const PlanDim *seq = forward_seq(p), *batch = forward_batch(p);
-    int64_t longest = 1, rows = (int64_t)vec_len(j->row), n = seq->n, vocab;
+    int64_t longest = 1, rows = (int64_t)vec_len(job->row), n = seq->n, vocab;
 
     if (!batch)
         return 0;
     for (int64_t i = 0; i < rows; i++)
-        longest = j->row[i].n > longest ? j->row[i].n : longest;
-    if (!fixed_seq(p) && !opts_given(o, strf(forever, "axes.%s", seq->axis)) &&
+        longest = job->row[i].n > longest ? job->row[i].n : longest;
+    if (!fixed_seq(p) &&
+        !opts_given(opts, strf(forever, "axes.%s", seq->axis)) &&
         longest + ROUND < seq->n)
         n = (longest + ROUND - 1) / ROUND * ROUND;
     vocab = plan_vocab(p);
@@ -334,20 +341,20 @@ int score_sizes(const ScoreJob *j, const Plan *p, Opts *o)
     most = (most < MOSTTOKENS ? most : MOSTTOKENS) / n;
     most = most < rows ? most : rows;
     most = most < 1 ? 1 : most;
-    opts_set(o, "train.batch", strf(forever, "%lld", (long long)most), NULL);
-    return set_axis(o, seq, n) + set_axis(o, batch, most) > 0;
+    opts_set(opts, "train.batch", strf(forever, "%lld", (long long)most), NULL);
+    return set_axis(opts, seq, n) + set_axis(opts, batch, most) > 0;
 }
 
-int score_plan(ScoreJob *j, Plan *p, FILE *out)
+int score_plan(ScoreJob *job, Plan *p, FILE *out)
 {
     ForwardPass f;
 
     forward_alone(&f, p);
-    score_all(j, &f);
-    if (j->args->choices)
-        print_choices(j, out);
-    if (j->args->perplexity)
-        print_perplexity(j, out);
+    score_all(job, &f);
+    if (job->args->choices)
+        print_choices(job, out);
+    if (job->args->perplexity)
+        print_perplexity(job, out);
     exec_close(f.x);
     return 0;
 }

@@ -10,41 +10,42 @@ enum {
     AGAIN = 3   /* times back to one save */
 };
 
-static const char *above(Arena *a, const Exec *x, ResultKind result,
+static const char *above(Arena *a, const Exec *exec, ResultKind result,
                          const char *what, double limit)
 {
-    double v = exec_result(x, result);
+    double v = exec_result(exec, result);
 
     return v > limit ? strf(a, "%s %.6g is above %.6g", what, v, limit) : NULL;
 }
 
-const char *spike_seen(Arena *a, const Exec *x)
+const char *spike_seen(Arena *a, const Exec *exec)
 {
-    double loss = exec_result(x, RESULTloss),
-           norm = exec_result(x, RESULTgrad_norm);
+    double loss = exec_result(exec, RESULTloss),
+           norm = exec_result(exec, RESULTgrad_norm);
 
-    if (exec_result(x, RESULTok) != 0 || !isfinite(loss) || isinf(norm))
+    if (exec_result(exec, RESULTok) != 0 || !isfinite(loss) || isinf(norm))
         return NULL;
-    const char *what = above(a, x, RESULTloss, "loss", x->limits.loss);
-    return what ? what : above(a, x, RESULTgrad_norm, "gnorm", x->limits.gnorm);
+    const char *what = above(a, exec, RESULTloss, "loss", exec->limits.loss);
+    return what ? what
+                : above(a, exec, RESULTgrad_norm, "gnorm", exec->limits.gnorm);
 }
 
-void spike_count(Spike *s, const char *what, int64_t step)
+void spike_count(Spike *spike, const char *what, int64_t step)
 {
     if (!what)
-        s->row = 0;
-    else if (++s->row == INROW)
+        spike->row = 0;
+    else if (++spike->row == INROW)
         err(NULL,
             "%d steps in a row are beyond train.skip_above: in step %lld %s",
             INROW, (long long)step, what);
 }
 
-void spike_back(Spike *s, int64_t saved)
+void spike_back(Spike *spike, int64_t saved)
 {
-    s->times = s->saved == saved ? s->times + 1 : 1;
-    s->saved = saved;
-    s->row = 0;
-    if (s->times > AGAIN)
+    spike->times = spike->saved == saved ? spike->times + 1 : 1;
+    spike->saved = saved;
+    spike->row = 0;
+    if (spike->times > AGAIN)
         err(NULL,
             "spikes led back to step %lld %d times: other data do not help",
             (long long)saved, AGAIN);

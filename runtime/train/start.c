@@ -46,29 +46,29 @@ void show_memory(Train *train, int loud)
         log_note(train->log, "%s", s.s);
 }
 
-const char *describe_data(Train *t)
+const char *describe_data(Train *train)
 {
-    Text s = { .arena = t->mem };
+    Text s = { .arena = train->mem };
 
     put(&s, "%s", "");
-    if (t->train)
-        put_data(&s, "train", t->train);
-    for (size_t i = 0; i < vec_len(t->valid); i++)
-        put_data(&s, "valid", t->valid[i].data);
+    if (train->train)
+        put_data(&s, "train", train->train);
+    for (size_t i = 0; i < vec_len(train->valid); i++)
+        put_data(&s, "valid", train->valid[i].data);
     return s.s ? s.s : "";
 }
 
 /* Samples that the last checkpoint has read in the order of files; -1: in
  * another order, then or now. */
-static int64_t read_in_order(Train *t, const Plan *p)
+static int64_t read_in_order(Train *train, const Plan *p)
 {
     const Settings *c =
-        config_read(t->mem, strf(t->mem, "%s/config.lua", t->dir));
+        config_read(train->mem, strf(train->mem, "%s/config.lua", train->dir));
     State s;
 
     return c && opts_sample_order(c->given) == ORDERfiles &&
                    opts_sample_order(p->opts) == ORDERfiles &&
-                   ckpt_newest(t->mem, t->ckpt, &s, NULL)
+                   ckpt_newest(train->mem, train->ckpt, &s, NULL)
                ? s.samples
                : -1;
 }
@@ -111,19 +111,20 @@ void need_from(const Train *train)
 
 /* A run that has done more steps than are asked for has nothing to do, and its
  * folder stays as it is. */
-int is_past(Train *t)
+int is_past(Train *train)
 {
-    int64_t steps = opts_int(t->plan->opts, "train.steps"), done = -1;
+    int64_t steps = opts_int(train->plan->opts, "train.steps"), done = -1;
     State s;
 
-    if (!t->comm->first && resumes(t->plan) && ckpt_last(t->ckpt) > steps &&
-        ckpt_newest(t->mem, t->ckpt, &s, NULL))
+    if (!train->comm->first && resumes(train->plan) &&
+        ckpt_last(train->ckpt) > steps &&
+        ckpt_newest(train->mem, train->ckpt, &s, NULL))
         done = s.step;
-    done = comm_max(t->comm, done);
-    if (done > steps && !t->comm->first)
+    done = comm_max(train->comm, done);
+    if (done > steps && !train->comm->first)
         printf(
             "%s has done %lld steps, train.steps=%lld: nothing is left to do\n",
-            t->dir, (long long)done, (long long)steps);
+            train->dir, (long long)done, (long long)steps);
     return done > steps;
 }
 
@@ -131,9 +132,9 @@ int is_past(Train *t)
 
 /* Plans that differ between ranks would wait for each other in different
  * steps. */
-void compare_plans(Train *train, const RunArgs *a)
+void compare_plans(Train *train, const RunArgs *args)
 {
-    XXH128_hash_t h = XXH3_128bits(a->text, a->len);
+    XXH128_hash_t h = XXH3_128bits(args->text, args->len);
     uint64_t mine[2] = { h.low64, h.high64 }, first[2] = { h.low64, h.high64 };
 
     train->state.plan =
@@ -148,8 +149,8 @@ void compare_plans(Train *train, const RunArgs *a)
 
 void start_values(Train *train, int resume)
 {
-    const Opts *o = train->plan->opts;
-    const char *plan = train->state.plan, *from = opts_str(o, "from");
+    const Opts *opts = train->plan->opts;
+    const char *plan = train->state.plan, *from = opts_str(opts, "from");
 
     if (resume && !ckpt_exists(train->ckpt)) {
         log_note(train->log, "%s holds nothing to resume: the run starts\n",
@@ -167,7 +168,7 @@ void start_values(Train *train, int resume)
         train->saved = train->state.step;
         log_note(train->log, "resume at step %lld\n",
                  (long long)train->state.step);
-        if (train->state.seed != (uint64_t)opts_int(o, "seed"))
+        if (train->state.seed != (uint64_t)opts_int(opts, "seed"))
             err(NULL, "the run in %s has seed %llu", train->dir,
                 (unsigned long long)train->state.seed);
     } else if (from) {
@@ -177,7 +178,7 @@ void start_values(Train *train, int resume)
     if (resume || from)
         exec_push(train->x);
     train->state.plan = plan;
-    train->state.seed = (uint64_t)opts_int(o, "seed");
+    train->state.seed = (uint64_t)opts_int(opts, "seed");
 }
 
 void open_valid(Train *train)
@@ -196,22 +197,23 @@ void open_valid(Train *train)
         vec_push(train->mem, train->valid, v);
 }
 
-void open_data(Train *t)
+void open_data(Train *train)
 {
-    t->train = data_open(t->mem, t->plan, "data.train", DATAshuffle);
-    open_valid(t);
-    if (!t->train && plan_input(t->plan, 0) &&
-        opts_int(t->plan->opts, "train.steps") > 0)
+    train->train =
+        data_open(train->mem, train->plan, "data.train", DATAshuffle);
+    open_valid(train);
+    if (!train->train && plan_input(train->plan, 0) &&
+        opts_int(train->plan->opts, "train.steps") > 0)
         err(NULL, "data.train is not set and the model has inputs "
                   "(data.train=book.txt)");
 }
 
-void open_exec(Train *t)
+void open_exec(Train *train)
 {
-    t->x = exec_open(t->plan, t->comm);
-    t->late = exec_apart(t->x);
-    if (opts_int(t->plan->opts, "train.sample_every"))
-        t->sampler = sampler_open(t->mem, t->x);
+    train->x = exec_open(train->plan, train->comm);
+    train->late = exec_apart(train->x);
+    if (opts_int(train->plan->opts, "train.sample_every"))
+        train->sampler = sampler_open(train->mem, train->x);
 }
 
 /* Who computes products decides on their last bits. */
@@ -232,21 +234,22 @@ void say_products(Train *train)
 
 /* Before the first step: is there room for checkpoints, here and on the disk? A
  * save beside training is one with steps behind it. */
-void open_saver(Train *t)
+void open_saver(Train *train)
 {
-    const Opts *o = t->plan->opts;
-    int64_t steps = opts_int(o, "train.steps"),
-            keep = opts_int(o, "train.keep");
-    int64_t every = opts_int(o, "train.save_every");
+    const Opts *opts = train->plan->opts;
+    int64_t steps = opts_int(opts, "train.steps"),
+            keep = opts_int(opts, "train.keep");
+    int64_t every = opts_int(opts, "train.save_every");
     SaveHow how =
-        every && t->state.step + every < steps ? SAVEbeside : SAVEwaits;
-    Text s = { .arena = t->mem };
+        every && train->state.step + every < steps ? SAVEbeside : SAVEwaits;
+    Text s = { .arena = train->mem };
 
     start_phase("checkpoints");
-    if (t->state.step < steps && !t->comm->first)
-        ckpt_room(t->ckpt, ckpt_bytes(t->mem, t->plan), keep,
-                  every ? (steps - t->state.step + every - 1) / every : 1);
-    t->saver = saver_open(t->x, t->ckpt, keep, t->saved, how, &s);
+    if (train->state.step < steps && !train->comm->first)
+        ckpt_room(train->ckpt, ckpt_bytes(train->mem, train->plan), keep,
+                  every ? (steps - train->state.step + every - 1) / every : 1);
+    train->saver =
+        saver_open(train->x, train->ckpt, keep, train->saved, how, &s);
     if (s.len)
-        log_note(t->log, "%s", s.s);
+        log_note(train->log, "%s", s.s);
 }

@@ -28,9 +28,9 @@ int signalled(void)
     return asked;
 }
 
-double time_limit(const Opts *o)
+double time_limit(const Opts *opts)
 {
-    return opts_str(o, "train.hours")
-               ? monotonic() + 3600 * opts_num(o, "train.hours")
+    return opts_str(opts, "train.hours")
+               ? monotonic() + 3600 * opts_num(opts, "train.hours")
                : INFINITY;
 }

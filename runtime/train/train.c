@@ -3,10 +3,10 @@
 
 /* ---- commands ------------------------------------------------------------ */
 
-static const char *plan_text(Plan *p, const RunArgs *a, size_t *len)
+static const char *plan_text(Plan *p, const RunArgs *args, size_t *len)
 {
-    *len = a && a->text ? a->len : 0;
-    return *len ? a->text : plan_print(forever, p, len);
+    *len = args && args->text ? args->len : 0;
+    return *len ? args->text : plan_print(forever, p, len);
 }
 
 static void open_all(Train *train, Plan *p, void (*open)(Train *t))
@@ -63,33 +63,33 @@ static Plan *plan_now(Train *train, Plan *p)
 }
 
 /* The next plan goes on from the checkpoint that was just written. */
-static void grow(Train *t, Plan *p)
+static void grow(Train *train, Plan *p)
 {
-    if (t->unsaved)
+    if (train->unsaved)
         err(NULL,
             "the batch grows at step %lld, from a checkpoint that was not "
             "written",
-            (long long)t->state.step);
+            (long long)train->state.step);
     watch_stop();
-    saver_close(t->saver);
-    exec_close(t->x);
-    t->plan = plan_now(t, p);
-    open_data(t);
-    open_exec(t);
-    log_plan(t->log, t->plan, t->x);
-    start_values(t, 1);
-    open_saver(t);
-    watch_start(&t->x->progress);
-    log_note(t->log, "batch %lld from step %lld\n",
-             (long long)opts_int(t->plan->opts, "train.batch"),
-             (long long)t->state.step + 1);
+    saver_close(train->saver);
+    exec_close(train->x);
+    train->plan = plan_now(train, p);
+    open_data(train);
+    open_exec(train);
+    log_plan(train->log, train->plan, train->x);
+    start_values(train, 1);
+    open_saver(train);
+    watch_start(&train->x->progress);
+    log_note(train->log, "batch %lld from step %lld\n",
+             (long long)opts_int(train->plan->opts, "train.batch"),
+             (long long)train->state.step + 1);
 }
 
-static void need_ramp(const Plan *p, const RunArgs *a)
+static void need_ramp(const Plan *p, const RunArgs *args)
 {
     int64_t end;
 
-    if (!a->nramp && ramp(p->opts, 0, &end))
+    if (!args->nramp && ramp(p->opts, 0, &end))
         err(NULL, "train.ramp compiles a plan for each batch: run the model "
                   "file, not a plan");
 }
@@ -104,45 +104,46 @@ static void first_plan(Train *train, Plan *p)
 
 /* The steps in which a GPU failed, from the last checkpoint's values, each call
  * waited for: the one that fails ends this process with its name. */
-static _Noreturn void run_again(Train *t, int64_t step)
+static _Noreturn void run_again(Train *train, int64_t step)
 {
-    int64_t n = t->train ? data_perstep(t->train) : 0;
+    int64_t n = train->train ? data_perstep(train->train) : 0;
 
-    open_exec(t);
-    t->log = log_open(t->mem, t->plan, t->x, NULL);
-    start_values(t, 1);
+    open_exec(train);
+    train->log = log_open(train->mem, train->plan, train->x, NULL);
+    start_values(train, 1);
     err_status = FAILED;
     for (int64_t k = step; k < step + 2; k++) {
         PendingStep s = { .step = k,
-                          .b = step_block(t->plan->opts, k),
-                          .first = t->state.samples + (k - t->state.step) * n };
-        run_sent(t, PGstep, &s, 0);
+                          .b = step_block(train->plan->opts, k),
+                          .first = train->state.samples +
+                                   (k - train->state.step) * n };
+        run_sent(train, PGstep, &s, 0);
     }
     err(NULL,
         "the GPU did not fail again in step %lld, call by call and from the "
         "values of step %lld (PLEAT_SYNC=1 runs all steps so)",
-        (long long)step + 1, (long long)t->state.step);
+        (long long)step + 1, (long long)train->state.step);
 }
 
 /* ---- a step again -------------------------------------------------------- */
 
 static void open_replay(Train *train, Plan *p)
 {
-    const RunArgs *a = train->args;
+    const RunArgs *args = train->args;
 
     train->dir = run_dir(train->mem, p);
     train->ckpt = strf(train->mem, "%s/ckpt", train->dir);
-    need_step(train->mem, train->dir, a->replay);
+    need_step(train->mem, train->dir, args->replay);
     char *path =
-        ckpt_before(train->mem, train->ckpt, a->replay - 1, &train->state);
+        ckpt_before(train->mem, train->ckpt, args->replay - 1, &train->state);
     const char *from = opts_str(p->opts, "from");
-    if (!path && a->begun)
+    if (!path && args->begun)
         err(NULL,
             "%s has no checkpoint from which step %lld is reached with the "
             "settings it had since step %lld",
-            train->dir, (long long)a->replay, (long long)a->begun);
+            train->dir, (long long)args->replay, (long long)args->begun);
     open_all(train, plan_now(train, p), open_data);
-    compare_plans(train, a);
+    compare_plans(train, args);
     if (!train->comm->first)
         resume_data(&train->changes, train->dir, describe_data(train), -1);
     tune_from(strf(train->mem, "%s/tuned", train->dir));
@@ -159,33 +160,33 @@ static void open_replay(Train *train, Plan *p)
     log_note(train->log, "from %s\n", path ? path : "the start");
 }
 
-static int replay_plan(Train *t, Plan *p)
+static int replay_plan(Train *train, Plan *p)
 {
-    open_replay(t, p);
+    open_replay(train, p);
     err_status = FAILED;
-    watch_start(&t->x->progress);
-    int differ =
-        repeat_to(t->x, t->train, t->log, t->dir, &t->state, t->args->replay);
+    watch_start(&train->x->progress);
+    int differ = repeat_to(train->x, train->train, train->log, train->dir,
+                           &train->state, train->args->replay);
     watch_stop();
-    if (differ && !t->comm->first)
+    if (differ && !train->comm->first)
         err(NULL,
             "step %lld is not what the run had: another machine, program or "
             "setting (see `machine`), or a fault of one",
-            (long long)t->args->replay);
-    close_all(t);
+            (long long)train->args->replay);
+    close_all(train);
     return differ ? FAILED : 0;
 }
 
-int run_plan(Plan *p, const RunArgs *a)
+int run_plan(Plan *p, const RunArgs *run_args)
 {
-    RunArgs args = a ? *a : (RunArgs){ 0 };
+    RunArgs args = run_args ? *run_args : (RunArgs){ 0 };
     Train train = { .plan = p,
                     .mem = forever,
                     .args = &args,
                     .ends = time_limit(p->opts),
                     .changes = { .arena = forever } };
 
-    args.text = plan_text(p, a, &args.len);
+    args.text = plan_text(p, run_args, &args.len);
     opts_check(p->opts);
     need_ramp(p, &args);
     if (args.replay)
