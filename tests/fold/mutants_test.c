@@ -14,7 +14,7 @@
 
 #include "mutantrun.h"
 
-enum { FEW = 600, MANY = 10000 };
+enum { FEW = 450, MANY = 10000 };
 
 /* Share of the mutants that change a result which must be refused. */
 static const double GOAL = 0.995;

@@ -22,7 +22,7 @@ enum {
 #ifdef __SANITIZE_ADDRESS__
     ROUNDS = 1500,
 #else
-    ROUNDS = 4000,
+    ROUNDS = 2500,
 #endif
     ALLROUNDS = 10000, /* with PLEAT_ALL */
     BATCH = 250,
