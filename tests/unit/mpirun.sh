@@ -116,7 +116,7 @@ done
 {
 fold=$small; small="$small train.trace=0"
 mpirun -q -n 2 "$PLEAT" run models/tiny.lua $small train.batch=1 name="$dir/free" >"$dir/log" 2>&1
-keys=$(sed -n 's/^fold: \(.*\) (dp=1, the best of [1-9].*/\1/p' "$dir/log")
+keys=$(sed -n 's/^fold: \(.*\) (dp=.*/\1/p' "$dir/log")
 result "a run without a fold chooses one: $keys" $((${#keys} == 0))
 "$PLEAT" run models/tiny.lua $small train.batch=1 world=2 $keys name="$dir/chosen" >"$dir/log" 2>&1 &&
     cmp "$dir/free/ckpt/step-00000002/model.safetensors" "$dir/chosen/ckpt/step-00000002/model.safetensors" >"$dir/log" 2>&1
