@@ -334,15 +334,12 @@ static const char *run_of_model(const Args *args)
 static int take_fold(Args *args)
 {
     const char *path = strf(forever, "%s/config.lua", run_of_model(args));
-    const Settings *c =
+    const Settings *past =
         opts_int(args->keys, "resume") ? config_read(forever, path) : NULL;
-    const char *key, *value;
 
-    if (!c || opts_int(c->given, "world") != launch_world())
+    if (!past || opts_int(past->given, "world") != launch_world())
         return 0;
-    for (int i = 0; opts_each(c->given, i, &key, &value); i++)
-        if (!strncmp(key, "fold.", 5))
-            opts_set(args->keys, key, value, NULL);
+    copy_fold(args->keys, past->given);
     return 1;
 }
 

@@ -360,6 +360,7 @@ ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
  * that of a plan whose plans fit, with their keys. */
 const char *search_fold(const Args *args);
 int states_fold(const Opts *opts); /* a key of fold that no launcher sets */
+void copy_fold(Opts *to, const Opts *from); /* all such keys that are given */
 void put_fixes(Text *out, const Args *args, const Plan *p);
 ModelCost search_scaled(const Search *search, const Point *point,
                         const ModelCost *ref);

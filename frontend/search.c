@@ -707,13 +707,25 @@ int cmd_search(Args *args)
 
 /* ---- the fold of a run --------------------------------------------------- */
 
+static int states(const Opts *opts, const KeyInfo *key)
+{
+    return !strcmp(key->table, "fold") && strcmp(key->name, "host") &&
+           opts_given(opts, key_name(key));
+}
+
 int states_fold(const Opts *opts)
 {
-    for (const KeyInfo *k = keytab; k->name; k++)
-        if (!strcmp(k->table, "fold") && strcmp(k->name, "host") &&
-            opts_given(opts, key_name(k)))
+    for (const KeyInfo *key = keytab; key->name; key++)
+        if (states(opts, key))
             return 1;
     return 0;
+}
+
+void copy_fold(Opts *to, const Opts *from)
+{
+    for (const KeyInfo *key = keytab; key->name; key++)
+        if (states(from, key))
+            opts_set(to, key_name(key), opts_str(from, key_name(key)), NULL);
 }
 
 /* Micro-batches stay those of the model: what a step computes depends on their
