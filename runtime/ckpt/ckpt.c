@@ -47,7 +47,7 @@ static const char *axes_of(Arena *a, const Tensor *tensor)
 StTensor ckpt_describe(Arena *a, const Tensor *tensor, const char *name)
 {
     StTensor s = { .name = name,
-                   .dt = dtypes[tensor->dt].st,
+                   .dt = st_type(tensor->dt),
                    .nd = tensor->nd,
                    .bytes = dtypes[tensor->dt].bytes,
                    .axes = axes_of(a, tensor) };
@@ -232,10 +232,10 @@ View ckpt_view(const StFile *file, const StTensor *st_tensor,
         v.stride[d] = stride[k];
         v.fix[d] = -1;
     }
-    if (strcmp(st_tensor->dt, dtypes[tensor->dt].st) &&
+    if (st_tensor->dt != st_type(tensor->dt) &&
         (dtypes[tensor->dt].kind == 'f') != st_isfloat(st_tensor->dt))
         err(NULL, "'%s' is %s here and %s in %s", tensor->name,
-            dtypes[tensor->dt].name, st_tensor->dt, file->path);
+            dtypes[tensor->dt].name, st_name(st_tensor->dt), file->path);
     return v;
 }
 

@@ -6,12 +6,20 @@
 #include "../exec/exec.h"
 #include "../tokenizer/tokenizer.h"
 
+/* Types of elements in files; each has its row of filetypes.def. */
+typedef enum FileType {
+    FTnone,
+#define FILETYPE(name, bytes, kind, dtype) FT##name,
+#include "filetypes.def"
+    FTcount
+} FileType;
+
 /* A source of elements for one tensor: element (i0, i1, ...) of the tensor is
  * at base + sum of i[d] * stride[d]. Dims with fix[d] >= 0 are loaded only
  * there. */
 typedef struct View {
     const uint8_t *data;
-    const char *dt;
+    FileType dt;
     int64_t base, stride[MAXD], fix[MAXD];
     /* Blocks of 128 x 128 elements of a matrix `cols` wide have a scale each.*/
     const float *scale;
@@ -25,8 +33,9 @@ int64_t view_same(const View *view, int64_t at, int64_t step);
 /* ---- safetensors.c ------------------------------------------------------- */
 
 typedef struct StTensor {
-    const char *name, *dt; /* "F32" ... */
-    int bytes;             /* of an element */
+    const char *name;
+    FileType dt;
+    int bytes; /* of an element */
     int nd;
     int64_t n[MAXD];
     int64_t begin, end; /* in the data part */
@@ -50,13 +59,16 @@ void st_close(StFile *file);
 StTensor *st_find(const StFile *file, const char *name);
 /* In the first of n files that has it; null: none. */
 StTensor *st_find_in(StFile *const *file, int n, const char *name, StFile **in);
-double st_get(const char *dt, const uint8_t *p, int64_t i);
+double st_get(FileType dt, const uint8_t *p, int64_t i);
 /* n elements, `step` apart, of a dtype that floats hold; 0: they do not. */
-int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
+int st_floats(FileType dt, const uint8_t *p, int64_t at, int64_t step,
               int64_t n, float *to);
-void st_set(const char *dt, uint8_t *p, int64_t i, double v); /* of floats */
-int st_bytes(const char *dt); /* of an element */
-int st_isfloat(const char *dt);
+void st_set(FileType dt, uint8_t *p, int64_t i, double v); /* of floats */
+int st_bytes(FileType dt);                                 /* of an element */
+int st_isfloat(FileType dt);      /* of 16 bits and more */
+int st_isscaled(FileType dt);     /* of 8 bits, with scales beside */
+const char *st_name(FileType dt); /* "F32" ... */
+FileType st_type(Dtype dt);       /* that our files store dt as */
 int64_t st_elems(const StTensor *tensor);
 /* Lay out n tensors (name, dt, bytes, nd, n and axes set), largest elements
  * first: sets begin and end, returns the header with its length, *total the
@@ -293,11 +305,11 @@ typedef struct Share {
 } Share;
 
 typedef struct OutTensor {
-    StTensor st;      /* of the file that it goes to */
-    int file;         /* which one */
-    const char *from; /* dtype of all parts; null: several */
-    int64_t filled;   /* elements that parts bring */
-    Share *part;      /* vec */
+    StTensor st;    /* of the file that it goes to */
+    int file;       /* which one */
+    FileType from;  /* of all parts; FTnone: several */
+    int64_t filled; /* elements that parts bring */
+    Share *part;    /* vec */
 } OutTensor;
 
 /* Bytes [lo, hi) of the tensor, whole elements, to `to`; raw: CKPTPIECE bytes
@@ -345,7 +357,7 @@ void hf_need_empty(const char *to); /* or err() */
 /* config.json, generation_config.json, the tokenizer, beside weights of dtype
  * dt in `to`. 0, or -1 with a warning. */
 int hf_finish_export(const Plan *p, const char *from, const char *to,
-                     const char *dt);
+                     FileType dt);
 
 /* ---- convert.c: checkpoints to and from Hugging Face folders ------------- */
 
@@ -356,9 +368,9 @@ const char *tensors_write(Arena *a, Pool *pool, OutTensor *out, int file,
 /* Weights in the folder or file `hf` become step 0 of the run in dir. */
 int convert_import(const Plan *p, const char *hf, const char *dir);
 /* A checkpoint, or a run's newest, as a new folder that transformers reads.
- * dt: "F32", "BF16", "F16" or null, as stored; state: fused experts; shard:
+ * dt: FTF32, FTBF16, FTF16, or FTnone: as stored; state: fused experts; shard:
  * bytes of a file at most. */
-int convert_export(const Plan *p, const char *from, const char *hf,
-                   const char *dt, int state, int64_t shard);
+int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
+                   int state, int64_t shard);
 
 #endif

@@ -170,21 +170,18 @@ static Plan *plan_near(const char *dir)
     return plan_parse(forever, s, n, path);
 }
 
-/* "fp32", "bf16", "fp16", or null. */
-static const char *export_dtype(const char *s)
+/* "fp32", "bf16", "fp16", or FTnone. */
+static FileType export_dtype(const char *s)
 {
-    /* clang-format off */
-    static const char *const name[][2] = {
-        { "fp32", "F32" },
-        { "bf16", "BF16" },
-        { "fp16", "F16" },
-    };
-    /* clang-format on */
+    static const struct {
+        const char *name;
+        FileType dt;
+    } words[] = { { "fp32", FTF32 }, { "bf16", FTBF16 }, { "fp16", FTF16 } };
 
     for (int i = 0; i < 3; i++)
-        if (!strcmp(s, name[i][0]))
-            return name[i][1];
-    return NULL;
+        if (!strcmp(s, words[i].name))
+            return words[i].dt;
+    return FTnone;
 }
 
 /* "5GB", "800MB": bytes */
@@ -207,7 +204,7 @@ static int64_t size_named(const char *s)
 
 int ckpt_export(char **arg)
 {
-    const char *dt = NULL;
+    FileType dt = FTnone;
     int64_t shard = 5000000000;
     int state = 0;
 

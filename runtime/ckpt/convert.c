@@ -31,9 +31,9 @@ static void add_part(Arena *a, OutTensor *tensor, const HfRow *row,
     tensor->filled += n;
     if (!tensor->part)
         tensor->from = from->dt;
-    else if (tensor->from && (strcmp(from->dt, tensor->from) ||
+    else if (tensor->from && (from->dt != tensor->from ||
                               !from->scale != !tensor->part[0].v.scale))
-        tensor->from = NULL;
+        tensor->from = FTnone;
     vec_push(a, tensor->part, p);
 }
 
@@ -87,7 +87,7 @@ static OutTensor *import_outs(Arena *a, const HfRow *row)
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         int kept = v[i].from && st_isfloat(v[i].from);
-        v[i].st.dt = kept ? v[i].from : "F32";
+        v[i].st.dt = kept ? v[i].from : FTF32;
         v[i].st.bytes = st_bytes(v[i].st.dt);
     }
     return v;
@@ -163,7 +163,7 @@ static OutTensor new_out(const HfRow *row)
 }
 
 static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
-                              int nfile, const char *dt)
+                              int nfile, FileType dt)
 {
     int *number = number_tensors(a, row);
     OutTensor *v = NULL;
@@ -181,7 +181,7 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         StTensor *s = &v[i].st;
-        s->dt = dt ? dt : v[i].from ? v[i].from : "F32";
+        s->dt = dt ? dt : v[i].from ? v[i].from : FTF32;
         s->bytes = st_bytes(s->dt);
         if (v[i].filled != st_elems(s))
             err(NULL, "hf{} fills %lld of %lld elements of '%s'",
@@ -233,8 +233,8 @@ static int write_weight_map(Arena *a, const OutTensor *tensor, int nfile,
     return bad ? ckpt_complain(ckpt_why(forever, "cannot write", to)) : 0;
 }
 
-int convert_export(const Plan *p, const char *from, const char *hf,
-                   const char *dt, int state, int64_t shard)
+int convert_export(const Plan *p, const char *from, const char *hf, FileType dt,
+                   int state, int64_t shard)
 {
     Arena *a = forever;
     hf_need_empty(hf);
@@ -256,7 +256,7 @@ int convert_export(const Plan *p, const char *from, const char *hf,
         bad = write_weight_map(a, out, nfile,
                                strf(a, "%s/model.safetensors.index.json", hf));
     if (!bad)
-        bad = hf_finish_export(p, from, hf, out ? out->st.dt : "");
+        bad = hf_finish_export(p, from, hf, out ? out->st.dt : FTnone);
     for (int i = 0; i < n; i++)
         st_close(file[i]);
     return bad ? 1 : 0;

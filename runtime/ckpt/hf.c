@@ -77,12 +77,12 @@ static void check_row(const HfRow *row, const StTensor *scale)
             tensor->name, a.s ? a.s : "", row->f->path, map->param,
             b.s ? b.s : "");
     }
-    if (!strncmp(tensor->dt, "F8", 2) && !scale)
+    if (st_isscaled(tensor->dt) && !scale)
         err(NULL, "'%s' in %s is %s without '%s_scale_inv'", tensor->name,
-            row->f->path, tensor->dt, tensor->name);
-    if (!st_isfloat(tensor->dt) && strncmp(tensor->dt, "F8", 2))
+            row->f->path, st_name(tensor->dt), tensor->name);
+    if (!st_isfloat(tensor->dt) && !st_isscaled(tensor->dt))
         err(NULL, "'%s' in %s is %s; convert it to F32, BF16 or F16 first",
-            tensor->name, row->f->path, tensor->dt);
+            tensor->name, row->f->path, st_name(tensor->dt));
 }
 
 /* ---- spellings ----------------------------------------------------------- */
@@ -203,7 +203,7 @@ static void attach(HfRows *rows, HfRow *row)
     if (!scale)
         return;
     row->v.cols = row->s->nd == 2 ? row->s->n[1] : 0;
-    if (row->s->nd != 2 || scale->nd != 2 || strcmp(scale->dt, "F32") ||
+    if (row->s->nd != 2 || scale->nd != 2 || scale->dt != FTF32 ||
         scale->n[0] != (row->s->n[0] + 127) / 128 ||
         scale->n[1] != (row->s->n[1] + 127) / 128 ||
         (uintptr_t)(file->data + scale->begin) % 4)
@@ -334,7 +334,7 @@ static int is_spare(const HfRows *rows, const StFile *file,
         return 1;
     for (size_t i = 0; i < vec_len(rows->v); i++) {
         const StTensor *st_tensor = rows->v[i].s;
-        if (st_tensor && !strcmp(st_tensor->dt, tensor->dt) &&
+        if (st_tensor && st_tensor->dt == tensor->dt &&
             st_tensor->nd == tensor->nd &&
             !memcmp(st_tensor->n, tensor->n, sizeof st_tensor->n) &&
             !memcmp(rows->v[i].f->data + st_tensor->begin,

@@ -207,20 +207,19 @@ static int write_tokenizer_config(const json_t *ids, const char *folder)
     return bad;
 }
 
-static void set_dtype(json_t *config, const char *dt)
+static void set_dtype(json_t *config, FileType dt)
 {
-    /* clang-format off */
-    static const char *const names[][2] = {
-        { "BF16", "bfloat16" }, { "F16", "float16" },
-        { "F32", "float32" },   { "F64", "float64" },
+    static const char *const names[FTcount] = {
+        [FTBF16] = "bfloat16",
+        [FTF16] = "float16",
+        [FTF32] = "float32",
+        [FTF64] = "float64",
     };
-    /* clang-format on */
     const char *key =
         json_object_get(config, "dtype") ? "dtype" : "torch_dtype";
 
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(dt, names[i][0]))
-            json_object_set_new(config, key, json_string(names[i][1]));
+    if (names[dt])
+        json_object_set_new(config, key, json_string(names[dt]));
 }
 
 /* Ids that are not there yet, and those of a tokenizer that the folder of the
@@ -252,7 +251,7 @@ static int write_ids(const char *path, json_t *ids, int anew)
     return bad;
 }
 
-static int write_config(const Plan *p, const char *dt, json_t *ids, int anew,
+static int write_config(const Plan *p, FileType dt, json_t *ids, int anew,
                         const char *to)
 {
     json_t *ours = config_of(p), *theirs = hf_config_read(to);
@@ -294,7 +293,7 @@ static int take_tokenizer(const char *from, const char *to)
 }
 
 int hf_finish_export(const Plan *p, const char *from, const char *to,
-                     const char *dt)
+                     FileType dt)
 {
     hf_copy(beside(from), to);
     int anew = take_tokenizer(from, to);

@@ -24,31 +24,45 @@
 
 enum { MAXHEADER = 100000000 };
 
-/* clang-format off */
-static const struct { const char *name; int bytes; char kind; Dtype narrow; } types[] = {
-    {"F64", 8, 'f', Dnone}, {"I64", 8, 'i', Dnone}, {"U64", 8, 'u', Dnone},
-    {"F32", 4, 'f', Dnone}, {"I32", 4, 'i', Dnone}, {"U32", 4, 'u', Dnone},
-    {"F16", 2, 'f', Dnone}, {"BF16", 2, 'f', Dnone}, {"I16", 2, 'i', Dnone}, {"U16", 2, 'u', Dnone},
-    {"I8", 1, 'i', Dnone}, {"U8", 1, 'u', Dnone}, {"BOOL", 1, 'u', Dnone},
-    {"F8_E4M3", 1, '8', De4m3}, {"F8_E5M2", 1, '8', De5m2}, {"F8_E8M0", 1, '8', De8m0},
+static const struct {
+    const char *name;
+    int bytes;
+    char kind;
+    Dtype narrow;
+} types[] = {
+    { 0 },
+#define FILETYPE(name, bytes, kind, dtype) { #name, bytes, kind, dtype },
+#include "filetypes.def"
 };
-/* clang-format on */
 
-enum { NTYPE = sizeof types / sizeof *types };
-
-static int type_named(const char *s)
+/* FTnone: no such type. */
+static FileType type_named(const char *s)
 {
-    for (int i = 0; i < NTYPE; i++)
-        if (!strcmp(types[i].name, s))
-            return i;
-    return -1;
+    FileType dt = FTcount;
+
+    while (--dt && strcmp(types[dt].name, s))
+        ;
+    return dt;
 }
 
-int st_isfloat(const char *dt)
+const char *st_name(FileType dt)
 {
-    int i = type_named(dt);
+    return types[dt].name;
+}
 
-    return i >= 0 && types[i].kind == 'f';
+int st_isfloat(FileType dt)
+{
+    return types[dt].kind == 'f';
+}
+
+int st_isscaled(FileType dt)
+{
+    return types[dt].kind == '8';
+}
+
+FileType st_type(Dtype dt)
+{
+    return type_named(dtypes[dt].st);
 }
 
 /* ---- elements ------------------------------------------------------------ */
@@ -63,34 +77,34 @@ static double half(uint16_t h)
     return e ? s * (1024 + m) * 0x1p-25 * (double)(1ull << e) : s * m * 0x1p-24;
 }
 
-int st_floats(const char *dt, const uint8_t *p, int64_t at, int64_t step,
+int st_floats(FileType dt, const uint8_t *p, int64_t at, int64_t step,
               int64_t n, float *to)
 {
-    int k = type_named(dt), size = types[k].bytes;
+    int size = types[dt].bytes;
     uint16_t h;
 
-    if (k != 3 && k != 6 && k != 7 && types[k].kind != '8')
+    if (dt != FTF32 && dt != FTF16 && dt != FTBF16 && !st_isscaled(dt))
         return 0;
     p += at * size;
     for (int64_t i = 0; i < n; i++, p += step * size)
-        switch (k) {
-        case 3: memcpy(&to[i], p, 4); break;
-        case 6:
+        switch (dt) {
+        case FTF32: memcpy(&to[i], p, 4); break;
+        case FTF16:
             memcpy(&h, p, 2);
             to[i] = (float)half(h);
             break;
-        case 7:
+        case FTBF16:
             memcpy(&h, p, 2);
             to[i] = bf16_to_f32(h);
             break;
-        default: to[i] = narrow_value(types[k].narrow, *p); break;
+        default: to[i] = narrow_value(types[dt].narrow, *p); break;
         }
     return 1;
 }
 
-int st_bytes(const char *dt)
+int st_bytes(FileType dt)
 {
-    return types[type_named(dt)].bytes;
+    return types[dt].bytes;
 }
 
 int64_t st_elems(const StTensor *tensor)
@@ -120,29 +134,28 @@ static uint16_t f32_to_f16(float f)
     return (uint16_t)(sign | (u - (112u << 23)) >> 13);
 }
 
-void st_set(const char *dt, uint8_t *p, int64_t i, double v)
+void st_set(FileType dt, uint8_t *p, int64_t i, double v)
 {
     float f = (float)v;
     uint16_t h = 0;
-    int k = type_named(dt);
 
-    switch (k) {
-    case 0: memcpy(p + 8 * i, &v, 8); return;
-    case 3: memcpy(p + 4 * i, &f, 4); return;
-    case 6: h = f32_to_f16(f); break;
-    case 7: h = f32_to_bf16(f); break;
+    switch (dt) {
+    case FTF64: memcpy(p + 8 * i, &v, 8); return;
+    case FTF32: memcpy(p + 4 * i, &f, 4); return;
+    case FTF16: h = f32_to_f16(f); break;
+    case FTBF16: h = f32_to_bf16(f); break;
     default:
-        if (!types[k].narrow)
-            die("st_set: %s", dt);
-        p[i] = narrow_nearest(types[k].narrow, f);
+        if (!types[dt].narrow)
+            die("st_set: %s", st_name(dt));
+        p[i] = narrow_nearest(types[dt].narrow, f);
         return;
     }
     memcpy(p + 2 * i, &h, 2);
 }
 
-double st_get(const char *dt, const uint8_t *p, int64_t i)
+double st_get(FileType dt, const uint8_t *p, int64_t i)
 {
-    int k = type_named(dt), n = types[k].bytes;
+    int n = types[dt].bytes;
     union {
         double f8;
         float f4;
@@ -156,20 +169,20 @@ double st_get(const char *dt, const uint8_t *p, int64_t i)
     } v = { 0 };
 
     memcpy(&v, p + i * n, (size_t)n);
-    switch (k) {
-    case 0: return v.f8;
-    case 1: return (double)v.i8;
-    case 2: return (double)v.u8;
-    case 3: return v.f4;
-    case 4: return v.i4;
-    case 5: return v.u4;
-    case 6: return half(v.u2);
-    case 7: return bf16_to_f32(v.u2);
-    case 8: return v.i2;
-    case 9: return v.u2;
-    case 10: return v.i1;
+    switch (dt) {
+    case FTF64: return v.f8;
+    case FTI64: return (double)v.i8;
+    case FTU64: return (double)v.u8;
+    case FTF32: return v.f4;
+    case FTI32: return v.i4;
+    case FTU32: return v.u4;
+    case FTF16: return half(v.u2);
+    case FTBF16: return bf16_to_f32(v.u2);
+    case FTI16: return v.i2;
+    case FTU16: return v.u2;
+    case FTI8: return v.i1;
     default:
-        return types[k].narrow ? narrow_value(types[k].narrow, p[i]) : p[i];
+        return types[dt].narrow ? narrow_value(types[dt].narrow, p[i]) : p[i];
     }
 }
 
@@ -216,14 +229,13 @@ static const char *read_tensor(Arena *a, StTensor *tensor, const char *name,
                                const json_t *v, int64_t avail)
 {
     const char *dt = json_string_value(json_object_get(v, "dtype"));
-    int k = dt ? type_named(dt) : -1;
     int64_t elems;
 
-    if (k < 0)
+    tensor->dt = dt ? type_named(dt) : FTnone;
+    if (!tensor->dt)
         return "its dtype is not known";
     tensor->name = strf(a, "%s", name);
-    tensor->dt = types[k].name;
-    tensor->bytes = types[k].bytes;
+    tensor->bytes = st_bytes(tensor->dt);
     const char *why = read_shape(tensor, json_object_get(v, "shape"), &elems);
     if (why)
         return why;
@@ -389,7 +401,7 @@ static void put_tensor(Text *out, const StTensor *tensor)
 {
     put(out, ",");
     put_json(out, tensor->name);
-    put(out, ":{\"dtype\":\"%s\",\"shape\":[", tensor->dt);
+    put(out, ":{\"dtype\":\"%s\",\"shape\":[", st_name(tensor->dt));
     for (int d = 0; d < tensor->nd; d++)
         put(out, "%s%lld", d ? "," : "", (long long)tensor->n[d]);
     put(out, "],\"data_offsets\":[%lld,%lld]}", (long long)tensor->begin,

@@ -29,8 +29,8 @@ static void read_f8(void)
 {
     for (int i = 0; i < 256; i++) {
         uint8_t b = (uint8_t)i;
-        f8_values[0][i] = (float)st_get("F8_E4M3", &b, 0);
-        f8_values[1][i] = (float)st_get("F8_E5M2", &b, 0);
+        f8_values[0][i] = (float)st_get(FTF8_E4M3, &b, 0);
+        f8_values[1][i] = (float)st_get(FTF8_E5M2, &b, 0);
     }
 }
 
@@ -65,7 +65,7 @@ static void scale_box(void *ctx, const Stride *stride, int n, int64_t to,
     static const Stride once = { 1, 1, 1 };
     const UnitFill *fill = ctx;
     const View *view = &fill->part->v;
-    const float *value = f8_values[!strcmp(view->dt, "F8_E5M2")];
+    const float *value = f8_values[view->dt == FTF8_E5M2];
 
     if (n > 1 || (n == 1 && stride->to != 1)) {
         for (int64_t i = 0; i < stride->n; i++)
@@ -86,12 +86,12 @@ static void scale_box(void *ctx, const Stride *stride, int n, int64_t to,
 }
 
 /* n elements of dtype `from` as dtype `dt`. */
-static void cast(const char *from, const uint8_t *x, const char *dt, uint8_t *y,
+static void cast(FileType from, const uint8_t *x, FileType dt, uint8_t *y,
                  int64_t n)
 {
     enum { AT_ONCE = 1024 };
     float v[AT_ONCE];
-    int bf16 = !strcmp(dt, "BF16"), f32 = !strcmp(dt, "F32");
+    int bf16 = dt == FTBF16, f32 = dt == FTF32;
 
     if (!bf16 && !f32) {
         for (int64_t i = 0; i < n; i++)
@@ -116,7 +116,7 @@ static void cast(const char *from, const uint8_t *x, const char *dt, uint8_t *y,
 static void gather(const CopyUnit *unit, uint8_t *raw, uint8_t *to)
 {
     const OutTensor *tensor = unit->o;
-    int same = tensor->from && !strcmp(tensor->from, tensor->st.dt), scaled = 0;
+    int same = tensor->from == tensor->st.dt, scaled = 0;
 
     for (size_t i = 0; i < vec_len(tensor->part); i++) {
         const Share *share = &tensor->part[i];

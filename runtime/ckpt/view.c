@@ -96,7 +96,7 @@ static void load_row(const ShardLoad *load, int64_t src, int64_t step,
                (size_t)(n * size));
         return;
     }
-    if (step == 1 && load->t->dt == Dbf16 && !strcmp(load->v->dt, "F32")) {
+    if (step == 1 && load->t->dt == Dbf16 && load->v->dt == FTF32) {
         round_row((uint16_t *)load->dst + dst, load->v->data + src * 4, n);
         return;
     }
@@ -149,7 +149,7 @@ void view_load(const Mesh *m, const Tensor *tensor, int64_t rank,
                     view,
                     dst,
                     clip_of(m, tensor, rank),
-                    !strcmp(view->dt, dtypes[tensor->dt].st) };
+                    view->dt == st_type(tensor->dt) };
 
     load(&l, 0, view->base, 0);
 }

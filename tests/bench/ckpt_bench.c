@@ -56,7 +56,7 @@ static StTensor *tensors(const Plan *p)
 
     for (size_t i = 0; i < vec_len(r); i++) {
         StTensor s = {
-            .name = r[i].h->hf, .dt = "BF16", .bytes = 2, .nd = r[i].h->nd
+            .name = r[i].h->hf, .dt = FTBF16, .bytes = 2, .nd = r[i].h->nd
         };
         for (int d = 0; d < s.nd; d++)
             s.n[d] = hf_dim(&r[i].h->dim[d]);
@@ -141,7 +141,7 @@ static void import(const Case *j)
 static void export(const Case *j)
 {
     convert_export(j->p, strf(forever, "%s/run", j->dir),
-                   strf(forever, "%s/out", j->dir), NULL, 0, 5000000000);
+                   strf(forever, "%s/out", j->dir), FTnone, 0, 5000000000);
 }
 
 static const struct {

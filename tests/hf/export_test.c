@@ -81,8 +81,7 @@ static const char *differs(const StFile *f, const StFile *g)
         const StTensor *t = &f->t[i], *u = st_find(g, t->name);
         if (!u)
             return strf(forever, "'%s' is only in %s", t->name, f->path);
-        if (strcmp(t->dt, u->dt) || t->nd != u->nd ||
-            memcmp(t->n, u->n, sizeof t->n))
+        if (t->dt != u->dt || t->nd != u->nd || memcmp(t->n, u->n, sizeof t->n))
             return strf(forever, "'%s' has another shape or dtype", t->name);
         if (memcmp(bytes_of(f, t), bytes_of(g, u), (size_t)(t->end - t->begin)))
             return strf(forever, "'%s' has other bytes", t->name);
@@ -250,8 +249,8 @@ static void one_case(const char *name, const char *tmp)
 
     mkdir(run, 0755);
     if (convert_import(p, from, run) ||
-        convert_export(p, run, hub, NULL, 0, 5000000000) ||
-        convert_export(p, run, fused, NULL, 1, 5000000000))
+        convert_export(p, run, hub, FTnone, 0, 5000000000) ||
+        convert_export(p, run, fused, FTnone, 1, 5000000000))
         err(NULL, "%s: not exported", name);
     StFile *f = open_file(from);
     StFile *g = open_file(strf(forever, "%s/model.safetensors", hub));

@@ -112,7 +112,7 @@ enum { PARTS = 3, ROWS = 700, COLS = 670 }; /* files of several pieces */
 static OutTensor cargo(const char *name, const View *v, int bytes, int flip)
 {
     OutTensor c = { .st = { .name = name,
-                            .dt = v->scale ? "F32" : v->dt,
+                            .dt = v->scale ? FTF32 : v->dt,
                             .nd = 3,
                             .n = { PARTS, flip ? COLS : ROWS,
                                    flip ? ROWS : COLS },
@@ -172,8 +172,8 @@ static void test_files(void **state)
     assert_int_equal(file_write(path, made, sizeof made), 0);
     const uint8_t *data = ckpt_map(path, &size, 0);
     assert_non_null(data);
-    View bf16 = { .data = data, .dt = "BF16" };
-    View f8 = { .data = data, .dt = "F8_E4M3", .scale = scale, .cols = COLS };
+    View bf16 = { .data = data, .dt = FTBF16 };
+    View f8 = { .data = data, .dt = FTF8_E4M3, .scale = scale, .cols = COLS };
     OutTensor *out = NULL;
 
     for (int i = 0; i < BLOCKS; i++)

@@ -24,7 +24,7 @@ static const State state0 = { .step = 7, .plan = "x" };
 static void tensor_file(const char *path)
 {
     StTensor t = {
-        .name = "w", .dt = "U8", .bytes = 1, .nd = 1, .n = { BYTES }
+        .name = "w", .dt = FTU8, .bytes = 1, .nd = 1, .n = { BYTES }
     };
     int64_t total = 0, size = 0;
     size_t len = 0;

@@ -58,7 +58,7 @@ static void make(int64_t step, float value)
     assert_null(ckpt_begin(forever, dir, tmp));
     for (int i = MODEL; i <= OPTIM; i++) {
         StTensor t = {
-            .name = "w", .dt = "F32", .bytes = 4, .nd = 1, .n = { 1 }
+            .name = "w", .dt = FTF32, .bytes = 4, .nd = 1, .n = { 1 }
         };
         char *path = strf(forever, "%s/%s", tmp, ckptfile[i]);
         int64_t total = 0, size = 0;

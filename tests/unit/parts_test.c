@@ -635,7 +635,7 @@ static void test_hf_round_trip(void **state)
     char *ckpt = strf(forever, "%s/ckpt", dir);
     char *out = strf(forever, "%s/out", dir);
     assert_int_equal(ckpt_save(x, ckpt, &(State){ .step = 1 }), 0);
-    assert_int_equal(convert_export(p, dir, out, NULL, 0, 1 << 20), 0);
+    assert_int_equal(convert_export(p, dir, out, FTnone, 0, 1 << 20), 0);
     exec_run(x, PGinit, NULL, NULL);
     ckpt_from(x, out);
     assert_int_equal(exec_read(x, "w", 0, back, V * V), V * V);

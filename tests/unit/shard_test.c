@@ -82,7 +82,7 @@ static void check_bucket(const Mesh *m, Tensor *t, int n)
             all[i] = -1;
         for (int k = 0; k < n; k++) {
             double buf[MAXBUF] = { 0 };
-            View v = { .data = (uint8_t *)source, .dt = "F64" };
+            View v = { .data = (uint8_t *)source, .dt = FTF64 };
             int64_t step = 1;
             for (int d = t[k].nd - 1; d >= 0; step *= t[k].dim[d--].n)
                 v.stride[d] = step, v.fix[d] = -1;
