@@ -8,8 +8,6 @@
  * Qwen3's widths with 4 layers. */
 #include "codegen.h"
 
-#include <string.h>
-
 /* Does every index of the kernel fit 31 bits? */
 static int is_small(const Graph *g, const Group *group, int64_t items)
 {

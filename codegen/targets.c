@@ -1,8 +1,6 @@
 /* targets.c: one row per target. */
 #include "codegen.h"
 
-#include <string.h>
-
 /* ---- what a loop kernel can take in -------------------------------------- */
 
 static int loops(const Graph *g, const Node *n)

@@ -2,10 +2,6 @@
  * the plan and the sources that they carry. Where nothing that is compiled in
  * has changed, the folder's own plan is executed, so a run goes on with the
  * same bits; else its sources are compiled anew. */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "frontend.h"
 
 /* ---- compiling from sources ---------------------------------------------- */

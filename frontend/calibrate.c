@@ -4,11 +4,6 @@
  * instruction counts for the number of the machine that its prediction was
  * made by (InstrSpeeds), in the class of its size; what clocks add to a step is
  * taken off all instructions alike. */
-#define _GNU_SOURCE
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 enum { CLASS = 2 };               /* sizes of a class: up to so many times */

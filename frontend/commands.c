@@ -1,13 +1,6 @@
 /* commands.c: what check, compile, run, eval, show and generate do. A model
  * file is traced, and compiled, in a process of its own; a plan comes back as
  * text. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "frontend.h"
 
 /* ---- files --------------------------------------------------------------- */

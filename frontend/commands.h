@@ -115,9 +115,7 @@ typedef struct PageTime { /* a step of a plan */
     double makespan, *busy; /* seconds; busy by stage */
 } PageTime;
 PageTime *page_time(Arena *a, const Plan *p);
-int page_name(PageTime *time, const char *text, int cls, const char *line);
 int page_instr_name(PageTime *time, const Instr *instr);
-int page_phase(PageTime *time, const char *name);
 /* By stage its lanes as members of an object; spans below *shortest seconds are
  * joined, *left rows left out, where all were too much. */
 char **page_lanes(PageTime *time, double *shortest, int64_t *left);

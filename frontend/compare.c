@@ -1,10 +1,6 @@
 /* compare.c: `pleat compare runs/a runs/b`: the settings in which two runs
  * differ, and their losses, step by step, from what their folders recorded; of
  * one run, its losses as a curve. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 enum { ROWS = 10 }; /* steps that are printed */

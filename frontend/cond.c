@@ -9,8 +9,6 @@
  * Nothing is put on other lines, so places stay right. Text that this parser
  * does not understand is left as it is. */
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "frontend.h"
 

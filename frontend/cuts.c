@@ -8,8 +8,6 @@
  *     fold { tp="inner hidden" }   fold { tp={ 2, "inner hidden" } }
  *
  * An axis that a size does not divide leaves its place to the next. */
-#include <string.h>
-
 #include "frontend.h"
 
 enum { MOSTCUTS = 32 };

@@ -11,13 +11,7 @@
  * no numbers. The check runs in a process of its own, and what it says in the
  * form of err.c is read here, whichever way it ended. The exit status is that
  * of check. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "commands.h"
 

@@ -2,7 +2,6 @@
  * Chrome's trace format (Perfetto opens it): a process a stage, a lane for each
  * stream of each program. Of a pipeline's calls the first micro-batches. */
 #include <inttypes.h>
-#include <string.h>
 
 #include "commands.h"
 

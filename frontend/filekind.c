@@ -1,9 +1,6 @@
 /* filekind.c: what a file of the command line is. Its first line says; a name
  * decides only about what says nothing, so that it is refused as what it should
  * be. */
-#include <stdio.h>
-#include <string.h>
-
 #include "commands.h"
 
 enum { FIRST = 512 }; /* bytes that are looked at */

@@ -1,8 +1,5 @@
 /* fold.c: what show --fold draws: both grids, their groups, and which layers
  * each pipeline stage holds. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "commands.h"
 
 /* Length of a path's unit: up to its first component that is a number. */

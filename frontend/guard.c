@@ -3,16 +3,10 @@
  * match without end; and whatever goes wrong in there, the user gets one line
  * that names the place. The job goes on in that process after the model was
  * traced; nothing is done twice. */
-#define _GNU_SOURCE
-#include <errno.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include "commands.h"
 

@@ -1,9 +1,5 @@
 /* help.c: `pleat help`: commands and options by the rows of commands.def, keys
  * by those of keys.def, passes, formats. */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "frontend.h"
 
 static void heading(const char *s)

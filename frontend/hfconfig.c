@@ -1,10 +1,6 @@
 /* hfconfig.c: hf{ config={...} }, the config.json of folders that a run
  * exports. It goes to the plan as the key hf.config, in JSON. What sizes it has
  * in common with the tensors that hf{} names must agree. */
-#include <jansson.h>
-#include <math.h>
-#include <string.h>
-
 #include "frontend.h"
 
 /* ---- to JSON ------------------------------------------------------------- */

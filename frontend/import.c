@@ -1,13 +1,6 @@
 /* import.c: `pleat import FOLDER my.lua` writes the model file of a Hugging
  * Face folder: that of its family in models/, with the sizes and numbers of
  * its config.json, which the finished model is compared with first. */
-#define _GNU_SOURCE
-#include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "frontend.h"
 
 enum { LONGEST = 4096 }; /* tokens of a sequence, where a model has more */
@@ -146,7 +139,7 @@ static Place local(const char *s, const char *name)
     return p;
 }
 
-static void splice(Import *import, Place p, const char *value)
+static void replace(Import *import, Place p, const char *value)
 {
     import->text = strf(forever, "%.*s%s%s", (int)p.at, import->text, value,
                         import->text + p.at + p.n);
@@ -276,7 +269,7 @@ static void set(Import *import, const char *name, const char *value)
 
     p = p.n ? p : field(import->text, name);
     if (p.n)
-        splice(import, p, value);
+        replace(import, p, value);
 }
 
 static int uses(const Import *import, const char *name)
@@ -321,10 +314,10 @@ static void fill_in(Import *import)
     if (uses(import, "mtp"))
         set(import, "mtp", number_text((double)further_layers(import)));
     if ((line = strstr(import->text, "\ntrain {")))
-        splice(import,
-               (Place){ (size_t)(line + 1 - import->text),
-                        strcspn(line + 1, "\n") },
-               training);
+        replace(import,
+                (Place){ (size_t)(line + 1 - import->text),
+                         strcspn(line + 1, "\n") },
+                training);
 }
 
 /* ---- the command --------------------------------------------------------- */

@@ -1,7 +1,5 @@
 /* language.c: `pleat help language` and `pleat help topk`: what editor.lua says
  * of each function, and the rows of the op table for elementwise ones. */
-#include <string.h>
-
 #include "frontend.h"
 
 /* The line before s; null: s is the first. */

@@ -1,9 +1,5 @@
 /* main.c: the command line, by the rows of commands.def. Keys set what fold{},
  * train{}, data{}, precision{} set in the file. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 /* ---- tables -------------------------------------------------------------- */
@@ -16,8 +12,6 @@ const Command command_table[] = {
 #define COMMAND(...) { __VA_ARGS__ },
 #define OPTION(...)
 #include "commands.def"
-#undef COMMAND
-#undef OPTION
     { 0 }
 };
 
@@ -25,8 +19,6 @@ const Option option_table[] = {
 #define COMMAND(...)
 #define OPTION(...) { __VA_ARGS__ },
 #include "commands.def"
-#undef COMMAND
-#undef OPTION
     { 0 }
 };
 /* clang-format on */

@@ -1,7 +1,6 @@
 /* manual.c: the command line for other programs: a man page, and what bash and
  * zsh complete, from the rows of commands.def and keys.def. */
 #include <ctype.h>
-#include <string.h>
 
 #include "frontend.h"
 

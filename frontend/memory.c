@@ -1,8 +1,5 @@
 /* memory.c: what `show` says of a rank's memory, and the warning about a plan
  * that takes more than there is. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 static int64_t limit_of(const Plan *p)

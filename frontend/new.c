@@ -1,10 +1,5 @@
 /* new.c: `pleat new mixtral my.lua` starts a model file from one of ours, and
  * puts beside it what editors need to know the language. */
-#include <errno.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "frontend.h"
 
 extern const char luacheckrc[], model_tiny[], model_mixtral[];

@@ -2,9 +2,6 @@
  * page, and what is alive where it is most. A phase that repeats is counted
  * once, as all its runs are alike. What micro-batches keep from call to call of
  * a pipeline's table counts from the first to the last row that names it. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 enum { POINTS = 400, ALIVE = 40 };

@@ -4,10 +4,6 @@
  * their order, in which [n, [...]] stands for a part that comes n times: layers
  * that are alike take the room of one. Where it is still too much, neighbours
  * shorter than some time become one span. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 enum {
@@ -23,7 +19,19 @@ typedef struct LaneSpan {
 
 /* ---- names --------------------------------------------------------------- */
 
-int page_name(PageTime *time, const char *text, int cls, const char *line)
+static int page_phase(PageTime *time, const char *name)
+{
+    size_t i = 0;
+
+    while (i < vec_len(time->phase) && strcmp(time->phase[i], name))
+        i++;
+    if (i == vec_len(time->phase))
+        vec_push(time->arena, time->phase, name);
+    return (int)i;
+}
+
+static int page_name(PageTime *time, const char *text, int cls,
+                     const char *line)
 {
     int64_t number;
     PageName x = { pattern_of(text, &number), cls, line };
@@ -234,17 +242,6 @@ static void put_phases(Text *out, PageTime *time, const PageStage *stage,
         put(out, "]}");
     }
     put(out, "]");
-}
-
-int page_phase(PageTime *time, const char *name)
-{
-    size_t i = 0;
-
-    while (i < vec_len(time->phase) && strcmp(time->phase[i], name))
-        i++;
-    if (i == vec_len(time->phase))
-        vec_push(time->arena, time->phase, name);
-    return (int)i;
 }
 
 /* Rows of a stage, its first `most`; returns how many are left out. */

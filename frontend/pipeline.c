@@ -8,8 +8,6 @@
  *
  * A forward takes one unit, a backward two (I and W one each), a transfer none:
  * the shape of the schedule, not its seconds. */
-#include <string.h>
-
 #include "commands.h"
 
 enum { WIDTH = 100, FIRST = 9 }; /* columns of a line; of the stage's name */

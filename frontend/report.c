@@ -1,8 +1,5 @@
 /* report.c: what `check` says of a model and `show` of a plan. */
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "frontend.h"
 

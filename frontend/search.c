@@ -9,10 +9,6 @@
  * In a world of at most EXACT ranks all points are compiled whole, as far as
  * the time goes, but those whose products alone take longer than the best
  * plan: then what is chosen is the best there is, and it says so. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "../ir/keys.h"
 #include "frontend.h"
 

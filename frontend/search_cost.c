@@ -18,9 +18,6 @@
  *   dualpipev     m t + (pp - 1) t / 3         alive: 3/2 pp + 1/2
  *
  * The last two keep gradients too, up to the W of their micro-batch.        */
-#include <math.h>
-#include <string.h>
-
 #include "../ir/keys.h"
 #include "frontend.h"
 

@@ -2,16 +2,9 @@
  * fold that a pass refuses ends only that process. Whole models; and short ones
  * on one pipeline stage, where of units that are alike, one after another, a
  * few are left, so that what a unit costs is the difference of two plans. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "frontend.h"
 

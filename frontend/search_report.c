@@ -1,9 +1,5 @@
 /* search_report.c: what `search` says: the best points and why each lost, those
  * one decision away from the best, what was proven, keys to paste. */
-#include <jansson.h>
-#include <math.h>
-#include <string.h>
-
 #include "../ir/keys.h"
 #include "frontend.h"
 

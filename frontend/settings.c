@@ -1,6 +1,5 @@
 /* settings.c: what is checked once a model is whole: its settings, against it
  * and each other; what its updates and metrics read. */
-
 #include "../ir/keys.h"
 #include "frontend.h"
 

@@ -6,9 +6,6 @@
  *
  * The file is a pickle of protocol 2 with the operations that the page's own
  * reader knows. Words that repeat are remembered under numbers. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 enum { BASE = 1 << 30 }; /* address of an arena: none is 0 */
@@ -154,15 +151,6 @@ static void run_frames(const SnapshotTrace *trace, RowSpan *const *span,
     }
 }
 
-static const Phase *phase_at(const Program *program, int instr)
-{
-    const Phase *f = program->phase;
-
-    while (instr >= f->first + f->n)
-        f++;
-    return f;
-}
-
 static void list_lives(Arena *a, SnapshotTrace *trace)
 {
     const Program *program = trace->program;
@@ -174,8 +162,8 @@ static void list_lives(Arena *a, SnapshotTrace *trace)
         const Buf *b = &trace->role->buf[i];
         if (b->prog != trace->prog || in_host(trace->role, b))
             continue;
-        const Phase *from = phase_at(program, b->born),
-                    *to = phase_at(program, b->dies);
+        const Phase *from = instr_phase(program, b->born),
+                    *to = instr_phase(program, b->dies);
         if (!from->repeat && from != to) {
             vec_push(a, trace->table, i);
             continue;

@@ -1,9 +1,5 @@
 /* watch.c: `pleat watch runs/x`: a run as a page: page.html with what the run
  * has recorded, and what its plan predicted. Long series are thinned. */
-#define _GNU_SOURCE
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "frontend.h"

@@ -8,8 +8,6 @@
  *
  * With -DHARDMEM every push moves its vector and a reset poisons what it
  * forgets, so that stale pointers show up in tests. */
-#include <stdlib.h>
-#include <string.h>
 #include "plan.h"
 
 typedef struct ArenaBlock ArenaBlock;

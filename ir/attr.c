@@ -1,7 +1,5 @@
 /* attr.c: attributes of nodes, op by op as ops.def lists them: what code that
  * knows no op does with them, and what several ops have under one name. */
-#include <string.h>
-
 #include "ir.h"
 
 const char *const randomkinds[NRANDOM] = { "normal", "uniform" };

@@ -12,7 +12,6 @@
  * A value of the body is seen after it only through an accumulator, one of den
  * only in den: what a region may read of another is in reads(). */
 #include <setjmp.h>
-#include <string.h>
 
 #include "ir.h"
 

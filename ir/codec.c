@@ -1,8 +1,6 @@
 /* codec.c: words of a record's line. A record has one function, which reads and
  * writes it: what it calls here takes what stands there and returns it, or what
  * it read. */
-#include <string.h>
-
 #include "plan.h"
 
 /* Before a word: none where a line begins or behind "name=". */

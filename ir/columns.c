@@ -10,8 +10,6 @@
  * What is shown is the second of them, for the first often reads something
  * else. */
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ir.h"
 

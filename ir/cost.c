@@ -1,7 +1,5 @@
 /* cost.c: what a node costs on one rank, and what a model costs per token by
  * the formula the field quotes. */
-#include <math.h>
-
 #include "ir.h"
 
 static double local_product(const Graph *g, const Node *n)

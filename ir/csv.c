@@ -7,7 +7,6 @@
  * empty cell is a moment without work, which says nothing of the order. Cells
  * of transfers and of gathered parameters (2RECV_F0, 1UNSHARD) are read and
  * left out: here they follow from the types. */
-#include <string.h>
 #include "plan.h"
 
 enum { MOST = 1 << 20 }; /* chunks, micro-batches, ranks */

@@ -5,7 +5,6 @@
  * region or from the forward to the backward pass has its name there instead of
  * an arrow: Graphviz takes minutes for a thousand long arrows. */
 #include <ctype.h>
-#include <string.h>
 
 #include "ir.h"
 

@@ -1,8 +1,5 @@
 /* dtype.c: dtypes and layouts of scales by the rows of types.def, and dtypes of
  * few bits to and from float. */
-#include <math.h>
-#include <string.h>
-
 #include "plan.h"
 
 #define FN __attribute__((unused)) static inline

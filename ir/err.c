@@ -6,8 +6,6 @@
  *         y = linear(h, w2)
  *     mixtral.lua:38: note: 'a' made here
  *         h = silu(linear(x, w1)) */
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include "plan.h"
 

@@ -5,8 +5,6 @@
  * more than one rank, and as often as a step has micro-batches.
  *
  * Not proved: which way a square matrix is turned. */
-#include <string.h>
-
 #include "plan.h"
 
 typedef struct Sizes {

@@ -1,10 +1,8 @@
 /* file.c: whole files: read, written, replaced; folders. What is written is on
  * the disk when a function returns 0: data are synced, then the name in its
  * folder, and a sync that fails is a failure. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -1,8 +1,6 @@
 /* graph.c: axes, parameters, nodes, and the shorthands that build them. Merging
  * equal nodes, dropping dead ones and naming live here too, since every pass
  * needs them. */
-#include <string.h>
-
 #include "ir.h"
 
 const char *const turnwords[NTURNS] = { "", "alone", "pairs", "paired" };

@@ -1,6 +1,5 @@
 /* grid.c: both grids for people: ranks laid out by their coordinates, the
  * groups of each mesh axis, atoms. Abbreviated where it would be long. */
-
 #include "plan.h"
 
 enum { ACROSS = 8, GROUPS = 6, STAGES = 4, LINES = 24, GAP = 4 };

@@ -1,5 +1,4 @@
 /* heap.c: order by keys: a heap, and comparisons for qsort and bsearch. */
-#include <string.h>
 #include "plan.h"
 
 int by_value(const void *a, const void *b)

@@ -1,9 +1,6 @@
 /* hfcheck.c: how parameters map to Hugging Face tensors. A row puts all of one
  * parameter or state, each of its axes once, into a box of the tensor's
  * factors; the rows of one tensor fill it, and no two share an element. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan.h"
 
 typedef struct HfCheck {

@@ -2,8 +2,6 @@
  * names, one rule per class does nearly everything; the switch in rule() lists
  * the rest. Wrong sizes are the user's fault and end in err() at the node's
  * place, with a note where the other size came from. */
-#include <string.h>
-
 #include "ir.h"
 
 typedef struct Dims {

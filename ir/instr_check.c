@@ -1,7 +1,5 @@
 /* instr_check.c: are the fields of an instruction in their ranges, and do they
  * stay inside its buffers? See plancheck.c. */
-#include <string.h>
-
 #include "plan.h"
 
 /* ---- numbers: saturate far beyond any size ------------------------------- */

@@ -1,7 +1,5 @@
 /* instruction.c: what the rows of instructions.def say: the operands of a kind
  * and its fields, by which they are printed, read, compared and checked. */
-#include <string.h>
-
 #include "plan.h"
 
 /* ---- the table ----------------------------------------------------------- */

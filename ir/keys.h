@@ -13,9 +13,6 @@
     enum id { words };                                 \
     enum id opts_##id(const Opts *o);
 #include "keys.def"
-#undef KEY
-#undef W
-#undef WORDS
 
 /* "0:1,0.5:0.2,1:0": its value at t, between points on a line; NaN: it is no
  * such list of points from 0 to 1, of values that are at least 0. */

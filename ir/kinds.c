@@ -2,10 +2,6 @@
  * checked by the row of its kind here, whether or not anything uses it; what
  * one key asks of another is opts_check's, when all are set. */
 #include <errno.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #include "keys.h"
 

@@ -1,8 +1,6 @@
 /* lex.c: words of the text forms, in and out. Graphs (parse.c) and plans
  * (plantext.c) are lines of words; a word is bare or a "string", the marks
  * [ ] { } ( ) = , % @ ! < stand alone, and # starts a comment. */
-#include <stdlib.h>
-#include <string.h>
 #include "plan.h"
 
 void lex_err(const Lex *lex, const char *fmt, ...)

@@ -1,10 +1,6 @@
 /* live.c: which bytes of the arena matter when, worked out from the
  * instructions of a plan alone. The compiler's own idea of lives (Buf.born and
- * dies) is only compared with it. Two uses: checks of plans, and a table of
- * dead bytes for a runtime that fills them with NaN and must not notice. */
-#include <stdlib.h>
-#include <string.h>
-
+ * dies) is only compared with it. */
 #include "plan.h"
 
 const char *life_wrong(const SlotLives *lives, const char *what, int buf,
@@ -19,7 +15,7 @@ const char *life_wrong(const SlotLives *lives, const char *what, int buf,
                 lives->r->buf[buf].name, what);
 }
 
-static const Phase *phase_of(const Program *prog, int instr)
+const Phase *instr_phase(const Program *prog, int instr)
 {
     for (int i = 0; i < prog->nphase; i++)
         if (instr >= prog->phase[i].first &&
@@ -61,7 +57,7 @@ static const char *name_buffer(SlotLives *lives, int buf, int instr, int writes)
     if (life->first < 0)
         *life = (SlotLife){ buf, instr, instr, b->offset, instr };
     if (!b->frame && life->first >= lives->from && instr <= lives->to &&
-        phase_of(program, life->first) != phase_of(program, instr)) {
+        instr_phase(program, life->first) != instr_phase(program, instr)) {
         if (!writes)
             return life_wrong(lives, "is kept from call to call in one place",
                               buf, instr);
@@ -102,7 +98,8 @@ static void extend(SlotLives *lives)
     }
     for (int i = 0; i < lives->r->nbuf; i++) {
         SlotLife *life = &lives->of[i];
-        const Phase *f = life->first < 0 ? NULL : phase_of(program, life->last);
+        const Phase *f =
+            life->first < 0 ? NULL : instr_phase(program, life->last);
         if (f && f->repeat > 1 && life->first < f->first)
             life->last = f->first + f->n - 1;
         if (!f || lives->from > lives->to || life->first > lives->to ||
@@ -185,37 +182,4 @@ const char *lives_loose(Arena *a, const Role *role, int prog)
     const char *why = lives_of(a, role, prog, &l);
 
     return why ? why : loose(&l);
-}
-
-/* ---- dead bytes ---------------------------------------------------------- */
-
-static int by_instr(const void *a, const void *b)
-{
-    const LastUse *x = a, *y = b;
-    if (x->instr != y->instr)
-        return x->instr - y->instr;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-LastUse *deaths(Arena *a, const Role *role, int prog)
-{
-    const Program *program = &role->prog[prog];
-    LastUse *v = NULL;
-
-    vec_push(a, v,
-             ((LastUse){ -1, role->persist, role->arena - role->persist, 0 }));
-    for (int i = 0; i < role->nbuf; i++) {
-        const Buf *b = &role->buf[i];
-        if (b->prog != prog || !b->bytes || b->dies == program->ninstr - 1 ||
-            b->frame || b->stack || joined(role, i, b->dies) ||
-            in_host(role, b))
-            continue;
-        const Phase *f = phase_of(program, b->dies);
-        if (f && !f->repeat && b->born < f->first)
-            continue; /* dies with the whole table */
-        int last = f && f->repeat > 1 && b->born < f->first;
-        vec_push(a, v, ((LastUse){ b->dies, b->offset, b->bytes, last }));
-    }
-    qsort(v, vec_len(v), sizeof *v, by_instr);
-    return v;
 }

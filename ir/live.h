@@ -24,22 +24,11 @@ const char *lives_of(Arena *a, const Role *role, int prog, SlotLives *lives);
 const char *life_wrong(const SlotLives *lives, const char *what, int buf,
                        int instr);
 int only_writes(const Instr *instr, int i); /* 1 where a kernel does not say */
+const Phase *instr_phase(const Program *prog, int instr); /* or null */
 /* Does a join at this instruction make buf a part of another? Then it may lie
  * where that one does, and is alive up to the instruction before. */
 int joined(const Role *role, int buf, int instr);
 /* Null, or a buffer whose born and dies are not what the instructions say. */
 const char *lives_loose(Arena *a, const Role *role, int prog);
-/* After instruction `instr` nothing reads these bytes before they are
- * written again; with `last` only after the last run of the instruction's
- * phase. Instruction -1: before the first. By instruction; what is alive at the
- * end stays. A runtime may fill them with 0xff (NaN in every float type): no
- * number may change. Of a stage's table: only what is private to a call, after
- * each of its rows. */
-typedef struct LastUse {
-    int instr;
-    int64_t offset, bytes;
-    int last;
-} LastUse;
-LastUse *deaths(Arena *a, const Role *role, int prog); /* vec */
 
 #endif

@@ -9,9 +9,6 @@
  *                                  sizes, ascending
  */
 #define _POSIX_C_SOURCE 200809L
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include "plan.h"
 
 typedef struct SpeedColumn {
@@ -22,17 +19,12 @@ typedef struct SpeedColumn {
 static const SpeedColumn column[] = {
 #define SPEED(name, doc) \
     { #name, "cluster." #name, offsetof(MachineSpeeds, name) },
-#define MACHINE(name, ...)
 #include "machines.def"
-#undef SPEED
-#undef MACHINE
 };
 
-#define SPEED(name, doc)
 static const char *const machine_names[] = {
 #define MACHINE(name, ...) #name,
 #include "machines.def"
-#undef MACHINE
 };
 
 static const MachineSpeeds machines[] = {
@@ -41,7 +33,6 @@ static const MachineSpeeds machines[] = {
 #define F(x)               x
 #define MACHINE(name, ...) { __VA_ARGS__, { 0 } },
 #include "machines.def"
-#undef MACHINE
 #undef M
 #undef D
 #undef F
@@ -53,7 +44,6 @@ static const char sources[][NSPEEDS] = {
 #define F(x)               'f'
 #define MACHINE(name, ...) { __VA_ARGS__ },
 #include "machines.def"
-#undef MACHINE
 };
 
 typedef struct Figures { /* a number of a machine by sizes */
@@ -63,8 +53,6 @@ typedef struct Figures { /* a number of a machine by sizes */
     const SpeedPoint *points;
 } Figures;
 
-#define MACHINE(name, ...)
-#undef FIGURES
 #define FIGURES(chip, speed, source, ...)                          \
     { MACHINE##chip, SPEED##speed, (char)(#source[0] + 'a' - 'A'), \
       (SpeedPoint[]){ __VA_ARGS__, { 0, 0 } } },
@@ -72,9 +60,6 @@ static const Figures figures[] = {
 #include "machines.def"
     { 0 }
 };
-#undef MACHINE
-#undef FIGURES
-#undef SPEED
 enum { NFIGURES = sizeof figures / sizeof *figures - 1 };
 
 static double number_of(const MachineSpeeds *m, int i)

@@ -3,21 +3,15 @@
 #define PLEAT_MACHINE_H
 
 typedef enum Machine { /* rows of machines.def */
-#define SPEED(name, doc)
 #define MACHINE(name, ...) MACHINE##name,
 #include "machines.def"
                        NMACHINE
-#undef SPEED
-#undef MACHINE
 } Machine;
 
 typedef enum Speed { /* columns of machines.def */
 #define SPEED(name, doc) SPEED##name,
-#define MACHINE(name, ...)
 #include "machines.def"
                      NSPEEDS
-#undef SPEED
-#undef MACHINE
 } Speed;
 
 typedef struct SpeedPoint {
@@ -28,10 +22,7 @@ typedef struct SpeedPoint {
  * the work is that of the largest, and has points: size ascending, 0 ends. */
 typedef struct MachineSpeeds {
 #define SPEED(name, doc) double name;
-#define MACHINE(name, ...)
 #include "machines.def"
-#undef SPEED
-#undef MACHINE
     const SpeedPoint *points[NSPEEDS]; /* null: one number for all sizes */
 } MachineSpeeds;
 

@@ -14,8 +14,6 @@
  * Atoms of tp and etp are cut further, down to primes. A fold whose cuts do not
  * divide each other has no atoms and is refused, with the nearest legal
  * value. */
-#include <stdlib.h>
-#include <string.h>
 #include "plan.h"
 
 enum { NPLACE = 4, LARGEST = 1 << 24 };

@@ -1,7 +1,5 @@
 /* op.c: the op table. Rows of ops.def and functions.def are texts; they are
  * read once, before main, into OpInfo. */
-#include <string.h>
-
 #include "ir.h"
 
 /* clang-format off */

@@ -10,9 +10,6 @@
  * Kernels are in rank_offsets.c.
  *
  * Each function returns null or what is wrong. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan.h"
 
 /* ---- loops --------------------------------------------------------------- */

@@ -6,8 +6,6 @@
  * `route=record:f` route.record. `axes.<name>` overrides the size of an
  * axis. */
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 #include "keys.h"
 
 /* clang-format off */
@@ -17,9 +15,6 @@ const KeyInfo keytab[] = {
 #define WORDS(table, name, kind, dflt, doc, id, words) \
     {table, name, kind words, dflt, doc},
 #include "keys.def"
-#undef KEY
-#undef W
-#undef WORDS
     {0}
 };
 /* clang-format on */
@@ -180,8 +175,6 @@ static int word_of(const Opts *o, const char *table, const char *name)
         return (enum id)word_of(o, table, name);       \
     }
 #include "keys.def"
-#undef KEY
-#undef WORDS
 
 unsigned opts_words(const Opts *o, const char *key)
 {

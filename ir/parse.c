@@ -32,9 +32,6 @@
  * Attributes are those of the op's row in ops.def, and again, piece and kernel
  * of any node; map, part and scope are written only when they are not what
  * text_map() and text_scope() say, marks where a model made some. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "ir.h"
 #include "keys.h"
 

@@ -1,8 +1,5 @@
 /* parsenode.c: the lines of a graph's text that are nodes. parse.c has the
  * grammar of the whole, and reads what stands before them. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "ir.h"
 
 /* ---- names --------------------------------------------------------------- */

@@ -1,8 +1,5 @@
 /* phases.c: the phases of a program, by their names: "start", regions, calls of
  * a pipeline's stage. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan.h"
 
 const char *const regions[NREGION] = { "den", "pre", "body", "post" };

@@ -1,6 +1,4 @@
 /* plan.c: words of plans, and finding things in one. */
-#include <string.h>
-
 #include "plan.h"
 
 const char *const bufclasses[NBUFCLASS] = {
@@ -12,7 +10,6 @@ const char *const bufclasses[NBUFCLASS] = {
 const TensorInfo tensor_kinds[NTENSORKIND] = {
 #define TENSOR(id, cls, prefix) { #id, cls, prefix },
 #include "tensors.def"
-#undef TENSOR
 };
 
 /* ---- finding ------------------------------------------------------------- */

@@ -4,10 +4,13 @@
 #ifndef PLEAT_PLAN_H
 #define PLEAT_PLAN_H
 
+#include <math.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 /* ---- arena.c: memory by lifetime ----------------------------------------- */
 
@@ -486,7 +489,6 @@ typedef struct FinalValue {
 typedef enum ProgramKind {
 #define PROGRAM(id, name, may, must) PG##id,
 #include "programs.def"
-#undef PROGRAM
     NPROGRAM
 } ProgramKind;
 extern const char *const programnames[];    /* their names */
@@ -551,7 +553,6 @@ typedef struct PlanDim {
 typedef enum TensorKind { /* rows of tensors.def */
 #define TENSOR(id, cls, prefix) TK##id,
 #include "tensors.def"
-#undef TENSOR
                           NTENSORKIND
 } TensorKind;
 typedef struct TensorInfo {

@@ -5,9 +5,6 @@
  * stay inside their buffers on every rank (instr_check.c, tablecheck.c).
  *
  * Each function returns null or what is wrong. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan.h"
 
 int law_off = -1, law_broken = -1;

@@ -1,7 +1,5 @@
 /* planold.c: what every format of plans has: keys, sources, a hash. A plan that
  * this program does not execute is compiled anew from them. */
-#include <string.h>
-
 #include "plan.h"
 
 int64_t plan_format(const char *text, size_t len)

@@ -48,7 +48,6 @@
  *     prelude = "prelude" bytes newline text newline
  *     kernel  = "kernel" name bytes newline text newline
  *     source  = "source" file bytes newline text newline */
-#include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

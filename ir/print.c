@@ -18,9 +18,6 @@
  * are the same but for that number are printed once. That is for reading
  * only. */
 #include <ctype.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ir.h"
 #include "keys.h"

@@ -1,8 +1,6 @@
 /* programs.c: what each program of a stage is for: their names and order, and
  * what of what lives always each may write, and must. Weights and states need a
  * program that fills them; another is missed when it is asked for. */
-#include <string.h>
-
 #include "plan.h"
 
 /* Classes of buffers, as bits. */
@@ -15,7 +13,6 @@ enum {
 const char *const programnames[] = {
 #define PROGRAM(id, name, may, must) name,
 #include "programs.def"
-#undef PROGRAM
 };
 
 static const struct {
@@ -23,7 +20,6 @@ static const struct {
 } writable[] = {
 #define PROGRAM(id, name, may, must) { may, must },
 #include "programs.def"
-#undef PROGRAM
 };
 
 ProgramKind program_kind(const char *name)

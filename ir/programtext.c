@@ -1,6 +1,4 @@
 /* programtext.c: programs of a plan as text; plantext.c has the grammar. */
-#include <string.h>
-
 #include "plan.h"
 
 /* ---- instructions -------------------------------------------------------- */

@@ -13,8 +13,6 @@
  * that does several things at once may need places in values that are never
  * stored: those are FREE, and nothing is proved of them. Nor is anything of
  * constants: those are the kernel's. */
-#include <string.h>
-
 #include "plan.h"
 
 typedef enum OffsetSource { START, NUMBER, SHARE } OffsetSource;

@@ -9,10 +9,6 @@
  *     the same of all experts
  *
  * which one pass over the experts gives, exactly. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "ir.h"
 
 /* ---- the choice ---------------------------------------------------------- */

@@ -11,8 +11,6 @@
  * call; in a gradient y is the op's result and dy what comes back to it. Equal
  * trees are one object. */
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ir.h"
 

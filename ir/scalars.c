@@ -1,7 +1,5 @@
 /* scalars.c: what a program is given and gives: the step block and the result
  * block, by their names in a plan. */
-#include <string.h>
-
 #include "plan.h"
 
 const char *const stepvalues[NSTEPVALUE] = {

@@ -9,7 +9,6 @@
  *
  * Sources: arXiv 2104.04473 (interleaved; Megatron's order), 2401.10241
  * (ZB-H1), DeepSeek's DualPipeV. */
-#include <string.h>
 #include "keys.h"
 
 static int least(int a, int b)

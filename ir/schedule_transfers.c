@@ -10,8 +10,6 @@
  * second, a wait behind the recv before the next row of its rank: so every
  * arrow of row order, send -> recv and recv -> wait points forward, and nothing
  * can wait in a circle, even when a send ends only once it is received. */
-#include <stdlib.h>
-#include <string.h>
 #include "plan.h"
 
 /* A transfer's row before it has its place. */

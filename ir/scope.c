@@ -7,8 +7,6 @@
  *     scope("layers", 3, layer, x)          layers.3          a unit
  *       scope("attn", attend, x)            layers.3.attn     in that unit
  *       its backward                        d.layers.3.attn   in that unit */
-#include <string.h>
-
 #include "ir.h"
 
 const char *const unitkinds[] = { "none", "layer", "mtp" };

@@ -1,8 +1,6 @@
 /* shape.c: how values lie in memory, as a plan says it (plan.h, ValueShape):
  * what holds of each shape, the shapes of what lives always, and views. What
  * instructions do with shapes is in operands.c and rank_offsets.c. */
-#include <string.h>
-
 #include "plan.h"
 
 uint32_t shape_cut(const ValueShape *shape)

@@ -6,10 +6,6 @@
  *
  * Ragged rows have no size of their own: a rank's capacity is what its tokens
  * can send at most to its experts, known from the type of the route node. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "ir.h"
 
 /* ---- padding ------------------------------------------------------------- */

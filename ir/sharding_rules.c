@@ -14,8 +14,6 @@
  * that is cut in the tokens' stead (block_axis). Where the map is whole, rows
  * behave as any tensor. */
 
-#include <string.h>
-
 #include "ir.h"
 
 static Shard whole(void)

@@ -5,9 +5,6 @@
  *     where   = mesh axis | "a" atom
  *     shard   = axis | "+" | "+max" | "+min" | "~"           (not named: whole)
  * */
-#include <stdlib.h>
-#include <string.h>
-
 #include "ir.h"
 
 static const char *const terms[] = { "+", "+max", "+min" };

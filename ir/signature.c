@@ -14,8 +14,6 @@
  * those of the call is looked at call by call (instr_check.c, value_types.c).
  *
  * Not proved: that the text of a kernel is what its signature says. */
-#include <stdlib.h>
-#include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -1,7 +1,5 @@
 /* spans.c: do any two of n runs of bytes overlap while both are alive? A sweep
  * through time over a tree of the bytes, n log n. */
-#include <stdlib.h>
-
 #include "plan.h"
 
 /* A tree over the runs of bytes between all ends of spans: how many living

@@ -12,8 +12,6 @@
  *
  * One role stands for all ranks of its stage, so the cost does not depend on
  * the number of ranks. */
-#include <string.h>
-
 #include "plan.h"
 
 typedef struct Message {

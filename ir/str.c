@@ -1,6 +1,5 @@
 /* str.c: strings. Names are interned once and compared by pointer; texts that
  * grow (dumps, plans, kernels) are a Text in some arena. */
-#include <string.h>
 #include "plan.h"
 
 /* ---- interned names: open addressing, at most half full ------------------ */

@@ -16,9 +16,6 @@
  *
  * A phase that repeats is walked twice. An access that races with one two runs
  * later races with that of the next run too, which is on the same stream. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan.h"
 
 enum { MAXEVENT = 1 << 20, MAXSMS = 1 << 16 };

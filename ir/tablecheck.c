@@ -5,9 +5,6 @@
  *   buffers  with one place: inside one call, or there through the whole table
  *   frames   slots in the arena; two micro-batches, or two frames, whose rows
  *            overlap in time never share a byte */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan.h"
 
 typedef struct TableCheck { /* a program's table being looked at */

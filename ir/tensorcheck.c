@@ -12,9 +12,6 @@
  *             its own axes and pieces; stages agree on what they share
  *
  * Each function returns null or what is wrong. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "plan.h"
 
 static const TensorInfo *kind_of(const Tensor *tensor)

@@ -6,7 +6,6 @@
  *
  * Each stream of a stage has a clock. What compute waits for on another counts
  * as work: it is the part of a transfer that nothing hides. */
-
 #include "plan.h"
 
 typedef struct LinkTimes { /* from one stage to another, one channel */

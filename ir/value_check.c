@@ -16,8 +16,6 @@
  * must, the sum of all terms and no part.
  *
  * Not proved: what is inside kernels, and that the graph means the model. */
-#include <string.h>
-
 #include "plan.h"
 
 typedef struct SentBuffer {

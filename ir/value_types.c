@@ -13,8 +13,6 @@
  * ranks than what it reads: an atom that tells ranks apart stays in the type
  * until a collective takes it. The rest of a kernel's type is the compiler's
  * word (ir/sharding_rules.c proves it of the graph). */
-#include <string.h>
-
 #include "plan.h"
 
 typedef struct Typer {

@@ -33,9 +33,6 @@
  * price 0; unasked, only where a step with them is predicted to take less time.
  * Where nothing fits, the last level is taken. A fallback runs rarely: it pays
  * all or nothing; all, too, where its step rebuilds modules by name. */
-#include <math.h>
-#include <string.h>
-
 #include "../ir/keys.h"
 #include "passes.h"
 

@@ -14,8 +14,6 @@
 #define PASS(name, ...) void pass_##name(Graph *g);
 #define PLAN(name, ...)
 #include "passes.def"
-#undef PLAN
-#undef PASS
 
 typedef struct PassInfo {
     const char *name;

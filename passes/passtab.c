@@ -1,7 +1,5 @@
 /* passtab.c: the contents page: passes.def as a table, and the proof that its
  * order is one in which every pass finds what it needs. */
-#include <string.h>
-
 #include "passes.h"
 
 /* Programs that a pass runs in, as bits. */
@@ -18,25 +16,21 @@ enum {
 enum {
 #define FACT(name, given, sentence) NUMBER##name,
 #include "facts.def"
-#undef FACT
     NFACT
 };
 enum {
 #define FACT(name, given, sentence) name = 1u << NUMBER##name,
 #include "facts.def"
-#undef FACT
 };
 enum {
     TRACED = 0
 #define FACT(name, given, sentence) | (unsigned)(given) << NUMBER##name
 #include "facts.def"
-#undef FACT
 };
 
 static const char *const facts[] = {
 #define FACT(name, given, sentence) sentence,
 #include "facts.def"
-#undef FACT
 };
 
 /* clang-format off */
@@ -46,8 +40,6 @@ const PassInfo passtab[] = {
 #define PLAN(name, programs, needs, makes, breaks, level, sentence)         \
     { #name, NULL, programs, needs, makes, breaks, level, sentence },
 #include "passes.def"
-#undef PLAN
-#undef PASS
 };
 /* clang-format on */
 const int npass = sizeof passtab / sizeof *passtab;

@@ -1,9 +1,5 @@
 /* main.c: pleat-run executes a plan. The runtime alone: no Lua, no passes, no
  * code generators. */
-#include <fcntl.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "runtime.h"
 
 static const char usage[] =

@@ -8,7 +8,6 @@
  * after `emit` the plan, made for the null device, so without kernel text,
  * after `gen` the kernels' texts for target=, `gen:attn` those of that family.
  * Of a pipeline each stage's graph is printed, and the first one's kernels. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,9 +13,6 @@
  * key-side operand has) and shared keys (an axis that only some have) need no
  * case of their own. All values between the operands and the results are of the
  * compute type, never rounded: an attention is one value. */
-#include <math.h>
-#include <string.h>
-
 #include "attn.h"
 
 /* ---- the body ------------------------------------------------------------ */

@@ -22,8 +22,6 @@
  * into parts: one for each tile of keys, which sums key-side gradients only,
  * and one for each tile of queries. A range that holds all parts does them at
  * once; any other makes scores twice, but sums in the same order: same bits. */
-#include <string.h>
-
 #include "attn.h"
 
 typedef struct Backward {

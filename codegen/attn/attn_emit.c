@@ -8,8 +8,6 @@
  *
  * A name stands for the same role in every attention, so texts depend on the
  * roles of axes and the dtypes only. */
-#include <string.h>
-
 #include "attn.h"
 
 static int declared(Attn *attn, const char *name)

@@ -13,8 +13,6 @@
  *
  * A row meets the key tiles in order from 0 on, whatever the chunk: results do
  * not depend on how items are made or split. */
-#include <string.h>
-
 #include "attn.h"
 
 typedef struct Forward {

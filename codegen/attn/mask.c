@@ -1,8 +1,6 @@
 /* mask.c: which differences key - query the conditions of a score let through,
  * where they compare positions: tiles outside are skipped, tiles inside need no
  * condition. A pair is hidden where its score is -inf. */
-#include <math.h>
-
 #include "attn.h"
 
 typedef struct MaskBounds {

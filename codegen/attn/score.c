@@ -7,9 +7,6 @@
  *
  * Gradients go to dots and to what else the score reads and is trained (a slope
  * per head, a bias). */
-#include <math.h>
-#include <string.h>
-
 #include "attn.h"
 
 typedef struct ScorePrinter {

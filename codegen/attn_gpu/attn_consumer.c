@@ -1,8 +1,6 @@
 /* attn_consumer.c: attention on Hopper's tensor cores, the warpgroups that
  * multiply: scores and their gradients between two products, sums after the
  * second. See attn_producer.c. */
-#include <string.h>
-
 #include "attn_gpu.h"
 
 enum { MANY = 256 }; /* sums that leave room for s and d */

@@ -33,8 +33,6 @@
  * without the fifth product 549 and 586: adds cost what the two products save.
  * Fewer bytes are needed, as of 192 keys a block, or of two blocks of a
  * cluster. */
-#include <string.h>
-
 #include "attn_gpu.h"
 
 /* ---- which it takes ------------------------------------------------------ */

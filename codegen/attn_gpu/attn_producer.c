@@ -12,8 +12,6 @@
  * contracts along, and the second contracts over. P and S never leave
  * registers: what an accumulator holds is the left operand of the next
  * product. */
-#include <string.h>
-
 #include "attn_gpu.h"
 
 enum { ROOM = 224 << 10, DEEPEST = 4 };

@@ -9,8 +9,6 @@
  * Any dtype, any widths: what tests and small models run on. Lanes read rows of
  * their own: four elements at a time, for each is a line of its own (a backward
  * of tiny.lua in fp32: 124 to 73 us). */
-#include <string.h>
-
 #include "attn_gpu.h"
 
 /* Where element `at` of a row of v's inner axes is. */

@@ -87,7 +87,7 @@ static void put_sizes(Text *out, const RowsArgs *args, const CopyShape *shape,
     put_define(out, "UNREAD", shape->unread);
 }
 
-char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
+static char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
 {
     Text t = { .arena = a };
     const RowsArgs *v = &instr->rows;

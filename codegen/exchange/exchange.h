@@ -6,8 +6,6 @@
 
 extern const char exchange_pre[]; /* in the text that needs it */
 
-/* Of sendrows or returnrows over so many ranks: its text (@ for its name). */
-char *exchange_text(Arena *a, const Instr *instr, int64_t ranks);
 /* What an instruction of a host becomes on a GPU. */
 void exchange_lower_cuda(const Graph *g, Group *group, Arena *a);
 

@@ -7,9 +7,6 @@
  * them again becomes the plain variable, which is how views cost nothing. */
 #include "loop.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 SizePool *pool_new(Arena *a)
 {
     SizePool *pool = alloc(a, sizeof *pool);

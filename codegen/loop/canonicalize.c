@@ -8,8 +8,6 @@
  *     x[b][s][h] + y[b][s][h]    b s h   ->   bsh */
 #include "loop.h"
 
-#include <stdlib.h>
-
 /* ---- all index expressions in use ---------------------------------------- */
 
 static void mark(LoopKernel *kernel, Expr *expr);

@@ -1,8 +1,6 @@
 /* expr.c: expressions of a kernel. Equal ones are one object. */
 #include "loop.h"
 
-#include <string.h>
-
 uint64_t lin_deps(const LoopKernel *kernel, const AffineExpr *affine)
 {
     uint64_t m = 0;

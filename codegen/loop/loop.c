@@ -8,8 +8,6 @@
  * place. */
 #include "loop.h"
 
-#include <string.h>
-
 typedef struct IndexMemo {
     Node *n;
     Index ix;

@@ -11,8 +11,6 @@
  *             item is a block of its elements, everything runs over arrays. */
 #include "loop.h"
 
-#include <string.h>
-
 enum { GRAIN = 16384 }; /* elements worth a thread */
 
 /* ---- order of loops ------------------------------------------------------ */

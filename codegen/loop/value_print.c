@@ -3,9 +3,6 @@
  * structure only. */
 #include "loop.h"
 
-#include <math.h>
-#include <string.h>
-
 void nest_line(KernelPrinter *printer, const char *fmt, ...)
 {
     va_list ap;

@@ -3,8 +3,6 @@
  * a team of threads deals out (map_gpu.c). */
 #include "loop.h"
 
-#include <string.h>
-
 static void wide_need(KernelPrinter *printer, Expr *const *root, int nroot);
 
 enum { UNROLL = 4, UNROLLED = 8 };

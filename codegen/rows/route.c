@@ -2,8 +2,6 @@
  * expert has no room for, and route, which makes the map. */
 #include "rows.h"
 
-#include <string.h>
-
 /* ---- keep ---------------------------------------------------------------- */
 
 /* The pairs of each expert one after another in s, off[x] behind its last. */

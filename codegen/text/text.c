@@ -2,8 +2,6 @@
  * generators. */
 #include "text.h"
 
-#include <string.h>
-
 int add_arg(Group *group, Arena *a, Node *n)
 {
     n = storage(n);

@@ -19,8 +19,6 @@
  * cut it and the rest, and each part is sliced. Of a pipeline's stage the
  * gradient moves into the call that runs forward, where the head then ends.
  * What is a head, where it is cut and into how many: logits_sites.c. */
-#include <string.h>
-
 #include "activations.h"
 
 /* ---- operands ------------------------------------------------------------ */

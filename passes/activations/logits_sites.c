@@ -20,9 +20,6 @@
  * the memory is worth that time (price.c), and leaves alone what needs LITTLE
  * room. An eval has no gradient and slices of LEAST; a forward's logits are its
  * result. */
-#include <math.h>
-#include <string.h>
-
 #include "activations.h"
 
 enum { LEAST = 4096, LITTLE = 256 << 20, MOST = 1024, WORTH = 16 };

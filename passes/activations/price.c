@@ -3,8 +3,6 @@
  * Graph.price, which says how much of it is paid for a byte: fit.c finds the
  * least at which a program fits, or train.recompute states it. The seconds are
  * known before kernels and their order are: they weigh, they do not predict. */
-#include <math.h>
-
 #include "activations.h"
 
 Node *owner_of_bytes(Node *n)

@@ -26,9 +26,6 @@
  * some modules that is all, of others what they hand to the rest of the forward
  * is as any other value, as in Megatron-Core (moe-recompute, its checkpoints
  * that keep outputs). */
-#include <math.h>
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "activations.h"
 

@@ -26,9 +26,6 @@
  * take the place of rows that were read, which is worth more, there is none:
  * with one micro-batch or pair a step those of parameters do, and in a backward
  * of two parts (I, W) those of rows. */
-#include <math.h>
-#include <string.h>
-
 #include "activations.h"
 
 enum { BLOCKROWS = 128, KEPT = 1, OTHER = 2 };

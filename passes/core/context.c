@@ -1,8 +1,5 @@
 /* context.c: what passes share of a compile under way: options and target, and
  * what it says: decisions (-d why), graphs after a pass (-d). */
-#include <stdlib.h>
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "core.h"
 

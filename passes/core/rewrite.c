@@ -1,6 +1,4 @@
 /* rewrite.c: the loop most graph passes are made of. */
-#include <string.h>
-
 #include "core.h"
 
 void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)

@@ -17,8 +17,6 @@
  *     copy            a ------ b ------ c ---
  *
  * Copies stand aside while collectives are put in order. */
-#include <math.h>
-
 #include "emit.h"
 
 enum { EARLY = 8 }; /* a reload begins an EARLYth of its time too early */

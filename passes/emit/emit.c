@@ -10,8 +10,6 @@
  *
  * A pipeline stage is a role with buffers, tensors and programs of its own;
  * kernels are the plan's. */
-#include <string.h>
-
 #include "emit.h"
 
 /* What the ranks of one stage run, as far as it is made. */

@@ -1,8 +1,6 @@
 /* instr_cost.c: the FLOPs and bytes of an instruction, the seconds that the
  * target's machine (machines.def) takes for them, and whether it is one that
  * takes tokens to experts or back. */
-#include <math.h>
-
 #include "emit.h"
 
 static const InstrSpeeds family_speeds[NFAMILY] = {

@@ -10,8 +10,6 @@
  *
  * An accumulator is two values: cleared, and with what was added; where several
  * instructions add to it in turn (accumulate.c), one more for each. */
-#include <string.h>
-
 #include "emit.h"
 
 static const Node *value(const Node *n)

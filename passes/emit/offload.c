@@ -22,10 +22,6 @@
  *     %v = where .. %m   kernel=3      =>   %v   = where .. %m'      kernel=4
  *     %w = write %m %v   kernel=3           %w   = write %m %v       kernel=5
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "emit.h"
 

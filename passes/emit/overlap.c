@@ -25,8 +25,6 @@
  * gradients are whole only behind the last run, and all that follows reads the
  * norm of all of them, and the word that holds a step back. What could run
  * there is the last run's backward, if it had instructions of its own. */
-#include <string.h>
-
 #include "emit.h"
 
 enum { AHEAD = 48, ROOM = 2, GROWTH = 32 };

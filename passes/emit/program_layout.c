@@ -4,9 +4,6 @@
  * their own before `den`, the others in `pre`; with a single micro-batch right
  * before their only use. A stage has no body but its calls, each a phase; a
  * wait has an instruction for every send that it waits for. */
-#include <math.h>
-#include <string.h>
-
 #include "emit.h"
 
 static int64_t micros(const Graph *g)

@@ -3,8 +3,6 @@
  *
  *     %q = dot .. f32 [micro=4 seq=512 hidden=128] @ tp:hidden dp:micro
  *     shape f32 ( micro 1 cut 6 ) ( seq 512 ) ( hidden 64 cut 1 ) */
-#include <string.h>
-
 #include "emit.h"
 
 struct Shapes {

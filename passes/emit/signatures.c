@@ -9,8 +9,6 @@
  * Nodes and axes count as they come, so that layers, and models that differ in
  * names alone, have the same hash. Sizes are those of operands; keys of random
  * numbers are words. */
-#include <string.h>
-
 #include "emit.h"
 
 /* ---- what is computed ---------------------------------------------------- */

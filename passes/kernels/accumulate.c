@@ -11,8 +11,6 @@
  * Gradients of a parameter that several products read are such sums (an
  * embedding that is the head too, slices of a head), in the order in which the
  * program makes them. Terms that no product makes come last. */
-#include <string.h>
-
 #include "kernels.h"
 
 typedef struct Accumulators {

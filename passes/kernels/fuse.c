@@ -24,8 +24,6 @@
  * target can, another whose sum with it is all that is read. */
 #include "kernels.h"
 
-#include <string.h>
-
 /* A kernel takes in no reader that stands farther off, in nodes other than
  * scalars: what all layers watch for (overflow_fallback.c) stands between a
  * loss and its gradient. A kernel runs where its last member stands: a sum that

@@ -3,8 +3,6 @@
  * test. */
 #include "kernels.h"
 
-#include <string.h>
-
 enum { MEMBER = 1, PASSED }; /* of an exchange: a member, what it rebuilds */
 
 /* ---- kinds of nodes ------------------------------------------------------ */

@@ -16,8 +16,6 @@
  * step of 54 ms on an H200 had this sum for 3.6. */
 #include "kernels.h"
 
-#include <string.h>
-
 /* May the product be made right where accumulator x lies? */
 static int makes_in(const Graph *g, const Node *n, const Node *x)
 {

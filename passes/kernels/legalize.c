@@ -16,8 +16,6 @@
  *   routes      numbers of experts become places, which padding has too */
 #include "kernels.h"
 
-#include <string.h>
-
 enum {
     MUCH = 1 << 16, /* elements worth two stages */
     RUN = 64,       /* elements of the first stage's sums */

@@ -15,8 +15,6 @@
  *                                        costs of the first, buffers by number
  *
  * Sanitizer builds make each kernel and compare. */
-#include <string.h>
-
 #include "kernels.h"
 
 enum { MOSTSHAPE = 1024, NONE = -1 };

@@ -22,8 +22,6 @@
  * rebuild some, fit.c takes none. */
 #include "kernels.h"
 
-#include <string.h>
-
 typedef struct Twins {
     Graph *g;
     Arena *arena;

@@ -10,8 +10,6 @@
  * of an element are put together, as bits, by arithmetic in fp32. */
 #include "kernels.h"
 
-#include <string.h>
-
 static Axis *made_axis(Graph *g, const Axis *a, const char *what, int64_t n)
 {
     return g_axis(g, strf(g->arena, "%s'%s%lld", a->name, what, (long long)n));

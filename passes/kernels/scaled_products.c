@@ -11,8 +11,6 @@
  * which products read them. Elsewhere, and where blocks lie otherwise, the
  * product is of what its operands are dequantized to, which is the same but for
  * the order of its sum. */
-#include <string.h>
-
 #include "kernels.h"
 
 /* What x dequantizes in this layout, exactly: null: nothing. */

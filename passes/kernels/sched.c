@@ -12,8 +12,6 @@
  */
 #include "kernels.h"
 
-#include <string.h>
-
 typedef struct Task {
     Group *group;
     int phase; /* START, regions, in body each call */

@@ -13,9 +13,6 @@
  * is slot[of[m]]. */
 #include "memory.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 /* ---- rows ---------------------------------------------------------------- */
 
 CallTimes *rows_of(Arena *a, const Program *prog)

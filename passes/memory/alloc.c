@@ -21,8 +21,6 @@
  * is not placed here: it has its own part of the arena (emit.c). */
 #include "memory.h"
 
-#include <string.h>
-
 enum { NEVER = -1 }; /* no instruction may take its place */
 
 typedef struct Alloc {

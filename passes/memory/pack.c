@@ -22,8 +22,6 @@
 #include "pack.h"
 
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum {
     ALIGN = 256,

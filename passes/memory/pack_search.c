@@ -15,8 +15,6 @@
  * Costs are counted in rectangles and sections looked at. */
 #include "pack.h"
 
-#include <string.h>
-
 /* A lifted rectangle's old low, or ~item: a rectangle placed. */
 typedef struct UndoEntry {
     int item;

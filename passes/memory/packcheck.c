@@ -5,8 +5,6 @@
  * addresses answer that, n log n in all. */
 #include "pack.h"
 
-#include <stdlib.h>
-
 enum { ALIGN = 256 };
 
 /* Counts at positions 1..n; sums of a beginning in log n. */

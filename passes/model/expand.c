@@ -7,8 +7,6 @@
  * An attention that the target keeps becomes `attn`, whose results are parts: 0
  * the output, 1 the logsumexp of each query's scores. Its body stays, opened,
  * for the generator. */
-#include <string.h>
-
 #include "model.h"
 
 static const Scope *inner_scope(Graph *g, const Node *n)

@@ -8,8 +8,6 @@
  *     expert_entropy  -sum(load ln load) / ln(experts); 1: all equally often
  *
  * and of the model the largest expert_load of its layers. */
-#include <math.h>
-
 #include "../../ir/keys.h"
 #include "model.h"
 

@@ -13,9 +13,6 @@
  * nothing of the rounds: it starts again from the tokens (`again`). Sums over
  * rounds are numbered (j), and fuse puts no two of them into one kernel, so
  * that one round's values are gone before the next makes its own. */
-#include <math.h>
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "model.h"
 

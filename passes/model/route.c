@@ -10,8 +10,6 @@
  * Elementwise ops and reductions over other axes stay in rows and bring their
  * operands there; any other use converts back (absent pairs are 0). All uses of
  * one e share one row map, and one dispatch per tensor (g_tidy merges them). */
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "model.h"
 

@@ -8,8 +8,6 @@
  *
  * The product %y then need not be kept for the gradient of %g: %h is narrower
  * and is kept anyway (memory-efficient permutation of Megatron-Core). */
-#include <math.h>
-
 #include "model.h"
 
 typedef struct Simplify {

@@ -12,7 +12,6 @@
  * the table (schedule.c), for eval and forward without its backward. What
  * stands before the bodies is made by every stage that reads it. */
 #include <limits.h>
-#include <string.h>
 
 #include "pipe.h"
 

@@ -22,7 +22,6 @@
  *     .. %g ..                                       %s  = add %g %g2     post
  *                                                    .. %s .. */
 #include <limits.h>
-#include <string.h>
 
 #include "pipe.h"
 

@@ -21,8 +21,6 @@
  *
  * What stages do together carries its place in one order (the attribute j of
  * pp_sum, the channel of send and recv), which every stage keeps. */
-#include <string.h>
-
 #include "pipe.h"
 
 enum { ANY = -1, SUM = -2 }; /* homes: every stage, a sum over several */

@@ -8,7 +8,6 @@
  * other, | between chunks, x*n and (x)*n repeat. Without it the largest chunk
  * is made as small as contiguous chunks allow, by FLOPs of the forward. */
 #include <ctype.h>
-#include <string.h>
 
 #include "pipe.h"
 

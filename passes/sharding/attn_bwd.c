@@ -12,8 +12,6 @@
  *                                            %k = sum %p heads
  *
  * Without it, few blocks would walk all heads one behind the other. */
-#include <string.h>
-
 #include "sharding.h"
 
 static Node *as(Node *n, const Node *like, const Node *user)

@@ -8,8 +8,6 @@
  *
  * Constants, iota, random numbers and what is computed from them are made anew
  * in the type asked for, and a broadcast is resharded before it grows. */
-#include <string.h>
-
 #include "sharding.h"
 
 /* ---- the pass ------------------------------------------------------------ */

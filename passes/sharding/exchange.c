@@ -37,8 +37,6 @@
  * tokens that are to be expected in it. Where they do not fit, the step has
  * overflowed as if their expert rows had not fitted, and its fallback gathers
  * all tokens. Without one a block has room for all tokens of a rank. */
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "sharding.h"
 

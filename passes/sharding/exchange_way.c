@@ -3,9 +3,6 @@
  * ranks that have experts for it; each once to a rank of the hosts that have,
  * the one with the sender's number there, and from it to the others of its
  * host. Without route.dispatcher the way that takes the least time. */
-#include <math.h>
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "sharding.h"
 

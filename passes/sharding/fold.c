@@ -6,8 +6,6 @@
  *     %w1 = param [expert hidden ffn]
  *     %y  = gmm %rows %w1 %map hidden        w1: expert over ep, ffn over etp
  *     %z  = dot %x %gate hidden              gate: dense, it makes experts */
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "sharding.h"
 

@@ -16,9 +16,6 @@
  *
  * An attn or attn_bwd whose j is a set of atoms has its keys cut over them
  * (place), i is 1 + its round. */
-#include <math.h>
-#include <string.h>
-
 #include "sharding.h"
 
 typedef struct Parts { /* of one attention */

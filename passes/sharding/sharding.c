@@ -13,8 +13,6 @@
  *
  * collectives.c reshards by the same choices, so both keep the same list of
  * types that a value exists in. */
-#include <string.h>
-
 #include "sharding.h"
 
 static const double NEVER = 1e300;

@@ -8,8 +8,6 @@
  *
  * Parameters are the same over cp by nature (ZeRO shares them out), and over
  * etp only those of experts could be cut. */
-#include <string.h>
-
 #include "sharding.h"
 
 /* A warning begins at a share of a step's FLOPs; parameters at these bytes and

@@ -2,8 +2,6 @@
  * type and, made once each for all users, others (Version): from the cheapest
  * version there is by collectives, or made anew where that costs nothing. Pass
  * sharding asks what that would take, pass collectives makes the nodes. */
-#include <string.h>
-
 #include "sharding.h"
 
 /* ---- a graph's values ---------------------------------------------------- */

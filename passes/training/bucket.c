@@ -16,9 +16,6 @@
  * So the norm, AdamW and its collectives need no code of their own. Masters and
  * moments live in buckets; what they start from is packed too. fold.zero=0
  * keeps every parameter by itself, and so does a group of one rank. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "training.h"
 
 enum { MOST = 1 << 25 }; /* elements of a bucket on one rank */

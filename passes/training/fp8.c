@@ -20,8 +20,6 @@
  * names, and sums over rows of experts. Norms, softmax and losses are no
  * products of weights. */
 #include <float.h>
-#include <math.h>
-#include <string.h>
 
 #include "../../ir/keys.h"
 #include "training.h"

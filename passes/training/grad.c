@@ -9,8 +9,6 @@
  * What is rounded has the gradient of the result (straight through). Seeds are
  * weight / den, so that the step's loss is sum of weight * sum(t) / sum(den)
  * over micro-batches and known before the first backward. */
-#include <string.h>
-
 #include "training.h"
 
 typedef struct Back {

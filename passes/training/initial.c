@@ -1,8 +1,6 @@
 /* initial.c: the program that fills parameters and states. Each gets its own
  * draw: the key of the random numbers is its path, so that neither their order
  * nor how they are cut over the ranks changes a value. */
-#include <string.h>
-
 #include "training.h"
 
 static uint64_t hash_path(int64_t seed, const char *path)

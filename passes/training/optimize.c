@@ -6,9 +6,6 @@
  *     p' = p (1 - lr wd) - (lr/bc1) m' / (sqrt(v') / sqrt(bc2) + eps)
  *
  * (Loshchilov and Hutter 2019, algorithm 2; bc = 1 - beta^t.) */
-#include <stdlib.h>
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "training.h"
 

@@ -2,8 +2,6 @@
  * leave the body through accumulators; `post` has the model's own updates and
  * what the optimizer writes (optimize.c). A loss or norm that is not finite
  * skips every write. In `eval` only the losses are kept. */
-#include <string.h>
-
 #include "training.h"
 
 /* ---- statistics over the step -------------------------------------------- */

@@ -10,8 +10,6 @@
  * %z' is %z under another copy number, so that the two have nothing in common
  * to keep in between. The accumulator is cut like the parameter: gradients are
  * scattered by every micro-batch. ZeRO-2 is this half alone. */
-#include <string.h>
-
 #include "training.h"
 
 /* ---- parameters ---------------------------------------------------------- */

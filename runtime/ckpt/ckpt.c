@@ -12,13 +12,6 @@
  * begins with a dot. Reading trusts the index only: a file that does not hash
  * to what it says is refused, and the checkpoint before is taken. ckptdir.c
  * does what concerns the folder; here is what is in its files. */
-#include <errno.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "ckpt.h"
 
 static const unsigned ourkinds[] = { MODELTENSORS, MOMENTS };

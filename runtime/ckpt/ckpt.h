@@ -131,7 +131,6 @@ const char *ckpt_layout(Arena *a, const char *path, const char *head,
                         size_t len, int64_t total);
 char *ckpt_why(Arena *a, const char *what, const char *path); /* and errno */
 int ckpt_complain(const char *why); /* not null: a warning, and -1 */
-uint8_t *ckpt_map(const char *path, int64_t *size, int writable); /* or null */
 /* A tensor as our files hold it, and the view of one that they hold. */
 StTensor ckpt_describe(Arena *a, const Tensor *tensor, const char *name);
 View ckpt_view(const StFile *file, const StTensor *st_tensor,
@@ -320,31 +319,26 @@ void tensor_gather(const OutTensor *tensor, int64_t lo, int64_t hi, uint8_t *to,
 void tensor_ahead(const OutTensor *tensor, int64_t lo, int64_t hi);
 /* ---- hfconfig.c: config.json --------------------------------------------- */
 
-struct json_t; /* jansson's */
-/* A key's value, among those of positions too; null: none, or "null". */
-const struct json_t *hf_config_get(const struct json_t *config,
-                                   const char *key);
 /* The object that positions' numbers stand in; null: none. How they are
  * stretched, "yarn"; "": they are not. */
-const struct json_t *hf_config_positions(const struct json_t *config);
-const char *hf_config_stretch(const struct json_t *config);
+const json_t *hf_config_positions(const json_t *config);
+const char *hf_config_stretch(const json_t *config);
 /* Of "a*b+c|d": keys and numbers with + * /, true as 1; after | what holds
  * where the rest is not there. NaN: the config does not have it. */
-double hf_config_value(const struct json_t *config, const char *s);
+double hf_config_value(const json_t *config, const char *s);
 /* Null, or what the folder's config.json has that is not the model's ("has x =
  * 1, the model 2"). except: keys that may differ, or null. */
-const char *hf_config_differs(Arena *a, const struct json_t *model,
-                              const struct json_t *folder, const char *except);
+const char *hf_config_differs(Arena *a, const json_t *model,
+                              const json_t *folder, const char *except);
 /* Of the folder that the weights came from (or null), with the model's values;
  * the caller frees it. */
-struct json_t *hf_config_merge(const struct json_t *model,
-                               const struct json_t *folder);
+json_t *hf_config_merge(const json_t *model, const json_t *folder);
 
 /* ---- hffolder.c: what lies beside weights -------------------------------- */
 
 /* A file of a run, by its folder or by a checkpoint's; null: none. */
 char *run_file_near(Arena *a, const char *folder, const char *name);
-struct json_t *hf_config_read(const char *folder); /* null: none; or err() */
+json_t *hf_config_read(const char *folder); /* null: none; or err() */
 /* err() where config.json in the folder, or beside the file, has other numbers
  * than the model's hf{ config={..} }. */
 void hf_agree(const Plan *p, const char *path);

@@ -11,14 +11,8 @@
  * folder changes its name before its files go, and names are synced before what
  * depends on them, so a crash leaves no half of a checkpoint under a name of
  * the first kind. The next save clears away what crashes have left. */
-#define _GNU_SOURCE
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include "ckpt.h"
 

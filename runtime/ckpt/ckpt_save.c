@@ -12,12 +12,8 @@
  * saver_poll. One process alone goes through all stages by itself. One save is
  * in flight: the next waits for it. Without a snapshot, and at the end of a
  * run, training waits; the stages and the bytes are the same. */
-#define _GNU_SOURCE
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "ckpt.h"
 

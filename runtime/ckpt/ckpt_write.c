@@ -9,13 +9,6 @@
  *
  * Nothing here says anything or ends the process: a save may be the work of a
  * thread beside training. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -1,13 +1,5 @@
 /* ckptdir.c: one folder of a checkpoint: its files, how it is made and checked.
  * ckpt.c says what a folder holds, ckpt_retention.c which folders there are. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -44,23 +36,6 @@ const char *ckpt_layout(Arena *a, const char *path, const char *head,
         why = errno;
     errno = why;
     return why ? ckpt_why(a, "cannot write", path) : NULL;
-}
-
-uint8_t *ckpt_map(const char *path, int64_t *size, int writable)
-{
-    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-    struct stat st;
-    void *p = MAP_FAILED;
-
-    if (fd >= 0 && !fstat(fd, &st) && st.st_size) {
-        *size = st.st_size;
-        p = mmap(NULL, (size_t)st.st_size,
-                 writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
-                 0);
-    }
-    if (fd >= 0)
-        close(fd);
-    return p == MAP_FAILED ? NULL : p;
 }
 
 char *hash_text(Arena *a, const void *p, size_t n)

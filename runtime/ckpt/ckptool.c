@@ -1,11 +1,6 @@
 /* ckptool.c: what people do with checkpoints: list, verify, compare, and carry
  * to and from Hugging Face names. One row a subcommand. */
 #include <dirent.h>
-#include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "ckpt.h"
 

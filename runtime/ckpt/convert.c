@@ -1,14 +1,6 @@
 /* convert.c: checkpoints from Hugging Face folders and back: boxes of which
  * source tensors make a tensor, and in which file it goes. tensor_copy.c
  * moves them. */
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "ckpt.h"
 
 /* ---- parts --------------------------------------------------------------- */

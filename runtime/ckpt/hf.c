@@ -7,9 +7,6 @@
  * Files spell experts in two ways, one tensor each (the Hub) or all fused, gate
  * and up together (what transformers holds): rows written in the first find
  * the second too. FP8 tensors come with the scales of their blocks. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "ckpt.h"
 
 /* ---- one row of the table ------------------------------------------------ */

@@ -2,10 +2,6 @@
  * they are those that a model says in hf{ config={..} }, and the one that goes
  * out with weights. */
 #include <ctype.h>
-#include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "ckpt.h"
 
@@ -79,7 +75,8 @@ const json_t *hf_config_positions(const json_t *config)
     return json_is_object(v) ? v : json_object_get(config, "rope_scaling");
 }
 
-const json_t *hf_config_get(const json_t *config, const char *key)
+/* A key's value, among those of positions too; null: none, or "null". */
+static const json_t *hf_config_get(const json_t *config, const char *key)
 {
     const json_t *v = json_object_get(config, key);
 

@@ -2,12 +2,6 @@
  * config.json against the model, its tokenizer, what a run keeps of it (in its
  * own folder `hf`) and gives to the folders that it exports. */
 #include <dirent.h>
-#include <errno.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "../../ir/keys.h"
 #include "ckpt.h"

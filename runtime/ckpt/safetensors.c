@@ -9,17 +9,6 @@
  * file. In files we write, __metadata__ holds the axes of each tensor ("axes
  * <name>": "expert hidden ffn"), so a reader with another axis order can
  * permute. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <jansson.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "ckpt.h"
 
 enum { MAXHEADER = 100000000 };

@@ -6,12 +6,7 @@
  * Its room is planned when the run starts, for all processes of a host
  * together: train.snapshot says how much there is, or else what is free.
  * Without room for all there is none for anybody, and saves wait. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "ckpt.h"
 

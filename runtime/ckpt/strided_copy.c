@@ -4,8 +4,6 @@
  * matrix that is turned is two loops and one that is not is none: a copy of
  * bytes. strided_boxes cuts a piece to a range of the destination; what is left
  * are whole boxes, which are turned in tiles that stay in cache. */
-#include <string.h>
-
 #include "ckpt.h"
 
 enum { TILE = 64 };

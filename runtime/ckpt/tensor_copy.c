@@ -4,12 +4,7 @@
  * to where they are written from. Meanwhile the disk reads what later pieces
  * are made of. A large model needs no more memory than a small one. With 512 KB
  * a unit and tiles of 64 a core turns 5.6 GB/s of bf16. */
-#define _GNU_SOURCE
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "ckpt.h"
 

@@ -1,7 +1,5 @@
 /* view.c: what of a tensor a rank holds, from a strided source: a tensor of a
  * file, turned, of another dtype, with scales. */
-#include <string.h>
-
 #include "ckpt.h"
 
 enum { BLOCK = 128 }; /* rows and columns of one scale */

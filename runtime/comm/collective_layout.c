@@ -1,8 +1,6 @@
 /* collective_layout.c: what two ranks of a collective exchange: runs of
  * elements, strides in both buffers, and where the block of each rank begins.
  * An all-gather has one block for all, the others have one for each. */
-#include <string.h>
-
 #include "comm.h"
 
 int is_collective(InstrKind k)

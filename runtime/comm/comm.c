@@ -9,10 +9,6 @@
  *
  * Every collective but the reductions is a set of blocks, one from each rank to
  * each; a block is up to four loops around contiguous elements. */
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "comm.h"
 
 enum { SILENCE = 10 }; /* seconds in which another ends this rank */

@@ -1,7 +1,4 @@
 /* fail.c: how the ranks of a run fail: one of them says why. */
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "comm.h"
 
 enum { SILENCE = 10 }; /* seconds in which another ends this rank */

@@ -3,10 +3,7 @@
  * the same order everywhere. Counts of MPI are ints: what is longer goes
  * pairwise, in pieces. */
 #define _POSIX_C_SOURCE 200809L
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "comm.h"
 

@@ -2,12 +2,6 @@
  * a file without a name, which a rank opens by the number that its owner has
  * for it. A rank's token, which lies there until all have it, tells whether
  * that was the right file. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "comm.h"
 
 int comm_near(const Comm *comm, int64_t rank)

@@ -10,8 +10,6 @@
  * came. A word is not written again before its reader has met the writer once
  * more. */
 #include <sched.h>
-#include <stdatomic.h>
-#include <string.h>
 
 #include "comm.h"
 

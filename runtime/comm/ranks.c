@@ -1,6 +1,5 @@
 /* ranks.c: the table of ranks that a run prints when it starts: who runs where,
  * the coordinates in both grids, and the groups. */
-
 #include "comm.h"
 
 static void put_rank(Text *out, const Plan *p, const Comm *comm, int64_t r)

@@ -4,7 +4,6 @@
  * global index, one after another; its part is their product, row-major. What
  * lies beyond the axis' end is padding: it is held, and never moved. Of a
  * tensor in a bucket the rank has only a run of that part. */
-
 #include "comm.h"
 
 int64_t dim_held(const PlanDim *dim)

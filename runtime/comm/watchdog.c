@@ -14,19 +14,15 @@
  * aborts what its GPU waits for, and leaves with status 3; so do the others,
  * unless the launcher ends them before. No datagram is sent while all goes
  * well. */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "comm.h"
 

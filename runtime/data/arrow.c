@@ -2,10 +2,6 @@
  * datasets are on disk: messages, each a flatbuffer and the buffers it names
  * (arrow/format/Message.fbs, Schema.fbs). The stream is read, which a file has
  * between its "ARROW1"s. Every place is checked before it is read. */
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-
 #include "data.h"
 
 enum { MOSTFIELDS = 1 << 16, CONTINUES = -1 };

@@ -3,12 +3,6 @@
  * bytes "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences, u64 documents +
  * 1, i32 lengths and i64 byte offsets of sequences, i64 the first sequence of
  * each document and the end. A document is one sequence; an empty one none. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "data.h"
 
 enum { TU16 = 8, TI32 = 4, BATCH = 1 << 14 };

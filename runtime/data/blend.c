@@ -6,8 +6,6 @@
  * and two blocks last asked for are kept whole, one for what is read and one
  * for what is read ahead: a run that goes forward works out each block once,
  * one that resumes begins at 0. */
-#include <string.h>
-
 #include "data.h"
 
 enum { BLOCK = 4096 };

@@ -1,10 +1,6 @@
 /* blendtool.c: `data blend` says what a blend will give a run: documents,
  * tokens and samples of each part, how many are drawn and how often each comes.
  */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "data.h"
 
 typedef struct Tool {

@@ -2,9 +2,6 @@
  * ask for them. data.valid may be `tail:0.1`, the last tenth of data.train,
  * which training then leaves out; with data.order=megatron and data.split it is
  * the second share of data.train's documents. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "data.h"
 
 struct Data {

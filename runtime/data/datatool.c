@@ -1,8 +1,5 @@
 /* datatool.c: `data tokenize` makes tokens of texts; `data inspect` says what a
  * file of tokens or texts holds, and shows its beginning. */
-#include <string.h>
-#include <unistd.h>
-
 #include "data.h"
 
 enum { SHOWN = 16, SAMPLE = 400 }; /* tokens and bytes of a sample */

@@ -10,8 +10,6 @@
  *
  * Both files stay mapped; nothing of the index is copied. What only a reading
  * of all of it would find is checked where it is used. */
-#include <string.h>
-
 #include "data.h"
 
 enum { HEAD = 34, PERSEQ = 12 };

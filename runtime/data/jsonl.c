@@ -1,8 +1,5 @@
 /* jsonl.c: the texts of a file as one stream of bytes, a zero byte after each:
  * {"text": "..."} on every line, or a table's column "text". */
-#include <jansson.h>
-#include <string.h>
-
 #include "data.h"
 
 typedef struct Stream {

@@ -1,8 +1,5 @@
 /* lines.c: the lines of a file, plain, gzipped, or .zst, which libzstd reads
  * where it is found. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <zlib.h>
 
 #include "data.h"

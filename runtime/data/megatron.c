@@ -7,9 +7,6 @@
  * epoch gives less than 80 % of its samples, both shuffles leave it apart, and
  * shuffle it by itself. All shuffles, in this order, come from one RandomState.
  */
-#include <math.h>
-#include <stdlib.h>
-
 #include "data.h"
 
 struct SampleOrder {

@@ -10,9 +10,6 @@
  *
  * down to the uniform distribution. A sample's first byte has no context, as
  * for the model. */
-#include <math.h>
-#include <stdlib.h>
-
 #include "data.h"
 
 enum { BYTES = 256 };

@@ -1,9 +1,6 @@
 /* npy.c: NumPy's .npy files, versions 1 to 3: 6 bytes of magic, 2 of version,
  * the header's length (u16; from version 2 on u32), and the header, a Python
  * dictionary with 'descr', 'fortran_order' and 'shape', then the elements. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "data.h"
 
 /* The value of a key in the header. */

@@ -1,7 +1,5 @@
 /* parquet.c: a column of texts in a .parquet file, by DuckDB's C interface
  * where libduckdb is found (duckdb.org), as it streams them. */
-#include <string.h>
-
 #include "data.h"
 
 enum { VARCHAR = 17, SHORT = 12 }; /* duckdb_type; bytes inside a string_t */

@@ -3,9 +3,6 @@
  * Where "activity_label", "ctx_a" and "ctx_b" stand too, the text is made of
  * them as lm-evaluation-harness makes it (lm_eval/tasks/hellaswag/utils.py). */
 #include <ctype.h>
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 #include "data.h"

@@ -11,10 +11,6 @@
  * every fold, and a run that resumes needs nothing but its position.
  * order=megatron instead builds Megatron's (megatron.c). */
 #include <glob.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "data.h"
 

@@ -4,17 +4,9 @@
  *
  * A run that trains on text keeps its tokens in the cache, by what they were
  * made of; the first process of a host makes them, the others wait. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <jansson.h>
 #include <limits.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

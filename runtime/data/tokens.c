@@ -9,12 +9,6 @@
  *             version 1) or u32 tokens (20240801, version 7)
  *   megatron  x.bin with x.idx: indexed.c
  *   npy       an array: npy.c */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "data.h"
 
 static const int elembytes[NELEM] = { 1, 1, 2, 2, 4, 4, 8, 4, 8 };

@@ -15,7 +15,6 @@
  * What an aborted collective left is no result. Who launches or takes results
  * holds a lock, and an abort keeps it: from then on the rank does neither, and
  * stays where it is until the process ends. */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <time.h>
 

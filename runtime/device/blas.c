@@ -8,10 +8,6 @@
  * Grouped products (gmm, gmm_wgrad) read each expert's rows from the route map,
  * which begins with the offsets of the local experts; no row beyond the last
  * offset is touched. */
-#define _GNU_SOURCE
-#include <string.h>
-#include <sys/mman.h>
-
 #include "host.h"
 
 enum { ROWMAJOR = 101, NOTRANS = 111, TRANS = 112 };

@@ -6,8 +6,6 @@
  * Products of one shape share one algorithm: the first that cuBLASLt proposes
  * until tune.c sets another. Split sums are added in the compute type: a result
  * is rounded once. */
-#include <string.h>
-
 #include "gpu.h"
 
 enum { R32F = 0, R64F = 1, R16BF = 14, COMPUTE32F = 68, COMPUTE64F = 70 };

@@ -2,9 +2,6 @@
  * arguments, a product of cuBLASLt, a communicator, a link between stages), how
  * it is launched, streams, events and graphs. device.c opens the GPU and counts
  * its memory. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "gpu.h"
 
 enum { SHARED = 8, UNTIMED = 2, NOTREADY = 600, OUTSIDE = 1 };
@@ -170,7 +167,7 @@ static void bound(void *d)
     device_count(gpu, "communicators");
 }
 
-static void *open(const DeviceArgs *args)
+static void *open_gpu(const DeviceArgs *args)
 {
     Gpu *x = alloc(args->mem, sizeof *x);
 
@@ -187,7 +184,7 @@ static void *open(const DeviceArgs *args)
     return x;
 }
 
-static void close(void *d)
+static void close_gpu(void *d)
 {
     Gpu *gpu = d;
 
@@ -460,7 +457,7 @@ static int query(void *d, void *event)
     return error == NOTREADY ? 1 : error ? -1 : 0;
 }
 
-static void sync(void *d, StreamKind on)
+static void sync_gpu(void *d, StreamKind on)
 {
     gpu_ok(dl.cuStreamSynchronize(stream(d, on)), "waiting for it");
 }
@@ -549,14 +546,14 @@ const Device cuda_device = {
     /* clang-format off */
     .name = "cuda", .can = CANrun | CANcapture | OWNmemory | OWNproducts,
     .count = gpu_count,
-    .open = open, .load = load, .bind = bind, .bound = bound, .close = close,
+    .open = open_gpu, .load = load, .bind = bind, .bound = bound, .close = close_gpu,
     .alloc = take, .free = give, .peers = peers, .drop_peers = drop_peers,
     .clear = clear, .copy = copy, .pin = pin,
     .unpin = unpin, .begin = begin, .finish = finish, .ready = ready,
     .launch = launch, .product = product, .transfer = transfer,
     .collective = collective, .issued = issued,
     .event = event, .record = record, .wait = wait, .query = query,
-    .sync = sync, .between = between,
+    .sync = sync_gpu, .between = between,
     .capture = capture, .captured = captured, .replay = replay,
     .enter = enter, .leave = leave, .fault = fault, .where = trail_at,
     .chip = chip, .memory = memory, .usage = gpu_memory, .peak = peak, .tuned = tune_text

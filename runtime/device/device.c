@@ -3,11 +3,6 @@
  * buffers of NCCL and graphs, work space of products, and a copy of each run's
  * inputs and results: all but what we take ourselves is known by what is free
  * before and after. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "gpu.h"
 
 enum { PROCESSORS = 16, MAJOR = 75, MINOR = 76 };

@@ -1,6 +1,4 @@
 /* devices.c: the table of devices, and whether one has what a plan requires. */
-#include <string.h>
-
 #include "../../ir/keys.h"
 #include "device.h"
 

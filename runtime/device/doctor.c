@@ -1,8 +1,5 @@
 /* doctor.c: what this machine has: the compiler, each library, the processor,
  * GPUs. */
-#include <string.h>
-#include <unistd.h>
-
 #include "gpu.h"
 #include "host.h"
 

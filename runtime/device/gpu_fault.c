@@ -5,11 +5,6 @@
  * each call ($PLEAT_SYNC). Of a training run only the steps that were in flight
  * are run ($PLEAT_AGAIN), on its last checkpoint's values: run_again of
  * train.c. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "gpu.h"
 
 enum { ARGS = 1 << 16, MAXARG = 1024 };

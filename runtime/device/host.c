@@ -9,16 +9,10 @@
  * lock lets one process compile while others on the same host wait. Big texts
  * are cut into parts that compile side by side: kernels are independent
  * functions behind one prelude. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <sched.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -3,9 +3,6 @@
  * and an instruction has run when its call returns: streams are one, an event
  * is a time. Under MPI a collective of another stream than compute is only
  * begun, and ended when its event is waited for, or its stream goes on. */
-#include <stdatomic.h>
-#include <string.h>
-
 #include "host.h"
 
 typedef struct Host {
@@ -54,7 +51,7 @@ static int one(void)
     return 1;
 }
 
-static void *open(const DeviceArgs *args)
+static void *open_host(const DeviceArgs *args)
 {
     Host *h = alloc(args->mem, sizeof *h);
 
@@ -140,7 +137,7 @@ static void bound(void *d)
     blas_reserve(host->pool);
 }
 
-static void close(void *d)
+static void close_host(void *d)
 {
     Host *host = d;
 
@@ -331,7 +328,7 @@ static int query(void *d, void *e)
     return 0;
 }
 
-static void sync(void *d, StreamKind on)
+static void sync_host(void *d, StreamKind on)
 {
     (void)on;
     end_beside(d);
@@ -379,13 +376,13 @@ static void tuned(const void *d, Text *out)
 const Device host_device = {
     /* clang-format off */
     .name = "host", .can = CANrun | CANranks | CANorder, .count = one,
-    .open = open, .load = load, .bind = bind, .bound = bound, .close = close,
+    .open = open_host, .load = load, .bind = bind, .bound = bound, .close = close_host,
     .alloc = take, .free = give, .peers = peers, .drop_peers = drop_peers,
     .clear = clear, .copy = copy,
     .begin = begin, .finish = finish, .ready = ready, .launch = launch,
     .product = product, .transfer = transfer, .collective = collective,
     .event = event, .record = record, .wait = wait, .query = query,
-    .sync = sync, .between = between,
+    .sync = sync_host, .between = between,
     .where = where, .chip = chip, .memory = memory, .usage = usage, .peak = peak,
     .tuned = tuned
     /* clang-format on */

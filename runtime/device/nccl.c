@@ -4,10 +4,7 @@
  * What is dense in blocks is NCCL's own collective, a call a block in one
  * group; other shapes are a send and a receive (or a sum to one rank) for each
  * run of elements that follow each other on both sides, in one group. */
-#define _GNU_SOURCE
 #include <limits.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "gpu.h"
 

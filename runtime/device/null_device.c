@@ -3,7 +3,6 @@
  * by kind and group, its seconds, bubble and FLOPs, of the parameters what is
  * stored more than once. One core is enough for any number of ranks. */
 #include <inttypes.h>
-#include <stdlib.h>
 
 #include "../../ir/keys.h"
 #include "device.h"

@@ -2,12 +2,6 @@
  * parallel, kept in the private cache under a hash of text, compiler and flags.
  * A kernel that is refused: its text and the compiler's log stay beside the
  * cache, the message names both. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

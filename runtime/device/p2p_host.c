@@ -3,8 +3,6 @@
  * message is the address of the sender's buffer, which lies still until its
  * wait; between processes it is a row of MPI requests. Queues are made as long
  * as a run can make them, so nothing is allocated in it. */
-#include <string.h>
-
 #include "host.h"
 
 struct Channel {

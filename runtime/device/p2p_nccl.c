@@ -9,7 +9,6 @@
  * A link is a communicator of two ranks for one direction. The messages of two
  * stages are spread over as many links as are needed for the receiver to take
  * each link's messages in the order in which they are sent, in every program.*/
-
 #include "gpu.h"
 
 enum { SENDER, RECEIVER, UNTIMED = 2 };

@@ -1,9 +1,6 @@
 /* roofline.c: what a device can do at most, for floors and MFU. GPUs as their
  * data sheets say, without sparsity; the host is measured: one product through
  * BLAS, one copy by all threads. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "gpu.h"
 #include "host.h"
 

@@ -5,8 +5,6 @@
  * measures what no file knows; its choice is taken by all ranks, of which rank
  * 0 writes the file. A line is "key algorithm check", in hexadecimal. */
 #include <inttypes.h>
-#include <stdlib.h>
-#include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

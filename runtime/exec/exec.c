@@ -3,11 +3,6 @@
  * integers for this rank, the group, then what the device makes of it. After
  * that nothing is allocated; interpreter.c runs them.
  * Here too is what others read from outside: results and buffers. */
-#include <math.h>
-#include <string.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "exec.h"
 
 /* ---- addresses ----------------------------------------------------------- */

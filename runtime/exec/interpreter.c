@@ -5,7 +5,6 @@
  * process the stages take turns at that; when none can move they wait for each
  * other, which is an error and not a hang. Under mpirun there is one stage here
  * and MPI blocks. */
-
 #include "exec.h"
 
 /* ---- what a micro-batch needs -------------------------------------------- */

@@ -1,9 +1,6 @@
 /* mirror.c: what lasts on a device with memory of its own, brought to its
  * mirror in the host's memory and back; a buffer of any kind, to look at. On
  * other devices the two are the same memory. */
-#define _GNU_SOURCE
-#include <sys/mman.h>
-
 #include "exec.h"
 
 enum { PIECE = 32 << 20, PAGE = 4096 }; /* bytes */

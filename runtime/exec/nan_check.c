@@ -4,9 +4,6 @@
  * none: what a block of an exchange carries beyond its rows is not looked at.
  * An instruction's buffers are looked at where the host has them, before it and
  * after. */
-#include <math.h>
-#include <string.h>
-
 #include "exec.h"
 
 /* The i-th buffer of an instruction if it can make a bad number in it. Rows of

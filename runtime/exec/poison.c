@@ -2,8 +2,6 @@
  * before the instruction that makes it: real ones are NaN, integers far out of
  * range. Whatever that leaves unwritten, as the padding of ragged rows, then
  * shows in all that reads it. Arenas and work space begin so too. */
-#include <string.h>
-
 #include "exec.h"
 
 enum { NOTNUMBER = 0xff, HUGE_INDEX = 0x7f };

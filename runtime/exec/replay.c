@@ -14,9 +14,6 @@
  * the one before it runs. Rows of a pipeline's table name buffers whose place
  * depends on the micro-batch: arguments are copied when a call is issued, so
  * each is issued with its own addresses. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
 #include "exec.h"

@@ -1,7 +1,4 @@
 /* run.c: a program run once, looked at, recorded; what ran, as a file. */
-#include <math.h>
-#include <string.h>
-
 #include "exec.h"
 
 static void set_scalar(const Rank *rank, const Scalar *scalar, double v)

@@ -1,7 +1,6 @@
 /* stage.c: ranks of this process that run one role, instruction by instruction:
  * their programs with phases unrolled and the table in its place, where they
  * stand, what a step is given. */
-
 #include "exec.h"
 
 /* ---- opening ------------------------------------------------------------- */

@@ -1,14 +1,5 @@
 /* cache.c: a folder that only its owner can read, for what is compiled, chosen
  * by measuring, or made of texts, and is the same the next time. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "process.h"
 
 /* Null when the folder is there, one's own and can be written; else why not. */

@@ -10,15 +10,9 @@
  * right. The verdict is kept in the cache's folder, by processor; it depends on
  * nothing else, so equal machines choose the same. Who sets OPENBLAS_CORETYPE
  * has chosen. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

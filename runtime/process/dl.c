@@ -1,10 +1,7 @@
 /* dl.c: libraries are found when they are needed, so that one program starts on
  * a machine without GPUs, without MPI, and says what it found. syms.def is the
  * only list of their functions. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "process.h"
 
@@ -17,25 +14,16 @@ typedef struct LibInfo {
 /* clang-format off */
 static const LibInfo libinfo[NLIB] = {
 #define LIB(id, what, names) {#id, what, names},
-#define SYM(id, name, ret, args)
-#define OBJ(id, name)
 #include "syms.def"
-#undef LIB
-#undef SYM
-#undef OBJ
 };
 /* clang-format on */
 
 /* clang-format off */
 static const struct { Lib lib; const char *name; size_t at; int must; } syms[] = {
-#define LIB(id, what, names)
 #define SYM(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name), 1},
 #define TRY(id, name, ret, args) {LIB##id, #name, offsetof(Dl, name), 0},
 #define OBJ(id, name) {LIB##id, #name, offsetof(Dl, name), 1},
 #include "syms.def"
-#undef LIB
-#undef SYM
-#undef OBJ
 };
 /* clang-format on */
 

@@ -1,5 +1,4 @@
 /* elem.c: an element of any dtype in memory. */
-
 #include "process.h"
 
 double elem_get(Dtype dt, const void *p, int64_t i)

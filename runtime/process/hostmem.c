@@ -1,15 +1,6 @@
 /* hostmem.c: the host's memory, taken in pages, and how much of it a process
  * may still take: what the kernel says is available, and what its control group
  * and those above it (of a container, of a batch job) leave. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include "process.h"
 
 /* The two versions of control groups: files in the folder of one, and a key of

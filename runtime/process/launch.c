@@ -1,6 +1,4 @@
 /* launch.c: who this process is among those that a launcher started. */
-#include <stdlib.h>
-
 #include "process.h"
 
 /* How launchers say who a process is: mpirun, and srun with PMIx. */

@@ -2,12 +2,9 @@
  * 0, 1 and 2 are taken, so that no file of a run becomes one of them; that a
  * write beyond the limit of file sizes is an error of that write; that there is
  * room on the stack. */
-#define _GNU_SOURCE
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "process.h"
 

@@ -8,15 +8,10 @@
  * Kernels of a step follow each other within microseconds. Threads therefore
  * spin a little before they sleep, and give the processor away meanwhile when
  * there are more threads than processors. */
-#define _GNU_SOURCE
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include "process.h"
 

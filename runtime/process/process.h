@@ -3,7 +3,12 @@
 #ifndef PLEAT_PROCESS_H
 #define PLEAT_PROCESS_H
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "../../ir/plan.h"
 
@@ -11,12 +16,7 @@
 
 typedef enum Lib {
 #define LIB(id, what, names) LIB##id,
-#define SYM(id, name, ret, args)
-#define OBJ(id, name)
 #include "syms.def"
-#undef LIB
-#undef SYM
-#undef OBJ
     NLIB
 } Lib;
 
@@ -36,13 +36,9 @@ typedef struct DuckResult { /* duckdb_result */
 } DuckResult;
 
 typedef struct Dl { /* null where the library was not found */
-#define LIB(id, what, names)
 #define SYM(id, name, ret, args) ret(*name) args;
 #define OBJ(id, name)            void *name;
 #include "syms.def"
-#undef LIB
-#undef SYM
-#undef OBJ
 } Dl;
 
 extern Dl dl;

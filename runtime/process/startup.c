@@ -1,8 +1,6 @@
 /* startup.c: what the time before the first step goes to. A phase lasts until
  * the next one begins; those of one name count together, in the order in which
  * they first came. */
-#define _GNU_SOURCE
-#include <string.h>
 #include <time.h>
 
 #include "process.h"

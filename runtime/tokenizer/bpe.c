@@ -4,8 +4,6 @@
  * with a heap.
  *
  * Few words make up most of a text, so each encoder remembers the short ones.*/
-#include <stdlib.h>
-#include <string.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

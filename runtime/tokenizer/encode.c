@@ -1,8 +1,6 @@
 /* encode.c: an encoder, and a text on its way through it. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "tokenizer.h"
 

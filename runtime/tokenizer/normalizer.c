@@ -1,9 +1,6 @@
 /* normalizer.c: a text's normal form, where the tokenizer asks for one:
  * Unicode's NFC and its kin through utf8proc, and the replacements with which
  * tokenizers made by SentencePiece begin. */
-#define _GNU_SOURCE
-#include <stdlib.h>
-#include <string.h>
 #include <utf8proc.h>
 
 #include "tokenizer.h"

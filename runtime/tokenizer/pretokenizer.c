@@ -4,7 +4,6 @@
  * next. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
-#include <string.h>
 
 #include "tokenizer.h"
 

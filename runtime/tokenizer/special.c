@@ -1,9 +1,5 @@
 /* special.c: which tokens stand for the beginning and the end of a text, and
  * for padding: what tokenizer_config.json beside a tokenizer.json says. */
-#include <jansson.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "tokenizer.h"
 
 /* Its text; null: the file does not say. */

@@ -7,10 +7,6 @@
  * The model is byte pair encoding, over bytes (GPT-2, Llama 3, Qwen, DeepSeek)
  * or over characters with bytes for those it lacks (Llama 2, Mixtral). Anything
  * in a file that would change tokens and is not known here is refused. */
-#include <jansson.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <utf8proc.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>

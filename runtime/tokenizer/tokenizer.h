@@ -2,6 +2,8 @@
 #ifndef PLEAT_TOKENIZER_H
 #define PLEAT_TOKENIZER_H
 
+#include <jansson.h>
+
 #include "../process/process.h"
 
 /* ---- text to tokens ------------------------------------------------------ */
@@ -154,19 +156,16 @@ enum { MAXID = 1 << 24 }; /* far beyond any vocabulary */
 
 typedef struct TokenizerLoad {
     Tokenizer *t;
-    struct json_t *root, *vocab;
+    json_t *root, *vocab;
     const Loc *loc;
     int bytelevel;       /* a ByteLevel pre-tokenizer was met */
     int16_t byteof[324]; /* GPT-2's characters for bytes; -1 */
 } TokenizerLoad;
 
-struct json_t;
-const char *part_type(const struct json_t *j);
-const char *part_text(const TokenizerLoad *load, const struct json_t *j,
+const char *part_type(const json_t *j);
+const char *part_text(const TokenizerLoad *load, const json_t *j,
                       const char *key);
-int part_flag(const struct json_t *j, const char *key, int dflt);
-int part_set(const struct json_t *j,
-             const char *key); /* and no 0, and not "" */
+int part_flag(const json_t *j, const char *key, int dflt);
 int32_t vocab_id(const TokenizerLoad *load, const char *s); /* -1: none */
 void vocabulary_read(TokenizerLoad *load);
 

@@ -3,8 +3,6 @@
  * Unicode 16), PCRE2 of Debian 12 has Unicode 14. Nothing that was there
  * changed between L, M, N, P, S and Z. Made by comparing Python's unicodedata
  * 14 with unicodedata2 16. */
-#include <string.h>
-
 #include "tokenizer.h"
 
 typedef struct Newer {

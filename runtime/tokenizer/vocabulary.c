@@ -1,8 +1,6 @@
 /* vocabulary.c: the model of a tokenizer.json: the tokens of its vocabulary,
  * how bytes are written in them, and its merges. Also how such a file is
  * asked. */
-#include <jansson.h>
-#include <string.h>
 #include <utf8proc.h>
 
 #include "tokenizer.h"
@@ -33,7 +31,7 @@ int part_flag(const json_t *j, const char *key, int dflt)
     return json_is_boolean(v) ? json_is_true(v) : dflt;
 }
 
-int part_set(const json_t *j, const char *key)
+static int part_set(const json_t *j, const char *key)
 {
     const json_t *v = json_object_get(j, key);
 

@@ -11,10 +11,6 @@
  * place of each collective, which waits for nobody and leaves the device to
  * what computes. Transfers between
  * stages stay: a step without them would be one without its schedule. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "train.h"
 
 typedef struct BenchRow { /* steps counted together */

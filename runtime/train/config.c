@@ -9,12 +9,6 @@
  *
  * Format 1 had a line `  ["key"] = "value",` for each key that was given, its
  * value as it was, and paths relative to where the run was started. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "train.h"
 
 /* ---- paths --------------------------------------------------------------- */

@@ -2,11 +2,7 @@
  * length, its CRC-32C, an Event, its CRC (tensorflow/core/lib/io/record_writer;
  * event.proto, summary.proto, tensor.proto for the fields). Nothing is
  * allocated after opening; a text beyond TEXT bytes is cut. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "train.h"
 

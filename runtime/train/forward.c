@@ -1,6 +1,4 @@
 /* forward.c: the program `forward` on sequences of tokens. */
-#include <string.h>
-
 #include "forward.h"
 
 /* Its place among the tensor's axes; -1: there is none. */

@@ -2,10 +2,6 @@
  * on a window of tokens, one at a time, sampled with a seeded generator. Also
  * while a model trains (train.sample_every), when this process holds whole rows
  * of logits: its rank draws, the others take what it drew. */
-#define _GNU_SOURCE
-#include <math.h>
-#include <string.h>
-
 #include "forward.h"
 
 typedef struct Gen {

@@ -8,10 +8,6 @@
  *
  * Of a large file the hash covers its beginning, its end and pieces between
  * ("some"). Two blanks stand before a path, which does not count. */
-#define _GNU_SOURCE
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

@@ -2,15 +2,7 @@
  * the same numbers for TensorBoard (events.c). Lines are made in a fixed buffer
  * and written at once: nothing is allocated while steps run. What a plan or a
  * machine cannot say is left out, never guessed. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "train.h"
 

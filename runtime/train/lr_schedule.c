@@ -3,9 +3,6 @@
  * share of lr - min_lr that is left. Formulas as Megatron-Core has them
  * (optimizer_param_scheduler), with `decay` as a share of the steps where it
  * counts them. The batch: Megatron's rampup-batch-size. */
-#include <math.h>
-#include <stdio.h>
-
 #include "train.h"
 
 typedef struct ScheduleTime { /* of a run, in steps */

@@ -1,13 +1,8 @@
 /* machine.c: which program runs, with which libraries, on which machine: what a
  * run's folder keeps and `--version` prints. A line each, a word before it. */
-#define _GNU_SOURCE
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include <jansson.h>
 #include <pcre2.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/utsname.h>
-#include <unistd.h>
 #include <utf8proc.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>

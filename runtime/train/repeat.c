@@ -1,9 +1,6 @@
 /* repeat.c: what a run recorded of its steps, and the checkpoint from which one
  * of them is reached again: `run --replay STEP`. Nothing is written. */
 #include <dirent.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "train.h"
 

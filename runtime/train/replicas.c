@@ -6,9 +6,6 @@
  * The sums of all tensors that are cut over the same atoms are compared as one:
  * a few words a rank. Only where they differ are those of single tensors
  * exchanged, to say which it is. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "train.h"
 
 enum { MAXCLASS = 64 };

@@ -1,11 +1,6 @@
 /* resume.c: what may change when a run goes on. Its folder holds the settings,
  * the data and the machine it had; what differs now is said, what would make
  * the checkpoint mean something else is refused. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-
 #include "train.h"
 
 /* A key that is not listed is compiled into the plan, and may change by

@@ -2,14 +2,7 @@
  * its machine, what was chosen by measuring, its ranks. Nothing of an earlier
  * start is overwritten: a file that says something else now leaves what it said
  * under a number, config.1.lua, plan.1. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "train.h"
 

@@ -5,11 +5,6 @@
  *   acc       the ending of the largest sum is the right one
  *   acc_norm  ... of the largest sum divided by the ending's characters
  *   +-        the standard error, sqrt(p (1 - p) / (n - 1))               */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
 #include "forward.h"
 
 typedef struct ScoreRow { /* tokens [from, n) are predicted by those before */

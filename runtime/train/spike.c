@@ -1,8 +1,6 @@
 /* spike.c: steps whose loss or gradient norm is beyond train.skip_above. The
  * plan has held them: nothing was written. Here is what to do about it: go on
  * with the next batch, or from the last save with the data after the spike. */
-#include <math.h>
-
 #include "train.h"
 
 enum {

@@ -1,9 +1,5 @@
 /* start.c: what comes before the first step: the run's folder and what it says
  * of the run before, values, data, room for checkpoints. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

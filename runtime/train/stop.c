@@ -1,6 +1,4 @@
 /* stop.c: what ends a run before its last step: a signal, train.hours. */
-#define _GNU_SOURCE
-#include <math.h>
 #include <signal.h>
 
 #include "train.h"

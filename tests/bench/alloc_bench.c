@@ -8,7 +8,6 @@
  * rounded to 2 MiB, best fit, splitting, merging), of greedy first fit by size,
  * of ours, and the bound. Then published instances and training-shaped ones
  * with the time. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -1,7 +1,6 @@
 /* attn_bench: speed of the host attention kernels on one core, beside that of
  * the BLAS's sgemm where there is one. An argument picks forms by a part of
  * their name. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>

@@ -10,7 +10,6 @@
  * costs a virtual machine far more. Medians of ROUNDS, of seconds and of those
  * that processors worked, which other programs disturb less. Memory: the most
  * that import and export held, mapped files included. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>

@@ -2,7 +2,6 @@
  * under mpirun on one machine. Both take turns; the median of each counts.
  * Ours sum in rank order and cut tensors along an inner axis too (the rows
  * "inner"), for which Open MPI's own is timed on dense blocks of that size. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -7,7 +7,6 @@
  * to open it, then ms a step, with its pages dropped from memory and with them
  * there, in our order and in Megatron's. Between steps it sleeps, as a run
  * computes: pages of the next step are on their way. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

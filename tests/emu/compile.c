@@ -1,7 +1,6 @@
 /* compile.c: a kernel text to a shared object: preprocessed, rewritten, and
  * compiled by this machine's C++ compiler. Refuses what NVRTC and ptxas would:
  * unknown options, PTX that is not understood. */
-#define _GNU_SOURCE
 #include "machine.h"
 
 #include <errno.h>

@@ -1,5 +1,4 @@
 /* emurun.c: see emurun.h. All texts of a call are one unit. */
-#define _GNU_SOURCE
 #include "emurun.h"
 #include "emu.h"
 #include "../../codegen/codegen.h"

@@ -1,6 +1,5 @@
 /* launch.c: a launch: blocks of a cluster at a time, in the order that was set;
  * the memory of each; what kernels' texts call. */
-#define _GNU_SOURCE
 #include "machine.h"
 
 #include <pthread.h>

@@ -1,5 +1,4 @@
 /* module.c: an image in this process: its kernels by name. */
-#define _GNU_SOURCE
 #include "machine.h"
 
 #include <dlfcn.h>

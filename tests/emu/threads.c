@@ -2,7 +2,6 @@
  * thread runs until it waits; the next one is chosen by the launch's order.
  * When none can go on, something asynchronous lands; when there is nothing on
  * its way either, all wait for each other for ever, and that is said. */
-#define _GNU_SOURCE
 #include "machine.h"
 
 #include <setjmp.h>

@@ -1,5 +1,4 @@
 /* value.c: operands' values, and the instructions that only compute. */
-#define _GNU_SOURCE
 #include "rows.h"
 
 #include <math.h>

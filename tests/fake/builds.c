@@ -3,7 +3,6 @@
  * before all. A batch is what its texts have in common, then each in a
  * namespace with macros of its own. Compiled batches stay in the cache folder,
  * a link for each text; processes that want the same take turns. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>

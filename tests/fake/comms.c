@@ -1,7 +1,6 @@
 /* comms.c: communicators of ranks in several processes of this machine. Their
  * memory is in files without names, which other processes find by process and
  * number (/proc); it is gone with them. An idle communicator is a name. */
-#define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

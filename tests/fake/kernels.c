@@ -1,6 +1,5 @@
 /* kernels.c: NVRTC, modules and launches. A compiled kernel is its text behind
  * a head: the emulator (tests/emu) gets it when it runs (builds.c). */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,6 @@
  * address of the device is an address here plus SHIFT, where nothing is, so
  * host code that uses one faults. Memory begins as NaNs of every type (all bits
  * set), between pages that nobody may touch. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>

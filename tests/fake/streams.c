@@ -10,7 +10,6 @@
  * so a missing event or a buffer that is used too soon gives other numbers.
  * What waits for another process is passed over: no call but those that wait
  * blocks. */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

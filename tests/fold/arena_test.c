@@ -3,7 +3,6 @@
  * and nothing else; all steps find their work space inside of it, also with a
  * process a rank; and no step allocates anything. What is mapped is counted by
  * an mmap and a munmap that stand before the C library's. */
-#define _GNU_SOURCE
 #include <malloc.h>
 #include <stdlib.h>
 #include <string.h>

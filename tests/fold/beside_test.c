@@ -5,7 +5,6 @@
  * ours (ld's --wrap).
  *
  * Forward and backward write nothing that lasts: only phases of `post` do. */
-#define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

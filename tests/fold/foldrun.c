@@ -1,5 +1,4 @@
 /* foldrun.c: see foldrun.h. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,6 @@
  *     laws_test [LAW]        the rows
  *     laws_test find N SEED  look for rows among N mutants of any kind
  *     laws_test LAW DAMAGE   in which plans would this row do? */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>

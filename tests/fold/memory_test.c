@@ -9,7 +9,6 @@
  *
  * and every loss, parameter, moment and state must be the same bits. The first
  * is done by steps that poison, put behind each step of the plan. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -7,7 +7,6 @@
  *     models_test                 some folds of each model
  *     PLEAT_ALL=1 models_test     all folds of 8 and fewer ranks
  *     models_test model [key=value ..]     this model, this fold */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -2,7 +2,6 @@
  * may crash or never end; what it computes comes back as one hash: two steps
  * of training, their losses and norms, every tensor by its name with all that
  * a checkpoint says of it, a validation, and the outputs of forward. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <setjmp.h>
 #include <signal.h>

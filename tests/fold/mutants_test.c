@@ -8,7 +8,6 @@
  *     PLEAT_ALL=1 mutants_test    10,000 of all
  *     mutants_test N [SEED]       so many; PLEAT_SAY=1 says each
  *     mutants_test N SEED KIND    of those the ones of a kind, as it is said */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

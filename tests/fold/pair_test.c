@@ -1,7 +1,6 @@
 /* pair_test: micro-batches in pairs (fold.pair) have the bits of micro-batches
  * one by one: losses, gradient norms, gradients and states of three steps, in
  * any legal order of their instructions too. With PLEAT_ALL=1 more models. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 

@@ -3,7 +3,6 @@
  * words ("seq key"), scopes from the first argument of scope(), locals from
  * `local`. Names that are interfaces (inputs, parameters, states, losses,
  * metrics, outputs, options) stay. */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <string.h>
 

@@ -10,7 +10,6 @@
  *                                 with either kind of words; some train
  *                                 (PLEAT_ALL=1: both kinds, all train)
  *     rename_test model [key=value ..]     this one */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

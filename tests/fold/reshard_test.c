@@ -2,7 +2,6 @@
  * Two steps are trained and saved; each of some other folds loads them and has
  * the same parameters, moments, masters and states to the bit, and the loss of
  * the step after is that of the run that goes on. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
  *     tokens to rows and back are what they were, on any ranks
  *     gradients by kind: router, experts, shared expert, embedding, norms ...
  *     a loss per token and one per sequence, with unequal counts on ranks */
-#define _GNU_SOURCE
 #include <math.h>
 #include <setjmp.h>
 #include <string.h>

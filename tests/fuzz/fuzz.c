@@ -1,6 +1,5 @@
 /* fuzz.c: libFuzzer's target. PLEAT_FUZZ names the reader; PLEAT_SEEDS, if set,
  * is a folder that gets its good files before anything else. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

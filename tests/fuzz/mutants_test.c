@@ -5,7 +5,6 @@
  * which stays in build/mutant.<reader>. Dear readers also keep what they read,
  * and get a process each. Under sanitizers, which cost ten times as much, there
  * are fewer of each. */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <signal.h>
 #include <stdlib.h>

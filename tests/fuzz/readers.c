@@ -1,6 +1,5 @@
 /* readers.c: a row for each reader of files: what good ones are, and how one is
  * read to the last byte. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>

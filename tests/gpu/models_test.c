@@ -14,7 +14,6 @@
  *
  *     models_test             all
  *     models_test name        those whose name contains it */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

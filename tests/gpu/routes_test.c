@@ -8,7 +8,6 @@
  *
  *     routes_test           all
  *     routes_test word      those whose model or keys contain it */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -13,7 +13,6 @@
  *     rows_test name      those whose name contains it
  *     rows_test -c name   no GPU: only compile the kernels
  *     rows_test -t name   ... print their texts */
-#define _GNU_SOURCE
 #include "gpurun.h"
 #include "../unit/attn_cases.h"
 #include "../unit/trials.h"

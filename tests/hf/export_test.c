@@ -12,7 +12,6 @@
  *
  * The last one knows nothing of the names in hf{}, where an import and an
  * export can be wrong together. */
-#define _GNU_SOURCE
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>

@@ -8,7 +8,6 @@
  * fp32 may differ by the rounding of every operation of two layers, 6e-8 each:
  * about 8 of them in the loss, 80 in a gradient, 30 in later losses.
  * TEST_TARGET=cuda runs them on a GPU, with the same numbers. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

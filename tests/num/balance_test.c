@@ -3,7 +3,6 @@
  * steps at learning rate 0, so that the second reads the counts of the first.
  * Losses and states are compared directly, gradients with central differences
  * of the loops. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
 

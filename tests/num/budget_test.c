@@ -3,7 +3,6 @@
  * nothing, and the fallback program computes what a dropless step computes:
  * losses, gradient norms and all values in fp64, step after step. Memory of
  * both programs is printed. TEST_TARGET=cuda runs the rows of one rank there.*/
-#define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
 

@@ -4,7 +4,6 @@
  * words in the vocabulary many weights are equal, so ties are met. One case
  * sends all tokens to one expert: others get nothing, and gradients that are
  * exactly 0. Then memory: rows that cannot come take no room. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

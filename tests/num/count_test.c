@@ -3,7 +3,6 @@
  * and norm | gate | softmax | topk | gate weights, load | route | dispatch | w1
  * w3 | silu, weights | w2 | combine, add and the next norm. A change of these
  * numbers is a change of the compiler worth a look: fewer is the aim. */
-#define _GNU_SOURCE
 #include <string.h>
 
 #include "../../frontend/frontend.h"

@@ -4,7 +4,6 @@
  * never gives a faster plan that fits; and one that has all it needs is the
  * plan without a limit. Unasked, micro-batches go in pairs where they may and a
  * step is predicted to be shorter. */
-#define _GNU_SOURCE
 #include <string.h>
 
 #include "../fold/foldrun.h"

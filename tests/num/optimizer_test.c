@@ -4,7 +4,6 @@
  * gradients in closed form. First step by step in fp64, in folds that share the
  * work in different ways; then as `run` does it from a file of bytes, with its
  * schedule and order of data. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <jansson.h>
 #include <math.h>

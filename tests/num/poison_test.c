@@ -1,7 +1,6 @@
 /* poison_test: PLEAT_POISON=1, under which tests/run runs all tests, does show
  * what was not written. Of a small model one kernel after another computes
  * nothing; each time loss, norm, a parameter or a moment is no number. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,6 @@
  * modules by name, of all models/ with few layers, keep() and recompute(), then
  * fewer bytes are kept. What it saves is printed: nothing where most is alive
  * at the loss; then what is stored shows that the pass did something. */
-#define _GNU_SOURCE
 #include <string.h>
 
 #include "../fold/foldrun.h"

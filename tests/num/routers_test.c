@@ -2,7 +2,6 @@
  * prelude with what balances them. Each learns a repeating text in 50 steps,
  * and its gradients, a few elements of every parameter, agree with central
  * differences in fp64 through compiler and runtime. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* slices_test: a head in slices is the whole head in fp64, to the order in
  * which sums are made: loss, gradient norm, every gradient and state of some
  * steps. And it needs as much less room as all logits but a slice's. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

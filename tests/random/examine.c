@@ -1,7 +1,6 @@
 /* examine.c: one model, through the compiler and the runtime, against the
  * reference. Every plan is made in a process of its own, which may die; the
  * kernels of all are compiled at once, then each runs one step. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

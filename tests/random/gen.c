@@ -1,5 +1,4 @@
 /* gen.c: see gen.h. What statements are made of, and the model around them. */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 /* plans.c: the plan of each check. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,4 @@
 /* process.c: jobs that may die, each in a process of its own. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

@@ -9,7 +9,6 @@
  *                 [--show SEED]   the model of a seed
  *
  * Without arguments: what is kept, and 300 seeds; with PLEAT_ALL=1 10,000. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <ftw.h>
 #include <sched.h>

@@ -1,7 +1,6 @@
 /* shrink.c: a model that fails becomes a smaller one that fails alike.
  * Steps change the text, and a change stays when the compiler is still wrong:
  * what is no model any more, the front end refuses. */
-#define _GNU_SOURCE
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -203,7 +203,7 @@ static void take(const Ref *r, const Wanted *x, double *out)
                (size_t)x->n * sizeof *out);
 }
 
-static int finite(const Want *w)
+static int all_finite(const Want *w)
 {
     for (size_t i = 0; i < vec_len(w->v); i++)
         for (int64_t k = 0; k < w->v[i].n; k++)
@@ -311,7 +311,7 @@ Want *want_new(Arena *a, Graph *g, double noise, double slack)
     list(w);
     for (size_t i = 0; i < vec_len(w->v); i++)
         take(r, &w->v[i], w->v[i].v);
-    if (!finite(w))
+    if (!all_finite(w))
         w->bad = "not finite";
     else if (r->margin < NEAR)
         w->bad = "a decision between nearly equal numbers";

@@ -1,7 +1,6 @@
 /* attn_cases.c: the attentions that the kernels are tested and timed on, built
  * as the prelude and the passes would leave them, lowered and compiled: all
  * kernels of all forms and dtypes are one translation unit. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,4 @@
 /* base_test.c: arenas, strings, errors, dtypes, options, words. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,5 @@
 /* binidx_test: token files have the bytes that Megatron-LM's builder gives the
  * same documents (CRC-32 of files it wrote). */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

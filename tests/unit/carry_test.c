@@ -2,7 +2,6 @@
  * that does what the words say: element sizes, orders of axes, sizes that tiles
  * do not divide, any piece of the destination; FP8 with scales; files of
  * tensors of several parts. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "../../runtime/runtime.h"
+#include "tensors.h"
 
 static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 },
                                   { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
@@ -170,7 +169,7 @@ static void test_files(void **state)
     (void)state;
     fill(made, sizeof made);
     assert_int_equal(file_write(path, made, sizeof made), 0);
-    const uint8_t *data = ckpt_map(path, &size, 0);
+    const uint8_t *data = file_map(path, &size, 0);
     assert_non_null(data);
     View bf16 = { .data = data, .dt = FTBF16 };
     View f8 = { .data = data, .dt = FTF8_E4M3, .scale = scale, .cols = COLS };

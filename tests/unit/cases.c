@@ -1,7 +1,6 @@
 /* cases.c: small graphs of every row of the op table, made from the table: by
  * class where the class says it all, by a maker where the row is special. Sizes
  * are 1, odd, broadcast; routed rows have an expert without tokens. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

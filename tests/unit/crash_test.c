@@ -16,7 +16,6 @@
  *     crash_test          all ways of running
  *     crash_test word     those whose names have the word
  *     crash_test word n   one of n calls */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdlib.h>

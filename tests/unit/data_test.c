@@ -1,7 +1,6 @@
 /* data_test: the same tokens from every format, the same samples in every fold,
  * next tokens as labels, held-out tails, and one clear line for what is
  * wrong. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

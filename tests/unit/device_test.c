@@ -4,7 +4,6 @@
  * memory of its own, staged and launched ahead, trains to the bits of the host.
  * Then arenas, streams, events, graphs and instructions that wait for each
  * other, of the host, and with TEST_TARGET=cuda of a GPU (tests/fake). */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

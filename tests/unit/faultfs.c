@@ -18,7 +18,6 @@
  * exchanged. What power takes back is known from a list of what was done to
  * names since their folders were synced, and of files written since they were;
  * what is removed waits in the folder $FAULT_GRAVE. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,6 @@
 /* file_test: a file is replaced whole or not at all, and what a write that
  * fails leaves behind: the old file, and nothing else. crash.sh strikes at
  * each system call of the same functions. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <setjmp.h>

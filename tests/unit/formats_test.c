@@ -1,7 +1,6 @@
 /* formats_test: files of tokens that other programs wrote are read token for
  * token, by their names and content alone; what is no such file is refused with
  * its reason. tests/data/files.py made the files. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -281,8 +281,6 @@ static void editors_know_arguments(void **state)
 #define TAKES(name, items) {#name, items},
 #define FIELDS(name, items)
 #include "../../frontend/takes.def"
-#undef TAKES
-#undef FIELDS
     };
     /* clang-format on */
     int seen = 0;

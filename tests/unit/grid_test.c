@@ -1,7 +1,6 @@
 /* grid_test: kernels for GPUs against the reference interpreter: the graphs of
  * kernel_test with the texts of target=cuda, run on this machine by tests/emu.
  * Without a C++ compiler it fails. */
-#define _GNU_SOURCE
 #include "../../codegen/codegen.h"
 #include "../emu/emurun.h"
 #include "hostrun.h"

@@ -1,7 +1,6 @@
 /* hostrun.c: the steps of a program, one after another, in plain C. Products
  * are three loops; kernels run in uneven ranges, so that a kernel whose result
  * depends on the split is found out. */
-#define _GNU_SOURCE
 #include "hostrun.h"
 #include "../../codegen/codegen.h"
 

@@ -1,7 +1,6 @@
 /* index_test: the index of a checkpoint whose files are hashed in pieces: a bit
  * anywhere, pieces in another order or a byte less are refused; an index of
  * before, with hashes of whole files, is good. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +12,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "../../runtime/runtime.h"
+#include "tensors.h"
 
 enum { PIECE = 4 << 20, BYTES = 2 * PIECE + 12345 };
 
@@ -32,7 +31,7 @@ static void tensor_file(const char *path)
     uint64_t v = 1;
 
     assert_null(ckpt_layout(forever, path, head, len, total));
-    uint8_t *map = ckpt_map(path, &size, 1);
+    uint8_t *map = file_map(path, &size, 1);
     assert_non_null(map);
     for (int64_t i = (int64_t)len; i < size; i++) {
         v = v * 6364136223846793005u + 1442695040888963407u;
@@ -80,7 +79,7 @@ static int is_good(void)
 
 static uint8_t *file(const char *name, int64_t *size)
 {
-    uint8_t *map = ckpt_map(strf(forever, "%s/%s", dir, name), size, 1);
+    uint8_t *map = file_map(strf(forever, "%s/%s", dir, name), size, 1);
 
     assert_non_null(map);
     return map;

@@ -1,7 +1,6 @@
 /* keep_test: which folders of a run's checkpoints are listed, used, counted and
  * removed: damaged ones, copies under other names, what somebody else put
  * there, and what crashes leave. */
-#define _GNU_SOURCE
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "../../runtime/runtime.h"
+#include "tensors.h"
 
 static char *dir;
 static Pool *pool;
@@ -65,7 +64,7 @@ static void make(int64_t step, float value)
         size_t len = 0;
         char *head = st_header(forever, &t, 1, &len, &total);
         assert_null(ckpt_layout(forever, path, head, len, total));
-        uint8_t *map = ckpt_map(path, &size, 1);
+        uint8_t *map = file_map(path, &size, 1);
         assert_non_null(map);
         memcpy(map + len, &value, sizeof value);
     }
@@ -77,7 +76,7 @@ static void damage(int64_t step)
 {
     char *path = strf(forever, "%s/%s", step_path(step), ckptfile[MODEL]);
     int64_t size = 0;
-    uint8_t *map = ckpt_map(path, &size, 1);
+    uint8_t *map = file_map(path, &size, 1);
 
     assert_non_null(map);
     map[size - 1] ^= 64;
@@ -247,7 +246,7 @@ static void the_same_step_again(void **state)
     (void)state;
     make(1, 1);
     make(1, 2);
-    uint8_t *map = ckpt_map(
+    uint8_t *map = file_map(
         strf(forever, "%s/%s", step_path(1), ckptfile[MODEL]), &size, 0);
     assert_non_null(map);
     memcpy(&v, map + size - 4, 4);

@@ -2,7 +2,6 @@
  * table in fp64, fp32 and bf16, and graphs whose parts fuse: norms, softmax, a
  * loss with its gradient, an optimizer step, routed experts. One translation
  * unit holds all kernels, as in a plan. */
-#define _GNU_SOURCE
 #include "hostrun.h"
 #include "trials.h"
 

@@ -4,7 +4,6 @@
  * signal, no abort, no hang. With PLEAT_ALL=1 models whose calls work are also
  * compiled. Each function is tried in a process of its own. The example that
  * `pleat help` has for each is right. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -275,8 +274,6 @@ static const char *const names[] = {
 #define TAKES(name, items) #name,
 #define FIELDS(name, items)
 #include "../../frontend/takes.def"
-#undef TAKES
-#undef FIELDS
 };
 /* clang-format on */
 

@@ -223,3 +223,36 @@ const char *lives_wrong(Arena *a, const Role *r)
     }
     return why;
 }
+
+/* ---- dead bytes ---------------------------------------------------------- */
+
+static int by_instr(const void *a, const void *b)
+{
+    const LastUse *x = a, *y = b;
+    if (x->instr != y->instr)
+        return x->instr - y->instr;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+LastUse *deaths(Arena *a, const Role *role, int prog)
+{
+    const Program *program = &role->prog[prog];
+    LastUse *v = NULL;
+
+    vec_push(a, v,
+             ((LastUse){ -1, role->persist, role->arena - role->persist, 0 }));
+    for (int i = 0; i < role->nbuf; i++) {
+        const Buf *b = &role->buf[i];
+        if (b->prog != prog || !b->bytes || b->dies == program->ninstr - 1 ||
+            b->frame || b->stack || joined(role, i, b->dies) ||
+            in_host(role, b))
+            continue;
+        const Phase *f = instr_phase(program, b->dies);
+        if (f && !f->repeat && b->born < f->first)
+            continue; /* dies with the whole table */
+        int last = f && f->repeat > 1 && b->born < f->first;
+        vec_push(a, v, ((LastUse){ b->dies, b->offset, b->bytes, last }));
+    }
+    qsort(v, vec_len(v), sizeof *v, by_instr);
+    return v;
+}

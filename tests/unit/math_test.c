@@ -1,7 +1,6 @@
 /* math_test: the functions of host.pre against libm in double. Errors are in
  * units of the last place of the right result; limits are what was measured,
  * rounded up, so a change for the worse is seen. */
-#define _GNU_SOURCE
 #include "../../codegen/text/host.pre"
 #include "../../ir/narrow.pre"
 #include "../../codegen/text/math.pre"

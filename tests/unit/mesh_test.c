@@ -1,7 +1,6 @@
 /* mesh_test.c: atoms against the formulas of both grids, for every fold of up
  * to 24 ranks; what is refused is refused for a reason that the brute force
  * sees too, and the value it proposes is legal. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

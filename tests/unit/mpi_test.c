@@ -1,7 +1,6 @@
 /* mpi_test: collectives between processes give the bits of the communicator
  * `local`: each kind, few bytes and many, shares that do not divide, groups
  * that are a part of the world, along outer and inner axes. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

@@ -2,7 +2,6 @@
  * GPTDataset, BlendedDataset and their builder, every token of every sample, on
  * files that its IndexedDatasetBuilder wrote; NumPy's shuffles and sums to the
  * bit. tests/data/orders.py made the numbers. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

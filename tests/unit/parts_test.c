@@ -2,7 +2,6 @@
  * range once; products equal naive ones and do not depend on threads;
  * collectives put every element where instructions.def says; pieces, data order
  * and files. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>

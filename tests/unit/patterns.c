@@ -1,6 +1,5 @@
 /* patterns.c: graphs whose parts fuse: norms, softmax, a loss with its
  * gradient, an optimizer step, routed experts. */
-#define _GNU_SOURCE
 #include "trials.h"
 #include "hostrun.h"
 

@@ -2,7 +2,6 @@
  * plain C does; what ran is the table, row by row, in one process and under
  * mpirun; two turns in each other's place are an error and not a hang; a bad
  * number inside a table is named. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
 #include <setjmp.h>

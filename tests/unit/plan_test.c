@@ -1,7 +1,6 @@
 /* plan_test.c: a plan comes back from its text as it was; damage and lies are
  * refused by err() and never by a crash; big plans are read and written
  * fast. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

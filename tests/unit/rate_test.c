@@ -1,7 +1,6 @@
 /* rate_test: learning rates of every schedule at its corners and between
  * them, and the parts of a batch's ramp, worked out by hand from the formulas
  * in lr_schedule.c. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

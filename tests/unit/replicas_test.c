@@ -1,7 +1,6 @@
 /* replicas_test: a rank whose values differ in one bit from those of the ranks
  * that must hold the same is found, and named with the tensor and the step; in
  * one process and in several. The bit is flipped by a kernel of the plan. */
-#define _GNU_SOURCE
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,6 @@
 /* run_test: a plan from start to end. Loss falls, folds agree, a stopped run
  * continues with the same bits, damaged checkpoints are refused, bad numbers
  * stop a run and name their line, and steps allocate nothing. */
-#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

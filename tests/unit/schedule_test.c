@@ -1,7 +1,6 @@
 /* schedule_test: pipeline schedules against published numbers, against a
  * machine that runs their rows where a send ends only when it is received, and
  * against damage. Layout strings against the stages they mean. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -3,7 +3,6 @@
  * says when a wait is dropped is compared with all pairs of accesses, looked at
  * one by one in three turns of what repeats: it refuses what may race and
  * nothing else. Then each field with what it does not take. */
-#define _GNU_SOURCE
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

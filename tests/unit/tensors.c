@@ -94,3 +94,20 @@ int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n)
     exec_push(x);
     return count;
 }
+
+uint8_t *file_map(const char *path, int64_t *size, int writable)
+{
+    int fd = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+    struct stat st;
+    void *p = MAP_FAILED;
+
+    if (fd >= 0 && !fstat(fd, &st) && st.st_size) {
+        *size = st.st_size;
+        p = mmap(NULL, (size_t)st.st_size,
+                 writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd,
+                 0);
+    }
+    if (fd >= 0)
+        close(fd);
+    return p == MAP_FAILED ? NULL : p;
+}

@@ -12,5 +12,7 @@ double exec_named(const Exec *x, const char *name);
 int64_t exec_read(Exec *x, const char *name, int64_t rank, double *out,
                   int64_t cap);
 int64_t exec_write(Exec *x, const char *name, const double *in, int64_t n);
+/* A file in memory, shared where writable; null: it cannot be read. */
+uint8_t *file_map(const char *path, int64_t *size, int writable);
 
 #endif

@@ -1,6 +1,5 @@
 /* text_test.c: graphs as text: what is printed comes back, what is wrong in a
  * text is said with its line, repeated scopes fold, and no text crashes it. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

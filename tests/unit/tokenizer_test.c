@@ -2,7 +2,6 @@
  * those that the tokenizers library makes with the same tokenizer.json, and
  * decode to the same text. tests/data/tokenizer/make.py wrote what is expected,
  * with the text that `--text` prints. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,5 @@
 /* types_test: what a plan says of operands and shapes beside dtype and extents:
  * rows that begin where a word of the device says, and scales in blocks. */
-#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
