@@ -2,7 +2,6 @@
  * make more. A name in a string must be one of them, or the message says which
  * was probably meant. */
 #include <ctype.h>
-#include <string.h>
 
 #include "frontend.h"
 
@@ -112,23 +111,23 @@ int64_t axis_size(Front *front, const Axis *a, const char *s)
 
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
 
     if (lua_type(L, arg) != LUA_TSTRING)
-        err(f->loc, "%s: %s must be a string of axis names, got %s", f->fn,
-            what, kind_of(L, arg));
-    return axes_any(f, lua_tostring(L, arg), out, max);
+        err(front->loc, "%s: %s must be a string of axis names, got %s",
+            front->fn, what, kind_of(L, arg));
+    return axes_any(front, lua_tostring(L, arg), out, max);
 }
 
 Axis *one_axis(lua_State *L, int arg, const char *what)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     Axis *a[MAXD];
     int n = axis_arg(L, arg, what, a, MAXD);
 
     if (n != 1)
-        err(f->loc, "%s: %s must name one axis, got \"%.100s\"", f->fn, what,
-            lua_tostring(L, arg));
+        err(front->loc, "%s: %s must name one axis, got \"%.100s\"", front->fn,
+            what, lua_tostring(L, arg));
     return a[0];
 }
 
@@ -259,13 +258,13 @@ static void declare(lua_State *L, Front *front, const char *name)
 /* axes { batch=1, seq=4096, inner={ 512, role="ffn" }, ... } */
 int lua_axes(lua_State *L)
 {
-    Front *f = enter(L, "axes");
+    Front *front = enter(L, "axes");
     int n;
 
     const char **key = sorted_keys(L, 1, &n);
     for (int i = 0; i < n; i++) {
         lua_getfield(L, 1, key[i]);
-        declare(L, f, key[i]);
+        declare(L, front, key[i]);
         lua_pop(L, 1);
     }
     return 0;

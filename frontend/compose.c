@@ -7,8 +7,6 @@
  * Walking back from s it takes with it every node whose value is square (has
  * `key` and the axis that key was renamed from), so that no square value leaves
  * it; what is not square becomes an operand. */
-#include <string.h>
-
 #include "frontend.h"
 
 static Body *open_body(Front *front)
@@ -54,26 +52,26 @@ static Node *close_body(Front *front, Body *body, const char *name,
 /* composite(name, f, ...): f(...), traced into a body */
 static int composite(lua_State *L)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     const char *name = luaL_checkstring(L, 1);
     int n = lua_gettop(L);
-    Body *b = open_body(f);
+    Body *b = open_body(front);
 
     for (int i = 3; i <= n; i++)
         if (value_at(L, i))
-            use(f, value_at(L, i));
-    f->fn = name;
+            use(front, value_at(L, i));
+    front->fn = name;
     lua_call(L, n - 2, 1);
-    f->fn = name;
-    f->loc = here(L);
-    Node *r = use(f, need_value(L, -1, "the result"));
-    return push_node(L, close_body(f, b, name, r));
+    front->fn = name;
+    front->loc = here(L);
+    Node *r = use(front, need_value(L, -1, "the result"));
+    return push_node(L, close_body(front, b, name, r));
 }
 
 /* ---- attention ----------------------------------------------------------- */
 
 typedef struct Scores {
-    Front *f;
+    Front *front;
     Body *b;
     Axis *key, *query;
     Table *to; /* node outside -> node in the body */
@@ -93,7 +91,7 @@ static Node *score(Scores *scores, Node *n);
 static Node *opened(Scores *scores, const Node *call)
 {
     const Graph *g = call->body;
-    Table *at = table_new(scores->f->g->arena);
+    Table *at = table_new(scores->front->g->arena);
     Node *in[MAXIN], *r = NULL;
 
     for (size_t i = 0; i < vec_len(g->node); i++) {
@@ -132,9 +130,9 @@ static Node *copied(Scores *scores, Node *n)
     if (n->op == Oconst)
         return infer(scores->b->g, g_copyof(scores->b->g, n, NULL));
     if (node)
-        return iota_of(scores->f, node->dim[0].a, node->dim[0].n);
+        return iota_of(scores->front, node->dim[0].a, node->dim[0].n);
     if (!belongs(scores, n))
-        return use(scores->f, &(LuaTensor){ .n = n, .in = scores->b->up });
+        return use(scores->front, &(LuaTensor){ .n = n, .in = scores->b->up });
     if (n->op == Ocall)
         return opened(scores, n);
     for (int k = 0; k < n->nin; k++)
@@ -149,7 +147,7 @@ static Node *score(Scores *scores, Node *n)
     if (r)
         return r;
     if (++scores->depth > DEEPEST)
-        err(scores->f->loc,
+        err(scores->front->loc,
             "attention: more than %d operations in a row behind the scores",
             DEEPEST);
     r = copied(scores, n);
@@ -203,23 +201,24 @@ static void need_key(Front *front, const Node *n, const Axis *key,
  * makes of them and of the values. */
 static int weigh(lua_State *L)
 {
-    Front *f = enter(L, "attention");
+    Front *front = enter(L, "attention");
     Node *s = operand(L, 2, "argument 1"), *v = operand(L, 3, "argument 2"), *r;
     Axis *key = one_axis(L, 4, "key"), *query;
 
-    need_key(f, s, key, "scores");
-    need_key(f, v, key, "values");
-    query = query_of(f, s, v, key);
-    Scores w = { f, open_body(f), key, query, table_new(f->g->arena), 0 };
+    need_key(front, s, key, "scores");
+    need_key(front, v, key, "values");
+    query = query_of(front, s, v, key);
+    Scores w = { front, open_body(front),           key,
+                 query, table_new(front->g->arena), 0 };
     lua_pushvalue(L, 1);
     push_node(L, score(&w, s));
-    push_node(L, use(f, &(LuaTensor){ .n = v, .in = w.b->up }));
+    push_node(L, use(front, &(LuaTensor){ .n = v, .in = w.b->up }));
     lua_pushvalue(L, 4);
     lua_call(L, 3, 1);
-    f->fn = "attention";
-    f->loc = here(L);
-    r = use(f, need_value(L, -1, "the result"));
-    Node *n = close_body(f, w.b, "attention", r);
+    front->fn = "attention";
+    front->loc = here(L);
+    r = use(front, need_value(L, -1, "the result"));
+    Node *n = close_body(front, w.b, "attention", r);
     if (n->body == w.b->g) {
         n->at.call.key = key;
         n->at.call.query = query;

@@ -1,9 +1,6 @@
 /* decl.c: what a model declares: inputs, parameters, states, losses, results,
  * scopes. */
 #include <ctype.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "../ir/keys.h"
 #include "frontend.h"
@@ -15,16 +12,17 @@ enum { MAXNAME = 200 };
 
 static const char *name_arg(lua_State *L, int arg)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     const char *s = lua_tostring(L, arg);
 
     if (strlen(s) > MAXNAME)
-        err(f->loc, "%s: a name of %zu characters, at most %d: %.40s...", f->fn,
-            strlen(s), MAXNAME, s);
+        err(front->loc, "%s: a name of %zu characters, at most %d: %.40s...",
+            front->fn, strlen(s), MAXNAME, s);
     for (const char *p = s; *p || p == s; p++)
         if (!isalnum((unsigned char)*p) && (p == s || !strchr("._-", *p)))
-            err(f->loc, "%s: '%.60s' is not a name (letters, digits, _ . -)",
-                f->fn, s);
+            err(front->loc,
+                "%s: '%.60s' is not a name (letters, digits, _ . -)", front->fn,
+                s);
     return intern(s);
 }
 
@@ -78,18 +76,18 @@ static void once_of_all(Front *front, const char *kind, const char *path)
 
 const char **sorted_keys(lua_State *L, int arg, int *n)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     const char **v = NULL;
 
-    luaL_checkstack(L, 4, f->fn);
+    luaL_checkstack(L, 4, front->fn);
     for (lua_pushnil(L); lua_next(L, arg); lua_pop(L, 1)) {
         if (lua_type(L, -2) != LUA_TSTRING)
-            err(f->loc, "%s: every entry needs a name, got %s", f->fn,
+            err(front->loc, "%s: every entry needs a name, got %s", front->fn,
                 kind_of(L, -2));
         if (strlen(lua_tostring(L, -2)) != lua_rawlen(L, -2))
-            err(f->loc, "%s: the name '%s' goes on after a zero byte", f->fn,
-                lua_tostring(L, -2));
-        vec_push(f->g->arena, v, intern(lua_tostring(L, -2)));
+            err(front->loc, "%s: the name '%s' goes on after a zero byte",
+                front->fn, lua_tostring(L, -2));
+        vec_push(front->g->arena, v, intern(lua_tostring(L, -2)));
     }
     *n = (int)vec_len(v);
     vec_sort(v, by_text);
@@ -133,13 +131,13 @@ static void read_init(lua_State *L, int arg, Param *param)
 
 static int sized_axes(lua_State *L, int arg, Dim *d)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     Axis *a[MAXD];
     int n;
 
-    n = axes_known(f, lua_tostring(L, arg), a, MAXD);
+    n = axes_known(front, lua_tostring(L, arg), a, MAXD);
     for (int i = 0; i < n; i++)
-        d[i] = (Dim){ a[i], axis_size(f, a[i], lua_tostring(L, arg)) };
+        d[i] = (Dim){ a[i], axis_size(front, a[i], lua_tostring(L, arg)) };
     return n;
 }
 
@@ -158,25 +156,25 @@ static Node *leaf(Front *front, Op op, const char *s, Dtype dt, const Dim *d,
 
 static int declare_param(lua_State *L, TensorKind kind)
 {
-    Front *f = enter(L, tensor_kinds[kind].name);
-    Param *p = alloc(f->g->arena, sizeof *p);
+    Front *front = enter(L, tensor_kinds[kind].name);
+    Param *p = alloc(front->g->arena, sizeof *p);
 
-    if (f->body)
-        err(f->loc, "%s: not inside a composite", f->fn);
-    p->path = path_of(f, name_arg(L, 1));
+    if (front->body)
+        err(front->loc, "%s: not inside a composite", front->fn);
+    p->path = path_of(front, name_arg(L, 1));
     if (!strncmp(p->path, "optim.", 6))
-        err(f->loc, "%s: '%s': paths under 'optim' are the optimizer's", f->fn,
-            p->path);
+        err(front->loc, "%s: '%s': paths under 'optim' are the optimizer's",
+            front->fn, p->path);
     p->kind = kind;
-    p->loc = f->loc;
+    p->loc = front->loc;
     p->nd = sized_axes(L, 2, p->dim);
     p->dt = kind == TKparam ? Dreal : Df32;
     p->init = kind == TKparam ? INITnormal : INITconst;
     p->arg = kind == TKparam ? 0.02 : 0;
     read_init(L, 3, p);
-    once_of_all(f, kind == TKparam ? "parameter" : "state", p->path);
-    vec_push(f->g->arena, f->g->param, p);
-    return push_node(L, leaf(f, kind == TKparam ? Oparam : Ostate, p->path,
+    once_of_all(front, kind == TKparam ? "parameter" : "state", p->path);
+    vec_push(front->g->arena, front->g->param, p);
+    return push_node(L, leaf(front, kind == TKparam ? Oparam : Ostate, p->path,
                              p->dt, p->dim, p->nd));
 }
 
@@ -195,20 +193,20 @@ static int state(lua_State *L)
 /* input(name, "axes" [, dtype]); every input also has the axis micro */
 static int input(lua_State *L)
 {
-    Front *f = enter(L, "input");
+    Front *front = enter(L, "input");
     const char *name = name_arg(L, 1), *type = lua_tostring(L, 3);
     int token = !strcmp(name, "tokens") || !strcmp(name, "labels");
     int dt = token ? Di32 : Dreal;
-    Dim d[MAXD + 1] = { { g_micro(f->g), 1 } };
+    Dim d[MAXD + 1] = { { g_micro(front->g), 1 } };
     int nd = 1 + sized_axes(L, 2, d + 1);
 
     if (nd > MAXD)
-        err(f->loc, "input: more than %d axes", MAXD - 1);
+        err(front->loc, "input: more than %d axes", MAXD - 1);
     if (type && ((dt = dtype_named(type)) < 0 || dt == Dnone))
-        err(f->loc, "input: unknown type '%s' (i32, real, f32, bf16, u8, bool)",
-            type);
-    once_of_all(f, "input", name);
-    return push_node(L, leaf(f, Oinput, name, (Dtype)dt, d, nd));
+        err(front->loc,
+            "input: unknown type '%s' (i32, real, f32, bf16, u8, bool)", type);
+    once_of_all(front, "input", name);
+    return push_node(L, leaf(front, Oinput, name, (Dtype)dt, d, nd));
 }
 
 /* ---- sinks --------------------------------------------------------------- */
@@ -275,55 +273,55 @@ static void inputs_only(Front *front, Node *den)
 /* loss(name, t [, weight [, den]]) */
 static int loss(lua_State *L)
 {
-    Front *f = enter(L, "loss");
+    Front *front = enter(L, "loss");
     const char *name = name_arg(L, 1);
     Node *in[2] = { operand(L, 2, "argument 2"), NULL }, *n;
     double weight = lua_isnoneornil(L, 3) ? 1 : lua_tonumber(L, 3);
     int nin = 1;
 
-    check_recorded(f, name, "metric");
-    need_scalar(f, in[0], name);
+    check_recorded(front, name, "metric");
+    need_scalar(front, in[0], name);
     if (dtypes[in[0]->dt].kind != 'f')
-        err(f->loc, "loss: '%s' must be a real number, got %s", name,
+        err(front->loc, "loss: '%s' must be a real number, got %s", name,
             dtypes[in[0]->dt].name);
     if (!lua_isnoneornil(L, 4)) {
         in[nin++] = operand(L, 4, "the denominator");
-        need_scalar(f, in[1], name);
-        inputs_only(f, in[1]);
+        need_scalar(front, in[1], name);
+        inputs_only(front, in[1]);
     }
-    n = make(f, Oloss, nin, in);
+    n = make(front, Oloss, nin, in);
     n->at.loss.name = name;
     n->at.loss.weight = weight;
-    infer(f->g, n);
+    infer(front->g, n);
     return 0;
 }
 
 /* metric(name, t) */
 static int metric(lua_State *L)
 {
-    Front *f = enter(L, "metric");
+    Front *front = enter(L, "metric");
     const char *name = name_arg(L, 1);
     Node *t = operand(L, 2, "argument 2");
 
-    check_recorded(f, path_of(f, name), "loss");
-    need_scalar(f, t, name);
-    Node *n = make(f, Ometric, 1, &t);
+    check_recorded(front, path_of(front, name), "loss");
+    need_scalar(front, t, name);
+    Node *n = make(front, Ometric, 1, &t);
     n->at.metric.name = name;
-    infer(f->g, n);
+    infer(front->g, n);
     return 0;
 }
 
 /* output(name, t): read by generate and eval */
 static int output(lua_State *L)
 {
-    Front *f = enter(L, "output");
+    Front *front = enter(L, "output");
     const char *name = name_arg(L, 1);
     Node *t = operand(L, 2, "argument 2");
 
-    once_of_all(f, "output", name);
-    Node *n = make(f, Ooutput, 1, &t);
+    once_of_all(front, "output", name);
+    Node *n = make(front, Ooutput, 1, &t);
     n->at.output.name = name;
-    infer(f->g, n);
+    infer(front->g, n);
     return 0;
 }
 
@@ -352,13 +350,13 @@ static void need_state(Front *front, const Node *s, const Node *v)
 /* update(state, value): its value from the next step on */
 static int update(lua_State *L)
 {
-    Front *f = enter(L, "update");
+    Front *front = enter(L, "update");
     Node *in[2] = { operand(L, 1, "argument 1"), operand(L, 2, "argument 2") };
 
-    need_state(f, in[0], in[1]);
-    once(f, "update of", in[0]->at.state.path);
-    in[1] = cast_to(f, in[1], in[0]->dt);
-    infer(f->g, make(f, Oupdate, 2, in));
+    need_state(front, in[0], in[1]);
+    once(front, "update of", in[0]->at.state.path);
+    in[1] = cast_to(front, in[1], in[0]->dt);
+    infer(front->g, make(front, Oupdate, 2, in));
     return 0;
 }
 
@@ -424,12 +422,12 @@ static void enter_scope(lua_State *L, Front *front, UnitKind kind)
  * f, ...): f's results; names made inside get "name." or "name.i." in front */
 static int scope(lua_State *L)
 {
-    Front *f = enter(L, "scope");
-    const Scope *outer = f->scope;
+    Front *front = enter(L, "scope");
+    const Scope *outer = front->scope;
 
-    enter_scope(L, f, lua_istable(L, 1) ? open_table(L, f) : UNITlayer);
+    enter_scope(L, front, lua_istable(L, 1) ? open_table(L, front) : UNITlayer);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
-    f->scope = outer;
+    front->scope = outer;
     return lua_gettop(L) - 1;
 }
 
@@ -437,31 +435,31 @@ static int scope(lua_State *L)
  * that train.recompute names */
 static int module(lua_State *L)
 {
-    Front *f = enter(L, "module");
-    const Scope *outer = f->scope;
+    Front *front = enter(L, "module");
+    const Scope *outer = front->scope;
     const char *name = lua_tostring(L, 1);
     int i = key_word("train.recompute", name);
 
     if (i < 0 || i == MODULEfull)
-        err(f->loc, "module: '%s' is none of %s", name,
-            marks_text(f->g->arena, (1u << MODULEfull) - 1));
-    f->scope = g_marked(f->g, outer, outer->marks | 1u << i);
+        err(front->loc, "module: '%s' is none of %s", name,
+            marks_text(front->g->arena, (1u << MODULEfull) - 1));
+    front->scope = g_marked(front->g, outer, outer->marks | 1u << i);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
-    f->scope = outer;
+    front->scope = outer;
     return lua_gettop(L) - 1;
 }
 
 /* The tensor itself, with a mark of its own. */
 static int marked(lua_State *L, const char *name, unsigned mark)
 {
-    Front *f = enter(L, name);
+    Front *front = enter(L, name);
     Node *n = operand(L, 1, "the argument");
     unsigned all = n->scope->marks | mark;
 
     if ((all & MARKSONE) == MARKSONE)
-        err(f->loc, "%s: the model says both keep and recompute of this tensor",
-            name);
-    n->scope = g_marked(f->g, n->scope, all);
+        err(front->loc,
+            "%s: the model says both keep and recompute of this tensor", name);
+    n->scope = g_marked(front->g, n->scope, all);
     return push_node(L, n);
 }
 

@@ -1,9 +1,6 @@
 /* env.c: the closed environment of a model file: Lua's names as library.c
  * leaves them, and the language's. An unknown name is an error with a
  * suggestion, and so is assigning a global. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 const char environment[] = "pleat.environment";
@@ -12,12 +9,12 @@ const char environment[] = "pleat.environment";
 
 static const char **names_in_scope(lua_State *L, int env, int *n)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     const char **v = NULL;
 
     for (lua_pushnil(L); lua_next(L, env); lua_pop(L, 1))
         if (lua_type(L, -2) == LUA_TSTRING && *lua_tostring(L, -2) != '_')
-            vec_push(f->g->arena, v, lua_tostring(L, -2));
+            vec_push(front->g->arena, v, lua_tostring(L, -2));
     *n = (int)vec_len(v);
     qsort(v, vec_len(v), sizeof *v,
           by_text); /* of equally near ones the first */
@@ -35,28 +32,28 @@ static int is_removed(const char *name)
 
 static int unknown_name(lua_State *L)
 {
-    Front *f = enter(L, "name");
+    Front *front = enter(L, "name");
     const char *name = lua_tostring(L, 2);
     int n;
 
     if (name && is_removed(name))
-        err(f->loc,
+        err(front->loc,
             "'%s' is not there for models: they read and write no files, and "
             "every error ends them",
             name);
     const char **names = names_in_scope(L, 1, &n);
-    err(f->loc, "unknown name '%s'%s", name ? name : "?",
+    err(front->loc, "unknown name '%s'%s", name ? name : "?",
         name ? did_you_mean(name, names, (size_t)n) : "");
 }
 
 /* A model's own functions may be global, and stand before the language's. */
 static int new_name(lua_State *L)
 {
-    Front *f = enter(L, "name");
+    Front *front = enter(L, "name");
     const char *name = lua_tostring(L, 2);
 
     if (lua_type(L, 3) != LUA_TFUNCTION)
-        err(f->loc, "'%s' is not declared; write: local %s = ...",
+        err(front->loc, "'%s' is not declared; write: local %s = ...",
             name ? name : "?", name ? name : "?");
     lua_settop(L, 3);
     lua_rawset(L, lua_upvalueindex(1));

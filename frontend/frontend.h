@@ -71,7 +71,7 @@ typedef struct Front {
     Watch *watch; /* null: nobody watches */
 } Front;
 
-Front *front(lua_State *L);
+Front *front_of(lua_State *L);
 
 /* ---- model.c ------------------------------------------------------------- */
 

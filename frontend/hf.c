@@ -11,8 +11,6 @@
  *   (nope|rot)     one after another: the first parameter of {a,b} has nope,
  *                  the second rot; a number: that many fixed places */
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "frontend.h"
 
@@ -26,7 +24,7 @@ typedef struct Binding {
 } Binding;
 
 typedef struct HfAxesReader {
-    Front *f;
+    Front *front;
     const HfEntry *e;
     const Param *p;
     const Binding *b;
@@ -112,7 +110,7 @@ static void unroll(HfAxesReader *reader, const char *s, size_t n)
 /* The tensor's name, with {i} replaced; {axis} stays for its indices. */
 static void read_name(HfAxesReader *reader)
 {
-    Text out = { .arena = reader->f->g->arena };
+    Text out = { .arena = reader->front->g->arena };
 
     for (const char *s = reader->e->hf; *s;) {
         const char *end = *s == '{' ? strchr(s, '}') : NULL;
@@ -160,12 +158,13 @@ static HfFactor item(HfAxesReader *reader)
         x.total = x.n = strtoll(reader->s, NULL, 10);
     } else {
         Axis *a[1];
-        reader->f->loc = reader->e->loc;
-        reader->f->fn = "hf";
-        axes_known(reader->f,
-                   strf(reader->f->g->arena, "%.*s", (int)n, reader->s), a, 1);
+        reader->front->loc = reader->e->loc;
+        reader->front->fn = "hf";
+        axes_known(reader->front,
+                   strf(reader->front->g->arena, "%.*s", (int)n, reader->s), a,
+                   1);
         x.axis = a[0]->name;
-        x.total = x.n = axis_size(reader->f, a[0], reader->e->axes);
+        x.total = x.n = axis_size(reader->front, a[0], reader->e->axes);
     }
     reader->s += n;
     skip(reader);
@@ -267,9 +266,11 @@ static void check(HfAxesReader *reader)
 static void map_param(Front *front, HfEntry *entry, const Param *p,
                       const Binding *binding)
 {
-    HfAxesReader r = {
-        .f = front, .e = entry, .p = p, .b = binding, .m = { .param = p->path }
-    };
+    HfAxesReader r = { .front = front,
+                       .e = entry,
+                       .p = p,
+                       .b = binding,
+                       .m = { .param = p->path } };
     uint64_t of = mix64(0, KEYP(intern("hf")));
     void **slot = table_at(front->places, mix64(of, KEYP(p->path)));
 
@@ -342,7 +343,7 @@ static const char *text_at(lua_State *L, int table, int i)
 /* hf { ["path"] = { "tensor name", "axes" }, .., config={ .. } } */
 int lua_hf(lua_State *L)
 {
-    Front *f = enter(L, "hf");
+    Front *front = enter(L, "hf");
     int n;
 
     const char **key = sorted_keys(L, 1, &n);
@@ -350,12 +351,13 @@ int lua_hf(lua_State *L)
         if (!strcmp(key[i], "config")) {
             lua_getfield(L, 1, key[i]);
             if (!lua_istable(L, -1))
-                err(f->loc, "hf: config must be a table: { vocab_size=.. }");
-            hf_config(L, f);
+                err(front->loc,
+                    "hf: config must be a table: { vocab_size=.. }");
+            hf_config(L, front);
             lua_pop(L, 1);
             continue;
         }
-        HfEntry e = { .param = key[i], .loc = f->loc };
+        HfEntry e = { .param = key[i], .loc = front->loc };
         if (lua_getfield(L, 1, key[i]) == LUA_TTABLE &&
             lua_rawlen(L, -1) == 2) {
             e.hf = text_at(L, lua_gettop(L), 1);
@@ -363,9 +365,9 @@ int lua_hf(lua_State *L)
         }
         lua_pop(L, 1);
         if (!e.hf || !e.axes)
-            err(f->loc, "hf: '%s' must be { \"tensor name\", \"axes\" }",
+            err(front->loc, "hf: '%s' must be { \"tensor name\", \"axes\" }",
                 key[i]);
-        vec_push(f->g->arena, f->hf, e);
+        vec_push(front->g->arena, front->hf, e);
     }
     return 0;
 }

@@ -2,8 +2,6 @@
  * nothing, and what depends on chance in Lua (order of tables, random seeds,
  * addresses, when garbage is collected) is the same in every run or an
  * error. */
-#include <string.h>
-
 #include "frontend.h"
 
 /* Not for models. */
@@ -19,10 +17,10 @@ const char *const library_removed[] = {
  * the function, which has none of its own: it would see these. */
 static int watched(lua_State *L)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
 
-    if (f->watch)
-        look(f, here(L));
+    if (front->watch)
+        look(front, here(L));
     return lua_tocfunction(L, lua_upvalueindex(1))(L);
 }
 
@@ -68,15 +66,15 @@ static void push_keys(lua_State *L, const char *fn)
     int other = 0;
 
     if (!lua_istable(L, 1)) {
-        Front *f = enter(L, fn);
-        err(f->loc, "%s: the argument must be a table, got %s", fn,
+        Front *front = enter(L, fn);
+        err(front->loc, "%s: the argument must be a table, got %s", fn,
             kind_of(L, 1));
     }
     lua_newtable(L);
     for (lua_pushnil(L); lua_next(L, 1); lua_pop(L, 1)) {
         if (rank_of(L, -2) == 3 && other++) {
-            Front *f = enter(L, fn);
-            err(f->loc,
+            Front *front = enter(L, fn);
+            err(front->loc,
                 "%s: keys that are tables, tensors or functions have no order; "
                 "keep them in a list and use ipairs",
                 fn);
@@ -133,8 +131,8 @@ static int sorted_next(lua_State *L)
         lua_pop(L, 1);
     }
     if (!found) {
-        Front *f = enter(L, "next");
-        err(f->loc, "next: the table has no key %s", kind_of(L, 2));
+        Front *front = enter(L, "next");
+        err(front->loc, "next: the table has no key %s", kind_of(L, 2));
     }
     return 1;
 }
@@ -168,10 +166,10 @@ static int text_of(lua_State *L)
 
 static int print(lua_State *L)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     int n = lua_gettop(L);
 
-    for (int i = 1; i <= n && !f->quiet; i++) {
+    for (int i = 1; i <= n && !front->quiet; i++) {
         size_t len;
         push_text(L, i);
         const char *s = lua_tolstring(L, -1, &len);
@@ -179,7 +177,7 @@ static int print(lua_State *L)
         fputc(i < n ? '\t' : '\n', stderr);
         lua_pop(L, 1);
     }
-    if (!n && !f->quiet)
+    if (!n && !front->quiet)
         fputc('\n', stderr);
     return 0;
 }
@@ -200,9 +198,10 @@ static int format(lua_State *L)
         s = conversion(s);
         arg += *s != '%';
         if (*s == 'p') {
-            Front *f = enter(L, "string.format");
-            err(f->loc, "string.format: %%p prints an address, which differs "
-                        "from run to run");
+            Front *front = enter(L, "string.format");
+            err(front->loc,
+                "string.format: %%p prints an address, which differs "
+                "from run to run");
         }
         if (*s == 's' && arg <= n) {
             push_text(L, arg);
@@ -222,8 +221,8 @@ static int set_metatable(lua_State *L)
     for (int i = 0; lua_istable(L, 2) && i < 2; i++) {
         lua_pushstring(L, late[i]);
         if (lua_rawget(L, 2) != LUA_TNIL) {
-            Front *f = enter(L, "setmetatable");
-            err(f->loc,
+            Front *front = enter(L, "setmetatable");
+            err(front->loc,
                 "setmetatable: '%s' is not there for models: what it does "
                 "depends on when memory is collected",
                 late[i]);

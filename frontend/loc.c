@@ -22,7 +22,7 @@ static const Loc *kept(Front *front, const char *file, int line, const Loc *up)
 
 const Loc *here(lua_State *L)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     const Loc *loc = NULL;
     lua_Debug ar;
     struct {
@@ -41,6 +41,6 @@ const Loc *here(lua_State *L)
         at[n++].line = ar.currentline;
     }
     while (n-- > 0)
-        loc = kept(f, at[n].file, at[n].line, loc);
-    return loc ? loc : kept(f, f->file, 0, NULL);
+        loc = kept(front, at[n].file, at[n].line, loc);
+    return loc ? loc : kept(front, front->file, 0, NULL);
 }

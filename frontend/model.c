@@ -1,9 +1,5 @@
 /* model.c: run a model file: its limits of memory and instructions, its errors,
  * its sources, and trace(), the way in. */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 enum {
@@ -46,12 +42,12 @@ void look(Front *front, const Loc *loc)
 
 static void count(lua_State *L, lua_Debug *ar)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
 
     (void)ar;
-    if (f->watch)
-        look(f, here(L));
-    if (++f->hooks > HOOKMAX)
+    if (front->watch)
+        look(front, here(L));
+    if (++front->hooks > HOOKMAX)
         err(here(L),
             "the model ran %d million instructions; is there an endless loop?",
             HOOKMAX / 100);
@@ -236,24 +232,24 @@ static const char busy[] = "busy";
 
 int lua_require(lua_State *L)
 {
-    Front *f = enter(L, "require");
+    Front *front = enter(L, "require");
     size_t len = 0;
 
     if (lua_type(L, 1) != LUA_TSTRING || !*lua_tostring(L, 1))
-        err(f->loc, "require: the name must be a string, got %s",
+        err(front->loc, "require: the name must be a string, got %s",
             kind_of(L, 1));
-    const char *path = intern(module_path(f, lua_tostring(L, 1)));
+    const char *path = intern(module_path(front, lua_tostring(L, 1)));
     int kind = lua_getfield(L, LUA_REGISTRYINDEX, path);
     if (kind == LUA_TLIGHTUSERDATA)
-        err(f->loc, "require: '%s' requires itself", lua_tostring(L, 1));
+        err(front->loc, "require: '%s' requires itself", lua_tostring(L, 1));
     if (kind != LUA_TNIL)
         return 1;
-    char *text = read_file(f, path, &len);
+    char *text = read_file(front, path, &len);
     if (!text)
-        err(f->loc, "require: cannot read %s", path);
+        err(front->loc, "require: cannot read %s", path);
     lua_pushlightuserdata(L, (void *)(uintptr_t)busy);
     lua_setfield(L, LUA_REGISTRYINDEX, path);
-    load_chunk(f, path, text, len);
+    load_chunk(front, path, text, len);
     lua_call(L, 0, 1);
     if (lua_isnil(L, -1)) {
         lua_pop(L, 1);

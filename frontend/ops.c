@@ -1,8 +1,6 @@
 /* ops.c: the functions of the language. Most are made in a loop over the op
  * table: operands, then attributes, as the row says. Those written by hand,
  * below and in index.c, give defaults or several results, or check. */
-#include <string.h>
-
 #include "frontend.h"
 
 /* "slice(a, axis, start, len)" */
@@ -28,22 +26,23 @@ static const char *usage(const OpInfo *info)
 
 static void missing(lua_State *L, const OpInfo *info, int arg, const char *name)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
 
     if (lua_isnoneornil(L, arg))
-        err(f->loc, "%s: '%s' is missing; write %s", f->fn, name, usage(info));
+        err(front->loc, "%s: '%s' is missing; write %s", front->fn, name,
+            usage(info));
 }
 
 int64_t integer_arg(lua_State *L, int arg, const char *name)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     int whole;
     int64_t v = lua_tointegerx(L, arg, &whole);
 
     if (lua_type(L, arg) == LUA_TBOOLEAN)
         return lua_toboolean(L, arg);
     if (!whole || lua_type(L, arg) != LUA_TNUMBER)
-        err(f->loc, "%s: '%s' must be an integer, got %s", f->fn, name,
+        err(front->loc, "%s: '%s' must be an integer, got %s", front->fn, name,
             kind_of(L, arg));
     return v;
 }
@@ -52,8 +51,8 @@ int64_t integer_arg(lua_State *L, int arg, const char *name)
 static int word_arg(lua_State *L, int arg, const char *name,
                     const char *const *word, int n)
 {
-    Front *f = front(L);
-    Text all = { .arena = f->g->arena };
+    Front *front = front_of(L);
+    Text all = { .arena = front->g->arena };
     int i = lua_type(L, arg) != LUA_TSTRING
                 ? -1
                 : word_index(lua_tostring(L, arg), word, n);
@@ -61,8 +60,8 @@ static int word_arg(lua_State *L, int arg, const char *name,
     for (int k = 0; k < n && i < 0; k++)
         put(&all, "%s%s", k ? ", " : "", word[k]);
     if (i < 0)
-        err(f->loc, "%s: '%s' must be one of %s, got %s", f->fn, name, all.s,
-            kind_of(L, arg));
+        err(front->loc, "%s: '%s' must be one of %s, got %s", front->fn, name,
+            all.s, kind_of(L, arg));
     return i;
 }
 
@@ -91,7 +90,7 @@ static void attribute(lua_State *L, Node *n, const AttrInfo *info, int arg)
     case ATaxis: *(Axis **)v = one_axis(L, arg, info->name); break;
     case ATaxes:
         *(Axes *)v =
-            g_axes(front(L)->g, a, axis_arg(L, arg, info->name, a, MAXD));
+            g_axes(front_of(L)->g, a, axis_arg(L, arg, info->name, a, MAXD));
         break;
     case ATint: *(int64_t *)v = integer_arg(L, arg, info->name); break;
     case ATflag: *(int *)v = integer_arg(L, arg, info->name) != 0; break;
@@ -113,10 +112,10 @@ static int count_tensors(lua_State *L)
 
 static void check_count(lua_State *L, const OpInfo *info, int want)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
 
     if (lua_gettop(L) > want)
-        err(f->loc, "%s: %d arguments, it takes %d; write %s", f->fn,
+        err(front->loc, "%s: %d arguments, it takes %d; write %s", front->fn,
             lua_gettop(L), want, usage(info));
 }
 
@@ -228,26 +227,27 @@ static int generic(lua_State *L)
 {
     Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
     const OpInfo *o = &optab[op];
-    Front *f = enter(L, o->name);
+    Front *front = enter(L, o->name);
     int nin = o->nin < 0 ? count_tensors(L) : o->nin;
     Node *in[MAXIN];
 
     if (nin < 1 || nin > MAXIN)
-        err(f->loc, "%s: from 1 to %d tensors; write %s", f->fn, MAXIN,
+        err(front->loc, "%s: from 1 to %d tensors; write %s", front->fn, MAXIN,
             usage(o));
     check_count(L, o, nin + o->nattr);
     for (int i = 0; i < nin; i++)
-        missing(L, o, i + 1, strf(f->g->arena, "%c", "abc"[i < 3 ? i : 2]));
+        missing(L, o, i + 1, strf(front->g->arena, "%c", "abc"[i < 3 ? i : 2]));
     if (o->cls == EW)
         ew_operands(L, op, 1, nin, in);
     else
         for (int i = 0; i < nin; i++)
-            in[i] = operand(L, i + 1, strf(f->g->arena, "argument %d", i + 1));
+            in[i] =
+                operand(L, i + 1, strf(front->g->arena, "argument %d", i + 1));
     if (op == Oconcat) {
-        as_one_real(f, nin, in);
-        with_micro(f, nin, in);
+        as_one_real(front, nin, in);
+        with_micro(front, nin, in);
     }
-    Node *n = make(f, op, nin, in);
+    Node *n = make(front, op, nin, in);
     for (int i = 0; i < o->nattr; i++) {
         if (o->attr[i].type != ATflag && o->attr[i].use != ATmay)
             missing(L, o, nin + 1 + i, o->attr[i].name);
@@ -257,12 +257,12 @@ static int generic(lua_State *L)
     if (o->cls == RED && n_axes(n)->n == 0)
         return result(L, in[0], 1); /* over no axes: nothing to do */
     if (op == Osplit)
-        check_split(f, n);
+        check_split(front, n);
     if (op == Oconcat)
-        check_concat(f, n);
+        check_concat(front, n);
     if (op == Oshift)
-        bound_shift(f, n);
-    return result(L, infer(current(f), n), 1);
+        bound_shift(front, n);
+    return result(L, infer(current(front), n), 1);
 }
 
 /* ---- casts --------------------------------------------------------------- */
@@ -270,25 +270,25 @@ static int generic(lua_State *L)
 static int cast(lua_State *L)
 {
     Dtype dt = (Dtype)lua_tointeger(L, lua_upvalueindex(1));
-    Front *f = enter(L, dtypes[dt].name);
+    Front *front = enter(L, dtypes[dt].name);
 
     Node *x = operand(L, 1, "the argument");
     if (x->dt == De2m1x2)
-        err(f->loc,
+        err(front->loc,
             "%s: the tensor has two numbers an element (e2m1x2); "
             "dequantize it first",
-            f->fn);
-    return push_node(L, cast_to(f, x, dt));
+            front->fn);
+    return push_node(L, cast_to(front, x, dt));
 }
 
 /* as(x, like): x in the dtype of `like`; for the prelude, whose layers compute
  * in f32 and give back what they got. */
 static int as(lua_State *L)
 {
-    Front *f = enter(L, "as");
+    Front *front = enter(L, "as");
     Node *x = operand(L, 1, "x");
 
-    return push_node(L, cast_to(f, x, operand(L, 2, "like")->dt));
+    return push_node(L, cast_to(front, x, operand(L, 2, "like")->dt));
 }
 
 /* stored(x): a real x as it is kept, in the policy's dtype, where f32(x) would
@@ -296,14 +296,14 @@ static int as(lua_State *L)
  * prelude. */
 static int stored(lua_State *L)
 {
-    Front *f = enter(L, "stored");
+    Front *front = enter(L, "stored");
     Node *x = operand(L, 1, "the argument");
 
     if (x->dt != Dreal)
         return push_node(L, x);
-    Node *n = make(f, Ocast, 1, &x);
+    Node *n = make(front, Ocast, 1, &x);
     n->at.cast.to = Dreal;
-    return push_node(L, infer(current(f), n));
+    return push_node(L, infer(current(front), n));
 }
 
 /* ---- reductions ---------------------------------------------------------- */
@@ -329,33 +329,33 @@ void need_axes(Front *front, const Node *x, Axis *const *a, int n)
 /* A node of its own: `step` averages it over micro-batches, unlike a sum. */
 static int mean(lua_State *L)
 {
-    Front *f = enter(L, "mean");
+    Front *front = enter(L, "mean");
     Node *x = operand(L, 1, "argument 1");
     Axis *a[MAXD];
     int n = axis_arg(L, 2, "axes", a, MAXD);
 
-    need_axes(f, x, a, n);
+    need_axes(front, x, a, n);
     if (dtypes[x->dt].kind != 'f')
-        x = cast_to(f, x, Df32);
-    return push_node(L, reduce(f, Omean, x, a, n));
+        x = cast_to(front, x, Df32);
+    return push_node(L, reduce(front, Omean, x, a, n));
 }
 
 static int truth(lua_State *L)
 {
     Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
-    Front *f = enter(L, op == Omax ? "any" : "all");
+    Front *front = enter(L, op == Omax ? "any" : "all");
     Node *x = operand(L, 1, "argument 1");
     Axis *a[MAXD];
     int n = axis_arg(L, 2, "axes", a, MAXD);
 
     if (x->dt != Dbool) {
         note(x->loc, "the tensor was made here");
-        err(f->loc,
+        err(front->loc,
             "%s: the tensor must be a truth value (of eq, lt, one_hot), got %s",
-            f->fn, dtypes[x->dt].name);
+            front->fn, dtypes[x->dt].name);
     }
-    need_axes(f, x, a, n);
-    return push_node(L, reduce(f, op, x, a, n));
+    need_axes(front, x, a, n);
+    return push_node(L, reduce(front, op, x, a, n));
 }
 
 /* ---- products ------------------------------------------------------------ */
@@ -417,28 +417,28 @@ static Node *factor(Front *front, Node *n, const Node *other)
 
 static int dot(lua_State *L)
 {
-    Front *f = enter(L, "dot");
-    Node *a = use_any(f, need_value(L, 1, "argument 1"));
-    Node *b = use_any(f, need_value(L, 2, "argument 2"));
+    Front *front = enter(L, "dot");
+    Node *a = use_any(front, need_value(L, 1, "argument 1"));
+    Node *b = use_any(front, need_value(L, 2, "argument 2"));
     Axis *ax[MAXD];
     int n;
 
     n = axis_arg(L, 3, "axes", ax, MAXD);
     if (a->op == Opick && b->op == Opick)
-        err(f->loc, "dot: both operands are indexed weights");
+        err(front->loc, "dot: both operands are indexed weights");
     if (a->op == Opick) {
         Node *node = a;
         a = b;
         b = node;
     }
     if (b->op == Opick) {
-        b = pick_for(f, b, a);
-        check_grouped(f, a, b, ax, n);
+        b = pick_for(front, b, a);
+        check_grouped(front, a, b, ax, n);
     }
-    Node *in[2] = { factor(f, a, b), factor(f, b, a) };
-    Node *r = make(f, Odot, 2, in);
-    r->at.dot.axes = g_axes(f->g, ax, n);
-    return push_node(L, infer(current(f), r));
+    Node *in[2] = { factor(front, a, b), factor(front, b, a) };
+    Node *r = make(front, Odot, 2, in);
+    r->at.dot.axes = g_axes(front->g, ax, n);
+    return push_node(L, infer(current(front), r));
 }
 
 /* ---- structure ----------------------------------------------------------- */
@@ -447,22 +447,22 @@ static int dot(lua_State *L)
  * sharded like the old one. */
 static int rename_axes(lua_State *L)
 {
-    Front *f = enter(L, "rename");
+    Front *front = enter(L, "rename");
     Node *x = operand(L, 1, "argument 1"), *n;
     Axis *from[MAXD], *to[MAXD];
     int count;
 
     const char **old = sorted_keys(L, 2, &count);
     if (count > MAXD)
-        err(f->loc, "rename: %d axes, at most %d", count, MAXD);
+        err(front->loc, "rename: %d axes, at most %d", count, MAXD);
     if (count == 0)
         return result(L, x, 1);
-    n = make(f, Orename, 1, &x);
+    n = make(front, Orename, 1, &x);
     for (int i = 0; i < count; i++) {
         Axis *one[MAXD];
-        if (axes_any(f, old[i], one, MAXD) != 1)
-            err(f->loc, "rename: \"%s\" is not one axis", old[i]);
-        need_axes(f, x, one, 1);
+        if (axes_any(front, old[i], one, MAXD) != 1)
+            err(front->loc, "rename: \"%s\" is not one axis", old[i]);
+        need_axes(front, x, one, 1);
         lua_getfield(L, 2, old[i]);
         from[i] = one[0];
         to[i] = one_axis(L, -1, "the new name");
@@ -472,14 +472,14 @@ static int rename_axes(lua_State *L)
         if (to[i]->n == 0)
             to[i]->n = x->dim[dim_of(x, from[i])].n;
     }
-    n->at.rename.from = g_axes(f->g, from, count);
-    n->at.rename.to = g_axes(f->g, to, count);
-    return result(L, infer(current(f), n), 1);
+    n->at.rename.from = g_axes(front->g, from, count);
+    n->at.rename.to = g_axes(front->g, to, count);
+    return result(L, infer(current(front), n), 1);
 }
 
 static int merge(lua_State *L)
 {
-    Front *f = enter(L, "merge");
+    Front *front = enter(L, "merge");
     Node *x = operand(L, 1, "argument 1"), *n;
     Axis *a[MAXD], *to;
     int64_t size = 1;
@@ -487,82 +487,84 @@ static int merge(lua_State *L)
 
     k = axis_arg(L, 2, "axes", a, MAXD);
     if (k == 0)
-        err(f->loc, "merge: which axes? \"%s\" names none", lua_tostring(L, 2));
-    need_axes(f, x, a, k);
+        err(front->loc, "merge: which axes? \"%s\" names none",
+            lua_tostring(L, 2));
+    need_axes(front, x, a, k);
     to = one_axis(L, 3, "the new axis");
     if (dim_of(x, to) >= 0)
-        err(f->loc, "merge: tensor %s already has the axis '%s'",
-            dims_text(f, x), to->name);
+        err(front->loc, "merge: tensor %s already has the axis '%s'",
+            dims_text(front, x), to->name);
     for (int i = 0; i < k; i++)
         size *= x->dim[dim_of(x, a[i])].n;
-    grow_axis(f, to, size);
-    n = make(f, Omerge, 1, &x);
-    n->at.merge.axes = g_axes(f->g, a, k);
+    grow_axis(front, to, size);
+    n = make(front, Omerge, 1, &x);
+    n->at.merge.axes = g_axes(front->g, a, k);
     n->at.merge.new = to;
-    return result(L, infer(current(f), n), 1);
+    return result(L, infer(current(front), n), 1);
 }
 
 /* halves(x, axis, two, half, last): split into pairs whose axis `two` has 2;
  * `last` says that it is the fast one. For rope. */
 static int halves(lua_State *L)
 {
-    Front *f = enter(L, "rope");
+    Front *front = enter(L, "rope");
     Node *x = operand(L, 1, "argument 1"), *n;
     Axis *a = one_axis(L, 2, "axis");
     Axis *two = one_axis(L, 3, "two"), *half = one_axis(L, 4, "half");
     int last = lua_toboolean(L, 5);
 
-    need_axes(f, x, &a, 1);
+    need_axes(front, x, &a, 1);
     int64_t size = x->dim[dim_of(x, a)].n;
     if (size % 2)
-        err(f->loc, "rope: axis '%s' is %lld, an odd number", a->name,
+        err(front->loc, "rope: axis '%s' is %lld, an odd number", a->name,
             (long long)size);
-    n = make(f, Osplit, 1, &x);
+    n = make(front, Osplit, 1, &x);
     n->at.split.axis = a;
     n->at.split.into =
-        g_axes(f->g, (Axis *[]){ last ? half : two, last ? two : half }, 2);
+        g_axes(front->g, (Axis *[]){ last ? half : two, last ? two : half }, 2);
     two->n = 2;
     half->n = size / 2;
-    return push_node(L, infer(current(f), n));
+    return push_node(L, infer(current(front), n));
 }
 
 /* The mask is another in every micro-batch, also of what is the same in all of
  * them, as a parameter is. */
 static int dropout(lua_State *L)
 {
-    Front *f = enter(L, "dropout");
+    Front *front = enter(L, "dropout");
     Node *x = operand(L, 1, "argument 1"), *n;
     double p = lua_tonumber(L, 2);
-    uint64_t key = mix64(0, (uint64_t)++f->ndropout);
+    uint64_t key = mix64(0, (uint64_t)++front->ndropout);
 
     if (lua_type(L, 2) != LUA_TNUMBER || !(p >= 0 && p < 1))
-        err(f->loc, "dropout: p must be a number from 0 to below 1, got %s",
+        err(front->loc, "dropout: p must be a number from 0 to below 1, got %s",
             kind_of(L, 2));
     if (p == 0)
         return push_node(L, x);
-    x = in_each_micro(f, x);
-    n = make(f, Odropout, 1, &x);
+    x = in_each_micro(front, x);
+    n = make(front, Odropout, 1, &x);
     n->at.dropout.p = p;
     n->at.dropout.key = (int64_t)(key >> 1);
-    return push_node(L, infer(current(f), n));
+    return push_node(L, infer(current(front), n));
 }
 
 /* size(x, axis) of a tensor; size("axis") as axes{} or the command line say */
 static int size_of(lua_State *L)
 {
-    Front *f = enter(L, "size");
+    Front *front = enter(L, "size");
     Axis *a;
 
     if (lua_type(L, 1) == LUA_TSTRING) {
-        if (axes_known(f, lua_tostring(L, 1), &a, 1) != 1)
-            err(f->loc, "size: write size(\"hidden\") or size(x, \"hidden\")");
-        lua_pushinteger(L, axis_size(f, a, a->name));
+        if (axes_known(front, lua_tostring(L, 1), &a, 1) != 1)
+            err(front->loc,
+                "size: write size(\"hidden\") or size(x, \"hidden\")");
+        lua_pushinteger(L, axis_size(front, a, a->name));
         return 1;
     }
     Node *x = operand(L, 1, "argument 1");
     a = one_axis(L, 2, "axis");
 
-    need_axes(f, x, &a, 1);
+    need_axes(front, x, &a, 1);
     lua_pushinteger(L, x->dim[dim_of(x, a)].n);
     return 1;
 }
@@ -570,11 +572,11 @@ static int size_of(lua_State *L)
 /* need(name, x, axes): what layers of the prelude ask of their arguments */
 static int need(lua_State *L)
 {
-    Front *f = enter(L, luaL_checkstring(L, 1));
+    Front *front = enter(L, luaL_checkstring(L, 1));
     Node *x = operand(L, 2, "argument 1");
     Axis *a[MAXD];
 
-    need_axes(f, x, a, axis_arg(L, 3, "axis", a, MAXD));
+    need_axes(front, x, a, axis_arg(L, 3, "axis", a, MAXD));
     return 0;
 }
 

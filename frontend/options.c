@@ -1,10 +1,6 @@
 /* options.c: train{}, data{}, fold{}, precision{}, route{}, cluster{}: values
  * of the kinds in keys.def, kept as the text that the command line would have.
  */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 enum { DEEPEST = 4 }; /* tables in the tables of a blend */
@@ -48,7 +44,7 @@ static const struct { const char *kind, *what; int takes; } kinds[] = {
 enum { NKIND = sizeof kinds / sizeof *kinds };
 
 typedef struct Setting {
-    Front *f;
+    Front *front;
     const char *key; /* "train.lr" */
     int kind;
     Text text;
@@ -71,7 +67,7 @@ static void put_number(Text *out, double v)
 
 static _Noreturn void bad_value(lua_State *L, const Setting *setting)
 {
-    err(setting->f->loc, "%s: must be %s, got %s", setting->key,
+    err(setting->front->loc, "%s: must be %s, got %s", setting->key,
         kinds[setting->kind].what, kind_of(L, -1));
 }
 
@@ -105,7 +101,7 @@ static void put_list(lua_State *L, Setting *setting)
     int n = (int)lua_rawlen(L, -1);
 
     if (n == 0)
-        err(setting->f->loc, "%s: an empty list", setting->key);
+        err(setting->front->loc, "%s: an empty list", setting->key);
     for (int i = 1; i <= n; i++) {
         if (i > 1)
             put(&setting->text, ",");
@@ -137,12 +133,12 @@ static void put_words(lua_State *L, Setting *setting, int depth)
 
     luaL_checkstack(L, 4, setting->key);
     if (depth > DEEPEST)
-        err(setting->f->loc,
+        err(setting->front->loc,
             "%s: tables in tables; write { { 0.7, \"a\" }, .. }", setting->key);
     if (!n && !setting->text.len)
         put_named(L, setting);
     if (!n && !setting->text.len)
-        err(setting->f->loc, "%s: an empty list", setting->key);
+        err(setting->front->loc, "%s: an empty list", setting->key);
     for (int i = 1; i <= n; i++) {
         lua_rawgeti(L, -1, i);
         int type = lua_type(L, -1);
@@ -176,7 +172,7 @@ static int is_straight(const double *y, int i, int j)
  * those that lie on a line between others. */
 static void put_curve(lua_State *L, Setting *setting)
 {
-    double *y = alloc(setting->f->g->arena, (PARTS + 1) * sizeof *y);
+    double *y = alloc(setting->front->g->arena, (PARTS + 1) * sizeof *y);
 
     for (int i = 0; i <= PARTS; i++) {
         lua_pushvalue(L, -1);
@@ -184,7 +180,7 @@ static void put_curve(lua_State *L, Setting *setting)
         lua_call(L, 1, 1);
         y[i] = lua_tonumber(L, -1);
         if (lua_type(L, -1) != LUA_TNUMBER || !(y[i] >= 0) || !isfinite(y[i]))
-            err(setting->f->loc,
+            err(setting->front->loc,
                 "%s: the function must return a number, at least 0;"
                 " of %g it returns %s",
                 setting->key, i / (double)PARTS, luaL_tolstring(L, -1, NULL));
@@ -233,17 +229,17 @@ static void read_setting(lua_State *L, Setting *setting)
 static int options(lua_State *L)
 {
     const char *table = lua_tostring(L, lua_upvalueindex(1));
-    Front *f = enter(L, table);
-    Opts *checked = opts_new(f->g->arena);
+    Front *front = enter(L, table);
+    Opts *checked = opts_new(front->g->arena);
     int n;
     const char **name = sorted_keys(L, 1, &n);
 
     for (int i = 0; i < n; i++) {
-        Setting x = { .f = f, .text = { .arena = f->g->arena } };
-        x.key = strf(f->g->arena, "%s.%s", table, name[i]);
+        Setting x = { .front = front, .text = { .arena = front->g->arena } };
+        x.key = strf(front->g->arena, "%s.%s", table, name[i]);
         x.kind = kind_of_key(table, name[i]);
         lua_getfield(L, 1, name[i]);
-        if (cuts_of_fold(L, f, table, name[i])) {
+        if (cuts_of_fold(L, front, table, name[i])) {
             lua_pop(L, 1);
             continue;
         }
@@ -251,9 +247,9 @@ static int options(lua_State *L)
             read_setting(L, &x);
         lua_pop(L, 1);
         const char *value = x.text.s ? x.text.s : "";
-        opts_set(checked, x.key, value, f->loc);
-        if (!opts_given(f->cmdline, x.key))
-            opts_set(f->g->opts, x.key, value, f->loc);
+        opts_set(checked, x.key, value, front->loc);
+        if (!opts_given(front->cmdline, x.key))
+            opts_set(front->g->opts, x.key, value, front->loc);
     }
     return 0;
 }

@@ -16,7 +16,6 @@
  *     other        what only axes{} says: no mesh axis takes it
  *
  * passes/sharding/sharding.c says which mesh axis takes which role. */
-
 #include "frontend.h"
 
 static void take_role(Axis *a, AxisRole role)
@@ -209,12 +208,12 @@ void known_role(Front *front, Axis *a, AxisRole role)
 /* role(axis, name): what a layer of the prelude knows its axis to be. */
 int state_role(lua_State *L)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     Axis *a = one_axis(L, 1, "axis");
     int role = role_named(luaL_checkstring(L, 2));
 
     if (role < 0)
         return luaL_error(L, "role: there is no '%s'", lua_tostring(L, 2));
-    known_role(f, a, (AxisRole)role);
+    known_role(front, a, (AxisRole)role);
     return 0;
 }

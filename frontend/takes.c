@@ -2,10 +2,6 @@
  * function runs: how many arguments, of which kinds, and in tables of options
  * only fields that the function knows. What needs more than one argument to be
  * judged (has the tensor that axis?) the function checks itself. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include "frontend.h"
 
 typedef struct TakesRow {
@@ -17,8 +13,6 @@ static const TakesRow calls[] = {
 #define TAKES(name, items) {#name, items},
 #define FIELDS(name, items)
 #include "takes.def"
-#undef TAKES
-#undef FIELDS
     {0}
 };
 
@@ -26,8 +20,6 @@ static const TakesRow fields[] = {
 #define TAKES(name, items)
 #define FIELDS(name, items) {#name, items},
 #include "takes.def"
-#undef TAKES
-#undef FIELDS
     {0}
 };
 /* clang-format on */
@@ -239,17 +231,17 @@ static const char *usage(Front *front, const TakesRow *row)
 static _Noreturn void bad_item(lua_State *L, int i, const char *where,
                                const TakesItem *item, const TakesRow *row)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     int infinite = lua_type(L, i) == LUA_TNUMBER && !is_number(L, i);
 
     if (lua_type(L, i) == LUA_TSTRING && !is_text(L, i))
-        err(f->loc, "%s: '%s' holds a zero byte", where, item->name);
+        err(front->loc, "%s: '%s' holds a zero byte", where, item->name);
     if (lua_isnoneornil(L, i))
-        err(f->loc, "%s: '%s' is missing%s%s", where, item->name,
-            row ? "; write " : "", row ? usage(f, row) : "");
-    err(f->loc, "%s: '%s' must be %s%s, got %s%s%s", where, item->name,
-        expected(f, item), infinite ? ", finite" : "", kind_of(L, i),
-        row ? "; write " : "", row ? usage(f, row) : "");
+        err(front->loc, "%s: '%s' is missing%s%s", where, item->name,
+            row ? "; write " : "", row ? usage(front, row) : "");
+    err(front->loc, "%s: '%s' must be %s%s, got %s%s%s", where, item->name,
+        expected(front, item), infinite ? ", finite" : "", kind_of(L, i),
+        row ? "; write " : "", row ? usage(front, row) : "");
 }
 
 /* ---- tables of options --------------------------------------------------- */
@@ -275,7 +267,7 @@ static void unknown_field(Front *front, const char *where, const char *name,
 static void check_field(lua_State *L, int at, const char *where,
                         const TakesItem *item)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     const TakesRow *inner = fields_of(item->kind);
 
     lua_getfield(L, at, item->name);
@@ -283,14 +275,14 @@ static void check_field(lua_State *L, int at, const char *where,
         bad_item(L, -1, where, item, NULL);
     if (inner && !lua_isnil(L, -1))
         check_fields(L, lua_gettop(L),
-                     strf(f->g->arena, "%s: %s", where, item->name), inner);
+                     strf(front->g->arena, "%s: %s", where, item->name), inner);
     lua_pop(L, 1);
 }
 
 static void check_fields(lua_State *L, int at, const char *where,
                          const TakesRow *row)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     TakesItem x[MAXITEM];
     int open, n = read_items(row->items, x, &open), given;
     const char **key = sorted_keys(L, at, &given);
@@ -300,7 +292,7 @@ static void check_fields(lua_State *L, int at, const char *where,
         while (k < n && strcmp(x[k].name, key[i]))
             k++;
         if (k == n)
-            unknown_field(f, where, key[i], x, n);
+            unknown_field(front, where, key[i], x, n);
     }
     luaL_checkstack(L, 4, where);
     for (int k = 0; k < n; k++)
@@ -324,13 +316,13 @@ static int misfit(lua_State *L, const TakesRow *row)
 
 static _Noreturn void refuse(lua_State *L, const TakesRow *row, int at)
 {
-    Front *f = enter(L, row->name);
+    Front *front = enter(L, row->name);
     TakesItem x[MAXITEM];
     int open, n = read_items(row->items, x, &open);
 
     if (at > n)
-        err(f->loc, "%s: %d arguments, it takes %d; write %s", row->name,
-            lua_gettop(L), n, usage(f, row));
+        err(front->loc, "%s: %d arguments, it takes %d; write %s", row->name,
+            lua_gettop(L), n, usage(front, row));
     bad_item(L, at, row->name, &x[at - 1], row);
 }
 

@@ -1,9 +1,6 @@
 /* tensor.c: the tensor as Lua sees it: a node, its operators, and what Lua's
  * other operators must refuse. Every op of the language is built through make()
  * and infer(), so that its place, scope and graph are right. */
-#include <math.h>
-#include <string.h>
-
 #include "frontend.h"
 
 /* A model that makes more nodes than this is a loop gone wrong. */
@@ -11,18 +8,18 @@ enum { MAXNODES = 500000 };
 
 static const char metaname[] = "tensor";
 
-Front *front(lua_State *L)
+Front *front_of(lua_State *L)
 {
     return *(Front **)lua_getextraspace(L);
 }
 
 Front *enter(lua_State *L, const char *fn)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
 
-    f->loc = here(L);
-    f->fn = fn;
-    return f;
+    front->loc = here(L);
+    front->fn = fn;
+    return front;
 }
 
 static const char *number_text(double v)
@@ -62,10 +59,10 @@ LuaTensor *value_at(lua_State *L, int arg)
 LuaTensor *need_value(lua_State *L, int arg, const char *what)
 {
     LuaTensor *v = value_at(L, arg);
-    Front *f = front(L);
+    Front *front = front_of(L);
 
     if (!v)
-        err(f->loc, "%s: %s must be a tensor, got %s", f->fn, what,
+        err(front->loc, "%s: %s must be a tensor, got %s", front->fn, what,
             kind_of(L, arg));
     return v;
 }
@@ -74,7 +71,7 @@ int push_index(lua_State *L, Node *n, Axis *of, int64_t size)
 {
     LuaTensor *v = lua_newuserdatauv(L, sizeof *v, 0);
 
-    *v = (LuaTensor){ n, front(L)->body, of, size };
+    *v = (LuaTensor){ n, front_of(L)->body, of, size };
     luaL_setmetatable(L, metaname);
     return 1;
 }
@@ -172,7 +169,7 @@ Node *use_any(Front *front, const LuaTensor *tensor)
 
 Node *operand(lua_State *L, int arg, const char *what)
 {
-    return use(front(L), need_value(L, arg, what));
+    return use(front_of(L), need_value(L, arg, what));
 }
 
 /* ---- building ------------------------------------------------------------ */
@@ -262,27 +259,27 @@ static void bad_operand(lua_State *L, Front *front, int arg, int i, int n)
 
 int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     Dtype dt = Dnone;
     int tensors = 0;
 
     for (int i = 0; i < n; i++) {
         const LuaTensor *v = value_at(L, first + i);
         if (!v && lua_type(L, first + i) != LUA_TNUMBER)
-            bad_operand(L, f, first + i, i, n);
-        in[i] = v ? use(f, v) : NULL;
+            bad_operand(L, front, first + i, i, n);
+        in[i] = v ? use(front, v) : NULL;
         tensors += v != NULL;
         if (v && !(op == Owhere && i == 0) && dt == Dnone)
             dt = in[i]->dt;
     }
     if (tensors == 0)
-        err(f->loc, "%s: none of its arguments is a tensor", f->fn);
+        err(front->loc, "%s: none of its arguments is a tensor", front->fn);
     if (op == Omod && lua_isinteger(L, first + 1) &&
         lua_tointeger(L, first + 1) == 0)
-        err(f->loc, "mod: the divisor is 0");
+        err(front->loc, "mod: the divisor is 0");
     for (int i = 0; i < n; i++)
         if (!in[i])
-            in[i] = number(f, L, first + i, dt == Dnone ? Df32 : dt);
+            in[i] = number(front, L, first + i, dt == Dnone ? Df32 : dt);
     return n;
 }
 
@@ -291,83 +288,87 @@ int ew_operands(lua_State *L, Op op, int first, int n, Node **in)
 static int binary(lua_State *L)
 {
     Op op = (Op)lua_tointeger(L, lua_upvalueindex(1));
-    Front *f = enter(L, optab[op].name);
+    Front *front = enter(L, optab[op].name);
     Node *in[2];
 
     ew_operands(L, op, 1, 2, in);
-    return push_node(L, ew(f, op, in[0], in[1], NULL));
+    return push_node(L, ew(front, op, in[0], in[1], NULL));
 }
 
 static int negate(lua_State *L)
 {
-    Front *f = enter(L, "neg");
+    Front *front = enter(L, "neg");
 
-    return push_node(L, ew(f, Oneg, operand(L, 1, "argument 1"), NULL, NULL));
+    return push_node(L,
+                     ew(front, Oneg, operand(L, 1, "argument 1"), NULL, NULL));
 }
 
 /* x ^ number; number ^ x by exp. */
 static int power(lua_State *L)
 {
-    Front *f = enter(L, "pow");
+    Front *front = enter(L, "pow");
     Node *in[2];
 
     if (value_at(L, 1) && value_at(L, 2))
-        err(f->loc, "pow: the exponent must be a number; for tensors write "
-                    "exp(y * log(x))");
+        err(front->loc, "pow: the exponent must be a number; for tensors write "
+                        "exp(y * log(x))");
     ew_operands(L, Opow, 1, 2, in);
     for (int i = 0; i < 2; i++)
         if (dtypes[in[i]->dt].kind != 'f')
-            in[i] = cast_to(f, in[i], Df32);
+            in[i] = cast_to(front, in[i], Df32);
     if (value_at(L, 1))
-        return push_node(L, ew(f, Opow, in[0], in[1], NULL));
+        return push_node(L, ew(front, Opow, in[0], in[1], NULL));
     if (lua_tonumber(L, 1) <= 0)
-        err(f->loc, "pow: the base must be positive, got %s", kind_of(L, 1));
-    Node *k = constant(f, in[0]->dt, log(lua_tonumber(L, 1)));
-    return push_node(L, ew(f, Oexp, ew(f, Omul, in[1], k, NULL), NULL, NULL));
+        err(front->loc, "pow: the base must be positive, got %s",
+            kind_of(L, 1));
+    Node *k = constant(front, in[0]->dt, log(lua_tonumber(L, 1)));
+    return push_node(
+        L, ew(front, Oexp, ew(front, Omul, in[1], k, NULL), NULL, NULL));
 }
 
 /* W[e] */
 static int index_tensor(lua_State *L)
 {
-    Front *f = enter(L, "index");
+    Front *front = enter(L, "index");
     const LuaTensor *w = need_value(L, 1, "argument 1"), *e = value_at(L, 2);
 
     if (!e && lua_type(L, 2) == LUA_TSTRING)
-        err(f->loc, "a tensor has no field '%s'", lua_tostring(L, 2));
+        err(front->loc, "a tensor has no field '%s'", lua_tostring(L, 2));
     if (!e)
-        err(f->loc,
+        err(front->loc,
             "a tensor is indexed by an index (the second result of topk), got "
             "%s; slice(x, axis, start, len) takes a part",
             kind_of(L, 2));
-    Node *in[2] = { use(f, w), use(f, e) };
+    Node *in[2] = { use(front, w), use(front, e) };
     if (!e->of) {
         note(in[1]->loc, "it was made here; index(t, axis) makes an index of "
                          "an integer tensor");
-        err(f->loc, "W[e]: e is no index but a tensor %s", dims_text(f, in[1]));
+        err(front->loc, "W[e]: e is no index but a tensor %s",
+            dims_text(front, in[1]));
     }
     int at = dim_of(in[0], e->of);
     if (at < 0) {
         note(in[1]->loc, "the index was made here");
         note(in[0]->loc, "the indexed tensor was made here");
-        err(f->loc, "W[e]: e indexes axis '%s', and W %s has none", e->of->name,
-            dims_text(f, in[0]));
+        err(front->loc, "W[e]: e indexes axis '%s', and W %s has none",
+            e->of->name, dims_text(front, in[0]));
     }
     if (in[0]->dim[at].n != e->ofn) {
         note(in[1]->loc, "the index was made here");
-        err(f->loc, "W[e]: axis '%s' is %lld in W, and e indexes %lld",
+        err(front->loc, "W[e]: axis '%s' is %lld in W, and e indexes %lld",
             e->of->name, (long long)in[0]->dim[at].n, (long long)e->ofn);
     }
-    Node *n = make(f, Opick, 2, in);
+    Node *n = make(front, Opick, 2, in);
     n->at.pick.axis = e->of;
-    return push_node(L, infer(current(f), n));
+    return push_node(L, infer(current(front), n));
 }
 
 static int describe(lua_State *L)
 {
-    Front *f = front(L);
+    Front *front = front_of(L);
     const LuaTensor *v = value_at(L, 1);
 
-    lua_pushfstring(L, "%s %s", dtypes[v->n->dt].name, dims_text(f, v->n));
+    lua_pushfstring(L, "%s %s", dtypes[v->n->dt].name, dims_text(front, v->n));
     return 1;
 }
 
@@ -397,9 +398,10 @@ static const struct { const char *event, *message; } refused[] = {
 
 static int refuse(lua_State *L)
 {
-    Front *f = enter(L, "operator");
+    Front *front = enter(L, "operator");
 
-    err(f->loc, "%s", refused[lua_tointeger(L, lua_upvalueindex(1))].message);
+    err(front->loc, "%s",
+        refused[lua_tointeger(L, lua_upvalueindex(1))].message);
 }
 
 /* CONDITION and CHOICE(v): cond.c puts them around conditions. `or` also gives
@@ -409,10 +411,10 @@ int lua_condition(lua_State *L)
     const LuaTensor *v = value_at(L, 1);
 
     if (v && (!lua_toboolean(L, lua_upvalueindex(1)) || v->n->dt == Dbool)) {
-        Front *f = enter(L, "condition");
-        err(f->loc, "a tensor cannot be a condition (Lua would take it as "
-                    "true); use where(c, a, b), land(a, b), lor(a, b), "
-                    "lnot(a); to ask whether it is there write x ~= nil");
+        Front *front = enter(L, "condition");
+        err(front->loc, "a tensor cannot be a condition (Lua would take it as "
+                        "true); use where(c, a, b), land(a, b), lor(a, b), "
+                        "lnot(a); to ask whether it is there write x ~= nil");
     }
     lua_settop(L, 1);
     return 1;
