@@ -33,18 +33,16 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
     int64_t items = group->instr.launch.items;
     const char *body = body_of(group->text);
 
-    put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %lld\n",
-        is_small(g, group, blocks * threads) ? "int" : "int64_t",
-        (long long)threads);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(%lld%s)\n@(",
-        (long long)threads,
-        group->together ? strf(a, ", %d", group->together) : "");
+    put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %ld\n",
+        is_small(g, group, blocks * threads) ? "int" : "int64_t", threads);
+    put(&t, "extern \"C\" __global__ void __launch_bounds__(%ld%s)\n@(",
+        threads, group->together ? strf(a, ", %d", group->together) : "");
     cuda_put_parameters(&t, group);
     if (serial)
         put(&t,
             "    const ix lo = (ix)blockIdx.x * THREADS + TID, hi = lo + 1;\n  "
-            "  if (lo >= %lld)\n        return;\n",
-            (long long)items);
+            "  if (lo >= %ld)\n        return;\n",
+            items);
     putn(&t, body, strlen(body));
     put(&t, "}\n");
     set_text_named(group, a, t.s);

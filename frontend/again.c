@@ -29,8 +29,8 @@ static int anew_job(void *arg, FILE *out)
 static void say_anew(const Plan *rest, int64_t format, const char *name)
 {
     const char *what =
-        strf(forever, "is a plan of format %lld, Pleat %s executes format %d",
-             (long long)format, program_version, format_now(FMTplan));
+        strf(forever, "is a plan of format %ld, Pleat %s executes format %d",
+             format, program_version, format_now(FMTplan));
 
     if (!rest->nsource)
         err(NULL, "%s %s, and carries no sources to compile anew", name, what);
@@ -146,7 +146,7 @@ static int compare_job(void *arg, FILE *out)
     opts_copy(then, models->past->opts);
     if (batch)
         opts_set(then, intern(strf(forever, "axes.%s", batch->name)),
-                 strf(forever, "%lld", (long long)batch->n), NULL);
+                 strf(forever, "%ld", batch->n), NULL);
     Trace past =
         trace_sources(models->past->source, models->past->nsource, then);
     char *x = essence(past.g), *y = essence(now.g);
@@ -229,7 +229,7 @@ static Start start_of(const Args *args, const char *dir)
 static void set_count(Opts *opts, const Opts *given, const char *key, int64_t n)
 {
     if (!opts_given(given, key))
-        opts_set(opts, key, strf(forever, "%lld", (long long)n), NULL);
+        opts_set(opts, key, strf(forever, "%ld", n), NULL);
 }
 
 /* Where hosts have not as many ranks, runs of ranks that hosts have whole. */
@@ -264,8 +264,7 @@ static Opts *all_keys(const Args *args, const char *dir,
     if (!opts_given(o, "target"))
         opts_set(o, "target", plan->target, NULL);
     if (!opts_given(o, "world") && plan->mesh)
-        opts_set(o, "world",
-                 strf(forever, "%lld", (long long)plan->mesh->world), NULL);
+        opts_set(o, "world", strf(forever, "%ld", plan->mesh->world), NULL);
     if (!args->replay)
         take_launch(o, args->keys);
     opts_set(o, "name", dir, NULL);
@@ -282,7 +281,7 @@ static int same_key(const Opts *opts, const Plan *p, const char *key)
     if (!strcmp(key, "target"))
         y = p->target;
     if (!strcmp(key, "world"))
-        y = strf(forever, "%lld", (long long)p->mesh->world);
+        y = strf(forever, "%ld", p->mesh->world);
     if (!x || !y)
         return x == y;
     return !strcmp(config_value(forever, key, x),

@@ -134,9 +134,9 @@ Axis *one_axis(lua_State *L, int arg, const char *what)
 void grow_axis(Front *front, Axis *a, int64_t n)
 {
     if (a->loc && a->n != n) {
-        note(a->loc, "'%s' is declared %lld here", a->name, (long long)a->n);
-        err(front->loc, "%s: axis '%s' would be %lld and is declared %lld",
-            front->fn, a->name, (long long)n, (long long)a->n);
+        note(a->loc, "'%s' is declared %ld here", a->name, a->n);
+        err(front->loc, "%s: axis '%s' would be %ld and is declared %ld",
+            front->fn, a->name, n, a->n);
     }
     if (a->n == 0)
         a->n = n;
@@ -246,8 +246,7 @@ static void declare(lua_State *L, Front *front, const char *name)
     int64_t n = size_of(L, front, name);
     if (a->n && a->n != n) {
         note(a->loc, "first declared here");
-        err(front->loc, "axes: '%s' is %lld here and %lld before", name,
-            (long long)n, (long long)a->n);
+        err(front->loc, "axes: '%s' is %ld here and %ld before", name, n, a->n);
     }
     a->n = n;
     a->loc = front->loc;

@@ -55,10 +55,10 @@ static Plan *plan_for(const Calibration *calibration, const CalibrationRow *row)
     opts_copy(opts, calibration->keys);
     set_keys(opts, row->keys);
     set_keys(opts, "axes.batch=1 world=1");
-    set_keys(opts, strf(forever, "fold.ep=%s train.batch=%lld",
-                        opts_str(opts, "world"),
-                        (long long)(opts_int(opts, "axes.batch") *
-                                    opts_int(opts, "world"))));
+    set_keys(opts,
+             strf(forever, "fold.ep=%s train.batch=%ld",
+                  opts_str(opts, "world"),
+                  opts_int(opts, "axes.batch") * opts_int(opts, "world")));
     Trace t = trace_sources(&source, 1, opts);
     return compile(t.g, target_of(t.g->opts),
                    &(CompileOptions){ .out = stderr,

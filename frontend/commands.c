@@ -364,8 +364,8 @@ static Text *plan_texts(Args *args, int ramps, Plan **p)
             *p = plan_parse(forever, out.s, out.len, args->file);
         batch = ramps ? ramp((*p)->opts, i, &until) : 0;
         if (batch > 0)
-            opts_set(args->keys, "train.batch",
-                     strf(forever, "%lld", (long long)batch), NULL);
+            opts_set(args->keys, "train.batch", strf(forever, "%ld", batch),
+                     NULL);
     }
     for (int i = 0; share && (here ? i < (int)vec_len(v) : batch > 0); i++) {
         if (!here)

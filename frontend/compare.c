@@ -58,7 +58,7 @@ static void print_losses(const RunLog *a, const RunLog *b)
     printf("\n%-24s %-30s %-16s b - a\n", "", a->dir, b->dir);
     for (int64_t r = 1; r <= rows; r++) {
         int64_t step = r * n / rows;
-        print_pair(strf(forever, "loss at step %lld", (long long)step),
+        print_pair(strf(forever, "loss at step %ld", step),
                    series_at(a, "loss", step), series_at(b, "loss", step));
     }
     print_pair("last validation", series_last(a, "val_loss"),
@@ -66,9 +66,9 @@ static void print_losses(const RunLog *a, const RunLog *b)
     print_pair("ms a step, the median", series_median(a, "step_ms"),
                series_median(b, "step_ms"));
     if (first)
-        printf("losses differ from step %lld on\n", (long long)first);
+        printf("losses differ from step %ld on\n", first);
     else
-        printf("losses of %lld steps are the same\n", (long long)n);
+        printf("losses of %ld steps are the same\n", n);
 }
 
 /* ---- a curve ------------------------------------------------------------- */

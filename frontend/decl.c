@@ -400,7 +400,7 @@ static void enter_scope(lua_State *L, Front *front, UnitKind kind)
     if (lua_type(L, 2) == LUA_TNUMBER) {
         if (lua_tointeger(L, 2) < 0)
             err(front->loc, "scope: the integer of '%s' is below 0", name);
-        p = name = strf(a, "%s.%lld", name, (long long)lua_tointeger(L, 2));
+        p = name = strf(a, "%s.%lld", name, lua_tointeger(L, 2));
         lua_remove(L, 2);
     }
     for (;; p++) {

@@ -46,9 +46,9 @@ static void put_units(Text *out, const Role *role)
     for (size_t k = 0; k < vec_len(v); k++) {
         put(out, "%s%s", k ? ", " : "", v[k].name);
         if (v[k].from >= 0)
-            put(out, "%lld", (long long)v[k].from);
+            put(out, "%ld", v[k].from);
         if (v[k].to > v[k].from)
-            put(out, "-%lld", (long long)v[k].to);
+            put(out, "-%ld", v[k].to);
     }
     put(out, vec_len(v) ? "" : "no parameters");
 }
@@ -59,14 +59,14 @@ void report_fold(FILE *out, const Plan *p)
     Text t = { .arena = forever };
     const Mesh *m = p->mesh;
 
-    put(&t, "%s, %lld rank%s, order %s\n  dense ", p->model,
-        (long long)m->world, m->world == 1 ? "" : "s", m->order);
+    put(&t, "%s, %ld rank%s, order %s\n  dense ", p->model, m->world,
+        m->world == 1 ? "" : "s", m->order);
     for (int a = Mtp; a <= Mpp; a++)
-        put(&t, " %s=%lld", meshnames[a], (long long)m->size[a]);
+        put(&t, " %s=%ld", meshnames[a], m->size[a]);
     put(&t, "\n  expert");
     for (int a = Metp; a <= Medp; a++)
-        put(&t, " %s=%lld", meshnames[a], (long long)m->size[a]);
-    put(&t, " pp=%lld\n\n", (long long)m->size[Mpp]);
+        put(&t, " %s=%ld", meshnames[a], m->size[a]);
+    put(&t, " pp=%ld\n\n", m->size[Mpp]);
     put_grids(&t, m);
     put(&t, "\n");
     for (int i = 0; i < p->nrole && i < SHOWN; i++) {

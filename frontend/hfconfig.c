@@ -10,7 +10,7 @@ static void put_number(lua_State *L, Front *front, const char *key, Text *out)
     double x = lua_tonumber(L, -1);
 
     if (lua_isinteger(L, -1))
-        put(out, "%lld", (long long)lua_tointeger(L, -1));
+        put(out, "%lld", lua_tointeger(L, -1));
     else if (!isfinite(x))
         err(front->loc, "hf: config: '%s' is no finite number", key);
     else
@@ -162,8 +162,8 @@ static void check_tensor(const Loc *loc, const json_t *config, const HfMap *map)
             int64_t said = value_of(config, known[i].size[d]);
             int64_t is = hf_dim(&map->dim[d]);
             if (said >= 0 && said != is)
-                err(loc, "hf: config has %s = %lld, but '%s' has %lld there",
-                    known[i].size[d], (long long)said, map->hf, (long long)is);
+                err(loc, "hf: config has %s = %ld, but '%s' has %ld there",
+                    known[i].size[d], said, map->hf, is);
         }
     }
 }
@@ -182,9 +182,9 @@ static void check_layers(const Loc *loc, const json_t *config, const Graph *g)
     }
     if (said >= 0 && said + (ahead > 0 ? ahead : 0) != count)
         err(loc,
-            "hf: config has num_hidden_layers = %lld, but the tensors' names "
-            "have %lld layers",
-            (long long)said, (long long)count);
+            "hf: config has num_hidden_layers = %ld, but the tensors' names "
+            "have %ld layers",
+            said, count);
 }
 
 void hf_config_check(Front *front)

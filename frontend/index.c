@@ -104,9 +104,8 @@ static int gather(lua_State *L)
     need_axes(front, a, &axis, 1);
     if (size && a->dim[dim_of(a, axis)].n != size)
         err(front->loc,
-            "gather: axis '%s' is %lld in %s, and the index is of %lld",
-            axis->name, (long long)a->dim[dim_of(a, axis)].n,
-            dims_text(front, a), (long long)size);
+            "gather: axis '%s' is %ld in %s, and the index is of %ld",
+            axis->name, a->dim[dim_of(a, axis)].n, dims_text(front, a), size);
     return push_node(L, gathered(front, a, e, axis));
 }
 
@@ -205,8 +204,8 @@ static int iota(lua_State *L)
     Axis *a = one_axis(L, 1, "axis");
 
     if (axis_size(front, a, a->name) > INT32_MAX)
-        err(front->loc, "iota: axis '%s' is %lld, and integers have 32 bits",
-            a->name, (long long)a->n);
+        err(front->loc, "iota: axis '%s' is %ld, and integers have 32 bits",
+            a->name, a->n);
     return push_index(L, iota_of(front, a, a->n), NULL, 0);
 }
 

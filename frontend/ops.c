@@ -516,8 +516,7 @@ static int halves(lua_State *L)
     need_axes(front, x, &a, 1);
     int64_t size = x->dim[dim_of(x, a)].n;
     if (size % 2)
-        err(front->loc, "rope: axis '%s' is %lld, an odd number", a->name,
-            (long long)size);
+        err(front->loc, "rope: axis '%s' is %ld, an odd number", a->name, size);
     n = make(front, Osplit, 1, &x);
     n->at.split.axis = a;
     n->at.split.into =

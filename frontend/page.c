@@ -76,14 +76,14 @@ static void put_mesh(Text *out, const Plan *p)
 
     put(out, ",\"mesh\":{\"order\":");
     put_page(out, m->order);
-    put(out, ",\"host\":%lld,\"atom\":[", (long long)(host ? host : m->world));
+    put(out, ",\"host\":%ld,\"atom\":[", host ? host : m->world);
     for (int i = 0; i < m->natom; i++)
-        put(out, "%s[%lld,%lld]", i ? "," : "", (long long)m->atom[i].size,
-            (long long)m->atom[i].stride);
+        put(out, "%s[%ld,%ld]", i ? "," : "", m->atom[i].size,
+            m->atom[i].stride);
     put(out, "],\"axes\":[");
     for (int i = 0; i < NMESH; i++)
-        put(out, "%s[\"%s\",%lld,%u]", i ? "," : "", meshnames[i],
-            (long long)m->size[i], (unsigned)m->mask[i]);
+        put(out, "%s[\"%s\",%ld,%u]", i ? "," : "", meshnames[i], m->size[i],
+            (unsigned)m->mask[i]);
     put(out, "]}");
 }
 
@@ -211,8 +211,8 @@ static void put_line_costs(Text *out, const PageTime *time,
     for (int i = 0; i < p->nsource; i++)
         for (size_t k = 0; k < vec_len(v[i]); k++)
             if (v[i][k].secs > 0 || v[i][k].bytes)
-                put(out, "%s[%d,%zu,%.6g,%lld]", n++ ? "," : "", i, k,
-                    v[i][k].secs, (long long)v[i][k].bytes);
+                put(out, "%s[%d,%zu,%.6g,%ld]", n++ ? "," : "", i, k,
+                    v[i][k].secs, v[i][k].bytes);
     put(out, "],\"sources\":[");
     for (int i = 0; i < p->nsource; i++) {
         put(out, i ? ",[" : "[");
@@ -385,9 +385,8 @@ static PageAlive *put_stages(Text *out, PageTime *time)
     put(out, ",\"stages\":[");
     for (int i = 0; i < p->nrole; i++) {
         PageMemory m = page_memory(out->arena, time, i);
-        put(out, "%s{\"arena\":%lld,\"persist\":%lld,\"busy\":%.9g,",
-            i ? "," : "", (long long)p->role[i].arena,
-            (long long)p->role[i].persist, time->busy[i]);
+        put(out, "%s{\"arena\":%ld,\"persist\":%ld,\"busy\":%.9g,",
+            i ? "," : "", p->role[i].arena, p->role[i].persist, time->busy[i]);
         put_work(out, time->stage[i].program);
         put(out, "%s,%s}", lanes[i], m.text);
         alive = p->role[i].arena > most ? m.alive : alive;

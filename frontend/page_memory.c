@@ -263,12 +263,12 @@ static void put_alive(Text *out, const PageAlive *alive)
         put_page(out, alive[i].name);
         put(out, ",");
         put_page(out, alive[i].line);
-        put(out, ",%d,%lld,%lld]", (int)alive[i].cls, (long long)alive[i].count,
-            (long long)alive[i].bytes);
+        put(out, ",%d,%ld,%ld]", (int)alive[i].cls, alive[i].count,
+            alive[i].bytes);
     }
     if (rest.count)
-        put(out, ",[\"all others\",\"\",%d,%lld,%lld]", (int)rest.cls,
-            (long long)rest.count, (long long)rest.bytes);
+        put(out, ",[\"all others\",\"\",%d,%ld,%ld]", (int)rest.cls, rest.count,
+            rest.bytes);
     put(out, "]");
 }
 

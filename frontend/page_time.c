@@ -162,8 +162,8 @@ static void put_lane(Text *out, const LaneSpan *span)
 
     put(out, "{\"type\":[");
     for (int i = 0; i < n; i++) {
-        const char *key = strf(a, "[%lld,%lld,%d]", (long long)span[i].gap,
-                               (long long)span[i].time, span[i].name);
+        const char *key =
+            strf(a, "[%ld,%ld,%d]", span[i].gap, span[i].time, span[i].name);
         void **type = table_at(at, KEYP(intern(key)));
         if (!*type) {
             put(out, "%s%s", types ? "," : "", key);
@@ -228,9 +228,9 @@ static void put_phases(Text *out, PageTime *time, const PageStage *stage,
         int lanes = 0;
         if (phase->row < 0)
             continue;
-        put(out, "%s{\"phase\":%d,\"runs\":%lld,\"lanes\":[", n++ ? "," : "",
+        put(out, "%s{\"phase\":%d,\"runs\":%ld,\"lanes\":[", n++ ? "," : "",
             page_phase(time, stage->program->phase[f].name),
-            (long long)phase_runs(stage->program, f));
+            phase_runs(stage->program, f));
         for (int s = 0; s < NSTREAM; s++) {
             if (!vec_len(phase->lane[s]))
                 continue;

@@ -355,8 +355,8 @@ static int index_tensor(lua_State *L)
     }
     if (in[0]->dim[at].n != e->ofn) {
         note(in[1]->loc, "the index was made here");
-        err(front->loc, "W[e]: axis '%s' is %lld in W, and e indexes %lld",
-            e->of->name, (long long)in[0]->dim[at].n, (long long)e->ofn);
+        err(front->loc, "W[e]: axis '%s' is %ld in W, and e indexes %ld",
+            e->of->name, in[0]->dim[at].n, e->ofn);
     }
     Node *n = make(front, Opick, 2, in);
     n->at.pick.axis = e->of;

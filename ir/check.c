@@ -149,8 +149,8 @@ static int one_axis(GraphCheck *check, const Node *n, Axis *a)
         *known = a;
     *lately = a;
     if (a->parts && !pads(a))
-        return bad(check, n, "axis '%s' is no axis in %lld parts with padding",
-                   a->name, (long long)a->parts);
+        return bad(check, n, "axis '%s' is no axis in %ld parts with padding",
+                   a->name, a->parts);
     return *known != a && bad(check, n, "two axes are called '%s'", a->name);
 }
 
@@ -166,8 +166,8 @@ static int axes(GraphCheck *check, const Node *n)
         if (one_axis(check, n, n->dim[i].a))
             return 1;
         if (n->dim[i].n < 1)
-            return bad(check, n, "axis '%s' is %lld", n->dim[i].a->name,
-                       (long long)n->dim[i].n);
+            return bad(check, n, "axis '%s' is %ld", n->dim[i].a->name,
+                       n->dim[i].n);
         if (dim_of(n, n->dim[i].a) != i)
             return bad(check, n, "axis '%s' stands twice", n->dim[i].a->name);
     }
@@ -306,7 +306,7 @@ static int part(GraphCheck *check, const Node *n)
                                                : 0;
 
     return (n->at.part.index < 0 || n->at.part.index >= count) &&
-           bad(check, n, "part %lld of %d", (long long)n->at.part.index, count);
+           bad(check, n, "part %ld of %d", n->at.part.index, count);
 }
 
 static int write_ok(GraphCheck *check, const Node *n)
@@ -371,12 +371,12 @@ static int binds(GraphCheck *check, const Node *n)
             continue;
         int64_t k = a->at.arg.index;
         if (k < 0 || k >= nin)
-            return bad(check, n, "its body has an argument %lld", (long long)k);
+            return bad(check, n, "its body has an argument %ld", k);
         const Node *o = n->in[k];
         if (!same_dims(a, o) || a->dt != o->dt)
             return bad(check, n,
-                       "operand %lld has not the type of the body's argument",
-                       (long long)k + 1);
+                       "operand %ld has not the type of the body's argument",
+                       k + 1);
     }
     const Node *r = graph->node[len - 1];
     if (n->op == Ocall && (!same_dims(r, n) || r->dt != n->dt))
@@ -424,9 +424,8 @@ static int divides(GraphCheck *check, const Node *n)
                 atoms |= 1u << t;
         int64_t parts = cut_parts(check->g->mesh, n->dim[d].a, atoms);
         if (n->dim[d].n % parts)
-            return bad(check, n, "axis '%s' of %lld is cut into %lld",
-                       n->dim[d].a->name, (long long)n->dim[d].n,
-                       (long long)parts);
+            return bad(check, n, "axis '%s' of %ld is cut into %ld",
+                       n->dim[d].a->name, n->dim[d].n, parts);
     }
     return 0;
 }

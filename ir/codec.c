@@ -58,7 +58,7 @@ int64_t code_digits(Codec *codec, const char *what, int64_t min, int64_t max,
     lex_more(codec->in);
     v = lex_digits(codec->in);
     if (v < min || v > max)
-        lex_err(codec->in, "no %s %lld", what, (long long)v);
+        lex_err(codec->in, "no %s %ld", what, v);
     return v;
 }
 

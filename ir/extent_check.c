@@ -136,10 +136,9 @@ static const char *repeats_wrong(const PlanCheck *check, const Program *prog)
                  ? phase_micro(phase, phase->repeat, 0) != (each ? n : 1)
                  : phase_runs(prog, f) != n) &&
             law(Lrepeats))
-            return strf(check->arena,
-                        "program '%s' runs its phase '%s' %lld times",
-                        programnames[prog->kind], phase->name,
-                        (long long)phase_runs(prog, f));
+            return strf(
+                check->arena, "program '%s' runs its phase '%s' %ld times",
+                programnames[prog->kind], phase->name, phase_runs(prog, f));
     }
     return 0;
 }

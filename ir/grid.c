@@ -84,15 +84,14 @@ static void put_row(Text *out, const Mesh *m, const GridRanks *ranks,
         whole *= m->size[x];
         if (m->size[x] > 1 && ranks->across < whole) {
             Text more = { .arena = out->arena };
-            put(&more, "%s%lld %s", meshnames[x],
-                (long long)mesh_pos(m, m->mask[x], ranks->rank[first]),
-                label.s);
+            put(&more, "%s%ld %s", meshnames[x],
+                mesh_pos(m, m->mask[x], ranks->rank[first]), label.s);
             label = more;
         }
     }
     put(out, "%10s|", label.s);
     for (int64_t i = first; i < first + ranks->across; i++)
-        put(out, " %*lld", digits(m->world - 1), (long long)ranks->rank[i]);
+        put(out, " %*ld", digits(m->world - 1), ranks->rank[i]);
 }
 
 static void pad_to(Text *out, size_t start, int64_t width)
@@ -141,7 +140,7 @@ static void put_stage(Text *out, const Mesh *m, int64_t stage, int64_t lines)
         put(out, "\n");
     }
     if (rows > lines)
-        put(out, "   ... %lld more rows\n", (long long)(rows - lines));
+        put(out, "   ... %ld more rows\n", rows - lines);
 }
 
 /* "{0-3}" "{0 2 4 6}" "{0 8 .. 56}" */
@@ -152,13 +151,13 @@ void put_ranks(Text *out, const int64_t *r, int64_t n)
     for (int64_t i = 1; i < n; i++)
         even &= r[i] - r[i - 1] == stride;
     if (n > 2 && even && stride == 1) {
-        put(out, " {%lld-%lld}", (long long)r[0], (long long)r[n - 1]);
+        put(out, " {%ld-%ld}", r[0], r[n - 1]);
         return;
     }
     put(out, " {");
     for (int64_t i = 0; i < n; i++)
         if (n <= 5 || i < 2 || i == n - 1)
-            put(out, i ? " %lld" : "%lld", (long long)r[i]);
+            put(out, i ? " %ld" : "%ld", r[i]);
         else if (i == 2)
             put(out, " ..");
     put(out, "}");
@@ -172,8 +171,8 @@ void put_groups(Text *out, const Mesh *m)
         int64_t shown = 0, groups = m->world / m->size[x];
         if (m->size[x] == 1)
             continue;
-        put(out, "%-4s %lld group%s of %lld:", meshnames[x], (long long)groups,
-            groups == 1 ? "" : "s", (long long)m->size[x]);
+        put(out, "%-4s %ld group%s of %ld:", meshnames[x], groups,
+            groups == 1 ? "" : "s", m->size[x]);
         for (int64_t r = 0; r < m->world && shown < GROUPS; r++) {
             if (mesh_pos(m, m->mask[x], r))
                 continue;
@@ -192,17 +191,17 @@ void put_grids(Text *out, const Mesh *m)
     for (int64_t s = 0; s < shown; s++)
         put_stage(out, m, s, LINES / shown < 2 ? 2 : LINES / shown);
     if (pp > shown)
-        put(out, "... %lld more stages, each %lld ranks on\n",
-            (long long)(pp - shown), (long long)(m->world / pp));
+        put(out, "... %ld more stages, each %ld ranks on\n", pp - shown,
+            m->world / pp);
     put(out, "\n");
     put_groups(out, m);
     put(out, "\natoms:");
     for (int i = 0; i < m->natom; i++) {
-        put(out, "%s %lld (", i ? "," : "", (long long)m->atom[i].size);
+        put(out, "%s %ld (", i ? "," : "", m->atom[i].size);
         for (int x = 0, n = 0; x < NMESH; x++)
             if (m->mask[x] >> i & 1)
                 put(out, n++ ? " %s" : "%s", meshnames[x]);
-        put(out, ", every %lld)", (long long)m->atom[i].stride);
+        put(out, ", every %ld)", m->atom[i].stride);
     }
     put(out, m->natom ? "\n" : " none\n");
 }

@@ -31,8 +31,8 @@ const char *shape_text(const Graph *g, const Node *n)
     put(&out, "[");
     for (int i = 0; i < n->nd; i++)
         if (!g_ismicro(n->dim[i].a))
-            put(&out, "%s%s=%lld", out.len > 1 ? " " : "", n->dim[i].a->name,
-                (long long)n->dim[i].n);
+            put(&out, "%s%s=%ld", out.len > 1 ? " " : "", n->dim[i].a->name,
+                n->dim[i].n);
     put(&out, "]");
     return out.s;
 }
@@ -49,9 +49,9 @@ static void clash(Graph *g, const Node *n, const Axis *a, int k0, int k1)
 
     note(x->loc, "argument %d %s made here", k0 + 1, shape_text(g, x));
     note(y->loc, "argument %d %s made here", k1 + 1, shape_text(g, y));
-    err(n->loc, "%s: axis '%s' is %lld in argument %d and %lld in argument %d",
-        opname(n), a->name, (long long)x->dim[dim_of(x, a)].n, k0 + 1,
-        (long long)y->dim[dim_of(y, a)].n, k1 + 1);
+    err(n->loc, "%s: axis '%s' is %ld in argument %d and %ld in argument %d",
+        opname(n), a->name, x->dim[dim_of(x, a)].n, k0 + 1,
+        y->dim[dim_of(y, a)].n, k1 + 1);
 }
 
 /* Shared axes of all operands agree in size. */
@@ -207,9 +207,9 @@ static Dims split_dims(Graph *g, const Node *n)
         if (size[i] == 0 && open < 0)
             open = i;
         else if (size[i] == 0 || rest % size[i])
-            err(n->loc, "split: axis '%s' of %lld does not divide into '%s'%s",
-                axis->name, (long long)a->dim[at].n, into->v[i]->name,
-                size[i] ? strf(g->arena, " of %lld", (long long)size[i])
+            err(n->loc, "split: axis '%s' of %ld does not divide into '%s'%s",
+                axis->name, a->dim[at].n, into->v[i]->name,
+                size[i] ? strf(g->arena, " of %ld", size[i])
                         : ", whose size is not declared");
         else
             rest /= size[i];
@@ -217,8 +217,8 @@ static Dims split_dims(Graph *g, const Node *n)
     if (open >= 0)
         size[open] = rest;
     else if (rest != 1)
-        err(n->loc, "split: axis '%s' of %lld is not the product of its parts",
-            axis->name, (long long)a->dim[at].n);
+        err(n->loc, "split: axis '%s' of %ld is not the product of its parts",
+            axis->name, a->dim[at].n);
     for (int i = 0; i < a->nd; i++)
         if (i != at)
             push(n, &s, a->dim[i].a, a->dim[i].n);
@@ -341,8 +341,8 @@ static Dims pack_dims(const Node *n)
     if (v != n->at.pack.order.n || cut != n->at.pack.cut.n)
         err(n->loc, "pack: lists more axes than the operands have");
     if (bucket_at(n, n->nin) > n->dim[n->nd - 1].n)
-        err(n->loc, "pack: %lld elements into %lld",
-            (long long)bucket_at(n, n->nin), (long long)n->dim[n->nd - 1].n);
+        err(n->loc, "pack: %ld elements into %ld", bucket_at(n, n->nin),
+            n->dim[n->nd - 1].n);
     return dims_of(n);
 }
 
@@ -477,8 +477,8 @@ static Dims topk_dims(Graph *g, const Node *n)
     need_one(g, n, 0, t->axis);
     int64_t have = n->in[0]->dim[dim_of(n->in[0], t->axis)].n;
     if (t->k < 1 || t->k > have)
-        err(n->loc, "topk: k is %lld and axis '%s' has %lld", (long long)t->k,
-            t->axis->name, (long long)have);
+        err(n->loc, "topk: k is %ld and axis '%s' has %ld", t->k, t->axis->name,
+            have);
     return replace(n->in[0], t->axis, t->new, t->k);
 }
 
@@ -489,9 +489,8 @@ static Dims slice_dims(Graph *g, const Node *n)
     need_one(g, n, 0, t->axis);
     int64_t have = n->in[0]->dim[dim_of(n->in[0], t->axis)].n;
     if (t->start < 0 || t->len < 1 || t->len > have - t->start)
-        err(n->loc, "slice: %lld from %lld of axis '%s', which has %lld",
-            (long long)t->len, (long long)t->start, t->axis->name,
-            (long long)have);
+        err(n->loc, "slice: %ld from %ld of axis '%s', which has %ld", t->len,
+            t->start, t->axis->name, have);
     return resized(g, n, t->len);
 }
 
@@ -596,8 +595,8 @@ static Dims scaled_dims(Graph *g, const Node *n)
         need_one(g, n, 0, axes->v[i]);
     int at = find(&x, cut);
     if (pairs && quantizes && x.d[at].n % 2)
-        err(n->loc, "quantize: two numbers an element, axis '%s' has %lld",
-            last->name, (long long)x.d[at].n);
+        err(n->loc, "quantize: two numbers an element, axis '%s' has %ld",
+            last->name, x.d[at].n);
     out = x;
     if (pairs && quantizes)
         out.d[at] = (Dim){ pairs, x.d[at].n / 2 };

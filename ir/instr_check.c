@@ -229,8 +229,8 @@ static const char *kernel_wrong(const At *place)
         return "has a signature that does not exist";
     const KernelSignature *signature = &place->c->p->sig[instr->call.sig];
     if (signature->hash != instr->call.hash && law(Lsig_hash))
-        return strf(place->c->arena, "is no call of '%s' with signature %lld",
-                    signature->kernel, (long long)instr->call.sig);
+        return strf(place->c->arena, "is no call of '%s' with signature %ld",
+                    signature->kernel, instr->call.sig);
     if (strlen(signature->use) != (size_t)instr->nbuf && law(Lsig_operands))
         return "has other operands than its signature";
     for (int i = 0; i < instr->nbuf; i++) {

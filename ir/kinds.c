@@ -284,9 +284,8 @@ static const char *check_counts(const KeyInput *key, const char *s)
     int64_t n = 0;
     if (read_int(key->kind + strlen("counts "), &n) && *s &&
         count_numbers(s, 1, 1) != n)
-        err(key->l,
-            "%s: '%s' is not %lld whole numbers above 0 like 16,16,8000",
-            key->key, s, (long long)n);
+        err(key->l, "%s: '%s' is not %ld whole numbers above 0 like 16,16,8000",
+            key->key, s, n);
     return s;
 }
 
@@ -297,9 +296,9 @@ static const char *check_shares(const KeyInput *key, const char *s)
     if (read_int(key->kind + strlen("shares "), &most) &&
         (n < 1 || n > most || !strpbrk(s, "123456789")))
         err(key->l,
-            "%s: '%s' is not like 969,30,1: up to %lld numbers at least 0, not "
+            "%s: '%s' is not like 969,30,1: up to %ld numbers at least 0, not "
             "all of them 0",
-            key->key, s, (long long)most);
+            key->key, s, most);
     return s;
 }
 

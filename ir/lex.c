@@ -291,8 +291,7 @@ int64_t lex_range(Lex *lex, const char *what, int64_t min, int64_t max)
 {
     int64_t v = lex_int(lex);
     if (v < min || v > max)
-        lex_err(lex, "%s is %lld, not between %lld and %lld", what,
-                (long long)v, (long long)min, (long long)max);
+        lex_err(lex, "%s is %ld, not between %ld and %ld", what, v, min, max);
     return v;
 }
 
@@ -331,7 +330,7 @@ RankAffine lex_aff(Lex *lex)
         lex->p += 2;
         int64_t at = lex_digits(lex);
         if (at < 0 || at >= MAXATOM)
-            lex_err(lex, "atom %lld of %d", (long long)at, MAXATOM);
+            lex_err(lex, "atom %ld of %d", at, MAXATOM);
         a.k[at] = k;
     }
     if (lex->p < lex->end && *lex->p == '!') {
@@ -395,8 +394,8 @@ const char *lex_text(Lex *lex)
     lex->p++;
     lex->line++;
     if (lex->end - lex->p < n)
-        lex_err(lex, "%lld bytes are announced, %lld are left", (long long)n,
-                (long long)(lex->end - lex->p));
+        lex_err(lex, "%ld bytes are announced, %ld are left", n,
+                lex->end - lex->p);
     if (memchr(lex->p, 0, (size_t)n))
         lex_err(lex, "a zero byte in a text");
     char *s = alloc(lex->arena, (size_t)n + 1);

@@ -187,7 +187,7 @@ static size_t split_name(const char *s, int64_t *ranks)
 
 static void set_count(Opts *opts, const char *key, int64_t n, const Loc *loc)
 {
-    opts_set(opts, key, strf(forever, "%lld", (long long)n), loc);
+    opts_set(opts, key, strf(forever, "%ld", n), loc);
 }
 
 /* "network 2.5e10 measured", "gemm 5e14 measured 1e11" */
@@ -284,9 +284,9 @@ void cluster_settle(Opts *opts)
     ranks = opts_int(opts, "cluster.ranks");
     if (opts_given(opts, "world") && opts_int(opts, "world") != ranks)
         err(opts_loc(opts, "world"),
-            "world=%s, but the cluster has %lld ranks (world=%lld, or "
+            "world=%s, but the cluster has %ld ranks (world=%ld, or "
             "cluster=%sx%s)",
-            opts_str(opts, "world"), (long long)ranks, (long long)ranks,
+            opts_str(opts, "world"), ranks, ranks,
             opts_str(opts, "cluster.chip"), opts_str(opts, "world"));
     set_count(opts, "world", ranks, l);
     int64_t host = host_of(ranks, (int64_t)machine_speeds(opts, 0).host);

@@ -258,9 +258,8 @@ static const char *advice(const FoldSolve *solve, const GridOrder *order,
             continue;
         int64_t n = legal(solve, order, (MeshAxis)a);
         if (n)
-            put(&out, "%s%s=%lld",
-                out.len ? ", or " : " (nearest legal: ", meshnames[a],
-                (long long)n);
+            put(&out, "%s%s=%ld",
+                out.len ? ", or " : " (nearest legal: ", meshnames[a], n);
     }
     if (out.len)
         put(&out, ")");
@@ -277,8 +276,8 @@ static const char *product(const FoldSolve *solve, const MeshAxis *axis, int n)
         p = times(p, solve->size[axis[i]]);
     }
     for (int i = 0; i < n; i++)
-        put(&out, "%s%lld", i ? "*" : " = ", (long long)solve->size[axis[i]]);
-    put(&out, " = %lld", (long long)p);
+        put(&out, "%s%ld", i ? "*" : " = ", solve->size[axis[i]]);
+    put(&out, " = %ld", p);
     return out.s;
 }
 
@@ -332,25 +331,24 @@ static _Noreturn void refuse(FoldError f, const FoldSolve *given,
             product(&g, expert, 3), w, advice(&g, order, ETP | EP | PP));
     if (f == STAGES)
         err(loc,
-            "fold: pipeline stages differ between the grids: below pp lie %lld "
-            "ranks of the dense and %lld of the expert grid (put pp last in "
+            "fold: pipeline stages differ between the grids: below pp lie %ld "
+            "ranks of the dense and %ld of the expert grid (put pp last in "
             "order)",
-            (long long)below_pp(fold_solve, &order->dense),
-            (long long)below_pp(fold_solve, &order->expert));
+            below_pp(fold_solve, &order->dense),
+            below_pp(fold_solve, &order->expert));
     FoldSolve t = *given;
     GridOrder whole = *order;
     whole.within = 0;
     if (order->within && !solve(&t, &whole))
         err(loc,
-            "fold: shards within %lld ranks cut a stage at %lld and at %lld "
-            "ranks, which do not divide each other (nearest legal: %lld)",
-            (long long)order->within, (long long)fold_solve->bad[0],
-            (long long)fold_solve->bad[1],
-            (long long)legal_within(fold_solve, order));
+            "fold: shards within %ld ranks cut a stage at %ld and at %ld "
+            "ranks, which do not divide each other (nearest legal: %ld)",
+            order->within, fold_solve->bad[0], fold_solve->bad[1],
+            legal_within(fold_solve, order));
     err(loc,
-        "fold: the dense and the expert grid cut a stage at %lld and at %lld "
+        "fold: the dense and the expert grid cut a stage at %ld and at %ld "
         "ranks, which do not divide each other%s",
-        (long long)fold_solve->bad[0], (long long)fold_solve->bad[1],
+        fold_solve->bad[0], fold_solve->bad[1],
         advice(&g, order, ETP | EP | TP | CP));
 }
 
@@ -568,13 +566,12 @@ Mesh *mesh_new(Arena *a, int64_t world, const int64_t size[NMESH],
     GridOrder o = order_read(order, loc);
     FoldSolve given = { .world = world };
     if (world < 0 || world > LARGEST)
-        err(loc, "world: %lld is not between 1 and %d", (long long)world,
-            LARGEST);
+        err(loc, "world: %ld is not between 1 and %d", world, LARGEST);
     for (int i = 0; i < NMESH; i++) {
         given.size[i] = size[i];
         if (size[i] < 0 || size[i] > LARGEST)
-            err(loc, "%s: %lld is not between 1 and %d", meshnames[i],
-                (long long)size[i], LARGEST);
+            err(loc, "%s: %ld is not between 1 and %d", meshnames[i], size[i],
+                LARGEST);
     }
     FoldSolve v = given;
     FoldError f = solve(&v, &o);

@@ -119,10 +119,9 @@ static const char *bufs_wrong(const PlanCheck *check)
          role->host > HOSTSPACE) &&
         law(Larena_size))
         return strf(check->arena,
-                    "role %d: arena of %lld bytes, %lld of them always, and "
-                    "%lld of the host",
-                    check->role, (long long)role->arena,
-                    (long long)role->persist, (long long)role->host);
+                    "role %d: arena of %ld bytes, %ld of them always, and "
+                    "%ld of the host",
+                    check->role, role->arena, role->persist, role->host);
     for (int i = 0; i < role->nbuf; i++)
         if ((why = buf_wrong(check, &role->buf[i])))
             return strf(check->arena, "role %d: buffer '%s' %s", check->role,
@@ -148,8 +147,8 @@ static const char *phases_wrong(const PlanCheck *check, const Program *prog)
     if (at != prog->ninstr && law(Lphases_cover))
         return strf(
             check->arena,
-            "role %d: program '%s' has %d instructions and phases for %lld",
-            check->role, programnames[prog->kind], prog->ninstr, (long long)at);
+            "role %d: program '%s' has %d instructions and phases for %ld",
+            check->role, programnames[prog->kind], prog->ninstr, at);
     return 0;
 }
 
@@ -215,8 +214,8 @@ const char *plan_wrong(Arena *a, const Plan *p)
     const char *why = kernels_wrong(&c);
     if (p->nrole != p->mesh->size[Mpp] &&
         (p->nrole != 1 || has_flow(p->role)) && law(Lroles))
-        return strf(a, "%d roles for %lld pipeline stages", p->nrole,
-                    (long long)p->mesh->size[Mpp]);
+        return strf(a, "%d roles for %ld pipeline stages", p->nrole,
+                    p->mesh->size[Mpp]);
     if (!why)
         why = shapes_wrong(&c);
     if (!why)

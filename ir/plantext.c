@@ -286,9 +286,9 @@ static void check_format(const Codec *codec, int64_t format)
 {
     if (format != format_now(FMTplan))
         err(&(Loc){ codec->in->file, 0, NULL },
-            "is a plan of format %lld; Pleat %s executes format %d (`pleat "
+            "is a plan of format %ld; Pleat %s executes format %d (`pleat "
             "run` compiles it anew from the sources it carries)",
-            (long long)format, program_version, format_now(FMTplan));
+            format, program_version, format_now(FMTplan));
 }
 
 static void options_text(Codec *codec, Plan *p)
@@ -369,8 +369,7 @@ static void plan_text(Codec *codec, Plan *p)
 static void put_hash(Text *out)
 {
     XXH128_hash_t h = XXH3_128bits(out->s, out->len);
-    put(out, "xxh3 %016llx%016llx\n", (unsigned long long)h.high64,
-        (unsigned long long)h.low64);
+    put(out, "xxh3 %016lx%016lx\n", h.high64, h.low64);
 }
 
 char *plan_print(Arena *a, const Plan *p, size_t *len)
@@ -406,8 +405,7 @@ size_t plan_verify(const char *text, size_t len, const Loc *loc)
     if (len < HASHLINE || memcmp(text + len - HASHLINE, "xxh3 ", 5))
         err(loc, "damaged: the last line is not its hash");
     XXH128_hash_t h = XXH3_128bits(text, len - HASHLINE);
-    snprintf(want, sizeof want, "xxh3 %016llx%016llx\n",
-             (unsigned long long)h.high64, (unsigned long long)h.low64);
+    snprintf(want, sizeof want, "xxh3 %016lx%016lx\n", h.high64, h.low64);
     if (memcmp(text + len - HASHLINE, want, HASHLINE))
         err(loc, "damaged: its text does not have the hash of its last line");
     return len - HASHLINE;

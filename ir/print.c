@@ -106,8 +106,7 @@ void print_dims(Text *out, const Node *n)
 {
     put(out, "[");
     for (int i = 0; i < n->nd; i++)
-        put(out, "%s%s=%lld", i ? " " : "", n->dim[i].a->name,
-            (long long)n->dim[i].n);
+        put(out, "%s%s=%ld", i ? " " : "", n->dim[i].a->name, n->dim[i].n);
     put(out, "]");
 }
 
@@ -136,7 +135,7 @@ static const char *type_text(GraphPrinter *printer, Dtype dt, const Dim *d,
             putn(&out, " ", 1);
         put_axis(printer, &out, d[i].a);
         if (d[i].n != usual(printer, &d[i]))
-            put(&out, "=%lld", (long long)d[i].n);
+            put(&out, "=%ld", d[i].n);
     }
     putn(&out, "]", 1);
     return out.s;
@@ -191,7 +190,7 @@ static void put_attr(GraphPrinter *printer, Text *out, const Graph *g,
 
     put(out, " %s=", info->name);
     switch (info->type) {
-    case ATint: put(out, "%lld", (long long)*(const int64_t *)v); break;
+    case ATint: put(out, "%ld", *(const int64_t *)v); break;
     case ATreal: put_num(out, *(const double *)v); break;
     case ATflag: put(out, "%d", *(const int *)v); break;
     case ATstr: put_word(out, n_name(n)); break;
@@ -378,9 +377,9 @@ static void put_mesh(Text *out, const Mesh *m)
 {
     if (!m)
         return;
-    put(out, "  mesh world=%lld order=%s", (long long)m->world, m->order);
+    put(out, "  mesh world=%ld order=%s", m->world, m->order);
     for (int i = 0; i < NMESH; i++)
-        put(out, " %s=%lld", meshnames[i], (long long)m->size[i]);
+        put(out, " %s=%ld", meshnames[i], m->size[i]);
     put(out, "\n");
 }
 
@@ -410,14 +409,14 @@ static ListingLine axis_line(GraphPrinter *printer, const Axis *a)
 
     put(&name, "axis ");
     put_word(&name, a->name);
-    put(&what, n ? "(%lld)" : "%lld", (long long)(n ? n : a->n));
+    put(&what, n ? "(%ld)" : "%ld", n ? n : a->n);
     if (a->root && a->root != a) {
         put(&what, " root=");
         put_axis(printer, &what, a->root);
     }
     put(&what, "%s", a->zigzag ? " zigzag" : "");
     if (a->parts)
-        put(&what, " parts=%lld", (long long)a->parts);
+        put(&what, " parts=%ld", a->parts);
     if (a->role > ROLErow)
         put(&what, " role=%s", axisroles[a->role]);
     for (int m = 0; m < NMESH; m++)
@@ -468,7 +467,7 @@ static ListingLine param_line(GraphPrinter *printer, const Param *param)
     if (param->bucket) {
         put(&what, " bucket=");
         put_word(&what, param->bucket);
-        put(&what, " at=%lld", (long long)param->at);
+        put(&what, " at=%ld", param->at);
     }
     if (param->copy)
         put(&what, " copy");

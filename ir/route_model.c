@@ -119,9 +119,9 @@ static double *odds_in(Arena *a, const Opts *opts, int64_t experts)
         v[i] = strtod(s, &end);
         if (end == s || !(v[i] > 0) || isinf(v[i]))
             err(opts_loc(opts, "route.assume"),
-                "%s: the odds of %lld experts are wanted, numbers above 0; "
-                "number %lld is none",
-                path, (long long)experts, (long long)i + 1);
+                "%s: the odds of %ld experts are wanted, numbers above 0; "
+                "number %ld is none",
+                path, experts, i + 1);
     }
     return v;
 }

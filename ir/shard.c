@@ -114,8 +114,8 @@ static int64_t cut(const Graph *g, const Node *n, Dim d)
         return d.n;
     int64_t parts = cut_parts(g->mesh, d.a, atoms);
     if (d.n % parts)
-        die("%s: %s=%lld cut into %lld parts", n->name ? n->name : "?",
-            d.a->name, (long long)d.n, (long long)parts);
+        die("%s: %s=%ld cut into %ld parts", n->name ? n->name : "?", d.a->name,
+            d.n, parts);
     return d.n / mesh_extent(g->mesh, atoms);
 }
 

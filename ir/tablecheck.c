@@ -81,9 +81,8 @@ static const char *repeats_wrong(const TableCheck *check)
             law(Ltable_repeats))
             return wrong(check,
                          strf(check->c->arena,
-                              "has %d micro-batches, its phase '%s' %lld",
-                              check->micros, phase->name,
-                              (long long)phase->repeat));
+                              "has %d micro-batches, its phase '%s' %ld",
+                              check->micros, phase->name, phase->repeat));
     }
     return 0;
 }

@@ -39,7 +39,7 @@ const char *format_wrong(Arena *a, Format f, int64_t number)
 
     if (number >= 1 && number <= now)
         return NULL;
-    return strf(a, "is of %s format %lld; Pleat %s knows format%s%d",
-                format_name(f), (long long)number, program_version,
+    return strf(a, "is of %s format %ld; Pleat %s knows format%s%d",
+                format_name(f), number, program_version,
                 now > 1 ? "s 1 to " : " ", now);
 }

@@ -18,7 +18,7 @@ typedef struct CopyShape {
 
 static void put_define(Text *out, const char *name, int64_t v)
 {
-    put(out, "#define %s %lld\n", name, (long long)v);
+    put(out, "#define %s %ld\n", name, v);
 }
 
 /* Elements that a thread moves at once: 16 bytes where rows are whole pieces
@@ -104,10 +104,10 @@ static char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
             "@(void *x, void *to, void *map, void *own, int64_t words, int64_t "
             "me, void *stop");
     for (int64_t r = 0; r < ranks; r++)
-        put(&t, ", void *p%lld", (long long)r);
+        put(&t, ", void *p%ld", r);
     put(&t, ")\n{\n    Group g = { (char *)own, { ");
     for (int64_t r = 0; r < ranks; r++)
-        put(&t, "(char *)p%lld, ", (long long)r);
+        put(&t, "(char *)p%ld, ", r);
     put(&t, "}, words, (int)me, (const volatile uint32_t *)stop, 0 };\n"
             "    g.times = *times_of(g) + 1;\n"
             "    exchange(g, (const Piece *)x, (Piece *)to, (const int32_t "

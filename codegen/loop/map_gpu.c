@@ -120,12 +120,11 @@ static void grouped_items(KernelPrinter *printer, int v, int w, const int *u,
     printer->groups = groups_of(printer, blocks);
     nest_line(printer, "const int group = TID / %d;", printer->team);
     nest_line(printer, "const ix p = blockIdx.x;");
-    nest_line(printer, "const ix at = (p %% %lld * %d + TID %% %d) * %d;",
-              (long long)tiles, printer->team, printer->team, w);
+    nest_line(printer, "const ix at = (p %% %ld * %d + TID %% %d) * %d;", tiles,
+              printer->team, printer->team, w);
     nest_line(printer, "const bool on = group == 0 && at < %s;", limit);
     nest_line(printer, "const ix %s%d = at < %s ? at : 0;", name, v, limit);
-    form_decode(printer, u, k,
-                strf(printer->arena, "p / %lld", (long long)tiles));
+    form_decode(printer, u, k, strf(printer->arena, "p / %ld", tiles));
     stop_at_ends(printer, u, k);
     printer->on = "on";
     set_grid(printer, blocks, printer->team * printer->groups);
@@ -139,13 +138,12 @@ static void single_items(KernelPrinter *printer, int v, int w, const int *u,
 
     nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID;", BLOCKMAP);
     if (items % BLOCKMAP)
-        nest_line(printer, "if (p >= %lld) return;", (long long)items);
+        nest_line(printer, "if (p >= %ld) return;", items);
     if (v >= 0)
-        nest_line(printer, "const ix %s%d = p %% %lld * %d;", w > 1 ? "v" : "i",
-                  v, (long long)per, w);
+        nest_line(printer, "const ix %s%d = p %% %ld * %d;", w > 1 ? "v" : "i",
+                  v, per, w);
     form_decode(printer, u, k,
-                per == 1 ? "p"
-                         : strf(printer->arena, "p / %lld", (long long)per));
+                per == 1 ? "p" : strf(printer->arena, "p / %ld", per));
     stop_at_ends(printer, u, k);
     if (v >= 0)
         stop_at_end(printer, v, w > 1 ? "v" : "i");
@@ -396,7 +394,7 @@ static void by_team(KernelPrinter *printer, Expr *const *red)
     nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per,
               printer->team);
     if (items % per)
-        nest_line(printer, "if (p >= %lld) return;", (long long)items);
+        nest_line(printer, "if (p >= %ld) return;", items);
     form_decode(printer, u, k, "p");
     stop_at_ends(printer, u, k);
     set_grid(printer, ceil_of(items, per), threads);

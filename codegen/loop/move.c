@@ -41,10 +41,9 @@ Index by_axis(LoopKernel *kernel, const Node *a, const Node *n, const Index *ix)
         if (k < 0)
             continue;
         if (local_n(kernel->graph, a, d) != local_n(kernel->graph, n, k))
-            die("%s: axis %s has %lld here and %lld in the operand",
+            die("%s: axis %s has %ld here and %ld in the operand",
                 optab[n->op].name, a->dim[d].a->name,
-                (long long)local_n(kernel->graph, n, k),
-                (long long)local_n(kernel->graph, a, d));
+                local_n(kernel->graph, n, k), local_n(kernel->graph, a, d));
         jx.at[d] = ix->at[k];
     }
     return jx;

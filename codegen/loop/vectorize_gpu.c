@@ -215,13 +215,12 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
         meet_team(printer, body);
     note_reads(printer, body);
     if (d.flat) {
-        nest_line(printer, "for (ix f = lane; f < %lld; f += %d) {",
-                  (long long)wide_pieces(printer, K), printer->team);
+        nest_line(printer, "for (ix f = lane; f < %ld; f += %d) {",
+                  wide_pieces(printer, K), printer->team);
         printer->depth++;
-        nest_line(printer, "const ix %s = f %% %lld * %d;", name,
-                  (long long)d.per, w);
+        nest_line(printer, "const ix %s = f %% %ld * %d;", name, d.per, w);
         form_decode(printer, d.loop, d.k - 1,
-                    strf(printer->arena, "f / %lld", (long long)d.per));
+                    strf(printer->arena, "f / %ld", d.per));
         printer->depth--;
     } else {
         ns = open_loops(printer, K & ~BIT(u), body, s);

@@ -255,13 +255,13 @@ static void topk_item(RowText *row, TopkForm form, int64_t items, int64_t len)
         row_line(row, "int32_t *const work = buf[%d];", row->group->narg);
     put(&row->text, "%s", row_before);
     if (form == WARP) {
-        row_line(row, "enum { N = %lld }; (void)n;", (long long)len);
+        row_line(row, "enum { N = %ld }; (void)n;", len);
         row_line(row,
                  "const int64_t p = (int64_t)blockIdx.x * (THREADS / 32) + "
                  "(TID >> 5);");
         row_line(row, "if (p < iv[%d]) {", row_size(row, items));
     } else if (form == BLOCKS) {
-        row_line(row, "enum { room = %lld };", (long long)power_of_two(len));
+        row_line(row, "enum { room = %ld };", power_of_two(len));
         row_line(row, "const int64_t p = blockIdx.x;");
         row_line(row, "{");
     } else {

@@ -43,7 +43,7 @@ void cuda_put_parameters(Text *out, const Group *group)
         if (of_rank(&group->instr.word[i]))
             put(out, "r%d, ", i);
         else
-            put(out, "%lld, ", (long long)group->instr.word[i].at.c);
+            put(out, "%ld, ", group->instr.word[i].at.c);
     put(out, "%s};\n", group->instr.nword ? "" : "0 ");
 }
 

@@ -183,10 +183,10 @@ static _Noreturn void bad_shape(const StFile *file, const StTensor *st_tensor,
     Text a = { .arena = forever }, b = { .arena = forever };
 
     for (int d = 0; d < st_tensor->nd; d++)
-        put(&a, "%s%lld", d ? " " : "", (long long)st_tensor->n[d]);
+        put(&a, "%s%ld", d ? " " : "", st_tensor->n[d]);
     for (int d = 0; d < tensor->nd; d++)
-        put(&b, "%s%s=%lld", d ? " " : "", tensor->dim[d].axis,
-            (long long)tensor->dim[d].n);
+        put(&b, "%s%s=%ld", d ? " " : "", tensor->dim[d].axis,
+            tensor->dim[d].n);
     err(&(Loc){ tensor->file, tensor->line, NULL },
         "'%s' is [%s] here and [%s] in %s", tensor->name, b.s ? b.s : "",
         a.s ? a.s : "", file->path);

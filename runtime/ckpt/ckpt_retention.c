@@ -25,7 +25,7 @@ typedef struct FoundCheckpoint {
 
 static char *name_of(Arena *a, int64_t step)
 {
-    return strf(a, "step-%08lld", (long long)step);
+    return strf(a, "step-%08ld", step);
 }
 
 static char *path_of(Arena *a, const char *dir, int64_t step)
@@ -51,7 +51,7 @@ static int64_t step_named(const char *name, const char *end)
     if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9')
         return -1;
     int64_t step = strtoll(name + 5, &rest, 10);
-    snprintf(again, sizeof again, "step-%08lld%s", (long long)step, end);
+    snprintf(again, sizeof again, "step-%08ld%s", step, end);
     return strcmp(name, again) ? -1 : step;
 }
 
@@ -158,8 +158,7 @@ static const char *other_step(Arena *a, const char *why, int64_t step,
                               const State *state)
 {
     return !why && state->step != step
-               ? strf(a, "it is a checkpoint of step %lld",
-                      (long long)state->step)
+               ? strf(a, "it is a checkpoint of step %ld", state->step)
                : why;
 }
 

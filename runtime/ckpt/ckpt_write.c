@@ -37,8 +37,7 @@ static char *beside(Arena *a, const char *path)
 /* A hash as text: 32 digits. */
 static char *digits(Arena *a, XXH128_hash_t h)
 {
-    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
-                (unsigned long long)h.low64);
+    return strf(a, "%016lx%016lx", h.high64, h.low64);
 }
 
 void pieces_remove(Arena *a, const char *path)

@@ -42,8 +42,7 @@ char *hash_text(Arena *a, const void *p, size_t n)
 {
     XXH128_hash_t h = XXH3_128bits(p, n);
 
-    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
-                (unsigned long long)h.low64);
+    return strf(a, "%016lx%016lx", h.high64, h.low64);
 }
 
 /* ---- making one ---------------------------------------------------------- */
@@ -60,13 +59,11 @@ static const char *write_state(Arena *a, const char *dir, const State *state)
     Text out = { .arena = a };
 
     put(&out,
-        "{\"format\": \"pleat %d\", \"step\": %lld, \"tokens\": %lld, "
-        "\"samples\": %lld, \"skipped\": %lld, \"seed\": %llu, \"plan\": "
+        "{\"format\": \"pleat %d\", \"step\": %ld, \"tokens\": %ld, "
+        "\"samples\": %ld, \"skipped\": %ld, \"seed\": %lu, \"plan\": "
         "\"%s\"}\n",
-        format_now(FMTcheckpoint), (long long)state->step,
-        (long long)state->tokens, (long long)state->samples,
-        (long long)state->skipped, (unsigned long long)state->seed,
-        state->plan ? state->plan : "");
+        format_now(FMTcheckpoint), state->step, state->tokens, state->samples,
+        state->skipped, state->seed, state->plan ? state->plan : "");
     return write_one(a, strf(a, "%s/%s", dir, ckptfile[STATE]), &out);
 }
 
@@ -81,7 +78,7 @@ static const char *write_index(Arena *a, Pool *pool, const char *dir)
         char *hash = pieces_hash(a, pool, path, kept, &size);
         if (!hash)
             return ckpt_why(a, "cannot read back", path);
-        put(&out, "%s %lld %s\n", hash, (long long)size, ckptfile[i]);
+        put(&out, "%s %ld %s\n", hash, size, ckptfile[i]);
         pieces_remove(a, path);
     }
     put(&out, "%s\n", hash_text(a, out.s, out.len));
@@ -93,7 +90,7 @@ static const char *write_index(Arena *a, Pool *pool, const char *dir)
 static const char *commit(Arena *a, const char *dir, const char *tmp,
                           int64_t step)
 {
-    char *name = strf(a, "step-%08lld", (long long)step);
+    char *name = strf(a, "step-%08ld", step);
     char *latest = strf(a, "%s/latest", dir);
 
     if (file_sync(tmp))
@@ -142,8 +139,7 @@ static const char *check_file(Arena *a, Pool *pool, const char *dir,
     if (!is)
         return strf(a, "%s is missing, empty or not readable", name);
     if (have != size)
-        return strf(a, "%s has %lld bytes instead of %lld", name,
-                    (long long)have, size);
+        return strf(a, "%s has %ld bytes instead of %lld", name, have, size);
     const char *whole = strcmp(is, hash) ? pieces_whole(a, path) : hash;
     return whole && !strcmp(whole, hash)
                ? NULL

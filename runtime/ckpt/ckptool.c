@@ -44,9 +44,8 @@ static int list(char **arg)
         if (why)
             printf("%s  damaged: %s\n", v[i], why);
         else
-            printf("%s  step %lld  tokens %lld  seed %llu  plan %s\n", v[i],
-                   (long long)s.step, (long long)s.tokens,
-                   (unsigned long long)s.seed, s.plan);
+            printf("%s  step %ld  tokens %ld  seed %lu  plan %s\n", v[i],
+                   s.step, s.tokens, s.seed, s.plan);
         bad |= why != NULL;
     }
     return bad;
@@ -100,8 +99,8 @@ static int diff_tensor(const StFile *st_file, const StTensor *x,
         top = fabs(a) > top ? fabs(a) : top;
     }
     if (count)
-        printf("%-40s %lld of %lld differ, by %.3g at most (largest %.3g)\n",
-               x->name, (long long)count, (long long)n, worst, top);
+        printf("%-40s %ld of %ld differ, by %.3g at most (largest %.3g)\n",
+               x->name, count, n, worst, top);
     return count > 0;
 }
 

@@ -176,8 +176,8 @@ static OutTensor *export_outs(Arena *a, const HfRow *row, StFile **file,
         s->dt = dt ? dt : v[i].from ? v[i].from : FTF32;
         s->bytes = st_bytes(s->dt);
         if (v[i].filled != st_elems(s))
-            err(NULL, "hf{} fills %lld of %lld elements of '%s'",
-                (long long)v[i].filled, (long long)st_elems(s), s->name);
+            err(NULL, "hf{} fills %ld of %ld elements of '%s'", v[i].filled,
+                st_elems(s), s->name);
     }
     return v;
 }

@@ -67,9 +67,9 @@ static void check_row(const HfRow *row, const StTensor *scale)
     if (!ok) {
         Text a = { .arena = forever }, b = { .arena = forever };
         for (int k = 0; k < tensor->nd; k++)
-            put(&a, "%s%lld", k ? " " : "", (long long)tensor->n[k]);
+            put(&a, "%s%ld", k ? " " : "", tensor->n[k]);
         for (int k = 0; k < map->nd; k++)
-            put(&b, "%s%lld", k ? " " : "", (long long)hf_dim(&map->dim[k]));
+            put(&b, "%s%ld", k ? " " : "", hf_dim(&map->dim[k]));
         err(NULL, "'%s' is [%s] in %s, parameter '%s' makes it [%s]",
             tensor->name, a.s ? a.s : "", row->f->path, map->param,
             b.s ? b.s : "");
@@ -235,10 +235,10 @@ static _Noreturn void missing(const HfRows *rows, const HfMap *map)
 
     if (layer >= 0 && !has_layer(rows, layer))
         err(NULL,
-            "%s has no layer %lld, which the model has: are there fewer "
+            "%s has no layer %ld, which the model has: are there fewer "
             "layers, or none that predicts a token further (MTP)? No '%s' for "
             "parameter '%s'",
-            rows->what, (long long)layer, map->hf, map->param);
+            rows->what, layer, map->hf, map->param);
     err(NULL, "%s has no tensor '%s' for parameter '%s'", rows->what, map->hf,
         map->param);
 }
@@ -280,8 +280,7 @@ static void unroll(HfRows *rows, const HfMap *map, const Tensor *tensor,
          k++) {
         HfMap *one = alloc(forever, sizeof *one);
         *one = *map;
-        one->hf =
-            strf(forever, "%.*s%lld%s", head, map->hf, (long long)k, rest);
+        one->hf = strf(forever, "%.*s%ld%s", head, map->hf, k, rest);
         one->fixat[i] = k;
         unroll(rows, one, tensor, filled);
     }
@@ -314,8 +313,8 @@ static void refuse_unfilled(const Plan *p, const int64_t *filled,
             n += !strcmp(p->hf[k].param, tensor->name) ? filled[k] : 0;
         if (n < tensor_elems(tensor))
             err(&(Loc){ tensor->file, tensor->line, NULL },
-                "%s fills %lld of %lld elements of parameter '%s'", what,
-                (long long)n, (long long)tensor_elems(tensor), tensor->name);
+                "%s fills %ld of %ld elements of parameter '%s'", what, n,
+                tensor_elems(tensor), tensor->name);
     }
 }
 
@@ -353,8 +352,7 @@ static int64_t further_layer(HfRows *rows)
         int64_t k = layer_of(rows->v[i].h->hf) + 1;
         beyond = k > beyond ? k : beyond;
     }
-    const char *name =
-        strf(forever, "model.layers.%lld.eh_proj.weight", (long long)beyond);
+    const char *name = strf(forever, "model.layers.%ld.eh_proj.weight", beyond);
     return beyond && find_tensor(rows, name) ? beyond : INT64_MAX;
 }
 
@@ -377,14 +375,14 @@ static void refuse_leftovers(HfRows *rows)
                 put(&names, "%s'%s'", left > 1 ? ", " : "", tensor->name);
         }
     if (left)
-        err(NULL, "%s has %lld tensor%s that no parameter takes: %s%s",
-            rows->what, (long long)left, left > 1 ? "s" : "", names.s,
+        err(NULL, "%s has %ld tensor%s that no parameter takes: %s%s",
+            rows->what, left, left > 1 ? "s" : "", names.s,
             left > 3 ? ", ..." : "");
     if (ignored)
         warn(NULL,
-             "%s: %lld tensors of layers from %lld on, which predict a token "
+             "%s: %ld tensors of layers from %ld on, which predict a token "
              "further (MTP), are ignored: the model has none",
-             rows->what, (long long)ignored, (long long)further);
+             rows->what, ignored, further);
 }
 
 /* Do the files have the first tensor of this row? */

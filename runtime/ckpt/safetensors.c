@@ -392,9 +392,8 @@ static void put_tensor(Text *out, const StTensor *tensor)
     put_json(out, tensor->name);
     put(out, ":{\"dtype\":\"%s\",\"shape\":[", st_name(tensor->dt));
     for (int d = 0; d < tensor->nd; d++)
-        put(out, "%s%lld", d ? "," : "", (long long)tensor->n[d]);
-    put(out, "],\"data_offsets\":[%lld,%lld]}", (long long)tensor->begin,
-        (long long)tensor->end);
+        put(out, "%s%ld", d ? "," : "", tensor->n[d]);
+    put(out, "],\"data_offsets\":[%ld,%ld]}", tensor->begin, tensor->end);
 }
 
 char *st_header(Arena *a, StTensor *tensor, int n, size_t *len, int64_t *total)

@@ -222,8 +222,7 @@ const void *snapshot_of(const Snapshot *snapshot, int64_t rank, const void *p)
         if (at >= extent[k].at && at < extent[k].at + extent[k].bytes)
             return snapshot->mem + snapshot->at[i] + extent[k].to +
                    (at - extent[k].at);
-    die("snapshot: byte %lld of rank %lld is not in it", (long long)at,
-        (long long)rank);
+    die("snapshot: byte %ld of rank %ld is not in it", at, rank);
 }
 
 /* A device with memory of its own copies what it has by itself, behind what was

@@ -47,13 +47,13 @@ Comm *comm_open(Arena *a, int64_t world)
 
     *c = (Comm){ .name = "local", .world = world, .n = world };
     if (launched() && launch_world() != world)
-        err(NULL, "the plan is for %lld ranks, mpirun started %lld",
-            (long long)world, (long long)launch_world());
+        err(NULL, "the plan is for %ld ranks, mpirun started %ld", world,
+            launch_world());
     if (!launched() && launch_lost() > 1)
         err(NULL,
-            "srun started %lld programs that do not know each other; use "
+            "srun started %ld programs that do not know each other; use "
             "mpirun, or srun --mpi=pmix",
-            (long long)launch_lost());
+            launch_lost());
     if (!launched())
         return c;
     return started();
@@ -508,8 +508,7 @@ static void run_here(const Coll *k, Pool *pool)
 static void begin(Comm *comm, Pool *pool, Coll *k, UnderWay *way)
 {
     if (k->size > MAXGROUP)
-        err(NULL, "a group of %lld ranks, at most %d", (long long)k->size,
-            MAXGROUP);
+        err(NULL, "a group of %ld ranks, at most %d", k->size, MAXGROUP);
     if (moves_rows(k->instr->kind)) {
         watch_enter(k->instr->atoms, k->ranks, k->size);
         comm_rows(comm, pool, k);

@@ -15,7 +15,7 @@ static void fail_here(const char *msg)
         _exit(err_status);
     }
     if (mpi_running() && rank)
-        fprintf(stderr, "rank %lld: %s", (long long)rank, msg);
+        fprintf(stderr, "rank %ld: %s", rank, msg);
     else if (!rank)
         fputs(msg, stderr);
     else

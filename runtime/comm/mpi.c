@@ -82,7 +82,7 @@ static void swap(const void *out, int nout, void *otype, int64_t dest, void *in,
 
     if (dl.MPI_Irecv(in, nin, itype, (int)src, TAG, world, &got) ||
         dl.MPI_Isend(out, nout, otype, (int)dest, TAG, world, &sent))
-        err(NULL, "a message from rank %lld failed", (long long)src);
+        err(NULL, "a message from rank %ld failed", src);
     finish(&got);
     finish(&sent);
 }
@@ -187,7 +187,7 @@ void *mpi_group(const int64_t *ranks, int64_t n)
     if (!r || dl.MPI_Comm_group(dl.ompi_mpi_comm_world, &world) ||
         dl.MPI_Group_incl(world, (int)n, r, &group) ||
         dl.MPI_Comm_create_group(dl.ompi_mpi_comm_world, group, TAG, &comm))
-        err(NULL, "MPI makes no communicator of %lld ranks", (long long)n);
+        err(NULL, "MPI makes no communicator of %ld ranks", n);
     free(r);
     return comm;
 }
@@ -292,7 +292,7 @@ void mpi_send(const void *p, int64_t bytes, int64_t to, int64_t tag,
         if (dl.MPI_Isend((const char *)p + at, n, dl.ompi_mpi_byte, (int)to,
                          FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world,
                          &request[i]))
-            err(NULL, "a message to rank %lld failed", (long long)to);
+            err(NULL, "a message to rank %ld failed", to);
     }
 }
 
@@ -303,7 +303,7 @@ void mpi_recv(void *p, int64_t bytes, int64_t from, int64_t tag)
         void *got;
         if (dl.MPI_Irecv((char *)p + at, n, dl.ompi_mpi_byte, (int)from,
                          FIRSTTAG + (int)tag, dl.ompi_mpi_comm_world, &got))
-            err(NULL, "a message from rank %lld failed", (long long)from);
+            err(NULL, "a message from rank %ld failed", from);
         finish(&got);
     }
 }

@@ -41,9 +41,9 @@ void comm_agree(Comm *comm, int bad, const char *what)
 
     if (any >= 0 && comm_speaks(comm, any == comm->first))
         err(NULL,
-            "rank %lld cannot share memory with the others of %s: %s "
+            "rank %ld cannot share memory with the others of %s: %s "
             "(route.dispatcher=alltoall needs none)",
-            (long long)any, comm->peer[any].host, what);
+            any, comm->peer[any].host, what);
 }
 
 /* Under MPI, where one rank lives here. */

@@ -119,10 +119,10 @@ static void need_near(Comm *comm, const Mesh *m, const Instr *instr)
         int64_t other = far_rank(comm, m, instr->atoms, r);
         if (other >= 0 && comm_speaks(comm, 1))
             err(&(Loc){ instr->file, instr->line, NULL },
-                "rows go through memory that ranks share, but ranks %lld and "
-                "%lld are on different machines (route.dispatcher=alltoall "
+                "rows go through memory that ranks share, but ranks %ld and "
+                "%ld are on different machines (route.dispatcher=alltoall "
                 "exchanges between these; fold.host=N: ranks of a machine)",
-                (long long)r, (long long)other);
+                r, other);
     }
 }
 

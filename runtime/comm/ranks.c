@@ -6,15 +6,14 @@ static void put_rank(Text *out, const Plan *p, const Comm *comm, int64_t r)
 {
     const Mesh *m = p->mesh;
 
-    put(out, "%5lld  ", (long long)r);
+    put(out, "%5ld  ", r);
     if (comm->peer)
         put(out, "%-16s %7d  %-8s ", comm->peer[r].host, (int)comm->peer[r].pid,
             comm->peer[r].cpus);
     else
         put(out, "%-16s %7s  %-8s ", "this process", "", "");
     for (int a = 0; a < NMESH; a++)
-        put(out, "%s%4lld", a == Metp ? "   " : "",
-            (long long)mesh_pos(m, m->mask[a], r));
+        put(out, "%s%4ld", a == Metp ? "   " : "", mesh_pos(m, m->mask[a], r));
     put(out, "\n");
 }
 

@@ -182,8 +182,7 @@ static void put_where(char *s, size_t size)
         (at_step || awaited || !ended))
         at_step = trail;
     if (!at_step && progress)
-        snprintf(s, size, "between steps, after %lld",
-                 (long long)progress->step + 1);
+        snprintf(s, size, "between steps, after %ld", progress->step + 1);
     else if (!at_step)
         snprintf(s, size, "starting");
     if (!at_step)
@@ -195,10 +194,10 @@ static void put_where(char *s, size_t size)
         mesh_words(progress->mesh, at_step->atoms, group, sizeof group);
     if (at_step->file)
         snprintf(line, sizeof line, " (%s:%d)", at_step->file, at_step->line);
-    snprintf(s, size, "step %lld %s%s%s%s%s%s%s",
-             (long long)(awaited ? awaited : progress->step + 1),
-             ended ? "after " : "", kind, *group ? " over " : "", group,
-             *label ? " " : "", label, line);
+    snprintf(s, size, "step %ld %s%s%s%s%s%s%s",
+             awaited ? awaited : progress->step + 1, ended ? "after " : "",
+             kind, *group ? " over " : "", group, *label ? " " : "", label,
+             line);
 }
 
 /* ---- datagrams ----------------------------------------------------------- */
@@ -297,7 +296,7 @@ static void put_missing(Text *out, int64_t rank, const Answer *answer,
 {
     const Peer *peer = &w.peer[rank];
 
-    put(out, " rank %lld", (long long)rank);
+    put(out, " rank %ld", rank);
     if (!answer->came)
         put(out, " (host %s, pid %d), which %s", peer->host, (int)peer->pid,
             ended ? "is gone" : "does not answer: stopped or dead");
@@ -392,7 +391,7 @@ static int put_missing_ranks(Text *out, const Inquiry *inquiry, int ended,
         }
     }
     if (listed > LISTED)
-        put(out, " and %lld more", (long long)(listed - LISTED));
+        put(out, " and %ld more", listed - LISTED);
     return knows;
 }
 
@@ -411,8 +410,7 @@ static int report(const StallReason *reason)
         silent = ask(&q);
     put_where(where, sizeof where);
     Text t = { .arena = q.mem };
-    put(&t, "rank %lld (host %s): %s: ", (long long)w.me, w.peer[w.me].host,
-        where);
+    put(&t, "rank %ld (host %s): %s: ", w.me, w.peer[w.me].host, where);
     put_worry(&t, reason);
     int knows = put_missing_ranks(&t, &q, reason->ended, &works) ||
                 reason->nccl || (!q.n && !reason->ended);

@@ -78,13 +78,13 @@ static void put_tokens(BinIdx *idx, const int32_t *token, int64_t n)
 void binidx_add(BinIdx *idx, const int32_t *token, int64_t n)
 {
     if (n > INT32_MAX)
-        err(NULL, "document %lld has %lld tokens; %s holds at most %d of one",
-            (long long)idx->n + 1, (long long)n, idx->path[1], INT32_MAX);
+        err(NULL, "document %ld has %ld tokens; %s holds at most %d of one",
+            idx->n + 1, n, idx->path[1], INT32_MAX);
     if (idx->n == idx->cap) {
         idx->cap = idx->cap ? 2 * idx->cap : 1 << 12;
         idx->len = realloc(idx->len, (size_t)idx->cap * sizeof *idx->len);
         if (!idx->len)
-            err(NULL, "out of memory: %lld documents", (long long)idx->cap);
+            err(NULL, "out of memory: %ld documents", idx->cap);
     }
     put_tokens(idx, token, n);
     idx->len[idx->n++] = (int32_t)n;

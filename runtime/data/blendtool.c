@@ -77,10 +77,9 @@ static void print_part(const Tool *tool, int i)
         docs += corpus->file[k].t.docs;
         tokens += corpus->file[k].t.n;
     }
-    printf("%6.2f %% %12lld %14lld %12lld %12lld %8.3f  %s\n",
+    printf("%6.2f %% %12ld %14ld %12ld %12ld %8.3f  %s\n",
            tool->drawn ? 100 * (double)tool->count[i] / (double)tool->drawn : 0,
-           (long long)docs, (long long)tokens, (long long)epoch,
-           (long long)tool->count[i],
+           docs, tokens, epoch, tool->count[i],
            epoch ? (double)tool->count[i] / (double)epoch : 0, corpus->path);
 }
 
@@ -91,11 +90,11 @@ static void write_npy(const char *path, const char *type, size_t size,
 {
     char head[128];
     FILE *f = fopen(path, "wb");
-    int len = snprintf(head, sizeof head,
-                       "%c%s%c%c%c%c{'descr': '%s', 'fortran_order': False, "
-                       "'shape': (%lld,), }",
-                       '\x93', "NUMPY", 1, 0, (int)sizeof head - 10, 0, type,
-                       (long long)n);
+    int len =
+        snprintf(head, sizeof head,
+                 "%c%s%c%c%c%c{'descr': '%s', 'fortran_order': False, "
+                 "'shape': (%ld,), }",
+                 '\x93', "NUMPY", 1, 0, (int)sizeof head - 10, 0, type, n);
 
     memset(head + len, ' ', sizeof head - (size_t)len);
     head[sizeof head - 1] = '\n';
@@ -140,10 +139,10 @@ int blend_command(int n, char **word, const Opts *opts, const char *out)
     Tool t = { .s = open_samples(spec, opts, asked) };
     t.drawn = asked ? asked : t.s->n;
     count_parts(&t);
-    printf("%lld samples of %lld tokens%s, order %s, seed %lld\n",
-           (long long)t.drawn, (long long)t.s->want.seq,
+    printf("%ld samples of %ld tokens%s, order %s, seed %ld\n", t.drawn,
+           t.s->want.seq,
            asked ? "" : " (one epoch; train.steps and train.batch set others)",
-           opts_str(opts, "data.order"), (long long)t.s->want.seed);
+           opts_str(opts, "data.order"), t.s->want.seed);
     printf("%8s %12s %14s %12s %12s %8s\n", "share", "documents", "tokens",
            "samples", "drawn", "epochs");
     for (size_t i = 0; i < vec_len(t.s->part); i++)

@@ -71,8 +71,8 @@ static void check_token(const BatchFill *fill, const Tokens *tokens, int64_t at,
 
     if (!(v >= least) || (data->vocab && v >= (double)data->vocab))
         err(data->loc,
-            "%s: token %.0f at %lld of %s is beyond the vocabulary of %lld",
-            data->key, v, (long long)at, tokens->path, (long long)data->vocab);
+            "%s: token %.0f at %ld of %s is beyond the vocabulary of %ld",
+            data->key, v, at, tokens->path, data->vocab);
 }
 
 enum { LOOK = 1 << 24 }; /* tokens, of all files together */
@@ -353,8 +353,8 @@ static const TextArgs *take_text(Arena *a, const Data *data)
     *t = text_args(opts);
     if (t->t && data->vocab && t->t->vocab > data->vocab)
         err(opts_loc(opts, "data.tokenizer"),
-            "%s has %lld tokens, the model's vocabulary %lld (axes.vocab)",
-            t->t->path, (long long)t->t->vocab, (long long)data->vocab);
+            "%s has %ld tokens, the model's vocabulary %ld (axes.vocab)",
+            t->t->path, t->t->vocab, data->vocab);
     return t->t ? t : NULL;
 }
 

@@ -37,9 +37,9 @@ static int do_tokenize(int n, char **path, const Opts *opts, const char *out)
     const char *end = a.eod >= 0 ? tokenizer_text(a.t, a.eod, &k) : NULL;
     if (a.eod == 0 && a.t->bytes)
         end = "a zero byte", k = strlen(end);
-    printf("%s.bin, %s.idx: %lld documents (%lld empty), %lld tokens (%s), "
+    printf("%s.bin, %s.idx: %ld documents (%ld empty), %ld tokens (%s), "
            "%.*s after each document\n",
-           out, out, (long long)c.docs, (long long)c.empty, (long long)c.tokens,
+           out, out, c.docs, c.empty, c.tokens,
            a.t->vocab < 65500 ? "u16" : "i32", end ? (int)k : 7,
            end ? end : "nothing");
     printf("%.1f MB of text in %.1f s, %.1f MB/s; %.2f bytes a token\n",
@@ -93,17 +93,17 @@ static void print_docs(const Tokens *tokens)
     for (int64_t i = 0; i < tokens->docs; i++) {
         int64_t n = tokens_doc(tokens, i, &start);
         if (n < 0)
-            err(NULL, "%s: document %lld lies outside the file", tokens->path,
-                (long long)i);
+            err(NULL, "%s: document %ld lies outside the file", tokens->path,
+                i);
         least = n < least ? n : least;
         most = n > most ? n : most;
     }
     if (tokens->docs > 1)
-        printf("  documents  %lld, of %lld to %lld tokens\n",
-               (long long)tokens->docs, (long long)least, (long long)most);
+        printf("  documents  %ld, of %ld to %ld tokens\n", tokens->docs, least,
+               most);
     if (tokens->idx && documents(tokens) != tokens->docs)
-        printf("  index      %lld sequences of %lld documents\n",
-               (long long)tokens->docs, (long long)documents(tokens));
+        printf("  index      %ld sequences of %ld documents\n", tokens->docs,
+               documents(tokens));
 }
 
 static void print_range(const Tokens *tokens)
@@ -115,11 +115,10 @@ static void print_range(const Tokens *tokens)
         least = !i || v < least ? v : least;
         most = !i || v > most ? v : most;
     }
-    printf("  tokens     %lld (%s), from %g to %.17g\n", (long long)tokens->n,
+    printf("  tokens     %ld (%s), from %g to %.17g\n", tokens->n,
            elems[tokens->e], least, most);
     if (tokens->rows)
-        printf("  rows       %lld of %lld\n", (long long)tokens->rows,
-               (long long)tokens->cols);
+        printf("  rows       %ld of %ld\n", tokens->rows, tokens->cols);
 }
 
 static void print_first(const Tokens *tokens, const Tokenizer *tokenizer)
@@ -162,9 +161,8 @@ static int do_inspect(int n, char **path, const Opts *opts, const char *out)
             tokens_open(forever, name, opts_data_format(opts), &tokens);
         if (why)
             err(NULL, "%s %s", name, why);
-        printf("%s: %s, %lld bytes\n", name,
-               key_word_text("data.format", (int)tokens.format),
-               (long long)tokens.size);
+        printf("%s: %s, %ld bytes\n", name,
+               key_word_text("data.format", (int)tokens.format), tokens.size);
         print_range(&tokens);
         print_docs(&tokens);
         print_first(&tokens, format_is_text(tokens.format) ? NULL : tokenizer);

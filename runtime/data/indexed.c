@@ -66,8 +66,8 @@ static const char *read_head(Arena *a, const char *path, Tokens *tokens)
     if (tokens->idxsize < HEAD || memcmp(tokens->idx, "MMIDIDX\0\0", 9))
         return strf(a, "%s is no Megatron index", path);
     if (i64_at(tokens->idx + 9) != 1)
-        return strf(a, "%s is of version %lld, 1 is known", path,
-                    (long long)i64_at(tokens->idx + 9));
+        return strf(a, "%s is of version %ld, 1 is known", path,
+                    i64_at(tokens->idx + 9));
     int code = tokens->idx[17];
     if (code < 1 || code > 8 || elems[code] == EF32 || elems[code] == EF64)
         return strf(a, "%s: token type %d is not known", path, code);
@@ -75,10 +75,9 @@ static const char *read_head(Arena *a, const char *path, Tokens *tokens)
     int64_t nseq = i64_at(tokens->idx + 18), nbound = i64_at(tokens->idx + 26);
     if (bad_counts(tokens, nseq, nbound))
         return strf(a,
-                    "%s is damaged: %lld sequences and %lld document bounds in "
-                    "%lld bytes",
-                    path, (long long)nseq, (long long)nbound,
-                    (long long)tokens->idxsize);
+                    "%s is damaged: %ld sequences and %ld document bounds in "
+                    "%ld bytes",
+                    path, nseq, nbound, tokens->idxsize);
     tokens->docs = nseq;
     return NULL;
 }

@@ -37,7 +37,7 @@ static const char *take_text(Arena *a, Stream *stream, const char *line,
     if (json_is_string(text))
         keep(stream, json_string_value(text), json_string_length(text));
     else
-        why = strf(a, "line %lld: %s", (long long)stream->in.number,
+        why = strf(a, "line %ld: %s", stream->in.number,
                    j ? "has no \"text\"" : e.text);
     json_decref(j);
     return why;

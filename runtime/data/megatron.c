@@ -106,9 +106,8 @@ const char *order_new(Arena *a, const Tokens *t, int64_t lo, int64_t hi,
         __builtin_mul_overflow(o->epochs, 4 * (hi - lo), &bytes))
         return "is too large for this order";
     if (o->n < 1)
-        return strf(a, "has %lld tokens in %lld documents, a sample needs %lld",
-                    (long long)tokens, (long long)(hi - lo),
-                    (long long)seq + 1);
+        return strf(a, "has %ld tokens in %ld documents, a sample needs %ld",
+                    tokens, hi - lo, seq + 1);
     int apart = last_apart(tokens, o->epochs, seq, samples, &whole);
     o->ndoc = o->epochs * (hi - lo);
     o->doc = alloc(a, (size_t)bytes);

@@ -165,16 +165,15 @@ static void count_rows(const Samples *samples, SampleFile *file)
         if (!strcmp(tensor->name, file->input) &&
             file->t.cols != sample_elems(tensor))
             err(want->loc,
-                "%s: a row of %s has %lld elements, input '%s' needs %lld",
-                want->key, file->t.path, (long long)file->t.cols, tensor->name,
-                (long long)sample_elems(tensor));
+                "%s: a row of %s has %ld elements, input '%s' needs %ld",
+                want->key, file->t.path, file->t.cols, tensor->name,
+                sample_elems(tensor));
     if (!file->input && file->t.cols != want->seq + 1 &&
         file->t.cols != want->seq)
         err(want->loc,
-            "%s: a row of %s has %lld tokens, seq is %lld (rows have seq or "
+            "%s: a row of %s has %ld tokens, seq is %ld (rows have seq or "
             "seq + 1 tokens)",
-            want->key, file->t.path, (long long)file->t.cols,
-            (long long)want->seq);
+            want->key, file->t.path, file->t.cols, want->seq);
 }
 
 static void count_samples(const Samples *samples, Corpus *corpus)
@@ -190,9 +189,8 @@ static void count_samples(const Samples *samples, Corpus *corpus)
             corpus->rows = 1;
         }
         if (!file->samples)
-            err(want->loc, "%s: %s has %lld tokens, a sample needs %lld",
-                want->key, file->t.path, (long long)file->t.n,
-                (long long)want->seq + 1);
+            err(want->loc, "%s: %s has %ld tokens, a sample needs %ld",
+                want->key, file->t.path, file->t.n, want->seq + 1);
         file->first = file->input ? 0 : total;
         total = file->input && i && total < file->samples ? total
                 : file->input                             ? file->samples
@@ -209,8 +207,8 @@ static void hold_out(const Samples *samples, Corpus *corpus)
 
     held = held < 1 ? 1 : held;
     if (share < 0 || share >= 1 || held >= corpus->n)
-        err(samples->want.loc, "data.valid: %lld samples cannot be split at %g",
-            (long long)corpus->n, share);
+        err(samples->want.loc, "data.valid: %ld samples cannot be split at %g",
+            corpus->n, share);
     corpus->lo = samples->want.held ? corpus->n - held : 0;
     corpus->n = samples->want.held ? held : corpus->n - held;
 }
@@ -311,8 +309,8 @@ static const Corpus *part_of(const Samples *samples, int64_t i, int64_t *sample)
         p += blend_at(samples->blend, i, &i);
     if (p->order && i >= p->n)
         err(samples->want.loc,
-            "%s: the blend takes more than the %lld samples of %s",
-            samples->want.key, (long long)p->n, p->path);
+            "%s: the blend takes more than the %ld samples of %s",
+            samples->want.key, p->n, p->path);
     if (p->order || !samples->want.shuffle || p->rows)
         *sample = p->lo + i % p->n;
     else

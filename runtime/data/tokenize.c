@@ -159,9 +159,8 @@ static void run_batch(Batch *batch)
     batch->ndoc = 0;
     batch->text.n = 0;
     if (isatty(2))
-        fprintf(stderr, "\r%lld MB, %lld tokens ",
-                (long long)(batch->count.bytes >> 20),
-                (long long)batch->count.tokens);
+        fprintf(stderr, "\r%ld MB, %ld tokens ", batch->count.bytes >> 20,
+                batch->count.tokens);
 }
 
 static Doc *new_doc(Batch *batch, const char *s, size_t n, int64_t line)
@@ -311,15 +310,13 @@ static char *cache_prefix(Arena *mem, const TextArgs *args, const char *path,
     char *name = realpath(path, full) ? full : "";
 
     stat(path, &st);
-    char *s = strf(mem, "1 %s %lld %lld.%09ld %s %s %llx %lld %d %d %s", name,
-                   (long long)st.st_size, (long long)st.st_mtim.tv_sec,
-                   st.st_mtim.tv_nsec,
+    char *s = strf(mem, "1 %s %ld %ld.%09ld %s %s %lx %ld %d %d %s", name,
+                   st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
                    key_word_text("data.format", (int)format), args->t->path,
-                   (unsigned long long)args->t->hash, (long long)args->t->vocab,
-                   (int)args->eod, args->template, args->field);
+                   args->t->hash, args->t->vocab, (int)args->eod,
+                   args->template, args->field);
     XXH128_hash_t h = XXH3_128bits(s, strlen(s));
-    return strf(mem, "%s/tokens-%016llx%016llx", dir,
-                (unsigned long long)h.high64, (unsigned long long)h.low64);
+    return strf(mem, "%s/tokens-%016lx%016lx", dir, h.high64, h.low64);
 }
 
 const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
@@ -334,8 +331,8 @@ const char *tokenized(Arena *mem, const TextArgs *args, const char *path,
         flock(lock, LOCK_EX);
     if (access(bin, R_OK) || access(strf(mem, "%s.idx", prefix), R_OK)) {
         TextCount c = tokenize(args, &path, 1, format, prefix);
-        fprintf(stderr, "%s: %lld documents, %lld tokens, kept as %s\n", path,
-                (long long)c.docs, (long long)c.tokens, bin);
+        fprintf(stderr, "%s: %ld documents, %ld tokens, kept as %s\n", path,
+                c.docs, c.tokens, bin);
     }
     if (lock >= 0)
         close(lock);

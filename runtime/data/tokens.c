@@ -103,8 +103,8 @@ static const char *open_plain(Arena *a, Tokens *tokens, Elem e)
     tokens->data = tokens->map;
     tokens->n = tokens->size / elembytes[e];
     if (tokens->size % elembytes[e])
-        return strf(a, "has %lld bytes, no multiple of a token's %d",
-                    (long long)tokens->size, elembytes[e]);
+        return strf(a, "has %ld bytes, no multiple of a token's %d",
+                    tokens->size, elembytes[e]);
     return NULL;
 }
 
@@ -131,8 +131,7 @@ static const char *open_llmc(Arena *a, Tokens *tokens)
                     version);
     room = (tokens->size - LLMCHEAD) / elembytes[tokens->e];
     if (said < 0 || said > room)
-        return strf(a, "is cut off: %lld of %lld tokens", (long long)room,
-                    (long long)said);
+        return strf(a, "is cut off: %ld of %ld tokens", room, said);
     tokens->data = tokens->map + LLMCHEAD;
     tokens->n = said;
     return NULL;

@@ -397,8 +397,7 @@ static Gmm gmm_read(const Instr *instr, void *const *buf)
               args->ldw, args->tw };
 
     if (g.experts > MAXEXPERT)
-        err(NULL, "%lld experts on a rank, at most %d", (long long)g.experts,
-            MAXEXPERT);
+        err(NULL, "%ld experts on a rank, at most %d", g.experts, MAXEXPERT);
     g.a = (Mat){ rows_of(instr, buf, 0, g.k), g.k, 0 };
     g.b = g.weights
               ? (Mat){ rows_of(instr, buf, OPERAND(gmm_wgrad, b), g.n), g.n, 0 }

@@ -95,13 +95,11 @@ static char *key_of(const Lt *lt, const LtCall *call, const GemmArgs *args)
     const BatchLoop *last =
         args->batch.n ? &args->batch.at[args->batch.n - 1] : NULL;
 
-    put(&t, "%d,%d,%lld,%lld,%lld,%lld,%lld,%lld,%d,%d,%d,", args->in,
-        args->out, (long long)args->m, (long long)args->n, (long long)args->k,
-        (long long)args->lda, (long long)args->ldb, (long long)args->ldc,
-        args->ta, args->tb, args->beta);
+    put(&t, "%d,%d,%ld,%ld,%ld,%ld,%ld,%ld,%d,%d,%d,", args->in, args->out,
+        args->m, args->n, args->k, args->lda, args->ldb, args->ldc, args->ta,
+        args->tb, args->beta);
     if (last)
-        put(&t, "%lld,%lld,%lld,%lld,", (long long)last->n, (long long)last->a,
-            (long long)last->b, (long long)last->c);
+        put(&t, "%ld,%ld,%ld,%ld,", last->n, last->a, last->b, last->c);
     for (int i = 0; i < 3; i++)
         put(&t, "%d%s", alignment(call, i), i < 2 ? "," : "");
     return t.s;

@@ -405,7 +405,7 @@ static void issued(void *d, const BoundInstr *bound)
         return;
     dl.cuGetErrorString(e, &text);
     if (gpu->step >= 0)
-        snprintf(when, sizeof when, "step %lld, ", (long long)gpu->step + 1);
+        snprintf(when, sizeof when, "step %ld, ", gpu->step + 1);
     err(&(Loc){ bound->instr->file, bound->instr->line, NULL },
         "GPU: %s: in %s%s %s (%s)", text, when,
         instr_info(bound->instr->kind)->name,

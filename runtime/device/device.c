@@ -103,8 +103,7 @@ static void check_kinds(const Gpu *gpu)
     int differ = strcmp(mine, first) != 0;
     int64_t any = comm_max(gpu->comm, differ ? gpu->rank : -1);
     if (any >= 0 && comm_speaks(gpu->comm, any == gpu->rank))
-        err(NULL, "mixed GPUs: rank %lld has %s, rank 0 %s", (long long)any,
-            mine, first);
+        err(NULL, "mixed GPUs: rank %ld has %s, rank 0 %s", any, mine, first);
 }
 
 typedef struct DeviceId {
@@ -128,10 +127,9 @@ static void check_places(const Gpu *gpu)
     int64_t any = comm_max(gpu->comm, twin < 0 ? -1 : gpu->rank);
     if (any >= 0 && comm_speaks(gpu->comm, any == gpu->rank))
         err(NULL,
-            "too few GPUs on host %s: %lld ranks, ranks %lld and %lld would "
+            "too few GPUs on host %s: %ld ranks, ranks %ld and %ld would "
             "share GPU %d",
-            mine.host, (long long)launch_local(), (long long)twin,
-            (long long)gpu->rank, gpu->device);
+            mine.host, launch_local(), twin, gpu->rank, gpu->device);
 }
 
 static void name_device(Gpu *gpu)
@@ -218,9 +216,9 @@ uint64_t device_take(Gpu *gpu, int64_t bytes, const char *what)
     dl.cuMemGetInfo_v2(&left, &total);
     if (dl.cuMemAlloc_v2(&p, (size_t)(bytes ? bytes : 1)))
         err(NULL,
-            "out of memory on GPU %d (rank %lld): %s needs %s GiB; %s of %.2f "
+            "out of memory on GPU %d (rank %ld): %s needs %s GiB; %s of %.2f "
             "GiB are free (the plan in GiB: %s)",
-            gpu->device, (long long)gpu->rank, what,
+            gpu->device, gpu->rank, what,
             gib_text(gpu->mem, bytes, (int64_t)left),
             gib_text(gpu->mem, (int64_t)left, bytes), gib((int64_t)total),
             classes(gpu));

@@ -45,8 +45,8 @@ const Device *device_for(const Plan *p, const Comm *comm)
 
     need_device(p);
     if (comm->n > 1 && !(d->can & CANranks))
-        err(NULL, "a plan for %lld GPUs runs under mpirun, one rank a GPU",
-            (long long)comm->world);
+        err(NULL, "a plan for %ld GPUs runs under mpirun, one rank a GPU",
+            comm->world);
     if (opts_sum_order(p->opts) == SUMSplacement && comm->world > 1 &&
         !(d->can & CANorder))
         err(opts_loc(p->opts, "deterministic"),

@@ -46,7 +46,7 @@ static void start_again(int64_t step)
 
     for (size_t i = 0; i < n && k < MAXARG; i += strlen(s + i) + 1)
         arg[k++] = s + i;
-    snprintf(number, sizeof number, "%lld", (long long)step);
+    snprintf(number, sizeof number, "%ld", step);
     setenv("PLEAT_SYNC", "1", 1);
     setenv("PLEAT_AGAIN", number, 1);
     fflush(NULL);
@@ -64,16 +64,16 @@ static _Noreturn void say_fault(const Gpu *gpu, const char *name, int64_t step,
 
     dl.cuGetErrorString(error, &text);
     if (step >= 0)
-        snprintf(when, sizeof when, " of step %lld", (long long)step + 1);
+        snprintf(when, sizeof when, " of step %ld", step + 1);
     if (!launched() && !gpu->each) {
         warn(NULL, "GPU: %s in program %s%s; once more, call by call", text,
              name, when);
         start_again(step);
     }
     err(NULL,
-        "GPU of rank %lld: %s in program %s%s (PLEAT_SYNC=1 tells in which "
+        "GPU of rank %ld: %s in program %s%s (PLEAT_SYNC=1 tells in which "
         "call)",
-        (long long)gpu->rank, text, name, when);
+        gpu->rank, text, name, when);
 }
 
 void gpu_fault(int error)

@@ -145,8 +145,7 @@ static char *hash_of(Arena *a, const Text *text)
 {
     XXH128_hash_t h = XXH3_128bits(text->s, text->len);
 
-    return strf(a, "%016llx%016llx", (unsigned long long)h.high64,
-                (unsigned long long)h.low64);
+    return strf(a, "%016lx%016lx", h.high64, h.low64);
 }
 
 /* Of all that a kernel's code depends on but its text. */

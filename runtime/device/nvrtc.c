@@ -42,8 +42,7 @@ static void path_of(const Build *build, int i, char *path, size_t n)
         XXH3_128bits_update(x_x_h3_state_t, flag[k], strlen(flag[k]) + 1);
     XXH128_hash_t h = XXH3_128bits_digest(x_x_h3_state_t);
     XXH3_freeState(x_x_h3_state_t);
-    snprintf(path, n, "%s/%016llx%016llx.cubin", build->dir,
-             (unsigned long long)h.high64, (unsigned long long)h.low64);
+    snprintf(path, n, "%s/%016lx%016lx.cubin", build->dir, h.high64, h.low64);
 }
 
 static int load(const char *path, Cubin *cubin)

@@ -134,9 +134,7 @@ void channels_finish(const Channels *channels)
     for (size_t k = 0; k < vec_len(channels->chan); k++) {
         const Channel *channel = channels->chan[k];
         if (channel->waited != channel->sent)
-            err(NULL,
-                "%lld messages to rank %lld on channel %lld, %lld waited for",
-                (long long)channel->sent, (long long)channel->to,
-                (long long)channel->tag, (long long)channel->waited);
+            err(NULL, "%ld messages to rank %ld on channel %ld, %ld waited for",
+                channel->sent, channel->to, channel->tag, channel->waited);
     }
 }

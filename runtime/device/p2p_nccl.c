@@ -121,8 +121,8 @@ static int choose(const Links *links, int from, int to, ProgramKind prog,
             link++;
         if (link > n)
             err(NULL,
-                "stage %d sends on channel %lld what stage %d does not receive",
-                from, (long long)sent[i], to);
+                "stage %d sends on channel %ld what stage %d does not receive",
+                from, sent[i], to);
         n = link == n ? n + 1 : n;
         vec_push(links->mem, c, ((Choice){ sent[i], link }));
     }
@@ -239,8 +239,7 @@ LinkEnd *link_bind(Links *links, ProgramKind prog, const Instr *instr,
             links->end[i]->to != to || links->end[i]->chan != args->chan))
         i++;
     if (i == vec_len(links->end))
-        err(NULL, "stages %d and %d have no channel %lld", from, to,
-            (long long)args->chan);
+        err(NULL, "stages %d and %d have no channel %ld", from, to, args->chan);
     LinkEnd *e = links->end[i];
     for (int64_t n = 0; n < runs && instr->kind == Isend; n++) {
         void *event = NULL;
@@ -263,8 +262,8 @@ static void start_send(LinkEnd *end, const TransferArgs *args, uint64_t buf,
     NcclLink *link = end->link;
 
     if (end->sent == end->room)
-        die("link: channel %lld sends more than %lld times",
-            (long long)end->chan, (long long)end->room);
+        die("link: channel %ld sends more than %ld times", end->chan,
+            end->room);
     gpu_ok(dl.cuEventRecord(link->ready, stream), "an event");
     gpu_ok(dl.cuStreamWaitEvent(link->stream, link->ready, 0), "an event");
     nccl_send(link->comm, args->dt, args->n, buf, RECEIVER, link->stream);
@@ -283,8 +282,7 @@ void link_run(LinkEnd *end, const Instr *instr, uint64_t buf, void *stream)
         gpu_ok(dl.cuStreamWaitEvent(stream, end->done[end->waited++], 0),
                "an event");
     else
-        err(NULL, "a wait for what was not sent (channel %lld)",
-            (long long)end->chan);
+        err(NULL, "a wait for what was not sent (channel %ld)", end->chan);
 }
 
 /* What was not waited for would be outside of the graph. */
@@ -293,8 +291,7 @@ void links_finish(Links *links)
     for (size_t i = 0; i < vec_len(links->end); i++) {
         const LinkEnd *end = links->end[i];
         if (end->waited != end->sent)
-            err(NULL, "%lld messages on channel %lld, %lld waited for",
-                (long long)end->sent, (long long)end->chan,
-                (long long)end->waited);
+            err(NULL, "%ld messages on channel %ld, %ld waited for", end->sent,
+                end->chan, end->waited);
     }
 }

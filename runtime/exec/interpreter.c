@@ -148,7 +148,7 @@ static void run_group(Exec *exec, const BoundInstr *bound)
     if (n > 1 && bound->me != 0)
         return;
     if (n > MAXLOCAL)
-        err(NULL, "a group of %lld ranks in one process", (long long)n);
+        err(NULL, "a group of %ld ranks in one process", n);
     for (int64_t j = 0; j < n; j++) {
         const BoundInstr *instr =
             n == 1

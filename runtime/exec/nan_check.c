@@ -135,11 +135,11 @@ static char *say(const Exec *exec, const Rank *rank, const Instr *instr, int i,
     const char *file = own ? b->file : instr->file;
     int line = own ? b->line : instr->line;
 
-    return strf(exec->mem, "first %s in %s%s (rank %lld)", what,
+    return strf(exec->mem, "first %s in %s%s (rank %ld)", what,
                 in_place(instr, i)
                     ? strf(exec->mem, "a result of %s", label)
                     : strf(exec->mem, "'%s' after %s", b->name, label),
-                place_text(exec->mem, file, line), (long long)rank->id);
+                place_text(exec->mem, file, line), rank->id);
 }
 
 void look_after(Exec *exec, Stage *const *s, int n)

@@ -108,9 +108,9 @@ static void put_event(Text *out, const InstrTiming *timing, const char *name,
     put_json(out, name);
     put(out,
         ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": "
-        "%.3f, \"args\": {\"micro\": %lld",
+        "%.3f, \"args\": {\"micro\": %ld",
         timing->stage, timing->instr >= 0, timing->start * 1e6,
-        (end - timing->start) * 1e6, (long long)timing->micro);
+        (end - timing->start) * 1e6, timing->micro);
 }
 
 /* Further what a user looks for, and the kernel a profiler names. */

@@ -280,8 +280,8 @@ static char *cache_path(const char *cpu)
     const char *paths = getenv("LD_LIBRARY_PATH");
     char *s = strf(forever, "1 %s %s", cpu, paths ? paths : "");
 
-    return strf(forever, "%s/blas-%016llx", cache_folder(),
-                (unsigned long long)XXH3_64bits(s, strlen(s)));
+    return strf(forever, "%s/blas-%016lx", cache_folder(),
+                XXH3_64bits(s, strlen(s)));
 }
 
 /* A verdict on the file that is still there; 0: none. */
@@ -308,10 +308,9 @@ static int recall(const char *path, Verdict *verdict)
 
 static void keep(const char *path, const Verdict *verdict)
 {
-    char *s = strf(forever, "%s %lld %lld %s %d %s\n", verdict->own.path,
-                   (long long)verdict->own.size, (long long)verdict->own.mtime,
-                   verdict->own.core, verdict->own.right,
-                   verdict->use[0] ? verdict->use : "-");
+    char *s = strf(forever, "%s %ld %ld %s %d %s\n", verdict->own.path,
+                   verdict->own.size, verdict->own.mtime, verdict->own.core,
+                   verdict->own.right, verdict->use[0] ? verdict->use : "-");
 
     if (verdict->own.path[0])
         cache_keep(path, s, strlen(s));

@@ -41,8 +41,8 @@ static void take_stack(void)
         }
     }
     if (!getrlimit(RLIMIT_STACK, &r) && r.rlim_cur < LEAST)
-        err(NULL, "a stack of %lld KiB (ulimit -s) is too small; %d are needed",
-            (long long)r.rlim_cur >> 10, LEAST >> 10);
+        err(NULL, "a stack of %ld KiB (ulimit -s) is too small; %d are needed",
+            r.rlim_cur >> 10, LEAST >> 10);
     if (pthread_getattr_default_np(&a))
         return;
     if (!pthread_attr_getstacksize(&a, &size) && size < LEAST &&

@@ -311,15 +311,13 @@ static double share_exposed(const Exposed *exposed)
 
 static void print_exposed(const Exposed *exposed, FILE *out)
 {
-    fprintf(
-        out,
-        "not hidden: %.2f %% (%.3f ms a step, %.3f ms with %lld collectives "
-        "left out: copies of %.1f MB in a rank's memory in their place",
-        share_exposed(exposed), exposed->step * 1e3, exposed->alone * 1e3,
-        (long long)exposed->collectives, (double)exposed->copied * 1e-6);
+    fprintf(out,
+            "not hidden: %.2f %% (%.3f ms a step, %.3f ms with %ld collectives "
+            "left out: copies of %.1f MB in a rank's memory in their place",
+            share_exposed(exposed), exposed->step * 1e3, exposed->alone * 1e3,
+            exposed->collectives, (double)exposed->copied * 1e-6);
     if (exposed->transfers)
-        fprintf(out, "; %lld transfers between stages stay",
-                (long long)exposed->transfers);
+        fprintf(out, "; %ld transfers between stages stay", exposed->transfers);
     fprintf(out, ")\n");
 }
 
@@ -348,13 +346,12 @@ static void print(Bench *bench, const Walls *walls, const Exposed *exposed,
         print_exposed(exposed, out);
     fprintf(out,
             "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f arena_gib %.3f "
-            "outside_gib %.3f not_hidden %.2f ranks %lld plan_ms %.3f\n",
+            "outside_gib %.3f not_hidden %.2f ranks %ld plan_ms %.3f\n",
             walls->step * 1e3, walls->host * 1e3,
             per((double)p->tokens, walls->step),
             per(p->flops, walls->step) * 1e-12,
             (double)exec_bytes(bench->x) / 0x1p30, outside / 0x1p30,
-            share_exposed(exposed), (long long)p->mesh->world,
-            plan_secs(p, PGstep) * 1e3);
+            share_exposed(exposed), p->mesh->world, plan_secs(p, PGstep) * 1e3);
 }
 
 /* Steps as a run has them, not timed one by one: on a GPU one graph each, made

@@ -123,8 +123,7 @@ static void put_given(Text *out, const Plan *p, const char *dir)
 
     opts_copy(all, p->opts);
     opts_set(all, "target", p->target, NULL);
-    opts_set(all, "world", strf(out->arena, "%lld", (long long)p->mesh->world),
-             NULL);
+    opts_set(all, "world", strf(out->arena, "%ld", p->mesh->world), NULL);
     for (int i = 0; opts_each(all, i, &key, &value); i++)
         if (is_kept(key))
             put_item(out, "  ", key,
@@ -152,7 +151,7 @@ void config_put(Text *out, const Plan *p, const char *dir, int64_t from_step)
         "them.\nreturn {\n  format = %d,\n  version = ",
         format_now(FMTrun));
     put_lua(out, strf(out->arena, "%s %s", program_version, program_commit));
-    put(out, ",\n  from_step = %lld,\n", (long long)from_step);
+    put(out, ",\n  from_step = %ld,\n", from_step);
     put_given(out, p, dir);
     put_defaults(out, p->opts);
     put(out, "}\n");

@@ -126,8 +126,8 @@ void forward_alone(ForwardPass *pass, Plan *p)
     const char *from = opts_str(p->opts, "from");
 
     if (p->mesh->world != 1)
-        err(NULL, "text goes through a model on one rank; the plan is for %lld",
-            (long long)p->mesh->world);
+        err(NULL, "text goes through a model on one rank; the plan is for %ld",
+            p->mesh->world);
     const char *why = forward_open(pass, exec_open(p, comm_open(forever, 1)));
     if (why)
         err(NULL, "no logits: %s", why);

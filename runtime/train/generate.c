@@ -102,9 +102,9 @@ static void push_prompt(Gen *gen, const char *prompt)
         push(gen, tokenizer->before[i]);
     for (int64_t i = 0; i < encoder->n; i++) {
         if (encoder->id[i] >= gen->f.vocab)
-            err(NULL, "%s %d of the prompt is beyond the vocabulary of %lld",
+            err(NULL, "%s %d of the prompt is beyond the vocabulary of %ld",
                 tokenizer->bytes ? "byte" : "token", (int)encoder->id[i],
-                (long long)gen->f.vocab);
+                gen->f.vocab);
         push(gen, encoder->id[i]);
     }
     if (!*gen->f.n)
@@ -178,8 +178,8 @@ static void print_logit(const Gen *gen, int64_t token, double total, FILE *out)
     Text text = { .arena = forever };
 
     put_quoted(&text, s ? strf(forever, "%.*s", (int)n, s) : "", "\\x%02x");
-    fprintf(out, "%8lld  %-20s %13.6f  %.6f\n", (long long)token, text.s,
-            gen->p[token], exp(gen->p[token] - total));
+    fprintf(out, "%8ld  %-20s %13.6f  %.6f\n", token, text.s, gen->p[token],
+            exp(gen->p[token] - total));
 }
 
 /* The largest first, with their probabilities. */
@@ -196,8 +196,8 @@ int logits_plan(Plan *p, const GenArgs *args, FILE *out)
         max = gen.p[v] > max ? gen.p[v] : max;
     for (int64_t v = 0; v < gen.f.vocab; v++)
         sum += exp(gen.p[v] - max);
-    fprintf(out, "%8s  %-20s %13s  probability, after %lld tokens\n", "token",
-            "text", "logit", (long long)*gen.f.n);
+    fprintf(out, "%8s  %-20s %13s  probability, after %ld tokens\n", "token",
+            "text", "logit", *gen.f.n);
     for (int64_t i = 0; i < k && i < gen.f.vocab; i++) {
         int64_t best = 0;
         for (int64_t v = 1; v < gen.f.vocab; v++)

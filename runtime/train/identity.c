@@ -20,8 +20,7 @@ static void put_hash(Text *out, XXH3_state_t *x_x_h3_state_t)
 {
     XXH128_hash_t h = XXH3_128bits_digest(x_x_h3_state_t);
 
-    put(out, "%016llx%016llx", (unsigned long long)h.high64,
-        (unsigned long long)h.low64);
+    put(out, "%016lx%016lx", h.high64, h.low64);
 }
 
 /* Mappings of shuffled data are read page by page unless they are announced. */
@@ -46,8 +45,7 @@ static void put_bytes(Text *out, const char *what, const char *path,
         add_bytes(&x, p + (n - PIECE) / (PIECES - 1) * i, PIECE);
     if (n > WHOLE)
         add_bytes(&x, p + n - PIECE, PIECE);
-    put(out, "%s file %lld %s ", what, (long long)n,
-        n <= WHOLE ? "all" : "some");
+    put(out, "%s file %ld %s ", what, n, n <= WHOLE ? "all" : "some");
     put_hash(out, &x);
     put(out, "  %s\n", path_absolute(out->arena, path, NULL));
 }
@@ -104,8 +102,8 @@ void put_data(Text *out, const char *what, const Data *data)
         for (size_t k = 0; k < vec_len(corpus->file); k++)
             put_file(out, what, &corpus->file[k]);
         if (!corpus->order) /* else their order says it */
-            put(out, "%s samples %lld from %lld of part %zu\n", what,
-                (long long)corpus->n, (long long)corpus->lo, i);
+            put(out, "%s samples %ld from %ld of part %zu\n", what, corpus->n,
+                corpus->lo, i);
     }
     put_order(out, what, samples);
 }

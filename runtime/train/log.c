@@ -115,15 +115,13 @@ static void say_time(Log *log, double secs)
     int64_t s = (int64_t)(secs + 0.5);
 
     if (s >= 86400)
-        say(log, "%lldd%02lldh", (long long)(s / 86400),
-            (long long)(s % 86400 / 3600));
+        say(log, "%ldd%02ldh", s / 86400, s % 86400 / 3600);
     else if (s >= 3600)
-        say(log, "%lldh%02lldm", (long long)(s / 3600),
-            (long long)(s % 3600 / 60));
+        say(log, "%ldh%02ldm", s / 3600, s % 3600 / 60);
     else if (s >= 60)
-        say(log, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+        say(log, "%ldm%02lds", s / 60, s % 60);
     else
-        say(log, "%llds", (long long)s);
+        say(log, "%lds", s);
 }
 
 static int digits(int64_t v)
@@ -234,9 +232,8 @@ static void say_span(Log *log, const double *alone)
 {
     RankSpan r = span(log, alone);
 
-    say(log, " | slowest rank %lld %.1f ms, fastest %lld %.1f",
-        (long long)r.slowest, alone[r.slowest] * 1e3, (long long)r.fastest,
-        alone[r.fastest] * 1e3);
+    say(log, " | slowest rank %ld %.1f ms, fastest %ld %.1f", r.slowest,
+        alone[r.slowest] * 1e3, r.fastest, alone[r.fastest] * 1e3);
 }
 
 static void line_step(Log *log, const Logged *logged, const double *v)
@@ -244,9 +241,9 @@ static void line_step(Log *log, const Logged *logged, const double *v)
     int64_t step = logged->step;
     double gnorm = value(log, v, RESULTgrad_norm), gib = 1.0 / (1 << 30);
 
-    say(log, "step %*lld/%lld | loss %.4f",
-        digits(log->steps) > 4 ? digits(log->steps) : 4, (long long)step,
-        (long long)log->steps, value(log, v, RESULTloss));
+    say(log, "step %*ld/%ld | loss %.4f",
+        digits(log->steps) > 4 ? digits(log->steps) : 4, step, log->steps,
+        value(log, v, RESULTloss));
     if (count_results(log->role, RESULTterm) > 1)
         say_named(log, RESULTterm, v);
     say_named(log, RESULTmetric, v);
@@ -334,7 +331,7 @@ static void event_vectors(Log *log, const Exec *exec, int64_t step)
 static void json_step(Log *log, const Exec *exec, const Logged *logged,
                       const double *v)
 {
-    say(log, "{\"step\": %lld", (long long)logged->step);
+    say(log, "{\"step\": %ld", logged->step);
     say_json(log, "loss", value(log, v, RESULTloss));
     json_named(log, RESULTterm, "", v);
     json_named(log, RESULTmetric, "", v);
@@ -342,14 +339,14 @@ static void json_step(Log *log, const Exec *exec, const Logged *logged,
         json_vectors(log, exec);
     say_json(log, "grad_norm", value(log, v, RESULTgrad_norm));
     say_json(log, "lr", logged->lr);
-    say(log, ", \"samples\": %lld", (long long)logged->samples);
+    say(log, ", \"samples\": %ld", logged->samples);
     say(log, ", \"step_ms\": %.4f", logged->secs * 1e3);
     if (logged->host >= 0)
         say(log, ", \"host_ms\": %.4f", logged->host * 1e3);
     if (logged->alone) {
         RankSpan r = span(log, logged->alone);
-        say(log, ", \"slowest_rank\": %lld, \"fastest_rank\": %lld",
-            (long long)r.slowest, (long long)r.fastest);
+        say(log, ", \"slowest_rank\": %ld, \"fastest_rank\": %ld", r.slowest,
+            r.fastest);
         say_json(log, "slowest_ms", logged->alone[r.slowest] * 1e3);
         say_json(log, "fastest_ms", logged->alone[r.fastest] * 1e3);
     }
@@ -426,7 +423,7 @@ void log_valid(Log *log, int64_t step, const char *set, const double *v,
     print_line(log);
     if (log->metrics < 0)
         return;
-    say(log, "{\"step\": %lld", (long long)step);
+    say(log, "{\"step\": %ld", step);
     if (set)
         say(log, ", \"set\": \"%s\"", set);
     say_json(log, "val_loss", value(log, v, RESULTloss));
@@ -440,9 +437,8 @@ void log_saved(Log *log, const Saved *saved)
 {
     if (!log->loud || log->metrics < 0)
         return;
-    say(log, "{\"step\": %lld, \"saved_bytes\": %lld", (long long)saved->step,
-        (long long)saved->bytes);
-    say(log, ", \"snapshot_bytes\": %lld", (long long)saved->snapshot);
+    say(log, "{\"step\": %ld, \"saved_bytes\": %ld", saved->step, saved->bytes);
+    say(log, ", \"snapshot_bytes\": %ld", saved->snapshot);
     say_json(log, "save_stopped_ms", saved->stopped * 1e3);
     say_json(log, "save_copy_ms", saved->copied * 1e3);
     say_json(log, "save_ms", saved->took * 1e3);
@@ -458,12 +454,12 @@ void log_sample(Log *log, int64_t step, const char *s, size_t n)
     if (!log->loud)
         return;
     event_text(log->events, step, "sample", s, n);
-    printf("step %lld: %.*s\n", (long long)step, (int)n, s);
+    printf("step %ld: %.*s\n", step, (int)n, s);
     fflush(stdout);
     char *text = strf(line.arena, "%.*s", (int)n, s);
     while ((bad = utf8_bad(text, strlen(text))) >= 0)
         text[bad] = '?'; /* JSON is UTF-8 */
-    put(&line, "{\"step\": %lld, \"sample\": ", (long long)step);
+    put(&line, "{\"step\": %ld, \"sample\": ", step);
     put_json(&line, text);
     put(&line, "}\n");
     if (log->metrics >= 0)
@@ -539,8 +535,8 @@ static void open_files(Log *log, Arena *a, const char *dir)
     log->metrics = open_append(log->path);
     look_back(log);
     log->events = events_open(
-        a, open_append(strf(a, "%s/events.out.tfevents.%010lld.%s.%ld.0", dir,
-                            (long long)time(NULL), host, (long)getpid())));
+        a, open_append(strf(a, "%s/events.out.tfevents.%010ld.%s.%ld.0", dir,
+                            time(NULL), host, (long)getpid())));
     log_config(log, a);
 }
 

@@ -110,8 +110,8 @@ static int count_spike(Train *train, const PendingStep *step)
     if (!what)
         return 0;
     train->state.skipped++;
-    log_note(train->log, "step %lld changed nothing: %s\n",
-             (long long)step->step + 1, what);
+    log_note(train->log, "step %ld changed nothing: %s\n", step->step + 1,
+             what);
     if (rewind && train->train)
         train->spike.back = step->first + data_perstep(train->train);
     return 1;
@@ -144,9 +144,9 @@ static void write_trace(Train *train)
     size_t n;
     char *s = exec_trace(train->mem, train->x, PGstep, &n);
 
-    run_file(strf(train->mem, "%s/trace.%lld.json", train->dir,
-                  (long long)train->comm->first),
-             s, n);
+    run_file(
+        strf(train->mem, "%s/trace.%ld.json", train->dir, train->comm->first),
+        s, n);
 }
 
 /* Rows are counted as they are moved; others have the plan's sizes. */
@@ -353,9 +353,8 @@ static void go_back(Train *train)
     exec_push(train->x);
     train->state.samples = samples;
     train->agreed = train->saved = train->state.step;
-    log_note(train->log,
-             "from step %lld back to step %lld, on with sample %lld\n",
-             (long long)from, (long long)train->state.step, (long long)samples);
+    log_note(train->log, "from step %ld back to step %ld, on with sample %ld\n",
+             from, train->state.step, samples);
 }
 
 static void take_sample(Train *train)
@@ -417,9 +416,9 @@ int run_steps(Train *train)
         save(train, SAVEwaits);
         if (train->state.samples >= grows_at(train))
             return 1;
-        log_note(train->log, "%sstopped at step %lld; resume=1 continues\n",
+        log_note(train->log, "%sstopped at step %ld; resume=1 continues\n",
                  out_of_time(train) ? "train.hours are over: " : "",
-                 (long long)train->state.step);
+                 train->state.step);
         train->stopped = 1;
         return 0;
     }
@@ -428,8 +427,8 @@ int run_steps(Train *train)
         save(train, SAVEwaits);
     if (train->fallbacks)
         log_note(train->log,
-                 "%lld steps had more rows than route.factor gives room for "
+                 "%ld steps had more rows than route.factor gives room for "
                  "and ran as step.fallback\n",
-                 (long long)train->fallbacks);
+                 train->fallbacks);
     return 0;
 }

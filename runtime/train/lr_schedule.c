@@ -101,8 +101,8 @@ int64_t ramp(const Opts *opts, int i, int64_t *until)
         die("train.ramp=%s was not checked", s);
     if (batch < first || (batch - first) % more)
         err(opts_loc(opts, "train.ramp"),
-            "train.ramp: from %lld by %lld does not reach train.batch=%lld",
-            first, more, (long long)batch);
+            "train.ramp: from %lld by %lld does not reach train.batch=%ld",
+            first, more, batch);
     int64_t n = (batch - first) / more;
     *until = i < n ? samples * (i + 1) / n : 0;
     return i < n ? first + i * more : 0;

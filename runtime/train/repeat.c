@@ -93,7 +93,7 @@ static int64_t step_below(Arena *a, const char *dir, int64_t most)
                            ? -1
                            : strtoll(e->d_name + 5, NULL, 10);
         if (step > best && step <= most &&
-            !strcmp(e->d_name, strf(a, "step-%08lld", (long long)step)))
+            !strcmp(e->d_name, strf(a, "step-%08ld", step)))
             best = step;
     }
     if (d_i_r)
@@ -104,7 +104,7 @@ static int64_t step_below(Arena *a, const char *dir, int64_t most)
 char *ckpt_before(Arena *a, const char *dir, int64_t most, State *state)
 {
     for (int64_t step = most; (step = step_below(a, dir, step)) >= 0; step--) {
-        char *path = strf(a, "%s/step-%08lld", dir, (long long)step);
+        char *path = strf(a, "%s/step-%08ld", dir, step);
         const char *why = ckpt_verify(a, path, state);
         if (!why)
             return path;
@@ -121,9 +121,8 @@ void need_step(Arena *a, const char *dir, int64_t step)
 
     done = done > saved ? done : saved;
     if (step > done)
-        err(NULL,
-            "%s has done %lld steps: there is no step %lld to reach again", dir,
-            (long long)done, (long long)step);
+        err(NULL, "%s has done %ld steps: there is no step %ld to reach again",
+            dir, done, step);
 }
 
 /* ---- steps --------------------------------------------------------------- */
@@ -138,8 +137,8 @@ static int print_repeated(const Exec *exec, Log *log, int64_t step,
     int same = recorded_same(recorded->loss, loss) &&
                recorded_same(recorded->norm, norm);
 
-    log_note(log, "step %lld loss %a (%.9g) gnorm %a (%.9g)%s\n",
-             (long long)step, loss, loss, norm, norm,
+    log_note(log, "step %ld loss %a (%.9g) gnorm %a (%.9g)%s\n", step, loss,
+             loss, norm, norm,
              !recorded->known ? ": not in metrics.jsonl"
              : same           ? ": as recorded"
                               : "");

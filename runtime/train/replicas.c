@@ -188,7 +188,7 @@ static void put_side(Text *out, const ReplicaGroup *group, uint64_t best,
         if ((group->says[i] == best) == same)
             v[n++] = group->rank[i];
     if (n == 1) {
-        put(out, "rank %lld", (long long)v[0]);
+        put(out, "rank %ld", v[0]);
         return;
     }
     put(out, "ranks");
@@ -226,9 +226,9 @@ static const char *words(Arena *a, const Exec *exec, ReplicaGroup *group,
     else
         put(&out, "each other");
     put(&out,
-        " after step %lld, and must hold the same (they did after step %lld): "
+        " after step %ld, and must hold the same (they did after step %ld): "
         "silent corruption; resume=1 goes on from the last checkpoint",
-        (long long)step, (long long)agreed);
+        step, agreed);
     return out.s;
 }
 

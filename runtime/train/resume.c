@@ -83,7 +83,7 @@ static const char *axis_in(Arena *a, const Plan *p, const char *name)
             for (int d = 0; d < p->role[r].tensor[i].nd; d++) {
                 const PlanDim *dim = &p->role[r].tensor[i].dim[d];
                 if (!strcmp(dim->axis, name))
-                    return strf(a, "%lld", (long long)dim->n);
+                    return strf(a, "%ld", dim->n);
             }
     return NULL;
 }
@@ -104,10 +104,9 @@ static const Plan *plan_then(Arena *a, const char *config)
 
 static const char *value_now(const Plan *p, const char *key)
 {
-    return !strcmp(key, "target") ? p->target
-           : !strcmp(key, "world")
-               ? strf(forever, "%lld", (long long)p->mesh->world)
-               : opts_str(p->opts, key);
+    return !strcmp(key, "target")  ? p->target
+           : !strcmp(key, "world") ? strf(forever, "%ld", p->mesh->world)
+                                   : opts_str(p->opts, key);
 }
 
 /* "3e-4" and "0.0003" are one number. */

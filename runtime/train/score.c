@@ -129,8 +129,7 @@ static void add_texts(ScoreJob *job, const Plan *p, int64_t seq)
     for (int64_t i = 0; i < tokens.docs; i++) {
         int64_t start, n = tokens_doc(&tokens, i, &start);
         if (n < 0)
-            err(NULL, "%s: document %lld lies outside the file", path,
-                (long long)i);
+            err(NULL, "%s: document %ld lies outside the file", path, i);
         int32_t *id = alloc(forever, (size_t)n * sizeof *id + 1);
         tokens_take(&tokens, start, n, id);
         add_document(job, id, n, seq);
@@ -180,16 +179,16 @@ static void put_row(ForwardPass *pass, int64_t sequence, ScoreRow *row,
     int64_t cut = row->n - 1 > pass->seq ? row->n - 1 - pass->seq : 0;
 
     if (row->from - cut < 1)
-        err(NULL, "%s: %lld tokens to predict, axes.%s is %lld", path,
-            (long long)(row->n - row->from),
-            tensor_axis(pass->tokens, ROLEseq)->axis, (long long)pass->seq);
+        err(NULL, "%s: %ld tokens to predict, axes.%s is %ld", path,
+            row->n - row->from, tensor_axis(pass->tokens, ROLEseq)->axis,
+            pass->seq);
     row->id += cut;
     row->n -= cut;
     row->from -= cut;
     for (int64_t i = 0; i < row->n; i++)
         if (row->id[i] < 0 || row->id[i] >= pass->vocab)
-            err(NULL, "%s: token %d is beyond the vocabulary of %lld", path,
-                (int)row->id[i], (long long)pass->vocab);
+            err(NULL, "%s: token %d is beyond the vocabulary of %ld", path,
+                (int)row->id[i], pass->vocab);
     pass->n[sequence] = row->n - 1;
     memcpy(pass->window + sequence * pass->seq, row->id,
            (size_t)(row->n - 1) * sizeof *row->id);
@@ -211,8 +210,7 @@ static void score_all(ScoreJob *job, ForwardPass *pass)
         forward_run(pass);
         pool_run(pool, score_rows, &(ScoreBatch){ pass, job->row + at }, k, 1);
         if (isatty(2))
-            fprintf(stderr, "\r%lld of %lld sequences ", (long long)(at + k),
-                    (long long)n);
+            fprintf(stderr, "\r%ld of %ld sequences ", at + k, n);
     }
     if (isatty(2))
         fputs("\r\033[K", stderr);
@@ -272,9 +270,9 @@ static void print_perplexity(const ScoreJob *job, FILE *out)
     }
     fprintf(out,
             "%s: perplexity %.6g of a token (loss %.6f), %.6f bits a byte; "
-            "%.0f tokens, %lld bytes\n",
+            "%.0f tokens, %ld bytes\n",
             job->args->perplexity, exp(-sum / count), -sum / count,
-            -sum / log(2) / (double)job->bytes, count, (long long)job->bytes);
+            -sum / log(2) / (double)job->bytes, count, job->bytes);
 }
 
 /* ---- interface ----------------------------------------------------------- */
@@ -314,7 +312,7 @@ static int set_axis(Opts *opts, const PlanDim *dim, int64_t n)
 
     if (n == dim->n)
         return 0;
-    opts_set(opts, key, strf(forever, "%lld", (long long)n), NULL);
+    opts_set(opts, key, strf(forever, "%ld", n), NULL);
     return 1;
 }
 
@@ -336,7 +334,7 @@ int score_sizes(const ScoreJob *job, const Plan *p, Opts *opts)
     most = (most < MOSTTOKENS ? most : MOSTTOKENS) / n;
     most = most < rows ? most : rows;
     most = most < 1 ? 1 : most;
-    opts_set(opts, "train.batch", strf(forever, "%lld", (long long)most), NULL);
+    opts_set(opts, "train.batch", strf(forever, "%ld", most), NULL);
     return set_axis(opts, seq, n) + set_axis(opts, batch, most) > 0;
 }
 

@@ -34,8 +34,8 @@ void spike_count(Spike *spike, const char *what, int64_t step)
         spike->row = 0;
     else if (++spike->row == INROW)
         err(NULL,
-            "%d steps in a row are beyond train.skip_above: in step %lld %s",
-            INROW, (long long)step, what);
+            "%d steps in a row are beyond train.skip_above: in step %ld %s",
+            INROW, step, what);
 }
 
 void spike_back(Spike *spike, int64_t saved)
@@ -45,6 +45,6 @@ void spike_back(Spike *spike, int64_t saved)
     spike->row = 0;
     if (spike->times > AGAIN)
         err(NULL,
-            "spikes led back to step %lld %d times: other data do not help",
-            (long long)saved, AGAIN);
+            "spikes led back to step %ld %d times: other data do not help",
+            saved, AGAIN);
 }

@@ -119,8 +119,8 @@ int is_past(Train *train)
     done = comm_max(train->comm, done);
     if (done > steps && !train->comm->first)
         printf(
-            "%s has done %lld steps, train.steps=%lld: nothing is left to do\n",
-            train->dir, (long long)done, (long long)steps);
+            "%s has done %ld steps, train.steps=%ld: nothing is left to do\n",
+            train->dir, done, steps);
     return done > steps;
 }
 
@@ -133,14 +133,11 @@ void compare_plans(Train *train, const RunArgs *args)
     XXH128_hash_t h = XXH3_128bits(args->text, args->len);
     uint64_t mine[2] = { h.low64, h.high64 }, first[2] = { h.low64, h.high64 };
 
-    train->state.plan =
-        strf(train->mem, "%016llx%016llx", (unsigned long long)mine[1],
-             (unsigned long long)mine[0]);
+    train->state.plan = strf(train->mem, "%016lx%016lx", mine[1], mine[0]);
     comm_share(train->comm, first, sizeof first);
     int differ = memcmp(mine, first, sizeof mine) != 0;
     if (comm_max(train->comm, differ))
-        err(NULL, "rank %lld has another plan than rank 0",
-            (long long)train->comm->first);
+        err(NULL, "rank %ld has another plan than rank 0", train->comm->first);
 }
 
 void start_values(Train *train, int resume)
@@ -162,11 +159,10 @@ void start_values(Train *train, int resume)
     train->saved = -1;
     if (resume && ckpt_resume(train->x, train->ckpt, &train->state)) {
         train->saved = train->state.step;
-        log_note(train->log, "resume at step %lld\n",
-                 (long long)train->state.step);
+        log_note(train->log, "resume at step %ld\n", train->state.step);
         if (train->state.seed != (uint64_t)opts_int(opts, "seed"))
-            err(NULL, "the run in %s has seed %llu", train->dir,
-                (unsigned long long)train->state.seed);
+            err(NULL, "the run in %s has seed %lu", train->dir,
+                train->state.seed);
     } else if (from) {
         ckpt_from(train->x, from);
     }

@@ -67,9 +67,9 @@ static void grow(Train *train, Plan *p)
 {
     if (train->unsaved)
         err(NULL,
-            "the batch grows at step %lld, from a checkpoint that was not "
+            "the batch grows at step %ld, from a checkpoint that was not "
             "written",
-            (long long)train->state.step);
+            train->state.step);
     watch_stop();
     saver_close(train->saver);
     exec_close(train->x);
@@ -80,9 +80,8 @@ static void grow(Train *train, Plan *p)
     start_values(train, 1);
     open_saver(train);
     watch_start(&train->x->progress);
-    log_note(train->log, "batch %lld from step %lld\n",
-             (long long)opts_int(train->plan->opts, "train.batch"),
-             (long long)train->state.step + 1);
+    log_note(train->log, "batch %ld from step %ld\n",
+             opts_int(train->plan->opts, "train.batch"), train->state.step + 1);
 }
 
 static void need_ramp(const Plan *p, const RunArgs *args)
@@ -120,9 +119,9 @@ static _Noreturn void run_again(Train *train, int64_t step)
         run_sent(train, PGstep, &s, 0);
     }
     err(NULL,
-        "the GPU did not fail again in step %lld, call by call and from the "
-        "values of step %lld (PLEAT_SYNC=1 runs all steps so)",
-        (long long)step + 1, (long long)train->state.step);
+        "the GPU did not fail again in step %ld, call by call and from the "
+        "values of step %ld (PLEAT_SYNC=1 runs all steps so)",
+        step + 1, train->state.step);
 }
 
 /* ---- a step again -------------------------------------------------------- */
@@ -139,9 +138,9 @@ static void open_replay(Train *train, Plan *p)
     const char *from = opts_str(p->opts, "from");
     if (!path && args->begun)
         err(NULL,
-            "%s has no checkpoint from which step %lld is reached with the "
-            "settings it had since step %lld",
-            train->dir, (long long)args->replay, (long long)args->begun);
+            "%s has no checkpoint from which step %ld is reached with the "
+            "settings it had since step %ld",
+            train->dir, args->replay, args->begun);
     open_all(train, plan_now(train, p), open_data);
     compare_plans(train, args);
     if (!train->comm->first)
@@ -170,9 +169,9 @@ static int replay_plan(Train *train, Plan *p)
     watch_stop();
     if (differ && !train->comm->first)
         err(NULL,
-            "step %lld is not what the run had: another machine, program or "
+            "step %ld is not what the run had: another machine, program or "
             "setting (see `machine`), or a fault of one",
-            (long long)train->args->replay);
+            train->args->replay);
     close_all(train);
     return differ ? FAILED : 0;
 }
@@ -231,8 +230,8 @@ int run_plan(Plan *p, const RunArgs *run_args)
     watch_stop();
     saver_close(train.saver);
     if (train.unsaved && !train.comm->first)
-        warn(NULL, "the last checkpoint, of step %lld, was not written",
-             (long long)train.state.step);
+        warn(NULL, "the last checkpoint, of step %ld, was not written",
+             train.state.step);
     int first =
         !train.comm->first; /* a launcher ends all ranks by one status */
     close_all(&train);
