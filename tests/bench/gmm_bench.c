@@ -1,7 +1,8 @@
 /* gmm_bench: grouped products on a GPU, each shape with several tiles: what a
  * launch takes, and whether sampled elements are what a plain loop says; of
- * weights also whether the sums of squares beside them are those of what was
- * stored (of small ones: all is read).
+ * weights also whether all elements are multiples of the first sums where many
+ * launches add, and whether the sums of squares beside them are those of what
+ * was stored (of small ones: all is read).
  *
  *     gmm_bench [rows [case]]     131072 rows, on 128 experts unless the case
  *                                 says otherwise
@@ -16,7 +17,7 @@
 #include "../../runtime/runtime.h"
 
 enum { MOST = 128, SAMPLES = 400, SQUARES = GPUBLOCKS * 8, SMALL = 1 << 23 };
-enum { NARG = 8 };
+enum { NARG = 10, ADDED = 11 /* launches of a timing */ };
 
 /* Tensor cores align 32 products of 8 bits to the largest and drop what is
  * below its 13th bit or so: that much of the root of the squares of all. */
@@ -37,6 +38,7 @@ static const Case cases[] = {
     { "d.w2", 0, 2048, 768, 0, 0, 0, 0 }, { "d.w1", 0, 768, 2048, 0, 0, 0, 0 },
     { "d.w1 + d.w3", 0, 768, 2048, 0, 0, 1, 0 },
     { "gmm_wgrad", 1, 2048, 768, 0, 0, 0, 0 }, { "gmm_wgrad turned", 1, 2048, 768, 1, 0, 0, 0 },
+    { "wide gmm_wgrad", 1, 2048, 1024, 0, 64, 0, 0 },
     { "few w1", 0, 4096, 14336, 0, 8, 0, 0 }, { "few w2", 0, 14336, 4096, 0, 8, 0, 0 },
     { "few gmm_wgrad", 1, 4096, 14336, 0, 8, 0, 0 },
     { "odd", 0, 200, 328, 1, 0, 0, 0 }, { "odd turned", 0, 328, 200, 0, 0, 0, 0 },
@@ -69,7 +71,7 @@ static GroupedTile tile_of(const Case *c, int i)
 }
 
 static void *stream;
-static void *fill_fn;
+static void *fill_fn, *strayed_fn;
 static int E; /* of the case */
 static int32_t off[MOST + 1];
 
@@ -115,6 +117,19 @@ static const char fill_text[] =
     "    }\n"
     "}\n";
 
+static const char strayed_text[] =
+    "extern \"C\" __global__ void @(const float *p, const float *one, int64_t "
+    "n,\n"
+    "                             int64_t times, int *strayed)\n"
+    "{\n"
+    "    for (int64_t i = blockIdx.x * 256ll + TID; i < n;\n"
+    "         i += gridDim.x * 256ll) {\n"
+    "        const float e = one[i] * times;\n"
+    "        if (!(fabsf(p[i] - e) <= 1e-4f * (1 + fabsf(e))))\n"
+    "            atomicAdd(strayed, 1);\n"
+    "    }\n"
+    "}\n";
+
 /* Wide layers with few experts get fewer rows. */
 static int64_t most_rows(int i, int64_t rows)
 {
@@ -153,7 +168,7 @@ static Kernel named(const char *text)
 
 static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
 {
-    Kernel k[NCASE * NTILE + 1];
+    Kernel k[NCASE * NTILE + 2];
     int n = NCASE * NTILE;
 
     for (int i = 0; i < n; i++) {
@@ -168,10 +183,12 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
                             : fill_text);
     }
     k[n] = named(fill_text);
-    Plan p = { .prelude = cuda_pre, .nkernel = n + 1, .kernel = k };
+    k[n + 1] = named(strayed_text);
+    Plan p = { .prelude = cuda_pre, .nkernel = n + 2, .kernel = k };
     Cubin *c = nvrtc_all(forever, &p, pool, "sm_90a", NULL);
-    for (int i = 0; gpu && i <= n; i++) {
-        void *module = NULL, **fn = i < n ? &m[i].fn : &fill_fn;
+    for (int i = 0; gpu && i < n + 2; i++) {
+        void *module = NULL;
+        void **fn = i < n ? &m[i].fn : i == n ? &fill_fn : &strayed_fn;
         ok(dl.cuModuleLoadData(&module, c[i].image), "module");
         ok(dl.cuModuleGetFunction(fn, module, k[i].name), k[i].name);
         if (i < n && m[i].shared)
@@ -313,6 +330,23 @@ static double squares_off(const Case *c, uint64_t p, uint64_t squares)
     return fabs(sum / is - 1);
 }
 
+/* How many elements of p are not `times` those of `one`. */
+static int strayed(const Case *c, uint64_t p, uint64_t one, int64_t times,
+                   uint64_t count)
+{
+    int64_t n = E * c->K * c->N;
+    int many = 0;
+    void *arg[] = { &p, &one, &n, &times, &count };
+
+    dl.cuMemsetD8Async(count, 0, sizeof many, stream);
+    ok(dl.cuLaunchKernel(strayed_fn, 2048, 1, 1, 256, 1, 1, 0, stream, arg,
+                         NULL),
+       "compare");
+    ok(dl.cuStreamSynchronize(stream), "compare");
+    ok(dl.cuMemcpyDtoH_v2(&many, count, sizeof many), "reading");
+    return many;
+}
+
 /* ---- a case -------------------------------------------------------------- */
 
 static void launch(const Made *m, uint64_t *arg, int64_t add, unsigned blocks)
@@ -342,12 +376,12 @@ static double milliseconds(const Made *m, uint64_t *arg, int64_t add)
     ok(dl.cuEventCreate(&to, 0), "event");
     launch(m, arg, add, GPUBLOCKS);
     dl.cuEventRecord(from, stream);
-    for (int i = 0; i < 10; i++)
+    for (int i = 1; i < ADDED; i++)
         launch(m, arg, add, GPUBLOCKS);
     dl.cuEventRecord(to, stream);
     ok(dl.cuStreamSynchronize(stream), "run");
     dl.cuEventElapsedTime(&ms, from, to);
-    return ms / 10;
+    return ms / (ADDED - 1);
 }
 
 static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
@@ -379,13 +413,19 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
             far = small ? squares_off(c, arg[2], arg[4]) : 0;
         }
         double ms = milliseconds(m, arg, 0);
-        double ms2 = c->weight ? milliseconds(m, arg, 1) : 0;
+        double ms2 = 0;
+        int stray = 0;
+        if (c->weight) {
+            dl.cuMemcpyDtoDAsync_v2(arg[8], arg[2], bytes, stream);
+            ms2 = milliseconds(m, arg, 1);
+            stray = strayed(c, arg[2], arg[8], 1 + ADDED, arg[9]);
+        }
         printf("%s - %-11s %3lldx%3lld%s: %.3f ms %.0f TFLOP/s, adding %.3f "
-               "ms, error %.2f %.2f, squares %.1e\n",
-               e <= 1 && e2 <= 1 && far < 1e-5 ? "ok" : "not ok", c->name,
-               (long long)t.rows, (long long)t.cols,
+               "ms, error %.2f %.2f, squares %.1e, %d elements strayed\n",
+               e <= 1 && e2 <= 1 && far < 1e-5 && !stray ? "ok" : "not ok",
+               c->name, (long long)t.rows, (long long)t.cols,
                t.pingpong ? " ping-pong" : "", ms, flops / ms * 1e-9, ms2, e,
-               e2, far);
+               e2, far, stray);
         fflush(stdout);
     }
 }
@@ -401,6 +441,7 @@ static void add_sizes(const Case *c, int64_t rows, size_t *size)
         size[i] = need[i] > size[i] ? need[i] : size[i];
     size[6] = size[0] / 16;
     size[7] = size[1] / 16;
+    size[8] = c->weight && w * 4 > size[8] ? w * 4 : size[8];
 }
 
 int main(int argc, char **argv)
@@ -426,7 +467,9 @@ int main(int argc, char **argv)
         return 0;
     }
     uint64_t arg[NARG];
-    size_t size[NARG] = { 0, 0, 0, sizeof off, SQUARES * 4, 1 << 20 };
+    size_t size[NARG] = {
+        0, 0, 0, sizeof off, SQUARES * 4, 1 << 20, 0, 0, 0, 4
+    };
     for (int i = 0; i < NCASE; i++)
         add_sizes(&cases[i], most_rows(i, rows), size);
     for (int i = 0; i < NARG; i++)

@@ -4,7 +4,8 @@
  * writes when it must be there.
  *
  * The asynchronous proxy (tensor copies, tensor cores) may read what ordinary
- * stores wrote only behind fence.proxy.async, the writer's or the reader's. */
+ * stores wrote only behind fence.proxy.async, the writer's or the reader's. Its
+ * writes may overtake ordinary loads of threads that have not fenced since. */
 #include "rows.h"
 
 #include <stdlib.h>
@@ -19,6 +20,8 @@ typedef struct Proxy {         /* of a block */
     unsigned fence[MAXTHREAD]; /* when each thread fenced last */
     unsigned wrote[WINDOW / CHUNK];  /* when a piece was written; 0: not */
     uint16_t writer[WINDOW / CHUNK]; /* and by which thread */
+    unsigned loaded[WINDOW / CHUNK]; /* of loads the last, in the same way */
+    uint16_t loader[WINDOW / CHUNK];
 } Proxy;
 
 void proxy_start(StepValues *b)
@@ -27,7 +30,7 @@ void proxy_start(StepValues *b)
         free(b->proxy);
         b->proxy = calloc(1, sizeof *b->proxy);
     }
-    b->proxy->start = b->proxy->clock;
+    b->proxy->start = ++b->proxy->clock;
 }
 
 void proxy_wrote(Thread *t, uint32_t at, size_t n)
@@ -41,10 +44,27 @@ void proxy_wrote(Thread *t, uint32_t at, size_t n)
     }
 }
 
+void proxy_loaded(Thread *t, uint32_t at, size_t n)
+{
+    Proxy *p = t->b->proxy;
+
+    for (size_t k = at / CHUNK; k <= (at + n - 1) / CHUNK; k++) {
+        p->loaded[k] = p->clock + 1;
+        p->loader[k] = (uint16_t)t->id;
+    }
+}
+
 void proxy_filled(StepValues *b, uint32_t at, size_t n)
 {
-    for (size_t k = at / CHUNK; k <= (at + n - 1) / CHUNK; k++)
-        b->proxy->wrote[k] = 0;
+    Proxy *p = b->proxy;
+
+    for (size_t k = at / CHUNK; k <= (at + n - 1) / CHUNK; k++) {
+        if (p->loaded[k] > p->start && p->loaded[k] > p->fence[p->loader[k]])
+            fail(EILLEGALADDRESS,
+                 "a copy to %#x may overtake the load of thread %d",
+                 (unsigned)(k * CHUNK), p->loader[k]);
+        p->wrote[k] = 0;
+    }
 }
 
 unsigned proxy_fence_of(const Thread *t)

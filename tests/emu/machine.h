@@ -317,6 +317,7 @@ void bar_bytes(uint8_t *bar, int64_t n); /* expected: > 0; there: < 0 */
 /* A generic write of shared memory; what the asynchronous proxy may read of it
  * is known by who wrote it and who fenced. */
 void proxy_wrote(Thread *t, uint32_t at, size_t n);
+void proxy_loaded(Thread *t, uint32_t at, size_t n); /* ... and a load */
 void proxy_filled(StepValues *b, uint32_t at,
                   size_t n); /* by the proxy itself */
 /* n bytes of 16-byte pieces as the proxy sees them, the reader's last fence. */

@@ -136,6 +136,8 @@ void run_ld(SlotGroup *f, const Insn *i)
         put_value(f, n > 1 ? &i->o[0].part[k] : &i->o[0], v);
     }
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    if (space_of(i) == Sshared)
+        proxy_loaded(f->t, shared_operand(f, &i->o[1]), each * (size_t)n);
 }
 
 void run_st(SlotGroup *f, const Insn *i)

@@ -81,6 +81,7 @@ static const Mistake mistakes[] = {
     { "a row pair exchanged", TWO, "put_pair(at + 1024, acc[4 * j + 2], acc[4 * j + 3]", "put_pair(at + 1024, acc[4 * j + 3], acc[4 * j + 2]" },
     { "halves of a pair exchanged", TWO, "\"f\"(y), \"f\"(x));", "\"f\"(x), \"f\"(y));" },
     { "what was there is not waited for", WEIGHTS, "if (s % PERPLACE == 0)", "if (s < 0)" },
+    { "a place copied to before it is loaded from", WEIGHTS, "            loads_done();\n", "            __syncwarp();\n" },
     { "a box of what was there", WEIGHTS, "t.n + s % (BN / WIDE) * WIDE, t.m + m,", "t.n + s % (BN / WIDE) * WIDE, t.m + m + 1," },
     { "the first term twice", TWO, "maps += second * (SECOND - LEFT);", "" },
     { "a second term whose map is not acquired", TWO, "TERMS > 1 && TID >= 256 ? 5 : 3", "3" },

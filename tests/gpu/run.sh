@@ -26,7 +26,7 @@
 cd "$(dirname "$0")/../.." || exit 2
 case ${PLEAT:=build/pleat} in /*) ;; *) PLEAT=$PWD/$PLEAT ;; esac
 gpus=${1:-1} steps=${STEPS:-100} bin=${BIN:-${PLEAT%/*}/tests}
-only=${ONLY:-rows models routes hf budget train saves folds bad}
+only=${ONLY:-rows products models routes hf budget train saves folds bad}
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 host=${HOST:-$dir}
 export NCCL_NVLS_ENABLE=0 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -232,6 +232,7 @@ strike() {
 }
 
 if wanted rows; then rows; fi
+if wanted products; then program "$bin/bench/gmm_bench" 131072 "few gmm_wgrad"; fi
 if wanted models; then program "$bin/gpu/models_test"; fi
 if wanted routes; then program "$bin/gpu/routes_test"; fi
 export TEST_TARGET=cuda
