@@ -67,10 +67,8 @@ static int parse(Front *front, const char *s, Axis **out, int max, int make)
 {
     int n = 0;
 
-    for (const char *p = s; *(p += strspn(p, " \t\n"));) {
-        size_t len = strcspn(p, " \t\n");
-        check_name(front, p, len);
-        const char *name = internn(p, len);
+    for (const char *p = s, *name; (name = next_word(&p, " \t\n"));) {
+        check_name(front, name, strlen(name));
         Axis *a = make ? g_axis(front->g, name) : find(front, name);
         if (!a)
             unknown(front, name, s);
@@ -82,7 +80,6 @@ static int parse(Front *front, const char *s, Axis **out, int max, int make)
             err(front->loc, "%s: more than %d axes in \"%.100s\"", front->fn,
                 max, s);
         out[n++] = a;
-        p += len;
     }
     return n;
 }

@@ -30,8 +30,6 @@ static const CalibrationRow calibration_rows[] = {
     { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=2 axes.hidden=4096 axes.kv=8 axes.group=4 axes.dim=128 axes.wide=14336 axes.ffn=14336 axes.vocab=32768" },
 };
 /* clang-format on */
-enum { NROW = sizeof calibration_rows / sizeof *calibration_rows };
-
 typedef struct Sample {
     Speed speed;
     double size, amount, secs; /* amount / secs: the number */
@@ -114,19 +112,12 @@ static void measure(Calibration *calibration, Plan *p, Comm *comm)
 
 /* ---- what follows from it ------------------------------------------------ */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The median; without any, what was there. */
 static double median(double *v, double usual)
 {
     if (!vec_len(v))
         return usual;
-    qsort(v, vec_len(v), sizeof *v, ascending);
+    qsort(v, vec_len(v), sizeof *v, by_double);
     return v[vec_len(v) / 2];
 }
 
@@ -139,7 +130,7 @@ static int slowest_first(const void *a, const void *b)
 {
     const Sample *x = a, *y = b;
 
-    return ascending(&(double){ x->amount / x->secs },
+    return by_double(&(double){ x->amount / x->secs },
                      &(double){ y->amount / y->secs });
 }
 
@@ -217,7 +208,7 @@ static Plan **calibration_plans(const Calibration *calibration)
     Plan **plan = NULL;
     const char *target = target_of(calibration->keys)->name;
 
-    for (int i = 0; i < NROW; i++)
+    for (int i = 0; i < countof(calibration_rows); i++)
         if (!strcmp(calibration_rows[i].target, target))
             vec_push(forever, plan,
                      launch_rank()

@@ -549,7 +549,7 @@ static int is_of_text(const char *key)
                                          "target",         "data.eod",
                                          "data.tokenizer", "data.template" };
 
-    for (size_t i = 0; i < sizeof begin / sizeof *begin; i++)
+    for (int i = 0; i < countof(begin); i++)
         if (!strncmp(key, begin[i], strlen(begin[i])))
             return 1;
     return 0;
@@ -586,7 +586,7 @@ static Opts *generate_keys(const Args *args, const Plan *p)
                 key, value);
         opts_set(o, key, value, NULL);
     }
-    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++)
+    for (int i = 0; i < countof(fixed); i++)
         opts_set(o, fixed[i][0], fixed[i][1], NULL);
     return o;
 }

@@ -127,7 +127,7 @@ static size_t operator_end(const Parser *parser, size_t i)
         "...", "..", "==", "~=", "<=", ">=", "//", "::", "<<", ">>",
     };
 
-    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
+    for (int k = 0; k < countof(ops); k++) {
         size_t n = strlen(ops[k]);
         if (i + n <= parser->len && !strncmp(parser->s + i, ops[k], n))
             return i + n;
@@ -415,7 +415,7 @@ static void local_function(Parser *parser, size_t from)
         "causal",  "attention", "swiglu",    "cross_entropy",
     };
 
-    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
+    for (int i = 0; i < countof(layers); i++)
         if (strlen(layers[i]) == parser->n &&
             !strncmp(layers[i], parser->s + parser->at, parser->n)) {
             Insert x = { from, parser->at + parser->n - from, 0,

@@ -14,12 +14,10 @@ enum { MOSTCUTS = 32 };
 
 /* Those that roles give a choice of axes. */
 static const MeshAxis open_to[] = { Mtp, Mcp, Metp };
-enum { NOPEN = sizeof open_to / sizeof *open_to };
-
 /* NMESH: none of them. */
 static MeshAxis mesh_axis(const char *s, size_t n)
 {
-    for (int i = 0; i < NOPEN; i++) {
+    for (int i = 0; i < countof(open_to); i++) {
         const char *name = meshnames[open_to[i]];
         if (strlen(name) == n && !memcmp(name, s, n))
             return open_to[i];
@@ -43,14 +41,12 @@ static void take_cut(Front *front, MeshAxis m, Axis *a)
 
 void cuts_of_axis(Front *front, Axis *a, const char *words)
 {
-    for (const char *s = words; *(s += strspn(s, " "));) {
-        size_t n = strcspn(s, " ");
-        MeshAxis m = mesh_axis(s, n);
+    for (const char *word; (word = next_word(&words, " "));) {
+        MeshAxis m = mesh_axis(word, strlen(word));
         if (m == NMESH)
-            err(front->loc, "axes: '%s': shard is of tp, cp, etp, not '%.*s'",
-                a->name, (int)n, s);
+            err(front->loc, "axes: '%s': shard is of tp, cp, etp, not '%s'",
+                a->name, word);
         take_cut(front, m, a);
-        s += n;
     }
 }
 

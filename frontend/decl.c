@@ -69,7 +69,7 @@ static void once_of_all(Front *front, const char *kind, const char *path)
                                        "output" };
 
     once(front, kind, path);
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    for (int i = 0; i < countof(all); i++)
         if (strcmp(all[i], kind))
             not_also(front, path, all[i]);
 }
@@ -234,7 +234,7 @@ static void check_recorded(Front *front, const char *name, const char *other)
     };
     int metric = !strcmp(front->fn, "metric"), taken = 0;
 
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+    for (int i = 0; i < countof(ours); i++)
         taken |= !strcmp(ours[i], name);
     if (taken || (metric && !strcmp(name, "loss")))
         err(front->loc,

@@ -22,7 +22,7 @@ static json_t *message(const char *s, size_t n)
                                          "internal error" };
     char *text = strf(forever, "%.*s", (int)n, s);
 
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    for (int i = 0; i < countof(kinds); i++) {
         char *mark = strf(forever, "%s: ", kinds[i]), *at = strstr(text, mark);
         if (!at || (at != text && (at - text < 2 || at[-2] != ':')))
             continue;

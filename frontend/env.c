@@ -81,7 +81,7 @@ static int secret(const char *name)
         "role",      "math",  "type", "error",  "stored",
     };
 
-    return word_index(name, names, sizeof names / sizeof *names) >= 0;
+    return word_index(name, names, countof(names)) >= 0;
 }
 
 /* All names of the table on top into _G, but those for the prelude; from there
@@ -105,7 +105,7 @@ static void borrow(lua_State *L)
 {
     static const char *const names[] = { "type", "error" };
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (int i = 0; i < countof(names); i++) {
         lua_getglobal(L, names[i]);
         lua_setfield(L, -2, names[i]);
     }

@@ -13,13 +13,7 @@ static void heading(const char *s)
 
 int takes_option(const Command *command, const char *name)
 {
-    size_t n = strlen(name);
-
-    for (const char *s = command->options; *(s += strspn(s, " "));
-         s += strcspn(s, " "))
-        if (!strncmp(s, name, n) && (!s[n] || s[n] == ' '))
-            return 1;
-    return 0;
+    return has_word(command->options, ' ', name);
 }
 
 static void print_options(const Command *command)
@@ -41,9 +35,8 @@ static int key_built(const KeyInfo *info)
 
 static void print_tables(const char *tables)
 {
-    for (const char *s = tables; *s; s += strspn(s, " ")) {
-        size_t n = strcspn(s, " ");
-        const char *table = *s == '-' ? "" : internn(s, n);
+    for (const char *table; (table = next_word(&tables, " "));) {
+        table = *table == '-' ? "" : table;
         printf("  %s", *table ? strf(forever, "%s.", table) : "     ");
         if (!strcmp(table, "axes"))
             printf("<name>");
@@ -51,7 +44,6 @@ static void print_tables(const char *tables)
             if (!strcmp(k->table, table) && key_built(k))
                 printf(" %s", k->name);
         printf("\n");
-        s += n;
     }
 }
 
@@ -212,7 +204,7 @@ int cmd_help(Args *args)
         usage();
         return 0;
     }
-    for (size_t i = 0; i < sizeof topics / sizeof *topics; i++)
+    for (int i = 0; i < countof(topics); i++)
         if (!strcmp(topics[i].name, args->file)) {
             if (!topics[i].print(word))
                 err(NULL, "help %s: nothing is named '%s'", args->file, word);

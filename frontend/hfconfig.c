@@ -154,7 +154,7 @@ static void check_tensor(const Loc *loc, const json_t *config, const HfMap *map)
 {
     size_t n = strlen(map->hf);
 
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    for (int i = 0; i < countof(known); i++) {
         size_t k = strlen(known[i].tail);
         if (k > n || strcmp(map->hf + n - k, known[i].tail))
             continue;

@@ -16,8 +16,6 @@ static const struct ModelType {
     /* clang-format on */
 };
 
-enum { NMODELTYPE = sizeof modeltypes / sizeof *modeltypes };
-
 /* Axes and locals of the models, and what each is in config.json. */
 static const struct {
     const char *name, *value;
@@ -53,8 +51,6 @@ static const struct {
     { "max_position_embeddings", "max_position_embeddings" },
     /* clang-format on */
 };
-
-enum { NNUMBER = sizeof numbers / sizeof *numbers };
 
 static const char training[] =
     "train { batch=16, lr=1e-5, schedule=\"cosine\", warmup=10, clip=1 }";
@@ -190,7 +186,7 @@ static const char *yarn_text(const Import *import)
 
     if (isnan(hf_config_value(import->config, "factor")))
         return "nil";
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (int i = 0; i < countof(rows); i++)
         put(&out, "%s%s=%s", i ? ", " : "{ ", rows[i][0],
             number_text(value_of(import, rows[i][1])));
     put(&out, " }");
@@ -299,7 +295,7 @@ static void fill_in(Import *import)
              "settings of train{}\n-- are for training on; every other "
              "number is the folder's.\n%s",
              import->folder, import->of->type, axes);
-    for (int i = 0; i < NNUMBER; i++)
+    for (int i = 0; i < countof(numbers); i++)
         if (uses(import, numbers[i].name))
             set_value(import, numbers[i].name,
                       value_of(import, numbers[i].value));
@@ -349,10 +345,10 @@ static int check_job(void *arg, FILE *out)
 static const struct ModelType *type_of(const char *folder, const json_t *config)
 {
     const char *type = json_string_value(json_object_get(config, "model_type"));
-    const char *names[NMODELTYPE];
+    const char *names[countof(modeltypes)];
     Text all = { .arena = forever };
 
-    for (int i = 0; i < NMODELTYPE; i++) {
+    for (int i = 0; i < countof(modeltypes); i++) {
         names[i] = modeltypes[i].type;
         if (type && !strcmp(type, names[i]))
             return &modeltypes[i];
@@ -360,7 +356,7 @@ static const struct ModelType *type_of(const char *folder, const json_t *config)
     }
     err(NULL, "import: %s/config.json has model_type '%s'; known are %s%s",
         folder, type ? type : "", all.s,
-        did_you_mean(type ? type : "", names, NMODELTYPE));
+        did_you_mean(type ? type : "", names, countof(modeltypes)));
 }
 
 /* "dir/OLMoE-1B-7B" -> "OLMoE-1B-7B.lua" */

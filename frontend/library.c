@@ -316,7 +316,7 @@ void library_open(lua_State *L)
         lua_pop(L, 1);
     }
     seed_random(L);
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+    for (int i = 0; i < countof(ours); i++)
         put_ours(L, i);
     for (const char *const *s = library_removed; *s; s++) {
         lua_pushnil(L);

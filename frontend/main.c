@@ -23,7 +23,7 @@ const Option option_table[] = {
 };
 /* clang-format on */
 
-enum { NCOMMAND = sizeof command_table / sizeof *command_table - 1 };
+enum { NCOMMAND = countof(command_table) - 1 };
 
 static _Noreturn void wrong(const Command *command, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));

@@ -15,8 +15,6 @@ static const struct { const char *name, *text; } models[] = {
 };
 /* clang-format on */
 
-enum { NMODEL = sizeof models / sizeof *models };
-
 static const char luarc[] =
     "{\n"
     "  \"runtime.version\": \"Lua 5.4\",\n"
@@ -31,15 +29,15 @@ static int exists(const char *path)
 
 const char *model_template(const char *name)
 {
-    const char *names[NMODEL];
+    const char *names[countof(models)];
 
-    for (int i = 0; i < NMODEL; i++) {
+    for (int i = 0; i < countof(models); i++) {
         names[i] = models[i].name;
         if (!strcmp(name, names[i]))
             return models[i].text;
     }
     Text out = { .arena = forever };
-    for (int i = 0; i < NMODEL; i++)
+    for (int i = 0; i < countof(models); i++)
         put(&out, "%s%s", i ? ", " : "", names[i]);
     err(NULL, "new: no model is named '%s' (%s)", name, out.s);
 }

@@ -7,17 +7,14 @@
 static const char *usage(const OpInfo *info)
 {
     Text out = { .arena = forever };
-    const char *sep = "";
+    const char *sep = "", *rest = info->operands, *word;
 
     put(&out, "%s(", info->name);
-    for (const char *p = info->operands; *(p += strspn(p, " ")); sep = ", ") {
-        size_t n = strcspn(p, " ");
-        if (*p == '*')
+    for (; (word = next_word(&rest, " ")); sep = ", ")
+        if (*word == '*')
             put(&out, "a, b, ...");
         else
-            put(&out, "%s%.*s", sep, (int)n, p);
-        p += n;
-    }
+            put(&out, "%s%s", sep, word);
     for (int i = 0; i < info->nattr; i++, sep = ", ")
         put(&out, "%s%s", sep, info->attr[i].name);
     put(&out, ")");
@@ -610,7 +607,7 @@ void ops_open(lua_State *L)
         if (!op_is((Op)op, "hidden"))
             put_closure(L, optab[op].name, generic, op);
     static const Dtype casts[] = { Df32, Dbf16, De4m3, De5m2, De8m0 };
-    for (size_t i = 0; i < sizeof casts / sizeof *casts; i++)
+    for (int i = 0; i < countof(casts); i++)
         put_closure(L, dtypes[casts[i]].name, cast, casts[i]);
     put_closure(L, "any", truth, Omax);
     put_closure(L, "all", truth, Omin);

@@ -41,8 +41,6 @@ static const struct { const char *kind, *what; int takes; } kinds[] = {
 };
 /* clang-format on */
 
-enum { NKIND = sizeof kinds / sizeof *kinds };
-
 typedef struct Setting {
     Front *front;
     const char *key; /* "train.lr" */
@@ -203,7 +201,7 @@ static int kind_of_key(const char *table, const char *name)
         if (strcmp(k->table, table) || strcmp(k->name, name))
             continue;
         const char *kind = internn(k->kind, strcspn(k->kind, " "));
-        for (int i = 0; i < NKIND; i++)
+        for (int i = 0; i < countof(kinds); i++)
             if (!strcmp(kinds[i].kind, kind))
                 return i;
         die("keys.def: %s.%s is of no kind that models can set", table, name);
@@ -261,7 +259,7 @@ void options_open(lua_State *L)
         "fold", "train", "data", "precision", "route", "cluster",
     };
 
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+    for (int i = 0; i < countof(tables); i++) {
         lua_pushstring(L, tables[i]);
         lua_pushcclosure(L, options, 1);
         lua_setfield(L, -2, tables[i]);

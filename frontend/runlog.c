@@ -124,13 +124,6 @@ double series_at(const RunLog *run, const char *name, int64_t step)
                                                          : (double)NAN;
 }
 
-static int by_number(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 double series_median(const RunLog *run, const char *name)
 {
     const RunPoint *at = points_of(run, name);
@@ -140,6 +133,6 @@ double series_median(const RunLog *run, const char *name)
     for (size_t i = 0; i < n; i++)
         if (!isnan(at[i].value))
             v[count++] = at[i].value;
-    qsort(v, count, sizeof *v, by_number);
+    qsort(v, count, sizeof *v, by_double);
     return count ? v[count / 2] : (double)NAN;
 }

@@ -152,13 +152,11 @@ static const struct {
 };
 /* clang-format on */
 
-enum { NKIND = sizeof kinds / sizeof *kinds - 1 };
-
 static int kind_named(const char *name)
 {
     int k = 0;
 
-    while (k < NKIND && strcmp(kinds[k].name, name))
+    while (k < countof(kinds) - 1 && strcmp(kinds[k].name, name))
         k++;
     return k;
 }

@@ -438,12 +438,12 @@ static const luaL_Reg events[] = {
 void tensor_open(lua_State *L)
 {
     luaL_newmetatable(L, metaname);
-    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
+    for (int i = 0; i < countof(operators); i++) {
         lua_pushinteger(L, operators[i].op);
         lua_pushcclosure(L, binary, 1);
         lua_setfield(L, -2, operators[i].event);
     }
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    for (int i = 0; i < countof(refused); i++) {
         lua_pushinteger(L, (lua_Integer)i);
         lua_pushcclosure(L, refuse, 1);
         lua_setfield(L, -2, refused[i].event);

@@ -61,7 +61,7 @@ static int other_cell(Csv *csv)
         "SEND_F",  "RECV_F",  "SEND_B",      "RECV_B",
         "UNSHARD", "RESHARD", "REDUCE_GRAD",
     };
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (int i = 0; i < countof(words); i++)
         if (take(csv, words[i]))
             return 1;
     return 0;

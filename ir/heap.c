@@ -21,6 +21,13 @@ int first_from(const int64_t *v, int n, int64_t least)
     return lo;
 }
 
+int by_double(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
 int by_pointer(const void *a, const void *b)
 {
     const char *x = *(const char *const *)a, *y = *(const char *const *)b;

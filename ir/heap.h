@@ -8,9 +8,10 @@ typedef struct Keyed {
     int64_t key;
     int id; /* decides among equal keys */
 } Keyed;
-/* For qsort and bsearch, ascending: Keyed, int64_t, pointers, strings. */
+/* For qsort and bsearch, ascending: Keyed, int64_t, double, pointers, text. */
 int by_key(const void *a, const void *b);
 int by_value(const void *a, const void *b);
+int by_double(const void *a, const void *b);
 int by_pointer(const void *a, const void *b);
 int by_text(const void *a, const void *b);
 /* Of n ascending numbers the first that is not below `least`; n: none is. */

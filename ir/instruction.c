@@ -39,7 +39,7 @@ static const Field *none_fields(void)
         static const OperandInfo op[] = { operands }; \
         static const InstrInfo info = { \
             #name, doc, CLASS##cls, member##_fields, \
-            sizeof op / sizeof *op, op \
+            countof(op), op \
         }; \
         return &info; \
     }

@@ -37,10 +37,8 @@ int kind_word(const char *kind, const char *s)
 unsigned kind_words(const char *kind, const char *s)
 {
     unsigned all = 0;
-    for (s += strspn(s, " ,"); *s; s += strspn(s, " ,")) {
-        size_t n = strcspn(s, " ,");
-        int i = kind_word(kind, internn(s, n));
-        s += n;
+    for (const char *word; (word = next_word(&s, " ,"));) {
+        int i = kind_word(kind, word);
         all |= i < 0 ? 0 : 1u << i;
     }
     return all;
@@ -90,38 +88,33 @@ static _Noreturn void below(const KeyInput *key, const char *s,
     err(key->l, "%s: %s is below the least value %s", key->key, s, least);
 }
 
-static _Noreturn void above(const KeyInput *key, const char *s,
-                            const char *most)
+/* The kind's bounds, which a double holds, are two words of it at most. */
+static const char *check_range(const KeyInput *key, const char *s, double v)
 {
-    err(key->l, "%s: %s is above the largest value %s", key->key, s, most);
+    const char *w[2];
+    double end;
+    int n = words(key->a, key->kind, w, 2);
+    if (n > 0 && read_num(w[0], &end) && v < end)
+        below(key, s, w[0]);
+    if (n > 1 && read_num(w[1], &end) && v > end)
+        err(key->l, "%s: %s is above the largest value %s", key->key, s, w[1]);
+    return s;
 }
 
 static const char *check_int(const KeyInput *key, const char *s)
 {
-    const char *w[2];
-    int64_t v, end;
-    int n = words(key->a, key->kind, w, 2);
+    int64_t v;
     if (!read_int(s, &v))
         err(key->l, "%s: '%s' is not an integer", key->key, s);
-    if (n > 0 && read_int(w[0], &end) && v < end)
-        below(key, s, w[0]);
-    if (n > 1 && read_int(w[1], &end) && v > end)
-        above(key, s, w[1]);
-    return s;
+    return check_range(key, s, (double)v);
 }
 
 static const char *check_num(const KeyInput *key, const char *s)
 {
-    const char *w[2];
-    double v, end;
-    int n = words(key->a, key->kind, w, 2);
+    double v;
     if (!read_num(s, &v))
         err(key->l, "%s: '%s' is not a number", key->key, s);
-    if (n > 0 && read_num(w[0], &end) && v < end)
-        below(key, s, w[0]);
-    if (n > 1 && read_num(w[1], &end) && v > end)
-        above(key, s, w[1]);
-    return s;
+    return check_range(key, s, v);
 }
 
 /* Bytes; negative: s is no number with a unit. */
@@ -137,7 +130,7 @@ static double read_size(const char *s)
     };
     char *end;
     double v = strtod(s, &end);
-    for (size_t i = 0; i < sizeof unit / sizeof *unit; i++)
+    for (int i = 0; i < countof(unit); i++)
         if (end != s && *s != ' ' && !strcmp(end, unit[i].name))
             return v * unit[i].bytes;
     return -1;
@@ -303,37 +296,27 @@ static const char *check_shares(const KeyInput *key, const char *s)
 }
 
 /* The number after word `what` in "gnorm 10, loss 8"; null: it is not there. */
-static const char *limit_of(const char *s, const char *what, size_t n)
+static const char *limit_of(const char *s, const char *what)
 {
-    static const char between[] = " ,";
-    for (s += strspn(s, between); *s; s += strspn(s, between)) {
-        size_t k = strcspn(s, between);
-        int same = k == n && !strncmp(s, what, n);
-        s += k;
-        s += strspn(s, between);
-        if (same)
-            return s;
-        s += strcspn(s, between);
+    for (const char *word; (word = next_word(&s, " ,"));) {
+        const char *number = next_word(&s, " ,");
+        if (!strcmp(word, what))
+            return number;
     }
-    return 0;
+    return NULL;
 }
 
 static const char *check_limits(const KeyInput *key, const char *s)
 {
     Arena *a = key->a;
-    const char *w[BESTOF], *rest = s;
+    const char *w[BESTOF], *rest = s, *word;
     int n = words(a, key->kind, w, BESTOF), seen = 0;
-    for (rest += strspn(rest, " ,"); *rest; rest += strspn(rest, " ,")) {
-        const char *word = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
-        rest += strlen(word);
-        rest += strspn(rest, " ,");
-        const char *number = strf(a, "%.*s", (int)strcspn(rest, " ,"), rest);
+    while ((word = next_word(&rest, " ,"))) {
+        const char *number = next_word(&rest, " ,");
+        int i = word_index(word, w, n);
         double v;
-        int i = 0;
-        rest += strlen(number);
-        while (i < n && strcmp(w[i], word))
-            i++;
-        if (i == n || seen >> i & 1 || !read_num(number, &v) || !(v > 0))
+        if (i < 0 || seen >> i & 1 || !number || !read_num(number, &v) ||
+            !(v > 0))
             err(key->l, "%s: '%s' is not like \"%s 10\"%s%s", key->key, s, w[0],
                 n > 1 ? " or " : "",
                 n > 1 ? strf(a, "\"%s 4 %s 10\"", w[0], w[1]) : "");
@@ -438,21 +421,15 @@ static const char *map_named(const PathMap *map, const char *s)
 /* "0.7 a 0.3 b", each path mapped. */
 static const char *map_blend(const PathMap *map, const char *s)
 {
-    Arena *a = map->a;
-    const char *key = map->key, *named = map_named(map, s);
+    const char *key = map->key, *named = map_named(map, s), *weight;
     const Loc *loc = map->l;
-    Text out = { .arena = a };
+    Text out = { .arena = map->a };
     int sized = !strncmp(s, "size ", 5);
     double w;
     if (named || !opts_blend(s))
         return named ? named : map_path(map, "path", s);
-    for (s += strspn(s, " "); *s;) {
-        const char *weight = strf(a, "%.*s", (int)strcspn(s, " "), s);
-        s += strcspn(s, " ");
-        s += strspn(s, " ");
-        const char *path = strf(a, "%.*s", (int)strcspn(s, " "), s);
-        s += strcspn(s, " ");
-        s += strspn(s, " ");
+    while ((weight = next_word(&s, " "))) {
+        const char *path = next_word(&s, " ");
         int number = read_num(weight, &w);
         if (sized ? number : !strcmp(weight, "size"))
             err(loc, "%s: a blend has a weight for each path, or for none",
@@ -462,7 +439,7 @@ static const char *map_blend(const PathMap *map, const char *s)
                 "%s: '%s' is not a positive weight (a blend is weight path "
                 "weight path ..., paths without spaces)",
                 key, weight);
-        if (!*path)
+        if (!path)
             err(loc, "%s: no path after the weight %s", key, weight);
         put(&out, "%s%s %s", out.len ? " " : "", weight,
             map_path(map, "path", path));
@@ -570,7 +547,7 @@ const char *kind_check(Arena *a, const char *key, const char *kind,
     if (has_paths(kind))
         return kind_paths(a, key, kind, s, loc, beside_file,
                           (void *)(uintptr_t)loc);
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+    for (int i = 0; i < countof(kinds); i++)
         if (is_kind(kind, kinds[i].name))
             return kinds[i].check(&(KeyInput){ a, key, kind, loc }, s);
     die("keys.def: %s is of no kind", key);
@@ -593,7 +570,7 @@ void opts_pair(const Opts *opts, const char *key, double v[2])
 int opts_limit(const Opts *opts, const char *key, const char *what, double *v)
 {
     const char *s = opts_str(opts, key);
-    const char *number = s ? limit_of(s, what, strlen(what)) : 0;
+    const char *number = s ? limit_of(s, what) : 0;
     *v = number ? strtod(number, 0) : INFINITY;
     return number != 0;
 }

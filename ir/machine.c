@@ -60,7 +60,7 @@ static const Figures figures[] = {
 #include "machines.def"
     { 0 }
 };
-enum { NFIGURES = sizeof figures / sizeof *figures - 1 };
+enum { NFIGURES = countof(figures) - 1 };
 
 static double number_of(const MachineSpeeds *m, int i)
 {
@@ -118,7 +118,7 @@ static void fill_unknown(MachineSpeeds *m)
                  { SPEEDattn, SPEEDgemm },    { SPEEDattn_bwd, SPEEDattn },
                  { SPEEDsingle, SPEEDgemm },  { SPEEDindex, SPEEDmemory } };
 
-    for (size_t i = 0; i < sizeof like / sizeof *like; i++)
+    for (int i = 0; i < countof(like); i++)
         if (number_of(m, (int)like[i].speed) == 0) {
             set_number(m, (int)like[i].speed, number_of(m, (int)like[i].as));
             m->points[like[i].speed] = m->points[like[i].as];

@@ -19,10 +19,8 @@ static const struct { const char *name, *operands, *special, *grad, *lower;
 #undef F
 };
 /* clang-format on */
-enum { NROW = sizeof row / sizeof *row };
-
-const int op_count = NROW;
-OpInfo optab[NROW];
+const int op_count = countof(row);
+OpInfo optab[countof(row)];
 
 static void set_attrs(OpInfo *info, const AttrInfo *v)
 {
@@ -58,10 +56,8 @@ static int count_words(const char *s)
 {
     int n = 0;
 
-    while (*(s += strspn(s, " "))) {
+    while (next_word(&s, " "))
         n++;
-        s += strcspn(s, " ");
-    }
     return n;
 }
 
@@ -105,7 +101,7 @@ static void derive(Op op)
 __attribute__((constructor)) static void read_table(void)
 {
     set_all_attrs();
-    for (int i = 0; i < NROW; i++) {
+    for (int i = 0; i < countof(row); i++) {
         OpInfo *o = &optab[i];
         o->name = row[i].name;
         o->cls = row[i].cls;
@@ -116,18 +112,18 @@ __attribute__((constructor)) static void read_table(void)
         o->value_text = row[i].lower;
         o->nin = strchr(o->operands, '*') ? -1 : count_words(o->operands);
     }
-    for (int i = 0; i < NROW; i++)
+    for (int i = 0; i < countof(row); i++)
         read_texts(&optab[i], row[i].grad, row[i].lower);
-    for (int i = 0; i < NROW; i++)
+    for (int i = 0; i < countof(row); i++)
         derive((Op)i);
-    for (int i = 0; i < NROW; i++)
+    for (int i = 0; i < countof(row); i++)
         if (optab[i].expr)
             optab[i].expr = scalar_open(optab[i].expr);
 }
 
 int op_named(const char *name)
 {
-    for (int i = 0; i < NROW; i++)
+    for (int i = 0; i < countof(row); i++)
         if (!strcmp(optab[i].name, name))
             return i;
     return -1;

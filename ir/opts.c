@@ -19,7 +19,7 @@ const KeyInfo keytab[] = {
 };
 /* clang-format on */
 
-enum { NKEY = sizeof keytab / sizeof *keytab - 1 };
+enum { NKEY = countof(keytab) - 1 };
 
 typedef struct OptValue {
     const char *text;
@@ -111,7 +111,7 @@ const char *key_meant(const char *typed)
 #undef ALIAS
     };
     const char *name = bare_name(typed);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    for (int i = 0; i < countof(others); i++)
         if (!strcmp(others[i].typed, name))
             return others[i].key;
     for (int i = 0; i < NKEY; i++)
@@ -209,12 +209,10 @@ const char *key_word_text(const char *key, int i)
 
 const char *opts_pattern(const Opts *o, const char *key, int i)
 {
-    static const char between[] = " ,";
-    const char *p = opts_str(o, key);
-    for (p = p ? p : ""; *(p += strspn(p, between)); p += strcspn(p, between))
-        if (!i--)
-            return internn(p, strcspn(p, between));
-    return 0;
+    const char *p = opts_str(o, key), *word;
+    for (p = p ? p : ""; (word = next_word(&p, " ,")) && i > 0; i--)
+        ;
+    return word;
 }
 
 int pattern_match(const char *p, const char *s)

@@ -46,12 +46,17 @@ void *vec_grow(Arena *a, void *v, size_t elem); /* room for one more */
 #define vec_sort(v, f) \
     ((v) ? qsort((v), vec_len(v), sizeof *(v), (f)) : (void)0)
 
+#define countof(array) ((int)(sizeof(array) / sizeof *(array)))
+
 #include "heap.h"
 
 /* ---- str.c: interned strings are equal when their pointers are ----------- */
 
 const char *intern(const char *s);
 const char *internn(const char *s, size_t n);
+/* What stands before the next of these characters, and *s behind it; null: no
+ * more words. */
+const char *next_word(const char **s, const char *between);
 char *strf(Arena *a, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 char *vstrf(Arena *a, const char *fmt, va_list ap)

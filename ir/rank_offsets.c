@@ -44,7 +44,7 @@ static void explain(OffsetSearch *search, OffsetSource way, int operand,
     enum { PRIME = 16777619 };
     uint32_t v[] = { (uint32_t)way, (uint32_t)operand, (uint32_t)dim, atoms,
                      (uint32_t)what };
-    for (size_t i = 0; i < sizeof v / sizeof *v; i++)
+    for (int i = 0; i < countof(v); i++)
         search->how = (search->how ^ (v[i] + 1)) * PRIME;
 }
 

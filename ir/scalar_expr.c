@@ -102,7 +102,7 @@ static void need(ScalarReader *reader, const char *word)
 static const ScalarWord *next(ScalarReader *reader, int nin, int level)
 {
     reader->s += strspn(reader->s, " ");
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    for (int i = 0; i < countof(words); i++) {
         const ScalarWord *word = &words[i];
         size_t n = strlen(word->text);
         if (word->nin != nin || word->level == SCALARCALL ||
@@ -142,7 +142,7 @@ static const ScalarExpr *named(const ScalarReader *reader, const char *w,
 /* The operator of C that an op is; null: none. */
 static const ScalarWord *operator_of(Op op)
 {
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    for (int i = 0; i < countof(words); i++)
         if (words[i].op == op)
             return &words[i];
     return op == Owhere ? &choice : NULL;
@@ -150,7 +150,7 @@ static const ScalarWord *operator_of(Op op)
 
 static const ScalarWord *function(const char *name)
 {
-    const ScalarWord *w = &words[sizeof words / sizeof *words];
+    const ScalarWord *w = &words[countof(words)];
 
     while (w-- > words)
         if (w->level == SCALARCALL && !strcmp(w->text, name))

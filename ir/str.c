@@ -61,6 +61,15 @@ const char *intern(const char *s)
     return internn(s, strlen(s));
 }
 
+const char *next_word(const char **s, const char *between)
+{
+    const char *word = *s + strspn(*s, between);
+    size_t n = strcspn(word, between);
+
+    *s = word + n;
+    return n ? internn(word, n) : NULL;
+}
+
 int ends_with(const char *s, const char *end)
 {
     size_t n = strlen(s), k = strlen(end);

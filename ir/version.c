@@ -12,7 +12,7 @@ const FormatInfo formattab[] = {
 };
 /* clang-format on */
 
-const int nformat = sizeof formattab / sizeof *formattab;
+const int nformat = countof(formattab);
 
 int format_now(Format f)
 {

@@ -219,7 +219,7 @@ static Expr *pow_value(LoopKernel *kernel, Node *n, Expr *a, Expr *b)
     const ScalarExpr *of = optab[Opow].expr;
     int na = 2;
 
-    for (size_t i = 0; b->kind == Xnum && i < sizeof known / sizeof *known; i++)
+    for (int i = 0; b->kind == Xnum && i < countof(known); i++)
         if (known[i].p == b->f)
             of = scalar_of(known[i].text), na = 1;
     return ex_scalar(kernel, dt, of, 0, na, (Expr *[]){ a, b });
@@ -233,7 +233,7 @@ static int chooses(const Node *n)
                              Owhere, Osign, Obroadcast, Ostop_gradient };
     int k = 0;
 
-    for (size_t i = 0; i < sizeof op / sizeof *op; i++)
+    for (int i = 0; i < countof(op); i++)
         k |= n->op == op[i];
     for (int i = n->op == Owhere; k && i < n->nin; i++)
         k = n->in[i]->dt == n->dt;

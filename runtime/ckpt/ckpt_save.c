@@ -136,7 +136,7 @@ static const struct {
     /* clang-format on */
 };
 
-enum { NSTAGE = sizeof stages / sizeof *stages, END = NSTAGE - 1 };
+enum { NSTAGE = countof(stages), END = NSTAGE - 1 };
 
 /* From the next stage to one where all meet, or to the last. */
 static void run_stages(Saver *saver)

@@ -237,8 +237,6 @@ static const struct {
     /* clang-format on */
 };
 
-enum { NCOMMAND = sizeof commands / sizeof *commands };
-
 int ckpt_command(int n, char **arg)
 {
     char **word = alloc(forever, ((size_t)n + 1) * sizeof *word);
@@ -246,11 +244,11 @@ int ckpt_command(int n, char **arg)
     int known = 0;
 
     memcpy(word, arg, (size_t)n * sizeof *word);
-    for (int i = 0; i < NCOMMAND && n > 0; i++)
+    for (int i = 0; i < countof(commands) && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) && n - 1 >= commands[i].n &&
             n - 1 <= commands[i].n + commands[i].more)
             return commands[i].f(word + 1);
-    for (int i = 0; i < NCOMMAND; i++) {
+    for (int i = 0; i < countof(commands); i++) {
         known |= n > 0 && !strcmp(commands[i].name, arg[0]);
         put(&out, "\nckpt %-9s %-28s  %s", commands[i].name, commands[i].args,
             commands[i].doc);

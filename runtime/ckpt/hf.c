@@ -98,8 +98,6 @@ static const struct { const char *hub, *state; int at, parts; } fused[] = {
 };
 /* clang-format on */
 
-enum { NFUSED = sizeof fused / sizeof *fused };
-
 /* Where pattern ends name s, % for "{axis}"; -1: it does not. */
 static int ends_like(const char *s, const char *pattern)
 {
@@ -121,7 +119,7 @@ static int ends_like(const char *s, const char *pattern)
 /* The row as fused names spell it; 0: they do not. */
 static int respell(const HfMap *map, const Tensor *tensor, HfMap *to)
 {
-    for (int i = 0; i < NFUSED; i++) {
+    for (int i = 0; i < countof(fused); i++) {
         int at = ends_like(map->hf, fused[i].hub), unrolled = map->nfix == 1;
         if (at < 0 || unrolled != (strchr(fused[i].hub, '%') != NULL))
             continue;

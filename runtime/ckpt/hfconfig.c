@@ -43,8 +43,6 @@ static const struct ConfigKey {
     /* clang-format on */
 };
 
-enum { NRULE = sizeof rules / sizeof *rules };
-
 /* What stretches positions, and what each number is where it is not said. */
 static const struct {
     const char *key;
@@ -59,7 +57,7 @@ static const struct {
 
 static const struct ConfigKey *rule_of(const char *key)
 {
-    for (int i = 0; i < NRULE; i++)
+    for (int i = 0; i < countof(rules); i++)
         if (!strcmp(rules[i].key, key))
             return &rules[i];
     return NULL;
@@ -197,7 +195,7 @@ static const char *compare_positions(Arena *a, const json_t *model,
     if (strcmp(ours, theirs))
         return strf(a, "has rope_scaling of type '%s', the model '%s'", theirs,
                     ours);
-    for (size_t i = 0; *ours && i < sizeof stretch / sizeof *stretch; i++) {
+    for (int i = 0; *ours && i < countof(stretch); i++) {
         double x = hf_config_value(model, stretch[i].key);
         double y = hf_config_value(folder, stretch[i].key);
         x = isnan(x) ? stretch[i].absent : x;
@@ -235,7 +233,7 @@ const char *hf_config_differs(Arena *a, const json_t *model,
             !excepted(except, key))
             why = compare_key(a, model, folder, key, NULL);
     }
-    for (int i = 0; i < NRULE && !why; i++)
+    for (int i = 0; i < countof(rules) && !why; i++)
         if (rules[i].rule == SAME && !excepted(except, rules[i].key))
             why = compare_key(a, model, folder, rules[i].key, rules[i].absent);
     if (!why && !excepted(except, "rope_scaling"))

@@ -344,11 +344,9 @@ static void far_blocks(const Coll *k, int size, UnderWay *way)
         far_pairs(k, s, size);
         return;
     }
-    if (k->instr->kind == Iallgather)
-        mpi_allgather(k, packed(k, s, size, 1, spare), in, bytes, way->later);
-    else
-        mpi_alltoall(k, packed(k, s, size, k->size, spare), in, bytes,
-                     way->later);
+    int same = k->instr->kind == Iallgather;
+    mpi_blocks(k, packed(k, s, size, same ? 1 : k->size, spare),
+               same ? 0 : bytes, in, bytes, way->later);
     way->in = direct ? NULL : in;
 }
 
@@ -383,8 +381,8 @@ static void far_reducescatter(const Coll *k, UnderWay *way)
     BlockLayout s = blocks_of(k->instr, g);
     uint8_t *in = k->stage;
 
-    mpi_alltoall(k, packed(k, &s, size, g, in + g * bytes), in, bytes,
-                 way->later);
+    mpi_blocks(k, packed(k, &s, size, g, in + g * bytes), bytes, in, bytes,
+               way->later);
     way->in = in;
 }
 
@@ -402,9 +400,9 @@ static void far_shares(const Coll *k, Pool *pool)
         memcpy(sum, k->part[0].send, (size_t)(n * size));
         memset(sum + n * size, 0, (size_t)((share * g - n) * size));
     }
-    mpi_alltoall(k, out, in, share * size, NULL);
+    mpi_blocks(k, out, share * size, in, share * size, NULL);
     far_sum(k, pool, in, x->dt, x->op, share, sum + k->me * share * size);
-    mpi_allgather(k, sum + k->me * share * size, sum, share * size, NULL);
+    mpi_blocks(k, sum + k->me * share * size, 0, sum, share * size, NULL);
     if (share * g != n)
         memcpy(k->part[0].recv, sum, (size_t)(n * size));
 }
@@ -419,7 +417,7 @@ static void far_allreduce(const Coll *k, Pool *pool, UnderWay *way)
         far_shares(k, pool);
         return;
     }
-    mpi_allgather(k, k->part[0].send, k->stage, bytes, way->later);
+    mpi_blocks(k, k->part[0].send, 0, k->stage, bytes, way->later);
     way->in = k->stage;
 }
 

@@ -124,13 +124,11 @@ int mpi_running(void);
 void mpi_sendrecv(const uint8_t *out, int64_t dest, uint8_t *in, int64_t src,
                   int64_t bytes);
 void *mpi_group(const int64_t *ranks, int64_t n);
-/* `bytes` from each rank; out may be its place in `in`. */
-/* later: null, or gets the request. */
-void mpi_allgather(const Coll *coll, const uint8_t *out, uint8_t *in,
-                   int64_t bytes, void **later);
-/* Block i of out to rank i of the group, block i of in from it. */
-void mpi_alltoall(const Coll *coll, const uint8_t *out, uint8_t *in,
-                  int64_t bytes, void **later);
+/* Block i of `out` (outstep: 0, the same to all, which may be its place in
+ * `in`; or `bytes`) to rank i of the group, block i of `in` from it. later:
+ * null, or gets the request. */
+void mpi_blocks(const Coll *coll, const uint8_t *out, int64_t outstep,
+                uint8_t *in, int64_t bytes, void **later);
 void mpi_bcast(void *p, int64_t bytes, int64_t from);
 void mpi_barrier(void);
 void mpi_gather(const void *mine, void *all, int64_t bytes);

@@ -141,37 +141,21 @@ static void pairwise(const Coll *coll, const uint8_t *out, int64_t outstep,
     }
 }
 
-void mpi_allgather(const Coll *coll, const uint8_t *out, uint8_t *in,
-                   int64_t bytes, void **later)
+void mpi_blocks(const Coll *coll, const uint8_t *out, int64_t outstep,
+                uint8_t *in, int64_t bytes, void **later)
 {
-    void *byte = dl.ompi_mpi_byte, *soon;
+    void *byte = dl.ompi_mpi_byte, *soon, **request = later ? later : &soon;
     int n = (int)bytes;
 
     if (bytes * coll->size > PIECE) {
-        pairwise(coll, out, 0, in, bytes);
+        pairwise(coll, out, outstep, in, bytes);
         return;
     }
-    const void *from = out == in + coll->me * bytes ? IN_PLACE : out;
-    if (dl.MPI_Iallgather(from, n, byte, in, n, byte, coll->group,
-                          later ? later : &soon))
-        err(NULL, "MPI_Iallgather failed");
-    if (!later)
-        finish(&soon);
-}
-
-void mpi_alltoall(const Coll *coll, const uint8_t *out, uint8_t *in,
-                  int64_t bytes, void **later)
-{
-    void *byte = dl.ompi_mpi_byte, *soon;
-    int n = (int)bytes;
-
-    if (bytes * coll->size > PIECE) {
-        pairwise(coll, out, bytes, in, bytes);
-        return;
-    }
-    if (dl.MPI_Ialltoall(out, n, byte, in, n, byte, coll->group,
-                         later ? later : &soon))
-        err(NULL, "MPI_Ialltoall failed");
+    if (!outstep && out == in + coll->me * bytes)
+        out = IN_PLACE;
+    if ((outstep ? dl.MPI_Ialltoall : dl.MPI_Iallgather)(
+            out, n, byte, in, n, byte, coll->group, request))
+        err(NULL, "MPI_I%s failed", outstep ? "alltoall" : "allgather");
     if (!later)
         finish(&soon);
 }

@@ -203,6 +203,7 @@ SampleReader samples_read(const Samples *samples, int64_t i, int64_t from,
 SampleReader samples_plain(const Samples *samples,
                            int64_t i); /* as in the files */
 int64_t reader_next(SampleReader *reader, int64_t *at);
+uint64_t splitmix64(uint64_t x); /* its last step: every bit moves all */
 /* i of [0, n) to its place in the seed's order of epoch (a permutation). */
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n);
 

@@ -189,18 +189,16 @@ static const struct {
 };
 /* clang-format on */
 
-enum { NCOMMAND = sizeof commands / sizeof *commands };
-
 int data_command(int n, char **word, const Opts *opts, const char *out)
 {
     Text t = { .arena = forever };
     int known = 0;
 
-    for (int i = 0; i < NCOMMAND && n > 0; i++)
+    for (int i = 0; i < countof(commands) && n > 0; i++)
         if (!strcmp(commands[i].name, word[0]) &&
             (n > 1 || commands[i].f == blend_command))
             return commands[i].f(n - 1, word + 1, opts, out);
-    for (int i = 0; i < NCOMMAND; i++) {
+    for (int i = 0; i < countof(commands); i++) {
         known |= n > 0 && !strcmp(commands[i].name, word[0]);
         put(&t, "\ndata %s %s\n    %s", commands[i].name, commands[i].args,
             commands[i].doc);

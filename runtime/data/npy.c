@@ -22,7 +22,7 @@ static const char *take_elem(Arena *a, Tokens *tokens, const char *s)
     };
     /* clang-format on */
 
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+    for (int i = 0; i < countof(table); i++)
         if (!strncmp(s, table[i].code, strlen(table[i].code))) {
             tokens->e = table[i].e;
             return NULL;

@@ -127,7 +127,7 @@ static const char *files_of(const Samples *samples, const char *dir)
     if (!access(strf(samples->mem, "%s/dataset_dict.json", dir), F_OK) &&
         folder_exists(split))
         dir = split;
-    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    for (int i = 0; i < countof(ends); i++) {
         const char *pattern = strf(samples->mem, "%s/%s", dir, ends[i]);
         int none = glob(pattern, 0, NULL, &g) || !g.gl_pathc;
         globfree(&g);
@@ -265,12 +265,10 @@ static void order_parts(Samples *samples, double *weight, int n)
 
 /* ---- order --------------------------------------------------------------- */
 
-static uint64_t scramble(uint64_t x)
+uint64_t splitmix64(uint64_t x)
 {
-    x ^= x >> 30;
-    x *= 0xbf58476d1ce4e5b9ull;
-    x ^= x >> 27;
-    x *= 0x94d049bb133111ebull;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
     return x ^ x >> 31;
 }
 
@@ -279,7 +277,7 @@ static uint64_t scramble(uint64_t x)
 int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
 {
     uint64_t key =
-        scramble(seed + 0x9e3779b97f4a7c15ull * (uint64_t)(epoch + 1));
+        splitmix64(seed + 0x9e3779b97f4a7c15ull * (uint64_t)(epoch + 1));
     uint64_t x = (uint64_t)i;
     int half = 1;
 
@@ -290,7 +288,8 @@ int64_t data_order(uint64_t seed, int64_t epoch, int64_t i, int64_t n)
         uint64_t l = x >> half, r = x & mask;
         for (uint64_t round = 0; round < 6; round++) {
             uint64_t t =
-                l ^ (scramble(key + round * 0xd1342543de82ef95ull + r) & mask);
+                l ^
+                (splitmix64(key + round * 0xd1342543de82ef95ull + r) & mask);
             l = r;
             r = t;
         }
@@ -405,16 +404,13 @@ static double *split_spec(Samples *samples)
         vec_push(samples->mem, weight, 1.0);
         return weight;
     }
-    while (*(rest += strspn(rest, " "))) {
-        samples->weighted = strncmp(rest, "size ", 5) != 0;
+    while ((word = next_word(&rest, " "))) {
+        samples->weighted = strcmp(word, "size") != 0;
         vec_push(samples->mem, weight,
-                 samples->weighted ? strtod(rest, NULL) : 0);
-        rest += strcspn(rest, " ");
-        word = rest += strspn(rest, " ");
-        rest += strcspn(rest, " ");
+                 samples->weighted ? strtod(word, NULL) : 0);
+        word = next_word(&rest, " ");
         vec_push(samples->mem, samples->part,
-                 (Corpus){ .path = strf(samples->mem, "%.*s",
-                                        (int)(rest - word), word) });
+                 (Corpus){ .path = word ? word : "" });
     }
     return weight;
 }

@@ -121,7 +121,7 @@ static const char *open_llmc(Arena *a, Tokens *tokens)
     uint32_t magic = u32_at(tokens->map), version = u32_at(tokens->map + 4);
     int64_t said = (int32_t)u32_at(tokens->map + 8), room;
     tokens->e = NELEM;
-    for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
+    for (int i = 0; i < countof(llmc); i++)
         if (llmc[i].magic == magic && llmc[i].version == version)
             tokens->e = llmc[i].e;
     if (magic == LLMCEVAL)
@@ -156,7 +156,7 @@ static enum data_format guess(const Tokens *tokens)
     if (ends_with(tokens->path, ".arrow"))
         return FORMATarrow;
     if (tokens->size >= LLMCHEAD)
-        for (size_t i = 0; i < sizeof llmc / sizeof *llmc; i++)
+        for (int i = 0; i < countof(llmc); i++)
             if (u32_at(tokens->map) == llmc[i].magic &&
                 u32_at(tokens->map + 4) == llmc[i].version)
                 return FORMATllmc;

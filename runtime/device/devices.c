@@ -6,8 +6,6 @@
 static const Device *const devices[] = { &cuda_device, &host_device,
                                          &null_device };
 
-enum { NDEVICE = sizeof devices / sizeof *devices };
-
 const Device *device_here(void)
 {
     int i = 0;
@@ -19,7 +17,7 @@ const Device *device_here(void)
 
 const Device *device_named(const char *name)
 {
-    for (int i = 0; i < NDEVICE; i++)
+    for (int i = 0; i < countof(devices); i++)
         if (!strcmp(devices[i]->name, name))
             return devices[i];
     return NULL;
@@ -32,7 +30,7 @@ void need_device(const Plan *p)
 
     if (device && device->can & CANrun)
         return;
-    for (int i = NDEVICE; i--;)
+    for (int i = countof(devices); i--;)
         if (devices[i]->can & CANrun)
             put(&out, "%s'%s'", out.len ? " and " : "", devices[i]->name);
     err(NULL, "the plan is for target '%s'; this program runs %s", p->target,

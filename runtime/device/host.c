@@ -125,22 +125,6 @@ const char *host_compiler(void)
 
 /* ---- the cache's key ----------------------------------------------------- */
 
-/* What -march=native depends on. */
-static void put_processor(Text *out)
-{
-    char line[8192];
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    int left = 2; /* model name, flags */
-
-    while (f && left && fgets(line, sizeof line, f))
-        if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5)) {
-            put(out, "%s", line);
-            left--;
-        }
-    if (f)
-        fclose(f);
-}
-
 static char *hash_of(Arena *a, const Text *text)
 {
     XXH128_hash_t h = XXH3_128bits(text->s, text->len);
@@ -156,8 +140,7 @@ static char *common_key(Arena *a, const Plan *p)
     put(&out, "%s\n%s ", host_compiler(), level());
     for (int i = 0; flags[i]; i++)
         put(&out, "%s ", flags[i]);
-    put_processor(&out);
-    put(&out, "%s", p->prelude ? p->prelude : "");
+    put(&out, "%s%s", processor_text(a), p->prelude ? p->prelude : "");
     return hash_of(a, &out);
 }
 

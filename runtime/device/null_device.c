@@ -86,11 +86,6 @@ typedef struct Flops {
     double all, products, again; /* FLOPs of one rank and step */
 } Flops;
 
-static int is_product(const Instr *instr)
-{
-    return instr_info(instr->kind)->cls == CLASSproduct;
-}
-
 static Flops flops_of(const Role *role)
 {
     const Program *prog = role_program(role, PGstep);
@@ -102,7 +97,8 @@ static Flops flops_of(const Role *role)
             double n = (double)phase_runs(prog, f);
             w.all += n * instr->flops;
             w.again += n * instr->again;
-            w.products += is_product(instr) ? n * instr->flops : 0;
+            if (instr_info(instr->kind)->cls == CLASSproduct)
+                w.products += n * instr->flops;
         }
     return w;
 }

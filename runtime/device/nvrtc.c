@@ -36,7 +36,7 @@ static void path_of(const Build *build, int i, char *path, size_t n)
 
     flags_of(build, flag);
     XXH3_128bits_reset(x_x_h3_state_t);
-    for (size_t k = 0; k < sizeof part / sizeof *part; k++)
+    for (int k = 0; k < countof(part); k++)
         XXH3_128bits_update(x_x_h3_state_t, part[k], strlen(part[k]) + 1);
     for (int k = 0; k < NFLAG; k++)
         XXH3_128bits_update(x_x_h3_state_t, flag[k], strlen(flag[k]) + 1);

@@ -21,7 +21,7 @@ static const ChipSheet sheets[] = {
 
 Roofline gpu_peak(const char *name, Dtype dt)
 {
-    for (size_t i = 0; i < sizeof sheets / sizeof *sheets; i++) {
+    for (int i = 0; i < countof(sheets); i++) {
         const ChipSheet *sheet = &sheets[i];
         if (strstr(name, sheet->name))
             return (Roofline){ dt == Df64   ? sheet->fp64

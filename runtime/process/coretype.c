@@ -35,8 +35,6 @@ static const struct { const char *name, *flags; int speed; } types[] = {
 };
 /* clang-format on */
 
-enum { NTYPE = sizeof types / sizeof *types };
-
 /* What a process that loaded the library found. */
 typedef struct Trial {
     int right; /* its products */
@@ -54,40 +52,17 @@ static int trying, wrong;
 
 /* ---- the processor ------------------------------------------------------- */
 
-/* "model name" and "flags" of the first processor. */
-static char *processor(void)
-{
-    char line[8192];
-    Text out = { .arena = forever };
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    int left = 2;
-
-    put(&out, "%s", "");
-    while (f && left && fgets(line, sizeof line, f))
-        if (!strncmp(line, "model name", 10) || !strncmp(line, "flags", 5)) {
-            line[strcspn(line, "\n")] = 0;
-            put(&out, "%s ", line);
-            left--;
-        }
-    if (f)
-        fclose(f);
-    return out.s;
-}
-
 static int has_all(const char *cpu, const char *flags)
 {
-    while (flags && *flags) {
-        size_t n = strcspn(flags, " ");
-        if (!has_word(cpu, ' ', internn(flags, n)))
+    for (const char *flag; flags && (flag = next_word(&flags, " "));)
+        if (!has_word(cpu, ' ', flag))
             return 0;
-        flags += n + strspn(flags + n, " ");
-    }
     return flags != NULL;
 }
 
 static int speed_of(const char *core)
 {
-    for (int i = 0; i < NTYPE; i++)
+    for (int i = 0; i < countof(types); i++)
         if (!strcasecmp(types[i].name, core))
             return types[i].speed;
     return 0;
@@ -171,7 +146,7 @@ static void reference(ProductCheck *check, Shape s)
 static Shape shape(int i)
 {
     static const int size[] = { 1, 2, 3, 4, 7, 8, 13, 16, 17, 31, 32, 48, 65 };
-    const uint64_t n = sizeof size / sizeof *size;
+    const uint64_t n = countof(size);
     uint64_t h = draw(11, i);
 
     if (i == 0)
@@ -260,7 +235,7 @@ static Verdict judge(const char *cpu)
     Verdict v = { .own = try(NULL) };
     int least = v.own.right ? speed_of(v.own.core) + 1 : 0;
 
-    for (int i = 0; i < NTYPE && v.own.path[0]; i++) {
+    for (int i = 0; i < countof(types) && v.own.path[0]; i++) {
         if (types[i].speed < least || !has_all(cpu, types[i].flags) ||
             (!v.own.right && !strcasecmp(types[i].name, v.own.core)))
             continue;
@@ -322,7 +297,7 @@ void coretype_choose(void)
 {
     if (trying || getenv("OPENBLAS_CORETYPE"))
         return;
-    char *cpu = processor(), *path = cache_path(cpu);
+    const char *cpu = processor_text(forever), *path = cache_path(cpu);
     if (!recall(path, &chosen)) {
         chosen = judge(cpu);
         keep(path, &chosen);

@@ -27,8 +27,6 @@ static const struct { Lib lib; const char *name; size_t at; int must; } syms[] =
 };
 /* clang-format on */
 
-enum { NSYM = sizeof syms / sizeof *syms };
-
 static struct {
     int tried, ok;
     const char *why;
@@ -38,25 +36,20 @@ static struct {
  * is (no memory to map it, another machine's). */
 static void *open_any(const char *files, const char **why)
 {
-    char name[64];
-
-    while (*files) {
-        size_t n = strcspn(files, " ");
-        snprintf(name, sizeof name, "%.*s", (int)n, files);
+    for (const char *name; (name = next_word(&files, " "));) {
         void *h = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
         const char *said = h ? NULL : dlerror();
         if (h)
             return h;
         if (said && !strstr(said, "No such file"))
             *why = strf(forever, "%s", said);
-        files += n + strspn(files + n, " ");
     }
     return NULL;
 }
 
 static const char *bind(Lib l, void *h)
 {
-    for (int i = 0; i < NSYM; i++) {
+    for (int i = 0; i < countof(syms); i++) {
         if (syms[i].lib != l)
             continue;
         void *p = dlsym(h, syms[i].name);

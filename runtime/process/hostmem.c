@@ -17,13 +17,11 @@ static const struct {
 };
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20, NOTNUMBER = 0xff };
-enum { NVERSION = sizeof versions / sizeof *versions };
-
 /* The line of a file that begins with `key`, without it. */
 static const char *line_of(Arena *a, const char *path, const char *key)
 {
     FILE *f = fopen(path, "r");
-    char line[4096], *found = NULL;
+    char line[8192], *found = NULL;
     size_t n = strlen(key);
 
     while (f && !found && fgets(line, sizeof line, f))
@@ -88,7 +86,7 @@ int64_t host_free(void)
     int64_t least = number_in(a, "/proc/meminfo", "MemAvailable:");
 
     least = least < 0 ? INT64_MAX : least << 10;
-    for (int v = 0; v < NVERSION; v++) {
+    for (int v = 0; v < countof(versions); v++) {
         int64_t n = left_by_groups(a, v);
         least = n < least ? n : least;
     }
@@ -123,6 +121,15 @@ void drop_pages(void *p, int64_t bytes)
 {
     if (p)
         munmap(p, (size_t)((bytes + PAGE - 1) / PAGE * PAGE));
+}
+
+const char *processor_text(Arena *a)
+{
+    const char *path = "/proc/cpuinfo", *name = line_of(a, path, "model name");
+    const char *flags = line_of(a, path, "flags");
+
+    return strf(a, "model name%s flags%s ", name ? name : "",
+                flags ? flags : "");
 }
 
 const char *host_processor(Arena *a)

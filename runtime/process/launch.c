@@ -2,10 +2,9 @@
 #include "process.h"
 
 /* How launchers say who a process is: mpirun, and srun with PMIx. */
-static const struct {
+enum { SIGN, WORLD, RANK, LOCAL, PLACE, NFACT };
+static const char *const launchers[][NFACT] = {
     /* clang-format off */
-    const char *sign, *world, *rank, *local, *place;
-} launchers[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID",
@@ -13,56 +12,51 @@ static const struct {
 };
 /* clang-format on */
 
-enum { NLAUNCHER = sizeof launchers / sizeof *launchers };
-
 static int launcher(void)
 {
     int i = 0;
 
-    while (i < NLAUNCHER && !getenv(launchers[i].sign))
+    while (i < countof(launchers) && !getenv(launchers[i][SIGN]))
         i++;
     return i;
 }
 
 static int64_t env_int(const char *name, int64_t least)
 {
-    const char *s = getenv(name);
+    const char *s = name ? getenv(name) : NULL;
     int64_t n = s ? strtoll(s, NULL, 10) : least;
 
     return n < least ? least : n;
 }
 
+static int64_t told(int fact, int64_t least)
+{
+    return env_int(launched() ? launchers[launcher()][fact] : NULL, least);
+}
+
 int64_t launch_world(void)
 {
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].world, 1) : 1;
+    return told(WORLD, 1);
 }
 
 int64_t launch_rank(void)
 {
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].rank, 0) : 0;
+    return told(RANK, 0);
 }
 
 int64_t launch_local(void)
 {
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].local, 1) : 1;
+    return told(LOCAL, 1);
 }
 
 int64_t launch_place(void)
 {
-    int i = launcher();
-
-    return i < NLAUNCHER ? env_int(launchers[i].place, 0) : 0;
+    return told(PLACE, 0);
 }
 
 int launched(void)
 {
-    return launcher() < NLAUNCHER;
+    return launcher() < countof(launchers);
 }
 
 int64_t launch_lost(void)

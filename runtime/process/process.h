@@ -66,6 +66,8 @@ void drop_pages(void *p, int64_t bytes);
 int64_t host_free(void);              /* bytes that this process may take */
 int64_t host_memory(void);            /* ... that the machine has */
 const char *host_processor(Arena *a); /* its name, or "unknown" */
+/* Its name and flags as Linux lists them: what its best kernels depend on. */
+const char *processor_text(Arena *a);
 /* With PLEAT_POISON=1, for tests: what is not written yet is no number. */
 int poison_asked(void);
 void *poison_pages(void *p, int64_t bytes); /* p */

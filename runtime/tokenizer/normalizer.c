@@ -30,7 +30,7 @@ static const int32_t newer[][2] = {
 
 static int is_newer(int32_t c)
 {
-    for (size_t i = 0; i < sizeof newer / sizeof *newer; i++)
+    for (int i = 0; i < countof(newer); i++)
         if (c <= newer[i][1])
             return c >= newer[i][0];
     return 0;

@@ -50,7 +50,7 @@ int32_t tokenizer_end(const Tokenizer *tokenizer, const char *name,
         err(loc, "data.eod: %s has no token '%s'", tokenizer->path, name);
     if (tokenizer->bytes && !name)
         return 0; /* bytes: as jsonl.c */
-    for (size_t i = 0; id < 0 && i < sizeof usual / sizeof *usual; i++)
+    for (int i = 0; id < 0 && i < countof(usual); i++)
         id = tokenizer_id(tokenizer, usual[i]);
     return id;
 }

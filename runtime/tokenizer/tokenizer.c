@@ -54,7 +54,7 @@ static void add_norm(TokenizerLoad *load, const json_t *j)
     /* clang-format on */
     Norm n = { 0 };
 
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+    for (int i = 0; i < countof(forms); i++)
         if (!strcmp(forms[i].name, part_type(j)))
             n.form = forms[i].form;
     if (!strcmp(part_type(j), "Prepend")) {

@@ -77,7 +77,7 @@ static const Newer added[] = {
 
 void put_newer(Text *out, const char *category, size_t n)
 {
-    for (size_t i = 0; i < sizeof added / sizeof *added; i++)
+    for (int i = 0; i < countof(added); i++)
         if (n && n <= 2 && !memcmp(added[i].category, category, n))
             put(out, "\\x{%x}-\\x{%x}", (unsigned)added[i].first,
                 (unsigned)added[i].last);

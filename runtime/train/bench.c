@@ -52,16 +52,9 @@ typedef struct Bench {
     BenchRow limit[NLIMIT];
 } Bench;
 
-static uint64_t noise(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9ull;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebull;
-    return x ^ x >> 31;
-}
-
 static uint64_t noise_at(uint64_t key, int64_t i)
 {
-    return noise(key + (uint64_t)i * 0x9e3779b97f4a7c15ull);
+    return splitmix64(key + (uint64_t)i * 0x9e3779b97f4a7c15ull);
 }
 
 /* Tokens below the vocabulary, numbers in [-1, 1). Tokens are the many, and a
@@ -71,7 +64,7 @@ static void fill(void *self, const Tensor *tensor, int64_t rank, int64_t micro,
 {
     const Bench *bench = self;
     int64_t n = tensor_held(tensor);
-    uint64_t key = noise((uint64_t)(rank * 65536 + micro + bench->micro));
+    uint64_t key = splitmix64((uint64_t)(rank * 65536 + micro + bench->micro));
     uint64_t vocab = bench->vocab ? (uint64_t)bench->vocab : 2;
 
     if (tensor->dt == Di32)
@@ -135,7 +128,7 @@ static BenchRow *part_for(Bench *bench, const Instr *instr)
     const char *path = without_numbers(instr->label ? instr->label : "");
     size_t n = 0;
 
-    for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+    for (int i = 0; i < countof(before); i++)
         if (!strncmp(path, before[i], strlen(before[i])))
             path += strlen(before[i]);
     for (int dots = 0; path[n] && (path[n] != '.' || dots < 2); n++)
@@ -378,13 +371,6 @@ static Walls whole_steps(Bench *bench, const Feed *feed, int64_t steps)
     return (Walls){ all / (double)steps, (all - waited) / (double)steps };
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* What a step of this rank has of collectives and transfers. */
 static void count_exposed(const Bench *bench, Exposed *exposed)
 {
@@ -421,7 +407,7 @@ static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
     }
     bench->x->alone = 0;
     for (int i = 0; i < 2; i++)
-        qsort(all[i], ROUNDS, sizeof **all, ascending);
+        qsort(all[i], ROUNDS, sizeof **all, by_double);
     count_exposed(bench, &e);
     e.step = all[0][ROUNDS / 2];
     e.alone = all[1][ROUNDS / 2];

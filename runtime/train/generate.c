@@ -13,11 +13,8 @@ typedef struct Gen {
 
 static double uniform(uint64_t *s)
 {
-    uint64_t z = *s += 0x9e3779b97f4a7c15ull;
-
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebull;
-    return (double)((z ^ z >> 31) >> 11) * 0x1p-53;
+    *s += 0x9e3779b97f4a7c15ull;
+    return (double)(splitmix64(*s) >> 11) * 0x1p-53;
 }
 
 /* The k-th largest logit; below it nothing is drawn. */

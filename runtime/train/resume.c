@@ -46,7 +46,7 @@ static const struct KeyRow {
 
 static const struct KeyRow *row_of(const char *key)
 {
-    for (size_t i = 0; i < sizeof keyrows / sizeof *keyrows; i++)
+    for (int i = 0; i < countof(keyrows); i++)
         if (!strcmp(keyrows[i].key, key))
             return &keyrows[i];
     return NULL;
@@ -224,7 +224,7 @@ static int matters(const char *line)
     static const char *const not [] = { "host ", "system ", "memory ",
                                         "formats " };
 
-    for (size_t i = 0; i < sizeof not / sizeof *not ; i++)
+    for (int i = 0; i < countof(not ); i++)
         if (!strncmp(line, not [i], strlen(not [i])))
             return 0;
     return 1;

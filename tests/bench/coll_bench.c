@@ -98,13 +98,6 @@ static void theirs(const Bench *b, const Case *c, int64_t elems)
     }
 }
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double timed(const Bench *b, const Case *c, int64_t elems, int reps,
                     void (*f)(const Bench *, const Case *, int64_t))
 {
@@ -131,7 +124,7 @@ static double compare(const Bench *b, const Case *c, int64_t bytes)
         t[1][i < 0 ? 0 : i] = m;
     }
     for (int k = 0; k < 2; k++)
-        qsort(t[k], (size_t)rounds, sizeof *t[k], ascending);
+        qsort(t[k], (size_t)rounds, sizeof *t[k], by_double);
     double a = t[0][rounds / 2], m = t[1][rounds / 2];
     if (!b->comm->first)
         printf("%-22s %8lld KB  %10.1f us %10.1f us  %6.2f\n", c->name,
