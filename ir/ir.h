@@ -163,10 +163,16 @@ typedef struct Table Table;
 Table *table_new(Arena *a);
 Table *table_for(Arena *a, size_t n); /* with room for so many */
 Arena *table_arena(const Table *t);
-void **table_at(Table *t, uint64_t key);       /* slot, made when missing */
+/* Slot, made when missing; it moves when the next key comes. */
+void **table_at(Table *t, uint64_t key);
 void *table_get(const Table *t, uint64_t key); /* null: missing */
+/* The same for keys of two words; with second = 0, those above. */
+void **table_at_pair(Table *t, uint64_t key, uint64_t second);
+void *table_get_pair(const Table *t, uint64_t key, uint64_t second);
 #define KEYP(p) ((uint64_t)(uintptr_t)(p))
-uint64_t mix64(uint64_t h, uint64_t x); /* hash step */
+/* Hash step. Two (h, x) may give one hash, and do where h is an address: no
+ * identity. Who finds something by it compares what was hashed. */
+uint64_t mix64(uint64_t h, uint64_t x);
 
 /* ---- graph.c ------------------------------------------------------------- */
 

@@ -1,8 +1,9 @@
-/* table.c: open addressing from 64-bit keys to pointers. Key 0 is allowed. */
+/* table.c: open addressing from 64-bit keys, or pairs of them, to pointers.
+ * Keys are compared whole. Key 0 is allowed. */
 #include "ir.h"
 
 typedef struct Slot64 {
-    uint64_t key;
+    uint64_t key, second;
     void *val;
     int used;
 } Slot64;
@@ -43,11 +44,12 @@ Arena *table_arena(const Table *t)
     return t->arena;
 }
 
-static Slot64 *find(const Table *t, uint64_t key)
+static Slot64 *find(const Table *t, uint64_t key, uint64_t second)
 {
-    size_t i = mix64(0, key) & (t->cap - 1);
+    size_t i = mix64(second, key) & (t->cap - 1);
 
-    while (t->slot[i].used && t->slot[i].key != key)
+    while (t->slot[i].used &&
+           (t->slot[i].key != key || t->slot[i].second != second))
         i = (i + 1) & (t->cap - 1);
     return &t->slot[i];
 }
@@ -60,25 +62,36 @@ static void grow(Table *t)
     t->slot = alloc(t->arena, t->cap * sizeof *t->slot);
     for (size_t i = 0; i < old.cap; i++)
         if (old.slot[i].used)
-            *find(t, old.slot[i].key) = old.slot[i];
+            *find(t, old.slot[i].key, old.slot[i].second) = old.slot[i];
 }
 
-void **table_at(Table *t, uint64_t key)
+void **table_at_pair(Table *t, uint64_t key, uint64_t second)
 {
     if (t->n * 2 >= t->cap)
         grow(t);
-    Slot64 *s = find(t, key);
+    Slot64 *s = find(t, key, second);
     if (!s->used) {
         s->used = 1;
         s->key = key;
+        s->second = second;
         t->n++;
     }
     return &s->val;
 }
 
-void *table_get(const Table *t, uint64_t key)
+void *table_get_pair(const Table *t, uint64_t key, uint64_t second)
 {
-    const Slot64 *s = find(t, key);
+    const Slot64 *s = find(t, key, second);
 
     return s->used ? s->val : NULL;
+}
+
+void **table_at(Table *t, uint64_t key)
+{
+    return table_at_pair(t, key, 0);
+}
+
+void *table_get(const Table *t, uint64_t key)
+{
+    return table_get_pair(t, key, 0);
 }

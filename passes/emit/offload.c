@@ -62,11 +62,6 @@ static int is_late(const Group *group)
     return group->reg == REGbody && all && any;
 }
 
-static uint64_t late_key(const Node *n, int call)
-{
-    return mix64(KEYP(n), (uint64_t)call);
-}
-
 /* n made of x, where `by` stands. */
 static Node *copy_of(Offload *offload, Op op, Node *x, const Node *by)
 {
@@ -253,16 +248,17 @@ static void choose(Offload *offload, int all)
 /* In the place of operand x of a node of kernel k, where `by` stands. */
 static Node *late(Offload *offload, Node *x, int k, const Node *by)
 {
-    void **at = table_at(offload->late, late_key(x, by->call));
-    Node *in[MAXIN], *to = offload->to[x->id];
+    uint64_t call = (uint64_t)by->call;
+    Node *in[MAXIN], *to = offload->to[x->id],
+                     *made = table_get_pair(offload->late, KEYP(x), call);
     int changed = 0;
 
-    if (*at)
-        return *at;
+    if (made)
+        return made;
     if (to) {
-        *at = copy_of(offload, Oreload, to, by);
-        vec_push(offload->arena, offload->before[k], *at);
-        return *at;
+        made = copy_of(offload, Oreload, to, by);
+        vec_push(offload->arena, offload->before[k], made);
+        return *table_at_pair(offload->late, KEYP(x), call) = made;
     }
     int clear =
         !x->kernel && x->op != Opart && x->reg == offload->group[k - 1]->reg;
@@ -270,13 +266,13 @@ static Node *late(Offload *offload, Node *x, int k, const Node *by)
         in[i] = late(offload, x->in[i], k, by);
         changed |= in[i] != x->in[i];
     }
+    made = x;
     if (changed) {
-        Node *c = g_copyof(offload->graph, x, in);
-        c->call = by->call;
-        c->scope = by->scope;
-        x = c;
+        made = g_copyof(offload->graph, x, in);
+        made->call = by->call;
+        made->scope = by->scope;
     }
-    return *at = x;
+    return *table_at_pair(offload->late, KEYP(x), call) = made;
 }
 
 static void read_late(Offload *offload)
