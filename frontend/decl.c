@@ -33,16 +33,15 @@ static const char *path_of(Front *front, const char *name)
     return *path ? intern(strf(front->g->arena, "%s.%s", path, name)) : name;
 }
 
-/* Two addresses of names may meet: both are hashed. */
-static uint64_t place_key(const char *kind, const char *name)
+void **place_of(Front *front, const char *kind, const char *name)
 {
-    return mix64(mix64(0, KEYP(intern(kind))), KEYP(name));
+    return table_at_pair(front->places, KEYP(intern(kind)), KEYP(name));
 }
 
 /* One use of a name; what says it stands twice. */
 static void once(Front *front, const char *kind, const char *path)
 {
-    void **slot = table_at(front->places, place_key(kind, path));
+    void **slot = place_of(front, kind, path);
 
     if (*slot) {
         note(*slot, "first defined here");
@@ -53,7 +52,7 @@ static void once(Front *front, const char *kind, const char *path)
 
 static void not_also(Front *front, const char *name, const char *other)
 {
-    const Loc *l = table_get(front->places, place_key(other, name));
+    const Loc *l = *place_of(front, other, name);
 
     if (!l)
         return;
@@ -243,8 +242,7 @@ static void check_recorded(Front *front, const char *name, const char *other)
     not_also(front, name, other);
     if (metric)
         once(front, "metric", name);
-    *table_at(front->places, place_key(front->fn, name)) =
-        (void *)(uintptr_t)front->loc;
+    *place_of(front, front->fn, name) = (void *)(uintptr_t)front->loc;
 }
 
 /* A loss's denominator is known before the first backward: inputs only. What

@@ -195,6 +195,8 @@ void need_axes(Front *front, const Node *x, Axis *const *a, int n);
 /* n, one for each micro-batch where x differs between them. */
 Node *micro_like(Front *front, Node *n, const Node *x);
 int64_t integer_arg(lua_State *L, int arg, const char *name);
+/* Slot for where a name of that kind was first used; name is interned. */
+void **place_of(Front *front, const char *kind, const char *name);
 void index_open(lua_State *L);
 void ops_open(lua_State *L); /* each: functions into the table on top */
 void decl_open(lua_State *L);

@@ -271,8 +271,7 @@ static void map_param(Front *front, HfEntry *entry, const Param *p,
                        .p = p,
                        .b = binding,
                        .m = { .param = p->path } };
-    uint64_t of = mix64(0, KEYP(intern("hf")));
-    void **slot = table_at(front->places, mix64(of, KEYP(p->path)));
+    void **slot = place_of(front, "hf", p->path);
 
     if (*slot) {
         note(*slot, "first mapped here");

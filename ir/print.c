@@ -27,7 +27,7 @@ typedef struct GraphPrinter {
     int flags;
     Text bodies;
     Table *label;          /* body -> its name */
-    Table *bytext, *count; /* hash of text -> name; name -> how many */
+    Table *bytext, *count; /* (text, stem) -> name; stem -> how many */
     Table *known;
     Axis **axis;  /* all axes seen, the graph's own first */
     Table *usual; /* undeclared axis -> its size when first met */
@@ -337,7 +337,6 @@ static void name_body(GraphPrinter *printer, const Graph *g, const Node *n)
     const char *stem =
         n->op == Ocall && n->at.call.name ? n->at.call.name : optab[n->op].name;
     Graph b = *n->body;
-    uint64_t h = 14695981039346656037u;
 
     if (*table_at(printer->label, KEYP(n->body)))
         return;
@@ -349,12 +348,11 @@ static void name_body(GraphPrinter *printer, const Graph *g, const Node *n)
     printer->alias = aliases(printer, &b, n->scope->path);
     put_nodes(printer, &out, &b, REGbody);
     printer->alias = outer;
-    for (const char *c = out.s; *c; c++)
-        h = (h ^ (unsigned char)*c) * 1099511628211u;
-    h = mix64(h, KEYP(intern(stem)));
-    void **known = table_at(printer->bytext, h);
+    stem = intern(stem);
+    void **known =
+        table_at_pair(printer->bytext, KEYP(intern(out.s)), KEYP(stem));
     if (!*known) {
-        void **k = table_at(printer->count, KEYP(intern(stem)));
+        void **k = table_at(printer->count, KEYP(stem));
         *k = (void *)((uintptr_t)*k + 1);
         *known = strf(printer->arena, "%s.%d", stem, (int)(uintptr_t)*k);
         put(&printer->bodies, "  def %s {\n%s  }\n", (char *)*known, out.s);

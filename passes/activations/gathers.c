@@ -10,26 +10,42 @@
  * first go (the weight of the head), both read the forward's. */
 #include "activations.h"
 
-/* Of what is made of one parameter alone; 0: n is not that. */
-static uint64_t gather_key(const Node *n)
+/* The parameter that n is made of alone; null: it is not. */
+static const Node *gathered(const Node *n)
 {
-    OpClass c = optab[n->op].cls;
-
-    if (n->op == Oparam)
-        return attrs_hash(1, n);
-    if (n->nin != 1 || (c != COMM && c != MOVE && c != VIEW))
-        return 0;
-    uint64_t h = gather_key(n->in[0]);
-    return h ? attrs_hash(mix64(h, n->op), n) : 0;
+    for (; n->op != Oparam; n = n->in[0]) {
+        OpClass c = optab[n->op].cls;
+        if (n->nin != 1 || (c != COMM && c != MOVE && c != VIEW))
+            return NULL;
+    }
+    return n;
 }
 
 static int gathered_again(const Node *n)
 {
-    if (!n->nin || !gather_key(n))
-        return 0;
-    while (n->nin)
-        n = n->in[0];
-    return n->again != 0;
+    const Node *p = gathered(n);
+
+    return p && p != n && p->again;
+}
+
+static int same_gather(const Node *a, const Node *b)
+{
+    return a->op == b->op && same_attrs(a, b) &&
+           (a->op == Oparam || same_gather(a->in[0], b->in[0]));
+}
+
+/* The slot of what is gathered as n is. */
+static void **gather_at(Table *twin, const Node *n)
+{
+    uint64_t h = attrs_hash(n->op, n);
+
+    for (const Node *x = n; x->op != Oparam; x = x->in[0])
+        h = attrs_hash(mix64(h, x->in[0]->op), x->in[0]);
+    for (;; h++) {
+        void **slot = table_at(twin, h);
+        if (!*slot || same_gather(*slot, n))
+            return slot;
+    }
 }
 
 int runs_backward(const Node *n)
@@ -51,14 +67,13 @@ void find_twins(Graph *g)
         Node *n = g->node[i];
         n->tmp = NULL;
         if (n->reg == REGbody && gathered_again(n))
-            *table_at(twin, gather_key(n)) = n;
+            *gather_at(twin, n) = n;
     }
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         int forward = n->nin && n->reg == REGbody && !runs_backward(n);
-        uint64_t key = forward ? gather_key(n) : 0;
-        if (key)
-            n->tmp = table_get(twin, key);
+        if (forward && gathered(n))
+            n->tmp = *gather_at(twin, n);
     }
     arena_free(a);
 }
@@ -76,7 +91,7 @@ int share_gathers(Graph *g, const int64_t *after)
     }
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
-        for (int k = 0; k < n->nin && !gather_key(n); k++)
+        for (int k = 0; k < n->nin && !gathered(n); k++)
             if (n->in[k]->tmp && gathered_again(n->in[k])) {
                 n->in[k] = n->in[k]->tmp;
                 any = 1;

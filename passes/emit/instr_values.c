@@ -21,7 +21,7 @@ static const Node *value(const Node *n)
 
 static int number(ProgramBuilder *builder, const Node *n, int cleared)
 {
-    void **at = table_at(builder->value, KEYP(n) + (uint64_t)cleared);
+    void **at = table_at_pair(builder->value, KEYP(n), (uint64_t)cleared);
 
     if (!*at) {
         *at = (void *)(uintptr_t)++builder->nvalue;

@@ -36,7 +36,7 @@ static int64_t row_width(const Graph *g, const Group *group, int i, int *last)
 
 static int is_said(const Graph *g, const Axis *a, ProductPath path)
 {
-    void **slot = table_at(g->compile->said, KEYP(a->name) + path);
+    void **slot = table_at_pair(g->compile->said, KEYP(a->name), path);
     int is = *slot != NULL;
     *slot = g->compile;
     return is;

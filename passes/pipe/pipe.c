@@ -61,11 +61,9 @@ static Node *seen(Pipe *pipe, int s, int call, Node *n)
                 s);
         return part->at[n->id];
     }
-    uint64_t key =
-        (uint64_t)n->id * (vec_len(part->graph->call) + 1) + (uint64_t)call;
-    void **anew = table_at(part->anew, key);
-    if (*anew)
-        return *anew;
+    Node *anew = table_get_pair(part->anew, KEYP(n), (uint64_t)call);
+    if (anew)
+        return anew;
     for (int k = 0; k < n->nin; k++)
         in[k] = seen(pipe, s, call, n->in[k]);
     map = n->map ? seen(pipe, s, call, n->map) : NULL;
@@ -74,7 +72,7 @@ static Node *seen(Pipe *pipe, int s, int call, Node *n)
     c->reg = REGbody;
     c->map = map;
     c->call = call;
-    return *table_at(part->anew, key) = c;
+    return *table_at_pair(part->anew, KEYP(n), (uint64_t)call) = c;
 }
 
 /* n, or a copy of a route, in a call of stage s. */

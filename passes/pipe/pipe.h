@@ -33,7 +33,7 @@ typedef struct StagePart {
     Graph *graph;
     Node **at;   /* by id: the value on this stage */
     Node **all;  /* by id: after it went to all stages */
-    Table *anew; /* (call, id) -> made anew for that call */
+    Table *anew; /* (node, call) -> made anew for that call */
     Node **source, **before, **body, **post; /* vecs; body: calls in the
                                      order of time */
 } StagePart;
