@@ -46,7 +46,11 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
     putn(&t, body, strlen(body));
     put(&t, "}\n");
     set_text_named(group, a, t.s);
-    cuda_set_launch(group, a, (Launch){ .items = blocks, .threads = threads });
+    cuda_set_launch(group, a,
+                    (Launch){ .items = blocks,
+                              .threads = threads,
+                              .then = group->instr.launch.then,
+                              .pairs = group->instr.launch.pairs });
 }
 
 /* ---- families ------------------------------------------------------------ */

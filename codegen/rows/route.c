@@ -325,56 +325,92 @@ static const char budget_text[] =
                 "    }\n"
                 "#undef EXPERT\n";
 
-/* For a GPU: a block an expert. It counts the pairs of the experts
- * before its own, then lists its own in their order, EACH to a thread at a
- * time. BEGIN is the row of its first; rows in 0 .. END exist. */
+/* For a GPU: two launches, a block a stretch of pairs. The first counts each
+ * block's pairs of each expert, the second adds up what lies before them and
+ * places them in their order. WIDE experts at a time; a warp finds those of its
+ * 32 pairs that are of one expert, a thread an expert adds up warps. BEGIN(x,
+ * before): the first row of expert x behind the pairs of those before; rows in
+ * 0 .. END(x) exist. (A block an expert that read all pairs: 75 us of 131072
+ * pairs of 128 experts, 22 of 32768, one H200. A step of Qwen3's widths, 4
+ * layers: 51.1 to 51.0 ms at 1/1; 474.4 at 4/4, where power decides, is not
+ * less.) */
 static const char route_blocks[] =
-    "    enum { EACH = 8 };\n"
-    "    const int x = (int)blockIdx.x, last = x == experts - 1;\n"
-    "    int before = 0, mine = 0;\n"
-    "    for (int i = TID; i < pairs; i += THREADS) {\n"
-    "        const int64_t w = EXPERT(i);\n"
-    "        before += w >= 0 && w < x;\n"
-    "        mine += w == x;\n"
-    "    }\n"
-    "    before = block_sum(before);\n"
-    "    mine = block_sum(mine);\n"
-    "    int64_t r = BEGIN;\n"
-    "    const int64_t end = END;\n"
-    "    if (TID == 0)\n"
-    "        off[x] = (int32_t)(r < 0 ? 0 : r < cap ? r : cap);\n"
-    "    if (TID == 0 && last) {\n"
-    "        const int64_t to = PADDED ? end : r + mine;\n"
-    "        off[experts] = (int32_t)(to < 0 ? 0 : to < cap ? to : cap);\n"
-    "        TOTAL(before + mine);\n"
-    "    }\n"
-    "    if (PADDED)\n"
-    "        for (int64_t i = r + mine + TID; i < (last ? cap : end); i += "
-    "THREADS)\n"
+    "    enum { WIDE = 256, WARPS = THREADS / 32 };\n"
+    "    __shared__ int32_t many[WARPS][WIDE], next[WIDE];\n"
+    "    const int lane = TID & 31, warp = TID >> 5, me = (int)blockIdx.x;\n"
+    "    const int64_t end = (me + 1) * each_block;\n"
+    "    const int64_t lo = me * each_block, hi = end < pairs ? end : pairs;\n"
+    "    int64_t below = 0;\n"
+    "    if (PADDED && !launch)\n"
+    "        for (int64_t i = me * THREADS + TID; i < cap;\n"
+    "             i += blocks * THREADS)\n"
     "            pair[i] = -1;\n"
-    "    for (int i0 = 0; i0 < pairs; i0 += THREADS * EACH) {\n"
-    "        const int from = i0 + TID * EACH;\n"
-    "        int have = 0, all;\n"
-    "        for (int j = 0; j < EACH && from + j < pairs; j++) {\n"
-    "            const int64_t w = EXPERT(from + j);\n"
-    "            have |= (w == x ? 1 : 0) << j;\n"
-    "            if (x == 0 && (uint64_t)w >= (uint64_t)experts)\n"
-    "                row[from + j] = -1;\n"
+    "    for (int64_t x0 = 0; x0 < experts; x0 += WIDE) {\n"
+    "        const int wide = experts - x0 < WIDE ? experts - x0 : WIDE;\n"
+    "        for (int s = 0; s < wide; s += THREADS) {\n"
+    "            const int x = s + TID;\n"
+    "            int32_t mine = 0, mine_before = 0, all;\n"
+    "            if (launch && x < wide) {\n"
+    "#pragma unroll 32\n"
+    "                for (int b = 0; b < blocks; b++) {\n"
+    "                    const int32_t n = count[b * experts + x0 + x];\n"
+    "                    mine_before += b < me ? n : 0;\n"
+    "                    mine += n;\n"
+    "                }\n"
+    "            }\n"
+    "            const int64_t r =\n"
+    "                BEGIN(x0 + x, below + block_before(mine, all));\n"
+    "            below += all;\n"
+    "            if (x < wide)\n"
+    "                next[x] = launch ? (int32_t)r + mine_before : 0;\n"
+    "            if (x < wide && launch && me == 0)\n"
+    "                off[x0 + x] = CUT(r);\n"
     "        }\n"
-    "        int64_t at = r + block_before(__popc(have), all);\n"
-    "        for (int j = 0; j < EACH; j++) {\n"
-    "            if (!(have >> j & 1))\n"
-    "                continue;\n"
-    "            row[from + j] = at >= 0 && at < end ? (int32_t)at : -1;\n"
-    "            if (at >= 0 && at < end)\n"
-    "                pair[at] = from + j;\n"
-    "            at++;\n"
+    "        for (int64_t i0 = lo; i0 < hi; i0 += THREADS) {\n"
+    "            const int64_t i = i0 + TID;\n"
+    "            const int64_t w = i < hi ? EXPERT(i) - x0 : -1;\n"
+    "            const int x = w >= 0 && w < wide ? (int)w : -1;\n"
+    "            int rank = 0, same = 0;\n"
+    "            for (int l = 0; l < 32; l++) {\n"
+    "                const int is = __shfl_sync(~0u, x, l) == x ? 1 : 0;\n"
+    "                same += is;\n"
+    "                rank += l < lane ? is : 0;\n"
+    "            }\n"
+    "            for (int e = lane; e < wide; e += 32)\n"
+    "                many[warp][e] = 0;\n"
+    "            __syncwarp();\n"
+    "            if (x >= 0 && rank == same - 1)\n"
+    "                many[warp][x] = same;\n"
+    "            __syncthreads();\n"
+    "            for (int e = TID; e < wide; e += THREADS) {\n"
+    "                int32_t to = next[e];\n"
+    "#pragma unroll\n"
+    "                for (int v = 0; v < WARPS; v++) {\n"
+    "                    const int32_t n = many[v][e];\n"
+    "                    many[v][e] = to;\n"
+    "                    to += n;\n"
+    "                }\n"
+    "                next[e] = to;\n"
+    "            }\n"
+    "            __syncthreads();\n"
+    "            const int64_t r = x >= 0 ? many[warp][x] + rank : -1;\n"
+    "            if (!launch && x0 == 0 && i < hi)\n"
+    "                row[i] = -1;\n"
+    "            if (launch && r >= 0 && r < END(x0 + x))\n"
+    "                row[i] = (int32_t)r, pair[r] = (int32_t)i;\n"
+    "            __syncwarp();\n"
     "        }\n"
-    "        r += all;\n"
+    "        for (int e = TID; e < wide && !launch; e += THREADS)\n"
+    "            count[me * experts + x0 + e] = next[e];\n"
+    "    }\n"
+    "    if (launch && me == 0 && TID == 0) {\n"
+    "        off[experts] = CUT(BEGIN(experts, below));\n"
+    "        TOTAL(below);\n"
     "    }\n"
     "#undef EXPERT\n"
     "#undef BEGIN\n"
     "#undef END\n"
+    "#undef CUT\n"
     "#undef PADDED\n"
     "#undef TOTAL\n";
 
@@ -385,13 +421,12 @@ static void put_stash(RowText *row, const Graph *g, Node *n, int gpu)
 {
     MapLayout l = map_layout(g, n);
 
-    row_line(row, gpu ? "if (TID == 0 && last) {" : "{");
+    row_line(row, gpu ? "if (launch && blockIdx.x == 0 && TID == 0) {" : "{");
     if (n->nin > 1) {
         int64_t rows = map_layout(g, n->in[1]).experts;
-        row_buffer(row, "below", n->in[1], Di32);
         row_line(row, "    const int64_t rows = iv[%d];", row_size(row, rows));
-        row_line(row, "    const int64_t base = below[rows + 1] + "
-                      "(int64_t)((below[rows] + 127) & ~127);");
+        row_line(row, "    const int64_t base = last[rows + 1] + "
+                      "(int64_t)((last[rows] + 127) & ~127);");
     } else {
         row_line(row, "    const int64_t base = 0;");
     }
@@ -404,16 +439,37 @@ static void put_stash(RowText *row, const Graph *g, Node *n, int gpu)
     row_line(row, "}");
 }
 
-static void put_block_rules(RowText *row, int padded, int budget)
+typedef struct RouteGrid {
+    int64_t blocks;
+    int threads; /* of a block */
+} RouteGrid;
+
+/* Of both launches of route_blocks. */
+static RouteGrid put_block_rules(RowText *row, const MapLayout *layout,
+                                 int budget)
 {
-    put(&row->text, "#define BEGIN (%s)\n",
-        padded   ? "x * each"
-        : budget ? "(int64_t)before - from"
-                 : "(int64_t)before");
-    put(&row->text, "#define END (%s)\n", padded ? "(x + 1) * each" : "cap");
-    put(&row->text, "#define PADDED %d\n", padded);
-    put(&row->text, "#define TOTAL(n) %s(n)\n",
-        budget ? "*total = " : "(void)");
+    enum { BLOCKS = 128 };
+    int threads = block_of_pairs(layout->pairs);
+    int64_t pairs = layout->pairs, round = (int64_t)threads * BLOCKS;
+    int64_t each = (pairs + round - 1) / round * threads;
+    int64_t blocks = (pairs + each - 1) / each;
+    int padded = layout->each > 0;
+
+    row_line(row, "const int64_t each_block = iv[%d], blocks = iv[%d];",
+             row_size(row, each), row_size(row, blocks));
+    row_line(row, "int32_t *const count = buf[%d];", row->group->narg);
+    put(&row->text, "#define BEGIN(x, before) (%s)\n",
+        padded   ? "(x) * each"
+        : budget ? "(before) - from"
+                 : "(before)");
+    put(&row->text, "#define END(x) (%s)\n",
+        padded ? "((x) + 1) * each" : "cap");
+    put(&row->text,
+        "#define CUT(r) (int32_t)((r) < 0 ? 0 : (r) < cap ? (r) : cap)\n"
+        "#define PADDED %d\n#define TOTAL(n) %s(n)\n",
+        padded, budget ? "*total = (int32_t)" : "(void)");
+    row->group->scratch = blocks * layout->experts * 4;
+    return (RouteGrid){ blocks, threads };
 }
 
 int route_lower(Graph *g, Group *group, Arena *a, int gpu)
@@ -448,9 +504,12 @@ int route_lower(Graph *g, Group *group, Arena *a, int gpu)
             &o,
             "int32_t *const total = map + iv[%d]; const int64_t from = iv[%d];",
             row_size(&o, l.total), row_size(&o, l.first));
+    if (n->at.route.stash && n->nin > 1)
+        row_buffer(&o, "last", n->in[1], Di32);
     int plain = !l.each && !(n->at.route.budget > 0);
+    RouteGrid grid = { 1, 0 };
     if (gpu)
-        put_block_rules(&o, l.each > 0, n->at.route.budget > 0);
+        grid = put_block_rules(&o, &l, n->at.route.budget > 0);
     put(&o.text, "%s",
         gpu      ? route_blocks
         : plain  ? route_text
@@ -458,8 +517,10 @@ int route_lower(Graph *g, Group *group, Arena *a, int gpu)
                  : budget_text);
     if (n->at.route.stash)
         put_stash(&o, g, n, gpu);
-    row_finish(&o, g, gpu ? l.experts : 1, l.pairs * 4);
-    return gpu ? block_of_pairs(l.pairs) : 0;
+    row_finish(&o, g, grid.blocks, l.pairs * 4);
+    group->instr.launch.then = gpu ? grid.blocks : 0;
+    group->instr.launch.pairs = gpu;
+    return grid.threads;
 }
 
 /* ---- dispatch ------------------------------------------------------------ */

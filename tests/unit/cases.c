@@ -237,20 +237,25 @@ static int dot(Case *c, int i)
     return 1;
 }
 
-/* Choices of `top` experts among 5 for 2 x 4 tokens; expert 3 gets none. */
-static Node *some_route(Case *c, int64_t top)
+/* Choices of `top` experts for 2 x `tokens` tokens; expert 3 gets none. */
+static Node *route_among(Case *c, int64_t tokens, int64_t top, int64_t experts)
 {
-    int64_t n[3] = { 2, 4, top };
-    Node *e = top > 1 ? indices(c, "b s top", n, 5, 3)
-                      : indices(c, "b s", n, 5, 3),
+    int64_t n[3] = { 2, tokens, top };
+    Node *e = top > 1 ? indices(c, "b s top", n, experts, 3)
+                      : indices(c, "b s", n, experts, 3),
          *m;
 
-    g_axis(c->g, "expert")->n = 5;
+    g_axis(c->g, "expert")->n = experts;
     m = g_node(c->g, Oroute, NULL, 1, &e);
     m->at.route.axis = g_axis(c->g, "expert");
     if (top > 1)
         m->at.route.top = g_axis(c->g, "top");
     return infer(c->g, m);
+}
+
+static Node *some_route(Case *c, int64_t top)
+{
+    return route_among(c, 4, top, 5);
 }
 
 static Node *moved(Case *c, Op op, Node *x, Node *map)
@@ -262,15 +267,21 @@ static Node *moved(Case *c, Op op, Node *x, Node *map)
 
 static int rows(Case *c, int i)
 {
-    static const char *const names[] = { "top 2", "top 1", "pairs" };
-    int64_t n[4] = { 2, 4, i == 2 ? 2 : 6, 6 };
+    static const struct {
+        const char *name;
+        int64_t tokens, top, experts, wide; /* of a row, or top */
+    } s[] = { { "top 2", 4, 2, 5, 6 },
+              { "top 1", 4, 1, 5, 6 },
+              { "pairs", 4, 2, 5, 2 },
+              { "300 experts", 200, 4, 300, 1 } };
 
-    if (i > 2)
+    if (i > 3)
         return 0;
-    Node *map = some_route(c, i == 1 ? 1 : 2);
+    int64_t n[3] = { 2, s[i].tokens, s[i].wide };
+    Node *map = route_among(c, s[i].tokens, s[i].top, s[i].experts);
     Node *x = reals(c, i == 2 ? "b s top" : "b s h", n, 0);
     Node *in[2] = { x, map };
-    c->name = names[i];
+    c->name = s[i].name;
     if (c->op == Ocombine)
         in[0] = moved(c, Odispatch, x, map);
     c->out = infer(c->g, build(c, 2, in, "", ""));
