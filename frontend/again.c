@@ -91,7 +91,7 @@ void accept_other_plans(void)
 typedef struct Models {
     const Plan *past;
     const Args *now;
-    const char *dir;
+    const char *dir, *hint;
 } Models;
 
 /* What is computed, as text; not what is only looked at. */
@@ -151,10 +151,8 @@ static int compare_job(void *arg, FILE *out)
         trace_sources(models->past->source, models->past->nsource, then);
     char *x = essence(past.g), *y = essence(now.g);
     if (strcmp(x, y))
-        err(NULL,
-            "the model is not that of %s: '%s' was '%s'; a run keeps its model "
-            "(from=%s name=... starts another with its weights)",
-            models->dir, first_other(y, x), first_other(x, y), models->dir);
+        err(NULL, "the model is not that of %s: '%s' was '%s'%s", models->dir,
+            first_other(y, x), first_other(x, y), models->hint);
     return 0;
 }
 
@@ -167,6 +165,16 @@ static Plan *rest_of(const char *dir)
     return s ? plan_rest(forever, s, n, path) : NULL;
 }
 
+void same_model(const Args *args, const Plan *past, const char *dir,
+                const char *hint)
+{
+    Models models = { past, args, dir, hint };
+    int status = past->nsource ? guarded(compare_job, &models, NULL) : 0;
+
+    if (status)
+        exit(status);
+}
+
 /* Before MPI starts, by rank 0. */
 void check_model(const Args *args, const char *dir)
 {
@@ -174,11 +182,12 @@ void check_model(const Args *args, const char *dir)
         !ckpt_exists(strf(forever, "%s/ckpt", dir)))
         return;
     Plan *past = rest_of(dir);
-    if (!past || !past->nsource)
-        return;
-    int status = guarded(compare_job, &(Models){ past, args, dir }, NULL);
-    if (status)
-        exit(status);
+    if (past)
+        same_model(args, past, dir,
+                   strf(forever,
+                        "; a run keeps its model (from=%s name=... starts "
+                        "another with its weights)",
+                        dir));
 }
 
 /* ---- a run by its folder ------------------------------------------------- */

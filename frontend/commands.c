@@ -21,8 +21,7 @@ static Plan *read_plan(const char *path)
     return plan_parse(forever, s, n, path);
 }
 
-/* Of a plan's file, or a run's folder. */
-static Plan *plan_at(const char *word)
+Plan *plan_at(const char *word)
 {
     const char *dir = folder_of(word);
 

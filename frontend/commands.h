@@ -76,7 +76,9 @@ size_t series_length(const RunLog *run, const char *name);
 /* Below: NaN where there is none. */
 double series_at(const RunLog *run, const char *name, int64_t step);
 double series_last(const RunLog *run, const char *name);
-double series_median(const RunLog *run, const char *name);
+/* Of the steps after that one; count: how many, may be null. */
+double series_median(const RunLog *run, const char *name, int64_t after,
+                     size_t *count);
 
 /* ---- page.c page_time.c page_memory.c watch.c: pages for a browser ------- */
 
@@ -200,6 +202,7 @@ FileKind file_kind(const char *path);
 int check_as_json(int (*check)(Args *args), Args *args);
 /* again.c: the folder of a run, or null; a run by it. */
 const char *folder_of(const char *file);
+Plan *plan_at(const char *word); /* commands.c: of a file, or a run's folder */
 Text take_folder(Args *args, const char *dir);
 void share_settings(Plan *p, Text *over);
 /* What -d why says of a plan, compiled anew from its sources. */
@@ -208,6 +211,9 @@ Text decisions(const Plan *p);
 void take_launch(Opts *opts, const Opts *given);
 /* A run that goes on must have the model that it had. */
 void check_model(const Args *args, const char *dir);
+/* err() where args' model is not that of the plan of `dir`: hint ends it. */
+void same_model(const Args *args, const Plan *past, const char *dir,
+                const char *hint);
 void accept_other_plans(void); /* compile them anew */
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);

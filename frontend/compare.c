@@ -63,8 +63,8 @@ static void print_losses(const RunLog *a, const RunLog *b)
     }
     print_pair("last validation", series_last(a, "val_loss"),
                series_last(b, "val_loss"));
-    print_pair("ms a step, the median", series_median(a, "step_ms"),
-               series_median(b, "step_ms"));
+    print_pair("ms a step, the median", series_median(a, "step_ms", 0, NULL),
+               series_median(b, "step_ms", 0, NULL));
     if (first)
         printf("losses differ from step %ld on\n", first);
     else

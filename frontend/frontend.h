@@ -320,8 +320,20 @@ typedef struct Candidate {
     PriceKind known;
 } Candidate;
 
+/* search_from.c: a run that was measured. */
+typedef struct MeasuredRun {
+    const char *dir;
+    const Plan *plan;
+    Point point;
+    size_t steps;
+    double secs, predicted;    /* of a step: the median; by the plan */
+    double kernels, transfers; /* measured over predicted, of each part */
+    int here; /* its ranks and its batch are those of the search */
+} MeasuredRun;
+
 typedef struct Space {
     Search s;
+    MeasuredRun *from; /* null: no run corrects what is predicted */
     const Args *args;
     Candidate *at; /* vec, best first */
     size_t legal;  /* all points, also those left out as far too large */
@@ -338,6 +350,13 @@ double search_estimate(const Space *space,
 double search_bytes(const Space *space, const Candidate *candidate);
 int search_fits(const Space *space, const Candidate *candidate);
 double search_least(const Space *space); /* below which no plan takes */
+/* Keys of from=runs/x that args->keys do not state; then, of the searched model
+ * and machine, what its steps took. */
+MeasuredRun *search_from(const Args *args);
+void search_measure(Space *space);
+int was_measured(const Space *space, const Candidate *candidate);
+Forecast search_corrected(const Space *space, Forecast predicted);
+double search_predicted(const Space *space, const Candidate *candidate);
 /* search_report.c: keys to paste; the best, its neighbours, why others lost. */
 void put_fold(Text *out, const Point *point);
 void put_point(Text *out, const Space *space, const Point *point);
@@ -361,7 +380,8 @@ ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
  * which it prints; empty where the model or its keys state one. Folds next to
  * that of a plan whose plans fit, with their keys. */
 const char *search_fold(const Args *args);
-int states_fold(const Opts *opts); /* a key of fold that no launcher sets */
+int is_fold_key(const KeyInfo *key); /* of fold, and no launcher sets it */
+int states_fold(const Opts *opts);   /* one of them */
 void copy_fold(Opts *to, const Opts *from); /* all such keys that are given */
 void put_fixes(Text *out, const Args *args, const Plan *p);
 ModelCost search_scaled(const Search *search, const Point *point,

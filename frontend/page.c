@@ -358,7 +358,7 @@ static void put_measured(Text *out, const char *dir)
     json_decref(trace);
     vec_sort(measured, by_difference);
     put(out, ",\"measured\":{\"steps\":%zu", series_length(run, "step_ms"));
-    put_page_number(out, "step", 1e-3 * series_median(run, "step_ms"));
+    put_page_number(out, "step", 1e-3 * series_median(run, "step_ms", 0, NULL));
     put(out, ",\"ops\":[");
     for (size_t i = 0; i < vec_len(measured) && i < OPERATIONS; i++) {
         put(out, i ? ",[" : "[");

@@ -124,15 +124,18 @@ double series_at(const RunLog *run, const char *name, int64_t step)
                                                          : (double)NAN;
 }
 
-double series_median(const RunLog *run, const char *name)
+double series_median(const RunLog *run, const char *name, int64_t after,
+                     size_t *count)
 {
     const RunPoint *at = points_of(run, name);
-    size_t n = vec_len(at), count = 0;
+    size_t n = vec_len(at), found = 0;
     double *v = alloc(forever, (n + 1) * sizeof *v);
 
     for (size_t i = 0; i < n; i++)
-        if (!isnan(at[i].value))
-            v[count++] = at[i].value;
-    qsort(v, count, sizeof *v, by_double);
-    return count ? v[count / 2] : (double)NAN;
+        if (!isnan(at[i].value) && at[i].step > (double)after)
+            v[found++] = at[i].value;
+    qsort(v, found, sizeof *v, by_double);
+    if (count)
+        *count = found;
+    return found ? v[found / 2] : (double)NAN;
 }

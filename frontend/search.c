@@ -103,6 +103,16 @@ static Forecast with_limit(const Space *space, Forecast none, Forecast all)
     return all;
 }
 
+static Forecast forecast_of(Space *space, const Point *p,
+                            const ModelCost cost[2])
+{
+    Forecast none = search_combine(&space->s, p, &cost[0]);
+    Forecast all = search_combine(&space->s, p, &cost[1]);
+
+    return with_limit(space, search_corrected(space, none),
+                      search_corrected(space, all));
+}
+
 static void add_schedules(Space *space, Point p, const ModelCost cost[2])
 {
     int64_t micros = space->s.batch / (p.batch * p.size[Mdp]);
@@ -112,9 +122,7 @@ static void add_schedules(Space *space, Point p, const ModelCost cost[2])
             !schedule_takes(&p, kind, micros))
             continue;
         p.schedule = kind;
-        Forecast none = search_combine(&space->s, &p, &cost[0]);
-        Forecast all = search_combine(&space->s, &p, &cost[1]);
-        Forecast f = with_limit(space, none, all);
+        Forecast f = forecast_of(space, &p, cost);
         space->legal++;
         if (space->s.world > EXACT && space->s.limit &&
             f.bytes > 1.5 * (double)space->s.limit)
@@ -273,10 +281,8 @@ static void take_short(Space *space, const Point *point,
         Candidate *candidate = &space->at[i];
         if (candidate->known != PRICEscaled || !same_fold(&candidate->p, point))
             continue;
-        Forecast none = search_combine(&space->s, &candidate->p, &cost[0]);
         candidate->guess = candidate->f;
-        candidate->f = with_limit(
-            space, none, search_combine(&space->s, &candidate->p, &cost[1]));
+        candidate->f = forecast_of(space, &candidate->p, cost);
         candidate->known = PRICEshort;
         if (candidate->f.secs > 0 && candidate->guess.secs > 0) {
             space->log_ratio += log(candidate->f.secs / candidate->guess.secs);
@@ -357,7 +363,7 @@ static void take_whole(Space *space, Candidate *candidate,
 
     candidate->guess = candidate->f;
     candidate->guess.secs = search_estimate(space, candidate);
-    candidate->f = *forecast;
+    candidate->f = search_corrected(space, *forecast);
     candidate->known = PRICEcompiled;
     *more = fmax(*more, forecast->bytes / candidate->guess.bytes);
 }
@@ -398,7 +404,10 @@ static int compile_next(Space *space, PriceKind first, int most, int one,
 /* Seconds below which no plan of the model can be on these ranks. */
 double search_least(const Space *space)
 {
-    return space->s.flops / ((double)space->s.world * space->s.machine.gemm);
+    double least =
+        space->s.flops / ((double)space->s.world * space->s.machine.gemm);
+
+    return space->from ? least * fmin(space->from->kernels, 1) : least;
 }
 
 static int is_decided(const Space *space)
@@ -669,6 +678,8 @@ static const Candidate *search_space(Space *space)
     space->s.scratch = arena_new();
     space->s.cuts = table_new(forever);
     set_models(space);
+    if (space->from)
+        search_measure(space);
     read_pins(space);
     if (!price_reference(space, ref))
         no_point(space);
@@ -690,7 +701,7 @@ static const Candidate *search_space(Space *space)
 
 static int search_job(void *arg, FILE *out)
 {
-    Space x = { .args = arg };
+    Space x = { .args = arg, .from = search_from(arg) };
 
     search_report(out, &x, search_space(&x));
     return 0;
@@ -703,10 +714,14 @@ int cmd_search(Args *args)
 
 /* ---- the fold of a run --------------------------------------------------- */
 
+int is_fold_key(const KeyInfo *key)
+{
+    return !strcmp(key->table, "fold") && strcmp(key->name, "host");
+}
+
 static int states(const Opts *opts, const KeyInfo *key)
 {
-    return !strcmp(key->table, "fold") && strcmp(key->name, "host") &&
-           opts_given(opts, key_name(key));
+    return is_fold_key(key) && opts_given(opts, key_name(key));
 }
 
 int states_fold(const Opts *opts)

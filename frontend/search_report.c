@@ -8,6 +8,12 @@
 static const char *const known_words[] = { "scaled", "short", "compiled",
                                            "refused" };
 
+static const char *price_word(const Space *space, const Candidate *candidate)
+{
+    return was_measured(space, candidate) ? "measured"
+                                          : known_words[candidate->known];
+}
+
 void put_fold(Text *out, const Point *point)
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mpp, Mep, Metp };
@@ -88,6 +94,8 @@ static void put_row(Text *out, const Space *space, const Candidate *best,
 {
     static const MeshAxis axis[] = { Mtp, Mcp, Mdp, Mpp, Mep, Metp };
 
+    if (space->from)
+        put(out, "%10.1f", 1e3 * search_predicted(space, candidate));
     put(out, "%10.1f %9.4g %5.1f %7.2f",
         1e3 * search_estimate(space, candidate),
         tokens_per_second(space, candidate), 100 * mfu(space, candidate),
@@ -97,7 +105,7 @@ static void put_row(Text *out, const Space *space, const Candidate *best,
     put(out, " %3lld %-11s %4lld %5lld  %-8s  ", (long long)candidate->p.vpp,
         key_word_text("fold.schedule", candidate->p.schedule),
         (long long)candidate->p.zero, (long long)candidate->p.batch,
-        known_words[candidate->known]);
+        price_word(space, candidate));
     put_reason(out, space, best, candidate);
     put(out, "\n");
 }
@@ -121,7 +129,7 @@ static void put_table(Text *out, const Space *space, const Candidate *best)
         "schedule    zero batch  price     why not\n";
     int n = 0;
 
-    put(out, "%s", head);
+    put(out, "%s%s", space->from ? " predicted" : "", head);
     for (size_t i = 0; i < vec_len(space->at) && n < SHOWN; i++, n++)
         if (space->at[i].known != PRICErefused)
             put_row(out, space, best, &space->at[i]);
@@ -183,13 +191,22 @@ static json_t *json_row(const Space *space, const Candidate *best,
 
     put_point(&keys, space, &candidate->p);
     put_reason(&why, space, best, candidate);
-    return json_pack("{s:s, s:f, s:f, s:f, s:I, s:b, s:s, s:s}", "keys", keys.s,
-                     "ms", 1e3 * search_estimate(space, candidate),
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:I, s:b, s:s, s:s}", "keys",
+                     keys.s, "ms", 1e3 * search_estimate(space, candidate),
+                     "predicted_ms", 1e3 * search_predicted(space, candidate),
                      "tokens_per_s", tokens_per_second(space, candidate), "mfu",
                      mfu(space, candidate), "bytes",
                      (json_int_t)search_bytes(space, candidate), "fits",
                      search_fits(space, candidate), "price",
-                     known_words[candidate->known], "why", why.s);
+                     price_word(space, candidate), "why", why.s);
+}
+
+static json_t *json_measured(const MeasuredRun *m)
+{
+    return json_pack("{s:s, s:I, s:f, s:f, s:f, s:f}", "run", m->dir, "steps",
+                     (json_int_t)m->steps, "measured_ms", 1e3 * m->secs,
+                     "predicted_ms", 1e3 * m->predicted, "kernels", m->kernels,
+                     "transfers", m->transfers);
 }
 
 static void report_json_of(FILE *out, const Space *space, const Candidate *best)
@@ -204,9 +221,38 @@ static void report_json_of(FILE *out, const Space *space, const Candidate *best)
                           "least_ms", 1e3 * search_least(space), "seconds",
                           search_clock() - space->begun, "best",
                           json_row(space, best, best), "plans", rows);
+    if (space->from)
+        json_object_set_new(j, "from", json_measured(space->from));
     json_dumpf(j, out, JSON_COMPACT);
     fputc('\n', out);
     json_decref(j);
+}
+
+/* What the run measured, before the table of what that corrects. */
+static void put_measured(Text *out, const Space *space)
+{
+    const MeasuredRun *m = space->from;
+
+    put(out, "%s: ", m->dir);
+    put_point(out, space, &m->point);
+    put(out,
+        "\nmeasured %.4g ms a step (median of %zu), predicted %.4g: kernels "
+        "take %.3f, open transfers %.3f times as long as predicted; ms/step "
+        "is corrected by that\n\n",
+        1e3 * m->secs, m->steps, 1e3 * m->predicted, m->kernels, m->transfers);
+}
+
+static void put_next(Text *out, const Space *space, const Candidate *best)
+{
+    const MeasuredRun *m = space->from;
+
+    if (was_measured(space, best))
+        put(out, "The run's own fold is the best. Again:\n");
+    else if (m->here)
+        put(out, "Next, %.4g ms a step instead of %.4g:\n", 1e3 * best->f.secs,
+            1e3 * m->secs);
+    else
+        put(out, "Next, %.4g ms a step:\n", 1e3 * best->f.secs);
 }
 
 void search_report(FILE *out, const Space *space, const Candidate *best)
@@ -217,8 +263,12 @@ void search_report(FILE *out, const Space *space, const Candidate *best)
         report_json_of(out, space, best);
         return;
     }
+    if (space->from)
+        put_measured(&t, space);
     put_table(&t, space, best);
     put_verdict(&t, space);
+    if (space->from)
+        put_next(&t, space, best);
     put_point(&t, space, &best->p);
     put(&t, "\n");
     fputs(t.s, out);

@@ -145,7 +145,8 @@ static int write_run(const Args *args, const char *path)
     put(&out, "{\"run\":{\"name\":");
     put_page(&out, args->file);
     put_page_number(&out, "every", more ? args->every : 0);
-    put_page_number(&out, "median", 1e-3 * series_median(run, "step_ms"));
+    put_page_number(&out, "median",
+                    1e-3 * series_median(run, "step_ms", 0, NULL));
     put_planned(&out, run);
     put_all_series(&out, run);
     put_maps(&out, run);

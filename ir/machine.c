@@ -125,11 +125,17 @@ static void fill_unknown(MachineSpeeds *m)
         }
 }
 
-MachineSpeeds machine_speeds(const Opts *opts, Machine machine)
+Machine machine_row(const Opts *opts, Machine machine)
 {
     const char *chip = opts ? opts_str(opts, "cluster.chip") : NULL;
     int row = chip ? word_index(chip, machine_names, NMACHINE) : -1;
-    Machine of = row < 0 ? machine : (Machine)row;
+
+    return row < 0 ? machine : (Machine)row;
+}
+
+MachineSpeeds machine_speeds(const Opts *opts, Machine machine)
+{
+    Machine of = machine_row(opts, machine);
     MachineSpeeds m = machines[of];
 
     for (int i = 0; i < NFIGURES; i++)

@@ -28,6 +28,8 @@ typedef struct MachineSpeeds {
 
 const char *machine_name(Machine m);
 const char *speed_name(Speed s);
+/* The chip of cluster{}, or m without one. */
+Machine machine_row(const Opts *opts, Machine m);
 /* What cluster{} says, over the numbers of its chip, or of m without one. */
 MachineSpeeds machine_speeds(const Opts *opts, Machine m);
 /* For work of that size: between two points by the logarithms of both, beyond

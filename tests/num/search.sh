@@ -96,4 +96,28 @@ keys=$(sed -n 's/^it fits with \([^(]*\) (.*/\1/p' said)
 # shellcheck disable=SC2086
 [ -n "$keys" ] && "$PLEAT" compile tiny.lua target=null world=2 train.batch=16 memory=44MiB $keys -o p.plan >said 2>&1
 result "it fits with what is said: $keys" $?
+# A search that carries on from a run: what it measured corrects all times, its
+# own fold has the time measured, its keys hold, those of the fold are free.
+head -c 60000 ../../../tests/README.md >text
+# shellcheck disable=SC2086
+"$PLEAT" run tiny.lua target=host axes.seq=64 axes.batch=1 train.batch=4 \
+    data.train=text train.steps=6 name=measured >said 2>&1 &&
+    "$PLEAT" search tiny.lua from=measured --seconds 0 --json >said 2>&1
+result "carries on from a run" $?
+# word NAME: its number in the part on the run
+word() { sed -n 's/.*"from":{.*"'"$1"'":\([0-9.]*\).*/\1/p' said; }
+ms=$(sed -n 's/.*"ms":\([0-9.]*\),"predicted_ms":\([0-9.]*\),[^}]*"price":"measured".*/\1 \2/p' said)
+echo "${ms:-0 0} $(word measured_ms) $(word predicted_ms) $(word kernels)" | awk '
+    function near(a, b) { return a > 0 && a / b < 1.0001 && b / a < 1.0001 }
+    { exit !(near($1, $3) && near($2, $4) && near($3, $4 * $5)) }'
+result "the run's fold takes what it measured" $?
+[ "$(grep -o '"keys":"[^"]*axes.batch=4"' said | head -n 1)" ]
+result "its micro-batch does not bind" $?
+"$PLEAT" search tiny.lua from=measured world=2 --seconds 0 >said 2>&1 &&
+    grep -q "^measured: fold.zero=1 axes.batch=1$" said &&
+    grep -q "^ predicted  *ms/step" said && grep -q "^Next, [0-9.]* ms a step:$" said
+result "on more ranks" $?
+refuse "measured on '.*', and the plans searched are for 'h100'" search tiny.lua from=measured cluster=h100x2
+refuse "the model is not that of measured: 'axis seq" search tiny.lua from=measured axes.seq=32
+refuse "from=nowhere is no run's folder" search tiny.lua from=nowhere world=2
 exit $bad
