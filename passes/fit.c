@@ -26,8 +26,8 @@
  * seconds at least (a Lagrangian bound: that of the linear program).
  *
  * Before anything is rebuilt, values whose copies take no time wait in the
- * host's memory (emit/offload.c). Of the optimizer that is decided for all
- * programs and stages (run.c).
+ * host's memory (emit/offload.c), unless a plan without takes less time. Of the
+ * optimizer that is decided for all programs and stages (run.c).
  *
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
  * price 0; unasked, only where a step with them is predicted to take less time.
@@ -339,6 +339,41 @@ static ProgramBuilder *cheaper_turns(FitSearch *search)
     return one;
 }
 
+/* What fits of a stage whose copy at price 0 is `first`. */
+static Fit fit_from(FitSearch *s, ProgramBuilder *first)
+{
+    const Graph *g = s->g;
+    int named = g->prog == PGfallback && opts_words(g->opts, "train.recompute");
+
+    if (first->prog.transient <= s->room && !named)
+        return (Fit){ first, { 0 } };
+    return g->prog == PGfallback ? level_of(s, (PricePoint){ PRICES, 0 })
+                                 : search(s, first);
+}
+
+/* With activations in the host's memory, or without where that takes less time:
+ * a copy may make more than it takes away wait. */
+static Fit fit_offloading(FitSearch *s, ProgramBuilder **first)
+{
+    const unsigned class = 1u << OFFLOADactivations;
+    ProgramBuilder *kept = *first;
+
+    s->g->offloads |= class;
+    *first = make_free(s);
+    Fit fit = fit_from(s, *first);
+    if (fits(s, fit.made) && !is_faster(kept, fit.made))
+        return fit;
+    s->g->offloads &= ~class;
+    Fit other = fit_from(s, kept);
+    if (fits(s, other.made) &&
+        (!fits(s, fit.made) || is_faster(other.made, fit.made))) {
+        *first = kept;
+        return other;
+    }
+    s->g->offloads |= class;
+    return fit;
+}
+
 /* What was tried of a stage at no offload holds at others: it ends before the
  * first pass that asks. */
 static FitSearch *search_of(Graph *g, int64_t room)
@@ -364,15 +399,9 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room)
                             : takes_pairs(g) ? asked_pairs(s)
                                              : make(s, (PricePoint){ 0 });
     ProgramBuilder *unlimited = first;
-    if (first->prog.transient > room && may_offload(g)) {
-        g->offloads |= 1u << OFFLOADactivations;
-        first = make_free(s);
-    }
-    Fit l = { first, { 0 } };
-    int named = g->prog == PGfallback && opts_words(g->opts, "train.recompute");
-    if (first->prog.transient > room || named)
-        l = g->prog == PGfallback ? level_of(s, (PricePoint){ PRICES, 0 })
-                                  : search(s, first);
+    Fit l = first->prog.transient > room && may_offload(g)
+                ? fit_offloading(s, &first)
+                : fit_from(s, first);
     *o = all;
     set_price(s, g, l.choice);
     g->compile->pass = "recompute";

@@ -25,8 +25,10 @@
 #include "../../ir/keys.h"
 #include "emit.h"
 
-/* Copies that take less than so many launches save nothing; a copy may wait, or
- * be there early, for a LAGth of its phase: so long its bytes are taken. */
+/* What the device moves in less than a WORTHth of a launch saves nothing: that
+ * does not depend on the link, of which a faster one offloads no less. A copy
+ * may wait, or be there early, for a LAGth of its phase: so long its bytes are
+ * taken. */
 enum { WORTH = 10, LAG = 8 };
 
 typedef struct OffloadChoice {
@@ -168,6 +170,13 @@ static int by_reader(const void *a, const void *b)
     return x->read != y->read ? x->read - y->read : x->x->id - y->x->id;
 }
 
+static int is_worth(const Graph *g, const Node *x)
+{
+    const MachineSpeeds *speeds = machine_of(g);
+
+    return WORTH * (double)local_bytes(g, x) > speeds->launch * speeds->memory;
+}
+
 /* To the host: begun as soon as it is made, or the copies before it are done,
  * which may take a LAGth of the phase. */
 static void hide_offloads(Offload *offload)
@@ -183,10 +192,9 @@ static void hide_offloads(Offload *offload)
             now = 0;
         double from = fmax(now, offload->over[made]);
         choice->done = from + choice->secs;
-        choice->taken =
-            choice->secs > WORTH * machine_of(offload->graph)->launch &&
-            from - offload->over[made] < offload->end[made] / LAG &&
-            choice->done < offload->end[made];
+        choice->taken = is_worth(offload->graph, choice->x) &&
+                        from - offload->over[made] < offload->end[made] / LAG &&
+                        choice->done < offload->end[made];
         now = choice->taken ? choice->done : now;
     }
 }

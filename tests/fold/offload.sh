@@ -1,0 +1,42 @@
+#!/bin/sh
+# offload: what may wait in the host's memory is one more choice: with a link to
+# it, slow or fast, no plan is predicted slower than without, and one that fits
+# without fits; nor is any slower in more memory.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/offload
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+sed 's/^local layers, eps = 16/local layers, eps = 3/' models/olmoe.lua >"$dir/olmoe.lua"
+sed 's/^local layers, dense_layers, eps = [0-9]*/local layers, dense_layers, eps = 3/' \
+    models/deepseek_v2_lite.lua >"$dir/deepseek.lua"
+cp models/tiny.lua "$dir" && cd "$dir" || exit 2
+bad=0
+
+# price KEYS..: ms of a step of the model; 1e9: it does not fit
+price() {
+    "$PLEAT" compile "$model.lua" target=null -o plan "$@" >said 2>&1 || { echo 1e9; return; }
+    "$PLEAT" show plan | sed -n '/^program step /{s/.*predicted \([0-9.]*\) ms.*/\1/p;q;}'
+}
+
+# falls MODEL BATCH MICRO MEMORY..: a line each: memory, ms by links 0, 1e9, 5e10
+falls() {
+    model=$1 batch=$2 micro=$3 && shift 3
+    for memory; do
+        for link in 0 1e9 5e10; do
+            price train.batch="$batch" axes.batch="$micro" memory="$memory" cluster.offload=$link
+        done | xargs echo "$memory"
+    done >prices
+    awk '{ for (i = 3; i <= 4; i++) if ($i > $2) bad = 1
+           for (i = 2; i <= 4; i++) { if (NR > 1 && $i > last[i]) bad = 1; last[i] = $i }
+           fits += $2 < 1e9; differ += $4 < $2 }
+         END { exit bad || !fits || !differ }' prices
+    if [ $? = 0 ]; then echo "ok - offload: $model: never slower, often faster"; else
+        echo "not ok - offload: $model: memory, ms by links 0, 1e9, 5e10" && bad=1
+        sed 's/^/# /' prices
+    fi
+}
+
+falls tiny 64 16 60MiB 64MiB 67MiB 72MiB
+falls olmoe 16 4 28GiB 29.16GiB 29.58GiB 30.41GiB 31.25GiB
+falls deepseek 16 4 31GiB 33GiB 33.8GiB 34.2GiB
+exit $bad
