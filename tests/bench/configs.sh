@@ -146,8 +146,13 @@ summary "folded MoE, tables 4 and 5" "$dir/unseen"
 # (with selective), or all of a layer (full): a forward again for each micro-batch,
 # collectives too, where a plan keeps what came from others. Its host launches each
 # kernel: a step takes no less than that, `host` seconds for a layer of a micro-batch,
-# and `once` seconds: fitted to 60 of the rows of vtrain-single that are not below. The
+# and `once` seconds: fitted to 59 of the rows of vtrain-single that are not below. The
 # third fitted number is gemm of an a100 in machines.def, to megatron-sc21-T1.
+# What is known to be missing of vtrain-single: their gradients go in one all-reduce
+# of 16 bits, a plan of zero=0 has one of 32 bits for each parameter (63 instead of
+# 20 ms of 215 at dp=8: why that fold is not chosen first); with tp=8 and mbs=1 a layer
+# takes 4.8 to 5.1 ms in models of any width (2 rows of heads, not 4: their softmax is
+# then not fused); their stages have equal layers, and the last the head beside them.
 host=3.5e-3 once=1e-2
 gpt() { # name world gbs seq hidden layers heads vpp: rows of seconds mbs tp pp recompute
     name=$1 world=$2 gbs=$3 seq=$4 hidden=$5 layers=$6 heads=$7 vpp=$8
