@@ -165,8 +165,8 @@ static Plan *rest_of(const char *dir)
     return s ? plan_rest(forever, s, n, path) : NULL;
 }
 
-void same_model(const Args *args, const Plan *past, const char *dir,
-                const char *hint)
+void check_same_model(const Args *args, const Plan *past, const char *dir,
+                      const char *hint)
 {
     Models models = { past, args, dir, hint };
     int status = past->nsource ? guarded(compare_job, &models, NULL) : 0;
@@ -183,11 +183,12 @@ void check_model(const Args *args, const char *dir)
         return;
     Plan *past = rest_of(dir);
     if (past)
-        same_model(args, past, dir,
-                   strf(forever,
-                        "; a run keeps its model (from=%s name=... starts "
-                        "another with its weights)",
-                        dir));
+        check_same_model(
+            args, past, dir,
+            strf(forever,
+                 "; a run keeps its model (from=%s name=... starts "
+                 "another with its weights)",
+                 dir));
 }
 
 /* ---- a run by its folder ------------------------------------------------- */

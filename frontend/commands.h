@@ -212,8 +212,8 @@ void take_launch(Opts *opts, const Opts *given);
 /* A run that goes on must have the model that it had. */
 void check_model(const Args *args, const char *dir);
 /* err() where args' model is not that of the plan of `dir`: hint ends it. */
-void same_model(const Args *args, const Plan *past, const char *dir,
-                const char *hint);
+void check_same_model(const Args *args, const Plan *past, const char *dir,
+                      const char *hint);
 void accept_other_plans(void); /* compile them anew */
 int cmd_check(Args *a), cmd_compile(Args *a), cmd_run(Args *a);
 int cmd_eval(Args *a), cmd_show(Args *a), cmd_generate(Args *a);

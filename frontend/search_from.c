@@ -142,8 +142,8 @@ void search_measure(Space *space)
             "search: from=%s was measured on '%s', and the plans searched are "
             "for '%s'",
             m->dir, was, now);
-    same_model(space->args, m->plan, m->dir,
-               "; a search carries on from a run of its own model");
+    check_same_model(space->args, m->plan, m->dir,
+                     "; a search carries on from a run of its own model");
     read_steps(m);
     read_point(m, &space->s);
 }
