@@ -28,7 +28,8 @@ typedef enum ScaleFormula {
     FORMULAamax,
     FORMULApow2,
     FORMULAmx,
-    FORMULAnv
+    FORMULAnv,
+    FORMULAdelayed
 } ScaleFormula;
 
 typedef struct ScaledDtype {
@@ -36,8 +37,6 @@ typedef struct ScaledDtype {
     ScaleLayout layout;
     ScaleFormula formula;
 } ScaledDtype;
-
-typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
 
 #define SCALED(to, layout, formula)            \
     {                                          \
@@ -58,6 +57,9 @@ typedef struct Placement {
     Table *readers;  /* a value -> products of weights that read it */
     Table *choice;   /* Param -> its WeightChoice */
     Table *gradient; /* product that makes a weight's gradient -> Param */
+    Watch *watch;    /* null: nothing is watched */
+    Delayed *delayed;
+    const Node *end; /* the last of the graph, behind all products */
 } Placement;
 
 /* A value as numbers of few bits. */
@@ -411,6 +413,9 @@ typedef struct ScaledOperand {
 typedef struct OperandBuilder {
     Graph *g;
     ScaledDtype to;
+    OperandUse use;
+    const Param *param; /* that the products are of */
+    const Placement *placement;
     const Node *at;
     Region reg;
     int again;
@@ -470,7 +475,10 @@ static Node *quantized(const OperandBuilder *builder, Node *x, Node *scale)
     n->at.quantize = (struct quantize_attrs){ builder->to.layout, builder->axes,
                                               builder->blocks, builder->to.to,
                                               builder->pairs };
-    return infer(builder->g, n);
+    infer(builder->g, n);
+    if (!builder->again)
+        watch_quantize(builder->placement->watch, n, builder->use);
+    return n;
 }
 
 /* The largest number of a dtype. */
@@ -482,10 +490,18 @@ static double largest_number(Dtype t)
 static Rounding rounded(const OperandBuilder *builder, Node *x)
 {
     double most = largest_number(builder->to.to);
-    Node *a = largest(builder, x), *one = number(builder, 1), *s, *t;
+    Node *one = number(builder, 1), *a, *s, *t;
     Rounding r = { x,    builder->axes, builder->blocks, builder->pairs, NULL,
                    NULL, NULL };
 
+    if (builder->to.formula == FORMULAdelayed) {
+        s = delayed_scale(builder->placement->delayed, builder->param,
+                          builder->use, builder->at, x, most);
+        r.numbers = quantized(builder, x, s);
+        r.outer = ew(builder, Odiv, one, s);
+        return r;
+    }
+    a = largest(builder, x);
     switch (builder->to.formula) {
     case FORMULAamax:
         s = ew(builder, Oamax_scale, a, number(builder, most));
@@ -596,12 +612,16 @@ static Rounding rounded_once(OperandBuilder b, WeightChoice *choice, Node *x,
 }
 
 static ScaledOperand operand(const Placement *placement, const Node *n, int k,
-                             OperandUse use, WeightChoice *choice)
+                             OperandUse use, const Param *param)
 {
     Graph *g = placement->g;
     Node *x = n->in[k];
+    WeightChoice *choice = table_get(placement->choice, KEYP(param));
     OperandBuilder b = { .g = g,
                          .to = placement->recipe[use],
+                         .use = use,
+                         .param = param,
+                         .placement = placement,
                          .at = n,
                          .reg = n->reg,
                          .again = use == USEweight && is_backward(n) };
@@ -645,6 +665,11 @@ static Node *times(Graph *g, const Node *n, Node *y, Node *outer)
     return outer ? g_placed(g_ew(g, Omul, n->loc, y, outer, NULL), n) : y;
 }
 
+static int is_per_micro(const Node *outer)
+{
+    return outer && outer->nd && g_ismicro(outer->dim[0].a);
+}
+
 static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
 {
     Dtype was = n->dt;
@@ -654,7 +679,10 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
     if (!operand[0].outer && !operand[1].outer)
         return n;
     n->dt = was == Df64 ? Df64 : Df32;
-    Axis *micro = keep_micro(g, n);
+    Axis *micro =
+        is_per_micro(operand[0].outer) || is_per_micro(operand[1].outer)
+            ? keep_micro(g, n)
+            : NULL;
     vec_push(g->arena, g->node, n);
     Node *y = times(g, n, times(g, n, n, operand[0].outer), operand[1].outer);
     if (micro)
@@ -672,6 +700,10 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     OperandUse use[2];
     ScaledOperand x[2];
 
+    if (n == placement->end) {
+        delayed_writes(placement->delayed);
+        watch_results(placement->watch);
+    }
     if (!v || v->stays || n->op == Ogmm_wgrad)
         return n;
     for (int k = 0; k < 2; k++) {
@@ -682,7 +714,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
             return n;
     }
     for (int k = 0; k < 2; k++)
-        x[k] = operand(placement, n, k, use[k], v);
+        x[k] = operand(placement, n, k, use[k], param);
     return of_scaled(g, n, x);
 }
 
@@ -702,6 +734,9 @@ void pass_fp8(Graph *g)
         .readers = table_new(g->arena),
         .choice = table_new(g->arena),
         .gradient = table_new(g->arena),
+        .watch = watch_new(g),
+        .delayed = delayed_new(g),
+        .end = g->node[vec_len(g->node) - 1],
     };
     p.kernels = has_kernels(g, p.recipe);
     if (p.pays && !p.kernels && g->prog == PGstep)

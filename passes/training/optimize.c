@@ -64,22 +64,6 @@ static Node *square_sum(TrainStep *step, Node *x)
     return in_post(g_total(step->g, post_op2(step, Omul, x, x)));
 }
 
-/* Sums of eight at a time, so that no kernel reads a thousand operands. */
-static Node *sum_all(TrainStep *step, Node **v, size_t n)
-{
-    while (n > 1) {
-        size_t k = 0;
-        for (size_t i = 0; i < n; i += 8) {
-            Node *t = v[i];
-            for (size_t j = i + 1; j < n && j < i + 8; j++)
-                t = post_op2(step, Oadd, t, v[j]);
-            v[k++] = t;
-        }
-        n = k;
-    }
-    return v[0];
-}
-
 static Node *packed(TrainStep *step, const Bucket *bucket, Node *const *in)
 {
     Node *n = bucket_pack(step->g, bucket, in);
@@ -133,7 +117,7 @@ void step_clip(TrainStep *step)
     limit(step, "loss", STEPskip_loss, step->total);
     if (n == 0)
         return;
-    norm = post_op1(step, Osqrt, sum_all(step, sq, n));
+    norm = post_op1(step, Osqrt, post_all(step, Oadd, sq, n));
     post_result(step, "grad_norm", norm);
     step->ok = post_op2(step, Oland, step->ok, post_op1(step, Oisfinite, norm));
     limit(step, "gnorm", STEPskip_gnorm, norm);

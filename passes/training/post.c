@@ -23,6 +23,18 @@ Node *post_num(TrainStep *step, double v)
     return n;
 }
 
+Node *post_all(TrainStep *step, Op op, Node *const *v, size_t n)
+{
+    Node *all = NULL;
+
+    if (n == 1)
+        return v[0];
+    Node **some = alloc(step->g->arena, (n / 8 + 1) * sizeof *some);
+    for (size_t i = 0; i < n; i++)
+        some[i / 8] = all = i % 8 ? post_op2(step, op, all, v[i]) : v[i];
+    return post_all(step, op, some, (n + 7) / 8);
+}
+
 Node *post_scalar(TrainStep *step, StepValue v)
 {
     Node *n = g_node(step->g, Ostepval, NULL, 0, NULL);
@@ -70,4 +82,24 @@ Node *post_if_ok(TrainStep *step, Node *value, Node *old)
 void post_write(TrainStep *step, Node *state, Node *value)
 {
     post_set(step, state, post_if_ok(step, value, state));
+}
+
+static Node *result_named_in(const Graph *g, const char *name)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oresult && g->node[i]->at.result.name == name)
+            return g->node[i]->in[0];
+    return NULL;
+}
+
+TrainStep post_of(Graph *g)
+{
+    TrainStep step = { .g = g, .scope = g_partscope(g, PARTpost, "post") };
+    Node *over = result_named_in(g, intern("overflow"));
+
+    step.ok = result_named_in(g, intern("ok"));
+    if (over)
+        step.ok = post_op2(&step, Oland, step.ok,
+                           post_op2(&step, Ole, over, post_num(&step, 0)));
+    return step;
 }

@@ -64,6 +64,8 @@ typedef struct TrainStep {
 Node *post_op1(TrainStep *step, Op op, Node *a);
 Node *post_op2(TrainStep *step, Op op, Node *a, Node *b);
 Node *post_num(TrainStep *step, double v);
+/* Of n > 0 values, eight at a time, so that no kernel reads a thousand. */
+Node *post_all(TrainStep *step, Op op, Node *const *v, size_t n);
 Node *post_scalar(TrainStep *step, StepValue v);
 void post_result(TrainStep *step, const char *name, Node *n);
 Node *in_post(Node *n);
@@ -71,11 +73,33 @@ void post_set(TrainStep *step, Node *state, Node *value);
 Node *post_if_ok(TrainStep *step, Node *value, Node *old); /* finite: all is */
 /* Writes the value, or the old one when something is not finite. */
 void post_write(TrainStep *step, Node *state, Node *value);
+/* A step of a graph that has one: its `ok` are the results'. */
+TrainStep post_of(Graph *g);
 
 /* Fills step->bucket; param: those that have gradients, in order. How many. */
 size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param);
 void step_clip(TrainStep *step); /* sets ok and scale */
 void step_optimize(TrainStep *step, Node **param, size_t n);
+
+/* ---- watch.c delayed.c --------------------------------------------------- */
+
+typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
+
+typedef struct Watch Watch;
+Watch *watch_new(Graph *g); /* null: nothing is watched */
+/* Notes what `quantize` does to an operand. */
+void watch_quantize(Watch *watch, const Node *quantize, OperandUse use);
+void watch_results(const Watch *watch); /* the step's metrics of all noted */
+/* The largest magnitude of x over the step, where `at` stands, for post. */
+Node *amax_of_step(Graph *g, const Node *at, Node *x);
+
+typedef struct Delayed Delayed;
+Delayed *delayed_new(Graph *g);
+/* The scale of parameter's operand by its history, where `most` is the dtype's
+ * largest number; x, which is rounded where `at` stands, joins the history. */
+Node *delayed_scale(Delayed *delayed, const Param *param, OperandUse use,
+                    const Node *at, Node *x, double most);
+void delayed_writes(const Delayed *delayed); /* the histories of the next step */
 
 /* ---- grad.c -------------------------------------------------------------- */
 

@@ -1,0 +1,197 @@
+/* watch.c: what rounding to few bits does to the operands of products, as
+ * metrics of each step where precision.watch asks for them. Of each class of
+ * tensor (activations, weights, gradients):
+ *
+ *     fp8.<class>.amax       the largest magnitude, infinite where one is NaN
+ *     fp8.<class>.scale      the least scale: that of the largest block
+ *     fp8.<class>.saturated  share of elements beyond the dtype's largest number
+ *     fp8.<class>.flushed    share of elements that are not 0 and become 0
+ *
+ * Shares are means over tensors, of a tensor over its micro-batches or rows. */
+#include <float.h>
+
+#include "../../ir/keys.h"
+#include "training.h"
+
+typedef enum StatKind {
+    STATamax,
+    STATscale,
+    STATsaturated,
+    STATflushed,
+    NSTAT
+} StatKind;
+
+static const struct {
+    const char *name;
+    Reduce over_micro;
+    Op within, over_tensors; /* elements of a micro-batch, tensors of a class */
+} stats[NSTAT] = {
+    [STATamax] = { "amax", Rmax, Omax, Omaximum },
+    [STATscale] = { "scale", Rmin, Omin, Ominimum },
+    [STATsaturated] = { "saturated", Radd, Osum, Oadd },
+    [STATflushed] = { "flushed", Radd, Osum, Oadd },
+};
+
+static const char *const classes[NUSE] = {
+    [USEvalue] = "activations",
+    [USEweight] = "weights",
+    [USEgradient] = "gradients",
+};
+
+/* Magnitudes up to `flushed` round to 0, those above `saturated` beyond the
+ * dtype's largest number if it had more: half of the least number above 0, and
+ * half a step above the largest. */
+static const struct {
+    double flushed, saturated;
+} ends[NDTYPE] = {
+    [De4m3] = { 0x1p-10, 464 },
+    [De5m2] = { 0x1p-17, 61440 },
+    [De2m1x2] = { 0.25, 7 },
+};
+
+struct Watch {
+    Graph *g;
+    Node **stat[NUSE][NSTAT]; /* vecs: of each tensor, for post to read */
+};
+
+Watch *watch_new(Graph *g)
+{
+    if (!program_trains(g->prog) || !opts_int(g->opts, "precision.watch"))
+        return NULL;
+    Watch *watch = alloc(g->arena, sizeof *watch);
+    watch->g = g;
+    return watch;
+}
+
+static Node *two(Graph *g, const Node *at, Op op, Node *a, Node *b)
+{
+    return g_placed(g_ew(g, op, at->loc, a, b, NULL), at);
+}
+
+static Node *number(Graph *g, const Node *at, double v)
+{
+    return g_const(g, at->loc, Df32, v);
+}
+
+/* x over all its axes, or all but micro and rows. */
+static Node *over(Graph *g, Op op, Node *x, int all)
+{
+    Axis *axes[MAXD];
+    int n = 0;
+
+    for (int d = 0; d < x->nd; d++)
+        if (all || (!g_ismicro(x->dim[d].a) && !g_isrow(x->dim[d].a)))
+            axes[n++] = x->dim[d].a;
+    return n ? g_placed(g_red(g, op, x, axes, n), x) : x;
+}
+
+/* For post to read: a value of a micro-batch, or of the step. */
+static Node *leaving(Graph *g, StatKind stat, Node *x)
+{
+    x = over(g, stats[stat].within, x, 1);
+    return x->reg == REGpre ? x : g_accum(g, x, stats[stat].over_micro);
+}
+
+/* The elements of `quantize` times their scales, magnitudes. */
+static Node *magnitudes(Graph *g, const Node *quantize)
+{
+    const struct quantize_attrs *t = &quantize->at.quantize;
+    Node *n = g_node(g, Odequantize, quantize->loc, 2, quantize->in);
+
+    n->at.dequantize =
+        (struct dequantize_attrs){ t->layout, t->axes, t->blocks, NULL };
+    return two(g, quantize, Omagnitude, g_placed(infer(g, n), quantize), NULL);
+}
+
+/* How many of the elements of x, of a micro-batch or row, over what there are:
+ * x is true of those. */
+static Node *share(Graph *g, Node *x)
+{
+    double count = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (!g_ismicro(x->dim[d].a) && !g_isrow(x->dim[d].a))
+            count *= (double)x->dim[d].n;
+    Node *sum = over(g, Osum, g_placed(g_cast(g, x, Df32), x), 0);
+    return two(g, sum, Omul, sum, number(g, sum, 1 / count));
+}
+
+/* Over the micro-batches or rows of a step, for post to read. Each counts, also
+ * one that is the same for all. */
+static Node *mean_share(Graph *g, StatKind stat, Node *x)
+{
+    Node *part = share(g, x), *count;
+
+    if (part->reg == REGpre)
+        return part;
+    part = part->map ? part : g_per_micro(g, part);
+    count = two(g, part, Oge, part, number(g, part, 0));
+    count = g_placed(g_cast(g, count, Df32), part);
+    Node *sum = leaving(g, stat, part), *all = leaving(g, stat, count);
+    return in_post(two(g, sum, Odiv, sum, all));
+}
+
+Node *amax_of_step(Graph *g, const Node *at, Node *x)
+{
+    x = g_placed(g_cast(g, x, Df32), at);
+    return leaving(g, STATamax, two(g, at, Omagnitude, x, NULL));
+}
+
+/* Scales of blocks that are not zero: of those it is 1. */
+static Node *scales_of(Graph *g, const Node *quantize)
+{
+    const struct quantize_attrs *t = &quantize->at.quantize;
+    Node *a = g_node(g, Oamax, quantize->loc, 1, quantize->in);
+    Node *s = g_placed(g_cast(g, quantize->in[1], Df32), quantize), *there;
+
+    a->at.amax = (struct amax_attrs){ t->layout, t->axes, t->blocks };
+    a = g_placed(infer(g, a), quantize);
+    there = two(g, a, Ogt, a, number(g, a, 0));
+    return g_placed(g_ew(g, Owhere, a->loc, there, s, number(g, a, FLT_MAX)),
+                    a);
+}
+
+void watch_quantize(Watch *watch, const Node *quantize, OperandUse use)
+{
+    if (!watch)
+        return;
+    Graph *g = watch->g;
+    Dtype to = quantize->at.quantize.to;
+    Node *a = magnitudes(g, quantize);
+    Node *large = two(g, a, Ogt, a, number(g, a, ends[to].saturated));
+    Node *least = number(g, a, ends[to].flushed);
+    Node *small = two(g, a, Oland, two(g, a, Ole, a, least),
+                      two(g, a, Ogt, a, number(g, a, 0)));
+    Node *made[NSTAT] = {
+        amax_of_step(g, quantize, quantize->in[0]),
+        leaving(g, STATscale, scales_of(g, quantize)),
+        mean_share(g, STATsaturated, large),
+        mean_share(g, STATflushed, small),
+    };
+    for (StatKind i = 0; i < NSTAT; i++)
+        vec_push(g->arena, watch->stat[use][i], made[i]);
+}
+
+void watch_results(const Watch *watch)
+{
+    if (!watch)
+        return;
+    Graph *g = watch->g;
+    TrainStep step = { .g = g, .scope = g_partscope(g, PARTpost, "post") };
+
+    for (OperandUse use = 0; use < NUSE; use++)
+        for (StatKind i = 0; i < NSTAT; i++) {
+            size_t n = vec_len(watch->stat[use][i]);
+            if (!n)
+                continue;
+            Node *all =
+                post_all(&step, stats[i].over_tensors, watch->stat[use][i], n);
+            if (stats[i].over_tensors == Oadd)
+                all =
+                    post_op2(&step, Omul, all, post_num(&step, 1 / (double)n));
+            post_result(
+                &step,
+                strf(g->arena, "metric.fp8.%s.%s", classes[use], stats[i].name),
+                all);
+        }
+}
