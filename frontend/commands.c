@@ -400,6 +400,36 @@ static Plan *compiled(Args *args, RunArgs *run_args, int ramps)
     return p;
 }
 
+enum { MAXCOMPARED = 100000 };
+
+/* precision.compare=POLICY:STEPS: the same model in that precision. */
+static void add_compared(Args *args, const Plan *p, RunArgs *run_args)
+{
+    const char *asked = opts_str(p->opts, "precision.compare");
+    const char *colon = asked ? strchr(asked, ':') : NULL;
+    int64_t steps = colon ? atoll(colon + 1) : 0;
+    Plan *other;
+
+    if (!asked)
+        return;
+    if (steps < 1 || steps > MAXCOMPARED)
+        err(opts_loc(p->opts, "precision.compare"),
+            "precision.compare is a policy and up to %d steps, bf16:50; got "
+            "'%s'",
+            MAXCOMPARED, asked);
+    if (file_kind(args->file) == FILEplan)
+        err(NULL, "precision.compare compiles a second plan: run the model "
+                  "file, not a plan");
+    opts_set(args->keys, "precision.policy",
+             strf(forever, "%.*s", (int)(colon - asked), asked), NULL);
+    opts_set(args->keys, "precision.keep", "*", NULL);
+    opts_set(args->keys, "precision.watch", "0", NULL);
+    plan_texts(args, 0, &other);
+    run_args->compared = steps;
+    run_args->other = other;
+    run_args->other_name = opts_str(args->keys, "precision.policy");
+}
+
 /* Keys given beside a plan change what the plan does not depend on. */
 static void change_keys(Plan *p, const Args *args)
 {
@@ -442,7 +472,7 @@ static int run_or_count(Plan *p, const RunArgs *args)
     const Device *device = device_named(p->target);
 
     if (!device || !device->report)
-        return run_plan(p, args);
+        return (args->other ? compare_plan : run_plan)(p, args);
     if (!launch_rank())
         device->report(stdout, p);
     return 0;
@@ -491,6 +521,8 @@ static int execute(Args *args, int (*f)(Plan *p, const RunArgs *r))
     accept_other_plans();
     start_phase("plan");
     Plan *p = plan_of(args, &r, f == run_or_count);
+    if (f == run_or_count)
+        add_compared(args, p, &r);
     r.replay = args->replay;
     r.begun = args->begun;
     drop_valid(p, args);

@@ -615,6 +615,8 @@ typedef enum ResultKind {
     RESULToverflow, /* rows did not fit */
     RESULTterm,     /* of the loss, which the model names: "loss.lm" */
     RESULTmetric,   /* "metric.balance" */
+    RESULTreach,    /* "reach.<history>": a tensor's largest magnitude over what
+                       its scale allows (passes/training/delayed.c) */
     NRESULT
 } ResultKind;
 

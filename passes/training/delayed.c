@@ -17,6 +17,7 @@ typedef struct History {
     const char *path;
     Node *state, *max; /* [history], [] */
     Node **amax;       /* vec: of what was rounded, for post */
+    double most;       /* the dtype's largest number */
 } History;
 
 struct Delayed {
@@ -96,6 +97,7 @@ Node *delayed_scale(Delayed *delayed, const Param *param, OperandUse use,
     Graph *g = delayed->g;
     History *h = history_of(delayed, param, use, x);
     double margin = (double)opts_int(g->opts, "precision.margin");
+    h->most = most;
     Node *largest = g_const(g, at->loc, Df32, ldexp(most, -(int)margin));
 
     if (program_trains(g->prog))
@@ -104,22 +106,43 @@ Node *delayed_scale(Delayed *delayed, const Param *param, OperandUse use,
                     h->max);
 }
 
-/* The newest first, the oldest gone. */
-static Node *shifted(Graph *g, Node *state, Node *newest)
+/* n in post, as all of it is. */
+static Node *made(const TrainStep *step, Node *n)
 {
+    n->scope = step->scope;
+    return in_post(infer(step->g, n));
+}
+
+/* The newest first, the oldest gone. */
+static Node *shifted(const TrainStep *step, Node *state, Node *newest)
+{
+    Graph *g = step->g;
     Axis *a = state->dim[0].a;
-    Node *in[2] = { g_node(g, Obroadcast, newest->loc, 1, &newest) }, *n;
+    Node *in[2] = { g_node(g, Obroadcast, step->l, 1, &newest) }, *n;
 
     in[0]->dim[in[0]->nd++] = (Dim){ a, 1 };
-    g_placed(infer(g, in[0]), newest);
+    made(step, in[0]);
     if (a->n == 1)
         return in[0];
-    n = g_node(g, Oslice, newest->loc, 1, &state);
+    n = g_node(g, Oslice, step->l, 1, &state);
     n->at.slice = (struct slice_attrs){ a, 0, a->n - 1 };
-    in[1] = g_placed(infer(g, n), newest);
-    n = g_node(g, Oconcat, newest->loc, 2, in);
+    in[1] = made(step, n);
+    n = g_node(g, Oconcat, step->l, 2, in);
     n->at.concat.axis = a;
-    return g_placed(infer(g, n), newest);
+    return made(step, n);
+}
+
+/* Beyond 1 elements saturate: the run warns. */
+static void add_reach(TrainStep *step, const History *h, Node *amax)
+{
+    Graph *g = step->g;
+    double margin = (double)opts_int(g->opts, "precision.margin");
+    Node *most = post_num(step, h->most);
+    Node *allowed = post_num(step, ldexp(h->most, -(int)margin));
+    Node *scale = post_op2(step, Oamax_scale, h->max, allowed);
+
+    post_result(step, strf(g->arena, "reach.%s", h->path),
+                post_op2(step, Odiv, post_op2(step, Omul, amax, scale), most));
 }
 
 void delayed_writes(const Delayed *delayed)
@@ -133,7 +156,8 @@ void delayed_writes(const Delayed *delayed)
         const History *h = delayed->history[i];
         step.l = h->state->loc;
         Node *a = post_all(&step, Omaximum, h->amax, vec_len(h->amax));
-        a = post_op2(&step, Omul, a, post_num(&step, 1));
-        post_write(&step, h->state, shifted(g, h->state, a));
+        if (opts_int(g->opts, "precision.watch"))
+            add_reach(&step, h, a);
+        post_write(&step, h->state, shifted(&step, h->state, a));
     }
 }

@@ -73,6 +73,12 @@ static Node *number(Graph *g, const Node *at, double v)
     return g_const(g, at->loc, Df32, v);
 }
 
+/* x in fp32, or fp64 where that is the model's. */
+static Node *wide(Graph *g, const Node *at, Node *x)
+{
+    return x->dt == Df64 ? x : g_placed(g_cast(g, x, Df32), at);
+}
+
 /* x over all its axes, or all but micro and rows. */
 static Node *over(Graph *g, Op op, Node *x, int all)
 {
@@ -89,14 +95,22 @@ static Node *over(Graph *g, Op op, Node *x, int all)
 static Node *leaving(Graph *g, StatKind stat, Node *x)
 {
     x = over(g, stats[stat].within, x, 1);
-    return x->reg == REGpre ? x : g_accum(g, x, stats[stat].over_micro);
+    if (x->reg == REGpre)
+        return x;
+    Node *sum = g_accum(g, x, stats[stat].over_micro);
+    sum->dt = x->dt == Df64 ? Df64 : Df32;
+    return sum;
 }
 
 /* The elements of `quantize` times their scales, magnitudes. */
 static Node *magnitudes(Graph *g, const Node *quantize)
 {
     const struct quantize_attrs *t = &quantize->at.quantize;
-    Node *n = g_node(g, Odequantize, quantize->loc, 2, quantize->in);
+    Node *x = quantize->in[0], *s = quantize->in[1], *in[2] = { x, s };
+
+    if (x->dt == Df64)
+        in[1] = g_placed(g_cast(g, s, Df64), quantize);
+    Node *n = g_node(g, Odequantize, quantize->loc, 2, in);
 
     n->at.dequantize =
         (struct dequantize_attrs){ t->layout, t->axes, t->blocks, NULL };
@@ -133,8 +147,7 @@ static Node *mean_share(Graph *g, StatKind stat, Node *x)
 
 Node *amax_of_step(Graph *g, const Node *at, Node *x)
 {
-    x = g_placed(g_cast(g, x, Df32), at);
-    return leaving(g, STATamax, two(g, at, Omagnitude, x, NULL));
+    return leaving(g, STATamax, two(g, at, Omagnitude, wide(g, at, x), NULL));
 }
 
 /* Scales of blocks that are not zero: of those it is 1. */
@@ -142,7 +155,7 @@ static Node *scales_of(Graph *g, const Node *quantize)
 {
     const struct quantize_attrs *t = &quantize->at.quantize;
     Node *a = g_node(g, Oamax, quantize->loc, 1, quantize->in);
-    Node *s = g_placed(g_cast(g, quantize->in[1], Df32), quantize), *there;
+    Node *s = wide(g, quantize, quantize->in[1]), *there;
 
     a->at.amax = (struct amax_attrs){ t->layout, t->axes, t->blocks };
     a = g_placed(infer(g, a), quantize);

@@ -6,7 +6,7 @@
 
 #include "train.h"
 
-enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1 };
+enum { LINE = 4096, LONGTAG = 80, SKIPPED = 1, MAXWARNED = 8 };
 /* Bytes of a line for each result, and for each element of a vector. */
 enum { EACH = 128, ELEMENT = 14 };
 
@@ -30,6 +30,8 @@ struct Log {
     double peak;          /* FLOP/s of a rank; 0: unknown */
     Arena *mem;
     double *result; /* of the step being told, by their place */
+    char *warned;   /* by their place: it was warned of */
+    int nwarned;
     char *line;
     int len, room;
 };
@@ -365,6 +367,35 @@ static void json_step(Log *log, const Exec *exec, const Logged *logged,
     say(log, "}\n");
 }
 
+/* Where the model declares what a state is of. */
+static Loc line_of(const Plan *p, const char *state)
+{
+    for (int r = 0; r < p->nrole; r++)
+        for (int i = 0; i < p->role[r].ntensor; i++)
+            if (!strcmp(p->role[r].tensor[i].name, state))
+                return (Loc){ p->role[r].tensor[i].file,
+                              p->role[r].tensor[i].line, NULL };
+    return (Loc){ 0 };
+}
+
+/* Tensors whose numbers of few bits saturate, each once, the first few. */
+static void warn_saturated(Log *log, int64_t step, const double *v)
+{
+    for (int i = 0; i < log->role->nout; i++) {
+        const Scalar *scalar = &log->role->out[i];
+        if (scalar->result != RESULTreach || !(v[i] > 1) || log->warned[i])
+            continue;
+        log->warned[i] = 1;
+        if (log->nwarned++ >= MAXWARNED)
+            continue;
+        Loc at = line_of(log->plan, scalar->own);
+        warn(&at,
+             "%s saturates in step %lld: its largest magnitude is %.3g times "
+             "what its scale allows (precision.margin)",
+             scalar->own, (long long)step, v[i]);
+    }
+}
+
 static void event_step(Log *log, const Logged *logged, const double *v)
 {
     for (int i = 0; i < log->role->nout; i++)
@@ -392,6 +423,7 @@ void log_step(Log *log, const Exec *exec, const Logged *logged)
     }
     if (!log->loud)
         return;
+    warn_saturated(log, logged->step, v);
     json_step(log, exec, logged, v);
     if (log->metrics >= 0)
         store_line(log);
@@ -555,6 +587,7 @@ void log_plan(Log *log, const Plan *p, const Exec *exec)
     log->result = alloc(log->mem, (size_t)(log->role->nout + most + 1) *
                                       sizeof *log->result);
     log->room = LINE + EACH * log->role->nout + (int)all * ELEMENT;
+    log->warned = alloc(log->mem, (size_t)log->role->nout + 1);
     log->vectors = opts_int(p->opts, "train.vectors_every");
     log->line = alloc(log->mem, (size_t)log->room);
 }

@@ -38,9 +38,8 @@ static const struct KeyRow {
     { "from", ONCE, "a run goes on from its own checkpoint" },
     { "seed", FIXED, "initial values, dropout and the order of samples come from it" },
     { "precision.policy", FIXED, "parameters would be rounded" },
-    { "precision.recipe", FREE, NULL }, { "precision.keep", FREE, NULL },
-    { "precision.place", FREE, NULL }, { "precision.watch", FREE, NULL },
-    { "precision.history", FIXED, "amax histories are as long" }, { "precision.margin", FREE, NULL },
+    { "precision.history", FIXED, "amax histories are as long" },
+    { "precision.compare", APART, NULL },
     { "precision.moments", FIXED, "moments would be rounded" },
     /* clang-format on */
 };

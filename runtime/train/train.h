@@ -66,9 +66,12 @@ typedef struct RunArgs {
     const char *text;
     size_t len; /* the plan's bytes; null: print them */
     const RampStage *ramp;
-    int nramp;      /* smallest first; then the plan itself */
-    int64_t replay; /* not 0: only reach this step again */
-    int64_t begun;  /* ... with settings from this one on */
+    int nramp;        /* smallest first; then the plan itself */
+    int64_t replay;   /* not 0: only reach this step again */
+    int64_t begun;    /* ... with settings from this one on */
+    int64_t compared; /* > 0: steps of precision.compare beside .. */
+    Plan *other;      /* .. this plan, in the precision of .. */
+    const char *other_name;
 } RunArgs;
 /* ---- machine.c: what a program and its machine are ----------------------- */
 
@@ -164,6 +167,7 @@ void spike_back(Spike *spike, int64_t saved);
 /* Train as the plan's keys say. The exit status; err() when something is
  * wrong. */
 int run_plan(Plan *p, const RunArgs *args);
+int compare_plan(Plan *p, const RunArgs *args); /* precision.compare */
 /* Validation only, on the weights of `from`. */
 int eval_plan(Plan *p);
 

@@ -61,7 +61,31 @@ static double by_e4m3(double amax, double largest, double all)
     return dtype_rounded(De4m3, (float)(amax / largest * t)) / t;
 }
 
+/* With no history: a delayed scale in the first step. */
+static double by_nothing(double amax, double largest, double all)
+{
+    (void)amax, (void)largest, (void)all;
+    return 1;
+}
+
+/* precision.margin=1, of a step whose magnitudes are those of this one. */
+static double by_margin(double amax, double largest, double all)
+{
+    return 2 * by_amax(amax, largest, all);
+}
+
+#define DELAYED(inverse)                                            \
+    {                                                               \
+        "delayed precision.margin=1", { De4m3, { 0, 0 }, inverse }, \
+            { De4m3, { 0, 0 }, inverse },                           \
+        {                                                           \
+            De5m2, { 0, 0 }, inverse                                \
+        }                                                           \
+    }
+static const Recipe second_delayed = DELAYED(by_margin);
+
 static const Recipe recipes[] = {
+    DELAYED(by_nothing),
     { "blockwise",
       { De4m3, { 1, 128 }, by_pow2 },
       { De4m3, { 128, 128 }, by_pow2 },
@@ -165,15 +189,17 @@ static void product(const double *a, const Rounding *of_a, const double *b,
 
 /* ---- comparing ----------------------------------------------------------- */
 
+/* before: of the moment that the step found; null: 0. */
 static void compare(Exec *x, const char *recipe, const char *name,
-                    const double *want, int n)
+                    const double *before, const double *want, int n)
 {
     int64_t have;
     const double *got = fold_read(x, strf(forever, "optim.m.%s", name), &have);
     double most = have == n ? 0 : INFINITY, largest = 0;
 
     for (int i = 0; i < n && have == n; i++) {
-        double d = fabs(got[i] / (1 - 0.9) - want[i]);
+        double old = before ? 0.9 * before[i] : 0;
+        double d = fabs((got[i] - old) / (1 - 0.9) - want[i]);
         most = d <= most ? most : d == d ? d : INFINITY;
         largest = fmax(largest, fabs(want[i]));
     }
@@ -189,27 +215,14 @@ static double small(int h)
     return h < 100 ? 1 : exp2(-20);
 }
 
-static void one_recipe(const Recipe *r)
+/* The three gradients of the step that was run. */
+static void compare_step(Exec *e, const Recipe *r, const double *x,
+                         const double *w, const double *c,
+                         double *const before[3])
 {
-    static double x[T * H], w[H * N], c[T * N], xt[H * T], wt[N * H], ct[N * T];
+    static double xt[H * T], wt[N * H], ct[N * T];
     static double y[T * N], dx[T * H], dw[H * N];
-    Plan *p =
-        fold_words("tests/models/scaled.lua", strf(forever,
-                                                   "precision=fp64 world=1 "
-                                                   "precision.recipe=%s",
-                                                   r->name));
-    Exec *e = exec_open(p, comm_open(forever, 1));
-    StepValues block = fold_block(p, 0);
-    Feed f = fold_feed(p, 0);
-    int64_t n;
 
-    exec_run(e, PGinit, NULL, NULL);
-    memcpy(x, fold_read(e, "p", &n), sizeof x);
-    memcpy(w, fold_read(e, "w", &n), sizeof w);
-    memcpy(c, fold_read(e, "c", &n), sizeof c);
-    exec_exact(e, PGstep, &block, &f);
-    for (int i = 0; i < T * H; i++)
-        x[i] *= i / H < 16 ? 0 : small(i % H);
     turned(x, T, H, xt);
     turned(w, H, N, wt);
     turned(c, T, N, ct);
@@ -218,9 +231,74 @@ static void one_recipe(const Recipe *r)
     product(xt, &r->value, ct, &r->gradient, H, N, T, dw);
     for (int i = 0; i < T * H; i++)
         dx[i] *= i / H < 16 ? 0 : small(i % H);
-    compare(e, r->name, "c", y, T * N);
-    compare(e, r->name, "p", dx, T * H);
-    compare(e, r->name, "w", dw, H * N);
+    compare(e, r->name, "c", before[0], y, T * N);
+    compare(e, r->name, "p", before[1], dx, T * H);
+    compare(e, r->name, "w", before[2], dw, H * N);
+}
+
+static double out_named(const Exec *e, const char *name)
+{
+    const Role *role = exec_role(e, 0);
+
+    for (int i = 0; i < role->nout; i++)
+        if (!strcmp(role->out[i].name, name))
+            return exec_out(e, i);
+    return NAN;
+}
+
+static void watched(const Exec *e, const Recipe *r, const double *x)
+{
+    static double out[T * H];
+    double most = 0, lost = 0;
+
+    round_blocks(x, T, H, &r->value, out);
+    for (int i = 0; i < T * H; i++) {
+        most = fmax(most, fabs(x[i]));
+        lost += x[i] != 0 && out[i] == 0;
+    }
+    double amax = out_named(e, "metric.fp8.activations.amax");
+    double flushed = out_named(e, "metric.fp8.activations.flushed");
+    int same = fabs(amax / most - 1) < 1e-6 &&
+               fabs(flushed - lost / (T * H)) < 1e-6 && lost > 0;
+    failed += !same;
+    printf("%sok - %s: amax %g, %g of it becomes 0\n", same ? "" : "not ",
+           r->name, amax, flushed);
+}
+
+static void one_recipe(const Recipe *r)
+{
+    static double x[T * H], w[H * N], c[T * N];
+    static double *none[3];
+    Plan *p =
+        fold_words("tests/models/scaled.lua", strf(forever,
+                                                   "precision=fp64 world=1 "
+                                                   "precision.watch=1 "
+                                                   "precision.recipe=%s",
+                                                   r->name));
+    Exec *e = exec_open(p, comm_open(forever, 1));
+    StepValues block = fold_block(p, 0);
+    Feed f = fold_feed(p, 0);
+    int64_t n;
+
+    block.lr = 0;
+
+    exec_run(e, PGinit, NULL, NULL);
+    memcpy(x, fold_read(e, "p", &n), sizeof x);
+    memcpy(w, fold_read(e, "w", &n), sizeof w);
+    memcpy(c, fold_read(e, "c", &n), sizeof c);
+    exec_exact(e, PGstep, &block, &f);
+    for (int i = 0; i < T * H; i++)
+        x[i] *= i / H < 16 ? 0 : small(i % H);
+    compare_step(e, r, x, w, c, none);
+    if (!strcmp(r->name, "tensor"))
+        watched(e, r, x);
+    if (r->value.inverse == by_nothing) {
+        double *m[3] = { fold_read(e, "optim.m.c", &n),
+                         fold_read(e, "optim.m.p", &n),
+                         fold_read(e, "optim.m.w", &n) };
+        exec_exact(e, PGstep, &block, &f);
+        compare_step(e, &second_delayed, x, w, c, m);
+    }
     exec_close(e);
 }
 

@@ -1,0 +1,74 @@
+#!/bin/sh
+# precision: what a run tells of numbers of few bits, the same in folds; histories
+# of delayed scaling in checkpoints, resumed and in another fold; a run compared
+# with one in another precision.
+cd "$(dirname "$0")/../.." || exit 2
+: "${PLEAT:=$PWD/build/pleat}"
+dir=$PWD/build/tests/precision
+rm -rf "$dir" && mkdir -p "$dir" || exit 2
+. tests/expect
+
+# started NAME key=value..; run: the same, its lines in NAME.lines
+started() {
+    to=$1
+    shift
+    "$PLEAT" run models/tiny.lua target=host axes.batch=2 axes.seq=16 axes.hidden=32 axes.ffn=16 train.batch=8 \
+        train.schedule=constant data.train=LICENSE data.valid= precision.policy=fp8 precision.place=all name="$dir/$to" "$@"
+}
+run() {
+    started "$@" || return
+    grep '"loss"' "$dir/$to/metrics.jsonl" >"$dir/$to.lines"
+}
+# near NAME NAME TOLERANCE: all numbers of fp8.* and the losses of two runs
+near() {
+    for f in "$1" "$2"; do
+        grep -o '"fp8[^,]*\|"loss[^,]*' "$dir/$f.lines" >"$dir/$f.near"
+    done
+    paste "$dir/$1.near" "$dir/$2.near" | awk -v t="$3" '{ d = $2 - $4; m = $2 > $4 ? $2 : $4
+        if ($1 != $3 || d > t * m || d < -t * m) print; n++ }
+        END { if (n < 2) print "too few" }' | tee "$dir/log" | wc -l | grep -qx 0
+}
+same() {
+    for f in model optim; do
+        cmp "$dir/$1/ckpt/step-00000004/$f.safetensors" "$dir/$2/ckpt/step-00000004/$f.safetensors" || return
+    done
+}
+
+is "watched" 0 run one precision.watch=1 train.steps=2
+for class in activations weights gradients; do
+    for stat in amax scale saturated flushed; do
+        is "$class: $stat" 0 [ "$(grep -c "fp8.$class.$stat\": [0-9]" "$dir/one.lines")" = 2 ]
+    done
+done
+is "TensorBoard too" 0 grep -qa metric.fp8.gradients.flushed "$dir"/one/events*
+is "on ranks of experts" 0 run four precision.watch=1 train.steps=2 fold.ep=4 world=4
+is "are those of one rank" 0 near one four 1e-3
+is "in stages" 0 run stages precision.watch=1 train.steps=2 fold.pp=3 world=3
+is "are those of one rank" 0 near one stages 1e-3
+is "not asked for" 0 run off train.steps=2
+is "there are none" 1 grep -q fp8 "$dir/off.lines"
+is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
+
+set -- precision.recipe=delayed precision.history=3 train.save_every=2
+is "delayed" 0 run whole "$@" train.steps=4 precision.watch=1
+says "a tensor that saturates, with its line" "models/tiny.lua:16: warning: fp8.value.layers.0.moe.w2 saturates in step 2"
+is "half of it" 0 run half "$@" train.steps=2 precision.watch=1
+cp -r "$dir/half" "$dir/other"
+is "goes on" 0 run half "$@" train.steps=4 precision.watch=1 resume=1
+is "to the same bits" 0 same whole half
+is "in another fold" 0 run other "$@" train.steps=4 precision.watch=1 resume=1 fold.ep=4 world=4
+is "to the same numbers" 0 near whole other 2e-3
+is "histories of another length" 1 run half "$@" precision.history=5 train.steps=6 resume=1
+says "are refused" "amax histories are as long"
+
+is "compared" 0 started none "$@" train.steps=3 precision.compare=bf16:3
+says "losses of both" "     1 | 5."
+says "gradients" "gradients of the first step, the furthest apart:"
+is "leaves nothing" 1 [ -e "$dir/none" ]
+is "with itself" 0 started none precision.policy=bf16 precision.keep='*' precision.compare=bf16:2
+is "is the same" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 2 ]
+is "no steps" 1 started none precision.compare=bf16
+says "say how it is written" "precision.compare is a policy and up to 100000 steps, bf16:50; got 'bf16'"
+is "no policy" 1 started none precision.compare=half:3
+printf '1..%d\n' $n
+exit $bad
