@@ -132,7 +132,7 @@ void step_clip(TrainStep *step)
 
 static Dtype companion_dtype(const Graph *g, TensorKind kind)
 {
-    int low = opts_moment_dtype(g->opts) == MOMENTbf16;
+    int low = opts_moment_dtype(g->opts) != MOMENTfp32;
 
     return low && kind != TKmaster ? Dbf16 : Df32;
 }
@@ -192,6 +192,16 @@ static Node *high(TrainStep *step, Node *n)
     return c;
 }
 
+/* Writes a moment, as it is rounded. */
+static void write_moment(TrainStep *step, Node *state, Node *value)
+{
+    if (opts_moment_dtype(step->g->opts) == MOMENTstochastic &&
+        opts_dtype(step->g->opts) != Df64)
+        value = post_op2(step, Ostochastic_bf16, value,
+                         post_scalar(step, STEPstep));
+    post_write(step, state, value);
+}
+
 /* The new value of w by its gradient d; the moments m and v are written. */
 static Node *adamw(TrainStep *step, Node *w, Node *d, Node *m, Node *v,
                    double wd)
@@ -213,8 +223,8 @@ static Node *adamw(TrainStep *step, Node *w, Node *d, Node *m, Node *v,
     Node *move =
         post_op2(step, Odiv, post_op2(step, Omul, step->rate, m1), den);
     w = post_op2(step, Osub, w, move);
-    post_write(step, m, m1);
-    post_write(step, v, v1);
+    write_moment(step, m, m1);
+    write_moment(step, v, v1);
     return w;
 }
 

@@ -1,5 +1,9 @@
 /* interp.c: what every op means, in plain loops over doubles. Slow and simple;
  * kernels, gradients and passes are tested against it. */
+#include "../../codegen/text/host.pre"
+#include "../../ir/narrow.pre"
+#include "../../codegen/text/math.pre"
+
 #include "interp.h"
 
 #include <math.h>
@@ -81,7 +85,7 @@ static double round_to(Dtype t, double v)
 
 static const double e2m1[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
 
-static double number(int code)
+static double e2m1_number(int code)
 {
     return code & 8 ? -e2m1[code & 7] : e2m1[code];
 }
@@ -146,7 +150,8 @@ static double ew2(Op op, double a, double b)
     case Ominimum: return a <= b ? a : b;
     case Olt: return a < b;
     case Ole: return a <= b;
-    case Oe2m1_value: return number((int)a >> (b > 0 ? 4 : 0) & 15);
+    case Ostochastic_bf16: return stochastic_bf16_f64(a, b);
+    case Oe2m1_value: return e2m1_number((int)a >> (b > 0 ? 4 : 0) & 15);
     case Ogt: return a > b;
     case Oge: return a >= b;
     case Oeq: return a == b;
@@ -302,7 +307,7 @@ static double scaled(const Run *r, const Node *n, const Env *e)
         const Axes *x = &n->at.amax.axes;
         int64_t i = env_at(e, x->v[x->n - 1]);
         env_set(&f, n_pairs(n), i / 2);
-        v = number((int)get(r, n->in[0], &f) >> (i % 2 * 4) & 15);
+        v = e2m1_number((int)get(r, n->in[0], &f) >> (i % 2 * 4) & 15);
     } else {
         v = get(r, n->in[0], &f);
     }

@@ -257,6 +257,37 @@ static void narrow_values(void)
     }
 }
 
+/* Always a neighbour, itself where bf16 has it, and over steps its mean. */
+static void stochastic(void)
+{
+    static const float x[] = { 1.0009765625f,   -3.14159274f, 1e-20f, 0.75f,
+                               0x1.fffffep127f, 0x1p-140f,    0 };
+    enum { STEPS = 40000 };
+
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        float low = f32_bits(bits_f32(x[i]) & (int32_t)0xffff0000u);
+        float high = f32_bits((int32_t)((uint32_t)bits_f32(low) + 0x10000u));
+        float last = high == low || !isfinite(high) ? 0 : high - low;
+        double sum = 0;
+        int good = 1;
+        for (int s = 0; s < STEPS; s++) {
+            float y = stochastic_bf16_f32(x[i], (float)s);
+            good &= y == low || (y == high && x[i] != low);
+            sum += last != 0 ? (double)(y - x[i]) / last : 0;
+        }
+        good &= fabs(sum / STEPS) < 3 * 0.5 / sqrt(STEPS);
+        failed += !good;
+        printf("%sok - math stochastic rounding of %g: mean %.4f last places "
+               "off\n",
+               good ? "" : "not ", x[i], sum / STEPS);
+    }
+    float nan = stochastic_bf16_f32(NAN, 3), inf = -INFINITY;
+    int good = isnan(nan) && stochastic_bf16_f32(inf, 3) == inf;
+    failed += !good;
+    printf("%sok - math stochastic rounding keeps infinities and NaN\n",
+           good ? "" : "not ");
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -266,5 +297,6 @@ int main(void)
     known_answers();
     narrow();
     narrow_values();
+    stochastic();
     return failed > 0;
 }

@@ -61,6 +61,17 @@ is "to the same numbers" 0 near whole other 2e-3
 is "histories of another length" 1 run half "$@" precision.history=5 train.steps=6 resume=1
 says "are refused" "amax histories are as long"
 
+set -- precision.policy=bf16 precision.keep='*' precision.moments=stochastic train.save_every=2
+is "stochastic moments" 0 run chance "$@" train.steps=4
+is "half of it" 0 run begun "$@" train.steps=2
+is "goes on" 0 run begun "$@" train.steps=4 resume=1
+is "to the same bits" 0 same chance begun
+is "in a fold" 0 run folded "$@" train.steps=4 fold.ep=4 world=4
+is "the same numbers" 0 near chance folded 2e-3
+is "to nearest" 0 run nearest "$@" precision.moments=bf16 train.steps=4
+is "is something else" 1 same chance nearest
+
+set -- precision.recipe=delayed
 is "compared" 0 started none "$@" train.steps=3 precision.compare=bf16:3
 says "losses of both" "     1 | 5."
 says "gradients" "gradients of the first step, the furthest apart:"
