@@ -7,9 +7,9 @@ const char *const stepvalues[NSTEPVALUE] = {
 };
 /* Behind a dot comes a name that the model gives. */
 static const char *const results[NRESULT] = {
-    [RESULTloss] = "loss",  [RESULTgrad_norm] = "grad_norm",
-    [RESULTok] = "ok",      [RESULToverflow] = "overflow",
-    [RESULTterm] = "loss.", [RESULTmetric] = "metric.",
+    [RESULTloss] = "loss",    [RESULTgrad_norm] = "grad_norm",
+    [RESULTok] = "ok",        [RESULToverflow] = "overflow",
+    [RESULTterm] = "loss.",   [RESULTmetric] = "metric.",
     [RESULTreach] = "reach.",
 };
 

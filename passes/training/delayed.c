@@ -1,6 +1,6 @@
-/* delayed.c: scales of tensors by the largest magnitudes of the steps before, as
- * Transformer Engine's DelayedScaling (recipe/__init__.py, amax_compute_algo max,
- * whose most_recent is a history of one):
+/* delayed.c: scales of tensors by the largest magnitudes of the steps before,
+ * as Transformer Engine's DelayedScaling (recipe/__init__.py, amax_compute_algo
+ * max, whose most_recent is a history of one):
  *
  *     scale = largest number / max(history) / 2^margin       1 where all are 0
  *

@@ -52,12 +52,12 @@ typedef struct Placement {
     Graph *g;
     const ScaledDtype *recipe;
     Dtype real;
-    int pays;        /* only products that save time are scaled */
-    int kernels;     /* the target multiplies numbers of this recipe */
-    Table *readers;  /* a value -> products of weights that read it */
-    Table *choice;   /* Param -> its WeightChoice */
-    Table *gradient; /* product that makes a weight's gradient -> Param */
-    Watch *watch;    /* null: nothing is watched */
+    int pays;             /* only products that save time are scaled */
+    int kernels;          /* the target multiplies numbers of this recipe */
+    Table *readers;       /* a value -> products of weights that read it */
+    Table *choice;        /* Param -> its WeightChoice */
+    Table *gradient;      /* product that makes a weight's gradient -> Param */
+    RoundingWatch *watch; /* null: nothing is watched */
     Delayed *delayed;
     const Node *end; /* the last of the graph, behind all products */
 } Placement;

@@ -85,11 +85,12 @@ void step_optimize(TrainStep *step, Node **param, size_t n);
 
 typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
 
-typedef struct Watch Watch;
-Watch *watch_new(Graph *g); /* null: nothing is watched */
+typedef struct RoundingWatch RoundingWatch;
+RoundingWatch *watch_new(Graph *g); /* null: nothing is watched */
 /* Notes what `quantize` does to an operand. */
-void watch_quantize(Watch *watch, const Node *quantize, OperandUse use);
-void watch_results(const Watch *watch); /* the step's metrics of all noted */
+void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use);
+void watch_results(
+    const RoundingWatch *watch); /* the step's metrics of all noted */
 /* The largest magnitude of x over the step, where `at` stands, for post. */
 Node *amax_of_step(Graph *g, const Node *at, Node *x);
 
@@ -99,7 +100,7 @@ Delayed *delayed_new(Graph *g);
  * largest number; x, which is rounded where `at` stands, joins the history. */
 Node *delayed_scale(Delayed *delayed, const Param *param, OperandUse use,
                     const Node *at, Node *x, double most);
-void delayed_writes(const Delayed *delayed); /* the histories of the next step */
+void delayed_writes(const Delayed *delayed); /* histories of the next step */
 
 /* ---- grad.c -------------------------------------------------------------- */
 

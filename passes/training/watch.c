@@ -4,7 +4,7 @@
  *
  *     fp8.<class>.amax       the largest magnitude, infinite where one is NaN
  *     fp8.<class>.scale      the least scale: that of the largest block
- *     fp8.<class>.saturated  share of elements beyond the dtype's largest number
+ *     fp8.<class>.saturated  share of elements that the largest number cuts off
  *     fp8.<class>.flushed    share of elements that are not 0 and become 0
  *
  * Shares are means over tensors, of a tensor over its micro-batches or rows. */
@@ -49,16 +49,16 @@ static const struct {
     [De2m1x2] = { 0.25, 7 },
 };
 
-struct Watch {
+struct RoundingWatch {
     Graph *g;
     Node **stat[NUSE][NSTAT]; /* vecs: of each tensor, for post to read */
 };
 
-Watch *watch_new(Graph *g)
+RoundingWatch *watch_new(Graph *g)
 {
     if (!program_trains(g->prog) || !opts_int(g->opts, "precision.watch"))
         return NULL;
-    Watch *watch = alloc(g->arena, sizeof *watch);
+    RoundingWatch *watch = alloc(g->arena, sizeof *watch);
     watch->g = g;
     return watch;
 }
@@ -164,7 +164,7 @@ static Node *scales_of(Graph *g, const Node *quantize)
                     a);
 }
 
-void watch_quantize(Watch *watch, const Node *quantize, OperandUse use)
+void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use)
 {
     if (!watch)
         return;
@@ -185,7 +185,7 @@ void watch_quantize(Watch *watch, const Node *quantize, OperandUse use)
         vec_push(g->arena, watch->stat[use][i], made[i]);
 }
 
-void watch_results(const Watch *watch)
+void watch_results(const RoundingWatch *watch)
 {
     if (!watch)
         return;

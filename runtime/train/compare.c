@@ -11,15 +11,15 @@
 enum { SHOWN = 5 };
 
 /* What the ranks here hold of a first moment after the first step. */
-typedef struct Moment {
+typedef struct HeldMoment {
     const Tensor *tensor;
     int64_t rank, n;
     double *v;
-} Moment;
+} HeldMoment;
 
 typedef struct Course {
     double *loss, *norm; /* by step */
-    Moment *moment;      /* vec */
+    HeldMoment *moment;  /* vec */
 } Course;
 
 typedef struct Apart { /* of a parameter, over all ranks */
@@ -41,7 +41,7 @@ static double element(const uint8_t *p, Dtype dt, int64_t i)
 typedef struct Reading {
     const uint8_t *p;
     Dtype dt;
-    Moment *to;
+    HeldMoment *to;
 } Reading;
 
 static void read_run(void *ctx, int64_t global, int64_t local, int64_t n)
@@ -64,7 +64,7 @@ static void read_moments(Exec *x, Course *course)
             const Tensor *t = &role->tensor[i];
             if (t->kind != TKm || !tensor_owner(x->plan->mesh, t, r))
                 continue;
-            Moment m = { t, r, 0, NULL };
+            HeldMoment m = { t, r, 0, NULL };
             m.v = alloc(forever, (size_t)(tensor_held(t) + 1) * sizeof *m.v);
             Reading reading = { exec_buf(x, r, t->buf), t->dt, &m };
             tensor_runs(x->plan->mesh, t, r, read_run, &reading);
@@ -111,7 +111,7 @@ static Apart *apart_here(const Plan *p, int64_t most, const Course *course)
     if (vec_len(course[0].moment) != vec_len(course[1].moment))
         return v;
     for (size_t i = 0; i < vec_len(course->moment); i++) {
-        const Moment *a = &course[0].moment[i], *b = &course[1].moment[i];
+        const HeldMoment *a = &course[0].moment[i], *b = &course[1].moment[i];
         int role = role_of(p, a->rank);
         Apart *to = &v[role * most + (a->tensor - p->role[role].tensor)];
         for (int64_t k = 0; k < a->n && a->n == b->n; k++) {
