@@ -490,7 +490,7 @@ static double largest_number(Dtype t)
 static Rounding rounded(const OperandBuilder *builder, Node *x)
 {
     double most = largest_number(builder->to.to);
-    Node *one = number(builder, 1), *a, *s, *t;
+    Node *a, *one, *s, *t;
     Rounding r = { x,    builder->axes, builder->blocks, builder->pairs, NULL,
                    NULL, NULL };
 
@@ -498,10 +498,11 @@ static Rounding rounded(const OperandBuilder *builder, Node *x)
         s = delayed_scale(builder->placement->delayed, builder->param,
                           builder->use, builder->at, x, most);
         r.numbers = quantized(builder, x, s);
-        r.outer = ew(builder, Odiv, one, s);
+        r.outer = ew(builder, Odiv, number(builder, 1), s);
         return r;
     }
     a = largest(builder, x);
+    one = number(builder, 1);
     switch (builder->to.formula) {
     case FORMULAamax:
         s = ew(builder, Oamax_scale, a, number(builder, most));
