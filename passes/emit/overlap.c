@@ -32,13 +32,16 @@ enum { AHEAD = 48, ROOM = 2, GROWTH = 32 };
 typedef struct TimedInstr {
     int *next; /* vec: tasks that wait for this */
     int wait;  /* tasks that must be taken before */
-    int beside, taken;
+    int beside;
     int behind; /* collectives, as many as were taken, that it is behind */
     double from, end; /* when its operands are there, its results */
     double tail;      /* seconds from its start to the end of the last that
                          waits for it */
     double leads;     /* of the next collective that waits for it; 0: none */
     int64_t bytes;    /* of a collective; others: what they end */
+    int left, before; /* the next and last that compute and are not taken; the
+                         ends of their ring: task n */
+    int64_t alive;    /* most in the model's order, from behind `before` on */
 } TimedInstr;
 
 typedef struct ValueOrder { /* of a value */
@@ -53,7 +56,6 @@ typedef struct Overlap {
     int first, n; /* instructions of the phase */
     TimedInstr *timed;
     ValueOrder *uses;     /* by number of values */
-    int low;              /* first task that computes and was not taken */
     int *ready;           /* vec: collectives that wait for nothing */
     double compute, comm; /* clocks */
     int64_t held, room;
@@ -128,6 +130,38 @@ static void list_tasks(Overlap *overlap)
     }
 }
 
+/* Takes i out of the ring of those that compute and are not taken. */
+static void unlink_task(Overlap *overlap, int i)
+{
+    const TimedInstr *t = &overlap->timed[i];
+    TimedInstr *next = &overlap->timed[t->left];
+
+    overlap->timed[t->before].left = t->left;
+    next->before = t->before;
+    next->alive = next->alive > t->alive ? next->alive : t->alive;
+}
+
+static void link_tasks(Overlap *overlap)
+{
+    int n = overlap->n;
+
+    for (int i = 0; i <= n; i++) {
+        overlap->timed[i].left = i < n ? i + 1 : 0;
+        overlap->timed[i].before = i ? i - 1 : n;
+        overlap->timed[i].alive =
+            i < n ? overlap->load.alive[overlap->first + i] : 0;
+    }
+    for (int i = 0; i < n; i++)
+        if (overlap->timed[i].beside)
+            unlink_task(overlap, i);
+}
+
+/* The first task that computes and was not taken; n: none is left. */
+static int low_task(const Overlap *overlap)
+{
+    return overlap->timed[overlap->n].left;
+}
+
 static void measure_tails(Overlap *overlap)
 {
     for (int i = overlap->n - 1; i >= 0; i--) {
@@ -157,7 +191,7 @@ static int next_beside(const Overlap *overlap)
         int room =
             !overlap->held || overlap->held + instr->bytes <= overlap->room;
         double tail = first < 0 ? -1 : overlap->timed[first].tail;
-        if ((i < overlap->low || (room && overlap->comm <= overlap->compute)) &&
+        if ((i < low_task(overlap) || (room && overlap->comm <= overlap->compute)) &&
             (instr->tail > tail || (instr->tail == tail && i < first)))
             first = i;
     }
@@ -172,13 +206,11 @@ static int next_compute(const Overlap *overlap)
         ahead = overlap->held > overlap->room ? 1 : AHEAD;
     int64_t passed = 0;
 
-    for (int i = overlap->low; i < overlap->n && ahead; i++) {
+    for (int i = low_task(overlap); i < overlap->n && ahead;
+         i = overlap->timed[i].left) {
         const TimedInstr *instr = &overlap->timed[i];
-        if (passed && overlap->load.alive[overlap->first + i] + passed >
-                          overlap->load.most)
+        if (passed && instr->alive + passed > overlap->load.most)
             break;
-        if (instr->beside || instr->taken)
-            continue;
         ahead--;
         if (instr->wait)
             continue;
@@ -227,7 +259,8 @@ static void take(Overlap *overlap, int i)
 
     start = start > *clock ? start : *clock;
     t->end = *clock = start + group_of(overlap, i)->instr.secs;
-    t->taken = 1;
+    if (!t->beside)
+        unlink_task(overlap, i);
     vec_push(overlap->arena, overlap->seq, i);
     for (size_t k = 0; k < vec_len(t->next); k++) {
         TimedInstr *o = &overlap->timed[t->next[k]];
@@ -243,9 +276,6 @@ static void take(Overlap *overlap, int i)
 
 static int next(Overlap *overlap)
 {
-    while (overlap->low < overlap->n && (overlap->timed[overlap->low].beside ||
-                                         overlap->timed[overlap->low].taken))
-        overlap->low++;
     int i = vec_len(overlap->seq) ? next_beside(overlap) : -1;
 
     i = i < 0 ? next_compute(overlap) : i;
@@ -300,6 +330,7 @@ static void order_span(ProgramBuilder *builder, const Program *program, int f,
 {
     Overlap x = span_of(builder, program, f, load);
 
+    link_tasks(&x);
     measure_tails(&x);
     for (int i = 0; i < x.n; i++)
         if (x.timed[i].beside && !x.timed[i].wait)
