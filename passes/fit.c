@@ -32,7 +32,7 @@
  * Pairs of micro-batches (kernels/pair.c) are made only where they fit at
  * price 0; unasked, only where a step with them is predicted to take less time.
  * Where nothing fits, the last level is taken. A fallback runs rarely: it pays
- * all or nothing; all, too, where its step rebuilds modules by name. */
+ * all or nothing; all, too, where its step rebuilds modules by name or pays. */
 #include "../ir/keys.h"
 #include "passes.h"
 
@@ -388,28 +388,51 @@ static FitSearch *search_of(Graph *g, int64_t room)
     return s;
 }
 
-ProgramBuilder *fit_stage(Graph *g, int64_t room)
+/* What the stage pays; *first: the copy at price 0. */
+static Fit fit_to_room(FitSearch *s, ProgramBuilder **first)
+{
+    Graph *g = s->g;
+
+    *first = may_pair(g)      ? cheaper_turns(s)
+             : takes_pairs(g) ? asked_pairs(s)
+                              : make(s, (PricePoint){ 0 });
+    ProgramBuilder *unlimited = *first;
+    Fit l = unlimited->prog.transient > s->room && may_offload(g)
+                ? fit_offloading(s, first)
+                : fit_from(s, unlimited);
+    l.made->unlimited = unlimited;
+    return l;
+}
+
+/* A fallback whose step pays; it is not made at price 0. */
+static Fit pay_all(FitSearch *s)
+{
+    if (may_offload(s->g))
+        s->g->offloads |= 1u << OFFLOADactivations;
+    Fit l = level_of(s, (PricePoint){ PRICES, 0 });
+    l.made->unlimited = l.made;
+    return l;
+}
+
+ProgramBuilder *fit_stage(Graph *g, int64_t room, const Graph *step)
 {
     FitSearch *s = search_of(g, room);
     CompileOptions *o = &g->compile->options, all = *o;
+    ProgramBuilder *first = NULL;
 
     o->dump = o->stop = NULL;
     o->dot = NULL;
-    ProgramBuilder *first = may_pair(g)      ? cheaper_turns(s)
-                            : takes_pairs(g) ? asked_pairs(s)
-                                             : make(s, (PricePoint){ 0 });
-    ProgramBuilder *unlimited = first;
-    Fit l = first->prog.transient > room && may_offload(g)
-                ? fit_offloading(s, &first)
-                : fit_from(s, first);
+    Fit l = step && (step->price > 0 || step->dear) ? pay_all(s)
+                                                    : fit_to_room(s, &first);
     *o = all;
     set_price(s, g, l.choice);
     g->compile->pass = "recompute";
-    if (room < INT64_MAX)
+    if (!first)
+        why(g, NULL, "all is rebuilt that can be, as its step rebuilds");
+    else if (room < INT64_MAX)
         explain(s, first, l);
     g->compile->pass = "pair";
     if (s->turns)
         why(g, NULL, "%s", s->turns);
-    l.made->unlimited = unlimited;
     return l.made;
 }

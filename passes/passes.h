@@ -33,8 +33,9 @@ const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
 /* ---- fit.c --------------------------------------------------------------- */
 
 /* A stage as pipe left it, whose temporaries have `room` (INT64_MAX: any): sets
- * its price and turns. What a copy of it at these became. */
-ProgramBuilder *fit_stage(Graph *g, int64_t room);
+ * its price and turns. What a copy of it at these became. step: what it is the
+ * fallback of, fitted; null: it is none. */
+ProgramBuilder *fit_stage(Graph *g, int64_t room, const Graph *step);
 
 /* ---- run.c --------------------------------------------------------------- */
 

@@ -379,6 +379,16 @@ static int is_open(const Graph *g)
     return is_fitted(g) || (!done(g, row_of(pass_recompute)) && may_pair(g));
 }
 
+/* The stage of the step, which is first, that h is the fallback of, or null. */
+static const Graph *step_of(const Graph *h, const Graph *step)
+{
+    if (h->prog != PGfallback || step->prog != PGstep)
+        return NULL;
+    while (step && step->role != h->role)
+        step = step->next;
+    return step;
+}
+
 /* Prices of the stages of program v[i], and how they take micro-batches; what
  * its stages became in its place, and their builders. *lacks: bytes that a
  * stage needs beyond what there is, if they are more. */
@@ -390,7 +400,7 @@ static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
 
     for (Graph *h = v[i]; h; h = h->next) {
         int64_t room = limited ? room_of(h, v, memory) : INT64_MAX;
-        ProgramBuilder *m = fit_stage(h, room);
+        ProgramBuilder *m = fit_stage(h, room, step_of(h, v[0]));
         vec_push(h->arena, made, m);
         if (m->prog.transient - room > *lacks)
             *lacks = m->prog.transient - room;

@@ -191,7 +191,8 @@ static int next_beside(const Overlap *overlap)
         int room =
             !overlap->held || overlap->held + instr->bytes <= overlap->room;
         double tail = first < 0 ? -1 : overlap->timed[first].tail;
-        if ((i < low_task(overlap) || (room && overlap->comm <= overlap->compute)) &&
+        if ((i < low_task(overlap) ||
+             (room && overlap->comm <= overlap->compute)) &&
             (instr->tail > tail || (instr->tail == tail && i < first)))
             first = i;
     }
