@@ -464,21 +464,42 @@ static int mergeable(const Node *n)
            !is_transfer(n);
 }
 
-/* The earlier node equal to n, or n. Chains of one hash hang on consecutive
- * keys. */
-static Node *canonical(Table *t, Node *n)
+/* Nodes by what they are; first: buckets, a power of two of them, 1 + the index
+ * in `node` of the last node of it. Small, as passes tidy all the time. */
+typedef struct NodeSet {
+    uint32_t mask, *first, *next, *hash; /* next, hash: by index */
+    Node *const *node;
+} NodeSet;
+
+static NodeSet node_set(Arena *scratch, const Graph *g)
 {
+    size_t n = vec_len(g->node), size = 64;
+
+    while (size < n)
+        size *= 2;
+    return (NodeSet){ .mask = (uint32_t)size - 1,
+                      .first = alloc(scratch, size * sizeof(uint32_t)),
+                      .next = alloc(scratch, (n + 1) * sizeof(uint32_t)),
+                      .hash = alloc(scratch, (n + 1) * sizeof(uint32_t)),
+                      .node = g->node };
+}
+
+/* The earlier node equal to the i-th, or this one, which is added. */
+static Node *canonical(NodeSet *set, uint32_t i)
+{
+    Node *n = set->node[i];
     uint64_t h = hash_of(n);
 
-    for (int i = 0; i < n->nin; i++)
-        h = mix64(h, KEYP(n->in[i]));
-    for (;; h++) {
-        void **slot = table_at(t, h);
-        if (!*slot)
-            return *slot = n;
-        if (same_node(*slot, n))
-            return *slot;
-    }
+    for (int k = 0; k < n->nin; k++)
+        h = mix64(h, KEYP(n->in[k]));
+    uint32_t *first = &set->first[h & set->mask];
+    set->hash[i] = (uint32_t)(h >> 32);
+    for (uint32_t k = *first; k; k = set->next[k - 1])
+        if (set->hash[k - 1] == set->hash[i] && same_node(set->node[k - 1], n))
+            return set->node[k - 1];
+    set->next[i] = *first;
+    *first = i + 1;
+    return n;
 }
 
 /* What stands for a value that a model marked is marked. */
@@ -493,7 +514,7 @@ static void mark_like(Graph *g, Node *n, const Node *gone)
 static void merge_equal(Graph *g, Arena *scratch)
 {
     size_t n = vec_len(g->node);
-    Table *t = table_for(scratch, n);
+    NodeSet set = node_set(scratch, g);
     Node **to = alloc(scratch, (n + 1) * sizeof *to);
 
     g_renumber(g);
@@ -503,7 +524,7 @@ static void merge_equal(Graph *g, Arena *scratch)
             x->in[k] = to[x->in[k]->id];
         if (x->map)
             x->map = to[x->map->id];
-        to[i] = mergeable(x) ? canonical(t, x) : x;
+        to[i] = mergeable(x) ? canonical(&set, (uint32_t)i) : x;
         mark_like(g, to[i], x);
     }
 }
