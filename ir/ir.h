@@ -394,6 +394,8 @@ struct Graph {
     unsigned offloads;       /* classes of train.offload that wait in the host's
                                      memory unasked: of activations what copies
                                      hide */
+    int64_t enough;          /* bytes that its temporaries may take for
+                                     nothing, as another program's do */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
     Call *call;              /* vec, after pipe */
     ScheduleSlot *slot;      /* vec: the stage's table; phase: index of

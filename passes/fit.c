@@ -414,7 +414,7 @@ static Fit pay_all(FitSearch *s)
     return l;
 }
 
-ProgramBuilder *fit_stage(Graph *g, int64_t room, const Graph *step)
+ProgramBuilder *fit_stage(Graph *g, int64_t room, const ProgramBuilder *step)
 {
     FitSearch *s = search_of(g, room);
     CompileOptions *o = &g->compile->options, all = *o;
@@ -422,8 +422,9 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room, const Graph *step)
 
     o->dump = o->stop = NULL;
     o->dot = NULL;
-    Fit l = step && (step->price > 0 || step->dear) ? pay_all(s)
-                                                    : fit_to_room(s, &first);
+    g->enough = step ? step->prog.transient : 0;
+    int pays = step && (step->graph->price > 0 || step->graph->dear);
+    Fit l = pays ? pay_all(s) : fit_to_room(s, &first);
     *o = all;
     set_price(s, g, l.choice);
     g->compile->pass = "recompute";

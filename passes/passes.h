@@ -34,8 +34,8 @@ const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
 
 /* A stage as pipe left it, whose temporaries have `room` (INT64_MAX: any): sets
  * its price and turns. What a copy of it at these became. step: what it is the
- * fallback of, fitted; null: it is none. */
-ProgramBuilder *fit_stage(Graph *g, int64_t room, const Graph *step);
+ * fallback of; null: it is none. */
+ProgramBuilder *fit_stage(Graph *g, int64_t room, const ProgramBuilder *step);
 
 /* ---- run.c --------------------------------------------------------------- */
 

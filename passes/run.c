@@ -379,20 +379,28 @@ static int is_open(const Graph *g)
     return is_fitted(g) || (!done(g, row_of(pass_recompute)) && may_pair(g));
 }
 
-/* The stage of the step, which is first, that h is the fallback of, or null. */
-static const Graph *step_of(const Graph *h, const Graph *step)
+typedef struct FittedProgram {
+    Graph *first;          /* of its stages */
+    ProgramBuilder **made; /* vec; null: it goes through its passes */
+} FittedProgram;
+
+/* What the stage of the step became that h is the fallback of, or null. */
+static const ProgramBuilder *step_of(const Graph *h, const FittedProgram *step)
 {
-    if (h->prog != PGfallback || step->prog != PGstep)
+    size_t k = 0, n = vec_len(step->made);
+
+    if (h->prog != PGfallback || !n || step->first->prog != PGstep)
         return NULL;
-    while (step && step->role != h->role)
-        step = step->next;
-    return step;
+    while (k < n && step->made[k]->graph->role != h->role)
+        k++;
+    return k < n ? step->made[k] : NULL;
 }
 
 /* Prices of the stages of program v[i], and how they take micro-batches; what
  * its stages became in its place, and their builders. *lacks: bytes that a
  * stage needs beyond what there is, if they are more. */
-static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
+static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks,
+                                    const FittedProgram *step)
 {
     int64_t memory = memory_limit(v[i]->opts, pass_target(v[i]));
     int limited = is_fitted(v[i]);
@@ -400,7 +408,7 @@ static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
 
     for (Graph *h = v[i]; h; h = h->next) {
         int64_t room = limited ? room_of(h, v, memory) : INT64_MAX;
-        ProgramBuilder *m = fit_stage(h, room, step_of(h, v[0]));
+        ProgramBuilder *m = fit_stage(h, room, step_of(h, step));
         vec_push(h->arena, made, m);
         if (m->prog.transient - room > *lacks)
             *lacks = m->prog.transient - room;
@@ -410,11 +418,6 @@ static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks)
     v[i] = made[0]->graph;
     return made;
 }
-
-typedef struct FittedProgram {
-    Graph *first;          /* of its stages */
-    ProgramBuilder **made; /* vec; null: it goes through its passes */
-} FittedProgram;
 
 static FittedProgram *new_fit(Graph *const *v)
 {
@@ -449,7 +452,7 @@ static int64_t fit_programs(Graph *const *v, const Turns *turns,
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         ProgramBuilder **made =
-            is_open(v[i]) ? fit_program(now, i, &lacks) : NULL;
+            is_open(v[i]) ? fit_program(now, i, &lacks, to) : NULL;
         to[i] = (FittedProgram){ now[i], made };
         if (most > 0 && (lacks || fitted_secs(to) >= most))
             break;

@@ -384,7 +384,8 @@ static int is_apart(const Live *live, int host)
 
 /* Of a stage, the private part of its calls and the frames are a rectangle
  * each, as long as its table. The bound takes each row by itself: the frames
- * alive, what the row's call needs, and what lives through the table. */
+ * alive, what the row's call needs, and what lives through the table. What
+ * another program takes anyway is low enough. */
 static Packed place(Alloc *a, int host)
 {
     Layout *l = a->layout;
@@ -406,7 +407,9 @@ static Packed place(Alloc *a, int host)
         r[n++] = (Rect){ a->rows->from, a->rows->to, t.priv, -1, 0 };
         r[n++] = (Rect){ a->rows->from, a->rows->to, t.pool, -1, 0 };
     }
-    Packed p = pack(a->arena, r, n, 0, PACKWORK);
+    int64_t most = load_of(a->arena, a, r, n).most;
+    int low = !host && a->graph->enough > most + most / 100;
+    Packed p = pack(a->arena, r, n, low ? a->graph->enough : 0, PACKWORK);
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
         die("alloc: program %s: %s", programnames[a->graph->prog], wrong);
     for (int i = 0; i < count; i++)
