@@ -54,6 +54,8 @@ typedef struct Slices { /* of one head */
     Graph *graph;
     Arena *arena;             /* of this head */
     Node *head, *operand;     /* the product, its operand with tokens */
+    const int *first, *in;    /* by id, and one more: where in `in` the ids of
+                                 its operands begin */
     Axis *axis, *part, *rest; /* of tokens; what it is split into, or null*/
     int64_t parts, len;       /* len: of axis (or rest) in a slice */
     int count, id;            /* slices; of the first, for fuse */
@@ -67,8 +69,8 @@ typedef struct Slices { /* of one head */
 
 /* The operand of n with tokens, if n may be a head; or null. */
 Node *head_tokens(Graph *g, const Node *n);
-/* In how many slices->head is made; slices has g, a, head and x and gets the
- * rest but what slices are. err() when train.slices divides no axis. */
+/* In how many slices->head is made; slices has graph, arena, head, operand,
+ * first and in, and gets the rest but what slices are. err() when train.slices divides no axis. */
 int cut_head(Slices *slices);
 
 #endif

@@ -301,25 +301,41 @@ static void cut_up(Slices *slices)
     put_in_place(slices, count);
 }
 
+/* Ids of all operands: the graph is searched once for every large product. */
+static void list_operands(Slices *slices, const Graph *g)
+{
+    size_t n = vec_len(g->node);
+    int *first = alloc(g->arena, (n + 1) * sizeof *first), *in = NULL;
+
+    for (size_t i = 0; i < n; i++) {
+        for (int k = 0; k < g->node[i]->nin; k++)
+            vec_push(g->arena, in, g->node[i]->in[k]->id);
+        first[i + 1] = (int)vec_len(in);
+    }
+    slices->first = first;
+    slices->in = in;
+}
+
 void pass_logits_chunks(Graph *g)
 {
     Node **head = NULL;
-    int id = 1;
+    Slices all = { .graph = g, .id = 1 };
 
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (head_tokens(g, g->node[i]))
             vec_push(g->arena, head, g->node[i]);
     g_renumber(g);
+    list_operands(&all, g);
     for (size_t i = 0; i < vec_len(head); i++) {
-        Slices s = { .graph = g,
-                     .arena = arena_new(),
-                     .head = head[i],
-                     .id = id,
-                     .operand = head_tokens(g, head[i]) };
+        Slices s = all;
+        s.arena = arena_new();
+        s.head = head[i];
+        s.operand = head_tokens(g, head[i]);
         if (cut_head(&s) > 1) {
             cut_up(&s);
             g_renumber(g);
-            id += s.count;
+            list_operands(&all, g);
+            all.id += s.count;
         }
         arena_free(s.arena);
     }

@@ -102,14 +102,14 @@ static void find_more(Slices *slices)
 
     for (size_t i = vec_len(v); i-- > 0;) {
         const Node *n = v[i];
-        int small = n->nin && n->reg == REGbody && by_token(n, slices->axis) &&
-                    optab[n->op].cls != COMM;
-        for (int d = 0; d < n->nd; d++)
-            small &= has_dim(slices->head, n->dim[d].a);
-        if (small && one[i] && !other[i])
+        int small = one[i] && !other[i] && n->nin && n->reg == REGbody &&
+                    by_token(n, slices->axis) && optab[n->op].cls != COMM;
+        for (int d = 0; small && d < n->nd; d++)
+            small = has_dim(slices->head, n->dim[d].a);
+        if (small)
             slices->is[i] = SLICEeach;
-        for (int k = 0; k < n->nin; k++)
-            (slices->is[i] ? one : other)[n->in[k]->id] = 1;
+        for (int k = slices->first[i]; k < slices->first[i + 1]; k++)
+            (slices->is[i] ? one : other)[slices->in[k]] = 1;
     }
 }
 
@@ -124,17 +124,20 @@ static const char *find(Slices *slices)
     slices->is[slices->head->id] = SLICEeach;
     for (size_t i = (size_t)slices->head->id + 1; i < vec_len(v); i++) {
         const Node *n = v[i];
-        int after = 0;
-        for (int k = 0; k < n->nin; k++)
-            after |= slices->late[n->in[k]->id];
+        int after = 0, reads = 0;
+        for (int k = slices->first[i]; k < slices->first[i + 1]; k++) {
+            after |= slices->late[slices->in[k]];
+            reads |= slices->is[slices->in[k]];
+        }
+        slices->late[i] = (char)after;
+        if (!reads)
+            continue;
         const char *why = kind_of(slices, n, after, &slices->is[i]);
         if (why)
             return why;
         if (after && slices->is[i])
             return "its gradient needs the loss of other tokens";
-        for (int k = 0; k < n->nin && !slices->is[i]; k++)
-            after |= slices->is[n->in[k]->id];
-        slices->late[i] = after != 0;
+        slices->late[i] = after || !slices->is[i];
         back |= slices->is[i] == SLICEdw;
     }
     if (!back && program_trains(slices->graph->prog))
