@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.." || exit 2
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 small="axes.batch=2 axes.seq=16 train.batch=4"
-printf '1..%d\n' $((119 + $(ls models/*.lua | wc -l)))
+printf '1..%d\n' $((122 + $(ls models/*.lua | wc -l)))
 . tests/expect
 
 is "-h prints the commands" 0 "$PLEAT" -h
@@ -34,6 +34,13 @@ is "compile to a graph" 0 sh -c \
     "$PLEAT compile models/tiny.lua $small -x route >$dir/a.ir"
 is "the graph goes on" 0 "$PLEAT" compile "$dir/a.ir" -o "$dir/b.plan"
 is "to the same plan" 0 cmp "$dir/a.plan" "$dir/b.plan"
+fold="$small train.batch=8 target=null world=4 fold.pp=2 fold.ep=2 train.offload=activations,moments,masters"
+# shellcheck disable=SC2086
+is "compile a fold that offloads" 0 "$PLEAT" compile models/tiny.lua $fold -o "$dir/c.plan"
+for most in 4096 4000000000; do   # blocks of memory: each below the last, above it
+    is "at other addresses to the same plan ($most)" 0 sh -c "MALLOC_MMAP_THRESHOLD_=$most MALLOC_PERTURB_=90 \
+        $PLEAT compile models/tiny.lua $fold -o $dir/b.plan && cmp $dir/b.plan $dir/c.plan"
+done
 is "show" 0 "$PLEAT" show "$dir/a.plan"
 says "show prints the bound" "lower bound"
 # shellcheck disable=SC2086
