@@ -22,6 +22,8 @@ Arena *arena_new(void);
 void arena_reset(Arena *a); /* forget all, keep the first block */
 void arena_free(Arena *a);
 size_t arena_used(const Arena *a);
+/* Bytes of an arena that nobody reads again, for a sanitizer. */
+void arena_forget(void *p, size_t bytes);
 void *alloc(Arena *a, size_t bytes); /* zeroed, 16-byte aligned */
 
 /* Growable arrays: a plain pointer with its length in a hidden header.

@@ -54,26 +54,40 @@ static Slot64 *find(const Table *t, uint64_t key, uint64_t second)
     return &t->slot[i];
 }
 
-static void grow(Table *t)
+/* Does the next key need other slots? Where a sanitizer watches, they change
+ * more often. */
+static int moves(const Table *t)
+{
+#ifdef __SANITIZE_ADDRESS__
+    if (!(t->n & (t->n - 1)))
+        return 1;
+#endif
+    return t->n * 2 >= t->cap;
+}
+
+static void move(Table *t)
 {
     Table old = *t;
 
-    t->cap *= 4;
+    if (t->n * 2 >= t->cap)
+        t->cap *= 4;
     t->slot = alloc(t->arena, t->cap * sizeof *t->slot);
     for (size_t i = 0; i < old.cap; i++)
         if (old.slot[i].used)
             *find(t, old.slot[i].key, old.slot[i].second) = old.slot[i];
+    arena_forget(old.slot, old.cap * sizeof *old.slot);
 }
 
 void **table_at_pair(Table *t, uint64_t key, uint64_t second)
 {
-    if (t->n * 2 >= t->cap)
-        grow(t);
     Slot64 *s = find(t, key, second);
+
     if (!s->used) {
-        s->used = 1;
-        s->key = key;
-        s->second = second;
+        if (moves(t)) {
+            move(t);
+            s = find(t, key, second);
+        }
+        *s = (Slot64){ .key = key, .second = second, .used = 1 };
         t->n++;
     }
     return &s->val;
