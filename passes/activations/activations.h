@@ -70,7 +70,8 @@ typedef struct Slices { /* of one head */
 /* The operand of n with tokens, if n may be a head; or null. */
 Node *head_tokens(Graph *g, const Node *n);
 /* In how many slices->head is made; slices has graph, arena, head, operand,
- * first and in, and gets the rest but what slices are. err() when train.slices divides no axis. */
+ * first and in, and gets the rest but what slices are. err() when train.slices
+ * divides no axis. */
 int cut_head(Slices *slices);
 
 #endif
