@@ -41,10 +41,8 @@ for class in activations weights gradients; do
     done
 done
 is "TensorBoard too" 0 grep -qa metric.fp8.gradients.flushed "$dir"/one/events*
-is "on ranks of experts" 0 run four precision.watch=1 train.steps=2 fold.ep=4 world=4
-is "are those of one rank" 0 near one four 1e-3
-is "in stages" 0 run stages precision.watch=1 train.steps=2 fold.pp=3 world=3
-is "are those of one rank" 0 near one stages 1e-3
+is "in stages, on ranks of experts" 0 run spread precision.watch=1 train.steps=2 fold.pp=3 fold.ep=2 world=6
+is "are those of one rank" 0 near one spread 1e-3
 is "not asked for" 0 run off train.steps=2
 is "there are none" 1 grep -q fp8 "$dir/off.lines"
 is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
