@@ -29,6 +29,7 @@ static const ScalarWord words[] = {
     { "re4m3", 10, 1, NOP },     { "re5m2", 10, 1, NOP },
     { "re8m0", 10, 1, NOP },     { "normal", 10, 2, NOP },
     { "uniform", 10, 2, NOP },   { "uniform_at", 10, 4, NOP },
+    { "uniform_of", 10, 4, NOP },
 };
 /* a ? b : c */
 static const ScalarWord choice = { "?", 1, 3, Owhere };
