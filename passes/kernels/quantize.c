@@ -1,11 +1,10 @@
-/* quantize.c: amax, hadamard, quantize and dequantize as what loop kernels are made of.
- * An axis cut into blocks becomes two, those that count blocks and elements;
+/* quantize.c: amax, hadamard, quantize and dequantize as what loop kernels are
+ * made of. An axis cut into blocks becomes two, those that count blocks and elements;
  * scales meet values by the first.
  *
  *     x [t hidden=512]  --split-->  [t hb=4 hidden'by128=128]
  *     amax              max of magnitude over hidden'by128         [t hb]
  *     quantize          x * s, rounded to the dtype --merge-->     [t hidden]
- *
  *     hadamard          sum over hidden'by128 of x times signs / 4 (1x16)
  *
  * An axis whose last block is not whole is padded with zeros first; two numbers

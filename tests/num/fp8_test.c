@@ -1,7 +1,7 @@
 /* fp8_test: a product of a weight and both its gradients by each recipe, in
  * fp64, against the same in plain loops: operands cut into blocks, rounded at
- * their scales, multiplied; of nvfp4 turned by a Hadamard matrix and rounded by the
- * same random numbers. tests/models/scaled.lua makes each of the three a
+ * their scales, multiplied; of nvfp4 turned by a Hadamard matrix and rounded by
+ * the same random numbers. tests/models/scaled.lua makes each of the three a
  * gradient, read off the first moment. */
 #include "../../codegen/text/host.pre"
 #include "../../ir/narrow.pre"
