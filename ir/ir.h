@@ -378,7 +378,8 @@ struct Graph {
     const char *name; /* model's name */
     ProgramKind prog;
     Level level;
-    const char *after; /* the last pass it went through; null: none */
+    int passed;        /* rows of passes.def that it went through */
+    const char *after; /* their last, for its text; null: none */
     Arena *arena;
     Mesh *mesh; /* set by fold; null before */
     Opts *opts;

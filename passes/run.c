@@ -152,10 +152,31 @@ static void one_pass(Graph *g, const PassInfo *info)
 
 static int done(const Graph *g, const PassInfo *info)
 {
-    for (; info->run && g->after; info++)
-        if (!strcmp(g->after, info->name))
-            return 1;
-    return 0;
+    return g->passed > info - passtab;
+}
+
+/* All its stages have been through info. */
+static void note_done(Graph *g, const PassInfo *info)
+{
+    for (; g; g = g->next) {
+        g->after = info->name;
+        g->passed = (int)(info - passtab) + 1;
+    }
+}
+
+/* Of a graph that was read: the rows up to the pass that its text names. */
+static void find_done(Graph *g)
+{
+    const PassInfo *info = passtab;
+
+    if (!g->after)
+        return;
+    while (info->run && !is_option(g->after, info))
+        info++;
+    if (!info->run)
+        err(NULL, "graph %s is after '%s', which is no pass of programs",
+            g->name, g->after);
+    g->passed = (int)(info - passtab) + 1;
 }
 
 /* The rows from info on, before `end`, that g has not been through; zero when
@@ -166,11 +187,9 @@ static int run_passes(Graph *g, const PassInfo *info, const PassInfo *end)
         if (!done(g, info)) {
             if (info->programs >> g->prog & 1)
                 one_pass(g, info);
-            for (Graph *h = g; h; h = h->next)
-                h->after = info->name;
+            note_done(g, info);
         }
-        if (is_option(g->compile->options.stop, info) &&
-            !strcmp(g->after, info->name))
+        if (is_option(g->compile->options.stop, info) && !done(g, info + 1))
             return 0;
     }
     return 1;
@@ -197,11 +216,11 @@ static void run_pipe(Graph *const *v)
     if (some)
         some[0]->compile->pass = info->name;
     pipe_programs(some);
-    for (size_t i = 0; i < vec_len(some); i++)
-        for (Graph *h = some[i]; h; h = h->next) {
-            h->after = info->name;
+    for (size_t i = 0; i < vec_len(some); i++) {
+        note_done(some[i], info);
+        for (Graph *h = some[i]; h; h = h->next)
             finish_pass(h, info);
-        }
+    }
 }
 
 void run_pass(Graph *g, const Target *target, const char *name)
@@ -257,6 +276,7 @@ static Graph *program(Graph *g, ProgramKind k)
         if (stage[i]->prog == k) {
             stage[i]->compile = g->compile;
             stage[i]->stages = g->stages;
+            find_done(stage[i]);
             *end = stage[i];
             end = &stage[i]->next;
             if (done(stage[i], row_of(pass_fuse)))

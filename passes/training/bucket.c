@@ -258,6 +258,17 @@ Bucket *bucket_named(Graph *g, const char *name)
     return b;
 }
 
+const Param *bucket_member(Graph *g, const Node *unpack)
+{
+    const Param *bucket = g_param(g, unpack->in[0]->at.param.path);
+
+    for (size_t i = 0; i < vec_len(g->param); i++)
+        if (is_member(g->param[i], bucket->path) &&
+            g->param[i]->at == unpack->at.unpack.at)
+            return g->param[i];
+    return NULL;
+}
+
 /* ---- in and out ---------------------------------------------------------- */
 
 int bucket_dims(const Bucket *bucket, Dim *dim)

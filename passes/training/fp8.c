@@ -97,18 +97,6 @@ typedef struct WeightChoice {
 
 /* ---- products of weights ------------------------------------------------- */
 
-/* The member of a bucket that lies at its element `at`; null: none. */
-static const Param *member_at(const Graph *g, const char *bucket, int64_t at)
-{
-    for (size_t i = 0; i < vec_len(g->param); i++) {
-        const Param *p = g->param[i];
-        if (p->kind == TKparam && p->bucket && p->at == at &&
-            !strcmp(p->bucket, bucket))
-            return p;
-    }
-    return NULL;
-}
-
 /* The parameter that x is, by whatever axes and dtype; null: none. */
 static const Param *weight_of(Graph *g, const Node *x)
 {
@@ -117,7 +105,7 @@ static const Param *weight_of(Graph *g, const Node *x)
     if (x->op == Oparam)
         return g_param(g, x->at.param.path);
     if (x->op == Ounpack && x->in[0]->op == Oparam)
-        return member_at(g, x->in[0]->at.param.path, x->at.unpack.at);
+        return bucket_member(g, x);
     return NULL;
 }
 

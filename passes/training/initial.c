@@ -98,6 +98,7 @@ Graph *initial_graph(Graph *g)
     h->level = LOGICAL;
     h->mesh = NULL;
     h->after = NULL;
+    h->passed = 0;
     h->call = NULL;
     h->slot = NULL;
     h->turns = TURNSopen;

@@ -30,6 +30,8 @@ Bucket **buckets_of(Graph *g, Node **param, Node **grad, const double *rule,
                     size_t n, Bucket **by);
 Bucket *bucket_named(Graph *g, const char *name); /* interned path; from its
                                                      parameters */
+/* The member that an unpack of a bucket's parameter makes. */
+const Param *bucket_member(Graph *g, const Node *unpack);
 int bucket_dims(const Bucket *bucket,
                 Dim *dim); /* of what all are packed to: nd */
 Node *bucket_pack(Graph *g, const Bucket *bucket, Node *const *in);

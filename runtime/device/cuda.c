@@ -80,15 +80,15 @@ static void load(void *d)
 {
     Gpu *gpu = d;
 
-    gpu->work = device_take(gpu, LTWORK, "work space of products");
+    gpu->work = device_take(gpu, LTWORK, MEMwork);
     load_kernels(gpu);
-    device_count(gpu, "kernels");
+    device_count(gpu, MEMkernels);
     start_phase("products");
     gpu->lt = lt_open(gpu->mem, gpu->work);
     start_phase("communicators");
     gpu->nccl = nccl_open(gpu->mem, gpu->plan, gpu->comm);
     gpu->links = links_open(gpu->mem, gpu->plan, gpu->rank, gpu->nccl);
-    device_count(gpu, "communicators");
+    device_count(gpu, MEMcommunicators);
 }
 
 /* ---- binding ------------------------------------------------------------- */
@@ -157,14 +157,14 @@ static void bound(void *d)
 
     trail_open(gpu);
     tune(gpu);
-    device_count(gpu, "products");
+    device_count(gpu, MEMproducts);
     abort_watch(gpu);
     abort_hold();
     watch_all();
     links_warm(gpu->links, gpu->work, gpu->stream[STREAMcompute]);
     watch_leave();
     abort_release();
-    device_count(gpu, "communicators");
+    device_count(gpu, MEMcommunicators);
 }
 
 static void *open_gpu(const DeviceArgs *args)
@@ -198,13 +198,13 @@ static void close_gpu(void *d)
 
 /* ---- memory -------------------------------------------------------------- */
 
-static void *take(void *d, ArenaKind k, int64_t bytes, const char *what)
+static void *take(void *d, ArenaKind k, int64_t bytes, MemoryUse use)
 {
     if (k == ARENApinned)
         return gpu_pinned(d, bytes);
     if (k == ARENApeer)
-        return gpu_shared(d, bytes, what);
-    return (void *)(uintptr_t)device_take(d, bytes, what);
+        return gpu_shared(d, bytes, use);
+    return (void *)(uintptr_t)device_take(d, bytes, use);
 }
 
 static void give(void *d, ArenaKind k, void *p, int64_t bytes)
@@ -221,9 +221,9 @@ static void give(void *d, ArenaKind k, void *p, int64_t bytes)
     }
 }
 
-static void **peers(void *d, int64_t bytes, const char *what)
+static void **peers(void *d, int64_t bytes, MemoryUse use)
 {
-    return gpu_peers(d, bytes, what);
+    return gpu_peers(d, bytes, use);
 }
 
 static void drop_peers(void *d, void **at, int64_t bytes)

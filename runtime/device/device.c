@@ -7,8 +7,6 @@
 
 enum { PROCESSORS = 16, MAJOR = 75, MINOR = 76 };
 
-static const char gone[] = "context and others";
-
 static double gib(int64_t bytes)
 {
     return (double)bytes / 0x1p30;
@@ -161,31 +159,18 @@ void device_open(Gpu *gpu)
            "opening it");
     gpu_ok(dl.cuCtxSetCurrent(gpu->context), "using it");
     gpu_ok(dl.cuStreamCreate(&gpu->stream[STREAMcompute], 1), "a stream");
-    device_count(gpu, gone);
+    device_count(gpu, MEMcontext);
 }
 
 /* ---- memory -------------------------------------------------------------- */
 
-static void add_use(Gpu *gpu, const char *what, int64_t bytes)
-{
-    int i = 0;
-
-    while (i < gpu->nuse && strcmp(gpu->use[i].what, what))
-        i++;
-    if (i == sizeof gpu->use / sizeof *gpu->use)
-        return;
-    gpu->use[i].what = what;
-    gpu->use[i].bytes += bytes;
-    gpu->nuse = i < gpu->nuse ? gpu->nuse : i + 1;
-}
-
-void device_count(Gpu *gpu, const char *what)
+void device_count(Gpu *gpu, MemoryUse use)
 {
     size_t left = 0, total = 0;
 
     dl.cuMemGetInfo_v2(&left, &total);
     int64_t now = (int64_t)(total - left);
-    add_use(gpu, what, now - gpu->used);
+    gpu->use[use] += now - gpu->used;
     gpu->used = now;
 }
 
@@ -208,7 +193,7 @@ static char *classes(Gpu *gpu)
     return out.s ? out.s : "";
 }
 
-uint64_t device_take(Gpu *gpu, int64_t bytes, const char *what)
+uint64_t device_take(Gpu *gpu, int64_t bytes, MemoryUse use)
 {
     size_t left = 0, total = 0;
     uint64_t p = 0;
@@ -218,11 +203,11 @@ uint64_t device_take(Gpu *gpu, int64_t bytes, const char *what)
         err(NULL,
             "out of memory on GPU %d (rank %ld): %s needs %s GiB; %s of %.2f "
             "GiB are free (the plan in GiB: %s)",
-            gpu->device, gpu->rank, what,
+            gpu->device, gpu->rank, memory_uses[use],
             gib_text(gpu->mem, bytes, (int64_t)left),
             gib_text(gpu->mem, (int64_t)left, bytes), gib((int64_t)total),
             classes(gpu));
-    device_count(gpu, what);
+    device_count(gpu, use);
     return p;
 }
 
@@ -238,13 +223,14 @@ void *gpu_pinned(Gpu *gpu, int64_t bytes)
 
 /* Each has an allocation of its own, of whole blocks: a handle is of what lies
  * in one block together. */
-void **gpu_peers(Gpu *gpu, int64_t bytes, const char *what)
+void **gpu_peers(Gpu *gpu, int64_t bytes, MemoryUse use)
 {
     enum { BLOCK = 2 << 20, REACHED = 1 };
+    const char *what = memory_uses[use];
     Comm *comm = gpu->comm;
     void **at = alloc(gpu->mem, (size_t)comm->world * sizeof *at);
     IpcHandle *all = alloc(gpu->mem, (size_t)comm->world * sizeof *all), mine;
-    uint64_t p = device_take(gpu, (bytes / BLOCK + 1) * BLOCK, what);
+    uint64_t p = device_take(gpu, (bytes / BLOCK + 1) * BLOCK, use);
     int bad = 0;
 
     at[gpu->rank] = (void *)(uintptr_t)p;
@@ -276,19 +262,17 @@ int64_t gpu_memory(void *gpu, Text *out)
     Gpu *x = gpu;
     int64_t outside = 0;
 
-    device_count(x, "graphs and launches");
+    device_count(x, MEMgraphs);
     put(out, "GPU %d, %s, %.2f of %.2f GiB used:\n", x->device, x->name,
         gib(x->used), gib(x->total));
     put(out, "%10.3f GiB  plan (%s)\n", gib(x->role->arena), classes(x));
-    for (int i = 0; i < x->nuse; i++) {
-        int64_t n = x->use[i].bytes;
-        if (!strcmp(x->use[i].what, "the plan"))
-            n -= x->role->arena;
+    for (int i = 0; i < NMEMORYUSE; i++) {
+        int64_t n = x->use[i] - (i == MEMplan ? x->role->arena : 0);
         outside += n;
-        put(out, "%10.3f GiB  %s\n", gib(n),
-            strcmp(x->use[i].what, "the plan")
-                ? x->use[i].what
-                : "beside the plan, to whole pages");
+        if (x->use[i])
+            put(out, "%10.3f GiB  %s\n", gib(n),
+                i == MEMplan ? "beside the plan, to whole pages"
+                             : memory_uses[i]);
     }
     put(out,
         "%10.3f GiB  outside of the plan, and %.1f MiB of the host's memory "

@@ -30,6 +30,23 @@ typedef enum ArenaKind {
     ARENAstash   /* of the device: what outlives its layer */
 } ArenaKind;
 
+/* What a device's memory is for: in messages and in the table of `usage`. */
+typedef enum MemoryUse {
+    MEMcontext,
+    MEMkernels,
+    MEMproducts,
+    MEMcommunicators,
+    MEMgraphs,
+    MEMwork,
+    MEMplan,
+    MEMoffloaded,
+    MEMresults,
+    MEMstate,
+    NMEMORYUSE
+} MemoryUse;
+
+extern const char *const memory_uses[NMEMORYUSE];
+
 typedef enum CopyKind { COPYwithin, COPYin, COPYout } CopyKind;
 
 typedef enum EventKind {
@@ -84,13 +101,12 @@ typedef struct Device {
     void (*bound)(void *d);
     void (*close)(void *d);
 
-    /* what: in messages, and in the table of `usage` */
-    void *(*alloc)(void *d, ArenaKind k, int64_t bytes, const char *what);
+    void *(*alloc)(void *d, ArenaKind k, int64_t bytes, MemoryUse use);
     void (*free)(void *d, ArenaKind k, void *p, int64_t bytes);
     /* Peer arenas, asked for by all ranks at once, of so many bytes each: those
      * of all ranks of this machine, which read and write them all. By rank;
      * null: a rank of another machine. They begin as what alloc gives. */
-    void **(*peers)(void *d, int64_t bytes, const char *what);
+    void **(*peers)(void *d, int64_t bytes, MemoryUse use);
     void (*drop_peers)(void *d, void **at, int64_t bytes);
     /* With memory of its own: the host's as if it were an arena; 0: not so. */
     int (*pin)(void *d, void *p, int64_t bytes);

@@ -78,7 +78,7 @@ void link_run(LinkEnd *end, const Instr *instr, uint64_t buf, void *stream);
 void links_finish(Links *links); /* after it */
 
 /* peer_gpu.c: exchanges of rows. The arena that others reach, as alloc. */
-void *gpu_shared(Gpu *gpu, int64_t bytes, const char *what);
+void *gpu_shared(Gpu *gpu, int64_t bytes, MemoryUse use);
 typedef struct PeerCall PeerCall;
 PeerCall *peer_bind(Gpu *gpu, const BoundInstr *bound);
 void peer_abort(Gpu *gpu); /* kernels in flight end */
@@ -97,14 +97,10 @@ struct Gpu {
     char name[128], arch[16]; /* "sm_90a" */
     int each;                 /* wait after each call */
     void *context, *stream[NSTREAM];
-    uint64_t work;       /* of products */
-    int64_t total, used; /* bytes of the GPU; of those when last seen*/
-    int64_t pinned;      /* bytes of the host's */
-    struct {
-        const char *what;
-        int64_t bytes;
-    } use[16];
-    int nuse;
+    uint64_t work;           /* of products */
+    int64_t total, used;     /* bytes of the GPU; of those when last seen*/
+    int64_t pinned;          /* bytes of the host's */
+    int64_t use[NMEMORYUSE]; /* bytes of the GPU's */
     void **peer;   /* arenas that others reach, by rank; null: none are */
     int64_t words; /* ... where their words begin */
     volatile uint32_t *stop; /* not 0: exchanges end; where the GPU sees it: */
@@ -152,10 +148,10 @@ const Instr *trail_at(const void *gpu, int *ended);
 /* device.c */
 void gpu_doctor(FILE *f); /* gpu_list, then what targets lack */
 void device_open(Gpu *gpu);
-uint64_t device_take(Gpu *gpu, int64_t bytes, const char *what);
-void device_count(Gpu *gpu, const char *what); /* what is newly used, is its */
+uint64_t device_take(Gpu *gpu, int64_t bytes, MemoryUse use);
+void device_count(Gpu *gpu, MemoryUse use); /* what is newly used, is its */
 void *gpu_pinned(Gpu *gpu, int64_t bytes);
-void **gpu_peers(Gpu *gpu, int64_t bytes, const char *what);
+void **gpu_peers(Gpu *gpu, int64_t bytes, MemoryUse use);
 void gpu_drop_peers(Gpu *gpu, void **at);
 int64_t gpu_memory(void *gpu, Text *out); /* as Device.usage */
 Roofline gpu_peak(const char *name, Dtype dt);

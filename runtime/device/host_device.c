@@ -147,8 +147,9 @@ static void close_host(void *d)
 
 /* ---- memory -------------------------------------------------------------- */
 
-static void *take(void *d, ArenaKind k, int64_t bytes, const char *what)
+static void *take(void *d, ArenaKind k, int64_t bytes, MemoryUse use)
 {
+    const char *what = memory_uses[use];
     Host *host = d;
 
     if (k != ARENApeer || host->comm->n == host->comm->world)
@@ -167,11 +168,11 @@ static void give(void *d, ArenaKind k, void *p, int64_t bytes)
         drop_pages(p, bytes);
 }
 
-static void **peers(void *d, int64_t bytes, const char *what)
+static void **peers(void *d, int64_t bytes, MemoryUse use)
 {
     Host *host = d;
 
-    return comm_peers(host->mem, host->comm, bytes, what);
+    return comm_peers(host->mem, host->comm, bytes, memory_uses[use]);
 }
 
 static void drop_peers(void *d, void **at, int64_t bytes)

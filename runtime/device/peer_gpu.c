@@ -50,12 +50,13 @@ void peer_abort(Gpu *gpu)
         *gpu->stop = 1;
 }
 
-void *gpu_shared(Gpu *gpu, int64_t bytes, const char *what)
+void *gpu_shared(Gpu *gpu, int64_t bytes, MemoryUse use)
 {
+    const char *what = memory_uses[use];
     int64_t words = words_at(gpu, 0);
 
     gpu->words = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    gpu->peer = gpu_peers(gpu, gpu->words + words, what);
+    gpu->peer = gpu_peers(gpu, gpu->words + words, use);
     gpu_ok(dl.cuMemsetD8Async((uint64_t)(uintptr_t)gpu->peer[gpu->rank] +
                                   (uint64_t)gpu->words,
                               0, (size_t)words, gpu->stream[STREAMcompute]),

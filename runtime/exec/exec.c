@@ -244,23 +244,20 @@ static void need_host_room(Exec *exec)
 /* What it offloads; pages of this process, which some devices want to stay. */
 static uint8_t *open_host_arena(Exec *exec, const Role *role)
 {
-    static const char what[] = "what the plan offloads";
-
     if (!role->host)
         return NULL;
-    uint8_t *p = exec->dev->alloc(exec->on, ARENApinned, role->host, what);
+    uint8_t *p =
+        exec->dev->alloc(exec->on, ARENApinned, role->host, MEMoffloaded);
     return exec_apart(exec) ? p : poison_pages(p, role->host);
 }
 
 /* Its arenas, and where buffers lie in them. */
 static void open_arena(Exec *exec, Rank *rank)
 {
-    static const char what[] = "the plan";
-
     rank->base =
-        exec->dev->alloc(exec->on, exec->arenas, rank->role->arena, what);
+        exec->dev->alloc(exec->on, exec->arenas, rank->role->arena, MEMplan);
     rank->arena = exec_apart(exec)
-                      ? pages(rank->role->arena, what)
+                      ? pages(rank->role->arena, memory_uses[MEMplan])
                       : poison_pages(rank->base, rank->role->arena);
     rank->host = open_host_arena(exec, rank->role);
     rank->buf = alloc(exec->mem, (size_t)rank->role->nbuf * sizeof *rank->buf);

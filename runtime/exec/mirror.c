@@ -80,8 +80,7 @@ static void move(Exec *exec, void f(Exec *, uint8_t *const *, void *const *))
     uint8_t *block[2];
 
     for (int i = 0; i < 2; i++) {
-        block[i] =
-            exec->dev->alloc(exec->on, ARENApinned, PIECE, "moving the state");
+        block[i] = exec->dev->alloc(exec->on, ARENApinned, PIECE, MEMstate);
         if (!exec->there[i])
             exec->there[i] = exec->dev->event(exec->on, EVENTplain);
     }

@@ -110,7 +110,7 @@ static void place_inputs(Exec *exec, StagedProgram *program)
 
 static void *pinned(Exec *exec, int64_t bytes)
 {
-    return exec->dev->alloc(exec->on, ARENApinned, bytes, "inputs and results");
+    return exec->dev->alloc(exec->on, ARENApinned, bytes, MEMresults);
 }
 
 static void open_program(Exec *exec, StagedProgram *program, int prog)
@@ -138,8 +138,8 @@ void staged_open(Exec *exec)
         v->nstage = v->nstage < g->nin + g->nout ? g->nin + g->nout : v->nstage;
     }
     v->word = pinned(exec, WORD);
-    v->stage = exec->dev->alloc(exec->on, ARENAdevice, v->nstage + ALIGN,
-                                "inputs and results");
+    v->stage =
+        exec->dev->alloc(exec->on, ARENAdevice, v->nstage + ALIGN, MEMresults);
     v->hold = v->stage + v->nstage;
 }
 

@@ -38,6 +38,7 @@ refused() {
 }
 
 $pleat compile models/tiny.lua -x fuse >"$tmp/fused.ir"
+refused 's/ after fuse / after fuze /' "is after 'fuze', which is no pass"
 move() { # a node of the step into the kernel of another
     number=$(sed -n "s/^ *%$2  *=.* kernel=\([0-9]*\) .*/\1/p" "$tmp/fused.ir" | head -n 1)
     printf '%s\n' "0,/%$1  *=.* kernel=/s/^\( *%$1  *=.* kernel=\)[0-9]*/\1$number/"

@@ -355,10 +355,10 @@ static void arenas(void **state)
 {
     Exec *x = opened();
     const Device *d = x->dev;
-    uint8_t *in = d->alloc(x->on, ARENApinned, BYTES, "a test"),
-            *out = d->alloc(x->on, ARENApinned, BYTES, "a test"),
-            *a = d->alloc(x->on, ARENAdevice, BYTES, "a test"),
-            *b = d->alloc(x->on, ARENAstash, BYTES, "a test");
+    uint8_t *in = d->alloc(x->on, ARENApinned, BYTES, MEMresults),
+            *out = d->alloc(x->on, ARENApinned, BYTES, MEMresults),
+            *a = d->alloc(x->on, ARENAdevice, BYTES, MEMresults),
+            *b = d->alloc(x->on, ARENAstash, BYTES, MEMresults);
 
     (void)state;
     for (int i = 0; i < BYTES; i++)
@@ -401,10 +401,10 @@ static void graphs(void **state)
         exec_close(x);
         return;
     }
-    uint8_t *in = d->alloc(x->on, ARENApinned, BYTES, "a test"),
-            *out = d->alloc(x->on, ARENApinned, BYTES, "a test"),
-            *a = d->alloc(x->on, ARENAdevice, BYTES, "a test"),
-            *b = d->alloc(x->on, ARENAdevice, BYTES, "a test");
+    uint8_t *in = d->alloc(x->on, ARENApinned, BYTES, MEMresults),
+            *out = d->alloc(x->on, ARENApinned, BYTES, MEMresults),
+            *a = d->alloc(x->on, ARENAdevice, BYTES, MEMresults),
+            *b = d->alloc(x->on, ARENAdevice, BYTES, MEMresults);
     void *outside = d->event(x->on, EVENToutside);
     d->record(x->on, STREAMcopy, outside);
     d->capture(x->on);
@@ -444,8 +444,8 @@ static void peers(void **state)
     Comm *c = comm_open(forever, n);
     Exec *x = exec_open_on(device_named(p->target), p, c);
     const Device *d = x->dev;
-    uint8_t *row = d->alloc(x->on, ARENApinned, LINE, "a test");
-    uint8_t **at = (uint8_t **)d->peers(x->on, n * LINE, "a test");
+    uint8_t *row = d->alloc(x->on, ARENApinned, LINE, MEMresults);
+    uint8_t **at = (uint8_t **)d->peers(x->on, n * LINE, MEMresults);
     int reached = 0;
 
     (void)state;

@@ -1,0 +1,15 @@
+/* memory_use.c: what a device's memory is for, in words. */
+#include "device.h"
+
+const char *const memory_uses[NMEMORYUSE] = {
+    [MEMcontext] = "context and others",
+    [MEMkernels] = "kernels",
+    [MEMproducts] = "products",
+    [MEMcommunicators] = "communicators",
+    [MEMgraphs] = "graphs and launches",
+    [MEMwork] = "work space of products",
+    [MEMplan] = "the plan",
+    [MEMoffloaded] = "what the plan offloads",
+    [MEMresults] = "inputs and results",
+    [MEMstate] = "moving the state"
+};
