@@ -1,6 +1,6 @@
 /* quantize.c: amax, hadamard, quantize and dequantize as what loop kernels are
- * made of. An axis cut into blocks becomes two, those that count blocks and elements;
- * scales meet values by the first.
+ * made of. An axis cut into blocks becomes two, those that count blocks and
+ * elements; scales meet values by the first.
  *
  *     x [t hidden=512]  --split-->  [t hb=4 hidden'by128=128]
  *     amax              max of magnitude over hidden'by128         [t hb]
