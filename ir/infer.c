@@ -578,6 +578,22 @@ static Dims amax_dims(const Node *n, Dims s)
     return s;
 }
 
+/* Blocks of 16, all of them whole. */
+static Dims hadamard_dims(Graph *g, const Node *n)
+{
+    Dims s = dims_of(n->in[0]);
+
+    check_blocks(n);
+    check_elements(g, n);
+    need(g, n, 0, &n->at.amax.axes);
+    for (int i = 0; i < n->at.amax.axes.n; i++)
+        if (block_size(n, i) != 16 ||
+            s.d[find(&s, n->at.amax.axes.v[i])].n % 16)
+            err(n->loc, "hadamard: axis '%s' is not of whole blocks of 16",
+                n->at.amax.axes.v[i]->name);
+    return s;
+}
+
 /* The scales must be those of the values' blocks. */
 static Dims scaled_dims(Graph *g, const Node *n)
 {
@@ -593,6 +609,9 @@ static Dims scaled_dims(Graph *g, const Node *n)
     need_one(g, n, 0, cut);
     for (int i = 0; i + 1 < axes->n; i++)
         need_one(g, n, 0, axes->v[i]);
+    if (quantizes && n->at.quantize.key && n->at.quantize.to != De2m1x2)
+        err(n->loc, "quantize: 'key' is for e2m1x2, not for %s",
+            dtypes[n->at.quantize.to].name);
     int at = find(&x, cut);
     if (pairs && quantizes && x.d[at].n % 2)
         err(n->loc, "quantize: two numbers an element, axis '%s' has %ld",
@@ -646,6 +665,7 @@ static Dims rule(Graph *g, Node *n)
         check_elements(g, n);
         need(g, n, 0, &n->at.amax.axes);
         return amax_dims(n, dims_of(n->in[0]));
+    case Ohadamard: return hadamard_dims(g, n);
     case Oquantize:
     case Odequantize: return scaled_dims(g, n);
     case Opack: return pack_dims(n);

@@ -109,6 +109,7 @@ Dtype infer_dtype(const Node *n)
     case Oaccum: return n->dt != Dnone ? n->dt : arithmetic_dtype(n->in[0]->dt);
     case Oquantize: return n->at.quantize.to;
     case Oamax:
+    case Ohadamard:
     case Odequantize: return n->in[n->nin - 1]->dt == Df64 ? Df64 : Df32;
     case Odropout:
     case Oresult: return n->in[0]->dt;

@@ -16,19 +16,20 @@
 
 /* Longer texts before those they begin with. */
 static const ScalarWord words[] = {
-    { "||", 2, 2, Olor },        { "&&", 3, 2, Oland },
-    { "&", 4, 2, NOP },          { "==", 5, 2, Oeq },
-    { "!=", 5, 2, One },         { "<=", 6, 2, Ole },
-    { ">=", 6, 2, Oge },         { "<", 6, 2, Olt },
-    { ">", 6, 2, Ogt },          { "+", 7, 2, Oadd },
-    { "-", 7, 2, Osub },         { "*", 8, 2, Omul },
-    { "/", 8, 2, Odiv },         { "%", 8, 2, NOP },
-    { "-", 9, 1, Oneg },         { "!", 9, 1, Olnot },
-    { "(uint64_t)", 9, 1, NOP }, { "(uint8_t)", 9, 1, NOP },
-    { "rbf", 10, 1, NOP },       { "isfin", 10, 1, NOP },
-    { "re4m3", 10, 1, NOP },     { "re5m2", 10, 1, NOP },
-    { "re8m0", 10, 1, NOP },     { "normal", 10, 2, NOP },
-    { "uniform", 10, 2, NOP },   { "uniform_at", 10, 4, NOP },
+    { "||", 2, 2, Olor },         { "&&", 3, 2, Oland },
+    { "&", 4, 2, NOP },           { "==", 5, 2, Oeq },
+    { "!=", 5, 2, One },          { "<=", 6, 2, Ole },
+    { ">=", 6, 2, Oge },          { "<", 6, 2, Olt },
+    { ">", 6, 2, Ogt },           { "+", 7, 2, Oadd },
+    { "-", 7, 2, Osub },          { "*", 8, 2, Omul },
+    { "/", 8, 2, Odiv },          { "%", 8, 2, NOP },
+    { "-", 9, 1, Oneg },          { "!", 9, 1, Olnot },
+    { "(uint64_t)", 9, 1, NOP },  { "(uint8_t)", 9, 1, NOP },
+    { "rbf", 10, 1, NOP },        { "isfin", 10, 1, NOP },
+    { "re4m3", 10, 1, NOP },      { "re5m2", 10, 1, NOP },
+    { "re8m0", 10, 1, NOP },      { "normal", 10, 2, NOP },
+    { "uniform", 10, 2, NOP },    { "uniform_at", 10, 4, NOP },
+    { "uniform_of", 10, 4, NOP },
 };
 /* a ? b : c */
 static const ScalarWord choice = { "?", 1, 3, Owhere };

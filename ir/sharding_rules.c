@@ -225,10 +225,11 @@ static void by_blocks(StrategyList *list, const Graph *g, int atom)
             continue;
         if (pairs && at == t->axes.n - 1)
             stored = pairs;
-        ShardStrategy *w = add(list, n->op == Oquantize     ? along(stored)
-                                     : n->op == Odequantize ? along(a)
-                                     : count                ? along(count)
-                                                            : partial(Rmax));
+        ShardStrategy *w =
+            add(list, n->op == Oquantize ? along(stored)
+                      : n->op == Odequantize || n->op == Ohadamard ? along(a)
+                      : count ? along(count)
+                              : partial(Rmax));
         w->in[0] = along(n->op == Odequantize ? stored : a);
         if (n->nin > 1 && count && has_dim(n->in[1], count))
             w->in[1] = along(count);
@@ -558,6 +559,7 @@ static void by_op(StrategyList *list, const Graph *g, int atom)
     case Oattn_bwd: attends(list, g, atom); break;
     case Ogather: gathers(list); break;
     case Oamax:
+    case Ohadamard:
     case Oquantize:
     case Odequantize: by_blocks(list, g, atom); break;
     case Oscatter_add: scatters(list); break;

@@ -164,30 +164,76 @@ static Expr *micro_batch(LoopKernel *kernel, Node *n, const Index *ix)
     return ex_op(kernel, Di64, "a + b", first, ex_lin(kernel, Di64, at), NULL);
 }
 
-/* Kept or not by the element's index in its micro-batch, the micro-batch and
- * the step: the same in every layout and fold, and in the backward. */
-static Expr *dropout_value(LoopKernel *kernel, Node *n, const Index *ix,
-                           Expr *guard)
+/* The element's index in its micro-batch, in the order of axes; without rows of
+ * experts, whose places a fold decides. */
+static Expr *index_in_micro(LoopKernel *kernel, Node *n, const Index *ix)
 {
     int order[MAXD], k = 0;
-    Index jx = by_axis(kernel, n->in[0], n, ix);
-    Dtype dt = compute_type(n->dt);
     Node one = *n;
     Index in_one = { { 0 } };
-    Expr *arg[4] = { ex_key(kernel, n->at.dropout.key) };
 
     for (int d = 0; d < n->nd; d++)
-        if (!g_ismicro(n->dim[d].a)) {
+        if (!g_ismicro(n->dim[d].a) && !g_isrow(n->dim[d].a)) {
             one.dim[k] = n->dim[d];
             in_one.at[k++] = ix->at[d];
         }
     one.nd = k;
     mask_order(kernel, &one, order);
-    arg[1] = ex_lin(kernel, Di64, global_index(kernel, &one, &in_one, order));
-    arg[2] = n->nin < 3 ? ex_num(kernel, Di64, 0) : micro_batch(kernel, n, ix);
-    arg[3] = n->nin < 3 ? ex_num(kernel, Di64, 0)
-                        : kern_value(kernel, n->in[1], &(Index){ { 0 } }, NULL);
-    Expr *u = ex_expr(kernel, Df32, "uniform_at(a, b, c, d)", 4, arg);
+    return ex_lin(kernel, Di64, global_index(kernel, &one, &in_one, order));
+}
+
+/* The number of the step; 0 outside of one. */
+static Expr *step_of(LoopKernel *kernel, const Node *n)
+{
+    return n->nin < 3 ? ex_num(kernel, Di64, 0)
+                      : kern_value(kernel, n->in[1], &(Index){ { 0 } }, NULL);
+}
+
+/* [0, 1) by the element's index in its micro-batch, the micro-batch and the
+ * step: the same in every layout and fold, and in the backward. */
+static Expr *uniform_value(LoopKernel *kernel, Node *n, const Index *ix,
+                           int64_t key)
+{
+    Expr *arg[4] = { ex_key(kernel, key), index_in_micro(kernel, n, ix),
+                     n->nin < 3 ? ex_num(kernel, Di64, 0)
+                                : micro_batch(kernel, n, ix),
+                     step_of(kernel, n) };
+
+    return ex_expr(kernel, Df32, "uniform_at(a, b, c, d)", 4, arg);
+}
+
+static int has_rows(const Node *n)
+{
+    for (int d = 0; d < n->nd; d++)
+        if (g_isrow(n->dim[d].a))
+            return 1;
+    return 0;
+}
+
+static Expr *dither_value(LoopKernel *kernel, Node *n, const Index *ix,
+                          Expr *guard)
+{
+    Dtype dt = compute_type(n->dt);
+
+    if (!has_rows(n))
+        return ex_as(kernel, dt,
+                     uniform_value(kernel, n, ix, n->at.dither.key));
+    Index jx = by_axis(kernel, n->in[0], n, ix);
+    Expr *x = kern_value(kernel, n->in[0], &jx, guard);
+    Expr *arg[4] = { ex_key(kernel, n->at.dither.key),
+                     index_in_micro(kernel, n, ix), step_of(kernel, n),
+                     ex_as(kernel, Df32, x) };
+
+    return ex_as(kernel, dt,
+                 ex_expr(kernel, Df32, "uniform_of(a, b, c, d)", 4, arg));
+}
+
+static Expr *dropout_value(LoopKernel *kernel, Node *n, const Index *ix,
+                           Expr *guard)
+{
+    Index jx = by_axis(kernel, n->in[0], n, ix);
+    Dtype dt = compute_type(n->dt);
+    Expr *u = uniform_value(kernel, n, ix, n->at.dropout.key);
     Expr *keep = ex_op(kernel, Di32, "a >= b", u,
                        ex_num(kernel, Df32, n->at.dropout.p), NULL);
     Expr *v =
@@ -288,6 +334,7 @@ static Expr *compute(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
             ex_lin(kernel, Di32, global_index(kernel, n, ix, (int[]){ 0 })));
     case Orandom: return random_value(kernel, n, ix);
     case Odropout: return dropout_value(kernel, n, ix, guard);
+    case Odither: return dither_value(kernel, n, ix, guard);
     case Ocast: return cast_value(kernel, n, ix, guard);
     default: break;
     }

@@ -205,7 +205,8 @@ static char *even_along(const ProgramBuilder *builder, const Group *group,
     for (int i = 0; i < group->n; i++) {
         const Node *n = group->node[i];
         OpClass c = optab[n->op].cls;
-        even[i] = (c == EW && n->op != Odropout) || c == RED;
+        even[i] =
+            (c == EW && n->op != Odropout && n->op != Odither) || c == RED;
         for (int j = 0; j < n->nin; j++)
             even[i] = even[i] && is_even(group, even, n->in[j], a);
     }

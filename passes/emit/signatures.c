@@ -65,6 +65,8 @@ static void add_attrs(ExpressionHash *hash, const Node *n)
         plain.at.random.key = 0;
     if (n->op == Odropout)
         plain.at.dropout.key = 0;
+    if (n->op == Odither)
+        plain.at.dither.key = 0;
     for (int i = 0; i < optab[n->op].nattr; i++) {
         const AttrInfo *info = &optab[n->op].attr[i];
         uint64_t bits = 0;

@@ -536,7 +536,7 @@ static void mark_costly(FuseSet *set)
         Node *n = set->node[i];
         Operand *op = operands_of(set->fuse, n);
         int c = is_reduction(n) || op_calls(n->op) || n->op == Orandom ||
-                n->op == Odropout;
+                n->op == Odropout || n->op == Odither;
         n->mark = is_reduction(n);
         for (size_t k = 0; k < vec_len(op); k++) {
             if (!set_has(set, op[k].node))

@@ -678,6 +678,7 @@ static Node *legal(Graph *g, Node *n, void *ctx)
     case Oroute: return to_places(g, n);
     case Odropout: return dropped(g, n);
     case Oamax:
+    case Ohadamard:
     case Oquantize:
     case Odequantize: n = open_blocks(g, n); break;
     default: break;

@@ -190,7 +190,7 @@ static void put_node(GroupShape *shape, Node *n, int how)
     put_attrs(shape, n);
     if (n->body)
         put_body(shape, n->body);
-    if (n->op == Odropout)
+    if (n->op == Odropout || n->op == Odither)
         put_order(shape, n->in[0]);
     put_operands(shape, n);
 }

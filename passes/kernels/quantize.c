@@ -1,10 +1,11 @@
-/* quantize.c: amax, quantize and dequantize as what loop kernels are made of.
- * An axis cut into blocks becomes two, those that count blocks and elements;
- * scales meet values by the first.
+/* quantize.c: amax, hadamard, quantize and dequantize as what loop kernels are
+ * made of. An axis cut into blocks becomes two, those that count blocks and
+ * elements; scales meet values by the first.
  *
  *     x [t hidden=512]  --split-->  [t hb=4 hidden'by128=128]
  *     amax              max of magnitude over hidden'by128         [t hb]
  *     quantize          x * s, rounded to the dtype --merge-->     [t hidden]
+ *     hadamard          sum over hidden'by128 of x times signs / 4 (1x16)
  *
  * An axis whose last block is not whole is padded with zeros first; two numbers
  * of an element are put together, as bits, by arithmetic in fp32. */
@@ -109,18 +110,43 @@ static Node *out_of_blocks(Graph *g, const Node *n, Node *x, const Node *like)
 
 /* ---- two in an element --------------------------------------------------- */
 
-static Node *position(Graph *g, const Node *n, Axis *two, Dtype dt)
+static Node *position(Graph *g, const Node *n, Axis *a, int64_t count, Dtype dt)
 {
     Node *i = g_node(g, Oiota, n->loc, 0, NULL);
 
-    i->at.iota.axis = two;
-    i->dim[i->nd++] = (Dim){ two, 2 };
+    i->at.iota.axis = a;
+    i->dim[i->nd++] = (Dim){ a, count };
     return g_cast(g, infer(g, i), dt);
 }
 
 static Axis *last_axis(const Node *n)
 {
     return n->at.amax.axes.v[n->at.amax.axes.n - 1];
+}
+
+static Node *step_value(Graph *g, const Node *n, StepValue v)
+{
+    Node *s = g_node(g, Ostepval, n->loc, 0, NULL);
+
+    s->at.stepval.name = v;
+    s->dt = Di64;
+    return infer(g, s);
+}
+
+/* x as codes of e2m1: the nearest, or with a key either neighbour, in a step by
+ * its number and the micro-batch's too. */
+static Node *codes(Graph *g, const Node *n, Node *x)
+{
+    if (!n->at.quantize.key)
+        return g_ew(g, Oe2m1_code, n->loc, x, NULL, NULL);
+    int trains = program_trains(g->prog);
+    Node *in[3] = { x, trains ? step_value(g, n, STEPstep) : NULL,
+                    trains ? step_value(g, n, STEPmicro) : NULL };
+    Node *u = g_node(g, Odither, n->loc, trains ? 3 : 1, in);
+    u->at.dither.key = n->at.quantize.key;
+    memcpy(u->dim, x->dim, sizeof u->dim);
+    u->nd = x->nd;
+    return g_ew(g, Ostochastic_e2m1, n->loc, x, infer(g, u), NULL);
 }
 
 /* x of even elements, as codes of e2m1, the first in the low bits. */
@@ -130,9 +156,9 @@ static Node *packed(Graph *g, const Node *n, Node *x)
     Node *sixteen = g_const(g, n->loc, x->dt, 15);
     Node *one = g_const(g, n->loc, x->dt, 1);
 
-    x = g_ew(g, Oe2m1_code, n->loc, x, NULL, NULL);
+    x = codes(g, n, x);
     x = split(g, x, last_axis(n), n_pairs(n), two, 2);
-    Node *w = position(g, n, two, x->dt);
+    Node *w = position(g, n, two, 2, x->dt);
     w = g_ew(g, Oadd, n->loc, g_ew(g, Omul, n->loc, w, sixteen, NULL), one,
              NULL);
     x = g_ew(g, Omul, n->loc, x, w, NULL);
@@ -142,7 +168,7 @@ static Node *packed(Graph *g, const Node *n, Node *x)
 static Node *unpacked(Graph *g, const Node *n, Node *x)
 {
     Axis *two = made_axis(g, last_axis(n), "by", 2);
-    Node *in[2] = { g_cast(g, x, n->dt), position(g, n, two, n->dt) };
+    Node *in[2] = { g_cast(g, x, n->dt), position(g, n, two, 2, n->dt) };
     Node *v = g_node(g, Oe2m1_value, n->loc, 2, in);
 
     for (int d = 0; d < x->nd; d++) { /* beside each other, for the merge */
@@ -153,7 +179,43 @@ static Node *unpacked(Graph *g, const Node *n, Node *x)
     return merged(g, infer(g, v), n_pairs(n), two, last_axis(n));
 }
 
-/* ---- the three ops ------------------------------------------------------- */
+/* ---- the Hadamard transform ---------------------------------------------- */
+
+/* x times the signs of its blocks' matrix, `to` beside the axis `in` of a
+ * block's elements, which it is then summed over. */
+static Node *signed_copies(Graph *g, const Node *n, Node *x, Axis *in, Axis *to)
+{
+    int64_t size = x->dim[dim_of(x, in)].n;
+    Node *m = g_const(g, n->loc, x->dt, (double)n->at.hadamard.signs);
+    Node *sign =
+        g_ew(g, Ohadamard_sign, n->loc, position(g, n, to, size, x->dt),
+             position(g, n, in, size, x->dt), m);
+    Node *y = g_node(g, Omul, n->loc, 2, (Node *[]){ x, sign });
+
+    for (int d = 0; d < x->nd; d++) {
+        y->dim[y->nd++] = x->dim[d];
+        if (x->dim[d].a == in)
+            y->dim[y->nd++] = (Dim){ to, size };
+    }
+    return infer(g, y);
+}
+
+/* Only the sum is rounded by more than each addition: 1 / 4 is a power of two,
+ * and the matrix so divided is orthogonal. */
+static Node *transformed(Graph *g, const Node *n)
+{
+    Node *x = in_blocks(g, n, n->in[0]);
+    Axis *in = inner_axis(g, n, 0), *to = made_axis(g, in, "to", 16);
+    Node *y = g_red(g, Osum, signed_copies(g, n, x, in, to), &in, 1);
+
+    y = g_ew(g, Omul, n->loc, y, g_const(g, n->loc, y->dt, 0.25), NULL);
+    Node *r = g_node(g, Orename, n->loc, 1, &y);
+    r->at.rename.from = g_axes(g, &to, 1);
+    r->at.rename.to = g_axes(g, &in, 1);
+    return out_of_blocks(g, n, infer(g, r), n->in[0]);
+}
+
+/* ---- the four ops -------------------------------------------------------- */
 
 static Node *largest(Graph *g, const Node *n)
 {
@@ -209,6 +271,7 @@ Node *open_blocks(Graph *g, Node *n)
 {
     size_t first = vec_len(g->node);
     Node *r = n->op == Oamax       ? largest(g, n)
+              : n->op == Ohadamard ? transformed(g, n)
               : n->op == Oquantize ? quantized(g, n)
                                    : dequantized(g, n);
 

@@ -11,7 +11,10 @@
  * What a scale of blocks leaves is a number that bf16 holds exactly (of e4m3
  * times a power of two, of e2m1 times e4m3), so the product is that of the
  * scaled numbers, added up in fp32. A scale that is one for all that a product
- * sums over multiplies its result.
+ * sums over multiplies its result. A weight's own gradient may be of operands
+ * that a Hadamard matrix turned along what it sums over, which leaves it as it
+ * is; gradients may be rounded at random, by keys that follow from the path of
+ * the weight and the seed (recipes.def).
  *
  * Scaled are products of a weight that save more time, at the speeds of the
  * machine, than rounding their operands takes. Others stay: of a vocabulary
@@ -32,25 +35,37 @@ typedef enum ScaleFormula {
     FORMULAdelayed
 } ScaleFormula;
 
+typedef enum RoundingMode { ROUNDnearest, ROUNDstochastic } RoundingMode;
+typedef enum OperandTransform {
+    TRANSFORMnone,
+    TRANSFORMhadamard
+} OperandTransform;
+
 typedef struct ScaledDtype {
     Dtype to;
     ScaleLayout layout;
     ScaleFormula formula;
+    RoundingMode rounding;
 } ScaledDtype;
 
-#define SCALED(to, layout, formula)            \
-    {                                          \
-        D##to, SCALE##layout, FORMULA##formula \
+typedef struct Recipe {
+    ScaledDtype use[NUSE];
+    OperandTransform transform;
+} Recipe;
+
+#define SCALED(to, layout, formula, rounding)                   \
+    {                                                           \
+        D##to, SCALE##layout, FORMULA##formula, ROUND##rounding \
     }
-#define RECIPE(name, value, weight, gradient) \
-    [RECIPE##name] = { value, weight, gradient },
-static const ScaledDtype recipes[][NUSE] = {
+#define RECIPE(name, value, weight, gradient, transform) \
+    [RECIPE##name] = { { value, weight, gradient }, TRANSFORM##transform },
+static const Recipe recipes[] = {
 #include "../../ir/recipes.def"
 };
 
 typedef struct Placement {
     Graph *g;
-    const ScaledDtype *recipe;
+    const Recipe *recipe;
     Dtype real;
     int pays;             /* only products that save time are scaled */
     int kernels;          /* the target multiplies numbers of this recipe */
@@ -184,7 +199,7 @@ static int axes_cut(ScaleLayout layout, const Node *n, const Node *x,
 static int can_cut(const Placement *placement, const Node *n, int k,
                    OperandUse use)
 {
-    const ScaledDtype *to = &placement->recipe[use];
+    const ScaledDtype *to = &placement->recipe->use[use];
     const Node *x = n->in[k];
     Axis *cut[2];
     int ncut = axes_cut(to->layout, n, x, cut);
@@ -278,11 +293,12 @@ static double rows_of(const Graph *g, const Node *n, const Node *x)
 }
 
 /* Has the target a kernel for grouped products of such numbers? */
-static int has_kernels(const Graph *g, const ScaledDtype *recipe)
+static int has_kernels(const Graph *g, const Recipe *recipe)
 {
     for (int use = 0; use < NUSE; use++)
-        if (recipe[use].to != De4m3 ||
-            recipe[use].layout != (use == USEweight ? SCALEsquare : SCALEwide))
+        if (recipe->use[use].to != De4m3 ||
+            recipe->use[use].layout !=
+                (use == USEweight ? SCALEsquare : SCALEwide))
             return 0;
     return pass_target(g)->scaled != NULL;
 }
@@ -370,8 +386,8 @@ static void judge_all(Placement *placement)
 static void report(const Placement *placement)
 {
     const Graph *g = placement->g;
-    const char *word = key_word_text(
-        "precision.recipe", (int)(placement->recipe - recipes[0]) / NUSE);
+    const char *word =
+        key_word_text("precision.recipe", (int)(placement->recipe - recipes));
 
     for (size_t i = 0; i < vec_len(g->param); i++) {
         const WeightChoice *v = table_get(placement->choice, KEYP(g->param[i]));
@@ -407,7 +423,8 @@ typedef struct OperandBuilder {
     const Node *at;
     Region reg;
     int again;
-    Axes axes; /* those that blocks cut, or all that one scale is for */
+    int own_gradient; /* `at` makes that of param */
+    Axes axes;        /* those that blocks cut, or all that one scale is for */
     Axes blocks, own;
     Axis *pairs;
 } OperandBuilder;
@@ -454,15 +471,29 @@ static Node *largest_of_all(const OperandBuilder *builder, Node *x)
     return largest(&all, x);
 }
 
+/* Of the weight's path: another for its own gradient than for that of what it
+ * meets, the same in every fold and step. */
+static int64_t random_key(const OperandBuilder *builder)
+{
+    uint64_t h = (uint64_t)opts_int(builder->g->opts, "seed");
+
+    for (const char *s = builder->param->path; *s; s++)
+        h = mix64(h, (uint64_t)(unsigned char)*s);
+    return (int64_t)(mix64(h, (uint64_t)builder->own_gradient) >> 1) | 1;
+}
+
 static Node *quantized(const OperandBuilder *builder, Node *x, Node *scale)
 {
     Node *in[2] = { x, scale };
     Node *n =
         here(builder, g_node(builder->g, Oquantize, builder->at->loc, 2, in));
 
-    n->at.quantize = (struct quantize_attrs){ builder->to.layout, builder->axes,
-                                              builder->blocks, builder->to.to,
-                                              builder->pairs };
+    n->at.quantize =
+        (struct quantize_attrs){ builder->to.layout, builder->axes,
+                                 builder->blocks,    builder->to.to,
+                                 builder->pairs,     0 };
+    if (builder->to.rounding == ROUNDstochastic)
+        n->at.quantize.key = random_key(builder);
     infer(builder->g, n);
     if (!builder->again)
         watch_quantize(builder->placement->watch, n, builder->use);
@@ -600,20 +631,51 @@ static Rounding rounded_once(OperandBuilder b, WeightChoice *choice, Node *x,
     return r;
 }
 
+/* The axis along which both operands of n, a weight's own gradient, are turned
+ * as the recipe says; null: they are not, or blocks of 16 are not whole. */
+static Axis *turned_along(const Placement *placement, const Node *n, int w)
+{
+    Axis *a = longest(n->in[0], n, NULL);
+
+    if (placement->recipe->transform != TRANSFORMhadamard || w >= 0 || !a ||
+        longest(n->in[1], n, NULL) != a)
+        return NULL;
+    return n->in[0]->dim[dim_of(n->in[0], a)].n % 16 ? NULL : a;
+}
+
+/* Negative columns of Hadamard matrices: the same bits all through a run. */
+static int64_t hadamard_signs(const Graph *g)
+{
+    return (int64_t)(mix64((uint64_t)opts_int(g->opts, "seed"), 16) & 0xffff);
+}
+
+static Node *turned(const OperandBuilder *builder, Node *x, Axis *along)
+{
+    Graph *g = builder->g;
+    Axis *blocks = counts(g, along, 16);
+    Node *n = here(builder, g_node(g, Ohadamard, builder->at->loc, 1, &x));
+
+    n->at.hadamard =
+        (struct hadamard_attrs){ SCALEnv, g_axes(g, &along, 1),
+                                 g_axes(g, &blocks, 1), hadamard_signs(g) };
+    return infer(g, n);
+}
+
 static ScaledOperand operand(const Placement *placement, const Node *n, int k,
-                             OperandUse use, const Param *param)
+                             OperandUse use, const Param *param, Axis *turn)
 {
     Graph *g = placement->g;
     Node *x = n->in[k];
     WeightChoice *choice = table_get(placement->choice, KEYP(param));
     OperandBuilder b = { .g = g,
-                         .to = placement->recipe[use],
+                         .to = placement->recipe->use[use],
                          .use = use,
                          .param = param,
                          .placement = placement,
                          .at = n,
                          .reg = n->reg,
-                         .again = use == USEweight && is_backward(n) };
+                         .again = use == USEweight && is_backward(n),
+                         .own_gradient = weight_at(g, n) < 0 };
     int once = use == USEweight && x->op == Oparam && program_trains(g->prog);
     Axis *cut[2];
     int ncut = axes_cut(b.to.layout, n, x, cut);
@@ -624,7 +686,8 @@ static ScaledOperand operand(const Placement *placement, const Node *n, int k,
         r = rounded_once(b, choice, x, cut, ncut);
     } else {
         cut_into_blocks(&b, cut, ncut);
-        r = rounded(&b, x);
+        r = rounded(&b, turn ? turned(&b, x, turn) : x);
+        r.of = x;
     }
     return operand_of(&b, &r);
 }
@@ -702,8 +765,9 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
         if (!can_cut(placement, n, k, use[k]))
             return n;
     }
+    Axis *turn = turned_along(placement, n, w);
     for (int k = 0; k < 2; k++)
-        x[k] = operand(placement, n, k, use[k], param);
+        x[k] = operand(placement, n, k, use[k], param, turn);
     return of_scaled(g, n, x);
 }
 
@@ -716,7 +780,7 @@ void pass_fp8(Graph *g)
         return;
     Placement p = {
         .g = g,
-        .recipe = recipes[(int)r < 0 ? RECIPEblockwise : r],
+        .recipe = &recipes[(int)r < 0 ? RECIPEblockwise : r],
         .real = opts_dtype(g->opts),
         .pays =
             opts_scaled_products(g->opts) == PLACEpays && speeds->narrow > 0,

@@ -1,11 +1,10 @@
 /* stored_test: FP8 weights of a file, with a scale for each 128 x 128, under
- * the recipe blockwise. Master weights are number times scale; they are
- * rounded for products again. By powers of two as scales the products
- * multiply what the file has, bit for bit; so are numbers and scales where
- * the largest of a block is above 224, half of what e4m3 holds: else numbers
- * are 2^k as large, scales 2^-k, which both dtypes hold exactly. Other
- * scales are no numbers of the recipe: half a last place of e4m3 may be
- * lost, and bf16's before it. */
+ * the recipe blockwise. Masters are number times scale; they are rounded for
+ * products again. With powers of two as scales the products multiply what the
+ * file has, bit for bit; so are numbers and scales where the largest of a block
+ * is above 224, half of what e4m3 holds: else numbers are 2^k as large, scales
+ * 2^-k, which both dtypes hold exactly. Other scales are none of the recipe's:
+ * half a last place of e4m3 may be lost, and bf16's before it. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -134,9 +133,8 @@ static Exec *stepped(const char *words, const StoredMatrix *w)
     return x;
 }
 
-/* The power of two by which numbers of a block become larger: as much as
- * keeps its largest code at most 448. Of zeros the scale is 1, whatever was
- * stored. */
+/* The power of two by which numbers of a block become larger: as much as keeps
+ * its largest at most 448. Of zeros the scale is 1, whatever was stored. */
 static double shift(const StoredBlock *b)
 {
     uint8_t most = (uint8_t)b->most;

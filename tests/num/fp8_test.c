@@ -1,7 +1,12 @@
 /* fp8_test: a product of a weight and both its gradients by each recipe, in
  * fp64, against the same in plain loops: operands cut into blocks, rounded at
- * their scales, multiplied. tests/models/scaled.lua makes each of the three a
+ * their scales, multiplied; of nvfp4 turned by a Hadamard matrix and rounded by
+ * the same random numbers. tests/models/scaled.lua makes each of the three a
  * gradient, read off the first moment. */
+#include "../../codegen/text/host.pre"
+#include "../../ir/narrow.pre"
+#include "../../codegen/text/math.pre"
+
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,11 +31,15 @@ typedef struct Rounding {
     Dtype to;
     Block block;
     Inverse *inverse; /* of a block: what a stored number stands for */
+    int random;       /* up or down, not to the nearest */
+    int64_t key;      /* of the random numbers */
+    int down;         /* an element's number counts down the columns first */
 } Rounding;
 
 typedef struct Recipe {
     const char *name;
     Rounding value, weight, gradient;
+    int turned; /* operands of the weight's gradient, by a Hadamard matrix */
 } Recipe;
 
 static int failed;
@@ -74,34 +83,30 @@ static double by_margin(double amax, double largest, double all)
     return 2 * by_amax(amax, largest, all);
 }
 
-#define DELAYED(inverse)                                            \
-    {                                                               \
-        "delayed precision.margin=1", { De4m3, { 0, 0 }, inverse }, \
-            { De4m3, { 0, 0 }, inverse },                           \
-        {                                                           \
-            De5m2, { 0, 0 }, inverse                                \
-        }                                                           \
+#define TO(dtype, high, wide, of, either)                                     \
+    {                                                                         \
+        .to = dtype, .block = { high, wide }, .inverse = of, .random = either \
     }
+#define ROW(of, of_value, of_weight, of_gradient, turns)    \
+    {                                                       \
+        .name = of, .value = of_value, .weight = of_weight, \
+        .gradient = of_gradient, .turned = turns            \
+    }
+#define DELAYED(of)                                           \
+    ROW("delayed precision.margin=1", TO(De4m3, 0, 0, of, 0), \
+        TO(De4m3, 0, 0, of, 0), TO(De5m2, 0, 0, of, 0), 0)
 static const Recipe second_delayed = DELAYED(by_margin);
 
 static const Recipe recipes[] = {
     DELAYED(by_nothing),
-    { "blockwise",
-      { De4m3, { 1, 128 }, by_pow2 },
-      { De4m3, { 128, 128 }, by_pow2 },
-      { De4m3, { 1, 128 }, by_pow2 } },
-    { "tensor",
-      { De4m3, { 0, 0 }, by_amax },
-      { De4m3, { 0, 0 }, by_amax },
-      { De5m2, { 0, 0 }, by_amax } },
-    { "mxfp8",
-      { De4m3, { 1, 32 }, by_e8m0 },
-      { De4m3, { 1, 32 }, by_e8m0 },
-      { De4m3, { 1, 32 }, by_e8m0 } },
-    { "nvfp4",
-      { De2m1x2, { 1, 16 }, by_e4m3 },
-      { De2m1x2, { 16, 16 }, by_e4m3 },
-      { De2m1x2, { 1, 16 }, by_e4m3 } },
+    ROW("blockwise", TO(De4m3, 1, 128, by_pow2, 0),
+        TO(De4m3, 128, 128, by_pow2, 0), TO(De4m3, 1, 128, by_pow2, 0), 0),
+    ROW("tensor", TO(De4m3, 0, 0, by_amax, 0), TO(De4m3, 0, 0, by_amax, 0),
+        TO(De5m2, 0, 0, by_amax, 0), 0),
+    ROW("mxfp8", TO(De4m3, 1, 32, by_e8m0, 0), TO(De4m3, 1, 32, by_e8m0, 0),
+        TO(De4m3, 1, 32, by_e8m0, 0), 0),
+    ROW("nvfp4", TO(De2m1x2, 1, 16, by_e4m3, 0),
+        TO(De2m1x2, 16, 16, by_e4m3, 0), TO(De2m1x2, 1, 16, by_e4m3, 1), 1),
 };
 
 /* ---- rounding ------------------------------------------------------------ */
@@ -120,8 +125,28 @@ static double to_e2m1(double x)
     return copysign(number[best], x);
 }
 
-static double rounded(Dtype t, double x)
+/* To either of the neighbours, by the number of element `at` in the step 0. */
+static double to_either(double x, int64_t key, int at)
 {
+    static const double number[] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6, 6 };
+    double a = fabs((double)(float)x);
+    int low = 0;
+
+    while (low < 7 && number[low + 1] <= a)
+        low++;
+    double step = number[low + 1] - number[low];
+    if (step > 0 &&
+        (double)uniform_at_f32(key, at, 0, 0) < (a - number[low]) / step)
+        low++;
+    return copysign(number[low], x);
+}
+
+static double rounded(const Rounding *w, double x, int at)
+{
+    Dtype t = w->to;
+
+    if (w->random)
+        return to_either(x, w->key, at);
     return t == De2m1x2 ? to_e2m1(x) : dtype_rounded(t, (float)x);
 }
 
@@ -158,8 +183,11 @@ static void round_blocks(const double *x, int rows, int cols, const Rounding *w,
             for (int r = r0; r < r1; r++)
                 for (int c = c0; c < c1; c++)
                     out[r * cols + c] =
-                        one == 0 ? 0
-                                 : rounded(w->to, x[r * cols + c] / one) * one;
+                        one == 0
+                            ? 0
+                            : rounded(w, x[r * cols + c] / one,
+                                      w->down ? c * rows + r : r * cols + c) *
+                                  one;
         }
 }
 
@@ -168,6 +196,33 @@ static void turned(const double *x, int rows, int cols, double *out)
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < cols; c++)
             out[c * rows + r] = x[r * cols + c];
+}
+
+/* Columns of x in blocks of 16 times the matrix, as the seed 0 signs it. */
+static void turn(double *x, int rows, int cols)
+{
+    int signs = (int)(mix64(0, 16) & 0xffff);
+    double was[16];
+
+    for (int at = 0; at < rows * cols; at += 16) {
+        memcpy(was, x + at, sizeof was);
+        for (int i = 0; i < 16; i++) {
+            double sum = 0;
+            for (int j = 0; j < 16; j++)
+                sum += (double)hadamard_sign_f32((float)i, (float)j,
+                                                 (float)signs) *
+                       was[j];
+            x[at + i] = sum / 4;
+        }
+    }
+}
+
+/* As passes/training/fp8.c makes it of parameter w and seed 0. */
+static int64_t key_of(int own_gradient)
+{
+    uint64_t h = mix64(0, 'w');
+
+    return (int64_t)(mix64(h, (uint64_t)own_gradient) >> 1) | 1;
 }
 
 /* out [m n] = a [m k] b^T, b [n k], both rounded. */
@@ -222,13 +277,21 @@ static void compare_step(Exec *e, const Recipe *r, const double *x,
 {
     static double xt[H * T], wt[N * H], ct[N * T];
     static double y[T * N], dx[T * H], dw[H * N];
+    Rounding gradient = r->gradient, own = r->gradient;
 
+    gradient.key = key_of(0);
+    own.key = key_of(1);
+    own.down = 1;
     turned(x, T, H, xt);
     turned(w, H, N, wt);
     turned(c, T, N, ct);
     product(x, &r->value, wt, &r->weight, T, N, H, y);
-    product(c, &r->gradient, w, &r->weight, T, H, N, dx);
-    product(xt, &r->value, ct, &r->gradient, H, N, T, dw);
+    product(c, &gradient, w, &r->weight, T, H, N, dx);
+    if (r->turned) {
+        turn(xt, H, T);
+        turn(ct, N, T);
+    }
+    product(xt, &r->value, ct, &own, H, N, T, dw);
     for (int i = 0; i < T * H; i++)
         dx[i] *= i / H < 16 ? 0 : small(i % H);
     compare(e, r->name, "c", before[0], y, T * N);

@@ -374,6 +374,25 @@ static int blocks(Case *c, int i)
     return 1;
 }
 
+/* Blocks along the last axis and along one before it. */
+static int turned(Case *c, int i)
+{
+    Axis *along, *blocks;
+
+    if (i > 1)
+        return 0;
+    c->name = i ? "last" : "middle";
+    Node *x = reals(c, "x y z", (int64_t[]){ 2, 32, 48 }, 0);
+    along = g_axis(c->g, i ? "z" : "y");
+    blocks = g_axis(c->g, "blocks");
+    c->out = g_node(c->g, Ohadamard, NULL, 1, &x);
+    c->out->at.hadamard =
+        (struct hadamard_attrs){ SCALEnv, g_axes(c->g, &along, 1),
+                                 g_axes(c->g, &blocks, 1), 0x5a31 };
+    infer(c->g, c->out);
+    return 1;
+}
+
 static int route(Case *c, int i)
 {
     if (i > 1)
@@ -556,6 +575,7 @@ static Maker *maker(Op op)
     switch (op) {
     case Obroadcast: return spread;
     case Odropout:
+    case Odither:
     case Opart:
     case Opick: return NULL;
     case Odot: return dot;
@@ -578,6 +598,7 @@ static Maker *maker(Op op)
     case Omerge: return view;
     case Opermute: return permute;
     case Oiota: return iota;
+    case Ohadamard: return turned;
     case Oamax:
     case Oquantize:
     case Odequantize: return blocks;

@@ -150,6 +150,7 @@ static double ew2(Op op, double a, double b)
     case Ominimum: return a <= b ? a : b;
     case Olt: return a < b;
     case Ole: return a <= b;
+    case Ostochastic_e2m1: return stochastic_e2m1_f64(a, b);
     case Ostochastic_bf16: return stochastic_bf16_f64(a, b);
     case Oe2m1_value: return e2m1_number((int)a >> (b > 0 ? 4 : 0) & 15);
     case Ogt: return a > b;
@@ -162,6 +163,16 @@ static double ew2(Op op, double a, double b)
     }
 }
 
+/* Of a Hadamard matrix of 16: by how many bits row and column share. */
+static double matrix_sign(int i, int j, int negative)
+{
+    double s = negative >> j & 1 ? -1 : 1;
+
+    for (int b = 0; b < 4; b++)
+        s *= i >> b & j >> b & 1 ? -1 : 1;
+    return s;
+}
+
 static double ew(Op op, const double *x)
 {
     switch (optab[op].nin) {
@@ -169,6 +180,8 @@ static double ew(Op op, const double *x)
     case 2: return ew2(op, x[0], x[1]);
     default:
         return op == Owhere ? x[0] != 0 ? x[1] : x[2]
+               : op == Ohadamard_sign
+                   ? matrix_sign((int)x[0], (int)x[1], (int)x[2])
                : op == Ofma ? x[0] * x[1] + x[2]
                             : defined(op, x);
     }
@@ -294,6 +307,20 @@ static double amax(const Run *r, const Node *n, const Env *e)
             most = isnan(v) ? INFINITY : fmax(most, v);
     }
     return most;
+}
+
+static double hadamard(const Run *r, const Node *n, Env e)
+{
+    Axis *a = n->at.hadamard.axes.v[0];
+    int64_t i = env_at(&e, a);
+    double s = 0;
+
+    for (int j = 0; j < 16; j++) {
+        env_set(&e, a, i / 16 * 16 + j);
+        s += matrix_sign((int)(i % 16), j, (int)n->at.hadamard.signs) *
+             get(r, n->in[0], &e);
+    }
+    return s / 4;
 }
 
 /* Numbers times their scales; of an element that is two, both. */
@@ -591,6 +618,7 @@ static double element(const Run *r, const Node *n, int64_t at)
     case Ogmm_wgrad: return gmm_wgrad(r, n, &e);
     case Otopk: return topk(r, n, &e);
     case Oamax: return amax(r, n, &e);
+    case Ohadamard: return hadamard(r, n, e);
     case Oquantize: return quantize(r, n, e);
     case Odequantize: return scaled(r, n, &e);
     case Odrop_to_capacity: return keep(r, n, &e);

@@ -288,6 +288,62 @@ static void stochastic(void)
            good ? "" : "not ");
 }
 
+/* Always a neighbour, and over random numbers the mean. */
+static void stochastic_e2m1(void)
+{
+    static const float x[] = { 0.1f, -0.3f, 0.75f, 1.9f, -2.2f,
+                               3.9f, 5.9f,  -4.5f, 6,    0x1p-20f };
+    enum { DRAWS = 40000 };
+
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++) {
+        float a = x[i] < 0 ? -x[i] : x[i];
+        float last = a < 2 ? 0.5f : a < 4 ? 1 : 2;
+        double sum = 0;
+        int good = 1;
+        for (int s = 0; s < DRAWS; s++) {
+            float u = uniform_at_f32(7, s, 0, 0);
+            float y = e2m1_value((int32_t)stochastic_e2m1_f32(x[i], u));
+            good &= fabsf(y - x[i]) < last;
+            sum += (double)((y - x[i]) / last);
+        }
+        good &= fabs(sum / DRAWS) < 3 * 0.5 / sqrt(DRAWS);
+        failed += !good;
+        printf("%sok - math stochastic e2m1 of %g: mean %.4f places off\n",
+               good ? "" : "not ", x[i], sum / DRAWS);
+    }
+    int good = stochastic_e2m1_f32(1e9f, 0) == 7 &&
+               stochastic_e2m1_f32(-INFINITY, 0) == 15 &&
+               stochastic_e2m1_f32(NAN, 0) == 7 &&
+               stochastic_e2m1_f32(1.5f, 0) == 3;
+    failed += !good;
+    printf("%sok - math stochastic e2m1 saturates, keeps what it has\n",
+           good ? "" : "not ");
+}
+
+/* The matrix / 4 and then its transpose / 4 leave sums of few powers of two as
+ * they are, to the bit: the inverse is the transpose. */
+static void hadamard(void)
+{
+    int good = 1;
+
+    for (int k = 0; k < 4096; k++) {
+        float x[16], y[16] = { 0 }, m = (float)(k * 37 % 65536);
+        for (int i = 0; i < 16; i++)
+            x[i] = ldexpf(k >> i % 12 & 1 ? -1 : 1, (int)(mixed(k + i) % 16));
+        for (int i = 0; i < 16; i++)
+            for (int j = 0; j < 16; j++)
+                y[i] += hadamard_sign_f32((float)i, (float)j, m) * x[j] / 4;
+        for (int j = 0; j < 16; j++) {
+            float z = 0;
+            for (int i = 0; i < 16; i++)
+                z += hadamard_sign_f32((float)i, (float)j, m) * y[i] / 4;
+            good &= z == x[j];
+        }
+    }
+    failed += !good;
+    printf("%sok - math Hadamard and back\n", good ? "" : "not ");
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -298,5 +354,7 @@ int main(void)
     narrow();
     narrow_values();
     stochastic();
+    stochastic_e2m1();
+    hadamard();
     return failed > 0;
 }

@@ -69,6 +69,17 @@ is "the same numbers" 0 near chance folded 2e-3
 is "to nearest" 0 run nearest "$@" precision.moments=bf16 train.steps=4
 is "is something else" 1 same chance nearest
 
+# Random numbers by element, step and micro-batch: of rows recomputed and resumed too.
+set -- precision.recipe=nvfp4 train.save_every=2
+is "NVFP4" 0 run four "$@" train.steps=4
+is "half of it" 0 run two "$@" train.steps=2
+is "goes on" 0 run two "$@" train.steps=4 resume=1
+is "to the same bits" 0 same four two
+is "recomputed" 0 run rebuilt "$@" train.steps=4 train.recompute=full
+is "the same bits" 0 same four rebuilt
+is "in a fold" 0 run ranks "$@" train.steps=4 fold.dp=2 fold.ep=2 fold.zero=3 world=2
+is "the same numbers" 0 near four ranks 2e-3
+
 set -- precision.recipe=delayed
 is "compared" 0 started none "$@" train.steps=3 precision.compare=bf16:3
 says "losses of both" "     1 | 5."

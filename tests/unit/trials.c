@@ -58,12 +58,16 @@ static void retype(Graph *g, Dtype dt)
     }
 }
 
+static int is_of_blocks(Op op)
+{
+    return op == Oamax || op == Ohadamard || op == Oquantize ||
+           op == Odequantize;
+}
+
 static Node *without_blocks(Graph *g, Node *n, void *ctx)
 {
     (void)ctx;
-    return n->op == Oamax || n->op == Oquantize || n->op == Odequantize
-               ? open_blocks(g, n)
-               : n;
+    return is_of_blocks(n->op) ? open_blocks(g, n) : n;
 }
 
 void trial_prepare(Trial *t, Arena *a, const Target *T, Node **leaf,
@@ -89,7 +93,7 @@ void trial_prepare(Trial *t, Arena *a, const Target *T, Node **leaf,
         t->sink[i]->at.output.name = intern(strf(a, "out%d", i));
         infer(g, t->sink[i]);
     }
-    if (t->op == Oamax || t->op == Oquantize || t->op == Odequantize)
+    if (is_of_blocks(t->op))
         rewrite(g, without_blocks, NULL);
     t->k = trial_groups(g, T, a);
     t->dt = dt;
