@@ -3,6 +3,8 @@
  * match without end; and whatever goes wrong in there, the user gets one line
  * that names the place. The job goes on in that process after the model was
  * traced; nothing is done twice. */
+#include <limits.h>
+#include <malloc.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -57,6 +59,14 @@ static void widen_stack(void)
         return;
     r.rlim_cur = r.rlim_max < enough ? r.rlim_max : enough;
     setrlimit(RLIMIT_STACK, &r);
+}
+
+/* The process ends with its job: what one stage frees the next asks for again,
+ * and a page given back has to be cleared anew. */
+static void keep_freed_memory(void)
+{
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
 }
 
 static void read_all(int fd, Text *out)
@@ -129,6 +139,7 @@ int guarded(int (*job)(void *arg, FILE *out), void *arg, Text *text)
         if (getppid() != parent)
             _exit(1);
         widen_stack();
+        keep_freed_memory();
         if (text)
             close(fd[0]);
         FILE *out = text ? fdopen(fd[1], "wb") : stdout;

@@ -9,6 +9,7 @@
  * With -DHARDMEM every push moves its vector and a reset poisons what it
  * forgets, so that stale pointers show up in tests. */
 #include "plan.h"
+#include <sys/mman.h>
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
@@ -25,7 +26,8 @@ struct Arena {
     size_t used; /* bytes handed out since the last reset */
 };
 
-enum { FIRST = 64 << 10, LARGEST = 4 << 20 };
+/* Bytes of a block and its header. */
+enum { FIRST = 64 << 10, LARGEST = 4 << 20, HUGE_PAGE = 2 << 20 };
 
 static Arena eternal;
 Arena *forever = &eternal;
@@ -58,18 +60,34 @@ Arena *arena_new(void)
     return a;
 }
 
+/* Null: no memory. Whole huge pages where a block has room for one: a compile
+ * touches all it asks for, and faults of 4 KiB took a quarter of its time. */
+static ArenaBlock *new_block(size_t total)
+{
+    if (total < HUGE_PAGE)
+        return malloc(total);
+    total = (total + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
+    void *p = aligned_alloc(HUGE_PAGE, total);
+    if (p)
+        madvise(p, total, MADV_HUGEPAGE); /* a wish: what it returns is moot */
+    return p;
+}
+
 /* Blocks double up to LARGEST; a big request gets a block of its own size. */
 static void push_block(Arena *a, size_t bytes)
 {
-    size_t size = a->top ? 2 * a->top->size : (size_t)FIRST;
-    if (size > LARGEST)
-        size = LARGEST;
-    if (size < bytes)
-        size = bytes;
-    ArenaBlock *block = malloc(sizeof *block + size);
+    size_t least = sizeof(ArenaBlock) + bytes;
+    size_t total =
+        a->top ? 2 * (a->top->size + sizeof(ArenaBlock)) : (size_t)FIRST;
+
+    if (total > LARGEST)
+        total = LARGEST;
+    if (total < least)
+        total = least;
+    ArenaBlock *block = new_block(total);
     if (!block)
-        block = claim(sizeof *block + (size = bytes));
-    *block = (ArenaBlock){ .next = a->top, .size = size };
+        block = claim(total = least);
+    *block = (ArenaBlock){ .next = a->top, .size = total - sizeof(ArenaBlock) };
     a->top = block;
 }
 
