@@ -155,6 +155,21 @@ size_t arena_used(const Arena *a)
     return a->used;
 }
 
+#ifndef HARDMEM
+/* Makes the last `bytes` handed out `more` longer, where they end at p and
+ * their block has room. */
+static int extend(Arena *a, const char *p, size_t bytes, size_t more)
+{
+    const char *end = a->top ? (char *)(a->top + 1) + a->top->used : NULL;
+
+    if (!end || p + bytes != end || more % 16 ||
+        a->top->size - a->top->used < more)
+        return 0;
+    alloc(a, more);
+    return 1;
+}
+#endif
+
 void *vec_grow(Arena *a, void *v, size_t elem)
 {
     VecHead old = v ? ((VecHead *)v)[-1] : (VecHead){ 0 };
@@ -164,6 +179,10 @@ void *vec_grow(Arena *a, void *v, size_t elem)
 #ifndef HARDMEM
     if (cap == old.cap)
         return v;
+    if (v && extend(a, v, old.cap * elem, (cap - old.cap) * elem)) {
+        ((VecHead *)v)[-1].cap = cap;
+        return v;
+    }
 #endif
     VecHead *h = alloc(a, sizeof *h + cap * elem);
     *h = (VecHead){ old.len, cap };

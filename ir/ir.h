@@ -172,7 +172,13 @@ void *table_get_pair(const Table *t, uint64_t key, uint64_t second);
 #define KEYP(p) ((uint64_t)(uintptr_t)(p))
 /* Hash step. Two (h, x) may give one hash, and do where h is an address: no
  * identity. Who finds something by it compares what was hashed. */
-uint64_t mix64(uint64_t h, uint64_t x);
+static inline uint64_t mix64(uint64_t h, uint64_t x)
+{
+    h ^= x + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
+    h ^= h >> 31;
+    h *= 0xbf58476d1ce4e5b9ull;
+    return h ^ (h >> 29);
+}
 
 /* ---- graph.c ------------------------------------------------------------- */
 

@@ -14,14 +14,6 @@ struct Table {
     Slot64 *slot;
 };
 
-uint64_t mix64(uint64_t h, uint64_t x)
-{
-    h ^= x + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
-    h ^= h >> 31;
-    h *= 0xbf58476d1ce4e5b9ull;
-    return h ^ (h >> 29);
-}
-
 Table *table_for(Arena *a, size_t n)
 {
     Table *t = alloc(a, sizeof *t);

@@ -409,10 +409,15 @@ void order_beside(ProgramBuilder *builder, Program *program)
     int64_t most = load.most;
     int64_t more =
         (most + lasting_bytes(builder->arena, &builder->graph, 1)) / GROWTH;
+    int hoisted = 0;
     for (int f = 0; f < program->nphase; f++)
-        if (joins_next(program, f))
+        if (joins_next(program, f)) {
             hoist_reductions(builder, program, f, load);
-    load = layout_load(builder->arena, builder->graph, builder->group, program);
+            hoisted = 1;
+        }
+    if (hoisted)
+        load = layout_load(builder->arena, builder->graph, builder->group,
+                           program);
     load.most = most;
     for (int i = 0; i < program->ninstr; i++)
         vec_push(builder->arena, group, builder->group[i]);

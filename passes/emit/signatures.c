@@ -134,11 +134,12 @@ static uint64_t visit(ExpressionHash *hash, const Node *n)
     return hash->nodes;
 }
 
-static uint64_t expression_hash(Arena *a, const Group *group)
+static uint64_t expression_hash(const Group *group)
 {
+    Arena *scratch = arena_new();
     ExpressionHash x = { .k = group,
-                         .node = table_new(a),
-                         .axis = table_new(a) };
+                         .node = table_new(scratch),
+                         .axis = table_new(scratch) };
 
     add_name(&x, families[group->fam]);
     for (int i = 0; i < group->n; i++)
@@ -147,6 +148,7 @@ static uint64_t expression_hash(Arena *a, const Group *group)
         add(&x, visit(&x, group->out[i]));
         add(&x, (uint64_t)operand_of(group, group->out[i]));
     }
+    arena_free(scratch);
     return x.h;
 }
 
@@ -230,7 +232,7 @@ void sign_call(ProgramBuilder *builder, const Group *group, Instr *instr)
                           .nword = instr->nword,
                           .word = instr->word };
 
-    d.expr = expression_hash(builder->arena, group);
+    d.expr = expression_hash(group);
     declare_operands(builder, group, instr, &d);
     set_signature_hash(builder->arena, &d);
     void **at = table_at(signatures->at, d.hash);
