@@ -367,7 +367,7 @@ static void on_threads(Group *group, Arena *a, const GmmArgs *args, int weight)
 void dense_lower_cuda(Graph *g, Group *group, Arena *a)
 {
     Node *n = group->node[0];
-    GroupedForm form = { .dense = 1 };
+    GroupedForm form = { .terms = 1, .dense = 1 };
     int64_t shared = 0;
 
     if (!is_scaled_product(n)) {
