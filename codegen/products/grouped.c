@@ -227,7 +227,7 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
     const char *right = rows_at(out->arena, swap ? "a" : "b",
                                 args->stash >> !swap & 1, wide[!swap]);
     int scaled = args->in == De4m3;
-    const char *off = form->dense ? "" : "const int32_t *off, ";
+    const char *off = form->dense ? "" : " const int32_t *off,";
     const char *more = form->squares     ? "float *squares, "
                        : form->terms > 1 ? "const TI *a2, const TI *b2, "
                        : scaled          ? "const float *sa, const float *sb, "
@@ -235,8 +235,8 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
 
     put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const TI *a, const TI *b, TO *c, %s%s\n"
-        "  uint8_t *work, int64_t add)\n"
+        "@(const TI *a, const TI *b, TO *c,%s\n"
+        "  %suint8_t *work, int64_t add)\n"
         "{\n%s    const Term term[] = { { %s, %s }, { %s, %s } };\n"
         "    const Scales scales = { %s };\n"
         "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
