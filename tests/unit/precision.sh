@@ -78,6 +78,14 @@ is "with itself" 0 started none precision.policy=bf16 precision.keep='*' precisi
 is "is the same" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 2 ]
 is "no steps" 1 started none precision.compare=bf16
 says "say how it is written" "precision.compare is a policy and up to 100000 steps, bf16:50; got 'bf16'"
+is "a word after them" 1 started none precision.compare=bf16:3x
+says "is refused" "got 'bf16:3x'"
+is "bf16 with FP8" 0 started none precision.policy=bf16 precision.recipe=blockwise precision.keep='layers.*' precision.compare=fp8:1
+is "is the same where all is kept" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 1 ]
+is "and another where nothing is" 0 started none precision.policy=bf16 precision.compare=fp8:1
+is "is another" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 0 ]
+is "FP8 with itself, its batch to grow" 0 started none train.ramp=4,4,8 precision.compare=fp8:2
+is "is the same" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 2 ]
 is "no policy" 1 started none precision.compare=half:3
 printf '1..%d\n' $n
 exit $bad
