@@ -59,6 +59,13 @@ is "to the same numbers" 0 near whole other 2e-3
 is "histories of another length" 1 run half "$@" precision.history=5 train.steps=6 resume=1
 says "are refused" "amax histories are as long"
 
+is "from its weights with another recipe" 0 run weights from="$dir/whole" train.steps=1
+is "with its histories" 0 run histories from="$dir/whole" precision.recipe=delayed precision.history=3 train.steps=1
+is "compared where it stands" 0 started whole "$@" resume=1 precision.compare=bf16:2
+says "losses of both" "     1 | 5."
+is "another recipe where it stands" 0 run whole train.save_every=2 precision.history=3 precision.recipe=tensor train.steps=6 resume=1
+is "and delayed again" 0 run whole "$@" train.steps=8 resume=1
+
 set -- precision.policy=bf16 precision.keep='*' precision.moments=stochastic train.save_every=2
 is "stochastic moments" 0 run chance "$@" train.steps=4
 is "half of it" 0 run begun "$@" train.steps=2
