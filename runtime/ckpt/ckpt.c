@@ -308,8 +308,8 @@ static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
     arena_free(a);
 }
 
-/* Histories belong to a recipe of precision, which another run of the model need
- * not have. */
+/* Histories belong to a recipe of precision, which another run of the model
+ * need not have. */
 static int is_history(const char *name)
 {
     return !strncmp(name, HISTORYPREFIX, strlen(HISTORYPREFIX));
