@@ -47,6 +47,9 @@ is "not asked for" 0 run off train.steps=2
 is "there are none" 1 grep -q fp8 "$dir/off.lines"
 is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
 
+is "in a run without few bits" 0 run wide precision.policy=bf16 precision.watch=1 train.steps=1
+says "is said to be of nothing" "warning: precision.watch: no product is of few bits"
+
 set -- precision.recipe=delayed precision.history=3 train.save_every=2
 is "delayed" 0 run whole "$@" train.steps=4 precision.watch=1
 says "a tensor that saturates, with its line" "models/tiny.lua:16: warning: fp8.value.layers.0.moe.w2 saturates in step 2"
