@@ -465,7 +465,8 @@ static Node *quantized(const OperandBuilder *builder, Node *x, Node *scale)
                                               builder->pairs };
     infer(builder->g, n);
     if (!builder->again)
-        watch_quantize(builder->placement->watch, n, builder->use);
+        watch_quantize(builder->placement->watch, n, builder->use,
+                       builder->param);
     return n;
 }
 

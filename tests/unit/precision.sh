@@ -43,6 +43,16 @@ done
 is "TensorBoard too" 0 grep -qa metric.fp8.gradients.flushed "$dir"/one/events*
 is "in stages, on ranks of experts" 0 run spread precision.watch=1 train.steps=2 fold.pp=3 fold.ep=2 world=6
 is "are those of one rank" 0 near one spread 1e-3
+# Of a weight with one scale for both of its products, others with two.
+zero=
+for fold in one three; do
+    is "shares of weights" 0 "$PLEAT" run tests/hf/qwen2.lua target=host train.batch=8 train.steps=1 data.train=LICENSE \
+        data.valid= precision.policy=fp8 precision.recipe=mxfp8 precision.place=all precision.watch=1 \
+        name="$dir/weights-$fold" $zero
+    grep '"loss"' "$dir/weights-$fold/metrics.jsonl" | grep -o '"fp8.weights.flushed[^,]*' >"$dir/weights-$fold.share"
+    zero="fold.dp=2 fold.zero=3 world=2"
+done
+is "where weights are gathered for each product" 0 cmp "$dir/weights-one.share" "$dir/weights-three.share"
 is "not asked for" 0 run off train.steps=2
 is "there are none" 1 grep -q fp8 "$dir/off.lines"
 is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
