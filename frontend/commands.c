@@ -376,7 +376,6 @@ static Text made_other(Args *args, const char *policy)
     if (opts_real_dtype(args->keys) != REALfp8)
         opts_set(args->keys, "precision.keep", "*", NULL);
     opts_set(args->keys, "precision.watch", "0", NULL);
-    args->ready = (Text){ 0 };
     return made(args);
 }
 
@@ -547,6 +546,15 @@ static void choose_target(Args *args)
         opts_set(args->keys, "target", here, NULL);
 }
 
+/* Of what is compiled already. */
+static void refuse_compared(const Opts *opts)
+{
+    if (opts_given(opts, "precision.compare"))
+        err(opts_loc(opts, "precision.compare"),
+            "precision.compare compiles a second plan: run the model file, not "
+            "a plan or a run's folder");
+}
+
 static Plan *plan_of(Args *args, RunArgs *run_args, int ramps)
 {
     const char *dir = folder_of(args->file);
@@ -556,14 +564,14 @@ static Plan *plan_of(Args *args, RunArgs *run_args, int ramps)
     if (file_kind(args->file) == FILEplan) {
         p = read_plan(args->file);
         change_keys(p, args);
-        if (ramps && opts_given(p->opts, "precision.compare"))
-            err(opts_loc(p->opts, "precision.compare"),
-                "precision.compare compiles a second plan: run the model "
-                "file, not a plan");
+        if (ramps)
+            refuse_compared(p->opts);
         check_model(&(Args){ .file = args->file, .past = p, .keys = p->opts },
                     run_dir(forever, p));
         return p;
     }
+    if (dir && ramps)
+        refuse_compared(args->keys);
     if (dir)
         over = take_folder(args, dir);
     else

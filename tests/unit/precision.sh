@@ -74,6 +74,10 @@ says "are refused" "amax histories are as long"
 
 is "from its weights with another recipe" 0 run weights from="$dir/whole" train.steps=1
 is "with its histories" 0 run histories from="$dir/whole" precision.recipe=delayed precision.history=3 train.steps=1
+cp "$dir/whole/config.lua" "$dir/config"
+is "compared as a folder" 1 "$PLEAT" run "$dir/whole" resume=1 precision.compare=bf16:2
+says "is refused" "run the model file, not a plan or a run's folder"
+is "and leaves it" 0 cmp "$dir/whole/config.lua" "$dir/config"
 is "compared where it stands" 0 started whole "$@" resume=1 precision.compare=bf16:2
 says "losses of both" "     1 | 5."
 is "another recipe where it stands" 0 run whole train.save_every=2 precision.history=3 precision.recipe=tensor train.steps=6 resume=1
