@@ -347,34 +347,113 @@ static void choose_fold(Args *args)
         set_keys(args->keys, search_fold(args));
 }
 
-/* Plans of a model file as text: of the whole batch, then of train.ramp's
- * smaller ones. Rank 0 makes all before MPI starts, which no fork survives; the
- * other ranks get the bytes. */
-static Text *plan_texts(Args *args, int ramps, Plan **p)
-{
-    int share = launched() && !counts_only(args), here = !launch_rank();
-    int64_t until, batch = 1;
-    Text *v = NULL, none = { .arena = forever };
+enum { MAXCOMPARED = 100000 };
 
-    for (int i = 0; here && batch > 0; i++) {
+/* How many steps precision.compare=POLICY:STEPS asks for; 0: for none. */
+static int64_t compared_steps(const Opts *opts, const char **policy)
+{
+    const char *asked = opts_str(opts, "precision.compare");
+    const char *colon = asked ? strchr(asked, ':') : NULL;
+    char *end = NULL;
+    int64_t steps = colon ? strtoll(colon + 1, &end, 10) : 0;
+
+    if (!asked)
+        return 0;
+    if (steps < 1 || steps > MAXCOMPARED || *end || colon == asked)
+        err(opts_loc(opts, "precision.compare"),
+            "precision.compare is a policy and up to %d steps, bf16:50; got "
+            "'%s'",
+            MAXCOMPARED, asked);
+    *policy = strf(forever, "%.*s", (int)(colon - asked), asked);
+    return steps;
+}
+
+/* The same model in the precision to compare with; one without few bits has
+ * none of the recipe's. */
+static Text made_other(Args *args, const char *policy)
+{
+    opts_set(args->keys, "precision.policy", policy, NULL);
+    if (opts_real_dtype(args->keys) != REALfp8)
+        opts_set(args->keys, "precision.keep", "*", NULL);
+    opts_set(args->keys, "precision.watch", "0", NULL);
+    return made(args);
+}
+
+/* The next plan's text, made here or told by rank 0. */
+static Plan *told(const Args *args, Text *text)
+{
+    comm_plan(text);
+    return plan_parse(forever, text->s, text->len, args->file);
+}
+
+typedef struct PlanTexts {
+    Text *plan; /* vec: of the whole batch, then of train.ramp's smaller ones */
+    Text other; /* to compare with */
+    int64_t compared;
+    const char *policy;
+} PlanTexts;
+
+/* On rank 0. */
+static PlanTexts make_texts(Args *args, int ramps, Plan **p)
+{
+    PlanTexts texts = { 0 };
+    int64_t until, batch = 1;
+
+    for (int i = 0; batch > 0; i++) {
         Text out = made(args);
-        vec_push(forever, v, out);
+        vec_push(forever, texts.plan, out);
         if (!i)
             *p = plan_parse(forever, out.s, out.len, args->file);
+        if (!i && ramps)
+            texts.compared = compared_steps((*p)->opts, &texts.policy);
+        if (texts.compared)
+            break;
         batch = ramps ? ramp((*p)->opts, i, &until) : 0;
         if (batch > 0)
             opts_set(args->keys, "train.batch", strf(forever, "%ld", batch),
                      NULL);
     }
-    for (int i = 0; share && (here ? i < (int)vec_len(v) : batch > 0); i++) {
-        if (!here)
-            vec_push(forever, v, none);
-        comm_plan(&v[i]);
-        if (!here && !i)
-            *p = plan_parse(forever, v->s, v->len, args->file);
+    if (texts.compared)
+        texts.other = made_other(args, texts.policy);
+    return texts;
+}
+
+/* On the others, from rank 0, as make_texts makes them. */
+static PlanTexts take_texts(const Args *args, int ramps, Plan **p)
+{
+    PlanTexts texts = { .other = { .arena = forever } };
+    int64_t until, batch = 1;
+
+    for (int i = 0; batch > 0; i++) {
+        Text text = { .arena = forever };
+        Plan *at = told(args, &text);
+        vec_push(forever, texts.plan, text);
+        *p = i ? *p : at;
+        if (!i && ramps)
+            texts.compared = compared_steps(at->opts, &texts.policy);
+        if (texts.compared)
+            break;
         batch = ramps ? ramp((*p)->opts, i, &until) : 0;
     }
-    return v;
+    if (texts.compared)
+        comm_plan(&texts.other);
+    return texts;
+}
+
+/* Plans of a model file as text. Rank 0 makes all before MPI starts, which no
+ * fork survives; the other ranks get the bytes. */
+static PlanTexts plan_texts(Args *args, int ramps, Plan **p)
+{
+    int share = launched() && !counts_only(args);
+
+    if (launch_rank())
+        return take_texts(args, ramps, p);
+    PlanTexts texts = make_texts(args, ramps, p);
+    for (size_t i = 0; share && i < vec_len(texts.plan); i++)
+        comm_plan(&texts.plan[i]);
+    if (share && texts.compared)
+        comm_plan(&texts.other);
+    return texts;
 }
 
 /* The plan, and with `ramps` one for each smaller batch of train.ramp. */
@@ -387,7 +466,8 @@ static Plan *compiled(Args *args, RunArgs *run_args, int ramps)
     if (counts_only(args) && launch_rank())
         exit(0);
     choose_fold(args);
-    Text *text = plan_texts(args, ramps, &p);
+    PlanTexts texts = plan_texts(args, ramps, &p);
+    Text *text = texts.plan;
     for (size_t i = 1; i < vec_len(text); i++) {
         RampStage g = { .plan = plan_parse(forever, text[i].s, text[i].len,
                                            args->file) };
@@ -397,37 +477,13 @@ static Plan *compiled(Args *args, RunArgs *run_args, int ramps)
     *run_args = (RunArgs){
         .text = text->s, .len = text->len, .ramp = v, .nramp = (int)vec_len(v)
     };
+    if (texts.compared) {
+        run_args->compared = texts.compared;
+        run_args->other =
+            plan_parse(forever, texts.other.s, texts.other.len, args->file);
+        run_args->other_name = texts.policy;
+    }
     return p;
-}
-
-enum { MAXCOMPARED = 100000 };
-
-/* precision.compare=POLICY:STEPS: the same model in that precision. */
-static void add_compared(Args *args, const Plan *p, RunArgs *run_args)
-{
-    const char *asked = opts_str(p->opts, "precision.compare");
-    const char *colon = asked ? strchr(asked, ':') : NULL;
-    int64_t steps = colon ? atoll(colon + 1) : 0;
-    Plan *other;
-
-    if (!asked)
-        return;
-    if (steps < 1 || steps > MAXCOMPARED)
-        err(opts_loc(p->opts, "precision.compare"),
-            "precision.compare is a policy and up to %d steps, bf16:50; got "
-            "'%s'",
-            MAXCOMPARED, asked);
-    if (file_kind(args->file) == FILEplan)
-        err(NULL, "precision.compare compiles a second plan: run the model "
-                  "file, not a plan");
-    opts_set(args->keys, "precision.policy",
-             strf(forever, "%.*s", (int)(colon - asked), asked), NULL);
-    opts_set(args->keys, "precision.keep", "*", NULL);
-    opts_set(args->keys, "precision.watch", "0", NULL);
-    plan_texts(args, 0, &other);
-    run_args->compared = steps;
-    run_args->other = other;
-    run_args->other_name = opts_str(args->keys, "precision.policy");
 }
 
 /* Keys given beside a plan change what the plan does not depend on. */
@@ -490,6 +546,15 @@ static void choose_target(Args *args)
         opts_set(args->keys, "target", here, NULL);
 }
 
+/* Of what is compiled already. */
+static void refuse_compared(const Opts *opts)
+{
+    if (opts_given(opts, "precision.compare"))
+        err(opts_loc(opts, "precision.compare"),
+            "precision.compare compiles a second plan: run the model file, not "
+            "a plan or a run's folder");
+}
+
 static Plan *plan_of(Args *args, RunArgs *run_args, int ramps)
 {
     const char *dir = folder_of(args->file);
@@ -499,10 +564,14 @@ static Plan *plan_of(Args *args, RunArgs *run_args, int ramps)
     if (file_kind(args->file) == FILEplan) {
         p = read_plan(args->file);
         change_keys(p, args);
+        if (ramps)
+            refuse_compared(p->opts);
         check_model(&(Args){ .file = args->file, .past = p, .keys = p->opts },
                     run_dir(forever, p));
         return p;
     }
+    if (dir && ramps)
+        refuse_compared(args->keys);
     if (dir)
         over = take_folder(args, dir);
     else
@@ -521,8 +590,6 @@ static int execute(Args *args, int (*f)(Plan *p, const RunArgs *r))
     accept_other_plans();
     start_phase("plan");
     Plan *p = plan_of(args, &r, f == run_or_count);
-    if (f == run_or_count)
-        add_compared(args, p, &r);
     r.replay = args->replay;
     r.begun = args->begun;
     drop_valid(p, args);

@@ -568,8 +568,9 @@ typedef struct TensorInfo {
     const char *prefix; /* of its name */
 } TensorInfo;
 extern const TensorInfo tensor_kinds[NTENSORKIND];
-enum { /* sets of them, for tensor_is */
-       MODELTENSORS = 1 << TKparam | 1 << TKstate,
+#define HISTORYPREFIX "fp8." /* of names of histories */
+enum {                       /* sets of them, for tensor_is */
+       MODELTENSORS = 1 << TKparam | 1 << TKstate | 1 << TKhistory,
        COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
        MOMENTS = 1 << TKm | 1 << TKv
 };

@@ -51,7 +51,7 @@ static Node *history_state(Graph *g, const Param *like, const char *path)
     if (!g_param(g, path)) {
         Param *p = alloc(g->arena, sizeof *p);
         p->path = path;
-        p->kind = TKstate;
+        p->kind = TKhistory;
         p->loc = like->loc;
         p->dt = opts_dtype(g->opts) == Df64 ? Df64 : Df32;
         p->init = INITconst;
@@ -77,7 +77,7 @@ static History *history_of(Delayed *delayed, const Param *param, OperandUse use,
     if (*of)
         return *of;
     const char *path =
-        intern(strf(g->arena, "fp8.%s.%s", words[use], param->path));
+        intern(strf(g->arena, HISTORYPREFIX "%s.%s", words[use], param->path));
     History **by = (History **)table_at(delayed->by_path, KEYP(path));
     if (!*by) {
         History *h = *by = alloc(g->arena, sizeof *h);

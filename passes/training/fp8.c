@@ -530,7 +530,8 @@ static Node *quantized(const OperandBuilder *builder, Node *x, Node *scale)
         n->at.quantize.key = random_key(builder);
     infer(builder->g, n);
     if (!builder->again)
-        watch_quantize(builder->placement->watch, n, builder->use);
+        watch_quantize(builder->placement->watch, n, builder->use,
+                       builder->param);
     return n;
 }
 
@@ -810,8 +811,13 @@ void pass_fp8(Graph *g)
     enum scaling_recipe r = opts_scaling_recipe(g->opts);
     const MachineSpeeds *speeds = machine_of(g);
 
-    if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8)
+    if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8) {
+        if (g->prog == PGstep && opts_int(g->opts, "precision.watch"))
+            warn(opts_loc(g->opts, "precision.watch"),
+                 "precision.watch: no product is of few bits "
+                 "(precision.policy=fp8 or precision.recipe asks for them)");
         return;
+    }
     Placement p = {
         .g = g,
         .recipe = &recipes[(int)r < 0 ? RECIPEblockwise : r],

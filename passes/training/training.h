@@ -90,7 +90,8 @@ typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
 typedef struct RoundingWatch RoundingWatch;
 RoundingWatch *watch_new(Graph *g); /* null: nothing is watched */
 /* Notes what `quantize` does to an operand. */
-void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use);
+void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use,
+                    const Param *param);
 void watch_results(
     const RoundingWatch *watch); /* the step's metrics of all noted */
 /* The largest magnitude of x over the step, where `at` stands, for post. */

@@ -7,7 +7,9 @@
  *     fp8.<class>.saturated  share of elements that the largest number cuts off
  *     fp8.<class>.flushed    share of elements that are not 0 and become 0
  *
- * Shares are means over tensors, of a tensor over its micro-batches or rows. */
+ * Shares are means over parameters whose products read what is rounded, of one
+ * over its roundings, of a rounding over its micro-batches or rows: a weight
+ * that ZeRO-3 gathers for each product counts as often as any other. */
 #include <float.h>
 
 #include "../../ir/keys.h"
@@ -51,7 +53,8 @@ static const struct {
 
 struct RoundingWatch {
     Graph *g;
-    Node **stat[NUSE][NSTAT]; /* vecs: of each tensor, for post to read */
+    Node **stat[NUSE][NSTAT];  /* vecs: of each rounding, for post to read */
+    const Param **param[NUSE]; /* vecs: of the same */
 };
 
 RoundingWatch *watch_new(Graph *g)
@@ -164,7 +167,8 @@ static Node *scales_of(Graph *g, const Node *quantize)
                     a);
 }
 
-void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use)
+void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use,
+                    const Param *param)
 {
     if (!watch)
         return;
@@ -181,8 +185,39 @@ void watch_quantize(RoundingWatch *watch, const Node *quantize, OperandUse use)
         mean_share(g, STATsaturated, large),
         mean_share(g, STATflushed, small),
     };
+    vec_push(g->arena, watch->param[use], param);
     for (StatKind i = 0; i < NSTAT; i++)
         vec_push(g->arena, watch->stat[use][i], made[i]);
+}
+
+/* How often each of these is among them; returns how many different. */
+static double count_roundings(Table *count, const Param *const *param)
+{
+    double different = 0;
+
+    for (size_t i = 0; i < vec_len(param); i++) {
+        uintptr_t *times = (uintptr_t *)table_at(count, KEYP(param[i]));
+        different += !*times;
+        ++*times;
+    }
+    return different;
+}
+
+/* A statistic over the roundings of a class. */
+static Node *over_roundings(TrainStep *step, const RoundingWatch *watch,
+                            OperandUse use, StatKind stat)
+{
+    const Param **param = watch->param[use];
+    Node **x = watch->stat[use][stat];
+    size_t n = vec_len(x);
+    Table *count = table_new(watch->g->arena);
+    double different = count_roundings(count, param);
+
+    for (size_t i = 0; stats[stat].over_tensors == Oadd && i < n; i++) {
+        double same = (double)(uintptr_t)table_get(count, KEYP(param[i]));
+        x[i] = post_op2(step, Omul, x[i], post_num(step, 1 / same / different));
+    }
+    return post_all(step, stats[stat].over_tensors, x, n);
 }
 
 void watch_results(const RoundingWatch *watch)
@@ -194,17 +229,11 @@ void watch_results(const RoundingWatch *watch)
 
     for (OperandUse use = 0; use < NUSE; use++)
         for (StatKind i = 0; i < NSTAT; i++) {
-            size_t n = vec_len(watch->stat[use][i]);
-            if (!n)
+            if (!vec_len(watch->stat[use][i]))
                 continue;
-            Node *all =
-                post_all(&step, stats[i].over_tensors, watch->stat[use][i], n);
-            if (stats[i].over_tensors == Oadd)
-                all =
-                    post_op2(&step, Omul, all, post_num(&step, 1 / (double)n));
             post_result(
                 &step,
                 strf(g->arena, "metric.fp8.%s.%s", classes[use], stats[i].name),
-                all);
+                over_roundings(&step, watch, use, i));
         }
 }

@@ -270,7 +270,8 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
 
 enum {
     WEIGHTS = 1 << TKparam | 1 << TKcopy,
-    VALUES = MODELTENSORS | COPIEDTENSORS | 1 << TKmaster
+    VALUES = MODELTENSORS | COPIEDTENSORS | 1 << TKmaster,
+    NEEDED = (VALUES | MOMENTS) & ~(1 << TKhistory)
 };
 
 /* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
@@ -307,13 +308,20 @@ static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
     arena_free(a);
 }
 
+/* Histories belong to a recipe of precision, which another run of the model
+ * need not have. */
+static int is_history(const char *name)
+{
+    return !strncmp(name, HISTORYPREFIX, strlen(HISTORYPREFIX));
+}
+
 /* A tensor of the files that no role knows. */
 static void refuse_leftovers(const Plan *p, const Files *files)
 {
     for (int i = 0; i < files->n; i++)
         for (int k = 0; k < files->file[i]->n; k++) {
             const char *name = files->file[i]->t[k].name;
-            int known = 0;
+            int known = is_history(name);
             for (int r = 0; r < p->nrole && !known; r++)
                 known = role_tensor(&p->role[r], name) >= 0;
             if (!known)
@@ -334,7 +342,7 @@ void ckpt_load(Exec *exec, const char *path, const State *state)
     Files src = { file, 2, path };
     refuse_leftovers(exec->plan, &src);
     load_tensors(exec, &src, VALUES | MOMENTS,
-                 state->step ? VALUES | MOMENTS : WEIGHTS | 1 << TKmaster);
+                 state->step ? NEEDED : WEIGHTS | 1 << TKmaster);
     st_close(file[0]);
     st_close(file[1]);
 }

@@ -189,7 +189,7 @@ Trained fold_train(Plan *p, int steps)
         if (t == 0)
             read_values(x, &w, 1 << TKm, 1);
     }
-    read_values(x, &w, 1 << TKstate, 0);
+    read_values(x, &w, 1 << TKstate | 1 << TKhistory, 0);
     exec_close(x);
     return w;
 }

@@ -31,6 +31,12 @@ CMOCKA_MESSAGE_OUTPUT=TAP timeout 120 mpirun -q -n 2 env PLEAT_HOST=a "$test" : 
 result "ranks of a machine write each other's memory" \
     $(($(grep -c '^ok .* peers' "$dir/log") - 4))
 
+# A run compared with one in another precision: rank 0 compiles both plans.
+timeout 60 mpirun -q -n 2 "$PLEAT" run models/tiny.lua target=host $small fold.ep=2 \
+    name="$dir/compared" precision.policy=fp8 precision.place=all precision.compare=bf16:1 >"$dir/log" 2>&1
+result "two precisions compared on two ranks" \
+    $(($(grep -c 'gradients of the first step' "$dir/log") - 1))
+
 # rows FILE STAGE: what the trace says that the stage ran, "F0 3" a line
 rows() {
     sed -n "s/^{\"name\": \"\([^\"]*\)\", \"ph\": \"X\", \"pid\": $2, \"tid\": 0,.*\"micro\": \([0-9]*\).*/\1 \2/p" "$1"

@@ -43,9 +43,22 @@ done
 is "TensorBoard too" 0 grep -qa metric.fp8.gradients.flushed "$dir"/one/events*
 is "in stages, on ranks of experts" 0 run spread precision.watch=1 train.steps=2 fold.pp=3 fold.ep=2 world=6
 is "are those of one rank" 0 near one spread 1e-3
+# Of a weight with one scale for both of its products, others with two.
+zero=
+for fold in one three; do
+    is "shares of weights" 0 "$PLEAT" run tests/hf/qwen2.lua target=host train.batch=8 train.steps=1 data.train=LICENSE \
+        data.valid= precision.policy=fp8 precision.recipe=mxfp8 precision.place=all precision.watch=1 \
+        name="$dir/weights-$fold" $zero
+    grep '"loss"' "$dir/weights-$fold/metrics.jsonl" | grep -o '"fp8.weights.flushed[^,]*' >"$dir/weights-$fold.share"
+    zero="fold.dp=2 fold.zero=3 world=2"
+done
+is "where weights are gathered for each product" 0 cmp "$dir/weights-one.share" "$dir/weights-three.share"
 is "not asked for" 0 run off train.steps=2
 is "there are none" 1 grep -q fp8 "$dir/off.lines"
 is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
+
+is "in a run without few bits" 0 run wide precision.policy=bf16 precision.watch=1 train.steps=1
+says "is said to be of nothing" "warning: precision.watch: no product is of few bits"
 
 set -- precision.recipe=delayed precision.history=3 train.save_every=2
 is "delayed" 0 run whole "$@" train.steps=4 precision.watch=1
@@ -58,6 +71,17 @@ is "in another fold" 0 run other "$@" train.steps=4 precision.watch=1 resume=1 f
 is "to the same numbers" 0 near whole other 2e-3
 is "histories of another length" 1 run half "$@" precision.history=5 train.steps=6 resume=1
 says "are refused" "amax histories are as long"
+
+is "from its weights with another recipe" 0 run weights from="$dir/whole" train.steps=1
+is "with its histories" 0 run histories from="$dir/whole" precision.recipe=delayed precision.history=3 train.steps=1
+cp "$dir/whole/config.lua" "$dir/config"
+is "compared as a folder" 1 "$PLEAT" run "$dir/whole" resume=1 precision.compare=bf16:2
+says "is refused" "run the model file, not a plan or a run's folder"
+is "and leaves it" 0 cmp "$dir/whole/config.lua" "$dir/config"
+is "compared where it stands" 0 started whole "$@" resume=1 precision.compare=bf16:2
+says "losses of both" "     1 | 5."
+is "another recipe where it stands" 0 run whole train.save_every=2 precision.history=3 precision.recipe=tensor train.steps=6 resume=1
+is "and delayed again" 0 run whole "$@" train.steps=8 resume=1
 
 set -- precision.policy=bf16 precision.keep='*' precision.moments=stochastic train.save_every=2
 is "stochastic moments" 0 run chance "$@" train.steps=4
@@ -89,6 +113,14 @@ is "with itself" 0 started none precision.policy=bf16 precision.keep='*' precisi
 is "is the same" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 2 ]
 is "no steps" 1 started none precision.compare=bf16
 says "say how it is written" "precision.compare is a policy and up to 100000 steps, bf16:50; got 'bf16'"
+is "a word after them" 1 started none precision.compare=bf16:3x
+says "is refused" "got 'bf16:3x'"
+is "bf16 with FP8" 0 started none precision.policy=bf16 precision.recipe=blockwise precision.keep='layers.*' precision.compare=fp8:1
+is "is the same where all is kept" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 1 ]
+is "and another where nothing is" 0 started none precision.policy=bf16 precision.compare=fp8:1
+is "is another" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 0 ]
+is "FP8 with itself, its batch to grow" 0 started none train.ramp=4,4,8 precision.compare=fp8:2
+is "is the same" 0 [ "$(grep -c '+0.00%.*+0.00%' "$dir/log")" = 2 ]
 is "no policy" 1 started none precision.compare=half:3
 printf '1..%d\n' $n
 exit $bad
