@@ -188,7 +188,7 @@ static int is_matrix_of_blocks(const Graph *g, const Node *n, const Node *rows,
     return sum && cut_last(g, n, w, 1) == sum && cut_last(g, n, w, 0);
 }
 
-static int dense_product(Graph *g, Node *n)
+static int dense_product(Graph *g, Table *made, Node *n)
 {
     const Node *rows = NULL, *w = NULL;
 
@@ -206,6 +206,12 @@ static int dense_product(Graph *g, Node *n)
     in[3] = w->in[1];
     n->in = in;
     n->nin = 4;
+    Node *x = rounded_to_blocks(rows);
+    if (x) {
+        Node *blocks = blocks_of(g, made, x, rows);
+        for (int i = 0; i < 2; i++)
+            in[2 * i] = part_as(g, blocks, i, in[2 * i], x->nd - 1);
+    }
     return 1;
 }
 
@@ -221,7 +227,7 @@ void scaled_products(Graph *g)
         if (n->op == Ogmm)
             any |= grouped_product(g, made, n);
         else if (n->op == Odot)
-            any |= dense_product(g, n);
+            any |= dense_product(g, made, n);
     }
     if (any)
         g_sort(g);

@@ -322,8 +322,7 @@ static double rounding_bytes(const Graph *g, const Node *x, double elements)
 static double predicted_gain(const Placement *placement, const Node *n, int w,
                              const Param *param)
 {
-    enum { PRODUCTS = 2, PIECE = 16 };
-    const int row_bytes = n->op == Odot ? 5 : 3; /* dense: amax first */
+    enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16 };
     const Graph *g = placement->g;
     const MachineSpeeds *speeds = machine_of(g);
     Shard sh[MAXATOM] = { 0 };
@@ -338,8 +337,8 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
     double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
     double each = rows / (weight / (K * N)); /* of an expert */
     double flops = PRODUCTS * 2 * rows * K * N;
-    double bytes = row_bytes * rows * (K / share + N) +
-                   rounding_bytes(g, n->in[w], weight);
+    double bytes =
+        ROWBYTES * rows * (K / share + N) + rounding_bytes(g, n->in[w], weight);
     double plain = n->op == Odot ? speed_at(speeds, SPEEDgemm, flops / PRODUCTS)
                                  : speed_at(speeds, SPEEDgrouped, each);
     return flops / plain - flops / speed_at(speeds, SPEEDnarrow, each) -
