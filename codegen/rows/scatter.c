@@ -90,16 +90,17 @@ static void scatter_text(RowText *row, const Node *n, const Node *out,
     row_line(row, "}");
 }
 
-/* For a GPU: a block has every parts-th place, and 256 columns of the contiguous
- * axis, or several times as many: each block looks at all indices, so no more
- * than keep the chip busy. Places that are met often may lie side by side, as
- * frequent tokens do in most vocabularies, so a block's own do not; and one that
- * is met most often is many blocks' work, a few columns each.
- * It looks at 256 indices at a time and lists those of its own places in their
- * order; when they are many, or at the end, a thread adds up its columns of them,
- * AHEAD of them on their way: what is met twice goes on from what it was made
- * the first time. Sums of bf16 are made in work space that lies as the result.
- */
+/* For a GPU: a block has every parts-th place, and 256 columns of the
+ * contiguous axis, or several times as many: each block looks at all indices,
+ * so no more than keep the chip busy. Places that are met often may have
+ * neighbouring numbers, as frequent tokens do, so a block's own do not; and
+ * one that is met most often is the work of many blocks, a few columns each
+ * (8192 bytes of text in 32000 places of 4096, H200: 0.40 ms, 14.1 with
+ * ranges of places). It looks at 256 indices at a time and lists those of its
+ * own places in their order; when they are many, or at the end, a thread adds
+ * up its columns of them, AHEAD of them on their way: what is met twice goes
+ * on from what it was made the first time. Sums of bf16 are made in work
+ * space that lies as the result. */
 enum { BLOCKS = 1024 };
 
 static void put_hits(RowText *row, const Scatter *scatter, int two)

@@ -1,10 +1,15 @@
-/* scaled_products.c: products of numbers of 8 bits as they are stored, where the target has a kernel that multiplies those and applies their scales:
+/* scaled_products.c: products of numbers of 8 bits as they are stored, where
+ * the target has a kernel that multiplies those and applies their scales. Of
+ * experts:
  *
  *   q [row hidden]  s [row hb]  p [expert ffn hidden]  t [expert fb hb]
  *
  *     %v = cast (dequantize %q %s)
  *     %u = cast (dequantize %p %t)     =>
  *     %y = gmm %v %u %map hidden              %y = gmm %q %p %map %s %t hidden
+ *
+ * A product of matrices is the same without experts and map, of any axes that
+ * are blocks of rows and columns when they are taken as one.
  *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them. Elsewhere, and where blocks lie otherwise, the

@@ -345,8 +345,8 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
-/* Are weight x's blocks, along the axes that n sums over or the others, those of
- * all these axes as one? Its cut axis is one of them, whole blocks of it or
+/* Are weight x's blocks, along the axes that n sums over or the others, those
+ * of all these axes as one? Its cut axis is one of them, whole blocks of it or
  * nothing else. Axes of experts apart. */
 static const Axis *cut_as_one(const Node *n, const Node *x, int summed)
 {
