@@ -43,7 +43,7 @@ static const struct {
     Lower *host, *cuda;
 } generators[NFAMILY] = {
     [FAMloop] = { loop_lower, cuda_loop_lower },
-    [FAMgemm] = { gemm_lower, gemm_lower },
+    [FAMgemm] = { gemm_lower, dense_lower_cuda },
     [FAMgmm] = { gmm_lower, grouped_lower_cuda },
     [FAMgmm_wgrad] = { gmm_wgrad_lower, grouped_lower_cuda },
     [FAMblocks] = { NULL, blocks_lower_cuda },
@@ -84,8 +84,7 @@ static void lower_cuda(Graph *g, Group *group, Arena *a)
  * anywhere. Products read bf16 as it is, as GPUs do, and need no room. */
 static void lower_null(Graph *g, Group *group, Arena *a)
 {
-    if (group->fam == FAMblocks ||
-        (group->fam == FAMgmm && is_scaled_product(group->node[0])))
+    if (group->fam == FAMblocks || is_scaled_product(group->node[0]))
         lower_cuda(g, group, a);
     else
         lower_host(g, group, a);
@@ -105,12 +104,12 @@ const Target T_host = {
 };
 const Target T_null = {
     .name = "null", .prelude = "", .machine = MACHINEh200,
-    .items = 16, .scaled = grouped_scaled, .keeps = attn_can, .loops = loops,
+    .items = 16, .scaled = has_scaled_product, .keeps = attn_can, .loops = loops,
     .lower = lower_null,
 };
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
-    .items = 256, .grid = 1, .scaled = grouped_scaled, .keeps = attn_can_cuda, .loops = loops,
+    .items = 256, .grid = 1, .scaled = has_scaled_product, .keeps = attn_can_cuda, .loops = loops,
     .squares = grouped_squares, .sums = grouped_sums, .lower = lower_cuda,
 };
 /* clang-format on */

@@ -69,7 +69,7 @@ int takes(Op op, int nin)
            ((op == Oloss || op == Oaccum) && nin == 1) ||
            ((op == Odropout || op == Odither) && nin == 3) ||
            (op == Oroute && nin == 2) || (op == Ogmm && nin == 5) ||
-           (op == Oquantize_blocks && nin == 2);
+           (op == Odot && nin == 4) || (op == Oquantize_blocks && nin == 2);
 }
 
 static int operands(GraphCheck *check, const Node *n, int64_t at)

@@ -19,12 +19,22 @@ static int64_t blocks_along(int64_t n)
     return (n + BLOCK - 1) / BLOCK;
 }
 
+static int in_rows(const Node *n)
+{
+    return n->at.quantize_blocks.layout == SCALEwide;
+}
+
 /* Weights: all they have, in the orders that are read. Rows: those that the map
  * says there are, which may begin somewhere in a stack. */
 static void put_kernel(Text *out, const Graph *g, const Node *n, int lies,
                        int turned)
 {
     put(out, "extern \"C\" __global__ void __launch_bounds__(%d)\n", THREADS);
+    if (in_rows(n) && n->nin == 1) {
+        put(out, "@(const uint16_t *x, uint8_t *q, float *s)\n"
+                 "{\n    quantize_rows(x, q, s, P);\n}\n");
+        return;
+    }
     if (n->nin == 1) {
         put(out,
             "@(const uint16_t *w%s%s)\n{\n    quantize_square<%d, %d>(w, "
@@ -53,8 +63,9 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
                      part_of(group, 3),
                      map };
     int last = x->nd - 1;
-    int64_t p = local_n(g, x, last - 1), q = local_n(g, x, last);
-    int64_t blocks = blocks_along(q) * (map ? p : blocks_along(p));
+    int64_t q = local_n(g, x, last);
+    int64_t p = in_rows(n) ? local_elems(g, x) / q : local_n(g, x, last - 1);
+    int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
     Text t = { .arena = a };
 
@@ -70,7 +81,7 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     set_text_named(group, a, t.s);
     set_label(group, a, n);
     cuda_set_launch(group, a,
-                    (Launch){ .items = map ? (blocks + turn - 1) / turn
-                                           : local_n(g, x, 0) * blocks,
+                    (Launch){ .items = in_rows(n) ? (blocks + turn - 1) / turn
+                                                  : local_n(g, x, 0) * blocks,
                               .threads = THREADS });
 }

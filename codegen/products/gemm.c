@@ -18,9 +18,9 @@ static void set_args(Group *group, Arena *a, Node *const *n, int count)
     }
 }
 
-static void set_cost(const Graph *g, Group *group, const Node *product)
+void set_product_cost(const Graph *g, Group *group, const Node *n)
 {
-    group->instr.flops = cost_of(g, product).flops;
+    group->instr.flops = cost_of(g, n).flops;
     for (int i = 0; i < group->narg; i++)
         if (group->arg[i])
             group->instr.bytes += (double)local_bytes(g, group->arg[i]);
@@ -68,7 +68,7 @@ void gemm_lower(Graph *g, Group *group, Arena *a)
     };
     group->path = path_of(&group->instr.gemm);
     set_args(group, a, arg, 4);
-    set_cost(g, group, n);
+    set_product_cost(g, group, n);
     set_label(group, a, n);
 }
 
@@ -122,7 +122,7 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
     set_args(group, a, arg, terms > 1 || scaled ? 6 : 5);
     for (int i = 0; i < 3; i++)
         group->instr.gmm.stash |= (group->arg[i]->stash > 0) << i;
-    set_cost(g, group, n);
+    set_product_cost(g, group, n);
     group->instr.flops *= terms;
     set_label(group, a, n);
 }

@@ -1,6 +1,6 @@
-/* grouped.c: grouped products on a GPU, from the host's instruction: a kernel
- * whose sizes are constants. wgmma.pre where tensor cores take the operands,
- * gmm.pre for all others. */
+/* grouped.c: grouped products on a GPU, and scaled ones of matrices, from the
+ * host's instruction: a kernel whose sizes are constants. wgmma.pre where tensor
+ * cores take the operands, gmm.pre for all others. */
 #include "products.h"
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
@@ -40,7 +40,32 @@ static int has_tensor_cores(const GmmArgs *args)
            args->n % 8 == 0 && args->ldw % piece == 0 && args->experts <= 4096;
 }
 
-int grouped_scaled(const Graph *g, const Node *n)
+/* Elements of a rank of the dims of x that n has, or with `has` 0 lacks. */
+static int64_t share_of(const Graph *g, const Node *x, const Node *n, int has)
+{
+    int64_t e = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if ((dim_of(n, x->dim[d].a) >= 0) == has)
+            e *= local_n(g, x, d);
+    return e;
+}
+
+/* Of a product of matrices of e4m3 with scales. */
+static GmmArgs dense_args(const Graph *g, const Node *n)
+{
+    const Node *rows = n->in[0], *w = n->in[1];
+    GmmArgs v = { .in = De4m3, .out = n->dt, .tw = 1, .experts = 1 };
+
+    v.cap = share_of(g, rows, n, 1);
+    v.n = share_of(g, w, n, 1);
+    v.k = v.ldw = share_of(g, w, n, 0);
+    v.stride = v.n * v.k;
+    return v;
+}
+
+/* rows [row K], w [expert N K] */
+static GmmArgs grouped_args(const Graph *g, const Node *n)
 {
     const Node *rows = n->in[0], *w = n->in[1];
     const Axis *sum = n->at.gmm.axes.v[0];
@@ -51,6 +76,13 @@ int grouped_scaled(const Graph *g, const Node *n)
     for (int d = 0; d < w->nd; d++)
         if (w->dim[d].a != sum && w->dim[d].a != n->in[2]->at.route.axis)
             v.n *= local_n(g, w, d);
+    return v;
+}
+
+int has_scaled_product(const Graph *g, const Node *n)
+{
+    GmmArgs v = n->op == Odot ? dense_args(g, n) : grouped_args(g, n);
+
     return has_tensor_cores(&v);
 }
 
@@ -195,6 +227,7 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
     const char *right = rows_at(out->arena, swap ? "a" : "b",
                                 args->stash >> !swap & 1, wide[!swap]);
     int scaled = args->in == De4m3;
+    const char *off = form->dense ? "" : " const int32_t *off,";
     const char *more = form->squares     ? "float *squares, "
                        : form->terms > 1 ? "const TI *a2, const TI *b2, "
                        : scaled          ? "const float *sa, const float *sb, "
@@ -202,12 +235,14 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
 
     put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const TI *a, const TI *b, TO *c, const int32_t *off,\n"
+        "@(const TI *a, const TI *b, TO *c,%s\n"
         "  %suint8_t *work, int64_t add)\n"
-        "{\n    const Term term[] = { { %s, %s }, { %s, %s } };\n"
+        "{\n%s    const Term term[] = { { %s, %s }, { %s, %s } };\n"
         "    const Scales scales = { %s };\n"
         "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
-        WGTHREADS, more, left, right,
+        WGTHREADS, off, more,
+        form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
+        right,
         form->terms > 1 ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
         form->terms > 1 ? "b2" : "0", scaled ? "sa, sb" : "",
         rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
@@ -266,6 +301,18 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     return t.s;
 }
 
+/* A block of each multiprocessor, of so many bytes of shared memory. */
+static void launch_on_all(Group *group, Arena *a, int64_t shared)
+{
+    group->scratch = GPUBLOCKS * MAPS;
+    cuda_set_launch(group, a,
+                    (Launch){ .items = GPUBLOCKS,
+                              .threads = WGTHREADS,
+                              .shared = shared,
+                              .persistent = 1,
+                              .hopper = 1 });
+}
+
 static void on_tensor_cores(Group *group, Arena *a, const GmmArgs *args,
                             int weight)
 {
@@ -279,13 +326,7 @@ static void on_tensor_cores(Group *group, Arena *a, const GmmArgs *args,
         form.stash = group->arg[4]->stash > 0;
     set_text_named(group, a, grouped_text(a, args, form, &shared));
     group->narg = form.terms > 1 || args->in == De4m3 ? 6 : 4 + form.squares;
-    group->scratch = GPUBLOCKS * MAPS;
-    cuda_set_launch(group, a,
-                    (Launch){ .items = GPUBLOCKS,
-                              .threads = WGTHREADS,
-                              .shared = shared,
-                              .persistent = 1,
-                              .hopper = 1 });
+    launch_on_all(group, a, shared);
 }
 
 /* ---- all others ---------------------------------------------------------- */
@@ -321,6 +362,31 @@ static void on_threads(Group *group, Arena *a, const GmmArgs *args, int weight)
                   .threads = GMMTHREADS,
                   .y = ceil_of(args->n, GMMTILE),
                   .z = weight ? args->experts : 1 });
+}
+
+void dense_lower_cuda(Graph *g, Group *group, Arena *a)
+{
+    Node *n = group->node[0];
+    GroupedForm form = { .terms = 1, .dense = 1 };
+    int64_t shared = 0;
+
+    if (!is_scaled_product(n)) {
+        gemm_lower(g, group, a);
+        return;
+    }
+    const GmmArgs v = dense_args(g, n);
+    Node *arg[5] = { n->in[0], n->in[1], group->out[0], n->in[2], n->in[3] };
+    for (int i = 0; i < 5; i++)
+        vec_push(a, group->arg, storage(arg[i]));
+    group->narg = 5;
+    group->maystore = 1;
+    group->path = PATHfast;
+    form.tile = best_tile(&v, 0, 1);
+    set_text_named(group, a, grouped_text(a, &v, form, &shared));
+    set_product_cost(g, group, n);
+    set_label(group, a, n);
+    launch_on_all(group, a, shared);
+    add_word(group, a, (Word){ WORDadd, aff(0), 0 });
 }
 
 ProductPath grouped_path(const Group *group)

@@ -5,6 +5,8 @@
 #include "../text/text.h"
 
 void gemm_lower(Graph *g, Group *group, Arena *a); /* gemm.c */
+/* FLOPs of product n, bytes of the arguments of its group. */
+void set_product_cost(const Graph *g, Group *group, const Node *n);
 void gmm_lower(Graph *g, Group *group, Arena *a);
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a);
 
@@ -23,9 +25,12 @@ typedef struct GroupedForm {
     int squares; /* sums of squares beside it */
     int terms;   /* 2: the sum of two products */
     int stash;   /* of terms: the second's rows lie in a stack */
+    int dense; /* one weight for all of cap rows, whose offsets nobody gives */
     GroupedTile tile;
 } GroupedForm;
 void grouped_lower_cuda(Graph *g, Group *group, Arena *a);
+/* A product of matrices: by the library, or with scales by such a kernel. */
+void dense_lower_cuda(Graph *g, Group *group, Arena *a);
 ProductPath grouped_path(const Group *group);
 /* Of the instruction's integers v (instructions.def): the text of a tile (@ for
  * its name), the bytes of shared memory it takes. */
@@ -34,6 +39,6 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
 int grouped_terms(const Group *group); /* products whose sum it makes */
-int grouped_scaled(const Graph *g, const Node *n); /* Target.scaled */
+int has_scaled_product(const Graph *g, const Node *n); /* Target.scaled */
 
 #endif

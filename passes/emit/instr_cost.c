@@ -149,14 +149,18 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
     int grouped = group->fam == FAMgmm || group->fam == FAMgmm_wgrad;
     int attention = group->fam == FAMattn || group->fam == FAMattn_bwd;
 
-    v.size = grouped ? rows_of_expert(g, map_of(group)) : instr->flops;
+    v.size =
+        grouped ? rows_of_expert(g, map_of(group))
+        : is_scaled_product(group->node[0])
+            ? instr->flops / (2 * (double)local_elems(g, group->node[0]->in[1]))
+            : instr->flops;
     if (group->path == PATHthreads || (attention && is_single(group)))
         v.work = SPEEDplain;
     else if (group->path != PATHfast)
         v.work = SPEEDunaligned;
     else if (v.work == SPEEDgemm && is_single(group))
         v.work = SPEEDsingle;
-    else if (group->fam == FAMgmm && is_scaled_product(group->node[0]))
+    else if (is_scaled_product(group->node[0]))
         v.work = SPEEDnarrow;
     if (moves_rows(instr->kind))
         v.move = SPEEDrows;

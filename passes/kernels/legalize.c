@@ -149,11 +149,60 @@ static int fits(const Graph *g, const Node *n, const DimOrder *a,
     return as_matrix(g, &x, &y, &z, &m);
 }
 
+/* An operand's numbers and its scales, whose dims lie as those do. */
+typedef struct ScaledOrder {
+    DimOrder numbers, scales;
+} ScaledOrder;
+
+/* Adds the dims of numbers x, of scales s, that `like` has, in its order; with
+ * `but` those that it lacks. One that is cut into blocks comes last. */
+static void add_scaled(ScaledOrder *order, const Node *x, const Node *s,
+                       const Node *like, const Node *but)
+{
+    DimOrder *a = &order->numbers, *b = &order->scales;
+
+    for (int cut = 0; cut < 2; cut++)
+        for (int k = 0; k < like->nd; k++) {
+            int i = dim_of(x, like->dim[k].a);
+            if (i < 0 || (but && dim_of(but, like->dim[k].a) >= 0) ||
+                (s->dim[i].a != x->dim[i].a) != cut)
+                continue;
+            a->d[a->n++] = x->dim[i];
+            b->d[b->n++] = s->dim[i];
+        }
+}
+
+/* rows [M K] with scales [M kb], weight [N K] with scales [nb kb], result
+ * [M N]. */
+static void lay_out_scaled_dot(Graph *g, Node *n)
+{
+    ScaledOrder order[2] = { 0 };
+    const Node *rows = n->in[0];
+    DimOrder out = { 0 };
+
+    for (int k = 0; k < 2; k++) {
+        add_scaled(&order[k], n->in[k], n->in[2 + k], n, NULL);
+        for (int i = 0; i < order[k].numbers.n; i++)
+            out.d[out.n++] = order[k].numbers.d[i];
+        add_scaled(&order[k], n->in[k], n->in[2 + k], rows, n);
+    }
+    for (int k = 0; k < 2; k++) {
+        Node *x = n->in[k], *s = n->in[2 + k];
+        n->in[k] = permuted(g, x, &order[k].numbers, x);
+        n->in[2 + k] = permuted(g, s, &order[k].scales, s);
+    }
+    take_order(n, &out);
+}
+
 /* The fewest changes of layout that make a matrix product of it. */
 static void lay_out_dot(Graph *g, Node *n)
 {
     DimOrder a, b, c;
 
+    if (is_scaled_product(n)) {
+        lay_out_scaled_dot(g, n);
+        return;
+    }
     plain_orders(n, &a, &b, &c);
     for (int how = 0; how < 8; how++) {
         int pa = how & 1, pb = how >> 1 & 1, pc = how >> 2;

@@ -1,11 +1,15 @@
-/* scaled_products.c: grouped products of numbers of 8 bits as they are stored,
- * where the target has a kernel that multiplies those and applies their scales:
+/* scaled_products.c: products of numbers of 8 bits as they are stored, where
+ * the target has a kernel that multiplies those and applies their scales. Of
+ * experts:
  *
  *   q [row hidden]  s [row hb]  p [expert ffn hidden]  t [expert fb hb]
  *
  *     %v = cast (dequantize %q %s)
  *     %u = cast (dequantize %p %t)     =>
  *     %y = gmm %v %u %map hidden              %y = gmm %q %p %map %s %t hidden
+ *
+ * A product of matrices is the same without experts and map, of any axes that
+ * are blocks of rows and columns when they are taken as one.
  *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them. Elsewhere, and where blocks lie otherwise, the
@@ -128,13 +132,13 @@ static void round_once(Graph *g, Table *made, Node *n, int k, const Node *d)
     n->in[3 + k] = part_as(g, blocks, at + 1, d->in[1], sum);
 }
 
-static int scaled_product(Graph *g, Table *made, Node *n)
+static int grouped_product(Graph *g, Table *made, Node *n)
 {
     const Node *rows = dequantized(n->in[0], SCALEwide);
     const Node *w = dequantized(n->in[1], SCALEsquare);
 
-    if (!rows || !w || !pass_target(g)->scaled || !along_the_sum(n, rows, w) ||
-        !fits(g, rows) || !fits(g, w) || !pass_target(g)->scaled(g, n))
+    if (!rows || !w || !along_the_sum(n, rows, w) || !fits(g, rows) ||
+        !fits(g, w) || !pass_target(g)->scaled(g, n))
         return 0;
     Node **in = alloc(g->arena, 5 * sizeof *in);
     in[0] = rows->in[0];
@@ -149,14 +153,87 @@ static int scaled_product(Graph *g, Table *made, Node *n)
     return 1;
 }
 
+/* The one axis cut into blocks by d among those that n sums over (or makes);
+ * null: there is none, or blocks of these axes as one, it the last, are others
+ * than those of d. */
+static const Axis *cut_last(const Graph *g, const Node *n, const Node *d,
+                            int summed)
+{
+    const Node *x = d->in[0];
+    const Axis *cut = NULL;
+    int64_t beside = 1;
+
+    for (int i = 0; i < x->nd; i++) {
+        const Axis *a = x->dim[i].a;
+        int at = axes_at(&d->at.dequantize.axes, a);
+        if ((axes_at(&n->at.dot.axes, a) >= 0) != summed)
+            continue;
+        if (at < 0)
+            beside *= local_n(g, x, i);
+        else if (cut || block_size(d, at) != 128)
+            return NULL;
+        else
+            cut = a;
+    }
+    if (!cut)
+        return NULL;
+    return beside == 1 || local_n(g, x, dim_of(x, cut)) % 128 == 0 ? cut : NULL;
+}
+
+/* Each axis that is made is of one operand, and blocks are those of rows and
+ * columns of a matrix. */
+static int is_matrix_of_blocks(const Graph *g, const Node *n, const Node *rows,
+                               const Node *w)
+{
+    const Axis *sum = cut_last(g, n, rows, 1);
+
+    for (int i = 0; i < n->nd; i++)
+        if ((dim_of(rows, n->dim[i].a) >= 0) == (dim_of(w, n->dim[i].a) >= 0))
+            return 0;
+    return sum && cut_last(g, n, w, 1) == sum && cut_last(g, n, w, 0);
+}
+
+static int dense_product(Graph *g, Table *made, Node *n)
+{
+    const Node *rows = NULL, *w = NULL;
+
+    for (int k = 0; k < 2 && !(rows && w); k++) {
+        rows = dequantized(n->in[k], SCALEwide);
+        w = dequantized(n->in[!k], SCALEsquare);
+    }
+    if (!rows || !w || !is_matrix_of_blocks(g, n, rows, w) || !fits(g, rows) ||
+        !fits(g, w) || !pass_target(g)->scaled(g, n))
+        return 0;
+    Node **in = alloc(g->arena, 4 * sizeof *in);
+    in[0] = rows->in[0];
+    in[1] = w->in[0];
+    in[2] = rows->in[1];
+    in[3] = w->in[1];
+    n->in = in;
+    n->nin = 4;
+    Node *x = rounded_to_blocks(rows);
+    if (x) {
+        Node *blocks = blocks_of(g, made, x, rows);
+        for (int i = 0; i < 2; i++)
+            in[2 * i] = part_as(g, blocks, i, in[2 * i], x->nd - 1);
+    }
+    return 1;
+}
+
 void scaled_products(Graph *g)
 {
     Table *made = table_new(g->arena); /* numbers -> what rounds them */
     int any = 0;
 
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Ogmm)
-            any |= scaled_product(g, made, g->node[i]);
+    if (!pass_target(g)->scaled)
+        return;
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        if (n->op == Ogmm)
+            any |= grouped_product(g, made, n);
+        else if (n->op == Odot)
+            any |= dense_product(g, made, n);
+    }
     if (any)
         g_sort(g);
 }

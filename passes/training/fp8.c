@@ -339,9 +339,41 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
     double flops = PRODUCTS * 2 * rows * K * N;
     double bytes =
         ROWBYTES * rows * (K / share + N) + rounding_bytes(g, n->in[w], weight);
-    return flops / speed_at(speeds, SPEEDgrouped, each) -
-           flops / speed_at(speeds, SPEEDnarrow, each) -
+    double plain = n->op == Odot ? speed_at(speeds, SPEEDgemm, flops / PRODUCTS)
+                                 : speed_at(speeds, SPEEDgrouped, each);
+    return flops / plain - flops / speed_at(speeds, SPEEDnarrow, each) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
+}
+
+/* Are weight x's blocks, along the axes that n sums over or the others, those
+ * of all these axes as one? Its cut axis is one of them, whole blocks of it or
+ * nothing else. Axes of experts apart. */
+static const Axis *cut_as_one(const Node *n, const Node *x, int summed)
+{
+    Axis *cut[2], *found = NULL;
+    int ncut = axes_cut(SCALEsquare, n, x, cut), beside = 0;
+    int64_t size = 0;
+
+    for (int d = 0; d < x->nd; d++) {
+        const Dim *at = &x->dim[d];
+        if (at->a->role == ROLEchoice ||
+            (axes_at(n_axes(n), at->a) >= 0) != summed)
+            continue;
+        if (ncut == 2 && (at->a == cut[0] || at->a == cut[1]) && !found)
+            found = at->a, size = at->n;
+        else
+            beside = 1;
+    }
+    return found && (!beside || size % scales[SCALEsquare].cols == 0) ? found
+                                                                      : NULL;
+}
+
+/* Is the weight of n, operand w, a matrix of blocks, forward and for the
+ * gradient of what it meets? */
+static int is_matrix_of_blocks(const Node *n, int w)
+{
+    return n->op == Ogmm ||
+           (cut_as_one(n, n->in[w], 0) && cut_as_one(n, n->in[w], 1));
 }
 
 static void judge(Placement *placement, const Node *n, int w)
@@ -358,7 +390,8 @@ static void judge(Placement *placement, const Node *n, int w)
     }
     if (!(*at)->stays)
         (*at)->stays = must_stay(placement, n, w, param);
-    if (pays && !(*at)->stays && (!placement->kernels || n->op != Ogmm))
+    if (pays && !(*at)->stays &&
+        (!placement->kernels || !is_matrix_of_blocks(n, w)))
         (*at)->stays = "no kernel multiplies such numbers";
     if (pays && !(*at)->stays)
         (*at)->gain += predicted_gain(placement, n, w, param);
@@ -757,7 +790,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
         delayed_writes(placement->delayed);
         watch_results(placement->watch);
     }
-    if (!v || v->stays || n->op == Ogmm_wgrad)
+    if (!v || v->stays || n->op == Ogmm_wgrad || (placement->pays && w < 0))
         return n;
     for (int k = 0; k < 2; k++) {
         use[k] = k == w                  ? USEweight
