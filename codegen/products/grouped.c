@@ -1,6 +1,6 @@
 /* grouped.c: grouped products on a GPU, and scaled ones of matrices, from the
- * host's instruction: a kernel whose sizes are constants. wgmma.pre where tensor
- * cores take the operands, gmm.pre for all others. */
+ * instruction of the host: a kernel whose sizes are constants. wgmma.pre where
+ * tensor cores take the operands, gmm.pre for all others. */
 #include "products.h"
 
 enum { GMMTILE = 64, GMMTHREADS = 256, WGTHREADS = 384 };
