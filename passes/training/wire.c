@@ -29,7 +29,7 @@ typedef struct RowsWay {
     Node *source;
 } RowsWay;
 
-static int moves_rows(const Node *x)
+static int carries_rows(const Node *x)
 {
     return x->op == Odispatch || x->op == Osplit ||
            (x->op == Obroadcast && x->nin == 1);
@@ -41,7 +41,7 @@ static RowsWay way_of_rows(Node *rows)
     RowsWay way = { .sent = -1, .source = rows };
     int n = 0;
 
-    for (Node *x = rows; moves_rows(x) && n < LONGEST; x = x->in[0]) {
+    for (Node *x = rows; carries_rows(x) && n < LONGEST; x = x->in[0]) {
         way.node[n++] = x;
         if (x->op != Odispatch)
             continue;
