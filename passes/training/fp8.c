@@ -74,8 +74,8 @@ typedef struct Placement {
     Table *gradient;      /* product that makes a weight's gradient -> Param */
     RoundingWatch *watch; /* null: nothing is watched */
     Delayed *delayed;
-    Wire *wire;   /* null: gradients of weights read rows as they are */
-    Table *rows;  /* rows that are read rounded only -> RowsRounded */
+    Wire *wire;      /* null: gradients of weights read rows as they are */
+    Table *rows;     /* rows that are read rounded only -> RowsRounded */
     const Node *end; /* the last of the graph, behind all products */
 } Placement;
 
@@ -762,13 +762,15 @@ static int rounds_rows(const Placement *placement)
     return opts_rows_on_wire(placement->g->opts) != WIREnone &&
            value->formula == FORMULApow2 && gradient->formula == FORMULApow2 &&
            value->layout == SCALEwide && gradient->layout == SCALEwide &&
-           value->rounding == ROUNDnearest && gradient->rounding == ROUNDnearest;
+           value->rounding == ROUNDnearest &&
+           gradient->rounding == ROUNDnearest;
 }
 
 /* n reads rows x, its operand k. */
 static void note_reader(Placement *placement, const Node *n, int k)
 {
-    RowsRounded **at = (RowsRounded **)table_at(placement->rows, KEYP(n->in[k]));
+    RowsRounded **at =
+        (RowsRounded **)table_at(placement->rows, KEYP(n->in[k]));
     int w = weight_at(placement->g, n);
     const Param *param = w >= 0 ? weight_of(placement->g, n->in[w]) : NULL;
     const WeightChoice *v =

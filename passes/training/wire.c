@@ -114,13 +114,14 @@ Node *wire_source(const Wire *wire, Node *rows, const Axis *cut, int64_t block)
 
     if (way.sent < 0)
         return rows;
-    double gain = gain_of(g, &way, wide, (double)block), bytes = dtypes[rows->dt].bytes;
+    double gain = gain_of(g, &way, wide, (double)block),
+           bytes = dtypes[rows->dt].bytes;
     double share = (1 + 4 * ceil(wide / (double)block) / wide) / bytes;
-    const char *stays = wish == WIREarrived     ? "precision.wire=arrived"
-                        : !read_once(wire, &way) ? "others read them on their way"
-                        : wish == WIREpays && gain <= 0
-                            ? "it would take longer"
-                            : NULL;
+    const char *stays = wish == WIREarrived ? "precision.wire=arrived"
+                        : !read_once(wire, &way)
+                            ? "others read them on their way"
+                        : wish == WIREpays && gain <= 0 ? "it would take longer"
+                                                        : NULL;
     if (stays)
         why(g, rows, "rows are sent in %s: %s (%.3g of the bytes, %+.1f us)",
             dtypes[rows->dt].name, stays, share, -gain * 1e6);
