@@ -74,6 +74,8 @@ typedef struct Placement {
     Table *gradient;      /* product that makes a weight's gradient -> Param */
     RoundingWatch *watch; /* null: nothing is watched */
     Delayed *delayed;
+    Wire *wire;      /* null: gradients of weights read rows as they are */
+    Table *rows;     /* rows that are read rounded only -> RowsRounded */
     const Node *end; /* the last of the graph, behind all products */
 } Placement;
 
@@ -86,6 +88,14 @@ typedef struct Rounding {
     Node *inverse; /* what 1 stands for in a block; null: `outer` says it */
     Node *outer;   /* a product is times it; null: times nothing */
 } Rounding;
+
+/* Rows of experts, all of whose readers take them rounded. */
+typedef struct RowsRounded {
+    const Node *product; /* that reads them as its operand k; null: none */
+    int k, others;       /* others: read them otherwise */
+    const Param *param;
+    Node *values; /* once they are made */
+} RowsRounded;
 
 /* Of a weight, for all programs alike. */
 typedef struct WeightChoice {
@@ -776,6 +786,110 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
     return g_placed(g_cast(g, y, was), n);
 }
 
+/* ---- rows of experts ----------------------------------------------------- */
+
+static int rounds_rows(const Placement *placement)
+{
+    const ScaledDtype *value = &placement->recipe->use[USEvalue];
+    const ScaledDtype *gradient = &placement->recipe->use[USEgradient];
+
+    return opts_rows_on_wire(placement->g->opts) != WIREnone &&
+           value->formula == FORMULApow2 && gradient->formula == FORMULApow2 &&
+           value->layout == SCALEwide && gradient->layout == SCALEwide &&
+           value->rounding == ROUNDnearest &&
+           gradient->rounding == ROUNDnearest;
+}
+
+/* n reads rows x, its operand k. */
+static void note_reader(Placement *placement, const Node *n, int k)
+{
+    RowsRounded **at =
+        (RowsRounded **)table_at(placement->rows, KEYP(n->in[k]));
+    int w = weight_at(placement->g, n);
+    const Param *param = w >= 0 ? weight_of(placement->g, n->in[w]) : NULL;
+    const WeightChoice *v =
+        param ? table_get(placement->choice, KEYP(param)) : NULL;
+
+    if (!*at)
+        *at = alloc(placement->g->arena, sizeof **at);
+    if (n->op == Ogmm_wgrad)
+        return;
+    if (n->op != Ogmm || k == w || !v || v->stays ||
+        !can_cut(placement, n, k, USEvalue)) {
+        (*at)->others++;
+        return;
+    }
+    if (!(*at)->product) {
+        (*at)->product = n;
+        (*at)->k = k;
+        (*at)->param = param;
+    }
+}
+
+static void find_rows(Placement *placement)
+{
+    Graph *g = placement->g;
+
+    if (!rounds_rows(placement))
+        return;
+    placement->wire = wire_new(g);
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            if (g->node[i]->in[k]->op == Odispatch)
+                note_reader(placement, g->node[i], k);
+}
+
+/* Rounded where the tokens are, or where the rows came. */
+static Node *values_of_rows(const Placement *placement, const RowsRounded *rows)
+{
+    Graph *g = placement->g;
+    const Node *n = rows->product;
+    Node *x = n->in[rows->k];
+    OperandUse use = is_gradient(x) ? USEgradient : USEvalue;
+    OperandBuilder b = { .g = g,
+                         .to = placement->recipe->use[use],
+                         .use = use,
+                         .param = rows->param,
+                         .placement = placement,
+                         .at = n,
+                         .reg = n->reg };
+    Axis *cut[2];
+    int ncut = axes_cut(b.to.layout, n, x, cut);
+
+    cut_into_blocks(&b, cut, ncut);
+    Node *from =
+        wire_source(placement->wire, x, cut[0], scales[b.to.layout].cols);
+    Rounding r = rounded(&b, from);
+    if (from != x) {
+        r.numbers = wire_moved(placement->wire, x, r.numbers);
+        r.inverse = wire_moved(placement->wire, x, r.inverse);
+    }
+    return operand_of(&b, &r).values;
+}
+
+/* Rows x as all their readers take them; null: each as it does. */
+static Node *rows_rounded(const Placement *placement, const Node *x)
+{
+    RowsRounded *rows = table_get(placement->rows, KEYP(x));
+
+    if (!rows || !rows->product || rows->others)
+        return NULL;
+    if (!rows->values)
+        rows->values = values_of_rows(placement, rows);
+    return rows->values;
+}
+
+/* A gradient of a weight by rows that its products read rounded. */
+static Node *by_rounded_rows(const Placement *placement, Node *n)
+{
+    for (int k = 0; k < 2; k++) {
+        Node *v = rows_rounded(placement, n->in[k]);
+        if (v)
+            n->in[k] = v;
+    }
+    return n;
+}
+
 static Node *scaled(Graph *g, Node *n, void *ctx)
 {
     const Placement *placement = ctx;
@@ -790,7 +904,9 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
         delayed_writes(placement->delayed);
         watch_results(placement->watch);
     }
-    if (!v || v->stays || n->op == Ogmm_wgrad || (placement->pays && w < 0))
+    if (n->op == Ogmm_wgrad)
+        return by_rounded_rows(placement, n);
+    if (!v || v->stays || (placement->pays && w < 0))
         return n;
     for (int k = 0; k < 2; k++) {
         use[k] = k == w                  ? USEweight
@@ -800,8 +916,11 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
             return n;
     }
     Axis *turn = turned_along(placement, n, w);
-    for (int k = 0; k < 2; k++)
-        x[k] = operand(placement, n, k, use[k], param, turn);
+    for (int k = 0; k < 2; k++) {
+        x[k] = (ScaledOperand){ rows_rounded(placement, n->in[k]), NULL };
+        if (!x[k].values)
+            x[k] = operand(placement, n, k, use[k], param, turn);
+    }
     return of_scaled(g, n, x);
 }
 
@@ -826,6 +945,7 @@ void pass_fp8(Graph *g)
         .readers = table_new(g->arena),
         .choice = table_new(g->arena),
         .gradient = table_new(g->arena),
+        .rows = table_new(g->arena),
         .watch = watch_new(g),
         .delayed = delayed_new(g),
         .end = g->node[vec_len(g->node) - 1],
@@ -839,6 +959,7 @@ void pass_fp8(Graph *g)
              dtypes[p.real].name, pass_target(g)->name);
     find_gradients(&p);
     judge_all(&p);
+    find_rows(&p);
     if (g->prog == PGstep)
         report(&p);
     rewrite(g, scaled, &p);
