@@ -3,11 +3,11 @@
  * they may be rounded where their tokens lie, and the numbers and what 1 stands
  * for in each block are sent:
  *
- *     %b = dispatch %x %m1       =>   %s = pow2_scale (amax %x)
- *     %c = split %b                   %q = quantize %x %s
- *     %r = dispatch %c %m2            %p = dispatch (split (dispatch %q %m1)) %m2
- *     %v = .. of %r rounded           %t = dispatch (split (dispatch 1/%s %m1)) %m2
- *                                     %v = cast (dequantize %p %t)
+ *     %b = dispatch %x %m1    =>   %s = pow2_scale (amax %x)
+ *     %c = split %b                %q = quantize %x %s
+ *     %r = dispatch %c %m2         %p = dispatch (split (dispatch %q %m1)) %m2
+ *     %v = .. of %r rounded        %t = dispatch (split (dispatch 1/%s ..)) %m2
+ *                                  %v = cast (dequantize %p %t)
  *
  * A block is of one row, so rounding and moving commute, to the bit. Rows of
  * nobody are 0 both ways. Sums that come back stay in the dtype of activations.
@@ -117,11 +117,12 @@ Node *wire_source(const Wire *wire, Node *rows, const Axis *cut, int64_t block)
     double gain = gain_of(g, &way, wide, (double)block),
            bytes = dtypes[rows->dt].bytes;
     double share = (1 + 4 * ceil(wide / (double)block) / wide) / bytes;
-    const char *stays = wish == WIREarrived ? "precision.wire=arrived"
-                        : !read_once(wire, &way)
-                            ? "others read them on their way"
-                        : wish == WIREpays && gain <= 0 ? "it would take longer"
-                                                        : NULL;
+    const char *stays =
+        wish == WIREarrived             ? "precision.wire=arrived"
+        : fmod(wide, 16) != 0           ? "they are no whole pieces of 16 bytes"
+        : !read_once(wire, &way)        ? "others read them on their way"
+        : wish == WIREpays && gain <= 0 ? "it would take longer"
+                                        : NULL;
     if (stays)
         why(g, rows, "rows are sent in %s: %s (%.3g of the bytes, %+.1f us)",
             dtypes[rows->dt].name, stays, share, -gain * 1e6);
