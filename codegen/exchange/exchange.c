@@ -87,10 +87,21 @@ static void put_sizes(Text *out, const RowsArgs *args, const CopyShape *shape,
     put_define(out, "UNREAD", shape->unread);
 }
 
+/* What is sent is not computed with: rows of one byte an element go as rows of
+ * half as many elements of two. */
+static RowsArgs as_sent(RowsArgs args)
+{
+    if (dtypes[args.dt].bytes > 1)
+        return args;
+    args.dt = Dbf16;
+    args.width /= 2;
+    return args;
+}
+
 static char *exchange_text(Arena *a, const Instr *instr, int64_t ranks)
 {
     Text t = { .arena = a };
-    const RowsArgs *v = &instr->rows;
+    const RowsArgs rows = as_sent(instr->rows), *v = &rows;
     int sends = instr->kind == Isendrows;
     CopyShape s = shape_of(v, sends, ranks);
 
@@ -119,7 +130,8 @@ void exchange_lower_cuda(const Graph *g, Group *group, Arena *a)
 {
     InstrKind kind = group->instr.kind;
     int64_t ranks = mesh_extent(g->mesh, group->instr.atoms);
-    CopyShape s = shape_of(&group->instr.rows, kind == Isendrows, ranks);
+    const RowsArgs rows = as_sent(group->instr.rows);
+    CopyShape s = shape_of(&rows, kind == Isendrows, ranks);
 
     set_text_named(group, a, exchange_text(a, &group->instr, ranks));
     group->instr.kind = kind;

@@ -25,100 +25,7 @@
 #include <float.h>
 
 #include "../../ir/keys.h"
-#include "training.h"
-
-typedef enum ScaleFormula {
-    FORMULAamax,
-    FORMULApow2,
-    FORMULAmx,
-    FORMULAnv,
-    FORMULAdelayed
-} ScaleFormula;
-
-typedef enum RoundingMode { ROUNDnearest, ROUNDstochastic } RoundingMode;
-typedef enum OperandTransform {
-    TRANSFORMnone,
-    TRANSFORMhadamard
-} OperandTransform;
-
-typedef struct ScaledDtype {
-    Dtype to;
-    ScaleLayout layout;
-    ScaleFormula formula;
-    RoundingMode rounding;
-} ScaledDtype;
-
-typedef struct Recipe {
-    ScaledDtype use[NUSE];
-    OperandTransform transform;
-} Recipe;
-
-#define SCALED(to, layout, formula, rounding)                   \
-    {                                                           \
-        D##to, SCALE##layout, FORMULA##formula, ROUND##rounding \
-    }
-#define RECIPE(name, value, weight, gradient, transform) \
-    [RECIPE##name] = { { value, weight, gradient }, TRANSFORM##transform },
-static const Recipe recipes[] = {
-#include "../../ir/recipes.def"
-};
-
-typedef struct Placement {
-    Graph *g;
-    const Recipe *recipe;
-    Dtype real;
-    int pays;             /* only products that save time are scaled */
-    int kernels;          /* the target multiplies numbers of this recipe */
-    Table *readers;       /* a value -> products of weights that read it */
-    Table *choice;        /* Param -> its WeightChoice */
-    Table *gradient;      /* product that makes a weight's gradient -> Param */
-    RoundingWatch *watch; /* null: nothing is watched */
-    Delayed *delayed;
-    const Node *end; /* the last of the graph, behind all products */
-} Placement;
-
-/* A value as numbers of few bits. */
-typedef struct Rounding {
-    const Node *of;
-    Axes axes, blocks;
-    Axis *pairs;
-    Node *numbers;
-    Node *inverse; /* what 1 stands for in a block; null: `outer` says it */
-    Node *outer;   /* a product is times it; null: times nothing */
-} Rounding;
-
-/* Of a weight, for all programs alike. */
-typedef struct WeightChoice {
-    const char *stays; /* null: its products are scaled */
-    double gain;       /* seconds of a micro-batch on a rank, if predicted */
-    const Node *n;     /* the first product that reads it */
-    Rounding *once;    /* vec: what `pre` rounds of it */
-} WeightChoice;
-
-/* ---- products of weights ------------------------------------------------- */
-
-/* The parameter that x is, by whatever axes and dtype; null: none. */
-static const Param *weight_of(Graph *g, const Node *x)
-{
-    while (x->op == Ocast || (optab[x->op].cls == VIEW && x->nin))
-        x = x->in[0];
-    if (x->op == Oparam)
-        return g_param(g, x->at.param.path);
-    if (x->op == Ounpack && x->in[0]->op == Oparam)
-        return bucket_member(g, x);
-    return NULL;
-}
-
-/* The operand of product n that is a weight, the other being data; -1: none. */
-static int weight_at(Graph *g, const Node *n)
-{
-    if (n->op != Odot && n->op != Ogmm)
-        return -1;
-    for (int k = 0; k < 2; k++)
-        if (weight_of(g, n->in[k]) && g_is_data(g, n->in[!k]))
-            return k;
-    return -1;
-}
+#include "placement.h"
 
 /* A gradient, not a value that a fallback makes again for its backward. */
 static int is_gradient(const Node *x)
@@ -156,285 +63,6 @@ static void find_gradients(Placement *placement)
         const Bucket *b = bucket_named(g, n->of);
         for (int k = 0; k < x->nin; k++)
             note_gradient(placement, x->in[k], b->param[k]);
-    }
-}
-
-/* ---- blocks -------------------------------------------------------------- */
-
-/* The longest of x's axes, the last of equals; among those that product n sums
- * over, or null any; but. Not micro, nor of rows and experts. */
-static Axis *longest(const Node *x, const Node *n, const Axis *but)
-{
-    const Dim *best = NULL;
-
-    for (int d = 0; d < x->nd; d++) {
-        const Dim *at = &x->dim[d];
-        if (at->a != but && !g_ismicro(at->a) && !g_isrow(at->a) &&
-            at->a->role != ROLEchoice &&
-            (!n || axes_at(n_axes(n), at->a) >= 0) &&
-            (!best || at->n >= best->n))
-            best = at;
-    }
-    return best ? best->a : NULL;
-}
-
-/* Axes cut into blocks by a layout for operand x of n; how many, 0 for a layout
- * without blocks, -1: x lacks them. */
-static int axes_cut(ScaleLayout layout, const Node *n, const Node *x,
-                    Axis *cut[2])
-{
-    if (!scales[layout].cols)
-        return 0;
-    if (scales[layout].rows == 1) {
-        cut[0] = longest(x, n, NULL);
-        return cut[0] ? 1 : -1;
-    }
-    cut[1] = longest(x, NULL, NULL);
-    cut[0] = longest(x, NULL, cut[1]);
-    return cut[0] ? 2 : -1;
-}
-
-/* Whether operand k of n can be cut so: it has the axes, and two numbers make
- * an element. */
-static int can_cut(const Placement *placement, const Node *n, int k,
-                   OperandUse use)
-{
-    const ScaledDtype *to = &placement->recipe->use[use];
-    const Node *x = n->in[k];
-    Axis *cut[2];
-    int ncut = axes_cut(to->layout, n, x, cut);
-
-    return ncut >= 0 &&
-           (to->to != De2m1x2 || x->dim[dim_of(x, cut[ncut - 1])].n % 2 == 0);
-}
-
-/* ---- what stays ---------------------------------------------------------- */
-
-static const Axis *role_in(const Node *n, AxisRole role)
-{
-    for (int d = 0; d < n->nd; d++)
-        if (n->dim[d].a->role == role)
-            return n->dim[d].a;
-    return NULL;
-}
-
-/* Null, or why products of the weight, operand w of n, are not scaled however
- * long they take. */
-static const char *must_stay(const Placement *placement, const Node *n, int w,
-                             const Param *param)
-{
-    const Axis *choice = role_in(n->in[w], ROLEchoice);
-
-    if (opts_match(placement->g->opts, "precision.keep", param->path))
-        return "precision.keep names it";
-    if (role_in(n->in[w], ROLEvocab))
-        return "of a vocabulary";
-    if (choice && n->op == Odot && !has_dim(n->in[!w], choice))
-        return "of a router";
-    if (n->in[0]->dt != placement->real || n->in[1]->dt != placement->real)
-        return "the model asks for another dtype";
-    if (!n_axes(n)->n)
-        return "it sums over nothing";
-    for (int k = 0; k < 2; k++)
-        if (!can_cut(placement, n, k, k == w ? USEweight : USEvalue))
-            return "its axes cannot be cut into the recipe's blocks";
-    return NULL;
-}
-
-/* Elements of operand x of n on a rank, of the axes that are summed over or of
- * the others; of a weight by its parameter's type. Axes of experts, rows and
- * micro-batches apart. */
-static double extent(const Graph *g, const Node *n, const Node *x,
-                     const Shard *sh, int summed)
-{
-    double e = 1;
-
-    for (int d = 0; d < x->nd; d++)
-        if (x->dim[d].a->role != ROLEchoice && !g_isrow(x->dim[d].a) &&
-            (axes_at(n_axes(n), x->dim[d].a) >= 0) == summed)
-            e *= (double)x->dim[d].n;
-    for (int t = 0; t < g->mesh->natom; t++)
-        if (sh[t].k == S && sh[t].a->role != ROLEchoice &&
-            (axes_at(n_axes(n), sh[t].a) >= 0) == summed)
-            e /= (double)g->mesh->atom[t].size;
-    return e;
-}
-
-/* Elements of x of a micro-batch along axes that are not among these. */
-static double elements_beside(const Node *x, const Axes *but)
-{
-    double e = 1;
-
-    for (int d = 0; d < x->nd; d++)
-        if (axes_at(but, x->dim[d].a) < 0 && !g_ismicro(x->dim[d].a))
-            e *= (double)x->dim[d].n;
-    return e;
-}
-
-/* Tokens of a micro-batch: elements of an input. */
-static double tokens(const Graph *g)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        if (g->node[i]->op == Oinput)
-            return elements_beside(g->node[i], &(Axes){ 0 });
-    return 1;
-}
-
-/* Rows of x that forward product n multiplies on a rank in a micro-batch: of
- * experts as many as choices are expected. */
-static double rows_of(const Graph *g, const Node *n, const Node *x)
-{
-    const int64_t *size = g->mesh->size;
-
-    if (n->op == Odot)
-        return elements_beside(x, n_axes(n)) / (double)size[Mcp];
-    return tokens(g) * map_choices(n->in[2]) * (double)size[Metp] /
-           (double)(size[Mcp] * size[Mtp]);
-}
-
-/* Has the target a kernel for grouped products of such numbers? */
-static int has_kernels(const Graph *g, const Recipe *recipe)
-{
-    for (int use = 0; use < NUSE; use++)
-        if (recipe->use[use].to != De4m3 ||
-            recipe->use[use].layout !=
-                (use == USEweight ? SCALEsquare : SCALEwide))
-            return 0;
-    return pass_target(g)->scaled != NULL;
-}
-
-/* Bytes of a micro-batch that rounding weight x takes: elements are read and
- * stored in both orders once a step, or those that are gathered for each
- * product. */
-static double rounding_bytes(const Graph *g, const Node *x, double elements)
-{
-    enum { READ = 2, STORED = 1, PRODUCTS = 2 };
-
-    return x->op == Oparam
-               ? (READ + PRODUCTS * STORED) * elements / (double)micro_turns(g)
-               : PRODUCTS * (READ + STORED) * elements;
-}
-
-/* Seconds of a micro-batch on a rank that forward product n and the gradient of
- * its rows save, less those to read their operands in bf16 and store them in a
- * byte, the rows shared by all products that read the same. Tokens are as many
- * as a rank has. */
-static double predicted_gain(const Placement *placement, const Node *n, int w,
-                             const Param *param)
-{
-    enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16 };
-    const Graph *g = placement->g;
-    const MachineSpeeds *speeds = machine_of(g);
-    Shard sh[MAXATOM] = { 0 };
-    double share =
-        (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
-
-    param_type(placement->g, param, sh);
-    double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
-    double rows = rows_of(g, n, n->in[!w]);
-    if (fmod(K, PIECE) != 0 || fmod(N, PIECE) != 0) /* no tensor cores */
-        return -1;
-    double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
-    double each = rows / (weight / (K * N)); /* of an expert */
-    double flops = PRODUCTS * 2 * rows * K * N;
-    double bytes =
-        ROWBYTES * rows * (K / share + N) + rounding_bytes(g, n->in[w], weight);
-    double plain = n->op == Odot ? speed_at(speeds, SPEEDgemm, flops / PRODUCTS)
-                                 : speed_at(speeds, SPEEDgrouped, each);
-    return flops / plain - flops / speed_at(speeds, SPEEDnarrow, each) -
-           bytes / speed_at(speeds, SPEEDmemory, bytes);
-}
-
-/* Are weight x's blocks, along the axes that n sums over or the others, those
- * of all these axes as one? Its cut axis is one of them, whole blocks of it or
- * nothing else. Axes of experts apart. */
-static const Axis *cut_as_one(const Node *n, const Node *x, int summed)
-{
-    Axis *cut[2], *found = NULL;
-    int ncut = axes_cut(SCALEsquare, n, x, cut), beside = 0;
-    int64_t size = 0;
-
-    for (int d = 0; d < x->nd; d++) {
-        const Dim *at = &x->dim[d];
-        if (at->a->role == ROLEchoice ||
-            (axes_at(n_axes(n), at->a) >= 0) != summed)
-            continue;
-        if (ncut == 2 && (at->a == cut[0] || at->a == cut[1]) && !found)
-            found = at->a, size = at->n;
-        else
-            beside = 1;
-    }
-    return found && (!beside || size % scales[SCALEsquare].cols == 0) ? found
-                                                                      : NULL;
-}
-
-/* Is the weight of n, operand w, a matrix of blocks, forward and for the
- * gradient of what it meets? */
-static int is_matrix_of_blocks(const Node *n, int w)
-{
-    return n->op == Ogmm ||
-           (cut_as_one(n, n->in[w], 0) && cut_as_one(n, n->in[w], 1));
-}
-
-static void judge(Placement *placement, const Node *n, int w)
-{
-    const Graph *g = placement->g;
-    const Param *param = weight_of(placement->g, n->in[w]);
-    WeightChoice **at =
-        (WeightChoice **)table_at(placement->choice, KEYP(param));
-    int pays = placement->pays;
-
-    if (!*at) {
-        *at = alloc(g->arena, sizeof **at);
-        (*at)->n = n;
-    }
-    if (!(*at)->stays)
-        (*at)->stays = must_stay(placement, n, w, param);
-    if (pays && !(*at)->stays &&
-        (!placement->kernels || !is_matrix_of_blocks(n, w)))
-        (*at)->stays = "no kernel multiplies such numbers";
-    if (pays && !(*at)->stays)
-        (*at)->gain += predicted_gain(placement, n, w, param);
-    if (pays && !(*at)->stays && (*at)->gain < 0)
-        (*at)->stays = "it would take longer";
-}
-
-static void judge_all(Placement *placement)
-{
-    Graph *g = placement->g;
-
-    for (int counting = 1; counting >= 0; counting--)
-        for (size_t i = 0; i < vec_len(g->node); i++) {
-            const Node *n = g->node[i];
-            int w = weight_at(g, n);
-            if (w < 0 || is_backward(n))
-                continue;
-            if (counting)
-                ++*(uintptr_t *)table_at(placement->readers, KEYP(n->in[!w]));
-            else
-                judge(placement, n, w);
-        }
-}
-
-static void report(const Placement *placement)
-{
-    const Graph *g = placement->g;
-    const char *word =
-        key_word_text("precision.recipe", (int)(placement->recipe - recipes));
-
-    for (size_t i = 0; i < vec_len(g->param); i++) {
-        const WeightChoice *v = table_get(placement->choice, KEYP(g->param[i]));
-        if (!v)
-            continue;
-        const char *rows =
-            v->n->op == Ogmm ? ", its own gradient not: a sum over rows" : "";
-        if (v->stays)
-            why(g, v->n, "%s stays: %s", g->param[i]->path, v->stays);
-        else if (v->gain > 0)
-            why(g, v->n, "%s is scaled, %s%s; saves %.1f us a micro-batch",
-                g->param[i]->path, word, rows, v->gain * 1e6);
-        else
-            why(g, v->n, "%s is scaled, %s%s", g->param[i]->path, word, rows);
     }
 }
 
@@ -669,10 +297,10 @@ static Rounding rounded_once(OperandBuilder b, WeightChoice *choice, Node *x,
  * as the recipe says; null: they are not, or blocks of 16 are not whole. */
 static Axis *turned_along(const Placement *placement, const Node *n, int w)
 {
-    Axis *a = longest(n->in[0], n, NULL);
+    Axis *a = longest_axis(n->in[0], n, NULL);
 
     if (placement->recipe->transform != TRANSFORMhadamard || w >= 0 || !a ||
-        longest(n->in[1], n, NULL) != a)
+        longest_axis(n->in[1], n, NULL) != a)
         return NULL;
     return n->in[0]->dim[dim_of(n->in[0], a)].n % 16 ? NULL : a;
 }
@@ -776,6 +404,110 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
     return g_placed(g_cast(g, y, was), n);
 }
 
+/* ---- rows of experts ----------------------------------------------------- */
+
+static int rounds_rows(const Placement *placement)
+{
+    const ScaledDtype *value = &placement->recipe->use[USEvalue];
+    const ScaledDtype *gradient = &placement->recipe->use[USEgradient];
+
+    return opts_rows_on_wire(placement->g->opts) != WIREnone &&
+           value->formula == FORMULApow2 && gradient->formula == FORMULApow2 &&
+           value->layout == SCALEwide && gradient->layout == SCALEwide &&
+           value->rounding == ROUNDnearest &&
+           gradient->rounding == ROUNDnearest;
+}
+
+/* n reads rows x, its operand k. */
+static void note_reader(Placement *placement, const Node *n, int k)
+{
+    RowsRounded **at =
+        (RowsRounded **)table_at(placement->rows, KEYP(n->in[k]));
+    int w = weight_at(placement->g, n);
+    const Param *param = w >= 0 ? weight_of(placement->g, n->in[w]) : NULL;
+    const WeightChoice *v =
+        param ? table_get(placement->choice, KEYP(param)) : NULL;
+
+    if (!*at)
+        *at = alloc(placement->g->arena, sizeof **at);
+    if (n->op == Ogmm_wgrad)
+        return;
+    if (n->op != Ogmm || k == w || !v || v->stays ||
+        !can_cut(placement, n, k, USEvalue)) {
+        (*at)->others++;
+        return;
+    }
+    if (!(*at)->product) {
+        (*at)->product = n;
+        (*at)->k = k;
+        (*at)->param = param;
+    }
+}
+
+static void find_rows(Placement *placement)
+{
+    Graph *g = placement->g;
+
+    if (!rounds_rows(placement))
+        return;
+    placement->wire = wire_new(g);
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            if (g->node[i]->in[k]->op == Odispatch)
+                note_reader(placement, g->node[i], k);
+}
+
+/* Rounded where the tokens are, or where the rows came. */
+static Node *values_of_rows(const Placement *placement, const RowsRounded *rows)
+{
+    Graph *g = placement->g;
+    const Node *n = rows->product;
+    Node *x = n->in[rows->k];
+    OperandUse use = is_gradient(x) ? USEgradient : USEvalue;
+    OperandBuilder b = { .g = g,
+                         .to = placement->recipe->use[use],
+                         .use = use,
+                         .param = rows->param,
+                         .placement = placement,
+                         .at = n,
+                         .reg = n->reg };
+    Axis *cut[2];
+    int ncut = axes_cut(b.to.layout, n, x, cut);
+
+    cut_into_blocks(&b, cut, ncut);
+    Node *from =
+        wire_source(placement->wire, x, cut[0], scales[b.to.layout].cols);
+    Rounding r = rounded(&b, from);
+    if (from != x) {
+        r.numbers = wire_moved(placement->wire, x, r.numbers);
+        r.inverse = wire_moved(placement->wire, x, r.inverse);
+    }
+    return operand_of(&b, &r).values;
+}
+
+/* Rows x as all their readers take them; null: each as it does. */
+static Node *rows_rounded(const Placement *placement, const Node *x)
+{
+    RowsRounded *rows = table_get(placement->rows, KEYP(x));
+
+    if (!rows || !rows->product || rows->others)
+        return NULL;
+    if (!rows->values)
+        rows->values = values_of_rows(placement, rows);
+    return rows->values;
+}
+
+/* A gradient of a weight by rows that its products read rounded. */
+static Node *by_rounded_rows(const Placement *placement, Node *n)
+{
+    for (int k = 0; k < 2; k++) {
+        Node *v = rows_rounded(placement, n->in[k]);
+        if (v)
+            n->in[k] = v;
+    }
+    return n;
+}
+
 static Node *scaled(Graph *g, Node *n, void *ctx)
 {
     const Placement *placement = ctx;
@@ -790,7 +522,9 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
         delayed_writes(placement->delayed);
         watch_results(placement->watch);
     }
-    if (!v || v->stays || n->op == Ogmm_wgrad || (placement->pays && w < 0))
+    if (n->op == Ogmm_wgrad)
+        return by_rounded_rows(placement, n);
+    if (!v || v->stays || (placement->pays && w < 0))
         return n;
     for (int k = 0; k < 2; k++) {
         use[k] = k == w                  ? USEweight
@@ -800,8 +534,11 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
             return n;
     }
     Axis *turn = turned_along(placement, n, w);
-    for (int k = 0; k < 2; k++)
-        x[k] = operand(placement, n, k, use[k], param, turn);
+    for (int k = 0; k < 2; k++) {
+        x[k] = (ScaledOperand){ rows_rounded(placement, n->in[k]), NULL };
+        if (!x[k].values)
+            x[k] = operand(placement, n, k, use[k], param, turn);
+    }
     return of_scaled(g, n, x);
 }
 
@@ -826,11 +563,12 @@ void pass_fp8(Graph *g)
         .readers = table_new(g->arena),
         .choice = table_new(g->arena),
         .gradient = table_new(g->arena),
+        .rows = table_new(g->arena),
         .watch = watch_new(g),
         .delayed = delayed_new(g),
         .end = g->node[vec_len(g->node) - 1],
     };
-    p.kernels = has_kernels(g, p.recipe);
+    p.kernels = has_scaled_kernels(g, p.recipe);
     if (p.pays && !p.kernels && g->prog == PGstep)
         warn(opts_loc(g->opts, "precision.policy"),
              "precision: no products of %s are of few bits, since the target "
@@ -838,8 +576,9 @@ void pass_fp8(Graph *g)
              "their operands all the same",
              dtypes[p.real].name, pass_target(g)->name);
     find_gradients(&p);
-    judge_all(&p);
+    judge_weights(&p);
+    find_rows(&p);
     if (g->prog == PGstep)
-        report(&p);
+        report_weights(&p);
     rewrite(g, scaled, &p);
 }

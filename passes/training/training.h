@@ -117,4 +117,17 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 /* What gives all of g's parameters their first values. */
 Graph *initial_graph(Graph *g);
 
+/* ---- wire.c -------------------------------------------------------------- */
+
+typedef struct Wire Wire;
+
+/* Before any product of g is scaled. */
+Wire *wire_new(Graph *g);
+/* What is to be rounded of rows that are cut into blocks of so many along an
+ * axis, with a why() line of seconds: the tokens that they are sent of, or the
+ * rows. */
+Node *wire_source(const Wire *wire, Node *rows, const Axis *cut, int64_t block);
+/* v of those tokens, sent as the rows were. */
+Node *wire_moved(const Wire *wire, Node *rows, Node *v);
+
 #endif

@@ -1,0 +1,317 @@
+/* placement.c: which products of weights are of few bits (fp8.c): of whose
+ * operands blocks can be cut, for whose numbers the target has a kernel, and
+ * which save more time, at the speeds of the machine, than rounding takes. */
+#include "placement.h"
+#include "../../ir/keys.h"
+
+#define SCALED(to, layout, formula, rounding)                   \
+    {                                                           \
+        D##to, SCALE##layout, FORMULA##formula, ROUND##rounding \
+    }
+#define RECIPE(name, value, weight, gradient, transform) \
+    [RECIPE##name] = { { value, weight, gradient }, TRANSFORM##transform },
+const Recipe recipes[] = {
+#include "../../ir/recipes.def"
+};
+
+/* ---- products of weights ------------------------------------------------- */
+
+/* The parameter that x is, by whatever axes and dtype; null: none. */
+const Param *weight_of(Graph *g, const Node *x)
+{
+    while (x->op == Ocast || (optab[x->op].cls == VIEW && x->nin))
+        x = x->in[0];
+    if (x->op == Oparam)
+        return g_param(g, x->at.param.path);
+    if (x->op == Ounpack && x->in[0]->op == Oparam)
+        return bucket_member(g, x);
+    return NULL;
+}
+
+/* The operand of product n that is a weight, the other being data; -1: none. */
+int weight_at(Graph *g, const Node *n)
+{
+    if (n->op != Odot && n->op != Ogmm)
+        return -1;
+    for (int k = 0; k < 2; k++)
+        if (weight_of(g, n->in[k]) && g_is_data(g, n->in[!k]))
+            return k;
+    return -1;
+}
+
+/* ---- blocks -------------------------------------------------------------- */
+
+/* The longest of x's axes, the last of equals; among those that product n sums
+ * over, or null any; but. Not micro, nor of rows and experts. */
+Axis *longest_axis(const Node *x, const Node *n, const Axis *but)
+{
+    const Dim *best = NULL;
+
+    for (int d = 0; d < x->nd; d++) {
+        const Dim *at = &x->dim[d];
+        if (at->a != but && !g_ismicro(at->a) && !g_isrow(at->a) &&
+            at->a->role != ROLEchoice &&
+            (!n || axes_at(n_axes(n), at->a) >= 0) &&
+            (!best || at->n >= best->n))
+            best = at;
+    }
+    return best ? best->a : NULL;
+}
+
+/* Axes cut into blocks by a layout for operand x of n; how many, 0 for a layout
+ * without blocks, -1: x lacks them. */
+int axes_cut(ScaleLayout layout, const Node *n, const Node *x, Axis *cut[2])
+{
+    if (!scales[layout].cols)
+        return 0;
+    if (scales[layout].rows == 1) {
+        cut[0] = longest_axis(x, n, NULL);
+        return cut[0] ? 1 : -1;
+    }
+    cut[1] = longest_axis(x, NULL, NULL);
+    cut[0] = longest_axis(x, NULL, cut[1]);
+    return cut[0] ? 2 : -1;
+}
+
+/* Whether operand k of n can be cut so: it has the axes, and two numbers make
+ * an element. */
+int can_cut(const Placement *placement, const Node *n, int k, OperandUse use)
+{
+    const ScaledDtype *to = &placement->recipe->use[use];
+    const Node *x = n->in[k];
+    Axis *cut[2];
+    int ncut = axes_cut(to->layout, n, x, cut);
+
+    return ncut >= 0 &&
+           (to->to != De2m1x2 || x->dim[dim_of(x, cut[ncut - 1])].n % 2 == 0);
+}
+
+/* ---- what stays ---------------------------------------------------------- */
+
+static const Axis *role_in(const Node *n, AxisRole role)
+{
+    for (int d = 0; d < n->nd; d++)
+        if (n->dim[d].a->role == role)
+            return n->dim[d].a;
+    return NULL;
+}
+
+/* Null, or why products of the weight, operand w of n, are not scaled however
+ * long they take. */
+static const char *must_stay(const Placement *placement, const Node *n, int w,
+                             const Param *param)
+{
+    const Axis *choice = role_in(n->in[w], ROLEchoice);
+
+    if (opts_match(placement->g->opts, "precision.keep", param->path))
+        return "precision.keep names it";
+    if (role_in(n->in[w], ROLEvocab))
+        return "of a vocabulary";
+    if (choice && n->op == Odot && !has_dim(n->in[!w], choice))
+        return "of a router";
+    if (n->in[0]->dt != placement->real || n->in[1]->dt != placement->real)
+        return "the model asks for another dtype";
+    if (!n_axes(n)->n)
+        return "it sums over nothing";
+    for (int k = 0; k < 2; k++)
+        if (!can_cut(placement, n, k, k == w ? USEweight : USEvalue))
+            return "its axes cannot be cut into the recipe's blocks";
+    return NULL;
+}
+
+/* Elements of operand x of n on a rank, of the axes that are summed over or of
+ * the others; of a weight by its parameter's type. Axes of experts, rows and
+ * micro-batches apart. */
+static double extent(const Graph *g, const Node *n, const Node *x,
+                     const Shard *sh, int summed)
+{
+    double e = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a->role != ROLEchoice && !g_isrow(x->dim[d].a) &&
+            (axes_at(n_axes(n), x->dim[d].a) >= 0) == summed)
+            e *= (double)x->dim[d].n;
+    for (int t = 0; t < g->mesh->natom; t++)
+        if (sh[t].k == S && sh[t].a->role != ROLEchoice &&
+            (axes_at(n_axes(n), sh[t].a) >= 0) == summed)
+            e /= (double)g->mesh->atom[t].size;
+    return e;
+}
+
+/* Elements of x of a micro-batch along axes that are not among these. */
+static double elements_beside(const Node *x, const Axes *but)
+{
+    double e = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (axes_at(but, x->dim[d].a) < 0 && !g_ismicro(x->dim[d].a))
+            e *= (double)x->dim[d].n;
+    return e;
+}
+
+/* Tokens of a micro-batch: elements of an input. */
+static double tokens(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oinput)
+            return elements_beside(g->node[i], &(Axes){ 0 });
+    return 1;
+}
+
+/* Rows of x that forward product n multiplies on a rank in a micro-batch: of
+ * experts as many as choices are expected. */
+static double rows_of(const Graph *g, const Node *n, const Node *x)
+{
+    const int64_t *size = g->mesh->size;
+
+    if (n->op == Odot)
+        return elements_beside(x, n_axes(n)) / (double)size[Mcp];
+    return tokens(g) * map_choices(n->in[2]) * (double)size[Metp] /
+           (double)(size[Mcp] * size[Mtp]);
+}
+
+/* Has the target a kernel for grouped products of such numbers? */
+int has_scaled_kernels(const Graph *g, const Recipe *recipe)
+{
+    for (int use = 0; use < NUSE; use++)
+        if (recipe->use[use].to != De4m3 ||
+            recipe->use[use].layout !=
+                (use == USEweight ? SCALEsquare : SCALEwide))
+            return 0;
+    return pass_target(g)->scaled != NULL;
+}
+
+/* Bytes of a micro-batch that rounding weight x takes: elements are read and
+ * stored in both orders once a step, or those that are gathered for each
+ * product. */
+static double rounding_bytes(const Graph *g, const Node *x, double elements)
+{
+    enum { READ = 2, STORED = 1, PRODUCTS = 2 };
+
+    return x->op == Oparam
+               ? (READ + PRODUCTS * STORED) * elements / (double)micro_turns(g)
+               : PRODUCTS * (READ + STORED) * elements;
+}
+
+/* Seconds of a micro-batch on a rank that forward product n and the gradient of
+ * its rows save, less those to read their operands in bf16 and store them in a
+ * byte, the rows shared by all products that read the same. Tokens are as many
+ * as a rank has. */
+static double predicted_gain(const Placement *placement, const Node *n, int w,
+                             const Param *param)
+{
+    enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16 };
+    const Graph *g = placement->g;
+    const MachineSpeeds *speeds = machine_of(g);
+    Shard sh[MAXATOM] = { 0 };
+    double share =
+        (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
+
+    param_type(placement->g, param, sh);
+    double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
+    double rows = rows_of(g, n, n->in[!w]);
+    if (fmod(K, PIECE) != 0 || fmod(N, PIECE) != 0) /* no tensor cores */
+        return -1;
+    double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
+    double each = rows / (weight / (K * N)); /* of an expert */
+    double flops = PRODUCTS * 2 * rows * K * N;
+    double bytes =
+        ROWBYTES * rows * (K / share + N) + rounding_bytes(g, n->in[w], weight);
+    double plain = n->op == Odot ? speed_at(speeds, SPEEDgemm, flops / PRODUCTS)
+                                 : speed_at(speeds, SPEEDgrouped, each);
+    return flops / plain - flops / speed_at(speeds, SPEEDnarrow, each) -
+           bytes / speed_at(speeds, SPEEDmemory, bytes);
+}
+
+/* Are weight x's blocks, along the axes that n sums over or the others, those
+ * of all these axes as one? Its cut axis is one of them, whole blocks of it or
+ * nothing else. Axes of experts apart. */
+static const Axis *cut_as_one(const Node *n, const Node *x, int summed)
+{
+    Axis *cut[2], *found = NULL;
+    int ncut = axes_cut(SCALEsquare, n, x, cut), beside = 0;
+    int64_t size = 0;
+
+    for (int d = 0; d < x->nd; d++) {
+        const Dim *at = &x->dim[d];
+        if (at->a->role == ROLEchoice ||
+            (axes_at(n_axes(n), at->a) >= 0) != summed)
+            continue;
+        if (ncut == 2 && (at->a == cut[0] || at->a == cut[1]) && !found)
+            found = at->a, size = at->n;
+        else
+            beside = 1;
+    }
+    return found && (!beside || size % scales[SCALEsquare].cols == 0) ? found
+                                                                      : NULL;
+}
+
+/* Is the weight of n, operand w, a matrix of blocks, forward and for the
+ * gradient of what it meets? */
+static int is_matrix_of_blocks(const Node *n, int w)
+{
+    return n->op == Ogmm ||
+           (cut_as_one(n, n->in[w], 0) && cut_as_one(n, n->in[w], 1));
+}
+
+static void judge(Placement *placement, const Node *n, int w)
+{
+    const Graph *g = placement->g;
+    const Param *param = weight_of(placement->g, n->in[w]);
+    WeightChoice **at =
+        (WeightChoice **)table_at(placement->choice, KEYP(param));
+    int pays = placement->pays;
+
+    if (!*at) {
+        *at = alloc(g->arena, sizeof **at);
+        (*at)->n = n;
+    }
+    if (!(*at)->stays)
+        (*at)->stays = must_stay(placement, n, w, param);
+    if (pays && !(*at)->stays &&
+        (!placement->kernels || !is_matrix_of_blocks(n, w)))
+        (*at)->stays = "no kernel multiplies such numbers";
+    if (pays && !(*at)->stays)
+        (*at)->gain += predicted_gain(placement, n, w, param);
+    if (pays && !(*at)->stays && (*at)->gain < 0)
+        (*at)->stays = "it would take longer";
+}
+
+void judge_weights(Placement *placement)
+{
+    Graph *g = placement->g;
+
+    for (int counting = 1; counting >= 0; counting--)
+        for (size_t i = 0; i < vec_len(g->node); i++) {
+            const Node *n = g->node[i];
+            int w = weight_at(g, n);
+            if (w < 0 || is_backward(n))
+                continue;
+            if (counting)
+                ++*(uintptr_t *)table_at(placement->readers, KEYP(n->in[!w]));
+            else
+                judge(placement, n, w);
+        }
+}
+
+void report_weights(const Placement *placement)
+{
+    const Graph *g = placement->g;
+    const char *word =
+        key_word_text("precision.recipe", (int)(placement->recipe - recipes));
+
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        const WeightChoice *v = table_get(placement->choice, KEYP(g->param[i]));
+        if (!v)
+            continue;
+        const char *rows =
+            v->n->op == Ogmm ? ", its own gradient not: a sum over rows" : "";
+        if (v->stays)
+            why(g, v->n, "%s stays: %s", g->param[i]->path, v->stays);
+        else if (v->gain > 0)
+            why(g, v->n, "%s is scaled, %s%s; saves %.1f us a micro-batch",
+                g->param[i]->path, word, rows, v->gain * 1e6);
+        else
+            why(g, v->n, "%s is scaled, %s%s", g->param[i]->path, word, rows);
+    }
+}

@@ -1,0 +1,98 @@
+/* placement.h: which products are of few bits (fp8.c). */
+#ifndef PLEAT_PLACEMENT_H
+#define PLEAT_PLACEMENT_H
+
+#include "training.h"
+
+typedef enum ScaleFormula {
+    FORMULAamax,
+    FORMULApow2,
+    FORMULAmx,
+    FORMULAnv,
+    FORMULAdelayed
+} ScaleFormula;
+
+typedef enum RoundingMode { ROUNDnearest, ROUNDstochastic } RoundingMode;
+typedef enum OperandTransform {
+    TRANSFORMnone,
+    TRANSFORMhadamard
+} OperandTransform;
+
+typedef struct ScaledDtype {
+    Dtype to;
+    ScaleLayout layout;
+    ScaleFormula formula;
+    RoundingMode rounding;
+} ScaledDtype;
+
+typedef struct Recipe {
+    ScaledDtype use[NUSE];
+    OperandTransform transform;
+} Recipe;
+
+extern const Recipe recipes[]; /* rows of recipes.def */
+
+typedef struct Placement {
+    Graph *g;
+    const Recipe *recipe;
+    Dtype real;
+    int pays;             /* only products that save time are scaled */
+    int kernels;          /* the target multiplies numbers of this recipe */
+    Table *readers;       /* a value -> products of weights that read it */
+    Table *choice;        /* Param -> its WeightChoice */
+    Table *gradient;      /* product that makes a weight's gradient -> Param */
+    RoundingWatch *watch; /* null: nothing is watched */
+    Delayed *delayed;
+    Wire *wire;      /* null: gradients of weights read rows as they are */
+    Table *rows;     /* rows that are read rounded only -> RowsRounded */
+    const Node *end; /* the last of the graph, behind all products */
+} Placement;
+
+/* A value as numbers of few bits. */
+typedef struct Rounding {
+    const Node *of;
+    Axes axes, blocks;
+    Axis *pairs;
+    Node *numbers;
+    Node *inverse; /* what 1 stands for in a block; null: `outer` says it */
+    Node *outer;   /* a product is times it; null: times nothing */
+} Rounding;
+
+/* Rows of experts, all of whose readers take them rounded. */
+typedef struct RowsRounded {
+    const Node *product; /* that reads them as its operand k; null: none */
+    int k, others;       /* others: read them otherwise */
+    const Param *param;
+    Node *values; /* once they are made */
+} RowsRounded;
+
+/* Of a weight, for all programs alike. */
+typedef struct WeightChoice {
+    const char *stays; /* null: its products are scaled */
+    double gain;       /* seconds of a micro-batch on a rank, if predicted */
+    const Node *n;     /* the first product that reads it */
+    Rounding *once;    /* vec: what `pre` rounds of it */
+} WeightChoice;
+
+/* ---- placement.c --------------------------------------------------------- */
+
+/* The parameter that x is, by whatever axes and dtype; null: none. */
+const Param *weight_of(Graph *g, const Node *x);
+/* The operand of product n that is a weight, the other being data; -1: none. */
+int weight_at(Graph *g, const Node *n);
+/* The longest axis of x, the last of several, of those that product n sums
+ * over, or null any; but. Not micro, nor of rows and experts. */
+Axis *longest_axis(const Node *x, const Node *n, const Axis *but);
+/* Axes cut into blocks by a layout for operand x of n; how many, 0 for a layout
+ * without blocks, -1: x lacks them. */
+int axes_cut(ScaleLayout layout, const Node *n, const Node *x, Axis *cut[2]);
+/* Whether operand k of n can be cut so: it has the axes, and two numbers make
+ * an element. */
+int can_cut(const Placement *placement, const Node *n, int k, OperandUse use);
+/* Has the target a kernel for products of such numbers? */
+int has_scaled_kernels(const Graph *g, const Recipe *recipe);
+/* Chooses for each weight; says why. */
+void judge_weights(Placement *placement);
+void report_weights(const Placement *placement);
+
+#endif
