@@ -22,7 +22,7 @@ static void put_define(Text *out, const char *name, int64_t v)
 enum {
     SHARED = 227 << 10,
     BOXES = 4 * 8192,
-    BESIDE = BOXES + 1024 + 256,
+    BESIDE = BOXES + 1024 + 512,
     MAXSTAGES = 8,
     MAPS = 640,
     DEEP = 128, /* bytes of k in a slice */
@@ -86,9 +86,6 @@ int has_scaled_product(const Graph *g, const Node *n)
     return has_tensor_cores(&v);
 }
 
-/* Warps that multiply: each leaves a sum of squares. */
-enum { WARPS = 8 };
-
 /* Of a product by itself. */
 static GmmArgs args_of(const Graph *g, const Node *n)
 {
@@ -101,13 +98,6 @@ static GmmArgs args_of(const Graph *g, const Node *n)
                                                   scratch);
     arena_free(scratch);
     return k.instr.gmm;
-}
-
-int64_t grouped_squares(const Graph *g, const Node *n)
-{
-    GmmArgs v = args_of(g, n);
-
-    return has_tensor_cores(&v) && v.out == Df32 ? GPUBLOCKS * WARPS : 0;
 }
 
 int grouped_sums(const Graph *g, const Node *n, const Node *other)
@@ -209,6 +199,34 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     return tile[best].t;
 }
 
+/* Rows and columns of a weights' gradient; one that is stored transposed is made
+ * so: its operands change places. */
+static void weight_sides(const GmmArgs *args, int64_t *m, int64_t *n)
+{
+    *m = args->tw ? args->n : args->k;
+    *n = args->tw ? args->k : args->n;
+}
+
+int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile)
+{
+    enum { WARPS = 4 }; /* of a warpgroup */
+    int64_t m, n;
+
+    weight_sides(args, &m, &n);
+    return args->experts * ceil_of(m, tile->rows) * ceil_of(n, tile->cols) *
+           (tile->pingpong ? WARPS : 2 * WARPS);
+}
+
+int64_t grouped_squares(const Graph *g, const Node *n)
+{
+    GmmArgs v = args_of(g, n);
+
+    if (!has_tensor_cores(&v) || v.out != Df32)
+        return 0;
+    GroupedTile tile = best_tile(&v, 1, 1);
+    return tile_squares(&v, &tile);
+}
+
 /* Row 0 of an operand, a pointer to rows of so many elements. */
 static const char *rows_at(Arena *a, const char *name, int stash, int64_t wide)
 {
@@ -249,26 +267,25 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
         form->squares ? "squares" : "0");
 }
 
-/* wgmma.pre. A weight gradient that is stored transposed is made so: its
- * operands change places. */
+/* wgmma.pre */
 char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared)
 {
     Text t = { .arena = a };
     GroupedTile tile = form.tile;
     int weight = form.weight;
-    int swap = weight && args->tw;
-    int64_t m = swap ? args->n : args->k,
-            n = weight && swap ? args->k : args->n;
+    int64_t m = args->k, n = args->n;
     int64_t slice = (tile.rows + tile.cols) * DEEP;
     int scaled = args->in == De4m3;
     int64_t stages = (SHARED - BESIDE - (args->experts + 1) * 4) / slice;
 
     if (stages > MAXSTAGES)
         stages = MAXSTAGES;
+    if (weight)
+        weight_sides(args, &m, &n);
     *shared = stages * slice + BOXES + 1024;
     put_define(&t, "WEIGHT", weight);
-    put_define(&t, "SQUARES", form.squares ? GPUBLOCKS * WARPS : 0);
+    put_define(&t, "SQUARES", form.squares ? tile_squares(args, &tile) : 0);
     put_define(&t, "TERMS", form.terms);
     put_define(&t, "M", m);
     put_define(&t, "N", n);

@@ -37,6 +37,8 @@ ProductPath grouped_path(const Group *group);
 char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared);
 int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
+/* Numbers that warps leave of a weights' gradient: sums of squares of tiles. */
+int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile);
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
 int grouped_terms(const Group *group); /* products whose sum it makes */
 int has_scaled_product(const Graph *g, const Node *n); /* Target.scaled */

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAPS = 640, THREADS = 384, WARPS = 8, NBUF = 7 };
+enum { MAPS = 640, THREADS = 384, NBUF = 7 };
 enum { BEHIND = 40 }; /* rows of no expert */
 
 typedef struct Numbers { /* of a launch */
@@ -39,22 +39,32 @@ static int beside(const Product *p)
     return p->terms > 1 || p->scaled ? 6 : 4 + p->squares;
 }
 
+static GmmArgs args_of(const Product *p)
+{
+    return (GmmArgs){ .in = p->scaled ? De4m3 : Dbf16,
+                      .out = p->f32 ? Df32 : Dbf16,
+                      .experts = p->experts,
+                      .k = p->K,
+                      .n = p->N,
+                      .ldw = (p->tw ? p->K : p->N) + p->more,
+                      .tw = p->tw,
+                      .stride = stride_of(p),
+                      .cap = capacity(p),
+                      .stash = !p->base ? 0 : p->weight ? 3 : 5 };
+}
+
+static int64_t squares_of(const Product *p)
+{
+    const GmmArgs v = args_of(p);
+
+    return tile_squares(&v, &p->tile);
+}
+
 Group *product_group(Arena *a, const Product *p)
 {
     Group *k = alloc(a, sizeof *k);
     int64_t shared;
-    const GmmArgs v = { .in = p->scaled ? De4m3 : Dbf16,
-                        .out = p->f32 ? Df32 : Dbf16,
-                        .experts = p->experts,
-                        .k = p->K,
-                        .n = p->N,
-                        .ldw = (p->tw ? p->K : p->N) + p->more,
-                        .tw = p->tw,
-                        .stride = stride_of(p),
-                        .cap = capacity(p),
-                        .stash = !p->base    ? 0
-                                 : p->weight ? 3
-                                             : 5 };
+    const GmmArgs v = args_of(p);
     const GroupedForm form = { .weight = p->weight,
                                .squares = p->squares,
                                .terms = p->terms,
@@ -213,7 +223,7 @@ static void prepare(const Product *p, Numbers *n)
     n->buf[3] = n->off;
     n->bytes[3] = (size_t)(p->experts + 2) * 4 + RUNGUARD;
     if (p->squares)
-        n->buf[4] = room(GPUBLOCKS * WARPS * 4, &n->bytes[4]);
+        n->buf[4] = room((size_t)squares_of(p) * 4, &n->bytes[4]);
     if (p->terms > 1) {
         n->buf[4] = rows(p, n, p->K, 5, &n->bytes[4], &n->a[1]);
         n->buf[5] = weights(p, n, 6, &n->bytes[5], &n->b[1]);
@@ -303,7 +313,7 @@ static double squares_off(const Product *p, const Numbers *n)
 
     for (int64_t i = 0; i < p->experts * stride_of(p); i++)
         is += isnan(stored(p, n, i)) ? 0 : stored(p, n, i) * stored(p, n, i);
-    for (int i = 0; i < GPUBLOCKS * WARPS; i++)
+    for (int64_t i = 0; i < squares_of(p); i++)
         sum += (double)part[i];
     return fabs(sum / is - 1) / 1e-6;
 }
