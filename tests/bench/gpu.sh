@@ -15,7 +15,8 @@
 # With more GPUs: 16 layers, experts over all of them; else the rows of one.
 # RUNS="qwen3:4:1:1:learned ..." chooses rows: model, layers, sequences,
 # micro-batches, learned routing or forced equal loads (both sides).
-# PEER=0 leaves the peer out, OURS=0 us. STEPS (10), WARMUP (5): the peer's.
+# PEER=0 leaves the peer out, OURS=0 us. STEPS (10), WARMUP (5): the peer's. KEYS:
+# of our plans, as cluster=h100x4 where the GPUs are no H200.
 cd "$(dirname "$0")/../.." || exit 2
 peer=$1 gpus=${2:-1} rounds=${ROUNDS:-3}
 [ -n "$peer" ] || { sed -n '2,20s/^# *//p' tests/bench/gpu.sh; exit 2; }
@@ -51,9 +52,10 @@ EOF
 compile() {
     split "$1"
     cut_model "$model" "$layers" >"$dir/$1.lua"
+    # shellcheck disable=SC2086
     "$PLEAT" compile "$dir/$1.lua" target=cuda axes.batch="$batch" train.clip=0 \
         train.batch=$((batch * accum * gpus)) world="$gpus" fold.ep="$gpus" \
-        route.balance="$balance" -o "$dir/$1.plan" >"$dir/$1.log" 2>&1 ||
+        route.balance="$balance" $KEYS -o "$dir/$1.plan" >"$dir/$1.log" 2>&1 ||
         cat "$dir/$1.log"
 }
 
