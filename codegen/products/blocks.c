@@ -24,11 +24,40 @@ static int in_rows(const Node *n)
     return n->at.quantize_blocks.layout == SCALEwide;
 }
 
-/* Weights: all they have, in the orders that are read. Rows: those that the map
- * says there are, which may begin somewhere in a stack. */
-static void put_kernel(Text *out, const Graph *g, const Node *n, int lies,
-                       int turned)
+/* Parameter `name`, or the row of a stack where the map says that its rows
+ * begin; a row has so many elements. */
+static void put_rows(Text *out, const char *name, Node *n,
+                     int64_t experts, int64_t wide)
 {
+    put(out, "%s", name);
+    if (n && storage(n)->stash)
+        put(out, " + (int64_t)off[%lld] * %lld", (long long)experts + 1,
+            (long long)wide);
+    put(out, ", ");
+}
+
+/* Of rows: those that the map says there are. */
+static void put_ragged(Text *out, const Graph *g, const Group *group,
+                       int64_t wide)
+{
+    const Node *n = group->node[0];
+    int64_t experts = map_layout(g, n->in[1]).experts;
+
+    put(out, "@(const uint16_t *x, uint8_t *q, float *s, const int32_t *off)\n"
+             "{\n    quantize_rows(");
+    put_rows(out, "x", n->in[0], experts, wide);
+    put_rows(out, "q", part_of(group, 0), experts, wide);
+    put_rows(out, "s", part_of(group, 1), experts, blocks_along(wide));
+    put(out, "off[%lld]);\n}\n", (long long)experts);
+}
+
+/* Weights: all they have, in the orders that are read. */
+static void put_kernel(Text *out, const Graph *g, const Group *group,
+                       int64_t wide)
+{
+    const Node *n = group->node[0];
+    int lies = part_of(group, 0) != NULL, turned = part_of(group, 2) != NULL;
+
     put(out, "extern \"C\" __global__ void __launch_bounds__(%d)\n", THREADS);
     if (in_rows(n) && n->nin == 1) {
         put(out, "@(const uint16_t *x, uint8_t *q, float *s)\n"
@@ -44,12 +73,7 @@ static void put_kernel(Text *out, const Graph *g, const Node *n, int lies,
             lies ? "q, s" : "0, 0", turned ? "tq, ts" : "0, 0");
         return;
     }
-    long long experts = map_layout(g, n->in[1]).experts;
-    put(out, "@(const uint16_t *x, uint8_t *q, float *s, const int32_t *off)\n"
-             "{\n    quantize_rows(x");
-    if (storage(n->in[0])->stash)
-        put(out, " + (int64_t)off[%lld] * Q", experts + 1);
-    put(out, ", q, s, off[%lld]);\n}\n", experts);
+    put_ragged(out, g, group, wide);
 }
 
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
@@ -77,7 +101,7 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->instr.kind = Ikernel;
     put(&t, "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n%s",
         (long long)p, (long long)q, ATONCE, blocks_pre);
-    put_kernel(&t, g, n, arg[1] != NULL, arg[3] != NULL);
+    put_kernel(&t, g, group, q);
     set_text_named(group, a, t.s);
     set_label(group, a, n);
     cuda_set_launch(group, a,

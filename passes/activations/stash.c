@@ -127,7 +127,7 @@ typedef struct Stack { /* one in the making */
 static int finds_rows(const Group *group)
 {
     return group->fam == FAMloop || group->fam == FAMgmm ||
-           group->fam == FAMgmm_wgrad;
+           group->fam == FAMgmm_wgrad || group->fam == FAMblocks;
 }
 
 static void mark_value(const Group *group, Node *n)

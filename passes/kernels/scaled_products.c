@@ -12,9 +12,10 @@
  * are blocks of rows and columns when they are taken as one.
  *
  * Numbers and scales that a step makes come from one kernel, in each order in
- * which products read them. Elsewhere, and where blocks lie otherwise, the
- * product is of what its operands are dequantized to, which is the same but for
- * the order of its sum. */
+ * which products read them; others who read them, as products that dequantize
+ * do, read the same. Elsewhere, and where blocks lie otherwise, the product is
+ * of what its operands are dequantized to, which is the same but for the order
+ * of its sum. */
 #include "kernels.h"
 
 /* What x dequantizes in this layout, exactly: null: nothing. */
@@ -220,6 +221,19 @@ static int dense_product(Graph *g, Table *made, Node *n)
     return 1;
 }
 
+/* Operands of d are what a product reads, where a kernel makes that. */
+static void share_blocks(Graph *g, Table *made, Node *d)
+{
+    Node *blocks = (Node *)table_get(made, KEYP(d->in[0]));
+
+    if (!blocks || !rounded_to_blocks(d))
+        return;
+    Node **in = alloc(g->arena, 2 * sizeof *in);
+    for (int i = 0; i < 2; i++)
+        in[i] = part_as(g, blocks, i, d->in[i], d->in[i]->nd - 1);
+    d->in = in;
+}
+
 void scaled_products(Graph *g)
 {
     Table *made = table_new(g->arena); /* numbers -> what rounds them */
@@ -234,6 +248,9 @@ void scaled_products(Graph *g)
         else if (n->op == Odot)
             any |= dense_product(g, made, n);
     }
+    for (size_t i = 0; any && i < vec_len(g->node); i++)
+        if (g->node[i]->op == Odequantize)
+            share_blocks(g, made, g->node[i]);
     if (any)
         g_sort(g);
 }

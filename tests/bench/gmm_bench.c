@@ -16,7 +16,7 @@
 #include "../../codegen/codegen.h"
 #include "../../runtime/runtime.h"
 
-enum { MOST = 128, SAMPLES = 400, SQUARES = GPUBLOCKS * 8, SMALL = 1 << 23 };
+enum { MOST = 128, SAMPLES = 400, SQUARES = 1 << 20, SMALL = 1 << 23 };
 enum { NARG = 10, ADDED = 11 /* launches of a timing */ };
 
 /* Tensor cores align 32 products of 8 bits to the largest and drop what is
@@ -313,19 +313,23 @@ static double worst(const Case *c, uint64_t p, int64_t rows, int times)
     return most;
 }
 
-/* The sums of squares against those of what is in p: relative. */
-static double squares_off(const Case *c, uint64_t p, uint64_t squares)
+/* The sums of squares of a gradient's tiles against those of what is in p:
+ * relative. */
+static double squares_off(const Case *c, GroupedTile tile, uint64_t p,
+                          uint64_t squares)
 {
+    const GmmArgs v = args_of(c, 0);
+    const size_t many = (size_t)tile_squares(&v, &tile);
     static float part[SQUARES];
     size_t n = (size_t)(E * c->K * c->N);
     float *all = alloc(forever, n * sizeof *all);
     double sum = 0, is = 0;
 
     ok(dl.cuMemcpyDtoH_v2(all, p, n * sizeof *all), "reading");
-    ok(dl.cuMemcpyDtoH_v2(part, squares, sizeof part), "reading");
+    ok(dl.cuMemcpyDtoH_v2(part, squares, many * sizeof *part), "reading");
     for (size_t i = 0; i < n; i++)
         is += (double)all[i] * all[i];
-    for (int i = 0; i < SQUARES; i++)
+    for (size_t i = 0; i < many; i++)
         sum += part[i];
     return fabs(sum / is - 1);
 }
@@ -410,7 +414,7 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
             launch(m, arg, 1, 78); /* an H20 has so many */
             ok(dl.cuStreamSynchronize(stream), c->name);
             e2 = worst(c, arg[2], rows, 2);
-            far = small ? squares_off(c, arg[2], arg[4]) : 0;
+            far = small ? squares_off(c, t, arg[2], arg[4]) : 0;
         }
         double ms = milliseconds(m, arg, 0);
         double ms2 = 0;
