@@ -95,15 +95,16 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
 {
     Node *n = group->node[0], *out = group->out[0];
     MapLayout l = map_layout(g, n->in[2]);
-    Node *arg[6] = { n->in[0], n->in[1], out, n->in[2] };
+    Node *arg[7] = { n->in[0], n->in[1], out, n->in[2] };
     int terms = grouped_terms(group), scaled = is_scaled_product(n);
+    int narg = terms > 1 || scaled ? 6 : 4;
 
-    if (group->nout > 1)
-        arg[4] = group->out[1];
     for (int i = 0; i < 2 && terms > 1; i++)
         arg[4 + i] = group->node[1]->in[i];
     for (int i = 0; i < 2 && scaled; i++)
         arg[4 + i] = n->in[3 + i];
+    if (group->nout > 1)
+        arg[narg++] = group->out[1];
 
     group->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
     group->instr.kind = kind;
@@ -119,7 +120,7 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
         .beta = is_accum(group),
         .cap = l.cap,
     };
-    set_args(group, a, arg, terms > 1 || scaled ? 6 : 5);
+    set_args(group, a, arg, narg > 5 ? narg : 5);
     for (int i = 0; i < 3; i++)
         group->instr.gmm.stash |= (group->arg[i]->stash > 0) << i;
     set_product_cost(g, group, n);

@@ -31,13 +31,13 @@ enum {
 
 /* Tensor cores take bf16 in rows of whole 16-byte pieces, and e4m3 whose k is
  * contiguous. */
-static int has_tensor_cores(const GmmArgs *args)
+static int has_tensor_cores(const GmmArgs *args, int weight)
 {
     int piece = 16 / (int)dtypes[args->in].bytes;
 
-    return (args->in == Dbf16 || (args->in == De4m3 && args->tw)) &&
+    return (args->in == Dbf16 || (args->in == De4m3 && (weight || args->tw))) &&
            (args->out == Dbf16 || args->out == Df32) && args->k % piece == 0 &&
-           args->n % 8 == 0 && args->ldw % piece == 0 && args->experts <= 4096;
+           args->n % (weight ? piece : 8) == 0 && args->ldw % piece == 0 && args->experts <= 4096;
 }
 
 /* Elements of a rank of the dims of x that n has, or with `has` 0 lacks. */
@@ -83,7 +83,7 @@ int has_scaled_product(const Graph *g, const Node *n)
 {
     GmmArgs v = n->op == Odot ? dense_args(g, n) : grouped_args(g, n);
 
-    return has_tensor_cores(&v);
+    return has_tensor_cores(&v, n->op == Ogmm_wgrad);
 }
 
 /* Warps that multiply: each leaves a sum of squares. */
@@ -107,14 +107,14 @@ int64_t grouped_squares(const Graph *g, const Node *n)
 {
     GmmArgs v = args_of(g, n);
 
-    return has_tensor_cores(&v) && v.out == Df32 ? GPUBLOCKS * WARPS : 0;
+    return has_tensor_cores(&v, 1) && v.out == Df32 ? GPUBLOCKS * WARPS : 0;
 }
 
 int grouped_sums(const Graph *g, const Node *n, const Node *other)
 {
     GmmArgs v = args_of(g, n), w = args_of(g, other);
 
-    return n->in[2] == other->in[2] && has_tensor_cores(&v) && v.in == Dbf16 &&
+    return n->in[2] == other->in[2] && has_tensor_cores(&v, 0) && v.in == Dbf16 &&
            w.in == Dbf16 && v.out == w.out && v.k == w.k && v.n == w.n &&
            v.ldw == w.ldw && v.tw == w.tw && v.stride == w.stride;
 }
@@ -228,25 +228,37 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
                                 args->stash >> !swap & 1, wide[!swap]);
     int scaled = args->in == De4m3;
     const char *off = form->dense ? "" : " const int32_t *off,";
-    const char *more = form->squares     ? "float *squares, "
-                       : form->terms > 1 ? "const TI *a2, const TI *b2, "
-                       : scaled          ? "const float *sa, const float *sb, "
-                                         : "";
+    const char *more = form->terms > 1 ? "const TI *a2, const TI *b2, "
+                       : scaled        ? "const float *sa, const float *sb, "
+                                       : "";
+    const char *squares = form->squares ? "float *squares, " : "";
 
     put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const TI *a, const TI *b, TO *c,%s\n"
-        "  %suint8_t *work, int64_t add)\n"
+        "  %s%suint8_t *work, int64_t add)\n"
         "{\n%s    const Term term[] = { { %s, %s }, { %s, %s } };\n"
         "    const Scales scales = { %s };\n"
         "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
-        WGTHREADS, off, more,
+        WGTHREADS, off, more, squares,
         form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
         right,
         form->terms > 1 ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
-        form->terms > 1 ? "b2" : "0", scaled ? "sa, sb" : "",
+        form->terms > 1 ? "b2" : "0",
+        !scaled ? "" : swap ? "sb, sa" : "sa, sb",
         rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
         form->squares ? "squares" : "0");
+}
+
+/* Columns of a product that is scaled at once: as many as registers hold beside
+ * the tile, half of them where the next begins before. */
+static int64_t once_of(const GroupedTile *tile, int columns)
+{
+    if (columns && tile->pingpong)
+        return tile->cols < 64 ? tile->cols : 64;
+    return tile->cols <= 128       ? tile->cols
+           : tile->cols % 128 == 0 ? 128
+                                   : tile->cols / 2;
 }
 
 /* wgmma.pre. A weight gradient that is stored transposed is made so: its
@@ -260,9 +272,11 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     int swap = weight && args->tw;
     int64_t m = swap ? args->n : args->k,
             n = weight && swap ? args->k : args->n;
-    int64_t slice = (tile.rows + tile.cols) * DEEP;
-    int scaled = args->in == De4m3;
-    int64_t stages = (SHARED - BESIDE - (args->experts + 1) * 4) / slice;
+    int scaled = args->in == De4m3, columns = scaled && weight;
+    int64_t lines = tile.rows + tile.cols, slice = lines * DEEP;
+    int64_t stages = (SHARED - BESIDE - (args->experts + 1) * 4) /
+                     (slice + columns * lines * 4);
+    int64_t once = once_of(&tile, columns);
 
     if (stages > MAXSTAGES)
         stages = MAXSTAGES;
@@ -278,8 +292,8 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     put_define(&t, "LDC", weight ? args->ldw : args->n);
     put_define(&t, "EXPERTS", args->experts);
     put_define(&t, "CAP", args->cap);
-    put_define(&t, "TRANSA", weight);
-    put_define(&t, "TRANSB", weight || !args->tw);
+    put_define(&t, "TRANSA", weight && !scaled);
+    put_define(&t, "TRANSB", !scaled && (weight || !args->tw));
     put_define(&t, "STRIDEB", args->stride);
     put_define(&t, "STRIDEC", args->stride);
     put_define(&t, "BM", tile.rows);
@@ -287,11 +301,13 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     put_define(&t, "STAGES", stages);
     put_define(&t, "PINGPONG", tile.pingpong);
     put_define(&t, "SCALED", scaled);
+    put_define(&t, "ONCE", once);
+    put_define(&t, "PLACES", row_blocks(args->cap, args->experts));
     put_define(&t, "TIKIND", scaled ? 0 : 10);
     put_define(&t, "TOKIND", args->out == Dbf16 ? 10 : 7);
     put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
         dtypes[args->out].store);
-    put_product(&t, scaled && tile.cols > 128 ? 128 : tile.cols, args->in,
+    put_product(&t, scaled ? once : tile.cols, args->in,
                 scaled     ? ""
                 : weight   ? ", 1, 1"
                 : args->tw ? ", 0, 0"
@@ -325,7 +341,7 @@ static void on_tensor_cores(Group *group, Arena *a, const GmmArgs *args,
     if (form.terms > 1)
         form.stash = group->arg[4]->stash > 0;
     set_text_named(group, a, grouped_text(a, args, form, &shared));
-    group->narg = form.terms > 1 || args->in == De4m3 ? 6 : 4 + form.squares;
+    group->narg = (form.terms > 1 || args->in == De4m3 ? 6 : 4) + form.squares;
     launch_on_all(group, a, shared);
 }
 
@@ -391,7 +407,9 @@ void dense_lower_cuda(Graph *g, Group *group, Arena *a)
 
 ProductPath grouped_path(const Group *group)
 {
-    return group->instr.gmm.in != Dbf16 || has_tensor_cores(&group->instr.gmm)
+    return group->instr.gmm.in != Dbf16 ||
+                   has_tensor_cores(&group->instr.gmm,
+                                    group->fam == FAMgmm_wgrad)
                ? PATHfast
                : PATHthreads;
 }
@@ -406,7 +424,7 @@ void grouped_lower_cuda(Graph *g, Group *group, Arena *a)
     group->path = grouped_path(group);
     if (is_scaled_product(group->node[0]))
         group->view = NULL;
-    if (has_tensor_cores(&v))
+    if (has_tensor_cores(&v, weight))
         on_tensor_cores(group, a, &v, weight);
     else
         on_threads(group, a, &v, weight);
