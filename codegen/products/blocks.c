@@ -5,6 +5,7 @@
 /* LINES: blocks of rows that a kernel's threads take side by side, ATONCE times
  * over. */
 enum { THREADS = 256, BLOCK = 128, LINES = 16, ATONCE = 4 };
+enum { WIDE = 4 }; /* blocks of columns that are turned one after another */
 
 static Node *part_of(const Group *k, int64_t i) /* null: nobody reads it */
 {
@@ -26,8 +27,7 @@ static int in_rows(const Node *n)
 
 /* Weights: all they have, in the orders that are read. Rows: those that the map
  * says there are, which may begin somewhere in a stack. */
-static void put_kernel(Text *out, const Graph *g, const Node *n, int lies,
-                       int turned)
+static void put_kernel(Text *out, const Node *n, int lies, int turned)
 {
     put(out, "extern \"C\" __global__ void __launch_bounds__(%d)\n", THREADS);
     if (in_rows(n) && n->nin == 1) {
@@ -44,12 +44,16 @@ static void put_kernel(Text *out, const Graph *g, const Node *n, int lies,
             lies ? "q, s" : "0, 0", turned ? "tq, ts" : "0, 0");
         return;
     }
-    long long experts = map_layout(g, n->in[1]).experts;
-    put(out, "@(const uint16_t *x, uint8_t *q, float *s, const int32_t *off)\n"
-             "{\n    quantize_rows(x");
-    if (storage(n->in[0])->stash)
-        put(out, " + (int64_t)off[%lld] * Q", experts + 1);
-    put(out, ", q, s, off[%lld]);\n}\n", experts);
+    put(out, "@(const uint16_t *x%s%s, const int32_t *off)\n{\n    quantize_%s",
+        lies ? ", uint8_t *q, float *s" : "",
+        turned ? ", uint8_t *tq, float *ts" : "",
+        !turned ? "rows"
+        : lies  ? "columns<1>"
+                : "columns<0>");
+    put(out, "(x%s, %s, ",
+        storage(n->in[0])->stash ? " + (int64_t)off[EXPERTS + 1] * Q" : "",
+        lies ? "q, s" : "0, 0");
+    put(out, "%s);\n}\n", turned ? "tq, ts, off" : "off[EXPERTS]");
 }
 
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
@@ -67,6 +71,7 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     int64_t p = in_rows(n) ? local_elems(g, x) / q : local_n(g, x, last - 1);
     int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
+    int64_t experts = map ? map_layout(g, map).experts : 1;
     Text t = { .arena = a };
 
     for (int i = 0; i < 6; i++)
@@ -75,13 +80,20 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->narg = (int)vec_len(group->arg);
     group->maystore = 1;
     group->instr.kind = Ikernel;
-    put(&t, "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n%s",
-        (long long)p, (long long)q, ATONCE, blocks_pre);
-    put_kernel(&t, g, n, arg[1] != NULL, arg[3] != NULL);
+    put(&t,
+        "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
+        "#define EXPERTS %lld\n#define WIDE %d\n%s",
+        (long long)p, (long long)q, ATONCE, (long long)experts, WIDE,
+        blocks_pre);
+    put_kernel(&t, n, arg[1] != NULL, arg[3] != NULL);
     set_text_named(group, a, t.s);
     set_label(group, a, n);
-    cuda_set_launch(group, a,
-                    (Launch){ .items = in_rows(n) ? (blocks + turn - 1) / turn
-                                                  : local_n(g, x, 0) * blocks,
-                              .threads = THREADS });
+    cuda_set_launch(
+        group, a,
+        (Launch){ .items = map && arg[3]
+                               ? row_blocks(p, experts) *
+                                     ((blocks_along(q) + WIDE - 1) / WIDE)
+                           : in_rows(n) ? (blocks + turn - 1) / turn
+                                        : local_n(g, x, 0) * blocks,
+                  .threads = THREADS });
 }

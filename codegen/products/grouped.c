@@ -37,7 +37,8 @@ static int has_tensor_cores(const GmmArgs *args, int weight)
 
     return (args->in == Dbf16 || (args->in == De4m3 && (weight || args->tw))) &&
            (args->out == Dbf16 || args->out == Df32) && args->k % piece == 0 &&
-           args->n % (weight ? piece : 8) == 0 && args->ldw % piece == 0 && args->experts <= 4096;
+           args->n % (weight ? piece : 8) == 0 && args->ldw % piece == 0 &&
+           args->experts <= 4096;
 }
 
 /* Elements of a rank of the dims of x that n has, or with `has` 0 lacks. */
@@ -114,9 +115,9 @@ int grouped_sums(const Graph *g, const Node *n, const Node *other)
 {
     GmmArgs v = args_of(g, n), w = args_of(g, other);
 
-    return n->in[2] == other->in[2] && has_tensor_cores(&v, 0) && v.in == Dbf16 &&
-           w.in == Dbf16 && v.out == w.out && v.k == w.k && v.n == w.n &&
-           v.ldw == w.ldw && v.tw == w.tw && v.stride == w.stride;
+    return n->in[2] == other->in[2] && has_tensor_cores(&v, 0) &&
+           v.in == Dbf16 && w.in == Dbf16 && v.out == w.out && v.k == w.k &&
+           v.n == w.n && v.ldw == w.ldw && v.tw == w.tw && v.stride == w.stride;
 }
 
 /* 64 x BN += 64 x 32 bytes of A, 32 bytes x BN of B; ADD 0: is that. */
@@ -245,7 +246,9 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
         right,
         form->terms > 1 ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
         form->terms > 1 ? "b2" : "0",
-        !scaled ? "" : swap ? "sb, sa" : "sa, sb",
+        !scaled ? ""
+        : swap  ? "sb, sa"
+                : "sa, sb",
         rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
         form->squares ? "squares" : "0");
 }

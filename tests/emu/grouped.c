@@ -163,8 +163,7 @@ static void *columns(const Product *p, Numbers *n, int64_t wide, uint32_t which,
 {
     int64_t places = row_blocks(n->cap, p->experts), at = 0;
     uint8_t *to = room((size_t)(places * wide * BLOCK), bytes);
-    float *one =
-        room((size_t)(places * wide) * sizeof *one, &n->bytes[scale]);
+    float *one = room((size_t)(places * wide) * sizeof *one, &n->bytes[scale]);
 
     n->buf[scale] = one;
     *as = malloc((size_t)(n->cap * wide) * sizeof **as);
