@@ -678,6 +678,7 @@ static Dims rule(Graph *g, Node *n)
     case Oattn:
     case Oattn_bwd: return (Dims){ 0 };
     case Odrop_to_capacity:
+    case Ofake_quantize:
     case Oaccum:
     case Oresult: return dims_of(n->in[0]);
     default: break;

@@ -47,6 +47,7 @@ typedef enum Family {
     FAMdrop_to_capacity,
     FAMroute,
     FAMscatter,
+    FAMfake_quantize,
     FAMcomm,
     FAMzero,
     FAMcopy, /* between the memories of device and host */

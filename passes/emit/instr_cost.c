@@ -16,6 +16,7 @@ static const InstrSpeeds family_speeds[NFAMILY] = {
     [FAMroute] = { SPEEDloop, SPEEDindex, 0 },
     [FAMblocks] = { SPEEDloop, SPEEDmemory, 0 },
     [FAMscatter] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMfake_quantize] = { SPEEDloop, SPEEDmemory, 0 },
     [FAMcomm] = { SPEEDloop, SPEEDlink, 0 },
     [FAMzero] = { SPEEDloop, SPEEDmemory, 0 },
     [FAMcopy] = { SPEEDloop, SPEEDoffload, 0 },
