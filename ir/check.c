@@ -68,7 +68,8 @@ int takes(Op op, int nin)
     return want < 0 || nin == want ||
            ((op == Oloss || op == Oaccum) && nin == 1) ||
            ((op == Odropout || op == Odither) && nin == 3) ||
-           (op == Oroute && nin == 2) || (op == Ogmm && nin == 5) ||
+           (op == Oroute && nin == 2) ||
+           ((op == Ogmm || op == Ogmm_wgrad) && nin == 5) ||
            (op == Odot && nin == 4) || (op == Oquantize_blocks && nin == 2);
 }
 

@@ -478,8 +478,9 @@ Axis *whole_axis(const Node *n); /* WHOLE_AXIS of its row; null: none */
 /* For code that serves several ops; a fault of ours when n's op has none. */
 Axis *n_axis(const Node *n);
 Axes *n_axes(const Node *n); /* in place */
-/* A gmm whose operands are numbers of 8 bits; behind its map the scales of its
- * rows and of its weights' blocks. Its product is of numbers times scales. */
+/* A product whose operands are numbers of 8 bits; behind them, and its map, the
+ * scales of each. Its product is of numbers times scales. Of a gmm_wgrad these
+ * are blocks of rows of an expert, [block column row] and [block column]. */
 int is_scaled_product(const Node *n);
 uint32_t n_atoms(const Node *n);
 int64_t n_chan(const Node *n);

@@ -84,6 +84,17 @@ static int64_t width(const Graph *g, const Node *x, const Axis *expert)
     return w;
 }
 
+/* Elements of x along its dims that n has. */
+static int64_t width_in(const Graph *g, const Node *x, const Node *n)
+{
+    int64_t w = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (dim_of(n, x->dim[d].a) >= 0)
+            w *= local_n(g, x, d);
+    return w;
+}
+
 int grouped_terms(const Group *group)
 {
     return group->fam == FAMgmm && group->n > 1 ? 2 : 1;
@@ -144,9 +155,8 @@ void gmm_lower(Graph *g, Group *group, Arena *a)
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a)
 {
     Node *n = group->node[0], *out = group->out[0];
-    const Axis *expert = n->in[2]->at.route.axis;
     int transposed = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
-    grouped(g, group, a, Igmm_wgrad, width(g, n->in[0], expert),
-            width(g, n->in[1], expert), transposed);
+    grouped(g, group, a, Igmm_wgrad, width_in(g, n->in[0], n),
+            width_in(g, n->in[1], n), transposed);
 }

@@ -80,9 +80,21 @@ static GmmArgs grouped_args(const Graph *g, const Node *n)
     return v;
 }
 
+/* a [row K], b [row N] -> [expert K N], of their columns in blocks */
+static GmmArgs weight_args(const Graph *g, const Node *n)
+{
+    return (GmmArgs){ .in = De4m3,
+                      .out = n->dt,
+                      .experts = map_layout(g, n->in[2]).experts,
+                      .k = share_of(g, n->in[0], n, 1),
+                      .n = share_of(g, n->in[1], n, 1) };
+}
+
 int has_scaled_product(const Graph *g, const Node *n)
 {
-    GmmArgs v = n->op == Odot ? dense_args(g, n) : grouped_args(g, n);
+    GmmArgs v = n->op == Odot   ? dense_args(g, n)
+                : n->op == Ogmm ? grouped_args(g, n)
+                                : weight_args(g, n);
 
     return has_tensor_cores(&v, n->op == Ogmm_wgrad);
 }
