@@ -265,15 +265,33 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
         form->squares ? "squares" : "0");
 }
 
-/* Columns of a product that is scaled at once: as many as registers hold beside
- * the tile, half of them where the next begins before. */
-static int64_t once_of(const GroupedTile *tile, int columns)
+/* What of shared memory a kernel's slices take. */
+typedef struct RingSizes {
+    int64_t once;     /* columns of a product that is scaled at once */
+    int64_t stages;   /* places of each of the rings */
+    int rings, rooms; /* rooms: boxes of a warpgroup */
+    int64_t shared;   /* bytes, with the boxes */
+} RingSizes;
+
+/* As many columns at once as registers hold beside the tile: half of 192, so
+ * that the next begins before. Columns of rows have scales beside each slice. */
+static RingSizes ring_of(const GmmArgs *args, const GroupedTile *tile,
+                         int columns)
 {
-    if (columns && tile->pingpong)
-        return tile->cols < 64 ? tile->cols : 64;
-    return tile->cols <= 128       ? tile->cols
-           : tile->cols % 128 == 0 ? 128
-                                   : tile->cols / 2;
+    RingSizes ring = { .rings = columns && tile->pingpong ? 2 : 1 };
+    ring.rooms = 3 - ring.rings;
+    int64_t lines = tile->rows + tile->cols, slice = lines * DEEP;
+    int64_t boxes = BOXES / 2 * ring.rooms;
+    int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4;
+
+    ring.once = tile->cols <= 128       ? tile->cols
+                : tile->cols % 128 == 0 ? 128
+                                        : tile->cols / 2;
+    int64_t scale = tile->rows + tile->cols / ring.once * (ring.once + 16);
+    int64_t all = room / (slice + columns * scale * 4);
+    ring.stages = (all < MAXSTAGES ? all : MAXSTAGES) / ring.rings;
+    ring.shared = ring.rings * ring.stages * slice + boxes + 1024;
+    return ring;
 }
 
 /* wgmma.pre. A weight gradient that is stored transposed is made so: its
@@ -288,14 +306,9 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     int64_t m = swap ? args->n : args->k,
             n = weight && swap ? args->k : args->n;
     int scaled = args->in == De4m3, columns = scaled && weight;
-    int64_t lines = tile.rows + tile.cols, slice = lines * DEEP;
-    int64_t stages = (SHARED - BESIDE - (args->experts + 1) * 4) /
-                     (slice + columns * lines * 4);
-    int64_t once = once_of(&tile, columns);
+    const RingSizes ring = ring_of(args, &tile, columns);
 
-    if (stages > MAXSTAGES)
-        stages = MAXSTAGES;
-    *shared = stages * slice + BOXES + 1024;
+    *shared = ring.shared;
     put_define(&t, "WEIGHT", weight);
     put_define(&t, "SQUARES", form.squares ? GPUBLOCKS * WARPS : 0);
     put_define(&t, "TERMS", form.terms);
@@ -313,16 +326,19 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     put_define(&t, "STRIDEC", args->stride);
     put_define(&t, "BM", tile.rows);
     put_define(&t, "BN", tile.cols);
-    put_define(&t, "STAGES", stages);
+    put_define(&t, "STAGES", ring.stages);
     put_define(&t, "PINGPONG", tile.pingpong);
     put_define(&t, "SCALED", scaled);
-    put_define(&t, "ONCE", once);
+    put_define(&t, "ONCE", ring.once);
+    put_define(&t, "ROOMS", ring.rooms);
+    put_define(&t, "AHEAD",
+               columns && tile.cols == 2 * ring.once && ring.once < 128);
     put_define(&t, "PLACES", row_blocks(args->cap, args->experts));
     put_define(&t, "TIKIND", scaled ? 0 : 10);
     put_define(&t, "TOKIND", args->out == Dbf16 ? 10 : 7);
     put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
         dtypes[args->out].store);
-    put_product(&t, scaled ? once : tile.cols, args->in,
+    put_product(&t, scaled ? ring.once : tile.cols, args->in,
                 scaled     ? ""
                 : weight   ? ", 1, 1"
                 : args->tw ? ", 0, 0"
