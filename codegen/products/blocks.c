@@ -5,7 +5,6 @@
 /* LINES: blocks of rows that a kernel's threads take side by side, ATONCE times
  * over. */
 enum { THREADS = 256, BLOCK = 128, LINES = 16, ATONCE = 4 };
-enum { WIDE = 4 }; /* blocks of columns that are turned one after another */
 
 static Node *part_of(const Group *k, int64_t i) /* null: nobody reads it */
 {
@@ -71,6 +70,8 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     int64_t p = in_rows(n) ? local_elems(g, x) / q : local_n(g, x, last - 1);
     int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
+    int64_t items =
+        in_rows(n) ? (blocks + turn - 1) / turn : local_n(g, x, 0) * blocks;
     int64_t experts = map ? map_layout(g, map).experts : 1;
     Text t = { .arena = a };
 
@@ -82,18 +83,12 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->instr.kind = Ikernel;
     put(&t,
         "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
-        "#define EXPERTS %lld\n#define WIDE %d\n%s",
-        (long long)p, (long long)q, ATONCE, (long long)experts, WIDE,
-        blocks_pre);
+        "#define EXPERTS %lld\n%s",
+        (long long)p, (long long)q, ATONCE, (long long)experts, blocks_pre);
     put_kernel(&t, n, arg[1] != NULL, arg[3] != NULL);
     set_text_named(group, a, t.s);
     set_label(group, a, n);
-    cuda_set_launch(
-        group, a,
-        (Launch){ .items = map && arg[3]
-                               ? row_blocks(p, experts) *
-                                     ((blocks_along(q) + WIDE - 1) / WIDE)
-                           : in_rows(n) ? (blocks + turn - 1) / turn
-                                        : local_n(g, x, 0) * blocks,
-                  .threads = THREADS });
+    if (map && arg[3])
+        items = row_blocks(p, experts) * blocks_along(q);
+    cuda_set_launch(group, a, (Launch){ .items = items, .threads = THREADS });
 }

@@ -194,14 +194,15 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     /* clang-format off */
     static const struct {
         GroupedTile t;
-        double rate, deep, few, scaled;
+        double rate, deep, few, scaled, columns;
     } tile[] = {
-        { { 128, 192, 1 }, 1, 0.97, 0.94, 0 },
-        { { 128, 256, 0 }, 0.93, 1, 0.92, 1 },
-        { { 128, 128, 1 }, 0.83, 0.7, 1, 0 },
-        { { 128, 128, 0 }, 0, 0, 0, 0.86 },
-        { { 128, 64, 1 }, 0.5, 0.4, 0.88, 0 },
-        { { 128, 64, 0 }, 0, 0, 0, 0.6 },
+        { { 128, 192, 1 }, 1, 0.97, 0.94, 0, 0 },
+        { { 128, 256, 0 }, 0.93, 1, 0.92, 1, 1 },
+        { { 128, 128, 1 }, 0.83, 0.7, 1, 0, 0 },
+        { { 128, 128, 0 }, 0, 0, 0, 0.86, 0.95 },
+        { { 128, 64, 1 }, 0.5, 0.4, 0.88, 0, 0 },
+        { { 128, 64, 0 }, 0, 0, 0, 0.6, 0.6 },
+        { { 128, 192, 0 }, 0, 0, 0, 0, 0.97 },
     };
     /* clang-format on */
     int64_t n = weight && args->tw ? args->k : args->n;
@@ -212,7 +213,8 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
         double use =
             (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
-        double rate = use * (args->in == De4m3          ? tile[i].scaled
+        double scaled = weight ? tile[i].columns : tile[i].scaled;
+        double rate = use * (args->in == De4m3          ? scaled
                              : weight && sum <= FEWROWS ? tile[i].few
                              : sum < 8192 && terms < 2  ? tile[i].rate
                                                         : tile[i].deep);

@@ -1,7 +1,7 @@
 /* blocks_bench: rows of experts rounded to e4m3 in blocks, along rows, in columns
  * of 128 rows, and both at once: bytes a second, read and written, by how many
- * blocks of columns a block of threads takes; whether sampled columns are what
- * plain loops say.
+ * blocks of threads a multiprocessor has at least; whether sampled columns are
+ * what plain loops say.
  *
  * Without a GPU it compiles the kernels only. */
 #include <math.h>
@@ -26,12 +26,12 @@ static const struct Case {
 };
 static const struct Form {
     const char *name;
-    int makes, wide;
+    int makes, least; /* blocks of threads of a multiprocessor */
 } forms[] = {
     { "rows", ROWS, 1 },           { "columns", COLUMNS, 1 },
-    { "columns", COLUMNS, 2 },     { "columns", COLUMNS, 4 },
-    { "both", ROWS | COLUMNS, 1 }, { "both", ROWS | COLUMNS, 2 },
-    { "both", ROWS | COLUMNS, 4 }, { "both", ROWS | COLUMNS, 8 },
+    { "columns", COLUMNS, 4 },     { "columns", COLUMNS, 5 },
+    { "both", ROWS | COLUMNS, 1 }, { "both", ROWS | COLUMNS, 3 },
+    { "both", ROWS | COLUMNS, 4 },
 };
 enum { NCASE = countof(cases), NFORM = countof(forms), ATONCE = 4 };
 
@@ -81,12 +81,12 @@ static Kernel kernel_of(const struct Case *c, const struct Form *f)
 
     put(&t,
         "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
-        "#define EXPERTS %d\n#define WIDE %d\n%s"
-        "extern \"C\" __global__ void __launch_bounds__(256)\n"
+        "#define EXPERTS %d\n%s"
+        "extern \"C\" __global__ void __launch_bounds__(256, %d)\n"
         "@(const uint16_t *x, uint8_t *q, float *s, uint8_t *tq, float *ts,\n"
         "  const int32_t *off)\n{\n    ",
-        (long long)c->rows, (long long)c->wide, ATONCE, c->experts, f->wide,
-        blocks_pre);
+        (long long)c->rows, (long long)c->wide, ATONCE, c->experts, blocks_pre,
+        f->least);
     put(&t,
         turned ? "quantize_columns<%d>(x, q, s, tq, ts, off);\n}\n"
                : "quantize_rows(x, q, s, off[EXPERTS]);\n}\n",
@@ -119,8 +119,7 @@ static unsigned grid_of(const struct Case *c, const struct Form *f)
     int64_t along = (c->wide + BLOCK - 1) / BLOCK, turn = 16 * ATONCE;
 
     if (f->makes & COLUMNS)
-        return (unsigned)(row_blocks(c->rows, c->experts) *
-                          ((along + f->wide - 1) / f->wide));
+        return (unsigned)(row_blocks(c->rows, c->experts) * along);
     return (unsigned)((along * c->rows + turn - 1) / turn);
 }
 
@@ -193,10 +192,10 @@ static void measure(const struct Case *c, void *const *fn, uint64_t *arg)
             (double)n * (2 + !!(f->makes & ROWS) * (1 + 4.0 / BLOCK) +
                          !!(f->makes & COLUMNS) * (1 + 4.0 / BLOCK));
         int bad = f->makes & COLUMNS ? wrong(c, arg[3], arg[4]) : 0;
-        printf("%s - %lldx%lld, %d experts, %s, %d at a time: %.3f ms, %.2f "
+        printf("%s - %lldx%lld, %d experts, %s, %d blocks: %.3f ms, %.2f "
                "TB/s, %d differ\n",
                bad ? "not ok" : "ok", (long long)c->rows, (long long)c->wide,
-               c->experts, f->name, f->wide, ms, bytes / ms * 1e-9, bad);
+               c->experts, f->name, f->least, ms, bytes / ms * 1e-9, bad);
         fflush(stdout);
     }
 }

@@ -46,7 +46,7 @@ static Group *group_of(const struct Case *c)
 
     put(&t,
         "#define P %d\n#define Q %d\n#define AT_ONCE 3\n#define EXPERTS "
-        "%d\n#define WIDE 2\n%s",
+        "%d\n%s",
         c->P, c->Q, EXPERTS, blocks_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(256)\n"
             "@(const uint16_t *w, uint8_t *q, float *s, uint8_t *tq, "
@@ -60,11 +60,10 @@ static Group *group_of(const struct Case *c)
             c->turned);
     set_text_named(k, forever, t.s);
     k->narg = 6;
-    int64_t turns = (bq + 1) / 2;
     int64_t all = (int64_t)c->X * bp * bq;
     cuda_set_launch(k, forever,
                     (Launch){ .items = c->columns
-                                           ? row_blocks(c->P, EXPERTS) * turns
+                                           ? row_blocks(c->P, EXPERTS) * bq
                                        : c->rows ? (all + 47) / 48
                                                  : all,
                               .threads = 256 });
