@@ -25,6 +25,7 @@ static int (*const rows[NFAMILY])(Graph *g, Group *k, Arena *a, int gpu) = {
     [FAMroute] = route_lower,
     [FAMdrop_to_capacity] = drop_to_capacity_lower,
     [FAMscatter] = scatter_lower,
+    [FAMfake_quantize] = fake_quantize_lower,
 };
 
 static void rows_host(Graph *g, Group *group, Arena *a)
@@ -54,6 +55,7 @@ static const struct {
     [FAMdrop_to_capacity] = { rows_host, rows_cuda },
     [FAMroute] = { rows_host, rows_cuda },
     [FAMscatter] = { rows_host, rows_cuda },
+    [FAMfake_quantize] = { rows_host, rows_cuda },
     [FAMcomm] = { comm_lower, comm_lower_cuda },
     [FAMzero] = { zero_lower, zero_lower },
     [FAMcopy] = { copy_lower, copy_lower },

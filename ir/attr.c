@@ -201,7 +201,8 @@ Axes *n_axes(const Node *n)
 
 int is_scaled_product(const Node *n)
 {
-    return (n->op == Ogmm && n->nin > 3) || (n->op == Odot && n->nin > 2);
+    return ((n->op == Ogmm || n->op == Ogmm_wgrad) && n->nin > 3) ||
+           (n->op == Odot && n->nin > 2);
 }
 
 uint32_t n_atoms(const Node *n)

@@ -68,7 +68,8 @@ int takes(Op op, int nin)
     return want < 0 || nin == want ||
            ((op == Oloss || op == Oaccum) && nin == 1) ||
            ((op == Odropout || op == Odither) && nin == 3) ||
-           (op == Oroute && nin == 2) || (op == Ogmm && nin == 5) ||
+           (op == Oroute && nin == 2) ||
+           ((op == Ogmm || op == Ogmm_wgrad) && nin == 5) ||
            (op == Odot && nin == 4) || (op == Oquantize_blocks && nin == 2);
 }
 
@@ -113,7 +114,8 @@ const char *attrs_wrong(Arena *a, const Node *n)
     if (n->op == Orename && from->n != to->n)
         return strf(a, "renames %d axes to %d", from->n, to->n);
     if ((n->op == Odispatch || n->op == Ocombine || n->op == Ogmm ||
-         n->op == Ogmm_wgrad || n->op == Ooverflow) &&
+         n->op == Ogmm_wgrad || n->op == Ooverflow ||
+         n->op == Ofake_quantize) &&
         n->in[is_scaled_product(n) ? 2 : n->nin - 1]->op != Oroute)
         return "its last operand is no route";
     if (n->op == Oroute && n->nin > 1 &&

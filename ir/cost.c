@@ -7,7 +7,7 @@ static double local_product(const Graph *g, const Node *n)
     double e = (double)local_elems(g, n);
 
     if (n->op == Ogmm_wgrad) { /* each row meets one expert */
-        MapLayout l = map_layout(g, n->in[0]->map);
+        MapLayout l = map_layout(g, n->in[2]);
         return e * ((double)l.cap / (double)l.experts);
     }
     for (int i = 0; i < n_axes(n)->n; i++) {
@@ -26,7 +26,7 @@ static double filled(const Graph *g, const Node *n)
     const Node *map = n->map;
 
     for (int i = 0; i < n->nin && !map; i++)
-        map = n->in[i]->map;
+        map = n->in[i]->op == Oroute ? n->in[i] : n->in[i]->map;
     if (!map || map->op != Oroute || map->at.route.padded)
         return 1;
     MapLayout l = map_layout(g, map);

@@ -426,6 +426,8 @@ static Dims gmm_wgrad_dims(const Node *n)
     Axis *expert = n->in[2]->at.route.axis;
     Dims s = { 0 };
 
+    if (is_scaled_product(n))
+        return dims_of(n);
     push(n, &s, expert,
          n->at.gmm_wgrad.experts ? n->at.gmm_wgrad.experts : expert->n);
     for (int k = 0; k < 2; k++)
@@ -678,6 +680,7 @@ static Dims rule(Graph *g, Node *n)
     case Oattn:
     case Oattn_bwd: return (Dims){ 0 };
     case Odrop_to_capacity:
+    case Ofake_quantize:
     case Oaccum:
     case Oresult: return dims_of(n->in[0]);
     default: break;

@@ -47,6 +47,7 @@ typedef enum Family {
     FAMdrop_to_capacity,
     FAMroute,
     FAMscatter,
+    FAMfake_quantize,
     FAMcomm,
     FAMzero,
     FAMcopy, /* between the memories of device and host */
@@ -477,8 +478,9 @@ Axis *whole_axis(const Node *n); /* WHOLE_AXIS of its row; null: none */
 /* For code that serves several ops; a fault of ours when n's op has none. */
 Axis *n_axis(const Node *n);
 Axes *n_axes(const Node *n); /* in place */
-/* A gmm whose operands are numbers of 8 bits; behind its map the scales of its
- * rows and of its weights' blocks. Its product is of numbers times scales. */
+/* A product whose operands are numbers of 8 bits; behind them, and its map, the
+ * scales of each. Its product is of numbers times scales. Of a gmm_wgrad these
+ * are blocks of rows of an expert, [block column row] and [block column]. */
 int is_scaled_product(const Node *n);
 uint32_t n_atoms(const Node *n);
 int64_t n_chan(const Node *n);
@@ -591,6 +593,9 @@ typedef struct MapLayout {
     int64_t offset, base, pair, row, total, n; /* base: if there is one */
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
+/* Blocks of 128 rows that `cap` rows may lie in, where each of the experts begins
+ * with a block of its own. */
+int64_t row_blocks(int64_t cap, int64_t experts);
 /* Of a rank, by a router that treats all experts alike. */
 double expected_rows(const Node *route, const MapLayout *layout);
 /* Of one of its experts, of which there is room for. */

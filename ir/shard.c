@@ -236,6 +236,13 @@ MapLayout map_layout(const Graph *g, const Node *route)
     return l;
 }
 
+int64_t row_blocks(int64_t cap, int64_t experts)
+{
+    enum { BLOCK = 128 };
+
+    return (cap + (BLOCK - 1) * experts) / BLOCK;
+}
+
 double rows_of_expert(const Graph *g, const Node *route)
 {
     if (!route || route->op != Oroute)

@@ -24,36 +24,33 @@ static int in_rows(const Node *n)
     return n->at.quantize_blocks.layout == SCALEwide;
 }
 
-/* Parameter `name`, or the row of a stack where the map says that its rows
- * begin; a row has so many elements. */
-static void put_rows(Text *out, const char *name, Node *n,
-                     int64_t experts, int64_t wide)
+/* Argument `name`, or the row of a stack where the map says that n's rows begin;
+ * wide: elements of a row. */
+static void put_rows(Text *out, const char *name, Node *n, const char *wide)
 {
-    put(out, "%s", name);
+    put(out, "%s", n ? name : "0");
     if (n && storage(n)->stash)
-        put(out, " + (int64_t)off[%lld] * %lld", (long long)experts + 1,
-            (long long)wide);
+        put(out, " + (int64_t)off[EXPERTS + 1] * %s", wide);
     put(out, ", ");
 }
 
 /* Of rows: those that the map says there are. */
-static void put_ragged(Text *out, const Graph *g, const Group *group,
-                       int64_t wide)
+static void put_ragged(Text *out, const Group *group, int lies, int turned)
 {
-    const Node *n = group->node[0];
-    int64_t experts = map_layout(g, n->in[1]).experts;
-
-    put(out, "@(const uint16_t *x, uint8_t *q, float *s, const int32_t *off)\n"
-             "{\n    quantize_rows(");
-    put_rows(out, "x", n->in[0], experts, wide);
-    put_rows(out, "q", part_of(group, 0), experts, wide);
-    put_rows(out, "s", part_of(group, 1), experts, blocks_along(wide));
-    put(out, "off[%lld]);\n}\n", (long long)experts);
+    put(out, "@(const uint16_t *x%s%s, const int32_t *off)\n{\n    quantize_%s(",
+        lies ? ", uint8_t *q, float *s" : "",
+        turned ? ", uint8_t *tq, float *ts" : "",
+        !turned ? "rows"
+        : lies  ? "columns<1>"
+                : "columns<0>");
+    put_rows(out, "x", group->node[0]->in[0], "Q");
+    put_rows(out, "q", part_of(group, 0), "Q");
+    put_rows(out, "s", part_of(group, 1), "BLOCKSQ");
+    put(out, "%s);\n}\n", turned ? "tq, ts, off" : "off[EXPERTS]");
 }
 
 /* Weights: all they have, in the orders that are read. */
-static void put_kernel(Text *out, const Graph *g, const Group *group,
-                       int64_t wide)
+static void put_kernel(Text *out, const Group *group)
 {
     const Node *n = group->node[0];
     int lies = part_of(group, 0) != NULL, turned = part_of(group, 2) != NULL;
@@ -73,7 +70,7 @@ static void put_kernel(Text *out, const Graph *g, const Group *group,
             lies ? "q, s" : "0, 0", turned ? "tq, ts" : "0, 0");
         return;
     }
-    put_ragged(out, g, group, wide);
+    put_ragged(out, group, lies, turned);
 }
 
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
@@ -91,6 +88,9 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     int64_t p = in_rows(n) ? local_elems(g, x) / q : local_n(g, x, last - 1);
     int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
+    int64_t items =
+        in_rows(n) ? (blocks + turn - 1) / turn : local_n(g, x, 0) * blocks;
+    int64_t experts = map ? map_layout(g, map).experts : 1;
     Text t = { .arena = a };
 
     for (int i = 0; i < 6; i++)
@@ -99,13 +99,14 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->narg = (int)vec_len(group->arg);
     group->maystore = 1;
     group->instr.kind = Ikernel;
-    put(&t, "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n%s",
-        (long long)p, (long long)q, ATONCE, blocks_pre);
-    put_kernel(&t, g, group, q);
+    put(&t,
+        "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
+        "#define EXPERTS %lld\n%s",
+        (long long)p, (long long)q, ATONCE, (long long)experts, blocks_pre);
+    put_kernel(&t, group);
     set_text_named(group, a, t.s);
     set_label(group, a, n);
-    cuda_set_launch(group, a,
-                    (Launch){ .items = in_rows(n) ? (blocks + turn - 1) / turn
-                                                  : local_n(g, x, 0) * blocks,
-                              .threads = THREADS });
+    if (map && arg[3])
+        items = row_blocks(p, experts) * blocks_along(q);
+    cuda_set_launch(group, a, (Launch){ .items = items, .threads = THREADS });
 }

@@ -84,6 +84,17 @@ static int64_t width(const Graph *g, const Node *x, const Axis *expert)
     return w;
 }
 
+/* Elements of x along its dims that n has. */
+static int64_t width_in(const Graph *g, const Node *x, const Node *n)
+{
+    int64_t w = 1;
+
+    for (int d = 0; d < x->nd; d++)
+        if (dim_of(n, x->dim[d].a) >= 0)
+            w *= local_n(g, x, d);
+    return w;
+}
+
 int grouped_terms(const Group *group)
 {
     return group->fam == FAMgmm && group->n > 1 ? 2 : 1;
@@ -95,15 +106,16 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
 {
     Node *n = group->node[0], *out = group->out[0];
     MapLayout l = map_layout(g, n->in[2]);
-    Node *arg[6] = { n->in[0], n->in[1], out, n->in[2] };
+    Node *arg[7] = { n->in[0], n->in[1], out, n->in[2] };
     int terms = grouped_terms(group), scaled = is_scaled_product(n);
+    int narg = terms > 1 || scaled ? 6 : 4;
 
-    if (group->nout > 1)
-        arg[4] = group->out[1];
     for (int i = 0; i < 2 && terms > 1; i++)
         arg[4 + i] = group->node[1]->in[i];
     for (int i = 0; i < 2 && scaled; i++)
         arg[4 + i] = n->in[3 + i];
+    if (group->nout > 1)
+        arg[narg++] = group->out[1];
 
     group->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
     group->instr.kind = kind;
@@ -119,7 +131,7 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
         .beta = is_accum(group),
         .cap = l.cap,
     };
-    set_args(group, a, arg, terms > 1 || scaled ? 6 : 5);
+    set_args(group, a, arg, narg > 5 ? narg : 5);
     for (int i = 0; i < 3; i++)
         group->instr.gmm.stash |= (group->arg[i]->stash > 0) << i;
     set_product_cost(g, group, n);
@@ -143,9 +155,8 @@ void gmm_lower(Graph *g, Group *group, Arena *a)
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a)
 {
     Node *n = group->node[0], *out = group->out[0];
-    const Axis *expert = n->in[2]->at.route.axis;
     int transposed = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
-    grouped(g, group, a, Igmm_wgrad, width(g, n->in[0], expert),
-            width(g, n->in[1], expert), transposed);
+    grouped(g, group, a, Igmm_wgrad, width_in(g, n->in[0], n),
+            width_in(g, n->in[1], n), transposed);
 }

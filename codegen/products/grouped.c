@@ -31,13 +31,14 @@ enum {
 
 /* Tensor cores take bf16 in rows of whole 16-byte pieces, and e4m3 whose k is
  * contiguous. */
-static int has_tensor_cores(const GmmArgs *args)
+static int has_tensor_cores(const GmmArgs *args, int weight)
 {
     int piece = 16 / (int)dtypes[args->in].bytes;
 
-    return (args->in == Dbf16 || (args->in == De4m3 && args->tw)) &&
+    return (args->in == Dbf16 || (args->in == De4m3 && (weight || args->tw))) &&
            (args->out == Dbf16 || args->out == Df32) && args->k % piece == 0 &&
-           args->n % 8 == 0 && args->ldw % piece == 0 && args->experts <= 4096;
+           args->n % (weight ? piece : 8) == 0 && args->ldw % piece == 0 &&
+           args->experts <= 4096;
 }
 
 /* Elements of a rank of the dims of x that n has, or with `has` 0 lacks. */
@@ -79,11 +80,23 @@ static GmmArgs grouped_args(const Graph *g, const Node *n)
     return v;
 }
 
+/* a [row K], b [row N] -> [expert K N], of their columns in blocks */
+static GmmArgs weight_args(const Graph *g, const Node *n)
+{
+    return (GmmArgs){ .in = De4m3,
+                      .out = n->dt,
+                      .experts = map_layout(g, n->in[2]).experts,
+                      .k = share_of(g, n->in[0], n, 1),
+                      .n = share_of(g, n->in[1], n, 1) };
+}
+
 int has_scaled_product(const Graph *g, const Node *n)
 {
-    GmmArgs v = n->op == Odot ? dense_args(g, n) : grouped_args(g, n);
+    GmmArgs v = n->op == Odot   ? dense_args(g, n)
+                : n->op == Ogmm ? grouped_args(g, n)
+                                : weight_args(g, n);
 
-    return has_tensor_cores(&v);
+    return has_tensor_cores(&v, n->op == Ogmm_wgrad);
 }
 
 /* Of a product by itself. */
@@ -104,9 +117,9 @@ int grouped_sums(const Graph *g, const Node *n, const Node *other)
 {
     GmmArgs v = args_of(g, n), w = args_of(g, other);
 
-    return n->in[2] == other->in[2] && has_tensor_cores(&v) && v.in == Dbf16 &&
-           w.in == Dbf16 && v.out == w.out && v.k == w.k && v.n == w.n &&
-           v.ldw == w.ldw && v.tw == w.tw && v.stride == w.stride;
+    return n->in[2] == other->in[2] && has_tensor_cores(&v, 0) &&
+           v.in == Dbf16 && w.in == Dbf16 && v.out == w.out && v.k == w.k &&
+           v.n == w.n && v.ldw == w.ldw && v.tw == w.tw && v.stride == w.stride;
 }
 
 /* 64 x BN += 64 x 32 bytes of A, 32 bytes x BN of B; ADD 0: is that. */
@@ -171,14 +184,15 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     /* clang-format off */
     static const struct {
         GroupedTile t;
-        double rate, deep, few, scaled;
+        double rate, deep, few, scaled, columns;
     } tile[] = {
-        { { 128, 192, 1 }, 1, 0.97, 0.94, 0 },
-        { { 128, 256, 0 }, 0.93, 1, 0.92, 1 },
-        { { 128, 128, 1 }, 0.83, 0.7, 1, 0 },
-        { { 128, 128, 0 }, 0, 0, 0, 0.86 },
-        { { 128, 64, 1 }, 0.5, 0.4, 0.88, 0 },
-        { { 128, 64, 0 }, 0, 0, 0, 0.6 },
+        { { 128, 192, 1 }, 1, 0.97, 0.94, 0, 0 },
+        { { 128, 256, 0 }, 0.93, 1, 0.92, 1, 1 },
+        { { 128, 128, 1 }, 0.83, 0.7, 1, 0, 0 },
+        { { 128, 128, 0 }, 0, 0, 0, 0.86, 0.95 },
+        { { 128, 64, 1 }, 0.5, 0.4, 0.88, 0, 0 },
+        { { 128, 64, 0 }, 0, 0, 0, 0.6, 0.6 },
+        { { 128, 192, 0 }, 0, 0, 0, 0, 0.97 },
     };
     /* clang-format on */
     int64_t n = weight && args->tw ? args->k : args->n;
@@ -189,7 +203,8 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     for (size_t i = 0; i < sizeof tile / sizeof *tile; i++) {
         double use =
             (double)n / (double)(ceil_of(n, tile[i].t.cols) * tile[i].t.cols);
-        double rate = use * (args->in == De4m3          ? tile[i].scaled
+        double scaled = weight ? tile[i].columns : tile[i].scaled;
+        double rate = use * (args->in == De4m3          ? scaled
                              : weight && sum <= FEWROWS ? tile[i].few
                              : sum < 8192 && terms < 2  ? tile[i].rate
                                                         : tile[i].deep);
@@ -221,7 +236,7 @@ int64_t grouped_squares(const Graph *g, const Node *n)
 {
     GmmArgs v = args_of(g, n);
 
-    if (!has_tensor_cores(&v) || v.out != Df32)
+    if (!has_tensor_cores(&v, 1) || v.out != Df32)
         return 0;
     GroupedTile tile = best_tile(&v, 1, 1);
     return tile_squares(&v, &tile);
@@ -246,25 +261,57 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
                                 args->stash >> !swap & 1, wide[!swap]);
     int scaled = args->in == De4m3;
     const char *off = form->dense ? "" : " const int32_t *off,";
-    const char *more = form->squares     ? "float *squares, "
-                       : form->terms > 1 ? "const TI *a2, const TI *b2, "
-                       : scaled          ? "const float *sa, const float *sb, "
-                                         : "";
+    const char *more = form->terms > 1 ? "const TI *a2, const TI *b2, "
+                       : scaled        ? "const float *sa, const float *sb, "
+                                       : "";
+    const char *squares = form->squares ? "float *squares, " : "";
 
     put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const TI *a, const TI *b, TO *c,%s\n"
-        "  %suint8_t *work, int64_t add)\n"
+        "  %s%suint8_t *work, int64_t add)\n"
         "{\n%s    const Term term[] = { { %s, %s }, { %s, %s } };\n"
         "    const Scales scales = { %s };\n"
         "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
-        WGTHREADS, off, more,
+        WGTHREADS, off, more, squares,
         form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
         right,
         form->terms > 1 ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
-        form->terms > 1 ? "b2" : "0", scaled ? "sa, sb" : "",
+        form->terms > 1 ? "b2" : "0",
+        !scaled ? ""
+        : swap  ? "sb, sa"
+                : "sa, sb",
         rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
         form->squares ? "squares" : "0");
+}
+
+/* What of shared memory a kernel's slices take. */
+typedef struct RingSizes {
+    int64_t once;     /* columns of a product that is scaled at once */
+    int64_t stages;   /* places of each of the rings */
+    int rings, rooms; /* rooms: boxes of a warpgroup */
+    int64_t shared;   /* bytes, with the boxes */
+} RingSizes;
+
+/* As many columns at once as registers hold beside the tile: half of 192, so
+ * that the next begins before. Columns of rows have scales beside each slice. */
+static RingSizes ring_of(const GmmArgs *args, const GroupedTile *tile,
+                         int columns)
+{
+    RingSizes ring = { .rings = columns && tile->pingpong ? 2 : 1 };
+    ring.rooms = 3 - ring.rings;
+    int64_t lines = tile->rows + tile->cols, slice = lines * DEEP;
+    int64_t boxes = BOXES / 2 * ring.rooms;
+    int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4;
+
+    ring.once = tile->cols <= 128       ? tile->cols
+                : tile->cols % 128 == 0 ? 128
+                                        : tile->cols / 2;
+    int64_t scale = tile->rows + tile->cols / ring.once * (ring.once + 16);
+    int64_t all = room / (slice + columns * scale * 4);
+    ring.stages = (all < MAXSTAGES ? all : MAXSTAGES) / ring.rings;
+    ring.shared = ring.rings * ring.stages * slice + boxes + 1024;
+    return ring;
 }
 
 /* wgmma.pre */
@@ -275,15 +322,12 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     GroupedTile tile = form.tile;
     int weight = form.weight;
     int64_t m = args->k, n = args->n;
-    int64_t slice = (tile.rows + tile.cols) * DEEP;
-    int scaled = args->in == De4m3;
-    int64_t stages = (SHARED - BESIDE - (args->experts + 1) * 4) / slice;
+    int scaled = args->in == De4m3, columns = scaled && weight;
+    const RingSizes ring = ring_of(args, &tile, columns);
 
-    if (stages > MAXSTAGES)
-        stages = MAXSTAGES;
     if (weight)
         weight_sides(args, &m, &n);
-    *shared = stages * slice + BOXES + 1024;
+    *shared = ring.shared;
     put_define(&t, "WEIGHT", weight);
     put_define(&t, "SQUARES", form.squares ? tile_squares(args, &tile) : 0);
     put_define(&t, "TERMS", form.terms);
@@ -295,20 +339,25 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     put_define(&t, "LDC", weight ? args->ldw : args->n);
     put_define(&t, "EXPERTS", args->experts);
     put_define(&t, "CAP", args->cap);
-    put_define(&t, "TRANSA", weight);
-    put_define(&t, "TRANSB", weight || !args->tw);
+    put_define(&t, "TRANSA", weight && !scaled);
+    put_define(&t, "TRANSB", !scaled && (weight || !args->tw));
     put_define(&t, "STRIDEB", args->stride);
     put_define(&t, "STRIDEC", args->stride);
     put_define(&t, "BM", tile.rows);
     put_define(&t, "BN", tile.cols);
-    put_define(&t, "STAGES", stages);
+    put_define(&t, "STAGES", ring.stages);
     put_define(&t, "PINGPONG", tile.pingpong);
     put_define(&t, "SCALED", scaled);
+    put_define(&t, "ONCE", ring.once);
+    put_define(&t, "ROOMS", ring.rooms);
+    put_define(&t, "AHEAD",
+               columns && tile.cols == 2 * ring.once && ring.once < 128);
+    put_define(&t, "PLACES", row_blocks(args->cap, args->experts));
     put_define(&t, "TIKIND", scaled ? 0 : 10);
     put_define(&t, "TOKIND", args->out == Dbf16 ? 10 : 7);
     put(&t, "#define TI %s\n#define TO %s\n", scaled ? "uint8_t" : "uint16_t",
         dtypes[args->out].store);
-    put_product(&t, scaled && tile.cols > 128 ? 128 : tile.cols, args->in,
+    put_product(&t, scaled ? ring.once : tile.cols, args->in,
                 scaled     ? ""
                 : weight   ? ", 1, 1"
                 : args->tw ? ", 0, 0"
@@ -342,7 +391,7 @@ static void on_tensor_cores(Group *group, Arena *a, const GmmArgs *args,
     if (form.terms > 1)
         form.stash = group->arg[4]->stash > 0;
     set_text_named(group, a, grouped_text(a, args, form, &shared));
-    group->narg = form.terms > 1 || args->in == De4m3 ? 6 : 4 + form.squares;
+    group->narg = (form.terms > 1 || args->in == De4m3 ? 6 : 4) + form.squares;
     launch_on_all(group, a, shared);
 }
 
@@ -408,7 +457,9 @@ void dense_lower_cuda(Graph *g, Group *group, Arena *a)
 
 ProductPath grouped_path(const Group *group)
 {
-    return group->instr.gmm.in != Dbf16 || has_tensor_cores(&group->instr.gmm)
+    return group->instr.gmm.in != Dbf16 ||
+                   has_tensor_cores(&group->instr.gmm,
+                                    group->fam == FAMgmm_wgrad)
                ? PATHfast
                : PATHthreads;
 }
@@ -423,7 +474,7 @@ void grouped_lower_cuda(Graph *g, Group *group, Arena *a)
     group->path = grouped_path(group);
     if (is_scaled_product(group->node[0]))
         group->view = NULL;
-    if (has_tensor_cores(&v))
+    if (has_tensor_cores(&v, weight))
         on_tensor_cores(group, a, &v, weight);
     else
         on_threads(group, a, &v, weight);

@@ -11,6 +11,7 @@ int cumsum_lower(Graph *g, Group *group, Arena *a, int gpu);
 int drop_to_capacity_lower(Graph *g, Group *group, Arena *a, int gpu);
 int route_lower(Graph *g, Group *group, Arena *a, int gpu);
 int scatter_lower(Graph *g, Group *group, Arena *a, int gpu);
+int fake_quantize_lower(Graph *g, Group *group, Arena *a, int gpu);
 void zero_lower(Graph *g, Group *group, Arena *a);
 void copy_lower(Graph *g, Group *group, Arena *a); /* offload, reload */
 /* 1: the group is a dispatch of whole rows, and lowered; 0: nothing done. */

@@ -16,6 +16,7 @@ static const InstrSpeeds family_speeds[NFAMILY] = {
     [FAMroute] = { SPEEDloop, SPEEDindex, 0 },
     [FAMblocks] = { SPEEDloop, SPEEDmemory, 0 },
     [FAMscatter] = { SPEEDloop, SPEEDindex, 0 },
+    [FAMfake_quantize] = { SPEEDloop, SPEEDmemory, 0 },
     [FAMcomm] = { SPEEDloop, SPEEDlink, 0 },
     [FAMzero] = { SPEEDloop, SPEEDmemory, 0 },
     [FAMcopy] = { SPEEDloop, SPEEDoffload, 0 },
@@ -131,7 +132,9 @@ static const Node *map_of(const Group *group)
     for (int i = 0; i < group->n && !map; i++) {
         map = group->node[i]->map;
         for (int j = 0; j < group->node[i]->nin && !map; j++)
-            map = group->node[i]->in[j]->map;
+            map = group->node[i]->in[j]->op == Oroute
+                      ? group->node[i]->in[j]
+                      : group->node[i]->in[j]->map;
     }
     return map;
 }
@@ -161,7 +164,7 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
     else if (v.work == SPEEDgemm && is_single(group))
         v.work = SPEEDsingle;
     else if (is_scaled_product(group->node[0]))
-        v.work = SPEEDnarrow;
+        v.work = group->fam == FAMgmm_wgrad ? SPEEDnarrow_weights : SPEEDnarrow;
     if (moves_rows(instr->kind))
         v.move = SPEEDrows;
     return v;

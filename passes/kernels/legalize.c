@@ -296,12 +296,28 @@ static void lay_out_gmm(Graph *g, Node *n)
     take_order(n, &out);
 }
 
+/* a [block K row], b [block N row], result [expert K N] or [expert N K], of their
+ * one column each. */
+static void lay_out_scaled_wgrad(Node *n)
+{
+    Axis *expert = n->in[2]->at.route.axis;
+    int at = dim_of(n, expert);
+    Dim first = n->dim[at];
+
+    memmove(n->dim + 1, n->dim, (size_t)at * sizeof *n->dim);
+    n->dim[0] = first;
+}
+
 static void lay_out_gmm_wgrad(Graph *g, Node *n)
 {
     Node *a = n->in[0], *b = n->in[1];
     DimOrder ra = { 0 }, rb = { 0 }, kn = { 0 }, nk = { 0 };
     Axis *expert = n->in[2]->at.route.axis;
 
+    if (is_scaled_product(n)) {
+        lay_out_scaled_wgrad(n);
+        return;
+    }
     add_rows(&ra, a);
     add_rows(&rb, b);
     add_dims(&ra, n, a, NULL);

@@ -22,7 +22,8 @@ enum { MOSTSHAPE = 1024, NONE = -1 };
 /* Families whose kernels are texts of some length. */
 enum {
     HAVETEXT = 1u << FAMloop | 1u << FAMattn | 1u << FAMattn_bwd |
-               1u << FAMtopk | 1u << FAMcumsum | 1u << FAMscatter
+               1u << FAMtopk | 1u << FAMcumsum | 1u << FAMscatter |
+               1u << FAMfake_quantize
 };
 
 /* How a node counts: by its type; so, and as what is read; with all that it is

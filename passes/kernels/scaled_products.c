@@ -11,6 +11,13 @@
  * A product of matrices is the same without experts and map, of any axes that
  * are blocks of rows and columns when they are taken as one.
  *
+ * The gradient of an expert's weight is a product of blocks of 128 rows, in the
+ * order in which tensor cores read them, blocks first, a column's rows last:
+ *
+ *     %v = fake_quantize %x %map     =>
+ *     %u = fake_quantize %y %map
+ *     %w = gmm_wgrad %v %u %map         %w = gmm_wgrad %q %p %map %s %t
+ *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them; others who read them, as products that dequantize
  * do, read the same. Elsewhere, and where blocks lie otherwise, the product is
@@ -106,17 +113,19 @@ static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
     return p;
 }
 
-/* What rounds x to what d dequantizes, for all products of that. */
-static Node *blocks_of(Graph *g, Table *made, Node *x, const Node *d)
+/* What rounds x in blocks along its last axes, for all products of that, as `by`
+ * makes it by itself. */
+static Node *blocks_of(Graph *g, Table *made, Node *x, ScaleLayout layout,
+                       const Axes *axes, const Node *by)
 {
-    Node **n = (Node **)table_at(made, KEYP(d->in[0])), *in[2] = { x, x->map };
+    Node **n = (Node **)table_at(made, KEYP(x)), *in[2] = { x, x->map };
 
     if (*n)
         return *n;
-    *n = g_node(g, Oquantize_blocks, d->in[0]->loc, x->map ? 2 : 1, in);
-    (*n)->at.quantize_blocks.layout = d->at.dequantize.layout;
-    (*n)->at.quantize_blocks.axes = d->at.dequantize.axes;
-    return as_it_is(infer(g, *n), d->in[0]);
+    *n = g_node(g, Oquantize_blocks, by->loc, x->map ? 2 : 1, in);
+    (*n)->at.quantize_blocks.layout = layout;
+    (*n)->at.quantize_blocks.axes = *axes;
+    return as_it_is(infer(g, *n), by);
 }
 
 /* Operand k of product n, which d dequantizes: numbers and scales by one
@@ -127,7 +136,8 @@ static void round_once(Graph *g, Table *made, Node *n, int k, const Node *d)
 
     if (!x)
         return;
-    Node *blocks = blocks_of(g, made, x, d);
+    Node *blocks = blocks_of(g, made, x, d->at.dequantize.layout,
+                             &d->at.dequantize.axes, d->in[0]);
     int sum = dim_of(x, n->at.gmm.axes.v[0]), at = sum < x->nd - 1 ? 2 : 0;
     n->in[k] = part_as(g, blocks, at, d->in[0], sum);
     n->in[3 + k] = part_as(g, blocks, at + 1, d->in[1], sum);
@@ -214,7 +224,8 @@ static int dense_product(Graph *g, Table *made, Node *n)
     n->nin = 4;
     Node *x = rounded_to_blocks(rows);
     if (x) {
-        Node *blocks = blocks_of(g, made, x, rows);
+        Node *blocks = blocks_of(g, made, x, rows->at.dequantize.layout,
+                                 &rows->at.dequantize.axes, rows->in[0]);
         for (int i = 0; i < 2; i++)
             in[2 * i] = part_as(g, blocks, i, in[2 * i], x->nd - 1);
     }
@@ -234,9 +245,63 @@ static void share_blocks(Graph *g, Table *made, Node *d)
     d->in = in;
 }
 
+/* ---- gradients of experts' weights --------------------------------------- */
+
+/* The rows of bf16, [row column], that n is rounded of in columns; null. */
+static Node *columns_rounded(const Node *n)
+{
+    while (n->op == Ocast && n->dt == n->in[0]->dt)
+        n = n->in[0];
+    Node *x = n->op == Ofake_quantize ? n->in[0] : NULL;
+
+    return x && x->dt == Dbf16 && x->nd == 2 && g_isrow(x->dim[0].a) &&
+                   x->map == n->in[1]
+               ? x
+               : NULL;
+}
+
+/* Part i of blocks of rows: [block column row], or scales [block column]. */
+static Node *columns_part(Graph *g, Node *blocks, int i)
+{
+    Node *x = blocks->in[0];
+    MapLayout l = map_layout(g, x->map);
+    int64_t places = row_blocks(l.cap, l.experts);
+    Axis *block =
+        g_axis(g, strf(g->arena, "row'blocks%lld", (long long)places));
+    Axis *row = g_axis(g, "row'by128");
+    Node like = { .nd = i == 2 ? 3 : 2,
+                  .dim = { { block, places }, x->dim[1], { row, 128 } } };
+    Node *p = new_part(g, blocks, i, i == 2 ? De4m3 : Df32, &like);
+
+    p->again = blocks->again;
+    for (int t = 0; t < MAXATOM; t++)
+        if (blocks->sh[t].k == S && blocks->sh[t].a == x->dim[1].a)
+            p->sh[t] = blocks->sh[t];
+    return g_placed(p, blocks);
+}
+
+static int weight_gradient(Graph *g, Table *made, Node *n)
+{
+    Node *x[2] = { columns_rounded(n->in[0]), columns_rounded(n->in[1]) };
+
+    if (!x[0] || !x[1] || !pass_target(g)->scaled(g, n))
+        return 0;
+    Node **in = alloc(g->arena, 5 * sizeof *in);
+    in[2] = n->in[2];
+    for (int k = 0; k < 2; k++) {
+        Axes columns = g_axes(g, &x[k]->dim[1].a, 1);
+        Node *blocks = blocks_of(g, made, x[k], SCALEwide, &columns, n->in[k]);
+        in[k] = columns_part(g, blocks, 2);
+        in[3 + k] = columns_part(g, blocks, 3);
+    }
+    n->in = in;
+    n->nin = 5;
+    return 1;
+}
+
 void scaled_products(Graph *g)
 {
-    Table *made = table_new(g->arena); /* numbers -> what rounds them */
+    Table *made = table_new(g->arena); /* values -> what rounds them */
     int any = 0;
 
     if (!pass_target(g)->scaled)
@@ -247,6 +312,8 @@ void scaled_products(Graph *g)
             any |= grouped_product(g, made, n);
         else if (n->op == Odot)
             any |= dense_product(g, made, n);
+        else if (n->op == Ogmm_wgrad)
+            any |= weight_gradient(g, made, n);
     }
     for (size_t i = 0; any && i < vec_len(g->node); i++)
         if (g->node[i]->op == Odequantize)

@@ -20,8 +20,11 @@
  * machine, than rounding their operands takes. Others stay: of a vocabulary
  * (embedding, head), of a router (a choice that no index picks), of values that
  * the model asks for in another dtype (f32), of parameters that precision.keep
- * names, and sums over rows of experts. Norms, softmax and losses are no
- * products of weights. */
+ * names. Norms, softmax and losses are no products of weights. The own gradient
+ * of an expert's weight, which sums over its rows, is made of columns of 128 of
+ * these, from the expert's first on, where precision.wgrad says so:
+ *
+ *     %w = gmm_wgrad %x %y %m  =>  %w = gmm_wgrad (fake_quantize %x %m) .. %m  */
 #include <float.h>
 
 #include "../../ir/keys.h"
@@ -408,14 +411,8 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
 
 static int rounds_rows(const Placement *placement)
 {
-    const ScaledDtype *value = &placement->recipe->use[USEvalue];
-    const ScaledDtype *gradient = &placement->recipe->use[USEgradient];
-
     return opts_rows_on_wire(placement->g->opts) != WIREnone &&
-           value->formula == FORMULApow2 && gradient->formula == FORMULApow2 &&
-           value->layout == SCALEwide && gradient->layout == SCALEwide &&
-           value->rounding == ROUNDnearest &&
-           gradient->rounding == ROUNDnearest;
+           has_wide_rows(placement->recipe);
 }
 
 /* n reads rows x, its operand k. */
@@ -508,6 +505,30 @@ static Node *by_rounded_rows(const Placement *placement, Node *n)
     return n;
 }
 
+/* x in blocks of rows of an expert, where n reads it. */
+static Node *in_columns(Graph *g, const Node *n, Node *x)
+{
+    Node *in[2] = { x, n->in[2] };
+
+    return g_placed(infer(g, g_node(g, Ofake_quantize, n->loc, 2, in)), n);
+}
+
+/* The gradient n of an expert's weight. Of rows that came as numbers of 8 bits it
+ * is made as they are: nothing is rounded twice. */
+static Node *own_gradient(const Placement *placement, Node *n,
+                          const WeightChoice *v)
+{
+    int came = rows_rounded(placement, n->in[0]) != NULL ||
+               rows_rounded(placement, n->in[1]) != NULL;
+
+    if (came || !v || v->stays || v->own || n->in[0]->nd != 2 ||
+        n->in[1]->nd != 2)
+        return by_rounded_rows(placement, n);
+    for (int k = 0; k < 2; k++)
+        n->in[k] = in_columns(placement->g, n, n->in[k]);
+    return n;
+}
+
 static Node *scaled(Graph *g, Node *n, void *ctx)
 {
     const Placement *placement = ctx;
@@ -523,7 +544,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
         watch_results(placement->watch);
     }
     if (n->op == Ogmm_wgrad)
-        return by_rounded_rows(placement, n);
+        return own_gradient(placement, n, v);
     if (!v || v->stays || (placement->pays && w < 0))
         return n;
     for (int k = 0; k < 2; k++) {

@@ -170,6 +170,19 @@ static double rows_of(const Graph *g, const Node *n, const Node *x)
            (double)(size[Mcp] * size[Mtp]);
 }
 
+int has_wide_rows(const Recipe *recipe)
+{
+    static const OperandUse uses[] = { USEvalue, USEgradient };
+    int all = 1;
+
+    for (int i = 0; i < 2; i++) {
+        const ScaledDtype *to = &recipe->use[uses[i]];
+        all &= to->to == De4m3 && to->formula == FORMULApow2 &&
+               to->layout == SCALEwide && to->rounding == ROUNDnearest;
+    }
+    return all;
+}
+
 /* Has the target a kernel for grouped products of such numbers? */
 int has_scaled_kernels(const Graph *g, const Recipe *recipe)
 {
@@ -221,6 +234,50 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
                                  : speed_at(speeds, SPEEDgrouped, each);
     return flops / plain - flops / speed_at(speeds, SPEEDnarrow, each) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
+}
+
+/* Seconds of a micro-batch that the own gradient of n's weight saves: its rows
+ * are read in bf16 and stored in a byte, shared by all that read them, those of
+ * its result read for its rows' gradient anyway. */
+static double own_gain(const Placement *placement, const Node *n, int w,
+                       const Param *param)
+{
+    enum { ROWBYTES = 3, STORED = 1 };
+    const Graph *g = placement->g;
+    const MachineSpeeds *speeds = machine_of(g);
+    Shard sh[MAXATOM] = { 0 };
+    double share =
+        (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
+
+    param_type(placement->g, param, sh);
+    double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
+    double rows = rows_of(g, n, n->in[!w]);
+    double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
+    double each = rows / (weight / (K * N)), flops = 2 * rows * K * N;
+    double bytes = rows * (ROWBYTES * K / share + STORED * N);
+    return flops / speed_at(speeds, SPEEDweights, each) -
+           flops / speed_at(speeds, SPEEDnarrow_weights, each) -
+           bytes / speed_at(speeds, SPEEDmemory, bytes);
+}
+
+/* Null, or why the own gradient of n's weight is of bf16. */
+static const char *own_stays(const Placement *placement, const Node *n, int w,
+                             const Param *param, double *gain)
+{
+    enum weight_gradients wish = opts_weight_gradients(placement->g->opts);
+
+    if (n->op != Ogmm)
+        return "of a matrix";
+    if (wish == WGRADnone)
+        return "precision.wgrad=none";
+    if (!has_wide_rows(placement->recipe))
+        return "the recipe has no columns of rows";
+    if (wish == WGRADall)
+        return NULL;
+    if (!placement->kernels || machine_of(placement->g)->narrow_weights <= 0)
+        return "no kernel multiplies such numbers";
+    *gain += own_gain(placement, n, w, param);
+    return *gain > 0 ? NULL : "it would take longer";
 }
 
 /* Are weight x's blocks, along the axes that n sums over or the others, those
@@ -275,6 +332,8 @@ static void judge(Placement *placement, const Node *n, int w)
         (*at)->gain += predicted_gain(placement, n, w, param);
     if (pays && !(*at)->stays && (*at)->gain < 0)
         (*at)->stays = "it would take longer";
+    if (!(*at)->stays)
+        (*at)->own = own_stays(placement, n, w, param, &(*at)->own_gain);
 }
 
 void judge_weights(Placement *placement)
@@ -305,7 +364,12 @@ void report_weights(const Placement *placement)
         if (!v)
             continue;
         const char *rows =
-            v->n->op == Ogmm ? ", its own gradient not: a sum over rows" : "";
+            v->n->op != Ogmm ? ""
+            : v->own ? strf(g->arena, ", its own gradient not: %s", v->own)
+            : v->own_gain > 0
+                ? strf(g->arena, ", its own gradient too: saves %.1f us",
+                       v->own_gain * 1e6)
+                : ", its own gradient too";
         if (v->stays)
             why(g, v->n, "%s stays: %s", g->param[i]->path, v->stays);
         else if (v->gain > 0)

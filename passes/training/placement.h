@@ -70,6 +70,8 @@ typedef struct RowsRounded {
 typedef struct WeightChoice {
     const char *stays; /* null: its products are scaled */
     double gain;       /* seconds of a micro-batch on a rank, if predicted */
+    const char *own;   /* null: its own gradient is scaled too; else why not */
+    double own_gain;
     const Node *n;     /* the first product that reads it */
     Rounding *once;    /* vec: what `pre` rounds of it */
 } WeightChoice;
@@ -91,6 +93,8 @@ int axes_cut(ScaleLayout layout, const Node *n, const Node *x, Axis *cut[2]);
 int can_cut(const Placement *placement, const Node *n, int k, OperandUse use);
 /* Has the target a kernel for products of such numbers? */
 int has_scaled_kernels(const Graph *g, const Recipe *recipe);
+/* Are rows of experts rounded to e4m3 by powers of two, 1x128? */
+int has_wide_rows(const Recipe *recipe);
 /* Chooses for each weight; says why. */
 void judge_weights(Placement *placement);
 void report_weights(const Placement *placement);

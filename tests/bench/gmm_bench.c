@@ -47,6 +47,9 @@ static const Case cases[] = {
     { "fp8 few w1", 0, 4096, 14336, 1, 8, 0, 1 }, { "fp8 few w2", 0, 14336, 4096, 1, 8, 0, 1 },
     { "fp8 w1", 0, 2048, 768, 1, 0, 0, 1 }, { "fp8 w2", 0, 768, 2048, 1, 0, 0, 1 },
     { "fp8 odd", 0, 208, 328, 1, 0, 0, 1 },
+    { "fp8 wgrad", 1, 2048, 768, 0, 0, 0, 1 }, { "fp8 wgrad w2", 1, 768, 2048, 0, 0, 0, 1 },
+    { "fp8 few wgrad", 1, 4096, 14336, 0, 8, 0, 1 }, { "fp8 few wgrad w2", 1, 14336, 4096, 0, 8, 0, 1 },
+    { "fp8 odd wgrad", 1, 336, 208, 1, 100, 0, 1 },
 };
 /* clang-format on */
 enum { NCASE = sizeof cases / sizeof *cases };
@@ -64,10 +67,17 @@ static const GroupedTile scaled_tiles[NTILE] = {
     { 128, 64, 0 },
 };
 
+static const GroupedTile column_tiles[NTILE] = {
+    { 128, 256, 0 }, { 256, 128, 0 }, { 128, 192, 0 },
+    { 128, 128, 1 }, { 128, 128, 0 },
+};
+
 /* The i-th of a case; no rows: it has fewer. */
 static GroupedTile tile_of(const Case *c, int i)
 {
-    return c->scaled ? scaled_tiles[i] : tiles[i];
+    return c->scaled && c->weight ? column_tiles[i]
+           : c->scaled            ? scaled_tiles[i]
+                                  : tiles[i];
 }
 
 static void *stream;
@@ -166,7 +176,13 @@ static Kernel named(const char *text)
     return (Kernel){ .name = k.instr.kernel, .text = k.text };
 }
 
-static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
+static int is_wanted(int i, const char *only)
+{
+    return !only || strstr(cases[i / NTILE].name, only);
+}
+
+static void make_all(Made *m, int64_t rows, const char *only, Pool *pool,
+                     int gpu)
 {
     Kernel k[NCASE * NTILE + 2];
     int n = NCASE * NTILE;
@@ -179,8 +195,9 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
                                    .terms = 1 + cases[i / NTILE].twice,
                                    .tile = t };
         m[i].scaled = cases[i / NTILE].scaled;
-        k[i] = named(t.rows ? grouped_text(forever, &v, m[i].form, &m[i].shared)
-                            : fill_text);
+        k[i] = named(t.rows && is_wanted(i, only)
+                         ? grouped_text(forever, &v, m[i].form, &m[i].shared)
+                         : fill_text);
     }
     k[n] = named(fill_text);
     k[n + 1] = named(strayed_text);
@@ -191,7 +208,7 @@ static void make_all(Made *m, int64_t rows, Pool *pool, int gpu)
         void **fn = i < n ? &m[i].fn : i == n ? &fill_fn : &strayed_fn;
         ok(dl.cuModuleLoadData(&module, c[i].image), "module");
         ok(dl.cuModuleGetFunction(fn, module, k[i].name), k[i].name);
-        if (i < n && m[i].shared)
+        if (i < n && m[i].shared && is_wanted(i, only))
             ok(dl.cuFuncSetAttribute(*fn, 8, (int)m[i].shared), "shared");
     }
 }
@@ -245,6 +262,42 @@ static double operand_at(const Case *c, int64_t i, int64_t block, int64_t k,
                                      seed + 4));
 }
 
+/* Blocks of 128 rows before expert x's. */
+static int64_t blocks_before(int64_t x)
+{
+    int64_t n = 0;
+
+    for (int64_t y = 0; y < x; y++)
+        n += scales_along(off[y + 1] - off[y]);
+    return n;
+}
+
+/* Row r of column c of an operand in blocks of rows, `wide` columns. */
+static double column_at(int64_t wide, int64_t r, int64_t c, uint32_t seed)
+{
+    int64_t line = r / BLOCK * wide + c;
+    float x = value(line * BLOCK + r % BLOCK, seed);
+
+    return (double)narrow_value(De4m3, narrow_nearest(De4m3, x)) *
+           (double)(1.5f + value(line, seed + 4));
+}
+
+/* Of a gradient of weights by blocks of rows, all of whose rows there are. */
+static double expected_columns(const Case *c, int64_t x, int64_t k, int64_t n,
+                               double *norm)
+{
+    double sum = 0, squares = 0;
+    int64_t end = blocks_before(x + 1) * BLOCK;
+
+    for (int64_t r = blocks_before(x) * BLOCK; r < end; r++) {
+        double term = column_at(c->K, r, k, 1) * column_at(c->N, r, n, 2);
+        sum += term;
+        squares += term * term;
+    }
+    *norm = sqrt(squares);
+    return sum;
+}
+
 /* What element i of the result is; *norm: the root of its terms' squares. */
 static double expected(const Case *c, int64_t i, double *norm)
 {
@@ -266,6 +319,8 @@ static double expected(const Case *c, int64_t i, double *norm)
     }
     int64_t x = i / stride, j = i % stride;
     int64_t k = c->tw ? j % K : j / N, n = c->tw ? j / K : j % N;
+    if (c->scaled)
+        return expected_columns(c, x, k, n, norm);
     for (int64_t r = off[x]; r < off[x + 1]; r++)
         sum += (double)value(r * K + k, 1) * value(r * N + n, 2);
     return sum;
@@ -303,7 +358,7 @@ static double worst(const Case *c, uint64_t p, int64_t rows, int times)
         double y = element(c, p, i);
         double may = c->weight ? 1e-4 * (1 + fabs(e)) : fabs(e) / 128 + 1e-3;
         if (c->scaled)
-            may += norm * TRUNCATED;
+            may += norm * times * TRUNCATED;
         double d = fabs(y - e) / may;
         most = d > most || d != d ? d : most;
     }
@@ -358,12 +413,12 @@ static void launch(const Made *m, uint64_t *arg, int64_t add, unsigned blocks)
     void *p[NARG] = { &arg[0], &arg[1], &arg[2], &arg[3] };
     int n = 4;
 
-    if (m->form.squares)
-        p[n++] = &arg[4];
     for (int i = 0; i < 2 && m->form.terms > 1; i++)
         p[n++] = &arg[i];
     if (m->scaled)
         p[n++] = &arg[6], p[n++] = &arg[7];
+    if (m->form.squares)
+        p[n++] = &arg[4];
     p[n++] = &arg[5];
     p[n] = &add;
     ok(dl.cuLaunchKernel(m->fn, blocks, 1, 1, 384, 1, 1, (unsigned)m->shared,
@@ -399,10 +454,18 @@ static void measure(const Case *c, Made *m, uint64_t *arg, int64_t rows)
     int terms = 1 + c->twice;
     double flops = 2.0 * terms * off[E] * (double)c->K * (double)c->N;
 
-    fill(arg[0], rows * c->K, 1, c->scaled);
-    fill(arg[1], nb, 2, c->scaled);
-    fill(arg[6], rows * scales_along(c->K), 5, 2);
-    fill(arg[7], E * scales_along(c->K) * scales_along(c->N), 6, 2);
+    int64_t blocks = row_blocks(rows, E);
+    if (c->scaled && c->weight) {
+        fill(arg[0], blocks * BLOCK * c->K, 1, 1);
+        fill(arg[1], blocks * BLOCK * c->N, 2, 1);
+        fill(arg[6], blocks * c->K, 5, 2);
+        fill(arg[7], blocks * c->N, 6, 2);
+    } else {
+        fill(arg[0], rows * c->K, 1, c->scaled);
+        fill(arg[1], nb, 2, c->scaled);
+        fill(arg[6], rows * scales_along(c->K), 5, 2);
+        fill(arg[7], E * scales_along(c->K) * scales_along(c->N), 6, 2);
+    }
     for (int i = 0; i < NTILE && tile_of(c, i).rows; i++, m++) {
         GroupedTile t = tile_of(c, i);
         dl.cuMemsetD8Async(arg[2], 0xff, bytes, stream);
@@ -465,7 +528,7 @@ int main(int argc, char **argv)
         ok(dl.cuCtxSetCurrent(ctx), "context");
         ok(dl.cuStreamCreate(&stream, 1), "stream");
     }
-    make_all(made, rows, pool_open(0), gpu);
+    make_all(made, rows, only, pool_open(0), gpu);
     if (!gpu) {
         printf("ok - gmm_bench: compiled # SKIP no GPU\n");
         return 0;
@@ -479,7 +542,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < NARG; i++)
         ok(dl.cuMemAlloc_v2(&arg[i], size[i]), "memory");
     for (int i = 0; i < NCASE; i++)
-        if (!only || strstr(cases[i].name, only))
+        if (is_wanted(i * NTILE, only))
             measure(&cases[i], made + i * NTILE, arg, most_rows(i, rows));
     return 0;
 }

@@ -1,7 +1,8 @@
 /* blocks_test: values rounded to e4m3 in blocks by the kernels for GPUs are the
  * numbers and scales of the formulas of ops, to the bit: of weights, of rows,
- * as they lie, turned and both at once, of sizes that end inside of a block,
- * with blocks of zeros, of NaN, of infinities and of the least numbers. */
+ * as they lie, turned and both at once, of columns of experts' rows, of sizes
+ * that end inside of a block, with blocks of zeros, of NaN, of infinities and of
+ * the least numbers. */
 #include "../../codegen/codegen.h"
 #include "emu.h"
 #include "emurun.h"
@@ -15,14 +16,22 @@ static const struct Case {
     const char *name;
     int rows, lies, turned, X, P,
         Q; /* rows: P of more that there is room for */
+    int columns;
 } cases[] = {
-    { "weights", 0, 1, 0, 2, 136, 200 },
-    { "weights turned", 0, 0, 1, 2, 200, 264 },
-    { "weights small", 0, 0, 1, 3, 8, 16 },
-    { "weights both ways", 0, 1, 1, 2, 136, 264 },
-    { "rows", 1, 1, 0, 1, 37, 304 },
+    { "weights", 0, 1, 0, 2, 136, 200, 0 },
+    { "weights turned", 0, 0, 1, 2, 200, 264, 0 },
+    { "weights small", 0, 0, 1, 3, 8, 16, 0 },
+    { "weights both ways", 0, 1, 1, 2, 136, 264, 0 },
+    { "rows", 1, 1, 0, 1, 37, 304, 0 },
+    { "columns", 1, 0, 1, 1, 455, 136, 1 },
+    { "rows and columns", 1, 1, 1, 1, 455, 712, 1 },
 };
-enum { NCASE = sizeof cases / sizeof *cases, SPARE = 5 };
+enum { NCASE = sizeof cases / sizeof *cases, SPARE = 5, EXPERTS = 35 };
+
+/* Rows of each expert, 450 in all. */
+static const int sizes[EXPERTS] = {
+    130, 0, 1, [31] = 128, [32] = 60, [34] = 131
+};
 
 static int blocks_of_axis(int n)
 {
@@ -35,22 +44,29 @@ static Group *group_of(const struct Case *c)
     Text t = { .arena = forever };
     int bp = c->rows ? c->P : blocks_of_axis(c->P), bq = blocks_of_axis(c->Q);
 
-    put(&t, "#define P %d\n#define Q %d\n#define AT_ONCE 3\n%s", c->P, c->Q,
-        blocks_pre);
+    put(&t,
+        "#define P %d\n#define Q %d\n#define AT_ONCE 3\n#define EXPERTS "
+        "%d\n%s",
+        c->P, c->Q, EXPERTS, blocks_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(256)\n"
             "@(const uint16_t *w, uint8_t *q, float *s, uint8_t *tq, "
-            "float *ts)\n{\n    ");
-    if (c->rows)
+            "float *ts, const int32_t *off)\n{\n    ");
+    if (c->columns)
+        put(&t, "quantize_columns<%d>(w, q, s, tq, ts, off);\n}\n", c->lies);
+    else if (c->rows)
         put(&t, "quantize_rows(w, q, s, %d);\n}\n", c->P - SPARE);
     else
         put(&t, "quantize_square<%d, %d>(w, q, s, tq, ts);\n}\n", c->lies,
             c->turned);
     set_text_named(k, forever, t.s);
-    k->narg = 5;
+    k->narg = 6;
     int64_t all = (int64_t)c->X * bp * bq;
-    cuda_set_launch(
-        k, forever,
-        (Launch){ .items = c->rows ? (all + 47) / 48 : all, .threads = 256 });
+    cuda_set_launch(k, forever,
+                    (Launch){ .items = c->columns
+                                           ? row_blocks(c->P, EXPERTS) * bq
+                                       : c->rows ? (all + 47) / 48
+                                                 : all,
+                              .threads = 256 });
     return k;
 }
 
@@ -68,16 +84,19 @@ static float number(int block, int i)
 static float scale_of(float most)
 {
     float s = most == 0 ? 1 : fminf(448 / most, 3.4028234663852886e38f);
+    int e;
 
     s += most - most;
-    return s != s ? s : exp2f(floorf(log2f(s)));
+    frexpf(s, &e);
+    return s != s ? s : ldexpf(1, e - 1);
 }
 
 typedef struct Data {
     uint16_t *w;
     uint8_t *q, *tq;
     float *s, *ts;
-    size_t bytes[5];
+    int32_t off[EXPERTS + 1 + RUNGUARD / 4];
+    size_t bytes[6];
 } Data;
 
 /* Element at of block b; line: which of lines, of how many columns. */
@@ -89,7 +108,8 @@ static int differs(const struct Case *c, const Data *d, int x, int p, int q,
     uint8_t want =
         narrow_nearest(De4m3, (float)bf16_to_f32(d->w[from]) * scale);
 
-    return (c->lies && d->q[from] != want) || (c->turned && d->tq[to] != want);
+    return (c->lies && d->q[from] != want) ||
+           (c->turned && !c->columns && d->tq[to] != want);
 }
 
 static int scale_differs(float is, float one)
@@ -117,11 +137,49 @@ static int block_differs(const struct Case *c, const Data *d, int x, int bp,
     float scale = scale_of(most), one = 1 / scale;
     if (c->lies)
         bad += scale_differs(d->s[(x * np + bp) * nq + bq], one);
-    if (c->turned)
+    if (c->turned && !c->columns)
         bad += scale_differs(d->ts[(x * nq + bq) * np + bp], one);
     for (int p = bp * high; p < p1; p++)
         for (int q = bq * BLOCK; q < q1; q++)
             bad += differs(c, d, x, p, q, scale);
+    return bad;
+}
+
+/* Column q of block `at`, `rows` rows from row0 on. */
+static int column_differs(const struct Case *c, const Data *d, int at, int row0,
+                          int rows, int q)
+{
+    const uint8_t *line = d->tq + ((int64_t)at * c->Q + q) * BLOCK;
+    const uint16_t *from = d->w + (int64_t)row0 * c->Q + q;
+    float most = 0;
+    int bad = 0;
+
+    for (int r = 0; r < rows; r++) {
+        float v = fabsf(bf16_to_f32(from[(int64_t)r * c->Q]));
+        most = v != v || most != most ? NAN : fmaxf(v, most);
+    }
+    float scale = scale_of(most != most ? INFINITY : most);
+    bad += scale_differs(d->ts[at * c->Q + q], 1 / scale);
+    for (int r = 0; r < BLOCK; r++) {
+        float v = r < rows ? bf16_to_f32(from[(int64_t)r * c->Q]) : 0;
+        bad += line[r] != narrow_nearest(De4m3, v * scale);
+    }
+    return bad;
+}
+
+static int columns_differ(const struct Case *c, const Data *d)
+{
+    int bad = 0, at = 0;
+
+    for (int x = 0; x < EXPERTS; x++)
+        for (int r0 = d->off[x]; r0 < d->off[x + 1]; r0 += BLOCK, at++)
+            for (int q = 0; q < c->Q; q++)
+                bad += column_differs(
+                    c, d, at, r0,
+                    d->off[x + 1] - r0 < BLOCK ? d->off[x + 1] - r0 : BLOCK, q);
+    for (int64_t i = (int64_t)at * c->Q * BLOCK;
+         i < row_blocks(c->P, EXPERTS) * c->Q * BLOCK; i++)
+        bad += d->tq[i] != 0x55; /* of nobody */
     return bad;
 }
 
@@ -130,8 +188,11 @@ static int run(const struct Case *c, const Group *k)
     int np = c->rows ? c->P : blocks_of_axis(c->P), nq = blocks_of_axis(c->Q);
     size_t n = (size_t)c->X * (size_t)c->P * (size_t)c->Q;
     size_t bytes = (size_t)(c->X * np * nq) * 4 + RUNGUARD;
-    Data d = { .bytes = { n * 2 + RUNGUARD, n + RUNGUARD, bytes, n + RUNGUARD,
-                          bytes } };
+    size_t lines = (size_t)(row_blocks(c->P, EXPERTS) * c->Q);
+    Data d = { .bytes = { n * 2 + RUNGUARD, n + RUNGUARD, bytes,
+                          (c->columns ? lines * BLOCK : n) + RUNGUARD,
+                          c->columns ? lines * 4 + RUNGUARD : bytes,
+                          (EXPERTS + 1) * 4 + RUNGUARD } };
     int bad = 0, there = c->rows ? c->P - SPARE : np;
 
     d.w = calloc(1, d.bytes[0]);
@@ -144,12 +205,16 @@ static int run(const struct Case *c, const Group *k)
         int b = (c->rows ? line : line / BLOCK) * 3 + q / BLOCK;
         d.w[i] = f32_to_bf16(number(b, i));
     }
-    void *buf[] = { d.w, d.q, d.s, d.tq, d.ts };
+    for (int x = 0; x < EXPERTS; x++)
+        d.off[x + 1] = d.off[x] + sizes[x];
+    void *buf[] = { d.w, d.q, d.s, d.tq, d.ts, d.off };
     bad += emurun_launch(k, buf, d.bytes, NULL) != 0;
     for (int x = 0; x < c->X; x++)
         for (int bp = 0; bp < there; bp++)
             for (int bq = 0; bq < nq; bq++)
                 bad += block_differs(c, &d, x, bp, bq);
+    if (c->columns)
+        bad += columns_differ(c, &d);
     for (size_t i = (size_t)(c->P - SPARE) * (size_t)c->Q; c->rows && i < n;
          i++)
         bad += d.q[i] != 0x55; /* no row of an expert */

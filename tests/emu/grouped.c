@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAPS = 640, THREADS = 384, NBUF = 7 };
+enum { MAPS = 640, THREADS = 384, NBUF = 8 };
 enum { BEHIND = 40 }; /* rows of no expert */
 
 typedef struct Numbers { /* of a launch */
@@ -36,7 +36,7 @@ static int64_t stride_of(const Product *p)
 /* Arguments before the work space. */
 static int beside(const Product *p)
 {
-    return p->terms > 1 || p->scaled ? 6 : 4 + p->squares;
+    return (p->terms > 1 || p->scaled ? 6 : 4) + p->squares;
 }
 
 static GmmArgs args_of(const Product *p)
@@ -165,6 +165,36 @@ static void *rows(const Product *p, const Numbers *n, int64_t wide,
     return all;
 }
 
+/* Rows of operand `which` as blocks of 128 rows of an expert, each [column][row],
+ * where rows that it lacks are 0, with their scales in buffer `scale`. Blocks
+ * that no expert has are NaN. */
+static void *columns(const Product *p, Numbers *n, int64_t wide, uint32_t which,
+                     int scale, size_t *bytes, double **as)
+{
+    int64_t places = row_blocks(n->cap, p->experts), at = 0;
+    uint8_t *to = room((size_t)(places * wide * BLOCK), bytes);
+    float *one = room((size_t)(places * wide) * sizeof *one, &n->bytes[scale]);
+
+    n->buf[scale] = one;
+    *as = malloc((size_t)(n->cap * wide) * sizeof **as);
+    for (int x = 0; x < p->experts; x++)
+        for (int64_t r0 = n->off[x]; r0 < n->off[x + 1]; r0 += BLOCK, at++)
+            for (int64_t c = 0; c < wide; c++) {
+                uint8_t *line = to + (at * wide + c) * BLOCK;
+                float s = (float)ldexp(1.25 + value(at + c, which) / 8,
+                                       (int)((at + c) % 7) - 3);
+                one[at * wide + c] = s;
+                memset(line, 0, BLOCK);
+                for (int64_t r = r0; r < n->off[x + 1] && r < r0 + BLOCK; r++) {
+                    double v = value(r * wide + c, which) *
+                               (which == 1 ? scale_of(x) : 1);
+                    (*as)[r * wide + c] =
+                        stored_as(p, line, r - r0, v) * (double)s;
+                }
+            }
+    return to;
+}
+
 /* Experts' matrices; what belongs to others is NaN. */
 static void *weights(const Product *p, const Numbers *n, uint32_t which,
                      size_t *bytes, double **as)
@@ -212,18 +242,25 @@ static void prepare(const Product *p, Numbers *n)
     n->off[p->experts + 1] = p->base;
     n->cap = capacity(p);
     n->ldw = (p->tw ? p->K : p->N) + p->more;
-    if (p->scaled) {
-        n->buf[4] = scales_of(p, n->rows, 5, &n->bytes[4]);
-        n->buf[5] = scales_of(p, p->experts * blocks_of(p->N), 6, &n->bytes[5]);
+    if (p->scaled && p->weight) {
+        n->buf[0] = columns(p, n, p->K, 1, 4, &n->bytes[0], &n->a[0]);
+        n->buf[1] = columns(p, n, p->N, 3, 5, &n->bytes[1], &n->b[0]);
+    } else {
+        if (p->scaled) {
+            n->buf[4] = scales_of(p, n->rows, 5, &n->bytes[4]);
+            n->buf[5] =
+                scales_of(p, p->experts * blocks_of(p->N), 6, &n->bytes[5]);
+        }
+        n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a[0]);
+        n->buf[1] = p->weight ? rows(p, n, p->N, 3, &n->bytes[1], &n->b[0])
+                              : weights(p, n, 2, &n->bytes[1], &n->b[0]);
     }
-    n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a[0]);
-    n->buf[1] = p->weight ? rows(p, n, p->N, 3, &n->bytes[1], &n->b[0])
-                          : weights(p, n, 2, &n->bytes[1], &n->b[0]);
     n->buf[2] = room(result_bytes(p, n), &n->bytes[2]);
     n->buf[3] = n->off;
     n->bytes[3] = (size_t)(p->experts + 2) * 4 + RUNGUARD;
     if (p->squares)
-        n->buf[4] = room((size_t)squares_of(p) * 4, &n->bytes[4]);
+        n->buf[beside(p) - 1] =
+            room((size_t)squares_of(p) * 4, &n->bytes[beside(p) - 1]);
     if (p->terms > 1) {
         n->buf[4] = rows(p, n, p->K, 5, &n->bytes[4], &n->a[1]);
         n->buf[5] = weights(p, n, 6, &n->bytes[5], &n->b[1]);
@@ -308,7 +345,7 @@ static double worst_of(const Product *p, const Numbers *n)
 /* The sums of squares against those of what is stored. */
 static double squares_off(const Product *p, const Numbers *n)
 {
-    const float *part = n->buf[4];
+    const float *part = n->buf[beside(p) - 1];
     double sum = 0, is = 0;
 
     for (int64_t i = 0; i < p->experts * stride_of(p); i++)

@@ -114,6 +114,11 @@ cases() {
 - 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 + 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
++ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80 train.batch=8
+- 2 fp8 apart fold.ep=2 precision.place=all precision.wgrad=all axes.hidden=144 axes.ffn=16 axes.seq=80
+- 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all precision.wgrad=all axes.seq=80
+- 2 fp8 apart fold.etp=2 precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=64 axes.seq=80 train.recompute=1e13
+- 2 fp8 apart fold.pp=2 precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=16
 + 1 fp8 apart precision.place=all axes.hidden=144 axes.heads=1 axes.dim=16 axes.ffn=16 axes.seq=80
 - 2 fp8 apart precision.place=all axes.hidden=144 axes.heads=4 axes.dim=128 axes.ffn=16 fold.tp=2
 - 1 fp8 scaled precision.place=all axes.hidden=208
