@@ -513,15 +513,11 @@ static Node *in_columns(Graph *g, const Node *n, Node *x)
     return g_placed(infer(g, g_node(g, Ofake_quantize, n->loc, 2, in)), n);
 }
 
-/* The gradient n of an expert's weight. Of rows that came as numbers of 8 bits it
- * is made as they are: nothing is rounded twice. */
+/* The gradient n of an expert's weight. */
 static Node *own_gradient(const Placement *placement, Node *n,
                           const WeightChoice *v)
 {
-    int came = rows_rounded(placement, n->in[0]) != NULL ||
-               rows_rounded(placement, n->in[1]) != NULL;
-
-    if (came || !v || v->stays || v->own || n->in[0]->nd != 2 ||
+    if (!v || v->stays || v->own || n->in[0]->nd != 2 ||
         n->in[1]->nd != 2)
         return by_rounded_rows(placement, n);
     for (int k = 0; k < 2; k++)

@@ -236,13 +236,12 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
-/* Seconds of a micro-batch that the own gradient of n's weight saves: its rows
- * are read in bf16 and stored in a byte, shared by all that read them, those of
- * its result read for its rows' gradient anyway. */
+/* Seconds of a micro-batch that the own gradient of n's weight saves: rows of
+ * both operands, which are read to be rounded for the products of rows anyway,
+ * are stored in columns too, those that n reads for all that read them. */
 static double own_gain(const Placement *placement, const Node *n, int w,
                        const Param *param)
 {
-    enum { ROWBYTES = 3, STORED = 1 };
     const Graph *g = placement->g;
     const MachineSpeeds *speeds = machine_of(g);
     Shard sh[MAXATOM] = { 0 };
@@ -254,7 +253,7 @@ static double own_gain(const Placement *placement, const Node *n, int w,
     double rows = rows_of(g, n, n->in[!w]);
     double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
     double each = rows / (weight / (K * N)), flops = 2 * rows * K * N;
-    double bytes = rows * (ROWBYTES * K / share + STORED * N);
+    double bytes = rows * (K / share + N);
     return flops / speed_at(speeds, SPEEDweights, each) -
            flops / speed_at(speeds, SPEEDnarrow_weights, each) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
@@ -272,6 +271,8 @@ static const char *own_stays(const Placement *placement, const Node *n, int w,
         return "precision.wgrad=none";
     if (!has_wide_rows(placement->recipe))
         return "the recipe has no columns of rows";
+    if (opts_rows_on_wire(placement->g->opts) != WIREnone)
+        return "precision.wire rounds its rows already";
     if (wish == WGRADall)
         return NULL;
     if (!placement->kernels || machine_of(placement->g)->narrow_weights <= 0)

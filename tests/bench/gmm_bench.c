@@ -69,7 +69,7 @@ static const GroupedTile scaled_tiles[NTILE] = {
 
 static const GroupedTile column_tiles[NTILE] = {
     { 128, 256, 0 }, { 256, 128, 0 }, { 128, 192, 0 },
-    { 128, 128, 1 }, { 128, 128, 0 },
+    { 128, 128, 0 }, { 128, 64, 0 },
 };
 
 /* The i-th of a case; no rows: it has fewer. */
