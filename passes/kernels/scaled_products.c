@@ -113,19 +113,28 @@ static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
     return p;
 }
 
+/* What rounds x in such blocks; null: nothing, or what was made last has others. */
+static Node *made_of(const Table *made, const Node *x, ScaleLayout layout)
+{
+    Node *n = (Node *)table_get(made, KEYP(x));
+
+    return n && n->at.quantize_blocks.layout == layout ? n : NULL;
+}
+
 /* What rounds x in blocks along its last axes, for all products of that, as `by`
  * makes it by itself. */
 static Node *blocks_of(Graph *g, Table *made, Node *x, ScaleLayout layout,
                        const Axes *axes, const Node *by)
 {
-    Node **n = (Node **)table_at(made, KEYP(x)), *in[2] = { x, x->map };
+    Node *n = made_of(made, x, layout), *in[2] = { x, x->map };
 
-    if (*n)
-        return *n;
-    *n = g_node(g, Oquantize_blocks, by->loc, x->map ? 2 : 1, in);
-    (*n)->at.quantize_blocks.layout = layout;
-    (*n)->at.quantize_blocks.axes = *axes;
-    return as_it_is(infer(g, *n), by);
+    if (n)
+        return n;
+    n = g_node(g, Oquantize_blocks, by->loc, x->map ? 2 : 1, in);
+    n->at.quantize_blocks.layout = layout;
+    n->at.quantize_blocks.axes = *axes;
+    *table_at(made, KEYP(x)) = n;
+    return as_it_is(infer(g, n), by);
 }
 
 /* Operand k of product n, which d dequantizes: numbers and scales by one
@@ -235,9 +244,10 @@ static int dense_product(Graph *g, Table *made, Node *n)
 /* Operands of d are what a product reads, where a kernel makes that. */
 static void share_blocks(Graph *g, Table *made, Node *d)
 {
-    Node *blocks = (Node *)table_get(made, KEYP(d->in[0]));
+    const Node *x = rounded_to_blocks(d);
+    Node *blocks = x ? made_of(made, x, d->at.dequantize.layout) : NULL;
 
-    if (!blocks || !rounded_to_blocks(d))
+    if (!blocks)
         return;
     Node **in = alloc(g->arena, 2 * sizeof *in);
     for (int i = 0; i < 2; i++)
