@@ -234,7 +234,7 @@ void sign_call(ProgramBuilder *builder, const Group *group, Instr *instr)
 
     d.expr = expression_hash(group);
     declare_operands(builder, group, instr, &d);
-    set_signature_hash(builder->arena, &d);
+    set_signature_hash(&d);
     void **at = table_at(signatures->at, d.hash);
     if (!*at) {
         vec_push(builder->arena, signatures->all, d);
