@@ -175,7 +175,7 @@ void *vec_grow(Arena *a, void *v, size_t elem)
     VecHead old = v ? ((VecHead *)v)[-1] : (VecHead){ 0 };
     size_t cap = old.cap;
     if (old.len == cap)
-        cap = cap ? 2 * cap : 8;
+        cap = cap ? 2 * cap : 4;
 #ifndef HARDMEM
     if (cap == old.cap)
         return v;

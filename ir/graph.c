@@ -231,19 +231,6 @@ void g_renumber(Graph *g)
         g->node[i]->id = (int)i;
 }
 
-int dim_of(const Node *n, const Axis *a)
-{
-    for (int i = 0; i < n->nd; i++)
-        if (n->dim[i].a == a)
-            return i;
-    return -1;
-}
-
-int has_dim(const Node *n, const Axis *a)
-{
-    return dim_of(n, a) >= 0;
-}
-
 int axes_lacking(const Node *n, const Node *of, Axis **out)
 {
     int k = 0;
@@ -339,11 +326,6 @@ int axis_at(Axis *const *v, int n, const Axis *a)
         if (v[i] == a)
             return i;
     return -1;
-}
-
-int g_isrow(const Axis *a)
-{
-    return a->role == ROLErow;
 }
 
 int g_ismicro(const Axis *a)
@@ -599,13 +581,30 @@ static const char *stem(const Node *n)
     return optab[n->op].name;
 }
 
-static const char *base_name(Graph *g, const Node *n)
+/* Put together in `text`, which it overwrites. */
+static const char *base_name(Text *text, const Node *n)
 {
+    const char *last;
+
     if (n->op == Oparam || n->op == Ostate)
-        return n_name(n);
+        return intern(n_name(n));
+    last = stem(n);
     if (!*n->scope->path)
-        return stem(n);
-    return strf(g->arena, "%s.%s", n->scope->path, stem(n));
+        return intern(last);
+    text->len = 0;
+    putn(text, n->scope->path, strlen(n->scope->path));
+    putn(text, ".", 1);
+    putn(text, last, strlen(last));
+    return internn(text->s, text->len);
+}
+
+static const char *numbered(Text *text, const char *base, int k)
+{
+    text->len = 0;
+    putn(text, base, strlen(base));
+    putn(text, ".", 1);
+    put_int(text, k);
+    return internn(text->s, text->len);
 }
 
 void g_names(Graph *g)
@@ -619,6 +618,7 @@ void g_names(Graph *g)
     Arena *scratch = arena_new();
     Table *used = table_for(scratch, vec_len(g->node));
     Table *next = table_new(scratch);
+    Text text = { .arena = scratch };
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->name)
             *table_at(used, KEYP(g->node[i]->name)) = g->node[i];
@@ -626,11 +626,12 @@ void g_names(Graph *g)
         Node *n = g->node[i];
         if (n->name)
             continue;
-        const char *base = intern(base_name(g, n)), *name = base;
-        uintptr_t k = (uintptr_t)table_get(next, KEYP(base));
+        const char *base = base_name(&text, n), *name = base;
+        void **last = table_at(next, KEYP(base)); /* its last number */
+        uintptr_t k = (uintptr_t)*last;
         for (k = k ? k : 1; table_get(used, KEYP(name));)
-            name = intern(strf(scratch, "%s.%d", base, (int)++k));
-        *table_at(next, KEYP(base)) = (void *)k;
+            name = numbered(&text, base, (int)++k);
+        *last = (void *)k;
         *table_at(used, KEYP(name)) = n;
         n->name = name;
     }
