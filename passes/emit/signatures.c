@@ -83,9 +83,10 @@ static void add_attrs(ExpressionHash *hash, const Node *n)
 /* The operand that n lies in; -1: none. */
 static int operand_of(const Group *group, const Node *n)
 {
+    const Node *stored = storage((Node *)(uintptr_t)n);
+
     for (int i = 0; i < group->narg; i++)
-        if (group->arg[i] &&
-            storage(group->arg[i]) == storage((Node *)(uintptr_t)n))
+        if (group->arg[i] && storage(group->arg[i]) == stored)
             return i;
     return -1;
 }
