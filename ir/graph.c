@@ -379,14 +379,17 @@ static Region region_of(const Node *n)
     return any_region(n) ? REGbody : n->reg;
 }
 
-/* Structural, without names and places. */
+/* Of what stands first in a node: few are of one op and the same operands, and
+ * not equal. What has no operands differs by the rest. */
 static uint64_t hash_of(const Node *n)
 {
-    uint64_t h = mix64(n->op, n->dt);
+    uint64_t h = mix64(mix64(n->op, n->dt), region_of(n));
 
-    h = mix64(mix64(h, region_of(n)), (uint64_t)n->again);
-    h = mix64(mix64(h, (uint64_t)n->call), (uint64_t)n->piece);
-    h = attrs_hash(h, n);
+    for (int i = 0; i < n->nin; i++)
+        h = mix64(h, KEYP(n->in[i]));
+    if (n->nin)
+        return h;
+    h = attrs_hash(mix64(h, (uint64_t)n->again), n);
     for (int i = 0; i < n->nd; i++)
         h = mix64(mix64(h, KEYP(n->dim[i].a)), (uint64_t)n->dim[i].n);
     return h;
@@ -471,9 +474,6 @@ static Node *canonical(NodeSet *set, uint32_t i)
 {
     Node *n = set->node[i];
     uint64_t h = hash_of(n);
-
-    for (int k = 0; k < n->nin; k++)
-        h = mix64(h, KEYP(n->in[k]));
     uint32_t *first = &set->first[h & set->mask];
     set->hash[i] = (uint32_t)(h >> 32);
     for (uint32_t k = *first; k; k = set->next[k - 1])
