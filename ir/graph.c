@@ -288,6 +288,11 @@ int any_region(const Node *n)
            n->op == Ostepval || n->op == Oarg || n->op == Oconst;
 }
 
+int constant_is(const Node *n, double v)
+{
+    return n->op == Oconst && n->at.constant.value == v;
+}
+
 int is_lasting(const Node *n)
 {
     return n->op == Oparam || n->op == Ostate;

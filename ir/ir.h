@@ -528,6 +528,7 @@ int g_over_batch(Graph *g, const Node *n);
 int is_backward(const Node *n); /* made by grad */
 int any_region(const Node *n);  /* a source that every region may read */
 int is_lasting(const Node *n);  /* a parameter or state */
+int constant_is(const Node *n, double v);
 int is_hosted(const Node *n);   /* a state of the host's memory */
 int is_position(const Node *n); /* an iota, under whatever names of its axis */
 
@@ -574,6 +575,7 @@ uint32_t stride_order(const Mesh *m, const Axis *a, uint32_t atoms);
 /* Parts that n elements of an axis must divide into when `atoms` cut it. */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
+int is_partial(const Node *n); /* over any atom */
 /* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
  * of their other axes. */
 uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a);
@@ -725,6 +727,8 @@ typedef struct Cost {
     double flops, bytes;
 } Cost;
 Cost cost_of(const Graph *g, const Node *n); /* on one rank */
+/* With those of its body. */
+double flops_of(const Graph *g, const Node *n);
 /* Training FLOPs per token from the graph, as papers count them: 6 times the
  * multiply-adds of dots with parameters and of attention (causal: half). */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);

@@ -396,11 +396,6 @@ static Node *only_user(const Fuse *fuse, const Node *n)
     return vec_len(fuse->user[n->id]) == 1 ? fuse->user[n->id][0] : NULL;
 }
 
-static int same_place(const Node *x, const Node *y)
-{
-    return x->reg == y->reg && x->call == y->call;
-}
-
 static void take_in(Fuse *fuse, FuseUnit *unit, Node *n)
 {
     vec_push(fuse->arena, unit->node, n);
@@ -416,7 +411,7 @@ Node *joint_sum(const Fuse *fuse, const Node *n)
     const Node *other = sum->in[sum->in[0] == n];
     return other->op == Ogmm && other != n && only_user(fuse, other) == sum &&
                    sum->dt == n->dt && other->again == n->again &&
-                   same_place(n, sum) && same_place(other, sum) &&
+                   same_section(n, sum) && same_section(other, sum) &&
                    same_order(n, sum) && same_order(other, sum) &&
                    fuse->target->sums(fuse->graph, n, other)
                ? sum
