@@ -855,6 +855,8 @@ typedef struct Group {
     Node **arg;
     int narg; /* buffers of the instruction, in order; null: none */
     struct NamedValue *named; /* by arg, from emit on: memory.h */
+    uint64_t *expr;           /* hash of what groups of its shape compute; 0:
+                                     not known yet; null: no such shape */
     Node **view;              /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;

@@ -137,6 +137,8 @@ static uint64_t visit(ExpressionHash *hash, const Node *n)
 
 static uint64_t expression_hash(const Group *group)
 {
+    if (group->expr && *group->expr)
+        return *group->expr;
     Arena *scratch = arena_new();
     ExpressionHash x = { .k = group,
                          .node = table_new(scratch),
@@ -150,6 +152,8 @@ static uint64_t expression_hash(const Group *group)
         add(&x, (uint64_t)operand_of(group, group->out[i]));
     }
     arena_free(scratch);
+    if (group->expr)
+        *group->expr = x.h;
     return x.h;
 }
 
