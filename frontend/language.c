@@ -56,7 +56,7 @@ static const char *op_entry(Arena *a, const char *name)
     Text out = { .arena = a };
 
     if (op < 0 || optab[op].cls != EW || optab[op].nattr ||
-        op_is((Op)op, "hidden"))
+        op_is((Op)op, OPhidden))
         return NULL;
     const OpInfo *info = &optab[op];
     char *operands = strf(a, "%s", info->operands);

@@ -44,7 +44,7 @@ const char *model_template(const char *name)
 
 static int is_elementwise(Op op)
 {
-    return optab[op].cls == EW && !optab[op].nattr && !op_is(op, "hidden");
+    return optab[op].cls == EW && !optab[op].nattr && !op_is(op, OPhidden);
 }
 
 /* With the elementwise ops that the text does not say itself: each is called as

@@ -604,7 +604,7 @@ void ops_inside(lua_State *L)
 void ops_open(lua_State *L)
 {
     for (int op = 0; op < op_count; op++)
-        if (!op_is((Op)op, "hidden"))
+        if (!op_is((Op)op, OPhidden))
             put_closure(L, optab[op].name, generic, op);
     static const Dtype casts[] = { Df32, Dbf16, De4m3, De5m2, De8m0 };
     for (int i = 0; i < countof(casts); i++)

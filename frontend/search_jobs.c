@@ -120,15 +120,6 @@ static int layer_of(const SearchModel *model, const Node *n)
     return -1;
 }
 
-static double flops_in(const Graph *g, const Node *n)
-{
-    double f = n->op == Opick ? 0 : cost_of(g, n).flops;
-
-    for (size_t i = 0; n->body && i < vec_len(n->body->node); i++)
-        f += flops_in(n->body, n->body->node[i]);
-    return f;
-}
-
 /* Same ops of the same sizes on the same values of their own. */
 static int same_node(const SearchModel *model, const Node *a, const Node *b)
 {
@@ -170,7 +161,7 @@ static void find_model_units(SearchModel *model, Graph *g)
         }
         n->mark = (int)vec_len(model->unit[u].node);
         vec_push(forever, model->unit[u].node, n);
-        model->unit[u].flops += flops_in(g, n);
+        model->unit[u].flops += flops_of(g, n);
     }
 }
 

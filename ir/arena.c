@@ -26,8 +26,10 @@ struct Arena {
     size_t used; /* bytes handed out since the last reset */
 };
 
-/* Bytes of a block and its header. */
+/* Bytes of a block, its header and what malloc keeps in front of it: blocks of
+ * whole huge pages lie one behind the other. */
 enum { FIRST = 64 << 10, LARGEST = 4 << 20, HUGE_PAGE = 2 << 20 };
+enum { MALLOCS = 16, HEAD = sizeof(ArenaBlock) + MALLOCS };
 
 static Arena eternal;
 Arena *forever = &eternal;
@@ -61,14 +63,15 @@ Arena *arena_new(void)
 }
 
 /* Null: no memory. Whole huge pages where a block has room for one: a compile
- * touches all it asks for, and faults of 4 KiB took a quarter of its time. */
+ * touches all it asks for, and faults of 4 KiB took a quarter of its time. Of
+ * its last malloc has written the end by then: that stays in small ones. */
 static ArenaBlock *new_block(size_t total)
 {
+    void *p = NULL;
+
     if (total < HUGE_PAGE)
-        return malloc(total);
-    total = (total + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
-    void *p = aligned_alloc(HUGE_PAGE, total);
-    if (p)
+        return malloc(total - MALLOCS);
+    if (!posix_memalign(&p, HUGE_PAGE, total - MALLOCS))
         madvise(p, total, MADV_HUGEPAGE); /* a wish: what it returns is moot */
     return p;
 }
@@ -76,18 +79,19 @@ static ArenaBlock *new_block(size_t total)
 /* Blocks double up to LARGEST; a big request gets a block of its own size. */
 static void push_block(Arena *a, size_t bytes)
 {
-    size_t least = sizeof(ArenaBlock) + bytes;
-    size_t total =
-        a->top ? 2 * (a->top->size + sizeof(ArenaBlock)) : (size_t)FIRST;
+    size_t least = HEAD + bytes;
+    size_t total = a->top ? 2 * (a->top->size + HEAD) : (size_t)FIRST;
 
     if (total > LARGEST)
         total = LARGEST;
     if (total < least)
         total = least;
+    if (total > HUGE_PAGE)
+        total = (total + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
     ArenaBlock *block = new_block(total);
     if (!block)
-        block = claim(total = least);
-    *block = (ArenaBlock){ .next = a->top, .size = total - sizeof(ArenaBlock) };
+        block = claim((total = least) - MALLOCS);
+    *block = (ArenaBlock){ .next = a->top, .size = total - HEAD };
     a->top = block;
 }
 
@@ -175,7 +179,7 @@ void *vec_grow(Arena *a, void *v, size_t elem)
     VecHead old = v ? ((VecHead *)v)[-1] : (VecHead){ 0 };
     size_t cap = old.cap;
     if (old.len == cap)
-        cap = cap ? 2 * cap : 8;
+        cap = cap ? 2 * cap : 4;
 #ifndef HARDMEM
     if (cap == old.cap)
         return v;

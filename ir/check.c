@@ -201,8 +201,9 @@ static const char *inferred(GraphCheck *check, Node *n)
 
 static int dims(GraphCheck *check, const Node *n)
 {
-    Node copy = *n;
+    Node copy; /* without its type, which infer does not read */
 
+    memcpy(&copy, n, offsetof(Node, sh));
     if (n->op == Omerge && !are_neighbours(n->in[0], &n->at.merge.axes))
         return bad(check, n, "the merged axes are no neighbours");
     const char *wrong = inferred(check, &copy);

@@ -57,6 +57,15 @@ Cost cost_of(const Graph *g, const Node *n)
     return c;
 }
 
+double flops_of(const Graph *g, const Node *n)
+{
+    double f = n->op == Opick ? 0 : cost_of(g, n).flops;
+
+    for (size_t i = 0; n->body && i < vec_len(n->body->node); i++)
+        f += flops_of(n->body, n->body->node[i]);
+    return f;
+}
+
 /* ---- the model, per token ------------------------------------------------ */
 
 typedef struct FlopCount {

@@ -231,19 +231,6 @@ void g_renumber(Graph *g)
         g->node[i]->id = (int)i;
 }
 
-int dim_of(const Node *n, const Axis *a)
-{
-    for (int i = 0; i < n->nd; i++)
-        if (n->dim[i].a == a)
-            return i;
-    return -1;
-}
-
-int has_dim(const Node *n, const Axis *a)
-{
-    return dim_of(n, a) >= 0;
-}
-
 int axes_lacking(const Node *n, const Node *of, Axis **out)
 {
     int k = 0;
@@ -301,6 +288,11 @@ int any_region(const Node *n)
            n->op == Ostepval || n->op == Oarg || n->op == Oconst;
 }
 
+int constant_is(const Node *n, double v)
+{
+    return n->op == Oconst && n->at.constant.value == v;
+}
+
 int is_lasting(const Node *n)
 {
     return n->op == Oparam || n->op == Ostate;
@@ -339,11 +331,6 @@ int axis_at(Axis *const *v, int n, const Axis *a)
         if (v[i] == a)
             return i;
     return -1;
-}
-
-int g_isrow(const Axis *a)
-{
-    return a->role == ROLErow;
 }
 
 int g_ismicro(const Axis *a)
@@ -397,14 +384,17 @@ static Region region_of(const Node *n)
     return any_region(n) ? REGbody : n->reg;
 }
 
-/* Structural, without names and places. */
+/* Of what stands first in a node: few are of one op and the same operands, and
+ * not equal. What has no operands differs by the rest. */
 static uint64_t hash_of(const Node *n)
 {
-    uint64_t h = mix64(n->op, n->dt);
+    uint64_t h = mix64(mix64(n->op, n->dt), region_of(n));
 
-    h = mix64(mix64(h, region_of(n)), (uint64_t)n->again);
-    h = mix64(mix64(h, (uint64_t)n->call), (uint64_t)n->piece);
-    h = attrs_hash(h, n);
+    for (int i = 0; i < n->nin; i++)
+        h = mix64(h, KEYP(n->in[i]));
+    if (n->nin)
+        return h;
+    h = attrs_hash(mix64(h, (uint64_t)n->again), n);
     for (int i = 0; i < n->nd; i++)
         h = mix64(mix64(h, KEYP(n->dim[i].a)), (uint64_t)n->dim[i].n);
     return h;
@@ -489,9 +479,6 @@ static Node *canonical(NodeSet *set, uint32_t i)
 {
     Node *n = set->node[i];
     uint64_t h = hash_of(n);
-
-    for (int k = 0; k < n->nin; k++)
-        h = mix64(h, KEYP(n->in[k]));
     uint32_t *first = &set->first[h & set->mask];
     set->hash[i] = (uint32_t)(h >> 32);
     for (uint32_t k = *first; k; k = set->next[k - 1])
@@ -599,13 +586,30 @@ static const char *stem(const Node *n)
     return optab[n->op].name;
 }
 
-static const char *base_name(Graph *g, const Node *n)
+/* Put together in `text`, which it overwrites. */
+static const char *base_name(Text *text, const Node *n)
 {
+    const char *last;
+
     if (n->op == Oparam || n->op == Ostate)
-        return n_name(n);
+        return intern(n_name(n));
+    last = stem(n);
     if (!*n->scope->path)
-        return stem(n);
-    return strf(g->arena, "%s.%s", n->scope->path, stem(n));
+        return intern(last);
+    text->len = 0;
+    putn(text, n->scope->path, strlen(n->scope->path));
+    putn(text, ".", 1);
+    putn(text, last, strlen(last));
+    return internn(text->s, text->len);
+}
+
+static const char *numbered(Text *text, const char *base, int k)
+{
+    text->len = 0;
+    putn(text, base, strlen(base));
+    putn(text, ".", 1);
+    put_int(text, k);
+    return internn(text->s, text->len);
 }
 
 void g_names(Graph *g)
@@ -619,6 +623,7 @@ void g_names(Graph *g)
     Arena *scratch = arena_new();
     Table *used = table_for(scratch, vec_len(g->node));
     Table *next = table_new(scratch);
+    Text text = { .arena = scratch };
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (g->node[i]->name)
             *table_at(used, KEYP(g->node[i]->name)) = g->node[i];
@@ -626,11 +631,12 @@ void g_names(Graph *g)
         Node *n = g->node[i];
         if (n->name)
             continue;
-        const char *base = intern(base_name(g, n)), *name = base;
-        uintptr_t k = (uintptr_t)table_get(next, KEYP(base));
+        const char *base = base_name(&text, n), *name = base;
+        void **last = table_at(next, KEYP(base)); /* its last number */
+        uintptr_t k = (uintptr_t)*last;
         for (k = k ? k : 1; table_get(used, KEYP(name));)
-            name = intern(strf(scratch, "%s.%d", base, (int)++k));
-        *table_at(next, KEYP(base)) = (void *)k;
+            name = numbered(&text, base, (int)++k);
+        *last = (void *)k;
         *table_at(used, KEYP(name)) = n;
         n->name = name;
     }

@@ -4,6 +4,7 @@
 #define PLEAT_IR_H
 
 #include "plan.h"
+#include "table.h"
 
 /* ---- op.c: the op table -------------------------------------------------- */
 
@@ -136,6 +137,13 @@ int scalar_is_primitive(Op op);
  * op's row leaves it to its expression. */
 const ScalarExpr *scalar_grad(Op op, int k);
 
+typedef enum OpTrait {
+    OPlinear = 1,
+    OPbilinear = 2,
+    OPcmp = 4,
+    OPhidden = 8
+} OpTrait;
+
 typedef struct OpInfo {
     const char *name;
     OpClass cls;
@@ -144,7 +152,7 @@ typedef struct OpInfo {
     int nattr;
     const AttrInfo *attr;
     const AttrInfo *shared[NSHARED]; /* null: it has none such */
-    const char *special;             /* words: see ops.def */
+    unsigned special;                /* OpTrait: see ops.def */
     char gradkind;             /* 'E' expressions, 'A' auto, 'F' function, 0 */
     const ScalarExpr *grad[3]; /* 'E': by operand; null: none */
     const ScalarExpr *expr;    /* elementwise: opened; null: no expression */
@@ -153,33 +161,13 @@ typedef struct OpInfo {
 } OpInfo;
 
 extern const int op_count;
-extern OpInfo optab[];              /* read only; made from the rows at start */
-int op_named(const char *name);     /* -1: none */
-int op_is(Op op, const char *word); /* word stands in special */
-int op_calls(Op op); /* it is made of a function, dearer than a load */
-
-/* ---- table.c: a map from 64-bit keys (or pointers) to pointers ----------- */
-
-typedef struct Table Table;
-Table *table_new(Arena *a);
-Table *table_for(Arena *a, size_t n); /* with room for so many */
-Arena *table_arena(const Table *t);
-/* Slot, made when missing; it moves when the next key comes. */
-void **table_at(Table *t, uint64_t key);
-void *table_get(const Table *t, uint64_t key); /* null: missing */
-/* The same for keys of two words; with second = 0, those above. */
-void **table_at_pair(Table *t, uint64_t key, uint64_t second);
-void *table_get_pair(const Table *t, uint64_t key, uint64_t second);
-#define KEYP(p) ((uint64_t)(uintptr_t)(p))
-/* Hash step. Two (h, x) may give one hash, and do where h is an address: no
- * identity. Who finds something by it compares what was hashed. */
-static inline uint64_t mix64(uint64_t h, uint64_t x)
+extern OpInfo optab[];          /* read only; made from the rows at start */
+int op_named(const char *name); /* -1: none */
+static inline int op_is(Op op, OpTrait trait)
 {
-    h ^= x + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
-    h ^= h >> 31;
-    h *= 0xbf58476d1ce4e5b9ull;
-    return h ^ (h >> 29);
+    return (optab[op].special & trait) != 0;
 }
+int op_calls(Op op); /* it is made of a function, dearer than a load */
 
 /* ---- graph.c ------------------------------------------------------------- */
 
@@ -282,7 +270,7 @@ struct Scope {
                           backward's: what it is the backward of */
 };
 
-/* What every walk reads stands first. */
+/* What every walk reads stands first, in 64 bytes. */
 struct Node {
     int id; /* index in g->node after g_renumber */
     Op op;
@@ -294,6 +282,7 @@ struct Node {
     Node **in;
     Node *map; /* rows layout: the route node of the row axis */
     const Scope *scope;
+    const char *name; /* unique: scope path, op, ordinal */
     int call;         /* body of a stage: 1 + index of Graph.call */
     int kernel;       /* from fuse on: of which kernel, from 1, in the order
                           they run; 0: of none */
@@ -306,11 +295,10 @@ struct Node {
     Graph *body;      /* composites: what they mean */
     const char *of;   /* an accumulator: path of the parameter (ZeRO-2, 3: of
                           the bucket) whose gradient it is; null: of none */
-    const char *name; /* unique: scope path, op, ordinal */
     const Loc *loc;
     void *tmp;         /* kept by passes while they run */
-    Shard sh[MAXATOM]; /* after place */
     int stash;         /* 1 + the stack where its rows lie; 0: in none */
+    Shard sh[MAXATOM]; /* after place; last, as much is made before that */
 };
 
 /* What a value begins with. */
@@ -505,8 +493,18 @@ Node *g_copyof(Graph *g, const Node *n, Node *const *in); /* op and attrs */
 void g_renumber(Graph *g); /* ids = positions */
 void g_tidy(Graph *g);     /* merge equal nodes, drop dead ones, renumber */
 void g_names(Graph *g);    /* give every unnamed node its unique name */
-int dim_of(const Node *n, const Axis *a); /* position of an axis, or -1 */
-int has_dim(const Node *n, const Axis *a);
+/* Position of an axis, or -1. */
+static inline int dim_of(const Node *n, const Axis *a)
+{
+    for (int i = 0; i < n->nd; i++)
+        if (n->dim[i].a == a)
+            return i;
+    return -1;
+}
+static inline int has_dim(const Node *n, const Axis *a)
+{
+    return dim_of(n, a) >= 0;
+}
 int axes_lacking(const Node *n, const Node *of,
                  Axis **out);                 /* of's: how many */
 int same_order(const Node *a, const Node *b); /* same axes in the same order */
@@ -517,7 +515,10 @@ int same_section(const Node *a, const Node *b);    /* region and call */
 int is_transfer(const Node *n); /* send, recv, pp_sum: between stages */
 int axis_at(Axis *const *v, int n, const Axis *a); /* in a list; -1: not */
 int axes_at(const Axes *axes, const Axis *a);
-int g_isrow(const Axis *a); /* the ragged axis */
+static inline int g_isrow(const Axis *a) /* the ragged axis */
+{
+    return a->role == ROLErow;
+}
 int g_ismicro(const Axis *a);
 int axis_covers(const Axis *a, AxisRole role); /* it or a factor of it */
 Axis *g_role(const Graph *g, AxisRole role);   /* the first, or null */
@@ -529,6 +530,7 @@ int g_over_batch(Graph *g, const Node *n);
 int is_backward(const Node *n); /* made by grad */
 int any_region(const Node *n);  /* a source that every region may read */
 int is_lasting(const Node *n);  /* a parameter or state */
+int constant_is(const Node *n, double v);
 int is_hosted(const Node *n);   /* a state of the host's memory */
 int is_position(const Node *n); /* an iota, under whatever names of its axis */
 
@@ -575,6 +577,7 @@ uint32_t stride_order(const Mesh *m, const Axis *a, uint32_t atoms);
 /* Parts that n elements of an axis must divide into when `atoms` cut it. */
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms);
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k); /* typed k */
+int is_partial(const Node *n); /* over any atom */
 /* Atoms that cut axis a of n. Where a route map is cut its rows are, and none
  * of their other axes. */
 uint32_t cut_atoms(const Mesh *m, const Node *n, const Axis *a);
@@ -661,7 +664,11 @@ enum { MAXWAY = 48 };
 /* All ways, whatever the sizes; those of the node's class first by its axes.
  * Sources and collectives have none. */
 int ways(const Graph *g, const Node *n, int atom, ShardStrategy *strategy);
-int same_shard(const Shard *x, const Shard *y);
+static inline int same_shard(const Shard *x, const Shard *y)
+{
+    return x->k == y->k && (x->k != S || x->a == y->a) &&
+           (x->k != P || x->op == y->op);
+}
 /* Null when each operand's type is what some way of n asks for and n's type
  * what it makes; otherwise what is wrong. For graphs at level LOCAL. */
 const char *type_wrong(const Graph *g, const Node *n);
@@ -725,6 +732,8 @@ typedef struct Cost {
     double flops, bytes;
 } Cost;
 Cost cost_of(const Graph *g, const Node *n); /* on one rank */
+/* With those of its body. */
+double flops_of(const Graph *g, const Node *n);
 /* Training FLOPs per token from the graph, as papers count them: 6 times the
  * multiply-adds of dots with parameters and of attention (causal: half). */
 double flops_per_token(const Graph *g, int64_t *params, int64_t *active);
@@ -851,6 +860,8 @@ typedef struct Group {
     Node **arg;
     int narg; /* buffers of the instruction, in order; null: none */
     struct NamedValue *named; /* by arg, from emit on: memory.h */
+    uint64_t *expr;           /* hash of what groups of its shape compute; 0:
+                                     not known yet; null: no such shape */
     Node **view;              /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;

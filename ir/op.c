@@ -3,14 +3,14 @@
 #include "ir.h"
 
 /* clang-format off */
-static const struct { const char *name, *operands, *special, *grad, *lower;
-                      OpClass cls; Family fam; } row[] = {
+static const struct { const char *name, *operands, *grad, *lower;
+                      OpClass cls; Family fam; unsigned special; } row[] = {
 #define E(text) FAMloop
 #define F(family) FAM##family
 #define OP(name, cls, operands, attrs, special, grad, lower)                   \
-    { #name, operands, special, #grad, #lower, cls, lower },
+    { #name, operands, #grad, #lower, cls, lower, special },
 #define FUNCTION(name, operands, special, grad, lower)                         \
-    { #name, operands, special, #grad, #lower, EW, FAMloop },
+    { #name, operands, #grad, #lower, EW, FAMloop, special },
 #include "ops.def"
 #include "functions.def"
 #undef FUNCTION
@@ -127,9 +127,4 @@ int op_named(const char *name)
         if (!strcmp(optab[i].name, name))
             return i;
     return -1;
-}
-
-int op_is(Op op, const char *word)
-{
-    return has_word(optab[op].special, ' ', word);
 }

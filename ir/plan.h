@@ -705,7 +705,7 @@ typedef struct Plan {
 /* signature.c: one line; the words of a kernel's instruction from it. */
 void signature_text(Codec *codec,
                     KernelSignature *signature); /* behind "sig" */
-void set_signature_hash(Arena *a, KernelSignature *signature);
+void set_signature_hash(KernelSignature *signature);
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);
 void put_hf(Text *out, const HfMap *map); /* one line of words */
 void lex_hf(Lex *lex, HfMap *map);

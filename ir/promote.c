@@ -54,7 +54,7 @@ static Dtype ew_dtype(const Node *n)
 {
     Dtype t = Dnone;
 
-    if (op_is(n->op, "cmp"))
+    if (op_is(n->op, OPcmp))
         return Dbool;
     if (n->op == Ocast)
         return n->at.cast.to;

@@ -101,9 +101,15 @@ uint32_t stride_order(const Mesh *m, const Axis *a, uint32_t atoms)
     return (atoms & ~z) | z << MAXATOM;
 }
 
+/* Of a rank. */
+static int pieces_each(const Mesh *m, const Axis *a, uint32_t atoms)
+{
+    return atoms & zigzag_atoms(m, a) ? 2 : 1;
+}
+
 int64_t cut_parts(const Mesh *m, const Axis *a, uint32_t atoms)
 {
-    return mesh_extent(m, atoms) * (atoms & zigzag_atoms(m, a) ? 2 : 1);
+    return mesh_extent(m, atoms) * pieces_each(m, a, atoms);
 }
 
 static int64_t cut(const Graph *g, const Node *n, Dim d)
@@ -112,11 +118,12 @@ static int64_t cut(const Graph *g, const Node *n, Dim d)
 
     if (!atoms)
         return d.n;
-    int64_t parts = cut_parts(g->mesh, d.a, atoms);
+    int64_t ranks = mesh_extent(g->mesh, atoms);
+    int64_t parts = ranks * pieces_each(g->mesh, d.a, atoms);
     if (d.n % parts)
         die("%s: %s=%ld cut into %ld parts", n->name ? n->name : "?", d.a->name,
             d.n, parts);
-    return d.n / mesh_extent(g->mesh, atoms);
+    return d.n / ranks;
 }
 
 static int64_t least(int64_t a, int64_t b)
@@ -300,6 +307,14 @@ RankAffine local_start(const Graph *g, const Node *n, int d)
         die("%s: %s lies in pieces", n->name ? n->name : optab[n->op].name,
             n->dim[d].a->name);
     return p[0].start;
+}
+
+int is_partial(const Node *n)
+{
+    for (int t = 0; t < MAXATOM; t++)
+        if (n->sh[t].k == P)
+            return 1;
+    return 0;
 }
 
 uint32_t atoms_of(const Graph *g, const Node *n, ShardKind k)

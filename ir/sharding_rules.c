@@ -31,12 +31,6 @@ static Shard partial(Reduce op)
     return (Shard){ P, op, NULL };
 }
 
-int same_shard(const Shard *x, const Shard *y)
-{
-    return x->k == y->k && (x->k != S || x->a == y->a) &&
-           (x->k != P || x->op == y->op);
-}
-
 typedef struct StrategyList {
     const Node *n;
     ShardStrategy *w;
@@ -100,9 +94,9 @@ static void elementwise(StrategyList *list)
         if (!g_isrow(n->dim[i].a))
             add_along(list, n->dim[i].a, along(n->dim[i].a));
     add(list, whole());
-    if ((op_is(n->op, "linear") || widens(n)) && n->nin)
+    if ((op_is(n->op, OPlinear) || widens(n)) && n->nin)
         add_partial(list, Radd, every(n));
-    if (op_is(n->op, "bilinear"))
+    if (op_is(n->op, OPbilinear))
         add_partial(list, Radd, 1);
     if (n->op == Omul)
         add_partial(list, Radd, 2);
@@ -160,7 +154,7 @@ static void beside(StrategyList *list, const Axis *a)
             add_along(list, x, along(x));
     }
     add(list, whole());
-    if (op_is(n->op, "linear"))
+    if (op_is(n->op, OPlinear))
         add_partial(list, Radd, every(n));
 }
 

@@ -85,18 +85,19 @@ void signature_text(Codec *codec, KernelSignature *signature)
         return;
     vec_push(codec->in->arena, uses, 0);
     signature->use = uses;
-    set_signature_hash(codec->in->arena, signature);
+    set_signature_hash(signature);
 }
 
-void set_signature_hash(Arena *a, KernelSignature *signature)
+void set_signature_hash(KernelSignature *signature)
 {
-    Text out = { .arena = a };
+    Text out = { .arena = arena_new() };
     KernelSignature copy = *signature;
 
     putn(&out, "sig", 3);
     signature_text(&(Codec){ .out = &out }, &copy);
     putn(&out, "\n", 1);
     signature->hash = XXH3_64bits(out.s, out.len);
+    arena_free(out.arena);
 }
 
 /* ---- calls --------------------------------------------------------------- */

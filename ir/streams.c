@@ -10,9 +10,10 @@
  * stream: how many instructions of each other stream are known to be done. An
  * access finds the last write of its bytes, and a write the reads since then,
  * in what its stream knows, or the plan is refused. Bytes are those of the
- * arena, cut wherever a buffer begins or ends. Below them stands for a byte
- * each what instructions share beside buffers: the order of collectives and of
- * transfers on all their members, and the work space of products.
+ * arena, cut wherever a buffer begins or ends; cells in a row with one history
+ * are kept as one run. Below them stands for a byte each what instructions
+ * share beside buffers: the order of collectives and of transfers on all their
+ * members, and the work space of products.
  *
  * A phase that repeats is walked twice. An access that races with one two runs
  * later races with that of the next run too, which is on the same stream. */
@@ -110,11 +111,16 @@ typedef struct EventUse {
     Clock at;             /* when it was recorded last; 0: not yet */
 } EventUse;
 
-/* What happened to bytes, by the count of its stream. */
-typedef struct Cell {
+/* What happened to a run of cells, by the count of its stream. */
+typedef struct Run {
     int64_t wrote, read[NSTREAM];
     StreamKind writer;
-} Cell;
+    int end; /* the cell behind it */
+} Run;
+
+typedef struct Cells { /* from one up to another */
+    int from, to;
+} Cells;
 
 typedef struct StreamWalk {
     const PlanCheck *c;
@@ -124,13 +130,14 @@ typedef struct StreamWalk {
     Clock now[NSTREAM]; /* what each stream knows */
     int64_t *edge;      /* where cells begin, sorted; the last: they end */
     int nedge;
-    int **first; /* by buffer and slot: a cell */
-    int *raced;  /* by cell: another stream than compute touches it; then it, or
-                    the next such cell; the last edge: none */
+    Cells **at; /* by buffer and slot */
+    int *raced; /* by cell: how many before it another stream than compute
+                   touches */
     int *
         *heard; /* by phase: instructions that can race, wait or record; vecs */
-    int **given; /* by phase: buffers that get their micro-batch; vecs */
-    Cell *cell;
+    int **given;      /* by phase: buffers that get their micro-batch; vecs */
+    Run *run;         /* by the first cell of one */
+    uint64_t *begins; /* a bit a cell: does a run begin there? */
 } StreamWalk;
 
 static const char *wrong(const StreamWalk *walk, int instr, const char *what)
@@ -228,23 +235,23 @@ static void cut_cells(StreamWalk *walk)
     for (size_t i = 0; i < vec_len(walk->edge); i++)
         if (!walk->nedge || walk->edge[i] != walk->edge[walk->nedge - 1])
             walk->edge[walk->nedge++] = walk->edge[i];
-    walk->cell =
-        alloc(walk->c->arena, (size_t)walk->nedge * sizeof *walk->cell);
 }
 
-/* The first cell of each place of each buffer. */
+/* The cells of each place of each buffer. */
 static void find_cells(StreamWalk *walk)
 {
     int n = walk->c->r->nbuf;
-    walk->first = alloc(walk->c->arena, sizeof *walk->first * (size_t)(n + 1));
+    walk->at = alloc(walk->c->arena, sizeof *walk->at * (size_t)(n + 1));
     for (int i = 0; i < n; i++) {
         const Buf *b = &walk->c->r->buf[i];
         size_t many = lives_in(walk, b) ? (size_t)places(walk, b) : 0;
-        walk->first[i] =
-            alloc(walk->c->arena, sizeof **walk->first * (many + 1));
-        for (int k = 0; k < (int)many; k++)
-            walk->first[i][k] =
-                first_from(walk->edge, walk->nedge, place(walk, b, k));
+        walk->at[i] = alloc(walk->c->arena, sizeof **walk->at * (many + 1));
+        for (int k = 0; k < (int)many; k++) {
+            int64_t from = place(walk, b, k);
+            walk->at[i][k] = (Cells){ first_from(walk->edge, walk->nedge, from),
+                                      first_from(walk->edge, walk->nedge,
+                                                 from + reach(walk, b)) };
+        }
     }
 }
 
@@ -258,68 +265,115 @@ static int shared_byte(const Instr *instr)
     }
 }
 
-/* Any cell that the instruction may touch, if f is true of one. */
-static int any_cell(StreamWalk *walk, const Instr *instr,
-                    int f(StreamWalk *, int))
+static Cells shared_cells(int byte)
 {
-    int both = shared_byte(instr), any = both && f(walk, both - TRANSFERS);
-    for (int i = 0; i < instr->nbuf; i++) {
-        const Buf *b =
-            instr->buf[i] < 0 ? NULL : &walk->c->r->buf[instr->buf[i]];
-        for (int p = 0; b && p < places(walk, b); p++)
-            for (int c = walk->first[instr->buf[i]][p];
-                 walk->edge[c] < place(walk, b, p) + reach(walk, b); c++)
-                any |= f(walk, c);
+    return (Cells){ byte - TRANSFERS, byte - TRANSFERS + 1 };
+}
+
+static int count_raced(const StreamWalk *walk, Cells cells)
+{
+    return walk->raced[cells.to] - walk->raced[cells.from];
+}
+
+/* May the instruction touch a cell that is raced? */
+static int can_race(const StreamWalk *walk, const Instr *instr)
+{
+    int both = shared_byte(instr);
+    int any = both && count_raced(walk, shared_cells(both));
+    for (int i = 0; i < instr->nbuf && !any; i++) {
+        int b = instr->buf[i];
+        int many = b < 0 ? 0 : places(walk, &walk->c->r->buf[b]);
+        for (int k = 0; k < many && !any; k++)
+            any = count_raced(walk, walk->at[b][k]);
     }
     return any;
 }
 
-static int mark_raced(StreamWalk *walk, int cell)
+static void add_cells(int *change, Cells cells)
 {
-    return walk->raced[cell] = 1;
+    change[cells.from]++;
+    change[cells.to]--;
 }
 
-static int is_raced(StreamWalk *walk, int cell)
-{
-    return walk->raced[cell];
-}
-
-/* What only compute touches cannot race: only cells that an instruction of
- * another stream touches are looked at. */
+/* What only compute touches cannot race: only instructions that touch what one
+ * of another stream touches, all that it may, are looked at. */
 static void find_raced(StreamWalk *walk)
 {
-    walk->raced =
-        alloc(walk->c->arena, (size_t)walk->nedge * sizeof *walk->raced);
-    for (int k = 0; k < walk->g->ninstr; k++)
-        if (walk->g->instr[k].issue.stream)
-            any_cell(walk, &walk->g->instr[k], mark_raced);
+    Arena *a = walk->c->arena;
+    size_t n = (size_t)walk->nedge + 1;
+    int *change = alloc(a, n * sizeof *change), touching = 0;
+    for (int i = 0; i < walk->g->ninstr; i++) {
+        const Instr *s = &walk->g->instr[i];
+        int both = s->issue.stream ? shared_byte(s) : 0;
+        if (both)
+            add_cells(change, shared_cells(both));
+        for (int k = 0; k < s->nbuf && s->issue.stream; k++)
+            for (int p = 0; s->buf[k] >= 0 &&
+                            p < places(walk, &walk->c->r->buf[s->buf[k]]);
+                 p++)
+                add_cells(change, walk->at[s->buf[k]][p]);
+    }
+    walk->raced = alloc(a, n * sizeof *walk->raced);
+    for (int c = 0; c < walk->nedge; c++) {
+        touching += change[c];
+        walk->raced[c + 1] = walk->raced[c] + (touching > 0);
+    }
 }
 
-/* From each cell the way to the next of them. */
-static void chain_raced(StreamWalk *walk)
+/* ---- runs of cells ------------------------------------------------------- */
+
+static void begin_run(StreamWalk *walk, int cell, Run run)
 {
-    for (int c = walk->nedge - 1, next = c; c >= 0; c--)
-        walk->raced[c] = next = walk->raced[c] ? c : next;
+    walk->run[cell] = run;
+    walk->begins[cell / 64] |= UINT64_C(1) << cell % 64;
 }
 
-/* Of the bytes from a cell on, up to a place: does the stream know of all that
- * it must not race with? */
-static int touch(StreamWalk *walk, StreamKind on, int from, int64_t to,
-                 int writes)
+/* At first all cells have one history: none. */
+static void make_runs(StreamWalk *walk)
+{
+    Arena *a = walk->c->arena;
+    size_t n = (size_t)walk->nedge + 1;
+    walk->run = alloc(a, n * sizeof *walk->run);
+    walk->begins = alloc(a, (n / 64 + 1) * sizeof *walk->begins);
+    begin_run(walk, 0, (Run){ .end = walk->nedge });
+}
+
+/* The run that has the cell ends before it, and another begins there. */
+static void cut_run(StreamWalk *walk, int cell)
+{
+    int word = cell / 64;
+    uint64_t bits = walk->begins[word] & (~UINT64_C(0) >> (63 - cell % 64));
+    while (!bits)
+        bits = walk->begins[--word];
+    int first = 64 * word + 63 - __builtin_clzll(bits);
+    if (first == cell)
+        return;
+    begin_run(walk, cell, walk->run[first]);
+    walk->run[first].end = cell;
+}
+
+/* Does the stream know of all that it must not race with in these cells? */
+static int touch(StreamWalk *walk, StreamKind on, Cells cells, int writes)
 {
     const Clock *now = &walk->now[on];
     int known = 1;
-    for (int i = walk->raced[from]; walk->edge[i] < to;
-         i = walk->raced[i + 1]) {
-        Cell *cell = &walk->cell[i];
-        known &= now->of[cell->writer] >= cell->wrote;
+    if (cells.from == cells.to)
+        return 1;
+    cut_run(walk, cells.from);
+    if (cells.to < walk->nedge)
+        cut_run(walk, cells.to);
+    for (int i = cells.from; i < cells.to; i = walk->run[i].end) {
+        Run *run = &walk->run[i];
+        known &= now->of[run->writer] >= run->wrote;
         for (int s = 0; s < NSTREAM && writes; s++)
-            known &= now->of[s] >= cell->read[s];
+            known &= now->of[s] >= run->read[s];
+        run->read[on] = now->of[on];
         if (writes)
-            *cell = (Cell){ .wrote = now->of[on], .writer = on };
-        else
-            cell->read[on] = now->of[on];
+            walk->begins[i / 64] &= ~(UINT64_C(1) << i % 64);
     }
+    if (writes)
+        begin_run(walk, cells.from,
+                  (Run){ .wrote = now->of[on], .writer = on, .end = cells.to });
     return known;
 }
 
@@ -328,8 +382,7 @@ static int touch_buffer(StreamWalk *walk, StreamKind on, int buf, int micro,
 {
     const Buf *b = &walk->c->r->buf[buf];
     int slot = b->frame ? frame_of(walk, b)->of[micro] : 0;
-    return touch(walk, on, walk->first[buf][slot],
-                 place(walk, b, slot) + reach(walk, b), writes);
+    return touch(walk, on, walk->at[buf][slot], writes);
 }
 
 /* ---- instructions -------------------------------------------------------- */
@@ -339,8 +392,7 @@ static const char *accesses_wrong(StreamWalk *walk, int instr, int micro)
     const Instr *s = &walk->g->instr[instr];
     StreamKind on = s->issue.stream;
     int both = shared_byte(s);
-    if (both && !touch(walk, on, both - TRANSFERS, both + 1, 1) &&
-        law(Lclass_ordered))
+    if (both && !touch(walk, on, shared_cells(both), 1) && law(Lclass_ordered))
         return wrong(
             walk, instr,
             "is not ordered with what is of its class on another stream");
@@ -411,7 +463,7 @@ static void list_phases(StreamWalk *walk)
             int at = walk->g->phase[p].first + i;
             const Instr *s = &walk->g->instr[at];
             if (s->issue.stream || s->issue.nwait || s->issue.record ||
-                any_cell(walk, s, is_raced))
+                can_race(walk, s))
                 vec_push(a, walk->heard[p], at);
             for (int k = 0; k < s->nbuf; k++)
                 if (s->buf[k] >= 0 && is[s->buf[k]])
@@ -462,7 +514,7 @@ const char *streams_wrong(const PlanCheck *check, int prog)
     find_cells(&x);
     find_raced(&x);
     list_phases(&x);
-    chain_raced(&x);
+    make_runs(&x);
     why = walk(&x);
     for (int s = 0; s < NSTREAM && !why; s++)
         if (x.now[STREAMcompute].of[s] < x.now[s].of[s] && law(Lstream_ends))

@@ -1,28 +1,42 @@
-/* table.c: open addressing from 64-bit keys, or pairs of them, to pointers.
- * Keys are compared whole. Key 0 is allowed. */
+/* table.c: hashed from 64-bit keys, or pairs of them, to pointers. Keys are
+ * compared whole. Key 0 is allowed. Entries stand in the order they came; what
+ * is searched, at most half full, are their numbers: a table is small, as most
+ * live for one pass. */
 #include "ir.h"
 
-typedef struct Slot64 {
+typedef struct Entry {
     uint64_t key, second;
     void *val;
-    int used;
-} Slot64;
+} Entry;
 
 struct Table {
     Arena *arena;
-    size_t n, cap; /* cap is a power of two */
-    Slot64 *slot;
+    uint32_t n, cap; /* cap is a power of two */
+    uint32_t *first; /* of cap places: 1 + the number of an entry; 0: free */
+    Entry *entry;    /* room for cap / 2 */
 };
+
+/* Other places, and room, for cap / 2 entries. */
+static void resize(Table *t, uint32_t cap)
+{
+    Entry *entry = alloc(t->arena, cap / 2 * sizeof *entry);
+
+    if (t->n)
+        memcpy(entry, t->entry, t->n * sizeof *entry);
+    t->cap = cap;
+    t->entry = entry;
+    t->first = alloc(t->arena, cap * sizeof *t->first);
+}
 
 Table *table_for(Arena *a, size_t n)
 {
     Table *t = alloc(a, sizeof *t);
+    size_t cap = 16;
 
+    while (cap < 2 * n + 2)
+        cap *= 2;
     t->arena = a;
-    t->cap = 64;
-    while (t->cap < 2 * n + 2)
-        t->cap *= 2;
-    t->slot = alloc(a, t->cap * sizeof *t->slot);
+    resize(t, (uint32_t)cap);
     return t;
 }
 
@@ -36,17 +50,18 @@ Arena *table_arena(const Table *t)
     return t->arena;
 }
 
-static Slot64 *find(const Table *t, uint64_t key, uint64_t second)
+/* Where the number of the key's entry is, or is to be. */
+static uint32_t *find(const Table *t, uint64_t key, uint64_t second)
 {
-    size_t i = mix64(second, key) & (t->cap - 1);
+    uint32_t i = (uint32_t)mix64(second, key) & (t->cap - 1), k;
 
-    while (t->slot[i].used &&
-           (t->slot[i].key != key || t->slot[i].second != second))
+    while ((k = t->first[i]) &&
+           (t->entry[k - 1].key != key || t->entry[k - 1].second != second))
         i = (i + 1) & (t->cap - 1);
-    return &t->slot[i];
+    return &t->first[i];
 }
 
-/* Does the next key need other slots? Where a sanitizer watches, they change
+/* Does the next key need other places? Where a sanitizer watches, they change
  * more often. */
 static int moves(const Table *t)
 {
@@ -61,35 +76,32 @@ static void move(Table *t)
 {
     Table old = *t;
 
-    if (t->n * 2 >= t->cap)
-        t->cap *= 4;
-    t->slot = alloc(t->arena, t->cap * sizeof *t->slot);
-    for (size_t i = 0; i < old.cap; i++)
-        if (old.slot[i].used)
-            *find(t, old.slot[i].key, old.slot[i].second) = old.slot[i];
-    arena_forget(old.slot, old.cap * sizeof *old.slot);
+    resize(t, t->n * 2 >= t->cap ? 4 * t->cap : t->cap);
+    for (uint32_t i = 0; i < t->n; i++)
+        *find(t, t->entry[i].key, t->entry[i].second) = i + 1;
+    arena_forget(old.entry, old.cap / 2 * sizeof *old.entry);
 }
 
 void **table_at_pair(Table *t, uint64_t key, uint64_t second)
 {
-    Slot64 *s = find(t, key, second);
+    uint32_t *k = find(t, key, second);
 
-    if (!s->used) {
+    if (!*k) {
         if (moves(t)) {
             move(t);
-            s = find(t, key, second);
+            k = find(t, key, second);
         }
-        *s = (Slot64){ .key = key, .second = second, .used = 1 };
-        t->n++;
+        t->entry[t->n] = (Entry){ .key = key, .second = second };
+        *k = ++t->n;
     }
-    return &s->val;
+    return &t->entry[*k - 1].val;
 }
 
 void *table_get_pair(const Table *t, uint64_t key, uint64_t second)
 {
-    const Slot64 *s = find(t, key, second);
+    uint32_t k = *find(t, key, second);
 
-    return s->used ? s->val : NULL;
+    return k ? t->entry[k - 1].val : NULL;
 }
 
 void **table_at(Table *t, uint64_t key)

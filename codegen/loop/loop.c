@@ -312,7 +312,7 @@ static Expr *ew_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
         return arg[0];
     if (n->op == Opow)
         return ex_rounded(kernel, n->dt, pow_value(kernel, n, arg[0], arg[1]));
-    int raw = op_is(n->op, "cmp") ? ~0 : n->op == Owhere;
+    int raw = op_is(n->op, OPcmp) ? ~0 : n->op == Owhere;
     Expr *x = ex_scalar(kernel, compute_type(n->dt), optab[n->op].expr, raw,
                         n->nin, arg);
     return chooses(n) ? x : ex_rounded(kernel, n->dt, x);

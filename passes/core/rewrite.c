@@ -5,9 +5,10 @@ void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)
 {
     Node **old = g->node;
     size_t count = vec_len(old);
+    Arena *scratch = arena_new();
+    Node **to = alloc(scratch, (count + 1) * sizeof *to);
 
     g_renumber(g);
-    Node **to = alloc(g->arena, (count + 1) * sizeof *to);
     g->node = NULL;
     for (size_t i = 0; i < count; i++) {
         Node *n = old[i];
@@ -22,6 +23,7 @@ void rewrite(Graph *g, Node *(*f)(Graph *g, Node *n, void *ctx), void *ctx)
             vec_push(g->arena, g->node, n);
         n->id = (int)i;
     }
+    arena_free(scratch);
     g_tidy(g);
 }
 

@@ -398,7 +398,7 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
                            .target = pass_target(g) };
     make_phases(m, groups);
     make_joins(m);
-    m->nnamed = name_values(m->arena, m->group, (int)vec_len(m->group));
+    m->nnamed = name_values(m->arena, g, m->group, (int)vec_len(m->group));
     OffloadCopies *copies = take_copies(m);
     p->kind = g->prog;
     p->ninstr = (int)vec_len(m->group);

@@ -77,14 +77,6 @@ static int is_plain(const Node *n)
     return c == EW || c == VIEW || c == RED;
 }
 
-static int is_partial(const Node *n)
-{
-    for (int t = 0; t < MAXATOM; t++)
-        if (n->sh[t].k == P)
-            return 1;
-    return 0;
-}
-
 void mark_experts(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->node); i++) {

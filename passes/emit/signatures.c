@@ -83,9 +83,10 @@ static void add_attrs(ExpressionHash *hash, const Node *n)
 /* The operand that n lies in; -1: none. */
 static int operand_of(const Group *group, const Node *n)
 {
+    const Node *stored = storage((Node *)(uintptr_t)n);
+
     for (int i = 0; i < group->narg; i++)
-        if (group->arg[i] &&
-            storage(group->arg[i]) == storage((Node *)(uintptr_t)n))
+        if (group->arg[i] && storage(group->arg[i]) == stored)
             return i;
     return -1;
 }
@@ -136,6 +137,8 @@ static uint64_t visit(ExpressionHash *hash, const Node *n)
 
 static uint64_t expression_hash(const Group *group)
 {
+    if (group->expr && *group->expr)
+        return *group->expr;
     Arena *scratch = arena_new();
     ExpressionHash x = { .k = group,
                          .node = table_new(scratch),
@@ -149,6 +152,8 @@ static uint64_t expression_hash(const Group *group)
         add(&x, (uint64_t)operand_of(group, group->out[i]));
     }
     arena_free(scratch);
+    if (group->expr)
+        *group->expr = x.h;
     return x.h;
 }
 
@@ -234,7 +239,7 @@ void sign_call(ProgramBuilder *builder, const Group *group, Instr *instr)
 
     d.expr = expression_hash(group);
     declare_operands(builder, group, instr, &d);
-    set_signature_hash(builder->arena, &d);
+    set_signature_hash(&d);
     void **at = table_at(signatures->at, d.hash);
     if (!*at) {
         vec_push(builder->arena, signatures->all, d);

@@ -280,17 +280,16 @@ static void mark_readers(const FuseSet *set, const Node *state)
 static int is_plain_map(Fuse *fuse, FuseUnit *unit, const Node *state)
 {
     FuseSet s = { .fuse = fuse, .node = unit->node, .stamp = ++fuse->stamp };
-    AxisSet t = axes_here(fuse->graph, state);
+    const AxisSet *t = axes_here(fuse, state);
 
     unit->seen = s.stamp;
     mark_readers(&s, state);
     for (size_t i = 0; i < vec_len(unit->node); i++) {
         const Node *n = unit->node[i];
         Operand *op = operands_of(fuse, n);
-        AxisSet q = axes_here(fuse->graph, layout_of(n));
+        const AxisSet *q = axes_here(fuse, layout_of(n));
         if (is_reduction(n) ||
-            (is_stored(&s, n) &&
-             (q.n != t.n || !axes_lead(fuse->graph, &q, state))))
+            (is_stored(&s, n) && (q->n != t->n || !axes_lead(fuse, q, state))))
             return 0;
         for (size_t k = 0; k < vec_len(op); k++)
             if (op[k].moved && reads_state(&s, op[k].node, state))
@@ -397,11 +396,6 @@ static Node *only_user(const Fuse *fuse, const Node *n)
     return vec_len(fuse->user[n->id]) == 1 ? fuse->user[n->id][0] : NULL;
 }
 
-static int same_place(const Node *x, const Node *y)
-{
-    return x->reg == y->reg && x->call == y->call;
-}
-
 static void take_in(Fuse *fuse, FuseUnit *unit, Node *n)
 {
     vec_push(fuse->arena, unit->node, n);
@@ -417,7 +411,7 @@ Node *joint_sum(const Fuse *fuse, const Node *n)
     const Node *other = sum->in[sum->in[0] == n];
     return other->op == Ogmm && other != n && only_user(fuse, other) == sum &&
                    sum->dt == n->dt && other->again == n->again &&
-                   same_place(n, sum) && same_place(other, sum) &&
+                   same_section(n, sum) && same_section(other, sum) &&
                    same_order(n, sum) && same_order(other, sum) &&
                    fuse->target->sums(fuse->graph, n, other)
                ? sum

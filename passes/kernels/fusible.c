@@ -53,7 +53,7 @@ static int is_constant(const Fuse *fuse, const Node *x)
 /* A stored value much smaller than what the comparison n makes of it. */
 static int is_small(const Fuse *fuse, const Node *n, const Node *x)
 {
-    return op_is(n->op, "cmp") && !in_loop(fuse, x) && !is_view(x) &&
+    return op_is(n->op, OPcmp) && !in_loop(fuse, x) && !is_view(x) &&
            4 * local_elems(fuse->graph, x) <= local_elems(fuse->graph, n);
 }
 
@@ -286,14 +286,16 @@ static int has_axis(const AxisSet *set, const Axis *a)
     return 0;
 }
 
-/* Axes of n that have more than one element here. */
-AxisSet axes_here(const Graph *g, const Node *n)
+const AxisSet *axes_here(const Fuse *fuse, const Node *n)
 {
-    AxisSet s = { 0 };
+    AxisSet **known = &fuse->here[n->id], *s = *known;
 
+    if (s)
+        return s;
+    *known = s = alloc(fuse->arena, sizeof *s);
     for (int d = 0; d < n->nd; d++)
-        if (local_n(g, n, d) > 1 || g_isrow(n->dim[d].a))
-            s.a[s.n++] = n->dim[d].a;
+        if (local_n(fuse->graph, n, d) > 1 || g_isrow(n->dim[d].a))
+            s->a[s->n++] = n->dim[d].a;
     return s;
 }
 
@@ -308,12 +310,12 @@ static void keep_common(AxisSet *s, const AxisSet *t)
 }
 
 /* Are set the slowest axes of n? */
-int axes_lead(const Graph *g, const AxisSet *set, const Node *n)
+int axes_lead(const Fuse *fuse, const AxisSet *set, const Node *n)
 {
-    AxisSet t = axes_here(g, n);
+    const AxisSet *t = axes_here(fuse, n);
 
     for (int i = 0; i < set->n; i++)
-        if (i >= t.n || !has_axis(set, t.a[i]))
+        if (i >= t->n || !has_axis(set, t->a[i]))
             return 0;
     return 1;
 }
@@ -378,11 +380,11 @@ static int is_link(const Fuse *fuse, const Node *n)
             node->call != n->call || node->id - n->id > NEAR ||
             is_late(node) != is_late(n))
             return 0;
-        AxisSet as = axes_here(g, use[i].as);
+        const AxisSet *as = axes_here(fuse, use[i].as);
         int64_t size = local_elems(g, space_of(node));
         much |= size >= MUCH * local_elems(g, n);
         if (size > local_elems(g, use[i].as) &&
-            (as.n == 0 || !axes_lead(g, &as, space_of(node))))
+            (as->n == 0 || !axes_lead(fuse, as, space_of(node))))
             return 0;
     }
     return much;
@@ -475,6 +477,7 @@ static Fuse begin(Graph *g, Arena *a)
     f.costly = alloc(a, (size_t)f.count + 1);
     f.unit = alloc(a, ((size_t)f.count + 1) * sizeof *f.unit);
     f.operand = alloc(a, ((size_t)f.count + 1) * sizeof *f.operand);
+    f.here = alloc(a, ((size_t)f.count + 1) * sizeof *f.here);
     f.seen = alloc(a, ((size_t)f.count + 1) * sizeof *f.seen);
     f.place = alloc(a, ((size_t)f.count + 1) * sizeof *f.place);
     f.before = alloc(a, ((size_t)f.count + 1) * sizeof *f.before);
@@ -521,11 +524,12 @@ static int repeats(const FuseSet *set, const Node *m, const Operand *operand)
 
     if (!set->fuse->costly[operand->node->id])
         return 0;
-    AxisSet p = axes_here(g, operand->node), q = axes_here(g, space_of(m));
+    const AxisSet *p = axes_here(set->fuse, operand->node);
+    const AxisSet *q = axes_here(set->fuse, space_of(m));
     if (operand->moved)
         return (is_stored(set, operand->node) && is_reduced(set->fuse, m)) ||
                local_elems(g, space_of(m)) > local_elems(g, operand->node);
-    return q.n > p.n && !axes_lead(g, &p, space_of(m));
+    return q->n > p->n && !axes_lead(set->fuse, p, space_of(m));
 }
 
 /* Costly to rebuild: a function of a value that is not stored, or a reduction;
@@ -571,26 +575,26 @@ static int has_sum_over(const FuseSet *set, const Node *n, Axis *const *moved,
  * member does not have them as its slowest. */
 static int item_axes(FuseSet *set, AxisSet *axis_set)
 {
-    Graph *g = set->fuse->graph;
+    const Fuse *fuse = set->fuse;
     int first = 1;
 
     for (size_t i = 0; i < vec_len(set->node); i++) {
         Node *n = set->node[i];
         if (!is_stored(set, n) && !is_reduction(n))
             continue;
-        AxisSet t = axes_here(g, layout_of(n));
+        const AxisSet *t = axes_here(fuse, layout_of(n));
         if (first)
-            *axis_set = t;
+            *axis_set = *t;
         else
-            keep_common(axis_set, &t);
+            keep_common(axis_set, t);
         first = 0;
     }
     for (size_t i = 0; i < vec_len(set->node); i++) {
         const Node *n = set->node[i];
         if (!is_stored(set, n))
             continue;
-        if ((axis_set->n == 0 && axes_here(g, layout_of(n)).n) ||
-            !axes_lead(g, axis_set, layout_of(n)))
+        if ((axis_set->n == 0 && axes_here(fuse, layout_of(n))->n) ||
+            !axes_lead(fuse, axis_set, layout_of(n)))
             return 0;
     }
     return 1;

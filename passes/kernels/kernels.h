@@ -64,6 +64,8 @@ typedef struct Fuse {
     char *costly;           /* by id: worth storing rather than repeating */
     FuseUnit **unit;        /* by id */
     Operand **operand;      /* by id: vec, found when first asked for */
+    struct AxisSet **here;  /* by id: axes of more than one element here, found
+                               when first asked for */
     int *seen;              /* by id: stamp of the last walk */
     FuseUnit **all;         /* vec */
     int stamp;
@@ -96,8 +98,9 @@ int set_has(const FuseSet *set, const Node *n);
 int is_stored(const FuseSet *set, const Node *n); /* needed outside the set */
 const Node *space_of(const Node *n);  /* whose dims n's loops have */
 const Node *layout_of(const Node *n); /* whose dims n stores */
-AxisSet axes_here(const Graph *g, const Node *n); /* of more than one element */
-int axes_lead(const Graph *g, const AxisSet *set,
+/* Those that have more than one element here. */
+const AxisSet *axes_here(const Fuse *fuse, const Node *n);
+int axes_lead(const Fuse *fuse, const AxisSet *set,
               const Node *n);       /* slowest of n */
 const char *one_nest(FuseSet *set); /* null: yes; else why not */
 int is_large(const FuseSet *set); /* kernel_size.c: too large for one kernel */

@@ -45,6 +45,7 @@ typedef struct Lowered {
     GroupShape shape; /* of the group that was lowered; row, node are read */
     Group made;
     int label, *arg; /* numbers of nodes; label: its name is the kernel's */
+    uint64_t expr;   /* Group.expr */
 } Lowered;
 
 static void put_number(GroupShape *shape, int64_t x)
@@ -278,12 +279,13 @@ static void take_note(Lowered *lowered, const Group *group)
 }
 
 /* The group of shape is like lowered. */
-static void fill(Group *group, const GroupShape *shape, const Lowered *lowered,
+static void fill(Group *group, const GroupShape *shape, Lowered *lowered,
                  Arena *a)
 {
     const Group *was = &lowered->made;
     const Node *n = shape->node[lowered->label];
 
+    group->expr = &lowered->expr;
     group->scratch = was->scratch;
     group->ninplace = was->ninplace;
     group->inplace = was->inplace;
@@ -362,8 +364,10 @@ void lower_group(Graph *g, Group *group)
         m->shape = shape_of(g, group, a);
         pass_target(g)->lower(g, group, a);
         take_note(m, group);
-        if (!m->shape.refused)
+        if (!m->shape.refused) {
             *slot = m;
+            group->expr = &m->expr;
+        }
     } else {
         pass_target(g)->lower(g, group, g->arena);
     }

@@ -66,11 +66,6 @@ static int along_the_sum(const Node *n, const Node *rows, const Node *w)
            axes_at(&w->at.dequantize.axes, n->in[2]->at.route.axis) < 0;
 }
 
-static int is_const(const Node *n, double v)
-{
-    return n->op == Oconst && n->at.constant.value == v;
-}
-
 /* x, if d dequantizes what it was rounded to in its blocks, at the largest
  * power of two that a block's largest number allows, and the blocks lie along
  * its last axes; or null. */
@@ -78,12 +73,12 @@ static Node *rounded_to_blocks(const Node *d)
 {
     const Node *q = d->in[0], *t = d->in[1];
 
-    if (q->op != Oquantize || t->op != Odiv || !is_const(t->in[0], 1))
+    if (q->op != Oquantize || t->op != Odiv || !constant_is(t->in[0], 1))
         return NULL;
     Node *x = q->in[0];
     const Node *s = q->in[1], *most = s->op == Opow2_scale ? s->in[0] : NULL;
     if (t->in[1] != s || !most || most->op != Oamax || most->in[0] != x ||
-        !is_const(s->in[1], 448) || x->dt != Dbf16)
+        !constant_is(s->in[1], 448) || x->dt != Dbf16)
         return NULL;
     const Axes *cut = &d->at.dequantize.axes;
     int same = most->at.amax.layout == d->at.dequantize.layout &&

@@ -90,10 +90,32 @@ static int number_of(Table *numbers, Node *stored, int *count)
     return (int)(uintptr_t)*at - 1;
 }
 
-int name_values(Arena *a, Group *const *k, int n)
+static int is_gradient(const Node *n)
+{
+    return n->op == Oaccum && (n->of || n->scope->part == PARTgrad);
+}
+
+/* By where they lie. Outputs are read when the program has ended, gradients too
+ * (by tests; they are there at the peak in any case). */
+static Table *find_kept(Arena *a, const Graph *g)
+{
+    Table *kept = table_new(a);
+
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        int out = n->op == Ooutput;
+        if (!out && !is_gradient(n))
+            continue;
+        void **at = table_at(kept, KEYP(storage(out ? n->in[0] : n)));
+        *at = (void *)(uintptr_t)(out || *at == (void *)KEPTout ? KEPTout : 1);
+    }
+    return kept;
+}
+
+int name_values(Arena *a, const Graph *g, Group *const *k, int n)
 {
     Arena *scratch = arena_new();
-    Table *numbers = table_new(scratch);
+    Table *numbers = table_new(scratch), *kept = find_kept(scratch, g);
     int count = 0;
 
     for (int i = 0; i < n; i++) {
@@ -103,8 +125,9 @@ int name_values(Arena *a, Group *const *k, int n)
             Node *x = k[i]->arg[j] ? storage(k[i]->arg[j]) : NULL;
             if (!x)
                 continue;
-            *value = (NamedValue){ x, number_of(numbers, x, &count),
-                                   writes(k[i], x), -1 };
+            *value =
+                (NamedValue){ x, number_of(numbers, x, &count), writes(k[i], x),
+                              -1, (int)(uintptr_t)table_get(kept, KEYP(x)) };
             if (x->op == Oreload && x->in[0]->nin)
                 value->source =
                     number_of(numbers, storage(x->in[0]->in[0]), &count);
@@ -162,15 +185,18 @@ static int life_of(const Layout *layout, const Node *stored)
                : -1;
 }
 
-static void touch(Alloc *alloc, Node *n, int instr)
+static void touch(Alloc *alloc, const NamedValue *value, int instr)
 {
-    if (is_persistent(n))
+    Node *n = value->stored;
+
+    if (!n || is_persistent(n))
         return;
     if (life_of(alloc->layout, n) < 0) {
         Live x = { .node = n,
                    .bytes = local_bytes(alloc->graph, n),
                    .born = instr,
                    .first = instr,
+                   .kept = value->kept,
                    .same = -1,
                    .within = -1,
                    .host = n->op == Ooffload };
@@ -217,28 +243,21 @@ static int own(const Layout *layout, Node *n)
     return life_of(layout, storage(n));
 }
 
-static int is_gradient(const Node *n)
-{
-    return n->op == Oaccum && (n->of || n->scope->part == PARTgrad);
-}
-
-/* Outputs are read when the program has ended, gradients too (by tests; they
- * are there at the peak in any case). */
 static void keep_to_end(Alloc *alloc)
 {
-    for (size_t i = 0; i < vec_len(alloc->graph->node); i++) {
-        Node *n = alloc->graph->node[i];
-        if (n->op != Ooutput && !is_gradient(n))
+    for (size_t i = 0; i < vec_len(alloc->layout->live); i++) {
+        Live *x = &alloc->layout->live[i];
+        int kept = x->kept;
+        if (!kept)
             continue;
-        int at = own(alloc->layout, n->op == Ooutput ? n->in[0] : n);
-        if (at < 0)
-            continue;
-        if (alloc->layout->live[at].within >= 0)
-            at = alloc->layout->live[at].within;
-        alloc->layout->live[at].kept = alloc->layout->live[at].outside = 1;
-        alloc->layout->live[at].dies = alloc->count - 1;
-        if (n->op == Ooutput)
-            alloc->layout->live[at].last = NEVER;
+        if (x->within >= 0) {
+            x->kept = 0;
+            x = &alloc->layout->live[x->within];
+        }
+        x->kept = x->outside = 1;
+        x->dies = alloc->count - 1;
+        if (kept == KEPTout)
+            x->last = NEVER;
     }
 }
 
@@ -449,8 +468,7 @@ static Alloc live_in(Arena *arena, Graph *g, Group *const *k,
     a.layout = alloc(a.arena, sizeof *a.layout);
     for (int s = 0; s < a.count; s++) {
         for (int j = 0; j < k[s]->narg; j++)
-            if (k[s]->named[j].stored)
-                touch(&a, k[s]->named[j].stored, s);
+            touch(&a, &k[s]->named[j], s);
         add_scratch(&a, s);
     }
     find_parts(&a);

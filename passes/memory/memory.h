@@ -53,9 +53,11 @@ typedef struct NamedValue {
     int writes;   /* the instruction stores it */
     int source;   /* number of the value whose copy in the host's memory this
                      brings back, or -1 */
+    int kept;     /* to the end of the program: a gradient, or KEPTout */
 } NamedValue;
-/* Sets Group.named of n groups; returns how many numbers there are. */
-int name_values(Arena *a, Group *const *k, int n);
+enum { KEPTout = 2 }; /* and it is read then */
+/* Sets Group.named of g's n groups; returns how many numbers there are. */
+int name_values(Arena *a, const Graph *g, Group *const *k, int n);
 
 int is_persistent(const Node *stored);
 /* Of the device: what the n graphs name of persistent values, each once. */

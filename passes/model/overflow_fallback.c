@@ -87,39 +87,44 @@ static void add_overflow_flags(Graph *g)
 
 /* ---- forward ------------------------------------------------------------- */
 
-/* Where rows become tokens again, or the sum over choices right behind. */
-static Node *only_user(Graph *g, const Node *n)
-{
-    Node *one = NULL;
+typedef struct Rounds {
+    Graph *graph;
+    Arena *arena;
+    Node ***user; /* vec, by id: vecs of users, one for each operand */
+} Rounds;
 
-    for (size_t i = 0; i < vec_len(g->node); i++)
+/* Also of nodes that were made since the last time. */
+static void list_users(Rounds *rounds)
+{
+    const Graph *g = rounds->graph;
+
+    for (size_t i = vec_len(rounds->user); i < vec_len(g->node); i++) {
+        vec_push(rounds->arena, rounds->user, NULL);
         for (int k = 0; k < g->node[i]->nin; k++)
-            if (g->node[i]->in[k] == n) {
-                if (one)
-                    return NULL;
-                one = g->node[i];
-            }
-    return one;
+            vec_push(rounds->arena, rounds->user[g->node[i]->in[k]->id],
+                     g->node[i]);
+    }
 }
 
-static Node *way_out(Graph *g, Node *n)
+/* Where rows become tokens again, or the sum over choices right behind. */
+static Node *way_out(const Rounds *rounds, Node *n)
 {
-    Node *u = only_user(g, n);
+    Node **user = rounds->user[n->id];
 
-    return u && u->op == Osum ? u : n;
+    return vec_len(user) == 1 && user[0]->op == Osum ? user[0] : n;
 }
 
 /* A copy of n and of what leads to it in the rows of map `of`, in those of
- * `map`. to: by id, null: not copied yet. */
-static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Node **to)
+ * `map`. to: from a node to its copy. */
+static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Table *to)
 {
-    Node *in[MAXIN];
+    Node *in[MAXIN], *known = table_get(to, KEYP(n));
     int any = 0;
 
     if (n == of)
         return map;
-    if (to[n->id])
-        return to[n->id];
+    if (known)
+        return known;
     for (int k = 0; k < n->nin; k++) {
         int rows = n->in[k] == of || n->in[k]->map == of ||
                    (n->in[k]->op == Ocombine && n->op == Osum);
@@ -131,59 +136,68 @@ static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Node **to)
     Node *c = g_copyof(g, n, in);
     if (n->map == of)
         c->map = map;
-    return to[n->id] = c;
+    *table_at(to, KEYP(n)) = c;
+    return c;
 }
 
-static Node *sum_of_rounds(Graph *g, Node *out, Node *const *map, int rounds)
+static Node *sum_of_rounds(const Rounds *rounds, Node *out, Node *const *map,
+                           int n)
 {
-    size_t count = vec_len(g->node);
+    Graph *g = rounds->graph;
     Node *sum = out;
 
-    for (int k = 1; k < rounds; k++) {
-        Node **to = alloc(g->arena, (count + 1) * sizeof *to);
-        Node *c = copy_rows(g, out, map[0], map[k], to);
+    for (int k = 1; k < n; k++) {
+        Node *c = copy_rows(g, out, map[0], map[k], table_new(rounds->arena));
         sum = g_placed(g_ew(g, Oadd, out->loc, sum, c, NULL), out);
     }
     return sum;
 }
 
-static void replace_uses(Graph *g, size_t count, const Node *x, Node *by)
+/* Of those that are listed. */
+static void replace_uses(Rounds *rounds, const Node *x, Node *by)
 {
-    for (size_t i = 0; i < count; i++)
-        for (int k = 0; k < g->node[i]->nin; k++)
-            if (g->node[i]->in[k] == x)
-                g->node[i]->in[k] = by;
+    Node **user = rounds->user[x->id];
+
+    rounds->user[x->id] = NULL;
+    list_users(rounds);
+    for (size_t i = 0; i < vec_len(user); i++) {
+        for (int k = 0; k < user[i]->nin; k++)
+            if (user[i]->in[k] == x)
+                user[i]->in[k] = by;
+        vec_push(rounds->arena, rounds->user[by->id], user[i]);
+    }
 }
 
-static void split_rows(Graph *g, Node *m, int rounds)
+static void split_rows(Rounds *rounds, Node *m, int n)
 {
-    Node **map = alloc(g->arena, (size_t)rounds * sizeof *map);
+    Node **map = alloc(rounds->arena, (size_t)n * sizeof *map);
 
     map[0] = m;
-    for (int k = 1; k < rounds; k++) {
-        map[k] = g_copyof(g, m, m->in);
+    for (int k = 1; k < n; k++) {
+        map[k] = g_copyof(rounds->graph, m, m->in);
         map[k]->at.route.round = k;
     }
-    g_renumber(g);
-    size_t count = vec_len(g->node);
-    for (size_t i = 0; i < count; i++) {
-        Node *n = g->node[i];
-        if (n->op != Ocombine || n->in[1] != m)
+    list_users(rounds);
+    Node **user = rounds->user[m->id];
+    for (size_t i = 0, count = vec_len(user); i < count; i++) {
+        if (user[i]->op != Ocombine || user[i]->in[1] != m)
             continue;
-        Node *out = way_out(g, n);
-        replace_uses(g, count, out, sum_of_rounds(g, out, map, rounds));
+        Node *out = way_out(rounds, user[i]);
+        replace_uses(rounds, out, sum_of_rounds(rounds, out, map, n));
+        user = rounds->user[m->id];
     }
 }
 
 static void make_rounds(Graph *g)
 {
+    Rounds rounds = { .graph = g, .arena = arena_new() };
     size_t count = vec_len(g->node);
-    Node **old = alloc(g->arena, (count + 1) * sizeof *old);
 
-    memcpy(old, g->node, count * sizeof *old);
+    g_renumber(g);
     for (size_t i = 0; i < count; i++)
-        if (old[i]->op == Oroute && old[i]->at.route.budget > 0)
-            split_rows(g, old[i], rounds_of(g, old[i]));
+        if (g->node[i]->op == Oroute && g->node[i]->at.route.budget > 0)
+            split_rows(&rounds, g->node[i], rounds_of(g, g->node[i]));
+    arena_free(rounds.arena);
     g_sort(g);
     g_tidy(g);
 }

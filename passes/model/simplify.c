@@ -14,11 +14,6 @@ typedef struct Simplify {
     int *uses;
 } Simplify;
 
-static int is_const(const Node *n, double v)
-{
-    return n->op == Oconst && n->at.constant.value == v;
-}
-
 static int folds(const Node *n)
 {
     if (optab[n->op].cls != EW || n->nd || n->nin > 2 || n->op == Ocast)
@@ -61,11 +56,11 @@ static Node *identity(Node *n)
     Node *a = n->in[0], *b = n->nin > 1 ? n->in[1] : NULL, *r = n;
 
     switch (n->op) {
-    case Oadd: r = is_const(b, 0) ? a : is_const(a, 0) ? b : n; break;
-    case Osub: r = is_const(b, 0) ? a : n; break;
-    case Omul: r = is_const(b, 1) ? a : is_const(a, 1) ? b : n; break;
-    case Odiv: r = is_const(b, 1) ? a : n; break;
-    case Opow: r = is_const(b, 1) ? a : n; break;
+    case Oadd: r = constant_is(b, 0) ? a : constant_is(a, 0) ? b : n; break;
+    case Osub: r = constant_is(b, 0) ? a : n; break;
+    case Omul: r = constant_is(b, 1) ? a : constant_is(a, 1) ? b : n; break;
+    case Odiv: r = constant_is(b, 1) ? a : n; break;
+    case Opow: r = constant_is(b, 1) ? a : n; break;
     case Ocast: r = n->dt == Dreal ? n : a; break; /* see precision.c */
     case Obroadcast: r = a; break;
     default: break;
@@ -77,9 +72,9 @@ static Node *power(Graph *g, Node *n)
 {
     Node *a = n->in[0];
 
-    if (is_const(n->in[1], 2))
+    if (constant_is(n->in[1], 2))
         return g_ew(g, Omul, n->loc, a, a, NULL);
-    if (is_const(n->in[1], 0.5))
+    if (constant_is(n->in[1], 0.5))
         return g_ew(g, Osqrt, n->loc, a, NULL, NULL);
     return n;
 }

@@ -39,15 +39,6 @@ int unit_at(const Stages *st, const Scope *scope)
     return scope->unit ? unit_index(st, scope->unit) : -1;
 }
 
-static double flops_of(const Graph *g, const Node *n)
-{
-    double f = n->op == Opick ? 0 : cost_of(g, n).flops;
-
-    for (size_t i = 0; n->body && i < vec_len(n->body->node); i++)
-        f += flops_of(n->body, n->body->node[i]);
-    return f;
-}
-
 static void find_units(StageCut *cut)
 {
     const Graph *g = cut->graph;

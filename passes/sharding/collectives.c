@@ -31,17 +31,6 @@ static Node **operands(Partitioner *part, Node *n)
     return in;
 }
 
-static void verify(const Graph *g)
-{
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        const Node *n = g->node[i];
-        const char *wrong = type_wrong(g, n);
-        if (wrong)
-            die("%s (%s): %s", n->name ? n->name : "?", optab[n->op].name,
-                wrong);
-    }
-}
-
 void pass_collectives(Graph *g)
 {
     if (!g->mesh->natom)
@@ -60,6 +49,5 @@ void pass_collectives(Graph *g)
     for (size_t i = 0; i < count; i++)
         old[i]->in = now[i];
     g_tidy(g);
-    verify(g);
     arena_free(p->arena);
 }

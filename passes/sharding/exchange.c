@@ -47,10 +47,9 @@ enum { NOW, BEFORE, LATER, ETP, OTHERS, SOURCES };
 typedef struct Exchange {
     Graph *graph;
     Node *old, *send, *received; /* maps: all tokens', a rank's, of what came */
-    Node *const *node;           /* those before the pass, and their users */
-    size_t count;
-    Node ***user;
-    uint32_t atoms[SOURCES];           /* that cut tokens */
+    size_t count;                /* of nodes before the pass; by id of these: */
+    Node ***user, ***rows;       /* users; a map's: what has it, or reads it */
+    uint32_t atoms[SOURCES];     /* that cut tokens */
     int64_t peers, tokens, pair, wide; /* tokens: of a rank; bytes of one */
     double direct; /* expected share of a block's rows; 0: not by peer memory */
     Axis *source[SOURCES], *to, *peer, *slot, *row; /* source: may be null */
@@ -441,8 +440,10 @@ static void send(const Exchange *exchange, Node *n)
 
 static void send_and_return(const Exchange *exchange)
 {
-    for (size_t i = 0; i < exchange->count; i++) {
-        Node *n = exchange->node[i];
+    Node **rows = exchange->rows[exchange->old->id];
+
+    for (size_t i = 0; i < vec_len(rows); i++) {
+        Node *n = rows[i];
         if (n->map == exchange->old)
             follow(n, exchange->received);
         if (!n->nin || n->in[n->nin - 1] != exchange->old)
@@ -462,8 +463,10 @@ static void send_and_return(const Exchange *exchange)
 /* What is sent: the tokens; null: nothing of theirs is. */
 static const Node *tokens_of(const Exchange *exchange)
 {
-    for (size_t i = 0; i < exchange->count; i++) {
-        const Node *n = exchange->node[i];
+    Node **rows = exchange->rows[exchange->old->id];
+
+    for (size_t i = 0; i < vec_len(rows); i++) {
+        const Node *n = rows[i];
         if (n->op == Odispatch && n->in[1] == exchange->old &&
             per_token(exchange, n->in[0]))
             return n->in[0];
@@ -599,27 +602,36 @@ static void exchange(Exchange x, Node *route, int first)
 
 /* ---- the pass ------------------------------------------------------------ */
 
-static Node ***users(const Graph *g)
+static void list_uses(Exchange *exchange, Arena *a)
 {
-    Node ***user = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *user);
+    Graph *g = exchange->graph;
 
-    for (size_t i = 0; i < vec_len(g->node); i++)
-        for (int k = 0; k < g->node[i]->nin; k++)
-            vec_push(g->arena, user[g->node[i]->in[k]->id], g->node[i]);
-    return user;
+    exchange->count = vec_len(g->node);
+    exchange->user = alloc(a, (exchange->count + 1) * sizeof *exchange->user);
+    exchange->rows = alloc(a, (exchange->count + 1) * sizeof *exchange->rows);
+    for (size_t i = 0; i < exchange->count; i++) {
+        Node *n = g->node[i], *last = n->nin ? n->in[n->nin - 1] : NULL;
+        for (int k = 0; k < n->nin; k++)
+            vec_push(a, exchange->user[n->in[k]->id], n);
+        if (n->map)
+            vec_push(a, exchange->rows[n->map->id], n);
+        if (last && last->op == Oroute && last != n->map)
+            vec_push(a, exchange->rows[last->id], n);
+    }
 }
 
 static void exchange_all(Graph *g, int first)
 {
     Partitioner *part = place_nodes(g);
-    Exchange x = { .graph = g, .count = vec_len(g->node), .user = users(g) };
-    Node **old = alloc(g->arena, (x.count + 1) * sizeof *old);
+    Exchange x = { .graph = g };
+    Node **old = NULL;
 
-    memcpy(old, g->node, x.count * sizeof *old);
-    x.node = old;
+    list_uses(&x, part->arena);
     for (size_t i = 0; i < x.count; i++)
-        if (old[i]->op == Oroute && !old[i]->at.route.blocks.n)
-            exchange(x, old[i], first);
+        if (g->node[i]->op == Oroute && !g->node[i]->at.route.blocks.n)
+            vec_push(part->arena, old, g->node[i]);
+    for (size_t i = 0; i < vec_len(old); i++)
+        exchange(x, old[i], first);
     arena_free(part->arena);
     g_sort(g);
     g_tidy(g);

@@ -94,7 +94,7 @@ static int masks(const Node *n, const Axis *a)
 {
     int d = dim_of(n, a);
 
-    for (int i = 0; i < n->nd && d >= 0 && op_is(n->op, "cmp"); i++)
+    for (int i = 0; i < n->nd && d >= 0 && op_is(n->op, OPcmp); i++)
         if (n->dim[i].a != a && n->dim[i].a->root == a)
             return 1;
     return 0;

@@ -384,7 +384,7 @@ static void choose_at(Partitioner *part, Node *n, OperandShards need, int atom)
 
 void choose_strategy(Partitioner *part, Node *n, OperandShards need)
 {
-    memset(need, 0, sizeof(OperandShards));
+    memset(need, 0, (size_t)n->nin * sizeof *need);
     for (int t = 0; t < part->graph->mesh->natom; t++)
         if (part->free[n->id])
             for (int k = 0; k < n->nin; k++)

@@ -23,16 +23,21 @@ static int on_grid(const Partitioner *part, const Node *n, MeshAxis m)
     return n->reg != REGpost && part->grid[n->id] == (m == Metp || m == Mep);
 }
 
-static int cuts(const Partitioner *part, MeshAxis m, const Axis *a)
+/* The axes that m cuts of any node; vec. */
+static Axis **cut_axes(const Partitioner *part, MeshAxis m)
 {
     const Graph *g = part->graph;
+    Axis **v = NULL;
 
     for (size_t i = 0; i < vec_len(g->node); i++)
-        for (int t = 0; t < g->mesh->natom; t++)
-            if (g->mesh->mask[m] >> t & 1 && on_grid(part, g->node[i], m) &&
-                g->node[i]->sh[t].k == S && g->node[i]->sh[t].a == a)
-                return 1;
-    return 0;
+        for (int t = 0; t < g->mesh->natom; t++) {
+            const Shard *s = &g->node[i]->sh[t];
+            if (g->mesh->mask[m] >> t & 1 && s->k == S &&
+                axis_at(v, (int)vec_len(v), s->a) < 0 &&
+                on_grid(part, g->node[i], m))
+                vec_push(part->arena, v, s->a);
+        }
+    return v;
 }
 
 static void put_reason(Text *out, MeshAxis m, const Axis *a)
@@ -49,11 +54,13 @@ static void say_cuts(const Partitioner *part, MeshAxis m)
 {
     const Graph *g = part->graph;
     Text t = { .arena = g->arena };
+    Axis **cut = cut_axes(part, m);
     int n = 0;
 
     put(&t, "%s", "");
     for (int i = 0; i < g->naxis; i++)
-        if (!g->axis[i]->atoms && cuts(part, m, g->axis[i])) {
+        if (!g->axis[i]->atoms &&
+            axis_at(cut, (int)vec_len(cut), g->axis[i]) >= 0) {
             put(&t, "%s%s", n++ ? ", " : "", g->axis[i]->name);
             put_reason(&t, m, g->axis[i]);
         }

@@ -159,14 +159,6 @@ static Node *like(Node *n, const Node *o, const Shard *sh, Region reg)
     return n;
 }
 
-static int is_partial(const Node *x)
-{
-    for (int t = 0; t < MAXATOM; t++)
-        if (x->sh[t].k == P)
-            return 1;
-    return 0;
-}
-
 /* x on the rank at position 0 over atoms, else 0, as [rank] cut into single
  * elements, and summed. What is partial can only be multiplied; elsewhere 0 is
  * chosen, so that an infinity stays one. */

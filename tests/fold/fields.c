@@ -483,7 +483,7 @@ void mutant_sign(Mutant *m)
 {
     void **v = signatures(m), **all = instrs(m);
     for (size_t i = 0; i < vec_len(v); i++)
-        set_signature_hash(m->arena, v[i]);
+        set_signature_hash(v[i]);
     for (size_t i = 0; i < vec_len(all); i++) {
         Instr *s = all[i];
         if (s->kind == Ikernel && s->call.sig < m->p->nsig)

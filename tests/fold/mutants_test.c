@@ -85,7 +85,7 @@ static int texts_alike(const Plan *p)
         KernelSignature d = p->sig[i];
         const char *name = d.kernel;
         d.kernel = "";
-        set_signature_hash(forever, &d);
+        set_signature_hash(&d);
         void **at = table_at(seen, d.hash);
         alike += *at && strcmp(*at, name);
         *at = (void *)(uintptr_t)name;

@@ -247,7 +247,7 @@ static void every_op_is_a_function(void **state)
 
     (void)state;
     for (int op = 0; op < op_count; op++) {
-        if (op_is((Op)op, "hidden"))
+        if (op_is((Op)op, OPhidden))
             continue;
         put(&t, "assert(type(%s) == 'function')\n", optab[op].name);
         if (!strstr(editor, optab[op].name))

@@ -332,7 +332,7 @@ static int examples(void)
         if (!i || strcmp(names[i], names[i - 1]))
             bad += example(names[i]);
     for (Op op = 0; op < op_count; op++)
-        if (optab[op].cls == EW && !optab[op].nattr && !op_is(op, "hidden"))
+        if (optab[op].cls == EW && !optab[op].nattr && !op_is(op, OPhidden))
             bad += example(optab[op].name);
     return bad;
 }

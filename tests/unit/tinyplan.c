@@ -417,7 +417,7 @@ static KernelSignature declared(const Role *r, const Instr *s)
         d.op[i] = (KernelOperand){ b->dt, 1, n, 0 };
     }
     d.use = use;
-    set_signature_hash(forever, &d);
+    set_signature_hash(&d);
     return d;
 }
 
