@@ -501,6 +501,7 @@ typedef enum ProgramKind {
 extern const char *const programnames[];    /* their names */
 ProgramKind program_kind(const char *name); /* NPROGRAM: none */
 int program_trains(ProgramKind k);          /* a step, whichever */
+int program_budgeted(ProgramKind k);        /* one, not its fallback */
 
 typedef struct Program {
     ProgramKind kind;
@@ -519,6 +520,7 @@ typedef struct Program {
     double rebuilt; /* seconds of a run in which instructions make again
                        what is not kept for the backward */
 } Program;
+int program_writes(const Program *prog, int buf); /* does it end with it? */
 int phase_names(const Program *prog, const Phase *phase,
                 int buf); /* any instr */
 /* All rows in the order in which they run; of phases that repeat, one for each
@@ -847,8 +849,7 @@ int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
-int in_host(const Role *role,
-            const Buf *b); /* does it lie in the host's arena? */
+int in_host(const Role *role, const Buf *b); /* in the host's arena? */
 int frame_in_host(const SlotGroup *group);
 /* Of such instructions the sets of atoms, in the order of the plan: a vec. */
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));
@@ -857,6 +858,7 @@ int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k);
+ProgramKind program_of_step(const Plan *p, int64_t step);     /* step: from 1 */
 int role_prog(const Role *role, ProgramKind k);               /* -1: none */
 const Program *role_program(const Role *role, ProgramKind k); /* or null */
 int role_value(const Role *role, StepValue v);   /* of `in`; -1: none */
@@ -886,8 +888,7 @@ typedef void PlanWatch(void *context, const InstrSpan *s);
 void plan_watch(const Plan *p, ProgramKind k, PlanWatch *watch, void *context);
 /* If transfers and collectives took no time. */
 double plan_bare(const Plan *p, ProgramKind k);
-int64_t plan_micros(const Plan *p, ProgramKind k);  /* micro-batches that
-                                                             a rank runs */
+int64_t plan_micros(const Plan *p, ProgramKind k);  /* that a rank runs */
 int64_t phase_runs(const Program *prog, int phase); /* how often it runs*/
 /* Bytes that a rank sends to experts and back in a run: rows that routes
  * decide, as many as are expected; else blocks and gathers, whose sizes are the

@@ -170,7 +170,7 @@ void delayed_writes(const Delayed *delayed)
         const History *h = delayed->history[i];
         step.l = h->state->loc;
         Node *a = post_all(&step, Omaximum, h->amax, vec_len(h->amax));
-        if (opts_int(g->opts, "precision.watch"))
+        if (watches(g, g->prog))
             add_reach(&step, h, a);
         post_write(&step, h->state, renewed(&step, h->state, a));
     }

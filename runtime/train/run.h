@@ -9,6 +9,7 @@ enum { FAILED = 3, STOPPED = 4 };
 
 typedef struct PendingStep { /* a step whose results are not read yet */
     int64_t step;            /* from 0 */
+    ProgramKind program;
     StepValues b;
     Feed f;
     int64_t first; /* sample */

@@ -113,10 +113,11 @@ static _Noreturn void run_again(Train *train, int64_t step)
     err_status = FAILED;
     for (int64_t k = step; k < step + 2; k++) {
         PendingStep s = { .step = k,
+                          .program = program_of_step(train->plan, k + 1),
                           .b = step_block(train->plan->opts, k),
                           .first = train->state.samples +
                                    (k - train->state.step) * n };
-        run_sent(train, PGstep, &s, 0);
+        run_sent(train, s.program, &s, 0);
     }
     err(NULL,
         "the GPU did not fail again in step %ld, call by call and from the "
