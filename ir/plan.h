@@ -305,12 +305,12 @@ int64_t opts_bytes(const Opts *opts, const char *key);
 /* The key's words in its value, a bit each; 0: none, as of a number. */
 unsigned opts_words(const Opts *opts, const char *key);
 int opts_given(const Opts *opts, const char *key);      /* set, not default */
+int opts_asks(const Opts *opts, const char *key);       /* for another value */
 const Loc *opts_loc(const Opts *opts, const char *key); /* where it was set */
 /* The i-th of "wiki=a.bin code=b.bin"; 0: there is none. */
 int opts_named(const char *s, int i, const char **name, const char **path);
 int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
-void opts_pair(const Opts *opts, const char *key,
-               double v[2]); /* train.betas */
+void opts_pair(const Opts *opts, const char *key, double v[2]); /* "0.9,0.95" */
 /* "gnorm 10": 1 and the number for such a word; 0 and infinity. */
 int opts_limit(const Opts *opts, const char *key, const char *what, double *v);
 /* The i-th of a key's patterns ("*.bias norm.*"); null: past the end. */
@@ -322,8 +322,7 @@ int opts_match(const Opts *opts, const char *key,
 typedef const char *PathFn(Arena *a, const char *path, void *ctx);
 const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
                        void *ctx);
-/* In keys.def's order, then axes: the i-th key that was set; 0: past the
- * end. */
+/* In keys.def's order, then axes: the i-th key that was set; 0: none. */
 int opts_each(const Opts *opts, int i, const char **key, const char **value);
 void opts_copy(Opts *to, const Opts *from); /* all that were set */
 /* The key that is meant by a name of other programs ("--learning-rate"), or by

@@ -406,16 +406,21 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
 
 /* ---- rows of experts ----------------------------------------------------- */
 
-static int rounds_rows(const Placement *placement)
+int may_round_rows(const Recipe *recipe)
 {
-    const ScaledDtype *value = &placement->recipe->use[USEvalue];
-    const ScaledDtype *gradient = &placement->recipe->use[USEgradient];
+    const ScaledDtype *value = &recipe->use[USEvalue];
+    const ScaledDtype *gradient = &recipe->use[USEgradient];
 
-    return opts_rows_on_wire(placement->g->opts) != WIREnone &&
-           value->formula == FORMULApow2 && gradient->formula == FORMULApow2 &&
+    return value->formula == FORMULApow2 && gradient->formula == FORMULApow2 &&
            value->layout == SCALEwide && gradient->layout == SCALEwide &&
            value->rounding == ROUNDnearest &&
            gradient->rounding == ROUNDnearest;
+}
+
+static int rounds_rows(const Placement *placement)
+{
+    return opts_rows_on_wire(placement->g->opts) != WIREnone &&
+           may_round_rows(placement->recipe);
 }
 
 /* n reads rows x, its operand k. */
@@ -548,10 +553,7 @@ void pass_fp8(Graph *g)
     const MachineSpeeds *speeds = machine_of(g);
 
     if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8) {
-        if (g->prog == PGstep && opts_int(g->opts, "precision.watch"))
-            warn(opts_loc(g->opts, "precision.watch"),
-                 "precision.watch: no product is of few bits "
-                 "(precision.policy=fp8 or precision.recipe asks for them)");
+        warn_idle_keys(&(Placement){ .g = g });
         return;
     }
     Placement p = {
@@ -578,6 +580,7 @@ void pass_fp8(Graph *g)
     find_gradients(&p);
     judge_weights(&p);
     find_rows(&p);
+    warn_idle_keys(&p);
     if (g->prog == PGstep)
         report_weights(&p);
     rewrite(g, scaled, &p);

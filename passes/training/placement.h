@@ -74,6 +74,17 @@ typedef struct WeightChoice {
     Rounding *once;    /* vec: what `pre` rounds of it */
 } WeightChoice;
 
+/* ---- fp8.c --------------------------------------------------------------- */
+
+/* Do products and gradients of rows read the same numbers by this recipe? */
+int may_round_rows(const Recipe *recipe);
+
+/* ---- idle_keys.c --------------------------------------------------------- */
+
+/* Warns of keys that change nothing in the step, once a model, and where no
+ * product is scaled for which the keys ask. recipe: null without few bits. */
+void warn_idle_keys(const Placement *placement);
+
 /* ---- placement.c --------------------------------------------------------- */
 
 /* The parameter that x is, by whatever axes and dtype; null: none. */
