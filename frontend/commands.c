@@ -49,9 +49,7 @@ static Trace read_model(Args *args, Graph ***stage)
     if (args->past)
         return trace_sources(args->past->source, args->past->nsource,
                              args->keys);
-    if (kind == FILEplan)
-        err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
-            args->file);
+    need_model(args->file);
     if (kind == FILEmodel)
         return trace(args->file, args->keys, 0);
     char *s = file_need(forever, args->file, &n);

@@ -198,6 +198,7 @@ void print_completion(const char *shell);
 /* filekind.c */
 typedef enum FileKind { FILEmodel, FILEgraph, FILEplan } FileKind;
 FileKind file_kind(const char *path);
+void need_model(const char *path); /* err() if it is a plan */
 
 /* diagnose.c: what `check` says as one JSON object; its exit status. */
 int check_as_json(int (*check)(Args *args), Args *args);

@@ -10,6 +10,7 @@
  * the time goes, but those whose products alone take longer than the best
  * plan: then what is chosen is the best there is, and it says so. */
 #include "../ir/keys.h"
+#include "commands.h"
 #include "frontend.h"
 
 /* Seconds: LATE, FIXING, RUNNING (of a run that states no fold). */
@@ -709,6 +710,7 @@ static int search_job(void *arg, FILE *out)
 
 int cmd_search(Args *args)
 {
+    need_model(args->file);
     return guarded(search_job, args, NULL);
 }
 

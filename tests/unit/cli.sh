@@ -97,6 +97,8 @@ is "bench" 0 "$PLEAT" bench "$dir/plan.lua"
 is "run" 0 "$PLEAT" run "$dir/plan.lua" train.steps=1 name="$dir/unsaid"
 is "check" 1 "$PLEAT" check "$dir/plan.lua"
 says "which says what it is" "plan.lua is a plan, not a model"
+is "search" 1 "$PLEAT" search "$dir/plan.lua" cluster=h100x8
+says "which says so too" "plan.lua is a plan, not a model"
 is "a graph too" 0 "$PLEAT" compile "$dir/graph" -o "$dir/b.plan"
 is "to the same plan, again" 0 cmp "$dir/a.plan" "$dir/b.plan"
 is "a run's folder is not written over" 1 "$PLEAT" run "$dir/a.plan" \
