@@ -11,7 +11,6 @@
  * plan: then what is chosen is the best there is, and it says so. */
 #include "../ir/keys.h"
 #include "commands.h"
-#include "frontend.h"
 
 /* Seconds: LATE, FIXING, RUNNING (of a run that states no fold). */
 enum { EXACT = 16, MOST = 3000, LATE = 300, FIXING = 30, RUNNING = 5 };
