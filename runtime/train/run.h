@@ -69,6 +69,7 @@ const char *describe_data(Train *train);  /* for the folder; "" without any */
  * machine once libraries are open. */
 void compare_past(Train *train, const Plan *p);
 void compare_machine(Train *train, const Plan *p);
+void need_loss(const Plan *p);      /* err() if it trains nothing */
 void need_from(const Train *train); /* err() if `from` is no folder to read */
 int is_past(Train *train); /* have all steps been done? Then it says so */
 void compare_plans(Train *train,

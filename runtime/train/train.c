@@ -42,6 +42,8 @@ int eval_plan(Plan *p)
     train.log = log_open(train.mem, p, train.x, NULL);
     if (!train.valid)
         err(NULL, "eval needs data.valid");
+    if (role_prog(&p->role[0], PGeval) < 0)
+        err(NULL, "the model has no loss: there is nothing to evaluate");
     if (opts_int(p->opts, "resume") && !ckpt_exists(train.ckpt))
         err(NULL, "%s holds no checkpoint to evaluate", train.dir);
     start_values(&train, opts_int(p->opts, "resume") != 0);
@@ -188,6 +190,7 @@ int run_plan(Plan *p, const RunArgs *run_args)
 
     args.text = plan_text(p, run_args, &args.len);
     opts_check(p->opts);
+    need_loss(p);
     need_ramp(p, &args);
     if (args.replay)
         return replay_plan(&train, p);
