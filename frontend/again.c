@@ -278,6 +278,7 @@ static Opts *all_keys(const Args *args, const char *dir,
     if (!args->replay)
         take_launch(o, args->keys);
     opts_set(o, "name", dir, NULL);
+    opts_set(o, "resume", "0", NULL); /* of this start, not of the last one */
     opts_copy(o, args->keys);
     return o;
 }

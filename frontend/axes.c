@@ -31,11 +31,17 @@ static const char **axis_names(Front *front, int64_t least, int *n)
     return names;
 }
 
-static void unknown(Front *front, const char *name, const char *s)
+const char *axis_meant(Front *front, const char *name)
 {
     int n;
     const char **names = axis_names(front, 0, &n);
-    const char *near = did_you_mean(name, names, (size_t)n);
+
+    return did_you_mean(name, names, (size_t)n);
+}
+
+static void unknown(Front *front, const char *name, const char *s)
+{
+    const char *near = axis_meant(front, name);
     err(front->loc, "unknown axis '%s'%s%s", name, quoted(front, s),
         *near ? near : " (declare it in axes{})");
 }

@@ -49,9 +49,7 @@ static Trace read_model(Args *args, Graph ***stage)
     if (args->past)
         return trace_sources(args->past->source, args->past->nsource,
                              args->keys);
-    if (kind == FILEplan)
-        err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
-            args->file);
+    need_model(args->file);
     if (kind == FILEmodel)
         return trace(args->file, args->keys, 0);
     char *s = file_need(forever, args->file, &n);
@@ -122,6 +120,7 @@ static Plan *make_plan(Args *args, FILE *out)
                          .stop = args->stop,
                          .prog = program_of(args->prog, PGstep),
                          .out = out,
+                         .again = args->again,
                          .source = t.source,
                          .nsource = t.nsource };
 
@@ -376,6 +375,7 @@ static Text made_other(Args *args, const char *policy)
     if (opts_real_dtype(args->keys) != REALfp8)
         opts_set(args->keys, "precision.keep", "*", NULL);
     opts_set(args->keys, "precision.watch", "0", NULL);
+    args->again = 1;
     return made(args);
 }
 
@@ -402,6 +402,7 @@ static PlanTexts make_texts(Args *args, int ramps, Plan **p)
     for (int i = 0; batch > 0; i++) {
         Text out = made(args);
         vec_push(forever, texts.plan, out);
+        args->again = 1;
         if (!i)
             *p = plan_parse(forever, out.s, out.len, args->file);
         if (!i && ramps)

@@ -160,6 +160,7 @@ typedef struct Args {
     const char *schedule, *csv, *fold, *json, *dot, *choices, *perplexity;
     const char *snapshot, *calibrate;
     double temperature, seconds, every;
+    int again;             /* another plan of the run was made */
     int runs;              /* the plan is for a run that keeps a log */
     int64_t n, topk, rank; /* rank -1: not asked for */
     int64_t replay, begun; /* a step from 1; 0: none. Its settings' first */
@@ -197,6 +198,7 @@ void print_completion(const char *shell);
 /* filekind.c */
 typedef enum FileKind { FILEmodel, FILEgraph, FILEplan } FileKind;
 FileKind file_kind(const char *path);
+void need_model(const char *path); /* err() if it is a plan */
 
 /* diagnose.c: what `check` says as one JSON object; its exit status. */
 int check_as_json(int (*check)(Args *args), Args *args);

@@ -25,3 +25,10 @@ FileKind file_kind(const char *path)
         return FILEplan;
     return opens_graph(line) || ends_with(path, ".ir") ? FILEgraph : FILEmodel;
 }
+
+void need_model(const char *path)
+{
+    if (file_kind(path) == FILEplan)
+        err(NULL, "%s is a plan, not a model; pleat show tells what is in it",
+            path);
+}

@@ -160,6 +160,7 @@ void axes_order(Front *front); /* when all nodes are there */
 int axes_known(Front *front, const char *s, Axis **out, int max);
 int axes_any(Front *front, const char *s, Axis **out, int max); /* makes them */
 int64_t axis_size(Front *front, const Axis *a, const char *s);  /* err: none */
+const char *axis_meant(Front *front, const char *name); /* did_you_mean() */
 int axis_arg(lua_State *L, int arg, const char *what, Axis **out, int max);
 Axis *one_axis(lua_State *L, int arg, const char *what);
 /* An operation made axis a with n; err when axes{} says otherwise. */

@@ -293,7 +293,8 @@ static void check_axes(Front *front)
                 a = front->g->axis[k];
         if (!a || !a->loc)
             err(opts_loc(front->cmdline, key),
-                "%s=%s: the model declares no axis '%s'", key, value, key + 5);
+                "%s=%s: the model declares no axis '%s'%s", key, value, key + 5,
+                axis_meant(front, key + 5));
     }
 }
 

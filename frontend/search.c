@@ -202,6 +202,7 @@ static void add_all(Space *space, const ModelCost ref[2])
 {
     int64_t world = space->s.world, seq = space->s.seq;
     const int64_t *pin = space->pin.size;
+    int64_t units = space->s.units.nunit, stages = units ? units + 2 : 1;
 
     for (int64_t tp = 1; tp <= world; tp++)
         for (int64_t cp = 1; cp <= world / tp && world % tp == 0; cp++)
@@ -209,8 +210,7 @@ static void add_all(Space *space, const ModelCost ref[2])
                 Point p = { .size = { [Mtp] = tp, [Mcp] = cp, [Mpp] = pp } };
                 if (world % (tp * cp * pp) || !may_be(pin[Mtp], tp) ||
                     !may_be(pin[Mcp], cp) || !may_be(pin[Mpp], pp) ||
-                    (tp > space->s.tensor && !pin[Mtp]) ||
-                    (pp > 1 && pp > space->s.units.nunit + 2) ||
+                    (tp > space->s.tensor && !pin[Mtp]) || pp > stages ||
                     (cp > 1 && !pin[Mcp] && seq < TOKENS * cp * tp))
                     continue;
                 p.size[Mdp] = world / (tp * cp * pp);
@@ -499,6 +499,14 @@ static void set_world(Space *space, Graph *g)
     space->s.weight = dtypes[opts_dtype(opts)].bytes;
 }
 
+static int has_loss(const Graph *g)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Oloss)
+            return 1;
+    return 0;
+}
+
 /* Micro-batches of 1, 2, 4 .. sequences, or of as many as are given. */
 static void set_models(Space *space)
 {
@@ -507,6 +515,8 @@ static void set_models(Space *space)
 
     if (!a)
         err(NULL, "search: the model has no axis of sequences");
+    if (!has_loss(g))
+        err(NULL, "search: the model has no loss: there is no step to plan");
     space->s.batch_key = strf(forever, "axes.%s", a->name);
     set_world(space, g);
     read_sizes(space, g);
@@ -709,6 +719,7 @@ static int search_job(void *arg, FILE *out)
 
 int cmd_search(Args *args)
 {
+    need_model(args->file);
     return guarded(search_job, args, NULL);
 }
 

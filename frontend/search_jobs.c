@@ -380,7 +380,8 @@ static int short_job(void *ctx, int i, void *result)
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
     Plan *plan = compile_point(search, g, &p,
-                               1u << PGeval | 1u << PGforward | 1u << PGinit);
+                               1u << PGeval | 1u << PGforward | 1u << PGinit |
+                                   1u << PGwatched);
     measure(plan, out);
     double one = secs_of_micros(plan, 1, &open1);
     double two = secs_of_micros(plan, 2, &open2);

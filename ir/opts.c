@@ -256,6 +256,12 @@ int opts_given(const Opts *o, const char *key)
     return v && v->text;
 }
 
+int opts_asks(const Opts *o, const char *key)
+{
+    const char *usual = keytab[must_find(key)].dflt;
+    return opts_given(o, key) && (!usual || strcmp(opts_str(o, key), usual));
+}
+
 const Loc *opts_loc(const Opts *o, const char *key)
 {
     const OptValue *v = given(o, key);

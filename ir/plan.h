@@ -305,12 +305,12 @@ int64_t opts_bytes(const Opts *opts, const char *key);
 /* The key's words in its value, a bit each; 0: none, as of a number. */
 unsigned opts_words(const Opts *opts, const char *key);
 int opts_given(const Opts *opts, const char *key);      /* set, not default */
+int opts_asks(const Opts *opts, const char *key);       /* for another value */
 const Loc *opts_loc(const Opts *opts, const char *key); /* where it was set */
 /* The i-th of "wiki=a.bin code=b.bin"; 0: there is none. */
 int opts_named(const char *s, int i, const char **name, const char **path);
 int opts_blend(const char *s); /* is it "0.7 a 0.3 b", or one path? */
-void opts_pair(const Opts *opts, const char *key,
-               double v[2]); /* train.betas */
+void opts_pair(const Opts *opts, const char *key, double v[2]); /* "0.9,0.95" */
 /* "gnorm 10": 1 and the number for such a word; 0 and infinity. */
 int opts_limit(const Opts *opts, const char *key, const char *what, double *v);
 /* The i-th of a key's patterns ("*.bias norm.*"); null: past the end. */
@@ -322,8 +322,7 @@ int opts_match(const Opts *opts, const char *key,
 typedef const char *PathFn(Arena *a, const char *path, void *ctx);
 const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
                        void *ctx);
-/* In keys.def's order, then axes: the i-th key that was set; 0: past the
- * end. */
+/* In keys.def's order, then axes: the i-th key that was set; 0: none. */
 int opts_each(const Opts *opts, int i, const char **key, const char **value);
 void opts_copy(Opts *to, const Opts *from); /* all that were set */
 /* The key that is meant by a name of other programs ("--learning-rate"), or by
@@ -501,6 +500,7 @@ typedef enum ProgramKind {
 extern const char *const programnames[];    /* their names */
 ProgramKind program_kind(const char *name); /* NPROGRAM: none */
 int program_trains(ProgramKind k);          /* a step, whichever */
+int program_budgeted(ProgramKind k);        /* one, not its fallback */
 
 typedef struct Program {
     ProgramKind kind;
@@ -519,6 +519,7 @@ typedef struct Program {
     double rebuilt; /* seconds of a run in which instructions make again
                        what is not kept for the backward */
 } Program;
+int program_writes(const Program *prog, int buf); /* does it end with it? */
 int phase_names(const Program *prog, const Phase *phase,
                 int buf); /* any instr */
 /* All rows in the order in which they run; of phases that repeat, one for each
@@ -847,8 +848,7 @@ int moves_rows(InstrKind k); /* is it such an exchange? */
 /* Does a plan exchange rows through memory that ranks share? */
 int plan_shares(const Plan *p);
 int role_of(const Plan *p, int64_t rank);
-int in_host(const Role *role,
-            const Buf *b); /* does it lie in the host's arena? */
+int in_host(const Role *role, const Buf *b); /* in the host's arena? */
 int frame_in_host(const SlotGroup *group);
 /* Of such instructions the sets of atoms, in the order of the plan: a vec. */
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));
@@ -857,6 +857,7 @@ int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */
 const PlanDim *tensor_axis(const Tensor *tensor, AxisRole k);
+ProgramKind program_of_step(const Plan *p, int64_t step);     /* step: from 1 */
 int role_prog(const Role *role, ProgramKind k);               /* -1: none */
 const Program *role_program(const Role *role, ProgramKind k); /* or null */
 int role_value(const Role *role, StepValue v);   /* of `in`; -1: none */
@@ -886,8 +887,7 @@ typedef void PlanWatch(void *context, const InstrSpan *s);
 void plan_watch(const Plan *p, ProgramKind k, PlanWatch *watch, void *context);
 /* If transfers and collectives took no time. */
 double plan_bare(const Plan *p, ProgramKind k);
-int64_t plan_micros(const Plan *p, ProgramKind k);  /* micro-batches that
-                                                             a rank runs */
+int64_t plan_micros(const Plan *p, ProgramKind k);  /* that a rank runs */
 int64_t phase_runs(const Program *prog, int phase); /* how often it runs*/
 /* Bytes that a rank sends to experts and back in a run: rows that routes
  * decide, as many as are expected; else blocks and gathers, whose sizes are the

@@ -31,7 +31,23 @@ ProgramKind program_kind(const char *name)
 
 int program_trains(ProgramKind k)
 {
-    return k == PGstep || k == PGfallback;
+    return program_budgeted(k) || k == PGfallback;
+}
+
+int program_budgeted(ProgramKind k)
+{
+    return k == PGstep || k == PGwatched;
+}
+
+ProgramKind program_of_step(const Plan *p, int64_t step)
+{
+    int64_t every = opts_int(p->opts, "precision.watch");
+
+    return role_prog(&p->role[0], PGwatched) >= 0 && every > 0 &&
+                   (step % every == 0 ||
+                    step == opts_int(p->opts, "train.steps"))
+               ? PGwatched
+               : PGstep;
 }
 
 ScheduleSlot *program_rows(Arena *a, const Program *prog)
@@ -70,7 +86,7 @@ const char *place_text(Arena *a, const char *file, int line)
     return file ? strf(a, " (%s:%d)", file, line) : "";
 }
 
-static int writes(const Program *prog, int buf)
+int program_writes(const Program *prog, int buf)
 {
     for (int i = 0; i < prog->nend; i++)
         if (prog->end[i].buf == buf)
@@ -124,8 +140,10 @@ static const char *fallback_wrong(const PlanCheck *check)
     if ((step < 0 || back < 0) && law(Lfallback_there))
         return program_told(check, PGstep, "may overflow and has no fallback");
     int buf = role->out[over].buf;
-    int swapped =
-        !writes(&role->prog[step], buf) || writes(&role->prog[back], buf);
+    const Program *watched = role_program(role, PGwatched);
+    int swapped = !program_writes(&role->prog[step], buf) ||
+                  (watched && !program_writes(watched, buf)) ||
+                  program_writes(&role->prog[back], buf);
     return swapped && law(Lfallback_not_step)
                ? program_told(check, PGfallback, "is taken for the step")
                : NULL;

@@ -5,7 +5,7 @@
 /* Programs that a pass runs in, as bits. */
 enum {
     FALLBACK = 1u << PGfallback,
-    STEP = 1u << PGstep | FALLBACK,
+    STEP = 1u << PGstep | 1u << PGwatched | FALLBACK,
     EVAL = 1u << PGeval,
     FORWARD = 1u << PGforward,
     INIT = 1u << PGinit,

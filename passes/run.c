@@ -313,6 +313,16 @@ static int has_overflow(const Graph *g)
     return g != NULL;
 }
 
+/* Does the step make metrics that are only for some steps? */
+static int is_watched(const Graph *step)
+{
+    const Graph *g = step;
+
+    while (g && !has(g, Oquantize))
+        g = g->next;
+    return g && watches(g, PGwatched) && !watches(g, PGstep);
+}
+
 /* Programs that do not train find parameters where step has them, and read the
  * shards that it keeps; null: no step. */
 static void learn_params(Graph *g, const Graph *step)
@@ -330,7 +340,8 @@ static Graph **programs(Graph *g, Graph ***stopped)
     Graph **v = NULL, *step = NULL;
 
     for (ProgramKind k = PGstep; k < PGinit; k++) {
-        if (!runs(g, k) || (k == PGfallback && !has_overflow(step)))
+        if (!runs(g, k) || (k == PGfallback && !has_overflow(step)) ||
+            (k == PGwatched && !is_watched(step)))
             continue;
         Graph *h = program(g, k);
         if (!program_trains(k))

@@ -101,7 +101,7 @@ static int frees_rows(const Graph *g)
 
 void pass_stash(Graph *g)
 {
-    if (g->prog != PGstep || !g->mesh ||
+    if (!program_budgeted(g->prog) || !g->mesh ||
         opts_num(g->opts, "route.stash") <= 0 || frees_rows(g))
         return;
     mark_routes(g);

@@ -18,6 +18,7 @@ typedef struct CompileOptions {
     Source *source;
     int nsource;      /* Lua sources for the plan */
     unsigned without; /* programs that are left out, as bits */
+    int again;        /* as part of a run whose other plan was warned of */
     int prices;       /* nobody runs the plan: of instructions what times and
                             bytes follow from, no proof */
     Graph **stage;    /* vec: programs that -x wrote and that go on

@@ -81,13 +81,13 @@ int takes_pairs(const Graph *g)
     int asked =
         opts_given(g->opts, "fold.pair") && opts_int(g->opts, "fold.pair");
 
-    return g->prog == PGstep &&
+    return program_budgeted(g->prog) &&
            (g->turns == TURNSpairs || (g->turns == TURNSopen && asked));
 }
 
 int may_pair(const Graph *g)
 {
-    return g->turns == TURNSopen && g->prog == PGstep && g->mesh &&
+    return g->turns == TURNSopen && program_budgeted(g->prog) && g->mesh &&
            !opts_given(g->opts, "fold.pair") && !states_price(g->opts) &&
            opts_int(g->opts, "fold.overlap") && !machine_of(g)->serial &&
            !why_unpaired(g);

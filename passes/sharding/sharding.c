@@ -269,16 +269,28 @@ static double cost_to_seed(const Partitioner *part, const Node *n, int atom,
 
 /* ---- the choice ---------------------------------------------------------- */
 
+/* Dim d of n, in what a rank has whole of it: of axes in blocks that nothing
+ * counts beside them blocks, else elements. */
+static Dim uncut(const Node *n, Dim d)
+{
+    const struct hadamard_attrs *t = &n->at.hadamard;
+    int at = n->op == Ohadamard ? axes_at(&t->axes, d.a) : -1;
+
+    return (Dim){ d.a, at < 0 ? d.n : d.n / block_size(n, at) };
+}
+
 static int cuts_evenly(const Partitioner *part, const Node *n,
                        OperandShards need, int atom,
                        const ShardStrategy *strategy)
 {
     const Node *x = shape_of(n);
-    int d;
+    int d = strategy->out.k == S ? dim_of(x, strategy->out.a) : -1;
 
-    if (strategy->out.k == S && (d = dim_of(x, strategy->out.a)) >= 0 &&
-        !fits(part->graph, &x->dim[d], n->sh, atom))
-        return 0;
+    if (d >= 0) {
+        Dim dim = uncut(n, x->dim[d]);
+        if (!fits(part->graph, &dim, n->sh, atom))
+            return 0;
+    }
     for (int k = 0; k < n->nin; k++)
         if (strategy->in[k].k == S &&
             (d = dim_of(n->in[k], strategy->in[k].a)) >= 0 &&

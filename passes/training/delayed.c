@@ -5,8 +5,10 @@
  *     scale = largest number / max(history) / 2^margin       1 where all are 0
  *
  * A history is a state of the model, of precision.history steps, the newest
- * first; a step that is skipped leaves it. One for each operand of a product:
- * of what several parameters multiply that of the first. */
+ * first. A step that is skipped leaves it, so does one whose magnitude is not
+ * finite, and one after which all of it would be 0: scales stay as they were,
+ * 1 from the start (_default_sf_compute there). One for each operand of a
+ * product: of what several parameters multiply that of the first. */
 #include <math.h>
 #include <string.h>
 
@@ -132,6 +134,18 @@ static Node *shifted(const TrainStep *step, Node *state, Node *newest)
     return made(step, n);
 }
 
+/* What the state becomes by this step's magnitude. */
+static Node *renewed(TrainStep *step, Node *state, Node *newest)
+{
+    Graph *g = step->g;
+    Node *n = shifted(step, state, newest);
+    Node *max = made(step, g_red(g, Omax, n, &state->dim[0].a, 1));
+    Node *usable = post_op2(step, Oland, post_op1(step, Oisfinite, newest),
+                            post_op2(step, Ogt, max, post_num(step, 0)));
+
+    return made(step, g_ew(g, Owhere, step->l, usable, n, state));
+}
+
 /* Beyond 1 elements saturate: the run warns. */
 static void add_reach(TrainStep *step, const History *h, Node *amax)
 {
@@ -156,8 +170,8 @@ void delayed_writes(const Delayed *delayed)
         const History *h = delayed->history[i];
         step.l = h->state->loc;
         Node *a = post_all(&step, Omaximum, h->amax, vec_len(h->amax));
-        if (opts_int(g->opts, "precision.watch"))
+        if (watches(g, g->prog))
             add_reach(&step, h, a);
-        post_write(&step, h->state, shifted(&step, h->state, a));
+        post_write(&step, h->state, renewed(&step, h->state, a));
     }
 }

@@ -565,10 +565,7 @@ void pass_fp8(Graph *g)
     const MachineSpeeds *speeds = machine_of(g);
 
     if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8) {
-        if (g->prog == PGstep && opts_int(g->opts, "precision.watch"))
-            warn(opts_loc(g->opts, "precision.watch"),
-                 "precision.watch: no product is of few bits "
-                 "(precision.policy=fp8 or precision.recipe asks for them)");
+        warn_idle_keys(&(Placement){ .g = g });
         return;
     }
     Placement p = {
@@ -595,6 +592,7 @@ void pass_fp8(Graph *g)
     find_gradients(&p);
     judge_weights(&p);
     find_rows(&p);
+    warn_idle_keys(&p);
     if (g->prog == PGstep)
         report_weights(&p);
     rewrite(g, scaled, &p);

@@ -76,6 +76,12 @@ typedef struct WeightChoice {
     Rounding *once;    /* vec: what `pre` rounds of it */
 } WeightChoice;
 
+/* ---- idle_keys.c --------------------------------------------------------- */
+
+/* Warns of keys that change nothing in the step, once a model, and where no
+ * product is scaled for which the keys ask. recipe: null without few bits. */
+void warn_idle_keys(const Placement *placement);
+
 /* ---- placement.c --------------------------------------------------------- */
 
 /* The parameter that x is, by whatever axes and dtype; null: none. */

@@ -87,6 +87,8 @@ void step_optimize(TrainStep *step, Node **param, size_t n);
 
 typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
 
+/* Does program k have metrics of what is rounded? */
+int watches(const Graph *g, ProgramKind k);
 typedef struct RoundingWatch RoundingWatch;
 RoundingWatch *watch_new(Graph *g); /* null: nothing is watched */
 /* Notes what `quantize` does to an operand. */

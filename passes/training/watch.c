@@ -1,6 +1,7 @@
 /* watch.c: what rounding to few bits does to the operands of products, as
- * metrics of each step where precision.watch asks for them. Of each class of
- * tensor (activations, weights, gradients):
+ * metrics of the steps for which precision.watch asks. Where these are not all,
+ * the program step.watched has them and step, which runs else, nothing of them.
+ * Of each class of tensor (activations, weights, gradients):
  *
  *     fp8.<class>.amax       the largest magnitude, infinite where one is NaN
  *     fp8.<class>.scale      the least scale: that of the largest block
@@ -57,9 +58,16 @@ struct RoundingWatch {
     const Param **param[NUSE]; /* vecs: of the same */
 };
 
+int watches(const Graph *g, ProgramKind k)
+{
+    int64_t every = opts_int(g->opts, "precision.watch");
+
+    return program_trains(k) && every && (every == 1 || k != PGstep);
+}
+
 RoundingWatch *watch_new(Graph *g)
 {
-    if (!program_trains(g->prog) || !opts_int(g->opts, "precision.watch"))
+    if (!watches(g, g->prog))
         return NULL;
     RoundingWatch *watch = alloc(g->arena, sizeof *watch);
     watch->g = g;

@@ -49,7 +49,7 @@ int exec_exact(Exec *exec, ProgramKind k, const StepValues *values,
                const Feed *feed)
 {
     exec_run(exec, k, values, feed);
-    if (k != PGstep || !(exec_result(exec, RESULToverflow) > 0))
+    if (!program_budgeted(k) || !(exec_result(exec, RESULToverflow) > 0))
         return 0;
     exec_run(exec, PGfallback, values, feed);
     return 1;

@@ -197,6 +197,7 @@ int compare_plan(Plan *p, const RunArgs *args)
     Course course[2];
 
     need_device(p);
+    need_loss(p);
     comm = comm_open(forever, p->mesh->world);
     course[0] = run_course(comm, p, args->compared);
     course[1] = run_course(comm, args->other, args->compared);

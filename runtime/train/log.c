@@ -29,8 +29,10 @@ struct Log {
     double used;          /* bytes of all ranks here */
     double peak;          /* FLOP/s of a rank; 0: unknown */
     Arena *mem;
-    double *result; /* of the step being told, by their place */
-    char *warned;   /* by their place: it was warned of */
+    double *result;          /* of the step being told, by their place */
+    char *written[NPROGRAM]; /* by program: results that it makes, by place */
+    const char *made;        /* those of the program being told */
+    char *warned;            /* by their place: it was warned of */
     int nwarned;
     char *line;
     int len, room;
@@ -143,7 +145,7 @@ static void say_named(Log *log, ResultKind k, const double *v)
     int count = 0;
 
     for (int i = 0; i < role->nout; i++)
-        if (role->out[i].result == k && !role->out[i].dim.n &&
+        if (role->out[i].result == k && !role->out[i].dim.n && log->made[i] &&
             !strchr(role->out[i].own, '.'))
             say(log, "%s%s %.4f", count++ ? " " : " | ", role->out[i].own,
                 v[i]);
@@ -287,7 +289,7 @@ static void json_named(Log *log, ResultKind k, const char *put_before,
 
     for (int i = 0; i < log->role->nout; i++) {
         const Scalar *scalar = &log->role->out[i];
-        if (scalar->result != k || scalar->dim.n ||
+        if (scalar->result != k || scalar->dim.n || !log->made[i] ||
             !strcmp(scalar->own, "loss"))
             continue;
         snprintf(key, sizeof key, "%s%s", put_before, scalar->own);
@@ -383,7 +385,8 @@ static void warn_saturated(Log *log, int64_t step, const double *v)
 {
     for (int i = 0; i < log->role->nout; i++) {
         const Scalar *scalar = &log->role->out[i];
-        if (scalar->result != RESULTreach || !(v[i] > 1) || log->warned[i])
+        if (scalar->result != RESULTreach || !(v[i] > 1) || !log->made[i] ||
+            log->warned[i])
             continue;
         log->warned[i] = 1;
         if (log->nwarned++ >= MAXWARNED)
@@ -399,7 +402,8 @@ static void warn_saturated(Log *log, int64_t step, const double *v)
 static void event_step(Log *log, const Logged *logged, const double *v)
 {
     for (int i = 0; i < log->role->nout; i++)
-        if (log->role->out[i].result != RESULTok && !log->role->out[i].dim.n)
+        if (log->role->out[i].result != RESULTok && !log->role->out[i].dim.n &&
+            log->made[i])
             event_scalar(log->events, logged->step, log->role->out[i].name,
                          v[i]);
     event_scalar(log->events, logged->step, "lr", logged->lr);
@@ -417,6 +421,7 @@ void log_step(Log *log, const Exec *exec, const Logged *logged)
     const double *v = log->result;
 
     read_results(log, exec);
+    log->made = log->written[logged->program];
     if (logged->step > SKIPPED) { /* the first step warms caches up */
         log->secs += logged->secs;
         log->counted++;
@@ -446,6 +451,7 @@ void log_valid(Log *log, int64_t step, const char *set, const double *v,
 
     if (!log->loud)
         return;
+    log->made = log->written[PGeval];
     snprintf(tag, sizeof tag, set ? "val_loss/%s" : "val_loss", set);
     say(log, "val loss %.4f%s%s%s", value(log, v, RESULTloss),
         set ? " of " : "", set ? set : "", beside);
@@ -572,6 +578,18 @@ static void open_files(Log *log, Arena *a, const char *dir)
     log_config(log, a);
 }
 
+/* What each program makes of the results. */
+static void note_written(Log *log)
+{
+    for (ProgramKind k = 0; k < NPROGRAM; k++) {
+        const Program *program = role_program(log->role, k);
+        log->written[k] = alloc(log->mem, (size_t)log->role->nout + 1);
+        for (int i = 0; i < log->role->nout && program; i++)
+            log->written[k][i] =
+                (char)program_writes(program, log->role->out[i].buf);
+    }
+}
+
 void log_plan(Log *log, const Plan *p, const Exec *exec)
 {
     log->plan = p;
@@ -588,6 +606,7 @@ void log_plan(Log *log, const Plan *p, const Exec *exec)
                                       sizeof *log->result);
     log->room = LINE + EACH * log->role->nout + (int)all * ELEMENT;
     log->warned = alloc(log->mem, (size_t)log->role->nout + 1);
+    note_written(log);
     log->vectors = opts_int(p->opts, "train.vectors_every");
     log->line = alloc(log->mem, (size_t)log->room);
 }

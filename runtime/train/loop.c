@@ -139,10 +139,10 @@ static void say_start(Train *train)
     log_note(train->log, "%s", s.s);
 }
 
-static void write_trace(Train *train)
+static void write_trace(Train *train, ProgramKind program)
 {
     size_t n;
-    char *s = exec_trace(train->mem, train->x, PGstep, &n);
+    char *s = exec_trace(train->mem, train->x, program, &n);
 
     run_file(
         strf(train->mem, "%s/trace.%ld.json", train->dir, train->comm->first),
@@ -150,7 +150,7 @@ static void write_trace(Train *train)
 }
 
 /* Rows are counted as they are moved; others have the plan's sizes. */
-static double sent_to_experts(const Train *train)
+static double sent_to_experts(const Train *train, ProgramKind program)
 {
     int over = exec_result(train->x, RESULToverflow) > 0;
     double rows = 0, sum = (double)(train->comm->moved - train->moved);
@@ -158,7 +158,7 @@ static double sent_to_experts(const Train *train)
     for (int64_t i = 0; i < train->comm->n; i++)
         for (ProgramKind k = PGstep; k < NPROGRAM; k++) {
             const Program *p = role_program(train->x->rank[i].role, k);
-            if (!p || !(k == PGstep || (k == PGfallback && over)))
+            if (!p || !(k == program || (k == PGfallback && over)))
                 continue;
             rows += expert_bytes(p, 1);
             sum += expert_bytes(p, 0);
@@ -199,11 +199,11 @@ static void read_step(Train *train, const PendingStep *step)
     train->since = end;
     train->waited = train->x->waited;
     log_step(train->log, train->x,
-             &(Logged){ step->step + 1,
+             &(Logged){ step->step + 1, step->program,
                         step->first +
                             (train->train ? data_perstep(train->train) : 0),
                         step->b.lr, secs, train->late ? host : -1,
-                        sent_to_experts(train), each });
+                        sent_to_experts(train, step->program), each });
     if (train->late && !train->read)
         say_start(train);
     if (train->late && train->read == REPLAYED)
@@ -234,7 +234,7 @@ static void finish(Train *train, PendingStep *step, PendingStep *behind)
     }
     read_step(train, step);
     if (over && behind)
-        run_sent(train, PGstep, behind, 1);
+        run_sent(train, behind->program, behind, 1);
 }
 
 /* Nothing runs any more, and all results were read. */
@@ -251,6 +251,7 @@ static void one_step(Train *train)
 {
     int64_t step = train->state.step;
     PendingStep s = { .step = step,
+                      .program = program_of_step(train->plan, step + 1),
                       .b = step_block(train->plan->opts, step),
                       .first = train->state.samples };
     int traced = step + 1 == opts_int(train->plan->opts, "train.trace");
@@ -259,14 +260,14 @@ static void one_step(Train *train)
     if (!late)
         settle(train);
     if (traced)
-        exec_record(train->x, PGstep);
+        exec_record(train->x, s.program);
     if (!train->nsent)
         begin_clocks(train);
     train->moved = train->comm->moved;
-    run_sent(train, PGstep, &s, late);
+    run_sent(train, s.program, &s, late);
     if (traced) {
-        write_trace(train);
-        train->traced = exec_alone(train->x, PGstep);
+        write_trace(train, s.program);
+        train->traced = exec_alone(train->x, s.program);
         exec_record(train->x, NPROGRAM);
     }
     train->state.step = step + 1;

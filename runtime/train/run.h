@@ -9,6 +9,7 @@ enum { FAILED = 3, STOPPED = 4 };
 
 typedef struct PendingStep { /* a step whose results are not read yet */
     int64_t step;            /* from 0 */
+    ProgramKind program;
     StepValues b;
     Feed f;
     int64_t first; /* sample */
@@ -68,6 +69,7 @@ const char *describe_data(Train *train);  /* for the folder; "" without any */
  * machine once libraries are open. */
 void compare_past(Train *train, const Plan *p);
 void compare_machine(Train *train, const Plan *p);
+void need_loss(const Plan *p);      /* err() if it trains nothing */
 void need_from(const Train *train); /* err() if `from` is no folder to read */
 int is_past(Train *train); /* have all steps been done? Then it says so */
 void compare_plans(Train *train,

@@ -94,6 +94,13 @@ void compare_machine(Train *train, const Plan *p)
         resume_machine(&train->changes, train->dir, s.s);
 }
 
+void need_loss(const Plan *p)
+{
+    if (role_prog(&p->role[0], PGstep) < 0)
+        err(NULL, "the model has no loss: there is nothing to train; write "
+                  "loss(\"lm\", t)");
+}
+
 /* Where the first values come from must be there before a folder is made. */
 void need_from(const Train *train)
 {

@@ -42,6 +42,8 @@ int eval_plan(Plan *p)
     train.log = log_open(train.mem, p, train.x, NULL);
     if (!train.valid)
         err(NULL, "eval needs data.valid");
+    if (role_prog(&p->role[0], PGeval) < 0)
+        err(NULL, "the model has no loss: there is nothing to evaluate");
     if (opts_int(p->opts, "resume") && !ckpt_exists(train.ckpt))
         err(NULL, "%s holds no checkpoint to evaluate", train.dir);
     start_values(&train, opts_int(p->opts, "resume") != 0);
@@ -113,10 +115,11 @@ static _Noreturn void run_again(Train *train, int64_t step)
     err_status = FAILED;
     for (int64_t k = step; k < step + 2; k++) {
         PendingStep s = { .step = k,
+                          .program = program_of_step(train->plan, k + 1),
                           .b = step_block(train->plan->opts, k),
                           .first = train->state.samples +
                                    (k - train->state.step) * n };
-        run_sent(train, PGstep, &s, 0);
+        run_sent(train, s.program, &s, 0);
     }
     err(NULL,
         "the GPU did not fail again in step %ld, call by call and from the "
@@ -187,6 +190,7 @@ int run_plan(Plan *p, const RunArgs *run_args)
 
     args.text = plan_text(p, run_args, &args.len);
     opts_check(p->opts);
+    need_loss(p);
     need_ramp(p, &args);
     if (args.replay)
         return replay_plan(&train, p);

@@ -38,7 +38,9 @@ void log_plan(Log *log, const Plan *p, const Exec *exec); /* from now on */
  * which this process worked for it, < 0: all of them. experts: bytes that a
  * rank sent to experts and back, < 0: not known; of several here, the mean. */
 typedef struct Logged {
-    int64_t step, samples;
+    int64_t step;
+    ProgramKind program; /* that it was */
+    int64_t samples;
     double lr, secs, host, experts;
     const double *alone; /* by rank: seconds in which it waited for no other;
                             null: not known */

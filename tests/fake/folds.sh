@@ -110,8 +110,8 @@ cases() {
 - 4 fp64 zoo fold.cp=2 fold.tp=2
 - 2 fp64 blocks fold.tp=2
 - 1 bf16 blocks
-+ 1 fp64 scaled precision.recipe=nvfp4 precision.place=all
-- 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all
++ 1 fp64 scaled precision.recipe=nvfp4 precision.place=all precision.watch=2
+- 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 precision.recipe=blockwise precision.place=all precision.watch=2
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 + 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
 + 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80 train.batch=8

@@ -66,6 +66,7 @@ static const Fold some[] = {
     { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 1, F8 "delayed precision.watch=1 fold.zero=3 " PP2 },
     { "tests/models/biases.lua",         2, 1, 4, 2, 1, F8 "mxfp8 route.factor=1.25 " A2A },
     { "tests/hf/qwen3.lua",              2, 2, 2, 4, 2, F8 "nvfp4" },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 1, 2, 1, F8 "nvfp4 axes.seq=48" },
     { "tests/models/cuts.lua",           2, 1, 2, 2, 2, "" },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, "" },
     { "tests/models/expert_choice.lua",  2, 1, 2, 2, 2, "" },

@@ -92,9 +92,10 @@ static double by_margin(double amax, double largest, double all)
         .name = of, .value = of_value, .weight = of_weight, \
         .gradient = of_gradient, .turned = turns            \
     }
-#define DELAYED(of)                                           \
-    ROW("delayed precision.margin=1", TO(De4m3, 0, 0, of, 0), \
-        TO(De4m3, 0, 0, of, 0), TO(De5m2, 0, 0, of, 0), 0)
+#define DELAYED(of)                                       \
+    ROW("delayed precision.history=1 precision.margin=1", \
+        TO(De4m3, 0, 0, of, 0), TO(De4m3, 0, 0, of, 0),   \
+        TO(De5m2, 0, 0, of, 0), 0)
 static const Recipe second_delayed = DELAYED(by_margin);
 
 static const Recipe recipes[] = {
@@ -328,6 +329,44 @@ static void watched(const Exec *e, const Recipe *r, const double *x)
            r->name, amax, flushed);
 }
 
+/* The moments so far, in memory of the plan's. */
+static void read_moments(Exec *e, double *m[3])
+{
+    static const char *const name[3] = { "optim.m.c", "optim.m.p",
+                                         "optim.m.w" };
+    int64_t n;
+
+    for (int i = 0; i < 3; i++)
+        m[i] = fold_read(e, name[i], &n);
+}
+
+/* Tokens of which the model makes rows of zeros. */
+static void fill_absent(void *self, const Tensor *t, int64_t rank,
+                        int64_t micro, void *to)
+{
+    int32_t *token = to;
+
+    (void)self, (void)t, (void)rank, (void)micro;
+    for (int i = 0; i < T; i++)
+        token[i] = -1;
+}
+
+/* A step whose scales are of the one before; one in which x is 0 throughout,
+ * which leaves the scale of x; and one with that. */
+static void later_steps(Exec *e, const StepValues *block, const Feed *feed,
+                        const double *x, const double *w, const double *c)
+{
+    double *m[3];
+
+    read_moments(e, m);
+    exec_exact(e, PGstep, block, feed);
+    compare_step(e, &second_delayed, x, w, c, m);
+    exec_exact(e, PGstep, block, &(Feed){ .fill = fill_absent });
+    read_moments(e, m);
+    exec_exact(e, PGstep, block, feed);
+    compare_step(e, &second_delayed, x, w, c, m);
+}
+
 static void one_recipe(const Recipe *r)
 {
     static double x[T * H], w[H * N], c[T * N];
@@ -355,13 +394,8 @@ static void one_recipe(const Recipe *r)
     compare_step(e, r, x, w, c, none);
     if (!strcmp(r->name, "tensor"))
         watched(e, r, x);
-    if (r->value.inverse == by_nothing) {
-        double *m[3] = { fold_read(e, "optim.m.c", &n),
-                         fold_read(e, "optim.m.p", &n),
-                         fold_read(e, "optim.m.w", &n) };
-        exec_exact(e, PGstep, &block, &f);
-        compare_step(e, &second_delayed, x, w, c, m);
-    }
+    if (r->value.inverse == by_nothing)
+        later_steps(e, &block, &f, x, w, c);
     exec_close(e);
 }
 

@@ -97,6 +97,27 @@ is "bench" 0 "$PLEAT" bench "$dir/plan.lua"
 is "run" 0 "$PLEAT" run "$dir/plan.lua" train.steps=1 name="$dir/unsaid"
 is "check" 1 "$PLEAT" check "$dir/plan.lua"
 says "which says what it is" "plan.lua is a plan, not a model"
+is "search" 1 "$PLEAT" search "$dir/plan.lua" cluster=h100x8
+says "which says so too" "plan.lua is a plan, not a model"
+cat >"$dir/flat.lua" <<'LUA'
+axes { batch=1, seq=8, hidden=8, vocab=256 }
+local x = embed(input("tokens", "batch seq"), param("embed", "vocab hidden"))
+local logits = dot(x, param("head", "hidden vocab"), "hidden")
+output("logits", logits)
+LUA
+cp "$dir/flat.lua" "$dir/idle.lua"
+echo 'loss("lm", mean(cross_entropy(logits, input("labels", "batch seq"), "vocab"), "batch seq"))' >>"$dir/flat.lua"
+is "search of a model without layers" 0 "$PLEAT" search "$dir/flat.lua" cluster=h100x8 train.batch=8
+says "cuts it otherwise" "the best"
+is "into stages" 1 "$PLEAT" search "$dir/flat.lua" cluster=h100x8 fold.pp=2
+says "it cannot be cut" "error: fold.pp=2, but the model has no layers to cut"
+is "run without a loss" 1 "$PLEAT" run "$dir/idle.lua" target=host name="$dir/idle" data.train=LICENSE
+says "says what is missing" "error: the model has no loss: there is nothing to train"
+is "and makes no folder" 1 [ -e "$dir/idle" ]
+is "eval" 1 "$PLEAT" eval "$dir/idle.lua" target=host data.valid=LICENSE
+says "too" "error: the model has no loss: there is nothing to evaluate"
+is "search" 1 "$PLEAT" search "$dir/idle.lua" cluster=h100x8
+says "and search" "error: search: the model has no loss"
 is "a graph too" 0 "$PLEAT" compile "$dir/graph" -o "$dir/b.plan"
 is "to the same plan, again" 0 cmp "$dir/a.plan" "$dir/b.plan"
 is "a run's folder is not written over" 1 "$PLEAT" run "$dir/a.plan" \

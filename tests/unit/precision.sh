@@ -57,8 +57,51 @@ is "not asked for" 0 run off train.steps=2
 is "there are none" 1 grep -q fp8 "$dir/off.lines"
 is "nothing else changes" 0 [ "$(grep -o '"loss[^,]*' "$dir/off.lines")" = "$(grep -o '"loss[^,]*' "$dir/one.lines")" ]
 
+# At an interval: the same numbers, of these steps, and of the run the same bits.
+is "each step of five" 0 run each precision.watch=1 train.steps=5 train.save_every=4
+is "every second of them" 0 run second precision.watch=2 train.steps=5 train.save_every=4
+is "in steps 2, 4 and the last" 0 [ "$(grep '"fp8' "$dir/second.lines" | cut -d, -f1 | tr -dc 0-9)" = 245 ]
+for step in 2 4 5; do
+    for f in each second; do
+        grep "{\"step\": $step," "$dir/$f.lines" | grep -o '"fp8[^,]*' >"$dir/$f.fp8"
+    done
+    is "step $step as if each were watched" 0 cmp "$dir/each.fp8" "$dir/second.fp8"
+done
+is "to the same bits" 0 same each second
+is "its plan" 0 "$PLEAT" show "$dir/second/plan"
+says "has a program of its own" "program step.watched"
+is "with rows that overflow" 0 run over precision.watch=2 train.steps=3 fold.ep=4 world=4 route.factor=1.05
+is "which fall back" 0 grep -q '"step": 2.*fp8.gradients.flushed.*"fallback": true' "$dir/over.lines"
+is "not watched in others" 0 [ "$(grep -c '"fp8' "$dir/over.lines")" = 2 ]
+
 is "in a run without few bits" 0 run wide precision.policy=bf16 precision.watch=1 train.steps=1
-says "is said to be of nothing" "warning: precision.watch: no product is of few bits"
+says "is said to be of nothing" "warning: precision.watch changes nothing: no product is of few bits"
+
+# idle KEY=VALUE LINES key=value..: the key is said to change nothing, or not.
+idle() {
+    key=${1%%=*}
+    "$PLEAT" compile models/tiny.lua target=host -o "$dir/idle.plan" "$@" 2>"$dir/idle" || return
+    [ "$(grep -c "^warning: $key changes nothing: " "$dir/idle")" = "$lines" ]
+}
+bits="precision.policy=fp8 precision.place=all"
+lines=1
+for case in "keep=*" "place=all" "watch=1" "wire=all" "history=3" "margin=1"; do
+    is "$case without few bits" 0 idle "precision.$case" precision.policy=bf16
+done
+for case in "wire=pays precision.recipe=mxfp8" "history=3 precision.recipe=tensor" "margin=1 precision.recipe=blockwise"; do
+    # shellcheck disable=SC2086
+    is "$case" 0 idle precision.$case $bits
+done
+lines=0
+for case in "keep=layers.0.*" "place=all" "watch=1" "wire=all" "history=3 precision.recipe=delayed" \
+    "margin=1 precision.recipe=delayed"; do
+    # shellcheck disable=SC2086
+    is "$case has an effect" 0 idle precision.$case $bits
+done
+is "a name of no weight" 0 started unnamed 'precision.keep=*norm*,layers.0.*' train.steps=0
+says "changes nothing" "precision.keep: '*norm*' changes nothing: it names no weight of a product"
+is "widths that no kernel has" 0 "$PLEAT" compile models/tiny.lua target=cuda precision=fp8 -o "$dir/idle.plan"
+says "are bf16, which is said" "no product is of few bits (layers.0.attn.wq stays: no kernel multiplies such numbers)"
 
 set -- precision.recipe=delayed precision.history=3 train.save_every=2
 is "delayed" 0 run whole "$@" train.steps=4 precision.watch=1

@@ -95,6 +95,9 @@ head -c "$(wc -c <runs/first/metrics.jsonl)" runs/a/metrics.jsonl | cmp -s - run
 result "metrics.jsonl is appended to" $?
 run runs/a resume=1 && [ ! -e runs/a/config.2.lua ] && [ "$(find runs/a -name 'data.*' -o -name 'machine.*')" = "" ]
 result "nothing changed, nothing new" $?
+run small.lua target=host train.steps=1 resume=1 name=asked && run asked
+[ $? = 1 ] && grep -q "^error: asked holds checkpoints; resume=1 continues it" said
+result "resume=1 of one start is not of the next" $?
 mkdir elsewhere && cp -r runs/first elsewhere/b
 cp -r elsewhere/b b && run b resume=1 train.steps=8
 [ $? = 1 ] && grep -q "data.train: no file b/../../text" said
