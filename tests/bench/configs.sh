@@ -180,19 +180,19 @@ summary "folded MoE, tables 4 and 5" "$dir/unseen"
 #     kernels. On GPUs norms, biases, dropouts and sums of gradients are kernels of their
 #     own (`gap`); an all-reduce waits for the last of its ranks (`wait`).
 #   - Its hosts have 800 Gbit/s. Those of Selene have 1,600, and tuned software.
-#   - On one host nothing was recomputed. Its simulator does not either where there is
-#     one stage (src/predictor.py), though its configs say so, and of GPT h=2048 a layer
+#   - On one host nothing was recomputed (`as`). Its simulator does not either where there is
+#     one stage (src/predictor.py), though its configs say full, and of GPT h=2048 a layer
 #     of 8,192 tokens takes 16.3 ms: with a second forward products would run at more
 #     than 300 TFLOP/s beside what memory takes.
 #   - Its models have 50,257 words, 50257 // tp on a rank (src/config.py): rows of logits
 #     are aligned for tensor cores where tp=2, and with tp=1 a head of h=2048 takes five
 #     times as long (70 ms of 8,192 tokens, 16 with tp=2). Stages have equal layers.
-host=0 alone=0 gap=0 wait=0 moved=62 words=51200 network=2e10 equal=
+host=0 alone=0 gap=0 wait=0 moved=62 words=51200 network=2e10 equal='' as=''
 gpt() { # name world gbs seq hidden layers heads vpp: rows of seconds mbs tp pp recompute
     name=$1 world=$2 gbs=$3 seq=$4 hidden=$5 layers=$6 heads=$7 vpp=$8
     sed "s/odds = 48/odds = $layers/; s/heads={ 64/heads={ $heads/" tests/bench/gpt.lua >"$dir/gpt.lua"
     while read -r s mbs tp pp again; do
-        cuts=
+        again=${as:-$again} cuts=
         [ "$vpp" = 1 ] || [ "$pp" = 1 ] || cuts="fold.vpp=$vpp fold.schedule=interleaved"
         [ -z "$equal" ] || [ "$pp" = 1 ] || cuts=fold.layout=$(awk -v n="$pp" -v t="t*$((layers / pp))" 'BEGIN {
             for (i = 1; i <= n; i++) printf "%s%s%s", (i > 1 ? "|" : "E"), t, (i == n ? "L" : "") }')
@@ -306,33 +306,33 @@ gpt vtrain-multi 512 1536 2048 8192 48 64 1 <<END
 24.1699 24 8 16 full
 END
 dense "vtrain-multi, 256 and 512 A100"
-host=3.25e-3 alone=1e-3 gap=1.65e-3 wait=2.5e-5 words=50257 equal=1
+host=3.25e-3 alone=1e-3 gap=1.65e-3 wait=2.5e-5 words=50257 equal=1 as=none
 gpt vtrain-single 8 16 1024 2048 24 16 1 <<END
-0.310983 2 2 2 none
-0.467602 4 8 1 none
-0.333444 4 4 2 none
-0.293094 2 4 1 none
-0.229996 2 1 2 none
-0.306245 4 2 4 none
-1.883691 1 8 1 none
-0.257465 1 1 2 none
-0.312344 1 1 4 none
-0.408275 1 2 2 none
-0.452094 1 2 4 none
-0.339361 2 4 2 none
-0.325499 8 8 1 none
-0.355045 2 2 4 none
-0.611081 1 4 1 none
-0.252687 2 2 1 none
-0.354183 4 1 4 none
-0.365103 8 2 4 none
-0.264092 4 4 1 none
-0.361925 1 2 1 none
-0.21503 1 1 1 none
-0.290195 2 1 4 none
-0.298676 8 4 2 none
-0.254325 4 2 2 none
-0.775623 2 8 1 none
-0.662629 1 4 2 none
+0.310983 2 2 2 full
+0.467602 4 8 1 full
+0.333444 4 4 2 full
+0.293094 2 4 1 full
+0.229996 2 1 2 full
+0.306245 4 2 4 full
+1.883691 1 8 1 full
+0.257465 1 1 2 full
+0.312344 1 1 4 full
+0.408275 1 2 2 full
+0.452094 1 2 4 full
+0.339361 2 4 2 full
+0.325499 8 8 1 full
+0.355045 2 2 4 full
+0.611081 1 4 1 full
+0.252687 2 2 1 full
+0.354183 4 1 4 full
+0.365103 8 2 4 full
+0.264092 4 4 1 full
+0.361925 1 2 1 full
+0.21503 1 1 1 full
+0.290195 2 1 4 full
+0.298676 8 4 2 full
+0.254325 4 2 2 full
+0.775623 2 8 1 full
+0.662629 1 4 2 full
 END
 dense "vtrain-single, 8 A100"
