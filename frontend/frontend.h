@@ -345,6 +345,7 @@ typedef struct Space {
     double log_ratio; /* of short to scaled prices, the mean of its log */
     int ratios;
     int proven;
+    int stopped; /* by the clock: with more time the answer may be another */
 } Space;
 double search_estimate(const Space *space,
                        const Candidate *candidate); /* seconds */

@@ -224,14 +224,38 @@ static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
                 1e3 * all, 1e3 * open, 100 * open / makespan);
 }
 
+/* What goes to experts and back, and how long that takes, hidden or not. */
 static void show_experts(FILE *out, const Program *prog)
 {
     double routed = expert_bytes(prog, 1), fixed = expert_bytes(prog, 0);
+    double secs = 0;
 
+    for (int f = 0; f < prog->nphase; f++)
+        for (int i = 0; i < prog->phase[f].n; i++) {
+            const Instr *instr = &prog->instr[prog->phase[f].first + i];
+            if (instr->experts)
+                secs += instr->secs * (double)phase_runs(prog, f);
+        }
     if (routed + fixed > 0)
-        fprintf(out, "  to experts      %12s  sent by a rank, and back%s\n",
+        fprintf(out,
+                "  to experts      %12s  sent by a rank, and back%s, %.3f ms\n",
                 bytes_text((int64_t)(routed + fixed)),
-                routed > 0 ? ", as routes are expected" : "");
+                routed > 0 ? ", as routes are expected" : "", 1e3 * secs);
+}
+
+/* A phase, and how long its instructions take one after another. */
+static void show_phase(FILE *out, const Program *prog, int f)
+{
+    const Phase *phase = &prog->phase[f];
+    double secs = 0;
+
+    for (int i = phase->first; i < phase->first + phase->n; i++)
+        secs += prog->instr[i].secs;
+    fprintf(out,
+            "  %-14s  %5d instructions, %" PRId64 " time%s%s, %.3f ms each\n",
+            phase->name, phase->n, phase_runs(prog, f),
+            phase_runs(prog, f) == 1 ? "" : "s",
+            phase->pair ? ", two micro-batches each" : "", 1e3 * secs);
 }
 
 static void show_program(FILE *out, const Plan *plan, int role,
@@ -253,10 +277,7 @@ static void show_program(FILE *out, const Plan *plan, int role,
     show_transfers(out, plan, prog, t.makespan);
     show_experts(out, prog);
     for (int f = 0; f < prog->nphase; f++)
-        fprintf(out, "  %-14s  %5d instructions, %" PRId64 " time%s%s\n",
-                prog->phase[f].name, prog->phase[f].n, phase_runs(prog, f),
-                phase_runs(prog, f) == 1 ? "" : "s",
-                prog->phase[f].pair ? ", two micro-batches each" : "");
+        show_phase(out, prog, f);
     show_table(out, prog);
     fputs("  of them ", out);
     for (int k = 0, n = 0; k < NINSTR; k++)

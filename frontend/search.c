@@ -448,6 +448,7 @@ static void compile_best(Space *space)
         if (!compile_next(space, PRICEscaled, EXACT, 0, space->end))
             break;
     space->proven = exact && is_decided(space);
+    space->stopped = !space->proven && search_clock() >= space->end;
 }
 
 /* ---- the model --------------------------------------------------------- */

@@ -182,6 +182,11 @@ static void put_verdict(Text *out, const Space *space)
     else
         put(out, "No point can take less than %.1f ms.\n",
             1e3 * search_least(space));
+    if (space->stopped)
+        put(out,
+            "Stopped after --seconds %g: with more time another point may "
+            "be found; --seconds 0 waits for it.\n",
+            space->args->seconds);
 }
 
 static json_t *json_row(const Space *space, const Candidate *best,
@@ -216,11 +221,12 @@ static void report_json_of(FILE *out, const Space *space, const Candidate *best)
     for (size_t i = 0; i < vec_len(space->at) && i < SHOWN; i++)
         if (space->at[i].known != PRICErefused)
             json_array_append_new(rows, json_row(space, best, &space->at[i]));
-    json_t *j = json_pack("{s:I, s:b, s:f, s:f, s:o, s:o}", "points",
-                          (json_int_t)space->legal, "proven", space->proven,
-                          "least_ms", 1e3 * search_least(space), "seconds",
-                          search_clock() - space->begun, "best",
-                          json_row(space, best, best), "plans", rows);
+    json_t *j =
+        json_pack("{s:I, s:b, s:b, s:f, s:f, s:o, s:o}", "points",
+                  (json_int_t)space->legal, "proven", space->proven, "stopped",
+                  space->stopped, "least_ms", 1e3 * search_least(space),
+                  "seconds", search_clock() - space->begun, "best",
+                  json_row(space, best, best), "plans", rows);
     if (space->from)
         json_object_set_new(j, "from", json_measured(space->from));
     json_dumpf(j, out, JSON_COMPACT);

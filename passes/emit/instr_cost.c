@@ -82,13 +82,15 @@ void mark_experts(Graph *g)
     for (size_t i = 0; i < vec_len(g->node); i++) {
         Node *n = g->node[i];
         n->mark = n->op == Ocombine ? FROM : 0;
-        for (int k = 0; k < n->nin && is_plain(n) && is_partial(n); k++)
+        int on = is_plain(n) || n->op == Oreducescatter; /* one of several */
+        for (int k = 0; k < n->nin && on && is_partial(n); k++)
             n->mark |= n->in[k]->mark & FROM;
     }
     for (size_t i = vec_len(g->node); i-- > 0;) {
         Node *n = g->node[i];
         int to = n->op == Odispatch || n->op == Oroute ||
-                 (n->nin == 1 && is_plain(n) && n->mark & TO);
+                 (n->nin == 1 && (is_plain(n) || n->op == Oallgather) &&
+                  n->mark & TO);
         if (to && n->nin)
             n->in[0]->mark |= TO;
     }
@@ -103,12 +105,13 @@ static int exchanges(const Node *route, const Node *n)
                                    axes_at(blocks, n->at.alltoall.to) >= 0);
 }
 
+/* Rows of experts whose weights are cut over ranks are summed over these. */
 static int serves_experts(const Graph *g, const Node *n)
 {
     if (n->op == Oallgather)
         return n->mark & TO;
     if (n->op == Oreducescatter || n->op == Oallreduce)
-        return n->in[0]->mark & FROM;
+        return n->in[0]->map || n->in[0]->mark & FROM;
     for (size_t i = 0; i < vec_len(g->node) && n->op == Oalltoall; i++)
         if (exchanges(g->node[i], n))
             return 1;

@@ -1,13 +1,21 @@
 #!/bin/sh
 # configs: step times that others measured, and what target=null predicts for the
 # same fold of the same model: how well folds are ranked (Spearman), and how far
-# predictions are off. Four numbers are fitted, two below, two to the first table: of an h100 in
-# machines.def, bytes/s to other hosts (5e10) and of NVLink (3.3e11; NCCL's
-# all-to-all of 470 MB on 8 H100, arXiv 2603.07685: 3.25e11). Those systems cut
-# experts over tp ranks too (etp = tp). Not published, so assumed: a pipeline has
-# chunks of one layer. What differs: other kernels and other overlap; they send a
-# token once for each of its experts, a plan once for each rank of them; recompute
-# is all or nothing; a gated ffn of 8/3 h stands for GPT's 4 h.
+# predictions are off. What their software does and a plan does not stands at moe()
+# and gpt(), with numbers that are read off its text where they can be. Numbers that
+# are fitted, seven in all:
+#
+#   network  5e10 bytes/s   an h100's to other hosts: to table 3 of arXiv 2504.14960
+#   link     3.3e11 bytes/s its NVLink: to that table (NCCL's all-to-all of 470 MB on
+#                           8 of them, arXiv 2603.07685: 3.25e11)
+#   gemm     2.05e14 FLOP/s an a100's products: machines.def, to megatron-sc21-T1
+#   host     3.25e-3 s      a layer and micro-batch take no less on the host of
+#                           vTrain's rows,
+#   alone    1e-3 s         and so much more where softmax is not fused,
+#   gap      1.65e-3 s      on its GPUs its small kernels, beside what a plan has,
+#   wait     2.5e-5 s       and each time that the ranks of an all-reduce double: these
+#                           four to rows of vtrain-single with 12, 16 and 20 layers,
+#                           none of which stands below
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
@@ -15,13 +23,6 @@ dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 # model FILE LAYERS: a copy with so many layers
 model() {
     sed "s/^local layers, \(.*\) = [0-9]*,/local layers, \1 = $2,/" "models/$1.lua" >"$dir/$1.lua"
-}
-
-# secs FILE KEYS..: predicted of a step
-secs() {
-    file=$1 && shift
-    "$PLEAT" compile "$dir/$file.lua" target=null memory=9999GiB -o "$dir/p.plan" "$@" >"$dir/log" 2>&1
-    sed -n 's/.*predicted \(.*\) ms a step/\1/p' "$dir/log" | awk '{ print $1 / 1e3 }'
 }
 
 # summary NAME FILE: of lines "measured predicted group"
@@ -49,24 +50,48 @@ summary() {
 }
 
 # MoE on H100s, arXiv 2504.14960, tables 3 and 4 (gbs 1024), 5 (longer): MFU of
-# 989.5 TFLOP/s, ranks, sequences of a step, their tokens, tp cp pp ep zero
-moe() {
-    name=$1 file=$2 layers=$3 && shift 3
+# 989.5 TFLOP/s, ranks, sequences of a step, their tokens, tp cp pp ep zero. Not
+# published, so assumed: a pipeline has chunks of one layer. Products take what large
+# ones do on an H200, which has the same cores (machines.def). Experts are cut over
+# tp ranks too (etp = tp), ep's lie beyond those of tp and cp. Their dispatcher
+# (section 3.3): each rank drops tokens itself, so exactly `chosen` rows of a token go
+# to experts, by an all-to-all over ep, an all-gather over etp, and back; where a rank
+# has several experts, all rows are copied into their order, and back. This stands in
+# the place of what the plan does there, which sends a token once to each rank.
+gemm=7e14 network=5e10 link=3.3e11 memory=2.8e12 hop=4.5e-5 far=1.5e-5
+moe() { # name file layers hidden chosen experts keys..
+    name=$1 file=$2 layers=$3 hidden=$4 chosen=$5 experts=$6 && shift 6
     : >"$dir/moe"
     while read -r mfu world gbs seq tp cp pp ep zero; do
         chunks=
         [ "$pp" = 1 ] || chunks="fold.vpp=$((layers / pp)) fold.schedule=interleaved"
-        # shellcheck disable=SC2086
-        t=$(secs "$file" cluster=h100x"$world" fold.tp="$tp" fold.cp="$cp" fold.pp="$pp" fold.ep="$ep" \
-            fold.etp="$tp" $chunks fold.zero="$zero" axes.seq="$seq" train.batch="$gbs" train.recompute=0 \
-            route.policy=capacity route.factor=1 "$@")
         key="$name x$world gbs=$gbs seq=$seq tp=$tp cp=$cp pp=$pp ep=$ep zero=$zero"
-        [ -n "$t" ] || { echo "  $key: $(head -n 1 "$dir/log")"; continue; }
+        # shellcheck disable=SC2086
+        "$PLEAT" compile "$dir/$file.lua" target=null memory=9999GiB -o "$dir/p.plan" cluster=h100x"$world" \
+            cluster.gemm=$gemm cluster.network=$network cluster.link=$link cluster.memory=$memory \
+            cluster.hop=$hop cluster.far=$far fold.tp="$tp" fold.cp="$cp" fold.pp="$pp" fold.ep="$ep" \
+            fold.etp="$tp" $chunks fold.zero="$zero" axes.seq="$seq" train.batch="$gbs" train.recompute=0 \
+            route.policy=capacity route.factor=1 "$@" >"$dir/log" 2>&1 || { echo "  $key: $(head -n 1 "$dir/log")"; continue; }
         f=$(flops "$file" axes.seq="$seq" "$@")
-        awk -v t="$t" -v mfu="$mfu" -v w="$world" -v f="$f" -v n="$gbs" -v s="$seq" -v k="$key" 'BEGIN {
-            m = f * n * s / (w * 989.5e12 * mfu / 100)
-            printf "  %-64s measured %6.2f s, predicted %6.2f\n", k, m, t
-            print m, t, "'"$name,x$world,gbs=$gbs,seq=$seq"'" >"'"$dir/row"'" }'
+        "$PLEAT" show "$dir/p.plan" | awk -v mfu="$mfu" -v world="$world" -v f="$f" -v gbs="$gbs" -v seq="$seq" -v key="$key" \
+            -v tp="$tp" -v cp="$cp" -v pp="$pp" -v ep="$ep" -v layers="$layers" -v hidden="$hidden" -v chosen="$chosen" \
+            -v experts="$experts" -v network=$network -v link=$link -v memory=$memory -v hop=$hop -v far=$far \
+            -v group="$name,x$world,gbs=$gbs,seq=$seq" '
+            $1 == "program" && ++n == 1 { for (i = 3; i < NF; i++) if ($i == "predicted") t = $(i + 1) / 1e3 }
+            n == 1 && $1 == "transfers" { all = $2 / 1e3; open = $6 / 1e3 }
+            n == 1 && /^  to experts/ { plan = $(NF - 1) / 1e3 }
+            n == 2 { exit }
+            END {
+                rows = 2 * hidden * chosen * seq / (tp * cp)
+                here = 8 / (tp * cp); here = here < 1 ? 1 : here > ep ? ep : here
+                out = ep > here ? (ep - here) / (ep - 1) : 0
+                if (ep > 1) own = 4 * (hop + (out ? far : 0) + rows * (ep - 1) / ep * (out / network + (1 - out) / link))
+                if (tp > 1) own += 4 * (hop + rows * (tp - 1) / link)
+                if (experts > ep) own += 4 * 2 * rows * tp / memory
+                t += own * (layers / pp * gbs * tp * cp * pp / world + pp - 1) - plan * (all ? open / all : 0)
+                m = f * gbs * seq / (world * 989.5e12 * mfu / 100)
+                printf "  %-64s measured %6.2f s, predicted %6.2f\n", key, m, t
+                print m, t, group >"'"$dir/row"'" }'
         cat "$dir/row" >>"$dir/moe"
         case $gbs in 256) cat "$dir/row" >>"$dir/fitted" ;; *) cat "$dir/row" >>"$dir/unseen" ;; esac
     done
@@ -84,7 +109,7 @@ flops() {
 model mixtral 56
 big="axes.hidden=6144 axes.group=6 axes.ffn=16384 axes.vocab=32768"
 # shellcheck disable=SC2086
-moe Mixtral-8x22B mixtral 56 $big <<END
+moe Mixtral-8x22B mixtral 56 6144 2 8 $big <<END
 4.3 128 256 4096 8 1 1 1 3
 23.4 128 256 4096 2 1 1 8 3
 36.6 128 256 4096 4 1 1 8 1
@@ -101,7 +126,7 @@ END
 model mixtral 80
 mv "$dir/mixtral.lua" "$dir/llama.lua"
 # shellcheck disable=SC2086
-moe Llama3-8x70B llama 80 axes.hidden=8192 axes.group=8 axes.ffn=28672 axes.vocab=128256 <<END
+moe Llama3-8x70B llama 80 8192 2 8 axes.hidden=8192 axes.group=8 axes.ffn=28672 axes.vocab=128256 <<END
 19.6 256 256 4096 8 1 1 8 3
 38.8 256 256 4096 8 1 8 4 1
 40.1 256 1024 4096 8 1 8 4 1
@@ -110,7 +135,7 @@ model mixtral 56
 fine="$big axes.expert=64 axes.ffn=2048"
 sed -i 's/^local chosen, theta, scaling, window = 2,/local chosen, theta, scaling, window = 8,/' "$dir/mixtral.lua"
 # shellcheck disable=SC2086
-moe Mixtral-8x22B-G8T8 mixtral 56 $fine <<END
+moe Mixtral-8x22B-G8T8 mixtral 56 6144 8 64 $fine <<END
 2.2 128 256 4096 8 1 1 1 3
 9.0 128 256 4096 4 1 1 8 3
 8.7 128 256 4096 8 1 1 8 1
@@ -123,7 +148,7 @@ moe Mixtral-8x22B-G8T8 mixtral 56 $fine <<END
 8.5 256 1024 4096 8 1 1 8 1
 END
 model qwen2_moe 28
-moe Qwen2-57B-A14B qwen2_moe 28 <<END
+moe Qwen2-57B-A14B qwen2_moe 28 3584 8 64 <<END
 9.9 64 256 4096 2 1 1 1 3
 25.4 64 256 4096 1 1 1 8 3
 23.1 64 256 4096 4 1 1 4 1
@@ -141,37 +166,60 @@ END
 summary "folded MoE, table 3, to which two numbers are fitted" "$dir/fitted"
 summary "folded MoE, tables 4 and 5" "$dir/unseen"
 
-# Dense, on A100s: gpt.lua, as Megatron ran it, whose collectives nothing hides, whose
-# weights all data parallel ranks hold, and which recomputes nothing, core attention
-# (with selective), or all of a layer (full): a forward again for each micro-batch,
-# collectives too, where a plan keeps what came from others. Its host launches each
-# kernel: a step takes no less than that, `host` seconds for a layer of a micro-batch,
-# and `once` seconds: fitted to 59 of the rows of vtrain-single that are not below. The
-# third fitted number is gemm of an a100 in machines.def, to megatron-sc21-T1.
-# What is known to be missing of vtrain-single: their gradients go in one all-reduce
-# of 16 bits, a plan of zero=0 has one of 32 bits for each parameter (63 instead of
-# 20 ms of 215 at dp=8: why that fold is not chosen first); with tp=8 and mbs=1 a layer
-# takes 4.8 to 5.1 ms in models of any width (2 rows of heads, not 4: their softmax is
-# then not fused); their stages have equal layers, and the last the head beside them.
-host=3.5e-3 once=1e-2
+# Dense, on A100s: gpt.lua, as Megatron ran it, whose collectives nothing hides, and
+# which recomputes nothing, core attention (selective), or all of a layer (full): a
+# forward again for each micro-batch, collectives too, where a plan keeps what came from
+# others. All data parallel ranks hold all weights: gradients of 16 bits go in one
+# all-reduce, and the update moves `moved` bytes of each (Megatron's, kernel by kernel: 6
+# to widen its gradient, 8 to scale, 4 to measure and 8 to clip it, 30 of Adam, 6 to round
+# the weight; DeepSpeed's: 28), in the place of what a plan does behind the last
+# micro-batch. Of vTrain's rows, which Megatron-DeepSpeed ran:
+#
+#   - A host launches each kernel: the head and each layer of a micro-batch take no less
+#     than `host`; where a rank has no multiple of 4 rows of heads, softmax is several
+#     kernels. On GPUs norms, biases, dropouts and sums of gradients are kernels of their
+#     own (`gap`); an all-reduce waits for the last of its ranks (`wait`).
+#   - Its hosts have 800 Gbit/s. Those of Selene have 1,600, and tuned software.
+#   - On one host nothing was recomputed (`as`). Its simulator does not either where there is
+#     one stage (src/predictor.py), though its configs say full, and of GPT h=2048 a layer
+#     of 8,192 tokens takes 16.3 ms: with a second forward products would run at more
+#     than 300 TFLOP/s beside what memory takes.
+#   - Its models have 50,257 words, 50257 // tp on a rank (src/config.py): rows of logits
+#     are aligned for tensor cores where tp=2, and with tp=1 a head of h=2048 takes five
+#     times as long (70 ms of 8,192 tokens, 16 with tp=2). Stages have equal layers.
+host=0 alone=0 gap=0 wait=0 moved=62 words=51200 network=2e10 equal='' as=''
 gpt() { # name world gbs seq hidden layers heads vpp: rows of seconds mbs tp pp recompute
     name=$1 world=$2 gbs=$3 seq=$4 hidden=$5 layers=$6 heads=$7 vpp=$8
     sed "s/odds = 48/odds = $layers/; s/heads={ 64/heads={ $heads/" tests/bench/gpt.lua >"$dir/gpt.lua"
     while read -r s mbs tp pp again; do
-        chunks=
-        [ "$vpp" = 1 ] || [ "$pp" = 1 ] || chunks="fold.vpp=$vpp fold.schedule=interleaved"
+        again=${as:-$again} cuts=
+        [ "$vpp" = 1 ] || [ "$pp" = 1 ] || cuts="fold.vpp=$vpp fold.schedule=interleaved"
+        [ -z "$equal" ] || [ "$pp" = 1 ] || cuts=fold.layout=$(awk -v n="$pp" -v t="t*$((layers / pp))" 'BEGIN {
+            for (i = 1; i <= n; i++) printf "%s%s%s", (i > 1 ? "|" : "E"), t, (i == n ? "L" : "") }')
         # shellcheck disable=SC2086
         "$PLEAT" compile "$dir/gpt.lua" target=null memory=9999GiB -o "$dir/p.plan" cluster=a100x"$world" \
-            fold.tp="$tp" fold.pp="$pp" $chunks fold.zero=0 fold.overlap=0 axes.batch="$mbs" axes.seq="$seq" \
-            axes.hidden="$hidden" axes.dim=$((hidden / heads)) axes.ffn=$((4 * hidden)) train.batch="$gbs" \
-            train.recompute="$([ "$again" = full ] && echo 0 || echo core_attn)" >"$dir/log" 2>&1 ||
+            cluster.network=$network fold.tp="$tp" fold.pp="$pp" $cuts fold.zero=0 fold.overlap=0 axes.batch="$mbs" \
+            axes.seq="$seq" axes.hidden="$hidden" axes.dim=$((hidden / heads)) axes.ffn=$((4 * hidden)) \
+            axes.vocab=$((words / tp * tp)) train.batch="$gbs" \
+            train.recompute="$([ "$again" = selective ] && echo core_attn || echo 0)" >"$dir/log" 2>&1 ||
             { echo "  $name tp=$tp pp=$pp mbs=$mbs: $(head -n 1 "$dir/log")"; continue; }
-        "$PLEAT" show "$dir/p.plan" | awk -v s="$s" -v again="$again" -v slots="$((gbs * tp * pp / world / mbs + pp - 1))" \
-            -v layers="$layers" -v pp="$pp" -v host="$host" -v once="$once" -v group="$name,x$world,gbs=$gbs,$hidden,$layers" '
-            $1 == "program" { for (i = 3; i < NF; i++) if ($i == "predicted") t[$2] = $(i + 1) / 1e3 }
-            END { x = t["step"] + (again == "full" ? t["eval"] : 0)
-                least = slots * layers / pp * host
-                print s, (x > least ? x : least) + once, group }' >>"$dir/dense"
+        "$PLEAT" show "$dir/p.plan" | awk -v s="$s" -v again="$again" -v world="$world" -v gbs="$gbs" -v mbs="$mbs" \
+            -v seq="$seq" -v hidden="$hidden" -v layers="$layers" -v heads="$heads" -v words="$words" -v tp="$tp" \
+            -v pp="$pp" -v host="$host" -v alone="$alone" -v gap="$gap" -v wait="$wait" -v moved="$moved" \
+            -v network="$network" -v group="$name,x$world,gbs=$gbs,$hidden,$layers" '
+            $1 == "program" { p = $2; for (i = 3; i < NF; i++) if ($i == "predicted") t[p] = $(i + 1) / 1e3 }
+            p == "step" && $1 == "post" && $(NF - 2) / 1e3 > post { post = $(NF - 2) / 1e3 }
+            END {
+                dp = world / tp / pp; each = gbs / dp / mbs; slots = (each + pp - 1) * layers / pp
+                times = again == "full" ? 4 / 3 : 1
+                x = t["step"] - post + (again == "full" ? t["eval"] : 0) + slots * gap * times
+                least = (slots + each) * (host + (heads / tp * mbs % 4 ? alone : 0)) * times
+                late = slots * wait * (again == "full" ? 6 : 4) * log(tp) / log(2)
+                params = (12 * hidden * hidden * layers / pp + (words + seq) * hidden) / tp
+                here = tp < 8 ? 8 / tp : 1
+                out = dp > here ? 1 / here : 0
+                once = params * moved / 1.7e12 + 2 * (dp - 1) / dp * 2 * params * (out / network + (1 - out) / 2.3e11)
+                print s, (x > least ? x : least) + late + once, group }' >>"$dir/dense"
     done
 }
 dense() { # name: what gpt found since the last
@@ -190,6 +238,7 @@ gpt korthikanti 64 64 2048 12288 96 96 3 <<END
 END
 dense "korthikanti, 8 and 64 A100"
 # vTrain, arXiv 2312.12391
+network=1e10 moved=28
 gpt vtrain-multi 256 1024 2048 6144 40 48 1 <<END
 9.6036 8 8 1 full
 10.5066 16 8 1 full
@@ -257,6 +306,7 @@ gpt vtrain-multi 512 1536 2048 8192 48 64 1 <<END
 24.1699 24 8 16 full
 END
 dense "vtrain-multi, 256 and 512 A100"
+host=3.25e-3 alone=1e-3 gap=1.65e-3 wait=2.5e-5 words=50257 equal=1 as=none
 gpt vtrain-single 8 16 1024 2048 24 16 1 <<END
 0.310983 2 2 2 full
 0.467602 4 8 1 full

@@ -5,9 +5,11 @@
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/search
-rm -rf "$dir" && mkdir -p "$dir" && cp models/tiny.lua "$dir" && cd "$dir" || exit 2
+rm -rf "$dir" && mkdir -p "$dir" && cp models/tiny.lua tests/models/folds.lua "$dir" || exit 2
+sed 's/^local layers, \(.*\) = [0-9]*,/local layers, \1 = 2,/' models/llama3.lua >"$dir/llama3.lua"
+cd "$dir" || exit 2
 bad=0
-small="target=null axes.seq=64 axes.vocab=64 train.batch=4"
+model=tiny small="target=null axes.seq=64 axes.vocab=64 train.batch=4"
 
 result() {
     if [ "$2" = 0 ]; then echo "ok - search: $1"; else
@@ -19,7 +21,7 @@ result() {
 # price KEYS..: ms of a step to six digits; nothing where it is refused
 price() {
     # shellcheck disable=SC2086
-    "$PLEAT" compile tiny.lua $small "$@" -o p.plan >said 2>&1 || return
+    "$PLEAT" compile $model.lua $small "$@" -o p.plan >said 2>&1 || return
     "$PLEAT" show p.plan | sed -n '/^program step /{s/.*predicted \([0-9.]*\) ms.*/\1/p;q;}'
 }
 
@@ -27,7 +29,7 @@ price() {
 space() {
     world=$1 && shift
     for pp in 1 2 4; do for vpp in 1 2; do for tp in 1 2 4; do for etp in 1 2 4; do
-        for ep in 1 2 4 8; do for kind in 1f1b interleaved zerobubble dualpipev; do
+        for ep in ${experts:-1 2 4 8}; do for kind in 1f1b interleaved zerobubble dualpipev; do
             for zero in 1 2 3; do
                 case $pp-$vpp-$kind in
                 1-2-* | 1-1-[!1]* | *-1-interleaved | *-1-dualpipev | *-2-1f1b | *-2-zero*) continue ;;
@@ -36,7 +38,9 @@ space() {
                     [ $etp -gt $tp ] || { [ $zero -gt 1 ] && [ $((tp * pp)) = "$world" ]; } &&
                     continue
                 keys="fold.pp=$pp fold.vpp=$vpp fold.tp=$tp fold.etp=$etp fold.ep=$ep fold.schedule=$kind fold.zero=$zero"
-                case " $keys " in *" ${pin:-fold} "*) ;; *) [ -z "$pin" ] || continue ;; esac
+                for key in $pin; do
+                    case " $keys " in *" $key "*) ;; *) continue 2 ;; esac
+                done
                 # shellcheck disable=SC2086
                 ms=$(price world=$world axes.batch=1 $keys "$@")
                 [ -z "$ms" ] || echo "$ms $keys"
@@ -48,7 +52,7 @@ space() {
 # search KEYS..: the ms and the keys of the best
 search() {
     # shellcheck disable=SC2086
-    "$PLEAT" search tiny.lua $small axes.batch=1 --seconds 0 --json "$@" >said 2>&1 || return
+    "$PLEAT" search $model.lua $small axes.batch=1 --seconds 0 --json "$@" >said 2>&1 || return
     sed -n 's/.*"proven":true.*"best":{"keys":"\([^"]*\)","ms":\([0-9.]*\),.*"fits":true,"price":"compiled".*/\2 \1/p' said
 }
 
@@ -61,22 +65,46 @@ best() {
     echo "$1 $2" >said
     echo "$1" "$2" | awk '{ for (i = 2; $i !~ /^[0-9.]+$/; i++) continue
         exit !($1 > 0 && $1 - $i < 6e-4 && $i - $1 < 6e-4) }'
-    result "the best of $world ranks ${pin:-} is that of the whole space: ${1%% *} ms, ${2%% *}" $?
+    result "$model: the best of $world ranks ${pin:-} is that of the whole space: ${1%% *} ms, ${2%% *}" $?
+}
+
+# limits "KEYS.." LIMITS..: more memory never gives a slower plan
+limits() {
+    keys=$1 last=1e9 && shift
+    for m in "$@"; do
+        # shellcheck disable=SC2086
+        now=$(search $keys memory="$m")
+        now=${now%% *}
+        [ -z "$now" ] && now=$last
+        echo "$now $last" | awk '{ exit !($1 <= $2) }'
+        result "$model: $m is no slower than less: $now ms" $?
+        last=$now
+    done
+    [ "$last" != 1e9 ]
+    result "$model: some of them fit" $?
 }
 
 best 2 ""
 best 4 fold.ep=4
-last=1e9
-for m in 24MiB 40MiB; do
-    now=$(search world=2 fold.pp=1 memory=$m)
-    now=${now%% *}
-    [ -z "$now" ] && now=$last
-    echo "$now $last" | awk '{ exit !($1 <= $2) }'
-    result "$m is no slower than less: $now ms" $?
-    last=$now
+limits "world=2 fold.pp=1" 24MiB 32MiB 40MiB
+model=folds small="target=null train.batch=16"
+best 16 "fold.tp=2 fold.ep=4"
+limits "world=4 fold.pp=2" 60KiB 90KiB 120KiB 180KiB 1MiB
+model=llama3 experts=1
+small="target=null axes.seq=32 axes.hidden=32 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=64 axes.vocab=64 train.batch=16"
+best 16 fold.tp=2
+best 8 ""
+model=tiny small="target=null axes.seq=64 axes.vocab=64 train.batch=4"
+
+# What is found depends on the clock only where it says so.
+for i in 1 2; do
+    search world=4 >best$i && sed 's/"seconds":[0-9.]*//' said >all$i
 done
-[ "$last" != 1e9 ]
-result "some of them fit" $?
+cmp -s best1 best2 && cmp -s all1 all2 && grep -q '"stopped":false' all1
+result "two searches find the same" $?
+# shellcheck disable=SC2086
+"$PLEAT" search tiny.lua $small world=4 --seconds 0.001 >said 2>&1 && grep -q "^Stopped after --seconds 0.001: " said
+result "a search that the clock stops says so" $?
 
 # refuse WORDS COMMAND..
 refuse() {
