@@ -300,6 +300,8 @@ struct Node {
     int piece;        /* elementwise and reductions: of which piece of work done
                           in pieces (rounds of rows, chunks of logits), from 1;
                           0: of none. No kernel is of two */
+    int host;         /* from offload on: its kernel runs on the host's
+                          processors, in the host's memory */
     Dim dim[MAXD];    /* order is the memory layout, last fastest */
     Attrs at;         /* only the member of its op: n->at.slice.start */
     Graph *body;      /* composites: what they mean */
@@ -528,6 +530,7 @@ int is_backward(const Node *n); /* made by grad */
 int any_region(const Node *n);  /* a source that every region may read */
 int is_lasting(const Node *n);  /* a parameter or state */
 int is_hosted(const Node *n);   /* a state of the host's memory */
+int lies_in_host(Node *n);      /* is what n is, or is a view of, there? */
 int is_position(const Node *n); /* an iota, under whatever names of its axis */
 
 /* ---- scope.c ------------------------------------------------------------- */
@@ -817,6 +820,7 @@ typedef struct Group {
     Family fam;
     Region reg;
     int call; /* as its nodes' */
+    int host; /* so too: it runs on the host's processors */
     Node **node;
     int n; /* members, operands first */
     Node **in;
@@ -870,6 +874,8 @@ typedef struct Target {
     int (*sums)(const Graph *g, const Node *gmm, const Node *other);
     /* Fill fam-dependent parts: instr, arg, text, scratch. */
     void (*lower)(Graph *g, Group *k, Arena *a);
+    const struct Target *host; /* whose kernels its host's processors run; null:
+                                  its own */
 } Target;
 extern const Target T_host, T_null, T_cuda;
 const Target *target_named(const char *name); /* codegen/targets.c; or null */

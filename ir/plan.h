@@ -206,8 +206,7 @@ typedef enum MeshAxis { /* first the dense grid, then the expert grid */
                         NMESH
 } MeshAxis;
 
-/* rank's coordinate on an atom: (rank / stride) % size. Atom 0 varies
- * fastest. */
+/* rank's coordinate on an atom: (rank / stride) % size; atom 0 is fastest. */
 typedef struct Atom {
     int64_t size, stride;
 } Atom;
@@ -525,8 +524,9 @@ int phase_names(const Program *prog, const Phase *phase,
  * micro-batch. A vec. */
 ScheduleSlot *program_rows(Arena *a, const Program *prog);
 int program_streams(const Program *prog); /* are there others than compute? */
-/* By instruction: the first of compute that is behind it, else ninstr. */
+/* By instruction: the first of compute behind it, else ninstr; all writers. */
 int *instrs_behind(Arena *a, const Program *prog);
+int *writers_behind(Arena *a, const Program *prog, const char *writes);
 
 /* One axis of a stored or exchanged tensor: this rank holds these pieces, one
  * after another. */
@@ -694,6 +694,7 @@ typedef struct Plan {
     int nsig;
     KernelSignature *sig; /* of the kernels' calls */
     const char *prelude;  /* kernel text before all kernels */
+    const char *host; /* ... of the host's, where others are no such; null */
     int nkernel;
     Kernel *kernel;
     int nhf;

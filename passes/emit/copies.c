@@ -16,6 +16,13 @@
  *     reload    a --- b ------ c ------ d ---
  *     copy            a ------ b ------ c ---
  *
+ * One of the host's processors has what it reads of the device copied while the
+ * one before it runs, what it makes for the device while the next does:
+ *
+ *     copy      a --- b --- c --- d ---
+ *     host            a --- b --- c --- d ---
+ *     reload                a --- b --- c --- d
+ *
  * Copies stand aside while collectives are put in order. */
 #include "emit.h"
 
@@ -87,14 +94,19 @@ static void note_uses(PhaseCopies *copies)
                 *table_at(copies->made, KEYP(n)) = (void *)(uintptr_t)(i + 1);
         }
         copies->start[i] = now;
-        if (!beside || !runs_beside(copies->m, &k->instr))
+        if (!k->host && (!beside || !runs_beside(copies->m, &k->instr)))
             now += k->instr.secs;
     }
 }
 
+static int find(Table *t, const Node *n)
+{
+    return (int)(uintptr_t)table_get(t, KEYP(storage((Node *)(uintptr_t)n)));
+}
+
 static int found(Table *t, const Group *group, const Node *n)
 {
-    int i = (int)(uintptr_t)table_get(t, KEYP(storage((Node *)(uintptr_t)n)));
+    int i = find(t, n);
 
     if (!i)
         die("copies: nobody else names what %s copies", group->instr.label);
@@ -126,6 +138,31 @@ static int place_of_state(const PhaseCopies *copies, Group *const *v, int at)
     return before < at ? before : at;
 }
 
+/* What goes to the host's processors: behind those that run before its reader,
+ * and behind who makes it. */
+static int place_of_sent(const PhaseCopies *copies, const Node *n)
+{
+    int at = find(copies->read, n) - 1, made = find(copies->made, n->in[0]);
+
+    while (at > 1 && at > made && !group_at(copies, at - 1)->host)
+        at--;
+    return at > 1 && at > made ? at - 1 : at;
+}
+
+/* What they made, and group brings: behind the next that they run, unless
+ * somebody reads it before that. */
+static int place_of_brought(const PhaseCopies *copies, const Group *group)
+{
+    const Node *n = group->node[0], *from = n->in[n->op == Owrite];
+    int at = found(copies->made, group, from);
+    int read =
+        n->op == Oreload ? found(copies->read, group, n) - 1 : copies->phase->n;
+
+    while (at < read && !group_at(copies, at)->host)
+        at++;
+    return at < read ? at + 1 : read;
+}
+
 /* From the last on: each is there when it is read first, and its stream is free
  * for the one behind it. */
 static void place_reloads(PhaseCopies *copies, Group *const *v)
@@ -136,6 +173,10 @@ static void place_reloads(PhaseCopies *copies, Group *const *v)
         const Group *k = v[i];
         if (k->node[0]->op != Oreload)
             continue;
+        if (storage(k->node[0]->in[0])->host) {
+            copies->at[i] = place_of_brought(copies, k);
+            continue;
+        }
         int at = found(copies->read, k, k->node[0]) - 1;
         if (is_hosted(k->node[0]->in[0])) {
             copies->at[i] = place_of_state(copies, v, at);
@@ -154,7 +195,11 @@ static void place_copies(PhaseCopies *copies, Group *const *v)
 {
     for (size_t i = 0; i < vec_len(v); i++) {
         const Node *n = v[i]->node[0];
-        if (n->op != Oreload)
+        if (n->op == Ooffload && find(copies->read, n))
+            copies->at[i] = place_of_sent(copies, n);
+        else if (n->op == Owrite && !is_hosted(n->in[0]))
+            copies->at[i] = place_of_brought(copies, v[i]);
+        else if (n->op != Oreload)
             copies->at[i] = found(copies->made, v[i], n->in[n->op == Owrite]);
     }
     place_reloads(copies, v);

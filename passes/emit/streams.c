@@ -1,5 +1,6 @@
 /* streams.c: collectives go to a stream of their own, beside what computes, and
- * so do copies to the host's memory (copy) and from it (reload).
+ * so do copies to the host's memory (copy) and from it (reload), and what its
+ * processors do (host).
  *
  *     compute   a record=e1                      b   c   d wait=e2
  *     comm                    gather wait=e1 record=e2
@@ -11,6 +12,11 @@
  * the value's place is free from there. Streams come together at the end of
  * each phase, so what runs there is as if it ran on one; a body that runs once
  * and post are one. A wait that an earlier one implies is not said.
+ *
+ * Kernels of the host meet compute in no memory, and do not wait for it. So
+ * that places in the host's memory are free again, what is copied for one of
+ * them waits for those that stand before the copy, and each for the copies of
+ * what the second before it made.
  *
  * What meets is told by values, before they have places. alloc.c leaves alone
  * what another stream names until compute is behind it, and ir/streams.c proves
@@ -35,6 +41,8 @@ typedef struct Streams {
     double now[NSTREAM], *end; /* predicted; end: of each instruction */
     int *copy;                 /* vec: to the host, in order */
     size_t done;               /* of them are over by now */
+    int *host;                 /* vec: kernels of the host, in order */
+    int *brought;              /* by kernel: the last copy of what it made */
     int events;
 } Streams;
 
@@ -92,7 +100,8 @@ static void stay_behind(Streams *streams, int i, StreamKind on, StreamKind of,
     vec_push(streams->builder->arena, issue->wait, first->record);
     issue->nwait++;
     streams->known[on][of] = behind;
-    for (int t = 0; t < NSTREAM && of == STREAMcompute; t++)
+    int all = of == STREAMcompute && behind == streams->last[of];
+    for (int t = 0; t < NSTREAM && all; t++)
         if (streams->known[on][t] < streams->known[of][t])
             streams->known[on][t] = streams->known[of][t];
     if (streams->now[on] < streams->end[behind - 1])
@@ -120,24 +129,52 @@ static int leaves(Streams *streams, int i)
     return 0;
 }
 
-static StreamKind stream_of(Streams *streams, int i)
+/* A copy of what a kernel of the host made. */
+static void note_brought(Streams *streams, int i)
 {
     const Group *group = streams->builder->group[i];
 
-    if (group->fam != FAMcopy)
+    for (int j = 0; j < group->narg; j++) {
+        const NamedValue *value = &group->named[j];
+        int made = value->stored && value->stored->host
+                       ? streams->flight[value->number].wrote[STREAMhost]
+                       : 0;
+        if (made)
+            streams->brought[made - 1] = i + 1;
+    }
+}
+
+static StreamKind stream_of_host(Streams *streams, int i)
+{
+    const Group *group = streams->builder->group[i];
+
+    if (!program_trains(streams->builder->graph->prog))
+        return STREAMcompute; /* init's are done one after another */
+    StreamKind on = group->host                   ? STREAMhost
+                    : lies_in_host(group->out[0]) ? STREAMcopy
+                                                  : STREAMreload;
+    if (on == STREAMcopy && !is_gradient(storage(group->in[0])))
+        vec_push(streams->arena, streams->copy, i);
+    if (on == STREAMreload)
+        note_brought(streams, i);
+    return on;
+}
+
+static int is_of_host(const Group *group)
+{
+    return group->host || group->fam == FAMcopy;
+}
+
+static StreamKind stream_of(Streams *streams, int i)
+{
+    if (!is_of_host(streams->builder->group[i]))
         return streams->overlap &&
                        runs_beside(streams->builder,
                                    &streams->prog->instr[i]) &&
                        leaves(streams, i)
                    ? STREAMcomm
                    : STREAMcompute;
-    if (!program_trains(streams->builder->graph->prog))
-        return STREAMcompute; /* init's are done one after another */
-    StreamKind on = group->node[0]->op == Oreload ? STREAMreload : STREAMcopy;
-    send_off(streams, on, i);
-    if (on == STREAMcopy)
-        vec_push(streams->arena, streams->copy, i);
-    return on;
+    return stream_of_host(streams, i);
 }
 
 /* The last copy to the host that is over by now. */
@@ -150,6 +187,26 @@ static int copied(Streams *streams)
     return streams->done ? streams->copy[streams->done - 1] + 1 : 0;
 }
 
+static int last_of(const int *v, size_t before)
+{
+    return vec_len(v) > before ? v[vec_len(v) - 1 - before] : -1;
+}
+
+/* Of what is of the host: so that it finds places free. */
+static int behind_places(const Streams *streams, int i, StreamKind on,
+                         StreamKind of)
+{
+    const Group *group = streams->builder->group[i];
+    int before = last_of(streams->host, 1);
+
+    if (on == STREAMhost && of == STREAMreload)
+        return before < 0 ? 0 : streams->brought[before];
+    return on == STREAMcopy && of == STREAMhost &&
+                   group->node[0]->op == Ooffload
+               ? streams->last[of]
+               : 0;
+}
+
 static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
                         int end)
 {
@@ -157,11 +214,14 @@ static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
     int all = end || (of == STREAMcomm &&
                       instr_info(instr->kind)->cls == CLASScollective);
 
-    if (of == STREAMcompute || (all && on == STREAMcompute))
+    if ((of == STREAMcompute && on != STREAMhost) ||
+        (all && on == STREAMcompute))
         return streams->last[of];
     int meet = meets(streams, i, of),
-        over = of == STREAMcopy ? copied(streams) : 0;
-    return on == STREAMcompute && over > meet ? over : meet;
+        over = on != STREAMcompute ? behind_places(streams, i, on, of)
+               : of == STREAMcopy  ? copied(streams)
+                                   : 0;
+    return over > meet ? over : meet;
 }
 
 static void put_instr(Streams *streams, int phase, int i)
@@ -176,6 +236,10 @@ static void put_instr(Streams *streams, int phase, int i)
         if ((StreamKind)of != on)
             stay_behind(streams, i, on, (StreamKind)of,
                         behind_which(streams, i, on, (StreamKind)of, end));
+    if (is_of_host(streams->builder->group[i]))
+        send_off(streams, on, i);
+    if (streams->builder->group[i]->host)
+        vec_push(streams->arena, streams->host, i);
     instr->issue.stream = on;
     streams->last[on] = i + 1;
     streams->end[i] = streams->now[on] += instr->secs;
@@ -188,6 +252,8 @@ void put_streams(ProgramBuilder *builder, Program *program)
     x.flight = alloc(x.arena, sizeof *x.flight * (size_t)(builder->nnamed + 1));
     x.overlap = (int)opts_int(builder->graph->opts, "fold.overlap");
     x.end = alloc(x.arena, sizeof *x.end * (size_t)(program->ninstr + 1));
+    x.brought =
+        alloc(x.arena, sizeof *x.brought * (size_t)(program->ninstr + 1));
     for (int f = 0; f < program->nphase; f++)
         for (int k = 0; k < program->phase[f].n; k++)
             put_instr(&x, f, program->phase[f].first + k);
