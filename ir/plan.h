@@ -109,8 +109,8 @@ char *file_read(Arena *a, const char *path, size_t *n);
 char *file_need(Arena *a, const char *path, size_t *n); /* or err() */
 /* Below: 0, and it lasts if the machine stops now; or -1, and errno. */
 int file_write(const char *path, const void *p, size_t n); /* not its name */
-/* Whole or not at all: at every moment path is the old file or the new one. A
- * crash may leave path.tmp, which the next call takes. */
+/* Whole or not at all: path is the old file or the new one. A crash may leave
+ * path.tmp, which the next call takes. */
 int file_replace(const char *path, const void *p, size_t n);
 int file_move(const char *from, const char *to); /* replaces a file */
 int file_sync(const char *path);                 /* of a file or folder */
@@ -321,8 +321,7 @@ int opts_match(const Opts *opts, const char *key,
 typedef const char *PathFn(Arena *a, const char *path, void *ctx);
 const char *opts_paths(Arena *a, const char *key, const char *value, PathFn *fn,
                        void *ctx);
-/* In keys.def's order, then axes: the i-th key that was set; 0: past the
- * end. */
+/* In keys.def's order, then axes: the i-th key that was set; 0: past the end.*/
 int opts_each(const Opts *opts, int i, const char **key, const char **value);
 void opts_copy(Opts *to, const Opts *from); /* all that were set */
 /* The key that is meant by a name of other programs ("--learning-rate"), or by
@@ -708,6 +707,7 @@ void signature_text(Codec *codec,
                     KernelSignature *signature); /* behind "sig" */
 void set_signature_hash(Arena *a, KernelSignature *signature);
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);
+char *kernels_of_host(Arena *a, const Plan *p); /* by kernel */
 void put_hf(Text *out, const HfMap *map); /* one line of words */
 void lex_hf(Lex *lex, HfMap *map);
 void program_text(Codec *codec, Program *prog);         /* behind "program" */

@@ -127,6 +127,16 @@ void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr)
                     : NULL;
 }
 
+char *kernels_of_host(Arena *a, const Plan *p)
+{
+    char *is = alloc(a, (size_t)p->nkernel + 1);
+    for (int k = 0; k < p->nkernel && p->host; k++)
+        for (int i = 0; i < p->nsig && !is[k]; i++)
+            is[k] = p->sig[i].launch.host &&
+                    !strcmp(p->sig[i].kernel, p->kernel[k].name);
+    return is;
+}
+
 /* ---- each ---------------------------------------------------------------- */
 
 int64_t operand_bytes(const KernelOperand *operand)
