@@ -850,6 +850,7 @@ typedef struct Group {
     Node **arg;
     int narg; /* buffers of the instruction, in order; null: none */
     struct NamedValue *named; /* by arg, from emit on: memory.h */
+    const struct Group *behind; /* it has to be behind that: update_order.c */
     Node **view;              /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;

@@ -16,12 +16,8 @@
  *     reload    a --- b ------ c ------ d ---
  *     copy            a ------ b ------ c ---
  *
- * One of the host's processors has what it reads of the device copied while the
- * one before it runs, what it makes for the device while the next does:
- *
- *     copy      a --- b --- c --- d ---
- *     host            a --- b --- c --- d ---
- *     reload                a --- b --- c --- d
+ * With updates on the host's processors the phase has another order
+ * (update_order.c).
  *
  * Copies stand aside while collectives are put in order. */
 #include "emit.h"
@@ -94,19 +90,14 @@ static void note_uses(PhaseCopies *copies)
                 *table_at(copies->made, KEYP(n)) = (void *)(uintptr_t)(i + 1);
         }
         copies->start[i] = now;
-        if (!k->host && (!beside || !runs_beside(copies->m, &k->instr)))
+        if (!beside || !runs_beside(copies->m, &k->instr))
             now += k->instr.secs;
     }
 }
 
-static int find(Table *t, const Node *n)
-{
-    return (int)(uintptr_t)table_get(t, KEYP(storage((Node *)(uintptr_t)n)));
-}
-
 static int found(Table *t, const Group *group, const Node *n)
 {
-    int i = find(t, n);
+    int i = (int)(uintptr_t)table_get(t, KEYP(storage((Node *)(uintptr_t)n)));
 
     if (!i)
         die("copies: nobody else names what %s copies", group->instr.label);
@@ -138,31 +129,6 @@ static int place_of_state(const PhaseCopies *copies, Group *const *v, int at)
     return before < at ? before : at;
 }
 
-/* What goes to the host's processors: behind those that run before its reader,
- * and behind who makes it. */
-static int place_of_sent(const PhaseCopies *copies, const Node *n)
-{
-    int at = find(copies->read, n) - 1, made = find(copies->made, n->in[0]);
-
-    while (at > 1 && at > made && !group_at(copies, at - 1)->host)
-        at--;
-    return at > 1 && at > made ? at - 1 : at;
-}
-
-/* What they made, and group brings: behind the next that they run, unless
- * somebody reads it before that. */
-static int place_of_brought(const PhaseCopies *copies, const Group *group)
-{
-    const Node *n = group->node[0], *from = n->in[n->op == Owrite];
-    int at = found(copies->made, group, from);
-    int read =
-        n->op == Oreload ? found(copies->read, group, n) - 1 : copies->phase->n;
-
-    while (at < read && !group_at(copies, at)->host)
-        at++;
-    return at < read ? at + 1 : read;
-}
-
 /* From the last on: each is there when it is read first, and its stream is free
  * for the one behind it. */
 static void place_reloads(PhaseCopies *copies, Group *const *v)
@@ -173,10 +139,6 @@ static void place_reloads(PhaseCopies *copies, Group *const *v)
         const Group *k = v[i];
         if (k->node[0]->op != Oreload)
             continue;
-        if (storage(k->node[0]->in[0])->host) {
-            copies->at[i] = place_of_brought(copies, k);
-            continue;
-        }
         int at = found(copies->read, k, k->node[0]) - 1;
         if (is_hosted(k->node[0]->in[0])) {
             copies->at[i] = place_of_state(copies, v, at);
@@ -195,11 +157,7 @@ static void place_copies(PhaseCopies *copies, Group *const *v)
 {
     for (size_t i = 0; i < vec_len(v); i++) {
         const Node *n = v[i]->node[0];
-        if (n->op == Ooffload && find(copies->read, n))
-            copies->at[i] = place_of_sent(copies, n);
-        else if (n->op == Owrite && !is_hosted(n->in[0]))
-            copies->at[i] = place_of_brought(copies, v[i]);
-        else if (n->op != Oreload)
+        if (n->op != Oreload)
             copies->at[i] = found(copies->made, v[i], n->in[n->op == Owrite]);
     }
     place_reloads(copies, v);
@@ -231,6 +189,29 @@ static PhaseCopies open_phase(ProgramBuilder *builder, Phase *phase,
     return x;
 }
 
+static int has_host(const ProgramBuilder *builder, const Phase *phase)
+{
+    for (int i = phase->first; i < phase->first + phase->n; i++)
+        if (builder->group[i]->host)
+            return 1;
+    return 0;
+}
+
+/* Appends the phase with its copies v to out. */
+static Group **put_phase(ProgramBuilder *builder, Phase *phase, Group *const *v,
+                         Group **out)
+{
+    if (has_host(builder, phase))
+        return order_updates(builder, builder->group + phase->first, phase->n,
+                             v, out);
+    PhaseCopies x = open_phase(builder, phase, vec_len(v));
+    if (v) {
+        note_uses(&x);
+        place_copies(&x, v);
+    }
+    return merge(&x, v, out);
+}
+
 void put_copies(ProgramBuilder *builder, Program *program,
                 const OffloadCopies *copies)
 {
@@ -239,14 +220,9 @@ void put_copies(ProgramBuilder *builder, Program *program,
     for (int f = 0; f < program->nphase; f++) {
         Group **v = copies->of[f];
         int first = (int)vec_len(out);
-        PhaseCopies x = open_phase(builder, &program->phase[f], vec_len(v));
         for (size_t i = 0; i < vec_len(v); i++)
             predict(builder->graph, v[i], &v[i]->instr);
-        if (v) {
-            note_uses(&x);
-            place_copies(&x, v);
-        }
-        out = merge(&x, v, out);
+        out = put_phase(builder, &program->phase[f], v, out);
         program->phase[f].first = first;
         program->phase[f].n = (int)vec_len(out) - first;
     }

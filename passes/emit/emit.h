@@ -62,6 +62,9 @@ int may_offload(const Graph *g);
 /* host_update.c: says of nodes that are members of updates whether they run on
  * the host's processors. Masters and moments know where they live. */
 void host_updates(Graph *g, Arena *a, Group *const *group);
+/* update_order.c: appends to out the n groups of a phase and its copies. */
+Group **order_updates(ProgramBuilder *builder, Group *const *group, int n,
+                      Group *const *copy, Group **out);
 /* copies.c: out of the program, if there are any; and in again, each where it
  * should run, and all instructions on their streams. */
 typedef struct OffloadCopies OffloadCopies;

@@ -13,10 +13,8 @@
  * each phase, so what runs there is as if it ran on one; a body that runs once
  * and post are one. A wait that an earlier one implies is not said.
  *
- * Kernels of the host meet compute in no memory, and do not wait for it. So
- * that places in the host's memory are free again, what is copied for one of
- * them waits for those that stand before the copy, and each for the copies of
- * what the second before it made.
+ * Kernels of the host meet compute in no memory, and do not wait for it; for
+ * places in the host's memory they and copies wait as update_order.c says.
  *
  * What meets is told by values, before they have places. alloc.c leaves alone
  * what another stream names until compute is behind it, and ir/streams.c proves
@@ -35,14 +33,14 @@ typedef struct Streams {
     Arena *arena;
     InFlight *flight;  /* by number of values */
     int overlap;       /* collectives may leave */
+    int first;         /* instruction of the phase, from 0 */
     int last[NSTREAM]; /* instruction that stood last, from 1 */
     int known[NSTREAM]
              [NSTREAM];        /* by stream: up to where it is behind others */
     double now[NSTREAM], *end; /* predicted; end: of each instruction */
     int *copy;                 /* vec: to the host, in order */
     size_t done;               /* of them are over by now */
-    int *host;                 /* vec: kernels of the host, in order */
-    int *brought;              /* by kernel: the last copy of what it made */
+    Table *at; /* group that is of the host -> its instruction */
     int events;
 } Streams;
 
@@ -129,21 +127,6 @@ static int leaves(Streams *streams, int i)
     return 0;
 }
 
-/* A copy of what a kernel of the host made. */
-static void note_brought(Streams *streams, int i)
-{
-    const Group *group = streams->builder->group[i];
-
-    for (int j = 0; j < group->narg; j++) {
-        const NamedValue *value = &group->named[j];
-        int made = value->stored && value->stored->host
-                       ? streams->flight[value->number].wrote[STREAMhost]
-                       : 0;
-        if (made)
-            streams->brought[made - 1] = i + 1;
-    }
-}
-
 static StreamKind stream_of_host(Streams *streams, int i)
 {
     const Group *group = streams->builder->group[i];
@@ -155,8 +138,6 @@ static StreamKind stream_of_host(Streams *streams, int i)
                                                   : STREAMreload;
     if (on == STREAMcopy && !is_gradient(storage(group->in[0])))
         vec_push(streams->arena, streams->copy, i);
-    if (on == STREAMreload)
-        note_brought(streams, i);
     return on;
 }
 
@@ -187,24 +168,27 @@ static int copied(Streams *streams)
     return streams->done ? streams->copy[streams->done - 1] + 1 : 0;
 }
 
-static int last_of(const int *v, size_t before)
+/* Of that stream, behind what the group is told to be. */
+static int told(const Streams *streams, int i, StreamKind of)
 {
-    return vec_len(v) > before ? v[vec_len(v) - 1 - before] : -1;
+    const Group *behind = streams->builder->group[i]->behind;
+    int at = behind ? (int)(uintptr_t)table_get(streams->at, KEYP(behind)) : 0;
+
+    return at && streams->prog->instr[at - 1].issue.stream == of ? at : 0;
 }
 
-/* Of what is of the host: so that it finds places free. */
-static int behind_places(const Streams *streams, int i, StreamKind on,
-                         StreamKind of)
+/* Of compute. Gradients on their way to the host's processors, and these, wait
+ * for what they meet: what else computes there may wait for them. */
+static int behind_compute(const Streams *streams, int i, StreamKind on)
 {
     const Group *group = streams->builder->group[i];
-    int before = last_of(streams->host, 1);
+    int meet = meets(streams, i, STREAMcompute),
+        sent = on == STREAMcopy && group->reg == REGpost &&
+               group->node[0]->op == Ooffload;
 
-    if (on == STREAMhost && of == STREAMreload)
-        return before < 0 ? 0 : streams->brought[before];
-    return on == STREAMcopy && of == STREAMhost &&
-                   group->node[0]->op == Ooffload
-               ? streams->last[of]
-               : 0;
+    if (on != STREAMhost && !sent)
+        return streams->last[STREAMcompute];
+    return sent && meet <= streams->first ? streams->first + 1 : meet;
 }
 
 static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
@@ -214,13 +198,13 @@ static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
     int all = end || (of == STREAMcomm &&
                       instr_info(instr->kind)->cls == CLASScollective);
 
-    if ((of == STREAMcompute && on != STREAMhost) ||
-        (all && on == STREAMcompute))
+    if (all && on == STREAMcompute)
         return streams->last[of];
+    if (of == STREAMcompute)
+        return behind_compute(streams, i, on);
     int meet = meets(streams, i, of),
-        over = on != STREAMcompute ? behind_places(streams, i, on, of)
-               : of == STREAMcopy  ? copied(streams)
-                                   : 0;
+        over = on == STREAMcompute && of == STREAMcopy ? copied(streams)
+                                                       : told(streams, i, of);
     return over > meet ? over : meet;
 }
 
@@ -236,10 +220,10 @@ static void put_instr(Streams *streams, int phase, int i)
         if ((StreamKind)of != on)
             stay_behind(streams, i, on, (StreamKind)of,
                         behind_which(streams, i, on, (StreamKind)of, end));
+    send_off(streams, on, i);
     if (is_of_host(streams->builder->group[i]))
-        send_off(streams, on, i);
-    if (streams->builder->group[i]->host)
-        vec_push(streams->arena, streams->host, i);
+        *table_at(streams->at, KEYP(streams->builder->group[i])) =
+            (void *)(uintptr_t)(i + 1);
     instr->issue.stream = on;
     streams->last[on] = i + 1;
     streams->end[i] = streams->now[on] += instr->secs;
@@ -252,10 +236,11 @@ void put_streams(ProgramBuilder *builder, Program *program)
     x.flight = alloc(x.arena, sizeof *x.flight * (size_t)(builder->nnamed + 1));
     x.overlap = (int)opts_int(builder->graph->opts, "fold.overlap");
     x.end = alloc(x.arena, sizeof *x.end * (size_t)(program->ninstr + 1));
-    x.brought =
-        alloc(x.arena, sizeof *x.brought * (size_t)(program->ninstr + 1));
-    for (int f = 0; f < program->nphase; f++)
+    x.at = table_new(x.arena);
+    for (int f = 0; f < program->nphase; f++) {
+        x.first = program->phase[f].first;
         for (int k = 0; k < program->phase[f].n; k++)
-            put_instr(&x, f, program->phase[f].first + k);
+            put_instr(&x, f, x.first + k);
+    }
     arena_free(x.arena);
 }
