@@ -79,7 +79,8 @@ static void add_sample(Calibration *calibration, const Instr *instr,
     int sends = class == CLASScollective || class == CLASStransfer;
     double base = sends ? speeds->hop : speeds->launch;
 
-    if ((instr->flops == 0 && instr->bytes == 0) || v.move == SPEEDoffload)
+    if ((instr->flops == 0 && instr->bytes == 0) || v.move == SPEEDoffload ||
+        v.move == SPEEDcores)
         return; /* what is copied runs beside: its clock says nothing */
     if (work + move < 0.1 * base) {
         if (sends)

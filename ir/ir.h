@@ -849,9 +849,9 @@ typedef struct Group {
                                      the plan's text, once; null: nothing */
     Node **arg;
     int narg; /* buffers of the instruction, in order; null: none */
-    struct NamedValue *named; /* by arg, from emit on: memory.h */
+    struct NamedValue *named;   /* by arg, from emit on: memory.h */
     const struct Group *behind; /* it has to be behind that: update_order.c */
-    Node **view;              /* of products: what it reads and makes there, as
+    Node **view; /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;
 

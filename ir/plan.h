@@ -708,7 +708,7 @@ void signature_text(Codec *codec,
 void set_signature_hash(Arena *a, KernelSignature *signature);
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);
 char *kernels_of_host(Arena *a, const Plan *p); /* by kernel */
-void put_hf(Text *out, const HfMap *map); /* one line of words */
+void put_hf(Text *out, const HfMap *map);       /* one line of words */
 void lex_hf(Lex *lex, HfMap *map);
 void program_text(Codec *codec, Program *prog);         /* behind "program" */
 char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */

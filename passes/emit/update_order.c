@@ -53,40 +53,31 @@ typedef struct UpdateTask {
     struct UpdateTask **sent, **brought; /* vecs: an update's copies */
 } UpdateTask;
 
+typedef struct UpdateValue { /* as far as the phase is walked */
+    UpdateTask *maker;       /* the last that stores it */
+    UpdateTask *copy;        /* makes it of another; null: none does */
+    UpdateTask **reader;     /* vec */
+} UpdateValue;
+
 typedef struct UpdateOrder {
     ProgramBuilder *builder;
     Arena *arena;
     UpdateTask *task;           /* of the groups, then of the copies */
+    UpdateValue *value;         /* by number */
     UpdateTask **queue[NQUEUE]; /* vecs */
     size_t head[NQUEUE];
     double free[NSIDE];
-    Table *made;   /* value -> the task that stores it last */
-    Table *copied; /* ... the copy that makes it */
 } UpdateOrder;
 
-static Node *stored_by(const Group *copy)
+/* A copy's arguments: from, to. */
+static const NamedValue *source_of(const UpdateTask *copy)
 {
-    return storage(copy->out[0]);
+    return &copy->group->named[0];
 }
 
-static Node *source_of(const Group *copy)
+static const NamedValue *result_of(const UpdateTask *copy)
 {
-    const Node *n = copy->node[0];
-
-    return storage(n->in[n->op == Owrite]);
-}
-
-static UpdateTask *copy_task(UpdateOrder *order, UpdateTask *task, Group *copy)
-{
-    UpdateTask *made = table_get(order->made, KEYP(source_of(copy)));
-
-    *task = (UpdateTask){ .group = copy,
-                          .secs = copy->instr.secs,
-                          .bytes = (int64_t)copy->instr.bytes };
-    if (made)
-        vec_push(order->arena, task->after, made);
-    *table_at(order->copied, KEYP(stored_by(copy))) = task;
-    return task;
+    return &copy->group->named[1];
 }
 
 /* ---- queues -------------------------------------------------------------- */
@@ -96,40 +87,71 @@ static void enter(UpdateOrder *order, UpdateQueue q, UpdateTask *task)
     vec_push(order->arena, order->queue[q], task);
 }
 
-/* What group reads that copies make, each once. */
+static void be_behind(UpdateOrder *order, UpdateTask *task, UpdateTask *other)
+{
+    if (other && other != task)
+        vec_push(order->arena, task->after, other);
+}
+
+/* Of what task reads and a copy makes of what was there before. */
+static void queue_copy(UpdateOrder *order, UpdateTask *task, UpdateTask *copy,
+                       UpdateTask *before)
+{
+    UpdateValue *from = &order->value[source_of(copy)->number];
+    int host = task->group->host;
+
+    be_behind(order, copy, from->maker);
+    vec_push(order->arena, from->reader, copy);
+    copy->done = 1;
+    copy->begun = host ? NULL : before;
+    if (host)
+        vec_push(order->arena, task->sent, copy);
+    enter(order, host ? Qsent : Qstate, copy);
+}
+
 static void queue_reads(UpdateOrder *order, UpdateTask *task,
                         UpdateTask *before)
 {
-    const Group *group = task->group;
-
-    for (int j = 0; j < group->narg; j++) {
-        Node *n = group->named[j].stored;
-        UpdateTask *copy = n && !group->named[j].writes
-                               ? table_get(order->copied, KEYP(n))
-                               : NULL;
-        if (!copy)
+    for (int j = 0; j < task->group->narg; j++) {
+        const NamedValue *named = &task->group->named[j];
+        UpdateTask *copy;
+        if (!named->stored || named->writes)
             continue;
-        vec_push(order->arena, task->after, copy);
-        if (copy->done || source_of(copy->group)->host)
-            continue;
-        copy->done = 1;
-        copy->begun = group->host ? NULL : before;
-        if (group->host)
-            vec_push(order->arena, task->sent, copy);
-        enter(order, group->host ? Qsent : Qstate, copy);
+        vec_push(order->arena, order->value[named->number].reader, task);
+        copy = order->value[named->number].copy;
+        be_behind(order, task, copy);
+        if (copy && !copy->done && !source_of(copy)->stored->host)
+            queue_copy(order, task, copy, before);
     }
 }
 
-/* Copies of what it made, in the order they have. */
+/* What others read of it stands before. */
+static void note_writes(UpdateOrder *order, UpdateTask *task)
+{
+    for (int j = 0; j < task->group->narg; j++) {
+        const NamedValue *named = &task->group->named[j];
+        UpdateValue *value = &order->value[named->number];
+        if (!named->stored || !named->writes)
+            continue;
+        for (size_t i = 0; i < vec_len(value->reader); i++)
+            be_behind(order, task, value->reader[i]);
+        value->maker = task;
+    }
+}
+
+/* Copies of what it made, behind all who read what they overwrite. */
 static void queue_made(UpdateOrder *order, UpdateTask *copy)
 {
-    UpdateTask *maker = table_get(order->made, KEYP(source_of(copy->group)));
+    UpdateTask *maker = order->value[source_of(copy)->number].maker;
+    const UpdateValue *to = &order->value[result_of(copy)->number];
 
     if (!maker)
-        return;
+        die("offload: nobody needs what %s copies", copy->group->instr.label);
+    be_behind(order, copy, maker);
+    for (size_t i = 0; i < vec_len(to->reader) && !to->copy; i++)
+        be_behind(order, copy, to->reader[i]);
     if (maker->group->host)
         vec_push(order->arena, maker->brought, copy);
-    copy->done = 1;
     enter(order, maker->group->host ? Qbrought : Qwritten, copy);
 }
 
@@ -146,25 +168,26 @@ static void fill_queues(UpdateOrder *order, int n, int ncopy)
 {
     UpdateTask *before = NULL;
 
+    for (int i = n; i < n + ncopy; i++)
+        if (order->task[i].group->node[0]->op != Owrite)
+            order->value[result_of(&order->task[i])->number].copy =
+                &order->task[i];
     for (int i = 0; i < n; i++) {
+        UpdateTask *task = &order->task[i];
         size_t states = vec_len(order->queue[Qstate]);
-        queue_reads(order, &order->task[i], before);
+        queue_reads(order, task, before);
+        note_writes(order, task);
         if (vec_len(order->queue[Qstate]) > states)
-            before = &order->task[i];
-        enter(order, order->task[i].group->host ? Qhost : Qdevice,
-              &order->task[i]);
+            before = task;
+        enter(order, task->group->host ? Qhost : Qdevice, task);
     }
     for (int i = n; i < n + ncopy; i++)
         if (!order->task[i].done)
             queue_made(order, &order->task[i]);
-    vec_sort(order->queue[Qwritten], by_maker);
-    vec_sort(order->queue[Qbrought], by_maker);
-    for (int i = n; i < n + ncopy; i++)
-        if (!order->task[i].done)
-            die("offload: nobody needs what %s copies",
-                order->task[i].group->instr.label);
         else
             order->task[i].done = 0;
+    vec_sort(order->queue[Qwritten], by_maker);
+    vec_sort(order->queue[Qbrought], by_maker);
 }
 
 /* ---- what waits in the host's memory ------------------------------------- */
@@ -187,7 +210,7 @@ static void stay_behind(UpdateOrder *order, UpdateTask *task,
                         UpdateTask *behind)
 {
     task->group->behind = behind->group;
-    vec_push(order->arena, task->after, behind);
+    be_behind(order, task, behind);
 }
 
 static void limit_one(UpdateOrder *order, UpdateTask *update, UpdateTask *was,
@@ -269,18 +292,17 @@ static UpdateOrder open_order(ProgramBuilder *builder, Arena *scratch,
     int beside = (int)opts_int(builder->graph->opts, "fold.overlap");
 
     x.task = alloc(scratch, sizeof *x.task * ((size_t)n + vec_len(copy) + 1));
-    x.made = table_new(scratch);
-    x.copied = table_new(scratch);
+    x.value = alloc(scratch, sizeof *x.value * ((size_t)builder->nnamed + 1));
     for (int i = 0; i < n; i++) {
         int no = beside && runs_beside(builder, &group[i]->instr);
         x.task[i].group = group[i];
         x.task[i].secs = no ? 0 : group[i]->instr.secs;
-        for (int j = 0; j < group[i]->narg; j++)
-            if (group[i]->named[j].writes)
-                *table_at(x.made, KEYP(group[i]->named[j].stored)) = &x.task[i];
     }
     for (size_t i = 0; i < vec_len(copy); i++)
-        copy_task(&x, &x.task[(size_t)n + i], copy[i]);
+        x.task[(size_t)n + i] =
+            (UpdateTask){ .group = copy[i],
+                          .secs = copy[i]->instr.secs,
+                          .bytes = (int64_t)copy[i]->instr.bytes };
     fill_queues(&x, n, (int)vec_len(copy));
     limit(&x, 0);
     limit(&x, 1);

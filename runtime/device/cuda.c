@@ -11,11 +11,11 @@ typedef struct GpuCall { /* an instruction */
     void *fn, **param;   /* kernels */
     int64_t blocks;      /* ... along x */
     LtCall *lt;
-    void *comm;     /* collectives; null: of one rank */
-    PeerCall *peer; /* exchanges of rows */
-    HostCall *host; /* kernels of the host */
-    LinkEnd *end;   /* send, recv, wait */
-    uint32_t place; /* for trail_put */
+    void *comm;       /* collectives; null: of one rank */
+    PeerCall *peer;   /* exchanges of rows */
+    HostKernel *host; /* kernels of the host */
+    LinkEnd *end;     /* send, recv, wait */
+    uint32_t place;   /* for trail_put */
 } GpuCall;
 
 /* As in the driver's header. */

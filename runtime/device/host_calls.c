@@ -12,7 +12,7 @@ struct HostCalls {
     Pool *pool;
 };
 
-struct HostCall {
+struct HostKernel {
     Pool *pool;
     KernelFn *fn;
     const BoundInstr *bound;
@@ -43,31 +43,32 @@ void host_calls_close(HostCalls *calls)
 }
 
 /* Its buffers have one place for all micro-batches. */
-HostCall *host_call_bind(const HostCalls *calls, const BoundInstr *bound)
+HostKernel *host_call_bind(const HostCalls *calls, const BoundInstr *bound)
 {
-    HostCall *call = alloc(calls->arena, sizeof *call);
+    HostKernel *call = alloc(calls->arena, sizeof *call);
 
-    *call = (HostCall){ calls->pool,
-                        host_kernel(calls->code, bound->instr->kernel), bound };
+    *call =
+        (HostKernel){ calls->pool,
+                      host_kernel(calls->code, bound->instr->kernel), bound };
     return call;
 }
 
 static void some(void *ctx, int64_t lo, int64_t hi)
 {
-    const HostCall *call = ctx;
+    const HostKernel *call = ctx;
 
     call->fn(call->bound->buf, call->bound->iv, lo, hi);
 }
 
 static void whole(void *ctx)
 {
-    const HostCall *call = ctx;
+    const HostKernel *call = ctx;
     const Launch *launch = &call->bound->instr->launch;
 
     pool_run(call->pool, some, ctx, launch->items, launch->grain);
 }
 
-void host_call_run(HostCall *call, void *stream)
+void host_call_run(HostKernel *call, void *stream)
 {
     gpu_ok(dl.cuLaunchHostFunc(stream, whole, call),
            instr_label(call->bound->instr));

@@ -11,8 +11,8 @@ typedef struct Build {
     const Plan *plan;
     int64_t ranks, place; /* that compile beside each other; this one */
     const char *dir, *arch, *version;
-    Cubin *out; /* by kernel */
-    char **why; /* by kernel: the log, when it was refused */
+    Cubin *out;       /* by kernel */
+    char **why;       /* by kernel: the log, when it was refused */
     const char *left; /* by kernel: it is of the host */
 } Build;
 
@@ -108,8 +108,7 @@ static void one(void *ctx, int64_t lo, int64_t hi)
     for (int64_t i = lo; i < hi; i++) {
         path_of(build, (int)i, path, sizeof path);
         if (build->left[i] || i % build->ranks != build->place ||
-            build->out[i].image ||
-            build->why[i] || load(path, &build->out[i]))
+            build->out[i].image || build->why[i] || load(path, &build->out[i]))
             continue;
         compile(build, (int)i);
         if (build->out[i].image)
