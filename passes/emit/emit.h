@@ -59,6 +59,9 @@ int runs_beside(const ProgramBuilder *builder, const Instr *instr);
 int joins_next(const Program *program, int phase); /* phase and the next: one */
 /* offload.c: may a stage that does not fit offload what costs no time? */
 int may_offload(const Graph *g);
+/* At least of a step, for bytes of masters and moments that wait in the host's
+ * memory. */
+double hosted_secs(const Graph *g, double bytes);
 /* host_update.c: says of nodes that are members of updates whether they run on
  * the host's processors. Masters and moments know where they live. */
 void host_updates(Graph *g, Arena *a, Group *const *group);

@@ -10,11 +10,13 @@
  * Link and processors work side by side, so the least time has some updates
  * here, others there. With train.update=auto they are dealt out in their order,
  * each to where the longest of the three (what goes in, out, what processors
- * do) is least with it, unless all in one place take less.
+ * do) is least with it, unless all in one place take less; small ones stay.
  *
  * Only what is elementwise may leave: a device adds up in another order. */
 #include "../../ir/keys.h"
 #include "emit.h"
+
+enum { SMALL = 16 }; /* launches: what takes less stays, if it may */
 
 typedef struct UpdateLoad { /* seconds */
     double in, out, host;
@@ -127,14 +129,20 @@ static double all_secs(const Update *update, int host)
     return longest(sum);
 }
 
-static double deal_out(Update *update)
+static double small_secs(const Graph *g)
+{
+    return SMALL * machine_of(g)->launch;
+}
+
+static double deal_out(const Graph *g, Update *update)
 {
     UpdateLoad sum = { 0 };
 
     for (size_t i = 0; i < vec_len(update); i++) {
         UpdateLoad there = plus(sum, update[i].host),
                    here = plus(sum, update[i].device);
-        update[i].moves = longest(there) < longest(here);
+        update[i].moves = longest(there) < longest(here) &&
+                          longest(update[i].device) > small_secs(g);
         sum = update[i].moves ? there : here;
     }
     return longest(sum);
@@ -149,13 +157,15 @@ static void set_all(Update *update, int moves)
 static void decide(const Graph *g, Update *update)
 {
     double device = all_secs(update, 0), host = all_secs(update, 1),
-           both = deal_out(update);
+           both = deal_out(g, update);
+    int asked = opts_update(g->opts) == UPDATEhost;
     size_t n = 0;
 
-    if (opts_update(g->opts) == UPDATEhost || (host <= both && host < device))
-        set_all(update, 1);
-    else if (!host_speed(g) || device <= both)
+    if (!asked &&
+        (!host_speed(g) || device <= fmin(host, both) + small_secs(g)))
         set_all(update, 0);
+    else if (asked || host <= both)
+        set_all(update, 1);
     for (size_t i = 0; i < vec_len(update); i++)
         n += (size_t)update[i].moves;
     why(g, NULL,
@@ -176,6 +186,19 @@ static void move_there(const Graph *g, const Update *update)
         "out and %.3g ms in; on the device %.3g ms of copies each way",
         1e3 * update->host.host, 1e3 * update->host.out, 1e3 * update->host.in,
         1e3 * fmax(update->device.in, update->device.out));
+}
+
+/* If link and processors end at once, and nothing else took them. */
+double hosted_secs(const Graph *g, double bytes)
+{
+    double link = copy_secs(g, bytes), there = host_secs(g, 2 * bytes);
+
+    switch (opts_update(g->opts)) {
+    case UPDATEhost: return fmin(link, there);
+    case UPDATEauto:
+        return host_speed(g) > 0 ? link * there / (link + there) : link;
+    default: return link;
+    }
 }
 
 void host_updates(Graph *g, Arena *a, Group *const *group)

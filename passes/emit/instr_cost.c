@@ -180,7 +180,7 @@ double host_speed(const Graph *g)
     const MachineSpeeds *speeds = machine_of(g);
     double ranks = g->mesh ? (double)mesh_extent(g->mesh, sharing_atoms(g)) : 1;
 
-    return fmin(speeds->cores, speeds->dram / ranks);
+    return speeds->offload > 0 ? fmin(speeds->cores, speeds->dram / ranks) : 0;
 }
 
 double host_secs(const Graph *g, double bytes)
