@@ -27,6 +27,11 @@ typedef struct InFlight {
     int wrote[NSTREAM], named[NSTREAM];
 } InFlight;
 
+/* Up to where a stream is behind others. */
+typedef struct KnownStreams {
+    int of[NSTREAM];
+} KnownStreams;
+
 typedef struct Streams {
     ProgramBuilder *builder;
     Program *prog;
@@ -36,7 +41,8 @@ typedef struct Streams {
     int first;         /* instruction of the phase, from 0 */
     int last[NSTREAM]; /* instruction that stood last, from 1 */
     int known[NSTREAM]
-             [NSTREAM];        /* by stream: up to where it is behind others */
+             [NSTREAM];  /* by stream: up to where it is behind others */
+    KnownStreams *there; /* by instruction: the same, of its stream then */
     double now[NSTREAM], *end; /* predicted; end: of each instruction */
     int *copy;                 /* vec: to the host, in order */
     size_t done;               /* of them are over by now */
@@ -98,10 +104,10 @@ static void stay_behind(Streams *streams, int i, StreamKind on, StreamKind of,
     vec_push(streams->builder->arena, issue->wait, first->record);
     issue->nwait++;
     streams->known[on][of] = behind;
-    int all = of == STREAMcompute && behind == streams->last[of];
-    for (int t = 0; t < NSTREAM && all; t++)
-        if (streams->known[on][t] < streams->known[of][t])
-            streams->known[on][t] = streams->known[of][t];
+    const int *there = streams->there[behind - 1].of;
+    for (int t = 0; t < NSTREAM && of == STREAMcompute; t++)
+        if (streams->known[on][t] < there[t])
+            streams->known[on][t] = there[t];
     if (streams->now[on] < streams->end[behind - 1])
         streams->now[on] = streams->end[behind - 1];
 }
@@ -177,14 +183,14 @@ static int told(const Streams *streams, int i, StreamKind of)
     return at && streams->prog->instr[at - 1].issue.stream == of ? at : 0;
 }
 
-/* Of compute. Gradients on their way to the host's processors, and these, wait
- * for what they meet: what else computes there may wait for them. */
+/* Of compute. Updates on the host's processors, and what post copies to the
+ * host's memory, wait for what they meet: what else computes there may wait for
+ * them. */
 static int behind_compute(const Streams *streams, int i, StreamKind on)
 {
     const Group *group = streams->builder->group[i];
     int meet = meets(streams, i, STREAMcompute),
-        sent = on == STREAMcopy && group->reg == REGpost &&
-               group->node[0]->op == Ooffload;
+        sent = on == STREAMcopy && group->reg == REGpost;
 
     if (on != STREAMhost && !sent)
         return streams->last[STREAMcompute];
@@ -224,6 +230,8 @@ static void put_instr(Streams *streams, int phase, int i)
     if (is_of_host(streams->builder->group[i]))
         *table_at(streams->at, KEYP(streams->builder->group[i])) =
             (void *)(uintptr_t)(i + 1);
+    memcpy(streams->there[i].of, streams->known[on],
+           sizeof streams->there[i].of);
     instr->issue.stream = on;
     streams->last[on] = i + 1;
     streams->end[i] = streams->now[on] += instr->secs;
@@ -236,6 +244,7 @@ void put_streams(ProgramBuilder *builder, Program *program)
     x.flight = alloc(x.arena, sizeof *x.flight * (size_t)(builder->nnamed + 1));
     x.overlap = (int)opts_int(builder->graph->opts, "fold.overlap");
     x.end = alloc(x.arena, sizeof *x.end * (size_t)(program->ninstr + 1));
+    x.there = alloc(x.arena, sizeof *x.there * (size_t)(program->ninstr + 1));
     x.at = table_new(x.arena);
     for (int f = 0; f < program->nphase; f++) {
         x.first = program->phase[f].first;
