@@ -79,7 +79,8 @@ static void add_sample(Calibration *calibration, const Instr *instr,
     int sends = class == CLASScollective || class == CLASStransfer;
     double base = sends ? speeds->hop : speeds->launch;
 
-    if ((instr->flops == 0 && instr->bytes == 0) || v.move == SPEEDoffload)
+    if ((instr->flops == 0 && instr->bytes == 0) || v.move == SPEEDoffload ||
+        v.move == SPEEDcores)
         return; /* what is copied runs beside: its clock says nothing */
     if (work + move < 0.1 * base) {
         if (sends)
@@ -181,6 +182,16 @@ static const char *nearest_machine(const Calibration *calibration)
     return usual;
 }
 
+/* Of the host's memory, by as many threads as update there. */
+static double cores_speed(void)
+{
+    Pool *pool = pool_open(0);
+    double speed = pool_moves(pool);
+
+    pool_close(pool);
+    return speed;
+}
+
 static char *machine_text(const Calibration *calibration)
 {
     Text out = { .arena = forever };
@@ -192,6 +203,8 @@ static char *machine_text(const Calibration *calibration)
     put(&out, "launch %.3g measured\n", launch);
     if (vec_len(calibration->hop))
         put(&out, "hop %.3g measured\n", hop);
+    if (calibration->before.offload > 0)
+        put(&out, "cores %.3g measured\n", cores_speed());
     for (int s = 0; s < NSPEEDS; s++) {
         int link = s == SPEEDlink || s == SPEEDrows;
         put_speed(&out, calibration, (Speed)s, link ? hop : launch);

@@ -7,7 +7,7 @@
  *     placed    no composite, loss or `real` is left; every node has a type
  *               that some way of running its op makes
  *     local     and its operands have the types that this way reads
- *     legal     a kernel's nodes are of one region, call and piece
+ *     legal     a kernel's nodes are of one region, call and piece, and device
  *
  * A value of the body is seen after it only through an accumulator, one of den
  * only in den: what a region may read of another is in reads(). */
@@ -486,7 +486,7 @@ static int types(GraphCheck *check, const Node *n)
 static int kernel(GraphCheck *check, const Node *n)
 {
     if (!n->kernel)
-        return 0;
+        return n->host && bad(check, n, "is of no kernel of the host");
     if (check->g->level != LEGAL || (size_t)n->kernel > vec_len(check->g->node))
         return bad(check, n, "there is no kernel %d", n->kernel);
     const Node **first =
@@ -496,6 +496,8 @@ static int kernel(GraphCheck *check, const Node *n)
     const Node *was = *first;
     if (!was->piece) /* the first of a piece stands for the kernel from here */
         *first = n;
+    if (was->host != n->host)
+        return bad(check, n, "%%%s, of its kernel, runs elsewhere", was->name);
     return (!same_section(was, n) ||
             (was->piece && n->piece && was->piece != n->piece)) &&
            bad(check, n, "%%%s, of its kernel, is of another part of the step",

@@ -303,6 +303,12 @@ int is_hosted(const Node *n)
     return n->op == Ostate && n->at.state.host;
 }
 
+int lies_in_host(Node *n)
+{
+    n = storage(n);
+    return n->op == Ooffload || n->host || is_hosted(n);
+}
+
 int is_position(const Node *n)
 {
     while (n->op == Orename)

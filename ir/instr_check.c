@@ -356,13 +356,21 @@ static const char *stacks_wrong(const At *place)
 static const char *memories_wrong(const At *place)
 {
     const Role *role = place->c->r;
-    int copies = place->s->kind == Icopy;
-    for (int i = 0; i < place->s->nbuf; i++)
-        if (place->s->buf[i] >= 0 &&
-            in_host(role, &role->buf[place->s->buf[i]]) && copies-- < 1 &&
+    int copies = place->s->kind == Icopy,
+        there = place->s->kind == Ikernel && place->s->launch.host;
+    for (int i = 0; i < place->s->nbuf; i++) {
+        const Buf *b =
+            place->s->buf[i] < 0 ? NULL : &role->buf[place->s->buf[i]];
+        if (b && there && (!in_host(role, b) || b->frame) && law(Lhost_kernels))
+            return strf(place->c->arena,
+                        "runs on the host and uses '%s', which has no one "
+                        "place in its arena",
+                        b->name);
+        if (b && !there && in_host(role, b) && copies-- < 1 &&
             law(Lhost_copies))
             return strf(place->c->arena, "uses '%s' of the host's arena",
-                        role->buf[place->s->buf[i]].name);
+                        b->name);
+    }
     return NULL;
 }
 

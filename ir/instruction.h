@@ -174,6 +174,7 @@ typedef enum StreamKind {
     STREAMcopy,
     STREAMp2p,
     STREAMreload, /* from the host's memory; copy: to it */
+    STREAMhost,   /* its processors */
     NSTREAM
 } StreamKind;
 extern const char *const streamnames[NSTREAM];

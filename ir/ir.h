@@ -290,6 +290,8 @@ struct Node {
     int piece;        /* elementwise and reductions: of which piece of work done
                           in pieces (rounds of rows, chunks of logits), from 1;
                           0: of none. No kernel is of two */
+    int host;         /* from offload on: its kernel runs on the host's
+                          processors, in the host's memory */
     Dim dim[MAXD];    /* order is the memory layout, last fastest */
     Attrs at;         /* only the member of its op: n->at.slice.start */
     Graph *body;      /* composites: what they mean */
@@ -532,6 +534,7 @@ int any_region(const Node *n);  /* a source that every region may read */
 int is_lasting(const Node *n);  /* a parameter or state */
 int constant_is(const Node *n, double v);
 int is_hosted(const Node *n);   /* a state of the host's memory */
+int lies_in_host(Node *n);      /* is what n is, or is a view of, there? */
 int is_position(const Node *n); /* an iota, under whatever names of its axis */
 
 /* ---- scope.c ------------------------------------------------------------- */
@@ -831,6 +834,7 @@ typedef struct Group {
     Family fam;
     Region reg;
     int call; /* as its nodes' */
+    int host; /* so too: it runs on the host's processors */
     Node **node;
     int n; /* members, operands first */
     Node **in;
@@ -859,10 +863,11 @@ typedef struct Group {
                                      the plan's text, once; null: nothing */
     Node **arg;
     int narg; /* buffers of the instruction, in order; null: none */
-    struct NamedValue *named; /* by arg, from emit on: memory.h */
-    uint64_t *expr;           /* hash of what groups of its shape compute; 0:
-                                     not known yet; null: no such shape */
-    Node **view;              /* of products: what it reads and makes there, as
+    struct NamedValue *named;   /* by arg, from emit on: memory.h */
+    const struct Group *behind; /* it has to be behind that: update_order.c */
+    uint64_t *expr;             /* hash of what groups of its shape compute; 0:
+                                       not known yet; null: no such shape */
+    Node **view; /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;
 
@@ -886,6 +891,8 @@ typedef struct Target {
     int (*sums)(const Graph *g, const Node *gmm, const Node *other);
     /* Fill fam-dependent parts: instr, arg, text, scratch. */
     void (*lower)(Graph *g, Group *k, Arena *a);
+    const struct Target *host; /* whose kernels its host's processors run; null:
+                                  its own */
 } Target;
 extern const Target T_host, T_null, T_cuda;
 const Target *target_named(const char *name); /* codegen/targets.c; or null */

@@ -64,8 +64,9 @@ static const char *name_buffer(SlotLives *lives, int buf, int instr, int writes)
         life->first = lives->from;
     }
     life->last = instr;
-    if (life->held < lives->behind[instr] - 1)
-        life->held = lives->behind[instr] - 1;
+    int *behind = in_host(lives->r, b) ? lives->there : lives->behind;
+    if (life->held < behind[instr] - 1)
+        life->held = behind[instr] - 1;
     return NULL;
 }
 
@@ -121,6 +122,19 @@ SlotLife *no_lives(Arena *a, int n)
     return v;
 }
 
+static int *host_writers(Arena *a, const Role *role, const Program *program)
+{
+    char *writes = alloc(a, (size_t)program->ninstr + 1);
+
+    for (int i = 0; i < program->ninstr; i++) {
+        const Instr *instr = &program->instr[i];
+        int to = instr->kind == Icopy ? instr->buf[OPERAND(copy, to)] : -1;
+        writes[i] = (instr->kind == Ikernel && instr->launch.host) ||
+                    (to >= 0 && in_host(role, &role->buf[to]));
+    }
+    return writers_behind(a, program, writes);
+}
+
 const char *lives_of(Arena *a, const Role *role, int prog, SlotLives *lives)
 {
     const Program *program = &role->prog[prog];
@@ -132,7 +146,8 @@ const char *lives_of(Arena *a, const Role *role, int prog, SlotLives *lives)
                           .of = no_lives(a, role->nbuf),
                           .from = program->ninstr,
                           .to = -1,
-                          .behind = instrs_behind(a, program) };
+                          .behind = instrs_behind(a, program),
+                          .there = host_writers(a, role, program) };
     for (int f = 0; f < program->nphase; f++) {
         const Phase *phase = &program->phase[f];
         if (phase->repeat || !phase->n)

@@ -15,6 +15,7 @@ typedef struct SlotLives {
     SlotLife *of; /* by buffer; first -1: never named */
     int from, to; /* instructions of a stage's calls; from > to: none*/
     int *behind;  /* by instruction: the first that is behind it */
+    int *there;   /* ... with all behind that who writes in the host's memory */
 } SlotLives;
 
 SlotLife *no_lives(Arena *a, int n);

@@ -29,8 +29,8 @@
  *     names   = name { "," name }
  *     places  = [ "!" file:line { "<" file:line } ]         (the caller's next)
  *
- * Attributes are those of the op's row in ops.def, and again, piece and kernel
- * of any node; map, part and scope are written only when they are not what
+ * Attributes are those of the op's row in ops.def, and again, piece, kernel and
+ * host of any node; map, part and scope are written only when they are not what
  * text_map() and text_scope() say, marks where a model made some. */
 #include "ir.h"
 #include "keys.h"

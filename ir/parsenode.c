@@ -184,6 +184,8 @@ static void read_attr(GraphReader *reader, Node *n, NodeExtra *extra)
         n->piece = (int)lex_range(lex, name, 0, INT32_MAX);
     } else if (!strcmp(name, "kernel")) {
         n->kernel = (int)lex_range(lex, name, 1, INT32_MAX);
+    } else if (!strcmp(name, "host")) {
+        n->host = (int)lex_range(lex, name, 0, 1);
     } else if (!strcmp(name, "scope")) {
         extra->scope = lex_word(lex);
     } else if (!strcmp(name, "marks")) {

@@ -109,8 +109,8 @@ char *file_read(Arena *a, const char *path, size_t *n);
 char *file_need(Arena *a, const char *path, size_t *n); /* or err() */
 /* Below: 0, and it lasts if the machine stops now; or -1, and errno. */
 int file_write(const char *path, const void *p, size_t n); /* not its name */
-/* Whole or not at all: at every moment path is the old file or the new one. A
- * crash may leave path.tmp, which the next call takes. */
+/* Whole or not at all: path is the old file or the new one. A crash may leave
+ * path.tmp, which the next call takes. */
 int file_replace(const char *path, const void *p, size_t n);
 int file_move(const char *from, const char *to); /* replaces a file */
 int file_sync(const char *path);                 /* of a file or folder */
@@ -206,8 +206,7 @@ typedef enum MeshAxis { /* first the dense grid, then the expert grid */
                         NMESH
 } MeshAxis;
 
-/* rank's coordinate on an atom: (rank / stride) % size. Atom 0 varies
- * fastest. */
+/* rank's coordinate on an atom: (rank / stride) % size; atom 0 is fastest. */
 typedef struct Atom {
     int64_t size, stride;
 } Atom;
@@ -526,8 +525,9 @@ int phase_names(const Program *prog, const Phase *phase,
  * micro-batch. A vec. */
 ScheduleSlot *program_rows(Arena *a, const Program *prog);
 int program_streams(const Program *prog); /* are there others than compute? */
-/* By instruction: the first of compute that is behind it, else ninstr. */
+/* By instruction: the first of compute behind it, else ninstr; all writers. */
 int *instrs_behind(Arena *a, const Program *prog);
+int *writers_behind(Arena *a, const Program *prog, const char *writes);
 
 /* One axis of a stored or exchanged tensor: this rank holds these pieces, one
  * after another. */
@@ -695,6 +695,7 @@ typedef struct Plan {
     int nsig;
     KernelSignature *sig; /* of the kernels' calls */
     const char *prelude;  /* kernel text before all kernels */
+    const char *host; /* ... of the host's, where others are no such; null */
     int nkernel;
     Kernel *kernel;
     int nhf;
@@ -708,7 +709,8 @@ void signature_text(Codec *codec,
                     KernelSignature *signature); /* behind "sig" */
 void set_signature_hash(KernelSignature *signature);
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);
-void put_hf(Text *out, const HfMap *map); /* one line of words */
+char *kernels_of_host(Arena *a, const Plan *p); /* by kernel */
+void put_hf(Text *out, const HfMap *map);       /* one line of words */
 void lex_hf(Lex *lex, HfMap *map);
 void program_text(Codec *codec, Program *prog);         /* behind "program" */
 char *plan_print(Arena *a, const Plan *p, size_t *len); /* with its hash line */

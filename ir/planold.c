@@ -45,7 +45,7 @@ static void read_line(Lex *lex, Plan *p, int *depth)
     } else if (lex_take(lex, "kernel")) {
         lex_word(lex);
         lex_text(lex);
-    } else if (lex_take(lex, "prelude")) {
+    } else if (lex_take(lex, "prelude") || lex_take(lex, "host")) {
         lex_text(lex);
     } else {
         skip_line(lex, depth);

@@ -10,7 +10,7 @@
  * read is checked by plan_wrong() before anybody sees it.
  *
  *     plan    = "pleat-plan" format head { hf } { shape } { sig } { role }
- *               [ prelude ] { kernel } { source } "xxh3" hash
+ *               [ prelude ] [ host ] { kernel } { source } "xxh3" hash
  *     head    = "model" name target  "tokens" int  "params" int int
  *               "flops" num  "mesh" world order int*7  { "option" key value }
  *     hf      = "hf" name param { axis "=" int }
@@ -46,6 +46,7 @@
  *     aff     = int { "+" int "*a" atom } [ "!" place ]
  *     place   = [ "@" file line ]
  *     prelude = "prelude" bytes newline text newline
+ *     host    = "host" bytes newline text newline
  *     kernel  = "kernel" name bytes newline text newline
  *     source  = "source" file bytes newline text newline */
 #define XXH_INLINE_ALL
@@ -350,6 +351,8 @@ static void plan_text(Codec *codec, Plan *p)
         role_text(codec, code_at(codec, p->role, p->nrole, i));
     if (codec->in ? lex_take(codec->in, "prelude") : p->prelude != NULL)
         p->prelude = code_text(codec, "prelude", NULL, p->prelude);
+    if (codec->in ? lex_take(codec->in, "host") : p->host != NULL)
+        p->host = code_text(codec, "host", NULL, p->host);
     for (int i = 0; codec->in ? lex_take(codec->in, "kernel") : i < p->nkernel;
          i++) {
         Kernel *kernel = code_at(codec, p->kernel, p->nkernel, i);

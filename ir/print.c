@@ -239,6 +239,8 @@ static const char *what_text(GraphPrinter *printer, const Graph *g,
         put(&out, " piece=%d", n->piece);
     if (n->kernel)
         put(&out, " kernel=%d", n->kernel);
+    if (n->host)
+        put(&out, " host=1");
     if (!printer->alias) {
         if (strcmp(n->scope->path, text_scope(n->name))) {
             put(&out, " scope=");

@@ -128,6 +128,16 @@ void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr)
                     : NULL;
 }
 
+char *kernels_of_host(Arena *a, const Plan *p)
+{
+    char *is = alloc(a, (size_t)p->nkernel + 1);
+    for (int k = 0; k < p->nkernel && p->host; k++)
+        for (int i = 0; i < p->nsig && !is[k]; i++)
+            is[k] = p->sig[i].launch.host &&
+                    !strcmp(p->sig[i].kernel, p->kernel[k].name);
+    return is;
+}
+
 /* ---- each ---------------------------------------------------------------- */
 
 int64_t operand_bytes(const KernelOperand *operand)
@@ -173,7 +183,7 @@ static const char *signature_wrong(const PlanCheck *check,
     if (field && law(Llaunch_range))
         return strf(check->arena, "has a '%s' out of its range", field);
     if ((launch->threads
-             ? launch->grain || !launch->y || !launch->z ||
+             ? launch->grain || launch->host || !launch->y || !launch->z ||
                    !launch->then != !launch->pairs ||
                    (launch->then && launch->persistent)
              : !launch->grain || launch->y || launch->z || launch->shared ||
@@ -196,10 +206,23 @@ static const char *signature_wrong(const PlanCheck *check,
     return NULL;
 }
 
+/* Where kernels of the host have a prelude of their own, a text is behind one
+ * of the two. */
+static const char *text_wrong(const PlanCheck *check, int sig)
+{
+    const KernelSignature *all = check->p->sig;
+    for (int i = 0; check->p->host && i < sig; i++)
+        if (!strcmp(all[i].kernel, all[sig].kernel) &&
+            all[i].launch.host != all[sig].launch.host && law(Lhost_text))
+            return "runs on the host and on the device";
+    return NULL;
+}
+
 const char *signatures_wrong(const PlanCheck *check)
 {
     for (int i = 0; i < check->p->nsig; i++) {
         const char *why = signature_wrong(check, &check->p->sig[i]);
+        why = why ? why : text_wrong(check, i);
         if (why)
             return strf(check->arena, "signature %d of '%s' %s", i,
                         check->p->sig[i].kernel, why);

@@ -22,8 +22,8 @@
 enum { MAXEVENT = 1 << 20, MAXSMS = 1 << 16 };
 enum { TRANSFERS = -3, COLLECTIVES, PRODUCTS }; /* bytes below the arena */
 
-const char *const streamnames[NSTREAM] = { "compute", "comm", "copy", "p2p",
-                                           "reload" };
+const char *const streamnames[NSTREAM] = { "compute", "comm",   "copy",
+                                           "p2p",     "reload", "host" };
 
 /* ---- text ---------------------------------------------------------------- */
 
@@ -100,11 +100,67 @@ int *instrs_behind(Arena *a, const Program *program)
     return behind;
 }
 
-/* ---- events -------------------------------------------------------------- */
+/* ---- clocks -------------------------------------------------------------- */
 
 typedef struct Clock { /* so many instructions of each stream */
     int64_t of[NSTREAM];
 } Clock;
+
+static void join(Clock *to, const Clock *from)
+{
+    for (int s = 0; s < NSTREAM; s++)
+        if (to->of[s] < from->of[s])
+            to->of[s] = from->of[s];
+}
+
+/* By instruction: what it knows to be done, itself included, in one walk. */
+static Clock *walk_clocks(Arena *a, const Program *program)
+{
+    Clock now[NSTREAM] = { 0 }, *event = NULL;
+    Clock *at = alloc(a, sizeof *at * (size_t)(program->ninstr + 1));
+    for (int i = 0; i < program->ninstr; i++) {
+        const Issue *issue = &program->instr[i].issue;
+        Clock *mine = &now[issue->stream];
+        for (int k = 0; k < issue->nwait; k++)
+            if ((size_t)issue->wait[k] < vec_len(event) && issue->wait[k] > 0)
+                join(mine, &event[issue->wait[k]]);
+        mine->of[issue->stream]++;
+        at[i] = *mine;
+        while (issue->record && vec_len(event) <= (size_t)issue->record)
+            vec_push(a, event, (Clock){ 0 });
+        if (issue->record)
+            event[issue->record] = *mine;
+    }
+    return at;
+}
+
+/* Along a stream clocks never go back: of each stream's writers the first that
+ * knows of an instruction moves on as instructions of another do. */
+int *writers_behind(Arena *a, const Program *program, const char *writes)
+{
+    const Clock *at = walk_clocks(a, program);
+    int *behind = alloc(a, sizeof *behind * (size_t)(program->ninstr + 1));
+    int *writer[NSTREAM] = { NULL }; /* vecs */
+    size_t next[NSTREAM][NSTREAM] = { { 0 } };
+    for (int i = 0; i < program->ninstr; i++)
+        if (writes[i])
+            vec_push(a, writer[program->instr[i].issue.stream], i);
+    for (int i = 0; i < program->ninstr; i++) {
+        StreamKind on = program->instr[i].issue.stream;
+        behind[i] = i + 1;
+        for (int s = 0; s < NSTREAM; s++) {
+            size_t *k = &next[s][on];
+            while (*k < vec_len(writer[s]) &&
+                   at[writer[s][*k]].of[on] < at[i].of[on])
+                ++*k;
+            if (*k && behind[i] <= writer[s][*k - 1])
+                behind[i] = writer[s][*k - 1] + 1;
+        }
+    }
+    return behind;
+}
+
+/* ---- events -------------------------------------------------------------- */
 
 typedef struct EventUse {
     int recorder, waited; /* instruction, from 1; how many wait */
@@ -406,13 +462,6 @@ static const char *accesses_wrong(StreamWalk *walk, int instr, int micro)
                      "uses '%s' while another stream may use its bytes",
                      walk->c->r->buf[s->buf[i]].name));
     return NULL;
-}
-
-static void join(Clock *to, const Clock *from)
-{
-    for (int s = 0; s < NSTREAM; s++)
-        if (to->of[s] < from->of[s])
-            to->of[s] = from->of[s];
 }
 
 static const char *begin(StreamWalk *walk, int instr, int micro)

@@ -508,8 +508,8 @@ static int64_t optimizer_bytes(Graph *g, unsigned classes)
     return least;
 }
 
-/* At least of one for which these bytes are copied: as where memory is no
- * limit, with copies in place of updates. */
+/* At least of one of whose optimizer these bytes are in the host's memory: as
+ * where memory is no limit, with what that takes in place of updates. */
 static double least_secs(const FittedProgram *step, int64_t bytes)
 {
     Arena *a = step->first->arena;
@@ -526,8 +526,8 @@ static double least_secs(const FittedProgram *step, int64_t bytes)
             post += program->instr[i].secs;
         updates = post > updates ? post : updates;
     }
-    double copies = bytes ? copy_secs(step->first, (double)bytes) - updates : 0;
-    return n ? stages_secs(a, most, n) + (copies > 0 ? copies : 0) : 0;
+    double more = bytes ? hosted_secs(step->first, (double)bytes) - updates : 0;
+    return n ? stages_secs(a, most, n) + (more > 0 ? more : 0) : 0;
 }
 
 /* Of the optimizer masters, moments or both wait in the host's memory where

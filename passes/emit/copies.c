@@ -16,6 +16,9 @@
  *     reload    a --- b ------ c ------ d ---
  *     copy            a ------ b ------ c ---
  *
+ * With updates on the host's processors the phase has another order
+ * (update_order.c).
+ *
  * Copies stand aside while collectives are put in order. */
 #include "emit.h"
 
@@ -186,6 +189,29 @@ static PhaseCopies open_phase(ProgramBuilder *builder, Phase *phase,
     return x;
 }
 
+static int has_host(const ProgramBuilder *builder, const Phase *phase)
+{
+    for (int i = phase->first; i < phase->first + phase->n; i++)
+        if (builder->group[i]->host)
+            return 1;
+    return 0;
+}
+
+/* Appends the phase with its copies v to out. */
+static Group **put_phase(ProgramBuilder *builder, Phase *phase, Group *const *v,
+                         Group **out)
+{
+    if (has_host(builder, phase))
+        return order_updates(builder, builder->group + phase->first, phase->n,
+                             v, out);
+    PhaseCopies x = open_phase(builder, phase, vec_len(v));
+    if (v) {
+        note_uses(&x);
+        place_copies(&x, v);
+    }
+    return merge(&x, v, out);
+}
+
 void put_copies(ProgramBuilder *builder, Program *program,
                 const OffloadCopies *copies)
 {
@@ -194,14 +220,9 @@ void put_copies(ProgramBuilder *builder, Program *program,
     for (int f = 0; f < program->nphase; f++) {
         Group **v = copies->of[f];
         int first = (int)vec_len(out);
-        PhaseCopies x = open_phase(builder, &program->phase[f], vec_len(v));
         for (size_t i = 0; i < vec_len(v); i++)
             predict(builder->graph, v[i], &v[i]->instr);
-        if (v) {
-            note_uses(&x);
-            place_copies(&x, v);
-        }
-        out = merge(&x, v, out);
+        out = put_phase(builder, &program->phase[f], v, out);
         program->phase[f].first = first;
         program->phase[f].n = (int)vec_len(out) - first;
     }

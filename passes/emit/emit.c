@@ -32,10 +32,11 @@ struct Emit {
     StageBuilder *now; /* the one whose program is being made */
     Shapes *shapes;    /* all programs share them */
     Signatures *sigs;
-    Kernel *kernel; /* vec; all stages too */
-    Table *kernels; /* name -> 1 + number */
-    Text prelude;   /* the target's, then what kernels share */
-    Table *shared;  /* texts that are in it */
+    Kernel *kernel;   /* vec; all stages too */
+    Table *kernels;   /* name -> 1 + number */
+    Text prelude;     /* the target's, then what kernels share */
+    const char *host; /* ... before kernels of its host; null: there are none */
+    Table *shared;    /* texts that are in it */
 };
 
 /* ---- what lives always --------------------------------------------------- */
@@ -319,6 +320,8 @@ static int add_kernel(Emit *emit, const Group *group)
         vec_push(emit->arena, emit->kernel, ((Kernel){ name, group->text }));
         if (group->shared)
             add_shared(emit, group->shared);
+        if (group->host && emit->target->host)
+            emit->host = emit->target->host->prelude;
         *at = (void *)(uintptr_t)vec_len(emit->kernel);
     }
     return (int)(uintptr_t)*at - 1;
@@ -594,6 +597,7 @@ Plan *emit_finish(Emit *emit, const CompileOptions *options)
         .nrole = emit->nstage,
         .role = make_roles(emit),
         .prelude = emit->prelude.s,
+        .host = emit->host,
         .nkernel = (int)vec_len(emit->kernel),
         .kernel = emit->kernel,
         .nhf = g->nhf,

@@ -14,6 +14,10 @@
 void mark_experts(Graph *g);
 void predict(const Graph *g, const Group *group, Instr *instr);
 double copy_secs(const Graph *g, double bytes); /* to the host's memory */
+/* Bytes/s of its memory that a rank's share of the host's processors moves; 0:
+ * they compute nothing; and the seconds of a kernel there. */
+double host_speed(const Graph *g);
+double host_secs(const Graph *g, double bytes);
 /* plain_products.c: once for each axis and path. The seconds that group takes,
  * and would take on the fast one. */
 void warn_path(const Graph *g, const Group *group, double secs, double fast);
@@ -55,6 +59,15 @@ int runs_beside(const ProgramBuilder *builder, const Instr *instr);
 int joins_next(const Program *program, int phase); /* phase and the next: one */
 /* offload.c: may a stage that does not fit offload what costs no time? */
 int may_offload(const Graph *g);
+/* At least of a step, for bytes of masters and moments that wait in the host's
+ * memory. */
+double hosted_secs(const Graph *g, double bytes);
+/* host_update.c: says of nodes that are members of updates whether they run on
+ * the host's processors. Masters and moments know where they live. */
+void host_updates(Graph *g, Arena *a, Group *const *group);
+/* update_order.c: appends to out the n groups of a phase and its copies. */
+Group **order_updates(ProgramBuilder *builder, Group *const *group, int n,
+                      Group *const *copy, Group **out);
 /* copies.c: out of the program, if there are any; and in again, each where it
  * should run, and all instructions on their streams. */
 typedef struct OffloadCopies OffloadCopies;

@@ -173,6 +173,22 @@ static double secs_by(const MachineSpeeds *speeds, const Instr *instr,
                 instr->bytes / speed_at(speeds, v.move, instr->bytes));
 }
 
+double host_speed(const Graph *g)
+{
+    const MachineSpeeds *speeds = machine_of(g);
+    double ranks = g->mesh ? (double)mesh_extent(g->mesh, sharing_atoms(g)) : 1;
+
+    return speeds->offload > 0 ? fmin(speeds->cores, speeds->dram / ranks) : 0;
+}
+
+double host_secs(const Graph *g, double bytes)
+{
+    const MachineSpeeds *speeds = machine_of(g);
+    double speed = host_speed(g);
+
+    return speeds->launch + bytes / (speed > 0 ? speed : speeds->memory);
+}
+
 double copy_secs(const Graph *g, double bytes)
 {
     const MachineSpeeds *speeds = machine_of(g);
@@ -191,6 +207,11 @@ void predict(const Graph *g, const Group *group, Instr *instr)
     instr->speeds = speeds_of(g, group, instr);
     if (group->fam == FAMcopy) {
         instr->secs = copy_secs(g, instr->bytes);
+        return;
+    }
+    if (group->host) {
+        instr->speeds = (InstrSpeeds){ SPEEDcores, SPEEDcores, 0 };
+        instr->secs = host_secs(g, instr->bytes);
         return;
     }
     if (moves_rows(instr->kind))

@@ -21,6 +21,15 @@
  *                                           %m'  = reload %m         kernel=3
  *     %v = where .. %m   kernel=3      =>   %v   = where .. %m'      kernel=4
  *     %w = write %m %v   kernel=3           %w   = write %m %v       kernel=5
+ *
+ * Where an update runs on the host's processors (host_update.c), what it reads
+ * of the device goes there, and what it makes for the device comes from there:
+ *
+ *                                      %g' = offload %g      kernel=3
+ *     %v = where %g %m   kernel=3      %v  = where %g' %m    kernel=4 host=1
+ *     %w = write %m %v   kernel=3  =>  %w  = write %m %v     kernel=4 host=1
+ *     %c = cast %v       kernel=3      %c  = cast %v         kernel=4 host=1
+ *     %x = write %p %c   kernel=3      %x  = write %p %c     kernel=5
  */
 #include "../../ir/keys.h"
 #include "emit.h"
@@ -45,9 +54,10 @@ typedef struct Offload {
     Group **group;      /* of kernel i + 1 */
     OffloadChoice *may; /* vec */
     double *start, *over,
-        *end;    /* by kernel from 0: its begin, its phase's end */
-    Node **to;   /* by id: what it is offloaded to; null: it is not */
-    Table *late; /* node and call -> what the backward reads */
+        *end;     /* by kernel from 0: its begin, its phase's end */
+    Node **to;    /* by id: what it is offloaded to; null: it is not */
+    Table *late;  /* node and call -> what the backward reads */
+    Table *there; /* node -> what kernels of the host read */
     Node ***after, ***before; /* by kernel: offloads, reloads */
 } Offload;
 
@@ -283,16 +293,76 @@ static Node *late(Offload *offload, Node *x, int k, const Node *by)
     return *table_at_pair(offload->late, KEYP(x), call) = made;
 }
 
+static int is_of_host(const Group *group)
+{
+    return group->node[0]->host;
+}
+
 static void read_late(Offload *offload)
 {
     for (size_t i = 0; i < vec_len(offload->group); i++) {
         const Group *group = offload->group[i];
-        int reads = group->reg == REGpost || is_late(group);
+        int reads =
+            (group->reg == REGpost && !is_of_host(group)) || is_late(group);
         for (int j = 0; j < group->n && reads; j++)
             for (int p = group->node[j]->op == Owrite; p < group->node[j]->nin;
                  p++)
                 group->node[j]->in[p] = late(offload, group->node[j]->in[p],
                                              (int)i + 1, group->node[j]);
+    }
+}
+
+/* ---- what the host's processors read ------------------------------------- */
+
+static int is_in_memory(const Node *n)
+{
+    return n->kernel || is_lasting(n) || n->op == Oinput || n->op == Ostepval ||
+           n->op == Oarg || n->op == Opart;
+}
+
+/* In the place of operand x of a node of kernel k of the host: copies of what
+ * the device has, and of what no kernel owns. */
+static Node *there(Offload *offload, Node *x, int k, const Node *by)
+{
+    Node *in[MAXIN], *made = table_get(offload->there, KEYP(x));
+    int changed = 0;
+
+    if (made || lies_in_host(x))
+        return made ? made : x;
+    if (is_in_memory(x)) {
+        made = copy_of(offload, Ooffload, x, by);
+        vec_push(offload->arena, offload->before[k], made);
+        return *table_at(offload->there, KEYP(x)) = made;
+    }
+    for (int i = 0; i < x->nin; i++) {
+        in[i] = there(offload, x->in[i], k, by);
+        changed |= in[i] != x->in[i];
+    }
+    made = x;
+    if (changed) {
+        made = g_copyof(offload->graph, x, in);
+        made->reg = by->reg;
+        made->call = by->call;
+        made->scope = by->scope;
+    }
+    return *table_at(offload->there, KEYP(x)) = made;
+}
+
+/* What others read of its results they bring back. */
+static void read_there(Offload *offload)
+{
+    for (size_t i = 0; i < vec_len(offload->group); i++) {
+        const Group *group = offload->group[i];
+        if (!is_of_host(group))
+            continue;
+        for (int j = 0; j < group->n; j++)
+            for (int p = group->node[j]->op == Owrite; p < group->node[j]->nin;
+                 p++)
+                group->node[j]->in[p] = there(offload, group->node[j]->in[p],
+                                              (int)i + 1, group->node[j]);
+        for (int j = 0; j < group->nout; j++)
+            if (group->out[j]->op != Owrite)
+                offload->to[group->out[j]->id] = group->out[j];
     }
 }
 
@@ -317,7 +387,7 @@ static void write_states(Offload *offload)
         const Group *group = offload->group[i];
         for (int j = 0; j < group->n; j++)
             if (group->node[j]->op == Owrite &&
-                is_hosted(group->node[j]->in[0]))
+                is_hosted(group->node[j]->in[0]) != is_of_host(group))
                 write_behind(offload, group->node[j], (int)i + 1);
     }
 }
@@ -381,12 +451,15 @@ void pass_offload(Graph *g)
     size_t n = vec_len(f.group) + 1;
 
     f.late = table_new(a);
+    f.there = table_new(a);
     f.after = alloc(a, n * sizeof *f.after);
     f.before = alloc(a, n * sizeof *f.before);
     f.to = alloc(a, sizeof *f.to * vec_len(g->node));
     host_states(&f);
     if (classes >> OFFLOADactivations & 1 && program_trains(g->prog))
         choose(&f, opts_given(g->opts, "train.offload"));
+    host_updates(g, a, f.group);
+    read_there(&f);
     read_late(&f);
     write_states(&f);
     number_kernels(&f);

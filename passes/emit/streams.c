@@ -1,5 +1,6 @@
 /* streams.c: collectives go to a stream of their own, beside what computes, and
- * so do copies to the host's memory (copy) and from it (reload).
+ * so do copies to the host's memory (copy) and from it (reload), and what its
+ * processors do (host).
  *
  *     compute   a record=e1                      b   c   d wait=e2
  *     comm                    gather wait=e1 record=e2
@@ -12,6 +13,9 @@
  * each phase, so what runs there is as if it ran on one; a body that runs once
  * and post are one. A wait that an earlier one implies is not said.
  *
+ * Kernels of the host meet compute in no memory, and do not wait for it; for
+ * places in the host's memory they and copies wait as update_order.c says.
+ *
  * What meets is told by values, before they have places. alloc.c leaves alone
  * what another stream names until compute is behind it, and ir/streams.c proves
  * of the whole plan that no two accesses race. */
@@ -23,18 +27,26 @@ typedef struct InFlight {
     int wrote[NSTREAM], named[NSTREAM];
 } InFlight;
 
+/* Up to where a stream is behind others. */
+typedef struct KnownStreams {
+    int of[NSTREAM];
+} KnownStreams;
+
 typedef struct Streams {
     ProgramBuilder *builder;
     Program *prog;
     Arena *arena;
     InFlight *flight;  /* by number of values */
     int overlap;       /* collectives may leave */
+    int first;         /* instruction of the phase, from 0 */
     int last[NSTREAM]; /* instruction that stood last, from 1 */
     int known[NSTREAM]
-             [NSTREAM];        /* by stream: up to where it is behind others */
+             [NSTREAM];  /* by stream: up to where it is behind others */
+    KnownStreams *there; /* by instruction: the same, of its stream then */
     double now[NSTREAM], *end; /* predicted; end: of each instruction */
     int *copy;                 /* vec: to the host, in order */
     size_t done;               /* of them are over by now */
+    Table *at; /* group that is of the host -> its instruction */
     int events;
 } Streams;
 
@@ -92,9 +104,10 @@ static void stay_behind(Streams *streams, int i, StreamKind on, StreamKind of,
     vec_push(streams->builder->arena, issue->wait, first->record);
     issue->nwait++;
     streams->known[on][of] = behind;
+    const int *there = streams->there[behind - 1].of;
     for (int t = 0; t < NSTREAM && of == STREAMcompute; t++)
-        if (streams->known[on][t] < streams->known[of][t])
-            streams->known[on][t] = streams->known[of][t];
+        if (streams->known[on][t] < there[t])
+            streams->known[on][t] = there[t];
     if (streams->now[on] < streams->end[behind - 1])
         streams->now[on] = streams->end[behind - 1];
 }
@@ -120,24 +133,35 @@ static int leaves(Streams *streams, int i)
     return 0;
 }
 
-static StreamKind stream_of(Streams *streams, int i)
+static StreamKind stream_of_host(Streams *streams, int i)
 {
     const Group *group = streams->builder->group[i];
 
-    if (group->fam != FAMcopy)
+    if (!program_trains(streams->builder->graph->prog))
+        return STREAMcompute; /* init's are done one after another */
+    StreamKind on = group->host                   ? STREAMhost
+                    : lies_in_host(group->out[0]) ? STREAMcopy
+                                                  : STREAMreload;
+    if (on == STREAMcopy && !is_gradient(storage(group->in[0])))
+        vec_push(streams->arena, streams->copy, i);
+    return on;
+}
+
+static int is_of_host(const Group *group)
+{
+    return group->host || group->fam == FAMcopy;
+}
+
+static StreamKind stream_of(Streams *streams, int i)
+{
+    if (!is_of_host(streams->builder->group[i]))
         return streams->overlap &&
                        runs_beside(streams->builder,
                                    &streams->prog->instr[i]) &&
                        leaves(streams, i)
                    ? STREAMcomm
                    : STREAMcompute;
-    if (!program_trains(streams->builder->graph->prog))
-        return STREAMcompute; /* init's are done one after another */
-    StreamKind on = group->node[0]->op == Oreload ? STREAMreload : STREAMcopy;
-    send_off(streams, on, i);
-    if (on == STREAMcopy)
-        vec_push(streams->arena, streams->copy, i);
-    return on;
+    return stream_of_host(streams, i);
 }
 
 /* The last copy to the host that is over by now. */
@@ -150,6 +174,29 @@ static int copied(Streams *streams)
     return streams->done ? streams->copy[streams->done - 1] + 1 : 0;
 }
 
+/* Of that stream, behind what the group is told to be. */
+static int told(const Streams *streams, int i, StreamKind of)
+{
+    const Group *behind = streams->builder->group[i]->behind;
+    int at = behind ? (int)(uintptr_t)table_get(streams->at, KEYP(behind)) : 0;
+
+    return at && streams->prog->instr[at - 1].issue.stream == of ? at : 0;
+}
+
+/* Of compute. Updates on the host's processors, and what post copies to the
+ * host's memory, wait for what they meet: what else computes there may wait for
+ * them. */
+static int behind_compute(const Streams *streams, int i, StreamKind on)
+{
+    const Group *group = streams->builder->group[i];
+    int meet = meets(streams, i, STREAMcompute),
+        sent = on == STREAMcopy && group->reg == REGpost;
+
+    if (on != STREAMhost && !sent)
+        return streams->last[STREAMcompute];
+    return sent && meet <= streams->first ? streams->first + 1 : meet;
+}
+
 static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
                         int end)
 {
@@ -157,11 +204,14 @@ static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
     int all = end || (of == STREAMcomm &&
                       instr_info(instr->kind)->cls == CLASScollective);
 
-    if (of == STREAMcompute || (all && on == STREAMcompute))
+    if (all && on == STREAMcompute)
         return streams->last[of];
+    if (of == STREAMcompute)
+        return behind_compute(streams, i, on);
     int meet = meets(streams, i, of),
-        over = of == STREAMcopy ? copied(streams) : 0;
-    return on == STREAMcompute && over > meet ? over : meet;
+        over = on == STREAMcompute && of == STREAMcopy ? copied(streams)
+                                                       : told(streams, i, of);
+    return over > meet ? over : meet;
 }
 
 static void put_instr(Streams *streams, int phase, int i)
@@ -176,6 +226,12 @@ static void put_instr(Streams *streams, int phase, int i)
         if ((StreamKind)of != on)
             stay_behind(streams, i, on, (StreamKind)of,
                         behind_which(streams, i, on, (StreamKind)of, end));
+    send_off(streams, on, i);
+    if (is_of_host(streams->builder->group[i]))
+        *table_at(streams->at, KEYP(streams->builder->group[i])) =
+            (void *)(uintptr_t)(i + 1);
+    memcpy(streams->there[i].of, streams->known[on],
+           sizeof streams->there[i].of);
     instr->issue.stream = on;
     streams->last[on] = i + 1;
     streams->end[i] = streams->now[on] += instr->secs;
@@ -188,8 +244,12 @@ void put_streams(ProgramBuilder *builder, Program *program)
     x.flight = alloc(x.arena, sizeof *x.flight * (size_t)(builder->nnamed + 1));
     x.overlap = (int)opts_int(builder->graph->opts, "fold.overlap");
     x.end = alloc(x.arena, sizeof *x.end * (size_t)(program->ninstr + 1));
-    for (int f = 0; f < program->nphase; f++)
+    x.there = alloc(x.arena, sizeof *x.there * (size_t)(program->ninstr + 1));
+    x.at = table_new(x.arena);
+    for (int f = 0; f < program->nphase; f++) {
+        x.first = program->phase[f].first;
         for (int k = 0; k < program->phase[f].n; k++)
-            put_instr(&x, f, program->phase[f].first + k);
+            put_instr(&x, f, x.first + k);
+    }
     arena_free(x.arena);
 }

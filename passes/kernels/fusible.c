@@ -31,7 +31,8 @@ Family family_of(const Fuse *fuse, const Node *n)
         return FAMnone;
     if (fuse->exchange[n->id] == MEMBER)
         return FAMcomm;
-    if (n->op == Owrite && is_hosted(n->in[0]))
+    if (n->op == Owrite && !n->host &&
+        (is_hosted(n->in[0]) || lies_in_host(n->in[1])))
         return FAMcopy;
     if (fuse->target->loops(fuse->graph, n))
         return FAMloop;

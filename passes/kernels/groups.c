@@ -55,6 +55,7 @@ static Group *group_of(Fuse *fuse, FuseUnit *unit)
     k->fam = unit->fam;
     k->reg = unit->reg;
     k->call = unit->call;
+    k->host = unit->node[0]->host;
     k->n = (int)vec_len(unit->node);
     k->node = unit->node;
     for (int i = 0; i < k->n; i++) {

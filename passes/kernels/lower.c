@@ -214,6 +214,7 @@ static GroupShape shape_of(const Graph *g, const Group *group, Arena *a)
         return s;
     put_number(&s, (int64_t)(uintptr_t)g->mesh);
     put_number(&s, group->fam);
+    put_number(&s, group->host);
     for (int i = 0; i < group->nin; i++)
         put_node(&s, storage(group->in[i]), READ);
     put_list(&s, group->in, group->nin, READ);
@@ -304,6 +305,14 @@ static void fill(Group *group, const GroupShape *shape, Lowered *lowered,
             lowered->arg[i] < 0 ? NULL : shape->node[lowered->arg[i]];
 }
 
+static void lower(Graph *g, Group *group, Arena *a)
+{
+    const Target *target = pass_target(g);
+
+    (group->host && target->host ? target->host : target)->lower(g, group, a);
+    group->instr.launch.host = group->host;
+}
+
 #ifdef PLEAT_DEBUG
 static int same_word(const Word *x, const Word *y)
 {
@@ -318,7 +327,7 @@ static void compare(Graph *g, const Group *group, Arena *a)
     x.scratch = x.ninplace = x.maystore = 0;
     x.inplace = NULL;
     x.instr = (Instr){ 0 };
-    pass_target(g)->lower(g, &x, a);
+    lower(g, &x, a);
     int same = x.narg == group->narg && x.scratch == group->scratch &&
                x.ninplace == group->ninplace && x.maystore == group->maystore &&
                x.path == group->path && x.instr.kernel == group->instr.kernel &&
@@ -362,14 +371,14 @@ void lower_group(Graph *g, Group *group)
         Arena *a = table_arena(compile->lowered);
         Lowered *m = alloc(a, sizeof *m);
         m->shape = shape_of(g, group, a);
-        pass_target(g)->lower(g, group, a);
+        lower(g, group, a);
         take_note(m, group);
         if (!m->shape.refused) {
             *slot = m;
             group->expr = &m->expr;
         }
     } else {
-        pass_target(g)->lower(g, group, g->arena);
+        lower(g, group, g->arena);
     }
     arena_free(scratch);
 }

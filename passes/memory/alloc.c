@@ -8,7 +8,7 @@
  * all the rest. An output lives to the end, where the runtime reads it.
  *
  * What an instruction of another stream names lives on until compute is behind
- * that instruction.
+ * that instruction; in the host's memory, until all are that write there.
  *
  * In a pipeline stage (activation_slots.c) a value is private to a call, kept
  * by a micro- batch from one call to another, or there through the whole table.
@@ -30,6 +30,7 @@ typedef struct Alloc {
     int count;
     const Program *prog;
     int *behind;     /* by instruction: the first that is behind it */
+    int *there;      /* ... with all that write in the host's memory */
     CallTimes *rows; /* null: no table */
     Layout *layout;
 } Alloc;
@@ -81,6 +82,17 @@ static int writes(const Group *group, const Node *stored)
     return group->instr.kind == Ijoin;
 }
 
+/* Of what copies made of, or leave in, the host's memory: the value they copy;
+ * null: x is no such. */
+static Node *copied_from(const Node *x)
+{
+    Node *from = x->op == Oreload ? storage(x->in[0]) : (Node *)(uintptr_t)x;
+
+    if (from->op == Ooffload)
+        return storage(from->in[0]);
+    return from != x && from->host ? from : NULL;
+}
+
 static int number_of(Table *numbers, Node *stored, int *count)
 {
     void **at = table_at(numbers, KEYP(value_key(stored)));
@@ -90,7 +102,7 @@ static int number_of(Table *numbers, Node *stored, int *count)
     return (int)(uintptr_t)*at - 1;
 }
 
-static int is_gradient(const Node *n)
+int is_gradient(const Node *n)
 {
     return n->op == Oaccum && (n->of || n->scope->part == PARTgrad);
 }
@@ -128,9 +140,9 @@ int name_values(Arena *a, const Graph *g, Group *const *k, int n)
             *value =
                 (NamedValue){ x, number_of(numbers, x, &count), writes(k[i], x),
                               -1, (int)(uintptr_t)table_get(kept, KEYP(x)) };
-            if (x->op == Oreload && x->in[0]->nin)
-                value->source =
-                    number_of(numbers, storage(x->in[0]->in[0]), &count);
+            Node *from = copied_from(x);
+            if (from)
+                value->source = number_of(numbers, from, &count);
         }
     }
     arena_free(scratch);
@@ -166,7 +178,7 @@ static void note_call(const Alloc *alloc, Live *live, int instr)
 /* Until another instruction may have its place. */
 static void hold(const Alloc *alloc, Live *live, int instr)
 {
-    int until = alloc->behind[instr] - 1;
+    int until = (live->host ? alloc->there : alloc->behind)[instr] - 1;
 
     if (alloc->prog->instr[instr].issue.stream && live->busy <= until)
         live->busy = until + 1;
@@ -199,7 +211,7 @@ static void touch(Alloc *alloc, const NamedValue *value, int instr)
                    .kept = value->kept,
                    .same = -1,
                    .within = -1,
-                   .host = n->op == Ooffload };
+                   .host = lies_in_host(n) };
         vec_push(alloc->arena, alloc->layout->live, x);
         n->mark = (int)vec_len(alloc->layout->live);
     }
@@ -213,6 +225,7 @@ static void add_scratch(Alloc *alloc, int instr)
 {
     Live x = { .instr = instr,
                .bytes = alloc->group[instr]->scratch,
+               .host = alloc->group[instr]->instr.launch.host,
                .born = instr,
                .first = instr,
                .last = instr,
@@ -356,9 +369,10 @@ static void take_over(Alloc *alloc, int instr)
         in = layout_root(alloc->layout, in);
         Live *x = &alloc->layout->live[out], *y = &alloc->layout->live[in];
         /* A gradient may be reduced over ranks where it lies. */
+        int apart = alloc->prog->instr[instr].issue.stream && !y->host;
         int free = y->last == instr && !y->stack &&
                    (!y->kept || group->fam == FAMcomm) &&
-                   (alloc->prog->instr[instr].issue.stream || y->busy <= instr);
+                   (apart || y->busy <= instr);
         if (x->within >= 0 || y->within >= 0)
             continue;
         if (x->same >= 0 || x->first != instr || x->bytes != y->bytes || !free)
@@ -457,12 +471,27 @@ static void place_all(Alloc *alloc)
                 layout->live[layout->live[i].within].offset;
 }
 
+static int *host_writers(Arena *arena, Group *const *k, const Program *prog)
+{
+    char *writes = alloc(arena, (size_t)prog->ninstr + 1);
+
+    for (int s = 0; s < prog->ninstr; s++)
+        writes[s] = k[s]->instr.launch.host ||
+                    (k[s]->fam == FAMcopy && lies_in_host(k[s]->out[0]));
+    return writers_behind(arena, prog, writes);
+}
+
 static Alloc live_in(Arena *arena, Graph *g, Group *const *k,
                      const Program *prog)
 {
-    Alloc a = { g, arena, k, prog->ninstr, prog, NULL, NULL, NULL };
+    Alloc a = { .graph = g,
+                .arena = arena,
+                .group = k,
+                .count = prog->ninstr,
+                .prog = prog };
 
     a.behind = instrs_behind(arena, prog);
+    a.there = host_writers(arena, k, prog);
     a.rows = rows_of(arena, prog);
 
     a.layout = alloc(a.arena, sizeof *a.layout);

@@ -51,8 +51,8 @@ typedef struct NamedValue {
     Node *stored; /* null: none */
     int number;   /* the same for all nodes of a value */
     int writes;   /* the instruction stores it */
-    int source;   /* number of the value whose copy in the host's memory this
-                     brings back, or -1 */
+    int source;   /* number of the value of which this is a copy, from or in
+                     the host's memory; or -1 */
     int kept;     /* to the end of the program: a gradient, or KEPTout */
 } NamedValue;
 enum { KEPTout = 2 }; /* and it is read then */
@@ -60,6 +60,7 @@ enum { KEPTout = 2 }; /* and it is read then */
 int name_values(Arena *a, const Graph *g, Group *const *k, int n);
 
 int is_persistent(const Node *stored);
+int is_gradient(const Node *n); /* a sum that stays to the end */
 /* Of the device: what the n graphs name of persistent values, each once. */
 int64_t lasting_bytes(Arena *a, Graph *const *g, int n);
 /* Places all that lives within one program, whose phases and slots are known.

@@ -11,10 +11,11 @@ typedef struct GpuCall { /* an instruction */
     void *fn, **param;   /* kernels */
     int64_t blocks;      /* ... along x */
     LtCall *lt;
-    void *comm;     /* collectives; null: of one rank */
-    PeerCall *peer; /* exchanges of rows */
-    LinkEnd *end;   /* send, recv, wait */
-    uint32_t place; /* for trail_put */
+    void *comm;       /* collectives; null: of one rank */
+    PeerCall *peer;   /* exchanges of rows */
+    HostKernel *host; /* kernels of the host */
+    LinkEnd *end;     /* send, recv, wait */
+    uint32_t place;   /* for trail_put */
 } GpuCall;
 
 /* As in the driver's header. */
@@ -56,6 +57,8 @@ static void load_kernels(Gpu *gpu)
     for (int i = 0; i < n; i++) {
         const char *name = gpu->plan->kernel[i].name;
         void *module = NULL;
+        if (!c[i].image)
+            continue; /* of the host */
         gpu_ok(dl.cuModuleLoadData(&module, c[i].image), name);
         gpu_ok(dl.cuModuleGetFunction(&gpu->fn[i], module, name), name);
         free(c[i].image);
@@ -82,6 +85,7 @@ static void load(void *d)
 
     gpu->work = device_take(gpu, LTWORK, MEMwork);
     load_kernels(gpu);
+    gpu->host = host_calls_open(gpu->mem, gpu->plan);
     device_count(gpu, MEMkernels);
     start_phase("products");
     gpu->lt = lt_open(gpu->mem, gpu->work);
@@ -113,6 +117,10 @@ static void bind_kernel(Gpu *gpu, const BoundInstr *bound, GpuCall *call)
 {
     const Instr *instr = bound->instr;
 
+    if (instr->launch.host) {
+        call->host = host_call_bind(gpu->host, bound);
+        return;
+    }
     call->blocks = launch_blocks(gpu, instr);
     call->fn = gpu->fn[kernel_named(gpu->plan, instr->kernel)];
     call->param = alloc(gpu->mem, (size_t)(instr->nbuf + instr->nword + 1) *
@@ -191,6 +199,7 @@ static void close_gpu(void *d)
     dl.cuStreamSynchronize(gpu->stream[STREAMcompute]);
     abort_watch(NULL);
     gpu_drop_graphs(gpu); /* they hold communicators */
+    host_calls_close(gpu->host);
     nccl_close(gpu->nccl);
     dl.cuMemFree_v2(gpu->work);
     dl.cuDevicePrimaryCtxRelease_v2(gpu->device);
@@ -350,6 +359,10 @@ static void launch(void *d, const BoundInstr *bound)
     const Launch *l = &bound->instr->launch;
     int64_t number = 0;
 
+    if (call->host) {
+        host_call_run(call->host, stream(d, bound->on));
+        return;
+    }
     call->param[bound->instr->nbuf + bound->instr->nword] = &number;
     for (; number < (l->then ? 2 * l->pairs : 1); number++)
         if (call->blocks)

@@ -12,7 +12,8 @@ typedef struct Cubin {
     char *image;
     size_t n;
 } Cubin;
-/* Of every kernel of the plan for "sm_90a", from the cache if it has them. */
+/* Of every kernel of the plan but the host's for "sm_90a", from the cache if it
+ * has them. */
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
                  Comm *comm);
 
@@ -84,6 +85,14 @@ PeerCall *peer_bind(Gpu *gpu, const BoundInstr *bound);
 void peer_abort(Gpu *gpu); /* kernels in flight end */
 void peer_run(const PeerCall *call, const RowsArgs *args, void *stream);
 
+/* host_calls.c: kernels of the host. Null: the plan has none. */
+typedef struct HostCalls HostCalls;
+typedef struct HostKernel HostKernel;
+HostCalls *host_calls_open(Arena *a, const Plan *p);
+void host_calls_close(HostCalls *calls); /* behind all streams */
+HostKernel *host_call_bind(const HostCalls *calls, const BoundInstr *bound);
+void host_call_run(HostKernel *call, void *stream);
+
 /* ---- cuda.c: a plan on a GPU --------------------------------------------- */
 
 struct Gpu {
@@ -109,6 +118,7 @@ struct Gpu {
     Lt *lt;
     Nccl *nccl;
     Links *links;
+    HostCalls *host;
     int64_t step;  /* of the run that is launched, from 0; -1 */
     int tuned;     /* shapes of products measured here */
     int capturing; /* calls become a graph */

@@ -11,8 +11,9 @@ typedef struct Build {
     const Plan *plan;
     int64_t ranks, place; /* that compile beside each other; this one */
     const char *dir, *arch, *version;
-    Cubin *out; /* by kernel */
-    char **why; /* by kernel: the log, when it was refused */
+    Cubin *out;       /* by kernel */
+    char **why;       /* by kernel: the log, when it was refused */
+    const char *left; /* by kernel: it is of the host */
 } Build;
 
 enum { NFLAG = 4 };
@@ -106,8 +107,8 @@ static void one(void *ctx, int64_t lo, int64_t hi)
 
     for (int64_t i = lo; i < hi; i++) {
         path_of(build, (int)i, path, sizeof path);
-        if (i % build->ranks != build->place || build->out[i].image ||
-            build->why[i] || load(path, &build->out[i]))
+        if (build->left[i] || i % build->ranks != build->place ||
+            build->out[i].image || build->why[i] || load(path, &build->out[i]))
             continue;
         compile(build, (int)i);
         if (build->out[i].image)
@@ -159,6 +160,7 @@ Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
     dl.nvrtcVersion(&major, &minor);
     b.arch = strf(a, "--gpu-architecture=%s", arch);
     b.version = strf(a, "nvrtc %d.%d", major, minor);
+    b.left = kernels_of_host(a, p);
     b.out = alloc(a, n * sizeof *b.out);
     b.why = alloc(a, n * sizeof *b.why);
     build(&b, pool, comm);

@@ -200,3 +200,29 @@ void pool_copy(Pool *pool, void *to, const void *from, int64_t bytes)
 {
     pool_run(pool, copy_some, &(CopyWork){ to, from }, bytes, 1 << 20);
 }
+
+enum { PASSES = 5, MOVED = 256 << 20, CHUNK = 4096 }; /* bytes; elements */
+
+static void update_some(void *ctx, int64_t lo, int64_t hi)
+{
+    float *v = ctx;
+
+    for (int64_t i = lo * CHUNK; i < hi * CHUNK; i++)
+        v[i] = v[i] * 0.9f + 1;
+}
+
+/* The first pass takes the pages. */
+double pool_moves(Pool *pool)
+{
+    float *v = pages(MOVED, "measuring memory");
+    double best = 0;
+
+    for (int i = 0; i <= PASSES; i++) {
+        double began = monotonic();
+        pool_run(pool, update_some, v, MOVED / (CHUNK * (int64_t)sizeof *v), 1);
+        double speed = 2.0 * MOVED / (monotonic() - began);
+        best = i && speed > best ? speed : best;
+    }
+    drop_pages(v, MOVED);
+    return best;
+}

@@ -110,6 +110,8 @@ int pool_size(const Pool *pool);
  * returns when all are done. */
 void pool_run(Pool *pool, Work *f, void *ctx, int64_t n, int64_t grain);
 void pool_copy(Pool *pool, void *to, const void *from, int64_t bytes);
+/* Bytes/s of memory that its threads read and write in place, measured. */
+double pool_moves(Pool *pool);
 
 /* ---- launch.c: who this process is among ranks --------------------------- */
 

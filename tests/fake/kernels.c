@@ -304,6 +304,33 @@ int cuLaunchKernel(Function *f, unsigned gx, unsigned gy, unsigned gz,
     return e;
 }
 
+typedef struct HostFunc {
+    void (*f)(void *);
+    void *data;
+} HostFunc;
+
+/* It may call nothing of the driver: that would wait for itself. */
+static Moved host_go(const void *what, Run *r)
+{
+    const HostFunc *h = what;
+
+    (void)r;
+    if (!idle())
+        h->f(h->data);
+    return DONE;
+}
+
+int cuLaunchHostFunc(Stream *s, void f(void *), void *data)
+{
+    HostFunc *h = malloc(sizeof *h);
+
+    *h = (HostFunc){ f, data };
+    device_lock();
+    int e = enqueue(s, host_go, free, h);
+    device_unlock();
+    return e;
+}
+
 int cuCtxGetStreamPriorityRange(int *least, int *greatest)
 {
     *least = LEAST;

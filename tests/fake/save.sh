@@ -35,7 +35,7 @@ same() {
     bad=1
 }
 
-echo "1..7"
+echo "1..8"
 saves waits order=early train.snapshot=0 && grep -q "training waits for each" "$dir/log" ||
     { echo "not ok - cuda save: one that waits"; sed 's/^/# /' "$dir/log"; exit 1; }
 echo "ok - cuda save: one that waits"
@@ -43,6 +43,7 @@ same late "order=late copies=late"
 same early "order=early copies=late"
 same chance "seed=5 copies=late"
 same offloads "seed=6 copies=late" train.offload=moments,masters
+same updates "seed=8 copies=late" train.offload=moments,masters train.update=host
 (export PLEAT_NODES=10; same rows "copies=late"; exit $bad) || bad=1
 (export PLEAT_NOGRAPH=1; same launches "copies=late"; exit $bad) || bad=1
 exit $bad

@@ -81,7 +81,12 @@ same "another order of what runs beside each other" bf16 turns
 run parts "" precision=bf16 route.balance=forced train.steps=2 &&
     run parts "seed=3" precision=bf16 route.balance=forced resume=1
 same "stopped and resumed" bf16 parts
-run hosted "order=early" precision=bf16 route.balance=forced train.steps=2 train.offload=moments,masters &&
+run hosted "order=early" precision=bf16 route.balance=forced train.steps=2 train.offload=moments,masters train.update=device &&
     run hosted "order=late" precision=bf16 route.balance=forced resume=1
 same "masters and moments in the host's memory" bf16 hosted
+run there "order=early" precision=bf16 route.balance=forced train.steps=2 train.offload=moments,masters train.update=host &&
+    run there "order=late" precision=bf16 route.balance=forced resume=1
+same "masters and moments updated there" bf16 there
+(export PLEAT_NODES=10 && run dealt "seed=9" precision=bf16 route.balance=forced train.offload=moments,masters cluster.cores=6e10 cluster.launch=1e-9)
+same "some there, some on the GPU" bf16 dealt
 exit $bad

@@ -38,7 +38,7 @@ Base bases[NBASE] = {
 
     PLAN(MIX,   "fold.dp=2 fold.ep=2 train.batch=8")
     PLAN(MIX,   "fold.cp=2 fold.tp=2 fold.ep=2 fold.etp=2 train.batch=2")
-    PLAN(MIX,   "fold.pp=2 fold.dp=2 fold.schedule=zerobubble train.batch=16 train.offload=activations,moments")
+    PLAN(MIX,   "fold.pp=2 fold.dp=2 fold.schedule=zerobubble train.batch=16 train.offload=activations,moments train.update=host")
     PLAN(MIX,   "fold.pp=2 fold.tp=2 fold.cp=2 train.batch=8")
     PLAN(MIX,   "fold.tp=2 fold.dp=2 fold.pp=2 fold.ep=4 fold.zero=2 train.batch=16")
     PLAN(MIX,   "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2 precision.policy=bf16 train.batch=8")

@@ -790,3 +790,26 @@ const MutantKind mutantkinds[] = {
     {NULL, NULL},
 };
 /* clang-format on */
+
+/* ---- kernels of the host ------------------------------------------------- */
+
+int kernel_of_host(Mutant *m)
+{
+    m->p->sig[below(m, m->p->nsig)].launch.host = 1;
+    mutant_sign(m);
+    return 1;
+}
+
+int text_of_both(Mutant *m)
+{
+    Plan *p = m->p;
+    KernelSignature *more =
+        alloc(m->arena, sizeof *more * (size_t)(p->nsig + 1));
+    memcpy(more, p->sig, sizeof *more * (size_t)p->nsig);
+    more[p->nsig] = more[below(m, p->nsig)];
+    more[p->nsig++].launch.host = 1;
+    p->sig = more;
+    p->host = "";
+    mutant_sign(m);
+    return 1;
+}

@@ -28,6 +28,10 @@ int mutant_damage(Mutant *m, int k);
  * tokens = 4": of that with the name; "gemm m = 9": that field of some
  * instruction of the kind. Several, with ";" between them, are one mutant. */
 int mutant_set(Mutant *m, const char *what);
+/* Whose operands lie in the device's memory; as well, of a plan where both have
+ * texts of their own, that nobody calls. */
+int kernel_of_host(Mutant *m);
+int text_of_both(Mutant *m);
 void mutant_sign(Mutant *m); /* the calls repeat what signatures say now */
 void **args_of(Mutant *m, Instr *s, FieldType type); /* a vec of addresses */
 

@@ -19,7 +19,7 @@ enum { KINDS = MODELTENSORS | 1 << TKmaster | MOMENTS };
 static const char *const folds[] = {
     "world=1",
     "fold.tp=2 fold.dp=2 fold.ep=4",
-    "fold.pp=2 train.offload=moments,masters",
+    "fold.pp=2 train.offload=moments,masters train.update=host",
     "fold.cp=2 fold.dp=2 fold.ep=2 fold.etp=2",
     "fold.pp=2 fold.vpp=2 fold.schedule=interleaved fold.tp=2 fold.dp=2",
     "fold.pp=4 fold.cp=2",

@@ -10,6 +10,7 @@ enum { STEPS = 2 };
 
 #define ALL    "train.offload=activations"
 #define STATES "train.offload=moments,masters"
+#define HOST   " train.update=host"
 #define MODEL  "tests/models/folds.lua"
 #define TINY   "axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 "
 /* clang-format off */
@@ -21,6 +22,10 @@ static const struct { const char *keys, *with; } cases[] = {
     { TINY "fold.dp=2 fold.ep=2 fold.zero=1 precision=bf16 axes.hidden=32", STATES },
     { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=bf16 precision.moments=bf16", ALL ",moments,masters" },
     { TINY "fold.tp=2 fold.zero=0 precision=fp32", "train.offload=moments" },
+    { TINY "fold.dp=2 fold.ep=2 fold.zero=1 precision=bf16 axes.hidden=32", STATES HOST },
+    { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=bf16 precision.moments=bf16", ALL ",moments,masters" HOST },
+    { TINY "fold.tp=2 fold.zero=0 precision=fp32", "train.offload=moments" HOST },
+    { TINY "fold.zero=0 precision=bf16", STATES " cluster.offload=1e9 cluster.cores=1.6e9 cluster.dram=1e12 cluster.launch=1e-9" },
     { "axes.batch=8 axes.seq=64 train.batch=16", "memory=1100KiB cluster.offload=2e9 cluster.launch=1e-7" },
 };
 /* clang-format on */
@@ -45,11 +50,25 @@ static int is_refused(const Plan *p)
     return is;
 }
 
+/* Does i wait for kernels of the host alone? If it copies to the host, that is
+ * for a place that may be free all the same. */
+static int waits_for_place(const Program *g, int i)
+{
+    const Issue *l = &g->instr[i].issue;
+    int only = l->stream == STREAMcopy;
+
+    for (int k = 0; k < l->nwait; k++)
+        for (int j = 0; j < g->ninstr; j++)
+            if (g->instr[j].issue.record == l->wait[k])
+                only &= g->instr[j].issue.stream == STREAMhost;
+    return only;
+}
+
 /* Of the first stage: copies that begin before what they copy is there (of
  * those from the host the first: others may be behind it), that bring back
- * another value of the same size; what computes and no longer waits for the end
- * of a copy, from where on the buffer is free. How many are not refused;
- * *tried: of how many. */
+ * another value of the same size; kernels of the host that begin so; what
+ * computes and no longer waits for the end of a copy, from where on the buffer
+ * is free. How many are not refused; *tried: of how many. */
 static int accepted(Plan *p, int *tried)
 {
     enum { MOST = 100 };
@@ -61,7 +80,9 @@ static int accepted(Plan *p, int *tried)
     for (int i = 0; i < g->ninstr && *tried < MOST; i++) {
         Issue *l = &g->instr[i].issue;
         int from = OPERAND(copy, from), was = l->nwait;
-        if (!l->nwait || (l->stream && g->instr[i].kind != Icopy))
+        int apart = l->stream && l->stream != STREAMhost;
+        if (!l->nwait || (apart && g->instr[i].kind != Icopy) ||
+            waits_for_place(g, i))
             continue;
         l->nwait = 0;
         bad += (l->stream != STREAMreload || !reloads++) && !is_refused(p);

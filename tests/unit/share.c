@@ -1,4 +1,5 @@
-/* share.c: see share.h. Kernels of one name are equal, so one of each stays. */
+/* share.c: see share.h. Kernels of one name are equal, so one of each stays;
+ * those of the host stay with their plan. */
 #include "share.h"
 
 #include <math.h>
@@ -12,13 +13,17 @@ static int by_name(const void *a, const void *b)
 
 void share_kernels(Plan *const *p, size_t np)
 {
-    Kernel *all = NULL;
+    Kernel *all = NULL, **own = alloc(forever, np * sizeof *own); /* vecs */
     const char *prelude = "";
     size_t n = 0;
 
     for (size_t i = 0; i < np; i++) {
+        const char *host = kernels_of_host(forever, p[i]);
         for (int k = 0; k < p[i]->nkernel; k++)
-            vec_push(forever, all, p[i]->kernel[k]);
+            if (host[k])
+                vec_push(forever, own[i], p[i]->kernel[k]);
+            else
+                vec_push(forever, all, p[i]->kernel[k]);
         if (strlen(p[i]->prelude) > strlen(prelude))
             prelude = p[i]->prelude;
     }
@@ -28,8 +33,12 @@ void share_kernels(Plan *const *p, size_t np)
             all[n++] = all[i];
     for (size_t i = 0; i < np; i++) {
         p[i]->prelude = prelude; /* the longest has all: see Group.shared */
-        p[i]->kernel = all;
-        p[i]->nkernel = (int)n;
+        p[i]->nkernel = (int)(n + vec_len(own[i]));
+        p[i]->kernel =
+            alloc(forever, (size_t)p[i]->nkernel * sizeof *p[i]->kernel);
+        memcpy(p[i]->kernel, all, n * sizeof *all);
+        for (size_t k = 0; k < vec_len(own[i]); k++)
+            p[i]->kernel[n + k] = own[i][k];
     }
 }
 

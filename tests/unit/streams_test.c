@@ -133,10 +133,12 @@ static int collide(const Pairs *x, const Visit *a, const int *va,
 /* May any two race, or does a stream begin or end alone? */
 static int races(Arena *a, const Role *r, const Program *g)
 {
-    Pairs x = { .arena = a, .r = r, .g = g, .last = { -1, -1, -1, -1, -1 } };
+    Pairs x = { .arena = a, .r = r, .g = g };
     const ScheduleSlot *row = program_rows(a, g);
     int **v = NULL, bad = 0;
 
+    for (int s = 0; s < NSTREAM; s++)
+        x.last[s] = -1;
     x.event = alloc(a, sizeof *x.event * (size_t)(g->ninstr + 2));
     for (int i = 0; i < g->ninstr + 2; i++)
         x.event[i] = -1;

@@ -1,0 +1,215 @@
+/* host_update.c: which updates of the optimizer run where what they update
+ * waits, on the host's processors. An update of the device brings masters and
+ * moments in and takes them back; one of the host takes the gradient out and
+ * brings new parameters in, and its processors read and write the rest where it
+ * lies:
+ *
+ *     device    in   m v master                host    out  gradient
+ *               out  m v master                        in   parameter
+ *
+ * Link and processors work side by side, so the least time has some updates
+ * here, others there. With train.update=auto they are dealt out in their order,
+ * each to where the longest of the three (what goes in, out, what processors
+ * do) is least with it, unless all in one place take less; small ones stay.
+ *
+ * Only what is elementwise may leave: a device adds up in another order. */
+#include "../../ir/keys.h"
+#include "emit.h"
+
+enum { SMALL = 16 }; /* launches: what takes less stays, if it may */
+
+typedef struct UpdateLoad { /* seconds */
+    double in, out, host;
+} UpdateLoad;
+
+typedef struct Update {
+    Group *group;
+    UpdateLoad device, host; /* if it runs there */
+    int moves;               /* it is to run on the host */
+} Update;
+
+static int is_hosted_write(const Node *n)
+{
+    return n->op == Owrite && is_hosted(n->in[0]);
+}
+
+static int has(const Group *group, const Node *n)
+{
+    for (int i = 0; i < group->n; i++)
+        if (group->node[i] == n)
+            return 1;
+    return 0;
+}
+
+static int is_update(const Group *group)
+{
+    int writes = 0;
+
+    if (group->reg != REGpost || group->fam != FAMloop || group->map)
+        return 0;
+    for (int i = 0; i < group->n; i++) {
+        Node *n = group->node[i];
+        OpClass c = optab[n->op].cls;
+        int moves = c == EW || c == VIEW || c == MOVE;
+        if (n->op == Owrite ? !has(group, storage(n->in[1])) : !moves)
+            return 0;
+        writes |= is_hosted_write(n);
+    }
+    return writes;
+}
+
+/* ---- what it takes ------------------------------------------------------- */
+
+static double secs_of(const Graph *g, const Node *n)
+{
+    return n->nd ? copy_secs(g, (double)local_bytes(g, n)) : 0;
+}
+
+/* What is read: of the host's memory, or of the device's. Numbers without axes
+ * are copied once for all updates. */
+static void add_reads(const Graph *g, Update *update, double *bytes)
+{
+    for (int i = 0; i < update->group->nin; i++) {
+        Node *n = update->group->in[i];
+        if (is_hosted(storage(n)))
+            update->device.in += secs_of(g, n);
+        else
+            update->host.out += secs_of(g, n);
+        *bytes += (double)local_bytes(g, n);
+    }
+}
+
+static void add_writes(const Graph *g, Update *update, double *bytes)
+{
+    for (int i = 0; i < update->group->nout; i++) {
+        const Node *n = update->group->out[i];
+        if (is_hosted_write(n))
+            update->device.out += secs_of(g, n->in[0]);
+        else
+            update->host.in += secs_of(g, n->op == Owrite ? n->in[0] : n);
+        *bytes += (double)local_bytes(g, n->op == Owrite ? n->in[0] : n);
+    }
+}
+
+static Update *find_updates(const Graph *g, Arena *a, Group *const *group)
+{
+    Update *all = NULL;
+
+    for (size_t i = 0; i < vec_len(group); i++) {
+        Update update = { .group = group[i] };
+        double bytes = 0;
+        if (!is_update(group[i]))
+            continue;
+        add_reads(g, &update, &bytes);
+        add_writes(g, &update, &bytes);
+        update.host.host = host_secs(g, bytes);
+        vec_push(a, all, update);
+    }
+    return all;
+}
+
+/* ---- where --------------------------------------------------------------- */
+
+static UpdateLoad plus(UpdateLoad a, UpdateLoad b)
+{
+    return (UpdateLoad){ a.in + b.in, a.out + b.out, a.host + b.host };
+}
+
+static double longest(UpdateLoad load)
+{
+    return fmax(load.host, fmax(load.in, load.out));
+}
+
+static double all_secs(const Update *update, int host)
+{
+    UpdateLoad sum = { 0 };
+
+    for (size_t i = 0; i < vec_len(update); i++)
+        sum = plus(sum, host ? update[i].host : update[i].device);
+    return longest(sum);
+}
+
+static double small_secs(const Graph *g)
+{
+    return SMALL * machine_of(g)->launch;
+}
+
+static double deal_out(const Graph *g, Update *update)
+{
+    UpdateLoad sum = { 0 };
+
+    for (size_t i = 0; i < vec_len(update); i++) {
+        UpdateLoad there = plus(sum, update[i].host),
+                   here = plus(sum, update[i].device);
+        update[i].moves = longest(there) < longest(here) &&
+                          longest(update[i].device) > small_secs(g);
+        sum = update[i].moves ? there : here;
+    }
+    return longest(sum);
+}
+
+static void set_all(Update *update, int moves)
+{
+    for (size_t i = 0; i < vec_len(update); i++)
+        update[i].moves = moves;
+}
+
+static void decide(const Graph *g, Update *update)
+{
+    double device = all_secs(update, 0), host = all_secs(update, 1),
+           both = deal_out(g, update);
+    int asked = opts_update(g->opts) == UPDATEhost;
+    size_t n = 0;
+
+    if (!asked &&
+        (!host_speed(g) || device <= fmin(host, both) + small_secs(g)))
+        set_all(update, 0);
+    else if (asked || host <= both)
+        set_all(update, 1);
+    for (size_t i = 0; i < vec_len(update); i++)
+        n += (size_t)update[i].moves;
+    why(g, NULL,
+        "%zu of %zu updates run on the host's processors: all there take %.4g "
+        "ms, none %.4g ms, dealt out %.4g ms",
+        n, vec_len(update), 1e3 * host, 1e3 * device, 1e3 * both);
+}
+
+static void move_there(const Graph *g, const Update *update)
+{
+    const Group *group = update->group;
+
+    for (int i = 0; i < group->n; i++)
+        group->node[i]->host =
+            group->node[i]->op != Owrite || is_hosted_write(group->node[i]);
+    why(g, group->out[0],
+        "updated on the host's processors: %.3g ms beside %.3g ms of copies "
+        "out and %.3g ms in; on the device %.3g ms of copies each way",
+        1e3 * update->host.host, 1e3 * update->host.out, 1e3 * update->host.in,
+        1e3 * fmax(update->device.in, update->device.out));
+}
+
+/* If link and processors end at once, and nothing else took them. */
+double hosted_secs(const Graph *g, double bytes)
+{
+    double link = copy_secs(g, bytes), there = host_secs(g, 2 * bytes);
+
+    switch (opts_update(g->opts)) {
+    case UPDATEhost: return fmin(link, there);
+    case UPDATEauto:
+        return host_speed(g) > 0 ? link * there / (link + there) : link;
+    default: return link;
+    }
+}
+
+void host_updates(Graph *g, Arena *a, Group *const *group)
+{
+    Update *update = NULL;
+
+    if (program_trains(g->prog) && opts_update(g->opts) != UPDATEdevice)
+        update = find_updates(g, a, group);
+    if (update)
+        decide(g, update);
+    for (size_t i = 0; i < vec_len(update); i++)
+        if (update[i].moves)
+            move_there(g, &update[i]);
+}
