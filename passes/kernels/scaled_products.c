@@ -112,8 +112,8 @@ static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
     return p;
 }
 
-/* What rounds x in blocks along its last axes, for all products of that, as `by`
- * makes it by itself. */
+/* What rounds x in blocks along its last axes, for all products of that, as
+ * `by` makes it by itself. */
 static Node *blocks_of(Graph *g, Table *made, Node *x, ScaleLayout layout,
                        const Axes *axes, const Node *by)
 {
