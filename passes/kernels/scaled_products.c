@@ -113,11 +113,12 @@ static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
 }
 
 /* What rounds x in blocks along its last axes, for all products of that, as
- * `by` makes it by itself. */
+ * `by` makes it by itself: of a weight once for each `by`, of rows once. */
 static Node *blocks_of(Graph *g, Table *made, Node *x, ScaleLayout layout,
                        const Axes *axes, const Node *by)
 {
-    Node **n = (Node **)table_at(made, KEYP(x)), *in[2] = { x, x->map };
+    const Node *key = x->map ? x : by;
+    Node **n = (Node **)table_at(made, KEYP(key)), *in[2] = { x, x->map };
 
     if (*n)
         return *n;
@@ -246,12 +247,16 @@ static Node *columns_rounded(const Node *n)
                : NULL;
 }
 
-/* Part i of blocks of rows: [block column row], or scales [block column]. */
+/* Part i of blocks of rows: [block column row], or scales [block column]. Ranks
+ * that have rows of their own have blocks of their own. */
 static Node *columns_part(Graph *g, Node *blocks, int i)
 {
     Node *x = blocks->in[0];
     MapLayout l = map_layout(g, x->map);
     int64_t places = row_blocks(l.cap, l.experts);
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++)
+        if (x->map->sh[t].k == S)
+            places *= g->mesh->atom[t].size;
     Axis *block =
         g_axis(g, strf(g->arena, "row'blocks%lld", (long long)places));
     Axis *row = g_axis(g, "row'by128");
@@ -259,11 +264,11 @@ static Node *columns_part(Graph *g, Node *blocks, int i)
                   .dim = { { block, places }, x->dim[1], { row, 128 } } };
     Node *p = new_part(g, blocks, i, i == 2 ? De4m3 : Df32, &like);
 
-    p->again = blocks->again;
+    as_it_is(p, blocks);
     for (int t = 0; t < MAXATOM; t++)
-        if (blocks->sh[t].k == S && blocks->sh[t].a == x->dim[1].a)
-            p->sh[t] = blocks->sh[t];
-    return g_placed(p, blocks);
+        if (x->map->sh[t].k == S)
+            p->sh[t] = (Shard){ S, Radd, block };
+    return p;
 }
 
 static int weight_gradient(Graph *g, Table *made, Node *n)
@@ -287,7 +292,7 @@ static int weight_gradient(Graph *g, Table *made, Node *n)
 
 void scaled_products(Graph *g)
 {
-    Table *made = table_new(g->arena); /* values -> what rounds them */
+    Table *made = table_new(g->arena); /* see blocks_of */
     int any = 0;
 
     if (!pass_target(g)->scaled)
