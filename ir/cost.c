@@ -23,10 +23,10 @@ static double local_product(const Graph *g, const Node *n)
  * have the pairs there are, however they lie. */
 static double filled(const Graph *g, const Node *n)
 {
-    const Node *map = n->map;
+    const Node *map = n->op == Ogmm_wgrad ? n->in[2] : n->map;
 
     for (int i = 0; i < n->nin && !map; i++)
-        map = n->in[i]->op == Oroute ? n->in[i] : n->in[i]->map;
+        map = n->in[i]->map;
     if (!map || map->op != Oroute || map->at.route.padded)
         return 1;
     MapLayout l = map_layout(g, map);

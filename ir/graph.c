@@ -8,10 +8,10 @@ const char *const levels[NLEVEL] = { "logical", "placed", "local", "legal" };
 const char *const initkinds[NINIT] = { "-",     "normal", "uniform",
                                        "const", "copy",   "pack" };
 const char *const families[NFAMILY] = {
-    "loop",  "gemm",     "gmm",  "gmm_wgrad", "blocks",
-    "attn",  "attn_bwd", "topk", "cumsum",    "drop_to_capacity",
-    "route", "scatter",  "comm", "zero",      "copy",
-    "none",
+    "loop",  "gemm",     "gmm",           "gmm_wgrad", "blocks",
+    "attn",  "attn_bwd", "topk",          "cumsum",    "drop_to_capacity",
+    "route", "scatter",  "fake_quantize", "comm",      "zero",
+    "copy",  "none",
 };
 
 Graph *g_new(Arena *a, const char *name)

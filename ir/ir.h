@@ -599,8 +599,8 @@ typedef struct MapLayout {
     int64_t offset, base, pair, row, total, n; /* base: if there is one */
 } MapLayout;
 MapLayout map_layout(const Graph *g, const Node *route);
-/* Blocks of 128 rows that `cap` rows may lie in, where each of the experts begins
- * with a block of its own. */
+/* Blocks of 128 rows that `cap` rows may lie in, where each of the experts
+ * begins with a block of its own. */
 int64_t row_blocks(int64_t cap, int64_t experts);
 /* Of a rank, by a router that treats all experts alike. */
 double expected_rows(const Node *route, const MapLayout *layout);

@@ -296,8 +296,8 @@ static void lay_out_gmm(Graph *g, Node *n)
     take_order(n, &out);
 }
 
-/* a [block K row], b [block N row], result [expert K N] or [expert N K], of their
- * one column each. */
+/* a [block K row], b [block N row], result [expert K N] or [expert N K], of
+ * their one column each. */
 static void lay_out_scaled_wgrad(Node *n)
 {
     Axis *expert = n->in[2]->at.route.axis;

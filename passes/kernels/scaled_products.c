@@ -108,28 +108,26 @@ static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
     return p;
 }
 
-/* What rounds x in such blocks; null: nothing, or what was made last has others. */
-static Node *made_of(const Table *made, const Node *x, ScaleLayout layout)
+/* What rounds x is found by x, of rows; of others by the numbers `by`, which may
+ * be made of it in several places. */
+static uint64_t key_of(const Node *x, const Node *by)
 {
-    Node *n = (Node *)table_get(made, KEYP(x));
-
-    return n && n->at.quantize_blocks.layout == layout ? n : NULL;
+    return KEYP(x->map ? x : by);
 }
 
-/* What rounds x in blocks along its last axes, for all products of that, as `by`
- * makes it by itself. */
+/* What rounds x in blocks along its last axes, for all products of that, as
+ * `by` makes it by itself. */
 static Node *blocks_of(Graph *g, Table *made, Node *x, ScaleLayout layout,
                        const Axes *axes, const Node *by)
 {
-    Node *n = made_of(made, x, layout), *in[2] = { x, x->map };
+    Node **n = (Node **)table_at(made, key_of(x, by)), *in[2] = { x, x->map };
 
-    if (n)
-        return n;
-    n = g_node(g, Oquantize_blocks, by->loc, x->map ? 2 : 1, in);
-    n->at.quantize_blocks.layout = layout;
-    n->at.quantize_blocks.axes = *axes;
-    *table_at(made, KEYP(x)) = n;
-    return as_it_is(infer(g, n), by);
+    if (*n)
+        return *n;
+    *n = g_node(g, Oquantize_blocks, by->loc, x->map ? 2 : 1, in);
+    (*n)->at.quantize_blocks.layout = layout;
+    (*n)->at.quantize_blocks.axes = *axes;
+    return as_it_is(infer(g, *n), by);
 }
 
 /* Operand k of product n, which d dequantizes: numbers and scales by one
@@ -240,7 +238,7 @@ static int dense_product(Graph *g, Table *made, Node *n)
 static void share_blocks(Graph *g, Table *made, Node *d)
 {
     const Node *x = rounded_to_blocks(d);
-    Node *blocks = x ? made_of(made, x, d->at.dequantize.layout) : NULL;
+    Node *blocks = x ? (Node *)table_get(made, key_of(x, d->in[0])) : NULL;
 
     if (!blocks)
         return;
@@ -265,12 +263,16 @@ static Node *columns_rounded(const Node *n)
                : NULL;
 }
 
-/* Part i of blocks of rows: [block column row], or scales [block column]. */
+/* Part i of blocks of rows: [block column row], or scales [block column]. Ranks
+ * that have rows of their own have blocks of their own. */
 static Node *columns_part(Graph *g, Node *blocks, int i)
 {
     Node *x = blocks->in[0];
     MapLayout l = map_layout(g, x->map);
     int64_t places = row_blocks(l.cap, l.experts);
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++)
+        if (x->map->sh[t].k == S)
+            places *= g->mesh->atom[t].size;
     Axis *block =
         g_axis(g, strf(g->arena, "row'blocks%lld", (long long)places));
     Axis *row = g_axis(g, "row'by128");
@@ -278,11 +280,11 @@ static Node *columns_part(Graph *g, Node *blocks, int i)
                   .dim = { { block, places }, x->dim[1], { row, 128 } } };
     Node *p = new_part(g, blocks, i, i == 2 ? De4m3 : Df32, &like);
 
-    p->again = blocks->again;
+    as_it_is(p, blocks);
     for (int t = 0; t < MAXATOM; t++)
-        if (blocks->sh[t].k == S && blocks->sh[t].a == x->dim[1].a)
-            p->sh[t] = blocks->sh[t];
-    return g_placed(p, blocks);
+        if (x->map->sh[t].k == S)
+            p->sh[t] = (Shard){ S, Radd, block };
+    return p;
 }
 
 static int weight_gradient(Graph *g, Table *made, Node *n)
@@ -306,7 +308,7 @@ static int weight_gradient(Graph *g, Table *made, Node *n)
 
 void scaled_products(Graph *g)
 {
-    Table *made = table_new(g->arena); /* values -> what rounds them */
+    Table *made = table_new(g->arena); /* see blocks_of */
     int any = 0;
 
     if (!pass_target(g)->scaled)

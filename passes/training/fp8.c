@@ -24,7 +24,13 @@
  * of an expert's weight, which sums over its rows, is made of columns of 128 of
  * these, from the expert's first on, where precision.wgrad says so:
  *
- *     %w = gmm_wgrad %x %y %m  =>  %w = gmm_wgrad (fake_quantize %x %m) .. %m  */
+ *     %w = gmm_wgrad %x %y %m    =>    %u = fake_quantize %x %m
+ *                                      %v = fake_quantize %y %m
+ *                                      %w = gmm_wgrad %u %v %m
+ *
+ * Blocks are cut on the rank that has the rows: where ranks send rows to each
+ * other they hold rows of several, and only numbers below 2^-14 of a block's
+ * largest, which e4m3 holds to fewer bits, differ from those of one rank. */
 #include <float.h>
 
 #include "../../ir/keys.h"
@@ -517,8 +523,7 @@ static Node *in_columns(Graph *g, const Node *n, Node *x)
 static Node *own_gradient(const Placement *placement, Node *n,
                           const WeightChoice *v)
 {
-    if (!v || v->stays || v->own || n->in[0]->nd != 2 ||
-        n->in[1]->nd != 2)
+    if (!v || v->stays || v->own || n->in[0]->nd != 2 || n->in[1]->nd != 2)
         return by_rounded_rows(placement, n);
     for (int k = 0; k < 2; k++)
         n->in[k] = in_columns(placement->g, n, n->in[k]);

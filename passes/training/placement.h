@@ -72,8 +72,8 @@ typedef struct WeightChoice {
     double gain;       /* seconds of a micro-batch on a rank, if predicted */
     const char *own;   /* null: its own gradient is scaled too; else why not */
     double own_gain;
-    const Node *n;     /* the first product that reads it */
-    Rounding *once;    /* vec: what `pre` rounds of it */
+    const Node *n;  /* the first product that reads it */
+    Rounding *once; /* vec: what `pre` rounds of it */
 } WeightChoice;
 
 /* ---- idle_keys.c --------------------------------------------------------- */

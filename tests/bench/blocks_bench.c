@@ -1,7 +1,7 @@
-/* blocks_bench: rows of experts rounded to e4m3 in blocks, along rows, in columns
- * of 128 rows, and both at once: bytes a second, read and written, by how many
- * blocks of threads a multiprocessor has at least; whether sampled columns are
- * what plain loops say.
+/* blocks_bench: rows of experts rounded to e4m3 in blocks, along rows, in
+ * columns of 128 rows, and both at once: bytes a second, read and written, by
+ * how many blocks of threads a multiprocessor has at least; whether sampled
+ * columns are what plain loops say.
  *
  * Without a GPU it compiles the kernels only. */
 #include <math.h>

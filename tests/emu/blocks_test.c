@@ -1,8 +1,8 @@
 /* blocks_test: values rounded to e4m3 in blocks by the kernels for GPUs are the
  * numbers and scales of the formulas of ops, to the bit: of weights, of rows,
  * as they lie, turned and both at once, of columns of experts' rows, of sizes
- * that end inside of a block, with blocks of zeros, of NaN, of infinities and of
- * the least numbers. */
+ * that end inside of a block, with blocks of zeros, of NaN, of infinities and
+ * of the least numbers. */
 #include "../../codegen/codegen.h"
 #include "emu.h"
 #include "emurun.h"

@@ -165,9 +165,9 @@ static void *rows(const Product *p, const Numbers *n, int64_t wide,
     return all;
 }
 
-/* Rows of operand `which` as blocks of 128 rows of an expert, each [column][row],
- * where rows that it lacks are 0, with their scales in buffer `scale`. Blocks
- * that no expert has are NaN. */
+/* Rows of operand `which` as blocks of 128 rows of an expert, each
+ * [column][row], where rows that it lacks are 0, with their scales in buffer
+ * `scale`. Blocks that no expert has are NaN. */
 static void *columns(const Product *p, Numbers *n, int64_t wide, uint32_t which,
                      int scale, size_t *bytes, double **as)
 {

@@ -404,7 +404,8 @@ static double gmm_wgrad(const Run *r, const Node *n, Env *e)
     return s;
 }
 
-/* Of the column's block of 128 rows of the expert; rows of nobody as they are. */
+/* Of the column's block of 128 rows of the expert; rows of nobody as they are.
+ */
 static double fake_quantize(const Run *r, const Node *n, Env *e)
 {
     MapLayout l;
