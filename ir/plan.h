@@ -704,9 +704,8 @@ typedef struct Plan {
     Source *source;
 } Plan;
 
-/* signature.c: one line; the words of a kernel's instruction from it. */
-void signature_text(Codec *codec,
-                    KernelSignature *signature); /* behind "sig" */
+/* signature.c: a line behind "sig"; words of a kernel's instruction from it. */
+void signature_text(Codec *codec, KernelSignature *signature);
 void set_signature_hash(KernelSignature *signature);
 void bind_signature(Arena *a, const KernelSignature *signature, Instr *instr);
 char *kernels_of_host(Arena *a, const Plan *p); /* by kernel */

@@ -24,8 +24,8 @@ static int in_rows(const Node *n)
     return n->at.quantize_blocks.layout == SCALEwide;
 }
 
-/* Argument `name`, or the row of a stack where the map says that n's rows begin;
- * wide: elements of a row. */
+/* Argument `name`, or the row of a stack where the map says that n's rows
+ * begin; wide: elements of a row. */
 static void put_rows(Text *out, const char *name, Node *n, const char *wide)
 {
     put(out, "%s", n ? name : "0");
@@ -37,7 +37,8 @@ static void put_rows(Text *out, const char *name, Node *n, const char *wide)
 /* Of rows: those that the map says there are. */
 static void put_ragged(Text *out, const Group *group, int lies, int turned)
 {
-    put(out, "@(const uint16_t *x%s%s, const int32_t *off)\n{\n    quantize_%s(",
+    put(out,
+        "@(const uint16_t *x%s%s, const int32_t *off)\n{\n    quantize_%s(",
         lies ? ", uint8_t *q, float *s" : "",
         turned ? ", uint8_t *tq, float *ts" : "",
         !turned ? "rows"

@@ -219,8 +219,8 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     return tile[best].t;
 }
 
-/* Rows and columns of a weights' gradient; one that is stored transposed is made
- * so: its operands change places. */
+/* Rows and columns of a weights' gradient; one that is stored transposed is
+ * made so: its operands change places. */
 static void weight_sides(const GmmArgs *args, int64_t *m, int64_t *n)
 {
     *m = args->tw ? args->n : args->k;

@@ -108,8 +108,8 @@ static Node *part_as(Graph *g, Node *blocks, int i, const Node *x, int sum)
     return p;
 }
 
-/* What rounds x is found by x, of rows; of others by the numbers `by`, which may
- * be made of it in several places. */
+/* What rounds x is found by x, of rows; of others by the numbers `by`, which
+ * may be made of it in several places. */
 static uint64_t key_of(const Node *x, const Node *by)
 {
     return KEYP(x->map ? x : by);

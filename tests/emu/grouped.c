@@ -50,7 +50,9 @@ static GmmArgs args_of(const Product *p)
                       .tw = p->tw,
                       .stride = stride_of(p),
                       .cap = capacity(p),
-                      .stash = !p->base ? 0 : p->weight ? 3 : 5 };
+                      .stash = !p->base    ? 0
+                               : p->weight ? 3
+                                           : 5 };
 }
 
 static int64_t squares_of(const Product *p)
