@@ -65,7 +65,7 @@ static void whole_model(const Sizes *s)
 
 /* ---- products ------------------------------------------------------------ */
 
-static double flops_of(const Instr *s)
+static double instr_flops(const Instr *s)
 {
     const GemmArgs *g = &s->gemm;
     double n = 2;
@@ -89,11 +89,11 @@ static void each_product(const char *model)
         if (instr_info(s->kind)->cls != CLASSproduct)
             continue;
         n[s->kind != Igemm]++;
-        if (s->flops == flops_of(s))
+        if (s->flops == instr_flops(s))
             continue;
         bad++;
         printf("# %s: %.0f, by its sizes %.0f\n", s->label, s->flops,
-               flops_of(s));
+               instr_flops(s));
     }
     failed += bad || !n[0] || !n[1];
     printf("%sok - %s: FLOPs of %d dense and %d grouped products\n",
