@@ -141,7 +141,8 @@ typedef enum OpTrait {
     OPlinear = 1,
     OPbilinear = 2,
     OPcmp = 4,
-    OPhidden = 8
+    OPhidden = 8,
+    OPapprox = 16
 } OpTrait;
 
 typedef struct OpInfo {

@@ -163,6 +163,8 @@ int main(int argc, char **argv)
             out = texts(g, T, p);
         else if (!strcmp(p, "emit"))
             out = plan(g, argv[1]);
+        else if (!strcmp(p, "offload"))
+            kernels(g, "sched"), run_pass(g, T, p);
         else if (strcmp(p, "-"))
             run_pass(g, T, p);
     if (out)

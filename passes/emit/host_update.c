@@ -12,7 +12,8 @@
  * each to where the longest of the three (what goes in, out, what processors
  * do) is least with it, unless all in one place take less; small ones stay.
  *
- * Only what is elementwise may leave: a device adds up in another order. */
+ * Only what is elementwise may leave: a device adds up in another order; and of
+ * that, what has the same bits there. */
 #include "../../ir/keys.h"
 #include "emit.h"
 
@@ -50,7 +51,8 @@ static int is_update(const Group *group)
     for (int i = 0; i < group->n; i++) {
         Node *n = group->node[i];
         OpClass c = optab[n->op].cls;
-        int moves = c == EW || c == VIEW || c == MOVE;
+        int moves =
+            (c == EW && !op_is(n->op, OPapprox)) || c == VIEW || c == MOVE;
         if (n->op == Owrite ? !has(group, storage(n->in[1])) : !moves)
             return 0;
         writes |= is_hosted_write(n);
