@@ -6,8 +6,8 @@
  *
  * Arenas are not shared between threads.
  *
- * With -DHARDMEM every push moves its vector and a reset poisons what it
- * forgets, so that stale pointers show up in tests. */
+ * Under AddressSanitizer what an arena forgets is poisoned until it is handed
+ * out again, so that stale pointers show up in tests. */
 #include "plan.h"
 #include <sys/mman.h>
 #ifdef __SANITIZE_ADDRESS__
@@ -119,27 +119,17 @@ void arena_forget(void *p, size_t bytes)
     (void)p, (void)bytes;
 }
 
-static void drop(ArenaBlock *block)
-{
-#ifdef HARDMEM
-    memset(block + 1, 0xa5, block->size);
-#endif
-    free(block);
-}
-
 void arena_reset(Arena *a)
 {
     while (a->top && a->top->next) {
         ArenaBlock *block = a->top;
         a->top = block->next;
-        drop(block);
+        free(block);
     }
     a->used = 0;
     if (!a->top)
         return;
-#ifdef HARDMEM
-    memset(a->top + 1, 0xa5, a->top->size);
-#endif
+    arena_forget(a->top + 1, a->top->size);
     a->top->used = 0;
 }
 
@@ -147,7 +137,7 @@ void arena_free(Arena *a)
 {
     arena_reset(a);
     if (a->top)
-        drop(a->top);
+        free(a->top);
     if (a == &eternal)
         a->top = 0;
     else
@@ -159,7 +149,6 @@ size_t arena_used(const Arena *a)
     return a->used;
 }
 
-#ifndef HARDMEM
 /* Makes the last `bytes` handed out `more` longer, where they end at p and
  * their block has room. */
 static int extend(Arena *a, const char *p, size_t bytes, size_t more)
@@ -172,7 +161,6 @@ static int extend(Arena *a, const char *p, size_t bytes, size_t more)
     alloc(a, more);
     return 1;
 }
-#endif
 
 void *vec_grow(Arena *a, void *v, size_t elem)
 {
@@ -180,21 +168,15 @@ void *vec_grow(Arena *a, void *v, size_t elem)
     size_t cap = old.cap;
     if (old.len == cap)
         cap = cap ? 2 * cap : 4;
-#ifndef HARDMEM
     if (cap == old.cap)
         return v;
     if (v && extend(a, v, old.cap * elem, (cap - old.cap) * elem)) {
         ((VecHead *)v)[-1].cap = cap;
         return v;
     }
-#endif
     VecHead *h = alloc(a, sizeof *h + cap * elem);
     *h = (VecHead){ old.len, cap };
     if (v)
         memcpy(h + 1, v, old.len * elem);
-#ifdef HARDMEM
-    if (v)
-        memset(v, 0xa5, old.len * elem);
-#endif
     return h + 1;
 }

@@ -33,13 +33,9 @@ typedef struct VecHead {
 } VecHead;
 void *vec_grow(Arena *a, void *v, size_t elem); /* room for one more */
 #define vec_len(v) ((v) ? ((VecHead *)(void *)(v))[-1].len : 0)
-#ifdef HARDMEM
-#define vec_full(v) 1
-#else
 #define vec_full(v) \
     (!(v) ||        \
      ((VecHead *)(void *)(v))[-1].len == ((VecHead *)(void *)(v))[-1].cap)
-#endif
 #define vec_push(a, v, x)                                       \
     ((v) = vec_full(v) ? vec_grow((a), (v), sizeof *(v)) : (v), \
      (v)[((VecHead *)(void *)(v))[-1].len++] = (x))
