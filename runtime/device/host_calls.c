@@ -18,6 +18,18 @@ struct HostKernel {
     const BoundInstr *bound;
 };
 
+static void need_compiler(void)
+{
+    int bad;
+    const char *line = host_compiler_here(&bad);
+
+    if (bad)
+        err(NULL,
+            "the plan updates on the host's processors, which needs a C "
+            "compiler: %s (set CC; train.update=device needs none)",
+            line);
+}
+
 HostCalls *host_calls_open(Arena *a, const Plan *p)
 {
     const char *is = kernels_of_host(a, p);
@@ -32,6 +44,7 @@ HostCalls *host_calls_open(Arena *a, const Plan *p)
             part.kernel[part.nkernel++] = p->kernel[i];
     if (!part.nkernel)
         return NULL;
+    need_compiler();
     *x = (HostCalls){ a, host_load(a, &part), pool_open(0) };
     return x;
 }
