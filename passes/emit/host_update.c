@@ -10,9 +10,9 @@
  * Link and processors work side by side, so the least time has some updates
  * here, others there. With train.update=auto they are dealt out in their order,
  * each to where the longest of the three (what goes in, out, what processors
- * do) is least with it, unless all in one place take less; small ones stay. That
- * is no default: rates of host memory are estimates (machines.def: cores, dram),
- * and no step was timed on a GPU yet.
+ * do) is least with it, unless all in one place take less; small ones stay.
+ * That is no default: rates of host memory are estimates (machines.def: cores,
+ * dram), and no step was timed on a GPU yet.
  *
  * Only what is elementwise may leave: a device adds up in another order; and of
  * that, what has the same bits there. */

@@ -219,6 +219,15 @@ static void score_all(ScoreJob *job, ForwardPass *pass)
 
 /* ---- results ------------------------------------------------------------- */
 
+/* Is it one of those before it? Rows of the same tokens may differ by rounding. */
+static int is_repeated(const Question *question, size_t i)
+{
+    for (size_t k = 0; k < i; k++)
+        if (!strcmp(question->ending[k], question->ending[i]))
+            return 1;
+    return 0;
+}
+
 /* The first of the largest; characters: each divided by its ending's. */
 static int64_t best_of(const ScoreRow *row, const Question *question,
                        int characters)
@@ -227,6 +236,8 @@ static int64_t best_of(const ScoreRow *row, const Question *question,
     double most = -INFINITY;
 
     for (size_t i = 0; i < vec_len(question->ending); i++) {
+        if (is_repeated(question, i))
+            continue;
         int64_t count = 0;
         for (const char *s = question->ending[i]; *s; s++)
             count += (*s & 0xc0) != 0x80;

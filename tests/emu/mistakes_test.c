@@ -48,8 +48,8 @@ static const Mistake mistakes[] = {
     { "none in attention", CAUSAL, "", "" },
     { "none in odd attention", ODD, "", "" },
     /* those that issue 11 names */
-    { "expert rows shifted by one", ROWS, "t.lift = CAP - rows;", "t.lift = CAP - rows + 1;" },
-    { "half the warps' squares", WEIGHTS, "to[i + (TID >> 5)] = sum;", "to[i + (TID >> 5)] = TID & 32 ? 0 : sum;" },
+    { "expert rows shifted by one", ROWS, ": CAP - rows;", ": CAP - rows + 1;" },
+    { "half the warps' squares", WEIGHTS, "% (4 * TEAM)] = sum;", "% (4 * TEAM)] = TID & 32 ? 0 : sum;" },
     { "a ring barrier's phase", ROWS, "bar_wait(full + 8 * r.at, r.parity);\n        if", "bar_wait(full + 8 * r.at, r.parity ^ 1);\n        if" },
     { "a descriptor's stride", ROWS, "(1024 >> 4) << 32", "(512 >> 4) << 32" },
     { "a skipped tile of attention", CAUSAL, "now++;\n", "now += now == 1 ? 2 : 1;\n" },
@@ -68,7 +68,7 @@ static const Mistake mistakes[] = {
     { "too many bytes expected", ROWS, "bar_expect(full + 8 * r.at, SLICE)", "bar_expect(full + 8 * r.at, SLICE + 128)" },
     { "a barrier of too many", ROWS, "TEAM * 4", "TEAM * 8" },
     { "a barrier of too few", TWO, "TEAM * 4", "TEAM * 2" },
-    { "turns not taken", ROWS, "take_turn(wg);", ";" },
+    { "turns not taken", WEIGHTS, "take_turn(wg);", ";" },
     { "warps that do not meet before the store", ROWS, "            meet(wg);\n            if (leads)\n                store_box", "            if (leads)\n                store_box" },
     { "the block does not meet", ROWS, "    __syncthreads();\n    for (int i = TID", "    for (int i = TID" },
     /* operands of products */
