@@ -866,7 +866,7 @@ typedef struct Group {
     int narg; /* buffers of the instruction, in order; null: none */
     struct NamedValue *named;   /* by arg, from emit on: memory.h */
     const struct Group *behind; /* it has to be behind that: update_order.c */
-    uint64_t *expr;             /* hash of what its shape computes; 0: unknown */
+    uint64_t *expr;             /* hash of what its shape computes; 0: none */
     Node **view; /* of products: what it reads and makes there, as
                                      it sees it; null: as the buffers' nodes */
 } Group;

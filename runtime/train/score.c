@@ -219,7 +219,7 @@ static void score_all(ScoreJob *job, ForwardPass *pass)
 
 /* ---- results ------------------------------------------------------------- */
 
-/* Is it one of those before it? Rows of the same tokens may differ by rounding. */
+/* Is it one of those before it? Rows of equal tokens may differ by rounding. */
 static int is_repeated(const Question *question, size_t i)
 {
     for (size_t k = 0; k < i; k++)
