@@ -206,6 +206,29 @@ static double rounding_bytes(const Graph *g, const Node *x, double elements)
                : PRODUCTS * (READ + STORED) * elements;
 }
 
+/* Of a product on a rank in a micro-batch: K is summed over, N made. */
+typedef struct ProductSizes {
+    double K, N, rows, each; /* each: rows of an expert */
+    double weight, share;    /* elements; products that read the same rows */
+} ProductSizes;
+
+/* Operand w of n is the weight, which is `param`. */
+static ProductSizes sizes_of(const Placement *placement, const Node *n, int w,
+                             const Param *param)
+{
+    const Graph *g = placement->g;
+    Shard sh[MAXATOM] = { 0 };
+    ProductSizes z = { .rows = rows_of(g, n, n->in[!w]) };
+
+    z.share = (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
+    param_type(placement->g, param, sh);
+    z.K = extent(g, n, n->in[w], sh, 1);
+    z.N = extent(g, n, n->in[w], sh, 0);
+    z.weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
+    z.each = z.rows / (z.weight / (z.K * z.N));
+    return z;
+}
+
 /* Seconds of a micro-batch on a rank that forward product n and the gradient of
  * its rows save, less those to read their operands in bf16 and store them in a
  * byte, the rows shared by all products that read the same. Tokens are as many
@@ -216,23 +239,16 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
     enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16 };
     const Graph *g = placement->g;
     const MachineSpeeds *speeds = machine_of(g);
-    Shard sh[MAXATOM] = { 0 };
-    double share =
-        (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
+    const ProductSizes z = sizes_of(placement, n, w, param);
 
-    param_type(placement->g, param, sh);
-    double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
-    double rows = rows_of(g, n, n->in[!w]);
-    if (fmod(K, PIECE) != 0 || fmod(N, PIECE) != 0) /* no tensor cores */
+    if (fmod(z.K, PIECE) != 0 || fmod(z.N, PIECE) != 0) /* no tensor cores */
         return -1;
-    double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
-    double each = rows / (weight / (K * N)); /* of an expert */
-    double flops = PRODUCTS * 2 * rows * K * N;
-    double bytes =
-        ROWBYTES * rows * (K / share + N) + rounding_bytes(g, n->in[w], weight);
+    double flops = PRODUCTS * 2 * z.rows * z.K * z.N;
+    double bytes = ROWBYTES * z.rows * (z.K / z.share + z.N) +
+                   rounding_bytes(g, n->in[w], z.weight);
     double plain = n->op == Odot ? speed_at(speeds, SPEEDgemm, flops / PRODUCTS)
-                                 : speed_at(speeds, SPEEDgrouped, each);
-    return flops / plain - flops / speed_at(speeds, SPEEDnarrow, each) -
+                                 : speed_at(speeds, SPEEDgrouped, z.each);
+    return flops / plain - flops / speed_at(speeds, SPEEDnarrow, z.each) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
@@ -242,20 +258,13 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
 static double own_gain(const Placement *placement, const Node *n, int w,
                        const Param *param)
 {
-    const Graph *g = placement->g;
-    const MachineSpeeds *speeds = machine_of(g);
-    Shard sh[MAXATOM] = { 0 };
-    double share =
-        (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
+    const MachineSpeeds *speeds = machine_of(placement->g);
+    const ProductSizes z = sizes_of(placement, n, w, param);
+    double flops = 2 * z.rows * z.K * z.N;
+    double bytes = z.rows * (z.K / z.share + z.N);
 
-    param_type(placement->g, param, sh);
-    double K = extent(g, n, n->in[w], sh, 1), N = extent(g, n, n->in[w], sh, 0);
-    double rows = rows_of(g, n, n->in[!w]);
-    double weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
-    double each = rows / (weight / (K * N)), flops = 2 * rows * K * N;
-    double bytes = rows * (K / share + N);
-    return flops / speed_at(speeds, SPEEDweights, each) -
-           flops / speed_at(speeds, SPEEDnarrow_weights, each) -
+    return flops / speed_at(speeds, SPEEDweights, z.each) -
+           flops / speed_at(speeds, SPEEDnarrow_weights, z.each) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
