@@ -9,7 +9,6 @@
  * Under AddressSanitizer what an arena forgets is poisoned until it is handed
  * out again, so that stale pointers show up in tests. */
 #include "plan.h"
-#include <sys/mman.h>
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #endif
@@ -26,10 +25,10 @@ struct Arena {
     size_t used; /* bytes handed out since the last reset */
 };
 
-/* Bytes of a block, its header and what malloc keeps in front of it: blocks of
- * whole huge pages lie one behind the other. */
-enum { FIRST = 64 << 10, LARGEST = 4 << 20, HUGE_PAGE = 2 << 20 };
-enum { MALLOCS = 16, HEAD = sizeof(ArenaBlock) + MALLOCS };
+/* Bytes of a block with its header. Huge pages were measured twice: clearing
+ * them, cold, took a quarter of a compile where pages that were given back a
+ * moment ago, and still lie in the processor's caches, cost nothing. */
+enum { FIRST = 64 << 10, LARGEST = 4 << 20 };
 
 static Arena eternal;
 Arena *forever = &eternal;
@@ -62,36 +61,21 @@ Arena *arena_new(void)
     return a;
 }
 
-/* Null: no memory. Whole huge pages where a block has room for one: a compile
- * touches all it asks for, and faults of 4 KiB took a quarter of its time. Of
- * its last malloc has written the end by then: that stays in small ones. */
-static ArenaBlock *new_block(size_t total)
-{
-    void *p = NULL;
-
-    if (total < HUGE_PAGE)
-        return malloc(total - MALLOCS);
-    if (!posix_memalign(&p, HUGE_PAGE, total - MALLOCS))
-        madvise(p, total, MADV_HUGEPAGE); /* a wish: what it returns is moot */
-    return p;
-}
-
 /* Blocks double up to LARGEST; a big request gets a block of its own size. */
 static void push_block(Arena *a, size_t bytes)
 {
-    size_t least = HEAD + bytes;
-    size_t total = a->top ? 2 * (a->top->size + HEAD) : (size_t)FIRST;
+    size_t least = sizeof(ArenaBlock) + bytes;
+    size_t total =
+        a->top ? 2 * (a->top->size + sizeof(ArenaBlock)) : (size_t)FIRST;
 
     if (total > LARGEST)
         total = LARGEST;
     if (total < least)
         total = least;
-    if (total > HUGE_PAGE)
-        total = (total + HUGE_PAGE - 1) & ~(size_t)(HUGE_PAGE - 1);
-    ArenaBlock *block = new_block(total);
+    ArenaBlock *block = malloc(total);
     if (!block)
-        block = claim((total = least) - MALLOCS);
-    *block = (ArenaBlock){ .next = a->top, .size = total - HEAD };
+        block = claim(total = least);
+    *block = (ArenaBlock){ .next = a->top, .size = total - sizeof *block };
     a->top = block;
 }
 
