@@ -201,9 +201,8 @@ static const char *inferred(GraphCheck *check, Node *n)
 
 static int dims(GraphCheck *check, const Node *n)
 {
-    Node copy; /* without its type, which infer does not read */
+    Node copy = *n;
 
-    memcpy(&copy, n, offsetof(Node, sh));
     if (n->op == Omerge && !are_neighbours(n->in[0], &n->at.merge.axes))
         return bad(check, n, "the merged axes are no neighbours");
     const char *wrong = inferred(check, &copy);

@@ -21,6 +21,7 @@ Graph *g_new(Arena *a, const char *name)
     g->arena = a;
     g->name = intern(name);
     g->prog = PGstep;
+    g->types = table_new(a);
     scopes_init(g);
     return g;
 }
@@ -108,6 +109,7 @@ Node *g_node(Graph *g, Op op, const Loc *loc, int nin, Node *const *in)
     n->nin = nin;
     n->in = alloc(g->arena, ((size_t)nin + 1) * sizeof *n->in);
     n->scope = g->top;
+    n->sh = whole_type;
     n->buf = -1;
     for (int i = 0; i < nin; i++)
         n->in[i] = in[i];
@@ -418,10 +420,7 @@ static int same_kind(const Node *a, const Node *b)
     for (int i = 0; i < a->nd; i++)
         if (a->dim[i].a != b->dim[i].a || a->dim[i].n != b->dim[i].n)
             return 0;
-    for (int t = 0; t < MAXATOM; t++)
-        if (!same_shard(&a->sh[t], &b->sh[t]))
-            return 0;
-    return same_body(a->body, b->body);
+    return same_type(a->sh, b->sh) && same_body(a->body, b->body);
 }
 
 static int same_node(const Node *a, const Node *b)

@@ -299,9 +299,9 @@ struct Node {
     const char *of;   /* an accumulator: path of the parameter (ZeRO-2, 3: of
                           the bucket) whose gradient it is; null: of none */
     const Loc *loc;
-    void *tmp;         /* kept by passes while they run */
-    int stash;         /* 1 + the stack where its rows lie; 0: in none */
-    Shard sh[MAXATOM]; /* after place; last, as much is made before that */
+    void *tmp;       /* kept by passes while they run */
+    int stash;       /* 1 + the stack where its rows lie; 0: in none */
+    const Shard *sh; /* after place, [MAXATOM]: of all nodes of a type one */
 };
 
 /* What a value begins with. */
@@ -404,6 +404,7 @@ struct Graph {
     Axis **axis;          /* vec, in order of first use */
     Param **param;        /* vec */
     Table *scopes[NPART]; /* path -> Scope; g_like's graphs share it */
+    Table *types;         /* of g_type; shared so */
     const Scope *top;     /* of what stands in no scope */
     Table *bypath;
     size_t nbypath;       /* g_param's index of the first nbypath */
@@ -658,45 +659,9 @@ double route_hit(const RouteModel *model, int64_t first, int64_t n);
 double route_pairs(const RouteModel *model, int64_t first, int64_t n);
 double route_skew(const RouteModel *model, int64_t ranks);
 
-/* ---- sharding_rules.c: how an op may be cut ------------------------------ */
+/* ---- shard.c sharding_rules.c reshard.c: sharding types ------------------ */
 
-/* One way to run a node over one atom: what it makes of which operand types. */
-typedef struct ShardStrategy {
-    Shard out, in[MAXIN];
-} ShardStrategy;
-enum { MAXWAY = 48 };
-/* All ways, whatever the sizes; those of the node's class first by its axes.
- * Sources and collectives have none. */
-int ways(const Graph *g, const Node *n, int atom, ShardStrategy *strategy);
-static inline int same_shard(const Shard *x, const Shard *y)
-{
-    return x->k == y->k && (x->k != S || x->a == y->a) &&
-           (x->k != P || x->op == y->op);
-}
-/* Null when each operand's type is what some way of n asks for and n's type
- * what it makes; otherwise what is wrong. For graphs at level LOCAL. */
-const char *type_wrong(const Graph *g, const Node *n);
-
-/* ---- reshard.c: from one type to another --------------------------------- */
-
-/* One collective; it changes the types of all its atoms at once. */
-typedef struct Reshard {
-    Op op;
-    Axis *a, *b;
-    uint32_t atoms;
-} Reshard;
-/* The next step that takes a value of type shard[] towards want[], which
- * becomes its type; 0: it is there. Steps that shrink the value come first. A
- * scalar may go from R to P(add) (op add: position 0 keeps it, others have 0);
- * any other value that should become partial is our fault. */
-int reshard_step(const Mesh *m, Shard *shard, const Shard *want,
-                 Reshard *reshard);
-void reshard_attrs(Node *n, const Reshard *reshard); /* n is of reshard's op */
-/* Bytes of n on one rank if its type were shard[], and bytes one rank receives
- * for the step r that starts from type shard[]. */
-double bytes_as(const Graph *g, const Node *n, const Shard *shard);
-double bytes_sent(const Graph *g, const Node *n, const Shard *shard,
-                  const Reshard *reshard);
+#include "shard.h"
 
 /* ---- aliasing.c: whose buffer holds a value ------------------------------ */
 
@@ -791,7 +756,7 @@ Node *text_map(const Node *n);
 /* "@ dp:batch tp:+"; null: n is whole, or types are not known yet. */
 const char *shard_text(Arena *a, const Graph *g, const Node *n);
 void put_atoms(Text *out, const Mesh *m, uint32_t set); /* "tp,dp" */
-void lex_shards(Lex *lex, const Graph *g, Node *n);     /* into n->sh */
+void lex_shards(Lex *lex, Graph *g, Node *n);           /* into n->sh */
 int64_t lex_atoms(Lex *lex, const Mesh *m);
 Axis *lex_axis(const Lex *lex, const Graph *g, const char *name);
 

@@ -295,6 +295,7 @@ static void read_node(GraphReader *reader)
     n->reg = reader->reg;
     n->call = reader->call;
     n->buf = -1;
+    n->sh = whole_type;
     lex_need(&reader->x, '=');
     n->op = read_op(reader);
     read_body(reader, n);

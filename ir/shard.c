@@ -309,6 +309,64 @@ RankAffine local_start(const Graph *g, const Node *n, int d)
     return p[0].start;
 }
 
+/* ---- types --------------------------------------------------------------- */
+
+const Shard whole_type[MAXATOM];
+
+/* Of one hash. */
+typedef struct KnownType KnownType;
+struct KnownType {
+    Shard sh[MAXATOM];
+    KnownType *next;
+};
+
+int same_type(const Shard *x, const Shard *y)
+{
+    for (int t = 0; t < MAXATOM && x != y; t++)
+        if (!same_shard(&x[t], &y[t]))
+            return 0;
+    return 1;
+}
+
+static Shard plain(const Shard *s)
+{
+    return (Shard){ s->k, s->k == P ? s->op : Radd, s->k == S ? s->a : NULL };
+}
+
+const Shard *g_type(Graph *g, const Shard *sh)
+{
+    uint64_t hash = 0;
+
+    if (same_type(sh, whole_type))
+        return whole_type;
+    for (int t = 0; t < MAXATOM; t++) {
+        Shard s = plain(&sh[t]);
+        hash = mix64(hash, KEYP(s.a) + (uint64_t)s.k * NREDUCE + s.op);
+    }
+    void **first = table_at(g->types, hash);
+    for (const KnownType *known = *first; known; known = known->next)
+        if (same_type(known->sh, sh))
+            return known->sh;
+    KnownType *known = alloc(table_arena(g->types), sizeof *known);
+    for (int t = 0; t < MAXATOM; t++)
+        known->sh[t] = plain(&sh[t]);
+    known->next = *first;
+    *first = known;
+    return known->sh;
+}
+
+const Shard *g_type_along(Graph *g, const Shard *sh, const Axis *a, Axis *b)
+{
+    Shard along[MAXATOM];
+
+    for (int t = 0; t < MAXATOM; t++) {
+        along[t] = sh[t];
+        if (sh[t].k == S && sh[t].a == a)
+            along[t].a = b;
+    }
+    return g_type(g, along);
+}
+
 int is_partial(const Node *n)
 {
     for (int t = 0; t < MAXATOM; t++)

@@ -132,8 +132,10 @@ static Shard lex_shard(const Lex *lex, const Graph *g, const char *s)
     return (Shard){ .k = S, .a = lex_axis(lex, g, intern(s)) };
 }
 
-void lex_shards(Lex *lex, const Graph *g, Node *n)
+void lex_shards(Lex *lex, Graph *g, Node *n)
 {
+    Shard sh[MAXATOM] = { 0 };
+
     if (!lex_mark(lex, '@'))
         return;
     while (lex_more(lex) && *lex->p != '!') {
@@ -144,8 +146,9 @@ void lex_shards(Lex *lex, const Graph *g, Node *n)
         Shard h = lex_shard(lex, g, colon + 1);
         for (int i = 0; i < MAXATOM; i++)
             if (set >> i & 1)
-                n->sh[i] = h;
+                sh[i] = h;
     }
+    n->sh = g_type(g, sh);
 }
 
 int64_t lex_atoms(Lex *lex, const Mesh *m)

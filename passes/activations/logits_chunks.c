@@ -32,13 +32,12 @@ static Node *as(const Slices *slices, Node *n, const Node *like)
     return n;
 }
 
-/* x's types, where they say axis `a` now `b`. */
-static void take_types(Node *n, const Node *x, const Axis *a, Axis *b)
+/* x's types, where they say the axis of all tokens now the part's. */
+static void take_types(const Slices *slices, Node *n, const Node *x)
 {
-    memcpy(n->sh, x->sh, sizeof n->sh);
-    for (int t = 0; t < MAXATOM; t++)
-        if (n->sh[t].k == S && n->sh[t].a == a)
-            n->sh[t].a = b;
+    n->sh = slices->part
+                ? g_type_along(slices->graph, x->sh, slices->axis, slices->part)
+                : x->sh;
 }
 
 /* What stands for the axis where it is in parts. */
@@ -69,7 +68,7 @@ static Node *in_parts(const Slices *slices, Node *x)
     n->at.split.axis = slices->axis;
     n->at.split.into = both(slices);
     take_dims(slices, n, x, slices->len * slices->count);
-    take_types(n, x, slices->axis, slices->part);
+    take_types(slices, n, x);
     return infer(slices->graph, n);
 }
 
@@ -101,7 +100,7 @@ static Node *slice(Slices *slices, Node *x, int k)
     n->at.slice =
         (struct slice_attrs){ slices->rest, k * slices->len, slices->len };
     take_dims(slices, n, x, slices->len);
-    take_types(n, x, slices->axis, slices->part ? slices->part : slices->axis);
+    take_types(slices, n, x);
     return (*v)[k] = infer(slices->graph, n);
 }
 
@@ -139,7 +138,7 @@ static Node *copy(Slices *slices, Node *n, int k)
     if (sums && c->dt == Dbf16)
         c->dt = Df32;
     take_dims(slices, c, n, slices->len);
-    take_types(c, n, slices->axis, slices->part ? slices->part : slices->axis);
+    take_types(slices, c, n);
     if (optab[n->op].cls == EW || optab[n->op].cls == RED)
         c->piece = slices->id + k;
     return infer(slices->graph, c);
@@ -165,12 +164,12 @@ static Node *sum(Slices *slices, const Node *n)
 
     for (int k = 1; k < slices->count; k++) {
         r = as(slices, g_ew(slices->graph, Oadd, n->loc, r, v[k], NULL), v[0]);
-        memcpy(r->sh, n->sh, sizeof r->sh);
+        r->sh = n->sh;
     }
     if (r->dt != n->dt) {
         r = as(slices, g_cast(slices->graph, r, n->dt), v[0]);
         r->dt = n->dt;
-        memcpy(r->sh, n->sh, sizeof r->sh);
+        r->sh = n->sh;
     }
     return r;
 }
@@ -184,7 +183,7 @@ static Node *row(const Slices *slices, const Node *n, Node *const *v, int count,
 
     r->at.concat.axis = slices->rest;
     take_dims(slices, r, n, len);
-    take_types(r, n, slices->axis, slices->part ? slices->part : slices->axis);
+    take_types(slices, r, n);
     return infer(slices->graph, r);
 }
 
@@ -208,7 +207,7 @@ static Node *gathered(Slices *slices, const Node *n)
     m->at.merge.new = slices->axis;
     m->nd = n->nd;
     memcpy(m->dim, n->dim, sizeof m->dim);
-    memcpy(m->sh, n->sh, sizeof m->sh);
+    m->sh = n->sh;
     return infer(slices->graph, m);
 }
 

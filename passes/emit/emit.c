@@ -95,7 +95,7 @@ static void add_member(Emit *emit, Graph *g, const Node *bucket,
     size_t last = vec_len(emit->now->tensor);
 
     memcpy(n.dim, p->dim, sizeof n.dim);
-    param_type(g, p, n.sh);
+    n.sh = param_type(g, p);
     const char *prefix = tensor_kinds[of->kind].prefix;
     const char *name = intern(strf(emit->arena, "%s%s", prefix, p->path));
     int copy = of->kind == TKparam && p->copy;

@@ -82,7 +82,7 @@ static Node *copy_of(Offload *offload, Op op, Node *x, const Node *by)
     n->dt = x->dt;
     n->nd = x->nd;
     memcpy(n->dim, x->dim, sizeof n->dim);
-    memcpy(n->sh, x->sh, sizeof n->sh);
+    n->sh = x->sh;
     n->map = x->map;
     n->reg = by->reg;
     n->call = by->call;

@@ -47,7 +47,7 @@ static Group *filling(ProgramBuilder *builder, Node *acc, Region reg, double f)
     c->reg = reg;
     c->nd = acc->nd;
     memcpy(c->dim, acc->dim, sizeof c->dim);
-    memcpy(c->sh, acc->sh, sizeof c->sh);
+    c->sh = acc->sh;
     c->name = strf(builder->arena, "clear %s", acc->name);
     k->narg = 0;
     builder->target->lower(builder->graph, k, builder->arena);

@@ -54,7 +54,7 @@ static Node *add_to(Graph *g, Node *x, Node *to, const Node *like)
     g_placed(n, like);
     n->nd = like->nd;
     memcpy(n->dim, like->dim, sizeof n->dim);
-    memcpy(n->sh, like->sh, sizeof n->sh);
+    n->sh = like->sh;
     return infer(g, n);
 }
 
@@ -114,7 +114,7 @@ static Node *sum_of_rest(Graph *g, const Accumulators *accumulators,
     for (size_t i = 1; i < vec_len(accumulators->rest); i++) {
         r = g_placed(g_ew(g, Oadd, acc->loc, r, accumulators->rest[i], NULL),
                      acc);
-        memcpy(r->sh, acc->sh, sizeof r->sh);
+        r->sh = acc->sh;
     }
     return r;
 }

@@ -62,13 +62,16 @@ static Node *add_squares(Graph *g, Node *a, int64_t count)
     Node *q = g_node(g, Osum_sq, a->loc, 1, &a);
     Axis *axis = g_axis(g, "squares'1");
 
+    Shard sh[MAXATOM] = { 0 };
+
     g_placed(q, a);
     q->dt = a->dt;
     for (int i = 0; g->mesh && i < g->mesh->natom; i++)
         if (a->sh[i].k == S) {
-            q->sh[i] = (Shard){ S, Radd, axis };
+            sh[i] = (Shard){ S, Radd, axis };
             count *= g->mesh->atom[i].size;
         }
+    q->sh = g_type(g, sh);
     q->nd = 1;
     q->dim[0] = (Dim){ axis, count };
     return q;

@@ -42,20 +42,22 @@ static Node *in_place_of(Node *n, const Node *x, const Node *by)
     return n;
 }
 
-static void give_shards(Node *n, const Node *by)
+static void give_shards(Graph *g, Node *n, const Node *by)
 {
+    Shard sh[MAXATOM] = { 0 };
+
     for (int i = 0; i < MAXATOM; i++) {
-        n->sh[i] = (Shard){ R, Radd, NULL };
         if (by->sh[i].k == S && dim_of(n, by->sh[i].a) >= 0)
-            n->sh[i] = by->sh[i];
-        for (int k = 0; k < n->nin && n->sh[i].k != S; k++) {
+            sh[i] = by->sh[i];
+        for (int k = 0; k < n->nin && sh[i].k != S; k++) {
             const Shard *s = &n->in[k]->sh[i];
             if (s->k == S && dim_of(n, s->a) >= 0)
-                n->sh[i] = *s;
+                sh[i] = *s;
             else if (s->k == P || (s->k == S && by->sh[i].k == P))
-                n->sh[i] = s->k == P ? *s : by->sh[i];
+                sh[i] = s->k == P ? *s : by->sh[i];
         }
     }
+    n->sh = g_type(g, sh);
 }
 
 /* ---- orders of axes ------------------------------------------------------ */
@@ -92,7 +94,7 @@ static Node *permuted(Graph *g, Node *x, const DimOrder *order, const Node *by)
     p->nd = order->n;
     memcpy(p->dim, order->d, (size_t)order->n * sizeof *order->d);
     p->dt = x->dt;
-    memcpy(p->sh, x->sh, sizeof p->sh);
+    p->sh = x->sh;
     return infer(g, p);
 }
 
@@ -107,7 +109,7 @@ static Node *cast_to(Graph *g, Node *x, Dtype t, const Node *by)
 
     if (c == x)
         return x;
-    memcpy(c->sh, x->sh, sizeof c->sh);
+    c->sh = x->sh;
     return in_place_of(c, x, by);
 }
 
@@ -404,10 +406,7 @@ static Node *cut_axis(Graph *g, const Node *by, Axis *a, int64_t run)
         } else {
             s->dim[s->nd++] = x->dim[d];
         }
-    memcpy(s->sh, x->sh, sizeof s->sh);
-    for (int i = 0; i < MAXATOM; i++)
-        if (s->sh[i].k == S && s->sh[i].a == a)
-            s->sh[i].a = into[0];
+    s->sh = g_type_along(g, x->sh, a, into[0]);
     return infer(g, s);
 }
 
@@ -507,7 +506,7 @@ static Node *two_stages(Graph *g, Node *n)
         if (axis_at(keep, nk, n_axes(n)->v[i]) < 0)
             first[nf++] = n_axes(n)->v[i];
     Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
-    give_shards(s, n);
+    give_shards(g, s, n);
     Node *r = g_copyof(g, n, &s);
     *n_axes(r) = g_axes(g, keep, nk);
     r = infer(g, r);
@@ -520,7 +519,7 @@ static Node *ew(Graph *g, Op op, const Node *by, Node *a, Node *b, Node *c)
 {
     Node *n = like(g_ew(g, op, by->loc, a, b, c), by);
 
-    give_shards(n, by);
+    give_shards(g, n, by);
     return n;
 }
 
@@ -532,7 +531,7 @@ static Node *position(Graph *g, const Node *n)
     io->nd = 1;
     io->dim[0] = n->dim[dim_of(n, n->at.scatter_add.axis)];
     infer(g, io);
-    give_shards(io, n);
+    give_shards(g, io, n);
     return io;
 }
 
@@ -555,7 +554,7 @@ static Node *as_mask(Graph *g, Node *n)
     Axis *gone[MAXD];
     int k = axes_lacking(n, x, gone);
     Node *r = k ? like(g_red(g, Osum, x, gone, k), n) : x;
-    memcpy(r->sh, n->sh, sizeof r->sh);
+    r->sh = n->sh;
     DimOrder o = { 0 };
     add_dims(&o, n, r, NULL);
     if (o.n != n->nd) /* an axis that only n has */
@@ -573,7 +572,7 @@ static Node *to_places(Graph *g, Node *n)
 
     n->in[0] = g_to_padded(g, n->at.route.axis, e);
     for (size_t i = first; i < vec_len(g->node); i++)
-        give_shards(like(g->node[i], n), e);
+        give_shards(g, like(g->node[i], n), e);
     return n;
 }
 
@@ -604,11 +603,13 @@ static Node *ones(Graph *g, const Node *by, const Node *rows)
     Node *in[2] = { one, map };
     Node *n = infer(g, like(g_node(g, Odispatch, by->loc, 2, in), by));
 
+    Shard sh[MAXATOM] = { 0 };
     for (int t = 0; t < MAXATOM; t++) { /* not cut as a row is */
         Shard s = rows->in[0]->sh[t];
-        int rest = s.k != S || dim_of(rows->in[0], s.a) >= 0;
-        n->sh[t] = rest ? (Shard){ R, Radd, NULL } : s;
+        if (s.k == S && dim_of(rows->in[0], s.a) < 0)
+            sh[t] = s;
     }
+    n->sh = g_type(g, sh);
     return n;
 }
 
@@ -622,16 +623,12 @@ static Node *among_all(Graph *g, Node *n, Node *sums)
     mine->at.rename.from = g_axes(g, &all, 1);
     mine->at.rename.to = g_axes(g, &own, 1);
     infer(g, mine);
-    for (int t = 0; t < MAXATOM; t++) {
-        mine->sh[t] = sums->sh[t];
-        if (sums->sh[t].k == S && sums->sh[t].a == all)
-            mine->sh[t].a = own;
-    }
+    mine->sh = g_type_along(g, sums->sh, all, own);
     number->at.iota.axis = own;
     number->nd = 1;
     number->dim[0] = mine->dim[dim_of(mine, own)];
     infer(g, number);
-    give_shards(number, mine);
+    give_shards(g, number, mine);
     Node *in[2] = { mine, number };
     return as_mask(g, like(g_copyof(g, n, in), n));
 }
@@ -646,10 +643,12 @@ static Node *sum_of_rows(Graph *g, Node *n, const Node *rows)
     r->at.gmm_wgrad.experts = n->dim[expert].n;
     r->dt = n->dt;
     infer(g, r);
+    Shard sh[MAXATOM];
     for (int t = 0; t < MAXATOM; t++) {
         int cut = map->sh[t].k == S && map->sh[t].a == map->at.route.axis;
-        r->sh[t] = cut ? map->sh[t] : n->sh[t];
+        sh[t] = cut ? map->sh[t] : n->sh[t];
     }
+    r->sh = g_type(g, sh);
     lay_out_gmm_wgrad(g, r);
     if (local_n(g, n, expert) != map_layout(g, map).experts)
         return among_all(g, n, r);

@@ -253,18 +253,21 @@ static Node *dequantized(Graph *g, const Node *n)
 }
 
 /* The type over each atom that its operands' types make. */
-static void give_types(const Graph *g, Node *n)
+static void give_types(Graph *g, Node *n)
 {
     ShardStrategy w[MAXWAY];
+    Shard sh[MAXATOM];
 
+    memcpy(sh, n->sh, sizeof sh);
     for (int t = 0; g->mesh && t < g->mesh->natom; t++)
         for (int i = ways(g, n, t, w); i-- > 0;) {
             int same = 1;
             for (int k = 0; k < n->nin; k++)
                 same &= same_shard(&w[i].in[k], &n->in[k]->sh[t]);
             if (same)
-                n->sh[t] = w[i].out;
+                sh[t] = w[i].out;
         }
+    n->sh = g_type(g, sh);
 }
 
 Node *open_blocks(Graph *g, Node *n)

@@ -93,7 +93,7 @@ static Node *rounded_to_blocks(const Node *d)
 static Node *as_it_is(Node *n, const Node *by)
 {
     n->again = by->again;
-    memcpy(n->sh, by->sh, sizeof n->sh);
+    n->sh = by->sh;
     return g_placed(n, by);
 }
 
@@ -280,10 +280,11 @@ static Node *columns_part(Graph *g, Node *blocks, int i)
                   .dim = { { block, places }, x->dim[1], { row, 128 } } };
     Node *p = new_part(g, blocks, i, i == 2 ? De4m3 : Df32, &like);
 
-    as_it_is(p, blocks);
+    Shard sh[MAXATOM];
     for (int t = 0; t < MAXATOM; t++)
-        if (x->map->sh[t].k == S)
-            p->sh[t] = (Shard){ S, Radd, block };
+        sh[t] =
+            x->map->sh[t].k == S ? (Shard){ S, Radd, block } : blocks->sh[t];
+    as_it_is(p, blocks)->sh = g_type(g, sh);
     return p;
 }
 

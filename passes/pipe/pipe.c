@@ -134,7 +134,7 @@ static void put_recv(Pipe *pipe, const StageRead *read, int reader)
     r->dt = read->node->dt;
     r->nd = read->node->nd;
     memcpy(r->dim, read->node->dim, sizeof r->dim);
-    memcpy(r->sh, read->node->sh, sizeof r->sh);
+    r->sh = read->node->sh;
     r->map = map;
     r->scope = read->node->scope;
     r->again = read->node->again;

@@ -377,7 +377,7 @@ static Node *split_accum(Pipe *pipe, Node *acc, const Terms *terms, int own)
         all->reg = REGpost;
         all->dt = acc->dt;
         all->scope = acc->scope;
-        memcpy(all->sh, acc->sh, sizeof all->sh);
+        all->sh = acc->sh;
         memcpy(all->dim, acc->dim, sizeof all->dim);
     }
     if (all)

@@ -113,9 +113,7 @@ static Node *made_of(Pipe *pipe, int s, Op op, const Node *n, int nin,
     r->dt = n->dt;
     r->nd = n->nd;
     memcpy(r->dim, n->dim, sizeof r->dim);
-    for (int i = 0; i < MAXATOM; i++)
-        if (n->sh[i].k != R)
-            r->sh[i] = n->sh[i];
+    r->sh = n->sh;
     return r;
 }
 

@@ -16,7 +16,7 @@
 
 static Node *as(Node *n, const Node *like, const Node *user)
 {
-    memcpy(n->sh, like->sh, sizeof n->sh);
+    n->sh = like->sh;
     n->reg = user->reg;
     n->scope = user->scope;
     n->loc = user->loc;
@@ -65,9 +65,11 @@ static Node *wide_part(Graph *g, const Node *node, Axis *const *a, int na)
             q->dim[q->nd++] = lse->dim[dim_of(lse, a[i])];
         q->dim[q->nd++] = node->dim[d];
     }
+    Shard sh[MAXATOM];
     for (int i = 0; i < MAXATOM; i++)
-        if (n->sh[i].k == S && dim_of(q, n->sh[i].a) >= 0)
-            q->sh[i] = n->sh[i];
+        sh[i] =
+            n->sh[i].k == S && dim_of(q, n->sh[i].a) >= 0 ? n->sh[i] : q->sh[i];
+    q->sh = g_type(g, sh);
     return infer(g, q);
 }
 

@@ -23,9 +23,10 @@ static Node **operands(Partitioner *part, Node *n)
 {
     Node **in = alloc(part->graph->arena, ((size_t)n->nin + 1) * sizeof *in);
     OperandShards need;
+    Shard same[MAXATOM];
 
     if (n->nin)
-        choose_strategy(part, n, need);
+        choose_strategy(part, n, same, need);
     for (int k = 0; k < n->nin; k++)
         in[k] = tuple(n->in[k]) ? n->in[k] : demand(part, n, k, need[k]);
     return in;

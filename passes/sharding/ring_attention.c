@@ -33,7 +33,7 @@ typedef struct Ring {
 
 static Node *as(Node *n, const Node *like, Region reg)
 {
-    memcpy(n->sh, like->sh, sizeof n->sh);
+    n->sh = like->sh;
     n->reg = reg;
     n->scope = like->scope;
     return n;

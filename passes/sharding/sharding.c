@@ -125,14 +125,15 @@ static Shard seed_param(Graph *g, const Node *n, int atom)
     return seed(g, n->dim, n->nd, a != NULL, n->sh, atom);
 }
 
-void param_type(Graph *g, const Param *p, Shard *sh)
+const Shard *param_type(Graph *g, const Param *p)
 {
-    Node n = { .op = Oparam, .at.param.path = p->path, .nd = p->nd };
+    Shard sh[MAXATOM] = { 0 };
+    Node n = { .op = Oparam, .at.param.path = p->path, .nd = p->nd, .sh = sh };
 
     memcpy(n.dim, p->dim, sizeof n.dim);
     for (int t = 0; t < g->mesh->natom; t++)
-        n.sh[t] = seed_param(g, &n, t);
-    memcpy(sh, n.sh, sizeof n.sh);
+        sh[t] = seed_param(g, &n, t);
+    return g_type(g, sh);
 }
 
 /* Inputs are whole over tp: every rank can read them all, slices are free. */
@@ -361,7 +362,7 @@ static int keeps_keys(const Node *n, const ShardStrategy *strategy)
     return 0;
 }
 
-static void choose_at(Partitioner *part, Node *n, OperandShards need, int atom)
+static Shard choose_at(Partitioner *part, Node *n, OperandShards need, int atom)
 {
     const Node *x = shape_of(n);
     Shard goal =
@@ -387,14 +388,14 @@ static void choose_at(Partitioner *part, Node *n, OperandShards need, int atom)
     if (best < 0)
         die("%s (%s): no way to place it over atom %d", n->name ? n->name : "?",
             optab[n->op].name, atom);
-    n->sh[atom] = w[best].out;
     if (!part->build && keeps_keys(n, &w[best]))
         n->at.attn.ring |= 1u << atom;
     for (int k = 0; k < n->nin; k++)
         need[k][atom] = w[best].in[k];
+    return w[best].out;
 }
 
-void choose_strategy(Partitioner *part, Node *n, OperandShards need)
+void choose_strategy(Partitioner *part, Node *n, Shard *out, OperandShards need)
 {
     memset(need, 0, (size_t)n->nin * sizeof *need);
     for (int t = 0; t < part->graph->mesh->natom; t++)
@@ -402,7 +403,7 @@ void choose_strategy(Partitioner *part, Node *n, OperandShards need)
             for (int k = 0; k < n->nin; k++)
                 need[k][t] = shard_through(n, k, &n->sh[t]);
         else
-            choose_at(part, n, need, t);
+            out[t] = choose_at(part, n, need, t);
 }
 
 /* ---- the pass ------------------------------------------------------------ */
@@ -410,14 +411,15 @@ void choose_strategy(Partitioner *part, Node *n, OperandShards need)
 static void place_node(Partitioner *part, Node *n)
 {
     OperandShards need;
+    Shard sh[MAXATOM] = { 0 }; /* n's, as far as it is known */
 
-    memset(n->sh, 0, sizeof n->sh);
-    if (!n->nin) {
+    n->sh = sh;
+    if (!n->nin)
         for (int t = 0; t < part->graph->mesh->natom; t++)
-            n->sh[t] = seed_source(part->graph, n, t);
-        return;
-    }
-    choose_strategy(part, n, need);
+            sh[t] = seed_source(part->graph, n, t);
+    else
+        choose_strategy(part, n, sh, need);
+    n->sh = g_type(part->graph, sh);
     for (int k = 0; k < n->nin; k++)
         demand(part, n, k, need[k]);
 }

@@ -13,7 +13,7 @@ void fold_experts(Graph *g); /* fills Param.expert; needs g->mesh */
  * of it: by the model, before they are made, and by what step found. */
 void fold_model(Graph *g);
 void experts_like(Graph *g, const Graph *step);
-void param_type(Graph *g, const Param *p, Shard *sh); /* needs g->mesh */
+const Shard *param_type(Graph *g, const Param *p); /* needs g->mesh */
 
 /* ---- versions.c: values in the types that users ask for ------------------ */
 
@@ -51,7 +51,8 @@ Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
 
 /* Choose n's type and what it asks of its operands; when n has its type already
  * (level PLACED), only the latter. */
-void choose_strategy(Partitioner *part, Node *n, OperandShards need);
+void choose_strategy(Partitioner *part, Node *n, Shard *out,
+                     OperandShards need);
 Partitioner *place_nodes(Graph *g); /* all of them; the caller's to free */
 void report_sharding(const Partitioner *part);
 

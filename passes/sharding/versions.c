@@ -151,11 +151,11 @@ static Version *keep(Partitioner *part, const Node *o, const Shard *sh,
 
 /* ---- building ------------------------------------------------------------ */
 
-static Node *like(Node *n, const Node *o, const Shard *sh, Region reg)
+static Node *like(Graph *g, Node *n, const Node *o, const Shard *sh, Region reg)
 {
     n->scope = o->scope;
     n->reg = reg;
-    memcpy(n->sh, sh, sizeof n->sh);
+    n->sh = g_type(g, sh);
     return n;
 }
 
@@ -177,12 +177,12 @@ static Node *keep_first(Graph *g, Node *x, const Node *o,
             cut[t] = (Shard){ .k = R };
     i->at.iota.axis = rank;
     i->dim[i->nd++] = (Dim){ rank, mesh_extent(g->mesh, reshard->atoms) };
-    infer(g, like(i, o, cut, reg));
+    infer(g, like(g, i, o, cut, reg));
     Node *zero = g_const(g, o->loc, Di32, 0);
     zero->reg = reg;
-    first = like(g_ew(g, Oeq, o->loc, i, zero, NULL), o, cut, reg);
+    first = like(g, g_ew(g, Oeq, o->loc, i, zero, NULL), o, cut, reg);
     if (is_partial(x)) {
-        first = like(g_cast(g, first, x->dt), o, cut, reg);
+        first = like(g, g_cast(g, first, x->dt), o, cut, reg);
         first = g_ew(g, Omul, o->loc, first, x, NULL);
     } else {
         zero = g_const(g, o->loc, x->dt, 0);
@@ -192,8 +192,8 @@ static Node *keep_first(Graph *g, Node *x, const Node *o,
     for (int t = 0; t < MAXATOM; t++)
         if (x->sh[t].k == P)
             cut[t] = x->sh[t];
-    like(first, o, cut, reg);
-    return like(g_red(g, Osum, first, &rank, 1), o, to, reg);
+    like(g, first, o, cut, reg);
+    return like(g, g_red(g, Osum, first, &rank, 1), o, to, reg);
 }
 
 static Node *collective(Graph *g, Node *x, const Node *o,
@@ -203,7 +203,7 @@ static Node *collective(Graph *g, Node *x, const Node *o,
         return keep_first(g, x, o, reshard, to, reg);
     Node *n = g_node(g, reshard->op, o->loc, 1, &x);
     reshard_attrs(n, reshard);
-    return infer(g, like(n, o, to, reg));
+    return infer(g, like(g, n, o, to, reg));
 }
 
 /* ---- from the cheapest version ------------------------------------------- */
@@ -307,7 +307,7 @@ static Node *again(Partitioner *part, Node *o, const Shard *want, Region reg,
     if (part->build) {
         n = g_copyof(part->graph, o, in);
         n->name = NULL;
-        memcpy(n->sh, want, sizeof n->sh);
+        n->sh = g_type(part->graph, want);
     }
     keep(part, o, want, reg, n);
     return n;

@@ -49,13 +49,12 @@ static uint32_t within(const Graph *g, uint32_t atoms)
 }
 
 static BucketKey kind_of(Graph *g, const Table *held, const Param *param,
-                         double rule, Shard *sh)
+                         double rule, const Shard *sh)
 {
     BucketKey k = { .dt = param->dt, .rule = rule };
 
     k.stage = held ? pipe_owner(held, param->path) : 0;
 
-    param_type(g, param, sh);
     for (int i = 0; i < g->mesh->natom; i++)
         if (sh[i].k == S)
             k.cut |= 1u << i;
@@ -150,7 +149,7 @@ static OpenBucket *open_for(BucketBuilder *builder, const BucketKey *key)
 
 static Bucket *bucket_for(BucketBuilder *builder, Param *p, double rule)
 {
-    Shard sh[MAXATOM] = { 0 };
+    const Shard *sh = param_type(builder->g, p);
     BucketKey k = kind_of(builder->g, builder->held, p, rule, sh);
     k.unit = builder->unit && k.flat ? table_get(builder->unit, KEYP(p->path))
                                      : NULL;
@@ -249,11 +248,8 @@ Bucket *bucket_named(Graph *g, const char *name)
     }
     qsort(v, vec_len(v), sizeof *v, by_place);
     g->mesh = was ? was : fold_mesh(g);
-    for (size_t i = 0; i < vec_len(v); i++) {
-        Shard sh[MAXATOM] = { 0 };
-        param_type(g, v[i], sh);
-        add_member(g, b, v[i], sh);
-    }
+    for (size_t i = 0; i < vec_len(v); i++)
+        add_member(g, b, v[i], param_type(g, v[i]));
     g->mesh = was;
     return b;
 }

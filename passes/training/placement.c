@@ -217,11 +217,10 @@ static ProductSizes sizes_of(const Placement *placement, const Node *n, int w,
                              const Param *param)
 {
     const Graph *g = placement->g;
-    Shard sh[MAXATOM] = { 0 };
+    const Shard *sh = param_type(placement->g, param);
     ProductSizes z = { .rows = rows_of(g, n, n->in[!w]) };
 
     z.share = (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
-    param_type(placement->g, param, sh);
     z.K = extent(g, n, n->in[w], sh, 1);
     z.N = extent(g, n, n->in[w], sh, 0);
     z.weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;

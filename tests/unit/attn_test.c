@@ -267,13 +267,15 @@ static void test_refused(void **state)
 static void cut_queries(Run *r)
 {
     static const int64_t size[NMESH] = { [Mcp] = 2 };
+    Shard sh[MAXATOM] = { 0 };
     Node *cut[] = { r->m.op[0], r->out, r->lse, r->dout, r->grad[0] };
 
     r->m.g->mesh = mesh_new(forever, 2, size, "tp-cp-dp-pp", NULL);
+    for (int a = 0; a < r->m.g->mesh->natom; a++)
+        if (r->m.g->mesh->mask[Mcp] >> a & 1)
+            sh[a] = (Shard){ S, Radd, r->m.seq };
     for (size_t i = 0; i < sizeof cut / sizeof *cut; i++)
-        for (int a = 0; a < r->m.g->mesh->natom; a++)
-            if (r->m.g->mesh->mask[Mcp] >> a & 1)
-                cut[i]->sh[a] = (Shard){ S, Radd, r->m.seq };
+        cut[i]->sh = g_type(r->m.g, sh);
 }
 
 /* One rank's kernel on the whole tensors' buffers, offset to its queries. */

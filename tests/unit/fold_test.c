@@ -648,7 +648,7 @@ static Node *value(Run *r, Op op, Node *from, const Shard *t)
         n->at.param.path = "x";
     n->dt = Df64;
     n->name = "x";
-    memcpy(n->sh, t, sizeof n->sh);
+    n->sh = g_type(r->g, t);
     for (int64_t k = 0; k < r->ranks; k++) {
         Val *v = at(r, n, k);
         v->n = local_elems(r->g, n);

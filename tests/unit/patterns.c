@@ -82,7 +82,7 @@ static void with_gradients(Make *m, Node *y)
 
     dy->nd = y->nd;
     memcpy(dy->dim, y->dim, sizeof dy->dim);
-    dy->sh[0] = y->sh[0];
+    dy->sh = y->sh;
     m->val[m->nleaf - 1] = alloc(m->a, (size_t)(g_elems(dy) + 1) * 8);
     for (int64_t i = 0; i < g_elems(dy); i++)
         m->val[m->nleaf - 1][i] = 2 * mk_uniform(m) - 1;

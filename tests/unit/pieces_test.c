@@ -83,7 +83,7 @@ static Node *tensor(World *w, const Shard *t)
     n->dim[0] = (Dim){ w->h, H };
     n->dim[1] = (Dim){ w->seq, SEQ };
     n->dim[2] = (Dim){ w->d, D };
-    memcpy(n->sh, t, sizeof n->sh);
+    n->sh = g_type(w->g, t);
     return n;
 }
 
