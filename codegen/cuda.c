@@ -49,6 +49,7 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
     cuda_set_launch(group, a,
                     (Launch){ .items = blocks,
                               .threads = threads,
+                              .shared = group->instr.launch.shared,
                               .then = group->instr.launch.then,
                               .pairs = group->instr.launch.pairs });
 }

@@ -93,6 +93,11 @@ char instr_use(const Instr *instr, int i)
     return instr->rw ? instr->rw[i] : 'b';
 }
 
+int stores_first(const Instr *instr, int i)
+{
+    return instr->store_first && instr_use(instr, i) == 'b';
+}
+
 const char *instr_label(const Instr *instr)
 {
     return instr->label    ? instr->label

@@ -223,6 +223,8 @@ typedef struct Instr {
                        no operand has it, each rank sums its part */
     uint32_t spread; /* atoms that cut an axis of what it makes all along which
                         that is the same, though an operand has the name */
+    int store_first; /* in the first run of its phase it stores what it adds in
+                        the others: no instruction clears what it adds to */
     uint32_t atoms;  /* collectives: the group */
     Issue issue;
     const char *file;
@@ -240,6 +242,8 @@ char instr_use(const Instr *instr, int i);
 /* Of its i-th operand, as it says; Dnone: it does not. */
 Dtype instr_dtype(const Instr *instr, int i);
 void instr_store(Instr *instr); /* what it would add to what is there */
+/* Is i the operand that store_first is of: read and written? */
+int stores_first(const Instr *instr, int i);
 int same_args(const Instr *x, const Instr *y);
 const char *args_wrong(Arena *a, const Instr *instr); /* null, or what is */
 void args_text(Codec *codec, Instr *instr);

@@ -45,8 +45,19 @@ int only_writes(const Instr *instr, int i)
            (instr->kind == Ikernel && !instr->rw);
 }
 
-/* Instruction instr names a buffer, or what lies in that stack. */
-static const char *name_buffer(SlotLives *lives, int buf, int instr, int writes)
+/* From where on what instruction instr leaves in operand i is kept: a run of a
+ * phase needs what the one before it left, if only the first stores. */
+static int kept_from(const Program *program, int instr, int i)
+{
+    return stores_first(&program->instr[instr], i)
+               ? instr_phase(program, instr)->first
+               : instr;
+}
+
+/* Instruction instr names a buffer, or what lies in that stack, from `from` on.
+ */
+static const char *name_buffer(SlotLives *lives, int buf, int instr, int from,
+                               int writes)
 {
     const Program *program = &lives->r->prog[lives->prog];
     const Buf *b = &lives->r->buf[buf];
@@ -56,6 +67,7 @@ static const char *name_buffer(SlotLives *lives, int buf, int instr, int writes)
         return life_wrong(lives, "is read and was never written", buf, instr);
     if (life->first < 0)
         *life = (SlotLife){ buf, instr, instr, b->offset, instr };
+    life->first = from < life->first ? from : life->first;
     if (!b->frame && life->first >= lives->from && instr <= lives->to &&
         instr_phase(program, life->first) != instr_phase(program, instr)) {
         if (!writes)
@@ -79,9 +91,11 @@ static const char *name_buffers(SlotLives *lives, int instr)
         const Buf *b = s->buf[i] < 0 ? NULL : &lives->r->buf[s->buf[i]];
         if (!b || b->prog == -1)
             continue;
-        why = name_buffer(lives, s->buf[i], instr, only_writes(s, i));
+        int from = kept_from(&lives->r->prog[lives->prog], instr, i);
+        why = name_buffer(lives, s->buf[i], instr, from,
+                          only_writes(s, i) || stores_first(s, i));
         if (b->stack && !why)
-            why = name_buffer(lives, b->stack - 1, instr, 1);
+            why = name_buffer(lives, b->stack - 1, instr, instr, 1);
     }
     return why;
 }

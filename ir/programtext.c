@@ -65,6 +65,7 @@ static void instr_text(Codec *codec, Instr *instr)
         instr->flow = flow_text(codec, instr->flow, instr->nbuf);
     instr->inner = code_atoms(codec, "inner", instr->inner);
     instr->spread = code_atoms(codec, "spread", instr->spread);
+    instr->store_first = code_option(codec, "store_first", instr->store_first);
     instr->atoms = code_atoms(codec, "g", instr->atoms);
     issue_text(codec, &instr->issue);
     if (code_option(codec, "c",

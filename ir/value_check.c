@@ -7,7 +7,9 @@
  * that names a buffer changes it.
  *
  * A phase that repeats is run twice: an accumulator may then hold what the
- * instruction itself left there, nothing else may come from the run before.
+ * instruction itself left there, nothing else may come from the run before. In
+ * the first run one with store_first reads nothing of what it adds to: what
+ * others read there it has made, or another before it.
  * What is being sent must stay until its wait, and micro-batches are added up
  * in their order, so that every schedule that pleat makes gives the same bits.
  *
@@ -79,7 +81,7 @@ static int goes_on(const ValueFlow *flow, int v, int made)
     const Phase *phase = &flow->g->phase[flow->phase];
     while (v > 0 && v != made) {
         const ValueOrigin *origin = &flow->made[v];
-        if (origin->instr < phase->first ||
+        if (origin->instr < phase->first || origin->f->read == v ||
             origin->instr >= phase->first + phase->n)
             return 0;
         v = origin->f->read;
@@ -91,6 +93,8 @@ static const char *reads(ValueFlow *flow, const Instr *instr, int i)
 {
     const ValueUse *use = &instr->flow[i];
     const Buf *b = &flow->c->r->buf[instr->buf[i]];
+    if (stores_first(instr, i) && !flow->runs[flow->phase])
+        return 0;
     BufferState *p = place_of(flow, instr->buf[i]);
     int has = flow->brief[instr->buf[i]] && p->row != flow->row ? 0 : p->value;
     if ((has == use->read && has) || !law(Lfinds))

@@ -88,6 +88,10 @@ static const char *slot_wrong(Typer *typer, int i)
     if (value_use->read && value_use->as >= 0 &&
         !may_read_as(typer, value_use) && law(Lreads_as))
         return strf(typer->c->arena, "reads '%s' as what it is not", buf->name);
+    if ((value_use->read > 0 && value_use->read == value_use->make) !=
+            stores_first(instr, i) &&
+        law(Lstore_first))
+        return "adds to what it makes itself, and no first run stores it";
     typer->held[b] |= value_use->make != 0;
     if (instr->kind == Ikernel)
         return 0;
@@ -399,12 +403,25 @@ static const char *operands(const Typer *typer)
     return why ? why : operands_wrong(typer->c, s, in, out);
 }
 
+/* Words of a kernel say whether it adds (signature.c: then to an operand). */
+static int adds_to_one(const Instr *instr)
+{
+    int adds = instr->kind == Igemm || instr->kind == Igmm_wgrad, n = 0;
+    for (int i = 0; i < instr->nword; i++)
+        adds |= instr->word[i].type == WORDadd;
+    for (int i = 0; i < instr->nbuf; i++)
+        n += instr_use(instr, i) == 'b';
+    return adds && n == 1;
+}
+
 static const char *instr_type_wrong(Typer *typer, int instr)
 {
     const Instr *s = typer->s;
     const char *why = 0;
     if (s->nbuf && !s->flow && law(Linstr_says))
         return "does not say what it reads and makes";
+    if (s->store_first && !adds_to_one(s) && law(Ladds_one))
+        return "is to store in the first run what it cannot";
     for (int i = 0; i < s->nbuf && !why; i++)
         why = slot_wrong(typer, i);
     for (int i = 0; i < s->nbuf && !why; i++)

@@ -119,6 +119,25 @@ static const char *each_piece(KernelPrinter *printer)
                                        wide_count(printer), printer->width);
 }
 
+/* The first pass that reads it leaves in shared memory what others find there,
+ * by the same threads. */
+static void load_kept(KernelPrinter *printer, Expr *expr, Node *buf,
+                      const AffineExpr *at, int piece)
+{
+    const char *from = address(printer, buf, at, NULL);
+    int t = nest_local(printer, expr), v = printer->lv, w = printer->width;
+
+    nest_line(printer, "%s t%d[%d];", dtypes[expr->dt].compute, t, w);
+    if (printer->filled) {
+        nest_line(printer, "load<%d, %d>(t%d, v%d < %ld ? kept + v%d : %s);", w,
+                  piece, t, v, printer->keep, v, from);
+        return;
+    }
+    nest_line(printer, "load_kept<%d, %d>(t%d, %s, kept + v%d, v%d < %ld);", w,
+              piece, t, from, v, v, printer->keep);
+    printer->fills = 1;
+}
+
 static void load(KernelPrinter *printer, Expr *expr, Node *buf,
                  const AffineExpr *at, Expr *guard)
 {
@@ -133,6 +152,8 @@ static void load(KernelPrinter *printer, Expr *expr, Node *buf,
         int t = nest_local(printer, expr);
         nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", type, t,
                   wide_count(printer), wide_each(printer), t, x);
+    } else if (expr == printer->kept) {
+        load_kept(printer, expr, buf, at, piece);
     } else {
         const char *from = address(printer, buf, at, g);
         int t = nest_local(printer, expr);

@@ -245,6 +245,9 @@ typedef struct KernelPrinter {
     int passes;         /* that they have dealt out, ... */
     uint64_t apart;     /* those since they met, a bit each */
     int streams;        /* a row's results are stored as it is read */
+    const Expr *kept;   /* of what is read along a row `keep` elements */
+    int64_t keep;       /* stay in shared memory, */
+    int fills, filled;  /* where this pass leaves them, one before has */
     int own, flat;      /* what is open now belongs to a thread; is
                                      dealt out as one loop */
     Expr *top, *soft;   /* a largest value being found, and the sum of

@@ -5,7 +5,7 @@
 
 static void wide_need(KernelPrinter *printer, Expr *const *root, int nroot);
 
-enum { UNROLL = 4, UNROLLED = 8 };
+enum { UNROLL = 4, UNROLLED = 8, KEPTUNROLL = 2 };
 
 /* ---- loops inside an item ------------------------------------------------ */
 
@@ -203,6 +203,25 @@ static void note_reads(KernelPrinter *printer, const LoopBody *body)
             x[i]->passes |= wide_pass(printer);
 }
 
+/* Each thread's pieces of loop u. Back along it what a row has beyond those
+ * that are kept comes first: it was read last, so it is still in the L2 cache.
+ */
+static void along(KernelPrinter *printer, int u, const char *name, int w,
+                  int back)
+{
+    const char *end = nest_limit(printer, u);
+    int by = printer->team * w;
+
+    if (back)
+        nest_line(printer,
+                  "for (ix %s = (%s - 1) / %d * %d + lane * %d; %s >= 0; "
+                  "%s -= %d) if (%s < %s) {",
+                  name, end, by, by, w, name, name, by, name, end);
+    else
+        nest_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name,
+                  w, name, end, name, by);
+}
+
 static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
 {
     LoopSplit d = deal_of(printer, K);
@@ -224,9 +243,12 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
         printer->depth--;
     } else {
         ns = open_loops(printer, K & ~BIT(u), body, s);
-        nest_line(printer, "#pragma unroll %d", body->nst ? 1 : UNROLL);
-        nest_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name,
-                  w, name, nest_limit(printer, u), name, printer->team * w);
+        int back = printer->filled && body->nst && !body->nacc;
+        nest_line(printer, "#pragma unroll %d",
+                  back        ? KEPTUNROLL
+                  : body->nst ? 1
+                              : UNROLL);
+        along(printer, u, name, w, back);
     }
     s[ns++] = nest_enter(printer, open);
     wide_open(printer, u, w, -1);
@@ -235,6 +257,7 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
     innermost(printer, body);
     printer->apart |= wide_pass(printer);
     printer->passes++;
+    printer->filled |= printer->fills;
     for (int i = 0; i < body->nst; i++)
         body->st[i]->flat = d.flat;
     printer->flat = printer->own = 0;

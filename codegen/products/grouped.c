@@ -334,6 +334,7 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
         weight_sides(args, &m, &n);
     *shared = ring.shared;
     put_define(&t, "WEIGHT", weight);
+    put_define(&t, "ACROSS", weight && n < m);
     put_define(&t, "SQUARES", form.squares ? tile_squares(args, &tile) : 0);
     put_define(&t, "TERMS", form.terms);
     put_define(&t, "M", m);

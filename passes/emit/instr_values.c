@@ -9,7 +9,9 @@
  *                                                            atoms 4
  *
  * An accumulator is two values: cleared, and with what was added; where several
- * instructions add to it in turn (accumulate.c), one more for each. */
+ * instructions add to it in turn (accumulate.c), one more for each. One that is
+ * not cleared (Instr.store_first) is read as the instruction itself leaves it.
+ */
 #include "emit.h"
 
 static const Node *value(const Node *n)
@@ -99,7 +101,8 @@ static void makes(ProgramBuilder *builder, const Group *group, const Node *n,
     use->shape = builder->shape[use->make - 1];
     if (adds && !group->stores)
         use->read = v->nin > 1 ? number(builder, value(v->in[1]), 0)
-                               : number(builder, v, 1);
+                    : group->instr.store_first ? use->make
+                                               : number(builder, v, 1);
 }
 
 /* Which integers of a kernel its operands explain. */

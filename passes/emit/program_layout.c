@@ -2,8 +2,11 @@
  *
  * Accumulators are cleared first: those of loss denominators in a phase of
  * their own before `den`, the others in `pre`; with a single micro-batch right
- * before their only use. A stage has no body but its calls, each a phase; a
- * wait has an instruction for every send that it waits for. */
+ * before their only use. One that a product adds to is not cleared: the first
+ * micro-batch's product stores. (0 + x is x, but for the sign of a zero, which
+ * products, whose sums begin at 0, do not make.) A stage has no body but its
+ * calls, each a phase; a wait has an instruction for every send that it waits
+ * for. */
 #include "emit.h"
 
 static int64_t micros(const Graph *g)
@@ -68,15 +71,18 @@ static Group *clearing(ProgramBuilder *builder, Node *acc, Region reg)
                    acc->at.accum.op != Rmax ? INFINITY : -INFINITY);
 }
 
-/* With one micro-batch a product may store what it would add to zero. Its
- * accumulator then lives from there: at the peak most gradients are still to
- * come. */
-static int store_only(ProgramBuilder *builder, Group *group, const Node *acc)
+/* In a step's first micro-batch a product may store what it would add to zero.
+ * Where there is no other, its accumulator lives from there: at the peak most
+ * gradients are still to come. */
+static int may_store(const ProgramBuilder *builder, Group *group,
+                     const Node *acc)
 {
-    if (!builder->once || acc->at.accum.op != Radd || !group->maystore)
+    if (acc->at.accum.op != Radd || !group->maystore)
         return 0;
-    instr_store(&group->instr);
-    group->stores = 1;
+    group->stores = builder->once;
+    group->instr.store_first = !builder->once;
+    if (builder->once)
+        instr_store(&group->instr);
     return 1;
 }
 
@@ -85,7 +91,7 @@ static void clear_results(ProgramBuilder *builder, Group *group)
     for (int j = 0; j < group->nout; j++) {
         Node *n = group->out[j];
         if (n->op == Oaccum && n->nin == 1 && n->at.accum.op != Rlast &&
-            !store_only(builder, group, n))
+            !may_store(builder, group, n))
             vec_push(builder->arena, builder->group,
                      clearing(builder, n, group->reg));
     }

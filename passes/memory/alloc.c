@@ -4,8 +4,10 @@
  * that repeats adds: what was there when it began and is named inside lives to
  * its last instruction, since the next run needs it again. An accumulator is
  * first named where it is cleared, so it lives from there to its last use in
- * post; what is made inside a body and used only there may share memory with
- * all the rest. An output lives to the end, where the runtime reads it.
+ * post; one that the first run of a phase stores (Instr.store_first), from the
+ * phase's beginning; what is made inside a body and used only there may share
+ * memory with all the rest. An output lives to the end, where the runtime reads
+ * it.
  *
  * What an instruction of another stream names lives on until compute is behind
  * that instruction; in the host's memory, until all are that write there.
@@ -197,6 +199,14 @@ static int life_of(const Layout *layout, const Node *stored)
                : -1;
 }
 
+/* The instruction at which what value names here first is born. */
+static int birth(const Alloc *alloc, const NamedValue *value, int instr)
+{
+    return alloc->group[instr]->instr.store_first && value->stored->op == Oaccum
+               ? phase_at(alloc, instr)->first
+               : instr;
+}
+
 static void touch(Alloc *alloc, const NamedValue *value, int instr)
 {
     Node *n = value->stored;
@@ -204,10 +214,11 @@ static void touch(Alloc *alloc, const NamedValue *value, int instr)
     if (!n || is_persistent(n))
         return;
     if (life_of(alloc->layout, n) < 0) {
+        int born = birth(alloc, value, instr);
         Live x = { .node = n,
                    .bytes = local_bytes(alloc->graph, n),
-                   .born = instr,
-                   .first = instr,
+                   .born = born,
+                   .first = born,
                    .kept = value->kept,
                    .same = -1,
                    .within = -1,

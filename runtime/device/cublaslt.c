@@ -196,9 +196,9 @@ LtCall *lt_bind(Lt *lt, const GemmArgs *args, void *const *buf)
 }
 
 static int call(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
-                const int64_t off[3], void *stream)
+                double beta64, const int64_t off[3], void *stream)
 {
-    float one = 1, beta = (float)lt_call->beta;
+    float one = 1, beta = (float)beta64;
     double one64 = 1;
     void *p[3];
 
@@ -207,18 +207,18 @@ static int call(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
     return dl.cublasLtMatmul(
         lt->handle, lt_call->desc, lt_call->f64 ? (void *)&one64 : (void *)&one,
         p[1], lt_call->A, p[0], lt_call->B,
-        lt_call->f64 ? (const void *)&lt_call->beta : &beta, p[2], lt_call->C,
-        p[2], lt_call->C, algo, (void *)(uintptr_t)lt->work, LTWORK, stream);
+        lt_call->f64 ? (void *)&beta64 : (void *)&beta, p[2], lt_call->C, p[2],
+        lt_call->C, algo, (void *)(uintptr_t)lt->work, LTWORK, stream);
 }
 
-void lt_run(Lt *lt, const LtCall *lt_call, void *stream)
+void lt_run(Lt *lt, const LtCall *lt_call, double beta, void *stream)
 {
     for (int64_t i = 0; i < lt_call->n[0]; i++)
         for (int64_t j = 0; j < lt_call->n[1]; j++) {
             int64_t off[3];
             for (int k = 0; k < 3; k++)
                 off[k] = i * lt_call->stride[0][k] + j * lt_call->stride[1][k];
-            ok(call(lt, lt_call, lt_call->shape->algo, off, stream),
+            ok(call(lt, lt_call, lt_call->shape->algo, beta, off, stream),
                "a product");
         }
 }
@@ -250,7 +250,7 @@ static float time_of(Lt *lt, const LtCall *lt_call, const uint64_t *algo,
 
     dl.cuEventRecord(event[0], stream);
     for (int i = 0; i < times && !bad; i++)
-        bad = call(lt, lt_call, algo, first, stream);
+        bad = call(lt, lt_call, algo, lt_call->beta, first, stream);
     dl.cuEventRecord(event[1], stream);
     gpu_ok(dl.cuEventSynchronize(event[1]), "timing a product");
     dl.cuEventElapsedTime(&ms, event[0], event[1]);

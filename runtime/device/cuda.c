@@ -371,7 +371,10 @@ static void launch(void *d, const BoundInstr *bound)
 
 static void product(void *d, const BoundInstr *bound)
 {
-    lt_run(((Gpu *)d)->lt, ((GpuCall *)bound->own)->lt, stream(d, bound->on));
+    double beta = bound->adds ? (double)bound->instr->gemm.beta : 0;
+
+    lt_run(((Gpu *)d)->lt, ((GpuCall *)bound->own)->lt, beta,
+           stream(d, bound->on));
 }
 
 static void transfer(void *d, const BoundInstr *bound)

@@ -63,6 +63,8 @@ typedef struct BoundInstr {
     void *
         *buf; /* in the device's memory; of framed ones: of this micro-batch */
     int64_t *iv;
+    int64_t *add; /* of iv: does it add? null: no word says so */
+    int adds; /* 0: now it stores what it adds in other runs (store_first) */
     int64_t bytes;             /* zero, copy, send, recv, wait */
     CopyKind copy;             /* copy */
     int64_t group, *ranks, me; /* collectives, transfers */

@@ -23,7 +23,9 @@ typedef struct LtCall LtCall;
 Lt *lt_open(Arena *a, uint64_t work);
 /* buf stays the caller's and is read at every lt_run. */
 LtCall *lt_bind(Lt *lt, const GemmArgs *args, void *const *buf);
-void lt_run(Lt *lt, const LtCall *call, void *stream);
+/* C = A x B + beta C, whatever the instruction says of it: by the same
+ * algorithm. */
+void lt_run(Lt *lt, const LtCall *call, double beta, void *stream);
 
 /* What an algorithm depends on: products that share one. */
 typedef struct LtShape {

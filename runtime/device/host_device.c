@@ -247,7 +247,11 @@ static void launch(void *d, const BoundInstr *bound)
 
 static void product(void *d, const BoundInstr *bound)
 {
-    blas_run(follow(d, bound->on)->blas, bound->instr, bound->buf,
+    Instr now = *bound->instr;
+
+    if (!bound->adds)
+        instr_store(&now);
+    blas_run(follow(d, bound->on)->blas, &now, bound->buf,
              ((HostCall *)bound->own)->scratch);
 }
 

@@ -108,7 +108,7 @@ static CopyKind copy_kind(const Role *role, const Instr *instr)
 static void bind_instr(Exec *exec, const Rank *rank, BoundInstr *bound,
                        const Instr *instr)
 {
-    *bound = (BoundInstr){ .instr = instr, .rank = rank->id };
+    *bound = (BoundInstr){ .instr = instr, .rank = rank->id, .adds = 1 };
     bound->lasts = instr_lasts(rank->role, instr);
     bound->buf =
         alloc(exec->mem, (size_t)(instr->nbuf + 1) * sizeof *bound->buf);
@@ -121,6 +121,9 @@ static void bind_instr(Exec *exec, const Rank *rank, BoundInstr *bound,
         alloc(exec->mem, (size_t)(instr->nword + 2) * sizeof *bound->iv);
     for (int i = 0; i < instr->nword; i++)
         bound->iv[i] = word_value(exec->plan->mesh, &instr->word[i], rank->id);
+    for (int i = 0; i < instr->nword && instr->store_first; i++)
+        if (instr->word[i].type == WORDadd)
+            bound->add = &bound->iv[i];
     bound->bytes = instr->nbuf && instr->buf[0] >= 0
                        ? rank->role->buf[instr->buf[0]].bytes
                        : 0;

@@ -54,6 +54,8 @@ typedef struct Needs {
 typedef struct UnrolledProgram {
     int nrow;
     ScheduleSlot *row;
+    char *first;  /* by row: is it the first of its phase? */
+    int **stores; /* by phase: vec of instructions with store_first */
     Needs *needs;
 } UnrolledProgram;
 

@@ -48,6 +48,21 @@ static void patch(const Stage *stage, const ScheduleSlot *slot)
     }
 }
 
+/* What stores in the first run of its phase and adds in the others. */
+static void set_adds(const Stage *stage)
+{
+    const UnrolledProgram *course = &stage->course[stage->prog];
+    const int *instr = course->stores[course->row[stage->row].phase];
+
+    for (int64_t i = 0; i < stage->nrank; i++)
+        for (size_t k = 0; k < vec_len(instr); k++) {
+            BoundInstr *bound = &stage->rank[i]->bound[stage->prog][instr[k]];
+            bound->adds = !course->first[stage->row];
+            if (bound->add)
+                *bound->add = bound->adds;
+        }
+}
+
 /* ---- clocks -------------------------------------------------------------- */
 
 /* What came to its end now, and began at the mark before; instr -1: a row,
@@ -91,6 +106,7 @@ static void begin_row(Exec *exec, Stage *stage)
         nvtx_begin(stage_program(stage)->phase[slot->phase].name);
     load(exec, stage, slot);
     patch(stage, slot);
+    set_adds(stage);
     if (!exec->maxran)
         return;
     mark(exec);

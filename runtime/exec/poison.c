@@ -17,13 +17,15 @@ static int64_t buf_bytes(const Rank *rank, const Instr *instr, int i)
 }
 
 /* Does the instruction read some of what operand i holds? Parts that are joined
- * lie in the whole, a result may have an operand's place. */
+ * lie in the whole, a result may have an operand's place. What stores now reads
+ * nothing where it adds in other runs. */
 static int is_read(const Rank *rank, const BoundInstr *bound, int i)
 {
     const Instr *s = bound->instr;
 
     for (int k = 0; k < s->nbuf; k++)
         if (s->buf[k] >= 0 && s->flow[k].read &&
+            (bound->adds || !stores_first(s, k)) &&
             overlap(bound->buf[i], buf_bytes(rank, s, i), bound->buf[k],
                     buf_bytes(rank, s, k)))
             return 1;

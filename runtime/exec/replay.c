@@ -30,6 +30,7 @@ typedef struct StagedInput {
 /* A row's calls as a graph, with these addresses for what it patches. */
 typedef struct Segment {
     int phase;
+    int first; /* some of them store what they add in later rows */
     void **at;
     void *graph;
 } Segment;
@@ -226,14 +227,18 @@ static const Segment *segment_of(Exec *exec, StagedProgram *program,
     const Patch *patch = exec->rank[0].patch[stage->prog][phase];
     size_t n = vec_len(patch);
     struct Graphs *all = &program->graphs[exec->alone];
-    Segment new = { .phase = phase };
+    const UnrolledProgram *course = program->course;
+    Segment new = { .phase = phase,
+                    .first = course->first[stage->row] &&
+                             vec_len(course->stores[phase]) };
 
     for (size_t i = 0; i < vec_len(all->segment); i++) {
         const Segment *old = &all->segment[i];
         size_t k = 0;
-        while (old->phase == phase && k < n && old->at[k] == *patch[k].at)
+        int alike = old->phase == phase && old->first == new.first;
+        while (alike && k < n && old->at[k] == *patch[k].at)
             k++;
-        if (old->phase == phase && k == n)
+        if (alike && k == n)
             return old;
     }
     new.at = alloc(exec->mem, (n + 1) * sizeof *new.at);

@@ -24,11 +24,23 @@ static UnrolledProgram course_of(Exec *exec, const Role *role,
                                  const Program *prog)
 {
     UnrolledProgram c = { .row = program_rows(exec->mem, prog) };
+    size_t n = (size_t)prog->nphase + 1;
+    char *ran = alloc(exec->mem, n);
 
-    c.needs = alloc(exec->mem, (size_t)(prog->nphase + 1) * sizeof *c.needs);
-    for (int f = 0; f < prog->nphase; f++)
+    c.needs = alloc(exec->mem, n * sizeof *c.needs);
+    c.stores = alloc(exec->mem, n * sizeof *c.stores);
+    for (int f = 0; f < prog->nphase; f++) {
         c.needs[f] = needs_of(exec, role, prog, &prog->phase[f]);
+        for (int i = 0; i < prog->phase[f].n; i++)
+            if (prog->instr[prog->phase[f].first + i].store_first)
+                vec_push(exec->mem, c.stores[f], prog->phase[f].first + i);
+    }
     c.nrow = (int)vec_len(c.row);
+    c.first = alloc(exec->mem, (size_t)c.nrow + 1);
+    for (int i = 0; i < c.nrow; i++) {
+        c.first[i] = !ran[c.row[i].phase];
+        ran[c.row[i].phase] = 1;
+    }
     return c;
 }
 

@@ -308,6 +308,7 @@ static const Member fields[] = {
     ROW("instr",    instrs,       Instr,     issue.record, I32)
     ROW("instr",    instrs,       Instr,     issue.sms, I32)
     ONE("instr",    instrs,       Instr,     issue.priority, 2)
+    ONE("instr",    instrs,       Instr,     store_first, 2)
     ROW("signature", signatures, KernelSignature, kernel, NAME)
     ROW("signature", signatures, KernelSignature, expr, I64)
     ROW("signature", signatures, KernelSignature, use, NAME)
@@ -479,7 +480,7 @@ static size_t width(const Member *f)
 }
 
 /* Calls repeat what signatures say now. */
-void mutant_sign(Mutant *m)
+int mutant_sign(Mutant *m)
 {
     void **v = signatures(m), **all = instrs(m);
     for (size_t i = 0; i < vec_len(v); i++)
@@ -489,6 +490,7 @@ void mutant_sign(Mutant *m)
         if (s->kind == Ikernel && s->call.sig < m->p->nsig)
             s->call.hash = m->p->sig[s->call.sig].hash;
     }
+    return 1;
 }
 
 static int is_use(const Member *f)

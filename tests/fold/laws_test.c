@@ -52,7 +52,7 @@ static Base legal[BARE] = {
     [CHOOSES] = { .model = "tests/models/expert_choice.lua", .keys = "fold.tp=2 fold.dp=2 fold.ep=2 fold.etp=2 train.batch=8" SMALL },
     [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4 route.dispatcher=allgather", .spread = 1 },
     [STACKS] = { .model = "tests/models/folds.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.9 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 fold.overlap=0" },
-    [OFFLOADS] = { .model = "tests/models/dropout.lua", .keys = "train.offload=activations train.batch=4" },
+    [OFFLOADS] = { .model = "tests/models/dropout.lua", .keys = "train.offload=activations train.batch=4 train.slices=2" },
     [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=8 fold.pair=1" },
 };
 /* clang-format on */
@@ -101,8 +101,7 @@ static int rows_from_rows(Mutant *m)
     if (!d)
         return 0;
     d->op[at].base = at + 1;
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 /* Of a kernel that takes rows of a stack, rows that lie in none. */
@@ -115,8 +114,7 @@ static int rows_in_no_stack(Mutant *m)
     if (to < 0)
         return 0;
     d->op[to].base = d->op[at].base;
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 /* Of the step's instructions that have one, some one takes the map of another
@@ -168,22 +166,19 @@ static int behind_another(Mutant *m)
 static int no_items(Mutant *m)
 {
     m->p->sig->launch.items = -1;
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 static int no_grain(Mutant *m)
 {
     m->p->sig->launch.grain = 0;
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 static int pairs_of_none(Mutant *m)
 {
     m->p->sig->launch.pairs = 2;
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 static int experts_without_map(Mutant *m)
@@ -209,15 +204,13 @@ static int adds_to_nothing(Mutant *m)
     KernelSignature *d = &m->p->sig[below(m, m->p->nsig)];
     vec_push(m->arena, d->word, ((Word){ WORDadd, aff(1), 0 }));
     d->nword++;
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 static int no_kernel(Mutant *m)
 {
     m->p->sig->kernel = "k_none";
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 static int copy_too_much(Mutant *m)
@@ -237,8 +230,7 @@ static int stray_int(Mutant *m)
     if (!d->nword || d->word[0].type != WORDint)
         return 0;
     d->word[0].at.k[MAXATOM - 1] = 1;
-    mutant_sign(m);
-    return 1;
+    return mutant_sign(m);
 }
 
 static int table_of_nothing(Mutant *m)
@@ -603,6 +595,8 @@ static const Row rows[] = {
     { Ltype_kept, RING, "value part[0]: far", NULL },
     { Linstr_dtype, WINDOW, "product: dtype", NULL },
     { Lvalue_once, WINDOW, "a clear twice", NULL },
+    { Lstore_first, OFFLOADS, "a product stored over another's", stores_over },
+    { Ladds_one, MIX, "a kernel that adds, said to store", stores_not },
     { Lfills, TIED, "transfer: count", NULL },
     { Lheight_program, RING, "program transient: near", NULL },
     { Lheight_arena, WINDOW, "heights", NULL },

@@ -791,6 +791,36 @@ const MutantKind mutantkinds[] = {
 };
 /* clang-format on */
 
+/* ---- what stores in the first micro-batch -------------------------------- */
+
+/* An instruction of the step's is to store there; own: what it makes itself. */
+static int stores_in(Mutant *m, InstrKind kind, int own)
+{
+    Role *r = &m->p->role[0];
+    Program *g = &r->prog[role_prog(r, PGstep)];
+    for (int i = 0; i < g->ninstr; i++)
+        for (int k = 0; k < g->instr[i].nbuf; k++) {
+            Instr *s = &g->instr[i];
+            if (s->kind != kind || s->store_first || s->flow[k].read <= 0 ||
+                !s->flow[k].make || below(m, 4))
+                continue;
+            s->store_first = 1;
+            s->flow[k].read = own ? s->flow[k].make : s->flow[k].read;
+            return 1;
+        }
+    return 0;
+}
+
+int stores_over(Mutant *m)
+{
+    return stores_in(m, Igemm, 0);
+}
+
+int stores_not(Mutant *m)
+{
+    return stores_in(m, Ikernel, 1);
+}
+
 /* ---- kernels of the host ------------------------------------------------- */
 
 int kernel_of_host(Mutant *m)

@@ -32,7 +32,11 @@ int mutant_set(Mutant *m, const char *what);
  * texts of their own, that nobody calls. */
 int kernel_of_host(Mutant *m);
 int text_of_both(Mutant *m);
-void mutant_sign(Mutant *m); /* the calls repeat what signatures say now */
+/* In the first micro-batch a product is stored over what another made, a kernel
+ * that can but add. */
+int stores_over(Mutant *m);
+int stores_not(Mutant *m);
+int mutant_sign(Mutant *m); /* the calls repeat what signatures say now; 1 */
 void **args_of(Mutant *m, Instr *s, FieldType type); /* a vec of addresses */
 
 #endif

@@ -185,7 +185,8 @@ void gpurun_step(void *ctx, const Group *k, void *const *buf,
     switch (k->instr.kind) {
     case Ikernel: launch(x, k, &a, iv); break;
     case Igemm:
-        lt_run(x->lt, lt_bind(x->lt, &k->instr.gemm, abc), x->stream);
+        lt_run(x->lt, lt_bind(x->lt, &k->instr.gemm, abc), k->instr.gemm.beta,
+               x->stream);
         break;
     default: die("gpurun: no instruction %s", instr_info(k->instr.kind)->name);
     }

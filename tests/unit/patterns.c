@@ -141,6 +141,16 @@ static void make_long_softmax(Make *m)
     with_gradients(m, softmax(m, mk_real(m, "b h"), "h"));
 }
 
+/* Of which shared memory has room for two, for one or for a part of one. */
+static void make_kept_softmax(Make *m)
+{
+    g_axis(m->g, "b")->n = 1;
+    g_axis(m->g, "h")->n = 33000;
+    g_axis(m->g, "v")->n = 60008;
+    mk_result(m, softmax(m, mk_real(m, "b h"), "h"));
+    mk_result(m, softmax(m, mk_real(m, "b v"), "v"));
+}
+
 static void make_softmax_middle(Make *m)
 {
     with_gradients(m, softmax(m, mk_real(m, "b s h"), "s"));
@@ -395,6 +405,7 @@ static const Pattern pattern[] = {
     { "long norm", make_long_norm, 2 },
     { "softmax", make_softmax, 1 },
     { "long softmax", make_long_softmax, 1 },
+    { "kept softmax", make_kept_softmax, 2 },
     { "softmax middle", make_softmax_middle, 6 },
     { "block", make_block, 6 },
     { "loss", make_loss, 2 },
