@@ -19,7 +19,11 @@
  * from shared memory 0.8 too (without the copies 0.6: it is the warpgroup that
  * waits), though latent attention gains there (412 to 428). So where sums are
  * 128 or 320 wide (width 64: 362 to 355, latent attention: 389 to 371) scores
- * are made again. */
+ * are made again.
+ *
+ * On an H100 in a step with 4 sequences of width 128, ms a call: 3.50 in one
+ * turn, 3.52 in a turn a sequence (a quarter of the work space), 5.76 in two: a
+ * sequence has no more of L2 by itself. */
 #include "attn_gpu.h"
 
 enum { LEAST = 128, MOST = 256 }; /* columns of sums: wider than, at most */

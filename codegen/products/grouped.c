@@ -26,7 +26,8 @@ enum {
     MAXSTAGES = 8,
     MAPS = 640,
     DEEP = 128, /* bytes of k in a slice */
-    FEWROWS = 384
+    FEWROWS = 384,
+    BANDROWS = 16 /* of tiles that run at a time, by as many bytes of columns */
 };
 
 /* Tensor cores take bf16 in rows of whole 16-byte pieces, and e4m3 whose k is
@@ -159,6 +160,19 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  *     1024  weights 2048 x 768          634      610       595      615
  *     256   weights 2048 x 768          342      335       363      344
  *     4096  weights 4096 x 14336        774      752       603      648
+ *
+ * Tiles that run at a time share their operands if these are in L2 when a tile
+ * comes to them: all along its sum, since tiles begin at any time. On an H100,
+ * 8 experts of 4096 rows, all rows of tiles first, then in bands of 8, 16, 24:
+ *
+ *     4096 x 14336          128x192*       652     747     768     759
+ *                           128x256        707     784     775     776
+ *     weights 4096 x 14336  128x192*       714     700     732     720
+ *                           128x256        727     704     712     704
+ *     weights 14336 x 4096  128x192*       514     659     656     663
+ *                           128x256        651     700     705     713
+ *
+ * In a step of Mixtral's widths both tiles take the same for the last.
  *
  * Storing while the other multiplies is worth more than fewer bytes a product,
  * but for very long sums; weights of short ones are bound by what they store,
@@ -334,7 +348,7 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
         weight_sides(args, &m, &n);
     *shared = ring.shared;
     put_define(&t, "WEIGHT", weight);
-    put_define(&t, "ACROSS", weight && n < m);
+    put_define(&t, "BAND", form.band ? form.band : BANDROWS);
     put_define(&t, "SQUARES", form.squares ? tile_squares(args, &tile) : 0);
     put_define(&t, "TERMS", form.terms);
     put_define(&t, "M", m);

@@ -26,6 +26,7 @@ typedef struct GroupedForm {
     int terms;   /* 2: the sum of two products */
     int stash;   /* of terms: the second's rows lie in a stack */
     int dense; /* one weight for all of cap rows, whose offsets nobody gives */
+    int band;  /* rows of tiles one behind the other; 0: grouped.c says */
     GroupedTile tile;
 } GroupedForm;
 void grouped_lower_cuda(Graph *g, Group *group, Arena *a);

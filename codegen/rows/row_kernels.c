@@ -158,39 +158,33 @@ static void sort_all(RowText *row, const char *ct, const char *x)
     row_line(row, "    y[p1 + c * sy] = s[c];");
 }
 
-/* On a GPU: a warp an item; a lane holds every 32nd value and which of them
- * were chosen. As many rounds as results, each the warp's first in order. */
+/* On a GPU: a warp an item; a lane holds the keys by which every 32nd value is
+ * ordered, and which of them were chosen. As many rounds as results, each the
+ * warp's first in order. */
 enum { WARPLANES = 32 };
 
 static void select_warp(RowText *row, const char *ct, const char *x)
 {
     row_line(row, "enum { EACH = (N + 31) / 32 };");
     row_line(row, "const int lane = TID & 31;");
-    row_line(row, "%s v[EACH];", ct);
+    row_line(row, "typedef decltype(order_key((%s)0)) Key;", ct);
+    row_line(row, "Key v[EACH];");
     row_line(row, "uint32_t gone = 0;");
     row_line(row, "int32_t mine = 0;");
     put(&row->text, "#pragma unroll\n");
     row_line(row, "for (int j = 0; j < EACH; j++) {");
     row_line(row, "    const int i = j * 32 + lane;");
-    row_line(row, "    v[j] = i < N ? %s : (%s)0;", x, ct);
+    row_line(row, "    v[j] = i < N ? order_key(%s) : 0;", x);
     row_line(row, "    gone |= (i >= N ? 1u : 0u) << j;");
     row_line(row, "}");
     row_line(row, "for (int c = 0; c < k; c++) {");
-    row_line(row, "    %s best = 0;", ct);
+    row_line(row, "    Key best = 0;");
     row_line(row, "    int bi = -1;");
     put(&row->text, "#pragma unroll\n");
-    row_line(row, "    for (int j = 0; j < EACH; j++) {");
-    row_line(row, "        const int i = j * 32 + lane;");
-    row_line(row, "        if (!(gone >> j & 1) &&");
-    row_line(row, "            (bi < 0 || BEFORE(v[j], i, best, bi)))");
-    row_line(row, "            best = v[j], bi = i;");
-    row_line(row, "    }");
-    row_line(row, "    for (int h = 16; h; h >>= 1) {");
-    row_line(row, "        const %s u = __shfl_xor_sync(~0u, best, h);", ct);
-    row_line(row, "        const int i = __shfl_xor_sync(~0u, bi, h);");
-    row_line(row, "        if (i >= 0 && (bi < 0 || BEFORE(u, i, best, bi)))");
-    row_line(row, "            best = u, bi = i;");
-    row_line(row, "    }");
+    row_line(row, "    for (int j = 0; j < EACH; j++)");
+    row_line(row, "        if (!(gone >> j & 1) && (bi < 0 || v[j] > best))");
+    row_line(row, "            best = v[j], bi = j * 32 + lane;");
+    row_line(row, "    bi = warp_first(best, bi);");
     row_line(row, "    gone |= (lane == (bi & 31) ? 1u : 0u) << (bi >> 5);");
     row_line(row, "    mine = lane == c ? bi : mine;");
     row_line(row, "}");

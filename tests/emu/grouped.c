@@ -71,6 +71,7 @@ Group *product_group(Arena *a, const Product *p)
                                .squares = p->squares,
                                .terms = p->terms,
                                .stash = p->base > 0,
+                               .band = 2,
                                .tile = p->tile };
 
     set_text_named(k, a, grouped_text(a, &v, form, &shared));

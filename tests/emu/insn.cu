@@ -93,7 +93,7 @@ KERNEL compute(uint32_t *out, const uint32_t *in)
 KERNEL exchange(uint32_t *out, const uint32_t *in)
 {
     const uint32_t x = in[TID] * 3, half = TID & 16 ? 0xffff0000u : 0xffffu;
-    uint32_t r[8];
+    uint32_t r[10];
 
     r[0] = __shfl_sync(~0u, x, 5);
     r[1] = __shfl_xor_sync(~0u, x, 3);
@@ -103,8 +103,10 @@ KERNEL exchange(uint32_t *out, const uint32_t *in)
     r[5] = __ballot_sync(~0u, x % 5 == 0);
     r[6] = (uint32_t)(__shfl_sync(~0u, 1.5 * x, TID & 31 ^ 1) * 2);
     r[7] = __any_sync(half, TID == 17) + 2 * __all_sync(half, TID < 16);
-    for (int i = 0; i < 8; i++)
-        out[TID * 8 + i] = r[i];
+    r[8] = __reduce_max_sync(half, x ^ 5);
+    r[9] = __reduce_min_sync(~0u, 7 - x);
+    for (int i = 0; i < 10; i++)
+        out[TID * 10 + i] = r[i];
 }
 /* Lanes that have ended are not waited for.                                        */
 KERNEL some_end(uint32_t *out, const uint32_t *in)

@@ -78,11 +78,15 @@ static uint32_t compute(int t, int i)
 static uint32_t exchange(int t, int i)
 {
     int l = t % 32, w = t - l;
-    uint32_t yes = 0;
+    uint32_t yes = 0, most = 0, least = ~0u;
 
-    for (int k = 0; k < 32; k++)
-        yes |= (uint32_t)((w + k) * 3 % 5 == 0) << k;
-    uint32_t r[8] = {
+    for (int k = 0; k < 32; k++) {
+        uint32_t x = (uint32_t)(w + k) * 3;
+        yes |= (uint32_t)(x % 5 == 0) << k;
+        most = k / 16 == l / 16 && (x ^ 5) > most ? x ^ 5 : most;
+        least = 7 - x < least ? 7 - x : least;
+    }
+    uint32_t r[10] = {
         (uint32_t)(w + 5) * 3,
         (uint32_t)(w + (l ^ 3)) * 3,
         (uint32_t)(w + (l < 4 ? l : l - 4)) * 3,
@@ -91,6 +95,8 @@ static uint32_t exchange(int t, int i)
         yes,
         (uint32_t)(w + (l ^ 1)) * 9,
         (uint32_t)(t / 16 == 1) + 2 * (uint32_t)(t / 16 == 0),
+        most,
+        least,
     };
 
     return r[i];
@@ -194,7 +200,7 @@ static const struct {
     Want *want;
 } rows[] = {
     { "compute", 1, 64, 64, 19, -1, compute },
-    { "exchange", 1, 64, 64, 8, -1, exchange },
+    { "exchange", 1, 64, 64, 10, -1, exchange },
     { "some_end", 1, 32, 32, 1, -1, some_end },
     { "hand_over", 1, 64, 128, 1, -1, hand_over },
     { "registers", 1, 384, 384, 1, -1, same },

@@ -158,6 +158,38 @@ void run_vote(SlotGroup *f, const Insn *i)
     put_value(f, &i->o[0], f->t->value[0]);
 }
 
+const char *check_redux(const Insn *i)
+{
+    int bits = i->ntype == 1 ? ptx_types[i->type[0]].bits : 0;
+
+    return bits != 32 || ptx_types[i->type[0]].kind != 'u' ||
+                   (i->how != Hmin && i->how != Hmax)
+               ? "the largest or least of .u32"
+               : NULL;
+}
+
+static void redux_all(Warp *w, unsigned mask, const Insn *i)
+{
+    uint64_t found = i->how == Hmin ? 0xffffffffu : 0;
+
+    for (int k = 0; k < w->n; k++) {
+        uint64_t x = w->thread[k].value[0];
+        if (mask >> k & 1)
+            found = i->how == Hmin ? (x < found ? x : found)
+                                   : (x > found ? x : found);
+    }
+    for (int k = 0; k < w->n; k++)
+        if (mask >> k & 1)
+            w->thread[k].value[0] = found;
+}
+
+void run_redux(SlotGroup *f, const Insn *i)
+{
+    f->t->value[0] = get_value(f, &i->o[1]);
+    meet(f, i, (unsigned)get_value(f, &i->o[2]), redux_all);
+    put_value(f, &i->o[0], f->t->value[0]);
+}
+
 static void elect_all(Warp *w, unsigned mask, const Insn *i)
 {
     (void)i;

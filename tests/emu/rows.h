@@ -15,6 +15,7 @@ const char *check_mul(const Insn *i);
 const char *check_f32(const Insn *i);
 const char *check_access(const Insn *i);
 const char *check_atom(const Insn *i);
+const char *check_redux(const Insn *i);
 const char *check_parity(const Insn *i);
 const char *check_cp(const Insn *i);
 const char *check_bulk(const Insn *i);

@@ -237,6 +237,15 @@ static inline int __all_sync(unsigned m, int yes)
 {
     return __ballot_sync(m, !yes) == 0;
 }
+#define EMU_REDUX(NAME, MODE)                                                      \
+static inline unsigned NAME(unsigned m, unsigned x)                                \
+{                                                                                  \
+    asm volatile("redux.sync." MODE ".u32 %0, %1, %2;"                             \
+                 : "=r"(x) : "r"(x), "r"(m));                                      \
+    return x;                                                                      \
+}
+EMU_REDUX(__reduce_max_sync, "max")
+EMU_REDUX(__reduce_min_sync, "min")
 static inline unsigned __activemask()
 {
     unsigned r;
