@@ -218,8 +218,33 @@ static int is_faster(const ProgramBuilder *a, const ProgramBuilder *b)
     return a->graph->nrole <= 1 && program_secs(a) < program_secs(b);
 }
 
-/* The last level of the first segment whose last fits, or of all. Levels before
- * it take no more beside what they keep. */
+static int same_choice(PricePoint a, PricePoint b)
+{
+    return a.price == b.price && a.units == b.units;
+}
+
+/* l, or the first of the levels before it that all fit, one after another. One
+ * is made only if it should fit by what the one behind it takes. */
+static Fit first_fitting(FitSearch *search, Fit l, int level)
+{
+    int64_t beside = l.made->prog.transient - kept_of_level(search, level);
+
+    while (level-- > 1 &&
+           kept_of_level(search, level) + beside <= search->room) {
+        PricePoint c = choice_for(search, kept_of_level(search, level));
+        if (same_choice(c, l.choice))
+            continue;
+        Fit before = level_of(search, c);
+        if (!fits(search, before.made))
+            break;
+        l = before;
+        beside = l.made->prog.transient - kept_of_level(search, level);
+    }
+    return l;
+}
+
+/* The last level of the first segment whose last fits, or of all, and from
+ * there the first in it that fits. */
 static Fit search(FitSearch *fit_search, ProgramBuilder *first)
 {
     Fit none = { first, { 0 } }, end, l = none;
@@ -239,11 +264,13 @@ static Fit search(FitSearch *fit_search, ProgramBuilder *first)
         should_fit(fit_search, low, end.made, kept_of_level(fit_search, last));
     for (; low < last && fits(fit_search, end.made); low++) {
         PricePoint c = choice_for(fit_search, kept_of_level(fit_search, low));
-        if (c.price == l.choice.price && c.units == l.choice.units)
+        if (same_choice(c, l.choice))
             continue;
         l = level_of(fit_search, c);
-        if (fits(fit_search, l.made))
+        if (fits(fit_search, l.made)) {
+            l = first_fitting(fit_search, l, low);
             return is_faster(end.made, l.made) ? end : l;
+        }
     }
     return end;
 }

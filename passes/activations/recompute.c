@@ -133,8 +133,17 @@ static double max_flow(FlowNetwork *network)
 
 /* ---- what the cut is about ----------------------------------------------- */
 
-/* LIES: the forward has it in memory, whoever else reads it. */
-enum { BACK = 1, STORED = 2, NEEDED = 4, REBUILT = 8, LIES = 16, DROPPED = 32 };
+/* LIES: the forward has it in memory, whoever else reads it. LATE: it waits for
+ * the backward, as the gradient of a head in slices does not. */
+enum {
+    BACK = 1,
+    STORED = 2,
+    NEEDED = 4,
+    REBUILT = 8,
+    LIES = 16,
+    DROPPED = 32,
+    LATE = 64
+};
 
 /* A fallback has no more memory than its step and gathers all tokens: again in
  * the backward. */
@@ -154,16 +163,26 @@ static int rebuildable(const Graph *g, const Node *n)
 
 /* ---- what is read -------------------------------------------------------- */
 
+/* Does n stand in a slice of a head (logits_chunks.c), of the forward? */
+static int is_of_slice(const Node *n)
+{
+    for (int k = 0; k < n->nin; k++)
+        if (owner_of_bytes(n->in[k])->piece)
+            return 1;
+    return n->piece != 0;
+}
+
 static void mark_uses(const Graph *g, Node *n)
 {
     int loop = pass_target(g)->loops(g, n) && n->op != Oscatter_add;
+    int late = is_of_slice(n) ? 0 : LATE;
 
     for (int k = 0; k < n->nin; k++) {
         Node *x = owner_of_bytes(n->in[k]);
         if (always_there(x) || (x->mark & BACK))
             continue;
-        x->mark |= loop ? NEEDED : NEEDED | STORED;
-        n->in[k]->mark |= NEEDED;
+        x->mark |= late | (loop ? NEEDED : NEEDED | STORED);
+        n->in[k]->mark |= late | NEEDED;
     }
 }
 
@@ -302,13 +321,16 @@ static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
     return after;
 }
 
-/* What is stored again soon after the forward has dropped it, as logits are,
- * saves nothing. */
+/* What is stored again soon after the forward has dropped it saves nothing, nor
+ * does what is read in slices of a head: logits, and rows that make them. To
+ * rebuild those would leave gradients of all slices waiting. */
 static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
                             int64_t after)
 {
     if (is_made_inside(g, n) || n->mark & DROPPED)
         return 0;
+    if ((n->mark & (NEEDED | LATE)) == NEEDED)
+        return INF;
     double cost = price * seconds_of(g, n);
     return after < local_bytes(g, n) || cost > (double)INF ? INF
                                                            : (int64_t)cost;

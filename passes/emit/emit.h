@@ -18,6 +18,8 @@ double copy_secs(const Graph *g, double bytes); /* to the host's memory */
  * they compute nothing; and the seconds of a kernel there. */
 double host_speed(const Graph *g);
 double host_secs(const Graph *g, double bytes);
+/* Seconds in which a rank's share of that memory takes so many bytes. */
+double host_memory_secs(const Graph *g, double bytes);
 /* plain_products.c: once for each axis and path. The seconds that group takes,
  * and would take on the fast one. */
 void warn_path(const Graph *g, const Group *group, double secs, double fast);

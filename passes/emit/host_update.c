@@ -8,11 +8,10 @@
  *               out  m v master                        in   parameter
  *
  * Link and processors work side by side, so the least time has some updates
- * here, others there. With train.update=auto they are dealt out in their order,
- * each to where the longest of the three (what goes in, out, what processors
- * do) is least with it, unless all in one place take less; small ones stay.
- * That is no default: rates of host memory are estimates (machines.def: cores,
- * dram), and no step was timed on a GPU yet.
+ * here, others there; copies and processors share the host's memory. With
+ * train.update=auto they are dealt out in their order, each to where the
+ * longest of the four (what goes in, out, what processors do, what memory does)
+ * is least with it, unless all in one place take less; small ones stay.
  *
  * Only what is elementwise may leave: a device adds up in another order; and of
  * that, what has the same bits there. */
@@ -21,8 +20,8 @@
 
 enum { SMALL = 16 }; /* launches: what takes less stays, if it may */
 
-typedef struct UpdateLoad { /* seconds */
-    double in, out, host;
+typedef struct UpdateLoad { /* seconds; memory: of the host's */
+    double in, out, host, memory;
 } UpdateLoad;
 
 typedef struct Update {
@@ -69,30 +68,47 @@ static double secs_of(const Graph *g, const Node *n)
     return n->nd ? copy_secs(g, (double)local_bytes(g, n)) : 0;
 }
 
+typedef struct UpdateBytes {
+    double all, hosted; /* read and written; of that, what lies in the host's
+                           memory before and behind a step */
+} UpdateBytes;
+
 /* What is read: of the host's memory, or of the device's. Numbers without axes
  * are copied once for all updates. */
-static void add_reads(const Graph *g, Update *update, double *bytes)
+static void add_reads(const Graph *g, Update *update, UpdateBytes *bytes)
 {
     for (int i = 0; i < update->group->nin; i++) {
         Node *n = update->group->in[i];
-        if (is_hosted(storage(n)))
+        if (is_hosted(storage(n))) {
             update->device.in += secs_of(g, n);
-        else
+            bytes->hosted += (double)local_bytes(g, n);
+        } else
             update->host.out += secs_of(g, n);
-        *bytes += (double)local_bytes(g, n);
+        bytes->all += (double)local_bytes(g, n);
     }
 }
 
-static void add_writes(const Graph *g, Update *update, double *bytes)
+static void add_writes(const Graph *g, Update *update, UpdateBytes *bytes)
 {
     for (int i = 0; i < update->group->nout; i++) {
         const Node *n = update->group->out[i];
-        if (is_hosted_write(n))
-            update->device.out += secs_of(g, n->in[0]);
-        else
-            update->host.in += secs_of(g, n->op == Owrite ? n->in[0] : n);
-        *bytes += (double)local_bytes(g, n->op == Owrite ? n->in[0] : n);
+        const Node *to = n->op == Owrite ? n->in[0] : n;
+        if (is_hosted_write(n)) {
+            update->device.out += secs_of(g, to);
+            bytes->hosted += (double)local_bytes(g, to);
+        } else
+            update->host.in += secs_of(g, to);
+        bytes->all += (double)local_bytes(g, to);
     }
+}
+
+/* Copies pass through the host's memory once; what came by one is read there
+ * again, what goes by one was written. */
+static void add_memory(const Graph *g, Update *update, UpdateBytes bytes)
+{
+    update->host.host = host_secs(g, bytes.all);
+    update->host.memory = host_memory_secs(g, 2 * bytes.all - bytes.hosted);
+    update->device.memory = host_memory_secs(g, bytes.hosted);
 }
 
 static Update *find_updates(const Graph *g, Arena *a, Group *const *group)
@@ -101,12 +117,12 @@ static Update *find_updates(const Graph *g, Arena *a, Group *const *group)
 
     for (size_t i = 0; i < vec_len(group); i++) {
         Update update = { .group = group[i] };
-        double bytes = 0;
+        UpdateBytes bytes = { 0 };
         if (!is_update(group[i]))
             continue;
         add_reads(g, &update, &bytes);
         add_writes(g, &update, &bytes);
-        update.host.host = host_secs(g, bytes);
+        add_memory(g, &update, bytes);
         vec_push(a, all, update);
     }
     return all;
@@ -116,12 +132,13 @@ static Update *find_updates(const Graph *g, Arena *a, Group *const *group)
 
 static UpdateLoad plus(UpdateLoad a, UpdateLoad b)
 {
-    return (UpdateLoad){ a.in + b.in, a.out + b.out, a.host + b.host };
+    return (UpdateLoad){ a.in + b.in, a.out + b.out, a.host + b.host,
+                         a.memory + b.memory };
 }
 
 static double longest(UpdateLoad load)
 {
-    return fmax(load.host, fmax(load.in, load.out));
+    return fmax(fmax(load.host, load.memory), fmax(load.in, load.out));
 }
 
 static double all_secs(const Update *update, int host)

@@ -173,12 +173,26 @@ static double secs_by(const MachineSpeeds *speeds, const Instr *instr,
                 instr->bytes / speed_at(speeds, v.move, instr->bytes));
 }
 
+/* A rank's share of its host's memory, bytes/s. */
+static double dram_share(const Graph *g)
+{
+    double ranks = g->mesh ? (double)mesh_extent(g->mesh, sharing_atoms(g)) : 1;
+
+    return machine_of(g)->dram / ranks;
+}
+
 double host_speed(const Graph *g)
 {
     const MachineSpeeds *speeds = machine_of(g);
-    double ranks = g->mesh ? (double)mesh_extent(g->mesh, sharing_atoms(g)) : 1;
 
-    return speeds->offload > 0 ? fmin(speeds->cores, speeds->dram / ranks) : 0;
+    return speeds->offload > 0 ? fmin(speeds->cores, dram_share(g)) : 0;
+}
+
+double host_memory_secs(const Graph *g, double bytes)
+{
+    double speed = dram_share(g);
+
+    return speed > 0 ? bytes / speed : 0;
 }
 
 double host_secs(const Graph *g, double bytes)

@@ -3,19 +3,25 @@
 # same fold of the same model: how well folds are ranked (Spearman), and how far
 # predictions are off. What their software does and a plan does not stands at moe()
 # and gpt(), with numbers that are read off its text where they can be. Numbers that
-# are fitted, seven in all:
+# are fitted, nine in all:
 #
 #   network  5e10 bytes/s   an h100's to other hosts: to table 3 of arXiv 2504.14960
 #   link     3.3e11 bytes/s its NVLink: to that table (NCCL's all-to-all of 470 MB on
 #                           8 of them, arXiv 2603.07685: 3.25e11)
 #   gemm     2.05e14 FLOP/s an a100's products: machines.def, to megatron-sc21-T1
-#   host     3.25e-3 s      a layer and micro-batch take no less on the host of
+#   host     2.95e-3 s      a layer and micro-batch take no less on the host of
 #                           vTrain's rows,
-#   alone    1e-3 s         and so much more where softmax is not fused,
-#   gap      1.65e-3 s      on its GPUs its small kernels, beside what a plan has,
-#   wait     2.5e-5 s       and each time that the ranks of an all-reduce double: these
-#                           four to rows of vtrain-single with 12, 16 and 20 layers,
+#   alone    8.5e-4 s       and so much more where softmax is not fused,
+#   sockets  6.5e-4 s       and where 8 ranks of tp, on both sockets, wait for each other,
+#   gap      8.5e-4 s       on its GPUs its small kernels, beside what a plan has,
+#   switch   2e-4 s         its four all-reduces, each of which changes streams twice,
+#   share    0.2            of the shorter of host and GPUs that the longer does not
+#                           hide: some kernels wait for the one, some for the other:
+#                           these six to rows of vtrain-single with 12, 16 and 20 layers,
 #                           none of which stands below
+#
+# CONFIGS=published_configs.csv: all rows of vtrain-single in that file, too, 116 groups of
+# the same model, GPUs and batch (ten minutes)
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
@@ -178,7 +184,7 @@ summary "folded MoE, tables 4 and 5" "$dir/unseen"
 #   - A host launches each kernel: the head and each layer of a micro-batch take no less
 #     than `host`; where a rank has no multiple of 4 rows of heads, softmax is several
 #     kernels. On GPUs norms, biases, dropouts and sums of gradients are kernels of their
-#     own (`gap`); an all-reduce waits for the last of its ranks (`wait`).
+#     own (`gap`), and all-reduces of tp run on a stream of their own (`switch`).
 #   - Its hosts have 800 Gbit/s. Those of Selene have 1,600, and tuned software.
 #   - On one host nothing was recomputed (`as`). Its simulator does not either where there is
 #     one stage (src/predictor.py), though its configs say full, and of GPT h=2048 a layer
@@ -187,7 +193,7 @@ summary "folded MoE, tables 4 and 5" "$dir/unseen"
 #   - Its models have 50,257 words, 50257 // tp on a rank (src/config.py): rows of logits
 #     are aligned for tensor cores where tp=2, and with tp=1 a head of h=2048 takes five
 #     times as long (70 ms of 8,192 tokens, 16 with tp=2). Stages have equal layers.
-host=0 alone=0 gap=0 wait=0 moved=62 words=51200 network=2e10 equal='' as=''
+host=0 alone=0 sockets=0 gap=0 switch=0 share=0 moved=62 words=51200 network=2e10 equal='' as=''
 gpt() { # name world gbs seq hidden layers heads vpp: rows of seconds mbs tp pp recompute
     name=$1 world=$2 gbs=$3 seq=$4 hidden=$5 layers=$6 heads=$7 vpp=$8
     sed "s/odds = 48/odds = $layers/; s/heads={ 64/heads={ $heads/" tests/bench/gpt.lua >"$dir/gpt.lua"
@@ -205,21 +211,20 @@ gpt() { # name world gbs seq hidden layers heads vpp: rows of seconds mbs tp pp 
             { echo "  $name tp=$tp pp=$pp mbs=$mbs: $(head -n 1 "$dir/log")"; continue; }
         "$PLEAT" show "$dir/p.plan" | awk -v s="$s" -v again="$again" -v world="$world" -v gbs="$gbs" -v mbs="$mbs" \
             -v seq="$seq" -v hidden="$hidden" -v layers="$layers" -v heads="$heads" -v words="$words" -v tp="$tp" \
-            -v pp="$pp" -v host="$host" -v alone="$alone" -v gap="$gap" -v wait="$wait" -v moved="$moved" \
-            -v network="$network" -v group="$name,x$world,gbs=$gbs,$hidden,$layers" '
+            -v pp="$pp" -v host="$host" -v alone="$alone" -v sockets="$sockets" -v gap="$gap" \
+            -v switched="$switch" -v share="$share" -v moved="$moved" -v network="$network" -v group="$name,x$world,gbs=$gbs,$hidden,$layers" '
             $1 == "program" { p = $2; for (i = 3; i < NF; i++) if ($i == "predicted") t[p] = $(i + 1) / 1e3 }
             p == "step" && $1 == "post" && $(NF - 2) / 1e3 > post { post = $(NF - 2) / 1e3 }
             END {
                 dp = world / tp / pp; each = gbs / dp / mbs; slots = (each + pp - 1) * layers / pp
                 times = again == "full" ? 4 / 3 : 1
-                x = t["step"] - post + (again == "full" ? t["eval"] : 0) + slots * gap * times
-                least = (slots + each) * (host + (heads / tp * mbs % 4 ? alone : 0)) * times
-                late = slots * wait * (again == "full" ? 6 : 4) * log(tp) / log(2)
+                x = t["step"] - post + (again == "full" ? t["eval"] : 0) + slots * (gap + (tp > 1 ? switched : 0)) * times
+                least = (slots + each) * (host + (heads / tp * mbs % 4 ? alone : 0) + (tp == 8 ? sockets : 0)) * times
                 params = (12 * hidden * hidden * layers / pp + (words + seq) * hidden) / tp
                 here = tp < 8 ? 8 / tp : 1
                 out = dp > here ? 1 / here : 0
                 once = params * moved / 1.7e12 + 2 * (dp - 1) / dp * 2 * params * (out / network + (1 - out) / 2.3e11)
-                print s, (x > least ? x : least) + late + once, group }' >>"$dir/dense"
+                print s, (x > least ? x + share * least : least + share * x) + once, group }' >>"$dir/dense"
     done
 }
 dense() { # name: what gpt found since the last
@@ -306,7 +311,7 @@ gpt vtrain-multi 512 1536 2048 8192 48 64 1 <<END
 24.1699 24 8 16 full
 END
 dense "vtrain-multi, 256 and 512 A100"
-host=3.25e-3 alone=1e-3 gap=1.65e-3 wait=2.5e-5 words=50257 equal=1 as=none
+host=2.95e-3 alone=8.5e-4 sockets=6.5e-4 gap=8.5e-4 switch=2e-4 share=0.2 words=50257 equal=1 as=none
 gpt vtrain-single 8 16 1024 2048 24 16 1 <<END
 0.310983 2 2 2 full
 0.467602 4 8 1 full
@@ -336,3 +341,11 @@ gpt vtrain-single 8 16 1024 2048 24 16 1 <<END
 0.662629 1 4 2 full
 END
 dense "vtrain-single, 8 A100"
+[ -n "$CONFIGS" ] || exit 0
+awk -F, '$2 == "vtrain-single" { print $9, $12, $26, $25, $31, $13, $15, $17 }' "$CONFIGS" | sort >"$dir/all"
+awk '{ print $1, $2, $3, $4 }' "$dir/all" | sort -u | while read -r world gbs hidden layers; do
+    awk -v w="$world" -v b="$gbs" -v h="$hidden" -v l="$layers" '
+        $1 == w && $2 == b && $3 == h && $4 == l { print $5, $6, $7, $8, "full" }' "$dir/all" >"$dir/rows"
+    gpt vtrain-single "$world" "$gbs" 1024 "$hidden" "$layers" 16 1 <"$dir/rows"
+done
+dense "vtrain-single, all of $CONFIGS"
