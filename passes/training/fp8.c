@@ -415,17 +415,27 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
 
 /* ---- rows of experts ----------------------------------------------------- */
 
-static int rounds_rows(const Placement *placement)
+static int keeps_rounded(const Placement *placement)
 {
-    return opts_rows_on_wire(placement->g->opts) != WIREnone &&
-           has_wide_rows(placement->recipe);
+    return opts_kept_operands(placement->g->opts) == KEPTrounded;
 }
 
-/* n reads rows x, its operand k. */
+/* Does n, which makes its own gradient, take operands as products read them? */
+static int takes_rounded(const Placement *placement, const Node *n)
+{
+    const Param *param = table_get(placement->gradient, KEYP(n));
+    const WeightChoice *v =
+        param ? table_get(placement->choice, KEYP(param)) : NULL;
+
+    return n->op == Ogmm_wgrad || (n->op == Odot && v && !v->stays);
+}
+
+/* n reads x, its operand k. All readers of rows of experts count, of other
+ * values those in the backward. */
 static void note_reader(Placement *placement, const Node *n, int k)
 {
-    RowsRounded **at =
-        (RowsRounded **)table_at(placement->rows, KEYP(n->in[k]));
+    const Node *x = n->in[k];
+    RowsRounded **at = (RowsRounded **)table_at(placement->rows, KEYP(x));
     int w = weight_at(placement->g, n);
     const Param *param = w >= 0 ? weight_of(placement->g, n->in[w]) : NULL;
     const WeightChoice *v =
@@ -433,11 +443,10 @@ static void note_reader(Placement *placement, const Node *n, int k)
 
     if (!*at)
         *at = alloc(placement->g->arena, sizeof **at);
-    if (n->op == Ogmm_wgrad)
+    if (takes_rounded(placement, n))
         return;
-    if (n->op != Ogmm || k == w || !v || v->stays ||
-        !can_cut(placement, n, k, USEvalue)) {
-        (*at)->others++;
+    if (k == w || !v || v->stays || !can_cut(placement, n, k, USEvalue)) {
+        (*at)->others += x->op == Odispatch || is_backward(n);
         return;
     }
     if (!(*at)->product) {
@@ -450,14 +459,20 @@ static void note_reader(Placement *placement, const Node *n, int k)
 static void find_rows(Placement *placement)
 {
     Graph *g = placement->g;
+    int kept = keeps_rounded(placement);
 
-    if (!rounds_rows(placement))
+    if (!has_wide_rows(placement->recipe) ||
+        (!kept && opts_rows_on_wire(g->opts) == WIREnone))
         return;
     placement->wire = wire_new(g);
     for (size_t i = 0; i < vec_len(g->node); i++)
-        for (int k = 0; k < g->node[i]->nin; k++)
-            if (g->node[i]->in[k]->op == Odispatch)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            const Node *x = g->node[i]->in[k];
+            if (x->op == Odispatch ||
+                (kept && !is_backward(x) && x->reg == REGbody &&
+                 optab[x->op].cls != SRC))
                 note_reader(placement, g->node[i], k);
+        }
 }
 
 /* Rounded where the tokens are, or where the rows came. */
@@ -500,7 +515,22 @@ static Node *rows_rounded(const Placement *placement, const Node *x)
     return rows->values;
 }
 
-/* A gradient of a weight by rows that its products read rounded. */
+/* Operand k of product n as all readers of it take it, where n cuts it into the
+ * same blocks; or null. */
+static Node *cut_alike(const Placement *placement, const Node *n, int k)
+{
+    const RowsRounded *rows = table_get(placement->rows, KEYP(n->in[k]));
+    const Node *x = n->in[k];
+    Axis *cut[2], *other[2];
+    ScaleLayout layout = placement->recipe->use[USEvalue].layout;
+
+    if (!rows || !rows->product || axes_cut(layout, n, x, cut) != 1 ||
+        axes_cut(layout, rows->product, x, other) != 1 || cut[0] != other[0])
+        return NULL;
+    return rows_rounded(placement, x);
+}
+
+/* A gradient of a weight by what its products read rounded. */
 static Node *by_rounded_rows(const Placement *placement, Node *n)
 {
     for (int k = 0; k < 2; k++) {
@@ -509,6 +539,12 @@ static Node *by_rounded_rows(const Placement *placement, Node *n)
             n->in[k] = v;
     }
     return n;
+}
+
+static int reads_rounded(const Placement *placement, const Node *n)
+{
+    return takes_rounded(placement, n) && (rows_rounded(placement, n->in[0]) ||
+                                           rows_rounded(placement, n->in[1]));
 }
 
 /* x in blocks of rows of an expert, where n reads it. */
@@ -546,7 +582,11 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     }
     if (n->op == Ogmm_wgrad)
         return own_gradient(placement, n, v);
-    if (!v || v->stays || (placement->pays && w < 0))
+    if (!v || v->stays)
+        return n;
+    if (w < 0 && reads_rounded(placement, n))
+        return by_rounded_rows(placement, n);
+    if (placement->pays && w < 0)
         return n;
     for (int k = 0; k < 2; k++) {
         use[k] = k == w                  ? USEweight
@@ -557,7 +597,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     }
     Axis *turn = turned_along(placement, n, w);
     for (int k = 0; k < 2; k++) {
-        x[k] = (ScaledOperand){ rows_rounded(placement, n->in[k]), NULL };
+        x[k] = (ScaledOperand){ cut_alike(placement, n, k), NULL };
         if (!x[k].values)
             x[k] = operand(placement, n, k, use[k], param, turn);
     }
