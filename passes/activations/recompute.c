@@ -9,12 +9,12 @@
  *
  * Elementwise ops, moves and products are made again. Sums and largest values
  * are kept, since they are small, and so is what came from other ranks: no
- * collective of a step runs twice. What only backward loop kernels read is made inside
- * these and costs nothing. What others read (products, attention, collectives)
- * has to be stored again, and a product costs its FLOPs: that is done where the
- * memory that it saves is worth the time (Graph.price). What products of the
- * forward multiply as numbers of 8 bits and scales is dequantized for the
- * backward alone: there, at no cost, from those that are kept.
+ * collective of a step runs twice. What only backward loop kernels read is made
+ * inside these and costs nothing. What others read (products, attention,
+ * collectives) has to be stored again, and a product costs its FLOPs: that is
+ * done where the memory that it saves is worth the time (Graph.price). What
+ * products of the forward multiply as numbers of 8 bits and scales is
+ * dequantized for the backward alone: there, at no cost, from what is kept.
  *
  * Which values to keep is a minimum cut: what cannot be rebuilt hangs on the
  * source, what the backward reads hangs on the sink; keeping a value costs its
