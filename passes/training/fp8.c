@@ -420,40 +420,50 @@ static int keeps_rounded(const Placement *placement)
     return opts_kept_operands(placement->g->opts) == KEPTrounded;
 }
 
-/* Does n, which makes its own gradient, take operands as products read them? */
-static int takes_rounded(const Placement *placement, const Node *n)
+/* The weight whose own gradient n makes, if its products are scaled: it may
+ * take operands as they do; or null. */
+static const Param *gradient_scaled(const Placement *placement, const Node *n)
 {
     const Param *param = table_get(placement->gradient, KEYP(n));
     const WeightChoice *v =
         param ? table_get(placement->choice, KEYP(param)) : NULL;
 
-    return n->op == Ogmm_wgrad || (n->op == Odot && v && !v->stays);
+    return v && !v->stays ? param : NULL;
+}
+
+/* The weight of product n that takes operand k rounded; or null. */
+static const Param *value_scaled(const Placement *placement, const Node *n,
+                                 int k)
+{
+    int w = weight_at(placement->g, n);
+    const Param *param =
+        w >= 0 && w != k ? weight_of(placement->g, n->in[w]) : NULL;
+    const WeightChoice *v =
+        param ? table_get(placement->choice, KEYP(param)) : NULL;
+
+    return v && !v->stays && can_cut(placement, n, k, USEvalue) ? param : NULL;
 }
 
 /* n reads x, its operand k. All readers of rows of experts count, of other
- * values those in the backward. */
+ * values gradients. What a fallback makes again for a gradient alone has been
+ * read by a product before. */
 static void note_reader(Placement *placement, const Node *n, int k)
 {
     const Node *x = n->in[k];
     RowsRounded **at = (RowsRounded **)table_at(placement->rows, KEYP(x));
-    int w = weight_at(placement->g, n);
-    const Param *param = w >= 0 ? weight_of(placement->g, n->in[w]) : NULL;
-    const WeightChoice *v =
-        param ? table_get(placement->choice, KEYP(param)) : NULL;
+    const Param *own = gradient_scaled(placement, n);
+    const Param *param = own ? own : value_scaled(placement, n, k);
 
     if (!*at)
         *at = alloc(placement->g->arena, sizeof **at);
-    if (takes_rounded(placement, n))
+    if (!param)
+        (*at)->others +=
+            x->op == Odispatch ? n->op != Ogmm_wgrad : is_gradient(n);
+    if (!param || (*at)->product || (own && !x->again))
         return;
-    if (k == w || !v || v->stays || !can_cut(placement, n, k, USEvalue)) {
-        (*at)->others += x->op == Odispatch || is_backward(n);
-        return;
-    }
-    if (!(*at)->product) {
-        (*at)->product = n;
-        (*at)->k = k;
-        (*at)->param = param;
-    }
+    (*at)->product = n;
+    (*at)->k = k;
+    (*at)->param = param;
 }
 
 static void find_rows(Placement *placement)
@@ -469,10 +479,20 @@ static void find_rows(Placement *placement)
         for (int k = 0; k < g->node[i]->nin; k++) {
             const Node *x = g->node[i]->in[k];
             if (x->op == Odispatch ||
-                (kept && !is_backward(x) && x->reg == REGbody &&
+                (kept && !is_gradient(x) && x->reg == REGbody &&
                  optab[x->op].cls != SRC))
                 note_reader(placement, g->node[i], k);
         }
+}
+
+/* The axis that is cut into blocks by product n of x; a weight's own gradient
+ * sums over the others. */
+static int value_cut(const Placement *placement, const Node *n, const Node *x,
+                     OperandUse use, Axis *cut[2])
+{
+    int own = table_get(placement->gradient, KEYP(n)) != NULL;
+
+    return axes_cut(placement->recipe->use[use].layout, own ? NULL : n, x, cut);
 }
 
 /* Rounded where the tokens are, or where the rows came. */
@@ -490,7 +510,7 @@ static Node *values_of_rows(const Placement *placement, const RowsRounded *rows)
                          .at = n,
                          .reg = n->reg };
     Axis *cut[2];
-    int ncut = axes_cut(b.to.layout, n, x, cut);
+    int ncut = value_cut(placement, n, x, use, cut);
 
     cut_into_blocks(&b, cut, ncut);
     Node *from =
@@ -519,13 +539,14 @@ static Node *rows_rounded(const Placement *placement, const Node *x)
  * same blocks; or null. */
 static Node *cut_alike(const Placement *placement, const Node *n, int k)
 {
-    const RowsRounded *rows = table_get(placement->rows, KEYP(n->in[k]));
     const Node *x = n->in[k];
+    const RowsRounded *rows = table_get(placement->rows, KEYP(x));
     Axis *cut[2], *other[2];
-    ScaleLayout layout = placement->recipe->use[USEvalue].layout;
 
-    if (!rows || !rows->product || axes_cut(layout, n, x, cut) != 1 ||
-        axes_cut(layout, rows->product, x, other) != 1 || cut[0] != other[0])
+    if (!rows || !rows->product ||
+        value_cut(placement, n, x, USEvalue, cut) != 1 ||
+        value_cut(placement, rows->product, x, USEvalue, other) != 1 ||
+        cut[0] != other[0])
         return NULL;
     return rows_rounded(placement, x);
 }
@@ -543,8 +564,8 @@ static Node *by_rounded_rows(const Placement *placement, Node *n)
 
 static int reads_rounded(const Placement *placement, const Node *n)
 {
-    return takes_rounded(placement, n) && (rows_rounded(placement, n->in[0]) ||
-                                           rows_rounded(placement, n->in[1]));
+    return rows_rounded(placement, n->in[0]) ||
+           rows_rounded(placement, n->in[1]);
 }
 
 /* x in blocks of rows of an expert, where n reads it. */
