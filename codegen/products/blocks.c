@@ -102,8 +102,9 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->instr.kind = Ikernel;
     put(&t,
         "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
-        "#define EXPERTS %lld\n%s",
-        (long long)p, (long long)q, ATONCE, (long long)experts, blocks_pre);
+        "#define EXPERTS %lld\n",
+        (long long)p, (long long)q, ATONCE, (long long)experts);
+    putn(&t, blocks_pre, strlen(blocks_pre));
     put_kernel(&t, group);
     set_text_named(group, a, t.s);
     set_label(group, a, n);

@@ -380,7 +380,7 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                 : weight   ? ", 1, 1"
                 : args->tw ? ", 0, 0"
                            : ", 0, 1");
-    put(&t, "%s", wgmma_pre);
+    putn(&t, wgmma_pre, strlen(wgmma_pre));
     put_kernel(&t, args, &form);
     return t.s;
 }

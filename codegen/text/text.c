@@ -79,10 +79,14 @@ void set_text_named(Group *group, Arena *a, const char *text)
     unsigned long long h = hash_text(text);
     const char *name = strf(a, "k_%016llx", h);
     const char *at = strstr(text, "@(");
+    Text t = { .arena = a };
 
     group->instr.kind = Ikernel;
     group->instr.kernel = intern(name);
-    group->text = strf(a, "%.*s%s%s", (int)(at - text), text, name, at + 1);
+    putn(&t, text, (size_t)(at - text));
+    putn(&t, name, strlen(name));
+    putn(&t, at + 1, strlen(at + 1));
+    group->text = t.s;
 }
 
 void set_label(Group *group, Arena *a, const Node *n)

@@ -7,12 +7,14 @@
  *     %db = mul %dy %h                 %h'  = silu %a           again
  *                                      %db  = mul %dy %h'
  *
- * Elementwise ops, moves and products are made again. Sums are kept, since
- * their results are small, and so is what came from other ranks: no collective
- * of a step runs twice. What only backward loop kernels read is made inside
- * these and costs nothing. What others read (products, attention, collectives)
- * has to be stored again, and a product costs its FLOPs: that is done where the
- * memory that it saves is worth the time (Graph.price).
+ * Elementwise ops, moves and products are made again. Sums and largest values
+ * are kept, since they are small, and so is what came from other ranks: no
+ * collective of a step runs twice. What only backward loop kernels read is made
+ * inside these and costs nothing. What others read (products, attention,
+ * collectives) has to be stored again, and a product costs its FLOPs: that is
+ * done where the memory that it saves is worth the time (Graph.price). What
+ * products of the forward multiply as numbers of 8 bits and scales is
+ * dequantized for the backward alone: there, at no cost, from what is kept.
  *
  * Which values to keep is a minimum cut: what cannot be rebuilt hangs on the
  * source, what the backward reads hangs on the sink; keeping a value costs its
@@ -134,7 +136,8 @@ static double max_flow(FlowNetwork *network)
 /* ---- what the cut is about ----------------------------------------------- */
 
 /* LIES: the forward has it in memory, whoever else reads it. LATE: it waits for
- * the backward, as the gradient of a head in slices does not. */
+ * the backward, as the gradient of a head in slices does not. UNREAD: a product
+ * of the forward multiplies the numbers that it is dequantized from. */
 enum {
     BACK = 1,
     STORED = 2,
@@ -142,7 +145,8 @@ enum {
     REBUILT = 8,
     LIES = 16,
     DROPPED = 32,
-    LATE = 64
+    LATE = 64,
+    UNREAD = 128
 };
 
 /* A fallback has no more memory than its step and gathers all tokens: again in
@@ -151,7 +155,7 @@ static int rebuildable(const Graph *g, const Node *n)
 {
     OpClass c = optab[n->op].cls;
 
-    if (n->reg != REGbody || n->op == Oscatter_add ||
+    if (n->reg != REGbody || n->op == Oscatter_add || n->op == Oamax ||
         n->scope->marks & MARKkeep)
         return 0;
     if (n->op == Opart || n->op == Oattn)
@@ -186,13 +190,34 @@ static void mark_uses(const Graph *g, Node *n)
     }
 }
 
+static void lie_operands(Node *n)
+{
+    for (int k = 0; k < n->nin; k++)
+        owner_of_bytes(n->in[k])->mark |= LIES;
+}
+
+/* What a kernel multiplies the numbers of, down to these. */
+static void mark_unread(Node *x)
+{
+    for (; x->op != Odequantize; x = x->in[0])
+        x->mark |= UNREAD;
+    x->mark |= UNREAD;
+    lie_operands(x);
+}
+
 static void mark_lies(const Graph *g, Node *n)
 {
+    ScaledOperands of;
+
     if (optab[n->op].cls == VIEW || pass_target(g)->loops(g, n))
         return;
     n->mark |= LIES;
-    for (int k = 0; k < n->nin; k++)
-        owner_of_bytes(n->in[k])->mark |= LIES;
+    if (!multiplies_numbers(g, n, &of)) {
+        lie_operands(n);
+        return;
+    }
+    for (int k = 0; k < 2; k++)
+        mark_unread(n->in[k]);
 }
 
 /* ---- what the model says ------------------------------------------------- */
@@ -321,13 +346,20 @@ static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
     return after;
 }
 
+/* The forward stores it for the backward alone, and reads for that what the
+ * backward would. */
+static int is_stored_once(const Node *n)
+{
+    return (n->mark & (UNREAD | LIES)) == UNREAD;
+}
+
 /* What is stored again soon after the forward has dropped it saves nothing, nor
  * does what is read in slices of a head: logits, and rows that make them. To
  * rebuild those would leave gradients of all slices waiting. */
 static int64_t rebuild_cost(const Graph *g, const Node *n, double price,
                             int64_t after)
 {
-    if (is_made_inside(g, n) || n->mark & DROPPED)
+    if (is_made_inside(g, n) || n->mark & DROPPED || is_stored_once(n))
         return 0;
     if ((n->mark & (NEEDED | LATE)) == NEEDED)
         return INF;
@@ -386,7 +418,8 @@ static void say(const Graph *g, const Node *n, int kept)
     else if (kept)
         why(g, n, "kept, %.3g MiB", mib);
     else if (n->mark & REBUILT && !is_made_inside(g, n))
-        why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept", ms, mib);
+        why(g, n, "rebuilt in %.3g ms, %.3g MiB not kept%s", ms, mib,
+            is_stored_once(n) ? ": no kernel of the forward reads it" : "");
     else if (n->mark & REBUILT && n->mark & NEEDED)
         why(g, n, "rebuilt by its readers, %.3g MiB not kept", mib);
 }
@@ -408,7 +441,7 @@ static void mark_rebuilt(const FlowNetwork *network, Graph *g, double cost)
         if (kept)
             sum->kept += (double)keep_cost(g, n, alive[n->call]);
         else if (n->mark & REBUILT && !(n->mark & DROPPED) &&
-                 !is_made_inside(g, n))
+                 !is_made_inside(g, n) && !is_stored_once(n))
             sum->secs += seconds_of(g, n);
         say(g, n, kept);
     }

@@ -106,4 +106,15 @@ int takes_pairs(const Graph *g); /* was it asked for, or decided? */
  * has no stated price? */
 int may_pair(const Graph *g);
 
+/* ---- scaled.c ------------------------------------------------------------ */
+
+/* What dequantizes both operands of a product. */
+typedef struct ScaledOperands {
+    const Node *rows, *w;
+} ScaledOperands;
+
+/* Does a kernel of the target multiply the numbers of n's operands, so that
+ * none reads what they are dequantized to? */
+int multiplies_numbers(const Graph *g, const Node *n, ScaledOperands *of);
+
 #endif

@@ -20,51 +20,11 @@
  *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them; others who read them, as products that dequantize
- * do, read the same. Elsewhere, and where blocks lie otherwise, the product is
+ * do, read the same, and what is rounded again for the backward is so at the
+ * same scales. Elsewhere, and where blocks lie otherwise, the product is
  * of what its operands are dequantized to, which is the same but for the order
  * of its sum. */
 #include "kernels.h"
-
-/* What x dequantizes in this layout, exactly: null: nothing. */
-static const Node *dequantized(const Node *x, ScaleLayout layout)
-{
-    while (x->op == Ocast)
-        x = x->in[0];
-    return x->op == Odequantize && x->at.dequantize.layout == layout &&
-                   x->in[0]->dt == De4m3 && x->in[1]->dt == Df32 &&
-                   x->in[1]->nd == x->in[0]->nd && !x->in[0]->stash
-               ? x
-               : NULL;
-}
-
-/* Scales lie as the values do, a block axis in place of each that is cut; a
- * rank has all of each block that it has a part of. */
-static int fits(const Graph *g, const Node *d)
-{
-    const struct dequantize_attrs *t = &d->at.dequantize;
-    const Node *x = d->in[0], *s = d->in[1];
-
-    for (int i = 0; i < x->nd; i++) {
-        int at = axes_at(&t->axes, x->dim[i].a);
-        int64_t size = at < 0 ? 1 : block_size(d, at);
-        if (s->dim[i].a != (at < 0 ? x->dim[i].a : t->blocks.v[at]) ||
-            local_n(g, s, i) != (local_n(g, x, i) + size - 1) / size)
-            return 0;
-    }
-    return 1;
-}
-
-/* One axis is summed over, along which the rows' blocks lie, and one is made;
- * the weights' blocks lie along both. */
-static int along_the_sum(const Node *n, const Node *rows, const Node *w)
-{
-    const Axes *sum = &n->at.gmm.axes;
-
-    return sum->n == 1 && rows->nd == 2 && w->nd == 3 &&
-           rows->at.dequantize.axes.v[0] == sum->v[0] &&
-           axes_at(&w->at.dequantize.axes, sum->v[0]) >= 0 &&
-           axes_at(&w->at.dequantize.axes, n->in[2]->at.route.axis) < 0;
-}
 
 /* x, if d dequantizes what it was rounded to in its blocks, at the largest
  * power of two that a block's largest number allows, and the blocks lie along
@@ -115,19 +75,30 @@ static uint64_t key_of(const Node *x, const Node *by)
     return KEYP(x->map ? x : by);
 }
 
+static Node *new_blocks(Graph *g, Node *x, ScaleLayout layout, const Axes *axes,
+                        const Node *by)
+{
+    Node *in[2] = { x, x->map };
+    Node *n = g_node(g, Oquantize_blocks, by->loc, x->map ? 2 : 1, in);
+
+    n->at.quantize_blocks.layout = layout;
+    n->at.quantize_blocks.axes = *axes;
+    return as_it_is(infer(g, n), by);
+}
+
 /* What rounds x in blocks along its last axes, for all products of that, as
- * `by` makes it by itself. */
+ * `by` makes it by itself. The scale of `by` finds it too. */
 static Node *blocks_of(Graph *g, Table *made, Node *x, ScaleLayout layout,
                        const Axes *axes, const Node *by)
 {
-    Node **n = (Node **)table_at(made, key_of(x, by)), *in[2] = { x, x->map };
+    Node **n = (Node **)table_at(made, key_of(x, by));
 
-    if (*n)
-        return *n;
-    *n = g_node(g, Oquantize_blocks, by->loc, x->map ? 2 : 1, in);
-    (*n)->at.quantize_blocks.layout = layout;
-    (*n)->at.quantize_blocks.axes = *axes;
-    return as_it_is(infer(g, *n), by);
+    if (!*n)
+        *n = new_blocks(g, x, layout, axes, by);
+    Node *blocks = *n;
+    if (by->op == Oquantize && !table_get(made, KEYP(by->in[1])))
+        *table_at(made, KEYP(by->in[1])) = blocks;
+    return blocks;
 }
 
 /* Operand k of product n, which d dequantizes: numbers and scales by one
@@ -147,12 +118,11 @@ static void round_once(Graph *g, Table *made, Node *n, int k, const Node *d)
 
 static int grouped_product(Graph *g, Table *made, Node *n)
 {
-    const Node *rows = dequantized(n->in[0], SCALEwide);
-    const Node *w = dequantized(n->in[1], SCALEsquare);
+    ScaledOperands of;
 
-    if (!rows || !w || !along_the_sum(n, rows, w) || !fits(g, rows) ||
-        !fits(g, w) || !pass_target(g)->scaled(g, n))
+    if (!multiplies_numbers(g, n, &of))
         return 0;
+    const Node *rows = of.rows, *w = of.w;
     Node **in = alloc(g->arena, 5 * sizeof *in);
     in[0] = rows->in[0];
     in[1] = w->in[0];
@@ -166,57 +136,13 @@ static int grouped_product(Graph *g, Table *made, Node *n)
     return 1;
 }
 
-/* The one axis cut into blocks by d among those that n sums over (or makes);
- * null: there is none, or blocks of these axes as one, it the last, are others
- * than those of d. */
-static const Axis *cut_last(const Graph *g, const Node *n, const Node *d,
-                            int summed)
-{
-    const Node *x = d->in[0];
-    const Axis *cut = NULL;
-    int64_t beside = 1;
-
-    for (int i = 0; i < x->nd; i++) {
-        const Axis *a = x->dim[i].a;
-        int at = axes_at(&d->at.dequantize.axes, a);
-        if ((axes_at(&n->at.dot.axes, a) >= 0) != summed)
-            continue;
-        if (at < 0)
-            beside *= local_n(g, x, i);
-        else if (cut || block_size(d, at) != 128)
-            return NULL;
-        else
-            cut = a;
-    }
-    if (!cut)
-        return NULL;
-    return beside == 1 || local_n(g, x, dim_of(x, cut)) % 128 == 0 ? cut : NULL;
-}
-
-/* Each axis that is made is of one operand, and blocks are those of rows and
- * columns of a matrix. */
-static int is_matrix_of_blocks(const Graph *g, const Node *n, const Node *rows,
-                               const Node *w)
-{
-    const Axis *sum = cut_last(g, n, rows, 1);
-
-    for (int i = 0; i < n->nd; i++)
-        if ((dim_of(rows, n->dim[i].a) >= 0) == (dim_of(w, n->dim[i].a) >= 0))
-            return 0;
-    return sum && cut_last(g, n, w, 1) == sum && cut_last(g, n, w, 0);
-}
-
 static int dense_product(Graph *g, Table *made, Node *n)
 {
-    const Node *rows = NULL, *w = NULL;
+    ScaledOperands of;
 
-    for (int k = 0; k < 2 && !(rows && w); k++) {
-        rows = dequantized(n->in[k], SCALEwide);
-        w = dequantized(n->in[!k], SCALEsquare);
-    }
-    if (!rows || !w || !is_matrix_of_blocks(g, n, rows, w) || !fits(g, rows) ||
-        !fits(g, w) || !pass_target(g)->scaled(g, n))
+    if (!multiplies_numbers(g, n, &of))
         return 0;
+    const Node *rows = of.rows, *w = of.w;
     Node **in = alloc(g->arena, 4 * sizeof *in);
     in[0] = rows->in[0];
     in[1] = w->in[0];
@@ -246,6 +172,26 @@ static void share_blocks(Graph *g, Table *made, Node *d)
     for (int i = 0; i < 2; i++)
         in[i] = part_as(g, blocks, i, d->in[i], d->in[i]->nd - 1);
     d->in = in;
+}
+
+/* What rounds again for the backward, elementwise, takes its scale from the
+ * kernel that has rounded for the forward: 1 over what that says 1 stands for,
+ * a power of two, so exact. */
+static void share_scale(Graph *g, Table *made, Node *n)
+{
+    Node *s = n->op == Oquantize || n->op == Odiv ? n->in[1] : NULL;
+    Node *blocks = s ? table_get(made, KEYP(s)) : NULL;
+
+    if (!blocks || n->again <= s->again || blocks->again != s->again ||
+        blocks->reg != s->reg)
+        return;
+    Node *inverse = part_as(g, blocks, 1, s, s->nd - 1);
+    Node *one = g_const(g, n->loc, s->dt, 1);
+    Node **in = alloc(g->arena, 2 * sizeof *in);
+    in[0] = n->in[0];
+    in[1] = as_it_is(g_ew(g, Odiv, n->loc, one, inverse, NULL), s);
+    g_placed(in[1], n)->again = n->again;
+    n->in = in;
 }
 
 /* ---- gradients of experts' weights --------------------------------------- */
@@ -323,9 +269,11 @@ void scaled_products(Graph *g)
         else if (n->op == Ogmm_wgrad)
             any |= weight_gradient(g, made, n);
     }
-    for (size_t i = 0; any && i < vec_len(g->node); i++)
+    for (size_t i = 0, n = vec_len(g->node); any && i < n; i++) {
+        share_scale(g, made, g->node[i]);
         if (g->node[i]->op == Odequantize)
             share_blocks(g, made, g->node[i]);
+    }
     if (any)
         g_sort(g);
 }

@@ -415,49 +415,84 @@ static Node *of_scaled(Graph *g, Node *n, const ScaledOperand *operand)
 
 /* ---- rows of experts ----------------------------------------------------- */
 
-static int rounds_rows(const Placement *placement)
+static int keeps_rounded(const Placement *placement)
 {
-    return opts_rows_on_wire(placement->g->opts) != WIREnone &&
-           has_wide_rows(placement->recipe);
+    return opts_kept_operands(placement->g->opts) == KEPTrounded;
 }
 
-/* n reads rows x, its operand k. */
-static void note_reader(Placement *placement, const Node *n, int k)
+/* The weight whose own gradient n makes, if its products are scaled: it may
+ * take operands as they do; or null. */
+static const Param *gradient_scaled(const Placement *placement, const Node *n)
 {
-    RowsRounded **at =
-        (RowsRounded **)table_at(placement->rows, KEYP(n->in[k]));
-    int w = weight_at(placement->g, n);
-    const Param *param = w >= 0 ? weight_of(placement->g, n->in[w]) : NULL;
+    const Param *param = table_get(placement->gradient, KEYP(n));
     const WeightChoice *v =
         param ? table_get(placement->choice, KEYP(param)) : NULL;
 
+    return v && !v->stays ? param : NULL;
+}
+
+/* The weight of product n that takes operand k rounded; or null. */
+static const Param *value_scaled(const Placement *placement, const Node *n,
+                                 int k)
+{
+    int w = weight_at(placement->g, n);
+    const Param *param =
+        w >= 0 && w != k ? weight_of(placement->g, n->in[w]) : NULL;
+    const WeightChoice *v =
+        param ? table_get(placement->choice, KEYP(param)) : NULL;
+
+    return v && !v->stays && can_cut(placement, n, k, USEvalue) ? param : NULL;
+}
+
+/* n reads x, its operand k. All readers of rows of experts count, of other
+ * values gradients. What a fallback makes again for a gradient alone has been
+ * read by a product before. */
+static void note_reader(Placement *placement, const Node *n, int k)
+{
+    const Node *x = n->in[k];
+    RowsRounded **at = (RowsRounded **)table_at(placement->rows, KEYP(x));
+    const Param *own = gradient_scaled(placement, n);
+    const Param *param = own ? own : value_scaled(placement, n, k);
+
     if (!*at)
         *at = alloc(placement->g->arena, sizeof **at);
-    if (n->op == Ogmm_wgrad)
+    if (!param)
+        (*at)->others +=
+            x->op == Odispatch ? n->op != Ogmm_wgrad : is_gradient(n);
+    if (!param || (*at)->product || (own && !x->again))
         return;
-    if (n->op != Ogmm || k == w || !v || v->stays ||
-        !can_cut(placement, n, k, USEvalue)) {
-        (*at)->others++;
-        return;
-    }
-    if (!(*at)->product) {
-        (*at)->product = n;
-        (*at)->k = k;
-        (*at)->param = param;
-    }
+    (*at)->product = n;
+    (*at)->k = k;
+    (*at)->param = param;
 }
 
 static void find_rows(Placement *placement)
 {
     Graph *g = placement->g;
+    int kept = keeps_rounded(placement);
 
-    if (!rounds_rows(placement))
+    if (!has_wide_rows(placement->recipe) ||
+        (!kept && opts_rows_on_wire(g->opts) == WIREnone))
         return;
     placement->wire = wire_new(g);
     for (size_t i = 0; i < vec_len(g->node); i++)
-        for (int k = 0; k < g->node[i]->nin; k++)
-            if (g->node[i]->in[k]->op == Odispatch)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            const Node *x = g->node[i]->in[k];
+            if (x->op == Odispatch ||
+                (kept && !is_gradient(x) && x->reg == REGbody &&
+                 optab[x->op].cls != SRC))
                 note_reader(placement, g->node[i], k);
+        }
+}
+
+/* The axis that is cut into blocks by product n of x; a weight's own gradient
+ * sums over the others. */
+static int value_cut(const Placement *placement, const Node *n, const Node *x,
+                     OperandUse use, Axis *cut[2])
+{
+    int own = table_get(placement->gradient, KEYP(n)) != NULL;
+
+    return axes_cut(placement->recipe->use[use].layout, own ? NULL : n, x, cut);
 }
 
 /* Rounded where the tokens are, or where the rows came. */
@@ -475,7 +510,7 @@ static Node *values_of_rows(const Placement *placement, const RowsRounded *rows)
                          .at = n,
                          .reg = n->reg };
     Axis *cut[2];
-    int ncut = axes_cut(b.to.layout, n, x, cut);
+    int ncut = value_cut(placement, n, x, use, cut);
 
     cut_into_blocks(&b, cut, ncut);
     Node *from =
@@ -500,7 +535,23 @@ static Node *rows_rounded(const Placement *placement, const Node *x)
     return rows->values;
 }
 
-/* A gradient of a weight by rows that its products read rounded. */
+/* Operand k of product n as all readers of it take it, where n cuts it into the
+ * same blocks; or null. */
+static Node *cut_alike(const Placement *placement, const Node *n, int k)
+{
+    const Node *x = n->in[k];
+    const RowsRounded *rows = table_get(placement->rows, KEYP(x));
+    Axis *cut[2], *other[2];
+
+    if (!rows || !rows->product ||
+        value_cut(placement, n, x, USEvalue, cut) != 1 ||
+        value_cut(placement, rows->product, x, USEvalue, other) != 1 ||
+        cut[0] != other[0])
+        return NULL;
+    return rows_rounded(placement, x);
+}
+
+/* A gradient of a weight by what its products read rounded. */
 static Node *by_rounded_rows(const Placement *placement, Node *n)
 {
     for (int k = 0; k < 2; k++) {
@@ -509,6 +560,12 @@ static Node *by_rounded_rows(const Placement *placement, Node *n)
             n->in[k] = v;
     }
     return n;
+}
+
+static int reads_rounded(const Placement *placement, const Node *n)
+{
+    return rows_rounded(placement, n->in[0]) ||
+           rows_rounded(placement, n->in[1]);
 }
 
 /* x in blocks of rows of an expert, where n reads it. */
@@ -546,7 +603,11 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     }
     if (n->op == Ogmm_wgrad)
         return own_gradient(placement, n, v);
-    if (!v || v->stays || (placement->pays && w < 0))
+    if (!v || v->stays)
+        return n;
+    if (w < 0 && reads_rounded(placement, n))
+        return by_rounded_rows(placement, n);
+    if (placement->pays && w < 0)
         return n;
     for (int k = 0; k < 2; k++) {
         use[k] = k == w                  ? USEweight
@@ -557,7 +618,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     }
     Axis *turn = turned_along(placement, n, w);
     for (int k = 0; k < 2; k++) {
-        x[k] = (ScaledOperand){ rows_rounded(placement, n->in[k]), NULL };
+        x[k] = (ScaledOperand){ cut_alike(placement, n, k), NULL };
         if (!x[k].values)
             x[k] = operand(placement, n, k, use[k], param, turn);
     }

@@ -36,9 +36,10 @@ static const struct {
     const char *key;
     const Need *need;
 } needs[] = {
-    { "precision.keep", &few_bits },   { "precision.place", &few_bits },
-    { "precision.watch", &few_bits },  { "precision.wire", &rows },
-    { "precision.history", &history }, { "precision.margin", &history },
+    { "precision.keep", &few_bits },  { "precision.place", &few_bits },
+    { "precision.watch", &few_bits }, { "precision.wire", &rows },
+    { "precision.kept", &rows },      { "precision.history", &history },
+    { "precision.margin", &history },
 };
 
 /* Is one of them a weight of products? */

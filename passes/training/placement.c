@@ -281,6 +281,8 @@ static const char *own_stays(const Placement *placement, const Node *n, int w,
         return "the recipe has no columns of rows";
     if (opts_rows_on_wire(placement->g->opts) != WIREnone)
         return "precision.wire rounds its rows already";
+    if (opts_kept_operands(placement->g->opts) == KEPTrounded)
+        return "precision.kept rounds its rows already";
     if (wish == WGRADall)
         return NULL;
     if (!placement->kernels || machine_of(placement->g)->narrow_weights <= 0)

@@ -43,8 +43,8 @@ typedef struct Placement {
     Table *gradient;      /* product that makes a weight's gradient -> Param */
     RoundingWatch *watch; /* null: nothing is watched */
     Delayed *delayed;
-    Wire *wire;      /* null: gradients of weights read rows as they are */
-    Table *rows;     /* rows that are read rounded only -> RowsRounded */
+    Wire *wire;      /* null: gradients of weights read values as they are */
+    Table *rows;     /* values that may be read rounded only -> RowsRounded */
     const Node *end; /* the last of the graph, behind all products */
 } Placement;
 
@@ -58,7 +58,8 @@ typedef struct Rounding {
     Node *outer;   /* a product is times it; null: times nothing */
 } Rounding;
 
-/* Rows of experts, all of whose readers take them rounded. */
+/* Rows of experts, all of whose readers take them rounded, or another value
+ * all of whose readers in the backward do (precision.kept). */
 typedef struct RowsRounded {
     const Node *product; /* that reads them as its operand k; null: none */
     int k, others;       /* others: read them otherwise */

@@ -118,7 +118,8 @@ Node *wire_source(const Wire *wire, Node *rows, const Axis *cut, int64_t block)
            bytes = dtypes[rows->dt].bytes;
     double share = (1 + 4 * ceil(wide / (double)block) / wide) / bytes;
     const char *stays =
-        wish == WIREarrived             ? "precision.wire=arrived"
+        wish == WIREnone                ? "precision.wire=none"
+        : wish == WIREarrived           ? "precision.wire=arrived"
         : fmod(wide, 16) != 0           ? "they are no whole pieces of 16 bytes"
         : !read_once(wire, &way)        ? "others read them on their way"
         : wish == WIREpays && gain <= 0 ? "it would take longer"

@@ -40,6 +40,7 @@ typedef struct Recipe {
     const char *name;
     Rounding value, weight, gradient;
     int turned; /* operands of the weight's gradient, by a Hadamard matrix */
+    int kept;   /* the weight's gradient reads what the product does */
 } Recipe;
 
 static int failed;
@@ -102,6 +103,11 @@ static const Recipe recipes[] = {
     DELAYED(by_nothing),
     ROW("blockwise", TO(De4m3, 1, 128, by_pow2, 0),
         TO(De4m3, 128, 128, by_pow2, 0), TO(De4m3, 1, 128, by_pow2, 0), 0),
+    { .name = "blockwise precision.kept=rounded",
+      .value = TO(De4m3, 1, 128, by_pow2, 0),
+      .weight = TO(De4m3, 128, 128, by_pow2, 0),
+      .gradient = TO(De4m3, 1, 128, by_pow2, 0),
+      .kept = 1 },
     ROW("tensor", TO(De4m3, 0, 0, by_amax, 0), TO(De4m3, 0, 0, by_amax, 0),
         TO(De5m2, 0, 0, by_amax, 0), 0),
     ROW("mxfp8", TO(De4m3, 1, 32, by_e8m0, 0), TO(De4m3, 1, 32, by_e8m0, 0),
@@ -226,14 +232,10 @@ static int64_t key_of(int own_gradient)
     return (int64_t)(mix64(h, (uint64_t)own_gradient) >> 1) | 1;
 }
 
-/* out [m n] = a [m k] b^T, b [n k], both rounded. */
-static void product(const double *a, const Rounding *of_a, const double *b,
-                    const Rounding *of_b, int m, int n, int k, double *out)
+/* out [m n] = x [m k] y^T, y [n k] */
+static void exact_product(const double *x, const double *y, int m, int n, int k,
+                          double *out)
 {
-    static double x[MOST], y[MOST];
-
-    round_blocks(a, m, k, of_a, x);
-    round_blocks(b, n, k, of_b, y);
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j++) {
             double sum = 0;
@@ -241,6 +243,28 @@ static void product(const double *a, const Rounding *of_a, const double *b,
                 sum += x[i * k + l] * y[j * k + l];
             out[i * n + j] = sum;
         }
+}
+
+/* The same of both rounded. */
+static void product(const double *a, const Rounding *of_a, const double *b,
+                    const Rounding *of_b, int m, int n, int k, double *out)
+{
+    static double x[MOST], y[MOST];
+
+    round_blocks(a, m, k, of_a, x);
+    round_blocks(b, n, k, of_b, y);
+    exact_product(x, y, m, n, k, out);
+}
+
+/* The weight's gradient [H N] by x as it was rounded for the product. */
+static void kept_product(const double *x, const Rounding *of_x,
+                         const double *ct, double *out)
+{
+    static double rounded[T * H], turned_back[H * T];
+
+    round_blocks(x, T, H, of_x, rounded);
+    turned(rounded, T, H, turned_back);
+    exact_product(turned_back, ct, H, N, T, out);
 }
 
 /* ---- comparing ----------------------------------------------------------- */
@@ -292,7 +316,10 @@ static void compare_step(Exec *e, const Recipe *r, const double *x,
         turn(xt, H, T);
         turn(ct, N, T);
     }
-    product(xt, &r->value, ct, &own, H, N, T, dw);
+    if (r->kept)
+        kept_product(x, &r->value, ct, dw);
+    else
+        product(xt, &r->value, ct, &own, H, N, T, dw);
     for (int i = 0; i < T * H; i++)
         dx[i] *= i / H < 16 ? 0 : small(i % H);
     compare(e, r->name, "c", before[0], y, T * N);

@@ -1,6 +1,7 @@
 /* stash_test: rows that layers keep for the backward in stacks of all layers.
  * The plan takes less memory than where each layer has room of its own, and
- * computes the same bits; in fp64 what one rank does. Stacks that are too low
+ * computes the same bits; in fp64 what one rank does, also where rows are kept
+ * as numbers of 8 bits and scales (the last case). Stacks that are too low
  * though each layer has room overflow in every step, whose fallback computes
  * what the step does. Memory is printed. */
 #include "../fold/foldrun.h"
@@ -12,6 +13,8 @@ static const double TOL = 1e-10;
 
 #define MODEL "tests/models/folds.lua"
 #define ALL   "precision=fp64 axes.seq=256 train.batch=4 "
+#define FEW \
+    "precision.recipe=blockwise precision.wire=all precision.kept=rounded "
 
 static const struct {
     const char *keys;
@@ -22,6 +25,7 @@ static const struct {
     { "fold.pp=2 fold.ep=2", 0 },
     { "fold.ep=2 route.stash=0.3", STEPS },
     { "fold.pp=2 fold.ep=2 route.stash=0.1", STEPS },
+    { FEW "fold.pp=2 fold.ep=2 route.dispatcher=alltoall", 0 },
 };
 enum { N = sizeof cases / sizeof *cases };
 
@@ -66,7 +70,7 @@ static void compare(int i, Plan *with, Plan *without, const Trained *one)
 
 int main(void)
 {
-    Plan *p[2 * N + 1];
+    Plan *p[2 * N + 2];
 
     for (int i = 0; i < N; i++)
         for (int none = 0; none < 2; none++)
@@ -74,9 +78,11 @@ int main(void)
                 MODEL, strf(forever, ALL "fold.dp=2 route.factor=1.9 %s%s",
                             cases[i].keys, none ? " route.stash=0" : ""));
     p[2 * N] = fold_words(MODEL, ALL);
-    fold_share(p, 2 * N + 1);
+    p[2 * N + 1] = fold_words(MODEL, ALL FEW);
+    fold_share(p, 2 * N + 2);
     Trained one = fold_train(p[2 * N], STEPS);
+    Trained few = fold_train(p[2 * N + 1], STEPS);
     for (int i = 0; i < N; i++)
-        compare(i, p[2 * i], p[2 * i + 1], &one);
+        compare(i, p[2 * i], p[2 * i + 1], i + 1 < N ? &one : &few);
     return failed != 0;
 }

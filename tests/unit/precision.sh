@@ -88,7 +88,7 @@ lines=1
 for case in "keep=*" "place=all" "watch=1" "wire=all" "history=3" "margin=1"; do
     is "$case without few bits" 0 idle "precision.$case" precision.policy=bf16
 done
-for case in "wire=pays precision.recipe=mxfp8" "history=3 precision.recipe=tensor" "margin=1 precision.recipe=blockwise"; do
+for case in "wire=pays precision.recipe=mxfp8" "kept=rounded precision.recipe=mxfp8" "history=3 precision.recipe=tensor" "margin=1 precision.recipe=blockwise"; do
     # shellcheck disable=SC2086
     is "$case" 0 idle precision.$case $bits
 done

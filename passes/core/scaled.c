@@ -1,0 +1,114 @@
+/* scaled.c: which products a target's kernels multiply as numbers of 8 bits and
+ * their scales (kernels/scaled_products.c): what dequantizes these for such a
+ * product is never stored for it. */
+#include "core.h"
+
+/* What x dequantizes in this layout, exactly: null: nothing. */
+static const Node *dequantized(const Node *x, ScaleLayout layout)
+{
+    while (x->op == Ocast)
+        x = x->in[0];
+    return x->op == Odequantize && x->at.dequantize.layout == layout &&
+                   x->in[0]->dt == De4m3 && x->in[1]->dt == Df32 &&
+                   x->in[1]->nd == x->in[0]->nd && !x->in[0]->stash
+               ? x
+               : NULL;
+}
+
+/* Scales lie as the values do, a block axis in place of each that is cut; a
+ * rank has all of each block that it has a part of. */
+static int fits(const Graph *g, const Node *d)
+{
+    const struct dequantize_attrs *t = &d->at.dequantize;
+    const Node *x = d->in[0], *s = d->in[1];
+
+    for (int i = 0; i < x->nd; i++) {
+        int at = axes_at(&t->axes, x->dim[i].a);
+        int64_t size = at < 0 ? 1 : block_size(d, at);
+        if (s->dim[i].a != (at < 0 ? x->dim[i].a : t->blocks.v[at]) ||
+            local_n(g, s, i) != (local_n(g, x, i) + size - 1) / size)
+            return 0;
+    }
+    return 1;
+}
+
+/* One axis is summed over, along which the rows' blocks lie, and one is made;
+ * the weights' blocks lie along both. */
+static int along_the_sum(const Node *n, const Node *rows, const Node *w)
+{
+    const Axes *sum = &n->at.gmm.axes;
+
+    return sum->n == 1 && rows->nd == 2 && w->nd == 3 &&
+           rows->at.dequantize.axes.v[0] == sum->v[0] &&
+           axes_at(&w->at.dequantize.axes, sum->v[0]) >= 0 &&
+           axes_at(&w->at.dequantize.axes, n->in[2]->at.route.axis) < 0;
+}
+
+/* The one axis cut into blocks by d among those that n sums over (or makes);
+ * null: there is none, or blocks of these axes as one, it the last, are others
+ * than those of d. */
+static const Axis *cut_last(const Graph *g, const Node *n, const Node *d,
+                            int summed)
+{
+    const Node *x = d->in[0];
+    const Axis *cut = NULL;
+    int64_t beside = 1;
+
+    for (int i = 0; i < x->nd; i++) {
+        const Axis *a = x->dim[i].a;
+        int at = axes_at(&d->at.dequantize.axes, a);
+        if ((axes_at(&n->at.dot.axes, a) >= 0) != summed)
+            continue;
+        if (at < 0)
+            beside *= local_n(g, x, i);
+        else if (cut || block_size(d, at) != 128)
+            return NULL;
+        else
+            cut = a;
+    }
+    if (!cut)
+        return NULL;
+    return beside == 1 || local_n(g, x, dim_of(x, cut)) % 128 == 0 ? cut : NULL;
+}
+
+/* Each axis that is made is of one operand, and blocks are those of rows and
+ * columns of a matrix. */
+static int is_matrix_of_blocks(const Graph *g, const Node *n, const Node *rows,
+                               const Node *w)
+{
+    const Axis *sum = cut_last(g, n, rows, 1);
+
+    for (int i = 0; i < n->nd; i++)
+        if ((dim_of(rows, n->dim[i].a) >= 0) == (dim_of(w, n->dim[i].a) >= 0))
+            return 0;
+    return sum && cut_last(g, n, w, 1) == sum && cut_last(g, n, w, 0);
+}
+
+static int multiplies_grouped(const Node *n, ScaledOperands *of)
+{
+    of->rows = dequantized(n->in[0], SCALEwide);
+    of->w = dequantized(n->in[1], SCALEsquare);
+    return of->rows && of->w && along_the_sum(n, of->rows, of->w);
+}
+
+static int multiplies_dense(const Graph *g, const Node *n, ScaledOperands *of)
+{
+    of->rows = of->w = NULL;
+    for (int k = 0; k < 2 && !(of->rows && of->w); k++) {
+        of->rows = dequantized(n->in[k], SCALEwide);
+        of->w = dequantized(n->in[!k], SCALEsquare);
+    }
+    return of->rows && of->w && is_matrix_of_blocks(g, n, of->rows, of->w);
+}
+
+int multiplies_numbers(const Graph *g, const Node *n, ScaledOperands *of)
+{
+    const Target *target = pass_target(g);
+
+    if (!target->scaled || n->nin > 3)
+        return 0;
+    int may = n->op == Ogmm   ? multiplies_grouped(n, of)
+              : n->op == Odot ? multiplies_dense(g, n, of)
+                              : 0;
+    return may && fits(g, of->rows) && fits(g, of->w) && target->scaled(g, n);
+}
