@@ -39,7 +39,8 @@ enum {
     MOST = 40,
     MOSTPARTS = 12,
     MOSTFAR = 8,
-    ROUNDS = 3
+    ROUNDS = 3,
+    ROUND_SECS = 2 /* of what is run in turns */
 }; /* lines; see exposed */
 
 typedef struct Bench {
@@ -391,6 +392,16 @@ static void count_exposed(const Bench *bench, Exposed *exposed)
         }
 }
 
+/* As many steps as fit in ROUND_SECS, at most `most`, for all ranks the
+ * same: some plans take seconds a step. */
+static int64_t round_steps(const Bench *bench, double step, int64_t most)
+{
+    int64_t slowest = comm_max(bench->x->comm, (int64_t)(step * 1e9) + 1);
+    int64_t n = (int64_t)(ROUND_SECS * 1e9) / slowest;
+
+    return n < 1 ? 1 : n < most ? n : most;
+}
+
 /* In turns; medians. One process that has all ranks has none who waits. */
 static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
 {
@@ -466,7 +477,7 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
     Feed f = { fill, &b };
     Walls w = timed_steps(&b, &f, steps);
-    Exposed e = exposed(&b, &f, steps);
+    Exposed e = exposed(&b, &f, round_steps(&b, w.step, steps));
     b.peak = b.x->dev->peak(b.x->on, opts_dtype(p->opts));
     for (int i = 0; i < b.x->nstage; i++)
         gather(&b, i, steps);

@@ -405,7 +405,6 @@ static const Pattern pattern[] = {
     { "long norm", make_long_norm, 2 },
     { "softmax", make_softmax, 1 },
     { "long softmax", make_long_softmax, 1 },
-    { "kept softmax", make_kept_softmax, 2 },
     { "softmax middle", make_softmax_middle, 6 },
     { "block", make_block, 6 },
     { "loss", make_loss, 2 },
@@ -420,6 +419,7 @@ static const Pattern pattern[] = {
     { "balance", make_balance, 4 },
     { "sums", make_sums, 3 },
     { "long sums", make_long, 5 },
+    { "kept softmax", make_kept_softmax, 8 },
 };
 void mk_sizes(Graph *g, int how)
 {
