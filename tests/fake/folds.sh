@@ -90,7 +90,7 @@ cases() {
 - 2 fp64 hash fold.ep=2 route.factor=1.2 train.offload=moments train.update=host axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
 - 2 fp64 apart fold.pp=2 train.offload=activations,moments train.update=host
 - 2 bf16 folds fold.ep=2 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
-+ 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
+- 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=alltoall train.recompute=1e12
@@ -117,12 +117,12 @@ cases() {
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 precision.recipe=blockwise precision.place=all precision.watch=2
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 - 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
-+ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80 train.batch=8
++ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wgrad=all axes.hidden=144 axes.ffn=16 axes.seq=80
 - 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all precision.wgrad=all axes.seq=80
 - 2 fp8 apart fold.etp=2 precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=64 axes.seq=80 train.recompute=1e13
 - 2 fp8 apart fold.pp=2 precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=16
-+ 1 fp8 apart precision.place=all axes.hidden=144 axes.heads=1 axes.dim=16 axes.ffn=16 axes.seq=80
+- 1 fp8 apart precision.place=all axes.hidden=144 axes.heads=1 axes.dim=16 axes.ffn=16 axes.seq=80
 - 2 fp8 apart precision.place=all axes.hidden=144 axes.heads=4 axes.dim=128 axes.ffn=16 fold.tp=2
 - 1 fp8 scaled precision.place=all axes.hidden=208
 + 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all route.dispatcher=alltoall axes.hidden=144 axes.ffn=16
