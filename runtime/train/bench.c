@@ -41,7 +41,7 @@ enum {
     MOSTFAR = 8,
     ROUNDS = 3,
     ROUND_SECS = 2 /* of what is run in turns */
-}; /* lines; see exposed */
+};                 /* lines; see exposed */
 
 typedef struct Bench {
     Exec *x;
