@@ -35,13 +35,8 @@ typedef struct Exposed {
     int64_t collectives, transfers, copied; /* of this rank; bytes */
 } Exposed;
 
-enum {
-    MOST = 40,
-    MOSTPARTS = 12,
-    MOSTFAR = 8,
-    ROUNDS = 3,
-    ROUND_SECS = 2 /* of what is run in turns */
-};                 /* lines; see exposed */
+enum { MOST = 40, MOSTPARTS = 12, MOSTFAR = 8 }; /* lines */
+enum { ROUNDS = 3, ROUND_SECS = 2 };             /* see exposed */
 
 typedef struct Bench {
     Exec *x;
@@ -392,8 +387,8 @@ static void count_exposed(const Bench *bench, Exposed *exposed)
         }
 }
 
-/* As many steps as fit in ROUND_SECS, at most `most`, for all ranks the
- * same: some plans take seconds a step. */
+/* Steps of a round: as many as fit in ROUND_SECS, from 1 to `most`; the same on
+ * all ranks. Some plans take seconds a step. */
 static int64_t round_steps(const Bench *bench, double step, int64_t most)
 {
     int64_t slowest = comm_max(bench->x->comm, (int64_t)(step * 1e9) + 1);
