@@ -61,7 +61,6 @@ static Node *add_squares(Graph *g, Node *a, int64_t count)
 {
     Node *q = g_node(g, Osum_sq, a->loc, 1, &a);
     Axis *axis = g_axis(g, "squares'1");
-
     Shard sh[MAXATOM] = { 0 };
 
     g_placed(q, a);

@@ -49,8 +49,8 @@ Shard shard_through(const Node *n, int k, const Shard *want); /* of one atom */
 
 /* ---- sharding.c sharding_report.c ---------------------------------------- */
 
-/* Choose n's type and what it asks of its operands; when n has its type already
- * (level PLACED), only the latter. */
+/* Choose n's type, into out[MAXATOM], and what it asks of its operands; when n
+ * has its type already (level PLACED), only the latter: out repeats it. */
 void choose_strategy(Partitioner *part, Node *n, Shard *out,
                      OperandShards need);
 Partitioner *place_nodes(Graph *g); /* all of them; the caller's to free */
