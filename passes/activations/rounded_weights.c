@@ -61,7 +61,7 @@ void round_again(Graph *g)
         if (!is_rounded_once(q))
             continue;
         double saved = (double)rounded_bytes(g, q), more = secs_more(g, q);
-        if (more * bytes_a_second(g, q->scope->unit) >= saved)
+        if (more > 0 && more * bytes_a_second(g, q->scope->unit) >= saved)
             continue;
         round_for(g, q);
         bytes += saved;
