@@ -58,20 +58,25 @@ count() {
     fi
 }
 
-program() {
-    "$@" >"$dir/tap" 2>"$dir/err"
-    count "${1##*/}" $? "$dir/tap" "$dir/err"
+# start PART PROGRAM [argument...]: if the part is wanted, beside those that were started,
+# on the next GPU: most of their time goes to compilers
+started=0
+start() {
+    wanted "$1" || return 0
+    name=$2 started=$((started + 1))
+    shift 2
+    at=$dir/started.$started
+    echo "${name##*/} $*" >"$at"
+    { CUDA_VISIBLE_DEVICES=$((started % gpus)) "$bin/$name" "$@" >"$at.tap" 2>"$at.err"
+        echo $? >"$at.rc"; } &
 }
 
-# Most of its time goes to compilers: all types at once.
-rows() {
-    for type in f64 f32 bf16 dropout; do
-        { "$bin/gpu/rows_test" $type >"$dir/tap.$type" 2>"$dir/err.$type"
-            echo $? >"$dir/rc.$type"; } &
-    done
+# What all that were started left.
+finish() {
     wait
-    for type in f64 f32 bf16 dropout; do
-        count "rows_test $type" "$(cat "$dir/rc.$type")" "$dir/tap.$type" "$dir/err.$type"
+    for i in $(seq $started); do
+        at=$dir/started.$i
+        count "$(cat "$at")" "$(cat "$at.rc")" "$at.tap" "$at.err"
     done
 }
 
@@ -231,13 +236,14 @@ strike() {
     result "a rank gets $1" $?
 }
 
-if wanted rows; then rows; fi
-if wanted products; then program "$bin/bench/gmm_bench" 131072 "few gmm_wgrad"; fi
-if wanted models; then program "$bin/gpu/models_test"; fi
-if wanted routes; then program "$bin/gpu/routes_test"; fi
 export TEST_TARGET=cuda
-if wanted hf; then program "$bin/hf/hf_test"; fi
-if wanted budget; then program "$bin/num/budget_test"; fi
+start hf hf/hf_test                                           # the longest first
+start models gpu/models_test
+for type in f64 f32 bf16 dropout; do start rows gpu/rows_test $type; done
+start products bench/gmm_bench 131072 "few gmm_wgrad"
+start routes gpu/routes_test
+start budget num/budget_test
+finish
 if wanted train; then training; fi
 if wanted saves; then
     saves 1
