@@ -58,6 +58,8 @@ void make_joins(
 /* streams.c: on which stream each instruction runs, behind which events. */
 void put_streams(ProgramBuilder *builder, Program *program);
 int runs_beside(const ProgramBuilder *builder, const Instr *instr);
+/* The last instruction of a phase that stands in all its runs. */
+int phase_end(const Program *program, const Phase *phase);
 int joins_next(const Program *program, int phase); /* phase and the next: one */
 /* offload.c: may a stage that does not fit offload what costs no time? */
 int may_offload(const Graph *g);
