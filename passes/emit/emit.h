@@ -78,7 +78,22 @@ typedef struct OffloadCopies OffloadCopies;
 OffloadCopies *take_copies(ProgramBuilder *builder);
 void put_copies(ProgramBuilder *builder, Program *program,
                 const OffloadCopies *copies);
-/* overlap.c: the order of instructions, and with it their streams. */
+/* overlap.c: an order of the groups of phase f, and of the next if they join,
+ * in which no more than load.most is alive at once as far as load (of the order
+ * that stands there) tells. */
+typedef enum OrderRule { ORDERlongest, ORDERnearest } OrderRule;
+void order_span(ProgramBuilder *builder, const Program *program, int f,
+                Load load, OrderRule rule);
+/* Reductions of a post that joins body f: as soon as their gradients are there,
+ * in the model's order. */
+void hoist_reductions(ProgramBuilder *builder, const Program *program, int f,
+                      Load load);
+/* Is f a body that is run several times, with post behind it? Then of post what
+ * may stand in the body goes there, for its last run; how many instructions. */
+int has_last_run(const Program *program, int f);
+int move_to_last_run(ProgramBuilder *builder, const Program *program, int f,
+                     Load load);
+/* orders.c: the order of instructions, and with it their streams. */
 void order_beside(ProgramBuilder *builder, Program *program);
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 

@@ -14,9 +14,9 @@
  * and post are one. A wait that an earlier one implies is not said.
  *
  * What runs in the last run of its phase alone (last_only) is behind whatever
- * others are behind. They are not behind it, nor behind what it alone waits for:
- * other runs do not have it. So each stream is known twice, as in every run and
- * as in the last; from the end of the phase on both are one.
+ * others are behind. They are not behind it, nor behind what it alone waits
+ * for: other runs do not have it. So each stream is known twice, as in every
+ * run and as in the last; from the end of the phase on both are one.
  *
  * Kernels of the host meet compute in no memory, and do not wait for it; for
  * places in the host's memory they and copies wait as update_order.c says.

@@ -251,10 +251,12 @@ static void waits_of_phases(void **state)
     drop_spread("models/tiny.lua", "fold.ep=2 train.batch=6" SMALL);
 }
 
-/* As the compiler says them; of one micro-batch post begins under body. */
+/* As the compiler says them; of one micro-batch post begins under body, of
+ * several its reductions stand in the last run. */
 static const char *const folds[] = {
     "fold.tp=2 fold.ep=2 fold.zero=3 train.batch=6" SMALL,
-    "fold.dp=2 fold.ep=2 train.batch=2" SMALL
+    "fold.dp=2 fold.ep=2 train.batch=2" SMALL,
+    "fold.dp=2 fold.ep=2 train.batch=6" SMALL
 };
 
 static void waits_of_passes(void **state)
