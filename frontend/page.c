@@ -113,7 +113,7 @@ static PageOp *operations(PageTime *time, int stage)
     for (int f = 0; f < program->nphase; f++)
         for (int i = 0; i < program->phase[f].n; i++) {
             const Instr *instr = &program->instr[program->phase[f].first + i];
-            double runs = (double)phase_runs(program, f);
+            double runs = (double)instr_runs(program, f, instr);
             int name = page_instr_name(time, instr);
             for (int n = (int)vec_len(v); n <= name; n++)
                 vec_push(time->arena, v, ((PageOp){ .name = n }));
@@ -150,7 +150,7 @@ static void put_work(Text *out, const Program *program)
             const Instr *instr = &program->instr[program->phase[f].first + i];
             if (instr->issue.stream == STREAMcompute)
                 secs[instr_info(instr->kind)->cls] +=
-                    instr->secs * (double)phase_runs(program, f);
+                    instr->secs * (double)instr_runs(program, f, instr);
         }
     put(out, "\"work\":[");
     for (int c = 0; c <= CLASStransfer; c++)
@@ -188,7 +188,7 @@ static void add_stage(LineCost **v, const PageTime *time, int stage)
             LineCost *x = cost_of_line(time->arena, v, time->plan, instr->file,
                                        instr->line);
             if (x)
-                x->secs += instr->secs * (double)phase_runs(program, f);
+                x->secs += instr->secs * (double)instr_runs(program, f, instr);
         }
 }
 

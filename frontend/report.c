@@ -215,7 +215,7 @@ static void show_transfers(FILE *out, const Plan *plan, const Program *prog,
             const Instr *instr = &prog->instr[prog->phase[f].first + i];
             InstrClass k = instr_info(instr->kind)->cls;
             if (k == CLASScollective || k == CLASStransfer)
-                all += instr->secs * (double)phase_runs(prog, f);
+                all += instr->secs * (double)instr_runs(prog, f, instr);
         }
     if (all > 0)
         fprintf(out,
@@ -234,7 +234,7 @@ static void show_experts(FILE *out, const Program *prog)
         for (int i = 0; i < prog->phase[f].n; i++) {
             const Instr *instr = &prog->instr[prog->phase[f].first + i];
             if (instr->experts)
-                secs += instr->secs * (double)phase_runs(prog, f);
+                secs += instr->secs * (double)instr_runs(prog, f, instr);
         }
     if (routed + fixed > 0)
         fprintf(out,
@@ -247,15 +247,23 @@ static void show_experts(FILE *out, const Program *prog)
 static void show_phase(FILE *out, const Program *prog, int f)
 {
     const Phase *phase = &prog->phase[f];
-    double secs = 0;
+    double secs[2] = { 0 }; /* in each run; in the last one alone */
+    int n[2] = { 0 };
 
-    for (int i = phase->first; i < phase->first + phase->n; i++)
-        secs += prog->instr[i].secs;
+    for (int i = phase->first; i < phase->first + phase->n; i++) {
+        n[prog->instr[i].last_only]++;
+        secs[prog->instr[i].last_only] += prog->instr[i].secs;
+    }
     fprintf(out,
             "  %-14s  %5d instructions, %" PRId64 " time%s%s, %.3f ms each\n",
-            phase->name, phase->n, phase_runs(prog, f),
+            phase->name, n[0], phase_runs(prog, f),
             phase_runs(prog, f) == 1 ? "" : "s",
-            phase->pair ? ", two micro-batches each" : "", 1e3 * secs);
+            phase->pair ? ", two micro-batches each" : "", 1e3 * secs[0]);
+    if (n[1])
+        fprintf(out,
+                "    at its end    %5d instructions, in the last time alone, "
+                "%.3f ms\n",
+                n[1], 1e3 * secs[1]);
 }
 
 static void show_program(FILE *out, const Plan *plan, int role,

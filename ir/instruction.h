@@ -225,6 +225,7 @@ typedef struct Instr {
                         that is the same, though an operand has the name */
     int store_first; /* in the first run of its phase it stores what it adds in
                         the others: no instruction clears what it adds to */
+    int last_only;   /* it runs in the last run of its phase, and in no other */
     uint32_t atoms;  /* collectives: the group */
     Issue issue;
     const char *file;

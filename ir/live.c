@@ -37,6 +37,12 @@ int joined(const Role *role, int buf, int instr)
     return 0;
 }
 
+int joined_last(const Role *role, int buf, int instr)
+{
+    return joined(role, buf, instr) &&
+           role->prog[role->buf[buf].prog].instr[instr].last_only;
+}
+
 /* ---- lives --------------------------------------------------------------- */
 
 int only_writes(const Instr *instr, int i)
@@ -66,7 +72,7 @@ static const char *name_buffer(SlotLives *lives, int buf, int instr, int from,
     if (life->first < 0 && !writes && !b->frame)
         return life_wrong(lives, "is read and was never written", buf, instr);
     if (life->first < 0)
-        *life = (SlotLife){ buf, instr, instr, b->offset, instr };
+        *life = (SlotLife){ buf, instr, instr, b->offset, instr, 0 };
     life->first = from < life->first ? from : life->first;
     if (!b->frame && life->first >= lives->from && instr <= lives->to &&
         instr_phase(program, life->first) != instr_phase(program, instr)) {
@@ -94,6 +100,8 @@ static const char *name_buffers(SlotLives *lives, int instr)
         int from = kept_from(&lives->r->prog[lives->prog], instr, i);
         why = name_buffer(lives, s->buf[i], instr, from,
                           only_writes(s, i) || stores_first(s, i));
+        lives->of[s->buf[i]].grows |=
+            stores_first(s, i) || (s->kind == Ijoin && s->last_only && !i);
         if (b->stack && !why)
             why = name_buffer(lives, b->stack - 1, instr, instr, 1);
     }
@@ -115,7 +123,8 @@ static void extend(SlotLives *lives)
         SlotLife *life = &lives->of[i];
         const Phase *f =
             life->first < 0 ? NULL : instr_phase(program, life->last);
-        if (f && f->repeat > 1 && life->first < f->first)
+        if (f && f->repeat > 1 && (life->first < f->first || life->grows) &&
+            !joined_last(lives->r, i, life->last))
             life->last = f->first + f->n - 1;
         if (!f || lives->from > lives->to || life->first > lives->to ||
             life->last < lives->from)
@@ -132,7 +141,7 @@ SlotLife *no_lives(Arena *a, int n)
     SlotLife *v = alloc(a, sizeof *v * ((size_t)n + 1));
 
     for (int i = 0; i < n; i++)
-        v[i] = (SlotLife){ i, -1, -1, 0, -1 };
+        v[i] = (SlotLife){ i, -1, -1, 0, -1, 0 };
     return v;
 }
 

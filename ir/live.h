@@ -5,7 +5,8 @@
 typedef struct SlotLife {
     int buf, first, last;
     int64_t at;
-    int held; /* until streams of others are done with it, or last */
+    int held;  /* until streams of others are done with it, or last */
+    int grows; /* it has what runs of its phase add to */
 } SlotLife;
 
 typedef struct SlotLives {
@@ -29,6 +30,9 @@ const Phase *instr_phase(const Program *prog, int instr); /* or null */
 /* Does a join at this instruction make buf a part of another? Then it may lie
  * where that one does, and is alive up to the instruction before. */
 int joined(const Role *role, int buf, int instr);
+/* ... in the last run of a phase: from there on the other one keeps its bytes
+ * for the runs that have no join. */
+int joined_last(const Role *role, int buf, int instr);
 /* Null, or a buffer whose born and dies are not what the instructions say. */
 const char *lives_loose(Arena *a, const Role *role, int prog);
 

@@ -45,7 +45,7 @@ double expert_bytes(const Program *prog, int routed)
         for (int i = 0; i < prog->phase[f].n; i++) {
             const Instr *instr = &prog->instr[prog->phase[f].first + i];
             if (instr->experts && moves_rows(instr->kind) == routed)
-                sum += instr->bytes * (double)phase_runs(prog, f);
+                sum += instr->bytes * (double)instr_runs(prog, f, instr);
         }
     return sum;
 }

@@ -520,6 +520,8 @@ int phase_names(const Program *prog, const Phase *phase,
 /* All rows in the order in which they run; of phases that repeat, one for each
  * micro-batch. A vec. */
 ScheduleSlot *program_rows(Arena *a, const Program *prog);
+/* Does an instruction run in this row of its phase? */
+int runs_in(const Program *prog, const Instr *instr, const ScheduleSlot *row);
 int program_streams(const Program *prog); /* are there others than compute? */
 /* By instruction: the first of compute behind it, else ninstr; all writers. */
 int *instrs_behind(Arena *a, const Program *prog);
@@ -886,6 +888,8 @@ void plan_watch(const Plan *p, ProgramKind k, PlanWatch *watch, void *context);
 double plan_bare(const Plan *p, ProgramKind k);
 int64_t plan_micros(const Plan *p, ProgramKind k);  /* that a rank runs */
 int64_t phase_runs(const Program *prog, int phase); /* how often it runs*/
+/* ... an instruction of it. */
+int64_t instr_runs(const Program *prog, int phase, const Instr *instr);
 /* Bytes that a rank sends to experts and back in a run: rows that routes
  * decide, as many as are expected; else blocks and gathers, whose sizes are the
  * plan's. */

@@ -152,6 +152,20 @@ static const char *phases_wrong(const PlanCheck *check, const Program *prog)
     return 0;
 }
 
+/* Calls have rows of several micro-batches between each other. */
+static const char *lasts_wrong(const PlanCheck *check, const Program *prog)
+{
+    for (int f = 0; f < prog->nphase; f++)
+        for (int k = 0; k < prog->phase[f].n; k++) {
+            int i = prog->phase[f].first + k;
+            if (prog->instr[i].last_only && !prog->phase[f].repeat &&
+                law(Llast_repeats))
+                return instr_told(check, prog, i,
+                                  "runs in the last run of a call");
+        }
+    return 0;
+}
+
 /* What lies where is looked at when all phases and tables are known to be
  * sound. */
 static const char *programs_wrong(const PlanCheck *check)
@@ -160,6 +174,8 @@ static const char *programs_wrong(const PlanCheck *check)
     const char *why = 0;
     for (int k = 0; k < role->nprog && !why; k++)
         why = phases_wrong(check, &role->prog[k]);
+    for (int k = 0; k < role->nprog && !why; k++)
+        why = lasts_wrong(check, &role->prog[k]);
     if (!why)
         why = bufs_wrong(check);
     for (int k = 0; k < role->nprog && !why; k++)

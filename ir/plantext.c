@@ -36,7 +36,8 @@
  *     instr   = kind label { name "=" buffers }
  *               { name "=" word | name "=" int { "," int } }
  *               [ "v" use { "," use } ] [ "inner" atoms ]
- *               [ "spread" atoms ] [ "store_first" ] [ "g" atoms ] issue
+ *               [ "spread" atoms ] [ "store_first" ] [ "last_only" ]
+ *               [ "g" atoms ] issue
  *               [ "c" num num num [ "again" num ] [ "experts" ] ] place
  *               (operands and fields in the order of instructions.def; issue:
  *               streams.c)

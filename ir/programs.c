@@ -66,6 +66,12 @@ ScheduleSlot *program_rows(Arena *a, const Program *prog)
     return v;
 }
 
+int runs_in(const Program *prog, const Instr *instr, const ScheduleSlot *row)
+{
+    return !instr->last_only ||
+           row->micro == prog->phase[row->phase].repeat - 1;
+}
+
 const char *program_told(const PlanCheck *check, ProgramKind k, const char *why)
 {
     return strf(check->arena, "role %d: program '%s' %s", check->role,

@@ -66,6 +66,7 @@ static void instr_text(Codec *codec, Instr *instr)
     instr->inner = code_atoms(codec, "inner", instr->inner);
     instr->spread = code_atoms(codec, "spread", instr->spread);
     instr->store_first = code_option(codec, "store_first", instr->store_first);
+    instr->last_only = code_option(codec, "last_only", instr->last_only);
     instr->atoms = code_atoms(codec, "g", instr->atoms);
     issue_text(codec, &instr->issue);
     if (code_option(codec, "c",

@@ -16,7 +16,10 @@
  * members, and the work space of products.
  *
  * A phase that repeats is walked twice. An access that races with one two runs
- * later races with that of the next run too, which is on the same stream. */
+ * later races with that of the next run too, which is on the same stream. Where
+ * instructions run in its last run alone (last_only) that is walked too, and
+ * they in no other: what stands in every run finds no event of theirs before.
+ */
 #include "plan.h"
 
 enum { MAXEVENT = 1 << 20, MAXSMS = 1 << 16 };
@@ -72,8 +75,8 @@ static void pass_wait(Behind *x, const Program *program, int *behind, int instr,
                       int recorder)
 {
     StreamKind on = program->instr[recorder].issue.stream;
-    if (on == STREAMcompute)
-        return;
+    if (on == STREAMcompute || program->instr[instr].last_only)
+        return; /* other runs do not wait there */
     for (int i = x->done[on]; i <= recorder; i++)
         if (program->instr[i].issue.stream == on)
             behind[i] = instr;
@@ -113,7 +116,8 @@ static void join(Clock *to, const Clock *from)
             to->of[s] = from->of[s];
 }
 
-/* By instruction: what it knows to be done, itself included, in one walk. */
+/* By instruction: what it knows to be done, itself included, in one walk. What
+ * one of the last run alone waits for its stream does not know. */
 static Clock *walk_clocks(Arena *a, const Program *program)
 {
     Clock now[NSTREAM] = { 0 }, *event = NULL;
@@ -121,15 +125,17 @@ static Clock *walk_clocks(Arena *a, const Program *program)
     for (int i = 0; i < program->ninstr; i++) {
         const Issue *issue = &program->instr[i].issue;
         Clock *mine = &now[issue->stream];
-        for (int k = 0; k < issue->nwait; k++)
-            if ((size_t)issue->wait[k] < vec_len(event) && issue->wait[k] > 0)
-                join(mine, &event[issue->wait[k]]);
         mine->of[issue->stream]++;
         at[i] = *mine;
+        for (int k = 0; k < issue->nwait; k++)
+            if ((size_t)issue->wait[k] < vec_len(event) && issue->wait[k] > 0)
+                join(&at[i], &event[issue->wait[k]]);
+        if (!program->instr[i].last_only)
+            *mine = at[i];
         while (issue->record && vec_len(event) <= (size_t)issue->record)
             vec_push(a, event, (Clock){ 0 });
         if (issue->record)
-            event[issue->record] = *mine;
+            event[issue->record] = at[i];
     }
     return at;
 }
@@ -192,6 +198,7 @@ typedef struct StreamWalk {
     int *
         *heard; /* by phase: instructions that can race, wait or record; vecs */
     int **given;      /* by phase: buffers that get their micro-batch; vecs */
+    char *ends;       /* by phase: does its last run have more than others? */
     Run *run;         /* by the first cell of one */
     uint64_t *begins; /* a bit a cell: does a run begin there? */
 } StreamWalk;
@@ -507,10 +514,12 @@ static void list_phases(StreamWalk *walk)
     const char *is = loaded(walk);
     walk->heard = alloc(a, sizeof *walk->heard * (size_t)(walk->g->nphase + 1));
     walk->given = alloc(a, sizeof *walk->given * (size_t)(walk->g->nphase + 1));
+    walk->ends = alloc(a, (size_t)walk->g->nphase + 1);
     for (int p = 0; p < walk->g->nphase; p++)
         for (int i = 0; i < walk->g->phase[p].n; i++) {
             int at = walk->g->phase[p].first + i;
             const Instr *s = &walk->g->instr[at];
+            walk->ends[p] |= s->last_only != 0;
             if (s->issue.stream || s->issue.nwait || s->issue.record ||
                 can_race(walk, s))
                 vec_push(a, walk->heard[p], at);
@@ -536,6 +545,13 @@ static const char *load(StreamWalk *walk, int phase)
     return NULL;
 }
 
+static int is_walked(const StreamWalk *walk, const ScheduleSlot *row)
+{
+    int64_t n = walk->g->phase[row->phase].repeat;
+    return !n || row->micro < 2 ||
+           (walk->ends[row->phase] && row->micro == n - 1);
+}
+
 static const char *walk(StreamWalk *stream_walk)
 {
     const ScheduleSlot *row =
@@ -544,11 +560,12 @@ static const char *walk(StreamWalk *stream_walk)
     for (size_t t = 0; t < vec_len(row) && !why; t++) {
         int p = row[t].phase;
         const int *v = stream_walk->heard[p];
-        if (stream_walk->g->phase[p].repeat && row[t].micro > 1)
+        if (!is_walked(stream_walk, &row[t]))
             continue;
         why = load(stream_walk, p);
         for (size_t k = 0; k < vec_len(v) && !why; k++)
-            why = begin(stream_walk, v[k], row[t].micro);
+            if (runs_in(stream_walk->g, &stream_walk->g->instr[v[k]], &row[t]))
+                why = begin(stream_walk, v[k], row[t].micro);
     }
     return why;
 }

@@ -80,7 +80,7 @@ static int is_stop(const TimeWalk *walk, const Instr *instr)
     const Issue *issue = &instr->issue;
     return walk->watch || instr_info(instr->kind)->cls == CLASStransfer ||
            is_far(walk->p, instr) || issue->stream || issue->nwait ||
-           issue->record;
+           issue->record || instr->last_only;
 }
 
 static PhaseTimeline course_of(TimeWalk *walk, int role, const Program *program,
@@ -200,6 +200,12 @@ static int is_done(const Walker *walker)
     return walker->at == vec_len(walker->row);
 }
 
+/* Is a stop left out in this row? */
+static int is_left_out(const Walker *walker, const Instr *instr)
+{
+    return !runs_in(walker->g, instr, &walker->row[walker->at]);
+}
+
 /* As far as walker can go; did it move? */
 static int advance(TimeWalk *walk, Walker *walker)
 {
@@ -208,19 +214,20 @@ static int advance(TimeWalk *walk, Walker *walker)
         const PhaseTimeline *timeline =
             &walker->course[walker->row[walker->at].phase];
         int end = walker->stop == vec_len(timeline->stop);
-        double secs =
-            end ? timeline->after : timeline->stop[walker->stop].before;
+        const WaitPoint *stop = end ? NULL : &timeline->stop[walker->stop];
+        double secs = end ? timeline->after : stop->before;
+        int runs = !end && !is_left_out(walker, stop->s);
         if (!walker->came) {
             walker->now[STREAMcompute] += secs;
             walker->busy += secs;
-            if (!end)
-                await_events(walker, &timeline->stop[walker->stop].s->issue);
+            if (runs)
+                await_events(walker, &stop->s->issue);
         }
         walker->came = 1;
-        if (!end && !pass(walk, walker, &timeline->stop[walker->stop]))
+        if (runs && !pass(walk, walker, stop))
             return moved;
-        if (!end)
-            record_event(walk, walker, &timeline->stop[walker->stop].s->issue);
+        if (runs)
+            record_event(walk, walker, &stop->s->issue);
         walker->came = 0;
         walker->stop = end ? 0 : walker->stop + 1;
         walker->at += end;
@@ -355,4 +362,9 @@ int64_t phase_runs(const Program *program, int phase)
     for (int t = 0; t < program->nslot; t++)
         n += program->slot[t].phase == phase;
     return n;
+}
+
+int64_t instr_runs(const Program *program, int phase, const Instr *instr)
+{
+    return instr->last_only ? 1 : phase_runs(program, phase);
 }

@@ -9,7 +9,8 @@
  * A phase that repeats is run twice: an accumulator may then hold what the
  * instruction itself left there, nothing else may come from the run before. In
  * the first run one with store_first reads nothing of what it adds to: what
- * others read there it has made, or another before it.
+ * others read there it has made, or another before it. The second is the last
+ * run, in which those with last_only take part.
  * What is being sent must stay until its wait, and micro-batches are added up
  * in their order, so that every schedule that pleat makes gives the same bits.
  *
@@ -203,7 +204,9 @@ static const char *where(const ValueFlow *flow, int instr, const char *why)
                                  phase->name, flow->micro, why));
 }
 
-static const char *run_row(ValueFlow *flow, int phase, int micro)
+/* last: it is the last run of a phase that repeats, or a call, which has no
+ * such instructions. */
+static const char *run_row(ValueFlow *flow, int phase, int micro, int last)
 {
     const Phase *f = &flow->g->phase[phase];
     const char *why = 0;
@@ -211,7 +214,8 @@ static const char *run_row(ValueFlow *flow, int phase, int micro)
     flow->micro = micro;
     flow->row++;
     for (int i = f->first; i < f->first + f->n; i++)
-        if ((why = instr_flow(flow, &flow->g->instr[i])))
+        if ((last || !flow->g->instr[i].last_only) &&
+            (why = instr_flow(flow, &flow->g->instr[i])))
             return where(flow, i, why);
     flow->last[phase] = micro;
     flow->runs[phase]++;
@@ -226,9 +230,9 @@ static const char *run_rows(ValueFlow *flow)
     for (int f = 0; f < prog->nphase && !why; f++) {
         int64_t n = prog->phase[f].repeat < 2 ? prog->phase[f].repeat : 2;
         for (int k = 0; k < n && !why; k++)
-            why = run_row(flow, f, k);
+            why = run_row(flow, f, k, k == n - 1);
         for (int t = 0; t < prog->nslot && !n && !tabled && !why; t++)
-            why = run_row(flow, prog->slot[t].phase, prog->slot[t].micro);
+            why = run_row(flow, prog->slot[t].phase, prog->slot[t].micro, 1);
         tabled |= !n;
     }
     return why;
@@ -345,7 +349,8 @@ static void find_brief(ValueFlow *flow)
             f++;
         flow->brief[i] =
             program->phase[f].repeat != 1 &&
-            b->dies < program->phase[f].first + program->phase[f].n;
+            b->dies < program->phase[f].first + program->phase[f].n &&
+            !joined_last(flow->c->r, i, b->dies);
     }
 }
 

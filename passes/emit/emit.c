@@ -386,7 +386,8 @@ static double seconds_rebuilt(const ProgramBuilder *builder,
             for (int j = 0; j < group->nout; j++)
                 again &= is_rebuilt(group->out[j]);
             if (again)
-                sum += group->instr.secs * (double)phase_runs(program, f);
+                sum += group->instr.secs *
+                       (double)instr_runs(program, f, &group->instr);
         }
     return sum;
 }

@@ -58,6 +58,8 @@ void make_joins(
 /* streams.c: on which stream each instruction runs, behind which events. */
 void put_streams(ProgramBuilder *builder, Program *program);
 int runs_beside(const ProgramBuilder *builder, const Instr *instr);
+/* The last instruction of a phase that stands in all its runs. */
+int phase_end(const Program *program, const Phase *phase);
 int joins_next(const Program *program, int phase); /* phase and the next: one */
 /* offload.c: may a stage that does not fit offload what costs no time? */
 int may_offload(const Graph *g);
@@ -76,7 +78,22 @@ typedef struct OffloadCopies OffloadCopies;
 OffloadCopies *take_copies(ProgramBuilder *builder);
 void put_copies(ProgramBuilder *builder, Program *program,
                 const OffloadCopies *copies);
-/* overlap.c: the order of instructions, and with it their streams. */
+/* overlap.c: an order of the groups of phase f, and of the next if they join,
+ * in which no more than load.most is alive at once as far as load (of the order
+ * that stands there) tells. */
+typedef enum OrderRule { ORDERlongest, ORDERnearest } OrderRule;
+void order_span(ProgramBuilder *builder, const Program *program, int f,
+                Load load, OrderRule rule);
+/* Reductions of a post that joins body f: as soon as their gradients are there,
+ * in the model's order. */
+void hoist_reductions(ProgramBuilder *builder, const Program *program, int f,
+                      Load load);
+/* Is f a body that is run several times, with post behind it? Then of post what
+ * may stand in the body goes there, for its last run; how many instructions. */
+int has_last_run(const Program *program, int f);
+int move_to_last_run(ProgramBuilder *builder, const Program *program, int f,
+                     Load load);
+/* orders.c: the order of instructions, and with it their streams. */
 void order_beside(ProgramBuilder *builder, Program *program);
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */
 

@@ -13,21 +13,38 @@
  *     taken           dx  scatter dx   dx2  gather w  b(w)
  *                         dw                dw2
  *
+ * A collective that stands behind little, as counts of rows behind a route, so
+ * would wait until what leads to larger ones is done, and then for those. By
+ * one rule (ORDERlongest) an instruction goes first that takes next to no time
+ * beside the collective that it opens; by the other (ORDERnearest) all that
+ * leads to one that near. Neither is better for all models: orders.c tries
+ * both.
+ *
  * What collectives on their way hold is limited to ROOM times the largest of
  * them: beyond it no collective is taken early, and nothing is passed over. Nor
- * is it where more would be alive at once than the largest sum of the model's
- * order and a GROWTHth of all memory; what that leaves out (what collectives
- * hold) is looked at behind, and the order made again with less. All
- * instructions that name a value which one of them writes keep their order,
- * transfers too. The numbers are counted, so each machine takes one order.
+ * is it where more would be alive at once than the caller allows; what that
+ * leaves out (what collectives hold) is looked at behind. All instructions that
+ * name a value which one of them writes keep their order, transfers too. The
+ * numbers are counted, so each machine takes one order.
  *
- * Where the body repeats, reductions of post have nothing beside them:
- * gradients are whole only behind the last run, and all that follows reads the
- * norm of all of them, and the word that holds a step back. What could run
- * there is the last run's backward, if it had instructions of its own. */
+ * Where the body repeats, gradients are whole only in its last run, and all
+ * that post does behind their reductions reads the norm of all of them, and the
+ * word that holds a step back. What can run beside a reduction is the rest of
+ * the last run's backward. So reductions become instructions of the body that
+ * run in its last run alone (Instr.last_only), where they are ordered as others
+ * are:
+ *
+ *     body  x4  b(w2)  b(w1)          post  reduce w2  reduce w1  norm  update
+ *     body  x4  b(w2)  b(w1)          post  norm  update
+ *                  reduce w2  reduce w1        (in the fourth run)
+ *
+ * A second text of the body for its last run would do the same, and would have
+ * values, lives and places of its own, twice as many to plan and to prove. As
+ * it is the other runs are the order without the reductions, in which nothing
+ * is later than in the last. */
 #include "emit.h"
 
-enum { AHEAD = 48, ROOM = 2, GROWTH = 32 };
+enum { AHEAD = 48, ROOM = 2, SHORT = 8 };
 
 typedef struct TimedInstr {
     int *next; /* vec: tasks that wait for this */
@@ -38,6 +55,7 @@ typedef struct TimedInstr {
     double tail;      /* seconds from its start to the end of the last that
                          waits for it */
     double leads;     /* of the next collective that waits for it; 0: none */
+    double away;      /* seconds to the nearest for which others wait */
     int64_t bytes;    /* of a collective; others: what they end */
     int left, before; /* the next and last that compute and are not taken; the
                          ends of their ring: task n */
@@ -53,6 +71,7 @@ typedef struct Overlap {
     ProgramBuilder *builder;
     Arena *arena;
     const Program *prog;
+    OrderRule rule;
     int first, n; /* instructions of the phase */
     TimedInstr *timed;
     ValueOrder *uses;     /* by number of values */
@@ -166,13 +185,21 @@ static void measure_tails(Overlap *overlap)
 {
     for (int i = overlap->n - 1; i >= 0; i--) {
         TimedInstr *t = &overlap->timed[i];
+        double secs = group_of(overlap, i)->instr.secs;
+        t->away = INFINITY;
         for (size_t k = 0; k < vec_len(t->next); k++) {
             const TimedInstr *o = &overlap->timed[t->next[k]];
             double leads = o->beside ? o->tail : o->leads;
+            double away = !o->beside ? o->away
+                          : group_of(overlap, t->next[k])->reg == REGpost
+                              ? INFINITY
+                              : 0;
             t->tail = t->tail > o->tail ? t->tail : o->tail;
             t->leads = t->leads > leads ? t->leads : leads;
+            t->away = t->away < away ? t->away : away;
         }
-        t->tail += group_of(overlap, i)->instr.secs;
+        t->tail += secs;
+        t->away += secs;
     }
 }
 
@@ -199,8 +226,40 @@ static int next_beside(const Overlap *overlap)
     return first;
 }
 
+/* Does a collective wait for i alone, which takes next to no time beside it? */
+static int opens(const Overlap *overlap, int i)
+{
+    const TimedInstr *instr = &overlap->timed[i];
+    double secs = group_of(overlap, i)->instr.secs;
+
+    for (size_t k = 0; k < vec_len(instr->next); k++) {
+        int then = instr->next[k];
+        if (overlap->timed[then].beside && overlap->timed[then].wait == 1 &&
+            secs * SHORT <= group_of(overlap, then)->instr.secs)
+            return 1;
+    }
+    return 0;
+}
+
+static int is_nearer(const TimedInstr *x, const TimedInstr *y)
+{
+    return isfinite(x->away) && x->away * SHORT <= y->away;
+}
+
+/* Is x to be taken before y? What leads to longer work is; by nearness, first
+ * what is so much nearer to its collective that it holds up little. */
+static int goes_before(const Overlap *overlap, const TimedInstr *x,
+                       const TimedInstr *y)
+{
+    if (overlap->rule == ORDERnearest && is_nearer(x, y))
+        return 1;
+    return x->leads > y->leads &&
+           !(overlap->rule == ORDERnearest && is_nearer(y, x));
+}
+
 /* Of those whose operands are there by now the one that leads to the longest
- * work behind a collective; if there is none, the one that waits least. */
+ * work behind a collective, but first what opens one; if there is none, the one
+ * that waits least. */
 static int next_compute(const Overlap *overlap)
 {
     int first = -1, best = -1,
@@ -218,7 +277,9 @@ static int next_compute(const Overlap *overlap)
         first = first < 0 ? i : first;
         if (instr->from > overlap->compute)
             continue;
-        if (best < 0 || instr->leads > overlap->timed[best].leads)
+        if (overlap->rule == ORDERlongest && opens(overlap, i))
+            return i;
+        if (best < 0 || goes_before(overlap, instr, &overlap->timed[best]))
             best = i;
         passed += instr->bytes;
     }
@@ -286,11 +347,12 @@ static int next(Overlap *overlap)
     return i;
 }
 
+/* Of phase f and, if it is joined, of the next. */
 static Overlap span_of(ProgramBuilder *builder, const Program *program, int f,
-                       Load load)
+                       int joined, Load load)
 {
     const Phase *at = &program->phase[f];
-    int n = at->n + (joins_next(program, f) ? at[1].n : 0);
+    int n = at->n + (joined ? at[1].n : 0);
     Overlap x = { .builder = builder,
                   .arena = arena_new(),
                   .prog = program,
@@ -304,33 +366,44 @@ static Overlap span_of(ProgramBuilder *builder, const Program *program, int f,
     return x;
 }
 
-/* The order seq becomes the program's; the first phase of the span ends with
- * the last of those that it had, `had`. */
-static void give_order(Overlap *overlap, Phase *phase, int had, int joined)
+/* The order seq becomes the program's. */
+static void give_order(Overlap *overlap)
 {
     Group **was = NULL;
-    int end = had;
 
     for (int k = 0; k < overlap->n; k++)
         vec_push(overlap->arena, was,
                  overlap->builder->group[overlap->first + k]);
     for (int k = 0; k < overlap->n; k++)
         overlap->builder->group[overlap->first + k] = was[overlap->seq[k]];
-    for (int k = 0; k < overlap->n - 1; k++)
-        if (overlap->seq[k] < had)
-            end = k + 1;
-    if (!joined)
-        return;
-    phase[1].n += phase->n - end;
-    phase[1].first += end - phase->n;
-    phase->n = end;
 }
 
-static void order_span(ProgramBuilder *builder, const Program *program, int f,
-                       Load load)
+/* The first phase of a span of two has so many instructions. */
+static void end_first(Phase *phase, int n)
 {
-    Overlap x = span_of(builder, program, f, load);
+    phase[1].n += phase->n - n;
+    phase[1].first += n - phase->n;
+    phase->n = n;
+}
 
+/* Of a span of two: the first phase ends with the last that it had. */
+static void end_with_last(const Overlap *overlap, Phase *phase)
+{
+    int end = phase->n;
+
+    for (int k = 0; k < overlap->n - 1; k++)
+        if (overlap->seq[k] < phase->n)
+            end = k + 1;
+    end_first(phase, end);
+}
+
+void order_span(ProgramBuilder *builder, const Program *program, int f,
+                Load load, OrderRule rule)
+{
+    int joined = joins_next(program, f);
+    Overlap x = span_of(builder, program, f, joined, load);
+
+    x.rule = rule;
     link_tasks(&x);
     measure_tails(&x);
     for (int i = 0; i < x.n; i++)
@@ -339,94 +412,89 @@ static void order_span(ProgramBuilder *builder, const Program *program, int f,
     for (int k = 0; k < x.n && x.room; k++)
         take(&x, next(&x));
     if (x.room)
-        give_order(&x, &program->phase[f], program->phase[f].n,
-                   joins_next(program, f));
+        give_order(&x);
+    if (x.room && joined)
+        end_with_last(&x, &program->phase[f]);
     arena_free(x.arena);
 }
 
-/* Buckets are reduced in post: in the model's order of a span, as soon as their
- * gradients are there. */
-static void hoist_reductions(ProgramBuilder *builder, const Program *program,
-                             int f, Load load)
-{
-    Overlap x = span_of(builder, program, f, load);
-    Phase *at = &program->phase[f];
-    int *place = alloc(x.arena, sizeof *place * (size_t)(x.n + 1));
-    int *first = alloc(x.arena, sizeof *first * (size_t)(x.n + 1));
-    int *after = alloc(x.arena, sizeof *after * (size_t)(x.n + 1));
+/* ---- reductions of post -------------------------------------------------- */
 
-    for (int i = 0; i < x.n; i++) {
-        int early = x.timed[i].beside || group_of(&x, i)->instr.kind == Ijoin;
-        if (i < at->n || !early)
+/* By task of a span of two phases: itself, or the one behind which it may stand
+ * at the earliest, of collectives and joins of the second. */
+static int *earliest_places(Overlap *overlap, int first)
+{
+    int *place =
+        alloc(overlap->arena, sizeof *place * (size_t)(overlap->n + 1));
+
+    for (int i = 0; i < overlap->n; i++) {
+        const TimedInstr *t = &overlap->timed[i];
+        if (i < first ||
+            !(t->beside || group_of(overlap, i)->instr.kind == Ijoin))
             place[i] = i;
-        for (size_t k = 0; k < vec_len(x.timed[i].next); k++) {
-            int *then = &place[x.timed[i].next[k]];
+        for (size_t k = 0; k < vec_len(t->next); k++) {
+            int *then = &place[t->next[k]];
             *then = *then > place[i] ? *then : place[i];
         }
     }
-    for (int k = x.n; k-- > at->n;)
+    return place;
+}
+
+/* The model's order, but for those with another place: behind it. */
+static void order_by_place(Overlap *overlap, const int *place)
+{
+    size_t size = sizeof(int) * (size_t)(overlap->n + 1);
+    int *first = alloc(overlap->arena, size),
+        *after = alloc(overlap->arena, size);
+
+    for (int k = overlap->n; k-- > 0;)
         if (place[k] != k) {
             after[k] = first[place[k]];
             first[place[k]] = k;
         }
-    for (int i = 0; i < x.n; i++) {
+    for (int i = 0; i < overlap->n; i++) {
         if (place[i] == i)
-            vec_push(x.arena, x.seq, i);
+            vec_push(overlap->arena, overlap->seq, i);
         for (int k = first[i]; k && place[i] == i; k = after[k])
-            vec_push(x.arena, x.seq, k);
+            vec_push(overlap->arena, overlap->seq, k);
     }
-    give_order(&x, at, at->n, 1);
+    give_order(overlap);
+}
+
+void hoist_reductions(ProgramBuilder *builder, const Program *program, int f,
+                      Load load)
+{
+    Overlap x = span_of(builder, program, f, 1, load);
+    Phase *at = &program->phase[f];
+
+    order_by_place(&x, earliest_places(&x, at->n));
+    end_with_last(&x, at);
     arena_free(x.arena);
 }
 
-/* With so much more alive than in the model's order, as far as that tells; how
- * much there is. */
-static int64_t spread(ProgramBuilder *builder, Program *program, Load load,
-                      int64_t more)
+int has_last_run(const Program *program, int f)
 {
-    load.most += more;
-    for (int f = 0; f < program->nphase; f += 1 + joins_next(program, f))
-        order_span(builder, program, f, load);
-    for (int i = 0; i < program->ninstr; i++)
-        program->instr[i] = builder->group[i]->instr;
-    put_streams(builder, program);
-    return layout_load(builder->arena, builder->graph, builder->group, program)
-        .most;
+    const Phase *at = &program->phase[f];
+
+    return f + 1 < program->nphase && at->reg == REGbody && at->repeat > 1 &&
+           at[1].reg == REGpost;
 }
 
-void order_beside(ProgramBuilder *builder, Program *program)
+int move_to_last_run(ProgramBuilder *builder, const Program *program, int f,
+                     Load load)
 {
-    Group **group = NULL;
-    Phase *phase = NULL;
-    int beside = 0;
+    Overlap x = span_of(builder, program, f, 1, load);
+    Phase *at = &program->phase[f];
+    int *place = earliest_places(&x, at->n), end = at->n;
 
-    for (int i = 0; i < program->ninstr; i++)
-        beside |= runs_beside(builder, &program->instr[i]);
-    if (!beside)
-        return;
-    Load load =
-        layout_load(builder->arena, builder->graph, builder->group, program);
-    int64_t most = load.most;
-    int64_t more =
-        (most + lasting_bytes(builder->arena, &builder->graph, 1)) / GROWTH;
-    int hoisted = 0;
-    for (int f = 0; f < program->nphase; f++)
-        if (joins_next(program, f)) {
-            hoist_reductions(builder, program, f, load);
-            hoisted = 1;
-        }
-    if (hoisted)
-        load = layout_load(builder->arena, builder->graph, builder->group,
-                           program);
-    load.most = most;
-    for (int i = 0; i < program->ninstr; i++)
-        vec_push(builder->arena, group, builder->group[i]);
-    for (int i = 0; i < program->nphase; i++)
-        vec_push(builder->arena, phase, program->phase[i]);
-    int64_t room = more;
-    while (spread(builder, program, load, room) > most + more && room) {
-        room = room > more / GROWTH ? room / 4 : 0;
-        memcpy(builder->group, group, sizeof *group * (size_t)program->ninstr);
-        memcpy(program->phase, phase, sizeof *phase * (size_t)program->nphase);
-    }
+    for (int i = at->n; i < x.n; i++)
+        if (place[i] < at->n)
+            end++;
+        else
+            place[i] = i;
+    int moved = end - at->n;
+    order_by_place(&x, place);
+    end_first(at, end);
+    arena_free(x.arena);
+    return moved;
 }

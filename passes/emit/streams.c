@@ -13,6 +13,11 @@
  * each phase, so what runs there is as if it ran on one; a body that runs once
  * and post are one. A wait that an earlier one implies is not said.
  *
+ * What runs in the last run of its phase alone (last_only) is behind whatever
+ * others are behind. They are not behind it, nor behind what it alone waits
+ * for: other runs do not have it. So each stream is known twice, as in every
+ * run and as in the last; from the end of the phase on both are one.
+ *
  * Kernels of the host meet compute in no memory, and do not wait for it; for
  * places in the host's memory they and copies wait as update_order.c says.
  *
@@ -27,28 +32,35 @@ typedef struct InFlight {
     int wrote[NSTREAM], named[NSTREAM];
 } InFlight;
 
+enum { EVERY, LAST, NRUN }; /* run of a phase */
+
 /* Up to where a stream is behind others. */
 typedef struct KnownStreams {
-    int of[NSTREAM];
+    int of[NRUN][NSTREAM];
 } KnownStreams;
 
 typedef struct Streams {
     ProgramBuilder *builder;
     Program *prog;
     Arena *arena;
-    InFlight *flight;  /* by number of values */
-    int overlap;       /* collectives may leave */
-    int first;         /* instruction of the phase, from 0 */
-    int last[NSTREAM]; /* instruction that stood last, from 1 */
-    int known[NSTREAM]
-             [NSTREAM];  /* by stream: up to where it is behind others */
-    KnownStreams *there; /* by instruction: the same, of its stream then */
+    InFlight *flight;        /* by number of values */
+    int overlap;             /* collectives may leave */
+    int first;               /* instruction of the phase, from 0 */
+    int last[NRUN][NSTREAM]; /* instruction that stood last, from 1 */
+    KnownStreams known[NSTREAM];
+    KnownStreams *there;       /* by instruction: its stream's then */
     double now[NSTREAM], *end; /* predicted; end: of each instruction */
     int *copy;                 /* vec: to the host, in order */
     size_t done;               /* of them are over by now */
     Table *at; /* group that is of the host -> its instruction */
     int events;
 } Streams;
+
+/* The first of the runs in which an instruction stands; all behind do too. */
+static int run_of(const Streams *streams, int i)
+{
+    return streams->prog->instr[i].last_only ? LAST : EVERY;
+}
 
 static void send_off(Streams *streams, StreamKind on, int i)
 {
@@ -89,25 +101,32 @@ int runs_beside(const ProgramBuilder *builder, const Instr *instr)
              instr->atoms & builder->graph->mesh->mask[Mpp]);
 }
 
+static int most(int a, int b)
+{
+    return a > b ? a : b;
+}
+
 /* Of stream `on`, which waits for the instruction before `behind` where it is
  * not behind that: so it is behind all that compute was behind there. */
 static void stay_behind(Streams *streams, int i, StreamKind on, StreamKind of,
                         int behind)
 {
     Issue *issue = &streams->prog->instr[i].issue;
+    KnownStreams *known = &streams->known[on];
 
-    if (behind <= streams->known[on][of])
+    if (behind <= known->of[run_of(streams, i)][of])
         return;
     Issue *first = &streams->prog->instr[behind - 1].issue;
     if (!first->record)
         first->record = ++streams->events;
     vec_push(streams->builder->arena, issue->wait, first->record);
     issue->nwait++;
-    streams->known[on][of] = behind;
-    const int *there = streams->there[behind - 1].of;
-    for (int t = 0; t < NSTREAM && of == STREAMcompute; t++)
-        if (streams->known[on][t] < there[t])
-            streams->known[on][t] = there[t];
+    for (int run = run_of(streams, i); run < NRUN; run++) {
+        const int *there = streams->there[behind - 1].of[run];
+        known->of[run][of] = most(known->of[run][of], behind);
+        for (int t = 0; t < NSTREAM && of == STREAMcompute; t++)
+            known->of[run][t] = most(known->of[run][t], there[t]);
+    }
     if (streams->now[on] < streams->end[behind - 1])
         streams->now[on] = streams->end[behind - 1];
 }
@@ -122,14 +141,17 @@ int joins_next(const Program *program, int phase)
 }
 
 /* A collective does not leave where the next instruction would have to wait for
- * it, and for it alone. */
+ * it, and for it alone, in the last run too. */
 static int leaves(Streams *streams, int i)
 {
+    KnownStreams *known = &streams->known[STREAMcompute];
+
     send_off(streams, STREAMcomm, i);
-    if (streams->last[STREAMcomm] > streams->known[STREAMcompute][STREAMcomm] ||
+    if (streams->last[LAST][STREAMcomm] > known->of[LAST][STREAMcomm] ||
         meets(streams, i + 1, STREAMcomm) != i + 1)
         return 1;
-    streams->known[STREAMcompute][STREAMcomm] = i + 1;
+    for (int run = run_of(streams, i); run < NRUN; run++)
+        known->of[run][STREAMcomm] = i + 1;
     return 0;
 }
 
@@ -193,7 +215,7 @@ static int behind_compute(const Streams *streams, int i, StreamKind on)
         sent = on == STREAMcopy && group->reg == REGpost;
 
     if (on != STREAMhost && !sent)
-        return streams->last[STREAMcompute];
+        return streams->last[run_of(streams, i)][STREAMcompute];
     return sent && meet <= streams->first ? streams->first + 1 : meet;
 }
 
@@ -205,7 +227,7 @@ static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
                       instr_info(instr->kind)->cls == CLASScollective);
 
     if (all && on == STREAMcompute)
-        return streams->last[of];
+        return streams->last[run_of(streams, i)][of];
     if (of == STREAMcompute)
         return behind_compute(streams, i, on);
     int meet = meets(streams, i, of),
@@ -214,11 +236,21 @@ static int behind_which(Streams *streams, int i, StreamKind on, StreamKind of,
     return over > meet ? over : meet;
 }
 
+int phase_end(const Program *program, const Phase *phase)
+{
+    int i = phase->first + phase->n - 1;
+
+    while (i > phase->first && program->instr[i].last_only)
+        i--;
+    return i;
+}
+
 static void put_instr(Streams *streams, int phase, int i)
 {
     Instr *instr = &streams->prog->instr[i];
     const Phase *f = &streams->prog->phase[phase];
-    int end = i == f->first + f->n - 1 && !joins_next(streams->prog, phase);
+    int end =
+        i == phase_end(streams->prog, f) && !joins_next(streams->prog, phase);
     StreamKind on =
         i > f->first && !end ? stream_of(streams, i) : STREAMcompute;
 
@@ -230,11 +262,21 @@ static void put_instr(Streams *streams, int phase, int i)
     if (is_of_host(streams->builder->group[i]))
         *table_at(streams->at, KEYP(streams->builder->group[i])) =
             (void *)(uintptr_t)(i + 1);
-    memcpy(streams->there[i].of, streams->known[on],
-           sizeof streams->there[i].of);
+    streams->there[i] = streams->known[on];
     instr->issue.stream = on;
-    streams->last[on] = i + 1;
+    for (int run = run_of(streams, i); run < NRUN; run++)
+        streams->last[run][on] = i + 1;
     streams->end[i] = streams->now[on] += instr->secs;
+}
+
+/* Behind a phase its last run was the run. */
+static void end_runs(Streams *streams)
+{
+    for (int s = 0; s < NSTREAM; s++) {
+        KnownStreams *known = &streams->known[s];
+        memcpy(known->of[EVERY], known->of[LAST], sizeof known->of[EVERY]);
+        streams->last[EVERY][s] = streams->last[LAST][s];
+    }
 }
 
 void put_streams(ProgramBuilder *builder, Program *program)
@@ -250,6 +292,7 @@ void put_streams(ProgramBuilder *builder, Program *program)
         x.first = program->phase[f].first;
         for (int k = 0; k < program->phase[f].n; k++)
             put_instr(&x, f, x.first + k);
+        end_runs(&x);
     }
     arena_free(x.arena);
 }

@@ -199,12 +199,26 @@ static int life_of(const Layout *layout, const Node *stored)
                : -1;
 }
 
+/* Does the first run of its phase store value, to which the others add? */
+static int stores(const Alloc *alloc, const NamedValue *value, int instr)
+{
+    return alloc->group[instr]->instr.store_first &&
+           value->stored->op == Oaccum;
+}
+
+/* Is it a join of the last run alone? Parts end there, and the whole is there
+ * to the end of the phase: other runs have parts in it. */
+static int joins_last(const Alloc *alloc, int instr)
+{
+    const Instr *s = &alloc->group[instr]->instr;
+
+    return s->kind == Ijoin && s->last_only;
+}
+
 /* The instruction at which what value names here first is born. */
 static int birth(const Alloc *alloc, const NamedValue *value, int instr)
 {
-    return alloc->group[instr]->instr.store_first && value->stored->op == Oaccum
-               ? phase_at(alloc, instr)->first
-               : instr;
+    return stores(alloc, value, instr) ? phase_at(alloc, instr)->first : instr;
 }
 
 static void touch(Alloc *alloc, const NamedValue *value, int instr)
@@ -228,6 +242,9 @@ static void touch(Alloc *alloc, const NamedValue *value, int instr)
     }
     Live *x = &alloc->layout->live[n->mark - 1];
     x->last = instr;
+    x->grows |=
+        stores(alloc, value, instr) ||
+        (joins_last(alloc, instr) && value == alloc->group[instr]->named);
     hold(alloc, x, instr);
     note_call(alloc, x, instr);
 }
@@ -255,7 +272,8 @@ static void outlast_repeats(Alloc *alloc)
     for (size_t i = 0; i < vec_len(alloc->layout->live); i++) {
         Live *live = &alloc->layout->live[i];
         const Phase *p = phase_at(alloc, live->dies);
-        if (p->repeat <= 1 || live->born >= p->first)
+        if (p->repeat <= 1 || (live->born >= p->first && !live->grows) ||
+            (live->within >= 0 && joins_last(alloc, live->last)))
             continue;
         live->dies = p->first + p->n - 1;
         live->last = NEVER;

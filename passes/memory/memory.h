@@ -23,6 +23,7 @@ typedef struct Live {
     int last;              /* after it the place is free, or -1 */
     int busy;              /* on another stream until this instruction */
     int kept;              /* to the end of the program */
+    int grows;             /* it has what runs of its phase add to */
     int same;              /* index of the value whose buffer this one
                                      took over, of the stack where it lies, or
                                      -1 */

@@ -50,7 +50,7 @@ static Traffic *traffic_of(const Role *role)
     for (int f = 0; prog && f < prog->nphase; f++)
         for (int k = 0; k < prog->phase[f].n; k++) {
             const Instr *instr = &prog->instr[prog->phase[f].first + k];
-            double n = (double)phase_runs(prog, f);
+            double n = (double)instr_runs(prog, f, instr);
             size_t i = 0;
             if (!is_moved(instr->kind))
                 continue;
@@ -94,7 +94,7 @@ static Flops flops_of(const Role *role)
     for (int f = 0; prog && f < prog->nphase; f++)
         for (int k = 0; k < prog->phase[f].n; k++) {
             const Instr *instr = &prog->instr[prog->phase[f].first + k];
-            double n = (double)phase_runs(prog, f);
+            double n = (double)instr_runs(prog, f, instr);
             w.all += n * instr->flops;
             w.again += n * instr->again;
             if (instr_info(instr->kind)->cls == CLASSproduct)

@@ -168,7 +168,7 @@ static void bind_program(Exec *exec, Rank *rank, int g)
             BoundInstr *b = &rank->bound[g][k];
             bind_instr(exec, rank, b, &p->instr[k]);
             bind_launch(exec, b, &events);
-            exec->dev->bind(exec->on, b, p, phase_runs(p, f));
+            exec->dev->bind(exec->on, b, p, instr_runs(p, f, b->instr));
         }
         bind_patches(exec, rank, g, f);
     }

@@ -113,14 +113,25 @@ static void begin_row(Exec *exec, Stage *stage)
     record(exec, stage, -1, exec->nmark - 1);
 }
 
+/* To what runs of this row at or behind instr; 0: no more of it does. */
+static int stage_goes_on(Stage *stage)
+{
+    const Program *program = stage_program(stage);
+    const ScheduleSlot *slot = stage_slot(stage);
+    int n = program->phase[slot->phase].n;
+
+    while (stage->instr < n &&
+           !runs_in(program, &program->instr[stage_instr(stage)], slot))
+        stage->instr++;
+    return stage->instr < n;
+}
+
 /* To the next instruction, over the ends of rows; row -1: from the start. */
 void stage_next(Exec *exec, Stage *stage)
 {
     stage->instr++;
     while (!stage_ended(stage)) {
-        if (stage->row >= 0 &&
-            stage->instr <
-                stage_program(stage)->phase[stage_slot(stage)->phase].n)
+        if (stage->row >= 0 && stage_goes_on(stage))
             return;
         if (stage->row >= 0 && exec->nstage == 1)
             nvtx_end();

@@ -265,15 +265,19 @@ static void run_segments(Exec *exec, StagedProgram *program)
 }
 
 /* Too many nodes for one graph, and rows that are graphs of their own: nothing
- * between stages, and no stream that goes on from row to row? */
+ * between stages, no stream that goes on from row to row, and nothing that one
+ * of a phase's rows alone runs? */
 static int in_segments(const Exec *exec, const StagedProgram *program)
 {
     const char *most = getenv("PLEAT_NODES");
     int64_t n = 0;
+    int alike = !program_streams(program->prog);
 
     for (int i = 0; i < program->course->nrow; i++)
         n += program->prog->phase[program->course->row[i].phase].n;
-    return exec->plan->nrole == 1 && !program_streams(program->prog) &&
+    for (int i = 0; i < program->prog->ninstr; i++)
+        alike &= !program->prog->instr[i].last_only;
+    return exec->plan->nrole == 1 && alike &&
            n > (most ? atoll(most) : MAXNODES);
 }
 

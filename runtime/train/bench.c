@@ -187,8 +187,9 @@ static void gather(Bench *bench, int stage, int64_t steps)
         for (int k = 0; k < prog->phase[f].n; k++) {
             int at = prog->phase[f].first + k;
             const Instr *instr = &prog->instr[at];
-            double all = (double)(phase_runs(prog, f) * s->nrank);
-            BenchRow l = { .calls = (int)phase_runs(prog, f),
+            int64_t runs = instr_runs(prog, f, instr);
+            double all = (double)(runs * s->nrank);
+            BenchRow l = { .calls = (int)runs,
                            .secs = bench->spent[stage][at] / (double)steps,
                            .predicted = instr->secs * all,
                            .floor = floor_of(bench, instr) * all,
@@ -377,7 +378,7 @@ static void count_exposed(const Bench *bench, Exposed *exposed)
     for (int f = 0; f < program->nphase; f++)
         for (int k = 0; k < program->phase[f].n; k++) {
             const Instr *instr = &program->instr[program->phase[f].first + k];
-            int64_t runs = phase_runs(program, f);
+            int64_t runs = instr_runs(program, f, instr);
             InstrClass c = instr_info(instr->kind)->cls;
             exposed->collectives += c == CLASScollective ? runs : 0;
             exposed->copied += c == CLASScollective
@@ -455,8 +456,10 @@ double bench_instrs(Plan *p, Comm *comm, double enough, InstrSeconds **out,
     for (int f = 0; f < program->nphase; f++)
         for (int k = 0; k < program->phase[f].n; k++) {
             int at = program->phase[f].first + k;
-            double runs = (double)(phase_runs(program, f) * stage->nrank);
-            InstrSeconds v = { &program->instr[at], runs,
+            const Instr *instr = &program->instr[at];
+            double runs =
+                (double)(instr_runs(program, f, instr) * stage->nrank);
+            InstrSeconds v = { instr, runs,
                                b.spent[0][at] / (double)steps / runs };
             vec_push(forever, *out, v);
         }

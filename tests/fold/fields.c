@@ -309,6 +309,7 @@ static const Member fields[] = {
     ROW("instr",    instrs,       Instr,     issue.sms, I32)
     ONE("instr",    instrs,       Instr,     issue.priority, 2)
     ONE("instr",    instrs,       Instr,     store_first, 2)
+    ONE("instr",    instrs,       Instr,     last_only, 2)
     ROW("signature", signatures, KernelSignature, kernel, NAME)
     ROW("signature", signatures, KernelSignature, expr, I64)
     ROW("signature", signatures, KernelSignature, use, NAME)

@@ -489,6 +489,7 @@ static const Row rows[] = {
     { Larena_size, BARE + SHARDS, "role persist: far", NULL },
     { Lphases_follow, SHARDS, "phase first: copy", NULL },
     { Lphases_cover, SHARDS, "phase n: far", NULL },
+    { Llast_repeats, TIED, "instr last_only: near", NULL },
     { Lroles, RING, "roles: drop", NULL },
     { Linstr_buffer, BARE + TIED, "operand : far", NULL },
     { Linstr_alive, TIED, "operand : swap", NULL },

@@ -151,6 +151,8 @@ static void expect(const Exec *x, Text *t)
         const Phase *f = &g->phase[row[i].phase];
         for (int k = f->first; k < f->first + f->n; k++) {
             const Instr *s = &g->instr[k];
+            if (!runs_in(g, s, &row[i]))
+                continue;
             for (int64_t n = 0; n < x->comm->n; n++)
                 if (!is_collective(s->kind) ||
                     mesh_pos(x->plan->mesh, s->atoms, n) == 0)

@@ -160,10 +160,11 @@ static const char *live_in_rows(const SlotLives *l, SlotLife **out)
                                        t),
                                   x->buf, p->phase[r->phase].first);
             if (y->first < 0)
-                *y = (SlotLife){ x->buf, t, t,
-                                 f->slot[f->of[r->micro]] +
-                                     l->r->buf[x->buf].offset,
-                                 t };
+                *y = (SlotLife){
+                    x->buf, t,
+                    t,      f->slot[f->of[r->micro]] + l->r->buf[x->buf].offset,
+                    t,      0
+                };
             y->last = t;
         }
     }

@@ -1,0 +1,174 @@
+/* orders.c: which order a program's instructions have: of those that overlap.c
+ * makes the one that is predicted to take least time. It is tried
+ *
+ *     with reductions of post in post,
+ *     where the body repeats with them in its last run,
+ *     and the better of both by the other rule.
+ *
+ * More may be alive at once than in the model's order by a GROWTHth of all
+ * memory. An order that has more is made again with less room; one that has
+ * more without any is taken only where there is no other. */
+#include "emit.h"
+
+enum { GROWTH = 32 };
+
+static Load load_now(ProgramBuilder *builder, const Program *program)
+{
+    return layout_load(builder->arena, builder->graph, builder->group, program);
+}
+
+/* Instructions are those of the groups, in their order. What is of post and
+ * stands in a body that is run several times runs in its last run. */
+static void give_instrs(ProgramBuilder *builder, Program *program)
+{
+    for (int f = 0; f < program->nphase; f++)
+        for (int k = 0; k < program->phase[f].n; k++) {
+            int i = program->phase[f].first + k;
+            Group *group = builder->group[i];
+            group->instr.last_only =
+                has_last_run(program, f) && group->reg == REGpost;
+            program->instr[i] = group->instr;
+        }
+    put_streams(builder, program);
+}
+
+typedef struct SavedOrder {
+    Group **group; /* vecs */
+    Phase *phase;
+} SavedOrder;
+
+static SavedOrder save_order(const ProgramBuilder *builder,
+                             const Program *program)
+{
+    SavedOrder v = { 0 };
+
+    for (int i = 0; i < program->ninstr; i++)
+        vec_push(builder->arena, v.group, builder->group[i]);
+    for (int i = 0; i < program->nphase; i++)
+        vec_push(builder->arena, v.phase, program->phase[i]);
+    return v;
+}
+
+static void restore_order(ProgramBuilder *builder, Program *program,
+                          const SavedOrder *order)
+{
+    memcpy(builder->group, order->group,
+           sizeof *order->group * (size_t)program->ninstr);
+    memcpy(program->phase, order->phase,
+           sizeof *order->phase * (size_t)program->nphase);
+    give_instrs(builder, program);
+}
+
+/* With so much more alive than in the model's order, as far as that tells; how
+ * much there is. */
+static int64_t spread(ProgramBuilder *builder, Program *program, Load load,
+                      int64_t more, OrderRule rule)
+{
+    load.most += more;
+    for (int f = 0; f < program->nphase; f += 1 + joins_next(program, f))
+        order_span(builder, program, f, load, rule);
+    give_instrs(builder, program);
+    return load_now(builder, program).most;
+}
+
+/* From the order that stands there. most: what is alive at once in the model's,
+ * `more` than which is too much. Is there room for it? */
+static int spread_within(ProgramBuilder *builder, Program *program,
+                         int64_t most, int64_t more, OrderRule rule)
+{
+    SavedOrder order = save_order(builder, program);
+    Load load = load_now(builder, program);
+    int64_t room = more, is;
+
+    load.most = most;
+    while ((is = spread(builder, program, load, room, rule)) > most + more &&
+           room) {
+        room = room > more / GROWTH ? room / 4 : 0;
+        restore_order(builder, program, &order);
+    }
+    return is <= most + more;
+}
+
+/* Reductions of post as far ahead as they may stand. last: in a last run too;
+ * 0: there is none. */
+static int hoist(ProgramBuilder *builder, Program *program, int last, Load load)
+{
+    int moved = 0;
+
+    for (int f = 0; f < program->nphase; f++)
+        if (!last && joins_next(program, f))
+            hoist_reductions(builder, program, f, load);
+        else if (last && has_last_run(program, f))
+            moved += move_to_last_run(builder, program, f, load);
+    give_instrs(builder, program);
+    return moved || !last;
+}
+
+/* Does the body end where all streams can meet? A collective there would stand
+ * on compute in all runs, and in the last beside reductions. */
+static int ends_alone(const ProgramBuilder *builder, const Program *program)
+{
+    int alone = 1;
+
+    for (int f = 0; f < program->nphase; f++)
+        if (has_last_run(program, f))
+            alone = !runs_beside(
+                builder,
+                &program->instr[phase_end(program, &program->phase[f])]);
+    return alone;
+}
+
+typedef struct Candidates { /* orders of a program */
+    ProgramBuilder *builder;
+    Program *program;
+    Load load;    /* of the model's */
+    int64_t more; /* so much more may be alive at once */
+    SavedOrder model, best;
+    double secs; /* predicted of the best; 0: there is none yet */
+    int last;    /* has it a last run? */
+} Candidates;
+
+/* Keeps an order if it is faster than all before; of those for which there is
+ * too little room only the first is one. 0: nothing is for a last run. */
+static int try_order(Candidates *all, int last, OrderRule rule)
+{
+    ProgramBuilder *builder = all->builder;
+
+    restore_order(builder, all->program, &all->model);
+    if (!hoist(builder, all->program, last, all->load))
+        return 0;
+    int fits =
+        spread_within(builder, all->program, all->load.most, all->more, rule);
+    double secs = program_secs(builder);
+    if (all->secs > 0 && (!fits || secs >= all->secs ||
+                          (last && !ends_alone(builder, all->program))))
+        return 1;
+    all->best = save_order(builder, all->program);
+    all->secs = secs;
+    all->last = last;
+    return 1;
+}
+
+/* Without a last run, with one, and the better of both by the other rule. What
+ * calls of a stage take is not known without the other stages. */
+void order_beside(ProgramBuilder *builder, Program *program)
+{
+    Candidates all = { .builder = builder, .program = program };
+    int beside = 0;
+
+    for (int i = 0; i < program->ninstr; i++)
+        beside |= runs_beside(builder, &program->instr[i]);
+    if (!beside)
+        return;
+    all.load = load_now(builder, program);
+    all.more =
+        (all.load.most + lasting_bytes(builder->arena, &builder->graph, 1)) /
+        GROWTH;
+    all.model = save_order(builder, program);
+    try_order(&all, 0, ORDERlongest);
+    if (!builder->graph->call) {
+        try_order(&all, 1, ORDERlongest);
+        try_order(&all, all.last, ORDERnearest);
+    }
+    restore_order(builder, program, &all.best);
+}
