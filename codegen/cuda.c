@@ -36,9 +36,8 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %ld\n",
         is_small(g, group, blocks * threads) ? "int" : "int64_t", threads);
     put(&t, "extern \"C\" __global__ void %s__launch_bounds__(%ld%s)\n@(",
-        group->cluster
-            ? strf(a, "__cluster_dims__(%d, 1, 1) ", group->cluster)
-            : "",
+        group->cluster ? strf(a, "__cluster_dims__(%d, 1, 1) ", group->cluster)
+                       : "",
         threads, group->together ? strf(a, ", %d", group->together) : "");
     cuda_put_parameters(&t, group);
     if (serial)
