@@ -52,6 +52,7 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
                     (Launch){ .items = blocks,
                               .threads = threads,
                               .shared = group->instr.launch.shared,
+                              .hopper = group->cluster > 0,
                               .then = group->instr.launch.then,
                               .pairs = group->instr.launch.pairs });
 }
