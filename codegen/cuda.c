@@ -35,7 +35,9 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
 
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %ld\n",
         is_small(g, group, blocks * threads) ? "int" : "int64_t", threads);
-    put(&t, "extern \"C\" __global__ void __launch_bounds__(%ld%s)\n@(",
+    put(&t, "extern \"C\" __global__ void %s__launch_bounds__(%ld%s)\n@(",
+        group->cluster ? strf(a, "__cluster_dims__(%d, 1, 1) ", group->cluster)
+                       : "",
         threads, group->together ? strf(a, ", %d", group->together) : "");
     cuda_put_parameters(&t, group);
     if (serial)
@@ -50,6 +52,7 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
                     (Launch){ .items = blocks,
                               .threads = threads,
                               .shared = group->instr.launch.shared,
+                              .hopper = group->cluster > 0,
                               .then = group->instr.launch.then,
                               .pairs = group->instr.launch.pairs });
 }

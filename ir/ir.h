@@ -821,6 +821,7 @@ typedef struct Group {
     Instr instr;                 /* filled by the target: kind kernel ints */
     int together;                /* blocks that a multiprocessor shall hold at
                                     once, of which its registers are; 0: any */
+    int cluster;                 /* blocks of a cluster (of sm_90a); 0: none */
     int maystore, stores;        /* it may store, stores what it would add to
                                      zero */
     ProductPath path;            /* what its sizes allow */

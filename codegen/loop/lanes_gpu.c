@@ -126,15 +126,17 @@ static void load_kept(KernelPrinter *printer, Expr *expr, Node *buf,
 {
     const char *from = address(printer, buf, at, NULL);
     int t = nest_local(printer, expr), v = printer->lv, w = printer->width;
+    const char *place = strf(printer->arena, "kept + v%d", v);
 
+    if (printer->blocks > 1)
+        place = strf(printer->arena, "kept + (v%d / %d * %d + TID) * %d", v,
+                     printer->team * w, printer->team / printer->blocks, w);
     nest_line(printer, "%s t%d[%d];", dtypes[expr->dt].compute, t, w);
-    if (printer->filled) {
-        nest_line(printer, "load<%d, %d>(t%d, v%d < %ld ? kept + v%d : %s);", w,
-                  piece, t, v, printer->keep, v, from);
-        return;
-    }
-    nest_line(printer, "load_kept<%d, %d>(t%d, %s, kept + v%d, v%d < %ld);", w,
-              piece, t, from, v, v, printer->keep);
+    if (printer->filled)
+        nest_line(printer, "load<%d, %d>(t%d, %s);", w, piece, t, place);
+    else
+        nest_line(printer, "load_kept<%d, %d>(t%d, %s, %s);", w, piece, t, from,
+                  place);
     printer->fills = 1;
 }
 

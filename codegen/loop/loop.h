@@ -241,12 +241,13 @@ typedef struct KernelPrinter {
                                      of the same loop that are stride apart */
     int whole;          /* (printing) indices of a piece, not of l */
     uint64_t row;       /* loops of a row that a team holds */
-    int team;           /* threads of an item */
+    int team;           /* threads of an item, */
+    int blocks, folds;  /* in so many blocks of a cluster; they meet */
     int passes;         /* that they have dealt out, ... */
     uint64_t apart;     /* those since they met, a bit each */
     int streams;        /* a row's results are stored as it is read */
-    const Expr *kept;   /* of what is read along a row `keep` elements */
-    int64_t keep;       /* stay in shared memory, */
+    const Expr *kept;   /* what is read along a row stays in shared */
+    int64_t keep;       /* memory, so many elements of a block, */
     int fills, filled;  /* where this pass leaves them, one before has */
     int own, flat;      /* what is open now belongs to a thread; is
                                      dealt out as one loop */

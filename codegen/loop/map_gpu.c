@@ -5,10 +5,11 @@
  *                      the other loops and some neighbours along this one.
  *                      Long sums into few columns: the block's threads are
  *                      groups, each of which adds up its share of the rows.
- *   a team an item     rows. 1 to 32 threads, several teams a block, or a whole
- *                      block. When a row fits into a team's registers all of it
- *                      is held there, so memory is read once; else the passes
- *                      over the row are loops dealt out to the team.
+ *   a team an item     rows. 1 to 32 threads, several teams a block, a whole
+ *                      block, or all blocks of a cluster. When a row fits into
+ *                      a team's registers all of it is held there, so memory is
+ *                      read once; else the passes over the row are loops dealt
+ *                      out to the team.
  *
  * No result depends on anything but sizes: the split is fixed. */
 #include "loop.h"
@@ -307,9 +308,14 @@ static int streams(KernelPrinter *printer, Expr *const *red, uint64_t row)
  * exponentials of one instruction, nothing without). What a thread reads again
  * kept in shared memory: 0.88 ms with 208 KiB of one row, 0.85 with 96 of two.
  * On an H100, whose memory is slower, in a step: 1.26 ms with nothing kept,
- * 1.24 read again backwards, 1.10 with 112 KiB of two rows, 1.02 with 224 of
+ * 1.24 read again backwards, 1.10 with 112 KiB of two rows, 1.00 with 224 of
  * one, of which the rest is in L2 (1.05 where a thread has one piece underway).
- */
+ * All of a row in a cluster's, blocks of a multiprocessor x threads: 8 blocks
+ * 5 x 256 0.95, 4 x 512 1.04, 3 x 512 1.13; 4 blocks 2 x 512 1.06, 2 x 1024
+ * 1.18 (each met twice a sum, now once): few threads, of several rows that do
+ * not wait for each other, are worth more than many of one. On an H200, which
+ * met once, 0.833 by one block and 0.806 so (0.840 with 5 x 128; 0.807 with 8
+ * pieces of a thread underway for 4, 0.826 with 4 for 2 in the second pass). */
 static int team_of(KernelPrinter *printer, Expr *const *red, int64_t items)
 {
     enum { LONGROW = 16 };
@@ -367,20 +373,38 @@ static int passes_alike(KernelPrinter *printer, Expr *const *red, uint64_t row)
     return row == BIT(printer->v) && vec_len(red) && stores;
 }
 
-/* Two rows at a time, where they fit; else one of which at least half does. */
-static void keep_row(KernelPrinter *printer, const Expr *one, int w)
-{
-    enum { SHARED = 225 << 10 }; /* with what teams meet in: 227 KiB */
-    int64_t n = printer->kernel->loop[printer->v].extent->v;
-    int64_t size = dtypes[one->buf->dt].bytes, by = MOSTTEAM * w;
-    int64_t room = SHARED / size / by * by,
-            rows = 2 * n * size <= SHARED ? 2 : 1;
+enum { KEPT = 225 << 10 }; /* with what teams meet in: 227 KiB */
 
-    if (w * size < 4 || one->arg[0] || 2 * room < n)
+/* A row of which each block of a cluster has a part, threads by how many of
+ * these a multiprocessor has at a time. */
+static void spread_row(KernelPrinter *printer, const Expr *one, int w)
+{
+    enum { BLOCKS = 8, MOSTBLOCKS = 5 };
+    int64_t n = printer->kernel->loop[printer->v].extent->v;
+    int64_t fit = KEPT * BLOCKS / (n * dtypes[one->buf->dt].bytes);
+    int threads = fit > 3 ? 256 : fit > 1 ? 512 : 1024;
+
+    printer->team = BLOCKS * threads;
+    printer->blocks = printer->group->cluster = BLOCKS;
+    printer->keep = ceil_of(n, (int64_t)printer->team * w) * threads * w;
+    printer->group->together = fit < MOSTBLOCKS ? (int)fit : MOSTBLOCKS;
+}
+
+/* What several passes read of rows stays in shared memory: two rows at a time,
+ * or one in that of a cluster. */
+static void keep_rows(KernelPrinter *printer, const Expr *one)
+{
+    enum { MOST = 6 * KEPT };
+    int w = wide_width(printer, printer->v);
+    int64_t n = printer->kernel->loop[printer->v].extent->v;
+    int64_t size = dtypes[one->buf->dt].bytes;
+
+    if (w * size < 4 || one->arg[0] || n * size > MOST)
         return;
     printer->kept = one;
-    printer->keep = room < n ? room : n;
-    printer->group->together = (int)rows;
+    printer->keep = n;
+    if (2 * n * size > KEPT)
+        spread_row(printer, one, w);
     nest_line(printer, "extern __shared__ __align__(16) %s kept[];",
               dtypes[one->buf->dt].store);
 }
@@ -430,15 +454,23 @@ static void by_team(KernelPrinter *printer, Expr *const *red)
     if (one)
         printer->group->together = 2;
     if (one && passes_alike(printer, red, row))
-        keep_row(printer, one, wide_width(printer, printer->v));
-    nest_line(printer, "const int lane = TID %% %d;", printer->team);
-    nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per,
-              printer->team);
+        keep_rows(printer, one);
+    if (printer->blocks > 1) {
+        threads = printer->team / printer->blocks;
+        nest_line(printer, "cluster_arrive();");
+        nest_line(printer, "const int lane = blockIdx.x %% %d * %d + TID;",
+                  printer->blocks, threads);
+        nest_line(printer, "const ix p = blockIdx.x / %d;", printer->blocks);
+    } else {
+        nest_line(printer, "const int lane = TID %% %d;", printer->team);
+        nest_line(printer, "const ix p = (ix)blockIdx.x * %d + TID / %d;", per,
+                  printer->team);
+    }
     if (items % per)
         nest_line(printer, "if (p >= %ld) return;", items);
     form_decode(printer, u, k, "p");
     stop_at_ends(printer, u, k);
-    set_grid(printer, ceil_of(items, per), threads);
+    set_grid(printer, ceil_of(items, per) * printer->blocks, threads);
     if (printer->kept)
         printer->group->instr.launch.shared =
             printer->keep * dtypes[one->buf->dt].bytes;
@@ -453,7 +485,7 @@ static void by_team(KernelPrinter *printer, Expr *const *red)
 void threads_form(KernelPrinter *printer, Expr *const *red, int whole)
 {
     printer->shared = -1;
-    printer->width = printer->beside = 1;
+    printer->width = printer->beside = printer->blocks = 1;
     if (whole || printer->kernel->form == STAGEalone)
         by_thread(printer, red);
     else

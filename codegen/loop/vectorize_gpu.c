@@ -187,7 +187,10 @@ static void meet_team(KernelPrinter *printer, const LoopBody *body)
     }
     if (!reads)
         return;
-    nest_line(printer, "team_meet<%d>();", printer->team);
+    if (printer->blocks > 1)
+        nest_line(printer, "cluster_meet();");
+    else
+        nest_line(printer, "team_meet<%d>();", printer->team);
     printer->apart = 0;
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++)
         printer->kernel->st[i].seen |= printer->kernel->st[i].done;
@@ -203,23 +206,11 @@ static void note_reads(KernelPrinter *printer, const LoopBody *body)
             x[i]->passes |= wide_pass(printer);
 }
 
-/* Each thread's pieces of loop u. Back along it what a row has beyond those
- * that are kept comes first: it was read last, so it is still in the L2 cache.
- */
-static void along(KernelPrinter *printer, int u, const char *name, int w,
-                  int back)
+/* Each thread's pieces of loop u. */
+static void along(KernelPrinter *printer, int u, const char *name, int w)
 {
-    const char *end = nest_limit(printer, u);
-    int by = printer->team * w;
-
-    if (back)
-        nest_line(printer,
-                  "for (ix %s = (%s - 1) / %d * %d + lane * %d; %s >= 0; "
-                  "%s -= %d) if (%s < %s) {",
-                  name, end, by, by, w, name, name, by, name, end);
-    else
-        nest_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name,
-                  w, name, end, name, by);
+    nest_line(printer, "for (ix %s = lane * %d; %s < %s; %s += %d) {", name, w,
+              name, nest_limit(printer, u), name, printer->team * w);
 }
 
 static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
@@ -243,12 +234,11 @@ static void dealt(KernelPrinter *printer, uint64_t K, const LoopBody *body)
         printer->depth--;
     } else {
         ns = open_loops(printer, K & ~BIT(u), body, s);
-        int back = printer->filled && body->nst && !body->nacc;
         nest_line(printer, "#pragma unroll %d",
-                  back        ? KEPTUNROLL
-                  : body->nst ? 1
-                              : UNROLL);
-        along(printer, u, name, w, back);
+                  !body->nst        ? UNROLL
+                  : printer->filled ? KEPTUNROLL
+                                    : 1);
+        along(printer, u, name, w);
     }
     s[ns++] = nest_enter(printer, open);
     wide_open(printer, u, w, -1);
@@ -295,7 +285,10 @@ static void fold(KernelPrinter *printer, Expr *expr)
                expr == printer->soft       ? SUMscaled
                : team && printer->team > 1 ? SUMteam
                                            : SUMthread);
-    if (team)
+    if (team && printer->blocks > 1)
+        nest_line(printer, "t%d = cluster_%s<%d, %d>(t%d);", expr->local, op,
+                  printer->blocks, printer->folds++, expr->local);
+    else if (team)
         nest_line(printer, "t%d = team_%s<%d>(t%d);", expr->local, op,
                   printer->team, expr->local);
     else if (group)

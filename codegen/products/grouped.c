@@ -194,11 +194,15 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  * fetched into the boxes it leaves from, beside the product (0.818 to 0.804 ms
  * alone, 1 % slower in a step), weights that copies out add to what was there
  * (cp.reduce: the same in a step, 406), stored from registers (a fifth slower
- * at 256 rows), 256x192 and 256x128 tiles that fetch less (318 and 322 where
- * 128x128 made 363), a warp that stores its own rows, more boxes or an
- * evict-first hint on their way out (the same). A step of 4 x 4 sequences
- * takes 690 of the chip's 700 W, its clock is 1.6 of 1.98 GHz: weights of 1024
- * rows make 402 to 456 there and 512 to 540 alone, adding. */
+ * at 256 rows), what weights are added to read to registers while the other
+ * warpgroup multiplies (24 calls of a step, half of which add, on an H200: 19.9
+ * to 22.5 ms, 23.0 unless L2 is told of it before; passing the turn to the
+ * other before what the ring brings is added ends in a launch failure), 256x192
+ * and 256x128 tiles that fetch less (318 and 322 where 128x128 made 363), a
+ * warp that stores its own rows, more boxes or an evict-first hint on their way
+ * out (the same). A step of 4 x 4 sequences takes 690 of the chip's 700 W, its
+ * clock is 1.6 of 1.98 GHz: weights of 1024 rows make 402 to 456 there and 512
+ * to 540 alone, adding. */
 static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
 {
     /* clang-format off */

@@ -141,7 +141,7 @@ static void make_long_softmax(Make *m)
     with_gradients(m, softmax(m, mk_real(m, "b h"), "h"));
 }
 
-/* Of which shared memory has room for two, for one or for a part of one. */
+/* Of which shared memory has room for two, or a cluster's for one. */
 static void make_kept_softmax(Make *m)
 {
     g_axis(m->g, "b")->n = 1;
