@@ -85,6 +85,11 @@ void warn_idle_keys(const Placement *placement);
 
 /* ---- placement.c --------------------------------------------------------- */
 
+/* An empty one, by the options: recipe null where they ask for no few bits. */
+void placement_new(Graph *g, Placement *placement);
+/* What counts blocks of so many along a. */
+Axis *axis_of_blocks(Graph *g, Axis *a, int size);
+
 /* The parameter that x is, by whatever axes and dtype; null: none. */
 const Param *weight_of(Graph *g, const Node *x);
 /* The operand of product n that is a weight, the other being data; -1: none. */
