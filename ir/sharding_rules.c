@@ -322,17 +322,19 @@ static void between(StrategyList *list)
     add_partial(list, Radd, 1);
 }
 
-static int all_sums(const Node *n, int atom)
+/* Are all to be reduced alike? */
+static int all_partial(const Node *n, int atom)
 {
     for (int k = 0; k < n->nin; k++)
-        if (n->in[k]->sh[atom].k != P || n->in[k]->sh[atom].op != Radd)
+        if (n->in[k]->sh[atom].k != P ||
+            n->in[k]->sh[atom].op != n->in[0]->sh[atom].op)
             return 0;
     return 1;
 }
 
 /* Over an atom of `own` each member is cut along an axis of its own, which the
- * lists name. Over others all are sums, to be reduced together, or all whole,
- * but for the largest of what each rank has.*/
+ * lists name. Over others all are to be reduced together, or all whole, but for
+ * the largest of what each rank has. */
 static void packs(StrategyList *list, int atom)
 {
     const Node *n = list->n, *b = n->op == Opack ? n : n->in[0];
@@ -344,8 +346,8 @@ static void packs(StrategyList *list, int atom)
         if (n->op == Ounpack && n->at.unpack.largest &&
             b->dim[b->nd - 1].a->atoms >> atom & 1)
             add(list, partial(Rmax))->in[0] = along(b->dim[b->nd - 1].a);
-        else if (all_sums(n, atom))
-            add_partial(list, Radd, every(n));
+        else if (all_partial(n, atom))
+            add_partial(list, n->in[0]->sh[atom].op, every(n));
         else
             add(list, whole());
         return;

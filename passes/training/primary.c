@@ -299,17 +299,28 @@ static void write_weight(TrainStep *step, const char *path, Node *value)
     post_set(step, in_post(weight_node(step->g, path)), value);
 }
 
-/* The scale of each block of x, of a weight; what 1 stands for is written. */
-static Node *scale_of(TrainStep *step, const Param *param, Node *x)
+/* Of each block of x, of a weight. */
+static Node *largest(const TrainStep *step, const Param *param, Node *x)
 {
-    Graph *g = step->g;
-    Node *a = g_node(g, Oamax, step->l, 1, &x);
+    Node *n = g_node(step->g, Oamax, step->l, 1, &x);
 
-    a->at.amax = blocks_of(g, param);
-    Node *s = post_op2(step, Opow2_scale, made(step, a), post_num(step, 448));
-    write_weight(step, scales_path(g, param),
-                 post_op2(step, Odiv, post_num(step, 1), s));
-    return s;
+    n->at.amax = blocks_of(step->g, param);
+    return made(step, n);
+}
+
+/* What 1 stands for in blocks of which these are the largest. */
+static Node *inverse_of(TrainStep *step, Node *amax)
+{
+    Node *s = post_op2(step, Opow2_scale, amax, post_num(step, 448));
+
+    return post_op2(step, Odiv, post_num(step, 1), s);
+}
+
+/* It is written; the scale, a power of two as it is. */
+static Node *scale_of(TrainStep *step, const Param *param, Node *inverse)
+{
+    write_weight(step, scales_path(step->g, param), inverse);
+    return post_op2(step, Odiv, post_num(step, 1), inverse);
 }
 
 static Node *quantized(const TrainStep *step, const Param *param, Node *x,
@@ -338,19 +349,76 @@ static Node *spread(const TrainStep *step, const Param *param, Node *scale)
     return made(step, n);
 }
 
+/* A bucket of what x[] are of its members, their blocks' axes in place of
+ * theirs; whole on all ranks but those that cut members. */
+static Bucket blocks_in_bucket(Graph *g, const Bucket *bucket, Node *const *x)
+{
+    Bucket b = { .own = bucket->own, .ranks = bucket->ranks };
+    size_t n = vec_len(bucket->param);
+    int cuts = bucket->ncut / (int)n;
+
+    for (size_t k = 0; k < n; k++) {
+        const Param *p = bucket->param[k];
+        for (int d = 0; d < p->nd; d++)
+            vec_push(g->arena, b.order, x[k]->dim[d].a);
+        for (int c = 0; c < cuts; c++) {
+            Node like = { .nd = p->nd };
+            memcpy(like.dim, p->dim, sizeof like.dim);
+            int d = dim_of(&like, bucket->cut[k * (size_t)cuts + (size_t)c]);
+            vec_push(g->arena, b.cut, x[k]->dim[d].a);
+        }
+        vec_push(g->arena, b.param, (Param *)(uintptr_t)p);
+        b.size +=
+            (g_elems(x[k]) / b.ranks + PACKALIGN - 1) / PACKALIGN * PACKALIGN;
+    }
+    b.norder = (int)vec_len(b.order);
+    b.ncut = (int)vec_len(b.cut);
+    b.flat = g_axis(g, strf(g->arena, "blocks'%lld", (long long)b.size));
+    return b;
+}
+
+/* By the largest of blocks that each rank has of the members of a bucket what 1
+ * stands for in these, found by all ranks at once. */
+static void find_inverses(TrainStep *step, const Bucket *bucket, Node **x)
+{
+    Graph *g = step->g;
+    Bucket b = blocks_in_bucket(g, bucket, x);
+    Node *amax = made(step, bucket_pack(g, &b, x));
+    Node *all = inverse_of(step, amax);
+    int cuts = b.ncut / (int)vec_len(b.param), at = 0;
+
+    for (size_t k = 0; k < vec_len(b.param); k++) {
+        Node *n = g_node(g, Ounpack, step->l, 1, &all);
+        n->at.unpack = (struct unpack_attrs){
+            .order = { x[k]->nd, b.order + at },
+            .cut = { cuts, b.cut + (size_t)cuts * k },
+            .at = bucket_at(amax, (int)k),
+        };
+        at += x[k]->nd;
+        n->dt = Df32;
+        n->nd = x[k]->nd;
+        memcpy(n->dim, x[k]->dim, sizeof n->dim);
+        x[k] = made(step, n);
+    }
+}
+
 /* The numbers of all members of a bucket, as it has them. */
 static Node *bucket_numbers(TrainStep *step, const Bucket *bucket, Node *x)
 {
     Graph *g = step->g;
-    Node *size = post_op1(step, Omagnitude, x), *scale[MAXIN];
+    Node *size = post_op1(step, Omagnitude, x), *of[MAXIN];
+    size_t n = vec_len(bucket->param);
 
-    for (size_t k = 0; k < vec_len(bucket->param); k++) {
+    for (size_t k = 0; k < n; k++) {
         Node *part = bucket_unpack(g, bucket, k, size);
         part->at.unpack.largest = 1;
-        Node *s = scale_of(step, bucket->param[k], made(step, part));
-        scale[k] = spread(step, bucket->param[k], s);
+        of[k] = largest(step, bucket->param[k], made(step, part));
     }
-    Node *s = made(step, bucket_pack(g, bucket, scale));
+    find_inverses(step, bucket, of);
+    for (size_t k = 0; k < n; k++)
+        of[k] = spread(step, bucket->param[k],
+                       scale_of(step, bucket->param[k], of[k]));
+    Node *s = made(step, bucket_pack(g, bucket, of));
     x = made(step, g_cast(g, x, Df32));
     return made(step, g_cast(g, post_op2(step, Omul, x, s), De4m3));
 }
@@ -366,7 +434,8 @@ void primary_write(TrainStep *step, const Bucket *bucket, Node *value)
     Node *x = made(step, g_cast(step->g, value, Dreal)), *q;
 
     if (!bucket->flat) {
-        Node *s = scale_of(step, first, x);
+        Node *s = inverse_of(step, largest(step, first, x));
+        s = scale_of(step, first, s);
         write_weight(step, first->path, quantized(step, first, x, s));
         return;
     }
