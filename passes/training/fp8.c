@@ -596,6 +596,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
 
     if (n == placement->end) {
         delayed_writes(placement->delayed);
+        primary_watch(placement);
         watch_results(placement->watch);
     }
     if (n->op == Ogmm_wgrad)

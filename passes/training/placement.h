@@ -83,6 +83,11 @@ typedef struct WeightChoice {
  * product is scaled for which the keys ask. recipe: null without few bits. */
 void warn_idle_keys(const Placement *placement);
 
+/* ---- primary.c ----------------------------------------------------------- */
+
+/* Notes what the weights that are kept as numbers were rounded of. */
+void primary_watch(const Placement *placement);
+
 /* ---- placement.c --------------------------------------------------------- */
 
 /* An empty one, by the options: recipe null where they ask for no few bits. */

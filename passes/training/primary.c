@@ -448,3 +448,79 @@ void primary_write(TrainStep *step, const Bucket *bucket, Node *value)
         write_weight(step, bucket->param[k]->path,
                      made(step, bucket_unpack(step->g, bucket, k, q)));
 }
+
+/* ---- watched ------------------------------------------------------------- */
+
+static Node *before_step(Node *n, const Scope *scope)
+{
+    n->reg = REGpre;
+    n->scope = scope;
+    return n;
+}
+
+static const Param *master_of(const Graph *g, const Param *param)
+{
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        const Param *p = g->param[i];
+        if (p->kind == TKmaster &&
+            (p->of ? p->of == param->path
+                   : param->bucket && p->bucket == param->bucket))
+            return p;
+    }
+    die("%s has no master", param->path);
+}
+
+/* What a weight would be in bf16 in this step, of its master. */
+static Node *value_before(Graph *g, const Param *param, const Scope *scope)
+{
+    const Param *master = master_of(g, param);
+    Node *n = g_node(g, Ostate, param->loc, 0, NULL);
+    size_t k = 0;
+
+    n->at.state.path = master->path;
+    n->dt = master->dt;
+    n->nd = master->nd;
+    memcpy(n->dim, master->dim, sizeof n->dim);
+    before_step(infer(g, n), g_scope(g, text_scope(master->path)));
+    n = before_step(g_cast(g, n, Dbf16), scope);
+    if (master->of)
+        return n;
+    Bucket *b = bucket_named(g, master->bucket);
+    while (b->param[k] != param)
+        k++;
+    return before_step(bucket_unpack(g, b, k, n), scope);
+}
+
+static void watch_weight(const Placement *placement, const Param *param,
+                         const Scope *scope)
+{
+    Graph *g = placement->g;
+    struct amax_attrs blocks = blocks_of(g, param);
+    Node *x = value_before(g, param, scope);
+    Node *a = g_node(g, Oamax, param->loc, 1, &x);
+
+    a->at.amax = blocks;
+    before_step(infer(g, a), scope);
+    Node *most = g_const(g, param->loc, Df32, 448);
+    Node *s = g_ew(g, Opow2_scale, param->loc, a, most, NULL);
+    before_step(s, scope);
+    Node *n = g_node(g, Oquantize, param->loc, 2, (Node *[]){ x, s });
+    n->at.quantize =
+        (struct quantize_attrs){ blocks.layout, blocks.axes, blocks.blocks,
+                                 De4m3,         NULL,        0 };
+    watch_quantize(placement->watch, before_step(infer(g, n), scope), USEweight,
+                   param);
+}
+
+void primary_watch(const Placement *placement)
+{
+    Graph *g = placement->g;
+    size_t n = vec_len(g->param);
+
+    for (size_t i = 0; i < n && placement->watch; i++) {
+        const Param *p = g->param[i];
+        const WeightChoice *v = table_get(placement->choice, KEYP(p));
+        if (v && is_primary(p))
+            watch_weight(placement, p, v->n->scope);
+    }
+}
