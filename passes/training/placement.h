@@ -85,6 +85,9 @@ void warn_idle_keys(const Placement *placement);
 
 /* ---- primary.c ----------------------------------------------------------- */
 
+/* Are numbers of weights the same whatever product reads them, powers of two
+ * their scales, and are there masters to make them of? recipe may be null. */
+int has_numbers_of_weights(const Graph *g, const Recipe *recipe);
 /* Notes what the weights that are kept as numbers were rounded of. */
 void primary_watch(const Placement *placement);
 

@@ -196,14 +196,11 @@ static void choose(const Placement *placement)
     }
 }
 
-/* Are numbers of weights the same whatever product reads them, powers of two
- * their scales? */
-static int has_primary(const Graph *g, const Recipe *recipe)
+int has_numbers_of_weights(const Graph *g, const Recipe *recipe)
 {
     const ScaledDtype *to = recipe ? &recipe->use[USEweight] : NULL;
 
-    return to && opts_primary_weights(g->opts) != PRIMARYnone &&
-           opts_dtype(g->opts) == Dbf16 && to->to == De4m3 &&
+    return to && opts_dtype(g->opts) == Dbf16 && to->to == De4m3 &&
            to->layout == SCALEsquare && to->formula == FORMULApow2 &&
            to->rounding == ROUNDnearest;
 }
@@ -214,7 +211,8 @@ static void choose_primary(Graph *g)
     Mesh *was = g->mesh;
 
     placement_new(g, &placement);
-    if (!has_primary(g, placement.recipe))
+    if (opts_primary_weights(g->opts) == PRIMARYnone ||
+        !has_numbers_of_weights(g, placement.recipe))
         return;
     g->mesh = fold_mesh(g);
     fold_experts(g);

@@ -628,7 +628,7 @@ static const Row rows[] = {
     { Lscalar_frame, BARE + TIED, "in buf: far", NULL },
     { Lsecond_of, BARE + MIX, "tensor second: none", NULL },
     { Ltensor_once, BARE + MIX, "tensor name @ tokens = labels", NULL },
-    { Ltensor_prefix, MIX, "tensor kind @ optim.m.embed = 5", NULL },
+    { Ltensor_prefix, MIX, "tensor kind @ optim.m.embed = 7", NULL },
     { Lmoment_pair, TIED, "a moment less", moment_less },
     { Lmoment_owner, SHARDS, "tensor name @ optim.m.embed = optim.m.none; tensor name @ optim.v.embed = optim.v.none", NULL },
     { Lmoment_shards, SHARDS, "tensor at @ layers.1.moe.w1 = 6144; tensor at @ layers.1.moe.w3 = 0", NULL },
