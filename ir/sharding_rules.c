@@ -200,10 +200,10 @@ static void view(StrategyList *list, const Graph *g, int atom)
     add_partial(list, Radd, 1);
 }
 
-/* Of amax, quantize, dequantize, spread: values and what counts their blocks are cut
- * together, where each block is whole on a rank. Of a block that has all of an
- * axis each rank finds the largest that it has, and of magnitudes that it has
- * some of. */
+/* Of amax, quantize, dequantize, spread: values and what counts their blocks
+ * are cut together, where each block is whole on a rank. Of a block that has
+ * all of an axis each rank finds the largest that it has, and of magnitudes
+ * that it has some of. */
 static void by_blocks(StrategyList *list, const Graph *g, int atom)
 {
     const Node *n = list->n,

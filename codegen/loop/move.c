@@ -286,8 +286,8 @@ static Expr *unpack_value(LoopKernel *kernel, Node *n, const Index *ix,
                                 : kern_value(kernel, a, &jx, guard);
 }
 
-/* The number of the block that local index `at` along the i-th axis is in: ranks
- * have whole blocks. */
+/* The number of the block that local index `at` along the i-th axis is in:
+ * ranks have whole blocks. */
 static const AffineExpr *block_at(LoopKernel *kernel, const Node *n, int i,
                                   const AffineExpr *at)
 {

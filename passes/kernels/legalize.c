@@ -30,8 +30,9 @@ static Node *like(Node *n, const Node *by)
     return g_placed(n, by);
 }
 
-/* Are numbers of a weight or scales x that a step's bodies read in another layout
- * to be made once, for all micro-batches: is that worth its bytes (Graph.price)? */
+/* Are numbers of a weight or scales x that a step's bodies read in another
+ * layout to be made once, for all micro-batches: is that worth its bytes
+ * (Graph.price)? */
 static int once_a_step(Graph *g, const Node *x, const Node *by)
 {
     Param *p = x->op == Oparam ? g_param(g, x->at.param.path) : NULL;

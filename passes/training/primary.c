@@ -1,8 +1,8 @@
 /* primary.c: weights that are kept as numbers of 8 bits (precision.primary).
  * Where all that reads a weight are products that multiply it so (fp8.c), no
- * bf16 copy of it lives: its parameter is numbers, one more its scales, and what
- * ranks gather of it is these bytes (ZeRO). The optimizer makes both of the
- * fp32 master:
+ * bf16 copy of it lives: its parameter is numbers, one more its scales, and
+ * what ranks gather of it is these bytes (ZeRO). The optimizer makes both of
+ * the fp32 master:
  *
  *     %w = param w             =>     %q = param w                      e4m3
  *     %y = dot %x %w                  %s = param scales.w
@@ -14,17 +14,17 @@
  *                                     write scales.w 1/%t
  *
  * to the bits that rounding %b for each step has. Blocks of 128x128 are blocks
- * of the transposed weight too, so the gradient of what it meets reads the same.
+ * of the transposed weight too: the gradient of what it meets reads the same.
  *
  * In a bucket a rank has a run of what its members are one after another: a
  * block may lie in runs of several. Each finds the largest of what it has, all
  * of them the largest of these; then each rounds its run by the scales of the
  * blocks that it is of:
  *
- *     %r = unpack (magnitude %b) at=.. largest=1      [hidden heads dim] dp:max
- *     %t = pow2_scale (amax %r)                       all-reduced: of blocks
- *     %q = cast (mul %b (pack (spread %t) ..)) to=e4m3            [flat] dp:flat
- *     write w (unpack %q at=..)                       gathered: bytes
+ *     %r = unpack (magnitude %b) at=.. largest=1     [hidden heads dim] dp:max
+ *     %t = pow2_scale (pack (amax %r) ..)            all-reduced: of blocks
+ *     %q = cast (mul %b (pack (spread (unpack %t)) ..)) to=e4m3  [flat] dp:flat
+ *     write w (unpack %q at=..)                      gathered: bytes
  *
  * Checkpoints hold masters, so they are the same with numbers and without; the
  * program `weights` makes the numbers of masters that were read. */

@@ -83,7 +83,7 @@ size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param);
 void step_clip(TrainStep *step); /* sets ok and scale */
 void step_optimize(TrainStep *step, Node **param, size_t n);
 
-/* ---- primary.c ------------------------------------------------------------ */
+/* ---- primary.c ----------------------------------------------------------- */
 
 /* Are its members kept as numbers of 8 bits? All or none are. */
 int bucket_is_primary(const Bucket *bucket);
