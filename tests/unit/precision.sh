@@ -150,6 +150,10 @@ is "evaluated and watched to the same" 0 vals rounded numbers
 is "half of it" 0 run there "$@" train.steps=2
 is "goes on as numbers" 0 run there "$@" train.steps=4 precision.primary=all resume=1
 is "to the same bits" 0 same rounded there
+cp -r "$dir/there" "$dir/apart"
+is "further" 0 run there "$@" train.steps=6 precision.primary=all resume=1
+is "in another fold" 0 run apart "$@" train.steps=6 precision.primary=all resume=1 fold.dp=4 fold.ep=4 fold.zero=3 world=4
+is "the same numbers" 0 near there apart 2e-3
 is "half of it as numbers" 0 run back "$@" train.steps=2 precision.primary=all
 is "goes on in bf16" 0 run back "$@" train.steps=4 resume=1
 is "to the same bits" 0 same rounded back
