@@ -30,7 +30,7 @@ static void put_units(Text *out, const Role *role)
         const Tensor *tensor = &role->tensor[i];
         int64_t number;
         int same = 0;
-        if (!tensor_is(tensor, 1 << TKparam | 1 << TKcopy))
+        if (!tensor_is(tensor, PARAMETERS | 1 << TKcopy))
             continue;
         const char *name =
             internn(tensor->name, unit_length(tensor->name, &number));

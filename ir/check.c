@@ -273,7 +273,7 @@ static int declared(GraphCheck *check, const Node *n)
 
     if (!param)
         return bad(check, n, "'%s' is not in the table", path);
-    if ((param->kind == TKparam) != (n->op == Oparam))
+    if ((tensor_kinds[param->kind].cls == Bparam) != (n->op == Oparam))
         return bad(check, n, "'%s' is a %s", path,
                    tensor_kinds[param->kind].name);
     if (!has_dims(n, param->dim, param->nd) || param->dt != n->dt)

@@ -86,7 +86,7 @@ Param *g_param(Graph *g, const char *path)
 
 int is_member(const Param *param, const char *bucket)
 {
-    return param->kind == TKparam && param->bucket && param->at >= 0 &&
+    return 1 << param->kind & PARAMETERS && param->bucket && param->at >= 0 &&
            (!bucket || param->bucket == bucket);
 }
 

@@ -597,6 +597,17 @@ static Dims hadamard_dims(Graph *g, const Node *n)
 }
 
 /* The scales must be those of the values' blocks. */
+static void check_scales(const Graph *g, const Node *n, const Node *s,
+                         const Dims *want)
+{
+    for (int i = 0; i < s->nd; i++) {
+        int k = find(want, s->dim[i].a);
+        if (k < 0 || want->d[k].n != s->dim[i].n)
+            err(n->loc, "%s: the scales %s are not those of the blocks",
+                opname(n), shape_text(g, s));
+    }
+}
+
 static Dims scaled_dims(Graph *g, const Node *n)
 {
     const Axes *axes = &n->at.amax.axes;
@@ -624,14 +635,21 @@ static Dims scaled_dims(Graph *g, const Node *n)
     if (pairs && !quantizes)
         out.d[at] = x.d[at] = (Dim){ last, x.d[at].n * 2 };
     Dims want = amax_dims(n, x);
-    for (int i = 0; i < n->in[1]->nd; i++) {
-        Dim d = n->in[1]->dim[i];
-        int k = find(&want, d.a);
-        if (k < 0 || want.d[k].n != d.n)
-            err(n->loc, "%s: the scales %s are not those of the blocks",
-                opname(n), shape_text(g, n->in[1]));
-    }
+    check_scales(g, n, n->in[1], &want);
     return out;
+}
+
+/* The node's own, whose blocks the operand's are. */
+static Dims spread_dims(const Graph *g, const Node *n)
+{
+    Dims s = dims_of(n), want = amax_dims(n, s);
+
+    for (int i = 0; i < n->at.spread.axes.n; i++)
+        if (find(&s, n->at.spread.axes.v[i]) < 0)
+            err(n->loc, "spread: the result has no axis '%s'",
+                n->at.spread.axes.v[i]->name);
+    check_scales(g, n, n->in[0], &want);
+    return s;
 }
 
 static Dims rule(Graph *g, Node *n)
@@ -670,6 +688,7 @@ static Dims rule(Graph *g, Node *n)
     case Ohadamard: return hadamard_dims(g, n);
     case Oquantize:
     case Odequantize: return scaled_dims(g, n);
+    case Ospread: return spread_dims(g, n);
     case Opack: return pack_dims(n);
     case Ounpack: return unpack_dims(n);
     case Odispatch: return dispatch_dims(g, n);

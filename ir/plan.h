@@ -569,7 +569,8 @@ typedef struct TensorInfo {
 extern const TensorInfo tensor_kinds[NTENSORKIND];
 #define HISTORYPREFIX "fp8." /* of names of histories */
 enum {                       /* sets of them, for tensor_is */
-       MODELTENSORS = 1 << TKparam | 1 << TKstate | 1 << TKhistory,
+       PARAMETERS = 1 << TKparam | 1 << TKnumbers, /* the model's names */
+       MODELTENSORS = PARAMETERS | 1 << TKstate | 1 << TKhistory,
        COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
        MOMENTS = 1 << TKm | 1 << TKv
 };

@@ -169,6 +169,22 @@ static const char *init_wrong(const PlanCheck *check)
                : NULL;
 }
 
+/* Numbers of weights and their scales, which no checkpoint has. */
+static const char *numbers_wrong(const PlanCheck *check)
+{
+    const Role *role = check->r;
+    const Program *program = role_program(role, PGweights);
+    for (int i = 0; i < role->ntensor; i++) {
+        const Tensor *t = &role->tensor[i];
+        if (tensor_is(t, 1u << TKnumbers | 1u << TKscales) &&
+            !(program && program_writes(program, t->buf)) && law(Lnumbers_made))
+            return program_told(
+                check, PGweights,
+                strf(check->arena, "does not make '%s'", t->name));
+    }
+    return NULL;
+}
+
 static const char *set_wrong(const PlanCheck *check)
 {
     const Role *role = check->r;
@@ -181,6 +197,7 @@ static const char *set_wrong(const PlanCheck *check)
         last = k;
     }
     const char *why = init_wrong(check);
+    why = why ? why : numbers_wrong(check);
     return why ? why : fallback_wrong(check);
 }
 

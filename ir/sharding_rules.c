@@ -200,12 +200,14 @@ static void view(StrategyList *list, const Graph *g, int atom)
     add_partial(list, Radd, 1);
 }
 
-/* Of amax, quantize, dequantize: values and what counts their blocks are cut
- * together, where each block is whole on a rank. Of a block that has all of an
- * axis each rank finds the largest that it has. */
+/* Of amax, quantize, dequantize, spread: values and what counts their blocks
+ * are cut together, where each block is whole on a rank. Of a block that has
+ * all of an axis each rank finds the largest that it has, and of magnitudes
+ * that it has some of. */
 static void by_blocks(StrategyList *list, const Graph *g, int atom)
 {
-    const Node *n = list->n, *x = n->op == Odequantize ? n : n->in[0];
+    const Node *n = list->n,
+               *x = n->op == Odequantize || n->op == Ospread ? n : n->in[0];
     const struct amax_attrs *t = &n->at.amax;
     Axis *pairs = n_pairs(n);
 
@@ -219,16 +221,19 @@ static void by_blocks(StrategyList *list, const Graph *g, int atom)
             continue;
         if (pairs && at == t->axes.n - 1)
             stored = pairs;
-        ShardStrategy *w =
-            add(list, n->op == Oquantize ? along(stored)
-                      : n->op == Odequantize || n->op == Ohadamard ? along(a)
-                      : count ? along(count)
-                              : partial(Rmax));
+        ShardStrategy *w = add(list, n->op == Oquantize ? along(stored)
+                                     : x == n || n->op == Ohadamard ? along(a)
+                                     : count ? along(count)
+                                             : partial(Rmax));
         w->in[0] = along(n->op == Odequantize ? stored : a);
+        if (n->op == Ospread)
+            w->in[0] = has_dim(n->in[0], count) ? along(count) : whole();
         if (n->nin > 1 && count && has_dim(n->in[1], count))
             w->in[1] = along(count);
     }
     add(list, whole());
+    if (n->op == Oamax && x->op == Ounpack && x->at.unpack.largest)
+        add_partial(list, Rmax, 1);
 }
 
 /* a at axis = e. A rank that has some of the axis finds only what it has. */
@@ -317,16 +322,19 @@ static void between(StrategyList *list)
     add_partial(list, Radd, 1);
 }
 
-static int all_sums(const Node *n, int atom)
+/* Are all to be reduced alike? */
+static int all_partial(const Node *n, int atom)
 {
     for (int k = 0; k < n->nin; k++)
-        if (n->in[k]->sh[atom].k != P || n->in[k]->sh[atom].op != Radd)
+        if (n->in[k]->sh[atom].k != P ||
+            n->in[k]->sh[atom].op != n->in[0]->sh[atom].op)
             return 0;
     return 1;
 }
 
 /* Over an atom of `own` each member is cut along an axis of its own, which the
- * lists name. Over others all are sums, to be reduced together, or all whole.*/
+ * lists name. Over others all are to be reduced together, or all whole, but for
+ * the largest of what each rank has. */
 static void packs(StrategyList *list, int atom)
 {
     const Node *n = list->n, *b = n->op == Opack ? n : n->in[0];
@@ -335,8 +343,11 @@ static void packs(StrategyList *list, int atom)
     int at = __builtin_popcount(own & ((1u << atom) - 1));
 
     if (!(own >> atom & 1)) {
-        if (all_sums(n, atom))
-            add_partial(list, Radd, every(n));
+        if (n->op == Ounpack && n->at.unpack.largest &&
+            b->dim[b->nd - 1].a->atoms >> atom & 1)
+            add(list, partial(Rmax))->in[0] = along(b->dim[b->nd - 1].a);
+        else if (all_partial(n, atom))
+            add_partial(list, n->in[0]->sh[atom].op, every(n));
         else
             add(list, whole());
         return;
@@ -555,6 +566,7 @@ static void by_op(StrategyList *list, const Graph *g, int atom)
     case Oamax:
     case Ohadamard:
     case Oquantize:
+    case Ospread:
     case Odequantize: by_blocks(list, g, atom); break;
     case Oscatter_add: scatters(list); break;
     case Opack:

@@ -395,9 +395,8 @@ static const char *moments_wrong(const TensorsByName *name,
         return "has moments in another bucket";
     if (!of[1] != !of[2] && law(Lmoment_pair))
         return "has one moment";
-    return of[1] && tensor->dt == Dbf16 && !of[0] && law(Lmoment_master)
-               ? "has no master"
-               : NULL;
+    int needs = tensor->kind == TKnumbers || (of[1] && tensor->dt == Dbf16);
+    return needs && !of[0] && law(Lmoment_master) ? "has no master" : NULL;
 }
 
 static const char *families_wrong(const TensorsByName *name)
@@ -407,9 +406,11 @@ static const char *families_wrong(const TensorsByName *name)
         const Tensor *t = &check->r->tensor[i];
         size_t skip = strlen(kind_of(t)->prefix);
         const Tensor *p = skip ? find(name, "", t->name + skip) : t;
-        if ((!p || (skip && p->kind != TKparam)) && law(Lmoment_owner))
+        unsigned owners = t->kind == TKscales ? 1u << TKnumbers : PARAMETERS;
+        if ((!p || (skip && !tensor_is(p, owners))) && law(Lmoment_owner))
             return wrong(check, t, "belongs to no parameter");
-        const char *why = t->kind == TKparam ? moments_wrong(name, t) : NULL;
+        const char *why =
+            tensor_is(t, PARAMETERS) ? moments_wrong(name, t) : NULL;
         if (why)
             return wrong(check, t, why);
     }

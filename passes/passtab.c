@@ -8,7 +8,7 @@ enum {
     STEP = 1u << PGstep | 1u << PGwatched | FALLBACK,
     EVAL = 1u << PGeval,
     FORWARD = 1u << PGforward,
-    INIT = 1u << PGinit,
+    INIT = 1u << PGinit | 1u << PGweights,
     ALL = STEP | EVAL | FORWARD | INIT
 };
 

@@ -323,11 +323,15 @@ static int is_watched(const Graph *step)
     return g && watches(g, PGwatched) && !watches(g, PGstep);
 }
 
-/* Programs that do not train find parameters where step has them, and read the
- * shards that it keeps; null: no step. */
+/* Programs have weights as numbers where step has; those that do not train find
+ * parameters where step has them, and read the shards that it keeps. null: no
+ * step. */
 static void learn_params(Graph *g, const Graph *step)
 {
     for (; step; step = step->next) {
+        primary_like(g, step);
+        if (program_trains(g->prog))
+            continue;
         experts_like(g, step);
         shards_like(g, step);
     }
@@ -344,8 +348,7 @@ static Graph **programs(Graph *g, Graph ***stopped)
             (k == PGwatched && !is_watched(step)))
             continue;
         Graph *h = program(g, k);
-        if (!program_trains(k))
-            learn_params(h, step);
+        learn_params(h, step);
         if (run_passes(h, passtab, row_of(pass_pipe)))
             vec_push(g->arena, v, h);
         else
@@ -357,18 +360,26 @@ static Graph **programs(Graph *g, Graph ***stopped)
 }
 
 /* The step, or the program that knows most parameters. */
-static Graph *init_of(Graph *const *v)
+static Graph *most_params(Graph *const *v)
 {
-    Graph *most = v[0], *init = NULL, **end = &init;
+    Graph *most = v[0];
 
     for (size_t i = 1; i < vec_len(v); i++)
         if (most->prog != PGstep && vec_len(v[i]->param) > vec_len(most->param))
             most = v[i];
-    for (Graph *h = most; h; h = h->next) {
-        *end = initial_graph(h);
+    return most;
+}
+
+/* A graph that `make` makes of each stage of one. */
+static Graph *of_stages(Graph *g, Graph *(*make)(Graph *g))
+{
+    Graph *first = NULL, **end = &first;
+
+    for (; g; g = g->next) {
+        *end = make(g);
         end = &(*end)->next;
     }
-    return init;
+    return first;
 }
 
 /* With a pass left out others may lack what it makes. */
@@ -594,6 +605,18 @@ static int emit_stages(Emit *emit, Graph *first, ProgramBuilder *const *made)
     return 1;
 }
 
+/* What fills what lasts, from the start and of what was read. */
+static void emit_filling(Emit *emit, Graph *like)
+{
+    emit_stages(emit, of_stages(like, initial_graph), NULL);
+    Graph *weights = of_stages(like, weights_graph);
+    int any = 0;
+    for (const Graph *h = weights; h; h = h->next)
+        any |= vec_len(h->node) > 0;
+    if (any)
+        emit_stages(emit, weights, NULL);
+}
+
 Plan *compile(Graph *g, const Target *target, const CompileOptions *options)
 {
     Graph **stopped = NULL, **v;
@@ -617,9 +640,7 @@ Plan *compile(Graph *g, const Target *target, const CompileOptions *options)
         write_stage(g, stopped);
         return NULL;
     }
-    if (!(options->without >> PGinit & 1)) {
-        Graph *init = vec_len(v) ? init_of(v) : initial_graph(g);
-        emit_stages(e, init, NULL);
-    }
+    if (!(options->without >> PGinit & 1))
+        emit_filling(e, vec_len(v) ? most_params(v) : g);
     return emit_finish(e, options);
 }

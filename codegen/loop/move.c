@@ -250,6 +250,22 @@ static Expr *pack_value(LoopKernel *kernel, Node *n, const Index *ix,
     return sum;
 }
 
+/* The element of n's operand, a bucket, at the bucket's index jx where this
+ * rank has it, else 0. */
+static Expr *of_run(LoopKernel *kernel, const Node *n, Index *jx, Expr *guard)
+{
+    Node *a = n->in[0];
+    int d = a->nd - 1;
+    RankAffine start = aff_scale(local_start(kernel->graph, a, d), -1);
+    int64_t run = local_n(kernel->graph, a, d);
+
+    jx->at[d] = offset(kernel, jx->at[d], start);
+    Expr *in = ex_within(kernel, jx->at[d], aff(run));
+    Expr *v = kern_value(kernel, a, jx, ex_both(kernel, guard, in));
+
+    return ex_select(kernel, in, v, zero(kernel, n));
+}
+
 static Expr *unpack_value(LoopKernel *kernel, Node *n, const Index *ix,
                           Expr *guard)
 {
@@ -266,7 +282,35 @@ static Expr *unpack_value(LoopKernel *kernel, Node *n, const Index *ix,
     }
     jx.at[0] = lin_const(kernel->pool, aff(0));
     jx.at[a->nd - 1] = at;
-    return kern_value(kernel, a, &jx, guard);
+    return n->at.unpack.largest ? of_run(kernel, n, &jx, guard)
+                                : kern_value(kernel, a, &jx, guard);
+}
+
+/* The number of the block that local index `at` along the i-th axis is in:
+ * ranks have whole blocks. */
+static const AffineExpr *block_at(LoopKernel *kernel, const Node *n, int i,
+                                  const AffineExpr *at)
+{
+    Expr *size = ex_int(kernel, aff(block_size(n, i)));
+
+    return ex_index(kernel, ex_op(kernel, Di64, "a / b",
+                                  ex_lin(kernel, Di64, at), size, NULL));
+}
+
+static Expr *spread_value(LoopKernel *kernel, Node *n, const Index *ix,
+                          Expr *guard)
+{
+    const struct spread_attrs *t = &n->at.spread;
+    Node *s = n->in[0];
+    Index jx = { { 0 } };
+
+    for (int d = 0; d < s->nd; d++) {
+        int i = axes_at(&t->blocks, s->dim[d].a);
+        const Axis *a = i < 0 ? s->dim[d].a : t->axes.v[i];
+        const AffineExpr *at = ix->at[dim_of(n, a)];
+        jx.at[d] = i < 0 ? at : block_at(kernel, n, i, at);
+    }
+    return kern_value(kernel, s, &jx, guard);
 }
 
 static Expr *shift_value(LoopKernel *kernel, Node *n, const Index *ix,
@@ -499,6 +543,7 @@ Expr *move_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
     case Oconcat: return concat_value(kernel, n, ix, guard);
     case Opack: return pack_value(kernel, n, ix, guard);
     case Ounpack: return unpack_value(kernel, n, ix, guard);
+    case Ospread: return spread_value(kernel, n, ix, guard);
     case Oshift: return shift_value(kernel, n, ix, guard);
     case Ogather: return gather_value(kernel, n, ix, guard);
     case Oshard_slice: return shard_slice_value(kernel, n, ix, guard);

@@ -91,6 +91,7 @@ static int is_clear(const Fuse *fuse, const Node *n)
     case Ocombine:
     case Orename:
     case Osplit:
+    case Ospread:
     case Omerge: return 1;
     case Ocast:
         return bytes_of(n) >= bytes_of(n->in[0]) && !is_reduction(n->in[0]);
@@ -171,6 +172,9 @@ static Operand operand_at(const Fuse *fuse, const Node *n, int k,
     case Oconcat:
     case Oshift:
     case Oshard_slice: o.moved = with(fuse, o.moved, n_axis(n)); break;
+    case Ospread:
+        o.moved = with_all(fuse, o.moved, &n->at.spread.blocks);
+        break;
     case Ogather:
         if (k > 0)
             return o;

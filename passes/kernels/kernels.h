@@ -2,7 +2,7 @@
 #ifndef PLEAT_KERNELS_H
 #define PLEAT_KERNELS_H
 
-#include "../core/core.h"
+#include "../activations/activations.h"
 
 /* ---- grad_norm.c pair.c groups.c sched.c --------------------------------- */
 

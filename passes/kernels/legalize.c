@@ -30,15 +30,32 @@ static Node *like(Node *n, const Node *by)
     return g_placed(n, by);
 }
 
+/* Are numbers of a weight or scales x that a step's bodies read in another
+ * layout to be made once, for all micro-batches: is that worth its bytes
+ * (Graph.price)? */
+static int once_a_step(Graph *g, const Node *x, const Node *by)
+{
+    Param *p = x->op == Oparam ? g_param(g, x->at.param.path) : NULL;
+
+    if (!p || by->reg != REGbody || !program_trains(g->prog) ||
+        (p->kind != TKnumbers && p->kind != TKscales))
+        return 0;
+    double bytes = (double)local_bytes(g, x), turns = (double)micro_turns(g);
+    double more = 2 * bytes * (1 - 1 / turns) / machine_of(g)->memory;
+
+    return more > 0 && more * bytes_a_second(g, by->scope->unit) >= bytes;
+}
+
 /* What `by` reads in place of x stands where x does, or with `by` if x stands
  * ready for all calls and regions. */
-static Node *in_place_of(Node *n, const Node *x, const Node *by)
+static Node *in_place_of(Graph *g, Node *n, const Node *x, const Node *by)
 {
     const Node *at = any_region(x) ? by : x;
+    int once = once_a_step(g, x, by);
 
     like(n, x);
-    n->reg = at->reg;
-    n->call = at->call;
+    n->reg = once ? REGpre : at->reg;
+    n->call = once ? 0 : at->call;
     return n;
 }
 
@@ -90,7 +107,7 @@ static Node *permuted(Graph *g, Node *x, const DimOrder *order, const Node *by)
 {
     if (has_order(x, order))
         return x;
-    Node *p = in_place_of(g_node(g, Opermute, x->loc, 1, &x), x, by);
+    Node *p = in_place_of(g, g_node(g, Opermute, x->loc, 1, &x), x, by);
     p->nd = order->n;
     memcpy(p->dim, order->d, (size_t)order->n * sizeof *order->d);
     p->dt = x->dt;
@@ -110,7 +127,7 @@ static Node *cast_to(Graph *g, Node *x, Dtype t, const Node *by)
     if (c == x)
         return x;
     c->sh = x->sh;
-    return in_place_of(c, x, by);
+    return in_place_of(g, c, x, by);
 }
 
 /* ---- dots ---------------------------------------------------------------- */
@@ -190,8 +207,8 @@ static void lay_out_scaled_dot(Graph *g, Node *n)
     }
     for (int k = 0; k < 2; k++) {
         Node *x = n->in[k], *s = n->in[2 + k];
-        n->in[k] = permuted(g, x, &order[k].numbers, x);
-        n->in[2 + k] = permuted(g, s, &order[k].scales, s);
+        n->in[k] = permuted(g, x, &order[k].numbers, n);
+        n->in[2 + k] = permuted(g, s, &order[k].scales, n);
     }
     take_order(n, &out);
 }
@@ -389,7 +406,7 @@ static int by_rows(const Graph *g, const Node *n)
 static Node *cut_axis(Graph *g, const Node *by, Axis *a, int64_t run)
 {
     Node *x = by->in[0];
-    Node *s = in_place_of(g_node(g, Osplit, x->loc, 1, &x), x, by);
+    Node *s = in_place_of(g, g_node(g, Osplit, x->loc, 1, &x), x, by);
 
     Axis *into[] = {
         g_axis(g, strf(g->arena, "%s'of%lld", a->name, (long long)run)),

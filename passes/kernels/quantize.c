@@ -252,14 +252,17 @@ static Node *dequantized(Graph *g, const Node *n)
     return out_of_blocks(g, n, scaled(g, n, x), n);
 }
 
-/* The type over each atom that its operands' types make. */
-static void give_types(Graph *g, Node *n)
+/* The type over each atom that its operands' types make; of the magnitudes that
+ * an amax is of it has the largest of each rank, and so have all on the way. */
+static void give_types(Graph *g, Node *n, const Node *of)
 {
     ShardStrategy w[MAXWAY];
     Shard sh[MAXATOM];
 
     memcpy(sh, n->sh, sizeof sh);
-    for (int t = 0; g->mesh && t < g->mesh->natom; t++)
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++) {
+        if (of->op == Oamax && of->in[0]->sh[t].k == P)
+            sh[t] = of->sh[t];
         for (int i = ways(g, n, t, w); i-- > 0;) {
             int same = 1;
             for (int k = 0; k < n->nin; k++)
@@ -267,6 +270,7 @@ static void give_types(Graph *g, Node *n)
             if (same)
                 sh[t] = w[i].out;
         }
+    }
     n->sh = g_type(g, sh);
 }
 
@@ -281,7 +285,7 @@ Node *open_blocks(Graph *g, Node *n)
     for (size_t i = first; i < vec_len(g->node); i++) {
         g->node[i]->again = n->again;
         g_placed(g->node[i], n);
-        give_types(g, g->node[i]);
+        give_types(g, g->node[i], n);
     }
     return r;
 }

@@ -188,7 +188,7 @@ static Axis **picked(Graph *g)
             by[n->in[0]->id] = n->at.pick.axis;
         else if (a)
             pass_on(by, n, a);
-        else if (by[i] && optab[n->op].cls == EW)
+        else if (by[i] && (optab[n->op].cls == EW || n->op == Odequantize))
             pass_on(by, n, by[i]);
     }
     return by;
@@ -337,6 +337,6 @@ void pass_fold(Graph *g)
     fold_experts(g);
     mark_optimizer(g);
     balance(g);
-    if (g->prog != PGinit)
+    if (g->prog < PGinit)
         spread_batches(g);
 }

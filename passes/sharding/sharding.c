@@ -114,12 +114,26 @@ static Shard seed(const Graph *g, const Dim *dim, int nd, int onexperts,
     return (Shard){ .k = R };
 }
 
+/* What counts blocks of a weight is cut as they are. */
+static Shard seed_scales(Graph *g, const Param *param, int atom)
+{
+    const Param *of = g_param(g, param->of);
+    Shard sh = param_type(g, of)[atom];
+
+    for (int d = 0; d < of->nd && sh.k == S; d++)
+        if (of->dim[d].a == sh.a)
+            return (Shard){ S, Radd, param->dim[d].a };
+    return sh;
+}
+
 /* A parameter on the expert grid has its own expert axis, whatever its name. */
 static Shard seed_param(Graph *g, const Node *n, int atom)
 {
     const Param *p = g_param(g, n_name(n));
     Axis *a = p ? p->expert : NULL;
 
+    if (p && p->kind == TKscales)
+        return seed_scales(g, p, atom);
     if (a && g->mesh->mask[Mep] >> atom & 1)
         return (Shard){ S, Radd, a };
     return seed(g, n->dim, n->nd, a != NULL, n->sh, atom);

@@ -242,11 +242,6 @@ static ScaledOperand operand_of(const OperandBuilder *builder,
                             rounding->outer };
 }
 
-static Axis *counts(Graph *g, Axis *a, int size)
-{
-    return g_axis(g, strf(g->arena, "%s'in%d", a->name, size));
-}
-
 /* All axes but micro and rows, which have scales of their own. */
 static Axes own_axes(Graph *g, const Node *x)
 {
@@ -266,15 +261,15 @@ static void cut_into_blocks(OperandBuilder *builder, Axis *const *cut, int ncut)
     Axis *blocks[2];
 
     for (int i = 0; i < ncut; i++)
-        blocks[i] =
-            counts(builder->g, cut[i], i + 1 < ncut ? info->rows : info->cols);
+        blocks[i] = axis_of_blocks(builder->g, cut[i],
+                                   i + 1 < ncut ? info->rows : info->cols);
     if (ncut) {
         builder->axes = g_axes(builder->g, cut, ncut);
         builder->blocks = g_axes(builder->g, blocks, ncut);
     }
     if (builder->to.to == De2m1x2)
         builder->pairs =
-            counts(builder->g, builder->axes.v[builder->axes.n - 1], 2);
+            axis_of_blocks(builder->g, builder->axes.v[builder->axes.n - 1], 2);
 }
 
 static int same_axes(const Axes *axes, Axis *const *v, int n)
@@ -323,7 +318,7 @@ static int64_t hadamard_signs(const Graph *g)
 static Node *turned(const OperandBuilder *builder, Node *x, Axis *along)
 {
     Graph *g = builder->g;
-    Axis *blocks = counts(g, along, 16);
+    Axis *blocks = axis_of_blocks(g, along, 16);
     Node *n = here(builder, g_node(g, Ohadamard, builder->at->loc, 1, &x));
 
     n->at.hadamard =
@@ -352,6 +347,8 @@ static ScaledOperand operand(const Placement *placement, const Node *n, int k,
     int ncut = axes_cut(b.to.layout, n, x, cut);
     Rounding r;
 
+    if (use == USEweight && param->kind == TKnumbers)
+        return (ScaledOperand){ x, NULL };
     b.own = b.axes = own_axes(g, x);
     if (once) {
         r = rounded_once(b, choice, x, cut, ncut);
@@ -599,6 +596,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
 
     if (n == placement->end) {
         delayed_writes(placement->delayed);
+        primary_watch(placement);
         watch_results(placement->watch);
     }
     if (n->op == Ogmm_wgrad)
@@ -627,28 +625,16 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
 
 void pass_fp8(Graph *g)
 {
-    enum scaling_recipe r = opts_scaling_recipe(g->opts);
-    const MachineSpeeds *speeds = machine_of(g);
+    Placement p;
 
-    if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8) {
-        warn_idle_keys(&(Placement){ .g = g });
+    placement_new(g, &p);
+    if (!p.recipe) {
+        warn_idle_keys(&p);
         return;
     }
-    Placement p = {
-        .g = g,
-        .recipe = &recipes[(int)r < 0 ? RECIPEblockwise : r],
-        .real = opts_dtype(g->opts),
-        .pays =
-            opts_scaled_products(g->opts) == PLACEpays && speeds->narrow > 0,
-        .readers = table_new(g->arena),
-        .choice = table_new(g->arena),
-        .gradient = table_new(g->arena),
-        .rows = table_new(g->arena),
-        .watch = watch_new(g),
-        .delayed = delayed_new(g),
-        .end = g->node[vec_len(g->node) - 1],
-    };
-    p.kernels = has_scaled_kernels(g, p.recipe);
+    p.watch = watch_new(g);
+    p.delayed = delayed_new(g);
+    p.end = g->node[vec_len(g->node) - 1];
     if (p.pays && !p.kernels && g->prog == PGstep)
         warn(opts_loc(g->opts, "precision.policy"),
              "precision: no products of %s are of few bits, since the target "

@@ -24,11 +24,19 @@ static int has_blocks_of_rows(const Placement *placement)
     return asks_few_bits(placement) && has_wide_rows(placement->recipe);
 }
 
+static int has_numbers(const Placement *placement)
+{
+    return has_numbers_of_weights(placement->g, placement->recipe);
+}
+
 static const Need few_bits = {
     asks_few_bits, "no product is of few bits (precision.policy=fp8 or "
                    "precision.recipe asks for them)"
 };
 static const Need history = { is_delayed, "it needs precision.recipe=delayed" };
+static const Need numbers = {
+    has_numbers, "it needs weights of bf16 and precision.recipe=blockwise"
+};
 static const Need rows = { has_blocks_of_rows,
                            "it needs precision.recipe=blockwise" };
 
@@ -39,7 +47,7 @@ static const struct {
     { "precision.keep", &few_bits },  { "precision.place", &few_bits },
     { "precision.watch", &few_bits }, { "precision.wire", &rows },
     { "precision.kept", &rows },      { "precision.history", &history },
-    { "precision.margin", &history },
+    { "precision.margin", &history }, { "precision.primary", &numbers },
 };
 
 /* Is one of them a weight of products? */

@@ -90,11 +90,38 @@ static Node *initial(Graph *g, const Param *param)
     return g_cast(g, pads ? with_padding(g, n, param) : n, param->dt);
 }
 
-Graph *initial_graph(Graph *g)
+/* ---- numbers of weights -------------------------------------------------- */
+
+/* The bucket whose numbers a master makes; or null. */
+static Bucket *numbers_of(Graph *g, const Param *master)
+{
+    if (master->kind != TKmaster)
+        return NULL;
+    Bucket *b = master->bucket && !master->of ? bucket_named(g, master->bucket)
+                                              : alloc(g->arena, sizeof *b);
+    if (master->of)
+        vec_push(g->arena, b->param, g_param(g, master->of));
+    return bucket_is_primary(b) ? b : NULL;
+}
+
+static void write_numbers(Graph *g, const Param *master, Node *value)
+{
+    Bucket *b = numbers_of(g, master);
+    TrainStep step = { .g = g,
+                       .l = master->loc,
+                       .scope = g_partscope(g, PARTpost, "post") };
+
+    if (b)
+        primary_write(&step, b, value);
+}
+
+/* ---- the programs -------------------------------------------------------- */
+
+static Graph *filling(Graph *g, ProgramKind k)
 {
     Graph *h = g_like(g);
 
-    h->prog = PGinit;
+    h->prog = k;
     h->level = LOGICAL;
     h->mesh = NULL;
     h->after = NULL;
@@ -102,18 +129,45 @@ Graph *initial_graph(Graph *g)
     h->call = NULL;
     h->slot = NULL;
     h->turns = TURNSopen;
+    return h;
+}
+
+static Node *lasting(Graph *g, const Param *p)
+{
+    int weight = tensor_kinds[p->kind].cls == Bparam;
+    Node *n = shaped(g, weight ? Oparam : Ostate, p);
+
+    set_name(n, p->path);
+    return infer(g, n);
+}
+
+Graph *initial_graph(Graph *g)
+{
+    Graph *h = filling(g, PGinit);
+
     for (size_t i = 0; i < vec_len(h->param); i++) {
         Param *p = h->param[i];
         Node *in[2], *w;
+        if (p->kind == TKnumbers || p->kind == TKscales)
+            continue; /* their master writes them */
         if (is_member(p, NULL) && g_param(h, p->bucket))
             continue; /* its bucket is the parameter */
-        in[0] = shaped(h, p->kind == TKparam ? Oparam : Ostate, p);
-        set_name(in[0], p->path);
-        infer(h, in[0]);
+        in[0] = lasting(h, p);
         in[1] = initial(h, p);
         w = g_node(h, Owrite, p->loc, 2, in);
         w->reg = REGpost;
         infer(h, w);
+        write_numbers(h, p, in[1]);
     }
+    return h;
+}
+
+Graph *weights_graph(Graph *g)
+{
+    Graph *h = filling(g, PGweights);
+
+    for (size_t i = 0; i < vec_len(h->param); i++)
+        if (numbers_of(h, h->param[i]))
+            write_numbers(h, h->param[i], lasting(h, h->param[i]));
     return h;
 }

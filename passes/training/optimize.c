@@ -250,7 +250,9 @@ static void optimize_bucket(TrainStep *step, const Bucket *bucket)
 
     if (low)
         post_write(step, w, w1);
-    if (!bucket->flat || bucket->shards)
+    if (bucket_is_primary(bucket))
+        primary_write(step, bucket, post_if_ok(step, w1, w));
+    else if (!bucket->flat || bucket->shards)
         post_set(
             step, old,
             !low ? post_if_ok(step, w1, old)

@@ -19,7 +19,8 @@ const Recipe recipes[] = {
 /* The parameter that x is, by whatever axes and dtype; null: none. */
 const Param *weight_of(Graph *g, const Node *x)
 {
-    while (x->op == Ocast || (optab[x->op].cls == VIEW && x->nin))
+    while (x->op == Ocast || x->op == Odequantize ||
+           (optab[x->op].cls == VIEW && x->nin))
         x = x->in[0];
     if (x->op == Oparam)
         return g_param(g, x->at.param.path);
@@ -40,6 +41,11 @@ int weight_at(Graph *g, const Node *n)
 }
 
 /* ---- blocks -------------------------------------------------------------- */
+
+Axis *axis_of_blocks(Graph *g, Axis *a, int size)
+{
+    return g_axis(g, strf(g->arena, "%s'in%d", a->name, size));
+}
 
 /* The longest of x's axes, the last of equals; among those that product n sums
  * over, or null any; but. Not micro, nor of rows and experts. */
@@ -223,7 +229,9 @@ static ProductSizes sizes_of(const Placement *placement, const Node *n, int w,
     z.share = (double)(uintptr_t)table_get(placement->readers, KEYP(n->in[!w]));
     z.K = extent(g, n, n->in[w], sh, 1);
     z.N = extent(g, n, n->in[w], sh, 0);
-    z.weight = bytes_as(g, n->in[w], sh) / dtypes[n->in[w]->dt].bytes;
+    Node bytes = *n->in[w];
+    bytes.dt = Du8;
+    z.weight = bytes_as(g, &bytes, sh);
     z.each = z.rows / (z.weight / (z.K * z.N));
     return z;
 }
@@ -334,7 +342,9 @@ static void judge(Placement *placement, const Node *n, int w)
         *at = alloc(g->arena, sizeof **at);
         (*at)->n = n;
     }
-    if (!(*at)->stays)
+    if (param->kind == TKnumbers)
+        pays = 0; /* pass primary has found that they do */
+    else if (!(*at)->stays)
         (*at)->stays = must_stay(placement, n, w, param);
     if (pays && !(*at)->stays &&
         (!placement->kernels || !is_matrix_of_blocks(n, w)))
@@ -389,4 +399,27 @@ void report_weights(const Placement *placement)
         else
             why(g, v->n, "%s is scaled, %s%s", g->param[i]->path, word, rows);
     }
+}
+
+/* ---- of a graph ---------------------------------------------------------- */
+
+void placement_new(Graph *g, Placement *placement)
+{
+    enum scaling_recipe r = opts_scaling_recipe(g->opts);
+
+    *placement = (Placement){ .g = g };
+    if ((int)r < 0 && opts_real_dtype(g->opts) != REALfp8)
+        return;
+    *placement = (Placement){
+        .g = g,
+        .recipe = &recipes[(int)r < 0 ? RECIPEblockwise : r],
+        .real = opts_dtype(g->opts),
+        .pays = opts_scaled_products(g->opts) == PLACEpays &&
+                machine_of(g)->narrow > 0,
+        .readers = table_new(g->arena),
+        .choice = table_new(g->arena),
+        .gradient = table_new(g->arena),
+        .rows = table_new(g->arena),
+    };
+    placement->kernels = has_scaled_kernels(g, placement->recipe);
 }

@@ -83,7 +83,20 @@ typedef struct WeightChoice {
  * product is scaled for which the keys ask. recipe: null without few bits. */
 void warn_idle_keys(const Placement *placement);
 
+/* ---- primary.c ----------------------------------------------------------- */
+
+/* Are numbers of weights the same whatever product reads them, powers of two
+ * their scales, and are there masters to make them of? recipe may be null. */
+int has_numbers_of_weights(const Graph *g, const Recipe *recipe);
+/* Notes what the weights that are kept as numbers were rounded of. */
+void primary_watch(const Placement *placement);
+
 /* ---- placement.c --------------------------------------------------------- */
+
+/* An empty one, by the options: recipe null where they ask for no few bits. */
+void placement_new(Graph *g, Placement *placement);
+/* What counts blocks of so many along a. */
+Axis *axis_of_blocks(Graph *g, Axis *a, int size);
 
 /* The parameter that x is, by whatever axes and dtype; null: none. */
 const Param *weight_of(Graph *g, const Node *x);

@@ -83,6 +83,16 @@ size_t step_buckets(TrainStep *step, Node **node, size_t count, Node **param);
 void step_clip(TrainStep *step); /* sets ok and scale */
 void step_optimize(TrainStep *step, Node **param, size_t n);
 
+/* ---- primary.c ----------------------------------------------------------- */
+
+/* Are its members kept as numbers of 8 bits? All or none are. */
+int bucket_is_primary(const Bucket *bucket);
+/* In post: numbers and scales of a bucket that is, of value, fp32, which is as
+ * its master. */
+void primary_write(TrainStep *step, const Bucket *bucket, Node *value);
+/* Another program of the model has the same weights as numbers. */
+void primary_like(Graph *g, const Graph *step);
+
 /* ---- watch.c delayed.c --------------------------------------------------- */
 
 typedef enum OperandUse { USEvalue, USEweight, USEgradient, NUSE } OperandUse;
@@ -118,6 +128,9 @@ Node **backward(Graph *g, Node **seed, Node **dseed, int n);
 
 /* What gives all of g's parameters their first values. */
 Graph *initial_graph(Graph *g);
+/* What makes numbers of weights of their masters; without nodes: there are none
+ * such. */
+Graph *weights_graph(Graph *g);
 
 /* ---- wire.c -------------------------------------------------------------- */
 

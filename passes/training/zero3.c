@@ -158,7 +158,7 @@ void pass_zero3(Graph *g)
 
     for (size_t i = 0; i < n; i++) {
         const Param *p = g->param[i];
-        if (p->kind == TKparam && p->bucket && p->at < 0)
+        if (1 << p->kind & PARAMETERS && p->bucket && p->at < 0)
             read_shards(g, bucket_named(g, p->bucket));
     }
     g_tidy(g);

@@ -269,13 +269,13 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
 }
 
 enum {
-    WEIGHTS = 1 << TKparam | 1 << TKcopy,
+    WEIGHTS = PARAMETERS | 1 << TKcopy,
     VALUES = MODELTENSORS | COPIEDTENSORS | 1 << TKmaster,
     NEEDED = (VALUES | MOMENTS) & ~(1 << TKhistory)
 };
 
-/* Fill the tensors of these kinds on every rank here. Kinds in `must` have to
- * be in the files. */
+/* Fill the tensors of these kinds on every rank here, but for numbers, which
+ * masters make (exec_filled). Kinds in `must` have to be in the files. */
 static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
                          unsigned must)
 {
@@ -296,7 +296,7 @@ static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
             if (!st && tensor_is(tensor, must))
                 err(&(Loc){ tensor->file, tensor->line, NULL },
                     "%s has no tensor '%s'", files->what, stored_name(tensor));
-            if (!st)
+            if (!st || tensor->kind == TKnumbers)
                 continue;
             vec_push(a, load,
                      ((TensorLoad){ tensor, rank, ckpt_view(file, st, tensor),

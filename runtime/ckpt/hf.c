@@ -250,7 +250,7 @@ static void add_row(HfRows *rows, const HfMap *map, const Tensor *tensor,
     x.v = row_view(map, tensor, &cover);
     if (rows->n)
         attach(rows, &x);
-    if (rows->n && !x.s && tensor->kind == TKparam)
+    if (rows->n && !x.s && tensor_is(tensor, PARAMETERS))
         missing(rows, map);
     if (x.s)
         x.s->taken += cover;
@@ -294,7 +294,7 @@ static void refuse_unnamed(const Plan *p)
             int k = 0;
             while (k < p->nhf && strcmp(p->hf[k].param, tensor->name))
                 k++;
-            if (k == p->nhf && tensor->kind == TKparam)
+            if (k == p->nhf && tensor_is(tensor, PARAMETERS))
                 err(&(Loc){ tensor->file, tensor->line, NULL },
                     "hf{} does not name parameter '%s'", tensor->name);
         }
@@ -429,6 +429,8 @@ static void load_row(Exec *exec, const HfRow *row, const char *name)
         if (i < 0)
             continue;
         const Tensor *t = &r->tensor[i];
+        if (t->kind == TKnumbers) /* its master makes it */
+            continue;
         view_load(exec->plan->mesh, t, rank, &row->v,
                   exec_buf(exec, rank, t->buf));
     }

@@ -172,7 +172,7 @@ static CopyTotals *copies_of(const Plan *p, int64_t *once, int64_t *all)
         for (int k = 0; k < p->role[i].ntensor; k++) {
             const Tensor *tensor = &p->role[i].tensor[k];
             int copy = tensor->kind == TKcopy;
-            if (tensor->kind != TKparam && !copy)
+            if (!tensor_is(tensor, PARAMETERS) && !copy)
                 continue;
             int64_t one = tensor_elems(tensor) * dtypes[tensor->dt].bytes;
             int64_t held =

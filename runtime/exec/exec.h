@@ -163,7 +163,9 @@ double exec_out_at(const Exec *exec, int i, int64_t k);
 double plain_nan(double v); /* v; of NaN the one that prints as "nan" */
 void exec_pull(Exec *exec); /* what lasts, to the mirror: before reading */
 void exec_push(Exec *exec); /* ... from it: after writing */
-void exec_drop(Exec *exec); /* the mirror is not read again */
+/* The same after tensors were read: numbers of weights are made of masters. */
+void exec_filled(Exec *exec);
+void exec_drop(Exec *exec);           /* the mirror is not read again */
 int64_t exec_bytes(const Exec *exec); /* arenas of all ranks here */
 const Role *exec_role(const Exec *exec, int64_t rank);
 void *exec_buf(const Exec *exec, int64_t rank, int buf);

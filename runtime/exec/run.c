@@ -45,6 +45,13 @@ void exec_run(Exec *exec, ProgramKind k, const StepValues *values,
     exec_times(exec, began);
 }
 
+void exec_filled(Exec *exec)
+{
+    exec_push(exec);
+    if (role_prog(&exec->plan->role[0], PGweights) >= 0)
+        exec_run(exec, PGweights, NULL, NULL);
+}
+
 int exec_exact(Exec *exec, ProgramKind k, const StepValues *values,
                const Feed *feed)
 {

@@ -136,7 +136,7 @@ void forward_alone(ForwardPass *pass, Plan *p)
     if (from) {
         exec_pull(pass->x);
         ckpt_from(pass->x, from);
-        exec_push(pass->x);
+        exec_filled(pass->x);
     }
 }
 

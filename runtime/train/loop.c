@@ -351,7 +351,7 @@ static void go_back(Train *train)
     spike_back(&train->spike, train->saved);
     exec_pull(train->x);
     ckpt_resume(train->x, train->ckpt, &train->state);
-    exec_push(train->x);
+    exec_filled(train->x);
     train->state.samples = samples;
     train->agreed = train->saved = train->state.step;
     log_note(train->log, "from step %ld back to step %ld, on with sample %ld\n",

@@ -174,7 +174,7 @@ static int compare_saved(Exec *exec, Log *log, const char *ckpt, int64_t step)
     if (!path || s.step != step)
         return 0;
     ckpt_load(exec, path, &s);
-    exec_push(exec);
+    exec_filled(exec);
     int differ = (int)comm_max(exec->comm, values_hash(exec) != reached);
     log_note(log, "%s holds %s\n", path,
              differ ? "other values" : "the same values, to the bit");

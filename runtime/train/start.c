@@ -175,7 +175,7 @@ void start_values(Train *train, int resume)
     }
     start_phase("to the GPU");
     if (resume || from)
-        exec_push(train->x);
+        exec_filled(train->x);
     train->state.plan = plan;
     train->state.seed = (uint64_t)opts_int(opts, "seed");
 }

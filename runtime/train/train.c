@@ -158,7 +158,7 @@ static void open_replay(Train *train, Plan *p)
         ckpt_load(train->x, path, &train->state);
     else if (from)
         ckpt_from(train->x, from);
-    exec_push(train->x);
+    exec_filled(train->x);
     log_note(train->log, "from %s\n", path ? path : "the start");
 }
 

@@ -37,6 +37,7 @@ enum {
     ROWS,
     STACKS,
     OFFLOADS,
+    NUMBERS,
     BARE
 };
 
@@ -53,6 +54,7 @@ static Base legal[BARE] = {
     [SPREAD] = { .model = "tests/hf/mixtral-aux.lua", .keys = "fold.tp=2 fold.ep=2 train.batch=4 route.dispatcher=allgather", .spread = 1 },
     [STACKS] = { .model = "tests/models/folds.lua", .keys = "fold.dp=2 fold.ep=2 route.factor=1.9 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 fold.overlap=0" },
     [OFFLOADS] = { .model = "tests/models/dropout.lua", .keys = "train.offload=activations train.batch=4 train.slices=2" },
+    [NUMBERS] = { .model = "tests/models/apart.lua", .keys = "fold.dp=2 precision=fp8 precision.place=all precision.primary=all train.batch=4" },
     [ROWS] = { .model = "tests/hf/mixtral-aux.lua", .keys = "axes.expert=7 fold.dp=2 fold.ep=2 route.factor=1.5 route.dispatcher=peer train.batch=8 fold.pair=1" },
 };
 /* clang-format on */
@@ -629,7 +631,7 @@ static const Row rows[] = {
     { Lscalar_frame, BARE + TIED, "in buf: far", NULL },
     { Lsecond_of, BARE + MIX, "tensor second: none", NULL },
     { Ltensor_once, BARE + MIX, "tensor name @ tokens = labels", NULL },
-    { Ltensor_prefix, MIX, "tensor kind @ optim.m.embed = 5", NULL },
+    { Ltensor_prefix, MIX, "tensor kind @ optim.m.embed = 7", NULL },
     { Lmoment_pair, TIED, "a moment less", moment_less },
     { Lmoment_owner, SHARDS, "tensor name @ optim.m.embed = optim.m.none; tensor name @ optim.v.embed = optim.v.none", NULL },
     { Lmoment_shards, SHARDS, "tensor at @ layers.1.moe.w1 = 6144; tensor at @ layers.1.moe.w3 = 0", NULL },
@@ -639,6 +641,7 @@ static const Row rows[] = {
     { Lmay_write, WINDOW, "a forward that fills weights", forward_fills },
     { Lmust_write, WINDOW, "program kind = 1", NULL },
     { Linit_there, CHOOSES, "programs: drop", NULL },
+    { Lnumbers_made, NUMBERS, "tensor kind @ embed = 1", NULL },
     { Lfallback_there, WINDOW, "out name @ loss = overflow; buf name @ result.loss = result.overflow", NULL },
     { Lhf_unrolled, SHARDS, "hf fixed = 1000000", NULL },
     { Lchannel_order, TIED, "swap neighbours", NULL },

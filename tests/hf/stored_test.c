@@ -108,7 +108,7 @@ static void load(Exec *x, const StoredMatrix *w)
     file.data = data;
     exec_pull(x);
     hf_load(x, &one, 1, "stored");
-    exec_push(x);
+    exec_filled(x);
 }
 
 /* The gradient of a parameter, which is its first moment, as beta1 is 0. */
@@ -119,16 +119,23 @@ static const double *gradient(Exec *x, const char *name)
     return fold_read(x, strf(forever, "optim.m.%s", name), &n);
 }
 
-static Exec *stepped(const char *words, const StoredMatrix *w)
+static Exec *loaded(const char *model, const char *words, const StoredMatrix *w)
 {
-    Plan *p = fold_words("tests/hf/stored.lua",
+    Plan *p = fold_words(model,
                          strf(forever, "%s precision.recipe=blockwise", words));
     Exec *x = exec_open(p, comm_open(forever, p->mesh->world));
-    StepValues block = fold_block(p, 0);
-    Feed feed = fold_feed(p, 0);
 
     exec_run(x, PGinit, NULL, NULL);
     load(x, w);
+    return x;
+}
+
+static Exec *stepped(const char *words, const StoredMatrix *w)
+{
+    Exec *x = loaded("tests/hf/stored.lua", words, w);
+    StepValues block = fold_block(x->plan, 0);
+    Feed feed = fold_feed(x->plan, 0);
+
     exec_exact(x, PGstep, &block, &feed);
     return x;
 }
@@ -167,6 +174,33 @@ static void stored(const char *words)
     exec_close(x);
 }
 
+/* What lives of a matrix that is kept as numbers and scales alone, made of a
+ * file's: of a rank, and of ranks whose shards of the master cut its blocks. */
+static void kept(const char *words)
+{
+    static StoredMatrix w;
+    double numbers = 0, scaled = 0;
+    int64_t n;
+
+    fill(&w, powers);
+    Exec *x = loaded(
+        "tests/hf/stored_numbers.lua",
+        strf(forever,
+             "%s precision=fp8 precision.place=all precision.primary=all",
+             words),
+        &w);
+    const double *q = fold_read(x, "w", &n), *s = fold_read(x, "scales.w", &n);
+    for (int f = 0; f < W; f++)
+        for (int h = 0; h < H; h++) {
+            double k = shift(&powers[f / BLOCK][h / BLOCK]);
+            numbers += q[h * W + f] != (double)number(&w, f, h) * k;
+            scaled += s[h / BLOCK * FB + f / BLOCK] * k != scale(&w, f, h);
+        }
+    check(!numbers, strf(forever, "kept, %s: other numbers", words), numbers);
+    check(!scaled, strf(forever, "kept, %s: other scales", words), scaled);
+    exec_close(x);
+}
+
 /* The largest error of a product's value over the value, of those that a last
  * place of normal numbers says: half of it, and bf16's. */
 static void rounded_anew(void)
@@ -194,6 +228,9 @@ int main(void)
     stored("precision=fp8 precision.place=all");
     stored("precision=fp32");
     stored("precision=fp8 precision.place=all fold.tp=2 world=2");
+    kept("fold.zero=0");
+    kept("fold.dp=2 world=2 train.batch=4");
+    kept("fold.dp=4 fold.zero=3 world=4 train.batch=4");
     rounded_anew();
     return failed != 0;
 }

@@ -20,7 +20,7 @@ static const struct { const char *keys, *with; } cases[] = {
     { TINY "fold.pp=2 fold.vpp=2 fold.schedule=interleaved fold.tp=2 train.recompute=1e12", ALL },
     { TINY "fold.cp=2 fold.ep=2 route.dispatcher=alltoall", ALL },
     { TINY "fold.dp=2 fold.ep=2 fold.zero=1 precision=bf16 axes.hidden=32", STATES },
-    { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=fp8 precision.kept=rounded precision.moments=bf16", ALL ",moments,masters" },
+    { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=fp8 precision.primary=all precision.kept=rounded precision.moments=bf16", ALL ",moments,masters" },
     { TINY "fold.tp=2 fold.zero=0 precision=fp32", "train.offload=moments" },
     { TINY "fold.dp=2 fold.ep=2 fold.zero=1 precision=bf16 axes.hidden=32", STATES HOST },
     { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=bf16 precision.moments=bf16", ALL ",moments,masters" HOST },

@@ -30,7 +30,7 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/dsv3-mtp.lua",    "precision=bf16 fold.pp=2 train.slices=4" },
     { "tests/hf/qwen2.lua",       "precision=bf16" },
     { "tests/hf/qwen3.lua",       "precision=bf16 fold.tp=2" },
-    { "tests/hf/mixtral-aux.lua", "precision=fp8 fold.tp=2 fold.ep=2" },
+    { "tests/hf/mixtral-aux.lua", "precision=fp8 precision.primary=all fold.tp=2 fold.ep=2" },
     { "tests/hf/dsv3.lua",        "precision=fp64 precision.recipe=tensor precision.place=all fold.pp=2" },
     { "tests/models/dropout.lua", "precision=bf16" },
     { "tests/models/zoo.lua",     "precision=bf16" },

@@ -389,6 +389,30 @@ static int blocks(Case *c, int i)
     return 1;
 }
 
+/* Scales for each element, of blocks that are whole and not. */
+static int of_blocks(Case *c, int i)
+{
+    static const int64_t n[2][3] = { { 2, 3, 2 }, { 2, 2, 1 } };
+    static const int64_t to[2][3] = { { 2, 300, 256 }, { 2, 130, 5 } };
+
+    if (i > 1)
+        return 0;
+    c->name = i ? "not whole" : "whole";
+    Node *s = reals(c, "x yb zb", n[i], 0);
+    c->out = g_node(c->g, Ospread, NULL, 1, &s);
+    c->out->at.spread.layout = SCALEsquare;
+    c->out->at.spread.axes.v = axes_of(c->g, "y z", &c->out->at.spread.axes.n);
+    c->out->at.spread.blocks =
+        g_axes(c->g, (Axis *[]){ s->dim[1].a, s->dim[2].a }, 2);
+    for (int d = 0; d < 3; d++)
+        c->out->dim[d] =
+            (Dim){ d ? c->out->at.spread.axes.v[d - 1] : s->dim[0].a,
+                   to[i][d] };
+    c->out->nd = 3;
+    infer(c->g, c->out);
+    return 1;
+}
+
 /* Blocks along the last axis and along one before it. */
 static int turned(Case *c, int i)
 {
@@ -615,6 +639,7 @@ static Maker *maker(Op op)
     case Opermute: return permute;
     case Oiota: return iota;
     case Ohadamard: return turned;
+    case Ospread: return of_blocks;
     case Oamax:
     case Oquantize:
     case Odequantize: return blocks;

@@ -323,6 +323,13 @@ static double hadamard(const Run *r, const Node *n, Env e)
     return s / 4;
 }
 
+static double spread(const Run *r, const Node *n, const Env *e)
+{
+    Env f = with_blocks(n, *e);
+
+    return get(r, n->in[0], &f);
+}
+
 /* Numbers times their scales; of an element that is two, both. */
 static double scaled(const Run *r, const Node *n, const Env *e)
 {
@@ -643,6 +650,7 @@ static double element(const Run *r, const Node *n, int64_t at)
     case Ohadamard: return hadamard(r, n, e);
     case Oquantize: return quantize(r, n, e);
     case Odequantize: return scaled(r, n, &e);
+    case Ospread: return spread(r, n, &e);
     case Ofake_quantize: return fake_quantize(r, n, &e);
     case Odrop_to_capacity: return keep(r, n, &e);
     case Ocumsum: return cumsum(r, n, &e);

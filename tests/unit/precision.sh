@@ -85,16 +85,16 @@ idle() {
 }
 bits="precision.policy=fp8 precision.place=all"
 lines=1
-for case in "keep=*" "place=all" "watch=1" "wire=all" "history=3" "margin=1"; do
+for case in "keep=*" "place=all" "watch=1" "wire=all" "history=3" "margin=1" "primary=all"; do
     is "$case without few bits" 0 idle "precision.$case" precision.policy=bf16
 done
-for case in "wire=pays precision.recipe=mxfp8" "kept=rounded precision.recipe=mxfp8" "history=3 precision.recipe=tensor" "margin=1 precision.recipe=blockwise"; do
+for case in "wire=pays precision.recipe=mxfp8" "kept=rounded precision.recipe=mxfp8" "history=3 precision.recipe=tensor" "margin=1 precision.recipe=blockwise" "primary=all precision.recipe=mxfp8"; do
     # shellcheck disable=SC2086
     is "$case" 0 idle precision.$case $bits
 done
 lines=0
 for case in "keep=layers.0.*" "place=all" "watch=1" "wire=all" "history=3 precision.recipe=delayed" \
-    "margin=1 precision.recipe=delayed"; do
+    "margin=1 precision.recipe=delayed" "primary=all"; do
     # shellcheck disable=SC2086
     is "$case has an effect" 0 idle precision.$case $bits
 done
@@ -135,6 +135,35 @@ is "in a fold" 0 run folded "$@" train.steps=4 fold.ep=4 world=4
 is "the same numbers" 0 near chance folded 2e-3
 is "to nearest" 0 run nearest "$@" precision.moments=bf16 train.steps=4
 is "is something else" 1 same chance nearest
+
+# Weights kept as numbers and scales alone: the bits of those rounded for each step,
+# of blocks that shards cut, evaluated, watched, gathered, of checkpoints both ways.
+set -- train.save_every=2 train.clip=0 axes.hidden=144 axes.ffn=136 fold.dp=2 world=2
+vals() { for f in "$1" "$2"; do grep -o '"val_loss[^,]*\|"fp8[^,]*' "$dir/$f/metrics.jsonl" >"$dir/$f.vals"; done; cmp "$dir/$1.vals" "$dir/$2.vals"; }
+valid="data.valid=LICENSE train.eval_every=2 train.eval_steps=1 precision.watch=2"
+# shellcheck disable=SC2086
+is "weights in bf16" 0 run rounded "$@" $valid train.steps=4
+# shellcheck disable=SC2086
+is "as numbers alone" 0 run numbers "$@" $valid train.steps=4 precision.primary=all
+is "to the same bits" 0 same rounded numbers
+is "evaluated and watched to the same" 0 vals rounded numbers
+is "half of it" 0 run there "$@" train.steps=2
+is "goes on as numbers" 0 run there "$@" train.steps=4 precision.primary=all resume=1
+is "to the same bits" 0 same rounded there
+cp -r "$dir/there" "$dir/apart"
+is "further" 0 run there "$@" train.steps=6 precision.primary=all resume=1
+is "in another fold" 0 run apart "$@" train.steps=6 precision.primary=all resume=1 fold.dp=4 fold.ep=4 fold.zero=3 world=4
+is "the same numbers" 0 near there apart 2e-3
+is "half of it as numbers" 0 run back "$@" train.steps=2 precision.primary=all
+is "goes on in bf16" 0 run back "$@" train.steps=4 resume=1
+is "to the same bits" 0 same rounded back
+is "gathered in bf16" 0 run third "$@" train.steps=4 fold.zero=3
+is "gathered as numbers" 0 run gathered "$@" train.steps=4 fold.zero=3 precision.primary=all
+is "to the same bits" 0 same third gathered
+is "where ranks cut blocks" 0 "$PLEAT" compile models/tiny.lua target=host precision.policy=fp8 precision.place=all \
+    precision.primary=all fold.etp=2 fold.tp=2 world=2 axes.ffn=192 -o "$dir/cut.plan" -d why
+says "weights stay" "layers.0.moe.w1 lives in bf16: ranks of tp or etp cut its blocks"
+says "others do not" "layers.0.attn.wq lives as numbers of 8 bits and scales"
 
 # Random numbers by element, step and micro-batch: of rows recomputed and resumed too.
 set -- precision.recipe=nvfp4 train.save_every=2
