@@ -262,11 +262,11 @@ static Fit first_fitting(FitSearch *search, Fit l, int *level)
     return l;
 }
 
-/* l, which is of this level, or the fastest of those behind it that fit. A level
- * takes more than what it rebuilds where compute waits for copies from the
- * host's memory, and one behind it may give these more to hide behind. Those
- * are made that are faster if they take no more than what all their units
- * rebuild at the lower of their prices. */
+/* l, which is of this level, or the fastest of those behind it that fit. Where
+ * compute waits for copies from the host's memory a level takes more than what
+ * it rebuilds, and one behind it may give these more to hide behind. Those are
+ * made that are faster if they take no more than what all their units rebuild
+ * at the lower of their prices. */
 static Fit fastest_from(FitSearch *search, Fit l, int level,
                         const ProgramBuilder *first)
 {
@@ -319,7 +319,8 @@ static double least_secs(const FitSearch *search, double kept)
 
     for (int i = 1; i <= PRICES; i++)
         if (search->kept[i])
-            most = fmax(most, (search->rebuilding[i].cost - kept) * price_at(i));
+            most =
+                fmax(most, (search->rebuilding[i].cost - kept) * price_at(i));
     return most;
 }
 
