@@ -19,7 +19,9 @@
  * fit, which tells how much is alive beside what is kept, and for the first
  * that fits by that; if either does not, for the next ones. Levels and segments
  * do not depend on the memory there is, and what fits into less fits into more:
- * more memory never has a higher level, whatever the layout of buffers does.
+ * with more memory the first level that fits is never a higher one, whatever
+ * the layout of buffers does. Where it takes longer than what it rebuilds,
+ * higher ones are tried, too, and the fastest is taken.
  *
  * Each price tried is a bound, too: what recompute chooses costs least of all
  * choices at that price, so one that keeps W bytes takes (cost - W) x price
@@ -52,7 +54,7 @@ typedef struct FitSearch {
     Table *number;      /* unit -> 1 + its index there */
     Graph *free;        /* a copy at price 0, up to what all such share */
     int64_t *kept[PRICES + 1]; /* by number, 0: of no unit; null: not tried */
-    double cost[PRICES + 1];   /* Rebuilding.cost of these */
+    Rebuilding rebuilding[PRICES + 1]; /* of these */
 } FitSearch;
 
 static double price_at(int i)
@@ -138,7 +140,7 @@ static const int64_t *kept_at(FitSearch *search, int price)
         alloc(search->g->arena,
               (vec_len(search->unit) + 1) * sizeof *search->kept[price]);
     kept_bytes(h, search->number, search->kept[price]);
-    search->cost[price] = h->rebuilding.cost;
+    search->rebuilding[price] = h->rebuilding;
     arena_free(a);
     return search->kept[price];
 }
@@ -200,14 +202,26 @@ static int fits(const FitSearch *search, const ProgramBuilder *builder)
     return builder->prog.transient <= search->room;
 }
 
-/* The first level from k on that fits if it takes as much beside what it keeps
- * as builder does, which keeps `kept`. */
-static int should_fit(FitSearch *search, int k, const ProgramBuilder *builder,
-                      int64_t kept)
+/* Bytes that a level takes beside what it keeps. */
+static int64_t beside(FitSearch *search, Fit l)
 {
-    int64_t beside = builder->prog.transient - kept;
+    const int64_t *from = kept_at(search, l.choice.price),
+                  *to = l.choice.units ? kept_at(search, l.choice.price + 1)
+                                       : from;
+    int64_t kept = all_kept(search, l.choice.price);
 
-    while (k < LEVELS && kept_of_level(search, k) + beside > search->room)
+    for (int u = 1; u <= l.choice.units; u++)
+        kept += to[u] - from[u];
+    return l.made->prog.transient - kept;
+}
+
+/* The first level from k on that fits if it takes as much beside what it keeps
+ * as l. */
+static int should_fit(FitSearch *search, int k, Fit l)
+{
+    int64_t room = search->room - beside(search, l);
+
+    while (k < LEVELS && kept_of_level(search, k) > room)
         k++;
     return k;
 }
@@ -223,56 +237,79 @@ static int same_choice(PricePoint a, PricePoint b)
     return a.price == b.price && a.units == b.units;
 }
 
+/* The choice of a level, made, or `made` where it is the same. */
+static Fit level_like(FitSearch *search, int level, Fit made)
+{
+    PricePoint c = choice_for(search, kept_of_level(search, level));
+
+    return made.made && same_choice(c, made.choice) ? made
+                                                    : level_of(search, c);
+}
+
 /* l, or the first of the levels before it that all fit, one after another. One
  * is made only if it should fit by what the one behind it takes. */
-static Fit first_fitting(FitSearch *search, Fit l, int level)
+static Fit first_fitting(FitSearch *search, Fit l, int *level)
 {
-    int64_t beside = l.made->prog.transient - kept_of_level(search, level);
-
-    while (level-- > 1 &&
-           kept_of_level(search, level) + beside <= search->room) {
-        PricePoint c = choice_for(search, kept_of_level(search, level));
-        if (same_choice(c, l.choice))
-            continue;
-        Fit before = level_of(search, c);
+    while (*level > 1 &&
+           kept_of_level(search, *level - 1) + beside(search, l) <=
+               search->room) {
+        Fit before = level_like(search, *level - 1, l);
         if (!fits(search, before.made))
             break;
         l = before;
-        beside = l.made->prog.transient - kept_of_level(search, level);
+        --*level;
     }
     return l;
 }
 
-/* The last level of the first segment whose last fits, or of all, and from
- * there the first in it that fits. */
+/* l, which is of this level, or the fastest of those behind it that fit. Where
+ * compute waits for copies from the host's memory a level takes more than what
+ * it rebuilds, and one behind it may give these more to hide behind. Those are
+ * made that are faster if they take no more than what all their units rebuild
+ * at the lower of their prices. */
+static Fit fastest_from(FitSearch *search, Fit l, int level,
+                        const ProgramBuilder *first)
+{
+    Fit best = l;
+
+    while (level++ < LEVELS && l.made->graph->nrole <= 1) {
+        PricePoint c = choice_for(search, kept_of_level(search, level));
+        double again = search->rebuilding[c.price].secs;
+        if (program_secs_with(first, again) >= program_secs(best.made))
+            break;
+        l = level_like(search, level, l);
+        if (fits(search, l.made) && is_faster(l.made, best.made))
+            best = l;
+    }
+    return best;
+}
+
+/* The last level of the first segment whose last fits, or of all; from there
+ * the first in it that fits, and of those behind that the fastest. */
 static Fit search(FitSearch *fit_search, ProgramBuilder *first)
 {
-    Fit none = { first, { 0 } }, end, l = none;
+    Fit none = { first, { 0 } }, end, l = { 0 };
 
     find_fit_units(fit_search);
     int64_t all = kept_of_level(fit_search, 0);
     if (all <= kept_of_level(fit_search, LEVELS))
         return none;
-    int low = should_fit(fit_search, 1, first, all), last = low;
+    int low = should_fit(fit_search, 1, none), last = low;
     do {
         last += SEGMENT - 1 - (last - 1) % SEGMENT;
-        end = level_of(fit_search,
-                       choice_for(fit_search, kept_of_level(fit_search, last)));
+        end = level_like(fit_search, last, none);
     } while (!fits(fit_search, end.made) && last++ < LEVELS);
+    if (!fits(fit_search, end.made))
+        return end;
     low = low > last - SEGMENT ? low : last - SEGMENT + 1;
-    low =
-        should_fit(fit_search, low, end.made, kept_of_level(fit_search, last));
-    for (; low < last && fits(fit_search, end.made); low++) {
-        PricePoint c = choice_for(fit_search, kept_of_level(fit_search, low));
-        if (same_choice(c, l.choice))
-            continue;
-        l = level_of(fit_search, c);
-        if (fits(fit_search, l.made)) {
-            l = first_fitting(fit_search, l, low);
-            return is_faster(end.made, l.made) ? end : l;
-        }
+    for (low = should_fit(fit_search, low, end); low < last; low++) {
+        l = level_like(fit_search, low, l);
+        if (fits(fit_search, l.made))
+            break;
     }
-    return end;
+    l = first_fitting(fit_search, low < last ? l : end, &low);
+    l = fastest_from(fit_search, l, low, first);
+    return is_faster(end.made, l.made) ? end : l;
 }
 
 /* Seconds of a micro-batch, at least, for all choices that keep as little. */
@@ -282,7 +319,8 @@ static double least_secs(const FitSearch *search, double kept)
 
     for (int i = 1; i <= PRICES; i++)
         if (search->kept[i])
-            most = fmax(most, (search->cost[i] - kept) * price_at(i));
+            most =
+                fmax(most, (search->rebuilding[i].cost - kept) * price_at(i));
     return most;
 }
 

@@ -445,6 +445,16 @@ double program_secs(const ProgramBuilder *builder)
     return plan_secs(&p, prog.kind);
 }
 
+double program_secs_with(const ProgramBuilder *builder, double again)
+{
+    Program prog;
+    Role role;
+    Plan p = plan_like(builder, &role, &prog);
+
+    return plan_secs(&p, prog.kind) +
+           (double)plan_micros(&p, prog.kind) * again;
+}
+
 double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n)
 {
     Role *role = alloc(a, n * sizeof *role);

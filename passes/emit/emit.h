@@ -123,6 +123,8 @@ ProgramBuilder *place_program(Graph *g, Group **groups);
  * which transfers have nothing beside them. */
 double program_secs(const ProgramBuilder *builder);
 double program_unhidden(const ProgramBuilder *builder);
+/* ... and `again` more in each micro-batch, which nothing hides. */
+double program_secs_with(const ProgramBuilder *builder, double again);
 /* ... of all stages. */
 double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n);
 void emit_program(Emit *emit, ProgramBuilder *builder); /* it joins the plan */
