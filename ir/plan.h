@@ -891,9 +891,8 @@ int64_t plan_micros(const Plan *p, ProgramKind k);  /* that a rank runs */
 int64_t phase_runs(const Program *prog, int phase); /* how often it runs*/
 /* ... an instruction of it. */
 int64_t instr_runs(const Program *prog, int phase, const Instr *instr);
-/* Bytes that a rank sends to experts and back in a run: rows that routes
- * decide, as many as are expected; else blocks and gathers, whose sizes are the
- * plan's. */
+/* Bytes that a rank sends to experts and back in a run: as many rows as routes
+ * are expected to choose, else the plan's blocks and gathers. */
 double expert_bytes(const Program *prog, int routed);
 
 #include "live.h"
