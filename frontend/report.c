@@ -260,10 +260,8 @@ static void show_phase(FILE *out, const Program *prog, int f)
             phase_runs(prog, f) == 1 ? "" : "s",
             phase->pair ? ", two micro-batches each" : "", 1e3 * secs[0]);
     if (n[1])
-        fprintf(out,
-                "    at its end    %5d instructions, in the last time alone, "
-                "%.3f ms\n",
-                n[1], 1e3 * secs[1]);
+        fprintf(out, "  %-14s  %5d instructions, once, %.3f ms\n",
+                "  its last run", n[1], 1e3 * secs[1]);
 }
 
 static void show_program(FILE *out, const Plan *plan, int role,

@@ -42,10 +42,10 @@
  * scores met queries from shared memory: backward of four layers, 4 sequences,
  * on an H100 14.3 to 16.0 ms; with nothing stored for the queries' job 11.8 and
  * 13.0. A tile of 64 queries reads and writes shared memory for 1,900 cycles
- * where tensor cores take 2,048, and 16 KiB more are what it waits for. It does
- * not wait for the fence behind a tile's copies (without it, or with it in the
- * warpgroup that fetches: the same), nor the queries' job for each product
- * before the next (14.2). */
+ * (counted) where tensor cores take 2,048, and 16 KiB more are probably what it
+ * waits for (not profiled). It does not wait for the fence behind a tile's
+ * copies (without it, or with it in the warpgroup that fetches: the same), nor
+ * the queries' job for each product before the next (14.2). */
 #include "attn_gpu.h"
 
 /* ---- which it takes ------------------------------------------------------ */
