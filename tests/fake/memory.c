@@ -417,8 +417,8 @@ typedef struct Copy {
 
 static int results; /* that are there */
 
-/* With copies=late, those that are no results of a run run behind those of the
- * next one, unless that run waits, or none comes. */
+/* With copies=late, those that are no results of a run, nor of its graph, run
+ * behind those of the next one, unless that run waits, or none comes. */
 static int may_wait(const Copy *c, Run *r)
 {
     enum { PATIENCE = 4000 };
@@ -505,7 +505,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, void *s)
 
     const StepValues *b = block_of(pinned, npinned, to, n);
     c.result = n <= RESULTS && !captured && !(b && b->theirs) ? next_run() : 0;
-    c.beside = c.result ? 0 : results + 1;
+    c.beside = c.result || captured ? 0 : results + 1;
     int e = captured && pageable
                 ? wrong(INVALID, "a graph copies to memory that is not pinned")
                 : start(s, c);

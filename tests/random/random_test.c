@@ -21,7 +21,7 @@
 #include "gen.h"
 #include "random.h"
 
-enum { USUAL = 200, ALL = 10000, MOSTKEPT = 40 };
+enum { USUAL = 100, ALL = 10000, MOSTKEPT = 40 };
 static const char keptdir[] = "tests/random/kept";
 
 typedef struct Case {
