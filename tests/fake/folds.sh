@@ -84,7 +84,7 @@ cases() {
 + 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
 + 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
 + 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12 train.batch=2
-+ 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1 train.batch=8
++ 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1
 + 2 fp64 folds fold.ep=2 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
 + 2 fp64 apart fold.pp=2 train.offload=activations,moments
 + 2 fp64 apart fold.dp=2 fold.zero=1 train.offload=moments,masters train.update=host
@@ -114,11 +114,11 @@ cases() {
 - 4 fp64 zoo fold.cp=2 fold.tp=2
 - 2 fp64 blocks fold.tp=2
 - 1 bf16 blocks
-+ 1 fp64 scaled precision.recipe=nvfp4 precision.place=all precision.watch=2
++ 1 fp64 scaled precision.recipe=nvfp4 precision.place=all precision.watch=2 train.batch=2
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 precision.recipe=blockwise precision.place=all precision.watch=2
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 - 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
-+ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80
++ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80 train.batch=2
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wgrad=all axes.hidden=144 axes.ffn=16 axes.seq=80
 - 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all precision.wgrad=all axes.seq=80
 - 2 fp8 apart fold.etp=2 precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=64 axes.seq=80 train.recompute=1e13
@@ -126,11 +126,11 @@ cases() {
 - 1 fp8 apart precision.place=all axes.hidden=144 axes.heads=1 axes.dim=16 axes.ffn=16 axes.seq=80
 - 2 fp8 apart precision.place=all axes.hidden=144 axes.heads=4 axes.dim=128 axes.ffn=16 fold.tp=2
 - 1 fp8 scaled precision.place=all axes.hidden=208
-+ 2 fp8 apart fold.ep=2 precision.place=all precision.primary=all precision.wire=all route.dispatcher=alltoall axes.hidden=144 axes.ffn=16
++ 2 fp8 apart fold.ep=2 precision.place=all precision.primary=all precision.wire=all route.dispatcher=alltoall axes.hidden=144 axes.ffn=16 train.batch=2
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all route.dispatcher=peer axes.hidden=144 axes.ffn=16
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all fold.overlap=1 train.batch=8 axes.hidden=16 axes.ffn=16
 - 2 fp8 folds fold.ep=2 route.factor=1.9 route.stash=1.1 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 axes.hidden=16 axes.ffn=16 precision.place=all precision.wire=all precision.kept=rounded
-+ 1 fp8 apart precision.place=all precision.kept=rounded axes.hidden=16 axes.ffn=16
++ 1 fp8 apart precision.place=all precision.kept=rounded axes.hidden=16 axes.ffn=16 train.batch=2
 - 2 fp8 apart fold.ep=2 precision.place=all axes.hidden=16 axes.ffn=16 train.recompute=1e13
 - 2 fp8 apart fold.etp=2 precision.place=all axes.hidden=16 axes.ffn=256
 - 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1 precision.recipe=mxfp8 precision.place=all train.batch=8
@@ -148,7 +148,7 @@ cases() {
 - 1 fp64 linear
 - 1 fp64 optimizer
 - 1 fp64 router_choice
-+ 1 fp64 marks
++ 1 fp64 marks train.batch=2
 - 1 fp64 router_hash
 - 1 fp64 router_post
 - 1 fp64 router_pre
