@@ -9,7 +9,7 @@
 
 #include "../fold/foldrun.h"
 
-enum { STEPS = 3 };
+enum { STEPS = 2 };
 
 /* clang-format off */
 static const struct { const char *model, *keys; } cases[] = {

@@ -24,7 +24,7 @@ done
 small="axes.hidden=16 axes.heads=2 axes.dim=8 axes.ffn=8 axes.expert=8 axes.vocab=1501 axes.seq=32 axes.batch=2 train.batch=2"
 sed 's/eps = 16, 1e-5/eps = 1, 1e-5/' models/olmoe.lua >"$dir/one.lua"
 cp tests/data/tokenizer/qwen2.json "$dir/tokenizer.json"
-head -c 8000 LICENSE >"$dir/book.txt"
+head -c 4000 LICENSE >"$dir/book.txt"
 tr -cd 'a-zA-Z. \n' <LICENSE | head -n 60 | sed 's/.*/{"text": "&"}/' >"$dir/books.jsonl"
 cp tests/data/files/hellaswag.jsonl "$dir"
 cd "$dir" || exit 2
@@ -41,7 +41,7 @@ for c in new import check compile run eval bench search show generate logits exp
         train.steps=1 train.batch=2 axes.seq=32 target=host
     pleat help $c | sed -n '/^examples/,$s/^  //p' >examples
     while read -r line; do
-        case $line in *--calibrate*) line="$line axes.seq=128 axes.batch=4 axes.hidden=128 axes.wide=256 axes.ffn=256 axes.vocab=256" ;; esac
+        case $line in *--calibrate*) line="$line axes.seq=64 axes.batch=4 axes.hidden=64 axes.wide=128 axes.ffn=128 axes.vocab=128" ;; esac
         is "$line" 0 sh -c "$line"
     done <examples
     commands=$(echo "$commands" | grep -vx $c)
