@@ -6,12 +6,30 @@
  * over. */
 enum { THREADS = 256, BLOCK = 128, LINES = 16, ATONCE = 4 };
 
-static Node *part_of(const Group *k, int64_t i) /* null: nobody reads it */
+/* Or what writes it to its place; null: nobody reads it. */
+static Node *part_of(const Group *k, int64_t i)
 {
-    for (int m = 0; m < k->nout; m++)
-        if (k->out[m]->at.part.index == i)
-            return k->out[m];
+    for (int m = 0; m < k->nout; m++) {
+        Node *n = k->out[m];
+        if ((n->op == Owrite ? n->in[1] : n)->at.part.index == i)
+            return n;
+    }
     return NULL;
+}
+
+/* Columns of the matrix whose blocks n makes: of rows the last axis, else all
+ * behind the first that is cut. */
+static int64_t columns_of(const Graph *g, const Node *n, int *rows)
+{
+    const Node *x = n->in[0];
+    int64_t columns = 1;
+
+    *rows = x->nd - 1;
+    do
+        columns *= local_n(g, x, *rows);
+    while (--*rows && n->at.quantize_blocks.layout == SCALEsquare &&
+           axes_at(&n->at.quantize_blocks.axes, x->dim[*rows].a) < 0);
+    return columns;
 }
 
 static int64_t blocks_along(int64_t n)
@@ -84,13 +102,12 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
                      part_of(group, 2),
                      part_of(group, 3),
                      map };
-    int last = x->nd - 1;
-    int64_t q = local_n(g, x, last);
-    int64_t p = in_rows(n) ? local_elems(g, x) / q : local_n(g, x, last - 1);
+    int at;
+    int64_t q = columns_of(g, n, &at), all = local_elems(g, x) / q;
+    int64_t p = in_rows(n) ? all : local_n(g, x, at);
     int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
-    int64_t items =
-        in_rows(n) ? (blocks + turn - 1) / turn : local_n(g, x, 0) * blocks;
+    int64_t items = in_rows(n) ? (blocks + turn - 1) / turn : all / p * blocks;
     int64_t experts = map ? map_layout(g, map).experts : 1;
     Text t = { .arena = a };
 

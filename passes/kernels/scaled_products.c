@@ -18,6 +18,13 @@
  *     %u = fake_quantize %y %map
  *     %w = gmm_wgrad %v %u %map         %w = gmm_wgrad %q %p %map %s %t
  *
+ * A weight that is kept so is rounded by such a kernel too, into its place:
+ *
+ *     %s = pow2_scale (amax %w) 448      =>
+ *     write q (quantize %w %s)              %b = quantize_blocks %w
+ *     write t (div 1 %s)                    write q (part %b 0)
+ *                                           write t (part %b 1)
+ *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them; others who read them, as products that dequantize
  * do, read the same, and what is rounded again for the backward is so at the
@@ -26,26 +33,43 @@
  * of its sum. */
 #include "kernels.h"
 
-/* x, if d dequantizes what it was rounded to in its blocks, at the largest
- * power of two that a block's largest number allows, and the blocks lie along
- * its last axes; or null. */
-static Node *rounded_to_blocks(const Node *d)
+/* x, if q is what it is rounded to in its blocks, at the largest power of two
+ * that a block's largest number allows; or null. */
+static Node *rounded(const Node *q)
 {
-    const Node *q = d->in[0], *t = d->in[1];
-
-    if (q->op != Oquantize || t->op != Odiv || !constant_is(t->in[0], 1))
+    if (q->op != Oquantize || q->dt != De4m3 || q->in[0]->dt != Dbf16)
         return NULL;
     Node *x = q->in[0];
     const Node *s = q->in[1], *most = s->op == Opow2_scale ? s->in[0] : NULL;
-    if (t->in[1] != s || !most || most->op != Oamax || most->in[0] != x ||
-        !constant_is(s->in[1], 448) || x->dt != Dbf16)
+    if (!most || most->op != Oamax || most->in[0] != x ||
+        !constant_is(s->in[1], 448))
+        return NULL;
+    const Axes *cut = &q->at.quantize.axes;
+    int same = most->at.amax.layout == q->at.quantize.layout;
+    for (int i = 0; i < cut->n; i++)
+        same &= axes_at(&most->at.amax.axes, cut->v[i]) >= 0;
+    return same ? x : NULL;
+}
+
+/* Is t what 1 stands for in the numbers q? */
+static int is_inverse(const Node *t, const Node *q)
+{
+    return t->op == Odiv && constant_is(t->in[0], 1) && t->in[1] == q->in[1];
+}
+
+/* x, if d dequantizes what it was rounded to, and the blocks lie along its last
+ * axes; or null. */
+static Node *rounded_to_blocks(const Node *d)
+{
+    const Node *q = d->in[0];
+    Node *x = rounded(q);
+
+    if (!x || !is_inverse(d->in[1], q))
         return NULL;
     const Axes *cut = &d->at.dequantize.axes;
-    int same = most->at.amax.layout == d->at.dequantize.layout &&
-               q->at.quantize.layout == d->at.dequantize.layout;
+    int same = q->at.quantize.layout == d->at.dequantize.layout;
     for (int i = 0; i < cut->n; i++)
-        same &= axes_at(&most->at.amax.axes, cut->v[i]) >= 0 &&
-                axes_at(&q->at.quantize.axes, cut->v[i]) >= 0 &&
+        same &= axes_at(&q->at.quantize.axes, cut->v[i]) >= 0 &&
                 axes_at(cut, x->dim[x->nd - 1 - i].a) >= 0;
     return same ? x : NULL;
 }
@@ -136,6 +160,32 @@ static int grouped_product(Graph *g, Table *made, Node *n)
     return 1;
 }
 
+/* Are the blocks along the two axes, the last among them, those of matrices of
+ * which the other counts the rows and all behind it the columns? */
+static int is_square(const Graph *g, const Node *x, const Axes *cut)
+{
+    int at = cut->n == 2 ? x->nd - 1 : 0;
+    int64_t columns = 1, last = local_n(g, x, x->nd - 1);
+
+    if (!at || axes_at(cut, x->dim[at].a) < 0)
+        return 0;
+    for (; columns *= local_n(g, x, at), axes_at(cut, x->dim[at - 1].a) < 0;)
+        at--;
+    return columns % 8 == 0 && local_n(g, x, at - 1) % 8 == 0 &&
+           (columns == last || last % 128 == 0);
+}
+
+/* What makes numbers and scales of such blocks of a weight, as q is; null. */
+static Node *square_blocks(Graph *g, Table *made, const Node *q)
+{
+    Node *x = rounded(q);
+
+    return x && q->at.quantize.layout == SCALEsquare &&
+                   is_square(g, x, &q->at.quantize.axes)
+               ? blocks_of(g, made, x, SCALEsquare, &q->at.quantize.axes, q)
+               : NULL;
+}
+
 static int dense_product(Graph *g, Table *made, Node *n)
 {
     ScaledOperands of;
@@ -157,6 +207,11 @@ static int dense_product(Graph *g, Table *made, Node *n)
         for (int i = 0; i < 2; i++)
             in[2 * i] = part_as(g, blocks, i, in[2 * i], x->nd - 1);
     }
+    Node *blocks = is_inverse(w->in[1], w->in[0])
+                       ? square_blocks(g, made, w->in[0])
+                       : NULL;
+    for (int i = 0; blocks && i < 2; i++)
+        in[1 + 2 * i] = part_as(g, blocks, i, w->in[i], w->in[i]->nd - 1);
     return 1;
 }
 
@@ -192,6 +247,39 @@ static void share_scale(Graph *g, Table *made, Node *n)
     in[1] = as_it_is(g_ew(g, Odiv, n->loc, one, inverse, NULL), s);
     g_placed(in[1], n)->again = n->again;
     n->in = in;
+}
+
+/* ---- weights that are kept ----------------------------------------------- */
+
+/* What the write stores, if a kernel makes it of a weight; null. */
+static Node *kept_part(Graph *g, Table *made, const Node *n)
+{
+    Node *v = n->in[1], *numbers = square_blocks(g, made, v);
+
+    if (numbers)
+        return part_as(g, numbers, 0, v, v->nd - 1);
+    Node *blocks = v->op == Odiv && constant_is(v->in[0], 1)
+                       ? table_get(made, KEYP(v->in[1]))
+                       : NULL;
+    return blocks && blocks->reg == v->reg ? part_as(g, blocks, 1, v, v->nd - 1)
+                                           : NULL;
+}
+
+/* Scales are known by their numbers, which may stand behind them. */
+static int keep_weights(Graph *g, Table *made)
+{
+    int any = 0;
+
+    for (int last = 0; last < 2; last++)
+        for (size_t i = 0, n = vec_len(g->node); i < n; i++) {
+            Node *w = g->node[i];
+            if (w->op != Owrite || (w->in[1]->op == Odiv) != last)
+                continue;
+            Node *part = kept_part(g, made, w);
+            w->in[1] = part ? part : w->in[1];
+            any |= part != NULL;
+        }
+    return any;
 }
 
 /* ---- gradients of experts' weights --------------------------------------- */
@@ -269,6 +357,7 @@ void scaled_products(Graph *g)
         else if (n->op == Ogmm_wgrad)
             any |= weight_gradient(g, made, n);
     }
+    any |= keep_weights(g, made);
     for (size_t i = 0, n = vec_len(g->node); any && i < n; i++) {
         share_scale(g, made, g->node[i]);
         if (g->node[i]->op == Odequantize)
