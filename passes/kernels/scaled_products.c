@@ -25,6 +25,13 @@
  *     write t (div 1 %s)                    write q (part %b 0)
  *                                           write t (part %b 1)
  *
+ * A token has a row with each of its experts. Where they are many, the token is
+ * rounded, not its rows: a block is of one row, so the bits are the same.
+ *
+ *     %r = dispatch %x %map              %b = quantize_blocks %x
+ *     %b = quantize_blocks %r %map  =>   dispatch (part %b 0) %map
+ *     part %b 0; part %b 1               dispatch (part %b 1) %map
+ *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them; others who read them, as products that dequantize
  * do, read the same, and what is rounded again for the backward is so at the
@@ -341,6 +348,79 @@ static int weight_gradient(Graph *g, Table *made, Node *n)
     return 1;
 }
 
+/* ---- rows of tokens ------------------------------------------------------ */
+
+/* What the rows x are of, each as often as a token has experts; null. */
+static Node *tokens_of(const Node *x)
+{
+    Node *token = x->op == Odispatch ? x->in[0] : NULL;
+
+    while (token && token->op == Obroadcast && token->nin == 1)
+        token = token->in[0];
+    return token && !token->map && token->nd &&
+                   token->dim[token->nd - 1].a == x->dim[x->nd - 1].a
+               ? token
+               : NULL;
+}
+
+/* Are the rows that n rounds tokens', so many times over that rounding these
+ * moves fewer bytes: of a row 3 bytes an element, or 1 and 4 of its token's? */
+static int repeats_tokens(const Graph *g, const Node *n)
+{
+    const Node *x = n->in[0], *token = tokens_of(x);
+
+    if (!token || x->stash || map_layout(g, x->in[1]).each)
+        return 0;
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++)
+        if (token->sh[t].k == P ||
+            (token->sh[t].k == S && token->sh[t].a == x->dim[x->nd - 1].a))
+            return 0;
+    return local_elems(g, x) > 2 * local_elems(g, token);
+}
+
+/* Rows of part i of tokens that n rounds, as `by`, which reads that of rows. */
+static void dispatch_part(Graph *g, Node *n, Node *by)
+{
+    Node *token = n->in[0], like = *token;
+    Node **in = alloc(g->arena, 2 * sizeof *in);
+
+    like.dim[like.nd - 1] = by->dim[by->nd - 1];
+    in[0] = as_it_is(new_part(g, n, (int)by->at.part.index, by->dt, &like), n);
+    in[1] = by->in[0]->in[1];
+    by->op = Odispatch;
+    memset(&by->at, 0, sizeof by->at);
+    by->in = in;
+    by->nin = 2;
+    infer(g, by);
+}
+
+static void round_tokens(Graph *g)
+{
+    size_t n = vec_len(g->node);
+    Table *turned = table_new(g->arena), *of = table_new(g->arena);
+
+    for (size_t i = 0; i < n; i++) {
+        Node *p = g->node[i];
+        if (p->op == Opart && p->in[0]->op == Oquantize_blocks &&
+            p->at.part.index > 1)
+            *table_at(turned, KEYP(p->in[0])) = p;
+    }
+    for (size_t i = 0; i < n; i++) {
+        Node *p = g->node[i], *rows = p->op == Opart ? p->in[0] : NULL;
+        if (!rows || rows->op != Oquantize_blocks || rows->nin < 2 ||
+            table_get(turned, KEYP(rows)) || !repeats_tokens(g, rows))
+            continue;
+        Node **tokens = (Node **)table_at(of, KEYP(rows));
+        if (!*tokens) {
+            Node *x = tokens_of(rows->in[0]);
+            *tokens = g_node(g, Oquantize_blocks, rows->loc, 1, &x);
+            (*tokens)->at.quantize_blocks = rows->at.quantize_blocks;
+            as_it_is(infer(g, *tokens), rows)->sh = x->sh;
+        }
+        dispatch_part(g, *tokens, p);
+    }
+}
+
 void scaled_products(Graph *g)
 {
     Table *made = table_new(g->arena); /* see blocks_of */
@@ -363,6 +443,8 @@ void scaled_products(Graph *g)
         if (g->node[i]->op == Odequantize)
             share_blocks(g, made, g->node[i]);
     }
-    if (any)
+    if (any) {
+        round_tokens(g);
         g_sort(g);
+    }
 }

@@ -125,6 +125,7 @@ cases() {
 - 1 fp8 apart precision.place=all axes.hidden=144 axes.heads=1 axes.dim=16 axes.ffn=16 axes.seq=80
 - 2 fp8 apart precision.place=all axes.hidden=144 axes.heads=4 axes.dim=128 axes.ffn=16 fold.tp=2
 - 1 fp8 scaled precision.place=all axes.hidden=208
+- 1 fp8 top_p precision.place=all axes.hidden=144 axes.ffn=16
 + 2 fp8 apart fold.ep=2 precision.place=all precision.primary=all precision.wire=all route.dispatcher=alltoall axes.hidden=144 axes.ffn=16
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all route.dispatcher=peer axes.hidden=144 axes.ffn=16
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all fold.overlap=1 train.batch=8 axes.hidden=16 axes.ffn=16
