@@ -32,6 +32,9 @@
  *     %b = quantize_blocks %r %map  =>   dispatch (part %b 0) %map
  *     part %b 0; part %b 1               dispatch (part %b 1) %map
  *
+ * Where columns of rows are rounded too, the kernel reads each row where its
+ * token lies, if nothing else reads the rows (quantize_blocks %x %map).
+ *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them; others who read them, as products that dequantize
  * do, read the same, and what is rounded again for the backward is so at the
@@ -350,32 +353,45 @@ static int weight_gradient(Graph *g, Table *made, Node *n)
 
 /* ---- rows of tokens ------------------------------------------------------ */
 
-/* What the rows x are of, each as often as a token has experts; null. */
-static Node *tokens_of(const Node *x)
+/* What the rows x are of, each as often as a token has experts, whole on each
+ * rank; null. */
+static Node *tokens_of(const Graph *g, const Node *x)
 {
-    Node *token = x->op == Odispatch ? x->in[0] : NULL;
+    Node *token = x->op == Odispatch && !x->stash ? x->in[0] : NULL;
+    Axis *last = x->dim[x->nd - 1].a;
 
     while (token && token->op == Obroadcast && token->nin == 1)
         token = token->in[0];
-    return token && !token->map && token->nd &&
-                   token->dim[token->nd - 1].a == x->dim[x->nd - 1].a
-               ? token
-               : NULL;
-}
-
-/* Are the rows that n rounds tokens', so many times over that rounding these
- * moves fewer bytes: of a row 3 bytes an element, or 1 and 4 of its token's? */
-static int repeats_tokens(const Graph *g, const Node *n)
-{
-    const Node *x = n->in[0], *token = tokens_of(x);
-
-    if (!token || x->stash || map_layout(g, x->in[1]).each)
-        return 0;
+    if (!token || token->map || !token->nd ||
+        token->dim[token->nd - 1].a != last)
+        return NULL;
     for (int t = 0; g->mesh && t < g->mesh->natom; t++)
         if (token->sh[t].k == P ||
-            (token->sh[t].k == S && token->sh[t].a == x->dim[x->nd - 1].a))
+            (token->sh[t].k == S && token->sh[t].a == last))
+            return NULL;
+    return token;
+}
+
+/* Are they rounded so many times over that rounding tokens moves fewer bytes:
+ * of a row 3 bytes an element, or 1 and 4 of its token's? Rows of no token are
+ * 0, whose scale is 1. */
+static int repeats_tokens(const Graph *g, const Node *x, const Node *token)
+{
+    return !map_layout(g, x->in[1]).each &&
+           local_elems(g, x) > 2 * local_elems(g, token);
+}
+
+/* Do tokens lie as the index of the rows' map counts them? */
+static int in_order(const Node *x, const Node *token)
+{
+    const Node *e = x->in[1]->in[0];
+    int n = 0;
+
+    for (int d = 0; d < e->nd; d++)
+        if (e->dim[d].a != route_slot(x->in[1]) &&
+            (n >= token->nd || token->dim[n++].a != e->dim[d].a))
             return 0;
-    return local_elems(g, x) > 2 * local_elems(g, token);
+    return n + 1 == token->nd;
 }
 
 /* Rows of part i of tokens that n rounds, as `by`, which reads that of rows. */
@@ -394,6 +410,29 @@ static void dispatch_part(Graph *g, Node *n, Node *by)
     infer(g, by);
 }
 
+/* Rows whose columns are rounded too, and that nothing else reads, are read
+ * where their tokens lie. */
+static void gather_rows(Graph *g, const Table *turned)
+{
+    Table *uses = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            ++*(uintptr_t *)table_at(uses, KEYP(g->node[i]->in[k]));
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        Node *x = table_get(turned, KEYP(n)) && n->nin > 1 ? n->in[0] : NULL,
+             *token = x ? tokens_of(g, x) : NULL;
+        if (!token || (uintptr_t)table_get(uses, KEYP(x)) > 1 ||
+            n->in[1] != x->in[1] || !in_order(x, token))
+            continue;
+        Node **in = alloc(g->arena, 2 * sizeof *in);
+        in[0] = token;
+        in[1] = n->in[1];
+        n->in = in;
+    }
+}
+
 static void round_tokens(Graph *g)
 {
     size_t n = vec_len(g->node);
@@ -405,14 +444,15 @@ static void round_tokens(Graph *g)
             p->at.part.index > 1)
             *table_at(turned, KEYP(p->in[0])) = p;
     }
+    gather_rows(g, turned);
     for (size_t i = 0; i < n; i++) {
-        Node *p = g->node[i], *rows = p->op == Opart ? p->in[0] : NULL;
+        Node *p = g->node[i], *rows = p->op == Opart ? p->in[0] : NULL, *x;
         if (!rows || rows->op != Oquantize_blocks || rows->nin < 2 ||
-            table_get(turned, KEYP(rows)) || !repeats_tokens(g, rows))
+            table_get(turned, KEYP(rows)) || !(x = tokens_of(g, rows->in[0])) ||
+            !repeats_tokens(g, rows->in[0], x))
             continue;
         Node **tokens = (Node **)table_at(of, KEYP(rows));
         if (!*tokens) {
-            Node *x = tokens_of(rows->in[0]);
             *tokens = g_node(g, Oquantize_blocks, rows->loc, 1, &x);
             (*tokens)->at.quantize_blocks = rows->at.quantize_blocks;
             as_it_is(infer(g, *tokens), rows)->sh = x->sh;
@@ -444,6 +484,8 @@ void scaled_products(Graph *g)
             share_blocks(g, made, g->node[i]);
     }
     if (any) {
+        g_sort(g);
+        g_tidy(g); /* what reads rows is counted */
         round_tokens(g);
         g_sort(g);
     }
