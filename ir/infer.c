@@ -447,6 +447,8 @@ static Node *row_map(const Node *n, const Dims *dims)
             continue;
         if (n->op == Odispatch || n->op == Ogmm)
             return n->in[n->op == Ogmm ? 2 : 1];
+        if (of->op == Oquantize_blocks && of->nin > 1)
+            return of->in[1];
         for (int k = 0; k < of->nin; k++)
             if (of->in[k]->map)
                 return of->in[k]->map;

@@ -348,7 +348,7 @@ void nest_block(KernelPrinter *printer, int u,
 int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *body,
                Braces *out, int *ns);
 
-/* ---- loop_schedule.c map_gpu.c lanes_gpu.c vectorize_gpu.c --------------- */
+/* ---- loop_schedule.c map_gpu.c transpose_gpu.c lanes_gpu.c vectorize_gpu.c */
 
 Expr **form_values(KernelPrinter *printer); /* of all stores */
 const SizeProduct *form_stride(const AffineExpr *affine, int loop);
@@ -365,6 +365,8 @@ LoopBody form_stage(KernelPrinter *printer,
 /* For a GPU; whole: the contiguous loop is one of the items'. Fills
  * items (blocks) and threads of the launch. */
 void threads_form(KernelPrinter *printer, Expr *const *red, int whole);
+/* Prints a copy of elements that lie turned; 0: the kernel is none. */
+int transpose_form(KernelPrinter *printer);
 int wide_width(KernelPrinter *printer, int u); /* lanes that loop u is worth */
 /* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */
 void wide_open(KernelPrinter *printer, int u, int width, int x);

@@ -5,6 +5,7 @@
  *                      the other loops and some neighbours along this one.
  *                      Long sums into few columns: the block's threads are
  *                      groups, each of which adds up its share of the rows.
+ *   a square a thread  a copy of elements that lie turned (transpose_gpu.c)
  *   a team an item     rows. 1 to 32 threads, several teams a block, a whole
  *                      block, or all blocks of a cluster. When a row fits into
  *                      a team's registers all of it is held there, so memory is
@@ -486,6 +487,8 @@ void threads_form(KernelPrinter *printer, Expr *const *red, int whole)
 {
     printer->shared = -1;
     printer->width = printer->beside = printer->blocks = 1;
+    if (whole && transpose_form(printer))
+        return;
     if (whole || printer->kernel->form == STAGEalone)
         by_thread(printer, red);
     else

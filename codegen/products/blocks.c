@@ -6,12 +6,30 @@
  * over. */
 enum { THREADS = 256, BLOCK = 128, LINES = 16, ATONCE = 4 };
 
-static Node *part_of(const Group *k, int64_t i) /* null: nobody reads it */
+/* Or what writes it to its place; null: nobody reads it. */
+static Node *part_of(const Group *k, int64_t i)
 {
-    for (int m = 0; m < k->nout; m++)
-        if (k->out[m]->at.part.index == i)
-            return k->out[m];
+    for (int m = 0; m < k->nout; m++) {
+        Node *n = k->out[m];
+        if ((n->op == Owrite ? n->in[1] : n)->at.part.index == i)
+            return n;
+    }
     return NULL;
+}
+
+/* Columns of the matrix whose blocks n makes: of rows the last axis, else all
+ * behind the first that is cut. */
+static int64_t columns_of(const Graph *g, const Node *n, int *rows)
+{
+    const Node *x = n->in[0];
+    int64_t columns = 1;
+
+    *rows = x->nd - 1;
+    do
+        columns *= local_n(g, x, *rows);
+    while (--*rows && n->at.quantize_blocks.layout == SCALEsquare &&
+           axes_at(&n->at.quantize_blocks.axes, x->dim[*rows].a) < 0);
+    return columns;
 }
 
 static int64_t blocks_along(int64_t n)
@@ -34,24 +52,35 @@ static void put_rows(Text *out, const char *name, Node *n, const char *wide)
     put(out, ", ");
 }
 
-/* Of rows: those that the map says there are. */
-static void put_ragged(Text *out, const Group *group, int lies, int turned)
+/* Does it read tokens, as rows of which its map sends them? */
+static int gathers_rows(const Node *n)
 {
+    return n->nin > 1 && !n->in[0]->map;
+}
+
+/* Of rows: those that the map says there are. pair: in it, which token's each
+ * is. */
+static void put_ragged(Text *out, const Group *group, int64_t pair, int lies,
+                       int turned)
+{
+    int gathered = gathers_rows(group->node[0]);
+
     put(out,
         "@(const uint16_t *x%s%s, const int32_t *off)\n{\n    quantize_%s(",
         lies ? ", uint8_t *q, float *s" : "",
         turned ? ", uint8_t *tq, float *ts" : "",
-        !turned ? "rows"
-        : lies  ? "columns<1>"
-                : "columns<0>");
+        !turned ? "rows" : strf(out->arena, "columns<%d, %d>", lies, gathered));
     put_rows(out, "x", group->node[0]->in[0], "Q");
     put_rows(out, "q", part_of(group, 0), "Q");
     put_rows(out, "s", part_of(group, 1), "BLOCKSQ");
-    put(out, "%s);\n}\n", turned ? "tq, ts, off" : "off[EXPERTS]");
+    if (turned)
+        put(out, "tq, ts, off, off + %lld);\n}\n", (long long)pair);
+    else
+        put(out, "off[EXPERTS]);\n}\n");
 }
 
 /* Weights: all they have, in the orders that are read. */
-static void put_kernel(Text *out, const Group *group)
+static void put_kernel(Text *out, const Group *group, int64_t pair)
 {
     const Node *n = group->node[0];
     int lies = part_of(group, 0) != NULL, turned = part_of(group, 2) != NULL;
@@ -71,7 +100,7 @@ static void put_kernel(Text *out, const Group *group)
             lies ? "q, s" : "0, 0", turned ? "tq, ts" : "0, 0");
         return;
     }
-    put_ragged(out, group, lies, turned);
+    put_ragged(out, group, pair, lies, turned);
 }
 
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
@@ -84,14 +113,19 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
                      part_of(group, 2),
                      part_of(group, 3),
                      map };
-    int last = x->nd - 1;
-    int64_t q = local_n(g, x, last);
-    int64_t p = in_rows(n) ? local_elems(g, x) / q : local_n(g, x, last - 1);
+    int at;
+    int64_t q = columns_of(g, n, &at), all = local_elems(g, x) / q;
+    int64_t p = in_rows(n) ? all : local_n(g, x, at);
     int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
-    int64_t items =
-        in_rows(n) ? (blocks + turn - 1) / turn : local_n(g, x, 0) * blocks;
-    int64_t experts = map ? map_layout(g, map).experts : 1;
+    int64_t items = in_rows(n) ? (blocks + turn - 1) / turn : all / p * blocks;
+    MapLayout l = map ? map_layout(g, map) : (MapLayout){ .experts = 1 };
+    const Axis *slot = map ? route_slot(map) : NULL;
+    int64_t top = slot ? local_n(g, map->in[0], dim_of(map->in[0], slot)) : 1;
+    int64_t experts = l.experts;
+
+    if (map)
+        p = l.cap;
     Text t = { .arena = a };
 
     for (int i = 0; i < 6; i++)
@@ -102,10 +136,10 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->instr.kind = Ikernel;
     put(&t,
         "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
-        "#define EXPERTS %lld\n",
-        (long long)p, (long long)q, ATONCE, (long long)experts);
+        "#define EXPERTS %lld\n#define TOP %lld\n",
+        (long long)p, (long long)q, ATONCE, (long long)experts, (long long)top);
     putn(&t, blocks_pre, strlen(blocks_pre));
-    put_kernel(&t, group);
+    put_kernel(&t, group, l.pair);
     set_text_named(group, a, t.s);
     set_label(group, a, n);
     if (map && arg[3])

@@ -100,20 +100,26 @@ int grouped_terms(const Group *group)
     return group->fam == FAMgmm && group->n > 1 ? 2 : 1;
 }
 
+int grouped_operands(int terms, int scaled)
+{
+    return 4 + (terms > 1 ? 2 : 0) + (scaled ? 2 * terms : 0);
+}
+
 /* With sums of squares, or with another gmm whose sum with it is made. */
 static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
                     int64_t N, int transposed)
 {
     Node *n = group->node[0], *out = group->out[0];
     MapLayout l = map_layout(g, n->in[2]);
-    Node *arg[7] = { n->in[0], n->in[1], out, n->in[2] };
-    int terms = grouped_terms(group), scaled = is_scaled_product(n);
-    int narg = terms > 1 || scaled ? 6 : 4;
+    Node *arg[11] = { n->in[0], n->in[1], out, n->in[2] };
+    int terms = grouped_terms(group), scaled = is_scaled_product(n), narg = 4;
 
-    for (int i = 0; i < 2 && terms > 1; i++)
-        arg[4 + i] = group->node[1]->in[i];
-    for (int i = 0; i < 2 && scaled; i++)
-        arg[4 + i] = n->in[3 + i];
+    for (int t = 0; t < terms; t++) {
+        for (int i = 0; i < 2 && t; i++)
+            arg[narg++] = group->node[t]->in[i];
+        for (int i = 0; i < 2 && scaled; i++)
+            arg[narg++] = group->node[t]->in[3 + i];
+    }
     if (group->nout > 1)
         arg[narg++] = group->out[1];
 

@@ -119,8 +119,9 @@ int grouped_sums(const Graph *g, const Node *n, const Node *other)
     GmmArgs v = args_of(g, n), w = args_of(g, other);
 
     return n->in[2] == other->in[2] && has_tensor_cores(&v, 0) &&
-           v.in == Dbf16 && w.in == Dbf16 && v.out == w.out && v.k == w.k &&
-           v.n == w.n && v.ldw == w.ldw && v.tw == w.tw && v.stride == w.stride;
+           (v.in == Dbf16 || v.in == De4m3) && v.in == w.in && v.out == w.out &&
+           v.k == w.k && v.n == w.n && v.ldw == w.ldw && v.tw == w.tw &&
+           v.stride == w.stride;
 }
 
 /* 64 x BN += 64 x 32 bytes of A, 32 bytes x BN of B; ADD 0: is that. */
@@ -284,9 +285,12 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
                                 args->stash >> !swap & 1, wide[!swap]);
     int scaled = args->in == De4m3;
     const char *off = form->dense ? "" : " const int32_t *off,";
-    const char *more = form->terms > 1 ? "const TI *a2, const TI *b2, "
-                       : scaled        ? "const float *sa, const float *sb, "
-                                       : "";
+    int twice = form->terms > 1;
+    const char *more =
+        strf(out->arena, "%s%s%s",
+             scaled ? "const float *sa, const float *sb, " : "",
+             twice ? "const TI *a2, const TI *b2, " : "",
+             scaled && twice ? "const float *sa2, const float *sb2, " : "");
     const char *squares = form->squares ? "float *squares, " : "";
 
     put(out,
@@ -294,16 +298,16 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
         "@(const TI *a, const TI *b, TO *c,%s\n"
         "  %s%suint8_t *work, int64_t add)\n"
         "{\n%s    const Term term[] = { { %s, %s }, { %s, %s } };\n"
-        "    const Scales scales = { %s };\n"
+        "    const Scales scales[] = { { %s }, { %s } };\n"
         "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
         WGTHREADS, off, more, squares,
         form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
-        right,
-        form->terms > 1 ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
-        form->terms > 1 ? "b2" : "0",
+        right, twice ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
+        twice ? "b2" : "0",
         !scaled ? ""
         : swap  ? "sb, sa"
                 : "sa, sb",
+        scaled && twice ? "sa2, sb2" : "",
         rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
         form->squares ? "squares" : "0");
 }
@@ -411,9 +415,10 @@ static void on_tensor_cores(Group *group, Arena *a, const GmmArgs *args,
 
     form.tile = best_tile(args, weight, form.terms);
     if (form.terms > 1)
-        form.stash = group->arg[4]->stash > 0;
+        form.stash = group->arg[args->in == De4m3 ? 6 : 4]->stash > 0;
     set_text_named(group, a, grouped_text(a, args, form, &shared));
-    group->narg = (form.terms > 1 || args->in == De4m3 ? 6 : 4) + form.squares;
+    group->narg =
+        grouped_operands(form.terms, args->in == De4m3) + form.squares;
     launch_on_all(group, a, shared);
 }
 

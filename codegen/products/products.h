@@ -42,6 +42,9 @@ int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
 int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile);
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
 int grouped_terms(const Group *group); /* products whose sum it makes */
+/* Buffers of operands and result: rows, weights, result, offsets; scales of
+ * both; of a second term the rows, weights and their scales. */
+int grouped_operands(int terms, int scaled);
 int has_scaled_product(const Graph *g, const Node *n); /* Target.scaled */
 
 #endif

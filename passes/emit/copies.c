@@ -95,9 +95,14 @@ static void note_uses(PhaseCopies *copies)
     }
 }
 
+static int known(Table *t, const Node *n)
+{
+    return (int)(uintptr_t)table_get(t, KEYP(storage((Node *)(uintptr_t)n)));
+}
+
 static int found(Table *t, const Group *group, const Node *n)
 {
-    int i = (int)(uintptr_t)table_get(t, KEYP(storage((Node *)(uintptr_t)n)));
+    int i = known(t, n);
 
     if (!i)
         die("copies: nobody else names what %s copies", group->instr.label);
@@ -140,7 +145,7 @@ static void place_reloads(PhaseCopies *copies, Group *const *v)
         if (k->node[0]->op != Oreload)
             continue;
         int at = found(copies->read, k, k->node[0]) - 1;
-        if (is_hosted(k->node[0]->in[0])) {
+        if (is_hosted(k->node[0]->in[0]) && k->reg == copies->phase->reg) {
             copies->at[i] = place_of_state(copies, v, at);
             continue;
         }
@@ -157,8 +162,9 @@ static void place_copies(PhaseCopies *copies, Group *const *v)
 {
     for (size_t i = 0; i < vec_len(v); i++) {
         const Node *n = v[i]->node[0];
-        if (n->op != Oreload)
-            copies->at[i] = found(copies->made, v[i], n->in[n->op == Owrite]);
+        int made =
+            n->op == Oreload ? 0 : known(copies->made, n->in[n->op == Owrite]);
+        copies->at[i] = made ? made : 1;
     }
     place_reloads(copies, v);
 }
@@ -212,13 +218,54 @@ static Group **put_phase(ProgramBuilder *builder, Phase *phase, Group *const *v,
     return merge(&x, v, out);
 }
 
+/* ---- phases of copies ---------------------------------------------------- */
+
+/* 1 + the phase that names a value first. */
+static Table *first_phases(const ProgramBuilder *builder,
+                           const Program *program)
+{
+    Table *t = table_new(builder->arena);
+
+    for (int f = 0; f < program->nphase; f++)
+        for (int i = 0; i < program->phase[f].n; i++) {
+            const Group *k = builder->group[program->phase[f].first + i];
+            for (int j = 0; j < k->narg; j++) {
+                Node *n = k->named[j].stored;
+                void **at = n ? table_at(t, KEYP(n)) : NULL;
+                if (at && !*at)
+                    *at = (void *)(uintptr_t)(f + 1);
+            }
+        }
+    return t;
+}
+
+/* What of post reads a state may stand in a body that runs once (overlap.c) by
+ * now: what it reads is copied there. */
+static Group ***copies_by_phase(const ProgramBuilder *builder,
+                                const Program *program,
+                                const OffloadCopies *copies)
+{
+    Table *named = first_phases(builder, program);
+    Group ***of =
+        alloc(builder->arena, sizeof *of * (size_t)(program->nphase + 1));
+
+    for (int f = 0; f < program->nphase; f++)
+        for (size_t i = 0; i < vec_len(copies->of[f]); i++) {
+            Group *k = copies->of[f][i];
+            int reloads = k->node[0]->op == Oreload;
+            int at = reloads ? found(named, k, k->node[0]) - 1 : f;
+            vec_push(builder->arena, of[at], k);
+        }
+    return of;
+}
+
 void put_copies(ProgramBuilder *builder, Program *program,
                 const OffloadCopies *copies)
 {
-    Group **out = NULL;
+    Group **out = NULL, ***of = copies_by_phase(builder, program, copies);
 
     for (int f = 0; f < program->nphase; f++) {
-        Group **v = copies->of[f];
+        Group **v = of[f];
         int first = (int)vec_len(out);
         for (size_t i = 0; i < vec_len(v); i++)
             predict(builder->graph, v[i], &v[i]->instr);

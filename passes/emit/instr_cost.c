@@ -34,7 +34,7 @@ static void count(const Graph *g, const Group *group, Instr *instr)
     for (int i = 0; i < group->nin; i++)
         instr->bytes += (double)local_bytes(g, group->in[i]);
     for (int i = 0; i < group->nout; i++)
-        instr->bytes += (double)local_bytes(g, group->out[i]);
+        instr->bytes += (double)local_bytes(g, storage(group->out[i]));
 }
 
 /* How many ranks of a stage do the same of n: all but those that a tensor it

@@ -56,7 +56,7 @@ static void push_needs(Fuse *fuse, const Node *n, int stamp, Node ***stack)
     Operand *op = operands_of(fuse, n);
 
     for (size_t k = 0; k < vec_len(op); k++) {
-        Node *p = op[k].node->op == Opart ? op[k].node->in[0] : op[k].node;
+        Node *p = made_by(op[k].node);
         if (fuse->seen[p->id] == stamp)
             continue;
         fuse->seen[p->id] = stamp;
@@ -320,8 +320,7 @@ static int depends(Fuse *fuse, FuseUnit *v, const FuseUnit *u)
         for (size_t i = 0; i < vec_len(x->node); i++) {
             Operand *op = operands_of(fuse, x->node[i]);
             for (size_t k = 0; k < vec_len(op); k++) {
-                const Node *p = op[k].node;
-                FuseUnit *y = unit_of(fuse, p->op == Opart ? p->in[0] : p);
+                FuseUnit *y = unit_of(fuse, made_by(op[k].node));
                 if (y && y->seen != stamp)
                     vec_push(fuse->arena, stack, y);
             }
@@ -348,13 +347,24 @@ static void add_readers(Fuse *fuse, const Node *n, const FuseUnit *unit,
     }
 }
 
+/* Is it a result of its kernel, which only n reads, and lies as the state? */
+static int is_own_part(Fuse *fuse, const FuseUnit *unit, const Node *n)
+{
+    const Node *v = n->in[1];
+
+    return unit->fam == FAMblocks && v->op == Opart &&
+           vec_len(fuse->user[v->id]) == 1 && same_order(v, n->in[0]);
+}
+
 /* Can unit, which makes the value of the write n, write the state too? */
 static int may_write(Fuse *fuse, Node *n, FuseUnit *unit,
                      FuseUnit *const *reader)
 {
-    if (passes_by(fuse, n->in[1]) || !unit || unit->fam != FAMloop ||
-        !same_call(unit, n) || vec_len(unit->node) >= MOSTNODES ||
-        !is_plain_map(fuse, unit, storage(n->in[0])))
+    if (passes_by(fuse, n->in[1]) || !unit || !same_call(unit, n) ||
+        vec_len(unit->node) >= MOSTNODES)
+        return 0;
+    if (!is_own_part(fuse, unit, n) &&
+        (unit->fam != FAMloop || !is_plain_map(fuse, unit, storage(n->in[0]))))
         return 0;
     for (size_t i = 0; i < vec_len(reader); i++)
         if (reader[i] != unit && depends(fuse, reader[i], unit))
@@ -366,7 +376,7 @@ static int may_write(Fuse *fuse, Node *n, FuseUnit *unit,
  * is. */
 static void join_write(Fuse *fuse, Node *n)
 {
-    FuseUnit *own = unit_of(fuse, n), *u = unit_of(fuse, n->in[1]),
+    FuseUnit *own = unit_of(fuse, n), *u = unit_of(fuse, made_by(n->in[1])),
              **reader = NULL;
 
     add_readers(fuse, storage(n->in[0]), own, &reader);
@@ -473,8 +483,7 @@ static void wait_for(Fuse *fuse, FuseUnit *unit, Node *n)
     Operand *op = operands_of(fuse, n);
 
     for (size_t i = 0; i < vec_len(op); i++) {
-        Node *p = op[i].node;
-        FuseUnit *v = unit_of(fuse, p->op == Opart ? p->in[0] : p);
+        FuseUnit *v = unit_of(fuse, made_by(op[i].node));
         if (!v || v == unit)
             continue;
         vec_push(fuse->arena, v->next, unit);

@@ -240,6 +240,11 @@ Operand *operands_of(Fuse *fuse, const Node *n)
     return fuse->operand[n->id];
 }
 
+Node *made_by(Node *n)
+{
+    return n->op == Opart ? n->in[0] : n;
+}
+
 FuseUnit *unit_root(FuseUnit *unit)
 {
     while (unit && unit->into)

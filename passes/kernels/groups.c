@@ -17,7 +17,7 @@ static void add_inputs(Fuse *fuse, Group *group, FuseUnit *unit, Node *n)
     Operand *op = operands_of(fuse, n);
 
     for (size_t i = 0; i < vec_len(op); i++)
-        if (unit_of(fuse, op[i].node) != unit)
+        if (unit_of(fuse, made_by(op[i].node)) != unit)
             add_once(fuse->arena, &group->in, &group->nin, viewed(op[i].node));
 }
 
@@ -37,15 +37,26 @@ static void add_results(Fuse *fuse, Group *group, FuseUnit *unit)
     }
 }
 
-/* Results of a node with several are its parts. */
+/* The write of the kernel that stores the part; null. */
+static Node *write_of(const Group *group, const Node *part)
+{
+    for (int i = 1; i < group->n; i++)
+        if (group->node[i]->op == Owrite && group->node[i]->in[1] == part)
+            return group->node[i];
+    return NULL;
+}
+
+/* Results of a node with several are its parts, or what writes these. */
 static void add_parts(Fuse *fuse, Group *group, Node *n)
 {
     group->out = NULL;
     group->nout = 0;
-    for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++)
-        if (fuse->user[n->id][i]->op == Opart)
-            add_once(fuse->arena, &group->out, &group->nout,
-                     fuse->user[n->id][i]);
+    for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++) {
+        Node *part = fuse->user[n->id][i];
+        Node *w = write_of(group, part);
+        if (part->op == Opart)
+            add_once(fuse->arena, &group->out, &group->nout, w ? w : part);
+    }
 }
 
 static Group *group_of(Fuse *fuse, FuseUnit *unit)
@@ -119,6 +130,9 @@ static const char *member_wrong(const Fuse *fuse, const FuseUnit *unit,
 {
     const Node *first = unit->node[0];
 
+    if (unit->fam == FAMblocks && n->op == Owrite)
+        return made_by(n->in[1]) == first ? NULL
+                                          : "it does not make what it writes";
     if (unit->fam != FAMloop)
         return n == first || fuse->partner[first->id] == n ||
                        feeds(fuse->graph, first, n) || n->op == Osum_sq ||

@@ -91,6 +91,7 @@ int passes_by(const Fuse *fuse, const Node *n); /* belongs to no kernel */
 Fuse fuse_begin(Graph *g, Arena *a);
 Fuse fuse_again(Graph *g, Arena *a); /* by the kernels that nodes have */
 Family family_of(const Fuse *fuse, const Node *n); /* FAMnone: of no kernel */
+Node *made_by(Node *n); /* of a part the node with several results, else n */
 Operand *operands_of(Fuse *fuse, const Node *n);
 FuseUnit *unit_root(FuseUnit *unit);
 FuseUnit *unit_of(const Fuse *fuse, const Node *n);

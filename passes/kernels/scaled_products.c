@@ -18,6 +18,23 @@
  *     %u = fake_quantize %y %map
  *     %w = gmm_wgrad %v %u %map         %w = gmm_wgrad %q %p %map %s %t
  *
+ * A weight that is kept so is rounded by such a kernel too, into its place:
+ *
+ *     %s = pow2_scale (amax %w) 448      =>
+ *     write q (quantize %w %s)              %b = quantize_blocks %w
+ *     write t (div 1 %s)                    write q (part %b 0)
+ *                                           write t (part %b 1)
+ *
+ * A token has a row with each of its experts. Where they are many, the token is
+ * rounded, not its rows: a block is of one row, so the bits are the same.
+ *
+ *     %r = dispatch %x %map              %b = quantize_blocks %x
+ *     %b = quantize_blocks %r %map  =>   dispatch (part %b 0) %map
+ *     part %b 0; part %b 1               dispatch (part %b 1) %map
+ *
+ * Where columns of rows are rounded too, the kernel reads each row where its
+ * token lies, if nothing else reads the rows (quantize_blocks %x %map).
+ *
  * Numbers and scales that a step makes come from one kernel, in each order in
  * which products read them; others who read them, as products that dequantize
  * do, read the same, and what is rounded again for the backward is so at the
@@ -26,26 +43,43 @@
  * of its sum. */
 #include "kernels.h"
 
-/* x, if d dequantizes what it was rounded to in its blocks, at the largest
- * power of two that a block's largest number allows, and the blocks lie along
- * its last axes; or null. */
-static Node *rounded_to_blocks(const Node *d)
+/* x, if q is what it is rounded to in its blocks, at the largest power of two
+ * that a block's largest number allows; or null. */
+static Node *rounded(const Node *q)
 {
-    const Node *q = d->in[0], *t = d->in[1];
-
-    if (q->op != Oquantize || t->op != Odiv || !constant_is(t->in[0], 1))
+    if (q->op != Oquantize || q->dt != De4m3 || q->in[0]->dt != Dbf16)
         return NULL;
     Node *x = q->in[0];
     const Node *s = q->in[1], *most = s->op == Opow2_scale ? s->in[0] : NULL;
-    if (t->in[1] != s || !most || most->op != Oamax || most->in[0] != x ||
-        !constant_is(s->in[1], 448) || x->dt != Dbf16)
+    if (!most || most->op != Oamax || most->in[0] != x ||
+        !constant_is(s->in[1], 448))
+        return NULL;
+    const Axes *cut = &q->at.quantize.axes;
+    int same = most->at.amax.layout == q->at.quantize.layout;
+    for (int i = 0; i < cut->n; i++)
+        same &= axes_at(&most->at.amax.axes, cut->v[i]) >= 0;
+    return same ? x : NULL;
+}
+
+/* Is t what 1 stands for in the numbers q? */
+static int is_inverse(const Node *t, const Node *q)
+{
+    return t->op == Odiv && constant_is(t->in[0], 1) && t->in[1] == q->in[1];
+}
+
+/* x, if d dequantizes what it was rounded to, and the blocks lie along its last
+ * axes; or null. */
+static Node *rounded_to_blocks(const Node *d)
+{
+    const Node *q = d->in[0];
+    Node *x = rounded(q);
+
+    if (!x || !is_inverse(d->in[1], q))
         return NULL;
     const Axes *cut = &d->at.dequantize.axes;
-    int same = most->at.amax.layout == d->at.dequantize.layout &&
-               q->at.quantize.layout == d->at.dequantize.layout;
+    int same = q->at.quantize.layout == d->at.dequantize.layout;
     for (int i = 0; i < cut->n; i++)
-        same &= axes_at(&most->at.amax.axes, cut->v[i]) >= 0 &&
-                axes_at(&q->at.quantize.axes, cut->v[i]) >= 0 &&
+        same &= axes_at(&q->at.quantize.axes, cut->v[i]) >= 0 &&
                 axes_at(cut, x->dim[x->nd - 1 - i].a) >= 0;
     return same ? x : NULL;
 }
@@ -136,6 +170,32 @@ static int grouped_product(Graph *g, Table *made, Node *n)
     return 1;
 }
 
+/* Are the blocks along the two axes, the last among them, those of matrices of
+ * which the other counts the rows and all behind it the columns? */
+static int is_square(const Graph *g, const Node *x, const Axes *cut)
+{
+    int at = cut->n == 2 ? x->nd - 1 : 0;
+    int64_t columns = 1, last = local_n(g, x, x->nd - 1);
+
+    if (!at || axes_at(cut, x->dim[at].a) < 0)
+        return 0;
+    for (; columns *= local_n(g, x, at), axes_at(cut, x->dim[at - 1].a) < 0;)
+        at--;
+    return columns % 8 == 0 && local_n(g, x, at - 1) % 8 == 0 &&
+           (columns == last || last % 128 == 0);
+}
+
+/* What makes numbers and scales of such blocks of a weight, as q is; null. */
+static Node *square_blocks(Graph *g, Table *made, const Node *q)
+{
+    Node *x = rounded(q);
+
+    return x && q->at.quantize.layout == SCALEsquare &&
+                   is_square(g, x, &q->at.quantize.axes)
+               ? blocks_of(g, made, x, SCALEsquare, &q->at.quantize.axes, q)
+               : NULL;
+}
+
 static int dense_product(Graph *g, Table *made, Node *n)
 {
     ScaledOperands of;
@@ -157,6 +217,11 @@ static int dense_product(Graph *g, Table *made, Node *n)
         for (int i = 0; i < 2; i++)
             in[2 * i] = part_as(g, blocks, i, in[2 * i], x->nd - 1);
     }
+    Node *blocks = is_inverse(w->in[1], w->in[0])
+                       ? square_blocks(g, made, w->in[0])
+                       : NULL;
+    for (int i = 0; blocks && i < 2; i++)
+        in[1 + 2 * i] = part_as(g, blocks, i, w->in[i], w->in[i]->nd - 1);
     return 1;
 }
 
@@ -192,6 +257,39 @@ static void share_scale(Graph *g, Table *made, Node *n)
     in[1] = as_it_is(g_ew(g, Odiv, n->loc, one, inverse, NULL), s);
     g_placed(in[1], n)->again = n->again;
     n->in = in;
+}
+
+/* ---- weights that are kept ----------------------------------------------- */
+
+/* What the write stores, if a kernel makes it of a weight; null. */
+static Node *kept_part(Graph *g, Table *made, const Node *n)
+{
+    Node *v = n->in[1], *numbers = square_blocks(g, made, v);
+
+    if (numbers)
+        return part_as(g, numbers, 0, v, v->nd - 1);
+    Node *blocks = v->op == Odiv && constant_is(v->in[0], 1)
+                       ? table_get(made, KEYP(v->in[1]))
+                       : NULL;
+    return blocks && blocks->reg == v->reg ? part_as(g, blocks, 1, v, v->nd - 1)
+                                           : NULL;
+}
+
+/* Scales are known by their numbers, which may stand behind them. */
+static int keep_weights(Graph *g, Table *made)
+{
+    int any = 0;
+
+    for (int last = 0; last < 2; last++)
+        for (size_t i = 0, n = vec_len(g->node); i < n; i++) {
+            Node *w = g->node[i];
+            if (w->op != Owrite || (w->in[1]->op == Odiv) != last)
+                continue;
+            Node *part = kept_part(g, made, w);
+            w->in[1] = part ? part : w->in[1];
+            any |= part != NULL;
+        }
+    return any;
 }
 
 /* ---- gradients of experts' weights --------------------------------------- */
@@ -253,6 +351,116 @@ static int weight_gradient(Graph *g, Table *made, Node *n)
     return 1;
 }
 
+/* ---- rows of tokens ------------------------------------------------------ */
+
+/* What the rows x are of, each as often as a token has experts, whole on each
+ * rank; null. */
+static Node *tokens_of(const Graph *g, const Node *x)
+{
+    Node *token = x->op == Odispatch && !x->stash ? x->in[0] : NULL;
+    Axis *last = x->dim[x->nd - 1].a;
+
+    while (token && token->op == Obroadcast && token->nin == 1)
+        token = token->in[0];
+    if (!token || token->map || !token->nd ||
+        token->dim[token->nd - 1].a != last)
+        return NULL;
+    for (int t = 0; g->mesh && t < g->mesh->natom; t++)
+        if (token->sh[t].k == P ||
+            (token->sh[t].k == S && token->sh[t].a == last))
+            return NULL;
+    return token;
+}
+
+/* Are they rounded so many times over that rounding tokens moves fewer bytes:
+ * of a row 3 bytes an element, or 1 and 4 of its token's? Rows of no token are
+ * 0, whose scale is 1. */
+static int repeats_tokens(const Graph *g, const Node *x, const Node *token)
+{
+    return !map_layout(g, x->in[1]).each &&
+           local_elems(g, x) > 2 * local_elems(g, token);
+}
+
+/* Do tokens lie as the index of the rows' map counts them? */
+static int in_order(const Node *x, const Node *token)
+{
+    const Node *e = x->in[1]->in[0];
+    int n = 0;
+
+    for (int d = 0; d < e->nd; d++)
+        if (e->dim[d].a != route_slot(x->in[1]) &&
+            (n >= token->nd || token->dim[n++].a != e->dim[d].a))
+            return 0;
+    return n + 1 == token->nd;
+}
+
+/* Rows of part i of tokens that n rounds, as `by`, which reads that of rows. */
+static void dispatch_part(Graph *g, Node *n, Node *by)
+{
+    Node *token = n->in[0], like = *token;
+    Node **in = alloc(g->arena, 2 * sizeof *in);
+
+    like.dim[like.nd - 1] = by->dim[by->nd - 1];
+    in[0] = as_it_is(new_part(g, n, (int)by->at.part.index, by->dt, &like), n);
+    in[1] = by->in[0]->in[1];
+    by->op = Odispatch;
+    memset(&by->at, 0, sizeof by->at);
+    by->in = in;
+    by->nin = 2;
+    infer(g, by);
+}
+
+/* Rows whose columns are rounded too, and that nothing else reads, are read
+ * where their tokens lie. */
+static void gather_rows(Graph *g, const Table *turned)
+{
+    Table *uses = table_new(g->arena);
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++)
+            ++*(uintptr_t *)table_at(uses, KEYP(g->node[i]->in[k]));
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        Node *n = g->node[i];
+        Node *x = table_get(turned, KEYP(n)) && n->nin > 1 ? n->in[0] : NULL,
+             *token = x ? tokens_of(g, x) : NULL;
+        if (!token || (uintptr_t)table_get(uses, KEYP(x)) > 1 ||
+            n->in[1] != x->in[1] || !in_order(x, token))
+            continue;
+        Node **in = alloc(g->arena, 2 * sizeof *in);
+        in[0] = token;
+        in[1] = n->in[1];
+        n->in = in;
+    }
+}
+
+static void round_tokens(Graph *g)
+{
+    size_t n = vec_len(g->node);
+    Table *turned = table_new(g->arena), *of = table_new(g->arena);
+
+    for (size_t i = 0; i < n; i++) {
+        Node *p = g->node[i];
+        if (p->op == Opart && p->in[0]->op == Oquantize_blocks &&
+            p->at.part.index > 1)
+            *table_at(turned, KEYP(p->in[0])) = p;
+    }
+    gather_rows(g, turned);
+    for (size_t i = 0; i < n; i++) {
+        Node *p = g->node[i], *rows = p->op == Opart ? p->in[0] : NULL, *x;
+        if (!rows || rows->op != Oquantize_blocks || rows->nin < 2 ||
+            table_get(turned, KEYP(rows)) || !(x = tokens_of(g, rows->in[0])) ||
+            !repeats_tokens(g, rows->in[0], x))
+            continue;
+        Node **tokens = (Node **)table_at(of, KEYP(rows));
+        if (!*tokens) {
+            *tokens = g_node(g, Oquantize_blocks, rows->loc, 1, &x);
+            (*tokens)->at.quantize_blocks = rows->at.quantize_blocks;
+            as_it_is(infer(g, *tokens), rows)->sh = x->sh;
+        }
+        dispatch_part(g, *tokens, p);
+    }
+}
+
 void scaled_products(Graph *g)
 {
     Table *made = table_new(g->arena); /* see blocks_of */
@@ -269,11 +477,16 @@ void scaled_products(Graph *g)
         else if (n->op == Ogmm_wgrad)
             any |= weight_gradient(g, made, n);
     }
+    any |= keep_weights(g, made);
     for (size_t i = 0, n = vec_len(g->node); any && i < n; i++) {
         share_scale(g, made, g->node[i]);
         if (g->node[i]->op == Odequantize)
             share_blocks(g, made, g->node[i]);
     }
-    if (any)
+    if (any) {
         g_sort(g);
+        g_tidy(g); /* what reads rows is counted */
+        round_tokens(g);
+        g_sort(g);
+    }
 }

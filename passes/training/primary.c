@@ -306,12 +306,16 @@ static Node *largest(const TrainStep *step, const Param *param, Node *x)
     return made(step, n);
 }
 
-/* What 1 stands for in blocks of which these are the largest. */
+/* Of blocks of which these are the largest. */
+static Node *scale_of_blocks(TrainStep *step, Node *amax)
+{
+    return post_op2(step, Opow2_scale, amax, post_num(step, 448));
+}
+
+/* What 1 stands for in them. */
 static Node *inverse_of(TrainStep *step, Node *amax)
 {
-    Node *s = post_op2(step, Opow2_scale, amax, post_num(step, 448));
-
-    return post_op2(step, Odiv, post_num(step, 1), s);
+    return post_op2(step, Odiv, post_num(step, 1), scale_of_blocks(step, amax));
 }
 
 /* It is written; the scale, a power of two as it is. */
@@ -432,8 +436,9 @@ void primary_write(TrainStep *step, const Bucket *bucket, Node *value)
     Node *x = made(step, g_cast(step->g, value, Dreal)), *q;
 
     if (!bucket->flat) {
-        Node *s = inverse_of(step, largest(step, first, x));
-        s = scale_of(step, first, s);
+        Node *s = scale_of_blocks(step, largest(step, first, x));
+        write_weight(step, scales_path(step->g, first),
+                     post_op2(step, Odiv, post_num(step, 1), s));
         write_weight(step, first->path, quantized(step, first, x, s));
         return;
     }

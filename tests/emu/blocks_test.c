@@ -16,17 +16,23 @@ static const struct Case {
     const char *name;
     int rows, lies, turned, X, P,
         Q; /* rows: P of more that there is room for */
-    int columns;
+    int columns, gathered;
 } cases[] = {
-    { "weights", 0, 1, 0, 2, 136, 200, 0 },
-    { "weights turned", 0, 0, 1, 2, 200, 264, 0 },
-    { "weights small", 0, 0, 1, 3, 8, 16, 0 },
-    { "weights both ways", 0, 1, 1, 2, 136, 264, 0 },
-    { "rows", 1, 1, 0, 1, 37, 304, 0 },
-    { "columns", 1, 0, 1, 1, 455, 136, 1 },
-    { "rows and columns", 1, 1, 1, 1, 455, 712, 1 },
+    { "weights", 0, 1, 0, 2, 136, 200, 0, 0 },
+    { "weights turned", 0, 0, 1, 2, 200, 264, 0, 0 },
+    { "weights small", 0, 0, 1, 3, 8, 16, 0, 0 },
+    { "weights both ways", 0, 1, 1, 2, 136, 264, 0, 0 },
+    { "rows", 1, 1, 0, 1, 37, 304, 0, 0 },
+    { "columns", 1, 0, 1, 1, 455, 136, 1, 0 },
+    { "rows and columns", 1, 1, 1, 1, 455, 712, 1, 0 },
+    { "rows of tokens", 1, 1, 1, 1, 455, 264, 1, 1 },
 };
-enum { NCASE = sizeof cases / sizeof *cases, SPARE = 5, EXPERTS = 35 };
+enum {
+    NCASE = sizeof cases / sizeof *cases,
+    SPARE = 5,
+    EXPERTS = 35,
+    MOSTROWS = 455
+};
 
 /* Rows of each expert, 450 in all. */
 static const int sizes[EXPERTS] = {
@@ -46,13 +52,15 @@ static Group *group_of(const struct Case *c)
 
     put(&t,
         "#define P %d\n#define Q %d\n#define AT_ONCE 3\n#define EXPERTS "
-        "%d\n%s",
+        "%d\n#define TOP 3\n%s",
         c->P, c->Q, EXPERTS, blocks_pre);
     put(&t, "extern \"C\" __global__ void __launch_bounds__(256)\n"
             "@(const uint16_t *w, uint8_t *q, float *s, uint8_t *tq, "
             "float *ts, const int32_t *off)\n{\n    ");
     if (c->columns)
-        put(&t, "quantize_columns<%d>(w, q, s, tq, ts, off);\n}\n", c->lies);
+        put(&t,
+            "quantize_columns<%d, %d>(w, q, s, tq, ts, off, off + %d);\n}\n",
+            c->lies, c->gathered, EXPERTS + 1);
     else if (c->rows)
         put(&t, "quantize_rows(w, q, s, %d);\n}\n", c->P - SPARE);
     else
@@ -95,7 +103,8 @@ typedef struct Data {
     uint16_t *w;
     uint8_t *q, *tq;
     float *s, *ts;
-    int32_t off[EXPERTS + 1 + RUNGUARD / 4];
+    int32_t
+        off[EXPERTS + 1 + MOSTROWS + RUNGUARD / 4]; /* and each row's pair */
     size_t bytes[6];
 } Data;
 
@@ -183,6 +192,22 @@ static int columns_differ(const struct Case *c, const Data *d)
     return bad;
 }
 
+/* Tokens of which the rows are, a few of none. */
+static uint16_t *scattered(const struct Case *c, Data *d)
+{
+    size_t wide = (size_t)c->Q * sizeof *d->w;
+    uint16_t *tokens = calloc(1, d->bytes[0]);
+
+    for (int r = 0; r < c->P; r++) {
+        int token = r * 11 % c->P, none = r % 50 == 7;
+        if (none)
+            memset(d->w + r * c->Q, 0, wide);
+        memcpy(tokens + token * c->Q, d->w + r * c->Q, wide);
+        d->off[EXPERTS + 1 + r] = none ? -1 : token * 3 + r % 3;
+    }
+    return tokens;
+}
+
 static int run(const struct Case *c, const Group *k)
 {
     int np = c->rows ? c->P : blocks_of_axis(c->P), nq = blocks_of_axis(c->Q);
@@ -192,7 +217,7 @@ static int run(const struct Case *c, const Group *k)
     Data d = { .bytes = { n * 2 + RUNGUARD, n + RUNGUARD, bytes,
                           (c->columns ? lines * BLOCK : n) + RUNGUARD,
                           c->columns ? lines * 4 + RUNGUARD : bytes,
-                          (EXPERTS + 1) * 4 + RUNGUARD } };
+                          (EXPERTS + 1 + MOSTROWS) * 4 + RUNGUARD } };
     int bad = 0, there = c->rows ? c->P - SPARE : np;
 
     d.w = calloc(1, d.bytes[0]);
@@ -207,7 +232,8 @@ static int run(const struct Case *c, const Group *k)
     }
     for (int x = 0; x < EXPERTS; x++)
         d.off[x + 1] = d.off[x] + sizes[x];
-    void *buf[] = { d.w, d.q, d.s, d.tq, d.ts, d.off };
+    uint16_t *from = c->gathered ? scattered(c, &d) : d.w;
+    void *buf[] = { from, d.q, d.s, d.tq, d.ts, d.off };
     bad += emurun_launch(k, buf, d.bytes, NULL) != 0;
     for (int x = 0; x < c->X; x++)
         for (int bp = 0; bp < there; bp++)
@@ -218,6 +244,8 @@ static int run(const struct Case *c, const Group *k)
     for (size_t i = (size_t)(c->P - SPARE) * (size_t)c->Q; c->rows && i < n;
          i++)
         bad += d.q[i] != 0x55; /* no row of an expert */
+    if (from != d.w)
+        free(from);
     free(d.w);
     free(d.q);
     free(d.s);

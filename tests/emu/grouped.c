@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAPS = 640, THREADS = 384, NBUF = 8 };
+enum { MAPS = 640, THREADS = 384, NBUF = 12 };
 enum { BEHIND = 40 }; /* rows of no expert */
 
 typedef struct Numbers { /* of a launch */
@@ -36,7 +36,7 @@ static int64_t stride_of(const Product *p)
 /* Arguments before the work space. */
 static int beside(const Product *p)
 {
-    return (p->terms > 1 || p->scaled ? 6 : 4) + p->squares;
+    return grouped_operands(p->terms, p->scaled) + p->squares;
 }
 
 static GmmArgs args_of(const Product *p)
@@ -147,10 +147,11 @@ static float *scales_of(const Product *p, int64_t lines, uint32_t seed,
     return to;
 }
 
-/* Rows of operand `which`: before the first and beyond the last they stay
- * NaN. */
+/* Rows of operand `which`, of a scaled product with `scale`: before the first
+ * and beyond the last they stay NaN. */
 static void *rows(const Product *p, const Numbers *n, int64_t wide,
-                  uint32_t which, size_t *bytes, double **as)
+                  uint32_t which, const float *scale, size_t *bytes,
+                  double **as)
 {
     size_t each = p->scaled ? 1 : 2;
     uint8_t *all = room((size_t)((p->base + n->cap) * wide) * each, bytes);
@@ -162,8 +163,7 @@ static void *rows(const Product *p, const Numbers *n, int64_t wide,
         (*as)[i] = stored_as(p, to, i, s * value(i, which));
         if (p->scaled)
             (*as)[i] *=
-                (double)((float *)n->buf[4])[i / wide * blocks_of(wide) +
-                                             i % wide / BLOCK];
+                (double)scale[i / wide * blocks_of(wide) + i % wide / BLOCK];
     }
     return all;
 }
@@ -200,7 +200,7 @@ static void *columns(const Product *p, Numbers *n, int64_t wide, uint32_t which,
 
 /* Experts' matrices; what belongs to others is NaN. */
 static void *weights(const Product *p, const Numbers *n, uint32_t which,
-                     size_t *bytes, double **as)
+                     const float *scale, size_t *bytes, double **as)
 {
     int64_t all = p->experts * stride_of(p), wide = n->ldw - p->more;
     void *to = room((size_t)all * (p->scaled ? 1 : 2), bytes);
@@ -212,11 +212,9 @@ static void *weights(const Product *p, const Numbers *n, uint32_t which,
         if (i % n->ldw < wide)
             (*as)[i] = stored_as(p, to, i, value(i, which));
         if (p->scaled)
-            (*as)[i] *=
-                (double)((float *)
-                             n->buf[5])[(x * blocks_of(p->N) + line / BLOCK) *
-                                            blocks_of(p->K) +
-                                        i % n->ldw / BLOCK];
+            (*as)[i] *= (double)
+                scale[(x * blocks_of(p->N) + line / BLOCK) * blocks_of(p->K) +
+                      i % n->ldw / BLOCK];
     }
     return to;
 }
@@ -235,6 +233,24 @@ static size_t result_bytes(const Product *p, const Numbers *n)
     return (size_t)all * (p->f32 ? 4 : 2);
 }
 
+/* Rows and weights of term t, and their scales behind them. */
+static void add_term(const Product *p, Numbers *n, int t)
+{
+    int at = t ? grouped_operands(1, p->scaled) : 0;
+    int s = t ? at + 2 : 4;
+    uint32_t which = (uint32_t)t * 4;
+
+    if (p->scaled) {
+        n->buf[s] = scales_of(p, n->rows, 5 + which, &n->bytes[s]);
+        n->buf[s + 1] = scales_of(p, p->experts * blocks_of(p->N), 6 + which,
+                                  &n->bytes[s + 1]);
+    }
+    n->buf[at] =
+        rows(p, n, p->K, 1 + which, n->buf[s], &n->bytes[at], &n->a[t]);
+    n->buf[at + 1] =
+        weights(p, n, 2 + which, n->buf[s + 1], &n->bytes[at + 1], &n->b[t]);
+}
+
 static void prepare(const Product *p, Numbers *n)
 {
     memset(n->off, 0xff, sizeof n->off);
@@ -248,15 +264,12 @@ static void prepare(const Product *p, Numbers *n)
     if (p->scaled && p->weight) {
         n->buf[0] = columns(p, n, p->K, 1, 4, &n->bytes[0], &n->a[0]);
         n->buf[1] = columns(p, n, p->N, 3, 5, &n->bytes[1], &n->b[0]);
+    } else if (p->weight) {
+        n->buf[0] = rows(p, n, p->K, 1, NULL, &n->bytes[0], &n->a[0]);
+        n->buf[1] = rows(p, n, p->N, 3, NULL, &n->bytes[1], &n->b[0]);
     } else {
-        if (p->scaled) {
-            n->buf[4] = scales_of(p, n->rows, 5, &n->bytes[4]);
-            n->buf[5] =
-                scales_of(p, p->experts * blocks_of(p->N), 6, &n->bytes[5]);
-        }
-        n->buf[0] = rows(p, n, p->K, 1, &n->bytes[0], &n->a[0]);
-        n->buf[1] = p->weight ? rows(p, n, p->N, 3, &n->bytes[1], &n->b[0])
-                              : weights(p, n, 2, &n->bytes[1], &n->b[0]);
+        for (int t = 0; t < p->terms; t++)
+            add_term(p, n, t);
     }
     n->buf[2] = room(result_bytes(p, n), &n->bytes[2]);
     n->buf[3] = n->off;
@@ -264,10 +277,6 @@ static void prepare(const Product *p, Numbers *n)
     if (p->squares)
         n->buf[beside(p) - 1] =
             room((size_t)squares_of(p) * 4, &n->bytes[beside(p) - 1]);
-    if (p->terms > 1) {
-        n->buf[4] = rows(p, n, p->K, 5, &n->bytes[4], &n->a[1]);
-        n->buf[5] = weights(p, n, 6, &n->bytes[5], &n->b[1]);
-    }
     n->buf[beside(p)] = room(GPUBLOCKS * MAPS, &n->bytes[beside(p)]);
     if (p->add)
         for (int64_t i = 0; i < p->experts * stride_of(p); i++)

@@ -34,6 +34,7 @@ static const Product products[] = {
     { "scaled high",   0, 144, 264, 1, 1, { 256, 128, 0 }, 0, 0, 1, 16, 1, 0, SIZES },
     { "scaled narrow", 0, 400, 200, 1, 0, { 128, 64, 0 },  0, 0, 1, 0, 1, 7, SIZES },
     { "scaled many",   0, 128, 136, 1, 0, { 128, 128, 0 }, 0, 0, 1, 0, 1, 0, MOST },
+    { "scaled sum",    0, 272, 328, 1, 0, { 128, 256, 0 }, 0, 0, 2, 0, 1, 7, SIZES },
     { "scaled weights", 1, 144, 272, 0, 1, { 128, 256, 0 }, 0, 1, 1, 0, 1, 0, SIZES },
     { "scaled weights turned", 1, 208, 144, 1, 1, { 256, 128, 0 }, 1, 1, 1, 0, 1, 0, SIZES },
     { "scaled weights added", 1, 272, 160, 0, 1, { 128, 128, 0 }, 1, 1, 1, 16, 1, 0, SIZES },

@@ -178,6 +178,14 @@ static inline int __popcll(unsigned long long x)
 {
     return __builtin_popcountll(x);
 }
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned s)
+{
+    const unsigned long long both = x | (unsigned long long)y << 32;
+    unsigned r = 0;
+    for (int k = 0; k < 4; k++)
+        r |= (unsigned)(both >> 8 * (s >> 4 * k & 7) & 0xff) << 8 * k;
+    return r;
+}
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 static inline int __clzll(long long x)

@@ -126,6 +126,7 @@ cases() {
 - 1 fp8 apart precision.place=all axes.hidden=144 axes.heads=1 axes.dim=16 axes.ffn=16 axes.seq=80
 - 2 fp8 apart precision.place=all axes.hidden=144 axes.heads=4 axes.dim=128 axes.ffn=16 fold.tp=2
 - 1 fp8 scaled precision.place=all axes.hidden=208
+- 1 fp8 top_p precision.place=all axes.hidden=144 axes.ffn=16
 + 2 fp8 apart fold.ep=2 precision.place=all precision.primary=all precision.wire=all route.dispatcher=alltoall axes.hidden=144 axes.ffn=16 train.batch=2
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all route.dispatcher=peer axes.hidden=144 axes.ffn=16
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all fold.overlap=1 train.batch=8 axes.hidden=16 axes.ffn=16
@@ -138,6 +139,7 @@ cases() {
 - 2 fp8 apart fold.dp=2 fold.zero=3 precision.place=all axes.hidden=16 axes.ffn=16
 - 2 fp8 apart fold.dp=2 fold.zero=1 precision.place=all precision.primary=all axes.hidden=144 axes.ffn=48 axes.seq=80
 - 2 fp8 apart fold.dp=2 fold.zero=3 precision.place=all precision.primary=all axes.hidden=144 axes.ffn=16
+- 1 fp8 apart precision.place=all precision.primary=all axes.hidden=144 axes.heads=2 axes.dim=128 axes.ffn=16
 - 2 fp8 apart fold.pp=2 train.offload=activations,moments,masters precision.place=all precision.primary=all axes.hidden=16 axes.ffn=16
 - 2 fp8 apart fold.dp=2 fold.zero=1 train.offload=moments,masters train.update=host precision.place=all precision.primary=all axes.hidden=144 axes.ffn=16
 - 1 fp64 balance

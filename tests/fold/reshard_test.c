@@ -2,7 +2,8 @@
  * Two steps are trained and saved; each of some other folds loads them and has
  * the same parameters, moments, masters and states to the bit, and the loss of
  * the step after is that of the run that goes on; one round of them multiplies
- * numbers of 8 bits. */
+ * numbers of 8 bits. In the last, weights live as numbers and scales, which are
+ * made again of the masters, whole on one rank or in runs of several. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@
 enum { BEFORE = 2, MICRO = 8, NEXT = 3 };
 
 static const char model[] = "tests/models/folds.lua";
-enum { KINDS = MODELTENSORS | 1 << TKmaster | MOMENTS };
+enum { KINDS = MODELTENSORS | 1 << TKscales | 1 << TKmaster | MOMENTS };
 
 /* Each is loaded by the NEXT ones behind it, the last ones by the first. There
  * are six experts: ep=4 does not divide them. */
@@ -28,7 +29,18 @@ static const char *const folds[] = {
     "fold.tp=4 fold.ep=2 fold.etp=2",
 };
 
-enum { NFOLD = sizeof folds / sizeof *folds };
+/* Of whole weights: ranks of tp would cut their blocks. */
+static const char *const whole[] = {
+    "world=1",
+    "fold.dp=4 fold.zero=1",
+    "fold.dp=2 fold.ep=2 fold.zero=1 train.offload=moments,masters",
+    "fold.pp=2 fold.dp=2 fold.zero=0",
+};
+
+enum {
+    NFOLD = sizeof folds / sizeof *folds,
+    NWHOLE = sizeof whole / sizeof *whole
+};
 
 typedef struct Case {
     const char *fold, *dir;
@@ -108,6 +120,7 @@ static void load(const Case *from, const Case *to, double tol)
 
     exec_run(x, PGinit, NULL, NULL);
     int found = ckpt_resume(x, from->dir, &s) && s.step == BEFORE;
+    exec_filled(x);
     const char *bad = differs(read_all(x), from->value);
     double apart = fabs(one_step(x, BEFORE) / from->loss - 1);
     int ok = found && !bad && apart <= tol;
@@ -119,22 +132,24 @@ static void load(const Case *from, const Case *to, double tol)
     exec_close(x);
 }
 
-static void round_of(const char *home, const char *precision, double tol)
+/* Among n folds, each loaded by so many next ones. */
+static void round_of(const char *home, const char *precision,
+                     const char *const *fold, int n, int nexts, double tol)
 {
     Case c[NFOLD] = { 0 };
     Plan *plan[NFOLD];
 
-    for (int i = 0; i < NFOLD; i++) {
-        c[i].fold = strf(forever, "%s %s", precision, folds[i]);
+    for (int i = 0; i < n; i++) {
+        c[i].fold = strf(forever, "%s %s", precision, fold[i]);
         c[i].dir = strf(forever, "%s/%s.%d", home, precision, i);
-        c[i].plan = plan[i] = plan_of(folds[i], precision);
+        c[i].plan = plan[i] = plan_of(fold[i], precision);
     }
-    fold_share(plan, NFOLD);
-    for (int i = 0; i < NFOLD; i++)
+    fold_share(plan, n);
+    for (int i = 0; i < n; i++)
         save(&c[i]);
-    for (int i = 0; i < NFOLD; i++)
-        for (int k = 1; k <= NEXT; k++)
-            load(&c[i], &c[(i + k) % NFOLD], tol);
+    for (int i = 0; i < n; i++)
+        for (int k = 1; k <= nexts; k++)
+            load(&c[i], &c[(i + k) % n], tol);
 }
 
 int main(void)
@@ -144,8 +159,13 @@ int main(void)
 
     if (!mkdtemp(home))
         die("no folder in %s", dir ? dir : "/tmp");
-    round_of(home, "fp64 precision.recipe=blockwise", 1e-12);
-    round_of(home, "bf16", 1e-4); /* sums of bf16 in another order */
+    round_of(home, "fp64 precision.recipe=blockwise", folds, NFOLD, NEXT,
+             1e-12);
+    round_of(home, "bf16", folds, NFOLD, NEXT,
+             1e-4); /* sums of bf16 in another order */
+    round_of(home,
+             "fp8 precision.place=all precision.primary=all axes.hidden=144",
+             whole, NWHOLE, 1, 1e-5);
     int bad = system(strf(forever, "rm -rf %s", home));
     return failed || bad;
 }

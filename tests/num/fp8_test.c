@@ -2,7 +2,8 @@
  * fp64, against the same in plain loops: operands cut into blocks, rounded at
  * their scales, multiplied; of nvfp4 turned by a Hadamard matrix and rounded by
  * the same random numbers. tests/models/scaled.lua makes each of the three a
- * gradient, read off the first moment. */
+ * gradient, read off the first moment. Each expert of several, whose tokens
+ * differ by a lot, is compared with its own largest (scaled_experts.lua). */
 #include "../../codegen/text/host.pre"
 #include "../../ir/narrow.pre"
 #include "../../codegen/text/math.pre"
@@ -426,9 +427,89 @@ static void one_recipe(const Recipe *r)
     exec_close(e);
 }
 
+/* ---- experts ------------------------------------------------------------- */
+
+enum { EXPERTS = 4 };
+
+/* Rows of each, one behind the other, as the model says. */
+static const int first[EXPERTS + 1] = { 0, 100, 100, 101, 160 };
+
+/* Expert x's n numbers of the gradient of `name` from `at` on. */
+static void compare_expert(Exec *e, const char *name, int x, int at,
+                           const double *want, int n)
+{
+    int64_t all;
+    const double *got =
+        at + fold_read(e, strf(forever, "optim.m.%s", name), &all);
+    double most = 0, largest = 0;
+
+    for (int i = 0; i < n; i++) {
+        double d = fabs(got[i] / (1 - 0.9) - want[i]);
+        most = d <= most ? most : d == d ? d : INFINITY;
+        largest = fmax(largest, fabs(want[i]));
+    }
+    int ok =
+        most <= TOL * largest && (largest > 0) == (first[x + 1] > first[x]);
+    failed += !ok;
+    printf("%sok - expert %d of %d rows, gradient of %s: difference %.2g of "
+           "its largest, %.2g\n",
+           ok ? "" : "not ", x, first[x + 1] - first[x], name,
+           largest > 0 ? most / largest : most, largest);
+}
+
+/* p [T H], w [H N] of expert x, c [T N] */
+static void one_expert(Exec *e, int x, const double *p, const double *w,
+                       const double *c)
+{
+    static const Rounding row = TO(De4m3, 1, 128, by_pow2, 0),
+                          square = TO(De4m3, 128, 128, by_pow2, 0);
+    static double rows[T * H], xt[H * T], wt[N * H], ct[N * T];
+    static double y[T * N], dx[T * H], dw[H * N];
+    int r0 = first[x], n = first[x + 1] - r0;
+    double small = exp2(-10 * x);
+
+    for (int i = 0; i < n * H; i++)
+        rows[i] = p[r0 * H + i] * small;
+    turned(w, H, N, wt);
+    turned(rows, n, H, xt);
+    turned(c + r0 * N, n, N, ct);
+    product(rows, &row, wt, &square, n, N, H, y);
+    product(c + r0 * N, &row, w, &square, n, H, N, dx);
+    memset(dw, 0, sizeof dw);
+    if (n)
+        product(xt, &row, ct, &row, H, N, n, dw);
+    for (int i = 0; i < n * H; i++)
+        dx[i] *= small;
+    compare_expert(e, "c", x, r0 * N, y, n * N);
+    compare_expert(e, "p", x, r0 * H, dx, n * H);
+    compare_expert(e, "w", x, x * H * N, dw, H * N);
+}
+
+static void experts(void)
+{
+    static double p[T * H], w[EXPERTS * H * N], c[T * N];
+    Plan *plan = fold_words("tests/models/scaled_experts.lua",
+                            "precision=fp64 world=1 precision.recipe=blockwise "
+                            "precision.place=all precision.wgrad=all");
+    Exec *e = exec_open(plan, comm_open(forever, 1));
+    StepValues block = fold_block(plan, 0);
+    Feed f = fold_feed(plan, 0);
+    int64_t n;
+
+    exec_run(e, PGinit, NULL, NULL);
+    memcpy(p, fold_read(e, "p", &n), sizeof p);
+    memcpy(w, fold_read(e, "w", &n), sizeof w);
+    memcpy(c, fold_read(e, "c", &n), sizeof c);
+    exec_exact(e, PGstep, &block, &f);
+    for (int x = 0; x < EXPERTS; x++)
+        one_expert(e, x, p, w + x * H * N, c);
+    exec_close(e);
+}
+
 int main(void)
 {
     for (size_t i = 0; i < sizeof recipes / sizeof *recipes; i++)
         one_recipe(&recipes[i]);
+    experts();
     return failed != 0;
 }

@@ -22,6 +22,8 @@ static const struct { const char *keys, *with; } cases[] = {
     { TINY "fold.dp=2 fold.ep=2 fold.zero=1 precision=bf16 axes.hidden=32", STATES },
     { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=fp8 precision.primary=all precision.kept=rounded precision.moments=bf16", ALL ",moments,masters" },
     { TINY "fold.tp=2 fold.zero=0 precision=fp32", "train.offload=moments" },
+    /* one micro-batch: an update may begin beside the backward */
+    { TINY "train.batch=16 fold.ep=2 precision=bf16 train.clip=0 cluster.launch=1e-9", STATES },
     { TINY "fold.dp=2 fold.ep=2 fold.zero=1 precision=bf16 axes.hidden=32", STATES HOST },
     { TINY "fold.pp=2 fold.dp=2 fold.zero=3 precision=bf16 precision.moments=bf16", ALL ",moments,masters" HOST },
     { TINY "fold.tp=2 fold.zero=0 precision=fp32", "train.offload=moments" HOST },

@@ -582,17 +582,32 @@ static int view(Case *c, int i)
 
 static int permute(Case *c, int i)
 {
-    static const int order[3][3] = { { 2, 0, 1 }, { 1, 0, 2 }, { 2, 1, 0 } };
-    static const int64_t n[3] = { 2, 3, 5 };
+    static const struct {
+        const char *name;
+        int order[3];
+        int64_t n[3];
+        Dtype dt; /* Df64: of what is fp64 */
+    } s[] = {
+        { "rotate", { 2, 0, 1 }, { 2, 3, 5 }, Df64 },
+        { "swap", { 1, 0, 2 }, { 2, 3, 5 }, Df64 },
+        { "reverse", { 2, 1, 0 }, { 2, 3, 5 }, Df64 },
+        { "turn", { 0, 2, 1 }, { 3, 72, 136 }, Df64 },
+        { "turn inside", { 2, 0, 1 }, { 2, 40, 132 }, Df64 },
+        { "turn 8 bits", { 0, 2, 1 }, { 3, 80, 272 }, De4m3 },
+        { "reverse 8 bits", { 2, 1, 0 }, { 132, 2, 68 }, De4m3 },
+        { "odd 8 bits", { 0, 2, 1 }, { 2, 65, 33 }, De4m3 },
+    };
 
-    if (i > 2)
+    if (i >= (int)(sizeof s / sizeof *s))
         return 0;
-    Node *a = reals(c, "x y z", n, 0);
-    c->name = i == 0 ? "rotate" : i == 1 ? "swap" : "reverse";
+    Node *a = leaf(c, s[i].dt, "x y z", s[i].n);
+    fill(c, c->nleaf - 1, 0);
+    c->fixed[c->nleaf - 1] = s[i].dt != Df64;
+    c->name = s[i].name;
     c->out = build(c, 1, &a, "", "");
     c->out->nd = 3;
     for (int k = 0; k < 3; k++)
-        c->out->dim[k] = a->dim[order[i][k]];
+        c->out->dim[k] = a->dim[s[i].order[k]];
     infer(c->g, c->out);
     return 1;
 }
