@@ -241,30 +241,34 @@ static void sort_candidates(Space *space)
     qsort(space->at, vec_len(space->at), sizeof *space->at, by_price);
 }
 
+/* What became of the short plans of n folds (JOBdone ..); of those made, what
+ * units cost. */
+static const char *price_shorts(const Space *space, const ShortFold *fold,
+                                int n, ModelCost *cost, double end)
+{
+    size_t each = (size_t)space->s.units.nrun + 1;
+    UnitCost *plan = alloc(forever, (size_t)n * each * sizeof *plan);
+    const char *done = search_short(&space->s, fold, n, plan, end);
+
+    for (int i = 0; i < n; i++)
+        if (done[i] == JOBdone)
+            cost[i] = search_costs(&space->s.units, plan + each * (size_t)i);
+    return done;
+}
+
 /* Costs of one rank with the least batch; 0: the model has no such plan. */
 static int price_reference(Space *space, ModelCost ref[2])
 {
-    const SearchModel *model = &space->s.units;
-    ShortPlan *want =
-        alloc(forever, 2 * (size_t)(model->nrun + 1) * sizeof *want);
-    ShortPlan one = { .world = 1 };
+    ShortFold one[2] = { { .world = 1 } };
 
     for (int a = 0; a < NMESH; a++)
-        one.point.size[a] = 1;
-    one.point.vpp = one.point.batch = one.point.zero = 1;
-    one.point.batch = space->s.model[0].batch;
-    int n = search_shorts(model, &one, want);
-    one.rebuild = 1;
-    n += search_shorts(model, &one, want + n);
-    UnitCost *cost = alloc(forever, (size_t)n * sizeof *cost);
-    ShortJobs jobs = { &space->s, want };
-    char *done = search_short(&jobs, n, cost, space->begun + LATE);
-    for (int i = 0; i < n; i++)
-        if (done[i] != JOBdone)
-            return 0;
-    ref[0] = search_costs(model, cost);
-    ref[1] = search_costs(model, cost + n / 2);
-    return 1;
+        one->point.size[a] = 1;
+    one->point.vpp = one->point.zero = 1;
+    one->point.batch = space->s.model[0].batch;
+    one[1] = one[0];
+    one[1].rebuild = 1;
+    const char *done = price_shorts(space, one, 2, ref, space->begun + LATE);
+    return done[0] == JOBdone && done[1] == JOBdone;
 }
 
 /* Do they differ in the schedule at most, so that short plans are the same? */
@@ -299,11 +303,60 @@ static void refuse_fold(Space *space, const Point *point)
             space->at[i].known = PRICErefused;
 }
 
+static const FoldPrice *price_of(const Space *space, const Point *point)
+{
+    for (size_t i = 0; i < vec_len(space->fold); i++)
+        if (same_fold(&space->fold[i].point, point))
+            return &space->fold[i];
+    return NULL;
+}
+
+/* Of n jobs, with what costs no time rebuilt, and with all where there are two:
+ * what they made of the fold. */
+static void take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
+{
+    fold->done = done[0] == JOBdone ? done[fold->jobs - 1] : done[0];
+    if (fold->done != JOBdone)
+        return;
+    fold->cost[0] = cost[0];
+    fold->cost[1] = cost[fold->jobs - 1];
+}
+
+/* Short plans of the folds from `first` on that are only scaled, of as many as
+ * processors can make at once: which are next is known but for the few that a
+ * price moves out of the best. Where all fits nothing is rebuilt. */
+static void price_folds(Space *space, size_t first, double end)
+{
+    size_t were = vec_len(space->fold);
+    double room = (double)space->s.limit;
+    ShortFold want[2 * SHOWN];
+    ModelCost cost[2 * SHOWN] = { 0 };
+    int n = 0, at = 0;
+
+    for (size_t i = first;
+         i < vec_len(space->at) && i < SHOWN && n < search_cores(); i++) {
+        const Candidate *candidate = &space->at[i];
+        const Point *p = &candidate->p;
+        int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
+        if (candidate->known != PRICEscaled || price_of(space, p))
+            continue;
+        for (int k = 0; k <= rebuilds; k++)
+            want[n++] = (ShortFold){ *p, space->s.world / p->size[Mpp], k };
+        vec_push(forever, space->fold,
+                 ((FoldPrice){ .point = *p, .jobs = 1 + rebuilds }));
+    }
+    const char *done = price_shorts(space, want, n, cost, end);
+    for (size_t i = were; i < vec_len(space->fold); i++) {
+        FoldPrice *fold = &space->fold[i];
+        take_costs(fold, done + at, cost + at);
+        at += fold->jobs;
+    }
+}
+
 /* The best fold that is only scaled gets short plans of its own; 0: none of the
  * best is. */
 static int refine(Space *space, double end)
 {
-    const SearchModel *model = &space->s.units;
     size_t i = 0;
 
     while (i < vec_len(space->at) && i < SHOWN &&
@@ -312,27 +365,15 @@ static int refine(Space *space, double end)
     if (i == vec_len(space->at) || i == SHOWN)
         return 0;
     Point p = space->at[i].p;
-    double room = (double)space->s.limit;
-    int free = !room || space->at[i].f.bytes < 0.7 * room;
-    ShortPlan *want =
-        alloc(forever, 2 * (size_t)(model->nrun + 1) * sizeof *want);
-    ShortPlan like = { .point = p, .world = space->s.world / p.size[Mpp] };
-    int n = search_shorts(model, &like, want), all = n;
-    like.rebuild = 1;
-    all += free ? 0 : search_shorts(model, &like, want + n);
-    UnitCost *cost = alloc(forever, (size_t)all * sizeof *cost);
-    ShortJobs jobs = { &space->s, want };
-    char *done = search_short(&jobs, all, cost, end);
-    int worst = JOBdone;
-    for (int k = 0; k < all; k++)
-        worst = done[k] == JOBdone ? worst : done[k];
-    if (worst == JOBnot)
+    if (!price_of(space, &p))
+        price_folds(space, i, end);
+    const FoldPrice *fold = price_of(space, &p);
+    if (fold->done == JOBnot)
         return 0;
-    if (worst == JOBrefused)
+    if (fold->done == JOBrefused) {
         refuse_fold(space, &p);
-    else {
-        ModelCost own[2] = { search_costs(model, cost),
-                             search_costs(model, cost + all - n) };
+    } else {
+        ModelCost own[2] = { fold->cost[0], fold->cost[1] };
         rebuilt_fallback(space, own);
         take_short(space, &p, own);
     }
@@ -530,7 +571,8 @@ static void set_models(Space *space)
     for (int64_t b = given ? a->n : 1; b <= (given ? a->n : SEQUENCES); b *= 2)
         if (space->s.batch % b == 0)
             vec_push(forever, space->s.model,
-                     ((SearchTrace){ b, b == a->n ? g : traced(space, b) }));
+                     ((SearchTrace){ .batch = b,
+                                     .g = b == a->n ? g : traced(space, b) }));
     if (!space->s.model)
         err(NULL, "search: %lld sequences a step are no multiple of %s=%lld",
             (long long)space->s.batch, space->s.batch_key, (long long)a->n);
@@ -642,13 +684,15 @@ static void set_fixes(Space *space, const Plan *p)
     space->s.limit = memory_limit(p->opts, space->s.target);
     space->s.batch_key = a ? strf(forever, "axes.%s", a->name) : NULL;
     read_sizes(space, g);
-    vec_push(forever, space->s.model, ((SearchTrace){ a ? a->n : 1, g }));
+    vec_push(forever, space->s.model,
+             ((SearchTrace){ .batch = a ? a->n : 1, .g = g }));
     space->s.batch = opts_given(p->opts, "train.batch")
                          ? opts_int(p->opts, "train.batch")
                          : space->s.model[0].batch;
     for (int64_t b = 2; a && b <= 4 && a->n % b == 0; b *= 2)
-        vec_push(forever, space->s.model,
-                 ((SearchTrace){ a->n / b, traced(space, a->n / b) }));
+        vec_push(
+            forever, space->s.model,
+            ((SearchTrace){ .batch = a->n / b, .g = traced(space, a->n / b) }));
 }
 
 void put_fixes(Text *out, const Args *args, const Plan *p)
