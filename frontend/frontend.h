@@ -304,6 +304,7 @@ typedef struct ShortFold { /* whose short plans are made */
 } ShortFold;
 
 enum { SHOWN = 10, MAXSCHEDULE = 8 }; /* rows of a table; words of its key */
+enum { EXACT = 16 }; /* ranks of a world whose points are all compiled */
 /* How a point has its price: see search.c. */
 typedef enum PriceKind {
     PRICEscaled,
@@ -344,7 +345,9 @@ typedef struct Space {
     Candidate *at;   /* vec, best first */
     FoldPrice *fold; /* vec: those priced */
     size_t legal;    /* all points, also those left out as far too large */
-    Point pin;
+    Candidate least; /* of all of these the one of fewest bytes, as scaled */
+    Point pin;       /* what is given; 0 (schedule and zero: -1): it is free */
+    struct NearPin *near;     /* search_space.c */
     double more[MAXSCHEDULE]; /* memory of compiled plans over what it was
                                estimated, the most of a schedule */
     double begun, end;
@@ -365,6 +368,18 @@ void search_measure(Space *space);
 int was_measured(const Space *space, const Candidate *candidate);
 Forecast search_corrected(const Space *space, Forecast predicted);
 double search_predicted(const Space *space, const Candidate *candidate);
+/* search.c: the model with so many sequences in a micro-batch, 0: as it says; a
+ * point's price; a fallback that rebuilds all. */
+Graph *search_traced(const Space *space, int64_t batch);
+Forecast search_priced(Space *space, const Point *p, const ModelCost cost[2]);
+void rebuilt_fallback(const Space *space, ModelCost cost[2]);
+/* search_space.c: reads space->pin; all points to space->at, priced from what
+ * units cost on one rank (null: counted only). err() with the nearest choice
+ * where there is no point, or none that fits. */
+void search_pins(Space *space);
+void search_list(Space *space, const ModelCost ref[2]);
+_Noreturn void no_point(Space *space);
+_Noreturn void nothing_fits(Space *space);
 /* search_report.c: keys to paste; the best, its neighbours, why others lost. */
 void put_fold(Text *out, const Point *point);
 void put_point(Text *out, const Space *space, const Point *point);
