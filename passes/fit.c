@@ -26,7 +26,7 @@
  * first that fits on, of both, levels are made that can be faster: the least
  * that one may take is what nothing rebuilt nor copied does, and a REALth of
  * what it rebuilds. So more memory makes no slower plan but where fusion hides
- * more than that; levels of several stages are not compared: each has its first.
+ * more than that; levels of several stages are not compared: the first is it.
  *
  * Each price tried is a bound, too: what recompute chooses costs least of all
  * choices at that price, so one that keeps W bytes takes (cost - W) x price
