@@ -279,6 +279,8 @@ typedef struct ModelCost {
 typedef struct SearchTrace { /* the model with that many sequences */
     int64_t batch;
     Graph *g;
+    const char **text; /* graphs of one unit of each run; [1 + run]: of two of
+                          that run, null: it has one. null: not yet made */
 } SearchTrace;
 
 typedef struct Search {
@@ -295,17 +297,14 @@ typedef struct Search {
     Table *cuts;    /* number of chunks -> Stages */
 } Search;
 
-typedef struct ShortPlan {
+typedef struct ShortFold { /* whose short plans are made */
     Point point;
     int64_t world;
-    int run, rebuild; /* -1: of each run one unit */
-} ShortPlan;
-typedef struct ShortJobs {
-    const Search *search;
-    const ShortPlan *want;
-} ShortJobs;
+    int rebuild; /* all that can be */
+} ShortFold;
 
 enum { SHOWN = 10, MAXSCHEDULE = 8 }; /* rows of a table; words of its key */
+enum { EXACT = 16 }; /* ranks of a world whose points are all compiled */
 /* How a point has its price: see search.c. */
 typedef enum PriceKind {
     PRICEscaled,
@@ -332,13 +331,23 @@ typedef struct MeasuredRun {
     int here; /* its ranks and its batch are those of the search */
 } MeasuredRun;
 
+/* What units cost in short plans of a fold; its schedule does not matter. */
+typedef struct FoldPrice {
+    Point point;
+    int jobs, done;    /* 2: once more with all rebuilt; JOBdone ..: of both */
+    ModelCost cost[2]; /* with what costs no time rebuilt, with all */
+} FoldPrice;
+
 typedef struct Space {
     Search s;
     MeasuredRun *from; /* null: no run corrects what is predicted */
     const Args *args;
-    Candidate *at; /* vec, best first */
-    size_t legal;  /* all points, also those left out as far too large */
-    Point pin;
+    Candidate *at;   /* vec, best first */
+    FoldPrice *fold; /* vec: those priced */
+    size_t legal;    /* all points, also those left out as far too large */
+    Candidate least; /* of all of these the one of fewest bytes, as scaled */
+    Point pin;       /* what is given; 0 (schedule and zero: -1): it is free */
+    struct NearPin *near;     /* search_space.c */
     double more[MAXSCHEDULE]; /* memory of compiled plans over what it was
                                estimated, the most of a schedule */
     double begun, end;
@@ -359,6 +368,18 @@ void search_measure(Space *space);
 int was_measured(const Space *space, const Candidate *candidate);
 Forecast search_corrected(const Space *space, Forecast predicted);
 double search_predicted(const Space *space, const Candidate *candidate);
+/* search.c: the model with so many sequences in a micro-batch, 0: as it says; a
+ * point's price; a fallback that rebuilds all. */
+Graph *search_traced(const Space *space, int64_t batch);
+Forecast search_priced(Space *space, const Point *p, const ModelCost cost[2]);
+void rebuilt_fallback(const Space *space, ModelCost cost[2]);
+/* search_space.c: reads space->pin; all points to space->at, priced from what
+ * units cost on one rank (null: counted only). err() with the nearest choice
+ * where there is no point, or none that fits. */
+void search_pins(Space *space);
+void search_list(Space *space, const ModelCost ref[2]);
+_Noreturn void no_point(Space *space);
+_Noreturn void nothing_fits(Space *space);
 /* search_report.c: keys to paste; the best, its neighbours, why others lost. */
 void put_fold(Text *out, const Point *point);
 void put_point(Text *out, const Space *space, const Point *point);
@@ -367,16 +388,18 @@ void search_report(FILE *out, const Space *space, const Candidate *best);
 /* Of each plan: was it made, refused, or not wholly tried before `end`? */
 enum { JOBnot, JOBdone, JOBrefused };
 double search_clock(void);                       /* seconds */
+int search_cores(void);                          /* plans made at once */
 void search_units(SearchModel *model, Graph *g); /* all but the shapes, */
 void search_shapes(SearchModel *model, Graph *g);
 void search_keys(Opts *opts, const Point *point);
-char *search_short(ShortJobs *jobs, int n, UnitCost *out, double end);
+/* out: nrun + 1 costs of plans for each fold, of which search_costs has what
+ * units cost. */
+char *search_short(const Search *search, const ShortFold *fold, int n,
+                   UnitCost *out, double end);
 char *search_whole(const Search *search, const Point *const *p, int n,
                    Forecast *out, double end);
-/* Short plans like one, from which search_costs has what units cost; how many.
- * The same from what they cost on one rank, with one sequence. */
-int search_shorts(const SearchModel *model, const ShortPlan *like,
-                  ShortPlan *out);
+/* What units cost, from short plans. The same from what they cost on one rank,
+ * with one sequence. */
 ModelCost search_costs(const SearchModel *model, const UnitCost *plan);
 /* search.c: the keys of the fold of a run on the ranks that args->keys say,
  * which it prints; empty where the model or its keys state one. Folds next to

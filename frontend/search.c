@@ -13,49 +13,10 @@
 #include "frontend.h"
 
 /* Seconds: LATE, FIXING, RUNNING (of a run that states no fold). */
-enum { EXACT = 16, MOST = 3000, LATE = 300, FIXING = 30, RUNNING = 5 };
-enum { SEQUENCES = 8, CHUNKS = 8, TOKENS = 512 }; /* see add_all */
+enum { MOST = 3000, LATE = 300, FIXING = 30, RUNNING = 5 };
+enum { SEQUENCES = 8 }; /* of a micro-batch, at most, but for what is given */
 
 #define WRONG 0.96 /* of the limit is what estimates may take */
-
-/* ---- the space ----------------------------------------------------------- */
-
-/* What the command line gives; 0 (schedule and zero: -1): it is free. */
-static void read_pins(Space *space)
-{
-    const Opts *opts = space->args->keys;
-
-    for (int a = 0; a < NMESH; a++)
-        if (a != Medp)
-            space->pin.size[a] =
-                opts_int_given(opts, strf(forever, "fold.%s", meshnames[a]));
-    space->pin.vpp = opts_int_given(opts, "fold.vpp");
-    space->pin.zero =
-        opts_given(opts, "fold.zero") ? opts_int(opts, "fold.zero") : -1;
-    space->pin.batch = opts_int_given(opts, space->s.batch_key);
-    space->pin.schedule =
-        opts_given(opts, "fold.schedule")
-            ? key_word("fold.schedule", opts_str(opts, "fold.schedule"))
-            : -1;
-}
-
-static int may_be(int64_t pin, int64_t v)
-{
-    return !pin || pin == v;
-}
-
-/* Does a schedule take so many chunks and micro-batches? */
-static int schedule_takes(const Point *point, int kind, int64_t micros)
-{
-    int64_t pp = point->size[Mpp];
-
-    switch (kind) {
-    case SCHEDULE1f1b: return point->vpp == 1;
-    case SCHEDULEinterleaved: return pp > 1 && point->vpp > 1 && micros >= pp;
-    case SCHEDULEzerobubble: return pp > 1 && point->vpp == 1;
-    default: return pp > 1 && point->vpp == 2 && micros >= 2 * pp;
-    }
-}
 
 double search_estimate(const Space *space, const Candidate *candidate)
 {
@@ -103,8 +64,7 @@ static Forecast with_limit(const Space *space, Forecast none, Forecast all)
     return all;
 }
 
-static Forecast forecast_of(Space *space, const Point *p,
-                            const ModelCost cost[2])
+Forecast search_priced(Space *space, const Point *p, const ModelCost cost[2])
 {
     Forecast none = search_combine(&space->s, p, &cost[0]);
     Forecast all = search_combine(&space->s, p, &cost[1]);
@@ -113,110 +73,12 @@ static Forecast forecast_of(Space *space, const Point *p,
                       search_corrected(space, all));
 }
 
-static void add_schedules(Space *space, Point p, const ModelCost cost[2])
-{
-    int64_t micros = space->s.batch / (p.batch * p.size[Mdp]);
-
-    for (int kind = SCHEDULE1f1b; kind <= SCHEDULEdualpipev; kind++) {
-        if ((space->pin.schedule >= 0 && space->pin.schedule != kind) ||
-            !schedule_takes(&p, kind, micros))
-            continue;
-        p.schedule = kind;
-        Forecast f = forecast_of(space, &p, cost);
-        space->legal++;
-        if (space->s.world > EXACT && space->s.limit &&
-            f.bytes > 1.5 * (double)space->s.limit)
-            continue;
-        vec_push(forever, space->at, ((Candidate){ p, f, f, PRICEscaled }));
-    }
-}
-
 /* A fallback runs rarely: it rebuilds all, before a step rebuilds anything. */
-static void rebuilt_fallback(const Space *space, ModelCost cost[2])
+void rebuilt_fallback(const Space *space, ModelCost cost[2])
 {
     for (int r = 0; r < space->s.units.nrun; r++)
         cost[0].unit[r].fallback_bytes = cost[1].unit[r].fallback_bytes;
     cost[0].ends.fallback_bytes = cost[1].ends.fallback_bytes;
-}
-
-static void add_chunks(Space *space, Point p, const ModelCost ref[2])
-{
-    ModelCost cost[2] = { search_scaled(&space->s, &p, &ref[0]),
-                          search_scaled(&space->s, &p, &ref[1]) };
-
-    rebuilt_fallback(space, cost);
-    int64_t units = space->s.units.nunit + 2, most = units / p.size[Mpp];
-
-    most = p.size[Mpp] == 1                  ? 1
-           : space->pin.vpp || most < CHUNKS ? most
-                                             : CHUNKS;
-    for (p.vpp = 1; p.vpp <= most; p.vpp++)
-        if (space->pin.vpp ? p.vpp == space->pin.vpp : !(p.vpp & (p.vpp - 1)))
-            add_schedules(space, p, cost);
-}
-
-static void add_batches(Space *space, Point p, const ModelCost ref[2])
-{
-    size_t used = arena_used(space->s.scratch);
-    int64_t copies = p.size[Mdp] * p.size[Mcp];
-
-    for (size_t i = 0; i < vec_len(space->s.model); i++) {
-        p.batch = space->s.model[i].batch;
-        if (space->s.batch % (p.batch * p.size[Mdp]))
-            continue;
-        for (p.zero = 0; p.zero <= 3; p.zero++)
-            if (space->pin.zero >= 0
-                    ? p.zero == space->pin.zero
-                    : p.zero == 1 || (p.zero > 1 && copies > 1))
-                add_chunks(space, p, ref);
-    }
-    if (arena_used(space->s.scratch) - used > 1 << 20)
-        arena_reset(space->s.scratch);
-}
-
-static void add_experts(Space *space, Point p, const ModelCost ref[2])
-{
-    int64_t stage = space->s.world / p.size[Mpp], n = space->s.experts;
-    const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
-
-    for (int64_t ep = 1; ep <= (n ? n : 1); ep++)
-        for (int64_t etp = 1; etp <= stage && etp <= (n ? stage : 1); etp++) {
-            if (stage % (ep * etp) || (n % ep && !space->pin.size[Mep]) ||
-                (p.size[Mtp] % etp && !space->pin.size[Metp]) ||
-                !may_be(space->pin.size[Mep], ep) ||
-                !may_be(space->pin.size[Metp], etp))
-                continue;
-            p.size[Mep] = ep;
-            p.size[Metp] = etp;
-            p.size[Medp] = stage / (ep * etp);
-            if (mesh_legal(space->s.world, p.size, order))
-                add_batches(space, p, ref);
-        }
-}
-
-/* The space, but for what is given: tp stays where links join ranks, etp
- * divides tp, ep the experts; a rank has TOKENS of a sequence at least, where
- * cp cuts it; up to SEQUENCES of a micro-batch, up to CHUNKS of a stage, powers
- * of two. */
-static void add_all(Space *space, const ModelCost ref[2])
-{
-    int64_t world = space->s.world, seq = space->s.seq;
-    const int64_t *pin = space->pin.size;
-    int64_t units = space->s.units.nunit, stages = units ? units + 2 : 1;
-
-    for (int64_t tp = 1; tp <= world; tp++)
-        for (int64_t cp = 1; cp <= world / tp && world % tp == 0; cp++)
-            for (int64_t pp = 1; pp <= world / tp / cp; pp++) {
-                Point p = { .size = { [Mtp] = tp, [Mcp] = cp, [Mpp] = pp } };
-                if (world % (tp * cp * pp) || !may_be(pin[Mtp], tp) ||
-                    !may_be(pin[Mcp], cp) || !may_be(pin[Mpp], pp) ||
-                    (tp > space->s.tensor && !pin[Mtp]) || pp > stages ||
-                    (cp > 1 && !pin[Mcp] && seq < TOKENS * cp * tp))
-                    continue;
-                p.size[Mdp] = world / (tp * cp * pp);
-                if (may_be(pin[Mdp], p.size[Mdp]))
-                    add_experts(space, p, ref);
-            }
 }
 
 /* ---- prices -------------------------------------------------------------- */
@@ -241,30 +103,34 @@ static void sort_candidates(Space *space)
     qsort(space->at, vec_len(space->at), sizeof *space->at, by_price);
 }
 
+/* What became of the short plans of n folds (JOBdone ..); of those made, what
+ * units cost. */
+static const char *price_shorts(const Space *space, const ShortFold *fold,
+                                int n, ModelCost *cost, double end)
+{
+    size_t each = (size_t)space->s.units.nrun + 1;
+    UnitCost *plan = alloc(forever, (size_t)n * each * sizeof *plan);
+    const char *done = search_short(&space->s, fold, n, plan, end);
+
+    for (int i = 0; i < n; i++)
+        if (done[i] == JOBdone)
+            cost[i] = search_costs(&space->s.units, plan + each * (size_t)i);
+    return done;
+}
+
 /* Costs of one rank with the least batch; 0: the model has no such plan. */
 static int price_reference(Space *space, ModelCost ref[2])
 {
-    const SearchModel *model = &space->s.units;
-    ShortPlan *want =
-        alloc(forever, 2 * (size_t)(model->nrun + 1) * sizeof *want);
-    ShortPlan one = { .world = 1 };
+    ShortFold one[2] = { { .world = 1 } };
 
     for (int a = 0; a < NMESH; a++)
-        one.point.size[a] = 1;
-    one.point.vpp = one.point.batch = one.point.zero = 1;
-    one.point.batch = space->s.model[0].batch;
-    int n = search_shorts(model, &one, want);
-    one.rebuild = 1;
-    n += search_shorts(model, &one, want + n);
-    UnitCost *cost = alloc(forever, (size_t)n * sizeof *cost);
-    ShortJobs jobs = { &space->s, want };
-    char *done = search_short(&jobs, n, cost, space->begun + LATE);
-    for (int i = 0; i < n; i++)
-        if (done[i] != JOBdone)
-            return 0;
-    ref[0] = search_costs(model, cost);
-    ref[1] = search_costs(model, cost + n / 2);
-    return 1;
+        one->point.size[a] = 1;
+    one->point.vpp = one->point.zero = 1;
+    one->point.batch = space->s.model[0].batch;
+    one[1] = one[0];
+    one[1].rebuild = 1;
+    const char *done = price_shorts(space, one, 2, ref, space->begun + LATE);
+    return done[0] == JOBdone && done[1] == JOBdone;
 }
 
 /* Do they differ in the schedule at most, so that short plans are the same? */
@@ -282,7 +148,7 @@ static void take_short(Space *space, const Point *point,
         if (candidate->known != PRICEscaled || !same_fold(&candidate->p, point))
             continue;
         candidate->guess = candidate->f;
-        candidate->f = forecast_of(space, &candidate->p, cost);
+        candidate->f = search_priced(space, &candidate->p, cost);
         candidate->known = PRICEshort;
         if (candidate->f.secs > 0 && candidate->guess.secs > 0) {
             space->log_ratio += log(candidate->f.secs / candidate->guess.secs);
@@ -299,11 +165,60 @@ static void refuse_fold(Space *space, const Point *point)
             space->at[i].known = PRICErefused;
 }
 
+static const FoldPrice *price_of(const Space *space, const Point *point)
+{
+    for (size_t i = 0; i < vec_len(space->fold); i++)
+        if (same_fold(&space->fold[i].point, point))
+            return &space->fold[i];
+    return NULL;
+}
+
+/* Of n jobs, with what costs no time rebuilt, and with all where there are two:
+ * what they made of the fold. */
+static void take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
+{
+    fold->done = done[0] == JOBdone ? done[fold->jobs - 1] : done[0];
+    if (fold->done != JOBdone)
+        return;
+    fold->cost[0] = cost[0];
+    fold->cost[1] = cost[fold->jobs - 1];
+}
+
+/* Short plans of the folds from `first` on that are only scaled, of as many as
+ * processors can make at once: which are next is known but for the few that a
+ * price moves out of the best. Where all fits nothing is rebuilt. */
+static void price_folds(Space *space, size_t first, double end)
+{
+    size_t were = vec_len(space->fold);
+    double room = (double)space->s.limit;
+    ShortFold want[2 * SHOWN];
+    ModelCost cost[2 * SHOWN] = { 0 };
+    int n = 0, at = 0;
+
+    for (size_t i = first;
+         i < vec_len(space->at) && i < SHOWN && n < search_cores(); i++) {
+        const Candidate *candidate = &space->at[i];
+        const Point *p = &candidate->p;
+        int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
+        if (candidate->known != PRICEscaled || price_of(space, p))
+            continue;
+        for (int k = 0; k <= rebuilds; k++)
+            want[n++] = (ShortFold){ *p, space->s.world / p->size[Mpp], k };
+        vec_push(forever, space->fold,
+                 ((FoldPrice){ .point = *p, .jobs = 1 + rebuilds }));
+    }
+    const char *done = price_shorts(space, want, n, cost, end);
+    for (size_t i = were; i < vec_len(space->fold); i++) {
+        FoldPrice *fold = &space->fold[i];
+        take_costs(fold, done + at, cost + at);
+        at += fold->jobs;
+    }
+}
+
 /* The best fold that is only scaled gets short plans of its own; 0: none of the
  * best is. */
 static int refine(Space *space, double end)
 {
-    const SearchModel *model = &space->s.units;
     size_t i = 0;
 
     while (i < vec_len(space->at) && i < SHOWN &&
@@ -312,27 +227,15 @@ static int refine(Space *space, double end)
     if (i == vec_len(space->at) || i == SHOWN)
         return 0;
     Point p = space->at[i].p;
-    double room = (double)space->s.limit;
-    int free = !room || space->at[i].f.bytes < 0.7 * room;
-    ShortPlan *want =
-        alloc(forever, 2 * (size_t)(model->nrun + 1) * sizeof *want);
-    ShortPlan like = { .point = p, .world = space->s.world / p.size[Mpp] };
-    int n = search_shorts(model, &like, want), all = n;
-    like.rebuild = 1;
-    all += free ? 0 : search_shorts(model, &like, want + n);
-    UnitCost *cost = alloc(forever, (size_t)all * sizeof *cost);
-    ShortJobs jobs = { &space->s, want };
-    char *done = search_short(&jobs, all, cost, end);
-    int worst = JOBdone;
-    for (int k = 0; k < all; k++)
-        worst = done[k] == JOBdone ? worst : done[k];
-    if (worst == JOBnot)
+    if (!price_of(space, &p))
+        price_folds(space, i, end);
+    const FoldPrice *fold = price_of(space, &p);
+    if (fold->done == JOBnot)
         return 0;
-    if (worst == JOBrefused)
+    if (fold->done == JOBrefused) {
         refuse_fold(space, &p);
-    else {
-        ModelCost own[2] = { search_costs(model, cost),
-                             search_costs(model, cost + all - n) };
+    } else {
+        ModelCost own[2] = { fold->cost[0], fold->cost[1] };
         rebuilt_fallback(space, own);
         take_short(space, &p, own);
     }
@@ -455,7 +358,7 @@ static void compile_best(Space *space)
 
 /* The model with so many sequences in a micro-batch; 0: as it says. What its
  * own fold{} says does not bind a search. */
-static Graph *traced(const Space *space, int64_t batch)
+Graph *search_traced(const Space *space, int64_t batch)
 {
     Opts *o = opts_new(forever);
 
@@ -511,7 +414,7 @@ static int has_loss(const Graph *g)
 /* Micro-batches of 1, 2, 4 .. sequences, or of as many as are given. */
 static void set_models(Space *space)
 {
-    Graph *g = traced(space, 0);
+    Graph *g = search_traced(space, 0);
     const Axis *a = g_role(g, ROLEbatch);
 
     if (!a)
@@ -530,7 +433,9 @@ static void set_models(Space *space)
     for (int64_t b = given ? a->n : 1; b <= (given ? a->n : SEQUENCES); b *= 2)
         if (space->s.batch % b == 0)
             vec_push(forever, space->s.model,
-                     ((SearchTrace){ b, b == a->n ? g : traced(space, b) }));
+                     ((SearchTrace){
+                         .batch = b,
+                         .g = b == a->n ? g : search_traced(space, b) }));
     if (!space->s.model)
         err(NULL, "search: %lld sequences a step are no multiple of %s=%lld",
             (long long)space->s.batch, space->s.batch_key, (long long)a->n);
@@ -539,47 +444,6 @@ static void set_models(Space *space)
     for (int r = 0; r < space->s.units.nrun; r++)
         space->s.units.shape[r].row *=
             space->s.weight / (double)space->s.model[0].batch;
-}
-
-/* Nothing of the space is left: a compile says why. */
-static _Noreturn void no_point(Space *space)
-{
-    Graph *g = traced(space, space->s.model[0].batch);
-    CompileOptions o = { .out = stderr };
-
-    compile(g, space->s.target, &o);
-    err(NULL,
-        "search: %lld ranks and %lld sequences a step have no legal fold "
-        "with these keys",
-        (long long)space->s.world, (long long)space->s.batch);
-}
-
-static const Candidate *smallest(const Space *space)
-{
-    const Candidate *best = NULL;
-
-    for (size_t i = 0; i < vec_len(space->at); i++)
-        if (space->at[i].known != PRICErefused &&
-            (!best ||
-             search_bytes(space, &space->at[i]) < search_bytes(space, best)))
-            best = &space->at[i];
-    return best;
-}
-
-static _Noreturn void nothing_fits(const Space *space)
-{
-    const Candidate *candidate = smallest(space);
-    Text t = { .arena = forever };
-
-    if (!candidate)
-        no_point((Space *)(uintptr_t)space);
-    put_point(&t, space, &candidate->p);
-    err(NULL,
-        "search: no plan fits into %s of a rank; the least, %s, is that "
-        "of %s "
-        "(pleat compile with these says whose)",
-        bytes_text(space->s.limit),
-        bytes_text((int64_t)search_bytes(space, candidate)), t.s);
 }
 
 /* ---- a plan that does not fit -------------------------------------------- */
@@ -634,7 +498,7 @@ static Point *smaller_points(const Space *space, Point p)
 
 static void set_fixes(Space *space, const Plan *p)
 {
-    Graph *g = traced(space, 0);
+    Graph *g = search_traced(space, 0);
     const Axis *a = g_role(g, ROLEbatch);
 
     space->s.world = p->mesh->world;
@@ -642,13 +506,15 @@ static void set_fixes(Space *space, const Plan *p)
     space->s.limit = memory_limit(p->opts, space->s.target);
     space->s.batch_key = a ? strf(forever, "axes.%s", a->name) : NULL;
     read_sizes(space, g);
-    vec_push(forever, space->s.model, ((SearchTrace){ a ? a->n : 1, g }));
+    vec_push(forever, space->s.model,
+             ((SearchTrace){ .batch = a ? a->n : 1, .g = g }));
     space->s.batch = opts_given(p->opts, "train.batch")
                          ? opts_int(p->opts, "train.batch")
                          : space->s.model[0].batch;
     for (int64_t b = 2; a && b <= 4 && a->n % b == 0; b *= 2)
         vec_push(forever, space->s.model,
-                 ((SearchTrace){ a->n / b, traced(space, a->n / b) }));
+                 ((SearchTrace){ .batch = a->n / b,
+                                 .g = search_traced(space, a->n / b) }));
 }
 
 void put_fixes(Text *out, const Args *args, const Plan *p)
@@ -691,11 +557,11 @@ static const Candidate *search_space(Space *space)
     set_models(space);
     if (space->from)
         search_measure(space);
-    read_pins(space);
+    search_pins(space);
     if (!price_reference(space, ref))
         no_point(space);
 
-    add_all(space, ref);
+    search_list(space, ref);
     if (!space->at)
         space->legal ? nothing_fits(space) : no_point(space);
     sort_candidates(space);

@@ -52,21 +52,6 @@ static int run_like(const SearchModel *model, int r)
     return best;
 }
 
-int search_shorts(const SearchModel *model, const ShortPlan *like,
-                  ShortPlan *out)
-{
-    int n = 0;
-
-    out[n] = *like;
-    out[n++].run = -1;
-    for (int r = 0; r < model->nrun; r++)
-        if (model->left[r] > 1) {
-            out[n] = *like;
-            out[n++].run = r;
-        }
-    return n;
-}
-
 ModelCost search_costs(const SearchModel *model, const UnitCost *plan)
 {
     ModelCost c = { .ends = plan[0] };

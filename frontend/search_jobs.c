@@ -18,6 +18,13 @@ double search_clock(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+int search_cores(void)
+{
+    int n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+
+    return n > 0 ? n : 1;
+}
+
 typedef int SearchJob(void *ctx, int i, void *out);
 
 /* ---- processes ----------------------------------------------------------- */
@@ -78,7 +85,7 @@ static char *search_run(int n, size_t size, void *out, double end,
                         SearchJob *job, void *ctx)
 {
     size_t bytes = (size_t)n * (size + 1) + 1;
-    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int cores = search_cores();
     Jobs x = { .n = n, .size = size };
 
     x.out = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
@@ -89,7 +96,7 @@ static char *search_run(int n, size_t size, void *out, double end,
     x.pid = alloc(forever, (size_t)(n + 1) * sizeof *x.pid);
     fflush(NULL);
     for (int i = 0; i < n && search_clock() < end;) {
-        if (x.running < (cores > 0 ? cores : 1)) {
+        if (x.running < cores) {
             x.pid[i] = fork();
             if (!x.pid[i])
                 run_job(&x, i, job, ctx);
@@ -220,14 +227,12 @@ void search_shapes(SearchModel *model, Graph *g)
     model->ends = shape_of(model, g, -1);
 }
 
-/* g with keep[r] units of each run r, the first ones; what others make, the
- * last of these stands for. */
-static void shorten(Graph *g, const SearchModel *model, const int *keep)
+/* By id: the node of the last kept unit of its run that stands for one that is
+ * left out; null: it is kept. keep[r]: units of run r, the first ones. */
+static Node **left_out(Arena *a, const Graph *g, const SearchModel *model,
+                       const int *keep)
 {
-    Node **to = alloc(g->arena, (vec_len(g->node) + 1) * sizeof *to),
-         **v = NULL;
-    Table *there = table_new(g->arena);
-    Param **params = NULL;
+    Node **to = alloc(a, (vec_len(g->node) + 1) * sizeof *to);
 
     for (int u = 0, at = 0, last = 0; u < model->nunit; u++) {
         at = u && model->unit[u].run == model->unit[u - 1].run ? at + 1 : 0;
@@ -235,27 +240,77 @@ static void shorten(Graph *g, const SearchModel *model, const int *keep)
         for (size_t j = 0; last != u && j < vec_len(model->unit[u].node); j++)
             to[model->unit[u].node[j]->id] = model->unit[last].node[j];
     }
-    for (size_t i = 0; i < vec_len(g->node); i++) {
-        Node *n = g->node[i];
-        if (to[n->id])
-            continue;
-        for (int k = 0; k < n->nin; k++)
-            n->in[k] = to[n->in[k]->id] ? to[n->in[k]->id] : n->in[k];
-        if (n->map && to[n->map->id])
-            n->map = to[n->map->id];
-        if (is_lasting(n))
-            *table_at(there, KEYP(n_name(n))) = n;
-        vec_push(g->arena, v, n);
+    return to;
+}
+
+/* n as the short model has it, where `copy` has what it reads. */
+static Node *short_copy(Arena *a, const Node *n, Node *const *to,
+                        Node *const *copy)
+{
+    Node *c = alloc(a, sizeof *c);
+
+    *c = *n;
+    c->in = alloc(a, ((size_t)n->nin + 1) * sizeof *c->in);
+    for (int k = 0; k < n->nin; k++) {
+        const Node *x = to[n->in[k]->id] ? to[n->in[k]->id] : n->in[k];
+        c->in[k] = copy[x->id];
     }
-    g->node = v;
+    if (n->map)
+        c->map = copy[(to[n->map->id] ? to[n->map->id] : n->map)->id];
+    return c;
+}
+
+/* The text of g with so many units of each run. */
+static const char *short_text(const Graph *g, const SearchModel *model,
+                              const int *keep)
+{
+    Arena *a = arena_new();
+    Node **to = left_out(a, g, model, keep);
+    Node **copy = alloc(a, (vec_len(g->node) + 1) * sizeof *copy);
+    Table *there = table_new(a);
+    Graph h = *g;
+
+    h.node = NULL;
+    h.param = NULL;
+    h.nhf = 0;
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (to[i])
+            continue;
+        copy[i] = short_copy(a, n, to, copy);
+        if (is_lasting(n))
+            *table_at(there, KEYP(n_name(n))) = copy[i];
+        vec_push(a, h.node, copy[i]);
+    }
     for (size_t i = 0; i < vec_len(g->param); i++)
         if (table_get(there, KEYP(g->param[i]->path)))
-            vec_push(g->arena, params, g->param[i]);
-    g->param = params;
-    g->bypath = NULL;
-    g->nbypath = 0;
-    g->nhf = 0;
-    g_renumber(g);
+            vec_push(a, h.param, g->param[i]);
+    const char *text = graph_print(forever, &h, PRINTloc);
+    arena_free(a);
+    return text;
+}
+
+/* Of the model with so many sequences, made once. Its units are those of the
+ * first, whose nodes are others. */
+static void make_short_texts(const Search *search, SearchTrace *model)
+{
+    int n = search->units.nrun;
+    int *keep = alloc(forever, (size_t)(n + 1) * sizeof *keep);
+    SearchModel own;
+
+    if (model->text)
+        return;
+    search_units(&own, model->g);
+    model->text = alloc(forever, (size_t)(n + 1) * sizeof *model->text);
+    for (int r = 0; r < n; r++)
+        keep[r] = 1;
+    model->text[0] = short_text(model->g, &own, keep);
+    for (int r = 0; r < n; r++) {
+        keep[r] = 2;
+        if (own.left[r] > 1)
+            model->text[r + 1] = short_text(model->g, &own, keep);
+        keep[r] = 1;
+    }
 }
 
 /* ---- plans --------------------------------------------------------------- */
@@ -279,18 +334,20 @@ void search_keys(Opts *opts, const Point *point)
     set_key(opts, "axes.batch", point->batch);
 }
 
-static Graph *graph_of(const Search *search, const Point *point)
+static SearchTrace *model_of(const Search *search, const Point *point)
 {
     for (size_t i = 0; i < vec_len(search->model); i++)
         if (search->model[i].batch == point->batch)
-            return search->model[i].g;
+            return &search->model[i];
     die("search: no model has a batch of %lld", (long long)point->batch);
 }
 
 static Plan *compile_point(const Search *search, Graph *g, const Point *point,
-                           unsigned without)
+                           unsigned without, Table *lowered)
 {
-    CompileOptions o = { .out = stdout, .prices = 1, .without = without };
+    CompileOptions o = {
+        .out = stdout, .prices = 1, .without = without, .lowered = lowered
+    };
 
     search_keys(g->opts, point);
     opts_check(g->opts);
@@ -356,44 +413,66 @@ static void measure(const Plan *p, UnitCost *out)
     out->persist = (double)role->persist;
 }
 
-static int short_job(void *ctx, int i, void *result)
+/* Of the short model of this text in this fold. */
+static void price_short(const Search *search, const ShortFold *fold,
+                        const char *text, Table *lowered, UnitCost *out)
 {
-    const ShortJobs *jobs = ctx;
-    const ShortPlan *want = &jobs->want[i];
-    const Search *search = jobs->search;
-    const SearchModel *model = &search->units;
-    Graph *g = graph_of(search, &want->point);
-    Point p = want->point;
-    UnitCost *out = result;
-    SearchModel own;
+    Arena *a = arena_new();
+    Opts *opts = opts_new(a);
+    Point p = fold->point;
     double open1, open2;
 
-    int *keep = alloc(forever, (size_t)(model->nrun + 1) * sizeof *keep);
-    for (int r = 0; r < model->nrun; r++)
-        keep[r] = r == want->run ? 2 : 1;
-    search_units(&own, g);
-    shorten(g, &own, keep);
-    set_key(g->opts, "world", want->world);
-    set_key(g->opts, "train.recompute", 0);
-    if (want->rebuild)
-        opts_set(g->opts, "train.recompute", "1e12", NULL);
+    opts_copy(opts, model_of(search, &p)->g->opts);
+    set_key(opts, "world", fold->world);
+    set_key(opts, "train.recompute", 0);
+    if (fold->rebuild)
+        opts_set(opts, "train.recompute", "1e12", NULL);
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
+    Graph *g = graph_parse(a, text, strlen(text), "short model", opts);
     Plan *plan = compile_point(search, g, &p,
                                1u << PGeval | 1u << PGforward | 1u << PGinit |
-                                   1u << PGwatched);
+                                   1u << PGwatched,
+                               lowered);
     measure(plan, out);
     double one = secs_of_micros(plan, 1, &open1);
     double two = secs_of_micros(plan, 2, &open2);
     out->body = two - one;
     out->open = open2 - open1;
     out->rest = one - out->body;
+    arena_free(a);
+}
+
+typedef struct ShortJobs {
+    const Search *search;
+    const ShortFold *fold;
+} ShortJobs;
+
+/* All short plans of a fold: most of their kernels are the same. */
+static int short_job(void *ctx, int i, void *result)
+{
+    const ShortJobs *jobs = ctx;
+    const Search *search = jobs->search;
+    const ShortFold *fold = &jobs->fold[i];
+    const char *const *text = model_of(search, &fold->point)->text;
+    Table *lowered = table_new(forever);
+    UnitCost *out = result;
+
+    for (int r = 0; r <= search->units.nrun; r++)
+        if (text[r])
+            price_short(search, fold, text[r], lowered, out++);
     return 1;
 }
 
-char *search_short(ShortJobs *jobs, int n, UnitCost *out, double end)
+char *search_short(const Search *search, const ShortFold *fold, int n,
+                   UnitCost *out, double end)
 {
-    return search_run(n, sizeof *out, out, end, short_job, jobs);
+    ShortJobs jobs = { search, fold };
+    size_t each = (size_t)(search->units.nrun + 1) * sizeof *out;
+
+    for (int i = 0; i < n; i++)
+        make_short_texts(search, model_of(search, &fold[i].point));
+    return search_run(n, each, out, end, short_job, &jobs);
 }
 
 /* ---- whole plans --------------------------------------------------------- */
@@ -436,8 +515,8 @@ static int whole_job(void *ctx, int i, void *result)
 {
     const WholeJobs *jobs = ctx;
     const Search *search = jobs->search;
-    Plan *p = compile_point(search, graph_of(search, jobs->point[i]),
-                            jobs->point[i], 0);
+    Plan *p = compile_point(search, model_of(search, jobs->point[i])->g,
+                            jobs->point[i], 0, NULL);
 
     *(Forecast *)result = search_forecast(p);
     return plan_time(forever, p, PGstep).stuck == NULL;

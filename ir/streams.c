@@ -184,6 +184,10 @@ typedef struct Cells { /* from one up to another */
     int from, to;
 } Cells;
 
+typedef struct RacedUse { /* of an operand that can race */
+    int operand, writes;
+} RacedUse;
+
 typedef struct StreamWalk {
     const PlanCheck *c;
     const Program *g;
@@ -197,6 +201,7 @@ typedef struct StreamWalk {
                    touches */
     int *
         *heard; /* by phase: instructions that can race, wait or record; vecs */
+    RacedUse **raced_use; /* by instruction; vecs */
     int **given;      /* by phase: buffers that get their micro-batch; vecs */
     char *ends;       /* by phase: does its last run have more than others? */
     Run *run;         /* by the first cell of one */
@@ -338,18 +343,23 @@ static int count_raced(const StreamWalk *walk, Cells cells)
     return walk->raced[cells.to] - walk->raced[cells.from];
 }
 
-/* May the instruction touch a cell that is raced? */
-static int can_race(const StreamWalk *walk, const Instr *instr)
+/* May who names the buffer touch a cell that is raced? */
+static int can_race(const StreamWalk *walk, int buf)
 {
-    int both = shared_byte(instr);
-    int any = both && count_raced(walk, shared_cells(both));
-    for (int i = 0; i < instr->nbuf && !any; i++) {
-        int b = instr->buf[i];
-        int many = b < 0 ? 0 : places(walk, &walk->c->r->buf[b]);
-        for (int k = 0; k < many && !any; k++)
-            any = count_raced(walk, walk->at[b][k]);
-    }
+    int many = buf < 0 ? 0 : places(walk, &walk->c->r->buf[buf]), any = 0;
+    for (int k = 0; k < many && !any; k++)
+        any = count_raced(walk, walk->at[buf][k]);
     return any;
+}
+
+static RacedUse *raced_uses(const StreamWalk *walk, const Instr *instr)
+{
+    RacedUse *v = NULL;
+    for (int i = 0; i < instr->nbuf; i++)
+        if (can_race(walk, instr->buf[i]))
+            vec_push(walk->c->arena, v,
+                     ((RacedUse){ i, instr_use(instr, i) != 'r' }));
+    return v;
 }
 
 static void add_cells(int *change, Cells cells)
@@ -358,8 +368,8 @@ static void add_cells(int *change, Cells cells)
     change[cells.to]--;
 }
 
-/* What only compute touches cannot race: only instructions that touch what one
- * of another stream touches, all that it may, are looked at. */
+/* What only compute touches cannot race: only operands that lie where one of
+ * another stream's instructions does, at any of its places, are looked at. */
 static void find_raced(StreamWalk *walk)
 {
     Arena *a = walk->c->arena;
@@ -415,28 +425,52 @@ static void cut_run(StreamWalk *walk, int cell)
     walk->run[first].end = cell;
 }
 
-/* Does the stream know of all that it must not race with in these cells? */
+static int is_run(const StreamWalk *walk, Cells cells)
+{
+    return walk->begins[cells.from / 64] >> cells.from % 64 & 1 &&
+           walk->run[cells.from].end == cells.to;
+}
+
+/* Does a stream know of all that it must not race with in the run? */
+static int is_known(const Clock *now, const Run *run, int writes)
+{
+    int known = now->of[run->writer] >= run->wrote;
+    for (int s = 0; s < NSTREAM && writes; s++)
+        known &= now->of[s] >= run->read[s];
+    return known;
+}
+
+/* These cells become one run, as the last write leaves them. */
+static void write_run(StreamWalk *walk, StreamKind on, Cells cells)
+{
+    Run *run = &walk->run[cells.from];
+    for (int s = 0; s < NSTREAM; s++)
+        run->read[s] = 0;
+    run->wrote = walk->now[on].of[on];
+    run->writer = on;
+    run->end = cells.to;
+}
+
+/* In all of these cells? Most are those of one run already. */
 static int touch(StreamWalk *walk, StreamKind on, Cells cells, int writes)
 {
     const Clock *now = &walk->now[on];
     int known = 1;
     if (cells.from == cells.to)
         return 1;
-    cut_run(walk, cells.from);
-    if (cells.to < walk->nedge)
-        cut_run(walk, cells.to);
+    if (!is_run(walk, cells)) {
+        cut_run(walk, cells.from);
+        if (cells.to < walk->nedge)
+            cut_run(walk, cells.to);
+    }
     for (int i = cells.from; i < cells.to; i = walk->run[i].end) {
-        Run *run = &walk->run[i];
-        known &= now->of[run->writer] >= run->wrote;
-        for (int s = 0; s < NSTREAM && writes; s++)
-            known &= now->of[s] >= run->read[s];
-        run->read[on] = now->of[on];
-        if (writes)
+        known &= is_known(now, &walk->run[i], writes);
+        walk->run[i].read[on] = now->of[on];
+        if (writes && i > cells.from)
             walk->begins[i / 64] &= ~(UINT64_C(1) << i % 64);
     }
     if (writes)
-        begin_run(walk, cells.from,
-                  (Run){ .wrote = now->of[on], .writer = on, .end = cells.to });
+        write_run(walk, on, cells);
     return known;
 }
 
@@ -459,15 +493,17 @@ static const char *accesses_wrong(StreamWalk *walk, int instr, int micro)
         return wrong(
             walk, instr,
             "is not ordered with what is of its class on another stream");
-    for (int i = 0; i < s->nbuf; i++)
-        if (s->buf[i] >= 0 &&
-            !touch_buffer(walk, on, s->buf[i], micro, instr_use(s, i) != 'r') &&
+    const RacedUse *v = walk->raced_use[instr];
+    for (size_t i = 0; i < vec_len(v); i++) {
+        int buf = s->buf[v[i].operand];
+        if (!touch_buffer(walk, on, buf, micro, v[i].writes) &&
             law(Laccess_ordered))
             return wrong(
                 walk, instr,
                 strf(walk->c->arena,
                      "uses '%s' while another stream may use its bytes",
-                     walk->c->r->buf[s->buf[i]].name));
+                     walk->c->r->buf[buf].name));
+    }
     return NULL;
 }
 
@@ -514,17 +550,23 @@ static void list_phases(StreamWalk *walk)
     const char *is = loaded(walk);
     walk->heard = alloc(a, sizeof *walk->heard * (size_t)(walk->g->nphase + 1));
     walk->given = alloc(a, sizeof *walk->given * (size_t)(walk->g->nphase + 1));
+    walk->raced_use =
+        alloc(a, sizeof *walk->raced_use * (size_t)(walk->g->ninstr + 1));
     walk->ends = alloc(a, (size_t)walk->g->nphase + 1);
     for (int p = 0; p < walk->g->nphase; p++)
         for (int i = 0; i < walk->g->phase[p].n; i++) {
             int at = walk->g->phase[p].first + i;
             const Instr *s = &walk->g->instr[at];
+            int both = shared_byte(s);
             walk->ends[p] |= s->last_only != 0;
+            walk->raced_use[at] = raced_uses(walk, s);
             if (s->issue.stream || s->issue.nwait || s->issue.record ||
-                can_race(walk, s))
+                walk->raced_use[at] ||
+                (both && count_raced(walk, shared_cells(both))))
                 vec_push(a, walk->heard[p], at);
             for (int k = 0; k < s->nbuf; k++)
-                if (s->buf[k] >= 0 && is[s->buf[k]])
+                if (s->buf[k] >= 0 && is[s->buf[k]] &&
+                    can_race(walk, s->buf[k]))
                     vec_push(a, walk->given[p], s->buf[k]);
         }
 }

@@ -20,10 +20,13 @@
  * that fits by that; if either does not, for the next ones. Levels and segments
  * do not depend on the memory there is, and what fits into less fits into more:
  * with more memory the first level that fits is never a higher one, whatever
- * the layout of buffers does. Where it takes longer than what it rebuilds,
- * higher ones are tried, too, and the fastest is taken. So more memory makes no
- * slower plan while a level takes at least what it rebuilds, which fusion may
- * undo by a tenth of a millisecond; levels of several stages are not compared.
+ * the layout of buffers does. What a level takes does not depend on the memory
+ * either, so the fastest of all that fit is no slower in more of it. Nothing
+ * rebuilt is level 0, with values in the host's memory and without. From the
+ * first that fits on, of both, levels are made that can be faster: the least
+ * that one may take is what nothing rebuilt nor copied does, and a REALth of
+ * what it rebuilds. So more memory makes no slower plan but where fusion hides
+ * more than that; levels of several stages are not compared: the first is it.
  *
  * Each price tried is a bound, too: what recompute chooses costs least of all
  * choices at that price, so one that keeps W bytes takes (cost - W) x price
@@ -43,6 +46,7 @@
 /* Prices: 0, and from 2^LOWEST seconds a byte on a quarter of an octave each;
  * at the last all is rebuilt that can be. */
 enum { LOWEST = -44, PRICES = 32 * 4, LEVELS = 64, SEGMENT = 16 };
+enum { REAL = 2 }; /* a level takes at least a REALth of what it rebuilds */
 
 typedef struct PricePoint {
     int price, units; /* the first units have the next price */
@@ -55,7 +59,8 @@ typedef struct FitSearch {
     const Scope **unit; /* vec: in the order of the forward */
     Table *number;      /* unit -> 1 + its index there */
     Graph *free;        /* a copy at price 0, up to what all such share */
-    int64_t *kept[PRICES + 1]; /* by number, 0: of no unit; null: not tried */
+    const ProgramBuilder *bare; /* at price 0, nothing in the host's memory */
+    int64_t *kept[PRICES + 1];  /* by number, 0: of no unit; null: not tried */
     Rebuilding rebuilding[PRICES + 1]; /* of these */
 } FitSearch;
 
@@ -267,17 +272,17 @@ static Fit first_fitting(FitSearch *search, Fit l, int *level)
 /* l, which is of this level, or the fastest of those behind it that fit. Where
  * compute waits for copies from the host's memory a level takes more than what
  * it rebuilds, and one behind it may give these more to hide behind. Those are
- * made that are faster if they take no more than what all their units rebuild
- * at the lower of their prices. */
-static Fit fastest_from(FitSearch *search, Fit l, int level,
-                        const ProgramBuilder *first)
+ * made that are faster if nothing waits for a copy and they take a REALth of
+ * what all their units rebuild at the lower of their prices: what is rebuilt in
+ * the kernel that reads it takes less than by itself. */
+static Fit fastest_from(FitSearch *search, Fit l, int level)
 {
     Fit best = l;
 
     while (level++ < LEVELS && l.made->graph->nrole <= 1) {
         PricePoint c = choice_for(search, kept_of_level(search, level));
-        double again = search->rebuilding[c.price].secs;
-        if (program_secs_with(first, again) >= program_secs(best.made))
+        double again = search->rebuilding[c.price].secs / REAL;
+        if (program_secs_with(search->bare, again) >= program_secs(best.made))
             break;
         l = level_like(search, level, l);
         if (fits(search, l.made) && is_faster(l.made, best.made))
@@ -310,7 +315,7 @@ static Fit search(FitSearch *fit_search, ProgramBuilder *first)
             break;
     }
     l = first_fitting(fit_search, low < last ? l : end, &low);
-    l = fastest_from(fit_search, l, low, first);
+    l = fastest_from(fit_search, l, low);
     return is_faster(end.made, l.made) ? end : l;
 }
 
@@ -406,6 +411,18 @@ static ProgramBuilder *cheaper_turns(FitSearch *search)
     return one;
 }
 
+/* `first`, which fits, is level 0; where copies make it wait one behind it may
+ * be faster. */
+static Fit free_or_faster(FitSearch *s, ProgramBuilder *first)
+{
+    Fit none = { first, { 0 } };
+
+    if (s->g->prog == PGfallback || !is_faster(s->bare, first))
+        return none;
+    find_fit_units(s);
+    return fastest_from(s, none, 0);
+}
+
 /* What fits of a stage whose copy at price 0 is `first`. */
 static Fit fit_from(FitSearch *s, ProgramBuilder *first)
 {
@@ -413,7 +430,7 @@ static Fit fit_from(FitSearch *s, ProgramBuilder *first)
     int named = g->prog == PGfallback && opts_words(g->opts, "train.recompute");
 
     if (first->prog.transient <= s->room && !named)
-        return (Fit){ first, { 0 } };
+        return free_or_faster(s, first);
     return g->prog == PGfallback ? level_of(s, (PricePoint){ PRICES, 0 })
                                  : search(s, first);
 }
@@ -464,6 +481,7 @@ static Fit fit_to_room(FitSearch *s, ProgramBuilder **first)
              : takes_pairs(g) ? asked_pairs(s)
                               : make(s, (PricePoint){ 0 });
     ProgramBuilder *unlimited = *first;
+    s->bare = unlimited;
     Fit l = unlimited->prog.transient > s->room && may_offload(g)
                 ? fit_offloading(s, first)
                 : fit_from(s, unlimited);

@@ -123,7 +123,8 @@ static void finish_pass(Graph *g, const PassInfo *info)
         g->level = info->level;
     g_renumber(g);
     g_names(g);
-    if (g->compile->checks_all || ends_level(g, info))
+    if (g->compile->checks_all ||
+        (!g->compile->options.prices && ends_level(g, info)))
         check_graph(g);
 #ifdef PLEAT_DEBUG
     round_trip(g);

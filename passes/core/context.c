@@ -11,8 +11,10 @@ void compile_begin(Graph *g, const Target *target,
         (Compile){ .options = *options, .target = target, .pass = "" };
     g->compile->checks_all = getenv("PLEAT_CHECK") != NULL;
     g->compile->said = table_new(g->arena);
-    g->compile->lowered = table_new(g->arena);
+    g->compile->lowered =
+        options->lowered ? options->lowered : table_new(g->arena);
     g->compile->fitted = table_new(g->arena);
+    g->compile->packed = table_new(g->arena);
     g->compile->machine = machine_speeds(g->opts, target->machine);
     if (g->opts)
         g->price = opts_num(g->opts, "train.recompute") * 1e-3 / (1 << 30);

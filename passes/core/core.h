@@ -18,6 +18,8 @@ typedef struct CompileOptions {
     Source *source;
     int nsource;      /* Lua sources for the plan */
     unsigned without; /* programs that are left out, as bits */
+    Table *lowered;   /* kernels of earlier compiles for this target and these
+                         keys (lower.c); null: none */
     int again;        /* as part of a run whose other plan was warned of */
     int prices;       /* nobody runs the plan: of instructions what times and
                             bytes follow from, no proof */
@@ -36,6 +38,7 @@ typedef struct Compile {
     Table *said;           /* plain_products.c: axes warned of */
     Table *lowered;        /* lower.c: kernels, by what they are made of */
     Table *fitted;         /* fit.c: by stage, what was kept at prices */
+    Table *packed;         /* pack_known.c: by hash of the rectangles */
 } Compile;
 
 void compile_begin(Graph *g, const Target *target,

@@ -56,8 +56,14 @@ static void restore_order(ProgramBuilder *builder, Program *program,
            sizeof *order->group * (size_t)program->ninstr);
     memcpy(program->phase, order->phase,
            sizeof *order->phase * (size_t)program->nphase);
-    give_instrs(builder, program);
 }
+
+/* An order before it is spread, and what is alive in it. */
+typedef struct HoistedOrder {
+    SavedOrder order;
+    Load load;
+    int is, moved; /* is it known; how many went to a last run */
+} HoistedOrder;
 
 /* With so much more alive than in the model's order, as far as that tells; how
  * much there is. */
@@ -71,37 +77,22 @@ static int64_t spread(ProgramBuilder *builder, Program *program, Load load,
     return load_now(builder, program).most;
 }
 
-/* From the order that stands there. most: what is alive at once in the model's,
- * `more` than which is too much. Is there room for it? */
+/* From a hoisted order. most: what is alive at once in the model's, `more` than
+ * which is too much. Is there room for it? */
 static int spread_within(ProgramBuilder *builder, Program *program,
-                         int64_t most, int64_t more, OrderRule rule)
+                         const HoistedOrder *from, int64_t most, int64_t more,
+                         OrderRule rule)
 {
-    SavedOrder order = save_order(builder, program);
-    Load load = load_now(builder, program);
+    Load load = from->load;
     int64_t room = more, is;
 
     load.most = most;
     while ((is = spread(builder, program, load, room, rule)) > most + more &&
            room) {
         room = room > more / GROWTH ? room / 4 : 0;
-        restore_order(builder, program, &order);
+        restore_order(builder, program, &from->order);
     }
     return is <= most + more;
-}
-
-/* Reductions of post as far ahead as they may stand. last: in a last run too;
- * 0: there is none. */
-static int hoist(ProgramBuilder *builder, Program *program, int last, Load load)
-{
-    int moved = 0;
-
-    for (int f = 0; f < program->nphase; f++)
-        if (!last && joins_next(program, f))
-            hoist_reductions(builder, program, f, load);
-        else if (last && has_last_run(program, f))
-            moved += move_to_last_run(builder, program, f, load);
-    give_instrs(builder, program);
-    return moved || !last;
 }
 
 /* Does the body end where all streams can meet? A collective there would stand
@@ -121,24 +112,49 @@ static int ends_alone(const ProgramBuilder *builder, const Program *program)
 typedef struct Candidates { /* orders of a program */
     ProgramBuilder *builder;
     Program *program;
-    Load load;    /* of the model's */
-    int64_t more; /* so much more may be alive at once */
+    Load load;               /* of the model's */
+    int64_t more;            /* so much more may be alive at once */
+    HoistedOrder hoisted[2]; /* without a last run, with one */
     SavedOrder model, best;
     double secs; /* predicted of the best; 0: there is none yet */
     int last;    /* has it a last run? */
 } Candidates;
+
+/* Reductions of post as far ahead as they may stand; last: in a last run too.
+ */
+static HoistedOrder hoist(Candidates *all, int last)
+{
+    ProgramBuilder *builder = all->builder;
+    Program *program = all->program;
+    HoistedOrder to = { .is = 1 };
+
+    restore_order(builder, program, &all->model);
+    for (int f = 0; f < program->nphase; f++)
+        if (!last && joins_next(program, f))
+            hoist_reductions(builder, program, f, all->load);
+        else if (last && has_last_run(program, f))
+            to.moved += move_to_last_run(builder, program, f, all->load);
+    give_instrs(builder, program);
+    to.order = save_order(builder, program);
+    to.load = load_now(builder, program);
+    return to;
+}
 
 /* Keeps an order if it is faster than all before; of those for which there is
  * too little room only the first is one. 0: nothing is for a last run. */
 static int try_order(Candidates *all, int last, OrderRule rule)
 {
     ProgramBuilder *builder = all->builder;
+    HoistedOrder *from = &all->hoisted[last];
 
-    restore_order(builder, all->program, &all->model);
-    if (!hoist(builder, all->program, last, all->load))
+    if (!from->is)
+        *from = hoist(all, last);
+    else
+        restore_order(builder, all->program, &from->order);
+    if (last && !from->moved)
         return 0;
-    int fits =
-        spread_within(builder, all->program, all->load.most, all->more, rule);
+    int fits = spread_within(builder, all->program, from, all->load.most,
+                             all->more, rule);
     double secs = program_secs(builder);
     if (all->secs > 0 && (!fits || secs >= all->secs ||
                           (last && !ends_alone(builder, all->program))))
@@ -171,4 +187,5 @@ void order_beside(ProgramBuilder *builder, Program *program)
         try_order(&all, all.last, ORDERnearest);
     }
     restore_order(builder, program, &all.best);
+    give_instrs(builder, program);
 }

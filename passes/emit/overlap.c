@@ -121,14 +121,12 @@ static void list_task(Overlap *overlap, int i)
     instr->bytes = instr->beside ? 0 : overlap->load.ends[overlap->first + i];
     for (int j = 0; j < k->narg; j++) {
         const NamedValue *value = &k->named[j];
-        Node *n = value->stored;
-        if (!n)
+        if (!value->stored)
             continue;
         note_use(overlap, i, value->number, value->writes);
         if (value->source >= 0) /* copies stand aside (copies.c) */
             note_use(overlap, i, value->source, 0);
-        instr->bytes +=
-            instr->beside ? local_bytes(overlap->builder->graph, n) : 0;
+        instr->bytes += instr->beside ? value->bytes : 0;
     }
     if (instr->beside && instr->bytes * ROOM > overlap->room)
         overlap->room = instr->bytes * ROOM;

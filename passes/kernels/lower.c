@@ -204,6 +204,17 @@ static void put_list(GroupShape *shape, Node *const *v, int n, int how)
         put_node(shape, v[i], how);
 }
 
+static void put_mesh(GroupShape *shape, const Mesh *m)
+{
+    for (int a = 0; m && a < NMESH; a++)
+        put_number(shape, m->size[a]);
+    for (int t = 0; m && t < m->natom; t++) {
+        put_number(shape, m->atom[t].size);
+        put_number(shape, m->atom[t].stride);
+    }
+    put_number(shape, m ? m->natom : NONE);
+}
+
 /* What it reads comes first: no member is looked for behind that. */
 static GroupShape shape_of(const Graph *g, const Group *group, Arena *a)
 {
@@ -212,7 +223,7 @@ static GroupShape shape_of(const Graph *g, const Group *group, Arena *a)
     s.refused = !(HAVETEXT >> group->fam & 1);
     if (s.refused)
         return s;
-    put_number(&s, (int64_t)(uintptr_t)g->mesh);
+    put_mesh(&s, g->mesh);
     put_number(&s, group->fam);
     put_number(&s, group->host);
     for (int i = 0; i < group->nin; i++)

@@ -15,11 +15,11 @@
 
 /* ---- rows ---------------------------------------------------------------- */
 
-CallTimes *rows_of(Arena *a, const Program *prog)
+CallTimes *rows_of(Arena *a, const Program *prog, Table *packed)
 {
     CallTimes *t = alloc(a, sizeof *t);
 
-    *t = (CallTimes){ .arena = a, .prog = prog };
+    *t = (CallTimes){ .arena = a, .prog = prog, .packed = packed };
     if (!prog->nslot)
         return NULL;
     while (prog->phase[t->call].repeat)
@@ -72,9 +72,9 @@ static CallSpan ends_of(const CallTimes *times, const Live *live, int micro)
 static void settle_rows(const CallTimes *times, Live *live)
 {
     CallSpan e = ends_of(times, live, 0);
-    int same = 1;
+    int same = 1, calls = (int)vec_len(live->used);
 
-    for (int m = 1; m < times->micros; m++) {
+    for (int m = 1; m < times->micros && calls > 1; m++) {
         CallSpan o = ends_of(times, live, m);
         if (o.first != e.first)
             die("alloc: %s is made in two calls", live->node->name);
@@ -154,7 +154,7 @@ static int64_t place_private(const CallTimes *times, Layout *layout, int host,
             const Live *live = &layout->live[id[i] = of[c][i]];
             r[i] = (Rect){ live->born, live->dies, live->bytes, -1, 0 };
         }
-        Packed p = pack(times->arena, r, n, 0, PACKWORK / times->ncall);
+        Packed p = pack_known(times->packed, r, n, 0, PACKWORK / times->ncall);
         for (int i = 0; i < n; i++)
             layout->live[id[i]].offset = r[i].offset;
         height = p.height > height ? p.height : height;
@@ -279,7 +279,7 @@ static int64_t place_pool(const CallTimes *times, SlotGroup *frame,
                         lifetime[k].bytes, -1, 0 };
     memcpy(apart, rect, sizeof *rect * all);
     int64_t height = place_apart(times, apart, n);
-    Packed p = pack(times->arena, rect, (int)all, 0, POOLWORK);
+    Packed p = pack_known(times->packed, rect, (int)all, 0, POOLWORK);
     if (height <= p.height)
         memcpy(rect, apart, sizeof *rect * all);
     else

@@ -130,6 +130,7 @@ int name_values(Arena *a, const Graph *g, Group *const *k, int n)
 {
     Arena *scratch = arena_new();
     Table *numbers = table_new(scratch), *kept = find_kept(scratch, g);
+    int64_t *bytes = NULL; /* vec: by number */
     int count = 0;
 
     for (int i = 0; i < n; i++) {
@@ -140,11 +141,20 @@ int name_values(Arena *a, const Graph *g, Group *const *k, int n)
             if (!x)
                 continue;
             *value =
-                (NamedValue){ x, number_of(numbers, x, &count), writes(k[i], x),
-                              -1, (int)(uintptr_t)table_get(kept, KEYP(x)) };
+                (NamedValue){ .stored = x,
+                              .number = number_of(numbers, x, &count),
+                              .writes = writes(k[i], x),
+                              .source = -1,
+                              .kept = (int)(uintptr_t)table_get(kept, KEYP(x)),
+                              .persists = is_persistent(x) };
             Node *from = copied_from(x);
             if (from)
                 value->source = number_of(numbers, from, &count);
+            while (vec_len(bytes) < (size_t)count)
+                vec_push(scratch, bytes, 0);
+            if (!bytes[value->number])
+                bytes[value->number] = local_bytes(g, x);
+            value->bytes = bytes[value->number];
         }
     }
     arena_free(scratch);
@@ -225,12 +235,12 @@ static void touch(Alloc *alloc, const NamedValue *value, int instr)
 {
     Node *n = value->stored;
 
-    if (!n || is_persistent(n))
+    if (!n || value->persists)
         return;
     if (life_of(alloc->layout, n) < 0) {
         int born = birth(alloc, value, instr);
         Live x = { .node = n,
-                   .bytes = local_bytes(alloc->graph, n),
+                   .bytes = value->bytes,
                    .born = born,
                    .first = born,
                    .kept = value->kept,
@@ -471,7 +481,8 @@ static Packed place(Alloc *a, int host)
     }
     int64_t most = load_of(a->arena, a, r, n).most;
     int low = !host && a->graph->enough > most + most / 100;
-    Packed p = pack(a->arena, r, n, low ? a->graph->enough : 0, PACKWORK);
+    Packed p = pack_known(a->graph->compile->packed, r, n,
+                          low ? a->graph->enough : 0, PACKWORK);
     if ((wrong = pack_wrong(a->arena, r, n, p.height)))
         die("alloc: program %s: %s", programnames[a->graph->prog], wrong);
     for (int i = 0; i < count; i++)
@@ -521,7 +532,7 @@ static Alloc live_in(Arena *arena, Graph *g, Group *const *k,
 
     a.behind = instrs_behind(arena, prog);
     a.there = host_writers(arena, k, prog);
-    a.rows = rows_of(arena, prog);
+    a.rows = rows_of(arena, prog, g->compile->packed);
 
     a.layout = alloc(a.arena, sizeof *a.layout);
     for (int s = 0; s < a.count; s++) {

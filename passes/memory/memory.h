@@ -5,6 +5,10 @@
 #include "../core/core.h"
 #include "pack.h"
 
+/* pack_known.c: what pack() makes of these; `known`, of a compile, has what was
+ * asked before. */
+Packed pack_known(Table *known, Rect *rect, int n, int64_t goal, int64_t work);
+
 /* ---- alloc.c ------------------------------------------------------------- */
 
 typedef struct Used {
@@ -55,6 +59,8 @@ typedef struct NamedValue {
     int source;   /* number of the value of which this is a copy, from or in
                      the host's memory; or -1 */
     int kept;     /* to the end of the program: a gradient, or KEPTout */
+    int persists; /* it lives across programs */
+    int64_t bytes;
 } NamedValue;
 enum { KEPTout = 2 }; /* and it is read then */
 /* Sets Group.named of g's n groups; returns how many numbers there are. */
@@ -82,13 +88,15 @@ int64_t join_at(const Node *pack, int i);     /* byte where member i lies */
 typedef struct CallTimes {
     Arena *arena;
     const Program *prog;
+    Table *packed;   /* of the compile: pack_known.c */
     int call, ncall; /* phases */
     int from, to;    /* instructions of all calls */
     int micros;
     int *at; /* [call][micro] -> row */
 } CallTimes;
 
-CallTimes *rows_of(Arena *a, const Program *prog); /* null: no table */
+/* null: no table. */
+CallTimes *rows_of(Arena *a, const Program *prog, Table *packed);
 /* How long live lives, now that all who name it are known: in one call, through
  * the whole table, or from row to row. */
 void rows_settle(const CallTimes *times, Live *live);

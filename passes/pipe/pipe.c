@@ -349,9 +349,10 @@ static void keep_params(Pipe *pipe, Graph *g)
 
 static Pipe *place_bodies(Graph *g, Table *held)
 {
-    Pipe *pipe = alloc(g->arena, sizeof *pipe);
+    Arena *scratch = table_arena(held);
+    Pipe *pipe = alloc(scratch, sizeof *pipe);
 
-    *pipe = (Pipe){ .graph = g, .arena = g->arena, .held = held };
+    *pipe = (Pipe){ .graph = g, .arena = scratch, .held = held };
     pipe->stages = (int)g->mesh->size[Mpp];
     pipe->chunks = g->stages->nchunk;
     pipe->schedule = pipe_schedule(g, &pipe->splits);
@@ -383,13 +384,14 @@ void pipe_programs(Graph *const *g)
 
     if (!n || !g[0]->stages)
         return;
-    Arena *a = g[0]->arena;
-    Pipe **pipes = alloc(a, n * sizeof *pipes);
-    Table *held = table_new(a);
+    Arena *scratch = arena_new();
+    Pipe **pipes = alloc(scratch, n * sizeof *pipes);
+    Table *held = table_new(scratch);
     for (size_t i = 0; i < n; i++)
         pipes[i] = place_bodies(g[i], held);
     for (size_t i = 0; i < n; i++)
         cut(pipes[i]);
+    arena_free(scratch);
 }
 
 /* A program by itself. */

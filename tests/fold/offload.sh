@@ -10,6 +10,7 @@ rm -rf "$dir" && mkdir -p "$dir" || exit 2
 sed 's/^local layers, eps = 16/local layers, eps = 3/' models/olmoe.lua >"$dir/olmoe.lua"
 sed 's/^local layers, dense_layers, eps = [0-9]*/local layers, dense_layers, eps = 3/' \
     models/deepseek_v2_lite.lua >"$dir/deepseek.lua"
+sed 's/ eps = 3/ eps = 6/' "$dir/deepseek.lua" >"$dir/deepseek6.lua"
 cp models/tiny.lua "$dir" && cd "$dir" || exit 2
 bad=0
 
@@ -57,5 +58,6 @@ deals() {
 falls tiny 64 16 60MiB 64MiB 67MiB 72MiB
 falls olmoe 16 4 28GiB 29.16GiB 29.58GiB 30.41GiB 31.25GiB
 falls deepseek 16 4 31GiB 33GiB 33.8GiB 34.2GiB
+falls deepseek6 16 4 57500MiB 58000MiB 70000MiB
 deals olmoe
 exit $bad
