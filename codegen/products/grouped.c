@@ -259,7 +259,7 @@ int64_t grouped_squares(const Graph *g, const Node *n)
 {
     GmmArgs v = args_of(g, n);
 
-    if (!has_tensor_cores(&v, 1) || v.out != Df32)
+    if (!has_tensor_cores(&v, 1))
         return 0;
     GroupedTile tile = best_tile(&v, 1, 1);
     return tile_squares(&v, &tile);

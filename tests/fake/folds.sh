@@ -104,6 +104,7 @@ cases() {
 - 2 fp64 apart fold.cp=2
 - 2 fp64 apart fold.pp=2
 - 2 bf16 apart fold.pp=2
+- 2 bf16 apart fold.ep=2 precision.grads=bf16 train.batch=2 axes.batch=1 axes.hidden=16 axes.ffn=16
 - 4 fp64 apart fold.pp=4
 - 4 fp64 apart fold.pp=2 fold.dp=2 fold.ep=2 fold.vpp=2 fold.schedule=dualpipev
 - 4 fp64 apart fold.dp=4 fold.ep=2 fold.etp=2 route.policy=padded route.factor=1
