@@ -174,6 +174,11 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  *
  * In a step of Mixtral's widths both tiles take the same for the last.
  *
+ * Weights of 256 rows, 2048 x 768, stored in bf16, in a step on an H100: 0.285
+ * ms by 128x128*, 0.284, 0.279, 0.291, 0.309, 0.311 by 128x192*, 128x256,
+ * 256x128, 64x256*, 256x192 (0.414 in fp32 by 128x128*): the bytes that a tile
+ * fetches no longer decide.
+ *
  * Storing while the other multiplies is worth more than fewer bytes a product,
  * but for very long sums; weights of short ones are bound by what they store,
  * and a smaller tile begins to sooner. With few rows an expert L2 is busy (79 %
