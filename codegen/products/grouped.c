@@ -175,6 +175,11 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  *
  * In a step of Mixtral's widths both tiles take the same for the last.
  *
+ * Weights of 256 rows, 2048 x 768, stored in bf16, in a step on an H100: 0.285
+ * ms by 128x128*, 0.284, 0.279, 0.291, 0.309, 0.311 by 128x192*, 128x256,
+ * 256x128, 64x256*, 256x192 (0.414 in fp32 by 128x128*): the bytes that a tile
+ * fetches no longer decide.
+ *
  * Storing while the other multiplies is worth more than fewer bytes a product,
  * but for very long sums; weights of short ones are bound by what they store,
  * and a smaller tile begins to sooner. With few rows an expert L2 is busy (79 %
@@ -260,7 +265,7 @@ int64_t grouped_squares(const Graph *g, const Node *n)
 {
     GmmArgs v = args_of(g, n);
 
-    if (!has_tensor_cores(&v, 1) || v.out != Df32)
+    if (!has_tensor_cores(&v, 1))
         return 0;
     GroupedTile tile = best_tile(&v, 1, 1);
     return tile_squares(&v, &tile);

@@ -100,8 +100,9 @@ Node *g_total(Graph *g, Node *n); /* sum over all its axes */
 Node *g_per_micro(Graph *g, Node *n);
 Node *g_accum(Graph *g, Node *n, Reduce op); /* fp32, in n's region */
 double micro_batches(const Graph *g);        /* of a step, all ranks */
-int64_t micro_turns(const Graph *g); /* of them those that a rank runs, err()
+int64_t micro_turns(const Graph *g);   /* of them those that a rank runs, err()
                                          where dp's ranks cannot share evenly */
+int64_t program_turns(const Graph *g); /* those of a run of g's program */
 /* Null where a rank's micro-batches may go in pairs, else why not. */
 const char *why_unpaired(const Graph *g);
 int takes_pairs(const Graph *g); /* was it asked for, or decided? */

@@ -69,6 +69,13 @@ int64_t micro_turns(const Graph *g)
     return all / dp;
 }
 
+int64_t program_turns(const Graph *g)
+{
+    if (!program_trains(g->prog) && g->prog != PGeval)
+        return 1;
+    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g);
+}
+
 const char *why_unpaired(const Graph *g)
 {
     return g->mesh->size[Mpp] > 1 ? "stages have a schedule of their own"

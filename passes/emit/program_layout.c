@@ -9,13 +9,6 @@
  * for. */
 #include "emit.h"
 
-static int64_t micros(const Graph *g)
-{
-    if (!program_trains(g->prog) && g->prog != PGeval)
-        return 1;
-    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g);
-}
-
 static Group *storing(Arena *a, Family fam, Region reg, Node *n)
 {
     Group *k = alloc(a, sizeof *k);
@@ -221,7 +214,7 @@ void make_phases(ProgramBuilder *builder, Group **k)
     size_t at = 0, den = 0;
 
     builder->pair = builder->graph->turns == TURNSpaired;
-    builder->repeat = micros(builder->graph) / (1 + builder->pair);
+    builder->repeat = program_turns(builder->graph) / (1 + builder->pair);
     builder->once = builder->repeat == 1 && !builder->graph->call;
     while (den < vec_len(k) && k[den]->reg != REGden)
         den++;

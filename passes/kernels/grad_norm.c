@@ -33,7 +33,16 @@ int feeds(const Graph *g, const Node *n, const Node *x)
 {
     return x->op == Oaccum && x->in[0] == n && x->at.accum.op == Radd &&
            x->reg == n->reg && x->call == n->call && x->dt == n->dt &&
-           (x->dt == Df32 || x->dt == Df64) && makes_in(g, n, x);
+           (x->dt == Df32 || x->dt == Df64 || is_low_gradient(x)) &&
+           makes_in(g, n, x);
+}
+
+/* The accumulator whose square m is, if one is. */
+static Node *squared(const Node *m)
+{
+    Node *x = m->in[0];
+
+    return x->op == Ocast && is_low_gradient(x->in[0]) ? x->in[0] : x;
 }
 
 /* The squares of an accumulator that are all s sums, in one stage or more. */
@@ -64,7 +73,7 @@ static Node *add_squares(Graph *g, Node *a, int64_t count)
     Shard sh[MAXATOM] = { 0 };
 
     g_placed(q, a);
-    q->dt = a->dt;
+    q->dt = is_low_gradient(a) ? Df32 : a->dt;
     for (int i = 0; g->mesh && i < g->mesh->natom; i++)
         if (a->sh[i].k == S) {
             sh[i] = (Shard){ S, Radd, axis };
@@ -94,9 +103,9 @@ static void find(Squares *squares, const Target *target, Node *s,
 {
     Node *m = s->op == Osum && s->reg == REGpost ? summed(s, uses) : NULL;
 
-    if (!m || !squares_of(squares->graph, target, m->in[0], uses))
+    if (!m || !squares_of(squares->graph, target, squared(m), uses))
         return;
-    squares->sum[m->in[0]->id] = s;
+    squares->sum[squared(m)->id] = s;
     squares->late[m->id] = m;
     for (const Node *x = s->in[0]; x != m; x = x->in[0])
         squares->gone[x->id] = 1;

@@ -9,6 +9,8 @@
 /* Does product n, whose only user x is, add to accumulator x itself? What it
  * adds is not rounded, so both have one dtype. */
 int feeds(const Graph *g, const Node *n, const Node *x);
+/* Is it a gradient that is stored, not added to, as low_gradients.c makes? */
+int is_low_gradient(const Node *n);
 
 /* What loop kernels make amax, quantize or dequantize of (quantize.c). */
 Node *open_blocks(Graph *g, Node *n);

@@ -82,7 +82,7 @@ cases() {
     cat <<'END'
 + 4 fp64 zoo fold.tp=2 fold.dp=2
 + 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
-+ 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16
++ 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=128 train.batch=2
 + 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12 train.batch=2
 + 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1
 + 2 fp64 folds fold.ep=2 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
@@ -105,6 +105,7 @@ cases() {
 - 2 fp64 apart fold.cp=2
 - 2 fp64 apart fold.pp=2
 - 2 bf16 apart fold.pp=2
+- 2 bf16 apart fold.ep=2 precision.grads=bf16 train.batch=2 axes.batch=1 axes.hidden=16 axes.ffn=16
 - 4 fp64 apart fold.pp=4
 - 4 fp64 apart fold.pp=2 fold.dp=2 fold.ep=2 fold.vpp=2 fold.schedule=dualpipev
 - 4 fp64 apart fold.dp=4 fold.ep=2 fold.etp=2 route.policy=padded route.factor=1

@@ -14,6 +14,9 @@ enum { STEPS = 50, PROBES = 4 };
 /* The difference's own error, h^2 of the third derivative, is about 1e-9. */
 static const double STEP = 1e-5, TOL = 1e-6;
 
+/* After the first step the first moments are half of the gradients. */
+#define BETAS "0.5,0.95"
+
 static int failed;
 
 static void verdict(int ok, const char *model, const char *what, double got,
@@ -51,6 +54,8 @@ static Exec *open_model(const char *model)
     Opts *o = opts_new(forever);
 
     opts_set(o, "precision", "fp64", NULL);
+    opts_set(o, "train.clip", "0", NULL);
+    opts_set(o, "train.betas", BETAS, NULL);
     Trace t = trace(model, o, TRACEquiet);
     CompileOptions co = { .source = t.source, .nsource = t.nsource };
     Plan *p = compile(t.g, &T_host, &co);
@@ -117,8 +122,8 @@ static double probe(Exec *x, const Tensor *t, const double *g)
     return most;
 }
 
-/* A step at learning rate 0 leaves gradients behind and parameters alone;
- * states are put back. */
+/* A step at learning rate 0 leaves moments behind and parameters alone; states
+ * are put back. */
 static void step_in_place(Exec *x, const Role *r)
 {
     Feed f = { fill, x->plan->mesh };
@@ -146,12 +151,14 @@ static void right(Exec *x, const char *model)
     step_in_place(x, r);
     for (int i = 0; i < r->ntensor; i++) {
         int64_t n = tensor_elems(&r->tensor[i]);
-        const char *name = strf(forever, "grad.%s", r->tensor[i].name);
+        const char *name = strf(forever, "optim.m.%s", r->tensor[i].name);
         if (r->tensor[i].kind != TKparam)
             continue;
         g[i] = alloc(forever, (size_t)n * sizeof **g);
         if (exec_read(x, name, 0, g[i], n) != n)
-            die("no gradient of %s", r->tensor[i].name);
+            die("no moment of %s", r->tensor[i].name);
+        for (int64_t k = 0; k < n; k++)
+            g[i][k] *= 2;
     }
     for (int i = 0; i < r->ntensor; i++)
         if (g[i])

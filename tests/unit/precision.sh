@@ -178,6 +178,15 @@ is "the same bits" 0 same four rebuilt
 is "in a fold" 0 run ranks "$@" train.steps=2 fold.dp=2 fold.ep=2 fold.zero=3 world=2
 is "the same numbers" 0 near four ranks 2e-3
 
+set -- precision.policy=bf16 train.steps=4
+is "gradients in fp32" 0 run wide-grads "$@" train.batch=2
+is "in bf16" 0 run narrow-grads "$@" train.batch=2 precision.grads=bf16
+is "nearly the same numbers" 0 near wide-grads narrow-grads 2e-3
+is "but others" 1 same wide-grads narrow-grads
+is "sums over micro-batches" 0 run wide-sums "$@"
+is "stay fp32" 0 run narrow-sums "$@" precision.grads=bf16
+is "to the same bits" 0 same wide-sums narrow-sums
+
 set -- precision.recipe=delayed
 is "compared" 0 started none "$@" train.steps=3 precision.compare=bf16:3
 says "losses of both" "     1 | 5."
