@@ -9,11 +9,13 @@
  * for. */
 #include "emit.h"
 
-static int64_t micros(const Graph *g)
+int64_t body_runs(const Graph *g)
 {
+    int pair = g->turns == TURNSpaired;
+
     if (!program_trains(g->prog) && g->prog != PGeval)
         return 1;
-    return g->mesh ? micro_turns(g) : (int64_t)micro_batches(g);
+    return (g->mesh ? micro_turns(g) : (int64_t)micro_batches(g)) / (1 + pair);
 }
 
 static Group *storing(Arena *a, Family fam, Region reg, Node *n)
@@ -221,7 +223,7 @@ void make_phases(ProgramBuilder *builder, Group **k)
     size_t at = 0, den = 0;
 
     builder->pair = builder->graph->turns == TURNSpaired;
-    builder->repeat = micros(builder->graph) / (1 + builder->pair);
+    builder->repeat = body_runs(builder->graph);
     builder->once = builder->repeat == 1 && !builder->graph->call;
     while (den < vec_len(k) && k[den]->reg != REGden)
         den++;

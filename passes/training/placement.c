@@ -265,13 +265,17 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
 static double own_gain(const Placement *placement, const Node *n, int w,
                        const Param *param)
 {
+    enum { WIDE = 2, SUM = 4 }; /* bytes of an element read, summed up */
     const MachineSpeeds *speeds = machine_of(placement->g);
     const ProductSizes z = sizes_of(placement, n, w, param);
     double flops = 2 * z.rows * z.K * z.N;
     double bytes = z.rows * (z.K / z.share + z.N);
+    double read = z.rows * (z.K + z.N), sums = SUM * z.weight;
 
-    return flops / speed_at(speeds, SPEEDweights, z.each) -
-           flops / speed_at(speeds, SPEEDnarrow_weights, z.each) -
+    return product_secs(speeds, SPEEDweights, z.each, flops,
+                        WIDE * read + sums) -
+           product_secs(speeds, SPEEDnarrow_weights, z.each, flops,
+                        read + sums) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
