@@ -151,8 +151,7 @@ static const Node *map_of(const Group *group)
     return map;
 }
 
-/* Is there the largest of a row? What is made of it, exponentials and their sum,
- * waits for it. */
+/* The largest of a row, and what waits for it: exponentials and their sum. */
 static int has_softmax(const Group *group)
 {
     for (int i = 0; i < group->n && group->fam == FAMloop; i++)
