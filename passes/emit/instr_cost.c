@@ -178,8 +178,9 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
         : is_scaled_product(group->node[0])
             ? instr->flops / (2 * (double)local_elems(g, group->node[0]->in[1]))
             : instr->flops;
-    if (group->path == PATHthreads || (attention && is_single(group)))
-        v.work = SPEEDplain;
+    if (group->path == PATHthreads ||
+        ((attention || grouped) && is_single(group)))
+        v = (InstrSpeeds){ SPEEDplain, v.move, instr->flops, 0 };
     else if (group->path != PATHfast)
         v.work = SPEEDunaligned;
     else if (v.work == SPEEDgemm && is_single(group))
@@ -210,7 +211,7 @@ static double secs_by(const Graph *g, const Group *group, const Instr *instr,
     double memory = speed_at(speeds, v.move, instr->bytes);
     double work = instr->flops / speed_at(speeds, v.work, v.size);
 
-    if (is_tensor_product(group))
+    if (is_tensor_product(group) && v.work != SPEEDplain)
         return speeds->launch + v.added / memory +
                product_secs(speeds, v.work, v.size, instr->flops, instr->bytes);
     return speeds->launch + fmax(work, (instr->bytes + v.added) / memory);
