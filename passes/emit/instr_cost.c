@@ -171,6 +171,7 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
 {
     InstrSpeeds v = family_speeds[group->fam];
     int grouped = group->fam == FAMgmm || group->fam == FAMgmm_wgrad;
+    int threads = grouped && pass_target(g)->grid; /* of a GPU, in fp32 */
     int attention = group->fam == FAMattn || group->fam == FAMattn_bwd;
 
     v.size =
@@ -179,7 +180,7 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
             ? instr->flops / (2 * (double)local_elems(g, group->node[0]->in[1]))
             : instr->flops;
     if (group->path == PATHthreads ||
-        ((attention || grouped) && is_single(group)))
+        ((attention || threads) && is_single(group)))
         v = (InstrSpeeds){ SPEEDplain, v.move, instr->flops, 0 };
     else if (group->path != PATHfast)
         v.work = SPEEDunaligned;
