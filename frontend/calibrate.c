@@ -3,41 +3,60 @@
  * in the sizes of the table below, a clock around each instruction. An
  * instruction counts for the number of the machine that its prediction was
  * made by (InstrSpeeds), in the class of its size; what clocks add to a step is
- * taken off all instructions alike. */
+ * taken off all instructions alike. What the chip is busiest with comes first:
+ * the warmer it is, the lower the clock that its power leaves. */
 #include "frontend.h"
 
 enum { CLASS = 2 };               /* sizes of a class: up to so many times */
-static const double enough = 1.2; /* seconds that a plan runs, so that clocks
+static const double enough = 0.6; /* seconds that a plan runs, so that clocks
                                      are what a long run has */
 
 typedef struct CalibrationRow {
-    const char *target, *keys;
+    const char *target;
+    int micros; /* micro-batches of a step: of long training most of its time
+                   are products, at the clock that the chip's power leaves */
+    const char *keys;
 } CalibrationRow;
 
 /* clang-format off */
+#define BF16 " precision.policy=bf16 axes.dim=128 "
+/* ... whatever can be multiplied in few bits, whether it pays or not. */
+#define FP8 " precision.policy=fp8 precision.place=all precision.wgrad=all axes.dim=128 "
+/* Rows of an expert: 4,096, 2,048, 1,024, 512, 256, 64. In both types of the
+ * same sizes: they share the kernels of all else. */
+#define WIDE  "axes.seq=4096 axes.batch=4 axes.hidden=4096 axes.kv=8 axes.group=4 axes.wide=8192 axes.ffn=8192 axes.vocab=65536"
+#define FEW   "axes.seq=4096 axes.batch=2 axes.hidden=4096 axes.kv=8 axes.group=4 axes.wide=12288 axes.ffn=12288 axes.vocab=32768"
+#define LONG  "axes.seq=4096 axes.batch=4 axes.hidden=2048 axes.kv=4 axes.group=8 axes.wide=2048 axes.ffn=1152 axes.expert=64 axes.chosen=4 axes.vocab=80000"
+#define HALF  "axes.seq=4096 axes.batch=2 axes.hidden=2048 axes.kv=16 axes.group=1 axes.wide=5632 axes.ffn=1280 axes.expert=64 axes.chosen=4 axes.vocab=65536"
+#define MANY  "axes.seq=4096 axes.hidden=2560 axes.kv=4 axes.group=8 axes.wide=6144 axes.ffn=1536 axes.expert=64 axes.chosen=4 axes.vocab=131072"
+#define SHORT "axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.wide=2816 axes.ffn=768 axes.expert=128 axes.vocab=16384"
 static const CalibrationRow calibration_rows[] = {
-    { "host", "axes.seq=16" },
-    { "host", "axes.seq=128 axes.batch=4 axes.hidden=128 axes.wide=512 axes.ffn=256" },
-    { "host", "axes.seq=256 axes.batch=4 axes.hidden=256 axes.wide=1024 axes.vocab=4096" },
-    { "cuda", "precision.policy=fp32 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512" },
-    { "cuda", "precision.policy=bf16 axes.seq=256 axes.hidden=512 axes.kv=4 axes.dim=128 axes.wide=1024 axes.ffn=256" },
-    { "cuda", "precision.policy=bf16 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512 axes.expert=4 axes.vocab=16384" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=1024 axes.kv=16 axes.group=1 axes.dim=128 axes.wide=4096 axes.ffn=768 axes.expert=128 axes.vocab=16384" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=6144 axes.ffn=1408 axes.expert=64 axes.vocab=32768" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.hidden=2048 axes.kv=4 axes.group=8 axes.dim=128 axes.wide=2816 axes.ffn=768 axes.expert=32 axes.vocab=151936" },
-    { "cuda", "precision.policy=bf16 axes.seq=2048 axes.batch=2 axes.hidden=2048 axes.kv=8 axes.group=4 axes.dim=128 axes.wide=8192 axes.ffn=1408 axes.expert=16 axes.vocab=102400" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=4 axes.hidden=2048 axes.kv=16 axes.group=1 axes.dim=128 axes.wide=2048 axes.ffn=1024 axes.expert=32 axes.vocab=50304" },
-    { "cuda", "precision.policy=bf16 axes.seq=4096 axes.batch=2 axes.hidden=4096 axes.kv=8 axes.group=4 axes.dim=128 axes.wide=14336 axes.ffn=14336 axes.vocab=32768" },
+    { "host", 1, "axes.seq=16" },
+    { "host", 1, "axes.seq=128 axes.batch=4 axes.hidden=128 axes.wide=512 axes.ffn=256" },
+    { "host", 1, "axes.seq=256 axes.batch=4 axes.hidden=256 axes.wide=1024 axes.vocab=4096" },
+    { "cuda", 1, WIDE BF16 },
+    { "cuda", 2, LONG BF16 },
+    { "cuda", 1, FEW BF16 },
+    { "cuda", 2, HALF BF16 },
+    { "cuda", 4, MANY BF16 },
+    { "cuda", 4, SHORT BF16 },
+    { "cuda", 1, WIDE FP8 },
+    { "cuda", 4, MANY FP8 },
+    { "cuda", 4, SHORT FP8 },
+    { "cuda", 1, BF16 "axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.wide=4096 axes.ffn=512 axes.expert=4 axes.vocab=16384" },
+    { "cuda", 1, BF16 "axes.seq=256 axes.hidden=512 axes.kv=4 axes.wide=1024 axes.ffn=256" },
+    { "cuda", 1, "precision.policy=fp32 axes.seq=1024 axes.hidden=1024 axes.kv=4 axes.dim=128 axes.wide=4096 axes.ffn=512" },
 };
 /* clang-format on */
 typedef struct Sample {
     Speed speed;
     double size, amount, secs; /* amount / secs: the number */
+    double bytes, added;       /* of products: see predict() */
 } Sample;
 
 typedef struct Calibration {
     Opts *keys;
-    MachineSpeeds before; /* as the target's row has it */
+    MachineSpeeds before; /* as the target's row has it; memory: as measured */
     Sample *sample;       /* vecs */
     double *launch, *hop; /* seconds of instructions that do next to nothing */
     const char *chip;
@@ -53,10 +72,10 @@ static Plan *plan_for(const Calibration *calibration, const CalibrationRow *row)
     opts_copy(opts, calibration->keys);
     set_keys(opts, row->keys);
     set_keys(opts, "axes.batch=1 world=1");
-    set_keys(opts,
-             strf(forever, "fold.ep=%s train.batch=%ld",
-                  opts_str(opts, "world"),
-                  opts_int(opts, "axes.batch") * opts_int(opts, "world")));
+    set_keys(opts, strf(forever, "fold.ep=%s train.batch=%ld",
+                        opts_str(opts, "world"),
+                        row->micros * opts_int(opts, "axes.batch") *
+                            opts_int(opts, "world")));
     Trace t = trace_sources(&source, 1, opts);
     return compile(t.g, target_of(t.g->opts),
                    &(CompileOptions){ .out = stderr,
@@ -65,17 +84,24 @@ static Plan *plan_for(const Calibration *calibration, const CalibrationRow *row)
                                       .nsource = t.nsource });
 }
 
-/* Of a product what it multiplies, of others the one of both that its
- * prediction is: see predict() of instr_cost.c. */
+static int is_product(Speed speed)
+{
+    return speed == SPEEDgemm || speed == SPEEDgrouped ||
+           speed == SPEEDweights || speed == SPEEDnarrow ||
+           speed == SPEEDnarrow_weights || speed == SPEEDsingle;
+}
+
+/* Of what multiplies its FLOPs, of others the one of both that its prediction
+ * is: see predict() of instr_cost.c. */
 static void add_sample(Calibration *calibration, const Instr *instr,
                        double secs)
 {
     const MachineSpeeds *speeds = &calibration->before;
     InstrSpeeds v = instr->speeds;
     InstrClass class = instr_info(instr->kind)->cls;
-    int product = v.work != SPEEDloop;
+    int multiplies = v.work != SPEEDloop;
     double work = instr->flops / speed_at(speeds, v.work, v.size);
-    double move = instr->bytes / speed_at(speeds, v.move, instr->bytes);
+    double move = instr->bytes / speed_at(speeds, v.move, HUGE_VAL);
     int sends = class == CLASScollective || class == CLASStransfer;
     double base = sends ? speeds->hop : speeds->launch;
 
@@ -87,12 +113,14 @@ static void add_sample(Calibration *calibration, const Instr *instr,
             vec_push(forever, calibration->hop, secs);
         else
             vec_push(forever, calibration->launch, secs);
-    } else if ((product || work > move) && !sends)
+    } else if ((multiplies || work > move) && !sends)
         vec_push(forever, calibration->sample,
-                 ((Sample){ v.work, v.size, instr->flops, secs }));
+                 ((Sample){ v.work, v.size, instr->flops, secs, instr->bytes,
+                            v.added }));
     else
         vec_push(forever, calibration->sample,
-                 ((Sample){ v.move, instr->bytes, instr->bytes, secs }));
+                 ((Sample){ v.move, instr->bytes, instr->bytes + v.added, secs,
+                            0, 0 }));
 }
 
 static void measure(Calibration *calibration, Plan *p, Comm *comm)
@@ -137,7 +165,7 @@ static int slowest_first(const void *a, const void *b)
 
 /* Of a class: half of the amount goes faster, half slower, so that one which
  * something disturbed decides nothing. */
-static void put_class(Text *out, Sample *sample)
+static SpeedPoint middle_of(Sample *sample)
 {
     double all = 0, size = 0, done = 0;
     size_t i = 0;
@@ -149,26 +177,44 @@ static void put_class(Text *out, Sample *sample)
     qsort(sample, vec_len(sample), sizeof *sample, slowest_first);
     while (2 * (done += sample[i].amount) < all)
         i++;
-    put(out, "%s %.4g measured %.3g\n", speed_name(sample->speed),
-        sample[i].amount / sample[i].secs, exp(size));
+    return (SpeedPoint){ exp(size), sample[i].amount / sample[i].secs };
 }
 
-/* Lines of a number: one for each class of sizes that was seen. base: seconds
- * that all take. */
-static void put_speed(Text *out, const Calibration *calibration, Speed speed,
-                      double base)
+/* Without `base`, the seconds that all take; of a product what multiplying
+ * takes of the rest, beside its bytes (product_secs). */
+static Sample alone(const Calibration *calibration, Sample s, double base)
 {
+    const MachineSpeeds *speeds = &calibration->before;
+    double secs = fmax(s.secs - base, 0.1 * s.secs);
+
+    if (is_product(s.speed)) {
+        double memory = speed_at(speeds, SPEEDmemory, s.bytes);
+        secs = fmax(secs - s.added / memory, 0.1 * s.secs);
+        double move = s.bytes / memory;
+        secs = sqrt(fmax(secs * secs - move * move, 0.1 * secs * secs));
+    }
+    s.secs = secs;
+    return s;
+}
+
+/* Of a number: one for each class of sizes that was seen; 0 ends. */
+static SpeedPoint *points_of(const Calibration *calibration, Speed speed,
+                             double base)
+{
+    SpeedPoint *points = NULL;
+
     for (int k = 0; k < 64; k++) {
         Sample *v = NULL;
         for (size_t i = 0; i < vec_len(calibration->sample); i++) {
-            Sample s = calibration->sample[i];
-            s.secs = fmax(s.secs - base, 0.1 * s.secs);
+            Sample s = alone(calibration, calibration->sample[i], base);
             if (s.speed == speed && class_of(s.size) == k)
                 vec_push(forever, v, s);
         }
         if (v)
-            put_class(out, v);
+            vec_push(forever, points, middle_of(v));
     }
+    vec_push(forever, points, ((SpeedPoint){ 0, 0 }));
+    return points;
 }
 
 /* The machine whose name is part of the chip's, else the target's. */
@@ -192,12 +238,15 @@ static double cores_speed(void)
     return speed;
 }
 
-static char *machine_text(const Calibration *calibration)
+static char *machine_text(Calibration *calibration)
 {
     Text out = { .arena = forever };
     double launch = median(calibration->launch, calibration->before.launch);
     double hop = median(calibration->hop, calibration->before.hop);
+    SpeedPoint *memory = points_of(calibration, SPEEDmemory, launch);
 
+    if (memory->size > 0)
+        calibration->before.points[SPEEDmemory] = memory;
     put(&out, "# pleat bench --calibrate\nchip %s\ndevice %s\n",
         nearest_machine(calibration), calibration->chip);
     put(&out, "launch %.3g measured\n", launch);
@@ -207,7 +256,11 @@ static char *machine_text(const Calibration *calibration)
         put(&out, "cores %.3g measured\n", cores_speed());
     for (int s = 0; s < NSPEEDS; s++) {
         int link = s == SPEEDlink || s == SPEEDrows;
-        put_speed(&out, calibration, (Speed)s, link ? hop : launch);
+        const SpeedPoint *points =
+            points_of(calibration, (Speed)s, link ? hop : launch);
+        for (; points->size > 0; points++)
+            put(&out, "%s %.4g measured %.3g\n", speed_name((Speed)s),
+                points->value, points->size);
     }
     return out.s;
 }
@@ -252,6 +305,7 @@ int calibrate(Args *args)
         err(NULL, "bench --calibrate: target=%s computes nothing",
             target_of(c.keys)->name);
     Comm *comm = comm_open(forever, plan[0]->mesh->world);
+    bench_prepare(plan, (int)vec_len(plan), comm);
     for (size_t i = 0; i < vec_len(plan); i++)
         measure(&c, plan[i], comm);
     int first = !comm->first;

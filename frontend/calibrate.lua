@@ -1,5 +1,5 @@
 -- What `bench --calibrate` runs: one layer of each kind, in sizes by calibrate.c.
-axes { batch=1, seq=64, hidden=64, kv=2, group=2, dim=16, wide=128, ffn=64, expert=8, vocab=256 }
+axes { batch=1, seq=64, hidden=64, kv=2, group=2, dim=16, wide=128, ffn=64, expert=8, chosen=2, vocab=256 }
 
 local function attend(x)
   local q = rope(dot(x, param("wq", "hidden kv group dim"), "hidden"), "dim", "seq", 1e4)
@@ -19,7 +19,7 @@ local function moe(x)
   local w1, w3 = param("w1", "expert hidden ffn"), param("w3", "expert hidden ffn")
   local w2, gate = param("w2", "expert ffn hidden"), param("gate", "hidden expert")
   local p    = softmax(f32(dot(x, gate, "hidden")), "expert")
-  local g, e = topk(p, 2, "expert")
+  local g, e = topk(p, size("chosen"), "expert")
   return sum(g * dot(swiglu(dot(x, w1[e], "hidden"), dot(x, w3[e], "hidden")), w2[e], "ffn"), "top")
 end
 

@@ -197,6 +197,8 @@ void issue_text(Codec *codec, Issue *issue);
 typedef struct InstrSpeeds {
     Speed work, move;
     double size;
+    double added; /* bytes of results that it reads to add to them, beside
+                     Instr.bytes: a mean over its runs */
 } InstrSpeeds;
 
 typedef struct Instr {

@@ -114,9 +114,10 @@ static void fill_unknown(MachineSpeeds *m)
 {
     static const struct {
         Speed speed, as;
-    } like[] = { { SPEEDgrouped, SPEEDgemm }, { SPEEDweights, SPEEDgrouped },
-                 { SPEEDattn, SPEEDgemm },    { SPEEDattn_bwd, SPEEDattn },
-                 { SPEEDsingle, SPEEDgemm },  { SPEEDindex, SPEEDmemory } };
+    } like[] = { { SPEEDgrouped, SPEEDgemm },  { SPEEDweights, SPEEDgrouped },
+                 { SPEEDattn, SPEEDgemm },     { SPEEDattn_bwd, SPEEDattn },
+                 { SPEEDsingle, SPEEDgemm },   { SPEEDindex, SPEEDmemory },
+                 { SPEEDsoftmax, SPEEDmemory } };
 
     for (int i = 0; i < countof(like); i++)
         if (number_of(m, (int)like[i].speed) == 0) {
@@ -161,6 +162,13 @@ double speed_at(const MachineSpeeds *m, Speed speed, double size)
     return point->value *
            pow(point[1].value / point->value,
                log(size / point->size) / log(point[1].size / point->size));
+}
+
+double product_secs(const MachineSpeeds *m, Speed work, double size,
+                    double flops, double bytes)
+{
+    return hypot(flops / speed_at(m, work, size),
+                 bytes / speed_at(m, SPEEDmemory, bytes));
 }
 
 double transfer_secs(const MachineSpeeds *m, double all, double here,

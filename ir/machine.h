@@ -35,6 +35,10 @@ MachineSpeeds machine_speeds(const Opts *opts, Machine m);
 /* For work of that size: between two points by the logarithms of both, beyond
  * the last ones as at them. */
 double speed_at(const MachineSpeeds *speeds, Speed s, double size);
+/* Of a product by tensor cores, beside its launch: neither multiplying nor
+ * moving bytes hides all of the other, the less the nearer both are. */
+double product_secs(const MachineSpeeds *speeds, Speed work, double size,
+                    double flops, double bytes);
 /* Of a collective of `all` ranks, `here` of them on a host, in which a rank
  * sends so many bytes to the others: of an all-to-all those rows leave the host
  * whose ranks are on others; of others each byte once for all ranks of a host,

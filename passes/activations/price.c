@@ -40,9 +40,13 @@ double seconds_of(const Graph *g, const Node *n)
         double bytes = fmax(in, (double)local_bytes(g, n));
         return speeds->hop + bytes / speed_at(speeds, SPEEDlink, bytes);
     }
+    int product = optab[n->op].cls == EIN && speed != SPEEDloop;
     double size = speed == SPEEDgrouped || speed == SPEEDweights
                       ? rows_of_expert(g, n->map)
                       : cost.flops;
+    if (product)
+        return speeds->launch +
+               product_secs(speeds, speed, size, cost.flops, cost.bytes);
     return speeds->launch +
            fmax(cost.flops / speed_at(speeds, speed, size),
                 cost.bytes / speed_at(speeds, SPEEDmemory, cost.bytes));

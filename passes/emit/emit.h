@@ -52,6 +52,8 @@ typedef struct ProgramBuilder { /* one program being made */
 
 void make_phases(ProgramBuilder *builder,
                  Group **k); /* fills group, phase, slot, repeat */
+/* How often a rank runs the body: for each micro-batch, or pair of them. */
+int64_t body_runs(const Graph *g);
 void make_joins(
     ProgramBuilder
         *builder); /* grad_buckets.c: packs that need no copy are joins */

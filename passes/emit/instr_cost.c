@@ -4,24 +4,41 @@
 #include "emit.h"
 
 static const InstrSpeeds family_speeds[NFAMILY] = {
-    [FAMloop] = { SPEEDloop, SPEEDmemory, 0 },
-    [FAMgemm] = { SPEEDgemm, SPEEDmemory, 0 },
-    [FAMgmm] = { SPEEDgrouped, SPEEDmemory, 0 },
-    [FAMgmm_wgrad] = { SPEEDweights, SPEEDmemory, 0 },
-    [FAMattn] = { SPEEDattn, SPEEDmemory, 0 },
-    [FAMattn_bwd] = { SPEEDattn_bwd, SPEEDmemory, 0 },
-    [FAMtopk] = { SPEEDloop, SPEEDindex, 0 },
-    [FAMcumsum] = { SPEEDloop, SPEEDindex, 0 },
-    [FAMdrop_to_capacity] = { SPEEDloop, SPEEDindex, 0 },
-    [FAMroute] = { SPEEDloop, SPEEDindex, 0 },
-    [FAMblocks] = { SPEEDloop, SPEEDmemory, 0 },
-    [FAMscatter] = { SPEEDloop, SPEEDindex, 0 },
-    [FAMfake_quantize] = { SPEEDloop, SPEEDmemory, 0 },
-    [FAMcomm] = { SPEEDloop, SPEEDlink, 0 },
-    [FAMzero] = { SPEEDloop, SPEEDmemory, 0 },
-    [FAMcopy] = { SPEEDloop, SPEEDoffload, 0 },
-    [FAMnone] = { SPEEDloop, SPEEDmemory, 0 },
+    [FAMloop] = { SPEEDloop, SPEEDmemory, 0, 0 },
+    [FAMgemm] = { SPEEDgemm, SPEEDmemory, 0, 0 },
+    [FAMgmm] = { SPEEDgrouped, SPEEDmemory, 0, 0 },
+    [FAMgmm_wgrad] = { SPEEDweights, SPEEDmemory, 0, 0 },
+    [FAMattn] = { SPEEDattn, SPEEDmemory, 0, 0 },
+    [FAMattn_bwd] = { SPEEDattn_bwd, SPEEDmemory, 0, 0 },
+    [FAMtopk] = { SPEEDloop, SPEEDindex, 0, 0 },
+    [FAMcumsum] = { SPEEDloop, SPEEDindex, 0, 0 },
+    [FAMdrop_to_capacity] = { SPEEDloop, SPEEDindex, 0, 0 },
+    [FAMroute] = { SPEEDloop, SPEEDindex, 0, 0 },
+    [FAMblocks] = { SPEEDloop, SPEEDmemory, 0, 0 },
+    [FAMscatter] = { SPEEDloop, SPEEDindex, 0, 0 },
+    [FAMfake_quantize] = { SPEEDloop, SPEEDmemory, 0, 0 },
+    [FAMcomm] = { SPEEDloop, SPEEDlink, 0, 0 },
+    [FAMzero] = { SPEEDloop, SPEEDmemory, 0, 0 },
+    [FAMcopy] = { SPEEDloop, SPEEDoffload, 0, 0 },
+    [FAMnone] = { SPEEDloop, SPEEDmemory, 0, 0 },
 };
+
+/* Bytes of accumulators that a product or a loop adds to: a mean over its runs,
+ * of which the first may store. */
+static double added_bytes(const Graph *g, const Group *group)
+{
+    double bytes = 0, runs = (double)body_runs(g);
+
+    if (group->stores || group->fam == FAMscatter || group->fam == FAMzero)
+        return 0;
+    for (int i = 0; i < group->nout; i++) {
+        const Node *n = group->out[i];
+        int first = n->nin == 1 && group->instr.store_first;
+        if (accumulates(group, n))
+            bytes += (double)local_bytes(g, n) * (first ? 1 - 1 / runs : 1);
+    }
+    return bytes;
+}
 
 /* Members cost their arithmetic; memory sees what goes in and out. */
 static void count(const Graph *g, const Group *group, Instr *instr)
@@ -134,6 +151,15 @@ static const Node *map_of(const Group *group)
     return map;
 }
 
+/* The largest of a row, and what waits for it: exponentials and their sum. */
+static int has_softmax(const Group *group)
+{
+    for (int i = 0; i < group->n && group->fam == FAMloop; i++)
+        if (group->node[i]->op == Omax)
+            return 1;
+    return 0;
+}
+
 static int is_single(const Group *group)
 {
     return group->node[0]->nin && group->node[0]->in[0]->dt == Df32;
@@ -145,6 +171,7 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
 {
     InstrSpeeds v = family_speeds[group->fam];
     int grouped = group->fam == FAMgmm || group->fam == FAMgmm_wgrad;
+    int threads = grouped && pass_target(g)->grid; /* of a GPU, in fp32 */
     int attention = group->fam == FAMattn || group->fam == FAMattn_bwd;
 
     v.size =
@@ -152,8 +179,9 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
         : is_scaled_product(group->node[0])
             ? instr->flops / (2 * (double)local_elems(g, group->node[0]->in[1]))
             : instr->flops;
-    if (group->path == PATHthreads || (attention && is_single(group)))
-        v.work = SPEEDplain;
+    if (group->path == PATHthreads ||
+        ((attention || threads) && is_single(group)))
+        v = (InstrSpeeds){ SPEEDplain, v.move, instr->flops, 0 };
     else if (group->path != PATHfast)
         v.work = SPEEDunaligned;
     else if (v.work == SPEEDgemm && is_single(group))
@@ -162,15 +190,32 @@ static InstrSpeeds speeds_of(const Graph *g, const Group *group,
         v.work = group->fam == FAMgmm_wgrad ? SPEEDnarrow_weights : SPEEDnarrow;
     if (moves_rows(instr->kind))
         v.move = SPEEDrows;
+    else if (has_softmax(group))
+        v.move = SPEEDsoftmax;
+    v.added = added_bytes(g, group);
     return v;
 }
 
-static double secs_by(const MachineSpeeds *speeds, const Instr *instr,
+static int is_tensor_product(const Group *group)
+{
+    return group->path == PATHfast &&
+           (group->fam == FAMgemm || group->fam == FAMgmm ||
+            group->fam == FAMgmm_wgrad);
+}
+
+/* A tile of a product is added to what lies there when its sums are complete,
+ * with nothing left to multiply beside: that takes longer by its reads. */
+static double secs_by(const Graph *g, const Group *group, const Instr *instr,
                       InstrSpeeds v)
 {
-    return speeds->launch +
-           fmax(instr->flops / speed_at(speeds, v.work, v.size),
-                instr->bytes / speed_at(speeds, v.move, instr->bytes));
+    const MachineSpeeds *speeds = machine_of(g);
+    double memory = speed_at(speeds, v.move, instr->bytes);
+    double work = instr->flops / speed_at(speeds, v.work, v.size);
+
+    if (is_tensor_product(group) && v.work != SPEEDplain)
+        return speeds->launch + v.added / memory +
+               product_secs(speeds, v.work, v.size, instr->flops, instr->bytes);
+    return speeds->launch + fmax(work, (instr->bytes + v.added) / memory);
 }
 
 /* A rank's share of its host's memory, bytes/s. */
@@ -224,7 +269,7 @@ void predict(const Graph *g, const Group *group, Instr *instr)
         return;
     }
     if (group->host) {
-        instr->speeds = (InstrSpeeds){ SPEEDcores, SPEEDcores, 0 };
+        instr->speeds = (InstrSpeeds){ SPEEDcores, SPEEDcores, 0, 0 };
         instr->secs = host_secs(g, instr->bytes);
         return;
     }
@@ -235,11 +280,11 @@ void predict(const Graph *g, const Group *group, Instr *instr)
         instr->secs =
             link_secs(g, instr->atoms, instr->bytes, instr->kind == Ialltoall);
     else
-        instr->secs = secs_by(speeds, instr, instr->speeds);
+        instr->secs = secs_by(g, group, instr, instr->speeds);
     if (group->path != PATHfast) {
         InstrSpeeds fast = family_speeds[group->fam];
         fast.size = instr->speeds.size;
-        warn_path(g, group, instr->secs, secs_by(speeds, instr, fast));
+        warn_path(g, group, instr->secs, secs_by(g, group, instr, fast));
     }
     instr->experts =
         moves_rows(instr->kind) ||

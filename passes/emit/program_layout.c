@@ -9,6 +9,11 @@
  * for. */
 #include "emit.h"
 
+int64_t body_runs(const Graph *g)
+{
+    return program_turns(g) / (1 + (g->turns == TURNSpaired));
+}
+
 static Group *storing(Arena *a, Family fam, Region reg, Node *n)
 {
     Group *k = alloc(a, sizeof *k);
@@ -214,7 +219,7 @@ void make_phases(ProgramBuilder *builder, Group **k)
     size_t at = 0, den = 0;
 
     builder->pair = builder->graph->turns == TURNSpaired;
-    builder->repeat = program_turns(builder->graph) / (1 + builder->pair);
+    builder->repeat = body_runs(builder->graph);
     builder->once = builder->repeat == 1 && !builder->graph->call;
     while (den < vec_len(k) && k[den]->reg != REGden)
         den++;

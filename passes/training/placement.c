@@ -243,19 +243,23 @@ static ProductSizes sizes_of(const Placement *placement, const Node *n, int w,
 static double predicted_gain(const Placement *placement, const Node *n, int w,
                              const Param *param)
 {
-    enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16 };
+    enum { PRODUCTS = 2, ROWBYTES = 3, PIECE = 16, WIDE = 2 };
     const Graph *g = placement->g;
     const MachineSpeeds *speeds = machine_of(g);
     const ProductSizes z = sizes_of(placement, n, w, param);
 
     if (fmod(z.K, PIECE) != 0 || fmod(z.N, PIECE) != 0) /* no tensor cores */
         return -1;
-    double flops = PRODUCTS * 2 * z.rows * z.K * z.N;
+    double flops = 2 * z.rows * z.K * z.N, both = z.rows * (z.K + z.N);
     double bytes = ROWBYTES * z.rows * (z.K / z.share + z.N) +
                    rounding_bytes(g, n->in[w], z.weight);
-    double plain = n->op == Odot ? speed_at(speeds, SPEEDgemm, flops / PRODUCTS)
-                                 : speed_at(speeds, SPEEDgrouped, z.each);
-    return flops / plain - flops / speed_at(speeds, SPEEDnarrow, z.each) -
+    int dense = n->op == Odot;
+    double plain =
+        product_secs(speeds, dense ? SPEEDgemm : SPEEDgrouped,
+                     dense ? flops : z.each, flops, WIDE * (both + z.weight));
+    double few = product_secs(speeds, SPEEDnarrow, z.each, flops,
+                              (1 + WIDE) * both / PRODUCTS + z.weight);
+    return PRODUCTS * (plain - few) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
@@ -265,13 +269,17 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
 static double own_gain(const Placement *placement, const Node *n, int w,
                        const Param *param)
 {
+    enum { WIDE = 2, SUM = 4 }; /* bytes of an element read, summed up */
     const MachineSpeeds *speeds = machine_of(placement->g);
     const ProductSizes z = sizes_of(placement, n, w, param);
     double flops = 2 * z.rows * z.K * z.N;
     double bytes = z.rows * (z.K / z.share + z.N);
+    double read = z.rows * (z.K + z.N), sums = SUM * z.weight;
 
-    return flops / speed_at(speeds, SPEEDweights, z.each) -
-           flops / speed_at(speeds, SPEEDnarrow_weights, z.each) -
+    return product_secs(speeds, SPEEDweights, z.each, flops,
+                        WIDE * read + sums) -
+           product_secs(speeds, SPEEDnarrow_weights, z.each, flops,
+                        read + sums) -
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 

@@ -65,6 +65,15 @@ static void load_kernels(Gpu *gpu)
     }
 }
 
+static void prepare(void *d, Plan *const *plan, int n)
+{
+    Gpu *gpu = d;
+
+    start_phase("kernels");
+    nvrtc_prepare(gpu->mem, plan, n, gpu->pool, gpu->arch);
+    start_phase(NULL);
+}
+
 static int kernel_named(const Plan *p, const char *name)
 {
     for (int i = 0; i < p->nkernel; i++)
@@ -562,7 +571,7 @@ const Device cuda_device = {
     /* clang-format off */
     .name = "cuda", .can = CANrun | CANcapture | OWNmemory | OWNproducts,
     .count = gpu_count,
-    .open = open_gpu, .load = load, .bind = bind, .bound = bound, .close = close_gpu,
+    .open = open_gpu, .prepare = prepare, .load = load, .bind = bind, .bound = bound, .close = close_gpu,
     .alloc = take, .free = give, .peers = peers, .drop_peers = drop_peers,
     .clear = clear, .copy = copy, .pin = pin,
     .unpin = unpin, .begin = begin, .finish = finish, .ready = ready,

@@ -98,6 +98,9 @@ typedef struct Device {
     /* In this order: open, alloc of the ranks' arenas, load, a bind for each
      * instruction, bound. runs: how often it runs in a program. */
     void *(*open)(const DeviceArgs *a);
+    /* After open: compiles what these plans need at once, on all processors, so
+     * that their loads find it; or null. */
+    void (*prepare)(void *d, Plan *const *plan, int n);
     void (*load)(void *d);
     void (*bind)(void *d, BoundInstr *b, const Program *g, int64_t runs);
     void (*bound)(void *d);

@@ -16,6 +16,10 @@ typedef struct Cubin {
  * has them. */
 Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
                  Comm *comm);
+/* Of all these plans at once, into the cache; ranks of a host a part each. What
+ * is refused is so in nvrtc_all. */
+void nvrtc_prepare(Arena *a, Plan *const *plan, int n, Pool *pool,
+                   const char *arch);
 
 enum { LTWORK = 32 << 20 };
 typedef struct Lt Lt;

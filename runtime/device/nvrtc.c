@@ -137,8 +137,6 @@ static _Noreturn void refuse(Arena *a, const Build *build, int i)
  * what is not there (another file system, a kernel refused) each compiles. */
 static void build(Build *b, Pool *pool, Comm *comm)
 {
-    b->ranks = launch_local();
-    b->place = launch_place() % b->ranks;
     pool_run(pool, one, b, b->plan->nkernel, 1);
     if (b->ranks == 1)
         return;
@@ -148,8 +146,7 @@ static void build(Build *b, Pool *pool, Comm *comm)
     pool_run(pool, one, b, b->plan->nkernel, 1);
 }
 
-Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
-                 Comm *comm)
+static Build build_new(Arena *a, const Plan *p, const char *arch)
 {
     size_t n = (size_t)p->nkernel + 1;
     int major = 0, minor = 0;
@@ -163,9 +160,51 @@ Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
     b.left = kernels_of_host(a, p);
     b.out = alloc(a, n * sizeof *b.out);
     b.why = alloc(a, n * sizeof *b.why);
+    b.ranks = launch_local();
+    b.place = launch_place() % b.ranks;
+    return b;
+}
+
+Cubin *nvrtc_all(Arena *a, const Plan *p, Pool *pool, const char *arch,
+                 Comm *comm)
+{
+    Build b = build_new(a, p, arch);
+
     build(&b, pool, comm);
     for (int i = 0; i < p->nkernel; i++)
         if (b.why[i])
             refuse(a, &b, i);
     return b.out;
+}
+
+/* ---- of several plans ---------------------------------------------------- */
+
+typedef struct BuildPart { /* a kernel of one of them */
+    Build *build;
+    int kernel;
+} BuildPart;
+
+static void one_part(void *ctx, int64_t lo, int64_t hi)
+{
+    for (BuildPart *part = ctx; lo < hi; lo++) {
+        Build *build = part[lo].build;
+        int i = part[lo].kernel;
+        one(build, i, i + 1);
+        free(build->out[i].image);
+        free(build->why[i]);
+    }
+}
+
+void nvrtc_prepare(Arena *a, Plan *const *plan, int n, Pool *pool,
+                   const char *arch)
+{
+    Build *b = alloc(a, (size_t)n * sizeof *b);
+    BuildPart *part = NULL;
+
+    for (int i = 0; i < n; i++) {
+        b[i] = build_new(a, plan[i], arch);
+        for (int k = 0; k < plan[i]->nkernel; k++)
+            vec_push(a, part, ((BuildPart){ &b[i], k }));
+    }
+    pool_run(pool, one_part, part, (int64_t)vec_len(part), 1);
 }

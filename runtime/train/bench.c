@@ -443,12 +443,23 @@ static Walls timed_steps(Bench *bench, const Feed *feed, int64_t steps)
     return exec_apart(bench->x) ? whole_steps(bench, feed, steps) : w;
 }
 
+void bench_prepare(Plan *const *plan, int n, Comm *comm)
+{
+    const Device *device = device_for(plan[0], comm);
+    Arena *a = forever;
+
+    if (device->prepare)
+        device->prepare(
+            device->open(&(DeviceArgs){ a, plan[0], comm, pool_open(0) }), plan,
+            n);
+}
+
 double bench_instrs(Plan *p, Comm *comm, double enough, InstrSeconds **out,
                     const char **chip)
 {
     Bench b = { .x = exec_open(p, comm), .vocab = plan_vocab(p) };
     double plan = plan_secs(p, PGstep);
-    int64_t steps = 5 + (plan > 0 ? (int64_t)fmin(enough / plan, 100) : 0);
+    int64_t steps = 3 + (plan > 0 ? (int64_t)fmin(enough / plan, 100) : 0);
     Walls w = timed_steps(&b, &(Feed){ fill, &b }, steps);
     const Stage *stage = &b.x->stage[0];
     const Program *program = step_program(stage);

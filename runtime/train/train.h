@@ -196,6 +196,9 @@ int score_plan(ScoreJob *job, Plan *p, FILE *out);
 typedef struct Sampler Sampler;
 Sampler *sampler_open(Arena *a, Exec *exec);
 char *sample(Sampler *sampler, int64_t step, size_t *n);
+/* Once before bench_instrs of several plans: compiles all their kernels, and
+ * keeps the device open. */
+void bench_prepare(Plan *const *plan, int n, Comm *comm);
 /* Of the instructions of a step of p's first stage here: how often it runs, how
  * long once, when steps run for so many seconds. Returns those of a whole step.
  * chip: what ran it. */

@@ -8,7 +8,7 @@
 #   network  5e10 bytes/s   an h100's to other hosts: to table 3 of arXiv 2504.14960
 #   link     3.3e11 bytes/s its NVLink: to that table (NCCL's all-to-all of 470 MB on
 #                           8 of them, arXiv 2603.07685: 3.25e11)
-#   gemm     2.05e14 FLOP/s an a100's products: machines.def, to megatron-sc21-T1
+#   gemm     2.14e14 FLOP/s an a100's products: machines.def, to megatron-sc21-T1
 #   host     2.95e-3 s      a layer and micro-batch take no less on the host of
 #                           vTrain's rows,
 #   alone    8.5e-4 s       and so much more where softmax is not fused,
@@ -58,13 +58,13 @@ summary() {
 # MoE on H100s, arXiv 2504.14960, tables 3 and 4 (gbs 1024), 5 (longer): MFU of
 # 989.5 TFLOP/s, ranks, sequences of a step, their tokens, tp cp pp ep zero. Not
 # published, so assumed: a pipeline has chunks of one layer. Products take what large
-# ones do on an H200, which has the same cores (machines.def). Experts are cut over
+# ones do (machines.def), attention as long: theirs is cuDNN's. Experts are cut over
 # tp ranks too (etp = tp), ep's lie beyond those of tp and cp. Their dispatcher
 # (section 3.3): each rank drops tokens itself, so exactly `chosen` rows of a token go
 # to experts, by an all-to-all over ep, an all-gather over etp, and back; where a rank
 # has several experts, all rows are copied into their order, and back. This stands in
 # the place of what the plan does there, which sends a token once to each rank.
-gemm=7e14 network=5e10 link=3.3e11 memory=2.8e12 hop=4.5e-5 far=1.5e-5
+gemm=7.4e14 network=5e10 link=3.3e11 memory=2.8e12 hop=4.5e-5 far=1.5e-5
 moe() { # name file layers hidden chosen experts keys..
     name=$1 file=$2 layers=$3 hidden=$4 chosen=$5 experts=$6 && shift 6
     : >"$dir/moe"
@@ -74,7 +74,7 @@ moe() { # name file layers hidden chosen experts keys..
         key="$name x$world gbs=$gbs seq=$seq tp=$tp cp=$cp pp=$pp ep=$ep zero=$zero"
         # shellcheck disable=SC2086
         "$PLEAT" compile "$dir/$file.lua" target=null memory=9999GiB -o "$dir/p.plan" cluster=h100x"$world" \
-            cluster.gemm=$gemm cluster.network=$network cluster.link=$link cluster.memory=$memory \
+            cluster.gemm=$gemm cluster.attn=$gemm cluster.attn_bwd=$gemm cluster.network=$network cluster.link=$link cluster.memory=$memory \
             cluster.hop=$hop cluster.far=$far fold.tp="$tp" fold.cp="$cp" fold.pp="$pp" fold.ep="$ep" \
             fold.etp="$tp" $chunks fold.zero="$zero" axes.seq="$seq" train.batch="$gbs" train.recompute=0 \
             route.policy=capacity route.factor=1 "$@" >"$dir/log" 2>&1 || { echo "  $key: $(head -n 1 "$dir/log")"; continue; }

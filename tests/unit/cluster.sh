@@ -62,11 +62,11 @@ result "help machines" $?
 
 
 # a calibration, of few ranks and small sizes: which numbers, what follows
-printf 'chip h100\ngemm 1e13 measured 1e6\ngemm 4e13 measured 1e13\nmemory 1e13 measured\nlaunch 0 measured\n' >sizes.machine
+printf 'chip a100\ngemm 1e13 measured 1e6\ngemm 4e13 measured 1e13\nmemory 1e13 measured\nlaunch 0 measured\n' >sizes.machine
 sizes=$(step cluster=./sizes.machine)
-same=$(step cluster=h100 cluster.gemm=1e6:1e13,1e13:4e13 cluster.memory=1e13 cluster.launch=0)
-low=$(step cluster=h100 cluster.gemm=1e13 cluster.memory=1e13 cluster.launch=0)
-high=$(step cluster=h100 cluster.gemm=4e13 cluster.memory=1e13 cluster.launch=0)
+same=$(step cluster=a100 cluster.gemm=1e6:1e13,1e13:4e13 cluster.memory=1e13 cluster.launch=0)
+low=$(step cluster=a100 cluster.gemm=1e13 cluster.memory=1e13 cluster.launch=0)
+high=$(step cluster=a100 cluster.gemm=4e13 cluster.memory=1e13 cluster.launch=0)
 echo "$low $sizes $high" | awk '{ exit !($1 > $2 && $2 > $3) }' && [ "$sizes" = "$same" ]
 result "products by size lie between the numbers of two sizes: $low > $sizes > $high ms" $?
 "$PLEAT" bench --calibrate here.machine target=host axes.seq=128 axes.batch=4 axes.hidden=128 \
