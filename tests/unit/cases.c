@@ -602,7 +602,7 @@ static int permute(Case *c, int i)
         return 0;
     Node *a = leaf(c, s[i].dt, "x y z", s[i].n);
     fill(c, c->nleaf - 1, 0);
-    c->fixed[c->nleaf - 1] = s[i].dt != Df64;
+    c->fixed[c->nleaf - 1] = i > 2; /* differences are of few elements */
     c->name = s[i].name;
     c->out = build(c, 1, &a, "", "");
     c->out->nd = 3;
