@@ -40,7 +40,8 @@ static double added_bytes(const Graph *g, const Group *group)
     return bytes;
 }
 
-/* Members cost their arithmetic; memory sees what goes in and out. */
+/* Members cost their arithmetic; memory sees what goes in and out, a link what
+ * a copy reads, or makes where it reads no value of the device. */
 static void count(const Graph *g, const Group *group, Instr *instr)
 {
     instr->flops = instr->bytes = 0;
@@ -50,6 +51,8 @@ static void count(const Graph *g, const Group *group, Instr *instr)
         instr->flops += cost_of(g, group->node[i]).flops;
     for (int i = 0; i < group->nin; i++)
         instr->bytes += (double)local_bytes(g, group->in[i]);
+    if (group->fam == FAMcopy && group->nin)
+        return;
     for (int i = 0; i < group->nout; i++)
         instr->bytes += (double)local_bytes(g, storage(group->out[i]));
 }

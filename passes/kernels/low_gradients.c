@@ -94,8 +94,9 @@ static Node *low(Graph *g, Node *n, void *ctx)
 void pass_low_gradients(Graph *g)
 {
     LowGradients gradients = { .graph = g };
+    int asked = g->opts && opts_gradient_dtype(g->opts) == GRADbf16;
 
-    if (opts_gradient_dtype(g->opts) != GRADbf16 || program_turns(g) > 1)
+    if (!asked || program_turns(g) > 1)
         return;
     g_renumber(g);
     gradients.low = alloc(g->arena, vec_len(g->node) + 1);

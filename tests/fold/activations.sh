@@ -64,7 +64,7 @@ plan three world=8 fold.ep=8 train.batch=128 fold.zero=3 train.recompute=8
 plan stages world=64 fold.ep=8 fold.pp=4 train.batch=512 fold.overlap=0 \
     train.recompute=2.4
 most one 76
-most named 93
+most named 94
 most three 80
 most stages 25
 [ "$(sent all)" = "$(sent free)" ] && [ -n "$(sent all)" ] && no= || no=$(sent all)

@@ -178,7 +178,7 @@ is "the same bits" 0 same four rebuilt
 is "in a fold" 0 run ranks "$@" train.steps=2 fold.dp=2 fold.ep=2 fold.zero=3 world=2
 is "the same numbers" 0 near four ranks 2e-3
 
-set -- precision.policy=bf16 train.steps=4
+set -- precision.policy=bf16 train.steps=2
 is "gradients in fp32" 0 run wide-grads "$@" train.batch=2
 is "in bf16" 0 run narrow-grads "$@" train.batch=2 precision.grads=bf16
 is "nearly the same numbers" 0 near wide-grads narrow-grads 2e-3
