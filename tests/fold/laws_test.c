@@ -503,7 +503,7 @@ static const Row rows[] = {
     { Lcomm_zigzag, BARE + SHARDS, "number : copy", NULL },
     { Lcomm_sends, BARE + SHARDS, "collective: more ranks", NULL },
     { Lcomm_receives, BARE + MIX, "collective: more ranks", NULL },
-    { Lsig_there, BARE + MIX, "kernel sig = 1000000", NULL },
+    { Lsig_there, BARE + MIX, "kernel sig = 1000000000", NULL },
     { Lsig_hash, MIX, "another kernel", NULL },
     { Lsig_operands, BARE + MIX, "an operand less", one_less },
     { Lsig_bounds, BARE + SHARDS, "extent : near", NULL },
