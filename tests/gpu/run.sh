@@ -69,13 +69,15 @@ start() {
     echo "${name##*/} $*" >"$at"
     { CUDA_VISIBLE_DEVICES=$((started % gpus)) "$bin/$name" "$@" >"$at.tap" 2>"$at.err"
         echo $? >"$at.rc"; } &
+    echo $! >"$at.pid"
 }
 
-# What all that were started left.
+# What those that were started left, the shortest first: a limit of time then cuts
+# the longest off.
 finish() {
-    wait
-    for i in $(seq $started); do
+    for i in $(seq $started -1 1); do
         at=$dir/started.$i
+        wait "$(cat "$at.pid")"
         count "$(cat "$at")" "$(cat "$at.rc")" "$at.tap" "$at.err"
     done
 }
