@@ -29,6 +29,13 @@ static int has_numbers(const Placement *placement)
     return has_numbers_of_weights(placement->g, placement->recipe);
 }
 
+static int has_lone_products(const Placement *placement)
+{
+    const Graph *g = placement->g;
+
+    return opts_dtype(g->opts) == Dbf16 && program_turns(g) == 1;
+}
+
 static const Need few_bits = {
     asks_few_bits, "no product is of few bits (precision.policy=fp8 or "
                    "precision.recipe asks for them)"
@@ -39,15 +46,19 @@ static const Need numbers = {
 };
 static const Need rows = { has_blocks_of_rows,
                            "it needs precision.recipe=blockwise" };
+static const Need lone_products = {
+    has_lone_products, "it needs products of bf16, and one micro-batch a step"
+};
 
 static const struct {
     const char *key;
     const Need *need;
 } needs[] = {
-    { "precision.keep", &few_bits },  { "precision.place", &few_bits },
-    { "precision.watch", &few_bits }, { "precision.wire", &rows },
-    { "precision.kept", &rows },      { "precision.history", &history },
-    { "precision.margin", &history }, { "precision.primary", &numbers },
+    { "precision.keep", &few_bits },       { "precision.place", &few_bits },
+    { "precision.watch", &few_bits },      { "precision.wire", &rows },
+    { "precision.kept", &rows },           { "precision.history", &history },
+    { "precision.margin", &history },      { "precision.primary", &numbers },
+    { "precision.grads", &lone_products },
 };
 
 /* Is one of them a weight of products? */

@@ -8,7 +8,7 @@
  *                 [--keep DIR]    smaller models that fail alike go there
  *                 [--show SEED]   the model of a seed
  *
- * Without arguments: what is kept, and 200 seeds; with PLEAT_ALL=1 10,000. */
+ * Without arguments: what is kept, and 100 seeds; with PLEAT_ALL=1 10,000. */
 #include <dirent.h>
 #include <ftw.h>
 #include <sched.h>

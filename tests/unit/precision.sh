@@ -186,6 +186,11 @@ is "but others" 1 same wide-grads narrow-grads
 is "sums over micro-batches" 0 run wide-sums "$@"
 is "stay fp32" 0 run narrow-sums "$@" precision.grads=bf16
 is "to the same bits" 0 same wide-sums narrow-sums
+lines=1
+is "which is said" 0 idle precision.grads=bf16 precision.policy=bf16 train.batch=16
+is "in fp64 too" 0 idle precision.grads=bf16 precision.policy=fp64 axes.batch=8 train.batch=8
+lines=0
+is "but of one micro-batch" 0 idle precision.grads=bf16 precision.policy=bf16 axes.batch=8 train.batch=8
 
 set -- precision.recipe=delayed
 is "compared" 0 started none "$@" train.steps=3 precision.compare=bf16:3
