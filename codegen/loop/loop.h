@@ -365,7 +365,7 @@ LoopBody form_stage(KernelPrinter *printer,
 /* For a GPU; whole: the contiguous loop is one of the items'. Fills
  * items (blocks) and threads of the launch. */
 void threads_form(KernelPrinter *printer, Expr *const *red, int whole);
-/* Prints a copy of elements that lie turned; 0: the kernel is none. */
+/* Prints a transpose; 0: the kernel is none. */
 int transpose_form(KernelPrinter *printer);
 int wide_width(KernelPrinter *printer, int u); /* lanes that loop u is worth */
 /* Open lanes: width elements of loop u; x >= 0: all of loop x beside them. */

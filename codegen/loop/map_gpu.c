@@ -5,7 +5,7 @@
  *                      the other loops and some neighbours along this one.
  *                      Long sums into few columns: the block's threads are
  *                      groups, each of which adds up its share of the rows.
- *   a square a thread  a copy of elements that lie turned (transpose_gpu.c)
+ *   a square a thread  a transpose (transpose_gpu.c)
  *   a team an item     rows. 1 to 32 threads, several teams a block, a whole
  *                      block, or all blocks of a cluster. When a row fits into
  *                      a team's registers all of it is held there, so memory is

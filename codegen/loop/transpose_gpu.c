@@ -1,11 +1,11 @@
-/* transpose_gpu.c: a copy on a GPU that turns what lies side by side into lines
- * of its own:
+/* transpose_gpu.c: a transpose on a GPU, a copy whose contiguous loop is one in
+ * what is read and another in what is stored:
  *
  *     to[v + n1 * u + ..] = from[u + n2 * v + ..]
  *
  * By a thread an element one side would be read or written by 1, 2 or 4 bytes a
  * line. Here a thread has a square of E x E, E elements the largest piece of 4
- * to 16 bytes that lies aligned on both sides, and turns it in registers
+ * to 16 bytes that lies aligned on both sides, transposed in registers
  * (cuda.pre). A block has 8 squares side by side along u, 32 along v, where
  * there are so many: 128 bytes of a line are read at a time, 512 written. */
 #include "loop.h"
@@ -71,7 +71,7 @@ static int64_t most_threads(const KernelPrinter *printer, int u, int elements,
     return threads;
 }
 
-/* Is the kernel one copy of elements that lie turned? */
+/* Is the kernel one transpose? */
 static int is_transpose(const KernelPrinter *printer, Transpose *of)
 {
     const LoopKernel *kernel = printer->kernel;
@@ -133,7 +133,7 @@ int transpose_form(KernelPrinter *printer)
     blocks *= put_square(printer, t.v, strf(printer->arena, "p / %ld", blocks),
                          strf(printer->arena, "TID / %ld", x), y, t.elements);
     form_decode(printer, rest, k, strf(printer->arena, "p / %ld", blocks));
-    nest_line(printer, "store_turned<%d>(&%s, n%d, &%s, n%d);", t.elements,
+    nest_line(printer, "store_transposed<%d>(&%s, n%d, &%s, n%d);", t.elements,
               nest_element(printer, to, t.store->addr),
               nest_size(printer, form_stride(t.store->addr, t.u)),
               nest_element(printer, t.load->buf, t.load->lin),
