@@ -1,6 +1,6 @@
 /* pipe_assign.c: who runs where. Every node of the body gets a chunk and a work
  * of it: F, or B, or with a schedule that splits the backward I (what earlier
- * chunks wait for) and W (the rest).
+ * chunks wait for) and W (the rest; of a fallback I has all).
  *
  *     forward    the chunk of its unit, or a later one of an operand; what is
  *                in no unit goes with E, or with L when it needs the last unit
@@ -273,6 +273,13 @@ static void follow(Assign *assign)
     }
 }
 
+/* What the backward does that no earlier chunk waits for. A fallback does it in
+ * I too: what it rebuilds need not be kept until W. */
+static WorkKind last_work(const Pipe *pipe)
+{
+    return !pipe->splits ? WB : pipe->graph->prog == PGfallback ? WI : WW;
+}
+
 static void place(Assign *assign, Node *n)
 {
     Assignment *assignment = &assign->pipe->spot[n->id];
@@ -285,8 +292,7 @@ static void place(Assign *assign, Node *n)
         assign->back[n->id] |= assign->back[n->in[k]->id] != 0;
     if (n->op == Opart)
         assign->back[n->id] = assign->back[n->in[0]->id];
-    assignment->work =
-        assign->back[n->id] ? assign->pipe->splits ? WW : WB : WF;
+    assignment->work = assign->back[n->id] ? last_work(assign->pipe) : WF;
     if (assign->back[n->id])
         backward_of(assign, n, assignment);
     else
