@@ -267,10 +267,11 @@ typedef struct SearchModel {
 /* What a short plan's step takes, or the unit that it has more than another:
  * seconds of a micro-batch, of them transfers that nothing hides, and of what
  * is done once a step; launches of a micro-batch; bytes of what lives
- * always, of what outlives the body, and at most in body and post. */
+ * always, and at most in post; those of the body, and of the fallback's (of
+ * KeptBytes.once what a unit has, or what is in none, is the most, no sum). */
 typedef struct UnitCost {
-    double body, open, rest, calls, persist, accum, body_bytes, post_bytes;
-    double fallback_bytes; /* at most in the step's fallback */
+    double body, open, rest, calls, persist, post_bytes;
+    KeptBytes step, fallback;
 } UnitCost;
 typedef struct ModelCost {
     UnitCost *unit, ends; /* by run: of one unit; of what is in none */
@@ -295,6 +296,7 @@ typedef struct Search {
     double weight;  /* bytes of an element that kernels read */
     Arena *scratch; /* of one estimate */
     Table *cuts;    /* number of chunks -> Stages */
+    Table *alive;   /* of a schedule: see search_alive */
 } Search;
 
 typedef struct ShortFold { /* whose short plans are made */
@@ -413,6 +415,14 @@ ModelCost search_scaled(const Search *search, const Point *point,
                         const ModelCost *ref);
 Forecast search_combine(Search *search, const Point *point,
                         const ModelCost *cost);
+/* search_memory.c: by stage of the point's schedule, made once; bytes of a rank
+ * of it, whose units cost that, and what is in none. */
+typedef struct StageAlive StageAlive;
+const StageAlive *search_alive(Search *search, const Point *point,
+                               int64_t micros);
+double search_stage_bytes(const StageAlive *alive, int stage,
+                          const Point *point, const UnitCost *units,
+                          const UnitCost *ends);
 
 /* ---- calibrate.c --------------------------------------------------------- */
 

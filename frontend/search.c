@@ -76,9 +76,12 @@ Forecast search_priced(Space *space, const Point *p, const ModelCost cost[2])
 /* A fallback runs rarely: it rebuilds all, before a step rebuilds anything. */
 void rebuilt_fallback(const Space *space, ModelCost cost[2])
 {
-    for (int r = 0; r < space->s.units.nrun; r++)
-        cost[0].unit[r].fallback_bytes = cost[1].unit[r].fallback_bytes;
-    cost[0].ends.fallback_bytes = cost[1].ends.fallback_bytes;
+    for (int r = 0; r <= space->s.units.nrun; r++) {
+        int unit = r < space->s.units.nrun;
+        UnitCost *to = unit ? &cost[0].unit[r] : &cost[0].ends;
+        const UnitCost *all = unit ? &cost[1].unit[r] : &cost[1].ends;
+        to->fallback = all->fallback;
+    }
 }
 
 /* ---- prices -------------------------------------------------------------- */
@@ -554,6 +557,7 @@ static const Candidate *search_space(Space *space)
                                           : HUGE_VAL;
     space->s.scratch = arena_new();
     space->s.cuts = table_new(forever);
+    space->s.alive = table_new(forever);
     set_models(space);
     if (space->from)
         search_measure(space);

@@ -11,15 +11,26 @@
  * On pp stages, m micro-batches, t the slowest stage's (arXiv 2104.04473,
  * 2401.10241, DeepSeek's DualPipeV; F = I = W = t/3):
  *
- *   1f1b          (m - 1) t + sum of t         alive: pp - s
- *   interleaved   m t + (pp - 1) t / vpp       alive: (2 (pp - s - 1) +
- *                                                (vpp - 1) pp + 1) / vpp
- *   zerobubble    m t + (pp - 1) t / 3         alive: 3/2 pp
- *   dualpipev     m t + (pp - 1) t / 3         alive: 3/2 pp + 1/2
+ *   1f1b          (m - 1) t + sum of t
+ *   interleaved   m t + (pp - 1) t / vpp
+ *   zerobubble    m t + (pp - 1) t / 3
+ *   dualpipev     m t + (pp - 1) t / 3
  *
- * The last two keep gradients too, up to the W of their micro-batch.        */
+ * What is alive meanwhile the schedule itself says (search_memory.c).       */
 #include "../ir/keys.h"
 #include "frontend.h"
+
+/* What is there once is not summed: the most of those that are added. */
+static KeptBytes weighted_kept(KeptBytes a, double k, KeptBytes b)
+{
+    KeptBytes c = { a.through + k * b.through, a.kept + k * b.kept,
+                    a.input + k * b.input,     a.weights + k * b.weights,
+                    a.between + k * b.between, { a.once[0], a.once[1] } };
+
+    for (int i = 0; i < 2 && k > 0; i++)
+        c.once[i] = fmax(a.once[i], b.once[i]);
+    return c;
+}
 
 static UnitCost weighted(UnitCost a, double k, UnitCost b)
 {
@@ -28,10 +39,9 @@ static UnitCost weighted(UnitCost a, double k, UnitCost b)
                        a.rest + k * b.rest,
                        a.calls + k * b.calls,
                        a.persist + k * b.persist,
-                       a.accum + k * b.accum,
-                       a.body_bytes + k * b.body_bytes,
                        a.post_bytes + k * b.post_bytes,
-                       a.fallback_bytes + k * b.fallback_bytes };
+                       weighted_kept(a.step, k, b.step),
+                       weighted_kept(a.fallback, k, b.fallback) };
 }
 
 /* ---- from short plans ---------------------------------------------------- */
@@ -58,9 +68,12 @@ ModelCost search_costs(const SearchModel *model, const UnitCost *plan)
     int n = 1;
 
     c.unit = alloc(forever, (size_t)(model->nrun + 1) * sizeof *c.unit);
+    c.ends.step.once[0] = c.ends.fallback.once[0] = 0;
     for (int r = 0; r < model->nrun; r++)
-        if (model->left[r] > 1)
+        if (model->left[r] > 1) {
             c.unit[r] = weighted(plan[n++], -1, plan[0]);
+            c.unit[r].step.once[1] = c.unit[r].fallback.once[1] = 0;
+        }
     for (int r = 0; r < model->nrun; r++) {
         c.unit[r] = c.unit[run_like(model, r)];
         c.ends = weighted(c.ends, -1, c.unit[r]);
@@ -122,6 +135,15 @@ static double unit_transfers(const Search *search, const Point *point,
                 : 0);
 }
 
+static KeptBytes scaled_kept(KeptBytes k, double share, double through)
+{
+    return (KeptBytes){
+        through,           k.kept * share,
+        k.input * share,   k.weights * share,
+        k.between * share, { k.once[0] * share, k.once[1] * share }
+    };
+}
+
 /* One unit of shape, which costs `ref` on one rank with one sequence. */
 static UnitCost scaled_unit(const Search *search, const Point *point,
                             UnitCost ref, const UnitShape *shape)
@@ -149,9 +171,10 @@ static UnitCost scaled_unit(const Search *search, const Point *point,
                         (4 + search->weight) * shape->expert / x.expert, 0);
     c.persist = held(&x, shape, weights, point->zero == 3) +
                 held(&x, shape, each - weights, point->zero > 0);
-    c.accum = all > 0 ? held(&x, shape, ref.accum / all, point->zero > 1) : 0;
-    c.body_bytes = c.accum + (ref.body_bytes - ref.accum) * share;
-    c.fallback_bytes = c.accum + (ref.fallback_bytes - ref.accum) * share;
+    double through =
+        all > 0 ? held(&x, shape, ref.step.through / all, point->zero > 1) : 0;
+    c.step = scaled_kept(ref.step, share, through);
+    c.fallback = scaled_kept(ref.fallback, share, through);
     c.post_bytes =
         all > 0 ? held(&x, shape, ref.post_bytes / all, point->zero > 1) : 0;
     return c;
@@ -199,34 +222,6 @@ static const Stages *cut_of(Search *search, const Point *point)
     return *at;
 }
 
-static double alive_on(const Point *point, int stage, double micros)
-{
-    double pp = (double)point->size[Mpp], v = (double)point->vpp;
-    double most = pp - stage;
-
-    if (point->schedule == SCHEDULEinterleaved)
-        most = (2 * (pp - stage - 1) + (v - 1) * pp + 1) / v;
-    if (point->schedule == SCHEDULEzerobubble)
-        return 1.5 * fmin(pp, micros);
-    if (is_folded(point))
-        return 1.5 * fmin(pp, micros) + 0.5;
-    return fmin(most, micros);
-}
-
-/* Bytes of a rank of a stage whose units cost c, what else it has `ends`. */
-static double bytes_on(const Point *point, int stage, double micros, UnitCost c,
-                       UnitCost ends)
-{
-    double alive = alive_on(point, stage, micros), accum = c.accum + ends.accum;
-    double step = (c.body_bytes - c.accum) * alive + ends.body_bytes;
-    double fallback =
-        (c.fallback_bytes - c.accum) * alive + ends.fallback_bytes;
-    double body = accum + fmax(step, fallback);
-
-    return c.persist + ends.persist +
-           fmax(body, c.post_bytes + ends.post_bytes);
-}
-
 Forecast search_combine(Search *search, const Point *point,
                         const ModelCost *cost)
 {
@@ -237,6 +232,7 @@ Forecast search_combine(Search *search, const Point *point,
         (double)search->batch / (double)(point->batch * point->size[Mdp]);
     double most = 0, sum = 0, rest = 0, open = 0, bytes = 0, fill;
     UnitCost *at = alloc(search->scratch, (size_t)pp * sizeof *at);
+    const StageAlive *alive = search_alive(search, point, (int64_t)micros);
 
     for (int u = 0; u < model->nunit; u++) {
         UnitCost *to = &at[cut ? stage_of(point, cut->chunk[u]) : 0];
@@ -247,16 +243,13 @@ Forecast search_combine(Search *search, const Point *point,
         double part = last ? 1 : 0, params = 0.5 * (first + last);
         UnitCost ends = weighted((UnitCost){ 0 }, part, cost->ends);
         ends.persist = params * cost->ends.persist;
-        ends.accum = params * cost->ends.accum;
-        ends.body_bytes = part * (cost->ends.body_bytes - cost->ends.accum);
-        ends.fallback_bytes =
-            part * (cost->ends.fallback_bytes - cost->ends.accum);
+        ends.step.through = params * cost->ends.step.through;
         double body = at[i].body + ends.body;
         most = fmax(most, body);
         open = fmax(open, at[i].open + ends.open);
         rest = fmax(rest, at[i].rest + ends.rest);
         sum += body;
-        bytes = fmax(bytes, bytes_on(point, i, micros, at[i], ends));
+        bytes = fmax(bytes, search_stage_bytes(alive, i, point, &at[i], &ends));
     }
     fill = point->schedule == SCHEDULEinterleaved
                ? (pp - 1) * most / (double)point->vpp

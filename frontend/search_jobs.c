@@ -369,12 +369,12 @@ static double secs_of_micros(Plan *p, int64_t n, double *open)
     return secs;
 }
 
-/* Bytes alive in each region of program k, body and post. */
-static void peaks_of(const Role *role, int k, double peak[2], double *accum)
+/* Bytes alive at once in post of program k. */
+static double post_peak(const Role *role, int k)
 {
     const Program *step = &role->prog[k];
     double *more = alloc(forever, ((size_t)step->ninstr + 2) * sizeof *more);
-    double now = 0;
+    double now = 0, peak = 0;
     int last = 0;
 
     for (int f = 0; f < step->nphase; f++)
@@ -386,30 +386,26 @@ static void peaks_of(const Role *role, int k, double peak[2], double *accum)
             continue;
         more[b->born] += (double)b->bytes;
         more[b->dies + 1] -= (double)b->bytes;
-        if (b->born <= last && b->dies > last)
-            *accum += (double)b->bytes;
     }
     for (int i = 0; i < step->ninstr; i++) {
         now += more[i];
-        peak[i > last] = now > peak[i > last] ? now : peak[i > last];
+        peak = i > last && now > peak ? now : peak;
     }
+    return peak;
 }
 
 static void measure(const Plan *p, UnitCost *out)
 {
     const Role *role = p->role;
     int k = role_prog(role, PGstep), other = role_prog(role, PGfallback);
-    double peak[2] = { 0 }, rare[2] = { 0 }, accum = 0;
 
-    peaks_of(role, k, peak, &out->accum);
-    if (other >= 0)
-        peaks_of(role, other, rare, &accum);
     for (int f = 0; f < role->prog[k].nphase; f++)
         if (role->prog[k].phase[f].reg == REGbody)
             out->calls = role->prog[k].phase[f].n;
-    out->body_bytes = peak[0];
-    out->post_bytes = peak[1];
-    out->fallback_bytes = rare[0];
+    out->step = role->prog[k].kept;
+    if (other >= 0)
+        out->fallback = role->prog[other].kept;
+    out->post_bytes = post_peak(role, k);
     out->persist = (double)role->persist;
 }
 
@@ -424,9 +420,9 @@ static void price_short(const Search *search, const ShortFold *fold,
 
     opts_copy(opts, model_of(search, &p)->g->opts);
     set_key(opts, "world", fold->world);
-    set_key(opts, "train.recompute", 0);
-    if (fold->rebuild)
-        opts_set(opts, "train.recompute", "1e12", NULL);
+    if (!states_price(opts))
+        opts_set(opts, "train.recompute", fold->rebuild ? "1e12" : "0", NULL);
+    set_key(opts, "fold.pair", 0); /* what a pair takes is no micro-batch's */
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
     Graph *g = graph_parse(a, text, strlen(text), "short model", opts);

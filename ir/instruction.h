@@ -238,6 +238,14 @@ typedef struct Instr {
                                      the stage do more than once */
     int experts;  /* takes tokens to experts, or back */
 } Instr;
+
+/* Bytes of a body (passes/emit/kept.c): alive all through it; from forward to
+ * backward; of them, by themselves, what the gradients of inputs read last, and
+ * those of weights; from the former to the latter; at most beside these, in
+ * layers and outside. */
+typedef struct KeptBytes {
+    double through, kept, input, weights, between, once[2];
+} KeptBytes;
 const char *instr_label(const Instr *instr); /* for people; never null */
 const OperandInfo *instr_operand(const Instr *instr, int i);
 /* How it uses its i-th operand: r, w, b for both, - for work space. */

@@ -511,8 +511,8 @@ typedef struct Program {
     FinalValue *end;          /* plans with flow */
     int64_t transient, bound; /* height and lower bound of non-persistent
                                      buffers that are not alive all the time */
-    double rebuilt; /* seconds of a run in which instructions make again
-                       what is not kept for the backward */
+    double rebuilt;           /* seconds of a run for what is made again */
+    KeptBytes kept;           /* only while a plan without stages is compiled */
 } Program;
 int program_writes(const Program *prog, int buf); /* does it end with it? */
 int phase_names(const Program *prog, const Phase *phase,

@@ -426,6 +426,8 @@ ProgramBuilder *place_program(Graph *g, Group **groups)
     p->nframe = (int)vec_len(m->layout->frame);
     p->frame = m->layout->frame;
     p->rebuilt = seconds_rebuilt(m, p);
+    if (!g->call && program_trains(g->prog))
+        p->kept = kept_of(g->arena, g, m->group, p, m->layout);
     return m;
 }
 

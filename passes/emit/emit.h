@@ -54,6 +54,9 @@ void make_phases(ProgramBuilder *builder,
                  Group **k); /* fills group, phase, slot, repeat */
 /* How often a rank runs the body: for each micro-batch, or pair of them. */
 int64_t body_runs(const Graph *g);
+/* kept.c: of a program without stages, whose layout is known. */
+KeptBytes kept_of(Arena *a, const Graph *g, Group *const *k,
+                  const Program *prog, const Layout *layout);
 void make_joins(
     ProgramBuilder
         *builder); /* grad_buckets.c: packs that need no copy are joins */
