@@ -30,10 +30,20 @@ Plan *plan_at(const char *word)
 
 /* ---- from a model to a plan ---------------------------------------------- */
 
+/* What target plans are for where none is stated: a chip of cluster{} whose
+ * memory is not its host's is a GPU. */
+static const char *usual_target(const Opts *opts)
+{
+    int on_chip = opts_given(opts, "cluster.chip") &&
+                  machine_speeds(opts, MACHINEserver).offload > 0;
+
+    return on_chip ? "cuda" : "host";
+}
+
 const Target *target_of(const Opts *opts)
 {
     const char *name = opts_str(opts, "target");
-    const Target *t = target_named(name ? name : "host");
+    const Target *t = target_named(name ? name : usual_target(opts));
 
     if (!t)
         err(opts_loc(opts, "target"), "target '%s' is not in this build", name);
@@ -535,15 +545,14 @@ static int run_or_count(Plan *p, const RunArgs *args)
     return 0;
 }
 
-/* `run` of a model is for the best device that is here; rank 0 compiles for
- * all. */
+/* `run` of a model is for the best device that is here, whatever cluster{} is
+ * priced; rank 0 compiles for all. */
 static void choose_target(Args *args)
 {
     const char *here = device_here()->name;
 
     if (file_kind(args->file) != FILEplan && !folder_of(args->file) &&
-        !opts_str(args->keys, "target") && !launch_rank() &&
-        target_named(here) && strcmp(target_of(args->keys)->name, here))
+        !opts_str(args->keys, "target") && !launch_rank() && target_named(here))
         opts_set(args->keys, "target", here, NULL);
 }
 

@@ -61,6 +61,14 @@ result "a machine's memory is the limit" $?
 result "help machines" $?
 
 
+# a cluster of GPUs means plans for GPUs, unless a target is stated
+for row in "cuda cluster=h100x2" "host cluster=laptop" "host cluster=h100x2 target=host"; do
+    # shellcheck disable=SC2086
+    "$PLEAT" compile tiny.lua axes.batch=8 train.batch=16 ${row#* } -o p.plan >said 2>&1 &&
+        "$PLEAT" show p.plan | head -n 1 | grep -q " for ${row%% *}, "
+    result "plans of ${row#* } are for ${row%% *}" $?
+done
+
 # a calibration, of few ranks and small sizes: which numbers, what follows
 printf 'chip a100\ngemm 1e13 measured 1e6\ngemm 4e13 measured 1e13\nmemory 1e13 measured\nlaunch 0 measured\n' >sizes.machine
 sizes=$(step cluster=./sizes.machine)
