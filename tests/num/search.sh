@@ -96,6 +96,18 @@ small="target=null axes.seq=32 axes.hidden=32 axes.kv=2 axes.group=2 axes.dim=8 
 best 8 "fold.tp=2"
 model=tiny small="target=null axes.seq=64 axes.vocab=64 train.batch=4"
 
+# What short plans and the schedule say of memory is what a compiled plan takes.
+sed 's/^local layers, \(.*\) = [0-9]*,/local layers, \1 = 8,/' ../../../models/qwen3_moe.lua >eight.lua
+for kind in "1f1b fold.pp=8" "zerobubble fold.pp=8" "interleaved fold.pp=4 fold.vpp=2" "dualpipev fold.pp=4 fold.vpp=2"; do
+    # shellcheck disable=SC2086
+    "$PLEAT" search eight.lua target=null world=64 fold.schedule=$kind fold.tp=1 fold.cp=1 fold.ep=8 fold.etp=1 \
+        fold.zero=1 train.batch=512 axes.batch=1 axes.seq=512 axes.hidden=256 axes.ffn=256 axes.expert=16 \
+        axes.vocab=256 --seconds 0 >said 2>&1
+    ratio=$(sed -n 's/.*time estimated, [0-9.]* to \([0-9.]*\) of the memory.*/\1/p' said)
+    echo "${ratio:-0}" | awk '{ exit !($1 > 0.85 && $1 < 1.15) }'
+    result "memory of $kind is estimated: $ratio of it is taken" $?
+done
+
 # What is found depends on the clock only where it says so.
 for i in 1 2; do
     search world=4 >best$i && sed 's/"seconds":[0-9.]*//' said >all$i
