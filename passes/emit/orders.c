@@ -95,18 +95,32 @@ static int spread_within(ProgramBuilder *builder, Program *program,
     return is <= most + more;
 }
 
-/* Does the body end where all streams can meet? A collective there would stand
- * on compute in all runs, and in the last beside reductions. */
+static int any_last(const Program *program, const Phase *phase)
+{
+    for (int i = 0; i < phase->n; i++)
+        if (program->instr[phase->first + i].last_only)
+            return 1;
+    return 0;
+}
+
+/* Does what has a last run end where all streams can meet? A collective there
+ * would stand on compute in all runs, and in the last beside reductions. So
+ * would one at either end of a call with rows behind such a run. */
 static int ends_alone(const ProgramBuilder *builder, const Program *program)
 {
-    int alone = 1;
+    int beside = 0;
 
-    for (int f = 0; f < program->nphase; f++)
-        if (has_last_run(program, f))
-            alone = !runs_beside(
-                builder,
-                &program->instr[phase_end(program, &program->phase[f])]);
-    return alone;
+    for (int f = 0; f < program->nphase; f++) {
+        const Phase *phase = &program->phase[f];
+        int last = any_last(program, phase), call = beside && !phase->repeat;
+        const Instr *end = &program->instr[phase_end(program, phase)],
+                    *first = &program->instr[phase->first];
+        if (((last || call) && runs_beside(builder, end)) ||
+            (call && phase->n && runs_beside(builder, first)))
+            return 0;
+        beside |= last;
+    }
+    return 1;
 }
 
 typedef struct Candidates { /* orders of a program */
@@ -165,8 +179,25 @@ static int try_order(Candidates *all, int last, OrderRule rule)
     return 1;
 }
 
-/* Without a last run, with one, and the better of both by the other rule. What
- * calls of a stage take is not known without the other stages. */
+/* Of a stage's calls: what they take is not known without the other stages. In
+ * the order of their rows reductions go to the last ones as far as there is
+ * room. */
+static void order_calls(Candidates *all)
+{
+    ProgramBuilder *builder = all->builder;
+    int64_t most = all->load.most + all->more;
+
+    try_order(all, 0, ORDERlongest);
+    if (!move_to_last_rows(builder, all->program,
+                           most - load_now(builder, all->program).most))
+        return;
+    give_instrs(builder, all->program);
+    if (load_now(builder, all->program).most <= most &&
+        ends_alone(builder, all->program))
+        all->best = save_order(builder, all->program);
+}
+
+/* Without a last run, with one, and the better of both by the other rule. */
 void order_beside(ProgramBuilder *builder, Program *program)
 {
     Candidates all = { .builder = builder, .program = program };
@@ -181,8 +212,10 @@ void order_beside(ProgramBuilder *builder, Program *program)
         (all.load.most + lasting_bytes(builder->arena, &builder->graph, 1)) /
         GROWTH;
     all.model = save_order(builder, program);
-    try_order(&all, 0, ORDERlongest);
-    if (!builder->graph->call) {
+    if (builder->graph->call) {
+        order_calls(&all);
+    } else {
+        try_order(&all, 0, ORDERlongest);
         try_order(&all, 1, ORDERlongest);
         try_order(&all, all.last, ORDERnearest);
     }

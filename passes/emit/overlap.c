@@ -474,6 +474,8 @@ int has_last_run(const Program *program, int f)
 {
     const Phase *at = &program->phase[f];
 
+    if (!at->repeat)
+        return phase_runs(program, f) > 1;
     return f + 1 < program->nphase && at->reg == REGbody && at->repeat > 1 &&
            at[1].reg == REGpost;
 }
