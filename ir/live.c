@@ -43,6 +43,30 @@ int joined_last(const Role *role, int buf, int instr)
            role->prog[role->buf[buf].prog].instr[instr].last_only;
 }
 
+int joins_in_table(const Program *program, int instr)
+{
+    const Instr *s = &program->instr[instr];
+
+    return s->kind == Ijoin && s->last_only &&
+           !instr_phase(program, instr)->repeat;
+}
+
+int is_table_part(const Role *role, int buf)
+{
+    const Buf *b = &role->buf[buf];
+
+    return b->prog >= 0 && joined(role, buf, b->dies) &&
+           joins_in_table(&role->prog[b->prog], b->dies);
+}
+
+int is_table_whole(const Role *role, int buf)
+{
+    const Buf *b = &role->buf[buf];
+
+    return b->prog >= 0 && joins_in_table(&role->prog[b->prog], b->born) &&
+           role->prog[b->prog].instr[b->born].buf[0] == buf;
+}
+
 /* ---- lives --------------------------------------------------------------- */
 
 int only_writes(const Instr *instr, int i)
@@ -127,7 +151,8 @@ static void extend(SlotLives *lives)
             !joined_last(lives->r, i, life->last))
             life->last = f->first + f->n - 1;
         if (!f || lives->from > lives->to || life->first > lives->to ||
-            life->last < lives->from)
+            life->last < lives->from || is_table_part(lives->r, i) ||
+            is_table_whole(lives->r, i))
             continue;
         if (life->first < lives->from && life->last < lives->to)
             life->last = lives->to;

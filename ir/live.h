@@ -33,6 +33,15 @@ int joined(const Role *role, int buf, int instr);
 /* ... in the last run of a phase: from there on the other one keeps its bytes
  * for the runs that have no join. */
 int joined_last(const Role *role, int buf, int instr);
+/* Is it the last row of its phase, of a call in the table's order? */
+int is_last_row(const Program *program, const ScheduleSlot *row);
+/* Is this instruction a join in the last row of a call? What it joins and what
+ * comes of it, each a buffer of its own, take the same bytes through the table:
+ * parts in all rows before, the other one from there on. */
+int joins_in_table(const Program *program, int instr);
+/* Is buf such a part, or such a result? */
+int is_table_part(const Role *role, int buf);
+int is_table_whole(const Role *role, int buf);
 /* Null, or a buffer whose born and dies are not what the instructions say. */
 const char *lives_loose(Arena *a, const Role *role, int prog);
 

@@ -68,6 +68,28 @@ static const char *buf_wrong(const PlanCheck *check, const Buf *b)
     return 0;
 }
 
+/* From where on bytes of a buffer are its own: of one that a join in a table
+ * makes, from the first of its parts on, and through the table. */
+static int own_from(const PlanCheck *check, int buf)
+{
+    const Role *role = check->r;
+    const Buf *b = &role->buf[buf];
+    if (b->prog < 0)
+        return -1;
+    const Program *program = &role->prog[b->prog];
+    const Instr *join = &program->instr[b->born];
+    int from = b->born;
+    if (!is_table_whole(role, buf))
+        return from;
+    for (int f = program->nphase; f-- > 0;)
+        if (!program->phase[f].repeat && program->phase[f].first < from)
+            from = program->phase[f].first;
+    for (int i = 1; i < join->nbuf; i++)
+        if (role->buf[join->buf[i]].born < from)
+            from = role->buf[join->buf[i]].born;
+    return from;
+}
+
 /* Buffers with one place that are alive in a program: what lives always is born
  * at -1. What lies in a stack is told apart by words of the device. Frames are
  * there while the table runs. */
@@ -76,13 +98,13 @@ static int gather(const PlanCheck *check, int prog, Span **out)
     Span *v = NULL;
     for (int i = 0; i < check->r->nbuf; i++) {
         const Buf *b = &check->r->buf[i];
-        if (!b->bytes || b->frame || b->stack ||
+        if (!b->bytes || b->frame || b->stack || is_table_part(check->r, i) ||
             (b->prog != -1 && b->prog != prog))
             continue;
         Span x = { .id = i,
                    .offset = b->offset,
                    .bytes = b->bytes,
-                   .from = b->prog < 0 ? -1 : b->born,
+                   .from = own_from(check, i),
                    .to = b->prog < 0 ? INT32_MAX
                                      : b->dies - joined(check->r, i, b->dies) };
         vec_push(check->arena, v, x);
@@ -152,16 +174,17 @@ static const char *phases_wrong(const PlanCheck *check, const Program *prog)
     return 0;
 }
 
-/* Calls have rows of several micro-batches between each other. */
+/* A phase that runs once has no other runs. */
 static const char *lasts_wrong(const PlanCheck *check, const Program *prog)
 {
     for (int f = 0; f < prog->nphase; f++)
         for (int k = 0; k < prog->phase[f].n; k++) {
             int i = prog->phase[f].first + k;
-            if (prog->instr[i].last_only && !prog->phase[f].repeat &&
+            if (prog->instr[i].last_only && phase_runs(prog, f) < 2 &&
                 law(Llast_repeats))
                 return instr_told(check, prog, i,
-                                  "runs in the last run of a call");
+                                  "runs in the last run of a phase that has "
+                                  "no other");
         }
     return 0;
 }

@@ -66,10 +66,21 @@ ScheduleSlot *program_rows(Arena *a, const Program *prog)
     return v;
 }
 
+int is_last_row(const Program *prog, const ScheduleSlot *row)
+{
+    int64_t repeat = prog->phase[row->phase].repeat;
+    int i = prog->nslot;
+
+    if (repeat)
+        return row->micro == repeat - 1;
+    while (i > 0 && prog->slot[i - 1].phase != row->phase)
+        i--;
+    return i > 0 && prog->slot[i - 1].micro == row->micro;
+}
+
 int runs_in(const Program *prog, const Instr *instr, const ScheduleSlot *row)
 {
-    return !instr->last_only ||
-           row->micro == prog->phase[row->phase].repeat - 1;
+    return !instr->last_only || is_last_row(prog, row);
 }
 
 const char *program_told(const PlanCheck *check, ProgramKind k, const char *why)

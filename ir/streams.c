@@ -84,6 +84,24 @@ static void pass_wait(Behind *x, const Program *program, int *behind, int instr,
         x->done[on] = recorder + 1;
 }
 
+/* Of a call's last row alone, on another stream: rows of other calls follow,
+ * which may wait or not. It is over when compute is behind it and the table. */
+static void outlast_table(const Program *program, int *behind)
+{
+    int first = program->ninstr, end = 0;
+    for (int f = 0; f < program->nphase; f++) {
+        const Phase *phase = &program->phase[f];
+        if (phase->repeat)
+            continue;
+        first = phase->first < first ? phase->first : first;
+        end = phase->first + phase->n;
+    }
+    for (int i = first; i < end; i++)
+        if (program->instr[i].last_only && program->instr[i].issue.stream &&
+            behind[i] < end)
+            behind[i] = end;
+}
+
 int *instrs_behind(Arena *a, const Program *program)
 {
     int *behind = alloc(a, sizeof *behind * (size_t)(program->ninstr + 1));
@@ -100,6 +118,7 @@ int *instrs_behind(Arena *a, const Program *program)
         if (issue->record)
             x.recorder[issue->record] = i;
     }
+    outlast_table(program, behind);
     return behind;
 }
 

@@ -102,14 +102,16 @@ static const Phase *call_of(const TableCheck *check, int instr)
     return &check->g->phase[lo];
 }
 
-static const char *lives_wrong_in(const TableCheck *check, const Buf *b)
+static const char *lives_wrong_in(const TableCheck *check, int buf)
 {
+    const Buf *b = &check->c->r->buf[buf];
     if (b->frame)
         return (b->born < check->first || b->dies >= check->end) &&
                        law(Lframe_life)
                    ? "is in a frame and lives beyond the table"
                    : NULL;
     if (b->dies < check->first || b->born >= check->end ||
+        is_table_part(check->c->r, buf) || is_table_whole(check->c->r, buf) ||
         (b->born <= check->first && b->dies >= check->end - 1))
         return 0;
     if ((b->born < check->first || b->dies >= check->end) && law(Ltable_life))
@@ -126,7 +128,7 @@ static const char *bufs_wrong(const TableCheck *check)
     for (int i = 0; i < role->nbuf; i++) {
         const Buf *b = &role->buf[i];
         const char *why =
-            b->prog == check->prog ? lives_wrong_in(check, b) : NULL;
+            b->prog == check->prog ? lives_wrong_in(check, i) : NULL;
         if (why)
             return wrong(check,
                          strf(check->c->arena, "has a buffer '%s' that %s",

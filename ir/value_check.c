@@ -204,8 +204,7 @@ static const char *where(const ValueFlow *flow, int instr, const char *why)
                                  phase->name, flow->micro, why));
 }
 
-/* last: it is the last run of a phase that repeats, or a call, which has no
- * such instructions. */
+/* last: it is the last run of its phase. */
 static const char *run_row(ValueFlow *flow, int phase, int micro, int last)
 {
     const Phase *f = &flow->g->phase[phase];
@@ -232,7 +231,8 @@ static const char *run_rows(ValueFlow *flow)
         for (int k = 0; k < n && !why; k++)
             why = run_row(flow, f, k, k == n - 1);
         for (int t = 0; t < prog->nslot && !n && !tabled && !why; t++)
-            why = run_row(flow, prog->slot[t].phase, prog->slot[t].micro, 1);
+            why = run_row(flow, prog->slot[t].phase, prog->slot[t].micro,
+                          is_last_row(prog, &prog->slot[t]));
         tabled |= !n;
     }
     return why;

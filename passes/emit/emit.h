@@ -85,19 +85,24 @@ void put_copies(ProgramBuilder *builder, Program *program,
                 const OffloadCopies *copies);
 /* overlap.c: an order of the groups of phase f, and of the next if they join,
  * in which no more than load.most is alive at once as far as load (of the order
- * that stands there) tells. */
+ * that stands there) tells; late: for collectives that take so many times their
+ * predicted seconds. */
 typedef enum OrderRule { ORDERlongest, ORDERnearest } OrderRule;
 void order_span(ProgramBuilder *builder, const Program *program, int f,
-                Load load, OrderRule rule);
+                Load load, OrderRule rule, double late);
 /* Reductions of a post that joins body f: as soon as their gradients are there,
  * in the model's order. */
 void hoist_reductions(ProgramBuilder *builder, const Program *program, int f,
                       Load load);
-/* Is f a body that is run several times, with post behind it? Then of post what
- * may stand in the body goes there, for its last run; how many instructions. */
+/* Is f a call, or a body with post behind it, that is run several times? Of
+ * post what may stand in such a body goes there, for its last run; how many
+ * instructions. */
 int has_last_run(const Program *program, int f);
 int move_to_last_run(ProgramBuilder *builder, const Program *program, int f,
                      Load load);
+/* last_rows.c: the same of a stage's post and calls, where what goes takes no
+ * more than so many bytes; how many. */
+int move_to_last_rows(ProgramBuilder *builder, Program *program, int64_t room);
 /* orders.c: the order of instructions, and with it their streams. */
 void order_beside(ProgramBuilder *builder, Program *program);
 int64_t join_at(const Node *pack, int i); /* byte where member i lies */

@@ -3,14 +3,22 @@
  *
  *     with reductions of post in post,
  *     where the body repeats with them in its last run,
- *     and the better of both by the other rule.
+ *     and the better of both by the other rule,
+ *     then the best for collectives that take LATE times as long.
+ *
+ * The last is taken where it is predicted to take no more than an ALIKEth
+ * longer: beside what computes, collectives begin when multiprocessors are
+ * free, and share memory's bandwidth. (8 layers of Qwen3's widths on two H200:
+ * by clocks around instructions 7 ms of 398 are waits behind collectives that
+ * were predicted to be over. If all take twice as long, 4.9 ms are predicted,
+ * and 0.8 by this order.)
  *
  * More may be alive at once than in the model's order by a GROWTHth of all
  * memory. An order that has more is made again with less room; one that has
  * more without any is taken only where there is no other. */
 #include "emit.h"
 
-enum { GROWTH = 32 };
+enum { GROWTH = 32, LATE = 2, ALIKE = 1024 };
 
 static Load load_now(ProgramBuilder *builder, const Program *program)
 {
@@ -68,11 +76,11 @@ typedef struct HoistedOrder {
 /* With so much more alive than in the model's order, as far as that tells; how
  * much there is. */
 static int64_t spread(ProgramBuilder *builder, Program *program, Load load,
-                      int64_t more, OrderRule rule)
+                      int64_t more, OrderRule rule, double late)
 {
     load.most += more;
     for (int f = 0; f < program->nphase; f += 1 + joins_next(program, f))
-        order_span(builder, program, f, load, rule);
+        order_span(builder, program, f, load, rule, late);
     give_instrs(builder, program);
     return load_now(builder, program).most;
 }
@@ -81,13 +89,14 @@ static int64_t spread(ProgramBuilder *builder, Program *program, Load load,
  * which is too much. Is there room for it? */
 static int spread_within(ProgramBuilder *builder, Program *program,
                          const HoistedOrder *from, int64_t most, int64_t more,
-                         OrderRule rule)
+                         OrderRule rule, double late)
 {
     Load load = from->load;
     int64_t room = more, is;
 
     load.most = most;
-    while ((is = spread(builder, program, load, room, rule)) > most + more &&
+    while ((is = spread(builder, program, load, room, rule, late)) >
+               most + more &&
            room) {
         room = room > more / GROWTH ? room / 4 : 0;
         restore_order(builder, program, &from->order);
@@ -95,18 +104,32 @@ static int spread_within(ProgramBuilder *builder, Program *program,
     return is <= most + more;
 }
 
-/* Does the body end where all streams can meet? A collective there would stand
- * on compute in all runs, and in the last beside reductions. */
+static int any_last(const Program *program, const Phase *phase)
+{
+    for (int i = 0; i < phase->n; i++)
+        if (program->instr[phase->first + i].last_only)
+            return 1;
+    return 0;
+}
+
+/* Does what has a last run end where all streams can meet? A collective there
+ * would stand on compute in all runs, and in the last beside reductions. So
+ * would one at either end of a call with rows behind such a run. */
 static int ends_alone(const ProgramBuilder *builder, const Program *program)
 {
-    int alone = 1;
+    int beside = 0;
 
-    for (int f = 0; f < program->nphase; f++)
-        if (has_last_run(program, f))
-            alone = !runs_beside(
-                builder,
-                &program->instr[phase_end(program, &program->phase[f])]);
-    return alone;
+    for (int f = 0; f < program->nphase; f++) {
+        const Phase *phase = &program->phase[f];
+        int last = any_last(program, phase), call = beside && !phase->repeat;
+        const Instr *end = &program->instr[phase_end(program, phase)],
+                    *first = &program->instr[phase->first];
+        if (((last || call) && runs_beside(builder, end)) ||
+            (call && phase->n && runs_beside(builder, first)))
+            return 0;
+        beside |= last;
+    }
+    return 1;
 }
 
 typedef struct Candidates { /* orders of a program */
@@ -118,6 +141,7 @@ typedef struct Candidates { /* orders of a program */
     SavedOrder model, best;
     double secs; /* predicted of the best; 0: there is none yet */
     int last;    /* has it a last run? */
+    OrderRule rule;
 } Candidates;
 
 /* Reductions of post as far ahead as they may stand; last: in a last run too.
@@ -140,9 +164,10 @@ static HoistedOrder hoist(Candidates *all, int last)
     return to;
 }
 
-/* Keeps an order if it is faster than all before; of those for which there is
- * too little room only the first is one. 0: nothing is for a last run. */
-static int try_order(Candidates *all, int last, OrderRule rule)
+/* Keeps an order if it is faster than all before, one for late collectives if
+ * it is about as fast; of those for which there is too little room only the
+ * first is one. 0: nothing is for a last run. */
+static int try_order(Candidates *all, int last, OrderRule rule, double late)
 {
     ProgramBuilder *builder = all->builder;
     HoistedOrder *from = &all->hoisted[last];
@@ -154,19 +179,38 @@ static int try_order(Candidates *all, int last, OrderRule rule)
     if (last && !from->moved)
         return 0;
     int fits = spread_within(builder, all->program, from, all->load.most,
-                             all->more, rule);
+                             all->more, rule, late);
     double secs = program_secs(builder);
-    if (all->secs > 0 && (!fits || secs >= all->secs ||
+    double least = late > 1 ? all->secs + all->secs / ALIKE : all->secs;
+    if (all->secs > 0 && (!fits || secs >= least ||
                           (last && !ends_alone(builder, all->program))))
         return 1;
     all->best = save_order(builder, all->program);
     all->secs = secs;
     all->last = last;
+    all->rule = rule;
     return 1;
 }
 
-/* Without a last run, with one, and the better of both by the other rule. What
- * calls of a stage take is not known without the other stages. */
+/* Of a stage's calls: what they take is not known without the other stages. In
+ * the order of their rows reductions go to the last ones as far as there is
+ * room. */
+static void order_calls(Candidates *all)
+{
+    ProgramBuilder *builder = all->builder;
+    int64_t most = all->load.most + all->more;
+
+    try_order(all, 0, ORDERlongest, 1);
+    if (!move_to_last_rows(builder, all->program,
+                           most - load_now(builder, all->program).most))
+        return;
+    give_instrs(builder, all->program);
+    if (load_now(builder, all->program).most <= most &&
+        ends_alone(builder, all->program))
+        all->best = save_order(builder, all->program);
+}
+
+/* Without a last run, with one, and the better of both by the other rule. */
 void order_beside(ProgramBuilder *builder, Program *program)
 {
     Candidates all = { .builder = builder, .program = program };
@@ -181,10 +225,13 @@ void order_beside(ProgramBuilder *builder, Program *program)
         (all.load.most + lasting_bytes(builder->arena, &builder->graph, 1)) /
         GROWTH;
     all.model = save_order(builder, program);
-    try_order(&all, 0, ORDERlongest);
-    if (!builder->graph->call) {
-        try_order(&all, 1, ORDERlongest);
-        try_order(&all, all.last, ORDERnearest);
+    if (builder->graph->call) {
+        order_calls(&all);
+    } else {
+        try_order(&all, 0, ORDERlongest, 1);
+        try_order(&all, 1, ORDERlongest, 1);
+        try_order(&all, all.last, ORDERnearest, 1);
+        try_order(&all, all.last, all.rule, LATE);
     }
     restore_order(builder, program, &all.best);
     give_instrs(builder, program);

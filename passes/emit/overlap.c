@@ -72,6 +72,8 @@ typedef struct Overlap {
     Arena *arena;
     const Program *prog;
     OrderRule rule;
+    double late;  /* collectives are waited for as if they took so many times
+                     their seconds */
     int first, n; /* instructions of the phase */
     TimedInstr *timed;
     ValueOrder *uses;     /* by number of values */
@@ -318,7 +320,8 @@ static void take(Overlap *overlap, int i)
     double start = t->from > overlap->compute ? t->from : overlap->compute;
 
     start = start > *clock ? start : *clock;
-    t->end = *clock = start + group_of(overlap, i)->instr.secs;
+    t->end = *clock = start + group_of(overlap, i)->instr.secs *
+                                  (t->beside ? overlap->late : 1);
     if (!t->beside)
         unlink_task(overlap, i);
     vec_push(overlap->arena, overlap->seq, i);
@@ -396,12 +399,13 @@ static void end_with_last(const Overlap *overlap, Phase *phase)
 }
 
 void order_span(ProgramBuilder *builder, const Program *program, int f,
-                Load load, OrderRule rule)
+                Load load, OrderRule rule, double late)
 {
     int joined = joins_next(program, f);
     Overlap x = span_of(builder, program, f, joined, load);
 
     x.rule = rule;
+    x.late = late;
     link_tasks(&x);
     measure_tails(&x);
     for (int i = 0; i < x.n; i++)
@@ -474,6 +478,8 @@ int has_last_run(const Program *program, int f)
 {
     const Phase *at = &program->phase[f];
 
+    if (!at->repeat)
+        return phase_runs(program, f) > 1;
     return f + 1 < program->nphase && at->reg == REGbody && at->repeat > 1 &&
            at[1].reg == REGpost;
 }

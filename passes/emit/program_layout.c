@@ -5,8 +5,8 @@
  * before their only use. One that a product adds to is not cleared: the first
  * micro-batch's product stores. (0 + x is x, but for the sign of a zero, which
  * products, whose sums begin at 0, do not make.) A stage has no body but its
- * calls, each a phase; a wait has an instruction for every send that it waits
- * for. */
+ * calls, each a phase, in the order of their last rows; a wait has an
+ * instruction for every send that it waits for. */
 #include "emit.h"
 
 int64_t body_runs(const Graph *g)
@@ -196,18 +196,36 @@ static void add_call(ProgramBuilder *builder, Group *const *k, size_t n, int c)
     end_phase(builder, phase_of_call(builder->arena, &call[c]), first, 0);
 }
 
+/* By call: how many others have their last row before its own. */
+static int *by_last_row(const Graph *g, Arena *a)
+{
+    int calls = (int)vec_len(g->call), place = calls;
+    int *at = alloc(a, sizeof *at * (size_t)(calls + 1));
+
+    for (int c = 0; c < calls; c++)
+        at[c] = calls;
+    for (size_t i = vec_len(g->slot); i-- > 0;)
+        if (at[g->slot[i].phase] == calls)
+            at[g->slot[i].phase] = --place;
+    return at;
+}
+
 static size_t add_calls(ProgramBuilder *builder, Group *const *k, size_t at)
 {
     size_t n = 0;
-    int first = (int)vec_len(builder->phase);
+    int first = (int)vec_len(builder->phase),
+        calls = (int)vec_len(builder->graph->call),
+        *place = by_last_row(builder->graph, builder->arena);
 
     while (at + n < vec_len(k) && k[at + n]->reg == REGbody)
         n++;
-    for (size_t c = 0; c < vec_len(builder->graph->call); c++)
-        add_call(builder, k + at, n, (int)c);
+    for (int p = 0; p < calls; p++)
+        for (int c = 0; c < calls; c++)
+            if (place[c] == p)
+                add_call(builder, k + at, n, c);
     for (size_t i = 0; i < vec_len(builder->graph->slot); i++) {
         ScheduleSlot t = builder->graph->slot[i];
-        t.phase += first;
+        t.phase = place[t.phase] + first;
         vec_push(builder->arena, builder->slot, t);
     }
     return at + n;

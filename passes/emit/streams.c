@@ -16,7 +16,8 @@
  * What runs in the last run of its phase alone (last_only) is behind whatever
  * others are behind. They are not behind it, nor behind what it alone waits
  * for: other runs do not have it. So each stream is known twice, as in every
- * run and as in the last; from the end of the phase on both are one.
+ * run and as in the last; from the end of the phase on both are one, of calls
+ * from the end of all.
  *
  * Kernels of the host meet compute in no memory, and do not wait for it; for
  * places in the host's memory they and copies wait as update_order.c says.
@@ -54,6 +55,7 @@ typedef struct Streams {
     size_t done;               /* of them are over by now */
     Table *at; /* group that is of the host -> its instruction */
     int events;
+    int apart; /* the first of calls' last rows alone, from 1; 0: none */
 } Streams;
 
 /* The first of the runs in which an instruction stands; all behind do too. */
@@ -264,14 +266,33 @@ static void put_instr(Streams *streams, int phase, int i)
             (void *)(uintptr_t)(i + 1);
     streams->there[i] = streams->known[on];
     instr->issue.stream = on;
+    if (!f->repeat && instr->last_only && on == STREAMcomm && !streams->apart)
+        streams->apart = i + 1;
     for (int run = run_of(streams, i); run < NRUN; run++)
         streams->last[run][on] = i + 1;
     streams->end[i] = streams->now[on] += instr->secs;
 }
 
-/* Behind a phase its last run was the run. */
-static void end_runs(Streams *streams)
+/* Rows of a call may stand between the last ones of others: behind one nobody
+ * is known to be behind what its last row alone has on comm. */
+static void end_call(Streams *streams)
 {
+    for (int s = 0; s < NSTREAM && streams->apart; s++) {
+        int *known = &streams->known[s].of[LAST][STREAMcomm];
+        *known = *known < streams->apart ? *known : streams->apart - 1;
+    }
+}
+
+/* Behind a phase its last run was the run; calls, whose last rows follow each
+ * other in their order, end together. */
+static void end_runs(Streams *streams, int phase)
+{
+    const Phase *f = &streams->prog->phase[phase];
+
+    if (!f->repeat)
+        end_call(streams);
+    if (!f->repeat && phase + 1 < streams->prog->nphase && !f[1].repeat)
+        return;
     for (int s = 0; s < NSTREAM; s++) {
         KnownStreams *known = &streams->known[s];
         memcpy(known->of[EVERY], known->of[LAST], sizeof known->of[EVERY]);
@@ -292,7 +313,7 @@ void put_streams(ProgramBuilder *builder, Program *program)
         x.first = program->phase[f].first;
         for (int k = 0; k < program->phase[f].n; k++)
             put_instr(&x, f, x.first + k);
-        end_runs(&x);
+        end_runs(&x, f);
     }
     arena_free(x.arena);
 }

@@ -187,15 +187,19 @@ static void note_call(const Alloc *alloc, Live *live, int instr)
         live->used[n - 1].last = instr;
 }
 
-/* Until another instruction may have its place. */
+/* Until another instruction may have its place. What a call's last row leaves
+ * on another stream goes on beside rows of other calls. */
 static void hold(const Alloc *alloc, Live *live, int instr)
 {
     int until = (live->host ? alloc->there : alloc->behind)[instr] - 1;
+    const Phase *call = alloc->rows ? phase_at(alloc, instr) : NULL;
 
     if (alloc->prog->instr[instr].issue.stream && live->busy <= until)
         live->busy = until + 1;
     if (live->dies < until)
         live->dies = until;
+    if (call && !call->repeat && until >= call->first + call->n)
+        live->outside = 1;
 }
 
 /* Index of the stored value's life; -1: it has none. */
@@ -223,6 +227,24 @@ static int joins_last(const Alloc *alloc, int instr)
     const Instr *s = &alloc->group[instr]->instr;
 
     return s->kind == Ijoin && s->last_only;
+}
+
+/* ... in the last row of a call: parts are there up to it in all rows, the
+ * whole from there on, in one place. */
+static int joins_in_call(const Alloc *alloc, int instr)
+{
+    return alloc->rows && joins_last(alloc, instr) &&
+           !phase_at(alloc, instr)->repeat;
+}
+
+/* Is live a part of what such a join makes, or that? */
+static int meets_in_call(const Alloc *alloc, const Live *live)
+{
+    int join = live->within >= 0 ? live->last : live->born;
+
+    return joins_in_call(alloc, join) &&
+           (live->within >= 0 ||
+            live->node == storage(alloc->group[join]->arg[0]));
 }
 
 /* The instruction at which what value names here first is born. */
@@ -546,7 +568,10 @@ static Alloc live_in(Arena *arena, Graph *g, Group *const *k,
     make_stacks(&a);
     a.layout->n = (int)vec_len(a.layout->live);
     for (int i = 0; i < a.layout->n && a.rows; i++)
-        rows_settle(a.rows, &a.layout->live[i]);
+        if (meets_in_call(&a, &a.layout->live[i]))
+            a.layout->live[i].outside = 1;
+        else
+            rows_settle(a.rows, &a.layout->live[i]);
     for (int s = 0; s < a.count; s++)
         take_over(&a, s);
     start_places(&a);

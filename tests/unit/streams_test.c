@@ -221,7 +221,7 @@ static void drop_waits(const char *model, Plan *p)
     char *text = plan_print(forever, p, &len);
     Plan *q = plan_parse(forever, text, len, "spread");
     assert_string_equal(plan_print(forever, q, &again), text);
-    Role *r = &q->role[q->nrole - 1];
+    Role *r = &q->role[0];
     Program *g = &r->prog[role_prog(r, PGstep)];
     assert_int_equal(races(forever, r, g), 0);
     for (int k = 0; k < g->ninstr; k++)
@@ -229,7 +229,7 @@ static void drop_waits(const char *model, Plan *p)
             right += is_judged(q, r, g, &g->instr[k], i, &refused);
     printf("# %s: %d instructions, %d waits dropped, %d refused\n", model,
            g->ninstr, tried, refused);
-    assert_true(refused > 40);
+    assert_true(refused > 25);
     assert_int_equal(right, tried);
 }
 
@@ -252,20 +252,31 @@ static void waits_of_phases(void **state)
 }
 
 /* As the compiler says them; of one micro-batch post begins under body, of
- * several its reductions stand in the last run. */
+ * several its reductions stand in the last run, of a pipeline's first stage in
+ * the last row of its backward. */
 static const char *const folds[] = {
     "fold.tp=2 fold.ep=2 fold.zero=3 train.batch=6" SMALL,
     "fold.dp=2 fold.ep=2 train.batch=2" SMALL,
-    "fold.dp=2 fold.ep=2 train.batch=6" SMALL
+    "fold.dp=2 fold.ep=2 train.batch=6" SMALL,
+    "fold.pp=2 fold.dp=2 fold.ep=2 train.batch=16 axes.seq=64 axes.hidden=16 "
+    "axes.kv=2 axes.dim=4 axes.ffn=16 axes.expert=4 axes.batch=4 axes.vocab=64"
 };
+enum { LASTS = 2 }; /* from this one on last runs have some of their own */
 
 static void waits_of_passes(void **state)
 {
     static const char model[] = "models/tiny.lua";
 
     (void)state;
-    for (int i = 0; i < countof(folds); i++)
-        drop_waits(model, fold_words(model, folds[i]));
+    for (int i = 0; i < countof(folds); i++) {
+        Plan *p = fold_words(model, folds[i]);
+        const Program *g = &p->role[0].prog[role_prog(p->role, PGstep)];
+        int last = 0;
+        for (int k = 0; k < g->ninstr; k++)
+            last |= g->instr[k].last_only;
+        assert_int_equal(last, i >= LASTS);
+        drop_waits(model, p);
+    }
 }
 
 static void waits_of_tables(void **state)
