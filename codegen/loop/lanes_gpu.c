@@ -38,11 +38,11 @@ static void weigh(const AffineExpr *at, int u, const Node *buf, int *small,
         ++*(dtypes[buf->dt].bytes <= 2 ? small : large);
 }
 
-/* Most bytes are accessed 16 at a time: 8 lanes of bf16, 4 of fp32, whose pieces
- * lie apart where there are 8, so that a warp fills half of each sector. AdamW
- * with gradients in bf16, which has five accesses of 2 bytes and four of 4, by
- * number 8 lanes, by bytes 4: a step of Qwen3's widths 49.8 and 46.5 ms (H200,
- * 4 layers, 1/1). */
+/* Most bytes are accessed 16 at a time: 8 lanes of bf16, 4 of fp32. Of 8 its
+ * pieces lie apart, so that a warp fills half of each sector. AdamW with
+ * gradients in bf16 has five accesses of 2 bytes and four of 4; by their number
+ * it would have 8 lanes: a step of Qwen3's widths 49.8 ms, with 4 lanes 46.5
+ * (H200, 4 layers, 1/1). */
 int wide_width(KernelPrinter *printer, int u)
 {
     int small = 0, large = 0;
