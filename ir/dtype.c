@@ -45,6 +45,16 @@ uint16_t f32_to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+int16_t f32_remainder(float x)
+{
+    return (int16_t)bf16_remainder(x);
+}
+
+float f32_joined(uint16_t rounded, int16_t remainder)
+{
+    return bf16_joined(bf16_to_f32(rounded), remainder);
+}
+
 int is_narrow(Dtype dt)
 {
     return dtypes[dt].kind == 'f' && dtypes[dt].bytes == 1;

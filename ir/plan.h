@@ -180,7 +180,9 @@ typedef struct DtypeInfo {
 extern const DtypeInfo dtypes[NDTYPE];
 int dtype_named(const char *name); /* -1: no such dtype */
 float bf16_to_f32(uint16_t x);
-uint16_t f32_to_bf16(float x); /* to nearest even, NaN kept */
+uint16_t f32_to_bf16(float x);  /* to nearest even, NaN kept */
+int16_t f32_remainder(float x); /* beyond that (narrow.pre) */
+float f32_joined(uint16_t rounded, int16_t remainder);
 /* Floats of one byte (narrow.pre), by their codes; others: no such. */
 int is_narrow(Dtype dt);
 float narrow_value(Dtype dt, uint8_t code);
@@ -335,8 +337,7 @@ const char *kind_check(Arena *a, const char *key, const char *kind,
                        const char *s, const Loc *loc);
 const char *kind_paths(Arena *a, const char *key, const char *kind,
                        const char *s, const Loc *loc, PathFn *fn, void *ctx);
-/* When all keys are set: what one asks of another; the files that a compiler
- * reads. */
+/* When all keys are set: what keys ask of others; files a compiler reads. */
 void opts_check(const Opts *opts);
 void opts_files(const Opts *opts);
 
@@ -480,8 +481,7 @@ typedef struct SlotGroup {
     int *of; /* by micro-batch: plan_micros of them */
 } SlotGroup;
 
-/* What a buffer must hold when its program is done: what lives always and is
- * written, and outputs. */
+/* What a buffer must hold at a program's end: outputs, what lasts of it. */
 typedef struct FinalValue {
     int buf, value;
 } FinalValue;
@@ -527,8 +527,7 @@ int program_streams(const Program *prog); /* are there others than compute? */
 int *instrs_behind(Arena *a, const Program *prog);
 int *writers_behind(Arena *a, const Program *prog, const char *writes);
 
-/* One axis of a stored or exchanged tensor: this rank holds these pieces, one
- * after another. */
+/* One axis of a stored or exchanged tensor, of which a rank holds pieces. */
 /* What an axis is for (frontend/roles.c): which mesh axes may cut it. */
 typedef enum AxisRole {
     ROLEnone,
@@ -572,6 +571,7 @@ enum {                       /* sets of them, for tensor_is */
        PARAMETERS = 1 << TKparam | 1 << TKnumbers, /* the model's names */
        MODELTENSORS = PARAMETERS | 1 << TKstate | 1 << TKhistory,
        COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
+       MASTERS = 1 << TKmaster | 1 << TKremainder,
        MOMENTS = 1 << TKm | 1 << TKv
 };
 
@@ -723,8 +723,7 @@ size_t plan_verify(const char *text, size_t len, const Loc *loc);
 /* planold.c: of any format. 0: not a plan. Model, target, keys and sources. */
 int64_t plan_format(const char *text, size_t len);
 Plan *plan_rest(Arena *a, const char *text, size_t len, const char *name);
-/* Null, or what is wrong with it: written to be right about hostile plans
- * too. */
+/* Null, or what is wrong with it: right about hostile plans too. */
 const char *plan_wrong(Arena *a, const Plan *p);
 void plan_check(const Plan *p); /* die() when wrong */
 

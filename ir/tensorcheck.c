@@ -376,8 +376,9 @@ static int same_bucket(const TensorsByName *name, const Tensor *a,
 static const char *moments_wrong(const TensorsByName *name,
                                  const Tensor *tensor)
 {
-    const Tensor *of[3], *first = NULL;
-    for (int i = 0; i < 3; i++) {
+    enum { MASTER, REMAINDER, M, V, NKEPT };
+    const Tensor *of[NKEPT], *first = NULL;
+    for (int i = 0; i < NKEPT; i++) {
         of[i] = find(name, tensor_kinds[TKmaster + i].prefix, tensor->name);
         if (of[i] && !same_axes(tensor, of[i]) && law(Lmoment_axes))
             return "has other axes or pieces than its moments";
@@ -393,10 +394,18 @@ static const char *moments_wrong(const TensorsByName *name,
         return "has moments in other parts of their buckets";
     if (first && !same_bucket(name, tensor, first) && law(Lmoment_bucket))
         return "has moments in another bucket";
-    if (!of[1] != !of[2] && law(Lmoment_pair))
+    if (!of[M] != !of[V] && law(Lmoment_pair))
         return "has one moment";
-    int needs = tensor->kind == TKnumbers || (of[1] && tensor->dt == Dbf16);
-    return needs && !of[0] && law(Lmoment_master) ? "has no master" : NULL;
+    const Tensor *left = of[REMAINDER];
+    if (left &&
+        (of[MASTER] || tensor->dt != Dbf16 || left->dt != Di16 ||
+         tensor->run != left->run) &&
+        law(Lmoment_remainder))
+        return "is not half of a master";
+    int needs = tensor->kind == TKnumbers || (of[M] && tensor->dt == Dbf16);
+    return needs && !of[MASTER] && !left && law(Lmoment_master)
+               ? "has no master"
+               : NULL;
 }
 
 static const char *families_wrong(const TensorsByName *name)

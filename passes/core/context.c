@@ -66,10 +66,11 @@ int goes_to_host(Graph *g, const Node *n)
     const Param *p = n->op == Ostate ? g_param(g, n_name(n)) : NULL;
     unsigned classes = offload_classes(g);
 
-    if (!p || !(1u << p->kind & (MOMENTS | 1u << TKmaster)))
+    unsigned kind = p ? 1u << p->kind : 0;
+
+    if (!(kind & (MOMENTS | MASTERS)))
         return 0;
-    return classes >> (p->kind == TKmaster ? OFFLOADmasters : OFFLOADmoments) &
-           1;
+    return classes >> (kind & MASTERS ? OFFLOADmasters : OFFLOADmoments) & 1;
 }
 
 uint32_t near_atoms(const Graph *g)

@@ -90,6 +90,13 @@ static Node *initial(Graph *g, const Param *param)
     return g_cast(g, pads ? with_padding(g, n, param) : n, param->dt);
 }
 
+static TrainStep post_at(Graph *g, const Loc *loc)
+{
+    return (TrainStep){ .g = g,
+                        .l = loc,
+                        .scope = g_partscope(g, PARTpost, "post") };
+}
+
 /* ---- numbers of weights -------------------------------------------------- */
 
 /* The bucket whose numbers a master makes; or null. */
@@ -107,12 +114,27 @@ static Bucket *numbers_of(Graph *g, const Param *master)
 static void write_numbers(Graph *g, const Param *master, Node *value)
 {
     Bucket *b = numbers_of(g, master);
-    TrainStep step = { .g = g,
-                       .l = master->loc,
-                       .scope = g_partscope(g, PARTpost, "post") };
+    TrainStep step = post_at(g, master->loc);
 
     if (b)
         primary_write(&step, b, value);
+}
+
+/* ---- masters ------------------------------------------------------------- */
+
+/* The first value of a parameter, or of what the optimizer keeps of one. */
+static Node *first_value(Graph *g, const Param *param)
+{
+    TrainStep step = post_at(g, param->loc);
+    Param master = *param;
+
+    if (param->kind != TKmaster && param->kind != TKremainder)
+        return initial(g, param);
+    master.dt = Df32;
+    Node *w = initial(g, &master);
+    return param->kind == TKmaster
+               ? post_settled(&step, w)
+               : in_post(g_cast(g, post_op1(&step, Oremainder_bf16, w), Di16));
 }
 
 /* ---- the programs -------------------------------------------------------- */
@@ -141,23 +163,32 @@ static Node *lasting(Graph *g, const Param *p)
     return infer(g, n);
 }
 
+static void write_first(Graph *g, const Param *param)
+{
+    Node *in[2] = { lasting(g, param), first_value(g, param) };
+    Node *w = g_node(g, Owrite, param->loc, 2, in);
+
+    infer(g, in_post(w));
+    write_numbers(g, param, in[1]);
+}
+
+/* A remainder comes from its parameter's draw, in one kernel with it. */
 Graph *initial_graph(Graph *g)
 {
+    const char *prefix = tensor_kinds[TKremainder].prefix;
     Graph *h = filling(g, PGinit);
 
     for (size_t i = 0; i < vec_len(h->param); i++) {
-        Param *p = h->param[i];
-        Node *in[2], *w;
-        if (p->kind == TKnumbers || p->kind == TKscales)
-            continue; /* their master writes them */
+        const Param *p = h->param[i], *left;
+        if (p->kind == TKnumbers || p->kind == TKscales ||
+            p->kind == TKremainder)
+            continue; /* their master, or parameter, writes them */
         if (is_member(p, NULL) && g_param(h, p->bucket))
             continue; /* its bucket is the parameter */
-        in[0] = lasting(h, p);
-        in[1] = initial(h, p);
-        w = g_node(h, Owrite, p->loc, 2, in);
-        w->reg = REGpost;
-        infer(h, w);
-        write_numbers(h, p, in[1]);
+        write_first(h, p);
+        left = g_param(h, strf(h->arena, "%s%s", prefix, p->path));
+        if (left)
+            write_first(h, left);
     }
     return h;
 }

@@ -75,6 +75,8 @@ void post_set(TrainStep *step, Node *state, Node *value);
 Node *post_if_ok(TrainStep *step, Node *value, Node *old); /* finite: all is */
 /* Writes the value, or the old one when something is not finite. */
 void post_write(TrainStep *step, Node *state, Node *value);
+/* A master as all keep it: that its bf16 parameter and 16 bits more hold. */
+Node *post_settled(TrainStep *step, Node *master);
 /* A step of a graph that has one: its `ok` are the results'. */
 TrainStep post_of(Graph *g);
 

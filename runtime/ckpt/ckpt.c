@@ -18,13 +18,27 @@ static const unsigned ourkinds[] = { MODELTENSORS, MOMENTS };
 
 /* ---- which tensors go where ---------------------------------------------- */
 
-/* What holds a tensor's exact value: its master, if it has one. */
-static const Tensor *source_of(Arena *a, const Role *role, const Tensor *tensor)
+/* What holds a tensor's exact value: its master, if it has one, or itself and
+ * what it has not of one. */
+typedef struct ExactValue {
+    const Tensor *tensor, *remainder; /* null: there is none */
+} ExactValue;
+
+static const Tensor *kept_of(Arena *a, const Role *role, const Tensor *tensor,
+                             TensorKind kind)
 {
     int i = role_tensor(
-        role, strf(a, "%s%s", tensor_kinds[TKmaster].prefix, tensor->name));
+        role, strf(a, "%s%s", tensor_kinds[kind].prefix, tensor->name));
 
-    return i < 0 ? tensor : &role->tensor[i];
+    return i < 0 ? NULL : &role->tensor[i];
+}
+
+static ExactValue exact_of(Arena *a, const Role *role, const Tensor *tensor)
+{
+    const Tensor *master = kept_of(a, role, tensor, TKmaster);
+
+    return (ExactValue){ master ? master : tensor,
+                         kept_of(a, role, tensor, TKremainder) };
 }
 
 static const char *axes_of(Arena *a, const Tensor *tensor)
@@ -69,8 +83,10 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
             if (!tensor_is(tensor, ourkinds[file]) ||
                 (r && listed(v, tensor->name)))
                 continue;
-            const Tensor *of = source_of(a, &p->role[r], tensor);
-            StTensor s = ckpt_describe(a, of, tensor->name);
+            ExactValue of = exact_of(a, &p->role[r], tensor);
+            Tensor whole = *of.tensor;
+            whole.dt = of.remainder ? Df32 : whole.dt;
+            StTensor s = ckpt_describe(a, &whole, tensor->name);
             vec_push(a, v, s);
         }
     return v;
@@ -91,13 +107,16 @@ static FilePart *boxes_of(Exec *exec, Arena *a, const StTensor *tensor,
             int at = role_tensor(r, tensor[i].name);
             if (at < 0)
                 continue;
-            const Tensor *t = source_of(a, r, &r->tensor[at]);
+            ExactValue of = exact_of(a, r, &r->tensor[at]);
+            const Tensor *t = of.tensor, *left = of.remainder;
             if (tensor_owner(exec->plan->mesh, t, rank))
-                vec_push(a, box,
-                         ((FilePart){ t, rank, data + tensor[i].begin,
-                                      tensor[i].end - tensor[i].begin,
-                                      tensor[i].bytes,
-                                      exec_buf(exec, rank, t->buf), NULL }));
+                vec_push(
+                    a, box,
+                    ((FilePart){ t, rank, data + tensor[i].begin,
+                                 tensor[i].end - tensor[i].begin,
+                                 tensor[i].bytes, exec_buf(exec, rank, t->buf),
+                                 left ? exec_buf(exec, rank, left->buf) : NULL,
+                                 NULL }));
         }
     }
     return box;
@@ -111,8 +130,9 @@ CkptFile ckpt_file(Arena *a, Exec *exec, int file)
     f.head = st_header(a, v, (int)vec_len(v), &f.len, &f.total);
     f.box = boxes_of(exec, a, v, (int64_t)f.len);
     if (exec->comm->first == 0)
-        vec_push(a, f.box,
-                 ((FilePart){ NULL, 0, 0, (int64_t)f.len, 1, f.head, NULL }));
+        vec_push(
+            a, f.box,
+            ((FilePart){ NULL, 0, 0, (int64_t)f.len, 1, f.head, NULL, NULL }));
     return f;
 }
 
@@ -158,6 +178,14 @@ static Extent *neighbours(Arena *a, Extent *extent)
     return out;
 }
 
+static void add_extent(Arena *a, Extent **v, const Role *role,
+                       const Tensor *tensor)
+{
+    const Buf *b = &role->buf[tensor->buf];
+
+    vec_push(a, *v, ((Extent){ b->offset, b->bytes, 0 }));
+}
+
 Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
 {
     const Role *r = &p->role[role_of(p, rank)];
@@ -167,10 +195,12 @@ Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
         for (int i = 0; i < r->ntensor; i++) {
             if (!tensor_is(&r->tensor[i], ourkinds[f]))
                 continue;
-            const Tensor *t = source_of(a, r, &r->tensor[i]);
-            const Buf *b = &r->buf[t->buf];
-            if (tensor_owner(p->mesh, t, rank))
-                vec_push(a, v, ((Extent){ b->offset, b->bytes, 0 }));
+            ExactValue of = exact_of(a, r, &r->tensor[i]);
+            if (!tensor_owner(p->mesh, of.tensor, rank))
+                continue;
+            add_extent(a, &v, r, of.tensor);
+            if (of.remainder)
+                add_extent(a, &v, r, of.remainder);
         }
     return neighbours(a, v);
 }
@@ -225,7 +255,7 @@ View ckpt_view(const StFile *file, const StTensor *st_tensor,
         v.stride[d] = stride[k];
         v.fix[d] = -1;
     }
-    if (st_tensor->dt != st_type(tensor->dt) &&
+    if (st_tensor->dt != st_type(tensor->dt) && tensor->kind != TKremainder &&
         (dtypes[tensor->dt].kind == 'f') != st_isfloat(st_tensor->dt))
         err(NULL, "'%s' is %s here and %s in %s", tensor->name,
             dtypes[tensor->dt].name, st_name(st_tensor->dt), file->path);
@@ -235,8 +265,8 @@ View ckpt_view(const StFile *file, const StTensor *st_tensor,
 /* The name a tensor's value has in our files. */
 static const char *stored_name(const Tensor *tensor)
 {
-    return tensor->kind == TKmaster
-               ? tensor->name + strlen(tensor_kinds[TKmaster].prefix)
+    return tensor_is(tensor, MASTERS)
+               ? tensor->name + strlen(tensor_kinds[tensor->kind].prefix)
                : tensor->name;
 }
 
@@ -270,7 +300,7 @@ static void load_some(void *ctx, int64_t lo, int64_t hi)
 
 enum {
     WEIGHTS = PARAMETERS | 1 << TKcopy,
-    VALUES = MODELTENSORS | COPIEDTENSORS | 1 << TKmaster,
+    VALUES = MODELTENSORS | COPIEDTENSORS | MASTERS,
     NEEDED = (VALUES | MOMENTS) & ~(1 << TKhistory)
 };
 
@@ -342,7 +372,7 @@ void ckpt_load(Exec *exec, const char *path, const State *state)
     Files src = { file, 2, path };
     refuse_leftovers(exec->plan, &src);
     load_tensors(exec, &src, VALUES | MOMENTS,
-                 state->step ? NEEDED : WEIGHTS | 1 << TKmaster);
+                 state->step ? NEEDED : WEIGHTS | MASTERS);
     st_close(file[0]);
     st_close(file[1]);
 }

@@ -180,6 +180,8 @@ typedef struct FilePart {
     const Tensor *t;
     int64_t rank, at, bytes, size;
     const void *from;
+    const void *remainder; /* not null: from is in bf16, the file's elements are
+                              both joined */
     const struct OutTensor *made;
 } FilePart;
 enum { CKPTPIECE = 4 << 20 }; /* bytes that a thread writes at once */

@@ -362,6 +362,8 @@ static void copy_files(Saver *saver)
             FilePart b = box[k];
             if (b.t)
                 b.from = snapshot_of(saver->snap, b.rank, b.from);
+            if (b.remainder)
+                b.remainder = snapshot_of(saver->snap, b.rank, b.remainder);
             vec_push(saver->mem, saver->copied[i].box, b);
         }
     }

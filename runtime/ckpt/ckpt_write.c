@@ -80,6 +80,19 @@ static void put_at(Writer *writer, int fd, const void *p, int64_t n, int64_t at)
     }
 }
 
+/* Elements of fp32, in raw. A file's tensors begin at whole elements, and so do
+ * pieces. */
+static const uint8_t *join_run(PieceFill *fill, int64_t at, int64_t n)
+{
+    const uint16_t *rounded = (const uint16_t *)fill->box->from + at;
+    const int16_t *remainder = (const int16_t *)fill->box->remainder + at;
+    float *to = (float *)(void *)fill->raw;
+
+    for (int64_t i = 0; i < n; i++)
+        to[i] = f32_joined(rounded[i], remainder[i]);
+    return fill->raw;
+}
+
 static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
 {
     PieceFill *fill = ctx;
@@ -90,7 +103,9 @@ static void one_run(void *ctx, int64_t global, int64_t local, int64_t n)
     if (lo >= hi)
         return;
     const uint8_t *from =
-        (const uint8_t *)fill->box->from + local * size + (lo - at);
+        fill->box->remainder
+            ? join_run(fill, local + (lo - at) / size, (hi - lo) / size)
+            : (const uint8_t *)fill->box->from + local * size + (lo - at);
     if (fill->write)
         put_at(fill->w, fill->w->fd, from, hi - lo, lo);
     else

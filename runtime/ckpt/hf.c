@@ -445,7 +445,8 @@ void hf_load(Exec *exec, StFile **file, int n, const char *what)
         if (!row[i].s)
             continue;
         load_row(exec, &row[i], name);
-        load_row(exec, &row[i],
-                 strf(forever, "%s%s", tensor_kinds[TKmaster].prefix, name));
+        for (int k = TKmaster; k <= TKremainder; k++)
+            load_row(exec, &row[i],
+                     strf(forever, "%s%s", tensor_kinds[k].prefix, name));
     }
 }

@@ -51,6 +51,13 @@ static void round_row(uint16_t *to, const uint8_t *from, int64_t n)
     }
 }
 
+/* What those have not. */
+static void cut_row(int16_t *to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = f32_remainder(from[i]);
+}
+
 /* By way of floats, which hold what is read: no element asks what it is. */
 static int load_floats(const ShardLoad *load, int64_t src, int64_t step,
                        int64_t dst, int64_t n)
@@ -71,6 +78,8 @@ static int load_floats(const ShardLoad *load, int64_t src, int64_t step,
             x[i] *= s;
         if (load->t->dt == Df32)
             memcpy((float *)load->dst + dst, x, (size_t)k * sizeof *x);
+        else if (load->t->kind == TKremainder)
+            cut_row((int16_t *)load->dst + dst, x, k);
         else
             round_row((uint16_t *)load->dst + dst, (const void *)x, k);
     }
@@ -98,12 +107,15 @@ static void load_row(const ShardLoad *load, int64_t src, int64_t step,
         round_row((uint16_t *)load->dst + dst, load->v->data + src * 4, n);
         return;
     }
-    if ((load->t->dt == Df32 || load->t->dt == Dbf16) &&
+    int cuts = load->t->kind == TKremainder;
+    if ((load->t->dt == Df32 || load->t->dt == Dbf16 || cuts) &&
         load_floats(load, src, step, dst, n))
         return;
-    for (int64_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++) {
+        double x = view_get(load->v, src + i * step);
         elem_set(load->t->dt, load->dst, dst + i,
-                 view_get(load->v, src + i * step));
+                 cuts ? f32_remainder((float)x) : x);
+    }
 }
 
 /* Dim d of the part: src is the element in the source, dst the place among the

@@ -9,6 +9,7 @@ double elem_get(Dtype dt, const void *p, int64_t i)
     case Df32: return ((const float *)p)[i];
     case Dbf16: return bf16_to_f32(((const uint16_t *)p)[i]);
     case Di64: return (double)((const int64_t *)p)[i];
+    case Di16: return ((const int16_t *)p)[i];
     case Di32: return ((const int32_t *)p)[i];
     case Du8:
     case De2m1x2:
@@ -26,6 +27,7 @@ void elem_set(Dtype dt, void *p, int64_t i, double v)
     case Df32: ((float *)p)[i] = (float)v; break;
     case Dbf16: ((uint16_t *)p)[i] = f32_to_bf16((float)v); break;
     case Di64: ((int64_t *)p)[i] = (int64_t)v; break;
+    case Di16: ((int16_t *)p)[i] = (int16_t)v; break;
     case Di32: ((int32_t *)p)[i] = (int32_t)v; break;
     case Du8:
     case De2m1x2:

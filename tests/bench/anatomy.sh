@@ -38,7 +38,8 @@ share() { awk -v a="$1" -v b="$2" 'BEGIN { print (a - b) * 60 / 16 }'; }
 set -- $(part 0)
 kept=$3 weights=$(awk -v p="$1" 'BEGIN { print 3 * p }')
 line "weights and gradients, 2 and 4 bytes" 36.42 "$weights"
-line "masters and moments" 32.15 "$2"
+line "masters and moments" 32.15 "$2" \
+    "of experts' masters what their parameters have not, 16 bits"
 line "activations" 104.77 "$(share "$kept" 0)"
 line "all of it" 173.34 "$(awk -v w="$weights" -v o="$2" -v a="$(share "$kept" 0)" 'BEGIN { print w + o + a }')"
 # shellcheck disable=SC2046

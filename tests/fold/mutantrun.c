@@ -203,7 +203,7 @@ static uint64_t compute(const Plan *like, Plan *p)
             run_program(x, PGfallback, t);
         add_results(&h, x, like);
     }
-    add_tensors(&h, x, like, MODELTENSORS | 1 << TKmaster | MOMENTS);
+    add_tensors(&h, x, like, MODELTENSORS | MASTERS | MOMENTS);
     if (has(like, PGeval)) {
         run_program(x, PGeval, STEPS);
         add_results(&h, x, like);

@@ -95,8 +95,7 @@ static Plan *plan_of(int i, int budget)
 /* Every value across steps must be what it was while a step overflows. */
 static double *all_values(Exec *x, int64_t *n)
 {
-    const Tensor **t =
-        fold_tensors(x->plan, MODELTENSORS | 1 << TKmaster | MOMENTS);
+    const Tensor **t = fold_tensors(x->plan, MODELTENSORS | MASTERS | MOMENTS);
     double *v = NULL;
 
     for (size_t i = 0; i < vec_len(t); i++) {

@@ -129,6 +129,7 @@ static double ew1(Op op, double a)
     case Oisfinite: return isfinite(a) != 0;
     case Omagnitude: return isnan(a) ? INFINITY : fabs(a);
     case Oe2m1_code: return nibble(a);
+    case Oremainder_bf16: return remainder_bf16_f64(a);
     case Ofloor_pow2: return a == 0 ? 0 : exp2(floor(log2(a)));
     case Oceil_pow2: return exp2(ceil(log2(a)));
     case Ostop_gradient:
@@ -152,6 +153,7 @@ static double ew2(Op op, double a, double b)
     case Ole: return a <= b;
     case Ostochastic_e2m1: return stochastic_e2m1_f64(a, b);
     case Ostochastic_bf16: return stochastic_bf16_f64(a, b);
+    case Ojoin_bf16: return join_bf16_f64(a, b);
     case Oe2m1_value: return e2m1_number((int)a >> (b > 0 ? 4 : 0) & 15);
     case Ogt: return a > b;
     case Oge: return a >= b;

@@ -288,6 +288,36 @@ static void stochastic(void)
            good ? "" : "not ");
 }
 
+/* bf16 and what it has not of x make x again: of every bf16 those around the
+ * middle and the ends of what rounds to it. One in 131072 is a last place off,
+ * and that one rounds to the same and comes back whole. */
+static void remainders(void)
+{
+    static const uint32_t low[] = { 0,      1,      0x1234, 0x7fff,
+                                    0x8000, 0x8001, 0xabcd, 0xffff };
+    int good = 1, off = 0;
+
+    for (uint32_t high = 0; high < 0x10000; high++)
+        for (size_t i = 0; i < sizeof low / sizeof *low; i++) {
+            const float x = f32_bits((int32_t)(high << 16 | low[i]));
+            const float y = join_bf16_f32(rbf_f32(x), remainder_bf16_f32(x));
+            const int tie = low[i] == 0x8000 && high % 2 == 0;
+            if (isnan(x)) {
+                good &= isnan(y);
+                continue;
+            }
+            good &= bits_f32(y) == bits_f32(x) - tie;
+            good &= bits_f32(rbf_f32(y)) == bits_f32(rbf_f32(x));
+            good &=
+                bits_f32(join_bf16_f32(rbf_f32(y), remainder_bf16_f32(y))) ==
+                bits_f32(y);
+            off += tie;
+        }
+    failed += !good;
+    printf("%sok - math bf16 and remainders make fp32 again, but for %d ties\n",
+           good ? "" : "not ", off);
+}
+
 /* Always a neighbour, and over random numbers the mean. */
 static void stochastic_e2m1(void)
 {
@@ -354,6 +384,7 @@ int main(void)
     narrow();
     narrow_values();
     stochastic();
+    remainders();
     stochastic_e2m1();
     hadamard();
     return failed > 0;
