@@ -29,13 +29,22 @@ const Param *weight_of(Graph *g, const Node *x)
     return NULL;
 }
 
+/* Does x differ between micro-batches? Rows do whose experts data chooses. What
+ * the gradient of another value is rounded of would be the sum over those of a
+ * rank, so other numbers in each fold. */
+static int varies(Graph *g, const Node *x)
+{
+    return dim_of(x, g_micro(g)) >= 0 ||
+           (x->map && g_is_data(g, x->map->in[0]));
+}
+
 /* The operand of product n that is a weight, the other being data; -1: none. */
 int weight_at(Graph *g, const Node *n)
 {
     if (n->op != Odot && n->op != Ogmm)
         return -1;
     for (int k = 0; k < 2; k++)
-        if (weight_of(g, n->in[k]) && g_is_data(g, n->in[!k]))
+        if (weight_of(g, n->in[k]) && varies(g, n->in[!k]))
             return k;
     return -1;
 }
@@ -64,12 +73,22 @@ Axis *longest_axis(const Node *x, const Node *n, const Axis *but)
     return best ? best->a : NULL;
 }
 
+/* Has x axes but micro and rows, each of which has a scale of its own? */
+static int has_own_axes(const Node *x)
+{
+    int n = 0;
+
+    for (int d = 0; d < x->nd; d++)
+        n += !g_ismicro(x->dim[d].a) && !g_isrow(x->dim[d].a);
+    return n > 0;
+}
+
 /* Axes cut into blocks by a layout for operand x of n; how many, 0 for a layout
  * without blocks, -1: x lacks them. */
 int axes_cut(ScaleLayout layout, const Node *n, const Node *x, Axis *cut[2])
 {
     if (!scales[layout].cols)
-        return 0;
+        return has_own_axes(x) ? 0 : -1;
     if (scales[layout].rows == 1) {
         cut[0] = longest_axis(x, n, NULL);
         return cut[0] ? 1 : -1;
