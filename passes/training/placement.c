@@ -29,13 +29,29 @@ const Param *weight_of(Graph *g, const Node *x)
     return NULL;
 }
 
+/* Does n, or one that it is made of, have axis micro? seen: nodes looked at. */
+static int is_made_of_data(const Node *n, const Axis *micro, Table *seen)
+{
+    void **at = table_at(seen, KEYP(n));
+    int yes = dim_of(n, micro) >= 0;
+
+    if (*at)
+        return 0;
+    *at = seen;
+    for (int k = 0; k < n->nin && !yes; k++)
+        yes = is_made_of_data(n->in[k], micro, seen);
+    return yes;
+}
+
 /* Does x differ between micro-batches? Rows do whose experts data chooses. What
  * the gradient of another value is rounded of would be the sum over those of a
  * rank, so other numbers in each fold. */
 static int varies(Graph *g, const Node *x)
 {
-    return dim_of(x, g_micro(g)) >= 0 ||
-           (x->map && g_is_data(g, x->map->in[0]));
+    const Axis *micro = g_micro(g);
+
+    return dim_of(x, micro) >= 0 ||
+           (x->map && is_made_of_data(x->map, micro, table_new(g->arena)));
 }
 
 /* The operand of product n that is a weight, the other being data; -1: none. */
