@@ -43,10 +43,9 @@ static int is_made_of_data(const Node *n, const Axis *micro, Table *seen)
     return yes;
 }
 
-/* Does x differ between micro-batches? Rows do whose experts data chooses. What
- * the gradient of another value is rounded of would be the sum over those of a
- * rank, so other numbers in each fold. */
-static int varies(Graph *g, const Node *x)
+/* What the gradient of another value is rounded of would be the sum over the
+ * micro-batches of a rank, so other numbers in each fold. */
+int differs_by_micro(Graph *g, const Node *x)
 {
     const Axis *micro = g_micro(g);
 
@@ -60,7 +59,7 @@ int weight_at(Graph *g, const Node *n)
     if (n->op != Odot && n->op != Ogmm)
         return -1;
     for (int k = 0; k < 2; k++)
-        if (weight_of(g, n->in[k]) && varies(g, n->in[!k]))
+        if (weight_of(g, n->in[k]) && differs_by_micro(g, n->in[!k]))
             return k;
     return -1;
 }
