@@ -222,9 +222,9 @@ static int runs(Check c)
     return (how == NUMBERS || how == BITS) && (!on_gpu(c) || gpu_count());
 }
 
-/* By a recipe of few bits in fp64 a fold gives what one rank does: roundings of
- * fp64 change nothing that is rounded to few bits. Null: another check, or one
- * of the same keys. */
+/* By a recipe of few bits in fp64 a fold, or a GPU, gives what one rank of the
+ * host does: roundings of fp64 change nothing that is rounded to few bits. Null:
+ * another check, or one of the same keys. */
 static Want *want_of_one_rank(Exam *e, Check c)
 {
     Graph *g = traced(e->file, c, RANKSone).g;
@@ -233,7 +233,7 @@ static Want *want_of_one_rank(Exam *e, Check c)
     Outcome o = { 0 };
 
     if (!few || opts_dtype(g->opts) != Df64 ||
-        (!strstr(keys, "fold.") && !strstr(keys, "train.")))
+        (!strstr(keys, "fold.") && !strstr(keys, "train.") && !on_gpu(c)))
         return NULL;
     for (size_t i = 0; i < vec_len(e->one); i++)
         if (e->one[i].recipe == few && e->one[i].w->ref->micro == micro_of(g))

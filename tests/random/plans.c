@@ -39,14 +39,15 @@ static Trace trace_with(const char *file, const char *words, int64_t batch)
     return trace(file, o, TRACEquiet);
 }
 
-/* Words but those of fold and train. */
+/* Words but those of fold, train and target. */
 static const char *of_one_rank(const char *words)
 {
     char *all = strf(forever, "%s", words), *next;
     const char *kept = "";
 
     for (char *w = strtok_r(all, " ", &next); w; w = strtok_r(NULL, " ", &next))
-        if (strncmp(w, "fold.", 5) && strncmp(w, "train.", 6))
+        if (strncmp(w, "fold.", 5) && strncmp(w, "train.", 6) &&
+            strncmp(w, "target=", 7))
             kept = strf(forever, "%s %s", kept, w);
     return kept;
 }

@@ -63,7 +63,8 @@ enum {
     FEWBITS = (2 << CKnvfp4) - (1 << CKtensor), /* of seeds, to save time */
 };
 
-/* Those of a check, or one: the same keys but fold.* and train.*. */
+/* Those of a check, or one of the host: the same keys but fold.*, train.* and
+ * target. */
 typedef enum Ranks { RANKSall, RANKSone } Ranks;
 
 /* ---- plans.c: plans of a model ------------------------------------------- */
