@@ -223,8 +223,8 @@ static int runs(Check c)
 }
 
 /* By a recipe of few bits in fp64 a fold, or a GPU, gives what one rank of the
- * host does: roundings of fp64 change nothing that is rounded to few bits. Null:
- * another check, or one of the same keys. */
+ * host does: roundings of fp64 change nothing that is rounded to few bits.
+ * Null: another check, or one of the same keys. */
 static Want *want_of_one_rank(Exam *e, Check c)
 {
     Graph *g = traced(e->file, c, RANKSone).g;
