@@ -42,12 +42,14 @@ static int is_gradient(const Node *x)
     return is_backward(x) && !x->again;
 }
 
-/* The products that x is the sum of make placement's gradient. */
+/* The products of data that x is the sum of make placement's gradient. */
 static void note_gradient(Placement *placement, const Node *x,
                           const Param *param)
 {
     if (x->op == Odot || x->op == Ogmm_wgrad) {
-        *table_at(placement->gradient, KEYP(x)) = (void *)(uintptr_t)param;
+        if (differs_by_micro(placement->g, x->in[0]) &&
+            differs_by_micro(placement->g, x->in[1]))
+            *table_at(placement->gradient, KEYP(x)) = (void *)(uintptr_t)param;
         return;
     }
     if (x->op != Ocast && x->op != Oadd && x->op != Opermute &&

@@ -29,13 +29,37 @@ const Param *weight_of(Graph *g, const Node *x)
     return NULL;
 }
 
+/* Does n, or one that it is made of, have axis micro? seen: nodes looked at. */
+static int is_made_of_data(const Node *n, const Axis *micro, Table *seen)
+{
+    void **at = table_at(seen, KEYP(n));
+    int yes = dim_of(n, micro) >= 0;
+
+    if (*at)
+        return 0;
+    *at = seen;
+    for (int k = 0; k < n->nin && !yes; k++)
+        yes = is_made_of_data(n->in[k], micro, seen);
+    return yes;
+}
+
+/* What the gradient of another value is rounded of would be the sum over the
+ * micro-batches of a rank, so other numbers in each fold. */
+int differs_by_micro(Graph *g, const Node *x)
+{
+    const Axis *micro = g_micro(g);
+
+    return dim_of(x, micro) >= 0 ||
+           (x->map && is_made_of_data(x->map, micro, table_new(g->arena)));
+}
+
 /* The operand of product n that is a weight, the other being data; -1: none. */
 int weight_at(Graph *g, const Node *n)
 {
     if (n->op != Odot && n->op != Ogmm)
         return -1;
     for (int k = 0; k < 2; k++)
-        if (weight_of(g, n->in[k]) && g_is_data(g, n->in[!k]))
+        if (weight_of(g, n->in[k]) && differs_by_micro(g, n->in[!k]))
             return k;
     return -1;
 }
@@ -64,12 +88,22 @@ Axis *longest_axis(const Node *x, const Node *n, const Axis *but)
     return best ? best->a : NULL;
 }
 
+/* Has x axes but micro and rows, each of which has a scale of its own? */
+static int has_own_axes(const Node *x)
+{
+    int n = 0;
+
+    for (int d = 0; d < x->nd; d++)
+        n += !g_ismicro(x->dim[d].a) && !g_isrow(x->dim[d].a);
+    return n > 0;
+}
+
 /* Axes cut into blocks by a layout for operand x of n; how many, 0 for a layout
  * without blocks, -1: x lacks them. */
 int axes_cut(ScaleLayout layout, const Node *n, const Node *x, Axis *cut[2])
 {
     if (!scales[layout].cols)
-        return 0;
+        return has_own_axes(x) ? 0 : -1;
     if (scales[layout].rows == 1) {
         cut[0] = longest_axis(x, n, NULL);
         return cut[0] ? 1 : -1;

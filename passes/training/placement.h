@@ -100,6 +100,8 @@ Axis *axis_of_blocks(Graph *g, Axis *a, int size);
 
 /* The parameter that x is, by whatever axes and dtype; null: none. */
 const Param *weight_of(Graph *g, const Node *x);
+/* Does x differ between micro-batches? Rows do whose experts data chooses. */
+int differs_by_micro(Graph *g, const Node *x);
 /* The operand of product n that is a weight, the other being data; -1: none. */
 int weight_at(Graph *g, const Node *n);
 /* The longest axis of x, the last of several, of those that product n sums

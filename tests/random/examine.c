@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "want.h"
+#include "../../ir/keys.h"
 #include "../unit/share.h"
 
 enum { CPUSECONDS = 20, ALLSECONDS = 200 };
@@ -30,6 +31,12 @@ const CheckInfo checktab[NCHECK] = {
 #undef CHECK
 };
 
+/* What one rank gives by a recipe of few bits; bounds are those of fp64. */
+typedef struct OneRank {
+    const RecipeErrors *recipe;
+    Want *w;
+} OneRank;
+
 typedef struct Exam {
     const char *file;
     unsigned which;
@@ -38,6 +45,7 @@ typedef struct Exam {
     Want **want; /* vec: of fp64, by number of micro-batches */
     Plan *plan[NCHECK];
     double **host; /* its results, as want[0] lists them */
+    OneRank *one;  /* vec */
 } Exam;
 
 static void note_ops(Report *r, const Graph *g)
@@ -55,9 +63,9 @@ static void judge(Exam *e)
 {
     Outcome *o = &e->r->o[CKreference];
 
-    e->g = traced(e->file, CKhost).g;
+    e->g = traced(e->file, CKhost, RANKSall).g;
     note_ops(e->r, e->g);
-    Want *w = want_new(forever, e->g, NOISE64, SLACK);
+    Want *w = want_new(forever, e->g, NOISE64, SLACK, NULL);
     vec_push(forever, e->want, w);
     o->v = FINE;
     if (w->bad) {
@@ -87,23 +95,29 @@ static int rounds(const Graph *g)
     return yes;
 }
 
+/* In fp64 without few bits. */
+static Want *exact(Exam *e, Graph *g)
+{
+    for (size_t i = 0; i < vec_len(e->want); i++)
+        if (e->want[i]->ref->micro == micro_of(g))
+            return e->want[i];
+    Want *w = want_new(forever, g, NOISE64, SLACK, NULL);
+    vec_push(forever, e->want, w);
+    return w;
+}
+
 /* What a check's step should give. */
 static Want *want_of(Exam *e, Check c)
 {
-    Trace t = traced(e->file, c);
+    Graph *g = traced(e->file, c, RANKSall).g;
+    const RecipeErrors *few = recipe_errors(g);
+    Dtype real = opts_dtype(g->opts);
 
-    int fp32 = strstr(checktab[c].keys, "precision=fp32") != NULL;
-
-    if (strstr(checktab[c].keys, "precision=bf16") || (fp32 && rounds(t.g)))
-        return want_new(forever, t.g, NOISE16, SLACK16);
-    if (fp32)
-        return want_new(forever, t.g, NOISE32, SLACK);
-    for (size_t i = 0; i < vec_len(e->want); i++)
-        if (e->want[i]->ref->micro == micro_of(t.g))
-            return e->want[i];
-    Want *w = want_new(forever, t.g, NOISE64, SLACK);
-    vec_push(forever, e->want, w);
-    return w;
+    if (real == Dbf16 || (real == Df32 && rounds(g)))
+        return want_new(forever, g, NOISE16, SLACK16, few);
+    if (real == Df32)
+        return want_new(forever, g, NOISE32, few ? SLACK16 : SLACK, few);
+    return few ? want_new(forever, g, NOISE64, SLACK16, few) : exact(e, g);
 }
 
 /* ---- plans --------------------------------------------------------------- */
@@ -164,10 +178,9 @@ static int no_such_fold(Check c, const Outcome *o)
 }
 
 /* The plan of a check, or null; its outcome says why. */
-static Plan *plan_apart(Exam *e, Check c)
+static Plan *plan_apart(const Exam *e, Check c, Ranks ranks, Outcome *o)
 {
-    Making m = { e->file, c, tmpfile() };
-    Outcome *o = &e->r->o[c];
+    Making m = { e->file, c, ranks, tmpfile() };
     Plan *p = NULL;
 
     if (!m.out)
@@ -209,11 +222,42 @@ static int runs(Check c)
     return (how == NUMBERS || how == BITS) && (!on_gpu(c) || gpu_count());
 }
 
+/* By a recipe of few bits in fp64 a fold, or a GPU, gives what one rank of the
+ * host does: roundings of fp64 change nothing that is rounded to few bits.
+ * Null: another check, or one of the same keys. */
+static Want *want_of_one_rank(Exam *e, Check c)
+{
+    Graph *g = traced(e->file, c, RANKSone).g;
+    const RecipeErrors *few = recipe_errors(g);
+    const char *keys = checktab[c].keys;
+    Outcome o = { 0 };
+
+    if (!few || opts_dtype(g->opts) != Df64 ||
+        (!strstr(keys, "fold.") && !strstr(keys, "train.") && !on_gpu(c)))
+        return NULL;
+    for (size_t i = 0; i < vec_len(e->one); i++)
+        if (e->one[i].recipe == few && e->one[i].w->ref->micro == micro_of(g))
+            return e->one[i].w;
+    OneRank one = { few, want_new(forever, g, NOISE64, SLACK, NULL) };
+    Plan *p = plan_apart(e, c, RANKSone, &o);
+    if (!p)
+        return NULL;
+    Exec *x = step_run(e->g, p);
+    double **v = results(one.w, x);
+    for (size_t i = 0; i < vec_len(one.w->v); i++)
+        if (v[i])
+            one.w->v[i].v = v[i];
+    exec_close(x);
+    vec_push(forever, e->one, one);
+    return one.w;
+}
+
 static void run(Exam *e, Check c)
 {
     Outcome *o = &e->r->o[c];
-    Want *w = want_of(e, c);
+    Want *w = want_of_one_rank(e, c);
 
+    w = w ? w : want_of(e, c);
     if (w->bad) {
         o->v = UNFIT;
         snprintf(o->what, sizeof o->what, "%s", w->bad);
@@ -239,7 +283,7 @@ static void run_all(Exam *e)
         if (!(e->which >> c & 1))
             continue;
         e->r->now = (Check)c;
-        e->plan[c] = plan_apart(e, (Check)c);
+        e->plan[c] = plan_apart(e, (Check)c, RANKSall, &e->r->o[c]);
         if (e->plan[c] && e->want && runs((Check)c) && !on_gpu((Check)c))
             all[n++] = e->plan[c];
     }
@@ -258,7 +302,7 @@ static void try_trace(void *ctx)
 {
     const Exam *e = ctx;
 
-    traced(e->file, CKhost);
+    traced(e->file, CKhost, RANKSall);
 }
 
 static void look_at(void *ctx)

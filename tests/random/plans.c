@@ -39,16 +39,30 @@ static Trace trace_with(const char *file, const char *words, int64_t batch)
     return trace(file, o, TRACEquiet);
 }
 
-Trace traced(const char *file, Check c)
+/* Words but those of fold, train and target. */
+static const char *of_one_rank(const char *words)
+{
+    char *all = strf(forever, "%s", words), *next;
+    const char *kept = "";
+
+    for (char *w = strtok_r(all, " ", &next); w; w = strtok_r(NULL, " ", &next))
+        if (strncmp(w, "fold.", 5) && strncmp(w, "train.", 6) &&
+            strncmp(w, "target=", 7))
+            kept = strf(forever, "%s %s", kept, w);
+    return kept;
+}
+
+Trace traced(const char *file, Check c, Ranks r)
 {
     const CheckInfo *k = &checktab[c];
-    Trace t = trace_with(file, k->keys, 0);
+    const char *keys = r == RANKSone ? of_one_rank(k->keys) : k->keys;
+    Trace t = trace_with(file, keys, 0);
     const Axis *a = g_role(t.g, ROLEbatch);
     int64_t micro = micro_of(t.g), batch = a && a->n ? a->n : 1;
 
     if (micro % k->micro == 0)
         return t;
-    return trace_with(file, k->keys, micro * k->micro * batch);
+    return trace_with(file, keys, micro * k->micro * batch);
 }
 
 static uint64_t hash(const char *s)
@@ -121,11 +135,11 @@ static const char *a_pass(uint64_t h)
 /* Passes change the graph they are given, so each compile has its own. */
 static void make_stages(const Making *m)
 {
-    Trace t = traced(m->file, m->c);
+    Trace t = traced(m->file, m->c, m->ranks);
     char *want = compiled(&t, &(CompileOptions){ 0 });
     const char *pass = a_pass(hash(want));
 
-    t = traced(m->file, m->c);
+    t = traced(m->file, m->c, m->ranks);
     char *text = stopped(&t, pass);
     char *got = gone_on(text, m->file, t.g->opts);
     if (strcmp(got, want))
@@ -150,7 +164,7 @@ static char *renamed(const Making *m, const Source *s, NewName *name,
 /* Words of the compiler's own for half of the models. */
 static void make_renamed(const Making *m)
 {
-    const Source *s = &traced(m->file, m->c).source[0];
+    const Source *s = &traced(m->file, m->c, m->ranks).source[0];
     Names n = { .word = hash(s->text) % 2 ? usual_words : NULL,
                 .text = s->text };
     char *one, *two, *plan = renamed(m, s, same_word, NULL, &one);
@@ -175,7 +189,7 @@ void make_plan(void *making)
         make_renamed(m);
         return;
     }
-    Trace t = traced(m->file, m->c);
+    Trace t = traced(m->file, m->c, m->ranks);
     if (m->c == CKagain)
         roundabout(t.g, hash(t.source[0].text));
     fputs(compiled(&t, &co), m->out);

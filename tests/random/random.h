@@ -58,7 +58,14 @@ Check report_bad(const Report *r); /* the first check that is; NCHECK: none */
 /* Looks at a model in processes of its own; which: bits of Check. Numbers need
  * CKreference, bits CKhost. */
 void examine(const char *file, unsigned which, Report *r);
-enum { ALLCHECKS = (1 << NCHECK) - 1 };
+enum {
+    ALLCHECKS = (1 << NCHECK) - 1,
+    FEWBITS = (2 << CKnvfp4) - (1 << CKtensor), /* of seeds, to save time */
+};
+
+/* Those of a check, or one of the host: the same keys but fold.*, train.* and
+ * target. */
+typedef enum Ranks { RANKSall, RANKSone } Ranks;
 
 /* ---- plans.c: plans of a model ------------------------------------------- */
 
@@ -68,10 +75,11 @@ extern const char *more_keys; /* of every plan, behind those of its check */
 typedef struct Making {
     const char *file;
     Check c;
+    Ranks ranks;
     FILE *out;
 } Making;
 void make_plan(void *making);
-Trace traced(const char *file, Check c); /* err() when it is no model */
+Trace traced(const char *file, Check c, Ranks r); /* err(): it is no model */
 
 /* ---- roundabout.c -------------------------------------------------------- */
 

@@ -31,6 +31,12 @@ typedef struct Named {
     double sum; /* of a loss or metric */
 } Named;
 
+/* How far rounding to few bits may move a number: by these shares of itself and
+ * of its tensor's largest, or by so much. */
+typedef struct FewBits {
+    double itself, largest, least;
+} FewBits;
+
 typedef struct Ref {
     Arena *a;
     Graph *g;
@@ -50,6 +56,9 @@ typedef struct Ref {
     uint64_t decided;
     /* Relative noise of every result, for bounds of rounding; 0: none. */
     double noise;
+    /* Of operands of a weight's products, in runs with noise: of the weight and
+     * what it meets, of gradients; null: they are not rounded. */
+    const FewBits *value, *gradient;
     uint64_t seed;
     int frozen; /* stop_gradient keeps what it was: for differences */
 } Ref;
@@ -90,6 +99,11 @@ int val_axis(const Val *v, const Axis *a);     /* -1: none */
 
 void ref_value(Ref *r, Val *x);
 double ref_dropped(const Ref *r, const Val *x, const Walk *w); /* 0 or scale */
+/* Are operands of product x rounded to few bits? Those of a weight are, but for
+ * vocabularies and routers. */
+int ref_few_bits(const Ref *r, const Val *x);
+/* n numbers as rounding may change them. */
+const double *ref_rounded(Ref *r, const FewBits *b, const double *v, int64_t n);
 
 /* ---- refgrad.c ----------------------------------------------------------- */
 

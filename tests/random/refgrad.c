@@ -134,19 +134,28 @@ static void extreme(Ref *r, const Val *x)
     free(hits);
 }
 
-static void dot(Ref *r, const Val *x)
+/* To operand k of product x. */
+static void dot_to(Ref *r, const Val *x, int k)
 {
-    Val *a = operand(r, x, 0), *b = operand(r, x, 1);
-    const Val *all[3] = { a, b, x };
+    Val *to = operand(r, x, k);
+    const Val *other = operand(r, x, !k), *all[3] = { to, other, x };
+    const double *v = other->v, *dy = x->d;
     Walk w = walk_over(all, 2, all, 3);
 
-    do {
-        double dy = x->d[w.at[2]];
-        if (a->need)
-            a->d[w.at[0]] += dy * b->v[w.at[1]];
-        if (b->need)
-            b->d[w.at[1]] += dy * a->v[w.at[0]];
-    } while (walk_next(&w));
+    if (r->noise && ref_few_bits(r, x)) {
+        v = ref_rounded(r, r->value, v, other->elems);
+        dy = ref_rounded(r, r->gradient, dy, x->elems);
+    }
+    do
+        to->d[w.at[0]] += dy[w.at[2]] * v[w.at[1]];
+    while (walk_next(&w));
+}
+
+static void dot(Ref *r, const Val *x)
+{
+    for (int k = 0; k < 2; k++)
+        if (operand(r, x, k)->need)
+            dot_to(r, x, k);
 }
 
 /* What the sum z of an attention's weights exp(s) / z passes back is -1/z times

@@ -12,14 +12,19 @@ static const Val *operand(const Ref *r, const Val *x, int k)
 
 /* ---- decisions ----------------------------------------------------------- */
 
-static double largest(const Val *x)
+static double largest_of(const double *v, int64_t n)
 {
     double most = 0;
 
-    for (int64_t i = 0; x && i < x->elems; i++)
-        if (isfinite(x->v[i]) && fabs(x->v[i]) > most)
-            most = fabs(x->v[i]);
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(v[i]) && fabs(v[i]) > most)
+            most = fabs(v[i]);
     return most;
+}
+
+static double largest(const Val *x)
+{
+    return x ? largest_of(x->v, x->elems) : 0;
 }
 
 /* A choice between a and b was made. */
@@ -274,13 +279,60 @@ static void extreme(Ref *r, Val *x)
     free(best);
 }
 
+/* ---- few bits ------------------------------------------------------------ */
+
+const double *ref_rounded(Ref *r, const FewBits *b, const double *v, int64_t n)
+{
+    double most = largest_of(v, n), *to = alloc(r->a, (size_t)n * sizeof *to);
+
+    for (int64_t i = 0; i < n; i++)
+        to[i] =
+            v[i] + (2 * ref_uniform(&r->seed) - 1) *
+                       (b->itself * fabs(v[i]) + b->largest * most + b->least);
+    return to;
+}
+
+/* A parameter, of other axes or dtype. */
+static int is_weight(const Ref *r, const Val *x)
+{
+    while (x->n->op == Ocast || (optab[x->n->op].cls == VIEW && x->nin))
+        x = operand(r, x, 0);
+    return x->n->op == Oparam;
+}
+
+static int has_role(const Val *x, AxisRole role)
+{
+    for (int d = 0; d < x->nd; d++)
+        if (x->a[d]->role == role)
+            return 1;
+    return 0;
+}
+
+int ref_few_bits(const Ref *r, const Val *x)
+{
+    for (int k = 0; r->value && k < 2; k++) {
+        const Val *w = operand(r, x, k);
+        int picked = w->n->op == Opick;
+        if (picked)
+            w = operand(r, w, 0);
+        if (is_weight(r, w) && !has_role(w, ROLEvocab) &&
+            (picked || !has_role(w, ROLEchoice) ||
+             has_role(operand(r, x, !k), ROLEchoice)))
+            return 1;
+    }
+    return 0;
+}
+
 static void dot(Ref *r, Val *x)
 {
     const Val *all[3] = { operand(r, x, 0), operand(r, x, 1), x };
+    const double *v[2] = { all[0]->v, all[1]->v };
     Walk w = walk_over(all, 2, all, 3);
 
+    for (int k = 0; k < 2 && r->noise && ref_few_bits(r, x); k++)
+        v[k] = ref_rounded(r, r->value, v[k], all[k]->elems);
     do
-        x->v[w.at[2]] += term(r, all[0]->v[w.at[0]] * all[1]->v[w.at[1]]);
+        x->v[w.at[2]] += term(r, v[0][w.at[0]] * v[1][w.at[1]]);
     while (walk_next(&w));
 }
 

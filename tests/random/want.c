@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "want.h"
+#include "../../ir/keys.h"
 
 enum { NOISY = 3, IDS = 97 };
 
@@ -15,6 +16,38 @@ static const double TOTALS = 0x1p-22;
 /* Two numbers that a decision compares are nearer than this, over the largest
  * of their tensors: rounding may decide otherwise. */
 static const double NEAR = 1e-9;
+
+/* ---- few bits ------------------------------------------------------------ */
+
+/* Half a last place over the least number of a binade; half of the least number
+ * over the largest, where scales may be half of what that allows; with a scale
+ * of 1, the delayed one of a first step, half of the least. Rounding at random
+ * errs by twice as much. e2m1: 4 to 6, 0 to 1/2 of 6, which a Hadamard matrix
+ * may have made of numbers a fourth as large. */
+struct RecipeErrors {
+    FewBits value, gradient;
+};
+#define E4M3               \
+    {                      \
+        0x1p-4, 0x1p-17, 0 \
+    }
+static const RecipeErrors errors[] = {
+    [RECIPEblockwise] = { E4M3, E4M3 },
+    [RECIPEtensor] = { E4M3, { 0x1p-3, 0x1p-32, 0 } },
+    [RECIPEdelayed] = { { 0x1p-4, 0, 0x1p-10 }, { 0x1p-3, 0, 0x1p-17 } },
+    [RECIPEmxfp8] = { E4M3, E4M3 },
+    [RECIPEnvfp4] = { { 0x1p-2, 1 / 6., 0 }, { 0x1p-1, 1 / 3., 0 } },
+};
+
+const RecipeErrors *recipe_errors(const Graph *g)
+{
+    enum scaling_recipe r = opts_scaling_recipe(g->opts);
+
+    if ((int)r >= 0)
+        return &errors[r];
+    return opts_real_dtype(g->opts) == REALfp8 ? &errors[RECIPEblockwise]
+                                               : NULL;
+}
 
 /* ---- leaves -------------------------------------------------------------- */
 
@@ -300,12 +333,15 @@ static void own_rounding(Want *w, double noise)
     }
 }
 
-Want *want_new(Arena *a, Graph *g, double noise, double slack)
+Want *want_new(Arena *a, Graph *g, double noise, double slack,
+               const RecipeErrors *few_bits)
 {
     Want *w = alloc(a, sizeof *w);
     Ref *r = w->ref = ref_new(a, g, micro_of(g));
 
     w->slack = slack;
+    r->value = few_bits ? &few_bits->value : NULL;
+    r->gradient = few_bits ? &few_bits->gradient : NULL;
     fill_leaves(r);
     run(r);
     list(w);
@@ -321,7 +357,7 @@ Want *want_new(Arena *a, Graph *g, double noise, double slack)
     for (int i = 0; i < NOISY; i++)
         widen(w, noise, (uint64_t)i + 1, &s);
     own_rounding(w, noise);
-    if (noise > NEAR && may_change(&s, slack))
+    if ((noise > NEAR || few_bits) && may_change(&s, slack))
         w->bad = "rounding changes a decision";
     return w;
 }

@@ -20,9 +20,14 @@ typedef struct Want {
     double off;      /* of differences; negative: they could not tell */
 } Want;
 
-/* Of a graph traced for a check. noise: relative, of every result; slack as
- * above. */
-Want *want_new(Arena *a, Graph *g, double noise, double slack);
+/* Of a graph traced for a check. noise: relative, of every result, and what
+ * rounding to few bits does to operands by few_bits, null: they are not; slack
+ * as above. */
+typedef struct RecipeErrors RecipeErrors;
+Want *want_new(Arena *a, Graph *g, double noise, double slack,
+               const RecipeErrors *few_bits);
+const RecipeErrors *
+recipe_errors(const Graph *g);  /* by its options; null: none */
 void want_differences(Want *w); /* sets off */
 /* Values of parameters and states, and of inputs, which all ranks share. */
 double leaf_value(const Graph *g, const char *path, int64_t i);
