@@ -47,8 +47,9 @@ static int64_t place(const Node *x, const Env *e)
 
 static Env tuple(const Node *n, int64_t at)
 {
-    Env e = { 0 };
+    Env e;
 
+    e.n = 0;
     for (int d = n->nd; d-- > 0;) {
         env_set(&e, n->dim[d].a, at % n->dim[d].n);
         at /= n->dim[d].n;
@@ -270,14 +271,36 @@ static double reduce(const Run *r, const Node *n, Env *e)
     return n->op == Omean ? s / count : s;
 }
 
+/* From an element of x to the next along a. */
+static int64_t stride(const Node *x, const Axis *a)
+{
+    int64_t step = 1;
+
+    for (int d = x->nd; x->dim[--d].a != a;)
+        step *= x->dim[d].n;
+    return step;
+}
+
+/* The last axis, where most of the time goes, by strides. */
 static double dot(const Run *r, const Node *n, Env *e)
 {
+    const Node *x = n->in[0], *y = n->in[1];
+    int last = n_axes(n)->n - 1;
+    Axis *const *v = n_axes(n)->v;
+
+    if (last < 0)
+        return get(r, x, e) * get(r, y, e);
+    int64_t len = x->dim[dim_of(x, v[last])].n;
+    int64_t dx = stride(x, v[last]), dy = stride(y, v[last]);
     double s = 0;
 
-    first(e, n_axes(n)->v, n_axes(n)->n);
-    do
-        s += get(r, n->in[0], e) * get(r, n->in[1], e);
-    while (next(e, n_axes(n)->v, n_axes(n)->n, n->in[0]));
+    first(e, v, last + 1);
+    do {
+        const double *a = &r->val[x->id][place(x, e)];
+        const double *b = &r->val[y->id][place(y, e)];
+        for (int64_t k = 0; k < len; k++)
+            s += a[k * dx] * b[k * dy];
+    } while (next(e, v, last, x));
     return s;
 }
 
