@@ -33,6 +33,7 @@ typedef struct Walls {
 typedef struct Exposed {
     double step, alone;                     /* seconds of the slowest rank */
     int64_t collectives, transfers, copied; /* of this rank; bytes */
+    int64_t idle[2]; /* steps that wrote nothing: as they are, with copies */
 } Exposed;
 
 enum { MOST = 40, MOSTPARTS = 12, MOSTFAR = 8 }; /* lines */
@@ -308,6 +309,9 @@ static void print_exposed(const Exposed *exposed, FILE *out)
             exposed->collectives, (double)exposed->copied * 1e-6);
     if (exposed->transfers)
         fprintf(out, "; %ld transfers between stages stay", exposed->transfers);
+    if (exposed->idle[0] || exposed->idle[1])
+        fprintf(out, "; %ld and %ld of these steps wrote nothing: less work",
+                exposed->idle[0], exposed->idle[1]);
     fprintf(out, ")\n");
 }
 
@@ -401,9 +405,10 @@ static int64_t round_steps(const Bench *bench, double step, int64_t most)
 /* Seconds of a step with copies in place of collectives, or of one as it is.
  * Gathered parameters are wrong behind the first: norms of zero would make all
  * activations zero, by which a GPU multiplies faster. So a step as it is stands
- * before each, whose gathers give back what all ranks have. */
+ * before each, whose gathers give back what all ranks have. Steps that
+ * overflowed or were not finite, and so wrote nothing, are added to *idle. */
 static double apart_steps(Bench *bench, const Feed *feed, int64_t steps,
-                          int alone)
+                          int alone, int64_t *idle)
 {
     double sum = 0;
 
@@ -414,7 +419,11 @@ static double apart_steps(Bench *bench, const Feed *feed, int64_t steps,
         exec_run(bench->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 100 },
                  feed);
         bench->x->alone = 0;
-        sum += i % 2 && i > 1 ? monotonic() - start : 0;
+        if (i < 2 || !(i % 2))
+            continue;
+        sum += monotonic() - start;
+        *idle += exec_result(bench->x, RESULTok) == 0 ||
+                 exec_result(bench->x, RESULToverflow) > 0;
     }
     return sum / (double)steps;
 }
@@ -428,12 +437,14 @@ static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
     if (bench->x->comm->n == bench->x->comm->world)
         return e;
     for (int i = 0; i < 2 * ROUNDS; i++) {
-        double mine = apart_steps(bench, feed, steps, i % 2);
+        double mine = apart_steps(bench, feed, steps, i % 2, &e.idle[i % 2]);
         all[i % 2][i / 2] =
             1e-9 * (double)comm_max(bench->x->comm, (int64_t)(mine * 1e9));
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         qsort(all[i], ROUNDS, sizeof **all, by_double);
+        e.idle[i] = comm_max(bench->x->comm, e.idle[i]);
+    }
     count_exposed(bench, &e);
     e.step = all[0][ROUNDS / 2];
     e.alone = all[1][ROUNDS / 2];
