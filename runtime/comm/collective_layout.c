@@ -157,14 +157,14 @@ static void half_runs(const BlockLayout *layout, int64_t out, int64_t in,
         fn(ctx, from, to, n);
 }
 
-void comm_runs(const Instr *instr, int64_t size, int64_t peer, PairFn *fn,
-               void *ctx)
+void comm_runs(const Instr *instr, int64_t size, int64_t to, int64_t from,
+               PairFn *fn, void *ctx)
 {
     BlockLayout s = blocks_of(instr, size);
 
     for (int64_t h = 0; h < s.halves; h++)
-        half_runs(&s, block_place(&s, &s.to, peer, h),
-                  block_place(&s, &s.from, peer, h), fn, ctx);
+        half_runs(&s, block_place(&s, &s.to, to, h),
+                  block_place(&s, &s.from, from, h), fn, ctx);
 }
 
 int is_dense(const BlockLayout *layout, const int64_t *stride,

@@ -68,11 +68,12 @@ void comm_groups(Comm *comm, Arena *a, const Mesh *m, const uint32_t *atoms,
 
 int is_collective(InstrKind k);
 /* Of an all-gather, all-to-all, reduce-scatter: n elements that follow each
- * other on both sides, at `out` of what is sent to a peer and at `in` of where
- * the peer's go; the peer names the same in the same order. */
+ * other on both sides, at `out` of what is sent to position `to` of the group
+ * and at `in` of where what position `from` sends goes; with to = from, a peer,
+ * that one names the same in the same order. */
 typedef void PairFn(void *ctx, int64_t out, int64_t in, int64_t n);
-void comm_runs(const Instr *instr, int64_t size, int64_t peer, PairFn *fn,
-               void *ctx);
+void comm_runs(const Instr *instr, int64_t size, int64_t to, int64_t from,
+               PairFn *fn, void *ctx);
 
 /* One collective as one rank sees it. */
 typedef struct Part {

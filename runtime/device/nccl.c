@@ -305,7 +305,7 @@ static void ppermute(const NcclCall *call, const PpermuteArgs *args,
 static void pieces(NcclCall *call, const Instr *instr, int64_t ranks)
 {
     for (call->peer = 0; call->peer < ranks; call->peer++)
-        comm_runs(instr, ranks, call->peer, piece, call);
+        comm_runs(instr, ranks, call->peer, call->peer, piece, call);
 }
 
 static int op_of(const Instr *instr)

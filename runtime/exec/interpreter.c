@@ -186,22 +186,49 @@ static void run_group(Exec *exec, const BoundInstr *bound)
     exec->dev->collective(exec->on, bound, part);
 }
 
-/* In place of a collective: bytes of the rank's own, from the first on as often
- * as they fit. Blocks of an all-to-all so get what this rank would send away;
- * all that is read later was written, and numbers stay in their ranges. */
+typedef struct OwnBlocks {
+    Exec *exec;
+    const BoundInstr *bound;
+    int64_t size; /* bytes of an element */
+} OwnBlocks;
+
+/* n bytes from `from` of what is sent to `to` of what is received. */
+static void copy_own(Exec *exec, const BoundInstr *bound, int64_t from,
+                     int64_t to, int64_t n)
+{
+    uint8_t *send = (uint8_t *)bound->buf[0] + from;
+    uint8_t *recv = (uint8_t *)bound->buf[1] + to;
+
+    if (recv + n <= send || send + n <= recv)
+        exec->dev->copy(exec->on, bound->on, COPYwithin, recv, send, n);
+}
+
+static void copy_run(void *ctx, int64_t out, int64_t in, int64_t n)
+{
+    const OwnBlocks *own = ctx;
+
+    copy_own(own->exec, own->bound, out * own->size, in * own->size,
+             n * own->size);
+}
+
+/* In place of a collective. Blocks of an all-to-all are all the one that stays
+ * with this rank: choices of experts come this way, and those that name other
+ * ranks' would be rows that nobody computes. Of any other: bytes of the rank's
+ * own, from the first on as often as they fit. All that is read later was
+ * written, and numbers stay in their ranges. */
 static void fill_with_own(Exec *exec, const BoundInstr *bound)
 {
     const Role *role = exec->rank[bound->rank - exec->comm->first].role;
-    int64_t from = role->buf[bound->instr->buf[0]].bytes,
-            to = role->buf[bound->instr->buf[1]].bytes;
-    uint8_t *send = bound->buf[0], *recv = bound->buf[1];
+    const Instr *instr = bound->instr;
+    int64_t from = role->buf[instr->buf[0]].bytes,
+            to = role->buf[instr->buf[1]].bytes;
+    OwnBlocks own = { exec, bound, dtypes[instr_dtype(instr, 0)].bytes };
+    int blocks = instr->kind == Ialltoall;
 
-    for (int64_t at = 0; at < to && from; at += from) {
-        int64_t n = to - at < from ? to - at : from;
-        if (recv + at + n <= send || send + n <= recv + at)
-            exec->dev->copy(exec->on, bound->on, COPYwithin, recv + at, send,
-                            n);
-    }
+    for (int64_t r = 0; r < bound->group && blocks; r++)
+        comm_runs(instr, bound->group, bound->me, r, copy_run, &own);
+    for (int64_t at = 0; at < to && from && !blocks; at += from)
+        copy_own(exec, bound, 0, at, to - at < from ? to - at : from);
 }
 
 static void await_events(Exec *exec, const BoundInstr *bound)

@@ -26,13 +26,16 @@ static const char *const limits[NLIMIT] = { "arithmetic", "memory",
                                             "clearing and copies" };
 
 typedef struct Walls {
-    double step, host;
-} Walls; /* seconds of a step */
+    double step, host; /* seconds of a step */
+    int over;          /* rows of some step had no room */
+} Walls;
 
 /* Steps as they are, and with copies in place of collectives. */
 typedef struct Exposed {
     double step, alone;                     /* seconds of the slowest rank */
     int64_t collectives, transfers, copied; /* of this rank; bytes */
+    /* Steps as they are, and with copies: rows had no room; not finite. */
+    int64_t over[2], bad[2];
 } Exposed;
 
 enum { MOST = 40, MOSTPARTS = 12, MOSTFAR = 8 }; /* lines */
@@ -308,6 +311,12 @@ static void print_exposed(const Exposed *exposed, FILE *out)
             exposed->collectives, (double)exposed->copied * 1e-6);
     if (exposed->transfers)
         fprintf(out, "; %ld transfers between stages stay", exposed->transfers);
+    if (exposed->over[0] || exposed->over[1])
+        fprintf(out, "; rows of %ld and %ld of these steps had no room",
+                exposed->over[0], exposed->over[1]);
+    if (exposed->bad[0] || exposed->bad[1])
+        fprintf(out, "; %ld and %ld of them were not finite", exposed->bad[0],
+                exposed->bad[1]);
     fprintf(out, ")\n");
 }
 
@@ -334,6 +343,9 @@ static void print(Bench *bench, const Walls *walls, const Exposed *exposed,
     fprintf(out, "%s", memory.s ? memory.s : "");
     if (exposed->step > 0)
         print_exposed(exposed, out);
+    if (walls->over)
+        fprintf(out, "rows of a step of training had no room and were left "
+                     "out: a run repeats such a step as step.fallback\n");
     fprintf(out,
             "ms %.3f host_ms %.3f tokens_per_s %.1f tflops %.2f arena_gib %.3f "
             "outside_gib %.3f not_hidden %.2f ranks %ld plan_ms %.3f\n",
@@ -365,7 +377,8 @@ static Walls whole_steps(Bench *bench, const Feed *feed, int64_t steps)
     exec_settle(bench->x);
     double all = monotonic() - start;
     waited = bench->x->waited - waited;
-    return (Walls){ all / (double)steps, (all - waited) / (double)steps };
+    return (Walls){ all / (double)steps, (all - waited) / (double)steps,
+                    exec_result(bench->x, RESULToverflow) > 0 };
 }
 
 /* What a step of this rank has of collectives and transfers. */
@@ -403,7 +416,7 @@ static int64_t round_steps(const Bench *bench, double step, int64_t most)
  * activations zero, by which a GPU multiplies faster. So a step as it is stands
  * before each, whose gathers give back what all ranks have. */
 static double apart_steps(Bench *bench, const Feed *feed, int64_t steps,
-                          int alone)
+                          int alone, Exposed *exposed)
 {
     double sum = 0;
 
@@ -414,7 +427,11 @@ static double apart_steps(Bench *bench, const Feed *feed, int64_t steps,
         exec_run(bench->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 100 },
                  feed);
         bench->x->alone = 0;
-        sum += i % 2 && i > 1 ? monotonic() - start : 0;
+        if (i < 2 || !(i % 2))
+            continue;
+        sum += monotonic() - start;
+        exposed->over[alone] += exec_result(bench->x, RESULToverflow) > 0;
+        exposed->bad[alone] += exec_result(bench->x, RESULTok) == 0;
     }
     return sum / (double)steps;
 }
@@ -428,12 +445,15 @@ static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
     if (bench->x->comm->n == bench->x->comm->world)
         return e;
     for (int i = 0; i < 2 * ROUNDS; i++) {
-        double mine = apart_steps(bench, feed, steps, i % 2);
+        double mine = apart_steps(bench, feed, steps, i % 2, &e);
         all[i % 2][i / 2] =
             1e-9 * (double)comm_max(bench->x->comm, (int64_t)(mine * 1e9));
     }
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         qsort(all[i], ROUNDS, sizeof **all, by_double);
+        e.over[i] = comm_max(bench->x->comm, e.over[i]);
+        e.bad[i] = comm_max(bench->x->comm, e.bad[i]);
+    }
     count_exposed(bench, &e);
     e.step = all[0][ROUNDS / 2];
     e.alone = all[1][ROUNDS / 2];
@@ -458,7 +478,8 @@ static Walls timed_steps(Bench *bench, const Feed *feed, int64_t steps)
         else
             add_run(bench);
     }
-    Walls w = { (monotonic() - start) / (double)steps, 0 };
+    Walls w = { (monotonic() - start) / (double)steps, 0,
+                exec_result(bench->x, RESULToverflow) > 0 };
     return exec_apart(bench->x) ? whole_steps(bench, feed, steps) : w;
 }
 

@@ -392,7 +392,7 @@ static void compare_runs(const Instr *s)
     collect(s);
     for (int p = 0; p < G; p++) {
         to[p].n = 0;
-        comm_runs(s, G, p, add_run, &to[p]);
+        comm_runs(s, G, p, p, add_run, &to[p]);
     }
     for (int i = 0; i < G * LEN; i++)
         by_runs[i / LEN][i % LEN] = -1;
