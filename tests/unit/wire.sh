@@ -3,6 +3,7 @@
 # they came: the same bits of losses and weights; the bytes of the rows.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
+export KERNELS=gcc
 dir=$PWD/build/tests/wire
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 . tests/expect
