@@ -25,7 +25,8 @@
  * rebuilt is level 0, with values in the host's memory and without. From the
  * first that fits on, of both, levels are made that can be faster: the least
  * that one may take is what nothing rebuilt nor copied does, and a REALth of
- * what it rebuilds. So more memory makes no slower plan but where fusion hides
+ * what it rebuilds; and what one made that keeps no less would take if nothing
+ * waited for a copy. So more memory makes no slower plan but where fusion hides
  * more than that; levels of several stages are not compared: the first is it.
  *
  * Each price tried is a bound, too: what recompute chooses costs least of all
@@ -52,9 +53,18 @@ typedef struct PricePoint {
     int price, units; /* the first units have the next price */
 } PricePoint;
 
+typedef struct Fit {
+    ProgramBuilder *made;
+    PricePoint choice;
+    unsigned offloads; /* of the graph it was made of */
+    double unwaiting;  /* program_unwaiting */
+} Fit;
+
 typedef struct FitSearch {
     Graph *g;           /* the stage as pipe left it */
     int64_t room;       /* bytes; INT64_MAX: no limit */
+    double most;        /* seconds of the step: what takes as long is no use */
+    Fit *tried;         /* vec: levels made with the optimizer where it is */
     const char *turns;  /* why micro-batches go so; null: nothing to say */
     const Scope **unit; /* vec: in the order of the forward */
     Table *number;      /* unit -> 1 + its index there */
@@ -186,14 +196,23 @@ static PricePoint choice_for(FitSearch *search, int64_t bytes)
 
 /* ---- the level ----------------------------------------------------------- */
 
-typedef struct Fit {
-    ProgramBuilder *made;
-    PricePoint choice;
-} Fit;
+static int same_choice(PricePoint a, PricePoint b)
+{
+    return a.price == b.price && a.units == b.units;
+}
 
 static Fit level_of(FitSearch *search, PricePoint c)
 {
-    return (Fit){ make(search, c), c };
+    unsigned offloads = search->g->offloads;
+
+    for (size_t i = 0; i < vec_len(search->tried); i++)
+        if (same_choice(search->tried[i].choice, c) &&
+            search->tried[i].offloads == offloads)
+            return search->tried[i];
+    ProgramBuilder *made = make(search, c);
+    Fit l = { made, c, offloads, program_unwaiting(made) };
+    vec_push(search->g->arena, search->tried, l);
+    return l;
 }
 
 /* Bytes that it keeps. */
@@ -239,18 +258,36 @@ static int is_faster(const ProgramBuilder *a, const ProgramBuilder *b)
     return a->graph->nrole <= 1 && program_secs(a) < program_secs(b);
 }
 
-static int same_choice(PricePoint a, PricePoint b)
+static Fit make_level(FitSearch *search, int level)
 {
-    return a.price == b.price && a.units == b.units;
+    return level_of(search, choice_for(search, kept_of_level(search, level)));
 }
 
-/* The choice of a level, made, or `made` where it is the same. */
-static Fit level_like(FitSearch *search, int level, Fit made)
+static int keeps_no_more(PricePoint a, PricePoint b)
+{
+    return a.price > b.price || (a.price == b.price && a.units >= b.units);
+}
+
+/* Seconds of the step that a level takes at least: what nothing rebuilt does
+ * and a REALth of what all its units rebuild at the lower of their prices, for
+ * what is rebuilt in the kernel that reads it takes less than by itself; and
+ * what any level tried that keeps as much or more would take if nothing waited
+ * for a copy from the host's memory. */
+static double least_of_level(FitSearch *search, int level)
 {
     PricePoint c = choice_for(search, kept_of_level(search, level));
+    double again = search->rebuilding[c.price].secs / REAL,
+           least = program_secs_with(search->bare, again);
 
-    return made.made && same_choice(c, made.choice) ? made
-                                                    : level_of(search, c);
+    for (size_t i = 0; i < vec_len(search->tried); i++)
+        if (keeps_no_more(c, search->tried[i].choice))
+            least = fmax(least, search->tried[i].unwaiting);
+    return least;
+}
+
+static int is_no_use(FitSearch *search, int level, double most)
+{
+    return most < HUGE_VAL && least_of_level(search, level) >= most;
 }
 
 /* l, or the first of the levels before it that all fit, one after another. One
@@ -260,7 +297,7 @@ static Fit first_fitting(FitSearch *search, Fit l, int *level)
     while (*level > 1 &&
            kept_of_level(search, *level - 1) + beside(search, l) <=
                search->room) {
-        Fit before = level_like(search, *level - 1, l);
+        Fit before = make_level(search, *level - 1);
         if (!fits(search, before.made))
             break;
         l = before;
@@ -272,19 +309,16 @@ static Fit first_fitting(FitSearch *search, Fit l, int *level)
 /* l, which is of this level, or the fastest of those behind it that fit. Where
  * compute waits for copies from the host's memory a level takes more than what
  * it rebuilds, and one behind it may give these more to hide behind. Those are
- * made that are faster if nothing waits for a copy and they take a REALth of
- * what all their units rebuild at the lower of their prices: what is rebuilt in
- * the kernel that reads it takes less than by itself. */
+ * made that may be faster. */
 static Fit fastest_from(FitSearch *search, Fit l, int level)
 {
     Fit best = l;
 
     while (level++ < LEVELS && l.made->graph->nrole <= 1) {
-        PricePoint c = choice_for(search, kept_of_level(search, level));
-        double again = search->rebuilding[c.price].secs / REAL;
-        if (program_secs_with(search->bare, again) >= program_secs(best.made))
+        double most = fmin(search->most, program_secs(best.made));
+        if (is_no_use(search, level, most))
             break;
-        l = level_like(search, level, l);
+        l = make_level(search, level);
         if (fits(search, l.made) && is_faster(l.made, best.made))
             best = l;
     }
@@ -295,22 +329,27 @@ static Fit fastest_from(FitSearch *search, Fit l, int level)
  * the first in it that fits, and of those behind that the fastest. */
 static Fit search(FitSearch *fit_search, ProgramBuilder *first)
 {
-    Fit none = { first, { 0 } }, end, l = { 0 };
+    Fit none = { .made = first }, end, l;
 
     find_fit_units(fit_search);
     int64_t all = kept_of_level(fit_search, 0);
     if (all <= kept_of_level(fit_search, LEVELS))
         return none;
     int low = should_fit(fit_search, 1, none), last = low;
+    if (is_no_use(fit_search, low, fit_search->most))
+        return none;
     do {
         last += SEGMENT - 1 - (last - 1) % SEGMENT;
-        end = level_like(fit_search, last, none);
+        end = make_level(fit_search, last);
     } while (!fits(fit_search, end.made) && last++ < LEVELS);
     if (!fits(fit_search, end.made))
         return end;
     low = low > last - SEGMENT ? low : last - SEGMENT + 1;
-    for (low = should_fit(fit_search, low, end); low < last; low++) {
-        l = level_like(fit_search, low, l);
+    low = should_fit(fit_search, low, end);
+    for (l = end; low < last; low++) {
+        if (is_no_use(fit_search, low, fit_search->most))
+            return end;
+        l = make_level(fit_search, low);
         if (fits(fit_search, l.made))
             break;
     }
@@ -415,7 +454,7 @@ static ProgramBuilder *cheaper_turns(FitSearch *search)
  * be faster. */
 static Fit free_or_faster(FitSearch *s, ProgramBuilder *first)
 {
-    Fit none = { first, { 0 } };
+    Fit none = { .made = first };
 
     if (s->g->prog == PGfallback || !is_faster(s->bare, first))
         return none;
@@ -448,6 +487,7 @@ static Fit fit_offloading(FitSearch *s, ProgramBuilder **first)
     if (fits(s, fit.made) && !is_faster(kept, fit.made))
         return fit;
     s->g->offloads &= ~class;
+    s->most = fits(s, fit.made) ? program_secs(fit.made) : HUGE_VAL;
     Fit other = fit_from(s, kept);
     if (fits(s, other.made) &&
         (!fits(s, fit.made) || is_faster(other.made, fit.made))) {
@@ -468,6 +508,8 @@ static FitSearch *search_of(Graph *g, int64_t room)
     *at = s;
     s->g = g;
     s->room = room;
+    s->most = HUGE_VAL;
+    s->tried = NULL;
     s->turns = NULL;
     return s;
 }

@@ -457,6 +457,27 @@ double program_secs_with(const ProgramBuilder *builder, double again)
            (double)plan_micros(&p, prog.kind) * again;
 }
 
+double program_unwaiting(const ProgramBuilder *builder)
+{
+    Program prog;
+    Role role;
+    Plan p = plan_like(builder, &role, &prog);
+    Arena *a = arena_new();
+
+    prog.instr = alloc(a, sizeof *prog.instr * (size_t)(prog.ninstr + 1));
+    memcpy(prog.instr, builder->prog.instr,
+           sizeof *prog.instr * (size_t)prog.ninstr);
+    for (int f = 0; f < prog.nphase; f++)
+        for (int i = prog.phase[f].first;
+             i < prog.phase[f].first + prog.phase[f].n; i++)
+            if (builder->group[i]->fam == FAMcopy &&
+                builder->phase[f].reg == REGbody)
+                prog.instr[i].secs = 0;
+    double secs = plan_secs(&p, prog.kind);
+    arena_free(a);
+    return secs;
+}
+
 double stages_secs(Arena *a, ProgramBuilder *const *stage, size_t n)
 {
     Role *role = alloc(a, n * sizeof *role);

@@ -133,6 +133,8 @@ ProgramBuilder *place_program(Graph *g, Group **groups);
  * which transfers have nothing beside them. */
 double program_secs(const ProgramBuilder *builder);
 double program_unhidden(const ProgramBuilder *builder);
+/* ... if no body waited for copies between the memories of device and host. */
+double program_unwaiting(const ProgramBuilder *builder);
 /* ... and `again` more in each micro-batch, which nothing hides. */
 double program_secs_with(const ProgramBuilder *builder, double again);
 /* ... of all stages. */

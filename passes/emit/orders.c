@@ -29,14 +29,15 @@ static Load load_now(ProgramBuilder *builder, const Program *program)
  * stands in a body that is run several times runs in its last run. */
 static void give_instrs(ProgramBuilder *builder, Program *program)
 {
-    for (int f = 0; f < program->nphase; f++)
+    for (int f = 0; f < program->nphase; f++) {
+        int last = has_last_run(program, f);
         for (int k = 0; k < program->phase[f].n; k++) {
             int i = program->phase[f].first + k;
             Group *group = builder->group[i];
-            group->instr.last_only =
-                has_last_run(program, f) && group->reg == REGpost;
+            group->instr.last_only = last && group->reg == REGpost;
             program->instr[i] = group->instr;
         }
+    }
     put_streams(builder, program);
 }
 

@@ -23,7 +23,7 @@ enum { MOSTSHAPE = 1024, NONE = -1 };
 enum {
     HAVETEXT = 1u << FAMloop | 1u << FAMattn | 1u << FAMattn_bwd |
                1u << FAMtopk | 1u << FAMcumsum | 1u << FAMscatter |
-               1u << FAMfake_quantize
+               1u << FAMfake_quantize | 1u << FAMgmm | 1u << FAMgmm_wgrad
 };
 
 /* How a node counts: by its type; so, and as what is read; with all that it is
@@ -45,6 +45,7 @@ typedef struct Lowered {
     GroupShape shape; /* of the group that was lowered; row, node are read */
     Group made;
     int label, *arg; /* numbers of nodes; label: its name is the kernel's */
+    int *view;       /* vec: those of Group.view */
     uint64_t expr;   /* Group.expr */
 } Lowered;
 
@@ -258,6 +259,11 @@ static int number_of(GroupShape *shape, const Node *n)
     return n && !shape->refused ? n->mark : NONE;
 }
 
+static Node *node_at(const GroupShape *shape, int number)
+{
+    return number < 0 ? NULL : shape->node[number];
+}
+
 /* Emit writes into a call's words: each has its own. */
 static Word *own_words(const Group *group, Arena *a)
 {
@@ -281,13 +287,15 @@ static void take_note(Lowered *lowered, const Group *group)
         alloc(shape->arena, ((size_t)group->narg + 1) * sizeof *lowered->arg);
     for (int i = 0; i < group->narg; i++)
         lowered->arg[i] = number_of(shape, group->arg[i]);
+    for (size_t i = 0; i < vec_len(group->view); i++)
+        vec_push(shape->arena, lowered->view, number_of(shape, group->view[i]));
     for (int i = 0; i < group->nout && lowered->label < 0; i++)
         if (group->out[i]->name == group->instr.label)
             lowered->label = number_of(shape, group->out[i]);
     for (int i = 0; i < group->n && lowered->label < 0; i++)
         if (group->node[i]->name == group->instr.label)
             lowered->label = number_of(shape, group->node[i]);
-    shape->refused |= lowered->label < 0 || group->view != NULL;
+    shape->refused |= lowered->label < 0;
 }
 
 /* The group of shape is like lowered. */
@@ -312,8 +320,9 @@ static void fill(Group *group, const GroupShape *shape, Lowered *lowered,
     group->narg = was->narg;
     group->arg = alloc(a, ((size_t)group->narg + 1) * sizeof *group->arg);
     for (int i = 0; i < group->narg; i++)
-        group->arg[i] =
-            lowered->arg[i] < 0 ? NULL : shape->node[lowered->arg[i]];
+        group->arg[i] = node_at(shape, lowered->arg[i]);
+    for (size_t i = 0; i < vec_len(lowered->view); i++)
+        vec_push(a, group->view, node_at(shape, lowered->view[i]));
 }
 
 static void lower(Graph *g, Group *group, Arena *a)
@@ -335,8 +344,9 @@ static void compare(Graph *g, const Group *group, Arena *a)
 {
     Group x = *group;
 
-    x.scratch = x.ninplace = x.maystore = 0;
+    x.scratch = x.narg = x.ninplace = x.maystore = 0;
     x.inplace = NULL;
+    x.arg = x.view = NULL;
     x.instr = (Instr){ 0 };
     lower(g, &x, a);
     int same = x.narg == group->narg && x.scratch == group->scratch &&
@@ -346,10 +356,14 @@ static void compare(Graph *g, const Group *group, Arena *a)
                x.instr.line == group->instr.line &&
                x.instr.nword == group->instr.nword &&
                x.instr.flops == group->instr.flops &&
+               !memcmp(&x.instr.gmm, &group->instr.gmm, sizeof(GmmArgs)) &&
                x.instr.bytes == group->instr.bytes &&
                !memcmp(&x.instr.launch, &group->instr.launch, sizeof(Launch));
     for (int i = 0; i < x.narg && same; i++)
         same = x.arg[i] == group->arg[i];
+    same = same && vec_len(x.view) == vec_len(group->view);
+    for (size_t i = 0; i < vec_len(x.view) && same; i++)
+        same = x.view[i] == group->view[i];
     for (int i = 0; i < x.ninplace && same; i++)
         same = !memcmp(x.inplace[i], group->inplace[i], sizeof *x.inplace);
     for (int i = 0; i < x.instr.nword && same; i++)
