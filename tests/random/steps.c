@@ -49,18 +49,29 @@ static void fill(void *self, const Tensor *t, int64_t rank, int64_t micro,
     tensor_runs(in->p->mesh, t, rank, fill_run, &f);
 }
 
+/* The parameter's values, to it or to what holds them for it. */
+static void write_leaf(Exec *x, const Graph *g, const Param *p,
+                       const char *name)
+{
+    int64_t n = exec_read(x, name, 0, NULL, 0);
+
+    if (n < 0)
+        return;
+    double *v = alloc(forever, (size_t)(n + 1) * sizeof *v);
+    for (int64_t k = 0; k < n; k++)
+        v[k] = leaf_value(g, p->path, k);
+    exec_write(x, name, v, n);
+}
+
+/* Weights that live as numbers of few bits are made of their masters. */
 static void write_leaves(Exec *x, const Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         const Param *p = g->param[i];
-        int64_t n = exec_read(x, p->path, 0, NULL, 0);
-        if (n < 0)
-            continue;
-        double *v = alloc(forever, (size_t)(n + 1) * sizeof *v);
-        for (int64_t k = 0; k < n; k++)
-            v[k] = leaf_value(g, p->path, k);
-        exec_write(x, p->path, v, n);
+        write_leaf(x, g, p, p->path);
+        write_leaf(x, g, p, strf(forever, "optim.master.%s", p->path));
     }
+    exec_filled(x);
 }
 
 Exec *step_run(const Graph *g, const Plan *p)
