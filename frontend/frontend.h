@@ -267,8 +267,8 @@ typedef struct SearchModel {
 /* What a short plan's step takes, or the unit that it has more than another:
  * seconds of a micro-batch, of them transfers that nothing hides, and of what
  * is done once a step; launches of a micro-batch; bytes of what lives
- * always, and at most in post; those of the body, and of the fallback's (of
- * KeptBytes.once what a unit has, or what is in none, is the most, no sum). */
+ * always, and at most in post; of the body's, and of the fallback's, what is
+ * there once is no sum but the most of any unit, or of what is in none. */
 typedef struct UnitCost {
     double body, open, rest, calls, persist, post_bytes;
     KeptBytes step, fallback;

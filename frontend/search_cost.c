@@ -23,12 +23,18 @@
 /* What is there once is not summed: the most of those that are added. */
 static KeptBytes weighted_kept(KeptBytes a, double k, KeptBytes b)
 {
-    KeptBytes c = { a.through + k * b.through, a.kept + k * b.kept,
-                    a.input + k * b.input,     a.weights + k * b.weights,
-                    a.between + k * b.between, { a.once[0], a.once[1] } };
+    KeptBytes c = { a.through + k * b.through,
+                    a.kept + k * b.kept,
+                    a.input + k * b.input,
+                    a.weights + k * b.weights,
+                    a.between + k * b.between,
+                    a.once_inside,
+                    a.once_outside };
 
-    for (int i = 0; i < 2 && k > 0; i++)
-        c.once[i] = fmax(a.once[i], b.once[i]);
+    if (k > 0) {
+        c.once_inside = fmax(a.once_inside, b.once_inside);
+        c.once_outside = fmax(a.once_outside, b.once_outside);
+    }
     return c;
 }
 
@@ -68,11 +74,11 @@ ModelCost search_costs(const SearchModel *model, const UnitCost *plan)
     int n = 1;
 
     c.unit = alloc(forever, (size_t)(model->nrun + 1) * sizeof *c.unit);
-    c.ends.step.once[0] = c.ends.fallback.once[0] = 0;
+    c.ends.step.once_inside = c.ends.fallback.once_inside = 0;
     for (int r = 0; r < model->nrun; r++)
         if (model->left[r] > 1) {
             c.unit[r] = weighted(plan[n++], -1, plan[0]);
-            c.unit[r].step.once[1] = c.unit[r].fallback.once[1] = 0;
+            c.unit[r].step.once_outside = c.unit[r].fallback.once_outside = 0;
         }
     for (int r = 0; r < model->nrun; r++) {
         c.unit[r] = c.unit[run_like(model, r)];
@@ -137,11 +143,13 @@ static double unit_transfers(const Search *search, const Point *point,
 
 static KeptBytes scaled_kept(KeptBytes k, double share, double through)
 {
-    return (KeptBytes){
-        through,           k.kept * share,
-        k.input * share,   k.weights * share,
-        k.between * share, { k.once[0] * share, k.once[1] * share }
-    };
+    return (KeptBytes){ through,
+                        k.kept * share,
+                        k.input * share,
+                        k.weights * share,
+                        k.between * share,
+                        k.once_inside * share,
+                        k.once_outside * share };
 }
 
 /* One unit of shape, which costs `ref` on one rank with one sequence. */

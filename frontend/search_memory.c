@@ -15,6 +15,7 @@ typedef struct Alive {
 struct StageAlive {
     Alive *most; /* vec: none has as much or less of all than another */
     Alive last;  /* of the last chunk, each at its most */
+    int splits;  /* the schedule's backward is I and W */
 };
 
 static int covers(const Alive *a, const Alive *b)
@@ -65,6 +66,8 @@ static void count_stage(Arena *arena, const Schedule *schedule, int rank,
     const ScheduleEntry *row = schedule->row[rank];
     Alive now = { 0 }, last = { 0 };
 
+    out->splits = schedule_splits(schedule);
+
     for (size_t i = 0; i < vec_len(row); i++) {
         int is_last = row[i].chunk == schedule->chunks - 1;
         begin(row[i].w, &now);
@@ -114,12 +117,6 @@ const StageAlive *search_alive(Search *search, const Point *point,
 
 /* ---- bytes --------------------------------------------------------------- */
 
-static int splits(const Point *point)
-{
-    return point->schedule == SCHEDULEzerobubble ||
-           point->schedule == SCHEDULEdualpipev;
-}
-
 static double kept_in(const KeptBytes *k, Alive alive, int split)
 {
     return split ? k->input * alive.input + k->weights * alive.weights +
@@ -137,8 +134,8 @@ static double most_kept(const StageAlive *stage, const KeptBytes *k,
     for (size_t i = 0; i < vec_len(stage->most); i++)
         most = fmax(most, kept_in(k, stage->most[i], split));
     return most / (double)chunks + kept_in(ends, stage->last, split) +
-           fmax(fmax(k->once[0], k->once[1]),
-                fmax(ends->once[0], ends->once[1]));
+           fmax(fmax(k->once_inside, k->once_outside),
+                fmax(ends->once_inside, ends->once_outside));
 }
 
 double search_stage_bytes(const StageAlive *alive, int stage,
@@ -148,7 +145,7 @@ double search_stage_bytes(const StageAlive *alive, int stage,
     const StageAlive *own = &alive[stage];
     double through = units->step.through + ends->step.through;
     double step =
-        most_kept(own, &units->step, &ends->step, point->vpp, splits(point));
+        most_kept(own, &units->step, &ends->step, point->vpp, own->splits);
     double fallback =
         most_kept(own, &units->fallback, &ends->fallback, point->vpp, 0);
 

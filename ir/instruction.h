@@ -242,9 +242,9 @@ typedef struct Instr {
 /* Bytes of a body (passes/emit/kept.c): alive all through it; from forward to
  * backward; of them, by themselves, what the gradients of inputs read last, and
  * those of weights; from the former to the latter; at most beside these, in
- * layers and outside. */
+ * layers and outside of them. */
 typedef struct KeptBytes {
-    double through, kept, input, weights, between, once[2];
+    double through, kept, input, weights, between, once_inside, once_outside;
 } KeptBytes;
 const char *instr_label(const Instr *instr); /* for people; never null */
 const OperandInfo *instr_operand(const Instr *instr, int i);

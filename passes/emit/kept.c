@@ -175,7 +175,7 @@ KeptBytes kept_of(Arena *arena, const Graph *g, Group *const *k,
     find_reads(&x);
     add_lives(&x, load, &out);
     for (int s = x.first; s <= x.last; s++) {
-        double *most = &out.once[!layer_of(k[s])];
+        double *most = layer_of(k[s]) ? &out.once_inside : &out.once_outside;
         now += load[s];
         *most = fmax(*most, now);
     }

@@ -327,7 +327,7 @@ static void optimize_bucket(TrainStep *step, const Bucket *bucket)
 void step_optimize(TrainStep *step, Node **param, size_t n)
 {
     double betas[2];
-    size_t halves = 0, whole = 0;
+    size_t halves = 0, all = 0;
 
     opts_pair(step->g->opts, "train.betas", betas);
     step->b1 = betas[0];
@@ -343,16 +343,17 @@ void step_optimize(TrainStep *step, Node **param, size_t n)
         step->l = b->param[0]->loc;
         step->scope = g_partscope(step->g, PARTpost,
                                   strf(step->g->arena, "post.%s", b->name));
-        if (keeps_remainders(step->g, b))
+        int half = keeps_remainders(step->g, b);
+        if (half)
             optimize_halves(step, b);
         else
             optimize_bucket(step, b);
-        halves += keeps_remainders(step->g, b);
-        whole += !keeps_remainders(step->g, b);
+        halves += (size_t)half;
+        all++;
     }
     if (opts_dtype(step->g->opts) == Dbf16)
         why(step->g, NULL,
             "%zu masters are kept as their bf16 parameters and 16 bits more, "
             "%zu, which lie otherwise, apart in fp32",
-            halves, whole);
+            halves, all - halves);
 }
