@@ -90,6 +90,18 @@ int is_member(const Param *param, const char *bucket)
            (!bucket || param->bucket == bucket);
 }
 
+Param *param_owned(const Graph *g, const Param *param, TensorKind kind)
+{
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Param *p = g->param[i];
+        if (p->kind == kind &&
+            (p->of ? p->of == param->path
+                   : param->bucket && p->bucket == param->bucket))
+            return p;
+    }
+    return NULL;
+}
+
 int64_t param_elems(const Param *param)
 {
     int64_t n = 1;

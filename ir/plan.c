@@ -75,6 +75,15 @@ int role_tensor(const Role *role, const char *name)
     return -1;
 }
 
+const Tensor *owned_by(const Role *role, const Tensor *of, TensorKind kind)
+{
+    for (int i = 0; i < role->ntensor; i++)
+        if (role->tensor[i].kind == kind &&
+            &role->tensor[role->tensor[i].of] == of)
+            return &role->tensor[i];
+    return NULL;
+}
+
 int tensor_is(const Tensor *tensor, unsigned kinds)
 {
     return (int)(kinds >> tensor->kind & 1);

@@ -567,12 +567,13 @@ typedef struct TensorInfo {
 } TensorInfo;
 extern const TensorInfo tensor_kinds[NTENSORKIND];
 #define HISTORYPREFIX "fp8." /* of names of histories */
-enum {                       /* sets of them, for tensor_is */
-       PARAMETERS = 1 << TKparam | 1 << TKnumbers, /* the model's names */
-       MODELTENSORS = PARAMETERS | 1 << TKstate | 1 << TKhistory,
-       COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
-       MASTERS = 1 << TKmaster | 1 << TKremainder,
-       MOMENTS = 1 << TKm | 1 << TKv
+enum {
+    PARAMETERS = 1 << TKparam | 1 << TKnumbers, /* sets, for tensor_is */
+    MODELTENSORS = PARAMETERS | 1 << TKstate | 1 << TKhistory,
+    COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
+    MASTERS = 1 << TKmaster | 1 << TKremainder,
+    MOMENTS = 1 << TKm | 1 << TKv,
+    OWNED = 1 << TKscales | MASTERS | MOMENTS /* of a parameter */
 };
 
 /* A tensor the runtime moves in or out: params, states, moments (saved in
@@ -585,6 +586,7 @@ typedef struct Tensor {
     PlanDim dim[MAXD];
     int buf;
     int second; /* input: of a pair's second micro-batch */
+    int of;     /* OWNED: of this parameter, a tensor of the role */
     /* A run of a bucket (ZeRO). Of the local part that dim[] describes, row
      * major, this rank has the elements that fall into [pos*run, (pos+1)*run)
      * when its first is element `at` of the bucket; they lie in buf from
@@ -828,11 +830,9 @@ int spans_meet(Span *span, int n, int *one, int *two);
 void frame_runs(const PlanCheck *check, int prog, Span **v);
 
 /* workspace.c: bytes of work space (operand `work`) that a product or a
- * collective over `ranks` needs on the host. */
-enum {
-    GATHERSUM = 1 << 16
-}; /* all-reduce: up to so many bytes of all
-                                     ranks each rank gathers them all */
+ * collective over `ranks` needs on the host. An all-reduce of up to GATHERSUM
+ * bytes of all ranks gathers them all on each rank. */
+enum { GATHERSUM = 1 << 16 };
 int64_t instr_work(const Instr *instr, int64_t ranks);
 
 /* row_map.c: where words of the map of an exchange of rows begin, and how many
@@ -843,15 +843,16 @@ typedef struct RowsMap {
     int64_t pair, row, n;
 } RowsMap;
 RowsMap rows_map(const RowsArgs *args, int64_t ranks);
-int moves_rows(InstrKind k); /* is it such an exchange? */
-/* Does a plan exchange rows through memory that ranks share? */
-int plan_shares(const Plan *p);
+int moves_rows(InstrKind k);    /* is it such an exchange? */
+int plan_shares(const Plan *p); /* do rows go through memory of several? */
 int role_of(const Plan *p, int64_t rank);
 int in_host(const Role *role, const Buf *b); /* in the host's arena? */
 int frame_in_host(const SlotGroup *group);
 /* Of such instructions the sets of atoms, in the order of the plan: a vec. */
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));
 int role_tensor(const Role *role, const char *name); /* -1: none */
+/* What is kept of that parameter; null: there is none such. */
+const Tensor *owned_by(const Role *role, const Tensor *of, TensorKind kind);
 int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */

@@ -128,6 +128,10 @@ static void tensor_text(Codec *codec, Tensor *tensor)
         tensor->shard =
             (uint32_t)code_range(codec, "atoms", 0, UINT32_MAX, tensor->shard);
     }
+    if (tensor_is(tensor, OWNED)) {
+        code_expect(codec, "of");
+        tensor->of = code_index(codec, "tensor", tensor->of);
+    }
     if (tensor->kind == TKinput)
         tensor->second = code_option(codec, "second", tensor->second);
     code_place(codec, &tensor->file, &tensor->line);

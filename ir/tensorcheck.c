@@ -149,6 +149,18 @@ static const char *place_wrong(const PlanCheck *check, const Tensor *tensor)
                : NULL;
 }
 
+/* The parameter that a tensor belongs to, or itself; null: there is none. */
+static const Tensor *owner_of(const PlanCheck *check, const Tensor *tensor)
+{
+    unsigned owners = tensor->kind == TKscales ? 1u << TKnumbers : PARAMETERS;
+    if (!tensor_is(tensor, OWNED))
+        return tensor;
+    if (tensor->of < 0 || tensor->of >= check->r->ntensor)
+        return NULL;
+    const Tensor *of = &check->r->tensor[tensor->of];
+    return tensor_is(of, owners) ? of : NULL;
+}
+
 static const char *tensor_wrong(const PlanCheck *check, const Tensor *tensor)
 {
     const char *why;
@@ -159,6 +171,8 @@ static const char *tensor_wrong(const PlanCheck *check, const Tensor *tensor)
         return "names a buffer that does not exist";
     if (dtypes[tensor->dt].bytes == 0 && law(Ltensor_dtype))
         return "has a dtype without size";
+    if (!owner_of(check, tensor) && law(Lmoment_owner))
+        return "belongs to no parameter";
     why = axes_wrong(check, tensor);
     return why ? why : place_wrong(check, tensor);
 }
@@ -256,6 +270,13 @@ static const char *output_wrong(const PlanCheck *check, const Tensor *tensor)
     return !own && law(Loutput_name) ? "lies in the buffer of another" : NULL;
 }
 
+/* Under which files know it. */
+static const char *own_name(const PlanCheck *check, const Tensor *tensor)
+{
+    return strf(check->arena, "%s%s", kind_of(tensor)->prefix,
+                check->r->tensor[tensor->of].name);
+}
+
 static const char *buffer_wrong(const PlanCheck *check, const Tensor *tensor)
 {
     const Buf *b = &check->r->buf[tensor->buf];
@@ -270,9 +291,9 @@ static const char *buffer_wrong(const PlanCheck *check, const Tensor *tensor)
         return output_wrong(check, tensor);
     if ((b->cls != info->cls || b->prog >= 0) && law(Ltensor_class))
         return "lies in a buffer of another class";
-    if (strncmp(tensor->name, info->prefix, strlen(info->prefix)) != 0 &&
-        law(Ltensor_prefix))
-        return "has a name of another kind";
+    if (tensor_is(tensor, OWNED) &&
+        strcmp(tensor->name, own_name(check, tensor)) && law(Ltensor_prefix))
+        return "has not the name of its kind and parameter";
     if (!tensor->run)
         return (tensor->at || strcmp(b->name, tensor->name) != 0) &&
                        law(Ltensor_own)
@@ -341,50 +362,36 @@ static int same_place(const Tensor *x, const Tensor *y)
     return x->at == y->at && x->run == y->run && x->shard == y->shard;
 }
 
-typedef struct TensorsByName {
-    const PlanCheck *c;
-    const Tensor **v; /* by name */
-    int n;
-} TensorsByName;
-
-static const Tensor *find(const TensorsByName *name, const char *prefix,
-                          const char *path)
-{
-    Tensor key = { .name = strf(name->c->arena, "%s%s", prefix, path) },
-           *k = &key;
-    const Tensor **at =
-        bsearch(&k, name->v, (size_t)name->n, sizeof *name->v, by_name);
-    return at ? *at : NULL;
-}
-
 /* The name of its buffer, behind that of its kind. */
-static const char *bucket_of(const TensorsByName *tensors_by_name,
-                             const Tensor *tensor)
+static const char *bucket_of(const PlanCheck *check, const Tensor *tensor)
 {
-    const char *name = tensors_by_name->c->r->buf[tensor->buf].name,
+    const char *name = check->r->buf[tensor->buf].name,
                *kind = kind_of(tensor)->prefix;
     return name + (strncmp(name, kind, strlen(kind)) ? 0 : strlen(kind));
 }
 
-static int same_bucket(const TensorsByName *name, const Tensor *a,
+static int same_bucket(const PlanCheck *check, const Tensor *a,
                        const Tensor *tensor)
 {
-    return !a->run || !strcmp(bucket_of(name, a), bucket_of(name, tensor));
+    return !a->run || !strcmp(bucket_of(check, a), bucket_of(check, tensor));
 }
 
-/* A parameter with what the optimizer keeps of it. */
-static const char *moments_wrong(const TensorsByName *name,
-                                 const Tensor *tensor)
+/* What the optimizer keeps of a parameter, in the order of tensors.def. */
+enum { MASTER, REMAINDER, M, V, NKEPT };
+typedef struct KeptTensors {
+    const Tensor *of[NKEPT]; /* null: there is none */
+} KeptTensors;
+
+static const char *moments_wrong(const PlanCheck *check, const Tensor *tensor,
+                                 const Tensor *const *of)
 {
-    enum { MASTER, REMAINDER, M, V, NKEPT };
-    const Tensor *of[NKEPT], *first = NULL;
+    const Tensor *first = NULL;
     for (int i = 0; i < NKEPT; i++) {
-        of[i] = find(name, tensor_kinds[TKmaster + i].prefix, tensor->name);
         if (of[i] && !same_axes(tensor, of[i]) && law(Lmoment_axes))
             return "has other axes or pieces than its moments";
         if (of[i] && first && !same_place(of[i], first) && law(Lmoment_place))
             return "has moments in different parts of their buckets";
-        if (of[i] && first && !same_bucket(name, of[i], first) &&
+        if (of[i] && first && !same_bucket(check, of[i], first) &&
             law(Lmoment_bucket))
             return "has moments in different buckets";
         first = first ? first : of[i];
@@ -392,7 +399,7 @@ static const char *moments_wrong(const TensorsByName *name,
     if (first && tensor->run && !same_place(tensor, first) &&
         law(Lmoment_shards))
         return "has moments in other parts of their buckets";
-    if (first && !same_bucket(name, tensor, first) && law(Lmoment_bucket))
+    if (first && !same_bucket(check, tensor, first) && law(Lmoment_bucket))
         return "has moments in another bucket";
     if (!of[M] != !of[V] && law(Lmoment_pair))
         return "has one moment";
@@ -408,18 +415,21 @@ static const char *moments_wrong(const TensorsByName *name,
                : NULL;
 }
 
-static const char *families_wrong(const TensorsByName *name)
+static const char *families_wrong(const PlanCheck *check)
 {
-    const PlanCheck *check = name->c;
-    for (int i = 0; i < check->r->ntensor; i++) {
-        const Tensor *t = &check->r->tensor[i];
-        size_t skip = strlen(kind_of(t)->prefix);
-        const Tensor *p = skip ? find(name, "", t->name + skip) : t;
-        unsigned owners = t->kind == TKscales ? 1u << TKnumbers : PARAMETERS;
-        if ((!p || (skip && !tensor_is(p, owners))) && law(Lmoment_owner))
-            return wrong(check, t, "belongs to no parameter");
-        const char *why =
-            tensor_is(t, PARAMETERS) ? moments_wrong(name, t) : NULL;
+    const Role *role = check->r;
+    KeptTensors *kept =
+        alloc(check->arena, ((size_t)role->ntensor + 1) * sizeof *kept);
+    for (int i = 0; i < role->ntensor; i++) {
+        const Tensor *t = &role->tensor[i];
+        if (tensor_is(t, MASTERS | MOMENTS))
+            kept[t->of].of[t->kind - TKmaster] = t;
+    }
+    for (int i = 0; i < role->ntensor; i++) {
+        const Tensor *t = &role->tensor[i];
+        const char *why = tensor_is(t, PARAMETERS)
+                              ? moments_wrong(check, t, kept[i].of)
+                              : NULL;
         if (why)
             return wrong(check, t, why);
     }
@@ -505,13 +515,12 @@ static const char *roles_wrong(const PlanCheck *check)
 const char *tensors_loose(const PlanCheck *check)
 {
     const Role *role = check->r;
-    TensorsByName x = { check, sorted(check->arena, role), role->ntensor };
     const char *why = NULL;
     for (int i = 0; i < role->ntensor && !why; i++)
         if ((why = buffer_wrong(check, &role->tensor[i])))
             why = wrong(check, &role->tensor[i], why);
     why = why ? why : members_wrong(check);
-    why = why ? why : families_wrong(&x);
+    why = why ? why : families_wrong(check);
     why = why ? why : roles_wrong(check);
     return why ? why : owners_wrong(check);
 }

@@ -16,6 +16,7 @@
 typedef struct StageBuilder {
     Buf *buf; /* vecs */
     Tensor *tensor;
+    const char **owner; /* of each, a parameter's path; null: none */
     Scalar *in, *out;
     Program *prog;
     Table *named; /* path of what lives always -> Lasting */
@@ -72,8 +73,10 @@ static void fill_dim(Emit *emit, const Graph *g, const Node *n, int d,
     memcpy(dim->piece, piece, sizeof *piece * (size_t)dim->npiece);
 }
 
+/* A tensor of the parameter at a path, or null. */
 static void add_tensor(Emit *emit, const Graph *g, const Node *n,
-                       const char *name, TensorKind kind, int buf)
+                       const char *name, TensorKind kind, const char *owner,
+                       int buf)
 {
     Tensor t = {
         .name = name, .kind = kind, .dt = n->dt, .nd = n->nd, .buf = buf
@@ -84,6 +87,7 @@ static void add_tensor(Emit *emit, const Graph *g, const Node *n,
         fill_dim(emit, g, n, d, &t.dim[d]);
     place_of(n->loc, &t.file, &t.line);
     vec_push(emit->arena, emit->now->tensor, t);
+    vec_push(emit->arena, emit->now->owner, owner);
 }
 
 /* What this rank has of a bucket's member, as the optimizer's value. */
@@ -99,7 +103,7 @@ static void add_member(Emit *emit, Graph *g, const Node *bucket,
     const char *prefix = tensor_kinds[of->kind].prefix;
     const char *name = intern(strf(emit->arena, "%s%s", prefix, p->path));
     int copy = of->kind == TKparam && p->copy;
-    add_tensor(emit, g, &n, name, copy ? TKcopy : of->kind, buf);
+    add_tensor(emit, g, &n, name, copy ? TKcopy : of->kind, p->path, buf);
     Tensor *tensor = &emit->now->tensor[last];
     tensor->at = p->at;
     tensor->run = local_n(g, bucket, bucket->nd - 1);
@@ -155,7 +159,7 @@ static int add_lasting(Emit *emit, Graph *g, const Node *n)
                    : !p->copy           ? p->kind
                    : p->kind == TKparam ? TKcopy
                                         : TKcopied,
-                   i);
+                   p ? p->of : NULL, i);
     return i;
 }
 
@@ -292,7 +296,7 @@ static void add_outputs(ProgramBuilder *builder)
         view = *n->in[0];
         view.loc = n->loc;
         add_tensor(builder->emit, builder->graph, &view, n->at.output.name,
-                   TKoutput, b);
+                   TKoutput, NULL, b);
         if (builder->emit->now->buf[b].prog >= 0)
             builder->emit->now->buf[b].name = n->at.output.name;
     }
@@ -583,12 +587,32 @@ static void place_all(Role *role)
     role->arena = role->persist + most;
 }
 
+/* Which tensors are of which. */
+static void settle_owners(Arena *a, const StageBuilder *builder)
+{
+    Table *at = table_new(a); /* path of a parameter -> Tensor */
+
+    for (size_t i = 0; i < vec_len(builder->tensor); i++) {
+        Tensor *t = &builder->tensor[i];
+        if (tensor_is(t, PARAMETERS))
+            *table_at(at, KEYP(intern(t->name))) = t;
+    }
+    for (size_t i = 0; i < vec_len(builder->tensor); i++) {
+        Tensor *t = &builder->tensor[i];
+        const Tensor *of = tensor_is(t, OWNED) && builder->owner[i]
+                               ? table_get(at, KEYP(intern(builder->owner[i])))
+                               : NULL;
+        t->of = of ? (int)(of - builder->tensor) : 0;
+    }
+}
+
 static Role *make_roles(const Emit *emit)
 {
     Role *r = alloc(emit->arena, sizeof *r * (size_t)emit->nstage);
 
     for (int i = 0; i < emit->nstage; i++) {
         const StageBuilder *builder = &emit->stage[i];
+        settle_owners(emit->arena, builder);
         r[i] = (Role){
             .nbuf = (int)vec_len(builder->buf),
             .buf = builder->buf,

@@ -324,8 +324,8 @@ static void mark_optimizer(Graph *g)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         Param *p = g->param[i];
-        size_t prefix = strlen(tensor_kinds[p->kind].prefix);
-        const Param *of = prefix ? g_param(g, p->path + prefix) : NULL;
+        const char *owner = p->of ? p->of : p->bucket;
+        const Param *of = 1u << p->kind & OWNED ? g_param(g, owner) : NULL;
         if (of)
             p->expert = of->expert;
     }

@@ -175,7 +175,6 @@ static void write_first(Graph *g, const Param *param)
 /* A remainder comes from its parameter's draw, in one kernel with it. */
 Graph *initial_graph(Graph *g)
 {
-    const char *prefix = tensor_kinds[TKremainder].prefix;
     Graph *h = filling(g, PGinit);
 
     for (size_t i = 0; i < vec_len(h->param); i++) {
@@ -186,8 +185,8 @@ Graph *initial_graph(Graph *g)
         if (is_member(p, NULL) && g_param(h, p->bucket))
             continue; /* its bucket is the parameter */
         write_first(h, p);
-        left = g_param(h, strf(h->arena, "%s%s", prefix, p->path));
-        if (left)
+        left = param_owned(h, p, TKremainder);
+        if (left && 1u << p->kind & PARAMETERS)
             write_first(h, left);
     }
     return h;

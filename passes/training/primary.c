@@ -52,10 +52,9 @@ static Node *weight_node(Graph *g, const char *path)
     return infer(g, n);
 }
 
-static const char *scales_path(Graph *g, const Param *param)
+static const char *scales_of(const Graph *g, const Param *param)
 {
-    return intern(
-        strf(g->arena, "%s%s", tensor_kinds[TKscales].prefix, param->path));
+    return param_owned(g, param, TKscales)->path;
 }
 
 /* The blocks of a weight, as products cut it (fp8.c). */
@@ -76,12 +75,13 @@ static struct amax_attrs blocks_of(Graph *g, const Param *param)
 static void declare_scales(Graph *g, const Param *param)
 {
     struct amax_attrs blocks = blocks_of(g, param);
-    const char *path = scales_path(g, param);
     Param *p = alloc(g->arena, sizeof *p);
 
-    if (g_param(g, path))
+    if (param_owned(g, param, TKscales))
         return;
-    *p = (Param){ .path = path,
+    *p = (Param){ .path =
+                      intern(strf(g->arena, "%s%s",
+                                  tensor_kinds[TKscales].prefix, param->path)),
                   .kind = TKscales,
                   .dt = Df32,
                   .nd = param->nd,
@@ -228,7 +228,7 @@ static void choose_primary(Graph *g)
 static Node *values_for(Graph *g, const Node *n, Node *x)
 {
     const Param *p = g_param(g, x->at.param.path);
-    Node *s = weight_node(g, scales_path(g, p));
+    Node *s = weight_node(g, scales_of(g, p));
     Node *d = dequantized(g, p, x, s, n->loc);
     Node *values = g_placed(g_cast(g, g_placed(d, n), Dreal), n);
 
@@ -321,7 +321,7 @@ static Node *inverse_of(TrainStep *step, Node *amax)
 /* It is written; the scale, a power of two as it is. */
 static Node *scale_of(TrainStep *step, const Param *param, Node *inverse)
 {
-    write_weight(step, scales_path(step->g, param), inverse);
+    write_weight(step, scales_of(step->g, param), inverse);
     return post_op2(step, Odiv, post_num(step, 1), inverse);
 }
 
@@ -437,7 +437,7 @@ void primary_write(TrainStep *step, const Bucket *bucket, Node *value)
 
     if (!bucket->flat) {
         Node *s = scale_of_blocks(step, largest(step, first, x));
-        write_weight(step, scales_path(step->g, first),
+        write_weight(step, scales_of(step->g, first),
                      post_op2(step, Odiv, post_num(step, 1), s));
         write_weight(step, first->path, quantized(step, first, x, s));
         return;
@@ -461,22 +461,10 @@ static Node *before_step(Node *n, const Scope *scope)
     return n;
 }
 
-static const Param *master_of(const Graph *g, const Param *param)
-{
-    for (size_t i = 0; i < vec_len(g->param); i++) {
-        const Param *p = g->param[i];
-        if (p->kind == TKmaster &&
-            (p->of ? p->of == param->path
-                   : param->bucket && p->bucket == param->bucket))
-            return p;
-    }
-    die("%s has no master", param->path);
-}
-
 /* What a weight would be in bf16 in this step, of its master. */
 static Node *value_before(Graph *g, const Param *param, const Scope *scope)
 {
-    const Param *master = master_of(g, param);
+    const Param *master = param_owned(g, param, TKmaster);
     Node *n = g_node(g, Ostate, param->loc, 0, NULL);
     size_t k = 0;
 

@@ -24,21 +24,12 @@ typedef struct ExactValue {
     const Tensor *tensor, *remainder; /* null: there is none */
 } ExactValue;
 
-static const Tensor *kept_of(Arena *a, const Role *role, const Tensor *tensor,
-                             TensorKind kind)
+static ExactValue exact_of(const Role *role, const Tensor *tensor)
 {
-    int i = role_tensor(
-        role, strf(a, "%s%s", tensor_kinds[kind].prefix, tensor->name));
-
-    return i < 0 ? NULL : &role->tensor[i];
-}
-
-static ExactValue exact_of(Arena *a, const Role *role, const Tensor *tensor)
-{
-    const Tensor *master = kept_of(a, role, tensor, TKmaster);
+    const Tensor *master = owned_by(role, tensor, TKmaster);
 
     return (ExactValue){ master ? master : tensor,
-                         kept_of(a, role, tensor, TKremainder) };
+                         owned_by(role, tensor, TKremainder) };
 }
 
 static const char *axes_of(Arena *a, const Tensor *tensor)
@@ -83,7 +74,7 @@ static StTensor *list_tensors(Arena *a, const Plan *p, int file)
             if (!tensor_is(tensor, ourkinds[file]) ||
                 (r && listed(v, tensor->name)))
                 continue;
-            ExactValue of = exact_of(a, &p->role[r], tensor);
+            ExactValue of = exact_of(&p->role[r], tensor);
             Tensor whole = *of.tensor;
             whole.dt = of.remainder ? Df32 : whole.dt;
             StTensor s = ckpt_describe(a, &whole, tensor->name);
@@ -107,7 +98,7 @@ static FilePart *boxes_of(Exec *exec, Arena *a, const StTensor *tensor,
             int at = role_tensor(r, tensor[i].name);
             if (at < 0)
                 continue;
-            ExactValue of = exact_of(a, r, &r->tensor[at]);
+            ExactValue of = exact_of(r, &r->tensor[at]);
             const Tensor *t = of.tensor, *left = of.remainder;
             if (tensor_owner(exec->plan->mesh, t, rank))
                 vec_push(
@@ -195,7 +186,7 @@ Extent *ckpt_ranges(Arena *a, const Plan *p, int64_t rank)
         for (int i = 0; i < r->ntensor; i++) {
             if (!tensor_is(&r->tensor[i], ourkinds[f]))
                 continue;
-            ExactValue of = exact_of(a, r, &r->tensor[i]);
+            ExactValue of = exact_of(r, &r->tensor[i]);
             if (!tensor_owner(p->mesh, of.tensor, rank))
                 continue;
             add_extent(a, &v, r, of.tensor);
@@ -263,11 +254,10 @@ View ckpt_view(const StFile *file, const StTensor *st_tensor,
 }
 
 /* The name a tensor's value has in our files. */
-static const char *stored_name(const Tensor *tensor)
+static const char *stored_name(const Role *role, const Tensor *tensor)
 {
-    return tensor_is(tensor, MASTERS)
-               ? tensor->name + strlen(tensor_kinds[tensor->kind].prefix)
-               : tensor->name;
+    return tensor_is(tensor, MASTERS) ? role->tensor[tensor->of].name
+                                      : tensor->name;
 }
 
 typedef struct Files {
@@ -321,11 +311,12 @@ static void load_tensors(Exec *exec, const Files *files, unsigned kinds,
             StFile *file;
             if (!tensor_is(tensor, kinds))
                 continue;
-            StTensor *st =
-                st_find_in(files->file, files->n, stored_name(tensor), &file);
+            StTensor *st = st_find_in(files->file, files->n,
+                                      stored_name(r, tensor), &file);
             if (!st && tensor_is(tensor, must))
                 err(&(Loc){ tensor->file, tensor->line, NULL },
-                    "%s has no tensor '%s'", files->what, stored_name(tensor));
+                    "%s has no tensor '%s'", files->what,
+                    stored_name(r, tensor));
             if (!st || tensor->kind == TKnumbers)
                 continue;
             vec_push(a, load,

@@ -420,19 +420,26 @@ HfRow *hf_rows(const Plan *p, StFile **file, int n, const char *what, int state)
 
 /* ---- loading ------------------------------------------------------------- */
 
-static void load_row(Exec *exec, const HfRow *row, const char *name)
+static void load_tensor(Exec *exec, const HfRow *row, int64_t rank,
+                        const Tensor *tensor)
+{
+    if (tensor && tensor->kind != TKnumbers) /* its master makes it */
+        view_load(exec->plan->mesh, tensor, rank, &row->v,
+                  exec_buf(exec, rank, tensor->buf));
+}
+
+static void load_row(Exec *exec, const HfRow *row)
 {
     for (int64_t k = 0; k < exec->comm->n; k++) {
         int64_t rank = exec->comm->first + k;
         const Role *r = exec_role(exec, rank);
-        int i = role_tensor(r, name);
+        int i = role_tensor(r, row->h->param);
         if (i < 0)
             continue;
         const Tensor *t = &r->tensor[i];
-        if (t->kind == TKnumbers) /* its master makes it */
-            continue;
-        view_load(exec->plan->mesh, t, rank, &row->v,
-                  exec_buf(exec, rank, t->buf));
+        load_tensor(exec, row, rank, t);
+        load_tensor(exec, row, rank, owned_by(r, t, TKmaster));
+        load_tensor(exec, row, rank, owned_by(r, t, TKremainder));
     }
 }
 
@@ -440,13 +447,7 @@ void hf_load(Exec *exec, StFile **file, int n, const char *what)
 {
     HfRow *row = hf_rows(exec->plan, file, n, what, 0);
 
-    for (size_t i = 0; i < vec_len(row); i++) {
-        const char *name = row[i].h->param;
-        if (!row[i].s)
-            continue;
-        load_row(exec, &row[i], name);
-        for (int k = TKmaster; k <= TKremainder; k++)
-            load_row(exec, &row[i],
-                     strf(forever, "%s%s", tensor_kinds[k].prefix, name));
-    }
+    for (size_t i = 0; i < vec_len(row); i++)
+        if (row[i].s)
+            load_row(exec, &row[i]);
 }

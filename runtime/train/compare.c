@@ -27,7 +27,7 @@ typedef struct Apart { /* of a parameter, over all ranks */
 } Apart;
 
 typedef struct Worst {
-    const Tensor *tensor;
+    const Tensor *tensor; /* the parameter */
     double apart;
 } Worst;
 
@@ -129,6 +129,11 @@ static int by_apart(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
+static const Tensor *owner_at(const Role *role, int64_t i)
+{
+    return &role->tensor[role->tensor[i].of];
+}
+
 /* Of all parameters, the furthest apart first; a vec. */
 static Worst *worst_of(Comm *comm, const Plan *p, const Course *course)
 {
@@ -151,10 +156,10 @@ static Worst *worst_of(Comm *comm, const Plan *p, const Course *course)
             sum.apart += all[k * n + i].apart;
             sum.sum += all[k * n + i].sum;
         }
-        Worst w = { &p->role[i / most].tensor[i % most],
-                    sqrt(sum.apart / sum.sum) };
         if (sum.sum > 0)
-            vec_push(forever, worst, w);
+            vec_push(forever, worst,
+                     ((Worst){ owner_at(&p->role[i / most], i % most),
+                               sqrt(sum.apart / sum.sum) }));
     }
     if (worst)
         qsort(worst, vec_len(worst), sizeof *worst, by_apart);
@@ -182,12 +187,10 @@ static void print_courses(const Course *course, const char *other,
 
 static void print_worst(const Worst *worst)
 {
-    const size_t prefix = strlen(tensor_kinds[TKm].prefix);
-
     printf("gradients of the first step, the furthest apart:\n");
     for (size_t i = 0; i < vec_len(worst) && i < SHOWN; i++)
         printf("  %6.2f%% %s, %s:%d\n", 100 * worst[i].apart,
-               worst[i].tensor->name + prefix, worst[i].tensor->file,
+               worst[i].tensor->name, worst[i].tensor->file,
                worst[i].tensor->line);
 }
 
