@@ -54,13 +54,12 @@ static int64_t part_of(int64_t n, int64_t rows)
     return part < LEAST ? 0 : part;
 }
 
-/* Rows that come wait for loads; stores to memory that is near read their place
- * soon. Of what returns a place has a row of each rank, and threads sum: 16
- * warps with 3 places were the fastest of 8 sizes on two H200. */
+/* Of what returns a place has a row of each rank, and threads sum: many warps
+ * hide the time of that, so 10 multiprocessors fill the link. */
 static CopyShape shape_of(const RowsArgs *args, int sends, int64_t ranks)
 {
-    CopyShape s = sends ? (CopyShape){ 256, 6, 1, 0, 1 }
-                        : (CopyShape){ 512, 3, 0, 0, ranks };
+    CopyShape s = sends ? (CopyShape){ 256, 6, 2, 0, 1 }
+                        : (CopyShape){ 768, 2, 0, 0, ranks };
     int64_t piece = piece_of(args), places = s.threads / WARP * s.stages;
 
     if (piece * dtypes[args->dt].bytes == 16 && ranks <= WARP)

@@ -6,8 +6,10 @@
  * what is farthest from the plan, and the same by parts of the model and by
  * what limits. PLEAT_LINES=n prints so many lines. Without a launcher all ranks
  * run here, one after another, so collectives are copies and a rank's time is
- * the total over the ranks; under mpirun rank 0 prints what it saw, and what of
- * a step is not hidden: steps run again with a copy in a rank's own memory in
+ * the total over the ranks; under mpirun rank 0 prints what it saw (where all
+ * run one program a collective takes what it took on the rank that came last,
+ * and what rank 0 waited beside that is a line), and what of a step is not
+ * hidden: steps run again with a copy in a rank's own memory in
  * place of each collective, which waits for nobody and leaves the device to
  * what computes. Transfers between
  * stages stay: a step without them would be one without its schedule. */
@@ -46,6 +48,7 @@ typedef struct Bench {
     Roofline peak;
     int64_t vocab, micro;
     double **spent; /* by stage and step: seconds */
+    double waited;  /* in collectives, for ranks that came later: seconds */
     BenchRow *line; /* vec */
     BenchRow *part; /* vec: by part of the model */
     BenchRow limit[NLIMIT];
@@ -109,13 +112,20 @@ static BenchRow *named(BenchRow **v, const char *name, const Instr *instr)
     return &(*v)[vec_len(*v) - 1];
 }
 
+/* Exchanges of rows of other widths are other rows: "sendrows:2048". */
+static const char *what_runs(const Instr *instr)
+{
+    const char *name = instr_info(instr->kind)->name;
+
+    if (moves_rows(instr->kind))
+        return strf(forever, "%s:%ld", name, instr->rows.width);
+    return instr->kernel ? instr->kernel : name;
+}
+
 static BenchRow *line_for(Bench *bench, const Instr *instr)
 {
-    const char *what =
-        instr->kernel ? instr->kernel : instr_info(instr->kind)->name;
-
     return named(&bench->line,
-                 strf(forever, "%-18s %s", what,
+                 strf(forever, "%-18s %s", what_runs(instr),
                       without_numbers(instr->label ? instr->label : "")),
                  instr);
 }
@@ -204,6 +214,20 @@ static void gather(Bench *bench, int stage, int64_t steps)
         }
 }
 
+/* Seconds of a collective on the rank that came to it last, which waits for
+ * nobody, where all ranks run one program. */
+static double unwaited(Bench *bench, const Instr *instr, double secs)
+{
+    const Exec *exec = bench->x;
+
+    if (instr_info(instr->kind)->cls != CLASScollective ||
+        exec->plan->nrole > 1 || exec->comm->n == exec->comm->world)
+        return secs;
+    double least = -1e-9 * (double)comm_max(exec->comm, (int64_t)(-secs * 1e9));
+    bench->waited += secs - least;
+    return least;
+}
+
 /* What the steps of the run took is added. */
 static void add_run(Bench *bench)
 {
@@ -213,7 +237,10 @@ static void add_run(Bench *bench)
         while (bench->x->stage[stage].role != timing->stage)
             stage++;
         if (timing->instr >= 0)
-            bench->spent[stage][timing->instr] += timing->end - timing->start;
+            bench->spent[stage][timing->instr] += unwaited(
+                bench,
+                &step_program(&bench->x->stage[stage])->instr[timing->instr],
+                timing->end - timing->start);
     }
 }
 
@@ -339,6 +366,11 @@ static void print(Bench *bench, const Walls *walls, const Exposed *exposed,
             "%.3f ms floor, %d threads\n",
             sum * 1e3, walls->step * 1e3, predicted * 1e3, least * 1e3,
             pool_size(bench->x->pool));
+    if (bench->waited > 0)
+        fprintf(out,
+                "%8.3f ms more waited for ranks that came later to "
+                "collectives\n",
+                bench->waited * 1e3);
     outside = (double)exec_usage(bench->x, &memory);
     fprintf(out, "%s", memory.s ? memory.s : "");
     if (exposed->step > 0)
@@ -526,6 +558,7 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
     Feed f = { fill, &b };
     Walls w = timed_steps(&b, &f, steps);
+    b.waited /= (double)steps;
     Exposed e = exposed(&b, &f, round_steps(&b, w.step, steps));
     b.peak = b.x->dev->peak(b.x->on, opts_dtype(p->opts));
     for (int i = 0; i < b.x->nstage; i++)

@@ -3,7 +3,8 @@
 # packed blocks and by kernels that write to peers' memory, in turns in one run
 # on the same GPUs (2): one layer of Qwen3's widths, TOKENS tokens (16384) on all
 # of them, learned routing of made-up tokens, nothing beside an exchange, rank 0's
-# clock around every instruction. Medians of ROUNDS (3).
+# clock around every instruction, without what it waits for the other ranks.
+# Medians of ROUNDS (3).
 #
 #   ms     of all that moves rows forward: gather, exchange, expansion to experts'
 #          rows; their sum over choices, exchange, sum at home with what adds it
@@ -34,15 +35,18 @@ done
 [ "$PLANS" ] && exit 0
 
 # lines FILE: name, ms and GB/s of what moves rows of the forward pass; what
-# has less than a sixteenth of the most bytes is of the router
+# has less than a sixteenth of the most bytes, and is no exchange of rows, is of
+# the router
 lines() {
-    awk '/ layers\.\*\.(moe\.(dispatch|alltoall|combine|sum)|add\.)/ {
+    awk '/farthest from the plan/ { exit }
+        / layers\.\*\.(moe\.(dispatch|alltoall|combine|sum)|add\.)/ {
             name[++n] = $9 " " $10; ms[n] = $1; rate[n] = $5; b = $1 * $5
             if (b > most) most = b
         }
         END {
             for (i = 1; i <= n; i++)
-                if (ms[i] * rate[i] >= most / 16) print name[i], ms[i], rate[i]
+                if (ms[i] * rate[i] >= most / 16 || name[i] ~ /rows:/)
+                    print name[i], ms[i], rate[i]
         }' "$1"
 }
 
