@@ -16,7 +16,7 @@ static const double TOL = 1e-12;
 /* clang-format off */
 static const struct { const char *model, *keys, *slices; int ranks; }
 cases[] = {
-    { "tests/hf/qwen3.lua",    "", "16", 1 },
+    { "tests/hf/qwen3.lua",    "", "8", 1 },
     { "tests/hf/qwen3.lua",    "fold.cp=2 axes.batch=8 train.batch=16", "8", 1 },
     { "tests/hf/qwen3.lua",    "fold.tp=2 fold.ep=2", "4", 2 },
     { "tests/models/tied.lua", "axes.seq=32", "4", 1 },
