@@ -4,7 +4,8 @@
  * gradients again. Nothing is added in memory: sums have the order that they
  * have without.
  *
- * Work space beyond attn_space is made less by turns, a pair of launches each:
+ * Work space beyond attn_space, or a LITTLEth of it where a turn keeps all
+ * multiprocessors busy, is made less by turns, a pair of launches each:
  * combinations of the score's axes one behind the other, first of those that
  * the keys have, then of those that are summed over. Sums that go on in the
  * next turn wait in work space too, in fp32 as threads hold them.
@@ -22,11 +23,13 @@
  * are made again.
  *
  * On an H100 in a step with 4 sequences of width 128, ms a call: 3.50 in one
- * turn, 3.52 in a turn a sequence (a quarter of the work space), 5.76 in two: a
- * sequence has no more of L2 by itself. */
+ * turn, 3.52 in a turn a sequence (a quarter of the work space, 128 blocks of
+ * keys), 5.76 in two: a sequence has no more of L2 by itself. */
 #include "attn_gpu.h"
 
 enum { LEAST = 128, MOST = 256 }; /* columns of sums: wider than, at most */
+/* Blocks of keys that a turn of a LITTLEth of the work space has at least. */
+enum { LITTLE = 4, BLOCKS = 128 };
 
 int64_t attn_space = (int64_t)9 << 28;
 
@@ -160,20 +163,38 @@ static int turns_fit(const AttnGpu *attn)
     return queries == 1;
 }
 
+/* Of all turns. */
+static int64_t all_bytes(const AttnGpu *attn)
+{
+    return squares(&attn->attn) * all_combinations(&attn->attn) * ATSQUARE;
+}
+
+/* The fewest turns that leave no more than `space`, or all there can be. */
+static int64_t turns_within(const AttnGpu *attn, const AttnJob *job,
+                            int64_t space)
+{
+    int64_t keys = over(attn, job), all = all_combinations(&attn->attn), n = 1;
+
+    while (n < all && (all % n || (n > keys ? n % keys : keys % n) ||
+                       all_bytes(attn) / n > space))
+        n++;
+    return n;
+}
+
 /* Turns that leave no more than is wanted, or twice that of one combination; 0:
  * it is more, or does not pay. */
 static int64_t turns(const AttnGpu *attn, const AttnJob *job)
 {
     int64_t width = attn_job_width(attn, job);
-    int64_t keys = over(attn, job), all = all_combinations(&attn->attn), n = 1;
-    int64_t bytes = squares(&attn->attn) * all * ATSQUARE;
+    int64_t blocks =
+        over(attn, job) * blocks_along(&attn->attn, attn->attn.key);
 
     if (width <= LEAST || width > MOST)
         return 0;
-    while (n < all && (all % n || (n > keys ? n % keys : keys % n) ||
-                       bytes / n > attn_space))
-        n++;
-    return bytes / n <= 2 * attn_space ? n : 0;
+    int64_t n = turns_within(attn, job, attn_space / LITTLE);
+    if (blocks / n < BLOCKS)
+        n = turns_within(attn, job, attn_space);
+    return all_bytes(attn) / n <= 2 * attn_space ? n : 0;
 }
 
 static void share(AttnGpu *attn, int on)

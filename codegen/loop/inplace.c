@@ -3,11 +3,13 @@
  * Every iteration loads what it needs before it stores, and reductions of an
  * item are done before the loop that stores what needs them. Stores that share
  * loops are a stage (form_stage numbers them as it prints). So a result of the
- * last stage may take an operand's buffer when each load of the operand
+ * last stage, or of any where a team holds a whole row and makes all before it
+ * stores, may take an operand's buffer when each load of the operand
  *
  *   is at the result's own element (indices are interned: the same pointer), or
  *   runs through the item's own elements for a reduction that is one value an
- *   item: x - max(x), not x[i] * sum over j of x[j] w[i, j].
+ *   item: x - max(x), not x[i] * sum over j of x[j] w[i, j], or
+ *   is one of the item's own that it looks up, before its stores: x[label].
  *
  * On a GPU a team's threads go through an item at their own speed: no pass
  * before the result's may have read the operand unless all have met since.
@@ -40,11 +42,24 @@ static int by_item(const LoopKernel *kernel, int loop, uint64_t items)
     return 1;
 }
 
-/* Does y differ from x, where the result is stored, only in that it runs over
- * other loops of the same axes, and those inside an item? */
-static int same_item(const LoopKernel *kernel, const AffineExpr *x,
-                     const AffineExpr *y, uint64_t loops, uint64_t items)
+/* Is the index one value an item, and the load made before a loop inside the
+ * item? No index is outside of its dim: in place of such a loop it leads to an
+ * element of the item. */
+static int is_looked_up(const LoopKernel *kernel, const Expr *load, int var,
+                        uint64_t items)
 {
+    return var >= MAXLOOP && !(kernel->ex[var - MAXLOOP]->deps & ~items) &&
+           load->open && !(load->open & ~items);
+}
+
+/* Does the load differ from x, where the result is stored, only in that it runs
+ * over other loops of the same axes, and those inside an item, or has an index
+ * that is looked up there? */
+static int same_item(const LoopKernel *kernel, const AffineExpr *x,
+                     const Expr *load, uint64_t loops, uint64_t items)
+{
+    const AffineExpr *y = load->lin;
+
     if (x->nt != y->nt || x->hasoff || y->hasoff)
         return 0;
     for (int i = 0; i < x->nt; i++) {
@@ -53,11 +68,14 @@ static int same_item(const LoopKernel *kernel, const AffineExpr *x,
             return 0;
         if (s->var == t->var)
             continue;
-        if (s->var >= MAXLOOP || t->var >= MAXLOOP ||
+        if (s->var >= MAXLOOP || (items >> s->var & 1))
+            return 0;
+        if (is_looked_up(kernel, load, t->var, items))
+            continue;
+        if (t->var >= MAXLOOP ||
             kernel->loop[s->var].axis != kernel->loop[t->var].axis ||
             kernel->loop[s->var].extent != kernel->loop[t->var].extent ||
-            (items >> s->var & 1) || (loops >> t->var & 1) ||
-            !by_item(kernel, t->var, items))
+            (loops >> t->var & 1) || !by_item(kernel, t->var, items))
             return 0;
     }
     return 1;
@@ -74,13 +92,22 @@ static int only_at(const LoopKernel *kernel, const Node *buf,
         if (expr->kind != Xload || storage(expr->buf) != buf)
             continue;
         if (expr->lin != store->addr &&
-            !same_item(kernel, store->addr, expr->lin, store->loops, items))
+            !same_item(kernel, store->addr, expr, store->loops, items))
             return 0;
         if (expr->passes & store->apart)
             return 0;
         loads++;
     }
     return loads > 0;
+}
+
+/* Are all values of an item made before the first is stored? */
+static int made_first(const LoopKernel *kernel)
+{
+    for (size_t i = 0; i < vec_len(kernel->st); i++)
+        if (kernel->st[i].loops & ~kernel->held)
+            return 0;
+    return kernel->held != 0;
 }
 
 static int index_of(Node *const *v, int n, const Node *x)
@@ -102,7 +129,8 @@ void find_inplace(LoopKernel *kernel)
         for (int j = 0; j < group->nin; j++) {
             const Store *store = &kernel->st[i];
             int out = index_of(group->out, group->nout, store->node);
-            if (out < 0 || !store->stage || store->stage != kernel->nstage ||
+            if (out < 0 || !store->stage ||
+                (store->stage != kernel->nstage && !made_first(kernel)) ||
                 dtypes[store->node->dt].bytes !=
                     dtypes[group->in[j]->dt].bytes ||
                 !only_at(kernel, storage(group->in[j]), store))

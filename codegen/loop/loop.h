@@ -105,9 +105,10 @@ struct Expr {
     RankAffine iv;
     uint64_t deps; /* loops its value depends on */
     /* While printing: its C local (0: none), and the loop + 1 it is an array
-     * over; passes of a team that read it (a load). */
+     * over; passes of a team that read it (a load); loops that were open where
+     * it was made. */
     int local, array, seen;
-    uint64_t passes;
+    uint64_t passes, open;
     int summed; /* (printing) the SumOrder it was made in, 0: not yet */
 };
 
@@ -157,6 +158,7 @@ typedef struct LoopKernel {
     Arena *arena;
     SizePool *pool;
     int nstage;         /* stages of stores printed */
+    uint64_t held;      /* loops of the item and of the row that a team holds */
     StageForm form;     /* of them, on a GPU */
     int uneven;         /* a sum was made in two orders */
     Table *memo, *exof; /* values by node and index; expressions */

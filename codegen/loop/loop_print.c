@@ -57,6 +57,7 @@ void nest_compute(KernelPrinter *printer, Expr *expr)
 
     if (nest_inline(expr) || expr->local)
         return;
+    expr->open |= printer->bound;
     const char *text = s ? nest_load(printer, storage(s->node), s->addr)
                          : nest_value(printer, expr);
     nest_line(printer, "const %s t%d = %s;", dtypes[expr->dt].compute,

@@ -383,8 +383,8 @@ static int is_plain(const Expr *expr)
 }
 
 /* What is read of a held row, and numbers of an item that need no sum of it,
- * such as what a row's place is looked up by, are on their way before threads
- * wait for each other. */
+ * such as what a row's place is looked up by, or an element of it at a label,
+ * are on their way before threads wait for each other. */
 static void need_early(KernelPrinter *printer, Expr **all)
 {
     Expr **x = nest_reached(printer, all, (int)vec_len(all));
@@ -466,8 +466,10 @@ void wide_stages(KernelPrinter *printer)
 {
     Expr **all = form_values(printer);
 
-    if (printer->row) {
+    if (printer->row || printer->kept)
         need_early(printer, all);
+    if (printer->row) {
+        printer->kernel->held = printer->items | printer->row;
         wide_need(printer, all, (int)vec_len(all));
     }
     for (size_t i = 0; i < vec_len(printer->kernel->st); i++) {

@@ -322,26 +322,31 @@ static int is_made_inside(const Graph *g, const Node *n)
 }
 
 /* By node: bytes of values for the backward that the forward makes after it has
- * read the node's own for the last time; INF where other micro-batches come
- * between the two. */
+ * read the node's own for the last time, and of the largest in a slice of a
+ * head, which comes between too; INF where other micro-batches do. */
 static int64_t *kept_after(const Graph *g, const int *alive, Arena *a)
 {
     size_t n = vec_len(g->node);
-    int64_t *after = alloc(a, (n + 1) * sizeof *after), sum = 0;
+    int64_t *after = alloc(a, (n + 1) * sizeof *after), sum = 0, slice = 0;
     char *read = alloc(a, n + 1);
 
     for (size_t i = n; i-- > 0;) {
         const Node *x = g->node[i];
+        int64_t bytes = local_bytes(g, x);
+        if (x->piece && bytes > slice)
+            slice = bytes;
         if (always_there(x) || x->mark & BACK)
             continue;
         for (int k = 0; k < x->nin; k++) {
             int id = owner_of_bytes(x->in[k])->id;
             if (!read[id])
-                after[id] = alive[x->call] > 1 ? INF : sum;
+                after[id] = alive[x->call] > 1 ? INF
+                            : is_of_slice(x)   ? sum
+                                               : sum + slice;
             read[id] = 1;
         }
         if (x->mark & NEEDED && !is_made_inside(g, x))
-            sum += local_bytes(g, x);
+            sum += bytes;
     }
     return after;
 }

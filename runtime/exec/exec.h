@@ -110,9 +110,10 @@ typedef struct Exec {
     void (*micro)(struct Exec *x, const Rank *r, int64_t micro);
     Progress progress;
     InstrTiming *ran;
-    int64_t nran, maxran; /* see exec_record */
-    void **mark;          /* events */
-    int64_t nmark;
+    int64_t nran, maxran;           /* see exec_record */
+    void **mark;                    /* events */
+    int64_t nmark, maxmark, marked; /* marked: the last on compute */
+    unsigned timed;                 /* streams that have any, as bits */
     /* Before anything writes what lasts: guard is called, if not null, and the
      * device waits for `copied`, if not null, once a run (`ordered`:
      * streams, as bits). */

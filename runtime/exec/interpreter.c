@@ -65,30 +65,36 @@ static void set_adds(const Stage *stage)
 
 /* ---- clocks -------------------------------------------------------------- */
 
-/* What came to its end now, and began at the mark before; instr -1: a row,
- * which begins. */
-static void record(Exec *exec, const Stage *stage, int instr, int from)
+/* What began and ended at these marks; instr -1: a row, which begins. */
+static void record(Exec *exec, const Stage *stage, int instr, int64_t from,
+                   int64_t to)
 {
     const ScheduleSlot *slot = stage_slot(stage);
 
     if (exec->nran < exec->maxran)
         exec->ran[exec->nran++] =
             (InstrTiming){ stage->role, slot->phase, instr, slot->micro,
-                           0,           0,           from,  exec->nmark - 1 };
+                           0,           0,           from,  to };
 }
 
-static void mark(Exec *exec)
+/* The number of a mark that the stream passes now. */
+static int64_t mark(Exec *exec, StreamKind on)
 {
-    if (exec->nmark == exec->maxran)
-        return;
-    void **e = &exec->mark[exec->nmark++];
+    if (exec->nmark == exec->maxmark)
+        return exec->nmark - 1;
+    void **e = &exec->mark[exec->nmark];
     if (!*e)
         *e = exec->dev->event(exec->on, EVENTtimed);
-    exec->dev->record(exec->on, STREAMcompute, *e);
+    exec->dev->record(exec->on, on, *e);
+    exec->timed |= 1u << on;
+    return exec->nmark++;
 }
 
 void exec_times(Exec *exec, double began)
 {
+    for (int on = 0; on < NSTREAM; on++)
+        if (exec->timed >> on & 1)
+            exec->dev->sync(exec->on, (StreamKind)on);
     for (int64_t i = 0; i < exec->nran; i++) {
         InstrTiming *timing = &exec->ran[i];
         timing->start = began + exec->dev->between(exec->on, exec->mark[0],
@@ -109,8 +115,8 @@ static void begin_row(Exec *exec, Stage *stage)
     set_adds(stage);
     if (!exec->maxran)
         return;
-    mark(exec);
-    record(exec, stage, -1, exec->nmark - 1);
+    exec->marked = mark(exec, STREAMcompute);
+    record(exec, stage, -1, exec->marked, exec->marked);
 }
 
 /* To what runs of this row at or behind instr; 0: no more of it does. */
@@ -267,6 +273,27 @@ static void poison(Exec *exec, const Rank *rank)
     poison_instr(rank, bound);
 }
 
+/* The mark at which an instruction of this stream begins: on compute the one
+ * before, elsewhere one behind what it waits for. */
+static int64_t begin_instr(Exec *exec, const BoundInstr *bound)
+{
+    if (!exec->maxran || bound->on == STREAMcompute)
+        return exec->marked;
+    return mark(exec, bound->on);
+}
+
+static void end_instr(Exec *exec, Stage *const *s, int n, int64_t from)
+{
+    if (!exec->maxran)
+        return;
+    StreamKind on = rank_instr(s[0]->rank[0])->on;
+    int64_t to = mark(exec, on);
+    for (int i = 0; i < n; i++)
+        record(exec, s[i], stage_instr(s[i]), from, to);
+    if (on == STREAMcompute)
+        exec->marked = to;
+}
+
 /* The instruction at which these stages stand; several: a wide collective. */
 void run_instr(Exec *exec, Stage *const *s, int n)
 {
@@ -286,15 +313,13 @@ void run_instr(Exec *exec, Stage *const *s, int n)
     for (int i = 0; i < n && exec->poison && !exec->copy; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++)
             poison(exec, s[i]->rank[k]);
+    int64_t from = begin_instr(exec, rank_instr(s[0]->rank[0]));
     for (int i = 0; i < n; i++)
         for (int64_t k = 0; k < s[i]->nrank; k++)
             run_one(exec, rank_instr(s[i]->rank[k]));
     if (exec->copy && !exec->bad)
         look_after(exec, s, n);
-    if (exec->maxran)
-        mark(exec);
-    for (int i = 0; i < n && exec->maxran; i++)
-        record(exec, s[i], stage_instr(s[i]), exec->nmark - 2);
+    end_instr(exec, s, n, from);
     nvtx_end();
 }
 
@@ -401,6 +426,7 @@ void exec_start(Exec *exec, ProgramKind program)
     }
     exec->nran = 0;
     exec->nmark = 0;
+    exec->timed = 0;
     exec->ordered = 0;
     exec->dev->begin(exec->on);
 }

@@ -1,6 +1,7 @@
 /* replay.c: programs run on a device with memory of its own. A program's first
  * run launches its instructions one by one; then, on a device that can capture,
- * they are captured, and every later run is one launch of a graph:
+ * they are captured, and every later run is one launch of a graph (but see
+ * is_plain):
  *
  *     inputs, all micro-batches      pinned memory -> stage
  *     the graph: rows of the course in order; each copies from the stage what
@@ -351,14 +352,43 @@ static void replay(Exec *exec, StagedProgram *program)
     exec->dev->replay(exec->on, all->whole);
 }
 
+/* Copies of activations to the host's memory and back, beside what computes. */
+static int copies_beside(const Program *program)
+{
+    int n = 0;
+
+    for (int f = 0; f < program->nphase; f++) {
+        const Phase *phase = &program->phase[f];
+        for (int i = 0; i < phase->n && phase->reg == REGbody; i++) {
+            StreamKind on = program->instr[phase->first + i].issue.stream;
+            n += on == STREAMcopy || on == STREAMreload;
+        }
+    }
+    return n;
+}
+
+/* Is it launched call by call? In a graph such copies hold up what computes: 8
+ * layers of Qwen3's widths with half of their activations' memory take 764 ms a
+ * step in one and 756 so, on an H200; with nothing to copy 742 and 746. Calls
+ * wait for room in the GPU's queue, and an abort waits for them: ranks that
+ * wait for others have graphs. */
+static int is_plain(const Exec *exec, const StagedProgram *program)
+{
+    const char *asked = getenv("PLEAT_NOGRAPH");
+
+    if (!(exec->dev->can & CANcapture) || exec->maxran || exec->copy ||
+        getenv("PLEAT_SYNC"))
+        return 1;
+    return asked ? strcmp(asked, "0") != 0
+                 : exec->comm->world == 1 && copies_beside(program->prog) > 0;
+}
+
 /* The first run launches, so that what is made on first use (library kernels,
  * connections) is there; the second is captured. */
 static void go(Exec *exec, StagedProgram *program, int slot)
 {
     Staged *staged = exec->staged;
-    int plain = !program->runs++ || exec->maxran || exec->copy ||
-                !(exec->dev->can & CANcapture) || getenv("PLEAT_SYNC") ||
-                getenv("PLEAT_NOGRAPH");
+    int plain = !program->runs++ || is_plain(exec, program);
 
     exec->dev->copy(exec->on, STREAMcompute, COPYin, staged->stage,
                     program->in[slot], program->nin);

@@ -101,23 +101,26 @@ void exec_record(Exec *exec, ProgramKind program)
                          .n;
     }
     exec->ran = n ? alloc(exec->mem, (size_t)n * sizeof *exec->ran) : NULL;
-    exec->mark = n ? alloc(exec->mem, (size_t)n * sizeof *exec->mark) : NULL;
+    exec->maxmark = 2 * n;
+    exec->mark =
+        n ? alloc(exec->mem, (size_t)exec->maxmark * sizeof *exec->mark) : NULL;
     exec->maxran = n;
     exec->nran = 0;
 }
 
 /* ---- what ran, as a file ------------------------------------------------- */
 
+/* A row of the page for rows of the table, and one for each stream. */
 static void put_event(Text *out, const InstrTiming *timing, const char *name,
-                      double end)
+                      int row, double end)
 {
     put(out, "%s{\"name\": ", out->len > 1 ? ",\n" : "\n");
     put_json(out, name);
     put(out,
         ", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": "
         "%.3f, \"args\": {\"micro\": %ld",
-        timing->stage, timing->instr >= 0, timing->start * 1e6,
-        (end - timing->start) * 1e6, timing->micro);
+        timing->stage, row, timing->start * 1e6, (end - timing->start) * 1e6,
+        timing->micro);
 }
 
 /* Further what a user looks for, and the kernel a profiler names. */
@@ -144,7 +147,8 @@ static double row_end(const Exec *exec, int64_t k)
         const InstrTiming *timing = &exec->ran[k];
         if (timing->stage == row->stage && timing->instr < 0)
             break;
-        end = timing->stage == row->stage ? timing->end : end;
+        if (timing->stage == row->stage && timing->end > end)
+            end = timing->end;
     }
     return end;
 }
@@ -165,7 +169,8 @@ double exec_alone(const Exec *exec, ProgramKind program)
 
     for (int64_t k = 0; k < exec->nran; k++) {
         const Instr *s = timed_instr(exec, &exec->ran[k], program);
-        if (s && instr_info(s->kind)->cls < CLASScollective)
+        if (s && instr_info(s->kind)->cls < CLASScollective &&
+            s->issue.stream == STREAMcompute)
             secs += exec->ran[k].end - exec->ran[k].start;
     }
     return secs;
@@ -185,6 +190,7 @@ char *exec_trace(Arena *a, const Exec *exec, ProgramKind program, size_t *len)
                   !s         ? g->phase[r->phase].name
                   : s->label ? s->label
                              : instr_info(s->kind)->name,
+                  s ? 1 + (int)s->issue.stream : 0,
                   s ? r->end : row_end(exec, k));
         put_facts(&out, s);
     }
