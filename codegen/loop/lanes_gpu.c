@@ -178,6 +178,48 @@ uint64_t wide_pass(const KernelPrinter *printer)
     return BIT(printer->passes < 63 ? printer->passes : 63);
 }
 
+/* Few of a row's lanes are where the number is: three instructions less an
+ * element. (Cross entropy with its gradient, 4096 rows of 151936 in bf16, in
+ * steps on an H200: 0.83 to 0.75 ms.) What is added elsewhere is 0. */
+static void add_one_hot(KernelPrinter *printer, Expr *expr, const OneHot *hot)
+{
+    const char *base = nest_ref(printer, hot->base);
+    const char *at = nest_ref(printer, hot->at);
+    const char *number = nest_ref(printer, hot->number);
+    const char *index = nest_ref(printer, hot->index);
+    int t = nest_local(printer, expr);
+
+    printer->whole = 1;
+    const char *first = nest_ref(printer, hot->index);
+    printer->whole = 0;
+    nest_line(printer, "%s t%d[%d]; %st%d[l] = %s;", dtypes[expr->dt].compute,
+              t, wide_count(printer), wide_each(printer), t, base);
+    nest_line(printer, "if ((uint32_t)%s - (uint32_t)%s < %d)", at, first,
+              printer->width);
+    nest_line(printer, "    %st%d[l] += %s == %s ? %s : 0;",
+              wide_each(printer), t, at, index, number);
+    expr->array = 1;
+}
+
+/* Does it, if it is such a sum and lanes are neighbours along the row; else the
+ * sum's operands are all made. */
+static int in_one_place(KernelPrinter *printer, Expr *expr)
+{
+    OneHot hot;
+
+    if (!nest_one_hot(printer, expr, &hot) || nest_saved(printer, expr))
+        return 0;
+    if (wide_has(printer, expr) && printer->lv == printer->v &&
+        printer->beside == 1 && !wide_has(printer, hot.at) &&
+        !wide_has(printer, hot.number)) {
+        add_one_hot(printer, expr, &hot);
+        return 1;
+    }
+    wide_compute(printer, hot.equal);
+    wide_compute(printer, hot.choice);
+    return 0;
+}
+
 void wide_compute(KernelPrinter *printer, Expr *expr)
 {
     Store *s = nest_saved(printer, expr);
@@ -189,6 +231,8 @@ void wide_compute(KernelPrinter *printer, Expr *expr)
         expr->passes |= wide_pass(printer);
         printer->apart |= wide_pass(printer);
     }
+    if (in_one_place(printer, expr))
+        return;
     if (!wide_has(printer, expr)) {
         nest_compute(printer, expr);
     } else if (s) {
