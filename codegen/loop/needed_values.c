@@ -45,7 +45,8 @@ int nest_one_hot(const KernelPrinter *printer, const Expr *expr, OneHot *hot)
                          .equal = equal,
                          .choice = choice };
         if (is_index(printer, hot->index) && hot->at->dt == Di32 &&
-            is_row_value(printer, hot->at) && is_row_value(printer, hot->number))
+            is_row_value(printer, hot->at) &&
+            is_row_value(printer, hot->number))
             return 1;
     }
     return 0;
