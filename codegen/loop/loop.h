@@ -299,6 +299,14 @@ const char *nest_first(const Expr *expr); /* what a reduction starts from */
 /* What a store rounds: its value, or what that was rounded from. */
 Expr *nest_stored(const Store *store);
 int nest_inline(const Expr *expr);
+/* A sum that adds a number at one element of a row and 0 at all others, as a
+ * label does in the gradient of a cross entropy: base + (at == index ? number :
+ * 0), where index is that of the contiguous loop. */
+typedef struct OneHot {
+    Expr *base, *at, *index, *number;
+    Expr *equal, *choice; /* what is compared, what is added */
+} OneHot;
+int nest_one_hot(const KernelPrinter *printer, const Expr *expr, OneHot *hot);
 int nest_local(KernelPrinter *printer, Expr *expr);    /* expr gets a number */
 void nest_compute(KernelPrinter *printer, Expr *expr); /* as a scalar */
 /* The store of expr that was done for this item, if its element can be named.

@@ -8,6 +8,52 @@ int nest_inline(const Expr *expr)
            expr->kind == Xlin;
 }
 
+/* ---- sums in one place --------------------------------------------------- */
+
+static int is_op(const Expr *expr, Op op)
+{
+    return expr->kind == Xexpr && expr->of == optab[op].expr;
+}
+
+/* The contiguous loop's own index, and no other's. */
+static int is_index(const KernelPrinter *printer, const Expr *expr)
+{
+    return expr->kind == Xlin && expr->dt == Di32 && expr->lin->nt == 1 &&
+           expr->lin->term[0].var == printer->v && !expr->lin->term[0].k->n;
+}
+
+static int is_row_value(const KernelPrinter *printer, const Expr *expr)
+{
+    return !(expr->deps & BIT(printer->v));
+}
+
+int nest_one_hot(const KernelPrinter *printer, const Expr *expr, OneHot *hot)
+{
+    if (!printer->gpu || printer->v < 0 || !is_op(expr, Oadd))
+        return 0;
+    for (int k = 0; k < 2; k++) {
+        Expr *choice = expr->arg[k], *equal = choice->arg[0];
+        if (!is_op(choice, Owhere) || !is_op(equal, Oeq) ||
+            choice->dt != expr->dt || expr->arg[!k]->dt != expr->dt ||
+            choice->arg[2]->kind != Xnum || choice->arg[2]->f != 0)
+            continue;
+        int i = is_index(printer, equal->arg[1]);
+        *hot = (OneHot){ .base = expr->arg[!k],
+                         .at = equal->arg[!i],
+                         .index = equal->arg[i],
+                         .number = choice->arg[1],
+                         .equal = equal,
+                         .choice = choice };
+        if (is_index(printer, hot->index) && hot->at->dt == Di32 &&
+            is_row_value(printer, hot->at) &&
+            is_row_value(printer, hot->number))
+            return 1;
+    }
+    return 0;
+}
+
+/* ---- values that are needed ---------------------------------------------- */
+
 static int is_cheap(const Expr *expr)
 {
     return nest_inline(expr) || expr->kind == Xload ||
@@ -41,9 +87,15 @@ static void reach(KernelPrinter *printer, Expr *expr, Expr ***out)
                 reach(printer,
                       printer->kernel->ex[expr->lin->term[i].var - MAXLOOP],
                       out);
+        OneHot hot;
+        int one = nest_one_hot(printer, expr, &hot);
         for (int i = 0; i < expr->na; i++)
-            if (expr->arg[i])
+            if (expr->arg[i] && !(one && expr->arg[i] == hot.choice))
                 reach(printer, expr->arg[i], out);
+        if (one) {
+            reach(printer, hot.at, out);
+            reach(printer, hot.number, out);
+        }
     }
     vec_push(printer->arena, *out, expr);
 }

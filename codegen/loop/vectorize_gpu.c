@@ -389,6 +389,7 @@ static void need_early(KernelPrinter *printer, Expr **all)
 {
     Expr **x = nest_reached(printer, all, (int)vec_len(all));
     char *late = alloc(printer->arena, vec_len(printer->kernel->ex) + 1);
+    OneHot hot;
 
     for (size_t i = 0; i < vec_len(x); i++)
         if (x[i]->kind == Xload && wide_has(printer, x[i]) &&
@@ -402,6 +403,8 @@ static void need_early(KernelPrinter *printer, Expr **all)
                          nest_saved(printer, expr);
         for (int k = 0; k < expr->na; k++)
             late[expr->id] |= expr->arg[k] && late[expr->arg[k]->id];
+        if (nest_one_hot(printer, expr, &hot))
+            late[expr->id] |= late[hot.at->id] || late[hot.number->id];
         for (int k = 0; affine && k < affine->nt; k++)
             late[expr->id] |= affine->term[k].var >= MAXLOOP &&
                               late[affine->term[k].var - MAXLOOP];

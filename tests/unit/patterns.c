@@ -151,6 +151,21 @@ static void make_kept_softmax(Make *m)
     mk_result(m, softmax(m, mk_real(m, "b v"), "v"));
 }
 
+/* The gradient of a cross entropy: of each row one element less its weight,
+ * where a label says, or, with one beyond the row, none. */
+static void make_labels(Make *m)
+{
+    g_axis(m->g, "b")->n = 40;
+    Node *p = softmax(m, mk_real(m, "b h"), "h");
+    Node *label = leaf(m, Di32, "b", 20), *at = mk_op2(m, Oiota, p, NULL, "h");
+    at->nin = 0;
+    infer(m->g, at);
+    Node *less = g_ew(m->g, Owhere, NULL, mk_ew(m, Oeq, label, at),
+                      mk_real(m, "b"), num(m, 0));
+
+    mk_result(m, mk_ew(m, Oadd, p, less));
+}
+
 static void make_softmax_middle(Make *m)
 {
     with_gradients(m, softmax(m, mk_real(m, "b s h"), "s"));
@@ -420,6 +435,7 @@ static const Pattern pattern[] = {
     { "sums", make_sums, 3 },
     { "long sums", make_long, 5 },
     { "kept softmax", make_kept_softmax, 8 },
+    { "labels", make_labels, 1 },
 };
 void mk_sizes(Graph *g, int how)
 {
