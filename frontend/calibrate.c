@@ -52,6 +52,7 @@ typedef struct Sample {
     Speed speed;
     double size, amount, secs; /* amount / secs: the number */
     double bytes, added;       /* of products: see predict() */
+    double flops;              /* of a loop that moves its bytes */
 } Sample;
 
 typedef struct Calibration {
@@ -116,11 +117,11 @@ static void add_sample(Calibration *calibration, const Instr *instr,
     } else if ((multiplies || work > move) && !sends)
         vec_push(forever, calibration->sample,
                  ((Sample){ v.work, v.size, instr->flops, secs, instr->bytes,
-                            v.added }));
+                            v.added, 0 }));
     else
         vec_push(forever, calibration->sample,
                  ((Sample){ v.move, instr->bytes, instr->bytes + v.added, secs,
-                            0, 0 }));
+                            0, 0, multiplies ? 0 : instr->flops }));
 }
 
 static void measure(Calibration *calibration, Plan *p, Comm *comm)
@@ -197,6 +198,21 @@ static Sample alone(const Calibration *calibration, Sample s, double base)
     return s;
 }
 
+/* Does another loop calculate as much in less time, though it moves more? Then
+ * what this one takes is not its FLOPs. (On an H200 two kernels of 1e7 FLOPs
+ * took 1.2e11 of them a second; by that most loops of their size were predicted
+ * to take twenty times as long as they do.) */
+static int calculates_slowly(const Calibration *calibration, const Sample *s)
+{
+    for (size_t i = 0; i < vec_len(calibration->sample); i++) {
+        const Sample *other = &calibration->sample[i];
+        if (s->speed == SPEEDloop && other->flops >= s->amount &&
+            other->secs < s->secs)
+            return 1;
+    }
+    return 0;
+}
+
 /* Of a number: one for each class of sizes that was seen; 0 ends. */
 static SpeedPoint *points_of(const Calibration *calibration, Speed speed,
                              double base)
@@ -207,7 +223,8 @@ static SpeedPoint *points_of(const Calibration *calibration, Speed speed,
         Sample *v = NULL;
         for (size_t i = 0; i < vec_len(calibration->sample); i++) {
             Sample s = alone(calibration, calibration->sample[i], base);
-            if (s.speed == speed && class_of(s.size) == k)
+            if (s.speed == speed && class_of(s.size) == k &&
+                !calculates_slowly(calibration, &calibration->sample[i]))
                 vec_push(forever, v, s);
         }
         if (v)

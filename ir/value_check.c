@@ -11,6 +11,10 @@
  * the first run one with store_first reads nothing of what it adds to: what
  * others read there it has made, or another before it. The second is the last
  * run, in which those with last_only take part.
+ * Buffers of which a row leaves nothing to others (brief) are followed in the
+ * first two rows of a phase and in its last: in those between, the same
+ * instructions find there what they found in the second.
+ *
  * What is being sent must stay until its wait, and micro-batches are added up
  * in their order, so that every schedule that pleat makes gives the same bits.
  *
@@ -47,6 +51,9 @@ typedef struct ValueFlow {
     char *brief;           /* by buffer: holds nothing from row to row */
     int *last;             /* by phase: micro-batch of its last row */
     int *runs;             /* by phase: done */
+    int **lasting;         /* by phase: instructions that do more than use what
+                              is brief; vecs */
+    int between;           /* is this row as the one of its phase before? */
     SendQueue *line;       /* vec */
     int free;              /* to add up in any order */
     int phase, micro, row; /* now */
@@ -95,6 +102,8 @@ static const char *reads(ValueFlow *flow, const Instr *instr, int i)
     const ValueUse *use = &instr->flow[i];
     const Buf *b = &flow->c->r->buf[instr->buf[i]];
     if (stores_first(instr, i) && !flow->runs[flow->phase])
+        return 0;
+    if (flow->between && flow->brief[instr->buf[i]])
         return 0;
     BufferState *p = place_of(flow, instr->buf[i]);
     int has = flow->brief[instr->buf[i]] && p->row != flow->row ? 0 : p->value;
@@ -208,14 +217,19 @@ static const char *where(const ValueFlow *flow, int instr, const char *why)
 static const char *run_row(ValueFlow *flow, int phase, int micro, int last)
 {
     const Phase *f = &flow->g->phase[phase];
+    const int *lasting = flow->lasting[phase];
     const char *why = 0;
     flow->phase = phase;
     flow->micro = micro;
     flow->row++;
-    for (int i = f->first; i < f->first + f->n; i++)
+    flow->between = !last && flow->runs[phase] > 1;
+    int n = flow->between ? (int)vec_len(lasting) : f->n;
+    for (int k = 0; k < n; k++) {
+        int i = flow->between ? lasting[k] : f->first + k;
         if ((last || !flow->g->instr[i].last_only) &&
             (why = instr_flow(flow, &flow->g->instr[i])))
             return where(flow, i, why);
+    }
     flow->last[phase] = micro;
     flow->runs[phase]++;
     return 0;
@@ -354,6 +368,32 @@ static void find_brief(ValueFlow *flow)
     }
 }
 
+/* Does it do what another row may see? */
+static int outlasts_row(const ValueFlow *flow, const Instr *instr)
+{
+    int lasts = instr_info(instr->kind)->cls == CLASStransfer;
+    for (int i = 0; i < instr->nbuf && !lasts; i++) {
+        const ValueUse *use = &instr->flow[i];
+        lasts = (use->read && use->make) ||
+                ((use->read || use->make) && !flow->brief[instr->buf[i]]);
+    }
+    return lasts;
+}
+
+static void list_lasting(ValueFlow *flow)
+{
+    Arena *a = flow->c->arena;
+    const Program *program = flow->g;
+    flow->lasting =
+        alloc(a, sizeof *flow->lasting * (size_t)(program->nphase + 1));
+    for (int f = 0; f < program->nphase; f++)
+        for (int k = 0; k < program->phase[f].n; k++) {
+            int i = program->phase[f].first + k;
+            if (outlasts_row(flow, &program->instr[i]))
+                vec_push(a, flow->lasting[f], i);
+        }
+}
+
 const char *flow_wrong(const PlanCheck *check, int prog)
 {
     ValueFlow x = { .c = check, .g = &check->r->prog[prog], .prog = prog };
@@ -375,6 +415,7 @@ const char *flow_wrong(const PlanCheck *check, int prog)
     for (int b = 0; b < check->r->nbuf; b++)
         x.at[b].value = check->r->buf[b].prog < 0 ? ~b : 0;
     find_brief(&x);
+    list_lasting(&x);
     why = run_rows(&x);
     return why ? why : ends_wrong(&x);
 }

@@ -70,7 +70,8 @@ typedef struct FitSearch {
     Table *number;      /* unit -> 1 + its index there */
     Graph *free;        /* a copy at price 0, up to what all such share */
     const ProgramBuilder *bare; /* at price 0, nothing in the host's memory */
-    int64_t *kept[PRICES + 1];  /* by number, 0: of no unit; null: not tried */
+    double pairs_save; /* seconds of the step, at most, where they do not fit */
+    int64_t *kept[PRICES + 1]; /* by number, 0: of no unit; null: not tried */
     Rebuilding rebuilding[PRICES + 1]; /* of these */
 } FitSearch;
 
@@ -428,13 +429,16 @@ enum { LITTLE = 100 };
 static ProgramBuilder *cheaper_turns(FitSearch *search)
 {
     ProgramBuilder *one = make_turns(search, TURNSalone), *two;
-    double secs = program_secs(one), both = 0;
+    double secs = program_secs(one), both = 0, unhidden = program_unhidden(one);
     Arena *a = one->arena;
 
-    if (one->prog.transient > search->room ||
-        program_unhidden(one) * LITTLE <= secs)
+    if (unhidden * LITTLE <= secs)
+        return one;
+    search->pairs_save = unhidden;
+    if (one->prog.transient > search->room)
         return one;
     two = make_turns(search, TURNSpairs);
+    search->pairs_save = two->pair ? fmax(secs - program_secs(two), 0) : 0;
     if (two->pair && pairs_fit(search, two))
         both = program_secs(two);
     int better = both > 0 && both < secs;
@@ -444,8 +448,10 @@ static ProgramBuilder *cheaper_turns(FitSearch *search)
     search->turns =
         strf(a, "micro-batches go %s: %.4g ms a step one by one, %s",
              better ? "in pairs" : "one by one", 1e3 * secs, other);
-    if (better)
+    if (better) {
+        search->pairs_save = 0;
         return two;
+    }
     search->g->turns = TURNSalone;
     return one;
 }
@@ -511,6 +517,7 @@ static FitSearch *search_of(Graph *g, int64_t room)
     s->most = HUGE_VAL;
     s->tried = NULL;
     s->turns = NULL;
+    s->pairs_save = 0;
     return s;
 }
 
@@ -528,6 +535,7 @@ static Fit fit_to_room(FitSearch *s, ProgramBuilder **first)
                 ? fit_offloading(s, first)
                 : fit_from(s, unlimited);
     l.made->unlimited = unlimited;
+    l.made->pairs_save = s->pairs_save;
     return l;
 }
 

@@ -521,16 +521,18 @@ static int64_t optimizer_bytes(Graph *g, unsigned classes)
 }
 
 /* At least of one of whose optimizer these bytes are in the host's memory: as
- * where memory is no limit, with what that takes in place of updates. */
+ * where memory is no limit, in pairs of micro-batches if these are faster, with
+ * what that takes in place of updates. */
 static double least_secs(const FittedProgram *step, int64_t bytes)
 {
     Arena *a = step->first->arena;
     size_t n = vec_len(step->made);
     ProgramBuilder **most = alloc(a, (n + 1) * sizeof *most);
-    double updates = 0;
+    double updates = 0, pairs_save = 0;
 
     for (size_t k = 0; k < n; k++) {
         most[k] = step->made[k]->unlimited;
+        pairs_save = fmax(pairs_save, step->made[k]->pairs_save);
         const Program *program = &most[k]->prog;
         const Phase *phase = &program->phase[program->nphase - 1];
         double post = 0;
@@ -539,7 +541,7 @@ static double least_secs(const FittedProgram *step, int64_t bytes)
         updates = post > updates ? post : updates;
     }
     double more = bytes ? hosted_secs(step->first, (double)bytes) - updates : 0;
-    return n ? stages_secs(a, most, n) + (more > 0 ? more : 0) : 0;
+    return n ? stages_secs(a, most, n) - pairs_save + fmax(more, 0) : 0;
 }
 
 /* Of the optimizer masters, moments or both wait in the host's memory where

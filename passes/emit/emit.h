@@ -44,9 +44,10 @@ typedef struct ProgramBuilder { /* one program being made */
     int *work; /* instruction -> buffer of its work space, or -1 */
     Table *value;
     struct ProgramBuilder *unlimited; /* fit.c: the stage with any memory */
-    int nvalue;                       /* instr_values.c: numbers of values */
-    int *shape;                       /* vec: of value i + 1 */
-    Shapes *shapes;                   /* the plan's, as those */
+    double pairs_save; /* seconds that pairs, which do not fit, save at most */
+    int nvalue;        /* instr_values.c: numbers of values */
+    int *shape;        /* vec: of value i + 1 */
+    Shapes *shapes;    /* the plan's, as those */
     Signatures *sigs;
 } ProgramBuilder;
 

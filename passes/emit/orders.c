@@ -181,10 +181,12 @@ static int try_order(Candidates *all, int last, OrderRule rule, double late)
         return 0;
     int fits = spread_within(builder, all->program, from, all->load.most,
                              all->more, rule, late);
+    if (all->secs > 0 &&
+        (!fits || (last && !ends_alone(builder, all->program))))
+        return 1;
     double secs = program_secs(builder);
     double least = late > 1 ? all->secs + all->secs / ALIKE : all->secs;
-    if (all->secs > 0 && (!fits || secs >= least ||
-                          (last && !ends_alone(builder, all->program))))
+    if (all->secs > 0 && secs >= least)
         return 1;
     all->best = save_order(builder, all->program);
     all->secs = secs;

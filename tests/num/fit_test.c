@@ -16,6 +16,8 @@ static const struct { const char *model, *keys; } cases[] = {
     { "tests/hf/qwen3.lua",   "target=null precision=bf16 axes.batch=8" },
     { "tests/hf/mixtral-aux.lua", "target=null precision=bf16 fold.dp=4 fold.ep=4 fold.zero=3 fold.pair=1 axes.batch=8" },
     { "tests/hf/dsv3.lua",    "target=null precision=bf16 fold.pp=2 fold.dp=2 axes.batch=4" },
+    /* Pairs take less time, and fit with what masters take away. */
+    { "tests/models/folds.lua", "cluster=h100x2 precision=bf16 fold.ep=2" },
 };
 /* clang-format on */
 
