@@ -288,6 +288,8 @@ static int is_plain_map(Fuse *fuse, FuseUnit *unit, const Node *state)
         const Node *n = unit->node[i];
         Operand *op = operands_of(fuse, n);
         const AxisSet *q = axes_here(fuse, layout_of(n));
+        if (n->op == Oquantize_blocks)
+            continue;
         if (is_reduction(n) ||
             (is_stored(&s, n) && (q->n != t->n || !axes_lead(fuse, q, state))))
             return 0;
@@ -363,8 +365,10 @@ static int may_write(Fuse *fuse, Node *n, FuseUnit *unit,
     if (passes_by(fuse, n->in[1]) || !unit || !same_call(unit, n) ||
         vec_len(unit->node) >= MOSTNODES)
         return 0;
+    int maps = unit->fam == FAMloop ||
+               (unit->fam == FAMblocks && n->in[1]->op != Opart);
     if (!is_own_part(fuse, unit, n) &&
-        (unit->fam != FAMloop || !is_plain_map(fuse, unit, storage(n->in[0]))))
+        (!maps || !is_plain_map(fuse, unit, storage(n->in[0]))))
         return 0;
     for (size_t i = 0; i < vec_len(reader); i++)
         if (reader[i] != unit && depends(fuse, reader[i], unit))
@@ -554,6 +558,7 @@ void pass_fuse(Graph *g)
 
     find_order(&f);
     place_all(&f);
+    join_rounding(&f);
     join_writes(&f);
     number_units(&f);
     arena_free(a);
