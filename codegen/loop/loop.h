@@ -176,8 +176,8 @@ typedef struct LoopKernel {
     Expr **ex;          /* vec, operands before users */
     Loop loop[MAXLOOP];
     int nloop;
-    Store *st; /* vec */
-    int gpu;   /* text for cuda */
+    Store *st;            /* vec */
+    int gpu;              /* text for cuda */
     const LoopTile *tile; /* what is rounded; null: nothing */
 } LoopKernel;
 

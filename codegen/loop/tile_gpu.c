@@ -1,8 +1,8 @@
-/* tile_gpu.c: a map on a GPU whose value is rounded in blocks of 128 x 128 or of
- * 128 lines (products/blocks.pre) before it leaves the chip. A block of threads
- * makes a tile of 128 lines of 128 columns, a piece a thread at a time, which a
- * warp takes side by side along a line, and leaves what is to be rounded in
- * shared memory as bf16:
+/* tile_gpu.c: a map on a GPU whose value is rounded in blocks of 128 x 128 or
+ * of 128 lines (products/blocks.pre) before it leaves the chip. A block of
+ * threads makes a tile of 128 lines of 128 columns, a piece a thread at a time,
+ * those of a warp side by side along a line, and leaves what is to be rounded
+ * in shared memory as bf16:
  *
  *     for (int k = 0; k < PIECES_OF(4); k++) {
  *         const ix p = (ix)square_piece<4>(k);
@@ -37,8 +37,7 @@ static const char *part_text(KernelPrinter *printer, int i)
 static void put_piece(KernelPrinter *printer, int v, int w)
 {
     int64_t per = printer->kernel->loop[v].extent->v / w;
-    int u[MAXLOOP],
-        k = form_items(printer, printer->items & ~BIT(v), u);
+    int u[MAXLOOP], k = form_items(printer, printer->items & ~BIT(v), u);
 
     nest_line(printer, "const ix %s%d = p %% %ld * %d;", w > 1 ? "v" : "i", v,
               per, w);
@@ -63,7 +62,8 @@ void tile_hold(KernelPrinter *printer, const Expr *val)
 /* Which 128 rows of an expert are the block's; those that it lacks are 0. */
 static void put_place(KernelPrinter *printer, const Node *map)
 {
-    int at = add_arg(printer->group, printer->arena, storage((Node *)(uintptr_t)map));
+    int at = add_arg(printer->group, printer->arena,
+                     storage((Node *)(uintptr_t)map));
 
     nest_line(printer, "const int32_t *const off = (const int32_t *)b%d;", at);
     nest_line(printer, "const Place place = block_place(off);");

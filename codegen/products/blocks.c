@@ -104,7 +104,7 @@ static void put_kernel(Text *out, const Group *group, int64_t pair)
     put_ragged(out, group, pair, lies, turned);
 }
 
-/* blocks.pre for a matrix [p q] of rows that lie as the map says; null: none. */
+/* blocks.pre for a matrix [p q], of rows that lie as the map says. */
 static void put_pre(Text *out, const Graph *g, const Node *map, int64_t p,
                     int64_t q)
 {

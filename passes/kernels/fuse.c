@@ -21,7 +21,8 @@
  * value may be compared with what was made of it (the gradient of a maximum).
  *
  * A product takes in the accumulator that it feeds; a grouped one, where the
- * target can, another whose sum with it is all that is read. */
+ * target can, another whose sum with it is all that is read. A map that makes
+ * what is rounded in blocks rounds it too (join_rounding.c). */
 #include "kernels.h"
 
 /* A kernel takes in no reader that stands farther off, in nodes other than

@@ -84,8 +84,7 @@ void join_rounding(Fuse *fuse)
     for (size_t i = 0; i < vec_len(fuse->all); i++) {
         FuseUnit *own = fuse->all[i];
         Node *n = own->node[0];
-        FuseUnit *unit =
-            own->fam == FAMblocks ? unit_of(fuse, n->in[0]) : NULL;
+        FuseUnit *unit = own->fam == FAMblocks ? unit_of(fuse, n->in[0]) : NULL;
         if (!unit || unit->fam != FAMloop || unit->reg != n->reg ||
             unit->call != n->call || vec_len(unit->node) >= MOSTNODES ||
             !may_round(fuse, unit, n))
