@@ -66,7 +66,8 @@ static void put_place(KernelPrinter *printer, const Node *map)
                      storage((Node *)(uintptr_t)map));
 
     nest_line(printer, "const int32_t *const off = (const int32_t *)b%d;", at);
-    nest_line(printer, "const Place place = block_place(off);");
+    nest_line(printer, "const Place place = "
+                       "block_place((int)blockIdx.x / BLOCKSQ, off);");
     nest_line(printer, "if (place.rows == 0) return;");
 }
 
@@ -77,7 +78,7 @@ static void put_tile(KernelPrinter *printer, int v, int w, const Node *map)
     nest_line(printer, "uint32_t most = 0;");
     if (map)
         put_place(printer, map);
-    nest_line(printer, "#pragma unroll 2");
+    nest_line(printer, "#pragma unroll 1");
     nest_line(printer, "for (int k = 0; k < PIECES_OF(%d); k++) {", w);
     printer->depth++;
     if (map) {
