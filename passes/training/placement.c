@@ -337,24 +337,36 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
+/* Are n's rows summed up for tokens, and so their gradients tokens'? */
+static int makes_tokens(const Graph *g, const Node *n)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Ocombine && g->node[i]->in[0] == n)
+            return 1;
+    return 0;
+}
+
 /* Seconds of a micro-batch that the own gradient of n's weight saves: rows of
  * both operands, which are read to be rounded for the products of rows anyway,
- * are stored in columns too, those that n reads for all that read them. */
+ * are stored in columns too, those that n reads for all that read them; rows of
+ * tokens are rounded where these lie and not stored in bf16. */
 static double own_gain(const Placement *placement, const Node *n, int w,
                        const Param *param)
 {
     enum { WIDE = 2, SUM = 4 }; /* bytes of an element read, summed up */
     const MachineSpeeds *speeds = machine_of(placement->g);
     const ProductSizes z = sizes_of(placement, n, w, param);
-    double flops = 2 * z.rows * z.K * z.N;
-    double bytes = z.rows * (z.K / z.share + z.N);
+    double flops = 2 * z.rows * z.K * z.N, x = z.rows * z.K / z.share,
+           dy = z.rows * z.N;
+    double bytes = x * (n->in[!w]->op == Odispatch ? 1 - WIDE : 1) +
+                   dy * (makes_tokens(placement->g, n) ? 1 - WIDE : 1);
     double read = z.rows * (z.K + z.N), sums = SUM * z.weight;
 
     return product_secs(speeds, SPEEDweights, z.each, flops,
                         WIDE * read + sums) -
            product_secs(speeds, SPEEDnarrow_weights, z.each, flops,
                         read + sums) -
-           bytes / speed_at(speeds, SPEEDmemory, bytes);
+           bytes / speed_at(speeds, SPEEDmemory, fabs(bytes));
 }
 
 /* Null, or why the own gradient of n's weight is of bf16. */
