@@ -14,6 +14,7 @@ void comm_lower_cuda(Graph *g, Group *group, Arena *a);
 
 /* cuda.c: loops for a GPU; what is lowered as for hosts in a grid. */
 void cuda_loop_lower(Graph *g, Group *group, Arena *a);
+void cuda_blocks_lower(Graph *g, Group *group, Arena *a);
 void cuda_row_grid(Graph *g, Group *group, Arena *a, int threads);
 
 #endif

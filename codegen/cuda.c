@@ -25,9 +25,9 @@ static const char *body_of(const char *text)
     return strchr(text, '{');
 }
 
-/* serial: each thread has one item, lo. */
+/* serial: each thread has one item, lo; before: text that it needs. */
 static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
-                 int64_t threads, int serial)
+                 int64_t threads, int serial, const char *before)
 {
     Text t = { .arena = a };
     int64_t items = group->instr.launch.items;
@@ -35,6 +35,7 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
 
     put(&t, "#undef ix\n#undef THREADS\n#define ix %s\n#define THREADS %ld\n",
         is_small(g, group, blocks * threads) ? "int" : "int64_t", threads);
+    putn(&t, before, strlen(before));
     put(&t, "extern \"C\" __global__ void %s__launch_bounds__(%ld%s)\n@(",
         group->cluster ? strf(a, "__cluster_dims__(%d, 1, 1) ", group->cluster)
                        : "",
@@ -62,12 +63,23 @@ static void wrap(const Graph *g, Group *group, Arena *a, int64_t blocks,
 void cuda_loop_lower(Graph *g, Group *group, Arena *a)
 {
     if (dispatch_lower_cuda(g, group, a)) {
-        wrap(g, group, a, group->instr.launch.items, THREADMAP, 0);
+        wrap(g, group, a, group->instr.launch.items, THREADMAP, 0, "");
         return;
     }
     loop_lower_cuda(g, group, a);
-    wrap(g, group, a, group->instr.launch.items, group->instr.launch.threads,
-         0);
+    wrap(g, group, a, group->instr.launch.items, group->instr.launch.threads, 0,
+         "");
+}
+
+void cuda_blocks_lower(Graph *g, Group *group, Arena *a)
+{
+    if (!blocks_of_loop(group)) {
+        blocks_lower_cuda(g, group, a);
+        return;
+    }
+    const char *before = blocks_loop_lower(g, group, a);
+    wrap(g, group, a, group->instr.launch.items, group->instr.launch.threads, 0,
+         before);
 }
 
 enum { THREADROW = 128 };
@@ -77,5 +89,5 @@ void cuda_row_grid(Graph *g, Group *group, Arena *a, int threads)
     int64_t items = group->instr.launch.items;
 
     wrap(g, group, a, threads ? items : (items + THREADROW - 1) / THREADROW,
-         threads ? threads : THREADROW, !threads);
+         threads ? threads : THREADROW, !threads, "");
 }

@@ -47,7 +47,7 @@ static const struct {
     [FAMgemm] = { gemm_lower, dense_lower_cuda },
     [FAMgmm] = { gmm_lower, grouped_lower_cuda },
     [FAMgmm_wgrad] = { gmm_wgrad_lower, grouped_lower_cuda },
-    [FAMblocks] = { NULL, blocks_lower_cuda },
+    [FAMblocks] = { NULL, cuda_blocks_lower },
     [FAMattn] = { attn_lower, attn_lower_cuda },
     [FAMattn_bwd] = { attn_bwd_lower, attn_lower_cuda },
     [FAMtopk] = { rows_host, rows_cuda },
@@ -107,12 +107,13 @@ const Target T_host = {
 const Target T_null = {
     .name = "null", .prelude = "", .machine = MACHINEh200,
     .items = 16, .scaled = has_scaled_product, .keeps = attn_can, .loops = loops,
-    .lower = lower_null,
+    .rounds = blocks_fit_loop, .lower = lower_null,
 };
 const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
     .items = 256, .grid = 1, .scaled = has_scaled_product, .keeps = attn_can_cuda, .loops = loops,
-    .squares = grouped_squares, .sums = grouped_sums, .lower = lower_cuda,
+    .squares = grouped_squares, .sums = grouped_sums, .rounds = blocks_fit_loop,
+    .lower = lower_cuda,
     .host = &T_host,
 };
 /* clang-format on */

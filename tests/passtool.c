@@ -34,9 +34,9 @@ static void set_options(Opts *o, const char *text)
     }
 }
 
-static const char *kernels(Graph *g, const char *stage)
+static const char *kernels(Graph *g, const Target *T, const char *stage)
 {
-    Group **k = run_fuse(g, target_named("host"), forever);
+    Group **k = run_fuse(g, T, forever);
 
     if (!strcmp(stage, "sched")) {
         pass_sched(g);
@@ -158,13 +158,13 @@ int main(int argc, char **argv)
     const char *out = NULL;
     while ((p = strsep(&list, ",")))
         if (!strcmp(p, "fuse") || !strcmp(p, "sched"))
-            out = kernels(g, p);
+            out = kernels(g, T, p);
         else if (!strncmp(p, "gen", 3) && strchr(":", p[3]))
             out = texts(g, T, p);
         else if (!strcmp(p, "emit"))
             out = plan(g, argv[1]);
         else if (!strcmp(p, "offload"))
-            kernels(g, "sched"), run_pass(g, T, p);
+            kernels(g, T, "sched"), run_pass(g, T, p);
         else if (strcmp(p, "-"))
             run_pass(g, T, p);
     if (out)

@@ -268,6 +268,10 @@ void wide_store(KernelPrinter *printer, Store *store)
     int piece = wide ? piece_of(printer, store->addr) : 1, t = val->local;
     const char *x = nest_ref(printer, val);
 
+    if (store->held)
+        tile_hold(printer, val);
+    if (store->held > 1)
+        return;
     store->apart = printer->team > 1 ? printer->apart : 0;
     if (piece == 1) {
         nest_line(printer, "%s%s%s = %s;", only(printer, store),

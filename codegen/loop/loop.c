@@ -433,6 +433,29 @@ static void store(LoopKernel *kernel, Node *n)
     vec_push(kernel->arena, kernel->st, s);
 }
 
+static int is_part(const LoopTile *tile, const Node *n)
+{
+    for (int i = 0; i < 4; i++)
+        if (tile->part[i] == n)
+            return 1;
+    return 0;
+}
+
+/* What is rounded comes first: tiles are of its lines. */
+static void stores_of_tile(LoopKernel *kernel)
+{
+    const Group *group = kernel->group;
+    Node *x = kernel->tile->node->in[0];
+
+    store(kernel, x);
+    kernel->st[0].held = 2;
+    for (int i = 0; i < group->nout; i++)
+        if (group->out[i] == x)
+            kernel->st[0].held = 1;
+        else if (!is_part(kernel->tile, group->out[i]))
+            store(kernel, group->out[i]);
+}
+
 static size_t defined(const SizePool *pool)
 {
     size_t n = 0;
@@ -463,7 +486,9 @@ static void kern_build(LoopKernel *kernel)
             *table_at(kernel->member, KEYP(in)) = in;
             *table_at(kernel->member, KEYP(at)) = at;
         }
-        for (int i = 0; i < kernel->group->nout; i++)
+        if (kernel->tile)
+            stores_of_tile(kernel);
+        for (int i = 0; !kernel->tile && i < kernel->group->nout; i++)
             store(kernel, kernel->group->out[i]);
     } while (kernel->gpu && defined(kernel->pool) > was);
 }
@@ -485,6 +510,18 @@ static void lower(Graph *g, Group *group, Arena *a, int gpu)
     }
     find_inplace(&c);
     set_label(group, a, group->out[0]);
+}
+
+void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile)
+{
+    LoopKernel c = {
+        .graph = g, .group = group, .arena = a, .gpu = 1, .tile = tile
+    };
+
+    kern_build(&c);
+    kern_tidy(&c);
+    kern_print(&c);
+    set_label(group, a, tile->node->in[0]);
 }
 
 void loop_lower(Graph *g, Group *group, Arena *a)

@@ -4,8 +4,19 @@
 
 #include "../text/text.h"
 
+/* What a kernel for GPUs rounds of what it makes: quantize_blocks `node`, of
+ * lines of so many columns, whose parts lie at `part`, null: nobody reads it.
+ * Functions of blocks.pre do it, which stands before the kernel. */
+typedef struct LoopTile {
+    const Node *node;
+    Node *part[4];
+    int64_t columns;
+} LoopTile;
+
 void loop_lower(Graph *g, Group *group, Arena *a);
 void loop_lower_cuda(Graph *g, Group *group, Arena *a);
+/* Stores what the group has out, but for the tile's parts. */
+void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile);
 
 /* ---- affine.c: sizes and linear index expressions ------------------------ */
 
@@ -150,6 +161,7 @@ typedef struct Store {
     int flat;       /* by no thread that can be named */
     int seen;       /* by all threads of the team */
     uint64_t apart; /* passes that other threads may still be in */
+    int held;       /* for the tile; 2: there only */
 } Store;
 
 typedef struct LoopKernel {
@@ -166,8 +178,9 @@ typedef struct LoopKernel {
     Expr **ex;          /* vec, operands before users */
     Loop loop[MAXLOOP];
     int nloop;
-    Store *st; /* vec */
-    int gpu;   /* text for cuda */
+    Store *st;            /* vec */
+    int gpu;              /* text for cuda */
+    const LoopTile *tile; /* what is rounded; null: nothing */
 } LoopKernel;
 
 /* The place of an element: an expression for each dim of its node. */
@@ -358,7 +371,8 @@ void nest_block(KernelPrinter *printer, int u,
 int nest_outer(KernelPrinter *printer, uint64_t K, const LoopBody *body,
                Braces *out, int *ns);
 
-/* ---- loop_schedule.c map_gpu.c transpose_gpu.c lanes_gpu.c vectorize_gpu.c */
+/* ---- loop_schedule.c map_gpu.c tile_gpu.c transpose_gpu.c lanes_gpu.c
+ * vectorize_gpu.c */
 
 Expr **form_values(KernelPrinter *printer); /* of all stores */
 const SizeProduct *form_stride(const AffineExpr *affine, int loop);
@@ -375,6 +389,9 @@ LoopBody form_stage(KernelPrinter *printer,
 /* For a GPU; whole: the contiguous loop is one of the items'. Fills
  * items (blocks) and threads of the launch. */
 void threads_form(KernelPrinter *printer, Expr *const *red, int whole);
+/* Prints a map in tiles, which round what they hold; a store into one. */
+void tile_form(KernelPrinter *printer);
+void tile_hold(KernelPrinter *printer, const Expr *val);
 /* Prints a transpose; 0: the kernel is none. */
 int transpose_form(KernelPrinter *printer);
 int wide_width(KernelPrinter *printer, int u); /* lanes that loop u is worth */

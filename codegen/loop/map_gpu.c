@@ -487,9 +487,11 @@ void threads_form(KernelPrinter *printer, Expr *const *red, int whole)
 {
     printer->shared = -1;
     printer->width = printer->beside = printer->blocks = 1;
-    if (whole && transpose_form(printer))
+    if (printer->kernel->tile)
+        tile_form(printer);
+    else if (whole && transpose_form(printer))
         return;
-    if (whole || printer->kernel->form == STAGEalone)
+    else if (whole || printer->kernel->form == STAGEalone)
         by_thread(printer, red);
     else
         by_team(printer, red);

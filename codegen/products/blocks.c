@@ -1,17 +1,18 @@
 /* blocks.c: values rounded to numbers of 8 bits with a scale for each block, in
- * the order in which a product reads them (blocks.pre). */
+ * the order in which a product reads them (blocks.pre), of what memory holds or
+ * of what the kernel makes itself (loop/tile_gpu.c). */
 #include "products.h"
 
 /* LINES: blocks of rows that a kernel's threads take side by side, ATONCE times
  * over. */
-enum { THREADS = 256, BLOCK = 128, LINES = 16, ATONCE = 4 };
+enum { THREADS = 256, SIDE = 128, LINES = 16, ATONCE = 4 };
 
 /* Or what writes it to its place; null: nobody reads it. */
 static Node *part_of(const Group *k, int64_t i)
 {
     for (int m = 0; m < k->nout; m++) {
-        Node *n = k->out[m];
-        if ((n->op == Owrite ? n->in[1] : n)->at.part.index == i)
+        Node *n = k->out[m], *part = n->op == Owrite ? n->in[1] : n;
+        if (part->op == Opart && part->at.part.index == i)
             return n;
     }
     return NULL;
@@ -34,7 +35,7 @@ static int64_t columns_of(const Graph *g, const Node *n, int *rows)
 
 static int64_t blocks_along(int64_t n)
 {
-    return (n + BLOCK - 1) / BLOCK;
+    return (n + SIDE - 1) / SIDE;
 }
 
 static int in_rows(const Node *n)
@@ -103,6 +104,63 @@ static void put_kernel(Text *out, const Group *group, int64_t pair)
     put_ragged(out, group, pair, lies, turned);
 }
 
+/* blocks.pre for a matrix [p q], of rows that lie as the map says. */
+static void put_pre(Text *out, const Graph *g, const Node *map, int64_t p,
+                    int64_t q)
+{
+    MapLayout l = map ? map_layout(g, map) : (MapLayout){ .experts = 1 };
+    const Axis *slot = map ? route_slot(map) : NULL;
+    int64_t top = slot ? local_n(g, map->in[0], dim_of(map->in[0], slot)) : 1;
+
+    put(out,
+        "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
+        "#define EXPERTS %lld\n#define TOP %lld\n",
+        (long long)p, (long long)q, ATONCE, (long long)l.experts,
+        (long long)top);
+    putn(out, blocks_pre, strlen(blocks_pre));
+}
+
+/* ---- of what the kernel makes -------------------------------------------- */
+
+/* Whole blocks: of weights as they lie, of rows in columns too. */
+int blocks_fit_loop(const Graph *g, const Node *n)
+{
+    const Node *x = n->in[0];
+    int at;
+    int64_t q = columns_of(g, n, &at);
+
+    if (q % SIDE || gathers_rows(n) || in_rows(n) != (n->nin > 1))
+        return 0;
+    return in_rows(n) ? x->nd == 2 : local_n(g, x, at) % SIDE == 0;
+}
+
+const Node *blocks_of_loop(const Group *group)
+{
+    for (int i = 1; i < group->n; i++)
+        if (group->node[i]->op == Oquantize_blocks)
+            return group->node[i];
+    return NULL;
+}
+
+char *blocks_loop_lower(Graph *g, Group *group, Arena *a)
+{
+    const Node *n = blocks_of_loop(group), *map = n->nin > 1 ? n->in[1] : NULL;
+    LoopTile tile = { .node = n };
+    int at;
+    Text t = { .arena = a };
+
+    tile.columns = columns_of(g, n, &at);
+    for (int i = 0; i < 4; i++)
+        tile.part[i] = part_of(group, i);
+    loop_lower_tiles(g, group, a, &tile);
+    group->maystore = 1;
+    put_pre(&t, g, map, map ? map_layout(g, map).cap : local_n(g, n->in[0], at),
+            tile.columns);
+    return t.s;
+}
+
+/* ---- of what memory holds ------------------------------------------------ */
+
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
 {
     Node *n = group->node[0], *x = n->in[0],
@@ -119,14 +177,11 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     int64_t blocks = blocks_along(q) * (in_rows(n) ? p : blocks_along(p));
     int64_t turn = LINES * ATONCE;
     int64_t items = in_rows(n) ? (blocks + turn - 1) / turn : all / p * blocks;
-    MapLayout l = map ? map_layout(g, map) : (MapLayout){ .experts = 1 };
-    const Axis *slot = map ? route_slot(map) : NULL;
-    int64_t top = slot ? local_n(g, map->in[0], dim_of(map->in[0], slot)) : 1;
-    int64_t experts = l.experts;
+    MapLayout l = map ? map_layout(g, map) : (MapLayout){ 0 };
+    Text t = { .arena = a };
 
     if (map)
         p = l.cap;
-    Text t = { .arena = a };
 
     for (int i = 0; i < 6; i++)
         if (arg[i])
@@ -134,15 +189,11 @@ void blocks_lower_cuda(Graph *g, Group *group, Arena *a)
     group->narg = (int)vec_len(group->arg);
     group->maystore = 1;
     group->instr.kind = Ikernel;
-    put(&t,
-        "#define P %lld\n#define Q %lld\n#define AT_ONCE %d\n"
-        "#define EXPERTS %lld\n#define TOP %lld\n",
-        (long long)p, (long long)q, ATONCE, (long long)experts, (long long)top);
-    putn(&t, blocks_pre, strlen(blocks_pre));
+    put_pre(&t, g, map, p, q);
     put_kernel(&t, group, l.pair);
     set_text_named(group, a, t.s);
     set_label(group, a, n);
     if (map && arg[3])
-        items = row_blocks(p, experts) * blocks_along(q);
+        items = row_blocks(p, l.experts) * blocks_along(q);
     cuda_set_launch(group, a, (Launch){ .items = items, .threads = THREADS });
 }

@@ -194,6 +194,10 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  * 720 and 495, where bf16 makes 574 and 500. Each warpgroup with a ring and
  * tiles of 128x128 of its own made 713 and 536, 128x192 that begins a product
  * before it scales the one before the same as without.
+ * What bounds weights by e4m3, 8 experts of 4096 rows, 4096 x 14336, alone on
+ * an H200, 942 TFLOP/s: without loads of columns' scales 961, without storing
+ * 981, with one instruction an element in place of two 1030, without scales
+ * 1171; scales as pairs of bf16, half the loads, 868.
  * Measured and not better: blocks in pairs that fetch for each other
  * (multicast: 0 to 5 % slower; half as fast where a warp gives a place back by
  * an arrival of release.cluster, which is a fence), what weights are added to

@@ -2,7 +2,7 @@
 #ifndef PLEAT_PRODUCTS_H
 #define PLEAT_PRODUCTS_H
 
-#include "../text/text.h"
+#include "../loop/loop.h"
 
 void gemm_lower(Graph *g, Group *group, Arena *a); /* gemm.c */
 /* FLOPs of product n, bytes of the arguments of its group. */
@@ -10,7 +10,14 @@ void set_product_cost(const Graph *g, Group *group, const Node *n);
 void gmm_lower(Graph *g, Group *group, Arena *a);
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a);
 
-void blocks_lower_cuda(Graph *g, Group *group, Arena *a); /* blocks.c */
+/* blocks.c: numbers of 8 bits and their scales; in the kernel that makes what
+ * is rounded: the node of such a group, or null; may n be in one
+ * (Target.rounds); the loop kernel, of which the text that stands before it is
+ * returned. */
+void blocks_lower_cuda(Graph *g, Group *group, Arena *a);
+const Node *blocks_of_loop(const Group *group);
+int blocks_fit_loop(const Graph *g, const Node *n);
+char *blocks_loop_lower(Graph *g, Group *group, Arena *a);
 
 /* In the text that needs them. */
 extern const char gmm_pre[], blocks_pre[], wgmma_pre[];

@@ -21,7 +21,8 @@
  * value may be compared with what was made of it (the gradient of a maximum).
  *
  * A product takes in the accumulator that it feeds; a grouped one, where the
- * target can, another whose sum with it is all that is read. */
+ * target can, another whose sum with it is all that is read. A map that makes
+ * what is rounded in blocks rounds it too (join_rounding.c). */
 #include "kernels.h"
 
 /* A kernel takes in no reader that stands farther off, in nodes other than
@@ -288,6 +289,8 @@ static int is_plain_map(Fuse *fuse, FuseUnit *unit, const Node *state)
         const Node *n = unit->node[i];
         Operand *op = operands_of(fuse, n);
         const AxisSet *q = axes_here(fuse, layout_of(n));
+        if (n->op == Oquantize_blocks)
+            continue;
         if (is_reduction(n) ||
             (is_stored(&s, n) && (q->n != t->n || !axes_lead(fuse, q, state))))
             return 0;
@@ -363,8 +366,10 @@ static int may_write(Fuse *fuse, Node *n, FuseUnit *unit,
     if (passes_by(fuse, n->in[1]) || !unit || !same_call(unit, n) ||
         vec_len(unit->node) >= MOSTNODES)
         return 0;
+    int maps = unit->fam == FAMloop ||
+               (unit->fam == FAMblocks && n->in[1]->op != Opart);
     if (!is_own_part(fuse, unit, n) &&
-        (unit->fam != FAMloop || !is_plain_map(fuse, unit, storage(n->in[0]))))
+        (!maps || !is_plain_map(fuse, unit, storage(n->in[0]))))
         return 0;
     for (size_t i = 0; i < vec_len(reader); i++)
         if (reader[i] != unit && depends(fuse, reader[i], unit))
@@ -554,6 +559,7 @@ void pass_fuse(Graph *g)
 
     find_order(&f);
     place_all(&f);
+    join_rounding(&f);
     join_writes(&f);
     number_units(&f);
     arena_free(a);

@@ -21,22 +21,6 @@ static void add_inputs(Fuse *fuse, Group *group, FuseUnit *unit, Node *n)
             add_once(fuse->arena, &group->in, &group->nin, viewed(op[i].node));
 }
 
-/* Of a product with its accumulator the latter is stored, of two products their
- * sum. */
-static void add_results(Fuse *fuse, Group *group, FuseUnit *unit)
-{
-    FuseSet s = { .fuse = fuse, .stamp = ++fuse->stamp, .node = unit->node };
-
-    unit->seen = s.stamp;
-    for (size_t i = 0; i < vec_len(unit->node); i++) {
-        Node *n = unit->node[i];
-        if (unit->fam == FAMloop  ? is_stored(&s, n)
-            : unit->fam == FAMgmm ? (int)i + 1 == group->n
-                                  : i > 0 || group->n == 1)
-            add_once(fuse->arena, &group->out, &group->nout, n);
-    }
-}
-
 /* The write of the kernel that stores the part; null. */
 static Node *write_of(const Group *group, const Node *part)
 {
@@ -49,13 +33,30 @@ static Node *write_of(const Group *group, const Node *part)
 /* Results of a node with several are its parts, or what writes these. */
 static void add_parts(Fuse *fuse, Group *group, Node *n)
 {
-    group->out = NULL;
-    group->nout = 0;
     for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++) {
         Node *part = fuse->user[n->id][i];
         Node *w = write_of(group, part);
         if (part->op == Opart)
             add_once(fuse->arena, &group->out, &group->nout, w ? w : part);
+    }
+}
+
+/* Of a product with its accumulator the latter is stored, of two products their
+ * sum. */
+static void add_results(Fuse *fuse, Group *group, FuseUnit *unit)
+{
+    FuseSet s = { .fuse = fuse, .stamp = ++fuse->stamp, .node = unit->node };
+
+    unit->seen = s.stamp;
+    for (size_t i = 0; i < vec_len(unit->node); i++) {
+        Node *n = unit->node[i];
+        if (unit->fam == FAMblocks && n->op == Oquantize_blocks)
+            add_parts(fuse, group, n);
+        else if (unit->fam == FAMloop || unit->fam == FAMblocks
+                     ? is_stored(&s, n)
+                 : unit->fam == FAMgmm ? (int)i + 1 == group->n
+                                       : i > 0 || group->n == 1)
+            add_once(fuse->arena, &group->out, &group->nout, n);
     }
 }
 
@@ -74,10 +75,10 @@ static Group *group_of(Fuse *fuse, FuseUnit *unit)
         if (unit->node[i]->map)
             k->map = unit->node[i]->map;
     }
-    add_results(fuse, k, unit);
-    if (unit->fam == FAMattn || unit->fam == FAMattn_bwd ||
-        unit->fam == FAMblocks)
+    if (unit->fam == FAMattn || unit->fam == FAMattn_bwd)
         add_parts(fuse, k, unit->node[0]);
+    else
+        add_results(fuse, k, unit);
     return k;
 }
 
@@ -91,6 +92,8 @@ static void add_member(Fuse *fuse, FuseUnit **unit, Node *n)
                                  .reg = n->reg,
                                  .call = n->call };
     }
+    if (n->op == Oquantize_blocks)
+        fuse_unit->fam = FAMblocks;
     vec_push(fuse->arena, fuse_unit->node, n);
     fuse->unit[n->id] = fuse_unit;
 }
@@ -125,15 +128,14 @@ static int in_joint_sum(const Node *sum, const Node *n)
 }
 
 /* Null, or why n cannot be in that kernel, whatever else is. */
-static const char *member_wrong(const Fuse *fuse, const FuseUnit *unit,
-                                const Node *n)
+static const char *member_wrong(Fuse *fuse, FuseUnit *unit, const Node *n)
 {
     const Node *first = unit->node[0];
 
-    if (unit->fam == FAMblocks && n->op == Owrite)
-        return made_by(n->in[1]) == first ? NULL
-                                          : "it does not make what it writes";
-    if (unit->fam != FAMloop)
+    if (n->op == Oquantize_blocks && n != first)
+        return may_round(fuse, unit, n) ? NULL
+                                        : "that does not make whole blocks";
+    if (unit->fam != FAMloop && unit->fam != FAMblocks)
         return n == first || fuse->partner[first->id] == n ||
                        feeds(fuse->graph, first, n) || n->op == Osum_sq ||
                        in_joint_sum(joint_sum(fuse, first), n)
@@ -142,10 +144,12 @@ static const char *member_wrong(const Fuse *fuse, const FuseUnit *unit,
                           "a kernel of %s takes in only what adds it up",
                           optab[first->op].name);
     if (n->op == Owrite && n != first)
-        return unit_of(fuse, n->in[1]) == unit
+        return unit_of(fuse, made_by(n->in[1])) == unit
                    ? NULL
                    : "it does not make what it writes";
-    return family_of(fuse, n) == FAMloop ? NULL : "it is no loop as that is";
+    return n == first || family_of(fuse, n) == FAMloop
+               ? NULL
+               : "it is no loop as that is";
 }
 
 void check_kernels(Graph *g)
@@ -164,10 +168,10 @@ void check_kernels(Graph *g)
             who = u->node[i];
             u->seen = s.stamp;
             why = member_wrong(&f, u, who);
-            if (who->op != Owrite)
+            if (who->op != Owrite && who->op != Oquantize_blocks)
                 vec_push(a, s.node, u->node[i]);
         }
-        if (u && !why && u->fam == FAMloop && s.node)
+        if (u && !why && (u->fam == FAMloop || u->fam == FAMblocks) && s.node)
             why = one_nest(&s);
         if (why)
             err(who->loc, "%s: %%%s cannot be in kernel=%d with %%%s: %s",

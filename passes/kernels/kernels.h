@@ -113,6 +113,12 @@ int is_large(const FuseSet *set); /* kernel_size.c: too large for one kernel */
 /* The sum that one kernel makes of gmm n and another; null: none. */
 Node *joint_sum(const Fuse *fuse, const Node *n);
 
+/* ---- join_rounding.c ----------------------------------------------------- */
+
+/* Can the unit, which makes what n rounds in blocks, do that too? */
+int may_round(Fuse *fuse, FuseUnit *unit, const Node *n);
+void join_rounding(Fuse *fuse);
+
 /* ---- lower.c ------------------------------------------------------------- */
 
 /* What the target makes of the group: instruction, operands, text. */

@@ -23,7 +23,8 @@ enum { MOSTSHAPE = 1024, NONE = -1 };
 enum {
     HAVETEXT = 1u << FAMloop | 1u << FAMattn | 1u << FAMattn_bwd |
                1u << FAMtopk | 1u << FAMcumsum | 1u << FAMscatter |
-               1u << FAMfake_quantize | 1u << FAMgmm | 1u << FAMgmm_wgrad
+               1u << FAMfake_quantize | 1u << FAMgmm | 1u << FAMgmm_wgrad |
+               1u << FAMblocks
 };
 
 /* How a node counts: by its type; so, and as what is read; with all that it is
@@ -188,9 +189,11 @@ static void put_node(GroupShape *shape, Node *n, int how)
     if (n->map)
         put_node(shape, n->map, TYPE);
     shape->refused |= vec_len(shape->node) > MOSTSHAPE;
-    if (n->op != Oroute && (how != WHOLE || is_end(n)))
+    if (n->op != Oroute && n->op != Opart && (how != WHOLE || is_end(n)))
         return;
     put_attrs(shape, n);
+    if (n->op == Opart)
+        return;
     if (n->body)
         put_body(shape, n->body);
     if (n->op == Odropout || n->op == Odither)

@@ -270,10 +270,47 @@ static ProductSizes sizes_of(const Placement *placement, const Node *n, int w,
     return z;
 }
 
+/* Are weight x's blocks, along the axes that n sums over or the others, those
+ * of all these axes as one? Its cut axis is one of them, whole blocks of it or
+ * nothing else. Axes of experts apart. */
+static const Axis *cut_as_one(const Node *n, const Node *x, int summed)
+{
+    Axis *cut[2], *found = NULL;
+    int ncut = axes_cut(SCALEsquare, n, x, cut), beside = 0;
+    int64_t size = 0;
+
+    for (int d = 0; d < x->nd; d++) {
+        const Dim *at = &x->dim[d];
+        if (at->a->role == ROLEchoice ||
+            (axes_at(n_axes(n), at->a) >= 0) != summed)
+            continue;
+        if (ncut == 2 && (at->a == cut[0] || at->a == cut[1]) && !found)
+            found = at->a, size = at->n;
+        else
+            beside = 1;
+    }
+    return found && (!beside || size % scales[SCALEsquare].cols == 0) ? found
+                                                                      : NULL;
+}
+
+/* Does another of these axes lie behind the one that is cut? Rows then lie in
+ * another order than for a product of bf16, whose neighbours bring them into it
+ * or take them from it. */
+static int is_permuted(const Node *n, const Node *x, int summed)
+{
+    const Axis *cut = cut_as_one(n, x, summed), *last = NULL;
+
+    for (int d = 0; d < x->nd; d++)
+        if (x->dim[d].a->role != ROLEchoice &&
+            (axes_at(n_axes(n), x->dim[d].a) >= 0) == summed)
+            last = x->dim[d].a;
+    return cut && cut != last;
+}
+
 /* Seconds of a micro-batch on a rank that forward product n and the gradient of
  * its rows save, less those to read their operands in bf16 and store them in a
- * byte, the rows shared by all products that read the same. Tokens are as many
- * as a rank has. */
+ * byte, the rows shared by all products that read the same, and to permute what
+ * lies otherwise. Tokens are as many as a rank has. */
 static double predicted_gain(const Placement *placement, const Node *n, int w,
                              const Param *param)
 {
@@ -287,6 +324,9 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
     double flops = 2 * z.rows * z.K * z.N, both = z.rows * (z.K + z.N);
     double bytes = ROWBYTES * z.rows * (z.K / z.share + z.N) +
                    rounding_bytes(g, n->in[w], z.weight);
+    for (int summed = 0; summed < 2; summed++)
+        if (is_permuted(n, n->in[w], summed))
+            bytes += PRODUCTS * 2 * WIDE * z.rows * (summed ? z.K : z.N);
     int dense = n->op == Odot;
     double plain =
         product_secs(speeds, dense ? SPEEDgemm : SPEEDgrouped,
@@ -297,24 +337,36 @@ static double predicted_gain(const Placement *placement, const Node *n, int w,
            bytes / speed_at(speeds, SPEEDmemory, bytes);
 }
 
+/* Are n's rows summed up for tokens, and so their gradients tokens'? */
+static int makes_tokens(const Graph *g, const Node *n)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        if (g->node[i]->op == Ocombine && g->node[i]->in[0] == n)
+            return 1;
+    return 0;
+}
+
 /* Seconds of a micro-batch that the own gradient of n's weight saves: rows of
  * both operands, which are read to be rounded for the products of rows anyway,
- * are stored in columns too, those that n reads for all that read them. */
+ * are stored in columns too, those that n reads for all that read them; rows of
+ * tokens are rounded where these lie and not stored in bf16. */
 static double own_gain(const Placement *placement, const Node *n, int w,
                        const Param *param)
 {
     enum { WIDE = 2, SUM = 4 }; /* bytes of an element read, summed up */
     const MachineSpeeds *speeds = machine_of(placement->g);
     const ProductSizes z = sizes_of(placement, n, w, param);
-    double flops = 2 * z.rows * z.K * z.N;
-    double bytes = z.rows * (z.K / z.share + z.N);
+    double flops = 2 * z.rows * z.K * z.N, x = z.rows * z.K / z.share,
+           dy = z.rows * z.N;
+    double bytes = x * (n->in[!w]->op == Odispatch ? 1 - WIDE : 1) +
+                   dy * (makes_tokens(placement->g, n) ? 1 - WIDE : 1);
     double read = z.rows * (z.K + z.N), sums = SUM * z.weight;
 
     return product_secs(speeds, SPEEDweights, z.each, flops,
                         WIDE * read + sums) -
            product_secs(speeds, SPEEDnarrow_weights, z.each, flops,
                         read + sums) -
-           bytes / speed_at(speeds, SPEEDmemory, bytes);
+           bytes / speed_at(speeds, SPEEDmemory, fabs(bytes));
 }
 
 /* Null, or why the own gradient of n's weight is of bf16. */
@@ -339,29 +391,6 @@ static const char *own_stays(const Placement *placement, const Node *n, int w,
         return "no kernel multiplies such numbers";
     *gain += own_gain(placement, n, w, param);
     return *gain > 0 ? NULL : "it would take longer";
-}
-
-/* Are weight x's blocks, along the axes that n sums over or the others, those
- * of all these axes as one? Its cut axis is one of them, whole blocks of it or
- * nothing else. Axes of experts apart. */
-static const Axis *cut_as_one(const Node *n, const Node *x, int summed)
-{
-    Axis *cut[2], *found = NULL;
-    int ncut = axes_cut(SCALEsquare, n, x, cut), beside = 0;
-    int64_t size = 0;
-
-    for (int d = 0; d < x->nd; d++) {
-        const Dim *at = &x->dim[d];
-        if (at->a->role == ROLEchoice ||
-            (axes_at(n_axes(n), at->a) >= 0) != summed)
-            continue;
-        if (ncut == 2 && (at->a == cut[0] || at->a == cut[1]) && !found)
-            found = at->a, size = at->n;
-        else
-            beside = 1;
-    }
-    return found && (!beside || size % scales[SCALEsquare].cols == 0) ? found
-                                                                      : NULL;
 }
 
 /* Is the weight of n, operand w, a matrix of blocks, forward and for the

@@ -1,8 +1,9 @@
 /* blocks_test: values rounded to e4m3 in blocks by the kernels for GPUs are the
  * numbers and scales of the formulas of ops, to the bit: of weights, of rows,
- * as they lie, turned and both at once, of columns of experts' rows, of sizes
- * that end inside of a block, with blocks of zeros, of NaN, of infinities and
- * of the least numbers. */
+ * as they lie, turned and both at once, of columns of experts' rows, by kernels
+ * that make what they round ("held", in pieces of so many), of sizes that end
+ * inside of a block, with blocks of zeros, of NaN, of infinities and of the
+ * least numbers. */
 #include "../../codegen/codegen.h"
 #include "emu.h"
 #include "emurun.h"
@@ -16,16 +17,18 @@ static const struct Case {
     const char *name;
     int rows, lies, turned, X, P,
         Q; /* rows: P of more that there is room for */
-    int columns, gathered;
+    int columns, gathered, held;
 } cases[] = {
-    { "weights", 0, 1, 0, 2, 136, 200, 0, 0 },
-    { "weights turned", 0, 0, 1, 2, 200, 264, 0, 0 },
-    { "weights small", 0, 0, 1, 3, 8, 16, 0, 0 },
-    { "weights both ways", 0, 1, 1, 2, 136, 264, 0, 0 },
-    { "rows", 1, 1, 0, 1, 37, 304, 0, 0 },
-    { "columns", 1, 0, 1, 1, 455, 136, 1, 0 },
-    { "rows and columns", 1, 1, 1, 1, 455, 712, 1, 0 },
-    { "rows of tokens", 1, 1, 1, 1, 455, 264, 1, 1 },
+    { "weights", 0, 1, 0, 2, 136, 200, 0, 0, 0 },
+    { "weights turned", 0, 0, 1, 2, 200, 264, 0, 0, 0 },
+    { "weights small", 0, 0, 1, 3, 8, 16, 0, 0, 0 },
+    { "weights both ways", 0, 1, 1, 2, 136, 264, 0, 0, 0 },
+    { "weights held", 0, 1, 0, 2, 128, 256, 0, 0, 4 },
+    { "rows", 1, 1, 0, 1, 37, 304, 0, 0, 0 },
+    { "columns", 1, 0, 1, 1, 455, 136, 1, 0, 0 },
+    { "rows and columns", 1, 1, 1, 1, 455, 712, 1, 0, 0 },
+    { "rows of tokens", 1, 1, 1, 1, 455, 1160, 1, 1, 0 },
+    { "rows held", 1, 1, 1, 1, 455, 256, 1, 0, 8 },
 };
 enum {
     NCASE = sizeof cases / sizeof *cases,
@@ -44,6 +47,35 @@ static int blocks_of_axis(int n)
     return (n + BLOCK - 1) / BLOCK;
 }
 
+/* As loop/tile_gpu.c prints it, of a kernel that makes what memory holds. */
+static void put_held(Text *out, const struct Case *c)
+{
+    put(out,
+        "__shared__ __align__(16) uint16_t held[16384];\n"
+        "    uint32_t most = 0;\n%s"
+        "    for (int k = 0; k < PIECES_OF(%d); k++) {\n",
+        c->rows ? "    const Place place = block_place(blockIdx.x / BLOCKSQ, "
+                  "off);\n"
+                  "    if (place.rows == 0) return;\n"
+                : "",
+        c->held);
+    if (c->rows)
+        put(out,
+            "        if (piece_line<%d>(k) >= place.rows) {\n"
+            "            hold_none<%d>(held, k);\n            continue;\n"
+            "        }\n",
+            c->held, c->held);
+    put(out,
+        "        float t[%d];\n        load<%d, %d>(t, w + %s<%d>(%sk) * %d);\n"
+        "        most = hold_piece<%d>(held, k, t, most);\n    }\n    ",
+        c->held, c->held, c->held, c->rows ? "row_piece" : "square_piece",
+        c->held, c->rows ? "place, " : "", c->held, c->held);
+    if (c->rows)
+        put(out, "round_columns<%d>(held, q, s, tq, ts, place);\n}\n", c->lies);
+    else
+        put(out, "round_square<%d>(held, most, q, s);\n}\n", c->held);
+}
+
 static Group *group_of(const struct Case *c)
 {
     Group *k = alloc(forever, sizeof *k);
@@ -57,7 +89,9 @@ static Group *group_of(const struct Case *c)
     put(&t, "extern \"C\" __global__ void __launch_bounds__(256)\n"
             "@(const uint16_t *w, uint8_t *q, float *s, uint8_t *tq, "
             "float *ts, const int32_t *off)\n{\n    ");
-    if (c->columns)
+    if (c->held)
+        put_held(&t, c);
+    else if (c->columns)
         put(&t,
             "quantize_columns<%d, %d>(w, q, s, tq, ts, off, off + %d);\n}\n",
             c->lies, c->gathered, EXPERTS + 1);

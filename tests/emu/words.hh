@@ -252,6 +252,13 @@ static inline unsigned NAME(unsigned m, unsigned x)                             
                  : "=r"(x) : "r"(x), "r"(m));                                      \
     return x;                                                                      \
 }
+/* Of the two halves of words, each by itself. */
+static inline unsigned __vmaxu2(unsigned x, unsigned y)
+{
+    const unsigned lo = (x & 0xffff) > (y & 0xffff) ? x : y;
+    const unsigned hi = x >> 16 > y >> 16 ? x : y;
+    return (hi & 0xffff0000u) | (lo & 0xffff);
+}
 EMU_REDUX(__reduce_max_sync, "max")
 EMU_REDUX(__reduce_min_sync, "min")
 static inline unsigned __activemask()

@@ -140,7 +140,7 @@ cases() {
 - 2 fp8 apart fold.dp=2 fold.zero=3 precision.place=all axes.hidden=16 axes.ffn=16
 - 2 fp8 apart fold.dp=2 fold.zero=1 precision.place=all precision.primary=all axes.hidden=144 axes.ffn=48 axes.seq=80
 - 2 fp8 apart fold.dp=2 fold.zero=3 precision.place=all precision.primary=all axes.hidden=144 axes.ffn=16
-- 1 fp8 apart precision.place=all precision.primary=all axes.hidden=144 axes.heads=2 axes.dim=128 axes.ffn=16
+- 1 fp8 apart precision.place=all precision.primary=all precision.wgrad=all axes.hidden=128 axes.heads=1 axes.dim=128 axes.ffn=128 axes.seq=80 train.batch=2
 - 2 fp8 apart fold.pp=2 train.offload=activations,moments,masters precision.place=all precision.primary=all axes.hidden=16 axes.ffn=16
 - 2 fp8 apart fold.dp=2 fold.zero=1 train.offload=moments,masters train.update=host precision.place=all precision.primary=all axes.hidden=144 axes.ffn=16
 - 1 fp64 balance

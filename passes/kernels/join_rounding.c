@@ -1,0 +1,98 @@
+/* join_rounding.c: what is rounded in blocks for products (quantize_blocks) is
+ * rounded by the kernel that makes it, if that is a map over the same elements:
+ * the update of a weight that is kept as numbers of 8 bits, what an activation
+ * makes of experts' rows.
+ *
+ *     %w = loop ..                    one kernel, which stores %q %s, and %w
+ *     %b = quantize_blocks %w   =>    only if somebody else reads it
+ *     %q = part %b 0
+ *     %s = part %b 1
+ *
+ * Memory is read and written less; the numbers are the same, since %w is
+ * rounded to its dtype wherever it is made. */
+#include "kernels.h"
+
+/* The same elements in the same order. */
+static int lies_alike(Fuse *fuse, const Node *n, const Node *x)
+{
+    const AxisSet *p = axes_here(fuse, n), *q = axes_here(fuse, x);
+
+    if (p->n != q->n ||
+        local_elems(fuse->graph, n) != local_elems(fuse->graph, x))
+        return 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->a[i] != q->a[i])
+            return 0;
+    return 1;
+}
+
+/* Are the parts that are read those that a map can make: of weights as they
+ * lie, of rows those in columns at least? */
+static int makes_parts(const Fuse *fuse, const Node *n)
+{
+    int columns = 0;
+
+    for (size_t i = 0; i < vec_len(fuse->user[n->id]); i++)
+        columns |= fuse->user[n->id][i]->at.part.index > 1;
+    return columns == (n->nin > 1);
+}
+
+int may_round(Fuse *fuse, FuseUnit *unit, const Node *n)
+{
+    FuseSet s = { .fuse = fuse, .stamp = ++fuse->stamp, .node = unit->node };
+    const Target *target = fuse->target;
+    Node *x = n->in[0];
+
+    if (!target->rounds || unit_of(fuse, x) != unit ||
+        !target->rounds(fuse->graph, n) || !makes_parts(fuse, n) ||
+        (n->nin > 1 && x->map != n->in[1]))
+        return 0;
+    unit->seen = s.stamp;
+    for (size_t i = 0; i < vec_len(unit->node); i++) {
+        const Node *m = unit->node[i];
+        if (m == n || (m->op == Owrite && made_by(m->in[1]) == n))
+            continue;
+        if (m->host || m->again != n->again || is_reduction(m) ||
+            m->op == Oquantize_blocks ||
+            (optab[m->op].cls == SINK && m->op != Owrite) ||
+            (is_stored(&s, m) && !lies_alike(fuse, layout_of(m), x)))
+            return 0;
+    }
+    return 1;
+}
+
+static int is_read_elsewhere(const Fuse *fuse, const Node *x)
+{
+    return vec_len(fuse->user[x->id]) > 1;
+}
+
+/* It saves a read, and the write too where nobody else reads x. */
+static void say(const Fuse *fuse, const Node *n)
+{
+    const Node *x = n->in[0];
+    double bytes = (double)local_bytes(fuse->graph, x) *
+                   (is_read_elsewhere(fuse, x) ? 1 : 2);
+
+    why(fuse->graph, x, "rounded to %s where it is made: saves %.1f us",
+        n->at.quantize_blocks.layout == SCALEsquare ? "blocks of 128x128"
+                                                    : "blocks of 128 rows",
+        1e6 * bytes / machine_of(fuse->graph)->memory);
+}
+
+void join_rounding(Fuse *fuse)
+{
+    for (size_t i = 0; i < vec_len(fuse->all); i++) {
+        FuseUnit *own = fuse->all[i];
+        Node *n = own->node[0];
+        FuseUnit *unit = own->fam == FAMblocks ? unit_of(fuse, n->in[0]) : NULL;
+        if (!unit || unit->fam != FAMloop || unit->reg != n->reg ||
+            unit->call != n->call || vec_len(unit->node) >= MOSTNODES ||
+            !may_round(fuse, unit, n))
+            continue;
+        own->into = unit;
+        unit->fam = FAMblocks;
+        vec_push(fuse->arena, unit->node, n);
+        unit->last = n->id > unit->last ? n->id : unit->last;
+        say(fuse, n);
+    }
+}
