@@ -502,6 +502,7 @@ static void lower(Graph *g, Group *group, Arena *a, int gpu)
         *group = was;
         c.form = (StageForm)form;
         c.uneven = c.nstage = 0;
+        c.held = 0;
         kern_build(&c);
         kern_tidy(&c);
         kern_print(&c);

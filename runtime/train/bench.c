@@ -2,17 +2,18 @@
  * tokens with a clock around every step of it, and prints what took longest:
  * steps of the same kernel and kind of place ("layers.*.moe.w1") together,
  * beside what the plan predicted and the floor: what the device's peaks allow
- * for these FLOPs and bytes, whichever takes longer (below it: caches). Then
- * what is farthest from the plan, and the same by parts of the model and by
- * what limits. PLEAT_LINES=n prints so many lines. Without a launcher all ranks
- * run here, one after another, so collectives are copies and a rank's time is
- * the total over the ranks; under mpirun rank 0 prints what it saw (where all
- * run one program a collective takes what it took on the rank that came last,
- * and what rank 0 waited beside that is a line), and what of a step is not
- * hidden: steps run again with a copy in a rank's own memory in
- * place of each collective, which waits for nobody and leaves the device to
- * what computes. Transfers between
- * stages stay: a step without them would be one without its schedule. */
+ * for these FLOPs and bytes, whichever takes longer (below it: caches). What
+ * runs beside compute (copies, collectives) is timed on its stream, and counts
+ * in sums as if it did not. Then what is farthest from the plan, and the same
+ * by parts of the model and by what limits. PLEAT_LINES=n prints so many lines.
+ * Without a launcher all ranks run here, one after another, so collectives are
+ * copies and a rank's time is the total over the ranks; under mpirun rank 0
+ * prints what it saw (where all run one program a collective takes what it took
+ * on the rank that came last, and what rank 0 waited beside that is a line),
+ * and what of a step is not hidden: steps run again with a copy in a rank's own
+ * memory in place of each collective, which waits for nobody and leaves the
+ * device to what computes. Transfers between stages stay: a step without them
+ * would be one without its schedule. */
 #include "train.h"
 
 typedef struct BenchRow { /* steps counted together */
