@@ -544,6 +544,16 @@ static double least_secs(const FittedProgram *step, int64_t bytes)
     return n ? stages_secs(a, most, n) - pairs_save + fmax(more, 0) : 0;
 }
 
+/* Is any stage of the step not as with any memory? */
+static int pays_for_memory(const FittedProgram *step)
+{
+    for (size_t k = 0; k < vec_len(step->made); k++)
+        if (step->made[k] != step->made[k]->unlimited ||
+            step->made[k]->pairs_save > 0)
+            return 1;
+    return 0;
+}
+
 /* Of the optimizer masters, moments or both wait in the host's memory where
  * nothing else makes the plan fit, or where what else does takes longer. All
  * that can take less time are tried, so more memory is never slower. `same`:
@@ -555,9 +565,10 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
                                          1u << OFFLOADmoments };
     FittedProgram *first = new_fit(v), *fit = first, *tried = first;
     int64_t lacks = fit_programs(v, turns, 0, 0, fit);
-    double secs = fitted_secs(fit);
     unsigned best = 0;
-    int may = may_offload(v[0]) && (lacks || secs > least_secs(first, 0));
+    int may = may_offload(v[0]) && (lacks || pays_for_memory(first));
+    double secs = may ? fitted_secs(fit) : 0;
+    may = may && (lacks || secs > least_secs(first, 0));
 
     for (int k = 0; k < 3 && may; k++) {
         int64_t bytes = optimizer_bytes(v[0], some[k]);
