@@ -13,7 +13,7 @@ rm -rf "$dir" && mkdir -p "$dir" || exit 2
 started() {
     to=$1
     shift
-    "$PLEAT" run models/tiny.lua target=host axes.batch=2 axes.seq=16 axes.hidden=32 axes.ffn=16 train.batch=8 \
+    "$PLEAT" run models/tiny.lua target=host axes.batch=2 axes.seq=16 axes.hidden=32 axes.kv=2 axes.dim=8 axes.ffn=16 train.batch=8 \
         train.schedule=constant data.train=LICENSE data.valid= precision.policy=fp8 precision.place=all name="$dir/$to" "$@"
 }
 run() {
