@@ -4,7 +4,6 @@
 # with one in another precision.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
-export KERNELS=gcc
 dir=$PWD/build/tests/precision
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 . tests/expect
