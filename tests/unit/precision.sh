@@ -140,7 +140,7 @@ is "is something else" 1 same chance nearest
 
 # Weights kept as numbers and scales alone: the bits of those rounded for each step,
 # of blocks that shards cut, evaluated, watched, gathered, of checkpoints both ways.
-set -- train.save_every=1 train.clip=0 axes.hidden=144 axes.ffn=136 axes.batch=1 train.batch=4 fold.dp=2 world=2
+set -- train.save_every=1 train.clip=0 axes.hidden=144 axes.ffn=136 axes.expert=4 axes.batch=1 train.batch=4 fold.dp=2 world=2
 vals() { for f in "$1" "$2"; do grep -o '"val_loss[^,]*\|"fp8[^,]*' "$dir/$f/metrics.jsonl" >"$dir/$f.vals"; done; cmp "$dir/$1.vals" "$dir/$2.vals"; }
 valid="data.valid=LICENSE train.eval_every=1 train.eval_steps=1 precision.watch=1"
 # shellcheck disable=SC2086
