@@ -282,10 +282,11 @@ enum { /* CUDA's numbers */
 _Noreturn void fail(int error, const char *format, ...);
 /* Until wake(on): what was waited for is to be looked at again then. */
 void wait_on(Thread *t, const void *on);
-void wake(const void *on);
-void give_way(Thread *t); /* others first */
-int threads_start(void);  /* 0: no memory */
-int threads_run(void);    /* until all have ended; an error number */
+void wake(const void *on);                   /* all that wait on it */
+void wake_thread(Thread *t, const void *on); /* if it waits on it */
+void give_way(Thread *t);                    /* others first */
+int threads_start(void);                     /* 0: no memory */
+int threads_run(void); /* until all have ended; an error number */
 void threads_free(void);
 void thread_over(Thread *t); /* launch.c: t has ended */
 uint64_t chance(void);       /* a random number */

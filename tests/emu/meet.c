@@ -44,10 +44,11 @@ static void close_meet(Warp *w, StageMatch *m)
     m->mask = 0;
     w->meetings--;
     for (int k = 0; k < w->n; k++)
-        if (m->arrived >> k & 1)
+        if (m->arrived >> k & 1) {
             w->thread[k].met = 1;
+            wake_thread(&w->thread[k], m);
+        }
     m->arrived = 0;
-    wake(m);
 }
 
 void meet(SlotGroup *f, const Insn *i, unsigned mask, MeetAll *all)

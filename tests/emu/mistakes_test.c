@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { ORDERS = 6 };
@@ -204,6 +205,7 @@ int main(int argc, char **argv)
     Group **all = NULL;
     int bad = 0;
 
+    setenv("PLEAT_OPT", "0", 1); /* compilers take most of the time */
     for (int i = 0; i < NFORM; i++)
         attention_make(&right[i], &forms[i], Dbf16);
     if (!attention_prepare(right, NFORM))

@@ -16,10 +16,12 @@
 /* Frames of a sanitizer are larger. */
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
-enum { STACK = 1 << 20 };
+enum { STACK = (1 << 20) + 4096 };
 #else
-enum { STACK = 256 << 10 };
+enum { STACK = (256 << 10) + 4096 };
 #endif
+/* Stacks begin at other offsets: at one, a cache would keep few of them. */
+enum { SHIFTS = 12, SHIFT = 320 };
 enum { ALTSTACK = 64 << 10 };
 enum { PATIENCE = 120, NAP = 50000 }; /* s, ns */
 
@@ -45,9 +47,9 @@ __asm__(".text\n"
         ".size emu_switch, .-emu_switch\n");
 
 /* Six registers, then where it begins; the stack is as after a call. */
-static void *new_context(void *stack, void (*begin)(void))
+static void *new_context(char *stack, size_t size, void (*begin)(void))
 {
-    void **sp = (void **)((char *)stack + STACK);
+    void **sp = (void **)(stack + size);
 
     *--sp = NULL; /* to whom it would return */
     memcpy(--sp, &begin, sizeof begin);
@@ -59,13 +61,13 @@ static void *new_context(void *stack, void (*begin)(void))
 #include <ucontext.h>
 /* The library's contexts: a new one lies at the end of its stack, one that is
  * left on top of it. */
-static void *new_context(void *stack, void (*begin)(void))
+static void *new_context(char *stack, size_t size, void (*begin)(void))
 {
-    ucontext_t *c = (ucontext_t *)((char *)stack + STACK) - 1;
+    ucontext_t *c = (ucontext_t *)(stack + size) - 1;
 
     getcontext(c);
     c->uc_stack.ss_sp = stack;
-    c->uc_stack.ss_size = STACK - sizeof *c;
+    c->uc_stack.ss_size = size - sizeof *c;
     makecontext(c, begin, 0);
     return c;
 }
@@ -255,8 +257,9 @@ static void *context_of(Thread *t)
 {
     if (!t->sp) {
         own = spare[--nspare];
-        forget_frames(stacks + (size_t)own * STACK);
-        t->sp = new_context(stacks + (size_t)own * STACK, begin);
+        char *stack = stacks + (size_t)own * STACK;
+        forget_frames(stack);
+        t->sp = new_context(stack, STACK - (size_t)own % SHIFTS * SHIFT, begin);
     }
     return t->sp;
 }
@@ -300,15 +303,18 @@ void wait_on(Thread *t, const void *on)
     pause_thread(t);
 }
 
+void wake_thread(Thread *t, const void *on)
+{
+    if (t->on != on)
+        return;
+    t->on = NULL;
+    set_bit(machine.ready, t->index, 1);
+}
+
 void wake(const void *on)
 {
-    for (int i = 0; i < machine.nthread; i++) {
-        Thread *t = &machine.thread[i];
-        if (t->on == on) {
-            t->on = NULL;
-            set_bit(machine.ready, i, 1);
-        }
-    }
+    for (int i = 0; i < machine.nthread; i++)
+        wake_thread(&machine.thread[i], on);
 }
 
 void give_way(Thread *t)

@@ -95,7 +95,7 @@ cases() {
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=alltoall train.recompute=1e12
-+ 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=peer fold.overlap=1 axes.hidden=64
++ 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 route.dispatcher=peer fold.overlap=1 axes.hidden=64 axes.heads=2 train.batch=2
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=alltoall
 - 4 bf16 apart fold.dp=4 fold.ep=2 fold.etp=2 route.dispatcher=peer
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6
@@ -119,7 +119,7 @@ cases() {
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 precision.recipe=blockwise precision.place=all precision.watch=2
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 - 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
-+ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80 train.batch=2
++ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80 train.batch=2 axes.heads=2
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wgrad=all axes.hidden=144 axes.ffn=16 axes.seq=80
 - 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all precision.wgrad=all axes.seq=80
 - 2 fp8 apart fold.etp=2 precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=64 axes.seq=80 train.recompute=1e13
@@ -128,7 +128,7 @@ cases() {
 - 2 fp8 apart precision.place=all axes.hidden=144 axes.heads=4 axes.dim=128 axes.ffn=16 fold.tp=2
 - 1 fp8 scaled precision.place=all axes.hidden=208
 - 1 fp8 top_p precision.place=all axes.hidden=144 axes.ffn=16
-+ 2 fp8 apart fold.ep=2 precision.place=all precision.primary=all precision.wire=all route.dispatcher=alltoall axes.hidden=144 axes.ffn=16 train.batch=2
++ 2 fp8 apart fold.ep=2 precision.place=all precision.primary=all precision.wire=all route.dispatcher=alltoall axes.hidden=144 axes.ffn=16 train.batch=2 axes.expert=4 axes.heads=2
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all route.dispatcher=peer axes.hidden=144 axes.ffn=16
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wire=all fold.overlap=1 train.batch=8 axes.hidden=16 axes.ffn=16
 - 2 fp8 folds fold.ep=2 route.factor=1.9 route.stash=1.1 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32 axes.hidden=16 axes.ffn=16 precision.place=all precision.wire=all precision.kept=rounded

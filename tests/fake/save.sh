@@ -14,7 +14,7 @@ bad=0
 saves() {
     name=$1 settings=$2
     shift 2
-    on_gpu "$settings" "$PLEAT" run models/tiny.lua target=cuda axes.batch=1 axes.seq=8 axes.hidden=16 axes.ffn=16 train.batch=2 precision=fp64 \
+    on_gpu "$settings" "$PLEAT" run models/tiny.lua target=cuda axes.batch=1 axes.seq=8 axes.hidden=16 axes.kv=2 axes.dim=8 axes.ffn=16 train.batch=2 precision=fp64 \
         train.steps=3 train.save_every=1 train.keep=0 data.train=LICENSE data.valid= \
         name="$dir/$name" "$@" >"$dir/log" 2>&1
 }

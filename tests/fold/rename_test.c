@@ -90,10 +90,10 @@ typedef struct Case {
 
 /* clang-format off */
 static const Case some[] = {
-    { "models/tiny.lua",                "world=1" },
+    { "models/tiny.lua",                "train.batch=16" },
     { "models/tiny.lua",                "fold.tp=2 fold.etp=2" },
     { "models/tiny.lua",                "fold.tp=2 fold.cp=2 fold.ep=4" },
-    { "models/tiny.lua",                "fold.dp=2 fold.pp=2 fold.zero=3" },
+    { "models/tiny.lua",                "fold.dp=2 fold.pp=2 fold.zero=3 train.batch=32" },
     { "models/tiny.lua",                "fold.dp=2 fold.ep=2 precision.policy=bf16" },
     { "tests/models/folds.lua",         "fold.tp=2 fold.pp=2 fold.vpp=2 fold.schedule=interleaved train.batch=8" },
     { "tests/models/linear.lua",        "fold.tp=3" },

@@ -6,7 +6,8 @@ cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 dir=$PWD/build/tests/cli
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
-small="axes.batch=2 axes.seq=16 train.batch=4"
+wide="axes.batch=2 axes.seq=16 train.batch=4" thin="axes.hidden=16 axes.ffn=16"
+small="$wide $thin"
 printf '1..%d\n' $((122 + $(ls models/*.lua | wc -l)))
 . tests/expect
 
@@ -45,11 +46,11 @@ is "show" 0 "$PLEAT" show "$dir/a.plan"
 says "show prints the bound" "lower bound"
 # shellcheck disable=SC2086
 is "a plan beyond its memory is refused" 1 "$PLEAT" compile models/tiny.lua \
-    $small memory=1kB -o "$dir/little.plan"
+    $wide memory=1kB -o "$dir/little.plan"
 says "it says by how much, and whose" "over the limit of 1000 B; largest: "
 # shellcheck disable=SC2086
 is "less memory than it would take" 0 "$PLEAT" compile models/tiny.lua \
-    $small memory=42.2MiB -o "$dir/little.plan"
+    $wide memory=42.2MiB -o "$dir/little.plan"
 is "show prints the limit" 0 sh -c \
     "$PLEAT show $dir/little.plan | grep '^  limit  *42.20 MiB'"
 is "show prints what rebuilding costs" 0 sh -c \
@@ -141,8 +142,7 @@ line=$(grep -n '^loss' "$dir/bad.lua" | cut -d: -f1)
 for fold in world=1 "fold.tp=2 fold.ep=2 world=2"; do
     # shellcheck disable=SC2086
     is "a loss is infinite, $fold" 3 "$PLEAT" run "$dir/bad.lua" $small $fold \
-        axes.hidden=16 axes.ffn=16 precision=bf16 name="$dir/bad.$fold" \
-        data.train=LICENSE data.valid=LICENSE
+        precision=bf16 name="$dir/bad.$fold" data.train=LICENSE data.valid=LICENSE
     says "and its line is said" "/bad.lua:$line)"
 done
 
@@ -159,7 +159,7 @@ says "it is said" "under nan over nan"
 is "and null in metrics.jsonl" 0 grep -q '"under": null, "over": null' "$dir/nan/metrics.jsonl"
 
 # A batch that grows is a run with the small one, continued with the large one.
-ramp="axes.batch=2 axes.seq=16 train.save_every=0"
+ramp="axes.batch=2 axes.seq=16 $thin train.save_every=0"
 # shellcheck disable=SC2086
 is "2 steps of 4 sequences" 0 "$PLEAT" run models/tiny.lua $ramp \
     train.batch=4 train.steps=2 name="$dir/two"
@@ -180,7 +180,7 @@ is "a plan has one batch" 1 sh -c "$PLEAT compile models/tiny.lua $small \
     $PLEAT run $dir/r.plan name=$dir/one"
 
 # Samples while it trains: the same text whatever the fold.
-sampling="axes.seq=16 train.steps=2 train.batch=32 train.sample_every=2 \
+sampling="axes.seq=16 $thin train.steps=2 train.batch=32 train.sample_every=2 \
     train.sample_prompt=Lic train.sample_tokens=8"
 # shellcheck disable=SC2086
 is "train.sample_every" 0 "$PLEAT" run models/tiny.lua $sampling \
@@ -215,7 +215,8 @@ fi
 sets="law=\"$PWD/LICENSE\", all=\"$PWD/README.md\""
 sed "s|\"../LICENSE\", valid=.*|\"$PWD/LICENSE\", valid={ $sets } }|" \
     models/tiny.lua >"$dir/two.lua"
-is "two validation sets" 0 "$PLEAT" run "$dir/two.lua" axes.seq=16 \
+# shellcheck disable=SC2086
+is "two validation sets" 0 "$PLEAT" run "$dir/two.lua" axes.seq=16 $thin \
     train.batch=8 train.steps=1 train.eval_steps=2 name="$dir/sets"
 says "one is said by name" " of law"
 is "and in metrics.jsonl" 0 grep -q '"set": "all", "val_loss"' \

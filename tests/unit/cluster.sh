@@ -77,12 +77,12 @@ low=$(step cluster=a100 cluster.gemm=1e13 cluster.memory=1e13 cluster.launch=0)
 high=$(step cluster=a100 cluster.gemm=4e13 cluster.memory=1e13 cluster.launch=0)
 echo "$low $sizes $high" | awk '{ exit !($1 > $2 && $2 > $3) }' && [ "$sizes" = "$same" ]
 result "products by size lie between the numbers of two sizes: $low > $sizes > $high ms" $?
-"$PLEAT" bench --calibrate here.machine target=host axes.seq=128 axes.batch=4 axes.hidden=128 \
-    axes.wide=256 axes.ffn=256 axes.vocab=256 >said 2>&1 &&
+"$PLEAT" bench --calibrate here.machine target=host axes.seq=32 axes.batch=2 axes.hidden=32 \
+    axes.wide=64 axes.ffn=64 axes.vocab=64 >said 2>&1 &&
     grep -q "^device ." here.machine && grep -q "^launch .* measured$" here.machine &&
     grep -q "^memory .* measured [0-9]" here.machine && grep -q "^grouped .* measured [0-9]" here.machine
 result "calibrated: numbers by sizes" $?
-"$PLEAT" bench tiny.lua train.batch=8 cluster=./here.machine >said 2>&1 &&
+"$PLEAT" bench tiny.lua axes.hidden=32 axes.ffn=32 axes.batch=2 axes.seq=16 train.batch=8 cluster=./here.machine >said 2>&1 &&
     grep -q "farthest from the plan first" said
 result "what it says is planned and measured by" $?
 sed 's/^device .*/device another/' here.machine >other.machine

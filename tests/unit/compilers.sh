@@ -1,5 +1,5 @@
 #!/bin/sh
-# compilers: what the kernels of other tests are compiled by (tests/cc, gcc -Og)
+# compilers: what the kernels of other tests are compiled by (tests/cc.c, gcc -Og)
 # and what users' are (-O3) make the same bits of losses and weights.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"

@@ -10,7 +10,8 @@ dir=$PWD/build/tests/fakegpu
 rm -rf "$dir" && fake_libs "$dir/lib" || exit 2
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 XDG_CACHE_HOME="$dir/cache"
-small="axes.batch=2 axes.seq=16 train.batch=4 train.log_every=1"
+small="axes.batch=2 axes.seq=16 axes.hidden=16 axes.ffn=16 train.batch=4 train.log_every=1"
+wide="axes.hidden=128 axes.ffn=256"      # where memory matters
 small="$small data.train=../LICENSE data.valid=tail:0.1 train.eval_every=4 train.eval_steps=2"
 bad=0
 printf '1..29\n'
@@ -103,7 +104,7 @@ is "three end the run, and the first NaN is named" 3 \
     "3 steps in a row without a finite gradient: first NaN in .* (tiny.lua:[0-9]*)" "nan=3-5 poison=30" \
     "$PLEAT" run tiny.lua $small train.steps=9 name="$dir/nan3"
 is "out of memory" 1 "out of memory on GPU 0 .* GiB are free .*param" "memory=8" \
-    "$PLEAT" run tiny.lua $small name="$dir/memory"
+    "$PLEAT" run tiny.lua $small $wide name="$dir/memory"
 is "a kernel that is refused" 1 "NVRTC refuses kernel .*it is refused.*its text is in" \
     "refuse=__global__" env XDG_CACHE_HOME="$dir/fresh" "$PLEAT" run tiny.lua $small name="$dir/refuse"
 [ "$(find "$dir/fresh" -name '*.cu' | wc -l)" = 1 ] && [ "$(find "$dir/fresh" -name '*.log' | wc -l)" = 1 ]
@@ -113,7 +114,7 @@ is "an illegal address" 3 "tiny.lua:[0-9]*: error: GPU: an illegal memory access
 # run 1: init; 2-4: steps. Again: 1: init; 2 3: steps 3 and 4 from the checkpoint of step 2,
 # which is there: the save waits
 is "a fault that does not happen again" 3 "did not fail again in step 3, .* from the values of step 2 " \
-    "fault=4" "$PLEAT" run tiny.lua $small train.save_every=2 train.snapshot=0 name="$dir/fault"
+    "fault=4" "$PLEAT" run tiny.lua $small $wide train.save_every=2 train.snapshot=0 name="$dir/fault"
 grep -q "warning: GPU: an illegal memory access .*in program step of step 3; once more" "$dir/err" &&
     [ "$(cat "$dir/fault/ckpt/latest")" = step-00000002 ] && losses fault | awk 'END { exit NR != 2 }'
 result "what it had done stays" $?

@@ -41,7 +41,7 @@ for c in new import check compile run eval bench search show generate logits exp
         train.steps=1 train.batch=2 axes.seq=32 target=host
     pleat help $c | sed -n '/^examples/,$s/^  //p' >examples
     while read -r line; do
-        case $line in *--calibrate*) line="$line axes.seq=64 axes.batch=4 axes.hidden=64 axes.wide=128 axes.ffn=128 axes.vocab=128" ;; esac
+        case $line in *--calibrate*) line="$line axes.seq=32 axes.batch=2 axes.hidden=32 axes.wide=64 axes.ffn=64 axes.vocab=64" ;; esac
         is "$line" 0 sh -c "$line"
     done <examples
     commands=$(echo "$commands" | grep -vx $c)
@@ -61,6 +61,7 @@ is "no command is left out" 0 test -z "$commands"
 # The guides, a command after the other, and the model in them.
 sed -n 's/^    \(pleat .*\)/\1/p' "$top/models/guides.md" >guide
 while read -r line; do
+    case $line in "pleat run first_moe.lua data.train="*) line="$line axes.hidden=32 axes.ffn=32" ;; esac
     is "$line" 0 sh -c "$line"
 done <guide
 is "they have commands" 0 grep -q export guide
@@ -128,7 +129,7 @@ if command -v script >/dev/null; then
     is "none if one wants none" 1 sh -c "NO_COLOR=1 script -qec 'pleat check none.lua' /dev/null | grep -q '$(printf '\033')'"
 fi
 is "a run that train.hours stops" 4 pleat run models/tiny.lua target=host train.steps=9 train.hours=1e-9 \
-    data.valid= name="$dir/stopped"
+    axes.hidden=32 axes.ffn=32 axes.seq=16 train.batch=8 data.valid= name="$dir/stopped"
 is "and that ends" 0 pleat run "$dir/stopped" resume=1 train.steps=2 train.hours=1000
 printf '1..%d\n' $n
 exit $bad

@@ -4,7 +4,6 @@
 # with one in another precision.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
-export KERNELS=gcc
 dir=$PWD/build/tests/precision
 rm -rf "$dir" && mkdir -p "$dir" || exit 2
 . tests/expect
@@ -13,7 +12,7 @@ rm -rf "$dir" && mkdir -p "$dir" || exit 2
 started() {
     to=$1
     shift
-    "$PLEAT" run models/tiny.lua target=host axes.batch=2 axes.seq=16 axes.hidden=32 axes.ffn=16 train.batch=8 \
+    "$PLEAT" run models/tiny.lua target=host axes.batch=2 axes.seq=16 axes.hidden=32 axes.kv=2 axes.dim=8 axes.ffn=16 train.batch=8 \
         train.schedule=constant data.train=LICENSE data.valid= precision.policy=fp8 precision.place=all name="$dir/$to" "$@"
 }
 run() {
@@ -141,7 +140,7 @@ is "is something else" 1 same chance nearest
 
 # Weights kept as numbers and scales alone: the bits of those rounded for each step,
 # of blocks that shards cut, evaluated, watched, gathered, of checkpoints both ways.
-set -- train.save_every=1 train.clip=0 axes.hidden=144 axes.ffn=136 axes.batch=1 train.batch=4 fold.dp=2 world=2
+set -- train.save_every=1 train.clip=0 axes.hidden=144 axes.ffn=136 axes.expert=4 axes.batch=1 train.batch=4 fold.dp=2 world=2
 vals() { for f in "$1" "$2"; do grep -o '"val_loss[^,]*\|"fp8[^,]*' "$dir/$f/metrics.jsonl" >"$dir/$f.vals"; done; cmp "$dir/$1.vals" "$dir/$2.vals"; }
 valid="data.valid=LICENSE train.eval_every=1 train.eval_steps=1 precision.watch=1"
 # shellcheck disable=SC2086
