@@ -284,6 +284,9 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
 
 /* ---- libraries --------------------------------------------------------- */
 
+/* A link to the library that has the kernel of this key: a hard one, which takes
+ * no inode, of which a plan would need as many as it has kernels; or what an
+ * older Pleat left there. */
 static char *link_of(Arena *a, const char *dir, const char *key)
 {
     return strf(a, "%s/%s.kernel", dir, key);
@@ -293,13 +296,9 @@ static char *link_of(Arena *a, const char *dir, const char *key)
  * damaged one. */
 static void *made_before(Arena *a, const char *dir, const char *key)
 {
-    char to[64];
-    ssize_t n = readlink(link_of(a, dir, key), to, sizeof to);
+    const char *path = link_of(a, dir, key);
 
-    return n > 0 && n < (ssize_t)sizeof to
-               ? dlopen(strf(a, "%s/%.*s", dir, (int)n, to),
-                        RTLD_NOW | RTLD_LOCAL)
-               : NULL;
+    return access(path, R_OK) ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
 /* A cache without links compiles again. */
@@ -309,8 +308,12 @@ static void keep_link(Arena *a, const char *dir, const char *key,
     char *path = link_of(a, dir, key);
     char *part = strf(a, "%s.%ld", path, (long)getpid());
 
-    if (!symlink(library, part) && rename(part, path))
-        unlink(part);
+    if (!link(library, path) || errno != EEXIST)
+        return;
+    if (link(library, part))
+        return;
+    rename(part, path);
+    unlink(part); /* there still, if both were of one library */
 }
 
 /* The kernels that no library of the cache has, to one. */
@@ -329,8 +332,7 @@ static void make_rest(Arena *a, Code *code, const Plan *p, const char *dir,
         }
     if (!rest.nkernel)
         return;
-    char *name = strf(a, "%s.so", keys_key(a, missing, rest.nkernel));
-    char *path = strf(a, "%s/%s", dir, name);
+    char *path = strf(a, "%s/%s.so", dir, keys_key(a, missing, rest.nkernel));
     compile(a, &rest, dir, path);
     void *so = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!so)
@@ -338,7 +340,7 @@ static void make_rest(Arena *a, Code *code, const Plan *p, const char *dir,
     for (int i = 0; i < p->nkernel; i++)
         if (!code->so[i]) {
             code->so[i] = so;
-            keep_link(a, dir, key[i], name);
+            keep_link(a, dir, key[i], path);
         }
 }
 
