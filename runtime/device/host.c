@@ -284,9 +284,9 @@ static void compile(Arena *a, const Plan *p, const char *dir, const char *so)
 
 /* ---- libraries --------------------------------------------------------- */
 
-/* A link to the library that has the kernel of this key: a hard one, which takes
- * no inode, of which a plan would need as many as it has kernels; or what an
- * older Pleat left there. */
+/* A link to the library that has the kernel of this key: a hard one, which
+ * takes no inode, of which a plan would need as many as it has kernels; or what
+ * an older Pleat left there. */
 static char *link_of(Arena *a, const char *dir, const char *key)
 {
     return strf(a, "%s/%s.kernel", dir, key);
