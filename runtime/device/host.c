@@ -292,13 +292,27 @@ static char *link_of(Arena *a, const char *dir, const char *key)
     return strf(a, "%s/%s.kernel", dir, key);
 }
 
-/* The library of the cache that has the kernel of this key; null: none, or a
- * damaged one. */
-static void *made_before(Arena *a, const char *dir, const char *key)
-{
-    const char *path = link_of(a, dir, key);
+typedef struct Library {
+    dev_t device;
+    ino_t file;
+    void *so; /* null: damaged */
+} Library;
 
-    return access(path, R_OK) ? NULL : dlopen(path, RTLD_NOW | RTLD_LOCAL);
+/* The library of the cache that has the kernel of this key; null: none, or a
+ * damaged one. A library is opened once, not by each of its names: to find that
+ * it is open takes longer the more are. */
+static void *made_before(Arena *a, Library **all, const char *path)
+{
+    struct stat st;
+
+    if (stat(path, &st))
+        return NULL;
+    for (size_t i = 0; i < vec_len(*all); i++)
+        if ((*all)[i].device == st.st_dev && (*all)[i].file == st.st_ino)
+            return (*all)[i].so;
+    Library new = { st.st_dev, st.st_ino, dlopen(path, RTLD_NOW | RTLD_LOCAL) };
+    vec_push(a, *all, new);
+    return new.so;
 }
 
 /* A cache without links compiles again. */
@@ -376,8 +390,9 @@ Code *host_load(Arena *a, const Plan *p)
                     O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (lock >= 0)
         flock(lock, LOCK_EX);
+    Library *libraries = NULL;
     for (int i = 0; i < c->n; i++)
-        c->so[i] = made_before(a, dir, key[i]);
+        c->so[i] = made_before(a, &libraries, link_of(a, dir, key[i]));
     make_rest(a, c, p, dir, key);
     if (lock >= 0)
         close(lock);

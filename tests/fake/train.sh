@@ -13,7 +13,7 @@ dir=$PWD/build/tests/fake/train
 . tests/fake/libs
 fake_start "$dir" || exit 2
 bad=0
-small="axes.batch=1 axes.seq=16 axes.hidden=32 axes.kv=2 axes.dim=8 axes.ffn=32
+small="axes.batch=1 axes.seq=8 axes.hidden=16 axes.kv=2 axes.dim=8 axes.ffn=16
     axes.expert=4 train.batch=2 train.steps=2 train.log_every=1 train.eval_every=0
     train.eval_steps=1 data.train=LICENSE"
 

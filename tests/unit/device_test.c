@@ -17,7 +17,7 @@
 enum { STEPS = 4, BYTES = 1 << 16 };
 
 static const char small[] =
-    "axes.batch=1 axes.seq=16 axes.hidden=32 axes.kv=2 axes.dim=8 axes.ffn=32 "
+    "axes.batch=1 axes.seq=8 axes.hidden=16 axes.kv=2 axes.dim=8 axes.ffn=16 "
     "axes.expert=4 train.batch=2";
 
 static Plan *plan_of(const char *more)
@@ -251,10 +251,12 @@ static void staged(void **state)
         apart.enter = entered;
         apart.leave = quiet;
     }
-    Trial want = try(here, p, 0), now = try(&apart, p, 0),
-          late = try(&apart, p, 1);
-    same(&want, &now);
+    Trial want = try(here, p, 0), late = try(&apart, p, 1);
     same(&want, &late);
+    if (here->can & OWNmemory)
+        return;
+    Trial now = try(&apart, p, 0);
+    same(&want, &now);
 }
 
 static void waits(void **state)
