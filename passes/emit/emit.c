@@ -309,7 +309,7 @@ static void add_shared(Emit *emit, const char *text)
     void **at = table_at(emit->shared, KEYP(text));
 
     if (!*at)
-        put(&emit->prelude, "%s", text);
+        putn(&emit->prelude, text, strlen(text));
     *at = emit;
 }
 
@@ -539,7 +539,7 @@ Emit *emit_new(Arena *a, Graph *g, const Target *target)
     e->kernels = table_new(a);
     e->prelude.arena = a;
     e->shared = table_new(a);
-    put(&e->prelude, "%s", target->prelude);
+    putn(&e->prelude, target->prelude, strlen(target->prelude));
     e->shapes = shapes_new(a);
     e->sigs = signatures_new(a);
     return e;

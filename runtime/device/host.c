@@ -125,6 +125,12 @@ const char *host_compiler(void)
 
 /* ---- the cache's key ----------------------------------------------------- */
 
+/* A text of any length, or null. */
+static void put_whole(Text *out, const char *text)
+{
+    putn(out, text, text ? strlen(text) : 0);
+}
+
 static char *hash_of(Arena *a, const Text *text)
 {
     XXH128_hash_t h = XXH3_128bits(text->s, text->len);
@@ -140,7 +146,8 @@ static char *common_key(Arena *a, const Plan *p)
     put(&out, "%s\n%s ", host_compiler(), level());
     for (int i = 0; flags[i]; i++)
         put(&out, "%s ", flags[i]);
-    put(&out, "%s%s", processor_text(a), p->prelude ? p->prelude : "");
+    put(&out, "%s", processor_text(a));
+    put_whole(&out, p->prelude);
     return hash_of(a, &out);
 }
 
@@ -148,7 +155,8 @@ static char *kernel_key(Arena *a, const char *common, const char *text)
 {
     Text out = { .arena = a };
 
-    put(&out, "%s%s", common, text);
+    put(&out, "%s", common);
+    put_whole(&out, text);
     return hash_of(a, &out);
 }
 
@@ -191,9 +199,12 @@ static void write_part(Arena *a, const Plan *p, const char *base, int part,
 {
     Text out = { .arena = a };
 
-    put(&out, "%s\n", p->prelude ? p->prelude : "");
-    for (int i = part; i < p->nkernel; i += parts)
-        put(&out, "%s\n", p->kernel[i].text);
+    put_whole(&out, p->prelude);
+    for (int i = part; i < p->nkernel; i += parts) {
+        put(&out, "\n");
+        put_whole(&out, p->kernel[i].text);
+    }
+    put(&out, "\n");
     write_file(strf(a, "%s.%d.c", base, part), out.s, out.len);
 }
 
