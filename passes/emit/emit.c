@@ -539,7 +539,8 @@ Emit *emit_new(Arena *a, Graph *g, const Target *target)
     e->kernels = table_new(a);
     e->prelude.arena = a;
     e->shared = table_new(a);
-    putn(&e->prelude, target->prelude, strlen(target->prelude));
+    if (target->prelude)
+        putn(&e->prelude, target->prelude, strlen(target->prelude));
     e->shapes = shapes_new(a);
     e->sigs = signatures_new(a);
     return e;
