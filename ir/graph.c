@@ -90,7 +90,7 @@ int is_member(const Param *param, const char *bucket)
            (!bucket || param->bucket == bucket);
 }
 
-Param *param_owned(const Graph *g, const Param *param, TensorKind kind)
+Param *param_companion(const Graph *g, const Param *param, TensorKind kind)
 {
     for (size_t i = 0; i < vec_len(g->param); i++) {
         Param *p = g->param[i];

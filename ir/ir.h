@@ -435,8 +435,9 @@ int64_t param_elems(const Param *param);
 /* Is it a parameter that lies in a bucket: in that one, an interned path; null:
  * in any? */
 int is_member(const Param *param, const char *bucket);
-/* What is kept of a parameter, or of all of its bucket, OWNED; null: none. */
-Param *param_owned(const Graph *g, const Param *param, TensorKind kind);
+/* COMPANIONS: what is kept beside a parameter, or all of its bucket; null:
+ * none. */
+Param *param_companion(const Graph *g, const Param *param, TensorKind kind);
 
 /* Build: a node of op with operands, appended to g->node. Set attributes, then
  * call infer(), which checks them and fills dt, dim, map (err() at n->loc). */

@@ -75,7 +75,8 @@ int role_tensor(const Role *role, const char *name)
     return -1;
 }
 
-const Tensor *owned_by(const Role *role, const Tensor *of, TensorKind kind)
+const Tensor *tensor_companion(const Role *role, const Tensor *of,
+                               TensorKind kind)
 {
     for (int i = 0; i < role->ntensor; i++)
         if (role->tensor[i].kind == kind &&

@@ -573,7 +573,7 @@ enum {
     COPIEDTENSORS = 1 << TKcopy | 1 << TKcopied,
     MASTERS = 1 << TKmaster | 1 << TKremainder,
     MOMENTS = 1 << TKm | 1 << TKv,
-    OWNED = 1 << TKscales | MASTERS | MOMENTS /* of a parameter */
+    COMPANIONS = 1 << TKscales | MASTERS | MOMENTS /* kept beside one */
 };
 
 /* A tensor the runtime moves in or out: params, states, moments (saved in
@@ -586,7 +586,7 @@ typedef struct Tensor {
     PlanDim dim[MAXD];
     int buf;
     int second; /* input: of a pair's second micro-batch */
-    int of;     /* OWNED: of this parameter, a tensor of the role */
+    int of;     /* COMPANIONS: of this parameter, a tensor of the role */
     /* A run of a bucket (ZeRO). Of the local part that dim[] describes, row
      * major, this rank has the elements that fall into [pos*run, (pos+1)*run)
      * when its first is element `at` of the bucket; they lie in buf from
@@ -851,8 +851,8 @@ int frame_in_host(const SlotGroup *group);
 /* Of such instructions the sets of atoms, in the order of the plan: a vec. */
 uint32_t *plan_groups(Arena *a, const Plan *p, int is(InstrKind));
 int role_tensor(const Role *role, const char *name); /* -1: none */
-/* What is kept of that parameter; null: there is none such. */
-const Tensor *owned_by(const Role *role, const Tensor *of, TensorKind kind);
+const Tensor *tensor_companion(const Role *role, const Tensor *of,
+                               TensorKind kind);     /* null: none */
 int tensor_is(const Tensor *tensor, unsigned kinds); /* of one of a set */
 int is_copy(const Tensor *tensor); /* an earlier stage owns it */
 /* The first axis of that role; null: none. */

@@ -128,7 +128,7 @@ static void tensor_text(Codec *codec, Tensor *tensor)
         tensor->shard =
             (uint32_t)code_range(codec, "atoms", 0, UINT32_MAX, tensor->shard);
     }
-    if (tensor_is(tensor, OWNED)) {
+    if (tensor_is(tensor, COMPANIONS)) {
         code_expect(codec, "of");
         tensor->of = code_index(codec, "tensor", tensor->of);
     }

@@ -88,8 +88,7 @@ int word_index(const char *s, const char *const *word, int n)
 
 char *vstrf(Arena *a, const char *fmt, va_list ap)
 {
-    /* What does not fit is counted byte by byte: a kernel's text fits. */
-    char most[1 << 14];
+    char most[128]; /* are no longer, and formatted once */
     va_list again;
     va_copy(again, ap);
     int n = fmt ? vsnprintf(most, sizeof most, fmt, again) : -1;

@@ -150,15 +150,15 @@ static const char *place_wrong(const PlanCheck *check, const Tensor *tensor)
 }
 
 /* The parameter that a tensor belongs to, or itself; null: there is none. */
-static const Tensor *owner_of(const PlanCheck *check, const Tensor *tensor)
+static const Tensor *parameter_of(const PlanCheck *check, const Tensor *tensor)
 {
-    unsigned owners = tensor->kind == TKscales ? 1u << TKnumbers : PARAMETERS;
-    if (!tensor_is(tensor, OWNED))
+    unsigned kinds = tensor->kind == TKscales ? 1u << TKnumbers : PARAMETERS;
+    if (!tensor_is(tensor, COMPANIONS))
         return tensor;
     if (tensor->of < 0 || tensor->of >= check->r->ntensor)
         return NULL;
     const Tensor *of = &check->r->tensor[tensor->of];
-    return tensor_is(of, owners) ? of : NULL;
+    return tensor_is(of, kinds) ? of : NULL;
 }
 
 static const char *tensor_wrong(const PlanCheck *check, const Tensor *tensor)
@@ -171,7 +171,7 @@ static const char *tensor_wrong(const PlanCheck *check, const Tensor *tensor)
         return "names a buffer that does not exist";
     if (dtypes[tensor->dt].bytes == 0 && law(Ltensor_dtype))
         return "has a dtype without size";
-    if (!owner_of(check, tensor) && law(Lmoment_owner))
+    if (!parameter_of(check, tensor) && law(Lmoment_owner))
         return "belongs to no parameter";
     why = axes_wrong(check, tensor);
     return why ? why : place_wrong(check, tensor);
@@ -291,7 +291,7 @@ static const char *buffer_wrong(const PlanCheck *check, const Tensor *tensor)
         return output_wrong(check, tensor);
     if ((b->cls != info->cls || b->prog >= 0) && law(Ltensor_class))
         return "lies in a buffer of another class";
-    if (tensor_is(tensor, OWNED) &&
+    if (tensor_is(tensor, COMPANIONS) &&
         strcmp(tensor->name, own_name(check, tensor)) && law(Ltensor_prefix))
         return "has not the name of its kind and parameter";
     if (!tensor->run)

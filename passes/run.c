@@ -545,7 +545,7 @@ static double least_secs(const FittedProgram *step, int64_t bytes)
 }
 
 /* Is any stage of the step not as with any memory? */
-static int pays_for_memory(const FittedProgram *step)
+static int memory_binds(const FittedProgram *step)
 {
     for (size_t k = 0; k < vec_len(step->made); k++)
         if (step->made[k] != step->made[k]->unlimited ||
@@ -566,7 +566,7 @@ static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
     FittedProgram *first = new_fit(v), *fit = first, *tried = first;
     int64_t lacks = fit_programs(v, turns, 0, 0, fit);
     unsigned best = 0;
-    int may = may_offload(v[0]) && (lacks || pays_for_memory(first));
+    int may = may_offload(v[0]) && (lacks || memory_binds(first));
     double secs = may ? fitted_secs(fit) : 0;
     may = may && (lacks || secs > least_secs(first, 0));
 

@@ -95,24 +95,19 @@ static void write_text(int fd, const char *path, const char *s, size_t n)
 
 /* ---- a prelude ----------------------------------------------------------- */
 
-/* The first n bytes of text by gcc, to an object; its source stands beside it
- * and is what compilers of the same prelude wait for. */
-static void compile_prelude(const char *object, const char *text, size_t n)
+/* A word of a command that says how to compile, but for how much. */
+static int is_flag(const char *word)
 {
-    static const char *const flags[] = { "gcc",
-                                         "-O2",
-                                         "-std=gnu11",
-                                         "-march=native",
-                                         "-ffp-contract=off",
-                                         "-fno-math-errno",
-                                         "-fno-trapping-math",
-                                         "-fPIC",
-                                         "-w",
-                                         "-fvisibility=hidden",
-                                         "-DFN=extern inline",
-                                         "-DLARGE=extern inline",
-                                         "-c",
-                                         NULL };
+    return *word == '-' && strncmp(word, "-O", 2) && strcmp(word, "-c") &&
+           strcmp(word, "-o");
+}
+
+/* The first n bytes of text by gcc, with the flags of its kernels, to an
+ * object; its source stands beside it and is what compilers of the same prelude
+ * wait for. */
+static void compile_prelude(const char *object, const char *text, size_t n,
+                            char **argv)
+{
     char source[PATH_MAX], part[PATH_MAX];
     Words w = { 0 };
 
@@ -124,8 +119,13 @@ static void compile_prelude(const char *object, const char *text, size_t n)
     if (access(object, R_OK)) {
         if (write(fd, text, n) != (ssize_t)n)
             fail(source);
-        add_all(&w, flags);
-        add_all(&w, (const char *[]){ source, "-o", part, NULL });
+        add_all(&w, (const char *[]){ "gcc", "-O2", "-fvisibility=hidden",
+                                      "-DFN=extern inline",
+                                      "-DLARGE=extern inline", NULL });
+        for (char **a = argv; *a; a++)
+            if (is_flag(*a))
+                add(&w, *a);
+        add_all(&w, (const char *[]){ "-c", source, "-o", part, NULL });
         int status = run(&w);
         if (status)
             exit(status);
@@ -160,9 +160,10 @@ _Noreturn static void by_gcc(char **argv)
     become(&w);
 }
 
-/* Where the object of a prelude is kept: beside this program, another build of
- * which compiles it anew. */
-static void object_of(const char *text, size_t n, char object[PATH_MAX])
+/* Where the object of a prelude, compiled with these flags, is kept: beside
+ * this program, another build of which compiles it anew. */
+static void object_of(const char *text, size_t n, char **argv,
+                      char object[PATH_MAX])
 {
     char here[PATH_MAX];
     struct stat st;
@@ -171,19 +172,23 @@ static void object_of(const char *text, size_t n, char object[PATH_MAX])
     if (k < 0 || stat("/proc/self/exe", &st))
         fail("/proc/self/exe");
     here[k] = 0;
+    unsigned long long seed = (unsigned long long)st.st_mtime;
+    for (char **a = argv; *a; a++)
+        if (is_flag(*a))
+            seed = XXH3_64bits_withSeed(*a, strlen(*a), seed);
     snprintf(object, PATH_MAX, "%.*s-%016llx.o", PATH_MAX - 20, here,
-             (unsigned long long)XXH3_64bits_withSeed(
-                 text, n, (unsigned long long)st.st_mtime));
+             (unsigned long long)XXH3_64bits_withSeed(text, n, seed));
 }
 
 /* The prelude's object stands in OBJECT.prelude, for whoever links it. */
-static void keep_prelude(const char *to, const char *text, size_t n)
+static void keep_prelude(const char *to, const char *text, size_t n,
+                         char **argv)
 {
     char object[PATH_MAX], note[PATH_MAX];
 
-    object_of(text, n, object);
+    object_of(text, n, argv, object);
     if (access(object, R_OK))
-        compile_prelude(object, text, n);
+        compile_prelude(object, text, n, argv);
     snprintf(note, sizeof note, "%s.prelude", to);
     write_text(open(note, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600), note,
                object, strlen(object));
@@ -201,7 +206,7 @@ _Noreturn static void compile(const char *pre, char **argv)
     const char *kernels = text ? strstr(text, "\nvoid k_") : NULL;
     if (!to || !kernels || !strstr(text, "\n#ifndef FN"))
         by_gcc(argv);
-    keep_prelude(to, text, (size_t)(kernels + 1 - text));
+    keep_prelude(to, text, (size_t)(kernels + 1 - text), argv);
     add_all(&w, (const char *[]){ "tcc", "-include", pre, "-w", "-fPIC", "-c",
                                   source, "-o", to, NULL });
     become(&w);

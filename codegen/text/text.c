@@ -64,13 +64,16 @@ void set_text(Group *group, Arena *a, const char *body)
 {
     unsigned long long h = hash_text(body);
     const char *name = strf(a, "k_%016llx", h);
+    Text text = { .arena = a };
 
     group->instr.kind = Ikernel;
     group->instr.kernel = intern(name);
-    group->text = strf(a,
-                       "void %s(void *const *buf, const int64_t *iv,\n"
-                       "    int64_t lo, int64_t hi)\n%s",
-                       name, body);
+    put(&text,
+        "void %s(void *const *buf, const int64_t *iv,\n"
+        "    int64_t lo, int64_t hi)\n",
+        name);
+    putn(&text, body, strlen(body));
+    group->text = text.s;
 }
 
 /* The name stands for the @ before the parameters: it is the text's hash. */

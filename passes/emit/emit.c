@@ -16,7 +16,7 @@
 typedef struct StageBuilder {
     Buf *buf; /* vecs */
     Tensor *tensor;
-    const char **owner; /* of each, a parameter's path; null: none */
+    const char **parameter; /* of each, a parameter's path; null: none */
     Scalar *in, *out;
     Program *prog;
     Table *named; /* path of what lives always -> Lasting */
@@ -75,7 +75,7 @@ static void fill_dim(Emit *emit, const Graph *g, const Node *n, int d,
 
 /* A tensor of the parameter at a path, or null. */
 static void add_tensor(Emit *emit, const Graph *g, const Node *n,
-                       const char *name, TensorKind kind, const char *owner,
+                       const char *name, TensorKind kind, const char *parameter,
                        int buf)
 {
     Tensor t = {
@@ -87,7 +87,7 @@ static void add_tensor(Emit *emit, const Graph *g, const Node *n,
         fill_dim(emit, g, n, d, &t.dim[d]);
     place_of(n->loc, &t.file, &t.line);
     vec_push(emit->arena, emit->now->tensor, t);
-    vec_push(emit->arena, emit->now->owner, owner);
+    vec_push(emit->arena, emit->now->parameter, parameter);
 }
 
 /* What this rank has of a bucket's member, as the optimizer's value. */
@@ -589,7 +589,7 @@ static void place_all(Role *role)
 }
 
 /* Which tensors are of which. */
-static void settle_owners(Arena *a, const StageBuilder *builder)
+static void settle_companions(Arena *a, const StageBuilder *builder)
 {
     Table *at = table_new(a); /* path of a parameter -> Tensor */
 
@@ -600,9 +600,10 @@ static void settle_owners(Arena *a, const StageBuilder *builder)
     }
     for (size_t i = 0; i < vec_len(builder->tensor); i++) {
         Tensor *t = &builder->tensor[i];
-        const Tensor *of = tensor_is(t, OWNED) && builder->owner[i]
-                               ? table_get(at, KEYP(intern(builder->owner[i])))
-                               : NULL;
+        const Tensor *of =
+            tensor_is(t, COMPANIONS) && builder->parameter[i]
+                ? table_get(at, KEYP(intern(builder->parameter[i])))
+                : NULL;
         t->of = of ? (int)(of - builder->tensor) : 0;
     }
 }
@@ -613,7 +614,7 @@ static Role *make_roles(const Emit *emit)
 
     for (int i = 0; i < emit->nstage; i++) {
         const StageBuilder *builder = &emit->stage[i];
-        settle_owners(emit->arena, builder);
+        settle_companions(emit->arena, builder);
         r[i] = (Role){
             .nbuf = (int)vec_len(builder->buf),
             .buf = builder->buf,

@@ -325,7 +325,7 @@ static void mark_optimizer(Graph *g)
     for (size_t i = 0; i < vec_len(g->param); i++) {
         Param *p = g->param[i];
         const char *owner = p->of ? p->of : p->bucket;
-        const Param *of = 1u << p->kind & OWNED ? g_param(g, owner) : NULL;
+        const Param *of = 1u << p->kind & COMPANIONS ? g_param(g, owner) : NULL;
         if (of)
             p->expert = of->expert;
     }

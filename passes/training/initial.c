@@ -185,7 +185,7 @@ Graph *initial_graph(Graph *g)
         if (is_member(p, NULL) && g_param(h, p->bucket))
             continue; /* its bucket is the parameter */
         write_first(h, p);
-        left = param_owned(h, p, TKremainder);
+        left = param_companion(h, p, TKremainder);
         if (left && 1u << p->kind & PARAMETERS)
             write_first(h, left);
     }

@@ -52,9 +52,19 @@ static Node *weight_node(Graph *g, const char *path)
     return infer(g, n);
 }
 
+static const Param *companion_of(const Graph *g, const Param *param,
+                                 TensorKind kind)
+{
+    const Param *p = param_companion(g, param, kind);
+
+    if (!p)
+        die("%s has no %s", param->path, tensor_kinds[kind].name);
+    return p;
+}
+
 static const char *scales_of(const Graph *g, const Param *param)
 {
-    return param_owned(g, param, TKscales)->path;
+    return companion_of(g, param, TKscales)->path;
 }
 
 /* The blocks of a weight, as products cut it (fp8.c). */
@@ -77,7 +87,7 @@ static void declare_scales(Graph *g, const Param *param)
     struct amax_attrs blocks = blocks_of(g, param);
     Param *p = alloc(g->arena, sizeof *p);
 
-    if (param_owned(g, param, TKscales))
+    if (param_companion(g, param, TKscales))
         return;
     *p = (Param){ .path =
                       intern(strf(g->arena, "%s%s",
@@ -464,7 +474,7 @@ static Node *before_step(Node *n, const Scope *scope)
 /* What a weight would be in bf16 in this step, of its master. */
 static Node *value_before(Graph *g, const Param *param, const Scope *scope)
 {
-    const Param *master = param_owned(g, param, TKmaster);
+    const Param *master = companion_of(g, param, TKmaster);
     Node *n = g_node(g, Ostate, param->loc, 0, NULL);
     size_t k = 0;
 

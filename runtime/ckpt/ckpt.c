@@ -26,10 +26,10 @@ typedef struct ExactValue {
 
 static ExactValue exact_of(const Role *role, const Tensor *tensor)
 {
-    const Tensor *master = owned_by(role, tensor, TKmaster);
+    const Tensor *master = tensor_companion(role, tensor, TKmaster);
 
     return (ExactValue){ master ? master : tensor,
-                         owned_by(role, tensor, TKremainder) };
+                         tensor_companion(role, tensor, TKremainder) };
 }
 
 static const char *axes_of(Arena *a, const Tensor *tensor)

@@ -438,8 +438,8 @@ static void load_row(Exec *exec, const HfRow *row)
             continue;
         const Tensor *t = &r->tensor[i];
         load_tensor(exec, row, rank, t);
-        load_tensor(exec, row, rank, owned_by(r, t, TKmaster));
-        load_tensor(exec, row, rank, owned_by(r, t, TKremainder));
+        load_tensor(exec, row, rank, tensor_companion(r, t, TKmaster));
+        load_tensor(exec, row, rank, tensor_companion(r, t, TKremainder));
     }
 }
 

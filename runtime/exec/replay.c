@@ -352,19 +352,18 @@ static void replay(Exec *exec, StagedProgram *program)
     exec->dev->replay(exec->on, all->whole);
 }
 
-/* Copies of activations to the host's memory and back, beside what computes. */
+/* Does it copy activations to the host's memory beside what computes? */
 static int copies_beside(const Program *program)
 {
-    int n = 0;
-
     for (int f = 0; f < program->nphase; f++) {
         const Phase *phase = &program->phase[f];
         for (int i = 0; i < phase->n && phase->reg == REGbody; i++) {
             StreamKind on = program->instr[phase->first + i].issue.stream;
-            n += on == STREAMcopy || on == STREAMreload;
+            if (on == STREAMcopy || on == STREAMreload)
+                return 1;
         }
     }
-    return n;
+    return 0;
 }
 
 /* Is it launched call by call? In a graph such copies hold up what computes: 8
@@ -380,7 +379,7 @@ static int is_plain(const Exec *exec, const StagedProgram *program)
         getenv("PLEAT_SYNC"))
         return 1;
     return asked ? strcmp(asked, "0") != 0
-                 : exec->comm->world == 1 && copies_beside(program->prog) > 0;
+                 : exec->comm->world == 1 && copies_beside(program->prog);
 }
 
 /* The first run launches, so that what is made on first use (library kernels,

@@ -217,7 +217,7 @@ static void gather(Bench *bench, int stage, int64_t steps)
 
 /* Seconds of a collective on the rank that came to it last, which waits for
  * nobody, where all ranks run one program. */
-static double unwaited(Bench *bench, const Instr *instr, double secs)
+static double without_wait(Bench *bench, const Instr *instr, double secs)
 {
     const Exec *exec = bench->x;
 
@@ -238,7 +238,7 @@ static void add_run(Bench *bench)
         while (bench->x->stage[stage].role != timing->stage)
             stage++;
         if (timing->instr >= 0)
-            bench->spent[stage][timing->instr] += unwaited(
+            bench->spent[stage][timing->instr] += without_wait(
                 bench,
                 &step_program(&bench->x->stage[stage])->instr[timing->instr],
                 timing->end - timing->start);

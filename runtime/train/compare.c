@@ -129,7 +129,7 @@ static int by_apart(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static const Tensor *owner_at(const Role *role, int64_t i)
+static const Tensor *parameter_at(const Role *role, int64_t i)
 {
     return &role->tensor[role->tensor[i].of];
 }
@@ -158,7 +158,7 @@ static Worst *worst_of(Comm *comm, const Plan *p, const Course *course)
         }
         if (sum.sum > 0)
             vec_push(forever, worst,
-                     ((Worst){ owner_at(&p->role[i / most], i % most),
+                     ((Worst){ parameter_at(&p->role[i / most], i % most),
                                sqrt(sum.apart / sum.sum) }));
     }
     if (worst)
