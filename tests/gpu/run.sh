@@ -239,13 +239,12 @@ strike() {
 }
 
 export TEST_TARGET=cuda
-start hf hf/hf_test                                           # the longest first
+for i in 0 1 2 3; do start hf hf/hf_test tests/hf $i 4; done    # the longest first
 start models gpu/models_test
 for type in f64 f32 bf16 dropout; do start rows gpu/rows_test $type; done
 start products bench/gmm_bench 131072 "few gmm_wgrad"
 start routes gpu/routes_test
 start budget num/budget_test
-finish
 if wanted train; then training; fi
 if wanted saves; then
     saves 1
@@ -258,6 +257,7 @@ if wanted saves; then
     fi
 fi
 if wanted folds; then folds; fi
+finish
 if wanted bad && [ "$gpus" -gt 1 ]; then
     strike KILL "is gone"
     strike STOP "does not answer"

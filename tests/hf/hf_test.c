@@ -162,12 +162,17 @@ static void one_case(const char *name, const Policy *pol)
     exec_close(r.x);
 }
 
+/* hf_test [FOLDER [FIRST STRIDE]]: cases FIRST, FIRST + STRIDE .. (all of them),
+ * for processes beside each other. */
 int main(int argc, char **argv)
 {
+    size_t first = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
+    size_t stride = argc > 3 ? strtoul(argv[3], NULL, 10) : 1;
+
     if (chdir(argc > 1 ? argv[1] : "tests/hf"))
         err(NULL, "run me in the repository, or give the folder of the cases");
     for (size_t p = 0; p < sizeof policies / sizeof *policies; p++)
-        for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t i = first; i < sizeof cases / sizeof *cases; i += stride)
             one_case(cases[i], &policies[p]);
     return failed != 0;
 }
