@@ -35,6 +35,7 @@ passed=0 failed=0
 wanted() { case " $only " in *" $1 "*) ;; *) false ;; esac; }
 
 result() {
+    reap
     if [ "$2" = 0 ]; then
         echo "ok - gpu: $1: $(tail -n 1 "$dir/why")"
         passed=$((passed + 1))
@@ -68,17 +69,23 @@ start() {
     at=$dir/started.$started
     echo "${name##*/} $*" >"$at"
     { CUDA_VISIBLE_DEVICES=$((started % gpus)) "$bin/$name" "$@" >"$at.tap" 2>"$at.err"
-        echo $? >"$at.rc"; } &
-    echo $! >"$at.pid"
+        echo $? >"$at.end"; mv "$at.end" "$at.rc"; } &
 }
 
-# What those that were started left, the shortest first: a limit of time then cuts
-# the longest off.
+# reap: results of those that have ended, once each
+reap() {
+    for rc in "$dir"/started.*.rc; do
+        [ -e "$rc" ] || return 0
+        at=${rc%.rc}
+        count "$(cat "$at")" "$(cat "$rc")" "$at.tap" "$at.err"
+        mv "$rc" "$at.counted"
+    done
+}
+
 finish() {
-    for i in $(seq $started -1 1); do
-        at=$dir/started.$i
-        wait "$(cat "$at.pid")"
-        count "$(cat "$at")" "$(cat "$at.rc")" "$at.tap" "$at.err"
+    while [ "$(ls "$dir"/started.*.counted 2>/dev/null | wc -l)" -lt $started ]; do
+        reap
+        sleep 0.2
     done
 }
 

@@ -162,8 +162,8 @@ static void one_case(const char *name, const Policy *pol)
     exec_close(r.x);
 }
 
-/* hf_test [FOLDER [FIRST STRIDE]]: cases FIRST, FIRST + STRIDE .. (all of them),
- * for processes beside each other. */
+/* hf_test [FOLDER [FIRST STRIDE]]: cases FIRST, FIRST + STRIDE .. (all), for
+ * processes beside each other. */
 int main(int argc, char **argv)
 {
     size_t first = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
