@@ -36,6 +36,7 @@ Graph *g_like(const Graph *g)
     h->next = NULL;
     h->bypath = NULL;
     h->nbypath = 0;
+    h->nbefore = 0;
     h->axis = NULL; /* the axes are the same, the list own */
     for (int i = 0; i < g->naxis; i++)
         vec_push(g->arena, h->axis, g->axis[i]);

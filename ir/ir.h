@@ -333,6 +333,8 @@ typedef struct Param {
     const char *bucket; /* ZeRO: a member of it, or its master, m, v;
                                      null: none (passes/training/bucket.c) */
     int64_t at;         /* member: its first element there */
+    double before;      /* of the optimizer: share of its stage's
+                                     elements before it (goes_to_host) */
     int copy;           /* this stage's copy; an earlier one owns it*/
     const Loc *loc;
 } Param;
@@ -348,6 +350,14 @@ typedef struct Stages {
     const Scope **between; /* vec: scopes of no unit that read one and
                                      that one reads: a norm before mtp */
 } Stages;
+
+/* What of a stage waits in the host's memory. */
+enum { OFFLOADPARTS = 64 };
+typedef struct Offloads {
+    unsigned classes; /* of train.offload; of activations what copies hide */
+    int stay; /* of the optimizer's elements, in the order of its parameters,
+               * the first so many OFFLOADPARTSths stay all the same */
+} Offloads;
 
 /* LEGAL: of nodes that kernels exist for; what legalize made of one is a rank's
  * own, and no rule of sharding made its types. */
@@ -390,9 +400,7 @@ struct Graph {
     const Table *dear;       /* null: none */
     Rebuilding rebuilding;   /* set by recompute */
     Turns turns;             /* of den and body */
-    unsigned offloads;       /* classes of train.offload that wait in the host's
-                                     memory unasked: of activations what copies
-                                     hide */
+    Offloads offloads;       /* unasked */
     int64_t enough;          /* bytes that its temporaries may take for
                                      nothing, as another program's do */
     int role, nrole;         /* after pipe: this stage, of so many; 0 0 */
@@ -408,6 +416,7 @@ struct Graph {
     const Scope *top;     /* of what stands in no scope */
     Table *bypath;
     size_t nbypath;       /* g_param's index of the first nbypath */
+    size_t nbefore;       /* vec_len(param) where Param.before is set */
     Node **node;          /* vec, operands before users */
     struct Group **group; /* vec: after sched, its kernels; null: nodes' numbers
                              say which there are (groups_of) */

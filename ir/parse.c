@@ -300,7 +300,10 @@ static void read_head(GraphReader *reader)
             reader->g->turns = (Turns)t;
     for (int i = OFFLOADactivations; i <= OFFLOADmasters; i++)
         if (lex_take(lex, key_word_text("train.offload", i)))
-            reader->g->offloads |= 1u << i;
+            reader->g->offloads.classes |= 1u << i;
+    if (lex_take(lex, "stay"))
+        reader->g->offloads.stay =
+            (int)lex_range(lex, "parts that stay", 1, OFFLOADPARTS);
     lex_need(lex, '{');
     declare_axes(reader);
 }

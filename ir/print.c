@@ -530,8 +530,10 @@ static void put_header(GraphPrinter *printer, Text *out, const Graph *g,
         g->after ? " after " : "", g->after ? g->after : "",
         g->turns ? " " : "", turnwords[g->turns]);
     for (int i = OFFLOADactivations; i <= OFFLOADmasters; i++)
-        if (g->offloads >> i & 1)
+        if (g->offloads.classes >> i & 1)
             put(out, " %s", key_word_text("train.offload", i));
+    if (g->offloads.stay)
+        put(out, " stay %d", g->offloads.stay);
     put(out, " {\n");
     put_options(out, g->opts);
     put_mesh(out, g->mesh);

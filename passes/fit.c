@@ -56,7 +56,7 @@ typedef struct PricePoint {
 typedef struct Fit {
     ProgramBuilder *made;
     PricePoint choice;
-    unsigned offloads; /* of the graph it was made of */
+    Offloads offloads; /* of the graph it was made of */
     double unwaiting;  /* program_unwaiting */
 } Fit;
 
@@ -204,11 +204,11 @@ static int same_choice(PricePoint a, PricePoint b)
 
 static Fit level_of(FitSearch *search, PricePoint c)
 {
-    unsigned offloads = search->g->offloads;
+    Offloads offloads = search->g->offloads;
 
     for (size_t i = 0; i < vec_len(search->tried); i++)
         if (same_choice(search->tried[i].choice, c) &&
-            search->tried[i].offloads == offloads)
+            search->tried[i].offloads.classes == offloads.classes)
             return search->tried[i];
     ProgramBuilder *made = make(search, c);
     Fit l = { made, c, offloads, program_unwaiting(made) };
@@ -487,12 +487,12 @@ static Fit fit_offloading(FitSearch *s, ProgramBuilder **first)
     const unsigned class = 1u << OFFLOADactivations;
     ProgramBuilder *kept = *first;
 
-    s->g->offloads |= class;
+    s->g->offloads.classes |= class;
     *first = make_free(s);
     Fit fit = fit_from(s, *first);
     if (fits(s, fit.made) && !is_faster(kept, fit.made))
         return fit;
-    s->g->offloads &= ~class;
+    s->g->offloads.classes &= ~class;
     s->most = fits(s, fit.made) ? program_secs(fit.made) : HUGE_VAL;
     Fit other = fit_from(s, kept);
     if (fits(s, other.made) &&
@@ -500,7 +500,7 @@ static Fit fit_offloading(FitSearch *s, ProgramBuilder **first)
         *first = kept;
         return other;
     }
-    s->g->offloads |= class;
+    s->g->offloads.classes |= class;
     return fit;
 }
 
@@ -543,7 +543,7 @@ static Fit fit_to_room(FitSearch *s, ProgramBuilder **first)
 static Fit pay_all(FitSearch *s)
 {
     if (may_offload(s->g))
-        s->g->offloads |= 1u << OFFLOADactivations;
+        s->g->offloads.classes |= 1u << OFFLOADactivations;
     Fit l = level_of(s, (PricePoint){ PRICES, 0 });
     l.made->unlimited = l.made;
     return l;

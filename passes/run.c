@@ -397,18 +397,6 @@ static void check_order(Graph *g)
 
 /* ---- from pipe on -------------------------------------------------------- */
 
-/* Of stage `like`: what its programs leave of the memory for temporaries. */
-static int64_t room_of(const Graph *like, Graph *const *v, int64_t memory)
-{
-    Graph **same = NULL;
-
-    for (size_t i = 0; i < vec_len(v); i++)
-        for (Graph *h = v[i]; h; h = h->next)
-            if (h->role == like->role)
-                vec_push(like->arena, same, h);
-    return memory - lasting_bytes(like->arena, same, (int)vec_len(same));
-}
-
 /* Does the machine's memory decide what its program rebuilds? */
 static int is_fitted(const Graph *g)
 {
@@ -420,6 +408,28 @@ static int is_fitted(const Graph *g)
 static int is_open(const Graph *g)
 {
     return is_fitted(g) || (!done(g, row_of(pass_recompute)) && may_pair(g));
+}
+
+/* Bytes that last of stage `like`; offloads: as if its open programs had these
+ * (null: as they are). */
+static int64_t stage_lasting(const Graph *like, Graph *const *v,
+                             const Offloads *offloads)
+{
+    Arena *a = like->arena;
+    Graph **same = NULL;
+
+    for (size_t i = 0; i < vec_len(v); i++)
+        for (Graph *h = v[i]; h; h = h->next) {
+            if (h->role != like->role)
+                continue;
+            Graph *g = offloads && is_open(v[i]) ? alloc(a, sizeof *g) : h;
+            if (g != h) {
+                *g = *h;
+                g->offloads = *offloads;
+            }
+            vec_push(a, same, g);
+        }
+    return lasting_bytes(a, same, (int)vec_len(same));
 }
 
 typedef struct FittedProgram {
@@ -450,7 +460,7 @@ static ProgramBuilder **fit_program(Graph **v, size_t i, int64_t *lacks,
     ProgramBuilder **made = NULL;
 
     for (Graph *h = v[i]; h; h = h->next) {
-        int64_t room = limited ? room_of(h, v, memory) : INT64_MAX;
+        int64_t room = limited ? memory - stage_lasting(h, v, NULL) : INT64_MAX;
         ProgramBuilder *m = fit_stage(h, room, step_of(h, step));
         vec_push(h->arena, made, m);
         if (m->prog.transient - room > *lacks)
@@ -475,12 +485,13 @@ static double fitted_secs(const FittedProgram *step)
     return n ? stages_secs(step->first->arena, step->made, n) : 0;
 }
 
-/* All programs, with these classes of the optimizer in the host's memory, to
- * `to`; turns: of all their stages. Bytes that a stage lacks; 0: they fit.
- * Where the step, which is first, takes `most` seconds, or lacks some where
- * that is stated, the rest is left out; 0: nothing is. */
+/* All programs, with this of the optimizer in the host's memory, by stage
+ * (null: nothing), to `to`; turns: of all their stages. Bytes that a stage
+ * lacks; 0: they fit. Where the step, which is first, takes `most` seconds, or
+ * lacks some where that is stated, the rest is left out; 0: nothing is. */
 static int64_t fit_programs(Graph *const *v, const Turns *turns,
-                            unsigned classes, double most, FittedProgram *to)
+                            const Offloads *offloads, double most,
+                            FittedProgram *to)
 {
     Graph **now = NULL;
     int64_t lacks = 0;
@@ -491,7 +502,7 @@ static int64_t fit_programs(Graph *const *v, const Turns *turns,
         for (Graph *h = v[i]; h; h = h->next)
             h->turns = turns[at++];
         for (Graph *h = v[i]; h && is_open(v[i]); h = h->next)
-            h->offloads = classes;
+            h->offloads = offloads ? offloads[h->role] : (Offloads){ 0 };
     }
     for (size_t i = 0; i < vec_len(v); i++) {
         ProgramBuilder **made =
@@ -503,18 +514,26 @@ static int64_t fit_programs(Graph *const *v, const Turns *turns,
     return lacks;
 }
 
-/* Bytes of the optimizer of the stage that has least. */
-static int64_t optimizer_bytes(Graph *g, unsigned classes)
+/* Bytes of a stage's optimizer that wait with these offloads. */
+static int64_t waiting_bytes(Graph *g, Offloads offloads)
+{
+    Offloads was = g->offloads;
+
+    g->offloads = (Offloads){ 0 };
+    int64_t bytes = lasting_bytes(g->arena, &g, 1);
+    g->offloads = offloads;
+    bytes -= lasting_bytes(g->arena, &g, 1);
+    g->offloads = was;
+    return bytes;
+}
+
+/* Of the stage where least do; offloads: by stage. */
+static int64_t least_waiting(Graph *g, const Offloads *offloads)
 {
     int64_t least = INT64_MAX;
 
     for (; g; g = g->next) {
-        unsigned was = g->offloads;
-        g->offloads = 0;
-        int64_t bytes = lasting_bytes(g->arena, &g, 1);
-        g->offloads = classes;
-        bytes -= lasting_bytes(g->arena, &g, 1);
-        g->offloads = was;
+        int64_t bytes = waiting_bytes(g, offloads[g->role]);
         least = bytes < least ? bytes : least;
     }
     return least;
@@ -554,39 +573,115 @@ static int memory_binds(const FittedProgram *step)
     return 0;
 }
 
+/* By stage: all of these classes. */
+static Offloads *all_wait(Graph *g, unsigned classes)
+{
+    Offloads *stage = NULL;
+
+    for (; g; g = g->next)
+        vec_push(g->arena, stage, ((Offloads){ classes, 0 }));
+    return stage;
+}
+
+/* As `all`, by stage, but of each stays as much as there is memory for beside
+ * what its step, made with any memory, takes. */
+static Offloads *some_stay(Graph *const *v, const Offloads *all,
+                           const FittedProgram *step)
+{
+    int64_t memory = memory_limit(v[0]->opts, pass_target(v[0]));
+    Offloads *stage = all_wait(v[0], all->classes);
+
+    for (size_t k = 0; k < vec_len(step->made); k++) {
+        const Graph *h = step->made[k]->graph;
+        int64_t bytes = step->made[k]->unlimited->prog.transient;
+        int low = 0, high = OFFLOADPARTS;
+        while (high - low > 1) {
+            Offloads some = { all->classes, (low + high) / 2 };
+            int64_t room = memory - stage_lasting(h, v, &some);
+            *(room < bytes ? &high : &low) = some.stay;
+        }
+        stage[h->role].stay = low;
+    }
+    return stage;
+}
+
+static int any_stays(const Offloads *stage)
+{
+    int any = 0;
+
+    for (size_t i = 0; i < vec_len(stage); i++)
+        any |= stage[i].stay > 0;
+    return any;
+}
+
+/* Would a stage of the step take less time in pairs, for which there is no
+ * memory? */
+static int want_room(const FittedProgram *step)
+{
+    int want = 0;
+
+    for (size_t k = 0; k < vec_len(step->made); k++)
+        want |= step->made[k]->pairs_save > 0;
+    return want;
+}
+
+/* What of the optimizer waits, so far. */
+typedef struct HostChoice {
+    Graph *const *v;
+    const Turns *turns;
+    FittedProgram *fit, *tried; /* the best; the last */
+    Offloads *best;             /* of fit; null: all stays */
+    int64_t lacks;              /* bytes, of the best */
+    double secs;                /* of a step of it */
+} HostChoice;
+
+/* Does the plan fit with these? It is the best if no other does, or it takes
+ * less time. */
+static int try_offloads(HostChoice *c, Offloads *offloads)
+{
+    c->tried = new_fit(c->v);
+    int64_t still = fit_programs(c->v, c->turns, offloads,
+                                 c->lacks ? HUGE_VAL : c->secs, c->tried);
+
+    if (!still && (c->lacks || fitted_secs(c->tried) < c->secs)) {
+        c->fit = c->tried;
+        c->best = offloads;
+        c->lacks = 0;
+        c->secs = fitted_secs(c->fit);
+    }
+    return !still;
+}
+
 /* Of the optimizer masters, moments or both wait in the host's memory where
- * nothing else makes the plan fit, or where what else does takes longer. All
- * that can take less time are tried, so more memory is never slower. `same`:
- * the graphs are to have what was decided, not what was tried last. */
+ * nothing else makes the plan fit, or where what else does takes longer; what
+ * there is memory for stays. All that can take less time are tried, so more
+ * memory is never slower. `same`: the graphs are to have what was decided, not
+ * what was tried last. */
 static FittedProgram *fit_classes(Graph *const *v, const Turns *turns, int same)
 {
     static const unsigned some[] = { 1u << OFFLOADmasters, 1u << OFFLOADmoments,
                                      1u << OFFLOADmasters |
                                          1u << OFFLOADmoments };
-    FittedProgram *first = new_fit(v), *fit = first, *tried = first;
-    int64_t lacks = fit_programs(v, turns, 0, 0, fit);
-    unsigned best = 0;
-    int may = may_offload(v[0]) && (lacks || memory_binds(first));
-    double secs = may ? fitted_secs(fit) : 0;
-    may = may && (lacks || secs > least_secs(first, 0));
+    FittedProgram *first = new_fit(v);
+    HostChoice c = { .v = v, .turns = turns, .fit = first, .tried = first };
+
+    c.lacks = fit_programs(v, turns, NULL, 0, first);
+    int may = may_offload(v[0]) && (c.lacks || memory_binds(first));
+    c.secs = may ? fitted_secs(first) : 0;
+    may = may && (c.lacks || c.secs > least_secs(first, 0));
 
     for (int k = 0; k < 3 && may; k++) {
-        int64_t bytes = optimizer_bytes(v[0], some[k]);
-        if (lacks ? bytes < lacks : secs <= least_secs(first, bytes))
+        Offloads *all = all_wait(v[0], some[k]);
+        Offloads *less = some_stay(v, all, first);
+        if (c.lacks ? least_waiting(v[0], all) < c.lacks
+                    : c.secs <= least_secs(first, least_waiting(v[0], less)))
             continue;
-        tried = new_fit(v);
-        int64_t still =
-            fit_programs(v, turns, some[k], lacks ? HUGE_VAL : secs, tried);
-        if (still || (!lacks && fitted_secs(tried) >= secs))
-            continue;
-        fit = tried;
-        best = some[k];
-        lacks = 0;
-        secs = fitted_secs(fit);
+        if ((!try_offloads(&c, less) || want_room(first)) && any_stays(less))
+            try_offloads(&c, all);
     }
-    if (same && fit != tried)
-        fit_programs(v, turns, best, 0, fit);
-    return fit;
+    if (same && c.fit != c.tried)
+        fit_programs(v, turns, c.best, 0, c.fit);
+    return c.fit;
 }
 
 /* Where dumps are asked for, the graphs go through their passes once more. */

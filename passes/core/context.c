@@ -58,7 +58,31 @@ unsigned offload_classes(const Graph *g)
 {
     return opts_given(g->opts, "train.offload")
                ? opts_words(g->opts, "train.offload")
-               : g->offloads;
+               : g->offloads.classes;
+}
+
+static int is_of_optimizer(const Param *p)
+{
+    return 1u << p->kind & (MOMENTS | MASTERS);
+}
+
+/* Param.before of all; pipe leaves each program of a stage the same list. */
+static void place_optimizer(Graph *g)
+{
+    double all = 0, before = 0;
+
+    if (g->nbefore == vec_len(g->param))
+        return;
+    g->nbefore = vec_len(g->param);
+    for (size_t i = 0; i < vec_len(g->param); i++)
+        if (is_of_optimizer(g->param[i]))
+            all += (double)param_elems(g->param[i]);
+    for (size_t i = 0; i < vec_len(g->param); i++) {
+        Param *p = g->param[i];
+        p->before = before / all;
+        if (is_of_optimizer(p))
+            before += (double)param_elems(p);
+    }
 }
 
 int goes_to_host(Graph *g, const Node *n)
@@ -66,11 +90,13 @@ int goes_to_host(Graph *g, const Node *n)
     const Param *p = n->op == Ostate ? g_param(g, n_name(n)) : NULL;
     unsigned classes = offload_classes(g);
 
-    unsigned kind = p ? 1u << p->kind : 0;
-
-    if (!(kind & (MOMENTS | MASTERS)))
+    if (!p || !is_of_optimizer(p))
         return 0;
-    return classes >> (kind & MASTERS ? OFFLOADmasters : OFFLOADmoments) & 1;
+    int class = 1u << p->kind & MASTERS ? OFFLOADmasters : OFFLOADmoments;
+    if (!(classes >> class & 1))
+        return 0;
+    place_optimizer(g);
+    return p->before * OFFLOADPARTS >= g->offloads.stay;
 }
 
 uint32_t near_atoms(const Graph *g)

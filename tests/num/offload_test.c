@@ -29,6 +29,8 @@ static const struct { const char *keys, *with; } cases[] = {
     { TINY "fold.tp=2 fold.zero=0 precision=fp32", "train.offload=moments" HOST },
     { TINY "fold.zero=0 precision=bf16", STATES " cluster.offload=1e9 cluster.cores=1.6e9 cluster.dram=1e12 cluster.launch=1e-9" },
     { "axes.batch=8 axes.seq=64 train.batch=16", "memory=1100KiB cluster.offload=2e9 cluster.launch=1e-7" },
+    /* a part of masters and moments */
+    { TINY "fold.ep=2 precision=bf16 axes.hidden=32", "memory=780KiB cluster.offload=1e11 cluster.launch=1e-7" },
 };
 /* clang-format on */
 enum { N = sizeof cases / sizeof *cases };
