@@ -302,7 +302,8 @@ typedef struct Search {
 typedef struct ShortFold { /* whose short plans are made */
     Point point;
     int64_t world;
-    int rebuild; /* all that can be */
+    int rebuild;   /* all that can be */
+    int step_only; /* the fallback that counts rebuilds all, this does not */
 } ShortFold;
 
 enum { SHOWN = 10, MAXSCHEDULE = 8 }; /* rows of a table; words of its key */
