@@ -199,8 +199,7 @@ static void price_folds(Space *space, size_t first, double end)
     int n = 0, at = 0;
 
     for (size_t i = first;
-         i < vec_len(space->at) && i < SHOWN && n < 2 * search_cores();
-         i++) {
+         i < vec_len(space->at) && i < SHOWN && n < 2 * search_cores(); i++) {
         const Candidate *candidate = &space->at[i];
         const Point *p = &candidate->p;
         int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;

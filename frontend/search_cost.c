@@ -217,7 +217,7 @@ static int stage_of(const Point *point, int chunk)
 
 typedef struct StageUnits {
     const int *stage; /* of each unit */
-    int *like; /* by stage: the first whose units are of the same runs */
+    int *like;        /* by stage: the first whose units are of the same runs */
 } StageUnits;
 
 /* Are the units of stage j, one after another, of the runs of stage i's? */

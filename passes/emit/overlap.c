@@ -96,8 +96,8 @@ typedef struct Overlap {
     int *ready;           /* vec: collectives that wait for nothing */
     double compute, comm; /* clocks */
     int64_t held, room;
-    Load load;         /* in the model's order; most: that may be */
-    int64_t passes;    /* the most alive at once for which one was passed over */
+    Load load;      /* in the model's order; most: that may be */
+    int64_t passes; /* the most alive at once for which one was passed over */
     int *flight, done; /* vec: collectives as taken; compute is behind these */
     int *seq;
 } Overlap;

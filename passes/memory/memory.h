@@ -93,6 +93,7 @@ typedef struct CallTimes {
     int from, to;    /* instructions of all calls */
     int micros;
     int *at; /* [call][micro] -> row */
+    Table *spans; /* activation_slots.c: of calls that name a value */
 } CallTimes;
 
 /* null: no table. */
