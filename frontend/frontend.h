@@ -295,14 +295,15 @@ typedef struct Search {
     double tokens, flops;              /* of a step, all ranks */
     double weight;  /* bytes of an element that kernels read */
     Arena *scratch; /* of one estimate */
-    Table *cuts;    /* number of chunks -> Stages */
+    Table *cuts;    /* stages and chunks -> where units are */
     Table *alive;   /* of a schedule: see search_alive */
 } Search;
 
 typedef struct ShortFold { /* whose short plans are made */
     Point point;
     int64_t world;
-    int rebuild; /* all that can be */
+    int rebuild;   /* all that can be */
+    int step_only; /* the fallback that counts rebuilds all, this does not */
 } ShortFold;
 
 enum { SHOWN = 10, MAXSCHEDULE = 8 }; /* rows of a table; words of its key */

@@ -131,7 +131,7 @@ static int price_reference(Space *space, ModelCost ref[2])
     one->point.vpp = one->point.zero = 1;
     one->point.batch = space->s.model[0].batch;
     one[1] = one[0];
-    one[1].rebuild = 1;
+    one[0].step_only = one[1].rebuild = 1;
     const char *done = price_shorts(space, one, 2, ref, space->begun + LATE);
     return done[0] == JOBdone && done[1] == JOBdone;
 }
@@ -187,8 +187,8 @@ static void take_costs(FoldPrice *fold, const char *done, const ModelCost *cost)
     fold->cost[1] = cost[fold->jobs - 1];
 }
 
-/* Short plans of the folds from `first` on that are only scaled, of as many as
- * processors can make at once: which are next is known but for the few that a
+/* Short plans of the folds from `first` on that are only scaled, of enough to
+ * keep all processors busy: which are next is known but for the few that a
  * price moves out of the best. Where all fits nothing is rebuilt. */
 static void price_folds(Space *space, size_t first, double end)
 {
@@ -199,14 +199,15 @@ static void price_folds(Space *space, size_t first, double end)
     int n = 0, at = 0;
 
     for (size_t i = first;
-         i < vec_len(space->at) && i < SHOWN && n < search_cores(); i++) {
+         i < vec_len(space->at) && i < SHOWN && n < 2 * search_cores(); i++) {
         const Candidate *candidate = &space->at[i];
         const Point *p = &candidate->p;
         int rebuilds = room > 0 && candidate->f.bytes >= 0.7 * room;
         if (candidate->known != PRICEscaled || price_of(space, p))
             continue;
         for (int k = 0; k <= rebuilds; k++)
-            want[n++] = (ShortFold){ *p, space->s.world / p->size[Mpp], k };
+            want[n++] = (ShortFold){ *p, space->s.world / p->size[Mpp], k,
+                                     rebuilds && !k };
         vec_push(forever, space->fold,
                  ((FoldPrice){ .point = *p, .jobs = 1 + rebuilds }));
     }

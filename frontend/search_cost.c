@@ -215,37 +215,91 @@ static int stage_of(const Point *point, int chunk)
     return is_folded(point) && chunk >= pp ? 2 * pp - 1 - chunk : chunk % pp;
 }
 
-/* Where the units are; made once for each number of chunks. */
-static const Stages *cut_of(Search *search, const Point *point)
-{
-    Graph *g = search->model[0].g;
-    int chunks = (int)(point->size[Mpp] * point->vpp);
-    const Stages **at =
-        (const Stages **)(void *)table_at(search->cuts, (uint64_t)chunks);
+typedef struct StageUnits {
+    const int *stage; /* of each unit */
+    int *like;        /* by stage: the first whose units are of the same runs */
+} StageUnits;
 
-    if (!*at && point->size[Mpp] > 1) {
-        search_keys(g->opts, point);
-        *at = stages_cut(g);
+/* Are the units of stage j, one after another, of the runs of stage i's? */
+static int same_runs(const SearchModel *model, const int *stage, int i, int j)
+{
+    int u = 0, v = 0;
+
+    for (;; u++, v++) {
+        while (u < model->nunit && stage[u] != i)
+            u++;
+        while (v < model->nunit && stage[v] != j)
+            v++;
+        if (u == model->nunit || v == model->nunit)
+            return u == v;
+        if (model->unit[u].run != model->unit[v].run)
+            return 0;
+    }
+}
+
+static void find_stages(Search *search, const Point *point, StageUnits *to)
+{
+    const SearchModel *model = &search->units;
+    int pp = (int)point->size[Mpp];
+    int *stage = alloc(forever, (size_t)(model->nunit + 1) * sizeof *stage);
+
+    if (pp > 1) {
+        search_keys(search->model[0].g->opts, point);
+        const Stages *cut = stages_cut(search->model[0].g);
+        for (int u = 0; u < model->nunit; u++)
+            stage[u] = stage_of(point, cut->chunk[u]);
+    }
+    to->stage = stage;
+    to->like = alloc(forever, (size_t)pp * sizeof *to->like);
+    for (int i = 0; i < pp; i++)
+        while (!same_runs(model, stage, to->like[i], i))
+            to->like[i]++;
+}
+
+/* Where the units are; made once for each number of stages and chunks. */
+static const StageUnits *stages_of(Search *search, const Point *point)
+{
+    uint64_t chunks = (uint64_t)(point->size[Mpp] * point->vpp);
+    void **at = table_at_pair(search->cuts, (uint64_t)point->size[Mpp],
+                              2 * chunks + (uint64_t)is_folded(point));
+
+    if (!*at) {
+        StageUnits *to = *at = alloc(forever, sizeof *to);
+        find_stages(search, point, to);
     }
     return *at;
+}
+
+/* What the units of each stage cost. */
+static UnitCost *sum_stages(Search *search, const Point *point,
+                            const ModelCost *cost)
+{
+    const SearchModel *model = &search->units;
+    const StageUnits *units = stages_of(search, point);
+    int pp = (int)point->size[Mpp];
+    UnitCost *at = alloc(search->scratch, (size_t)pp * sizeof *at);
+
+    for (int u = 0; u < model->nunit; u++) {
+        int stage = units->stage[u];
+        if (units->like[stage] == stage)
+            at[stage] = weighted(at[stage], 1, cost->unit[model->unit[u].run]);
+    }
+    for (int i = 0; i < pp; i++)
+        at[i] = at[units->like[i]];
+    return at;
 }
 
 Forecast search_combine(Search *search, const Point *point,
                         const ModelCost *cost)
 {
     const SearchModel *model = &search->units;
-    const Stages *cut = cut_of(search, point);
     int pp = (int)point->size[Mpp], chunks = pp * (int)point->vpp;
     double micros =
         (double)search->batch / (double)(point->batch * point->size[Mdp]);
     double most = 0, sum = 0, rest = 0, open = 0, bytes = 0, fill;
-    UnitCost *at = alloc(search->scratch, (size_t)pp * sizeof *at);
+    const UnitCost *at = sum_stages(search, point, cost);
     const StageAlive *alive = search_alive(search, point, (int64_t)micros);
 
-    for (int u = 0; u < model->nunit; u++) {
-        UnitCost *to = &at[cut ? stage_of(point, cut->chunk[u]) : 0];
-        *to = weighted(*to, 1, cost->unit[model->unit[u].run]);
-    }
     for (int i = 0; i < pp; i++) {
         int last = i == stage_of(point, chunks - 1), first = !i;
         double part = last ? 1 : 0, params = 0.5 * (first + last);

@@ -416,6 +416,9 @@ static void price_short(const Search *search, const ShortFold *fold,
     Arena *a = arena_new();
     Opts *opts = opts_new(a);
     Point p = fold->point;
+    unsigned without = 1u << PGeval | 1u << PGforward | 1u << PGinit |
+                       1u << PGwatched |
+                       (fold->step_only ? 1u << PGfallback : 0);
     double open1, open2;
 
     opts_copy(opts, model_of(search, &p)->g->opts);
@@ -426,10 +429,7 @@ static void price_short(const Search *search, const ShortFold *fold,
     p.size[Mpp] = p.vpp = 1;
     p.schedule = 0;
     Graph *g = graph_parse(a, text, strlen(text), "short model", opts);
-    Plan *plan = compile_point(search, g, &p,
-                               1u << PGeval | 1u << PGforward | 1u << PGinit |
-                                   1u << PGwatched,
-                               lowered);
+    Plan *plan = compile_point(search, g, &p, without, lowered);
     measure(plan, out);
     double one = secs_of_micros(plan, 1, &open1);
     double two = secs_of_micros(plan, 2, &open2);

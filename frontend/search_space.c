@@ -134,7 +134,6 @@ static void add_chunks(Space *space, Point p, const ModelCost ref[2])
 
 static void add_batches(Space *space, Point p, const ModelCost ref[2])
 {
-    size_t used = arena_used(space->s.scratch);
     int64_t copies = p.size[Mdp] * p.size[Mcp];
 
     for (size_t i = 0; i < vec_len(space->s.model); i++) {
@@ -147,8 +146,7 @@ static void add_batches(Space *space, Point p, const ModelCost ref[2])
                     : p.zero == 1 || (p.zero > 1 && copies > 1))
                 add_chunks(space, p, ref);
     }
-    if (arena_used(space->s.scratch) - used > 1 << 20)
-        arena_reset(space->s.scratch);
+    arena_reset(space->s.scratch);
 }
 
 static void add_experts(Space *space, Point p, const ModelCost ref[2])
@@ -156,8 +154,10 @@ static void add_experts(Space *space, Point p, const ModelCost ref[2])
     int64_t stage = space->s.world / p.size[Mpp], n = space->s.experts;
     const char *order = opts_str(space->s.model[0].g->opts, "fold.order");
 
+    int64_t most = !n ? 1 : space->pin.size[Metp] ? stage : p.size[Mtp];
+
     for (int64_t ep = 1; ep <= (n ? n : 1); ep++)
-        for (int64_t etp = 1; etp <= stage && etp <= (n ? stage : 1); etp++) {
+        for (int64_t etp = 1; etp <= stage && etp <= most; etp++) {
             if (stage % (ep * etp) || (n % ep && !space->pin.size[Mep]) ||
                 (p.size[Mtp] % etp && !space->pin.size[Metp]) ||
                 !may_be(space->pin.size[Mep], ep) ||

@@ -623,9 +623,10 @@ static const char *walk(StreamWalk *stream_walk)
         const int *v = stream_walk->heard[p];
         if (!is_walked(stream_walk, &row[t]))
             continue;
+        int last = stream_walk->ends[p] && is_last_row(stream_walk->g, &row[t]);
         why = load(stream_walk, p);
         for (size_t k = 0; k < vec_len(v) && !why; k++)
-            if (runs_in(stream_walk->g, &stream_walk->g->instr[v[k]], &row[t]))
+            if (last || !stream_walk->g->instr[v[k]].last_only)
                 why = begin(stream_walk, v[k], row[t].micro);
     }
     return why;

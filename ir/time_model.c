@@ -24,15 +24,17 @@ typedef struct WaitPoint { /* where a stage may have to wait */
 typedef struct PhaseTimeline { /* a phase */
     WaitPoint *stop;           /* vec */
     double after;              /* seconds behind the last stop */
+    int ends;                  /* has its last run more than others? */
 } PhaseTimeline;
 
 typedef struct Walker { /* a stage under way */
     const Program *g;
-    PhaseTimeline *course;     /* by phase */
-    ScheduleSlot *row;         /* vec */
-    size_t at, stop;           /* row, stop of its phase */
-    int came;                  /* `before` of that stop is spent */
-    int meets;                 /* waits in a collective over stages */
+    PhaseTimeline *course; /* by phase */
+    ScheduleSlot *row;     /* vec */
+    size_t at, stop;       /* row, stop of its phase */
+    int last;              /* the row is the last of its phase, and has more */
+    int came;              /* `before` of that stop is spent */
+    int meets;             /* waits in a collective over stages */
     size_t *received, *waited; /* by link */
     double now[NSTREAM], busy;
     double *event; /* vec: when it was recorded last, by number */
@@ -89,6 +91,7 @@ static PhaseTimeline course_of(TimeWalk *walk, int role, const Program *program,
     PhaseTimeline c = { 0 };
     for (int i = phase->first; i < phase->first + phase->n; i++) {
         const Instr *instr = &program->instr[i];
+        c.ends |= instr->last_only;
         if (!is_stop(walk, instr)) {
             c.after += secs_of(walk, instr);
             continue;
@@ -106,6 +109,20 @@ static PhaseTimeline course_of(TimeWalk *walk, int role, const Program *program,
     return c;
 }
 
+static int is_done(const Walker *walker)
+{
+    return walker->at == vec_len(walker->row);
+}
+
+static void begin_row(Walker *walker)
+{
+    const ScheduleSlot *row = &walker->row[walker->at];
+
+    walker->stop = 0;
+    walker->last = !is_done(walker) && walker->course[row->phase].ends &&
+                   is_last_row(walker->g, row);
+}
+
 static void begin(TimeWalk *walk, int role, ProgramKind program)
 {
     const Role *r = &walk->p->role[role];
@@ -120,6 +137,7 @@ static void begin(TimeWalk *walk, int role, ProgramKind program)
         walker->course[f] =
             course_of(walk, role, walker->g, &walker->g->phase[f]);
     walker->row = program_rows(walk->arena, walker->g);
+    begin_row(walker);
 }
 
 /* ---- going --------------------------------------------------------------- */
@@ -195,15 +213,10 @@ static int pass(TimeWalk *walk, Walker *walker, const WaitPoint *point)
     return 1;
 }
 
-static int is_done(const Walker *walker)
-{
-    return walker->at == vec_len(walker->row);
-}
-
 /* Is a stop left out in this row? */
 static int is_left_out(const Walker *walker, const Instr *instr)
 {
-    return !runs_in(walker->g, instr, &walker->row[walker->at]);
+    return instr->last_only && !walker->last;
 }
 
 /* As far as walker can go; did it move? */
@@ -229,8 +242,10 @@ static int advance(TimeWalk *walk, Walker *walker)
         if (runs)
             record_event(walk, walker, &stop->s->issue);
         walker->came = 0;
-        walker->stop = end ? 0 : walker->stop + 1;
+        walker->stop++;
         walker->at += end;
+        if (end)
+            begin_row(walker);
         moved = 1;
     }
     return moved;

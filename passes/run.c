@@ -435,6 +435,7 @@ static int64_t stage_lasting(const Graph *like, Graph *const *v,
 typedef struct FittedProgram {
     Graph *first;          /* of its stages */
     ProgramBuilder **made; /* vec; null: it goes through its passes */
+    double secs, least;    /* of a step, and with any memory; 0: not asked */
 } FittedProgram;
 
 /* What the stage of the step became that h is the fallback of, or null. */
@@ -478,11 +479,13 @@ static FittedProgram *new_fit(Graph *const *v)
 }
 
 /* Seconds of a step; 0: it was not fitted. */
-static double fitted_secs(const FittedProgram *step)
+static double fitted_secs(FittedProgram *step)
 {
     size_t n = vec_len(step->made);
 
-    return n ? stages_secs(step->first->arena, step->made, n) : 0;
+    if (n && !step->secs)
+        step->secs = stages_secs(step->first->arena, step->made, n);
+    return step->secs;
 }
 
 /* All programs, with this of the optimizer in the host's memory, by stage
@@ -507,7 +510,7 @@ static int64_t fit_programs(Graph *const *v, const Turns *turns,
     for (size_t i = 0; i < vec_len(v); i++) {
         ProgramBuilder **made =
             is_open(v[i]) ? fit_program(now, i, &lacks, to) : NULL;
-        to[i] = (FittedProgram){ now[i], made };
+        to[i] = (FittedProgram){ .first = now[i], .made = made };
         if (most > 0 && (lacks || fitted_secs(to) >= most))
             break;
     }
@@ -542,7 +545,7 @@ static int64_t least_waiting(Graph *g, const Offloads *offloads)
 /* At least of one of whose optimizer these bytes are in the host's memory: as
  * where memory is no limit, in pairs of micro-batches if these are faster, with
  * what that takes in place of updates. */
-static double least_secs(const FittedProgram *step, int64_t bytes)
+static double least_secs(FittedProgram *step, int64_t bytes)
 {
     Arena *a = step->first->arena;
     size_t n = vec_len(step->made);
@@ -560,7 +563,9 @@ static double least_secs(const FittedProgram *step, int64_t bytes)
         updates = post > updates ? post : updates;
     }
     double more = bytes ? hosted_secs(step->first, (double)bytes) - updates : 0;
-    return n ? stages_secs(a, most, n) - pairs_save + fmax(more, 0) : 0;
+    if (n && !step->least)
+        step->least = stages_secs(a, most, n);
+    return n ? step->least - pairs_save + fmax(more, 0) : 0;
 }
 
 /* Is any stage of the step not as with any memory? */
@@ -696,7 +701,7 @@ static FittedProgram *fit_all(Graph *const *v)
             vec_push(v[0]->arena, turns, h->turns);
     FittedProgram *fit = fit_classes(v, turns, dumps);
     for (size_t i = 0; i < vec_len(v) && dumps; i++)
-        fit[i] = (FittedProgram){ v[i], NULL };
+        fit[i] = (FittedProgram){ .first = v[i] };
     return fit;
 }
 

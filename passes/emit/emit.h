@@ -87,10 +87,10 @@ void put_copies(ProgramBuilder *builder, Program *program,
 /* overlap.c: an order of the groups of phase f, and of the next if they join,
  * in which no more than load.most is alive at once as far as load (of the order
  * that stands there) tells; late: for collectives that take so many times their
- * predicted seconds. */
+ * predicted seconds. Returns the least load.most that gives this order. */
 typedef enum OrderRule { ORDERlongest, ORDERnearest } OrderRule;
-void order_span(ProgramBuilder *builder, const Program *program, int f,
-                Load load, OrderRule rule, double late);
+int64_t order_span(ProgramBuilder *builder, const Program *program, int f,
+                   Load load, OrderRule rule, double late);
 /* Reductions of a post that joins body f: as soon as their gradients are there,
  * in the model's order. */
 void hoist_reductions(ProgramBuilder *builder, const Program *program, int f,

@@ -74,16 +74,25 @@ typedef struct HoistedOrder {
     int is, moved; /* is it known; how many went to a last run */
 } HoistedOrder;
 
-/* With so much more alive than in the model's order, as far as that tells; how
- * much there is. */
-static int64_t spread(ProgramBuilder *builder, Program *program, Load load,
-                      int64_t more, OrderRule rule, double late)
+typedef struct SpreadOrder {
+    int64_t most;  /* alive at once */
+    int64_t least; /* what may be alive for this order to be made, as far as
+                      spread can tell */
+} SpreadOrder;
+
+/* With no more alive than load.most, as far as load tells. */
+static SpreadOrder spread(ProgramBuilder *builder, Program *program, Load load,
+                          OrderRule rule, double late)
 {
-    load.most += more;
-    for (int f = 0; f < program->nphase; f += 1 + joins_next(program, f))
-        order_span(builder, program, f, load, rule, late);
+    SpreadOrder to = { 0 };
+
+    for (int f = 0; f < program->nphase; f += 1 + joins_next(program, f)) {
+        int64_t least = order_span(builder, program, f, load, rule, late);
+        to.least = least > to.least ? least : to.least;
+    }
     give_instrs(builder, program);
-    return load_now(builder, program).most;
+    to.most = load_now(builder, program).most;
+    return to;
 }
 
 /* From a hoisted order. most: what is alive at once in the model's, `more` than
@@ -93,16 +102,19 @@ static int spread_within(ProgramBuilder *builder, Program *program,
                          OrderRule rule, double late)
 {
     Load load = from->load;
-    int64_t room = more, is;
+    int64_t room = more;
 
-    load.most = most;
-    while ((is = spread(builder, program, load, room, rule, late)) >
-               most + more &&
-           room) {
+    load.most = most + room;
+    SpreadOrder to = spread(builder, program, load, rule, late);
+    while (to.most > most + more && room) {
         room = room > more / GROWTH ? room / 4 : 0;
+        load.most = most + room;
+        if (load.most >= to.least)
+            continue; /* it is made again */
         restore_order(builder, program, &from->order);
+        to = spread(builder, program, load, rule, late);
     }
-    return is <= most + more;
+    return to.most <= most + more;
 }
 
 static int any_last(const Program *program, const Phase *phase)

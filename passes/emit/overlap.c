@@ -96,7 +96,8 @@ typedef struct Overlap {
     int *ready;           /* vec: collectives that wait for nothing */
     double compute, comm; /* clocks */
     int64_t held, room;
-    Load load;         /* in the model's order; most: that may be */
+    Load load;      /* in the model's order; most: that may be */
+    int64_t passes; /* the most alive at once for which one was passed over */
     int *flight, done; /* vec: collectives as taken; compute is behind these */
     int *seq;
 } Overlap;
@@ -276,7 +277,7 @@ static int goes_before(const Overlap *overlap, const TimedInstr *x,
 /* Of those whose operands are there by now the one that leads to the longest
  * work behind a collective, but first what opens one; if there is none, the one
  * that waits least. */
-static int next_compute(const Overlap *overlap)
+static int next_compute(Overlap *overlap)
 {
     int first = -1, best = -1,
         ahead = overlap->held > overlap->room ? 1 : AHEAD;
@@ -285,8 +286,10 @@ static int next_compute(const Overlap *overlap)
     for (int i = low_task(overlap); i < overlap->n && ahead;
          i = overlap->timed[i].left) {
         const TimedInstr *instr = &overlap->timed[i];
-        if (passed && instr->alive + passed > overlap->load.most)
+        int64_t alive = passed ? instr->alive + passed : 0;
+        if (alive > overlap->load.most)
             break;
+        overlap->passes = alive > overlap->passes ? alive : overlap->passes;
         ahead--;
         if (instr->wait)
             continue;
@@ -414,8 +417,8 @@ static void end_with_last(const Overlap *overlap, Phase *phase)
     end_first(phase, end);
 }
 
-void order_span(ProgramBuilder *builder, const Program *program, int f,
-                Load load, OrderRule rule, double late)
+int64_t order_span(ProgramBuilder *builder, const Program *program, int f,
+                   Load load, OrderRule rule, double late)
 {
     int joined = joins_next(program, f);
     Overlap x = span_of(builder, program, f, joined, load);
@@ -434,6 +437,7 @@ void order_span(ProgramBuilder *builder, const Program *program, int f,
     if (x.room && joined)
         end_with_last(&x, &program->phase[f]);
     arena_free(x.arena);
+    return x.passes;
 }
 
 /* ---- reductions of post -------------------------------------------------- */

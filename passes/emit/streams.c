@@ -45,6 +45,7 @@ typedef struct Streams {
     Program *prog;
     Arena *arena;
     InFlight *flight;        /* by number of values */
+    char sent[NSTREAM];      /* any instruction */
     int overlap;             /* collectives may leave */
     int first;               /* instruction of the phase, from 0 */
     int last[NRUN][NSTREAM]; /* instruction that stood last, from 1 */
@@ -68,6 +69,7 @@ static void send_off(Streams *streams, StreamKind on, int i)
 {
     const Group *group = streams->builder->group[i];
 
+    streams->sent[on] = 1;
     for (int j = 0; j < group->narg; j++) {
         const NamedValue *value = &group->named[j];
         if (!value->stored)
@@ -82,9 +84,9 @@ static void send_off(Streams *streams, StreamKind on, int i)
 static int meets(const Streams *streams, int i, StreamKind with)
 {
     const Group *group = streams->builder->group[i];
-    int last = 0;
+    int last = 0, any = streams->sent[with];
 
-    for (int j = 0; j < group->narg; j++) {
+    for (int j = 0; j < group->narg && any; j++) {
         const NamedValue *value = &group->named[j];
         const InFlight *flight = &streams->flight[value->number];
         int at = !value->stored  ? 0

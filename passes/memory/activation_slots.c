@@ -19,7 +19,9 @@ CallTimes *rows_of(Arena *a, const Program *prog, Table *packed)
 {
     CallTimes *t = alloc(a, sizeof *t);
 
-    *t = (CallTimes){ .arena = a, .prog = prog, .packed = packed };
+    *t = (CallTimes){
+        .arena = a, .prog = prog, .packed = packed, .spans = table_new(a)
+    };
     if (!prog->nslot)
         return NULL;
     while (prog->phase[t->call].repeat)
@@ -67,21 +69,57 @@ static CallSpan ends_of(const CallTimes *times, const Live *live, int micro)
     return e;
 }
 
+/* Of values that the same calls name. */
+typedef struct CallSpans {
+    CallSpan end;              /* of micro-batch 0 */
+    int same_first, same_last; /* ... and of all */
+    CallSpan *row;             /* by micro-batch: first and last row */
+} CallSpans;
+
+static void fill_spans(const CallTimes *times, const Live *live, CallSpans *to)
+{
+    size_t bytes = sizeof *to->row * (size_t)times->micros;
+
+    to->end = ends_of(times, live, 0);
+    to->same_first = to->same_last = 1;
+    to->row = alloc(times->arena, bytes);
+    for (int m = 0; m < times->micros; m++) {
+        CallSpan e = ends_of(times, live, m);
+        to->same_first &= e.first == to->end.first;
+        to->same_last &= e.last == to->end.last;
+        to->row[m] = (CallSpan){ row_of(times, &live->used[e.first], m),
+                                 row_of(times, &live->used[e.last], m) };
+    }
+}
+
+/* Found by the calls, one after another: of each list that values have there is
+ * a CallSpans, filled where it was asked for. */
+static const CallSpans *spans_of(const CallTimes *times, const Live *live)
+{
+    CallSpans *spans = NULL;
+
+    for (size_t i = 0; i < vec_len(live->used); i++) {
+        void **at = table_at_pair(times->spans, KEYP(spans),
+                                  (uint64_t)live->used[i].phase);
+        if (!*at)
+            *at = alloc(times->arena, sizeof *spans);
+        spans = *at;
+    }
+    if (!spans->row)
+        fill_spans(times, live, spans);
+    return spans;
+}
+
 /* ---- lives --------------------------------------------------------------- */
 
 static void settle_rows(const CallTimes *times, Live *live)
 {
-    CallSpan e = ends_of(times, live, 0);
-    int same = 1, calls = (int)vec_len(live->used);
+    const CallSpans *spans = spans_of(times, live);
 
-    for (int m = 1; m < times->micros && calls > 1; m++) {
-        CallSpan o = ends_of(times, live, m);
-        if (o.first != e.first)
-            die("alloc: %s is made in two calls", live->node->name);
-        same &= o.last == e.last;
-    }
-    live->first = live->used[e.first].first;
-    live->last = same ? live->used[e.last].last : -1;
+    if (!spans->same_first)
+        die("alloc: %s is made in two calls", live->node->name);
+    live->first = live->used[spans->end.first].first;
+    live->last = spans->same_last ? live->used[spans->end.last].last : -1;
 }
 
 void rows_settle(const CallTimes *times, Live *live)
@@ -166,21 +204,9 @@ static int64_t place_private(const CallTimes *times, Layout *layout, int host,
 /* ---- frames -------------------------------------------------------------- */
 
 typedef struct SlotLifetime { /* a frame in the making */
-    CallSpan *row;            /* by micro-batch: first and last row */
+    const CallSpan *row;      /* by micro-batch: first and last row */
     int64_t bytes;
 } SlotLifetime;
-
-static CallSpan *rows_alive(const CallTimes *times, const Live *live)
-{
-    CallSpan *v = alloc(times->arena, sizeof *v * (size_t)times->micros);
-
-    for (int m = 0; m < times->micros; m++) {
-        CallSpan e = ends_of(times, live, m);
-        v[m] = (CallSpan){ row_of(times, &live->used[e.first], m),
-                           row_of(times, &live->used[e.last], m) };
-    }
-    return v;
-}
 
 static const char *frame_name(const CallTimes *times, const CallSpan *row)
 {
@@ -204,8 +230,9 @@ static SlotLifetime *fill_frames(const CallTimes *times, Layout *layout,
         size_t k = 0;
         if (!is_framed(live) || live->host != host)
             continue;
-        CallSpan *row = rows_alive(times, live);
-        while (k < vec_len(v) && memcmp(v[k].row, row, bytes))
+        const CallSpan *row = spans_of(times, live)->row;
+        while (k < vec_len(v) && v[k].row != row &&
+               memcmp(v[k].row, row, bytes))
             k++;
         if (k == vec_len(v)) {
             SlotGroup f = { .name = frame_name(times, row) };

@@ -35,6 +35,8 @@ typedef struct Alloc {
     int *there;      /* ... with all that write in the host's memory */
     CallTimes *rows; /* null: no table */
     Layout *layout;
+    int *life;  /* vec: by number of values: 1 + its life; 0: none yet */
+    int *phase; /* by instruction */
 } Alloc;
 
 int is_persistent(const Node *n)
@@ -165,10 +167,17 @@ int name_values(Arena *a, const Graph *g, Group *const *k, int n)
 
 static const Phase *phase_at(const Alloc *alloc, int instr)
 {
-    const Phase *p = alloc->prog->phase;
-    while (instr >= p->first + p->n)
-        p++;
-    return p;
+    return &alloc->prog->phase[alloc->phase[instr]];
+}
+
+static int *phases_of(Arena *a, const Program *prog)
+{
+    int *phase = alloc(a, ((size_t)prog->ninstr + 1) * sizeof *phase);
+
+    for (int f = 0; f < prog->nphase; f++)
+        for (int i = 0; i < prog->phase[f].n; i++)
+            phase[prog->phase[f].first + i] = f;
+    return phase;
 }
 
 /* The calls of a stage that name live. */
@@ -259,7 +268,10 @@ static void touch(Alloc *alloc, const NamedValue *value, int instr)
 
     if (!n || value->persists)
         return;
-    if (life_of(alloc->layout, n) < 0) {
+    while (vec_len(alloc->life) <= (size_t)value->number)
+        vec_push(alloc->arena, alloc->life, 0);
+    int *life = &alloc->life[value->number];
+    if (!*life) {
         int born = birth(alloc, value, instr);
         Live x = { .node = n,
                    .bytes = value->bytes,
@@ -270,9 +282,9 @@ static void touch(Alloc *alloc, const NamedValue *value, int instr)
                    .within = -1,
                    .host = lies_in_host(n) };
         vec_push(alloc->arena, alloc->layout->live, x);
-        n->mark = (int)vec_len(alloc->layout->live);
+        *life = n->mark = (int)vec_len(alloc->layout->live);
     }
-    Live *x = &alloc->layout->live[n->mark - 1];
+    Live *x = &alloc->layout->live[*life - 1];
     x->last = instr;
     x->grows |=
         stores(alloc, value, instr) ||
@@ -553,6 +565,7 @@ static Alloc live_in(Arena *arena, Graph *g, Group *const *k,
                 .prog = prog };
 
     a.behind = instrs_behind(arena, prog);
+    a.phase = phases_of(arena, prog);
     a.there = host_writers(arena, k, prog);
     a.rows = rows_of(arena, prog, g->compile->packed);
 

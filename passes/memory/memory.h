@@ -92,7 +92,8 @@ typedef struct CallTimes {
     int call, ncall; /* phases */
     int from, to;    /* instructions of all calls */
     int micros;
-    int *at; /* [call][micro] -> row */
+    int *at;      /* [call][micro] -> row */
+    Table *spans; /* activation_slots.c: of calls that name a value */
 } CallTimes;
 
 /* null: no table. */

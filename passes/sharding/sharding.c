@@ -356,12 +356,14 @@ static int rank_of(const Partitioner *part, const Node *n,
     return same_shard(&strategy->out, goal) ? 1 : strategy->out.k == R ? 3 : 2;
 }
 
+/* Of a way; of one that costs more than `most` something above that. */
 static double total(const Partitioner *part, const Node *n, OperandShards need,
-                    int atom, const ShardStrategy *strategy, const Shard *goal)
+                    int atom, const ShardStrategy *strategy, const Shard *goal,
+                    double most)
 {
     double sum = cost_to_seed(part, n, atom, strategy, goal);
 
-    for (int k = 0; k < n->nin && sum < NEVER; k++)
+    for (int k = 0; k < n->nin && sum < NEVER && sum <= most; k++)
         sum += price(part, n->in[k], need[k], atom, &strategy->in[k]);
     return sum;
 }
@@ -391,7 +393,7 @@ static Shard choose_at(Partitioner *part, Node *n, OperandShards need, int atom)
         if ((count > 1 && !allowed(n, atom, &w[i], &goal)) ||
             !cuts_evenly(part, n, need, atom, &w[i]))
             continue;
-        double c = total(part, n, need, atom, &w[i], &goal);
+        double c = total(part, n, need, atom, &w[i], &goal, least);
         int r = rank_of(part, n, &w[i], &goal);
         if (c < least || (c == least && best >= 0 && r < rank)) {
             least = c;
