@@ -37,6 +37,19 @@ const char *pass_order_wrong(Arena *a, const PassInfo *tab, int n,
  * fallback of; null: it is none. */
 ProgramBuilder *fit_stage(Graph *g, int64_t room, const ProgramBuilder *step);
 
+/* ---- fit_programs.c ------------------------------------------------------ */
+
+typedef struct FittedProgram {
+    Graph *first;          /* of its stages */
+    ProgramBuilder **made; /* vec; null: it goes through its passes */
+    double secs, least;    /* of a step, and with any memory; 0: not asked */
+} FittedProgram;
+
+/* What all programs, as pipe left them, became; the step is first. Where dumps
+ * are asked for, the graphs, which have all decisions then, are to go through
+ * their passes once more. */
+FittedProgram *fit_all(Graph *const *v);
+
 /* ---- run.c --------------------------------------------------------------- */
 
 /* Every program of a logical graph as one plan. With options->stop: null, and
@@ -45,8 +58,9 @@ ProgramBuilder *fit_stage(Graph *g, int64_t room, const ProgramBuilder *step);
 Plan *compile(Graph *logical, const Target *target,
               const CompileOptions *options);
 
-/* For fit.c: a copy of a stage; its passes up to the one, all of them and the
- * places of its instructions' values. */
+/* For fit.c: has a pass run? A copy of a stage; its passes up to the one, all
+ * of them and the places of its instructions' values. */
+int has_run(const Graph *g, void (*pass)(Graph *g));
 Graph *stage_copy(Arena *a, Graph *g);
 void run_up_to(Graph *g, void (*pass)(Graph *g));
 ProgramBuilder *place_stage(Graph *g);
