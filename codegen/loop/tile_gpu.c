@@ -17,8 +17,11 @@
  * map_gpu.c).
  *
  * AdamW with its rounding, Mixtral's widths on an H200: 6.86 ms two launches,
- * as much with two pieces of a thread underway; 7.42 and 9.48 where registers
- * are few enough for 5 and 6 blocks a multiprocessor. */
+ * as much with two pieces of a thread underway; 6.85 by 4 blocks of threads a
+ * multiprocessor; 7.42 and 9.48 where registers are few enough for 5 and 6.
+ * What swiglu's backward makes, two values rounded and a sum: 3.59 ms two
+ * launches by 3 blocks, which instructions bound, 4.29 by 2 with two pieces
+ * underway; 4.24 by kernels of their own. */
 #include "loop.h"
 
 enum { SIDE = 128 };
@@ -45,12 +48,46 @@ static const char *held_at(KernelPrinter *printer, int i)
     return i ? strf(printer->arena, "held + %d", i * SIDE * SIDE) : "held";
 }
 
-/* Index variables of piece p, which has w elements of loop v. */
-static void put_piece(KernelPrinter *printer, int v, int w)
+/* The loop of experts' rows, if that counts them one by one; -1. */
+static int row_loop(const KernelPrinter *printer)
+{
+    for (int u = 0; u < printer->kernel->nloop; u++)
+        if ((printer->items & BIT(u)) && printer->kernel->loop[u].map &&
+            !printer->kernel->loop[u].per)
+            return u;
+    return -1;
+}
+
+/* Of lines with sums, whose loops are rows, blocks and columns of a block v:
+ * all is known without a division. */
+static int put_line_piece(KernelPrinter *printer, int v, int w)
+{
+    int u[MAXLOOP], k = form_items(printer, printer->items, u);
+    const Loop *loop = printer->kernel->loop;
+
+    if (k != 2 || u[0] != row_loop(printer) ||
+        loop[u[1]].extent->v * SIDE != printer->kernel->tile->columns ||
+        printer->items & BIT(v))
+        return 0;
+    nest_line(printer, "const ix i%d = place.row + piece_line<%d>(k);", u[0],
+              w);
+    nest_line(printer, "const ix i%d = (int)blockIdx.x %% BLOCKSQ;", u[1]);
+    nest_line(printer, "const ix v%d = TID %% %d * %d;", v, SIDE / w, w);
+    return 1;
+}
+
+/* Index variables of the k-th piece, which has w elements of loop v. */
+static void put_piece(KernelPrinter *printer, int v, int w, const Node *map)
 {
     int64_t per = printer->kernel->loop[v].extent->v / w;
     int u[MAXLOOP], k = form_items(printer, printer->items & ~BIT(v), u);
 
+    if (map && put_line_piece(printer, v, w))
+        return;
+    nest_line(printer,
+              map ? "const ix p = (ix)row_piece<%d>(place, k);"
+                  : "const ix p = (ix)square_piece<%d>(k);",
+              w);
     nest_line(printer, "const ix %s%d = p %% %ld * %d;", w > 1 ? "v" : "i", v,
               per, w);
     form_decode(printer, u, k, strf(printer->arena, "p / %ld", per));
@@ -83,6 +120,81 @@ static void put_place(KernelPrinter *printer, const Node *map)
     nest_line(printer, "if (place.rows == 0) return;");
 }
 
+/* ---- values of lines ----------------------------------------------------- */
+
+static int is_read_by(const Expr *x, const Expr *expr)
+{
+    int reads = 0;
+
+    for (int k = 0; k < x->na; k++)
+        reads |= x->arg[k] == expr;
+    for (int i = 0; x->lin && i < x->lin->nt; i++)
+        reads |= x->lin->term[i].var == MAXLOOP + expr->id;
+    return reads;
+}
+
+/* Does something of other loops read it? */
+static int is_read_along(const LoopKernel *kernel, const Expr *expr)
+{
+    for (size_t i = 0; i < vec_len(kernel->ex); i++) {
+        const Expr *x = kernel->ex[i];
+        if (x->seen && (x->deps | x->K) & ~expr->deps && is_read_by(x, expr))
+            return 1;
+    }
+    return 0;
+}
+
+static int reads_memory(KernelPrinter *printer, Expr *expr)
+{
+    Expr **x = nest_reached(printer, &expr, 1);
+
+    for (size_t i = 0; i < vec_len(x); i++)
+        if (x[i]->kind == Xload)
+            return 1;
+    return 0;
+}
+
+/* What is read of memory for all of a line, made by a thread of each line and
+ * left in shared memory: else each of a thread's pieces would wait for a row's
+ * token, what chose its expert, and its weight, one after another. */
+static Expr **put_line_values(KernelPrinter *printer, int r)
+{
+    LoopKernel *kernel = printer->kernel;
+    Expr **line = NULL;
+
+    for (size_t i = 0; r >= 0 && i < vec_len(kernel->ex); i++) {
+        Expr *expr = kernel->ex[i];
+        if (expr->seen && expr->deps == BIT(r) && !nest_inline(expr) &&
+            is_read_along(kernel, expr) && reads_memory(printer, expr))
+            vec_push(printer->arena, line, expr);
+    }
+    if (!vec_len(line))
+        return NULL;
+    for (size_t i = 0; i < vec_len(line); i++)
+        nest_line(printer, "__shared__ %s line%zu[%d];",
+                  dtypes[line[i]->dt].compute, i, SIDE);
+    nest_line(printer, "if (TID < place.rows) {");
+    Braces s = nest_enter(printer, BIT(r));
+    nest_line(printer, "const ix i%d = place.row + TID;", r);
+    nest_need(printer, line, (int)vec_len(line));
+    for (size_t i = 0; i < vec_len(line); i++)
+        nest_line(printer, "line%zu[TID] = %s;", i, nest_ref(printer, line[i]));
+    nest_leave(printer, s);
+    nest_line(printer, "__syncthreads();");
+    return line;
+}
+
+/* They are at hand for the piece's line. */
+static void take_line_values(KernelPrinter *printer, Expr *const *line, int w)
+{
+    for (size_t i = 0; i < vec_len(line); i++)
+        nest_line(printer, "const %s t%d = line%zu[piece_line<%d>(k)];",
+                  dtypes[line[i]->dt].compute, nest_local(printer, line[i]), i,
+                  w);
+}
+
+/* ---- tiles --------------------------------------------------------------- */
+
 /* Lines that an expert lacks are 0 in the tile, and nowhere else. */
 static void put_rows(KernelPrinter *printer, int w)
 {
@@ -113,19 +225,17 @@ static void put_tile(KernelPrinter *printer, int v, int w, const Node *map)
     nest_line(printer, "uint32_t most = 0;");
     if (map)
         put_place(printer, map);
+    Expr **line = put_line_values(printer, map ? row_loop(printer) : -1);
     nest_line(printer, "#pragma unroll 1");
     nest_line(printer, "for (int k = 0; k < PIECES_OF(%d); k++) {", w);
     printer->depth++;
     if (map)
         put_rows(printer, w);
-    nest_line(printer,
-              map ? "const ix p = (ix)row_piece<%d>(place, k);"
-                  : "const ix p = (ix)square_piece<%d>(k);",
-              w);
-    put_piece(printer, v, w);
+    put_piece(printer, v, w, map);
     nest_line(printer, "{");
     Braces s = nest_enter(printer, printer->items);
     open_lanes(printer, v, w);
+    take_line_values(printer, line, w);
     wide_stages(printer);
     nest_leave(printer, s);
     printer->depth--;
@@ -165,8 +275,7 @@ void tile_form(KernelPrinter *printer)
         MapLayout l = map_layout(g, map);
         items = row_blocks(l.cap, l.experts) * (tile->columns / SIDE);
     }
-    if (tile->n > 1)
-        printer->group->together = 3;
+    printer->group->together = tile->n > 1 ? 3 : 4;
     printer->group->instr.launch = (Launch){
         .items = items,
         .threads = THREADMAP,
