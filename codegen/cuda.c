@@ -73,7 +73,9 @@ void cuda_loop_lower(Graph *g, Group *group, Arena *a)
 
 void cuda_blocks_lower(Graph *g, Group *group, Arena *a)
 {
-    if (!blocks_of_loop(group)) {
+    const Node *node[MOSTROUNDED];
+
+    if (!blocks_of_loop(group, node)) {
         blocks_lower_cuda(g, group, a);
         return;
     }

@@ -849,6 +849,7 @@ typedef struct Group {
                                      it sees it; null: as the buffers' nodes */
 } Group;
 
+enum { MOSTROUNDED = 2, ROUNDEDCOLUMNS = 128 };
 typedef struct Target {
     const char *name;
     const char *prelude; /* text before all kernels of any plan */
@@ -865,8 +866,9 @@ typedef struct Target {
     /* Numbers that gmm_wgrad's kernel can leave beside its accumulator, whose
      * sum is that of the squares of what it holds; 0, or null: it cannot. */
     int64_t (*squares)(const Graph *g, const Node *gmm_wgrad);
-    /* Can the loop kernel that makes its operand do quantize_blocks n too?
-     * Null: no. */
+    /* Can the loop kernel that makes its operand do quantize_blocks n too, and
+     * sums of 128 columns each; of rows' columns MOSTROUNDED of them? Null:
+     * no. */
     int (*rounds)(const Graph *g, const Node *n);
     /* Can one kernel make the sum of two gmm that lie alike? Null: no. */
     int (*sums)(const Graph *g, const Node *gmm, const Node *other);

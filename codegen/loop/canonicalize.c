@@ -96,7 +96,8 @@ static int has_both(uint64_t m, int p, int q)
 }
 
 /* May loop p take the name of loop q? Nothing runs over both, and a sum over q
- * is made before any loop of a row is open. */
+ * is made before any loop of a row is open; sums of a tile are of the columns
+ * that threads have there. */
 static int can_be(const LoopKernel *kernel, int p, int q)
 {
     uint64_t items = common(kernel);
@@ -110,8 +111,8 @@ static int can_be(const LoopKernel *kernel, int p, int q)
         const Expr *expr = kernel->ex[i];
         if (expr->seen &&
             (has_both(expr->deps | expr->K, p, q) ||
-             (expr->kind == Xred && (expr->K >> q & 1 || expr->K >> p & 1) &&
-              (expr->deps & ~items))))
+             (expr->kind == Xred && !kernel->tile &&
+              (expr->K >> q & 1 || expr->K >> p & 1) && (expr->deps & ~items))))
             return 0;
     }
     return 1;
@@ -276,13 +277,17 @@ static void cut(LoopKernel *kernel, int loop, Cuts *cuts)
 
 static void cut_all(LoopKernel *kernel)
 {
-    int n = kernel->nloop;
+    int n = kernel->nloop, any = 0;
 
     for (int i = 0; i < n; i++) {
         Cuts s = cuts_of(kernel, i);
-        if (s.n > 2 && !kernel->loop[i].map && chained(kernel, &s))
+        if (s.n > 2 && !kernel->loop[i].map && chained(kernel, &s)) {
             cut(kernel, i, &s);
+            any = 1;
+        }
     }
+    if (any)
+        ex_unify(kernel);
 }
 
 /* ---- digits that remain -------------------------------------------------- */
@@ -440,6 +445,7 @@ void kern_tidy(LoopKernel *kernel)
 {
     mark_used(kernel);
     cut_all(kernel);
+    mark_used(kernel);
     divide_digits(kernel);
     mark_used(kernel);
     while (merge_any(kernel))

@@ -55,6 +55,61 @@ Expr *ex_make(LoopKernel *kernel, Expr *expr)
     }
 }
 
+/* affine, of integers that are now as[their id]. */
+static const AffineExpr *lin_of(LoopKernel *kernel, const AffineExpr *affine,
+                                Expr *const *as)
+{
+    Term *t = alloc(kernel->arena, ((size_t)affine->nt + 1) * sizeof *t);
+    int other = 0;
+
+    for (int i = 0; i < affine->nt; i++) {
+        int id = affine->term[i].var - MAXLOOP;
+        t[i] = affine->term[i];
+        if (id < 0 || as[id]->id == id)
+            continue;
+        t[i].var = MAXLOOP + as[id]->id;
+        other = 1;
+    }
+    return other ? lin_make(kernel->pool, affine->off, affine->hasoff, t,
+                            affine->nt)
+                 : affine;
+}
+
+/* The expression in the table that equals expr; else expr, now in it. */
+static Expr *known(Table *of, Expr *expr)
+{
+    for (uint64_t h = hash_ex(expr);; h++) {
+        void **slot = table_at(of, h);
+        if (!*slot)
+            *slot = expr;
+        if (same_ex(*slot, expr))
+            return *slot;
+    }
+}
+
+void ex_unify(LoopKernel *kernel)
+{
+    size_t n = vec_len(kernel->ex);
+    Expr **as = alloc(kernel->arena, (n + 1) * sizeof *as);
+
+    kernel->exof = table_new(kernel->arena);
+    for (size_t i = 0; i < n; i++) {
+        Expr *expr = as[i] = kernel->ex[i];
+        if (!expr->seen)
+            continue;
+        for (int k = 0; k < expr->na; k++)
+            expr->arg[k] = expr->arg[k] ? as[expr->arg[k]->id] : NULL;
+        if (expr->lin)
+            expr->lin = lin_of(kernel, expr->lin, as);
+        as[i] = known(kernel->exof, expr);
+    }
+    for (size_t i = 0; i < vec_len(kernel->st); i++) {
+        Store *store = &kernel->st[i];
+        store->val = as[store->val->id];
+        store->addr = lin_of(kernel, store->addr, as);
+    }
+}
+
 Expr *ex_scalar(LoopKernel *kernel, Dtype dt, const ScalarExpr *of, int raw,
                 int na, Expr *const *arg)
 {

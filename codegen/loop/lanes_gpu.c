@@ -269,8 +269,8 @@ void wide_store(KernelPrinter *printer, Store *store)
     const char *x = nest_ref(printer, val);
 
     if (store->held)
-        tile_hold(printer, val);
-    if (store->held > 1)
+        tile_hold(printer, store, val);
+    if (store->unstored)
         return;
     store->apart = printer->team > 1 ? printer->apart : 0;
     if (piece == 1) {

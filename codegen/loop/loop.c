@@ -435,25 +435,39 @@ static void store(LoopKernel *kernel, Node *n)
 
 static int is_part(const LoopTile *tile, const Node *n)
 {
-    for (int i = 0; i < 4; i++)
-        if (tile->part[i] == n)
-            return 1;
+    for (int i = 0; i < tile->n; i++)
+        for (int k = 0; k < 4; k++)
+            if (tile->of[i].part[k] == n)
+                return 1;
     return 0;
+}
+
+/* The store of n for the tile; null. */
+static Store *held_store(LoopKernel *kernel, const Node *n)
+{
+    for (int i = 0; i < kernel->tile->n; i++)
+        if (kernel->tile->of[i].node->in[0] == n)
+            return &kernel->st[i];
+    return NULL;
 }
 
 /* What is rounded comes first: tiles are of its lines. */
 static void stores_of_tile(LoopKernel *kernel)
 {
     const Group *group = kernel->group;
-    Node *x = kernel->tile->node->in[0];
 
-    store(kernel, x);
-    kernel->st[0].held = 2;
-    for (int i = 0; i < group->nout; i++)
-        if (group->out[i] == x)
-            kernel->st[0].held = 1;
+    for (int i = 0; i < kernel->tile->n; i++) {
+        store(kernel, kernel->tile->of[i].node->in[0]);
+        kernel->st[i].held = i + 1;
+        kernel->st[i].unstored = 1;
+    }
+    for (int i = 0; i < group->nout; i++) {
+        Store *held = held_store(kernel, group->out[i]);
+        if (held)
+            held->unstored = 0;
         else if (!is_part(kernel->tile, group->out[i]))
             store(kernel, group->out[i]);
+    }
 }
 
 static size_t defined(const SizePool *pool)
@@ -522,7 +536,7 @@ void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile)
     kern_build(&c);
     kern_tidy(&c);
     kern_print(&c);
-    set_label(group, a, tile->node->in[0]);
+    set_label(group, a, tile->of[0].node->in[0]);
 }
 
 void loop_lower(Graph *g, Group *group, Arena *a)

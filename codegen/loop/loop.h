@@ -4,18 +4,23 @@
 
 #include "../text/text.h"
 
-/* What a kernel for GPUs rounds of what it makes: quantize_blocks `node`, of
+/* What a kernel for GPUs rounds of what it makes: n nodes quantize_blocks, of
  * lines of so many columns, whose parts lie at `part`, null: nobody reads it.
  * Functions of blocks.pre do it, which stands before the kernel. */
-typedef struct LoopTile {
+typedef struct Rounded {
     const Node *node;
     Node *part[4];
+} Rounded;
+typedef struct LoopTile {
+    Rounded of[MOSTROUNDED];
+    int n;
     int64_t columns;
 } LoopTile;
 
 void loop_lower(Graph *g, Group *group, Arena *a);
 void loop_lower_cuda(Graph *g, Group *group, Arena *a);
-/* Stores what the group has out, but for the tile's parts. */
+/* Stores what the group has out, but for the tile's parts. What of it are sums
+ * is of 128 columns each. */
 void loop_lower_tiles(Graph *g, Group *group, Arena *a, const LoopTile *tile);
 
 /* ---- affine.c: sizes and linear index expressions ------------------------ */
@@ -161,7 +166,8 @@ typedef struct Store {
     int flat;       /* by no thread that can be named */
     int seen;       /* by all threads of the team */
     uint64_t apart; /* passes that other threads may still be in */
-    int held;       /* for the tile; 2: there only */
+    int held;       /* for the tile, as its number from 1 */
+    int unstored;   /* it is there only */
 } Store;
 
 typedef struct LoopKernel {
@@ -229,6 +235,8 @@ const AffineExpr *ex_index(LoopKernel *kernel,
                            Expr *expr); /* an integer as a variable */
 uint64_t lin_deps(const LoopKernel *kernel,
                   const AffineExpr *affine); /* loops */
+/* Those in use that have become equal, as loops were cut, are one again. */
+void ex_unify(LoopKernel *kernel);
 void kern_tidy(LoopKernel *kernel);  /* canonicalize.c: cuts and merges loops */
 void kern_print(LoopKernel *kernel); /* loop_schedule.c: fills instr and text */
 void find_inplace(LoopKernel *kernel); /* inplace.c: fills the group's pairs */
@@ -391,7 +399,7 @@ LoopBody form_stage(KernelPrinter *printer,
 void threads_form(KernelPrinter *printer, Expr *const *red, int whole);
 /* Prints a map in tiles, which round what they hold; a store into one. */
 void tile_form(KernelPrinter *printer);
-void tile_hold(KernelPrinter *printer, const Expr *val);
+void tile_hold(KernelPrinter *printer, const Store *store, const Expr *val);
 /* Prints a transpose; 0: the kernel is none. */
 int transpose_form(KernelPrinter *printer);
 int wide_width(KernelPrinter *printer, int u); /* lanes that loop u is worth */

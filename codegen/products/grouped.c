@@ -198,6 +198,12 @@ static void put_product(Text *out, int64_t wide, Dtype in, const char *turned)
  * an H200, 942 TFLOP/s: without loads of columns' scales 961, without storing
  * 981, with one instruction an element in place of two 1030, without scales
  * 1171; scales as pairs of bf16, half the loads, 868.
+ * Warpgroups of one tile that take turns, so that one surely multiplies while
+ * the other scales, are slower, with scales of blocks too: a step of Mixtral's
+ * widths on an H200 146.9 to 159.4 ms, 153.4 and 151.9 where the turn changes
+ * with one and two of a product's four steps underway. All of a tile of 128x192
+ * at once: weights 893 where 128x256 made 930, with blocks 1190 and 1084 where
+ * 1177 and 1130 (4096 x 14336, 2048 x 7168), on an H100.
  * Measured and not better: blocks in pairs that fetch for each other
  * (multicast: 0 to 5 % slower; half as fast where a warp gives a place back by
  * an arrival of release.cluster, which is a fence), what weights are added to

@@ -11,11 +11,11 @@ void gmm_lower(Graph *g, Group *group, Arena *a);
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a);
 
 /* blocks.c: numbers of 8 bits and their scales; in the kernel that makes what
- * is rounded: the node of such a group, or null; may n be in one
- * (Target.rounds); the loop kernel, of which the text that stands before it is
- * returned. */
+ * is rounded: the nodes of such a group, MOSTROUNDED at most, their number; may
+ * n be in one (Target.rounds); the loop kernel, of which the text that stands
+ * before it is returned. */
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a);
-const Node *blocks_of_loop(const Group *group);
+int blocks_of_loop(const Group *group, const Node **node);
 int blocks_fit_loop(const Graph *g, const Node *n);
 char *blocks_loop_lower(Graph *g, Group *group, Arena *a);
 

@@ -649,9 +649,19 @@ static const Node *reduced(const Node *n)
     return n;
 }
 
+/* A sum of the fast part of an axis that has been cut for such? */
+static int is_first_stage(const Node *n)
+{
+    const Node *s = n->in[0];
+
+    return s->op == Osplit && n_axes(n)->n == 1 &&
+           n_axes(n)->v[0] == s->at.split.into.v[1];
+}
+
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
  * their own would have more: a sum of sums, of what is made of large sums, or
- * two large results that share few axes? */
+ * two large results that share few axes? Sums of parts of rows are made for
+ * kernels of parts (rounded_sums.c). */
 static int too_few(FuseSet *set, const AxisSet *axis_set)
 {
     const Graph *g = set->fuse->graph;
@@ -662,7 +672,8 @@ static int too_few(FuseSet *set, const AxisSet *axis_set)
         const Node *n = set->node[i], *in = is_reduction(n) ? reduced(n) : n;
         int64_t items = items_of(g, in, axis_set);
         if (in != n && is_reduction(in) && set_has(set, in) &&
-            items < wanted * 128 && local_elems(g, in) >= 16 * items)
+            (is_first_stage(in) ||
+             (items < wanted * 128 && local_elems(g, in) >= 16 * items)))
             return 1;
         int64_t rows = is_reduction(n) ? items_of(g, n, axis_set) : wanted;
         if (rows < wanted && local_elems(g, n) >= 16 * rows &&

@@ -8,8 +8,10 @@
  *     %q = part %b 0
  *     %s = part %b 1
  *
- * Memory is read and written less; the numbers are the same, since %w is
- * rounded to its dtype wherever it is made. */
+ * Two such values of experts' rows are rounded by one kernel, with sums of
+ * their blocks' columns beside them (rounded_sums.c). Memory is read and
+ * written less; the numbers are the same, since %w is rounded to its dtype
+ * wherever it is made. */
 #include "kernels.h"
 
 /* The same elements in the same order. */
@@ -37,6 +39,38 @@ static int makes_parts(const Fuse *fuse, const Node *n)
     return columns == (n->nin > 1);
 }
 
+static int rounds_rows(const Node *n)
+{
+    return n->op == Oquantize_blocks && n->nin > 1;
+}
+
+/* Has the unit room for n beside what it rounds? */
+static int has_room(const FuseUnit *unit, const Node *n)
+{
+    int others = 0;
+
+    for (size_t i = 0; i < vec_len(unit->node); i++)
+        others += unit->node[i] != n && unit->node[i]->op == Oquantize_blocks;
+    return others < (rounds_rows(n) ? MOSTROUNDED : 1);
+}
+
+/* May m, of the unit, be in the kernel that rounds x as n does? */
+static int fits(FuseSet *s, const Node *m, const Node *n)
+{
+    const Node *x = n->in[0];
+
+    if (m->host || m->again < n->again)
+        return 0;
+    if (m->op == Oquantize_blocks)
+        return rounds_rows(m) && m->in[1] == n->in[1] &&
+               lies_alike(s->fuse, m->in[0], x);
+    if (is_reduction(m))
+        return rounds_rows(n) && is_sum_of_blocks(m, x);
+    if (optab[m->op].cls == SINK && m->op != Owrite)
+        return 0;
+    return !is_stored(s, m) || lies_alike(s->fuse, layout_of(m), x);
+}
+
 int may_round(Fuse *fuse, FuseUnit *unit, const Node *n)
 {
     FuseSet s = { .fuse = fuse, .stamp = ++fuse->stamp, .node = unit->node };
@@ -45,17 +79,14 @@ int may_round(Fuse *fuse, FuseUnit *unit, const Node *n)
 
     if (!target->rounds || unit_of(fuse, x) != unit ||
         !target->rounds(fuse->graph, n) || !makes_parts(fuse, n) ||
-        (n->nin > 1 && x->map != n->in[1]))
+        (n->nin > 1 && x->map != n->in[1]) || !has_room(unit, n))
         return 0;
     unit->seen = s.stamp;
     for (size_t i = 0; i < vec_len(unit->node); i++) {
         const Node *m = unit->node[i];
         if (m == n || (m->op == Owrite && made_by(m->in[1]) == n))
             continue;
-        if (m->host || m->again != n->again || is_reduction(m) ||
-            m->op == Oquantize_blocks ||
-            (optab[m->op].cls == SINK && m->op != Owrite) ||
-            (is_stored(&s, m) && !lies_alike(fuse, layout_of(m), x)))
+        if (!fits(&s, m, n))
             return 0;
     }
     return 1;
@@ -85,9 +116,9 @@ void join_rounding(Fuse *fuse)
         FuseUnit *own = fuse->all[i];
         Node *n = own->node[0];
         FuseUnit *unit = own->fam == FAMblocks ? unit_of(fuse, n->in[0]) : NULL;
-        if (!unit || unit->fam != FAMloop || unit->reg != n->reg ||
-            unit->call != n->call || vec_len(unit->node) >= MOSTNODES ||
-            !may_round(fuse, unit, n))
+        if (!unit || (unit->fam != FAMloop && unit->fam != FAMblocks) ||
+            unit == own || unit->reg != n->reg || unit->call != n->call ||
+            vec_len(unit->node) >= MOSTNODES || !may_round(fuse, unit, n))
             continue;
         own->into = unit;
         unit->fam = FAMblocks;

@@ -108,6 +108,14 @@ int axes_lead(const Fuse *fuse, const AxisSet *set,
 const char *one_nest(FuseSet *set); /* null: yes; else why not */
 int is_large(const FuseSet *set); /* kernel_size.c: too large for one kernel */
 
+/* ---- rounded_sums.c ------------------------------------------------------ */
+
+/* By id: is it a sum of rows that is made of what a kernel reads to make what
+ * it rounds in blocks of rows? */
+char *rounded_sums(Graph *g);
+/* Is m a sum over blocks of ROUNDEDCOLUMNS of what lies as x does? */
+int is_sum_of_blocks(const Node *m, const Node *x);
+
 /* ---- fuse.c -------------------------------------------------------------- */
 
 /* The sum that one kernel makes of gmm n and another; null: none. */

@@ -502,10 +502,34 @@ static int too_small(const Graph *g, const Node *n, Axis *const *keep, int nk)
     return parts < 16 || local_elems(g, n->in[0]) < 4 * MUCH;
 }
 
+/* The reduction in two stages, of which the second is over the axes kept. */
+static Node *staged(Graph *g, Node *n, Axis **keep, int nk)
+{
+    Axis *first[MAXD + 1];
+    int nf = 0;
+
+    for (int i = 0; i < n_axes(n)->n; i++)
+        if (axis_at(keep, nk, n_axes(n)->v[i]) < 0)
+            first[nf++] = n_axes(n)->v[i];
+    Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
+    give_shards(g, s, n);
+    Node *r = g_copyof(g, n, &s);
+    *n_axes(r) = g_axes(g, keep, nk);
+    return infer(g, r);
+}
+
+/* Of blocks of columns first, by the kernel that rounds such. */
+static Node *of_blocks(Graph *g, Node *n)
+{
+    Node *x = cut_axis(g, n, n_axes(n)->v[0], ROUNDEDCOLUMNS);
+
+    return staged(g, of_cut(g, n, x), &x->at.split.into.v[0], 1);
+}
+
 static Node *two_stages(Graph *g, Node *n)
 {
-    Axis *keep[MAXD], *first[MAXD + 1];
-    int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep), nf = 0;
+    Axis *keep[MAXD];
+    int nk = by_rows(g, n) ? 0 : kept_axes(g, n, keep);
 
     if (n->dt == Dbf16) /* a stage would be rounded */
         return n;
@@ -519,14 +543,7 @@ static Node *two_stages(Graph *g, Node *n)
     }
     if (!nk || (pass_target(g)->grid && too_small(g, n, keep, nk)))
         return n;
-    for (int i = 0; i < n_axes(n)->n; i++)
-        if (axis_at(keep, nk, n_axes(n)->v[i]) < 0)
-            first[nf++] = n_axes(n)->v[i];
-    Node *s = like(g_red(g, n->op, n->in[0], first, nf), n);
-    give_shards(g, s, n);
-    Node *r = g_copyof(g, n, &s);
-    *n_axes(r) = g_axes(g, keep, nk);
-    r = infer(g, r);
+    Node *r = staged(g, n, keep, nk);
     return pass_target(g)->grid ? two_stages(g, r) : r;
 }
 
@@ -749,12 +766,22 @@ static Node *product(Graph *g, Node *n, const char *sent,
 
 /* ---- entry --------------------------------------------------------------- */
 
+/* By id: is it sent (sent_values); a sum of what is rounded (rounded_sums)? */
+typedef struct Legal {
+    const char *sent, *beside;
+    int count;
+} Legal;
+
 static Node *legal(Graph *g, Node *n, void *ctx)
 {
+    const Legal *of = ctx;
+
+    if (n->id < of->count && of->beside[n->id])
+        return of_blocks(g, n);
     switch (n->op) {
-    case Odot: return product(g, n, ctx, lay_out_dot);
-    case Ogmm: return product(g, n, ctx, lay_out_gmm);
-    case Ogmm_wgrad: return product(g, n, ctx, lay_out_gmm_wgrad);
+    case Odot: return product(g, n, of->sent, lay_out_dot);
+    case Ogmm: return product(g, n, of->sent, lay_out_gmm);
+    case Ogmm_wgrad: return product(g, n, of->sent, lay_out_gmm_wgrad);
     case Oscatter_add: return scattered(g, n);
     case Oroute: return to_places(g, n);
     case Odropout: return dropped(g, n);
@@ -769,6 +796,11 @@ static Node *legal(Graph *g, Node *n, void *ctx)
 
 void pass_legalize(Graph *g)
 {
+    Legal of = { 0 };
+
     scaled_products(g);
-    rewrite(g, legal, sent_values(g));
+    of.sent = sent_values(g);
+    of.beside = rounded_sums(g);
+    of.count = (int)vec_len(g->node);
+    rewrite(g, legal, &of);
 }

@@ -346,20 +346,54 @@ static int makes_tokens(const Graph *g, const Node *n)
     return 0;
 }
 
-/* Seconds of a micro-batch that the own gradient of n's weight saves: rows of
- * both operands, which are read to be rounded for the products of rows anyway,
- * are stored in columns too, those that n reads for all that read them; rows of
- * tokens are rounded where these lie and not stored in bf16. */
+static int is_map(const Node *n)
+{
+    return n->op == Ocast || optab[n->op].expr;
+}
+
+/* Are n's rows read by maps only, which then make their gradients? */
+static int read_by_maps(const Graph *g, const Node *n)
+{
+    int any = 0;
+
+    for (size_t i = 0; i < vec_len(g->node); i++)
+        for (int k = 0; k < g->node[i]->nin; k++) {
+            if (g->node[i]->in[k] != n || is_backward(g->node[i]))
+                continue;
+            if (!is_map(g->node[i]))
+                return 0;
+            any = 1;
+        }
+    return any;
+}
+
+/* Bytes more an element of rows of so many columns, where a product by columns
+ * reads them too: which are read to be rounded for the products of rows anyway,
+ * and stored in columns too. Those of tokens are rounded where these lie and
+ * not stored in bf16, those of a map where it makes them, so not read again. */
+static double column_bytes(const Graph *g, int tokens, int map, double columns)
+{
+    enum { WIDE = 2 };
+    int whole = pass_target(g)->rounds && fmod(columns, ROUNDEDCOLUMNS) == 0;
+
+    return tokens ? 1 - WIDE : map && whole ? 1 - 2 * WIDE : 1;
+}
+
+/* Seconds of a micro-batch that the own gradient of n's weight saves. Rows that
+ * n reads are stored in columns for all that read them. */
 static double own_gain(const Placement *placement, const Node *n, int w,
                        const Param *param)
 {
     enum { WIDE = 2, SUM = 4 }; /* bytes of an element read, summed up */
+    const Graph *g = placement->g;
+    const Node *rows = n->in[!w];
     const MachineSpeeds *speeds = machine_of(placement->g);
     const ProductSizes z = sizes_of(placement, n, w, param);
     double flops = 2 * z.rows * z.K * z.N, x = z.rows * z.K / z.share,
            dy = z.rows * z.N;
-    double bytes = x * (n->in[!w]->op == Odispatch ? 1 - WIDE : 1) +
-                   dy * (makes_tokens(placement->g, n) ? 1 - WIDE : 1);
+    double bytes =
+        x * column_bytes(g, rows->op == Odispatch, is_map(rows), z.K) +
+        dy * column_bytes(g, makes_tokens(g, n), read_by_maps(g, n), z.N);
     double read = z.rows * (z.K + z.N), sums = SUM * z.weight;
 
     return product_secs(speeds, SPEEDweights, z.each, flops,

@@ -119,7 +119,7 @@ cases() {
 - 4 fp64 apart fold.dp=2 fold.tp=2 fold.ep=4 route.factor=0.6 precision.recipe=blockwise precision.place=all precision.watch=2
 - 2 fp8 apart fold.tp=2 precision.recipe=tensor precision.place=all
 - 1 fp8 apart precision.place=all axes.hidden=16 axes.ffn=16
-+ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=48 axes.seq=80 train.batch=2 axes.heads=2
++ 1 fp8 apart precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=128 axes.seq=80 train.batch=2 axes.heads=2
 - 2 fp8 apart fold.ep=2 precision.place=all precision.wgrad=all axes.hidden=144 axes.ffn=16 axes.seq=80
 - 2 fp64 apart fold.ep=2 precision.recipe=blockwise precision.place=all precision.wgrad=all axes.seq=80
 - 2 fp8 apart fold.etp=2 precision.place=all precision.wgrad=all axes.hidden=16 axes.ffn=64 axes.seq=80 train.recompute=1e13
