@@ -108,6 +108,12 @@ int axes_lead(const Fuse *fuse, const AxisSet *set,
 const char *one_nest(FuseSet *set); /* null: yes; else why not */
 int is_large(const FuseSet *set); /* kernel_size.c: too large for one kernel */
 
+/* ---- product_update.c ---------------------------------------------------- */
+
+/* All nodes of the update that the kernel of gradient n, an accumulator, makes
+ * too (a vec in no order); null: none, n is stored. */
+Node **product_update(Fuse *fuse, const Node *n);
+
 /* ---- fuse.c -------------------------------------------------------------- */
 
 /* The sum that one kernel makes of gmm n and another; null: none. */
