@@ -2,18 +2,19 @@
  * the nodes of the group (update.pre has what stands before it):
  *
  *     struct Update { float *q0; uint16_t *q1; float x0; };
- *     FN void fetch_all(const Update &u, int64_t at, const uint8_t *slot)
+ *     FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,
+ *                        int half)
  *     {
- *         fetch_kept(slot + 0, u.q0 + at);
+ *         fetch_kept(slot + 0, half, u.q0 + at);
  *         ...
  *     }
  *     FN void update_piece(const float (&g)[PIECE], const Update &u,
- *                          int64_t at, const uint8_t *slot)
+ *                          const int64_t (&at)[HALVES], const uint8_t *slot)
  *     {
- *         float v1[8]; load<8, 8>(v1, kept_piece<float>(slot + 0));
+ *         float v1[8]; load_kept<float>(v1, slot + 0);
  *         float v2[8]; LANES(8) v2[l] = v1[l] * (float)0x1.cp-1;
  *         ...
- *         store<8, 8>(u.q0 + at, v2);
+ *         store_kept(u.q0, at, v2);
  *     }
  *
  * Expressions are those of loop kernels, so values are the same to the bit. */
@@ -62,12 +63,11 @@ static void put_kept(UpdatePrinter *printer, Node *n)
     int at = index_of(&printer->kept, printer->arena, n);
     const DtypeInfo *dt = &dtypes[n->dt];
 
-    put(&printer->load, "    fetch_kept(slot + %lld, u.q%d + at);\n",
+    put(&printer->load, "    fetch_kept(slot + %lld, half, u.q%d + at);\n",
         (long long)printer->bytes, at);
-    put(&printer->body,
-        "    %s %s[%d]; load<%d, %d>(%s, kept_piece<%s>(slot + %lld));\n",
-        dt->compute, array(printer, n), PIECE, PIECE, PIECE, array(printer, n),
-        dt->store, (long long)printer->bytes);
+    put(&printer->body, "    %s %s[%d]; load_kept<%s>(%s, slot + %lld);\n",
+        dt->compute, array(printer, n), PIECE, dt->store, array(printer, n),
+        (long long)printer->bytes);
     printer->bytes += THREADS * PIECE * dt->bytes;
 }
 
@@ -141,7 +141,7 @@ static void put_write(UpdatePrinter *printer, const Node *w)
     Node *n = w->in[1];
 
     value(printer, n);
-    put(&printer->store, "    store<%d, %d>(u.q%d + at, %s);\n", PIECE, PIECE,
+    put(&printer->store, "    store_kept(u.q%d, at, %s);\n",
         index_of(&printer->kept, printer->arena, storage(w->in[0])),
         array(printer, n));
 }
@@ -186,10 +186,11 @@ ProductUpdate *update_text(Group *group, Arena *a, int ahead)
     putn(&out, update_pre, strlen(update_pre));
     put_struct(&printer, update, &out);
     put(&out,
-        "FN void fetch_all(const Update &u, int64_t at, const uint8_t *slot)\n"
-        "{\n%s}\n"
+        "FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,\n"
+        "                   int half)\n{\n%s}\n"
         "FN void update_piece(const float (&g)[PIECE], const Update &u,\n"
-        "                     int64_t at, const uint8_t *slot)\n{\n%s%s}\n",
+        "                     const int64_t (&at)[HALVES],\n"
+        "                     const uint8_t *slot)\n{\n%s%s}\n",
         printer.load.s ? printer.load.s : "",
         printer.body.s ? printer.body.s : "", printer.store.s);
     update->text = out.s;
