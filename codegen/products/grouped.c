@@ -26,6 +26,8 @@ enum {
     MAXSTAGES = 8,
     MAPS = 640,
     DEEP = 128, /* bytes of k in a slice */
+    WGWARPS = 8, /* that multiply; with an update each has eight rows in fp32 in
+                    place of boxes */
     FEWROWS = 384,
     BANDROWS = 16 /* of tiles that run at a time, by as many bytes of columns */
 };
@@ -384,7 +386,8 @@ static RingSizes ring_of(const GmmArgs *args, const GroupedForm *form,
     const GroupedTile *tile = &form->tile;
     RingSizes ring = { .rooms = columns ? 1 : 2 };
     int64_t lines = tile->rows + tile->cols, slice = lines * DEEP;
-    int64_t boxes = BOXES / 2 * ring.rooms;
+    int64_t boxes =
+        form->update ? WGWARPS * 8 * 4 * tile->cols : BOXES / 2 * ring.rooms;
     int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4 -
                    slot_bytes(form);
 
