@@ -25,7 +25,7 @@ enum {
     BESIDE = BOXES + 1024 + 512,
     MAXSTAGES = 8,
     MAPS = 640,
-    DEEP = 128, /* bytes of k in a slice */
+    DEEP = 128,  /* bytes of k in a slice */
     WGWARPS = 8, /* that multiply; with an update each has eight rows in fp32 in
                     place of boxes */
     FEWROWS = 384,

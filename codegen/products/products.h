@@ -63,7 +63,7 @@ int64_t grouped_squares(const Graph *g, const Node *n,
 int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile);
 int grouped_updates(const Graph *g, const Node *n); /* Target.updates */
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
-Node *sum_sq_of(const Group *group); /* that it leaves; null */
+Node *sum_sq_of(const Group *group);   /* that it leaves; null */
 int grouped_terms(const Group *group); /* products whose sum it makes */
 /* Buffers of operands and result: rows, weights, result, offsets; scales of
  * both; of a second term the rows, weights and their scales. */

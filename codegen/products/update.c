@@ -53,7 +53,8 @@ static int has(Node *const *v, const Node *n)
 
 static const char *array(UpdatePrinter *printer, Node *n)
 {
-    return strf(printer->arena, "v%d", index_of(&printer->done, printer->arena, n));
+    return strf(printer->arena, "v%d",
+                index_of(&printer->done, printer->arena, n));
 }
 
 /* ---- values -------------------------------------------------------------- */

@@ -50,7 +50,7 @@ static int is_result(const Group *group, int i)
     if (group->fam == FAMgmm)
         return i + 1 == group->n;
     return group_updates(group) ? optab[n->op].cls == SINK && n->op != Oaccum
-                          : i > 0 || group->n == 1;
+                                : i > 0 || group->n == 1;
 }
 
 static void add_results(Fuse *fuse, Group *group, FuseUnit *unit)

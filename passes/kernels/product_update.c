@@ -87,8 +87,7 @@ static int may_take(const UpdateSearch *search, const Node *n)
 
 static int is_known(const UpdateSearch *search, const Node *n)
 {
-    return n == search->gradient ||
-           search->fuse->seen[n->id] == search->stamp;
+    return n == search->gradient || search->fuse->seen[n->id] == search->stamp;
 }
 
 static int take(UpdateSearch *search, Node *n)
@@ -224,8 +223,7 @@ static void say(const Graph *g, const Node *n)
 {
     why(g, n,
         "is not stored: its product updates %s with it, which saves %.1f us",
-        n->of,
-        1e6 * 2 * (double)local_bytes(g, n) / machine_of(g)->memory);
+        n->of, 1e6 * 2 * (double)local_bytes(g, n) / machine_of(g)->memory);
 }
 
 void pass_product_update(Graph *g)

@@ -82,8 +82,8 @@ Node *post_if_ok(TrainStep *step, Node *value, Node *old)
 
     if (!step->ok && n == value)
         return n;
-    n = in_post(
-        step->ok ? g_ew(step->g, Owhere, step->l, step->ok, n, old) : n);
+    n = in_post(step->ok ? g_ew(step->g, Owhere, step->l, step->ok, n, old)
+                         : n);
     n->scope = step->scope;
     return n;
 }

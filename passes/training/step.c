@@ -1,7 +1,8 @@
 /* step.c: what one training step adds around the bodies. Losses and statistics
  * leave the body through accumulators; `post` has the model's own updates and
  * what the optimizer writes (optimize.c). A loss or norm that is not finite
- * skips every write, unless train.skip_bad=0. In `eval` only the losses are kept. */
+ * skips every write, unless train.skip_bad=0. In `eval` only the losses are
+ * kept. */
 #include "training.h"
 
 /* ---- statistics over the step -------------------------------------------- */
