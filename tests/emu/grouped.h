@@ -26,9 +26,8 @@ typedef struct Product {
 Group *product_group(Arena *a, const Product *p);
 /* Runs it. What no expert has is NaN before, and so is the result, but for what
  * is added to. Largest error over what is allowed, of each expert by its own
- * largest; infinite: an error, something else was written, or not what an update
- * makes of the result, to the bit. *bits: a hash of
- * the result. */
+ * largest; infinite: an error, something else was written, or not what an
+ * update makes of the result, to the bit. *bits: a hash of the result. */
 double product_error(const Product *p, const Group *k, uint64_t *bits);
 
 #endif
