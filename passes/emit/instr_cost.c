@@ -220,8 +220,8 @@ static double updated_bytes(const Graph *g, const Group *group)
 /* A tile of a product is added to what lies there when its sums are complete,
  * with nothing left to multiply beside: that takes longer by its reads. So does
  * what is updated with a tile: steps of 53.9, 135.7, 182.1 ms on an H100
- * (product_update.c) are predicted to take 56.0, 136.1, 177.1; hidden beside the
- * products 54.9, 133.3, 162.8. */
+ * (product_update.c) are predicted to take 56.0, 136.1, 177.1; hidden beside
+ * the products 54.9, 133.3, 162.8. */
 static double secs_by(const Graph *g, const Group *group, const Instr *instr,
                       InstrSpeeds v)
 {
