@@ -300,7 +300,7 @@ int grouped_updates(const Graph *g, const Node *n)
 {
     GmmArgs v = args_of(g, n);
 
-    return has_tensor_cores(&v, 1) && v.in == Dbf16 && v.out == Df32;
+    return has_tensor_cores(&v, 1) && v.in == Dbf16;
 }
 
 /* Row 0 of an operand, a pointer to rows of so many elements. */

@@ -110,9 +110,9 @@ static const char *rounded(const UpdatePrinter *printer, const Node *n,
     return t.s;
 }
 
-static void put_value(UpdatePrinter *printer, Node *n)
+static void put_value(UpdatePrinter *printer, Node *n, const char *made)
 {
-    const char *x = rounded(printer, n, expression(printer, n));
+    const char *x = rounded(printer, n, made);
 
     put(&printer->body, "    %s %s[%d]; LANES(%d) %s[l] = %s;\n",
         dtypes[n->dt].compute, array(printer, n), PIECE, PIECE,
@@ -122,7 +122,9 @@ static void put_value(UpdatePrinter *printer, Node *n)
 /* n's value in C, at lane l. */
 static const char *value(UpdatePrinter *printer, Node *n)
 {
-    if (n == printer->group->node[1])
+    int gradient = n == printer->group->node[1];
+
+    if (gradient && n->dt == Df32)
         return "g[l]";
     if (n->op == Oconst)
         return strf(printer->arena, "(%s)%a", dtypes[n->dt].compute,
@@ -133,7 +135,7 @@ static const char *value(UpdatePrinter *printer, Node *n)
     if (!has(printer->done, n) && is_lasting(n))
         put_kept(printer, n);
     else if (!has(printer->done, n))
-        put_value(printer, n);
+        put_value(printer, n, gradient ? "g[l]" : expression(printer, n));
     return strf(printer->arena, "%s[l]", array(printer, n));
 }
 

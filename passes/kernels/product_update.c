@@ -23,6 +23,8 @@
  * With several micro-batches the last one's product could do so (of 4/4 1 %, by
  * bytes); the others' would have to run in all runs of the body but its last,
  * which no instruction can. */
+#include <math.h>
+
 #include "kernels.h"
 
 typedef struct UpdateSearch {
@@ -50,12 +52,14 @@ static int lies_as(const UpdateSearch *search, const Node *n)
     return same && n->sh == gradient->sh;
 }
 
-/* A number that does not depend on what the body makes. */
+/* A number, fp32, that does not depend on what the body makes. */
 static int is_ready(const Node *n)
 {
-    if (n->nd)
+    if (n->nd || n->dt != Df32)
         return 0;
-    if (n->op == Oconst || n->op == Ostepval || n->reg == REGpre)
+    if (n->op == Oconst)
+        return isfinite(n->at.constant.value);
+    if (n->op == Ostepval || n->reg == REGpre)
         return 1;
     if (optab[n->op].cls != EW || n->reg != REGpost)
         return 0;
@@ -85,8 +89,8 @@ static int may_take(const UpdateSearch *search, const Node *n)
     if (n->reg != REGpost || n->host || n->call != search->gradient->call)
         return 0;
     if (n->op == Owrite)
-        return is_kept(search, n->in[0]) && n->in[1]->dt == n->in[0]->dt &&
-               optab[n->in[1]->op].cls == EW;
+        return is_kept(search, n->in[0]) && lies_as(search, n->in[1]) &&
+               n->in[1]->dt == n->in[0]->dt && optab[n->in[1]->op].cls == EW;
     return is_plain(n) && lies_as(search, n) && is_update_dtype(n->dt);
 }
 
@@ -161,7 +165,8 @@ static int is_own(const Fuse *fuse, const Node *n)
     const Graph *g = fuse->graph;
 
     return fuse->target->updates && program_turns(g) == 1 && !g->call &&
-           n->op == Oaccum && n->of && n->nin == 1 && n->dt == Df32 &&
+           n->op == Oaccum && n->of && n->nin == 1 &&
+           (n->dt == Df32 || is_low_gradient(n)) &&
            n->in[0]->op == Ogmm_wgrad &&
            vec_len(fuse->user[n->in[0]->id]) == 1 && feeds(g, n->in[0], n) &&
            fuse->target->updates(g, n->in[0]);
