@@ -113,7 +113,7 @@ const Target T_cuda = {
     .name = "cuda", .prelude = cuda_pre, .machine = MACHINEh200,
     .items = 256, .grid = 1, .scaled = has_scaled_product, .keeps = attn_can_cuda, .loops = loops,
     .squares = grouped_squares, .sums = grouped_sums, .rounds = blocks_fit_loop,
-    .lower = lower_cuda,
+    .updates = grouped_updates, .lower = lower_cuda,
     .host = &T_host,
 };
 /* clang-format on */

@@ -7,7 +7,8 @@
  *     placed    no composite, loss or `real` is left; every node has a type
  *               that some way of running its op makes
  *     local     and its operands have the types that this way reads
- *     legal     a kernel's nodes are of one region, call and piece, and device
+ *     legal     a kernel's nodes are of one region, or first of the body and
+ *               then of post, of one call and piece, and device
  *
  * A value of the body is seen after it only through an accumulator, one of den
  * only in den: what a region may read of another is in reads(). */
@@ -497,7 +498,8 @@ static int kernel(GraphCheck *check, const Node *n)
         *first = n;
     if (was->host != n->host)
         return bad(check, n, "%%%s, of its kernel, runs elsewhere", was->name);
-    return (!same_section(was, n) ||
+    int last = was->reg == REGbody && n->reg == REGpost && was->call == n->call;
+    return ((!last && !same_section(was, n)) ||
             (was->piece && n->piece && was->piece != n->piece)) &&
            bad(check, n, "%%%s, of its kernel, is of another part of the step",
                was->name);

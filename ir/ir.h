@@ -850,6 +850,16 @@ typedef struct Group {
 } Group;
 
 enum { MOSTROUNDED = 2, ROUNDEDCOLUMNS = 128 };
+
+/* Is it a gmm_wgrad that updates with its result, which then is not stored?
+ * Members: the product, its accumulator, perhaps sum_sq, the update, whose
+ * writes stand last. */
+static inline int group_updates(const Group *group)
+{
+    return group->fam == FAMgmm_wgrad &&
+           group->node[group->n - 1]->op == Owrite;
+}
+
 typedef struct Target {
     const char *name;
     const char *prelude; /* text before all kernels of any plan */
@@ -864,8 +874,12 @@ typedef struct Target {
     /* May n join a loop kernel? (the test `recompute` shares with `fuse`) */
     int (*loops)(const Graph *g, const Node *n);
     /* Numbers that gmm_wgrad's kernel can leave beside its accumulator, whose
-     * sum is that of the squares of what it holds; 0, or null: it cannot. */
-    int64_t (*squares)(const Graph *g, const Node *gmm_wgrad);
+     * sum is that of the squares of what it holds; 0, or null: it cannot.
+     * updates: of one that updates with what it makes. */
+    int64_t (*squares)(const Graph *g, const Node *gmm_wgrad, int updates);
+    /* Can gmm_wgrad's kernel read and write what lies as its result and store
+     * that in its place? Null: no. */
+    int (*updates)(const Graph *g, const Node *gmm_wgrad);
     /* Can the loop kernel that makes its operand do quantize_blocks n too, and
      * sums of 128 columns each; of rows' columns MOSTROUNDED of them? Null:
      * no. */

@@ -100,6 +100,20 @@ int grouped_terms(const Group *group)
     return group->fam == FAMgmm && group->n > 1 ? 2 : 1;
 }
 
+Node *sum_sq_of(const Group *group)
+{
+    for (int i = 0; i < group->nout; i++)
+        if (group->out[i]->op == Osum_sq)
+            return group->out[i];
+    return NULL;
+}
+
+/* What the kernel adds up, stored or not. */
+static Node *result_of(const Group *group)
+{
+    return group_updates(group) ? group->node[1] : group->out[0];
+}
+
 int grouped_operands(int terms, int scaled)
 {
     return 4 + (terms > 1 ? 2 : 0) + (scaled ? 2 * terms : 0);
@@ -109,7 +123,7 @@ int grouped_operands(int terms, int scaled)
 static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
                     int64_t N, int transposed)
 {
-    Node *n = group->node[0], *out = group->out[0];
+    Node *n = group->node[0], *out = result_of(group);
     MapLayout l = map_layout(g, n->in[2]);
     Node *arg[11] = { n->in[0], n->in[1], out, n->in[2] };
     int terms = grouped_terms(group), scaled = is_scaled_product(n), narg = 4;
@@ -120,8 +134,8 @@ static void grouped(Graph *g, Group *group, Arena *a, InstrKind kind, int64_t K,
         for (int i = 0; i < 2 && scaled; i++)
             arg[narg++] = group->node[t]->in[3 + i];
     }
-    if (group->nout > 1)
-        arg[narg++] = group->out[1];
+    if (sum_sq_of(group))
+        arg[narg++] = sum_sq_of(group);
 
     group->maystore = kind == Igmm_wgrad; /* gmm: not rows that no expert has */
     group->instr.kind = kind;
@@ -160,7 +174,7 @@ void gmm_lower(Graph *g, Group *group, Arena *a)
 /* a [row K], b [row N] -> dW [expert K N] or [expert N K] */
 void gmm_wgrad_lower(Graph *g, Group *group, Arena *a)
 {
-    Node *n = group->node[0], *out = group->out[0];
+    Node *n = group->node[0], *out = result_of(group);
     int transposed = out->nd > 1 && dim_of(n->in[0], out->dim[1].a) < 0;
 
     grouped(g, group, a, Igmm_wgrad, width_in(g, n->in[0], n),

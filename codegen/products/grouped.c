@@ -25,7 +25,9 @@ enum {
     BESIDE = BOXES + 1024 + 512,
     MAXSTAGES = 8,
     MAPS = 640,
-    DEEP = 128, /* bytes of k in a slice */
+    DEEP = 128,  /* bytes of k in a slice */
+    WGWARPS = 8, /* that multiply; with an update each has eight rows in fp32 in
+                    place of boxes */
     FEWROWS = 384,
     BANDROWS = 16 /* of tiles that run at a time, by as many bytes of columns */
 };
@@ -253,6 +255,25 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
     return tile[best].t;
 }
 
+/* Of a product that updates, where registers hold a tile and what it is updated
+ * with, and slots for that take places of the ring. Measured on an H100, ms of
+ * all weights' gradients and updates of experts in a step (Qwen3's widths, 4
+ * layers, 1/1 and 4/1; Mixtral's, 2 layers, 4/1), by tile and slots:
+ *
+ *     apart               27.4      32.9      61.4
+ *     128x128*    2       22.3      27.7      53.1
+ *     128x128*    3       22.5      29.2
+ *     128x64*     4, 3    23.2, 22.8   31.2
+ *     128x256     1                 36.1      77.8
+ *     128x192*    2                           75.2
+ *
+ * Of each element 24 bytes are moved in place of 32: 19.3 of 22.3 ms are that.
+ * In boxes of 64 x 32, a barrier of the warpgroup each, where a thread updates
+ * eight neighbours, so that an instruction of 16 bytes leaves half of each
+ * sector of fp32 to the next, 24.6, 29.9, 55.9. */
+static const GroupedTile update_tile = { 128, 128, 1 };
+enum { AHEAD = 2 };
+
 /* Rows and columns of a weights' gradient; one that is stored transposed is
  * made so: its operands change places. */
 static void weight_sides(const GmmArgs *args, int64_t *m, int64_t *n)
@@ -271,14 +292,21 @@ int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile)
            (tile->pingpong ? WARPS : 2 * WARPS);
 }
 
-int64_t grouped_squares(const Graph *g, const Node *n)
+int64_t grouped_squares(const Graph *g, const Node *n, int updates)
 {
     GmmArgs v = args_of(g, n);
 
     if (!has_tensor_cores(&v, 1))
         return 0;
-    GroupedTile tile = best_tile(&v, 1, 1);
+    GroupedTile tile = updates ? update_tile : best_tile(&v, 1, 1);
     return tile_squares(&v, &tile);
+}
+
+int grouped_updates(const Graph *g, const Node *n)
+{
+    GmmArgs v = args_of(g, n);
+
+    return has_tensor_cores(&v, 1) && v.in == Dbf16;
 }
 
 /* Row 0 of an operand, a pointer to rows of so many elements. */
@@ -287,6 +315,31 @@ static const char *rows_at(Arena *a, const char *name, int stash, int64_t wide)
     return stash ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %lld", name,
                         (long long)wide)
                  : name;
+}
+
+static void put_call(Text *out, const GroupedForm *form, const char *result,
+                     const char *add)
+{
+    put(out,
+        "    grouped_product(term, %s, off, %s, scales, work, %s, update);\n"
+        "}\n",
+        result, form->squares ? "squares" : "0", add);
+}
+
+/* Beside the operands what is updated; nothing is stored but that. */
+static void put_update_kernel(Text *out, const GroupedForm *form,
+                              const char *left, const char *right)
+{
+    put(out,
+        "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
+        "@(const TI *a, const TI *b, const int32_t *off, %s%s\n"
+        "  uint8_t *work)\n"
+        "{\n    const Term term[] = { { %s, %s } };\n"
+        "    const Scales scales[] = { { } };\n"
+        "    const Update update = { %s };\n",
+        WGTHREADS, form->squares ? "float *squares, " : "",
+        form->update->parameters, left, right, form->update->values);
+    put_call(out, form, "(TO *)work", "0");
 }
 
 /* The kernel, of operands in the order of their buffers. */
@@ -308,13 +361,17 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
              scaled && twice ? "const float *sa2, const float *sb2, " : "");
     const char *squares = form->squares ? "float *squares, " : "";
 
+    if (form->update) {
+        put_update_kernel(out, form, left, right);
+        return;
+    }
     put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const TI *a, const TI *b, TO *c,%s\n"
         "  %s%suint8_t *work, int64_t add)\n"
         "{\n%s    const Term term[] = { { %s, %s }, { %s, %s } };\n"
         "    const Scales scales[] = { { %s }, { %s } };\n"
-        "    grouped_product(term, %s, off, %s, scales, work, (int)add);\n}\n",
+        "    const Update update = { };\n",
         WGTHREADS, off, more, squares,
         form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
         right, twice ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
@@ -322,9 +379,9 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
         !scaled ? ""
         : swap  ? "sb, sa"
                 : "sa, sb",
-        scaled && twice ? "sa2, sb2" : "",
-        rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
-        form->squares ? "squares" : "0");
+        scaled && twice ? "sa2, sb2" : "");
+    put_call(out, form, rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
+             "(int)add");
 }
 
 /* What of shared memory a kernel's slices take. */
@@ -335,16 +392,25 @@ typedef struct RingSizes {
     int64_t shared; /* bytes, with the boxes */
 } RingSizes;
 
+/* Of both warpgroups, beside all else. */
+static int64_t slot_bytes(const GroupedForm *form)
+{
+    return form->update ? 2 * form->update->ahead * form->update->bytes : 0;
+}
+
 /* Columns of rows have scales beside each slice. Of their widest tile a fourth
  * place of the ring is worth more than a second box (the table's figures: 877
  * and 866, 632 and 616). */
-static RingSizes ring_of(const GmmArgs *args, const GroupedTile *tile,
+static RingSizes ring_of(const GmmArgs *args, const GroupedForm *form,
                          int columns)
 {
+    const GroupedTile *tile = &form->tile;
     RingSizes ring = { .rooms = columns ? 1 : 2 };
     int64_t lines = tile->rows + tile->cols, slice = lines * DEEP;
-    int64_t boxes = BOXES / 2 * ring.rooms;
-    int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4;
+    int64_t boxes =
+        form->update ? WGWARPS * 8 * 4 * tile->cols : BOXES / 2 * ring.rooms;
+    int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4 -
+                   slot_bytes(form);
 
     ring.once = tile->cols <= 128       ? tile->cols
                 : tile->cols % 128 == 0 ? 128
@@ -352,7 +418,7 @@ static RingSizes ring_of(const GmmArgs *args, const GroupedTile *tile,
     int64_t scale = tile->rows + tile->cols / ring.once * (ring.once + 16);
     int64_t stages = room / (slice + columns * scale * 4);
     ring.stages = stages < MAXSTAGES ? stages : MAXSTAGES;
-    ring.shared = ring.stages * slice + boxes + 1024;
+    ring.shared = ring.stages * slice + boxes + 1024 + slot_bytes(form);
     return ring;
 }
 
@@ -365,7 +431,7 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
     int weight = form.weight;
     int64_t m = args->k, n = args->n;
     int scaled = args->in == De4m3, columns = scaled && weight;
-    const RingSizes ring = ring_of(args, &tile, columns);
+    const RingSizes ring = ring_of(args, &form, columns);
 
     if (weight)
         weight_sides(args, &m, &n);
@@ -403,6 +469,8 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                 : weight   ? ", 1, 1"
                 : args->tw ? ", 0, 0"
                            : ", 0, 1");
+    if (form.update)
+        putn(&t, form.update->text, strlen(form.update->text));
     putn(&t, wgmma_pre, strlen(wgmma_pre));
     put_kernel(&t, args, &form);
     return t.s;
@@ -420,14 +488,50 @@ static void launch_on_all(Group *group, Arena *a, int64_t shared)
                               .hopper = 1 });
 }
 
-static void on_tensor_cores(Group *group, Arena *a, const GmmArgs *args,
-                            int weight)
+static void add_buffer(Group *group, Arena *a, Node *n, Node *view)
+{
+    vec_push(a, group->arg, storage(n));
+    vec_push(a, group->view, view);
+    group->narg++;
+}
+
+/* Operands, map, sums of squares, what is updated, numbers. */
+static void set_update_buffers(const Graph *g, Group *group, Arena *a,
+                               const ProductUpdate *update)
+{
+    Node *n = group->node[0], *squares = sum_sq_of(group);
+
+    group->arg = group->view = NULL;
+    group->narg = 0;
+    for (int i = 0; i < 3; i++)
+        add_buffer(group, a, n->in[i], n->in[i]);
+    if (squares)
+        add_buffer(group, a, squares, squares);
+    group->instr.bytes -= (double)local_bytes(g, group->node[1]);
+    for (size_t i = 0; i < vec_len(update->kept); i++) {
+        add_buffer(group, a, update->kept[i], NULL);
+        group->instr.bytes += 2 * (double)local_bytes(g, update->kept[i]);
+    }
+    for (size_t i = 0; i < vec_len(update->number); i++)
+        add_buffer(group, a, update->number[i], update->number[i]);
+}
+
+static void on_tensor_cores(const Graph *g, Group *group, Arena *a,
+                            const GmmArgs *args, int weight)
 {
     int64_t shared = 0;
     GroupedForm form = { .weight = weight,
-                         .squares = group->nout > 1,
+                         .squares = sum_sq_of(group) != NULL,
                          .terms = grouped_terms(group) };
 
+    if (group_updates(group)) {
+        form.tile = update_tile;
+        form.update = update_text(group, a, AHEAD);
+        set_text_named(group, a, grouped_text(a, args, form, &shared));
+        set_update_buffers(g, group, a, form.update);
+        launch_on_all(group, a, shared);
+        return;
+    }
     form.tile = best_tile(args, weight, form.terms);
     if (form.terms > 1)
         form.stash = group->arg[args->in == De4m3 ? 6 : 4]->stash > 0;
@@ -517,8 +621,9 @@ void grouped_lower_cuda(Graph *g, Group *group, Arena *a)
     if (is_scaled_product(group->node[0]))
         group->view = NULL;
     if (has_tensor_cores(&v, weight))
-        on_tensor_cores(group, a, &v, weight);
+        on_tensor_cores(g, group, a, &v, weight);
     else
         on_threads(group, a, &v, weight);
-    add_word(group, a, (Word){ WORDadd, aff(v.beta), 0 });
+    if (!group_updates(group))
+        add_word(group, a, (Word){ WORDadd, aff(v.beta), 0 });
 }

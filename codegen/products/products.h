@@ -20,7 +20,19 @@ int blocks_fit_loop(const Graph *g, const Node *n);
 char *blocks_loop_lower(Graph *g, Group *group, Arena *a);
 
 /* In the text that needs them. */
-extern const char gmm_pre[], blocks_pre[], wgmma_pre[];
+extern const char gmm_pre[], blocks_pre[], wgmma_pre[], update_pre[];
+
+/* update.c: what a weights' gradient's kernel makes of its result. */
+typedef struct ProductUpdate {
+    const char *text;       /* stands before the product's */
+    const char *parameters; /* of the kernel, each with a comma behind it */
+    const char *values;     /* of struct Update */
+    int ahead;              /* slots of a warpgroup */
+    int64_t bytes;          /* of a slot */
+    Node **kept, **number;  /* vecs: buffers in the order of parameters */
+} ProductUpdate;
+/* Of a group that updates (group_updates). */
+ProductUpdate *update_text(Group *group, Arena *a, int ahead);
 
 /* grouped.c: a grouped product's instruction of the host becomes a kernel. */
 typedef struct GroupedTile {
@@ -35,6 +47,7 @@ typedef struct GroupedForm {
     int dense; /* one weight for all of cap rows, whose offsets nobody gives */
     int band;  /* rows of tiles one behind the other; 0: grouped.c says */
     GroupedTile tile;
+    const ProductUpdate *update; /* in place of storing; null: none */
 } GroupedForm;
 void grouped_lower_cuda(Graph *g, Group *group, Arena *a);
 /* A product of matrices: by the library, or with scales by such a kernel. */
@@ -44,10 +57,13 @@ ProductPath grouped_path(const Group *group);
  * its name), the bytes of shared memory it takes. */
 char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared);
-int64_t grouped_squares(const Graph *g, const Node *n); /* Target.squares */
+int64_t grouped_squares(const Graph *g, const Node *n,
+                        int updates); /* Target.squares */
 /* Numbers that warps leave of a weights' gradient: sums of squares of tiles. */
 int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile);
+int grouped_updates(const Graph *g, const Node *n); /* Target.updates */
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
+Node *sum_sq_of(const Group *group);   /* that it leaves; null */
 int grouped_terms(const Group *group); /* products whose sum it makes */
 /* Buffers of operands and result: rows, weights, result, offsets; scales of
  * both; of a second term the rows, weights and their scales. */

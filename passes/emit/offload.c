@@ -69,7 +69,8 @@ static int is_late(const Group *group)
     for (int i = 0; i < group->n; i++) {
         const Node *n = group->node[i];
         any |= runs_backward(n);
-        all &= runs_backward(n) || n->op == Oaccum || n->op == Osum_sq;
+        all &= runs_backward(n) || n->op == Oaccum || n->op == Osum_sq ||
+               n->reg == REGpost;
     }
     return group->reg == REGbody && all && any;
 }

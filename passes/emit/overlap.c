@@ -52,7 +52,8 @@
  * at best, on 66 multiprocessors, 3.1 on 33, none by small blocks of low
  * priority; 6.6 of 30.0 on an H100, on 33. What computes is at the chip's limit
  * of power: its clock is 1.44 to 1.6 of 1.98 GHz in 4/1. Beside the next step's
- * forward, which is shorter, they were not tried.
+ * forward, which is shorter, they were not tried. What gains is to move less: a
+ * product that updates with what it makes (kernels/product_update.c).
  *
  * A second text of the body for its last run would do the same, and would have
  * values, lives and places of its own, twice as many to plan and to prove. As

@@ -21,7 +21,8 @@
  * value may be compared with what was made of it (the gradient of a maximum).
  *
  * A product takes in the accumulator that it feeds; a grouped one, where the
- * target can, another whose sum with it is all that is read. A map that makes
+ * target can, another whose sum with it is all that is read, or the update of
+ * what its accumulator is the gradient of (product_update.c). A map that makes
  * what is rounded in blocks rounds it too (join_rounding.c). */
 #include "kernels.h"
 
@@ -441,6 +442,16 @@ static void take_in_sum(Fuse *fuse, FuseUnit *unit, const Node *n, Node *sum)
     unit->last = unit->reach = sum->id;
 }
 
+/* What stands in no kernel is rebuilt there too. */
+static void take_in_update(Fuse *fuse, FuseUnit *unit, const Node *x)
+{
+    Node **member = product_update(fuse, x);
+
+    for (size_t i = 0; i < vec_len(member); i++)
+        if (!fuse->clear[member[i]->id])
+            take_in(fuse, unit, member[i]);
+}
+
 static void place_product(Fuse *fuse, Node *n, Family fam)
 {
     FuseUnit *u = new_unit(fuse, n, fam);
@@ -454,6 +465,7 @@ static void place_product(Fuse *fuse, Node *n, Family fam)
     for (size_t i = 0; i < vec_len(fuse->user[x->id]); i++)
         if (fuse->user[x->id][i]->op == Osum_sq)
             take_in(fuse, u, fuse->user[x->id][i]);
+    take_in_update(fuse, u, x);
 }
 
 static void place_all(Fuse *fuse)

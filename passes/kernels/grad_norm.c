@@ -61,7 +61,7 @@ static int64_t squares_of(const Graph *g, const Target *target, const Node *a,
     const Node *n = a->op == Oaccum ? a->in[0] : NULL;
 
     return n && n->op == Ogmm_wgrad && uses[n->id] == 1 && feeds(g, n, a)
-               ? target->squares(g, n)
+               ? target->squares(g, n, 0)
                : 0;
 }
 

@@ -42,7 +42,17 @@ static void add_parts(Fuse *fuse, Group *group, Node *n)
 }
 
 /* Of a product with its accumulator the latter is stored, of two products their
- * sum. */
+ * sum, of an update what it writes. */
+static int is_result(const Group *group, int i)
+{
+    const Node *n = group->node[i];
+
+    if (group->fam == FAMgmm)
+        return i + 1 == group->n;
+    return group_updates(group) ? optab[n->op].cls == SINK && n->op != Oaccum
+                                : i > 0 || group->n == 1;
+}
+
 static void add_results(Fuse *fuse, Group *group, FuseUnit *unit)
 {
     FuseSet s = { .fuse = fuse, .stamp = ++fuse->stamp, .node = unit->node };
@@ -54,8 +64,7 @@ static void add_results(Fuse *fuse, Group *group, FuseUnit *unit)
             add_parts(fuse, group, n);
         else if (unit->fam == FAMloop || unit->fam == FAMblocks
                      ? is_stored(&s, n)
-                 : unit->fam == FAMgmm ? (int)i + 1 == group->n
-                                       : i > 0 || group->n == 1)
+                     : is_result(group, (int)i))
             add_once(fuse->arena, &group->out, &group->nout, n);
     }
 }
@@ -127,6 +136,18 @@ static int in_joint_sum(const Node *sum, const Node *n)
     return sum && (n == sum || n == sum->in[0] || n == sum->in[1]);
 }
 
+/* Is n of the update that the kernel of product `first` makes? */
+static int in_update(Fuse *fuse, const Node *first, const Node *n)
+{
+    Node **user = fuse->user[first->id];
+    Node **member = vec_len(user) ? product_update(fuse, user[0]) : NULL;
+
+    for (size_t i = 0; i < vec_len(member); i++)
+        if (member[i] == n)
+            return 1;
+    return 0;
+}
+
 /* Null, or why n cannot be in that kernel, whatever else is. */
 static const char *member_wrong(Fuse *fuse, FuseUnit *unit, const Node *n)
 {
@@ -138,7 +159,8 @@ static const char *member_wrong(Fuse *fuse, FuseUnit *unit, const Node *n)
     if (unit->fam != FAMloop && unit->fam != FAMblocks)
         return n == first || fuse->partner[first->id] == n ||
                        feeds(fuse->graph, first, n) || n->op == Osum_sq ||
-                       in_joint_sum(joint_sum(fuse, first), n)
+                       in_joint_sum(joint_sum(fuse, first), n) ||
+                       in_update(fuse, first, n)
                    ? NULL
                    : strf(fuse->arena,
                           "a kernel of %s takes in only what adds it up",

@@ -116,6 +116,12 @@ char *rounded_sums(Graph *g);
 /* Is m a sum over blocks of ROUNDEDCOLUMNS of what lies as x does? */
 int is_sum_of_blocks(const Node *m, const Node *x);
 
+/* ---- product_update.c ---------------------------------------------------- */
+
+/* All nodes of the update that the kernel of gradient n, an accumulator, makes
+ * too (a vec in no order); null: none, n is stored. */
+Node **product_update(Fuse *fuse, const Node *n);
+
 /* ---- fuse.c -------------------------------------------------------------- */
 
 /* The sum that one kernel makes of gmm n and another; null: none. */

@@ -114,9 +114,7 @@ static void limit(TrainStep *step, const char *what, StepValue most,
     double v;
 
     if (opts_limit(step->g->opts, "train.skip_above", what, &v))
-        step->ok =
-            post_op2(step, Oland, step->ok,
-                     post_op2(step, Ole, value, post_scalar(step, most)));
+        post_needs(step, post_op2(step, Ole, value, post_scalar(step, most)));
 }
 
 void step_clip(TrainStep *step)
@@ -127,13 +125,15 @@ void step_clip(TrainStep *step)
     size_t n = add_squares(step, sq);
 
     step->scope = g_partscope(g, PARTpost, "post");
-    step->ok = post_op1(step, Oisfinite, step->total);
+    if (opts_int(g->opts, "train.skip_bad"))
+        post_needs(step, post_op1(step, Oisfinite, step->total));
     limit(step, "loss", STEPskip_loss, step->total);
     if (n == 0)
         return;
     norm = post_op1(step, Osqrt, post_all(step, Oadd, sq, n));
     post_result(step, "grad_norm", norm);
-    step->ok = post_op2(step, Oland, step->ok, post_op1(step, Oisfinite, norm));
+    if (opts_int(g->opts, "train.skip_bad"))
+        post_needs(step, post_op1(step, Oisfinite, norm));
     limit(step, "gnorm", STEPskip_gnorm, norm);
     if (clip > 0)
         step->scale = post_op2(

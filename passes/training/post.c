@@ -69,12 +69,21 @@ void post_set(TrainStep *step, Node *state, Node *value)
     infer(step->g, in_post(w));
 }
 
-/* The value, or the old one when something is not finite. */
+void post_needs(TrainStep *step, Node *condition)
+{
+    step->ok =
+        step->ok ? post_op2(step, Oland, step->ok, condition) : condition;
+}
+
+/* The value, or the old one where the step is held back. */
 Node *post_if_ok(TrainStep *step, Node *value, Node *old)
 {
     Node *n = g_cast(step->g, value, old->dt);
 
-    n = in_post(g_ew(step->g, Owhere, step->l, step->ok, n, old));
+    if (!step->ok && n == value)
+        return n;
+    n = in_post(step->ok ? g_ew(step->g, Owhere, step->l, step->ok, n, old)
+                         : n);
     n->scope = step->scope;
     return n;
 }
@@ -99,7 +108,6 @@ TrainStep post_of(Graph *g)
 
     step.ok = result_named_in(g, intern("ok"));
     if (over)
-        step.ok = post_op2(&step, Oland, step.ok,
-                           post_op2(&step, Ole, over, post_num(&step, 0)));
+        post_needs(&step, post_op2(&step, Ole, over, post_num(&step, 0)));
     return step;
 }

@@ -1,7 +1,8 @@
 /* step.c: what one training step adds around the bodies. Losses and statistics
  * leave the body through accumulators; `post` has the model's own updates and
  * what the optimizer writes (optimize.c). A loss or norm that is not finite
- * skips every write. In `eval` only the losses are kept. */
+ * skips every write, unless train.skip_bad=0. In `eval` only the losses are
+ * kept. */
 #include "training.h"
 
 /* ---- statistics over the step -------------------------------------------- */
@@ -193,8 +194,7 @@ static void stop_on_overflow(TrainStep *step, Node **node, size_t count)
         return;
     any = post_op2(step, Oadd, any, post_scalar(step, STEPhold));
     post_result(step, "overflow", any);
-    step->ok = post_op2(step, Oland, step->ok,
-                        post_op2(step, Ole, any, post_num(step, 0)));
+    post_needs(step, post_op2(step, Ole, any, post_num(step, 0)));
 }
 
 /* Regions one after another, for readers; what stands ready goes where it is
@@ -249,7 +249,8 @@ void pass_step(Graph *g)
     if (program_trains(g->prog)) {
         size_t n = step_buckets(&s, node, count, param);
         step_clip(&s);
-        post_result(&s, "ok", s.ok);
+        if (s.ok)
+            post_result(&s, "ok", s.ok);
         stop_on_overflow(&s, node, count);
         add_updates(&s, node, count);
         step_optimize(&s, param, n);

@@ -53,7 +53,7 @@ typedef struct TrainStep {
     const Loc *l;
     const Scope *scope;     /* of what is being built */
     Node *total;            /* the step's loss */
-    Node *ok;               /* everything is finite */
+    Node *ok;               /* the step is not held back; null: none is */
     Node *scale;            /* clipping factor, null: none */
     Node *lr, *rate, *root; /* lr/bc1, 1/sqrt(bc2) */
     double b1, b2;
@@ -72,8 +72,9 @@ Node *post_scalar(TrainStep *step, StepValue v);
 void post_result(TrainStep *step, const char *name, Node *n);
 Node *in_post(Node *n);
 void post_set(TrainStep *step, Node *state, Node *value);
-Node *post_if_ok(TrainStep *step, Node *value, Node *old); /* finite: all is */
-/* Writes the value, or the old one when something is not finite. */
+void post_needs(TrainStep *step, Node *condition); /* ok: and that */
+Node *post_if_ok(TrainStep *step, Node *value, Node *old);
+/* Writes the value, or the old one where the step is held back. */
 void post_write(TrainStep *step, Node *state, Node *value);
 /* A master as all keep it: that its bf16 parameter and 16 bits more hold. */
 Node *post_settled(TrainStep *step, Node *master);

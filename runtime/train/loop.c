@@ -125,7 +125,7 @@ static void count_bad(Train *train, const StepValues *values, const Feed *feed)
         train->bad = 0;
         return;
     }
-    train->state.skipped++;
+    train->state.skipped += ok == ok; /* else it was not held back */
     if (++train->bad == MAXBAD)
         stop_bad(train, values, feed);
 }

@@ -55,6 +55,39 @@ static GmmArgs args_of(const Product *p)
                                            : 5 };
 }
 
+/* An update: of g, which q0 becomes, and what q1 and q2 were. */
+enum { SUMS = 6, WEIGHTS, NUMBER }; /* behind the work space: q1 q2 x0 */
+static const float number = 0.375f;
+
+static ProductUpdate *an_update(Arena *a, const Product *p)
+{
+    ProductUpdate *u = alloc(a, sizeof *u);
+
+    u->ahead = p->update;
+    u->bytes = 128 * 8 * (4 + 2);
+    u->parameters = "float *q0, float *q1, uint16_t *q2, const float *x0, ";
+    u->values = "q0, q1, q2, *x0";
+    u->text = strf(
+        a,
+        "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n%s"
+        "struct Update { float *q0, *q1; uint16_t *q2; float x0; };\n"
+        "FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,\n"
+        "                   int half)\n{\n"
+        "    fetch_kept(slot, half, u.q1 + at);\n"
+        "    fetch_kept(slot + 4096, half, u.q2 + at);\n}\n"
+        "FN void update_piece(const float (&g)[PIECE], const Update &u,\n"
+        "    const int64_t (&at)[HALVES], const uint8_t *slot)\n{\n"
+        "    float m[8], w[8];\n"
+        "    load_kept<float>(m, slot);\n"
+        "    load_kept<uint16_t>(w, slot + 4096);\n"
+        "    LANES(8) m[l] = m[l] * 0.5f + g[l];\n"
+        "    LANES(8) w[l] = w[l] - u.x0 * m[l];\n"
+        "    store_kept(u.q0, at, g);\n    store_kept(u.q1, at, m);\n"
+        "    store_kept(u.q2, at, w);\n}\n",
+        u->ahead, (long long)u->bytes, update_pre);
+    return u;
+}
+
 static int64_t squares_of(const Product *p)
 {
     const GmmArgs v = args_of(p);
@@ -67,7 +100,8 @@ Group *product_group(Arena *a, const Product *p)
     Group *k = alloc(a, sizeof *k);
     int64_t shared;
     const GmmArgs v = args_of(p);
-    const GroupedForm form = { .weight = p->weight,
+    const GroupedForm form = { .update = p->update ? an_update(a, p) : NULL,
+                               .weight = p->weight,
                                .squares = p->squares,
                                .terms = p->terms,
                                .stash = p->base > 0,
@@ -76,14 +110,15 @@ Group *product_group(Arena *a, const Product *p)
 
     set_text_named(k, a, grouped_text(a, &v, form, &shared));
     k->fam = p->weight ? FAMgmm_wgrad : FAMgmm;
-    k->narg = beside(p);
+    k->narg = beside(p) + (p->update ? 3 : 0);
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(k, a,
                     (Launch){ .items = GPUBLOCKS,
                               .threads = THREADS,
                               .shared = shared,
                               .persistent = 1 });
-    add_size(k, a, p->add);
+    if (!p->update)
+        add_size(k, a, p->add);
     return k;
 }
 
@@ -251,6 +286,27 @@ static void add_term(const Product *p, Numbers *n, int t)
         weights(p, n, 2 + which, n->buf[s + 1], &n->bytes[at + 1], &n->b[t]);
 }
 
+/* Is element i of the weights one of the product's? */
+static int is_own(const Product *p, const Numbers *n, int64_t i)
+{
+    return i % n->ldw < n->ldw - p->more;
+}
+
+static void prepare_update(const Product *p, Numbers *n)
+{
+    int64_t all = p->experts * stride_of(p);
+    float *sum = n->buf[SUMS] = room((size_t)all * 4, &n->bytes[SUMS]);
+    uint16_t *w = n->buf[WEIGHTS] = room((size_t)all * 2, &n->bytes[WEIGHTS]);
+    float *x = n->buf[NUMBER] = room(4, &n->bytes[NUMBER]);
+
+    *x = number;
+    for (int64_t i = 0; i < all; i++)
+        if (is_own(p, n, i)) {
+            sum[i] = (float)value(i, 7);
+            w[i] = f32_to_bf16((float)value(i, 8));
+        }
+}
+
 static void prepare(const Product *p, Numbers *n)
 {
     memset(n->off, 0xff, sizeof n->off);
@@ -278,15 +334,17 @@ static void prepare(const Product *p, Numbers *n)
         n->buf[beside(p) - 1] =
             room((size_t)squares_of(p) * 4, &n->bytes[beside(p) - 1]);
     n->buf[beside(p)] = room(GPUBLOCKS * MAPS, &n->bytes[beside(p)]);
+    if (p->update)
+        prepare_update(p, n);
     if (p->add)
         for (int64_t i = 0; i < p->experts * stride_of(p); i++)
             if (i % n->ldw < n->ldw - p->more)
                 ((float *)n->buf[2])[i] = (float)value(i, 4);
 }
 
-static void drop(const Product *p, Numbers *n)
+static void drop(Numbers *n)
 {
-    for (int i = 0; i <= beside(p); i++)
+    for (int i = 0; i < NBUF; i++)
         if (i != 3)
             free(n->buf[i]);
     for (int i = 0; i < 2; i++) {
@@ -367,6 +425,43 @@ static double squares_off(const Product *p, const Numbers *n)
     return fabs(sum / is - 1) / 1e-6;
 }
 
+/* What the kernel has made of its sum, to the bit. */
+static int update_is_wrong(const Product *p, const Numbers *n)
+{
+    const float *sum = n->buf[SUMS];
+    const uint16_t *w = n->buf[WEIGHTS];
+    int64_t all = p->experts * stride_of(p);
+
+    for (int64_t i = 0; i < all; i++) {
+        float half = (float)value(i, 7) * 0.5f;
+        float m = half + (float)stored(p, n, i), moved = number * m;
+        float was = bf16_to_f32(f32_to_bf16((float)value(i, 8)));
+        if (is_own(p, n, i) ? sum[i] != m || w[i] != f32_to_bf16(was - moved)
+                            : sum[i] == sum[i] || w[i] != 0xffff)
+            return 1;
+    }
+    return 0;
+}
+
+/* An update's buffers in the order of its kernel's parameters. */
+static void order_buffers(const Product *p, const Numbers *n, void **buf,
+                          size_t *bytes)
+{
+    int order[NBUF] = { 0, 1, 3 }, k = 3;
+
+    if (p->squares)
+        order[k++] = beside(p) - 1;
+    order[k++] = 2;
+    for (int i = SUMS; i <= NUMBER; i++)
+        order[k++] = i;
+    order[k++] = beside(p);
+    for (int i = 0; i < NBUF; i++) {
+        int from = !p->update ? i : i < k ? order[i] : NBUF - 1;
+        buf[i] = n->buf[from];
+        bytes[i] = n->bytes[from];
+    }
+}
+
 static uint64_t bits_of(const Product *p, const Numbers *n)
 {
     uint64_t bits = 0;
@@ -380,17 +475,22 @@ static uint64_t bits_of(const Product *p, const Numbers *n)
 double product_error(const Product *p, const Group *k, uint64_t *bits)
 {
     Numbers n = { 0 };
+    void *buf[NBUF];
+    size_t bytes[NBUF];
     int64_t iv[6];
     double worst = INFINITY;
 
     prepare(p, &n);
-    for (int i = 0; i < 6; i++)
+    for (int i = 0; i < k->instr.nword; i++)
         iv[i] = word_value(NULL, &k->instr.word[i], 0);
-    if (!emurun_launch(k, n.buf, n.bytes, iv))
+    order_buffers(p, &n, buf, bytes);
+    if (!emurun_launch(k, buf, bytes, iv))
         worst = worst_of(p, &n);
+    if (p->update && update_is_wrong(p, &n))
+        worst = INFINITY;
     if (p->squares && worst <= 1)
         worst = fmax(worst, squares_off(p, &n));
     *bits = bits_of(p, &n);
-    drop(p, &n);
+    drop(&n);
     return isnan(worst) ? INFINITY : worst;
 }

@@ -19,14 +19,15 @@ typedef struct Product {
     int scaled;   /* of e4m3 with scales of blocks */
     int base;     /* row of a stack where theirs begin; 0: they lie in none */
     int experts, rows[MOSTEXPERTS];
+    int update; /* of weights: slots of an update (grouped.c); 0: none */
 } Product;
 
 /* Its kernel's text, to be compiled (emurun.h). */
 Group *product_group(Arena *a, const Product *p);
 /* Runs it. What no expert has is NaN before, and so is the result, but for what
  * is added to. Largest error over what is allowed, of each expert by its own
- * largest; infinite: an error, or something else was written. *bits: a hash of
- * the result. */
+ * largest; infinite: an error, something else was written, or not what an
+ * update makes of the result, to the bit. *bits: a hash of the result. */
 double product_error(const Product *p, const Group *k, uint64_t *bits);
 
 #endif

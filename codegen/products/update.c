@@ -1,0 +1,203 @@
+/* update.c: text of an update that a product's kernel makes of its result, from
+ * the nodes of the group (update.pre has what stands before it):
+ *
+ *     struct Update { float *q0; uint16_t *q1; float x0; };
+ *     FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,
+ *                        int half)
+ *     {
+ *         fetch_kept(slot + 0, half, u.q0 + at);
+ *         ...
+ *     }
+ *     FN void update_piece(const float (&g)[PIECE], const Update &u,
+ *                          const int64_t (&at)[HALVES], const uint8_t *slot)
+ *     {
+ *         float v1[8]; load_kept<float>(v1, slot + 0);
+ *         float v2[8]; LANES(8) v2[l] = v1[l] * (float)0x1.cp-1;
+ *         ...
+ *         store_kept(u.q0, at, v2);
+ *     }
+ *
+ * Expressions are those of loop kernels, so values are the same to the bit. */
+#include "products.h"
+
+enum { PIECE = 8, THREADS = 128 };
+
+typedef struct UpdatePrinter {
+    Group *group;
+    Arena *arena;
+    Node **kept;   /* vec: what it reads and writes element by element */
+    Node **number; /* vec: of one element */
+    Node **done;   /* vec: values that have an array */
+    Text load, body, store;
+    int64_t bytes; /* of a slot */
+} UpdatePrinter;
+
+static int index_of(Node ***v, Arena *a, Node *n)
+{
+    size_t i = 0;
+
+    while (i < vec_len(*v) && (*v)[i] != n)
+        i++;
+    if (i == vec_len(*v))
+        vec_push(a, *v, n);
+    return (int)i;
+}
+
+static int has(Node *const *v, const Node *n)
+{
+    for (size_t i = 0; i < vec_len(v); i++)
+        if (v[i] == n)
+            return 1;
+    return 0;
+}
+
+static const char *array(UpdatePrinter *printer, Node *n)
+{
+    return strf(printer->arena, "v%d",
+                index_of(&printer->done, printer->arena, n));
+}
+
+/* ---- values -------------------------------------------------------------- */
+
+static void put_kept(UpdatePrinter *printer, Node *n)
+{
+    int at = index_of(&printer->kept, printer->arena, n);
+    const DtypeInfo *dt = &dtypes[n->dt];
+
+    put(&printer->load, "    fetch_kept(slot + %lld, half, u.q%d + at);\n",
+        (long long)printer->bytes, at);
+    put(&printer->body, "    %s %s[%d]; load_kept<%s>(%s, slot + %lld);\n",
+        dt->compute, array(printer, n), PIECE, dt->store, array(printer, n),
+        (long long)printer->bytes);
+    printer->bytes += THREADS * PIECE * dt->bytes;
+}
+
+static const char *value(UpdatePrinter *printer, Node *n);
+
+/* Operand k of n, of n's kind. */
+static const char *operand(UpdatePrinter *printer, const Node *n, int k)
+{
+    const char *x = value(printer, n->in[k]);
+    Dtype to = compute_type(n->dt);
+
+    return compute_type(n->in[k]->dt) == to
+               ? x
+               : strf(printer->arena, "(%s)%s", dtypes[to].compute, x);
+}
+
+static const char *expression(UpdatePrinter *printer, const Node *n)
+{
+    const char *arg[SCALARIN];
+    Text x = { .arena = printer->arena };
+
+    for (int k = 0; k < n->nin; k++)
+        arg[k] = operand(printer, n, k);
+    put_scalar(&x, optab[n->op].expr,
+               &(ScalarNames){ .operand = arg, .dt = Df32 });
+    return x.s;
+}
+
+/* As it is stored. */
+static const char *rounded(const UpdatePrinter *printer, const Node *n,
+                           const char *x)
+{
+    Text t = { .arena = printer->arena };
+
+    if (!*dtypes[n->dt].round)
+        return x;
+    put_scalar(&t, scalar_of(dtypes[n->dt].round),
+               &(ScalarNames){ .operand = &x, .dt = Df32 });
+    return t.s;
+}
+
+static void put_value(UpdatePrinter *printer, Node *n, const char *made)
+{
+    const char *x = rounded(printer, n, made);
+
+    put(&printer->body, "    %s %s[%d]; LANES(%d) %s[l] = %s;\n",
+        dtypes[n->dt].compute, array(printer, n), PIECE, PIECE,
+        array(printer, n), x);
+}
+
+/* n's value in C, at lane l. */
+static const char *value(UpdatePrinter *printer, Node *n)
+{
+    int gradient = n == printer->group->node[1];
+
+    if (gradient && n->dt == Df32)
+        return "g[l]";
+    if (n->op == Oconst)
+        return strf(printer->arena, "(%s)%a", dtypes[n->dt].compute,
+                    n->at.constant.value);
+    if (n->nd == 0)
+        return strf(printer->arena, "u.x%d",
+                    index_of(&printer->number, printer->arena, n));
+    if (!has(printer->done, n) && is_lasting(n))
+        put_kept(printer, n);
+    else if (!has(printer->done, n))
+        put_value(printer, n, gradient ? "g[l]" : expression(printer, n));
+    return strf(printer->arena, "%s[l]", array(printer, n));
+}
+
+static void put_write(UpdatePrinter *printer, const Node *w)
+{
+    Node *n = w->in[1];
+
+    value(printer, n);
+    put(&printer->store, "    store_kept(u.q%d, at, %s);\n",
+        index_of(&printer->kept, printer->arena, storage(w->in[0])),
+        array(printer, n));
+}
+
+/* ---- the whole ----------------------------------------------------------- */
+
+static void put_struct(UpdatePrinter *printer, ProductUpdate *update, Text *out)
+{
+    Text param = { .arena = printer->arena }, all = param;
+
+    put(out, "struct Update { ");
+    for (size_t i = 0; i < vec_len(printer->kept); i++) {
+        const char *type = dtypes[printer->kept[i]->dt].store;
+        put(out, "%s *q%zu; ", type, i);
+        put(&param, "%s *q%zu, ", type, i);
+        put(&all, "%sq%zu", i ? ", " : "", i);
+    }
+    for (size_t i = 0; i < vec_len(printer->number); i++) {
+        put(out, "float x%zu; ", i);
+        put(&param, "const float *x%zu, ", i);
+        put(&all, ", *x%zu", i);
+    }
+    put(out, "};\n");
+    update->parameters = param.s;
+    update->values = all.s;
+}
+
+ProductUpdate *update_text(Group *group, Arena *a, int ahead)
+{
+    UpdatePrinter printer = { .group = group, .arena = a };
+    ProductUpdate *update = alloc(a, sizeof *update);
+    Text out = { .arena = a };
+
+    printer.load = printer.body = printer.store = out;
+    for (int i = 0; i < group->n; i++)
+        if (group->node[i]->op == Owrite)
+            put_write(&printer, group->node[i]);
+    update->ahead = ahead;
+    update->bytes = printer.bytes;
+    put(&out, "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n", ahead,
+        (long long)printer.bytes);
+    putn(&out, update_pre, strlen(update_pre));
+    put_struct(&printer, update, &out);
+    put(&out,
+        "FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,\n"
+        "                   int half)\n{\n%s}\n"
+        "FN void update_piece(const float (&g)[PIECE], const Update &u,\n"
+        "                     const int64_t (&at)[HALVES],\n"
+        "                     const uint8_t *slot)\n{\n%s%s}\n",
+        printer.load.s ? printer.load.s : "",
+        printer.body.s ? printer.body.s : "", printer.store.s);
+    update->text = out.s;
+    update->kept = printer.kept;
+    update->number = printer.number;
+    return update;
+}
