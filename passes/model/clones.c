@@ -143,7 +143,8 @@ static void add_clones(RowCopies *copies, const CloneSite *site)
         add_metric(g, "clone_load", most);
     sum_rows_of_maps(copies, map, 2, instead);
     m->in[0] = home;
-    m->at.route.skew = routes_even(g->opts) ? 0 : load.home;
+    m->at.route.skew =
+        routes_even(g->opts) ? 0 : fmax(load.after - load.clones, 0);
 }
 
 /* ---- entry --------------------------------------------------------------- */

@@ -94,7 +94,7 @@ cases() {
 - 2 fp8 apart fold.ep=2 route.clones=1 precision.place=all axes.hidden=16 axes.ffn=16
 - 2 fp64 hash fold.ep=2 route.factor=1.2 train.offload=moments train.update=host axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
 - 2 fp64 apart fold.pp=2 train.offload=activations,moments train.update=host
-- 2 bf16 folds fold.ep=2 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
+- 2 bf16 folds fold.ep=2 route.clones=1 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
 - 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12
