@@ -30,7 +30,8 @@ static double filled(const Graph *g, const Node *n)
     if (!map || map->op != Oroute || map->at.route.padded)
         return 1;
     MapLayout l = map_layout(g, map);
-    double most = fmax(1, map->at.route.skew) * expected_rows(map, &l);
+    double skew = map->at.route.skew > 0 ? map->at.route.skew : 1;
+    double most = skew * expected_rows(map, &l);
     double left = most / (double)l.cap - (double)map->at.route.round;
     return fmax(0, fmin(left, 1));
 }

@@ -13,7 +13,7 @@
 
 /* ---- the choice ---------------------------------------------------------- */
 
-/* What expert_capacity.c makes of a choice under route.balance=forced: e * 0 +
+/* What forced_choices.c makes of a choice under route.balance: e * 0 +
  * the pair's expert. */
 static int is_forced(const Node *e)
 {
@@ -148,6 +148,15 @@ double map_choices(const Node *map)
     return t->mean > 0 ? t->mean : top < 0 ? 1 : (double)map->in[0]->dim[top].n;
 }
 
+/* What clone_plan.c makes of a choice: the slot of the expert's clone that
+ * takes it, whose odds nothing says. */
+static int numbers_clones(const Node *map)
+{
+    const Node *e = map->in[0];
+
+    return e->op == Omax && axes_at(&e->at.max.axes, map->at.route.axis) >= 0;
+}
+
 RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 {
     const struct route_attrs *t = &map->at.route;
@@ -158,7 +167,8 @@ RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
                      .groups = t->kept ? t->groups : 1,
                      .kept = t->kept ? t->kept : 1 };
 
-    r.odds = even || routes_even(g->opts) ? zipf(a, 0, r.experts)
+    even |= numbers_clones(map) || routes_even(g->opts);
+    r.odds = even                      ? zipf(a, 0, r.experts)
              : !strncmp(s, "zipf:", 5) ? zipf(a, strtod(s + 5, NULL), r.experts)
                                        : odds_in(a, g->opts, r.experts);
     return r;
@@ -221,6 +231,8 @@ double route_hit(const RouteModel *model, int64_t first, int64_t n)
     int64_t few = (int64_t)model->chosen;
     double more = model->chosen - (double)few, hit = 0;
 
+    if (model->chosen >= (double)model->experts)
+        return n > 0;
     if (few + (more > 0) > MOST || model->kept > MOST)
         return 1;
     for (int64_t k = few; k <= few + (more > 0); k++)

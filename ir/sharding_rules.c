@@ -294,11 +294,17 @@ static void routes(StrategyList *list, const Graph *g, int atom)
         add(list, whole());
 }
 
-/* The route before it in its stash is cut as it is. */
+/* The route before it in its stash is cut as it is, by experts of its own. */
 static void behind_route(StrategyList *list)
 {
-    for (int i = 0; i < list->count && list->n->nin > 1; i++)
-        list->w[i].in[1] = list->w[i].out;
+    const Node *n = list->n;
+
+    for (int i = 0; i < list->count && n->nin > 1; i++) {
+        Shard *before = &list->w[i].in[1];
+        *before = list->w[i].out;
+        if (before->k == S && before->a == n->at.route.axis)
+            before->a = n->in[1]->at.route.axis;
+    }
 }
 
 /* Who is kept is decided among all tokens of a micro-batch. */

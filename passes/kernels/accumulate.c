@@ -10,7 +10,9 @@
  *
  * Gradients of a parameter that several products read are such sums (an
  * embedding that is the head too, slices of a head), in the order in which the
- * program makes them. Terms that no product makes come last. */
+ * program makes them; scatters that add to little of it behind all others, so
+ * that a product stores what they add to. Terms that no product makes come
+ * last. */
 #include "kernels.h"
 
 typedef struct Accumulators {
@@ -86,6 +88,20 @@ static Node *sum(Graph *g, Node *n, Accumulators *accumulators)
 
 /* ---- accumulators -------------------------------------------------------- */
 
+static int adds_little(const Graph *g, const Node *n)
+{
+    return n->op == Oscatter_add &&
+           2 * local_elems(g, n->in[0]) <= local_elems(g, n);
+}
+
+/* Is term a made after b? */
+static int comes_after(const Graph *g, const Node *a, const Node *b)
+{
+    int little = adds_little(g, a);
+
+    return little != adds_little(g, b) ? little : a->id > b->id;
+}
+
 static void add_terms(Graph *g, Accumulators *accumulators, Node *n,
                       const Node *acc)
 {
@@ -98,7 +114,7 @@ static void add_terms(Graph *g, Accumulators *accumulators, Node *n,
     } else if (is_term(accumulators, n, acc)) {
         size_t k = vec_len(accumulators->term);
         vec_push(g->arena, accumulators->term, n);
-        for (; k > 0 && accumulators->term[k - 1]->id > n->id; k--)
+        for (; k > 0 && comes_after(g, accumulators->term[k - 1], n); k--)
             accumulators->term[k] = accumulators->term[k - 1];
         accumulators->term[k] = n;
     } else {

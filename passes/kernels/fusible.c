@@ -659,14 +659,15 @@ static int is_first_stage(const Node *n)
 }
 
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
- * their own would have more: a sum of sums, of what is made of large sums, or
- * two large results that share few axes? Sums of parts of rows are made for
- * kernels of parts (rounded_sums.c). */
+ * their own would have more: a sum of sums, of what is made of large sums, two
+ * large results that share few axes, or a large one that needs no sum and a
+ * small one (an index, and the rows that it names)? Sums of parts of rows are
+ * made for kernels of parts (rounded_sums.c). */
 static int too_few(FuseSet *set, const AxisSet *axis_set)
 {
     const Graph *g = set->fuse->graph;
     int64_t wanted = set->fuse->target->items;
-    int large = 0;
+    int large = 0, small = 0, sums = 0;
 
     for (size_t i = 0; i < vec_len(set->node) && set->fuse->target->grid; i++) {
         const Node *n = set->node[i], *in = is_reduction(n) ? reduced(n) : n;
@@ -681,8 +682,10 @@ static int too_few(FuseSet *set, const AxisSet *axis_set)
             return 1;
         large += is_stored(set, n) && items < wanted &&
                  local_elems(g, n) >= 64 * wanted;
+        small += is_stored(set, n) && local_elems(g, n) <= items;
+        sums += is_reduction(n);
     }
-    return large > 1;
+    return large > 1 || (large && small && !sums);
 }
 
 const char *one_nest(FuseSet *set)

@@ -6,7 +6,8 @@
  *               operands of two dtypes get one
  *   reductions  of much into little, over the slowest axes, are made in two
  *               stages so that there is something to share between threads
- *   scatters    into few places become masks, which fuse:
+ *   scatters    of few into each place become masks, which fuse, unless v is
+ *               much, and less than half of the result:
  *               scatter_add v e = sum over top of where(e == iota, v, 0)
  *               rows to their experts, as of a bias's gradient, are sums of
  *               each expert's rows: a grouped product with ones
@@ -569,6 +570,13 @@ static Node *position(Graph *g, const Node *n)
     return io;
 }
 
+/* Places that nothing is added to are most of n, and many. */
+static int touches_little(const Graph *g, const Node *n)
+{
+    return local_elems(g, n) >= MUCH &&
+           2 * local_elems(g, n->in[0]) <= local_elems(g, n);
+}
+
 static Node *as_mask(Graph *g, Node *n)
 {
     Node *v = n->in[0], *e = n->in[1];
@@ -579,7 +587,7 @@ static Node *as_mask(Graph *g, Node *n)
             if (dim_of(n, n->in[k]->dim[d].a) < 0 &&
                 (k == 0 || dim_of(v, e->dim[d].a) < 0))
                 summed *= local_n(g, n->in[k], d);
-    if (summed > FEW || n->map || v->map)
+    if (summed > FEW || n->map || v->map || touches_little(g, n))
         return n;
     Node *hit = ew(g, Oeq, n, e, position(g, n), NULL);
     v = cast_to(g, v, n->dt, n); /* sums of bf16 may be wider */

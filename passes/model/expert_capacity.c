@@ -70,113 +70,6 @@ static Node *weights_of(Graph *g, const Node *e)
     return NULL;
 }
 
-/* ---- equal load ---------------------------------------------------------- */
-
-static int is_choice(const Node *c, const Axis *a)
-{
-    return c->op == Otopk && a == c->at.topk.new;
-}
-
-/* The token's number in its micro-batch, row-major; *tokens: how many. */
-static Node *token_number(Graph *g, const Node *pick, const Node *e,
-                          int64_t *tokens)
-{
-    const Node *c = choice_of(e);
-    Node *sum = NULL;
-
-    *tokens = 1;
-    for (int d = e->nd; d-- > 0;) {
-        if (is_choice(c, e->dim[d].a) || g_ismicro(e->dim[d].a))
-            continue;
-        Node *i = g_node(g, Oiota, pick->loc, 0, NULL), *k;
-        i->at.iota.axis = e->dim[d].a;
-        i->dt = Di32;
-        i->dim[i->nd++] = e->dim[d];
-        g_placed(infer(g, i), pick);
-        k = g_const(g, pick->loc, Di32, (double)*tokens);
-        i = g_placed(g_ew(g, Omul, pick->loc, i, k, NULL), pick);
-        sum = sum ? g_placed(g_ew(g, Oadd, pick->loc, sum, i, NULL), pick) : i;
-        *tokens *= e->dim[d].n;
-    }
-    return sum;
-}
-
-/* For each block the first experts of a pseudo-random order of all, as many as
- * a token chooses: [block top], or [block]. number: of the choice. */
-static Node *drawn(Graph *g, const Node *pick, const Node *e, Axis *block,
-                   int64_t blocks, int64_t number)
-{
-    const Node *c = choice_of(e);
-    int several = c->op == Otopk;
-    Axis *experts = unpadded(pick->at.pick.axis);
-    Axis *top = several ? c->at.topk.new : g_axis(g, "top'1");
-    Node *n = g_node(g, Orandom, pick->loc, 0, NULL);
-
-    n->at.random.kind = RANDuniform;
-    n->at.random.arg = 1;
-    n->at.random.key = number;
-    n->dt = Df32;
-    n->dim[n->nd++] = (Dim){ block, blocks };
-    n->dim[n->nd++] = (Dim){ experts, experts->n };
-    g_placed(infer(g, n), pick)->reg = REGpre;
-    n = g_node(g, Otopk, pick->loc, 1, &n);
-    n->at.topk.k = several ? c->at.topk.k : 1;
-    n->at.topk.axis = experts;
-    n->at.topk.new = top;
-    g_placed(infer(g, n), pick)->reg = REGpre;
-    if (!several)
-        g_placed(n = g_red(g, Osum, n, &top, 1), pick)->reg = REGpre;
-    return n;
-}
-
-/* In each block of as many tokens as there are experts, choice j of token t is
- * expert (t + o_j) mod experts: each expert gets every choice once, and a
- * token's experts lie anywhere. The router's choice still is computed: its cost
- * belongs to a benchmark. */
-static Node *balanced(Graph *g, const Node *pick, Node *e, int64_t number)
-{
-    int64_t tokens, experts = unpadded(pick->at.pick.axis)->n;
-    Axis *block = g_axis(g, "block'1");
-    Node *t = token_number(g, pick, e, &tokens);
-    Node *size = g_const(g, pick->loc, Di32, (double)experts);
-    Node *at = g_placed(g_ew(g, Omod, pick->loc, t, size, NULL), pick);
-
-    at = g_placed(g_ew(g, Osub, pick->loc, t, at, NULL), pick);
-    at = g_placed(g_ew(g, Odiv, pick->loc, at, size, NULL), pick);
-    Node *in[2] = { drawn(g, pick, e, block, (tokens + experts - 1) / experts,
-                          number),
-                    g_placed(g_cast(g, at, Di32), pick) }; /* exact */
-    Node *n = g_node(g, Ogather, pick->loc, 2, in);
-    n->at.gather.axis = block;
-    g_placed(infer(g, n), pick);
-    n = g_placed(g_ew(g, Oadd, pick->loc, n, t, NULL), pick);
-    n = g_placed(g_ew(g, Omod, pick->loc, n, size, NULL), pick);
-    Node *zero =
-        g_ew(g, Omul, pick->loc, e, g_const(g, pick->loc, e->dt, 0), NULL);
-    g_placed(zero, pick);
-    return g_placed(g_ew(g, Oadd, pick->loc, zero, n, NULL), pick);
-}
-
-static void force_balance(Graph *g)
-{
-    size_t count = vec_len(g->node);
-    Table *done = table_new(g->arena);
-    int64_t number = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        Node *p = g->node[i], *e = p->op == Opick ? p->in[1] : NULL;
-        if (!e || table_get(done, KEYP(e)))
-            continue;
-        Node *b = balanced(g, p, e, number++);
-        *table_at(done, KEYP(b)) = b;
-        for (size_t k = 0; k < count; k++)
-            for (int q = 0; q < g->node[k]->nin; q++)
-                if (g->node[k]->in[q] == e)
-                    g->node[k]->in[q] = b;
-    }
-    g_sort(g);
-}
-
 /* ---- what is kept -------------------------------------------------------- */
 
 /* A product that is whole but for its rounding is not rounded up. */
@@ -270,8 +163,8 @@ void pass_expert_capacity(Graph *g)
 {
     if (program_trains(g->prog) && opts_int(g->opts, "train.expert_metrics"))
         expert_metrics(g);
-    if (opts_expert_load(g->opts) == LOADforced)
-        force_balance(g);
+    if (opts_expert_load(g->opts) != LOADlearned)
+        force_choices(g);
     if (opts_route_policy(g->opts) != ROUTEdropless)
         drop_pairs(g);
 }

@@ -82,8 +82,7 @@ static Node *entropy(Graph *g, Node *load, Axis *axis)
                number(g, load, scale));
 }
 
-/* One of that size, of the compiler's own. */
-static Axis *own_axis(Graph *g, const char *name, int64_t n)
+Axis *own_axis(Graph *g, const char *name, int64_t n)
 {
     for (int k = 1;; k++) {
         Axis *a = g_axis(g, strf(g->arena, "%s'%d", name, k));

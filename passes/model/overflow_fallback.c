@@ -87,117 +87,28 @@ static void add_overflow_flags(Graph *g)
 
 /* ---- forward ------------------------------------------------------------- */
 
-typedef struct Rounds {
-    Graph *graph;
-    Arena *arena;
-    Node ***user; /* vec, by id: vecs of users, one for each operand */
-} Rounds;
-
-/* Also of nodes that were made since the last time. */
-static void list_users(Rounds *rounds)
+static void split_rows(RowCopies *copies, Node *m, int n)
 {
-    const Graph *g = rounds->graph;
-
-    for (size_t i = vec_len(rounds->user); i < vec_len(g->node); i++) {
-        vec_push(rounds->arena, rounds->user, NULL);
-        for (int k = 0; k < g->node[i]->nin; k++)
-            vec_push(rounds->arena, rounds->user[g->node[i]->in[k]->id],
-                     g->node[i]);
-    }
-}
-
-/* Where rows become tokens again, or the sum over choices right behind. */
-static Node *way_out(const Rounds *rounds, Node *n)
-{
-    Node **user = rounds->user[n->id];
-
-    return vec_len(user) == 1 && user[0]->op == Osum ? user[0] : n;
-}
-
-/* A copy of n and of what leads to it in the rows of map `of`, in those of
- * `map`. to: from a node to its copy. */
-static Node *copy_rows(Graph *g, Node *n, const Node *of, Node *map, Table *to)
-{
-    Node *in[MAXIN], *known = table_get(to, KEYP(n));
-    int any = 0;
-
-    if (n == of)
-        return map;
-    if (known)
-        return known;
-    for (int k = 0; k < n->nin; k++) {
-        int rows = n->in[k] == of || n->in[k]->map == of ||
-                   (n->in[k]->op == Ocombine && n->op == Osum);
-        in[k] = rows ? copy_rows(g, n->in[k], of, map, to) : n->in[k];
-        any |= rows;
-    }
-    if (!any && n->map != of)
-        return n;
-    Node *c = g_copyof(g, n, in);
-    if (n->map == of)
-        c->map = map;
-    *table_at(to, KEYP(n)) = c;
-    return c;
-}
-
-static Node *sum_of_rounds(const Rounds *rounds, Node *out, Node *const *map,
-                           int n)
-{
-    Graph *g = rounds->graph;
-    Node *sum = out;
-
-    for (int k = 1; k < n; k++) {
-        Node *c = copy_rows(g, out, map[0], map[k], table_new(rounds->arena));
-        sum = g_placed(g_ew(g, Oadd, out->loc, sum, c, NULL), out);
-    }
-    return sum;
-}
-
-/* Of those that are listed. */
-static void replace_uses(Rounds *rounds, const Node *x, Node *by)
-{
-    Node **user = rounds->user[x->id];
-
-    rounds->user[x->id] = NULL;
-    list_users(rounds);
-    for (size_t i = 0; i < vec_len(user); i++) {
-        for (int k = 0; k < user[i]->nin; k++)
-            if (user[i]->in[k] == x)
-                user[i]->in[k] = by;
-        vec_push(rounds->arena, rounds->user[by->id], user[i]);
-    }
-}
-
-static void split_rows(Rounds *rounds, Node *m, int n)
-{
-    Node **map = alloc(rounds->arena, (size_t)n * sizeof *map);
+    Node **map = alloc(copies->arena, (size_t)n * sizeof *map);
 
     map[0] = m;
     for (int k = 1; k < n; k++) {
-        map[k] = g_copyof(rounds->graph, m, m->in);
+        map[k] = g_copyof(copies->graph, m, m->in);
         map[k]->at.route.round = k;
     }
-    list_users(rounds);
-    Node **user = rounds->user[m->id];
-    for (size_t i = 0, count = vec_len(user); i < count; i++) {
-        if (user[i]->op != Ocombine || user[i]->in[1] != m)
-            continue;
-        Node *out = way_out(rounds, user[i]);
-        replace_uses(rounds, out, sum_of_rounds(rounds, out, map, n));
-        user = rounds->user[m->id];
-    }
+    sum_rows_of_maps(copies, map, n, NULL);
 }
 
 static void make_rounds(Graph *g)
 {
-    Rounds rounds = { .graph = g, .arena = arena_new() };
+    RowCopies copies = { .graph = g, .arena = arena_new() };
     size_t count = vec_len(g->node);
 
     g_renumber(g);
     for (size_t i = 0; i < count; i++)
         if (g->node[i]->op == Oroute && g->node[i]->at.route.budget > 0)
-            split_rows(&rounds, g->node[i], rounds_of(g, g->node[i]));
-    arena_free(rounds.arena);
+            split_rows(&copies, g->node[i], rounds_of(g, g->node[i]));
+    arena_free(copies.arena);
     g_sort(g);
     g_tidy(g);
 }

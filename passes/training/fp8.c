@@ -52,10 +52,12 @@ static void note_gradient(Placement *placement, const Node *x,
             *table_at(placement->gradient, KEYP(x)) = (void *)(uintptr_t)param;
         return;
     }
-    if (x->op != Ocast && x->op != Oadd && x->op != Opermute &&
+    int clones = is_between_clones(x);
+
+    if (x->op != Ocast && x->op != Oadd && x->op != Opermute && !clones &&
         optab[x->op].cls != VIEW)
         return;
-    for (int k = 0; k < x->nin; k++)
+    for (int k = 0; k < (clones ? 1 : x->nin); k++)
         note_gradient(placement, x->in[k], param);
 }
 
@@ -329,11 +331,11 @@ static Node *turned(const OperandBuilder *builder, Node *x, Axis *along)
     return infer(g, n);
 }
 
-static ScaledOperand operand(const Placement *placement, const Node *n, int k,
+/* x, as n's operand. */
+static ScaledOperand operand(const Placement *placement, const Node *n, Node *x,
                              OperandUse use, const Param *param, Axis *turn)
 {
     Graph *g = placement->g;
-    Node *x = n->in[k];
     WeightChoice *choice = table_get(placement->choice, KEYP(param));
     OperandBuilder b = { .g = g,
                          .to = placement->recipe->use[use],
@@ -351,6 +353,12 @@ static ScaledOperand operand(const Placement *placement, const Node *n, int k,
 
     if (use == USEweight && param->kind == TKnumbers)
         return (ScaledOperand){ x, NULL };
+    if (use == USEweight && is_between_clones(x)) { /* as its home reads it */
+        ScaledOperand home = operand(placement, n, x->in[0], use, param, NULL);
+        Node *in[2] = { home.values, x->in[1] };
+        home.values = here(&b, infer(g, g_copyof(g, x, in)));
+        return home;
+    }
     b.own = b.axes = own_axes(g, x);
     if (once) {
         r = rounded_once(b, choice, x, cut, ncut);
@@ -620,7 +628,7 @@ static Node *scaled(Graph *g, Node *n, void *ctx)
     for (int k = 0; k < 2; k++) {
         x[k] = (ScaledOperand){ cut_alike(placement, n, k), NULL };
         if (!x[k].values)
-            x[k] = operand(placement, n, k, use[k], param, turn);
+            x[k] = operand(placement, n, n->in[k], use[k], param, turn);
     }
     return of_scaled(g, n, x);
 }

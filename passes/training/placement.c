@@ -16,10 +16,17 @@ const Recipe recipes[] = {
 
 /* ---- products of weights ------------------------------------------------- */
 
+int is_between_clones(const Node *x)
+{
+    return (x->op == Ogather || x->op == Oscatter_add) &&
+           n_axis(x)->role == ROLEchoice && x->in[1]->nd == 1 &&
+           x->in[1]->dim[0].a->role == ROLEchoice;
+}
+
 /* The parameter that x is, by whatever axes and dtype; null: none. */
 const Param *weight_of(Graph *g, const Node *x)
 {
-    while (x->op == Ocast || x->op == Odequantize ||
+    while (x->op == Ocast || x->op == Odequantize || is_between_clones(x) ||
            (optab[x->op].cls == VIEW && x->nin))
         x = x->in[0];
     if (x->op == Oparam)

@@ -98,6 +98,9 @@ void placement_new(Graph *g, Placement *placement);
 /* What counts blocks of so many along a. */
 Axis *axis_of_blocks(Graph *g, Axis *a, int size);
 
+/* Is x weights of clones, taken of those of all experts, or gradients of all,
+ * with those of clones (passes/model/clones.c)? */
+int is_between_clones(const Node *x);
 /* The parameter that x is, by whatever axes and dtype; null: none. */
 const Param *weight_of(Graph *g, const Node *x);
 /* Does x differ between micro-batches? Rows do whose experts data chooses. */

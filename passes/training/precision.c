@@ -18,7 +18,7 @@
  * later passes keep, make again or fuse changes no value but by the order of a
  * sum, which follows from what its kernel reads. */
 #include "../../ir/keys.h"
-#include "training.h"
+#include "placement.h"
 
 typedef struct Policy {
     Dtype real, high; /* of real values; of explicit fp32 values */
@@ -103,6 +103,12 @@ static void mark_sums(Graph *g, const Policy *policy)
         if (taken(policy, n) == Df32 && adds(n->in[0]))
             n->in[0]->mark = 1;
     }
+}
+
+/* An fp32 sum that adds gradients of clones where their experts' are. */
+static int brings_home(const Node *n)
+{
+    return n->op == Oscatter_add && n->mark && is_between_clones(n);
 }
 
 /* x in a dtype, where n stands. */
@@ -241,7 +247,7 @@ static Node *decide(Graph *g, Node *n, void *ctx)
     }
     if (d->terms && d->terms[n->id])
         return term(g, n);
-    if (taken(policy, n) == Df32 && n->in[0]->mark)
+    if ((taken(policy, n) == Df32 || brings_home(n)) && n->in[0]->mark)
         n->in[0] = n->in[0]->in[0];
     if (adds(n))
         return sum(g, n, policy);
@@ -274,6 +280,16 @@ static void find_terms(const Node *n, const int *uses, char *terms)
     }
 }
 
+/* Gradients of clones as those of their experts. */
+static void mark_clones(Graph *g, const int *uses)
+{
+    for (size_t i = 0; i < vec_len(g->node); i++) {
+        const Node *n = g->node[i];
+        if (brings_home(n) && adds(n->in[0]) && uses[n->in[0]->id] == 1)
+            n->in[0]->mark = 1;
+    }
+}
+
 /* Sums that accumulators add, or buckets of gradients that accumulators do. */
 static void find_all_terms(Graph *g, Decide *decide)
 {
@@ -289,6 +305,7 @@ static void find_all_terms(Graph *g, Decide *decide)
             if (x->in[k]->op == Ocast)
                 find_terms(x->in[k], uses, decide->terms);
     }
+    mark_clones(g, uses);
 }
 
 void pass_precision(Graph *g)

@@ -89,13 +89,17 @@ cases() {
 + 2 fp64 hash fold.ep=2 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
 + 1 fp64 window axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=128 train.batch=2
 + 4 fp64 apart fold.cp=4 fold.ring=1 fold.ep=2 fold.zero=3 train.recompute=1e12 train.batch=2
-+ 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1
++ 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1 route.clones=1
+- 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1
 + 2 fp64 folds fold.ep=2 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=16
 + 2 fp64 apart fold.pp=2 train.offload=activations,moments
 + 2 fp64 apart fold.dp=2 fold.zero=1 train.offload=moments,masters train.update=host
+- 2 fp64 apart fold.ep=2 route.clones=1 route.dispatcher=peer axes.hidden=64 axes.heads=2
+- 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 route.clones=2 route.dispatcher=alltoall
+- 2 fp8 apart fold.ep=2 route.clones=1 precision.place=all axes.hidden=16 axes.ffn=16
 - 2 fp64 hash fold.ep=2 route.factor=1.2 train.offload=moments train.update=host axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
 - 2 fp64 apart fold.pp=2 train.offload=activations,moments train.update=host
-- 2 bf16 folds fold.ep=2 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
+- 2 bf16 folds fold.ep=2 route.clones=1 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=32
 - 2 fp64 apart fold.pp=2 fold.vpp=2 fold.schedule=interleaved
 + 4 fp64 apart fold.pp=2 fold.tp=2 fold.ep=2 fold.zero=2 fold.schedule=zerobubble fold.overlap=1
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 train.recompute=1e12

@@ -17,8 +17,8 @@ enum { STEPS = 2, MICRO = 8 };
 /* Folds sum in other orders, and two steps of AdamW carry that on. */
 static const double TOL = 1e-10;
 
-/* more: other keys; those that change the model itself (axes, route) change its
- * reference too. */
+/* more: other keys; those that change the model itself (axes, route but for
+ * clones) change its reference too. */
 typedef struct Fold {
     const char *model;
     int tp, cp, dp, ep, etp;
@@ -60,10 +60,10 @@ static const Fold some[] = {
     { "tests/models/blocks.lua",         2, 1, 2, 1, 1, "fold.zero=3" },
     { "tests/models/blocks.lua",         2, 2, 1, 1, 1, "" },
     /* Products of few bits: of every recipe, rows of experts among them.     */
-    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 4, 1, F8 "blockwise fold.zero=3" },
+    { "tests/hf/mixtral-aux.lua",        2, 1, 2, 4, 1, F8 "blockwise fold.zero=3 route.clones=1" },
     { "tests/hf/mixtral-aux.lua",        1, 2, 2, 2, 1, F8 "blockwise precision.wire=all precision.kept=rounded route.factor=0.8 " A2A },
     { "tests/hf/mixtral-aux.lua",        2, 1, 2, 1, 2, F8 "blockwise precision.wgrad=all" },
-    { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, F8 "tensor " PP2 },
+    { "tests/hf/dsv3.lua",               2, 1, 2, 4, 1, F8 "tensor route.clones=1 " PP2 },
     { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 1, F8 "delayed precision.watch=1 fold.zero=3 " PP2 },
     { "tests/models/biases.lua",         2, 1, 4, 2, 1, F8 "mxfp8 route.factor=1.25 " A2A },
     { "tests/hf/qwen3.lua",              2, 2, 2, 4, 2, F8 "nvfp4" },
@@ -87,6 +87,9 @@ static const Fold some[] = {
     { "tests/models/hash.lua",           2, 2, 1, 4, 1, CAP },
     { "tests/models/top1_z.lua",         1, 2, 4, 2, 1, CAP },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, PAD },
+    /* Experts that share their tokens with clones on other ranks.           */
+    { "tests/models/apart.lua",          1, 1, 4, 4, 1, "route.clones=1 fold.pair=1" },
+    { "tests/models/apart.lua",          2, 1, 2, 2, 2, "route.clones=2 fold.zero=3" },
     /* Tokens that go only where their experts are. */
     { "tests/hf/mixtral-aux.lua",        1, 1, 4, 4, 1, A2A "axes.expert=5" },
     { "tests/hf/mixtral-aux.lua",        2, 1, 2, 2, 2, A2A },
@@ -97,7 +100,9 @@ static const Fold some[] = {
     { "tests/models/hash.lua",           2, 1, 2, 2, 2, A2A },
     { "tests/models/top1_z.lua",         2, 1, 2, 4, 1, A2A },
     { "tests/models/biases.lua",         2, 1, 2, 4, 1, A2A "axes.expert=7" },
+    { "tests/models/biases.lua",         2, 1, 2, 4, 1, A2A "axes.expert=7 route.clones=1" },
     { "tests/models/biases.lua",         2, 1, 4, 2, 1, A2A "route.factor=1.25" },
+    { "tests/models/biases.lua",         2, 1, 4, 2, 1, A2A "route.factor=1.25 route.clones=1" },
     { "tests/models/biases.lua",         1, 1, 4, 4, 1, TWO CAP },
     { "tests/hf/qwen3.lua",              2, 1, 2, 4, 1, TWO "fold.zero=3 axes.expert=6" },
     { "tests/hf/dsv3.lua",               2, 1, 4, 8, 1, TWO PAD },
@@ -186,8 +191,9 @@ static void add_job(const char *model, const char *fold, char **keys, int nkeys)
     int n = 3;
 
     for (int i = 0; i < nkeys && n < MAXKEYS; i++)
-        if (!strncmp(keys[i], "axes.", 5) || !strncmp(keys[i], "route.", 6) ||
-            !strncmp(keys[i], "precision.", 10))
+        if (strncmp(keys[i], "route.clones", 12) &&
+            (!strncmp(keys[i], "axes.", 5) || !strncmp(keys[i], "route.", 6) ||
+             !strncmp(keys[i], "precision.", 10)))
             one[n++] = keys[i];
     const char *id = model;
     for (int i = 3; i < n; i++)

@@ -68,6 +68,13 @@ same stages expert_load load
 is "experts that are told to be even" 0 run even route.balance=forced
 is "vectors are told every 100 steps, and at the last" 0 [ "$(grep -c expert_loads "$dir/even.lines")" = 1 ]
 is "are" 0 grep -q '"layers.1.moe.expert_load": 1, "layers.1.moe.expert_entropy": 1[,.]' "$dir/even.lines"
+is "experts drawn by odds, with clones" 0 run clones fold.ep=4 world=4 axes.seq=128 route.clones=1 route.balance=assumed route.assume=zipf:1
+is "clones take rows of the fullest rank" 0 awk '
+    function load(k) { return substr($0, index($0, k "\": ") + length(k) + 3) + 0 }
+    { for (l = 0; l < 3; l++) n += load("layers." l ".moe.rank_load") > 1.4 && load("layers." l ".moe.clone_load") < 1.15 }
+    END { exit n != 6 }' "$dir/clones.lines"
+"$PLEAT" compile "$dir/own.lua" world=4 fold.ep=4 route.clones=1 route.assume=zipf:1 -o /dev/null -d why >"$dir/why" 2>&1
+is "as is expected of such odds" 0 grep -q "has 1.93 times an equal share of rows, with clones 1.03, of which clones have at most 0.5:" "$dir/why"
 is "of what is chosen, not of what is kept" 0 run kept route.policy=capacity route.factor=0.5
 same kept expert_load load
 is "not asked for" 0 run off train.expert_metrics=0

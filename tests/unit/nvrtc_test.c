@@ -29,8 +29,8 @@ static const Row rows[] = {
       "route.policy=capacity", "sm_90a" },
     { "qwen3_moe.lua", "world=8 fold.cp=2 fold.tp=2 fold.ep=4 fold.zero=2 "
       "route.balance=forced route.dispatcher=peer", "sm_90a" },
-    { "mixtral.lua", "precision=fp8 precision.wgrad=all world=8 fold.ep=8",
-      "sm_90a" },
+    { "mixtral.lua", "precision=fp8 precision.wgrad=all world=8 fold.ep=8 "
+      "route.clones=1", "sm_90a" },
     { "../tests/models/blocks.lua", "precision=bf16", "sm_90a" },
     { "tiny.lua", "precision=fp32", "sm_100a" },
 };
