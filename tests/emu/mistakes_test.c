@@ -17,10 +17,10 @@ enum { ORDERS = 6 };
 /* clang-format off */
 #define EXPERTS 0, 0, 4, { 70, 0, 1, 129 }
 static const Product products[] = {
-    /*            weight K    N   tw f32 tile            add sq terms more */
-    { "rows",        0, 328, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, EXPERTS },
-    { "two a tile",  0, 200, 264, 0, 0, { 128, 256, 0 }, 0, 0, 2, 0, EXPERTS },
-    { "weights",     1, 136, 200, 0, 1, { 128, 192, 1 }, 1, 1, 1, 0, EXPERTS },
+    /*            weight K    N   tw f32 tile            add sq terms more .. update */
+    { "rows",        0, 328, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, EXPERTS, 0 },
+    { "two a tile",  0, 200, 264, 0, 0, { 128, 256, 0 }, 0, 0, 2, 0, EXPERTS, 0 },
+    { "weights",     1, 136, 200, 0, 1, { 128, 192, 1 }, 1, 1, 1, 0, EXPERTS, 0 },
 };
 /* batch kv group seq key dim rot vdim */
 static const Form forms[] = {
