@@ -658,16 +658,26 @@ static int is_first_stage(const Node *n)
            n_axes(n)->v[0] == s->at.split.into.v[1];
 }
 
+/* Is it a gather by an index that the set makes and stores? */
+static int stores_index(FuseSet *set, const Node *n)
+{
+    const Node *index = n->op == Ogather ? n->in[1] : NULL;
+
+    while (index && (optab[index->op].cls == VIEW || index->op == Ocast))
+        index = index->in[0];
+    return index && set_has(set, index) && is_stored(set, index);
+}
+
 /* Would one kernel have fewer items than keep the chip busy, while kernels of
  * their own would have more: a sum of sums, of what is made of large sums, two
- * large results that share few axes, or a large one that needs no sum and a
- * small one (an index, and the rows that it names)? Sums of parts of rows are
- * made for kernels of parts (rounded_sums.c). */
+ * large results that share few axes, or large rows and the index that names
+ * them? Sums of parts of rows are made for kernels of parts
+ * (rounded_sums.c). */
 static int too_few(FuseSet *set, const AxisSet *axis_set)
 {
     const Graph *g = set->fuse->graph;
     int64_t wanted = set->fuse->target->items;
-    int large = 0, small = 0, sums = 0;
+    int large = 0, named = 0;
 
     for (size_t i = 0; i < vec_len(set->node) && set->fuse->target->grid; i++) {
         const Node *n = set->node[i], *in = is_reduction(n) ? reduced(n) : n;
@@ -680,12 +690,11 @@ static int too_few(FuseSet *set, const AxisSet *axis_set)
         if (rows < wanted && local_elems(g, n) >= 16 * rows &&
             local_elems(g, space_of(n)) >= 64 * wanted)
             return 1;
-        large += is_stored(set, n) && items < wanted &&
-                 local_elems(g, n) >= 64 * wanted;
-        small += is_stored(set, n) && local_elems(g, n) <= items;
-        sums += is_reduction(n);
+        int is_large = items < wanted && local_elems(g, n) >= 64 * wanted;
+        large += is_large && is_stored(set, n);
+        named |= is_large && stores_index(set, n);
     }
-    return large > 1 || (large && small && !sums);
+    return large > 1 || named;
 }
 
 const char *one_nest(FuseSet *set)

@@ -6,8 +6,8 @@
  *               operands of two dtypes get one
  *   reductions  of much into little, over the slowest axes, are made in two
  *               stages so that there is something to share between threads
- *   scatters    of few into each place become masks, which fuse, unless v is
- *               much, and less than half of the result:
+ *   scatters    of few into each place become masks, which fuse, unless an
+ *               index names much, and most of the result is named by none:
  *               scatter_add v e = sum over top of where(e == iota, v, 0)
  *               rows to their experts, as of a bias's gradient, are sums of
  *               each expert's rows: a grouped product with ones
@@ -570,11 +570,14 @@ static Node *position(Graph *g, const Node *n)
     return io;
 }
 
-/* Places that nothing is added to are most of n, and many. */
+/* Of large rows that each index names, are most without any? A mask would read
+ * and write them all; small rows fuse as masks. */
 static int touches_little(const Graph *g, const Node *n)
 {
-    return local_elems(g, n) >= MUCH &&
-           2 * local_elems(g, n->in[0]) <= local_elems(g, n);
+    int64_t added = local_elems(g, n->in[0]);
+
+    return added >= MUCH * local_elems(g, n->in[1]) &&
+           2 * added <= local_elems(g, n);
 }
 
 static Node *as_mask(Graph *g, Node *n)
