@@ -295,7 +295,7 @@ typedef struct Search {
     double tokens, flops;              /* of a step, all ranks */
     double weight;  /* bytes of an element that kernels read */
     Arena *scratch; /* of one estimate */
-    Table *cuts;    /* stages and chunks -> where units are */
+    Table *cuts;    /* chunks -> Stages; with stages: where units are */
     Table *alive;   /* of a schedule: see search_alive */
 } Search;
 

@@ -237,18 +237,28 @@ static int same_runs(const SearchModel *model, const int *stage, int i, int j)
     }
 }
 
+/* The chunks of more than one stage; made once for each number of them. */
+static const Stages *cut_of(Search *search, const Point *point)
+{
+    Graph *g = search->model[0].g;
+    void **at =
+        table_at(search->cuts, (uint64_t)(point->size[Mpp] * point->vpp));
+
+    if (!*at) {
+        search_keys(g->opts, point);
+        *at = stages_cut(g);
+    }
+    return *at;
+}
+
 static void find_stages(Search *search, const Point *point, StageUnits *to)
 {
     const SearchModel *model = &search->units;
     int pp = (int)point->size[Mpp];
     int *stage = alloc(forever, (size_t)(model->nunit + 1) * sizeof *stage);
 
-    if (pp > 1) {
-        search_keys(search->model[0].g->opts, point);
-        const Stages *cut = stages_cut(search->model[0].g);
-        for (int u = 0; u < model->nunit; u++)
-            stage[u] = stage_of(point, cut->chunk[u]);
-    }
+    for (int u = 0; u < model->nunit && pp > 1; u++)
+        stage[u] = stage_of(point, cut_of(search, point)->chunk[u]);
     to->stage = stage;
     to->like = alloc(forever, (size_t)pp * sizeof *to->like);
     for (int i = 0; i < pp; i++)

@@ -8,6 +8,8 @@
  *
  * Under AddressSanitizer what an arena forgets is poisoned until it is handed
  * out again, so that stale pointers show up in tests. */
+#include <sys/mman.h>
+
 #include "plan.h"
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
@@ -28,7 +30,7 @@ struct Arena {
 /* Bytes of a block with its header. Huge pages were measured twice: clearing
  * them, cold, took a quarter of a compile where pages that were given back a
  * moment ago, and still lie in the processor's caches, cost nothing. */
-enum { FIRST = 64 << 10, LARGEST = 4 << 20 };
+enum { FIRST = 64 << 10, LARGEST = 4 << 20, PAGE = 4096 };
 
 static Arena eternal;
 Arena *forever = &eternal;
@@ -61,6 +63,20 @@ Arena *arena_new(void)
     return a;
 }
 
+/* All pages of a large block at once: by itself each is a fault, of which a
+ * compile for many ranks has 200,000 (a tenth of its time). */
+static void claim_pages(char *block, size_t bytes)
+{
+#ifdef MADV_POPULATE_WRITE
+    uintptr_t from = ((uintptr_t)block + PAGE - 1) / PAGE * PAGE;
+    uintptr_t to = ((uintptr_t)block + bytes) / PAGE * PAGE;
+
+    if (bytes >= LARGEST / 8)
+        madvise((void *)from, to - from, MADV_POPULATE_WRITE);
+#endif
+    (void)block, (void)bytes;
+}
+
 /* Blocks double up to LARGEST; a big request gets a block of its own size. */
 static void push_block(Arena *a, size_t bytes)
 {
@@ -75,6 +91,7 @@ static void push_block(Arena *a, size_t bytes)
     ArenaBlock *block = malloc(total);
     if (!block)
         block = claim(total = least);
+    claim_pages((char *)block, total);
     *block = (ArenaBlock){ .next = a->top, .size = total - sizeof *block };
     a->top = block;
 }
