@@ -12,6 +12,8 @@
 #include "../../ir/ir.h"
 #include "../../runtime/runtime.h"
 
+enum { LAYERS = 8 }; /* of models that have ten or more: all are alike */
+
 static const char *pleat;
 static Table *seen;
 
@@ -57,13 +59,14 @@ static void keep_new(Plan *p, const char *arch)
 
 static int model(const Row *r, Pool *pool)
 {
-    const char *plan = "build/tests/nvrtc.plan";
+    const char *plan = "build/tests/nvrtc.plan", *lua = "build/tests/nvrtc.lua";
     size_t n = 0;
 
     if (system(strf(forever,
-                    "%s compile models/%s target=cuda "
+                    "sed -E 's/^(local layers[^=]*= )[0-9]{2,}/\\1%d/' "
+                    "models/%s >%s && %s compile %s target=cuda "
                     "train.recompute=1 %s -o %s >%s.log 2>&1",
-                    pleat, r->file, r->keys, plan, plan))) {
+                    LAYERS, r->file, lua, pleat, lua, r->keys, plan, plan))) {
         printf("not ok - nvrtc: %s %s does not compile\n", r->file, r->keys);
         return 1;
     }
