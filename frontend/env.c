@@ -62,12 +62,35 @@ static int new_name(lua_State *L)
 
 /* ---- opening ------------------------------------------------------------- */
 
+static int keep(lua_State *L, const void *bytes, size_t n, void *to)
+{
+    (void)L;
+    putn(to, bytes, n);
+    return 0;
+}
+
+/* The prelude's function comes on top. Its text is parsed once, however many
+ * models a process traces. */
+static void load_prelude(lua_State *L)
+{
+    static Text code;
+    int known = code.arena != NULL;
+
+    if (known ? luaL_loadbufferx(L, code.s, code.len, "=prelude", "b")
+              : luaL_loadbufferx(L, prelude_lua, strlen(prelude_lua),
+                                 "=prelude", "t"))
+        die("prelude: %s", lua_tostring(L, -1));
+    if (known)
+        return;
+    code.arena = forever;
+    lua_dump(L, keep, &code, 0);
+}
+
 /* The prelude runs in a table of its own, with what only it may call; whatever
  * a model redefines, its layers stay as they are. */
 static void run_prelude(lua_State *L)
 {
-    if (luaL_loadbufferx(L, prelude_lua, strlen(prelude_lua), "=prelude", "t"))
-        die("prelude: %s", lua_tostring(L, -1));
+    load_prelude(L);
     lua_pushvalue(L, -2);
     lua_setupvalue(L, -2, 1);
     if (lua_pcall(L, 0, 0, 0))

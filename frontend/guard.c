@@ -12,7 +12,7 @@
 
 #include "commands.h"
 
-enum { CPUSECONDS = 10 };
+enum { SECONDS = 10 };
 
 static Watch *shared;
 static struct rlimit cpu, core;
@@ -20,6 +20,15 @@ static struct rlimit cpu, core;
 Watch *watch(void)
 {
     return shared;
+}
+
+/* Of a processor, that a model file may take; $PLEAT_SECONDS: another limit. */
+static int most_seconds(void)
+{
+    const char *s = getenv("PLEAT_SECONDS");
+    int n = s ? atoi(s) : 0;
+
+    return n > 0 ? n : SECONDS;
 }
 
 /* The limits hold while the model file runs, not for what is done with it. */
@@ -40,7 +49,8 @@ void watch_tracing(int on)
     getrlimit(RLIMIT_CORE, &core);
     getrusage(RUSAGE_SELF, &u);
     r = cpu;
-    r.rlim_cur = (rlim_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + CPUSECONDS;
+    r.rlim_cur =
+        (rlim_t)(u.ru_utime.tv_sec + u.ru_stime.tv_sec + most_seconds());
     if (r.rlim_cur < cpu.rlim_cur)
         setrlimit(RLIMIT_CPU, &r);
     r = core;
@@ -117,7 +127,7 @@ static int report(int status)
     Loc l = { intern(shared->file), shared->line, NULL };
     show_source(l.file);
     if (sig == SIGXCPU || sig == SIGKILL)
-        err(&l, "the model ran for more than %d seconds", CPUSECONDS);
+        err(&l, "the model ran for more than %d seconds", most_seconds());
     err(&l, "the front end died of signal %d (a bug in this program)", sig);
 }
 

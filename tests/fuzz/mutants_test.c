@@ -18,11 +18,7 @@
 #include "readers.h"
 
 enum {
-#ifdef __SANITIZE_ADDRESS__
     ROUNDS = 1500,
-#else
-    ROUNDS = 2500,
-#endif
     ALLROUNDS = 10000, /* with PLEAT_ALL */
     BATCH = 250,
     SECONDS = 60,

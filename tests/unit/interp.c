@@ -49,9 +49,10 @@ static Env tuple(const Node *n, int64_t at)
 {
     Env e;
 
-    e.n = 0;
+    e.n = n->nd;
     for (int d = n->nd; d-- > 0;) {
-        env_set(&e, n->dim[d].a, at % n->dim[d].n);
+        e.a[d] = n->dim[d].a;
+        e.i[d] = at % n->dim[d].n;
         at /= n->dim[d].n;
     }
     return e;
