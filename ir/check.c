@@ -1,7 +1,5 @@
 /* check.c: what must hold in a graph, level by level. The driver asks after
- * every pass, most of which leave most nodes as they are: what a node must be
- * by itself and its operands is not asked again while its digest, and theirs,
- * are those with which it was found right.
+ * every pass, so it costs about as much as a pass does.
  *
  *     all       operands before users; attributes and axes as infer would set
  *               them; a region reads only what it may; parameters are declared;
@@ -25,7 +23,6 @@ typedef struct GraphCheck {
     Table *axes;            /* name -> axis */
     Table *kernels;         /* number -> its first node */
     const Axis *lately[64]; /* axes looked at, by some bits of the pointer */
-    NodeDigest *digest;     /* of g's nodes */
     Arena *arena;
     char *why; /* the first thing wrong */
 } GraphCheck;
@@ -161,15 +158,6 @@ static int one_axis(GraphCheck *check, const Node *n, Axis *a)
     return *known != a && bad(check, n, "two axes are called '%s'", a->name);
 }
 
-/* The attributes' axes are the node's own or an operand's. */
-static int names(GraphCheck *check, const Node *n)
-{
-    for (int i = 0; i < n->nd; i++)
-        if (one_axis(check, n, n->dim[i].a))
-            return 1;
-    return 0;
-}
-
 static int axes(GraphCheck *check, const Node *n)
 {
     for (int i = 0; i < optab[n->op].nattr; i++) {
@@ -179,6 +167,8 @@ static int axes(GraphCheck *check, const Node *n)
                 return 1;
     }
     for (int i = 0; i < n->nd; i++) {
+        if (one_axis(check, n, n->dim[i].a))
+            return 1;
         if (n->dim[i].n < 1)
             return bad(check, n, "axis '%s' is %ld", n->dim[i].a->name,
                        n->dim[i].n);
@@ -259,7 +249,7 @@ static int regions_ok(GraphCheck *check, const Node *n)
     return 0;
 }
 
-static int rows(GraphCheck *check, const Node *n)
+static int rows(GraphCheck *check, const Node *n, int64_t at)
 {
     int has = 0;
 
@@ -267,14 +257,12 @@ static int rows(GraphCheck *check, const Node *n)
         has |= g_isrow(n->dim[i].a);
     if (has && (!n->map || n->map->op != Oroute))
         return bad(check, n, "has rows and no route");
-    return !has && n->map && bad(check, n, "has a route and no rows");
-}
-
-static int map_above(GraphCheck *check, const Node *n, int64_t at)
-{
-    return n->map &&
-           (place_of(check, n->map) < 0 || place_of(check, n->map) >= at) &&
-           bad(check, n, "its route does not stand above");
+    if (!has && n->map)
+        return bad(check, n, "has a route and no rows");
+    if (n->map &&
+        (place_of(check, n->map) < 0 || place_of(check, n->map) >= at))
+        return bad(check, n, "its route does not stand above");
+    return 0;
 }
 
 /* ---- single ops ---------------------------------------------------------- */
@@ -349,6 +337,8 @@ static int special(GraphCheck *check, const Node *n)
     if (uses_of_pick(check, n))
         return 1;
     switch (n->op) {
+    case Oparam:
+    case Ostate: return declared(check, n);
     case Oarg:
         return check->g == check->top && bad(check, n, "stands outside a body");
     case Opart: return part(check, n);
@@ -408,10 +398,9 @@ static int body(GraphCheck *check, const Node *n)
     if (*done)
         return 0;
     *done = check;
-    GraphCheck whole = *check;
+    const Graph *g = check->g;
     int wrong = nodes(check, n->body);
-    check->g = whole.g;
-    check->digest = whole.digest;
+    check->g = g;
     return wrong;
 }
 
@@ -516,48 +505,23 @@ static int kernel(GraphCheck *check, const Node *n)
                was->name);
 }
 
-/* What follows from the node and its operands, at the graph's level. */
-static int by_itself(GraphCheck *check, const Node *n)
+static int node(GraphCheck *check, const Node *n, int64_t at)
 {
-    if (attributes(check, n) || axes(check, n) || dims(check, n) ||
-        regions_ok(check, n) || rows(check, n) || special(check, n))
+    if (n->id != at)
+        return bad(check, n, "stands twice");
+    if (operands(check, n, at) || attributes(check, n) || axes(check, n) ||
+        dims(check, n) || regions_ok(check, n) || rows(check, n, at) ||
+        special(check, n))
+        return 1;
+    if ((n->body && body(check, n)) || kernel(check, n))
         return 1;
     return check->g == check->top && check->g->level != LOGICAL &&
            types(check, n);
 }
 
-/* What follows from others too: where they stand, names, tables. */
-static int among_others(GraphCheck *check, const Node *n, int64_t at)
-{
-    if (n->id != at)
-        return bad(check, n, "stands twice");
-    if (operands(check, n, at) || map_above(check, n, at) || names(check, n))
-        return 1;
-    if ((n->op == Oparam || n->op == Ostate) && declared(check, n))
-        return 1;
-    return (n->body && body(check, n)) || kernel(check, n);
-}
-
-static int node(GraphCheck *check, Node *n, int64_t at)
-{
-    if (among_others(check, n, at))
-        return 1;
-    uint64_t h = node_digest(check->digest, n);
-    h = mix64(h, mix64(KEYP(check->g), (uint64_t)check->g->level));
-    h = mix64(h, KEYP(check->g->mesh));
-    if (n->checked == h && !n->body)
-        return 0;
-    if (by_itself(check, n))
-        return 1;
-    n->checked = h;
-    return 0;
-}
-
 static int nodes(GraphCheck *check, const Graph *g)
 {
     check->g = g;
-    check->digest =
-        alloc(check->arena, (vec_len(g->node) + 1) * sizeof *check->digest);
     g_renumber((Graph *)g);
     for (size_t i = 0; i < vec_len(g->node); i++)
         if (node(check, g->node[i], (int64_t)i))

@@ -299,10 +299,9 @@ struct Node {
     const char *of;   /* an accumulator: path of the parameter (ZeRO-2, 3: of
                           the bucket) whose gradient it is; null: of none */
     const Loc *loc;
-    void *tmp;        /* kept by passes while they run */
-    int stash;        /* 1 + the stack where its rows lie; 0: in none */
-    const Shard *sh;  /* after place, [MAXATOM]: of all nodes of a type one */
-    uint64_t checked; /* the digest with which a check found it right */
+    void *tmp;       /* kept by passes while they run */
+    int stash;       /* 1 + the stack where its rows lie; 0: in none */
+    const Shard *sh; /* after place, [MAXATOM]: of all nodes of a type one */
 };
 
 /* What a value begins with. */
@@ -795,17 +794,6 @@ int parse_call(const GraphReader *reader, const char *s, size_t n);
 
 void check_graph(const Graph *g); /* the level's own rules; die() when broken */
 char *graph_wrong(Arena *a, const Graph *g); /* null, or which is broken */
-
-/* Digests of a node: of op, type, axes, attributes, body, operands and map; of
- * these and the operands' own, and so on up to the operands that are
- * DIGESTREACH - 1 edges away. */
-enum { DIGESTREACH = 4 };
-typedef struct NodeDigest {
-    uint64_t reach[DIGESTREACH];
-} NodeDigest;
-
-/* The last one of n. of: by id; operands and map are in it, n comes into it. */
-uint64_t node_digest(NodeDigest *of, const Node *n);
 
 /* ---- kernels-to-be: what fuse makes and codegen writes ------------------- */
 
