@@ -164,8 +164,8 @@ static int is_own(const Fuse *fuse, const Node *n)
 {
     const Graph *g = fuse->graph;
 
-    return fuse->target->updates && program_turns(g) == 1 && !g->call &&
-           n->op == Oaccum && n->of && n->nin == 1 &&
+    return fuse->target->updates && !g->call && n->op == Oaccum && n->of &&
+           n->nin == 1 && g->opts && program_turns(g) == 1 &&
            (n->dt == Df32 || is_low_gradient(n)) &&
            n->in[0]->op == Ogmm_wgrad &&
            vec_len(fuse->user[n->in[0]->id]) == 1 && feeds(g, n->in[0], n) &&
@@ -243,7 +243,7 @@ void pass_product_update(Graph *g)
     Arena *a = arena_new();
     Node **moved = NULL;
 
-    if (pass_target(g)->updates && program_turns(g) == 1) {
+    if (pass_target(g)->updates && g->opts && program_turns(g) == 1) {
         Fuse f = fuse_begin(g, a);
         for (int i = 0; i < f.count; i++)
             g->node[i]->mark = 0;
