@@ -16,10 +16,10 @@ examine() {
 bad=0
 if [ $# = 0 ]; then
     examine --keys "precision.recipe=blockwise precision.place=all" \
-        --seeds "1-$([ "$PLEAT_ALL" ] && echo 50 || echo 3)" || bad=1
+        --seeds "1-$([ "$PLEAT_ALL" ] && echo 50 || echo 2)" || bad=1
     set -- --program tests/random/kept/cuda_wide_load_of_split_index.lua \
         --program tests/random/kept/cuda_in_place_of_what_all_read.lua \
         --program tests/random/kept/cuda_sum_in_one_order.lua \
-        --seeds "1-$([ "$PLEAT_ALL" ] && echo 150 || echo 6)"
+        --seeds "1-$([ "$PLEAT_ALL" ] && echo 150 || echo 4)"
 fi
 examine "$@" && [ $bad = 0 ]

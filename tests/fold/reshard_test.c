@@ -11,7 +11,7 @@
 
 #include "foldrun.h"
 
-enum { BEFORE = 2, MICRO = 8, NEXT = 3 };
+enum { BEFORE = 2, MICRO = 8, NEXT = 2 };
 
 static const char model[] = "tests/models/folds.lua";
 enum { KINDS = MODELTENSORS | 1 << TKscales | MASTERS | MOMENTS };

@@ -89,7 +89,7 @@ best 4 fold.ep=4
 limits "world=2 fold.pp=1" 24MiB 32MiB
 model=folds small="target=null train.batch=16"
 [ -z "$PLEAT_ALL" ] || best 16 "fold.tp=2 fold.ep=4"
-limits "world=4 fold.pp=2 fold.tp=1" 80KiB 100KiB 180KiB
+limits "world=4 fold.pp=2 fold.tp=1" 100KiB 180KiB
 model=llama3 experts=1
 small="target=null axes.seq=32 axes.hidden=32 axes.kv=2 axes.group=2 axes.dim=8 axes.ffn=64 axes.vocab=64 train.batch=16"
 [ -z "$PLEAT_ALL" ] || best 16 fold.tp=2
