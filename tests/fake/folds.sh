@@ -166,7 +166,7 @@ cases() {
 - 1 fp64 linear
 - 1 fp64 optimizer
 - 1 fp64 router_choice
-+ 1 fp64 marks train.batch=2
+- 1 fp64 marks train.batch=2
 - 1 fp64 router_hash
 - 1 fp64 router_post
 - 1 fp64 router_pre

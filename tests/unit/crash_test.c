@@ -55,13 +55,13 @@ typedef struct RunKind {
 
 static const RunKind ways[] = {
     /* clang-format off */
-    { PLAN, "beside training", 1, 0, "", NULL, 61, 1 },
+    { PLAN, "beside training", 1, 0, "", NULL, 97, 1 },
     { PLAN, "while it waits", 1, 0, "train.snapshot=0", NULL, 227, 5 },
     { PLAN, "no exchange of names", 1, 0, "", "FAULT_NOEXCHANGE=1", 211, 5 },
     { PLAN, "2 ranks, the first", 2, 0, "", NULL, 293, 7 },
-    { PLAN, "2 ranks, the second", 2, 1, "", NULL, 113, 2 },
-    { MODELFILE, "the folder, a start", 1, 0, "", NULL, 107, 1 },
-    { FOLDER, "the folder, a resume", 1, 0, "train.clip=0.5", NULL, 109, 1 },
+    { PLAN, "2 ranks, the second", 2, 1, "", NULL, 199, 2 },
+    { MODELFILE, "the folder, a start", 1, 0, "", NULL, 163, 1 },
+    { FOLDER, "the folder, a resume", 1, 0, "train.clip=0.5", NULL, 167, 1 },
     /* clang-format on */
 };
 enum { NWAY = sizeof ways / sizeof *ways };
