@@ -93,7 +93,7 @@ cases() {
 - 2 fp64 apart fold.ep=2 axes.expert=7 fold.pair=1
 + 2 fp64 folds fold.ep=2 route.factor=1.9 route.stash=1.1 train.recompute=0 axes.batch=8 axes.seq=16 axes.heads=2 train.batch=16
 + 2 fp64 apart fold.pp=2 train.offload=activations,moments
-+ 2 fp64 apart fold.dp=2 fold.zero=1 train.offload=moments,masters train.update=host
+- 2 fp64 apart fold.dp=2 fold.zero=1 train.offload=moments,masters train.update=host
 - 2 fp64 apart fold.ep=2 route.clones=1 route.dispatcher=peer axes.hidden=64 axes.heads=2
 - 4 bf16 apart fold.dp=2 fold.tp=2 fold.ep=4 route.clones=2 route.dispatcher=alltoall
 - 2 fp8 apart fold.ep=2 route.clones=1 precision.place=all axes.hidden=16 axes.ffn=16

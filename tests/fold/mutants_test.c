@@ -13,7 +13,7 @@
 
 #include "mutantrun.h"
 
-enum { FEW = 450, MANY = 10000 };
+enum { FEW = 320, MANY = 10000 };
 
 /* Share of the mutants that change a result which must be refused. */
 static const double GOAL = 0.995;

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
         list = trial_random(a, &T_cuda, NULL, atoi(argv[2]), atoi(argv[3]));
     } else {
         list = trial_patterns(a, &T_cuda, trial_rows(a, &T_cuda, NULL), 3);
-        list = trial_random(a, &T_cuda, list, 0, 28);
+        list = trial_random(a, &T_cuda, list, 0, 20);
     }
     for (size_t i = 0; i < vec_len(list); i++)
         for (size_t k = 0; k < vec_len(list[i].k) && wanted(&list[i]); k++)

@@ -95,7 +95,7 @@ int main(int argc, char **argv)
         list = trial_random(a, &T_host, NULL, atoi(argv[2]), atoi(argv[3]));
     } else {
         list = trial_patterns(a, &T_host, trial_rows(a, &T_host, NULL), 3);
-        list = trial_random(a, &T_host, list, 0, 28);
+        list = trial_random(a, &T_host, list, 0, 20);
     }
     Group **all = NULL;
     Trial dropping = trial_dropout(a, &T_host);
