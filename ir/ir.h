@@ -662,7 +662,10 @@ void find_groups(Node *map); /* attributes groups and kept, from its index */
 /* By the router, which may be limited to groups, and by route.assume; even: all
  * experts are as likely whatever that says. */
 RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even);
-int routes_even(const Opts *opts);             /* route.assume=uniform */
+/* Does route.assume say odds of 1/i^*power of the i-th expert? uniform: 0; a
+ * file of odds: no. */
+int assumed_power(const Opts *opts, double *power);
+int routes_even(const Opts *opts);             /* of equal odds? */
 int64_t route_places(const RouteModel *model); /* for experts, on all parts */
 /* Probability that a token has one of the experts at n places from `first`, how
  * many of them it is expected to have, and the rows of the rank that has most

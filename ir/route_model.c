@@ -135,9 +135,20 @@ static double *zipf(Arena *a, double s, int64_t experts)
     return v;
 }
 
+int assumed_power(const Opts *opts, double *power)
+{
+    const char *s = opts_str(opts, "route.assume");
+    int is_zipf = !strncmp(s, "zipf:", 5);
+
+    *power = is_zipf ? strtod(s + 5, NULL) : 0;
+    return is_zipf || !strcmp(s, "uniform");
+}
+
 int routes_even(const Opts *opts)
 {
-    return !strcmp(opts_str(opts, "route.assume"), "uniform");
+    double power;
+
+    return assumed_power(opts, &power) && power == 0;
 }
 
 double map_choices(const Node *map)
@@ -160,17 +171,19 @@ static int numbers_clones(const Node *map)
 RouteModel route_model(Arena *a, const Graph *g, const Node *map, int even)
 {
     const struct route_attrs *t = &map->at.route;
-    const char *s = opts_str(g->opts, "route.assume");
+    double power;
     RouteModel r = { .experts = unpadded(t->axis)->n,
                      .parts = t->axis->parts ? t->axis->parts : 1,
                      .chosen = map_choices(map),
                      .groups = t->kept ? t->groups : 1,
                      .kept = t->kept ? t->kept : 1 };
 
-    even |= numbers_clones(map) || routes_even(g->opts);
-    r.odds = even                      ? zipf(a, 0, r.experts)
-             : !strncmp(s, "zipf:", 5) ? zipf(a, strtod(s + 5, NULL), r.experts)
-                                       : odds_in(a, g->opts, r.experts);
+    if (even || numbers_clones(map))
+        r.odds = zipf(a, 0, r.experts);
+    else if (assumed_power(g->opts, &power))
+        r.odds = zipf(a, power, r.experts);
+    else
+        r.odds = odds_in(a, g->opts, r.experts);
     return r;
 }
 

@@ -56,7 +56,7 @@ typedef struct PricePoint {
 typedef struct Fit {
     ProgramBuilder *made;
     PricePoint choice;
-    Offloads offloads; /* of the graph it was made of */
+    unsigned offloads; /* classes of the graph it was made of */
     double unwaiting;  /* program_unwaiting */
 } Fit;
 
@@ -204,11 +204,11 @@ static int same_choice(PricePoint a, PricePoint b)
 
 static Fit level_of(FitSearch *search, PricePoint c)
 {
-    Offloads offloads = search->g->offloads;
+    unsigned offloads = search->g->offloads.classes;
 
     for (size_t i = 0; i < vec_len(search->tried); i++)
         if (same_choice(search->tried[i].choice, c) &&
-            search->tried[i].offloads.classes == offloads.classes)
+            search->tried[i].offloads == offloads)
             return search->tried[i];
     ProgramBuilder *made = make(search, c);
     Fit l = { made, c, offloads, program_unwaiting(made) };

@@ -57,7 +57,7 @@ static void find_spills(Expected *expected)
             fmax(up_to - 1, 0) - fmax(up_to - expected->rows[i] - 1, 0);
     }
     for (int64_t r = 0; r < expected->ranks; r++)
-        expected->spare[r] = fmin(fmax(1 - expected->load[r], 0), clone_room());
+        expected->spare[r] = fmin(fmax(1 - expected->load[r], 0), CLONEROOM);
 }
 
 /* Rows of expert i that a clone on rank r would take. */
@@ -68,7 +68,7 @@ static double overlap(const Expected *expected, int64_t i, int64_t r)
     double rows = fmin(from + expected->spill[i], to + expected->spare[r]) -
                   fmax(from, to);
 
-    return rows > 0 && rows >= clone_least() ? rows : 0;
+    return rows > 0 && rows >= CLONELEAST ? rows : 0;
 }
 
 /* What rank r takes in its slots, of others, whose load[] sinks; the most of

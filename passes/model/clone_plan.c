@@ -3,27 +3,15 @@
  *
  *     mean          rows of all over the ranks
  *     spill[expert] what a rank has over the mean, of its hottest experts first
- *     spare[rank]   what a rank has below the mean, at most `most` of it
+ *     spare[rank]   what a rank has below the mean, at most CLONEROOM of it
  *
  * Spills and spares, the largest of each first, are laid side by side on a
  * line. Where those of an expert and of a rank lie above each other is what a
  * clone there would take; each rank has clones of the experts that give it
- * most, as many as it has slots, none for less than `least` of the mean. So all
- * is found at once, by sums over what is larger, and equal counts give equal
- * plans: of equals the one with the lower number is first. */
+ * most, as many as it has slots, none for less than CLONELEAST of the mean. So
+ * all is found at once, by sums over what is larger, and equal counts give
+ * equal plans: of equals the one with the lower number is first. */
 #include "model.h"
-
-static const double MOST = 0.5, LEAST = 1.0 / 32;
-
-double clone_room(void)
-{
-    return MOST;
-}
-
-double clone_least(void)
-{
-    return LEAST;
-}
 
 /* ---- building ------------------------------------------------------------ */
 
@@ -158,7 +146,7 @@ static Node *spare(const CloneSite *site, Node *n, Node *mean)
     Node *its = ew(site, Oeq, first, rank_of(site, site->expert));
     Node *load =
         total(site, where(site, its, n, number(site, Df32, 0)), site->expert);
-    Node *room = ew(site, Omul, mean, number(site, Df32, MOST));
+    Node *room = ew(site, Omul, mean, number(site, Df32, CLONEROOM));
 
     return ew(site, Ominimum, beyond(site, mean, load), room);
 }
@@ -172,7 +160,7 @@ static Node *overlap(const CloneSite *site, Node *n, Node *mean)
     Node *end =
         ew(site, Ominimum, ew(site, Oadd, to, in), ew(site, Oadd, from, out));
     Node *rows = ew(site, Osub, end, ew(site, Omaximum, to, from));
-    Node *least = ew(site, Omul, mean, number(site, Df32, LEAST));
+    Node *least = ew(site, Omul, mean, number(site, Df32, CLONELEAST));
     Node *is = ew(site, Oland, ew(site, Oge, rows, least),
                   ew(site, Ogt, rows, number(site, Df32, 0)));
 

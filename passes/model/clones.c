@@ -70,7 +70,7 @@ static CloneSite site_of(Graph *g, Node *m, int64_t slots)
 /* ---- rows ---------------------------------------------------------------- */
 
 /* The map of the clones' rows. `share` of an equal share of all rows is
- * expected there on the fullest rank; there is room for clone_room(), which is
+ * expected there on the fullest rank; there is room for CLONEROOM, which is
  * what the plan gives it at most. */
 static Node *map_of_clones(const CloneSite *site, Node *slot, double share)
 {
@@ -79,10 +79,10 @@ static Node *map_of_clones(const CloneSite *site, Node *slot, double share)
     const struct route_attrs *home = &site->map->at.route;
     struct route_attrs *t = &m->at.route;
 
-    share = fmax(share, clone_least());
+    share = fmax(share, CLONELEAST);
     t->axis = site->clone;
     t->top = home->top;
-    t->budget = home->budget * clone_room() / share;
+    t->budget = home->budget * CLONEROOM / share;
     if (t->top)
         t->mean = map_choices(site->map) * share;
     else

@@ -135,24 +135,23 @@ static Node *balanced(const Forced *forced)
 static Node *inverse_odds(const Forced *forced)
 {
     const Opts *opts = forced->g->opts;
-    const char *s = opts_str(opts, "route.assume");
-    Node *i = g_node(forced->g, Oiota, forced->pick->loc, 0, NULL);
+    double power;
 
-    if (routes_even(opts))
-        return number(forced, Df32, 1);
-    if (strncmp(s, "zipf:", 5))
+    if (!assumed_power(opts, &power))
         err(opts_loc(opts, "route.balance"),
-            "route.balance=assumed draws by route.assume=uniform or zipf:S, "
-            "not "
-            "by a file");
+            "route.balance=assumed draws by route.assume=uniform or zipf:1, "
+            "not by a file");
+    if (power == 0)
+        return number(forced, Df32, 1);
+    Node *i = g_node(forced->g, Oiota, forced->pick->loc, 0, NULL);
     i->at.iota.axis = forced->experts;
     i->dt = Di32;
     i->dim[i->nd++] = (Dim){ forced->experts, forced->experts->n };
     in_pre(g_placed(infer(forced->g, i), forced->pick));
     Node *at = in_pre(ew(forced, Oadd, i, number(forced, Di32, 1)));
-    Node *power = number(forced, Df32, strtod(s + 5, NULL));
     Node *ln = in_pre(ew(forced, Olog, g_cast(forced->g, at, Df32), NULL));
-    return in_pre(ew(forced, Oexp, in_pre(ew(forced, Omul, ln, power)), NULL));
+    Node *up = in_pre(ew(forced, Omul, ln, number(forced, Df32, power)));
+    return in_pre(ew(forced, Oexp, up, NULL));
 }
 
 static Node *drawn(const Forced *forced)

@@ -48,6 +48,9 @@ Axis *own_axis(Graph *g, const char *name, int64_t n);
 /* ---- clone_plan.c: for clones.c ------------------------------------------ */
 
 enum { CLONESHARES = 1024 }; /* parts of an expert's rows, a power of two */
+/* Most rows of a rank's clones, and least of a clone, in equal shares of all
+ * rows of ranks. */
+static const double CLONEROOM = 0.5, CLONELEAST = 1.0 / 32;
 
 /* Experts of a map, and slots for clones of them on all ranks. Axes with a 2
  * are as long as those without. */
@@ -64,9 +67,6 @@ typedef struct ClonePlan {
     Node *expert, *from, *to;
 } ClonePlan;
 
-/* Rows of a rank, and least rows of a clone, in means. */
-double clone_room(void);
-double clone_least(void);
 ClonePlan plan_clones(const CloneSite *site);
 /* i32, as the map's choices: the slot that takes each, -1: none. token: their
  * token's number. */
