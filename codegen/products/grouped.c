@@ -24,6 +24,7 @@ enum {
     BOXES = 4 * 8192,
     BESIDE = BOXES + 1024 + 512,
     MAXSTAGES = 8,
+    OWNCOLUMNS = 64, /* that a warpgroup alone scales while others multiply */
     MAPS = 640,
     DEEP = 128,  /* bytes of k in a slice */
     WGWARPS = 8, /* that multiply; with an update each has eight rows in fp32 in
@@ -270,7 +271,10 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
  * Of each element 24 bytes are moved in place of 32: 19.3 of 22.3 ms are that.
  * In boxes of 64 x 32, a barrier of the warpgroup each, where a thread updates
  * eight neighbours, so that an instruction of 16 bytes leaves half of each
- * sector of fp32 to the next, 24.6, 29.9, 55.9. */
+ * sector of fp32 to the next, 24.6, 29.9, 55.9.
+ *
+ * With weights by e4m3 the warpgroup that has the turn scales alone: it begins
+ * the next 64 x 64 before it scales the last. */
 static const GroupedTile update_tile = { 128, 128, 1 };
 enum { AHEAD = 2 };
 
@@ -306,7 +310,7 @@ int grouped_updates(const Graph *g, const Node *n)
 {
     GmmArgs v = args_of(g, n);
 
-    return has_tensor_cores(&v, 1) && v.in == Dbf16;
+    return has_tensor_cores(&v, 1) && (v.in == Dbf16 || v.in == De4m3);
 }
 
 /* Row 0 of an operand, a pointer to rows of so many elements. */
@@ -315,6 +319,11 @@ static const char *rows_at(Arena *a, const char *name, int stash, int64_t wide)
     return stash ? strf(a, "%s + (int64_t)off[EXPERTS + 1] * %lld", name,
                         (long long)wide)
                  : name;
+}
+
+static const char *scales_in_order(int scaled, int swap)
+{
+    return !scaled ? "" : swap ? "sb, sa" : "sa, sb";
 }
 
 static void put_call(Text *out, const GroupedForm *form, const char *result,
@@ -327,18 +336,19 @@ static void put_call(Text *out, const GroupedForm *form, const char *result,
 }
 
 /* Beside the operands what is updated; nothing is stored but that. */
-static void put_update_kernel(Text *out, const GroupedForm *form,
-                              const char *left, const char *right)
+static void put_update_kernel(Text *out, const GroupedForm *form, int scaled,
+                              int swap, const char *left, const char *right)
 {
     put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
-        "@(const TI *a, const TI *b, const int32_t *off, %s%s\n"
+        "@(const TI *a, const TI *b, const int32_t *off, %s%s%s\n"
         "  uint8_t *work)\n"
         "{\n    const Term term[] = { { %s, %s } };\n"
-        "    const Scales scales[] = { { } };\n"
+        "    const Scales scales[] = { { %s } };\n"
         "    const Update update = { %s };\n",
-        WGTHREADS, form->squares ? "float *squares, " : "",
-        form->update->parameters, left, right, form->update->values);
+        WGTHREADS, scaled ? "const float *sa, const float *sb, " : "",
+        form->squares ? "float *squares, " : "", form->update->parameters, left,
+        right, scales_in_order(scaled, swap), form->update->values);
     put_call(out, form, "(TO *)work", "0");
 }
 
@@ -362,7 +372,7 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
     const char *squares = form->squares ? "float *squares, " : "";
 
     if (form->update) {
-        put_update_kernel(out, form, left, right);
+        put_update_kernel(out, form, scaled, swap, left, right);
         return;
     }
     put(out,
@@ -375,10 +385,7 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
         WGTHREADS, off, more, squares,
         form->dense ? "    const int32_t off[] = { 0, CAP };\n" : "", left,
         right, twice ? rows_at(out->arena, "a2", form->stash, args->k) : "0",
-        twice ? "b2" : "0",
-        !scaled ? ""
-        : swap  ? "sb, sa"
-                : "sa, sb",
+        twice ? "b2" : "0", scales_in_order(scaled, swap),
         scaled && twice ? "sa2, sb2" : "");
     put_call(out, form, rows_at(out->arena, "c", args->stash >> 2 & 1, args->n),
              "(int)add");
@@ -412,9 +419,10 @@ static RingSizes ring_of(const GmmArgs *args, const GroupedForm *form,
     int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4 -
                    slot_bytes(form);
 
-    ring.once = tile->cols <= 128       ? tile->cols
-                : tile->cols % 128 == 0 ? 128
-                                        : tile->cols / 2;
+    ring.once = columns && tile->pingpong ? OWNCOLUMNS
+                : tile->cols <= 128       ? tile->cols
+                : tile->cols % 128 == 0   ? 128
+                                          : tile->cols / 2;
     int64_t scale = tile->rows + tile->cols / ring.once * (ring.once + 16);
     int64_t stages = room / (slice + columns * scale * 4);
     ring.stages = stages < MAXSTAGES ? stages : MAXSTAGES;
@@ -495,7 +503,7 @@ static void add_buffer(Group *group, Arena *a, Node *n, Node *view)
     group->narg++;
 }
 
-/* Operands, map, sums of squares, what is updated, numbers. */
+/* Operands, map, scales, sums of squares, what is updated, numbers. */
 static void set_update_buffers(const Graph *g, Group *group, Arena *a,
                                const ProductUpdate *update)
 {
@@ -503,7 +511,7 @@ static void set_update_buffers(const Graph *g, Group *group, Arena *a,
 
     group->arg = group->view = NULL;
     group->narg = 0;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < n->nin; i++)
         add_buffer(group, a, n->in[i], n->in[i]);
     if (squares)
         add_buffer(group, a, squares, squares);

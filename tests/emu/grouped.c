@@ -56,7 +56,7 @@ static GmmArgs args_of(const Product *p)
 }
 
 /* An update: of g, which q0 becomes, and what q1 and q2 were. */
-enum { SUMS = 6, WEIGHTS, NUMBER }; /* behind the work space: q1 q2 x0 */
+enum { SUMS = 8, WEIGHTS, NUMBER }; /* behind the work space: q1 q2 x0 */
 static const float number = 0.375f;
 
 static ProductUpdate *an_update(Arena *a, const Product *p)
@@ -449,6 +449,8 @@ static void order_buffers(const Product *p, const Numbers *n, void **buf,
 {
     int order[NBUF] = { 0, 1, 3 }, k = 3;
 
+    for (int i = 0; i < 2 && p->scaled; i++)
+        order[k++] = 4 + i;
     if (p->squares)
         order[k++] = beside(p) - 1;
     order[k++] = 2;
