@@ -122,6 +122,7 @@ static void put_pre(Text *out, const Graph *g, const Node *map, int64_t p,
         "#define EXPERTS %lld\n#define TOP %lld\n",
         (long long)p, (long long)q, ATONCE, (long long)l.experts,
         (long long)top);
+    putn(out, scale_pre, strlen(scale_pre));
     putn(out, blocks_pre, strlen(blocks_pre));
 }
 
@@ -137,6 +138,14 @@ int blocks_fit_loop(const Graph *g, const Node *n)
     if (q % SIDE || gathers_rows(n) || in_rows(n) != (n->nin > 1))
         return 0;
     return in_rows(n) ? x->nd == 2 : local_n(g, x, at) % SIDE == 0;
+}
+
+int blocks_of_matrix(const Graph *g, const Node *n, int64_t m, int64_t columns)
+{
+    int at;
+
+    return n->at.quantize_blocks.layout == SCALEsquare && n->nin == 1 &&
+           columns_of(g, n, &at) == columns && local_n(g, n->in[0], at) == m;
 }
 
 int blocks_of_loop(const Group *group, const Node **node)

@@ -306,11 +306,15 @@ int64_t grouped_squares(const Graph *g, const Node *n, int updates)
     return tile_squares(&v, &tile);
 }
 
-int grouped_updates(const Graph *g, const Node *n)
+int grouped_updates(const Graph *g, const Node *n, const Node *rounded)
 {
     GmmArgs v = args_of(g, n);
+    int64_t rows, columns;
 
-    return has_tensor_cores(&v, 1) && (v.in == Dbf16 || v.in == De4m3);
+    weight_sides(&v, &rows, &columns);
+    return has_tensor_cores(&v, 1) && (v.in == Dbf16 || v.in == De4m3) &&
+           (!rounded ||
+            (v.ldw == columns && blocks_of_matrix(g, rounded, rows, columns)));
 }
 
 /* Row 0 of an operand, a pointer to rows of so many elements. */
@@ -518,8 +522,10 @@ static void set_update_buffers(const Graph *g, Group *group, Arena *a,
     group->instr.bytes -= (double)local_bytes(g, group->node[1]);
     for (size_t i = 0; i < vec_len(update->kept); i++) {
         add_buffer(group, a, update->kept[i], NULL);
-        group->instr.bytes += 2 * (double)local_bytes(g, update->kept[i]);
+        group->instr.bytes += (double)local_bytes(g, update->kept[i]);
     }
+    for (size_t i = 0; i < vec_len(update->read); i++)
+        group->instr.bytes += (double)local_bytes(g, update->read[i]);
     for (size_t i = 0; i < vec_len(update->number); i++)
         add_buffer(group, a, update->number[i], update->number[i]);
 }

@@ -17,10 +17,13 @@ void gmm_wgrad_lower(Graph *g, Group *group, Arena *a);
 void blocks_lower_cuda(Graph *g, Group *group, Arena *a);
 int blocks_of_loop(const Group *group, const Node **node);
 int blocks_fit_loop(const Graph *g, const Node *n);
+/* Are n's blocks those of matrices [m n], one behind the other? */
+int blocks_of_matrix(const Graph *g, const Node *n, int64_t m, int64_t columns);
 char *blocks_loop_lower(Graph *g, Group *group, Arena *a);
 
 /* In the text that needs them. */
-extern const char gmm_pre[], blocks_pre[], wgmma_pre[], update_pre[];
+extern const char gmm_pre[], scale_pre[], blocks_pre[], wgmma_pre[],
+    update_pre[];
 
 /* update.c: what a weights' gradient's kernel makes of its result. */
 typedef struct ProductUpdate {
@@ -30,6 +33,7 @@ typedef struct ProductUpdate {
     int ahead;              /* slots of a warpgroup */
     int64_t bytes;          /* of a slot */
     Node **kept, **number;  /* vecs: buffers in the order of parameters */
+    Node **read;            /* vec: of kept, what is read; all are written */
 } ProductUpdate;
 /* Of a group that updates (group_updates). */
 ProductUpdate *update_text(Group *group, Arena *a, int ahead);
@@ -61,7 +65,8 @@ int64_t grouped_squares(const Graph *g, const Node *n,
                         int updates); /* Target.squares */
 /* Numbers that warps leave of a weights' gradient: sums of squares of tiles. */
 int64_t tile_squares(const GmmArgs *args, const GroupedTile *tile);
-int grouped_updates(const Graph *g, const Node *n); /* Target.updates */
+int grouped_updates(const Graph *g, const Node *n,
+                    const Node *rounded); /* Target.updates */
 int grouped_sums(const Graph *g, const Node *n, const Node *other);
 Node *sum_sq_of(const Group *group);   /* that it leaves; null */
 int grouped_terms(const Group *group); /* products whose sum it makes */

@@ -9,13 +9,17 @@
  *         ...
  *     }
  *     FN void update_piece(const float (&g)[PIECE], const Update &u,
- *                          const int64_t (&at)[HALVES], const uint8_t *slot)
+ *                          const int64_t (&at)[HALVES], const uint8_t *slot,
+ *                          uint32_t (&pair)[PIECE / 2])
  *     {
  *         float v1[8]; load_kept<float>(v1, slot + 0);
  *         float v2[8]; LANES(8) v2[l] = v1[l] * (float)0x1.cp-1;
  *         ...
  *         store_kept(u.q0, at, v2);
+ *         give_pairs(pair, v3);            what is rounded in blocks
  *     }
+ *     FN uint8_t *numbers_of(const Update &u) { return (uint8_t *)u.q2; }
+ *     FN float *scales_of(const Update &u) { return u.q3; }
  *
  * Expressions are those of loop kernels, so values are the same to the bit. */
 #include "products.h"
@@ -25,10 +29,13 @@ enum { PIECE = 8, THREADS = 128 };
 typedef struct UpdatePrinter {
     Group *group;
     Arena *arena;
-    Node **kept;   /* vec: what it reads and writes element by element */
+    Node **kept;   /* vec: what it reads or writes element by element, numbers
+                      and scales of what it rounds */
+    Node **read;   /* vec: of these */
     Node **number; /* vec: of one element */
     Node **done;   /* vec: values that have an array */
-    Text load, body, store;
+    Node *rounded; /* quantize_blocks of the update; null: none */
+    Text load, body, store, numbers;
     int64_t bytes; /* of a slot */
 } UpdatePrinter;
 
@@ -64,6 +71,7 @@ static void put_kept(UpdatePrinter *printer, Node *n)
     int at = index_of(&printer->kept, printer->arena, n);
     const DtypeInfo *dt = &dtypes[n->dt];
 
+    vec_push(printer->arena, printer->read, n);
     put(&printer->load, "    fetch_kept(slot + %lld, half, u.q%d + at);\n",
         (long long)printer->bytes, at);
     put(&printer->body, "    %s %s[%d]; load_kept<%s>(%s, slot + %lld);\n",
@@ -139,10 +147,29 @@ static const char *value(UpdatePrinter *printer, Node *n)
     return strf(printer->arena, "%s[l]", array(printer, n));
 }
 
+/* A pointer to a part of what is rounded. */
+static void put_part(UpdatePrinter *printer, const Node *w)
+{
+    int at = index_of(&printer->kept, printer->arena, storage(w->in[0]));
+
+    printer->rounded = w->in[1]->in[0];
+    put(&printer->numbers,
+        w->in[1]->at.part.index
+            ? "FN float *scales_of(const Update &u) { return u.q%d; }\n"
+            : "FN uint8_t *numbers_of(const Update &u) { return (uint8_t "
+              "*)u.q%d; "
+              "}\n",
+        at);
+}
+
 static void put_write(UpdatePrinter *printer, const Node *w)
 {
     Node *n = w->in[1];
 
+    if (n->op == Opart) {
+        put_part(printer, w);
+        return;
+    }
     value(printer, n);
     put(&printer->store, "    store_kept(u.q%d, at, %s);\n",
         index_of(&printer->kept, printer->arena, storage(w->in[0])),
@@ -172,20 +199,40 @@ static void put_struct(UpdatePrinter *printer, ProductUpdate *update, Text *out)
     update->values = all.s;
 }
 
+/* The value that is rounded, of which the kernel makes the rest. */
+static void put_pairs(UpdatePrinter *printer)
+{
+    if (!printer->rounded)
+        return;
+    value(printer, printer->rounded->in[0]);
+    put(&printer->store, "    give_pairs(pair, %s);\n",
+        array(printer, printer->rounded->in[0]));
+}
+
+static const char *text_of(const Text *t)
+{
+    return t->s ? t->s : "";
+}
+
 ProductUpdate *update_text(Group *group, Arena *a, int ahead)
 {
     UpdatePrinter printer = { .group = group, .arena = a };
     ProductUpdate *update = alloc(a, sizeof *update);
     Text out = { .arena = a };
 
-    printer.load = printer.body = printer.store = out;
+    printer.load = printer.body = printer.store = printer.numbers = out;
     for (int i = 0; i < group->n; i++)
         if (group->node[i]->op == Owrite)
             put_write(&printer, group->node[i]);
+    put_pairs(&printer);
     update->ahead = ahead;
     update->bytes = printer.bytes;
-    put(&out, "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n", ahead,
-        (long long)printer.bytes);
+    put(&out,
+        "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n"
+        "#define ROUNDS %d\n",
+        ahead, (long long)printer.bytes, printer.rounded != NULL);
+    if (printer.rounded)
+        putn(&out, scale_pre, strlen(scale_pre));
     putn(&out, update_pre, strlen(update_pre));
     put_struct(&printer, update, &out);
     put(&out,
@@ -193,11 +240,14 @@ ProductUpdate *update_text(Group *group, Arena *a, int ahead)
         "                   int half)\n{\n%s}\n"
         "FN void update_piece(const float (&g)[PIECE], const Update &u,\n"
         "                     const int64_t (&at)[HALVES],\n"
-        "                     const uint8_t *slot)\n{\n%s%s}\n",
-        printer.load.s ? printer.load.s : "",
-        printer.body.s ? printer.body.s : "", printer.store.s);
+        "                     const uint8_t *slot, uint32_t (&pair)[PIECE / "
+        "2])\n"
+        "{\n%s%s}\n%s",
+        text_of(&printer.load), text_of(&printer.body), text_of(&printer.store),
+        text_of(&printer.numbers));
     update->text = out.s;
     update->kept = printer.kept;
+    update->read = printer.read;
     update->number = printer.number;
     return update;
 }

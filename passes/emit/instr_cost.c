@@ -206,14 +206,15 @@ static int is_tensor_product(const Group *group)
             group->fam == FAMgmm_wgrad);
 }
 
-/* Of what a product updates, read and written. */
+/* Of what a product updates, read and written; numbers are written only. */
 static double updated_bytes(const Graph *g, const Group *group)
 {
     double bytes = 0;
 
     for (int i = 0; i < group->nout && group_updates(group); i++)
         if (group->out[i]->op == Owrite)
-            bytes += 2 * (double)local_bytes(g, storage(group->out[i]));
+            bytes += (group->out[i]->in[1]->op == Opart ? 1 : 2) *
+                     (double)local_bytes(g, storage(group->out[i]));
     return bytes;
 }
 

@@ -448,7 +448,7 @@ static void take_in_update(Fuse *fuse, FuseUnit *unit, const Node *x)
     Node **member = product_update(fuse, x);
 
     for (size_t i = 0; i < vec_len(member); i++)
-        if (!fuse->clear[member[i]->id])
+        if (!fuse->clear[member[i]->id] && member[i]->op != Opart)
             take_in(fuse, unit, member[i]);
 }
 

@@ -101,7 +101,7 @@ static void add_member(Fuse *fuse, FuseUnit **unit, Node *n)
                                  .reg = n->reg,
                                  .call = n->call };
     }
-    if (n->op == Oquantize_blocks)
+    if (n->op == Oquantize_blocks && fuse_unit->fam == FAMloop)
         fuse_unit->fam = FAMblocks;
     vec_push(fuse->arena, fuse_unit->node, n);
     fuse->unit[n->id] = fuse_unit;
@@ -153,7 +153,7 @@ static const char *member_wrong(Fuse *fuse, FuseUnit *unit, const Node *n)
 {
     const Node *first = unit->node[0];
 
-    if (n->op == Oquantize_blocks && n != first)
+    if (n->op == Oquantize_blocks && n != first && unit->fam == FAMblocks)
         return may_round(fuse, unit, n) ? NULL
                                         : "that does not make whole blocks";
     if (unit->fam != FAMloop && unit->fam != FAMblocks)

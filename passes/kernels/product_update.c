@@ -12,7 +12,14 @@
  * lies as it does (AdamW), and the other numbers that this reads are known
  * before the body: these (a rate, corrections of the moments) go to `pre`. A
  * step that may be held back reads a word of `post`, so it may only with
- * train.skip_bad=0, and without clipping. Values are the same to the bit.
+ * train.skip_bad=0, and without clipping. A weight that is kept as numbers of 8
+ * bits (training/primary.c) is rounded there too, where a tile is a block:
+ *
+ *     post  %b = quantize_blocks (cast %n to=bf16)
+ *           write %w (part %b 0)
+ *           write %s (part %b 1)
+ *
+ * Values are the same to the bit.
  *
  * Of each element of an fp32 gradient 8 bytes less are moved, of 32: the
  * product does not write it, the update does not read it. One H100,
@@ -30,8 +37,10 @@
 typedef struct UpdateSearch {
     Fuse *fuse;
     const Node *gradient;
-    Node **member; /* vec */
-    int stamp;     /* in Fuse.seen: members */
+    Node **member;       /* vec */
+    int stamp;           /* in Fuse.seen: members */
+    const Node *rounded; /* of these, quantize_blocks; null: none */
+    const Node *other;   /* quantize_blocks that the kernel cannot do */
 } UpdateSearch;
 
 /* ---- what an update may be made of --------------------------------------- */
@@ -84,10 +93,48 @@ static int is_plain(const Node *n)
            n->op != Owhere && n->op != Obroadcast;
 }
 
-static int may_take(const UpdateSearch *search, const Node *n)
+/* One value of the update may be rounded in blocks, as it lies, which are
+ * stored in place of what was made of it before. */
+static int may_round_in(UpdateSearch *search, const Node *n)
+{
+    const Node *x = n->in[0];
+    Node **part = search->fuse->user[n->id];
+    int fits = !search->rounded && optab[x->op].cls == EW && x->dt == Dbf16 &&
+               lies_as(search, x);
+
+    for (size_t i = 0; i < vec_len(part); i++)
+        fits &= part[i]->at.part.index < 2;
+    fits = fits && vec_len(part) == 2 &&
+           search->fuse->target->updates(search->fuse->graph,
+                                         search->gradient->in[0], n);
+    *(fits ? &search->rounded : &search->other) = n;
+    return fits;
+}
+
+static int writes_part(const Node *n)
+{
+    return n->op == Owrite && n->in[1]->op == Opart;
+}
+
+static int is_own_part(const UpdateSearch *search, const Node *w)
+{
+    const Node *to = w->in[0], *part = w->in[1];
+
+    return is_lasting(to) && !goes_to_host(search->fuse->graph, to) &&
+           to->dt == part->dt && same_order(to, part) &&
+           vec_len(search->fuse->user[part->id]) == 1;
+}
+
+static int may_take(UpdateSearch *search, const Node *n)
 {
     if (n->reg != REGpost || n->host || n->call != search->gradient->call)
         return 0;
+    if (n->op == Oquantize_blocks)
+        return may_round_in(search, n);
+    if (n->op == Opart)
+        return n->in[0] == search->rounded;
+    if (writes_part(n))
+        return is_own_part(search, n);
     if (n->op == Owrite)
         return is_kept(search, n->in[0]) && lies_as(search, n->in[1]) &&
                n->in[1]->dt == n->in[0]->dt && optab[n->in[1]->op].cls == EW;
@@ -127,7 +174,7 @@ static int take_operands(UpdateSearch *search, const Node *n)
 {
     for (int k = 0; k < n->nin; k++) {
         Node *x = n->in[k];
-        int kept = is_kept(search, x);
+        int kept = is_kept(search, x) || (k == 0 && writes_part(n));
         if (kept ? !take_users(search, x)
                  : !is_ready(x) && !is_known(search, x) && !take(search, x))
             return 0;
@@ -169,14 +216,22 @@ static int is_own(const Fuse *fuse, const Node *n)
            (n->dt == Df32 || is_low_gradient(n)) &&
            n->in[0]->op == Ogmm_wgrad &&
            vec_len(fuse->user[n->in[0]->id]) == 1 && feeds(g, n->in[0], n) &&
-           fuse->target->updates(g, n->in[0]);
+           fuse->target->updates(g, n->in[0], NULL);
+}
+
+static UpdateSearch search_update(Fuse *fuse, const Node *n)
+{
+    UpdateSearch search = { .fuse = fuse, .gradient = n };
+
+    search.stamp = ++fuse->stamp;
+    if (!is_own(fuse, n) || !take_all(&search))
+        search.member = NULL;
+    return search;
 }
 
 Node **product_update(Fuse *fuse, const Node *n)
 {
-    UpdateSearch search = { fuse, n, NULL, ++fuse->stamp };
-
-    return is_own(fuse, n) && take_all(&search) ? search.member : NULL;
+    return search_update(fuse, n).member;
 }
 
 /* ---- numbers that an update reads ---------------------------------------- */
@@ -238,6 +293,14 @@ static void say(const Graph *g, const Node *n)
         n->of, 1e6 * 2 * (double)local_bytes(g, n) / machine_of(g)->memory);
 }
 
+static void say_stored(const Graph *g, const Node *n, const Node *other)
+{
+    why(g, n,
+        "is stored: the blocks that %%%s rounds %s in are no tiles of its "
+        "product",
+        other->in[0]->name, n->of);
+}
+
 void pass_product_update(Graph *g)
 {
     Arena *a = arena_new();
@@ -248,12 +311,13 @@ void pass_product_update(Graph *g)
         for (int i = 0; i < f.count; i++)
             g->node[i]->mark = 0;
         for (int i = 0; i < f.count; i++) {
-            Node **member = product_update(&f, g->node[i]);
-            if (member) {
+            const UpdateSearch search = search_update(&f, g->node[i]);
+            if (search.member) {
                 say(g, g->node[i]);
                 fit_squares(&f, g->node[i]);
-                move_numbers(g, member, &moved);
-            }
+                move_numbers(g, search.member, &moved);
+            } else if (search.other)
+                say_stored(g, g->node[i], search.other);
         }
         place_moved(g, moved);
     }

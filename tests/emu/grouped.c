@@ -2,11 +2,12 @@
 #include "grouped.h"
 #include "emurun.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAPS = 640, THREADS = 384, NBUF = 12 };
+enum { MAPS = 640, THREADS = 384, NBUF = 14 };
 enum { BEHIND = 40 }; /* rows of no expert */
 
 typedef struct Numbers { /* of a launch */
@@ -56,7 +57,14 @@ static GmmArgs args_of(const Product *p)
 }
 
 /* An update: of g, which q0 becomes, and what q1 and q2 were. */
-enum { SUMS = 8, WEIGHTS, NUMBER }; /* behind the work space: q1 q2 x0 */
+enum {
+    SUMS = 8,
+    WEIGHTS,
+    CODES,
+    ONES,
+    NUMBER
+}; /* behind the work space: q1 q2
+    q3 q4 x0; CODES, ONES: numbers and scales of what q2 becomes, if it rounds */
 static const float number = 0.375f;
 
 static ProductUpdate *an_update(Arena *a, const Product *p)
@@ -65,26 +73,36 @@ static ProductUpdate *an_update(Arena *a, const Product *p)
 
     u->ahead = p->update;
     u->bytes = 128 * 8 * (4 + 2);
-    u->parameters = "float *q0, float *q1, uint16_t *q2, const float *x0, ";
-    u->values = "q0, q1, q2, *x0";
+    u->parameters =
+        p->rounds ? "float *q0, float *q1, uint16_t *q2, uint8_t *q3, "
+                    "float *q4, const float *x0, "
+                  : "float *q0, float *q1, uint16_t *q2, const float *x0, ";
+    u->values = p->rounds ? "q0, q1, q2, q3, q4, *x0" : "q0, q1, q2, *x0";
     u->text = strf(
         a,
-        "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n%s"
-        "struct Update { float *q0, *q1; uint16_t *q2; float x0; };\n"
+        "#define UPDATE 1\n#define AHEAD %d\n#define KEPT %lld\n"
+        "#define ROUNDS %d\n%s%s"
+        "struct Update { float *q0, *q1; uint16_t *q2; %s float x0; };\n"
         "FN void fetch_half(const Update &u, int64_t at, const uint8_t *slot,\n"
         "                   int half)\n{\n"
         "    fetch_kept(slot, half, u.q1 + at);\n"
         "    fetch_kept(slot + 4096, half, u.q2 + at);\n}\n"
         "FN void update_piece(const float (&g)[PIECE], const Update &u,\n"
-        "    const int64_t (&at)[HALVES], const uint8_t *slot)\n{\n"
+        "    const int64_t (&at)[HALVES], const uint8_t *slot,\n"
+        "    uint32_t (&pair)[PIECE / 2])\n{\n"
         "    float m[8], w[8];\n"
         "    load_kept<float>(m, slot);\n"
         "    load_kept<uint16_t>(w, slot + 4096);\n"
         "    LANES(8) m[l] = m[l] * 0.5f + g[l];\n"
         "    LANES(8) w[l] = w[l] - u.x0 * m[l];\n"
         "    store_kept(u.q0, at, g);\n    store_kept(u.q1, at, m);\n"
-        "    store_kept(u.q2, at, w);\n}\n",
-        u->ahead, (long long)u->bytes, update_pre);
+        "    store_kept(u.q2, at, w);\n    give_pairs(pair, w);\n}\n%s",
+        u->ahead, (long long)u->bytes, p->rounds, p->rounds ? scale_pre : "",
+        update_pre, p->rounds ? "uint8_t *q3; float *q4;" : "",
+        !p->rounds
+            ? ""
+            : "FN uint8_t *numbers_of(const Update &u) { return u.q3; }\n"
+              "FN float *scales_of(const Update &u) { return u.q4; }\n");
     return u;
 }
 
@@ -110,7 +128,7 @@ Group *product_group(Arena *a, const Product *p)
 
     set_text_named(k, a, grouped_text(a, &v, form, &shared));
     k->fam = p->weight ? FAMgmm_wgrad : FAMgmm;
-    k->narg = beside(p) + (p->update ? 3 : 0);
+    k->narg = beside(p) + (p->update ? 3 : 0) + (p->rounds ? 2 : 0);
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(k, a,
                     (Launch){ .items = GPUBLOCKS,
@@ -292,6 +310,22 @@ static int is_own(const Product *p, const Numbers *n, int64_t i)
     return i % n->ldw < n->ldw - p->more;
 }
 
+/* Lines and columns of an expert's weights. */
+static int64_t lines_of(const Product *p)
+{
+    return p->tw ? p->N : p->K;
+}
+
+static int64_t wide_of(const Product *p)
+{
+    return p->tw ? p->K : p->N;
+}
+
+static int64_t count_blocks(const Product *p)
+{
+    return p->experts * blocks_of(lines_of(p)) * blocks_of(wide_of(p));
+}
+
 static void prepare_update(const Product *p, Numbers *n)
 {
     int64_t all = p->experts * stride_of(p);
@@ -300,6 +334,10 @@ static void prepare_update(const Product *p, Numbers *n)
     float *x = n->buf[NUMBER] = room(4, &n->bytes[NUMBER]);
 
     *x = number;
+    if (p->rounds) {
+        n->buf[CODES] = room((size_t)all, &n->bytes[CODES]);
+        n->buf[ONES] = room((size_t)count_blocks(p) * 4, &n->bytes[ONES]);
+    }
     for (int64_t i = 0; i < all; i++)
         if (is_own(p, n, i)) {
             sum[i] = (float)value(i, 7);
@@ -443,6 +481,54 @@ static int update_is_wrong(const Product *p, const Numbers *n)
     return 0;
 }
 
+/* pow2_scale of ops.def. */
+static float power_of(float most)
+{
+    int e;
+
+    frexpf(most == 0 ? 1 : fminf(448 / most, FLT_MAX), &e);
+    return ldexpf(1, e - 1);
+}
+
+/* Of block b of all experts' weights, from element `from` on; what lies beside
+ * an expert's columns and behind its lines is of no block. */
+static int block_is_wrong(const Numbers *n, int64_t b, int64_t from,
+                          int64_t lines, int64_t wide)
+{
+    const uint16_t *w = (uint16_t *)n->buf[WEIGHTS] + from;
+    const uint8_t *code = (uint8_t *)n->buf[CODES] + from;
+    float most = 0;
+
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t j = 0; j < wide; j++)
+            most = fmaxf(most, fabsf(bf16_to_f32(w[i * n->ldw + j])));
+    float scale = power_of(most);
+    int bad = ((float *)n->buf[ONES])[b] != 1 / scale;
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t j = 0; j < wide; j++)
+            bad |=
+                code[i * n->ldw + j] !=
+                narrow_nearest(De4m3, bf16_to_f32(w[i * n->ldw + j]) * scale);
+    return bad;
+}
+
+static int rounding_is_wrong(const Product *p, const Numbers *n)
+{
+    const uint8_t *code = n->buf[CODES];
+    int64_t high = lines_of(p), wide = wide_of(p), b = 0;
+    int bad = 0;
+
+    for (int x = 0; x < p->experts; x++)
+        for (int64_t i = 0; i < high; i += BLOCK)
+            for (int64_t j = 0; j < wide; j += BLOCK)
+                bad |= block_is_wrong(n, b++, x * stride_of(p) + i * n->ldw + j,
+                                      high - i < BLOCK ? high - i : BLOCK,
+                                      wide - j < BLOCK ? wide - j : BLOCK);
+    for (int64_t i = 0; i < p->experts * stride_of(p); i++)
+        bad |= !is_own(p, n, i) && code[i] != 0xff;
+    return bad;
+}
+
 /* An update's buffers in the order of its kernel's parameters. */
 static void order_buffers(const Product *p, const Numbers *n, void **buf,
                           size_t *bytes)
@@ -455,7 +541,8 @@ static void order_buffers(const Product *p, const Numbers *n, void **buf,
         order[k++] = beside(p) - 1;
     order[k++] = 2;
     for (int i = SUMS; i <= NUMBER; i++)
-        order[k++] = i;
+        if (p->rounds || (i != CODES && i != ONES))
+            order[k++] = i;
     order[k++] = beside(p);
     for (int i = 0; i < NBUF; i++) {
         int from = !p->update ? i : i < k ? order[i] : NBUF - 1;
@@ -488,7 +575,8 @@ double product_error(const Product *p, const Group *k, uint64_t *bits)
     order_buffers(p, &n, buf, bytes);
     if (!emurun_launch(k, buf, bytes, iv))
         worst = worst_of(p, &n);
-    if (p->update && update_is_wrong(p, &n))
+    if ((p->update && update_is_wrong(p, &n)) ||
+        (p->rounds && rounding_is_wrong(p, &n)))
         worst = INFINITY;
     if (p->squares && worst <= 1)
         worst = fmax(worst, squares_off(p, &n));

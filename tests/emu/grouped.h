@@ -20,6 +20,7 @@ typedef struct Product {
     int base;     /* row of a stack where theirs begin; 0: they lie in none */
     int experts, rows[MOSTEXPERTS];
     int update; /* of weights: slots of an update (grouped.c); 0: none */
+    int rounds; /* one of its values is rounded in blocks, which are tiles */
 } Product;
 
 /* Its kernel's text, to be compiled (emurun.h). */

@@ -12,10 +12,10 @@
 
 /* clang-format off */
 #define UNEVEN 5, { 70, 0, 1, 129, 64 }
-#define SIZES UNEVEN, 0
+#define SIZES UNEVEN, 0, 0
 #define FEW 0, 0, SIZES
 #define STACK 0, 7, SIZES
-#define MOST 40, { 3, 0, 0, 9, 1, 70, [31] = 5, [32] = 2, [39] = 1 }, 0
+#define MOST 40, { 3, 0, 0, 9, 1, 70, [31] = 5, [32] = 2, [39] = 1 }, 0, 0
 #define MANY 0, 0, MOST
 static const Product products[] = {
     /*              weight K    N   tw f32 tile            add sq terms more scaled base experts */
@@ -31,9 +31,9 @@ static const Product products[] = {
     { "weights turned", 1, 200, 136, 1, 1, { 128, 256, 0 }, 1, 1, 1, 0, STACK },
     { "weights added", 1, 264, 200, 0, 1, { 128, 128, 1 }, 1, 1, 1, 16, FEW },
     { "weights bf16",  1,  72, 136, 0, 0, { 128, 64, 1 },  0, 1, 1, 0, FEW },
-    { "weights updated", 1, 136, 200, 0, 1, { 128, 128, 1 }, 0, 1, 1, 0, 0, 0, UNEVEN, 2 },
-    { "weights updated apart", 1, 200, 136, 1, 1, { 128, 256, 0 }, 0, 0, 1, 16, 0, 0, UNEVEN, 3 },
-    { "weights updated narrow", 1, 264, 72, 0, 1, { 128, 64, 1 }, 0, 1, 1, 8, 0, 7, UNEVEN, 3 },
+    { "weights updated", 1, 136, 200, 0, 1, { 128, 128, 1 }, 0, 1, 1, 0, 0, 0, UNEVEN, 2, 0 },
+    { "weights updated apart", 1, 200, 136, 1, 1, { 128, 256, 0 }, 0, 0, 1, 16, 0, 0, UNEVEN, 3, 0 },
+    { "weights updated narrow", 1, 264, 72, 0, 1, { 128, 64, 1 }, 0, 1, 1, 8, 0, 7, UNEVEN, 3, 0 },
     { "weights many",  1,   8,  40, 1, 1, { 64, 256, 1 },  0, 1, 1, 0, MANY },
     { "scaled",        0, 272, 328, 1, 0, { 128, 256, 0 }, 0, 0, 1, 0, 1, 0, SIZES },
     { "scaled high",   0, 144, 264, 1, 1, { 256, 128, 0 }, 0, 0, 1, 16, 1, 0, SIZES },
@@ -44,8 +44,10 @@ static const Product products[] = {
     { "scaled weights turned", 1, 208, 144, 1, 1, { 256, 128, 0 }, 1, 1, 1, 0, 1, 0, SIZES },
     { "scaled weights added", 1, 272, 160, 0, 1, { 128, 128, 0 }, 1, 1, 1, 16, 1, 0, SIZES },
     { "scaled weights bf16", 1, 80, 208, 0, 0, { 128, 192, 0 }, 0, 0, 1, 0, 1, 0, SIZES },
-    { "scaled weights updated", 1, 144, 272, 0, 1, { 128, 128, 1 }, 0, 1, 1, 0, 1, 0, UNEVEN, 2 },
-    { "scaled weights updated turned", 1, 208, 144, 1, 1, { 128, 128, 1 }, 0, 0, 1, 16, 1, 0, UNEVEN, 2 },
+    { "scaled weights updated", 1, 144, 272, 0, 1, { 128, 128, 1 }, 0, 1, 1, 0, 1, 0, UNEVEN, 2, 0 },
+    { "scaled weights updated turned", 1, 208, 144, 1, 1, { 128, 128, 1 }, 0, 0, 1, 16, 1, 0, UNEVEN, 2, 0 },
+    { "scaled weights rounded", 1, 272, 144, 0, 1, { 128, 128, 1 }, 0, 1, 1, 0, 1, 0, UNEVEN, 2, 1 },
+    { "weights rounded", 1, 200, 136, 1, 1, { 128, 128, 1 }, 0, 1, 1, 16, 0, 7, UNEVEN, 2, 1 },
     { "scaled weights many", 1, 16, 48, 1, 1, { 128, 64, 0 }, 0, 1, 1, 0, 1, 0, MOST },
 };
 /* clang-format on */

@@ -121,6 +121,7 @@ cases() {
 - 2 fp64 hash fold.ep=2 train.skip_bad=0 route.factor=1.2 axes.seq=16 axes.hidden=16 axes.ffn=16 axes.heads=2 axes.vocab=16 train.batch=8
 - 1 bf16 apart train.skip_bad=0 precision.grads=bf16 precision.moments=stochastic train.clip=0 axes.batch=4 axes.hidden=16 axes.ffn=16
 - 1 fp8 apart precision.place=all precision.wgrad=all train.skip_bad=0 train.clip=0 axes.batch=2 train.batch=2 axes.hidden=144 axes.ffn=128 axes.seq=80 axes.heads=2
+- 1 fp8 apart precision.place=all precision.primary=all precision.wgrad=all train.skip_bad=0 train.clip=0 axes.batch=2 train.batch=2 axes.hidden=144 axes.ffn=128 axes.seq=80 axes.heads=2
 - 4 fp64 apart fold.pp=4
 - 4 fp64 apart fold.pp=2 fold.dp=2 fold.ep=2 fold.vpp=2 fold.schedule=dualpipev
 - 4 fp64 apart fold.dp=4 fold.ep=2 fold.etp=2 route.policy=padded route.factor=1
