@@ -880,8 +880,8 @@ typedef struct Target {
      * sum is that of the squares of what it holds; 0, or null: it cannot.
      * updates: of one that updates with what it makes. */
     int64_t (*squares)(const Graph *g, const Node *gmm_wgrad, int updates);
-    /* Can gmm_wgrad's kernel read and write what lies as its result in its place,
-     * and do quantize_blocks `rounded` (null: none) of that? Null: no. */
+    /* Can gmm_wgrad's kernel read and write what lies as its result in its
+     * place, and do quantize_blocks `rounded` (or null) of that? Null: no. */
     int (*updates)(const Graph *g, const Node *gmm_wgrad, const Node *rounded);
     /* Can the loop kernel that makes its operand do quantize_blocks n too, and
      * sums of 128 columns each; of rows' columns MOSTROUNDED of them? Null:

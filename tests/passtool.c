@@ -14,7 +14,7 @@
 #include "../passes/passes.h"
 
 extern const char attn_gpu_pre[], attn_warp_pre[], attn_wgmma_pre[],
-    hopper_pre[], wgmma_pre[], gmm_pre[];
+    hopper_pre[], wgmma_pre[], gmm_pre[], scale_pre[], update_pre[];
 
 static char *read_file(const char *name, size_t *len)
 {
@@ -68,6 +68,8 @@ static const char *own_text(const Group *k)
         { hopper_pre, "/* hopper.pre */\n" },
         { wgmma_pre, "/* wgmma.pre */\n" },
         { gmm_pre, "/* gmm.pre */\n" },
+        { scale_pre, "/* scale.pre */\n" },
+        { update_pre, "/* update.pre */\n" },
     };
     const char *s = k->text;
 
