@@ -56,16 +56,9 @@ static GmmArgs args_of(const Product *p)
                                            : 5 };
 }
 
-/* An update: of g, which q0 becomes, and what q1 and q2 were; buffers behind the
- * work space. */
-enum {
-    SUMS = 8,
-    WEIGHTS,
-    CODES,
-    ONES,
-    NUMBER
-}; /* q1 q2 q3 q4 x0; CODES,
-                         ONES: numbers and scales of what q2 becomes, if any */
+/* An update: of g, which q0 becomes, and what q1 and q2 were; q3 and q4:
+ * numbers and scales of what q2 becomes, if it rounds. Their buffers. */
+enum { SUMS = 8, WEIGHTS, CODES, ONES, NUMBER }; /* of q1 q2 q3 q4 x0 */
 static const float number = 0.375f;
 
 static ProductUpdate *an_update(Arena *a, const Product *p)
