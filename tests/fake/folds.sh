@@ -122,6 +122,7 @@ cases() {
 - 1 bf16 apart train.skip_bad=0 precision.grads=bf16 precision.moments=stochastic train.clip=0 axes.batch=4 axes.hidden=16 axes.ffn=16
 - 1 fp8 apart precision.place=all precision.wgrad=all train.skip_bad=0 train.clip=0 axes.batch=2 train.batch=2 axes.hidden=144 axes.ffn=128 axes.seq=80 axes.heads=2
 - 1 fp8 apart precision.place=all precision.primary=all precision.wgrad=all train.skip_bad=0 train.clip=0 axes.batch=2 train.batch=2 axes.hidden=144 axes.ffn=128 axes.seq=80 axes.heads=2
+- 2 fp8 apart fold.ep=2 precision.place=all precision.primary=all precision.wgrad=none train.skip_bad=0 train.clip=0 axes.batch=2 train.batch=4 axes.hidden=144 axes.ffn=16 axes.seq=80 axes.heads=2
 - 4 fp64 apart fold.pp=4
 - 4 fp64 apart fold.pp=2 fold.dp=2 fold.ep=2 fold.vpp=2 fold.schedule=dualpipev
 - 4 fp64 apart fold.dp=4 fold.ep=2 fold.etp=2 route.policy=padded route.factor=1
