@@ -1,8 +1,9 @@
 #!/bin/sh
 # bench/updates.sh [ROUNDS]: experts' weights updated by the products that make their
 # gradients (train.skip_bad=0) and behind them (1), with experts' products of 8 bits:
-# ms a step, alternately, of one GPU; GiB of both plans; what is predicted. Before
-# that a small model trains a few steps both ways: the same bits. Cluster: KEYS.
+# ms a step, alternately, of one GPU, and of that the experts' gradients and updates;
+# GiB of both plans; what is predicted. Before that a small model trains a few steps
+# both ways: the same bits. Cluster: KEYS.
 cd "$(dirname "$0")/../.." || exit 2
 : "${PLEAT:=$PWD/build/pleat}"
 rounds=${1:-2}
@@ -43,9 +44,11 @@ plan() {
 # time PLAN: its step's ms are added to PLAN.ms
 time_plan() {
     "$PLEAT" bench "$1" >"$dir/out" 2>&1 || tail -n 2 "$dir/out"
-    tail -n 1 "$dir/out" | tr ' ' '\n' | grep -A1 '^ms$' | tail -n 1 >>"$1.ms"
+    part=$(awk '$1 == $1 + 0 && /gmm_wgrad|post\.layers.*moe\.w[123]/ { s += $1 } END { printf "%.2f", s }' "$dir/out")
+    echo "$(tail -n 1 "$dir/out" | tr ' ' '\n' | grep -A1 '^ms$' | tail -n 1) $part" >>"$1.ms"
 }
-# of MODEL PRIMARY SKIP: the least of its times, GiB, what is predicted
+# of MODEL PRIMARY SKIP: the least of its times, with what is experts' of that, GiB,
+# what is predicted
 of() {
     ms=$(sort -g "$dir/$1.$2.$3.plan.ms" | head -n 1)
     echo "$ms $(sed -n 's/.*, \([0-9.]* GiB\), predicted \([0-9.]*\) ms.*/\1 \2/p' "$dir/$1.$2.$3.log")"
@@ -69,8 +72,8 @@ for round in $(seq "$rounds"); do
         done
     done
 done
-printf '%-24s %-34s %s\n' "model, primary" "apart: ms, GiB, predicted" "by the product"
+printf '%-24s %-42s %s\n' "model, primary" "apart: ms, experts', GiB, predicted" "by the product"
 for p in "mixtral all" "mixtral none" "deepseek all"; do
     # shellcheck disable=SC2086
-    printf '%-24s %-34s %s\n' "$p" "$(of $p 1)" "$(of $p 0)"
+    printf '%-24s %-42s %s\n' "$p" "$(of $p 1)" "$(of $p 0)"
 done
