@@ -24,7 +24,6 @@ enum {
     BOXES = 4 * 8192,
     BESIDE = BOXES + 1024 + 512,
     MAXSTAGES = 8,
-    OWNCOLUMNS = 64, /* that a warpgroup alone scales while others multiply */
     MAPS = 640,
     DEEP = 128,  /* bytes of k in a slice */
     WGWARPS = 8, /* that multiply; with an update each has eight rows in fp32 in
@@ -273,10 +272,28 @@ static GroupedTile best_tile(const GmmArgs *args, int weight, int terms)
  * eight neighbours, so that an instruction of 16 bytes leaves half of each
  * sector of fp32 to the next, 24.6, 29.9, 55.9.
  *
- * With weights by e4m3 the warpgroup that has the turn scales alone: it begins
- * the next 64 x 64 before it scales the last. */
-static const GroupedTile update_tile = { 128, 128, 1 };
-enum { AHEAD = 2 };
+ * With weights by e4m3 a warpgroup of its own updates: of the two that multiply
+ * one scales while the other multiplies, and a tile that is not theirs alone
+ * leaves them registers, 176 a thread. They wait only until the tile before has
+ * been read, 64 KiB of sums. Not measured: a tile of each, in turns, of which
+ * the next 64 x 64 begin before the last are scaled, 232 registers and spills;
+ * the same with a ring each and without turns. */
+static const struct UpdateForm {
+    GroupedTile tile;
+    int apart; /* by a warpgroup of its own */
+    int ahead; /* slots */
+} update_forms[] = { { { 128, 128, 1 }, 0, 2 }, { { 128, 128, 0 }, 1, 4 } };
+
+static const struct UpdateForm *update_form(const GmmArgs *args)
+{
+    return &update_forms[args->in == De4m3];
+}
+
+int grouped_threads(const GmmArgs *args, const GroupedForm *form)
+{
+    return form->update && update_form(args)->apart ? WGTHREADS + 128
+                                                    : WGTHREADS;
+}
 
 /* Rows and columns of a weights' gradient; one that is stored transposed is
  * made so: its operands change places. */
@@ -302,7 +319,7 @@ int64_t grouped_squares(const Graph *g, const Node *n, int updates)
 
     if (!has_tensor_cores(&v, 1))
         return 0;
-    GroupedTile tile = updates ? update_tile : best_tile(&v, 1, 1);
+    GroupedTile tile = updates ? update_form(&v)->tile : best_tile(&v, 1, 1);
     return tile_squares(&v, &tile);
 }
 
@@ -340,9 +357,12 @@ static void put_call(Text *out, const GroupedForm *form, const char *result,
 }
 
 /* Beside the operands what is updated; nothing is stored but that. */
-static void put_update_kernel(Text *out, const GroupedForm *form, int scaled,
-                              int swap, const char *left, const char *right)
+static void put_update_kernel(Text *out, const GmmArgs *args,
+                              const GroupedForm *form, const char *left,
+                              const char *right)
 {
+    int scaled = args->in == De4m3, swap = args->tw;
+
     put(out,
         "extern \"C\" __global__ void __launch_bounds__(%d, 1)\n"
         "@(const TI *a, const TI *b, const int32_t *off, %s%s%s\n"
@@ -350,7 +370,8 @@ static void put_update_kernel(Text *out, const GroupedForm *form, int scaled,
         "{\n    const Term term[] = { { %s, %s } };\n"
         "    const Scales scales[] = { { %s } };\n"
         "    const Update update = { %s };\n",
-        WGTHREADS, scaled ? "const float *sa, const float *sb, " : "",
+        grouped_threads(args, form),
+        scaled ? "const float *sa, const float *sb, " : "",
         form->squares ? "float *squares, " : "", form->update->parameters, left,
         right, scales_in_order(scaled, swap), form->update->values);
     put_call(out, form, "(TO *)work", "0");
@@ -376,7 +397,7 @@ static void put_kernel(Text *out, const GmmArgs *args, const GroupedForm *form)
     const char *squares = form->squares ? "float *squares, " : "";
 
     if (form->update) {
-        put_update_kernel(out, form, scaled, swap, left, right);
+        put_update_kernel(out, args, form, left, right);
         return;
     }
     put(out,
@@ -403,10 +424,24 @@ typedef struct RingSizes {
     int64_t shared; /* bytes, with the boxes */
 } RingSizes;
 
-/* Of both warpgroups, beside all else. */
-static int64_t slot_bytes(const GroupedForm *form)
+/* Beside slices: of each warpgroup that updates. */
+static int64_t slot_bytes(const GmmArgs *args, const GroupedForm *form)
 {
-    return form->update ? 2 * form->update->ahead * form->update->bytes : 0;
+    int teams = update_form(args)->apart ? 1 : 2;
+
+    return form->update ? teams * form->update->ahead * form->update->bytes : 0;
+}
+
+/* What goes out: boxes of C; with an update the sums of a tile, or of eight
+ * rows of each warp. */
+static int64_t box_bytes(const GmmArgs *args, const GroupedForm *form,
+                         int rooms)
+{
+    const GroupedTile *tile = &form->tile;
+
+    return !form->update              ? BOXES / 2 * rooms
+           : update_form(args)->apart ? tile->rows * 4 * tile->cols
+                                      : WGWARPS * 8 * 4 * tile->cols;
 }
 
 /* Columns of rows have scales beside each slice. Of their widest tile a fourth
@@ -418,19 +453,17 @@ static RingSizes ring_of(const GmmArgs *args, const GroupedForm *form,
     const GroupedTile *tile = &form->tile;
     RingSizes ring = { .rooms = columns ? 1 : 2 };
     int64_t lines = tile->rows + tile->cols, slice = lines * DEEP;
-    int64_t boxes =
-        form->update ? WGWARPS * 8 * 4 * tile->cols : BOXES / 2 * ring.rooms;
+    int64_t boxes = box_bytes(args, form, ring.rooms);
     int64_t room = SHARED - BESIDE + BOXES - boxes - (args->experts + 1) * 4 -
-                   slot_bytes(form);
+                   slot_bytes(args, form);
 
-    ring.once = columns && tile->pingpong ? OWNCOLUMNS
-                : tile->cols <= 128       ? tile->cols
-                : tile->cols % 128 == 0   ? 128
-                                          : tile->cols / 2;
+    ring.once = tile->cols <= 128       ? tile->cols
+                : tile->cols % 128 == 0 ? 128
+                                        : tile->cols / 2;
     int64_t scale = tile->rows + tile->cols / ring.once * (ring.once + 16);
     int64_t stages = room / (slice + columns * scale * 4);
     ring.stages = stages < MAXSTAGES ? stages : MAXSTAGES;
-    ring.shared = ring.stages * slice + boxes + 1024 + slot_bytes(form);
+    ring.shared = ring.stages * slice + boxes + 1024 + slot_bytes(args, form);
     return ring;
 }
 
@@ -489,12 +522,12 @@ char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
 }
 
 /* A block of each multiprocessor, of so many bytes of shared memory. */
-static void launch_on_all(Group *group, Arena *a, int64_t shared)
+static void launch_on_all(Group *group, Arena *a, int threads, int64_t shared)
 {
     group->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(group, a,
                     (Launch){ .items = GPUBLOCKS,
-                              .threads = WGTHREADS,
+                              .threads = threads,
                               .shared = shared,
                               .persistent = 1,
                               .hopper = 1 });
@@ -539,11 +572,11 @@ static void on_tensor_cores(const Graph *g, Group *group, Arena *a,
                          .terms = grouped_terms(group) };
 
     if (group_updates(group)) {
-        form.tile = update_tile;
-        form.update = update_text(group, a, AHEAD);
+        form.tile = update_form(args)->tile;
+        form.update = update_text(group, a, update_form(args)->ahead);
         set_text_named(group, a, grouped_text(a, args, form, &shared));
         set_update_buffers(g, group, a, form.update);
-        launch_on_all(group, a, shared);
+        launch_on_all(group, a, grouped_threads(args, &form), shared);
         return;
     }
     form.tile = best_tile(args, weight, form.terms);
@@ -552,7 +585,7 @@ static void on_tensor_cores(const Graph *g, Group *group, Arena *a,
     set_text_named(group, a, grouped_text(a, args, form, &shared));
     group->narg =
         grouped_operands(form.terms, args->in == De4m3) + form.squares;
-    launch_on_all(group, a, shared);
+    launch_on_all(group, a, WGTHREADS, shared);
 }
 
 /* ---- all others ---------------------------------------------------------- */
@@ -611,7 +644,7 @@ void dense_lower_cuda(Graph *g, Group *group, Arena *a)
     set_text_named(group, a, grouped_text(a, &v, form, &shared));
     set_product_cost(g, group, n);
     set_label(group, a, n);
-    launch_on_all(group, a, shared);
+    launch_on_all(group, a, WGTHREADS, shared);
     add_word(group, a, (Word){ WORDadd, aff(0), 0 });
 }
 

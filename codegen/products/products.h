@@ -61,6 +61,7 @@ ProductPath grouped_path(const Group *group);
  * its name), the bytes of shared memory it takes. */
 char *grouped_text(Arena *a, const GmmArgs *args, GroupedForm form,
                    int64_t *shared);
+int grouped_threads(const GmmArgs *args, const GroupedForm *form); /* its */
 int64_t grouped_squares(const Graph *g, const Node *n,
                         int updates); /* Target.squares */
 /* Numbers that warps leave of a weights' gradient: sums of squares of tiles. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAPS = 640, THREADS = 384, NBUF = 14 };
+enum { MAPS = 640, NBUF = 14 };
 enum { BEHIND = 40 }; /* rows of no expert */
 
 typedef struct Numbers { /* of a launch */
@@ -126,7 +126,7 @@ Group *product_group(Arena *a, const Product *p)
     k->scratch = GPUBLOCKS * MAPS;
     cuda_set_launch(k, a,
                     (Launch){ .items = GPUBLOCKS,
-                              .threads = THREADS,
+                              .threads = grouped_threads(&v, &form),
                               .shared = shared,
                               .persistent = 1 });
     if (!p->update)

@@ -44,9 +44,9 @@ static const Product products[] = {
     { "scaled weights turned", 1, 208, 144, 1, 1, { 256, 128, 0 }, 1, 1, 1, 0, 1, 0, SIZES },
     { "scaled weights added", 1, 272, 160, 0, 1, { 128, 128, 0 }, 1, 1, 1, 16, 1, 0, SIZES },
     { "scaled weights bf16", 1, 80, 208, 0, 0, { 128, 192, 0 }, 0, 0, 1, 0, 1, 0, SIZES },
-    { "scaled weights updated", 1, 144, 272, 0, 1, { 128, 128, 1 }, 0, 1, 1, 0, 1, 0, UNEVEN, 2, 0 },
-    { "scaled weights updated turned", 1, 208, 144, 1, 1, { 128, 128, 1 }, 0, 0, 1, 16, 1, 0, UNEVEN, 2, 0 },
-    { "scaled weights rounded", 1, 272, 144, 0, 1, { 128, 128, 1 }, 0, 1, 1, 0, 1, 0, UNEVEN, 2, 1 },
+    { "scaled weights updated", 1, 144, 272, 0, 1, { 128, 128, 0 }, 0, 1, 1, 0, 1, 0, UNEVEN, 2, 0 },
+    { "scaled weights updated turned", 1, 208, 144, 1, 1, { 128, 128, 0 }, 0, 0, 1, 16, 1, 0, UNEVEN, 2, 0 },
+    { "scaled weights rounded", 1, 272, 144, 0, 1, { 128, 128, 0 }, 0, 1, 1, 0, 1, 0, UNEVEN, 2, 1 },
     { "weights rounded", 1, 200, 136, 1, 1, { 128, 128, 1 }, 0, 1, 1, 16, 0, 7, UNEVEN, 2, 1 },
     { "scaled weights many", 1, 16, 48, 1, 1, { 128, 64, 0 }, 0, 1, 1, 0, 1, 0, MOST },
 };
