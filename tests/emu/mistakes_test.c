@@ -15,12 +15,14 @@ enum { ORDERS = 6 };
 /* ---- right kernels ------------------------------------------------------- */
 
 /* clang-format off */
-#define EXPERTS 0, 0, 4, { 70, 0, 1, 129 }
+#define UNEVEN 4, { 70, 0, 1, 129 }
+#define EXPERTS 0, 0, UNEVEN
 static const Product products[] = {
-    /*            weight K    N   tw f32 tile            add sq terms more .. update */
-    { "rows",        0, 328, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, EXPERTS, 0 },
-    { "two a tile",  0, 200, 264, 0, 0, { 128, 256, 0 }, 0, 0, 2, 0, EXPERTS, 0 },
-    { "weights",     1, 136, 200, 0, 1, { 128, 192, 1 }, 1, 1, 1, 0, EXPERTS, 0 },
+    /*            weight K    N   tw f32 tile            add sq terms more .. update rounds */
+    { "rows",        0, 328, 200, 1, 0, { 128, 192, 1 }, 0, 0, 1, 0, EXPERTS, 0, 0 },
+    { "two a tile",  0, 200, 264, 0, 0, { 128, 256, 0 }, 0, 0, 2, 0, EXPERTS, 0, 0 },
+    { "weights",     1, 136, 200, 0, 1, { 128, 192, 1 }, 1, 1, 1, 0, EXPERTS, 0, 0 },
+    { "rounded",     1, 272, 144, 0, 1, { 128, 128, 0 }, 0, 1, 1, 0, 1, 0, UNEVEN, 4, 1 },
 };
 /* batch kv group seq key dim rot vdim */
 static const Form forms[] = {
@@ -30,7 +32,7 @@ static const Form forms[] = {
 /* clang-format on */
 enum { NPRODUCT = sizeof products / sizeof *products };
 enum { NFORM = sizeof forms / sizeof *forms };
-enum { ROWS, TWO, WEIGHTS, CAUSAL, ODD }; /* what a mistake is in */
+enum { ROWS, TWO, WEIGHTS, ROUNDED, CAUSAL, ODD }; /* what a mistake is in */
 
 /* ---- mistakes ------------------------------------------------------------ */
 
@@ -46,6 +48,7 @@ static const Mistake mistakes[] = {
     { "none in rows", ROWS, "", "" },
     { "none in two a tile", TWO, "", "" },
     { "none in weights", WEIGHTS, "", "" },
+    { "none in weights rounded", ROUNDED, "", "" },
     { "none in attention", CAUSAL, "", "" },
     { "none in odd attention", ODD, "", "" },
     /* those that issue 11 names */
@@ -54,6 +57,10 @@ static const Mistake mistakes[] = {
     { "a ring barrier's phase", ROWS, "bar_wait(full + 8 * r.at, r.parity);\n        if", "bar_wait(full + 8 * r.at, r.parity ^ 1);\n        if" },
     { "a descriptor's stride", ROWS, "(1024 >> 4) << 32", "(512 >> 4) << 32" },
     { "a skipped tile of attention", CAUSAL, "now++;\n", "now += now == 1 ? 2 : 1;\n" },
+    /* waits of updates */
+    { "a tile's sums updated before they are there", ROUNDED, "bar_wait(full, turn & 1);", ";" },
+    { "a tile's sums given before the last are taken", ROUNDED, "bar_wait(empty, (turn & 1) ^ 1);", ";" },
+    { "the largest of a block before all warps have theirs", ROUNDED, "warp[TID >> 5] = most;\n    meet(TID >> 7);", "warp[TID >> 5] = most;" },
     /* waits and fences of products */
     { "slices not waited for", ROWS, "bar_wait(full + 8 * r.at, r.parity);\n        if", "if" },
     { "a place filled before it is given back", ROWS, "bar_wait(empty + 8 * r.at, r.parity ^ 1);\n            bar_expect", "bar_expect" },
