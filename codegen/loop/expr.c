@@ -170,6 +170,15 @@ Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr)
                           : ex_scalar(kernel, dt, scalar_of("a"), 0, 1, &expr);
 }
 
+/* Of an integer that was made a number of dt, the integer; else expr. */
+Expr *ex_integer(Expr *expr)
+{
+    int cast = expr->kind == Xexpr && expr->of == scalar_of("a") &&
+               expr->arg[0]->dt == Di32;
+
+    return cast ? expr->arg[0] : expr;
+}
+
 /* An integer value as a variable of index expressions. */
 const AffineExpr *ex_index(LoopKernel *kernel, Expr *expr)
 {

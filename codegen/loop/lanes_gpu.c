@@ -224,6 +224,25 @@ static int in_one_place(KernelPrinter *printer, Expr *expr)
     return 0;
 }
 
+/* Of all lanes by one call (divide, cuda.pre). */
+static void put_quotients(KernelPrinter *printer, Expr *expr)
+{
+    int n = wide_count(printer), t = nest_local(printer, expr);
+
+    nest_line(printer,
+              "float t%d[%d]; { float a[%d], b[%d]; LANES(%d) a[l] = %s, b[l] "
+              "= %s; divide(t%d, a, b); }",
+              t, n, n, n, n, nest_operand(printer, expr, 0),
+              nest_operand(printer, expr, 1), t);
+    expr->array = 1;
+}
+
+static int is_quotient(const Expr *expr)
+{
+    return expr->kind == Xexpr && expr->of == optab[Odiv].expr &&
+           expr->dt == Df32;
+}
+
 void wide_compute(KernelPrinter *printer, Expr *expr)
 {
     Store *s = nest_saved(printer, expr);
@@ -243,6 +262,8 @@ void wide_compute(KernelPrinter *printer, Expr *expr)
         load(printer, expr, storage(s->node), s->addr, NULL);
     } else if (expr->kind == Xload) {
         load(printer, expr, expr->buf, expr->lin, expr->arg[0]);
+    } else if (is_quotient(expr) && wide_count(printer) > 1) {
+        put_quotients(printer, expr);
     } else {
         const char *x = nest_value(printer, expr);
         int t = nest_local(printer, expr);

@@ -295,6 +295,8 @@ static Expr *cast_value(LoopKernel *kernel, Node *n, const Index *ix,
 
     if (n->dt == Dbool)
         return ex_op(kernel, Di32, "a != 0", x, NULL, NULL);
+    if (n->dt == Di16 && x->of == optab[Oremainder_bf16].expr)
+        return ex_scalar(kernel, Di32, x->of, ~0, 1, x->arg);
     if (n->dt == Du8 || n->dt == De2m1x2)
         return ex_op(kernel, Di32, "(uint8_t)a", x, NULL, NULL);
     return ex_rounded(kernel, n->dt, x);
@@ -313,6 +315,8 @@ static Expr *ew_value(LoopKernel *kernel, Node *n, const Index *ix, Expr *guard)
     if (n->op == Opow)
         return ex_rounded(kernel, n->dt, pow_value(kernel, n, arg[0], arg[1]));
     int raw = op_is(n->op, OPcmp) ? ~0 : n->op == Owhere;
+    if (n->op == Ojoin_bf16) /* an integer is not made a float and one again */
+        arg[1] = ex_integer(arg[1]), raw = 2;
     Expr *x = ex_scalar(kernel, compute_type(n->dt), optab[n->op].expr, raw,
                         n->nin, arg);
     return chooses(n) ? x : ex_rounded(kernel, n->dt, x);

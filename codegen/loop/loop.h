@@ -224,6 +224,7 @@ Expr *ex_lin(LoopKernel *kernel, Dtype dt, const AffineExpr *affine);
 Expr *ex_load(LoopKernel *kernel, Node *buf, Dtype dt, const AffineExpr *at,
               Expr *guard);
 Expr *ex_as(LoopKernel *kernel, Dtype dt, Expr *expr); /* converted */
+Expr *ex_integer(Expr *expr);
 Expr *ex_rounded(LoopKernel *kernel, Dtype dt,
                  Expr *expr);             /* to a value that dt holds */
 Expr *ex_unrounded(Dtype dt, Expr *expr); /* of y rounded to dt: y */
@@ -316,6 +317,7 @@ const char *nest_lin(KernelPrinter *printer, const AffineExpr *affine);
 const char *nest_element(KernelPrinter *printer, Node *buf,
                          const AffineExpr *at);
 const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at);
+const char *nest_operand(KernelPrinter *printer, const Expr *expr, int i);
 const char *nest_first(const Expr *expr); /* what a reduction starts from */
 /* What a store rounds: its value, or what that was rounded from. */
 Expr *nest_stored(const Store *store);

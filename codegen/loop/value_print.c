@@ -186,7 +186,7 @@ const char *nest_load(KernelPrinter *printer, Node *buf, const AffineExpr *at)
     return text_load(printer->arena, buf->dt, nest_element(printer, buf, at));
 }
 
-static const char *operand(KernelPrinter *printer, const Expr *expr, int i)
+const char *nest_operand(KernelPrinter *printer, const Expr *expr, int i)
 {
     const char *s = nest_ref(printer, expr->arg[i]);
 
@@ -226,7 +226,7 @@ const char *nest_value(KernelPrinter *printer, Expr *expr)
                             : s;
     }
     for (int i = 0; i < expr->na; i++)
-        arg[i] = operand(printer, expr, i);
+        arg[i] = nest_operand(printer, expr, i);
     if (expr->of == optab[Oexp].expr && expr->calls == Df32)
         return strf(printer->arena, "%s(%s)", nest_exp(printer, expr), arg[0]);
     put_scalar(&out, expr->of,

@@ -494,21 +494,23 @@ static Exposed exposed(Bench *bench, const Feed *feed, int64_t steps)
 }
 
 /* Steps with a clock around each instruction, then as a run has them. */
-static Walls timed_steps(Bench *bench, const Feed *feed, int64_t steps)
+/* After `warm` steps without clocks, at least one. */
+static Walls timed_steps(Bench *bench, const Feed *feed, int64_t warm,
+                         int64_t steps)
 {
     double start = 0;
 
     if (role_prog(&bench->x->plan->role[0], PGinit) >= 0)
         exec_run(bench->x, PGinit, NULL, NULL);
-    for (int64_t i = -1; i < steps; i++) { /* the first warms up */
+    for (int64_t i = -warm; i < steps; i++) {
         if (!i)
             start = monotonic();
         bench->micro = i * 1000003;
         exec_run(bench->x, PGstep, &(StepValues){ 1e-4, 0.1, 0.05, i + 1 },
                  feed);
-        if (i < 0)
+        if (i == -1)
             start_clocks(bench);
-        else
+        else if (i >= 0)
             add_run(bench);
     }
     Walls w = { (monotonic() - start) / (double)steps, 0,
@@ -527,13 +529,20 @@ void bench_prepare(Plan *const *plan, int n, Comm *comm)
             n);
 }
 
-double bench_instrs(Plan *p, Comm *comm, double enough, InstrSeconds **out,
-                    const char **chip)
+/* How often a step of so many seconds fits; the same on all ranks. */
+static int64_t steps_in(double secs, double step)
+{
+    return step > 0 ? (int64_t)fmin(secs / step, 100) : 0;
+}
+
+double bench_instrs(Plan *p, Comm *comm, double warm, double enough,
+                    InstrSeconds **out, const char **chip)
 {
     Bench b = { .x = exec_open(p, comm), .vocab = plan_vocab(p) };
     double plan = plan_secs(p, PGstep);
-    int64_t steps = 3 + (plan > 0 ? (int64_t)fmin(enough / plan, 100) : 0);
-    Walls w = timed_steps(&b, &(Feed){ fill, &b }, steps);
+    int64_t steps = 3 + steps_in(enough, plan);
+    Walls w =
+        timed_steps(&b, &(Feed){ fill, &b }, 1 + steps_in(warm, plan), steps);
     const Stage *stage = &b.x->stage[0];
     const Program *program = step_program(stage);
 
@@ -558,7 +567,7 @@ int bench_plan(Plan *p, int64_t steps, FILE *out)
     Comm *c = comm_open(forever, p->mesh->world);
     Bench b = { .x = exec_open(p, c), .vocab = plan_vocab(p) };
     Feed f = { fill, &b };
-    Walls w = timed_steps(&b, &f, steps);
+    Walls w = timed_steps(&b, &f, 1, steps);
     b.waited /= (double)steps;
     Exposed e = exposed(&b, &f, round_steps(&b, w.step, steps));
     b.peak = b.x->dev->peak(b.x->on, opts_dtype(p->opts));

@@ -200,14 +200,14 @@ char *sample(Sampler *sampler, int64_t step, size_t *n);
  * keeps the device open. */
 void bench_prepare(Plan *const *plan, int n, Comm *comm);
 /* Of the instructions of a step of p's first stage here: how often it runs, how
- * long once, when steps run for so many seconds. Returns those of a whole step.
- * chip: what ran it. */
+ * long once, in steps of `enough` seconds behind steps of `warm` seconds, by
+ * the plan's prediction. Returns those of a whole step. chip: what ran it. */
 typedef struct InstrSeconds {
     const Instr *instr;
     double runs, secs;
 } InstrSeconds;
-double bench_instrs(Plan *p, Comm *comm, double enough, InstrSeconds **out,
-                    const char **chip);
+double bench_instrs(Plan *p, Comm *comm, double warm, double enough,
+                    InstrSeconds **out, const char **chip);
 /* Time `steps` steps on made-up tokens, step by step of the plan: bench.c. */
 int bench_plan(Plan *p, int64_t steps, FILE *out);
 

@@ -108,6 +108,44 @@ static Trial *attentions(Arena *a, const Target *T, Trial *list)
     return list;
 }
 
+/* ---- all magnitudes ------------------------------------------------------ */
+
+/* Of either sign, from 2^least on. */
+static double some_magnitude(uint64_t key, int64_t i, int least, int exponents)
+{
+    uint64_t u = mix64(key, (uint64_t)i);
+    double m = 1 + (double)(u >> 41) * 0x1p-23;
+
+    return ldexp(u & 1 ? -m : m, least + (int)(u >> 1 & 0xffff) % exponents);
+}
+
+/* Quotients and roots of fp32, subnormal ones too: GPUs make them side by side
+ * where none is (divide, cuda.pre), and to the bit what IEEE 754 says. */
+static Trial magnitudes(Arena *a, const Target *T)
+{
+    Trial t = { .name = "quotients and roots of all magnitudes",
+                .dt = Df32,
+                .g = g_new(a, "magnitudes") };
+    Make m = { .a = a, .g = t.g };
+    Node *in[2];
+
+    mk_sizes(t.g, 3);
+    for (int k = 0; k < 2; k++) {
+        in[k] = mk_real(&m, "b s h");
+        in[k]->dt = Df32;
+        for (int64_t i = 0; i < g_elems(in[k]); i++)
+            m.val[k][i] = k         ? some_magnitude(7, i, -64, 90)
+                          : i % 64  ? some_magnitude(3, i, -149, 200)
+                          : i % 128 ? 0
+                                    : -0.0;
+        host_set(t.g, in[k], m.val[k]);
+    }
+    output(&t, mk_ew(&m, Odiv, in[0], in[1]));
+    output(&t, mk_ew(&m, Osqrt, mk_ew(&m, Oabs, in[0], NULL), NULL));
+    t.k = trial_groups(t.g, T, a);
+    return t;
+}
+
 /* ---- both sides ---------------------------------------------------------- */
 
 static Trial *all_trials(Arena *a, const Target *T)
@@ -118,6 +156,7 @@ static Trial *all_trials(Arena *a, const Target *T)
     list = trial_random(a, T, list, 0, 40);
     trial_turn(&drop, 3, 5);
     vec_push(a, list, drop);
+    vec_push(a, list, magnitudes(a, T));
     return attentions(a, T, list);
 }
 
